@@ -1,0 +1,30 @@
+/* gen.h: libflpgen, from a kernel key through a Lua template and LLVM IR to PTX and a descriptor. */
+#ifndef FLPGEN_GEN_H
+#define FLPGEN_GEN_H
+
+#include "../runtime/kernel.h"
+
+typedef struct flpgen_options {
+  const char *template_dir; /* NULL: the templates embedded in the library */
+  int want_ir;              /* also return the IR as the template built it */
+  int want_opt_ir;          /* also return the IR after LLVM's passes */
+} flpgen_options;
+
+typedef struct flpgen_result {
+  flp_kernel_desc desc;
+  char *ptx, *ir, *opt_ir; /* NUL-terminated, owned; ir and opt_ir NULL unless asked for */
+  size_t ptx_bytes;
+} flpgen_result;
+
+/* Generates one kernel; the same input gives the same bytes.
+ * options: NULL for the defaults
+ * error:   COMPILE with "file.lua:LINE: message" in error; UNSUPPORTED for an architecture without a template
+ * thread:  safe; each call owns its Lua state and LLVM context */
+FLP_API flp_status flpgen_generate(const flp_kernel_key *key, const flpgen_options *options, flpgen_result *out,
+                                   char *error, size_t error_capacity);
+FLP_API void flpgen_result_clear(flpgen_result *result);
+
+/* SHA-256 over the templates (embedded, or those of template_dir) and the generator version. */
+FLP_API flp_status flpgen_sources_hash(const flpgen_options *options, uint8_t out[32]);
+
+#endif

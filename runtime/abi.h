@@ -1,0 +1,178 @@
+/* abi.h: the parameters of every kernel entry, said once for the templates that read them and the launches that fill
+ * them.
+ *
+ * Each list below becomes a C struct (the launch fills it by name), a table of names, types and offsets (the launch
+ * points CUDA at each field; the generator declares the kernel from it, so p.hidden in a template is this hidden) and
+ * a signature that travels in the kernel descriptor and is compared at load.
+ *
+ * Index spaces. A "row" is a row of the caller's hidden (0 <= row < n). Rows that cost work are compacted by `prepare`
+ * into "active rows" a (0 <= a < *count), in ascending order: row = index[a]. All workspace arrays over rows are
+ * indexed by a. Columns are rows of weight, 0 <= v < vocab_valid. Scores in log2 units: t = row_scale[a]·(z [+ b]), or
+ * with softcap t = row_scale[a]·tanh(cap_in·(z + b)), where z is the matrix product. */
+#ifndef FLP_ABI_H
+#define FLP_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* module rows: entry prepare, one CTA. Classifies each row (0 active, 1 left out, 2 bad), compacts the active ones and
+ * fills the outputs of the others: left out -> 0, bad -> NaN (partial: maximum -2^100 or NaN, sums 0, target -inf).
+ * A row is left out if its target is ignore_index, if `rows` is given and lacks it, or (backward) if both upstream
+ * gradients that are given are zero. It is bad if its target is outside [0, vocab_total), or its temperature is not
+ * finite and > 0. Row ids outside [0,n) count in the error word and are skipped. */
+#define FLP_PREPARE_PARAMS(P)                                                                             \
+  P(ptr, target)        /* (n) target dtype */                                                            \
+  P(ptr, temperature)   /* (n) f32 or null */                                                             \
+  P(f32, row_scale)     /* used when temperature is null: unit/T */                                       \
+  P(f32, unit)          /* a·log2(e), or softcap·log2(e) */                                               \
+  P(ptr, rows)          /* (row_count) i32 or null */                                                     \
+  P(i64, row_count)                                                                                       \
+  P(i64, n)                                                                                               \
+  P(i64, ignore_index)                                                                                    \
+  P(i64, vocab_offset)                                                                                    \
+  P(i64, vocab_valid)                                                                                     \
+  P(i64, vocab_total)                                                                                     \
+  P(ptr, grad_logprob)  /* (n) f32 or null */                                                             \
+  P(ptr, grad_entropy)  /* (n) f32 or null */                                                             \
+  P(ptr, logprob)       /* outputs to fill for rows without work, each may be null */                     \
+  P(ptr, entropy)                                                                                         \
+  P(ptr, stats)         /* (n,4) */                                                                       \
+  P(ptr, partial)       /* (n,4) */                                                                       \
+  P(ptr, row_class)     /* (n) u8 out */                                                                  \
+  P(ptr, index)         /* (n) i32 out: row of each active row */                                         \
+  P(ptr, local_target)  /* (n) i32 out, by active row: target - vocab_offset, or -1 if not in this shard */ \
+  P(ptr, scale)         /* (n) f32 out, by active row: row_scale */                                       \
+  P(ptr, count)         /* (1) i32 out: active rows */                                                    \
+  P(ptr, error_word)    /* (1) i32, added to: bad rows and bad row ids */
+
+/* module forward: entry forward. One CTA a unit: a band of tile_rows active rows x unit_columns columns.
+ * part: [unit column group][3][capacity] f32: maximum, sum, weighted sum of the group in log2 units.
+ * zy: (capacity) f32: raw score z + b of the target (before cap and scale), written by the one CTA that meets it. */
+#define FLP_FORWARD_PARAMS(P)                                              \
+  P(ptr, hidden)       /* (n,D) */                                         \
+  P(i64, hidden_stride)                                                    \
+  P(ptr, weight)       /* (V,D) */                                         \
+  P(i64, weight_stride)                                                    \
+  P(ptr, bias)         /* (V) or null */                                   \
+  P(ptr, index) P(ptr, local_target) P(ptr, scale) P(ptr, count)           \
+  P(f32, cap_in)       /* a/softcap; unused without softcap */             \
+  P(i32, depth)        /* D */                                             \
+  P(i32, vocab_valid)                                                      \
+  P(i32, bands)        /* ceil(n / tile_rows) */                           \
+  P(i32, groups)       /* ceil(vocab_valid / unit_columns) */              \
+  P(ptr, part) P(i64, capacity) P(ptr, zy)
+
+/* module rows: entry combine, one thread an active row. Folds the groups of one shard in order; writes logprob,
+ * entropy, stats, or partial; each may be null. Target score zy is read only where local_target >= 0. */
+#define FLP_COMBINE_PARAMS(P)                                              \
+  P(ptr, part) P(i64, capacity) P(i32, groups) P(ptr, zy)                  \
+  P(ptr, index) P(ptr, local_target) P(ptr, scale) P(ptr, count)           \
+  P(f32, cap_in) P(i32, capped) /* capped: 1 if softcap applies to zy */   \
+  P(ptr, logprob) P(ptr, entropy) P(ptr, stats) P(ptr, partial)
+
+/* module rows: entry merge, one thread an active row. Folds the partials of all shards in rank order. */
+#define FLP_MERGE_PARAMS(P)                                                \
+  P(ptr, partial) /* (shard_count, n, 4) */                                \
+  P(i64, shard_count) P(i64, n)                                            \
+  P(ptr, index) P(ptr, scale) P(ptr, count)                                \
+  P(f32, cap_in) P(i32, capped)                                            \
+  P(ptr, logprob) P(ptr, entropy) P(ptr, stats)
+
+/* module rows: entry record, one thread an active row: the four numbers that the dz epilogue needs,
+ * {m, A, B, dz_y} with dz = 2^u·(A + B·u), u = t - m; and bound, an upper bound of |dz| over the row. */
+#define FLP_RECORD_PARAMS(P)                                               \
+  P(ptr, stats) P(ptr, grad_logprob) P(ptr, grad_entropy)                  \
+  P(ptr, index) P(ptr, scale) P(ptr, count)                                \
+  P(f32, cap_in) P(i32, capped)                                            \
+  P(ptr, record) /* (n,4) f32 */                                           \
+  P(ptr, bound)  /* (n) f32 */
+
+/* module rows: entry dz_scale, one CTA. fp16 only: the power of two that brings the largest bound to 2^14.
+ * scale_pair: {scale, 1/scale} f32; {1, 1} when every bound is 0. */
+#define FLP_DZ_SCALE_PARAMS(P) P(ptr, bound) P(ptr, count) P(ptr, scale_pair)
+
+/* module dz: entry dz. One CTA a tile of active rows [row_begin, row_end) x columns [column_begin, column_end):
+ * recomputes the scores and stores their gradient, dz[a - row_begin][v - column_begin], in the operand dtype.
+ * bias_part: [tile row][column_end - column_begin] f32 column sums, null if the bias needs no gradient. */
+#define FLP_DZ_PARAMS(P)                                                   \
+  P(ptr, hidden) P(i64, hidden_stride)                                     \
+  P(ptr, weight) P(i64, weight_stride)                                     \
+  P(ptr, bias)                                                             \
+  P(ptr, index) P(ptr, local_target) P(ptr, scale) P(ptr, count)           \
+  P(ptr, record)                                                           \
+  P(f32, cap_in) P(i32, depth)                                             \
+  P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
+  P(i32, tiles_m) /* ceil((row_end - row_begin)/tile_rows) */              \
+  P(i32, tiles_n) /* ceil((column_end - column_begin)/tile_columns) */     \
+  P(ptr, dz) P(i64, dz_stride)                                             \
+  P(ptr, scale_pair) /* fp16: dz is stored times scale_pair[0]; else null */ \
+  P(ptr, bias_part)
+
+/* modules grad_hidden and grad_weight share one list.
+ * grad_hidden: out[index[a]][d] = Σ_v dz[a][v]·weight[v][d]  (M = active rows, K = columns, N = D);
+ *              acc is (n,D) f32 by active row.
+ * grad_weight: out[v][d] = Σ_a dz[a][v]·hidden[index[a]][d]  (M = columns, K = active rows, N = D); acc is (V,D) f32.
+ * operand, out and acc point at row 0 / column 0 of the whole tensor; dz at the chunk's own origin.
+ * result = Σ·scale_pair[1] + (read_acc ? acc : 0); stored to acc if write_acc, to out if write_out. */
+#define FLP_PRODUCT_PARAMS(P)                                              \
+  P(ptr, dz) P(i64, dz_stride)                                             \
+  P(ptr, operand) P(i64, operand_stride) /* weight (V,D) or hidden (n,D) */ \
+  P(ptr, index) P(ptr, count)                                              \
+  P(i32, depth)                                                            \
+  P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
+  P(i32, tiles_m) P(i32, tiles_n)                                          \
+  P(ptr, scale_pair)                                                       \
+  P(ptr, acc) P(i64, acc_stride) P(ptr, out) P(i64, out_stride)            \
+  P(i32, read_acc) P(i32, write_acc) P(i32, write_out)
+
+/* module rows: entry bias_reduce, one thread a column of the chunk: sums bias_part over its tile rows, in order.
+ * result = Σ + (read_acc ? acc[v] : 0), stored to acc[v] if write_acc, to out[v] (operand dtype) if write_out. */
+#define FLP_BIAS_REDUCE_PARAMS(P)                                          \
+  P(ptr, bias_part) P(ptr, count)                                          \
+  P(i32, row_begin) P(i32, row_end) P(i32, tile_rows)                      \
+  P(i32, column_begin) P(i32, column_end)                                  \
+  P(ptr, acc) P(ptr, out)                                                  \
+  P(i32, read_acc) P(i32, write_acc) P(i32, write_out)
+
+/* module rows: entry fill, one warp a row: writes grad_hidden rows that have no work: 0, or NaN for bad rows. */
+#define FLP_FILL_PARAMS(P)                                                 \
+  P(ptr, row_class) P(ptr, out) P(i64, out_stride) P(i32, depth) P(i64, n) \
+  P(i32, out_is_f32) /* 1: out is f32, 0: operand dtype */
+
+#define FLP_ENTRY_LIST(E)                                                                      \
+  E(prepare, FLP_PREPARE_PARAMS) E(forward, FLP_FORWARD_PARAMS) E(combine, FLP_COMBINE_PARAMS) \
+  E(merge, FLP_MERGE_PARAMS) E(record, FLP_RECORD_PARAMS) E(dz_scale, FLP_DZ_SCALE_PARAMS)     \
+  E(dz, FLP_DZ_PARAMS) E(grad_hidden, FLP_PRODUCT_PARAMS) E(grad_weight, FLP_PRODUCT_PARAMS)   \
+  E(bias_reduce, FLP_BIAS_REDUCE_PARAMS) E(fill, FLP_FILL_PARAMS)
+
+typedef uint64_t flp_abi_ptr;
+typedef int64_t flp_abi_i64;
+typedef int32_t flp_abi_i32;
+typedef float flp_abi_f32;
+
+#define FLP_ABI_FIELD(type, name) flp_abi_##type name;
+#define FLP_ABI_STRUCT(entry, LIST) \
+  typedef struct flp_##entry##_params { LIST(FLP_ABI_FIELD) } flp_##entry##_params;
+FLP_ENTRY_LIST(FLP_ABI_STRUCT)
+
+typedef enum flp_abi_type { FLP_ABI_PTR = 'p', FLP_ABI_I64 = 'l', FLP_ABI_I32 = 'i', FLP_ABI_F32 = 'f' } flp_abi_type;
+
+typedef struct flp_abi_param {
+  const char *name;
+  flp_abi_type type;
+  uint32_t offset; /* in the entry's params struct */
+} flp_abi_param;
+
+enum { FLP_ABI_PARAMS_MAX = 32 };
+
+typedef struct flp_abi_entry {
+  const char *name; /* also the PTX symbol, prefixed "flp_" */
+  const flp_abi_param *params;
+  uint32_t param_count;
+  const char *signature; /* one letter a parameter */
+} flp_abi_entry;
+
+/* The entry of that name, or NULL. thread: any */
+const flp_abi_entry *flp_abi_find(const char *name);
+
+#endif

@@ -1,0 +1,91 @@
+/* driver.h: the CUDA driver API, opened with dlopen (FLP_CUDA_LIBRARY or libcuda.so.1), as one table of functions.
+ *
+ * No CUDA header is used: types that cross the ABI are declared here with the driver's documented sizes. */
+#ifndef FLP_DRIVER_H
+#define FLP_DRIVER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "flp.h"
+
+typedef int CUresult;
+typedef int CUdevice;
+typedef uint64_t CUdeviceptr;
+typedef struct CUctx_st *CUcontext;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+
+#define FLP_DRIVER_FUNCTIONS(F)                                                                              \
+  F(cuInit, (unsigned))                                                                                      \
+  F(cuDriverGetVersion, (int *))                                                                             \
+  F(cuGetErrorString, (CUresult, const char **))                                                             \
+  F(cuGetErrorName, (CUresult, const char **))                                                               \
+  F(cuDeviceGetCount, (int *))                                                                               \
+  F(cuDeviceGet, (CUdevice *, int))                                                                          \
+  F(cuDeviceGetName, (char *, int, CUdevice))                                                                \
+  F(cuDeviceGetAttribute, (int *, int, CUdevice))                                                            \
+  F(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                                       \
+  F(cuDevicePrimaryCtxRelease_v2, (CUdevice))                                                                \
+  F(cuCtxPushCurrent_v2, (CUcontext))                                                                        \
+  F(cuCtxPopCurrent_v2, (CUcontext *))                                                                       \
+  F(cuModuleLoadDataEx, (CUmodule *, const void *, unsigned, int *, void **))                                \
+  F(cuModuleUnload, (CUmodule))                                                                              \
+  F(cuModuleGetFunction, (CUfunction *, CUmodule, const char *))                                             \
+  F(cuFuncSetAttribute, (CUfunction, int, int))                                                              \
+  F(cuFuncGetAttribute, (int *, int, CUfunction))                                                            \
+  F(cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,       \
+                     CUstream, void **, void **))                                                            \
+  F(cuMemAlloc_v2, (CUdeviceptr *, size_t))                                                                  \
+  F(cuMemFree_v2, (CUdeviceptr))                                                                             \
+  F(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream))                                                      \
+  F(cuMemFreeAsync, (CUdeviceptr, CUstream))                                                                 \
+  F(cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream))                                         \
+  F(cuMemsetD2D8Async, (CUdeviceptr, size_t, unsigned char, size_t, size_t, CUstream))                       \
+  F(cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream))                                           \
+  F(cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream))                                     \
+  F(cuMemGetInfo_v2, (size_t *, size_t *))                                                                   \
+  F(cuStreamCreate, (CUstream *, unsigned))                                                                  \
+  F(cuStreamDestroy_v2, (CUstream))                                                                          \
+  F(cuStreamSynchronize, (CUstream))                                                                         \
+  F(cuEventCreate, (CUevent *, unsigned))                                                                    \
+  F(cuEventDestroy_v2, (CUevent))                                                                            \
+  F(cuEventRecord, (CUevent, CUstream))                                                                      \
+  F(cuEventSynchronize, (CUevent))                                                                           \
+  F(cuEventElapsedTime, (float *, CUevent, CUevent))
+
+typedef struct flp_driver {
+#define FLP_DRIVER_FIELD(name, args) CUresult(*name) args;
+  FLP_DRIVER_FUNCTIONS(FLP_DRIVER_FIELD)
+#undef FLP_DRIVER_FIELD
+  int version; /* cuDriverGetVersion, e.g. 13000 */
+} flp_driver;
+
+/* Opens the driver once for the process and initialises it. *out is borrowed, valid for ever.
+ * error: UNAVAILABLE with the reason (library missing, symbol missing, cuInit failed, no device) */
+flp_status flp_driver_get(const flp_driver **out);
+
+typedef struct flp_device {
+  int ordinal;
+  CUdevice handle;
+  char name[128];
+  int major, minor;        /* compute capability */
+  int multiprocessors;
+  int shared_bytes_max;    /* dynamic shared memory that one CTA may opt in to */
+  int l2_bytes;
+  uint64_t memory_bytes;
+} flp_device;
+
+/* error: ARGUMENT if the ordinal does not exist; DRIVER */
+flp_status flp_device_get(const flp_driver *driver, int ordinal, flp_device *out);
+
+/* Turns a CUresult into a status with detail "cuX failed: CUDA_ERROR_Y (n): text". OK for 0. what: the call's name
+ * plus, for a launch, kernel and spec. */
+flp_status flp_driver_status(const flp_driver *driver, CUresult result, const char *what);
+
+/* 1 for results that mean "this PTX cannot run here" (209, 218, 221, 222, 223, 200, 300): the next rung is tried. */
+int flp_driver_is_fallback(CUresult result);
+
+#endif

@@ -1,0 +1,340 @@
+/* flp.h: fused log-probabilities of a language-model head, forward and backward.
+ *
+ * The operation. Hidden states h (N,D), head W (V,D), optional bias b (V), targets y (N), temperature T
+ * (one number or one per row), optional softcap c, logit scale a:
+ *
+ *     z = a·(h Wᵀ + b);   z ← c·tanh(z/c) if softcap;   t = z / T
+ *     logprob_i = t_{i,y_i} − log Σ_v exp t_{i,v}          entropy_i = −Σ_v p_{i,v} log p_{i,v}
+ *
+ * The (N,V) scores never exist in memory beyond one bounded chunk, forward or backward.
+ *
+ * Read this header from top to bottom: the first page is all that scoring needs.
+ *
+ *     flp_spec spec = FLP_SPEC_INIT;                      what to specialise for
+ *     spec.vocab = 151936; spec.hidden = 4096; spec.dtype = FLP_DTYPE_BF16;
+ *     flp_plan *plan;
+ *     flp_plan_create(&spec, NULL, &plan);                picks kernels, loads them; the slow part
+ *     size_t bytes;
+ *     flp_plan_workspace(plan, FLP_PASS_FORWARD, n, 0, &bytes);      exact
+ *     flp_args args = FLP_ARGS_INIT;                      pointers and run-time values
+ *     args.n = n; args.hidden = h; args.weight = w; args.target = y; args.logprob = out;
+ *     args.workspace = ws; args.workspace_bytes = bytes; args.stream = stream;
+ *     flp_execute(plan, &args);                           enqueues; never allocates, never synchronises
+ *     flp_plan_destroy(plan);
+ *
+ * Conventions. Functions return flp_status; on failure flp_error_detail() has one sentence naming the field,
+ * the value and what is accepted. `**out` comes last and is set to NULL on failure. Sizes end in _bytes, strides
+ * count elements. `create` and `destroy` own, `get` borrows; destroying NULL is fine. The library never prints,
+ * exits or aborts. Structs open with struct_bytes so that they can grow; always start from the *_INIT value. */
+#ifndef FLP_H
+#define FLP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FLP_VERSION_MAJOR 0
+#define FLP_VERSION_MINOR 1
+#define FLP_VERSION_PATCH 0
+#define FLP_VERSION_STRING "0.1.0"
+
+#if defined(__GNUC__)
+#define FLP_API __attribute__((visibility("default")))
+#else
+#define FLP_API
+#endif
+
+/* ---- status ------------------------------------------------------------------------------------------------ */
+
+/* Numbers are pinned: append only. */
+typedef enum flp_status {
+  FLP_OK = 0,
+  FLP_ERROR_ARGUMENT = 1,    /* a field has a value that is not accepted; the detail names both */
+  FLP_ERROR_UNSUPPORTED = 2, /* well formed, but no rung of this build computes it */
+  FLP_ERROR_MEMORY = 3,      /* host memory ran out */
+  FLP_ERROR_WORKSPACE = 4,   /* args.workspace_bytes is less than the smallest layout needs */
+  FLP_ERROR_BUDGET = 5,      /* no layout fits the budget; the detail names the smallest that would do */
+  FLP_ERROR_UNAVAILABLE = 6, /* no usable GPU, driver or kernel, and host fallback was not asked for */
+  FLP_ERROR_DRIVER = 7,      /* a CUDA call failed; the detail names it, the kernel and the spec */
+  FLP_ERROR_IO = 8,          /* a file could not be read or written */
+  FLP_ERROR_CORRUPT = 9,     /* a file is not what it claims to be */
+  FLP_ERROR_COMPILE = 10,    /* a template or the code generator failed */
+  FLP_ERROR_DATA = 11,       /* the device met bad values: target ids, row ids or temperatures */
+  FLP_ERROR_INTERNAL = 12    /* a bug in flp */
+} flp_status;
+
+/* Name of a status, e.g. "FLP_ERROR_BUDGET"; never NULL. thread: any */
+FLP_API const char *flp_status_name(flp_status status);
+
+/* One sentence on the last failure of this thread; "" if there was none. Valid until the thread's next call. */
+FLP_API const char *flp_error_detail(void);
+
+/* Version of the library that is loaded, e.g. "0.1.0". */
+FLP_API const char *flp_version(void);
+
+/* ---- what to compute: flp_spec ------------------------------------------------------------------------------- */
+
+typedef enum flp_dtype {
+  FLP_DTYPE_BF16 = 1,
+  FLP_DTYPE_FP16 = 2,
+  FLP_DTYPE_FP32 = 3,
+  FLP_DTYPE_INT32 = 4,
+  FLP_DTYPE_INT64 = 5
+} flp_dtype;
+
+typedef enum flp_entropy {
+  FLP_ENTROPY_NONE = 0,
+  FLP_ENTROPY_FORWARD = 1, /* value only */
+  FLP_ENTROPY_BACKWARD = 2 /* value, and its gradient in the backward pass */
+} flp_entropy;
+
+/* Bits of flp_spec.grads. */
+enum { FLP_GRAD_HIDDEN = 1, FLP_GRAD_WEIGHT = 2, FLP_GRAD_BIAS = 4 };
+
+/* The specialisation. Everything here may be folded into a kernel; values of one call are in flp_args. */
+typedef struct flp_spec {
+  uint32_t struct_bytes;
+  flp_dtype dtype;        /* of hidden, weight, bias and, unless said otherwise, their gradients */
+  int64_t vocab;          /* V, rows of the weight of this process (a shard counts its own rows), >= 2 */
+  int64_t hidden;         /* D, columns of hidden and weight; a multiple of 8, >= 8 */
+  flp_dtype target_dtype; /* INT32 or INT64 */
+  flp_entropy entropy;
+  uint32_t grads;                 /* needs-grad mask: FLP_GRAD_*; 0 scores only */
+  int32_t has_bias;               /* 0 or 1 */
+  float softcap;                  /* c > 0, or 0 for none */
+  int32_t per_row_temperature;    /* 0: flp_args.temperature; 1: flp_args.temperature_rows */
+  flp_dtype grad_hidden_dtype;    /* 0 means dtype; else dtype or FP32 */
+  flp_dtype grad_weight_dtype;    /* 0 means dtype; else dtype or FP32 */
+  int32_t accumulate_grad_weight; /* 1: grad_weight (must be FP32) is added to, as Megatron's main_grad is */
+  uint32_t alignment; /* bytes that every operand's base and row stride are a multiple of: 16 (default), or a power
+                         of two down to the element size; below 16 kernels without 16-byte copies are used */
+} flp_spec;
+
+#define FLP_SPEC_INIT                                                                                        \
+  { sizeof(flp_spec), FLP_DTYPE_BF16, 0, 0, FLP_DTYPE_INT64, FLP_ENTROPY_NONE, 0, 0, 0.0f, 0, (flp_dtype)0, \
+    (flp_dtype)0, 0, 16 }
+
+/* ---- how to run it: flp_options -------------------------------------------------------------------------------- */
+
+/* The fallback ladder, best first. */
+typedef enum flp_rung {
+  FLP_RUNG_AUTO = 0,
+  FLP_RUNG_TUNED = 1,     /* cache entry tuned for this exact device */
+  FLP_RUNG_HEURISTIC = 2, /* cache entry for the architecture */
+  FLP_RUNG_JIT = 3,       /* generated now, through libflpgen */
+  FLP_RUNG_GENERIC = 4,   /* shape-generic PTX that ships with the library */
+  FLP_RUNG_EAGER = 5      /* multi-threaded CPU reference on host pointers */
+} flp_rung;
+
+enum { FLP_DEVICE_HOST = -1 };
+
+typedef struct flp_options {
+  uint32_t struct_bytes;
+  int32_t device;         /* CUDA ordinal, default 0; FLP_DEVICE_HOST: pointers are host memory, eager rung */
+  flp_rung rung;          /* pin a rung; AUTO also honours the environment variable FLP_FORCE */
+  int32_t strict;         /* 1: a fall to a lower rung and device-side bad data are errors; also FLP_STRICT=1 */
+  int32_t host_fallback;  /* 1: with no usable GPU, plan for host pointers instead of failing UNAVAILABLE */
+  uint64_t budget_bytes;  /* 0: 256 MiB forward, 1 GiB backward, or FLP_BUDGET */
+  int64_t chunk_rows;     /* 0: the planner chooses; else rows of one backward chunk, overriding the budget */
+  int64_t chunk_vocab;    /* 0: the planner chooses; else vocab columns of one backward chunk */
+  int32_t threads;        /* eager rung: CPU threads, 0 = all */
+} flp_options;
+
+#define FLP_OPTIONS_INIT \
+  { sizeof(flp_options), 0, FLP_RUNG_AUTO, 0, 0, 0, 0, 0, 0 }
+
+/* ---- plans ------------------------------------------------------------------------------------------------------ */
+
+typedef struct flp_plan flp_plan;
+
+/* Chooses and loads every kernel that the spec needs, in the device's primary context.
+ * options: NULL for the defaults
+ * error:   ARGUMENT names a bad field; UNAVAILABLE if no rung can run; COMPILE, DRIVER with their cause in strict mode
+ * thread:  safe; may compile (seconds) when the cache is cold */
+FLP_API flp_status flp_plan_create(const flp_spec *spec, const flp_options *options, flp_plan **out);
+
+/* Unloads the kernels. The caller has synchronised with the plan's work. NULL is fine. */
+FLP_API void flp_plan_destroy(flp_plan *plan);
+
+/* What runs, and why the rungs above it do not: one paragraph of text, truncated to capacity.
+ * Returns FLP_OK, or ARGUMENT if buffer is NULL or capacity 0. */
+FLP_API flp_status flp_plan_describe(const flp_plan *plan, char *buffer, size_t capacity);
+
+/* The rung that runs. */
+FLP_API flp_rung flp_plan_get_rung(const flp_plan *plan);
+
+/* Why this rung was not taken; "" for the one that runs and those below it. Borrowed from the plan. */
+FLP_API const char *flp_plan_get_reason(const flp_plan *plan, flp_rung rung);
+
+/* Name of a rung: "tuned", "heuristic", "jit", "generic", "eager". */
+FLP_API const char *flp_rung_name(flp_rung rung);
+
+/* 16 hexadecimal digits that are equal on two ranks if and only if they run the same kernels. */
+FLP_API flp_status flp_plan_get_id(const flp_plan *plan, char out[17]);
+
+typedef enum flp_pass {
+  FLP_PASS_FORWARD = 1, /* logprob, entropy, stats; or partial for a vocab shard */
+  FLP_PASS_COMBINE = 2, /* partials of all shards -> logprob, entropy, stats */
+  FLP_PASS_BACKWARD = 3 /* gradients, from stats */
+} flp_pass;
+
+/* How the matrix products are ordered (design: modes). */
+typedef enum flp_mode {
+  FLP_MODE_F = 1,       /* scoring: one product */
+  FLP_MODE_R_VOCAB = 2, /* recompute by vocab chunks: 1 + 3 products */
+  FLP_MODE_R_ROWS = 3,  /* recompute by row chunks: 1 + 3, frozen head 1 + 2 */
+  FLP_MODE_R2 = 4       /* dh by row chunks, dW by vocab chunks: 1 + 4, no accumulator */
+} flp_mode;
+
+/* What one pass over n rows does and takes. */
+typedef struct flp_layout {
+  uint32_t struct_bytes;
+  flp_mode mode;
+  int64_t chunk_rows;      /* rows of one chunk (R_ROWS, and dh in R2), else n */
+  int64_t chunk_vocab;     /* vocab columns of one chunk (R_VOCAB, and dW in R2), else V */
+  int64_t chunks;          /* dz chunks in all */
+  int32_t products;        /* matrix products of 2·N·D·V flop in this pass */
+  int32_t launches;        /* kernel launches in this pass */
+  uint64_t bytes;          /* workspace, exact */
+  uint64_t smallest_bytes; /* workspace of the smallest layout of any mode */
+  double flops;
+} flp_layout;
+
+#define FLP_LAYOUT_INIT \
+  { sizeof(flp_layout), (flp_mode)0, 0, 0, 0, 0, 0, 0, 0, 0.0 }
+
+/* Picks the fastest layout of a pass whose workspace fits.
+ * unit:  budget in bytes, 0 for the plan's; layout->bytes is what flp_execute needs for the same layout
+ * error: BUDGET naming the smallest budget that would do; ARGUMENT if n < 0 */
+FLP_API flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes,
+                                   flp_layout *layout);
+
+/* Workspace bytes of the layout that flp_plan_layout picks; exact, at least 0. */
+FLP_API flp_status flp_plan_workspace(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes,
+                                      size_t *out_bytes);
+
+/* ---- one call: flp_args ------------------------------------------------------------------------------------------ */
+
+/* Pointers are device memory (host memory on the eager rung). Strides count elements between rows; 0 means dense. */
+typedef struct flp_args {
+  uint32_t struct_bytes;
+  flp_pass pass;
+  int64_t n; /* N >= 0 */
+
+  /* operands of forward and backward */
+  const void *hidden; /* (N,D) dtype */
+  int64_t hidden_stride;
+  const void *weight; /* (V,D) dtype */
+  int64_t weight_stride;
+  const void *bias;              /* (V) dtype, iff spec.has_bias */
+  const void *target;            /* (N) target_dtype; global vocabulary ids */
+  const float *temperature_rows; /* (N), iff spec.per_row_temperature; values > 0 */
+  float temperature;             /* T > 0, finite */
+  float scale;                   /* a, finite */
+  int64_t ignore_index;          /* rows with this target: logprob 0, entropy 0, no gradient, no matrix work */
+  const int32_t *rows;           /* (row_count) ids of the only rows to compute, as a set; NULL: all */
+  int64_t row_count;
+
+  /* vocab shard; zeros mean the whole head */
+  int64_t vocab_offset; /* global id of weight row 0 */
+  int64_t vocab_valid;  /* weight rows that are real; the rest is padding. 0 means V */
+  int64_t vocab_total;  /* ids of the whole vocabulary. 0 means vocab_offset + vocab_valid */
+
+  /* forward and combine: outputs; each may be NULL */
+  float *logprob; /* (N) nats, <= 0 */
+  float *entropy; /* (N) nats */
+  float *stats;   /* (N,4): row maximum and log2 of the sum in log2 units, logprob, entropy; backward reads it */
+  /* forward: out (N,4) of one shard; combine: in (shard_count,N,4), rank order. Columns: maximum, sum and weighted
+     sum in log2 units, raw target score (−inf where the target is on another shard) */
+  float *partial;
+  int64_t shard_count;
+
+  /* backward: upstream gradients (N), either may be NULL; outputs as spec.grads asks */
+  const float *grad_logprob;
+  const float *grad_entropy;
+  void *grad_hidden; /* (N,D) grad_hidden_dtype; rows without work are zeroed */
+  int64_t grad_hidden_stride;
+  void *grad_weight; /* (V,D) grad_weight_dtype */
+  int64_t grad_weight_stride;
+  void *grad_bias; /* (V) dtype */
+
+  void *workspace; /* 256-byte aligned */
+  size_t workspace_bytes;
+  void *stream; /* CUstream; NULL is the legacy default stream; ignored on the eager rung */
+} flp_args;
+
+#define FLP_ARGS_INIT                                                                                              \
+  { sizeof(flp_args), FLP_PASS_FORWARD, 0, NULL, 0, NULL, 0, NULL, NULL, NULL, 1.0f, 1.0f, -100, NULL, 0, 0, 0, 0, \
+    NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL, 0, NULL, 0, NULL, NULL, 0, NULL }
+
+/* Enqueues one pass on args->stream.
+ * Rows with an id outside [0, vocab_total) (and not ignore_index) or a temperature that is not > 0 and finite get NaN
+ * in every output of their own, contribute nothing to grad_weight and grad_bias, and are counted in the device error
+ * word. A NaN or Inf in a hidden row stays in that row (and in grad_weight).
+ * error:  ARGUMENT names the field; WORKSPACE if no layout fits workspace_bytes; DRIVER if a launch failed;
+ *         DATA in strict mode only (strict synchronises)
+ * thread: safe on one plan; asynchronous on stream; allocates nothing, loads nothing, can be captured in a CUDA graph */
+FLP_API flp_status flp_execute(flp_plan *plan, const flp_args *args);
+
+/* Synchronises the stream and reports the rows that held bad ids or temperatures since the last check.
+ * error: DATA with the count; DRIVER */
+FLP_API flp_status flp_plan_check(flp_plan *plan, void *stream);
+
+/* ---- workspace without an allocator: flp_arena --------------------------------------------------------------------- */
+
+/* One growing block that serves the heads of actor, reference, critic and reward model in turn. */
+typedef struct flp_arena flp_arena;
+
+/* All in bytes. As the RLHF memory study defines them, at each allocation from the driver: reserved is what the arena
+ * holds, allocated is what callers hold, fragmentation is what is reserved, not allocated and too scattered to serve
+ * the request that made the arena grow. source: arXiv:2410.15651, section 3. */
+typedef struct flp_arena_stats {
+  uint32_t struct_bytes;
+  uint64_t reserved_bytes, allocated_bytes, fragmentation_bytes;
+  uint64_t peak_reserved_bytes, peak_allocated_bytes, peak_fragmentation_bytes;
+  uint64_t driver_allocations; /* calls that grew the arena */
+  uint64_t phases;             /* phases ended */
+} flp_arena_stats;
+
+#define FLP_ARENA_STATS_INIT \
+  { sizeof(flp_arena_stats), 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* device: CUDA ordinal, or FLP_DEVICE_HOST. */
+FLP_API flp_status flp_arena_create(int device, flp_arena **out);
+FLP_API void flp_arena_destroy(flp_arena *arena);
+/* Hands out bytes, 256-byte aligned, usable by work queued on stream from now on. */
+FLP_API flp_status flp_arena_take(flp_arena *arena, size_t bytes, void *stream, void **out);
+/* Takes memory back; the arena reuses it for later work on the same stream. error: ARGUMENT for a foreign pointer. */
+FLP_API flp_status flp_arena_give_back(flp_arena *arena, void *memory, void *stream);
+/* Returns every block to the driver, ordered after the work on stream. error: ARGUMENT if memory is still taken. */
+FLP_API flp_status flp_arena_end_phase(flp_arena *arena, void *stream);
+FLP_API flp_status flp_arena_get_stats(const flp_arena *arena, flp_arena_stats *stats);
+/* Starts the peaks anew from the current values. */
+FLP_API void flp_arena_reset_peaks(flp_arena *arena);
+
+/* ---- settings and log -------------------------------------------------------------------------------------------------
+ * Read from the environment when a plan is created:
+ *   FLP_FORCE        tuned|heuristic|jit|generic|eager   pin a rung
+ *   FLP_STRICT       1                                   a fall is an error
+ *   FLP_BUDGET       bytes, or with suffix K, M, G       workspace budget of every pass
+ *   FLP_CACHE_DIR    writable cache, default $XDG_CACHE_HOME/flp or ~/.cache/flp
+ *   FLP_CACHE_PATH   read-only cache directories, separated by ':', searched before the writable one
+ *   FLP_GENERIC_DIR  shape-generic kernels, default <prefix>/share/flp/generic beside the library
+ *   FLP_JIT_LIBRARY  path of libflpgen.so, default beside libflp, then the loader's path
+ *   FLP_CUDA_LIBRARY path of libcuda, default libcuda.so.1
+ *   FLP_BLAS_LIBRARY path of an OpenBLAS-like library for the eager rung, default libopenblas.so.0 */
+
+typedef enum flp_log_level { FLP_LOG_ERROR = 0, FLP_LOG_WARNING = 1, FLP_LOG_INFO = 2 } flp_log_level;
+
+typedef void (*flp_log_fn)(flp_log_level level, const char *message, void *user);
+
+/* Sets where messages go; NULL drops them (the default). Each fall of the ladder is said once per reason. thread: any */
+FLP_API void flp_log_set(flp_log_fn fn, void *user);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,17 @@
+/* validate.h: the checks that stand before every rung; each failure names the field, its value and what is accepted. */
+#ifndef FLP_VALIDATE_H
+#define FLP_VALIDATE_H
+
+#include "flp.h"
+
+/* Checks a spec and writes its resolved copy (gradient dtypes filled in). error: ARGUMENT */
+flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out);
+
+/* Checks the options and merges the environment (FLP_FORCE, FLP_STRICT, FLP_BUDGET). options may be NULL. */
+flp_status flp_options_resolve(const flp_options *options, flp_options *out);
+
+/* Checks args against a resolved spec and writes a resolved copy: strides and shard ranges filled in, size arithmetic
+ * checked for overflow, required pointers present, alignment as the spec promises. error: ARGUMENT */
+flp_status flp_args_resolve(const flp_spec *spec, const flp_args *args, flp_args *out);
+
+#endif
