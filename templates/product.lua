@@ -1,0 +1,114 @@
+-- product.lua: the two matrix products of the backward pass, out (M,N) = A (M,K) · B (K,N), N = D.
+--
+--   grad_hidden: out[index[a]][d] = Σ_v dz[a][v]·weight[v][d]            M = active rows, K = columns of the chunk
+--   grad_weight: out[v][d]        = Σ_a dz[a][v]·hidden[index[a]][d]     M = columns,     K = active rows of the chunk
+--
+-- No operand is transposed in memory: dz is read K-major for grad_hidden and MN-major for grad_weight, the other operand
+-- MN-major in both. The epilogue adds to and stores fp32 accumulators and the final gradient as its flags say.
+
+return function(k, spec, entry)
+  local M = k.import "portable" (k, spec)
+  local RASTER = 8
+  local for_hidden = entry == "grad_hidden"
+  local out_type = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.out_dtype]
+  local paired = spec.alignment >= 16 -- outputs too have the alignment that the spec promises
+
+  local function body(p)
+    M.begin(k.tid())
+    local tile_m, tile_n = M.raster(k.ctaid(), p.tiles_m, p.tiles_n, RASTER)
+    local last_row = k.min(k.load(k.i32, p.count, 0), p.row_end)
+    local rows = k.max(last_row - p.row_begin, 0)           -- active rows of the chunk
+    local columns = p.column_end - p.column_begin
+    local depth = spec.hidden > 0 and spec.hidden or p.depth
+
+    local first_m, first_n = tile_m * M.rows, tile_n * M.columns
+    local size_m, size_k = rows, columns
+    if not for_hidden then size_m, size_k = columns, rows end
+    k.exit_if(k.ge(first_m, size_m))
+    local steps = (size_k + (M.depth - 1)) // M.depth
+
+    local a
+    if for_hidden then
+      a = {
+        major = "k", size = M.rows, aligned = true, base = p.dz,
+        address = function(row, at)
+          local m = first_m + row
+          local element = k.convert(k.i64, m) * p.dz_stride + k.convert(k.i64, at.step * M.depth)
+          return k.offset(p.dz, element * M.bytes), k.lt(m, size_m)
+        end,
+        limit = function(at) return size_k - at.step * M.depth end,
+      }
+    else
+      a = {
+        major = "mn", size = M.rows, aligned = true, base = p.dz,
+        address = function(row, at)
+          local depth_row = at.step * M.depth + row
+          local element = k.convert(k.i64, depth_row) * p.dz_stride + k.convert(k.i64, first_m)
+          return k.offset(p.dz, element * M.bytes), k.lt(depth_row, size_k)
+        end,
+        limit = function() return size_m - first_m end,
+      }
+    end
+    local b = {
+      major = "mn", size = M.columns, aligned = spec.alignment >= 16, base = p.operand,
+      address = function(row, at)
+        local depth_row = at.step * M.depth + row
+        local valid = k.lt(depth_row, size_k)
+        local source
+        if for_hidden then
+          source = p.column_begin + depth_row
+        else
+          local active = p.row_begin + k.select(valid, depth_row, 0)
+          source = k.load(k.i32, p.index, active, {const = true})
+        end
+        local element = k.convert(k.i64, source) * p.operand_stride + k.convert(k.i64, first_n)
+        return k.offset(p.operand, element * M.bytes), valid
+      end,
+      limit = function() return depth - first_n end,
+    }
+
+    local function finish(_, acc)
+      local scale = spec.dtype == "fp16" and k.load(k.f32, p.scale_pair, 1) or nil
+      local read_acc, write_acc, write_out = k.ne(p.read_acc, 0), k.ne(p.write_acc, 0), k.ne(p.write_out, 0)
+      for mi = 0, M.mi - 1 do
+        for h = 0, 1 do
+          local m = first_m + M.row(mi, h)
+          local valid = k.lt(m, size_m)
+          local acc_row = m + (for_hidden and p.row_begin or p.column_begin)
+          local out_row = acc_row
+          if for_hidden then
+            out_row = k.load(k.i32, p.index, k.select(valid, acc_row, p.row_begin), {const = true})
+          end
+          local acc_at = k.convert(k.i64, acc_row) * p.acc_stride
+          local out_at = k.convert(k.i64, out_row) * p.out_stride
+          for ni = 0, M.ni - 1 do
+            local n = first_n + M.warp_n * M.warp_columns + M.column(ni, 0)
+            local wide_n = k.convert(k.i64, n)
+            k.when(valid & k.lt(n, depth), function()
+              local x, y = acc[mi + 1][ni + 1][h * 2 + 1], acc[mi + 1][ni + 1][h * 2 + 2]
+              if scale then x, y = x * scale, y * scale end
+              local sum = k.branch(read_acc,
+                function()
+                  return {x + k.load(k.f32, p.acc, acc_at + wide_n), y + k.load(k.f32, p.acc, acc_at + wide_n + 1)}
+                end,
+                function() return {x, y} end)
+              k.when(write_acc, function()
+                M.store_pair(k.f32, p.acc, acc_at + wide_n, sum[1], sum[2], paired)
+              end)
+              k.when(write_out, function()
+                M.store_pair(out_type, p.out, out_at + wide_n, sum[1], sum[2], paired)
+              end)
+            end)
+          end
+        end
+      end
+    end
+
+    M.stream(a, b, k.const(k.i32, 1), steps, nil, finish)
+  end
+
+  k.kernel {
+    entry = entry, threads = M.threads, min_ctas = 1, shared_bytes = M.shared_bytes, body = body,
+    tile = {rows = M.rows, columns = M.columns, depth = M.depth, stages = M.stages, raster = RASTER},
+  }
+end

@@ -1,0 +1,276 @@
+-- rows.lua: the small kernels around the matrix work, one number a row or column: see runtime/abi.h for each entry.
+--
+--   prepare      classify rows, compact the active ones, fill the outputs of the others
+--   combine      fold the groups of one shard -> logprob, entropy, stats, or the shard's partial
+--   merge        fold the partials of all shards, in rank order
+--   record       {m, A, B, dz_y} of each active row, from stats and the upstream gradients
+--   dz_scale     fp16: the power of two that dz is stored with
+--   bias_reduce  sum the bias gradients of the row tiles, in order
+--   fill         grad_hidden of rows without work
+
+local WARPS = 32            -- of the one CTA of prepare and dz_scale
+local THREADS = WARPS * 32
+local LN2, LOWEST_REAL = 0.6931471805599453, -0x1p99
+local ACTIVE, LEFT_OUT, BAD, LISTED = 0, 1, 2, 4
+
+return function(k, spec)
+  local S = k.import "score" (k)
+  local F = k.import "math64" (k)
+  local element = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.dtype]
+  local target_type = spec.target_dtype == "int64" and k.i64 or k.i32
+  local nan, infinity = 0.0 / 0.0, 1.0 / 0.0
+  local f64 = function(v) return k.convert(k.f64, v) end
+  local f32 = function(v) return k.convert(k.f32, v) end
+
+  local function store_if(ptr, index, value)
+    k.when(~k.is_null(ptr), function() k.store(ptr, index, value) end)
+  end
+
+  local function load_or(ptr, index, default)
+    return k.branch(k.is_null(ptr), function() return k.const(k.f32, default) end,
+      function() return k.load(k.f32, ptr, index) end)
+  end
+
+  ---------------------------------------------------------------------------------------------------- prepare
+  -- Ranks of the set flags of a CTA in thread order, and their number. Uses shared words 0..31.
+  local function scan(flag)
+    local shared = k.shared()
+    local votes = k.ballot(flag)
+    local below = k.popcount(votes & ((k.const(k.i32, 1) << k.lane()) - 1))
+    k.when(k.eq(k.lane(), 0), function() k.shared_store(shared + k.warp() * 4, k.popcount(votes)) end)
+    k.barrier()
+    local total = k.shared_load(k.i32, shared + k.lane() * 4)
+    local sum = total
+    for _, delta in ipairs {1, 2, 4, 8, 16} do
+      local other = k.shuffle_up(sum, delta)
+      sum = k.select(k.ge(k.lane(), delta), sum + other, sum)
+    end
+    local rank = k.shuffle_idx(sum - total, k.warp()) + below
+    local all = k.shuffle_idx(sum, 31)
+    k.barrier()
+    return rank, all
+  end
+
+  local function mark_listed(p)
+    k.loop(k.convert(k.i64, k.tid()), p.n, THREADS, nil, function(i) k.store(p.row_class, i, k.const(k.i8, LEFT_OUT)) end)
+    k.barrier()
+    k.loop(k.convert(k.i64, k.tid()), p.row_count, THREADS, nil, function(i)
+      local row = k.convert(k.i64, k.load(k.i32, p.rows, i))
+      local inside = k.ge(row, 0) & k.lt(row, p.n)
+      k.when(inside, function() k.store(p.row_class, row, k.const(k.i8, LISTED)) end)
+      k.when(~inside, function() k.atomic_add(p.error_word, 0, k.const(k.i32, 1)) end)
+    end)
+    k.barrier()
+  end
+
+  local function classify(p, i, target, temperature)
+    local listed = k.branch(k.is_null(p.rows), function() return k.const(k.i1, 1) end,
+      function() return k.eq(k.load(k.i8, p.row_class, i), LISTED) end)
+    local upstream = k.branch(k.is_null(p.grad_logprob) & k.is_null(p.grad_entropy),
+      function() return k.const(k.i1, 1) end,
+      function()
+        return k.ne(load_or(p.grad_logprob, i, 0.0), 0.0) | k.ne(load_or(p.grad_entropy, i, 0.0), 0.0)
+      end)
+    local work = listed & upstream & k.ne(target, p.ignore_index)
+    local good = k.ge(target, 0) & k.lt(target, p.vocab_total)
+    -- ordered comparisons: NaN fails both
+    good = good & k.gt(temperature, 0.0) & k.lt(temperature, infinity)
+    return k.select(work, k.select(good, k.const(k.i32, ACTIVE), BAD), k.const(k.i32, LEFT_OUT))
+  end
+
+  local function fill_outputs(p, i, class)
+    local value = k.select(k.eq(class, BAD), k.const(k.f32, nan), 0.0)
+    local lowest = k.select(k.eq(class, BAD), k.const(k.f32, nan), S.lowest)
+    store_if(p.logprob, i, value)
+    store_if(p.entropy, i, value)
+    local zero = k.const(k.f32, 0.0)
+    k.when(~k.is_null(p.stats), function() k.store_vector(p.stats, i, {value, value, value, value}) end)
+    k.when(~k.is_null(p.partial), function()
+      k.store_vector(p.partial, i, {lowest, zero, zero, k.const(k.f32, -infinity)})
+    end)
+  end
+
+  local function prepare(p)
+    k.when(~k.is_null(p.rows), function() mark_listed(p) end)
+    local zero = k.const(k.i64, 0)
+    local count = k.loop(zero, p.n, THREADS, k.const(k.i32, 0), function(base, count)
+      local i = base + k.convert(k.i64, k.tid())
+      local inside = k.lt(i, p.n)
+      local at = k.select(inside, i, zero)
+      local target = k.convert(k.i64, k.load(target_type, p.target, at))
+      local temperature = load_or(p.temperature, at, 1.0)
+      local class = k.select(inside, classify(p, at, target, temperature), k.const(k.i32, LEFT_OUT))
+      local active = k.eq(class, ACTIVE)
+      local rank, found = scan(active)
+      k.when(inside, function() k.store(p.row_class, i, k.convert(k.i8, class)) end)
+      k.when(active, function()
+        local a = count + rank
+        k.store(p.index, a, k.convert(k.i32, i))
+        local here = target - p.vocab_offset
+        local mine = k.ge(here, 0) & k.lt(here, p.vocab_valid)
+        k.store(p.local_target, a, k.select(mine, k.convert(k.i32, here), -1))
+        k.store(p.scale, a, k.branch(k.is_null(p.temperature),
+          function() return p.row_scale end, function() return p.unit / temperature end))
+      end)
+      k.when(inside & ~active, function() fill_outputs(p, i, class) end)
+      k.when(inside & k.eq(class, BAD), function() k.atomic_add(p.error_word, 0, k.const(k.i32, 1)) end)
+      return count + found
+    end)
+    k.when(k.eq(k.tid(), 0), function() k.store(p.count, 0, count) end)
+  end
+
+  ------------------------------------------------------------------------------------------- combine and merge
+  -- One thread an active row; returns its index and the row.
+  local function active_row(p)
+    local a = k.ctaid() * 256 + k.tid()
+    k.exit_if(k.ge(a, k.load(k.i32, p.count, 0)))
+    return a, k.load(k.i32, p.index, a)
+  end
+
+  -- logprob = ln2·(u_y - log2 s), H = ln2·(log2 s - q/s), in double from the fp32 sums: u_y = scale·y_y - m is formed
+  -- without rounding. Never above 0 (below 0 for H), and NaN if no score was above -inf.
+  local function finish_row(p, a, row, sum, target_score)
+    local shaped = k.branch(k.ne(p.capped, 0),
+      function() return S.tanh(target_score * p.cap_in) end, function() return target_score end)
+    local u = k.fma(f64(k.load(k.f32, p.scale, a)), f64(shaped), -f64(sum.m))
+    local log_s = F.log2(f64(sum.s))
+    local logprob = (u - log_s) * LN2
+    local entropy = (log_s - f64(sum.q) / f64(sum.s)) * LN2
+    logprob = k.select(k.gt(logprob, 0.0), 0.0, logprob)
+    entropy = k.select(k.lt(entropy, 0.0), 0.0, entropy)
+    local alive = k.gt(sum.m, LOWEST_REAL) & k.gt(sum.s, 0.0)
+    local function guard(v) return k.select(alive, f32(v), nan) end
+    logprob, entropy = guard(logprob), guard(entropy)
+    store_if(p.logprob, row, logprob)
+    store_if(p.entropy, row, entropy)
+    k.when(~k.is_null(p.stats), function()
+      k.store_vector(p.stats, row, {sum.m, guard(log_s), logprob, entropy})
+    end)
+  end
+
+  local function combine(p)
+    local a, row = active_row(p)
+    local wide_a = k.convert(k.i64, a)
+    local function group_sum(group)
+      local base = k.convert(k.i64, group) * 3 * p.capacity + wide_a
+      return {
+        m = k.load(k.f32, p.part, base), s = k.load(k.f32, p.part, base + p.capacity),
+        q = k.load(k.f32, p.part, base + p.capacity * 2),
+      }
+    end
+    local sum = k.loop(k.const(k.i32, 1), p.groups, 1, group_sum(k.const(k.i32, 0)), function(group, sum)
+      return S.merge(sum, group_sum(group))
+    end)
+    local target_score = k.branch(k.ge(k.load(k.i32, p.local_target, a), 0),
+      function() return k.load(k.f32, p.zy, a) end, function() return k.const(k.f32, -infinity) end)
+    k.branch(k.is_null(p.partial),
+      function() finish_row(p, a, row, sum, target_score) end,
+      function() k.store_vector(p.partial, row, {sum.m, sum.s, sum.q, target_score}) end)
+  end
+
+  local function merge(p)
+    local a, row = active_row(p)
+    local function shard_sum(shard)
+      local v = k.load_vector(k.f32, 4, p.partial, shard * p.n + k.convert(k.i64, row))
+      return {m = v[1], s = v[2], q = v[3], y = v[4]}
+    end
+    local zero = k.const(k.i64, 0)
+    local total = k.loop(zero + 1, p.shard_count, 1, shard_sum(zero), function(shard, total)
+      local other = shard_sum(shard)
+      local sum = S.merge(total, other)
+      sum.y = k.max(total.y, other.y)
+      return sum
+    end)
+    finish_row(p, a, row, total, total.y)
+  end
+
+  ---------------------------------------------------------------------------------------- record and dz_scale
+  local function record(p)
+    local a, row = active_row(p)
+    local stats = k.load_vector(k.f32, 4, p.stats, row)
+    local log_s, logprob, entropy = f64(stats[2]), f64(stats[3]), f64(stats[4])
+    local g, e = f64(load_or(p.grad_logprob, row, 0.0)), f64(load_or(p.grad_entropy, row, 0.0))
+    -- ∂t/∂x in nats: a/T, with softcap (a/T)·(1 - tanh²), whose second factor dz applies
+    local factor = f64(k.load(k.f32, p.scale, a)) * LN2
+    factor = k.branch(k.ne(p.capped, 0), function() return factor * f64(p.cap_in) end, function() return factor end)
+    local spread = k.select(k.eq(e, 0.0), k.const(k.f64, 0.0), e * entropy) -- e·H, and no H was asked for if e is absent
+    local alpha, beta = -g - spread, e * -LN2
+    local inverse = F.exp(log_s * -LN2) * factor
+    local A, B = (alpha - beta * log_s) * inverse, beta * inverse
+    local p_y = F.exp(logprob)
+    local pull = k.select(k.eq(p_y, 0.0) | k.eq(e, 0.0), k.const(k.f64, 0.0), e * p_y * (logprob + entropy))
+    local dz_y = (-(g * F.expm1(logprob)) - pull) * factor
+    k.store_vector(p.record, a, {stats[1], f32(A), f32(B), f32(dz_y)})
+    -- max over u <= 0 of 2^u·|u| is 1/(e·ln2) = 0.5307
+    local bound = k.max(k.abs(f32(A)) + k.abs(f32(B)) * 0.5308, k.abs(f32(dz_y)))
+    k.store(p.bound, a, bound)
+  end
+
+  local function dz_scale(p)
+    local count = k.load(k.i32, p.count, 0)
+    local top = k.loop(k.tid(), count, THREADS, k.const(k.f32, 0.0), function(a, top)
+      return k.max(top, k.load(k.f32, p.bound, a))
+    end)
+    local shared = k.shared()
+    local function warp_max(v)
+      for _, mask in ipairs {16, 8, 4, 2, 1} do v = k.max(v, k.shuffle_xor(v, mask)) end
+      return v
+    end
+    top = warp_max(top)
+    k.when(k.eq(k.lane(), 0), function() k.shared_store(shared + k.warp() * 4, top) end)
+    k.barrier()
+    top = warp_max(k.shared_load(k.f32, shared + k.lane() * 4))
+    k.when(k.eq(k.tid(), 0), function()
+      -- top < 2^(e+1), so 2^(13-e) brings it below 2^14; the exponent is kept where scale and inverse are normal
+      local e = (k.lshr(k.bitcast(k.i32, top), 23) & 255) - 127
+      local shift = k.max(k.min(13 - e, 100), -100)
+      local none = k.eq(top, 0.0)
+      local function power(n) return k.bitcast(k.f32, (n + 127) << 23) end
+      k.store(p.scale_pair, 0, k.select(none, 1.0, power(shift)))
+      k.store(p.scale_pair, 1, k.select(none, 1.0, power(-shift)))
+    end)
+  end
+
+  ---------------------------------------------------------------------------------------- bias_reduce and fill
+  local function bias_reduce(p)
+    local column = k.ctaid() * 256 + k.tid()
+    local columns = p.column_end - p.column_begin
+    k.exit_if(k.ge(column, columns))
+    local rows = k.max(k.min(k.load(k.i32, p.count, 0), p.row_end) - p.row_begin, 0)
+    local tiles = (rows + (p.tile_rows - 1)) // p.tile_rows
+    local sum = k.loop(k.const(k.i32, 0), tiles, 1, k.const(k.f32, 0.0), function(tile, sum)
+      local at = k.convert(k.i64, tile) * k.convert(k.i64, columns) + k.convert(k.i64, column)
+      return sum + k.load(k.f32, p.bias_part, at)
+    end)
+    local v = p.column_begin + column
+    local result = k.branch(k.ne(p.read_acc, 0), function() return sum + k.load(k.f32, p.acc, v) end,
+      function() return sum end)
+    k.when(k.ne(p.write_acc, 0), function() k.store(p.acc, v, result) end)
+    k.when(k.ne(p.write_out, 0), function() k.store(p.out, v, k.convert(element, result)) end)
+  end
+
+  local function fill(p)
+    local row = k.convert(k.i64, k.ctaid()) * 8 + k.convert(k.i64, k.warp())
+    k.exit_if(k.ge(row, p.n))
+    local class = k.convert(k.i32, k.load(k.i8, p.row_class, row))
+    k.exit_if(k.eq(class, ACTIVE))
+    local value = k.select(k.eq(class, BAD), k.const(k.f32, nan), 0.0)
+    k.loop(k.lane(), p.depth, 32, nil, function(d)
+      local at = row * p.out_stride + k.convert(k.i64, d)
+      k.branch(k.ne(p.out_is_f32, 0),
+        function() k.store(p.out, at, value) end,
+        function() k.store(p.out, at, k.convert(element, value)) end)
+    end)
+  end
+
+  local function entry(name, threads, shared_bytes, body)
+    k.kernel {entry = name, threads = threads, shared_bytes = shared_bytes, body = body}
+  end
+  entry("prepare", THREADS, WARPS * 4, prepare)
+  entry("combine", 256, 0, combine)
+  entry("merge", 256, 0, merge)
+  entry("record", 256, 0, record)
+  entry("dz_scale", THREADS, WARPS * 4, dz_scale)
+  entry("bias_reduce", 256, 0, bias_reduce)
+  entry("fill", 256, 0, fill)
+end
