@@ -1,0 +1,91 @@
+/* gen.c: the entry points of gen.h: one generation from key to result, and everything it owned freed. */
+#include "gen.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+static void state_close(gen_state *g) {
+  if (g->lua) lua_close(g->lua);
+  gen_emit_close(g);
+  free(g->region_parent);
+  free(g->text);
+}
+
+/* One sentence: the first line of what Lua says. */
+static void copy_lua_error(lua_State *L, char *error, size_t capacity) {
+  const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
+  if (text)
+    snprintf(error, capacity, "%s", text);
+  else
+    snprintf(error, capacity, "%s.lua: the template raised a %s instead of a message",
+             flp_kernel_kind_name(gen_state_get(L)->key->kind), luaL_typename(L, -1));
+}
+
+static flp_status run_template(gen_state *g, char *error, size_t capacity) {
+  g->lua = gen_sandbox_open(g);
+  if (!g->lua) return FLP_ERROR_MEMORY;
+  lua_pushcfunction(g->lua, gen_template_main);
+  int result = lua_pcall(g->lua, 0, 0, 0);
+  if (result == LUA_OK) return FLP_OK;
+  copy_lua_error(g->lua, error, capacity);
+  if (result == LUA_ERRMEM) {
+    snprintf(error, capacity, "%s.lua: the template needs more memory than a template may have",
+             flp_kernel_kind_name(g->key->kind));
+    return FLP_ERROR_COMPILE;
+  }
+  return g->fail_status != FLP_OK ? g->fail_status : FLP_ERROR_COMPILE;
+}
+
+static flp_status check_key(const flp_kernel_key *key, const gen_arch **arch, char *error, size_t capacity) {
+  if (key->kind < FLP_KERNEL_ROWS || key->kind > FLP_KERNEL_GRAD_WEIGHT) {
+    snprintf(error, capacity, "key.kind: %d is no kernel kind (1 to 5)", (int)key->kind);
+    return FLP_ERROR_ARGUMENT;
+  }
+  char name[sizeof key->arch + 1], list[128];
+  snprintf(name, sizeof name, "%.*s", (int)sizeof key->arch, key->arch);
+  *arch = gen_arch_find(name);
+  if (*arch) return FLP_OK;
+  gen_arch_list(list, sizeof list);
+  snprintf(error, capacity, "key.arch: no templates for '%s'; there are for %s", name, list);
+  return FLP_ERROR_UNSUPPORTED;
+}
+
+flp_status flpgen_generate(const flp_kernel_key *key, const flpgen_options *options, flpgen_result *out, char *error,
+                           size_t error_capacity) {
+  char sink[8];
+  if (!error || error_capacity == 0) {
+    error = sink;
+    error_capacity = sizeof sink;
+  }
+  error[0] = 0;
+  memset(out, 0, sizeof *out);
+  flp_kernel_key canonical = *key;
+  flp_kernel_key_canonicalise(&canonical);
+  gen_state g = {.key = &canonical, .desc = &out->desc, .template_dir = options ? options->template_dir : NULL};
+  out->desc.key = canonical;
+  flp_status status = check_key(key, &g.arch, error, error_capacity);
+  if (status == FLP_OK) status = gen_sources_hash(g.template_dir, out->desc.sources, error, error_capacity);
+  if (status == FLP_OK) status = gen_emit_open(&g);
+  if (status == FLP_OK) status = run_template(&g, error, error_capacity);
+  if (status == FLP_OK) status = gen_emit_run(&g, options, out, error, error_capacity);
+  state_close(&g);
+  if (status == FLP_ERROR_MEMORY && !error[0]) snprintf(error, error_capacity, "out of memory");
+  if (status != FLP_OK) flpgen_result_clear(out);
+  return status;
+}
+
+void flpgen_result_clear(flpgen_result *result) {
+  if (!result) return;
+  free(result->ptx);
+  free(result->ir);
+  free(result->opt_ir);
+  memset(result, 0, sizeof *result);
+}
+
+flp_status flpgen_sources_hash(const flpgen_options *options, uint8_t out[32]) {
+  char error[256];
+  return gen_sources_hash(options ? options->template_dir : NULL, out, error, sizeof error);
+}

@@ -1,0 +1,33 @@
+/* provider.c: the table that libflp finds in libflpgen.so (runtime/provider.h). */
+#include "../runtime/provider.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+static flp_status generate(const flp_kernel_key *key, flp_kernel_desc *desc, char **ptx, size_t *ptx_bytes, char *error,
+                           size_t error_capacity) {
+  flpgen_result result;
+  *ptx = NULL;
+  *ptx_bytes = 0;
+  flp_status status = flpgen_generate(key, NULL, &result, error, error_capacity);
+  if (status != FLP_OK) return status;
+  *desc = result.desc;
+  *ptx = result.ptx;
+  *ptx_bytes = result.ptx_bytes;
+  result.ptx = NULL;
+  flpgen_result_clear(&result);
+  return FLP_OK;
+}
+
+static void free_ptx(char *ptx) {
+  free(ptx);
+}
+
+FLP_API const flp_provider *flp_provider_get(uint32_t version);
+
+const flp_provider *flp_provider_get(uint32_t version) {
+  static const flp_provider provider = {FLP_PROVIDER_VERSION, generate, free_ptx, flp_sources_hash};
+  return version == FLP_PROVIDER_VERSION ? &provider : NULL;
+}
