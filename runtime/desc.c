@@ -1,0 +1,282 @@
+/* desc.c: the serialised form of a kernel descriptor, version 1.
+ *
+ * Layout, little-endian, no padding: u32 version, u32 length of all, key {u32 kind; 16 arch; u32 dtype, target_dtype,
+ * out_dtype, entropy, bias, bias_grad, softcap, alignment; i64 hidden, vocab}, 32 sources, u32 ptx_major, ptx_minor,
+ * entry_count, entries {32 name; 40 signature; u32 threads, shared_bytes}, u32 tile_rows, tile_columns, tile_depth,
+ * stages, unit_columns, raster.
+ * Invariants: what is read back writes the same bytes (strings are zero after their end, keys are canonical); whoever
+ * holds a descriptor that was read may divide by its tiles and use its strings without further checks. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "kernel.h"
+#include "status.h"
+
+/* ---- bytes: both cursors stop, and stay stopped, at the end of their buffer ---- */
+
+typedef struct writer {
+  uint8_t *at, *end;
+  int full;
+} writer;
+
+typedef struct reader {
+  const uint8_t *at, *end;
+  int short_of_bytes;
+} reader;
+
+static void put_bytes(writer *w, const void *bytes, size_t count) {
+  if (w->full || (size_t)(w->end - w->at) < count) {
+    w->full = 1;
+    return;
+  }
+  memcpy(w->at, bytes, count);
+  w->at += count;
+}
+
+static void put_u32(writer *w, uint32_t value) {
+  uint8_t bytes[4];
+  for (int i = 0; i < 4; i++) bytes[i] = (uint8_t)(value >> 8 * i);
+  put_bytes(w, bytes, sizeof bytes);
+}
+
+static void put_i64(writer *w, int64_t value) {
+  put_u32(w, (uint32_t)((uint64_t)value & UINT32_MAX));
+  put_u32(w, (uint32_t)((uint64_t)value >> 32));
+}
+
+/* Writes a fixed field: the string, then zeros. */
+static void put_string(writer *w, const char *string, size_t field_bytes) {
+  char field[64] = {0};
+  memcpy(field, string, strnlen(string, field_bytes - 1));
+  put_bytes(w, field, field_bytes);
+}
+
+static void get_bytes(reader *r, void *out, size_t count) {
+  if (r->short_of_bytes || (size_t)(r->end - r->at) < count) {
+    r->short_of_bytes = 1;
+    memset(out, 0, count);
+    return;
+  }
+  memcpy(out, r->at, count);
+  r->at += count;
+}
+
+static uint32_t get_u32(reader *r) {
+  uint8_t bytes[4];
+  get_bytes(r, bytes, sizeof bytes);
+  uint32_t value = 0;
+  for (int i = 0; i < 4; i++) value |= (uint32_t)bytes[i] << 8 * i;
+  return value;
+}
+
+static int64_t get_i64(reader *r) {
+  uint64_t low = get_u32(r);
+  return (int64_t)(low | (uint64_t)get_u32(r) << 32);
+}
+
+/* ---- writing ---- */
+
+static void put_key(writer *w, const flp_kernel_key *given) {
+  flp_kernel_key key = *given;
+  flp_kernel_key_canonicalise(&key);
+  put_u32(w, key.kind);
+  put_string(w, key.arch, sizeof key.arch);
+  const uint32_t fields[] = {key.dtype, key.target_dtype, key.out_dtype, key.entropy,
+                             key.bias,  key.bias_grad,    key.softcap,   key.alignment};
+  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) put_u32(w, fields[i]);
+  put_i64(w, key.hidden);
+  put_i64(w, key.vocab);
+}
+
+static void put_entry(writer *w, const flp_kernel_entry *entry) {
+  put_string(w, entry->name, sizeof entry->name);
+  put_string(w, entry->signature, sizeof entry->signature);
+  put_u32(w, entry->threads);
+  put_u32(w, entry->shared_bytes);
+}
+
+size_t flp_kernel_desc_write(const flp_kernel_desc *desc, uint8_t *out, size_t capacity) {
+  if (desc->entry_count > FLP_ENTRIES_MAX || capacity < 8) return 0;
+  writer w = {out, out + capacity, 0};
+  put_u32(&w, FLP_DESC_FORMAT);
+  put_u32(&w, 0); /* the length, once it is known */
+  put_key(&w, &desc->key);
+  put_bytes(&w, desc->sources, sizeof desc->sources);
+  put_u32(&w, desc->ptx_major);
+  put_u32(&w, desc->ptx_minor);
+  put_u32(&w, desc->entry_count);
+  for (uint32_t i = 0; i < desc->entry_count; i++) put_entry(&w, &desc->entries[i]);
+  const uint32_t tunables[] = {desc->tile_rows, desc->tile_columns, desc->tile_depth,
+                               desc->stages,    desc->unit_columns, desc->raster};
+  for (size_t i = 0; i < sizeof tunables / sizeof tunables[0]; i++) put_u32(&w, tunables[i]);
+  if (w.full) return 0;
+  size_t length = (size_t)(w.at - out);
+  writer head = {out + 4, out + 8, 0};
+  put_u32(&head, (uint32_t)length);
+  return length;
+}
+
+/* ---- reading: bytes first, then each field against what it may hold ---- */
+
+static void get_key(reader *r, flp_kernel_key *key) {
+  key->kind = (flp_kernel_kind)get_u32(r);
+  get_bytes(r, key->arch, sizeof key->arch);
+  key->dtype = (flp_dtype)get_u32(r);
+  key->target_dtype = (flp_dtype)get_u32(r);
+  key->out_dtype = (flp_dtype)get_u32(r);
+  uint32_t *const fields[] = {&key->entropy, &key->bias, &key->bias_grad, &key->softcap, &key->alignment};
+  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) *fields[i] = get_u32(r);
+  key->hidden = get_i64(r);
+  key->vocab = get_i64(r);
+}
+
+static void get_entry(reader *r, flp_kernel_entry *entry) {
+  get_bytes(r, entry->name, sizeof entry->name);
+  get_bytes(r, entry->signature, sizeof entry->signature);
+  entry->threads = get_u32(r);
+  entry->shared_bytes = get_u32(r);
+}
+
+static void get_body(reader *r, flp_kernel_desc *desc) {
+  get_key(r, &desc->key);
+  get_bytes(r, desc->sources, sizeof desc->sources);
+  desc->ptx_major = get_u32(r);
+  desc->ptx_minor = get_u32(r);
+  desc->entry_count = get_u32(r);
+  if (desc->entry_count > FLP_ENTRIES_MAX) return; /* check_desc refuses it */
+  for (uint32_t i = 0; i < desc->entry_count; i++) get_entry(r, &desc->entries[i]);
+  uint32_t *const tunables[] = {&desc->tile_rows, &desc->tile_columns, &desc->tile_depth,
+                                &desc->stages,    &desc->unit_columns, &desc->raster};
+  for (size_t i = 0; i < sizeof tunables / sizeof tunables[0]; i++) *tunables[i] = get_u32(r);
+}
+
+/* A fixed field holds a non-empty string of [a-z0-9_], ended and padded with zeros. */
+static int is_name(const char *field, size_t field_bytes) {
+  size_t length = strnlen(field, field_bytes);
+  if (length == 0 || length == field_bytes) return 0;
+  for (size_t i = 0; i < length; i++)
+    if (!((field[i] >= 'a' && field[i] <= 'z') || (field[i] >= '0' && field[i] <= '9') || field[i] == '_')) return 0;
+  for (size_t i = length; i < field_bytes; i++)
+    if (field[i]) return 0;
+  return 1;
+}
+
+static int is_float(flp_dtype dtype) {
+  return dtype == FLP_DTYPE_BF16 || dtype == FLP_DTYPE_FP16 || dtype == FLP_DTYPE_FP32;
+}
+
+static int is_index(flp_dtype dtype) {
+  return dtype == FLP_DTYPE_INT32 || dtype == FLP_DTYPE_INT64;
+}
+
+static flp_status bad_field(const char *field, uint64_t value, const char *accepted) {
+  return flp_fail(FLP_ERROR_CORRUPT, "descriptor: %s is %" PRIu64 ", accepted: %s", field, value, accepted);
+}
+
+static flp_status check_key(const flp_kernel_key *key) {
+  if (key->kind < FLP_KERNEL_ROWS || key->kind > FLP_KERNEL_GRAD_WEIGHT)
+    return bad_field("key.kind", key->kind, "1 to 5");
+  if (!is_name(key->arch, sizeof key->arch))
+    return flp_fail(FLP_ERROR_CORRUPT, "descriptor: key.arch is not a terminated name such as sm_80");
+  if (!is_float(key->dtype)) return bad_field("key.dtype", key->dtype, "1 to 3");
+  if (key->kind == FLP_KERNEL_ROWS && !is_index(key->target_dtype))
+    return bad_field("key.target_dtype", key->target_dtype, "4 or 5");
+  int is_product = key->kind == FLP_KERNEL_GRAD_HIDDEN || key->kind == FLP_KERNEL_GRAD_WEIGHT;
+  if (is_product && !is_float(key->out_dtype)) return bad_field("key.out_dtype", key->out_dtype, "1 to 3");
+  uint32_t alignment = key->alignment;
+  if (key->kind != FLP_KERNEL_ROWS && (alignment < 2 || alignment > 16 || (alignment & (alignment - 1))))
+    return bad_field("key.alignment", alignment, "2, 4, 8 or 16");
+  if (key->hidden < 0) return bad_field("key.hidden", (uint64_t)key->hidden, "0 to 2^63-1");
+  if (key->vocab < 0) return bad_field("key.vocab", (uint64_t)key->vocab, "0 to 2^63-1");
+  flp_kernel_key canonical = *key;
+  flp_kernel_key_canonicalise(&canonical);
+  /* Every byte of *key was zeroed before it was filled, so padding compares equal. */
+  if (memcmp(&canonical, key, sizeof canonical) != 0)
+    return flp_fail(FLP_ERROR_CORRUPT,
+                    "descriptor: key of kind %s has an unused field set, or a flag that is not 0 or 1",
+                    flp_kernel_kind_name(key->kind));
+  return FLP_OK;
+}
+
+static flp_status check_entry(const flp_kernel_entry *entry, uint32_t i) {
+  if (!is_name(entry->name, sizeof entry->name))
+    return flp_fail(FLP_ERROR_CORRUPT, "descriptor: entries[%" PRIu32 "].name is not a terminated name", i);
+  const flp_abi_entry *abi = flp_abi_find(entry->name);
+  if (!abi)
+    return flp_fail(FLP_ERROR_CORRUPT, "descriptor: entry %s is not one that this library launches", entry->name);
+  if (!is_name(entry->signature, sizeof entry->signature))
+    return flp_fail(FLP_ERROR_CORRUPT, "descriptor: signature of entry %s is not terminated", entry->name);
+  if (strcmp(entry->signature, abi->signature) != 0)
+    return flp_fail(FLP_ERROR_CORRUPT, "descriptor: signature of entry %s is %s, this library's is %s", entry->name,
+                    entry->signature, abi->signature);
+  /* 1024 threads is the limit of a CTA on every architecture; shared memory has no such constant, so 1 MiB only
+   * rules out nonsense and the driver has the last word. */
+  if (entry->threads == 0 || entry->threads > 1024 || entry->threads % 32)
+    return bad_field("entry threads", entry->threads, "multiples of 32 up to 1024");
+  if (entry->shared_bytes > 1u << 20) return bad_field("entry shared_bytes", entry->shared_bytes, "0 to 1048576");
+  return FLP_OK;
+}
+
+static flp_status check_entries(const flp_kernel_desc *desc) {
+  int has_own = desc->key.kind == FLP_KERNEL_ROWS; /* the other kinds are named after their one entry */
+  for (uint32_t i = 0; i < desc->entry_count; i++) {
+    FLP_TRY(check_entry(&desc->entries[i], i));
+    if (strcmp(desc->entries[i].name, flp_kernel_kind_name(desc->key.kind)) == 0) has_own = 1;
+    for (uint32_t j = 0; j < i; j++)
+      if (strcmp(desc->entries[i].name, desc->entries[j].name) == 0)
+        return flp_fail(FLP_ERROR_CORRUPT, "descriptor: entry %s stands twice", desc->entries[i].name);
+  }
+  if (!has_own)
+    return flp_fail(FLP_ERROR_CORRUPT, "descriptor: kind %s has no entry of that name",
+                    flp_kernel_kind_name(desc->key.kind));
+  return FLP_OK;
+}
+
+static flp_status check_tunables(const flp_kernel_desc *desc) {
+  enum { LARGEST = 1 << 20 }; /* so that the planner's products of two of them stay within 64 bits */
+  const struct {
+    const char *name;
+    uint32_t value;
+    int required;
+  } fields[] = {
+      {"tile_rows", desc->tile_rows, desc->key.kind != FLP_KERNEL_ROWS},
+      {"tile_columns", desc->tile_columns, desc->key.kind != FLP_KERNEL_ROWS},
+      {"tile_depth", desc->tile_depth, 0},
+      {"stages", desc->stages, 0},
+      {"unit_columns", desc->unit_columns, desc->key.kind == FLP_KERNEL_FORWARD},
+      {"raster", desc->raster, 0},
+  };
+  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+    if (fields[i].value > LARGEST || (fields[i].required && fields[i].value == 0))
+      return bad_field(fields[i].name, fields[i].value, fields[i].required ? "1 to 1048576" : "0 to 1048576");
+  return FLP_OK;
+}
+
+static flp_status check_desc(const flp_kernel_desc *desc) {
+  FLP_TRY(check_key(&desc->key));
+  if (desc->ptx_major == 0 || desc->ptx_major > 99) return bad_field("ptx_major", desc->ptx_major, "1 to 99");
+  if (desc->ptx_minor > 99) return bad_field("ptx_minor", desc->ptx_minor, "0 to 99");
+  FLP_TRY(check_entries(desc));
+  return check_tunables(desc);
+}
+
+flp_status flp_kernel_desc_read(const uint8_t *bytes, size_t length, flp_kernel_desc *out) {
+  reader r = {bytes, bytes + length, 0};
+  memset(out, 0, sizeof *out);
+  uint32_t version = get_u32(&r), said_length = get_u32(&r);
+  if (r.short_of_bytes) return flp_fail(FLP_ERROR_CORRUPT, "descriptor: %zu bytes are too few", length);
+  if (version != FLP_DESC_FORMAT) return bad_field("version", version, "1");
+  if (said_length != length)
+    return flp_fail(FLP_ERROR_CORRUPT, "descriptor: length says %" PRIu32 ", there are %zu bytes", said_length, length);
+  flp_kernel_desc desc;
+  memset(&desc, 0, sizeof desc);
+  get_body(&r, &desc);
+  if (desc.entry_count == 0 || desc.entry_count > FLP_ENTRIES_MAX)
+    return bad_field("entry_count", desc.entry_count, "1 to 8");
+  if (r.short_of_bytes || r.at != r.end)
+    return flp_fail(FLP_ERROR_CORRUPT, "descriptor: %zu bytes do not fit %" PRIu32 " entries", length,
+                    desc.entry_count);
+  FLP_TRY(check_desc(&desc));
+  memcpy(out, &desc, sizeof desc);
+  return FLP_OK;
+}

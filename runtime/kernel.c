@@ -1,0 +1,146 @@
+/* kernel.c: keys of kernels: canonical form, which ones a spec needs, their bytes, and names.
+ *
+ * Invariants: fields_of is the one place that says which fields a kind uses; key bytes name every field, so two keys
+ * have equal bytes if and only if their canonical forms are equal. */
+#include "kernel.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+  USES_TARGET = 1,
+  USES_OUT = 2,
+  USES_ENTROPY = 4,
+  USES_BIAS = 8, /* with softcap: both change the scores */
+  USES_BIAS_GRAD = 16,
+  USES_ALIGNMENT = 32,
+  USES_HIDDEN = 64,
+  USES_VOCAB = 128
+};
+
+static const struct {
+  const char *name;
+  unsigned fields;
+} kinds[] = {
+    [FLP_KERNEL_ROWS] = {"rows", USES_TARGET},
+    [FLP_KERNEL_FORWARD] = {"forward", USES_ENTROPY | USES_BIAS | USES_ALIGNMENT | USES_HIDDEN | USES_VOCAB},
+    [FLP_KERNEL_DZ] = {"dz", USES_ENTROPY | USES_BIAS | USES_BIAS_GRAD | USES_ALIGNMENT | USES_HIDDEN | USES_VOCAB},
+    [FLP_KERNEL_GRAD_HIDDEN] = {"grad_hidden", USES_OUT | USES_ALIGNMENT | USES_HIDDEN},
+    [FLP_KERNEL_GRAD_WEIGHT] = {"grad_weight", USES_OUT | USES_ALIGNMENT | USES_HIDDEN},
+};
+
+static const struct {
+  const char *name;
+  size_t bytes;
+} dtypes[] = {
+    [FLP_DTYPE_BF16] = {"bf16", 2},   [FLP_DTYPE_FP16] = {"fp16", 2},   [FLP_DTYPE_FP32] = {"fp32", 4},
+    [FLP_DTYPE_INT32] = {"int32", 4}, [FLP_DTYPE_INT64] = {"int64", 8},
+};
+
+const char *flp_kernel_kind_name(flp_kernel_kind kind) {
+  size_t i = (size_t)kind;
+  return i < sizeof kinds / sizeof kinds[0] && kinds[i].name ? kinds[i].name : "?";
+}
+
+const char *flp_dtype_name(flp_dtype dtype) {
+  size_t i = (size_t)dtype;
+  return i < sizeof dtypes / sizeof dtypes[0] && dtypes[i].name ? dtypes[i].name : "?";
+}
+
+size_t flp_dtype_bytes(flp_dtype dtype) {
+  size_t i = (size_t)dtype;
+  return i < sizeof dtypes / sizeof dtypes[0] ? dtypes[i].bytes : 0;
+}
+
+static unsigned fields_of(flp_kernel_kind kind) {
+  size_t i = (size_t)kind;
+  return i < sizeof kinds / sizeof kinds[0] ? kinds[i].fields : 0;
+}
+
+void flp_kernel_key_canonicalise(flp_kernel_key *key) {
+  unsigned fields = fields_of(key->kind);
+  flp_kernel_key out;
+  memset(&out, 0, sizeof out); /* padding too, so that canonical keys also compare with memcmp */
+  out.kind = key->kind;
+  memcpy(out.arch, key->arch, strnlen(key->arch, sizeof out.arch - 1));
+  out.dtype = key->dtype;
+  if (fields & USES_TARGET) out.target_dtype = key->target_dtype;
+  if (fields & USES_OUT) out.out_dtype = key->out_dtype;
+  if (fields & USES_ENTROPY) out.entropy = key->entropy != 0;
+  if (fields & USES_BIAS) {
+    out.bias = key->bias != 0;
+    out.softcap = key->softcap != 0;
+  }
+  if (fields & USES_BIAS_GRAD) out.bias_grad = key->bias_grad != 0;
+  if (fields & USES_ALIGNMENT) out.alignment = key->alignment;
+  if (fields & USES_HIDDEN) out.hidden = key->hidden;
+  if (fields & USES_VOCAB) out.vocab = key->vocab;
+  memcpy(key, &out, sizeof out);
+}
+
+/* The dtype that a gradient is written in, for specs whether resolved or not. */
+static flp_dtype grad_dtype(flp_dtype asked, flp_dtype operand) {
+  return asked ? asked : operand;
+}
+
+static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_kind kind) {
+  flp_kernel_key key = {
+      .kind = kind,
+      .dtype = spec->dtype,
+      .target_dtype = spec->target_dtype,
+      .entropy = kind == FLP_KERNEL_DZ ? spec->entropy == FLP_ENTROPY_BACKWARD : spec->entropy != FLP_ENTROPY_NONE,
+      .bias = spec->has_bias != 0,
+      .bias_grad = (spec->grads & FLP_GRAD_BIAS) != 0,
+      .softcap = spec->softcap > 0,
+      .alignment = spec->alignment,
+      .hidden = spec->hidden,
+      .vocab = spec->vocab,
+  };
+  if (kind == FLP_KERNEL_GRAD_HIDDEN) key.out_dtype = grad_dtype(spec->grad_hidden_dtype, spec->dtype);
+  if (kind == FLP_KERNEL_GRAD_WEIGHT)
+    key.out_dtype = spec->accumulate_grad_weight ? FLP_DTYPE_FP32 : grad_dtype(spec->grad_weight_dtype, spec->dtype);
+  memcpy(key.arch, arch, strnlen(arch, sizeof key.arch - 1));
+  flp_kernel_key_canonicalise(&key);
+  return key;
+}
+
+int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]) {
+  int count = 0;
+  out[count++] = key_of(spec, arch, FLP_KERNEL_ROWS);
+  out[count++] = key_of(spec, arch, FLP_KERNEL_FORWARD);
+  if (spec->grads) out[count++] = key_of(spec, arch, FLP_KERNEL_DZ);
+  if (spec->grads & FLP_GRAD_HIDDEN) out[count++] = key_of(spec, arch, FLP_KERNEL_GRAD_HIDDEN);
+  if (spec->grads & FLP_GRAD_WEIGHT) out[count++] = key_of(spec, arch, FLP_KERNEL_GRAD_WEIGHT);
+  return count;
+}
+
+flp_kernel_key flp_kernel_key_generic(const flp_kernel_key *key, const char *arch) {
+  flp_kernel_key generic = *key;
+  memset(generic.arch, 0, sizeof generic.arch);
+  memcpy(generic.arch, arch, strnlen(arch, sizeof generic.arch - 1));
+  generic.hidden = generic.vocab = 0;
+  generic.entropy = generic.bias = generic.bias_grad = 1;
+  flp_kernel_key_canonicalise(&generic);
+  return generic;
+}
+
+static const char *key_dtype_name(flp_dtype dtype) {
+  return dtype ? flp_dtype_name(dtype) : "none";
+}
+
+size_t flp_kernel_key_bytes(const flp_kernel_key *key, const uint8_t sources[32], const char *tuned_for, char *out,
+                            size_t capacity) {
+  flp_kernel_key k = *key;
+  flp_kernel_key_canonicalise(&k);
+  char hex[65];
+  for (int i = 0; i < 32; i++) snprintf(hex + 2 * i, 3, "%02x", sources[i]);
+  int length = snprintf(out, capacity,
+                        "flp-key/%d kind=%s arch=%s dtype=%s target=%s out=%s entropy=%" PRIu32 " bias=%" PRIu32
+                        " bias_grad=%" PRIu32 " softcap=%" PRIu32 " alignment=%" PRIu32 " hidden=%" PRId64
+                        " vocab=%" PRId64 " sources=%s tuned=%s",
+                        FLP_KEY_FORMAT, flp_kernel_kind_name(k.kind), k.arch, key_dtype_name(k.dtype),
+                        key_dtype_name(k.target_dtype), key_dtype_name(k.out_dtype), k.entropy, k.bias, k.bias_grad,
+                        k.softcap, k.alignment, k.hidden, k.vocab, hex, tuned_for ? tuned_for : "");
+  return length > 0 && (size_t)length < capacity ? (size_t)length : 0;
+}
