@@ -27,6 +27,7 @@ typedef struct CUevent_st *CUevent;
   F(cuDeviceGet, (CUdevice *, int))                                                                          \
   F(cuDeviceGetName, (char *, int, CUdevice))                                                                \
   F(cuDeviceGetAttribute, (int *, int, CUdevice))                                                            \
+  F(cuDeviceTotalMem_v2, (size_t *, CUdevice))                                                               \
   F(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                                       \
   F(cuDevicePrimaryCtxRelease_v2, (CUdevice))                                                                \
   F(cuCtxPushCurrent_v2, (CUcontext))                                                                        \
@@ -75,6 +76,9 @@ typedef struct flp_device {
   int multiprocessors;
   int shared_bytes_max;    /* dynamic shared memory that one CTA may opt in to */
   int l2_bytes;
+  int clock_khz;        /* of the multiprocessors; 0 if the driver does not say */
+  int memory_clock_khz; /* 0 if the driver does not say */
+  int memory_bus_bits;  /* 0 if the driver does not say */
   uint64_t memory_bytes;
 } flp_device;
 

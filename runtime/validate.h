@@ -4,6 +4,10 @@
 
 #include "flp.h"
 
+/* Kernels index rows and columns in 32 bits, tiles past the end included; the same bound keeps every workspace size
+ * of the planner below 2^64: 12 bytes · 2^30 rows · 2^30 groups. */
+enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
+
 /* Checks a spec and writes its resolved copy (gradient dtypes filled in). error: ARGUMENT */
 flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out);
 

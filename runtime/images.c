@@ -1,0 +1,194 @@
+/* images.c: the four device rungs as sources of kernel images: tuned and plain cache entries, the generator, and the
+ * shape-generic kernels that ship. */
+#include "images.h"
+
+#include <inttypes.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "jit.h"
+#include "status.h"
+
+/* A compile takes well under a second; a lock held for longer is held by a process that hangs. */
+enum { LOCK_TIMEOUT_MS = 30000 };
+
+typedef struct collector {
+  const flp_images_request *request;
+  flp_store *store;
+  const flp_provider *provider; /* jit */
+  char device_id[192];          /* tuned */
+  char place[512];              /* for messages */
+} collector;
+
+/* Finds or makes the image of one key; writes the key's bytes. */
+typedef flp_status (*source_fn)(collector *c, const flp_kernel_key *key, char bytes[FLP_KEY_BYTES_MAX],
+                                flp_kernel_image *out);
+
+static flp_status key_bytes(const flp_kernel_key *key, const uint8_t *sources, const char *tuned_for, char *out) {
+  if (flp_kernel_key_bytes(key, sources, tuned_for, out, FLP_KEY_BYTES_MAX)) return FLP_OK;
+  return flp_fail(FLP_ERROR_INTERNAL, "the key of kernel %s does not fit %d bytes", flp_kernel_kind_name(key->kind),
+                  FLP_KEY_BYTES_MAX);
+}
+
+static flp_status look_up(collector *c, const flp_kernel_key *key, const char *tuned_for, char *bytes,
+                          flp_kernel_image *out, int *found) {
+  FLP_TRY(key_bytes(key, flp_sources_hash(), tuned_for, bytes));
+  return flp_store_get(c->store, bytes, strlen(bytes), out, found);
+}
+
+static flp_status from_tuned(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out) {
+  int found = 0;
+  FLP_TRY(look_up(c, key, c->device_id, bytes, out, &found));
+  /* The rows module has nothing to tune: its plain entry serves. */
+  if (!found && key->kind == FLP_KERNEL_ROWS) FLP_TRY(look_up(c, key, "", bytes, out, &found));
+  if (found) return FLP_OK;
+  return flp_fail(FLP_ERROR_UNAVAILABLE, "%s has no %s kernel %s tuned for %s", c->place, key->arch,
+                  flp_kernel_kind_name(key->kind), c->device_id);
+}
+
+static flp_status from_cache(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out) {
+  int found = 0;
+  FLP_TRY(look_up(c, key, "", bytes, out, &found));
+  if (found) return FLP_OK;
+  return flp_fail(FLP_ERROR_UNAVAILABLE, "%s has no %s kernel %s for this spec", c->place, key->arch,
+                  flp_kernel_kind_name(key->kind));
+}
+
+static flp_status from_generic(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out) {
+  flp_kernel_key generic = flp_kernel_key_generic(key, key->arch);
+  return from_cache(c, &generic, bytes, out);
+}
+
+typedef struct make_context {
+  const flp_provider *provider;
+  const flp_kernel_key *key;
+} make_context;
+
+static flp_status make_image(void *context, flp_kernel_image *out) {
+  const make_context *make = context;
+  return flp_jit_generate(make->provider, make->key, out);
+}
+
+static flp_status from_jit(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out) {
+  make_context context = {c->provider, key};
+  int made = 0;
+  FLP_TRY(key_bytes(key, c->provider->sources_hash(), "", bytes));
+  flp_status status =
+      flp_store_get_or_make(c->store, bytes, strlen(bytes), LOCK_TIMEOUT_MS, make_image, &context, out, &made);
+  if (status == FLP_OK && made)
+    flp_log(FLP_LOG_INFO, "generated kernel %s for %s", flp_kernel_kind_name(key->kind), key->arch);
+  if (status == FLP_OK) return FLP_OK;
+  return flp_fail(status, "kernel %s: %s", flp_kernel_kind_name(key->kind), flp_error_detail());
+}
+
+/* ---- checks ---- */
+
+/* Entries that a module must have, and when. */
+static const struct {
+  flp_kernel_kind kind;
+  const char *entry;
+  uint32_t grads;  /* needed if the spec asks for one of these; 0: always */
+  flp_dtype dtype; /* needed for this operand dtype only; 0: for any */
+} needed[] = {
+    {FLP_KERNEL_ROWS, "prepare", 0, 0},
+    {FLP_KERNEL_ROWS, "combine", 0, 0},
+    {FLP_KERNEL_ROWS, "merge", 0, 0},
+    {FLP_KERNEL_ROWS, "record", 7, 0},
+    {FLP_KERNEL_ROWS, "dz_scale", 7, FLP_DTYPE_FP16},
+    {FLP_KERNEL_ROWS, "fill", FLP_GRAD_HIDDEN, 0},
+    {FLP_KERNEL_ROWS, "bias_reduce", FLP_GRAD_BIAS, 0},
+    {FLP_KERNEL_FORWARD, "forward", 0, 0},
+    {FLP_KERNEL_DZ, "dz", 0, 0},
+    {FLP_KERNEL_GRAD_HIDDEN, "grad_hidden", 0, 0},
+    {FLP_KERNEL_GRAD_WEIGHT, "grad_weight", 0, 0},
+};
+
+static int has_entry(const flp_kernel_desc *desc, const char *name) {
+  for (uint32_t i = 0; i < desc->entry_count; i++)
+    if (strcmp(desc->entries[i].name, name) == 0) return 1;
+  return 0;
+}
+
+static flp_status check_entries(const flp_spec *spec, const flp_kernel_desc *desc) {
+  for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
+    int asked =
+        (!needed[i].grads || (spec->grads & needed[i].grads)) && (!needed[i].dtype || needed[i].dtype == spec->dtype);
+    if (needed[i].kind == desc->key.kind && asked && !has_entry(desc, needed[i].entry))
+      return flp_fail(FLP_ERROR_CORRUPT, "module %s has no entry %s", flp_kernel_kind_name(desc->key.kind),
+                      needed[i].entry);
+  }
+  return FLP_OK;
+}
+
+static flp_status check_device(const flp_device *device, const flp_kernel_desc *desc) {
+  for (uint32_t i = 0; i < desc->entry_count; i++)
+    if (desc->entries[i].shared_bytes > (uint32_t)device->shared_bytes_max)
+      return flp_fail(FLP_ERROR_UNAVAILABLE, "entry %s needs %" PRIu32 " bytes of shared memory, but %s allows %d",
+                      desc->entries[i].name, desc->entries[i].shared_bytes, device->name, device->shared_bytes_max);
+  return FLP_OK;
+}
+
+/* A descriptor fresh from the generator is held to the rules of a stored one: writing and reading it checks them. */
+static flp_status check_image(const flp_images_request *request, const flp_kernel_key *key, flp_kernel_image *image) {
+  uint8_t bytes[FLP_DESC_BYTES_MAX];
+  size_t length = flp_kernel_desc_write(&image->desc, bytes, sizeof bytes);
+  if (!length)
+    return flp_fail(FLP_ERROR_CORRUPT, "the descriptor of kernel %s cannot be written",
+                    flp_kernel_kind_name(key->kind));
+  flp_status status = flp_kernel_desc_read(bytes, length, &image->desc);
+  if (status != FLP_OK) return flp_fail(status, "kernel %s: %s", flp_kernel_kind_name(key->kind), flp_error_detail());
+  const flp_kernel_key *got = &image->desc.key;
+  if (got->kind != key->kind || got->dtype != key->dtype || got->target_dtype != key->target_dtype ||
+      got->out_dtype != key->out_dtype || got->softcap != key->softcap)
+    return flp_fail(FLP_ERROR_CORRUPT, "the entry of kernel %s holds kernel %s %s of other types",
+                    flp_kernel_kind_name(key->kind), flp_kernel_kind_name(got->kind), flp_dtype_name(got->dtype));
+  FLP_TRY(check_entries(request->spec, &image->desc));
+  return check_device(request->device, &image->desc);
+}
+
+/* ---- rungs ---- */
+
+static flp_status open_store(collector *c, const char *writable_setting, const char *read_only_setting) {
+  flp_setting writable = {0}, read_only = {0};
+  if (writable_setting) flp_setting_find(writable_setting, &writable);
+  flp_setting_find(read_only_setting, &read_only);
+  snprintf(c->place, sizeof c->place, "%s%.200s%s%.200s", writable_setting ? "the cache " : "", read_only.value,
+           read_only.value[0] && writable.value[0] ? ":" : "", writable.value);
+  return flp_store_open(writable.value, read_only.value, &c->store);
+}
+
+static flp_status prepare(flp_rung rung, collector *c) {
+  if (rung == FLP_RUNG_GENERIC) return open_store(c, NULL, "FLP_GENERIC_DIR");
+  if (rung == FLP_RUNG_JIT) FLP_TRY(flp_jit_get(&c->provider));
+  snprintf(c->device_id, sizeof c->device_id, "%s/%d/%d", c->request->device->name, c->request->device->multiprocessors,
+           c->request->driver_version);
+  return open_store(c, "FLP_CACHE_DIR", "FLP_CACHE_PATH");
+}
+
+flp_status flp_images_collect(flp_rung rung, const flp_images_request *request, flp_images *out) {
+  static const source_fn sources[] = {[FLP_RUNG_TUNED] = from_tuned,
+                                      [FLP_RUNG_HEURISTIC] = from_cache,
+                                      [FLP_RUNG_JIT] = from_jit,
+                                      [FLP_RUNG_GENERIC] = from_generic};
+  memset(out, 0, sizeof *out);
+  collector c = {.request = request};
+  flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+  int count = flp_kernel_keys_for(request->spec, request->arch, keys);
+  flp_status status = prepare(rung, &c);
+  for (int i = 0; i < count && status == FLP_OK; i++) {
+    char bytes[FLP_KEY_BYTES_MAX];
+    status = sources[rung](&c, &keys[i], bytes, &out->image[i]);
+    if (status != FLP_OK) break;
+    out->count = i + 1;
+    crypto_hash_sha256(out->key_hash[i], (const unsigned char *)bytes, strlen(bytes));
+    status = check_image(request, &keys[i], &out->image[i]);
+  }
+  flp_store_close(c.store);
+  return status;
+}
+
+void flp_images_clear(flp_images *images) {
+  for (int i = 0; i < FLP_SPEC_KERNELS_MAX; i++) flp_kernel_image_clear(&images->image[i]);
+  images->count = 0;
+}

@@ -1,0 +1,29 @@
+/* images.h: what one rung of the ladder has for a spec: a kernel image for every kernel, or a reason.
+ *
+ * Invariant: images handed out were checked against their key, this library's abi.h and the device's limits. */
+#ifndef FLP_IMAGES_H
+#define FLP_IMAGES_H
+
+#include "driver.h"
+#include "store.h"
+
+typedef struct flp_images {
+  int count;
+  flp_kernel_image image[FLP_SPEC_KERNELS_MAX];
+  uint8_t key_hash[FLP_SPEC_KERNELS_MAX][32]; /* SHA-256 of the key bytes that it was found or made under */
+} flp_images;
+
+/* What a rung works from. */
+typedef struct flp_images_request {
+  const flp_spec *spec; /* resolved */
+  const flp_device *device;
+  int driver_version;
+  const char *arch;
+} flp_images_request;
+
+/* Collects the images of a rung, TUNED to GENERIC. *out is to be cleared, also on failure.
+ * error: UNAVAILABLE if there is none, with the reason; COMPILE, UNSUPPORTED, CORRUPT, MEMORY */
+flp_status flp_images_collect(flp_rung rung, const flp_images_request *request, flp_images *out);
+void flp_images_clear(flp_images *images);
+
+#endif

@@ -1,0 +1,17 @@
+# What `cmake --install` puts beside libflp: the header, find_package(flp) and pkg-config files.
+include(CMakePackageConfigHelpers)
+
+install(TARGETS flp EXPORT flpTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES ${CMAKE_CURRENT_SOURCE_DIR}/flp.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(EXPORT flpTargets NAMESPACE flp:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flp)
+
+configure_package_config_file(${CMAKE_CURRENT_SOURCE_DIR}/flpConfig.cmake.in ${PROJECT_BINARY_DIR}/generated/flpConfig.cmake
+                              INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flp)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/generated/flpConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/generated/flpConfig.cmake ${PROJECT_BINARY_DIR}/generated/flpConfigVersion.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flp)
+
+# The file stays true wherever the installed tree is moved.
+file(RELATIVE_PATH FLP_PC_PREFIX /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+configure_file(${CMAKE_CURRENT_SOURCE_DIR}/flp.pc.in ${PROJECT_BINARY_DIR}/generated/flp.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/generated/flp.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,0 +1,212 @@
+/* ladder.c: walks the fallback ladder: the first rung whose kernels load runs, and every rung above it says why not.
+ *
+ * A fall is a rung that should have worked and did not. A cache without an entry is no fall: the generator then makes
+ * what the cache would have held. In strict mode a fall is an error, and so is every failure of a pinned rung. */
+#include <inttypes.h>
+#include <pthread.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "eager.h"
+#include "plan.h"
+#include "status.h"
+
+/* Which kernels a device runs, best first. exact: code with an architecture suffix runs on that capability alone. */
+static const struct {
+  int major, minor, exact;
+  const char *name;
+} architectures[] = {
+    {8, 0, 0, "sm_80"},
+};
+enum { ARCHITECTURE_COUNT = sizeof architectures / sizeof architectures[0] };
+
+static int runs(int i, const flp_device *device) {
+  int wanted = architectures[i].major * 1000 + architectures[i].minor, got = device->major * 1000 + device->minor;
+  return architectures[i].exact ? got == wanted : got >= wanted;
+}
+
+/* ---- saying each reason once ---- */
+
+enum { SAID_MAX = 256 };
+static pthread_mutex_t said_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t said[SAID_MAX]; /* FNV-1a of texts; once full, the oldest are forgotten */
+static unsigned said_count;
+
+static int say_first(const char *text) {
+  uint64_t hash = 14695981039346656037u;
+  for (const char *c = text; *c; c++) hash = (hash ^ (unsigned char)*c) * 1099511628211u;
+  pthread_mutex_lock(&said_lock);
+  unsigned known = said_count < SAID_MAX ? said_count : SAID_MAX;
+  int first = 1;
+  for (unsigned i = 0; i < known; i++)
+    if (said[i] == hash) first = 0;
+  if (first) said[said_count++ % SAID_MAX] = hash;
+  pthread_mutex_unlock(&said_lock);
+  return first;
+}
+
+/* A miss in a cache is everyday news, a fall is worth a warning. */
+static void say(flp_rung rung, int is_miss, const char *reason) {
+  char text[FLP_REASON_BYTES + 64];
+  snprintf(text, sizeof text, "rung %s is not taken: %s", flp_rung_name(rung), reason);
+  if (say_first(text)) flp_log(is_miss ? FLP_LOG_INFO : FLP_LOG_WARNING, "%s", text);
+}
+
+/* ---- plan id ---- */
+
+static void finish_id(flp_plan *plan, crypto_hash_sha256_state *state) {
+  unsigned char digest[crypto_hash_sha256_BYTES];
+  crypto_hash_sha256_final(state, digest);
+  for (int i = 0; i < 8; i++) snprintf(plan->id + 2 * i, 3, "%02x", digest[i]);
+}
+
+static void id_of_images(flp_plan *plan, const flp_images *images) {
+  crypto_hash_sha256_state state;
+  crypto_hash_sha256_init(&state);
+  for (int i = 0; i < images->count; i++) {
+    unsigned char digest[crypto_hash_sha256_BYTES];
+    crypto_hash_sha256(digest, (const unsigned char *)images->image[i].ptx, images->image[i].ptx_bytes);
+    crypto_hash_sha256_update(&state, images->key_hash[i], sizeof images->key_hash[i]);
+    crypto_hash_sha256_update(&state, digest, sizeof digest);
+  }
+  finish_id(plan, &state);
+}
+
+/* The reference computes the same bits on any number of threads, so what counts is its version and its products. */
+static void id_of_eager(flp_plan *plan) {
+  const char *describe = flp_eager_describe(), *comma = strrchr(describe, ',');
+  char text[512];
+  snprintf(text, sizeof text, "flp-eager/%s %.*s", flp_version(), (int)(comma ? comma - describe : 400), describe);
+  crypto_hash_sha256_state state;
+  crypto_hash_sha256_init(&state);
+  crypto_hash_sha256_update(&state, (const unsigned char *)text, strlen(text));
+  finish_id(plan, &state);
+}
+
+/* ---- one rung ---- */
+
+static flp_status try_architecture(flp_plan *plan, flp_rung rung, const char *arch, int *fallback) {
+  flp_images_request request = {&plan->spec, &plan->device, plan->driver->version, arch};
+  flp_images images;
+  *fallback = 1;
+  flp_status status = flp_images_collect(rung, &request, &images);
+  if (status == FLP_OK) status = flp_loader_load(plan->driver, &images, &plan->modules, fallback);
+  if (status == FLP_OK) {
+    id_of_images(plan, &images);
+    snprintf(plan->arch, sizeof plan->arch, "%s", arch);
+  }
+  if (status == FLP_ERROR_MEMORY || status == FLP_ERROR_INTERNAL) *fallback = 0;
+  flp_images_clear(&images);
+  return status;
+}
+
+/* Tries the architectures that the device runs. The reason that stays is that of the last, most portable one. */
+static flp_status try_rung(flp_plan *plan, flp_rung rung, int *fallback) {
+  flp_status status = FLP_ERROR_UNAVAILABLE;
+  for (int i = 0; i < ARCHITECTURE_COUNT; i++) {
+    if (!runs(i, &plan->device)) continue;
+    status = try_architecture(plan, rung, architectures[i].name, fallback);
+    if (status == FLP_OK || !*fallback) break;
+  }
+  return status;
+}
+
+static int runs_any(const flp_device *device) {
+  int any = 0;
+  for (int i = 0; i < ARCHITECTURE_COUNT; i++) any |= runs(i, device);
+  return any;
+}
+
+static int is_miss(flp_rung rung, flp_status status) {
+  return rung <= FLP_RUNG_HEURISTIC && status == FLP_ERROR_UNAVAILABLE;
+}
+
+/* ---- the walk ---- */
+
+static flp_status take_eager(flp_plan *plan) {
+  plan->rung = FLP_RUNG_EAGER;
+  id_of_eager(plan);
+  return FLP_OK;
+}
+
+/* All reasons in one sentence, those that repeat the rung before said once. */
+static flp_status no_rung(const flp_plan *plan) {
+  char text[1024];
+  size_t used = 0;
+  for (int rung = FLP_RUNG_TUNED; rung <= FLP_RUNG_EAGER && used < sizeof text; rung++) {
+    int next = rung;
+    while (next < FLP_RUNG_EAGER && strcmp(plan->reason[next + 1], plan->reason[rung]) == 0) next++;
+    int got =
+        snprintf(text + used, sizeof text - used, "%s%s%s%s: %.180s", used ? "; " : "", flp_rung_name((flp_rung)rung),
+                 next > rung ? " to " : "", next > rung ? flp_rung_name((flp_rung)next) : "", plan->reason[rung]);
+    used += got > 0 ? (size_t)got : 0;
+    rung = next;
+  }
+  return flp_fail(FLP_ERROR_UNAVAILABLE, "no rung can run: %s", text);
+}
+
+/* The bottom of the ladder for a plan that was made for a device. */
+static flp_status fall_to_eager(flp_plan *plan) {
+  const flp_options *options = &plan->options;
+  if (options->host_fallback && (!options->strict || options->rung == FLP_RUNG_EAGER)) return take_eager(plan);
+  if (options->host_fallback)
+    snprintf(plan->reason[FLP_RUNG_EAGER], FLP_REASON_BYTES, "strict mode refuses the fall to host pointers");
+  else
+    snprintf(plan->reason[FLP_RUNG_EAGER], FLP_REASON_BYTES,
+             "takes host pointers, but options.device is %d and options.host_fallback 0", options->device);
+  return no_rung(plan);
+}
+
+static void set_reason(flp_plan *plan, flp_rung rung, const char *reason) {
+  snprintf(plan->reason[rung], FLP_REASON_BYTES, "%s", reason);
+}
+
+/* Whether the walk ends with this failure instead of going on below. */
+static int ends_here(const flp_plan *plan, flp_rung rung, flp_status status, int fallback) {
+  return !fallback || plan->options.rung == rung || (plan->options.strict && !is_miss(rung, status));
+}
+
+static flp_status end_here(const flp_plan *plan, flp_rung rung, flp_status status) {
+  const char *why = plan->options.rung == rung ? "is pinned and failed" : "failed";
+  return flp_fail(status, "rung %s %s: %s", flp_rung_name(rung), why, plan->reason[rung]);
+}
+
+flp_status flp_ladder_climb(flp_plan *plan) {
+  flp_rung pinned = plan->options.rung;
+  if (!runs_any(&plan->device)) {
+    char reason[96];
+    snprintf(reason, sizeof reason, "compute capability %d.%d is below %d.%d", plan->device.major, plan->device.minor,
+             architectures[ARCHITECTURE_COUNT - 1].major, architectures[ARCHITECTURE_COUNT - 1].minor);
+    return flp_ladder_without_device(plan, reason);
+  }
+  for (int r = FLP_RUNG_TUNED; r <= FLP_RUNG_GENERIC; r++) {
+    flp_rung rung = (flp_rung)r;
+    if (pinned != FLP_RUNG_AUTO && rung != pinned) {
+      snprintf(plan->reason[rung], FLP_REASON_BYTES, "rung %s is pinned", flp_rung_name(pinned));
+      continue;
+    }
+    int fallback = 1;
+    flp_status status = try_rung(plan, rung, &fallback);
+    if (status == FLP_OK) {
+      for (int below = r + 1; below <= FLP_RUNG_EAGER; below++) plan->reason[below][0] = 0;
+      plan->rung = rung;
+      return FLP_OK;
+    }
+    set_reason(plan, rung, flp_error_detail());
+    if (ends_here(plan, rung, status, fallback)) return end_here(plan, rung, status);
+    say(rung, is_miss(rung, status), plan->reason[rung]);
+  }
+  return fall_to_eager(plan);
+}
+
+flp_status flp_ladder_without_device(flp_plan *plan, const char *reason) {
+  for (int rung = FLP_RUNG_TUNED; rung <= FLP_RUNG_GENERIC; rung++) set_reason(plan, (flp_rung)rung, reason);
+  flp_rung pinned = plan->options.rung;
+  if (plan->options.device == FLP_DEVICE_HOST) return take_eager(plan);
+  if (pinned == FLP_RUNG_EAGER) return fall_to_eager(plan);
+  char text[FLP_REASON_BYTES + 64];
+  snprintf(text, sizeof text, "no rung of the device can run: %s", reason);
+  if (say_first(text)) flp_log(FLP_LOG_WARNING, "%s", text);
+  return pinned != FLP_RUNG_AUTO ? end_here(plan, pinned, FLP_ERROR_UNAVAILABLE) : fall_to_eager(plan);
+}

@@ -1,0 +1,155 @@
+/* launch.c: flp_execute, and the launch of one kernel. */
+#include "launch.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "eager.h"
+#include "status.h"
+#include "validate.h"
+
+CUdeviceptr flp_call_pointer(const void *pointer) {
+  return (CUdeviceptr)(uintptr_t)pointer;
+}
+
+CUdeviceptr flp_call_region(const flp_call *call, flp_region region) {
+  if (!call->scheme.size[region]) return 0;
+  return flp_call_pointer(call->args->workspace) + call->scheme.offset[region];
+}
+
+const flp_kernel_desc *flp_call_desc(const flp_call *call, flp_kernel_kind kind) {
+  const flp_modules *modules = &call->plan->modules;
+  for (int i = 0; i < modules->count; i++)
+    if (modules->desc[i].key.kind == kind) return &modules->desc[i];
+  return NULL;
+}
+
+static flp_status call_failed(const flp_call *call, CUresult result, const char *what) {
+  char text[FLP_SPEC_TEXT_BYTES + 96];
+  snprintf(text, sizeof text, "%s for %s", what, call->plan->spec_text);
+  return flp_driver_status(call->plan->driver, result, text);
+}
+
+flp_status flp_launch(const flp_call *call, flp_entry_id entry, const void *params, int64_t ctas) {
+  const flp_function *function = &call->plan->modules.function[entry];
+  void *fields[FLP_ABI_PARAMS_MAX];
+  for (uint32_t i = 0; i < function->abi->param_count; i++)
+    fields[i] = (char *)(uintptr_t)params + function->abi->params[i].offset; /* the driver only reads */
+  CUresult result = call->plan->driver->cuLaunchKernel(function->handle, (unsigned)ctas, 1, 1, function->threads, 1, 1,
+                                                       function->shared_bytes, call->stream, fields, NULL);
+  if (result == 0) return FLP_OK;
+  char what[64];
+  snprintf(what, sizeof what, "cuLaunchKernel(flp_%s)", function->abi->name);
+  return call_failed(call, result, what);
+}
+
+flp_status flp_launch_over(const flp_call *call, flp_entry_id entry, const void *params, int64_t items, int lanes) {
+  int64_t threads = call->plan->modules.function[entry].threads;
+  return flp_launch(call, entry, params, flp_ceil_div(items, threads / lanes));
+}
+
+flp_status flp_launch_zero(const flp_call *call, CUdeviceptr start, uint64_t pitch_bytes, uint64_t width_bytes,
+                           int64_t rows) {
+  const flp_driver *driver = call->plan->driver;
+  if (rows == 0) return FLP_OK;
+  if (pitch_bytes == width_bytes)
+    return call_failed(call, driver->cuMemsetD8Async(start, 0, width_bytes * (uint64_t)rows, call->stream),
+                       "cuMemsetD8Async");
+  return call_failed(call, driver->cuMemsetD2D8Async(start, pitch_bytes, 0, width_bytes, (size_t)rows, call->stream),
+                     "cuMemsetD2D8Async");
+}
+
+flp_status flp_launch_prepare(const flp_call *call, int outputs) {
+  const flp_args *a = call->args;
+  int backward = a->pass == FLP_PASS_BACKWARD;
+  flp_prepare_params p = {
+      .target = flp_call_pointer(a->target),
+      .temperature = flp_call_pointer(a->temperature_rows),
+      .row_scale = call->row_scale,
+      .unit = call->unit,
+      .rows = flp_call_pointer(a->rows),
+      .row_count = a->row_count,
+      .n = a->n,
+      .ignore_index = a->ignore_index,
+      .vocab_offset = a->vocab_offset,
+      .vocab_valid = a->vocab_valid,
+      .vocab_total = a->vocab_total,
+      .grad_logprob = backward ? flp_call_pointer(a->grad_logprob) : 0,
+      .grad_entropy = backward ? flp_call_pointer(a->grad_entropy) : 0,
+      .logprob = outputs ? flp_call_pointer(a->logprob) : 0,
+      .entropy = outputs ? flp_call_pointer(a->entropy) : 0,
+      .stats = outputs ? flp_call_pointer(a->stats) : 0,
+      .partial = a->pass == FLP_PASS_FORWARD ? flp_call_pointer(a->partial) : 0,
+      .row_class = flp_call_region(call, FLP_REGION_ROW_CLASS),
+      .index = flp_call_region(call, FLP_REGION_INDEX),
+      .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
+      .scale = flp_call_region(call, FLP_REGION_SCALE),
+      .count = flp_call_region(call, FLP_REGION_COUNT),
+      .error_word = call->plan->error_word,
+  };
+  return flp_launch(call, FLP_ENTRY_prepare, &p, 1);
+}
+
+/* ---- flp_execute ---- */
+
+static void set_scales(flp_call *call) {
+  double softcap = (double)call->plan->spec.softcap, scale = (double)call->args->scale;
+  double unit = (softcap > 0 ? softcap : scale) * M_LOG2E;
+  call->capped = softcap > 0;
+  call->cap_in = softcap > 0 ? (float)(scale / softcap) : 0.0f;
+  call->unit = (float)unit;
+  call->row_scale = call->plan->spec.per_row_temperature ? 0.0f : (float)(unit / (double)call->args->temperature);
+}
+
+static flp_status too_small(const flp_args *args, uint64_t smallest) {
+  return flp_fail(FLP_ERROR_WORKSPACE,
+                  "args.workspace_bytes is %zu, but the smallest layout of this pass over %" PRId64
+                  " rows needs %" PRIu64,
+                  args->workspace_bytes, args->n, smallest);
+}
+
+static flp_status enqueue(flp_call *call) {
+  const flp_args *args = call->args;
+  if (args->n == 0) return args->pass == FLP_PASS_BACKWARD ? flp_launch_zero_head(call, 0) : FLP_OK;
+  flp_status status =
+      flp_planner_pick(&call->plan->planner, args->pass, args->n, args->workspace_bytes, 0, &call->scheme);
+  if (status == FLP_ERROR_BUDGET) return too_small(args, call->scheme.smallest_bytes);
+  FLP_TRY(status);
+  static flp_status (*const passes[])(const flp_call *) = {[FLP_PASS_FORWARD] = flp_launch_forward,
+                                                           [FLP_PASS_COMBINE] = flp_launch_combine,
+                                                           [FLP_PASS_BACKWARD] = flp_launch_backward};
+  return passes[args->pass](call);
+}
+
+static flp_status execute_device(flp_plan *plan, const flp_args *args) {
+  const flp_driver *driver = plan->driver;
+  flp_call call = {.plan = plan, .args = args, .stream = args->stream};
+  set_scales(&call);
+  FLP_TRY(call_failed(&call, driver->cuCtxPushCurrent_v2(plan->context), "cuCtxPushCurrent"));
+  flp_status status = enqueue(&call);
+  CUcontext popped;
+  CUresult result = driver->cuCtxPopCurrent_v2(&popped);
+  if (status == FLP_OK) status = call_failed(&call, result, "cuCtxPopCurrent");
+  if (status == FLP_OK && plan->options.strict) status = flp_plan_check(plan, args->stream);
+  return status;
+}
+
+static flp_status execute_host(flp_plan *plan, const flp_args *args) {
+  uint64_t bad_rows = 0;
+  flp_status status = flp_eager_execute(&plan->spec, args, plan->options.threads, &bad_rows);
+  pthread_mutex_lock(&plan->lock);
+  plan->bad_rows += bad_rows;
+  pthread_mutex_unlock(&plan->lock);
+  if (status == FLP_OK && plan->options.strict) status = flp_plan_check(plan, args->stream);
+  return status;
+}
+
+flp_status flp_execute(flp_plan *plan, const flp_args *args) {
+  flp_detail_clear();
+  if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
+  flp_args resolved;
+  FLP_TRY(flp_args_resolve(&plan->spec, args, &resolved));
+  return plan->rung == FLP_RUNG_EAGER ? execute_host(plan, &resolved) : execute_device(plan, &resolved);
+}

@@ -1,0 +1,47 @@
+/* launch.h: what the launch_*.c files share: one call of flp_execute on the way to the device.
+ *
+ * Invariants: nothing here allocates, loads or synchronises, so that a call can be captured in a CUDA graph; grids are
+ * sized for n rows, because only the device knows how many are active. */
+#ifndef FLP_LAUNCH_H
+#define FLP_LAUNCH_H
+
+#include "plan.h"
+
+typedef struct flp_call {
+  flp_plan *plan;
+  const flp_args *args; /* resolved */
+  flp_scheme scheme;
+  CUstream stream;
+  float unit;      /* a·log2(e), or softcap·log2(e) */
+  float row_scale; /* unit/T; unused with per-row temperatures */
+  float cap_in;    /* a/softcap; 0 without */
+  int32_t capped;
+} flp_call;
+
+/* ---- launch.c ---- */
+
+/* Launches an entry with `ctas` CTAs. params: the entry's struct of abi.h. error: DRIVER naming kernel and spec */
+flp_status flp_launch(const flp_call *call, flp_entry_id entry, const void *params, int64_t ctas);
+/* Launches an entry that gives each item one thread (lanes 1) or one warp (lanes 32). */
+flp_status flp_launch_over(const flp_call *call, flp_entry_id entry, const void *params, int64_t items, int lanes);
+/* Launches prepare. outputs: 1 to fill logprob, entropy, stats and, in a forward pass, partial of idle rows. */
+flp_status flp_launch_prepare(const flp_call *call, int outputs);
+/* Zeroes rows x width_bytes, pitch_bytes apart. */
+flp_status flp_launch_zero(const flp_call *call, CUdeviceptr start, uint64_t pitch_bytes, uint64_t width_bytes,
+                           int64_t rows);
+/* Address of a workspace array; 0 if the layout has none. */
+CUdeviceptr flp_call_region(const flp_call *call, flp_region region);
+/* A device pointer as kernels take it. */
+CUdeviceptr flp_call_pointer(const void *pointer);
+/* The descriptor of the module of that kind. */
+const flp_kernel_desc *flp_call_desc(const flp_call *call, flp_kernel_kind kind);
+
+/* ---- one file a pass ---- */
+
+flp_status flp_launch_forward(const flp_call *call);
+flp_status flp_launch_combine(const flp_call *call);
+flp_status flp_launch_backward(const flp_call *call);
+/* Zeroes the rows of grad_weight and grad_bias from `first` on, where they are asked for and not accumulated. */
+flp_status flp_launch_zero_head(const flp_call *call, int64_t first);
+
+#endif

@@ -1,0 +1,251 @@
+/* launch_backward.c: the backward pass: prepare, record, then per chunk dz and the products made from it, then fill.
+ *
+ * Invariants: each gradient element is written out once, by the last chunk that adds to it; chunks of one call reuse
+ * one dz buffer, in stream order. */
+#include "kernel.h"
+#include "launch.h"
+#include "status.h"
+
+/* One dz chunk and what is made of it. first, last: among the chunks that add to the same gradient. */
+typedef struct chunk {
+  int64_t row_begin, row_end, column_begin, column_end;
+  uint32_t grads; /* FLP_GRAD_*: products to make */
+  int first, last;
+} chunk;
+
+/* Where a product goes. */
+typedef struct sink {
+  CUdeviceptr acc;
+  int64_t acc_stride;
+  CUdeviceptr out;
+  int64_t out_stride;
+  int read_acc, write_acc, write_out;
+} sink;
+
+static flp_status launch_record(const flp_call *call) {
+  const flp_args *a = call->args;
+  flp_record_params p = {
+      .stats = flp_call_pointer(a->stats),
+      .grad_logprob = flp_call_pointer(a->grad_logprob),
+      .grad_entropy = flp_call_pointer(a->grad_entropy),
+      .index = flp_call_region(call, FLP_REGION_INDEX),
+      .scale = flp_call_region(call, FLP_REGION_SCALE),
+      .count = flp_call_region(call, FLP_REGION_COUNT),
+      .cap_in = call->cap_in,
+      .capped = call->capped,
+      .record = flp_call_region(call, FLP_REGION_RECORD),
+      .bound = flp_call_region(call, FLP_REGION_BOUND),
+  };
+  FLP_TRY(flp_launch_over(call, FLP_ENTRY_record, &p, a->n, 1));
+  if (call->plan->spec.dtype != FLP_DTYPE_FP16) return FLP_OK;
+  flp_dz_scale_params scale = {
+      .bound = p.bound, .count = p.count, .scale_pair = flp_call_region(call, FLP_REGION_SCALE_PAIR)};
+  return flp_launch(call, FLP_ENTRY_dz_scale, &scale, 1);
+}
+
+static int64_t rows_of(const chunk *c) {
+  return c->row_end - c->row_begin;
+}
+
+static int64_t columns_of(const chunk *c) {
+  return c->column_end - c->column_begin;
+}
+
+static flp_status launch_dz(const flp_call *call, const chunk *c) {
+  const flp_args *a = call->args;
+  const flp_kernel_desc *desc = flp_call_desc(call, FLP_KERNEL_DZ);
+  int64_t tiles_m = flp_ceil_div(rows_of(c), desc->tile_rows),
+          tiles_n = flp_ceil_div(columns_of(c), desc->tile_columns);
+  flp_dz_params p = {
+      .hidden = flp_call_pointer(a->hidden),
+      .hidden_stride = a->hidden_stride,
+      .weight = flp_call_pointer(a->weight),
+      .weight_stride = a->weight_stride,
+      .bias = flp_call_pointer(a->bias),
+      .index = flp_call_region(call, FLP_REGION_INDEX),
+      .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
+      .scale = flp_call_region(call, FLP_REGION_SCALE),
+      .count = flp_call_region(call, FLP_REGION_COUNT),
+      .record = flp_call_region(call, FLP_REGION_RECORD),
+      .cap_in = call->cap_in,
+      .depth = (int32_t)call->plan->spec.hidden,
+      .row_begin = (int32_t)c->row_begin,
+      .row_end = (int32_t)c->row_end,
+      .column_begin = (int32_t)c->column_begin,
+      .column_end = (int32_t)c->column_end,
+      .tiles_m = (int32_t)tiles_m,
+      .tiles_n = (int32_t)tiles_n,
+      .dz = flp_call_region(call, FLP_REGION_DZ),
+      .dz_stride = flp_planner_dz_stride(columns_of(c)),
+      .scale_pair = flp_call_region(call, FLP_REGION_SCALE_PAIR),
+      .bias_part = c->grads & FLP_GRAD_BIAS ? flp_call_region(call, FLP_REGION_BIAS_PART) : 0,
+  };
+  return flp_launch(call, FLP_ENTRY_dz, &p, tiles_m * tiles_n);
+}
+
+/* m: rows of the result that the chunk covers */
+static flp_status launch_product(const flp_call *call, const chunk *c, flp_kernel_kind kind, int64_t m,
+                                 const sink *to) {
+  const flp_args *a = call->args;
+  const flp_kernel_desc *desc = flp_call_desc(call, kind);
+  int of_hidden = kind == FLP_KERNEL_GRAD_HIDDEN;
+  int64_t depth = call->plan->spec.hidden;
+  int64_t tiles_m = flp_ceil_div(m, desc->tile_rows), tiles_n = flp_ceil_div(depth, desc->tile_columns);
+  flp_grad_hidden_params p = {
+      .dz = flp_call_region(call, FLP_REGION_DZ),
+      .dz_stride = flp_planner_dz_stride(columns_of(c)),
+      .operand = flp_call_pointer(of_hidden ? a->weight : a->hidden),
+      .operand_stride = of_hidden ? a->weight_stride : a->hidden_stride,
+      .index = flp_call_region(call, FLP_REGION_INDEX),
+      .count = flp_call_region(call, FLP_REGION_COUNT),
+      .depth = (int32_t)depth,
+      .row_begin = (int32_t)c->row_begin,
+      .row_end = (int32_t)c->row_end,
+      .column_begin = (int32_t)c->column_begin,
+      .column_end = (int32_t)c->column_end,
+      .tiles_m = (int32_t)tiles_m,
+      .tiles_n = (int32_t)tiles_n,
+      .scale_pair = flp_call_region(call, FLP_REGION_SCALE_PAIR),
+      .acc = to->acc,
+      .acc_stride = to->acc_stride,
+      .out = to->out,
+      .out_stride = to->out_stride,
+      .read_acc = to->read_acc,
+      .write_acc = to->write_acc,
+      .write_out = to->write_out,
+  };
+  return flp_launch(call, of_hidden ? FLP_ENTRY_grad_hidden : FLP_ENTRY_grad_weight, &p, tiles_m * tiles_n);
+}
+
+/* Sums over chunks in a workspace accumulator; the last chunk writes the result out. */
+static sink through(CUdeviceptr acc, int64_t acc_stride, const chunk *c, CUdeviceptr out, int64_t out_stride) {
+  sink to = {.out = out, .out_stride = out_stride, .read_acc = !c->first, .write_acc = !c->last, .write_out = c->last};
+  if (to.read_acc || to.write_acc) {
+    to.acc = acc;
+    to.acc_stride = acc_stride;
+  }
+  return to;
+}
+
+static flp_status launch_grad_hidden(const flp_call *call, const chunk *c) {
+  const flp_args *a = call->args;
+  chunk whole = *c; /* every chunk of rows holds all that its rows add */
+  if (call->scheme.mode != FLP_MODE_R_VOCAB) whole.first = whole.last = 1;
+  sink to = through(flp_call_region(call, FLP_REGION_HIDDEN_ACC), call->plan->spec.hidden, &whole,
+                    flp_call_pointer(a->grad_hidden), a->grad_hidden_stride);
+  return launch_product(call, c, FLP_KERNEL_GRAD_HIDDEN, rows_of(c), &to);
+}
+
+static flp_status launch_grad_weight(const flp_call *call, const chunk *c) {
+  const flp_args *a = call->args;
+  const flp_spec *spec = &call->plan->spec;
+  CUdeviceptr out = flp_call_pointer(a->grad_weight);
+  int by_rows = call->scheme.mode == FLP_MODE_R_ROWS;
+  chunk whole = *c;
+  if (!by_rows) whole.first = whole.last = 1;
+  sink to = through(flp_call_region(call, FLP_REGION_WEIGHT_ACC), spec->hidden, &whole, out, a->grad_weight_stride);
+  if (spec->accumulate_grad_weight || (by_rows && spec->grad_weight_dtype == FLP_DTYPE_FP32))
+    to = (sink){.acc = out,
+                .acc_stride = a->grad_weight_stride,
+                .write_acc = 1,
+                .read_acc = spec->accumulate_grad_weight || !whole.first};
+  return launch_product(call, c, FLP_KERNEL_GRAD_WEIGHT, columns_of(c), &to);
+}
+
+static flp_status launch_bias_reduce(const flp_call *call, const chunk *c) {
+  chunk whole = *c;
+  if (call->scheme.mode != FLP_MODE_R_ROWS) whole.first = whole.last = 1;
+  sink to = through(flp_call_region(call, FLP_REGION_BIAS_ACC), 1, &whole, flp_call_pointer(call->args->grad_bias), 1);
+  flp_bias_reduce_params p = {
+      .bias_part = flp_call_region(call, FLP_REGION_BIAS_PART),
+      .count = flp_call_region(call, FLP_REGION_COUNT),
+      .row_begin = (int32_t)c->row_begin,
+      .row_end = (int32_t)c->row_end,
+      .tile_rows = (int32_t)flp_call_desc(call, FLP_KERNEL_DZ)->tile_rows,
+      .column_begin = (int32_t)c->column_begin,
+      .column_end = (int32_t)c->column_end,
+      .acc = to.acc,
+      .out = to.out,
+      .read_acc = to.read_acc,
+      .write_acc = to.write_acc,
+      .write_out = to.write_out,
+  };
+  return flp_launch_over(call, FLP_ENTRY_bias_reduce, &p, columns_of(c), 1);
+}
+
+static flp_status launch_chunk(const flp_call *call, const chunk *c) {
+  FLP_TRY(launch_dz(call, c));
+  if (c->grads & FLP_GRAD_HIDDEN) FLP_TRY(launch_grad_hidden(call, c));
+  if (c->grads & FLP_GRAD_WEIGHT) FLP_TRY(launch_grad_weight(call, c));
+  if (c->grads & FLP_GRAD_BIAS) FLP_TRY(launch_bias_reduce(call, c));
+  return FLP_OK;
+}
+
+static int64_t smaller(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+static flp_status by_vocab(const flp_call *call, uint32_t grads) {
+  int64_t step = call->scheme.chunk_vocab, end = call->args->vocab_valid;
+  for (int64_t begin = 0; begin < end; begin += step) {
+    chunk c = {0, call->args->n, begin, smaller(begin + step, end), grads, begin == 0, begin + step >= end};
+    FLP_TRY(launch_chunk(call, &c));
+  }
+  return FLP_OK;
+}
+
+static flp_status by_rows(const flp_call *call, uint32_t grads) {
+  int64_t step = call->scheme.chunk_rows, end = call->args->n;
+  for (int64_t begin = 0; begin < end; begin += step) {
+    chunk c = {begin, smaller(begin + step, end), 0, call->args->vocab_valid, grads, begin == 0, begin + step >= end};
+    FLP_TRY(launch_chunk(call, &c));
+  }
+  return FLP_OK;
+}
+
+static flp_status launch_fill(const flp_call *call) {
+  const flp_args *a = call->args;
+  flp_fill_params p = {
+      .row_class = flp_call_region(call, FLP_REGION_ROW_CLASS),
+      .out = flp_call_pointer(a->grad_hidden),
+      .out_stride = a->grad_hidden_stride,
+      .depth = (int32_t)call->plan->spec.hidden,
+      .n = a->n,
+      .out_is_f32 = call->plan->spec.grad_hidden_dtype == FLP_DTYPE_FP32,
+  };
+  return flp_launch_over(call, FLP_ENTRY_fill, &p, a->n, 32);
+}
+
+flp_status flp_launch_zero_head(const flp_call *call, int64_t first) {
+  const flp_spec *spec = &call->plan->spec;
+  const flp_args *a = call->args;
+  int64_t rows = spec->vocab - first;
+  if ((spec->grads & FLP_GRAD_WEIGHT) && !spec->accumulate_grad_weight) {
+    uint64_t element = flp_dtype_bytes(spec->grad_weight_dtype), pitch = (uint64_t)a->grad_weight_stride * element;
+    FLP_TRY(flp_launch_zero(call, flp_call_pointer(a->grad_weight) + (uint64_t)first * pitch, pitch,
+                            (uint64_t)spec->hidden * element, rows));
+  }
+  if (!(spec->grads & FLP_GRAD_BIAS)) return FLP_OK;
+  uint64_t element = flp_dtype_bytes(spec->dtype);
+  return flp_launch_zero(call, flp_call_pointer(a->grad_bias) + (uint64_t)first * element, element, element, rows);
+}
+
+flp_status flp_launch_backward(const flp_call *call) {
+  uint32_t grads = call->plan->spec.grads;
+  FLP_TRY(flp_launch_prepare(call, 0));
+  FLP_TRY(launch_record(call));
+  switch (call->scheme.mode) {
+    case FLP_MODE_R_ROWS:
+      FLP_TRY(by_rows(call, grads));
+      break;
+    case FLP_MODE_R2:
+      FLP_TRY(by_rows(call, FLP_GRAD_HIDDEN));
+      FLP_TRY(by_vocab(call, grads & ~(uint32_t)FLP_GRAD_HIDDEN));
+      break;
+    default:
+      FLP_TRY(by_vocab(call, grads));
+      break;
+  }
+  if (grads & FLP_GRAD_HIDDEN) FLP_TRY(launch_fill(call));
+  return flp_launch_zero_head(call, call->args->vocab_valid);
+}

@@ -1,0 +1,136 @@
+/* loader.c: loads the modules of a plan and fetches their functions, so that execute never loads anything.
+ *
+ * The driver's own text on a failed or doubtful load is worth more than its error number: the error log becomes part
+ * of the reason, and lines of the info log that tell of serialised wgmma or of an ignored setmaxnreg are warned of. */
+#include <stdio.h>
+#include <string.h>
+
+#include "plan.h"
+#include "status.h"
+
+/* CUjit_option and CUfunction_attribute numbers; pinned by the driver's ABI. */
+enum {
+  JIT_INFO_LOG_BUFFER = 3,
+  JIT_INFO_LOG_BUFFER_SIZE_BYTES = 4,
+  JIT_ERROR_LOG_BUFFER = 5,
+  JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6,
+  FUNCTION_MAX_THREADS_PER_BLOCK = 0,
+  FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+};
+
+/* Dynamic shared memory that a kernel may use without asking. */
+enum { SHARED_BYTES_UNASKED = 48 * 1024, LOG_BYTES = 8192 };
+
+static int is_doubtful(const char *line) {
+  return strstr(line, "(C75") || (strstr(line, "wgmma") && strstr(line, "serialized")) ||
+         (strstr(line, "setmaxnreg") && strstr(line, "ignored"));
+}
+
+static void warn_of(const char *kernel, char *text) {
+  char *rest = text;
+  for (char *line; (line = strtok_r(rest, "\n", &rest));)
+    if (is_doubtful(line)) flp_log(FLP_LOG_WARNING, "kernel %s: the PTX compiler says: %s", kernel, line);
+}
+
+/* Cuts a log to its first line of substance. */
+static const char *first_line(char *text) {
+  text += strspn(text, " \n\r\t");
+  text[strcspn(text, "\n\r")] = 0;
+  return text;
+}
+
+static flp_status load_module(const flp_driver *driver, const flp_kernel_image *image, CUmodule *out, int *fallback) {
+  const char *kernel = flp_kernel_kind_name(image->desc.key.kind);
+  char info[LOG_BYTES] = "", error[LOG_BYTES] = "";
+  int options[] = {JIT_INFO_LOG_BUFFER, JIT_INFO_LOG_BUFFER_SIZE_BYTES, JIT_ERROR_LOG_BUFFER,
+                   JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  /* Sizes are passed by value in the pointer's place. */
+  void *values[] = {info, (void *)(uintptr_t)LOG_BYTES, error, (void *)(uintptr_t)LOG_BYTES};
+  CUresult result = driver->cuModuleLoadDataEx(out, image->ptx, 4, options, values);
+  info[LOG_BYTES - 1] = error[LOG_BYTES - 1] = 0;
+  if (result == 0) {
+    warn_of(kernel, info);
+    return FLP_OK;
+  }
+  *out = NULL;
+  *fallback = flp_driver_is_fallback(result);
+  flp_status status = flp_driver_status(driver, result, "cuModuleLoadDataEx");
+  const char *line = first_line(error);
+  return flp_fail(status, "kernel %s: %s%s%.200s", kernel, flp_error_detail(), line[0] ? "; " : "", line);
+}
+
+static int entry_id(const char *name) {
+  static const char *const names[] = {
+#define NAME(entry, LIST) #entry,
+      FLP_ENTRY_LIST(NAME)
+#undef NAME
+  };
+  for (int i = 0; i < FLP_ENTRY_ID_COUNT; i++)
+    if (strcmp(names[i], name) == 0) return i;
+  return -1;
+}
+
+static flp_status call_status(const flp_driver *driver, CUresult result, const char *call, const char *entry) {
+  char what[96];
+  snprintf(what, sizeof what, "%s(flp_%s)", call, entry);
+  return flp_driver_status(driver, result, what);
+}
+
+static flp_status get_function(const flp_driver *driver, CUmodule module, const flp_kernel_entry *entry,
+                               flp_function *out, int *fallback) {
+  char symbol[64];
+  snprintf(symbol, sizeof symbol, "flp_%s", entry->name);
+  flp_function function = {.abi = flp_abi_find(entry->name)};
+  function.threads = entry->threads;
+  function.shared_bytes = entry->shared_bytes;
+  CUresult result = driver->cuModuleGetFunction(&function.handle, module, symbol);
+  enum { NOT_FOUND = 500 };
+  *fallback = result == NOT_FOUND; /* an image without its own entry is a bad image, not a bad device */
+  FLP_TRY(call_status(driver, result, "cuModuleGetFunction", entry->name));
+  if (entry->shared_bytes > SHARED_BYTES_UNASKED)
+    FLP_TRY(call_status(
+        driver,
+        driver->cuFuncSetAttribute(function.handle, FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)entry->shared_bytes),
+        "cuFuncSetAttribute", entry->name));
+  /* Asking for an attribute also makes a lazily loading driver load the code now. */
+  int most = 0;
+  FLP_TRY(call_status(driver, driver->cuFuncGetAttribute(&most, FUNCTION_MAX_THREADS_PER_BLOCK, function.handle),
+                      "cuFuncGetAttribute", entry->name));
+  if ((int64_t)most < (int64_t)entry->threads) {
+    *fallback = 1;
+    return flp_fail(FLP_ERROR_DRIVER, "entry %s has CTAs of %u threads, but its registers allow %d", entry->name,
+                    entry->threads, most);
+  }
+  *out = function;
+  return FLP_OK;
+}
+
+static flp_status load_image(const flp_driver *driver, const flp_kernel_image *image, flp_modules *out, int *fallback) {
+  CUmodule module = NULL;
+  FLP_TRY(load_module(driver, image, &module, fallback));
+  out->module[out->count] = module;
+  out->desc[out->count++] = image->desc;
+  for (uint32_t i = 0; i < image->desc.entry_count; i++) {
+    const flp_kernel_entry *entry = &image->desc.entries[i];
+    FLP_TRY(get_function(driver, module, entry, &out->function[entry_id(entry->name)], fallback));
+  }
+  return FLP_OK;
+}
+
+flp_status flp_loader_load(const flp_driver *driver, const flp_images *images, flp_modules *out, int *fallback) {
+  memset(out, 0, sizeof *out);
+  *fallback = 0;
+  for (int i = 0; i < images->count; i++) {
+    flp_status status = load_image(driver, &images->image[i], out, fallback);
+    if (status != FLP_OK) {
+      flp_loader_unload(driver, out);
+      return status;
+    }
+  }
+  return FLP_OK;
+}
+
+void flp_loader_unload(const flp_driver *driver, flp_modules *modules) {
+  for (int i = 0; i < modules->count; i++) driver->cuModuleUnload(modules->module[i]);
+  memset(modules, 0, sizeof *modules);
+}

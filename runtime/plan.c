@@ -1,0 +1,260 @@
+/* plan.c: creates, checks and destroys plans, and answers their workspace queries. */
+#include "plan.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "eager.h"
+#include "status.h"
+#include "validate.h"
+
+/* ---- planner input ---- */
+
+/* Floating-point operations a clock of one multiprocessor: mma.sync m16n8k16 makes 2048 on sm_80 and newer; fp32
+ * operands take six bf16 products. Layouts are compared with each other, so what the main loop loses cancels. */
+static const double flops_per_clock = 2048;
+static const double fp32_products = 6;
+
+/* Where the driver names no clocks: those of an A100. */
+static const double default_clock = 1.41e9, default_bandwidth = 1.55e12;
+
+static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
+  switch (desc->key.kind) {
+    case FLP_KERNEL_ROWS:
+      break;
+    case FLP_KERNEL_FORWARD:
+      p->forward_rows = desc->tile_rows;
+      p->unit_columns = desc->unit_columns;
+      break;
+    case FLP_KERNEL_DZ:
+      p->dz_rows = desc->tile_rows;
+      p->dz_columns = desc->tile_columns;
+      break;
+    case FLP_KERNEL_GRAD_HIDDEN:
+      p->hidden_rows = desc->tile_rows;
+      p->hidden_columns = desc->tile_columns;
+      break;
+    case FLP_KERNEL_GRAD_WEIGHT:
+      p->weight_rows = desc->tile_rows;
+      p->weight_columns = desc->tile_columns;
+      break;
+  }
+}
+
+static void set_planner(flp_plan *plan) {
+  flp_planner *p = &plan->planner;
+  const flp_device *device = &plan->device;
+  *p = (flp_planner){.spec = plan->spec,
+                     .forward_rows = 1,
+                     .unit_columns = 1,
+                     .dz_rows = 1,
+                     .dz_columns = 1,
+                     .hidden_rows = 1,
+                     .hidden_columns = 1,
+                     .weight_rows = 1,
+                     .weight_columns = 1,
+                     .chunk_rows = plan->options.chunk_rows,
+                     .chunk_vocab = plan->options.chunk_vocab,
+                     .multiprocessors = device->multiprocessors > 0 ? device->multiprocessors : 1};
+  for (int i = 0; i < plan->modules.count; i++) set_tiles(p, &plan->modules.desc[i]);
+  double clock = device->clock_khz > 0 ? device->clock_khz * 1e3 : default_clock;
+  p->flop_rate = flops_per_clock * clock / (plan->spec.dtype == FLP_DTYPE_FP32 ? fp32_products : 1);
+  /* Two transfers a clock and bus line. */
+  p->bandwidth = 2e3 * device->memory_clock_khz * (device->memory_bus_bits / 8.0);
+  if (!(p->bandwidth > 0)) p->bandwidth = default_bandwidth;
+}
+
+/* ---- creation ---- */
+
+static flp_status make_error_word(flp_plan *plan) {
+  enum { ERROR_WORD_BYTES = 16 };
+  const flp_driver *driver = plan->driver;
+  FLP_TRY(flp_driver_status(driver, driver->cuMemAlloc_v2(&plan->error_word, ERROR_WORD_BYTES), "cuMemAlloc"));
+  FLP_TRY(flp_driver_status(driver, driver->cuMemsetD8Async(plan->error_word, 0, ERROR_WORD_BYTES, NULL),
+                            "cuMemsetD8Async"));
+  return flp_driver_status(driver, driver->cuStreamSynchronize(NULL), "cuStreamSynchronize");
+}
+
+static void release_device(flp_plan *plan) {
+  const flp_driver *driver = plan->driver;
+  if (!plan->context) return;
+  CUcontext popped;
+  if (driver->cuCtxPushCurrent_v2(plan->context) == 0) {
+    flp_loader_unload(driver, &plan->modules);
+    if (plan->error_word) driver->cuMemFree_v2(plan->error_word);
+    driver->cuCtxPopCurrent_v2(&popped);
+  }
+  driver->cuDevicePrimaryCtxRelease_v2(plan->device.handle);
+  plan->context = NULL;
+  plan->error_word = 0;
+}
+
+/* The work of creation that needs the context current. */
+static flp_status fill_device_plan(flp_plan *plan) {
+  FLP_TRY(flp_ladder_climb(plan));
+  if (plan->rung == FLP_RUNG_EAGER) return FLP_OK;
+  set_planner(plan);
+  return make_error_word(plan);
+}
+
+static flp_status create_in_context(flp_plan *plan) {
+  const flp_driver *driver = plan->driver;
+  FLP_TRY(flp_driver_status(driver, driver->cuCtxPushCurrent_v2(plan->context), "cuCtxPushCurrent"));
+  flp_status status = fill_device_plan(plan);
+  CUcontext popped;
+  CUresult result = driver->cuCtxPopCurrent_v2(&popped);
+  if (status == FLP_OK) status = flp_driver_status(driver, result, "cuCtxPopCurrent");
+  if (status == FLP_OK && plan->rung == FLP_RUNG_EAGER) release_device(plan);
+  return status;
+}
+
+static flp_status create_on_device(flp_plan *plan) {
+  flp_status status = flp_driver_get(&plan->driver);
+  if (status == FLP_ERROR_UNAVAILABLE) return flp_ladder_without_device(plan, flp_error_detail());
+  FLP_TRY(status);
+  FLP_TRY(flp_device_get(plan->driver, plan->options.device, &plan->device));
+  CUcontext context = NULL;
+  status = flp_driver_status(plan->driver, plan->driver->cuDevicePrimaryCtxRetain(&context, plan->device.handle),
+                             "cuDevicePrimaryCtxRetain");
+  if (status != FLP_OK)
+    return plan->options.host_fallback ? flp_ladder_without_device(plan, flp_error_detail()) : status;
+  plan->context = context;
+  return create_in_context(plan);
+}
+
+static flp_status fill_plan(flp_plan *plan) {
+  if (plan->options.device == FLP_DEVICE_HOST)
+    return flp_ladder_without_device(plan, "options.device is FLP_DEVICE_HOST");
+  if (plan->options.rung == FLP_RUNG_EAGER) return flp_ladder_without_device(plan, "rung eager is pinned");
+  return create_on_device(plan);
+}
+
+flp_status flp_plan_create(const flp_spec *spec, const flp_options *options, flp_plan **out) {
+  flp_detail_clear();
+  if (!out) return flp_fail(FLP_ERROR_ARGUMENT, "out is NULL (accepted: where to put the plan)");
+  *out = NULL;
+  flp_spec resolved_spec;
+  flp_options resolved_options;
+  FLP_TRY(flp_spec_resolve(spec, &resolved_spec));
+  FLP_TRY(flp_options_resolve(options, &resolved_options));
+  flp_plan *plan = calloc(1, sizeof *plan);
+  if (!plan) return flp_fail(FLP_ERROR_MEMORY, "no memory for a plan");
+  pthread_mutex_init(&plan->lock, NULL);
+  plan->spec = resolved_spec;
+  plan->options = resolved_options;
+  flp_plan_spec_text(&plan->spec, plan->spec_text);
+  flp_status status = fill_plan(plan);
+  if (status != FLP_OK) {
+    flp_plan_destroy(plan);
+    return status;
+  }
+  flp_detail_clear(); /* the falls on the way are in the plan's reasons */
+  *out = plan;
+  return FLP_OK;
+}
+
+void flp_plan_destroy(flp_plan *plan) {
+  if (!plan) return;
+  release_device(plan);
+  pthread_mutex_destroy(&plan->lock);
+  free(plan);
+}
+
+/* ---- queries ---- */
+
+static uint64_t budget_of(const flp_plan *plan, flp_pass pass, uint64_t budget_bytes) {
+  if (budget_bytes) return budget_bytes;
+  if (plan->options.budget_bytes) return plan->options.budget_bytes;
+  return pass == FLP_PASS_BACKWARD ? UINT64_C(1) << 30 : UINT64_C(256) << 20;
+}
+
+static flp_status check_query(const flp_plan *plan, flp_pass pass, int64_t n) {
+  if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
+  if (pass < FLP_PASS_FORWARD || pass > FLP_PASS_BACKWARD)
+    return flp_fail(FLP_ERROR_ARGUMENT, "pass is %d (accepted: FORWARD 1, COMBINE 2, BACKWARD 3)", (int)pass);
+  if (pass == FLP_PASS_BACKWARD && !plan->spec.grads)
+    return flp_fail(FLP_ERROR_ARGUMENT, "pass is FLP_PASS_BACKWARD, but spec.grads is 0 (accepted: FLP_GRAD_* bits)");
+  if (n < 0 || n > FLP_COUNT_MAX)
+    return flp_fail(FLP_ERROR_ARGUMENT, "n is %" PRId64 " (accepted: 0 to %d)", n, FLP_COUNT_MAX);
+  return FLP_OK;
+}
+
+flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes, flp_layout *layout) {
+  flp_detail_clear();
+  FLP_TRY(check_query(plan, pass, n));
+  if (!layout) return flp_fail(FLP_ERROR_ARGUMENT, "layout is NULL (accepted: a flp_layout)");
+  if (layout->struct_bytes != sizeof *layout)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "layout.struct_bytes is %" PRIu32
+                    ", but this library's struct has %zu bytes (accepted: %zu; start "
+                    "from its _INIT value)",
+                    layout->struct_bytes, sizeof *layout, sizeof *layout);
+  uint64_t budget = budget_of(plan, pass, budget_bytes);
+  if (plan->rung == FLP_RUNG_EAGER)
+    return flp_eager_layout(&plan->spec, pass, n, budget, plan->options.threads, layout);
+  flp_scheme scheme;
+  FLP_TRY(flp_planner_pick(&plan->planner, pass, n, budget, 1, &scheme));
+  flp_planner_describe(&plan->planner, &scheme, n, layout);
+  return FLP_OK;
+}
+
+flp_status flp_plan_workspace(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes,
+                              size_t *out_bytes) {
+  flp_layout layout = FLP_LAYOUT_INIT;
+  if (!out_bytes) {
+    flp_detail_clear();
+    return flp_fail(FLP_ERROR_ARGUMENT, "out_bytes is NULL (accepted: where to put the size)");
+  }
+  *out_bytes = 0;
+  FLP_TRY(flp_plan_layout(plan, pass, n, budget_bytes, &layout));
+  *out_bytes = layout.bytes;
+  return FLP_OK;
+}
+
+/* ---- values that only the device sees ---- */
+
+static flp_status read_error_word(flp_plan *plan, CUstream stream, uint32_t *word) {
+  const flp_driver *driver = plan->driver;
+  char what[FLP_SPEC_TEXT_BYTES + 64];
+  snprintf(what, sizeof what, "work before cuStreamSynchronize for %s", plan->spec_text);
+  FLP_TRY(flp_driver_status(driver, driver->cuCtxPushCurrent_v2(plan->context), "cuCtxPushCurrent"));
+  CUresult result = driver->cuMemcpyDtoHAsync_v2(word, plan->error_word, sizeof *word, stream);
+  if (result == 0) result = driver->cuStreamSynchronize(stream);
+  CUcontext popped;
+  CUresult pop = driver->cuCtxPopCurrent_v2(&popped);
+  FLP_TRY(flp_driver_status(driver, result, what));
+  return flp_driver_status(driver, pop, "cuCtxPopCurrent");
+}
+
+/* The device counter only grows: what was seen is subtracted here, so that a check on one stream never clears what
+ * another stream is about to count. */
+static flp_status take_bad_rows(flp_plan *plan, CUstream stream, uint64_t *bad) {
+  if (plan->rung == FLP_RUNG_EAGER) {
+    *bad = plan->bad_rows;
+    plan->bad_rows = 0;
+    return FLP_OK;
+  }
+  uint32_t word = plan->errors_seen;
+  FLP_TRY(read_error_word(plan, stream, &word));
+  *bad = word - plan->errors_seen;
+  plan->errors_seen = word;
+  return FLP_OK;
+}
+
+flp_status flp_plan_check(flp_plan *plan, void *stream) {
+  flp_detail_clear();
+  if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
+  uint64_t bad = 0;
+  pthread_mutex_lock(&plan->lock);
+  flp_status status = take_bad_rows(plan, stream, &bad);
+  pthread_mutex_unlock(&plan->lock);
+  FLP_TRY(status);
+  if (!bad) return FLP_OK;
+  return flp_fail(FLP_ERROR_DATA,
+                  "%" PRIu64
+                  " rows or row ids were bad since the last check: targets outside [0, vocab_total), "
+                  "temperatures not finite and > 0, or row ids outside [0, n)",
+                  bad);
+}

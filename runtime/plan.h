@@ -1,0 +1,79 @@
+/* plan.h: a plan inside the library.
+ *
+ * Invariants: everything but the error bookkeeping is constant once flp_plan_create has returned, so executes on many
+ * threads need no lock; a device plan holds one reference of the primary context and every function it may launch. */
+#ifndef FLP_PLAN_H
+#define FLP_PLAN_H
+
+#include <pthread.h>
+
+#include "images.h"
+#include "planner.h"
+
+/* The entries of abi.h as numbers. */
+typedef enum flp_entry_id {
+#define FLP_ENTRY_ID(entry, LIST) FLP_ENTRY_##entry,
+  FLP_ENTRY_LIST(FLP_ENTRY_ID)
+#undef FLP_ENTRY_ID
+      FLP_ENTRY_ID_COUNT
+} flp_entry_id;
+
+typedef struct flp_function {
+  const flp_abi_entry *abi;
+  CUfunction handle; /* NULL if the spec never launches it */
+  uint32_t threads, shared_bytes;
+} flp_function;
+
+typedef struct flp_modules {
+  int count;
+  CUmodule module[FLP_SPEC_KERNELS_MAX];
+  flp_kernel_desc desc[FLP_SPEC_KERNELS_MAX];
+  flp_function function[FLP_ENTRY_ID_COUNT];
+} flp_modules;
+
+enum { FLP_REASON_BYTES = 640, FLP_SPEC_TEXT_BYTES = 192 };
+
+struct flp_plan {
+  flp_spec spec;       /* resolved */
+  flp_options options; /* resolved */
+  char spec_text[FLP_SPEC_TEXT_BYTES];
+  flp_rung rung;
+  char reason[FLP_RUNG_EAGER + 1][FLP_REASON_BYTES];
+  char arch[16]; /* of the kernels; "" on the eager rung */
+  char id[17];
+
+  /* device plans only */
+  const flp_driver *driver;
+  flp_device device;
+  CUcontext context; /* retained; NULL on the eager rung */
+  flp_modules modules;
+  flp_planner planner;
+  CUdeviceptr error_word; /* 16 bytes, the first i32 counts bad rows */
+
+  pthread_mutex_t lock;
+  uint32_t errors_seen; /* device counter at the last check, wraps */
+  uint64_t bad_rows;    /* eager rung: since the last check */
+};
+
+/* ---- loader.c: images -> modules and functions, with the plan's context current ---- */
+
+/* Loads every image and fetches every function. *fallback is 1 where the failure means that these kernels cannot run
+ * here but others may. error: DRIVER with kernel and driver log; *out is then empty */
+flp_status flp_loader_load(const flp_driver *driver, const flp_images *images, flp_modules *out, int *fallback);
+void flp_loader_unload(const flp_driver *driver, flp_modules *modules);
+
+/* ---- ladder.c: which rung runs ---- */
+
+/* Walks the ladder for a plan whose spec, options and, for a device, driver, device and context are set: fills rung,
+ * reasons, arch, modules and id. error: UNAVAILABLE, or in strict mode and for pinned rungs the rung's own */
+flp_status flp_ladder_climb(flp_plan *plan);
+
+/* The same where there is no device: reason says why not. Takes the eager rung if the options allow. */
+flp_status flp_ladder_without_device(flp_plan *plan, const char *reason);
+
+/* ---- plan_text.c ---- */
+
+/* "V=151936 D=4096 bf16 entropy=none grads=hidden+weight", for messages. */
+void flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]);
+
+#endif

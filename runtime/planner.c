@@ -1,0 +1,349 @@
+/* planner.c: carves workspaces and picks the cheapest layout that fits a budget.
+ *
+ * R2 is searched axis by axis: its cost is a sum and its workspace a maximum of one term for the row chunks and one for
+ * the vocab chunks, so the best of either axis under a budget is found alone. */
+#include "planner.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "kernel.h"
+#include "status.h"
+
+enum { REGION_ALIGNMENT = 256, DZ_ALIGNMENT = 64 };
+
+int64_t flp_planner_dz_stride(int64_t columns) {
+  return flp_ceil_div(columns, DZ_ALIGNMENT) * DZ_ALIGNMENT;
+}
+
+static uint64_t round_up(uint64_t bytes) {
+  return (bytes + REGION_ALIGNMENT - 1) / REGION_ALIGNMENT * REGION_ALIGNMENT;
+}
+
+/* ---- workspace ---- */
+
+static void put_region(flp_scheme *s, flp_region region, int64_t count, uint64_t element_bytes) {
+  s->offset[region] = s->bytes;
+  s->size[region] = (uint64_t)count * element_bytes;
+  s->bytes += round_up(s->size[region]);
+}
+
+/* What prepare writes; every pass starts with it. */
+static void put_rows(flp_scheme *s, int64_t n) {
+  put_region(s, FLP_REGION_ROW_CLASS, n, 1);
+  put_region(s, FLP_REGION_INDEX, n, 4);
+  put_region(s, FLP_REGION_LOCAL_TARGET, n, 4);
+  put_region(s, FLP_REGION_SCALE, n, 4);
+  put_region(s, FLP_REGION_COUNT, 1, 4);
+}
+
+static uint64_t dz_bytes(const flp_planner *p, int64_t rows, int64_t columns) {
+  return (uint64_t)rows * (uint64_t)flp_planner_dz_stride(columns) * flp_dtype_bytes(p->spec.dtype);
+}
+
+static uint64_t bias_part_bytes(const flp_planner *p, int64_t rows, int64_t columns) {
+  if (!(p->spec.grads & FLP_GRAD_BIAS)) return 0;
+  return (uint64_t)flp_ceil_div(rows, p->dz_rows) * (uint64_t)columns * 4;
+}
+
+/* A chunk's dz and column sums stand side by side; R2 lays its two kinds of chunk over each other. */
+static uint64_t chunk_bytes(const flp_planner *p, int64_t rows, int64_t columns, int with_bias) {
+  return round_up(dz_bytes(p, rows, columns)) + (with_bias ? round_up(bias_part_bytes(p, rows, columns)) : 0);
+}
+
+static void put_chunks(const flp_planner *p, flp_scheme *s, int64_t n) {
+  int64_t rows = s->mode == FLP_MODE_R_ROWS ? s->chunk_rows : n;
+  int64_t columns = s->mode == FLP_MODE_R_ROWS ? p->spec.vocab : s->chunk_vocab;
+  uint64_t base = s->bytes, end = base + chunk_bytes(p, rows, columns, 1);
+  s->offset[FLP_REGION_DZ] = base;
+  s->size[FLP_REGION_DZ] = dz_bytes(p, rows, columns);
+  s->offset[FLP_REGION_BIAS_PART] = base + round_up(s->size[FLP_REGION_DZ]);
+  s->size[FLP_REGION_BIAS_PART] = bias_part_bytes(p, rows, columns);
+  if (s->mode == FLP_MODE_R2) {
+    uint64_t other = dz_bytes(p, s->chunk_rows, p->spec.vocab);
+    if (other > s->size[FLP_REGION_DZ]) s->size[FLP_REGION_DZ] = other;
+    if (base + round_up(other) > end) end = base + round_up(other);
+  }
+  s->bytes = end;
+}
+
+static void put_accumulators(const flp_planner *p, flp_scheme *s, int64_t n) {
+  uint32_t grads = p->spec.grads;
+  int64_t vocab = p->spec.vocab, depth = p->spec.hidden;
+  int split_vocab = s->mode == FLP_MODE_R_VOCAB && s->chunk_vocab < vocab;
+  int split_rows = s->mode == FLP_MODE_R_ROWS && s->chunk_rows < n;
+  if (split_vocab && (grads & FLP_GRAD_HIDDEN)) put_region(s, FLP_REGION_HIDDEN_ACC, n * depth, 4);
+  /* An fp32 grad_weight is its own accumulator. */
+  if (split_rows && (grads & FLP_GRAD_WEIGHT) && p->spec.grad_weight_dtype != FLP_DTYPE_FP32)
+    put_region(s, FLP_REGION_WEIGHT_ACC, vocab * depth, 4);
+  if (split_rows && (grads & FLP_GRAD_BIAS)) put_region(s, FLP_REGION_BIAS_ACC, vocab, 4);
+}
+
+static void put_backward_rows(const flp_planner *p, flp_scheme *s, int64_t n) {
+  put_rows(s, n);
+  put_region(s, FLP_REGION_RECORD, n, 16);
+  put_region(s, FLP_REGION_BOUND, n, 4);
+  if (p->spec.dtype == FLP_DTYPE_FP16) put_region(s, FLP_REGION_SCALE_PAIR, 2, 4);
+}
+
+/* ---- one layout of the backward pass ---- */
+
+static double accumulator_cost(const flp_planner *p, const flp_scheme *s, int64_t n) {
+  double hidden = 4.0 * (double)n * (double)p->spec.hidden;
+  double weight = 4.0 * (double)p->spec.vocab * (double)p->spec.hidden;
+  double passes = 2.0 * (double)(s->chunks - 1); /* every chunk but the last writes, every one but the first reads */
+  double bytes = 0;
+  if (s->mode == FLP_MODE_R_VOCAB && (p->spec.grads & FLP_GRAD_HIDDEN)) bytes += passes * hidden;
+  if (s->mode == FLP_MODE_R_ROWS && (p->spec.grads & FLP_GRAD_WEIGHT)) bytes += passes * weight;
+  return bytes / p->bandwidth;
+}
+
+static int bit(uint32_t grads, uint32_t which) {
+  return (grads & which) != 0;
+}
+
+static void count_work(const flp_planner *p, flp_scheme *s, int64_t n) {
+  uint32_t grads = p->spec.grads;
+  int hidden = bit(grads, FLP_GRAD_HIDDEN), weight = bit(grads, FLP_GRAD_WEIGHT), bias = bit(grads, FLP_GRAD_BIAS);
+  int64_t row_chunks = flp_ceil_div(n, s->chunk_rows), vocab_chunks = flp_ceil_div(p->spec.vocab, s->chunk_vocab);
+  int64_t launches = 2 + (p->spec.dtype == FLP_DTYPE_FP16) + hidden; /* prepare, record, dz_scale, fill */
+  if (s->mode == FLP_MODE_R2) {
+    s->chunks = row_chunks + vocab_chunks;
+    s->products = 4;
+    launches += row_chunks * 2 + vocab_chunks * (2 + bias);
+  } else {
+    s->chunks = s->mode == FLP_MODE_R_ROWS ? row_chunks : vocab_chunks;
+    s->products = 1 + hidden + weight;
+    launches += s->chunks * (1 + hidden + weight + bias);
+  }
+  s->launches = launches > INT32_MAX ? INT32_MAX : (int32_t)launches;
+}
+
+static void build(const flp_planner *p, flp_mode mode, int64_t n, int64_t rows, int64_t columns, flp_scheme *s) {
+  memset(s, 0, sizeof *s);
+  s->mode = mode;
+  s->chunk_rows = mode == FLP_MODE_R_VOCAB ? n : rows;
+  s->chunk_vocab = mode == FLP_MODE_R_ROWS ? p->spec.vocab : columns;
+  count_work(p, s, n);
+  put_backward_rows(p, s, n);
+  put_chunks(p, s, n);
+  put_accumulators(p, s, n);
+  if (mode == FLP_MODE_R2)
+    s->seconds = flp_planner_chunks_cost(p, n, rows, p->spec.vocab, FLP_GRAD_HIDDEN) +
+                 flp_planner_chunks_cost(p, n, n, columns, p->spec.grads & ~(uint32_t)FLP_GRAD_HIDDEN);
+  else
+    s->seconds = flp_planner_chunks_cost(p, n, s->chunk_rows, s->chunk_vocab, p->spec.grads);
+  s->seconds += accumulator_cost(p, s, n);
+}
+
+/* ---- candidates: chunk sizes along one axis ---- */
+
+/* Sizes that divide the axis evenly in whole tiles, largest first, then sizes that fill whole waves. */
+typedef struct sizes {
+  int64_t extent, tile, tiles;
+  int64_t step;    /* tiles of the last even size; 0 when those are done */
+  int64_t quantum; /* tiles of the next wave-filling size */
+  int64_t explicit_size;
+  int started;
+} sizes;
+
+static int64_t gcd(int64_t a, int64_t b) {
+  while (b) {
+    int64_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
+/* across: tiles of a chunk along the other axis */
+static sizes sizes_along(const flp_planner *p, int64_t extent, int64_t tile, int64_t across, int64_t explicit_size) {
+  sizes s = {.extent = extent, .tile = tile, .tiles = flp_ceil_div(extent, tile), .explicit_size = explicit_size};
+  s.quantum = p->multiprocessors / gcd(p->multiprocessors, across);
+  return s;
+}
+
+static int64_t in_extent(const sizes *s, int64_t tiles) {
+  return tiles * s->tile < s->extent ? tiles * s->tile : s->extent;
+}
+
+static int64_t sizes_next(sizes *s) {
+  int first = !s->started;
+  s->started = 1;
+  if (s->explicit_size) return !first ? 0 : s->explicit_size < s->extent ? s->explicit_size : s->extent;
+  if (first) {
+    s->step = s->tiles;
+    return in_extent(s, s->step);
+  }
+  if (s->step > 1) { /* the next smaller value of ceil(tiles / k) over k */
+    s->step = flp_ceil_div(s->tiles, flp_ceil_div(s->tiles, s->step - 1));
+    return in_extent(s, s->step);
+  }
+  if (s->quantum >= s->tiles) return 0;
+  int64_t tiles = s->quantum;
+  s->quantum *= 2;
+  return in_extent(s, tiles);
+}
+
+static sizes row_sizes(const flp_planner *p, int64_t n) {
+  return sizes_along(p, n, p->dz_rows, flp_ceil_div(p->spec.vocab, p->dz_columns), p->chunk_rows);
+}
+
+static sizes vocab_sizes(const flp_planner *p, int64_t n) {
+  return sizes_along(p, p->spec.vocab, p->dz_columns, flp_ceil_div(n, p->dz_rows), p->chunk_vocab);
+}
+
+/* ---- search ---- */
+
+typedef struct search {
+  const flp_planner *planner;
+  int64_t n;
+  uint64_t budget;
+  int any, found; /* a layout exists; one fits */
+  uint64_t smallest;
+  flp_scheme best;
+} search;
+
+static void offer(search *s, flp_mode mode, int64_t rows, int64_t columns) {
+  flp_scheme candidate;
+  build(s->planner, mode, s->n, rows, columns, &candidate);
+  if (!s->any || candidate.bytes < s->smallest) s->smallest = candidate.bytes;
+  s->any = 1;
+  if (candidate.bytes > s->budget) return;
+  int better = !s->found || candidate.seconds < s->best.seconds ||
+               (candidate.seconds == s->best.seconds && candidate.bytes < s->best.bytes);
+  if (better) s->best = candidate;
+  s->found = 1;
+}
+
+static void search_r_vocab(search *s) {
+  sizes axis = vocab_sizes(s->planner, s->n);
+  for (int64_t columns; (columns = sizes_next(&axis));)
+    if (flp_planner_grids_fit(s->planner, s->n, columns)) offer(s, FLP_MODE_R_VOCAB, s->n, columns);
+}
+
+static void search_r_rows(search *s) {
+  sizes axis = row_sizes(s->planner, s->n);
+  for (int64_t rows; (rows = sizes_next(&axis));)
+    if (flp_planner_grids_fit(s->planner, rows, s->planner->spec.vocab))
+      offer(s, FLP_MODE_R_ROWS, rows, s->planner->spec.vocab);
+}
+
+/* The best chunk of one axis of R2 within a budget, and the one of the fewest bytes. */
+typedef struct axis_pick {
+  int64_t best, smallest; /* 0: none */
+  double best_seconds;
+  uint64_t best_bytes, smallest_bytes;
+} axis_pick;
+
+static void axis_offer(axis_pick *pick, int64_t chunk, double seconds, uint64_t bytes, uint64_t budget) {
+  if (!pick->smallest || bytes < pick->smallest_bytes) {
+    pick->smallest = chunk;
+    pick->smallest_bytes = bytes;
+  }
+  int better =
+      !pick->best || seconds < pick->best_seconds || (seconds == pick->best_seconds && bytes < pick->best_bytes);
+  if (bytes > budget || !better) return;
+  pick->best = chunk;
+  pick->best_seconds = seconds;
+  pick->best_bytes = bytes;
+}
+
+static void search_r2(search *s) {
+  const flp_planner *p = s->planner;
+  int64_t n = s->n, vocab = p->spec.vocab;
+  uint32_t others = p->spec.grads & ~(uint32_t)FLP_GRAD_HIDDEN;
+  flp_scheme fixed;
+  memset(&fixed, 0, sizeof fixed);
+  put_backward_rows(p, &fixed, n);
+  uint64_t budget = s->budget > fixed.bytes ? s->budget - fixed.bytes : 0;
+  axis_pick rows = {0}, columns = {0};
+  sizes axis = row_sizes(p, n);
+  for (int64_t chunk; (chunk = sizes_next(&axis));)
+    if (flp_planner_grids_fit(p, chunk, vocab))
+      axis_offer(&rows, chunk, flp_planner_chunks_cost(p, n, chunk, vocab, FLP_GRAD_HIDDEN),
+                 chunk_bytes(p, chunk, vocab, 0), budget);
+  axis = vocab_sizes(p, n);
+  for (int64_t chunk; (chunk = sizes_next(&axis));)
+    if (flp_planner_grids_fit(p, n, chunk))
+      axis_offer(&columns, chunk, flp_planner_chunks_cost(p, n, n, chunk, others), chunk_bytes(p, n, chunk, 1), budget);
+  if (rows.best && columns.best) offer(s, FLP_MODE_R2, rows.best, columns.best);
+  if (rows.smallest && columns.smallest) offer(s, FLP_MODE_R2, rows.smallest, columns.smallest);
+}
+
+static void search_backward(search *s) {
+  const flp_planner *p = s->planner;
+  int free = !p->chunk_rows && !p->chunk_vocab, both = p->chunk_rows && p->chunk_vocab;
+  uint32_t two = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  if (free || p->chunk_vocab) search_r_vocab(s);
+  if (free || p->chunk_rows) search_r_rows(s);
+  if ((free || both) && (p->spec.grads & two) == two) search_r2(s);
+}
+
+/* ---- passes ---- */
+
+static flp_status grid_too_large(flp_pass pass, int64_t n) {
+  return flp_fail(FLP_ERROR_UNSUPPORTED, "n is %" PRId64 ": the %s pass would need a grid of more than 2^31 - 1 CTAs",
+                  n, pass == FLP_PASS_BACKWARD ? "backward" : "forward");
+}
+
+static flp_status build_forward(const flp_planner *p, int64_t n, flp_scheme *s) {
+  int64_t groups = flp_ceil_div(p->spec.vocab, p->unit_columns), bands = flp_ceil_div(n, p->forward_rows);
+  if (bands > INT32_MAX / groups) return grid_too_large(FLP_PASS_FORWARD, n);
+  put_rows(s, n);
+  put_region(s, FLP_REGION_ZY, n, 4);
+  put_region(s, FLP_REGION_PART, n * groups, 12);
+  s->chunks = 1;
+  s->products = 1;
+  s->launches = 3; /* prepare, forward, combine */
+  s->seconds = flp_planner_forward_cost(p, n);
+  return FLP_OK;
+}
+
+static flp_status over_budget(flp_pass pass, int64_t n, uint64_t budget, uint64_t smallest) {
+  static const char *const names[] = {"", "forward", "combine", "backward"};
+  return flp_fail(FLP_ERROR_BUDGET,
+                  "no layout of the %s pass over %" PRId64 " rows fits a budget of %" PRIu64
+                  " bytes: the smallest that would do is %" PRIu64,
+                  names[pass], n, budget, smallest);
+}
+
+flp_status flp_planner_pick(const flp_planner *p, flp_pass pass, int64_t n, uint64_t budget, int soft,
+                            flp_scheme *out) {
+  memset(out, 0, sizeof *out);
+  out->mode = pass == FLP_PASS_BACKWARD ? FLP_MODE_R_VOCAB : FLP_MODE_F;
+  out->chunk_rows = n;
+  out->chunk_vocab = p->spec.vocab;
+  if (n == 0) return FLP_OK;
+  if (pass == FLP_PASS_BACKWARD) {
+    search s = {.planner = p, .n = n, .budget = soft && (p->chunk_rows || p->chunk_vocab) ? UINT64_MAX : budget};
+    search_backward(&s);
+    if (!s.any) return grid_too_large(pass, n);
+    if (s.found) *out = s.best;
+    out->smallest_bytes = s.smallest;
+    if (!s.found) return over_budget(pass, n, budget, s.smallest);
+    return FLP_OK;
+  }
+  if (pass == FLP_PASS_FORWARD) {
+    FLP_TRY(build_forward(p, n, out));
+  } else {
+    put_rows(out, n);
+    out->chunks = 1;
+    out->launches = 2; /* prepare, merge */
+  }
+  out->smallest_bytes = out->bytes;
+  return out->bytes > budget ? over_budget(pass, n, budget, out->bytes) : FLP_OK;
+}
+
+void flp_planner_describe(const flp_planner *p, const flp_scheme *s, int64_t n, flp_layout *out) {
+  *out = (flp_layout)FLP_LAYOUT_INIT;
+  out->mode = s->mode;
+  out->chunk_rows = s->chunk_rows;
+  out->chunk_vocab = s->chunk_vocab;
+  out->chunks = s->chunks;
+  out->products = s->products;
+  out->launches = s->launches;
+  out->bytes = s->bytes;
+  out->smallest_bytes = s->smallest_bytes;
+  out->flops = 2.0 * (double)s->products * (double)n * (double)p->spec.hidden * (double)p->spec.vocab;
+}

@@ -1,0 +1,83 @@
+/* planner.h: how one pass lays out its workspace and orders its matrix products; pure functions, no driver.
+ *
+ * Invariants: the candidates depend on the planner and n, never on the budget, and the cheapest that fits is picked
+ * with ties broken by bytes and then by order. So a larger budget never gives a dearer layout, and picking again with
+ * the bytes of a picked layout as the budget gives that layout: a query and the execute that follows it agree.
+ * A layout holds for every vocab_valid <= V. */
+#ifndef FLP_PLANNER_H
+#define FLP_PLANNER_H
+
+#include "flp.h"
+
+typedef struct flp_planner {
+  flp_spec spec;                       /* resolved */
+  int64_t forward_rows, unit_columns;  /* tile of forward: rows of a band, columns of a unit */
+  int64_t dz_rows, dz_columns;         /* tile of dz */
+  int64_t hidden_rows, hidden_columns; /* tile of grad_hidden, over active rows x D */
+  int64_t weight_rows, weight_columns; /* tile of grad_weight, over vocab columns x D */
+  int64_t chunk_rows, chunk_vocab;     /* explicit chunk sizes, 0 for the planner's choice */
+  int multiprocessors;
+  double flop_rate; /* flop/s of one multiprocessor in the main loops */
+  double bandwidth; /* bytes/s of device memory */
+} flp_planner;
+
+/* Workspace arrays; each starts 256-byte aligned. */
+typedef enum flp_region {
+  FLP_REGION_ROW_CLASS,
+  FLP_REGION_INDEX,
+  FLP_REGION_LOCAL_TARGET,
+  FLP_REGION_SCALE,
+  FLP_REGION_COUNT,
+  FLP_REGION_ZY,     /* forward */
+  FLP_REGION_PART,   /* forward */
+  FLP_REGION_RECORD, /* backward from here on */
+  FLP_REGION_BOUND,
+  FLP_REGION_SCALE_PAIR, /* fp16 */
+  FLP_REGION_DZ,
+  FLP_REGION_BIAS_PART,
+  FLP_REGION_HIDDEN_ACC,
+  FLP_REGION_WEIGHT_ACC,
+  FLP_REGION_BIAS_ACC,
+  FLP_REGION_COUNT_OF
+} flp_region;
+
+typedef struct flp_scheme {
+  flp_mode mode;
+  int64_t chunk_rows, chunk_vocab; /* as in flp_layout */
+  int64_t chunks;
+  int32_t products, launches;
+  uint64_t bytes;
+  uint64_t smallest_bytes;
+  double seconds; /* of the cost model; compares layouts, predicts nothing */
+  uint64_t offset[FLP_REGION_COUNT_OF], size[FLP_REGION_COUNT_OF]; /* size 0: the layout has no such array */
+} flp_scheme;
+
+/* Picks the cheapest layout of at most budget bytes.
+ * soft:  1 for a query, where explicit chunk sizes override the budget; 0 where the bytes are all there is
+ * error: BUDGET naming the smallest budget that would do, which is in out->smallest_bytes too; UNSUPPORTED if no grid can hold the launch */
+flp_status flp_planner_pick(const flp_planner *planner, flp_pass pass, int64_t n, uint64_t budget, int soft,
+                            flp_scheme *out);
+
+/* The public view of a scheme. */
+void flp_planner_describe(const flp_planner *planner, const flp_scheme *scheme, int64_t n, flp_layout *out);
+
+/* Elements between two rows of a dz chunk of that many columns. */
+int64_t flp_planner_dz_stride(int64_t columns);
+
+/* ceil(a / b) for a >= 0, b > 0. */
+int64_t flp_ceil_div(int64_t a, int64_t b);
+
+/* ---- planner_cost.c: the cost model ---- */
+
+/* Seconds of the dz chunks of chunk_rows x chunk_vocab that cover n x V, and of the products that grads asks for made
+ * from each. */
+double flp_planner_chunks_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows, int64_t chunk_vocab,
+                               uint32_t grads);
+
+/* Seconds of one forward pass. */
+double flp_planner_forward_cost(const flp_planner *planner, int64_t n);
+
+/* 1 if every grid of a chunk of rows x columns has at most 2^31 - 1 CTAs. */
+int flp_planner_grids_fit(const flp_planner *planner, int64_t rows, int64_t columns);
+
+#endif

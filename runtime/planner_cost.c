@@ -1,0 +1,87 @@
+/* planner_cost.c: what a layout costs in seconds, from tiles, waves and bytes.
+ *
+ * A product of M x N x K runs ceil(tiles / multiprocessors) waves of one tile a multiprocessor, so padding and the last
+ * partial wave count as work; it is never faster than its operands come from memory. Chunks add their launches. */
+#include "planner.h"
+
+/* One launch with its ramp-up and drain, from the gap between dependent kernels on one stream of a Hopper card. */
+static const double launch_seconds = 4e-6;
+
+int64_t flp_ceil_div(int64_t a, int64_t b) {
+  return a / b + (a % b != 0);
+}
+
+typedef struct product {
+  int64_t m, n, k;
+  int64_t tile_m, tile_n;
+} product;
+
+static double element_bytes(const flp_planner *p) {
+  return p->spec.dtype == FLP_DTYPE_FP32 ? 4.0 : 2.0;
+}
+
+static double product_cost(const flp_planner *p, const product *x) {
+  int64_t tiles = flp_ceil_div(x->m, x->tile_m) * flp_ceil_div(x->n, x->tile_n);
+  int64_t waves = flp_ceil_div(tiles, p->multiprocessors);
+  double compute = (double)waves * 2.0 * (double)x->tile_m * (double)x->tile_n * (double)x->k / p->flop_rate;
+  double m = (double)x->m, n = (double)x->n, k = (double)x->k;
+  double memory = (m * k + n * k + m * n) * element_bytes(p) / p->bandwidth;
+  return (compute > memory ? compute : memory) + launch_seconds;
+}
+
+static product dz_of(const flp_planner *p, int64_t rows, int64_t columns) {
+  return (product){rows, columns, p->spec.hidden, p->dz_rows, p->dz_columns};
+}
+
+static product grad_hidden_of(const flp_planner *p, int64_t rows, int64_t columns) {
+  return (product){rows, p->spec.hidden, columns, p->hidden_rows, p->hidden_columns};
+}
+
+static product grad_weight_of(const flp_planner *p, int64_t rows, int64_t columns) {
+  return (product){columns, p->spec.hidden, rows, p->weight_rows, p->weight_columns};
+}
+
+static double chunk_cost(const flp_planner *p, int64_t rows, int64_t columns, uint32_t grads) {
+  if (rows == 0 || columns == 0) return 0;
+  product dz = dz_of(p, rows, columns);
+  double seconds = product_cost(p, &dz);
+  if (grads & FLP_GRAD_HIDDEN) {
+    product x = grad_hidden_of(p, rows, columns);
+    seconds += product_cost(p, &x);
+  }
+  if (grads & FLP_GRAD_WEIGHT) {
+    product x = grad_weight_of(p, rows, columns);
+    seconds += product_cost(p, &x);
+  }
+  if (grads & FLP_GRAD_BIAS) seconds += launch_seconds;
+  return seconds;
+}
+
+double flp_planner_chunks_cost(const flp_planner *p, int64_t n, int64_t chunk_rows, int64_t chunk_vocab,
+                               uint32_t grads) {
+  int64_t full_rows = n / chunk_rows, last_rows = n % chunk_rows;
+  int64_t full_columns = p->spec.vocab / chunk_vocab, last_columns = p->spec.vocab % chunk_vocab;
+  double row_of_chunks = (double)full_columns * chunk_cost(p, chunk_rows, chunk_vocab, grads) +
+                         chunk_cost(p, chunk_rows, last_columns, grads);
+  double last_row = (double)full_columns * chunk_cost(p, last_rows, chunk_vocab, grads) +
+                    chunk_cost(p, last_rows, last_columns, grads);
+  return (double)full_rows * row_of_chunks + last_row;
+}
+
+double flp_planner_forward_cost(const flp_planner *p, int64_t n) {
+  product x = {n, p->spec.vocab, p->spec.hidden, p->forward_rows, p->unit_columns};
+  return product_cost(p, &x) + 2 * launch_seconds;
+}
+
+static int grid_fits(const product *x) {
+  int64_t tiles = 0;
+  return !__builtin_mul_overflow(flp_ceil_div(x->m, x->tile_m), flp_ceil_div(x->n, x->tile_n), &tiles) &&
+         tiles <= INT32_MAX;
+}
+
+int flp_planner_grids_fit(const flp_planner *p, int64_t rows, int64_t columns) {
+  product dz = dz_of(p, rows, columns);
+  product hidden = grad_hidden_of(p, rows, columns), weight = grad_weight_of(p, rows, columns);
+  return grid_fits(&dz) && (!(p->spec.grads & FLP_GRAD_HIDDEN) || grid_fits(&hidden)) &&
+         (!(p->spec.grads & FLP_GRAD_WEIGHT) || grid_fits(&weight));
+}
