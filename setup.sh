@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# Sets up a Debian 12 machine, builds, then runs the main job or every test. See --help.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+readonly PTXAS_PACKAGE=nvidia-cuda-nvcc==13.0.88 # the first release that knows every target that is tested
+readonly RUN_PACKAGES=(gcc libc6-dev libstdc++-12-dev cmake ninja-build pkg-config lld llvm-19-dev libzstd-dev zlib1g-dev
+  libedit-dev libxml2-dev libcurl4-openssl-dev liblua5.4-dev libsodium-dev libjansson-dev libopenblas0-pthread)
+readonly TEST_PACKAGES=(libcriterion-dev libopenblas-dev python3 python3-pytest python3-numpy python3-torch python3-venv)
+
+usage() {
+  cat <<'EOF'
+usage: ./setup.sh run    set up, build, then generate the kernels of a 151936 x 4096 bf16 head and score a batch on it
+       ./setup.sh test   set up, build, then run every test
+
+From a bare Debian 12 machine (root, package registries reachable). What is there already is not installed again.
+ptxas 13.0 or newer checks the generated PTX: taken from FLP_PTXAS, PATH or CUDA_HOME, else fetched from PyPI into the
+build folder. With FLP_REQUIRE_PTXAS=1 its absence is an error instead of skipped tests.
+
+exit: 0 done; 1 a step or a test failed; 2 wrong usage, or a system that this script does not set up
+EOF
+}
+
+say() { printf '== %s\n' "$*"; }
+
+needs() {
+  printf 'setup.sh: %s\n' "$1" >&2
+  printf 'Needed: Debian 12 with these packages (llvm-19-dev 19.1, CMake 3.25, gcc 12):\n  %s\n' "${packages[*]}" >&2
+  printf 'On another system install their equivalents, then: cmake --preset release && cmake --build --preset release\n' >&2
+  exit 2
+}
+
+check_system() {
+  local id="" version=""
+  if [[ -r /etc/os-release ]]; then
+    id=$(. /etc/os-release && printf '%s' "${ID:-}")
+    version=$(. /etc/os-release && printf '%s' "${VERSION_ID:-}")
+  fi
+  [[ $id == debian && $version == 12 ]] || needs "this is ${id:-an unknown system} ${version}, not Debian 12"
+}
+
+install_packages() {
+  local missing=() package
+  for package in "${packages[@]}"; do
+    [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")
+  done
+  ((${#missing[@]})) || return 0
+  ((EUID == 0)) || needs "packages are missing (${missing[*]}) and only root can install them"
+  say "installing ${missing[*]}"
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# True if $1 runs and is ptxas 13.0 or newer.
+is_new_ptxas() {
+  local release
+  release=$("$1" --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\..*/\1/p') || return 1
+  [[ -n $release ]] && ((release >= 13))
+}
+
+# Sets FLP_PTXAS, to "" if there is none.
+find_ptxas() {
+  local folder=$PWD/build/ptxas candidate
+  local fetched=$folder/nvidia/cu13/bin/ptxas
+  for candidate in "${FLP_PTXAS:-}" "$(command -v ptxas || true)" "${CUDA_HOME:-/usr/local/cuda}/bin/ptxas" "$fetched"; do
+    if [[ -n $candidate ]] && is_new_ptxas "$candidate"; then
+      export FLP_PTXAS=$candidate
+      return
+    fi
+  done
+  say "fetching ptxas ($PTXAS_PACKAGE)"
+  if /usr/bin/python3 -m venv build/venv &&
+    build/venv/bin/pip install --quiet --no-deps --target "$folder" "$PTXAS_PACKAGE" && is_new_ptxas "$fetched"; then
+    export FLP_PTXAS=$fetched
+    return
+  fi
+  export FLP_PTXAS=""
+  [[ ${FLP_REQUIRE_PTXAS:-0} != 1 ]] || { say "no ptxas >= 13.0"; exit 1; }
+  say "no ptxas >= 13.0: tests that assemble PTX are skipped and counted"
+}
+
+# Configures and builds preset $1; the rest are options for CMake.
+build() {
+  local preset=$1 log=build/configure-$1.log
+  mkdir -p build
+  cmake --preset "$@" >"$log" 2>&1 || { cat "$log"; exit 1; }
+  cmake --build --preset "$preset"
+}
+
+run_job() {
+  build release -DBUILD_TESTING=OFF
+  say "kernels of a 151936 x 4096 bf16 head, sm_80"
+  build/release/bin/flpgen gen --vocab 151936 --hidden 4096 --dtype bf16 --arch sm_80 --out build/release/kernels
+  say "256 rows, a third masked, against the full-size head"
+  build/release/bin/flpgen run --demo
+}
+
+# Runs the tests of preset $1 that have label $2; failures are counted by summary.py.
+run_preset() {
+  local results=build/$1/tests/results
+  rm -rf "$results" && mkdir -p "$results"
+  ctest --preset "$1" -L "$2" --output-junit tests/results/ctest.xml -j "$(nproc)" || true
+}
+
+run_tests() {
+  find_ptxas
+  build release -DBUILD_TESTING=ON -DFLP_PTXAS="$FLP_PTXAS"
+  build asan
+  run_preset release 'unit|script'
+  run_preset asan unit
+  /usr/bin/python3 tests/summary.py build/release/tests/results build/asan/tests/results
+}
+
+main() {
+  case "${1:-}" in
+    run) packages=("${RUN_PACKAGES[@]}") ;;
+    test) packages=("${RUN_PACKAGES[@]}" "${TEST_PACKAGES[@]}") ;;
+    -h | --help) usage; exit 0 ;;
+    *) usage >&2; exit 2 ;;
+  esac
+  (($# == 1)) || { usage >&2; exit 2; }
+  check_system
+  install_packages
+  if [[ $1 == run ]]; then run_job; else run_tests; fi
+}
+
+main "$@"
