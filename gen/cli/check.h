@@ -1,0 +1,187 @@
+/* check.h: the parts of `flpgen check`, divided by the file that implements them.
+ *
+ * A case says what to compute, a problem holds its data on the host, a run executes it on one rung and gives a result;
+ * findings are what comparing a result with the oracle has shown. */
+#ifndef FLPGEN_CLI_CHECK_H
+#define FLPGEN_CLI_CHECK_H
+
+#include "common.h"
+#include "device.h"
+#include "oracle.h"
+
+/* ---- check_cases.c: what is computed ---- */
+
+/* Patterns of scores. */
+typedef enum check_fill {
+  CHECK_FILL_RANDOM,   /* scores of a spread of about 3 */
+  CHECK_FILL_EXACT,    /* multiples of 1/8: every product and sum is exact in fp32 */
+  CHECK_FILL_SHIFTED,  /* random, all scores near 10^4 */
+  CHECK_FILL_EQUAL,    /* all scores of a row equal */
+  CHECK_FILL_ONE_HOT,  /* one column 128 above all others */
+  CHECK_FILL_NEGATIVE, /* random, all scores near -16384 */
+  CHECK_FILL_HOLES,    /* bias -inf on a quarter of the columns in a block and on every third */
+  CHECK_FILL_ALL_HOLES /* bias -inf everywhere */
+} check_fill;
+
+/* Patterns of rows. */
+typedef enum check_rows {
+  CHECK_ROWS_ALL,
+  CHECK_ROWS_MASKED,   /* every third has the ignore index */
+  CHECK_ROWS_LIST,     /* a row list, unordered, with repeats and two ids that are no row */
+  CHECK_ROWS_BAD,      /* targets out of range and, if per row, temperatures <= 0, NaN and infinite */
+  CHECK_ROWS_NAN,      /* NaN and Inf in hidden rows */
+  CHECK_ROWS_IDLE,     /* every second row without upstream gradient */
+  CHECK_ROWS_LAST_TILE /* every target among the last columns */
+} check_rows;
+
+typedef struct check_case {
+  const char *name;
+  flp_spec spec; /* vocab: of all shards together */
+  int64_t n;
+  check_fill fill;
+  check_rows rows;
+  double temperature, scale; /* per row: from 1/temperature to temperature */
+  int shards;                /* 1: the whole head in one call */
+  int64_t padding;           /* elements between rows of every matrix */
+  int64_t chunk_rows, chunk_vocab;
+  uint64_t seed;
+} check_case;
+
+typedef struct check_list {
+  check_case *cases; /* owned */
+  int count, capacity;
+  int incomplete; /* memory ran out */
+} check_list;
+
+typedef enum check_set { CHECK_SET_QUICK, CHECK_SET_ALL, CHECK_SET_LARGE, CHECK_SET_GIVEN } check_set;
+
+/* Lists the cases of a set. given: spec, rows, temperature, scale and seed of CHECK_SET_GIVEN. error: MEMORY */
+flp_status check_list_create(check_set set, const check_case *given, check_list *out);
+void check_list_clear(check_list *list);
+/* A case with everything at its default. */
+check_case check_case_default(flp_dtype dtype, int64_t n, int64_t vocab, int64_t hidden);
+
+/* ---- check_data.c: problems ---- */
+
+enum { CHECK_ACTIVE = 0, CHECK_LEFT_OUT = 1, CHECK_BAD = 2 };
+
+typedef struct check_problem {
+  check_case c;                      /* spec resolved */
+  int64_t shard_vocab, padded_vocab; /* rows of one shard's weight, of all shards' */
+  int64_t stride;                    /* of every matrix */
+  size_t shift;                      /* bytes from a 256-byte boundary to the base of every array of dtype */
+  void *hidden, *weight, *bias;      /* rows of padding hold NaN */
+  void *target;                      /* (n) target dtype */
+  float *temperature_rows, *grad_logprob, *grad_entropy; /* (n) */
+  float *weight_base; /* (padded vocab, stride) what grad_weight starts from, or NULL */
+  int32_t *rows;
+  int64_t row_count;
+  int has_bad; /* a bad row or row id */
+
+  /* the oracle's view */
+  uint8_t *forward_class, *backward_class; /* (n) CHECK_* */
+  int64_t *target_id;
+  double *temperature, *g, *e; /* (n) */
+  oracle_problem oracle;
+} check_problem;
+
+/* error: MEMORY; ARGUMENT if the case's spec is not accepted */
+flp_status check_problem_create(const check_case *c, check_problem *out);
+void check_problem_clear(check_problem *problem);
+/* Reorders rows: new row i is old row order[i], for i < n. error: MEMORY */
+flp_status check_problem_permute(check_problem *problem, const int64_t *order, int64_t n);
+
+/* ---- check_run.c: execution ---- */
+
+typedef struct check_how {
+  flp_rung rung;
+  int ordinal;           /* CUDA device; the eager rung runs on the host */
+  uint64_t budget_bytes; /* 0: the default */
+  int threads;           /* of the eager rung, 0 = all */
+} check_how;
+
+typedef struct check_result {
+  float *logprob, *entropy, *stats; /* (n), (n), (n,4); entropy NULL if not asked for */
+  void *grad_hidden;                /* (shards, n, stride) */
+  void *grad_weight;                /* (padded vocab, stride) */
+  void *grad_bias;                  /* (padded vocab) */
+  int data_error;                   /* flp_plan_check reported bad rows */
+  const char *overrun;              /* a buffer that was written outside its rows, or NULL */
+} check_result;
+
+/* Uploads, poisons outputs and workspace, runs forward (or shards and combine) and backward, downloads.
+ * error: UNAVAILABLE if this rung is not offered here; any of flp_plan_create and flp_execute */
+flp_status check_run(const check_problem *problem, const check_how *how, check_result *out);
+void check_result_clear(check_result *result);
+
+/* ---- check_metrics.c: how far off ---- */
+
+typedef struct check_metric {
+  double max_ulp; /* largest error in units of the row's ulp; -1 where it does not apply */
+  double rel_l2, cosine;
+  double bound; /* of max_ulp at the worst row, or of rel_l2; 0 for bit identity */
+  int pass;
+} check_metric;
+
+/* Per-row numbers: error in ulps against an allowance each. A wanted NaN or infinity must be met exactly.
+ * unit: value of one ulp; allowed: in the values' unit */
+check_metric check_metric_rows(const float *got, const double *wanted, const double *unit, const double *allowed,
+                               int64_t count);
+/* Gradients: relative L2 at most factor times the yardstick's, plus floor. Where NaN is wanted only NaN will do.
+ * A yardstick of its own NaN is left out of its error. */
+check_metric check_metric_gradient(const double *got, const double *wanted, const double *yardstick, int64_t count,
+                                   double factor, double floor);
+/* Bit identity of two arrays; max_ulp is the number of bytes that differ. */
+check_metric check_metric_bits(const void *a, const void *b, size_t bytes);
+/* One unit in the last place of an fp32 number of this magnitude. */
+double check_ulp(double magnitude);
+
+/* ---- check_report.c: findings ---- */
+
+typedef struct check_finding {
+  char name[48], shape[48], options[112];
+  const char *rung, *dtype, *output; /* borrowed, static */
+  check_metric metric;
+  char note[240]; /* why it failed, where a number does not say */
+} check_finding;
+
+typedef struct check_report {
+  check_finding *findings; /* owned */
+  int64_t count, capacity, failed;
+  int incomplete;
+  char device[128];
+  int driver_version;
+  char offered[256]; /* rungs that ran, and why the others did not */
+} check_report;
+
+void check_report_add(check_report *report, const check_case *c, flp_rung rung, const char *output, check_metric metric,
+                      const char *note);
+/* Prints a table; one line per finding, or only failures and a summary. */
+void check_report_print(const check_report *report, int every);
+/* Writes the record. path: "-" for stdout. error: IO, MEMORY */
+flp_status check_report_write(const check_report *report, const char *path, const char *command);
+void check_report_clear(check_report *report);
+
+/* ---- check_compare.c, check_bits.c: the checks ---- */
+
+/* What the oracle says of a problem, made once for all rungs. */
+typedef struct check_truth {
+  int64_t *rows, *columns; /* sampled: active rows in forward, columns */
+  int64_t row_count, column_count;
+  oracle_row *row_truth; /* of rows */
+  int64_t *work;         /* rows active in backward */
+  int64_t work_count;
+  oracle_row *work_truth; /* of work; NULL if too many: then taken from the stats under test */
+} check_truth;
+
+/* error: MEMORY */
+flp_status check_truth_create(const check_problem *problem, check_truth *out);
+void check_truth_clear(check_truth *truth);
+/* Compares every output of a result; adds findings. error: MEMORY */
+flp_status check_compare(const check_problem *problem, const check_truth *truth, const check_result *result,
+                         flp_rung rung, check_report *report);
+/* Bit identity of logprob and entropy over repeats, row order, N, budget and gradients, and of gradients over repeats.
+ * error: as check_run */
+flp_status check_bits(flp_dtype dtype, const check_how *how, check_report *report);
+
+#endif

@@ -1,0 +1,360 @@
+/* check_compare.c: a result against the oracle, output by output, with the bounds of the contract.
+ *
+ * logprob:  4 ulp of max(|t_y - m|, |logprob|, 1), and, unless every product is exact, ulp(max |t|) and the worst error
+ *           of a score in an ordinary product that accumulates in fp32; twice that for fp32 operands, whose ordinary
+ *           product rounds without bias, so that the target's score and the sum may err apart.
+ * entropy:  the same, where an error of the scores counts spread times if that is more than 1.
+ * gradients: relative L2 at most 1.5 times (fp32: twice) that of the yardstick, plus a floor.
+ * Exact products still meet rounding when t = z·log2(e)/T is formed; below |t| = 4 that is inside the 4 ulp. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../runtime/half.h"
+#include "check.h"
+
+/* Above this many multiplications the oracle samples. unit: rows x columns x depth */
+static const double WHOLE_GRADIENTS = 2e9, WHOLE_ROWS = 2e11;
+enum { SAMPLE_ROWS = 16, SAMPLE_COLUMNS = 24 };
+static const double EXACT_LIMIT = 4;
+static const double LN_2 = 0.69314718055994530942;
+
+/* ---- truth ---- */
+
+static int64_t *list_class(const uint8_t *classes, int64_t n, int64_t *count) {
+  int64_t *list = malloc(((size_t)n + 1) * sizeof *list);
+  *count = 0;
+  for (int64_t row = 0; list && row < n; row++)
+    if (classes[row] == CHECK_ACTIVE) list[(*count)++] = row;
+  return list;
+}
+
+/* Keeps `most` entries, evenly spread, first and last among them. */
+static void thin(int64_t *list, int64_t *count, int64_t most) {
+  if (*count <= most) return;
+  for (int64_t i = 0; i < most; i++) list[i] = list[i * (*count - 1) / (most - 1)];
+  *count = most;
+}
+
+static int by_value(const void *a, const void *b) {
+  int64_t left = *(const int64_t *)a, right = *(const int64_t *)b;
+  return (left > right) - (left < right);
+}
+
+/* All columns, or a spread of them with the targets of a few rows. */
+static int64_t *list_columns(const check_problem *problem, const int64_t *work, int64_t work_count, int sampled,
+                             int64_t *count) {
+  int64_t vocab = problem->c.spec.vocab;
+  int64_t *list = malloc(((size_t)vocab + SAMPLE_COLUMNS) * sizeof *list);
+  if (!list) return NULL;
+  for (int64_t v = 0; v < vocab; v++) list[v] = v;
+  *count = vocab;
+  if (!sampled) return list;
+  thin(list, count, SAMPLE_COLUMNS / 2);
+  for (int64_t i = 0; i < SAMPLE_COLUMNS / 2 && i < work_count; i++)
+    list[(*count)++] = problem->target_id[work[i * work_count / (SAMPLE_COLUMNS / 2)]];
+  qsort(list, (size_t)*count, sizeof *list, by_value);
+  int64_t unique = 0;
+  for (int64_t i = 0; i < *count; i++)
+    if (i == 0 || list[i] != list[i - 1]) list[unique++] = list[i];
+  *count = unique;
+  return list;
+}
+
+static flp_status evaluate(const check_problem *problem, const int64_t *rows, int64_t count, oracle_row **out) {
+  *out = malloc(((size_t)count + 1) * sizeof **out);
+  if (!*out) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the oracle");
+  return oracle_forward(&problem->oracle, rows, count, *out);
+}
+
+flp_status check_truth_create(const check_problem *problem, check_truth *out) {
+  const flp_spec *spec = &problem->c.spec;
+  *out = (check_truth){0};
+  out->rows = list_class(problem->forward_class, problem->c.n, &out->row_count);
+  out->work = list_class(problem->backward_class, problem->c.n, &out->work_count);
+  double size = (double)out->row_count * (double)spec->vocab * (double)spec->hidden;
+  if (out->work)
+    out->columns = list_columns(problem, out->work, out->work_count, size > WHOLE_GRADIENTS, &out->column_count);
+  if (!out->rows || !out->work || !out->columns) {
+    check_truth_clear(out);
+    return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the oracle");
+  }
+  flp_status status = FLP_OK;
+  int needs_all_rows = (spec->grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS)) != 0 && size <= WHOLE_ROWS;
+  if (needs_all_rows) status = evaluate(problem, out->work, out->work_count, &out->work_truth);
+  if (size > WHOLE_GRADIENTS) thin(out->rows, &out->row_count, SAMPLE_ROWS);
+  if (status == FLP_OK) status = evaluate(problem, out->rows, out->row_count, &out->row_truth);
+  if (status != FLP_OK) check_truth_clear(out);
+  return status;
+}
+
+void check_truth_clear(check_truth *truth) {
+  void *const blocks[] = {truth->rows, truth->columns, truth->row_truth, truth->work, truth->work_truth};
+  for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) free(blocks[i]);
+  *truth = (check_truth){0};
+}
+
+/* ---- forward ---- */
+
+typedef struct compare_state {
+  const check_problem *problem;
+  const check_truth *truth;
+  const check_result *result;
+  flp_rung rung;
+  check_report *report;
+} compare_state;
+
+static void add(const compare_state *s, const char *output, check_metric metric, const char *note) {
+  check_report_add(s->report, &s->problem->c, s->rung, output, metric, note);
+}
+
+/* Allowance beyond the 4 ulp, from the rounding of scores. */
+static double score_allowance(flp_dtype dtype, const oracle_row *row) {
+  if (row->product_error == 0 && row->largest <= EXACT_LIMIT) return 0;
+  return check_ulp(row->largest) + (dtype == FLP_DTYPE_FP32 ? 2 : 1) * row->product_error;
+}
+
+typedef struct row_arrays {
+  float *got;
+  double *wanted, *unit, *allowed;
+  int64_t count;
+} row_arrays;
+
+static int rows_allocate(row_arrays *a, int64_t n) {
+  size_t count = (size_t)n + 1;
+  *a = (row_arrays){malloc(count * sizeof(float)), malloc(count * sizeof(double)), malloc(count * sizeof(double)),
+                    malloc(count * sizeof(double)), 0};
+  return a->got && a->wanted && a->unit && a->allowed;
+}
+
+static void rows_free(row_arrays *a) {
+  free(a->got);
+  free(a->wanted);
+  free(a->unit);
+  free(a->allowed);
+}
+
+static void rows_add(row_arrays *a, float got, double wanted, double unit, double allowed) {
+  a->got[a->count] = got;
+  a->wanted[a->count] = wanted;
+  a->unit[a->count] = unit;
+  a->allowed[a->count++] = allowed;
+}
+
+/* Sampled active rows, and every row that is left out or bad. */
+static void collect_rows(const compare_state *s, const float *values, int entropy, row_arrays *a) {
+  for (int64_t i = 0; i < s->truth->row_count; i++) {
+    const oracle_row *row = &s->truth->row_truth[i];
+    double target_distance = row->logprob + row->log_sum;
+    double size = entropy ? fmax(row->entropy, row->log_sum) : fmax(fabs(target_distance), fabs(row->logprob));
+    double unit = check_ulp(fmax(isfinite(size) ? size : 1, 1));
+    double factor = entropy ? fmax(row->spread, 1) : 1;
+    rows_add(a, values[s->truth->rows[i]], entropy ? row->entropy : row->logprob, unit,
+             4 * unit + factor * score_allowance(s->problem->c.spec.dtype, row));
+  }
+  for (int64_t row = 0; row < s->problem->c.n; row++)
+    if (s->problem->forward_class[row] != CHECK_ACTIVE)
+      rows_add(a, values[row], s->problem->forward_class[row] == CHECK_BAD ? NAN : 0, check_ulp(1), 0);
+}
+
+static flp_status compare_rows(const compare_state *s, const char *output, const float *values, int entropy) {
+  if (!values) return FLP_OK;
+  row_arrays a;
+  flp_status status = FLP_OK;
+  if (rows_allocate(&a, s->problem->c.n)) {
+    collect_rows(s, values, entropy, &a);
+    check_metric metric = check_metric_rows(a.got, a.wanted, a.unit, a.allowed, a.count);
+    const char *note = NULL;
+    for (int64_t row = 0; !entropy && row < s->problem->c.n; row++)
+      if (values[row] > 0) note = "a logprob is above 0";
+    if (note) metric.pass = 0;
+    add(s, output, metric, note);
+  } else {
+    status = flp_fail(FLP_ERROR_MEMORY, "out of host memory");
+  }
+  rows_free(&a);
+  return status;
+}
+
+/* ---- gradients ---- */
+
+static double element(flp_dtype dtype, const void *base, int64_t index) {
+  float value;
+  flp_half_widen(dtype, (const char *)base + index * flp_half_bytes(dtype), 1, &value);
+  return (double)value;
+}
+
+/* How much worse than the yardstick a gradient may be, and what exact yardsticks leave for rounding of another order:
+ * an eighth of the dtype's own rounding. */
+static double factor_of(flp_dtype dtype) {
+  return dtype == FLP_DTYPE_FP32 ? 2 : 1.5;
+}
+
+static double floor_of(flp_dtype dtype) {
+  return dtype == FLP_DTYPE_BF16 ? 0x1p-12 : dtype == FLP_DTYPE_FP16 ? 0x1p-15 : 0x1p-20;
+}
+
+/* dh of a row: the shards' own sum. */
+static double hidden_element(const compare_state *s, int64_t row, int64_t d) {
+  const check_problem *p = s->problem;
+  double sum = 0;
+  for (int64_t shard = 0; shard < p->c.shards; shard++)
+    sum += element(p->c.spec.grad_hidden_dtype, s->result->grad_hidden, (shard * p->c.n + row) * p->stride + d);
+  return sum;
+}
+
+/* Rows without work hold zeros, bad ones NaN. */
+static const char *check_idle_rows(const compare_state *s) {
+  for (int64_t row = 0; row < s->problem->c.n; row++)
+    for (int64_t d = 0; s->problem->backward_class[row] != CHECK_ACTIVE && d < s->problem->c.spec.hidden; d++) {
+      double value = hidden_element(s, row, d);
+      if (s->problem->backward_class[row] == CHECK_BAD && !isnan(value)) return "a bad row has a gradient but NaN";
+      if (s->problem->backward_class[row] == CHECK_LEFT_OUT && value != 0) return "a row without work is not 0";
+    }
+  return NULL;
+}
+
+static flp_status allocate_doubles(int64_t count, int arrays, double **out) {
+  *out = malloc(((size_t)count * (size_t)arrays + 1) * sizeof **out);
+  return *out ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of host memory for gradients");
+}
+
+/* Rows that the oracle has evaluated and that have work in backward. */
+static int64_t rows_with_work(const compare_state *s, int64_t *rows, oracle_row *truth) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < s->truth->row_count; i++) {
+    if (s->problem->backward_class[s->truth->rows[i]] != CHECK_ACTIVE) continue;
+    rows[count] = s->truth->rows[i];
+    truth[count++] = s->truth->row_truth[i];
+  }
+  return count;
+}
+
+static flp_status compare_hidden_rows(const compare_state *s, const int64_t *rows, const oracle_row *truth,
+                                      int64_t count) {
+  const flp_spec *spec = &s->problem->c.spec;
+  int64_t depth = spec->hidden, total = count * depth;
+  double *exact;
+  FLP_TRY(allocate_doubles(total, 3, &exact));
+  double *yardstick = exact + total, *got = yardstick + total;
+  flp_status status = oracle_grad_hidden(&s->problem->oracle, rows, truth, count, exact, yardstick);
+  for (int64_t i = 0; i < total; i++) {
+    got[i] = hidden_element(s, rows[i / depth], i % depth);
+    yardstick[i] = oracle_round(spec->grad_hidden_dtype, yardstick[i]);
+  }
+  check_metric metric =
+      check_metric_gradient(got, exact, yardstick, total, factor_of(spec->dtype), floor_of(spec->dtype));
+  const char *note = check_idle_rows(s);
+  if (note) metric.pass = 0;
+  if (status == FLP_OK) add(s, "grad_hidden", metric, note);
+  free(exact);
+  return status;
+}
+
+static flp_status compare_hidden(const compare_state *s) {
+  if (!s->result->grad_hidden) return FLP_OK;
+  size_t most = (size_t)s->truth->row_count + 1;
+  int64_t *rows = malloc(most * sizeof *rows);
+  oracle_row *truth = malloc(most * sizeof *truth);
+  flp_status status = flp_fail(FLP_ERROR_MEMORY, "out of host memory");
+  if (rows && truth) status = compare_hidden_rows(s, rows, truth, rows_with_work(s, rows, truth));
+  free(rows);
+  free(truth);
+  return status;
+}
+
+/* Stats of all rows with work: the oracle's, or, where there are too many, those under test, whose sampled rows have
+ * been compared already. */
+static flp_status work_stats(const compare_state *s, oracle_row **out) {
+  *out = malloc(((size_t)s->truth->work_count + 1) * sizeof **out);
+  if (!*out) return flp_fail(FLP_ERROR_MEMORY, "out of host memory");
+  for (int64_t i = 0; i < s->truth->work_count; i++) {
+    if (s->truth->work_truth) {
+      (*out)[i] = s->truth->work_truth[i];
+      continue;
+    }
+    const float *stats = s->result->stats + 4 * s->truth->work[i];
+    (*out)[i] = (oracle_row){.maximum = LN_2 * (double)stats[0],
+                             .log_sum = LN_2 * (double)stats[1],
+                             .entropy = (double)stats[3],
+                             .yardstick_entropy = (double)stats[3],
+                             .yardstick_reference = LN_2 * ((double)stats[0] + (double)stats[1])};
+  }
+  return FLP_OK;
+}
+
+/* What an output started from; an accumulated sum is compared, and the yardstick rounded, with it. */
+static double weight_base(const compare_state *s, int64_t index) {
+  return s->problem->weight_base ? (double)s->problem->weight_base[index] : 0;
+}
+
+static void compare_weight(const compare_state *s, double *exact, double *yardstick, double *got) {
+  const flp_spec *spec = &s->problem->c.spec;
+  int64_t depth = spec->hidden, total = s->truth->column_count * depth;
+  for (int64_t i = 0; i < total; i++) {
+    int64_t index = s->truth->columns[i / depth] * s->problem->stride + i % depth;
+    double base = weight_base(s, index);
+    got[i] = element(spec->grad_weight_dtype, s->result->grad_weight, index) - base;
+    yardstick[i] = oracle_round(spec->grad_weight_dtype, base + yardstick[i]) - base;
+  }
+  add(s, "grad_weight",
+      check_metric_gradient(got, exact, yardstick, total, factor_of(spec->dtype), floor_of(spec->dtype)), NULL);
+}
+
+static void compare_bias(const compare_state *s, double *exact, double *yardstick, double *got) {
+  const flp_spec *spec = &s->problem->c.spec;
+  for (int64_t i = 0; i < s->truth->column_count; i++) {
+    got[i] = element(spec->dtype, s->result->grad_bias, s->truth->columns[i]);
+    yardstick[i] = oracle_round(spec->dtype, yardstick[i]);
+  }
+  add(s, "grad_bias",
+      check_metric_gradient(got, exact, yardstick, s->truth->column_count, factor_of(spec->dtype),
+                            floor_of(spec->dtype)),
+      NULL);
+}
+
+static flp_status compare_columns(const compare_state *s) {
+  if (!s->result->grad_weight && !s->result->grad_bias) return FLP_OK;
+  int64_t count = s->truth->column_count, total = count * s->problem->c.spec.hidden;
+  double *weight, *bias;
+  oracle_row *stats = NULL;
+  FLP_TRY(allocate_doubles(total, 3, &weight));
+  flp_status status = allocate_doubles(count, 3, &bias);
+  if (status == FLP_OK) status = work_stats(s, &stats);
+  if (status == FLP_OK) {
+    oracle_columns out = {weight, weight + total, bias, bias + count};
+    status = oracle_grad_columns(&s->problem->oracle, s->truth->work, stats, s->truth->work_count, s->truth->columns,
+                                 count, &out);
+  }
+  if (status == FLP_OK && s->result->grad_weight) compare_weight(s, weight, weight + total, weight + 2 * total);
+  if (status == FLP_OK && s->result->grad_bias) compare_bias(s, bias, bias + count, bias + 2 * count);
+  free(stats);
+  free(bias);
+  free(weight);
+  return status;
+}
+
+/* ---- what is not a number ---- */
+
+static void compare_errors(const compare_state *s) {
+  char note[160];
+  check_metric failed = {.max_ulp = -1, .pass = 0};
+  if (s->result->overrun) {
+    snprintf(note, sizeof note, "%s was written outside its rows", s->result->overrun);
+    add(s, "buffers", failed, note);
+  }
+  if (s->result->data_error == s->problem->has_bad) return;
+  add(s, "error word", failed,
+      s->problem->has_bad ? "bad rows were not reported" : "bad rows were reported where there are none");
+}
+
+flp_status check_compare(const check_problem *problem, const check_truth *truth, const check_result *result,
+                         flp_rung rung, check_report *report) {
+  compare_state s = {problem, truth, result, rung, report};
+  compare_errors(&s);
+  FLP_TRY(compare_rows(&s, "logprob", result->logprob, 0));
+  FLP_TRY(compare_rows(&s, "entropy", result->entropy, 1));
+  FLP_TRY(compare_hidden(&s));
+  return compare_columns(&s);
+}

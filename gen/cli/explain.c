@@ -1,0 +1,172 @@
+/* explain.c: `flpgen explain`, costs and the plan that would run, with or without a GPU. */
+#include "explain.h"
+
+#include <stdio.h>
+
+#include "../../runtime/validate.h"
+#include "verbs.h"
+
+enum { KEY_ROWS = CLI_KEY_FIRST, KEY_BUDGET, KEY_RUNG, KEY_DEVICE, KEY_CHUNK_ROWS, KEY_CHUNK_VOCAB, KEY_SMS, KEY_JSON };
+
+/* The assumed device is an H200 in its number of multiprocessors (kernels.md); the rates compare layouts only. */
+enum { ASSUMED_MULTIPROCESSORS = 132 };
+static const double assumed_flop_rate = 2048 * 1.7e9, assumed_bandwidth = 4.8e12;
+
+static const struct argp_option options[] = {
+    {NULL, 0, NULL, 0, "Plan:", 2},
+    {"rows", KEY_ROWS, "LIST", 0, "numbers of rows N, default 8192", 2},
+    {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass, with or without a suffix K, M, G", 2},
+    {"rung", KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit, generic or eager", 2},
+    {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 2},
+    {"chunk-rows", KEY_CHUNK_ROWS, "N", 0, "rows of one backward chunk", 2},
+    {"chunk-vocab", KEY_CHUNK_VOCAB, "N", 0, "vocab columns of one backward chunk", 2},
+    {"multiprocessors", KEY_SMS, "N", 0, "of the GPU that is assumed beside this machine's; default 132", 2},
+    {"json", KEY_JSON, NULL, 0, "print one JSON document", 2},
+    {0}};
+
+static flp_status parse_value(int key, const char *text, explain_args *args) {
+  int64_t value = 0;
+  switch (key) {
+    case KEY_ROWS:
+      return cli_parse_integers("--rows", text, 0, FLP_COUNT_MAX, EXPLAIN_ROWS_MAX, args->rows, &args->row_count);
+    case KEY_BUDGET:
+      return cli_parse_bytes("--budget", text, &args->options.budget_bytes);
+    case KEY_RUNG:
+      return cli_parse_rung("--rung", text, &args->options.rung);
+    case KEY_CHUNK_ROWS:
+      return cli_parse_integer("--chunk-rows", text, 1, FLP_COUNT_MAX, &args->options.chunk_rows);
+    case KEY_CHUNK_VOCAB:
+      return cli_parse_integer("--chunk-vocab", text, 1, FLP_COUNT_MAX, &args->options.chunk_vocab);
+    case KEY_SMS:
+      return cli_parse_integer("--multiprocessors", text, 1, 65536, &args->multiprocessors);
+    default:
+      FLP_TRY(cli_parse_integer("--device", text, 0, 4096, &value));
+      args->options.device = (int32_t)value;
+      return FLP_OK;
+  }
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  explain_args *args = state->input;
+  switch (key) {
+    case ARGP_KEY_INIT:
+      state->child_inputs[0] = &args->spec;
+      return 0;
+    case KEY_JSON:
+      args->json = 1;
+      return 0;
+    case KEY_ROWS:
+    case KEY_BUDGET:
+    case KEY_RUNG:
+    case KEY_DEVICE:
+    case KEY_CHUNK_ROWS:
+    case KEY_CHUNK_VOCAB:
+    case KEY_SMS:
+      cli_argp_check(state, parse_value(key, text, args));
+      return 0;
+    case ARGP_KEY_ARG:
+      argp_error(state, "argument '%s' is not accepted; explain takes options only", text);
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static void set_tiles(flp_planner *planner, const flp_kernel_desc *desc) {
+  switch (desc->key.kind) {
+    case FLP_KERNEL_ROWS:
+      break;
+    case FLP_KERNEL_FORWARD:
+      planner->forward_rows = desc->tile_rows;
+      planner->unit_columns = desc->unit_columns;
+      break;
+    case FLP_KERNEL_DZ:
+      planner->dz_rows = desc->tile_rows;
+      planner->dz_columns = desc->tile_columns;
+      break;
+    case FLP_KERNEL_GRAD_HIDDEN:
+      planner->hidden_rows = desc->tile_rows;
+      planner->hidden_columns = desc->tile_columns;
+      break;
+    case FLP_KERNEL_GRAD_WEIGHT:
+      planner->weight_rows = desc->tile_rows;
+      planner->weight_columns = desc->tile_columns;
+      break;
+  }
+}
+
+/* A planner on the assumed device, with the tiles of the kernels that the generator makes. */
+static flp_status assume_planner(const explain_args *args, flp_planner *out) {
+  const flp_spec *spec = &args->spec.spec;
+  *out = (flp_planner){.spec = *spec,
+                       .forward_rows = 1,
+                       .unit_columns = 1,
+                       .dz_rows = 1,
+                       .dz_columns = 1,
+                       .hidden_rows = 1,
+                       .hidden_columns = 1,
+                       .weight_rows = 1,
+                       .weight_columns = 1,
+                       .chunk_rows = args->options.chunk_rows,
+                       .chunk_vocab = args->options.chunk_vocab,
+                       .multiprocessors = (int)args->multiprocessors,
+                       .flop_rate = assumed_flop_rate,
+                       .bandwidth = assumed_bandwidth};
+  flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+  int count = flp_kernel_keys_for(spec, CLI_PORTABLE_ARCH, keys);
+  cli_kernels kernels;
+  FLP_TRY(cli_kernels_generate(keys, count, NULL, NULL, &kernels));
+  for (int i = 0; i < count; i++) set_tiles(out, &kernels.items[i].result.desc);
+  cli_kernels_destroy(&kernels);
+  return FLP_OK;
+}
+
+static void set_budgets(const explain_args *args, explanation *out) {
+  uint64_t given = args->options.budget_bytes;
+  out->budget[FLP_PASS_FORWARD] = given ? given : UINT64_C(256) << 20;
+  out->budget[FLP_PASS_COMBINE] = out->budget[FLP_PASS_FORWARD];
+  out->budget[FLP_PASS_BACKWARD] = given ? given : UINT64_C(1) << 30;
+}
+
+static flp_status explain(explain_args *args) {
+  FLP_TRY(cli_spec_args_resolve(&args->spec));
+  flp_options resolved;
+  FLP_TRY(flp_options_resolve(&args->options, &resolved));
+  args->options = resolved;
+  if (args->row_count == 0) args->rows[args->row_count++] = 8192;
+  explanation out = {.args = args};
+  set_budgets(args, &out);
+  FLP_TRY(assume_planner(args, &out.planner));
+  flp_plan *plan = NULL;
+  if (flp_plan_create(&args->spec.spec, &args->options, &plan) != FLP_OK)
+    snprintf(out.plan_error, sizeof out.plan_error, "%s", flp_error_detail());
+  out.plan = plan;
+  flp_status status = FLP_OK;
+  if (args->json)
+    status = explain_print_json(&out);
+  else
+    explain_print_text(&out);
+  flp_plan_destroy(plan);
+  return status;
+}
+
+int cli_explain(int argc, char **argv) {
+  static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
+  static const struct argp argp = {
+      options,
+      parse,
+      NULL,
+      "Shows flop, memory and memory traffic of the naive way and of each mode, and the plan that would run here and "
+      "on an assumed GPU; none is needed."
+      "\vWorkspace is memory beyond inputs and outputs. Traffic is a lower bound: every operand once a product, plus "
+      "chunks and accumulators.\n\n" CLI_EXIT_HELP,
+      children,
+      NULL,
+      NULL};
+  explain_args args = {
+      .spec = CLI_SPEC_ARGS_INIT, .options = FLP_OPTIONS_INIT, .multiprocessors = ASSUMED_MULTIPROCESSORS};
+  args.options.host_fallback = 1;
+  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  flp_log_set(NULL, NULL); /* the reasons are shown */
+  return cli_finish(argv[0], args.json, explain(&args));
+}

@@ -1,0 +1,55 @@
+/* explain.h: the parts of `flpgen explain`: what each way of computing costs, and the plan that would run.
+ *
+ * Without a GPU the planner works on the descriptors that the generator makes and on an assumed device. */
+#ifndef FLPGEN_CLI_EXPLAIN_H
+#define FLPGEN_CLI_EXPLAIN_H
+
+#include "../../runtime/planner.h"
+#include "kernels.h"
+#include "spec_args.h"
+
+enum { EXPLAIN_ROWS_MAX = 16, EXPLAIN_WAYS_MAX = 6 };
+
+typedef struct explain_args {
+  cli_spec_args spec;
+  flp_options options; /* resolved before use */
+  int64_t rows[EXPLAIN_ROWS_MAX];
+  int row_count;
+  int64_t multiprocessors; /* of the assumed device */
+  int json;
+} explain_args;
+
+/* ---- explain_ways.c ---- */
+
+/* One way of computing everything that the spec asks for, over n rows. */
+typedef struct explain_way {
+  const char *name;
+  int products; /* of 2·N·D·V flop, forward and backward */
+  double flops;
+  double workspace; /* bytes beyond inputs and outputs; the larger of forward and backward */
+  double traffic;   /* bytes that device memory moves at least: operands once a product, chunks and accumulators */
+  int fits;         /* 0: not within the budget; workspace is then the least that would do */
+} explain_way;
+
+/* Fills the ways of n rows, naive ones first; returns their number. planner: of the spec, chunk sizes ignored */
+int explain_ways(const flp_planner *planner, int64_t n, uint64_t forward_budget, uint64_t backward_budget,
+                 explain_way out[EXPLAIN_WAYS_MAX]);
+
+/* ---- explain_out.c ---- */
+
+/* What is shown; borrowed from cli_explain. */
+typedef struct explanation {
+  const explain_args *args;
+  flp_planner planner;                    /* assumed device */
+  const flp_plan *plan;                   /* of this machine, or NULL */
+  char plan_error[1024];                  /* why there is none */
+  uint64_t budget[FLP_PASS_BACKWARD + 1]; /* by flp_pass */
+} explanation;
+
+/* The layout of a pass: of this machine's plan, or of the assumed device. error: BUDGET, UNSUPPORTED, as the planner */
+flp_status explain_layout(const explanation *in, int assumed, flp_pass pass, int64_t n, flp_layout *out);
+
+flp_status explain_print_json(const explanation *in);
+void explain_print_text(const explanation *in);
+
+#endif

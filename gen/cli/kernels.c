@@ -1,0 +1,174 @@
+/* kernels.c: generating the kernels of a list of keys, and the list of the shape-generic ones. */
+#include "kernels.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "progress.h"
+
+enum { ERROR_BYTES = 1024, THREADS_MAX = 16 };
+
+static flp_status generate(const flp_kernel_key *key, const flpgen_options *options, cli_kernel *out, char *error) {
+  double start = cli_seconds_now();
+  error[0] = 0;
+  flp_status status = flpgen_generate(key, options, &out->result, error, ERROR_BYTES);
+  out->seconds = cli_seconds_now() - start;
+  return status;
+}
+
+flp_status cli_kernel_generate(const flp_kernel_key *key, const flpgen_options *options, cli_kernel *out) {
+  char error[ERROR_BYTES];
+  flp_status status = generate(key, options, out, error);
+  return status == FLP_OK ? FLP_OK : flp_fail(status, "%s", error);
+}
+
+/* Work shared by the threads of one cli_kernels_generate; everything under lock but the keys and options. */
+typedef struct batch {
+  const flp_kernel_key *keys;
+  const flpgen_options *options;
+  cli_kernel *items;
+  int count, next, done;
+  int failed; /* least index that failed, or count */
+  flp_status status;
+  char error[ERROR_BYTES];
+  cli_progress progress;
+  pthread_mutex_t lock;
+} batch;
+
+static void *work(void *context) {
+  batch *shared = context;
+  char error[ERROR_BYTES];
+  pthread_mutex_lock(&shared->lock);
+  while (shared->next < shared->count && shared->failed == shared->count) {
+    int i = shared->next++;
+    pthread_mutex_unlock(&shared->lock);
+    flp_status status = generate(&shared->keys[i], shared->options, &shared->items[i], error);
+    pthread_mutex_lock(&shared->lock);
+    if (status != FLP_OK && i < shared->failed) {
+      shared->failed = i;
+      shared->status = status;
+      memcpy(shared->error, error, sizeof error);
+    }
+    cli_progress_update(&shared->progress, ++shared->done, shared->count);
+  }
+  pthread_mutex_unlock(&shared->lock);
+  return NULL;
+}
+
+static void run_batch(batch *shared) {
+  long processors = sysconf(_SC_NPROCESSORS_ONLN);
+  int threads = processors < 1 ? 1 : processors > THREADS_MAX ? THREADS_MAX : (int)processors;
+  if (threads > shared->count) threads = shared->count;
+  pthread_t ids[THREADS_MAX];
+  int started = 0;
+  while (started < threads - 1 && pthread_create(&ids[started], NULL, work, shared) == 0) started++;
+  work(shared);
+  for (int i = 0; i < started; i++) pthread_join(ids[i], NULL);
+}
+
+flp_status cli_kernels_generate(const flp_kernel_key *keys, int count, const flpgen_options *options, const char *label,
+                                cli_kernels *out) {
+  *out = (cli_kernels){.items = calloc((size_t)count + 1, sizeof *out->items), .count = count};
+  if (!out->items) return flp_fail(FLP_ERROR_MEMORY, "out of memory for %d kernels", count);
+  batch shared = {.keys = keys, .options = options, .items = out->items, .count = count, .failed = count};
+  pthread_mutex_init(&shared.lock, NULL);
+  cli_progress_start(&shared.progress, label ? label : "", label == NULL);
+  run_batch(&shared);
+  cli_progress_end(&shared.progress);
+  pthread_mutex_destroy(&shared.lock);
+  if (shared.status == FLP_OK) return FLP_OK;
+  cli_kernels_destroy(out);
+  return flp_fail(shared.status, "%s", shared.error);
+}
+
+void cli_kernels_destroy(cli_kernels *kernels) {
+  for (int i = 0; kernels->items && i < kernels->count; i++) flpgen_result_clear(&kernels->items[i].result);
+  free(kernels->items);
+  *kernels = (cli_kernels){0};
+}
+
+/* Adds a key unless it is there already. The list has room. */
+static void add_key(flp_kernel_key *keys, int *count, const flp_kernel_key *key) {
+  for (int i = 0; i < *count; i++)
+    if (memcmp(&keys[i], key, sizeof *key) == 0) return;
+  keys[(*count)++] = *key;
+}
+
+/* Every value of a field that a generic kernel is specialised for. */
+static const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32};
+static const flp_dtype targets[] = {FLP_DTYPE_INT64, FLP_DTYPE_INT32};
+enum {
+  DTYPES = 3,
+  TARGETS = 2,
+  CAPS = 2,
+  OUTS = 2,
+  ALIGNMENTS = 4,
+  POINTS = DTYPES * TARGETS * CAPS * OUTS * ALIGNMENTS
+};
+
+/* Point i of the lattice as a spec; 0 if its alignment is below the element size. */
+static int spec_at(int i, flp_spec *spec) {
+  *spec = (flp_spec)FLP_SPEC_INIT;
+  spec->vocab = 2;
+  spec->hidden = 8;
+  spec->entropy = FLP_ENTROPY_BACKWARD;
+  spec->has_bias = 1;
+  spec->grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS;
+  spec->dtype = dtypes[i % DTYPES];
+  i /= DTYPES;
+  spec->target_dtype = targets[i % TARGETS];
+  i /= TARGETS;
+  spec->softcap = i % CAPS ? 30.0f : 0.0f;
+  i /= CAPS;
+  spec->grad_hidden_dtype = spec->grad_weight_dtype = i % OUTS ? FLP_DTYPE_FP32 : spec->dtype;
+  i /= OUTS;
+  spec->alignment = 16u >> i;
+  return spec->alignment >= flp_dtype_bytes(spec->dtype);
+}
+
+flp_status cli_kernels_generic_keys(const char *arch, flp_kernel_key **out, int *count) {
+  *count = 0;
+  *out = calloc(POINTS * FLP_SPEC_KERNELS_MAX, sizeof **out);
+  if (!*out) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
+  for (int i = 0; i < POINTS; i++) {
+    flp_spec spec;
+    flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+    int needed = spec_at(i, &spec) ? flp_kernel_keys_for(&spec, arch, keys) : 0;
+    for (int j = 0; j < needed; j++) {
+      flp_kernel_key key;
+      memset(&key, 0, sizeof key); /* padding too: keys are compared as bytes */
+      flp_kernel_key generic = flp_kernel_key_generic(&keys[j], arch);
+      memcpy(&key, &generic, sizeof key);
+      add_key(*out, count, &key);
+    }
+  }
+  return FLP_OK;
+}
+
+static int arch_number(const char *arch) {
+  if (strncmp(arch, "sm_", 3) != 0) return -1;
+  char *end;
+  long number = strtol(arch + 3, &end, 10);
+  size_t digits = (size_t)(end - (arch + 3));
+  int suffix = (*end == 'a' || *end == 'f') && end[1] == 0;
+  return digits >= 2 && digits <= 3 && arch[3] >= '1' && arch[3] <= '9' && (*end == 0 || suffix) ? (int)number : -1;
+}
+
+flp_status cli_kernels_target(const char *arch, const flpgen_options *options, char target[16]) {
+  int number = arch_number(arch);
+  if (number < 80)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--arch: '%s' is not accepted; sm_80 or newer is, e.g. sm_80, sm_90, sm_100",
+                    arch);
+  flp_kernel_key key = {.kind = FLP_KERNEL_ROWS, .dtype = FLP_DTYPE_BF16, .target_dtype = FLP_DTYPE_INT64};
+  strncpy(key.arch, arch, sizeof key.arch - 1);
+  flp_kernel_key_canonicalise(&key);
+  cli_kernel probe;
+  flp_status status = cli_kernel_generate(&key, options, &probe);
+  if (status != FLP_OK && status != FLP_ERROR_UNSUPPORTED) return status;
+  if (status == FLP_OK) flpgen_result_clear(&probe.result);
+  memset(target, 0, 16);
+  strncpy(target, status == FLP_OK ? arch : CLI_PORTABLE_ARCH, 15);
+  return FLP_OK;
+}

@@ -1,0 +1,135 @@
+/* parse.c: parsing of argument values, each failure naming the field, the value and what is accepted. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common.h"
+
+const cli_choice CLI_DTYPES[] = {
+    {"bf16", FLP_DTYPE_BF16}, {"fp16", FLP_DTYPE_FP16}, {"fp32", FLP_DTYPE_FP32}, {NULL, 0}};
+const cli_choice CLI_TARGETS[] = {{"int32", FLP_DTYPE_INT32}, {"int64", FLP_DTYPE_INT64}, {NULL, 0}};
+const cli_choice CLI_GRADS[] = {
+    {"hidden", FLP_GRAD_HIDDEN}, {"weight", FLP_GRAD_WEIGHT}, {"bias", FLP_GRAD_BIAS}, {NULL, 0}};
+const cli_choice CLI_RUNGS[] = {{"auto", FLP_RUNG_AUTO},
+                                {"tuned", FLP_RUNG_TUNED},
+                                {"heuristic", FLP_RUNG_HEURISTIC},
+                                {"jit", FLP_RUNG_JIT},
+                                {"generic", FLP_RUNG_GENERIC},
+                                {"eager", FLP_RUNG_EAGER},
+                                {NULL, 0}};
+
+flp_status cli_parse_integer(const char *field, const char *text, int64_t least, int64_t most, int64_t *out) {
+  char *end;
+  errno = 0;
+  long long value = strtoll(text, &end, 10);
+  if (end == text || *end || errno || value < least || value > most)
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted; a whole number from %lld to %lld is", field, text,
+                    (long long)least, (long long)most);
+  *out = value;
+  return FLP_OK;
+}
+
+flp_status cli_parse_number(const char *field, const char *text, double *out) {
+  char *end;
+  double value = strtod(text, &end);
+  if (end == text || *end || !isfinite(value))
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted; a finite number is", field, text);
+  *out = value;
+  return FLP_OK;
+}
+
+static double unit_of(const char *suffix) {
+  static const struct {
+    const char *suffix;
+    double bytes;
+  } units[] = {
+      {"", 1.0},           {"K", 1024.0},         {"KiB", 1024.0},        {"M", 1048576.0},        {"MiB", 1048576.0},
+      {"G", 1073741824.0}, {"GiB", 1073741824.0}, {"T", 1099511627776.0}, {"TiB", 1099511627776.0}};
+  for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
+    if (strcmp(units[i].suffix, suffix) == 0) return units[i].bytes;
+  return 0.0;
+}
+
+flp_status cli_parse_bytes(const char *field, const char *text, uint64_t *out) {
+  char *end;
+  double value = strtod(text, &end);
+  double bytes = end == text ? -1.0 : value * unit_of(end);
+  if (!(bytes >= 1.0 || (value == 0.0 && bytes == 0.0 && unit_of(end) > 0)) || bytes > 9.0e18)
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted; bytes are, with or without a suffix K, M, G or T",
+                    field, text);
+  *out = (uint64_t)bytes;
+  return FLP_OK;
+}
+
+/* The names of a list, for messages: "bf16, fp16, fp32". */
+static void join_names(const cli_choice *choices, char *out, size_t capacity) {
+  size_t used = 0;
+  out[0] = 0;
+  for (; choices->name; choices++) {
+    size_t length = strlen(choices->name);
+    if (used + length + 3 > capacity) return;
+    if (used) {
+      memcpy(out + used, ", ", 2);
+      used += 2;
+    }
+    memcpy(out + used, choices->name, length + 1);
+    used += length;
+  }
+}
+
+static flp_status find_choice(const char *field, const char *text, size_t length, const cli_choice *choices, int *out) {
+  for (const cli_choice *choice = choices; choice->name; choice++)
+    if (strlen(choice->name) == length && memcmp(choice->name, text, length) == 0) {
+      *out = choice->value;
+      return FLP_OK;
+    }
+  char names[256];
+  join_names(choices, names, sizeof names);
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%.*s' is not accepted; one of %s is", field, (int)length, text, names);
+}
+
+flp_status cli_parse_choice(const char *field, const char *text, const cli_choice *choices, int *out) {
+  return find_choice(field, text, strlen(text), choices, out);
+}
+
+flp_status cli_parse_flags(const char *field, const char *text, const cli_choice *choices, uint32_t *out) {
+  uint32_t flags = 0;
+  for (const char *word = text;; word++) {
+    size_t length = strcspn(word, ",");
+    int value = 0;
+    FLP_TRY(find_choice(field, word, length, choices, &value));
+    flags |= (uint32_t)value;
+    word += length;
+    if (*word == 0) break;
+  }
+  *out = flags;
+  return FLP_OK;
+}
+
+flp_status cli_parse_integers(const char *field, const char *text, int64_t least, int64_t most, int capacity,
+                              int64_t *out, int *count) {
+  char *copy = strdup(text);
+  if (!copy) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
+  flp_status status = FLP_OK;
+  *count = 0;
+  for (char *word = copy, *next; status == FLP_OK && word; word = next) {
+    next = strchr(word, ',');
+    if (next) *next++ = 0;
+    if (*count == capacity)
+      status =
+          flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' has too many numbers; at most %d are accepted", field, text, capacity);
+    else
+      status = cli_parse_integer(field, word, least, most, &out[*count]);
+    *count += status == FLP_OK;
+  }
+  free(copy);
+  return status;
+}
+
+flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out) {
+  int value = 0;
+  FLP_TRY(cli_parse_choice(field, text, CLI_RUNGS, &value));
+  *out = (flp_rung)value;
+  return FLP_OK;
+}

@@ -1,0 +1,162 @@
+/* spec_args.c: the options that name a specialisation. */
+#include "spec_args.h"
+
+#include "../../runtime/validate.h"
+#include "hfconfig.h"
+
+enum {
+  KEY_VOCAB = CLI_KEY_SPEC,
+  KEY_HIDDEN,
+  KEY_DTYPE,
+  KEY_ENTROPY,
+  KEY_GRAD,
+  KEY_BIAS,
+  KEY_SOFTCAP,
+  KEY_PER_ROW_TEMPERATURE,
+  KEY_TARGET_DTYPE,
+  KEY_GRAD_HIDDEN_DTYPE,
+  KEY_GRAD_WEIGHT_DTYPE,
+  KEY_ACCUMULATE,
+  KEY_ALIGNMENT,
+  KEY_MODEL
+};
+
+static const struct argp_option options[] = {
+    {NULL, 0, NULL, 0, "Specialisation:", 1},
+    {"vocab", KEY_VOCAB, "V", 0, "rows of the head's weight, at least 2", 1},
+    {"hidden", KEY_HIDDEN, "D", 0, "columns of hidden states and weight, a multiple of 8", 1},
+    {"dtype", KEY_DTYPE, "T", 0, "bf16 (default), fp16 or fp32", 1},
+    {"entropy", KEY_ENTROPY, "WHICH", 0, "none (default), forward, or backward: with its gradient", 1},
+    {"grad", KEY_GRAD, "LIST", 0, "gradients: any of hidden,weight,bias", 1},
+    {"bias", KEY_BIAS, NULL, 0, "the head has a bias", 1},
+    {"softcap", KEY_SOFTCAP, "X", 0, "scores become X*tanh(score/X), X > 0", 1},
+    {"per-row-temperature", KEY_PER_ROW_TEMPERATURE, NULL, 0, "one temperature per row, not one in all", 1},
+    {"target-dtype", KEY_TARGET_DTYPE, "T", 0, "int64 (default) or int32", 1},
+    {"grad-hidden-dtype", KEY_GRAD_HIDDEN_DTYPE, "T", 0, "the dtype (default) or fp32", 1},
+    {"grad-weight-dtype", KEY_GRAD_WEIGHT_DTYPE, "T", 0, "the dtype (default) or fp32", 1},
+    {"accumulate-grad-weight", KEY_ACCUMULATE, NULL, 0, "add to an fp32 weight gradient of the caller", 1},
+    {"alignment", KEY_ALIGNMENT, "BYTES", 0, "of every operand's base and row stride: 16 (default), 8, 4 or 2", 1},
+    {"model", KEY_MODEL, "FILE", 0, "read vocab, hidden, dtype, softcap and scale from a Hugging Face config.json", 1},
+    {0}};
+
+static const cli_choice entropies[] = {
+    {"none", FLP_ENTROPY_NONE}, {"forward", FLP_ENTROPY_FORWARD}, {"backward", FLP_ENTROPY_BACKWARD}, {NULL, 0}};
+
+static flp_status parse_softcap(const char *text, cli_spec_args *args) {
+  double value = 0;
+  FLP_TRY(cli_parse_number("--softcap", text, &value));
+  if (!(value > 0) || !((float)value > 0) || (float)value > 3e38f)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--softcap: '%s' is not accepted; a finite number > 0 is", text);
+  args->spec.softcap = (float)value;
+  args->has_softcap = 1;
+  return FLP_OK;
+}
+
+static flp_status parse_dtype(const char *field, const char *text, const cli_choice *choices, flp_dtype *out) {
+  int value = 0;
+  FLP_TRY(cli_parse_choice(field, text, choices, &value));
+  *out = (flp_dtype)value;
+  return FLP_OK;
+}
+
+static flp_status parse_enumeration(int key, const char *text, cli_spec_args *args) {
+  flp_spec *spec = &args->spec;
+  int value = 0;
+  switch (key) {
+    case KEY_DTYPE:
+      args->has_dtype = 1;
+      return parse_dtype("--dtype", text, CLI_DTYPES, &spec->dtype);
+    case KEY_TARGET_DTYPE:
+      return parse_dtype("--target-dtype", text, CLI_TARGETS, &spec->target_dtype);
+    case KEY_GRAD_HIDDEN_DTYPE:
+      return parse_dtype("--grad-hidden-dtype", text, CLI_DTYPES, &spec->grad_hidden_dtype);
+    case KEY_GRAD_WEIGHT_DTYPE:
+      return parse_dtype("--grad-weight-dtype", text, CLI_DTYPES, &spec->grad_weight_dtype);
+    case KEY_GRAD:
+      return cli_parse_flags("--grad", text, CLI_GRADS, &spec->grads);
+    default:
+      FLP_TRY(cli_parse_choice("--entropy", text, entropies, &value));
+      spec->entropy = (flp_entropy)value;
+      return FLP_OK;
+  }
+}
+
+static flp_status parse_alignment(const char *text, flp_spec *spec) {
+  int64_t value = 0;
+  FLP_TRY(cli_parse_integer("--alignment", text, 2, 16, &value));
+  spec->alignment = (uint32_t)value;
+  return FLP_OK;
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  cli_spec_args *args = state->input;
+  flp_spec *spec = &args->spec;
+  flp_status status = FLP_OK;
+  switch (key) {
+    case KEY_VOCAB:
+      status = cli_parse_integer("--vocab", text, 2, INT32_MAX, &spec->vocab);
+      break;
+    case KEY_HIDDEN:
+      status = cli_parse_integer("--hidden", text, 8, INT32_MAX, &spec->hidden);
+      break;
+    case KEY_ALIGNMENT:
+      status = parse_alignment(text, spec);
+      break;
+    case KEY_SOFTCAP:
+      status = parse_softcap(text, args);
+      break;
+    case KEY_BIAS:
+      spec->has_bias = 1;
+      break;
+    case KEY_PER_ROW_TEMPERATURE:
+      spec->per_row_temperature = 1;
+      break;
+    case KEY_ACCUMULATE:
+      spec->accumulate_grad_weight = 1;
+      break;
+    case KEY_MODEL:
+      args->model = text;
+      break;
+    case KEY_DTYPE:
+    case KEY_TARGET_DTYPE:
+    case KEY_GRAD_HIDDEN_DTYPE:
+    case KEY_GRAD_WEIGHT_DTYPE:
+    case KEY_GRAD:
+    case KEY_ENTROPY:
+      status = parse_enumeration(key, text, args);
+      break;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+  cli_argp_check(state, status);
+  return 0;
+}
+
+const struct argp cli_spec_argp = {options, parse, NULL, NULL, NULL, NULL, NULL};
+
+static flp_status apply_model(cli_spec_args *args) {
+  cli_hfconfig config;
+  FLP_TRY(cli_hfconfig_read(args->model, &config));
+  flp_spec *spec = &args->spec;
+  if (spec->vocab == 0) spec->vocab = config.vocab;
+  if (spec->hidden == 0) spec->hidden = config.hidden;
+  if (!args->has_dtype && config.dtype) spec->dtype = config.dtype;
+  if (!args->has_softcap) spec->softcap = (float)config.softcap;
+  args->scale = config.scale;
+  return FLP_OK;
+}
+
+flp_status cli_spec_args_resolve(cli_spec_args *args) {
+  if (args->model) FLP_TRY(apply_model(args));
+  const flp_spec *spec = &args->spec;
+  if (spec->vocab == 0)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--vocab is missing; the number of rows of the weight, or --model, is needed");
+  if (spec->hidden == 0)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--hidden is missing; the number of columns of the weight, or --model, is needed");
+  if (spec->accumulate_grad_weight && !spec->grad_weight_dtype) args->spec.grad_weight_dtype = FLP_DTYPE_FP32;
+  flp_spec resolved;
+  FLP_TRY(flp_spec_resolve(spec, &resolved));
+  args->spec = resolved;
+  return FLP_OK;
+}

@@ -1,0 +1,24 @@
+/* spec_args.h: the options that name a specialisation, shared by gen, explain and run --demo as an argp child. */
+#ifndef FLPGEN_CLI_SPEC_ARGS_H
+#define FLPGEN_CLI_SPEC_ARGS_H
+
+#include "common.h"
+
+typedef struct cli_spec_args {
+  flp_spec spec;     /* as given; cli_spec_args_resolve fills it in */
+  const char *model; /* config.json, or NULL */
+  double scale;      /* logit scale of the model, 1 without one; a run-time value */
+  int has_dtype, has_softcap;
+} cli_spec_args;
+
+#define CLI_SPEC_ARGS_INIT \
+  { FLP_SPEC_INIT, NULL, 1.0, 0, 0 }
+
+/* The argp child; its input is a cli_spec_args. */
+extern const struct argp cli_spec_argp;
+
+/* Fills what was not given from the model and checks the whole.
+ * error: ARGUMENT naming the field; IO, CORRUPT for the model's file */
+flp_status cli_spec_args_resolve(cli_spec_args *args);
+
+#endif

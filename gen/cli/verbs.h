@@ -1,0 +1,12 @@
+/* verbs.h: the verbs of the flpgen command. Each takes argv with argv[0] = "flpgen VERB" and returns an exit code. */
+#ifndef FLPGEN_CLI_VERBS_H
+#define FLPGEN_CLI_VERBS_H
+
+int cli_gen(int argc, char **argv);
+int cli_run(int argc, char **argv);
+int cli_check(int argc, char **argv);
+int cli_explain(int argc, char **argv);
+int cli_doctor(int argc, char **argv);
+int cli_cache(int argc, char **argv);
+
+#endif

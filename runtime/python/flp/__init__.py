@@ -1,0 +1,42 @@
+"""flp: fused log-probabilities of a language-model head for torch, through libflp.
+
+    logprob = flp.linear_logprob(hidden, lm_head.weight, target)      # (..., D), (V, D), (...) -> (...)
+
+The (N, V) scores never exist in memory, forward or backward. set_log, version and the exceptions work without torch;
+everything that takes tensors needs it.
+"""
+from . import _plans, errors
+from ._c import library_path, set_log, version
+from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, DataError, DriverError, FileError,
+                     FlpError, HostMemoryError, InternalError, LibraryError, UnavailableError, UnsupportedError,
+                     WorkspaceError)
+
+__version__ = "0.1.0"
+
+_TENSOR_NAMES = ("linear_logprob", "linear_logprob_partial", "combine_partials", "linear_logprob_backward", "explain",
+                 "plan_info", "check", "PlanInfo")
+
+try:
+    from . import _ops
+    from ._info import PlanInfo, check, explain, plan_info
+    from ._logprob import linear_logprob
+    from ._shards import combine_partials, linear_logprob_backward, linear_logprob_partial
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+
+    def __getattr__(name):
+        if name in _TENSOR_NAMES:
+            raise ImportError("flp.%s needs torch, which is not installed" % name)
+        raise AttributeError("module 'flp' has no attribute %r" % name)
+
+
+def clear_plans():
+    """Forgets every plan, so that later calls read the environment (FLP_FORCE, FLP_STRICT, ...) again."""
+    _plans.clear()
+
+
+__all__ = sorted(_TENSOR_NAMES + ("set_log", "version", "library_path", "clear_plans", "errors", "FlpError",
+                                  "ArgumentError", "BudgetError", "CompileError", "CorruptError", "DataError",
+                                  "DriverError", "FileError", "HostMemoryError", "InternalError", "LibraryError",
+                                  "UnavailableError", "UnsupportedError", "WorkspaceError"))

@@ -1,0 +1,223 @@
+"""libflp through ctypes: the structs, enums and functions of runtime/flp.h, and the search for the library.
+
+Invariants: the structs mirror flp.h field by field (tests/python/test_flp_layout.py compares every offset with a
+compiled probe); the library is opened once, at first use, never at import; ctypes.CDLL releases the GIL in each call.
+"""
+import ctypes
+import logging
+import os
+import threading
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
+                    c_size_t, c_uint32, c_uint64, c_void_p)
+
+from . import errors
+
+VERSION = (0, 1)  # major, minor of the flp.h that this file mirrors
+
+DTYPE_BF16, DTYPE_FP16, DTYPE_FP32, DTYPE_INT32, DTYPE_INT64 = 1, 2, 3, 4, 5
+ENTROPY_NONE, ENTROPY_FORWARD, ENTROPY_BACKWARD = 0, 1, 2
+GRAD_HIDDEN, GRAD_WEIGHT, GRAD_BIAS = 1, 2, 4
+RUNG_AUTO, RUNG_TUNED, RUNG_HEURISTIC, RUNG_JIT, RUNG_GENERIC, RUNG_EAGER = range(6)
+DEVICE_HOST = -1
+PASS_FORWARD, PASS_COMBINE, PASS_BACKWARD = 1, 2, 3
+MODE_NAMES = {1: "F", 2: "R_VOCAB", 3: "R_ROWS", 4: "R2"}
+WORKSPACE_ALIGNMENT = 256
+LOG_ERROR, LOG_WARNING, LOG_INFO = 0, 1, 2
+
+
+class Spec(Structure):
+    """flp_spec: what a plan is specialised for."""
+
+    _fields_ = [
+        ("struct_bytes", c_uint32), ("dtype", c_int), ("vocab", c_int64), ("hidden", c_int64), ("target_dtype", c_int),
+        ("entropy", c_int), ("grads", c_uint32), ("has_bias", c_int32), ("softcap", c_float),
+        ("per_row_temperature", c_int32), ("grad_hidden_dtype", c_int), ("grad_weight_dtype", c_int),
+        ("accumulate_grad_weight", c_int32), ("alignment", c_uint32),
+    ]
+
+
+class Options(Structure):
+    """flp_options: how a plan is to run."""
+
+    _fields_ = [
+        ("struct_bytes", c_uint32), ("device", c_int32), ("rung", c_int), ("strict", c_int32),
+        ("host_fallback", c_int32), ("budget_bytes", c_uint64), ("chunk_rows", c_int64), ("chunk_vocab", c_int64),
+        ("threads", c_int32),
+    ]
+
+
+class Layout(Structure):
+    """flp_layout: what one pass does and takes."""
+
+    _fields_ = [
+        ("struct_bytes", c_uint32), ("mode", c_int), ("chunk_rows", c_int64), ("chunk_vocab", c_int64),
+        ("chunks", c_int64), ("products", c_int32), ("launches", c_int32), ("bytes", c_uint64),
+        ("smallest_bytes", c_uint64), ("flops", c_double),
+    ]
+
+
+class Args(Structure):
+    """flp_args: pointers and run-time values of one call."""
+
+    _fields_ = [
+        ("struct_bytes", c_uint32), ("pass", c_int), ("n", c_int64),
+        ("hidden", c_void_p), ("hidden_stride", c_int64), ("weight", c_void_p), ("weight_stride", c_int64),
+        ("bias", c_void_p), ("target", c_void_p), ("temperature_rows", c_void_p), ("temperature", c_float),
+        ("scale", c_float), ("ignore_index", c_int64), ("rows", c_void_p), ("row_count", c_int64),
+        ("vocab_offset", c_int64), ("vocab_valid", c_int64), ("vocab_total", c_int64),
+        ("logprob", c_void_p), ("entropy", c_void_p), ("stats", c_void_p), ("partial", c_void_p),
+        ("shard_count", c_int64), ("grad_logprob", c_void_p), ("grad_entropy", c_void_p),
+        ("grad_hidden", c_void_p), ("grad_hidden_stride", c_int64), ("grad_weight", c_void_p),
+        ("grad_weight_stride", c_int64), ("grad_bias", c_void_p),
+        ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("stream", c_void_p),
+    ]
+
+
+class ArenaStats(Structure):
+    """flp_arena_stats: bytes that an arena holds and lends."""
+
+    _fields_ = [
+        ("struct_bytes", c_uint32), ("reserved_bytes", c_uint64), ("allocated_bytes", c_uint64),
+        ("fragmentation_bytes", c_uint64), ("peak_reserved_bytes", c_uint64), ("peak_allocated_bytes", c_uint64),
+        ("peak_fragmentation_bytes", c_uint64), ("driver_allocations", c_uint64), ("phases", c_uint64),
+    ]
+
+
+LogFunction = CFUNCTYPE(None, c_int, c_char_p, c_void_p)
+
+PROTOTYPES = {
+    "flp_status_name": (c_char_p, [c_int]),
+    "flp_error_detail": (c_char_p, []),
+    "flp_version": (c_char_p, []),
+    "flp_plan_create": (c_int, [POINTER(Spec), POINTER(Options), POINTER(c_void_p)]),
+    "flp_plan_destroy": (None, [c_void_p]),
+    "flp_plan_describe": (c_int, [c_void_p, c_char_p, c_size_t]),
+    "flp_plan_get_rung": (c_int, [c_void_p]),
+    "flp_plan_get_reason": (c_char_p, [c_void_p, c_int]),
+    "flp_rung_name": (c_char_p, [c_int]),
+    "flp_plan_get_id": (c_int, [c_void_p, POINTER(c_char)]),
+    "flp_plan_layout": (c_int, [c_void_p, c_int, c_int64, c_uint64, POINTER(Layout)]),
+    "flp_execute": (c_int, [c_void_p, POINTER(Args)]),
+    "flp_plan_check": (c_int, [c_void_p, c_void_p]),
+    "flp_log_set": (None, [LogFunction, c_void_p]),
+}
+
+LOGGING_LEVELS = {LOG_ERROR: logging.ERROR, LOG_WARNING: logging.WARNING, LOG_INFO: logging.INFO}
+
+
+def new_spec():
+    """FLP_SPEC_INIT."""
+    return Spec(struct_bytes=ctypes.sizeof(Spec), dtype=DTYPE_BF16, target_dtype=DTYPE_INT64, alignment=16)
+
+
+def new_options():
+    """FLP_OPTIONS_INIT."""
+    return Options(struct_bytes=ctypes.sizeof(Options))
+
+
+def new_args():
+    """FLP_ARGS_INIT."""
+    args = Args(struct_bytes=ctypes.sizeof(Args), temperature=1.0, scale=1.0, ignore_index=-100)
+    setattr(args, "pass", PASS_FORWARD)
+    return args
+
+
+def new_layout():
+    """FLP_LAYOUT_INIT."""
+    return Layout(struct_bytes=ctypes.sizeof(Layout))
+
+
+def library_path():
+    """The file that will be opened: FLP_LIBRARY, else the copy that the wheel carries.
+
+    error: LibraryError if neither exists
+    """
+    named = os.environ.get("FLP_LIBRARY")
+    if named:
+        return named
+    carried = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib", "libflp.so")
+    if os.path.exists(carried):
+        return carried
+    raise errors.LibraryError("libflp.so was not found: FLP_LIBRARY is not set and %s does not exist; "
+                              "set FLP_LIBRARY to the path of libflp.so" % carried)
+
+
+def open_library():
+    """Opens libflp, declares its functions and checks its version."""
+    path = library_path()
+    try:
+        library = ctypes.CDLL(path)
+        for name, (result, arguments) in PROTOTYPES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise errors.LibraryError("libflp could not be loaded from %s (%s); set FLP_LIBRARY to the path of libflp.so"
+                                  % (path, error)) from error
+    version = library.flp_version().decode()
+    if tuple(int(part) for part in version.split(".")[:2]) != VERSION:
+        raise errors.LibraryError("libflp at %s is version %s; this package needs %d.%d; set FLP_LIBRARY to the path "
+                                  "of a matching libflp.so" % ((path, version) + VERSION))
+    return library
+
+
+_library = None
+_library_lock = threading.Lock()
+_log_callback = None  # keeps the C callable alive
+_log_user = None
+
+
+def get():
+    """The loaded library; opens it at the first call. thread: safe"""
+    global _library
+    if _library is None:
+        with _library_lock:
+            if _library is None:
+                opened = open_library()
+                _install_log(opened)
+                _library = opened
+    return _library
+
+
+def _log_message(level, message, _user):
+    """Receives one message of the library; an exception of the user's callable must not cross into C."""
+    text = message.decode(errors="replace")
+    try:
+        if _log_user is not None:
+            _log_user(LOGGING_LEVELS.get(level, logging.ERROR), text)
+        else:
+            logging.getLogger("flp").log(LOGGING_LEVELS.get(level, logging.ERROR), "%s", text)
+    except Exception:
+        logging.getLogger("flp").exception("the callable given to flp.set_log failed on: %s", text)
+
+
+def _install_log(library):
+    global _log_callback
+    _log_callback = LogFunction(_log_message)
+    library.flp_log_set(_log_callback, None)
+
+
+def set_log(function=None):
+    """Sends the library's messages to function(level, message), or back to the logger "flp" for None.
+
+    level is a number of the module logging (logging.WARNING, ...). thread: any
+    """
+    global _log_user
+    if function is not None and not callable(function):
+        raise TypeError("function is %r; accepted: a callable of (level, message), or None" % (function,))
+    _log_user = function
+
+
+def log(level, message):
+    """Says one message of the Python side where the library's messages go."""
+    _log_message(level, message.encode(), None)
+
+
+def check(library, status):
+    """Raises the exception of a status that is not OK, with the library's detail."""
+    if status != errors.OK:
+        errors.raise_status(status, library.flp_error_detail().decode(errors="replace"))
+
+
+def version():
+    """Version of the loaded libflp, e.g. "0.1.0"."""
+    return get().flp_version().decode()

@@ -1,0 +1,228 @@
+"""The checks that stand before every tensor call, and the shapes, strides and alignments that libflp is told.
+
+Invariants: a failure names the field, its value and what is accepted; nothing here reads a value from a device, so
+nothing synchronises; what libflp itself checks (hidden and vocab sizes, temperatures, budgets) is left to it, so that
+every surface says it in the same words.
+"""
+import math
+import numbers
+
+import torch
+
+from . import _c
+
+DTYPES = {torch.bfloat16: _c.DTYPE_BF16, torch.float16: _c.DTYPE_FP16, torch.float32: _c.DTYPE_FP32}
+TARGET_DTYPES = {torch.int32: _c.DTYPE_INT32, torch.int64: _c.DTYPE_INT64}
+ACCEPTED_DTYPES = "torch.bfloat16, torch.float16, torch.float32"
+ACCEPTED_TARGETS = "torch.int32, torch.int64"
+INT32_MAX = 2**31 - 1
+
+
+class Settings:
+    """The run-time values of one call, checked. offset, valid and total describe a vocab shard; zeros: the whole."""
+
+    __slots__ = ("temperature", "softcap", "scale", "ignore_index", "budget", "entropy", "accumulate", "offset",
+                 "valid", "total")
+
+    def __init__(self, temperature, softcap, scale, ignore_index, budget, entropy):
+        self.temperature = temperature
+        self.softcap = softcap_of(softcap)
+        self.scale = number_of("scale", scale)
+        self.ignore_index = integer_of("ignore_index", ignore_index)
+        self.budget = budget_of(budget)
+        self.entropy = bool(entropy)
+        self.accumulate = None
+        self.offset = self.valid = self.total = 0
+
+
+def refuse(kind, field, value, accepted):
+    raise kind("%s is %s (accepted: %s)" % (field, value, accepted))
+
+
+def number_of(field, value):
+    if not isinstance(value, numbers.Real):
+        refuse(TypeError, field, "of type " + type(value).__name__, "a finite number")
+    if not math.isfinite(value):
+        refuse(ValueError, field, value, "a finite number")
+    return float(value)
+
+
+def integer_of(field, value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        refuse(TypeError, field, "of type " + type(value).__name__, "an integer")
+    if not -2**63 <= value < 2**63:
+        refuse(ValueError, field, value, "an integer of 64 bits")
+    return int(value)
+
+
+def softcap_of(softcap):
+    """0.0 stands for none from here on; a given softcap must be above 0."""
+    if softcap is None:
+        return 0.0
+    if number_of("softcap", softcap) <= 0:
+        refuse(ValueError, "softcap", softcap, "None, or a finite number above 0")
+    return float(softcap)
+
+
+def budget_of(budget):
+    """0 stands for the library's default."""
+    if budget is None:
+        return 0
+    if integer_of("budget", budget) < 1:
+        refuse(ValueError, "budget", budget, "None, or at least 1 byte")
+    return int(budget)
+
+
+def tensor_of(field, value):
+    if not isinstance(value, torch.Tensor):
+        refuse(TypeError, field, "of type " + type(value).__name__, "a torch.Tensor")
+    if value.layout is not torch.strided:
+        refuse(TypeError, field, "of layout %s" % value.layout, "torch.strided")
+    if hasattr(value, "to_local"):
+        refuse(TypeError, field, "of type " + type(value).__name__,
+               "a plain torch.Tensor, e.g. the result of to_local()")
+
+
+def follow_autocast(hidden, weight, bias):
+    """The floating operands as torch.nn.functional.linear would take them under the autocast in force."""
+    dtype = autocast_dtype(hidden.device.type)
+    if dtype is None:
+        return hidden, weight, bias
+    return tuple(tensor.to(dtype) if isinstance(tensor, torch.Tensor) and tensor.dtype in DTYPES else tensor
+                 for tensor in (hidden, weight, bias))
+
+
+def autocast_dtype(device_type):
+    """The autocast dtype in force for a device type, or None."""
+    if hasattr(torch, "get_autocast_dtype"):
+        known = device_type in ("cpu", "cuda")
+        return torch.get_autocast_dtype(device_type) if known and torch.is_autocast_enabled(device_type) else None
+    if device_type == "cuda":
+        return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
+    return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+
+
+def operands(hidden, weight, bias):
+    """Checks types, dtypes and shapes of the floating operands."""
+    if hidden.dtype not in DTYPES:
+        refuse(TypeError, "hidden", "of dtype %s" % hidden.dtype, ACCEPTED_DTYPES)
+    if weight.dtype is not hidden.dtype:
+        refuse(TypeError, "weight", "of dtype %s while hidden is of dtype %s" % (weight.dtype, hidden.dtype),
+               "one dtype for both")
+    if hidden.dim() < 1:
+        refuse(ValueError, "hidden", "of shape ()", "(..., D)")
+    if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
+        refuse(ValueError, "weight", "of shape %s" % (tuple(weight.shape),), "(V, %d), as hidden ends in %d"
+               % (hidden.shape[-1], hidden.shape[-1]))
+    if bias is None:
+        return
+    if bias.dtype is not hidden.dtype:
+        refuse(TypeError, "bias", "of dtype %s while hidden is of dtype %s" % (bias.dtype, hidden.dtype),
+               "one dtype for both")
+    if tuple(bias.shape) != (weight.shape[0],):
+        refuse(ValueError, "bias", "of shape %s" % (tuple(bias.shape),), "(%d,), as weight has %d rows"
+               % (weight.shape[0], weight.shape[0]))
+
+
+def target_of(target, lead):
+    """The targets as one contiguous row of ids."""
+    tensor_of("target", target)
+    if target.dtype not in TARGET_DTYPES:
+        refuse(TypeError, "target", "of dtype %s" % target.dtype, ACCEPTED_TARGETS)
+    if target.shape != lead:
+        refuse(ValueError, "target", "of shape %s" % (tuple(target.shape),), "%s, as hidden without its last dimension"
+               % (tuple(lead),))
+    return target.reshape(-1)
+
+
+def devices(hidden, **others):
+    """Every operand on one CPU or CUDA device."""
+    device = hidden.device
+    if device.type not in ("cpu", "cuda"):
+        refuse(ValueError, "hidden", "on device %s" % device, "a cpu or cuda device")
+    for field, tensor in others.items():
+        if tensor is not None and tensor.device != device:
+            refuse(ValueError, field, "on device %s while hidden is on %s" % (tensor.device, device),
+                   "one device for all")
+
+
+def temperature_of(temperature, lead, device):
+    """(scalar, None), or (1.0, float32 row of one temperature a row)."""
+    if not isinstance(temperature, torch.Tensor):
+        if not isinstance(temperature, numbers.Real):
+            refuse(TypeError, "temperature", "of type " + type(temperature).__name__,
+                   "a number, or a tensor of one a row")
+        return float(temperature), None
+    if temperature.requires_grad and torch.is_grad_enabled():
+        refuse(ValueError, "temperature", "a tensor that requires a gradient",
+               "a tensor without, as gradients reach hidden, weight and bias only")
+    if temperature.dtype.is_complex or temperature.dtype is torch.bool:
+        refuse(TypeError, "temperature", "of dtype %s" % temperature.dtype, "a real dtype")
+    if temperature.dim() == 0 and temperature.device.type == "cpu":
+        return float(temperature), None
+    if temperature.dim() != 0 and temperature.shape != lead:
+        refuse(ValueError, "temperature", "of shape %s" % (tuple(temperature.shape),), "(), or %s, as target"
+               % (tuple(lead),))
+    if temperature.device != device:
+        refuse(ValueError, "temperature", "on device %s while hidden is on %s" % (temperature.device, device),
+               "one device for all")
+    # A scalar on the device stays there: reading it would synchronise.
+    return 1.0, temperature.detach().to(torch.float32).expand(lead).reshape(-1).contiguous()
+
+
+def rows_of(rows, device):
+    """The row list as int32 ids on the device; ids that int32 cannot hold stay out of range."""
+    if rows is None:
+        return None
+    if not isinstance(rows, torch.Tensor):
+        rows = torch.as_tensor(rows, dtype=torch.int64)
+    if rows.dtype not in TARGET_DTYPES:
+        refuse(TypeError, "rows", "of dtype %s" % rows.dtype, ACCEPTED_TARGETS)
+    if rows.dim() != 1:
+        refuse(ValueError, "rows", "of shape %s" % (tuple(rows.shape),), "(row count,)")
+    if rows.dtype is torch.int64:
+        rows = rows.clamp(-1, INT32_MAX).to(torch.int32)
+    return rows.to(device).contiguous()
+
+
+def accumulator_of(buffer, weight):
+    """The caller's fp32 buffer for the weight's gradient."""
+    if buffer is None:
+        return None
+    tensor_of("grad_weight_accumulate", buffer)
+    if buffer.dtype is not torch.float32:
+        refuse(TypeError, "grad_weight_accumulate", "of dtype %s" % buffer.dtype, "torch.float32")
+    if buffer.shape != weight.shape:
+        refuse(ValueError, "grad_weight_accumulate", "of shape %s" % (tuple(buffer.shape),), "%s, as weight"
+               % (tuple(weight.shape),))
+    if buffer.stride(1) != 1 or buffer.stride(0) < buffer.shape[1]:
+        refuse(ValueError, "grad_weight_accumulate", "of strides %s" % (tuple(buffer.stride()),),
+               "rows without overlap whose elements are adjacent")
+    if torch.is_grad_enabled() and not weight.requires_grad:
+        refuse(ValueError, "grad_weight_accumulate", "given while weight does not require a gradient",
+               "a weight that requires a gradient, or None")
+    return buffer
+
+
+def dense_rows(matrix):
+    """The matrix and its row stride; copied only when its rows overlap or their elements are not adjacent."""
+    depth = matrix.shape[1]
+    if matrix.stride(1) == 1:
+        stride = matrix.stride(0)
+        if stride >= depth:
+            return matrix, stride
+        if matrix.shape[0] <= 1:
+            return matrix, depth
+    return matrix.contiguous(), depth
+
+
+def alignment_of(element_bytes, *places):
+    """The largest power of two up to 16 that divides every base address and row stride (bytes) in places."""
+    bits = 16
+    for place in places:
+        bits |= place
+    alignment = bits & -bits
+    if alignment < element_bytes:
+        # libflp refuses it and names the operand.
+        return element_bytes
+    return alignment

@@ -1,0 +1,31 @@
+"""Keeps torch.compile out of the code that hands addresses to libflp.
+
+A frame that torch.compile takes apart may lose a tensor between the reading of its address and the call that uses it.
+Invariant: every function that reads an address is reached through outside_graphs, or from one that is.
+"""
+import functools
+import importlib
+
+import torch
+
+# Constant True while torch.compile traces; absent before torch 2.2.
+is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+
+
+def outside_graphs(function):
+    """The function, left out of every graph; an eager call pays one test and does not import torch._dynamo."""
+    if not hasattr(torch, "compile"):
+        return function
+    if not hasattr(torch, "_disable_dynamo"):  # 2.0
+        return importlib.import_module("torch._dynamo").disable(function)
+    disabled = torch._disable_dynamo(function)
+    if is_compiling is None:
+        return disabled
+
+    @functools.wraps(function)
+    def call(*arguments, **keywords):
+        if is_compiling():
+            return disabled(*arguments, **keywords)
+        return function(*arguments, **keywords)
+
+    return call

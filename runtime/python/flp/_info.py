@@ -1,0 +1,108 @@
+"""What runs and what it met: plan_info, explain and check."""
+import dataclasses
+
+import torch
+
+from . import _c, _check, _eager_torch, _logprob, _plans, _run, errors
+from ._compile import outside_graphs
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanInfo:
+    """A plan in words and numbers. str() is its description."""
+
+    text: str
+    rung: str
+    reasons: dict  # why each rung above was not taken
+    plan_id: str  # equal on two ranks if they run the same kernels
+    device: str
+    forward: dict  # flp_layout of the forward pass for n rows, by field
+    backward: dict  # the same of the backward pass; empty without gradients
+
+    def __str__(self):
+        return self.text
+
+
+def _layout(plan, which, n, budget):
+    if plan.handle is None:
+        return {"mode": "torch", "bytes": _eager_torch.workspace_bytes(which, n, plan.key.hidden, budget)}
+    layout = plan.layout(which, n, budget)
+    values = {name: getattr(layout, name) for name, _ in _c.Layout._fields_ if name != "struct_bytes"}
+    values["mode"] = _c.MODE_NAMES.get(layout.mode, str(layout.mode))
+    return values
+
+
+def _info_of(plan, n, budget):
+    device = "cpu" if plan.key.device < 0 else "cuda:%d" % plan.key.device
+    backward = _layout(plan, _c.PASS_BACKWARD, n, budget) if plan.key.grads else {}
+    return PlanInfo(plan.describe(), _plans.rung_name(plan.rung), plan.reasons(), plan.plan_id(), device,
+                    _layout(plan, _c.PASS_FORWARD, n, budget), backward)
+
+
+def _device_ordinal(device):
+    device = torch.device(device)
+    if device.type == "cpu":
+        return _c.DEVICE_HOST
+    if device.type != "cuda":
+        _check.refuse(ValueError, "device", device, "a cpu or cuda device")
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+@outside_graphs
+def plan_info(*, vocab, hidden, n=1024, dtype=torch.bfloat16, device="cpu", target_dtype=torch.int64, entropy=False,
+              grads=(), bias=False, softcap=None, per_row_temperature=False, budget=None):
+    """Makes the plan of a specialisation and tells which rung runs, why, and what n rows take -> PlanInfo.
+
+    grads  any of "hidden", "weight", "bias"
+    """
+    if dtype not in _check.DTYPES:
+        _check.refuse(TypeError, "dtype", dtype, _check.ACCEPTED_DTYPES)
+    if target_dtype not in _check.TARGET_DTYPES:
+        _check.refuse(TypeError, "target_dtype", target_dtype, _check.ACCEPTED_TARGETS)
+    names = {"hidden": _c.GRAD_HIDDEN, "weight": _c.GRAD_WEIGHT, "bias": _c.GRAD_BIAS}
+    unknown = [name for name in grads if name not in names]
+    if unknown:
+        _check.refuse(ValueError, "grads", "%r" % (unknown[0],), ", ".join(names))
+    mask = sum(names[name] for name in set(grads))
+    value = (_c.ENTROPY_BACKWARD if mask else _c.ENTROPY_FORWARD) if entropy else _c.ENTROPY_NONE
+    key = _plans.Key(_device_ordinal(device), _run.TO_C[dtype], _run.TO_C[target_dtype],
+                     _check.integer_of("vocab", vocab), _check.integer_of("hidden", hidden), value, mask,
+                     int(bool(bias)), _check.softcap_of(softcap), int(bool(per_row_temperature)), 0, 16)
+    return _info_of(_plans.get(key), _check.integer_of("n", n), _check.budget_of(budget))
+
+
+@outside_graphs
+def explain(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False, softcap=None, scale=1.0,
+            ignore_index=-100, budget=None, rows=None, grad_weight_accumulate=None):
+    """Tells which plan the same call of linear_logprob would run -> PlanInfo; computes nothing."""
+    _, flat, weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(hidden, weight, target, bias,
+                                                                                  temperature, rows)
+    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
+    settings.accumulate = _check.accumulator_of(grad_weight_accumulate, weight)
+    ops = _run.Operands(flat, weight, bias, ids, temperature_rows, rows)
+    plan = _run.plan_for(ops, settings, _logprob.needed_grads(flat, weight, bias))
+    return _info_of(plan, flat.shape[0], settings.budget)
+
+
+@outside_graphs
+def check(device=None):
+    """Synchronises and raises DataError if rows held bad values since the last check.
+
+    device  a torch device; None: every device that has a plan
+    """
+    failures = []
+    for plan in _plans.existing(None if device is None else _device_ordinal(device)):
+        try:
+            _check_plan(plan)
+        except errors.DataError as error:
+            failures.append(error.detail)
+    if failures:
+        raise errors.DataError("; ".join(failures))
+
+
+def _check_plan(plan):
+    if plan.handle is None:
+        _eager_torch.check(plan)
+        return
+    library = _c.get()
+    _c.check(library, library.flp_plan_check(plan.handle, _run.stream_of(plan.key.device)))

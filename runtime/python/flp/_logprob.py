@@ -1,0 +1,152 @@
+"""linear_logprob: the public, differentiable function.
+
+Invariants: what is saved for the backward pass is the operands, the targets and stats (N,4), never scores; a call that
+needs no gradient runs the scoring plan, whose bits are the same.
+"""
+import torch
+
+from . import _c, _check, _ops, _run
+from ._compile import is_compiling, outside_graphs
+
+# Tells, inside a backward pass, whether a node of the graph will run; absent before torch 2.0.
+_will_run = getattr(torch._C, "_will_engine_execute_node", None)
+
+
+class LinearLogprob(torch.autograd.Function):
+    """Forward and backward of checked, two-dimensional operands."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, bias, target, temperature_rows, rows, settings, grads):
+        ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
+        logprob, entropy, stats = _run.forward(ops, settings, grads, keep_stats=True)
+        ctx.save_for_backward(hidden, weight, bias, target, temperature_rows, rows, stats)
+        ctx.settings, ctx.grads = settings, grads
+        ctx.set_materialize_grads(False)
+        return (logprob, entropy) if settings.entropy else logprob
+
+    @staticmethod
+    @outside_graphs
+    def backward(ctx, grad_logprob, grad_entropy=None):
+        grads = used_grads(ctx)
+        results = (None, None, None)
+        if grads and not (grad_logprob is None and grad_entropy is None):
+            results = LinearLogprobBackward.apply(*ctx.saved_tensors, grad_logprob, grad_entropy, ctx.settings, grads)
+        return results + (None,) * 5
+
+
+class LinearLogprobBackward(torch.autograd.Function):
+    """The backward pass as a function of its own, so that differentiating it fails instead of finding a constant."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, bias, target, temperature_rows, rows, stats, grad_logprob, grad_entropy, settings,
+                grads):
+        ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
+        return _run.backward(ops, settings, grads, stats, grad_logprob, grad_entropy)
+
+    @staticmethod
+    def backward(ctx, *_grads):
+        raise RuntimeError(_run.NO_SECOND_DERIVATIVE)
+
+
+def used_grads(ctx):
+    """The needs-grad mask of a backward pass: inputs that require a gradient, less those that autograd.grad(inputs=...)
+    leaves out where torch can tell."""
+    mask = 0
+    for bit, wanted, edge in zip(_run.GRAD_FIELDS, ctx.needs_input_grad, ctx.next_functions):
+        if wanted and is_used(edge[0]):
+            mask |= bit
+    return mask & ctx.grads
+
+
+def is_used(node):
+    if _will_run is None or node is None:
+        return True
+    try:
+        return _will_run(node)
+    except RuntimeError:
+        # A leaf whose gradient autograd.grad() collects: used, but torch does not answer for it.
+        return True
+
+
+def needed_grads(hidden, weight, bias):
+    """The needs-grad mask of a call made now."""
+    if not torch.is_grad_enabled():
+        return 0
+    mask = _c.GRAD_HIDDEN if hidden.requires_grad else 0
+    if weight.requires_grad:
+        mask |= _c.GRAD_WEIGHT
+    if bias is not None and bias.requires_grad:
+        mask |= _c.GRAD_BIAS
+    return mask
+
+
+def prepare(hidden, weight, target, bias, temperature, rows):
+    """Checks and flattens the tensors -> lead shape, hidden, weight, bias, target, T, temperature_rows, rows."""
+    _check.tensor_of("hidden", hidden)
+    _check.tensor_of("weight", weight)
+    if bias is not None:
+        _check.tensor_of("bias", bias)
+    hidden, weight, bias = _check.follow_autocast(hidden, weight, bias)
+    _check.operands(hidden, weight, bias)
+    lead = hidden.shape[:-1]
+    flat_target = _check.target_of(target, lead)
+    _check.devices(hidden, weight=weight, target=target, bias=bias)
+    scalar, temperature_rows = _check.temperature_of(temperature, lead, hidden.device)
+    flat_hidden = hidden if hidden.dim() == 2 else hidden.reshape(flat_target.shape[0], hidden.shape[-1])
+    return (lead, flat_hidden, weight, bias, flat_target, scalar, temperature_rows,
+            _check.rows_of(rows, hidden.device))
+
+
+def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False, softcap=None, scale=1.0,
+                   ignore_index=-100, budget=None, rows=None, grad_weight_accumulate=None):
+    """Computes the log-probability of each target token under a language-model head, without the (N,V) scores.
+
+    z = scale·(hidden weightᵀ + bias);  z ← softcap·tanh(z/softcap);  t = z / temperature
+    logprob_i = t_{i,target_i} − log Σ_v exp t_{i,v};   entropy_i = −Σ_v p_{i,v} log p_{i,v}
+
+    hidden       (..., D) bfloat16, float16 or float32; cpu or cuda; D a multiple of 8
+    weight       (V, D) of the same dtype; bias (V) of the same dtype, or None
+    target       (...) int32 or int64 ids; ignore_index marks tokens without work: logprob 0, entropy 0, no gradient
+    temperature  a number above 0, or a tensor of one a row (...); not differentiable
+    entropy      True: return (logprob, entropy); both are differentiable
+    softcap      a number above 0, or None
+    budget       workspace bytes of each pass; None: 256 MiB forward, 1 GiB backward, or FLP_BUDGET
+    rows         ids, into the flattened leading dimensions, of the only rows to compute; the others give 0
+    grad_weight_accumulate
+                 (V, D) float32 buffer that the backward pass adds the weight's gradient to (Megatron's main_grad);
+                 weight.grad then stays as it is
+
+    Returns logprob (...) float32 in nats, never above 0; or (logprob, entropy).
+    Gradients reach hidden, weight and bias as they require them, once (no double backward). Rows whose target is
+    outside [0, V) or whose temperature is not above 0 are NaN and counted: flp.check() reports them. Asynchronous on
+    the caller's current stream, with the caller's allocator. The first call of a specialisation makes its plan (seconds
+    when kernels must be compiled): make it before capturing a CUDA graph.
+    error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
+    thread: safe
+    """
+    lead, flat, weight, bias, ids, scalar, temperature_rows, rows = prepare(hidden, weight, target, bias, temperature,
+                                                                            rows)
+    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
+    settings.accumulate = _check.accumulator_of(grad_weight_accumulate, weight)
+    if settings.accumulate is not None:
+        _check.devices(flat, grad_weight_accumulate=settings.accumulate)
+    if _ops.SUPPORTED and settings.accumulate is None and is_compiling():
+        results = _ops.call(flat, weight, bias, ids, temperature_rows, rows, settings)
+    else:
+        results = dispatch(flat, weight, bias, ids, temperature_rows, rows, settings)
+    if len(lead) == 1:
+        return results if settings.entropy else results[0]
+    shaped = tuple(result.reshape(lead) for result in results)
+    return shaped if settings.entropy else shaped[0]
+
+
+@outside_graphs
+def dispatch(hidden, weight, bias, target, temperature_rows, rows, settings):
+    """Runs the scoring plan, or the autograd function -> (logprob,) or (logprob, entropy)."""
+    grads = needed_grads(hidden, weight, bias)
+    if grads:
+        results = LinearLogprob.apply(hidden, weight, bias, target, temperature_rows, rows, settings, grads)
+        return results if settings.entropy else (results,)
+    ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
+    logprob, entropy, _ = _run.forward(ops, settings, 0, keep_stats=False)
+    return (logprob, entropy) if settings.entropy else (logprob,)

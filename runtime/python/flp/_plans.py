@@ -1,0 +1,199 @@
+"""Plans: what one specialisation on one device runs, made once and kept, and the environment that a fall obeys.
+
+Invariants: one plan a key, made under that key's own lock, so that two specialisations may compile at the same time
+and 64 threads that want one compile it once; a Plan without a handle runs the torch form of the eager rung
+(_eager_torch.py); a plan of another process is never destroyed, because its CUDA context did not survive the fork.
+"""
+import collections
+import ctypes
+import os
+import sys
+import threading
+
+from . import _c, errors
+
+# The specialisation of flp_spec, and the device: a CUDA ordinal or _c.DEVICE_HOST.
+Key = collections.namedtuple("Key", "device dtype target_dtype vocab hidden entropy grads has_bias softcap "
+                                    "per_row_temperature accumulate alignment")
+
+# Keeps the remembered workspace sizes of a plan bounded when every call has another number of rows.
+SIZES_MAX = 1024
+
+
+class Plan:
+    """One plan of libflp, or (handle None) the torch form of the eager rung with the reason for it."""
+
+    def __init__(self, key, handle, rung, reason=""):
+        self.key = key
+        self.handle = handle
+        self.rung = rung
+        self.reason = reason
+        self.strict = strict_asked()
+        self.bad_rows = None  # torch form: the device error word
+        self._sizes = {}
+        self._foreign = False
+
+    def workspace_bytes(self, which, n, budget):
+        """Exact workspace of one pass. error: BudgetError naming the smallest budget that would do"""
+        wanted = (which, n, budget)
+        size = self._sizes.get(wanted)
+        if size is None:
+            size = self.layout(which, n, budget).bytes
+            if len(self._sizes) >= SIZES_MAX:
+                self._sizes = {}
+            self._sizes[wanted] = size
+        return size
+
+    def layout(self, which, n, budget):
+        """The flp_layout of one pass."""
+        library = _c.get()
+        layout = _c.new_layout()
+        _c.check(library, library.flp_plan_layout(self.handle, which, n, budget, layout))
+        return layout
+
+    def execute(self, args):
+        """Enqueues one pass."""
+        library = _c.get()
+        status = library.flp_execute(self.handle, args)
+        if status:
+            _c.check(library, status)
+
+    def describe(self):
+        """One paragraph: what runs, and why the rungs above it do not."""
+        if self.handle is None:
+            return "eager: chunked torch operations on the tensor's own device, because %s" % self.reason
+        library = _c.get()
+        buffer = ctypes.create_string_buffer(8192)
+        _c.check(library, library.flp_plan_describe(self.handle, buffer, len(buffer)))
+        return buffer.value.decode(errors="replace")
+
+    def reasons(self):
+        """Why each rung above the one that runs was not taken: {name: sentence}."""
+        library = _c.get()
+        if self.handle is None:
+            return {rung_name(rung): self.reason for rung in range(_c.RUNG_TUNED, _c.RUNG_EAGER)}
+        pairs = ((rung_name(rung), library.flp_plan_get_reason(self.handle, rung).decode(errors="replace"))
+                 for rung in range(_c.RUNG_TUNED, _c.RUNG_EAGER + 1))
+        return {name: reason for name, reason in pairs if reason}
+
+    def plan_id(self):
+        """16 hexadecimal digits, equal on two ranks if they run the same kernels."""
+        if self.handle is None:
+            return "eager-torch"
+        library = _c.get()
+        buffer = ctypes.create_string_buffer(17)
+        _c.check(library, library.flp_plan_get_id(self.handle, buffer))
+        return buffer.value.decode()
+
+    def __del__(self):
+        # At exit the driver may be gone before this object; the process takes its memory along.
+        if self.handle is None or self._foreign or sys.is_finalizing():
+            return
+        if self.key.device >= 0:
+            sys.modules["torch"].cuda.synchronize(self.key.device)
+        _c.get().flp_plan_destroy(self.handle)
+
+
+class _Slot:
+    """Where the plan of one key is or will be."""
+
+    __slots__ = ("lock", "plan")
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.plan = None
+
+
+_slots = {}
+
+
+def get(key):
+    """The plan of a key; makes it at the first call. thread: safe; may compile for seconds"""
+    slot = _slots.get(key)
+    if slot is None:
+        slot = _slots.setdefault(key, _Slot())
+    if slot.plan is None:
+        with slot.lock:
+            if slot.plan is None:
+                slot.plan = _create(key)
+    return slot.plan
+
+
+def clear():
+    """Forgets every plan, so that the next call reads the environment again; kernels go once no graph uses them."""
+    _slots.clear()
+
+
+def existing(device=None):
+    """The plans that have been made, of one device or of all."""
+    made = [slot.plan for slot in list(_slots.values()) if slot.plan is not None]
+    return [plan for plan in made if device is None or plan.key.device == device]
+
+
+def rung_name(rung):
+    return _c.get().flp_rung_name(rung).decode()
+
+
+def strict_asked():
+    return os.environ.get("FLP_STRICT", "") == "1"
+
+
+def _spec_of(key):
+    spec = _c.new_spec()
+    spec.dtype, spec.target_dtype, spec.vocab, spec.hidden = key.dtype, key.target_dtype, key.vocab, key.hidden
+    spec.entropy, spec.grads, spec.has_bias, spec.softcap = key.entropy, key.grads, key.has_bias, key.softcap
+    spec.per_row_temperature, spec.alignment = key.per_row_temperature, key.alignment
+    if key.accumulate:
+        spec.accumulate_grad_weight, spec.grad_weight_dtype = 1, _c.DTYPE_FP32
+    return spec
+
+
+def _create(key):
+    library = _c.get()
+    options = _c.new_options()
+    options.device = key.device
+    handle = ctypes.c_void_p()
+    status = library.flp_plan_create(_spec_of(key), options, ctypes.byref(handle))
+    if status == errors.OK:
+        rung = library.flp_plan_get_rung(handle)
+        if key.device < 0 or rung != _c.RUNG_EAGER:
+            return Plan(key, handle, rung)
+        # A host plan must never see device pointers.
+        library.flp_plan_destroy(handle)
+        return Plan(key, None, _c.RUNG_EAGER, "FLP_FORCE=eager")
+    detail = library.flp_error_detail().decode(errors="replace")
+    if status == errors.UNAVAILABLE and key.device >= 0 and _may_fall():
+        _say_fall(detail)
+        return Plan(key, None, _c.RUNG_EAGER, detail)
+    errors.raise_status(status, detail)
+
+
+def _may_fall():
+    """Whether device tensors may run the torch form: never from another pinned rung, nor in strict mode unpinned."""
+    force = os.environ.get("FLP_FORCE", "")
+    return force == "eager" or (force == "" and not strict_asked())
+
+
+_said = set()
+
+
+def _say_fall(reason):
+    """Warns once a reason."""
+    if reason not in _said:
+        _said.add(reason)
+        level = _c.LOG_INFO if os.environ.get("FLP_FORCE") == "eager" else _c.LOG_WARNING
+        _c.log(level, "device tensors run as chunked torch operations (eager rung): %s" % reason)
+
+
+def _after_fork_in_child():
+    """Drops the parent's plans without destroying them and replaces locks that another thread may have held."""
+    global _slots
+    for slot in _slots.values():
+        if slot.plan is not None:
+            slot.plan._foreign = True
+    _slots = {}
+    _c._library_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

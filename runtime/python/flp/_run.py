@@ -1,0 +1,187 @@
+"""One pass of one call: picks the plan, allocates outputs and workspace with the caller's allocator, enqueues.
+
+Invariants: operands arrive checked (_check.py) and two-dimensional; every pass runs on the caller's current stream, so
+torch's stream-ordered allocator may reuse the workspace as soon as the call returns; nothing here synchronises.
+"""
+import torch
+
+from . import _c, _check, _eager_torch, _plans
+from ._compile import outside_graphs
+
+TO_C = {**_check.DTYPES, **_check.TARGET_DTYPES}
+GRAD_FIELDS = (_c.GRAD_HIDDEN, _c.GRAD_WEIGHT, _c.GRAD_BIAS)
+NO_SECOND_DERIVATIVE = "flp.linear_logprob has no second derivative (accepted: one backward pass over it)"
+# The private accessor spares a Stream object per call; torch without it takes the public one.
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
+class Operands:
+    """The tensors of one call: hidden (N,D), weight (V,D), bias (V) or None, target (N), temperature_rows (N) float32
+    or None, rows (row count) int32 or None; with row strides filled in by dense_rows."""
+
+    __slots__ = ("hidden", "hidden_stride", "weight", "weight_stride", "bias", "target", "temperature_rows", "rows")
+
+    def __init__(self, hidden, weight, bias, target, temperature_rows=None, rows=None):
+        self.hidden, self.hidden_stride = _check.dense_rows(hidden)
+        self.weight, self.weight_stride = _check.dense_rows(weight)
+        self.bias = bias if bias is None else bias.contiguous()
+        self.target = target.contiguous()
+        self.temperature_rows = temperature_rows
+        self.rows = rows
+
+
+def device_of(tensor):
+    """The device of a plan: CUDA ordinal, or host."""
+    return tensor.device.index if tensor.is_cuda else _c.DEVICE_HOST
+
+
+def stream_of(device):
+    """The caller's current stream as an integer; None on the host and for the legacy default stream."""
+    if device < 0:
+        return None
+    if _raw_stream is not None:
+        return _raw_stream(device) or None
+    return torch.cuda.current_stream(device).cuda_stream or None
+
+
+def plan_for(ops, settings, grads):
+    """The plan of these operands with this needs-grad mask."""
+    element_bytes = ops.hidden.element_size()
+    places = [ops.hidden.data_ptr(), ops.hidden_stride * element_bytes, ops.weight.data_ptr(),
+              ops.weight_stride * element_bytes]
+    accumulate = settings.accumulate if grads & _c.GRAD_WEIGHT else None
+    if accumulate is not None:
+        places += [accumulate.data_ptr(), accumulate.stride(0) * 4]
+    entropy = _c.ENTROPY_NONE
+    if settings.entropy:
+        entropy = _c.ENTROPY_BACKWARD if grads else _c.ENTROPY_FORWARD
+    return _plans.get(_plans.Key(
+        device_of(ops.hidden), TO_C[ops.hidden.dtype], TO_C[ops.target.dtype], ops.weight.shape[0],
+        ops.weight.shape[1], entropy, grads, int(ops.bias is not None), settings.softcap,
+        int(ops.temperature_rows is not None), int(accumulate is not None),
+        _check.alignment_of(element_bytes, *places)))
+
+
+def pointer(tensor):
+    return None if tensor is None else tensor.data_ptr()
+
+
+def workspace_on(device, size):
+    """A block of at least size bytes and its first address that is a multiple of 256."""
+    if size == 0:
+        return None, None
+    block = torch.empty(size, dtype=torch.uint8, device=device)
+    start = block.data_ptr()
+    if start % _c.WORKSPACE_ALIGNMENT:
+        block = torch.empty(size + _c.WORKSPACE_ALIGNMENT, dtype=torch.uint8, device=device)
+        start = -(-block.data_ptr() // _c.WORKSPACE_ALIGNMENT) * _c.WORKSPACE_ALIGNMENT
+    return block, start
+
+
+def enqueue(plan, which, n, target, temperature_rows, rows, settings, device, fields):
+    """Fills flp_args with what every pass has and the pass's own fields, and executes it."""
+    size = plan.workspace_bytes(which, n, settings.budget)
+    block, start = workspace_on(device, size)
+    args = _c.new_args()
+    setattr(args, "pass", which)
+    args.n = n
+    args.target = target.data_ptr()
+    args.temperature_rows = pointer(temperature_rows)
+    args.temperature, args.scale = settings.temperature, settings.scale
+    args.ignore_index = settings.ignore_index
+    if rows is not None:
+        # An empty list still selects: its pointer must not read as "all rows".
+        args.rows, args.row_count = rows.data_ptr() or args_placeholder(), rows.numel()
+    args.vocab_offset, args.vocab_valid, args.vocab_total = settings.offset, settings.valid, settings.total
+    for name, value in fields.items():
+        setattr(args, name, value)
+    args.workspace, args.workspace_bytes = start, size
+    args.stream = stream_of(plan.key.device)
+    plan.execute(args)
+    # block lives until here; on a device the allocator orders its reuse after the work on this stream.
+    del block
+
+
+def args_placeholder():
+    """A non-null, aligned address for an array of no elements."""
+    return _c.WORKSPACE_ALIGNMENT
+
+
+def operand_fields(ops):
+    """flp_args fields of the operands of forward and backward."""
+    return {"hidden": ops.hidden.data_ptr(), "hidden_stride": ops.hidden_stride, "weight": ops.weight.data_ptr(),
+            "weight_stride": ops.weight_stride, "bias": pointer(ops.bias)}
+
+
+@outside_graphs
+def forward(ops, settings, grads, keep_stats):
+    """Runs the forward pass -> logprob (N), entropy (N) or None, stats (N,4) or None."""
+    plan = plan_for(ops, settings, grads)
+    n, device = ops.hidden.shape[0], ops.hidden.device
+    logprob = torch.empty(n, dtype=torch.float32, device=device)
+    entropy = torch.empty(n, dtype=torch.float32, device=device) if settings.entropy else None
+    stats = torch.empty((n, 4), dtype=torch.float32, device=device) if keep_stats else None
+    if plan.handle is None:
+        _eager_torch.forward(plan, ops, settings, logprob, entropy, stats)
+        return logprob, entropy, stats
+    fields = operand_fields(ops)
+    fields.update(logprob=logprob.data_ptr(), entropy=pointer(entropy), stats=pointer(stats))
+    enqueue(plan, _c.PASS_FORWARD, n, ops.target, ops.temperature_rows, ops.rows, settings, device, fields)
+    return logprob, entropy, stats
+
+
+@outside_graphs
+def partial(ops, settings):
+    """Runs the forward pass of one vocab shard -> partial (N,4)."""
+    plan = plan_for(ops, settings, 0)
+    n, device = ops.hidden.shape[0], ops.hidden.device
+    out = torch.empty((n, 4), dtype=torch.float32, device=device)
+    if plan.handle is None:
+        _eager_torch.partial(plan, ops, settings, out)
+        return out
+    fields = operand_fields(ops)
+    fields["partial"] = out.data_ptr()
+    enqueue(plan, _c.PASS_FORWARD, n, ops.target, ops.temperature_rows, ops.rows, settings, device, fields)
+    return out
+
+
+@outside_graphs
+def combine(plan, partials, target, temperature_rows, rows, settings):
+    """Merges partials (R,N,4) of all shards -> logprob (N), entropy (N) or None, stats (N,4)."""
+    n, device = target.shape[0], target.device
+    logprob = torch.empty(n, dtype=torch.float32, device=device)
+    entropy = torch.empty(n, dtype=torch.float32, device=device) if settings.entropy else None
+    stats = torch.empty((n, 4), dtype=torch.float32, device=device)
+    if plan.handle is None:
+        _eager_torch.combine(plan, partials, target, temperature_rows, rows, settings, logprob, entropy, stats)
+        return logprob, entropy, stats
+    fields = {"partial": partials.data_ptr(), "shard_count": partials.shape[0], "logprob": logprob.data_ptr(),
+              "entropy": pointer(entropy), "stats": stats.data_ptr()}
+    enqueue(plan, _c.PASS_COMBINE, n, target, temperature_rows, rows, settings, device, fields)
+    return logprob, entropy, stats
+
+
+@outside_graphs
+def backward(ops, settings, grads, stats, grad_logprob, grad_entropy):
+    """Runs the backward pass -> grad_hidden, grad_weight, grad_bias; None for what grads does not ask for, and for the
+    weight when settings.accumulate takes its gradient."""
+    plan = plan_for(ops, settings, grads)
+    grad_hidden = torch.empty(ops.hidden.shape, dtype=ops.hidden.dtype, device=ops.hidden.device) \
+        if grads & _c.GRAD_HIDDEN else None
+    grad_weight = None
+    if grads & _c.GRAD_WEIGHT:
+        grad_weight = settings.accumulate if settings.accumulate is not None else torch.empty(
+            ops.weight.shape, dtype=ops.weight.dtype, device=ops.weight.device)
+    grad_bias = torch.empty_like(ops.bias) if grads & _c.GRAD_BIAS else None
+    upstream = [None if grad is None else grad.to(torch.float32).contiguous() for grad in (grad_logprob, grad_entropy)]
+    if plan.handle is None:
+        _eager_torch.backward(plan, ops, settings, stats, upstream, grad_hidden, grad_weight, grad_bias)
+    else:
+        fields = operand_fields(ops)
+        fields.update(stats=stats.data_ptr(), grad_logprob=pointer(upstream[0]), grad_entropy=pointer(upstream[1]),
+                      grad_hidden=pointer(grad_hidden), grad_weight=pointer(grad_weight), grad_bias=pointer(grad_bias))
+        if grad_weight is not None:
+            fields["grad_weight_stride"] = grad_weight.stride(0)
+        enqueue(plan, _c.PASS_BACKWARD, ops.hidden.shape[0], ops.target, ops.temperature_rows, ops.rows, settings,
+                ops.hidden.device, fields)
+    return grad_hidden, None if settings.accumulate is not None else grad_weight, grad_bias

@@ -1,0 +1,135 @@
+"""Vocab-parallel heads: per-rank statistics, their merge, and the backward pass of one rank.
+
+The library calls no collective: gather the partials of all ranks in rank order (torch.distributed.all_gather), merge
+them on every rank, and sum grad_hidden over the ranks after the backward pass.
+"""
+import torch
+
+from . import _c, _check, _logprob, _plans, _run
+from ._compile import outside_graphs
+
+
+def _settings(scalar, softcap, scale, ignore_index, budget, entropy, offset, valid, total):
+    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
+    settings.offset = _check.integer_of("vocab_offset", offset)
+    settings.valid = 0 if valid is None else _check.integer_of("vocab_valid", valid)
+    settings.total = 0 if total is None else _check.integer_of("vocab_total", total)
+    return settings
+
+
+def _operands(hidden, weight, target, bias, temperature, rows):
+    """Checked and flattened -> Operands, T."""
+    _, flat, weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(hidden, weight, target, bias,
+                                                                                  temperature, rows)
+    return _run.Operands(flat.detach(), weight.detach(), bias if bias is None else bias.detach(), ids, temperature_rows,
+                         rows), scalar
+
+
+@outside_graphs
+def linear_logprob_partial(hidden, weight_shard, target, bias=None, *, vocab_offset, vocab_valid=None, vocab_total,
+                           temperature=1.0, entropy=False, softcap=None, scale=1.0, ignore_index=-100, budget=None,
+                           rows=None):
+    """Computes one rank's statistics of each row -> (N, 4) float32, N the product of target's shape.
+
+    vocab_offset  global id of the shard's row 0
+    vocab_valid   rows of the shard that are real, the rest is padding; None: all
+    vocab_total   ids of the whole vocabulary
+    The other arguments are those of linear_logprob; target has global ids. Columns: maximum, sum and weighted sum in
+    log2 units, raw target score (−inf where the target is on another shard). Not differentiable.
+    """
+    ops, scalar = _operands(hidden, weight_shard, target, bias, temperature, rows)
+    return _run.partial(ops, _settings(scalar, softcap, scale, ignore_index, budget, entropy, vocab_offset, vocab_valid,
+                                       vocab_total))
+
+
+@outside_graphs
+def combine_partials(partials, target, *, vocab_total, weight_shard=None, temperature=1.0, entropy=False, softcap=None,
+                     scale=1.0, ignore_index=-100, rows=None):
+    """Merges the partials of all ranks, in rank order -> logprob (...), entropy (...) or None, stats (N, 4).
+
+    partials      sequence of (N, 4), or one (R, N, 4) float32
+    target        (...) global ids
+    vocab_total   ids of the whole vocabulary
+    weight_shard  this rank's shard: its plan is used again; None makes a plan of its own
+    stats is what linear_logprob_backward reads. Not differentiable.
+    """
+    if not isinstance(partials, torch.Tensor):
+        partials = torch.stack(tuple(partials))
+    ids = _check.target_of(target, target.shape if isinstance(target, torch.Tensor) else ())
+    if partials.dtype is not torch.float32 or partials.dim() != 3 or partials.shape[1:] != (ids.shape[0], 4):
+        _check.refuse(ValueError, "partials", "of dtype %s and shape %s" % (partials.dtype, tuple(partials.shape)),
+                      "torch.float32 (R, %d, 4)" % ids.shape[0])
+    _check.devices(partials, target=target)
+    scalar, temperature_rows = _check.temperature_of(temperature, target.shape, partials.device)
+    settings = _settings(scalar, softcap, scale, ignore_index, None, entropy, 0, None, vocab_total)
+    plan = _combine_plan(partials, ids, weight_shard, temperature_rows, settings)
+    partials = partials.detach().contiguous()
+    if partials.data_ptr() % 16:
+        partials = partials.clone()
+    logprob, entropy_rows, stats = _run.combine(plan, partials, ids.contiguous(), temperature_rows,
+                                                _check.rows_of(rows, partials.device), settings)
+    entropies = None if entropy_rows is None else entropy_rows.reshape(target.shape)
+    return logprob.reshape(target.shape), entropies, stats
+
+
+def _combine_plan(partials, ids, weight_shard, temperature_rows, settings):
+    """The plan of the shard's forward pass, whose specialisation the merge shares, or one of the smallest head."""
+    vocab, depth, dtype = settings.total, 8, _c.DTYPE_BF16
+    if weight_shard is not None:
+        _check.tensor_of("weight_shard", weight_shard)
+        vocab, depth, dtype = weight_shard.shape[0], weight_shard.shape[1], _run.TO_C[weight_shard.dtype]
+    return _plans.get(_plans.Key(
+        _run.device_of(partials), dtype, _run.TO_C[ids.dtype], vocab, depth,
+        _c.ENTROPY_FORWARD if settings.entropy else _c.ENTROPY_NONE, 0, 0, settings.softcap,
+        int(temperature_rows is not None), 0, 16))
+
+
+@outside_graphs
+def linear_logprob_backward(hidden, weight, target, stats, grad_logprob, grad_entropy=None, bias=None, *,
+                            needs=("hidden", "weight", "bias"), vocab_offset=0, vocab_valid=None, vocab_total=None,
+                            temperature=1.0, softcap=None, scale=1.0, ignore_index=-100, budget=None, rows=None,
+                            grad_weight_accumulate=None):
+    """Computes the gradients of one head or one shard from stats -> (grad_hidden, grad_weight, grad_bias).
+
+    stats         (N, 4) of combine_partials, the same on every rank
+    grad_logprob, grad_entropy
+                  (...) upstream gradients; either may be None
+    needs         which gradients to compute; the others are None, as is the bias's without a bias
+    grad_hidden of a shard is this rank's part: sum it over the ranks.
+    """
+    ops, scalar = _operands(hidden, weight, target, bias, temperature, rows)
+    settings = _settings(scalar, softcap, scale, ignore_index, budget, grad_entropy is not None, vocab_offset,
+                         vocab_valid, vocab_total)
+    with torch.no_grad():
+        settings.accumulate = _check.accumulator_of(grad_weight_accumulate, weight)
+    n = ops.hidden.shape[0]
+    if stats.dtype is not torch.float32 or stats.shape != (n, 4):
+        _check.refuse(ValueError, "stats", "of dtype %s and shape %s" % (stats.dtype, tuple(stats.shape)),
+                      "torch.float32 (%d, 4)" % n)
+    _check.devices(ops.hidden, stats=stats, grad_logprob=grad_logprob, grad_entropy=grad_entropy)
+    upstream = [_flat_upstream(field, grad, n)
+                for field, grad in (("grad_logprob", grad_logprob), ("grad_entropy", grad_entropy))]
+    grad_hidden, grad_weight, grad_bias = _run.backward(ops, settings, _mask_of(needs, ops.bias), stats.contiguous(),
+                                                        *upstream)
+    return None if grad_hidden is None else grad_hidden.reshape(hidden.shape), grad_weight, grad_bias
+
+
+def _flat_upstream(field, grad, n):
+    if grad is None:
+        return None
+    if grad.numel() != n:
+        _check.refuse(ValueError, field, "of shape %s" % (tuple(grad.shape),), "%d elements, one a row" % n)
+    return grad.detach().reshape(-1)
+
+
+def _mask_of(needs, bias):
+    names = {"hidden": _c.GRAD_HIDDEN, "weight": _c.GRAD_WEIGHT, "bias": _c.GRAD_BIAS}
+    mask = 0
+    for need in needs:
+        if need not in names:
+            _check.refuse(ValueError, "needs", "%r" % (need,), ", ".join(names))
+        mask |= names[need]
+    mask = mask if bias is not None else mask & ~_c.GRAD_BIAS
+    if not mask:
+        _check.refuse(ValueError, "needs", "%r" % (tuple(needs),), "at least one of hidden, weight, bias (with a bias)")
+    return mask

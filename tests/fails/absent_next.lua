@@ -1,0 +1,4 @@
+-- expect: forward.lua:3: the sandbox has no global 'next'
+return function(k, spec)
+  local key = next({1})
+end

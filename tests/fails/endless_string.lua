@@ -1,0 +1,5 @@
+-- expect: forward.lua: the template needs more memory than a template may have
+return function(k, spec)
+  local s = "x"
+  while true do s = s .. s end
+end

@@ -1,0 +1,2 @@
+-- expect: forward.lua:1: a template returns a function of k and spec, not table
+return {}

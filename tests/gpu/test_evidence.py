@@ -1,0 +1,77 @@
+"""Measured results kept in the tree are whole, and say which templates they were measured with.
+
+A record is one JSON object, tests/gpu/evidence/*.json or autotune/bench/*.json:
+
+    {"command": "...",        what was run, so that it can be run again
+     "date": "2026-01-31",
+     "gpu": "NVIDIA H200", "driver": "580.65",
+     "sources_hash": "<16 to 64 hex digits>",   templates and generator, as `flpgen doctor` prints them
+     "results": {...}}        figures with their units in their names; never empty
+
+A malformed record fails. A record of other templates than the tree's is reported STALE and counts as skipped: what it
+says was true, and should be measured again.
+"""
+
+import datetime
+import json
+import os
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+
+TREE = Path(__file__).resolve().parents[2]
+RECORDS = sorted([*TREE.glob("tests/gpu/evidence/*.json"), *TREE.glob("autotune/bench/*.json")])
+TEXT_FIELDS = ("command", "gpu", "driver", "date", "sources_hash")
+
+
+def check_record(record):
+    """Why this is not a record, or None."""
+    if not isinstance(record, dict):
+        return "not a JSON object"
+    for field in TEXT_FIELDS:
+        value = record.get(field)
+        if not isinstance(value, str) or not value.strip():
+            return f"{field}: {value!r}, a non-empty string is expected"
+    if not re.fullmatch("[0-9a-f]{16,64}", record["sources_hash"]):
+        return f"sources_hash: {record['sources_hash']!r}, 16 to 64 hexadecimal digits are expected"
+    try:
+        datetime.date.fromisoformat(record["date"][:10])
+    except ValueError:
+        return f"date: {record['date']!r}, YYYY-MM-DD is expected"
+    if not isinstance(record.get("results"), (dict, list)) or not record["results"]:
+        return "results: missing or empty"
+    return None
+
+
+@pytest.fixture(scope="module")
+def current_hash():
+    header = Path(os.environ["FLP_TEST_BUILD"]) / "generated" / "flp_sources.h"
+    return re.search(r'FLP_SOURCES_SHA256_HEX "([0-9a-f]{64})"', header.read_text()).group(1)
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
+def test_record(path, current_hash):
+    record = json.loads(path.read_text())
+    fault = check_record(record)
+    assert fault is None, f"{path.relative_to(TREE)}: {fault}"
+    if not current_hash.startswith(record["sources_hash"]):
+        reason = f"STALE: recorded with sources {record['sources_hash'][:12]}, the tree has {current_hash[:12]}"
+        warnings.warn(f"{path.name}: {reason}")
+        pytest.skip(reason)
+
+
+GOOD = {"command": "flpgen check", "date": "2026-01-31", "gpu": "a GPU", "driver": "1", "sources_hash": "0" * 64,
+        "results": {"ms": 1}}
+
+
+def test_check_accepts_a_whole_record():
+    assert check_record(GOOD) is None
+
+
+@pytest.mark.parametrize("field,value,fault", [
+    ("command", None, "command"), ("gpu", "", "gpu"), ("driver", 5, "driver"), ("sources_hash", "0" * 15, "64 hex"),
+    ("sources_hash", "G" * 64, "64 hex"), ("date", "yesterday", "YYYY-MM-DD"), ("results", {}, "results"), ("results", "fast", "results")])
+def test_check_names_the_fault(field, value, fault):
+    assert fault in check_record({**GOOD, field: value})

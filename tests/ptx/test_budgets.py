@@ -1,0 +1,142 @@
+"""Every kernel that ships assembles for every target within its budget (budgets.json): no spills, no stack, no
+advisories of the C75xx family (wgmma serialised, register limits ignored), registers and shared memory within bounds,
+and tensor-core instructions where the work is.
+
+One test is one kind of kernel of one specification on one architecture. ptxas runs on all of them at once, one a CPU.
+"""
+
+import functools
+import json
+import os
+import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+BUDGETS = json.loads((Path(__file__).parent / "budgets.json").read_text())
+FLPGEN = os.environ["FLP_TEST_FLPGEN"]
+PTXAS = os.environ.get("FLP_PTXAS", "")
+KINDS = ("rows", "forward", "dz", "grad_hidden", "grad_weight")
+TENSOR_KINDS = KINDS[1:]
+
+CASES = [(name, arch, kind) for name, spec in BUDGETS["specs"].items() for arch in spec["arches"] for kind in KINDS
+         if "--grad" in spec["options"] or kind in ("rows", "forward")]
+CASES += [("generic", arch, kind) for arch in BUDGETS["generic"] for kind in KINDS]
+
+
+def ptxas_release():
+    """Major release of ptxas, 0 without one."""
+    try:
+        text = subprocess.run([PTXAS, "--version"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+    return int(re.search(r"release (\d+)\.", text).group(1))
+
+
+pytestmark = [
+    pytest.mark.skipif(not Path(FLPGEN).exists(), reason="this build has no generator"),
+    pytest.mark.skipif(ptxas_release() < 13, reason="no ptxas 13.0 or newer"),
+]
+
+
+@functools.lru_cache(maxsize=None)
+def kernels_of(name, scratch):
+    """The kernels of a specification, as `flpgen gen --json` describes them, with their PTX."""
+    options = "--generic --install-cache" if name == "generic" else BUDGETS["specs"][name]["options"]
+    done = subprocess.run([FLPGEN, "gen", *options.split(), "--emit", "ptx", "--json"], capture_output=True, text=True,
+                          env={**os.environ, "FLP_CACHE_DIR": str(scratch / "cache")})
+    assert done.returncode == 0, f"flpgen gen {options} exited {done.returncode}: {done.stderr}"
+    return json.loads(done.stdout)["kernels"]
+
+
+def chosen(name, arch, kind, kernels):
+    """Kernels of one case; the generic set has a filter by architecture, as it is large."""
+    want = {"kind": kind, **(BUDGETS["generic"][arch] if name == "generic" else {})}
+    if kind == "rows":
+        want.pop("alignment", None)  # it copies no tiles and is built once for all
+    return [kernel for kernel in kernels if all(kernel["key"][field] == value for field, value in want.items())]
+
+
+def assemble(ptx, arch):
+    """What ptxas -v says. Passing stdin keeps no files."""
+    done = subprocess.run([PTXAS, "-v", f"-arch={arch}", "-o", os.devnull, "/dev/stdin"], input=ptx, text=True,
+                          capture_output=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def describe(kernel):
+    return " ".join(f"{field}={value}" for field, value in kernel["key"].items() if value not in (0, "none", False))
+
+
+def entry_usage(report, symbol):
+    """(registers, stack, spill bytes) that a report gives for one entry."""
+    part = re.search(rf"Compiling entry function '{symbol}'.*?Used (\d+) registers", report, re.S)
+    assert part, f"ptxas reports nothing on {symbol}:\n{report}"
+    frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", part.group(0))
+    return int(part.group(1)), int(frame.group(1)), int(frame.group(2)) + int(frame.group(3))
+
+
+def entry_faults(entry, report, arch):
+    registers, stack, spills = entry_usage(report, entry["symbol"])
+    budget, shared = BUDGETS["registers"][entry["name"]], BUDGETS["shared_bytes"][arch]
+    if spills:
+        yield f"{spills} bytes of spills, 0 are allowed"
+    if stack:
+        yield f"{stack} bytes of stack, 0 are allowed"
+    if registers > budget:
+        yield f"{registers} registers, the budget is {budget}"
+    if entry["shared_bytes"] > shared:
+        yield f"{entry['shared_bytes']} bytes of shared memory, {arch} has {shared}"
+
+
+def required_words(key):
+    """Instructions that a kernel must use: tensor cores and asynchronous copies, where 16-byte copies are allowed."""
+    if key["kind"] not in TENSOR_KINDS or key["alignment"] != 16:
+        return []
+    return BUDGETS["required"].get(f"{key['kind']} {key['dtype']}", BUDGETS["required"]["default"])
+
+
+def kernel_faults(kernel, arch, code, report):
+    """Everything that is wrong with one assembled kernel, a sentence each."""
+    if code != 0:
+        return [f"ptxas exited {code}: {report.strip()}"]
+    faults = [f"advisory: {line.strip()}" for line in report.splitlines() if re.search(r"C75\d\d|warning", line)]
+    for entry in kernel["entries"]:
+        faults += [f"{entry['name']}: {fault}" for fault in entry_faults(entry, report, arch)]
+    faults += [f"no {word} in the PTX" for word in required_words(kernel["key"]) if word not in kernel["ptx"]]
+    return faults
+
+
+@pytest.fixture(scope="session")
+def reports(request, tmp_path_factory):
+    """Futures of ptxas over the kernels of every collected case, all submitted at once."""
+    scratch = tmp_path_factory.mktemp("ptx")
+    cases = [item.callspec.params["case"] for item in request.session.items
+             if item.fspath == __file__ and "case" in getattr(getattr(item, "callspec", None), "params", {})]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield {case: [(kernel, pool.submit(assemble, kernel["ptx"], case[1]))
+                      for kernel in chosen(*case, kernels_of(case[0], scratch))] for case in cases}
+
+
+@pytest.mark.parametrize("case", CASES, ids="-".join)
+def test_budget(case, reports):
+    assert reports[case], f"{case[0]} has no kernel of kind {case[2]}"
+    faults = [f"{describe(kernel)}\n    {fault}" for kernel, report in reports[case]
+              for fault in kernel_faults(kernel, case[1], *report.result())]
+    if faults:
+        pytest.fail("\n".join(faults), pytrace=False)
+
+
+def test_faults_are_found():
+    """The check itself: a report over every budget, and PTX without tensor cores."""
+    report = ("ptxas info : Compiling entry function 'flp_forward' for 'sm_89'\n"
+              "  8 bytes stack frame, 16 bytes spill stores, 24 bytes spill loads\n"
+              "ptxas info : Used 256 registers, used 1 barriers\n(C7510) serialised\n")
+    kernel = {"key": {"kind": "forward", "dtype": "bf16", "alignment": 16}, "ptx": "mma.sync ldmatrix",
+              "entries": [{"name": "forward", "symbol": "flp_forward", "shared_bytes": 101377}]}
+    text = "\n".join(kernel_faults(kernel, "sm_89", 0, report))
+    for word in ("C7510", "40 bytes of spills", "8 bytes of stack", "256 registers", "101377 bytes", "no cp.async"):
+        assert word in text
+    assert "exited 255" in kernel_faults(kernel, "sm_89", 255, "")[0]

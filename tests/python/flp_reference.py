@@ -1,0 +1,52 @@
+"""The operation in float64 torch, problems to try it on, and the device that the tests run on."""
+import os
+
+import torch
+import torch.nn.functional as F
+
+DEVICE = os.environ.get("FLP_TEST_DEVICE", "cpu")
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+# Relative L2 of gradients: one rounding to the dtype, and dz in the operand's dtype on a GPU.
+GRAD_TOLERANCE = {torch.bfloat16: 6e-3, torch.float16: 1e-3, torch.float32: 5e-6}
+# Absolute, in nats, for scores of order 1 at the depths used here: a few fp32 roundings of the products.
+VALUE_TOLERANCE = 2e-5
+
+
+def problem(n=13, vocab=331, depth=64, dtype=torch.float32, bias=False, seed=0, target_dtype=torch.int64):
+    """hidden (n,D), weight (V,D), target (n), bias (V) or None; scores have a standard deviation near 2."""
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(n, depth, generator=generator)
+    weight = torch.randn(vocab, depth, generator=generator) * (2 / depth**0.5)
+    target = torch.randint(0, vocab, (n,), generator=generator).to(target_dtype)
+    offset = torch.randn(vocab, generator=generator).to(dtype) if bias else None
+    made = (hidden.to(dtype), weight.to(dtype), target, offset)
+    return tuple(None if tensor is None else tensor.to(DEVICE) for tensor in made)
+
+
+def reference(hidden, weight, target, bias=None, temperature=1.0, softcap=None, scale=1.0, ignore_index=-100, rows=None):
+    """logprob and entropy in float64, differentiable. Rows without work give 0."""
+    z = hidden @ weight.t()
+    z = scale * (z if bias is None else z + bias)
+    z = z if softcap is None else softcap * torch.tanh(z / softcap)
+    t = z / (temperature.double().unsqueeze(-1) if isinstance(temperature, torch.Tensor) else temperature)
+    logp = F.log_softmax(t, -1)
+    work = target != ignore_index
+    if rows is not None:
+        listed = torch.zeros_like(work)
+        listed[torch.as_tensor(rows, dtype=torch.int64)] = True
+        work = work & listed
+    chosen = logp.gather(1, torch.where(work, target.long(), torch.zeros_like(target.long())).unsqueeze(1)).squeeze(1)
+    entropy = -(logp.exp() * logp).sum(-1)
+    zero = torch.zeros_like(chosen)
+    return torch.where(work, chosen, zero), torch.where(work, entropy, zero)
+
+
+def doubles(*tensors):
+    """Float64 copies that require gradients; None stays."""
+    return [None if tensor is None else tensor.detach().double().requires_grad_() for tensor in tensors]
+
+
+def relative(got, want):
+    """Relative L2 distance, against the norm of what is wanted."""
+    want = want.double()
+    return float((got.double() - want).norm() / want.norm().clamp_min(1e-30))

@@ -1,0 +1,84 @@
+"""flpgen on a scripted stand-in for libcuda: which rung runs, what a failing driver is reported as."""
+import os
+
+import pytest
+
+from flpgen_tool import flpgen, needs_flpgen
+
+FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
+
+pytestmark = [needs_flpgen,
+              pytest.mark.skipif(not os.path.exists(FAKE), reason="the stand-in for libcuda was not built")]
+
+DEMO = ["run", "--demo", "--vocab", 1000, "--hidden", 64, "--rows", 12, "--json"]
+
+
+def on_fake(*arguments, cache, script="", **environment):
+    return flpgen(*arguments, cache=cache, FLP_CUDA_LIBRARY=FAKE, FAKE_CUDA=script, **environment)
+
+
+def test_jit_then_cache(tmp_path):
+    first = on_fake(*DEMO, "--grad", "hidden,weight", cache=tmp_path).json()
+    assert first["rung"] == "jit" and first["device"].startswith("Fake")
+    second = on_fake(*DEMO, "--grad", "hidden,weight", cache=tmp_path).json()
+    assert second["rung"] == "heuristic" and second["plan_id"] == first["plan_id"]
+    assert second["memory"]["peak_bytes"] > 1000 * 64 * 2 + second["memory"]["workspace_bytes"]
+
+
+def test_kernels_of_gen_are_found(tmp_path):
+    spec = ["--vocab", 1000, "--hidden", 64, "--entropy", "forward"]
+    assert flpgen("gen", *spec, "--out", tmp_path / "kernels").code == 0
+    done = on_fake(*DEMO, cache=tmp_path / "cache", FLP_CACHE_PATH=str(tmp_path / "kernels"))
+    assert done.json()["rung"] == "heuristic"
+
+
+def test_generic_kernels_stand_in(tmp_path):
+    """Those of the build, which `flpgen gen --generic` wrote beside the command."""
+    done = on_fake(*DEMO, "--grad", "hidden,weight", cache=tmp_path / "cache", FLP_JIT_LIBRARY="/nonexistent/lib.so")
+    assert done.json()["rung"] == "generic", done.err
+
+
+def test_bad_rows_of_the_device_are_exit_1(tmp_path):
+    done = on_fake(*DEMO, cache=tmp_path, script="badrows=3")
+    assert done.code == 1 and done.err.splitlines()[-1].startswith("flpgen run: 3 rows or row ids were bad")
+    assert done.json()["bad_rows"].startswith("3 rows")
+
+
+@pytest.mark.parametrize("script, word", [
+    ("fail:cuMemAlloc_v2=2@2", "cuMemAlloc failed"),
+    ("fail:cuLaunchKernel=700", "700"),
+    ("fail:cuStreamCreate=2", "cuStreamCreate failed"),
+    ("fail:cuEventRecord=700", "cuEventRecord failed"),
+    ("fail:cuMemcpyHtoDAsync_v2=719", "cuMemcpyHtoDAsync failed"),
+])
+def test_a_failing_driver_is_unavailable(tmp_path, script, word):
+    done = on_fake(*DEMO, cache=tmp_path, script=script)
+    assert done.code == 3, done.err
+    assert word in done.err and done.json()["error"]["status"] == "FLP_ERROR_DRIVER"
+
+
+def test_an_old_driver_falls_to_the_cpu(tmp_path):
+    done = on_fake(*DEMO, cache=tmp_path, script="fail:cuModuleLoadDataEx=222")
+    assert done.code == 0 and done.json()["rung"] == "eager" and done.json()["device"] == "CPU"
+    assert done.json()["fp64"]["logprob_error"] < 1e-5
+    strict = on_fake(*DEMO, "--strict", cache=tmp_path, script="fail:cuModuleLoadDataEx=222")
+    assert strict.code == 3 and "222" in strict.err
+
+
+def test_doctor_sees_devices(tmp_path):
+    document = on_fake("doctor", "--json", cache=tmp_path, script="devices=2;sms=7").json()
+    assert [device["ordinal"] for device in document["devices"]] == [0, 1]
+    assert document["devices"][1]["multiprocessors"] == 7 and document["driver"]["version"] == 13000
+    assert document["rungs"]["jit"]["works"] and document["rungs"]["eager"]["works"]
+    broken = on_fake("doctor", "--json", cache=tmp_path, script="fail:cuModuleLoadDataEx=222")
+    assert broken.code == 0, "the CPU rung works"
+    assert not broken.json()["rungs"]["jit"]["works"] and "222" in broken.json()["rungs"]["jit"]["text"]
+
+
+def test_explain_uses_the_device(tmp_path):
+    options = ["explain", "--vocab", 4000, "--hidden", 64, "--json"]
+    document = on_fake(*options, cache=tmp_path, script="sms=132").json()
+    assert document["plan"]["rung"] == "jit"
+    assert document["rows"][0]["layouts"] == document["rows"][0]["assumed_layouts"]
+    missing = on_fake(*options, "--device", "5", cache=tmp_path)
+    assert missing.code == 0 and missing.json()["plan"] is None and "5" in missing.json()["plan_error"]

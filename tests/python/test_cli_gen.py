@@ -1,0 +1,199 @@
+"""flpgen: help, exit codes, exact messages, gen and the cache it fills."""
+import json
+
+import pytest
+
+from flpgen_tool import flpgen, needs_flpgen
+
+pytestmark = needs_flpgen
+
+VERBS = ["gen", "run", "check", "explain", "doctor", "cache"]
+SMALL = ["--vocab", "1000", "--hidden", "64", "--dtype", "bf16"]
+
+
+def test_help_lists_every_verb_and_exit_status():
+    done = flpgen("--help")
+    assert done.code == 0 and done.err == ""
+    for verb in VERBS:
+        assert f"\n  {verb} " in done.out
+    for status in range(6):
+        assert f"\n  {status}  " in done.out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb(verb):
+    done = flpgen(verb, "--help")
+    assert done.code == 0 and done.err == ""
+    assert done.out.startswith(f"Usage: flpgen {verb} ")
+    assert "--json" in done.out
+    assert "Exit status: 0" in done.out
+
+
+def test_version():
+    assert flpgen("--version").out == "flpgen 0.1.0\n"
+    assert flpgen("gen", "--version").out == "flpgen 0.1.0\n"
+
+
+def test_no_arguments():
+    done = flpgen()
+    assert done.code == 2 and done.out == "" and done.err.startswith("Usage: flpgen VERB")
+
+
+def test_unknown_verb():
+    done = flpgen("frobnicate")
+    assert done.code == 2
+    assert done.err == "flpgen: verb 'frobnicate' is not accepted; one of gen, run, check, explain, doctor, cache is\n"
+
+
+USAGE = [
+    (["--vocab", "1"], "--vocab: '1' is not accepted; a whole number from 2 to 2147483647 is"),
+    (["--vocab", "10x"], "--vocab: '10x' is not accepted; a whole number from 2 to 2147483647 is"),
+    (["--vocab", "99999999999999999999"],
+     "--vocab: '99999999999999999999' is not accepted; a whole number from 2 to 2147483647 is"),
+    (["--hidden", "-8"], "--hidden: '-8' is not accepted; a whole number from 8 to 2147483647 is"),
+    (["--dtype", "int8"], "--dtype: 'int8' is not accepted; one of bf16, fp16, fp32 is"),
+    (["--entropy", "yes"], "--entropy: 'yes' is not accepted; one of none, forward, backward is"),
+    (["--grad", "hidden,wait"], "--grad: 'wait' is not accepted; one of hidden, weight, bias is"),
+    (["--grad", ""], "--grad: '' is not accepted; one of hidden, weight, bias is"),
+    (["--softcap", "0"], "--softcap: '0' is not accepted; a finite number > 0 is"),
+    (["--softcap", "nan"], "--softcap: 'nan' is not accepted; a finite number is"),
+    (["--target-dtype", "int16"], "--target-dtype: 'int16' is not accepted; one of int32, int64 is"),
+    (["--emit", "sass"], "--emit: 'sass' is not accepted; one of ir, opt, ptx is"),
+    (["--alignment", "32"], "--alignment: '32' is not accepted; a whole number from 2 to 16 is"),
+    (["extra"], "argument 'extra' is not accepted; gen takes options only"),
+]
+
+
+@pytest.mark.parametrize("arguments, message", USAGE, ids=[" ".join(arguments) for arguments, _ in USAGE])
+def test_usage_errors_name_field_value_and_range(arguments, message):
+    done = flpgen("gen", *SMALL, *arguments)
+    assert done.code == 2 and done.out == ""
+    assert done.err.splitlines()[0] == f"flpgen gen: {message}"
+
+
+def test_missing_and_unfit_shapes():
+    assert flpgen("gen", "--hidden", 64).err == (
+        "flpgen gen: --vocab is missing; the number of rows of the weight, or --model, is needed\n")
+    assert flpgen("gen", "--vocab", 64).err == (
+        "flpgen gen: --hidden is missing; the number of columns of the weight, or --model, is needed\n")
+    done = flpgen("gen", "--vocab", 64, "--hidden", 12)
+    assert done.code == 2
+    assert done.err.startswith("flpgen gen: spec.hidden is 12 (accepted: multiples of 8 from 8 to ")
+    done = flpgen("gen", *SMALL, "--grad", "bias")
+    assert done.code == 2 and "spec.has_bias is 0" in done.err
+    done = flpgen("gen", *SMALL, "--arch", "sm_75")
+    assert done.code == 2
+    assert done.err == ("flpgen gen: --arch: 'sm_75' is not accepted; sm_80 or newer is, e.g. sm_80, sm_90, sm_100\n")
+    assert flpgen("gen", *SMALL, "--arch", "sm_80,,sm_90").code == 2
+    assert flpgen("gen", *SMALL, "--arch", "sm_800000000000000000000").code == 2
+
+
+def folder(path):
+    return {entry.name: entry.read_bytes() for entry in path.iterdir()}
+
+
+def test_gen_writes_the_same_bytes_twice(tmp_path):
+    options = [*SMALL, "--grad", "hidden,weight,bias", "--bias", "--entropy", "backward", "--emit", "ir,opt,ptx"]
+    for name in ("a", "b"):
+        done = flpgen("gen", *options, "--out", tmp_path / name)
+        assert done.code == 0, done.err
+    first = folder(tmp_path / "a")
+    assert first == folder(tmp_path / "b")
+    for kind in ("rows", "forward", "dz", "grad_hidden", "grad_weight"):
+        assert b".target sm_80" in first[f"{kind}.sm_80.ptx"]
+        assert b"define" in first[f"{kind}.sm_80.ll"] and b"define" in first[f"{kind}.sm_80.opt.ll"]
+        descriptor = json.loads(first[f"{kind}.sm_80.json"])
+        assert descriptor["key"]["kind"] == kind and len(descriptor["sources"]) == 64
+        for entry in descriptor["entries"]:
+            assert f".entry {entry['symbol']}(".encode() in first[f"{kind}.sm_80.ptx"]
+    assert sum(name.endswith(".flpk") for name in first) == 5
+    assert all(str(tmp_path).encode() not in content for content in first.values()), "no path of this machine"
+
+
+def test_gen_is_the_default_verb_and_json_has_it_all():
+    document = flpgen(*SMALL, "--json", "--arch", "sm_80,sm_90a").json()
+    assert document["spec"]["vocab"] == 1000 and document["spec"]["dtype"] == "bf16"
+    assert document["arches"]["sm_80"] == "sm_80" and document["out"] is None
+    assert [kernel["key"]["kind"] for kernel in document["kernels"]][:2] == ["rows", "forward"]
+    assert all(kernel["ptx_bytes"] > 100 for kernel in document["kernels"])
+
+
+def test_emit_without_out_prints_the_text():
+    done = flpgen("gen", *SMALL, "--emit", "ptx")
+    assert done.code == 0 and done.out.count(".version") == 2
+    assert flpgen("gen", *SMALL, "--emit", "ir", "--json").json()["kernels"][1]["ir"].count("define") >= 1
+
+
+def test_generic_needs_a_place():
+    done = flpgen("gen", "--generic")
+    assert done.code == 2
+    assert done.err == "flpgen gen: --generic: where to is not said; --out DIR or --install-cache does\n"
+
+
+def test_model_configs(tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text('{"text_config": {"vocab_size": 2000, "hidden_size": 128, "final_logit_softcapping": 30.0},'
+                      ' "torch_dtype": "float16", "logits_scaling": 8}')
+    spec = flpgen("gen", "--model", config, "--json").json()["spec"]
+    assert (spec["vocab"], spec["hidden"], spec["dtype"]) == (2000, 128, "fp16")
+    assert (spec["softcap"], spec["scale"]) == (30, 0.125)
+    spec = flpgen("gen", "--model", config, "--json", "--dtype", "bf16", "--vocab", "500").json()["spec"]
+    assert (spec["vocab"], spec["dtype"]) == (500, "bf16"), "what is given stands before the model"
+    config.write_text('{"vocab_size": "many"')
+    done = flpgen("gen", "--model", config)
+    assert done.code == 4 and done.err.startswith(f"flpgen gen: {config}: not JSON: ")
+    done = flpgen("gen", "--model", tmp_path / "none.json", "--json")
+    assert done.code == 4
+    assert done.json()["error"]["message"] == f"{tmp_path}/none.json: cannot open: No such file or directory"
+    assert done.json()["error"]["exit"] == 4
+
+
+def test_broken_template_names_file_and_line(tmp_path):
+    (tmp_path / "rows.lua").write_text("return function(k, spec)\n  error('broken on purpose')\nend\n")
+    done = flpgen("gen", *SMALL, "--template-dir", tmp_path)
+    assert done.code == 5
+    assert done.err == "flpgen gen: rows.lua:2: broken on purpose\n"
+
+
+def test_out_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = flpgen("gen", *SMALL, "--out", tmp_path / "file" / "below")
+    assert done.code == 4 and "cannot create the directory" in done.err
+
+
+def test_cache_ls_verify_gc(tmp_path):
+    cache = tmp_path / "cache"
+    assert flpgen("gen", *SMALL, "--install-cache", cache=cache).code == 0
+    listed = flpgen("cache", "ls", "--json", cache=cache).json()
+    assert listed["entries_count"] == 2 and listed["bad"] == 0
+    assert {entry["status"] for entry in listed["entries"]} == {"FLP_OK"}
+    assert any(" kind=forward " in entry["key"] for entry in listed["entries"])
+    assert flpgen("cache", "verify", cache=cache).code == 0
+    victim = sorted(cache.glob("*.flpk"))[0]
+    raw = bytearray(victim.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    victim.write_bytes(raw)
+    done = flpgen("cache", "verify", "--json", cache=cache)
+    assert done.code == 4 and done.json()["bad"] == 1
+    assert done.err == "flpgen cache: 1 of 2 entries are bad\n"
+    assert "1 bad" in flpgen("cache", "ls", cache=cache).out
+    removed = flpgen("cache", "gc", "--keep", "0", "--json", cache=cache).json()
+    assert removed["removed_files"] >= 1
+    assert flpgen("cache", "ls", "--json", cache=cache).json()["entries_count"] == 0
+
+
+def test_cache_usage():
+    assert flpgen("cache").err.splitlines()[0] == "flpgen cache: the action is missing; one of ls, verify, gc is needed"
+    done = flpgen("cache", "burn")
+    assert done.code == 2 and done.err == "flpgen cache: action 'burn' is not accepted; one of ls, verify, gc is\n"
+    assert flpgen("cache", "ls", "--keep", "1G").err.splitlines()[0] == (
+        "flpgen cache: --keep: is accepted by gc only, not by 'ls'")
+    assert flpgen("cache", "gc", "--keep", "1Q").err.splitlines()[0] == (
+        "flpgen cache: --keep: '1Q' is not accepted; bytes are, with or without a suffix K, M, G or T")
+
+
+def test_out_serves_as_cache_path(tmp_path):
+    assert flpgen("gen", *SMALL, "--out", tmp_path / "kernels").code == 0
+    listed = flpgen("cache", "ls", "--json", FLP_CACHE_PATH=str(tmp_path / "kernels")).json()
+    assert listed["entries_count"] == 2
+    assert {entry["writable"] for entry in listed["entries"]} == {False}

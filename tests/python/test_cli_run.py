@@ -1,0 +1,292 @@
+"""flpgen run: values against numpy in fp64, files that do not fit, files that are hostile."""
+import json
+import os
+import pty
+import struct
+import subprocess
+
+import numpy
+import pytest
+
+from flpgen_tool import FLPGEN, flpgen, from_bf16, needs_flpgen, read_safetensors, to_bf16, write_safetensors
+
+pytestmark = needs_flpgen
+
+N, V, D = 140, 53, 16  # more rows than one block of the CPU rung
+
+
+def problem(dtype="BF16", bias=False, seed=7):
+    """Tensors as write_safetensors takes them, and the same in fp64."""
+    random = numpy.random.default_rng(seed)
+    plain = {"hidden": random.standard_normal((2, N // 2, D)), "weight": random.standard_normal((V, D))}
+    if bias:
+        plain["bias"] = random.standard_normal(V)
+    stored, exact = {}, {}
+    for name, values in plain.items():
+        if dtype == "BF16":
+            stored[name] = (dtype, to_bf16(values).reshape(values.shape))
+            exact[name] = from_bf16(stored[name][1]).astype("f8")
+        else:
+            stored[name] = (dtype, values.astype("<f2" if dtype == "F16" else "<f4"))
+            exact[name] = stored[name][1].astype("f8")
+    target = random.integers(0, V, (2, N // 2))
+    target.reshape(-1)[::3] = -100
+    stored["target"] = ("I64", target)
+    exact["target"] = target.reshape(-1)
+    return stored, exact
+
+
+def reference(exact, temperature=1.0, scale=1.0, softcap=None, grad_logprob=None, grad_entropy=None):
+    """logprob, entropy and gradients in fp64."""
+    hidden, weight = exact["hidden"].reshape(-1, D), exact["weight"]
+    active = exact["target"] != -100
+    target = numpy.where(active, exact["target"], 0)
+    z = scale * (hidden @ weight.T + exact.get("bias", 0.0))
+    slope = numpy.full_like(z, scale)
+    if softcap:
+        slope = scale * (1 - numpy.tanh(z / softcap) ** 2)
+        z = softcap * numpy.tanh(z / softcap)
+    temperature = numpy.broadcast_to(numpy.asarray(temperature, "f8"), (N,))[:, None]
+    t = z / temperature
+    log_p = t - t.max(1, keepdims=True)
+    log_p -= numpy.log(numpy.exp(log_p).sum(1, keepdims=True))
+    p, rows = numpy.exp(log_p), numpy.arange(N)
+    entropy = -(p * log_p).sum(1)
+    out = {"logprob": numpy.where(active, log_p[rows, target], 0), "entropy": numpy.where(active, entropy, 0)}
+    g = numpy.zeros(N) if grad_logprob is None else numpy.where(active, grad_logprob, 0)
+    e = numpy.zeros(N) if grad_entropy is None else numpy.where(active, grad_entropy, 0)
+    dt = -g[:, None] * p - e[:, None] * p * (log_p + entropy[:, None])
+    dt[rows, target] += g
+    dx = dt / temperature * slope
+    out.update(grad_hidden=dx @ weight, grad_weight=dx.T @ hidden, grad_bias=dx.sum(0))
+    return out
+
+
+def close(got, wanted, tolerance):
+    wanted = wanted.reshape(got.shape)
+    scale = max(float(numpy.sqrt((wanted ** 2).mean())), 1e-30)
+    error = float(numpy.sqrt(((got.astype("f8") - wanted) ** 2).mean())) / scale
+    assert error <= tolerance, f"relative L2 error {error}"
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("BF16", 1e-2), ("F16", 2e-3), ("F32", 1e-5)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_values_and_gradients_against_numpy(tmp_path, dtype, tolerance, bias):
+    stored, exact = problem(dtype, bias)
+    random = numpy.random.default_rng(3)
+    g, e = random.standard_normal((2, N))
+    g, e = g.astype("<f4"), e.astype("<f4")
+    temperature = random.uniform(0.5, 2.0, N).astype("<f4")
+    source = write_safetensors(tmp_path / "in.safetensors", **stored, grad_logprob=("F32", g), grad_entropy=("F32", e),
+                               temperature=("F32", temperature))
+    out = tmp_path / "out.safetensors"
+    done = flpgen("run", "--input", source, "--output", out, "--rung", "eager", "--softcap", "20", "--scale", "0.5")
+    assert done.code == 0, done.err
+    got = read_safetensors(out)
+    wanted = reference(exact, temperature.astype("f8"), 0.5, 20.0, g.astype("f8"), e.astype("f8"))
+    assert got["logprob"].shape == (2, N // 2) and got["grad_hidden"].shape == (2, N // 2, D)
+    assert sorted(got) == sorted(["logprob", "entropy", "grad_hidden", "grad_weight"] + ["grad_bias"] * bias)
+    for name in got:
+        close(got[name], wanted[name], 1e-5 if name in ("logprob", "entropy") else tolerance)
+    assert (got["logprob"].reshape(-1)[::3] == 0).all() and (got["grad_hidden"].reshape(N, D)[::3] == 0).all()
+
+
+@pytest.mark.parametrize("pad", range(8))
+def test_data_at_any_alignment(tmp_path, pad):
+    stored, exact = problem("F32")
+    source = write_safetensors(tmp_path / "in.safetensors", pad=pad, **stored)
+    out = tmp_path / "out.safetensors"
+    done = flpgen("run", "--input", source, "--output", out, "--rung", "eager")
+    assert done.code == 0, done.err
+    close(read_safetensors(out)["logprob"], reference(exact)["logprob"], 1e-5)
+
+
+def test_tensors_by_name_from_several_files(tmp_path):
+    stored, exact = problem()
+    head = write_safetensors(tmp_path / "head.safetensors", **{"lm_head.weight": stored["weight"]})
+    data = write_safetensors(tmp_path / "data.safetensors", states=stored["hidden"], labels=stored["target"])
+    out = tmp_path / "out.safetensors"
+    done = flpgen("run", "-i", head, "-i", data, "--hidden", f"{data}:states", "--temperature", "0.7", "-o", out,
+                  "--entropy", "none", "--json", "--rung", "eager")
+    assert done.code == 0, done.err
+    got = read_safetensors(out)
+    assert list(got) == ["logprob"]
+    close(got["logprob"], reference(exact, 0.7)["logprob"], 1e-5)
+    document = done.json()
+    assert document["rows"] == N and document["active_rows"] == N - len(range(0, N, 3))
+    assert document["rung"] == "eager" and document["output"] == str(out)
+    assert document["entropy"] is None and document["logprob"]["nan_rows"] == 0
+    assert document["memory"]["naive_scores_bytes"] == N * V * 4
+    assert document["memory"]["peak_bytes"] > document["memory"]["workspace_bytes"] > 0
+
+
+def test_only_the_gradients_asked_for(tmp_path):
+    stored, exact = problem("F32")
+    g = numpy.ones(N, "<f4")
+    source = write_safetensors(tmp_path / "in.safetensors", **stored, grad_logprob=("F32", g))
+    out = tmp_path / "out.safetensors"
+    done = flpgen("run", "-i", source, "-o", out, "--grad", "weight", "--rung", "eager")
+    assert done.code == 0, done.err
+    got = read_safetensors(out)
+    assert sorted(got) == ["entropy", "grad_weight", "logprob"]
+    close(got["grad_weight"], reference(exact, grad_logprob=g.astype("f8"))["grad_weight"], 1e-5)
+
+
+def test_bad_rows_are_nan_and_exit_1(tmp_path):
+    stored, exact = problem()
+    stored["target"][1][0, 1] = V
+    source = write_safetensors(tmp_path / "in.safetensors", **stored)
+    out = tmp_path / "out.safetensors"
+    done = flpgen("run", "-i", source, "-o", out, "--json", "--rung", "eager")
+    assert done.code == 1
+    assert done.err.startswith("flpgen run: 1 rows or row ids were bad")
+    assert json.loads(done.out)["logprob"]["nan_rows"] == 1
+    got, wanted = read_safetensors(out)["logprob"].reshape(-1), reference(dict(exact, target=numpy.where(
+        exact["target"] == V, 0, exact["target"])))["logprob"]
+    assert numpy.isnan(got[1])
+    close(numpy.delete(got, 1), numpy.delete(wanted, 1), 1e-5)
+
+
+def test_no_rows(tmp_path):
+    source = write_safetensors(tmp_path / "in.safetensors", hidden=("F32", numpy.zeros((0, 8))),
+                               weight=("F32", numpy.zeros((4, 8))), target=("I32", numpy.zeros(0)))
+    out = tmp_path / "out.safetensors"
+    done = flpgen("run", "-i", source, "-o", out, "--rung", "eager")
+    assert done.code == 0, done.err
+    assert read_safetensors(out)["logprob"].shape == (0,)
+
+
+MISFITS = [
+    ({"weight": ("F32", numpy.zeros((V, D)))},
+     "weight: tensor 'weight' of {} has dtype F32; BF16, as hidden has, is accepted"),
+    ({"weight": ("BF16", numpy.zeros((V, 8)))},
+     "weight: tensor 'weight' of {} has shape (53, 8); (V, 16), as hidden has D = 16, is accepted"),
+    ({"weight": ("BF16", numpy.zeros(V))}, "weight: tensor 'weight' of {} has shape (53); (V, D) is accepted"),
+    ({"hidden": ("BF16", numpy.zeros(D))},
+     "hidden: tensor 'hidden' of {} has shape (16); (..., D) of at least two dimensions is accepted"),
+    ({"hidden": ("I32", numpy.zeros((N, D)))},
+     "hidden: tensor 'hidden' of {} has dtype I32; BF16, F16 or F32 is accepted"),
+    ({"target": ("F32", numpy.zeros(N))}, "target: tensor 'target' of {} has dtype F32; I32 or I64 is accepted"),
+    ({"target": ("I32", numpy.zeros(N - 1))},
+     "target: tensor 'target' of {} has shape (139); one of 140 elements, a row of hidden each, is accepted"),
+    ({"bias": ("BF16", numpy.zeros(V + 1))},
+     "bias: tensor 'bias' of {} has shape (54); one of 53 elements, a row of weight each, is accepted"),
+    ({"bias": ("F32", numpy.zeros(V))}, "bias: tensor 'bias' of {} has dtype F32; BF16 is accepted"),
+    ({"temperature": ("F64", numpy.ones(N))},
+     "temperature: tensor 'temperature' of {} has dtype F64; F32 is accepted"),
+    ({"grad_logprob": ("F32", numpy.ones((N, 2)))},
+     "grad-logprob: tensor 'grad_logprob' of {} has shape (140, 2); one of 140 elements, a row of hidden each, is "
+     "accepted"),
+]
+
+
+@pytest.mark.parametrize("change, message", MISFITS)
+def test_tensors_that_do_not_fit(tmp_path, change, message):
+    stored, _ = problem()
+    source = write_safetensors(tmp_path / "in.safetensors", **{**stored, **change})
+    done = flpgen("run", "-i", source)
+    assert done.code == 2 and done.out == ""
+    assert done.err == f"flpgen run: {message.format(source)}\n"
+
+
+def test_arguments_that_do_not_fit(tmp_path):
+    stored, _ = problem()
+    source = write_safetensors(tmp_path / "in.safetensors", **stored)
+
+    def message(*arguments):
+        done = flpgen("run", "-i", source, "--rung", "eager", *arguments)
+        assert done.code == 2, done.err
+        return done.err.splitlines()[0].removeprefix("flpgen run: ")
+
+    assert message("--grad", "hidden") == (
+        "--grad: there is no upstream gradient; --grad-logprob, --grad-entropy or both are needed")
+    assert message("--hidden", f"{source}:nope") == (
+        f"--hidden: {source} has no tensor 'nope'; it has hidden, weight, target")
+    assert "temperature" in message("--temperature", "0") and "temperature" in message("--temperature=-1")
+    assert message("--budget", "lots") == (
+        "--budget: 'lots' is not accepted; bytes are, with or without a suffix K, M, G or T")
+    assert message("--budget", "1").startswith("budget: 1 bytes are too few for 128 rows on the eager rung; ")
+    assert message("--rung", "best").startswith("--rung: 'best' is not accepted; one of auto, tuned, ")
+    assert message("--demo") == f"--input: '{source}' is not accepted with --demo, which makes its own data"
+    done = flpgen("run")
+    assert done.code == 2
+    assert done.err == ("flpgen run: --hidden is missing; a tensor 'hidden' in an --input file, or --hidden "
+                        "FILE:TENSOR, is needed\n")
+
+
+def hostile_files():
+    def file(header, data=b""):
+        return struct.pack("<Q", len(header)) + header + data
+
+    return {
+        "empty": b"",
+        "short": b"\x01\x02",
+        "huge header": struct.pack("<Q", 2 ** 63) + b"{}",
+        "header beyond the file": struct.pack("<Q", 50) + b"{}",
+        "no JSON": file(b"{nope}"),
+        "array": file(b"[]"),
+        "random": bytes(range(256)) * 8,
+        "dtype": file(b'{"hidden":{"dtype":"Q4","shape":[1],"data_offsets":[0,1]}}', b"x"),
+        "overlap": file(b'{"hidden":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},'
+                        b'"weight":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}', b"xyz"),
+        "product": file(b'{"hidden":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}}', b"xxxx"),
+        "truncated": file(b'{"hidden":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}', b"xxxx"),
+        "nested": file(b'{"hidden":' + b"[" * 5000),
+    }
+
+
+@pytest.mark.parametrize("name", hostile_files())
+def test_hostile_files_are_refused(tmp_path, name):
+    path = tmp_path / "hostile.safetensors"
+    path.write_bytes(hostile_files()[name])
+    done = flpgen("run", "--input", path, "--json")
+    assert done.code == 4
+    assert done.err.startswith(f"flpgen run: {path}: ")
+    assert done.json()["error"]["status"] == "FLP_ERROR_CORRUPT"
+
+
+def test_files_that_are_none(tmp_path):
+    assert flpgen("run", "-i", tmp_path).err == f"flpgen run: {tmp_path}: not a regular file\n"
+    done = flpgen("run", "-i", tmp_path / "none")
+    assert done.code == 4 and done.err == f"flpgen run: {tmp_path}/none: cannot open: No such file or directory\n"
+    os.mkfifo(tmp_path / "pipe")
+    assert flpgen("run", "-i", tmp_path / "pipe", timeout=20).code == 4, "a pipe must not be waited for"
+    stored, _ = problem()
+    source = write_safetensors(tmp_path / "in.safetensors", **stored)
+    done = flpgen("run", "-i", source, "-o", tmp_path / "no" / "out", "--rung", "eager")
+    assert done.code == 4 and done.err.endswith("cannot write: No such file or directory\n")
+
+
+def test_a_pinned_rung_without_a_gpu_is_unavailable():
+    done = flpgen("run", "--demo", "--vocab", 64, "--hidden", 8, "--rung", "generic",
+                  FLP_CUDA_LIBRARY="/nonexistent/libcuda.so.1")
+    assert done.code == 3 and "/nonexistent/libcuda.so.1" in done.err
+
+
+def test_demo():
+    options = ["run", "--demo", "--vocab", 3000, "--hidden", 64, "--rung", "eager"]
+    document = flpgen(*options, "--json").json()
+    assert document["rows"] == 256 and document["active_rows"] == 170, "a third is masked"
+    assert document["spec"]["vocab"] == 3000 and document["rung"] == "eager"
+    assert len(document["fp64"]["rows"]) == 8
+    assert 0 <= document["fp64"]["logprob_error"] < 1e-5 and 0 <= document["fp64"]["entropy_error"] < 1e-5
+    assert document["logprob"] == flpgen(*options, "--json").json()["logprob"], "the same data every time"
+    text = flpgen(*options)
+    assert text.code == 0 and "\r" not in text.out + text.err, "no progress in a pipe"
+    for label in ("logprob", "entropy", "against fp64", "peak memory", "naive peak"):
+        assert any(line.startswith(label) for line in text.out.splitlines()), label
+
+
+def test_progress_on_a_terminal(tmp_path):
+    stored, _ = problem()
+    source = write_safetensors(tmp_path / "in.safetensors", **stored)
+    for quiet, expected in ([], True), (["--quiet"], False):
+        ours, theirs = pty.openpty()
+        code = subprocess.run([FLPGEN, "run", "-i", source, "--rung", "eager", *quiet], stderr=theirs,
+                              stdout=subprocess.DEVNULL, timeout=60).returncode
+        os.write(theirs, b"end")
+        shown = os.read(ours, 65536).decode()
+        os.close(ours)
+        os.close(theirs)
+        assert code == 0
+        assert ("forward [" in shown and "100%" in shown) == expected

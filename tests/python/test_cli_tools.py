@@ -1,0 +1,95 @@
+"""flpgen explain and doctor: shape of their JSON, and what they say without a GPU."""
+import pytest
+
+from flpgen_tool import flpgen, needs_flpgen
+
+pytestmark = needs_flpgen
+
+NO_GPU = {"FLP_CUDA_LIBRARY": "/nonexistent/libcuda.so.1"}
+FULL = ["--vocab", "151936", "--hidden", "4096", "--dtype", "bf16"]
+
+
+def explain(*arguments):
+    done = flpgen("explain", *arguments, "--json", **NO_GPU)
+    assert done.code == 0, done.err
+    return done.json()
+
+
+def test_explain_without_a_gpu():
+    document = explain(*FULL, "--grad", "hidden,weight", "--rows", "8192,16")
+    assert document["plan"]["rung"] == "eager"
+    for rung in ("tuned", "heuristic", "jit", "generic"):
+        assert "/nonexistent/libcuda.so.1" in document["plan"]["reasons"][rung]
+    assert [part["rows"] for part in document["rows"]] == [8192, 16]
+    part = document["rows"][0]
+    assert part["product_flops"] == 2 * 8192 * 4096 * 151936
+    ways = {way["name"]: way for way in part["ways"]}
+    assert ways["naive, forward"]["workspace_bytes"] == 2 * 8192 * 151936 * 4
+    assert ways["naive, forward + backward"]["workspace_bytes"] == 3 * 8192 * 151936 * 4
+    assert ways["F: scoring"]["workspace_bytes"] < ways["naive, forward"]["workspace_bytes"] / 100
+    assert ways["R: recompute by vocab chunks"]["products"] == 4
+    for layouts in (part["layouts"], part["assumed_layouts"]):
+        assert [layout["pass"] for layout in layouts] == ["forward", "backward"]
+        for layout in layouts:
+            assert layout["smallest_bytes"] <= layout["workspace_bytes"] <= document["budget_bytes"][layout["pass"]]
+
+
+def test_explain_scoring_has_no_backward():
+    part = explain(*FULL)["rows"][0]
+    assert [way["name"] for way in part["ways"]] == ["naive, forward", "F: scoring"]
+    assert [layout["pass"] for layout in part["assumed_layouts"]] == ["forward"]
+
+
+def test_explain_budget():
+    tight = explain(*FULL, "--grad", "hidden,weight", "--budget", "1M")["rows"][0]["assumed_layouts"][1]
+    assert "smallest that would do" in tight["error"]
+    roomy = explain(*FULL, "--grad", "hidden,weight", "--budget", "8G")["rows"][0]["assumed_layouts"][1]
+    assert roomy["chunks"] == 1
+    chunked = explain(*FULL, "--grad", "hidden,weight", "--chunk-vocab", "4096")["rows"][0]["assumed_layouts"][1]
+    assert chunked["chunk_vocab"] == 4096 and chunked["mode"] == "R by vocab"
+
+
+def test_explain_tables():
+    done = flpgen("explain", *FULL, "--grad", "hidden", **NO_GPU)
+    assert done.code == 0 and "not taken: tuned, heuristic, jit, generic: " in done.out
+    assert "naive, forward + backward" in done.out and "GPU of 132 multiprocessors" in done.out
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--rows", "1,x"], "--rows: 'x' is not accepted; a whole number from 0 to 1073741824 is"),
+    (["--rows", ",".join(["1"] * 17)], "has too many numbers; at most 16 are accepted"),
+    (["--multiprocessors", "0"], "--multiprocessors: '0' is not accepted; a whole number from 1 to 65536 is"),
+])
+def test_explain_usage(arguments, message):
+    done = flpgen("explain", *FULL, *arguments)
+    assert done.code == 2 and message in done.err.splitlines()[0]
+
+
+def test_doctor(tmp_path):
+    done = flpgen("doctor", "--json", cache=tmp_path, FLP_BUDGET="64M", **NO_GPU)
+    assert done.code == 0, done.err
+    document = done.json()
+    assert document["version"] == "0.1.0"
+    assert document["driver"]["works"] is False and "/nonexistent/libcuda.so.1" in document["driver"]["text"]
+    assert document["devices"] == []
+    assert document["generator"]["works"] is True and len(document["generator"]["sources"]) == 16
+    assert document["rungs"]["eager"]["works"] is True
+    assert set(document["rungs"]) == {"tuned", "heuristic", "jit", "generic", "eager"}
+    assert document["cache"]["path"] == str(tmp_path) and document["cache"]["writable"] is True
+    settings = {setting["name"]: setting for setting in document["settings"]}
+    assert len(settings) == 9
+    assert settings["FLP_BUDGET"]["value"] == "64M" and settings["FLP_BUDGET"]["source"] == "environment"
+    assert settings["FLP_FORCE"]["source"] == "default"
+
+
+def test_doctor_tables():
+    done = flpgen("doctor", **NO_GPU)
+    assert done.code == 0
+    for word in ("driver", "generator", "CPU rung", "cache", "generic", "FLP_CACHE_DIR", "eager"):
+        assert word in done.out
+
+
+def test_doctor_takes_no_arguments():
+    done = flpgen("doctor", "now")
+    assert done.code == 2
+    assert done.err.splitlines()[0] == "flpgen doctor: argument 'now' is not accepted; doctor takes options only"

@@ -1,0 +1,100 @@
+"""flp/_c.py mirrors flp.h: offsets, sizes, constants and functions, against a probe that the C compiler builds."""
+import ctypes
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flp import _c, errors
+
+TREE = Path(os.environ.get("FLP_TEST_TREE") or Path(__file__).resolve().parents[2])
+HEADER = TREE / "runtime" / "flp.h"
+STRUCTS = {"flp_spec": _c.Spec, "flp_options": _c.Options, "flp_layout": _c.Layout, "flp_args": _c.Args,
+           "flp_arena_stats": _c.ArenaStats}
+INITIAL = {"flp_spec": (_c.new_spec, "FLP_SPEC_INIT"), "flp_options": (_c.new_options, "FLP_OPTIONS_INIT"),
+           "flp_layout": (_c.new_layout, "FLP_LAYOUT_INIT"), "flp_args": (_c.new_args, "FLP_ARGS_INIT")}
+CONSTANTS = {
+    "FLP_DTYPE_BF16": _c.DTYPE_BF16, "FLP_DTYPE_FP16": _c.DTYPE_FP16, "FLP_DTYPE_FP32": _c.DTYPE_FP32,
+    "FLP_DTYPE_INT32": _c.DTYPE_INT32, "FLP_DTYPE_INT64": _c.DTYPE_INT64, "FLP_ENTROPY_NONE": _c.ENTROPY_NONE,
+    "FLP_ENTROPY_FORWARD": _c.ENTROPY_FORWARD, "FLP_ENTROPY_BACKWARD": _c.ENTROPY_BACKWARD,
+    "FLP_GRAD_HIDDEN": _c.GRAD_HIDDEN, "FLP_GRAD_WEIGHT": _c.GRAD_WEIGHT, "FLP_GRAD_BIAS": _c.GRAD_BIAS,
+    "FLP_RUNG_AUTO": _c.RUNG_AUTO, "FLP_RUNG_TUNED": _c.RUNG_TUNED, "FLP_RUNG_HEURISTIC": _c.RUNG_HEURISTIC,
+    "FLP_RUNG_JIT": _c.RUNG_JIT, "FLP_RUNG_GENERIC": _c.RUNG_GENERIC, "FLP_RUNG_EAGER": _c.RUNG_EAGER,
+    "FLP_DEVICE_HOST": _c.DEVICE_HOST, "FLP_PASS_FORWARD": _c.PASS_FORWARD, "FLP_PASS_COMBINE": _c.PASS_COMBINE,
+    "FLP_PASS_BACKWARD": _c.PASS_BACKWARD, "FLP_LOG_ERROR": _c.LOG_ERROR, "FLP_LOG_WARNING": _c.LOG_WARNING,
+    "FLP_LOG_INFO": _c.LOG_INFO, "FLP_VERSION_MAJOR": _c.VERSION[0], "FLP_VERSION_MINOR": _c.VERSION[1],
+}
+
+
+def probe_source():
+    lines = ['#include <stddef.h>', '#include <stdio.h>', '#include "flp.h"', "int main(void) {"]
+    for name, cls in STRUCTS.items():
+        lines.append('  printf("%s size %%zu\\n", sizeof(%s));' % (name, name))
+        for field, _ in cls._fields_:
+            lines.append('  printf("%s.%s %%zu %%zu\\n", offsetof(%s, %s), sizeof(((%s *)0)->%s));'
+                         % (name, field, name, field, name, field))
+    for name in CONSTANTS:
+        lines.append('  printf("%s %%lld\\n", (long long)%s);' % (name, name))
+    for name, (_, macro) in INITIAL.items():
+        lines += ["  { %s value = %s;" % (name, macro),
+                  "    const unsigned char *bytes = (const unsigned char *)&value;",
+                  '    printf("%s ");' % macro,
+                  '    for (size_t i = 0; i < sizeof value; i++) printf("%02x", bytes[i]);',
+                  '    printf("\\n"); }']
+    return "\n".join(lines + ["  return 0;", "}", ""])
+
+
+@pytest.fixture(scope="module")
+def probe(tmp_path_factory):
+    """What the C compiler says, by first word."""
+    folder = tmp_path_factory.mktemp("probe")
+    (folder / "probe.c").write_text(probe_source())
+    subprocess.run([os.environ.get("CC", "gcc"), "-std=c11", "-I", str(HEADER.parent), str(folder / "probe.c"), "-o",
+                    str(folder / "probe")], check=True)
+    lines = subprocess.run([str(folder / "probe")], check=True, capture_output=True, text=True).stdout.splitlines()
+    return {line.split(" ", 1)[0] if " size " not in line else line.rsplit(" ", 1)[0]: line.split(" ")[1:]
+            if " size " not in line else line.rsplit(" ", 1)[1:] for line in lines}
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_struct_is_that_of_the_header(probe, name):
+    cls = STRUCTS[name]
+    assert ctypes.sizeof(cls) == int(probe[name + " size"][0])
+    for field, _ in cls._fields_:
+        mine = getattr(cls, field)
+        assert [mine.offset, mine.size] == [int(word) for word in probe["%s.%s" % (name, field)]], field
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_struct_has_every_field_of_the_header(name):
+    text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S)
+    body = re.search(r"typedef struct %s \{(.*?)\} %s;" % (name, name), text, flags=re.S).group(1)
+    declared = [re.sub(r"[*\s]", "", part.split()[-1]) for line in body.split(";") if line.strip()
+                for part in line.split(",")]
+    assert declared == [field for field, _ in STRUCTS[name]._fields_]
+
+
+@pytest.mark.parametrize("name", INITIAL)
+def test_initial_values_are_those_of_the_header(probe, name):
+    make, macro = INITIAL[name]
+    assert bytes(make()).hex() == probe[macro][0]
+
+
+def test_constants(probe):
+    assert {name: int(probe[name][0]) for name in CONSTANTS} == CONSTANTS
+
+
+def test_statuses_are_those_of_the_header():
+    numbers = dict(re.findall(r"FLP_ERROR_(\w+) = (\d+)", HEADER.read_text()))
+    assert sorted(int(number) for number in numbers.values()) == sorted(errors.BY_STATUS)
+    library = _c.get()
+    for word, number in numbers.items():
+        assert library.flp_status_name(int(number)).decode() == "FLP_ERROR_" + word
+        stem = {"MEMORY": "HostMemory", "IO": "File"}.get(word, word.capitalize())
+        assert errors.BY_STATUS[int(number)].__name__ == stem + "Error"
+
+
+def test_library_has_the_version_of_the_header():
+    assert _c.version() == re.search(r'FLP_VERSION_STRING "([\d.]+)"', HEADER.read_text()).group(1)

@@ -1,0 +1,205 @@
+"""Finding libflp, its log, its plans in words, the fall of device tensors, fork, and a process without torch."""
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import flp
+from flp import _c, _plans
+from flp_reference import DEVICE, problem
+
+SCORE = ("import torch, flp\n"
+         "print(flp.linear_logprob(torch.zeros(2, 8), torch.zeros(4, 8), torch.tensor([0, 1])))\n")
+
+
+def python(code, **environment):
+    """Runs code in a fresh interpreter; a variable set to None is unset."""
+    merged = {**os.environ, **environment}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          env={name: value for name, value in merged.items() if value is not None})
+
+
+def test_library_is_not_named():
+    done = python(SCORE, FLP_LIBRARY=None)
+    carried = os.path.join(os.path.dirname(flp.__file__), "lib", "libflp.so")
+    assert not os.path.exists(carried)
+    assert done.stderr.strip().splitlines()[-1] == (
+        "flp.errors.LibraryError: libflp.so was not found: FLP_LIBRARY is not set and %s does not exist; set "
+        "FLP_LIBRARY to the path of libflp.so" % carried)
+
+
+@pytest.mark.parametrize("content", [None, b"not a library"])
+def test_library_cannot_be_opened(tmp_path, content):
+    path = tmp_path / "libflp.so"
+    if content is not None:
+        path.write_bytes(content)
+    done = python(SCORE, FLP_LIBRARY=str(path))
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("flp.errors.LibraryError: libflp could not be loaded from %s (" % path)
+    assert last.endswith("); set FLP_LIBRARY to the path of libflp.so")
+
+
+def test_library_of_another_kind_or_version(tmp_path):
+    for body, words in (("int unrelated;", "flp_status_name"), (None, "is version 9.1.0; this package needs 0.1")):
+        source, path = tmp_path / "other.c", tmp_path / "other.so"
+        stubs = "".join("int %s(void) { return 0; }\n" % name for name in _c.PROTOTYPES if name != "flp_version")
+        source.write_text(body or stubs + 'const char *flp_version(void) { return "9.1.0"; }\n')
+        subprocess.run([os.environ.get("CC", "gcc"), "-shared", "-fPIC", str(source), "-o", str(path)], check=True)
+        last = python(SCORE, FLP_LIBRARY=str(path)).stderr.strip().splitlines()[-1]
+        assert last.startswith("flp.errors.LibraryError: libflp ") and words in last
+
+
+def test_library_error_is_an_import_error():
+    assert issubclass(flp.LibraryError, ImportError)
+    assert issubclass(flp.ArgumentError, ValueError) and issubclass(flp.FlpError, RuntimeError)
+
+
+def test_import_opens_nothing():
+    done = python("import flp; print(flp._c._library)", FLP_LIBRARY="/nonexistent/libflp.so")
+    assert done.stdout.strip() == "None", done.stderr
+
+
+def test_without_torch():
+    code = ("import sys\nsys.modules['torch'] = None\nimport flp\nprint(flp.version())\n"
+            "try:\n    flp.linear_logprob\nexcept ImportError as error:\n    print(error)\n"
+            "try:\n    flp.nothing\nexcept AttributeError as error:\n    print(error)\n")
+    done = python(code)
+    assert done.stdout.splitlines() == [_c.version(), "flp.linear_logprob needs torch, which is not installed",
+                                        "module 'flp' has no attribute 'nothing'"], done.stderr
+
+
+def test_every_public_name_exists():
+    assert all(hasattr(flp, name) for name in flp.__all__)
+
+
+def test_messages_go_to_logging(caplog):
+    with caplog.at_level(logging.INFO, logger="flp"):
+        _c._log_callback(_c.LOG_WARNING, b"one \xff message", None)
+    assert [(record.levelname, record.name) for record in caplog.records] == [("WARNING", "flp")]
+    assert caplog.records[0].getMessage() == "one \ufffd message"
+
+
+def test_messages_go_to_a_callable(caplog):
+    got = []
+    flp.set_log(lambda level, message: got.append((level, message)))
+    try:
+        _c._log_callback(_c.LOG_INFO, b"hello", None)
+        flp.set_log(lambda level, message: 1 / 0)
+        _c._log_callback(_c.LOG_ERROR, b"again", None)
+    finally:
+        flp.set_log(None)
+    assert got == [(logging.INFO, "hello")]
+    assert caplog.records[0].getMessage() == "the callable given to flp.set_log failed on: again"
+    with pytest.raises(TypeError, match=r"^function is 3; accepted: a callable of \(level, message\), or None$"):
+        flp.set_log(3)
+
+
+def test_plan_info_on_the_host():
+    info = flp.plan_info(vocab=331, hidden=64, n=100, dtype=torch.float32, grads=("hidden", "weight"), entropy=True)
+    assert info.rung == "eager" and info.device == "cpu" and str(info) == info.text and info.text
+    assert len(info.plan_id) == 16 and int(info.plan_id, 16) >= 0
+    assert 0 < info.forward["bytes"] <= 256 << 20 and 0 < info.backward["bytes"] <= 1 << 30
+    assert info.backward["products"] >= 3
+    assert flp.plan_info(vocab=331, hidden=64).backward == {}
+    with pytest.raises(ValueError, match=r"^grads is 'logits' \(accepted: hidden, weight, bias\)$"):
+        flp.plan_info(vocab=331, hidden=64, grads=["logits"])
+    with pytest.raises(TypeError, match=r"^dtype is torch\.float64 \(accepted: "):
+        flp.plan_info(vocab=331, hidden=64, dtype=torch.float64)
+
+
+def test_explain_makes_the_plan_of_the_call():
+    hidden, weight, target, _ = problem()
+    info = flp.explain(hidden, weight.requires_grad_(), target)
+    made = _plans.existing()
+    flp.linear_logprob(hidden, weight, target)
+    assert info.backward and _plans.existing() == made and len(made) == 1
+
+
+def test_workspace_is_what_the_layout_says(monkeypatch):
+    hidden, weight, target, _ = problem()
+    seen = []
+    execute = _plans.Plan.execute
+    monkeypatch.setattr(_plans.Plan, "execute", lambda plan, args: (seen.append((args.workspace, args.workspace_bytes)),
+                                                                     execute(plan, args)))
+    info = flp.explain(hidden, weight, target, budget=64 << 20)
+    flp.linear_logprob(hidden, weight, target, budget=64 << 20)
+    assert seen[0][1] == info.forward["bytes"] <= 64 << 20 and seen[0][0] % 256 == 0
+
+
+@pytest.fixture
+def no_driver(monkeypatch):
+    monkeypatch.setenv("FLP_CUDA_LIBRARY", "/nonexistent/libcuda.so.1")
+    monkeypatch.delenv("FLP_STRICT", raising=False)
+    monkeypatch.delenv("FLP_FORCE", raising=False)
+    monkeypatch.setattr(_plans, "_said", set())
+
+
+HAS_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="the driver of this process is already open")
+
+
+@HAS_GPU
+def test_device_tensors_fall_to_the_torch_form(no_driver, caplog):
+    for _ in range(2):
+        flp.clear_plans()
+        with caplog.at_level(logging.INFO, logger="flp"):
+            info = flp.plan_info(vocab=331, hidden=64, device="cuda:0", grads=["hidden"])
+    assert info.rung == "eager" and info.plan_id == "eager-torch" and info.device == "cuda:0"
+    assert info.text.startswith("eager: chunked torch operations on the tensor's own device, because ")
+    assert set(info.reasons) == {"tuned", "heuristic", "jit", "generic"} and all(info.reasons.values())
+    falls = [record for record in caplog.records if record.getMessage().startswith("device tensors run as")]
+    assert [record.levelname for record in falls] == ["WARNING"]
+    assert info.backward["mode"] == "torch" and info.forward["bytes"] <= 256 << 20
+
+
+@HAS_GPU
+@pytest.mark.parametrize("environment", [{"FLP_STRICT": "1"}, {"FLP_FORCE": "generic"}, {"FLP_FORCE": "jit"}], ids=str)
+def test_device_tensors_do_not_fall_when_told_so(no_driver, monkeypatch, environment):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(flp.UnavailableError) as caught:
+        flp.plan_info(vocab=331, hidden=64, device="cuda:0")
+    assert str(caught.value)
+
+
+@HAS_GPU
+@pytest.mark.parametrize("strict", ["0", "1"])
+def test_the_eager_rung_can_be_pinned(no_driver, monkeypatch, strict):
+    monkeypatch.setenv("FLP_FORCE", "eager")
+    monkeypatch.setenv("FLP_STRICT", strict)
+    assert flp.plan_info(vocab=331, hidden=64, device="cuda:0").plan_id == "eager-torch"
+
+
+def test_one_plan_a_specialisation():
+    hidden, weight, target, _ = problem()
+    for _ in range(3):
+        flp.linear_logprob(hidden, weight, target)
+        flp.linear_logprob(hidden[:4], weight, target[:4], temperature=0.5, scale=2.0, ignore_index=3)
+    assert len(_plans.existing()) == 1
+    flp.linear_logprob(hidden, weight, target, softcap=2.0)
+    assert len(_plans.existing()) == 2
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="CUDA contexts do not survive a fork")
+def test_a_forked_child_makes_its_own_plans():
+    code = ("import os, torch, flp\n"
+            "torch.set_num_threads(1)\n"
+            "call = lambda: flp.linear_logprob(torch.ones(3, 8), torch.eye(8), torch.tensor([0, 1, 2])).tolist()\n"
+            "want = call()\n"
+            "child = os.fork()\n"
+            "if child == 0:\n"
+            "    os._exit(0 if call() == want and len(flp._plans.existing()) == 1 else 1)\n"
+            "assert os.waitpid(child, 0)[1] == 0 and call() == want\n")
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_graph_keeps_its_plan_alive():
+    hidden, weight, target, _ = problem()
+    hidden.requires_grad_()
+    loss = flp.linear_logprob(hidden, weight, target).sum()
+    flp.clear_plans()
+    loss.backward()
+    assert hidden.grad.isfinite().all()

@@ -1,0 +1,78 @@
+"""The wheel and the examples."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+TREE = Path(os.environ.get("FLP_TEST_TREE") or Path(__file__).resolve().parents[2])
+PACKAGE = TREE / "runtime" / "python"
+
+
+def run(*command, **keywords):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **keywords)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def build_wheel(folder):
+    run(sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index", "-w", folder / "out",
+        folder / "python")
+    (wheel,) = (folder / "out").iterdir()
+    return wheel
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A copy of the package, so that building leaves the tree as it is."""
+    pytest.importorskip("wheel", reason="wheels need the package wheel")
+    shutil.copytree(PACKAGE, tmp_path / "python", ignore=shutil.ignore_patterns("__pycache__", "lib", "share"))
+    return tmp_path
+
+
+def test_wheel_without_libraries_is_for_any_platform(source):
+    wheel = build_wheel(source)
+    assert wheel.name == "flp-0.1.0-py3-none-any.whl"
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {"flp/" + path.name for path in (PACKAGE / "flp").glob("*.py")} <= names
+
+
+def test_wheel_carries_the_libraries_and_finds_them(source):
+    package = source / "python" / "flp"
+    (package / "lib").mkdir()
+    shutil.copy(os.environ["FLP_LIBRARY"], package / "lib" / "libflp.so")
+    (package / "lib" / "libflpgen.so").write_bytes(b"stands for the generator")
+    (package / "share" / "flp" / "generic").mkdir(parents=True)
+    (package / "share" / "flp" / "generic" / "one.flpk").write_bytes(b"stands for a kernel")
+    wheel = build_wheel(source)
+    assert wheel.name.startswith("flp-0.1.0-py3-none-linux_")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {"flp/lib/libflp.so", "flp/lib/libflpgen.so", "flp/share/flp/generic/one.flpk"} <= names
+    run(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", source / "site", wheel)
+    environment = {name: value for name, value in os.environ.items() if name != "FLP_LIBRARY"}
+    environment["PYTHONPATH"] = str(source / "site")
+    code = "import flp; print(flp.library_path(), flp.version())"
+    assert run(sys.executable, "-c", code, env=environment, cwd=source).split() == [
+        str(source / "site" / "flp" / "lib" / "libflp.so"), "0.1.0"]
+
+
+def test_training_example_learns_the_same(tmp_path):
+    out = tmp_path / "record.json"
+    command = [sys.executable, PACKAGE / "examples" / "train_tiny_lm.py", "--tiny-torch", "--compare", "--device",
+               "cpu", "--rate", "1e-2", "--out", out]
+    run(*command)
+    record = json.loads(out.read_text())
+    assert record["command"].endswith("--tiny-torch --compare --device cpu --rate 1e-2") and record["date"] and record["gpu"] == "none"
+    results = record["results"]
+    assert results["largest_loss_difference"] < 1e-3
+    assert len(results["losses_flp"]) == 6 and results["losses_flp"][-1] < results["losses_flp"][0]
+
+
+def test_ten_lines_are_ten():
+    lines = (PACKAGE / "examples" / "ten_lines.py").read_text().splitlines()
+    assert len(lines) == 10
+    compile("\n".join(lines), "ten_lines.py", "exec")

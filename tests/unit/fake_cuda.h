@@ -1,0 +1,37 @@
+/* fake_cuda.h: what tests may ask of the stand-in for libcuda (fake_cuda.c), through dlsym.
+ *
+ * A script is a list of settings divided by ';' or new lines, given to fake_cuda_script, or to the process in the
+ * environment variable FAKE_CUDA, as text or as the path of a file:
+ *   devices=1 capability=9.0 name=Fake sms=132 driver=13000 shared=232448 memory=<bytes> clock=<kHz>
+ *   maxthreads=1024      what cuFuncGetAttribute says of every function
+ *   infolog=, errorlog=  text for the logs of cuModuleLoadDataEx ('|' starts a new line)
+ *   badrows=3            what each launch of flp_prepare adds to the error word
+ *   fail:cuX=222         every call of cuX fails; with @2 only the second, with @2+ the second and all after it
+ * Calls that need a current context fail with 201 without one; device memory is malloc'ed, so arenas work on it. */
+#ifndef FAKE_CUDA_H
+#define FAKE_CUDA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct fake_launch {
+  char entry[32]; /* without "flp_" */
+  unsigned grid, block, shared;
+  void *stream;
+  uint8_t params[256]; /* the entry's struct of abi.h */
+} fake_launch;
+
+/* Forgets calls and launches and goes back to the defaults, then reads the script. */
+typedef void (*fake_cuda_script_fn)(const char *script);
+/* Forgets calls and launches, keeps the settings. */
+typedef void (*fake_cuda_reset_fn)(void);
+/* One line a call, in order. Borrowed until the next call. */
+typedef const char *(*fake_cuda_log_fn)(void);
+/* Calls of one function, or of all with NULL. */
+typedef int (*fake_cuda_calls_fn)(const char *function);
+typedef size_t (*fake_cuda_launch_count_fn)(void);
+typedef const fake_launch *(*fake_cuda_launch_at_fn)(size_t i);
+/* What is held now: bytes allocated, modules loaded, contexts retained. */
+typedef void (*fake_cuda_held_fn)(size_t *bytes, int *modules, int *contexts);
+
+#endif

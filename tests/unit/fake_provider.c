@@ -1,0 +1,118 @@
+/* fake_provider.c: a scripted stand-in for libflpgen: makes descriptors that are sound and PTX that only names its
+ * entries, or fails as told. Tests build the images that they put into caches with it, too.
+ *
+ * fake_provider_script takes settings divided by ';': version=1 served provider version; fail=10 a flp_status for every
+ * kernel, with error=text; shared=98304 of the tiled kernels; threads=256; missing=fill an entry left out;
+ * kind=2 a kind that the descriptor claims; ptx=text added to the PTX. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "abi.c"
+#include "kernel.c"
+#include "provider.h"
+
+/* A stand-in's symbols must not be mistaken for the library's. */
+void fake_provider_script(const char *script);
+void fake_provider_set_sources(const uint8_t sources[32]);
+int fake_provider_calls(void);
+
+static struct {
+  int version, fail, threads, shared, kind;
+  char error[256], missing[32], ptx[64];
+} now = {.version = FLP_PROVIDER_VERSION, .threads = 256, .shared = 98304};
+static uint8_t sources_now[32];
+static int calls;
+
+void fake_provider_set_sources(const uint8_t sources[32]) {
+  memcpy(sources_now, sources, sizeof sources_now);
+}
+
+int fake_provider_calls(void) {
+  return __atomic_load_n(&calls, __ATOMIC_SEQ_CST);
+}
+
+void fake_provider_script(const char *script) {
+  memset(&now, 0, sizeof now);
+  now.version = FLP_PROVIDER_VERSION;
+  now.threads = 256;
+  now.shared = 98304;
+  char *copy = strdup(script), *rest = copy;
+  for (char *setting; (setting = strtok_r(rest, ";", &rest));) {
+    char *value = strchr(setting, '=');
+    if (!value) continue;
+    *value++ = 0;
+    if (strcmp(setting, "version") == 0) now.version = atoi(value);
+    if (strcmp(setting, "fail") == 0) now.fail = atoi(value);
+    if (strcmp(setting, "threads") == 0) now.threads = atoi(value);
+    if (strcmp(setting, "shared") == 0) now.shared = atoi(value);
+    if (strcmp(setting, "kind") == 0) now.kind = atoi(value);
+    if (strcmp(setting, "error") == 0) snprintf(now.error, sizeof now.error, "%s", value);
+    if (strcmp(setting, "missing") == 0) snprintf(now.missing, sizeof now.missing, "%s", value);
+    if (strcmp(setting, "ptx") == 0) snprintf(now.ptx, sizeof now.ptx, "%s", value);
+  }
+  free(copy);
+}
+
+static void add_entry(flp_kernel_desc *desc, const char *name, int shared) {
+  if (strcmp(name, now.missing) == 0) return;
+  flp_kernel_entry *entry = &desc->entries[desc->entry_count++];
+  snprintf(entry->name, sizeof entry->name, "%s", name);
+  snprintf(entry->signature, sizeof entry->signature, "%s", flp_abi_find(name)->signature);
+  entry->threads = (uint32_t)now.threads;
+  entry->shared_bytes = (uint32_t)shared;
+}
+
+static void fill_desc(const flp_kernel_key *key, flp_kernel_desc *desc) {
+  static const char *const rows[] = {"prepare", "combine", "merge", "record", "dz_scale", "bias_reduce", "fill"};
+  memset(desc, 0, sizeof *desc);
+  desc->key = *key;
+  if (now.kind) desc->key.kind = (flp_kernel_kind)now.kind;
+  flp_kernel_key_canonicalise(&desc->key);
+  memcpy(desc->sources, sources_now, sizeof sources_now);
+  desc->ptx_major = 7;
+  if (desc->key.kind == FLP_KERNEL_ROWS) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) add_entry(desc, rows[i], 0);
+    return;
+  }
+  add_entry(desc, flp_kernel_kind_name(desc->key.kind), now.shared);
+  desc->tile_rows = 128;
+  desc->tile_columns = 256;
+  desc->tile_depth = 32;
+  desc->stages = 4;
+  desc->unit_columns = desc->key.kind == FLP_KERNEL_FORWARD ? 3072 : 0;
+  desc->raster = 16;
+}
+
+static flp_status generate(const flp_kernel_key *key, flp_kernel_desc *desc, char **ptx, size_t *ptx_bytes, char *error,
+                           size_t error_capacity) {
+  __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
+  *ptx = NULL;
+  if (now.fail) {
+    snprintf(error, error_capacity, "%s", now.error);
+    return (flp_status)now.fail;
+  }
+  fill_desc(key, desc);
+  char text[4096];
+  char bytes[FLP_KEY_BYTES_MAX];
+  flp_kernel_key_bytes(key, sources_now, "", bytes, sizeof bytes);
+  int used = snprintf(text, sizeof text, "// %s%s\n", bytes, now.ptx);
+  for (uint32_t i = 0; i < desc->entry_count; i++)
+    used += snprintf(text + used, sizeof text - (size_t)used, ".entry flp_%s\n", desc->entries[i].name);
+  *ptx = strdup(text);
+  *ptx_bytes = (size_t)used;
+  return *ptx ? FLP_OK : FLP_ERROR_MEMORY;
+}
+
+static void free_ptx(char *ptx) {
+  free(ptx);
+}
+
+static const uint8_t *sources_hash(void) {
+  return sources_now;
+}
+
+const flp_provider *flp_provider_get(uint32_t version) {
+  static flp_provider provider = {FLP_PROVIDER_VERSION, generate, free_ptx, sources_hash};
+  return version == (uint32_t)now.version ? &provider : NULL;
+}

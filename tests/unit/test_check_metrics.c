@@ -1,0 +1,238 @@
+/* test_check_metrics.c: the judgement of `flpgen check`: right results pass, results with a planted fault fail. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "check.h"
+#include "half.h"
+
+Test(check_metrics, ulp_is_the_distance_to_the_next_float) {
+  cr_assert_eq(check_ulp(1.0), 0x1p-23);
+  cr_assert_eq(check_ulp(-1.5), 0x1p-23);
+  cr_assert_eq(check_ulp(10000), 0x1p-10);
+}
+
+static check_metric one_row(float got, double wanted, double allowed) {
+  const double unit = 0x1p-23;
+  return check_metric_rows(&got, &wanted, &unit, &allowed, 1);
+}
+
+Test(check_metrics, rows_pass_up_to_their_allowance) {
+  check_metric at = one_row(-2.0f + 4 * 0x1p-23f, -2.0, 4 * 0x1p-23),
+               above = one_row(-2.0f + 5 * 0x1p-23f, -2.0, 4 * 0x1p-23);
+  cr_assert(at.pass && at.max_ulp == 4 && at.bound == 4);
+  cr_assert(!above.pass && above.max_ulp == 5);
+}
+
+Test(check_metrics, nan_and_infinity_must_be_met) {
+  cr_assert(one_row(NAN, NAN, 0).pass);
+  cr_assert(!one_row(0, NAN, 1e9).pass);
+  cr_assert(!one_row(NAN, 0, 1e9).pass);
+  cr_assert(!one_row(-INFINITY, -5, 1e9).pass);
+  cr_assert(one_row(-INFINITY, -INFINITY, 0).pass);
+  cr_assert(!one_row(-1e30f, -INFINITY, 0).pass);
+}
+
+Test(check_metrics, gradients_are_judged_by_the_yardstick) {
+  const double wanted[4] = {1, -2, 3, 0}, yardstick[4] = {1.01, -2, 3, 0};
+  double got[4] = {1, -2, 3.014, 0};
+  cr_assert(check_metric_gradient(got, wanted, yardstick, 4, 1.5, 0).pass); /* 0.014 <= 1.5 * 0.01 */
+  got[2] = 3.016;
+  check_metric metric = check_metric_gradient(got, wanted, yardstick, 4, 1.5, 0);
+  cr_assert(!metric.pass);
+  cr_assert_float_eq(metric.rel_l2, 0.016 / sqrt(14), 1e-12);
+  got[2] = NAN;
+  cr_assert(!check_metric_gradient(got, wanted, yardstick, 4, 1.5, 1).pass);
+  const double zeros[4] = {0}, tiny[4] = {0, 1e-30, 0, 0};
+  cr_assert(check_metric_gradient(zeros, zeros, zeros, 4, 1.5, 0.1).pass);
+  cr_assert(!check_metric_gradient(tiny, zeros, zeros, 4, 1.5, 0.1).pass);
+  const double nan_wanted[4] = {NAN, NAN, NAN, NAN};
+  cr_assert(check_metric_gradient(nan_wanted, nan_wanted, zeros, 4, 1.5, 0).pass);
+  cr_assert(!check_metric_gradient(zeros, nan_wanted, zeros, 4, 1.5, 0).pass);
+}
+
+Test(check_metrics, bits_count_bytes_that_differ) {
+  float a[3] = {1, 2, 3}, b[3] = {1, 2, 3};
+  cr_assert(check_metric_bits(a, b, sizeof a).pass);
+  b[1] = nextafterf(2, 3);
+  check_metric metric = check_metric_bits(a, b, sizeof a);
+  cr_assert(!metric.pass && metric.max_ulp == 1);
+}
+
+/* ---- whole cases with planted faults ---- */
+
+typedef struct check_fixture {
+  check_problem problem;
+  check_truth truth;
+  check_result result;
+} check_fixture;
+
+static void create(check_fixture *f, flp_dtype dtype, check_rows rows) {
+  check_case c = check_case_default(dtype, 40, 300, 32);
+  c.rows = rows;
+  c.padding = 8;
+  c.spec.entropy = FLP_ENTROPY_BACKWARD;
+  c.spec.has_bias = 1;
+  c.spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS;
+  const check_how how = {.rung = FLP_RUNG_EAGER, .threads = 2};
+  cr_assert_eq(check_problem_create(&c, &f->problem), FLP_OK, "%s", flp_error_detail());
+  cr_assert_eq(check_truth_create(&f->problem, &f->truth), FLP_OK, "%s", flp_error_detail());
+  cr_assert_eq(check_run(&f->problem, &how, &f->result), FLP_OK, "%s", flp_error_detail());
+}
+
+static void destroy(check_fixture *f) {
+  check_result_clear(&f->result);
+  check_truth_clear(&f->truth);
+  check_problem_clear(&f->problem);
+}
+
+/* How many findings failed, and whether one of this output is among them. */
+static int64_t failures(const check_fixture *f, const char *output, int *found) {
+  check_report report = {0};
+  cr_assert_eq(check_compare(&f->problem, &f->truth, &f->result, FLP_RUNG_EAGER, &report), FLP_OK);
+  cr_assert_geq(report.count, 5);
+  *found = 0;
+  for (int64_t i = 0; i < report.count; i++)
+    *found |= !report.findings[i].metric.pass && strcmp(report.findings[i].output, output) == 0;
+  int64_t failed = report.failed;
+  check_report_clear(&report);
+  return failed;
+}
+
+static void expect_only(const check_fixture *f, const char *output) {
+  int found = 0;
+  int64_t failed = failures(f, output, &found);
+  cr_assert(failed == 1 && found, "%ld findings failed; a fault in %s was %s", (long)failed, output,
+            found ? "found" : "missed");
+}
+
+Test(check_compare, a_right_result_passes) {
+  const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32};
+  for (int d = 0; d < 3; d++) {
+    check_fixture f;
+    int found = 0;
+    create(&f, dtypes[d], CHECK_ROWS_MASKED);
+    cr_assert_eq(failures(&f, "logprob", &found), 0);
+    destroy(&f);
+  }
+}
+
+Test(check_compare, one_wrong_logprob_fails) {
+  check_fixture f;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_ALL);
+  f.result.logprob[17] *= 1.0001f;
+  expect_only(&f, "logprob");
+  destroy(&f);
+}
+
+Test(check_compare, a_logprob_above_zero_fails) {
+  check_fixture f;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_MASKED);
+  f.result.logprob[1] = 1e-9f; /* a masked row, where it would be within 4 ulp of 1 */
+  expect_only(&f, "logprob");
+  destroy(&f);
+}
+
+Test(check_compare, a_poisoned_entropy_fails) {
+  check_fixture f;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_ALL);
+  memset(&f.result.entropy[39], 0xff, 4);
+  expect_only(&f, "entropy");
+  destroy(&f);
+}
+
+Test(check_compare, a_bad_row_that_is_not_nan_fails) {
+  check_fixture f;
+  create(&f, FLP_DTYPE_FP32, CHECK_ROWS_BAD);
+  f.result.entropy[1] = 0;
+  expect_only(&f, "entropy");
+  destroy(&f);
+}
+
+Test(check_compare, bad_rows_that_are_not_reported_fail) {
+  check_fixture f;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_BAD);
+  cr_assert(f.result.data_error);
+  f.result.data_error = 0;
+  expect_only(&f, "error word");
+  destroy(&f);
+}
+
+/* Multiplies one row of a bf16 matrix. */
+static void scale_row(const check_fixture *f, void *matrix, int64_t row, float factor) {
+  uint16_t *bits = (uint16_t *)matrix + row * f->problem.stride;
+  for (int d = 0; d < 32; d++) bits[d] = flp_half_to_bf16(factor * flp_half_from_bf16(bits[d]));
+}
+
+Test(check_compare, one_row_of_a_gradient_at_twice_its_size_fails) {
+  check_fixture f;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_ALL);
+  scale_row(&f, f.result.grad_hidden, 5, 2);
+  expect_only(&f, "grad_hidden");
+  scale_row(&f, f.result.grad_hidden, 5, 0.5f);
+  scale_row(&f, f.result.grad_weight, f.problem.target_id[3], 0);
+  expect_only(&f, "grad_weight");
+  destroy(&f);
+}
+
+Test(check_compare, a_gradient_one_percent_too_large_fails) {
+  check_fixture f;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_ALL);
+  for (int row = 0; row < 40; row++) scale_row(&f, f.result.grad_hidden, row, 1.01f);
+  expect_only(&f, "grad_hidden");
+  destroy(&f);
+}
+
+Test(check_compare, a_gradient_in_a_masked_row_fails) {
+  check_fixture f;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_MASKED);
+  ((uint16_t *)f.result.grad_hidden)[1 * f.problem.stride + 30] = flp_half_to_bf16(1e-20f);
+  expect_only(&f, "grad_hidden");
+  destroy(&f);
+}
+
+Test(check_compare, a_bias_gradient_of_another_column_fails) {
+  check_fixture f;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_ALL);
+  uint16_t *bias = f.result.grad_bias;
+  memmove(bias + 1, bias, 299 * sizeof *bias);
+  expect_only(&f, "grad_bias");
+  destroy(&f);
+}
+
+Test(check_compare, an_overrun_fails) {
+  check_fixture f;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_ALL);
+  f.result.overrun = "workspace";
+  expect_only(&f, "buffers");
+  destroy(&f);
+}
+
+Test(check_run, the_row_list_computes_its_rows_only) {
+  check_fixture f;
+  int found = 0;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_LIST);
+  cr_assert_eq(f.truth.row_count, 14); /* 39, 36, ..., 0 */
+  cr_assert_eq(failures(&f, "logprob", &found), 0);
+  f.result.logprob[1] = -1; /* not in the list */
+  expect_only(&f, "logprob");
+  destroy(&f);
+}
+
+Test(check_run, no_rows_pass_with_every_pattern) {
+  for (int rows = CHECK_ROWS_ALL; rows <= CHECK_ROWS_LAST_TILE; rows++) {
+    check_fixture f;
+    check_case c = check_case_default(FLP_DTYPE_FP32, 0, 20, 8);
+    c.rows = (check_rows)rows;
+    c.spec.grads = FLP_GRAD_WEIGHT;
+    const check_how how = {.rung = FLP_RUNG_EAGER};
+    cr_assert_eq(check_problem_create(&c, &f.problem), FLP_OK, "%s", flp_error_detail());
+    cr_assert_eq(check_truth_create(&f.problem, &f.truth), FLP_OK, "%s", flp_error_detail());
+    cr_assert_eq(check_run(&f.problem, &how, &f.result), FLP_OK, "%s", flp_error_detail());
+    check_report report = {0};
+    cr_assert_eq(check_compare(&f.problem, &f.truth, &f.result, FLP_RUNG_EAGER, &report), FLP_OK);
+    cr_assert(report.count == 2 && report.failed == 0, "pattern %d", rows);
+    check_report_clear(&report);
+    destroy(&f);
+  }
+}

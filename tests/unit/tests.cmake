@@ -1,0 +1,64 @@
+# One Criterion executable per tests/unit/test_*.c. Other sources there are helpers linked into all of them, but for
+# fake_*.c: shared libraries that stand in for libcuda and for libflpgen.
+set(unit ${CMAKE_CURRENT_SOURCE_DIR}/unit)
+file(GLOB tests CONFIGURE_DEPENDS ${unit}/test_*.c)
+file(GLOB helpers CONFIGURE_DEPENDS ${unit}/*.c)
+list(FILTER helpers EXCLUDE REGEX "/(test|fake)_[^/]*$")
+file(GLOB fakes CONFIGURE_DEPENDS ${unit}/fake_*.c)
+
+# Tests that need the command's own parts, by name.
+set(CLI_TESTS "^test_(cli|safetensors|hfconfig|oracle|check)")
+set(FLP_TEST_SCRATCH ${PROJECT_BINARY_DIR}/tests/scratch)
+file(MAKE_DIRECTORY ${FLP_TEST_SCRATCH})
+
+foreach(source IN LISTS fakes)
+  get_filename_component(name ${source} NAME_WE)
+  add_library(${name} MODULE ${source})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/runtime)
+  target_compile_definitions(${name} PRIVATE _GNU_SOURCE)
+  target_link_libraries(${name} PRIVATE Threads::Threads m)
+  set_target_properties(${name} PROPERTIES C_VISIBILITY_PRESET default
+                        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+endforeach()
+
+add_library(flp_test_settings INTERFACE)
+target_include_directories(flp_test_settings INTERFACE ${unit} ${PROJECT_SOURCE_DIR}/gen ${PROJECT_SOURCE_DIR}/gen/cli)
+target_compile_definitions(flp_test_settings INTERFACE
+  FLP_TEST_TREE="${PROJECT_SOURCE_DIR}" FLP_TEST_SCRATCH="${FLP_TEST_SCRATCH}"
+  FLP_TEST_FAKE_CUDA="${PROJECT_BINARY_DIR}/tests/libfake_cuda.so"
+  FLP_TEST_FAKE_PROVIDER="${PROJECT_BINARY_DIR}/tests/libfake_provider.so"
+  FLP_TEST_FLPGEN_LIBRARY="${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/libflpgen.so"
+  FLP_TEST_FLPGEN="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/flpgen")
+
+if(helpers)
+  add_library(flp_test_helpers OBJECT ${helpers})
+  target_link_libraries(flp_test_helpers PUBLIC flp_test_settings flp_core PkgConfig::CRITERION)
+endif()
+
+foreach(source IN LISTS tests)
+  get_filename_component(name ${source} NAME_WE)
+  if(NOT TARGET flpgen AND name MATCHES "^test_gen|${CLI_TESTS}")
+    continue()
+  endif()
+  add_executable(${name} ${source})
+  target_link_libraries(${name} PRIVATE flp_core flp_test_settings PkgConfig::CRITERION)
+  # Criterion's macros shadow and convert freely.
+  target_compile_options(${name} PRIVATE -Wno-shadow -Wno-conversion -Wno-sign-conversion)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  if(TARGET flp_test_helpers)
+    target_link_libraries(${name} PRIVATE flp_test_helpers)
+  endif()
+  if(name MATCHES "^test_gen")
+    target_link_libraries(${name} PRIVATE flpgen)
+  endif()
+  if(name MATCHES "${CLI_TESTS}" AND TARGET flpgen_cli)
+    target_link_libraries(${name} PRIVATE flpgen_cli)
+  endif()
+  foreach(fake IN LISTS fakes)
+    get_filename_component(fake_name ${fake} NAME_WE)
+    add_dependencies(${name} ${fake_name})
+  endforeach()
+  add_test(NAME ${name} COMMAND ${name} --xml=${PROJECT_BINARY_DIR}/tests/results/${name}.xml)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS unit)
+endforeach()
+file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/tests/results)
