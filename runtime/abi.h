@@ -45,9 +45,10 @@
   P(ptr, count)         /* (1) i32 out: active rows */                                                    \
   P(ptr, error_word)    /* (1) i32, added to: bad rows and bad row ids */
 
-/* module forward: entry forward. One CTA a unit: a band of tile_rows active rows x unit_columns columns.
- * part: [unit column group][3][capacity] f32: maximum, sum, weighted sum of the group in log2 units.
- * zy: (capacity) f32: raw score z + b of the target (before cap and scale), written by the one CTA that meets it. */
+/* module forward: entry forward. One CTA a unit: a band of tile_rows of the active rows [row_begin, row_end) x
+ * unit_columns columns.
+ * part: [unit column group][3][capacity] f32 by a - row_begin: maximum, sum, weighted sum of the group in log2 units.
+ * zy: (n) f32 by active row: raw score z + b of the target (before cap and scale), written by the one CTA that meets it. */
 #define FLP_FORWARD_PARAMS(P)                                              \
   P(ptr, hidden)       /* (n,D) */                                         \
   P(i64, hidden_stride)                                                    \
@@ -58,15 +59,17 @@
   P(f32, cap_in)       /* a/softcap; unused without softcap */             \
   P(i32, depth)        /* D */                                             \
   P(i32, vocab_valid)                                                      \
-  P(i32, bands)        /* ceil(n / tile_rows) */                           \
+  P(i32, row_begin) P(i32, row_end)                                        \
+  P(i32, bands)        /* ceil((row_end - row_begin) / tile_rows) */       \
   P(i32, groups)       /* ceil(vocab_valid / unit_columns) */              \
   P(ptr, part) P(i64, capacity) P(ptr, zy)
 
-/* module rows: entry combine, one thread an active row. Folds the groups of one shard in order; writes logprob,
+/* module rows: entry combine, one thread an active row of [row_begin, row_end). Folds the groups of one shard in order; writes logprob,
  * entropy, stats, or partial; each may be null. Target score zy is read only where local_target >= 0. */
 #define FLP_COMBINE_PARAMS(P)                                              \
   P(ptr, part) P(i64, capacity) P(i32, groups) P(ptr, zy)                  \
   P(ptr, index) P(ptr, local_target) P(ptr, scale) P(ptr, count)           \
+  P(i32, row_begin) P(i32, row_end)                                        \
   P(f32, cap_in) P(i32, capped) /* capped: 1 if softcap applies to zy */   \
   P(ptr, logprob) P(ptr, entropy) P(ptr, stats) P(ptr, partial)
 

@@ -75,6 +75,10 @@ FLP_API const char *flp_error_detail(void);
 /* Version of the library that is loaded, e.g. "0.1.0". */
 FLP_API const char *flp_version(void);
 
+/* 64 hexadecimal digits: SHA-256 over the templates and the generator that this library was built beside. Records of
+ * measurements carry it. */
+FLP_API const char *flp_sources_id(void);
+
 /* ---- what to compute: flp_spec ------------------------------------------------------------------------------- */
 
 typedef enum flp_dtype {
@@ -135,11 +139,13 @@ typedef struct flp_options {
   uint32_t struct_bytes;
   int32_t device;         /* CUDA ordinal, default 0; FLP_DEVICE_HOST: pointers are host memory, eager rung */
   flp_rung rung;          /* pin a rung; AUTO also honours the environment variable FLP_FORCE */
-  int32_t strict;         /* 1: a fall to a lower rung and device-side bad data are errors; also FLP_STRICT=1 */
+  int32_t strict;         /* 1: a fall to a lower rung and device-side bad data are errors (a cache miss that JIT makes
+                             good is none); flp_execute synchronises, so no graph capture; also FLP_STRICT=1 */
   int32_t host_fallback;  /* 1: with no usable GPU, plan for host pointers instead of failing UNAVAILABLE */
   uint64_t budget_bytes;  /* 0: 256 MiB forward, 1 GiB backward, or FLP_BUDGET */
-  int64_t chunk_rows;     /* 0: the planner chooses; else rows of one backward chunk, overriding the budget */
-  int64_t chunk_vocab;    /* 0: the planner chooses; else vocab columns of one backward chunk */
+  int64_t chunk_rows;     /* 0: the planner chooses; else rows of one backward chunk, overriding the budget (R_ROWS) */
+  int64_t chunk_vocab;    /* 0: the planner chooses; else vocab columns of one backward chunk (R_VOCAB); with both set,
+                             the cheapest of R_VOCAB, R_ROWS and R2 in these sizes */
   int32_t threads;        /* eager rung: CPU threads, 0 = all */
 } flp_options;
 
@@ -193,9 +199,9 @@ typedef enum flp_mode {
 typedef struct flp_layout {
   uint32_t struct_bytes;
   flp_mode mode;
-  int64_t chunk_rows;      /* rows of one chunk (R_ROWS, and dh in R2), else n */
+  int64_t chunk_rows;      /* rows of one chunk (F, R_ROWS, and dh in R2), else n */
   int64_t chunk_vocab;     /* vocab columns of one chunk (R_VOCAB, and dW in R2), else V */
-  int64_t chunks;          /* dz chunks in all */
+  int64_t chunks;          /* chunks in all: of rows in F, of dz in backward */
   int32_t products;        /* matrix products of 2·N·D·V flop in this pass */
   int32_t launches;        /* kernel launches in this pass */
   uint64_t bytes;          /* workspace, exact */
@@ -241,13 +247,15 @@ typedef struct flp_args {
   /* vocab shard; zeros mean the whole head */
   int64_t vocab_offset; /* global id of weight row 0 */
   int64_t vocab_valid;  /* weight rows that are real; the rest is padding. 0 means V */
-  int64_t vocab_total;  /* ids of the whole vocabulary. 0 means vocab_offset + vocab_valid */
+  int64_t vocab_total;  /* ids of the whole vocabulary. 0 means vocab_offset + vocab_valid; combine over more than one
+                           shard needs it */
 
   /* forward and combine: outputs; each may be NULL */
   float *logprob; /* (N) nats, <= 0 */
   float *entropy; /* (N) nats */
-  float *stats;   /* (N,4): row maximum and log2 of the sum in log2 units, logprob, entropy; backward reads it */
-  /* forward: out (N,4) of one shard; combine: in (shard_count,N,4), rank order. Columns: maximum, sum and weighted
+  float *stats;   /* (N,4), 16-byte aligned: row maximum and log2 of the sum in log2 units, logprob, entropy; backward reads it */
+  /* forward: out (N,4) of one shard, 16-byte aligned; a shard of a larger vocabulary gives nothing else. combine: in
+     (shard_count,N,4), rank order. Columns: maximum, sum and weighted
      sum in log2 units, raw target score (−inf where the target is on another shard) */
   float *partial;
   int64_t shard_count;
@@ -304,6 +312,7 @@ typedef struct flp_arena_stats {
 
 /* device: CUDA ordinal, or FLP_DEVICE_HOST. */
 FLP_API flp_status flp_arena_create(int device, flp_arena **out);
+/* The caller has synchronised with the work that uses the arena's memory. NULL is fine. */
 FLP_API void flp_arena_destroy(flp_arena *arena);
 /* Hands out bytes, 256-byte aligned, usable by work queued on stream from now on. */
 FLP_API flp_status flp_arena_take(flp_arena *arena, size_t bytes, void *stream, void **out);

@@ -73,7 +73,7 @@ void flp_kernel_key_canonicalise(flp_kernel_key *key) {
     out.softcap = key->softcap != 0;
   }
   if (fields & USES_BIAS_GRAD) out.bias_grad = key->bias_grad != 0;
-  if (fields & USES_ALIGNMENT) out.alignment = key->alignment;
+  if (fields & USES_ALIGNMENT) out.alignment = key->alignment >= 16 ? 16 : (uint32_t)flp_dtype_bytes(key->dtype);
   if (fields & USES_HIDDEN) out.hidden = key->hidden;
   if (fields & USES_VOCAB) out.vocab = key->vocab;
   memcpy(key, &out, sizeof out);

@@ -28,7 +28,7 @@ typedef struct flp_kernel_key {
   uint32_t bias;          /* FORWARD, DZ: add the bias if its pointer is not null */
   uint32_t bias_grad;     /* DZ: column sums if bias_part is not null */
   uint32_t softcap;       /* FORWARD, DZ */
-  uint32_t alignment;     /* FORWARD, DZ, products: 16, or less for element-wise copies */
+  uint32_t alignment;     /* FORWARD, DZ, products: 16, or one element for element-wise copies */
   int64_t hidden;         /* all but ROWS: D, 0 for any */
   int64_t vocab;          /* FORWARD, DZ: V, 0 for any */
 } flp_kernel_key;

@@ -204,29 +204,33 @@ typedef struct search {
   flp_scheme best;
 } search;
 
-static void offer(search *s, flp_mode mode, int64_t rows, int64_t columns) {
+static void offer(search *s, const flp_scheme *candidate) {
+  if (!s->any || candidate->bytes < s->smallest) s->smallest = candidate->bytes;
+  s->any = 1;
+  if (candidate->bytes > s->budget) return;
+  int better = !s->found || candidate->seconds < s->best.seconds ||
+               (candidate->seconds == s->best.seconds && candidate->bytes < s->best.bytes);
+  if (better) s->best = *candidate;
+  s->found = 1;
+}
+
+static void offer_backward(search *s, flp_mode mode, int64_t rows, int64_t columns) {
   flp_scheme candidate;
   build(s->planner, mode, s->n, rows, columns, &candidate);
-  if (!s->any || candidate.bytes < s->smallest) s->smallest = candidate.bytes;
-  s->any = 1;
-  if (candidate.bytes > s->budget) return;
-  int better = !s->found || candidate.seconds < s->best.seconds ||
-               (candidate.seconds == s->best.seconds && candidate.bytes < s->best.bytes);
-  if (better) s->best = candidate;
-  s->found = 1;
+  offer(s, &candidate);
 }
 
 static void search_r_vocab(search *s) {
   sizes axis = vocab_sizes(s->planner, s->n);
   for (int64_t columns; (columns = sizes_next(&axis));)
-    if (flp_planner_grids_fit(s->planner, s->n, columns)) offer(s, FLP_MODE_R_VOCAB, s->n, columns);
+    if (flp_planner_grids_fit(s->planner, s->n, columns)) offer_backward(s, FLP_MODE_R_VOCAB, s->n, columns);
 }
 
 static void search_r_rows(search *s) {
   sizes axis = row_sizes(s->planner, s->n);
   for (int64_t rows; (rows = sizes_next(&axis));)
     if (flp_planner_grids_fit(s->planner, rows, s->planner->spec.vocab))
-      offer(s, FLP_MODE_R_ROWS, rows, s->planner->spec.vocab);
+      offer_backward(s, FLP_MODE_R_ROWS, rows, s->planner->spec.vocab);
 }
 
 /* The best chunk of one axis of R2 within a budget, and the one of the fewest bytes. */
@@ -267,8 +271,8 @@ static void search_r2(search *s) {
   for (int64_t chunk; (chunk = sizes_next(&axis));)
     if (flp_planner_grids_fit(p, n, chunk))
       axis_offer(&columns, chunk, flp_planner_chunks_cost(p, n, n, chunk, others), chunk_bytes(p, n, chunk, 1), budget);
-  if (rows.best && columns.best) offer(s, FLP_MODE_R2, rows.best, columns.best);
-  if (rows.smallest && columns.smallest) offer(s, FLP_MODE_R2, rows.smallest, columns.smallest);
+  if (rows.best && columns.best) offer_backward(s, FLP_MODE_R2, rows.best, columns.best);
+  if (rows.smallest && columns.smallest) offer_backward(s, FLP_MODE_R2, rows.smallest, columns.smallest);
 }
 
 static void search_backward(search *s) {
@@ -287,17 +291,32 @@ static flp_status grid_too_large(flp_pass pass, int64_t n) {
                   n, pass == FLP_PASS_BACKWARD ? "backward" : "forward");
 }
 
-static flp_status build_forward(const flp_planner *p, int64_t n, flp_scheme *s) {
-  int64_t groups = flp_ceil_div(p->spec.vocab, p->unit_columns), bands = flp_ceil_div(n, p->forward_rows);
-  if (bands > INT32_MAX / groups) return grid_too_large(FLP_PASS_FORWARD, n);
+/* Partials of one chunk of rows at a time; what prepare and the target scores take is for all of them. */
+static void build_forward(const flp_planner *p, int64_t n, int64_t rows, flp_scheme *s) {
+  memset(s, 0, sizeof *s);
+  s->mode = FLP_MODE_F;
+  s->chunk_rows = rows;
+  s->chunk_vocab = p->spec.vocab;
   put_rows(s, n);
   put_region(s, FLP_REGION_ZY, n, 4);
-  put_region(s, FLP_REGION_PART, n * groups, 12);
-  s->chunks = 1;
+  put_region(s, FLP_REGION_PART, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
+  s->chunks = flp_ceil_div(n, rows);
   s->products = 1;
-  s->launches = 3; /* prepare, forward, combine */
-  s->seconds = flp_planner_forward_cost(p, n);
-  return FLP_OK;
+  int64_t launches = 1 + 2 * s->chunks; /* prepare; forward, combine */
+  s->launches = launches > INT32_MAX ? INT32_MAX : (int32_t)launches;
+  s->seconds = flp_planner_forward_cost(p, n, rows);
+}
+
+static void search_forward(search *s) {
+  const flp_planner *p = s->planner;
+  int64_t groups = flp_ceil_div(p->spec.vocab, p->unit_columns);
+  sizes axis = sizes_along(p, s->n, p->forward_rows, groups, 0);
+  for (int64_t rows; (rows = sizes_next(&axis));) {
+    if (flp_ceil_div(rows, p->forward_rows) > INT32_MAX / groups) continue;
+    flp_scheme candidate;
+    build_forward(p, s->n, rows, &candidate);
+    offer(s, &candidate);
+  }
 }
 
 static flp_status over_budget(flp_pass pass, int64_t n, uint64_t budget, uint64_t smallest) {
@@ -315,24 +334,23 @@ flp_status flp_planner_pick(const flp_planner *p, flp_pass pass, int64_t n, uint
   out->chunk_rows = n;
   out->chunk_vocab = p->spec.vocab;
   if (n == 0) return FLP_OK;
-  if (pass == FLP_PASS_BACKWARD) {
-    search s = {.planner = p, .n = n, .budget = soft && (p->chunk_rows || p->chunk_vocab) ? UINT64_MAX : budget};
-    search_backward(&s);
-    if (!s.any) return grid_too_large(pass, n);
-    if (s.found) *out = s.best;
-    out->smallest_bytes = s.smallest;
-    if (!s.found) return over_budget(pass, n, budget, s.smallest);
-    return FLP_OK;
-  }
-  if (pass == FLP_PASS_FORWARD) {
-    FLP_TRY(build_forward(p, n, out));
-  } else {
+  if (pass == FLP_PASS_COMBINE) {
     put_rows(out, n);
     out->chunks = 1;
     out->launches = 2; /* prepare, merge */
+    out->smallest_bytes = out->bytes;
+    return out->bytes > budget ? over_budget(pass, n, budget, out->bytes) : FLP_OK;
   }
-  out->smallest_bytes = out->bytes;
-  return out->bytes > budget ? over_budget(pass, n, budget, out->bytes) : FLP_OK;
+  int is_explicit = pass == FLP_PASS_BACKWARD && (p->chunk_rows || p->chunk_vocab);
+  search s = {.planner = p, .n = n, .budget = soft && is_explicit ? UINT64_MAX : budget};
+  if (pass == FLP_PASS_BACKWARD)
+    search_backward(&s);
+  else
+    search_forward(&s);
+  if (!s.any) return grid_too_large(pass, n);
+  if (s.found) *out = s.best;
+  out->smallest_bytes = s.smallest;
+  return s.found ? FLP_OK : over_budget(pass, n, budget, s.smallest);
 }
 
 void flp_planner_describe(const flp_planner *p, const flp_scheme *s, int64_t n, flp_layout *out) {

@@ -74,8 +74,8 @@ int64_t flp_ceil_div(int64_t a, int64_t b);
 double flp_planner_chunks_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows, int64_t chunk_vocab,
                                uint32_t grads);
 
-/* Seconds of one forward pass. */
-double flp_planner_forward_cost(const flp_planner *planner, int64_t n);
+/* Seconds of one forward pass in chunks of that many rows. */
+double flp_planner_forward_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows);
 
 /* 1 if every grid of a chunk of rows x columns has at most 2^31 - 1 CTAs. */
 int flp_planner_grids_fit(const flp_planner *planner, int64_t rows, int64_t columns);

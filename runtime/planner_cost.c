@@ -68,9 +68,14 @@ double flp_planner_chunks_cost(const flp_planner *p, int64_t n, int64_t chunk_ro
   return (double)full_rows * row_of_chunks + last_row;
 }
 
-double flp_planner_forward_cost(const flp_planner *p, int64_t n) {
-  product x = {n, p->spec.vocab, p->spec.hidden, p->forward_rows, p->unit_columns};
-  return product_cost(p, &x) + 2 * launch_seconds;
+static double forward_chunk_cost(const flp_planner *p, int64_t rows) {
+  product x = {rows, p->spec.vocab, p->spec.hidden, p->forward_rows, p->unit_columns};
+  return rows == 0 ? 0 : product_cost(p, &x) + launch_seconds; /* forward and combine */
+}
+
+double flp_planner_forward_cost(const flp_planner *p, int64_t n, int64_t chunk_rows) {
+  return (double)(n / chunk_rows) * forward_chunk_cost(p, chunk_rows) + forward_chunk_cost(p, n % chunk_rows) +
+         launch_seconds;
 }
 
 static int grid_fits(const product *x) {

@@ -7,3 +7,7 @@ const uint8_t *flp_sources_hash(void) {
   static const uint8_t hash[32] = FLP_SOURCES_SHA256_BYTES;
   return hash;
 }
+
+const char *flp_sources_id(void) {
+  return FLP_SOURCES_SHA256_HEX;
+}

@@ -22,8 +22,8 @@ return function(k, spec)
   local function body(p)
     M.begin(k.tid())
     local band, group = M.raster(k.ctaid(), p.bands, p.groups, RASTER)
-    local count = k.load(k.i32, p.count, 0)
-    local first_row = band * M.rows
+    local count = k.min(k.load(k.i32, p.count, 0), p.row_end)
+    local first_row = p.row_begin + band * M.rows
     k.exit_if(k.ge(first_row, count))
     local first_column = group * GROUP
     local depth = spec.hidden > 0 and spec.hidden or p.depth
@@ -38,7 +38,7 @@ return function(k, spec)
       address = function(row, at)
         local active = first_row + row
         local valid = k.lt(active, count)
-        local source = k.load(k.i32, p.index, k.select(valid, active, 0), {const = true})
+        local source = k.load(k.i32, p.index, k.select(valid, active, p.row_begin), {const = true})
         local element = k.convert(k.i64, source) * p.hidden_stride + k.convert(k.i64, at.step * M.depth)
         return k.offset(p.hidden, element * M.bytes), valid
       end,
@@ -70,7 +70,7 @@ return function(k, spec)
     local rows = thread_rows()
     local function read_row(type, ptr, row, default)
       local valid = k.lt(row.active, count)
-      return k.select(valid, k.load(type, ptr, k.select(valid, row.active, 0)), default)
+      return k.select(valid, k.load(type, ptr, k.select(valid, row.active, p.row_begin)), default)
     end
 
     local leaf_column = first_column + M.warp_n * LEAF
@@ -142,7 +142,7 @@ return function(k, spec)
     local sums = M.stream(hidden, weight, blocks, steps, start, finish)
 
     band, group = M.raster(k.reread_ctaid(), p.bands, p.groups, RASTER)
-    first_row, first_column = band * M.rows, group * GROUP
+    first_row, first_column = p.row_begin + band * M.rows, group * GROUP
 
     -- Four threads share a row: merge them, then leave the leaf's sums in shared memory.
     local words = spec.entropy and 3 or 2
@@ -178,7 +178,7 @@ return function(k, spec)
           function() return S.merge(sum, leaf_sum(leaf)) end,
           function() return sum end)
       end
-      local base = k.convert(k.i64, group) * 3 * p.capacity + k.convert(k.i64, first_row + row)
+      local base = k.convert(k.i64, group) * 3 * p.capacity + k.convert(k.i64, first_row + row - p.row_begin)
       k.store(p.part, base, sum.m)
       k.store(p.part, base + p.capacity, sum.s)
       k.store(p.part, base + p.capacity * 2, sum.q or k.const(k.f32, 0.0))

@@ -120,10 +120,12 @@ return function(k, spec)
   end
 
   ------------------------------------------------------------------------------------------- combine and merge
-  -- One thread an active row; returns its index and the row.
-  local function active_row(p)
+  -- One thread an active row (of [from, to) if given); returns its index and the row.
+  local function active_row(p, from, to)
     local a = k.ctaid() * 256 + k.tid()
-    k.exit_if(k.ge(a, k.load(k.i32, p.count, 0)))
+    if from then a = a + from end
+    local count = k.load(k.i32, p.count, 0)
+    k.exit_if(k.ge(a, to and k.min(count, to) or count))
     return a, k.load(k.i32, p.index, a)
   end
 
@@ -149,8 +151,8 @@ return function(k, spec)
   end
 
   local function combine(p)
-    local a, row = active_row(p)
-    local wide_a = k.convert(k.i64, a)
+    local a, row = active_row(p, p.row_begin, p.row_end)
+    local wide_a = k.convert(k.i64, a - p.row_begin)
     local function group_sum(group)
       local base = k.convert(k.i64, group) * 3 * p.capacity + wide_a
       return {

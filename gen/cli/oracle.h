@@ -2,8 +2,9 @@
  * operation as an ordinary fp32-accumulating matrix pipeline would round it.
  *
  * The yardstick's roundings: scores summed one product after another in fp32 or, of 16-bit operands, as tensor cores sum
- * them, whichever is farther off; scale, softcap, probabilities and score gradients in fp32; score gradients rounded to the operands' dtype; for fp32 operands the gradient products summed in
- * fp32 too, else in fp64. Rounding to the output's dtype is the caller's, who knows what is added to.
+ * them, whichever is farther off; scale, softcap, probabilities and score gradients in fp32; score gradients rounded to
+ * the operands' dtype; for fp32 operands the gradient products summed in fp32 too, else in fp64. Rounding to the
+ * output's dtype is the caller's, who knows what is added to.
  *
  * Rows and columns are asked for by id, so that a large problem can be sampled. Not for rows that are masked or bad. */
 #ifndef FLPGEN_CLI_ORACLE_H

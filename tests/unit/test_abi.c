@@ -12,8 +12,8 @@ static const struct {
   size_t struct_bytes;
 } expected[] = {
     {"prepare", "ppffpllllllpppppppppppp", sizeof(flp_prepare_params)},
-    {"forward", "plplpppppfiiiiplp", sizeof(flp_forward_params)},
-    {"combine", "plipppppfipppp", sizeof(flp_combine_params)},
+    {"forward", "plplpppppfiiiiiiplp", sizeof(flp_forward_params)},
+    {"combine", "plipppppiifipppp", sizeof(flp_combine_params)},
     {"merge", "pllpppfippp", sizeof(flp_merge_params)},
     {"record", "ppppppfipp", sizeof(flp_record_params)},
     {"dz_scale", "ppp", sizeof(flp_dz_scale_params)},

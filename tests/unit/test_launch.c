@@ -65,6 +65,34 @@ Test(launch, forward) {
   flp_plan_destroy(plan);
 }
 
+Test(launch, forward_in_chunks_of_rows) {
+  stage s;
+  stage_open(&s, "");
+  flp_spec spec = stage_spec(0);
+  spec.vocab = 10000;
+  flp_plan *plan = stage_plan(&spec, NULL);
+  flp_args a = stage_args(&spec, FLP_PASS_FORWARD, 300);
+  flp_layout layout = FLP_LAYOUT_INIT;
+  cr_assert_eq(flp_plan_layout(plan, FLP_PASS_FORWARD, 300, 0, &layout), FLP_OK);
+  a.workspace_bytes = layout.smallest_bytes;
+  stage_execute(&s, plan, &a);
+  stage_expect_sequence(&s, "prepare forward combine forward combine forward combine");
+  stage_expect_capturable(&s);
+  for (int chunk = 0; chunk < 3; chunk++) { /* of 128 rows, the last of 44 */
+    flp_forward_params forward = STAGE_PARAMS(flp_forward_params, s.launch_at(1 + 2 * chunk));
+    flp_combine_params combine = STAGE_PARAMS(flp_combine_params, s.launch_at(2 + 2 * chunk));
+    cr_expect_eq(forward.row_begin, chunk * 128);
+    cr_expect_eq(forward.row_end, chunk == 2 ? 300 : (chunk + 1) * 128);
+    cr_expect_eq(forward.bands, 1);
+    cr_expect_eq(forward.capacity, 128);
+    cr_expect_eq(combine.row_begin, forward.row_begin);
+    cr_expect_eq(combine.row_end, forward.row_end);
+    cr_expect_eq(combine.capacity, 128);
+    cr_expect_eq(s.launch_at(2 + 2 * chunk)->grid, 1);
+  }
+  flp_plan_destroy(plan);
+}
+
 Test(launch, softcap_and_row_temperatures) {
   stage s;
   stage_open(&s, "");

@@ -67,8 +67,24 @@ Test(planner, forward_workspace_is_what_the_formula_says) {
   cr_expect_eq(s.mode, FLP_MODE_F);
   cr_expect_eq(s.launches, 3);
   cr_expect_eq(s.products, 1);
-  cr_expect_eq(s.smallest_bytes, s.bytes);
+  uint64_t band = 128 * 12 * groups; /* partials of the smallest chunk: one band of tile_rows */
+  cr_expect_eq(s.smallest_bytes, n + 4 * 4 * n + 256 + band);
   expect_sound(&s);
+}
+
+Test(planner, forward_takes_chunks_of_rows_when_the_partials_of_all_do_not_fit) {
+  flp_planner p = planner_of(151936, 4096, FLP_DTYPE_BF16, 0);
+  int64_t n = 1000000;
+  flp_scheme s = pick(&p, FLP_PASS_FORWARD, n, GIB / 4);
+  cr_expect_lt(s.chunk_rows, n);
+  cr_expect_eq(s.chunks, flp_ceil_div(n, s.chunk_rows));
+  cr_expect_eq(s.launches, 1 + 2 * s.chunks);
+  cr_expect_eq(s.size[FLP_REGION_PART], (uint64_t)s.chunk_rows * 50 * 12);
+  cr_expect_leq(s.bytes, GIB / 4);
+  expect_sound(&s);
+  flp_scheme again = pick(&p, FLP_PASS_FORWARD, n, s.bytes);
+  cr_expect_eq(again.chunk_rows, s.chunk_rows);
+  cr_expect_eq(flp_planner_pick(&p, FLP_PASS_FORWARD, n, s.smallest_bytes - 1, 1, &again), FLP_ERROR_BUDGET);
 }
 
 Test(planner, combine_holds_the_rows_only) {
@@ -244,9 +260,11 @@ Test(planner, chunks_of_the_largest_size_fill_whole_waves) {
 Test(planner, grids_and_sizes_at_the_limits) {
   flp_planner p = planner_of(FLP_COUNT_MAX, 8, FLP_DTYPE_BF16, 3);
   flp_scheme s;
-  cr_expect_eq(flp_planner_pick(&p, FLP_PASS_FORWARD, FLP_COUNT_MAX, UINT64_MAX, 1, &s), FLP_ERROR_UNSUPPORTED);
-  cr_expect_str_eq(flp_error_detail(),
-                   "n is 1073741824: the forward pass would need a grid of more than 2^31 - 1 CTAs");
+  s = pick(&p, FLP_PASS_FORWARD, FLP_COUNT_MAX, UINT64_MAX);
+  int64_t units = flp_ceil_div(s.chunk_rows, p.forward_rows) * flp_ceil_div(FLP_COUNT_MAX, p.unit_columns);
+  cr_expect_leq(units, INT32_MAX);
+  cr_expect_lt(s.chunk_rows, FLP_COUNT_MAX);
+  expect_sound(&s);
   s = pick(&p, FLP_PASS_BACKWARD, FLP_COUNT_MAX, UINT64_MAX);
   cr_expect(flp_planner_grids_fit(&p, s.chunk_rows, s.chunk_vocab));
   expect_sound(&s);

@@ -128,7 +128,7 @@ def record_of(sizes, device, runs):
         results["largest_loss_difference"] = max(abs(a - b) for a, b in pairs)
     return {"command": command_line(sizes.out), "date": datetime.date.today().isoformat(),
             "gpu": torch.cuda.get_device_name() if on_gpu else "none", "driver": driver_version() if on_gpu else "none",
-            "sources_hash": sizes.sources_hash, "results": results}
+            "sources_hash": flp.sources_id(), "results": results}
 
 
 def parse(arguments):
@@ -137,7 +137,6 @@ def parse(arguments):
     parser.add_argument("--tiny-torch", action="store_true", help="plain torch modules and small sizes")
     parser.add_argument("--out", help="file for the JSON record")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--sources-hash", default="", help="hash of templates and generator, for the record")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rate", type=float, default=3e-4)
     for name, full, tiny in (("steps", 20, 6), ("batch", 8, 2), ("length", 1024, 24), ("vocab", 128256, 509),

@@ -6,7 +6,7 @@ The (N, V) scores never exist in memory, forward or backward. set_log, version a
 everything that takes tensors needs it.
 """
 from . import _plans, errors
-from ._c import library_path, set_log, version
+from ._c import library_path, set_log, sources_id, version
 from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, DataError, DriverError, FileError,
                      FlpError, HostMemoryError, InternalError, LibraryError, UnavailableError, UnsupportedError,
                      WorkspaceError)
@@ -36,7 +36,7 @@ def clear_plans():
     _plans.clear()
 
 
-__all__ = sorted(_TENSOR_NAMES + ("set_log", "version", "library_path", "clear_plans", "errors", "FlpError",
+__all__ = sorted(_TENSOR_NAMES + ("set_log", "sources_id", "version", "library_path", "clear_plans", "errors", "FlpError",
                                   "ArgumentError", "BudgetError", "CompileError", "CorruptError", "DataError",
                                   "DriverError", "FileError", "HostMemoryError", "InternalError", "LibraryError",
                                   "UnavailableError", "UnsupportedError", "WorkspaceError"))

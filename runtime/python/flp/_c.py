@@ -89,6 +89,7 @@ PROTOTYPES = {
     "flp_status_name": (c_char_p, [c_int]),
     "flp_error_detail": (c_char_p, []),
     "flp_version": (c_char_p, []),
+    "flp_sources_id": (c_char_p, []),
     "flp_plan_create": (c_int, [POINTER(Spec), POINTER(Options), POINTER(c_void_p)]),
     "flp_plan_destroy": (None, [c_void_p]),
     "flp_plan_describe": (c_int, [c_void_p, c_char_p, c_size_t]),
@@ -221,3 +222,8 @@ def check(library, status):
 def version():
     """Version of the loaded libflp, e.g. "0.1.0"."""
     return get().flp_version().decode()
+
+
+def sources_id():
+    """64 hexadecimal digits: hash of the templates and generator of the loaded libflp, for records of measurements."""
+    return get().flp_sources_id().decode()
