@@ -1,4 +1,5 @@
 # Tests that are not C: pytest over the binding, ptxas budgets, recorded evidence, the command and the installed package.
+
 # A library with sanitizers cannot be opened by an interpreter without them, and the scripts check what ships.
 if(FLP_SANITIZE)
   return()

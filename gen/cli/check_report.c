@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "../../runtime/kernel.h"
 #include "check.h"
 #include "json_out.h"
+#include "record.h"
 #include "table.h"
 
 /* Adds words to a text that ends where its capacity does. */
@@ -167,32 +167,18 @@ static json_t *finding_json(const check_finding *f) {
   return row;
 }
 
-static json_t *record_json(const check_report *report, const char *command) {
-  char hash[65] = "", date[32];
-  for (int i = 0; i < 32; i++) snprintf(hash + 2 * i, 3, "%02x", flp_sources_hash()[i]);
-  time_t now = time(NULL);
-  struct tm utc;
-  strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-  char driver[32];
-  snprintf(driver, sizeof driver, "%d.%d", report->driver_version / 1000, report->driver_version % 1000 / 10);
+flp_status check_report_write(const check_report *report, const char *path, const char *command) {
+  json_t *record = cli_record_create(report->device, report->driver_version, command);
   json_t *rows = json_array();
   for (int64_t i = 0; rows && i < report->count; i++) json_array_append_new(rows, finding_json(&report->findings[i]));
-  return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:o}", "gpu", report->device, "driver",
-                   report->driver_version ? driver : "", "sources_hash", hash, "command", command, "date", date,
-                   "not_offered", report->offered, "checks", (json_int_t)report->count, "failed",
-                   (json_int_t)report->failed, "rows", rows);
-}
-
-flp_status check_report_write(const check_report *report, const char *path, const char *command) {
-  json_t *record = record_json(report, command);
-  if (strcmp(path, "-") == 0) return cli_json_print(record);
-  if (!record) return flp_fail(FLP_ERROR_MEMORY, "out of memory while building the record");
-  char *text = json_dumps(record, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-  json_decref(record);
-  if (!text) return flp_fail(FLP_ERROR_MEMORY, "out of memory while writing the record");
-  flp_status status = cli_write_file(path, text, strlen(text));
-  free(text);
-  return status;
+  if (record) {
+    json_object_set_new(record, "not_offered", json_string(report->offered));
+    json_object_set_new(record, "checks", json_integer(report->count));
+    json_object_set_new(record, "failed", json_integer(report->failed));
+    json_object_set(record, "rows", rows);
+  }
+  json_decref(rows);
+  return cli_record_write(record, path);
 }
 
 void check_report_clear(check_report *report) {

@@ -6,7 +6,9 @@ file(REMOVE_RECURSE ${OUT} ${stage})
 execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD} --prefix ${stage} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
 
 file(COPY ${CMAKE_CURRENT_LIST_DIR}/ DESTINATION ${OUT} PATTERN __pycache__ EXCLUDE PATTERN package.cmake EXCLUDE)
-file(COPY ${stage}/share DESTINATION ${OUT}/flp)
+if(EXISTS ${stage}/share) # a build without the generator has no kernels
+  file(COPY ${stage}/share DESTINATION ${OUT}/flp)
+endif()
 
 # Copies a library under the name it is looked up by; wheels hold no links.
 function(carry path)

@@ -6,8 +6,8 @@ A record is one JSON object, tests/gpu/evidence/*.json or autotune/bench/*.json:
      "date": "2026-01-31",
      "gpu": "NVIDIA H200", "driver": "580.65",
      "sources_hash": "<16 to 64 hex digits>",   templates and generator, as `flpgen doctor` prints them
-     "results": {...}}        figures with their units in their names; never empty
-
+     "rows": [...]}           or "results": {...}: figures with their units in their names; never empty. A record of
+                              checks has "failed", their number, which must be 0
 A malformed record fails. A record of other templates than the tree's is reported STALE and counts as skipped: what it
 says was true, and should be measured again.
 """
@@ -40,8 +40,11 @@ def check_record(record):
         datetime.date.fromisoformat(record["date"][:10])
     except ValueError:
         return f"date: {record['date']!r}, YYYY-MM-DD is expected"
-    if not isinstance(record.get("results"), (dict, list)) or not record["results"]:
-        return "results: missing or empty"
+    figures = record.get("rows", record.get("results"))
+    if not isinstance(figures, (dict, list)) or not figures:
+        return "rows, results: missing or empty"
+    if record.get("failed", 0) != 0:
+        return f"failed: {record['failed']}: evidence of a failure is no evidence"
     return None
 
 
@@ -72,6 +75,7 @@ def test_check_accepts_a_whole_record():
 
 @pytest.mark.parametrize("field,value,fault", [
     ("command", None, "command"), ("gpu", "", "gpu"), ("driver", 5, "driver"), ("sources_hash", "0" * 15, "64 hex"),
-    ("sources_hash", "G" * 64, "64 hex"), ("date", "yesterday", "YYYY-MM-DD"), ("results", {}, "results"), ("results", "fast", "results")])
+    ("sources_hash", "G" * 64, "64 hex"), ("date", "yesterday", "YYYY-MM-DD"), ("results", {}, "results"), ("results", "fast", "results"), ("rows", [], "rows"),
+    ("failed", 3, "failed")])
 def test_check_names_the_fault(field, value, fault):
     assert fault in check_record({**GOOD, field: value})

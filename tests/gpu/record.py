@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Measures on this machine's GPU everything that the tree keeps as evidence, and writes the records to a directory.
+
+    python3 tests/gpu/record.py --flpgen build/release/bin/flpgen --out records [--only check,sanitize,...]
+
+  check      flpgen check --all: every rung, dtype, entropy, gradient mask, ragged shapes, adversarial inputs
+  large      flpgen check --large: N=8192, V=151936, D=4096 with gradients
+  sanitize   compute-sanitizer memcheck, racecheck and initcheck over small problems of every kernel
+  bench      flpgen bench: forward and training beside the bare matrix products
+  train      runtime/python/examples/train_tiny_lm.py --compare (needs torch and transformers; set FLP_LIBRARY)
+
+Copy check*.json, sanitize.json and train_tiny_lm.json to tests/gpu/evidence, bench*.json to autotune/bench. Exit status 1 if
+anything failed. Standard library only.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+TREE = Path(__file__).resolve().parents[2]
+GRADS = ["--entropy", "backward", "--grad", "hidden,weight,bias", "--bias"]
+SMALL = ["--vocab", "1531", "--hidden", "72", "--rows", "67"]
+SANITIZED = [  # one problem for each variant of a kernel's memory accesses
+    ["--dtype", "bf16"], ["--dtype", "fp16", "--softcap", "20"], ["--dtype", "fp32", "--per-row-temperature"],
+    ["--dtype", "bf16", "--alignment", "2"], ["--dtype", "fp32", "--alignment", "4"],
+    ["--dtype", "bf16", "--accumulate-grad-weight"]]
+BENCHES = {
+    "bench_training": ["--vocab", "151936", "--hidden", "4096", "--dtype", "bf16", "--entropy", "backward",
+                       "--grad", "hidden,weight", "--rows", "1024,8192"],
+    "bench_frozen_head": ["--vocab", "151936", "--hidden", "4096", "--dtype", "bf16", "--entropy", "forward",
+                          "--grad", "hidden", "--rows", "8192"],
+    "bench_hidden_2048": ["--vocab", "151936", "--hidden", "2048", "--dtype", "bf16", "--entropy", "backward",
+                          "--grad", "hidden,weight", "--rows", "8192"],
+}
+
+
+class Campaign:
+    def __init__(self, flpgen, out):
+        self.flpgen, self.out, self.failed = str(Path(flpgen).resolve()), Path(out).resolve(), []
+        self.out.mkdir(parents=True, exist_ok=True)
+        # Records name the command as a user types it, so the program is found by its bare name.
+        self.env = dict(os.environ, PATH=f"{Path(self.flpgen).parent}:{os.environ['PATH']}")
+
+    def run(self, name, command):
+        done = subprocess.run(command, cwd=self.out, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True)
+        print(f"{name}: exit {done.returncode}: {' '.join(command)}", flush=True)
+        if done.returncode != 0:
+            self.failed.append(name)
+            print(done.stdout[-2000:], flush=True)
+        return done
+
+    def check(self):
+        self.run("check", ["flpgen", "check", "--all", "--json=check_all.json", "-q"])
+
+    def large(self):
+        self.run("large", ["flpgen", "check", "--large", "--rung", "jit", "--json=check_large.json", "-q"])
+
+    def sanitize(self):
+        """Each problem once with every tool; the record's header is that of a check."""
+        results = []
+        for tool in ("memcheck", "racecheck", "initcheck"):
+            for options in SANITIZED:
+                command = ["flpgen", "check", *SMALL, *GRADS, *options, "--rung", "jit", "-q", "--json=sanitized.json"]
+                done = self.run(f"sanitize {tool}", ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *command])
+                summary = re.findall(r"^=+ (.*SUMMARY.*)$", done.stdout, re.M)
+                results.append({"tool": tool, "command": " ".join(command[:-2]), "summary": " ".join(summary),
+                                "exit": done.returncode})
+        record = json.loads((self.out / "sanitized.json").read_text())
+        (self.out / "sanitized.json").unlink()
+        record = {key: record[key] for key in ("gpu", "driver", "sources_hash", "date")}
+        record.update(command="tests/gpu/record.py --only sanitize", rows=results,
+                      failed=sum(result["exit"] != 0 for result in results))
+        (self.out / "sanitize.json").write_text(json.dumps(record, indent=1) + "\n")
+
+    def bench(self):
+        for name, options in BENCHES.items():
+            done = self.run(name, ["flpgen", "bench", *options, f"--json={name}.json"])
+            print(done.stdout, flush=True)
+
+    def train(self):
+        example = ["runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40"]
+        done = subprocess.run([sys.executable, *example, "--out", str(self.out / "train_tiny_lm.json")], cwd=TREE,
+                              env=dict(self.env, PYTHONPATH=str(TREE / "runtime/python")))
+        if done.returncode != 0:
+            self.failed.append("train")
+
+
+def main():
+    parts = ("check", "large", "sanitize", "bench", "train")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--flpgen", required=True, help="the command to measure")
+    parser.add_argument("--out", required=True, help="directory for the records")
+    parser.add_argument("--only", default=",".join(parts), help="parts to run, default all: %(default)s")
+    arguments = parser.parse_args()
+    chosen = arguments.only.split(",")
+    unknown = set(chosen) - set(parts)
+    if unknown:
+        parser.error(f"--only: {', '.join(sorted(unknown))}: accepted are {', '.join(parts)}")
+    campaign = Campaign(arguments.flpgen, arguments.out)
+    for part in parts:
+        if part in chosen:
+            getattr(campaign, part)()
+    print("failed: " + ", ".join(campaign.failed) if campaign.failed else "all passed")
+    return 1 if campaign.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
