@@ -7,7 +7,8 @@
 #ifndef FLP_PLANNER_H
 #define FLP_PLANNER_H
 
-#include "flp.h"
+#include "driver.h"
+#include "kernel.h"
 
 typedef struct flp_planner {
   flp_spec spec;                       /* resolved */
@@ -20,6 +21,11 @@ typedef struct flp_planner {
   double flop_rate; /* flop/s of one multiprocessor in the main loops */
   double bandwidth; /* bytes/s of device memory */
 } flp_planner;
+
+/* A planner for a resolved spec on kernels with these descriptors. Only the chunk sizes of the options are read; facts
+ * that the device does not tell (0) take defaults. planner_init.c */
+void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options *options, const flp_device *device,
+                      const flp_kernel_desc *descs, int count);
 
 /* Workspace arrays; each starts 256-byte aligned. */
 typedef enum flp_region {

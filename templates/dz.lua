@@ -12,6 +12,7 @@
 
 return function(k, spec)
   local M = k.import "portable" (k, spec)
+  local H = k.import "head" (k, spec, M)
   local S = k.import "score" (k)
   local RASTER = 16
 
@@ -22,46 +23,12 @@ return function(k, spec)
     local first_row = p.row_begin + tile_m * M.rows
     k.exit_if(k.ge(first_row, last_row))
     local first_column = p.column_begin + tile_n * M.columns
-    local depth = spec.hidden > 0 and spec.hidden or p.depth
-    local steps = (depth + (M.depth - 1)) // M.depth
+    local steps = (H.depth(p) + (M.depth - 1)) // M.depth
 
-    local hidden = {
-      major = "k", size = M.rows, aligned = spec.alignment >= 16, base = p.hidden,
-      address = function(row, at)
-        local active = first_row + row
-        local valid = k.lt(active, last_row)
-        local source = k.load(k.i32, p.index, k.select(valid, active, p.row_begin), {const = true})
-        local element = k.convert(k.i64, source) * p.hidden_stride + k.convert(k.i64, at.step * M.depth)
-        return k.offset(p.hidden, element * M.bytes), valid
-      end,
-      limit = function(at) return depth - at.step * M.depth end,
-    }
-    local weight = {
-      major = "k", size = M.columns, aligned = spec.alignment >= 16, base = p.weight,
-      address = function(row, at)
-        local column = first_column + row
-        local element = k.convert(k.i64, column) * p.weight_stride + k.convert(k.i64, at.step * M.depth)
-        return k.offset(p.weight, element * M.bytes), k.lt(column, p.column_end)
-      end,
-      limit = function(at) return depth - at.step * M.depth end,
-    }
+    local hidden = H.hidden(p, {first = first_row, last = last_row})
+    local weight = H.weight(p, function(row) return first_column + row end, p.column_end)
 
     local warp_column = first_column + M.warp_n * M.warp_columns
-
-    local function raw_scores(acc)
-      if not spec.bias then return acc end
-      local bias = {}
-      for ni = 0, M.ni - 1 do
-        bias[ni] = {}
-        for e = 0, 1 do
-          local column = warp_column + M.column(ni, e)
-          bias[ni][e] = k.branch(~k.is_null(p.bias) & k.lt(column, p.column_end),
-            function() return k.convert(k.f32, k.load(M.element, p.bias, column)) end,
-            function() return k.const(k.f32, 0.0) end)
-        end
-      end
-      return M.map(acc, function(v, _, _, ni, e) return v + bias[ni][e] end)
-    end
 
     local function gradient(x, row, column)
       local y = S.shape(x, p.cap_in, spec.softcap)
@@ -85,7 +52,7 @@ return function(k, spec)
     end
 
     local function finish(_, acc)
-      acc = raw_scores(acc)
+      acc = H.add_bias(p, acc, warp_column, p.column_end)
       local sums = {} -- of this thread's rows, a column
       local storage = spec.dtype == "fp16" and k.load(k.f32, p.scale_pair, 0) or nil
       for mi = 0, M.mi - 1 do

@@ -16,6 +16,7 @@ local GROUP = LEAF * LEAVES
 
 return function(k, spec)
   local M = k.import "portable" (k, spec)
+  local H = k.import "head" (k, spec, M)
   local S = k.import "score" (k)
   local RASTER = 16
 
@@ -26,34 +27,16 @@ return function(k, spec)
     local first_row = p.row_begin + band * M.rows
     k.exit_if(k.ge(first_row, count))
     local first_column = group * GROUP
-    local depth = spec.hidden > 0 and spec.hidden or p.depth
 
     -- Leaf 0 is the fullest: it decides how many blocks the group has.
     local columns = k.min(p.vocab_valid - first_column, LEAF)
     local blocks = (columns + (BLOCK - 1)) // BLOCK
-    local steps = (depth + (M.depth - 1)) // M.depth
+    local steps = (H.depth(p) + (M.depth - 1)) // M.depth
 
-    local hidden = {
-      major = "k", size = M.rows, aligned = spec.alignment >= 16, base = p.hidden,
-      address = function(row, at)
-        local active = first_row + row
-        local valid = k.lt(active, count)
-        local source = k.load(k.i32, p.index, k.select(valid, active, p.row_begin), {const = true})
-        local element = k.convert(k.i64, source) * p.hidden_stride + k.convert(k.i64, at.step * M.depth)
-        return k.offset(p.hidden, element * M.bytes), valid
-      end,
-      limit = function(at) return depth - at.step * M.depth end,
-    }
-    local weight = {
-      major = "k", size = M.columns, aligned = spec.alignment >= 16, base = p.weight,
-      address = function(row, at) -- tile row = leaf*64 + r
-        local leaf = k.lshr(row, 6)
-        local column = first_column + leaf * LEAF + at.tile * BLOCK + (row & (BLOCK - 1))
-        local element = k.convert(k.i64, column) * p.weight_stride + k.convert(k.i64, at.step * M.depth)
-        return k.offset(p.weight, element * M.bytes), k.lt(column, p.vocab_valid)
-      end,
-      limit = function(at) return depth - at.step * M.depth end,
-    }
+    local hidden = H.hidden(p, {first = first_row, last = count})
+    local weight = H.weight(p, function(row, at) -- tile row = leaf*64 + r
+      return first_column + k.lshr(row, 6) * LEAF + at.tile * BLOCK + (row & (BLOCK - 1))
+    end, p.vocab_valid)
 
     -- The rows of this thread: 2 for each 16-row accumulator tile. Target and scale are read anew in every epilogue: the
     -- main loop has no register to keep them in.
@@ -74,22 +57,6 @@ return function(k, spec)
     end
 
     local leaf_column = first_column + M.warp_n * LEAF
-
-    local function raw_scores(acc, block_column) -- adds the bias
-      if not spec.bias then return acc end
-      local bias = {}
-      for ni = 0, M.ni - 1 do
-        bias[ni] = {}
-        for e = 0, 1 do
-          local column = block_column + M.column(ni, e)
-          local use = ~k.is_null(p.bias) & k.lt(column, p.vocab_valid)
-          bias[ni][e] = k.branch(use,
-            function() return k.convert(k.f32, k.load(M.element, p.bias, column)) end,
-            function() return k.const(k.f32, 0.0) end)
-        end
-      end
-      return M.map(acc, function(v, _, _, ni, e) return v + bias[ni][e] end)
-    end
 
     -- One CTA of the grid meets a row's target: it stores the raw score.
     local function store_targets(acc, block_column)
@@ -130,7 +97,7 @@ return function(k, spec)
 
     local function finish(tile, acc, sums)
       local block_column = leaf_column + tile * BLOCK
-      acc = raw_scores(acc, block_column)
+      acc = H.add_bias(p, acc, block_column, p.vocab_valid)
       store_targets(acc, block_column)
       return k.branch(k.le(block_column + BLOCK, p.vocab_valid),
         function() return reduce(acc, block_column, sums, true) end,

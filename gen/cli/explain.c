@@ -8,9 +8,9 @@
 
 enum { KEY_ROWS = CLI_KEY_FIRST, KEY_BUDGET, KEY_RUNG, KEY_DEVICE, KEY_CHUNK_ROWS, KEY_CHUNK_VOCAB, KEY_SMS, KEY_JSON };
 
-/* The assumed device is an H200 in its number of multiprocessors (kernels.md); the rates compare layouts only. */
+/* The assumed device is an H200: its clocks compare layouts, they predict no time. */
 enum { ASSUMED_MULTIPROCESSORS = 132 };
-static const double assumed_flop_rate = 2048 * 1.7e9, assumed_bandwidth = 4.8e12;
+static const flp_device assumed_device = {.clock_khz = 1700000, .memory_clock_khz = 3201000, .memory_bus_bits = 6144};
 
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Plan:", 2},
@@ -72,51 +72,18 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   }
 }
 
-static void set_tiles(flp_planner *planner, const flp_kernel_desc *desc) {
-  switch (desc->key.kind) {
-    case FLP_KERNEL_ROWS:
-      break;
-    case FLP_KERNEL_FORWARD:
-      planner->forward_rows = desc->tile_rows;
-      planner->unit_columns = desc->unit_columns;
-      break;
-    case FLP_KERNEL_DZ:
-      planner->dz_rows = desc->tile_rows;
-      planner->dz_columns = desc->tile_columns;
-      break;
-    case FLP_KERNEL_GRAD_HIDDEN:
-      planner->hidden_rows = desc->tile_rows;
-      planner->hidden_columns = desc->tile_columns;
-      break;
-    case FLP_KERNEL_GRAD_WEIGHT:
-      planner->weight_rows = desc->tile_rows;
-      planner->weight_columns = desc->tile_columns;
-      break;
-  }
-}
-
 /* A planner on the assumed device, with the tiles of the kernels that the generator makes. */
 static flp_status assume_planner(const explain_args *args, flp_planner *out) {
   const flp_spec *spec = &args->spec.spec;
-  *out = (flp_planner){.spec = *spec,
-                       .forward_rows = 1,
-                       .unit_columns = 1,
-                       .dz_rows = 1,
-                       .dz_columns = 1,
-                       .hidden_rows = 1,
-                       .hidden_columns = 1,
-                       .weight_rows = 1,
-                       .weight_columns = 1,
-                       .chunk_rows = args->options.chunk_rows,
-                       .chunk_vocab = args->options.chunk_vocab,
-                       .multiprocessors = (int)args->multiprocessors,
-                       .flop_rate = assumed_flop_rate,
-                       .bandwidth = assumed_bandwidth};
+  flp_device device = assumed_device;
+  device.multiprocessors = (int)args->multiprocessors;
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
   int count = flp_kernel_keys_for(spec, CLI_PORTABLE_ARCH, keys);
   cli_kernels kernels;
   FLP_TRY(cli_kernels_generate(keys, count, NULL, NULL, &kernels));
-  for (int i = 0; i < count; i++) set_tiles(out, &kernels.items[i].result.desc);
+  flp_kernel_desc descs[FLP_SPEC_KERNELS_MAX];
+  for (int i = 0; i < count; i++) descs[i] = kernels.items[i].result.desc;
+  flp_planner_init(out, spec, &args->options, &device, descs, count);
   cli_kernels_destroy(&kernels);
   return FLP_OK;
 }

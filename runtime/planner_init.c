@@ -1,0 +1,55 @@
+/* planner_init.c: what the planner must know of kernels and device: tiles from descriptors, rates from clocks. */
+#include "planner.h"
+
+/* Floating-point operations a clock of one multiprocessor: mma.sync m16n8k16 makes 2048 on sm_80 and newer; fp32
+ * operands take six bf16 products. Layouts are compared with each other, so what the main loop loses cancels. */
+static const double flops_per_clock = 2048;
+static const double fp32_products = 6;
+
+/* Where the driver names no clocks: those of an A100. */
+static const double default_clock = 1.41e9, default_bandwidth = 1.55e12;
+
+static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
+  switch (desc->key.kind) {
+    case FLP_KERNEL_ROWS:
+      break;
+    case FLP_KERNEL_FORWARD:
+      p->forward_rows = desc->tile_rows;
+      p->unit_columns = desc->unit_columns;
+      break;
+    case FLP_KERNEL_DZ:
+      p->dz_rows = desc->tile_rows;
+      p->dz_columns = desc->tile_columns;
+      break;
+    case FLP_KERNEL_GRAD_HIDDEN:
+      p->hidden_rows = desc->tile_rows;
+      p->hidden_columns = desc->tile_columns;
+      break;
+    case FLP_KERNEL_GRAD_WEIGHT:
+      p->weight_rows = desc->tile_rows;
+      p->weight_columns = desc->tile_columns;
+      break;
+  }
+}
+
+void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options *options, const flp_device *device,
+                      const flp_kernel_desc *descs, int count) {
+  *out = (flp_planner){.spec = *spec,
+                       .forward_rows = 1,
+                       .unit_columns = 1,
+                       .dz_rows = 1,
+                       .dz_columns = 1,
+                       .hidden_rows = 1,
+                       .hidden_columns = 1,
+                       .weight_rows = 1,
+                       .weight_columns = 1,
+                       .chunk_rows = options->chunk_rows,
+                       .chunk_vocab = options->chunk_vocab,
+                       .multiprocessors = device->multiprocessors > 0 ? device->multiprocessors : 1};
+  for (int i = 0; i < count; i++) set_tiles(out, &descs[i]);
+  double clock = device->clock_khz > 0 ? device->clock_khz * 1e3 : default_clock;
+  out->flop_rate = flops_per_clock * clock / (spec->dtype == FLP_DTYPE_FP32 ? fp32_products : 1);
+  /* Two transfers a clock and bus line. */
+  out->bandwidth = 2e3 * device->memory_clock_khz * (device->memory_bus_bits / 8.0);
+  if (!(out->bandwidth > 0)) out->bandwidth = default_bandwidth;
+}
