@@ -25,7 +25,7 @@ return function(k, spec)
     local first_column = p.column_begin + tile_n * M.columns
     local steps = (H.depth(p) + (M.depth - 1)) // M.depth
 
-    local hidden = H.hidden(p, {first = first_row, last = last_row})
+    local hidden = H.hidden(p, first_row, last_row)
     local weight = H.weight(p, function(row) return first_column + row end, p.column_end)
 
     local warp_column = first_column + M.warp_n * M.warp_columns
@@ -80,7 +80,7 @@ return function(k, spec)
 
     local none = {}
     for i = 1, M.ni * 2 do none[i] = k.const(k.f32, 0.0) end
-    local sums = M.stream(hidden, weight, k.const(k.i32, 1), steps, none, finish)
+    local sums = M.stream(hidden, weight, 1, steps, none, finish)
 
     if spec.bias_grad then
       -- Column sums: the 8 lanes of a column, then the warps along M, in order.

@@ -33,10 +33,10 @@ return function(k, spec)
     local blocks = (columns + (BLOCK - 1)) // BLOCK
     local steps = (H.depth(p) + (M.depth - 1)) // M.depth
 
-    local hidden = H.hidden(p, {first = first_row, last = count})
-    local weight = H.weight(p, function(row, at) -- tile row = leaf*64 + r
-      return first_column + k.lshr(row, 6) * LEAF + at.tile * BLOCK + (row & (BLOCK - 1))
-    end, p.vocab_valid)
+    local hidden = H.hidden(p, first_row, count)
+    -- Tile row leaf*64 + r is column r of the leaf's block; a thread copies rows 64 apart, so one of each leaf.
+    local weight = H.weight(p, function(row) return first_column + k.lshr(row, 6) * LEAF + (row & (BLOCK - 1)) end,
+      p.vocab_valid, LEAF, BLOCK)
 
     -- The rows of this thread: 2 for each 16-row accumulator tile. Target and scale are read anew in every epilogue: the
     -- main loop has no register to keep them in.

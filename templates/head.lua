@@ -1,7 +1,7 @@
 -- head.lua: the operands of the score product x = h·wᵀ + b, the same in every kernel that forms scores.
 --
--- rows = {first, last}: active rows [first, last) of the CTA's band; columns(row, at) -> the vocabulary column of tile row
--- `row` of the weight tile; columns from column_end on are read as zero.
+-- Operands are described in portable.lua. Rows are active rows [first, last); columns are vocabulary columns, of which those
+-- from column_end on are read as zero.
 
 return function(k, spec, M)
   local H = {}
@@ -10,29 +10,31 @@ return function(k, spec, M)
   -- D, a constant where the kernel is specialised for it.
   function H.depth(p) return spec.hidden > 0 and spec.hidden or p.depth end
 
-  function H.hidden(p, rows)
+  function H.hidden(p, first, last)
     local depth = H.depth(p)
     return {
-      major = "k", size = M.rows, aligned = aligned, base = p.hidden,
-      address = function(row, at)
-        local active = rows.first + row
-        local valid = k.lt(active, rows.last)
-        local source = k.load(k.i32, p.index, k.select(valid, active, p.row_begin), {const = true})
-        local element = k.convert(k.i64, source) * p.hidden_stride + k.convert(k.i64, at.step * M.depth)
-        return k.offset(p.hidden, element * M.bytes), valid
+      major = "k", size = M.rows, aligned = aligned,
+      key = function(row) return first + row end,
+      address = function(active)
+        local source = k.load(k.i32, p.index, k.select(k.lt(active, last), active, p.row_begin))
+        return k.offset(p.hidden, k.convert(k.i64, source) * p.hidden_stride * M.bytes)
       end,
+      step_bytes = k.const(k.i64, M.depth * M.bytes), tile_bytes = k.const(k.i64, 0),
+      valid = function(active) return k.lt(active, last) end,
       limit = function(at) return depth - at.step * M.depth end,
     }
   end
 
-  function H.weight(p, columns, column_end)
+  -- column(row): of tile row `row`; per_copy: see portable.lua; per_tile: columns from one tile of the stream to the next
+  function H.weight(p, column, column_end, per_copy, per_tile)
     local depth = H.depth(p)
+    local row_bytes = p.weight_stride * M.bytes
     return {
-      major = "k", size = M.columns, aligned = aligned, base = p.weight,
-      address = function(row, at)
-        local column = columns(row, at)
-        local element = k.convert(k.i64, column) * p.weight_stride + k.convert(k.i64, at.step * M.depth)
-        return k.offset(p.weight, element * M.bytes), k.lt(column, column_end)
+      major = "k", size = M.columns, aligned = aligned,
+      key = column, per_copy = per_copy, base = p.weight, row_bytes = row_bytes,
+      step_bytes = k.const(k.i64, M.depth * M.bytes), tile_bytes = row_bytes * (per_tile or 0),
+      valid = function(at_start, at)
+        return k.lt(per_tile and at_start + at.tile * per_tile or at_start, column_end)
       end,
       limit = function(at) return depth - at.step * M.depth end,
     }

@@ -49,10 +49,23 @@ return function(k, spec)
   function E.column(ni, e) return quad_column + (ni * 8 + e) end  -- inside the warp's 64 columns
 
   ------------------------------------------------------------------------------------------------ copy engines
-  -- An operand: {major = "k"|"mn", size = BM or BN, address = f(row, step) -> ptr, valid}: for K-major, `row` is the
-  -- tile row and the address is that of its first element of K step `step`; for MN-major `row` is the row of K within
-  -- the tile and the address that of the tile's first element in it. limit(step) is the number of valid elements
-  -- along the contiguous axis from there (a multiple of 8, or the rest is zero in memory). aligned: 16-byte copies.
+  -- An operand of the stream. Its rows have keys, which say where they are in memory and whether they are real: a column
+  -- of the vocabulary, an active row, a row of K.
+  --
+  --   major     "k": a tile row is a row of memory, K runs along it; "mn": a row of K is a row of memory
+  --   size      BM or BN
+  --   aligned   whether bases and strides are multiples of 16 bytes
+  --   key(row)  of tile row `row` ("mn": of row `row` of K) at tile 0, step 0; keys of neighbouring rows differ by 1, but
+  --             per_copy says by how much those of two rows differ that one thread copies one after the other
+  --   base, row_bytes       memory, if rows are evenly spaced: a row starts at base + key*row_bytes
+  --   address(key)          else: where a row starts; or address_at(key, at), if steps along K look their rows up
+  --   step_bytes, tile_bytes   from one K step, and from one tile, to the next
+  --   valid(key, at)        whether that row is real at {tile, step}; others are filled with zeros
+  --   limit(at)             elements along the contiguous axis that are real, from the tile's first (a multiple of the
+  --                         chunk, or memory behind them holds zeros up to one)
+  --
+  -- The pointers that rows need are carried through the loops: an address is one addition, as the integer units would
+  -- otherwise be busier than the tensor cores.
 
   local function swizzle(operand, row)
     if operand.major == "k" then return k.lshr(row, 1) & 3 end      -- 64-byte rows: 2 rows a 128-byte bank line
@@ -60,30 +73,60 @@ return function(k, spec)
     return row & 7                                                   -- ldmatrix.trans of 8 rows
   end
 
-  -- Which chunks a thread copies: row `first + i*step_rows` for i < count, chunk column `column`.
-  local function assignment(operand)
+  -- What one thread copies: rows `first + i*step_rows` for i < count, in chunk column `column`. step_rows is a multiple of
+  -- 8, so that all of them have the same swizzle.
+  local function assign(operand)
     local per_row = operand.major == "k" and 4 or operand.size // chunk
     local rows = operand.major == "k" and operand.size or E.depth
-    local tid = E.tid
-    return {
-      row_bytes = per_row * 16, column = tid & (per_row - 1), first = k.lshr(tid, log2(per_row)),
-      step_rows = E.threads // per_row, count = rows * per_row // E.threads,
-    }
+    local step_rows = E.threads // per_row
+    local first, column = k.lshr(E.tid, log2(per_row)), E.tid & (per_row - 1)
+    local row_bytes = per_row * 16
+    local mine = {column = column * chunk, count = rows * per_row // E.threads, copy_bytes = step_rows * row_bytes,
+                  destination = first * row_bytes + ((column ~ swizzle(operand, first)) << 4)}
+    local key, per_copy = operand.key(first), operand.per_copy or step_rows
+    function mine.key(i) return key + i * per_copy end
+    if operand.row_bytes then
+      mine.offset = {}
+      for i = 1, mine.count - 1 do mine.offset[i] = operand.row_bytes * (i * per_copy) end
+    end
+    operand.mine = mine
   end
 
-  local function copy_async(destination, source, elements)
-    k.copy_async16(destination, source, k.max(k.min(elements * E.bytes, 16), 0))
+  -- The pointers to carry: one if rows are evenly spaced, one a row if not, none where each step looks its rows up.
+  local function pointers(operand)
+    local mine, list = operand.mine, {}
+    local function at_column(pointer) return k.offset(pointer, mine.column * E.bytes) end
+    if operand.row_bytes then
+      list[1] = at_column(k.offset(operand.base, k.convert(k.i64, mine.key(0)) * operand.row_bytes))
+    elseif operand.address then
+      for i = 0, mine.count - 1 do list[i + 1] = at_column(operand.address(mine.key(i))) end
+    end
+    return list
   end
 
-  -- Without 16-byte alignment: one load an element, zero beyond the limit.
-  local function copy_elements(destination, source, elements)
+  local function advance(operand, list, wrap)
+    local out = {}
+    for i, pointer in ipairs(list) do
+      out[i] = k.offset(pointer, wrap and k.select(wrap, operand.mine.back, operand.step_bytes) or operand.step_bytes)
+    end
+    return out
+  end
+
+  local function source_of(operand, list, i, at)
+    local mine = operand.mine
+    if operand.address_at then return k.offset(operand.address_at(mine.key(i), at), mine.column * E.bytes) end
+    if operand.address then return list[i + 1] end
+    return i == 0 and list[1] or k.offset(list[1], mine.offset[i])
+  end
+
+  -- Without 16-byte alignment: one load an element, 0 where the chunk is not real.
+  local function copy_elements(destination, source, real)
     local bits = wide and k.i32 or k.i16
     for word = 0, 3 do
       local parts = {}
       for i = 0, 4 // E.bytes - 1 do
-        local at = word * (4 // E.bytes) + i
-        parts[#parts + 1] = k.branch(k.gt(elements, at),
-          function() return k.load(bits, source, at) end,
+        parts[#parts + 1] = k.branch(real,
+          function() return k.load(bits, source, word * (4 // E.bytes) + i) end,
           function() return k.const(bits, 0) end)
       end
       local value = wide and parts[1] or (k.zext(k.i32, parts[1]) | (k.zext(k.i32, parts[2]) << 16))
@@ -91,34 +134,20 @@ return function(k, spec)
     end
   end
 
-  local function copy_tile(operand, base, step)
-    local place = operand.place
-    local function one(row, offset)
-      local source, valid = operand.address(row, step)
-      local left = operand.limit(step) - place.column * chunk
-      local elements = k.select(valid & k.gt(left, 0), left, 0)
-      -- A copy of nothing must still name readable memory: the operand's own base.
-      source = k.select(k.gt(elements, 0), k.offset(source, place.column * 16), operand.base)
-      local copy = operand.aligned and copy_async or copy_elements
-      copy(base + place.destination + offset, source, elements)
-    end
-    if operand.aligned then
-      for i = 0, place.count - 1 do
-        one(place.first + i * place.step_rows, i * place.step_rows * place.row_bytes)
+  -- A chunk that is not real reads nothing (cp.async of 0 bytes), so its pointer may point anywhere.
+  local function copy_tile(operand, list, base, at)
+    local mine = operand.mine
+    local inside = k.gt(operand.limit(at), mine.column)
+    for i = 0, mine.count - 1 do
+      local real = inside & operand.valid(mine.key(i), at)
+      local destination = base + mine.destination + i * mine.copy_bytes
+      local source = source_of(operand, list, i, at)
+      if operand.aligned then
+        k.copy_async16(destination, source, k.select(real, k.const(k.i32, 16), 0))
+      else
+        copy_elements(destination, source, real)
       end
-    else  -- a loop: unrolled element loads would need more registers than there are
-      k.loop(0, place.count, 1, nil, function(i)
-        one(place.first + i * place.step_rows, i * (place.step_rows * place.row_bytes))
-      end)
     end
-  end
-
-  local function prepare(operand)
-    local place = assignment(operand)
-    local row = place.first
-    -- step_rows is a multiple of 8, so that every row of this thread has the same swizzle
-    place.destination = row * place.row_bytes + ((place.column ~ swizzle(operand, row)) << 4)
-    operand.place = place
   end
 
   ------------------------------------------------------------------------------------------------ fragments
@@ -127,19 +156,20 @@ return function(k, spec)
   local function lane_bit(bit) return k.lshr(lane, bit) & 1 end
 
   local function fragment_base(operand, origin, second, deep)
+    -- Constants are added last, so that they become immediate offsets of ldmatrix and not registers.
     if operand.major == "k" then
       local row = origin + (lane & 7) + lane_bit(second) * 8
-      local swizzled = swizzle(operand, row)
-      -- Constants are added last, so that they become immediate offsets of ldmatrix and not registers.
-      return function(stage, sub, mn) -- sub: 32-byte half of the stage; mn: 16-row tile
-        return stage + (row * 64 + (((lane_bit(deep) + sub * 2) ~ swizzled) << 4)) + mn * (16 * 64)
+      local base = row * 64 + ((lane_bit(deep) ~ swizzle(operand, row)) << 4)
+      return function(stage, sub, mn) -- sub: 32-byte half of the stage, the chunk's bit 1; mn: 16-row tile
+        return stage + (base ~ (sub * 32)) + mn * (16 * 64)
       end
     end
     local depth_row = (lane & 7) + lane_bit(deep) * 8
     local row_bytes = operand.size * E.bytes
-    return function(stage, sub, mn)
-      local column = k.lshr(origin, 3) + lane_bit(second) + mn * 2
-      return stage + (depth_row * row_bytes + ((column ~ (lane & 7)) << 4)) + sub * (16 * row_bytes)
+    local base = depth_row * row_bytes
+    local column, swizzled = k.lshr(origin, 3) + lane_bit(second), lane & 7
+    return function(stage, sub, mn) -- origin is a multiple of 32 rows: mn changes chunk bits 1 and up
+      return stage + (base + (((column + mn * 2) ~ swizzled) << 4)) + sub * (16 * row_bytes)
     end
   end
 
@@ -267,31 +297,37 @@ return function(k, spec)
     return k.select(k.eq(up, E.shared_bytes), 0, up)
   end
 
-  -- Runs `tiles` tiles of `steps` K steps each as one stream of copies, `stages - 1` ahead of the products.
-  -- a, b: operands whose address() and limit() take (row, {tile=, step=}). finish(tile, acc, state) -> state is called
-  -- after each tile's last product, while the next tile's copies are in flight.
+  -- Runs `tiles` tiles (a value, or the number 1) of `steps` K steps each as one stream of copies, `stages - 1` ahead of the
+  -- products. finish(tile, acc, state) -> state is called after each tile's last product, while the next tile's copies
+  -- are in flight.
   function E.stream(a, b, tiles, steps, state, finish)
-    prepare(a); prepare(b)
+    assign(a); assign(b)
+    if tiles ~= 1 then -- from the last step of a tile to the first of the next
+      local last = type(steps) == "number" and k.const(k.i64, steps - 1) or k.convert(k.i64, steps - 1)
+      for _, operand in ipairs {a, b} do operand.mine.back = operand.tile_bytes - operand.step_bytes * last end
+    end
     local read_a = reader(a, warp_m * E.warp_rows, true)
     local read_b = reader(b, warp_n * E.warp_columns, false)
     local shared = k.shared()
 
     local function copy_next(ahead)
       k.when(k.lt(ahead.tile, tiles), function()
-        copy_tile(a, shared + ahead.stage, ahead)
-        copy_tile(b, shared + ahead.stage + a_bytes, ahead)
+        copy_tile(a, ahead.a, shared + ahead.stage, ahead)
+        copy_tile(b, ahead.b, shared + ahead.stage + a_bytes, ahead)
       end)
       k.copy_commit()
       local step = ahead.step + 1
       local wrap = k.eq(step, steps)
+      local can_wrap = tiles ~= 1 and wrap
       return {
         stage = next_stage(ahead.stage), step = k.select(wrap, 0, step),
         tile = k.select(wrap, ahead.tile + 1, ahead.tile),
+        a = advance(a, ahead.a, can_wrap), b = advance(b, ahead.b, can_wrap),
       }
     end
 
     local zero = k.const(k.i32, 0)
-    local ahead = {stage = zero, step = zero, tile = zero}
+    local ahead = {stage = zero, step = zero, tile = zero, a = pointers(a), b = pointers(b)}
     for _ = 1, E.stages - 1 do ahead = copy_next(ahead) end
 
     local done = k.loop(zero, tiles, 1, {ahead = ahead, stage = zero, user = state}, function(tile, outer)

@@ -27,45 +27,37 @@ return function(k, spec, entry)
     k.exit_if(k.ge(first_m, size_m))
     local steps = (size_k + (M.depth - 1)) // M.depth
 
-    local a
+    local dz_row, operand_row = p.dz_stride * M.bytes, p.operand_stride * M.bytes
+    local function in_depth(depth_row, at) return k.lt(depth_row + at.step * M.depth, size_k) end
+
+    local a = {size = M.rows, aligned = true, base = p.dz, row_bytes = dz_row}
     if for_hidden then
-      a = {
-        major = "k", size = M.rows, aligned = true, base = p.dz,
-        address = function(row, at)
-          local m = first_m + row
-          local element = k.convert(k.i64, m) * p.dz_stride + k.convert(k.i64, at.step * M.depth)
-          return k.offset(p.dz, element * M.bytes), k.lt(m, size_m)
-        end,
-        limit = function(at) return size_k - at.step * M.depth end,
-      }
+      a.major, a.step_bytes = "k", k.const(k.i64, M.depth * M.bytes)
+      a.key = function(row) return first_m + row end
+      a.valid = function(m) return k.lt(m, size_m) end
+      a.limit = function(at) return size_k - at.step * M.depth end
     else
-      a = {
-        major = "mn", size = M.rows, aligned = true, base = p.dz,
-        address = function(row, at)
-          local depth_row = at.step * M.depth + row
-          local element = k.convert(k.i64, depth_row) * p.dz_stride + k.convert(k.i64, first_m)
-          return k.offset(p.dz, element * M.bytes), k.lt(depth_row, size_k)
-        end,
-        limit = function() return size_m - first_m end,
-      }
+      a.major, a.step_bytes = "mn", dz_row * M.depth
+      a.base = k.offset(p.dz, first_m * M.bytes)
+      a.key = function(row) return row end
+      a.valid = in_depth
+      a.limit = function() return size_m - first_m end
     end
+
     local b = {
-      major = "mn", size = M.columns, aligned = spec.alignment >= 16, base = p.operand,
-      address = function(row, at)
-        local depth_row = at.step * M.depth + row
-        local valid = k.lt(depth_row, size_k)
-        local source
-        if for_hidden then
-          source = p.column_begin + depth_row
-        else
-          local active = p.row_begin + k.select(valid, depth_row, 0)
-          source = k.load(k.i32, p.index, active, {const = true})
-        end
-        local element = k.convert(k.i64, source) * p.operand_stride + k.convert(k.i64, first_n)
-        return k.offset(p.operand, element * M.bytes), valid
-      end,
-      limit = function() return depth - first_n end,
+      major = "mn", size = M.columns, aligned = spec.alignment >= 16, base = k.offset(p.operand, first_n * M.bytes),
+      key = function(row) return row end, valid = in_depth, limit = function() return depth - first_n end,
     }
+    if for_hidden then
+      b.base = k.offset(b.base, k.convert(k.i64, p.column_begin) * operand_row)
+      b.row_bytes, b.step_bytes = operand_row, operand_row * M.depth
+    else
+      b.address_at = function(depth_row, at)
+        local active = depth_row + at.step * M.depth
+        local source = k.load(k.i32, p.index, p.row_begin + k.select(k.lt(active, size_k), active, 0), {const = true})
+        return k.offset(b.base, k.convert(k.i64, source) * operand_row)
+      end
+    end
 
     local function finish(_, acc)
       local scale = spec.dtype == "fp16" and k.load(k.f32, p.scale_pair, 1) or nil
@@ -104,7 +96,7 @@ return function(k, spec, entry)
       end
     end
 
-    M.stream(a, b, k.const(k.i32, 1), steps, nil, finish)
+    M.stream(a, b, 1, steps, nil, finish)
   end
 
   k.kernel {
