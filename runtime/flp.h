@@ -135,6 +135,14 @@ typedef enum flp_rung {
 
 enum { FLP_DEVICE_HOST = -1 };
 
+/* How the matrix products are ordered. */
+typedef enum flp_mode {
+  FLP_MODE_F = 1,       /* scoring: one product */
+  FLP_MODE_R_VOCAB = 2, /* recompute by vocab chunks: 1 + 3 products */
+  FLP_MODE_R_ROWS = 3,  /* recompute by row chunks: 1 + 3, frozen head 1 + 2 */
+  FLP_MODE_R2 = 4       /* dh by row chunks, dW by vocab chunks: 1 + 4, no accumulator */
+} flp_mode;
+
 typedef struct flp_options {
   uint32_t struct_bytes;
   int32_t device;         /* CUDA ordinal, default 0; FLP_DEVICE_HOST: pointers are host memory, eager rung */
@@ -147,10 +155,12 @@ typedef struct flp_options {
   int64_t chunk_vocab;    /* 0: the planner chooses; else vocab columns of one backward chunk (R_VOCAB); with both set,
                              the cheapest of R_VOCAB, R_ROWS and R2 in these sizes */
   int32_t threads;        /* eager rung: CPU threads, 0 = all */
+  flp_mode mode;          /* 0: the planner chooses; else R_VOCAB, R_ROWS or R2 for the backward pass of a GPU plan (R2
+                             where both hidden and weight need gradients) */
 } flp_options;
 
 #define FLP_OPTIONS_INIT \
-  { sizeof(flp_options), 0, FLP_RUNG_AUTO, 0, 0, 0, 0, 0, 0 }
+  { sizeof(flp_options), 0, FLP_RUNG_AUTO, 0, 0, 0, 0, 0, 0, (flp_mode)0 }
 
 /* ---- plans ------------------------------------------------------------------------------------------------------ */
 
@@ -186,14 +196,6 @@ typedef enum flp_pass {
   FLP_PASS_COMBINE = 2, /* partials of all shards -> logprob, entropy, stats */
   FLP_PASS_BACKWARD = 3 /* gradients, from stats */
 } flp_pass;
-
-/* How the matrix products are ordered (design: modes). */
-typedef enum flp_mode {
-  FLP_MODE_F = 1,       /* scoring: one product */
-  FLP_MODE_R_VOCAB = 2, /* recompute by vocab chunks: 1 + 3 products */
-  FLP_MODE_R_ROWS = 3,  /* recompute by row chunks: 1 + 3, frozen head 1 + 2 */
-  FLP_MODE_R2 = 4       /* dh by row chunks, dW by vocab chunks: 1 + 4, no accumulator */
-} flp_mode;
 
 /* What one pass over n rows does and takes. */
 typedef struct flp_layout {

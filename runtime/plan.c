@@ -84,6 +84,11 @@ flp_status flp_plan_create(const flp_spec *spec, const flp_options *options, flp
   flp_options resolved_options;
   FLP_TRY(flp_spec_resolve(spec, &resolved_spec));
   FLP_TRY(flp_options_resolve(options, &resolved_options));
+  uint32_t two = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  if (resolved_options.mode == FLP_MODE_R2 && (resolved_spec.grads & two) != two)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "options.mode is FLP_MODE_R2, but spec.grads is %u (accepted: gradients of both hidden and weight)",
+                    (unsigned)resolved_spec.grads);
   flp_plan *plan = calloc(1, sizeof *plan);
   if (!plan) return flp_fail(FLP_ERROR_MEMORY, "no memory for a plan");
   pthread_mutex_init(&plan->lock, NULL);

@@ -278,10 +278,12 @@ static void search_r2(search *s) {
 static void search_backward(search *s) {
   const flp_planner *p = s->planner;
   int free = !p->chunk_rows && !p->chunk_vocab, both = p->chunk_rows && p->chunk_vocab;
+  int any = !p->mode;
   uint32_t two = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
-  if (free || p->chunk_vocab) search_r_vocab(s);
-  if (free || p->chunk_rows) search_r_rows(s);
-  if ((free || both) && (p->spec.grads & two) == two) search_r2(s);
+  if (any ? free || p->chunk_vocab : p->mode == FLP_MODE_R_VOCAB) search_r_vocab(s);
+  if (any ? free || p->chunk_rows : p->mode == FLP_MODE_R_ROWS) search_r_rows(s);
+  int wants_r2 = any ? free || both : p->mode == FLP_MODE_R2;
+  if (wants_r2 && (p->spec.grads & two) == two) search_r2(s);
 }
 
 /* ---- passes ---- */

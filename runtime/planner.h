@@ -17,12 +17,13 @@ typedef struct flp_planner {
   int64_t hidden_rows, hidden_columns; /* tile of grad_hidden, over active rows x D */
   int64_t weight_rows, weight_columns; /* tile of grad_weight, over vocab columns x D */
   int64_t chunk_rows, chunk_vocab;     /* explicit chunk sizes, 0 for the planner's choice */
+  flp_mode mode;                       /* explicit mode of the backward pass, 0 for the planner's choice */
   int multiprocessors;
   double flop_rate; /* flop/s of one multiprocessor in the main loops */
   double bandwidth; /* bytes/s of device memory */
 } flp_planner;
 
-/* A planner for a resolved spec on kernels with these descriptors. Only the chunk sizes of the options are read; facts
+/* A planner for a resolved spec on kernels with these descriptors. Only mode and chunk sizes of the options are read; facts
  * that the device does not tell (0) take defaults. planner_init.c */
 void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options *options, const flp_device *device,
                       const flp_kernel_desc *descs, int count);

@@ -45,6 +45,7 @@ void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options 
                        .weight_columns = 1,
                        .chunk_rows = options->chunk_rows,
                        .chunk_vocab = options->chunk_vocab,
+                       .mode = options->mode,
                        .multiprocessors = device->multiprocessors > 0 ? device->multiprocessors : 1};
   for (int i = 0; i < count; i++) set_tiles(out, &descs[i]);
   double clock = device->clock_khz > 0 ? device->clock_khz * 1e3 : default_clock;

@@ -44,6 +44,7 @@ typedef struct check_case {
   int shards;                /* 1: the whole head in one call */
   int64_t padding;           /* elements between rows of every matrix */
   int64_t chunk_rows, chunk_vocab;
+  flp_mode mode; /* 0: the planner's */
   uint64_t seed;
 } check_case;
 

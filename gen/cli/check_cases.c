@@ -54,6 +54,7 @@ typedef struct oddity {
   float softcap;
   int per_row, shards, forward_only, accumulate, grads_fp32, int32_targets;
   int64_t padding, chunk_rows, chunk_vocab, n, vocab;
+  flp_mode mode;
   uint32_t alignment; /* also the padding, in bytes, so that rows are no better aligned */
 } oddity;
 
@@ -89,6 +90,12 @@ static const oddity oddities[] = {
     {.name = "int32", .int32_targets = 1},
     {.name = "chunked-vocab", .chunk_vocab = 512, .n = 150, .vocab = 3001},
     {.name = "chunked-rows", .chunk_rows = 64, .n = 300},
+    {.name = "vocab-masked", .chunk_vocab = 768, .n = 300, .rows = CHECK_ROWS_MASKED},
+    {.name = "rows-accumulate", .chunk_rows = 128, .n = 300, .rows = CHECK_ROWS_MASKED, .accumulate = 1},
+    {.name = "rows-fp32-grads", .chunk_rows = 128, .n = 300, .grads_fp32 = 1},
+    {.name = "R2", .mode = FLP_MODE_R2, .chunk_rows = 128, .chunk_vocab = 512, .n = 300},
+    {.name = "R2-masked", .mode = FLP_MODE_R2, .chunk_rows = 64, .chunk_vocab = 768, .n = 300,
+     .rows = CHECK_ROWS_MASKED, .accumulate = 1},
     {.name = "N=0", .n = -1},
     {.name = "N=1", .n = 1},
     {.name = "V=2", .vocab = 2},
@@ -106,6 +113,7 @@ static check_case make_odd(const oddity *o, flp_dtype dtype) {
   c.padding = o->alignment ? (int64_t)o->alignment / flp_half_bytes(dtype) : o->padding;
   c.chunk_rows = o->chunk_rows;
   c.chunk_vocab = o->chunk_vocab;
+  c.mode = o->mode;
   c.spec.softcap = o->softcap;
   c.spec.per_row_temperature = o->per_row;
   c.spec.entropy = FLP_ENTROPY_BACKWARD;

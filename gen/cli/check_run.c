@@ -115,6 +115,7 @@ static flp_status make_plan(run_state *run) {
   options.budget_bytes = run->how->budget_bytes;
   options.chunk_rows = run->problem->c.chunk_rows;
   options.chunk_vocab = run->problem->c.chunk_vocab;
+  options.mode = run->problem->c.mode;
   options.threads = run->how->threads;
   return flp_plan_create(&spec, &options, &run->plan);
 }

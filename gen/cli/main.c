@@ -14,6 +14,7 @@ static const struct {
     {"gen", cli_gen, "generate the kernels of one specialisation (the verb if none is given)"},
     {"run", cli_run, "log-probabilities and gradients of tensors in safetensors files; --demo at real size"},
     {"check", cli_check, "compare every rung that this machine offers with fp64"},
+    {"bench", cli_bench, "time forward and backward beside bare matrix products of the same shapes"},
     {"explain", cli_explain, "cost of naive and of each mode, the plan that would run, and why"},
     {"doctor", cli_doctor, "driver, GPU, libraries, cache, rungs, and where every setting comes from"},
     {"cache", cli_cache, "ls, verify or gc the kernel cache"},

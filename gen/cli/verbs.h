@@ -5,6 +5,7 @@
 int cli_gen(int argc, char **argv);
 int cli_run(int argc, char **argv);
 int cli_check(int argc, char **argv);
+int cli_bench(int argc, char **argv);
 int cli_explain(int argc, char **argv);
 int cli_doctor(int argc, char **argv);
 int cli_cache(int argc, char **argv);

@@ -237,6 +237,19 @@ Test(planner, an_explicit_chunk_overrides_the_budget_of_a_query_only) {
   }
 }
 
+Test(planner, an_explicit_mode_is_kept) {
+  flp_planner p = planner_of(10000, 512, FLP_DTYPE_BF16, 7);
+  for (p.mode = FLP_MODE_R_VOCAB; p.mode <= FLP_MODE_R2; p.mode++)
+    for (uint64_t budget = 16 * MIB; budget < 4 * GIB; budget *= 4) {
+      flp_scheme s;
+      if (flp_planner_pick(&p, FLP_PASS_BACKWARD, 3000, budget, 1, &s) != FLP_OK) continue;
+      cr_expect_eq(s.mode, p.mode);
+      expect_sound(&s);
+    }
+  p.mode = FLP_MODE_R2;
+  cr_expect_eq(pick(&p, FLP_PASS_BACKWARD, 3000, 4 * GIB).mode, FLP_MODE_R2);
+}
+
 Test(planner, r2_without_both_gradients_is_never_picked) {
   for (uint32_t grads = 1; grads < 8; grads++) {
     flp_planner p = planner_of(131072, 1024, FLP_DTYPE_BF16, grads);

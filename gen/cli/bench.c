@@ -1,0 +1,153 @@
+/* bench.c: `flpgen bench`, a specialisation's passes beside bare matrix products of the same shapes. */
+#include <stdio.h>
+#include <string.h>
+
+#include "../../runtime/validate.h"
+#include "bench.h"
+#include "verbs.h"
+
+enum {
+  KEY_ROWS = CLI_KEY_FIRST, /* from here to KEY_SEED: parse_value */
+  KEY_BUDGET,
+  KEY_RUNG,
+  KEY_DEVICE,
+  KEY_MASKED,
+  KEY_BURST,
+  KEY_ROUNDS,
+  KEY_SEED,
+  KEY_NO_BARE,
+  KEY_JSON
+};
+
+static const struct argp_option options[] = {
+    {NULL, 0, NULL, 0, "What is measured:", 2},
+    {"rows", KEY_ROWS, "LIST", 0, "numbers of rows N, default 8192", 2},
+    {"masked", KEY_MASKED, "FRACTION", 0, "of the rows whose target is the ignore index; default 0", 2},
+    {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass, with or without a suffix K, M, G", 2},
+    {"rung", KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit or generic", 2},
+    {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 2},
+    {NULL, 0, NULL, 0, "How:", 3},
+    {"burst-ms", KEY_BURST, "MS", 0, "least length of a burst of calls; default 75", 3},
+    {"rounds", KEY_ROUNDS, "N", 0, "bursts of each case, in random order; default 7", 3},
+    {"seed", KEY_SEED, "S", 0, "of the data and of the order; default 1", 3},
+    {"no-bare", KEY_NO_BARE, NULL, 0, "without the bare matrix products, which need cuBLASLt", 3},
+    {"quiet", 'q', NULL, 0, "no progress", 3},
+    {"json", KEY_JSON, "FILE", OPTION_ARG_OPTIONAL, "write the record here; alone or '-': to standard output", 3},
+    {0}};
+
+static flp_status parse_masked(const char *text, double *out) {
+  FLP_TRY(cli_parse_number("--masked", text, out));
+  if (*out < 0 || *out >= 1)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--masked: '%s' is not accepted; a fraction from 0 to below 1 is", text);
+  return FLP_OK;
+}
+
+static flp_status parse_burst(const char *text, double *out) {
+  FLP_TRY(cli_parse_number("--burst-ms", text, out));
+  if (!(*out > 0) || *out > 60000)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--burst-ms: '%s' is not accepted; a number > 0 and at most 60000 is", text);
+  return FLP_OK;
+}
+
+static flp_status parse_rung(const char *text, flp_rung *out) {
+  FLP_TRY(cli_parse_rung("--rung", text, out));
+  if (*out == FLP_RUNG_EAGER)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--rung: 'eager' is not accepted, it runs on the CPU; one of auto, tuned, heuristic, jit, generic "
+                    "is");
+  return FLP_OK;
+}
+
+static flp_status parse_value(int key, const char *text, bench_args *args) {
+  int64_t value = 0;
+  switch (key) {
+    case KEY_ROWS:
+      return cli_parse_integers("--rows", text, 1, FLP_COUNT_MAX, BENCH_SIZES_MAX, args->rows, &args->row_count);
+    case KEY_BUDGET:
+      return cli_parse_bytes("--budget", text, &args->options.budget_bytes);
+    case KEY_RUNG:
+      return parse_rung(text, &args->options.rung);
+    case KEY_MASKED:
+      return parse_masked(text, &args->masked);
+    case KEY_BURST:
+      return parse_burst(text, &args->burst_ms);
+    case KEY_ROUNDS:
+      return cli_parse_integer("--rounds", text, 1, MEASURE_ROUNDS_MAX, &args->rounds);
+    case KEY_SEED:
+      return cli_parse_integer("--seed", text, 0, INT64_MAX, &args->seed);
+    default:
+      FLP_TRY(cli_parse_integer("--device", text, 0, 4096, &value));
+      args->options.device = (int32_t)value;
+      return FLP_OK;
+  }
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  bench_args *args = state->input;
+  if (key >= KEY_ROWS && key <= KEY_SEED) {
+    cli_argp_check(state, parse_value(key, text, args));
+    return 0;
+  }
+  switch (key) {
+    case ARGP_KEY_INIT:
+      state->child_inputs[0] = &args->spec;
+      return 0;
+    case 'q':
+      args->quiet = 1;
+      return 0;
+    case KEY_NO_BARE:
+      args->no_bare = 1;
+      return 0;
+    case KEY_JSON:
+      args->json = text ? text : "-";
+      return 0;
+    case ARGP_KEY_ARG: /* "--json FILE": argp hands an optional value over as an argument */
+      if (!args->json || strcmp(args->json, "-") != 0)
+        argp_error(state, "argument '%s' is not accepted; bench takes options only", text);
+      args->json = text;
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static void join_command(int argc, char **argv, char *out, size_t capacity) {
+  out[0] = 0;
+  for (int i = 0; i < argc; i++) {
+    size_t used = strlen(out);
+    snprintf(out + used, capacity - used, "%s%s", i ? " " : "", argv[i]);
+  }
+}
+
+static flp_status bench(bench_args *args, const char *command) {
+  FLP_TRY(cli_spec_args_resolve(&args->spec));
+  if (args->row_count == 0) args->rows[args->row_count++] = 8192;
+  bench_result result;
+  FLP_TRY(bench_run(args, &result));
+  if (args->json) FLP_TRY(bench_write(args, &result, command, args->json));
+  if (!args->json || strcmp(args->json, "-") != 0) bench_print(args, &result);
+  return FLP_OK;
+}
+
+int cli_bench(int argc, char **argv) {
+  static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
+  static const struct argp argp = {
+      options,
+      parse,
+      NULL,
+      "Times forward, backward and both on this machine's GPU, beside bare matrix products of the same shapes."
+      "\vData is random. Every case and product runs in bursts, interleaved in random order; figures are medians over "
+      "the rounds, with the least and the most. Bare products are the fastest of the first eight algorithms that "
+      "cuBLASLt's heuristics name: one (the scores) for forward; for backward the scores again and one for the "
+      "gradient of hidden and of weight each. They compute every row, masked or not. cuBLASLt is looked for where the "
+      "loader looks, beside the CUDA toolkit and in the Python environments at hand; FLP_CUBLASLT_LIBRARY names "
+      "another.\n\n" CLI_EXIT_HELP,
+      children,
+      NULL,
+      NULL};
+  bench_args args = {.spec = CLI_SPEC_ARGS_INIT, .options = FLP_OPTIONS_INIT, .burst_ms = 75, .rounds = 7, .seed = 1};
+  char command[1024];
+  join_command(argc, argv, command, sizeof command);
+  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  return cli_finish("flpgen bench", args.json && strcmp(args.json, "-") == 0, bench(&args, command));
+}

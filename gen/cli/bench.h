@@ -1,0 +1,145 @@
+/* bench.h: the parts of `flpgen bench`, divided by the file that implements them.
+ *
+ * Cases (the passes of a plan) and bare matrix products of the same shapes are timed in one run, interleaved. */
+#ifndef FLPGEN_CLI_BENCH_H
+#define FLPGEN_CLI_BENCH_H
+
+#include "../../autotune/gemm.h"
+#include "device.h"
+#include "reasons.h"
+#include "spec_args.h"
+
+enum { BENCH_SIZES_MAX = 16 };
+
+/* ---- bench.c: the arguments ---- */
+
+typedef struct bench_args {
+  cli_spec_args spec;
+  flp_options options;
+  int64_t rows[BENCH_SIZES_MAX];
+  int row_count;
+  double masked; /* fraction of rows whose target is the ignore index, 0 <= masked < 1 */
+  double burst_ms;
+  int64_t rounds, seed;
+  int no_bare, quiet;
+  const char *json; /* file, or "-" */
+} bench_args;
+
+/* ---- bench_cases.c: pure ---- */
+
+typedef enum bench_case { BENCH_FORWARD, BENCH_BACKWARD, BENCH_BOTH, BENCH_CASES } bench_case;
+
+/* "forward", "backward", "forward+backward" */
+const char *bench_case_name(bench_case which);
+
+/* 1 if the spec has that case: all but forward need gradients. */
+int bench_case_exists(bench_case which, const flp_spec *spec);
+
+/* How many of each bare product a case is compared with, by gemm_product: the scores once for each pass, since backward
+ * computes them again, and a product for each gradient. Returns their sum. */
+int bench_case_products(bench_case which, const flp_spec *spec, int count[GEMM_PRODUCTS]);
+
+/* Rows left of n when a fraction is masked, and whether a row is: spread evenly. */
+int64_t bench_active_rows(int64_t n, double masked);
+int bench_row_is_masked(int64_t row, double masked);
+
+/* Columns of the bare scores that fit into memory: V, or the largest multiple of 1024 below it; 0 if not even that. */
+int64_t bench_scores_vocab(const flp_spec *spec, int64_t n, uint64_t free_bytes);
+
+/* ---- bench_result.c: what was measured ---- */
+
+typedef struct bench_row {
+  bench_case which;
+  int64_t n, active;
+  flp_layout layout;        /* of the pass that counts most: backward where there is one */
+  uint64_t workspace_bytes; /* the larger of the passes */
+  uint64_t budget_bytes;    /* of that pass */
+  int gemms;
+  measure_summary ms;
+  double bare_ms; /* sum of the medians of `gemms` bare products; < 0 if not measured */
+} bench_row;
+
+typedef struct bench_bare {
+  gemm_product product;
+  int64_t n, vocab; /* vocab: columns that were measured; times are scaled from them to V */
+  measure_summary ms;
+  double tflops;
+  int algorithm, algorithms; /* which of how many */
+} bench_bare;
+
+typedef struct bench_result {
+  bench_row row[BENCH_SIZES_MAX * BENCH_CASES];
+  int row_count;
+  bench_bare bare[BENCH_SIZES_MAX * GEMM_PRODUCTS];
+  int bare_count;
+  char device[128], description[CLI_REASONS_BYTES], plan_id[17], cublaslt[CUBLASLT_PATH_BYTES + 64];
+  int driver_version;
+  flp_rung rung;
+  int64_t host_rows;                 /* N of host_us */
+  measure_summary host_us;           /* microseconds until flp_execute of a forward pass returns; medians */
+  double plan_cold_ms, plan_warm_ms; /* < 0: not measured, for the reason below */
+  char plan_error[256];
+} bench_result;
+
+/* Prints tables for people. */
+void bench_print(const bench_args *args, const bench_result *result);
+/* Writes the record. path: "-" for stdout. error: IO, MEMORY */
+flp_status bench_write(const bench_args *args, const bench_result *result, const char *command, const char *path);
+
+/* ---- bench_data.c: buffers and what is in them ---- */
+
+typedef enum bench_slot {
+  BENCH_WEIGHT, /* of the head, for every number of rows */
+  BENCH_BIAS,
+  BENCH_GRAD_WEIGHT,
+  BENCH_GRAD_BIAS,
+  BENCH_BARE_WORKSPACE,
+  BENCH_HIDDEN, /* from here on: of one number of rows */
+  BENCH_TARGET,
+  BENCH_TEMPERATURE,
+  BENCH_UPSTREAM_LOGPROB,
+  BENCH_UPSTREAM_ENTROPY,
+  BENCH_LOGPROB,
+  BENCH_ENTROPY,
+  BENCH_STATS,
+  BENCH_GRAD_HIDDEN,
+  BENCH_WORKSPACE,
+  BENCH_BARE_SCORES,
+  BENCH_SLOTS
+} bench_slot;
+
+typedef struct bench_data {
+  const bench_args *args;
+  cli_device *device; /* borrowed */
+  cli_buffer slot[BENCH_SLOTS];
+} bench_data;
+
+/* Makes what belongs to the head; then, after clearing those before, what belongs to n rows.
+ * error: DRIVER, MEMORY */
+flp_status bench_data_head(bench_data *data);
+flp_status bench_data_rows(bench_data *data, int64_t n);
+/* Makes an uninitialised buffer. error: DRIVER */
+flp_status bench_data_create(bench_data *data, bench_slot slot, size_t bytes);
+void bench_data_clear_rows(bench_data *data);
+void bench_data_clear(bench_data *data);
+/* The arguments of a pass; workspace_bytes is the layout's. */
+flp_args bench_data_args(const bench_data *data, flp_pass pass, int64_t n, const flp_layout *layout);
+
+/* ---- bench_plan.c: how long a plan takes to make ---- */
+
+/* Times a plan with an empty kernel cache and an empty driver cache, then again with what the first one left there.
+ * Both caches are temporary; the driver reads where its own lies when it starts, so this must come before the device is
+ * opened: bench_plan_begin. Failing to measure is told in the result, not as an error. */
+typedef struct bench_caches {
+  char root[256]; /* "" if there is none */
+} bench_caches;
+void bench_plan_begin(bench_caches *caches, bench_result *result);
+void bench_plan_time(const bench_caches *caches, const bench_args *args, bench_result *result);
+void bench_plan_end(bench_caches *caches);
+
+/* ---- bench_run.c: the measurement ---- */
+
+/* error: UNAVAILABLE without a GPU or cuBLASLt; any of flp_plan_create, flp_execute and measure_run */
+flp_status bench_run(const bench_args *args, bench_result *out);
+
+#endif

@@ -1,0 +1,281 @@
+/* bench_run.c: times the passes of a plan and bare matrix products of the same shapes, interleaved in one run. */
+#include <stdio.h>
+#include <string.h>
+
+#include "../../runtime/validate.h"
+#include "bench.h"
+#include "progress.h"
+
+/* Bare products: workspace as NVIDIA advises for Hopper, twice over; memory that is left alone; length of the bursts
+ * that choose an algorithm. */
+enum { BARE_WORKSPACE = 64 << 20, MEMORY_RESERVE = 128 << 20 };
+static const double choose_part = 0.25;
+
+/* Host time: batches of calls whose launches together stay well below the driver's queue of about a thousand. */
+enum { HOST_BATCHES = 9, HOST_LAUNCHES = 256 };
+
+typedef struct session {
+  const bench_args *args;
+  bench_result *result;
+  cli_device device;
+  measure_clock clock;
+  flp_plan *plan;
+  cublaslt library; /* zeroed without bare products */
+  bench_data data;
+  /* of the current number of rows */
+  int64_t n;
+  flp_layout layout[FLP_PASS_BACKWARD + 1]; /* by pass */
+  gemm product[GEMM_PRODUCTS];
+  int64_t bare_vocab; /* columns of the bare products */
+} session;
+
+static const flp_spec *spec_of(const session *s) {
+  return &s->args->spec.spec;
+}
+
+static int wants_product(const session *s, gemm_product product) {
+  int count[GEMM_PRODUCTS];
+  bench_case_products(bench_case_exists(BENCH_BOTH, spec_of(s)) ? BENCH_BOTH : BENCH_FORWARD, spec_of(s), count);
+  return s->library.handle && count[product] > 0;
+}
+
+/* ---- opening ---- */
+
+static flp_status open_plan(session *s) {
+  bench_result *result = s->result;
+  FLP_TRY(flp_plan_create(spec_of(s), &s->args->options, &s->plan));
+  result->rung = flp_plan_get_rung(s->plan);
+  if (result->rung == FLP_RUNG_EAGER)
+    return flp_fail(FLP_ERROR_UNAVAILABLE, "the eager rung, which runs on the CPU, is all that is left: %s",
+                    flp_plan_get_reason(s->plan, FLP_RUNG_GENERIC));
+  FLP_TRY(flp_plan_describe(s->plan, result->description, sizeof result->description));
+  return flp_plan_get_id(s->plan, result->plan_id);
+}
+
+static flp_status open_library(session *s) {
+  if (s->args->no_bare) return FLP_OK;
+  flp_status status = cublaslt_open(&s->library);
+  if (status != FLP_OK) {
+    char detail[1536];
+    snprintf(detail, sizeof detail, "%s", flp_error_detail());
+    return flp_fail(status, "%s, or leave the bare products out with --no-bare", detail);
+  }
+  snprintf(s->result->cublaslt, sizeof s->result->cublaslt, "%s, version %zu", s->library.path, s->library.version);
+  return bench_data_create(&s->data, BENCH_BARE_WORKSPACE, BARE_WORKSPACE);
+}
+
+static flp_status open_session(session *s, const bench_caches *caches) {
+  FLP_TRY(cli_device_open(s->args->options.device, &s->device));
+  snprintf(s->result->device, sizeof s->result->device, "%s", s->device.info.name);
+  s->result->driver_version = s->device.driver->version;
+  bench_plan_time(caches, s->args, s->result);
+  FLP_TRY(open_plan(s));
+  FLP_TRY(measure_clock_create(s->device.driver, s->device.stream, &s->clock));
+  FLP_TRY(open_library(s));
+  return bench_data_head(&s->data);
+}
+
+static void close_rows(session *s) {
+  for (int i = 0; i < GEMM_PRODUCTS; i++) gemm_destroy(&s->product[i]);
+  bench_data_clear_rows(&s->data);
+}
+
+static void close_session(session *s) {
+  close_rows(s);
+  bench_data_clear(&s->data);
+  cublaslt_close(&s->library);
+  measure_clock_destroy(&s->clock);
+  flp_plan_destroy(s->plan);
+  cli_device_close(&s->device);
+}
+
+/* ---- what is measured ---- */
+
+static flp_status enqueue_pass(session *s, flp_pass pass) {
+  flp_args args = bench_data_args(&s->data, pass, s->n, &s->layout[pass]);
+  return flp_execute(s->plan, &args);
+}
+
+static flp_status enqueue_forward(void *context, CUstream stream) {
+  (void)stream; /* the device's, which the arguments name */
+  return enqueue_pass(context, FLP_PASS_FORWARD);
+}
+
+static flp_status enqueue_backward(void *context, CUstream stream) {
+  (void)stream;
+  return enqueue_pass(context, FLP_PASS_BACKWARD);
+}
+
+static flp_status enqueue_both(void *context, CUstream stream) {
+  FLP_TRY(enqueue_forward(context, stream));
+  return enqueue_backward(context, stream);
+}
+
+static measure_item case_item(session *s, bench_case which) {
+  static flp_status (*const functions[BENCH_CASES])(void *, CUstream) = {enqueue_forward, enqueue_backward,
+                                                                         enqueue_both};
+  return (measure_item){.enqueue = functions[which], .context = s};
+}
+
+static flp_status make_workspace(session *s) {
+  uint64_t most = 0;
+  for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_BACKWARD; pass++) {
+    s->layout[pass] = (flp_layout)FLP_LAYOUT_INIT;
+    if (pass == FLP_PASS_COMBINE || (pass == FLP_PASS_BACKWARD && !spec_of(s)->grads)) continue;
+    FLP_TRY(flp_plan_layout(s->plan, (flp_pass)pass, s->n, 0, &s->layout[pass]));
+    if (s->layout[pass].bytes > most) most = s->layout[pass].bytes;
+  }
+  return bench_data_create(&s->data, BENCH_WORKSPACE, (size_t)most);
+}
+
+/* ---- bare products ---- */
+
+static flp_status make_scores(session *s) {
+  const flp_driver *driver = s->device.driver;
+  size_t available = 0, total = 0;
+  FLP_TRY(flp_driver_status(driver, driver->cuMemGetInfo_v2(&available, &total), "cuMemGetInfo"));
+  s->bare_vocab = bench_scores_vocab(spec_of(s), s->n, available > MEMORY_RESERVE ? available - MEMORY_RESERVE : 0);
+  if (s->bare_vocab == 0)
+    return flp_fail(FLP_ERROR_MEMORY,
+                    "--rows: the scores of %lld rows and 1024 columns for the bare products do not fit into the %zu "
+                    "bytes of device memory that are free; fewer rows do, or none with --no-bare",
+                    (long long)s->n, available);
+  gemm_shape shape = gemm_shape_of(GEMM_SCORES, spec_of(s), s->n, s->bare_vocab);
+  size_t element = shape.dtype == FLP_DTYPE_FP32 ? 4 : 2;
+  return bench_data_create(&s->data, BENCH_BARE_SCORES, (size_t)shape.m * (size_t)shape.n * element);
+}
+
+static void set_operands(session *s, gemm_product which) {
+  static const bench_slot slots[GEMM_PRODUCTS][3] = {
+      [GEMM_SCORES] = {BENCH_HIDDEN, BENCH_WEIGHT, BENCH_BARE_SCORES},
+      [GEMM_GRAD_HIDDEN] = {BENCH_BARE_SCORES, BENCH_WEIGHT, BENCH_GRAD_HIDDEN},
+      [GEMM_GRAD_WEIGHT] = {BENCH_BARE_SCORES, BENCH_HIDDEN, BENCH_GRAD_WEIGHT}};
+  gemm *product = &s->product[which];
+  product->a = s->data.slot[slots[which][0]].data;
+  product->b = s->data.slot[slots[which][1]].data;
+  product->c = s->data.slot[slots[which][2]].data;
+  product->workspace = s->data.slot[BENCH_BARE_WORKSPACE].data;
+  product->workspace_bytes = s->data.slot[BENCH_BARE_WORKSPACE].bytes;
+}
+
+/* The scores come first: random as they are, they stand for dz in the other two. */
+static flp_status make_products(session *s) {
+  if (!s->library.handle) return FLP_OK;
+  FLP_TRY(make_scores(s));
+  for (int i = 0; i < GEMM_PRODUCTS; i++) {
+    if (!wants_product(s, (gemm_product)i)) continue;
+    gemm_shape shape = gemm_shape_of((gemm_product)i, spec_of(s), s->n, s->bare_vocab);
+    FLP_TRY(gemm_create(&s->library, &shape, BARE_WORKSPACE, &s->product[i]));
+    set_operands(s, (gemm_product)i);
+    FLP_TRY(gemm_choose(&s->product[i], &s->clock, choose_part * s->args->burst_ms));
+  }
+  return FLP_OK;
+}
+
+/* ---- results ---- */
+
+static double add_bare(session *s, gemm_product which, measure_summary ms) {
+  bench_bare *bare = &s->result->bare[s->result->bare_count++];
+  double scale = (double)spec_of(s)->vocab / (double)s->bare_vocab;
+  *bare = (bench_bare){.product = which,
+                       .n = s->n,
+                       .vocab = s->bare_vocab,
+                       .ms = {ms.median * scale, ms.low * scale, ms.high * scale},
+                       .tflops = 1e-9 * gemm_flops(&s->product[which].shape) / ms.median,
+                       .algorithm = s->product[which].chosen,
+                       .algorithms = s->product[which].algorithm_count};
+  return bare->ms.median;
+}
+
+static uint64_t budget_of(const session *s, flp_pass pass) {
+  flp_options resolved;
+  if (flp_options_resolve(&s->args->options, &resolved) == FLP_OK && resolved.budget_bytes)
+    return resolved.budget_bytes;
+  return pass == FLP_PASS_BACKWARD ? UINT64_C(1) << 30 : UINT64_C(256) << 20;
+}
+
+static void add_row(session *s, bench_case which, measure_summary ms, const double bare_ms[GEMM_PRODUCTS]) {
+  bench_row *row = &s->result->row[s->result->row_count++];
+  const flp_layout *forward = &s->layout[FLP_PASS_FORWARD], *backward = &s->layout[FLP_PASS_BACKWARD];
+  int count[GEMM_PRODUCTS];
+  flp_pass pass = which == BENCH_FORWARD ? FLP_PASS_FORWARD : FLP_PASS_BACKWARD;
+  *row = (bench_row){.which = which,
+                     .n = s->n,
+                     .active = bench_active_rows(s->n, s->args->masked),
+                     .layout = s->layout[pass],
+                     .workspace_bytes = s->layout[pass].bytes,
+                     .budget_bytes = budget_of(s, pass),
+                     .ms = ms,
+                     .bare_ms = s->library.handle ? 0 : -1};
+  if (which == BENCH_BOTH && forward->bytes > backward->bytes) row->workspace_bytes = forward->bytes;
+  row->gemms = bench_case_products(which, spec_of(s), count);
+  for (int i = 0; i < GEMM_PRODUCTS && s->library.handle; i++) row->bare_ms += count[i] * bare_ms[i];
+}
+
+/* Forward is the first item: it leaves the statistics that backward reads. */
+static flp_status measure_rows(session *s) {
+  measure_item items[BENCH_CASES + GEMM_PRODUCTS];
+  measure_summary ms[BENCH_CASES + GEMM_PRODUCTS];
+  measure_options options = {s->args->burst_ms, (int)s->args->rounds, (uint64_t)s->args->seed};
+  double bare_ms[GEMM_PRODUCTS] = {0};
+  int cases = 0, count = 0;
+  for (int i = 0; i < BENCH_CASES; i++)
+    if (bench_case_exists((bench_case)i, spec_of(s))) items[cases++] = case_item(s, (bench_case)i);
+  count = cases;
+  for (int i = 0; i < GEMM_PRODUCTS; i++)
+    if (wants_product(s, (gemm_product)i)) items[count++] = gemm_item(&s->product[i]);
+  FLP_TRY(measure_run(&s->clock, items, count, &options, ms));
+  count = cases;
+  for (int i = 0; i < GEMM_PRODUCTS; i++)
+    if (wants_product(s, (gemm_product)i)) bare_ms[i] = add_bare(s, (gemm_product)i, ms[count++]);
+  for (int i = 0; i < cases; i++) add_row(s, (bench_case)i, ms[i], bare_ms);
+  return FLP_OK;
+}
+
+static flp_status measure_host_time(session *s) {
+  measure_item item = case_item(s, BENCH_FORWARD);
+  int launches = s->layout[FLP_PASS_FORWARD].launches;
+  int64_t calls = launches > 0 && launches < HOST_LAUNCHES ? HOST_LAUNCHES / launches : 1;
+  s->result->host_rows = s->n;
+  return measure_host(&s->clock, &item, calls, HOST_BATCHES, &s->result->host_us);
+}
+
+static flp_status run_rows(session *s, int64_t n) {
+  s->n = n;
+  flp_status status = bench_data_rows(&s->data, n);
+  if (status == FLP_OK) status = make_workspace(s);
+  if (status == FLP_OK) status = make_products(s);
+  if (status == FLP_OK) status = measure_rows(s);
+  /* Of the fewest rows: there the device is least likely to hold the host up. */
+  if (status == FLP_OK && (s->result->host_rows == 0 || n < s->result->host_rows)) status = measure_host_time(s);
+  if (status == FLP_OK) status = flp_plan_check(s->plan, s->device.stream); /* no row was bad */
+  close_rows(s);
+  return status;
+}
+
+static flp_status run_all(session *s, const bench_caches *caches) {
+  FLP_TRY(open_session(s, caches));
+  cli_progress progress;
+  cli_progress_start(&progress, "bench", s->args->quiet);
+  flp_status status = FLP_OK;
+  for (int i = 0; i < s->args->row_count && status == FLP_OK; i++) {
+    cli_progress_update(&progress, i, s->args->row_count);
+    status = run_rows(s, s->args->rows[i]);
+  }
+  cli_progress_end(&progress);
+  return status;
+}
+
+flp_status bench_run(const bench_args *args, bench_result *out) {
+  *out = (bench_result){0};
+  session s = {.args = args, .result = out, .data = {.args = args}};
+  bench_caches caches;
+  s.data.device = &s.device;
+  bench_plan_begin(&caches, out);
+  flp_status status = run_all(&s, &caches);
+  char detail[2048];
+  snprintf(detail, sizeof detail, "%s", flp_error_detail());
+  close_session(&s);
+  bench_plan_end(&caches);
+  return status == FLP_OK ? FLP_OK : flp_fail(status, "%s", detail);
+}
