@@ -52,18 +52,23 @@ static flp_status open_one(const char *name, cublaslt *out) {
   return FLP_OK;
 }
 
-/* Says why none could be opened: of the failures the most telling is one of a library that was there. */
 static flp_status none_opened(const cublaslt_places *places, const char *reason) {
+  char tried[512] = ""; /* the sentence ends in what to do, which must not be cut off */
+  for (int i = 0; i < places->count; i++) {
+    size_t used = strlen(tried);
+    snprintf(tried + used, sizeof tried - used, "%s%s", i ? ", " : "", places->name[i]);
+  }
   return flp_fail(FLP_ERROR_UNAVAILABLE,
-                  "cuBLASLt, for bare matrix products, cannot be opened: %s (%d places were tried, first %s); set "
-                  "FLP_CUBLASLT_LIBRARY to the path of libcublasLt.so.13 or libcublasLt.so.12",
-                  reason, places->count, places->count ? places->name[0] : "none");
+                  "cuBLASLt, for bare matrix products, cannot be opened: %s (tried: %s); set FLP_CUBLASLT_LIBRARY to "
+                  "the path of libcublasLt.so.13 or libcublasLt.so.12",
+                  reason, tried);
 }
 
+/* Of several failures the one of a library that was there is the most telling. */
 flp_status cublaslt_open(cublaslt *out) {
   cublaslt_places places;
   cublaslt_places_find(&places);
-  char reason[1024] = "out of memory";
+  char reason[256] = "out of memory";
   int was_there = 0;
   flp_status status = FLP_ERROR_UNAVAILABLE;
   for (int i = 0; i < places.count && status != FLP_OK; i++) {

@@ -42,25 +42,25 @@ enum {
   CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1
 };
 
-#define CUBLASLT_FUNCTIONS(F)                                                                                         \
-  F(size_t, cublasLtGetVersion, (void))                                                                               \
-  F(cublasStatus_t, cublasLtCreate, (cublasLtHandle_t *))                                                             \
-  F(cublasStatus_t, cublasLtDestroy, (cublasLtHandle_t))                                                              \
-  F(const char *, cublasLtGetStatusName, (cublasStatus_t))                                                            \
-  F(cublasStatus_t, cublasLtMatrixLayoutCreate, (cublasLtMatrixLayout_t *, int, uint64_t, uint64_t, int64_t))         \
-  F(cublasStatus_t, cublasLtMatrixLayoutDestroy, (cublasLtMatrixLayout_t))                                            \
-  F(cublasStatus_t, cublasLtMatmulDescCreate, (cublasLtMatmulDesc_t *, int, int))                                     \
-  F(cublasStatus_t, cublasLtMatmulDescDestroy, (cublasLtMatmulDesc_t))                                                \
-  F(cublasStatus_t, cublasLtMatmulDescSetAttribute, (cublasLtMatmulDesc_t, int, const void *, size_t))                \
-  F(cublasStatus_t, cublasLtMatmulPreferenceCreate, (cublasLtMatmulPreference_t *))                                   \
-  F(cublasStatus_t, cublasLtMatmulPreferenceDestroy, (cublasLtMatmulPreference_t))                                    \
-  F(cublasStatus_t, cublasLtMatmulPreferenceSetAttribute, (cublasLtMatmulPreference_t, int, const void *, size_t))    \
-  F(cublasStatus_t, cublasLtMatmulAlgoGetHeuristic,                                                                   \
-    (cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,  \
-     cublasLtMatrixLayout_t, cublasLtMatmulPreference_t, int, cublasLtMatmulHeuristicResult_t *, int *))              \
-  F(cublasStatus_t, cublasLtMatmul,                                                                                   \
-    (cublasLtHandle_t, cublasLtMatmulDesc_t, const void *, const void *, cublasLtMatrixLayout_t, const void *,        \
-     cublasLtMatrixLayout_t, const void *, const void *, cublasLtMatrixLayout_t, void *, cublasLtMatrixLayout_t,      \
+#define CUBLASLT_FUNCTIONS(F)                                                                                        \
+  F(size_t, cublasLtGetVersion, (void))                                                                              \
+  F(cublasStatus_t, cublasLtCreate, (cublasLtHandle_t *))                                                            \
+  F(cublasStatus_t, cublasLtDestroy, (cublasLtHandle_t))                                                             \
+  F(const char *, cublasLtGetStatusName, (cublasStatus_t))                                                           \
+  F(cublasStatus_t, cublasLtMatrixLayoutCreate, (cublasLtMatrixLayout_t *, int, uint64_t, uint64_t, int64_t))        \
+  F(cublasStatus_t, cublasLtMatrixLayoutDestroy, (cublasLtMatrixLayout_t))                                           \
+  F(cublasStatus_t, cublasLtMatmulDescCreate, (cublasLtMatmulDesc_t *, int, int))                                    \
+  F(cublasStatus_t, cublasLtMatmulDescDestroy, (cublasLtMatmulDesc_t))                                               \
+  F(cublasStatus_t, cublasLtMatmulDescSetAttribute, (cublasLtMatmulDesc_t, int, const void *, size_t))               \
+  F(cublasStatus_t, cublasLtMatmulPreferenceCreate, (cublasLtMatmulPreference_t *))                                  \
+  F(cublasStatus_t, cublasLtMatmulPreferenceDestroy, (cublasLtMatmulPreference_t))                                   \
+  F(cublasStatus_t, cublasLtMatmulPreferenceSetAttribute, (cublasLtMatmulPreference_t, int, const void *, size_t))   \
+  F(cublasStatus_t, cublasLtMatmulAlgoGetHeuristic,                                                                  \
+    (cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, \
+     cublasLtMatrixLayout_t, cublasLtMatmulPreference_t, int, cublasLtMatmulHeuristicResult_t *, int *))             \
+  F(cublasStatus_t, cublasLtMatmul,                                                                                  \
+    (cublasLtHandle_t, cublasLtMatmulDesc_t, const void *, const void *, cublasLtMatrixLayout_t, const void *,       \
+     cublasLtMatrixLayout_t, const void *, const void *, cublasLtMatrixLayout_t, void *, cublasLtMatrixLayout_t,     \
      const cublasLtMatmulAlgo_t *, void *, size_t, CUstream))
 
 enum { CUBLASLT_PATH_BYTES = 1024 };

@@ -16,19 +16,22 @@ static void add(cublaslt_places *places, const char *name) {
   if (copy) places->name[places->count++] = copy;
 }
 
-/* Adds the files that match <prefix><pattern>, last first: of two versions the newer one. */
-static void add_matches(cublaslt_places *places, const char *prefix, const char *pattern) {
-  char whole[PATH_MAX];
-  glob_t found;
-  int length = snprintf(whole, sizeof whole, "%s%s", prefix, pattern);
-  if (length < 0 || (size_t)length >= sizeof whole || glob(whole, 0, NULL, &found) != 0) return;
-  for (size_t i = found.gl_pathc; i > 0; i--) add(places, found.gl_pathv[i - 1]);
-  globfree(&found);
+/* Adds <prefix><directory>/libcublasLt.so.13, then .12, wherever the pattern leads; later names first, so that of two
+ * Pythons the newer one is asked first. */
+static void add_matches(cublaslt_places *places, const char *prefix, const char *directory) {
+  for (int version = 13; version >= 12; version--) {
+    char pattern[PATH_MAX];
+    glob_t found;
+    int length = snprintf(pattern, sizeof pattern, "%s%s/libcublasLt.so.%d", prefix, directory, version);
+    if (length < 0 || (size_t)length >= sizeof pattern || glob(pattern, 0, NULL, &found) != 0) continue;
+    for (size_t i = found.gl_pathc; i > 0; i--) add(places, found.gl_pathv[i - 1]);
+    globfree(&found);
+  }
 }
 
 static void add_environment(cublaslt_places *places, const char *prefix) {
-  add_matches(places, prefix, "/lib/python3*/site-packages/nvidia/*/lib/libcublasLt.so.1[23]");
-  add_matches(places, prefix, "/lib/python3*/dist-packages/nvidia/*/lib/libcublasLt.so.1[23]");
+  add_matches(places, prefix, "/lib/python3*/site-packages/nvidia/*/lib");
+  add_matches(places, prefix, "/lib/python3*/dist-packages/nvidia/*/lib");
 }
 
 /* The environment of the python3 that a shell would run: <prefix>/bin/python3. The name is not resolved at first, for
@@ -68,11 +71,11 @@ void cublaslt_places_find(cublaslt_places *out) {
     const char *prefix = secure_getenv(variables[i]);
     if (!prefix || prefix[0] != '/') continue;
     add_environment(out, prefix);
-    add_matches(out, prefix, "/lib64/libcublasLt.so.1[23]");
-    add_matches(out, prefix, "/lib/libcublasLt.so.1[23]");
+    add_matches(out, prefix, "/lib64");
+    add_matches(out, prefix, "/lib");
   }
   add_python_of_path(out);
-  add_matches(out, "/usr/local/cuda", "/lib64/libcublasLt.so.1[23]");
+  add_matches(out, "/usr/local/cuda", "/lib64");
   add_environment(out, "/usr/local");
   add_environment(out, "/usr");
   const char *home = secure_getenv("HOME");

@@ -106,13 +106,12 @@ static flp_status find_algorithms(gemm *product, size_t workspace_bytes) {
   cublasLtMatmulPreference_t preference = NULL;
   uint64_t limit = workspace_bytes;
   int count = 0;
-  FLP_TRY(cublaslt_status(library, library->cublasLtMatmulPreferenceCreate(&preference),
-                          "cublasLtMatmulPreferenceCreate"));
-  flp_status status = cublaslt_status(
-      library,
-      library->cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit,
-                                                    sizeof limit),
-      "cublasLtMatmulPreferenceSetAttribute");
+  FLP_TRY(
+      cublaslt_status(library, library->cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate"));
+  flp_status status = cublaslt_status(library,
+                                      library->cublasLtMatmulPreferenceSetAttribute(
+                                          preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit, sizeof limit),
+                                      "cublasLtMatmulPreferenceSetAttribute");
   if (status == FLP_OK)
     status = cublaslt_status(library,
                              library->cublasLtMatmulAlgoGetHeuristic(
@@ -153,10 +152,10 @@ void gemm_destroy(gemm *product) {
 flp_status gemm_enqueue(gemm *product, CUstream stream) {
   const cublaslt *library = product->library;
   const float one = 1.0f, beta = product->shape.accumulate ? 1.0f : 0.0f;
-  cublasStatus_t status = library->cublasLtMatmul(
-      library->handle, product->desc, &one, product->b, product->first, product->a, product->second, &beta, product->c,
-      product->out, product->c, product->out, &product->algorithm[product->chosen].algo, product->workspace,
-      product->workspace_bytes, stream);
+  cublasStatus_t status = library->cublasLtMatmul(library->handle, product->desc, &one, product->b, product->first,
+                                                  product->a, product->second, &beta, product->c, product->out,
+                                                  product->c, product->out, &product->algorithm[product->chosen].algo,
+                                                  product->workspace, product->workspace_bytes, stream);
   return cublaslt_status(library, status, "cublasLtMatmul");
 }
 

@@ -4,11 +4,15 @@
 
 #include "../../runtime/validate.h"
 #include "bench.h"
+#include "record.h"
 #include "verbs.h"
 
 enum {
   KEY_ROWS = CLI_KEY_FIRST, /* from here to KEY_SEED: parse_value */
   KEY_BUDGET,
+  KEY_MODE,
+  KEY_CHUNK_ROWS,
+  KEY_CHUNK_VOCAB,
   KEY_RUNG,
   KEY_DEVICE,
   KEY_MASKED,
@@ -24,6 +28,9 @@ static const struct argp_option options[] = {
     {"rows", KEY_ROWS, "LIST", 0, "numbers of rows N, default 8192", 2},
     {"masked", KEY_MASKED, "FRACTION", 0, "of the rows whose target is the ignore index; default 0", 2},
     {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass, with or without a suffix K, M, G", 2},
+    {"mode", KEY_MODE, "NAME", 0, "of backward: auto (default), R_VOCAB, R_ROWS or R2", 2},
+    {"chunk-rows", KEY_CHUNK_ROWS, "N", 0, "rows of one backward chunk", 2},
+    {"chunk-vocab", KEY_CHUNK_VOCAB, "N", 0, "vocab columns of one backward chunk", 2},
     {"rung", KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit or generic", 2},
     {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 2},
     {NULL, 0, NULL, 0, "How:", 3},
@@ -58,6 +65,15 @@ static flp_status parse_rung(const char *text, flp_rung *out) {
   return FLP_OK;
 }
 
+static flp_status parse_mode(const char *text, flp_mode *out) {
+  static const cli_choice modes[] = {
+      {"auto", 0}, {"R_VOCAB", FLP_MODE_R_VOCAB}, {"R_ROWS", FLP_MODE_R_ROWS}, {"R2", FLP_MODE_R2}, {NULL, 0}};
+  int value = 0;
+  FLP_TRY(cli_parse_choice("--mode", text, modes, &value));
+  *out = (flp_mode)value;
+  return FLP_OK;
+}
+
 static flp_status parse_value(int key, const char *text, bench_args *args) {
   int64_t value = 0;
   switch (key) {
@@ -65,6 +81,12 @@ static flp_status parse_value(int key, const char *text, bench_args *args) {
       return cli_parse_integers("--rows", text, 1, FLP_COUNT_MAX, BENCH_SIZES_MAX, args->rows, &args->row_count);
     case KEY_BUDGET:
       return cli_parse_bytes("--budget", text, &args->options.budget_bytes);
+    case KEY_MODE:
+      return parse_mode(text, &args->options.mode);
+    case KEY_CHUNK_ROWS:
+      return cli_parse_integer("--chunk-rows", text, 1, FLP_COUNT_MAX, &args->options.chunk_rows);
+    case KEY_CHUNK_VOCAB:
+      return cli_parse_integer("--chunk-vocab", text, 1, FLP_COUNT_MAX, &args->options.chunk_vocab);
     case KEY_RUNG:
       return parse_rung(text, &args->options.rung);
     case KEY_MASKED:
@@ -111,14 +133,6 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   }
 }
 
-static void join_command(int argc, char **argv, char *out, size_t capacity) {
-  out[0] = 0;
-  for (int i = 0; i < argc; i++) {
-    size_t used = strlen(out);
-    snprintf(out + used, capacity - used, "%s%s", i ? " " : "", argv[i]);
-  }
-}
-
 static flp_status bench(bench_args *args, const char *command) {
   FLP_TRY(cli_spec_args_resolve(&args->spec));
   if (args->row_count == 0) args->rows[args->row_count++] = 8192;
@@ -147,7 +161,7 @@ int cli_bench(int argc, char **argv) {
       NULL};
   bench_args args = {.spec = CLI_SPEC_ARGS_INIT, .options = FLP_OPTIONS_INIT, .burst_ms = 75, .rounds = 7, .seed = 1};
   char command[1024];
-  join_command(argc, argv, command, sizeof command);
+  cli_record_join_command(argc, argv, command, sizeof command);
   argp_parse(&argp, argc, argv, 0, NULL, &args);
   return cli_finish("flpgen bench", args.json && strcmp(args.json, "-") == 0, bench(&args, command));
 }

@@ -42,17 +42,17 @@ static const char *format_spread(char out[CELL], const measure_summary *ms) {
 
 static void print_rows(const bench_args *args, const bench_result *result) {
   cli_table table;
-  cli_table_start(&table, "N", "case", "mode", "ms", "least .. most", "bare ms", "of", "ratio", "TFLOP/s", "workspace",
-                  NULL);
+  cli_table_start(&table, "N", "case", "mode", "ms", "least .. most", "products", "bare ms", "ratio", "TFLOP/s",
+                  "workspace", NULL);
   for (int i = 0; i < result->row_count; i++) {
     const bench_row *row = &result->row[i];
     char n[CELL], gemms[CELL], cell[5][CELL], bytes[CLI_TEXT_BYTES];
     int bare = row->bare_ms >= 0;
     snprintf(n, sizeof n, "%" PRId64, row->n);
-    snprintf(gemms, sizeof gemms, "%d products", row->gemms);
+    snprintf(gemms, sizeof gemms, "%d", row->gemms);
     cli_table_add(
         &table, n, bench_case_name(row->which), mode_name(row->layout.mode), format(cell[0], "%.3f", row->ms.median),
-        format_spread(cell[1], &row->ms), bare ? format(cell[2], "%.3f", row->bare_ms) : "-", gemms,
+        format_spread(cell[1], &row->ms), gemms, bare ? format(cell[2], "%.3f", row->bare_ms) : "-",
         bare ? format(cell[3], "%.3f", row->ms.median / row->bare_ms) : "-",
         format(cell[4], "%.0f", tflops_of(args, row)), cli_format_bytes((double)row->workspace_bytes, bytes), NULL);
   }

@@ -5,6 +5,7 @@
 #include "../../runtime/validate.h"
 #include "check.h"
 #include "progress.h"
+#include "record.h"
 #include "spec_args.h"
 #include "verbs.h"
 
@@ -265,14 +266,6 @@ static flp_status resolve(check_args *args) {
   return FLP_OK;
 }
 
-static void join_command(int argc, char **argv, char *out, size_t capacity) {
-  out[0] = 0;
-  for (int i = 0; i < argc; i++) {
-    size_t used = strlen(out);
-    snprintf(out + used, capacity - used, "%s%s", i ? " " : "", argv[i]);
-  }
-}
-
 static flp_status run_check(check_args *args, const char *command, check_report *report) {
   check_session session = {.args = args, .report = report};
   FLP_TRY(resolve(args));
@@ -307,7 +300,7 @@ int cli_check(int argc, char **argv) {
   args.given.shards = 1;
   args.given.seed = 1;
   char command[1024];
-  join_command(argc, argv, command, sizeof command);
+  cli_record_join_command(argc, argv, command, sizeof command);
   argp_parse(&argp, argc, argv, 0, NULL, &args);
   check_report report = {0};
   flp_status status = run_check(&args, command, &report);

@@ -6,6 +6,9 @@
 
 #include "../../runtime/flp.h"
 
+/* The words of a command with blanks between them, as records name it; cut off where the capacity ends. */
+void cli_record_join_command(int argc, char **argv, char *out, size_t capacity);
+
 /* {"gpu", "driver", "sources_hash", "command", "date"}: where, with which sources, how and when.
  * gpu: name, "none" without one; cuda_version: cuDriverGetVersion, 0 without a driver. NULL if out of memory. */
 json_t *cli_record_create(const char *gpu, int cuda_version, const char *command);

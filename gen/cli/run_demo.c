@@ -1,84 +1,36 @@
-/* run_demo.c: a problem of random data at real size, the same for the same seed on every machine.
- *
- * Element i of a matrix is a table of 65536 normal quantiles looked up by 16 bits of a hash of (seed, i), so that a
- * head of 622 million elements takes about a second to make. */
+/* run_demo.c: a problem of random data at real size, the same for the same seed on every machine. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../runtime/half.h"
 #include "../../runtime/kernel.h"
 #include "../../runtime/validate.h"
 #include "hfconfig.h"
+#include "normal.h"
 #include "progress.h"
 #include "run.h"
 
-enum { QUANTILES = 65536, PER_HASH = 4, BLOCK = 1 << 22, MASK_EVERY = 3 };
-
-/* SplitMix64. source: Steele, Lea, Flood, OOPSLA 2014 */
-static uint64_t hash(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return x ^ x >> 31;
-}
-
-/* quantiles[i] = sigma·Φ⁻¹((i + 1/2)/65536), by Newton from the neighbour nearer to the middle. */
-static void fill_quantiles(float quantiles[QUANTILES], double sigma) {
-  double x = 0.0;
-  for (int i = QUANTILES / 2; i < QUANTILES; i++) {
-    double upper = (QUANTILES - i - 0.5) / QUANTILES; /* 1 - p, exact in the tail */
-    for (int step = 0; step < 4; step++) {
-      double error = 0.5 * erfc(x * M_SQRT1_2) - upper;
-      x += error / (exp(-0.5 * x * x) * 0.3989422804014327);
-    }
-    quantiles[i] = (float)(sigma * x);
-    quantiles[QUANTILES - 1 - i] = -quantiles[i];
-  }
-}
-
-static void fill_narrow(uint16_t *out, int64_t begin, int64_t end, uint64_t seed, const uint16_t *quantiles) {
-  for (int64_t i = begin; i < end; i += PER_HASH) {
-    uint64_t bits = hash(seed + (uint64_t)i / PER_HASH);
-    for (int64_t j = i; j < i + PER_HASH && j < end; j++, bits >>= 16) out[j] = quantiles[bits & 0xffff];
-  }
-}
-
-static void fill_wide(float *out, int64_t begin, int64_t end, uint64_t seed, const float *quantiles) {
-  for (int64_t i = begin; i < end; i += PER_HASH) {
-    uint64_t bits = hash(seed + (uint64_t)i / PER_HASH);
-    for (int64_t j = i; j < i + PER_HASH && j < end; j++, bits >>= 16) out[j] = quantiles[bits & 0xffff];
-  }
-}
+/* Elements made between two looks of the progress bar. */
+enum { BLOCK = 1 << 22, MASK_EVERY = 3 };
 
 /* Allocates an operand of `count` elements and fills it with normal numbers. */
 static flp_status make_normal(run_problem *problem, run_operand operand, flp_dtype dtype, int64_t count, uint64_t seed,
                               double sigma, cli_progress *progress) {
-  float *quantiles = malloc(QUANTILES * sizeof *quantiles);
-  uint16_t *narrow = malloc(QUANTILES * sizeof *narrow);
-  size_t bytes = (size_t)count * flp_dtype_bytes(dtype);
-  void *data = aligned_alloc(256, (bytes + 256) / 256 * 256);
+  size_t element = flp_dtype_bytes(dtype), bytes = (size_t)count * element;
+  char *data = aligned_alloc(256, (bytes + 256) / 256 * 256);
+  cli_normal normal;
   problem->memory[operand] = data;
   problem->operand[operand] = data;
   problem->bytes[operand] = bytes;
-  flp_status status = FLP_OK;
-  if (!quantiles || !narrow || !data) {
-    status = flp_fail(FLP_ERROR_MEMORY, "out of host memory: %zu bytes were asked for", bytes);
-  } else {
-    fill_quantiles(quantiles, sigma);
-    if (dtype != FLP_DTYPE_FP32) flp_half_narrow(dtype, quantiles, QUANTILES, narrow);
-    for (int64_t begin = 0; begin < count; begin += BLOCK) {
-      int64_t end = count - begin < BLOCK ? count : begin + BLOCK;
-      if (dtype == FLP_DTYPE_FP32)
-        fill_wide(data, begin, end, seed, quantiles);
-      else
-        fill_narrow(data, begin, end, seed, narrow);
-      cli_progress_update(progress, end, count);
-    }
+  if (!data) return flp_fail(FLP_ERROR_MEMORY, "out of host memory: %zu bytes were asked for", bytes);
+  FLP_TRY(cli_normal_create(dtype, sigma, seed, &normal));
+  for (int64_t begin = 0; begin < count; begin += BLOCK) {
+    int64_t some = count - begin < BLOCK ? count - begin : BLOCK;
+    cli_normal_fill(&normal, begin, some, data + (size_t)begin * element);
+    cli_progress_update(progress, begin + some, count);
   }
-  free(quantiles);
-  free(narrow);
-  return status;
+  cli_normal_destroy(&normal);
+  return FLP_OK;
 }
 
 /* Random targets; rows 0, 3, 6, ... are masked. */
@@ -87,7 +39,7 @@ static flp_status make_targets(run_problem *problem, uint64_t seed) {
   if (!target) return flp_fail(FLP_ERROR_MEMORY, "out of host memory");
   for (int64_t i = 0; i < problem->n; i++)
     target[i] = i % MASK_EVERY == 0 ? problem->ignore_index
-                                    : (int64_t)(hash(seed + (uint64_t)i) % (uint64_t)problem->spec.vocab);
+                                    : (int64_t)(cli_hash(seed + (uint64_t)i) % (uint64_t)problem->spec.vocab);
   problem->memory[RUN_TARGET] = target;
   problem->operand[RUN_TARGET] = target;
   problem->bytes[RUN_TARGET] = (size_t)problem->n * sizeof *target;
@@ -134,14 +86,14 @@ flp_status run_problem_demo(const run_args *args, run_problem *out) {
   cli_progress progress;
   cli_progress_start(&progress, "making the head", args->quiet);
   /* Scores of standard deviation 2: neither flat nor saturated. */
-  flp_status status = make_normal(out, RUN_WEIGHT, spec->dtype, spec->vocab * spec->hidden, hash(seed),
+  flp_status status = make_normal(out, RUN_WEIGHT, spec->dtype, spec->vocab * spec->hidden, cli_hash(seed),
                                   2.0 / sqrt((double)spec->hidden), &progress);
   cli_progress_end(&progress);
   if (status == FLP_OK)
-    status = make_normal(out, RUN_HIDDEN, spec->dtype, out->n * spec->hidden, hash(seed + 1), 1.0, &progress);
-  if (status == FLP_OK) status = make_targets(out, hash(seed + 2));
+    status = make_normal(out, RUN_HIDDEN, spec->dtype, out->n * spec->hidden, cli_hash(seed + 1), 1.0, &progress);
+  if (status == FLP_OK) status = make_targets(out, cli_hash(seed + 2));
   if (status == FLP_OK && args->has_grads)
-    status = make_normal(out, RUN_GRAD_LOGPROB, FLP_DTYPE_FP32, out->n, hash(seed + 3), 1.0, &progress);
+    status = make_normal(out, RUN_GRAD_LOGPROB, FLP_DTYPE_FP32, out->n, cli_hash(seed + 3), 1.0, &progress);
   if (status == FLP_OK) status = run_problem_resolve(args, out);
   return status;
 }
