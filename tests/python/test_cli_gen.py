@@ -7,7 +7,7 @@ from flpgen_tool import flpgen, needs_flpgen
 
 pytestmark = needs_flpgen
 
-VERBS = ["gen", "run", "check", "explain", "doctor", "cache"]
+VERBS = ["gen", "run", "check", "bench", "explain", "doctor", "cache"]
 SMALL = ["--vocab", "1000", "--hidden", "64", "--dtype", "bf16"]
 
 
@@ -42,7 +42,7 @@ def test_no_arguments():
 def test_unknown_verb():
     done = flpgen("frobnicate")
     assert done.code == 2
-    assert done.err == "flpgen: verb 'frobnicate' is not accepted; one of gen, run, check, explain, doctor, cache is\n"
+    assert done.err == "flpgen: verb 'frobnicate' is not accepted; one of gen, run, check, bench, explain, doctor, cache is\n"
 
 
 USAGE = [
