@@ -25,8 +25,9 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
     case FLP_KERNEL_ROWS:
       break;
     case FLP_KERNEL_FORWARD:
-      p->forward_rows = desc->tile_rows;
+      p->forward_rows = (int64_t)desc->tile_rows * (desc->cluster > 1 ? desc->cluster : 1);
       p->unit_columns = desc->unit_columns;
+      p->forward_gathers = strcmp(desc->entries[0].name, "forward_map") == 0;
       break;
     case FLP_KERNEL_DZ:
       p->dz_rows = desc->tile_rows;

@@ -2,6 +2,7 @@
 #include "explain.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "../../runtime/validate.h"
 #include "verbs.h"
@@ -77,8 +78,9 @@ static void set_tiles(flp_planner *planner, const flp_kernel_desc *desc) {
     case FLP_KERNEL_ROWS:
       break;
     case FLP_KERNEL_FORWARD:
-      planner->forward_rows = desc->tile_rows;
+      planner->forward_rows = (int64_t)desc->tile_rows * (desc->cluster > 1 ? desc->cluster : 1);
       planner->unit_columns = desc->unit_columns;
+      planner->forward_gathers = strcmp(desc->entries[0].name, "forward_map") == 0;
       break;
     case FLP_KERNEL_DZ:
       planner->dz_rows = desc->tile_rows;
