@@ -8,8 +8,8 @@
 
 static const gen_arch arches[] = {
     {"sm_80", "sm_80", "+ptx70", ""},  {"sm_86", "sm_86", "+ptx71", ""},  {"sm_87", "sm_87", "+ptx74", ""},
-    {"sm_89", "sm_89", "+ptx78", ""},  {"sm_90", "sm_90", "+ptx78", ""},  {"sm_100", "sm_90", "+ptx78", ""},
-    {"sm_103", "sm_90", "+ptx78", ""}, {"sm_120", "sm_90", "+ptx78", ""},
+    {"sm_89", "sm_89", "+ptx78", ""},  {"sm_90", "sm_90", "+ptx78", ""},  {"sm_90a", "sm_90a", "+ptx80", "sm_90a/"},
+    {"sm_100", "sm_90", "+ptx78", ""}, {"sm_103", "sm_90", "+ptx78", ""}, {"sm_120", "sm_90", "+ptx78", ""},
 };
 
 const gen_arch *gen_arch_find(const char *name) {

@@ -190,9 +190,22 @@ void gen_memory_open(lua_State *L, int words);
 /* Raises unless every entry that the key's kind needs was defined. */
 void gen_kernel_finish(lua_State *L, const char *file);
 
-/* ---- nvptx.c: all inline PTX and every NVPTX intrinsic ---- */
+/* ---- nvptx.c, nvptx_sm90a.c: all inline PTX and every NVPTX intrinsic ---- */
+
+enum { GEN_ASM_CONVERGENT = 1, GEN_ASM_SIDE_EFFECT = 2 };
+
+typedef struct gen_asm {
+  const char *text, *constraints;
+  int flags; /* without GEN_ASM_SIDE_EFFECT it reads and writes no memory */
+} gen_asm;
 
 void gen_nvptx_open(lua_State *L, int words);
+void gen_sm90a_open(lua_State *L, int words);
+/* Calls inline PTX with at most GEN_ASM_ARGS_MAX arguments. result: NULL for none */
+enum { GEN_ASM_ARGS_MAX = 288 };
+LLVMValueRef gen_nvptx_asm(gen_state *g, const gen_asm *a, LLVMTypeRef result, LLVMValueRef *args, unsigned count);
+/* A struct of n (at most 256) elements of one type, as inline PTX returns them. */
+LLVMTypeRef gen_nvptx_struct(gen_state *g, gen_type type, unsigned n);
 /* Calls an LLVM intrinsic; overload NULL if the name is not overloaded. */
 LLVMValueRef gen_nvptx_call(gen_state *g, const char *name, LLVMTypeRef overload, LLVMValueRef *args, unsigned count);
 /* Shared memory by 32-bit byte address; types of 8 to 64 bits. */

@@ -10,10 +10,10 @@ enum { SHARED_BYTES_MAX = 232448, THREADS_MAX = 1024 };
 /* Entries that a module must define, by kind. */
 static const struct {
   flp_kernel_kind kind;
-  const char *entries[8];
+  const char *entries[9]; /* "a|b": one of the two */
 } modules[] = {
-    {FLP_KERNEL_ROWS, {"prepare", "combine", "merge", "record", "dz_scale", "bias_reduce", "fill"}},
-    {FLP_KERNEL_FORWARD, {"forward"}},
+    {FLP_KERNEL_ROWS, {"prepare", "gather", "combine", "merge", "record", "dz_scale", "bias_reduce", "fill", NULL}},
+    {FLP_KERNEL_FORWARD, {"forward|forward_map", NULL}},
     {FLP_KERNEL_DZ, {"dz"}},
     {FLP_KERNEL_GRAD_HIDDEN, {"grad_hidden"}},
     {FLP_KERNEL_GRAD_WEIGHT, {"grad_weight"}},
@@ -25,9 +25,23 @@ static const char *const *entries_of(flp_kernel_kind kind) {
   return NULL;
 }
 
+/* Whether name is one of the alternatives. */
+static bool is_among(const char *alternatives, const char *name) {
+  size_t length = strlen(name);
+  for (const char *at = alternatives; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
+    if (strncmp(at, name, length) == 0 && (at[length] == 0 || at[length] == '|')) return true;
+  return false;
+}
+
 static bool is_defined(const flp_kernel_desc *desc, const char *name) {
   for (uint32_t i = 0; i < desc->entry_count; i++)
     if (strcmp(desc->entries[i].name, name) == 0) return true;
+  return false;
+}
+
+static bool is_any_defined(const flp_kernel_desc *desc, const char *alternatives) {
+  for (uint32_t i = 0; i < desc->entry_count; i++)
+    if (is_among(alternatives, desc->entries[i].name)) return true;
   return false;
 }
 
@@ -35,7 +49,7 @@ void gen_kernel_finish(lua_State *L, const char *file) {
   gen_state *g = gen_state_get(L);
   const char *const *names = entries_of(g->key->kind);
   for (int i = 0; names[i]; i++)
-    if (!is_defined(g->desc, names[i])) {
+    if (!is_any_defined(g->desc, names[i])) {
       lua_pushfstring(L, "%s:1: the file defines no kernel '%s'", file, names[i]);
       lua_error(L);
     }
@@ -67,10 +81,10 @@ static void refuse_unknown(lua_State *L, int table, const char *const *known, co
 
 /* Tunables live once in the descriptor: kernels of one module that give them must agree. */
 static void read_tile(lua_State *L) {
-  static const char *const known[] = {"rows", "columns", "depth", "stages", "unit_columns", "raster", NULL};
+  static const char *const known[] = {"rows", "columns", "depth", "stages", "unit_columns", "raster", "cluster", NULL};
   flp_kernel_desc *d = gen_state_get(L)->desc;
   uint32_t *const fields[] = {&d->tile_rows, &d->tile_columns, &d->tile_depth,
-                              &d->stages,    &d->unit_columns, &d->raster};
+                              &d->stages,    &d->unit_columns, &d->raster, &d->cluster};
   if (lua_getfield(L, 1, "tile") != LUA_TNIL) {
     if (!lua_istable(L, -1)) gen_fail(L, "k.kernel: tile: expected a table, got %s", gen_value_describe(L, -1));
     int tile = lua_gettop(L);
@@ -98,7 +112,7 @@ static const flp_abi_entry *read_entry(lua_State *L) {
   const flp_abi_entry *abi = flp_abi_find(name);
   const char *const *names = entries_of(g->key->kind);
   bool belongs = false;
-  for (int i = 0; names[i]; i++) belongs |= strcmp(names[i], name) == 0;
+  for (int i = 0; names[i]; i++) belongs |= is_among(names[i], name);
   if (!abi || !belongs)
     gen_fail(L, "k.kernel: entry: '%s' is no kernel of module %s", name, flp_kernel_kind_name(g->key->kind));
   if (is_defined(g->desc, name)) gen_fail(L, "k.kernel: entry: '%s' is defined twice", name);
@@ -122,18 +136,24 @@ static gen_type type_of(flp_abi_type type) {
       return GEN_I32;
     case FLP_ABI_F32:
       return GEN_F32;
+    case FLP_ABI_MAP: /* its address, as k.tensor_copy takes it */
+      return GEN_I64;
     case FLP_ABI_PTR:
       break;
   }
   return GEN_PTR;
 }
 
+static void annotate_parts(gen_state *g, LLVMMetadataRef parts[3]) {
+  LLVMValueRef node = LLVMMetadataAsValue(g->context, LLVMMDNodeInContext2(g->context, parts, 3));
+  LLVMAddNamedMetadataOperand(g->module, "nvvm.annotations", node);
+}
+
 /* LLVM 19 reads launch bounds from !nvvm.annotations only, and needs maxntidx to bound registers. */
 static void annotate(gen_state *g, LLVMValueRef function, const char *name, uint32_t value) {
   LLVMMetadataRef parts[3] = {LLVMValueAsMetadata(function), LLVMMDStringInContext2(g->context, name, strlen(name)),
                               LLVMValueAsMetadata(LLVMConstInt(g->types[GEN_I32], value, 0))};
-  LLVMValueRef node = LLVMMetadataAsValue(g->context, LLVMMDNodeInContext2(g->context, parts, 3));
-  LLVMAddNamedMetadataOperand(g->module, "nvvm.annotations", node);
+  annotate_parts(g, parts);
 }
 
 static void add_attribute(gen_state *g, LLVMValueRef function, const char *name, const char *value) {
@@ -142,9 +162,28 @@ static void add_attribute(gen_state *g, LLVMValueRef function, const char *name,
   LLVMAddAttributeAtIndex(function, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, a);
 }
 
+/* Tensor maps are passed by value and stay in parameter memory: without grid_constant LLVM copies them to the stack. */
+static void declare_maps(gen_state *g, LLVMValueRef function, const flp_abi_entry *abi) {
+  LLVMMetadataRef numbers[FLP_ABI_PARAMS_MAX];
+  size_t maps = 0;
+  unsigned by_value = LLVMGetEnumAttributeKindForName("byval", 5), align = LLVMGetEnumAttributeKindForName("align", 5);
+  LLVMTypeRef map = LLVMArrayType2(LLVMInt8TypeInContext(g->context), sizeof(flp_abi_map));
+  for (uint32_t i = 0; i < abi->param_count; i++) {
+    if (abi->params[i].type != FLP_ABI_MAP) continue;
+    LLVMAddAttributeAtIndex(function, i + 1, LLVMCreateTypeAttribute(g->context, by_value, map));
+    LLVMAddAttributeAtIndex(function, i + 1, LLVMCreateEnumAttribute(g->context, align, _Alignof(flp_abi_map)));
+    numbers[maps++] = LLVMValueAsMetadata(LLVMConstInt(g->types[GEN_I32], i + 1, 0));
+  }
+  LLVMMetadataRef parts[3] = {LLVMValueAsMetadata(function), LLVMMDStringInContext2(g->context, "grid_constant", 13),
+                              LLVMMDNodeInContext2(g->context, numbers, maps)};
+  if (maps) annotate_parts(g, parts);
+}
+
 static LLVMValueRef declare(gen_state *g, const flp_abi_entry *abi, uint32_t min_ctas) {
   LLVMTypeRef types[FLP_ABI_PARAMS_MAX];
-  for (uint32_t i = 0; i < abi->param_count; i++) types[i] = g->types[type_of(abi->params[i].type)];
+  for (uint32_t i = 0; i < abi->param_count; i++)
+    types[i] = abi->params[i].type == FLP_ABI_MAP ? LLVMPointerTypeInContext(g->context, 0)
+                                                  : g->types[type_of(abi->params[i].type)];
   char symbol[40];
   snprintf(symbol, sizeof symbol, "flp_%s", abi->name);
   LLVMTypeRef type = LLVMFunctionType(LLVMVoidTypeInContext(g->context), types, abi->param_count, 0);
@@ -158,6 +197,7 @@ static LLVMValueRef declare(gen_state *g, const flp_abi_entry *abi, uint32_t min
   annotate(g, function, "kernel", 1);
   annotate(g, function, "maxntidx", g->threads);
   if (min_ctas) annotate(g, function, "minctasm", min_ctas);
+  declare_maps(g, function, abi);
   return function;
 }
 
@@ -166,7 +206,10 @@ static void push_parameters(lua_State *L, const flp_abi_entry *abi) {
   gen_state *g = gen_state_get(L);
   lua_createtable(L, 0, (int)abi->param_count);
   for (uint32_t i = 0; i < abi->param_count; i++) {
-    gen_value_push(L, type_of(abi->params[i].type), LLVMGetParam(g->function, i));
+    LLVMValueRef value = LLVMGetParam(g->function, i);
+    if (abi->params[i].type == FLP_ABI_MAP)
+      value = LLVMBuildPtrToInt(g->builder, value, g->types[GEN_I64], abi->params[i].name);
+    gen_value_push(L, type_of(abi->params[i].type), value);
     lua_setfield(L, -2, abi->params[i].name);
   }
   const char *what = lua_pushfstring(L, "kernel '%s'", abi->name);

@@ -180,11 +180,15 @@ static int store_vector(lua_State *L) {
 
 static int shared(lua_State *L) {
   gen_state *g = gen_building(L, "k.shared");
+  unsigned alignment = 0;
+  if (!lua_isnoneornil(L, 1)) alignment = (unsigned)gen_value_integer(L, 1, 1, 1024, "k.shared: alignment");
+  if (alignment & (alignment - 1)) gen_fail(L, "k.shared: alignment: %d is no power of 2", (int)alignment);
   if (!g->shared) {
     LLVMTypeRef array = LLVMArrayType2(LLVMInt8TypeInContext(g->context), 0);
     g->shared = LLVMAddGlobalInAddressSpace(g->module, array, "flp_shared", 3);
     LLVMSetAlignment(g->shared, 128);
   }
+  if (alignment > LLVMGetAlignment(g->shared)) LLVMSetAlignment(g->shared, alignment);
   gen_value_push(L, GEN_I32, LLVMBuildPtrToInt(g->builder, g->shared, g->types[GEN_I32], ""));
   return 1;
 }

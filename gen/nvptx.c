@@ -18,43 +18,33 @@ LLVMValueRef gen_nvptx_call(gen_state *g, const char *name, LLVMTypeRef overload
 
 /* ---- inline PTX ---- */
 
-enum { ASM_CONVERGENT = 1, ASM_SIDE_EFFECT = 2 };
-
-typedef struct asm_text {
-  const char *text, *constraints;
-  int flags; /* without ASM_SIDE_EFFECT it reads and writes no memory */
-} asm_text;
-
 static void add_attribute(gen_state *g, LLVMValueRef call, const char *name) {
   unsigned kind = LLVMGetEnumAttributeKindForName(name, strlen(name));
   LLVMAttributeRef attribute = LLVMCreateEnumAttribute(g->context, kind, 0);
   LLVMAddCallSiteAttribute(call, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, attribute);
 }
 
-static LLVMValueRef build_asm(gen_state *g, const asm_text *a, LLVMTypeRef result, LLVMValueRef *args, unsigned count) {
-  LLVMTypeRef types[16];
+LLVMValueRef gen_nvptx_asm(gen_state *g, const gen_asm *a, LLVMTypeRef result, LLVMValueRef *args, unsigned count) {
+  LLVMTypeRef types[GEN_ASM_ARGS_MAX];
+  if (!result) result = LLVMVoidTypeInContext(g->context);
   for (unsigned i = 0; i < count; i++) types[i] = LLVMTypeOf(args[i]);
   LLVMTypeRef type = LLVMFunctionType(result, types, count, 0);
   LLVMValueRef code = LLVMGetInlineAsm(type, a->text, strlen(a->text), a->constraints, strlen(a->constraints),
-                                       (a->flags & ASM_SIDE_EFFECT) != 0, 0, LLVMInlineAsmDialectATT, 0);
+                                       (a->flags & GEN_ASM_SIDE_EFFECT) != 0, 0, LLVMInlineAsmDialectATT, 0);
   LLVMValueRef call = LLVMBuildCall2(g->builder, type, code, args, count, "");
   add_attribute(g, call, "nounwind");
-  if (a->flags & ASM_CONVERGENT) add_attribute(g, call, "convergent");
-  if (!(a->flags & ASM_SIDE_EFFECT)) {
+  if (a->flags & GEN_ASM_CONVERGENT) add_attribute(g, call, "convergent");
+  if (!(a->flags & GEN_ASM_SIDE_EFFECT)) {
     add_attribute(g, call, "memory"); /* value 0: none */
     add_attribute(g, call, "willreturn");
   }
   return call;
 }
 
-static LLVMTypeRef struct_of(gen_state *g, gen_type type, unsigned n) {
-  LLVMTypeRef elements[8];
+LLVMTypeRef gen_nvptx_struct(gen_state *g, gen_type type, unsigned n) {
+  LLVMTypeRef elements[256];
   for (unsigned i = 0; i < n; i++) elements[i] = g->types[type];
   return LLVMStructTypeInContext(g->context, elements, n, 0);
-}
-
-static LLVMTypeRef void_type(gen_state *g) {
-  return LLVMVoidTypeInContext(g->context);
 }
 
 static LLVMValueRef i32_constant(gen_state *g, uint32_t n) {
@@ -100,9 +90,9 @@ static int warp(lua_State *L) {
 
 /* Volatile reads: LLVM may not keep an earlier read in a register until here instead. */
 static int reread(lua_State *L, const char *word, const char *text) {
-  const asm_text read = {text, "=r", ASM_SIDE_EFFECT};
+  const gen_asm read = {text, "=r", GEN_ASM_SIDE_EFFECT};
   gen_state *g = gen_building(L, word);
-  gen_value_push(L, GEN_I32, build_asm(g, &read, g->types[GEN_I32], NULL, 0));
+  gen_value_push(L, GEN_I32, gen_nvptx_asm(g, &read, g->types[GEN_I32], NULL, 0));
   return 1;
 }
 
@@ -169,24 +159,24 @@ static int popcount(lua_State *L) {
 /* ---- copies to shared memory ---- */
 
 static int copy_async16(lua_State *L) {
-  static const asm_text whole = {"cp.async.cg.shared.global [$0], [$1], 16;", "r,l,~{memory}",
-                                 ASM_CONVERGENT | ASM_SIDE_EFFECT};
-  static const asm_text part = {"cp.async.cg.shared.global [$0], [$1], 16, $2;", "r,l,r,~{memory}",
-                                ASM_CONVERGENT | ASM_SIDE_EFFECT};
+  static const gen_asm whole = {"cp.async.cg.shared.global [$0], [$1], 16;", "r,l,~{memory}",
+                                 GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
+  static const gen_asm part = {"cp.async.cg.shared.global [$0], [$1], 16, $2;", "r,l,r,~{memory}",
+                                GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
   gen_state *g = gen_building(L, "k.copy_async16");
   LLVMValueRef args[3] = {gen_value_of(L, 1, GEN_I32, "k.copy_async16: shared address"),
                           gen_value_of(L, 2, GEN_PTR, "k.copy_async16: source"),
                           gen_value_of(L, 3, GEN_I32, "k.copy_async16: bytes")};
   bool is_whole = false;
   if (lua_isinteger(L, 3)) is_whole = gen_value_integer(L, 3, 0, 16, "k.copy_async16: bytes") == 16;
-  build_asm(g, is_whole ? &whole : &part, void_type(g), args, is_whole ? 2 : 3);
+  gen_nvptx_asm(g, is_whole ? &whole : &part, NULL, args, is_whole ? 2 : 3);
   return 0;
 }
 
 static int copy_commit(lua_State *L) {
-  static const asm_text commit = {"cp.async.commit_group;", "~{memory}", ASM_CONVERGENT | ASM_SIDE_EFFECT};
+  static const gen_asm commit = {"cp.async.commit_group;", "~{memory}", GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
   gen_state *g = gen_building(L, "k.copy_commit");
-  build_asm(g, &commit, void_type(g), NULL, 0);
+  gen_nvptx_asm(g, &commit, NULL, NULL, 0);
   return 0;
 }
 
@@ -194,30 +184,30 @@ static int copy_wait(lua_State *L) {
   gen_state *g = gen_building(L, "k.copy_wait");
   lua_Integer pending = gen_value_integer(L, 1, 0, 63, "k.copy_wait: pending groups");
   const char *text = lua_pushfstring(L, "cp.async.wait_group %d;", (int)pending);
-  asm_text wait = {text, "~{memory}", ASM_CONVERGENT | ASM_SIDE_EFFECT};
-  build_asm(g, &wait, void_type(g), NULL, 0);
+  gen_asm wait = {text, "~{memory}", GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
+  gen_nvptx_asm(g, &wait, NULL, NULL, 0);
   return 0;
 }
 
 /* ---- tensor cores ---- */
 
 static int load_matrix(lua_State *L) {
-  static const asm_text plain = {"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0,$1,$2,$3}, [$4];",
-                                 "=r,=r,=r,=r,r,~{memory}", ASM_CONVERGENT | ASM_SIDE_EFFECT};
-  static const asm_text transposed = {"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {$0,$1,$2,$3}, [$4];",
-                                      "=r,=r,=r,=r,r,~{memory}", ASM_CONVERGENT | ASM_SIDE_EFFECT};
+  static const gen_asm plain = {"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0,$1,$2,$3}, [$4];",
+                                 "=r,=r,=r,=r,r,~{memory}", GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
+  static const gen_asm transposed = {"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {$0,$1,$2,$3}, [$4];",
+                                      "=r,=r,=r,=r,r,~{memory}", GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
   bool is_transposed = lua_toboolean(L, lua_upvalueindex(1));
   const char *name = is_transposed ? "k.ldmatrix_trans" : "k.ldmatrix";
   gen_state *g = gen_building(L, name);
   LLVMValueRef address = gen_value_of(L, 1, GEN_I32, name);
-  const asm_text *text = is_transposed ? &transposed : &plain;
-  gen_value_push_struct(L, GEN_I32, build_asm(g, text, struct_of(g, GEN_I32, 4), &address, 1), 4);
+  const gen_asm *text = is_transposed ? &transposed : &plain;
+  gen_value_push_struct(L, GEN_I32, gen_nvptx_asm(g, text, gen_nvptx_struct(g, GEN_I32, 4), &address, 1), 4);
   return 1;
 }
 
 typedef struct mma_kind {
   const char *name;
-  asm_text text;
+  gen_asm text;
 } mma_kind;
 
 #define MMA_TEXT(shape, type)                               \
@@ -225,7 +215,7 @@ typedef struct mma_kind {
     "mma.sync.aligned." shape ".row.col.f32." type "." type \
     ".f32 {$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, "          \
     "{$10,$11,$12,$13};",                                   \
-        "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", ASM_CONVERGENT   \
+        "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", GEN_ASM_CONVERGENT   \
   }
 
 static const mma_kind mma_kinds[] = {
@@ -245,35 +235,35 @@ static int mma(lua_State *L) {
   gen_value_array(L, 2, GEN_I32, 4, "k.mma: a", args);
   gen_value_array(L, 3, GEN_I32, 2, "k.mma: b", args + 4);
   gen_value_array(L, 4, GEN_F32, 4, "k.mma: c", args + 6);
-  gen_value_push_struct(L, GEN_F32, build_asm(g, &kind->text, struct_of(g, GEN_F32, 4), args, 10), 4);
+  gen_value_push_struct(L, GEN_F32, gen_nvptx_asm(g, &kind->text, gen_nvptx_struct(g, GEN_F32, 4), args, 10), 4);
   return 1;
 }
 
 /* The first source of cvt.x2 goes to the upper half. */
 static int pack(lua_State *L) {
-  static const asm_text bf16 = {"cvt.rn.bf16x2.f32 $0, $1, $2;", "=r,f,f", 0};
-  static const asm_text f16 = {"cvt.rn.f16x2.f32 $0, $1, $2;", "=r,f,f", 0};
+  static const gen_asm bf16 = {"cvt.rn.bf16x2.f32 $0, $1, $2;", "=r,f,f", 0};
+  static const gen_asm f16 = {"cvt.rn.f16x2.f32 $0, $1, $2;", "=r,f,f", 0};
   gen_state *g = gen_building(L, "k.pack");
   gen_type type = gen_types_check(L, 1, "k.pack: type");
   if (type != GEN_BF16 && type != GEN_F16)
     gen_fail(L, "k.pack: type: expected bf16 or f16, got %s", gen_types[type].name);
   LLVMValueRef args[2] = {gen_value_of(L, 3, GEN_F32, "k.pack: high half"),
                           gen_value_of(L, 2, GEN_F32, "k.pack: low half")};
-  gen_value_push(L, GEN_I32, build_asm(g, type == GEN_BF16 ? &bf16 : &f16, g->types[GEN_I32], args, 2));
+  gen_value_push(L, GEN_I32, gen_nvptx_asm(g, type == GEN_BF16 ? &bf16 : &f16, g->types[GEN_I32], args, 2));
   return 1;
 }
 
 /* ---- shared memory by 32-bit address ---- */
 
 typedef struct shared_access {
-  asm_text load, store;
+  gen_asm load, store;
   gen_type as; /* register type that the constraint takes */
 } shared_access;
 
 #define SHARED(suffix, letter, as_type)                                                        \
   {                                                                                            \
-    {"ld.shared." suffix " $0, [$1];", "=" letter ",r,~{memory}", ASM_SIDE_EFFECT},            \
-        {"st.shared." suffix " [$0], $1;", "r," letter ",~{memory}", ASM_SIDE_EFFECT}, as_type \
+    {"ld.shared." suffix " $0, [$1];", "=" letter ",r,~{memory}", GEN_ASM_SIDE_EFFECT},            \
+        {"st.shared." suffix " [$0], $1;", "r," letter ",~{memory}", GEN_ASM_SIDE_EFFECT}, as_type \
   }
 
 static const shared_access shared_accesses[GEN_TYPE_COUNT] = {
@@ -286,7 +276,7 @@ static const shared_access shared_accesses[GEN_TYPE_COUNT] = {
 
 LLVMValueRef gen_nvptx_shared_load(gen_state *g, gen_type type, LLVMValueRef address) {
   const shared_access *access = &shared_accesses[type];
-  LLVMValueRef raw = build_asm(g, &access->load, g->types[access->as], &address, 1);
+  LLVMValueRef raw = gen_nvptx_asm(g, &access->load, g->types[access->as], &address, 1);
   if (access->as == type) return raw;
   if (type == GEN_I8) return LLVMBuildTrunc(g->builder, raw, g->types[type], "");
   return LLVMBuildBitCast(g->builder, raw, g->types[type], "");
@@ -300,7 +290,7 @@ void gen_nvptx_shared_store(gen_state *g, gen_type type, LLVMValueRef address, L
   else if (access->as != type)
     raw = LLVMBuildBitCast(g->builder, value, g->types[access->as], "");
   LLVMValueRef args[2] = {address, raw};
-  build_asm(g, &access->store, void_type(g), args, 2);
+  gen_nvptx_asm(g, &access->store, NULL, args, 2);
 }
 
 /* ---- registration ---- */

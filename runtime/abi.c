@@ -7,10 +7,12 @@
 #define LETTER_i64 "l"
 #define LETTER_i32 "i"
 #define LETTER_f32 "f"
+#define LETTER_map "m"
 #define TYPE_ptr FLP_ABI_PTR
 #define TYPE_i64 FLP_ABI_I64
 #define TYPE_i32 FLP_ABI_I32
 #define TYPE_f32 FLP_ABI_F32
+#define TYPE_map FLP_ABI_MAP
 
 /* offsetof needs the entry's struct name, so each list is expanded inside a typedef of that struct. */
 #define ROW(type, name) {#name, TYPE_##type, (uint32_t)offsetof(STRUCT, name)},
@@ -21,6 +23,12 @@ static const flp_abi_param prepare_params[] = {FLP_PREPARE_PARAMS(ROW)};
 #undef STRUCT
 #define STRUCT flp_forward_params
 static const flp_abi_param forward_params[] = {FLP_FORWARD_PARAMS(ROW)};
+#undef STRUCT
+#define STRUCT flp_forward_map_params
+static const flp_abi_param forward_map_params[] = {FLP_FORWARD_MAP_PARAMS(ROW)};
+#undef STRUCT
+#define STRUCT flp_gather_params
+static const flp_abi_param gather_params[] = {FLP_GATHER_PARAMS(ROW)};
 #undef STRUCT
 #define STRUCT flp_combine_params
 static const flp_abi_param combine_params[] = {FLP_COMBINE_PARAMS(ROW)};

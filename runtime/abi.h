@@ -15,6 +15,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The order in which a row's scores are summed, a part of what the kernels promise and never tuned: leaves of columns
+ * are summed from first to last column, folded left to right in groups, and the groups left to right. */
+enum { FLP_LEAF_COLUMNS = 768, FLP_GROUP_LEAVES = 4, FLP_GROUP_COLUMNS = FLP_LEAF_COLUMNS * FLP_GROUP_LEAVES };
+
 /* module rows: entry prepare, one CTA. Classifies each row (0 active, 1 left out, 2 bad), compacts the active ones and
  * fills the outputs of the others: left out -> 0, bad -> NaN (partial: maximum -2^100 or NaN, sums 0, target -inf).
  * A row is left out if its target is ignore_index, if `rows` is given and lacks it, or (backward) if both upstream
@@ -64,10 +68,34 @@
   P(i32, groups)       /* ceil(vocab_valid / unit_columns) */              \
   P(ptr, part) P(i64, capacity) P(ptr, zy)
 
-/* module rows: entry combine, one thread an active row of [row_begin, row_end). Folds the groups of one shard in order; writes logprob,
- * entropy, stats, or partial; each may be null. Target score zy is read only where local_target >= 0. */
+/* module forward: entry forward_map, in place of forward where operands come through tensor maps (CUtensorMap). A grid
+ * of any size whose clusters of tile.cluster CTAs walk the units: tile_rows·cluster active rows x two neighbouring leaves
+ * of FLP_LEAF_COLUMNS columns. Boxes: tile_depth x tile_rows of hidden, tile_depth x tile_columns/cluster of weight,
+ * 128-byte swizzle. part: [leaf][3][capacity], else as above.
+ * Where every row is active rows are read from hidden itself, else from what gather put together. */
+#define FLP_FORWARD_MAP_PARAMS(P)                                          \
+  P(map, hidden_map)   /* (n,D) */                                         \
+  P(map, gathered_map) /* (row_end - row_begin, D) */                      \
+  P(map, weight_map)   /* (vocab_valid,D) */                               \
+  P(ptr, bias)         /* (V) or null */                                   \
+  P(ptr, local_target) P(ptr, scale) P(ptr, count)                         \
+  P(f32, cap_in) P(i32, depth) P(i32, vocab_valid)                         \
+  P(i32, n) P(i32, row_begin) P(i32, row_end)                              \
+  P(ptr, part) P(i64, capacity) P(ptr, zy)                                 \
+  P(ptr, turn) /* (1) i32, 0 before the launch: units begun, summed over CTAs */
+
+/* module rows: entry gather, one warp an active row of [row_begin, row_end): copies hidden[index[a]] to
+ * out[a - row_begin], unless every row is active; and sets *turn to 0. hidden and out allow 16-byte accesses. */
+#define FLP_GATHER_PARAMS(P)                                               \
+  P(ptr, hidden) P(i64, hidden_stride) P(ptr, index) P(ptr, count)         \
+  P(i32, n) P(i32, row_begin) P(i32, row_end) P(i32, depth)                \
+  P(ptr, out) P(i64, out_stride) P(ptr, turn)
+
+/* module rows: entry combine, one thread an active row of [row_begin, row_end). Folds `parts` partials of one shard in order,
+ * first the `fold` (1 or FLP_GROUP_LEAVES) of a group, then the groups; writes logprob, entropy, stats, or partial; each
+ * may be null. Target score zy is read only where local_target >= 0. */
 #define FLP_COMBINE_PARAMS(P)                                              \
-  P(ptr, part) P(i64, capacity) P(i32, groups) P(ptr, zy)                  \
+  P(ptr, part) P(i64, capacity) P(i32, parts) P(i32, fold) P(ptr, zy)      \
   P(ptr, index) P(ptr, local_target) P(ptr, scale) P(ptr, count)           \
   P(i32, row_begin) P(i32, row_end)                                        \
   P(f32, cap_in) P(i32, capped) /* capped: 1 if softcap applies to zy */   \
@@ -144,6 +172,7 @@
 
 #define FLP_ENTRY_LIST(E)                                                                      \
   E(prepare, FLP_PREPARE_PARAMS) E(forward, FLP_FORWARD_PARAMS) E(combine, FLP_COMBINE_PARAMS) \
+  E(forward_map, FLP_FORWARD_MAP_PARAMS) E(gather, FLP_GATHER_PARAMS)                          \
   E(merge, FLP_MERGE_PARAMS) E(record, FLP_RECORD_PARAMS) E(dz_scale, FLP_DZ_SCALE_PARAMS)     \
   E(dz, FLP_DZ_PARAMS) E(grad_hidden, FLP_PRODUCT_PARAMS) E(grad_weight, FLP_PRODUCT_PARAMS)   \
   E(bias_reduce, FLP_BIAS_REDUCE_PARAMS) E(fill, FLP_FILL_PARAMS)
@@ -152,13 +181,23 @@ typedef uint64_t flp_abi_ptr;
 typedef int64_t flp_abi_i64;
 typedef int32_t flp_abi_i32;
 typedef float flp_abi_f32;
+/* A CUtensorMap, passed to the kernel by value. */
+typedef struct flp_abi_map {
+  _Alignas(64) uint8_t bytes[128];
+} flp_abi_map;
 
 #define FLP_ABI_FIELD(type, name) flp_abi_##type name;
 #define FLP_ABI_STRUCT(entry, LIST) \
   typedef struct flp_##entry##_params { LIST(FLP_ABI_FIELD) } flp_##entry##_params;
 FLP_ENTRY_LIST(FLP_ABI_STRUCT)
 
-typedef enum flp_abi_type { FLP_ABI_PTR = 'p', FLP_ABI_I64 = 'l', FLP_ABI_I32 = 'i', FLP_ABI_F32 = 'f' } flp_abi_type;
+typedef enum flp_abi_type {
+  FLP_ABI_PTR = 'p',
+  FLP_ABI_I64 = 'l',
+  FLP_ABI_I32 = 'i',
+  FLP_ABI_F32 = 'f',
+  FLP_ABI_MAP = 'm'
+} flp_abi_type;
 
 typedef struct flp_abi_param {
   const char *name;

@@ -1,9 +1,9 @@
-/* desc.c: the serialised form of a kernel descriptor, version 1.
+/* desc.c: the serialised form of a kernel descriptor, version 2.
  *
  * Layout, little-endian, no padding: u32 version, u32 length of all, key {u32 kind; 16 arch; u32 dtype, target_dtype,
  * out_dtype, entropy, bias, bias_grad, softcap, alignment; i64 hidden, vocab}, 32 sources, u32 ptx_major, ptx_minor,
  * entry_count, entries {32 name; 40 signature; u32 threads, shared_bytes}, u32 tile_rows, tile_columns, tile_depth,
- * stages, unit_columns, raster.
+ * stages, unit_columns, raster, cluster.
  * Invariants: what is read back writes the same bytes (strings are zero after their end, keys are canonical); whoever
  * holds a descriptor that was read may divide by its tiles and use its strings without further checks. */
 #include <inttypes.h>
@@ -107,7 +107,8 @@ size_t flp_kernel_desc_write(const flp_kernel_desc *desc, uint8_t *out, size_t c
   put_u32(&w, desc->entry_count);
   for (uint32_t i = 0; i < desc->entry_count; i++) put_entry(&w, &desc->entries[i]);
   const uint32_t tunables[] = {desc->tile_rows, desc->tile_columns, desc->tile_depth,
-                               desc->stages,    desc->unit_columns, desc->raster};
+                               desc->stages,    desc->unit_columns, desc->raster,
+                               desc->cluster};
   for (size_t i = 0; i < sizeof tunables / sizeof tunables[0]; i++) put_u32(&w, tunables[i]);
   if (w.full) return 0;
   size_t length = (size_t)(w.at - out);
@@ -146,7 +147,8 @@ static void get_body(reader *r, flp_kernel_desc *desc) {
   if (desc->entry_count > FLP_ENTRIES_MAX) return; /* check_desc refuses it */
   for (uint32_t i = 0; i < desc->entry_count; i++) get_entry(r, &desc->entries[i]);
   uint32_t *const tunables[] = {&desc->tile_rows, &desc->tile_columns, &desc->tile_depth,
-                                &desc->stages,    &desc->unit_columns, &desc->raster};
+                                &desc->stages,    &desc->unit_columns, &desc->raster,
+                                &desc->cluster};
   for (size_t i = 0; i < sizeof tunables / sizeof tunables[0]; i++) *tunables[i] = get_u32(r);
 }
 
@@ -222,6 +224,7 @@ static flp_status check_entries(const flp_kernel_desc *desc) {
   for (uint32_t i = 0; i < desc->entry_count; i++) {
     FLP_TRY(check_entry(&desc->entries[i], i));
     if (strcmp(desc->entries[i].name, flp_kernel_kind_name(desc->key.kind)) == 0) has_own = 1;
+    if (desc->key.kind == FLP_KERNEL_FORWARD && strcmp(desc->entries[i].name, "forward_map") == 0) has_own = 1;
     for (uint32_t j = 0; j < i; j++)
       if (strcmp(desc->entries[i].name, desc->entries[j].name) == 0)
         return flp_fail(FLP_ERROR_CORRUPT, "descriptor: entry %s stands twice", desc->entries[i].name);
@@ -245,6 +248,7 @@ static flp_status check_tunables(const flp_kernel_desc *desc) {
       {"stages", desc->stages, 0},
       {"unit_columns", desc->unit_columns, desc->key.kind == FLP_KERNEL_FORWARD},
       {"raster", desc->raster, 0},
+      {"cluster", desc->cluster, 0},
   };
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
     if (fields[i].value > LARGEST || (fields[i].required && fields[i].value == 0))
@@ -265,7 +269,7 @@ flp_status flp_kernel_desc_read(const uint8_t *bytes, size_t length, flp_kernel_
   memset(out, 0, sizeof *out);
   uint32_t version = get_u32(&r), said_length = get_u32(&r);
   if (r.short_of_bytes) return flp_fail(FLP_ERROR_CORRUPT, "descriptor: %zu bytes are too few", length);
-  if (version != FLP_DESC_FORMAT) return bad_field("version", version, "1");
+  if (version != FLP_DESC_FORMAT) return bad_field("version", version, "2");
   if (said_length != length)
     return flp_fail(FLP_ERROR_CORRUPT, "descriptor: length says %" PRIu32 ", there are %zu bytes", said_length, length);
   flp_kernel_desc desc;

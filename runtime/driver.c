@@ -28,7 +28,15 @@ typedef struct symbol {
 
 #define SYMBOL(name, args) {#name, offsetof(flp_driver, name)},
 static const symbol symbols[] = {FLP_DRIVER_FUNCTIONS(SYMBOL)};
+static const symbol optional_symbols[] = {FLP_DRIVER_OPTIONAL(SYMBOL)};
 #undef SYMBOL
+
+static void optional_find(void *library, flp_driver *driver) {
+  for (size_t i = 0; i < sizeof optional_symbols / sizeof optional_symbols[0]; i++) {
+    void *address = dlsym(library, optional_symbols[i].name);
+    memcpy((char *)driver + optional_symbols[i].offset, &address, sizeof address);
+  }
+}
 
 static flp_status symbols_find(void *library, const char *path, flp_driver *driver) {
   for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
@@ -73,6 +81,7 @@ static flp_status open_path(const char *path, opened **out) {
     goto done;
   }
   status = symbols_find(entry->library, path, &entry->driver);
+  optional_find(entry->library, &entry->driver);
   if (status == FLP_OK) status = driver_start(&entry->driver, path);
 done:
   if (status == FLP_OK) {
@@ -152,6 +161,10 @@ flp_status flp_driver_status(const flp_driver *driver, CUresult result, const ch
   if (driver->cuGetErrorName(result, &name) || !name) name = "CUDA_ERROR_UNKNOWN";
   if (driver->cuGetErrorString(result, &text) || !text) text = "no description";
   return flp_fail(FLP_ERROR_DRIVER, "%s failed: %s (%d): %s", what, name, result, text);
+}
+
+int flp_driver_has_clusters(const flp_driver *driver) {
+  return driver->cuLaunchKernelEx && driver->cuOccupancyMaxActiveClusters && driver->cuTensorMapEncodeTiled;
 }
 
 int flp_driver_is_fallback(CUresult result) {

@@ -18,6 +18,21 @@ typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 
+/* CUlaunchAttribute: the values are a union of 64 bytes, of which a cluster's dimensions take the first 12. */
+typedef struct flp_launch_attribute {
+  unsigned id, padding;
+  unsigned value[16];
+} flp_launch_attribute;
+enum { FLP_LAUNCH_CLUSTER_DIMENSION = 4 };
+
+/* CUlaunchConfig. */
+typedef struct flp_launch_config {
+  unsigned grid[3], block[3], shared_bytes;
+  CUstream stream;
+  flp_launch_attribute *attributes;
+  unsigned attribute_count;
+} flp_launch_config;
+
 #define FLP_DRIVER_FUNCTIONS(F)                                                                              \
   F(cuInit, (unsigned))                                                                                      \
   F(cuDriverGetVersion, (int *))                                                                             \
@@ -57,9 +72,17 @@ typedef struct CUevent_st *CUevent;
   F(cuEventSynchronize, (CUevent))                                                                           \
   F(cuEventElapsedTime, (float *, CUevent, CUevent))
 
+/* Needed for architecture sm_90a only: a driver older than CUDA 12.0 lacks some of them. */
+#define FLP_DRIVER_OPTIONAL(F)                                                                                \
+  F(cuLaunchKernelEx, (const flp_launch_config *, CUfunction, void **, void **))                              \
+  F(cuOccupancyMaxActiveClusters, (int *, CUfunction, const flp_launch_config *))                             \
+  F(cuTensorMapEncodeTiled, (void *, int, uint32_t, void *, const uint64_t *, const uint64_t *,               \
+                             const uint32_t *, const uint32_t *, int, int, int, int))
+
 typedef struct flp_driver {
 #define FLP_DRIVER_FIELD(name, args) CUresult(*name) args;
   FLP_DRIVER_FUNCTIONS(FLP_DRIVER_FIELD)
+  FLP_DRIVER_OPTIONAL(FLP_DRIVER_FIELD) /* NULL where the driver lacks it */
 #undef FLP_DRIVER_FIELD
   int version; /* cuDriverGetVersion, e.g. 13000 */
 } flp_driver;
@@ -88,6 +111,9 @@ flp_status flp_device_get(const flp_driver *driver, int ordinal, flp_device *out
 /* Turns a CUresult into a status with detail "cuX failed: CUDA_ERROR_Y (n): text". OK for 0. what: the call's name
  * plus, for a launch, kernel and spec. */
 flp_status flp_driver_status(const flp_driver *driver, CUresult result, const char *what);
+
+/* 1 if every function that sm_90a kernels are launched with is there. */
+int flp_driver_has_clusters(const flp_driver *driver);
 
 /* 1 for results that mean "this PTX cannot run here" (209, 218, 221, 222, 223, 200, 300): the next rung is tried. */
 int flp_driver_is_fallback(CUresult result);

@@ -98,7 +98,7 @@ static const struct {
     {FLP_KERNEL_ROWS, "dz_scale", 7, FLP_DTYPE_FP16},
     {FLP_KERNEL_ROWS, "fill", FLP_GRAD_HIDDEN, 0},
     {FLP_KERNEL_ROWS, "bias_reduce", FLP_GRAD_BIAS, 0},
-    {FLP_KERNEL_FORWARD, "forward", 0, 0},
+    {FLP_KERNEL_ROWS, "gather", 0, 0},
     {FLP_KERNEL_DZ, "dz", 0, 0},
     {FLP_KERNEL_GRAD_HIDDEN, "grad_hidden", 0, 0},
     {FLP_KERNEL_GRAD_WEIGHT, "grad_weight", 0, 0},
@@ -118,6 +118,8 @@ static flp_status check_entries(const flp_spec *spec, const flp_kernel_desc *des
       return flp_fail(FLP_ERROR_CORRUPT, "module %s has no entry %s", flp_kernel_kind_name(desc->key.kind),
                       needed[i].entry);
   }
+  if (desc->key.kind == FLP_KERNEL_FORWARD && !has_entry(desc, "forward") && !has_entry(desc, "forward_map"))
+    return flp_fail(FLP_ERROR_CORRUPT, "module forward has neither entry forward nor forward_map");
   return FLP_OK;
 }
 

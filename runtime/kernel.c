@@ -84,6 +84,21 @@ static flp_dtype grad_dtype(flp_dtype asked, flp_dtype operand) {
   return asked ? asked : operand;
 }
 
+/* Architectures that have kernels of their own for some kinds only. */
+static const struct {
+  const char *name, *below; /* below: whose kernels serve for the other kinds */
+  unsigned kinds;           /* 1 << kind */
+} partial_arches[] = {{"sm_90a", "sm_80", 1u << FLP_KERNEL_FORWARD}};
+
+static const char *arch_of(const flp_spec *spec, const char *arch, flp_kernel_kind kind) {
+  for (size_t i = 0; i < sizeof partial_arches / sizeof partial_arches[0]; i++) {
+    if (strcmp(partial_arches[i].name, arch) != 0) continue;
+    int own = (partial_arches[i].kinds >> kind & 1) && spec->dtype != FLP_DTYPE_FP32 && spec->alignment >= 16;
+    return own ? arch : partial_arches[i].below;
+  }
+  return arch;
+}
+
 static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_kind kind) {
   flp_kernel_key key = {
       .kind = kind,
@@ -100,6 +115,7 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
   if (kind == FLP_KERNEL_GRAD_HIDDEN) key.out_dtype = grad_dtype(spec->grad_hidden_dtype, spec->dtype);
   if (kind == FLP_KERNEL_GRAD_WEIGHT)
     key.out_dtype = spec->accumulate_grad_weight ? FLP_DTYPE_FP32 : grad_dtype(spec->grad_weight_dtype, spec->dtype);
+  arch = arch_of(spec, arch, kind);
   memcpy(key.arch, arch, strnlen(arch, sizeof key.arch - 1));
   flp_kernel_key_canonicalise(&key);
   return key;
@@ -113,6 +129,14 @@ int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key o
   if (spec->grads & FLP_GRAD_HIDDEN) out[count++] = key_of(spec, arch, FLP_KERNEL_GRAD_HIDDEN);
   if (spec->grads & FLP_GRAD_WEIGHT) out[count++] = key_of(spec, arch, FLP_KERNEL_GRAD_WEIGHT);
   return count;
+}
+
+int flp_kernel_arch_serves(const char *arch, const flp_spec *spec) {
+  flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+  int count = flp_kernel_keys_for(spec, arch, keys);
+  for (int i = 0; i < count; i++)
+    if (strncmp(keys[i].arch, arch, sizeof keys[i].arch) == 0) return 1;
+  return 0;
 }
 
 flp_kernel_key flp_kernel_key_generic(const flp_kernel_key *key, const char *arch) {

@@ -8,7 +8,7 @@
 #include "abi.h"
 #include "flp.h"
 
-enum { FLP_KEY_FORMAT = 1, FLP_DESC_FORMAT = 1 };
+enum { FLP_KEY_FORMAT = 1, FLP_DESC_FORMAT = 2 };
 
 typedef enum flp_kernel_kind {
   FLP_KERNEL_ROWS = 1,        /* prepare, combine, merge, record, dz_scale, bias_reduce, fill */
@@ -37,9 +37,14 @@ typedef struct flp_kernel_key {
 void flp_kernel_key_canonicalise(flp_kernel_key *key);
 
 /* The kernels that a resolved spec needs on an architecture: ROWS, FORWARD and, by its gradients, DZ, GRAD_HIDDEN,
- * GRAD_WEIGHT, in that order. Returns their number (2 to FLP_SPEC_KERNELS_MAX). */
+ * GRAD_WEIGHT, in that order, each for that architecture or, where it has none of its own, for the one below. Returns their number (2 to FLP_SPEC_KERNELS_MAX). */
 enum { FLP_SPEC_KERNELS_MAX = 5 };
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]);
+
+/* 1 if at least one of those kernels is the architecture's own. Some have only a part of the kernels: sm_90a has the
+ * forward of 16-bit operands whose addresses are multiples of 16 bytes, as the copy engine asks; the rest are sm_80's,
+ * which run there as well. */
+int flp_kernel_arch_serves(const char *arch, const flp_spec *spec);
 
 /* The shape-generic kernel that can stand in for this one: hidden and vocab any, entropy, bias and bias_grad on. */
 flp_kernel_key flp_kernel_key_generic(const flp_kernel_key *key, const char *arch);
@@ -75,6 +80,7 @@ typedef struct flp_kernel_desc {
   uint32_t tile_rows, tile_columns, tile_depth, stages; /* products: tile_rows is M, tile_columns N, tile_depth K */
   uint32_t unit_columns; /* FORWARD: columns of one unit = one group of partials */
   uint32_t raster;       /* row bands that neighbouring CTAs walk before the next columns */
+  uint32_t cluster;      /* FORWARD with entry forward_map: CTAs of a cluster, along the rows; else 0 */
 } flp_kernel_desc;
 
 /* Launch grid of an entry that has one CTA a tile: tiles in x, never over 2^31-1 (checked by the planner). */

@@ -17,6 +17,7 @@ static const struct {
   int major, minor, exact;
   const char *name;
 } architectures[] = {
+    {9, 0, 1, "sm_90a"},
     {8, 0, 0, "sm_80"},
 };
 enum { ARCHITECTURE_COUNT = sizeof architectures / sizeof architectures[0] };
@@ -101,11 +102,19 @@ static flp_status try_architecture(flp_plan *plan, flp_rung rung, const char *ar
   return status;
 }
 
+/* Whether kernels of the architecture are worth asking for: some of the spec's are its own, and can be launched. */
+static int serves(int i, const flp_plan *plan) {
+  const char *arch = architectures[i].name;
+  if (!runs(i, &plan->device)) return 0;
+  return !architectures[i].exact ||
+         (flp_kernel_arch_serves(arch, &plan->spec) && flp_driver_has_clusters(plan->driver));
+}
+
 /* Tries the architectures that the device runs. The reason that stays is that of the last, most portable one. */
 static flp_status try_rung(flp_plan *plan, flp_rung rung, int *fallback) {
   flp_status status = FLP_ERROR_UNAVAILABLE;
   for (int i = 0; i < ARCHITECTURE_COUNT; i++) {
-    if (!runs(i, &plan->device)) continue;
+    if (!serves(i, plan)) continue;
     status = try_architecture(plan, rung, architectures[i].name, fallback);
     if (status == FLP_OK || !*fallback) break;
   }

@@ -32,17 +32,42 @@ static flp_status call_failed(const flp_call *call, CUresult result, const char 
   return flp_driver_status(call->plan->driver, result, text);
 }
 
+static void point_at_fields(const flp_function *function, const void *params, void *fields[FLP_ABI_PARAMS_MAX]) {
+  for (uint32_t i = 0; i < function->abi->param_count; i++)
+    fields[i] = (char *)(uintptr_t)params + function->abi->params[i].offset; /* the driver only reads */
+}
+
+static flp_status launched(const flp_call *call, CUresult result, const char *how, const flp_function *function) {
+  if (result == 0) return FLP_OK;
+  char what[64];
+  snprintf(what, sizeof what, "%s(flp_%s)", how, function->abi->name);
+  return call_failed(call, result, what);
+}
+
 flp_status flp_launch(const flp_call *call, flp_entry_id entry, const void *params, int64_t ctas) {
   const flp_function *function = &call->plan->modules.function[entry];
   void *fields[FLP_ABI_PARAMS_MAX];
-  for (uint32_t i = 0; i < function->abi->param_count; i++)
-    fields[i] = (char *)(uintptr_t)params + function->abi->params[i].offset; /* the driver only reads */
+  point_at_fields(function, params, fields);
   CUresult result = call->plan->driver->cuLaunchKernel(function->handle, (unsigned)ctas, 1, 1, function->threads, 1, 1,
                                                        function->shared_bytes, call->stream, fields, NULL);
-  if (result == 0) return FLP_OK;
-  char what[64];
-  snprintf(what, sizeof what, "cuLaunchKernel(flp_%s)", function->abi->name);
-  return call_failed(call, result, what);
+  return launched(call, result, "cuLaunchKernel", function);
+}
+
+flp_status flp_launch_clusters(const flp_call *call, flp_entry_id entry, const void *params, int64_t clusters) {
+  const flp_function *function = &call->plan->modules.function[entry];
+  unsigned most = function->clusters_max;
+  unsigned count = clusters < most ? (unsigned)clusters : most;
+  flp_launch_attribute attribute = {.id = FLP_LAUNCH_CLUSTER_DIMENSION, .value = {function->cluster, 1, 1}};
+  flp_launch_config config = {.grid = {count * function->cluster, 1, 1},
+                              .block = {function->threads, 1, 1},
+                              .shared_bytes = function->shared_bytes,
+                              .stream = call->stream,
+                              .attributes = &attribute,
+                              .attribute_count = 1};
+  void *fields[FLP_ABI_PARAMS_MAX];
+  point_at_fields(function, params, fields);
+  CUresult result = call->plan->driver->cuLaunchKernelEx(&config, function->handle, fields, NULL);
+  return launched(call, result, "cuLaunchKernelEx", function);
 }
 
 flp_status flp_launch_over(const flp_call *call, flp_entry_id entry, const void *params, int64_t items, int lanes) {

@@ -76,13 +76,34 @@ static flp_status call_status(const flp_driver *driver, CUresult result, const c
   return flp_driver_status(driver, result, what);
 }
 
+/* A grid of more clusters than fit at once would run its rest behind the whole of the first. */
+static flp_status count_clusters(const flp_driver *driver, flp_function *function, int *fallback) {
+  flp_launch_attribute attribute = {.id = FLP_LAUNCH_CLUSTER_DIMENSION, .value = {function->cluster, 1, 1}};
+  flp_launch_config config = {.grid = {function->cluster, 1, 1},
+                              .block = {function->threads, 1, 1},
+                              .shared_bytes = function->shared_bytes,
+                              .attributes = &attribute,
+                              .attribute_count = 1};
+  int most = 0;
+  FLP_TRY(call_status(driver, driver->cuOccupancyMaxActiveClusters(&most, function->handle, &config),
+                      "cuOccupancyMaxActiveClusters", function->abi->name));
+  if (most < 1) {
+    *fallback = 1;
+    return flp_fail(FLP_ERROR_DRIVER, "entry %s: the device holds no cluster of %u CTAs", function->abi->name,
+                    function->cluster);
+  }
+  function->clusters_max = (uint32_t)most;
+  return FLP_OK;
+}
+
 static flp_status get_function(const flp_driver *driver, CUmodule module, const flp_kernel_entry *entry,
-                               flp_function *out, int *fallback) {
+                               uint32_t cluster, flp_function *out, int *fallback) {
   char symbol[64];
   snprintf(symbol, sizeof symbol, "flp_%s", entry->name);
   flp_function function = {.abi = flp_abi_find(entry->name)};
   function.threads = entry->threads;
   function.shared_bytes = entry->shared_bytes;
+  function.cluster = cluster;
   CUresult result = driver->cuModuleGetFunction(&function.handle, module, symbol);
   enum { NOT_FOUND = 500 };
   *fallback = result == NOT_FOUND; /* an image without its own entry is a bad image, not a bad device */
@@ -101,6 +122,7 @@ static flp_status get_function(const flp_driver *driver, CUmodule module, const 
     return flp_fail(FLP_ERROR_DRIVER, "entry %s has CTAs of %u threads, but its registers allow %d", entry->name,
                     entry->threads, most);
   }
+  if (cluster > 1) FLP_TRY(count_clusters(driver, &function, fallback));
   *out = function;
   return FLP_OK;
 }
@@ -112,7 +134,7 @@ static flp_status load_image(const flp_driver *driver, const flp_kernel_image *i
   out->desc[out->count++] = image->desc;
   for (uint32_t i = 0; i < image->desc.entry_count; i++) {
     const flp_kernel_entry *entry = &image->desc.entries[i];
-    FLP_TRY(get_function(driver, module, entry, &out->function[entry_id(entry->name)], fallback));
+    FLP_TRY(get_function(driver, module, entry, image->desc.cluster, &out->function[entry_id(entry->name)], fallback));
   }
   return FLP_OK;
 }

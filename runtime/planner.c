@@ -16,6 +16,11 @@ int64_t flp_planner_dz_stride(int64_t columns) {
   return flp_ceil_div(columns, DZ_ALIGNMENT) * DZ_ALIGNMENT;
 }
 
+int64_t flp_planner_gather_stride(int64_t depth) {
+  enum { TENSOR_MAP_ELEMENTS = 8 }; /* strides are multiples of 16 bytes, elements have 2 */
+  return flp_ceil_div(depth, TENSOR_MAP_ELEMENTS) * TENSOR_MAP_ELEMENTS;
+}
+
 static uint64_t round_up(uint64_t bytes) {
   return (bytes + REGION_ALIGNMENT - 1) / REGION_ALIGNMENT * REGION_ALIGNMENT;
 }
@@ -302,9 +307,13 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t rows, flp_sch
   put_rows(s, n);
   put_region(s, FLP_REGION_ZY, n, 4);
   put_region(s, FLP_REGION_PART, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
+  if (p->forward_gathers) {
+    put_region(s, FLP_REGION_GATHER, rows * flp_planner_gather_stride(p->spec.hidden), flp_dtype_bytes(p->spec.dtype));
+    put_region(s, FLP_REGION_TURN, 1, 4);
+  }
   s->chunks = flp_ceil_div(n, rows);
   s->products = 1;
-  int64_t launches = 1 + 2 * s->chunks; /* prepare; forward, combine */
+  int64_t launches = 1 + (2 + p->forward_gathers) * s->chunks; /* prepare; gather, forward, combine */
   s->launches = launches > INT32_MAX ? INT32_MAX : (int32_t)launches;
   s->seconds = flp_planner_forward_cost(p, n, rows);
 }

@@ -12,7 +12,8 @@
 
 typedef struct flp_planner {
   flp_spec spec;                       /* resolved */
-  int64_t forward_rows, unit_columns;  /* tile of forward: rows of a band, columns of a unit */
+  int64_t forward_rows, unit_columns;  /* tile of forward: rows of a band, columns of one partial */
+  int forward_gathers;                 /* 1 if forward reads compacted rows, put together in the workspace */
   int64_t dz_rows, dz_columns;         /* tile of dz */
   int64_t hidden_rows, hidden_columns; /* tile of grad_hidden, over active rows x D */
   int64_t weight_rows, weight_columns; /* tile of grad_weight, over vocab columns x D */
@@ -37,6 +38,8 @@ typedef enum flp_region {
   FLP_REGION_COUNT,
   FLP_REGION_ZY,     /* forward */
   FLP_REGION_PART,   /* forward */
+  FLP_REGION_GATHER, /* forward that gathers */
+  FLP_REGION_TURN,   /* forward that gathers */
   FLP_REGION_RECORD, /* backward from here on */
   FLP_REGION_BOUND,
   FLP_REGION_SCALE_PAIR, /* fp16 */
@@ -70,6 +73,9 @@ void flp_planner_describe(const flp_planner *planner, const flp_scheme *scheme, 
 
 /* Elements between two rows of a dz chunk of that many columns. */
 int64_t flp_planner_dz_stride(int64_t columns);
+
+/* Elements between two gathered rows. */
+int64_t flp_planner_gather_stride(int64_t depth);
 
 /* ceil(a / b) for a >= 0, b > 0. */
 int64_t flp_ceil_div(int64_t a, int64_t b);

@@ -1,4 +1,6 @@
 /* planner_init.c: what the planner must know of kernels and device: tiles from descriptors, rates from clocks. */
+#include <string.h>
+
 #include "planner.h"
 
 /* Floating-point operations a clock of one multiprocessor: mma.sync m16n8k16 makes 2048 on sm_80 and newer; fp32
@@ -14,8 +16,9 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
     case FLP_KERNEL_ROWS:
       break;
     case FLP_KERNEL_FORWARD:
-      p->forward_rows = desc->tile_rows;
+      p->forward_rows = (int64_t)desc->tile_rows * (desc->cluster > 1 ? desc->cluster : 1);
       p->unit_columns = desc->unit_columns;
+      p->forward_gathers = strcmp(desc->entries[0].name, "forward_map") == 0;
       break;
     case FLP_KERNEL_DZ:
       p->dz_rows = desc->tile_rows;

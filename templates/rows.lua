@@ -1,7 +1,8 @@
 -- rows.lua: the small kernels around the matrix work, one number a row or column: see runtime/abi.h for each entry.
 --
 --   prepare      classify rows, compact the active ones, fill the outputs of the others
---   combine      fold the groups of one shard -> logprob, entropy, stats, or the shard's partial
+--   gather       copy the hidden rows that are active side by side
+--   combine      fold the partials of one shard -> logprob, entropy, stats, or the shard's partial
 --   merge        fold the partials of all shards, in rank order
 --   record       {m, A, B, dz_y} of each active row, from stats and the upstream gradients
 --   dz_scale     fp16: the power of two that dz is stored with
@@ -119,6 +120,26 @@ return function(k, spec)
     k.when(k.eq(k.tid(), 0), function() k.store(p.count, 0, count) end)
   end
 
+  ------------------------------------------------------------------------------------------------------ gather
+  local function gather(p)
+    k.when(k.eq(k.ctaid(), 0) & k.eq(k.tid(), 0), function() k.store(p.turn, 0, k.const(k.i32, 0)) end)
+    local count = k.load(k.i32, p.count, 0)
+    local a = p.row_begin + k.ctaid() * 8 + k.warp()
+    k.exit_if(k.eq(count, p.n) | k.ge(a, k.min(count, p.row_end)))
+    local bytes = spec.dtype == "fp32" and 4 or 2
+    local row = k.convert(k.i64, k.load(k.i32, p.index, a))
+    local from = k.offset(p.hidden, row * p.hidden_stride * bytes)
+    local to = k.offset(p.out, k.convert(k.i64, a - p.row_begin) * p.out_stride * bytes)
+    local words = p.depth * bytes // 16
+    k.loop(k.lane(), words, 32, nil, function(i)
+      k.store_vector(to, i, k.load_vector(k.i32, 4, from, i, {const = true}))
+    end)
+    local one = bytes == 4 and k.i32 or k.i16
+    k.loop(words * (16 // bytes) + k.lane(), p.depth, 32, nil, function(i)
+      k.store(to, i, k.load(one, from, i, {const = true}))
+    end)
+  end
+
   ------------------------------------------------------------------------------------------- combine and merge
   -- One thread an active row (of [from, to) if given); returns its index and the row.
   local function active_row(p, from, to)
@@ -153,15 +174,20 @@ return function(k, spec)
   local function combine(p)
     local a, row = active_row(p, p.row_begin, p.row_end)
     local wide_a = k.convert(k.i64, a - p.row_begin)
-    local function group_sum(group)
-      local base = k.convert(k.i64, group) * 3 * p.capacity + wide_a
+    local function part_sum(part)
+      local base = k.convert(k.i64, part) * 3 * p.capacity + wide_a
       return {
         m = k.load(k.f32, p.part, base), s = k.load(k.f32, p.part, base + p.capacity),
         q = k.load(k.f32, p.part, base + p.capacity * 2),
       }
     end
-    local sum = k.loop(k.const(k.i32, 1), p.groups, 1, group_sum(k.const(k.i32, 0)), function(group, sum)
-      return S.merge(sum, group_sum(group))
+    local function group_sum(first)
+      return k.loop(first + 1, k.min(first + p.fold, p.parts), 1, part_sum(first), function(part, sum)
+        return S.merge(sum, part_sum(part))
+      end)
+    end
+    local sum = k.loop(p.fold, p.parts, p.fold, group_sum(k.const(k.i32, 0)), function(first, sum)
+      return S.merge(sum, group_sum(first))
     end)
     local target_score = k.branch(k.ge(k.load(k.i32, p.local_target, a), 0),
       function() return k.load(k.f32, p.zy, a) end, function() return k.const(k.f32, -infinity) end)
@@ -269,6 +295,7 @@ return function(k, spec)
     k.kernel {entry = name, threads = threads, shared_bytes = shared_bytes, body = body}
   end
   entry("prepare", THREADS, WARPS * 4, prepare)
+  entry("gather", 256, 0, gather)
   entry("combine", 256, 0, combine)
   entry("merge", 256, 0, merge)
   entry("record", 256, 0, record)

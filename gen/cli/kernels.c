@@ -128,10 +128,7 @@ static int spec_at(int i, flp_spec *spec) {
   return spec->alignment >= flp_dtype_bytes(spec->dtype);
 }
 
-flp_status cli_kernels_generic_keys(const char *arch, flp_kernel_key **out, int *count) {
-  *count = 0;
-  *out = calloc(POINTS * FLP_SPEC_KERNELS_MAX, sizeof **out);
-  if (!*out) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
+static void add_generic_keys(const char *arch, flp_kernel_key *out, int *count) {
   for (int i = 0; i < POINTS; i++) {
     flp_spec spec;
     flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
@@ -139,11 +136,22 @@ flp_status cli_kernels_generic_keys(const char *arch, flp_kernel_key **out, int 
     for (int j = 0; j < needed; j++) {
       flp_kernel_key key;
       memset(&key, 0, sizeof key); /* padding too: keys are compared as bytes */
-      flp_kernel_key generic = flp_kernel_key_generic(&keys[j], arch);
+      flp_kernel_key generic = flp_kernel_key_generic(&keys[j], keys[j].arch);
       memcpy(&key, &generic, sizeof key);
-      add_key(*out, count, &key);
+      add_key(out, count, &key);
     }
   }
+}
+
+flp_status cli_kernels_generic_keys(const char *arch, flp_kernel_key **out, int *count) {
+  /* Architectures that are made beside the portable one, for the kernels that are their own. */
+  static const char *const faster[] = {"sm_90a"};
+  enum { FASTER = sizeof faster / sizeof faster[0] };
+  *count = 0;
+  *out = calloc(POINTS * FLP_SPEC_KERNELS_MAX * (1 + FASTER), sizeof **out);
+  if (!*out) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
+  add_generic_keys(arch, *out, count);
+  for (int i = 0; strcmp(arch, CLI_PORTABLE_ARCH) == 0 && i < FASTER; i++) add_generic_keys(faster[i], *out, count);
   return FLP_OK;
 }
 

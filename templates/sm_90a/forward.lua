@@ -1,0 +1,231 @@
+-- forward.lua (sm_90a): scores of all active rows against the whole vocabulary, reduced as they appear.
+--
+--   hidden (n,D), weight (V,D) -> part[leaf][m|s|q][row], zy[row]
+--   m = max t,  s = Σ 2^(t-m),  q = Σ (t-m)·2^(t-m)        over the columns of the leaf, in log2 units
+--
+-- source: online softmax, arXiv:1805.02867, with the shift inside q so that the entropy does not cancel.
+--
+-- Canonical order. One warpgroup owns a leaf of 768 columns of its rows from first to last column; each thread walks its
+-- columns in blocks of 64, moving its maximum once a block; the four threads of a row merge. Leaves are folded by
+-- combine. Tiles, grid, N and position in the batch do not enter, so a row's bits do not depend on them.
+--
+-- A unit is a band of rows against two neighbouring leaves, one a warpgroup: their tiles alternate in the ring, and the
+-- warpgroups take turns. Clusters walk the units in one fixed order, side by side, so that what one reads of W stays in
+-- L2 for the others: before a unit the feeder waits until every CTA has begun the unit before. That wait is bounded, and
+-- a CTA that ran into the bound never waits again: other work may hold multiprocessors, and nothing depends on it.
+
+local LEAF, BLOCK = 768, 64
+local PATIENCE = 400  -- reads of a counter, about 0.3 ms
+
+return function(k, spec)
+  local H = k.import "hopper" (k, spec)
+  local S = k.import "score" (k)
+  local element = ({bf16 = k.bf16, fp16 = k.f16})[spec.dtype]
+  local RASTER = 16 // H.cluster                      -- bands that share a sweep over W
+  local TILES = LEAF // H.columns                     -- of a leaf
+  local BAND = H.rows * H.cluster
+
+  -- Everything both roles must agree on.
+  local function problem(p)
+    local depth = spec.hidden > 0 and spec.hidden or p.depth
+    local q = {}
+    q.active = k.load(k.i32, p.count, 0)
+    q.row_end = k.min(q.active, p.row_end)
+    q.bands = k.max(q.row_end - p.row_begin + (BAND - 1), 0) // BAND
+    q.pairs = (p.vocab_valid + (2 * LEAF - 1)) // (2 * LEAF)
+    q.units = q.bands * q.pairs
+    q.steps = spec.hidden > 0 and k.const(k.i32, (depth + H.depth - 1) // H.depth)
+      or k.max((depth + (H.depth - 1)) // H.depth, 1)
+    q.first = k.udiv(k.ctaid(), H.cluster)
+    q.stride = k.udiv(k.nctaid(), H.cluster)
+    return q
+  end
+
+  local function tiles_of(p, leaf)
+    local left = p.vocab_valid - leaf * LEAF
+    return k.max(k.min((left + (H.columns - 1)) // H.columns, TILES), 0)
+  end
+
+  local function unit_at(p, q, unit)
+    local group = q.pairs * RASTER
+    local sweep = unit // group
+    local inside = unit - sweep * group
+    local height = k.min(q.bands - sweep * RASTER, RASTER)
+    local pair = inside // height
+    local band = sweep * RASTER + (inside - pair * height)
+    local leaf = pair * 2
+    return {leaf = leaf, row = band * BAND + H.rank() * H.rows, tiles = {tiles_of(p, leaf), tiles_of(p, leaf + 1)}}
+  end
+
+  ------------------------------------------------------------------------------------------------ the feeder
+  local function keep_step(p, q, begun, patient)
+    k.atomic_add(p.turn, 0, k.const(k.i32, 1))
+    local wanted = (begun + 1) * k.nctaid()
+    local function count() return k.load_relaxed(p.turn) end
+    local seen = k.while_({count = count(), left = patient}, function(now)
+      return k.lt(now.count, wanted) & k.gt(now.left, 0)
+    end, function(now) return {count = count(), left = now.left - 1} end)
+    return k.select(k.eq(seen.left, 0), k.const(k.i32, 0), PATIENCE)
+  end
+
+  local function feed(p)
+    local q = problem(p)
+    local whole = k.eq(q.active, p.n)
+    local rows = k.select(whole, p.hidden_map, p.gathered_map)
+    local row_base = k.select(whole, p.row_begin, 0)
+    local start = {at = H.feed_start(), begun = k.const(k.i32, 0), patient = k.const(k.i32, PATIENCE)}
+    local done = k.loop(q.first, q.units, q.stride, start, function(unit, now)
+      local patient = keep_step(p, q, now.begun, now.patient)
+      local u = unit_at(p, q, unit)
+      local shared = u.tiles[2] * 2                   -- tiles that alternate; leaf 0 goes on alone behind them
+      local at = k.loop(k.const(k.i32, 0), u.tiles[1] + u.tiles[2], 1, now.at, function(i, at)
+        local paired = k.lt(i, shared)
+        local tile = k.select(paired, k.lshr(i, 1), i - u.tiles[2])
+        local leaf = u.leaf + k.select(paired, i & 1, 0)
+        return H.feed(at, q.steps, rows, row_base + u.row, p.weight_map, leaf * LEAF + tile * H.columns)
+      end)
+      return {at = at, begun = now.begun + 1, patient = patient}
+    end)
+    k.atomic_add(p.turn, 0, k.const(k.i32, 1))        -- clusters have unequal numbers of units: do not hold the others up
+    H.feed_end(done.at)
+  end
+
+  ------------------------------------------------------------------------------------------------ the multipliers
+  local function multiply(p)
+    local rows = {}                                   -- the rows of this thread
+    for w = 0, H.blocks - 1 do
+      for h = 0, 1 do rows[#rows + 1] = {w = w, h = h} end
+    end
+    local function row_end() return k.min(k.load(k.i32, p.count, 0), p.row_end) end
+    local function read_row(type, ptr, u, row, default)
+      local active = p.row_begin + u.row + H.row(row.w, row.h)
+      local valid = k.lt(active, u.row_end)
+      return k.select(valid, k.load(type, ptr, k.select(valid, active, p.row_begin)), default)
+    end
+
+    local function raw_scores(acc, tile_column)       -- adds the bias
+      if not spec.bias then return acc end
+      return k.branch(k.is_null(p.bias), function() return acc end, function()
+        local out = {}
+        for j = 0, H.columns // 8 - 1 do
+          for e = 0, 1 do
+            local column = k.min(tile_column + H.column(j, e), p.vocab_valid - 1)
+            local bias = k.convert(k.f32, k.load(element, p.bias, column, {const = true}))
+            for _, row in ipairs(rows) do
+              local at = H.at(row.w, row.h, j, e)
+              out[at] = acc[at] + bias
+            end
+          end
+        end
+        return out
+      end)
+    end
+
+    -- One warp of the grid meets a row's target: it stores the raw score.
+    local function store_targets(acc, u, tile_column)
+      local relative, hit = {}, nil
+      for i, row in ipairs(rows) do
+        relative[i] = read_row(k.i32, p.local_target, u, row, -1) - tile_column
+        local here = k.ult(relative[i], H.columns)
+        hit = hit and (hit | here) or here
+      end
+      k.when(k.any(hit), function()
+        for i, row in ipairs(rows) do
+          for j = 0, H.columns // 8 - 1 do
+            for e = 0, 1 do
+              k.when(k.eq(relative[i], H.column(j, e)), function()
+                k.store(p.zy, p.row_begin + u.row + H.row(row.w, row.h), acc[H.at(row.w, row.h, j, e)])
+              end)
+            end
+          end
+        end
+      end)
+    end
+
+    local function reduce(acc, u, tile_column, sums, whole)
+      local out = {}
+      for i, row in ipairs(rows) do
+        local scale = read_row(k.f32, p.scale, u, row, 0.0)
+        local sum = sums[i]
+        for block = 0, H.columns // BLOCK - 1 do
+          local y = {}
+          for j = block * 8, block * 8 + 7 do
+            for e = 0, 1 do y[#y + 1] = S.shape(acc[H.at(row.w, row.h, j, e)], p.cap_in, spec.softcap) end
+          end
+          sum = S.accumulate(sum, y, scale, spec.bias, not whole and function(i_in_block)
+            local j, e = block * 8 + (i_in_block - 1) // 2, (i_in_block - 1) % 2
+            return k.lt(tile_column + H.column(j, e), p.vocab_valid)
+          end)
+        end
+        out[i] = sum
+      end
+      return out
+    end
+
+    local function finish(acc, unit, tile_column, sums)
+      H.reread()
+      local u = {row = unit.row, row_end = row_end()}
+      acc = raw_scores(acc, tile_column)
+      store_targets(acc, u, tile_column)
+      return k.branch(k.le(tile_column + H.columns, p.vocab_valid),
+        function() return reduce(acc, u, tile_column, sums, true) end,
+        function() return reduce(acc, u, tile_column, sums, false) end)
+    end
+
+    -- The four threads of a row merge and store the sums of the leaf.
+    local function store_leaf(u, leaf, sums)
+      H.reread()
+      for i, row in ipairs(rows) do
+        local sum = sums[i]
+        for _, mask in ipairs {1, 2} do
+          local other = {m = k.shuffle_xor(sum.m, mask), s = k.shuffle_xor(sum.s, mask)}
+          if sum.q then other.q = k.shuffle_xor(sum.q, mask) end
+          sum = S.merge(sum, other)
+        end
+        local row_of_chunk = u.row + H.row(row.w, row.h)
+        k.when(k.eq(H.lane & 3, 0) & k.lt(p.row_begin + row_of_chunk, row_end()), function()
+          local at = k.convert(k.i64, leaf) * 3 * p.capacity + k.convert(k.i64, row_of_chunk)
+          k.store(p.part, at, sum.m)
+          k.store(p.part, at + p.capacity, sum.s)
+          k.store(p.part, at + p.capacity * 2, sum.q or k.const(k.f32, 0.0))
+        end)
+      end
+    end
+
+    H.first_turn()
+    -- What a unit starts from is worked out anew for each: the main loop has no register to keep it in.
+    local start = {unit = k.udiv(k.ctaid(), H.cluster), index = k.const(k.i32, 0)}
+    k.while_(start, function(now) return k.lt(now.unit, problem(p).units) end, function(now)
+      local q = problem(p)
+      local u = unit_at(p, q, now.unit)
+      local second = H.second()
+      local mine = k.select(second, u.tiles[2], u.tiles[1])
+      local leaf = u.leaf + k.zext(k.i32, second)
+      local empty = {}
+      for i = 1, #rows do empty[i] = S.empty(spec.entropy) end
+      local sums = k.loop(k.const(k.i32, 0), mine, 1, empty, function(tile, sums)
+        -- place of this tile among those of the unit
+        local before = k.select(second, tile * 2 + 1, tile + k.min(tile, u.tiles[2]))
+        H.take_turn()
+        local acc = H.multiply(H.advance(now.index, before * q.steps), q.steps)
+        return finish(acc, u, leaf * LEAF + tile * H.columns, sums)
+      end)
+      k.when(k.gt(mine, 0), function() store_leaf(u, leaf, sums) end)
+      k.loop(mine, u.tiles[1], 1, nil, function()     -- turns of tiles that this leaf lacks
+        H.take_turn()
+        H.pass_turn()
+      end)
+      return {unit = now.unit + q.stride, index = H.advance(now.index, (u.tiles[1] + u.tiles[2]) * q.steps)}
+    end)
+  end
+
+  k.kernel {
+    entry = "forward_map", threads = H.threads, min_ctas = 1, shared_bytes = H.shared_bytes,
+    tile = {rows = H.rows, columns = H.columns, depth = H.depth, stages = H.stages, unit_columns = LEAF,
+            raster = RASTER, cluster = H.cluster},
+    body = function(p)
+      H.begin()
+      H.roles(function() feed(p) end, function() multiply(p) end)
+    end,
+  }
+end
