@@ -50,7 +50,8 @@ void gen_kernel_finish(lua_State *L, const char *file) {
   const char *const *names = entries_of(g->key->kind);
   for (int i = 0; names[i]; i++)
     if (!is_any_defined(g->desc, names[i])) {
-      lua_pushfstring(L, "%s:1: the file defines no kernel '%s'", file, names[i]);
+      const char *first = lua_pushlstring(L, names[i], strcspn(names[i], "|"));
+      lua_pushfstring(L, "%s:1: the file defines no kernel '%s'", file, first);
       lua_error(L);
     }
 }

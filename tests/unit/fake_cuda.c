@@ -36,7 +36,7 @@ typedef struct failure {
 } failure;
 
 typedef struct settings {
-  int devices, major, minor, sms, driver, shared, max_threads, clock, bad_rows;
+  int devices, major, minor, sms, driver, shared, max_threads, clock, bad_rows, clusters;
   size_t memory;
   char name[128], info_log[512], error_log[512];
   failure fails[FAILS_MAX];
@@ -92,7 +92,7 @@ static void set_one(char *setting) {
     int *field;
   } numbers[] = {{"devices", &now.devices}, {"sms", &now.sms},     {"driver", &now.driver},
                  {"shared", &now.shared},   {"clock", &now.clock}, {"maxthreads", &now.max_threads},
-                 {"badrows", &now.bad_rows}};
+                 {"badrows", &now.bad_rows}, {"clusters", &now.clusters}};
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
     if (strcmp(numbers[i].name, setting) == 0) *numbers[i].field = atoi(value);
   if (strcmp(setting, "memory") == 0) now.memory = strtoull(value, NULL, 10);
@@ -112,12 +112,13 @@ static void forget_calls(void) {
 
 static void read_script(const char *script) {
   now = (settings){.devices = 1,
-                   .major = 9,
+                   .major = 8,
                    .sms = 132,
                    .driver = 13000,
                    .shared = 232448,
                    .max_threads = 1024,
                    .clock = 1980000,
+                   .clusters = 66,
                    .memory = (size_t)1 << 37,
                    .name = "Fake H200"};
   forget_calls();
@@ -434,6 +435,7 @@ CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function) {
 static void say_params(const flp_abi_entry *entry, const fake_launch *launch) {
   for (uint32_t i = 0; i < entry->param_count; i++) {
     const flp_abi_param *p = &entry->params[i];
+    if (p->type == FLP_ABI_MAP) continue;
     const uint8_t *at = launch->params + p->offset;
     long long whole = 0;
     float real = 0;
@@ -451,23 +453,33 @@ static void say_params(const flp_abi_entry *entry, const fake_launch *launch) {
   }
 }
 
-CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                        unsigned bz, unsigned shared, CUstream stream, void **params, void **extra) {
-  CUresult result = begin("cuLaunchKernel", 1);
+static size_t param_bytes(flp_abi_type type) {
+  if (type == FLP_ABI_MAP) return sizeof(flp_abi_map);
+  return type == FLP_ABI_I32 || type == FLP_ABI_F32 ? 4 : 8;
+}
+
+/* The rest of a launch that has begun; cluster 1: none. */
+static CUresult take_launch(CUresult result, CUfunction function, const flp_launch_config *c, unsigned cluster,
+                            void **params, void **extra) {
   const flp_abi_entry *entry = flp_abi_find(function->name + 4);
-  if (gx == 0 || gx > INT32_MAX || gy != 1 || gz != 1 || bx == 0 || bx > 1024 || by != 1 || bz != 1 || extra || !entry)
+  const unsigned *g = c->grid, *b = c->block;
+  unsigned shared = c->shared_bytes;
+  CUstream stream = c->stream;
+  if (g[0] == 0 || g[0] > INT32_MAX || g[1] != 1 || g[2] != 1 || b[0] == 0 || b[0] > 1024 || b[1] != 1 || b[2] != 1 ||
+      extra || !entry || cluster == 0 || g[0] % cluster)
     result = 1;
   if (!launches) launches = calloc(LAUNCHES_MAX, sizeof *launches);
   if (!launches || launch_count == LAUNCHES_MAX) abort();
   if (result) return end(result);
   fake_launch *launch = &launches[launch_count++];
-  *launch = (fake_launch){.grid = gx, .block = bx, .shared = shared, .stream = stream};
+  *launch = (fake_launch){.grid = g[0], .block = b[0], .shared = shared, .cluster = cluster, .stream = stream};
   snprintf(launch->entry, sizeof launch->entry, "%s", entry->name);
   for (uint32_t i = 0; i < entry->param_count; i++) {
-    size_t bytes = entry->params[i].type == FLP_ABI_I32 || entry->params[i].type == FLP_ABI_F32 ? 4 : 8;
-    memcpy(launch->params + entry->params[i].offset, params[i], bytes);
+    if (entry->params[i].offset + param_bytes(entry->params[i].type) > sizeof launch->params) abort();
+    memcpy(launch->params + entry->params[i].offset, params[i], param_bytes(entry->params[i].type));
   }
-  DETAIL(" %s grid=%u block=%u shared=%u stream=%p", function->name, gx, bx, shared, (void *)stream);
+  DETAIL(" %s grid=%u block=%u shared=%u stream=%p", function->name, g[0], b[0], shared, (void *)stream);
+  if (cluster > 1) say(" cluster=%u", cluster);
   say_params(entry, launch);
   say("\n");
   if (now.bad_rows && strcmp(entry->name, "prepare") == 0) {
@@ -476,6 +488,51 @@ CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned 
     *(int32_t *)(uintptr_t)p.error_word += now.bad_rows;
   }
   return end(0);
+}
+
+CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                        unsigned bz, unsigned shared, CUstream stream, void **params, void **extra) {
+  const flp_launch_config config = {
+      .grid = {gx, gy, gz}, .block = {bx, by, bz}, .shared_bytes = shared, .stream = stream};
+  return take_launch(begin("cuLaunchKernel", 1), function, &config, 1, params, extra);
+}
+
+/* The one attribute that is known: the dimensions of a cluster. */
+static unsigned cluster_of(const flp_launch_config *config) {
+  const flp_launch_attribute *a = config->attributes;
+  if (config->attribute_count != 1 || a->id != FLP_LAUNCH_CLUSTER_DIMENSION || a->value[1] != 1 || a->value[2] != 1)
+    return 0;
+  return a->value[0];
+}
+
+CUresult cuLaunchKernelEx(const flp_launch_config *config, CUfunction function, void **params, void **extra) {
+  return take_launch(begin("cuLaunchKernelEx", 1), function, config, cluster_of(config), params, extra);
+}
+
+CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const flp_launch_config *config) {
+  (void)function;
+  CUresult result = begin("cuOccupancyMaxActiveClusters", 1);
+  if (cluster_of(config) == 0) result = 1;
+  *clusters = now.clusters;
+  return end(result);
+}
+
+/* Holds the caller to the rules of the real one, and makes the map the plain list of what it was given. */
+CUresult cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *start, const uint64_t *extent,
+                                const uint64_t *stride, const uint32_t *box, const uint32_t *step, int interleave,
+                                int swizzle, int promotion, int fill) {
+  CUresult result = begin("cuTensorMapEncodeTiled", 0);
+  (void)promotion;
+  if ((uintptr_t)map % 64 || (uintptr_t)start % 16 || rank != 2 || (type != 6 && type != 9) || interleave || fill)
+    result = 1;
+  if (!extent[0] || !extent[1] || stride[0] % 16 || stride[0] >> 40 || step[0] != 1 || step[1] != 1) result = 1;
+  if (!box[0] || box[0] > 256 || !box[1] || box[1] > 256 || (swizzle == 3 && box[0] * 2 > 128)) result = 1;
+  const uint64_t given[] = {(uint64_t)(uintptr_t)start, extent[0], extent[1], stride[0], box[0], box[1]};
+  memset(map, 0, 128);
+  memcpy(map, given, sizeof given);
+  DETAIL(" start=%p extent=%llu,%llu stride=%llu box=%u,%u\n", start, (unsigned long long)extent[0],
+         (unsigned long long)extent[1], (unsigned long long)stride[0], box[0], box[1]);
+  return end(result);
 }
 
 #include "fake_cuda_memory.inc"

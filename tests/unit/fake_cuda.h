@@ -2,7 +2,8 @@
  *
  * A script is a list of settings divided by ';' or new lines, given to fake_cuda_script, or to the process in the
  * environment variable FAKE_CUDA, as text or as the path of a file:
- *   devices=1 capability=9.0 name=Fake sms=132 driver=13000 shared=232448 memory=<bytes> clock=<kHz>
+ *   devices=1 capability=8.0 name=Fake sms=132 driver=13000 shared=232448 memory=<bytes> clock=<kHz>
+ *   clusters=66          how many clusters of any kernel fit the device
  *   maxthreads=1024      what cuFuncGetAttribute says of every function
  *   infolog=, errorlog=  text for the logs of cuModuleLoadDataEx ('|' starts a new line)
  *   badrows=3            what each launch of flp_prepare adds to the error word
@@ -16,9 +17,9 @@
 
 typedef struct fake_launch {
   char entry[32]; /* without "flp_" */
-  unsigned grid, block, shared;
+  unsigned grid, block, shared, cluster; /* cluster: 1 without */
   void *stream;
-  uint8_t params[256]; /* the entry's struct of abi.h */
+  uint8_t params[640]; /* the entry's struct of abi.h */
 } fake_launch;
 
 /* Forgets calls and launches and goes back to the defaults, then reads the script. */

@@ -63,8 +63,20 @@ static void add_entry(flp_kernel_desc *desc, const char *name, int shared) {
   entry->shared_bytes = (uint32_t)shared;
 }
 
+/* A forward whose operands come through tensor maps. */
+static void fill_mapped(flp_kernel_desc *desc) {
+  add_entry(desc, "forward_map", now.shared);
+  desc->tile_rows = 128;
+  desc->tile_columns = 192;
+  desc->tile_depth = 64;
+  desc->stages = 5;
+  desc->unit_columns = FLP_LEAF_COLUMNS;
+  desc->raster = 8;
+  desc->cluster = 2;
+}
+
 static void fill_desc(const flp_kernel_key *key, flp_kernel_desc *desc) {
-  static const char *const rows[] = {"prepare", "combine", "merge", "record", "dz_scale", "bias_reduce", "fill"};
+  static const char *const rows[] = {"prepare", "gather", "combine", "merge", "record", "dz_scale", "bias_reduce", "fill"};
   memset(desc, 0, sizeof *desc);
   desc->key = *key;
   if (now.kind) desc->key.kind = (flp_kernel_kind)now.kind;
@@ -73,6 +85,10 @@ static void fill_desc(const flp_kernel_key *key, flp_kernel_desc *desc) {
   desc->ptx_major = 7;
   if (desc->key.kind == FLP_KERNEL_ROWS) {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) add_entry(desc, rows[i], 0);
+    return;
+  }
+  if (strcmp(key->arch, "sm_90a") == 0) {
+    fill_mapped(desc);
     return;
   }
   add_entry(desc, flp_kernel_kind_name(desc->key.kind), now.shared);

@@ -77,7 +77,8 @@ Test(gen_engine, descriptor_says_what_the_kernel_is) {
 }
 
 Test(gen_engine, rows_has_every_entry) {
-  static const char *const names[] = {"prepare", "combine", "merge", "record", "dz_scale", "bias_reduce", "fill"};
+  static const char *const names[] = {"prepare", "gather",   "combine",     "merge",
+                                      "record",  "dz_scale", "bias_reduce", "fill"};
   flp_kernel_key key = gen_case_key(FLP_KERNEL_ROWS);
   flpgen_result result = generate(&key);
   cr_expect_eq(result.desc.entry_count, sizeof names / sizeof names[0]);
@@ -95,13 +96,14 @@ Test(gen_engine, launch_bounds_and_tile_come_from_the_template) {
   const char *text =
       "return function(k, spec)\n"
       "k.kernel {entry = 'forward', threads = 96, min_ctas = 3, shared_bytes = 512, body = function(p) end,\n"
-      "tile = {rows = 1, columns = 2, depth = 3, stages = 4, unit_columns = 5, raster = 6}}\nend";
+      "tile = {rows = 1, columns = 2, depth = 3, stages = 4, unit_columns = 5, raster = 6, cluster = 7}}\nend";
   cr_assert_eq(gen_case_text(text, strlen(text), &result, error), FLP_OK, "%s", error);
   const flp_kernel_desc *d = &result.desc;
   cr_expect_eq(d->entries[0].threads, 96);
   cr_expect_eq(d->entries[0].shared_bytes, 512);
-  const uint32_t tile[] = {d->tile_rows, d->tile_columns, d->tile_depth, d->stages, d->unit_columns, d->raster};
-  for (uint32_t i = 0; i < 6; i++) cr_expect_eq(tile[i], i + 1);
+  const uint32_t tile[] = {d->tile_rows,    d->tile_columns, d->tile_depth, d->stages,
+                           d->unit_columns, d->raster,       d->cluster};
+  for (uint32_t i = 0; i < 7; i++) cr_expect_eq(tile[i], i + 1);
   cr_expect_not_null(strstr(result.ptx, ".maxntid 96, 1, 1"));
   cr_expect_not_null(strstr(result.ptx, ".minnctapersm 3"));
   cr_expect_eq(memcmp(d->sources, flp_sources_hash(), 32) == 0, false, "another template, another hash");
@@ -207,7 +209,8 @@ Test(gen_engine, hash_follows_the_templates) {
   cr_expect_arr_eq(folder_hash, embedded, 32, "a folder equal to the embedded templates has their hash");
 
   const char *folder = gen_case_folder("hash");
-  snprintf(command, sizeof command, "cp '%s'/*.lua '%s'", FLP_TEST_TREE "/templates", folder);
+  snprintf(command, sizeof command, "cp -r '%s'/*.lua '%s/sm_90a' '%s'", FLP_TEST_TREE "/templates",
+           FLP_TEST_TREE "/templates", folder);
   cr_assert_eq(system(command), 0);
   options.template_dir = folder;
   cr_assert_eq(flpgen_sources_hash(&options, changed), FLP_OK);

@@ -59,7 +59,8 @@ Test(launch, forward) {
   flp_combine_params combine = STAGE_PARAMS(flp_combine_params, l);
   cr_expect_eq(combine.part, forward.part);
   cr_expect_eq(combine.zy, forward.zy);
-  cr_expect_eq(combine.groups, 4);
+  cr_expect_eq(combine.parts, 4);
+  cr_expect_eq(combine.fold, 1);
   cr_expect_eq(combine.capped, 0);
   cr_expect_eq(combine.partial, 0);
   flp_plan_destroy(plan);
