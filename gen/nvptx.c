@@ -104,6 +104,10 @@ static int reread_ctaid(lua_State *L) {
   return reread(L, "k.reread_ctaid", "mov.u32 $0, %ctaid.x;");
 }
 
+static int reread_nctaid(lua_State *L) {
+  return reread(L, "k.reread_nctaid", "mov.u32 $0, %nctaid.x;");
+}
+
 /* ---- barrier, shuffles, votes ---- */
 
 static int barrier(lua_State *L) {
@@ -300,6 +304,7 @@ void gen_nvptx_open(lua_State *L, int words) {
       {"warp", warp},
       {"reread_tid", reread_tid},
       {"reread_ctaid", reread_ctaid},
+      {"reread_nctaid", reread_nctaid},
       {"barrier", barrier},
       {"ballot", ballot},
       {"any", any},

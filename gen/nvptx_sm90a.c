@@ -31,10 +31,10 @@ static const plain_word plain_words[] = {
     {"k.mbarrier_arrive", "{ .reg .pred p; setp.ne.b32 p, $1, 0; @p mbarrier.arrive.shared::cta.b64 _, [$0]; }",
      "r,r,~{memory}", "ib", false},
     /* With .release.cluster it costs a full memory barrier a stage; what is handed back was only read. */
-    {"k.mbarrier_arrive_at",
-     "{ .reg .pred p; .reg .b32 there; setp.ne.b32 p, $2, 0; @p mapa.shared::cluster.u32 there, $0, $1; "
-     "@p mbarrier.arrive.shared::cluster.b64 _, [there]; }",
-     "r,r,r,~{memory}", "iib", false},
+    {"k.mbarrier_arrive_there",
+     "{ .reg .pred p; setp.ne.b32 p, $1, 0; @p mbarrier.arrive.shared::cluster.b64 _, [$0]; }", "r,r,~{memory}", "ib",
+     false},
+    {"k.cluster_address", "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", "ii", true},
     {"k.barrier_sync", "bar.sync $0, $1;", "r,r,~{memory}", "ii", false},
     {"k.barrier_arrive", "bar.arrive $0, $1;", "r,r,~{memory}", "ii", false},
     {"k.cluster_sync", "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;", "~{memory}", "",
@@ -207,12 +207,11 @@ static void add_tied(lua_State *L, luaL_Buffer *b, int n) {
   for (int i = 0; i < n; i++) add_format(L, b, "%d,", i);
 }
 
+/* Addresses stand in the low words: adding to those alone spares carries, and registers for the high ones. */
 static void add_product(lua_State *L, luaL_Buffer *b, const stage *s, int step, int block) {
-  int n = s->accumulators, each = s->columns / 2;
-  add_format(L, b, "add.s64 da, $%d, ", 2 * n);
-  add_format(L, b, "%d; ", step * s->a_step + block * s->a_block);
-  add_format(L, b, "add.s64 db, $%d, ", 2 * n + 1);
-  add_format(L, b, "%d; ", step * s->b_step);
+  int each = s->columns / 2;
+  add_format(L, b, "add.u32 low, a_low, %d; mov.b64 da, {low, a_high}; ", step * s->a_step + block * s->a_block);
+  add_format(L, b, "add.u32 low, b_low, %d; mov.b64 db, {low, b_high}; ", step * s->b_step);
   add_format(L, b, "wgmma.mma_async.sync.aligned.m64n%dk16.f32.", s->columns);
   lua_pushfstring(L, "%s.%s {", s->type, s->type);
   luaL_addvalue(b);
@@ -226,7 +225,9 @@ static void add_product(lua_State *L, luaL_Buffer *b, const stage *s, int step, 
 static const char *stage_text(lua_State *L, const stage *s) {
   luaL_Buffer b;
   luaL_buffinit(L, &b);
-  luaL_addstring(&b, "{ .reg .pred p; .reg .b64 da, db; ");
+  luaL_addstring(&b, "{ .reg .pred p; .reg .b64 da, db; .reg .b32 low, a_low, a_high, b_low, b_high; ");
+  add_format(L, &b, "mov.b64 {a_low, a_high}, $%d; ", 2 * s->accumulators);
+  add_format(L, &b, "mov.b64 {b_low, b_high}, $%d; ", 2 * s->accumulators + 1);
   add_format(L, &b, "setp.ne.b32 p, $%d, 0; wgmma.fence.sync.aligned; ", 2 * s->accumulators + 2);
   for (int step = 0; step < s->steps; step++)
     for (int block = 0; block < s->blocks; block++) add_product(L, &b, s, step, block);

@@ -91,9 +91,10 @@ enum { FLP_LEAF_COLUMNS = 768, FLP_GROUP_LEAVES = 4, FLP_GROUP_COLUMNS = FLP_LEA
   P(i32, n) P(i32, row_begin) P(i32, row_end) P(i32, depth)                \
   P(ptr, out) P(i64, out_stride) P(ptr, turn)
 
-/* module rows: entry combine, one thread an active row of [row_begin, row_end). Folds `parts` partials of one shard in order,
+/* module rows: entry combine, FLP_COMBINE_LANES threads an active row of [row_begin, row_end). Folds `parts` partials of one shard in order,
  * first the `fold` (1 or FLP_GROUP_LEAVES) of a group, then the groups; writes logprob, entropy, stats, or partial; each
  * may be null. Target score zy is read only where local_target >= 0. */
+enum { FLP_COMBINE_LANES = 8 };
 #define FLP_COMBINE_PARAMS(P)                                              \
   P(ptr, part) P(i64, capacity) P(i32, parts) P(i32, fold) P(ptr, zy)      \
   P(ptr, index) P(ptr, local_target) P(ptr, scale) P(ptr, count)           \

@@ -24,7 +24,7 @@ typedef struct flp_call {
 flp_status flp_launch(const flp_call *call, flp_entry_id entry, const void *params, int64_t ctas);
 /* Launches an entry with as many clusters as the device holds at once, at most `clusters`. */
 flp_status flp_launch_clusters(const flp_call *call, flp_entry_id entry, const void *params, int64_t clusters);
-/* Launches an entry that gives each item one thread (lanes 1) or one warp (lanes 32). */
+/* Launches an entry that gives each item that many threads. */
 flp_status flp_launch_over(const flp_call *call, flp_entry_id entry, const void *params, int64_t items, int lanes);
 /* Launches prepare. outputs: 1 to fill logprob, entropy, stats and, in a forward pass, partial of idle rows. */
 flp_status flp_launch_prepare(const flp_call *call, int outputs);

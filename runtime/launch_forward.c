@@ -153,7 +153,7 @@ static flp_status launch_fold(const flp_call *call, int64_t parts, row_range row
       .stats = partial ? 0 : flp_call_pointer(a->stats),
       .partial = partial ? flp_call_pointer(a->partial) : 0,
   };
-  return flp_launch_over(call, FLP_ENTRY_combine, &p, rows.end - rows.begin, 1);
+  return flp_launch_over(call, FLP_ENTRY_combine, &p, rows.end - rows.begin, FLP_COMBINE_LANES);
 }
 
 flp_status flp_launch_forward(const flp_call *call) {

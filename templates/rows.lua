@@ -33,23 +33,25 @@ return function(k, spec)
   end
 
   ---------------------------------------------------------------------------------------------------- prepare
-  -- Ranks of the set flags of a CTA in thread order, and their number. Uses shared words 0..31.
-  local function scan(flag)
+  -- Sum of the numbers of all threads before this one, and of all threads. Uses shared words 0..31.
+  local function scan(number)
     local shared = k.shared()
-    local votes = k.ballot(flag)
-    local below = k.popcount(votes & ((k.const(k.i32, 1) << k.lane()) - 1))
-    k.when(k.eq(k.lane(), 0), function() k.shared_store(shared + k.warp() * 4, k.popcount(votes)) end)
+    local function inclusive(v) -- over the lanes of the warp
+      for _, delta in ipairs {1, 2, 4, 8, 16} do
+        local other = k.shuffle_up(v, delta)
+        v = k.select(k.ge(k.lane(), delta), v + other, v)
+      end
+      return v
+    end
+    local inside = inclusive(number)
+    k.when(k.eq(k.lane(), 31), function() k.shared_store(shared + k.warp() * 4, inside) end)
     k.barrier()
     local total = k.shared_load(k.i32, shared + k.lane() * 4)
-    local sum = total
-    for _, delta in ipairs {1, 2, 4, 8, 16} do
-      local other = k.shuffle_up(sum, delta)
-      sum = k.select(k.ge(k.lane(), delta), sum + other, sum)
-    end
-    local rank = k.shuffle_idx(sum - total, k.warp()) + below
+    local sum = inclusive(total)
+    local before = k.shuffle_idx(sum - total, k.warp()) + (inside - number)
     local all = k.shuffle_idx(sum, 31)
     k.barrier()
-    return rank, all
+    return before, all
   end
 
   local function mark_listed(p)
@@ -64,19 +66,35 @@ return function(k, spec)
     k.barrier()
   end
 
-  local function classify(p, i, target, temperature)
-    local listed = k.branch(k.is_null(p.rows), function() return k.const(k.i1, 1) end,
-      function() return k.eq(k.load(k.i8, p.row_class, i), LISTED) end)
-    local upstream = k.branch(k.is_null(p.grad_logprob) & k.is_null(p.grad_entropy),
-      function() return k.const(k.i1, 1) end,
-      function()
-        return k.ne(load_or(p.grad_logprob, i, 0.0), 0.0) | k.ne(load_or(p.grad_entropy, i, 0.0), 0.0)
-      end)
-    local work = listed & upstream & k.ne(target, p.ignore_index)
-    local good = k.ge(target, 0) & k.lt(target, p.vocab_total)
-    -- ordered comparisons: NaN fails both
-    good = good & k.gt(temperature, 0.0) & k.lt(temperature, infinity)
-    return k.select(work, k.select(good, k.const(k.i32, ACTIVE), BAD), k.const(k.i32, LEFT_OUT))
+  local EACH = 4 -- rows of a thread at a time: their loads overlap
+
+  local function each(f)
+    local out = {}
+    for j = 1, EACH do out[j] = f(j) end
+    return out
+  end
+
+  -- ptr[at[j]], or the default where there is no array.
+  local function load_each(type, ptr, at, default)
+    return k.branch(k.is_null(ptr),
+      function() return each(function() return k.const(type, default) end) end,
+      function() return each(function(j) return k.load(type, ptr, at[j]) end) end)
+  end
+
+  local function classify(p, at, target, temperature)
+    local marks = k.branch(k.is_null(p.rows),
+      function() return each(function() return k.const(k.i8, LISTED) end) end,
+      function() return each(function(j) return k.load(k.i8, p.row_class, at[j]) end) end)
+    local logprob, entropy = load_each(k.f32, p.grad_logprob, at, 0.0), load_each(k.f32, p.grad_entropy, at, 0.0)
+    local unasked = k.is_null(p.grad_logprob) & k.is_null(p.grad_entropy)
+    return each(function(j)
+      local upstream = unasked | k.ne(logprob[j], 0.0) | k.ne(entropy[j], 0.0)
+      local work = k.eq(marks[j], LISTED) & upstream & k.ne(target[j], p.ignore_index)
+      local good = k.ge(target[j], 0) & k.lt(target[j], p.vocab_total)
+      -- ordered comparisons: NaN fails both
+      good = good & k.gt(temperature[j], 0.0) & k.lt(temperature[j], infinity)
+      return k.select(work, k.select(good, k.const(k.i32, ACTIVE), BAD), k.const(k.i32, LEFT_OUT))
+    end)
   end
 
   local function fill_outputs(p, i, class)
@@ -94,27 +112,32 @@ return function(k, spec)
   local function prepare(p)
     k.when(~k.is_null(p.rows), function() mark_listed(p) end)
     local zero = k.const(k.i64, 0)
-    local count = k.loop(zero, p.n, THREADS, k.const(k.i32, 0), function(base, count)
-      local i = base + k.convert(k.i64, k.tid())
-      local inside = k.lt(i, p.n)
-      local at = k.select(inside, i, zero)
-      local target = k.convert(k.i64, k.load(target_type, p.target, at))
-      local temperature = load_or(p.temperature, at, 1.0)
-      local class = k.select(inside, classify(p, at, target, temperature), k.const(k.i32, LEFT_OUT))
-      local active = k.eq(class, ACTIVE)
-      local rank, found = scan(active)
-      k.when(inside, function() k.store(p.row_class, i, k.convert(k.i8, class)) end)
-      k.when(active, function()
-        local a = count + rank
-        k.store(p.index, a, k.convert(k.i32, i))
-        local here = target - p.vocab_offset
-        local mine = k.ge(here, 0) & k.lt(here, p.vocab_valid)
-        k.store(p.local_target, a, k.select(mine, k.convert(k.i32, here), -1))
-        k.store(p.scale, a, k.branch(k.is_null(p.temperature),
-          function() return p.row_scale end, function() return p.unit / temperature end))
-      end)
-      k.when(inside & ~active, function() fill_outputs(p, i, class) end)
-      k.when(inside & k.eq(class, BAD), function() k.atomic_add(p.error_word, 0, k.const(k.i32, 1)) end)
+    local count = k.loop(zero, p.n, THREADS * EACH, k.const(k.i32, 0), function(base, count)
+      local row = each(function(j) return base + k.convert(k.i64, k.tid() * EACH + (j - 1)) end)
+      local inside = each(function(j) return k.lt(row[j], p.n) end)
+      local at = each(function(j) return k.select(inside[j], row[j], zero) end)
+      local target = each(function(j) return k.convert(k.i64, k.load(target_type, p.target, at[j])) end)
+      local temperature = load_each(k.f32, p.temperature, at, 1.0)
+      local class = classify(p, at, target, temperature)
+      local active = each(function(j) return inside[j] & k.eq(class[j], ACTIVE) end)
+      local number = k.const(k.i32, 0)
+      for j = 1, EACH do number = number + k.zext(k.i32, active[j]) end
+      local before, found = scan(number)
+      local a = count + before
+      for j = 1, EACH do
+        k.when(inside[j], function() k.store(p.row_class, row[j], k.convert(k.i8, class[j])) end)
+        k.when(active[j], function()
+          k.store(p.index, a, k.convert(k.i32, row[j]))
+          local here = target[j] - p.vocab_offset
+          local mine = k.ge(here, 0) & k.lt(here, p.vocab_valid)
+          k.store(p.local_target, a, k.select(mine, k.convert(k.i32, here), -1))
+          k.store(p.scale, a, k.branch(k.is_null(p.temperature),
+            function() return p.row_scale end, function() return p.unit / temperature[j] end))
+        end)
+        k.when(inside[j] & ~active[j], function() fill_outputs(p, row[j], class[j]) end)
+        k.when(inside[j] & k.eq(class[j], BAD), function() k.atomic_add(p.error_word, 0, k.const(k.i32, 1)) end)
+        a = a + k.zext(k.i32, active[j])
+      end
       return count + found
     end)
     k.when(k.eq(k.tid(), 0), function() k.store(p.count, 0, count) end)
@@ -141,12 +164,10 @@ return function(k, spec)
   end
 
   ------------------------------------------------------------------------------------------- combine and merge
-  -- One thread an active row (of [from, to) if given); returns its index and the row.
-  local function active_row(p, from, to)
+  -- One thread an active row; returns its index and the row.
+  local function active_row(p)
     local a = k.ctaid() * 256 + k.tid()
-    if from then a = a + from end
-    local count = k.load(k.i32, p.count, 0)
-    k.exit_if(k.ge(a, to and k.min(count, to) or count))
+    k.exit_if(k.ge(a, k.load(k.i32, p.count, 0)))
     return a, k.load(k.i32, p.index, a)
   end
 
@@ -171,8 +192,23 @@ return function(k, spec)
     end)
   end
 
+  local function finish_combine(p, a, row, sum)
+    local target_score = k.branch(k.ge(k.load(k.i32, p.local_target, a), 0),
+      function() return k.load(k.f32, p.zy, a) end, function() return k.const(k.f32, -infinity) end)
+    k.branch(k.is_null(p.partial),
+      function() finish_row(p, a, row, sum, target_score) end,
+      function() k.store_vector(p.partial, row, {sum.m, sum.s, sum.q, target_score}) end)
+  end
+
+  -- 32 rows a CTA, a row a lane: each warp folds a group, warp 0 then takes the groups in order.
+  local COMBINE_WARPS, COMBINE_ROWS, FOLD = 8, 32, 4
+  local COMBINE_SHARED = COMBINE_WARPS * 3 * COMBINE_ROWS * 4
+
   local function combine(p)
-    local a, row = active_row(p, p.row_begin, p.row_end)
+    local count = k.min(k.load(k.i32, p.count, 0), p.row_end)
+    local first_row = p.row_begin + k.ctaid() * COMBINE_ROWS
+    k.exit_if(k.ge(first_row, count))
+    local a = k.min(first_row + k.lane(), count - 1)  -- lanes without a row repeat the last
     local wide_a = k.convert(k.i64, a - p.row_begin)
     local function part_sum(part)
       local base = k.convert(k.i64, part) * 3 * p.capacity + wide_a
@@ -181,19 +217,58 @@ return function(k, spec)
         q = k.load(k.f32, p.part, base + p.capacity * 2),
       }
     end
-    local function group_sum(first)
-      return k.loop(first + 1, k.min(first + p.fold, p.parts), 1, part_sum(first), function(part, sum)
-        return S.merge(sum, part_sum(part))
-      end)
+    local function merge_if(condition, sum, other)
+      local merged = S.merge(sum, other)
+      return {
+        m = k.select(condition, merged.m, sum.m), s = k.select(condition, merged.s, sum.s),
+        q = k.select(condition, merged.q, sum.q),
+      }
     end
-    local sum = k.loop(p.fold, p.parts, p.fold, group_sum(k.const(k.i32, 0)), function(first, sum)
-      return S.merge(sum, group_sum(first))
+    local function group_sum(first) -- every load is under way before the first merge
+      local sums = {}
+      for i = 0, FOLD - 1 do
+        local exists = k.lt(first + i, p.parts) & k.gt(p.fold, i)
+        sums[i] = {exists = exists, sum = part_sum(k.select(exists, first + i, first))}
+      end
+      local sum = sums[0].sum
+      for i = 1, FOLD - 1 do sum = merge_if(sums[i].exists, sum, sums[i].sum) end
+      return sum
+    end
+    local shared = k.shared() + k.lane() * 4
+    local function slot(warp, word) return shared + (warp * 3 + word) * (COMBINE_ROWS * 4) end
+    local stride = p.fold * COMBINE_WARPS
+    local empty = S.empty(true)
+    local sum = k.loop(k.const(k.i32, 0), p.parts, stride, empty, function(first, sum)
+      local mine = first + k.warp() * p.fold
+      k.when(k.lt(mine, p.parts), function()
+        local part = group_sum(mine)
+        k.shared_store(slot(k.warp(), 0), part.m)
+        k.shared_store(slot(k.warp(), 1), part.s)
+        k.shared_store(slot(k.warp(), 2), part.q)
+      end)
+      k.barrier()
+      local out = k.branch(k.eq(k.warp(), 0), function()
+        local total = sum
+        for w = 0, COMBINE_WARPS - 1 do
+          local group = {
+            m = k.shared_load(k.f32, slot(w, 0)), s = k.shared_load(k.f32, slot(w, 1)),
+            q = k.shared_load(k.f32, slot(w, 2)),
+          }
+          local merged = merge_if(k.lt(first + p.fold * w, p.parts), total, group)
+          if w == 0 then -- the first group of all is taken as it is
+            local is_first = k.eq(first, 0)
+            for word, value in pairs(group) do merged[word] = k.select(is_first, value, merged[word]) end
+          end
+          total = merged
+        end
+        return total
+      end, function() return sum end)
+      k.barrier()
+      return out
     end)
-    local target_score = k.branch(k.ge(k.load(k.i32, p.local_target, a), 0),
-      function() return k.load(k.f32, p.zy, a) end, function() return k.const(k.f32, -infinity) end)
-    k.branch(k.is_null(p.partial),
-      function() finish_row(p, a, row, sum, target_score) end,
-      function() k.store_vector(p.partial, row, {sum.m, sum.s, sum.q, target_score}) end)
+    k.when(k.eq(k.warp(), 0) & k.lt(first_row + k.lane(), count), function()
+      finish_combine(p, a, k.load(k.i32, p.index, a), sum)
+    end)
   end
 
   local function merge(p)
@@ -296,7 +371,7 @@ return function(k, spec)
   end
   entry("prepare", THREADS, WARPS * 4, prepare)
   entry("gather", 256, 0, gather)
-  entry("combine", 256, 0, combine)
+  entry("combine", COMBINE_WARPS * 32, COMBINE_SHARED, combine)
   entry("merge", 256, 0, merge)
   entry("record", 256, 0, record)
   entry("dz_scale", THREADS, WARPS * 4, dz_scale)

@@ -47,9 +47,11 @@ return function(k)
   -- Adds one block of scores to the running sum of one row; the maximum moves once a block.
   -- y: factors of row_scale; clamp: a bias may be -inf; valid(i): is column i real (nil: all are). A column that is
   -- masked or -inf adds exactly nothing, so a row with s = 0 at the end had no score above -inf.
-  function S.accumulate(sum, y, row_scale, clamp, valid)
+  -- top: the largest y[i]·row_scale, where it is known.
+  function S.accumulate(sum, y, row_scale, clamp, valid, top)
     local m = k.max(sum.m, S.lowest)
-    for i = 1, #y do
+    if top then m = k.max(m, top) end
+    for i = 1, top and 0 or #y do
       local t = y[i] * row_scale
       if valid then t = k.select(valid(i), t, S.lowest) end
       m = k.max(m, t)

@@ -11,8 +11,8 @@
 --
 -- A unit is a band of rows against two neighbouring leaves, one a warpgroup: their tiles alternate in the ring, and the
 -- warpgroups take turns. Clusters walk the units in one fixed order, side by side, so that what one reads of W stays in
--- L2 for the others: before a unit the feeder waits until every CTA has begun the unit before. That wait is bounded, and
--- a CTA that ran into the bound never waits again: other work may hold multiprocessors, and nothing depends on it.
+-- L2 for the others: a feeder that begins a unit waits until every CTA has begun it. That wait is bounded, and a CTA that
+-- ran into the bound never waits again: other work may hold multiprocessors, and nothing depends on it.
 
 local LEAF, BLOCK = 768, 64
 local PATIENCE = 400  -- reads of a counter, about 0.3 ms
@@ -21,7 +21,8 @@ return function(k, spec)
   local H = k.import "hopper" (k, spec)
   local S = k.import "score" (k)
   local element = ({bf16 = k.bf16, fp16 = k.f16})[spec.dtype]
-  local RASTER = 16 // H.cluster                      -- bands that share a sweep over W
+  -- Bands that share a sweep over W. Their hidden rows stay in L2: 16 MiB of them at D=4096.
+  local RASTER = spec.hidden > 0 and math.max(4, math.min(16, 32768 // spec.hidden)) or 8
   local TILES = LEAF // H.columns                     -- of a leaf
   local BAND = H.rows * H.cluster
 
@@ -36,8 +37,6 @@ return function(k, spec)
     q.units = q.bands * q.pairs
     q.steps = spec.hidden > 0 and k.const(k.i32, (depth + H.depth - 1) // H.depth)
       or k.max((depth + (H.depth - 1)) // H.depth, 1)
-    q.first = k.udiv(k.ctaid(), H.cluster)
-    q.stride = k.udiv(k.nctaid(), H.cluster)
     return q
   end
 
@@ -58,33 +57,36 @@ return function(k, spec)
   end
 
   ------------------------------------------------------------------------------------------------ the feeder
-  local function keep_step(p, q, begun, patient)
+  local function keep_step(p, begun, patience)
     k.atomic_add(p.turn, 0, k.const(k.i32, 1))
-    local wanted = (begun + 1) * k.nctaid()
+    local wanted = (begun + 1) * k.reread_nctaid()
     local function count() return k.load_relaxed(p.turn) end
-    local seen = k.while_({count = count(), left = patient}, function(now)
+    local seen = k.while_({count = count(), left = patience}, function(now)
       return k.lt(now.count, wanted) & k.gt(now.left, 0)
     end, function(now) return {count = count(), left = now.left - 1} end)
     return k.select(k.eq(seen.left, 0), k.const(k.i32, 0), PATIENCE)
   end
 
   local function feed(p)
-    local q = problem(p)
-    local whole = k.eq(q.active, p.n)
-    local rows = k.select(whole, p.hidden_map, p.gathered_map)
-    local row_base = k.select(whole, p.row_begin, 0)
-    local start = {at = H.feed_start(), begun = k.const(k.i32, 0), patient = k.const(k.i32, PATIENCE)}
-    local done = k.loop(q.first, q.units, q.stride, start, function(unit, now)
-      local patient = keep_step(p, q, now.begun, now.patient)
-      local u = unit_at(p, q, unit)
+    -- What a unit starts from is worked out anew for each, here and below: neither role has registers to keep it in.
+    local start = {
+      unit = k.udiv(k.ctaid(), H.cluster), at = H.feed_start(), begun = k.const(k.i32, 0),
+      patience = k.const(k.i32, PATIENCE),
+    }
+    local done = k.while_(start, function(now) return k.lt(now.unit, problem(p).units) end, function(now)
+      local patience = keep_step(p, now.begun, now.patience)
+      local q = problem(p)
+      local u = unit_at(p, q, now.unit)
+      local whole = k.eq(q.active, p.n)
+      local rows = k.select(whole, p.hidden_map, p.gathered_map)
+      local row = u.row + k.select(whole, p.row_begin, 0)
       local shared = u.tiles[2] * 2                   -- tiles that alternate; leaf 0 goes on alone behind them
       local at = k.loop(k.const(k.i32, 0), u.tiles[1] + u.tiles[2], 1, now.at, function(i, at)
         local paired = k.lt(i, shared)
-        local tile = k.select(paired, k.lshr(i, 1), i - u.tiles[2])
-        local leaf = u.leaf + k.select(paired, i & 1, 0)
-        return H.feed(at, q.steps, rows, row_base + u.row, p.weight_map, leaf * LEAF + tile * H.columns)
+        local tile = k.select(paired, k.lshr(i, 1) + (i & 1) * TILES, i - k.lshr(shared, 1))
+        return H.feed(at, q.steps, rows, row, p.weight_map, u.leaf * LEAF + tile * H.columns)
       end)
-      return {at = at, begun = now.begun + 1, patient = patient}
+      return {unit = now.unit + k.udiv(k.reread_nctaid(), H.cluster), at = at, begun = now.begun + 1, patience = patience}
     end)
     k.atomic_add(p.turn, 0, k.const(k.i32, 1))        -- clusters have unequal numbers of units: do not hold the others up
     H.feed_end(done.at)
@@ -123,14 +125,10 @@ return function(k, spec)
 
     -- One warp of the grid meets a row's target: it stores the raw score.
     local function store_targets(acc, u, tile_column)
-      local relative, hit = {}, nil
+      local relative = {}
+      for i, row in ipairs(rows) do relative[i] = read_row(k.i32, p.local_target, u, row, -1) - tile_column end
       for i, row in ipairs(rows) do
-        relative[i] = read_row(k.i32, p.local_target, u, row, -1) - tile_column
-        local here = k.ult(relative[i], H.columns)
-        hit = hit and (hit | here) or here
-      end
-      k.when(k.any(hit), function()
-        for i, row in ipairs(rows) do
+        k.when(k.any(k.ult(relative[i], H.columns)), function()
           for j = 0, H.columns // 8 - 1 do
             for e = 0, 1 do
               k.when(k.eq(relative[i], H.column(j, e)), function()
@@ -138,24 +136,44 @@ return function(k, spec)
               end)
             end
           end
+        end)
+      end
+    end
+
+    -- The largest score of each block. Rounding is monotonic: the largest product is the product of the largest.
+    local function largest(blocks, scale)
+      local function extremes(pick)
+        local out = {}
+        for i, y in ipairs(blocks) do
+          out[i] = y[1]
+          for j = 2, #y do out[i] = pick(out[i], y[j]) end
         end
-      end)
+        return out
+      end
+      local tops = k.branch(k.ge(scale, 0.0), function() return extremes(k.max) end,
+        function() return extremes(k.min) end)
+      for i = 1, #tops do tops[i] = tops[i] * scale end
+      return tops
     end
 
     local function reduce(acc, u, tile_column, sums, whole)
       local out = {}
       for i, row in ipairs(rows) do
         local scale = read_row(k.f32, p.scale, u, row, 0.0)
-        local sum = sums[i]
+        local sum, blocks = sums[i], {}
         for block = 0, H.columns // BLOCK - 1 do
           local y = {}
           for j = block * 8, block * 8 + 7 do
             for e = 0, 1 do y[#y + 1] = S.shape(acc[H.at(row.w, row.h, j, e)], p.cap_in, spec.softcap) end
           end
+          blocks[block + 1] = y
+        end
+        local tops = whole and largest(blocks, scale)
+        for block, y in ipairs(blocks) do
           sum = S.accumulate(sum, y, scale, spec.bias, not whole and function(i_in_block)
-            local j, e = block * 8 + (i_in_block - 1) // 2, (i_in_block - 1) % 2
+            local j, e = block * 8 - 8 + (i_in_block - 1) // 2, (i_in_block - 1) % 2
             return k.lt(tile_column + H.column(j, e), p.vocab_valid)
-          end)
+          end, tops and tops[block])
         end
         out[i] = sum
       end
@@ -193,7 +211,6 @@ return function(k, spec)
     end
 
     H.first_turn()
-    -- What a unit starts from is worked out anew for each: the main loop has no register to keep it in.
     local start = {unit = k.udiv(k.ctaid(), H.cluster), index = k.const(k.i32, 0)}
     k.while_(start, function(now) return k.lt(now.unit, problem(p).units) end, function(now)
       local q = problem(p)
@@ -215,7 +232,7 @@ return function(k, spec)
         H.take_turn()
         H.pass_turn()
       end)
-      return {unit = now.unit + q.stride, index = H.advance(now.index, (u.tiles[1] + u.tiles[2]) * q.steps)}
+      return {unit = now.unit + k.udiv(k.reread_nctaid(), H.cluster), index = H.advance(now.index, (u.tiles[1] + u.tiles[2]) * q.steps)}
     end)
   end
 

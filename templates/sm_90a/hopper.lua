@@ -26,10 +26,7 @@ return function(k, spec)
   local FEEDER, MULTIPLIER = 24, 240
 
   -- Shared memory of K-major tiles in rows of 128 bytes, swizzled in groups of 8 rows: those are 1024 bytes apart.
-  local descriptor_bits = (1 << 62) | ((1024 >> 4) << 32) | (1 << 16)
-  local function descriptor(address)
-    return k.zext(k.i64, k.lshr(address, 4) & 0x3fff) | descriptor_bits
-  end
+  local function descriptor(low) return k.zext(k.i64, low) | (1 << 62 | (1024 >> 4) << 32) end
 
   local base, full, empty
   local warpgroup, lane, thread                   -- thread: within the warpgroup
@@ -131,12 +128,10 @@ return function(k, spec)
     k.when(k.eq(warpgroup, 1), function() k.barrier_arrive(TURN, 256) end)
   end
 
-  local function release(stage, condition)
-    if H.cluster > 1 then
-      k.mbarrier_arrive_at(empty + stage * 8, thread, k.lt(thread, H.cluster) & condition)
-    else
-      k.mbarrier_arrive(empty + stage * 8, k.eq(thread, 0) & condition)
-    end
+  -- Threads 0 to cluster-1 tell that a stage is free, each in one CTA of the cluster. there: of barrier 0 in that CTA.
+  local function release(there, stage, condition)
+    local arrive = H.cluster > 1 and k.mbarrier_arrive_there or k.mbarrier_arrive
+    arrive(there + stage * 8, condition)
   end
 
   -- One tile from the ring position `index` on; passes the turn as soon as its last product is under way.
@@ -144,21 +139,25 @@ return function(k, spec)
     local acc = {}
     for i = 1, H.blocks * each do acc[i] = k.const(k.f32, 0.0) end
     local start = place(index)
+    local own_thread = k.reread_tid() & 127
+    local there = H.cluster > 1 and k.cluster_address(empty, k.min(own_thread, H.cluster - 1)) or empty
+    local tells = k.lt(own_thread, H.cluster)
+    local first = k.lshr(base, 4) & 0x3fff | 1 << 16  -- low word of stage 0's descriptor of A
     local done = k.loop(k.const(k.i32, 0), steps, 1, {at = start, before = start.stage, acc = acc}, function(step, now)
       local stage = now.at.stage
       k.mbarrier_wait(full + stage * 8, now.at.parity)
-      local from = base + stage * stage_bytes
+      local low = first + stage * (stage_bytes // 16)
       local sum = k.wgmma {
         kind = spec.dtype, columns = H.columns, blocks = H.blocks, steps = H.depth // 16,
-        a = descriptor(from), b = descriptor(from + a_bytes), a_major = "k", b_major = "k",
+        a = descriptor(low), b = descriptor(low + a_bytes // 16), a_major = "k", b_major = "k",
         a_step = 2, b_step = 2, a_block = 64 * 128 // 16, keep = k.gt(step, 0), into = now.acc, wait = 1,
       }
-      release(now.before, k.gt(step, 0))          -- its products are complete: one stage may be in flight
+      release(there, now.before, tells & k.gt(step, 0))          -- its products are complete: one stage may be in flight
       return {at = next_place(now.at), before = stage, acc = sum}
     end)
     H.pass_turn()
     acc = k.wgmma_wait(0, done.acc)
-    release(done.before, k.const(k.i1, 1))
+    release(there, done.before, tells)
     return acc
   end
 

@@ -173,7 +173,7 @@ Test(gen_engine, unknown_architecture_is_unsupported) {
   cr_expect_eq(flpgen_generate(&key, NULL, &result, error, sizeof error), FLP_ERROR_UNSUPPORTED);
   cr_expect_str_eq(error,
                    "key.arch: no templates for 'sm_75'; there are for sm_80, sm_86, sm_87, sm_89, sm_90, "
-                   "sm_100, sm_103, sm_120");
+                   "sm_90a, sm_100, sm_103, sm_120");
 }
 
 Test(gen_engine, unknown_kind_is_an_argument_error) {

@@ -55,7 +55,7 @@ Test(launch, forward) {
   cr_expect_eq(forward.capacity, 300);
   cr_expect_eq(forward.index, prepare.index);
   l = s.launch_at(2);
-  cr_expect_eq(l->grid, 2); /* ceil(300 / 256) */
+  cr_expect_eq(l->grid, 10); /* ceil(300 / 32) */
   flp_combine_params combine = STAGE_PARAMS(flp_combine_params, l);
   cr_expect_eq(combine.part, forward.part);
   cr_expect_eq(combine.zy, forward.zy);
@@ -89,7 +89,7 @@ Test(launch, forward_in_chunks_of_rows) {
     cr_expect_eq(combine.row_begin, forward.row_begin);
     cr_expect_eq(combine.row_end, forward.row_end);
     cr_expect_eq(combine.capacity, 128);
-    cr_expect_eq(s.launch_at(2 + 2 * chunk)->grid, 1);
+    cr_expect_eq(s.launch_at(2 + 2 * chunk)->grid, chunk == 2 ? 2 : 4);
   }
   flp_plan_destroy(plan);
 }
