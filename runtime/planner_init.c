@@ -1,7 +1,7 @@
 /* planner_init.c: what the planner must know of kernels and device: tiles from descriptors, rates from clocks. */
-#include <string.h>
-
 #include "planner.h"
+
+#include <string.h>
 
 /* Floating-point operations a clock of one multiprocessor: mma.sync m16n8k16 makes 2048 on sm_80 and newer; fp32
  * operands take six bf16 products. Layouts are compared with each other, so what the main loop loses cancels. */
