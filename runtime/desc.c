@@ -106,9 +106,8 @@ size_t flp_kernel_desc_write(const flp_kernel_desc *desc, uint8_t *out, size_t c
   put_u32(&w, desc->ptx_minor);
   put_u32(&w, desc->entry_count);
   for (uint32_t i = 0; i < desc->entry_count; i++) put_entry(&w, &desc->entries[i]);
-  const uint32_t tunables[] = {desc->tile_rows, desc->tile_columns, desc->tile_depth,
-                               desc->stages,    desc->unit_columns, desc->raster,
-                               desc->cluster};
+  const uint32_t tunables[] = {desc->tile_rows,    desc->tile_columns, desc->tile_depth, desc->stages,
+                               desc->unit_columns, desc->raster,       desc->cluster};
   for (size_t i = 0; i < sizeof tunables / sizeof tunables[0]; i++) put_u32(&w, tunables[i]);
   if (w.full) return 0;
   size_t length = (size_t)(w.at - out);
@@ -146,9 +145,8 @@ static void get_body(reader *r, flp_kernel_desc *desc) {
   desc->entry_count = get_u32(r);
   if (desc->entry_count > FLP_ENTRIES_MAX) return; /* check_desc refuses it */
   for (uint32_t i = 0; i < desc->entry_count; i++) get_entry(r, &desc->entries[i]);
-  uint32_t *const tunables[] = {&desc->tile_rows, &desc->tile_columns, &desc->tile_depth,
-                                &desc->stages,    &desc->unit_columns, &desc->raster,
-                                &desc->cluster};
+  uint32_t *const tunables[] = {&desc->tile_rows,    &desc->tile_columns, &desc->tile_depth, &desc->stages,
+                                &desc->unit_columns, &desc->raster,       &desc->cluster};
   for (size_t i = 0; i < sizeof tunables / sizeof tunables[0]; i++) *tunables[i] = get_u32(r);
 }
 

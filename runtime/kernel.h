@@ -37,7 +37,8 @@ typedef struct flp_kernel_key {
 void flp_kernel_key_canonicalise(flp_kernel_key *key);
 
 /* The kernels that a resolved spec needs on an architecture: ROWS, FORWARD and, by its gradients, DZ, GRAD_HIDDEN,
- * GRAD_WEIGHT, in that order, each for that architecture or, where it has none of its own, for the one below. Returns their number (2 to FLP_SPEC_KERNELS_MAX). */
+ * GRAD_WEIGHT, in that order, each for that architecture or, where it has none of its own, for the one below.
+ * Returns their number (2 to FLP_SPEC_KERNELS_MAX). */
 enum { FLP_SPEC_KERNELS_MAX = 5 };
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]);
 

@@ -1,5 +1,6 @@
-/* launch_forward.c: the forward pass: prepare, then for each chunk of rows (gather,) forward and combine (twice where both partial
- * and outputs are wanted). Chunks share one block of partials; their sizes do not enter a row's bits. */
+/* launch_forward.c: the forward pass: prepare, then for each chunk of rows gather (where operands come through tensor
+ * maps), forward and combine (twice where both partial and outputs are wanted). Chunks share one block of partials;
+ * their sizes do not enter a row's bits. */
 #include <stdio.h>
 
 #include "launch.h"
@@ -23,9 +24,8 @@ static flp_status encode_map(const flp_call *call, const matrix *m, flp_abi_map 
   const uint64_t extent[] = {(uint64_t)m->columns, (uint64_t)m->rows}, stride[] = {(uint64_t)m->stride * 2};
   const uint32_t box[] = {m->box_columns, m->box_rows}, step[] = {1, 1};
   const flp_driver *driver = call->plan->driver;
-  CUresult result =
-      driver->cuTensorMapEncodeTiled(out, type, 2, (void *)(uintptr_t)m->start, extent, stride, box, step,
-                                     NO_INTERLEAVE, SWIZZLE_128B, PROMOTE_256B, FILL_ZEROS);
+  CUresult result = driver->cuTensorMapEncodeTiled(out, type, 2, (void *)(uintptr_t)m->start, extent, stride, box, step,
+                                                   NO_INTERLEAVE, SWIZZLE_128B, PROMOTE_256B, FILL_ZEROS);
   if (result == 0) return FLP_OK;
   char what[FLP_SPEC_TEXT_BYTES + 64];
   snprintf(what, sizeof what, "cuTensorMapEncodeTiled(%s) for %s", m->name, call->plan->spec_text);

@@ -11,10 +11,10 @@ typedef struct word_case {
 #define ACCUMULATORS "local acc = {}\nfor i = 1, 128 do acc[i] = k.const(k.f32, 0.0) end\n"
 #define KEEP_ACCUMULATORS "\nfor i, v in ipairs(acc) do k.store(p.part, k.tid() * 128 + i, v) end"
 #define MAP "local map = k.convert(k.i64, p.depth)\n"
-#define PRODUCT(kind, a, b)                                                                                 \
-  ACCUMULATORS "acc = k.wgmma{kind = '" kind                                                                \
-               "', columns = 128, blocks = 2, steps = 2, a = p.capacity, b = p.capacity + 7, a_major = '" a \
-               "', b_major = '" b                                                                           \
+#define PRODUCT(kind, a, b)                                                                                   \
+  ACCUMULATORS "acc = k.wgmma{kind = '" kind                                                                  \
+               "', columns = 128, blocks = 2, steps = 2, a = p.capacity, b = p.capacity + 7, a_major = '" a   \
+               "', b_major = '" b                                                                             \
                "', a_step = 2, b_step = 128, a_block = 512, keep = k.gt(p.depth, 0), into = acc, wait = 1}\n" \
                "acc = k.wgmma_wait(0, acc)" KEEP_ACCUMULATORS
 
