@@ -115,10 +115,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_JSON:
       args->json = text ? text : "-";
       return 0;
-    case ARGP_KEY_ARG: /* "--json FILE": argp hands an optional value over as an argument */
-      if (!args->json || strcmp(args->json, "-") != 0)
-        argp_error(state, "argument '%s' is not accepted; check takes options only", text);
-      args->json = text;
+    case ARGP_KEY_ARG:
+      cli_argp_json_file(state, "check", text, &args->json);
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <time.h>
 
@@ -44,6 +45,12 @@ int cli_finish(const char *verb, int json, flp_status status) {
 
 void cli_argp_check(struct argp_state *state, flp_status status) {
   if (status != FLP_OK) argp_error(state, "%s", flp_error_detail());
+}
+
+void cli_argp_json_file(struct argp_state *state, const char *verb, const char *text, const char **json) {
+  if (!*json || strcmp(*json, "-") != 0)
+    argp_error(state, "argument '%s' is not accepted; %s takes options only", text, verb);
+  *json = text;
 }
 
 static const char *format_scaled(double value, const char *const *units, int count, char *buffer) {

@@ -75,10 +75,6 @@ flp_status cli_device_timer_stop(cli_device *device, double *seconds) {
   return FLP_OK;
 }
 
-void cli_device_reset_peak(cli_device *device) {
-  device->peak_bytes = device->current_bytes;
-}
-
 static void account_add(cli_device *device, size_t bytes) {
   device->current_bytes += bytes;
   if (device->current_bytes > device->peak_bytes) device->peak_bytes = device->current_bytes;

@@ -33,8 +33,6 @@ flp_status cli_device_synchronise(cli_device *device);
 /* Time between two points of the stream. Stop synchronises. unit: seconds */
 flp_status cli_device_timer_start(cli_device *device);
 flp_status cli_device_timer_stop(cli_device *device, double *seconds);
-/* Starts the peak anew from what is live. */
-void cli_device_reset_peak(cli_device *device);
 
 typedef struct cli_buffer {
   cli_device *device; /* borrowed; NULL for an empty buffer */
