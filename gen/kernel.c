@@ -14,9 +14,10 @@ static const struct {
 } modules[] = {
     {FLP_KERNEL_ROWS, {"prepare", "gather", "combine", "merge", "record", "dz_scale", "bias_reduce", "fill", NULL}},
     {FLP_KERNEL_FORWARD, {"forward|forward_map", NULL}},
-    {FLP_KERNEL_DZ, {"dz"}},
+    {FLP_KERNEL_DZ, {"dz|dz_map"}},
     {FLP_KERNEL_GRAD_HIDDEN, {"grad_hidden"}},
     {FLP_KERNEL_GRAD_WEIGHT, {"grad_weight"}},
+    {FLP_KERNEL_PRODUCTS, {"products_map"}},
 };
 
 static const char *const *entries_of(flp_kernel_kind kind) {
@@ -84,8 +85,8 @@ static void refuse_unknown(lua_State *L, int table, const char *const *known, co
 static void read_tile(lua_State *L) {
   static const char *const known[] = {"rows", "columns", "depth", "stages", "unit_columns", "raster", "cluster", NULL};
   flp_kernel_desc *d = gen_state_get(L)->desc;
-  uint32_t *const fields[] = {&d->tile_rows, &d->tile_columns, &d->tile_depth,
-                              &d->stages,    &d->unit_columns, &d->raster, &d->cluster};
+  uint32_t *const fields[] = {&d->tile_rows,    &d->tile_columns, &d->tile_depth, &d->stages,
+                              &d->unit_columns, &d->raster,       &d->cluster};
   if (lua_getfield(L, 1, "tile") != LUA_TNIL) {
     if (!lua_istable(L, -1)) gen_fail(L, "k.kernel: tile: expected a table, got %s", gen_value_describe(L, -1));
     int tile = lua_gettop(L);

@@ -164,9 +164,9 @@ static int popcount(lua_State *L) {
 
 static int copy_async16(lua_State *L) {
   static const gen_asm whole = {"cp.async.cg.shared.global [$0], [$1], 16;", "r,l,~{memory}",
-                                 GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
-  static const gen_asm part = {"cp.async.cg.shared.global [$0], [$1], 16, $2;", "r,l,r,~{memory}",
                                 GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
+  static const gen_asm part = {"cp.async.cg.shared.global [$0], [$1], 16, $2;", "r,l,r,~{memory}",
+                               GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
   gen_state *g = gen_building(L, "k.copy_async16");
   LLVMValueRef args[3] = {gen_value_of(L, 1, GEN_I32, "k.copy_async16: shared address"),
                           gen_value_of(L, 2, GEN_PTR, "k.copy_async16: source"),
@@ -197,9 +197,9 @@ static int copy_wait(lua_State *L) {
 
 static int load_matrix(lua_State *L) {
   static const gen_asm plain = {"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0,$1,$2,$3}, [$4];",
-                                 "=r,=r,=r,=r,r,~{memory}", GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
+                                "=r,=r,=r,=r,r,~{memory}", GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
   static const gen_asm transposed = {"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {$0,$1,$2,$3}, [$4];",
-                                      "=r,=r,=r,=r,r,~{memory}", GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
+                                     "=r,=r,=r,=r,r,~{memory}", GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
   bool is_transposed = lua_toboolean(L, lua_upvalueindex(1));
   const char *name = is_transposed ? "k.ldmatrix_trans" : "k.ldmatrix";
   gen_state *g = gen_building(L, name);
@@ -214,12 +214,12 @@ typedef struct mma_kind {
   gen_asm text;
 } mma_kind;
 
-#define MMA_TEXT(shape, type)                               \
-  {                                                         \
-    "mma.sync.aligned." shape ".row.col.f32." type "." type \
-    ".f32 {$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, "          \
-    "{$10,$11,$12,$13};",                                   \
-        "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", GEN_ASM_CONVERGENT   \
+#define MMA_TEXT(shape, type)                                 \
+  {                                                           \
+    "mma.sync.aligned." shape ".row.col.f32." type "." type   \
+    ".f32 {$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, "            \
+    "{$10,$11,$12,$13};",                                     \
+        "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", GEN_ASM_CONVERGENT \
   }
 
 static const mma_kind mma_kinds[] = {
@@ -264,8 +264,8 @@ typedef struct shared_access {
   gen_type as; /* register type that the constraint takes */
 } shared_access;
 
-#define SHARED(suffix, letter, as_type)                                                        \
-  {                                                                                            \
+#define SHARED(suffix, letter, as_type)                                                            \
+  {                                                                                                \
     {"ld.shared." suffix " $0, [$1];", "=" letter ",r,~{memory}", GEN_ASM_SIDE_EFFECT},            \
         {"st.shared." suffix " [$0], $1;", "r," letter ",~{memory}", GEN_ASM_SIDE_EFFECT}, as_type \
   }

@@ -40,7 +40,17 @@ static const plain_word plain_words[] = {
     {"k.cluster_sync", "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;", "~{memory}", "",
      false},
     {"k.cluster_rank", "mov.u32 $0, %cluster_ctarank;", "=r", "", true},
-    {"k.load_relaxed", "ld.relaxed.gpu.global.u32 $0, [$1];", "=r,l,~{memory}", "p", true},
+    {"k.atomic_next", "atom.relaxed.gpu.global.add.u32 $0, [$1], 1;", "=r,l,~{memory}", "p", true},
+    {"k.store_there", "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [$0], $1, [$2];", "r,r,r,~{memory}",
+     "iii", false},
+    {"k.store_matrix", "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1, $2, $3, $4};", "r,r,r,r,r,~{memory}",
+     "iiiii", false},
+    {"k.proxy_fence", "fence.proxy.async.shared::cta;", "~{memory}", "", false},
+    {"k.tensor_store",
+     "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [$0, {$2, $3}], [$1]; cp.async.bulk.commit_group;",
+     "l,r,r,r,~{memory}", "liii", false},
+    {"k.tensor_stores_read", "cp.async.bulk.wait_group.read 0;", "~{memory}", "", false},
+    {"k.warp_sync", "bar.warp.sync 0xffffffff;", "~{memory}", "", false},
 };
 
 static LLVMValueRef plain_argument(lua_State *L, int arg, char letter, const char *word) {
@@ -61,7 +71,7 @@ static int plain(lua_State *L) {
   const plain_word *w = lua_touserdata(L, lua_upvalueindex(1));
   gen_state *g = building_sm90a(L, w->name);
   const gen_asm text = {w->text, w->constraints, GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
-  LLVMValueRef args[4];
+  LLVMValueRef args[5];
   unsigned count = 0;
   for (; w->arguments[count]; count++) args[count] = plain_argument(L, (int)count + 1, w->arguments[count], w->name);
   LLVMValueRef result = gen_nvptx_asm(g, &text, w->gives ? g->types[GEN_I32] : NULL, args, count);
@@ -100,8 +110,7 @@ static const struct {
 static LLVMValueRef cache_policy(lua_State *L, int arg) {
   const char *name = lua_type(L, arg) == LUA_TSTRING ? lua_tostring(L, arg) : "";
   for (size_t i = 0; i < sizeof keeps / sizeof keeps[0]; i++)
-    if (strcmp(keeps[i].name, name) == 0)
-      return LLVMConstInt(gen_state_get(L)->types[GEN_I64], keeps[i].policy, 0);
+    if (strcmp(keeps[i].name, name) == 0) return LLVMConstInt(gen_state_get(L)->types[GEN_I64], keeps[i].policy, 0);
   gen_fail(L, "k.tensor_copy: evict: expected \"first\" or \"last\", got %s", gen_value_describe(L, arg));
 }
 
@@ -246,8 +255,8 @@ static const char *tied_constraints(lua_State *L, int n, const char *rest) {
 }
 
 static int wgmma(lua_State *L) {
-  static const char *const known[] = {"kind",   "columns", "blocks",  "steps",   "a_step", "b_step", "a_block",
-                                      "a_major", "b_major", "wait",    "a",       "b",      "keep",   "into", NULL};
+  static const char *const known[] = {"kind",    "columns", "blocks", "steps", "a_step", "b_step", "a_block", "a_major",
+                                      "b_major", "wait",    "a",      "b",     "keep",   "into",   NULL};
   gen_state *g = building_sm90a(L, "k.wgmma");
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 1);
@@ -293,12 +302,9 @@ static int wgmma_wait(lua_State *L) {
 }
 
 void gen_sm90a_open(lua_State *L, int words) {
-  static const luaL_Reg functions[] = {{"registers_raise", registers_raise},
-                                       {"registers_lower", registers_lower},
-                                       {"tensor_copy", tensor_copy},
-                                       {"wgmma", wgmma},
-                                       {"wgmma_wait", wgmma_wait},
-                                       {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"registers_raise", registers_raise}, {"registers_lower", registers_lower},
+                                       {"tensor_copy", tensor_copy},         {"wgmma", wgmma},
+                                       {"wgmma_wait", wgmma_wait},           {NULL, NULL}};
   lua_pushvalue(L, words);
   luaL_setfuncs(L, functions, 0);
   for (size_t i = 0; i < sizeof plain_words / sizeof plain_words[0]; i++) {

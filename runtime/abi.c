@@ -45,6 +45,12 @@ static const flp_abi_param dz_scale_params[] = {FLP_DZ_SCALE_PARAMS(ROW)};
 #define STRUCT flp_dz_params
 static const flp_abi_param dz_params[] = {FLP_DZ_PARAMS(ROW)};
 #undef STRUCT
+#define STRUCT flp_dz_map_params
+static const flp_abi_param dz_map_params[] = {FLP_DZ_MAP_PARAMS(ROW)};
+#undef STRUCT
+#define STRUCT flp_products_map_params
+static const flp_abi_param products_map_params[] = {FLP_PRODUCTS_MAP_PARAMS(ROW)};
+#undef STRUCT
 #define STRUCT flp_grad_hidden_params
 static const flp_abi_param grad_hidden_params[] = {FLP_PRODUCT_PARAMS(ROW)};
 #undef STRUCT

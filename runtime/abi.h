@@ -52,7 +52,8 @@ enum { FLP_LEAF_COLUMNS = 768, FLP_GROUP_LEAVES = 4, FLP_GROUP_COLUMNS = FLP_LEA
 /* module forward: entry forward. One CTA a unit: a band of tile_rows of the active rows [row_begin, row_end) x
  * unit_columns columns.
  * part: [unit column group][3][capacity] f32 by a - row_begin: maximum, sum, weighted sum of the group in log2 units.
- * zy: (n) f32 by active row: raw score z + b of the target (before cap and scale), written by the one CTA that meets it. */
+ * zy: (n) f32 by active row: raw score z + b of the target (before cap and scale), written by the one CTA that meets
+ * it. */
 #define FLP_FORWARD_PARAMS(P)                                              \
   P(ptr, hidden)       /* (n,D) */                                         \
   P(i64, hidden_stride)                                                    \
@@ -69,9 +70,9 @@ enum { FLP_LEAF_COLUMNS = 768, FLP_GROUP_LEAVES = 4, FLP_GROUP_COLUMNS = FLP_LEA
   P(ptr, part) P(i64, capacity) P(ptr, zy)
 
 /* module forward: entry forward_map, in place of forward where operands come through tensor maps (CUtensorMap). A grid
- * of any size whose clusters of tile.cluster CTAs walk the units: tile_rows·cluster active rows x two neighbouring leaves
- * of FLP_LEAF_COLUMNS columns. Boxes: tile_depth x tile_rows of hidden, tile_depth x tile_columns/cluster of weight,
- * 128-byte swizzle. part: [leaf][3][capacity], else as above.
+ * of any size whose clusters of tile.cluster CTAs take the units in order: tile_rows·cluster active rows x one or two
+ * neighbouring leaves of FLP_LEAF_COLUMNS columns. Boxes: tile_depth x tile_rows of hidden, tile_depth x
+ * tile_columns/cluster of weight, 128-byte swizzle. part: [leaf][3][capacity], else as above.
  * Where every row is active rows are read from hidden itself, else from what gather put together. */
 #define FLP_FORWARD_MAP_PARAMS(P)                                          \
   P(map, hidden_map)   /* (n,D) */                                         \
@@ -82,18 +83,20 @@ enum { FLP_LEAF_COLUMNS = 768, FLP_GROUP_LEAVES = 4, FLP_GROUP_COLUMNS = FLP_LEA
   P(f32, cap_in) P(i32, depth) P(i32, vocab_valid)                         \
   P(i32, n) P(i32, row_begin) P(i32, row_end)                              \
   P(ptr, part) P(i64, capacity) P(ptr, zy)                                 \
-  P(ptr, turn) /* (1) i32, 0 before the launch: units begun, summed over CTAs */
+  P(ptr, turn) /* (1) i32, 0 before and after the launch: the next unit */
 
-/* module rows: entry gather, one warp an active row of [row_begin, row_end): copies hidden[index[a]] to
- * out[a - row_begin], unless every row is active; and sets *turn to 0. hidden and out allow 16-byte accesses. */
+/* module rows: entry gather, one warp a row of [row_begin, row_end): copies hidden[index[a]] of each active row to
+ * out[a - row_begin] and zeroes what follows up to a multiple of FLP_GATHER_ROWS, unless every row is active; and sets
+ * *turn to 0. hidden and out allow 16-byte accesses. */
+enum { FLP_GATHER_ROWS = 64 };
 #define FLP_GATHER_PARAMS(P)                                               \
   P(ptr, hidden) P(i64, hidden_stride) P(ptr, index) P(ptr, count)         \
   P(i32, n) P(i32, row_begin) P(i32, row_end) P(i32, depth)                \
   P(ptr, out) P(i64, out_stride) P(ptr, turn)
 
-/* module rows: entry combine, FLP_COMBINE_LANES threads an active row of [row_begin, row_end). Folds `parts` partials of one shard in order,
- * first the `fold` (1 or FLP_GROUP_LEAVES) of a group, then the groups; writes logprob, entropy, stats, or partial; each
- * may be null. Target score zy is read only where local_target >= 0. */
+/* module rows: entry combine, FLP_COMBINE_LANES threads an active row of [row_begin, row_end). Folds `parts`
+ * partials of one shard in order, first the `fold` (1 or FLP_GROUP_LEAVES) of a group, then the groups; writes logprob,
+ * entropy, stats, or partial; each may be null. Target score zy is read only where local_target >= 0. */
 enum { FLP_COMBINE_LANES = 8 };
 #define FLP_COMBINE_PARAMS(P)                                              \
   P(ptr, part) P(i64, capacity) P(i32, parts) P(i32, fold) P(ptr, zy)      \
@@ -140,6 +143,48 @@ enum { FLP_COMBINE_LANES = 8 };
   P(ptr, scale_pair) /* fp16: dz is stored times scale_pair[0]; else null */ \
   P(ptr, bias_part)
 
+/* module dz: entry dz_map, in place of dz where operands come through tensor maps. A grid of any size whose clusters of
+ * tile.cluster CTAs take the units in order: tile_rows·cluster active rows x two tiles of columns. Boxes: tile_depth x
+ * tile_rows of hidden, tile_depth x tile_columns/cluster of weight, 128-byte swizzle; dz leaves in boxes of 64 columns
+ * x FLP_DZ_BOX_ROWS rows. Rows behind the last active one are stored as zeros up to the end of their band. The rest as in
+ * dz. */
+enum { FLP_DZ_BOX_ROWS = 16 };
+#define FLP_DZ_MAP_PARAMS(P)                                                \
+  P(map, hidden_map)   /* (row_end - row_begin, D): rows of the chunk */    \
+  P(map, gathered_map) /* (row_end - row_begin, D): its active rows */      \
+  P(map, weight_map)   /* (column_end - column_begin, D) */                 \
+  P(map, dz_map)       /* (row_end - row_begin, column_end - column_begin) */ \
+  P(ptr, bias)                                                              \
+  P(ptr, local_target) P(ptr, scale) P(ptr, count) P(ptr, record)           \
+  P(f32, cap_in) P(i32, depth) P(i32, n)                                    \
+  P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
+  P(ptr, scale_pair) P(ptr, bias_part)                                      \
+  P(ptr, turn) /* (1) i32, 0 before and after the launch: the next unit */
+
+/* module products: entry products_map, in place of grad_hidden and grad_weight where operands come through tensor maps:
+ * both products of a chunk in one launch, or one of them. A grid of any size whose clusters take the units in order,
+ * first those of grad_hidden: tile_rows·cluster rows of a result x tile_columns of D. All boxes are 64 x 64, 128-byte
+ * swizzle. acc and out point at row 0 of the whole tensor; flags: FLP_PRODUCT_*. */
+enum {
+  FLP_PRODUCT_WANTED = 1,
+  FLP_PRODUCT_READ_ACC = 2,
+  FLP_PRODUCT_WRITE_ACC = 4,
+  FLP_PRODUCT_WRITE_OUT = 8,
+  FLP_PRODUCT_OUT_F32 = 16 /* out is f32, else of the operand dtype */
+};
+#define FLP_PRODUCTS_MAP_PARAMS(P)                                          \
+  P(map, dz_map)       /* (row_end - row_begin, column_end - column_begin) */ \
+  P(map, weight_map)   /* (column_end - column_begin, D): rows of the chunk */ \
+  P(map, hidden_map)   /* (row_end - row_begin, D) */                       \
+  P(map, gathered_map) /* (row_end - row_begin, D) */                       \
+  P(ptr, index) P(ptr, count)                                               \
+  P(i32, depth) P(i32, n)                                                   \
+  P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
+  P(ptr, scale_pair)                                                        \
+  P(ptr, hidden_acc) P(i64, hidden_acc_stride) P(ptr, hidden_out) P(i64, hidden_out_stride) P(i32, hidden_flags) \
+  P(ptr, weight_acc) P(i64, weight_acc_stride) P(ptr, weight_out) P(i64, weight_out_stride) P(i32, weight_flags) \
+  P(ptr, turn) /* (1) i32, 0 before and after the launch: the next unit */
+
 /* modules grad_hidden and grad_weight share one list.
  * grad_hidden: out[index[a]][d] = Σ_v dz[a][v]·weight[v][d]  (M = active rows, K = columns, N = D);
  *              acc is (n,D) f32 by active row.
@@ -174,6 +219,7 @@ enum { FLP_COMBINE_LANES = 8 };
 #define FLP_ENTRY_LIST(E)                                                                      \
   E(prepare, FLP_PREPARE_PARAMS) E(forward, FLP_FORWARD_PARAMS) E(combine, FLP_COMBINE_PARAMS) \
   E(forward_map, FLP_FORWARD_MAP_PARAMS) E(gather, FLP_GATHER_PARAMS)                          \
+  E(dz_map, FLP_DZ_MAP_PARAMS) E(products_map, FLP_PRODUCTS_MAP_PARAMS)                        \
   E(merge, FLP_MERGE_PARAMS) E(record, FLP_RECORD_PARAMS) E(dz_scale, FLP_DZ_SCALE_PARAMS)     \
   E(dz, FLP_DZ_PARAMS) E(grad_hidden, FLP_PRODUCT_PARAMS) E(grad_weight, FLP_PRODUCT_PARAMS)   \
   E(bias_reduce, FLP_BIAS_REDUCE_PARAMS) E(fill, FLP_FILL_PARAMS)

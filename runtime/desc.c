@@ -7,6 +7,7 @@
  * Invariants: what is read back writes the same bytes (strings are zero after their end, keys are canonical); whoever
  * holds a descriptor that was read may divide by its tiles and use its strings without further checks. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "kernel.h"
@@ -174,8 +175,7 @@ static flp_status bad_field(const char *field, uint64_t value, const char *accep
 }
 
 static flp_status check_key(const flp_kernel_key *key) {
-  if (key->kind < FLP_KERNEL_ROWS || key->kind > FLP_KERNEL_GRAD_WEIGHT)
-    return bad_field("key.kind", key->kind, "1 to 5");
+  if (key->kind < FLP_KERNEL_ROWS || key->kind > FLP_KERNEL_PRODUCTS) return bad_field("key.kind", key->kind, "1 to 6");
   if (!is_name(key->arch, sizeof key->arch))
     return flp_fail(FLP_ERROR_CORRUPT, "descriptor: key.arch is not a terminated name such as sm_80");
   if (!is_float(key->dtype)) return bad_field("key.dtype", key->dtype, "1 to 3");
@@ -219,17 +219,17 @@ static flp_status check_entry(const flp_kernel_entry *entry, uint32_t i) {
 
 static flp_status check_entries(const flp_kernel_desc *desc) {
   int has_own = desc->key.kind == FLP_KERNEL_ROWS; /* the other kinds are named after their one entry */
+  const char *kind = flp_kernel_kind_name(desc->key.kind);
+  char mapped[32];
+  snprintf(mapped, sizeof mapped, "%s_map", kind);
   for (uint32_t i = 0; i < desc->entry_count; i++) {
     FLP_TRY(check_entry(&desc->entries[i], i));
-    if (strcmp(desc->entries[i].name, flp_kernel_kind_name(desc->key.kind)) == 0) has_own = 1;
-    if (desc->key.kind == FLP_KERNEL_FORWARD && strcmp(desc->entries[i].name, "forward_map") == 0) has_own = 1;
+    if (strcmp(desc->entries[i].name, kind) == 0 || strcmp(desc->entries[i].name, mapped) == 0) has_own = 1;
     for (uint32_t j = 0; j < i; j++)
       if (strcmp(desc->entries[i].name, desc->entries[j].name) == 0)
         return flp_fail(FLP_ERROR_CORRUPT, "descriptor: entry %s stands twice", desc->entries[i].name);
   }
-  if (!has_own)
-    return flp_fail(FLP_ERROR_CORRUPT, "descriptor: kind %s has no entry of that name",
-                    flp_kernel_kind_name(desc->key.kind));
+  if (!has_own) return flp_fail(FLP_ERROR_CORRUPT, "descriptor: kind %s has no entry of that name", kind);
   return FLP_OK;
 }
 

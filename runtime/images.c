@@ -99,9 +99,9 @@ static const struct {
     {FLP_KERNEL_ROWS, "fill", FLP_GRAD_HIDDEN, 0},
     {FLP_KERNEL_ROWS, "bias_reduce", FLP_GRAD_BIAS, 0},
     {FLP_KERNEL_ROWS, "gather", 0, 0},
-    {FLP_KERNEL_DZ, "dz", 0, 0},
     {FLP_KERNEL_GRAD_HIDDEN, "grad_hidden", 0, 0},
     {FLP_KERNEL_GRAD_WEIGHT, "grad_weight", 0, 0},
+    {FLP_KERNEL_PRODUCTS, "products_map", 0, 0},
 };
 
 static int has_entry(const flp_kernel_desc *desc, const char *name) {
@@ -118,9 +118,26 @@ static flp_status check_entries(const flp_spec *spec, const flp_kernel_desc *des
       return flp_fail(FLP_ERROR_CORRUPT, "module %s has no entry %s", flp_kernel_kind_name(desc->key.kind),
                       needed[i].entry);
   }
-  if (desc->key.kind == FLP_KERNEL_FORWARD && !has_entry(desc, "forward") && !has_entry(desc, "forward_map"))
-    return flp_fail(FLP_ERROR_CORRUPT, "module forward has neither entry forward nor forward_map");
-  return FLP_OK;
+  if (desc->key.kind != FLP_KERNEL_FORWARD && desc->key.kind != FLP_KERNEL_DZ) return FLP_OK;
+  const char *kind = flp_kernel_kind_name(desc->key.kind);
+  char mapped[32];
+  snprintf(mapped, sizeof mapped, "%s_map", kind);
+  if (has_entry(desc, kind) || has_entry(desc, mapped)) return FLP_OK;
+  return flp_fail(FLP_ERROR_CORRUPT, "module %s has neither entry %s nor %s", kind, kind, mapped);
+}
+
+static int any_has(const flp_images *images, const char *entry) {
+  for (int i = 0; i < images->count; i++)
+    if (has_entry(&images->image[i].desc, entry)) return 1;
+  return 0;
+}
+
+/* The kernels of one backward pass read their rows in one way: by index, or put together in the workspace. */
+static flp_status check_together(const flp_images *images) {
+  int by_index = any_has(images, "grad_hidden") || any_has(images, "grad_weight");
+  int mixed = (any_has(images, "dz") && any_has(images, "products_map")) || (any_has(images, "dz_map") && by_index);
+  if (!mixed) return FLP_OK;
+  return flp_fail(FLP_ERROR_CORRUPT, "modules dz and products are for different architectures");
 }
 
 static flp_status check_device(const flp_device *device, const flp_kernel_desc *desc) {
@@ -187,7 +204,7 @@ flp_status flp_images_collect(flp_rung rung, const flp_images_request *request, 
     status = check_image(request, &keys[i], &out->image[i]);
   }
   flp_store_close(c.store);
-  return status;
+  return status == FLP_OK ? check_together(out) : status;
 }
 
 void flp_images_clear(flp_images *images) {

@@ -28,6 +28,7 @@ static const struct {
     [FLP_KERNEL_DZ] = {"dz", USES_ENTROPY | USES_BIAS | USES_BIAS_GRAD | USES_ALIGNMENT | USES_HIDDEN | USES_VOCAB},
     [FLP_KERNEL_GRAD_HIDDEN] = {"grad_hidden", USES_OUT | USES_ALIGNMENT | USES_HIDDEN},
     [FLP_KERNEL_GRAD_WEIGHT] = {"grad_weight", USES_OUT | USES_ALIGNMENT | USES_HIDDEN},
+    [FLP_KERNEL_PRODUCTS] = {"products", USES_ALIGNMENT | USES_HIDDEN},
 };
 
 static const struct {
@@ -88,7 +89,9 @@ static flp_dtype grad_dtype(flp_dtype asked, flp_dtype operand) {
 static const struct {
   const char *name, *below; /* below: whose kernels serve for the other kinds */
   unsigned kinds;           /* 1 << kind */
-} partial_arches[] = {{"sm_90a", "sm_80", 1u << FLP_KERNEL_FORWARD}};
+} partial_arches[] = {
+    {"sm_90a", "sm_80", 1u << FLP_KERNEL_FORWARD | 1u << FLP_KERNEL_DZ | 1u << FLP_KERNEL_PRODUCTS},
+};
 
 static const char *arch_of(const flp_spec *spec, const char *arch, flp_kernel_kind kind) {
   for (size_t i = 0; i < sizeof partial_arches / sizeof partial_arches[0]; i++) {
@@ -121,11 +124,23 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
   return key;
 }
 
+/* 1 if one kernel makes both products of a chunk there. */
+static int has_products(const flp_spec *spec, const char *arch) {
+  for (size_t i = 0; i < sizeof partial_arches / sizeof partial_arches[0]; i++)
+    if (strcmp(partial_arches[i].name, arch) == 0) return strcmp(arch_of(spec, arch, FLP_KERNEL_PRODUCTS), arch) == 0;
+  return 0;
+}
+
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]) {
   int count = 0;
   out[count++] = key_of(spec, arch, FLP_KERNEL_ROWS);
   out[count++] = key_of(spec, arch, FLP_KERNEL_FORWARD);
   if (spec->grads) out[count++] = key_of(spec, arch, FLP_KERNEL_DZ);
+  uint32_t products = spec->grads & (FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT);
+  if (products && has_products(spec, arch)) {
+    out[count++] = key_of(spec, arch, FLP_KERNEL_PRODUCTS);
+    return count;
+  }
   if (spec->grads & FLP_GRAD_HIDDEN) out[count++] = key_of(spec, arch, FLP_KERNEL_GRAD_HIDDEN);
   if (spec->grads & FLP_GRAD_WEIGHT) out[count++] = key_of(spec, arch, FLP_KERNEL_GRAD_WEIGHT);
   return count;

@@ -15,7 +15,8 @@ typedef enum flp_kernel_kind {
   FLP_KERNEL_FORWARD = 2,     /* forward */
   FLP_KERNEL_DZ = 3,          /* dz */
   FLP_KERNEL_GRAD_HIDDEN = 4, /* grad_hidden */
-  FLP_KERNEL_GRAD_WEIGHT = 5  /* grad_weight */
+  FLP_KERNEL_GRAD_WEIGHT = 5, /* grad_weight */
+  FLP_KERNEL_PRODUCTS = 6     /* products_map: in place of the two before it, on sm_90a */
 } flp_kernel_kind;
 
 typedef struct flp_kernel_key {
@@ -28,7 +29,7 @@ typedef struct flp_kernel_key {
   uint32_t bias;          /* FORWARD, DZ: add the bias if its pointer is not null */
   uint32_t bias_grad;     /* DZ: column sums if bias_part is not null */
   uint32_t softcap;       /* FORWARD, DZ */
-  uint32_t alignment;     /* FORWARD, DZ, products: 16, or one element for element-wise copies */
+  uint32_t alignment;     /* all but ROWS: 16, or one element for element-wise copies */
   int64_t hidden;         /* all but ROWS: D, 0 for any */
   int64_t vocab;          /* FORWARD, DZ: V, 0 for any */
 } flp_kernel_key;
@@ -37,14 +38,15 @@ typedef struct flp_kernel_key {
 void flp_kernel_key_canonicalise(flp_kernel_key *key);
 
 /* The kernels that a resolved spec needs on an architecture: ROWS, FORWARD and, by its gradients, DZ, GRAD_HIDDEN,
- * GRAD_WEIGHT, in that order, each for that architecture or, where it has none of its own, for the one below.
+ * GRAD_WEIGHT (where the architecture has it for this spec, PRODUCTS in place of these two), in that order, each for
+ * that architecture or, where it has none of its own, for the one below.
  * Returns their number (2 to FLP_SPEC_KERNELS_MAX). */
 enum { FLP_SPEC_KERNELS_MAX = 5 };
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]);
 
-/* 1 if at least one of those kernels is the architecture's own. Some have only a part of the kernels: sm_90a has the
- * forward of 16-bit operands whose addresses are multiples of 16 bytes, as the copy engine asks; the rest are sm_80's,
- * which run there as well. */
+/* 1 if at least one of those kernels is the architecture's own. Some have only a part of the kernels: sm_90a has
+ * FORWARD, DZ and PRODUCTS of 16-bit operands whose addresses are multiples of 16 bytes, as the copy engine asks; the
+ * rest are sm_80's, which run there as well. */
 int flp_kernel_arch_serves(const char *arch, const flp_spec *spec);
 
 /* The shape-generic kernel that can stand in for this one: hidden and vocab any, entropy, bias and bias_grad on. */
@@ -81,7 +83,7 @@ typedef struct flp_kernel_desc {
   uint32_t tile_rows, tile_columns, tile_depth, stages; /* products: tile_rows is M, tile_columns N, tile_depth K */
   uint32_t unit_columns; /* FORWARD: columns of one unit = one group of partials */
   uint32_t raster;       /* row bands that neighbouring CTAs walk before the next columns */
-  uint32_t cluster;      /* FORWARD with entry forward_map: CTAs of a cluster, along the rows; else 0 */
+  uint32_t cluster;      /* entries named ..._map: CTAs of a cluster, along the rows; else 0 */
 } flp_kernel_desc;
 
 /* Launch grid of an entry that has one CTA a tile: tiles in x, never over 2^31-1 (checked by the planner). */

@@ -38,6 +38,28 @@ CUdeviceptr flp_call_pointer(const void *pointer);
 /* The descriptor of the module of that kind. */
 const flp_kernel_desc *flp_call_desc(const flp_call *call, flp_kernel_kind kind);
 
+/* ---- maps.c: matrices that the copy engine reads and writes ---- */
+
+/* A matrix of 16-bit elements: boxes of at most 64 elements along a row, in the 128-byte swizzle. */
+typedef struct flp_matrix {
+  const char *name; /* for messages */
+  CUdeviceptr start;
+  int64_t rows, columns, stride; /* elements */
+  uint32_t box_columns, box_rows;
+} flp_matrix;
+
+/* error: DRIVER naming matrix and spec */
+flp_status flp_map_encode(const flp_call *call, const flp_matrix *matrix, flp_abi_map *out);
+
+/* Rows of operands, for the caller to give boxes: of hidden, of the gathered rows from row `first` of their region on,
+ * and of weight. */
+flp_matrix flp_matrix_hidden(const flp_call *call, int64_t begin, int64_t end);
+flp_matrix flp_matrix_gathered(const flp_call *call, int64_t first, int64_t rows);
+flp_matrix flp_matrix_weight(const flp_call *call, int64_t begin, int64_t end);
+
+/* Puts active rows [begin, end) together in their region, from its row 0 on. */
+flp_status flp_launch_gather(const flp_call *call, int64_t begin, int64_t end);
+
 /* ---- one file a pass ---- */
 
 flp_status flp_launch_forward(const flp_call *call);

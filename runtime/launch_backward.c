@@ -1,26 +1,11 @@
 /* launch_backward.c: the backward pass: prepare, record, then per chunk dz and the products made from it, then fill.
+ * Where operands come through tensor maps, active rows are gathered before: all of them, or those of a chunk of rows.
  *
  * Invariants: each gradient element is written out once, by the last chunk that adds to it; chunks of one call reuse
  * one dz buffer, in stream order. */
+#include "launch_backward.h"
 #include "kernel.h"
-#include "launch.h"
 #include "status.h"
-
-/* One dz chunk and what is made of it. first, last: among the chunks that add to the same gradient. */
-typedef struct chunk {
-  int64_t row_begin, row_end, column_begin, column_end;
-  uint32_t grads; /* FLP_GRAD_*: products to make */
-  int first, last;
-} chunk;
-
-/* Where a product goes. */
-typedef struct sink {
-  CUdeviceptr acc;
-  int64_t acc_stride;
-  CUdeviceptr out;
-  int64_t out_stride;
-  int read_acc, write_acc, write_out;
-} sink;
 
 static flp_status launch_record(const flp_call *call) {
   const flp_args *a = call->args;
@@ -43,15 +28,15 @@ static flp_status launch_record(const flp_call *call) {
   return flp_launch(call, FLP_ENTRY_dz_scale, &scale, 1);
 }
 
-static int64_t rows_of(const chunk *c) {
+static int64_t rows_of(const backward_chunk *c) {
   return c->row_end - c->row_begin;
 }
 
-static int64_t columns_of(const chunk *c) {
+static int64_t columns_of(const backward_chunk *c) {
   return c->column_end - c->column_begin;
 }
 
-static flp_status launch_dz(const flp_call *call, const chunk *c) {
+static flp_status launch_dz(const flp_call *call, const backward_chunk *c) {
   const flp_args *a = call->args;
   const flp_kernel_desc *desc = flp_call_desc(call, FLP_KERNEL_DZ);
   int64_t tiles_m = flp_ceil_div(rows_of(c), desc->tile_rows),
@@ -84,8 +69,8 @@ static flp_status launch_dz(const flp_call *call, const chunk *c) {
 }
 
 /* m: rows of the result that the chunk covers */
-static flp_status launch_product(const flp_call *call, const chunk *c, flp_kernel_kind kind, int64_t m,
-                                 const sink *to) {
+static flp_status launch_product(const flp_call *call, const backward_chunk *c, flp_kernel_kind kind, int64_t m,
+                                 const backward_sink *to) {
   const flp_args *a = call->args;
   const flp_kernel_desc *desc = flp_call_desc(call, kind);
   int of_hidden = kind == FLP_KERNEL_GRAD_HIDDEN;
@@ -118,8 +103,10 @@ static flp_status launch_product(const flp_call *call, const chunk *c, flp_kerne
 }
 
 /* Sums over chunks in a workspace accumulator; the last chunk writes the result out. */
-static sink through(CUdeviceptr acc, int64_t acc_stride, const chunk *c, CUdeviceptr out, int64_t out_stride) {
-  sink to = {.out = out, .out_stride = out_stride, .read_acc = !c->first, .write_acc = !c->last, .write_out = c->last};
+static backward_sink through(CUdeviceptr acc, int64_t acc_stride, const backward_chunk *c, CUdeviceptr out,
+                             int64_t out_stride) {
+  backward_sink to = {
+      .out = out, .out_stride = out_stride, .read_acc = !c->first, .write_acc = !c->last, .write_out = c->last};
   if (to.read_acc || to.write_acc) {
     to.acc = acc;
     to.acc_stride = acc_stride;
@@ -127,35 +114,44 @@ static sink through(CUdeviceptr acc, int64_t acc_stride, const chunk *c, CUdevic
   return to;
 }
 
-static flp_status launch_grad_hidden(const flp_call *call, const chunk *c) {
+static backward_sink hidden_sink(const flp_call *call, const backward_chunk *c) {
   const flp_args *a = call->args;
-  chunk whole = *c; /* every chunk of rows holds all that its rows add */
+  backward_chunk whole = *c; /* every chunk of rows holds all that its rows add */
   if (call->scheme.mode != FLP_MODE_R_VOCAB) whole.first = whole.last = 1;
-  sink to = through(flp_call_region(call, FLP_REGION_HIDDEN_ACC), call->plan->spec.hidden, &whole,
-                    flp_call_pointer(a->grad_hidden), a->grad_hidden_stride);
-  return launch_product(call, c, FLP_KERNEL_GRAD_HIDDEN, rows_of(c), &to);
+  return through(flp_call_region(call, FLP_REGION_HIDDEN_ACC), call->plan->spec.hidden, &whole,
+                 flp_call_pointer(a->grad_hidden), a->grad_hidden_stride);
 }
 
-static flp_status launch_grad_weight(const flp_call *call, const chunk *c) {
+static backward_sink weight_sink(const flp_call *call, const backward_chunk *c) {
   const flp_args *a = call->args;
   const flp_spec *spec = &call->plan->spec;
   CUdeviceptr out = flp_call_pointer(a->grad_weight);
   int by_rows = call->scheme.mode == FLP_MODE_R_ROWS;
-  chunk whole = *c;
+  backward_chunk whole = *c;
   if (!by_rows) whole.first = whole.last = 1;
-  sink to = through(flp_call_region(call, FLP_REGION_WEIGHT_ACC), spec->hidden, &whole, out, a->grad_weight_stride);
   if (spec->accumulate_grad_weight || (by_rows && spec->grad_weight_dtype == FLP_DTYPE_FP32))
-    to = (sink){.acc = out,
-                .acc_stride = a->grad_weight_stride,
-                .write_acc = 1,
-                .read_acc = spec->accumulate_grad_weight || !whole.first};
-  return launch_product(call, c, FLP_KERNEL_GRAD_WEIGHT, columns_of(c), &to);
+    return (backward_sink){.acc = out,
+                           .acc_stride = a->grad_weight_stride,
+                           .write_acc = 1,
+                           .read_acc = spec->accumulate_grad_weight || !whole.first};
+  return through(flp_call_region(call, FLP_REGION_WEIGHT_ACC), spec->hidden, &whole, out, a->grad_weight_stride);
 }
 
-static flp_status launch_bias_reduce(const flp_call *call, const chunk *c) {
-  chunk whole = *c;
+static flp_status launch_products(const flp_call *call, const backward_chunk *c) {
+  backward_sink hidden = hidden_sink(call, c), weight = weight_sink(call, c);
+  int wants_hidden = (c->grads & FLP_GRAD_HIDDEN) != 0, wants_weight = (c->grads & FLP_GRAD_WEIGHT) != 0;
+  if (!wants_hidden && !wants_weight) return FLP_OK;
+  if (call->plan->planner.backward_cluster)
+    return backward_launch_products_map(call, c, wants_hidden ? &hidden : NULL, wants_weight ? &weight : NULL);
+  if (wants_hidden) FLP_TRY(launch_product(call, c, FLP_KERNEL_GRAD_HIDDEN, rows_of(c), &hidden));
+  return wants_weight ? launch_product(call, c, FLP_KERNEL_GRAD_WEIGHT, columns_of(c), &weight) : FLP_OK;
+}
+
+static flp_status launch_bias_reduce(const flp_call *call, const backward_chunk *c) {
+  backward_chunk whole = *c;
   if (call->scheme.mode != FLP_MODE_R_ROWS) whole.first = whole.last = 1;
-  sink to = through(flp_call_region(call, FLP_REGION_BIAS_ACC), 1, &whole, flp_call_pointer(call->args->grad_bias), 1);
+  backward_sink to =
+      through(flp_call_region(call, FLP_REGION_BIAS_ACC), 1, &whole, flp_call_pointer(call->args->grad_bias), 1);
   flp_bias_reduce_params p = {
       .bias_part = flp_call_region(call, FLP_REGION_BIAS_PART),
       .count = flp_call_region(call, FLP_REGION_COUNT),
@@ -173,10 +169,11 @@ static flp_status launch_bias_reduce(const flp_call *call, const chunk *c) {
   return flp_launch_over(call, FLP_ENTRY_bias_reduce, &p, columns_of(c), 1);
 }
 
-static flp_status launch_chunk(const flp_call *call, const chunk *c) {
-  FLP_TRY(launch_dz(call, c));
-  if (c->grads & FLP_GRAD_HIDDEN) FLP_TRY(launch_grad_hidden(call, c));
-  if (c->grads & FLP_GRAD_WEIGHT) FLP_TRY(launch_grad_weight(call, c));
+static flp_status launch_chunk(const flp_call *call, const backward_chunk *c) {
+  int mapped = call->plan->planner.backward_cluster != 0;
+  if (mapped && call->scheme.mode == FLP_MODE_R_ROWS) FLP_TRY(flp_launch_gather(call, c->row_begin, c->row_end));
+  FLP_TRY(mapped ? backward_launch_dz_map(call, c) : launch_dz(call, c));
+  FLP_TRY(launch_products(call, c));
   if (c->grads & FLP_GRAD_BIAS) FLP_TRY(launch_bias_reduce(call, c));
   return FLP_OK;
 }
@@ -188,7 +185,7 @@ static int64_t smaller(int64_t a, int64_t b) {
 static flp_status by_vocab(const flp_call *call, uint32_t grads) {
   int64_t step = call->scheme.chunk_vocab, end = call->args->vocab_valid;
   for (int64_t begin = 0; begin < end; begin += step) {
-    chunk c = {0, call->args->n, begin, smaller(begin + step, end), grads, begin == 0, begin + step >= end};
+    backward_chunk c = {0, call->args->n, begin, smaller(begin + step, end), grads, begin == 0, begin + step >= end};
     FLP_TRY(launch_chunk(call, &c));
   }
   return FLP_OK;
@@ -197,7 +194,8 @@ static flp_status by_vocab(const flp_call *call, uint32_t grads) {
 static flp_status by_rows(const flp_call *call, uint32_t grads) {
   int64_t step = call->scheme.chunk_rows, end = call->args->n;
   for (int64_t begin = 0; begin < end; begin += step) {
-    chunk c = {begin, smaller(begin + step, end), 0, call->args->vocab_valid, grads, begin == 0, begin + step >= end};
+    backward_chunk c = {begin,      smaller(begin + step, end), 0, call->args->vocab_valid, grads,
+                        begin == 0, begin + step >= end};
     FLP_TRY(launch_chunk(call, &c));
   }
   return FLP_OK;
@@ -234,6 +232,8 @@ flp_status flp_launch_backward(const flp_call *call) {
   uint32_t grads = call->plan->spec.grads;
   FLP_TRY(flp_launch_prepare(call, 0));
   FLP_TRY(launch_record(call));
+  if (call->plan->planner.backward_cluster && call->scheme.mode != FLP_MODE_R_ROWS)
+    FLP_TRY(flp_launch_gather(call, 0, call->args->n));
   switch (call->scheme.mode) {
     case FLP_MODE_R_ROWS:
       FLP_TRY(by_rows(call, grads));

@@ -1,8 +1,6 @@
 /* launch_forward.c: the forward pass: prepare, then for each chunk of rows gather (where operands come through tensor
  * maps), forward and combine (twice where both partial and outputs are wanted). Chunks share one block of partials;
  * their sizes do not enter a row's bits. */
-#include <stdio.h>
-
 #include "launch.h"
 #include "status.h"
 
@@ -10,73 +8,17 @@ typedef struct row_range {
   int64_t begin, end;
 } row_range;
 
-/* A matrix of 16-bit elements as the copy engine reads it: boxes of 64 elements along a row, in the 128-byte swizzle. */
-typedef struct matrix {
-  const char *name;
-  CUdeviceptr start;
-  int64_t rows, columns, stride; /* elements */
-  uint32_t box_columns, box_rows;
-} matrix;
-
-static flp_status encode_map(const flp_call *call, const matrix *m, flp_abi_map *out) {
-  enum { FLOAT16 = 6, BFLOAT16 = 9, NO_INTERLEAVE = 0, SWIZZLE_128B = 3, PROMOTE_256B = 3, FILL_ZEROS = 0 };
-  int type = call->plan->spec.dtype == FLP_DTYPE_FP16 ? FLOAT16 : BFLOAT16;
-  const uint64_t extent[] = {(uint64_t)m->columns, (uint64_t)m->rows}, stride[] = {(uint64_t)m->stride * 2};
-  const uint32_t box[] = {m->box_columns, m->box_rows}, step[] = {1, 1};
-  const flp_driver *driver = call->plan->driver;
-  CUresult result = driver->cuTensorMapEncodeTiled(out, type, 2, (void *)(uintptr_t)m->start, extent, stride, box, step,
-                                                   NO_INTERLEAVE, SWIZZLE_128B, PROMOTE_256B, FILL_ZEROS);
-  if (result == 0) return FLP_OK;
-  char what[FLP_SPEC_TEXT_BYTES + 64];
-  snprintf(what, sizeof what, "cuTensorMapEncodeTiled(%s) for %s", m->name, call->plan->spec_text);
-  return flp_driver_status(driver, result, what);
-}
-
 static flp_status encode_maps(const flp_call *call, row_range rows, flp_forward_map_params *p) {
-  const flp_args *a = call->args;
   const flp_kernel_desc *desc = flp_call_desc(call, FLP_KERNEL_FORWARD);
-  int64_t depth = call->plan->spec.hidden;
-  uint32_t shared_by = desc->cluster > 1 ? desc->cluster : 1;
-  matrix hidden = {.name = "hidden",
-                   .start = flp_call_pointer(a->hidden),
-                   .rows = a->n,
-                   .columns = depth,
-                   .stride = a->hidden_stride,
-                   .box_columns = desc->tile_depth,
-                   .box_rows = desc->tile_rows};
-  FLP_TRY(encode_map(call, &hidden, &p->hidden_map));
-  matrix gathered = hidden;
-  gathered.name = "gathered hidden";
-  gathered.start = flp_call_region(call, FLP_REGION_GATHER);
-  gathered.rows = rows.end - rows.begin;
-  gathered.stride = flp_planner_gather_stride(depth);
-  FLP_TRY(encode_map(call, &gathered, &p->gathered_map));
-  matrix weight = {.name = "weight",
-                   .start = flp_call_pointer(a->weight),
-                   .rows = a->vocab_valid,
-                   .columns = depth,
-                   .stride = a->weight_stride,
-                   .box_columns = desc->tile_depth,
-                   .box_rows = desc->tile_columns / shared_by};
-  return encode_map(call, &weight, &p->weight_map);
-}
-
-static flp_status launch_gather(const flp_call *call, row_range rows) {
-  const flp_args *a = call->args;
-  flp_gather_params p = {
-      .hidden = flp_call_pointer(a->hidden),
-      .hidden_stride = a->hidden_stride,
-      .index = flp_call_region(call, FLP_REGION_INDEX),
-      .count = flp_call_region(call, FLP_REGION_COUNT),
-      .n = (int32_t)a->n,
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
-      .depth = (int32_t)call->plan->spec.hidden,
-      .out = flp_call_region(call, FLP_REGION_GATHER),
-      .out_stride = flp_planner_gather_stride(call->plan->spec.hidden),
-      .turn = flp_call_region(call, FLP_REGION_TURN),
-  };
-  return flp_launch_over(call, FLP_ENTRY_gather, &p, rows.end - rows.begin, 32);
+  flp_matrix hidden = flp_matrix_hidden(call, 0, call->args->n);
+  flp_matrix gathered = flp_matrix_gathered(call, 0, rows.end - rows.begin);
+  flp_matrix weight = flp_matrix_weight(call, 0, call->args->vocab_valid);
+  hidden.box_columns = gathered.box_columns = weight.box_columns = desc->tile_depth;
+  hidden.box_rows = gathered.box_rows = desc->tile_rows;
+  weight.box_rows = desc->tile_columns / (desc->cluster > 1 ? desc->cluster : 1);
+  FLP_TRY(flp_map_encode(call, &hidden, &p->hidden_map));
+  FLP_TRY(flp_map_encode(call, &gathered, &p->gathered_map));
+  return flp_map_encode(call, &weight, &p->weight_map);
 }
 
 static flp_status launch_scores_mapped(const flp_call *call, row_range rows) {
@@ -97,11 +39,11 @@ static flp_status launch_scores_mapped(const flp_call *call, row_range rows) {
       .zy = flp_call_region(call, FLP_REGION_ZY),
       .turn = flp_call_region(call, FLP_REGION_TURN),
   };
-  FLP_TRY(launch_gather(call, rows));
+  FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
   FLP_TRY(encode_maps(call, rows, &p));
   int64_t bands = flp_ceil_div(rows.end - rows.begin, call->plan->planner.forward_rows);
-  int64_t units = bands * flp_ceil_div(a->vocab_valid, 2 * FLP_LEAF_COLUMNS);
-  return flp_launch_clusters(call, FLP_ENTRY_forward_map, &p, units);
+  int64_t leaves = bands * flp_ceil_div(a->vocab_valid, FLP_LEAF_COLUMNS);
+  return flp_launch_clusters(call, FLP_ENTRY_forward_map, &p, leaves);
 }
 
 static flp_status launch_scores(const flp_call *call, int64_t groups, row_range rows) {

@@ -122,7 +122,7 @@ static flp_status get_function(const flp_driver *driver, CUmodule module, const 
     return flp_fail(FLP_ERROR_DRIVER, "entry %s has CTAs of %u threads, but its registers allow %d", entry->name,
                     entry->threads, most);
   }
-  if (cluster > 1) FLP_TRY(count_clusters(driver, &function, fallback));
+  if (cluster) FLP_TRY(count_clusters(driver, &function, fallback));
   *out = function;
   return FLP_OK;
 }

@@ -22,7 +22,7 @@ typedef struct flp_function {
   const flp_abi_entry *abi;
   CUfunction handle; /* NULL if the spec never launches it */
   uint32_t threads, shared_bytes;
-  uint32_t cluster;      /* CTAs of a cluster; 0 or 1: none */
+  uint32_t cluster;      /* CTAs of a cluster; 0: launched without */
   uint32_t clusters_max; /* that the device holds at once, where there are clusters */
 } flp_function;
 

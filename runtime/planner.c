@@ -46,9 +46,10 @@ static uint64_t dz_bytes(const flp_planner *p, int64_t rows, int64_t columns) {
   return (uint64_t)rows * (uint64_t)flp_planner_dz_stride(columns) * flp_dtype_bytes(p->spec.dtype);
 }
 
+/* One line a tile of rows, whole bands of them. */
 static uint64_t bias_part_bytes(const flp_planner *p, int64_t rows, int64_t columns) {
   if (!(p->spec.grads & FLP_GRAD_BIAS)) return 0;
-  return (uint64_t)flp_ceil_div(rows, p->dz_rows) * (uint64_t)columns * 4;
+  return (uint64_t)(flp_ceil_div(rows, p->dz_band) * (p->dz_band / p->dz_rows)) * (uint64_t)columns * 4;
 }
 
 /* A chunk's dz and column sums stand side by side; R2 lays its two kinds of chunk over each other. */
@@ -84,11 +85,19 @@ static void put_accumulators(const flp_planner *p, flp_scheme *s, int64_t n) {
   if (split_rows && (grads & FLP_GRAD_BIAS)) put_region(s, FLP_REGION_BIAS_ACC, vocab, 4);
 }
 
-static void put_backward_rows(const flp_planner *p, flp_scheme *s, int64_t n) {
+/* Rows put together, and the counter by which CTAs share out the work. */
+static void put_gather(const flp_planner *p, flp_scheme *s, int64_t rows) {
+  put_region(s, FLP_REGION_GATHER, rows * flp_planner_gather_stride(p->spec.hidden), flp_dtype_bytes(p->spec.dtype));
+  put_region(s, FLP_REGION_TURN, 1, 4);
+}
+
+/* gathered: rows that are put together at a time */
+static void put_backward_rows(const flp_planner *p, flp_scheme *s, int64_t n, int64_t gathered) {
   put_rows(s, n);
   put_region(s, FLP_REGION_RECORD, n, 16);
   put_region(s, FLP_REGION_BOUND, n, 4);
   if (p->spec.dtype == FLP_DTYPE_FP16) put_region(s, FLP_REGION_SCALE_PAIR, 2, 4);
+  if (p->backward_cluster) put_gather(p, s, gathered);
 }
 
 /* ---- one layout of the backward pass ---- */
@@ -107,11 +116,17 @@ static int bit(uint32_t grads, uint32_t which) {
   return (grads & which) != 0;
 }
 
+static int64_t gather_launches(const flp_planner *p, const flp_scheme *s, int64_t n) {
+  if (!p->backward_cluster) return 0;
+  return s->mode == FLP_MODE_R_ROWS ? flp_ceil_div(n, s->chunk_rows) : 1;
+}
+
 static void count_work(const flp_planner *p, flp_scheme *s, int64_t n) {
   uint32_t grads = p->spec.grads;
   int hidden = bit(grads, FLP_GRAD_HIDDEN), weight = bit(grads, FLP_GRAD_WEIGHT), bias = bit(grads, FLP_GRAD_BIAS);
   int64_t row_chunks = flp_ceil_div(n, s->chunk_rows), vocab_chunks = flp_ceil_div(p->spec.vocab, s->chunk_vocab);
-  int64_t launches = 2 + (p->spec.dtype == FLP_DTYPE_FP16) + hidden; /* prepare, record, dz_scale, fill */
+  /* prepare, record, dz_scale, fill, gather */
+  int64_t launches = 2 + (p->spec.dtype == FLP_DTYPE_FP16) + hidden + gather_launches(p, s, n);
   if (s->mode == FLP_MODE_R2) {
     s->chunks = row_chunks + vocab_chunks;
     s->products = 4;
@@ -119,7 +134,7 @@ static void count_work(const flp_planner *p, flp_scheme *s, int64_t n) {
   } else {
     s->chunks = s->mode == FLP_MODE_R_ROWS ? row_chunks : vocab_chunks;
     s->products = 1 + hidden + weight;
-    launches += s->chunks * (1 + hidden + weight + bias);
+    launches += s->chunks * (1 + (p->backward_cluster ? hidden | weight : hidden + weight) + bias);
   }
   s->launches = launches > INT32_MAX ? INT32_MAX : (int32_t)launches;
 }
@@ -130,7 +145,7 @@ static void build(const flp_planner *p, flp_mode mode, int64_t n, int64_t rows, 
   s->chunk_rows = mode == FLP_MODE_R_VOCAB ? n : rows;
   s->chunk_vocab = mode == FLP_MODE_R_ROWS ? p->spec.vocab : columns;
   count_work(p, s, n);
-  put_backward_rows(p, s, n);
+  put_backward_rows(p, s, n, mode == FLP_MODE_R_ROWS ? s->chunk_rows : n);
   put_chunks(p, s, n);
   put_accumulators(p, s, n);
   if (mode == FLP_MODE_R2)
@@ -138,7 +153,7 @@ static void build(const flp_planner *p, flp_mode mode, int64_t n, int64_t rows, 
                  flp_planner_chunks_cost(p, n, n, columns, p->spec.grads & ~(uint32_t)FLP_GRAD_HIDDEN);
   else
     s->seconds = flp_planner_chunks_cost(p, n, s->chunk_rows, s->chunk_vocab, p->spec.grads);
-  s->seconds += accumulator_cost(p, s, n);
+  s->seconds += accumulator_cost(p, s, n) + flp_planner_gather_cost(p, n, gather_launches(p, s, n));
 }
 
 /* ---- candidates: chunk sizes along one axis ---- */
@@ -191,11 +206,11 @@ static int64_t sizes_next(sizes *s) {
 }
 
 static sizes row_sizes(const flp_planner *p, int64_t n) {
-  return sizes_along(p, n, p->dz_rows, flp_ceil_div(p->spec.vocab, p->dz_columns), p->chunk_rows);
+  return sizes_along(p, n, p->dz_band, flp_ceil_div(p->spec.vocab, p->dz_columns), p->chunk_rows);
 }
 
 static sizes vocab_sizes(const flp_planner *p, int64_t n) {
-  return sizes_along(p, p->spec.vocab, p->dz_columns, flp_ceil_div(n, p->dz_rows), p->chunk_vocab);
+  return sizes_along(p, p->spec.vocab, p->dz_columns, flp_ceil_div(n, p->dz_band), p->chunk_vocab);
 }
 
 /* ---- search ---- */
@@ -264,7 +279,7 @@ static void search_r2(search *s) {
   uint32_t others = p->spec.grads & ~(uint32_t)FLP_GRAD_HIDDEN;
   flp_scheme fixed;
   memset(&fixed, 0, sizeof fixed);
-  put_backward_rows(p, &fixed, n);
+  put_backward_rows(p, &fixed, n, n);
   uint64_t budget = s->budget > fixed.bytes ? s->budget - fixed.bytes : 0;
   axis_pick rows = {0}, columns = {0};
   sizes axis = row_sizes(p, n);
@@ -307,10 +322,7 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t rows, flp_sch
   put_rows(s, n);
   put_region(s, FLP_REGION_ZY, n, 4);
   put_region(s, FLP_REGION_PART, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
-  if (p->forward_gathers) {
-    put_region(s, FLP_REGION_GATHER, rows * flp_planner_gather_stride(p->spec.hidden), flp_dtype_bytes(p->spec.dtype));
-    put_region(s, FLP_REGION_TURN, 1, 4);
-  }
+  if (p->forward_gathers) put_gather(p, s, rows);
   s->chunks = flp_ceil_div(n, rows);
   s->products = 1;
   int64_t launches = 1 + (2 + p->forward_gathers) * s->chunks; /* prepare; gather, forward, combine */

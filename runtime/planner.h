@@ -11,10 +11,14 @@
 #include "kernel.h"
 
 typedef struct flp_planner {
-  flp_spec spec;                       /* resolved */
-  int64_t forward_rows, unit_columns;  /* tile of forward: rows of a band, columns of one partial */
-  int forward_gathers;                 /* 1 if forward reads compacted rows, put together in the workspace */
-  int64_t dz_rows, dz_columns;         /* tile of dz */
+  flp_spec spec;                      /* resolved */
+  int64_t forward_rows, unit_columns; /* tile of forward: rows of a band, columns of one partial */
+  int forward_gathers;                /* 1 if forward reads compacted rows, put together in the workspace */
+  int64_t dz_rows, dz_columns;        /* tile of dz */
+  int64_t dz_band;                    /* rows of a unit of dz: chunks of rows are multiples of it */
+  /* CTAs of a unit where the backward pass is mapped: its kernels read compacted rows, put together in the workspace,
+   * and one launch makes both products of a chunk; else 0 */
+  int backward_cluster;
   int64_t hidden_rows, hidden_columns; /* tile of grad_hidden, over active rows x D */
   int64_t weight_rows, weight_columns; /* tile of grad_weight, over vocab columns x D */
   int64_t chunk_rows, chunk_vocab;     /* explicit chunk sizes, 0 for the planner's choice */
@@ -38,8 +42,8 @@ typedef enum flp_region {
   FLP_REGION_COUNT,
   FLP_REGION_ZY,     /* forward */
   FLP_REGION_PART,   /* forward */
-  FLP_REGION_GATHER, /* forward that gathers */
-  FLP_REGION_TURN,   /* forward that gathers */
+  FLP_REGION_GATHER, /* passes that gather */
+  FLP_REGION_TURN,   /* passes that gather */
   FLP_REGION_RECORD, /* backward from here on */
   FLP_REGION_BOUND,
   FLP_REGION_SCALE_PAIR, /* fp16 */
@@ -86,6 +90,9 @@ int64_t flp_ceil_div(int64_t a, int64_t b);
  * from each. */
 double flp_planner_chunks_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows, int64_t chunk_vocab,
                                uint32_t grads);
+
+/* Seconds of putting n rows together in that many launches. */
+double flp_planner_gather_cost(const flp_planner *planner, int64_t n, int64_t launches);
 
 /* Seconds of one forward pass in chunks of that many rows. */
 double flp_planner_forward_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows);

@@ -1,7 +1,9 @@
 /* planner_cost.c: what a layout costs in seconds, from tiles, waves and bytes.
  *
  * A product of M x N x K runs ceil(tiles / multiprocessors) waves of one tile a multiprocessor, so padding and the last
- * partial wave count as work; it is never faster than its operands come from memory. Chunks add their launches. */
+ * partial wave count as work; it is never faster than its operands come from memory. Chunks add their launches.
+ * Where clusters take their units in order and a launch makes several products, all multiprocessors are busy until the
+ * last units: all tiles shared out evenly, and half of the longest unit for the end. */
 #include "planner.h"
 
 /* One launch with its ramp-up and drain, from the gap between dependent kernels on one stream of a Hopper card. */
@@ -14,45 +16,68 @@ int64_t flp_ceil_div(int64_t a, int64_t b) {
 typedef struct product {
   int64_t m, n, k;
   int64_t tile_m, tile_n;
+  int unit_tiles; /* tiles that a cluster takes at a time */
 } product;
 
 static double element_bytes(const flp_planner *p) {
   return p->spec.dtype == FLP_DTYPE_FP32 ? 4.0 : 2.0;
 }
 
-static double product_cost(const flp_planner *p, const product *x) {
-  int64_t tiles = flp_ceil_div(x->m, x->tile_m) * flp_ceil_div(x->n, x->tile_n);
-  int64_t waves = flp_ceil_div(tiles, p->multiprocessors);
-  double compute = (double)waves * 2.0 * (double)x->tile_m * (double)x->tile_n * (double)x->k / p->flop_rate;
+static int64_t tiles_of(const product *x) {
+  return flp_ceil_div(x->m, x->tile_m) * flp_ceil_div(x->n, x->tile_n);
+}
+
+static double tile_flops(const product *x) {
+  return 2.0 * (double)x->tile_m * (double)x->tile_n * (double)x->k;
+}
+
+static double larger(double a, double b) {
+  return a > b ? a : b;
+}
+
+static double memory_seconds(const flp_planner *p, const product *x) {
   double m = (double)x->m, n = (double)x->n, k = (double)x->k;
-  double memory = (m * k + n * k + m * n) * element_bytes(p) / p->bandwidth;
-  return (compute > memory ? compute : memory) + launch_seconds;
+  return (m * k + n * k + m * n) * element_bytes(p) / p->bandwidth;
+}
+
+static double product_cost(const flp_planner *p, const product *x) {
+  int64_t waves = flp_ceil_div(tiles_of(x), p->multiprocessors);
+  return larger((double)waves * tile_flops(x) / p->flop_rate, memory_seconds(p, x)) + launch_seconds;
+}
+
+/* One launch that makes `count` products, unit by unit. */
+static double shared_out_cost(const flp_planner *p, const product *x, int count) {
+  double flops = 0, longest = 0, memory = 0;
+  for (int i = 0; i < count; i++) {
+    flops += (double)tiles_of(&x[i]) * tile_flops(&x[i]);
+    longest = larger(longest, tile_flops(&x[i]) * x[i].unit_tiles / (p->flop_rate * p->backward_cluster));
+    memory += memory_seconds(p, &x[i]);
+  }
+  double compute = larger(flops / (p->flop_rate * p->multiprocessors) + longest / 2, longest);
+  return larger(compute, memory) + launch_seconds;
 }
 
 static product dz_of(const flp_planner *p, int64_t rows, int64_t columns) {
-  return (product){rows, columns, p->spec.hidden, p->dz_rows, p->dz_columns};
+  return (product){rows, columns, p->spec.hidden, p->dz_band, p->dz_columns, 2};
 }
 
 static product grad_hidden_of(const flp_planner *p, int64_t rows, int64_t columns) {
-  return (product){rows, p->spec.hidden, columns, p->hidden_rows, p->hidden_columns};
+  return (product){rows, p->spec.hidden, columns, p->hidden_rows, p->hidden_columns, 1};
 }
 
 static product grad_weight_of(const flp_planner *p, int64_t rows, int64_t columns) {
-  return (product){columns, p->spec.hidden, rows, p->weight_rows, p->weight_columns};
+  return (product){columns, p->spec.hidden, rows, p->weight_rows, p->weight_columns, 1};
 }
 
 static double chunk_cost(const flp_planner *p, int64_t rows, int64_t columns, uint32_t grads) {
   if (rows == 0 || columns == 0) return 0;
-  product dz = dz_of(p, rows, columns);
-  double seconds = product_cost(p, &dz);
-  if (grads & FLP_GRAD_HIDDEN) {
-    product x = grad_hidden_of(p, rows, columns);
-    seconds += product_cost(p, &x);
-  }
-  if (grads & FLP_GRAD_WEIGHT) {
-    product x = grad_weight_of(p, rows, columns);
-    seconds += product_cost(p, &x);
-  }
+  product dz = dz_of(p, rows, columns), made[2];
+  int count = 0;
+  if (grads & FLP_GRAD_HIDDEN) made[count++] = grad_hidden_of(p, rows, columns);
+  if (grads & FLP_GRAD_WEIGHT) made[count++] = grad_weight_of(p, rows, columns);
+  double seconds = p->backward_cluster ? shared_out_cost(p, &dz, 1) : product_cost(p, &dz);
+  if (p->backward_cluster && count) seconds += shared_out_cost(p, made, count);
+  for (int i = 0; i < count && !p->backward_cluster; i++) seconds += product_cost(p, &made[i]);
   if (grads & FLP_GRAD_BIAS) seconds += launch_seconds;
   return seconds;
 }
@@ -68,8 +93,13 @@ double flp_planner_chunks_cost(const flp_planner *p, int64_t n, int64_t chunk_ro
   return (double)full_rows * row_of_chunks + last_row;
 }
 
+double flp_planner_gather_cost(const flp_planner *p, int64_t n, int64_t launches) {
+  double bytes = launches ? 2.0 * (double)n * (double)p->spec.hidden * element_bytes(p) : 0;
+  return bytes / p->bandwidth + (double)launches * launch_seconds;
+}
+
 static double forward_chunk_cost(const flp_planner *p, int64_t rows) {
-  product x = {rows, p->spec.vocab, p->spec.hidden, p->forward_rows, p->unit_columns};
+  product x = {rows, p->spec.vocab, p->spec.hidden, p->forward_rows, p->unit_columns, 1};
   return rows == 0 ? 0 : product_cost(p, &x) + launch_seconds; /* forward and combine */
 }
 

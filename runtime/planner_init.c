@@ -3,26 +3,30 @@
 
 #include <string.h>
 
-/* Floating-point operations a clock of one multiprocessor: mma.sync m16n8k16 makes 2048 on sm_80 and newer; fp32
- * operands take six bf16 products. Layouts are compared with each other, so what the main loop loses cancels. */
-static const double flops_per_clock = 2048;
+/* Floating-point operations a clock of one multiprocessor: mma.sync m16n8k16 makes 2048 on sm_80 and newer, wgmma 4096;
+ * fp32 operands take six bf16 products. Layouts are compared with each other, so what the main loop loses cancels. */
+static const double flops_per_clock = 2048, flops_per_clock_mapped = 4096;
 static const double fp32_products = 6;
 
 /* Where the driver names no clocks: those of an A100. */
 static const double default_clock = 1.41e9, default_bandwidth = 1.55e12;
 
 static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
+  int64_t band = (int64_t)desc->tile_rows * (desc->cluster > 1 ? desc->cluster : 1);
   switch (desc->key.kind) {
     case FLP_KERNEL_ROWS:
       break;
     case FLP_KERNEL_FORWARD:
-      p->forward_rows = (int64_t)desc->tile_rows * (desc->cluster > 1 ? desc->cluster : 1);
+      p->forward_rows = band;
       p->unit_columns = desc->unit_columns;
       p->forward_gathers = strcmp(desc->entries[0].name, "forward_map") == 0;
       break;
     case FLP_KERNEL_DZ:
       p->dz_rows = desc->tile_rows;
       p->dz_columns = desc->tile_columns;
+      p->dz_band = band;
+      if (strcmp(desc->entries[0].name, "dz_map") == 0)
+        p->backward_cluster = desc->cluster > 1 ? (int)desc->cluster : 1;
       break;
     case FLP_KERNEL_GRAD_HIDDEN:
       p->hidden_rows = desc->tile_rows;
@@ -31,6 +35,10 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
     case FLP_KERNEL_GRAD_WEIGHT:
       p->weight_rows = desc->tile_rows;
       p->weight_columns = desc->tile_columns;
+      break;
+    case FLP_KERNEL_PRODUCTS:
+      p->hidden_rows = p->weight_rows = band;
+      p->hidden_columns = p->weight_columns = desc->tile_columns;
       break;
   }
 }
@@ -42,6 +50,7 @@ void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options 
                        .unit_columns = 1,
                        .dz_rows = 1,
                        .dz_columns = 1,
+                       .dz_band = 1,
                        .hidden_rows = 1,
                        .hidden_columns = 1,
                        .weight_rows = 1,
@@ -52,7 +61,8 @@ void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options 
                        .multiprocessors = device->multiprocessors > 0 ? device->multiprocessors : 1};
   for (int i = 0; i < count; i++) set_tiles(out, &descs[i]);
   double clock = device->clock_khz > 0 ? device->clock_khz * 1e3 : default_clock;
-  out->flop_rate = flops_per_clock * clock / (spec->dtype == FLP_DTYPE_FP32 ? fp32_products : 1);
+  double per_clock = out->forward_gathers || out->backward_cluster ? flops_per_clock_mapped : flops_per_clock;
+  out->flop_rate = per_clock * clock / (spec->dtype == FLP_DTYPE_FP32 ? fp32_products : 1);
   /* Two transfers a clock and bus line. */
   out->bandwidth = 2e3 * device->memory_clock_khz * (device->memory_bus_bits / 8.0);
   if (!(out->bandwidth > 0)) out->bandwidth = default_bandwidth;

@@ -147,19 +147,24 @@ return function(k, spec)
   local function gather(p)
     k.when(k.eq(k.ctaid(), 0) & k.eq(k.tid(), 0), function() k.store(p.turn, 0, k.const(k.i32, 0)) end)
     local count = k.load(k.i32, p.count, 0)
-    local a = p.row_begin + k.ctaid() * 8 + k.warp()
-    k.exit_if(k.eq(count, p.n) | k.ge(a, k.min(count, p.row_end)))
+    local active = k.max(k.min(count, p.row_end) - p.row_begin, 0)
+    local a = k.ctaid() * 8 + k.warp()                -- of the chunk
+    local padded = k.min((active + 63) & ~63, p.row_end - p.row_begin) -- products read whole boxes of rows
+    k.exit_if(k.eq(count, p.n) | k.ge(a, padded))
     local bytes = spec.dtype == "fp32" and 4 or 2
-    local row = k.convert(k.i64, k.load(k.i32, p.index, a))
+    local real = k.lt(a, active)
+    local row = k.convert(k.i64, k.load(k.i32, p.index, p.row_begin + k.select(real, a, 0)))
     local from = k.offset(p.hidden, row * p.hidden_stride * bytes)
-    local to = k.offset(p.out, k.convert(k.i64, a - p.row_begin) * p.out_stride * bytes)
+    local to = k.offset(p.out, k.convert(k.i64, a) * p.out_stride * bytes)
     local words = p.depth * bytes // 16
     k.loop(k.lane(), words, 32, nil, function(i)
-      k.store_vector(to, i, k.load_vector(k.i32, 4, from, i, {const = true}))
+      local vector = k.load_vector(k.i32, 4, from, i, {const = true})
+      for j = 1, 4 do vector[j] = k.select(real, vector[j], 0) end
+      k.store_vector(to, i, vector)
     end)
     local one = bytes == 4 and k.i32 or k.i16
     k.loop(words * (16 // bytes) + k.lane(), p.depth, 32, nil, function(i)
-      k.store(to, i, k.load(one, from, i, {const = true}))
+      k.store(to, i, k.select(real, k.load(one, from, i, {const = true}), k.const(one, 0)))
     end)
   end
 

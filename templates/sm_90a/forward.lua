@@ -10,17 +10,13 @@
 -- combine. Tiles, grid, N and position in the batch do not enter, so a row's bits do not depend on them.
 --
 -- A unit is a band of rows against two neighbouring leaves, one a warpgroup: their tiles alternate in the ring, and the
--- warpgroups take turns. Clusters walk the units in one fixed order, side by side, so that what one reads of W stays in
--- L2 for the others: a feeder that begins a unit waits until every CTA has begun it. That wait is bounded, and a CTA that
--- ran into the bound never waits again: other work may hold multiprocessors, and nothing depends on it.
+-- warpgroups take turns. What does not fill a wave goes leaf by leaf.
 
 local LEAF, BLOCK = 768, 64
-local PATIENCE = 400  -- reads of a counter, about 0.3 ms
 
 return function(k, spec)
-  local H = k.import "hopper" (k, spec)
+  local H = k.import "hopper" (k, spec, {schedule = "ping-pong", rows = 128, columns = 192, stages = 5, cluster = 2})
   local S = k.import "score" (k)
-  local element = ({bf16 = k.bf16, fp16 = k.f16})[spec.dtype]
   -- Bands that share a sweep over W. Their hidden rows stay in L2: 16 MiB of them at D=4096.
   local RASTER = spec.hidden > 0 and math.max(4, math.min(16, 32768 // spec.hidden)) or 8
   local TILES = LEAF // H.columns                     -- of a leaf
@@ -34,7 +30,11 @@ return function(k, spec)
     q.row_end = k.min(q.active, p.row_end)
     q.bands = k.max(q.row_end - p.row_begin + (BAND - 1), 0) // BAND
     q.pairs = (p.vocab_valid + (2 * LEAF - 1)) // (2 * LEAF)
-    q.units = q.bands * q.pairs
+    -- The last, partial wave of pairs: single leaves if they can all run at once.
+    local whole, clusters = q.bands * q.pairs, k.udiv(k.reread_nctaid(), H.cluster)
+    local rest = k.urem(whole, clusters)
+    rest = k.select(k.le(rest * 2, clusters), rest, 0)
+    q.whole, q.units = whole - rest, whole + rest
     q.steps = spec.hidden > 0 and k.const(k.i32, (depth + H.depth - 1) // H.depth)
       or k.max((depth + (H.depth - 1)) // H.depth, 1)
     return q
@@ -46,50 +46,34 @@ return function(k, spec)
   end
 
   local function unit_at(p, q, unit)
-    local group = q.pairs * RASTER
-    local sweep = unit // group
-    local inside = unit - sweep * group
-    local height = k.min(q.bands - sweep * RASTER, RASTER)
-    local pair = inside // height
-    local band = sweep * RASTER + (inside - pair * height)
-    local leaf = pair * 2
-    return {leaf = leaf, row = band * BAND + H.rank() * H.rows, tiles = {tiles_of(p, leaf), tiles_of(p, leaf + 1)}}
+    local single = unit - q.whole
+    local is_single = k.ge(single, 0)
+    local band, pair = H.walk(k.select(is_single, q.whole + (single >> 1), unit), q.bands, q.pairs, RASTER)
+    local leaf = pair * 2 + k.select(is_single, single & 1, 0)
+    return {
+      leaf = leaf, row = band * BAND + H.rank() * H.rows,
+      tiles = {tiles_of(p, leaf), k.select(is_single, 0, tiles_of(p, leaf + 1))},
+    }
   end
 
   ------------------------------------------------------------------------------------------------ the feeder
-  local function keep_step(p, begun, patience)
-    k.atomic_add(p.turn, 0, k.const(k.i32, 1))
-    local wanted = (begun + 1) * k.reread_nctaid()
-    local function count() return k.load_relaxed(p.turn) end
-    local seen = k.while_({count = count(), left = patience}, function(now)
-      return k.lt(now.count, wanted) & k.gt(now.left, 0)
-    end, function(now) return {count = count(), left = now.left - 1} end)
-    return k.select(k.eq(seen.left, 0), k.const(k.i32, 0), PATIENCE)
-  end
-
   local function feed(p)
     -- What a unit starts from is worked out anew for each, here and below: neither role has registers to keep it in.
-    local start = {
-      unit = k.udiv(k.ctaid(), H.cluster), at = H.feed_start(), begun = k.const(k.i32, 0),
-      patience = k.const(k.i32, PATIENCE),
-    }
-    local done = k.while_(start, function(now) return k.lt(now.unit, problem(p).units) end, function(now)
-      local patience = keep_step(p, now.begun, now.patience)
+    H.feed_units(function() return problem(p).units end, function(unit, start)
       local q = problem(p)
-      local u = unit_at(p, q, now.unit)
+      local u = unit_at(p, q, unit)
       local whole = k.eq(q.active, p.n)
       local rows = k.select(whole, p.hidden_map, p.gathered_map)
       local row = u.row + k.select(whole, p.row_begin, 0)
       local shared = u.tiles[2] * 2                   -- tiles that alternate; leaf 0 goes on alone behind them
-      local at = k.loop(k.const(k.i32, 0), u.tiles[1] + u.tiles[2], 1, now.at, function(i, at)
+      return k.loop(k.const(k.i32, 0), u.tiles[1] + u.tiles[2], 1, start, function(i, at)
         local paired = k.lt(i, shared)
         local tile = k.select(paired, k.lshr(i, 1) + (i & 1) * TILES, i - k.lshr(shared, 1))
-        return H.feed(at, q.steps, rows, row, p.weight_map, u.leaf * LEAF + tile * H.columns)
+        -- W passes once through L2 for all row bands of a group, hidden is read again and again
+        return H.feed(at, q.steps, {map = rows, major = "k", at = row},
+          {map = p.weight_map, major = "k", at = u.leaf * LEAF + tile * H.columns, evict = "first"})
       end)
-      return {unit = now.unit + k.udiv(k.reread_nctaid(), H.cluster), at = at, begun = now.begun + 1, patience = patience}
     end)
-    k.atomic_add(p.turn, 0, k.const(k.i32, 1))        -- clusters have unequal numbers of units: do not hold the others up
-    H.feed_end(done.at)
   end
 
   ------------------------------------------------------------------------------------------------ the multipliers
@@ -103,24 +87,6 @@ return function(k, spec)
       local active = p.row_begin + u.row + H.row(row.w, row.h)
       local valid = k.lt(active, u.row_end)
       return k.select(valid, k.load(type, ptr, k.select(valid, active, p.row_begin)), default)
-    end
-
-    local function raw_scores(acc, tile_column)       -- adds the bias
-      if not spec.bias then return acc end
-      return k.branch(k.is_null(p.bias), function() return acc end, function()
-        local out = {}
-        for j = 0, H.columns // 8 - 1 do
-          for e = 0, 1 do
-            local column = k.min(tile_column + H.column(j, e), p.vocab_valid - 1)
-            local bias = k.convert(k.f32, k.load(element, p.bias, column, {const = true}))
-            for _, row in ipairs(rows) do
-              local at = H.at(row.w, row.h, j, e)
-              out[at] = acc[at] + bias
-            end
-          end
-        end
-        return out
-      end)
     end
 
     -- One warp of the grid meets a row's target: it stores the raw score.
@@ -183,7 +149,7 @@ return function(k, spec)
     local function finish(acc, unit, tile_column, sums)
       H.reread()
       local u = {row = unit.row, row_end = row_end()}
-      acc = raw_scores(acc, tile_column)
+      acc = H.add_bias(acc, p.bias, tile_column, p.vocab_valid - 1)
       store_targets(acc, u, tile_column)
       return k.branch(k.le(tile_column + H.columns, p.vocab_valid),
         function() return reduce(acc, u, tile_column, sums, true) end,
@@ -211,10 +177,9 @@ return function(k, spec)
     end
 
     H.first_turn()
-    local start = {unit = k.udiv(k.ctaid(), H.cluster), index = k.const(k.i32, 0)}
-    k.while_(start, function(now) return k.lt(now.unit, problem(p).units) end, function(now)
+    H.multiply_units(function() return problem(p).units end, k.const(k.i32, 0), function(unit, index)
       local q = problem(p)
-      local u = unit_at(p, q, now.unit)
+      local u = unit_at(p, q, unit)
       local second = H.second()
       local mine = k.select(second, u.tiles[2], u.tiles[1])
       local leaf = u.leaf + k.zext(k.i32, second)
@@ -224,7 +189,7 @@ return function(k, spec)
         -- place of this tile among those of the unit
         local before = k.select(second, tile * 2 + 1, tile + k.min(tile, u.tiles[2]))
         H.take_turn()
-        local acc = H.multiply(H.advance(now.index, before * q.steps), q.steps)
+        local acc = H.multiply(H.advance(index, before * q.steps), q.steps, "k", "k")
         return finish(acc, u, leaf * LEAF + tile * H.columns, sums)
       end)
       k.when(k.gt(mine, 0), function() store_leaf(u, leaf, sums) end)
@@ -232,7 +197,7 @@ return function(k, spec)
         H.take_turn()
         H.pass_turn()
       end)
-      return {unit = now.unit + k.udiv(k.reread_nctaid(), H.cluster), index = H.advance(now.index, (u.tiles[1] + u.tiles[2]) * q.steps)}
+      return H.advance(index, (u.tiles[1] + u.tiles[2]) * q.steps)
     end)
   end
 
@@ -242,7 +207,7 @@ return function(k, spec)
             raster = RASTER, cluster = H.cluster},
     body = function(p)
       H.begin()
-      H.roles(function() feed(p) end, function() multiply(p) end)
+      H.roles(function() feed(p) end, function() H.dispatch(p.turn, problem(p).units) end, function() multiply(p) end)
     end,
   }
 end

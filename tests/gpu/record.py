@@ -28,13 +28,19 @@ SANITIZED = [  # one problem for each variant of a kernel's memory accesses
     ["--dtype", "bf16"], ["--dtype", "fp16", "--softcap", "20"], ["--dtype", "fp32", "--per-row-temperature"],
     ["--dtype", "bf16", "--alignment", "2"], ["--dtype", "fp32", "--alignment", "4"],
     ["--dtype", "bf16", "--accumulate-grad-weight"]]
+FLAGSHIP = ["--vocab", "151936", "--hidden", "4096", "--dtype", "bf16"]
+FORWARD = ["--dtype", "bf16", "--entropy", "forward"]
+TRAINING = ["--entropy", "backward", "--grad", "hidden,weight", "--budget", "1G"]
 BENCHES = {
-    "bench_training": ["--vocab", "151936", "--hidden", "4096", "--dtype", "bf16", "--entropy", "backward",
-                       "--grad", "hidden,weight", "--rows", "1024,8192"],
-    "bench_frozen_head": ["--vocab", "151936", "--hidden", "4096", "--dtype", "bf16", "--entropy", "forward",
-                          "--grad", "hidden", "--rows", "8192"],
-    "bench_hidden_2048": ["--vocab", "151936", "--hidden", "2048", "--dtype", "bf16", "--entropy", "backward",
-                          "--grad", "hidden,weight", "--rows", "8192"],
+    "bench_training": [*FLAGSHIP, *TRAINING, "--rows", "1024,8192"],
+    "bench_frozen_head": [*FLAGSHIP, "--entropy", "backward", "--grad", "hidden", "--budget", "1G", "--rows", "8192"],
+    "bench_training_2048": ["--vocab", "151936", "--hidden", "2048", "--dtype", "bf16", *TRAINING, "--rows", "8192"],
+    "bench_forward_4096": ["--vocab", "151936", "--hidden", "4096", *FORWARD, "--rows", "256,1024,8192"],
+    "bench_forward_2048": ["--vocab", "151936", "--hidden", "2048", *FORWARD, "--rows", "8192"],
+    "bench_forward_1024": ["--vocab", "151936", "--hidden", "1024", *FORWARD, "--rows", "8192"],
+    "bench_forward_8192": ["--vocab", "128256", "--hidden", "8192", *FORWARD, "--rows", "8192"],
+    "bench_forward_long": ["--vocab", "248320", "--hidden", "2048", *FORWARD, "--rows", "65536", "--budget", "256M"],
+    "bench_forward_masked": ["--vocab", "151936", "--hidden", "4096", *FORWARD, "--rows", "8192", "--masked", "0.5"],
 }
 
 

@@ -19,9 +19,11 @@ BUDGETS = json.loads((Path(__file__).parent / "budgets.json").read_text())
 FLPGEN = os.environ["FLP_TEST_FLPGEN"]
 PTXAS = os.environ.get("FLP_PTXAS", "")
 KINDS = ("rows", "forward", "dz", "grad_hidden", "grad_weight")
-TENSOR_KINDS = KINDS[1:]
+HOPPER_KINDS = ("rows", "forward", "dz", "products")  # where one kernel makes both products
+TENSOR_KINDS = KINDS[1:] + HOPPER_KINDS[3:]
 
-CASES = [(name, arch, kind) for name, spec in BUDGETS["specs"].items() for arch in spec["arches"] for kind in KINDS
+CASES = [(name, arch, kind) for name, spec in BUDGETS["specs"].items() for arch in spec["arches"]
+         for kind in (HOPPER_KINDS if arch == "sm_90a" else KINDS)
          if "--grad" in spec["options"] or kind in ("rows", "forward")]
 CASES += [("generic", arch, kind) for arch, want in BUDGETS["generic"].items() for kind in want.get("kinds", KINDS)]
 

@@ -3,7 +3,7 @@
  *
  * fake_provider_script takes settings divided by ';': version=1 served provider version; fail=10 a flp_status for every
  * kernel, with error=text; shared=98304 of the tiled kernels; threads=256; missing=fill an entry left out;
- * kind=2 a kind that the descriptor claims; ptx=text added to the PTX. */
+ * kind=2 a kind that the descriptor claims; portable=dz a kind made for sm_90a as for sm_80; ptx=text added to the PTX. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ int fake_provider_calls(void);
 
 static struct {
   int version, fail, threads, shared, kind;
-  char error[256], missing[32], ptx[64];
+  char error[256], missing[32], portable[32], ptx[64];
 } now = {.version = FLP_PROVIDER_VERSION, .threads = 256, .shared = 98304};
 static uint8_t sources_now[32];
 static int calls;
@@ -49,6 +49,7 @@ void fake_provider_script(const char *script) {
     if (strcmp(setting, "kind") == 0) now.kind = atoi(value);
     if (strcmp(setting, "error") == 0) snprintf(now.error, sizeof now.error, "%s", value);
     if (strcmp(setting, "missing") == 0) snprintf(now.missing, sizeof now.missing, "%s", value);
+    if (strcmp(setting, "portable") == 0) snprintf(now.portable, sizeof now.portable, "%s", value);
     if (strcmp(setting, "ptx") == 0) snprintf(now.ptx, sizeof now.ptx, "%s", value);
   }
   free(copy);
@@ -63,14 +64,16 @@ static void add_entry(flp_kernel_desc *desc, const char *name, int shared) {
   entry->shared_bytes = (uint32_t)shared;
 }
 
-/* A forward whose operands come through tensor maps. */
+/* A kernel whose operands come through tensor maps. */
 static void fill_mapped(flp_kernel_desc *desc) {
-  add_entry(desc, "forward_map", now.shared);
+  char entry[32];
+  snprintf(entry, sizeof entry, "%s_map", flp_kernel_kind_name(desc->key.kind));
+  add_entry(desc, entry, now.shared);
   desc->tile_rows = 128;
-  desc->tile_columns = 192;
+  desc->tile_columns = desc->key.kind == FLP_KERNEL_PRODUCTS ? 256 : 192;
   desc->tile_depth = 64;
   desc->stages = 5;
-  desc->unit_columns = FLP_LEAF_COLUMNS;
+  desc->unit_columns = desc->key.kind == FLP_KERNEL_FORWARD ? FLP_LEAF_COLUMNS : 0;
   desc->raster = 8;
   desc->cluster = 2;
 }
@@ -87,7 +90,8 @@ static void fill_desc(const flp_kernel_key *key, flp_kernel_desc *desc) {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) add_entry(desc, rows[i], 0);
     return;
   }
-  if (strcmp(key->arch, "sm_90a") == 0) {
+  int is_portable = strcmp(now.portable, flp_kernel_kind_name(desc->key.kind)) == 0;
+  if (strcmp(key->arch, "sm_90a") == 0 && !is_portable) {
     fill_mapped(desc);
     return;
   }

@@ -165,6 +165,12 @@ void stage_execute(stage *s, flp_plan *plan, const flp_args *args) {
   cr_assert_eq(flp_execute(plan, args), FLP_OK, "%s", flp_error_detail());
 }
 
+stage_map stage_read_map(const flp_abi_map *map) {
+  stage_map text;
+  memcpy(&text, map, sizeof text);
+  return text;
+}
+
 void stage_expect_sequence(stage *s, const char *expected) {
   char got[4096] = "";
   for (size_t i = 0; i < s->launch_count(); i++) {

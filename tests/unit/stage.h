@@ -56,6 +56,12 @@ size_t stage_workspace(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t 
 /* Forgets what came before and executes; must succeed. */
 void stage_execute(stage *s, flp_plan *plan, const flp_args *args);
 
+/* What the stand-in writes into a tensor map. */
+typedef struct stage_map {
+  uint64_t start, columns, rows, stride_bytes, box_columns, box_rows;
+} stage_map;
+stage_map stage_read_map(const flp_abi_map *map);
+
 /* Expects exactly these entries, divided by spaces, to have been launched. */
 void stage_expect_sequence(stage *s, const char *expected);
 

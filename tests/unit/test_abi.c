@@ -15,6 +15,8 @@ static const struct {
     {"forward", "plplpppppfiiiiiiplp", sizeof(flp_forward_params)},
     {"combine", "pliipppppiifipppp", sizeof(flp_combine_params)},
     {"forward_map", "mmmppppfiiiiiplpp", sizeof(flp_forward_map_params)},
+    {"dz_map", "mmmmpppppfiiiiiippp", sizeof(flp_dz_map_params)},
+    {"products_map", "mmmmppiiiiiipplpliplplip", sizeof(flp_products_map_params)},
     {"gather", "plppiiiiplp", sizeof(flp_gather_params)},
     {"merge", "pllpppfippp", sizeof(flp_merge_params)},
     {"record", "ppppppfipp", sizeof(flp_record_params)},

@@ -35,7 +35,7 @@ Test(desc, layout_is_fixed) {
 }
 
 Test(desc, every_kind_reads_back_equal) {
-  for (int kind = FLP_KERNEL_ROWS; kind <= FLP_KERNEL_GRAD_WEIGHT; kind++) {
+  for (int kind = FLP_KERNEL_ROWS; kind <= FLP_KERNEL_PRODUCTS; kind++) {
     uint8_t bytes[FLP_DESC_BYTES_MAX];
     size_t length = write_sample((flp_kernel_kind)kind, bytes);
     flp_kernel_desc want = sample_desc((flp_kernel_kind)kind), got;
@@ -78,7 +78,7 @@ Test(desc, every_truncation_is_corrupt) {
 }
 
 Test(desc, every_flipped_byte_is_corrupt_or_says_what_it_is) {
-  for (int kind = FLP_KERNEL_ROWS; kind <= FLP_KERNEL_GRAD_WEIGHT; kind++) {
+  for (int kind = FLP_KERNEL_ROWS; kind <= FLP_KERNEL_PRODUCTS; kind++) {
     uint8_t bytes[FLP_DESC_BYTES_MAX], again[FLP_DESC_BYTES_MAX];
     size_t length = write_sample((flp_kernel_kind)kind, bytes);
     for (size_t at = 0; at < length; at++)
@@ -107,7 +107,7 @@ Test(desc, refusals_name_the_field) {
   enum { TUNABLES_AT = ENTRY_AT + ENTRY_BYTES };
   static const bad_case cases[] = {
       {"version", FLP_KERNEL_FORWARD, 0, "\1", 1, "descriptor: version is 1, accepted: 2"},
-      {"kind", FLP_KERNEL_FORWARD, KEY_AT, "\6", 1, "descriptor: key.kind is 6, accepted: 1 to 5"},
+      {"kind", FLP_KERNEL_FORWARD, KEY_AT, "\7", 1, "descriptor: key.kind is 7, accepted: 1 to 6"},
       {"arch", FLP_KERNEL_FORWARD, KEY_AT + 4, "0123456789abcdef", 16,
        "descriptor: key.arch is not a terminated name such as sm_80"},
       {"arch padding", FLP_KERNEL_FORWARD, KEY_AT + 4 + 15, "x", 1,

@@ -182,7 +182,7 @@ Test(gen_engine, unknown_kind_is_an_argument_error) {
   flpgen_result result;
   char error[512], small[10];
   cr_expect_eq(flpgen_generate(&key, NULL, &result, error, sizeof error), FLP_ERROR_ARGUMENT);
-  cr_expect_str_eq(error, "key.kind: 9 is no kernel kind (1 to 5)");
+  cr_expect_str_eq(error, "key.kind: 9 is no kernel kind (1 to 6)");
   cr_expect_eq(flpgen_generate(&key, NULL, &result, small, sizeof small), FLP_ERROR_ARGUMENT);
   cr_expect_str_eq(small, "key.kind:", "a message is cut to its capacity");
   cr_expect_eq(flpgen_generate(&key, NULL, &result, NULL, 0), FLP_ERROR_ARGUMENT);

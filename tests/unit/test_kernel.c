@@ -110,8 +110,9 @@ Test(kernel, each_used_field_changes_the_bytes_and_no_other) {
       [FLP_KERNEL_DZ] = " arch dtype entropy bias bias_grad softcap alignment hidden vocab ",
       [FLP_KERNEL_GRAD_HIDDEN] = " arch dtype out_dtype alignment hidden ",
       [FLP_KERNEL_GRAD_WEIGHT] = " arch dtype out_dtype alignment hidden ",
+      [FLP_KERNEL_PRODUCTS] = " arch dtype alignment hidden ",
   };
-  for (int kind = FLP_KERNEL_ROWS; kind <= FLP_KERNEL_GRAD_WEIGHT; kind++) {
+  for (int kind = FLP_KERNEL_ROWS; kind <= FLP_KERNEL_PRODUCTS; kind++) {
     flp_kernel_key key = sample_key((flp_kernel_kind)kind);
     char before[FLP_KEY_BYTES_MAX], after[FLP_KEY_BYTES_MAX], word[32];
     flp_kernel_key_bytes(&key, sources, "", before, sizeof before);
@@ -190,6 +191,37 @@ Test(kernel, a_spec_asks_for_the_kernels_of_its_gradients) {
   }
 }
 
+/* "kind@arch " of each kernel that the spec asks for on Hopper. */
+static const char *hopper_kernels(const flp_spec *spec, char out[256]) {
+  flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+  int count = flp_kernel_keys_for(spec, "sm_90a", keys);
+  out[0] = 0;
+  for (int i = 0; i < count; i++) {
+    size_t used = strlen(out);
+    snprintf(out + used, 256 - used, "%s%s@%s", i ? " " : "", flp_kernel_kind_name(keys[i].kind), keys[i].arch);
+  }
+  return out;
+}
+
+Test(kernel, hopper_makes_both_products_in_one_kernel) {
+  char got[256];
+  for (uint32_t grads = 1; grads < 8; grads++)
+    for (int dtype = FLP_DTYPE_BF16; dtype <= FLP_DTYPE_FP16; dtype++) {
+      flp_spec spec = spec_of(grads, FLP_ENTROPY_NONE);
+      spec.dtype = (flp_dtype)dtype;
+      spec.alignment = 16;
+      cr_expect_str_eq(hopper_kernels(&spec, got), grads & 3 ? "rows@sm_80 forward@sm_90a dz@sm_90a products@sm_90a"
+                                                             : "rows@sm_80 forward@sm_90a dz@sm_90a");
+    }
+  flp_spec spec = spec_of(FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT, FLP_ENTROPY_NONE);
+  static const char portable[] = "rows@sm_80 forward@sm_80 dz@sm_80 grad_hidden@sm_80 grad_weight@sm_80";
+  spec.alignment = 8;
+  cr_expect_str_eq(hopper_kernels(&spec, got), portable);
+  spec.alignment = 16;
+  spec.dtype = FLP_DTYPE_FP32;
+  cr_expect_str_eq(hopper_kernels(&spec, got), portable);
+}
+
 Test(kernel, entropy_is_folded_where_it_is_used) {
   static const uint32_t forward[] = {0, 1, 1}, dz[] = {0, 0, 1};
   for (int entropy = FLP_ENTROPY_NONE; entropy <= FLP_ENTROPY_BACKWARD; entropy++) {
@@ -237,7 +269,7 @@ Test(kernel, generic_keys_serve_any_shape) {
 Test(kernel, names_and_sizes) {
   cr_expect_str_eq(flp_kernel_kind_name(FLP_KERNEL_GRAD_HIDDEN), "grad_hidden");
   cr_expect_str_eq(flp_kernel_kind_name((flp_kernel_kind)0), "?");
-  cr_expect_str_eq(flp_kernel_kind_name((flp_kernel_kind)6), "?");
+  cr_expect_str_eq(flp_kernel_kind_name((flp_kernel_kind)7), "?");
   cr_expect_str_eq(flp_dtype_name(FLP_DTYPE_FP16), "fp16");
   cr_expect_str_eq(flp_dtype_name((flp_dtype)99), "?");
   static const size_t bytes[] = {0, 2, 2, 4, 4, 8, 0};

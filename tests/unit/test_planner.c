@@ -24,6 +24,7 @@ static flp_planner planner_of(int64_t vocab, int64_t hidden, flp_dtype dtype, ui
                        .unit_columns = 3072,
                        .dz_rows = 128,
                        .dz_columns = 256,
+                       .dz_band = 128,
                        .hidden_rows = 128,
                        .hidden_columns = 256,
                        .weight_rows = 128,
@@ -31,6 +32,15 @@ static flp_planner planner_of(int64_t vocab, int64_t hidden, flp_dtype dtype, ui
                        .multiprocessors = 132,
                        .flop_rate = 4e12,
                        .bandwidth = 4.8e12};
+}
+
+/* The same with kernels that read rows put together in the workspace. */
+static flp_planner mapped_of(int64_t vocab, int64_t hidden, flp_dtype dtype, uint32_t grads) {
+  flp_planner p = planner_of(vocab, hidden, dtype, grads);
+  p.dz_band = p.hidden_rows = p.weight_rows = 256;
+  p.dz_columns = 192;
+  p.backward_cluster = 2;
+  return p;
 }
 
 static flp_scheme pick(const flp_planner *p, flp_pass pass, int64_t n, uint64_t budget) {
@@ -116,6 +126,47 @@ Test(planner, one_vocab_chunk_takes_no_accumulator) {
   cr_expect_eq(s.products, 3);
 }
 
+Test(planner, mapped_kernels_gather_their_rows) {
+  flp_planner p = mapped_of(4096, 1000, FLP_DTYPE_BF16, 7);
+  flp_scheme s = pick(&p, FLP_PASS_BACKWARD, 300, GIB);
+  cr_expect_eq(s.chunks, 1);
+  cr_expect_eq(s.size[FLP_REGION_GATHER], (uint64_t)300 * 1000 * 2);
+  cr_expect_eq(s.size[FLP_REGION_TURN], 4);
+  cr_expect_eq(s.size[FLP_REGION_BIAS_PART], (uint64_t)4 * 4096 * 4, "whole bands: the last has a tile without rows");
+  cr_expect_eq(s.launches, 2 + 1 + 3 + 1, "prepare, record; gather; dz, products, bias_reduce; fill");
+  p.chunk_rows = 256;
+  s = pick(&p, FLP_PASS_BACKWARD, 600, GIB);
+  cr_expect_eq(s.mode, FLP_MODE_R_ROWS);
+  cr_expect_eq(s.size[FLP_REGION_GATHER], (uint64_t)256 * 1000 * 2, "those of one chunk");
+  cr_expect_eq(s.launches, 2 + 3 * 4 + 1);
+  p.chunk_vocab = 1000;
+  p.mode = FLP_MODE_R2;
+  s = pick(&p, FLP_PASS_BACKWARD, 600, GIB);
+  cr_expect_eq(s.size[FLP_REGION_GATHER], (uint64_t)600 * 1000 * 2);
+  cr_expect_eq(s.launches, 2 + 1 + 3 * 2 + 5 * 3 + 1);
+}
+
+Test(planner, chunks_of_rows_are_whole_bands_of_mapped_kernels) {
+  flp_planner p = mapped_of(131072, 4096, FLP_DTYPE_BF16, 1);
+  for (uint64_t budget = 128 * MIB; budget < 4 * GIB; budget += budget / 3) {
+    flp_scheme s;
+    if (flp_planner_pick(&p, FLP_PASS_BACKWARD, 16384, budget, 1, &s) != FLP_OK || s.mode != FLP_MODE_R_ROWS) continue;
+    cr_expect_eq(s.chunk_rows % 256, 0);
+    expect_sound(&s);
+  }
+}
+
+Test(planner, products_made_together_have_one_end) {
+  flp_planner p = mapped_of(4096, 4096, FLP_DTYPE_BF16, 3);
+  double both = flp_planner_chunks_cost(&p, 4096, 4096, 4096, 3);
+  double dz = flp_planner_chunks_cost(&p, 4096, 4096, 4096, 0);
+  double hidden = flp_planner_chunks_cost(&p, 4096, 4096, 4096, 1) - dz;
+  double weight = flp_planner_chunks_cost(&p, 4096, 4096, 4096, 2) - dz;
+  cr_expect_lt(both - dz, hidden + weight);
+  cr_expect_gt(both - dz, hidden);
+  cr_expect_gt(both - dz, weight);
+}
+
 static void expect_round_trip(const flp_planner *p, int64_t n, uint64_t budget) {
   flp_scheme query, execute;
   flp_status status = flp_planner_pick(p, FLP_PASS_BACKWARD, n, budget, 1, &query);
@@ -141,11 +192,20 @@ static const struct {
     {128256, 2048, FLP_DTYPE_FP32, 7}, {32000, 4096, FLP_DTYPE_BF16, 2},  {50257, 768, FLP_DTYPE_BF16, 4},
     {1000, 64, FLP_DTYPE_FP16, 5},     {2, 8, FLP_DTYPE_FP32, 7},         {151936, 4096, FLP_DTYPE_BF16, 6},
 };
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+/* Each shape with portable kernels, then, but for fp32, with mapped ones. */
+static flp_planner shape_at(size_t i) {
+  size_t j = i % SHAPES;
+  int is_mapped = i >= SHAPES && shapes[j].dtype != FLP_DTYPE_FP32;
+  return (is_mapped ? mapped_of : planner_of)(shapes[j].vocab, shapes[j].hidden, shapes[j].dtype, shapes[j].grads);
+}
+
 static const int64_t row_counts[] = {1, 2, 127, 128, 129, 1000, 4096, 8192, 16384, 100003};
 
 Test(planner, a_query_and_the_execute_after_it_agree) {
-  for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-    flp_planner p = planner_of(shapes[i].vocab, shapes[i].hidden, shapes[i].dtype, shapes[i].grads);
+  for (size_t i = 0; i < 2 * SHAPES; i++) {
+    flp_planner p = shape_at(i);
     for (size_t j = 0; j < sizeof row_counts / sizeof row_counts[0]; j++)
       for (uint64_t budget = 4096; budget < 64 * GIB; budget += budget / 3)
         expect_round_trip(&p, row_counts[j], budget);
@@ -153,8 +213,8 @@ Test(planner, a_query_and_the_execute_after_it_agree) {
 }
 
 Test(planner, a_larger_budget_is_never_dearer) {
-  for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-    flp_planner p = planner_of(shapes[i].vocab, shapes[i].hidden, shapes[i].dtype, shapes[i].grads);
+  for (size_t i = 0; i < 2 * SHAPES; i++) {
+    flp_planner p = shape_at(i);
     double last = 1e300;
     for (uint64_t budget = 4096; budget < 64 * GIB; budget += budget / 5) {
       flp_scheme s;
@@ -167,8 +227,8 @@ Test(planner, a_larger_budget_is_never_dearer) {
 }
 
 Test(planner, the_smallest_budget_is_named_and_exact) {
-  for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-    flp_planner p = planner_of(shapes[i].vocab, shapes[i].hidden, shapes[i].dtype, shapes[i].grads);
+  for (size_t i = 0; i < 2 * SHAPES; i++) {
+    flp_planner p = shape_at(i);
     flp_scheme any = pick(&p, FLP_PASS_BACKWARD, 1000, UINT64_MAX), s;
     cr_assert_eq(flp_planner_pick(&p, FLP_PASS_BACKWARD, 1000, any.smallest_bytes, 1, &s), FLP_OK);
     cr_expect_eq(s.bytes, any.smallest_bytes);

@@ -1,0 +1,32 @@
+/* launch_backward.h: what the two ways of a backward pass share: its chunks, and where products go. */
+#ifndef FLP_LAUNCH_BACKWARD_H
+#define FLP_LAUNCH_BACKWARD_H
+
+#include "launch.h"
+
+/* One dz chunk and what is made of it. first, last: among the chunks that add to the same gradient. */
+typedef struct backward_chunk {
+  int64_t row_begin, row_end, column_begin, column_end;
+  uint32_t grads; /* FLP_GRAD_*: products to make */
+  int first, last;
+} backward_chunk;
+
+/* Where a product goes. */
+typedef struct backward_sink {
+  CUdeviceptr acc;
+  int64_t acc_stride;
+  CUdeviceptr out;
+  int64_t out_stride;
+  int read_acc, write_acc, write_out;
+} backward_sink;
+
+/* ---- launch_backward_map.c: where operands come through tensor maps and rows have been gathered ---- */
+
+/* The dz of a chunk, and its column sums if grads has FLP_GRAD_BIAS. */
+flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *chunk);
+
+/* Both products of a chunk in one launch, or one of them. hidden, weight: where they go, NULL if not wanted */
+flp_status backward_launch_products_map(const flp_call *call, const backward_chunk *chunk, const backward_sink *hidden,
+                                        const backward_sink *weight);
+
+#endif

@@ -1,0 +1,188 @@
+-- dz.lua (sm_90a): the gradient of the raw scores of one chunk, recomputed and stored in the operand dtype.
+--
+--   dz = 2^u·(A + B·u)      u = t - m; with p = 2^u/s and w = log2 p this is p·(α + β·w)·∂t/∂x, where
+--                           α = -g - e·H, β = -e·ln2, g = ∂L/∂logprob, e = ∂L/∂entropy (folded into A, B by `record`)
+--   dz_y                    at the target, from `record`: exact where p_y is near 1
+--   dz ← dz·(1 - tanh²)     with softcap, at the target too
+--
+-- Shapes: hidden (n,D), weight (V,D), record (n,4) {m, A, B, dz_y} -> dz (rows of the chunk, columns of the chunk), and
+-- with a bias gradient bias_part (tiles of rows, columns of the chunk): column sums of each tile in fp32.
+-- Rows behind the last active one become zeros up to the end of their band: the products read whole boxes.
+-- fp16: dz is stored times scale_pair[0], one power of two a call, and the products undo it.
+--
+-- A unit is a band of rows against two tiles of columns, one a warpgroup. A warp stages 16 rows x 64 columns at a time
+-- in shared memory, swizzled as the copy engine wants them, and the engine stores them while it goes on.
+
+local STAGED_ROWS, STAGED_COLUMNS = 16, 64
+local STAGED_BYTES = STAGED_ROWS * STAGED_COLUMNS * 2
+local SUMS_BYTES = 192 * 4 -- of a warp, one a column
+
+return function(k, spec)
+  local H = k.import "hopper" (k, spec, {
+    schedule = "ping-pong", rows = 128, columns = 192, stages = 5, cluster = 2,
+    staging = STAGED_BYTES + (spec.bias_grad and SUMS_BYTES or 0),
+  })
+  local S = k.import "score" (k)
+  local pair_type = ({bf16 = k.bf16, fp16 = k.f16})[spec.dtype]
+  -- Bands that share a sweep over W, as in forward.
+  local RASTER = spec.hidden > 0 and math.max(4, math.min(16, 32768 // spec.hidden)) or 8
+  local BAND = H.rows * H.cluster
+
+  local function problem(p)
+    local depth = spec.hidden > 0 and spec.hidden or p.depth
+    local q = {}
+    q.active = k.load(k.i32, p.count, 0)
+    q.rows = k.max(k.min(q.active, p.row_end) - p.row_begin, 0)
+    q.bands = (q.rows + (BAND - 1)) // BAND
+    q.tiles = (p.column_end - p.column_begin + (H.columns - 1)) // H.columns
+    q.pairs = k.lshr(q.tiles + 1, 1)
+    q.units = q.bands * q.pairs
+    q.steps = spec.hidden > 0 and k.const(k.i32, (depth + H.depth - 1) // H.depth)
+      or k.max((depth + (H.depth - 1)) // H.depth, 1)
+    return q
+  end
+  local function units_of(p) return function() return problem(p).units end end
+
+  local function unit_at(q, unit)
+    local band, pair = H.walk(unit, q.bands, q.pairs, RASTER)
+    return {band = band, row = band * BAND + H.rank() * H.rows, tile = pair * 2, tiles = k.min(q.tiles - pair * 2, 2)}
+  end
+
+  local function feed(p)
+    H.feed_units(units_of(p), function(unit, start)
+      local q = problem(p)
+      local u = unit_at(q, unit)
+      local rows = k.select(k.eq(q.active, p.n), p.hidden_map, p.gathered_map)
+      return k.loop(k.const(k.i32, 0), u.tiles, 1, start, function(i, at)
+        return H.feed(at, q.steps, {map = rows, major = "k", at = u.row},
+          {map = p.weight_map, major = "k", at = (u.tile + i) * H.columns, evict = "first"})
+      end)
+    end)
+  end
+
+  ------------------------------------------------------------------------------------------------ the epilogue
+  local function load_row(p, u, w, h)
+    local active = p.row_begin + u.row + H.row(w, h)
+    local valid = k.lt(active, p.row_begin + u.rows)
+    local at = k.select(valid, active, p.row_begin)
+    local r = k.load_vector(k.f32, 4, p.record, at)
+    return {
+      valid = valid, m = r[1], a = r[2], b = r[3], dz_y = r[4], scale = k.load(k.f32, p.scale, at),
+      target = k.load(k.i32, p.local_target, at) - (p.column_begin + u.column), -- of the tile
+    }
+  end
+
+  local function gradient(p, x, row, column)
+    local y = S.shape(x, p.cap_in, spec.softcap)
+    local u = k.fma(y, row.scale, -row.m)
+    if spec.bias then u = k.max_nan(u, S.lowest) end
+    local slope = spec.entropy and k.fma(row.b, u, row.a) or row.a
+    local dz = k.select(k.eq(column, row.target), row.dz_y, k.exp2(u) * slope)
+    if spec.softcap then dz = dz * ((1.0 - y) * (1.0 + y)) end
+    return k.select(row.valid, dz, 0.0)
+  end
+
+  -- Stores the staged rows: those of block w, 64 columns from 8·j on.
+  local function store_staged(p, u, staged, w, j, packed)
+    k.when(k.eq(H.lane, 0), function() k.tensor_stores_read() end) -- what was staged before is on its way
+    k.warp_sync()
+    local row, right = H.lane & 15, k.lshr(H.lane, 4) -- where this lane's row of the four 8 x 8 matrices goes
+    for i = 0, 3 do
+      local chunk = (right + 2 * i) ~ (row & 7)
+      k.store_matrix(staged + row * (STAGED_COLUMNS * 2) + chunk * 16, packed[4 * i + 1], packed[4 * i + 2],
+        packed[4 * i + 3], packed[4 * i + 4])
+    end
+    k.proxy_fence()
+    k.warp_sync()
+    k.when(k.eq(H.lane, 0), function()
+      k.tensor_store(p.dz_map, staged, u.column + 8 * j, u.row + w * 64 + (H.warp & 3) * STAGED_ROWS)
+    end)
+  end
+
+  -- Column sums of a tile: the 8 lanes of a column, and then, in order, the four warps of the group.
+  local function warp_sums() return H.staging + 8 * STAGED_BYTES + H.warp * SUMS_BYTES end
+
+  local function put_column_sums(p, first, sums)
+    for i, sum in ipairs(sums) do
+      for _, mask in ipairs {4, 8, 16} do sum = sum + k.shuffle_xor(sum, mask) end
+      k.when(k.lt(H.lane, 4), function()
+        k.shared_store(warp_sums() + H.column(first + (i - 1) // 2, (i - 1) % 2) * 4, sum)
+      end)
+    end
+  end
+
+  local function store_column_sums(p, u)
+    H.group_sync()
+    local of_chunk = k.lt(u.row, p.row_end - p.row_begin) -- a band may reach beyond it by whole tiles
+    local of_group = warp_sums() - (H.warp & 3) * SUMS_BYTES
+    local width = p.column_end - p.column_begin
+    k.loop(k.reread_tid() & 127, H.columns, 128, nil, function(column)
+      k.when(of_chunk & k.lt(u.column + column, width), function()
+        local sum = k.shared_load(k.f32, of_group + column * 4)
+        for warp = 1, 3 do sum = sum + k.shared_load(k.f32, of_group + column * 4 + warp * SUMS_BYTES) end
+        local row = k.convert(k.i64, k.udiv(u.row, H.rows)) * k.convert(k.i64, width)
+        k.store(p.bias_part, row + k.convert(k.i64, u.column + column), sum)
+      end)
+    end)
+    H.group_sync()
+  end
+
+  local function finish(p, acc, u)
+    H.reread()
+    acc = H.add_bias(acc, p.bias, p.column_begin + u.column, p.column_end - 1)
+    local storage = spec.dtype == "fp16" and k.load(k.f32, p.scale_pair, 0) or nil
+    local staged = H.staging + H.warp * STAGED_BYTES
+    for first = 0, H.columns // 8 - 1, STAGED_COLUMNS // 8 do
+      local sums = {}
+      for w = 0, H.blocks - 1 do
+        local rows = {[0] = load_row(p, u, w, 0), [1] = load_row(p, u, w, 1)}
+        local packed = {}
+        for j = first, first + STAGED_COLUMNS // 8 - 1 do
+          for h = 0, 1 do
+            local dz = {}
+            for e = 0, 1 do
+              dz[e] = gradient(p, acc[H.at(w, h, j, e)], rows[h], H.column(j, e))
+              local i = 2 * (j - first) + e + 1
+              if spec.bias_grad then sums[i] = sums[i] and sums[i] + dz[e] or dz[e] end
+              if storage then dz[e] = dz[e] * storage end
+            end
+            packed[#packed + 1] = k.pack(pair_type, dz[0], dz[1])
+          end
+        end
+        store_staged(p, u, staged, w, first, packed)
+      end
+      if spec.bias_grad then put_column_sums(p, first, sums) end
+    end
+    if spec.bias_grad then
+      k.when(~k.is_null(p.bias_part), function() store_column_sums(p, u) end)
+    end
+  end
+
+  local function multiply(p)
+    H.first_turn()
+    H.multiply_units(units_of(p), k.const(k.i32, 0), function(unit, index)
+      local q = problem(p)
+      local u = unit_at(q, unit)
+      local mine = k.zext(k.i32, H.second())
+      k.branch(k.lt(mine, u.tiles), function()
+        H.take_turn()
+        local acc = H.multiply(H.advance(index, mine * q.steps), q.steps, "k", "k")
+        finish(p, acc, {row = u.row, rows = q.rows, column = (u.tile + mine) * H.columns})
+      end, function()
+        H.take_turn()
+        H.pass_turn()
+      end)
+      return H.advance(index, u.tiles * q.steps)
+    end)
+    k.when(k.eq(k.reread_tid() & 31, 0), function() k.tensor_stores_read() end) -- before shared memory goes
+  end
+
+  k.kernel {
+    entry = "dz_map", threads = H.threads, min_ctas = 1, shared_bytes = H.shared_bytes,
+    tile = {rows = H.rows, columns = H.columns, depth = H.depth, stages = H.stages, raster = RASTER, cluster = H.cluster},
+    body = function(p)
+      H.begin()
+      H.roles(function() feed(p) end, function() H.dispatch(p.turn, problem(p).units) end, function() multiply(p) end)
+    end,
+  }
+end
