@@ -167,32 +167,43 @@ measure_item gemm_item(gemm *product) {
   return (measure_item){.enqueue = enqueue_item, .context = product};
 }
 
-/* Time of a call of the chosen algorithm; the first call loads its kernel. */
-static flp_status time_chosen(gemm *product, measure_clock *clock, double burst_ms, double *out_call_ms) {
-  measure_item item = gemm_item(product);
-  double ms = 0;
-  FLP_TRY(measure_burst(clock, &item, 1, &ms));
-  FLP_TRY(measure_burst(clock, &item, 1, &ms));
-  int64_t repeats = measure_repeats(ms, burst_ms);
-  FLP_TRY(measure_burst(clock, &item, repeats, &ms));
-  *out_call_ms = ms / (double)repeats;
-  return FLP_OK;
+/* One of a product's algorithms as a piece of work to measure. */
+typedef struct attempt {
+  gemm *product;
+  int algorithm;
+} attempt;
+
+static flp_status enqueue_attempt(void *context, CUstream stream) {
+  const attempt *a = context;
+  a->product->chosen = a->algorithm;
+  return gemm_enqueue(a->product, stream);
 }
 
-flp_status gemm_choose(gemm *product, measure_clock *clock, double burst_ms) {
-  double best_ms = 0;
-  int best = -1;
+/* Those that the library does not refuse; a first call loads the kernel, too. */
+static flp_status try_all(gemm *product, measure_clock *clock, attempt *out, int *count) {
+  *count = 0;
   for (int i = 0; i < product->algorithm_count; i++) {
     double ms = 0;
-    product->chosen = i;
-    flp_status status = time_chosen(product, clock, burst_ms, &ms);
+    out[*count] = (attempt){product, i};
+    measure_item item = {enqueue_attempt, &out[*count]};
+    flp_status status = measure_burst(clock, &item, 1, &ms);
     if (status == FLP_ERROR_UNSUPPORTED) continue;
     FLP_TRY(status);
-    if (best < 0 || ms < best_ms) {
-      best = i;
-      best_ms = ms;
-    }
+    ++*count;
   }
-  product->chosen = best < 0 ? 0 : best;
-  return best < 0 ? no_algorithm(product, "every one that its heuristics name was refused") : FLP_OK;
+  return *count ? FLP_OK : no_algorithm(product, "every one that its heuristics name was refused");
+}
+
+flp_status gemm_choose(gemm *product, measure_clock *clock, const measure_options *options) {
+  attempt attempts[GEMM_ALGORITHMS_MAX];
+  measure_item items[GEMM_ALGORITHMS_MAX];
+  measure_summary ms[GEMM_ALGORITHMS_MAX];
+  int count = 0, best = 0;
+  FLP_TRY(try_all(product, clock, attempts, &count));
+  for (int i = 0; i < count; i++) items[i] = (measure_item){enqueue_attempt, &attempts[i]};
+  FLP_TRY(measure_run(clock, items, count, options, ms));
+  for (int i = 1; i < count; i++)
+    if (ms[i].median < ms[best].median) best = i;
+  product->chosen = attempts[best].algorithm;
+  return FLP_OK;
 }

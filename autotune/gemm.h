@@ -76,8 +76,9 @@ flp_status gemm_enqueue(gemm *product, CUstream stream);
 /* The same as a piece of work to measure, which borrows the product. */
 measure_item gemm_item(gemm *product);
 
-/* Chooses the fastest of the algorithms on the operands that are set, by bursts of that length.
- * error: UNSUPPORTED if every one is refused; DRIVER */
-flp_status gemm_choose(gemm *product, measure_clock *clock, double burst_ms);
+/* Chooses the fastest of the algorithms on the operands that are set: the least median of bursts in random order, since
+ * one after the other the first would run on a card that is still cool.
+ * error: UNSUPPORTED if every one is refused; as measure_run */
+flp_status gemm_choose(gemm *product, measure_clock *clock, const measure_options *options);
 
 #endif

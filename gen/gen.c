@@ -53,6 +53,19 @@ static flp_status check_key(const flp_kernel_key *key, const gen_arch **arch, ch
   return FLP_ERROR_UNSUPPORTED;
 }
 
+/* Whether the tunables are for this architecture; which of them can be built is for the templates to say. */
+static flp_status check_tune(const flp_tunables *tune, const gen_arch *arch, char *error, size_t capacity) {
+  if (tune->schedule > FLP_SCHEDULE_COOPERATIVE) {
+    snprintf(error, capacity, "key.tune.schedule: %u is no schedule (0 to 2)", (unsigned)tune->schedule);
+    return FLP_ERROR_ARGUMENT;
+  }
+  int any = tune->schedule || tune->rows || tune->columns || tune->stages || tune->cluster || tune->raster;
+  if (!any || arch->folder[0]) return FLP_OK;
+  snprintf(error, capacity, "key.tune: kernels for %s are cut in one way only; those for sm_90a leave a choice",
+           arch->name);
+  return FLP_ERROR_UNSUPPORTED;
+}
+
 flp_status flpgen_generate(const flp_kernel_key *key, const flpgen_options *options, flpgen_result *out, char *error,
                            size_t error_capacity) {
   char sink[8];
@@ -67,6 +80,7 @@ flp_status flpgen_generate(const flp_kernel_key *key, const flpgen_options *opti
   gen_state g = {.key = &canonical, .desc = &out->desc, .template_dir = options ? options->template_dir : NULL};
   out->desc.key = canonical;
   flp_status status = check_key(key, &g.arch, error, error_capacity);
+  if (status == FLP_OK) status = check_tune(&canonical.tune, g.arch, error, error_capacity);
   if (status == FLP_OK) status = gen_sources_hash(g.template_dir, out->desc.sources, error, error_capacity);
   if (status == FLP_OK) status = gen_emit_open(&g);
   if (status == FLP_OK) status = run_template(&g, error, error_capacity);

@@ -111,6 +111,34 @@ static void set_string(lua_State *L, const char *name, const char *value) {
   lua_setfield(L, -2, name);
 }
 
+/* A table with false for each choice that is left to the template. */
+static void push_tune(lua_State *L, const flp_tunables *tune) {
+  static const char *const schedules[] = {
+      NULL, [FLP_SCHEDULE_PING_PONG] = "ping-pong", [FLP_SCHEDULE_COOPERATIVE] = "cooperative"};
+  const struct {
+    const char *name;
+    uint32_t value;
+  } numbers[] = {{"rows", tune->rows},
+                 {"columns", tune->columns},
+                 {"stages", tune->stages},
+                 {"cluster", tune->cluster},
+                 {"raster", tune->raster}};
+  lua_newtable(L);
+  for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+    if (numbers[i].value)
+      lua_pushinteger(L, (lua_Integer)numbers[i].value);
+    else
+      lua_pushboolean(L, 0);
+    lua_setfield(L, -2, numbers[i].name);
+  }
+  if (tune->schedule)
+    lua_pushstring(L, schedules[tune->schedule]);
+  else
+    lua_pushboolean(L, 0);
+  lua_setfield(L, -2, "schedule");
+  gen_sandbox_freeze(L, "spec.tune", "field");
+}
+
 static void push_spec(lua_State *L, const flp_kernel_key *key) {
   const struct {
     const char *name;
@@ -133,6 +161,8 @@ static void push_spec(lua_State *L, const flp_kernel_key *key) {
   lua_setfield(L, -2, "hidden");
   lua_pushinteger(L, key->vocab);
   lua_setfield(L, -2, "vocab");
+  push_tune(L, &key->tune);
+  lua_setfield(L, -2, "tune");
   gen_sandbox_freeze(L, "spec", "field");
 }
 

@@ -87,6 +87,9 @@ static void put_key(writer *w, const flp_kernel_key *given) {
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) put_u32(w, fields[i]);
   put_i64(w, key.hidden);
   put_i64(w, key.vocab);
+  const uint32_t tune[] = {key.tune.schedule, key.tune.rows,    key.tune.columns,
+                           key.tune.stages,   key.tune.cluster, key.tune.raster};
+  for (size_t i = 0; i < sizeof tune / sizeof tune[0]; i++) put_u32(w, tune[i]);
 }
 
 static void put_entry(writer *w, const flp_kernel_entry *entry) {
@@ -129,6 +132,9 @@ static void get_key(reader *r, flp_kernel_key *key) {
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) *fields[i] = get_u32(r);
   key->hidden = get_i64(r);
   key->vocab = get_i64(r);
+  uint32_t *const tune[] = {&key->tune.schedule, &key->tune.rows,    &key->tune.columns,
+                            &key->tune.stages,   &key->tune.cluster, &key->tune.raster};
+  for (size_t i = 0; i < sizeof tune / sizeof tune[0]; i++) *tune[i] = get_u32(r);
 }
 
 static void get_entry(reader *r, flp_kernel_entry *entry) {
@@ -188,6 +194,7 @@ static flp_status check_key(const flp_kernel_key *key) {
     return bad_field("key.alignment", alignment, "2, 4, 8 or 16");
   if (key->hidden < 0) return bad_field("key.hidden", (uint64_t)key->hidden, "0 to 2^63-1");
   if (key->vocab < 0) return bad_field("key.vocab", (uint64_t)key->vocab, "0 to 2^63-1");
+  if (key->tune.schedule > FLP_SCHEDULE_COOPERATIVE) return bad_field("key.tune.schedule", key->tune.schedule, "0 to 2");
   flp_kernel_key canonical = *key;
   flp_kernel_key_canonicalise(&canonical);
   /* Every byte of *key was zeroed before it was filled, so padding compares equal. */
@@ -267,7 +274,7 @@ flp_status flp_kernel_desc_read(const uint8_t *bytes, size_t length, flp_kernel_
   memset(out, 0, sizeof *out);
   uint32_t version = get_u32(&r), said_length = get_u32(&r);
   if (r.short_of_bytes) return flp_fail(FLP_ERROR_CORRUPT, "descriptor: %zu bytes are too few", length);
-  if (version != FLP_DESC_FORMAT) return bad_field("version", version, "2");
+  if (version != FLP_DESC_FORMAT) return bad_field("version", version, "3");
   if (said_length != length)
     return flp_fail(FLP_ERROR_CORRUPT, "descriptor: length says %" PRIu32 ", there are %zu bytes", said_length, length);
   flp_kernel_desc desc;

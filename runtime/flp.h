@@ -157,10 +157,12 @@ typedef struct flp_options {
   int32_t threads;        /* eager rung: CPU threads, 0 = all */
   flp_mode mode;          /* 0: the planner chooses; else R_VOCAB, R_ROWS or R2 for the backward pass of a GPU plan (R2
                              where both hidden and weight need gradients) */
+  const char *tune;       /* rung JIT: how kernels are cut where the architecture (sm_90a) leaves a choice, e.g.
+                             "forward:cooperative,256x192,stages=4;products:raster=16"; NULL: as their templates choose */
 } flp_options;
 
 #define FLP_OPTIONS_INIT \
-  { sizeof(flp_options), 0, FLP_RUNG_AUTO, 0, 0, 0, 0, 0, 0, (flp_mode)0 }
+  { sizeof(flp_options), 0, FLP_RUNG_AUTO, 0, 0, 0, 0, 0, 0, (flp_mode)0, 0 }
 
 /* ---- plans ------------------------------------------------------------------------------------------------------ */
 

@@ -194,6 +194,7 @@ flp_status flp_images_collect(flp_rung rung, const flp_images_request *request, 
   collector c = {.request = request};
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
   int count = flp_kernel_keys_for(request->spec, request->arch, keys);
+  flp_tuning_apply(request->tuning, keys, count);
   flp_status status = prepare(rung, &c);
   for (int i = 0; i < count && status == FLP_OK; i++) {
     char bytes[FLP_KEY_BYTES_MAX];

@@ -19,6 +19,7 @@ typedef struct flp_images_request {
   const flp_device *device;
   int driver_version;
   const char *arch;
+  const flp_tuning *tuning;
 } flp_images_request;
 
 /* Collects the images of a rung, TUNED to GENERIC. *out is to be cleared, also on failure.

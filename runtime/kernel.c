@@ -16,7 +16,8 @@ enum {
   USES_BIAS_GRAD = 16,
   USES_ALIGNMENT = 32,
   USES_HIDDEN = 64,
-  USES_VOCAB = 128
+  USES_VOCAB = 128,
+  USES_TUNE = 256
 };
 
 static const struct {
@@ -24,11 +25,12 @@ static const struct {
   unsigned fields;
 } kinds[] = {
     [FLP_KERNEL_ROWS] = {"rows", USES_TARGET},
-    [FLP_KERNEL_FORWARD] = {"forward", USES_ENTROPY | USES_BIAS | USES_ALIGNMENT | USES_HIDDEN | USES_VOCAB},
-    [FLP_KERNEL_DZ] = {"dz", USES_ENTROPY | USES_BIAS | USES_BIAS_GRAD | USES_ALIGNMENT | USES_HIDDEN | USES_VOCAB},
+    [FLP_KERNEL_FORWARD] = {"forward", USES_ENTROPY | USES_BIAS | USES_ALIGNMENT | USES_HIDDEN | USES_VOCAB | USES_TUNE},
+    [FLP_KERNEL_DZ] = {"dz", USES_ENTROPY | USES_BIAS | USES_BIAS_GRAD | USES_ALIGNMENT | USES_HIDDEN | USES_VOCAB |
+                                  USES_TUNE},
     [FLP_KERNEL_GRAD_HIDDEN] = {"grad_hidden", USES_OUT | USES_ALIGNMENT | USES_HIDDEN},
     [FLP_KERNEL_GRAD_WEIGHT] = {"grad_weight", USES_OUT | USES_ALIGNMENT | USES_HIDDEN},
-    [FLP_KERNEL_PRODUCTS] = {"products", USES_ALIGNMENT | USES_HIDDEN},
+    [FLP_KERNEL_PRODUCTS] = {"products", USES_ALIGNMENT | USES_HIDDEN | USES_TUNE},
 };
 
 static const struct {
@@ -77,6 +79,7 @@ void flp_kernel_key_canonicalise(flp_kernel_key *key) {
   if (fields & USES_ALIGNMENT) out.alignment = key->alignment >= 16 ? 16 : (uint32_t)flp_dtype_bytes(key->dtype);
   if (fields & USES_HIDDEN) out.hidden = key->hidden;
   if (fields & USES_VOCAB) out.vocab = key->vocab;
+  if (fields & USES_TUNE) out.tune = key->tune;
   memcpy(key, &out, sizeof out);
 }
 
@@ -146,6 +149,15 @@ int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key o
   return count;
 }
 
+void flp_tuning_apply(const flp_tuning *tuning, flp_kernel_key *keys, int count) {
+  for (int i = 0; i < count; i++)
+    for (size_t j = 0; j < sizeof partial_arches / sizeof partial_arches[0]; j++)
+      if (strcmp(partial_arches[j].name, keys[i].arch) == 0) {
+        keys[i].tune = tuning->of[keys[i].kind];
+        flp_kernel_key_canonicalise(&keys[i]);
+      }
+}
+
 int flp_kernel_arch_serves(const char *arch, const flp_spec *spec) {
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
   int count = flp_kernel_keys_for(spec, arch, keys);
@@ -160,6 +172,7 @@ flp_kernel_key flp_kernel_key_generic(const flp_kernel_key *key, const char *arc
   memcpy(generic.arch, arch, strnlen(arch, sizeof generic.arch - 1));
   generic.hidden = generic.vocab = 0;
   generic.entropy = generic.bias = generic.bias_grad = 1;
+  generic.tune = (flp_tunables){0};
   flp_kernel_key_canonicalise(&generic);
   return generic;
 }
@@ -174,12 +187,14 @@ size_t flp_kernel_key_bytes(const flp_kernel_key *key, const uint8_t sources[32]
   flp_kernel_key_canonicalise(&k);
   char hex[65];
   for (int i = 0; i < 32; i++) snprintf(hex + 2 * i, 3, "%02x", sources[i]);
+  char tune[FLP_TUNABLES_TEXT_BYTES];
+  flp_tunables_text(&k.tune, tune);
   int length = snprintf(out, capacity,
                         "flp-key/%d kind=%s arch=%s dtype=%s target=%s out=%s entropy=%" PRIu32 " bias=%" PRIu32
                         " bias_grad=%" PRIu32 " softcap=%" PRIu32 " alignment=%" PRIu32 " hidden=%" PRId64
-                        " vocab=%" PRId64 " sources=%s tuned=%s",
+                        " vocab=%" PRId64 " tune=%s sources=%s tuned=%s",
                         FLP_KEY_FORMAT, flp_kernel_kind_name(k.kind), k.arch, key_dtype_name(k.dtype),
                         key_dtype_name(k.target_dtype), key_dtype_name(k.out_dtype), k.entropy, k.bias, k.bias_grad,
-                        k.softcap, k.alignment, k.hidden, k.vocab, hex, tuned_for ? tuned_for : "");
+                        k.softcap, k.alignment, k.hidden, k.vocab, tune, hex, tuned_for ? tuned_for : "");
   return length > 0 && (size_t)length < capacity ? (size_t)length : 0;
 }

@@ -8,7 +8,7 @@
 #include "abi.h"
 #include "flp.h"
 
-enum { FLP_KEY_FORMAT = 1, FLP_DESC_FORMAT = 2 };
+enum { FLP_KEY_FORMAT = 2, FLP_DESC_FORMAT = 3 };
 
 typedef enum flp_kernel_kind {
   FLP_KERNEL_ROWS = 1,        /* prepare, combine, merge, record, dz_scale, bias_reduce, fill */
@@ -18,6 +18,23 @@ typedef enum flp_kernel_kind {
   FLP_KERNEL_GRAD_WEIGHT = 5, /* grad_weight */
   FLP_KERNEL_PRODUCTS = 6     /* products_map: in place of the two before it, on sm_90a */
 } flp_kernel_kind;
+enum { FLP_KERNEL_KINDS = FLP_KERNEL_PRODUCTS + 1 };
+
+/* How two warpgroups of a CTA divide the work. */
+typedef enum flp_schedule {
+  FLP_SCHEDULE_PING_PONG = 1,  /* a tile each, in turn: one multiplies while the other works on its results */
+  FLP_SCHEDULE_COOPERATIVE = 2 /* half the rows of one tile each */
+} flp_schedule;
+
+/* How a kernel is cut, for architectures that leave a choice; 0 in a field is the template's own choice. It decides the
+ * time that a kernel takes, and in the forward pass not one bit of what it computes. */
+typedef struct flp_tunables {
+  uint32_t schedule;      /* flp_schedule */
+  uint32_t rows, columns; /* of a tile */
+  uint32_t stages;        /* of the pipeline from memory */
+  uint32_t cluster;       /* CTAs along the rows that share what they load */
+  uint32_t raster;        /* bands of rows that walk along the columns together */
+} flp_tunables;
 
 typedef struct flp_kernel_key {
   flp_kernel_kind kind;
@@ -32,7 +49,13 @@ typedef struct flp_kernel_key {
   uint32_t alignment;     /* all but ROWS: 16, or one element for element-wise copies */
   int64_t hidden;         /* all but ROWS: D, 0 for any */
   int64_t vocab;          /* FORWARD, DZ: V, 0 for any */
+  flp_tunables tune;      /* FORWARD, DZ, PRODUCTS */
 } flp_kernel_key;
+
+/* Tunables by kind of kernel. */
+typedef struct flp_tuning {
+  flp_tunables of[FLP_KERNEL_KINDS];
+} flp_tuning;
 
 /* Zeroes the fields that key->kind does not use. */
 void flp_kernel_key_canonicalise(flp_kernel_key *key);
@@ -44,20 +67,35 @@ void flp_kernel_key_canonicalise(flp_kernel_key *key);
 enum { FLP_SPEC_KERNELS_MAX = 5 };
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]);
 
+/* Sets the tunables of those keys whose architecture leaves a choice: sm_90a. */
+void flp_tuning_apply(const flp_tuning *tuning, flp_kernel_key *keys, int count);
+
 /* 1 if at least one of those kernels is the architecture's own. Some have only a part of the kernels: sm_90a has
  * FORWARD, DZ and PRODUCTS of 16-bit operands whose addresses are multiples of 16 bytes, as the copy engine asks; the
  * rest are sm_80's, which run there as well. */
 int flp_kernel_arch_serves(const char *arch, const flp_spec *spec);
 
-/* The shape-generic kernel that can stand in for this one: hidden and vocab any, entropy, bias and bias_grad on. */
+/* The shape-generic kernel that can stand in for this one: hidden and vocab any, entropy, bias and bias_grad on, cut as
+ * its template chooses. */
 flp_kernel_key flp_kernel_key_generic(const flp_kernel_key *key, const char *arch);
 
-/* Writes the key's bytes, e.g. "flp-key/1 kind=forward arch=sm_80 dtype=bf16 ... sources=<64 hex> tuned=<device>".
+/* Writes the key's bytes, e.g. "flp-key/1 kind=forward arch=sm_80 dtype=bf16 ... tune=<tunables> sources=<64 hex> tuned=<device>".
  * tuned_for: "" or "<device name>/<SM count>/<driver>" for an entry tuned on one device
  * Returns the length without the terminating 0, or 0 if capacity is too small. FLP_KEY_BYTES_MAX always suffices. */
-enum { FLP_KEY_BYTES_MAX = 512 };
+enum { FLP_KEY_BYTES_MAX = 640 };
 size_t flp_kernel_key_bytes(const flp_kernel_key *key, const uint8_t sources[32], const char *tuned_for, char *out,
                             size_t capacity);
+
+/* ---- tunables.c: tunables as text ---- */
+
+/* Reads e.g. "forward:cooperative,256x192,stages=4;products:raster=16": kinds divided by ';', and of each any of
+ * ping-pong or cooperative, ROWSxCOLUMNS, stages=N, cluster=N, raster=N. What can be built is for the template to say.
+ * text: NULL or "" for the templates' own choices. field: names the text in errors. error: ARGUMENT */
+flp_status flp_tuning_parse(const char *field, const char *text, flp_tuning *out);
+
+/* Writes them as flp_tuning_parse reads those of a kind, "own" where every field is 0. */
+enum { FLP_TUNABLES_TEXT_BYTES = 96 };
+void flp_tunables_text(const flp_tunables *tunables, char out[FLP_TUNABLES_TEXT_BYTES]);
 
 /* Names for messages and files. */
 const char *flp_kernel_kind_name(flp_kernel_kind kind); /* "forward" */

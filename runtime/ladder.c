@@ -88,7 +88,7 @@ static void id_of_eager(flp_plan *plan) {
 /* ---- one rung ---- */
 
 static flp_status try_architecture(flp_plan *plan, flp_rung rung, const char *arch, int *fallback) {
-  flp_images_request request = {&plan->spec, &plan->device, plan->driver->version, arch};
+  flp_images_request request = {&plan->spec, &plan->device, plan->driver->version, arch, &plan->tuning};
   flp_images images;
   *fallback = 1;
   flp_status status = flp_images_collect(rung, &request, &images);

@@ -89,11 +89,15 @@ flp_status flp_plan_create(const flp_spec *spec, const flp_options *options, flp
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "options.mode is FLP_MODE_R2, but spec.grads is %u (accepted: gradients of both hidden and weight)",
                     (unsigned)resolved_spec.grads);
+  flp_tuning tuning;
+  FLP_TRY(flp_tuning_parse("options.tune", resolved_options.tune, &tuning));
   flp_plan *plan = calloc(1, sizeof *plan);
   if (!plan) return flp_fail(FLP_ERROR_MEMORY, "no memory for a plan");
   pthread_mutex_init(&plan->lock, NULL);
   plan->spec = resolved_spec;
   plan->options = resolved_options;
+  plan->options.tune = NULL; /* the caller's memory */
+  plan->tuning = tuning;
   flp_plan_spec_text(&plan->spec, plan->spec_text);
   flp_status status = fill_plan(plan);
   if (status != FLP_OK) {

@@ -37,7 +37,8 @@ enum { FLP_REASON_BYTES = 640, FLP_SPEC_TEXT_BYTES = 192 };
 
 struct flp_plan {
   flp_spec spec;       /* resolved */
-  flp_options options; /* resolved */
+  flp_options options; /* resolved; tune is in tuning, and NULL here */
+  flp_tuning tuning;
   char spec_text[FLP_SPEC_TEXT_BYTES];
   flp_rung rung;
   char reason[FLP_RUNG_EAGER + 1][FLP_REASON_BYTES];

@@ -133,6 +133,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 
 static flp_status bench(bench_args *args, const char *command) {
   FLP_TRY(cli_spec_args_resolve(&args->spec));
+  cli_spec_args_tune(&args->spec, &args->options);
   if (args->row_count == 0) args->rows[args->row_count++] = 8192;
   bench_result result;
   FLP_TRY(bench_run(args, &result));

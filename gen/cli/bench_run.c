@@ -6,10 +6,9 @@
 #include "bench.h"
 #include "progress.h"
 
-/* Bare products: workspace as NVIDIA advises for Hopper, twice over; memory that is left alone; length of the bursts
- * that choose an algorithm. */
-enum { BARE_WORKSPACE = 64 << 20, MEMORY_RESERVE = 128 << 20 };
-static const double choose_part = 0.25;
+/* Bare products: workspace as NVIDIA advises for Hopper, twice over; memory that is left alone; rounds of bursts that
+ * choose an algorithm. */
+enum { BARE_WORKSPACE = 64 << 20, MEMORY_RESERVE = 128 << 20, CHOOSE_ROUNDS = 3 };
 
 /* Host time: batches of calls whose launches together stay well below the driver's queue of about a thousand. */
 enum { HOST_BATCHES = 9, HOST_LAUNCHES = 256 };
@@ -162,12 +161,13 @@ static void set_operands(session *s, gemm_product which) {
 static flp_status make_products(session *s) {
   if (!s->library.handle) return FLP_OK;
   FLP_TRY(make_scores(s));
+  measure_options choose = {.burst_ms = s->args->burst_ms, .rounds = CHOOSE_ROUNDS, .seed = (uint64_t)s->args->seed};
   for (int i = 0; i < GEMM_PRODUCTS; i++) {
     if (!wants_product(s, (gemm_product)i)) continue;
     gemm_shape shape = gemm_shape_of((gemm_product)i, spec_of(s), s->n, s->bare_vocab);
     FLP_TRY(gemm_create(&s->library, &shape, BARE_WORKSPACE, &s->product[i]));
     set_operands(s, (gemm_product)i);
-    FLP_TRY(gemm_choose(&s->product[i], &s->clock, choose_part * s->args->burst_ms));
+    FLP_TRY(gemm_choose(&s->product[i], &s->clock, &choose));
   }
   return FLP_OK;
 }

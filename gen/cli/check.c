@@ -267,6 +267,10 @@ static flp_status resolve(check_args *args) {
 static flp_status run_check(check_args *args, const char *command, check_report *report) {
   check_session session = {.args = args, .report = report};
   FLP_TRY(resolve(args));
+  flp_options how = {.rung = args->how.rung};
+  cli_spec_args_tune(&args->spec, &how);
+  args->how.rung = how.rung;
+  args->how.tune = how.tune;
   describe_device(args, report);
   probe_rungs(&session);
   if (args->how.rung != FLP_RUNG_AUTO && !session.offered[args->how.rung])

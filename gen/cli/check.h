@@ -99,6 +99,7 @@ typedef struct check_how {
   int ordinal;           /* CUDA device; the eager rung runs on the host */
   uint64_t budget_bytes; /* 0: the default */
   int threads;           /* of the eager rung, 0 = all */
+  const char *tune;      /* of flp_options, or NULL */
 } check_how;
 
 typedef struct check_result {

@@ -1,6 +1,7 @@
 /* check_bits.c: bit identity: what the contract promises not to change a row's numbers.
  *
- * Forward: repeats, the order and number of rows, the budget, gradients asked for or not. Gradients: repeats. */
+ * Forward: repeats, the order and number of rows, the budget, gradients asked for or not, how the kernel is cut.
+ * Gradients: repeats. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -106,6 +107,18 @@ static flp_status check_forward_only(const bits_state *s) {
   return status;
 }
 
+/* The same as its template would cut it. */
+static flp_status check_tunables(const bits_state *s) {
+  if (!s->how.tune) return FLP_OK;
+  check_how how = s->how;
+  how.tune = NULL;
+  check_result result;
+  FLP_TRY(check_run(&s->problem, &how, &result));
+  add(s, "own tunables", compare_rows(s, &result, NULL, ROWS), "forward depends on how the kernel is cut");
+  check_result_clear(&result);
+  return FLP_OK;
+}
+
 flp_status check_bits(flp_dtype dtype, const check_how *how, check_report *report) {
   bits_state s = {.how = *how, .report = report};
   check_case c = make_case(dtype, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS);
@@ -114,6 +127,7 @@ flp_status check_bits(flp_dtype dtype, const check_how *how, check_report *repor
   if (status == FLP_OK) status = check_repeat(&s);
   if (status == FLP_OK) status = check_orders(&s);
   if (status == FLP_OK) status = check_forward_only(&s);
+  if (status == FLP_OK) status = check_tunables(&s);
   check_result_clear(&s.reference);
   check_problem_clear(&s.problem);
   return status;

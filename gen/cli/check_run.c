@@ -117,6 +117,7 @@ static flp_status make_plan(run_state *run) {
   options.chunk_vocab = run->problem->c.chunk_vocab;
   options.mode = run->problem->c.mode;
   options.threads = run->how->threads;
+  options.tune = run->how->tune;
   return flp_plan_create(&spec, &options, &run->plan);
 }
 

@@ -97,6 +97,7 @@ static void set_budgets(const explain_args *args, explanation *out) {
 
 static flp_status explain(explain_args *args) {
   FLP_TRY(cli_spec_args_resolve(&args->spec));
+  cli_spec_args_tune(&args->spec, &args->options);
   flp_options resolved;
   FLP_TRY(flp_options_resolve(&args->options, &resolved));
   args->options = resolved;

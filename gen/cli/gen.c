@@ -112,9 +112,12 @@ static int is_repeated(const gen_work *work, int i) {
 static flp_status choose_keys(gen_work *work, const gen_args *args) {
   work->keys = calloc(ARCHES_MAX * FLP_SPEC_KERNELS_MAX, sizeof *work->keys);
   if (!work->keys) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
+  flp_tuning tuning;
+  FLP_TRY(flp_tuning_parse("--tune", args->spec.tune, &tuning));
   for (int i = 0; i < work->arches; i++)
     if (!is_repeated(work, i))
       work->key_count += flp_kernel_keys_for(&args->spec.spec, work->target[i], work->keys + work->key_count);
+  flp_tuning_apply(&tuning, work->keys, work->key_count);
   return FLP_OK;
 }
 

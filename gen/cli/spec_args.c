@@ -1,6 +1,7 @@
 /* spec_args.c: the options that name a specialisation. */
 #include "spec_args.h"
 
+#include "../../runtime/kernel.h"
 #include "../../runtime/validate.h"
 #include "hfconfig.h"
 
@@ -18,7 +19,8 @@ enum {
   KEY_GRAD_WEIGHT_DTYPE,
   KEY_ACCUMULATE,
   KEY_ALIGNMENT,
-  KEY_MODEL
+  KEY_MODEL,
+  KEY_TUNE
 };
 
 static const struct argp_option options[] = {
@@ -37,6 +39,11 @@ static const struct argp_option options[] = {
     {"accumulate-grad-weight", KEY_ACCUMULATE, NULL, 0, "add to an fp32 weight gradient of the caller", 1},
     {"alignment", KEY_ALIGNMENT, "BYTES", 0, "of every operand's base and row stride: 16 (default), 8, 4 or 2", 1},
     {"model", KEY_MODEL, "FILE", 0, "read vocab, hidden, dtype, softcap and scale from a Hugging Face config.json", 1},
+    {"tune", KEY_TUNE, "TEXT", 0,
+     "cut kernels for sm_90a otherwise than their templates choose, e.g. "
+     "'forward:cooperative,256x192,stages=4,cluster=2,raster=8;products:256x128'; kernels: forward, dz, products; "
+     "schedules: ping-pong, cooperative",
+     1},
     {0}};
 
 static const cli_choice entropies[] = {
@@ -88,6 +95,12 @@ static flp_status parse_alignment(const char *text, flp_spec *spec) {
   return FLP_OK;
 }
 
+static flp_status parse_tune(const char *text, cli_spec_args *args) {
+  flp_tuning tuning;
+  args->tune = text;
+  return flp_tuning_parse("--tune", text, &tuning);
+}
+
 static error_t parse(int key, char *text, struct argp_state *state) {
   cli_spec_args *args = state->input;
   flp_spec *spec = &args->spec;
@@ -117,6 +130,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_MODEL:
       args->model = text;
       break;
+    case KEY_TUNE:
+      status = parse_tune(text, args);
+      break;
     case KEY_DTYPE:
     case KEY_TARGET_DTYPE:
     case KEY_GRAD_HIDDEN_DTYPE:
@@ -133,6 +149,11 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 }
 
 const struct argp cli_spec_argp = {options, parse, NULL, NULL, NULL, NULL, NULL};
+
+void cli_spec_args_tune(const cli_spec_args *args, flp_options *out) {
+  out->tune = args->tune;
+  if (args->tune && out->rung == FLP_RUNG_AUTO) out->rung = FLP_RUNG_JIT;
+}
 
 static flp_status apply_model(cli_spec_args *args) {
   cli_hfconfig config;

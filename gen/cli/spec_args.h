@@ -1,4 +1,5 @@
-/* spec_args.h: the options that name a specialisation, shared by gen, explain and run --demo as an argp child. */
+/* spec_args.h: the options that name a specialisation and how its kernels are cut, shared by gen, explain, bench and
+ * check as an argp child. */
 #ifndef FLPGEN_CLI_SPEC_ARGS_H
 #define FLPGEN_CLI_SPEC_ARGS_H
 
@@ -9,13 +10,17 @@ typedef struct cli_spec_args {
   const char *model; /* config.json, or NULL */
   double scale;      /* logit scale of the model, 1 without one; a run-time value */
   int has_dtype, has_softcap;
+  const char *tune; /* for flp_options.tune, parsed once; or NULL */
 } cli_spec_args;
 
 #define CLI_SPEC_ARGS_INIT \
-  { FLP_SPEC_INIT, NULL, 1.0, 0, 0 }
+  { FLP_SPEC_INIT, NULL, 1.0, 0, 0, NULL }
 
 /* The argp child; its input is a cli_spec_args. */
 extern const struct argp cli_spec_argp;
+
+/* Sets out->tune where --tune was given, which only the generator heeds: the rung too then, unless one is pinned. */
+void cli_spec_args_tune(const cli_spec_args *args, flp_options *out);
 
 /* Fills what was not given from the model and checks the whole.
  * error: ARGUMENT naming the field; IO, CORRUPT for the model's file */

@@ -10,22 +10,24 @@
 -- Rows behind the last active one become zeros up to the end of their band: the products read whole boxes.
 -- fp16: dz is stored times scale_pair[0], one power of two a call, and the products undo it.
 --
--- A unit is a band of rows against two tiles of columns, one a warpgroup. A warp stages 16 rows x 64 columns at a time
--- in shared memory, swizzled as the copy engine wants them, and the engine stores them while it goes on.
+-- A unit is a band of rows against two tiles of columns, one a warpgroup, or cooperative one tile. A warp stages 16 rows x
+-- 64 columns at a time in shared memory, swizzled as the copy engine wants them, and the engine stores them while it goes on.
 
 local STAGED_ROWS, STAGED_COLUMNS = 16, 64
 local STAGED_BYTES = STAGED_ROWS * STAGED_COLUMNS * 2
-local SUMS_BYTES = 192 * 4 -- of a warp, one a column
 
 return function(k, spec)
-  local H = k.import "hopper" (k, spec, {
+  local SUMS_BYTES = (spec.tune.columns or 192) * 4       -- of a warp, one a column
+  local T = k.import "tune" (spec, {
     schedule = "ping-pong", rows = 128, columns = 192, stages = 5, cluster = 2,
+    raster = spec.hidden > 0 and math.max(4, math.min(16, 32768 // spec.hidden)) or 8, -- as in forward
     staging = STAGED_BYTES + (spec.bias_grad and SUMS_BYTES or 0),
   })
+  local H = k.import "hopper" (k, spec, T)
   local S = k.import "score" (k)
   local pair_type = ({bf16 = k.bf16, fp16 = k.f16})[spec.dtype]
-  -- Bands that share a sweep over W, as in forward.
-  local RASTER = spec.hidden > 0 and math.max(4, math.min(16, 32768 // spec.hidden)) or 8
+  local TILES = T.schedule == "ping-pong" and 2 or 1     -- of a unit
+  local WARPS = T.schedule == "ping-pong" and 4 or 8     -- of a tile
   local BAND = H.rows * H.cluster
 
   local function problem(p)
@@ -35,8 +37,8 @@ return function(k, spec)
     q.rows = k.max(k.min(q.active, p.row_end) - p.row_begin, 0)
     q.bands = (q.rows + (BAND - 1)) // BAND
     q.tiles = (p.column_end - p.column_begin + (H.columns - 1)) // H.columns
-    q.pairs = k.lshr(q.tiles + 1, 1)
-    q.units = q.bands * q.pairs
+    q.across = (q.tiles + (TILES - 1)) // TILES
+    q.units = q.bands * q.across
     q.steps = spec.hidden > 0 and k.const(k.i32, (depth + H.depth - 1) // H.depth)
       or k.max((depth + (H.depth - 1)) // H.depth, 1)
     return q
@@ -44,8 +46,9 @@ return function(k, spec)
   local function units_of(p) return function() return problem(p).units end end
 
   local function unit_at(q, unit)
-    local band, pair = H.walk(unit, q.bands, q.pairs, RASTER)
-    return {band = band, row = band * BAND + H.rank() * H.rows, tile = pair * 2, tiles = k.min(q.tiles - pair * 2, 2)}
+    local band, across = H.walk(unit, q.bands, q.across, T.raster)
+    local tile = across * TILES
+    return {row = band * BAND + H.rank() * H.rows, tile = tile, tiles = k.min(q.tiles - tile, TILES)}
   end
 
   local function feed(p)
@@ -95,11 +98,11 @@ return function(k, spec)
     k.proxy_fence()
     k.warp_sync()
     k.when(k.eq(H.lane, 0), function()
-      k.tensor_store(p.dz_map, staged, u.column + 8 * j, u.row + w * 64 + (H.warp & 3) * STAGED_ROWS)
+      k.tensor_store(p.dz_map, staged, u.column + 8 * j, u.row + H.warp_row(w))
     end)
   end
 
-  -- Column sums of a tile: the 8 lanes of a column, and then, in order, the four warps of the group.
+  -- Column sums of a tile: the 8 lanes of a column, and then, in order, the warps of the tile.
   local function warp_sums() return H.staging + 8 * STAGED_BYTES + H.warp * SUMS_BYTES end
 
   local function put_column_sums(p, first, sums)
@@ -112,19 +115,19 @@ return function(k, spec)
   end
 
   local function store_column_sums(p, u)
-    H.group_sync()
+    H.tile_sync()
     local of_chunk = k.lt(u.row, p.row_end - p.row_begin) -- a band may reach beyond it by whole tiles
-    local of_group = warp_sums() - (H.warp & 3) * SUMS_BYTES
+    local of_tile = warp_sums() - (H.warp & (WARPS - 1)) * SUMS_BYTES
     local width = p.column_end - p.column_begin
-    k.loop(k.reread_tid() & 127, H.columns, 128, nil, function(column)
+    k.loop(k.reread_tid() & (WARPS * 32 - 1), H.columns, WARPS * 32, nil, function(column)
       k.when(of_chunk & k.lt(u.column + column, width), function()
-        local sum = k.shared_load(k.f32, of_group + column * 4)
-        for warp = 1, 3 do sum = sum + k.shared_load(k.f32, of_group + column * 4 + warp * SUMS_BYTES) end
+        local sum = k.shared_load(k.f32, of_tile + column * 4)
+        for warp = 1, WARPS - 1 do sum = sum + k.shared_load(k.f32, of_tile + column * 4 + warp * SUMS_BYTES) end
         local row = k.convert(k.i64, k.udiv(u.row, H.rows)) * k.convert(k.i64, width)
         k.store(p.bias_part, row + k.convert(k.i64, u.column + column), sum)
       end)
     end)
-    H.group_sync()
+    H.tile_sync()
   end
 
   local function finish(p, acc, u)
@@ -163,7 +166,7 @@ return function(k, spec)
     H.multiply_units(units_of(p), k.const(k.i32, 0), function(unit, index)
       local q = problem(p)
       local u = unit_at(q, unit)
-      local mine = k.zext(k.i32, H.second())
+      local mine = TILES == 2 and k.zext(k.i32, H.second()) or k.const(k.i32, 0)
       k.branch(k.lt(mine, u.tiles), function()
         H.take_turn()
         local acc = H.multiply(H.advance(index, mine * q.steps), q.steps, "k", "k")
@@ -179,7 +182,7 @@ return function(k, spec)
 
   k.kernel {
     entry = "dz_map", threads = H.threads, min_ctas = 1, shared_bytes = H.shared_bytes,
-    tile = {rows = H.rows, columns = H.columns, depth = H.depth, stages = H.stages, raster = RASTER, cluster = H.cluster},
+    tile = {rows = H.rows, columns = H.columns, depth = H.depth, stages = H.stages, raster = T.raster, cluster = H.cluster},
     body = function(p)
       H.begin()
       H.roles(function() feed(p) end, function() H.dispatch(p.turn, problem(p).units) end, function() multiply(p) end)

@@ -9,16 +9,21 @@
 -- columns in blocks of 64, moving its maximum once a block; the four threads of a row merge. Leaves are folded by
 -- combine. Tiles, grid, N and position in the batch do not enter, so a row's bits do not depend on them.
 --
--- A unit is a band of rows against two neighbouring leaves, one a warpgroup: their tiles alternate in the ring, and the
--- warpgroups take turns. What does not fill a wave goes leaf by leaf.
+-- Ping-pong, a unit is a band of rows against two neighbouring leaves, one a warpgroup: their tiles alternate in the
+-- ring, and the warpgroups take turns. What does not fill a wave goes leaf by leaf. Cooperative, a unit is a band of rows
+-- against one leaf, and each warpgroup has half of the rows.
 
 local LEAF, BLOCK = 768, 64
 
 return function(k, spec)
-  local H = k.import "hopper" (k, spec, {schedule = "ping-pong", rows = 128, columns = 192, stages = 5, cluster = 2})
+  local T = k.import "tune" (spec, {
+    schedule = "ping-pong", rows = 128, columns = 192, stages = 5, cluster = 2,
+    -- the hidden rows of the bands that share a sweep over W stay in L2: 16 MiB of them at D=4096
+    raster = spec.hidden > 0 and math.max(4, math.min(16, 32768 // spec.hidden)) or 8,
+  })
+  local H = k.import "hopper" (k, spec, T)
   local S = k.import "score" (k)
-  -- Bands that share a sweep over W. Their hidden rows stay in L2: 16 MiB of them at D=4096.
-  local RASTER = spec.hidden > 0 and math.max(4, math.min(16, 32768 // spec.hidden)) or 8
+  local LEAVES = T.schedule == "ping-pong" and 2 or 1 -- of a unit
   local TILES = LEAF // H.columns                     -- of a leaf
   local BAND = H.rows * H.cluster
 
@@ -29,10 +34,10 @@ return function(k, spec)
     q.active = k.load(k.i32, p.count, 0)
     q.row_end = k.min(q.active, p.row_end)
     q.bands = k.max(q.row_end - p.row_begin + (BAND - 1), 0) // BAND
-    q.pairs = (p.vocab_valid + (2 * LEAF - 1)) // (2 * LEAF)
+    q.across = (p.vocab_valid + (LEAVES * LEAF - 1)) // (LEAVES * LEAF)
     -- The last, partial wave of pairs: single leaves if they can all run at once.
-    local whole, clusters = q.bands * q.pairs, k.udiv(k.reread_nctaid(), H.cluster)
-    local rest = k.urem(whole, clusters)
+    local whole, clusters = q.bands * q.across, k.udiv(k.reread_nctaid(), H.cluster)
+    local rest = LEAVES == 2 and k.urem(whole, clusters) or k.const(k.i32, 0)
     rest = k.select(k.le(rest * 2, clusters), rest, 0)
     q.whole, q.units = whole - rest, whole + rest
     q.steps = spec.hidden > 0 and k.const(k.i32, (depth + H.depth - 1) // H.depth)
@@ -48,12 +53,11 @@ return function(k, spec)
   local function unit_at(p, q, unit)
     local single = unit - q.whole
     local is_single = k.ge(single, 0)
-    local band, pair = H.walk(k.select(is_single, q.whole + (single >> 1), unit), q.bands, q.pairs, RASTER)
-    local leaf = pair * 2 + k.select(is_single, single & 1, 0)
-    return {
-      leaf = leaf, row = band * BAND + H.rank() * H.rows,
-      tiles = {tiles_of(p, leaf), k.select(is_single, 0, tiles_of(p, leaf + 1))},
-    }
+    local band, across = H.walk(k.select(is_single, q.whole + (single >> 1), unit), q.bands, q.across, T.raster)
+    local leaf = across * LEAVES + k.select(is_single, single & 1, 0)
+    local u = {leaf = leaf, row = band * BAND + H.rank() * H.rows, first = tiles_of(p, leaf)}
+    u.second = LEAVES == 2 and k.select(is_single, 0, tiles_of(p, leaf + 1)) or k.const(k.i32, 0)
+    return u
   end
 
   ------------------------------------------------------------------------------------------------ the feeder
@@ -65,8 +69,8 @@ return function(k, spec)
       local whole = k.eq(q.active, p.n)
       local rows = k.select(whole, p.hidden_map, p.gathered_map)
       local row = u.row + k.select(whole, p.row_begin, 0)
-      local shared = u.tiles[2] * 2                   -- tiles that alternate; leaf 0 goes on alone behind them
-      return k.loop(k.const(k.i32, 0), u.tiles[1] + u.tiles[2], 1, start, function(i, at)
+      local shared = u.second * 2                     -- tiles that alternate; the first leaf goes on alone behind them
+      return k.loop(k.const(k.i32, 0), u.first + u.second, 1, start, function(i, at)
         local paired = k.lt(i, shared)
         local tile = k.select(paired, k.lshr(i, 1) + (i & 1) * TILES, i - k.lshr(shared, 1))
         -- W passes once through L2 for all row bands of a group, hidden is read again and again
@@ -176,35 +180,43 @@ return function(k, spec)
       end
     end
 
+    -- The tiles of one leaf from first to last. place(tile): where it stands among those of the unit.
+    local function reduce_leaf(u, leaf, tiles, index, steps, place)
+      local empty = {}
+      for i = 1, #rows do empty[i] = S.empty(spec.entropy) end
+      local sums = k.loop(k.const(k.i32, 0), tiles, 1, empty, function(tile, sums)
+        H.take_turn()
+        local acc = H.multiply(H.advance(index, place(tile) * steps), steps, "k", "k")
+        return finish(acc, u, leaf * LEAF + tile * H.columns, sums)
+      end)
+      k.when(k.gt(tiles, 0), function() store_leaf(u, leaf, sums) end)
+    end
+
     H.first_turn()
     H.multiply_units(function() return problem(p).units end, k.const(k.i32, 0), function(unit, index)
       local q = problem(p)
       local u = unit_at(p, q, unit)
-      local second = H.second()
-      local mine = k.select(second, u.tiles[2], u.tiles[1])
-      local leaf = u.leaf + k.zext(k.i32, second)
-      local empty = {}
-      for i = 1, #rows do empty[i] = S.empty(spec.entropy) end
-      local sums = k.loop(k.const(k.i32, 0), mine, 1, empty, function(tile, sums)
-        -- place of this tile among those of the unit
-        local before = k.select(second, tile * 2 + 1, tile + k.min(tile, u.tiles[2]))
-        H.take_turn()
-        local acc = H.multiply(H.advance(index, before * q.steps), q.steps, "k", "k")
-        return finish(acc, u, leaf * LEAF + tile * H.columns, sums)
-      end)
-      k.when(k.gt(mine, 0), function() store_leaf(u, leaf, sums) end)
-      k.loop(mine, u.tiles[1], 1, nil, function()     -- turns of tiles that this leaf lacks
-        H.take_turn()
-        H.pass_turn()
-      end)
-      return H.advance(index, (u.tiles[1] + u.tiles[2]) * q.steps)
+      if LEAVES == 1 then
+        reduce_leaf(u, u.leaf, u.first, index, q.steps, function(tile) return tile end)
+      else
+        local second = H.second()
+        local mine = k.select(second, u.second, u.first)
+        reduce_leaf(u, u.leaf + k.zext(k.i32, second), mine, index, q.steps, function(tile)
+          return k.select(second, tile * 2 + 1, tile + k.min(tile, u.second))
+        end)
+        k.loop(mine, u.first, 1, nil, function()      -- turns of tiles that this leaf lacks
+          H.take_turn()
+          H.pass_turn()
+        end)
+      end
+      return H.advance(index, (u.first + u.second) * q.steps)
     end)
   end
 
   k.kernel {
     entry = "forward_map", threads = H.threads, min_ctas = 1, shared_bytes = H.shared_bytes,
     tile = {rows = H.rows, columns = H.columns, depth = H.depth, stages = H.stages, unit_columns = LEAF,
-            raster = RASTER, cluster = H.cluster},
+            raster = T.raster, cluster = H.cluster},
     body = function(p)
       H.begin()
       H.roles(function() feed(p) end, function() H.dispatch(p.turn, problem(p).units) end, function() multiply(p) end)

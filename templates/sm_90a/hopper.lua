@@ -85,6 +85,11 @@ return function(k, spec, options)
 
   function H.rank() return H.cluster > 1 and k.cluster_rank() or k.const(k.i32, 0) end
 
+  -- First row of the 16 that this warp has in block w.
+  function H.warp_row(w)
+    local row = (H.warp & 3) * 16 + w * 64
+    return cooperative and row + k.lshr(H.warp, 2) * (H.blocks * 64) or row
+  end
   -- Row and column inside the tile of accumulator block w, half h (rows +8), column tile j of 8, element e.
   function H.row(w, h) return first_row + (w * 64 + h * 8) end
   function H.column(j, e) return (lane & 3) * 2 + (j * 8 + e) end
@@ -212,16 +217,25 @@ return function(k, spec, options)
 
   ------------------------------------------------------------------------------------------------ multiplying
   local TURN = 2                                  -- named barriers TURN and TURN + 1: whose turn it is to multiply
-  local GROUP = 4                                 -- GROUP and GROUP + 1: the threads of one warpgroup
+  local GROUP = 4                                 -- GROUP and GROUP + 1: the threads that share a tile
 
   local function own() return k.lshr(k.reread_tid(), 7) end
-  function H.take_turn() k.barrier_sync(own() + TURN, 256) end
-  function H.pass_turn() k.barrier_arrive((own() ~ 1) + TURN, 256) end
+  function H.take_turn()
+    if not cooperative then k.barrier_sync(own() + TURN, 256) end
+  end
+  function H.pass_turn()
+    if not cooperative then k.barrier_arrive((own() ~ 1) + TURN, 256) end
+  end
   -- Warpgroup 0 begins.
   function H.first_turn()
-    k.when(k.eq(warpgroup, 1), function() k.barrier_arrive(TURN, 256) end)
+    if not cooperative then
+      k.when(k.eq(warpgroup, 1), function() k.barrier_arrive(TURN, 256) end)
+    end
   end
-  function H.group_sync() k.barrier_sync(own() + GROUP, 128) end
+  -- The threads that share a tile wait for each other.
+  function H.tile_sync()
+    if cooperative then k.barrier_sync(GROUP, 256) else k.barrier_sync(own() + GROUP, 128) end
+  end
 
   -- Threads 0 to cluster-1 tell that a stage is free, each in one CTA of the cluster. there: of barrier 0 in that CTA.
   local function release(there, stage, condition)
@@ -254,7 +268,7 @@ return function(k, spec, options)
       release(there, now.before, tells & k.gt(step, 0))          -- its products are complete: one stage may be in flight
       return {at = next_place(now.at), before = stage, acc = sum}
     end)
-    if not cooperative then H.pass_turn() end
+    H.pass_turn()
     acc = k.wgmma_wait(0, done.acc)
     release(there, done.before, tells)
     return acc

@@ -13,9 +13,11 @@
 local WANTED, READ_ACC, WRITE_ACC, WRITE_OUT, OUT_F32 = 1, 2, 4, 8, 16 -- FLP_PRODUCT_* of abi.h
 
 return function(k, spec)
-  local H = k.import "hopper" (k, spec, {schedule = "cooperative", rows = 128, columns = 256, stages = 4, cluster = 2})
+  local T = k.import "tune" (spec, {
+    schedule = "cooperative", rows = 128, columns = 256, stages = 4, cluster = 2, raster = 8, schedules = {"cooperative"},
+  })
+  local H = k.import "hopper" (k, spec, T)
   local element = ({bf16 = k.bf16, fp16 = k.f16})[spec.dtype]
-  local RASTER = 8
   local BAND = H.rows * H.cluster
 
   local function depth_of(p) return spec.hidden > 0 and k.const(k.i32, spec.hidden) or p.depth end
@@ -38,7 +40,7 @@ return function(k, spec)
   local function unit_at(q, unit)
     local of_hidden = k.lt(unit, q.hidden_units)
     local band, n = H.walk(k.select(of_hidden, unit, unit - q.hidden_units), k.select(of_hidden, q.hidden_bands, q.weight_bands),
-      q.across, RASTER)
+      q.across, T.raster)
     local size, depth = k.select(of_hidden, q.rows, q.columns), k.select(of_hidden, q.columns, q.rows)
     return {
       of_hidden = of_hidden, m = band * BAND + H.rank() * H.rows, n = n * H.columns, size = size, depth = depth,
@@ -138,7 +140,7 @@ return function(k, spec)
 
   k.kernel {
     entry = "products_map", threads = H.threads, min_ctas = 1, shared_bytes = H.shared_bytes,
-    tile = {rows = H.rows, columns = H.columns, depth = H.depth, stages = H.stages, raster = RASTER, cluster = H.cluster},
+    tile = {rows = H.rows, columns = H.columns, depth = H.depth, stages = H.stages, raster = T.raster, cluster = H.cluster},
     body = function(p)
       H.begin()
       H.roles(function() feed(p) end, function() H.dispatch(p.turn, problem(p).units) end, function() multiply(p) end)

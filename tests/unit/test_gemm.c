@@ -174,7 +174,7 @@ static flp_status choose(const double costs[3], int *chosen) {
   memcpy(cost_ms, costs, 3 * sizeof *costs);
   cr_assert_eq(measure_clock_create(&driver, NULL, &clock), FLP_OK);
   cr_assert_eq(gemm_create(&library, &shape, 64, &g), FLP_OK);
-  flp_status status = gemm_choose(&g, &clock, 10);
+  flp_status status = gemm_choose(&g, &clock, &(measure_options){.burst_ms = 10, .rounds = 3, .seed = 1});
   *chosen = g.chosen;
   gemm_destroy(&g);
   measure_clock_destroy(&clock);
