@@ -50,6 +50,7 @@ static const plain_word plain_words[] = {
      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [$0, {$2, $3}], [$1]; cp.async.bulk.commit_group;",
      "l,r,r,r,~{memory}", "liii", false},
     {"k.tensor_stores_read", "cp.async.bulk.wait_group.read 0;", "~{memory}", "", false},
+    {"k.uniform", "redux.sync.or.b32 $0, $1, 0xffffffff;", "=r,r", "i", true},
     {"k.warp_sync", "bar.warp.sync 0xffffffff;", "~{memory}", "", false},
 };
 

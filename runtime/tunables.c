@@ -84,9 +84,9 @@ static int read_item(piece p, flp_tunables *out) {
 
 /* The kinds that can be cut in more than one way. */
 static int kind_of(piece p) {
-  static const flp_kernel_kind kinds[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_PRODUCTS};
-  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
-    if (is_word(p, flp_kernel_kind_name(kinds[i]))) return (int)kinds[i];
+  static const flp_kernel_kind tunable[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_PRODUCTS};
+  for (size_t i = 0; i < sizeof tunable / sizeof tunable[0]; i++)
+    if (is_word(p, flp_kernel_kind_name(tunable[i]))) return (int)tunable[i];
   return 0;
 }
 

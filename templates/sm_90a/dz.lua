@@ -33,7 +33,7 @@ return function(k, spec)
   local function problem(p)
     local depth = spec.hidden > 0 and spec.hidden or p.depth
     local q = {}
-    q.active = k.load(k.i32, p.count, 0)
+    q.active = H.uniform(k.load(k.i32, p.count, 0))
     q.rows = k.max(k.min(q.active, p.row_end) - p.row_begin, 0)
     q.bands = (q.rows + (BAND - 1)) // BAND
     q.tiles = (p.column_end - p.column_begin + (H.columns - 1)) // H.columns

@@ -31,7 +31,7 @@ return function(k, spec)
   local function problem(p)
     local depth = spec.hidden > 0 and spec.hidden or p.depth
     local q = {}
-    q.active = k.load(k.i32, p.count, 0)
+    q.active = H.uniform(k.load(k.i32, p.count, 0))
     q.row_end = k.min(q.active, p.row_end)
     q.bands = k.max(q.row_end - p.row_begin + (BAND - 1), 0) // BAND
     q.across = (p.vocab_valid + (LEAVES * LEAF - 1)) // (LEAVES * LEAF)

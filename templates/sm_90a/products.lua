@@ -24,7 +24,7 @@ return function(k, spec)
 
   local function problem(p)
     local q = {}
-    q.active = k.load(k.i32, p.count, 0)
+    q.active = H.uniform(k.load(k.i32, p.count, 0))
     q.rows = k.max(k.min(q.active, p.row_end) - p.row_begin, 0)
     q.columns = p.column_end - p.column_begin
     q.across = (depth_of(p) + (H.columns - 1)) // H.columns

@@ -4,7 +4,7 @@
 
 #include "kernel_sample.h"
 
-enum { KEY_AT = 8, SOURCES_AT = 76, COUNT_AT = 116, ENTRY_AT = 120, ENTRY_BYTES = 80 };
+enum { KEY_AT = 8, TUNE_AT = 76, SOURCES_AT = 100, COUNT_AT = 140, ENTRY_AT = 144, ENTRY_BYTES = 80 };
 
 static size_t write_sample(flp_kernel_kind kind, uint8_t out[FLP_DESC_BYTES_MAX]) {
   flp_kernel_desc desc = sample_desc(kind);
@@ -26,7 +26,7 @@ Test(desc, layout_is_fixed) {
   cr_expect_eq(u32_at(bytes, 4), length);
   cr_expect_eq(u32_at(bytes, KEY_AT), FLP_KERNEL_FORWARD);
   cr_expect_arr_eq(bytes + KEY_AT + 4, "sm_80\0\0\0\0\0\0\0\0\0\0", 16);
-  cr_expect_eq(u32_at(bytes, SOURCES_AT - 8), 151936, "vocab, low half");
+  cr_expect_eq(u32_at(bytes, TUNE_AT - 8), 151936, "vocab, low half");
   cr_expect_arr_eq(bytes + SOURCES_AT, flp_sources_hash(), 32);
   cr_expect_eq(u32_at(bytes, COUNT_AT), 1);
   cr_expect_arr_eq(bytes + ENTRY_AT, "forward", 8);
@@ -106,7 +106,7 @@ typedef struct bad_case {
 Test(desc, refusals_name_the_field) {
   enum { TUNABLES_AT = ENTRY_AT + ENTRY_BYTES };
   static const bad_case cases[] = {
-      {"version", FLP_KERNEL_FORWARD, 0, "\1", 1, "descriptor: version is 1, accepted: 2"},
+      {"version", FLP_KERNEL_FORWARD, 0, "\1", 1, "descriptor: version is 1, accepted: 3"},
       {"kind", FLP_KERNEL_FORWARD, KEY_AT, "\7", 1, "descriptor: key.kind is 7, accepted: 1 to 6"},
       {"arch", FLP_KERNEL_FORWARD, KEY_AT + 4, "0123456789abcdef", 16,
        "descriptor: key.arch is not a terminated name such as sm_80"},
@@ -120,12 +120,13 @@ Test(desc, refusals_name_the_field) {
       {"unused field", FLP_KERNEL_FORWARD, KEY_AT + 24, "\4", 1,
        "descriptor: key of kind forward has an unused field set, or a flag that is not 0 or 1"},
       {"alignment", FLP_KERNEL_DZ, KEY_AT + 48, "\14", 1, "descriptor: key.alignment is 12, accepted: 2, 4, 8 or 16"},
-      {"vocab", FLP_KERNEL_DZ, SOURCES_AT - 1, "\200", 1,
+      {"vocab", FLP_KERNEL_DZ, TUNE_AT - 1, "\200", 1,
        "descriptor: key.vocab is 9223372036854927744, accepted: 0 to 2^63-1"},
+      {"schedule", FLP_KERNEL_DZ, TUNE_AT, "\3", 1, "descriptor: key.tune.schedule is 3, accepted: 0 to 2"},
       {"ptx", FLP_KERNEL_DZ, COUNT_AT - 8, "\0", 1, "descriptor: ptx_major is 0, accepted: 1 to 99"},
       {"no entries", FLP_KERNEL_DZ, COUNT_AT, "\0", 1, "descriptor: entry_count is 0, accepted: 1 to 8"},
       {"many entries", FLP_KERNEL_DZ, COUNT_AT, "\11", 1, "descriptor: entry_count is 9, accepted: 1 to 8"},
-      {"more entries", FLP_KERNEL_DZ, COUNT_AT, "\2", 1, "descriptor: 228 bytes do not fit 2 entries"},
+      {"more entries", FLP_KERNEL_DZ, COUNT_AT, "\2", 1, "descriptor: 252 bytes do not fit 2 entries"},
       {"unknown entry", FLP_KERNEL_DZ, ENTRY_AT, "dy", 2, "descriptor: entry dy is not one that this library launches"},
       {"threads", FLP_KERNEL_DZ, ENTRY_AT + 72, "\1", 1,
        "descriptor: entry threads is 257, accepted: multiples of 32 up to 1024"},

@@ -120,7 +120,7 @@ Test(gen_engine, spec_fields_reach_the_template) {
   cr_expect_eq(gen_case_text(text, strlen(text), &result, error), FLP_ERROR_COMPILE);
   cr_expect_str_eq(error,
                    "forward.lua:4: alignment=16 arch=sm_80 bias=true bias_grad=false dtype=bf16 entropy=true "
-                   "hidden=4096 kind=forward out_dtype=? softcap=false target_dtype=? vocab=151936");
+                   "hidden=4096 kind=forward out_dtype=? softcap=false target_dtype=? tune=table vocab=151936");
 }
 
 /* What Lua leaves open is fixed: the order of pairs, ties in a sort, the text of a table. */

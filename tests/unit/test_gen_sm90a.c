@@ -42,6 +42,7 @@ static const word_case cases[] = {
     {"atomic_next", "local x = k.atomic_next(p.count)" KEEP, {"atom.relaxed.gpu.global.add.u32 %r"}},
     {"store_there", "k.store_there(k.shared(), p.depth, k.shared() + 8)", {"st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r"}},
     {"store_matrix", "k.store_matrix(k.shared(), p.depth, p.depth, p.depth, p.depth)", {"stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r"}},
+    {"uniform", "k.uniform(k.tid())", {"redux.sync.or.b32"}},
     {"proxy_fence", "k.proxy_fence()", {"fence.proxy.async.shared::cta"}},
     {"tensor_store",
      MAP "k.tensor_store(map, k.shared(128), 64, p.bands)",

@@ -24,17 +24,17 @@ Test(kernel, key_bytes_are_exact) {
     const char *tuned_for, *want;
   } cases[] = {
       {FLP_KERNEL_ROWS, "",
-       "flp-key/1 kind=rows arch=sm_80 dtype=bf16 target=int64 out=none entropy=0 bias=0 bias_grad=0 softcap=0 "
-       "alignment=0 hidden=0 vocab=0 sources=" SOURCES_HEX " tuned="},
+       "flp-key/2 kind=rows arch=sm_80 dtype=bf16 target=int64 out=none entropy=0 bias=0 bias_grad=0 softcap=0 "
+       "alignment=0 hidden=0 vocab=0 tune=own sources=" SOURCES_HEX " tuned="},
       {FLP_KERNEL_FORWARD, "NVIDIA H200/132/13000",
-       "flp-key/1 kind=forward arch=sm_80 dtype=bf16 target=none out=none entropy=1 bias=1 bias_grad=0 softcap=1 "
-       "alignment=16 hidden=4096 vocab=151936 sources=" SOURCES_HEX " tuned=NVIDIA H200/132/13000"},
+       "flp-key/2 kind=forward arch=sm_80 dtype=bf16 target=none out=none entropy=1 bias=1 bias_grad=0 softcap=1 "
+       "alignment=16 hidden=4096 vocab=151936 tune=own sources=" SOURCES_HEX " tuned=NVIDIA H200/132/13000"},
       {FLP_KERNEL_DZ, NULL,
-       "flp-key/1 kind=dz arch=sm_80 dtype=bf16 target=none out=none entropy=1 bias=1 bias_grad=1 softcap=1 "
-       "alignment=16 hidden=4096 vocab=151936 sources=" SOURCES_HEX " tuned="},
+       "flp-key/2 kind=dz arch=sm_80 dtype=bf16 target=none out=none entropy=1 bias=1 bias_grad=1 softcap=1 "
+       "alignment=16 hidden=4096 vocab=151936 tune=own sources=" SOURCES_HEX " tuned="},
       {FLP_KERNEL_GRAD_WEIGHT, "",
-       "flp-key/1 kind=grad_weight arch=sm_80 dtype=bf16 target=none out=fp32 entropy=0 bias=0 bias_grad=0 softcap=0 "
-       "alignment=16 hidden=4096 vocab=0 sources=" SOURCES_HEX " tuned="},
+       "flp-key/2 kind=grad_weight arch=sm_80 dtype=bf16 target=none out=fp32 entropy=0 bias=0 bias_grad=0 softcap=0 "
+       "alignment=16 hidden=4096 vocab=0 tune=own sources=" SOURCES_HEX " tuned="},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     flp_kernel_key key = sample_key(cases[i].kind);
