@@ -28,7 +28,7 @@ typedef struct symbol {
 
 #define SYMBOL(name, args) {#name, offsetof(flp_driver, name)},
 static const symbol symbols[] = {FLP_DRIVER_FUNCTIONS(SYMBOL)};
-static const symbol optional_symbols[] = {FLP_DRIVER_OPTIONAL(SYMBOL)};
+static const symbol optional_symbols[] = {FLP_DRIVER_OPTIONAL(SYMBOL) FLP_DRIVER_TOOLS(SYMBOL)};
 #undef SYMBOL
 
 static void optional_find(void *library, flp_driver *driver) {

@@ -17,6 +17,8 @@ typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphExec_st *CUgraphExec;
 
 /* CUlaunchAttribute: the values are a union of 64 bytes, of which a cluster's dimensions take the first 12. */
 typedef struct flp_launch_attribute {
@@ -79,10 +81,22 @@ typedef struct flp_launch_config {
   F(cuTensorMapEncodeTiled, (void *, int, uint32_t, void *, const uint64_t *, const uint64_t *,               \
                              const uint32_t *, const uint32_t *, int, int, int, int))
 
+/* What tools need to watch and to capture what the library enqueues; the library itself calls none of it. A driver
+ * older than CUDA 11.4 lacks some. */
+#define FLP_DRIVER_TOOLS(F)                                               \
+  F(cuStreamQuery, (CUstream))                                            \
+  F(cuStreamBeginCapture_v2, (CUstream, int))                             \
+  F(cuStreamEndCapture, (CUstream, CUgraph *))                            \
+  F(cuGraphInstantiateWithFlags, (CUgraphExec *, CUgraph, uint64_t))      \
+  F(cuGraphLaunch, (CUgraphExec, CUstream))                               \
+  F(cuGraphExecDestroy, (CUgraphExec))                                    \
+  F(cuGraphDestroy, (CUgraph))
+
 typedef struct flp_driver {
 #define FLP_DRIVER_FIELD(name, args) CUresult(*name) args;
   FLP_DRIVER_FUNCTIONS(FLP_DRIVER_FIELD)
-  FLP_DRIVER_OPTIONAL(FLP_DRIVER_FIELD) /* NULL where the driver lacks it */
+  FLP_DRIVER_OPTIONAL(FLP_DRIVER_FIELD) /* NULL where the driver lacks it, as are the next */
+  FLP_DRIVER_TOOLS(FLP_DRIVER_FIELD)
 #undef FLP_DRIVER_FIELD
   int version; /* cuDriverGetVersion, e.g. 13000 */
 } flp_driver;

@@ -21,6 +21,7 @@ static const struct {
     {8, 0, 0, "sm_80"},
 };
 enum { ARCHITECTURE_COUNT = sizeof architectures / sizeof architectures[0] };
+_Static_assert((int)ARCHITECTURE_COUNT <= (int)FLP_LADDER_ARCHES_MAX, "flp_ladder_arches lists every architecture");
 
 static int runs(int i, const flp_device *device) {
   int wanted = architectures[i].major * 1000 + architectures[i].minor, got = device->major * 1000 + device->minor;
@@ -102,20 +103,24 @@ static flp_status try_architecture(flp_plan *plan, flp_rung rung, const char *ar
   return status;
 }
 
-/* Whether kernels of the architecture are worth asking for: some of the spec's are its own, and can be launched. */
-static int serves(int i, const flp_plan *plan) {
-  const char *arch = architectures[i].name;
-  if (!runs(i, &plan->device)) return 0;
-  return !architectures[i].exact ||
-         (flp_kernel_arch_serves(arch, &plan->spec) && flp_driver_has_clusters(plan->driver));
+int flp_ladder_arches(const flp_device *device, const flp_spec *spec, int clusters,
+                      const char *out[FLP_LADDER_ARCHES_MAX]) {
+  int count = 0;
+  for (int i = 0; i < ARCHITECTURE_COUNT; i++) {
+    const char *arch = architectures[i].name;
+    int worth = !architectures[i].exact || (clusters && flp_kernel_arch_serves(arch, spec));
+    if (worth && runs(i, device)) out[count++] = arch;
+  }
+  return count;
 }
 
 /* Tries the architectures that the device runs. The reason that stays is that of the last, most portable one. */
 static flp_status try_rung(flp_plan *plan, flp_rung rung, int *fallback) {
+  const char *arches[FLP_LADDER_ARCHES_MAX];
+  int count = flp_ladder_arches(&plan->device, &plan->spec, flp_driver_has_clusters(plan->driver), arches);
   flp_status status = FLP_ERROR_UNAVAILABLE;
-  for (int i = 0; i < ARCHITECTURE_COUNT; i++) {
-    if (!serves(i, plan)) continue;
-    status = try_architecture(plan, rung, architectures[i].name, fallback);
+  for (int i = 0; i < count; i++) {
+    status = try_architecture(plan, rung, arches[i], fallback);
     if (status == FLP_OK || !*fallback) break;
   }
   return status;

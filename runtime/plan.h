@@ -74,6 +74,13 @@ flp_status flp_ladder_climb(flp_plan *plan);
 /* The same where there is no device: reason says why not. Takes the eager rung if the options allow. */
 flp_status flp_ladder_without_device(flp_plan *plan, const char *reason);
 
+/* The architectures whose kernels every rung of a device tries for a spec, best first: those that the device runs and
+ * that have kernels of their own for the spec, then the portable one. Returns their number, 0 if the device is too old.
+ * spec: resolved; clusters: 1 if the driver can launch them (flp_driver_has_clusters) */
+enum { FLP_LADDER_ARCHES_MAX = 4 };
+int flp_ladder_arches(const flp_device *device, const flp_spec *spec, int clusters,
+                      const char *out[FLP_LADDER_ARCHES_MAX]);
+
 /* ---- plan_text.c ---- */
 
 /* "V=151936 D=4096 bf16 entropy=none grads=hidden+weight", for messages. */

@@ -152,7 +152,8 @@ int cli_bench(int argc, char **argv) {
       "\vData is random. Every case and product runs in bursts, interleaved in random order; figures are medians over "
       "the rounds, with the least and the most. Bare products are the fastest of the first eight algorithms that "
       "cuBLASLt's heuristics name: one (the scores) for forward; for backward the scores again and one for the "
-      "gradient of hidden and of weight each. They compute every row, masked or not. cuBLASLt is looked for where the "
+      "gradient of hidden and of weight each. They compute every row, masked or not. Host times are those of "
+      "flp_execute until it returns, with the fewest of the rows. cuBLASLt is looked for where the "
       "loader looks, beside the CUDA toolkit and in the Python environments at hand; FLP_CUBLASLT_LIBRARY names "
       "another.\n\n" CLI_EXIT_HELP,
       children,

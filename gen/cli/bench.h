@@ -43,6 +43,9 @@ int bench_case_products(bench_case which, const flp_spec *spec, int count[GEMM_P
 int64_t bench_active_rows(int64_t n, double masked);
 int bench_row_is_masked(int64_t row, double masked);
 
+/* Calls of so many launches each that together stay below a number of launches; at least 1. */
+int64_t bench_host_calls(int launches, int most);
+
 /* Columns of the bare scores that fit into memory: V, or the largest multiple of 1024 below it; 0 if not even that. */
 int64_t bench_scores_vocab(const flp_spec *spec, int64_t n, uint64_t free_bytes);
 
@@ -67,6 +70,12 @@ typedef struct bench_bare {
   int algorithm, algorithms; /* which of how many */
 } bench_bare;
 
+/* What a pass costs the host. */
+typedef struct bench_host {
+  int launches;       /* of kernels, in one flp_execute; 0: the pass was not measured */
+  measure_summary us; /* microseconds until flp_execute returns; medians */
+} bench_host;
+
 typedef struct bench_result {
   bench_row row[BENCH_SIZES_MAX * BENCH_CASES];
   int row_count;
@@ -75,9 +84,9 @@ typedef struct bench_result {
   char device[128], description[CLI_REASONS_BYTES], plan_id[17], cublaslt[CUBLASLT_PATH_BYTES + 64];
   int driver_version;
   flp_rung rung;
-  int64_t host_rows;                 /* N of host_us */
-  measure_summary host_us;           /* microseconds until flp_execute of a forward pass returns; medians */
-  double plan_cold_ms, plan_warm_ms; /* < 0: not measured, for the reason below */
+  int64_t host_rows;                      /* N of the host times */
+  bench_host host[FLP_PASS_BACKWARD + 1]; /* by pass */
+  double plan_cold_ms, plan_warm_ms;      /* < 0: not measured, for the reason below */
   char plan_error[256];
 } bench_result;
 

@@ -36,6 +36,10 @@ int bench_row_is_masked(int64_t row, double masked) {
   return masked_rows(row + 1, masked) > masked_rows(row, masked);
 }
 
+int64_t bench_host_calls(int launches, int most) {
+  return launches > 0 && launches < most ? most / launches : 1;
+}
+
 int64_t bench_scores_vocab(const flp_spec *spec, int64_t n, uint64_t free_bytes) {
   enum { STEP = 1024 };
   uint64_t column_bytes = (uint64_t)n * (uint64_t)flp_half_bytes(spec->dtype), columns = free_bytes / column_bytes;

@@ -75,6 +75,26 @@ static void print_bare(const bench_args *args, const bench_result *result) {
   cli_table_finish(&table);
 }
 
+static double us_per_launch(const bench_host *host) {
+  return host->us.median / host->launches;
+}
+
+static void print_host(const bench_result *result) {
+  printf("\nhost: flp_execute returns, not synchronised, with N=%" PRId64 ", after\n", result->host_rows);
+  cli_table table;
+  cli_table_start(&table, "pass", "us", "least .. most", "launches", "us a launch", NULL);
+  for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_BACKWARD; pass++) {
+    const bench_host *host = &result->host[pass];
+    char cell[3][CELL], launches[CELL];
+    if (!host->launches) continue;
+    snprintf(launches, sizeof launches, "%d", host->launches);
+    snprintf(cell[1], CELL, "%.1f .. %.1f", host->us.low, host->us.high);
+    cli_table_add(&table, pass == FLP_PASS_FORWARD ? "forward" : "backward", format(cell[0], "%.1f", host->us.median),
+                  cell[1], launches, format(cell[2], "%.2f", us_per_launch(host)), NULL);
+  }
+  cli_table_finish(&table);
+}
+
 void bench_print(const bench_args *args, const bench_result *result) {
   printf("device: %s\nplan: %s\n", result->device, result->description);
   if (args->masked > 0) printf("masked: %g of the rows; bare products compute all rows\n", args->masked);
@@ -84,8 +104,7 @@ void bench_print(const bench_args *args, const bench_result *result) {
     printf("\ncuBLASLt: %s\n", result->cublaslt);
     print_bare(args, result);
   }
-  printf("\nhost: flp_execute returns after %.1f us (forward, N=%" PRId64 ", not synchronised)\n",
-         result->host_us.median, result->host_rows);
+  print_host(result);
   if (result->plan_warm_ms >= 0)
     printf("plan: %.0f ms with empty caches, %.0f ms with full ones\n", result->plan_cold_ms, result->plan_warm_ms);
   else
@@ -156,6 +175,24 @@ static json_t *bare_json(const bench_bare *bare) {
   return make_object(fields, sizeof fields / sizeof fields[0]);
 }
 
+/* Fields of a pass that was not measured are null. */
+static json_t *host_json(const bench_result *result) {
+  const bench_host *forward = &result->host[FLP_PASS_FORWARD], *backward = &result->host[FLP_PASS_BACKWARD];
+  int has_backward = backward->launches > 0;
+  const field fields[] = {
+      {"rows", json_integer(result->host_rows)},
+      {"forward_us", cli_json_number(forward->us.median)},
+      {"forward_us_low", cli_json_number(forward->us.low)},
+      {"forward_us_high", cli_json_number(forward->us.high)},
+      {"forward_launches", json_integer(forward->launches)},
+      {"backward_us", number_or_null(has_backward, backward->us.median)},
+      {"backward_us_low", number_or_null(has_backward, backward->us.low)},
+      {"backward_us_high", number_or_null(has_backward, backward->us.high)},
+      {"backward_launches", has_backward ? json_integer(backward->launches) : json_null()},
+      {"backward_us_per_launch", has_backward ? cli_json_number(us_per_launch(backward)) : json_null()}};
+  return make_object(fields, sizeof fields / sizeof fields[0]);
+}
+
 static void set_fields(json_t *record, const field *fields, size_t count) {
   for (size_t i = 0; i < count; i++) json_object_set_new(record, fields[i].key, fields[i].value);
 }
@@ -164,15 +201,17 @@ static void fill_record(json_t *record, const bench_args *args, const bench_resu
   json_t *bare = json_array(), *rows = json_array();
   for (int i = 0; i < result->bare_count; i++) json_array_append_new(bare, bare_json(&result->bare[i]));
   for (int i = 0; i < result->row_count; i++) json_array_append_new(rows, row_json(args, result, &result->row[i]));
+  const measure_summary *host_us = &result->host[FLP_PASS_FORWARD].us;
   const field fields[] = {{"plan_id", json_string(result->plan_id)},
                           {"burst_ms", cli_json_number(args->burst_ms)},
                           {"rounds", json_integer(args->rounds)},
                           {"masked", cli_json_number(args->masked)},
                           {"cublaslt", result->cublaslt[0] ? cli_json_text(result->cublaslt) : json_null()},
-                          {"host_us", cli_json_number(result->host_us.median)},
-                          {"host_us_low", cli_json_number(result->host_us.low)},
-                          {"host_us_high", cli_json_number(result->host_us.high)},
+                          {"host_us", cli_json_number(host_us->median)},
+                          {"host_us_low", cli_json_number(host_us->low)},
+                          {"host_us_high", cli_json_number(host_us->high)},
                           {"host_rows", json_integer(result->host_rows)},
+                          {"host", host_json(result)},
                           {"plan_cold_ms", number_or_null(result->plan_cold_ms >= 0, result->plan_cold_ms)},
                           {"plan_warm_ms", number_or_null(result->plan_warm_ms >= 0, result->plan_warm_ms)},
                           {"bare", bare},

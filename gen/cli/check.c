@@ -1,6 +1,7 @@
 /* check.c: `flpgen check`, every rung that this machine offers against the fp64 oracle. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../../runtime/validate.h"
 #include "check.h"
@@ -17,9 +18,11 @@ enum {
   KEY_DEVICE,
   KEY_THREADS,
   KEY_BUDGET,
+  KEY_LIMIT,
   KEY_SEED,
   KEY_ALL,
   KEY_LARGE,
+  KEY_CONCURRENT,
   KEY_QUICK,
   KEY_JSON
 };
@@ -38,6 +41,8 @@ static const struct argp_option options[] = {
     {"quick", KEY_QUICK, NULL, 0, "one shape of each dtype, and every adversarial case in bf16 (default)", 2},
     {"all", KEY_ALL, NULL, 0, "every dtype, entropy and gradient mask over ragged shapes, and every adversarial case",
      2},
+    {"concurrent", KEY_CONCURRENT, NULL, 0,
+     "bits on several streams at once, beside other work and in CUDA graphs; a part of --all where there is a GPU", 2},
     {"large", KEY_LARGE, NULL, 0, "N=8192, V=151936, D=4096 with gradients, on sampled rows and columns", 2},
     {"rows", KEY_ROWS, "N", 0, "rows, with --vocab and --hidden; default 67", 2},
     {"temperature", KEY_TEMPERATURE, "T", 0, "with --vocab; per row, from 1/T to T", 2},
@@ -48,6 +53,7 @@ static const struct argp_option options[] = {
     {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 3},
     {"threads", KEY_THREADS, "N", 0, "CPU threads of the eager rung; default all", 3},
     {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass, with or without a suffix K, M, G", 3},
+    {"limit", KEY_LIMIT, "SECONDS", 0, "of concurrent work: what takes longer is a deadlock; default 30", 3},
     {"verbose", 'v', NULL, 0, "print every finding, not only those that failed", 3},
     {"quiet", 'q', NULL, 0, "no progress", 3},
     {"json", KEY_JSON, "FILE", OPTION_ARG_OPTIONAL, "write the record here; alone or '-': to standard output", 3},
@@ -74,6 +80,10 @@ static flp_status parse_value(int key, const char *text, check_args *args) {
       FLP_TRY(cli_parse_integer("--threads", text, 1, 4096, &value));
       args->how.threads = (int)value;
       return FLP_OK;
+    case KEY_LIMIT:
+      FLP_TRY(cli_parse_number("--limit", text, &args->how.limit_s));
+      if (args->how.limit_s > 0) return FLP_OK;
+      return flp_fail(FLP_ERROR_ARGUMENT, "--limit: '%s' is not accepted; a number > 0 is", text);
     default:
       FLP_TRY(cli_parse_integer("--seed", text, 0, INT64_MAX, &value));
       args->given.seed = (uint64_t)value;
@@ -82,7 +92,8 @@ static flp_status parse_value(int key, const char *text, check_args *args) {
 }
 
 static void set_set(check_args *args, check_set set, struct argp_state *state) {
-  if (args->has_set && args->set != set) argp_error(state, "one of --quick, --all and --large is accepted, not two");
+  if (args->has_set && args->set != set)
+    argp_error(state, "one of --quick, --all, --large and --concurrent is accepted, not two");
   args->set = set;
   args->has_set = 1;
 }
@@ -111,6 +122,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_LARGE:
       set_set(args, CHECK_SET_LARGE, state);
+      return 0;
+    case KEY_CONCURRENT:
+      set_set(args, CHECK_SET_CONCURRENT, state);
       return 0;
     case KEY_JSON:
       args->json = text ? text : "-";
@@ -219,6 +233,25 @@ static void check_all_bits(check_session *session) {
     }
 }
 
+/* Rungs that make kernels; a cache holds the same ones, and counts where it is asked for by name. */
+static int is_concurrent_rung(const check_session *session, int rung) {
+  if (rung == FLP_RUNG_EAGER || !session->offered[rung]) return 0;
+  return rung == FLP_RUNG_JIT || rung == FLP_RUNG_GENERIC || session->args->how.rung == (flp_rung)rung;
+}
+
+static void check_all_concurrent(check_session *session) {
+  for (int rung = FLP_RUNG_TUNED; rung < RUNGS && !session->report->hung; rung++) {
+    if (!is_concurrent_rung(session, rung)) continue;
+    check_how how = session->args->how;
+    how.rung = (flp_rung)rung;
+    flp_status status = check_concurrent(session->args->given.spec.dtype, &how, session->report);
+    check_case c = check_case_default(session->args->given.spec.dtype, 0, 0, 0);
+    c.name = "concurrent";
+    if (status != FLP_OK && !(status == FLP_ERROR_UNAVAILABLE && may_lack_kernels((flp_rung)rung)))
+      add_failure(session, &c, (flp_rung)rung);
+  }
+}
+
 static flp_status check_cases(check_session *session) {
   check_list list;
   cli_progress progress;
@@ -231,6 +264,8 @@ static flp_status check_cases(check_session *session) {
   }
   if (status == FLP_OK && (session->args->set == CHECK_SET_ALL || session->args->set == CHECK_SET_QUICK))
     check_all_bits(session);
+  if (status == FLP_OK && (session->args->set == CHECK_SET_ALL || session->args->set == CHECK_SET_CONCURRENT))
+    check_all_concurrent(session); /* last: after a deadlock nothing else can run */
   cli_progress_end(&progress);
   check_list_clear(&list);
   return status;
@@ -251,7 +286,9 @@ static flp_status resolve(check_args *args) {
   int has_shape = spec->vocab > 0 || spec->hidden > 0 || args->spec.model;
   if (has_shape && args->has_set)
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "--vocab, --hidden and --model are not accepted beside --quick, --all, --large");
+                    "--vocab, --hidden and --model are not accepted beside --quick, --all, --large, --concurrent");
+  if (args->set == CHECK_SET_CONCURRENT && args->how.rung == FLP_RUNG_EAGER)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--rung: 'eager' is not accepted with --concurrent, it runs on the CPU");
   args->given.spec = *spec;
   if (!has_shape) return FLP_OK;
   args->set = CHECK_SET_GIVEN;
@@ -276,6 +313,8 @@ static flp_status run_check(check_args *args, const char *command, check_report 
   if (args->how.rung != FLP_RUNG_AUTO && !session.offered[args->how.rung])
     return flp_fail(FLP_ERROR_UNAVAILABLE, "--rung: %s is not offered here: %s", flp_rung_name(args->how.rung),
                     report->offered);
+  if (args->set == CHECK_SET_CONCURRENT && report->driver_version == 0)
+    return flp_fail(FLP_ERROR_UNAVAILABLE, "--concurrent needs a GPU; not offered here: %s", report->offered);
   FLP_TRY(check_cases(&session));
   if (report->incomplete) return flp_fail(FLP_ERROR_MEMORY, "out of memory for the findings");
   if (report->count == 0)
@@ -283,6 +322,12 @@ static flp_status run_check(check_args *args, const char *command, check_report 
   if (args->json) FLP_TRY(check_report_write(report, args->json, command));
   if (!args->json || strcmp(args->json, "-") != 0) check_report_print(report, args->verbose);
   return FLP_OK;
+}
+
+/* Ends the process without the clean-up that would wait for the device for ever. */
+static void leave_hung(int code) {
+  fflush(NULL);
+  _exit(code);
 }
 
 int cli_check(int argc, char **argv) {
@@ -306,8 +351,9 @@ int cli_check(int argc, char **argv) {
   argp_parse(&argp, argc, argv, 0, NULL, &args);
   check_report report = {0};
   flp_status status = run_check(&args, command, &report);
-  int failed = report.failed > 0;
+  int code = report.failed > 0 ? CLI_EXIT_FAILED : CLI_EXIT_OK;
+  if (status != FLP_OK) code = cli_finish("flpgen check", args.json && strcmp(args.json, "-") == 0, status);
+  if (report.hung) leave_hung(code);
   check_report_clear(&report);
-  if (status != FLP_OK) return cli_finish("flpgen check", args.json && strcmp(args.json, "-") == 0, status);
-  return failed ? CLI_EXIT_FAILED : CLI_EXIT_OK;
+  return code;
 }

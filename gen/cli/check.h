@@ -54,7 +54,13 @@ typedef struct check_list {
   int incomplete; /* memory ran out */
 } check_list;
 
-typedef enum check_set { CHECK_SET_QUICK, CHECK_SET_ALL, CHECK_SET_LARGE, CHECK_SET_GIVEN } check_set;
+typedef enum check_set {
+  CHECK_SET_QUICK,
+  CHECK_SET_ALL,
+  CHECK_SET_LARGE,
+  CHECK_SET_CONCURRENT, /* no cases: check_concurrent */
+  CHECK_SET_GIVEN
+} check_set;
 
 /* Lists the cases of a set. given: spec, rows, temperature, scale and seed of CHECK_SET_GIVEN. error: MEMORY */
 flp_status check_list_create(check_set set, const check_case *given, check_list *out);
@@ -100,6 +106,7 @@ typedef struct check_how {
   uint64_t budget_bytes; /* 0: the default */
   int threads;           /* of the eager rung, 0 = all */
   const char *tune;      /* of flp_options, or NULL */
+  double limit_s;        /* check_concurrent: of a wait for the device; 0: the default */
 } check_how;
 
 typedef struct check_result {
@@ -151,6 +158,7 @@ typedef struct check_report {
   check_finding *findings; /* owned */
   int64_t count, capacity, failed;
   int incomplete;
+  int hung; /* the device still works on what was checked: nothing that belongs to it can be released */
   char device[128];
   int driver_version;
   char offered[256]; /* rungs that ran, and why the others did not */
@@ -185,5 +193,10 @@ flp_status check_compare(const check_problem *problem, const check_truth *truth,
 /* Bit identity of logprob and entropy over repeats, row order, N, budget and gradients, and of gradients over repeats.
  * error: as check_run */
 flp_status check_bits(flp_dtype dtype, const check_how *how, check_report *report);
+
+/* check_concurrent.c: bit identity of every output on several streams at once, beside other work and in CUDA graphs. A
+ * deadlock is a finding that failed, and sets report->hung.
+ * how: of a GPU; the budget is not used. error: UNAVAILABLE if rung or driver do not offer it; DRIVER, MEMORY */
+flp_status check_concurrent(flp_dtype dtype, const check_how *how, check_report *report);
 
 #endif

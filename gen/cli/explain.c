@@ -6,11 +6,20 @@
 #include "../../runtime/validate.h"
 #include "verbs.h"
 
-enum { KEY_ROWS = CLI_KEY_FIRST, KEY_BUDGET, KEY_RUNG, KEY_DEVICE, KEY_CHUNK_ROWS, KEY_CHUNK_VOCAB, KEY_SMS, KEY_JSON };
+enum {
+  KEY_ROWS = CLI_KEY_FIRST, /* from here to KEY_CAPABILITY: parse_value */
+  KEY_BUDGET,
+  KEY_RUNG,
+  KEY_DEVICE,
+  KEY_CHUNK_ROWS,
+  KEY_CHUNK_VOCAB,
+  KEY_SMS,
+  KEY_CAPABILITY,
+  KEY_JSON
+};
 
-/* The assumed device is an H200: its clocks compare layouts, they predict no time. */
-enum { ASSUMED_MULTIPROCESSORS = 132 };
-static const flp_device assumed_device = {.clock_khz = 1700000, .memory_clock_khz = 3201000, .memory_bus_bits = 6144};
+/* The assumed device is an H200. */
+enum { ASSUMED_MULTIPROCESSORS = 132, ASSUMED_MAJOR = 9, ASSUMED_MINOR = 0 };
 
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Plan:", 2},
@@ -21,8 +30,18 @@ static const struct argp_option options[] = {
     {"chunk-rows", KEY_CHUNK_ROWS, "N", 0, "rows of one backward chunk", 2},
     {"chunk-vocab", KEY_CHUNK_VOCAB, "N", 0, "vocab columns of one backward chunk", 2},
     {"multiprocessors", KEY_SMS, "N", 0, "of the GPU that is assumed beside this machine's; default 132", 2},
+    {"capability", KEY_CAPABILITY, "M.N", 0, "compute capability of that GPU, which decides its kernels; default 9.0",
+     2},
     {"json", KEY_JSON, NULL, 0, "print one JSON document", 2},
     {0}};
+
+static flp_status parse_capability(const char *text, explain_args *args) {
+  int length = 0;
+  int fields = sscanf(text, "%2d.%1d%n", &args->major, &args->minor, &length);
+  if (fields == 2 && text[length] == 0 && text[0] != '-' && text[0] != '+' && args->minor >= 0) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--capability: '%s' is not accepted; a compute capability is, e.g. 8.0 or 9.0",
+                  text);
+}
 
 static flp_status parse_value(int key, const char *text, explain_args *args) {
   int64_t value = 0;
@@ -39,6 +58,8 @@ static flp_status parse_value(int key, const char *text, explain_args *args) {
       return cli_parse_integer("--chunk-vocab", text, 1, FLP_COUNT_MAX, &args->options.chunk_vocab);
     case KEY_SMS:
       return cli_parse_integer("--multiprocessors", text, 1, 65536, &args->multiprocessors);
+    case KEY_CAPABILITY:
+      return parse_capability(text, args);
     default:
       FLP_TRY(cli_parse_integer("--device", text, 0, 4096, &value));
       args->options.device = (int32_t)value;
@@ -48,6 +69,10 @@ static flp_status parse_value(int key, const char *text, explain_args *args) {
 
 static error_t parse(int key, char *text, struct argp_state *state) {
   explain_args *args = state->input;
+  if (key >= KEY_ROWS && key <= KEY_CAPABILITY) {
+    cli_argp_check(state, parse_value(key, text, args));
+    return 0;
+  }
   switch (key) {
     case ARGP_KEY_INIT:
       state->child_inputs[0] = &args->spec;
@@ -55,37 +80,12 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_JSON:
       args->json = 1;
       return 0;
-    case KEY_ROWS:
-    case KEY_BUDGET:
-    case KEY_RUNG:
-    case KEY_DEVICE:
-    case KEY_CHUNK_ROWS:
-    case KEY_CHUNK_VOCAB:
-    case KEY_SMS:
-      cli_argp_check(state, parse_value(key, text, args));
-      return 0;
     case ARGP_KEY_ARG:
       argp_error(state, "argument '%s' is not accepted; explain takes options only", text);
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
   }
-}
-
-/* A planner on the assumed device, with the tiles of the kernels that the generator makes. */
-static flp_status assume_planner(const explain_args *args, flp_planner *out) {
-  const flp_spec *spec = &args->spec.spec;
-  flp_device device = assumed_device;
-  device.multiprocessors = (int)args->multiprocessors;
-  flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
-  int count = flp_kernel_keys_for(spec, CLI_PORTABLE_ARCH, keys);
-  cli_kernels kernels;
-  FLP_TRY(cli_kernels_generate(keys, count, NULL, NULL, &kernels));
-  flp_kernel_desc descs[FLP_SPEC_KERNELS_MAX];
-  for (int i = 0; i < count; i++) descs[i] = kernels.items[i].result.desc;
-  flp_planner_init(out, spec, &args->options, &device, descs, count);
-  cli_kernels_destroy(&kernels);
-  return FLP_OK;
 }
 
 static void set_budgets(const explain_args *args, explanation *out) {
@@ -104,7 +104,7 @@ static flp_status explain(explain_args *args) {
   if (args->row_count == 0) args->rows[args->row_count++] = 8192;
   explanation out = {.args = args};
   set_budgets(args, &out);
-  FLP_TRY(assume_planner(args, &out.planner));
+  FLP_TRY(explain_assume(args, &out.assumed, &out.planner));
   flp_plan *plan = NULL;
   if (flp_plan_create(&args->spec.spec, &args->options, &plan) != FLP_OK)
     snprintf(out.plan_error, sizeof out.plan_error, "%s", flp_error_detail());
@@ -126,13 +126,17 @@ int cli_explain(int argc, char **argv) {
       NULL,
       "Shows flop, memory and memory traffic of the naive way and of each mode, and the plan that would run here and "
       "on an assumed GPU; none is needed."
-      "\vWorkspace is memory beyond inputs and outputs. Traffic is a lower bound: every operand once a product, plus "
+      "\vThe assumed GPU gets the kernels that a plan would take there. Workspace is memory beyond inputs and outputs. "
+      "Traffic is a lower bound: every operand once a product, plus "
       "chunks and accumulators.\n\n" CLI_EXIT_HELP,
       children,
       NULL,
       NULL};
-  explain_args args = {
-      .spec = CLI_SPEC_ARGS_INIT, .options = FLP_OPTIONS_INIT, .multiprocessors = ASSUMED_MULTIPROCESSORS};
+  explain_args args = {.spec = CLI_SPEC_ARGS_INIT,
+                       .options = FLP_OPTIONS_INIT,
+                       .multiprocessors = ASSUMED_MULTIPROCESSORS,
+                       .major = ASSUMED_MAJOR,
+                       .minor = ASSUMED_MINOR};
   args.options.host_fallback = 1;
   argp_parse(&argp, argc, argv, 0, NULL, &args);
   flp_log_set(NULL, NULL); /* the reasons are shown */

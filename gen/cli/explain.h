@@ -1,6 +1,7 @@
 /* explain.h: the parts of `flpgen explain`: what each way of computing costs, and the plan that would run.
  *
- * Without a GPU the planner works on the descriptors that the generator makes and on an assumed device. */
+ * Beside this machine's plan there is one of an assumed device: the planner on the descriptors of the kernels that the
+ * generator makes for it. */
 #ifndef FLPGEN_CLI_EXPLAIN_H
 #define FLPGEN_CLI_EXPLAIN_H
 
@@ -15,9 +16,25 @@ typedef struct explain_args {
   flp_options options; /* resolved before use */
   int64_t rows[EXPLAIN_ROWS_MAX];
   int row_count;
-  int64_t multiprocessors; /* of the assumed device */
+  int64_t multiprocessors; /* of the assumed device, as are the next two */
+  int major, minor;        /* compute capability */
   int json;
 } explain_args;
+
+/* ---- explain_assumed.c: the device that is assumed, and its kernels ---- */
+
+typedef struct explain_assumed {
+  char arch[16]; /* of the best of the kernels */
+  flp_kernel_desc desc[FLP_SPEC_KERNELS_MAX];
+  int count;
+} explain_assumed;
+
+/* Generates the kernels that a plan would run on the assumed device, chosen as the ladder chooses, and makes a planner
+ * of them. spec: resolved. error: ARGUMENT if the device runs no kernels; the generator's */
+flp_status explain_assume(const explain_args *args, explain_assumed *out, flp_planner *planner);
+
+json_t *explain_assumed_json(const explain_args *args, const explain_assumed *assumed);
+void explain_assumed_print(const explain_args *args, const explain_assumed *assumed);
 
 /* ---- explain_ways.c ---- */
 
@@ -40,7 +57,8 @@ int explain_ways(const flp_planner *planner, int64_t n, uint64_t forward_budget,
 /* What is shown; borrowed from cli_explain. */
 typedef struct explanation {
   const explain_args *args;
-  flp_planner planner;                    /* assumed device */
+  explain_assumed assumed;
+  flp_planner planner;                    /* of the assumed device */
   const flp_plan *plan;                   /* of this machine, or NULL */
   char plan_error[1024];                  /* why there is none */
   uint64_t budget[FLP_PASS_BACKWARD + 1]; /* by flp_pass */

@@ -75,12 +75,12 @@ static json_t *plan_json(const flp_plan *plan) {
 flp_status explain_print_json(const explanation *in) {
   json_t *rows = json_array();
   for (int i = 0; i < in->args->row_count; i++) json_array_append_new(rows, rows_json(in, in->args->rows[i]));
-  return cli_json_print(json_pack("{s:o, s:{s:o, s:o}, s:i, s:o, s:o, s:o}", "spec",
-                                  cli_spec_json(&in->planner.spec, in->args->spec.scale), "budget_bytes", "forward",
-                                  cli_json_count(in->budget[FLP_PASS_FORWARD]), "backward",
-                                  cli_json_count(in->budget[FLP_PASS_BACKWARD]), "assumed_multiprocessors",
-                                  in->planner.multiprocessors, "plan", in->plan ? plan_json(in->plan) : json_null(),
-                                  "plan_error", in->plan ? json_null() : cli_json_text(in->plan_error), "rows", rows));
+  return cli_json_print(json_pack(
+      "{s:o, s:{s:o, s:o}, s:i, s:o, s:o, s:o, s:o}", "spec", cli_spec_json(&in->planner.spec, in->args->spec.scale),
+      "budget_bytes", "forward", cli_json_count(in->budget[FLP_PASS_FORWARD]), "backward",
+      cli_json_count(in->budget[FLP_PASS_BACKWARD]), "assumed_multiprocessors", in->planner.multiprocessors, "assumed",
+      explain_assumed_json(in->args, &in->assumed), "plan", in->plan ? plan_json(in->plan) : json_null(), "plan_error",
+      in->plan ? json_null() : cli_json_text(in->plan_error), "rows", rows));
 }
 
 /* ---- for people ---- */
@@ -151,6 +151,8 @@ void explain_print_text(const explanation *in) {
          cli_format_bytes((double)in->budget[FLP_PASS_FORWARD], forward),
          cli_format_bytes((double)in->budget[FLP_PASS_BACKWARD], backward));
   print_plan(in);
+  puts("");
+  explain_assumed_print(in->args, &in->assumed);
   for (int i = 0; i < in->args->row_count; i++) {
     int64_t n = in->args->rows[i];
     char flops[CLI_TEXT_BYTES], inputs[CLI_TEXT_BYTES], outputs[CLI_TEXT_BYTES];

@@ -43,7 +43,7 @@ static explain_way forward(const flp_planner *planner, int64_t n, uint64_t budge
 
 /* The largest chunk along one axis whose workspace fits, halving from all of it. 1 if one fits. */
 static int pick_chunk(flp_planner planner, int64_t n, uint64_t budget, int by_rows, flp_scheme *out) {
-  int64_t extent = by_rows ? n : planner.spec.vocab, tile = by_rows ? planner.dz_rows : planner.dz_columns;
+  int64_t extent = by_rows ? n : planner.spec.vocab, tile = by_rows ? planner.dz_band : planner.dz_columns;
   for (int64_t chunk = extent;; chunk = flp_ceil_div(flp_ceil_div(chunk, 2), tile) * tile) {
     planner.chunk_rows = by_rows ? chunk : 0;
     planner.chunk_vocab = by_rows ? 0 : chunk;
@@ -69,17 +69,14 @@ static explain_way chunked(const flp_planner *planner, int64_t n, uint64_t budge
   return way;
 }
 
-/* One chunk along either axis, laid over each other; rows' records beside them. */
-static explain_way twice(const flp_planner *planner, int64_t n, uint64_t budget) {
-  const flp_spec *spec = &planner->spec;
-  double element = (double)flp_dtype_bytes(spec->dtype), rows_bytes = 40.0 * (double)n;
-  double room = (double)budget - rows_bytes;
-  double row = element * (double)spec->vocab * (double)planner->dz_rows;
-  double column = element * (double)n * (double)planner->dz_columns;
-  double least = row > column ? row : column, most = element * (double)n * (double)spec->vocab;
+static explain_way twice(flp_planner planner, int64_t n, uint64_t budget) {
+  const flp_spec *spec = &planner.spec;
+  flp_scheme scheme;
   explain_way way = {.name = "R2: dz twice, no accumulator", .products = 5};
-  way.fits = least <= room;
-  way.workspace = rows_bytes + (way.fits ? (most < room ? most : room) : least);
+  planner.chunk_rows = planner.chunk_vocab = 0;
+  planner.mode = FLP_MODE_R2;
+  way.fits = flp_planner_pick(&planner, FLP_PASS_BACKWARD, n, budget, 0, &scheme) == FLP_OK;
+  way.workspace = (double)(way.fits ? scheme.bytes : scheme.smallest_bytes);
   way.traffic = 3.0 * cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + 4.0 * dz_traffic(spec, n);
   return way;
 }
@@ -95,7 +92,7 @@ int explain_ways(const flp_planner *planner, int64_t n, uint64_t forward_budget,
     out[count++] = naive(spec, n, 1);
     out[count++] = chunked(planner, n, backward_budget, 0);
     out[count++] = chunked(planner, n, backward_budget, 1);
-    if ((spec->grads & both) == both) out[count++] = twice(planner, n, backward_budget);
+    if ((spec->grads & both) == both) out[count++] = twice(*planner, n, backward_budget);
   }
   for (int i = 0; i < count; i++) out[i].flops = out[i].products * cli_product_flops(spec, n);
   return count;

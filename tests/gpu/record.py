@@ -5,6 +5,7 @@
 
   check      flpgen check --all: every rung, dtype, entropy, gradient mask, ragged shapes, adversarial inputs
   large      flpgen check --large: N=8192, V=151936, D=4096 with gradients
+  concurrent flpgen check --concurrent: bits on several streams at once, beside other work and in CUDA graphs
   sanitize   compute-sanitizer memcheck, racecheck and initcheck over small problems of every kernel
   bench      flpgen bench: forward and training beside the bare matrix products
   train      runtime/python/examples/train_tiny_lm.py --compare (needs torch and transformers; set FLP_LIBRARY)
@@ -66,6 +67,9 @@ class Campaign:
     def large(self):
         self.run("large", ["flpgen", "check", "--large", "--rung", "jit", "--json=check_large.json", "-q"])
 
+    def concurrent(self):
+        self.run("concurrent", ["flpgen", "check", "--concurrent", "--json=check_concurrent.json", "-q"])
+
     def sanitize(self):
         """Each problem once with every tool; the record's header is that of a check."""
         results = []
@@ -97,7 +101,7 @@ class Campaign:
 
 
 def main():
-    parts = ("check", "large", "sanitize", "bench", "train")
+    parts = ("check", "large", "concurrent", "sanitize", "bench", "train")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flpgen", required=True, help="the command to measure")
     parser.add_argument("--out", required=True, help="directory for the records")

@@ -7,7 +7,8 @@ A record is one JSON object, tests/gpu/evidence/*.json or autotune/bench/*.json:
      "gpu": "NVIDIA H200", "driver": "580.65",
      "sources_hash": "<16 to 64 hex digits>",   templates and generator, as `flpgen doctor` prints them
      "rows": [...]}           or "results": {...}: figures with their units in their names; never empty. A record of
-                              checks has "failed", their number, which must be 0
+                              checks has "failed", their number, which must be 0; one of a benchmark may have
+     "host": {...}}           what calls cost the host, not in older records: forward_us, backward_us, their launches
 A malformed record fails. A record of other templates than the tree's is reported STALE and counts as skipped: what it
 says was true, and should be measured again.
 """
@@ -24,6 +25,17 @@ import pytest
 TREE = Path(__file__).resolve().parents[2]
 RECORDS = sorted([*TREE.glob("tests/gpu/evidence/*.json"), *TREE.glob("autotune/bench/*.json")])
 TEXT_FIELDS = ("command", "gpu", "driver", "date", "sources_hash")
+
+
+def check_host(host):
+    """Why this does not say what calls cost the host, or None. A pass that was not measured is null."""
+    for name in ("forward", "backward"):
+        us, launches = host.get(f"{name}_us"), host.get(f"{name}_launches")
+        if name == "backward" and us is None and launches is None:
+            continue
+        if not all(isinstance(value, (int, float)) and value > 0 for value in (us, launches)):
+            return f"host: {name}_us {us!r} over {name}_launches {launches!r}, two numbers > 0 are expected"
+    return None
 
 
 def check_record(record):
@@ -45,6 +57,8 @@ def check_record(record):
         return "rows, results: missing or empty"
     if record.get("failed", 0) != 0:
         return f"failed: {record['failed']}: evidence of a failure is no evidence"
+    if "host" in record:
+        return check_host(record["host"])
     return None
 
 
@@ -71,6 +85,20 @@ GOOD = {"command": "flpgen check", "date": "2026-01-31", "gpu": "a GPU", "driver
 
 def test_check_accepts_a_whole_record():
     assert check_record(GOOD) is None
+
+
+HOST = {"forward_us": 9.5, "forward_launches": 4, "backward_us": None, "backward_launches": None}
+
+
+def test_check_accepts_host_times_and_records_without():
+    assert check_record({**GOOD, "host": HOST}) is None
+    assert check_record({**GOOD, "host": {**HOST, "backward_us": 30.5, "backward_launches": 10}}) is None
+
+
+@pytest.mark.parametrize("wrong", [{"forward_us": None}, {"forward_us": 0}, {"backward_us": 5}, {"backward_launches": 3},
+                                   {"backward_us": 5, "backward_launches": 0}])
+def test_check_refuses_half_a_host_time(wrong):
+    assert check_record({**GOOD, "host": {**HOST, **wrong}}).startswith("host: ")
 
 
 @pytest.mark.parametrize("field,value,fault", [

@@ -75,10 +75,19 @@ def test_doctor_sees_devices(tmp_path):
     assert not broken.json()["rungs"]["jit"]["works"] and "222" in broken.json()["rungs"]["jit"]["text"]
 
 
-def test_explain_uses_the_device(tmp_path):
-    options = ["explain", "--vocab", 4000, "--hidden", 64, "--json"]
-    document = on_fake(*options, cache=tmp_path, script="sms=132").json()
+@pytest.mark.parametrize("capability, arch, options", [
+    ("8.0", "sm_80", []), ("9.0", "sm_90a", []), ("9.0", "sm_80", ["--dtype", "fp32"]), ("9.0", "sm_80", ["--alignment", "8"])])
+def test_explain_assumes_what_a_plan_of_that_device_takes(tmp_path, capability, arch, options):
+    command = ["explain", "--vocab", 40000, "--hidden", 512, "--entropy", "backward", "--grad", "hidden,weight", "--bias",
+               "--rows", "700,8192", "--json", "--capability", capability, *options]
+    document = on_fake(*command, cache=tmp_path, script=f"sms=132;capability={capability}").json()
     assert document["plan"]["rung"] == "jit"
-    assert document["rows"][0]["layouts"] == document["rows"][0]["assumed_layouts"]
-    missing = on_fake(*options, "--device", "5", cache=tmp_path)
+    assert f" for {arch};" in document["plan"]["description"]
+    assert document["assumed"]["arch"] == arch and document["assumed"]["capability"] == capability
+    for part in document["rows"]:
+        assert part["layouts"] == part["assumed_layouts"]
+
+
+def test_explain_without_the_device_that_is_asked_for(tmp_path):
+    missing = on_fake("explain", "--vocab", 4000, "--hidden", 64, "--json", "--device", "5", cache=tmp_path)
     assert missing.code == 0 and missing.json()["plan"] is None and "5" in missing.json()["plan_error"]

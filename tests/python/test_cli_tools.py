@@ -49,16 +49,54 @@ def test_explain_budget():
     assert chunked["chunk_vocab"] == 4096 and chunked["mode"] == "R by vocab"
 
 
+def kinds_of(document):
+    return {kernel["key"]["kind"]: kernel["key"]["arch"] for kernel in document["assumed"]["kernels"]}
+
+
+def test_explain_assumes_hopper_and_its_kernels():
+    document = explain(*FULL, "--grad", "hidden,weight")
+    assert document["assumed"]["capability"] == "9.0" and document["assumed"]["arch"] == "sm_90a"
+    assert kinds_of(document) == {"rows": "sm_80", "forward": "sm_90a", "dz": "sm_90a", "products": "sm_90a"}
+    by_kind = {kernel["key"]["kind"]: kernel for kernel in document["assumed"]["kernels"]}
+    assert by_kind["products"]["tile"]["cluster"] >= 1 and by_kind["forward"]["entries"][0]["name"] == "forward_map"
+    assert document["rows"][0]["assumed_layouts"][0]["launches"] == 4, "prepare, gather, forward_map, combine"
+
+
+@pytest.mark.parametrize("options", [["--dtype", "fp32"], ["--alignment", "8"], ["--capability", "8.0"],
+                                     ["--capability", "10.0"]])
+def test_explain_assumes_portable_kernels_elsewhere(options):
+    document = explain(*FULL, "--grad", "hidden,weight", *options)
+    assert document["assumed"]["arch"] == "sm_80"
+    assert set(kinds_of(document)) == {"rows", "forward", "dz", "grad_hidden", "grad_weight"}
+    assert set(kinds_of(document).values()) == {"sm_80"}
+    assert document["rows"][0]["assumed_layouts"][0]["launches"] == 3
+
+
+def test_explain_r2_is_what_the_planner_makes_of_it():
+    """The way that makes dz twice: within the budget, or, where none fits, the least that would do."""
+    def way(*options):
+        ways = explain(*FULL, "--grad", "hidden,weight", *options)["rows"][0]["ways"]
+        return [way for way in ways if way["name"].startswith("R2")][0]
+    roomy, tight = way("--budget", "1G"), way("--budget", "1M")
+    assert roomy["fits"] and 1e6 < roomy["workspace_bytes"] <= 2**30
+    assert not tight["fits"] and 2**20 < tight["workspace_bytes"] < roomy["workspace_bytes"]
+
+
 def test_explain_tables():
     done = flpgen("explain", *FULL, "--grad", "hidden", **NO_GPU)
     assert done.code == 0 and "not taken: tuned, heuristic, jit, generic: " in done.out
     assert "naive, forward + backward" in done.out and "GPU of 132 multiprocessors" in done.out
+    assert "compute capability 9.0; a plan would take kernels of sm_90a there" in done.out
+    assert any(line.split()[:3] == ["dz", "sm_90a", "dz_map"] for line in done.out.splitlines())
 
 
 @pytest.mark.parametrize("arguments, message", [
     (["--rows", "1,x"], "--rows: 'x' is not accepted; a whole number from 0 to 1073741824 is"),
     (["--rows", ",".join(["1"] * 17)], "has too many numbers; at most 16 are accepted"),
     (["--multiprocessors", "0"], "--multiprocessors: '0' is not accepted; a whole number from 1 to 65536 is"),
+    (["--capability", "nine"], "--capability: 'nine' is not accepted; a compute capability is, e.g. 8.0 or 9.0"),
+    (["--capability", "9.0a"], "--capability: '9.0a' is not accepted; a compute capability is, e.g. 8.0 or 9.0"),
+    (["--capability", "7.5"], "--capability: 7.5 is not accepted, no kernels run there; 8.0 or newer is"),
 ])
 def test_explain_usage(arguments, message):
     done = flpgen("explain", *FULL, *arguments)

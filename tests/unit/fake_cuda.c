@@ -21,14 +21,18 @@ struct CUfunc_st {
 struct CUctx_st {
   int retained;
 };
+/* Work of a stream that is being captured is kept; what was launched has `pending` queries to go until it is done. */
 struct CUstream_st {
-  int unused;
+  int capturing, pending;
+  fake_launch *captured;
+  size_t captured_count;
 };
 struct CUevent_st {
   int unused;
 };
 
-enum { FAILS_MAX = 16, LAUNCHES_MAX = 8192, FUNCTIONS_MAX = 64, NAMES_MAX = 64, BLOCKS_MAX = 4096 };
+enum { FAILS_MAX = 16, LAUNCHES_MAX = 8192, FUNCTIONS_MAX = 64, NAMES_MAX = 64, BLOCKS_MAX = 4096,
+       STREAMS_MAX = 64 };
 
 typedef struct failure {
   char name[48];
@@ -36,7 +40,7 @@ typedef struct failure {
 } failure;
 
 typedef struct settings {
-  int devices, major, minor, sms, driver, shared, max_threads, clock, bad_rows, clusters;
+  int devices, major, minor, sms, driver, shared, max_threads, clock, bad_rows, clusters, busy, fill, spoil;
   size_t memory;
   char name[128], info_log[512], error_log[512];
   failure fails[FAILS_MAX];
@@ -55,7 +59,8 @@ static size_t log_used, log_capacity;
 static fake_launch *launches;
 static size_t launch_count;
 static struct CUctx_st context;
-static int modules_held;
+static int modules_held, captures_open, effects;
+static CUstream streams[STREAMS_MAX];
 static struct {
   void *start;
   size_t bytes;
@@ -92,7 +97,8 @@ static void set_one(char *setting) {
     int *field;
   } numbers[] = {{"devices", &now.devices}, {"sms", &now.sms},     {"driver", &now.driver},
                  {"shared", &now.shared},   {"clock", &now.clock}, {"maxthreads", &now.max_threads},
-                 {"badrows", &now.bad_rows}, {"clusters", &now.clusters}};
+                 {"badrows", &now.bad_rows}, {"clusters", &now.clusters}, {"busy", &now.busy}, {"fill", &now.fill},
+                 {"spoil", &now.spoil}};
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
     if (strcmp(numbers[i].name, setting) == 0) *numbers[i].field = atoi(value);
   if (strcmp(setting, "memory") == 0) now.memory = strtoull(value, NULL, 10);
@@ -108,6 +114,7 @@ static void forget_calls(void) {
   log_used = 0;
   if (log_text) log_text[0] = 0;
   launch_count = 0;
+  effects = 0;
 }
 
 static void read_script(const char *script) {
@@ -204,6 +211,8 @@ static int count_call(const char *name) {
   return ++counts[i].calls;
 }
 
+static int is_forbidden_in_capture(const char *name);
+
 /* Opens a call: takes the lock, remembers the call, and says how it is to end. */
 static CUresult begin(const char *name, int needs_context) {
   pthread_mutex_lock(&lock);
@@ -214,6 +223,7 @@ static CUresult begin(const char *name, int needs_context) {
     const failure *f = &now.fails[i];
     if (strcmp(f->name, name) == 0 && call >= f->from && call <= f->to) return f->code;
   }
+  if (is_forbidden_in_capture(name)) return 900;
   return needs_context && depth == 0 ? 201 : 0;
 }
 
@@ -260,7 +270,9 @@ static const struct {
     {300, "CUDA_ERROR_INVALID_SOURCE", "device kernel image is invalid"},
     {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {600, "CUDA_ERROR_NOT_READY", "device not ready"},
     {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
     {803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported display driver / cuda driver combination"}};
 
 static int find_error(CUresult code) {
@@ -458,6 +470,8 @@ static size_t param_bytes(flp_abi_type type) {
   return type == FLP_ABI_I32 || type == FLP_ABI_F32 ? 4 : 8;
 }
 
+static void start_work(CUstream stream, const fake_launch *launch);
+
 /* The rest of a launch that has begun; cluster 1: none. */
 static CUresult take_launch(CUresult result, CUfunction function, const flp_launch_config *c, unsigned cluster,
                             void **params, void **extra) {
@@ -469,7 +483,8 @@ static CUresult take_launch(CUresult result, CUfunction function, const flp_laun
       extra || !entry || cluster == 0 || g[0] % cluster)
     result = 1;
   if (!launches) launches = calloc(LAUNCHES_MAX, sizeof *launches);
-  if (!launches || launch_count == LAUNCHES_MAX) abort();
+  if (!launches || (launch_count == LAUNCHES_MAX && !now.fill)) abort();
+  if (launch_count == LAUNCHES_MAX) launch_count = 0; /* long runs look at memory, not at launches */
   if (result) return end(result);
   fake_launch *launch = &launches[launch_count++];
   *launch = (fake_launch){.grid = g[0], .block = b[0], .shared = shared, .cluster = cluster, .stream = stream};
@@ -487,6 +502,7 @@ static CUresult take_launch(CUresult result, CUfunction function, const flp_laun
     memcpy(&p, launch->params, sizeof p);
     *(int32_t *)(uintptr_t)p.error_word += now.bad_rows;
   }
+  start_work(stream, launch);
   return end(0);
 }
 
@@ -536,3 +552,4 @@ CUresult cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *start,
 }
 
 #include "fake_cuda_memory.inc"
+#include "fake_cuda_graph.inc"

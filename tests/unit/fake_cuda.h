@@ -7,8 +7,12 @@
  *   maxthreads=1024      what cuFuncGetAttribute says of every function
  *   infolog=, errorlog=  text for the logs of cuModuleLoadDataEx ('|' starts a new line)
  *   badrows=3            what each launch of flp_prepare adds to the error word
+ *   busy=3               cuStreamQuery says so many times that work launched on a stream is not done
+ *   fill=1               kernels that write 16-bit or row outputs fill them with a constant, graphs when they are
+ *                        launched; with spoil=7 the seventh output of them with another
  *   fail:cuX=222         every call of cuX fails; with @2 only the second, with @2+ the second and all after it
- * Calls that need a current context fail with 201 without one; device memory is malloc'ed, so arenas work on it. */
+ * Calls that need a current context fail with 201 without one; those that may not be made while a
+ * stream is captured fail with 900 then; device memory is malloc'ed, so arenas work on it. */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
 

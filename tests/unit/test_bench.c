@@ -123,6 +123,14 @@ Test(bench, targets_are_random_ids_or_masked) {
   expect_targets(FLP_DTYPE_INT32);
 }
 
+Test(bench, batches_of_calls_leave_the_launch_queue_room) {
+  cr_expect_eq(bench_host_calls(3, 256), 85);
+  cr_expect_eq(bench_host_calls(255, 256), 1);
+  cr_expect_eq(bench_host_calls(100, 256), 2);
+  cr_expect_eq(bench_host_calls(5000, 256), 1, "a call is never cut");
+  cr_expect_eq(bench_host_calls(0, 256), 1);
+}
+
 /* ---- the verb ---- */
 
 static char record_path[400];
@@ -205,6 +213,26 @@ static void expect_row(json_t *rows, size_t i, const char *which, int n, int gem
   cr_expect(number(row, "extra_bytes") > 0 && number(row, "extra_bytes") <= number(row, "budget_bytes"));
 }
 
+/* backward: launches of it, or 0 where there is none */
+static void expect_host(json_t *record, int forward, int backward) {
+  json_t *host = json_object_get(record, "host");
+  cr_expect_eq(number(host, "rows"), number(record, "host_rows"));
+  double us = number(host, "forward_us");
+  cr_expect(us > 0 && number(host, "forward_us_low") <= us && us <= number(host, "forward_us_high"));
+  cr_expect_float_eq(us, number(record, "host_us"), 1e-4 * us);
+  cr_expect_eq(number(host, "forward_launches"), forward);
+  if (!backward) {
+    static const char *const absent[] = {"backward_us", "backward_us_low", "backward_us_high", "backward_launches",
+                                         "backward_us_per_launch"};
+    for (int i = 0; i < 5; i++) cr_expect(json_is_null(json_object_get(host, absent[i])), "%s", absent[i]);
+    return;
+  }
+  us = number(host, "backward_us");
+  cr_expect(us > 0 && number(host, "backward_us_low") <= us && us <= number(host, "backward_us_high"));
+  cr_expect_eq(number(host, "backward_launches"), backward);
+  cr_expect_float_eq(number(host, "backward_us_per_launch"), us / backward, 1e-4 * us);
+}
+
 Test(bench_verb, every_case_and_size_is_in_the_record) {
   stage s;
   open_stage(&s, "");
@@ -217,6 +245,8 @@ Test(bench_verb, every_case_and_size_is_in_the_record) {
   cr_expect_not_null(strstr(text(record, "cublaslt"), "version 130002"));
   cr_expect(strlen(text(record, "driver")) && strlen(text(record, "date")) && strlen(text(record, "plan_id")) == 16);
   cr_expect(number(record, "host_us") > 0 && number(record, "host_rows") == 40);
+  /* prepare, forward, combine; prepare, record, dz, both products, bias_reduce, fill */
+  expect_host(record, 3, 7);
   cr_expect(number(record, "plan_cold_ms") > 0 && number(record, "plan_warm_ms") > 0);
   cr_assert_eq(json_array_size(rows), 6);
   for (size_t i = 0; i < 2; i++) {
@@ -262,7 +292,21 @@ Test(bench_verb, scoring_without_bare_products) {
   cr_expect(json_is_null(json_object_get(record, "cublaslt")));
   cr_expect_eq(json_array_size(json_object_get(record, "bare")), 0);
   cr_expect_eq(launches_of(&s, "dz"), 0);
+  expect_host(record, 3, 0);
   json_decref(record);
+  cr_expect_null(strstr(printed(&s, 1), "backward"));
+}
+
+/* Where operands come through tensor maps there is a gather, and one launch for both products. */
+Test(bench_verb, host_time_counts_the_launches_of_the_kernels_that_run) {
+  stage s;
+  open_stage(&s, "capability=9.0");
+  cr_assert_eq(run(&s, "--vocab 1000 --hidden 64 --grad hidden,weight --rows 300 --no-bare"), 0, "%s", printed(&s, 2));
+  json_t *record = read_record();
+  cr_expect(launches_of(&s, "forward_map") > 0 && launches_of(&s, "products_map") > 0);
+  expect_host(record, 4, 6); /* prepare, gather, forward, combine; prepare, record, gather, dz, products, fill */
+  json_decref(record);
+  cr_expect_not_null(strstr(printed(&s, 1), "us a launch"));
 }
 
 Test(bench_verb, masked_rows_count_for_nothing) {

@@ -7,6 +7,7 @@
 
 #include "driver.h"
 #include "kernel_sample.h"
+#include "plan.h"
 #include "stage.h"
 
 static const char tuned_for[] = "Fake H200/132/13000";
@@ -442,4 +443,26 @@ Test(ladder, strict_mode_takes_a_miss_but_no_fall) {
   spec.vocab = 3000;
   cr_expect_eq(try_plan(&spec, NULL, &plan), FLP_ERROR_UNAVAILABLE);
   expect_nothing_held(&s);
+}
+
+static void expect_arches(int major, int minor, flp_dtype dtype, uint32_t alignment, int clusters, const char *wanted) {
+  flp_device device = {.major = major, .minor = minor};
+  flp_spec spec = stage_spec(3);
+  const char *arches[FLP_LADDER_ARCHES_MAX];
+  char got[64] = "";
+  spec.dtype = dtype;
+  spec.alignment = alignment;
+  int count = flp_ladder_arches(&device, &spec, clusters, arches);
+  for (int i = 0; i < count; i++) snprintf(got + strlen(got), sizeof got - strlen(got), "%s ", arches[i]);
+  cr_expect_str_eq(got, wanted, "%d.%d: '%s', wanted '%s'", major, minor, got, wanted);
+}
+
+Test(ladder, architectures_are_listed_best_first) {
+  expect_arches(9, 0, FLP_DTYPE_BF16, 16, 1, "sm_90a sm_80 ");
+  expect_arches(9, 0, FLP_DTYPE_FP16, 16, 0, "sm_80 ");
+  expect_arches(9, 0, FLP_DTYPE_FP32, 16, 1, "sm_80 ");
+  expect_arches(9, 0, FLP_DTYPE_BF16, 8, 1, "sm_80 ");
+  expect_arches(10, 0, FLP_DTYPE_BF16, 16, 1, "sm_80 ");
+  expect_arches(8, 0, FLP_DTYPE_BF16, 16, 1, "sm_80 ");
+  expect_arches(7, 5, FLP_DTYPE_BF16, 16, 1, "");
 }

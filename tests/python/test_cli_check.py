@@ -1,0 +1,73 @@
+"""flpgen check --concurrent: what it says without a GPU, and a whole run on the stand-in for libcuda."""
+import json
+import os
+
+import pytest
+
+from flpgen_tool import flpgen, needs_flpgen
+
+FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
+NO_GPU = {"FLP_CUDA_LIBRARY": "/nonexistent/libcuda.so.1"}
+CONCURRENT = ["check", "--concurrent", "-q"]
+
+pytestmark = needs_flpgen
+needs_fake = pytest.mark.skipif(not os.path.exists(FAKE), reason="the stand-in for libcuda was not built")
+
+
+def on_fake(*arguments, cache, script):
+    return flpgen(*CONCURRENT, *arguments, cache=cache, FLP_CUDA_LIBRARY=FAKE, FAKE_CUDA=script,
+                  FLP_CUBLASLT_LIBRARY="/nonexistent/lt.so")
+
+
+def test_without_a_gpu_it_is_unavailable():
+    done = flpgen(*CONCURRENT, **NO_GPU)
+    assert done.code == 3 and done.out == ""
+    assert done.err.startswith("flpgen check: --concurrent needs a GPU; not offered here: jit (/nonexistent/libcuda.so.1")
+    document = flpgen(*CONCURRENT, "--json=-", **NO_GPU).json()
+    assert document["error"]["status"] == "FLP_ERROR_UNAVAILABLE" and document["error"]["exit"] == 3
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--rung", "eager"], "--rung: 'eager' is not accepted with --concurrent, it runs on the CPU"),
+    (["--limit", "0"], "--limit: '0' is not accepted; a number > 0 is"),
+    (["--all"], "one of --quick, --all, --large and --concurrent is accepted, not two"),
+    (["--vocab", "100", "--hidden", "64"],
+     "--vocab, --hidden and --model are not accepted beside --quick, --all, --large, --concurrent"),
+])
+def test_usage(arguments, message):
+    done = flpgen(*CONCURRENT, *arguments, **NO_GPU)
+    assert done.code == 2 and message in done.err.splitlines()[0]
+
+
+@needs_fake
+def test_every_case_and_situation_is_in_the_record(tmp_path):
+    path = tmp_path / "record.json"
+    done = on_fake("--rung", "jit", f"--json={path}", cache=tmp_path / "cache", script="capability=9.0;fill=1;busy=1")
+    assert done.code == 0, done.out + done.err
+    record = json.loads(path.read_text())
+    assert record["failed"] == 0 and record["checks"] == len(record["rows"])
+    cases = {(row["case"], row["shape"], row["options"]) for row in record["rows"]}
+    assert len(cases) == 7 and {shape for _, shape, _ in cases} == {"700x5000x512", "2048x32768x1024"}
+    for case in cases:
+        outputs = {row["output"] for row in record["rows"] if (row["case"], row["shape"], row["options"]) == case}
+        for situation in ("streams", "beside work", "streams beside work", "graph", "graphs at once", "graphs beside work"):
+            assert f"{situation}: logprob" in outputs
+            assert (f"{situation}: grad_weight" in outputs) == ("grads=hw" in case[2])
+            assert (f"{situation}: overlap" in outputs) == ("beside" in situation)
+
+
+@needs_fake
+def test_a_deadlock_ends_the_command(tmp_path):
+    path = tmp_path / "record.json"
+    done = on_fake("--rung", "jit", "--limit", "0.2", f"--json={path}", cache=tmp_path / "cache",
+                   script="capability=9.0;fill=1;busy=1000000000")
+    assert done.code == 1 and "FAIL: 1 of 1 checks failed" in done.out
+    row = json.loads(path.read_text())["rows"][0]
+    assert row["output"] == "run" and not row["pass"]
+    assert row["note"] == "deadlock: the other work's calls on stream 1 of 2 still run after 0.2 seconds"
+
+
+@needs_fake
+def test_kernels_that_do_not_load_are_no_pass(tmp_path):
+    done = on_fake(cache=tmp_path, script="fail:cuModuleLoadDataEx=222")
+    assert done.code == 1 and "CUDA_ERROR_UNSUPPORTED_PTX_VERSION" in done.out
