@@ -285,26 +285,18 @@ static int wgmma(lua_State *L) {
   return 1;
 }
 
-enum { KEPT_MAX = 16 };
-
-/* k.wgmma_wait(pending, accumulators, {i32, ...}) -> the accumulators, complete; the others stay in their registers until
- * then */
+/* k.wgmma_wait(pending, accumulators) -> the accumulators, complete */
 static int wgmma_wait(lua_State *L) {
   gen_state *g = gen_sm90a_building(L, "k.wgmma_wait");
   lua_Integer pending = gen_value_integer(L, 1, 0, 7, "k.wgmma_wait: pending stages");
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_Integer n = (lua_Integer)lua_rawlen(L, 2);
   if (n < 1 || n > ACCUMULATORS_MAX) gen_fail(L, "k.wgmma_wait: 1 to %d accumulators are accepted", ACCUMULATORS_MAX);
-  LLVMValueRef args[ACCUMULATORS_MAX + KEPT_MAX];
+  LLVMValueRef args[ACCUMULATORS_MAX];
   gen_value_array(L, 2, GEN_F32, (int)n, "k.wgmma_wait", args);
-  int kept = lua_istable(L, 3) ? (int)lua_rawlen(L, 3) : 0;
-  if (kept > KEPT_MAX) gen_fail(L, "k.wgmma_wait: at most %d values are kept", KEPT_MAX);
-  if (kept) gen_value_array(L, 3, GEN_I32, kept, "k.wgmma_wait: kept", args + n);
   const char *text = lua_pushfstring(L, "wgmma.wait_group.sync.aligned %d;", (int)pending);
-  static const char each_kept[] = "r,r,r,r,r,r,r,r,r,r,r,r,r,r,r,r,~{memory}";
-  const char *rest = each_kept + 2 * (KEPT_MAX - kept);
-  const gen_asm wait = {text, tied_constraints(L, (int)n, rest), GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
-  LLVMValueRef call = gen_nvptx_asm(g, &wait, gen_nvptx_struct(g, GEN_F32, (unsigned)n), args, (unsigned)(n + kept));
+  const gen_asm wait = {text, tied_constraints(L, (int)n, "~{memory}"), GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
+  LLVMValueRef call = gen_nvptx_asm(g, &wait, gen_nvptx_struct(g, GEN_F32, (unsigned)n), args, (unsigned)n);
   gen_value_push_struct(L, GEN_F32, call, (unsigned)n);
   return 1;
 }

@@ -1,17 +1,17 @@
 /* nvptx_terms.c: k.wgmma_terms: products of Hopper whose first operand stands in registers, in several terms.
  *
  * One piece of inline PTX holds every product of a k16, so that neither LLVM nor ptxas finds a place to move registers
- * while they fly; who reads the result waits with k.wgmma_wait, which keeps the terms alive until then. */
+ * while they fly; who reads the result waits with k.wgmma_wait. ptxas knows that they read their registers until then. */
 #include <string.h>
 
 #include "internal.h"
 
-enum { TERMS_MAX = 4, PAIRS_MAX = 16, FRAGMENT = 4, COLUMNS_MAX = 256 };
+enum { TERMS_MAX = 8, PAIRS_MAX = 16, FRAGMENT = 4, COLUMNS_MAX = 256 };
 
 typedef struct terms {
   int columns, a_terms, b_terms, pairs, b_transposed;
-  int b_at[TERMS_MAX];         /* of each term of B behind the first, in units of 16 bytes */
-  int pair[PAIRS_MAX][2];      /* terms of A and of B, from 0 */
+  int b_at[TERMS_MAX];    /* of each term of B behind the first, in units of 16 bytes */
+  int pair[PAIRS_MAX][2]; /* terms of A and of B, from 0 */
 } terms;
 
 static const char word[] = "k.wgmma_terms";

@@ -13,8 +13,6 @@
 return function(k, spec, H, ring, units, options)
   local terms = k.import "split" (k)
   local PLANES = options.planes                   -- stages of the second ring
-  local PARTS = H.columns > 128 and 2 or 1        -- of a tile, one after the other, as registers allow
-  local PART = H.columns // PARTS                 -- columns of one wgmma
   local TERM_BYTES = H.columns * 64               -- 32 along K in bf16
   local PLANES_BYTES = 3 * TERM_BYTES
   local E = {
@@ -145,8 +143,8 @@ return function(k, spec, H, ring, units, options)
   -- Descriptors of a plane. K-major: groups of 8 rows of 64 bytes; MN-major: of 8 rows of 128 bytes, and the next 64
   -- columns follow as a box.
   local LAYOUT = {
-    k = {high = 2 << 62 | (512 >> 4) << 32, lead = 1, step = 32 // 16, part = PART * 64 // 16},
-    mn = {high = 1 << 62 | (1024 >> 4) << 32, lead = 4096 // 16, step = 16 * 128 // 16, part = PART // 64 * 4096 // 16},
+    k = {high = 2 << 62 | (512 >> 4) << 32, lead = 1, step = 32 // 16},
+    mn = {high = 1 << 62 | (1024 >> 4) << 32, lead = 4096 // 16, step = 16 * 128 // 16},
   }
 
   -- A place in both rings moves by whole tiles, too: a number below a common multiple of twice their lengths.
@@ -156,12 +154,9 @@ return function(k, spec, H, ring, units, options)
   end
   function E.advance(index, steps) return k.urem(index + steps, PERIOD) end
 
-  local function add(acc, fresh, part)
-    local out = {table.unpack(acc)}
-    for i, x in ipairs(fresh) do
-      local at = part * (PART // 2) + i
-      out[at] = acc[at] + x
-    end
+  local function add(acc, fresh)
+    local out = {}
+    for i, x in ipairs(fresh) do out[i] = acc[i] + x end
     return out
   end
 
@@ -182,23 +177,17 @@ return function(k, spec, H, ring, units, options)
       k.mbarrier_wait(full + at * 8, now.planes.parity)
       local plane = low + at * (PLANES_BYTES // 16)
       for step = 1, 2 do
-        local later
-        for part = 0, PARTS - 1 do
-          local fresh = k.wgmma_terms {
-            columns = PART, a = a, b_major = b_major, pairs = terms.products,
-            b = k.zext(k.i64, plane + ((step - 1) * layout.step + part * layout.part)) | layout.high,
-            b_at = {0, TERM_BYTES // 16, 2 * TERM_BYTES // 16},
-          }
-          if step == 1 and part == 0 then         -- while products fly
-            later = split_fragment(pairs[2])
-            k.warp_sync()
-            k.mbarrier_arrive(ring.empty + now.raw.stage * 8, of_warp)
-          end
-          local kept = {}
-          for _, term in ipairs(a) do table.move(term, 1, 4, #kept + 1, kept) end
-          sum = add(sum, k.wgmma_wait(0, fresh, kept), part)
+        local fresh = k.wgmma_terms {
+          columns = H.columns, a = a, b_major = b_major, pairs = terms.products,
+          b = k.zext(k.i64, plane + (step - 1) * layout.step) | layout.high,
+          b_at = {0, TERM_BYTES // 16, 2 * TERM_BYTES // 16},
+        }
+        if step == 1 then                         -- while products fly
+          a = split_fragment(pairs[2])
+          k.warp_sync()
+          k.mbarrier_arrive(ring.empty + now.raw.stage * 8, of_warp)
         end
-        a = later
+        sum = add(sum, k.wgmma_wait(0, fresh))
       end
       k.mbarrier_arrive(empty + at * 8, of_group)
       return {raw = ring.next_place(now.raw, H.stages), planes = ring.next_place(now.planes, PLANES), acc = sum}
