@@ -190,7 +190,7 @@ void gen_memory_open(lua_State *L, int words);
 /* Raises unless every entry that the key's kind needs was defined. */
 void gen_kernel_finish(lua_State *L, const char *file);
 
-/* ---- nvptx.c, nvptx_sm90a.c: all inline PTX and every NVPTX intrinsic ---- */
+/* ---- nvptx.c, nvptx_sm90a.c, nvptx_terms.c: all inline PTX and every NVPTX intrinsic ---- */
 
 enum { GEN_ASM_CONVERGENT = 1, GEN_ASM_SIDE_EFFECT = 2 };
 
@@ -201,6 +201,9 @@ typedef struct gen_asm {
 
 void gen_nvptx_open(lua_State *L, int words);
 void gen_sm90a_open(lua_State *L, int words);
+void gen_terms_open(lua_State *L, int words);
+/* The state inside a kernel body for sm_90a; word names the caller in the error raised elsewhere. */
+gen_state *gen_sm90a_building(lua_State *L, const char *word);
 /* Calls inline PTX with at most GEN_ASM_ARGS_MAX arguments. result: NULL for none */
 enum { GEN_ASM_ARGS_MAX = 288 };
 LLVMValueRef gen_nvptx_asm(gen_state *g, const gen_asm *a, LLVMTypeRef result, LLVMValueRef *args, unsigned count);
@@ -211,6 +214,10 @@ LLVMValueRef gen_nvptx_call(gen_state *g, const char *name, LLVMTypeRef overload
 /* Shared memory by 32-bit byte address; types of 8 to 64 bits. */
 LLVMValueRef gen_nvptx_shared_load(gen_state *g, gen_type type, LLVMValueRef address);
 void gen_nvptx_shared_store(gen_state *g, gen_type type, LLVMValueRef address, LLVMValueRef value);
+/* n (2 or 4) neighbouring words of type i32 or f32, aligned to all of them: loaded as a struct, or stored. */
+LLVMValueRef gen_nvptx_shared_load_vector(gen_state *g, gen_type type, unsigned n, LLVMValueRef address);
+void gen_nvptx_shared_store_vector(gen_state *g, gen_type type, unsigned n, LLVMValueRef address,
+                                   const LLVMValueRef *values);
 
 /* ---- emit.c ---- */
 

@@ -210,6 +210,37 @@ static int shared_store(lua_State *L) {
   return 0;
 }
 
+static void check_shared_vector(lua_State *L, gen_type type, lua_Integer n, const char *what) {
+  if (type != GEN_I32 && type != GEN_F32) gen_fail(L, "%s: expected i32 or f32, got %s", what, gen_types[type].name);
+  if (n != 2 && n != 4) gen_fail(L, "%s: %d elements; 2 or 4 are accepted", what, (int)n);
+}
+
+static int shared_load_vector(lua_State *L) {
+  static const char what[] = "k.shared_load_vector";
+  gen_state *g = gen_building(L, what);
+  gen_type type = gen_types_check(L, 1, "k.shared_load_vector: type");
+  lua_Integer n = gen_value_integer(L, 2, 1, VECTOR_BYTES_MAX, "k.shared_load_vector: n");
+  check_shared_vector(L, type, n, what);
+  LLVMValueRef address = gen_value_of(L, 3, GEN_I32, "k.shared_load_vector: address");
+  gen_value_push_struct(L, type, gen_nvptx_shared_load_vector(g, type, (unsigned)n, address), (unsigned)n);
+  return 1;
+}
+
+static int shared_store_vector(lua_State *L) {
+  static const char what[] = "k.shared_store_vector";
+  gen_state *g = gen_building(L, what);
+  LLVMValueRef address = gen_value_of(L, 1, GEN_I32, "k.shared_store_vector: address");
+  luaL_checktype(L, 2, LUA_TTABLE);
+  lua_Integer n = (lua_Integer)lua_rawlen(L, 2);
+  lua_rawgeti(L, 2, 1);
+  gen_type type = gen_value_check(L, -1, "k.shared_store_vector: value[1]").type;
+  check_shared_vector(L, type, n, what);
+  LLVMValueRef values[4];
+  gen_value_array(L, 2, type, (int)n, "k.shared_store_vector: value", values);
+  gen_nvptx_shared_store_vector(g, type, (unsigned)n, address, values);
+  return 0;
+}
+
 void gen_memory_open(lua_State *L, int words) {
   static const luaL_Reg functions[] = {
       {"load", load},
@@ -222,6 +253,8 @@ void gen_memory_open(lua_State *L, int words) {
       {"shared", shared},
       {"shared_load", shared_load},
       {"shared_store", shared_store},
+      {"shared_load_vector", shared_load_vector},
+      {"shared_store_vector", shared_store_vector},
       {NULL, NULL},
   };
   lua_pushvalue(L, words);

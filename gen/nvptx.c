@@ -297,6 +297,40 @@ void gen_nvptx_shared_store(gen_state *g, gen_type type, LLVMValueRef address, L
   gen_nvptx_asm(g, &access->store, NULL, args, 2);
 }
 
+typedef struct shared_vector {
+  gen_type type;
+  unsigned n;
+  gen_asm load, store;
+} shared_vector;
+
+static const shared_vector shared_vectors[] = {
+    {GEN_I32, 2, {"ld.shared.v2.b32 {$0,$1}, [$2];", "=r,=r,r,~{memory}", GEN_ASM_SIDE_EFFECT},
+     {"st.shared.v2.b32 [$0], {$1,$2};", "r,r,r,~{memory}", GEN_ASM_SIDE_EFFECT}},
+    {GEN_I32, 4, {"ld.shared.v4.b32 {$0,$1,$2,$3}, [$4];", "=r,=r,=r,=r,r,~{memory}", GEN_ASM_SIDE_EFFECT},
+     {"st.shared.v4.b32 [$0], {$1,$2,$3,$4};", "r,r,r,r,r,~{memory}", GEN_ASM_SIDE_EFFECT}},
+    {GEN_F32, 2, {"ld.shared.v2.f32 {$0,$1}, [$2];", "=f,=f,r,~{memory}", GEN_ASM_SIDE_EFFECT},
+     {"st.shared.v2.f32 [$0], {$1,$2};", "r,f,f,~{memory}", GEN_ASM_SIDE_EFFECT}},
+    {GEN_F32, 4, {"ld.shared.v4.f32 {$0,$1,$2,$3}, [$4];", "=f,=f,=f,=f,r,~{memory}", GEN_ASM_SIDE_EFFECT},
+     {"st.shared.v4.f32 [$0], {$1,$2,$3,$4};", "r,f,f,f,f,~{memory}", GEN_ASM_SIDE_EFFECT}},
+};
+
+static const shared_vector *shared_vector_of(gen_type type, unsigned n) {
+  size_t i = 0;
+  while (shared_vectors[i].type != type || shared_vectors[i].n != n) i++;
+  return &shared_vectors[i];
+}
+
+LLVMValueRef gen_nvptx_shared_load_vector(gen_state *g, gen_type type, unsigned n, LLVMValueRef address) {
+  return gen_nvptx_asm(g, &shared_vector_of(type, n)->load, gen_nvptx_struct(g, type, n), &address, 1);
+}
+
+void gen_nvptx_shared_store_vector(gen_state *g, gen_type type, unsigned n, LLVMValueRef address,
+                                   const LLVMValueRef *values) {
+  LLVMValueRef args[5] = {address};
+  memcpy(args + 1, values, n * sizeof *values);
+  gen_nvptx_asm(g, &shared_vector_of(type, n)->store, NULL, args, n + 1);
+}
+
 /* ---- registration ---- */
 
 void gen_nvptx_open(lua_State *L, int words) {

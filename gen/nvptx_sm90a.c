@@ -6,7 +6,7 @@
 
 #include "internal.h"
 
-static gen_state *building_sm90a(lua_State *L, const char *word) {
+gen_state *gen_sm90a_building(lua_State *L, const char *word) {
   gen_state *g = gen_building(L, word);
   if (strcmp(g->arch->name, "sm_90a") != 0)
     gen_fail(L, "%s: architecture %s does not have it; sm_90a does", word, g->arch->name);
@@ -70,7 +70,7 @@ static LLVMValueRef plain_argument(lua_State *L, int arg, char letter, const cha
 
 static int plain(lua_State *L) {
   const plain_word *w = lua_touserdata(L, lua_upvalueindex(1));
-  gen_state *g = building_sm90a(L, w->name);
+  gen_state *g = gen_sm90a_building(L, w->name);
   const gen_asm text = {w->text, w->constraints, GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
   LLVMValueRef args[5];
   unsigned count = 0;
@@ -83,7 +83,7 @@ static int plain(lua_State *L) {
 /* ---- setmaxnreg ---- */
 
 static int registers(lua_State *L, const char *word, const char *direction) {
-  gen_state *g = building_sm90a(L, word);
+  gen_state *g = gen_sm90a_building(L, word);
   lua_Integer n = gen_value_integer(L, 1, 24, 256, word);
   if (n % 8) gen_fail(L, "%s: %d is no multiple of 8", word, (int)n);
   const char *text = lua_pushfstring(L, "setmaxnreg.%s.sync.aligned.u32 %d;", direction, (int)n);
@@ -118,7 +118,7 @@ static LLVMValueRef cache_policy(lua_State *L, int arg) {
 /* k.tensor_copy(map, shared, mbarrier, x, y, {cast = mask, evict = "first"}) */
 static int tensor_copy(lua_State *L) {
   static const char what[] = "k.tensor_copy";
-  gen_state *g = building_sm90a(L, what);
+  gen_state *g = gen_sm90a_building(L, what);
   lua_settop(L, 6);
   LLVMValueRef args[7] = {gen_value_of(L, 2, GEN_I32, what), gen_value_of(L, 1, GEN_I64, what),
                           gen_value_of(L, 3, GEN_I32, what), gen_value_of(L, 4, GEN_I32, what),
@@ -258,7 +258,7 @@ static const char *tied_constraints(lua_State *L, int n, const char *rest) {
 static int wgmma(lua_State *L) {
   static const char *const known[] = {"kind",    "columns", "blocks", "steps", "a_step", "b_step", "a_block", "a_major",
                                       "b_major", "wait",    "a",      "b",     "keep",   "into",   NULL};
-  gen_state *g = building_sm90a(L, "k.wgmma");
+  gen_state *g = gen_sm90a_building(L, "k.wgmma");
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 1);
   for (lua_pushnil(L); lua_next(L, 1); lua_pop(L, 1)) {
@@ -288,7 +288,7 @@ static int wgmma(lua_State *L) {
 
 /* k.wgmma_wait(pending, accumulators) -> the accumulators, complete */
 static int wgmma_wait(lua_State *L) {
-  gen_state *g = building_sm90a(L, "k.wgmma_wait");
+  gen_state *g = gen_sm90a_building(L, "k.wgmma_wait");
   lua_Integer pending = gen_value_integer(L, 1, 0, 7, "k.wgmma_wait: pending stages");
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_Integer n = (lua_Integer)lua_rawlen(L, 2);

@@ -101,6 +101,7 @@ static void push_words(lua_State *L) {
   gen_memory_open(L, words);
   gen_nvptx_open(L, words);
   gen_sm90a_open(L, words);
+  gen_terms_open(L, words);
   lua_pushcfunction(L, import);
   lua_setfield(L, words, "import");
   gen_sandbox_freeze(L, "k", "word");

@@ -144,10 +144,10 @@ enum { FLP_COMBINE_LANES = 8 };
   P(ptr, bias_part)
 
 /* module dz: entry dz_map, in place of dz where operands come through tensor maps. A grid of any size whose clusters of
- * tile.cluster CTAs take the units in order: tile_rows·cluster active rows x two tiles of columns. Boxes: tile_depth x
- * tile_rows of hidden, tile_depth x tile_columns/cluster of weight, 128-byte swizzle; dz leaves in boxes of 64 columns
- * x FLP_DZ_BOX_ROWS rows. Rows behind the last active one are stored as zeros up to the end of their band. The rest as in
- * dz. */
+ * tile.cluster CTAs take the units in order: tile_rows·cluster active rows x one or two tiles of columns. Boxes:
+ * tile_depth x tile_rows of hidden, tile_depth x tile_columns/cluster of weight, 128-byte swizzle; dz leaves in boxes of
+ * 128 bytes x FLP_DZ_BOX_ROWS rows. Rows behind the last active one are stored as zeros up to the end of their band. The
+ * rest as in dz. */
 enum { FLP_DZ_BOX_ROWS = 16 };
 #define FLP_DZ_MAP_PARAMS(P)                                                \
   P(map, hidden_map)   /* (row_end - row_begin, D): rows of the chunk */    \
@@ -163,8 +163,8 @@ enum { FLP_DZ_BOX_ROWS = 16 };
 
 /* module products: entry products_map, in place of grad_hidden and grad_weight where operands come through tensor maps:
  * both products of a chunk in one launch, or one of them. A grid of any size whose clusters take the units in order,
- * first those of grad_hidden: tile_rows·cluster rows of a result x tile_columns of D. All boxes are 64 x 64, 128-byte
- * swizzle. acc and out point at row 0 of the whole tensor; flags: FLP_PRODUCT_*. */
+ * first those of grad_hidden: tile_rows·cluster rows of a result x tile_columns of D. All boxes are 64 x 64, those of
+ * fp32 32 x 32, 128-byte swizzle. acc and out point at row 0 of the whole tensor; flags: FLP_PRODUCT_*. */
 enum {
   FLP_PRODUCT_WANTED = 1,
   FLP_PRODUCT_READ_ACC = 2,

@@ -99,7 +99,7 @@ static const struct {
 static const char *arch_of(const flp_spec *spec, const char *arch, flp_kernel_kind kind) {
   for (size_t i = 0; i < sizeof partial_arches / sizeof partial_arches[0]; i++) {
     if (strcmp(partial_arches[i].name, arch) != 0) continue;
-    int own = (partial_arches[i].kinds >> kind & 1) && spec->dtype != FLP_DTYPE_FP32 && spec->alignment >= 16;
+    int own = (partial_arches[i].kinds >> kind & 1) && spec->alignment >= 16;
     return own ? arch : partial_arches[i].below;
   }
   return arch;

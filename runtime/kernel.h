@@ -71,8 +71,8 @@ int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key o
 void flp_tuning_apply(const flp_tuning *tuning, flp_kernel_key *keys, int count);
 
 /* 1 if at least one of those kernels is the architecture's own. Some have only a part of the kernels: sm_90a has
- * FORWARD, DZ and PRODUCTS of 16-bit operands whose addresses are multiples of 16 bytes, as the copy engine asks; the
- * rest are sm_80's, which run there as well. */
+ * FORWARD, DZ and PRODUCTS of operands whose addresses are multiples of 16 bytes, as the copy engine asks; the rest are
+ * sm_80's, which run there as well. */
 int flp_kernel_arch_serves(const char *arch, const flp_spec *spec);
 
 /* The shape-generic kernel that can stand in for this one: hidden and vocab any, entropy, bias and bias_grad on, cut as

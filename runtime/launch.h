@@ -40,13 +40,16 @@ const flp_kernel_desc *flp_call_desc(const flp_call *call, flp_kernel_kind kind)
 
 /* ---- maps.c: matrices that the copy engine reads and writes ---- */
 
-/* A matrix of 16-bit elements: boxes of at most 64 elements along a row, in the 128-byte swizzle. */
+/* A matrix of the operand dtype: boxes of at most flp_box_columns elements along a row, in the 128-byte swizzle. */
 typedef struct flp_matrix {
   const char *name; /* for messages */
   CUdeviceptr start;
   int64_t rows, columns, stride; /* elements */
   uint32_t box_columns, box_rows;
 } flp_matrix;
+
+/* Elements of the operand dtype in 128 bytes, the width of the swizzle. */
+uint32_t flp_box_columns(const flp_call *call);
 
 /* error: DRIVER naming matrix and spec */
 flp_status flp_map_encode(const flp_call *call, const flp_matrix *matrix, flp_abi_map *out);

@@ -36,7 +36,7 @@ static flp_status encode_for_dz(const flp_call *call, const backward_chunk *c, f
   set_box(&m.hidden, desc->tile_depth, desc->tile_rows);
   set_box(&m.gathered, desc->tile_depth, desc->tile_rows);
   set_box(&m.weight, desc->tile_depth, desc->tile_columns / (desc->cluster > 1 ? desc->cluster : 1));
-  set_box(&m.dz, 64, FLP_DZ_BOX_ROWS);
+  set_box(&m.dz, flp_box_columns(call), FLP_DZ_BOX_ROWS);
   FLP_TRY(flp_map_encode(call, &m.hidden, &p->hidden_map));
   FLP_TRY(flp_map_encode(call, &m.gathered, &p->gathered_map));
   FLP_TRY(flp_map_encode(call, &m.weight, &p->weight_map));
@@ -65,7 +65,8 @@ flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *c)
   };
   FLP_TRY(encode_for_dz(call, c, &p));
   int64_t tiles = flp_ceil_div(c->column_end - c->column_begin, planner->dz_columns);
-  int64_t units = flp_ceil_div(c->row_end - c->row_begin, planner->dz_band) * flp_ceil_div(tiles, 2);
+  int64_t units =
+      flp_ceil_div(c->row_end - c->row_begin, planner->dz_band) * flp_ceil_div(tiles, planner->dz_unit_tiles);
   return flp_launch_clusters(call, FLP_ENTRY_dz_map, &p, units);
 }
 
@@ -74,7 +75,7 @@ static flp_status encode_for_products(const flp_call *call, const backward_chunk
   flp_matrix *const each[] = {&m.dz, &m.weight, &m.hidden, &m.gathered};
   flp_abi_map *const maps[] = {&p->dz_map, &p->weight_map, &p->hidden_map, &p->gathered_map};
   for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) {
-    set_box(each[i], 64, 64);
+    set_box(each[i], flp_box_columns(call), flp_box_columns(call));
     FLP_TRY(flp_map_encode(call, each[i], maps[i]));
   }
   return FLP_OK;

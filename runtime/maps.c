@@ -1,15 +1,27 @@
 /* maps.c: matrices as the copy engine reads and writes them (CUtensorMap), and the rows put together for it.
  *
- * Invariants: elements have 16 bits; what a box has beyond a matrix is read as zeros and never written. */
+ * Invariants: elements are of the operand dtype; what a box has beyond a matrix is read as zeros and never written. */
 #include <stdio.h>
 
 #include "launch.h"
 #include "status.h"
 
+static uint64_t element_bytes(const flp_call *call) {
+  return flp_dtype_bytes(call->plan->spec.dtype);
+}
+
+uint32_t flp_box_columns(const flp_call *call) {
+  enum { SWIZZLE_BYTES = 128 };
+  return (uint32_t)(SWIZZLE_BYTES / element_bytes(call));
+}
+
 flp_status flp_map_encode(const flp_call *call, const flp_matrix *m, flp_abi_map *out) {
-  enum { FLOAT16 = 6, BFLOAT16 = 9, NO_INTERLEAVE = 0, SWIZZLE_128B = 3, PROMOTE_256B = 3, FILL_ZEROS = 0 };
-  int type = call->plan->spec.dtype == FLP_DTYPE_FP16 ? FLOAT16 : BFLOAT16;
-  const uint64_t extent[] = {(uint64_t)m->columns, (uint64_t)m->rows}, stride[] = {(uint64_t)m->stride * 2};
+  enum { FLOAT16 = 6, FLOAT32 = 7, BFLOAT16 = 9 };
+  enum { NO_INTERLEAVE = 0, SWIZZLE_128B = 3, PROMOTE_256B = 3, FILL_ZEROS = 0 };
+  static const int types[] = {[FLP_DTYPE_BF16] = BFLOAT16, [FLP_DTYPE_FP16] = FLOAT16, [FLP_DTYPE_FP32] = FLOAT32};
+  int type = types[call->plan->spec.dtype];
+  const uint64_t extent[] = {(uint64_t)m->columns, (uint64_t)m->rows};
+  const uint64_t stride[] = {(uint64_t)m->stride * element_bytes(call)};
   const uint32_t box[] = {m->box_columns, m->box_rows}, step[] = {1, 1};
   const flp_driver *driver = call->plan->driver;
   CUresult result = driver->cuTensorMapEncodeTiled(out, type, 2, (void *)(uintptr_t)m->start, extent, stride, box, step,
@@ -20,31 +32,28 @@ flp_status flp_map_encode(const flp_call *call, const flp_matrix *m, flp_abi_map
   return flp_driver_status(driver, result, what);
 }
 
-static flp_matrix rows_of(const char *name, CUdeviceptr start, int64_t stride, int64_t begin, int64_t end) {
-  return (flp_matrix){
-      .name = name, .start = start + (CUdeviceptr)(begin * stride) * 2, .rows = end - begin, .stride = stride};
+static flp_matrix rows_of(const flp_call *call, const char *name, CUdeviceptr start, int64_t stride, int64_t begin,
+                          int64_t end) {
+  return (flp_matrix){.name = name,
+                      .start = start + (CUdeviceptr)(begin * stride) * element_bytes(call),
+                      .rows = end - begin,
+                      .columns = call->plan->spec.hidden,
+                      .stride = stride};
 }
 
 flp_matrix flp_matrix_hidden(const flp_call *call, int64_t begin, int64_t end) {
   const flp_args *a = call->args;
-  flp_matrix m = rows_of("hidden", flp_call_pointer(a->hidden), a->hidden_stride, begin, end);
-  m.columns = call->plan->spec.hidden;
-  return m;
+  return rows_of(call, "hidden", flp_call_pointer(a->hidden), a->hidden_stride, begin, end);
 }
 
 flp_matrix flp_matrix_gathered(const flp_call *call, int64_t first, int64_t rows) {
-  int64_t depth = call->plan->spec.hidden;
-  flp_matrix m = rows_of("gathered hidden", flp_call_region(call, FLP_REGION_GATHER), flp_planner_gather_stride(depth),
-                         first, first + rows);
-  m.columns = depth;
-  return m;
+  return rows_of(call, "gathered hidden", flp_call_region(call, FLP_REGION_GATHER),
+                 flp_planner_gather_stride(call->plan->spec.hidden), first, first + rows);
 }
 
 flp_matrix flp_matrix_weight(const flp_call *call, int64_t begin, int64_t end) {
   const flp_args *a = call->args;
-  flp_matrix m = rows_of("weight", flp_call_pointer(a->weight), a->weight_stride, begin, end);
-  m.columns = call->plan->spec.hidden;
-  return m;
+  return rows_of(call, "weight", flp_call_pointer(a->weight), a->weight_stride, begin, end);
 }
 
 flp_status flp_launch_gather(const flp_call *call, int64_t begin, int64_t end) {

@@ -17,7 +17,7 @@ int64_t flp_planner_dz_stride(int64_t columns) {
 }
 
 int64_t flp_planner_gather_stride(int64_t depth) {
-  enum { TENSOR_MAP_ELEMENTS = 8 }; /* strides are multiples of 16 bytes, elements have 2 */
+  enum { TENSOR_MAP_ELEMENTS = 8 }; /* strides are multiples of 16 bytes, elements have 2 or 4 */
   return flp_ceil_div(depth, TENSOR_MAP_ELEMENTS) * TENSOR_MAP_ELEMENTS;
 }
 

@@ -16,6 +16,7 @@ typedef struct flp_planner {
   int forward_gathers;                /* 1 if forward reads compacted rows, put together in the workspace */
   int64_t dz_rows, dz_columns;        /* tile of dz */
   int64_t dz_band;                    /* rows of a unit of dz: chunks of rows are multiples of it */
+  int dz_unit_tiles;                  /* tiles of a unit of dz, side by side */
   /* CTAs of a unit where the backward pass is mapped: its kernels read compacted rows, put together in the workspace,
    * and one launch makes both products of a chunk; else 0 */
   int backward_cluster;

@@ -58,7 +58,7 @@ static double shared_out_cost(const flp_planner *p, const product *x, int count)
 }
 
 static product dz_of(const flp_planner *p, int64_t rows, int64_t columns) {
-  return (product){rows, columns, p->spec.hidden, p->dz_band, p->dz_columns, 2};
+  return (product){rows, columns, p->spec.hidden, p->dz_band, p->dz_columns, p->dz_unit_tiles};
 }
 
 static product grad_hidden_of(const flp_planner *p, int64_t rows, int64_t columns) {

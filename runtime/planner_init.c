@@ -11,6 +11,11 @@ static const double fp32_products = 6;
 /* Where the driver names no clocks: those of an A100. */
 static const double default_clock = 1.41e9, default_bandwidth = 1.55e12;
 
+/* Whether both warpgroups of a mapped dz share a tile, rather than having one each: asked for, or the template's choice. */
+static int is_cooperative(const flp_kernel_key *key) {
+  return key->tune.schedule ? key->tune.schedule == FLP_SCHEDULE_COOPERATIVE : key->dtype == FLP_DTYPE_FP32;
+}
+
 static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
   int64_t band = (int64_t)desc->tile_rows * (desc->cluster > 1 ? desc->cluster : 1);
   switch (desc->key.kind) {
@@ -25,6 +30,7 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
       p->dz_rows = desc->tile_rows;
       p->dz_columns = desc->tile_columns;
       p->dz_band = band;
+      p->dz_unit_tiles = is_cooperative(&desc->key) ? 1 : 2;
       if (strcmp(desc->entries[0].name, "dz_map") == 0)
         p->backward_cluster = desc->cluster > 1 ? (int)desc->cluster : 1;
       break;
@@ -51,6 +57,7 @@ void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options 
                        .dz_rows = 1,
                        .dz_columns = 1,
                        .dz_band = 1,
+                       .dz_unit_tiles = 1,
                        .hidden_rows = 1,
                        .hidden_columns = 1,
                        .weight_rows = 1,

@@ -15,6 +15,7 @@
 
 return function(k, spec)
   local wide = spec.dtype == "fp32"
+  local six = k.import "split" (k)
   local E = {}
 
   E.element = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.dtype]
@@ -184,20 +185,6 @@ return function(k, spec)
     end
   end
 
-  -- Splits two fp32 into three bf16x2 words whose sum is exact to 2^-25.
-  local function split(x, y)
-    local words = {}
-    for i = 1, 3 do
-      local word = k.pack(k.bf16, x, y)
-      words[i] = word
-      if i < 3 then
-        x = x - k.bitcast(k.f32, word << 16)
-        y = y - k.bitcast(k.f32, word & -65536)
-      end
-    end
-    return words
-  end
-
   local f32 = function(word) return k.bitcast(k.f32, word) end
 
   -- reader(operand) -> read(stage base, sub, index): registers of 16-row tile `index` at half `sub`. For A a list of
@@ -238,8 +225,8 @@ return function(k, spec)
     end
     return function(stage, _, index)
       local first, last = words(stage, index)
-      local a, b = split(f32(first[1]), f32(first[2])), split(f32(first[3]), f32(first[4]))
-      local c, d = split(f32(last[1]), f32(last[2])), split(f32(last[3]), f32(last[4]))
+      local a, b = six.split(f32(first[1]), f32(first[2])), six.split(f32(first[3]), f32(first[4]))
+      local c, d = six.split(f32(last[1]), f32(last[2])), six.split(f32(last[3]), f32(last[4]))
       local terms, others = {}, {}
       for i = 1, 3 do
         if is_a then terms[i] = {a[i], c[i], b[i], d[i]}
@@ -250,12 +237,10 @@ return function(k, spec)
     end
   end
 
-  local six = {{3, 1}, {1, 3}, {2, 2}, {2, 1}, {1, 2}, {1, 1}} -- smallest products first
-
   local function multiply(a, b, c)
     if not wide then return k.mma(spec.dtype, a, b, c) end
     local sum = {0.0, 0.0, 0.0, 0.0}
-    for _, pair in ipairs(six) do sum = k.mma("bf16", a[pair[1]], b[pair[2]], sum) end
+    for _, pair in ipairs(six.products) do sum = k.mma("bf16", a[pair[1]], b[pair[2]], sum) end
     local out = {}
     for i = 1, 4 do out[i] = c[i] + sum[i] end
     return out

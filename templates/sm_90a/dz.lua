@@ -11,16 +11,18 @@
 -- fp16: dz is stored times scale_pair[0], one power of two a call, and the products undo it.
 --
 -- A unit is a band of rows against two tiles of columns, one a warpgroup, or cooperative one tile. A warp stages 16 rows x
--- 64 columns at a time in shared memory, swizzled as the copy engine wants them, and the engine stores them while it goes on.
+-- 128 bytes at a time in shared memory, swizzled as the copy engine wants them, and the engine stores them while it goes on.
 
-local STAGED_ROWS, STAGED_COLUMNS = 16, 64
-local STAGED_BYTES = STAGED_ROWS * STAGED_COLUMNS * 2
+local STAGED_ROWS, STAGED_BYTES = 16, 16 * 128
 
 return function(k, spec)
-  local SUMS_BYTES = (spec.tune.columns or 192) * 4       -- of a warp, one a column
+  local fp32 = spec.dtype == "fp32"
+  local columns = fp32 and 128 or 192
+  local SUMS_BYTES = (spec.tune.columns or columns) * 4   -- of a warp, one a column
   local T = k.import "tune" (spec, {
-    schedule = "ping-pong", rows = 128, columns = 192, stages = 5, cluster = 2,
-    raster = spec.hidden > 0 and math.max(4, math.min(16, 32768 // spec.hidden)) or 8, -- as in forward
+    schedule = fp32 and "cooperative" or "ping-pong", rows = 128, columns = columns, stages = fp32 and 4 or 5, cluster = 2,
+    widths = fp32 and {64, 128} or nil,
+    raster = spec.hidden > 0 and math.max(4, math.min(16, (fp32 and 16384 or 32768) // spec.hidden)) or fp32 and 4 or 8,
     staging = STAGED_BYTES + (spec.bias_grad and SUMS_BYTES or 0),
   })
   local H = k.import "hopper" (k, spec, T)
@@ -29,6 +31,7 @@ return function(k, spec)
   local TILES = T.schedule == "ping-pong" and 2 or 1     -- of a unit
   local WARPS = T.schedule == "ping-pong" and 4 or 8     -- of a tile
   local BAND = H.rows * H.cluster
+  local STAGED_COLUMNS = H.box
 
   local function problem(p)
     local depth = spec.hidden > 0 and spec.hidden or p.depth
@@ -85,16 +88,31 @@ return function(k, spec)
     return k.select(row.valid, dz, 0.0)
   end
 
-  -- Stores the staged rows: those of block w, 64 columns from 8·j on.
-  local function store_staged(p, u, staged, w, j, packed)
-    k.when(k.eq(H.lane, 0), function() k.tensor_stores_read() end) -- what was staged before is on its way
-    k.warp_sync()
+  -- packed: a pair of neighbours a word
+  local function stage_packed(staged, packed)
     local row, right = H.lane & 15, k.lshr(H.lane, 4) -- where this lane's row of the four 8 x 8 matrices goes
     for i = 0, 3 do
       local chunk = (right + 2 * i) ~ (row & 7)
-      k.store_matrix(staged + row * (STAGED_COLUMNS * 2) + chunk * 16, packed[4 * i + 1], packed[4 * i + 2],
+      k.store_matrix(staged + row * 128 + chunk * 16, packed[4 * i + 1], packed[4 * i + 2],
         packed[4 * i + 3], packed[4 * i + 4])
     end
+  end
+
+  -- pairs: of neighbours, of the two rows of this thread in turn
+  local function stage_pairs(staged, pairs)
+    local row, t = H.row(0, 0) & 7, H.lane & 3
+    local at = staged + row * 128 + ((k.lshr(t, 1) ~ row) << 4) + (t & 1) * 8
+    for i, pair in ipairs(pairs) do
+      local j, h = (i - 1) // 2, (i - 1) % 2
+      k.shared_store_vector((at ~ (j * 32)) + h * (8 * 128), pair)
+    end
+  end
+
+  -- Stores the staged rows: those of block w, STAGED_COLUMNS from 8·j on.
+  local function store_staged(p, u, staged, w, j, pairs)
+    k.when(k.eq(H.lane, 0), function() k.tensor_stores_read() end) -- what was staged before is on its way
+    k.warp_sync()
+    if fp32 then stage_pairs(staged, pairs) else stage_packed(staged, pairs) end
     k.proxy_fence()
     k.warp_sync()
     k.when(k.eq(H.lane, 0), function()
@@ -139,7 +157,7 @@ return function(k, spec)
       local sums = {}
       for w = 0, H.blocks - 1 do
         local rows = {[0] = load_row(p, u, w, 0), [1] = load_row(p, u, w, 1)}
-        local packed = {}
+        local pairs = {}
         for j = first, first + STAGED_COLUMNS // 8 - 1 do
           for h = 0, 1 do
             local dz = {}
@@ -149,10 +167,10 @@ return function(k, spec)
               if spec.bias_grad then sums[i] = sums[i] and sums[i] + dz[e] or dz[e] end
               if storage then dz[e] = dz[e] * storage end
             end
-            packed[#packed + 1] = k.pack(pair_type, dz[0], dz[1])
+            pairs[#pairs + 1] = fp32 and {dz[0], dz[1]} or k.pack(pair_type, dz[0], dz[1])
           end
         end
-        store_staged(p, u, staged, w, first, packed)
+        store_staged(p, u, staged, w, first, pairs)
       end
       if spec.bias_grad then put_column_sums(p, first, sums) end
     end

@@ -4,7 +4,7 @@
 --   grad_weight: out[v][d]        = Σ_a dz[a][v]·hidden[index[a]][d]     M = columns,     K = active rows of the chunk
 --
 -- No operand is transposed in memory: dz is read K-major for grad_hidden and MN-major for grad_weight, the other operand
--- MN-major in both, all in boxes of 64 x 64. The epilogue adds to and stores fp32 accumulators and the final gradient
+-- MN-major in both, all in boxes of 64 x 64, fp32 of 32 x 32. The epilogue adds to and stores fp32 accumulators and the final gradient
 -- as the flags say.
 --
 -- A unit is a band of rows of a result against one tile of D. Those of grad_hidden, long ones, come first; the short
@@ -13,8 +13,10 @@
 local WANTED, READ_ACC, WRITE_ACC, WRITE_OUT, OUT_F32 = 1, 2, 4, 8, 16 -- FLP_PRODUCT_* of abi.h
 
 return function(k, spec)
+  local fp32 = spec.dtype == "fp32"
   local T = k.import "tune" (spec, {
-    schedule = "cooperative", rows = 128, columns = 256, stages = 4, cluster = 2, raster = 8, schedules = {"cooperative"},
+    schedule = "cooperative", rows = 128, columns = fp32 and 128 or 256, stages = 4, cluster = 2, raster = 8,
+    schedules = {"cooperative"}, widths = fp32 and {64, 128} or nil,
   })
   local H = k.import "hopper" (k, spec, T)
   local element = ({bf16 = k.bf16, fp16 = k.f16})[spec.dtype]
@@ -53,7 +55,7 @@ return function(k, spec)
       local q = problem(p)
       local u = unit_at(q, unit)
       return k.branch(u.of_hidden, function()
-        return H.feed(start, u.steps, {map = p.dz_map, major = "k", at = u.m, box = 64},
+        return H.feed(start, u.steps, {map = p.dz_map, major = "k", at = u.m, box = H.box},
           {map = p.weight_map, major = "mn", at = u.n})
       end, function()
         local rows = k.select(k.eq(q.active, p.n), p.hidden_map, p.gathered_map)
@@ -110,6 +112,7 @@ return function(k, spec)
       k.when(flag(WRITE_OUT), function()
         local out_row = for_hidden and k.load(k.i32, p.index, row, {const = true}) or row
         local at = wide(out_row) * to.out_stride
+        if fp32 then return store_f32(to.out, at) end
         k.branch(flag(OUT_F32), function() store_f32(to.out, at) end, function()
           each_pair(function(i, n) k.store(to.out, (at + wide(n)) >> 1, k.pack(element, sums[i], sums[i + 1])) end)
         end)

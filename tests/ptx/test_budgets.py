@@ -83,10 +83,11 @@ def entry_usage(report, symbol):
     return int(part.group(1)), int(frame.group(1)), int(frame.group(2)) + int(frame.group(3))
 
 
-def entry_faults(entry, report, arch):
+def entry_faults(entry, dtype, report, arch):
     registers, stack, spills = entry_usage(report, entry["symbol"])
     budget, shared = BUDGETS["registers"][entry["name"]], BUDGETS["shared_bytes"][arch]
-    allowed = BUDGETS["spill_bytes"].get(entry["name"], 0)
+    spill_bytes = BUDGETS["spill_bytes"]
+    allowed = spill_bytes.get(f"{entry['name']} {dtype}", spill_bytes.get(entry["name"], 0))
     if spills > allowed:
         yield f"{spills} bytes of spills, {allowed} are allowed"
     if stack > allowed:
@@ -102,8 +103,9 @@ def required_words(key):
     if key["kind"] not in TENSOR_KINDS or key["alignment"] != 16:
         return []
     required = BUDGETS["required"]
-    return required.get(f"{key['kind']} {key.get('arch')}",
-                        required.get(f"{key['kind']} {key['dtype']}", required["default"]))
+    kind, arch, dtype = key["kind"], key.get("arch"), key["dtype"]
+    names = [f"{kind} {arch} {dtype}", f"{kind} {arch}", f"{kind} {dtype}", "default"]
+    return next(required[name] for name in names if name in required)
 
 
 def kernel_faults(kernel, arch, code, report):
@@ -112,7 +114,7 @@ def kernel_faults(kernel, arch, code, report):
         return [f"ptxas exited {code}: {report.strip()}"]
     faults = [f"advisory: {line.strip()}" for line in report.splitlines() if re.search(r"C75\d\d|warning", line)]
     for entry in kernel["entries"]:
-        faults += [f"{entry['name']}: {fault}" for fault in entry_faults(entry, report, arch)]
+        faults += [f"{entry['name']}: {fault}" for fault in entry_faults(entry, kernel["key"]["dtype"], report, arch)]
     faults += [f"no {word} in the PTX" for word in required_words(kernel["key"]) if word not in kernel["ptx"]]
     return faults
 

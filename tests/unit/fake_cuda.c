@@ -539,10 +539,10 @@ CUresult cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *start,
                                 int swizzle, int promotion, int fill) {
   CUresult result = begin("cuTensorMapEncodeTiled", 0);
   (void)promotion;
-  if ((uintptr_t)map % 64 || (uintptr_t)start % 16 || rank != 2 || (type != 6 && type != 9) || interleave || fill)
+  if ((uintptr_t)map % 64 || (uintptr_t)start % 16 || rank != 2 || (type != 6 && type != 7 && type != 9) || interleave || fill)
     result = 1;
   if (!extent[0] || !extent[1] || stride[0] % 16 || stride[0] >> 40 || step[0] != 1 || step[1] != 1) result = 1;
-  if (!box[0] || box[0] > 256 || !box[1] || box[1] > 256 || (swizzle == 3 && box[0] * 2 > 128)) result = 1;
+  if (!box[0] || box[0] > 256 || !box[1] || box[1] > 256 || (swizzle == 3 && box[0] * (type == 7 ? 4 : 2) > 128)) result = 1;
   const uint64_t given[] = {(uint64_t)(uintptr_t)start, extent[0], extent[1], stride[0], box[0], box[1]};
   memset(map, 0, 128);
   memcpy(map, given, sizeof given);

@@ -72,8 +72,9 @@ static void fill_mapped(flp_kernel_desc *desc) {
   snprintf(entry, sizeof entry, "%s_map", flp_kernel_kind_name(desc->key.kind));
   add_entry(desc, entry, now.shared);
   desc->tile_rows = 128;
-  desc->tile_columns = desc->key.kind == FLP_KERNEL_PRODUCTS ? 256 : 192;
-  desc->tile_depth = 64;
+  int wide = desc->key.dtype == FLP_DTYPE_FP32;
+  desc->tile_columns = wide ? 128 : desc->key.kind == FLP_KERNEL_PRODUCTS ? 256 : 192;
+  desc->tile_depth = wide ? 32 : 64;
   desc->stages = 5;
   desc->unit_columns = desc->key.kind == FLP_KERNEL_FORWARD ? FLP_LEAF_COLUMNS : 0;
   desc->raster = 8;

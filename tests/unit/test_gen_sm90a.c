@@ -18,6 +18,12 @@ typedef struct word_case {
                "', a_step = 2, b_step = 128, a_block = 512, keep = k.gt(p.depth, 0), into = acc, wait = 1}\n" \
                "acc = k.wgmma_wait(0, acc)" KEEP_ACCUMULATORS
 
+#define TERMS(b, pairs)                                                                                            \
+  "local a = {}\nfor i = 1, 2 do a[i] = {p.depth + i, p.bands, p.depth, p.bands} end\n"                            \
+  "local x = k.wgmma_terms{columns = 32, a = a, b = p.capacity, b_at = {0, 96}, b_major = '" b "', pairs = " pairs \
+  "}\n"
+#define KEEP_ARRAY "\nfor i, v in ipairs(x) do k.store(p.part, k.tid() * 16 + i, v) end"
+
 static const word_case cases[] = {
     {"shared 1024", "local x = k.shared(1024)" KEEP, {".extern .shared .align 1024 .b8 flp_shared[]"}},
     {"mbarrier_init mbarrier_fence",
@@ -40,8 +46,12 @@ static const word_case cases[] = {
      "k.barrier_sync(2, 256)\nk.barrier_arrive(p.depth, 256)",
      {"bar.sync %r", "bar.arrive %r"}},
     {"atomic_next", "local x = k.atomic_next(p.count)" KEEP, {"atom.relaxed.gpu.global.add.u32 %r"}},
-    {"store_there", "k.store_there(k.shared(), p.depth, k.shared() + 8)", {"st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r"}},
-    {"store_matrix", "k.store_matrix(k.shared(), p.depth, p.depth, p.depth, p.depth)", {"stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r"}},
+    {"store_there",
+     "k.store_there(k.shared(), p.depth, k.shared() + 8)",
+     {"st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r"}},
+    {"store_matrix",
+     "k.store_matrix(k.shared(), p.depth, p.depth, p.depth, p.depth)",
+     {"stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r"}},
     {"uniform", "k.uniform(k.tid())", {"redux.sync.or.b32"}},
     {"proxy_fence", "k.proxy_fence()", {"fence.proxy.async.shared::cta"}},
     {"tensor_store",
@@ -65,6 +75,11 @@ static const word_case cases[] = {
      PRODUCT("bf16", "k", "mn"),
      {"wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%f", "}, da, db, p, 1, 1, 0, 1;", "a_low, 514;",
       "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1;", "wgmma.wait_group.sync.aligned 0;"}},
+    {"wgmma_terms",
+     TERMS("k", "{{2, 1}, {1, 2}, {1, 1}}") "x = k.wgmma_wait(0, x)" KEEP_ARRAY,
+     {"wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%f", "}, db, 0, 1, 1, 0; add.u32 low, b_low, 96;",
+      "}, db, 1, 1, 1, 0; add.u32 low, b_low, 0;", "wgmma.fence.sync.aligned;", "wgmma.wait_group.sync.aligned 0;"}},
+    {"wgmma_terms mn", TERMS("mn", "{{1, 1}}") "x = k.wgmma_wait(1, x)" KEEP_ARRAY, {"}, db, 0, 1, 1, 1;"}},
     {"wgmma fp16", PRODUCT("fp16", "mn", "k"), {".f32.f16.f16 {%f", "}, da, db, 1, 1, 1, 1, 0;", "b_low, 128;"}},
 };
 
@@ -132,18 +147,28 @@ Test(gen_sm90a, refusals_say_what_is_accepted) {
   expect_refusal("k.wgmma{kind = 'bf16', columns = 12}", "forward.lua:3: k.wgmma: columns: 12 is no multiple of 8");
   expect_refusal("k.tensor_copy(k.const(k.i64, 0), 0, 0, 0, 0, {evict = 'soon'})",
                  "forward.lua:3: k.tensor_copy: evict: expected \"first\" or \"last\", got string");
+  expect_refusal("k.wgmma_terms{kind = 'bf16'}", "forward.lua:3: k.wgmma_terms: unknown field");
+  expect_refusal("k.wgmma_terms{columns = 20, b_major = 'k'}",
+                 "forward.lua:3: k.wgmma_terms: columns: 20 is no multiple of 8");
+  expect_refusal("k.wgmma_terms{columns = 8, b_major = 'k', a = {}}",
+                 "forward.lua:3: k.wgmma_terms: a: 0 elements; 1 to 8 are accepted");
+  expect_refusal("k.wgmma_terms{columns = 8, b_major = 'm'}",
+                 "forward.lua:3: k.wgmma_terms: b_major: expected \"k\" or \"mn\", got string");
+  expect_refusal("k.wgmma_terms{columns = 8, b_major = 'k', a = {{1, 2, 3, 4}}, b_at = {0}, pairs = {{1, 2}}}",
+                 "forward.lua:3: k.wgmma_terms: pairs: term of b: 2 is not in [1, 1]");
   expect_refusal("k.shared(96)", "forward.lua:3: k.shared: alignment: 96 is no power of 2");
 }
 
 /* The forward kernel over its lattice: wgmma stays asynchronous, roles keep their registers, and maps are not copied. */
 Test(gen_sm90a, forward_assembles_without_advisories) {
+  static const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32};
   if (!gen_case_ptxas()) cr_skip_test("no ptxas");
   gen_case_arch = "sm_90a";
-  for (unsigned i = 0; i < 8; i++) {
+  for (unsigned i = 0; i < 12; i++) {
     flp_kernel_key key = gen_case_key(FLP_KERNEL_FORWARD);
-    key.dtype = i & 1 ? FLP_DTYPE_FP16 : FLP_DTYPE_BF16;
-    key.entropy = !(i & 2);
-    key.bias = key.softcap = (i & 4) != 0;
+    key.dtype = dtypes[i % 3];
+    key.entropy = !(i / 3 & 1);
+    key.bias = key.softcap = (i / 3 & 2) != 0;
     flpgen_result result;
     char error[512], report[4096];
     cr_assert_eq(flpgen_generate(&key, NULL, &result, error, sizeof error), FLP_OK, "%s", error);

@@ -106,6 +106,16 @@ static const word_case cases[] = {
     {"atomic_add", "k.atomic_add(p.count, 0, k.tid())", {"atom.global.add.u32|red.global.add.u32"}},
     {"shared", "local x = k.shared()" KEEP, {".extern .shared .align 128 .b8 flp_shared[]"}},
     {"shared_load", "local x = k.shared_load(k.f32, k.shared() + 4)" KEEP, {"ld.shared.f32"}},
+    {"shared_load_vector",
+     "local x = k.shared_load_vector(k.f32, 2, k.shared() + 8)" KEEP_ARRAY,
+     {"ld.shared.v2.f32 {%f"}},
+    {"shared_load_vector i32",
+     "local x = k.shared_load_vector(k.i32, 4, k.shared())" KEEP_ARRAY,
+     {"ld.shared.v4.b32 {%r"}},
+    {"shared_store_vector",
+     "local x = k.load_vector(k.f32, 4, p.zy, k.tid())\nk.shared_store_vector(k.shared(), x)\n"
+     "k.shared_store_vector(k.shared() + 16, {p.depth, p.bands})",
+     {"st.shared.v4.f32 [%r", "st.shared.v2.b32 [%r"}},
     {"shared all types",
      "for _, t in ipairs {k.i8, k.i16, k.i32, k.i64, k.f16, k.bf16, k.f32, k.f64} do\n"
      "k.shared_store(k.shared() + 64, k.shared_load(t, k.shared()))\nend",

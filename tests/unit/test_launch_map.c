@@ -122,10 +122,33 @@ Test(launch_map, misaligned_operands_use_the_portable_kernel) {
   expect_arch(&spec, hopper, "prepare forward combine");
 }
 
-Test(launch_map, fp32_uses_the_portable_kernel) {
+Test(launch_map, fp32_has_boxes_of_half_as_many_columns) {
+  stage s;
+  stage_open(&s, hopper);
   flp_spec spec = spec_of();
   spec.dtype = FLP_DTYPE_FP32;
-  expect_arch(&spec, hopper, "prepare forward combine");
+  flp_plan *plan = stage_plan(&spec, NULL);
+  flp_args a = stage_args(&spec, FLP_PASS_FORWARD, 300);
+  a.hidden_stride = 72;
+  flp_layout layout = FLP_LAYOUT_INIT;
+  cr_assert_eq(flp_plan_layout(plan, FLP_PASS_FORWARD, 300, 0, &layout), FLP_OK);
+  a.workspace_bytes = layout.smallest_bytes;
+  stage_execute(&s, plan, &a);
+  stage_expect_sequence(&s, "prepare gather forward_map combine gather forward_map combine");
+  flp_gather_params gather = STAGE_PARAMS(flp_gather_params, s.launch_at(4));
+  flp_forward_map_params p;
+  memcpy(&p, s.launch_at(5)->params, sizeof p);
+  stage_map maps[] = {stage_read_map(&p.hidden_map), stage_read_map(&p.gathered_map), stage_read_map(&p.weight_map)};
+  const uint64_t starts[] = {stage_address(a.hidden), gather.out, stage_address(a.weight)};
+  const uint64_t strides[] = {72 * 4, 64 * 4, 64 * 4}, box_rows[] = {128, 128, 64};
+  for (int i = 0; i < 3; i++) {
+    cr_expect_eq(maps[i].start, starts[i], "map %d", i);
+    cr_expect_eq(maps[i].columns, 64);
+    cr_expect_eq(maps[i].stride_bytes, strides[i], "map %d", i);
+    cr_expect_eq(maps[i].box_columns, 32);
+    cr_expect_eq(maps[i].box_rows, box_rows[i]);
+  }
+  flp_plan_destroy(plan);
 }
 
 Test(launch_map, newer_devices_use_the_portable_kernel) {
@@ -146,6 +169,7 @@ Test(launch_map, a_failed_map_names_its_matrix) {
   flp_args a = stage_args(&spec, FLP_PASS_FORWARD, 300);
   a.workspace_bytes = stage_workspace(plan, FLP_PASS_FORWARD, 300, 0);
   cr_expect_eq(flp_execute(plan, &a), FLP_ERROR_DRIVER);
-  cr_expect_not_null(strstr(flp_error_detail(), "cuTensorMapEncodeTiled(weight) for V=10000"), "%s", flp_error_detail());
+  cr_expect_not_null(strstr(flp_error_detail(), "cuTensorMapEncodeTiled(weight) for V=10000"), "%s",
+                     flp_error_detail());
   flp_plan_destroy(plan);
 }

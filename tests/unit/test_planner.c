@@ -25,6 +25,7 @@ static flp_planner planner_of(int64_t vocab, int64_t hidden, flp_dtype dtype, ui
                        .dz_rows = 128,
                        .dz_columns = 256,
                        .dz_band = 128,
+                       .dz_unit_tiles = 2,
                        .hidden_rows = 128,
                        .hidden_columns = 256,
                        .weight_rows = 128,

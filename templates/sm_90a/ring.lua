@@ -1,0 +1,69 @@
+-- ring.lua: stages of shared memory that tensor copies fill in turn, as units are fed.
+--
+-- A stage holds H.depth of K: rows of 128 bytes, swizzled in groups of 8, first those of A, then those of B. A box has
+-- H.box elements along a row; MN-major, a row runs along M or N, and the next H.box of it follow as another box.
+
+return function(k, H, units)
+  local R = {}
+  local base, full, empty
+
+  function R.place(start, barriers)
+    base, full, empty = start, barriers, barriers + H.stages * 8
+    R.base, R.full, R.empty = base, full, empty
+  end
+  R.barrier_bytes = H.stages * 16
+
+  -- In one thread, before a fence. arrivals: who tells that a stage is free
+  function R.begin(arrivals)
+    for stage = 0, H.stages - 1 do
+      k.mbarrier_init(full + stage * 8, 1)
+      k.mbarrier_init(empty + stage * 8, arrivals)
+    end
+  end
+
+  -- The place in a ring of n stages behind this one: {stage, parity} of its next use.
+  function R.next_place(at, n)
+    local up = at.stage + 1
+    local wrap = k.eq(up, n)
+    return {stage = k.select(wrap, 0, up), parity = at.parity ~ k.zext(k.i32, wrap)}
+  end
+
+  local function load(operand, part, offset, to, ready, step, cast)
+    local height = operand.major == "mn" and H.box or operand.box or part
+    local bytes = operand.major == "mn" and H.depth * 128 or height * 128
+    for i = 0, part // height - 1 do
+      local x, y = step * H.depth, operand.at + offset + i * height
+      if operand.major == "mn" then x, y = y, x end
+      k.tensor_copy(operand.map, to + i * bytes, ready, x, y, {cast = cast, evict = operand.evict})
+    end
+  end
+
+  -- Loads the stages of one tile. a, b: {map, major, at, box, evict}: from row `at` of C's rows or columns on, in boxes of
+  -- `box` rows (default: all that a CTA loads), MN-major of H.box columns.
+  function R.feed(at, steps, a, b)
+    local part, rank = H.columns // H.cluster, H.rank()
+    local cast = H.cluster > 1 and (1 << H.cluster) - 1 or nil
+    return k.loop(k.const(k.i32, 0), steps, 1, at, function(step, now)
+      local ready = full + now.stage * 8
+      k.mbarrier_wait(empty + now.stage * 8, now.parity)
+      k.mbarrier_expect(ready, H.stage_bytes)
+      local to = base + now.stage * H.stage_bytes
+      load(a, H.rows, 0, to, ready, step, nil)
+      load(b, part, rank * part, to + H.a_bytes + rank * (part * 128), ready, step, cast)
+      return R.next_place(now, H.stages)
+    end)
+  end
+
+  -- Runs body(unit, place in the ring) -> place over the units. Behind the last: a CTA must not end while its neighbour
+  -- may still cast into it or arrive at its barriers.
+  function R.feed_units(count, body)
+    local at = units.over(count, {stage = k.const(k.i32, 0), parity = k.const(k.i32, 1)}, body, true)
+    if H.cluster == 1 then return end
+    for _ = 1, H.stages do
+      k.mbarrier_wait(empty + at.stage * 8, at.parity)
+      at = R.next_place(at, H.stages)
+    end
+  end
+
+  return R
+end
