@@ -20,8 +20,6 @@ foreach(source IN LISTS fakes)
   set_target_properties(${name} PROPERTIES C_VISIBILITY_PRESET default
                         LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
 endforeach()
-# It writes keys, tunables among them, as the runtime does.
-target_sources(fake_provider PRIVATE ${PROJECT_SOURCE_DIR}/runtime/tunables.c ${PROJECT_SOURCE_DIR}/runtime/status.c)
 
 add_library(flp_test_settings INTERFACE)
 target_include_directories(flp_test_settings INTERFACE ${unit} ${PROJECT_SOURCE_DIR}/gen ${PROJECT_SOURCE_DIR}/gen/cli)
