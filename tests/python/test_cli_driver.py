@@ -76,7 +76,7 @@ def test_doctor_sees_devices(tmp_path):
 
 
 @pytest.mark.parametrize("capability, arch, options", [
-    ("8.0", "sm_80", []), ("9.0", "sm_90a", []), ("9.0", "sm_80", ["--dtype", "fp32"]), ("9.0", "sm_80", ["--alignment", "8"])])
+    ("8.0", "sm_80", []), ("9.0", "sm_90a", []), ("9.0", "sm_90a", ["--dtype", "fp32"]), ("9.0", "sm_80", ["--alignment", "8"])])
 def test_explain_assumes_what_a_plan_of_that_device_takes(tmp_path, capability, arch, options):
     command = ["explain", "--vocab", 40000, "--hidden", 512, "--entropy", "backward", "--grad", "hidden,weight", "--bias",
                "--rows", "700,8192", "--json", "--capability", capability, *options]

@@ -62,7 +62,7 @@ def test_explain_assumes_hopper_and_its_kernels():
     assert document["rows"][0]["assumed_layouts"][0]["launches"] == 4, "prepare, gather, forward_map, combine"
 
 
-@pytest.mark.parametrize("options", [["--dtype", "fp32"], ["--alignment", "8"], ["--capability", "8.0"],
+@pytest.mark.parametrize("options", [["--dtype", "fp32", "--alignment", "8"], ["--alignment", "8"], ["--capability", "8.0"],
                                      ["--capability", "10.0"]])
 def test_explain_assumes_portable_kernels_elsewhere(options):
     document = explain(*FULL, "--grad", "hidden,weight", *options)

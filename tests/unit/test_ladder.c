@@ -460,7 +460,7 @@ static void expect_arches(int major, int minor, flp_dtype dtype, uint32_t alignm
 Test(ladder, architectures_are_listed_best_first) {
   expect_arches(9, 0, FLP_DTYPE_BF16, 16, 1, "sm_90a sm_80 ");
   expect_arches(9, 0, FLP_DTYPE_FP16, 16, 0, "sm_80 ");
-  expect_arches(9, 0, FLP_DTYPE_FP32, 16, 1, "sm_80 ");
+  expect_arches(9, 0, FLP_DTYPE_FP32, 16, 1, "sm_90a sm_80 ");
   expect_arches(9, 0, FLP_DTYPE_BF16, 8, 1, "sm_80 ");
   expect_arches(10, 0, FLP_DTYPE_BF16, 16, 1, "sm_80 ");
   expect_arches(8, 0, FLP_DTYPE_BF16, 16, 1, "sm_80 ");
