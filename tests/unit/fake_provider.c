@@ -11,6 +11,8 @@
 #include "abi.c"
 #include "kernel.c"
 #include "provider.h"
+#include "status.c"
+#include "tunables.c"
 
 /* A stand-in's symbols must not be mistaken for the library's. */
 void fake_provider_script(const char *script);
