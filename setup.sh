@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 readonly PTXAS_PACKAGE=nvidia-cuda-nvcc==13.0.88 # the first release that knows every target that is tested
+readonly NVDISASM_PACKAGE=nvidia-cuda-nvdisasm==13.2.51
 readonly RUN_PACKAGES=(gcc libc6-dev libstdc++-12-dev cmake ninja-build pkg-config lld llvm-19-dev libzstd-dev zlib1g-dev
   libedit-dev libxml2-dev libcurl4-openssl-dev liblua5.4-dev libsodium-dev libjansson-dev libopenblas0-pthread)
 readonly TEST_PACKAGES=(libcriterion-dev libopenblas-dev python3 python3-pytest python3-numpy python3-torch python3-venv
@@ -16,7 +17,7 @@ usage: ./setup.sh run    set up, build, then generate the kernels of a 151936 x 
 
 From a bare Debian 12 machine (root, package registries reachable). What is there already is not installed again.
 ptxas 13.0 or newer checks the generated PTX: taken from FLP_PTXAS, PATH or CUDA_HOME, else fetched from PyPI into the
-build folder. With FLP_REQUIRE_PTXAS=1 its absence is an error instead of skipped tests.
+build folder, with nvdisasm, which tests look for beside it. With FLP_REQUIRE_PTXAS=1 its absence is an error instead of skipped tests.
 
 exit: 0 done; 1 a step or a test failed; 2 wrong usage, or a system that this script does not set up
 EOF
@@ -71,7 +72,8 @@ find_ptxas() {
   done
   say "fetching ptxas ($PTXAS_PACKAGE)"
   if /usr/bin/python3 -m venv build/venv &&
-    build/venv/bin/pip install --quiet --no-deps --target "$folder" "$PTXAS_PACKAGE" && is_new_ptxas "$fetched"; then
+    build/venv/bin/pip install --quiet --no-deps --target "$folder" "$PTXAS_PACKAGE" "$NVDISASM_PACKAGE" &&
+    is_new_ptxas "$fetched"; then
     export FLP_PTXAS=$fetched
     return
   fi

@@ -218,10 +218,18 @@ static flp_status check_one(check_session *session, const check_case *c) {
   return status;
 }
 
+/* A set's cases are of every dtype, or of the one that was named. */
+static int is_wanted(const check_args *args, flp_dtype dtype) {
+  return args->set == CHECK_SET_GIVEN || !args->spec.has_dtype || args->spec.spec.dtype == dtype;
+}
+
 static void check_all_bits(check_session *session) {
   static const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32};
+  const check_args *args = session->args;
+  int count = args->set == CHECK_SET_ALL || args->spec.has_dtype ? 3 : 1;
   for (int rung = FLP_RUNG_TUNED; rung < RUNGS; rung++)
-    for (int d = 0; session->offered[rung] && d < (session->args->set == CHECK_SET_ALL ? 3 : 1); d++) {
+    for (int d = 0; session->offered[rung] && d < count; d++) {
+      if (!is_wanted(args, dtypes[d])) continue;
       check_how how = session->args->how;
       how.rung = (flp_rung)rung;
       how.budget_bytes = 0;
@@ -260,7 +268,7 @@ static flp_status check_cases(check_session *session) {
   cli_progress_start(&progress, "check", session->args->quiet);
   for (int i = 0; i < list.count && status == FLP_OK; i++) {
     cli_progress_update(&progress, i, list.count);
-    status = check_one(session, &list.cases[i]);
+    if (is_wanted(session->args, list.cases[i].spec.dtype)) status = check_one(session, &list.cases[i]);
   }
   if (status == FLP_OK && (session->args->set == CHECK_SET_ALL || session->args->set == CHECK_SET_QUICK))
     check_all_bits(session);
@@ -339,7 +347,8 @@ int cli_check(int argc, char **argv) {
       "Checks every rung that this machine offers against an fp64 reference.\v"
       "With --vocab and --hidden that one specialisation is checked over random and adversarial data. logprob and "
       "entropy are judged in ulps, gradients by their relative L2 error beside that of an ordinary matrix pipeline; "
-      "outputs and workspace are poisoned first. \n\n" CLI_EXIT_HELP,
+      "outputs and workspace are poisoned first. Beside --quick, --all, --large and --concurrent, --dtype leaves the "
+      "cases of the other dtypes out.\n\n" CLI_EXIT_HELP,
       children,
       NULL,
       NULL};

@@ -5,6 +5,7 @@
 
   check      flpgen check --all: every rung, dtype, entropy, gradient mask, ragged shapes, adversarial inputs
   large      flpgen check --large: N=8192, V=151936, D=4096 with gradients
+  tilings    the same with the kernels of sm_90a cut in other ways (tests/tilings.json)
   concurrent flpgen check --concurrent: bits on several streams at once, beside other work and in CUDA graphs
   sanitize   compute-sanitizer memcheck, racecheck and initcheck over small problems of every kernel
   bench      flpgen bench: forward and training beside the bare matrix products
@@ -67,6 +68,22 @@ class Campaign:
     def large(self):
         self.run("large", ["flpgen", "check", "--large", "--rung", "jit", "--json=check_large.json", "-q"])
 
+    def tilings(self):
+        """One record of all tilings: the rows of a run each, its tunables beside them."""
+        rows, checks, record = [], 0, {}
+        for tune in json.loads((TREE / "tests/tilings.json").read_text())["tilings"]:
+            command = ["flpgen", "check", "--all", "--dtype", "bf16", "--rung", "jit", "--tune", tune, "-q"]
+            self.run("tilings", [*command, "--json=tiling.json"])
+            record = json.loads((self.out / "tiling.json").read_text())
+            (self.out / "tiling.json").unlink()
+            checks += len(record["rows"])
+            rows.append({"tune": tune, "command": " ".join(command), "checks": len(record["rows"]),
+                         "failed": record["failed"], "failures": [row for row in record["rows"] if not row["pass"]]})
+        record = {key: record[key] for key in ("gpu", "driver", "sources_hash", "date")}
+        record.update(command="tests/gpu/record.py --only tilings", checks=checks, rows=rows,
+                      failed=sum(row["failed"] for row in rows))
+        (self.out / "check_tilings.json").write_text(json.dumps(record, indent=1) + "\n")
+
     def concurrent(self):
         self.run("concurrent", ["flpgen", "check", "--concurrent", "--json=check_concurrent.json", "-q"])
 
@@ -101,7 +118,7 @@ class Campaign:
 
 
 def main():
-    parts = ("check", "large", "concurrent", "sanitize", "bench", "train")
+    parts = ("check", "large", "tilings", "concurrent", "sanitize", "bench", "train")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flpgen", required=True, help="the command to measure")
     parser.add_argument("--out", required=True, help="directory for the records")

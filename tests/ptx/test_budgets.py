@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import re
+import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +23,10 @@ KINDS = ("rows", "forward", "dz", "grad_hidden", "grad_weight")
 HOPPER_KINDS = ("rows", "forward", "dz", "products")  # where one kernel makes both products
 TENSOR_KINDS = KINDS[1:] + HOPPER_KINDS[3:]
 
+# The flagship on sm_90a, cut in every way that the tree checks.
+TILINGS = json.loads((Path(__file__).parents[1] / "tilings.json").read_text())["tilings"]
+BUDGETS["specs"].update({f"tiling_{i}": {"options": f"{BUDGETS['specs']['hopper']['options']} --tune {tune}",
+                                         "arches": ["sm_90a"]} for i, tune in enumerate(TILINGS)})
 CASES = [(name, arch, kind) for name, spec in BUDGETS["specs"].items() for arch in spec["arches"]
          for kind in (HOPPER_KINDS if arch == "sm_90a" else KINDS)
          if "--grad" in spec["options"] or kind in ("rows", "forward")]
@@ -98,8 +103,9 @@ def entry_faults(entry, dtype, report, arch):
         yield f"{entry['shared_bytes']} bytes of shared memory, {arch} has {shared}"
 
 
-def required_words(key):
+def required_words(kernel):
     """Instructions that a kernel must use: tensor cores and asynchronous copies, where 16-byte copies are allowed."""
+    key = kernel["key"]
     if key["kind"] not in TENSOR_KINDS or key["alignment"] != 16:
         return []
     required = BUDGETS["required"]
@@ -115,7 +121,8 @@ def kernel_faults(kernel, arch, code, report):
     faults = [f"advisory: {line.strip()}" for line in report.splitlines() if re.search(r"C75\d\d|warning", line)]
     for entry in kernel["entries"]:
         faults += [f"{entry['name']}: {fault}" for fault in entry_faults(entry, kernel["key"]["dtype"], report, arch)]
-    faults += [f"no {word} in the PTX" for word in required_words(kernel["key"]) if word not in kernel["ptx"]]
+    words = [word.format(**kernel.get("tile", {})) for word in required_words(kernel)]
+    faults += [f"no {word} in the PTX" for word in words if word not in kernel["ptx"]]
     return faults
 
 
@@ -137,6 +144,51 @@ def test_budget(case, reports):
               for fault in kernel_faults(kernel, case[1], *report.result())]
     if faults:
         pytest.fail("\n".join(faults), pytrace=False)
+
+
+def nvdisasm():
+    """Path of nvdisasm, beside ptxas or in PATH, or None."""
+    beside = Path(PTXAS).with_name("nvdisasm") if PTXAS else None
+    return str(beside) if beside and beside.exists() else shutil.which("nvdisasm")
+
+
+def main_loops(sass):
+    """The shortest loop around each HGMMA, as lists of instructions. Longer ones are those of tiles and units, and waits
+    that ptxas has moved behind all else, from where they jump back."""
+    labels, code, loops = {}, [], []
+    for line in sass.splitlines():
+        if label := re.match(r"\s*(\.L_\w+):", line):
+            labels[label.group(1)] = len(code)
+        elif instruction := re.match(r"\s*/\*[0-9a-f]+\*/\s+(.*?);", line):
+            code.append(instruction.group(1))
+    for at, instruction in enumerate(code):
+        target = re.search(r"BRA.*\(?(\.L_\w+)\)?", instruction)
+        start = labels.get(target.group(1), at + 1) if target else at + 1
+        if start <= at:
+            loops.append((start, at))
+    around = {min(((end - start, start, end) for start, end in loops if start <= at <= end), default=None)
+              for at, instruction in enumerate(code) if "HGMMA" in instruction}
+    return [code[loop[1]:loop[2] + 1] if loop else [] for loop in around]
+
+
+HOPPER_CASES = [case for case in CASES if case[1] == "sm_90a" and case[0] != "generic" and case[2] != "rows"]
+
+
+@pytest.mark.skipif(nvdisasm() is None, reason="no nvdisasm")
+@pytest.mark.parametrize("case", HOPPER_CASES, ids="-".join)
+def test_main_loops(case, tmp_path):
+    """Nothing of a main loop lives in memory, and descriptors stand in uniform registers where they are computed."""
+    for kernel in chosen(*case, kernels_of(case[0], tmp_path)):
+        cubin = tmp_path / "kernel.cubin"
+        subprocess.run([PTXAS, f"-arch={case[1]}", "-o", cubin, "/dev/stdin"], input=kernel["ptx"], text=True, check=True)
+        sass = subprocess.run([nvdisasm(), "-c", cubin], capture_output=True, text=True, check=True).stdout
+        loops = main_loops(sass)
+        assert loops and all(loops), "HGMMA is to stand in loops"
+        for loop in loops:
+            spilled = [instruction for instruction in loop if re.search(r"\b(LDL|STL)\b", instruction)]
+            assert not spilled, f"{describe(kernel)}: {spilled}"
+            moved = [instruction for instruction in loop if "R2UR" in instruction]
+            assert len(moved) <= 4, f"{describe(kernel)}: {moved}"
 
 
 def test_faults_are_found():
