@@ -56,8 +56,8 @@ class Bare:
         self.columns = columns_that_fit(self.n, self.vocab, data.hidden.element_size(), device)
         weight = data.weight[:self.columns]
         scores = torch.empty(self.n, self.columns, dtype=data.hidden.dtype, device=device)
-        outputs = {"grad_hidden": lambda: torch.empty_like(data.hidden), "grad_weight": lambda: torch.empty_like(weight)}
-        made = {name: outputs[name]() for name in names if name in outputs}
+        outputs = {"grad_hidden": data.hidden, "grad_weight": weight}
+        made = {name: torch.empty_like(outputs[name]) for name in names if name in outputs}
         products = {"scores": lambda: torch.matmul(data.hidden, weight.t(), out=scores),
                     "grad_hidden": lambda: torch.matmul(scores, weight, out=made["grad_hidden"]),
                     "grad_weight": lambda: torch.matmul(scores.t(), data.hidden, out=made["grad_weight"])}

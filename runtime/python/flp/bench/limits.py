@@ -5,6 +5,10 @@ import threading
 import time
 
 
+# A call that takes longer is not timed: its bursts would take the time of everyone's.
+CALL_MS_MOST = 3000
+
+
 class OutOfTime(BaseException):
     """A peer took longer than it may. Not an Exception, so that no peer's own handler swallows it."""
 
@@ -15,6 +19,10 @@ class ContextLost(Exception):
     def __init__(self, name, reason):
         super().__init__("%s left the CUDA context unusable: %s" % (name, reason))
         self.name, self.reason = name, reason
+
+
+class TooSlow(Exception):
+    """One call alone would take the time of many bursts."""
 
 
 class Unavailable(Exception):
@@ -38,6 +46,12 @@ def time_limit(seconds):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def check_pace(call_ms):
+    """error: TooSlow"""
+    if call_ms > CALL_MS_MOST:
+        raise TooSlow("one call takes %.1f s; up to %.1f s are timed" % (1e-3 * call_ms, 1e-3 * CALL_MS_MOST))
 
 
 class Allowance:

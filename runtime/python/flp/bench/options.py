@@ -10,7 +10,7 @@ from .cases import DTYPES, ENTROPIES, GRADS
 PROGRAM = "python -m flp.bench"
 SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
-DESCRIPTION = """Times flp.linear_logprob beside the bare matrix products of the same shapes and beside other libraries' ways.
+DESCRIPTION = """Times flp.linear_logprob beside the bare matrix products of the same shapes and beside other libraries.
 
 Everything runs on the same random tensors, in one process, in bursts, interleaved in another random order each round.
 Figures are medians over the rounds with the least and the most. A ratio is to the bare products of a training step that

@@ -26,4 +26,5 @@ class Flp(Peer):
         """What runs: the rung, and how the pass that counts most is cut up."""
         plan = flp.explain(hidden, weight, target, bias, entropy=case.entropy != "none", softcap=case.softcap,
                            budget=case.budget)
-        return {"rung": plan.rung, "plan_id": plan.plan_id, "mode": (plan.backward or plan.forward)["mode"]}
+        return {"rung": plan.rung, "plan_id": plan.plan_id, "mode": (plan.backward or plan.forward)["mode"],
+                "budget_bytes": case.budget}

@@ -27,6 +27,7 @@ class Reference:
 
     def __init__(self, data, softcap, seed):
         self.data, self.softcap = data, softcap
+        self._known = {}  # gradients by name and what is upstream
         n, depth = data.hidden.shape
         vocab = data.weight.shape[0]
         device = data.hidden.device
@@ -57,7 +58,7 @@ class Reference:
         return [slice(start, min(start + width, vocab)) for start in range(0, vocab, width)]
 
     def _statistics(self, rows):
-        """lse, entropy and target score of some rows, online over chunks: maximum m, s = Σ e^{t−m}, w = Σ e^{t−m}(t−m)."""
+        """lse, entropy and target score of some rows, online: maximum m, s = Σ e^{t−m}, w = Σ e^{t−m}(t−m)."""
         hidden = self.data.hidden[rows].double()
         target = self.data.target[rows]
         m = torch.full(rows.shape, -float("inf"), dtype=torch.float64, device=rows.device)
@@ -85,6 +86,12 @@ class Reference:
         if grad_entropy is not None:
             grad -= grad_entropy.double()[:, None] * p * (logp + entropy[:, None])
         return grad if factor is None else grad * factor
+
+    def gradient(self, which, key, upstream):
+        """grad_hidden or grad_weight, computed once for each key, which names the upstream gradients."""
+        if (which, key) not in self._known:
+            self._known[which, key] = (self.grad_hidden if which == "hidden" else self.grad_weight)(upstream)
+        return self._known[which, key]
 
     def grad_hidden(self, upstream):
         """dh (rows, D)."""

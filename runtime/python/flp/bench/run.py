@@ -78,11 +78,12 @@ class Entry:
         return result, torch.autograd.grad(outputs, self.inputs, grads)
 
     def prepare(self, exact, clock_used, device):
-        """The first calls: compiles, checks, takes the memory."""
+        """The first calls: compiles, checks, takes the memory. error: TooSlow, and whatever the peer raises"""
         with in_this_thread():
             self.subject.call()
         clock_used.synchronize()
         (result, grads), peak = memory.peak_of(self.subject.call, device)
+        limits.check_pace(clock_used.burst(self.subject.call, 1))
         self.found = {"extra_bytes": peak, "result_bytes": memory.bytes_of((result, grads))}
         self.found.update(errors_of(result, exact))
         self.found.update(self.gradient_errors(grads, exact))
@@ -95,7 +96,8 @@ class Entry:
     def gradient_errors(self, grads, exact):
         found = {}
         for leaf, grad in zip(self.case.grads, grads):
-            expected = getattr(exact, "grad_" + leaf)(self.upstream)
+            key = (self.contender.peer.any_upstream, self.case.entropy == "backward")
+            expected = exact.gradient(leaf, key, self.upstream)
             at = exact.rows if leaf == "hidden" else exact.columns
             found["grad_%s_error" % leaf] = None if expected is None else reference.relative_error(grad[at], expected)
         return found
@@ -180,6 +182,13 @@ class Run:
         entry.subject.reason = reason
         return entry
 
+    def products(self, tensors, wanted):
+        """The bare products that the cases need, or None."""
+        if not self.options.bare:
+            return None
+        names = [name for name in cases.PRODUCTS if any(name in case.products for case in wanted)]
+        return bare.Bare(tensors, names, self.device)
+
     def measure_rows(self, head, n, loaded, deadline):
         """All cases of one number of rows."""
         tensors = data.Data(self.options, head, n, self.device)
@@ -188,10 +197,7 @@ class Run:
         end_of_preparing = deadline - ROUNDS_SHARE * (deadline - time.monotonic())
         entries = [self.prepared(contender, case, tensors, exact, end_of_preparing)
                    for contender in loaded for case in wanted]
-        products = None
-        if self.options.bare:
-            names = [name for name in cases.PRODUCTS if any(name in case.products for case in wanted)]
-            products = bare.Bare(tensors, names, self.device)
+        products = self.products(tensors, wanted)
         subjects = [entry.subject for entry in entries] + (list(products.subjects.values()) if products else [])
         self.say("N=%d: %d rounds of %d subjects" % (n, self.options.rounds,
                                                     sum(subject.reason is None for subject in subjects)))
@@ -201,14 +207,17 @@ class Run:
         self.bare += products.rows() if products else []
 
     def record(self):
-        """Runs everything -> the record. error: ContextLost, Unavailable, torch's out of memory for the data"""
+        """Runs everything -> the record. error: ContextLost, Unavailable"""
         loaded = self.contenders()
-        head = data.Head(self.options, self.device)
         counts = self.options.rows
-        for i, n in enumerate(counts):
-            now = time.monotonic()
-            deadline = now + (self.begun + self.options.seconds - now) / (len(counts) - i)
-            self.measure_rows(head, n, loaded, deadline)
+        try:
+            head = data.Head(self.options, self.device)
+            for i, n in enumerate(counts):
+                now = time.monotonic()
+                deadline = now + (self.begun + self.options.seconds - now) / (len(counts) - i)
+                self.measure_rows(head, n, loaded, deadline)
+        except torch.cuda.OutOfMemoryError as error:
+            raise limits.Unavailable("no memory for the data: " + limits.reason_of(error)) from error
         result = record.head(self.command, self.device)
         result.update(torch=torch.__version__, burst_ms=self.options.burst_ms, rounds=self.options.rounds,
                       seed=self.options.seed, memory=record.MEMORY, bare=self.bare,

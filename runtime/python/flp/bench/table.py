@@ -90,5 +90,6 @@ def text_of(record):
     lines += bare_lines(record["bare"])
     for rows in cases.values():
         lines += case_lines(rows, absent)
-    notes = ["%s %s" % (state["peer"], state["note"]) for state in record["peers"] if state["note"] and state["version"]]
-    return "\n".join(lines + peer_lines(record["peers"]) + notes) + "\n"
+    notes = grouped((state["note"], state["peer"]) for state in record["peers"] if state["note"] and state["version"])
+    lines += peer_lines(record["peers"])
+    return "\n".join(lines + ["note: %s: %s" % (", ".join(names), note) for note, names in notes.items()]) + "\n"

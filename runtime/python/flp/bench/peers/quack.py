@@ -1,4 +1,4 @@
-"""quack (Tri Dao): CuTe kernels for Hopper; a cross entropy over materialised scores, and a chunked one of the mean loss.
+"""quack (Tri Dao), CuTe kernels: a cross entropy over materialised scores, and a chunked one of the mean loss.
 
 The chunked one computes the gradients in the forward pass, so it takes no other upstream gradient than a scalar.
 """
