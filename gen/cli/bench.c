@@ -40,7 +40,8 @@ static const struct argp_option options[] = {
     {"seed", KEY_SEED, "S", 0, "of the data and of the order; default 1", 3},
     {"no-bare", KEY_NO_BARE, NULL, 0, "without the bare matrix products, which need cuBLASLt", 3},
     {"peers", KEY_PEERS, "LIST", OPTION_ARG_OPTIONAL,
-     "beside other libraries: runs python3 -m flp.bench with these options; all (default), or names that its help lists",
+     "beside other libraries: runs python3 -m flp.bench with these options; all (default), or names that its help "
+     "lists",
      3},
     {"quiet", 'q', NULL, 0, "no progress", 3},
     {"json", KEY_JSON, "FILE", OPTION_ARG_OPTIONAL, "write the record here; alone or '-': to standard output", 3},

@@ -108,7 +108,8 @@ flp_status bench_peers(const bench_args *args) {
   add(&c, "--peers=%s", args->peers);
   add_shape(&c, args);
   add_rest(&c, args);
-  if (c.used >= TEXT_BYTES) return flp_fail(FLP_ERROR_ARGUMENT, "--json: the command would be too long; shorten the file");
+  if (c.used >= TEXT_BYTES)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--json: the command would be too long; shorten the file");
   cli_record_join_command(c.count, c.word, text, sizeof text);
   if (!args->quiet) fprintf(stderr, "flpgen bench: peers are measured by the Python package flp: %s\n", text);
   fflush(NULL);
