@@ -166,5 +166,14 @@ def test_agilerl_gets_its_one_function(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
+@pytest.mark.parametrize("state, compiled", [
+    ({"fn": len, "disabled": False}, True), ({"fn": len, "disabled": True}, False), ({"fn": None}, False)])
+def test_agilerl_without_compile_is_recorded(stand_ins, monkeypatch, state, compiled):
+    peer = agilerl.Agile16()
+    peer.load()
+    monkeypatch.setattr(peer.module, "_FUSED_LOGPROB_COMPILE_STATE", state, raising=False)
+    assert peer.details(None, None, None, None, None) == {"compiled": compiled}
+
+
 def test_agilerl_chunks_are_its_trainers():
     assert [agilerl.chunk_rows(vocab) for vocab in (1000, 151936, 10**7)] == [4096, 441, 128]

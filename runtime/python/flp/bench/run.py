@@ -4,6 +4,7 @@ Invariants: whatever a peer raises becomes the reason in its row; ours runs thro
 first calls, where it compiles, are bounded by its allowance, and its errors and memory are taken before the rounds.
 """
 import contextlib
+import gc
 import sys
 import time
 
@@ -216,6 +217,7 @@ class Run:
                 now = time.monotonic()
                 deadline = now + (self.begun + self.options.seconds - now) / (len(counts) - i)
                 self.measure_rows(head, n, loaded, deadline)
+                gc.collect()  # entries and their calls hold each other, and the tensors of this n
         except torch.cuda.OutOfMemoryError as error:
             raise limits.Unavailable("no memory for the data: " + limits.reason_of(error)) from error
         result = record.head(self.command, self.device)

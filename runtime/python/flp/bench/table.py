@@ -55,6 +55,9 @@ def case_lines(rows, absent):
     out = ["", title_of(rows[0]) + ("" if bare is None else ": %d bare products, %.3f ms" % (rows[0]["gemms"], bare))]
     if measured:
         out += lines_of([COLUMNS] + [cells(row) for row in measured])
+    out += ["%s: rung %s, mode %s, plan %s" % (row["peer"], row["rung"], row["mode"], row["plan_id"])
+            for row in measured if "rung" in row]
+    out += ["%s: ran without torch.compile" % row["peer"] for row in measured if row.get("compiled") is False]
     reasons = grouped((row["reason"], row["peer"]) for row in rows if row["ms"] is None and row["peer"] not in absent)
     return out + ["not measured: %s: %s" % (", ".join(names), reason) for reason, names in reasons.items()]
 
