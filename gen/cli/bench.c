@@ -20,6 +20,7 @@ enum {
   KEY_ROUNDS,
   KEY_SEED,
   KEY_NO_BARE,
+  KEY_PEERS,
   KEY_JSON
 };
 
@@ -38,6 +39,10 @@ static const struct argp_option options[] = {
     {"rounds", KEY_ROUNDS, "N", 0, "bursts of each case, in random order; default 7", 3},
     {"seed", KEY_SEED, "S", 0, "of the data and of the order; default 1", 3},
     {"no-bare", KEY_NO_BARE, NULL, 0, "without the bare matrix products, which need cuBLASLt", 3},
+    {"peers", KEY_PEERS, "LIST", OPTION_ARG_OPTIONAL,
+     "beside other libraries: runs python3 -m flp.bench with these options; all (default), or names that its help "
+     "lists",
+     3},
     {"quiet", 'q', NULL, 0, "no progress", 3},
     {"json", KEY_JSON, "FILE", OPTION_ARG_OPTIONAL, "write the record here; alone or '-': to standard output", 3},
     {0}};
@@ -120,6 +125,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_NO_BARE:
       args->no_bare = 1;
       return 0;
+    case KEY_PEERS:
+      args->peers = text ? text : "all";
+      return 0;
     case KEY_JSON:
       args->json = text ? text : "-";
       return 0;
@@ -135,6 +143,7 @@ static flp_status bench(bench_args *args, const char *command) {
   FLP_TRY(cli_spec_args_resolve(&args->spec));
   cli_spec_args_tune(&args->spec, &args->options);
   if (args->row_count == 0) args->rows[args->row_count++] = 8192;
+  if (args->peers) return bench_peers(args);
   bench_result result;
   FLP_TRY(bench_run(args, &result));
   if (args->json) FLP_TRY(bench_write(args, &result, command, args->json));

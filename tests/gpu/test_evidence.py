@@ -7,7 +7,8 @@ A record is one JSON object, tests/gpu/evidence/*.json or autotune/bench/*.json:
      "gpu": "NVIDIA H200", "driver": "580.65",
      "sources_hash": "<16 to 64 hex digits>",   templates and generator, as `flpgen doctor` prints them
      "rows": [...]}           or "results": {...}: figures with their units in their names; never empty. A record of
-                              checks has "failed", their number, which must be 0; one of a benchmark may have
+                              checks has "failed", their number, which must be 0. A row of a comparison (those of
+                              python -m flp.bench have "peer") without a time has a "reason". One of a benchmark may have
      "host": {...}}           what calls cost the host, not in older records: forward_us, backward_us, their launches
 A malformed record fails. A record of other templates than the tree's is reported STALE and counts as skipped: what it
 says was true, and should be measured again.
@@ -55,6 +56,11 @@ def check_record(record):
     figures = record.get("rows", record.get("results"))
     if not isinstance(figures, (dict, list)) or not figures:
         return "rows, results: missing or empty"
+    for row in figures if isinstance(figures, list) else []:
+        if not isinstance(row, dict):
+            return f"rows: {row!r}, objects are expected"
+        if "ms" in row and row["ms"] is None and not row.get("reason"):
+            return f"rows: {row.get('peer')}: a time or a reason is expected"
     if record.get("failed", 0) != 0:
         return f"failed: {record['failed']}: evidence of a failure is no evidence"
     if "host" in record:
@@ -101,9 +107,15 @@ def test_check_refuses_half_a_host_time(wrong):
     assert check_record({**GOOD, "host": {**HOST, **wrong}}).startswith("host: ")
 
 
+def test_check_accepts_a_row_with_a_time_or_a_reason():
+    rows = [{"peer": "flp", "ms": 1.0}, {"peer": "cce", "ms": None, "reason": "not installed"}]
+    assert check_record({**GOOD, "rows": rows}) is None
+
+
 @pytest.mark.parametrize("field,value,fault", [
     ("command", None, "command"), ("gpu", "", "gpu"), ("driver", 5, "driver"), ("sources_hash", "0" * 15, "64 hex"),
     ("sources_hash", "G" * 64, "64 hex"), ("date", "yesterday", "YYYY-MM-DD"), ("results", {}, "results"), ("results", "fast", "results"), ("rows", [], "rows"),
+    ("rows", [{"peer": "cce", "ms": None}], "rows: cce: a time or a reason"), ("rows", [3], "objects"),
     ("failed", 3, "failed")])
 def test_check_names_the_fault(field, value, fault):
     assert fault in check_record({**GOOD, field: value})

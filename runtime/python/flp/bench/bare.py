@@ -1,0 +1,94 @@
+"""The bare matrix products of a case: torch.matmul on the same operands, by each of torch's cuBLAS backends.
+
+Invariants: the backend is set for one call and put back, so peers run torch as they would elsewhere; where the scores
+do not fit beside everything else, a product is timed on the first columns of the vocab and its time scaled to all.
+"""
+import torch
+
+from .rounds import Subject
+
+BACKENDS = ("cublas", "cublaslt")
+# Of the free memory, for the scores: peers that keep scores of their own need the rest.
+SCORES_SHARE = 0.25
+COLUMN_STEP = 1024
+
+
+def backends_of(device):
+    """Names that torch.backends.cuda.preferred_blas_library takes; ("default",) where there is no choice."""
+    if device.type == "cuda" and hasattr(torch.backends.cuda, "preferred_blas_library"):
+        return BACKENDS
+    return ("default",)
+
+
+def under(backend, product):
+    """The product as a call under one backend."""
+    if backend == "default":
+        return product
+
+    def call():
+        choose = torch.backends.cuda.preferred_blas_library
+        before = choose()
+        choose(backend)
+        try:
+            return product()
+        finally:
+            choose(before)
+
+    return call
+
+
+def columns_that_fit(n, vocab, element_bytes, device):
+    """V, or the largest multiple of 1024 columns whose scores take a share of the free memory; at least 1024."""
+    if device.type != "cuda":
+        return vocab
+    free, _ = torch.cuda.mem_get_info(device)
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    columns = int(SCORES_SHARE * (free + cached)) // (n * element_bytes)
+    return vocab if columns >= vocab else min(vocab, max(COLUMN_STEP, columns // COLUMN_STEP * COLUMN_STEP))
+
+
+class Bare:
+    """The products that some cases of one number of rows need, as subjects of the rounds."""
+
+    def __init__(self, data, names, device):
+        self.n, self.vocab = data.hidden.shape[0], data.weight.shape[0]
+        self.depth = data.hidden.shape[1]
+        self.columns = columns_that_fit(self.n, self.vocab, data.hidden.element_size(), device)
+        weight = data.weight[:self.columns]
+        scores = torch.empty(self.n, self.columns, dtype=data.hidden.dtype, device=device)
+        outputs = {"grad_hidden": data.hidden, "grad_weight": weight}
+        made = {name: torch.empty_like(outputs[name]) for name in names if name in outputs}
+        products = {"scores": lambda: torch.matmul(data.hidden, weight.t(), out=scores),
+                    "grad_hidden": lambda: torch.matmul(scores, weight, out=made["grad_hidden"]),
+                    "grad_weight": lambda: torch.matmul(scores.t(), data.hidden, out=made["grad_weight"])}
+        products["scores"]()  # the gradients' operand must not be what the memory held
+        self.subjects = {(name, backend): Subject("bare %s, %s" % (name, backend), under(backend, products[name]))
+                         for name in names for backend in backends_of(device)}
+
+    def best_ms(self, name):
+        """Median of the fastest backend over all columns, or None."""
+        rows = [row for row in self.rows() if row["product"] == name and row["best"]]
+        return rows[0]["ms"] if rows else None
+
+    def case_ms(self, case):
+        """The products of a case together, or None if one of them has no figure."""
+        times = [(self.best_ms(name), count) for name, count in case.products.items()]
+        return None if any(ms is None for ms, _ in times) else sum(ms * count for ms, count in times)
+
+    def rows(self):
+        """One record a product and backend."""
+        scale = self.vocab / self.columns
+        out = []
+        for (name, backend), subject in self.subjects.items():
+            row = {"product": name, "backend": backend, "N": self.n, "measured_vocab": self.columns, "ms": None}
+            summary = subject.summary()
+            if summary is None:
+                row["reason"] = subject.reason or "not measured"
+            else:
+                row.update(zip(("ms", "ms_low", "ms_high"), (scale * ms for ms in summary)))
+                row["tflops"] = 2e-9 * self.n * self.depth * self.vocab / row["ms"]
+            out.append(row)
+        for row in out:
+            others = [other["ms"] for other in out if other["product"] == row["product"] and other["ms"] is not None]
+            row["best"] = row["ms"] is not None and row["ms"] == min(others)
+        return out

@@ -1,0 +1,210 @@
+"""The command line: what is accepted, what each option means, and errors that name field, value and accepted."""
+import argparse
+import dataclasses
+import math
+from typing import Optional
+
+from . import peers
+from .cases import DTYPES, ENTROPIES, GRADS
+
+PROGRAM = "python -m flp.bench"
+SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+DESCRIPTION = """Times flp.linear_logprob beside the bare matrix products of the same shapes and beside other libraries.
+
+Everything runs on the same random tensors, in one process, in bursts, interleaved in another random order each round.
+Figures are medians over the rounds with the least and the most. A ratio is to the bare products of a training step that
+keeps no scores: 1 for forward; for forward+backward the scores again and one for each gradient, whoever computes it.
+Errors are the largest over a sample of rows, against fp64; those of gradients are relative to the largest element.
+Memory is torch's peak above what was there before the call, results included."""
+
+EPILOG = """examples:
+  # scoring, against everything that is installed
+  {program} --vocab 151936 --hidden 4096 --rows 1024,8192 --entropy none,forward
+  # training: both gradients, and a frozen head; workspace of ours at most 1 GiB; keep the record
+  {program} --vocab 151936 --hidden 4096 --grad hidden,weight --grad hidden --entropy none,backward --budget 1G \\
+      --json peers.json
+  # only two peers; all but one
+  {program} --vocab 32768 --hidden 2048 --peers cce,verl
+  {program} --vocab 32768 --hidden 2048 --peers=all,-quack
+  # the whole path on the CPU, where only some peers run
+  {program} --device cpu --vocab 256 --hidden 32 --rows 8 --burst-ms 1 --rounds 3
+
+peers:
+{peers}
+
+A peer that is absent, cannot run a case, fails or takes too long is listed with the reason; the run goes on. If one
+breaks the CUDA context, the command starts again without it (--skip). Exit status: 0 success, 2 bad usage, 3 no GPU,
+library or memory for this, 4 the record cannot be written."""
+
+
+@dataclasses.dataclass
+class Options:
+    """The command line, checked."""
+
+    vocab: int
+    hidden: int
+    rows: list
+    dtype: str
+    entropy: list
+    grad: list  # tuples of hidden, weight; () for none
+    bias: bool
+    softcap: Optional[float]
+    budget: Optional[int]
+    device: str
+    peers: list
+    skip: dict  # name: reason
+    burst_ms: float
+    rounds: int
+    seed: int
+    peer_seconds: float
+    seconds: float
+    bare: bool
+    json: Optional[str]
+    quiet: bool
+
+
+def refuse(text, accepted):
+    raise argparse.ArgumentTypeError("'%s' is not accepted; %s" % (text, accepted))
+
+
+def integer(least, most=2**63 - 1):
+    accepted = "an integer from %d%s is" % (least, "" if most == 2**63 - 1 else " to %d" % most)
+
+    def parse(text):
+        try:
+            value = int(text)
+        except ValueError:
+            refuse(text, accepted)
+        return value if least <= value <= most else refuse(text, accepted)
+
+    return parse
+
+
+def depth(text):
+    value = integer(8)(text)
+    return value if value % 8 == 0 else refuse(text, "a multiple of 8 is")
+
+
+def number(most=math.inf):
+    accepted = "a number above 0%s is" % ("" if most == math.inf else " and at most %g" % most)
+
+    def parse(text):
+        try:
+            value = float(text)
+        except ValueError:
+            refuse(text, accepted)
+        return value if 0 < value <= most and math.isfinite(value) else refuse(text, accepted)
+
+    return parse
+
+
+def size(text):
+    """Bytes, with or without a suffix K, M, G."""
+    suffix = SUFFIXES.get(text[-1:].upper())
+    try:
+        value = int(float(text[:-1]) * suffix) if suffix else int(text)
+    except (ValueError, OverflowError):
+        value = 0
+    return value if value >= 1 else refuse(text, "bytes from 1, with or without a suffix K, M, G, are")
+
+
+def words(choices):
+    """Distinct words of a list."""
+    def parse(text):
+        chosen = [word.strip() for word in text.split(",")]
+        wrong = [word for word in chosen if word not in choices]
+        return refuse(wrong[0], "any of %s, separated by commas, is" % ", ".join(choices)) if wrong \
+            else list(dict.fromkeys(chosen))
+
+    return parse
+
+
+def integers(text):
+    return list(dict.fromkeys(integer(1)(word) for word in text.split(",")))
+
+
+def mask(text):
+    return () if text == "none" else tuple(grad for grad in GRADS if grad in words(GRADS)(text))
+
+
+def peer_list(text):
+    """all, none, names, and -name to leave one out."""
+    chosen = []
+    for word in text.split(","):
+        name = word.strip()
+        if name == "all":
+            chosen += peers.NAMES
+        elif name[1:] in peers.NAMES and name[0] == "-":
+            chosen = [other for other in chosen if other != name[1:]]
+        elif name in peers.NAMES:
+            chosen.append(name)
+        elif name != "none":
+            refuse(name, "all, none, -NAME to leave one out, or any of %s, separated by commas, is"
+                   % ", ".join(peers.NAMES))
+    return list(dict.fromkeys(chosen))
+
+
+def skipped(text):
+    name, _, reason = text.partition("=")
+    if name not in peers.NAMES or not reason:
+        refuse(text, "NAME=REASON is, with one of " + ", ".join(peers.NAMES))
+    return name, reason
+
+
+def device(text):
+    if text in ("cpu", "cuda"):
+        return text
+    return "cuda:%d" % integer(0, 4096)(text[5:] if text.startswith("cuda:") else text)
+
+
+def add_case_options(parser):
+    group = parser.add_argument_group("what is computed")
+    group.add_argument("--vocab", type=integer(2), required=True, metavar="V", help="rows of the head's weight")
+    group.add_argument("--hidden", type=depth, required=True, metavar="D",
+                       help="columns of hidden states and weight, a multiple of 8")
+    group.add_argument("--rows", type=integers, default=[8192], metavar="LIST", help="numbers of rows N; default 8192")
+    group.add_argument("--dtype", choices=DTYPES, default="bf16", help="of hidden states and weight; default bf16")
+    group.add_argument("--entropy", type=words(ENTROPIES), default=["none"], metavar="LIST",
+                       help="any of none (default), forward, backward: with its gradient; each is a case of its own")
+    group.add_argument("--grad", type=mask, action="append", metavar="LIST",
+                       help="none (default), hidden (a frozen head) or hidden,weight; may be given more than once")
+    group.add_argument("--bias", action="store_true", help="the head has a bias")
+    group.add_argument("--softcap", type=number(), metavar="X", help="scores become X*tanh(score/X)")
+    group.add_argument("--budget", type=size, metavar="BYTES", help="workspace of each pass of ours; suffixes K, M, G")
+    group.add_argument("--device", type=device, default="cuda", metavar="WHERE",
+                       help="cuda (default), a CUDA ordinal, or cpu")
+
+
+def add_run_options(parser):
+    group = parser.add_argument_group("against whom, and how")
+    group.add_argument("--peers", type=peer_list, default=list(peers.NAMES), metavar="LIST",
+                       help="all (default), none, or names as below")
+    group.add_argument("--skip", type=skipped, action="append", default=[], metavar="NAME=REASON",
+                       help="leave a peer out and give this reason in the record")
+    group.add_argument("--no-bare", dest="bare", action="store_false", help="without the bare matrix products")
+    group.add_argument("--burst-ms", type=number(60000), default=75.0, metavar="MS",
+                       help="least length of a burst of calls; default 75")
+    group.add_argument("--rounds", type=integer(1, 1000), default=7, help="bursts of each subject; default 7")
+    group.add_argument("--seed", type=integer(0, 2**31), default=1, help="of the data and of the order; default 1")
+    group.add_argument("--peer-seconds", type=number(), default=40.0, metavar="S",
+                       help="that a peer may take to be imported, compiled and checked; default 40")
+    group.add_argument("--seconds", type=number(), default=230.0, metavar="S",
+                       help="after which no further peer is begun and rounds end early; default 230")
+    group.add_argument("--quiet", "-q", action="store_true", help="no progress")
+    group.add_argument("--json", nargs="?", const="-", metavar="FILE",
+                       help="write the record here; alone or '-': to standard output")
+
+
+def parse(arguments):
+    """Options, or SystemExit 2 with a sentence."""
+    listed = "\n".join("  %-14s %s" % (peer.name, peer.title) for peer in peers.PEERS)
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=DESCRIPTION,
+                                     epilog=EPILOG.format(program=PROGRAM, peers=listed),
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_case_options(parser)
+    add_run_options(parser)
+    values = vars(parser.parse_args(arguments))
+    values["grad"] = list(dict.fromkeys(values["grad"] or [()]))
+    values["skip"] = dict(values["skip"])
+    return Options(**values)

@@ -1,0 +1,30 @@
+"""cut-cross-entropy (Apple): cut_cross_entropy.linear_cross_entropy, with gradients that leave nothing out.
+
+Its default drops gradient blocks below a threshold; filter_eps=None, or impl="cce_exact" where a release has presets,
+computes them all, as every other subject does.
+"""
+import importlib
+import inspect
+
+from .seam import Peer, Result, version_of
+
+
+class Cce(Peer):
+    name = "cce"
+    title = "cut_cross_entropy.linear_cross_entropy(reduction='none'), exact gradients"
+    distribution = "cut-cross-entropy"
+    install = "pip install cut-cross-entropy"
+    dtypes = ("bf16", "fp16")
+    softcap = True
+
+    def load(self):
+        module = importlib.import_module("cut_cross_entropy")
+        self.function = module.linear_cross_entropy
+        parameters = inspect.signature(self.function).parameters
+        presets = "accum_c_fp32" in parameters
+        self.exact = {"impl": "cce_exact"} if presets else {"impl": "cce", "filter_eps": None}
+        return version_of(self.distribution, module)
+
+    def run(self, hidden, weight, bias, target, case):
+        loss = self.function(hidden, weight, target, softcap=case.softcap, reduction="none", **self.exact)
+        return Result(-loss)

@@ -1,0 +1,80 @@
+"""liger-kernel (LinkedIn): its fused linear cross entropy, per row and as a mean, and its scaled cross entropy.
+
+The mean computes the gradients in the forward pass and takes no other upstream gradient than a scalar; per row they are
+recomputed in the backward pass. The scaled cross entropy runs CuTe kernels on Hopper, which need nvidia-cutlass-dsl,
+and chunked torch operations on other devices.
+"""
+import functools
+import importlib
+import inspect
+
+from .seam import Peer, Result, version_of
+
+
+@functools.lru_cache(maxsize=None)
+def parameters_of(function):
+    """The parameters of an autograd function's forward, after the context."""
+    return list(inspect.signature(function.forward).parameters.values())[1:]
+
+
+def positional(function, values):
+    """The arguments of an autograd function's forward, by name; its releases differ in their number and order."""
+    parameters = parameters_of(function)
+    unknown = set(values) - {parameter.name for parameter in parameters}
+    if unknown:
+        raise TypeError("%s takes no %s" % (function.__name__, ", ".join(sorted(unknown))))
+    last = max(i for i, parameter in enumerate(parameters) if parameter.name in values)
+    return [values.get(parameter.name, parameter.default) for parameter in parameters[:last + 1]]
+
+
+class LigerNone(Peer):
+    name = "liger"
+    title = "LigerFusedLinearCrossEntropyFunction(reduction='none')"
+    distribution = "liger-kernel"
+    install = "pip install liger-kernel"
+    bias = softcap = True
+    reduction = "none"
+
+    def load(self):
+        module = importlib.import_module("liger_kernel.ops.fused_linear_cross_entropy")
+        self.function = module.LigerFusedLinearCrossEntropyFunction
+        return version_of(self.distribution)
+
+    def run(self, hidden, weight, bias, target, case):
+        results = self.function.apply(*positional(self.function, {
+            "_input": hidden, "weight": weight, "target": target, "bias": bias, "reduction": self.reduction,
+            "softcap": case.softcap}))
+        return self.result(results[0] if isinstance(results, tuple) else results)
+
+    def result(self, loss):
+        return Result(-loss)
+
+
+class LigerMean(LigerNone):
+    name = "liger-mean"
+    title = "LigerFusedLinearCrossEntropyFunction(reduction='mean')"
+    note = "takes the gradient of the mean loss only"
+    any_upstream = False
+    reduction = "mean"
+
+    def result(self, loss):
+        return Result(loss=loss)
+
+
+class LigerScaled(Peer):
+    name = "liger-scaled"
+    title = "LigerFusedLinearScaledCrossEntropyFunction"
+    distribution = "liger-kernel"
+    install = "pip install 'liger-kernel[cutedsl]>=0.8.5'"
+    entropy = True
+    dtypes = ("bf16",)
+
+    def load(self):
+        module = importlib.import_module("liger_kernel.ops.fused_linear_scaled_cross_entropy")
+        self.function = module.LigerFusedLinearScaledCrossEntropyFunction
+        return version_of(self.distribution)
+
+    def run(self, hidden, weight, bias, target, case):
+        # temperature, ignore_index, m_tiles_per_cluster, return_entropy
+        results = self.function.apply(hidden, weight, target, 1.0, -100, 1, case.entropy != "none")
+        return Result(-results[0], results[1]) if case.entropy != "none" else Result(-results)

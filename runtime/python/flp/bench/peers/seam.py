@@ -1,0 +1,69 @@
+"""The seam: what a peer must be able to say and do.
+
+Invariants: importing an adapter imports nothing of the library behind it, load() does; run() computes on the caller's
+tensors and returns tensors of N elements that autograd can reach hidden and weight from; whatever a peer raises is a
+reason in the record, never the end of the run.
+"""
+import importlib.metadata
+from typing import NamedTuple, Optional
+
+import torch
+
+
+class Result(NamedTuple):
+    """What one forward pass gave. A peer without logprobs of its own gives their negative mean as loss."""
+
+    logprob: Optional[torch.Tensor] = None  # (N)
+    entropy: Optional[torch.Tensor] = None  # (N)
+    loss: Optional[torch.Tensor] = None  # ()
+
+
+class Peer:
+    """One way of one library."""
+
+    name = ""  # as --peers takes it
+    title = ""  # the call that is timed
+    distribution = ""  # what pip knows it as
+    install = ""  # the command that brings it
+    note = ""  # what a reader of its figures should know
+    needs_cuda = True
+    any_upstream = True  # takes any gradient per row; else only that of the mean loss
+    dtypes = ("bf16", "fp16", "fp32")
+    entropy = bias = softcap = False  # whether it can
+    depth_multiple = 1
+
+    def load(self):
+        """Imports the library and returns its version; raises whatever importing raises."""
+        raise NotImplementedError
+
+    def run(self, hidden, weight, bias, target, case):
+        """One forward pass -> Result."""
+        raise NotImplementedError
+
+    def details(self, hidden, weight, bias, target, case):
+        """Fields that belong into the record beside the figures."""
+        return {}
+
+    def supports(self, case, device):
+        """Why this peer cannot run a case, or None."""
+        if self.needs_cuda and device.type != "cuda":
+            return "needs a CUDA device"
+        if case.dtype not in self.dtypes:
+            return "takes %s only, not %s" % (" and ".join(self.dtypes), case.dtype)
+        if case.entropy != "none" and not self.entropy:
+            return "gives no entropy"
+        if case.bias and not self.bias:
+            return "takes no bias"
+        if case.softcap is not None and not self.softcap:
+            return "takes no softcap"
+        if case.hidden % self.depth_multiple:
+            return "needs a hidden size that is a multiple of %d" % self.depth_multiple
+        return None
+
+
+def version_of(distribution, module=None):
+    """The installed version by its metadata, else as the module tells it."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return getattr(module, "__version__", "unknown")

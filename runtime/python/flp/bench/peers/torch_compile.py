@@ -1,0 +1,49 @@
+"""torch.compile over chunks of rows; training recomputes each chunk's scores (activation checkpointing)."""
+import importlib
+
+import torch
+import torch.utils.checkpoint
+
+from .naive import logprob_of
+from .seam import Peer, Result
+
+# 16-bit scores of one chunk at V = 151936: 311 MB.
+CHUNK_ROWS = 1024
+# A graph for each combination of shape, entropy and gradients that a run asks for.
+RECOMPILES = 64
+
+
+def chunk(hidden, weight, bias, target, softcap, entropy):
+    scores = torch.nn.functional.linear(hidden, weight, bias).float()
+    return logprob_of(scores, target, softcap, entropy)
+
+
+class TorchCompile(Peer):
+    name = "torch-compile"
+    title = "log_softmax over chunks of %d rows, compiled and checkpointed" % CHUNK_ROWS
+    distribution = "torch"
+    install = "pip install 'torch>=2.1'"
+    entropy = bias = softcap = True
+
+    def load(self):
+        if not hasattr(torch, "compile"):
+            raise ImportError("torch %s has no torch.compile" % torch.__version__)
+        config = importlib.import_module("torch._dynamo").config
+        for limit in ("recompile_limit", "cache_size_limit"):
+            if hasattr(config, limit):
+                setattr(config, limit, RECOMPILES)
+                break
+        self.chunk = torch.compile(chunk)
+        return torch.__version__
+
+    def run(self, hidden, weight, bias, target, case):
+        parts = []
+        for start in range(0, case.n, CHUNK_ROWS):
+            rows = slice(start, start + CHUNK_ROWS)
+            arguments = (hidden[rows], weight, bias, target[rows], case.softcap, case.entropy != "none")
+            if torch.is_grad_enabled() and case.grads:
+                parts.append(torch.utils.checkpoint.checkpoint(self.chunk, *arguments, use_reentrant=False))
+            else:
+                parts.append(self.chunk(*arguments))
+        logprob, entropy = zip(*parts)
+        return Result(torch.cat(logprob), torch.cat(entropy) if case.entropy != "none" else None)

@@ -1,0 +1,59 @@
+"""The record: the head that `flpgen bench --json` writes too, then what is particular to this comparison, then rows."""
+import datetime
+import json
+import sys
+
+import torch
+
+import flp
+
+MEMORY = "extra_bytes: peak of torch's allocator above what was there before the call, result_bytes included"
+
+
+def driver_text():
+    """ "580.159.04 (CUDA 13.0)": the kernel module's version where the system shows it."""
+    if not torch.cuda.is_available():
+        return "none"
+    number = torch._C._cuda_getDriverVersion()
+    cuda = "CUDA %d.%d" % (number // 1000, number % 1000 // 10)
+    try:
+        with open("/sys/module/nvidia/version", encoding="ascii") as file:
+            return "%s (%s)" % (file.read().strip(), cuda)
+    except OSError:
+        return cuda
+
+
+def head(command, device):
+    """{"gpu", "driver", "sources_hash", "command", "date"}."""
+    on_gpu = device.type == "cuda"
+    return {"gpu": torch.cuda.get_device_name(device) if on_gpu else "none",
+            "driver": driver_text() if on_gpu else "none", "sources_hash": flp.sources_id(), "command": command,
+            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
+
+
+def rounded(value):
+    """Six digits of every float; not a number becomes null, as JSON has none."""
+    if isinstance(value, float):
+        return float("%.6g" % value) if value == value and abs(value) != float("inf") else None
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def text_of(record):
+    """Ends with the rows, one a line, so that a diff can be read."""
+    record = rounded(record)
+    rows = [json.dumps(row, separators=(",", ":"), ensure_ascii=False) for row in record["rows"]]
+    others = {key: value for key, value in record.items() if key != "rows"}
+    top = json.dumps(others, indent=1, ensure_ascii=False)[:-2]
+    return "%s,\n \"rows\": [\n  %s\n ]\n}\n" % (top, ",\n  ".join(rows))
+
+
+def write(record, path):
+    """error: OSError"""
+    if path == "-":
+        sys.stdout.write(text_of(record))
+        sys.stdout.flush()
+        return
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text_of(record))

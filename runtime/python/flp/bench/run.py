@@ -1,0 +1,227 @@
+"""The order of a run: load everyone, then for each number of rows make data, check everyone once, and time all.
+
+Invariants: whatever a peer raises becomes the reason in its row; ours runs through the same steps as a peer; a peer's
+first calls, where it compiles, are bounded by its allowance, and its errors and memory are taken before the rounds.
+"""
+import contextlib
+import gc
+import sys
+import time
+
+import torch
+
+from . import bare, cases, clock, data, limits, memory, ours, peers, record, reference, rounds
+
+# Of the seconds of a run, for the rounds of one number of rows at least; preparing ends before.
+ROUNDS_SHARE = 0.3
+# Fields of a row that only a measured one fills.
+FIGURES = ("ms", "ms_low", "ms_high", "bare_ms", "ratio", "tflops", "extra_bytes", "result_bytes", "logprob_error",
+           "entropy_error", "loss_error", "grad_hidden_error", "grad_weight_error")
+
+
+class Contender:
+    """A peer, or ours, in this run: its adapter, version, allowance, and why it is out."""
+
+    def __init__(self, peer, seconds):
+        self.peer = peer
+        self.allowance = limits.Allowance(seconds)
+        self.version = self.reason = None
+
+    def attempt(self, step, clock_used=None):
+        """Runs a step within the allowance -> its result, or None with the reason set. error: ContextLost"""
+        try:
+            with self.allowance.spend():
+                return step(), None
+        except (Exception, limits.OutOfTime) as error:
+            reason = limits.reason_of(error, self.allowance.seconds)
+        if clock_used is not None:
+            try:
+                clock_used.synchronize()
+            except Exception as lost:
+                raise limits.ContextLost(self.peer.name, reason) from lost
+        return None, reason
+
+    def load(self, skip):
+        self.reason = skip.get(self.peer.name)
+        if self.reason is None:
+            self.version, self.reason = self.attempt(self.peer.load)
+
+    def state(self):
+        peer = self.peer
+        return {"peer": peer.name, "title": peer.title, "version": self.version, "note": peer.note,
+                "reason": self.reason, "install": peer.install}
+
+
+class Entry:
+    """One contender in one case: the call that is timed, and what was found out about it beforehand."""
+
+    def __init__(self, contender, case, tensors):
+        self.contender, self.case, self.tensors = contender, case, tensors
+        self.subject = rounds.Subject(contender.peer.name, self.training if case.grads else self.scoring)
+        self.found = {}
+        if case.grads:
+            self.hidden = tensors.hidden.detach().requires_grad_("hidden" in case.grads)
+            self.weight = tensors.weight.detach().requires_grad_("weight" in case.grads)
+            self.inputs = [leaf for leaf in (self.hidden, self.weight) if leaf.requires_grad]
+            self.upstream = tensors.upstream(case, contender.peer.any_upstream)
+
+    def scoring(self):
+        tensors = self.tensors
+        with torch.no_grad():
+            return self.contender.peer.run(tensors.hidden, tensors.weight, tensors.bias, tensors.target, self.case), ()
+
+    def training(self):
+        result = self.contender.peer.run(self.hidden, self.weight, self.tensors.bias, self.tensors.target, self.case)
+        if result.loss is not None:
+            return result, torch.autograd.grad(result.loss, self.inputs)
+        pairs = [(output, grad.to(output.dtype)) for output, grad in zip(result, self.upstream) if grad is not None]
+        outputs, grads = zip(*pairs)
+        return result, torch.autograd.grad(outputs, self.inputs, grads)
+
+    def prepare(self, exact, clock_used, device):
+        """The first calls: compiles, checks, takes the memory. error: TooSlow, and whatever the peer raises"""
+        with in_this_thread():
+            self.subject.call()
+        clock_used.synchronize()
+        (result, grads), peak = memory.peak_of(self.subject.call, device)
+        limits.check_pace(clock_used.burst(self.subject.call, 1))
+        self.found = {"extra_bytes": peak, "result_bytes": memory.bytes_of((result, grads))}
+        self.found.update(errors_of(result, exact))
+        self.found.update(self.gradient_errors(grads, exact))
+        if self.case.grads:
+            operands = (self.hidden, self.weight)
+        else:
+            operands = (self.tensors.hidden, self.tensors.weight)
+        self.found.update(self.contender.peer.details(*operands, self.tensors.bias, self.tensors.target, self.case))
+
+    def gradient_errors(self, grads, exact):
+        found = {}
+        for leaf, grad in zip(self.case.grads, grads):
+            key = (self.contender.peer.any_upstream, self.case.entropy == "backward")
+            expected = exact.gradient(leaf, key, self.upstream)
+            at = exact.rows if leaf == "hidden" else exact.columns
+            found["grad_%s_error" % leaf] = None if expected is None else reference.relative_error(grad[at], expected)
+        return found
+
+    def row(self, bare_ms, done):
+        """The record of this entry."""
+        case, peer = self.case, self.contender.peer
+        row = {"case": case.name, "peer": peer.name, "N": case.n, "D": case.hidden, "V": case.vocab,
+               "dtype": case.dtype, "entropy": case.entropy, "grads": list(case.grads), "gemms": case.gemms}
+        row.update(dict.fromkeys(FIGURES), bare_ms=bare_ms)
+        summary = self.subject.summary()
+        if summary is None:
+            row["reason"] = self.subject.reason or "not measured"
+            return row
+        row.update(self.found)
+        row.update(zip(("ms", "ms_low", "ms_high"), summary), rounds=done, tflops=1e-9 * case.flops / summary[0],
+                   upstream=None if not case.grads else "rows" if peer.any_upstream else "mean")
+        row["ratio"] = None if bare_ms is None else row["ms"] / bare_ms
+        return row
+
+
+def in_this_thread():
+    """Backward passes in the calling thread, where a time limit can end them."""
+    choose = getattr(torch.autograd, "set_multithreading_enabled", None)  # absent before torch 2.0
+    return contextlib.nullcontext() if choose is None else choose(False)
+
+
+def errors_of(result, exact):
+    """Largest errors over the sampled rows."""
+    found = {}
+    if result.logprob is not None:
+        found["logprob_error"] = reference.largest_error(result.logprob[exact.rows], exact.logprob)
+    if result.entropy is not None:
+        found["entropy_error"] = reference.largest_error(result.entropy[exact.rows], exact.entropy)
+    if result.loss is not None and exact.mean_loss is not None:
+        found["loss_error"] = abs(result.loss.item() - exact.mean_loss)
+    return found
+
+
+class Run:
+    """One run of the command."""
+
+    def __init__(self, options, command):
+        self.options, self.command = options, command
+        self.device = torch.device(options.device)
+        if self.device.type == "cuda":
+            self.device = torch.device("cuda", self.device.index or 0)
+            torch.cuda.set_device(self.device)
+        self.clock = clock.CudaClock() if self.device.type == "cuda" else clock.HostClock()
+        self.begun = time.monotonic()
+        self.rows, self.bare = [], []
+
+    def say(self, text):
+        if not self.options.quiet:
+            print("flp.bench: %4.0f s: %s" % (time.monotonic() - self.begun, text), file=sys.stderr, flush=True)
+
+    def contenders(self):
+        """Ours first, then the peers asked for."""
+        chosen = [ours.Flp] + [peer for peer in peers.PEERS if peer.name in self.options.peers]
+        loaded = [Contender(peer(), self.options.peer_seconds) for peer in chosen]
+        for contender in loaded:
+            contender.load(self.options.skip)
+            self.say("%s: %s" % (contender.peer.name, contender.version or contender.reason))
+        if loaded[0].reason:
+            raise limits.Unavailable("flp cannot run: " + loaded[0].reason)
+        return loaded
+
+    def prepared(self, contender, case, tensors, exact, deadline):
+        """An entry that is ready for the rounds, or has its reason."""
+        entry = Entry(contender, case, tensors)
+        reason = contender.reason or contender.peer.supports(case, self.device)
+        if reason is None and contender.allowance.left <= 0:
+            reason = limits.reason_of(limits.OutOfTime(), contender.allowance.seconds)
+        if reason is None and time.monotonic() > deadline:
+            reason = "the time of this run was over before its turn (--seconds)"
+        if reason is None:
+            self.say("%s, %s, entropy %s%s" % (contender.peer.name, case.name, case.entropy,
+                                               "".join(", " + grad for grad in case.grads)))
+            _, reason = contender.attempt(lambda: entry.prepare(exact, self.clock, self.device), self.clock)
+            if reason is not None and self.device.type == "cuda":
+                torch.cuda.empty_cache()
+        entry.subject.reason = reason
+        return entry
+
+    def products(self, tensors, wanted):
+        """The bare products that the cases need, or None."""
+        if not self.options.bare:
+            return None
+        names = [name for name in cases.PRODUCTS if any(name in case.products for case in wanted)]
+        return bare.Bare(tensors, names, self.device)
+
+    def measure_rows(self, head, n, loaded, deadline):
+        """All cases of one number of rows."""
+        tensors = data.Data(self.options, head, n, self.device)
+        exact = reference.Reference(tensors, self.options.softcap, self.options.seed)
+        wanted = cases.cases_of(self.options, n)
+        end_of_preparing = deadline - ROUNDS_SHARE * (deadline - time.monotonic())
+        entries = [self.prepared(contender, case, tensors, exact, end_of_preparing)
+                   for contender in loaded for case in wanted]
+        products = self.products(tensors, wanted)
+        subjects = [entry.subject for entry in entries] + (list(products.subjects.values()) if products else [])
+        self.say("N=%d: %d rounds of %d subjects" % (n, self.options.rounds,
+                                                    sum(subject.reason is None for subject in subjects)))
+        done = rounds.measure(subjects, self.clock, self.options.rounds, self.options.burst_ms, self.options.seed,
+                              deadline)
+        self.rows += [entry.row(products and products.case_ms(entry.case), done) for entry in entries]
+        self.bare += products.rows() if products else []
+
+    def record(self):
+        """Runs everything -> the record. error: ContextLost, Unavailable"""
+        loaded = self.contenders()
+        counts = self.options.rows
+        try:
+            head = data.Head(self.options, self.device)
+            for i, n in enumerate(counts):
+                now = time.monotonic()
+                deadline = now + (self.begun + self.options.seconds - now) / (len(counts) - i)
+                self.measure_rows(head, n, loaded, deadline)
+                gc.collect()  # entries and their calls hold each other, and the tensors of this n
+        except torch.cuda.OutOfMemoryError as error:
+            raise limits.Unavailable("no memory for the data: " + limits.reason_of(error)) from error
+        result = record.head(self.command, self.device)
+        result.update(torch=torch.__version__, burst_ms=self.options.burst_ms, rounds=self.options.rounds,
+                      seed=self.options.seed, memory=record.MEMORY, bare=self.bare,
+                      peers=[contender.state() for contender in loaded], rows=self.rows)
+        return result

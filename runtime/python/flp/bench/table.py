@@ -1,0 +1,98 @@
+"""What a run found, for people."""
+
+COLUMNS = ("who", "ms", "least .. most", "ratio", "TFLOP/s", "memory", "logprob", "entropy", "dh", "dW")
+
+
+def width_of(rows):
+    return [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+
+
+def lines_of(rows):
+    """Left-aligned columns as wide as their widest cell."""
+    widths = width_of(rows)
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+
+
+def bytes_text(count):
+    """ "1.24 GB": decimal units."""
+    if count is None:
+        return "-"
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if count >= scale:
+            return "%.3g %s" % (count / scale, unit)
+    return "%d B" % count
+
+
+def number_text(pattern, value):
+    return "-" if value is None else pattern % value
+
+
+def cells(row):
+    return (row["peer"], "%.3f" % row["ms"], "%.3f .. %.3f" % (row["ms_low"], row["ms_high"]),
+            number_text("%.3f", row["ratio"]), "%.3g" % row["tflops"], bytes_text(row["extra_bytes"]),
+            number_text("%.1e", row["logprob_error"]), number_text("%.1e", row["entropy_error"]),
+            number_text("%.1e", row["grad_hidden_error"]), number_text("%.1e", row["grad_weight_error"]))
+
+
+def title_of(row):
+    grads = ", gradients of %s" % " and ".join(row["grads"]) if row["grads"] else ""
+    return "N=%d D=%d V=%d %s, %s, entropy %s%s" % (row["N"], row["D"], row["V"], row["dtype"], row["case"],
+                                                    row["entropy"], grads)
+
+
+def grouped(pairs):
+    """{key: [values]} in order of appearance."""
+    out = {}
+    for key, value in pairs:
+        out.setdefault(key, []).append(value)
+    return out
+
+
+def case_lines(rows, absent):
+    """One case: who was measured, fastest first, then who was not and why; the absent are told once, at the end."""
+    measured = sorted((row for row in rows if row["ms"] is not None), key=lambda row: row["ms"])
+    bare = rows[0]["bare_ms"]
+    out = ["", title_of(rows[0]) + ("" if bare is None else ": %d bare products, %.3f ms" % (rows[0]["gemms"], bare))]
+    if measured:
+        out += lines_of([COLUMNS] + [cells(row) for row in measured])
+    out += ["%s: rung %s, mode %s, plan %s" % (row["peer"], row["rung"], row["mode"], row["plan_id"])
+            for row in measured if "rung" in row]
+    out += ["%s: ran without torch.compile" % row["peer"] for row in measured if row.get("compiled") is False]
+    reasons = grouped((row["reason"], row["peer"]) for row in rows if row["ms"] is None and row["peer"] not in absent)
+    return out + ["not measured: %s: %s" % (", ".join(names), reason) for reason, names in reasons.items()]
+
+
+def bare_lines(rows):
+    if not rows:
+        return []
+    listed = [("N", "bare product", "backend", "ms", "least .. most", "TFLOP/s", "")]
+    for row in rows:
+        if row["ms"] is None:
+            listed.append((str(row["N"]), row["product"], row["backend"], "-", row["reason"], "", ""))
+            continue
+        listed.append((str(row["N"]), row["product"], row["backend"], "%.3f" % row["ms"],
+                       "%.3f .. %.3f" % (row["ms_low"], row["ms_high"]), "%.3g" % row["tflops"],
+                       "best" if row["best"] else ""))
+    return [""] + lines_of(listed)
+
+
+def peer_lines(states):
+    """Versions of who is here, and how to get who is not."""
+    here = ["%s %s" % (state["peer"], state["version"]) for state in states if state["version"]]
+    out = ["", "present: " + ", ".join(here)] if here else [""]
+    absent = grouped(((state["reason"], state["install"]), state["peer"]) for state in states if not state["version"])
+    return out + ["absent: %s (%s); to have it: %s" % (", ".join(names), reason, install)
+                  for (reason, install), names in absent.items()]
+
+
+def text_of(record):
+    """The whole, ready to print."""
+    cases = grouped(((row["N"], row["case"], row["entropy"], tuple(row["grads"])), row) for row in record["rows"])
+    absent = [state["peer"] for state in record["peers"] if not state["version"]]
+    lines = ["device: %s, driver %s, torch %s" % (record["gpu"], record["driver"], record["torch"])]
+    lines += bare_lines(record["bare"])
+    for rows in cases.values():
+        lines += case_lines(rows, absent)
+    notes = grouped((state["note"], state["peer"]) for state in record["peers"] if state["note"] and state["version"])
+    lines += peer_lines(record["peers"])
+    return "\n".join(lines + ["note: %s: %s" % (", ".join(names), note) for note, names in notes.items()]) + "\n"

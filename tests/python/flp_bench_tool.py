@@ -1,0 +1,14 @@
+"""What the tests of flp.bench share: a tiny case on the CPU."""
+import torch
+
+from flp.bench import data, options
+
+SHAPE = ["--device", "cpu", "--vocab", "96", "--hidden", "16", "--rows", "6", "--burst-ms", "0.2", "--rounds", "3"]
+
+def parsed(*arguments):
+    return options.parse([*SHAPE, *arguments])
+
+
+def tensors_of(chosen):
+    device = torch.device("cpu")
+    return data.Data(chosen, data.Head(chosen, device), chosen.rows[0], device)

@@ -1,0 +1,287 @@
+"""python -m flp.bench on the CPU: the whole path, its command line, and failures that stay where they are."""
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import flpgen_tool
+import pytest
+import torch
+from flp_bench_tool import SHAPE, parsed
+
+from flp.bench import cases, clock, limits, main, options, ours, peers, rounds, run
+from flp.bench.peers import naive
+
+TREE = Path(os.environ.get("FLP_TEST_TREE") or Path(__file__).resolve().parents[2])
+
+
+def record_of(path, *arguments):
+    assert main.main([*SHAPE, "--quiet", "--json", str(path), *arguments]) == 0
+    return json.loads(path.read_text())
+
+
+def rows_of(result, **fields):
+    return [row for row in result["rows"] if all(row[name] == value for name, value in fields.items())]
+
+
+# ---- the whole path ----
+
+def test_record_has_the_head_of_flpgen_bench_and_every_row_its_figures(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(peers.cce.Cce, "load", lambda self: importlib.import_module("no_such_library"))
+    result = record_of(tmp_path / "out.json", "--peers", "torch-fp32,torch-16bit,cce", "--grad", "hidden,weight",
+                       "--grad", "hidden", "--entropy", "none,backward")
+    known = json.loads(next((TREE / "autotune" / "bench").glob("bench_*.json")).read_text())
+    head = ["gpu", "driver", "sources_hash", "command", "date"]
+    assert list(result)[:5] == list(known)[:5] == head and list(result)[-1] == list(known)[-1] == "rows"
+    shared = "case N D V dtype gemms ms bare_ms ratio extra_bytes entropy grads".split()
+    assert set(shared) <= set(known["rows"][0])
+    assert set(shared + ["peer"]) <= set(result["rows"][0])
+    assert len(result["rows"]) == 4 * 6
+    for row in result["rows"]:
+        assert row["gemms"] == {"forward": 1}.get(row["case"], 2 + len(row["grads"]))
+        if row["peer"] == "cce":
+            assert row["ms"] is None and "no_such_library" in row["reason"]
+            continue
+        assert 0 < row["ms_low"] <= row["ms"] <= row["ms_high"]
+        assert row["ratio"] == pytest.approx(row["ms"] / row["bare_ms"], rel=1e-4)
+    printed = capsys.readouterr().out
+    assert "flp: rung eager, mode R" in printed and {row["rung"] for row in rows_of(result, peer="flp")} == {"eager"}
+    assert "absent: cce (ModuleNotFoundError: No module named 'no_such_library'); to have it: pip install " \
+           "cut-cross-entropy" in printed
+    assert "present: flp %s" % result["peers"][0]["version"] in printed
+
+
+def test_record_is_evidence(tmp_path):
+    sys.path.insert(0, str(TREE / "tests" / "gpu"))
+    try:
+        evidence = importlib.import_module("test_evidence")
+    finally:
+        sys.path.pop(0)
+    result = record_of(tmp_path / "out.json", "--peers", "none", "--no-bare")
+    assert evidence.check_record(result) is None
+    assert len(result["sources_hash"]) == 64 and result["bare"] == []
+    assert [row["bare_ms"] for row in result["rows"]] == [None]
+
+
+@pytest.mark.parametrize("extra", [[], ["--softcap", "2.5", "--bias"]], ids=["plain", "softcap and bias"])
+def test_errors_of_fp32_are_those_of_fp32(tmp_path, extra):
+    """Ours and torch against the reference, which so is right; 16-bit scores are off by much more."""
+    arguments = ["--peers", "torch-fp32,torch-16bit", "--grad", "hidden,weight", "--entropy", "backward", *extra]
+    exact = record_of(tmp_path / "a.json", "--dtype", "fp32", *arguments)
+    for row in rows_of(exact, case="forward+backward"):
+        if row["peer"] == "torch-16bit":
+            assert row["reason"] == "is torch-fp32 on fp32 operands"
+            continue
+        for field in ("logprob_error", "entropy_error", "grad_hidden_error", "grad_weight_error"):
+            assert row[field] < 3e-6, (row["peer"], field)
+    (rough,) = rows_of(record_of(tmp_path / "b.json", *arguments), case="forward", peer="torch-16bit")
+    assert rough["logprob_error"] > 1e-3
+
+
+def test_json_alone_goes_to_standard_output(capsys):
+    assert main.main([*SHAPE, "--quiet", "--peers", "none", "--no-bare", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["peer"] == "flp"
+
+
+def test_progress_names_who_is_measured(capsys):
+    assert main.main([*SHAPE, "--peers", "torch-fp32", "--no-bare"]) == 0
+    assert "torch-fp32, forward, entropy none" in capsys.readouterr().err
+
+
+def test_an_unwritable_record_is_told(tmp_path, capsys):
+    assert main.main([*SHAPE, "-q", "--peers", "none", "--no-bare", "--json", str(tmp_path / "no" / "x.json")]) == 4
+    assert "the record cannot be written: No such file" in capsys.readouterr().err
+
+
+def test_without_a_gpu_the_device_is_named(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main.main(["--vocab", "96", "--hidden", "16"]) == 3
+    assert "--device: 'cuda' is not available" in capsys.readouterr().err
+
+
+def test_without_libflp_the_reason_is_told(capsys, monkeypatch):
+    monkeypatch.setattr(ours.Flp, "load", lambda self: importlib.import_module("no_such_library"))
+    assert main.main([*SHAPE, "--quiet"]) == 3
+    assert "flp cannot run: ModuleNotFoundError" in capsys.readouterr().err
+
+
+# ---- the command line ----
+
+@pytest.mark.parametrize("arguments, sentence", [
+    (["--vocab", "1"], "argument --vocab: '1' is not accepted; an integer from 2 is"),
+    (["--hidden", "12"], "argument --hidden: '12' is not accepted; a multiple of 8 is"),
+    (["--rows", "4,x"], "argument --rows: 'x' is not accepted; an integer from 1 is"),
+    (["--dtype", "fp8"], "argument --dtype: invalid choice: 'fp8'"),
+    (["--entropy", "some"], "argument --entropy: 'some' is not accepted; any of none, forward, backward"),
+    (["--grad", "bias"], "argument --grad: 'bias' is not accepted; any of hidden, weight"),
+    (["--softcap", "0"], "argument --softcap: '0' is not accepted; a number above 0 is"),
+    (["--softcap", "nan"], "argument --softcap: 'nan' is not accepted"),
+    (["--budget", "1T"], "argument --budget: '1T' is not accepted; bytes from 1, with or without a suffix K, M, G"),
+    (["--device", "tpu"], "argument --device: 'tpu' is not accepted"),
+    (["--burst-ms", "0"], "argument --burst-ms: '0' is not accepted; a number above 0 and at most 60000 is"),
+    (["--rounds", "1001"], "argument --rounds: '1001' is not accepted; an integer from 1 to 1000 is"),
+    (["--peers", "megatron"], "argument --peers: 'megatron' is not accepted; all, none"),
+    (["--skip", "cce"], "argument --skip: 'cce' is not accepted; NAME=REASON is"),
+])
+def test_bad_arguments_name_field_value_and_accepted(capsys, arguments, sentence):
+    with pytest.raises(SystemExit) as end:
+        parsed(*arguments)
+    assert end.value.code == 2 and sentence in capsys.readouterr().err
+
+
+def test_arguments_are_read():
+    chosen = parsed("--rows", "4,4,8", "--budget", "1.5G", "--grad", "weight,hidden", "--grad", "none", "--device", "1",
+                    "--peers", "all,-quack", "--skip", "cce=a=b")
+    assert chosen.rows == [4, 8] and chosen.budget == 3 << 29 and chosen.device == "cuda:1"
+    assert chosen.grad == [("hidden", "weight"), ()] and chosen.skip == {"cce": "a=b"}
+    assert chosen.peers == [name for name in peers.NAMES if name != "quack"]
+    assert parsed("--peers", "none").peers == []
+
+
+def test_help_teaches(capsys):
+    with pytest.raises(SystemExit) as end:
+        options.parse(["--help"])
+    text = capsys.readouterr().out
+    assert end.value.code == 0 and "examples:" in text and all("  %s " % name in text for name in peers.NAMES)
+
+
+def test_cases_are_distinct_and_count_their_products():
+    chosen = parsed("--entropy", "none,forward,backward", "--grad", "hidden,weight", "--grad", "hidden")
+    found = [(case.name, case.entropy, case.grads, case.gemms) for case in cases.cases_of(chosen, 6)]
+    assert found[:2] == [("forward", "none", (), 1), ("forward", "forward", (), 1)]
+    assert [case[3] for case in found[2:]] == [4] * 3 + [3] * 3 and len(set(found)) == 8
+
+
+@flpgen_tool.needs_flpgen
+def test_flpgen_hands_over():
+    python = {"FLP_PYTHON": sys.executable, "PYTHONPATH": os.environ["PYTHONPATH"]}
+    done = flpgen_tool.flpgen("bench", "--vocab", 96, "--hidden", 16, "--rows", "4,6", "--grad", "hidden", "--bias",
+                              "--softcap", "2.5", "--budget", "1M", "--peers=nobody", **python)
+    assert done.code == 2 and "argument --peers: 'nobody' is not accepted" in done.err
+    assert "-m flp.bench --peers=nobody --vocab=96 --hidden=16 --rows=4,6 --dtype=bf16 --entropy=none --grad=hidden " \
+           "--bias --softcap=2.5 --budget=1048576 --device=0" in done.err
+
+
+@flpgen_tool.needs_flpgen
+@pytest.mark.parametrize("arguments, sentence", [
+    (["--masked", "0.5"], "--masked: not accepted with --peers"), (["--mode", "R_ROWS"], "--mode: not accepted"),
+    (["--grad", "bias", "--bias"], "--grad: bias: not accepted"), (["--rung", "generic"], "--rung: not accepted")])
+def test_flpgen_refuses_what_it_cannot_hand_over(arguments, sentence):
+    done = flpgen_tool.flpgen("bench", "--vocab", 96, "--hidden", 16, "--peers", *arguments)
+    assert done.code == 2 and sentence in done.err
+
+
+@flpgen_tool.needs_flpgen
+def test_flpgen_without_python_says_what_to_run():
+    done = flpgen_tool.flpgen("bench", "--vocab", 96, "--hidden", 16, "--peers", FLP_PYTHON="/nonexistent/python3")
+    assert done.code == 2 and "could not be started (No such file or directory)" in done.err
+    assert "with: /nonexistent/python3 -m flp.bench --peers=all --vocab=96 --hidden=16" in done.err
+
+
+# ---- failures stay where they are ----
+
+class Faulty(naive.NaiveFp32):
+    name = "torch-16bit"
+    fault = None
+
+    def run(self, *arguments):
+        if self.fault is not None:
+            raise self.fault
+        return super().run(*arguments)
+
+
+def run_with(peer, monkeypatch, path, *arguments):
+    monkeypatch.setattr(peers, "PEERS", (naive.NaiveFp32, peer))
+    result = record_of(path, "--peers", "torch-fp32,torch-16bit", "--no-bare", *arguments)
+    assert rows_of(result, peer="torch-fp32")[0]["ms"] > 0 and rows_of(result, peer="flp")[0]["ms"] > 0
+    (row,) = rows_of(result, peer="torch-16bit")
+    assert row["ms"] is None
+    return row["reason"]
+
+
+def test_a_peer_that_raises_is_a_row_with_a_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr(Faulty, "fault", RuntimeError("kernel launch failed\nmore lines"))
+    assert run_with(Faulty, monkeypatch, tmp_path / "a.json") == "RuntimeError: kernel launch failed"
+
+
+def test_a_peer_that_takes_too_long_is_stopped(tmp_path, monkeypatch):
+    class Slow(Faulty):
+        def run(self, *arguments):
+            try:
+                time.sleep(30)
+            except Exception:
+                pytest.fail("a peer's own handler caught the end of its time")
+
+    start = time.monotonic()
+    reason = run_with(Slow, monkeypatch, tmp_path / "a.json", "--peer-seconds", "0.3")
+    assert reason == "took longer than the 0.3 s that a peer has to get ready (--peer-seconds)"
+    assert time.monotonic() - start < 15
+
+
+def test_a_call_that_is_too_slow_to_repeat_is_told(monkeypatch):
+    limits.check_pace(2999)
+    with pytest.raises(limits.TooSlow, match="one call takes 3.5 s; up to 3.0 s are timed"):
+        limits.check_pace(3500)
+
+
+def test_a_peer_that_fails_in_the_rounds_leaves_them(tmp_path, monkeypatch):
+    class Tiring(Faulty):
+        calls = 0
+
+        def run(self, *arguments):
+            Tiring.calls += 1
+            if Tiring.calls > 4:
+                raise ValueError("tired")
+            return super().run(*arguments)
+
+    assert run_with(Tiring, monkeypatch, tmp_path / "a.json") == "ValueError: tired"
+
+
+def test_a_skipped_peer_is_not_loaded(tmp_path, monkeypatch):
+    class Unloadable(Faulty):
+        def load(self):
+            pytest.fail("a skipped peer was loaded")
+
+    reason = run_with(Unloadable, monkeypatch, tmp_path / "a.json", "--skip", "torch-16bit=broke things")
+    assert reason == "broke things"
+
+
+def test_after_the_time_of_the_run_no_peer_is_begun(tmp_path):
+    result = record_of(tmp_path / "a.json", "--peers", "torch-fp32", "--seconds", "1e-6")
+    assert {row["reason"] for row in result["rows"]} == {"the time of this run was over before its turn (--seconds)"}
+
+
+def test_a_broken_context_starts_the_command_again(monkeypatch):
+    started = []
+
+    class Lost(run.Run):
+        def record(self):
+            raise limits.ContextLost("cce", "AcceleratorError: illegal address")
+
+    monkeypatch.setattr(main.run, "Run", Lost)
+    monkeypatch.setattr(main.os, "execv", lambda path, words: started.append(words))
+    assert main.main([*SHAPE, "--peers", "cce"]) == 3  # only because execv came back here
+    assert started == [[sys.executable, "-m", "flp.bench", *SHAPE, "--peers", "cce", "--skip",
+                        "cce=broke the CUDA context: AcceleratorError: illegal address"]]
+    assert main.main([*SHAPE, "--peers", "none"]) == 3 and len(started) == 1
+
+
+def test_a_failure_that_the_device_does_not_survive_is_told_apart():
+    class Broken(clock.HostClock):
+        def synchronize(self):
+            raise RuntimeError("illegal address")
+
+    subject = rounds.Subject("a", None)
+    subject.fail(ValueError("x"), clock.HostClock())
+    assert subject.reason == "ValueError: x"
+    with pytest.raises(limits.ContextLost, match="a left the CUDA context unusable: ValueError: x"):
+        subject.fail(ValueError("x"), Broken())
+
+
+def test_the_module_is_a_command():
+    done = subprocess.run([sys.executable, "-m", "flp.bench", *SHAPE, "-q", "--peers", "none", "--no-bare"],
+                          capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("device: none, driver none, torch ") and done.stderr == ""

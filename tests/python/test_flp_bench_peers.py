@@ -1,0 +1,179 @@
+"""The adapters of flp.bench call their libraries rightly, and say why they cannot."""
+import sys
+
+import flp_bench_standins as fake
+import pytest
+import torch
+from flp_bench_tool import parsed, tensors_of
+
+from flp.bench import cases, clock, peers, reference, run
+from flp.bench.peers import agilerl, seam, skeleton
+
+STAND_INS = ("cut_cross_entropy", "liger_kernel", "verl", "quack", "agilerl")
+
+
+@pytest.fixture
+def stand_ins(monkeypatch):
+    """The libraries, as far as the adapters call them; they run on the CPU."""
+    for name in [name for name in sys.modules if name.split(".")[0] in STAND_INS]:
+        monkeypatch.delitem(sys.modules, name)
+    for made in fake.modules():
+        parts = made.__name__.split(".")
+        for count in range(1, len(parts)):
+            parent = ".".join(parts[:count])
+            monkeypatch.setitem(sys.modules, parent, sys.modules.get(parent) or fake.module(parent, __path__=[]))
+        monkeypatch.setitem(sys.modules, made.__name__, made)
+    for peer in peers.PEERS:
+        monkeypatch.setattr(peer, "needs_cuda", False)
+        monkeypatch.setattr(peer, "depth_multiple", 1)
+
+
+OTHERS = [peer for peer in peers.PEERS if peer.name not in ("torch-fp32", "torch-16bit", "torch-compile")]
+
+
+@pytest.mark.parametrize("peer", OTHERS, ids=lambda peer: peer.name)
+@pytest.mark.parametrize("grads", [["none"], ["hidden"], ["hidden,weight"]], ids=lambda grads: grads[0])
+def test_adapter_calls_its_library_rightly(stand_ins, peer, grads):
+    """A wrong argument fails in the stand-in; a wrong sign or order shows against the reference."""
+    entropies = ["none", "backward"] if peer.entropy else ["none"]
+    chosen = parsed("--rows", "8", "--grad", *grads, "--entropy", ",".join(entropies),
+                    *(["--bias"] if peer.bias else []), *(["--softcap", "2.5"] if peer.softcap else []))
+    tensors = tensors_of(chosen)
+    exact = reference.Reference(tensors, chosen.softcap, 1)
+    contender = run.Contender(peer(), 60)
+    contender.load({})
+    assert contender.reason is None and contender.version
+    wanted = [case for case in cases.cases_of(chosen, 8) if bool(case.grads) == (grads != ["none"])]
+    assert len(wanted) == len(entropies)
+    for case in wanted:
+        assert contender.peer.supports(case, torch.device("cpu")) is None
+        entry = run.Entry(contender, case, tensors)
+        entry.prepare(exact, clock.HostClock(), torch.device("cpu"))
+        found = dict(entry.found)
+        assert ("loss_error" in found) != ("logprob_error" in found) and found.pop("extra_bytes") is None
+        assert ("entropy_error" in found) == (case.entropy != "none")
+        assert [name for name in found if name.startswith("grad")] == ["grad_%s_error" % leaf for leaf in case.grads]
+        # bf16 rounds scores and gradients by 2^-9 of their size.
+        assert all(error < 0.05 for name, error in found.items() if name.endswith("error"))
+        assert found["result_bytes"] > 0
+
+
+def test_cce_with_presets_takes_the_exact_one(stand_ins, monkeypatch):
+    monkeypatch.setattr(sys.modules["cut_cross_entropy"], "linear_cross_entropy", fake.cce_presets)
+    peer = peers.cce.Cce()
+    peer.load()
+    tensors = tensors_of(parsed())
+    result = peer.run(tensors.hidden, tensors.weight, None, tensors.target, cases.Case(6, 16, 96))
+    assert torch.allclose(result.logprob, -fake.nll_of(tensors.hidden, tensors.weight, tensors.target))
+
+
+@pytest.mark.parametrize("entropy", ["none", "backward"])
+def test_torch_compile_goes_through_chunks(monkeypatch, entropy):
+    """Ragged chunks, compiled once and checkpointed in training, give what one chunk gives."""
+    compiled, config = [], fake.module("config", recompile_limit=8)
+    monkeypatch.setitem(sys.modules, "torch._dynamo", fake.module("torch._dynamo", config=config))
+    monkeypatch.setattr(torch, "compile", lambda function: compiled.append(function) or function, raising=False)
+    monkeypatch.setattr(peers.torch_compile, "CHUNK_ROWS", 4)
+    monkeypatch.setattr(peers.torch_compile.TorchCompile, "needs_cuda", False)
+    recomputed = []
+    checkpoint = torch.utils.checkpoint.checkpoint
+    monkeypatch.setattr(torch.utils.checkpoint, "checkpoint",
+                        lambda *a, **k: recomputed.append(a[1].shape[0]) or checkpoint(*a, **k))
+    chosen = parsed("--rows", "10", "--grad", "hidden,weight", "--entropy", entropy, "--dtype", "fp32")
+    tensors = tensors_of(chosen)
+    contender = run.Contender(peers.torch_compile.TorchCompile(), 60)
+    contender.load({})
+    assert contender.reason is None and len(compiled) == 1 and config.recompile_limit == 64
+    for case in cases.cases_of(chosen, 10):
+        entry = run.Entry(contender, case, tensors)
+        entry.prepare(reference.Reference(tensors, None, 1), clock.HostClock(), torch.device("cpu"))
+        assert all(error < 3e-6 for name, error in entry.found.items() if name.endswith("error"))
+        assert recomputed == ([4, 4, 2] * 3 if case.grads else [])
+
+
+def test_torch_without_compile_is_told(monkeypatch):
+    monkeypatch.delattr(torch, "compile", raising=False)
+    contender = run.Contender(peers.torch_compile.TorchCompile(), 60)
+    contender.load({})
+    assert contender.reason.startswith("ImportError: torch ") and contender.reason.endswith("has no torch.compile")
+
+
+def test_liger_release_without_a_parameter_is_told():
+    class Old:
+        @staticmethod
+        def forward(ctx, _input, weight, target, bias=None):
+            pass
+
+    with pytest.raises(TypeError, match="Old takes no reduction, softcap"):
+        peers.liger.positional(Old, {"_input": 1, "weight": 2, "target": 3, "reduction": "none", "softcap": None})
+
+
+@pytest.mark.parametrize("change, reason", [
+    ({}, "needs a CUDA device"), ({"dtype": "fp32"}, "takes bf16 and fp16 only, not fp32"),
+    ({"entropy": "forward"}, "gives no entropy"), ({"bias": True}, "takes no bias"),
+    ({"softcap": 2.0}, "takes no softcap"), ({"hidden": 24}, "multiple of 16")])
+def test_a_case_that_a_peer_cannot_run_has_its_reason(change, reason):
+    class Narrow(seam.Peer):
+        dtypes = ("bf16", "fp16")
+        depth_multiple = 16
+
+    Narrow.needs_cuda = not change
+    assert reason in Narrow().supports(cases.Case(**{**dict(n=6, hidden=16, vocab=96), **change}), torch.device("cpu"))
+    Narrow.needs_cuda = False
+    assert Narrow().supports(cases.Case(6, 16, 96), torch.device("cpu")) is None
+
+
+def make_package(folder, files):
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_a_kernel_is_imported_without_its_package(tmp_path, monkeypatch):
+    make_package(tmp_path, {
+        "heavyweight/__init__.py": "raise RuntimeError('needs the world')",
+        "heavyweight/utils/__init__.py": "raise RuntimeError('needs the world')",
+        "heavyweight/utils/device.py": "NAME = 'device'",
+        "heavyweight/utils/kernel/__init__.py": "",
+        "heavyweight/utils/kernel/fast.py": "from heavyweight.utils.device import NAME\ndef f(): return NAME"})
+    monkeypatch.syspath_prepend(tmp_path)
+    packages = ("heavyweight", "heavyweight.utils", "heavyweight.utils.kernel")
+    try:
+        assert skeleton.import_kernel("heavyweight.utils.kernel.fast", packages).f() == "device"
+        with pytest.raises(ModuleNotFoundError, match="heavyweight.utils.kernel.slow"):
+            skeleton.import_kernel("heavyweight.utils.kernel.slow", packages)
+    finally:
+        for name in [name for name in sys.modules if name.startswith("heavyweight")]:
+            del sys.modules[name]
+    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+        skeleton.import_kernel("no_such_package.kernel", ("no_such_package",))
+
+
+def test_agilerl_gets_its_one_function(tmp_path, monkeypatch):
+    """An older release keeps the module elsewhere; both import materialize_dtensors."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "agilerl"]:
+        monkeypatch.delitem(sys.modules, name)
+    make_package(tmp_path, {
+        "agilerl/__init__.py": "raise RuntimeError('needs the world')",
+        "agilerl/llm_ops/fused_logprobs.py": "from agilerl.distributed import materialize_dtensors"})
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        with agilerl.import_module().materialize_dtensors(1, None) as (weight, bias):
+            assert (weight, bias) == (1, None)
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] == "agilerl"]:
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("state, compiled", [
+    ({"fn": len, "disabled": False}, True), ({"fn": len, "disabled": True}, False), ({"fn": None}, False)])
+def test_agilerl_without_compile_is_recorded(stand_ins, monkeypatch, state, compiled):
+    peer = agilerl.Agile16()
+    peer.load()
+    monkeypatch.setattr(peer.module, "_FUSED_LOGPROB_COMPILE_STATE", state, raising=False)
+    assert peer.details(None, None, None, None, None) == {"compiled": compiled}
+
+
+def test_agilerl_chunks_are_its_trainers():
+    assert [agilerl.chunk_rows(vocab) for vocab in (1000, 151936, 10**7)] == [4096, 441, 128]
