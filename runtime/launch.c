@@ -135,11 +135,28 @@ static flp_status too_small(const flp_args *args, uint64_t smallest) {
                   args->workspace_bytes, args->n, smallest);
 }
 
+/* The layout of a call. Searching for one takes longer than a launch. */
+static flp_status pick_scheme(flp_call *call) {
+  flp_plan *plan = call->plan;
+  const flp_args *args = call->args;
+  pthread_mutex_lock(&plan->lock);
+  int is_known = plan->last[args->pass].n == args->n && plan->last[args->pass].workspace_bytes == args->workspace_bytes;
+  if (is_known) call->scheme = plan->last[args->pass].scheme;
+  pthread_mutex_unlock(&plan->lock);
+  if (is_known) return FLP_OK;
+  FLP_TRY(flp_planner_pick(&plan->planner, args->pass, args->n, args->workspace_bytes, 0, &call->scheme));
+  pthread_mutex_lock(&plan->lock);
+  plan->last[args->pass].n = args->n;
+  plan->last[args->pass].workspace_bytes = args->workspace_bytes;
+  plan->last[args->pass].scheme = call->scheme;
+  pthread_mutex_unlock(&plan->lock);
+  return FLP_OK;
+}
+
 static flp_status enqueue(flp_call *call) {
   const flp_args *args = call->args;
   if (args->n == 0) return args->pass == FLP_PASS_BACKWARD ? flp_launch_zero_head(call, 0) : FLP_OK;
-  flp_status status =
-      flp_planner_pick(&call->plan->planner, args->pass, args->n, args->workspace_bytes, 0, &call->scheme);
+  flp_status status = pick_scheme(call);
   if (status == FLP_ERROR_BUDGET) return too_small(args, call->scheme.smallest_bytes);
   FLP_TRY(status);
   static flp_status (*const passes[])(const flp_call *) = {[FLP_PASS_FORWARD] = flp_launch_forward,

@@ -1,4 +1,5 @@
 """The record: the head that `flpgen bench --json` writes too, then what is particular to this comparison, then rows."""
+import ctypes
 import datetime
 import json
 import sys
@@ -14,7 +15,9 @@ def driver_text():
     """ "580.159.04 (CUDA 13.0)": the kernel module's version where the system shows it."""
     if not torch.cuda.is_available():
         return "none"
-    number = torch._C._cuda_getDriverVersion()
+    number = ctypes.c_int()
+    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
+    number = number.value
     cuda = "CUDA %d.%d" % (number // 1000, number % 1000 // 10)
     try:
         with open("/sys/module/nvidia/version", encoding="ascii") as file:
