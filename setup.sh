@@ -17,7 +17,7 @@ usage: ./setup.sh run    set up, build, then generate the kernels of a 151936 x 
 
 From a bare Debian 12 machine (root, package registries reachable). What is there already is not installed again.
 ptxas 13.0 or newer checks the generated PTX: taken from FLP_PTXAS, PATH or CUDA_HOME, else fetched from PyPI into the
-build folder, with nvdisasm, which tests look for beside it. With FLP_REQUIRE_PTXAS=1 its absence is an error instead of skipped tests.
+build folder. nvdisasm, which looks into what ptxas made, is found beside it or fetched in the same way. With FLP_REQUIRE_PTXAS=1 its absence is an error instead of skipped tests.
 
 exit: 0 done; 1 a step or a test failed; 2 wrong usage, or a system that this script does not set up
 EOF
@@ -72,14 +72,33 @@ find_ptxas() {
   done
   say "fetching ptxas ($PTXAS_PACKAGE)"
   if /usr/bin/python3 -m venv build/venv &&
-    build/venv/bin/pip install --quiet --no-deps --target "$folder" "$PTXAS_PACKAGE" "$NVDISASM_PACKAGE" &&
-    is_new_ptxas "$fetched"; then
+    build/venv/bin/pip install --quiet --no-deps --target "$folder" "$PTXAS_PACKAGE" && is_new_ptxas "$fetched"; then
     export FLP_PTXAS=$fetched
     return
   fi
   export FLP_PTXAS=""
   [[ ${FLP_REQUIRE_PTXAS:-0} != 1 ]] || { say "no ptxas >= 13.0"; exit 1; }
   say "no ptxas >= 13.0: tests that assemble PTX are skipped and counted"
+}
+
+# Sets FLP_NVDISASM, to "" if there is none.
+find_nvdisasm() {
+  local folder=$PWD/build/nvdisasm candidate
+  local fetched=$folder/nvidia/cu13/bin/nvdisasm
+  for candidate in "${FLP_NVDISASM:-}" "${FLP_PTXAS%ptxas}nvdisasm" "$(command -v nvdisasm || true)" "$fetched"; do
+    if [[ -x $candidate ]]; then
+      export FLP_NVDISASM=$candidate
+      return
+    fi
+  done
+  export FLP_NVDISASM=""
+  [[ -n $FLP_PTXAS ]] || return 0
+  say "fetching nvdisasm ($NVDISASM_PACKAGE)"
+  if /usr/bin/python3 -m venv build/venv && build/venv/bin/pip install --quiet --no-deps --target "$folder" "$NVDISASM_PACKAGE"; then
+    export FLP_NVDISASM=$fetched
+  else
+    say "no nvdisasm: tests that read machine code are skipped and counted"
+  fi
 }
 
 # Configures and builds preset $1; the rest are options for CMake.
@@ -107,7 +126,8 @@ run_preset() {
 
 run_tests() {
   find_ptxas
-  build release -DBUILD_TESTING=ON -DFLP_PTXAS="$FLP_PTXAS"
+  find_nvdisasm
+  build release -DBUILD_TESTING=ON -DFLP_PTXAS="$FLP_PTXAS" -DFLP_NVDISASM="$FLP_NVDISASM"
   build asan
   run_preset release 'unit|script'
   run_preset asan unit

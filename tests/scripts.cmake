@@ -13,13 +13,16 @@ if(NOT FLP_PTXAS)
   endif()
 endif()
 
+set(FLP_NVDISASM "" CACHE FILEPATH "nvdisasm 13.0 or newer; empty: searched beside ptxas and in PATH")
+
 # What the scripts know of this build, as environment.
 set(SCRIPT_ENVIRONMENT
   PYTHONPATH=${PROJECT_SOURCE_DIR}/runtime/python PYTHONDONTWRITEBYTECODE=1
   FLP_LIBRARY=${PROJECT_BINARY_DIR}/${CMAKE_INSTALL_LIBDIR}/libflp.so
   FLP_TEST_BUILD=${PROJECT_BINARY_DIR} FLP_TEST_TREE=${PROJECT_SOURCE_DIR}
   FLP_TEST_FLPGEN=${PROJECT_BINARY_DIR}/${CMAKE_INSTALL_BINDIR}/flpgen
-  FLP_TEST_FAKE_CUDA=${PROJECT_BINARY_DIR}/tests/libfake_cuda.so FLP_PTXAS=${FLP_PTXAS})
+  FLP_TEST_FAKE_CUDA=${PROJECT_BINARY_DIR}/tests/libfake_cuda.so FLP_PTXAS=${FLP_PTXAS}
+  FLP_NVDISASM=${FLP_NVDISASM})
 
 # One CTest entry per folder that holds test_*.py.
 foreach(folder python ptx gpu install fails golden cli)

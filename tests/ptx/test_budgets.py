@@ -147,7 +147,9 @@ def test_budget(case, reports):
 
 
 def nvdisasm():
-    """Path of nvdisasm, beside ptxas or in PATH, or None."""
+    """Path of nvdisasm: FLP_NVDISASM, beside ptxas or in PATH; or None."""
+    if os.environ.get("FLP_NVDISASM"):
+        return os.environ["FLP_NVDISASM"]
     beside = Path(PTXAS).with_name("nvdisasm") if PTXAS else None
     return str(beside) if beside and beside.exists() else shutil.which("nvdisasm")
 
