@@ -137,7 +137,7 @@ typedef struct check_metric {
 check_metric check_metric_rows(const float *got, const double *wanted, const double *unit, const double *allowed,
                                int64_t count);
 /* Gradients: relative L2 at most factor times the yardstick's, plus floor. Where NaN is wanted only NaN will do.
- * A yardstick of its own NaN is left out of its error. */
+ * A yardstick of its own NaN is left out of its error. Differences below the least normal fp32 number count as none. */
 check_metric check_metric_gradient(const double *got, const double *wanted, const double *yardstick, int64_t count,
                                    double factor, double floor);
 /* Bit identity of two arrays; max_ulp is the number of bytes that differ. */

@@ -51,6 +51,12 @@ Test(check_metrics, gradients_are_judged_by_the_yardstick) {
   cr_assert(!check_metric_gradient(zeros, nan_wanted, zeros, 4, 1.5, 0).pass);
 }
 
+Test(check_metrics, what_kernels_flush_is_no_error) {
+  const double wanted[] = {1e-86, -3e-300}, yardstick[] = {0, 0}, got[] = {1.4e-45, 0}, wrong[] = {1e-37, 0};
+  cr_expect(check_metric_gradient(got, wanted, yardstick, 2, 1.5, 0).pass);
+  cr_expect_not(check_metric_gradient(wrong, wanted, yardstick, 2, 1.5, 0).pass);
+}
+
 Test(check_metrics, bits_count_bytes_that_differ) {
   float a[3] = {1, 2, 3}, b[3] = {1, 2, 3};
   cr_assert(check_metric_bits(a, b, sizeof a).pass);
