@@ -2,7 +2,6 @@
 #include "kernel_sample.h"
 
 #include <dirent.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,25 +72,10 @@ int sample_image_equal(const flp_kernel_image *a, const flp_kernel_image *b) {
 
 /* ---- scratch directories ---- */
 
-static char directory[256];
-static pid_t owner; /* children of a test share its directory and leave it alone */
-
-static int remove_one(const char *path, const struct stat *stat, int flag, struct FTW *walk) {
-  (void)stat;
-  (void)flag;
-  (void)walk;
-  return remove(path);
-}
-
-static void remove_directory(void) {
-  if (getpid() == owner) (void)nftw(directory, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
 const char *sample_directory(void) {
-  snprintf(directory, sizeof directory, "/tmp/flp-test-XXXXXX");
+  static char directory[512];
+  snprintf(directory, sizeof directory, FLP_TEST_SCRATCH "/XXXXXX");
   if (!mkdtemp(directory)) abort();
-  owner = getpid();
-  atexit(remove_directory);
   return directory;
 }
 

@@ -16,7 +16,7 @@ flp_kernel_image sample_image(flp_kernel_kind kind, size_t ptx_bytes, unsigned s
 /* 1 if two images are equal in every byte that is stored. */
 int sample_image_equal(const flp_kernel_image *a, const flp_kernel_image *b);
 
-/* Makes an empty directory, mode 0700, removed with all it holds when the process that made it exits. */
+/* Makes an empty directory, mode 0700, in the build's scratch folder, which configuring the build empties. */
 const char *sample_directory(void);
 
 /* Counts the names in a directory that contain part. */

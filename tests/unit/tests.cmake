@@ -9,6 +9,7 @@ file(GLOB fakes CONFIGURE_DEPENDS ${unit}/fake_*.c)
 # Tests that need the command's own parts, by name.
 set(CLI_TESTS "^test_(cli|safetensors|hfconfig|oracle|check|bench|measure|gemm)")
 set(FLP_TEST_SCRATCH ${PROJECT_BINARY_DIR}/tests/scratch)
+file(REMOVE_RECURSE ${FLP_TEST_SCRATCH})
 file(MAKE_DIRECTORY ${FLP_TEST_SCRATCH})
 
 foreach(source IN LISTS fakes)
