@@ -68,7 +68,7 @@ void stage_open(stage *s, const char *cuda_script) {
 }
 
 static void put(flp_store *store, const flp_kernel_key *key, const char *tuned_for) {
-  flp_kernel_image image;
+  flp_kernel_image image = {.ptx = NULL};
   char error[256], bytes[FLP_KEY_BYTES_MAX];
   size_t length = flp_kernel_key_bytes(key, flp_sources_hash(), tuned_for, bytes, sizeof bytes);
   if (provider->generate(key, &image.desc, &image.ptx, &image.ptx_bytes, error, sizeof error) != FLP_OK ||
