@@ -56,8 +56,9 @@ static flp_status check_head(const char *name, const head *h, uint64_t file_byte
   if (h->signature != 0) FLP_TRY(bound(name, "signature bytes", h->signature, FLP_PACK_SIGNATURE, FLP_PACK_SIGNATURE));
   uint64_t counted = (uint64_t)h->blobs * FLP_PACK_BLOB_BYTES + (uint64_t)h->entries * FLP_PACK_ENTRY_BYTES;
   if (counted > h->index)
-    return flp_fail(FLP_ERROR_CORRUPT, "%s: %" PRIu32 " blobs and %" PRIu32 " entries do not fit an index of %" PRIu32
-                    " bytes", name, h->blobs, h->entries, h->index);
+    return flp_fail(FLP_ERROR_CORRUPT,
+                    "%s: %" PRIu32 " blobs and %" PRIu32 " entries do not fit an index of %" PRIu32 " bytes", name,
+                    h->blobs, h->entries, h->index);
   uint64_t sum = FLP_PACK_HEAD_BYTES + (uint64_t)h->manifest + h->index + FLP_PACK_DIGEST + h->signature + h->data;
   if (sum != file_bytes)
     return flp_fail(FLP_ERROR_CORRUPT, "%s: %" PRIu64 " bytes long, its head says %" PRIu64, name, file_bytes, sum);
@@ -141,9 +142,10 @@ static flp_status check_image(const char *name, const flp_pack_image *image, uin
   int is_cubin = image->code == FLP_PACK_CUBIN && image->capability >= 80 && image->capability <= 999 &&
                  image->driver >= 1000 && image->driver <= 999999;
   if (i == 0 ? !is_ptx : !is_cubin)
-    return flp_fail(FLP_ERROR_CORRUPT, "%s: image %" PRIu32 " of an entry has code %" PRIu32 ", capability %" PRIu32
-                    ", driver %" PRIu32 "; accepted: PTX first, then cubins", name, i, image->code, image->capability,
-                    image->driver);
+    return flp_fail(FLP_ERROR_CORRUPT,
+                    "%s: image %" PRIu32 " of an entry has code %" PRIu32 ", capability %" PRIu32 ", driver %" PRIu32
+                    "; accepted: PTX first, then cubins",
+                    name, i, image->code, image->capability, image->driver);
   if (image->blob >= blobs)
     return flp_fail(FLP_ERROR_CORRUPT, "%s: an image refers to blob %" PRIu32 " of %" PRIu32, name, image->blob, blobs);
   return FLP_OK;

@@ -21,8 +21,8 @@
 enum {
   FLP_PACK_FORMAT = 1,
   FLP_PACK_DIGEST = 32,
-  FLP_PACK_KEY = 32,        /* public, Ed25519 */
-  FLP_PACK_SIGNATURE = 96,  /* public key and signature */
+  FLP_PACK_KEY = 32,       /* public, Ed25519 */
+  FLP_PACK_SIGNATURE = 96, /* public key and signature */
   FLP_PACK_HEAD_BYTES = 40,
   FLP_PACK_BLOB_BYTES = 40,
   FLP_PACK_ENTRY_BYTES = 12, /* before its key */

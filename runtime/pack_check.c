@@ -84,8 +84,8 @@ static flp_status check_portable(const flp_pack *pack, const flp_pack_entry *ent
   if (last >= '0' && last <= '9') return FLP_OK;
   snprintf(key.arch, sizeof key.arch, "%s", FLP_PACK_PORTABLE_ARCH);
   key.tune = (flp_tunables){0};
-  int found = key.kind == FLP_KERNEL_PRODUCTS ? has_product(pack, key, desc->sources)
-                                              : has_key(pack, &key, desc->sources);
+  int found =
+      key.kind == FLP_KERNEL_PRODUCTS ? has_product(pack, key, desc->sources) : has_key(pack, &key, desc->sources);
   return found ? FLP_OK : bad(entry, "there is no kernel for " FLP_PACK_PORTABLE_ARCH " beside it", "");
 }
 

@@ -3,8 +3,9 @@
  * A cache directory holds <64 hex digits of SHA-256(key bytes)>.flpk (entry), .lock (per-key lock, flock) and
  * .bad-<n> (quarantined). An entry file: magic "FLPK", format, lengths, key bytes, descriptor, PTX, SHA-256 of all
  * before it. Written to a temporary file in the same directory, fsync, rename. Directory mode 0700, owned by the
- * user, links not followed. Among the read-only places a pack (pack.h), a single file, may stand for a directory. Any failure to write degrades to memory, with one warning; a corrupt entry is renamed
- * away (in a writable directory) and treated as missing. */
+ * user, links not followed. A pack (pack.h), one file, may stand for a read-only directory. Any failure to write
+ * degrades to memory, with one warning; a corrupt entry is renamed away (in a writable directory) and treated as
+ * missing. */
 #ifndef FLP_STORE_H
 #define FLP_STORE_H
 
@@ -45,7 +46,7 @@ flp_status flp_store_get_or_make(flp_store *store, const char *key, size_t key_b
 
 /* One entry as `flpgen cache ls|verify` shows it. */
 typedef struct flp_store_item {
-  const char *directory, *file; /* borrowed for the call; of a pack: its path, and what an entry's file would be named */
+  const char *directory, *file; /* borrowed for the call; of a pack: its path, and an entry's name in a directory */
   int writable;
   uint64_t bytes;
   int64_t modified; /* seconds since the epoch */

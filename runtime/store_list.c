@@ -1,4 +1,4 @@
-/* store_list.c: visits every entry of every directory and pack of a cache, in a fixed order, and says which are sound. */
+/* store_list.c: visits every entry of every directory and pack of a cache, in a fixed order, and judges each. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -45,7 +45,7 @@ flp_status cli_pack_add_from(cli_pack_items *items, const char *path, uint64_t *
 /* ---- pack_specs.c: kernels made for a pack ---- */
 
 typedef struct cli_pack_spec {
-  flp_spec spec; /* resolved */
+  flp_spec spec;                         /* resolved */
   const char *tune, *tuned_for, *arches; /* borrowed, or NULL */
 } cli_pack_spec;
 

@@ -8,16 +8,7 @@
 #include "pack.h"
 #include "spec_args.h"
 
-enum {
-  KEY_ARCH = CLI_KEY_FIRST,
-  KEY_FROM,
-  KEY_LIST,
-  KEY_TUNED_FOR,
-  KEY_CUBIN,
-  KEY_SIGN,
-  KEY_NAME,
-  KEY_JSON
-};
+enum { KEY_ARCH = CLI_KEY_FIRST, KEY_FROM, KEY_LIST, KEY_TUNED_FOR, KEY_CUBIN, KEY_SIGN, KEY_NAME, KEY_JSON };
 enum { SOURCES_MAX = 64, SPECS_MAX = 4096, LIST_BYTES_MAX = 1 << 20, WORDS_MAX = 64 };
 
 typedef struct build_args {
@@ -37,7 +28,8 @@ typedef struct spec_list {
 
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "What is packed:", 2},
-    {"list", KEY_LIST, "FILE", 0, "a specialisation a line: its options, and --arch, --tuned-for; # begins a comment", 2},
+    {"list", KEY_LIST, "FILE", 0, "a specialisation a line: its options, and --arch, --tuned-for; # begins a comment",
+     2},
     {"from", KEY_FROM, "PATH", 0, "the entries of a cache directory, or of another pack", 2},
     {"arch", KEY_ARCH, "LIST", 0,
      "architectures, default sm_80,sm_90a: every one that there are kernels for; sm_80 is always among them", 2},

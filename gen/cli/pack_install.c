@@ -1,7 +1,7 @@
 /* pack_install.c: `flpgen pack install`, the kernels of a pack as entries of a cache.
  *
- * Invariant: nothing is written before all of the pack was verified; each entry is put in place in one step, so the cache
- * is valid whenever this ends, and running it again completes it. */
+ * Invariant: nothing is written before all of the pack was verified; each entry is put in place in one step, so the
+ * cache is valid whenever this ends, and running it again completes it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -47,8 +47,7 @@ flp_status cli_pack_read_seed(const char *path, uint8_t seed[KEY_BYTES]) {
     return flp_fail(FLP_ERROR_ARGUMENT, "--sign: %s: mode %04o lets other users at the private key, accepted: 0600",
                     path, (unsigned)(st.st_mode & 07777));
   FLP_TRY(cli_read_file(path, FILE_BYTES_MAX, &text, &bytes));
-  int is_key =
-      read_hex(text, seed) || read_pem(text, "PRIVATE KEY", private_prefix, sizeof private_prefix, seed);
+  int is_key = read_hex(text, seed) || read_pem(text, "PRIVATE KEY", private_prefix, sizeof private_prefix, seed);
   sodium_memzero(text, bytes);
   free(text);
   if (is_key) return FLP_OK;

@@ -128,8 +128,8 @@ flp_status cli_pack_read_manifest(const flp_pack *pack, json_t **out) {
   if (status == FLP_OK && !wanted) status = flp_fail(FLP_ERROR_MEMORY, "out of memory for a manifest");
   const char *field;
   json_t *value;
-  if (status == FLP_OK) json_object_foreach(wanted, field, value)
-      if (status == FLP_OK && !json_equal(value, json_object_get(*out, field)))
+  if (status == FLP_OK)
+    json_object_foreach(wanted, field, value) if (status == FLP_OK && !json_equal(value, json_object_get(*out, field)))
         status = flp_fail(FLP_ERROR_CORRUPT, "the manifest's %s is not what the entries say", field);
   json_decref(wanted);
   if (status == FLP_OK) return FLP_OK;

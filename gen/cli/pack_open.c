@@ -76,19 +76,17 @@ static json_t *entry_json(const flp_pack *pack, const flp_pack_entry *entry) {
   char key[FLP_KEY_BYTES_MAX + 1] = "";
   memcpy(key, entry->key, entry->key_bytes);
   json_t *images = json_array();
-  for (uint32_t i = 0; i < entry->image_count; i++)
-    json_array_append_new(images, image_json(pack, &entry->images[i]));
+  for (uint32_t i = 0; i < entry->image_count; i++) json_array_append_new(images, image_json(pack, &entry->images[i]));
   flp_kernel_desc desc;
-  json_t *kernel = flp_kernel_desc_read(entry->desc, entry->desc_bytes, &desc) == FLP_OK ? cli_desc_json(&desc)
-                                                                                         : json_null();
+  json_t *kernel =
+      flp_kernel_desc_read(entry->desc, entry->desc_bytes, &desc) == FLP_OK ? cli_desc_json(&desc) : json_null();
   return json_pack("{s:o, s:o, s:o}", "key", cli_json_text(key), "kernel", kernel, "images", images);
 }
 
 json_t *cli_pack_file_json(const cli_pack_file *file) {
   const flp_pack *pack = file->pack;
   json_t *entries = json_array();
-  for (uint32_t i = 0; i < pack->entry_count; i++)
-    json_array_append_new(entries, entry_json(pack, &pack->entries[i]));
+  for (uint32_t i = 0; i < pack->entry_count; i++) json_array_append_new(entries, entry_json(pack, &pack->entries[i]));
   return json_pack("{s:o, s:o, s:o, s:o, s:O, s:i, s:o}", "file", cli_json_text(file->path), "bytes",
                    cli_json_count(pack->file_bytes), "digest", hex_json(pack->digest, FLP_PACK_DIGEST), "signed_by",
                    pack->is_signed ? hex_json(pack->signer, FLP_PACK_KEY) : json_null(), "manifest", file->manifest,

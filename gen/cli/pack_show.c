@@ -60,8 +60,8 @@ static flp_status print_verified(const cli_pack_file *file, const show_args *arg
   if (args->json)
     return cli_json_print(json_pack("{s:o, s:o, s:i, s:i, s:o, s:b}", "file", cli_json_text(file->path), "bytes",
                                     cli_json_count(pack->file_bytes), "entries", (int)pack->entry_count, "blobs",
-                                    (int)pack->blob_count, "signed_by", pack->is_signed ? json_string(signer) : json_null(),
-                                    "trusted", is_trusted));
+                                    (int)pack->blob_count, "signed_by",
+                                    pack->is_signed ? json_string(signer) : json_null(), "trusted", is_trusted));
   printf("%s: sound: %u kernels, %u blobs, %s\n", file->path, pack->entry_count, pack->blob_count,
          cli_format_bytes((double)pack->file_bytes, size));
   if (!pack->is_signed)
@@ -88,7 +88,8 @@ int cli_pack_verify(int argc, char **argv) {
       parse,
       "FILE",
       "Verifies a pack: every hash, descriptor, kernel symbol and size, the manifest and the signature."
-      "\vNo GPU is needed and nothing is written. A signature that is there must be right whoever made it; --trust asks "
+      "\vNo GPU is needed and nothing is written. A signature that is there must be right whoever made it; --trust "
+      "asks "
       "whose it is.\n\n"
       "  flpgen pack verify h200.flpp\n"
       "  flpgen pack verify h200.flpp --trust release.pub\n\n"
@@ -119,8 +120,10 @@ static const char *join(const json_t *array, char *out, size_t capacity) {
 }
 
 static void print_head(const cli_pack_file *file) {
-  static const char *const fields[][2] = {{"arches", "architectures"}, {"dtypes", "dtypes"},
-                                          {"shapes", "vocab x hidden"}, {"tuned_for", "tuned for"},
+  static const char *const fields[][2] = {{"arches", "architectures"},
+                                          {"dtypes", "dtypes"},
+                                          {"shapes", "vocab x hidden"},
+                                          {"tuned_for", "tuned for"},
                                           {"cubins", "machine code"}};
   const flp_pack *pack = file->pack;
   char signer[CLI_PACK_KEY_TEXT], size[CLI_TEXT_BYTES], text[1024];

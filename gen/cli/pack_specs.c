@@ -11,10 +11,27 @@ typedef struct wish {
   char name[FLP_KEY_BYTES_MAX + 1]; /* key bytes to be packed under */
 } wish;
 
+enum { ARCHES_MAX = 16 };
+
 typedef struct wishes {
   wish *list;
   size_t count, capacity;
+  char asked[ARCHES_MAX][32], target[ARCHES_MAX][16]; /* answers of cli_kernels_target, which cost a kernel each */
+  int arches;
 } wishes;
+
+static flp_status target_of(wishes *w, const char *asked, char target[16]) {
+  for (int i = 0; i < w->arches; i++)
+    if (strcmp(w->asked[i], asked) == 0) {
+      memcpy(target, w->target[i], 16);
+      return FLP_OK;
+    }
+  FLP_TRY(cli_kernels_target(asked, NULL, target));
+  if (w->arches == ARCHES_MAX || strlen(asked) >= sizeof w->asked[0]) return FLP_OK;
+  strcpy(w->asked[w->arches], asked);
+  memcpy(w->target[w->arches++], target, 16);
+  return FLP_OK;
+}
 
 static flp_status wish_for(wishes *w, const flp_kernel_key *key, const char *tuned_for) {
   if (w->count == w->capacity) {
@@ -72,7 +89,7 @@ static flp_status wish_for_spec(wishes *w, const cli_pack_spec *spec) {
     char target[16];
     next = strchr(name, ',');
     if (next) *next++ = 0;
-    status = cli_kernels_target(name, NULL, target);
+    status = target_of(w, name, target);
     if (status == FLP_OK) status = wish_for_arch(w, spec, target, &tuning);
   }
   free(list);
@@ -129,8 +146,7 @@ flp_status cli_pack_generate(const cli_pack_spec *specs, size_t count, cli_pack_
   if (status == FLP_OK && w.count) status = make(&w, items);
   w.count = 0;
   for (size_t i = 0; i < items->count && status == FLP_OK; i++)
-    if (!is_portable(&items->items[i].desc.key))
-      status = wish_for_company(&w, items, &items->items[i].desc.key);
+    if (!is_portable(&items->items[i].desc.key)) status = wish_for_company(&w, items, &items->items[i].desc.key);
   if (status == FLP_OK && w.count) status = make(&w, items);
   free(w.list);
   return status;

@@ -1,7 +1,7 @@
 /* pack_write.c: the bytes of a pack, as runtime/pack.h lays them out.
  *
- * Invariant: the result depends on the kernels, the manifest and the seed alone (and on the version of libzstd): entries
- * and blobs are sorted, frames are made by one thread at one level, Ed25519 is deterministic. */
+ * Invariant: the result depends on the kernels, the manifest and the seed alone (and on the version of libzstd):
+ * entries and blobs are sorted, frames are made by one thread at one level, Ed25519 is deterministic. */
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,9 +156,8 @@ static void put_entry(packer *p, const cli_pack_item *item) {
 
 static void put_head(packer *p, size_t manifest, size_t index, size_t signature, uint64_t data) {
   put(p, FLP_PACK_MAGIC, 4);
-  const uint64_t fields[] = {FLP_PACK_FORMAT, FLP_DESC_FORMAT, manifest, index,
-                             p->item_count,   p->blob_count,   signature, data & UINT32_MAX,
-                             data >> 32};
+  const uint64_t fields[] = {FLP_PACK_FORMAT, FLP_DESC_FORMAT, manifest,          index,     p->item_count,
+                             p->blob_count,   signature,       data & UINT32_MAX, data >> 32};
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) put_u32(p, fields[i]);
 }
 

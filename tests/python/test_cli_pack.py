@@ -55,7 +55,8 @@ def test_same_kernels_same_bytes(tmp_path, made):
     assert flpgen("gen", *SPEC, "--arch", "sm_90a,sm_80", "--out", kernels).code == 0
     more.write_text("# two specialisations, one of them twice\n\n"
                     "--vocab 1000 --hidden 64\n--hidden '64' --vocab 1000   # again\n")
-    ways = [[*SPEC], ["--from", kernels], ["--list", more], ["--from", made], ["--from", made, "--from", kernels, *SPEC]]
+    ways = [[*SPEC], ["--from", kernels], ["--list", more], ["--from", made],
+            ["--from", made, "--from", kernels, *SPEC]]
     contents = {build(tmp_path / f"{i}.flpp", *way).read_bytes() for i, way in enumerate(ways)}
     assert contents == {made.read_bytes()}
 
@@ -126,7 +127,8 @@ def test_build_usage(tmp_path, arguments, message, monkeypatch):
 
 
 @pytest.mark.parametrize("line, message", [
-    ("--vocab 1000", "list.txt:2: --hidden is missing"), ("--vocab 1000 --hidden 64 --out x", "list.txt:2: options of the pack"),
+    ("--vocab 1000", "list.txt:2: --hidden is missing"),
+    ("--vocab 1000 --hidden 64 --out x", "list.txt:2: options of the pack"),
     ("--vocab 'x", "list.txt:2: unbalanced quotes"), ("--frobnicate", "list.txt:2: unrecognized option"),
 ])
 def test_a_bad_line_of_a_list_is_named(tmp_path, line, message):

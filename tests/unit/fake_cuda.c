@@ -98,8 +98,8 @@ static void set_one(char *setting) {
     int *field;
   } numbers[] = {{"devices", &now.devices}, {"sms", &now.sms},     {"driver", &now.driver},
                  {"shared", &now.shared},   {"clock", &now.clock}, {"maxthreads", &now.max_threads},
-                 {"badrows", &now.bad_rows}, {"clusters", &now.clusters}, {"busy", &now.busy}, {"nocubin", &now.no_cubin}, {"fill", &now.fill},
-                 {"spoil", &now.spoil}};
+                 {"badrows", &now.bad_rows}, {"clusters", &now.clusters}, {"busy", &now.busy}, {"fill", &now.fill},
+                 {"spoil", &now.spoil},     {"nocubin", &now.no_cubin}};
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
     if (strcmp(numbers[i].name, setting) == 0) *numbers[i].field = atoi(value);
   if (strcmp(setting, "memory") == 0) now.memory = strtoull(value, NULL, 10);

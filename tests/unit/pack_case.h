@@ -79,7 +79,8 @@ static inline void pack_case_add_cubin(cli_pack_item *item, uint32_t capability,
   elf.section.sh_offset = sizeof elf.head + sizeof elf.section;
   elf.section.sh_size = sizeof elf.names + beyond;
   char *at = elf.names + 1 + snprintf(elf.names, 64, "for sm_%u, driver %u", capability, driver);
-  for (uint32_t i = 0; i < item->desc.entry_count; i++) at += 1 + snprintf(at, 48, "flp_%s", item->desc.entries[i].name);
+  for (uint32_t i = 0; i < item->desc.entry_count; i++)
+    at += 1 + snprintf(at, 48, "flp_%s", item->desc.entries[i].name);
   cli_pack_cubin cubin = {capability, driver, (uint8_t *)&elf, sizeof elf};
   pack_case_require(cli_pack_add_cubin(item, &cubin) == FLP_OK, "cubin");
 }
@@ -133,8 +134,8 @@ static inline uint8_t *pack_case_blob(pack_case *p, size_t i) {
 static inline uint8_t *pack_case_entry(pack_case *p, size_t i) {
   uint8_t *at = pack_case_blob(p, pack_case_get(p->bytes + 24));
   while (i--)
-    at += FLP_PACK_ENTRY_BYTES + pack_case_get(at) + pack_case_get(at + 4) +
-          pack_case_get(at + 8) * FLP_PACK_IMAGE_BYTES;
+    at +=
+        FLP_PACK_ENTRY_BYTES + pack_case_get(at) + pack_case_get(at + 4) + pack_case_get(at + 8) * FLP_PACK_IMAGE_BYTES;
   return at;
 }
 

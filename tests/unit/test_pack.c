@@ -175,52 +175,112 @@ static void head(pack_case *p, size_t at, uint32_t value) {
   pack_case_set(p->bytes + at, value);
 }
 
-static void foreign(pack_case *p) { memcpy(p->bytes, "PK\3\4", 4); }
-static void later_format(pack_case *p) { head(p, 4, 2); }
-static void other_descriptors(pack_case *p) { head(p, 8, FLP_DESC_FORMAT - 1); }
-static void huge_manifest(pack_case *p) { head(p, 12, UINT32_MAX); }
-static void huge_index(pack_case *p) { head(p, 16, UINT32_MAX); }
-static void no_entries(pack_case *p) { head(p, 20, 0); }
-static void huge_entries(pack_case *p) { head(p, 20, UINT32_MAX); }
-static void many_entries(pack_case *p) { head(p, 20, FLP_PACK_ENTRIES_MAX); }
-static void fewer_entries(pack_case *p) { head(p, 20, 2); }
-static void huge_blobs(pack_case *p) { head(p, 24, UINT32_MAX); }
-static void odd_signature(pack_case *p) { head(p, 28, 64); }
-static void absent_signature(pack_case *p) { head(p, 28, FLP_PACK_SIGNATURE); }
-static void huge_data(pack_case *p) { head(p, 36, 0x80000000); }
-static void no_stored(pack_case *p) { pack_case_set(pack_case_blob(p, 0) + 32, 0); }
+static void foreign(pack_case *p) {
+  memcpy(p->bytes, "PK\3\4", 4);
+}
+static void later_format(pack_case *p) {
+  head(p, 4, 2);
+}
+static void other_descriptors(pack_case *p) {
+  head(p, 8, FLP_DESC_FORMAT - 1);
+}
+static void huge_manifest(pack_case *p) {
+  head(p, 12, UINT32_MAX);
+}
+static void huge_index(pack_case *p) {
+  head(p, 16, UINT32_MAX);
+}
+static void no_entries(pack_case *p) {
+  head(p, 20, 0);
+}
+static void huge_entries(pack_case *p) {
+  head(p, 20, UINT32_MAX);
+}
+static void many_entries(pack_case *p) {
+  head(p, 20, FLP_PACK_ENTRIES_MAX);
+}
+static void fewer_entries(pack_case *p) {
+  head(p, 20, 2);
+}
+static void huge_blobs(pack_case *p) {
+  head(p, 24, UINT32_MAX);
+}
+static void odd_signature(pack_case *p) {
+  head(p, 28, 64);
+}
+static void absent_signature(pack_case *p) {
+  head(p, 28, FLP_PACK_SIGNATURE);
+}
+static void huge_data(pack_case *p) {
+  head(p, 36, 0x80000000);
+}
+static void no_stored(pack_case *p) {
+  pack_case_set(pack_case_blob(p, 0) + 32, 0);
+}
 static void more_stored(pack_case *p) {
   pack_case_set(pack_case_blob(p, 0) + 32, pack_case_get(pack_case_blob(p, 0) + 32) + 1);
 }
-static void bomb(pack_case *p) { pack_case_set(pack_case_blob(p, 0) + 36, UINT32_MAX); }
-static void small_bomb(pack_case *p) { pack_case_set(pack_case_blob(p, 0) + 36, FLP_PACK_CODE_BYTES_MAX); }
+static void bomb(pack_case *p) {
+  pack_case_set(pack_case_blob(p, 0) + 36, UINT32_MAX);
+}
+static void small_bomb(pack_case *p) {
+  pack_case_set(pack_case_blob(p, 0) + 36, FLP_PACK_CODE_BYTES_MAX);
+}
 static void swapped_blobs(pack_case *p) {
   uint8_t kept[FLP_PACK_BLOB_BYTES];
   memcpy(kept, pack_case_blob(p, 0), sizeof kept);
   memcpy(pack_case_blob(p, 0), pack_case_blob(p, 1), sizeof kept);
   memcpy(pack_case_blob(p, 1), kept, sizeof kept);
 }
-static void twin_blobs(pack_case *p) { memcpy(pack_case_blob(p, 1), pack_case_blob(p, 0), FLP_PACK_DIGEST); }
-static void long_key(pack_case *p) { pack_case_set(pack_case_entry(p, 0), UINT32_MAX); }
-static void long_desc(pack_case *p) { pack_case_set(pack_case_entry(p, 0) + 4, UINT32_MAX); }
-static void no_images(pack_case *p) { pack_case_set(pack_case_entry(p, 0) + 8, 0); }
-static void many_images(pack_case *p) { pack_case_set(pack_case_entry(p, 0) + 8, FLP_PACK_IMAGES_MAX + 1); }
-static void beyond_index(pack_case *p) { pack_case_set(pack_case_entry(p, 2) + 8, FLP_PACK_IMAGES_MAX); }
-static void unsorted(pack_case *p) { pack_case_entry(p, 1)[FLP_PACK_ENTRY_BYTES] = 'a'; }
+static void twin_blobs(pack_case *p) {
+  memcpy(pack_case_blob(p, 1), pack_case_blob(p, 0), FLP_PACK_DIGEST);
+}
+static void long_key(pack_case *p) {
+  pack_case_set(pack_case_entry(p, 0), UINT32_MAX);
+}
+static void long_desc(pack_case *p) {
+  pack_case_set(pack_case_entry(p, 0) + 4, UINT32_MAX);
+}
+static void no_images(pack_case *p) {
+  pack_case_set(pack_case_entry(p, 0) + 8, 0);
+}
+static void many_images(pack_case *p) {
+  pack_case_set(pack_case_entry(p, 0) + 8, FLP_PACK_IMAGES_MAX + 1);
+}
+static void beyond_index(pack_case *p) {
+  pack_case_set(pack_case_entry(p, 2) + 8, FLP_PACK_IMAGES_MAX);
+}
+static void unsorted(pack_case *p) {
+  pack_case_entry(p, 1)[FLP_PACK_ENTRY_BYTES] = 'a';
+}
 static void twin_names(pack_case *p) {
   memcpy(pack_case_entry(p, 1) + 12, pack_case_entry(p, 0) + 12, pack_case_get(pack_case_entry(p, 0)));
 }
-static void control(pack_case *p) { pack_case_entry(p, 0)[FLP_PACK_ENTRY_BYTES + 3] = '\n'; }
-static void traversal(pack_case *p) { memcpy(pack_case_entry(p, 0) + 12, "../../../../etc/passwd", 22); }
+static void control(pack_case *p) {
+  pack_case_entry(p, 0)[FLP_PACK_ENTRY_BYTES + 3] = '\n';
+}
+static void traversal(pack_case *p) {
+  memcpy(pack_case_entry(p, 0) + 12, "../../../../etc/passwd", 22);
+}
 static void other_key(pack_case *p) {
   uint8_t *key = pack_case_entry(p, 0) + 12;
   memcpy(memmem(key, pack_case_get(pack_case_entry(p, 0)), "vocab=151936", 12), "vocab=151935", 12);
 }
-static void unknown_code(pack_case *p) { pack_case_set(pack_case_image(p, 2, 1), 3); }
-static void cubin_first(pack_case *p) { pack_case_set(pack_case_image(p, 0, 0), FLP_PACK_CUBIN); }
-static void two_ptx(pack_case *p) { pack_case_set(pack_case_image(p, 2, 1), FLP_PACK_PTX); }
-static void odd_driver(pack_case *p) { pack_case_set(pack_case_image(p, 2, 1) + 8, UINT32_MAX); }
-static void no_such_blob(pack_case *p) { pack_case_set(pack_case_image(p, 0, 0) + 12, 4); }
+static void unknown_code(pack_case *p) {
+  pack_case_set(pack_case_image(p, 2, 1), 3);
+}
+static void cubin_first(pack_case *p) {
+  pack_case_set(pack_case_image(p, 0, 0), FLP_PACK_CUBIN);
+}
+static void two_ptx(pack_case *p) {
+  pack_case_set(pack_case_image(p, 2, 1), FLP_PACK_PTX);
+}
+static void odd_driver(pack_case *p) {
+  pack_case_set(pack_case_image(p, 2, 1) + 8, UINT32_MAX);
+}
+static void no_such_blob(pack_case *p) {
+  pack_case_set(pack_case_image(p, 0, 0) + 12, 4);
+}
 static void idle_blob(pack_case *p) {
   memcpy(pack_case_image(p, 1, 0) + 12, pack_case_image(p, 0, 0) + 12, 4);
 }
@@ -229,7 +289,9 @@ static void bad_desc(pack_case *p) { /* threads of its entry: 33 */
   uint8_t *name = memmem(desc, 252, "forward", 7);
   pack_case_set(name + 72, 33);
 }
-static void no_manifest(pack_case *p) { p->bytes[FLP_PACK_HEAD_BYTES] = '['; }
+static void no_manifest(pack_case *p) {
+  p->bytes[FLP_PACK_HEAD_BYTES] = '[';
+}
 static void lying_manifest(pack_case *p) {
   uint8_t *count = memmem(p->bytes, p->length, "\"kernels\":3", 11);
   count[10] = '4';
@@ -330,7 +392,8 @@ Test(pack, code_without_its_entries_is_refused) {
   expect_refused(&items, "its PTX has no entry flp_forward");
   cr_assert_eq(cli_pack_add(&items, key, &desc, ".entry flp_forward(\0rest", 24), FLP_OK);
   expect_refused(&items, "its PTX holds a NUL");
-  cli_pack_cubin cubin = {90, 13000, (uint8_t *)"no machine code, but as long as a head of some would be, and more", 65};
+  cli_pack_cubin cubin = {90, 13000, (uint8_t *)"no machine code, but as long as a head of some would be, and more",
+                          65};
   cr_assert_eq(cli_pack_add_cubin(pack_case_add(&items, &desc, ""), &cubin), FLP_OK);
   expect_refused(&items, "no 64-bit ELF file for CUDA");
   pack_case_add_cubin(pack_case_add(&items, &desc, ""), 90, 13000, 1);
