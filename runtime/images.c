@@ -174,7 +174,10 @@ static flp_status open_store(collector *c, const char *writable_setting, const c
   flp_setting_find(read_only_setting, &read_only);
   snprintf(c->place, sizeof c->place, "%s%.200s%s%.200s", writable_setting ? "the cache " : "", read_only.value,
            read_only.value[0] && writable.value[0] ? ":" : "", writable.value);
-  return flp_store_open(writable.value, read_only.value, &c->store);
+  FLP_TRY(flp_store_open(writable.value, read_only.value, &c->store));
+  const flp_device *device = c->request->device;
+  flp_store_set_device(c->store, device->major * 10 + device->minor, c->request->driver_version);
+  return FLP_OK;
 }
 
 static flp_status prepare(flp_rung rung, collector *c) {

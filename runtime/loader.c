@@ -39,14 +39,14 @@ static const char *first_line(char *text) {
   return text;
 }
 
-static flp_status load_module(const flp_driver *driver, const flp_kernel_image *image, CUmodule *out, int *fallback) {
-  const char *kernel = flp_kernel_kind_name(image->desc.key.kind);
+static flp_status load_code(const flp_driver *driver, const char *kernel, const void *code, CUmodule *out,
+                            int *fallback) {
   char info[LOG_BYTES] = "", error[LOG_BYTES] = "";
   int options[] = {JIT_INFO_LOG_BUFFER, JIT_INFO_LOG_BUFFER_SIZE_BYTES, JIT_ERROR_LOG_BUFFER,
                    JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
   /* Sizes are passed by value in the pointer's place. */
   void *values[] = {info, (void *)(uintptr_t)LOG_BYTES, error, (void *)(uintptr_t)LOG_BYTES};
-  CUresult result = driver->cuModuleLoadDataEx(out, image->ptx, 4, options, values);
+  CUresult result = driver->cuModuleLoadDataEx(out, code, 4, options, values);
   info[LOG_BYTES - 1] = error[LOG_BYTES - 1] = 0;
   if (result == 0) {
     warn_of(kernel, info);
@@ -57,6 +57,17 @@ static flp_status load_module(const flp_driver *driver, const flp_kernel_image *
   flp_status status = flp_driver_status(driver, result, "cuModuleLoadDataEx");
   const char *line = first_line(error);
   return flp_fail(status, "kernel %s: %s%s%.200s", kernel, flp_error_detail(), line[0] ? "; " : "", line);
+}
+
+/* A cubin spares the driver's compiler; where it does not load, the PTX beside it is compiled. */
+static flp_status load_module(const flp_driver *driver, const flp_kernel_image *image, CUmodule *out, int *fallback) {
+  const char *kernel = flp_kernel_kind_name(image->desc.key.kind);
+  if (image->cubin) {
+    if (load_code(driver, kernel, image->cubin, out, fallback) == FLP_OK) return FLP_OK;
+    flp_log(FLP_LOG_WARNING, "a cubin is not used, its PTX is compiled: %s", flp_error_detail());
+    *fallback = 0;
+  }
+  return load_code(driver, kernel, image->ptx, out, fallback);
 }
 
 static int entry_id(const char *name) {

@@ -30,7 +30,7 @@ typedef struct flp_setting {
   const char *source; /* "environment" or "default" */
 } flp_setting;
 
-enum { FLP_SETTING_COUNT = 9 };
+enum { FLP_SETTING_COUNT = 10 };
 /* Reads setting i (0 <= i < FLP_SETTING_COUNT) from the environment or computes its default. */
 void flp_setting_get(int i, flp_setting *out);
 /* The same by name; the name must exist. */

@@ -17,6 +17,7 @@
 void flp_kernel_image_clear(flp_kernel_image *image) {
   if (!image) return;
   free(image->ptx);
+  free(image->cubin);
   memset(image, 0, sizeof *image);
 }
 
@@ -72,6 +73,11 @@ void flp_store_close(flp_store *store) {
   free(store->read_only);
   free(store->writable);
   free(store);
+}
+
+void flp_store_set_device(flp_store *store, int capability, int driver) {
+  store->capability = capability > 0 ? (uint32_t)capability : 0;
+  store->driver = driver > 0 ? (uint32_t)driver : 0;
 }
 
 /* ---- looking up ---- */
@@ -132,11 +138,17 @@ static flp_status find_in(const char *path, int writable, int locked, const quer
   return status;
 }
 
+static flp_status find_read_only(flp_store *store, const char *path, const query *q, flp_kernel_image *out,
+                                 int *found) {
+  if (store_pack_is(path)) return store_pack_get(store, path, q->key, q->key_bytes, out, found);
+  return find_in(path, 0, 0, q, out, found);
+}
+
 static flp_status find(flp_store *store, const query *q, int locked, flp_kernel_image *out, int *found) {
   memset(out, 0, sizeof *out);
   FLP_TRY(store_memory_get(q->hex, out, found));
   for (size_t i = 0; i < store->read_only_count && !*found; i++)
-    FLP_TRY(find_in(store->read_only[i], 0, 0, q, out, found));
+    FLP_TRY(find_read_only(store, store->read_only[i], q, out, found));
   if (store->writable && !*found) FLP_TRY(find_in(store->writable, 1, locked, q, out, found));
   flp_detail_clear(); /* what was met on the way is in the log, it is no failure */
   return FLP_OK;

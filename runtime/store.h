@@ -3,8 +3,9 @@
  * A cache directory holds <64 hex digits of SHA-256(key bytes)>.flpk (entry), .lock (per-key lock, flock) and
  * .bad-<n> (quarantined). An entry file: magic "FLPK", format, lengths, key bytes, descriptor, PTX, SHA-256 of all
  * before it. Written to a temporary file in the same directory, fsync, rename. Directory mode 0700, owned by the
- * user, links not followed. Any failure to write degrades to memory, with one warning; a corrupt entry is renamed
- * away (in a writable directory) and treated as missing. */
+ * user, links not followed. A pack (pack.h), one file, may stand for a read-only directory. Any failure to write
+ * degrades to memory, with one warning; a corrupt entry is renamed away (in a writable directory) and treated as
+ * missing. */
 #ifndef FLP_STORE_H
 #define FLP_STORE_H
 
@@ -16,14 +17,20 @@ typedef struct flp_kernel_image {
   flp_kernel_desc desc;
   char *ptx; /* NUL-terminated, owned */
   size_t ptx_bytes;
+  void *cubin; /* the same kernel made for the device and driver of flp_store_set_device, owned; or NULL */
+  size_t cubin_bytes;
 } flp_kernel_image;
 
 void flp_kernel_image_clear(flp_kernel_image *image);
 
 /* Opens the cache described by directories; never fails for an absent or unusable directory.
- * writable: NULL or "" for none; read_only: colon-separated list or NULL, searched first, in order */
+ * writable: NULL or "" for none; read_only: colon-separated list of directories and packs or NULL, searched first, in
+ * order */
 flp_status flp_store_open(const char *writable, const char *read_only, flp_store **out);
 void flp_store_close(flp_store *store);
+
+/* Says for which device images are wanted, so that packs give its cubins too. capability: as 90; driver: as 13000 */
+void flp_store_set_device(flp_store *store, int capability, int driver);
 
 /* Looks a key up. Returns OK with *found 0 or 1; corrupt entries are quarantined and count as not found. */
 flp_status flp_store_get(flp_store *store, const char *key, size_t key_bytes, flp_kernel_image *out, int *found);
@@ -39,7 +46,7 @@ flp_status flp_store_get_or_make(flp_store *store, const char *key, size_t key_b
 
 /* One entry as `flpgen cache ls|verify` shows it. */
 typedef struct flp_store_item {
-  const char *directory, *file; /* borrowed for the call */
+  const char *directory, *file; /* borrowed for the call; of a pack: its path, and an entry's name in a directory */
   int writable;
   uint64_t bytes;
   int64_t modified; /* seconds since the epoch */

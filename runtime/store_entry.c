@@ -131,6 +131,6 @@ flp_status store_entry_decode(const uint8_t *bytes, size_t length, char key_out[
   if (!ptx) return flp_fail(FLP_ERROR_MEMORY, "no memory for PTX of %zu bytes", p.ptx_bytes);
   memcpy(ptx, p.ptx, p.ptx_bytes);
   ptx[p.ptx_bytes] = 0;
-  *image = (flp_kernel_image){desc, ptx, p.ptx_bytes};
+  *image = (flp_kernel_image){.desc = desc, .ptx = ptx, .ptx_bytes = p.ptx_bytes};
   return FLP_OK;
 }

@@ -30,7 +30,8 @@ static void make_directories(const char *path) {
   }
 }
 
-static flp_status check_directory(const char *path, int writable, int fd) {
+/* A directory or a pack that another user could write is not read: what is in it runs. */
+static flp_status check_owner(const char *path, int writable, int fd) {
   struct stat st;
   if (fstat(fd, &st) != 0) return flp_fail(FLP_ERROR_IO, "%s: %s", path, strerror(errno));
   uid_t user = geteuid();
@@ -55,7 +56,22 @@ flp_status store_file_open_directory(const char *path, int writable, int create,
         errno == ELOOP || errno == ENOTDIR ? "not a directory (links are not followed)" : strerror(errno);
     return flp_fail(FLP_ERROR_IO, "%s: %s", path, reason);
   }
-  flp_status status = check_directory(path, writable, opened);
+  flp_status status = check_owner(path, writable, opened);
+  if (status != FLP_OK) {
+    close(opened);
+    return status;
+  }
+  *fd = opened;
+  return FLP_OK;
+}
+
+flp_status store_file_open_pack(const char *path, int *fd, struct stat *stat) {
+  *fd = -1;
+  int opened = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+  if (opened < 0) return flp_fail(FLP_ERROR_IO, "%s: %s", path, strerror(errno));
+  flp_status status = fstat(opened, stat) == 0 ? check_owner(path, 0, opened)
+                                               : flp_fail(FLP_ERROR_IO, "%s: %s", path, strerror(errno));
+  if (status == FLP_OK && !S_ISREG(stat->st_mode)) status = flp_fail(FLP_ERROR_IO, "%s: not a regular file", path);
   if (status != FLP_OK) {
     close(opened);
     return status;

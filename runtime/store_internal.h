@@ -13,6 +13,7 @@ struct flp_store {
   char *writable;   /* absolute, or NULL */
   char **read_only; /* absolute */
   size_t read_only_count;
+  uint32_t capability, driver; /* of the device whose cubins are wanted; 0 for none */
 };
 
 /* ---- store_entry.c: the bytes of an entry file ---- */
@@ -37,6 +38,9 @@ flp_status store_entry_decode(const uint8_t *bytes, size_t length, char key_out[
  * create: make it and its parents, mode 0700. *fd is -1 on failure.
  * error: IO with the reason; *absent (may be NULL) is 1 if there is simply no such directory */
 flp_status store_file_open_directory(const char *path, int writable, int create, int *fd, int *absent);
+
+/* Opens a pack under the same suspicion. stat tells which file it is. error: IO with the reason */
+flp_status store_file_open_pack(const char *path, int *fd, struct stat *stat);
 
 /* Reads a regular file of at most STORE_ENTRY_BYTES_MAX. *bytes is malloc'ed; stat tells which file it was.
  * *absent is 1, with OK, if there is none. error: CORRUPT if it is a link, no file or too large; IO; MEMORY */
@@ -73,6 +77,18 @@ void store_lock_release(int lock);
 
 flp_status store_memory_put(const char hex[STORE_HEX + 1], const flp_kernel_image *image);
 flp_status store_memory_get(const char hex[STORE_HEX + 1], flp_kernel_image *out, int *found);
+
+/* ---- store_pack.c: packs where directories may stand ---- */
+
+/* 1 if the path is a regular file, which can only be a pack. Links are not followed. */
+int store_pack_is(const char *path);
+
+/* Looks a key up in a pack. A pack that cannot be used, or is not trusted, holds nothing, with one warning. */
+flp_status store_pack_get(const flp_store *store, const char *path, const char *key, size_t key_bytes,
+                          flp_kernel_image *out, int *found);
+
+/* Visits the entries of a pack as flp_store_each does. *stop is set when visit asks for it. */
+flp_status store_pack_each(const char *path, flp_store_visit_fn visit, void *context, int *stop);
 
 /* ---- store_say.c ---- */
 

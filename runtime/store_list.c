@@ -1,4 +1,4 @@
-/* store_list.c: visits every entry of every directory of a cache, in a fixed order, and says which are sound. */
+/* store_list.c: visits every entry of every directory and pack of a cache, in a fixed order, and judges each. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,8 +63,13 @@ static flp_status visit_directory(const char *path, int writable, flp_store_visi
 
 flp_status flp_store_each(flp_store *store, flp_store_visit_fn visit, void *context) {
   int stop = 0;
-  for (size_t i = 0; i < store->read_only_count && !stop; i++)
-    FLP_TRY(visit_directory(store->read_only[i], 0, visit, context, &stop));
+  for (size_t i = 0; i < store->read_only_count && !stop; i++) {
+    const char *path = store->read_only[i];
+    if (store_pack_is(path))
+      FLP_TRY(store_pack_each(path, visit, context, &stop));
+    else
+      FLP_TRY(visit_directory(path, 0, visit, context, &stop));
+  }
   if (store->writable && !stop) FLP_TRY(visit_directory(store->writable, 1, visit, context, &stop));
   flp_detail_clear();
   return FLP_OK;

@@ -23,7 +23,7 @@ static flp_status copy_image(const flp_kernel_image *from, flp_kernel_image *to)
   if (!ptx) return flp_fail(FLP_ERROR_MEMORY, "no memory for PTX of %zu bytes", from->ptx_bytes);
   memcpy(ptx, from->ptx, from->ptx_bytes);
   ptx[from->ptx_bytes] = 0;
-  *to = (flp_kernel_image){from->desc, ptx, from->ptx_bytes};
+  *to = (flp_kernel_image){.desc = from->desc, .ptx = ptx, .ptx_bytes = from->ptx_bytes};
   return FLP_OK;
 }
 

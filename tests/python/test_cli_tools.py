@@ -115,7 +115,7 @@ def test_doctor(tmp_path):
     assert set(document["rungs"]) == {"tuned", "heuristic", "jit", "generic", "eager"}
     assert document["cache"]["path"] == str(tmp_path) and document["cache"]["writable"] is True
     settings = {setting["name"]: setting for setting in document["settings"]}
-    assert len(settings) == 9
+    assert len(settings) == 10
     assert settings["FLP_BUDGET"]["value"] == "64M" and settings["FLP_BUDGET"]["source"] == "environment"
     assert settings["FLP_FORCE"]["source"] == "default"
 

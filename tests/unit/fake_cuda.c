@@ -2,6 +2,7 @@
  * See fake_cuda.h. It runs no kernel. */
 #include "fake_cuda.h"
 
+#include <elf.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -40,7 +41,7 @@ typedef struct failure {
 } failure;
 
 typedef struct settings {
-  int devices, major, minor, sms, driver, shared, max_threads, clock, bad_rows, clusters, busy, fill, spoil;
+  int devices, major, minor, sms, driver, shared, max_threads, clock, bad_rows, clusters, busy, fill, spoil, no_cubin;
   size_t memory;
   char name[128], info_log[512], error_log[512];
   failure fails[FAILS_MAX];
@@ -98,7 +99,7 @@ static void set_one(char *setting) {
   } numbers[] = {{"devices", &now.devices}, {"sms", &now.sms},     {"driver", &now.driver},
                  {"shared", &now.shared},   {"clock", &now.clock}, {"maxthreads", &now.max_threads},
                  {"badrows", &now.bad_rows}, {"clusters", &now.clusters}, {"busy", &now.busy}, {"fill", &now.fill},
-                 {"spoil", &now.spoil}};
+                 {"spoil", &now.spoil},     {"nocubin", &now.no_cubin}};
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
     if (strcmp(numbers[i].name, setting) == 0) *numbers[i].field = atoi(value);
   if (strcmp(setting, "memory") == 0) now.memory = strtoull(value, NULL, 10);
@@ -386,8 +387,31 @@ CUresult cuCtxPopCurrent_v2(CUcontext *popped) {
 
 /* ---- modules ---- */
 
+/* The text in which entries are looked for: PTX as it is, a cubin with line ends for zeros. Like the driver, it knows
+ * from an ELF file's own head and sections alone how far it may read. */
+static char *module_text(const void *image) {
+  Elf64_Ehdr head;
+  if (strncmp(image, ELFMAG, SELFMAG) != 0) return strdup(image);
+  memcpy(&head, image, sizeof head);
+  size_t bytes = head.e_shoff + (size_t)head.e_shnum * head.e_shentsize;
+  for (unsigned i = 0; i < head.e_shnum; i++) {
+    Elf64_Shdr section;
+    memcpy(&section, (const char *)image + head.e_shoff + i * sizeof section, sizeof section);
+    size_t end = section.sh_type == SHT_NOBITS ? 0 : section.sh_offset + section.sh_size;
+    if (end > bytes) bytes = end;
+  }
+  char *text = malloc(bytes + 1);
+  if (!text) return NULL;
+  for (size_t i = 0; i < bytes; i++) text[i] = ((const char *)image)[i] ? ((const char *)image)[i] : '\n';
+  text[bytes] = 0;
+  return text;
+}
+
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, int *options, void **values) {
   CUresult result = begin("cuModuleLoadDataEx", 1);
+  int is_cubin = strncmp(image, ELFMAG, SELFMAG) == 0;
+  if (is_cubin && !result) result = (CUresult)now.no_cubin;
+  DETAIL("%s\n", is_cubin ? " cubin" : "");
   size_t info = 0, error = 0;
   for (unsigned i = 0; i < count; i++) {
     if (options[i] == 4) info = (size_t)(uintptr_t)values[i];
@@ -400,7 +424,7 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count,
   *module = NULL;
   if (!result) {
     *module = calloc(1, sizeof **module);
-    if (!*module || !((*module)->text = strdup(image))) abort();
+    if (!*module || !((*module)->text = module_text(image))) abort();
     modules_held++;
   }
   return end(result);

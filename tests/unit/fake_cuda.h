@@ -8,6 +8,7 @@
  *   infolog=, errorlog=  text for the logs of cuModuleLoadDataEx ('|' starts a new line)
  *   badrows=3            what each launch of flp_prepare adds to the error word
  *   busy=3               cuStreamQuery says so many times that work launched on a stream is not done
+ *   nocubin=209          cuModuleLoadDataEx fails so for machine code, not for PTX
  *   fill=1               kernels that write 16-bit or row outputs fill them with a constant, graphs when they are
  *                        launched; with spoil=7 the seventh output of them with another
  *   fail:cuX=222         every call of cuX fails; with @2 only the second, with @2+ the second and all after it

@@ -59,7 +59,7 @@ flp_kernel_desc sample_desc(flp_kernel_kind kind) {
 }
 
 flp_kernel_image sample_image(flp_kernel_kind kind, size_t ptx_bytes, unsigned seed) {
-  flp_kernel_image image = {sample_desc(kind), malloc(ptx_bytes + 1), ptx_bytes};
+  flp_kernel_image image = {.desc = sample_desc(kind), .ptx = malloc(ptx_bytes + 1), .ptx_bytes = ptx_bytes};
   for (size_t i = 0; i < ptx_bytes; i++) image.ptx[i] = (char)('a' + (i * 7 + i / 100 + seed) % 26);
   image.ptx[ptx_bytes] = 0;
   return image;

@@ -37,7 +37,7 @@ static void set_environment(stage *s) {
                                       {"FLP_JIT_LIBRARY", FLP_TEST_FAKE_PROVIDER},
                                       {"FLP_CACHE_DIR", s->cache},
                                       {"FLP_GENERIC_DIR", s->generic}};
-  const char *const absent[] = {"FLP_CACHE_PATH", "FLP_FORCE", "FLP_STRICT", "FLP_BUDGET", "FAKE_CUDA"};
+  const char *const absent[] = {"FLP_CACHE_PATH", "FLP_PACK_KEYS", "FLP_FORCE", "FLP_STRICT", "FLP_BUDGET", "FAKE_CUDA"};
   for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) setenv(variables[i][0], variables[i][1], 1);
   for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++) unsetenv(absent[i]);
 }
@@ -68,7 +68,7 @@ void stage_open(stage *s, const char *cuda_script) {
 }
 
 static void put(flp_store *store, const flp_kernel_key *key, const char *tuned_for) {
-  flp_kernel_image image;
+  flp_kernel_image image = {.ptx = NULL};
   char error[256], bytes[FLP_KEY_BYTES_MAX];
   size_t length = flp_kernel_key_bytes(key, flp_sources_hash(), tuned_for, bytes, sizeof bytes);
   if (provider->generate(key, &image.desc, &image.ptx, &image.ptx_bytes, error, sizeof error) != FLP_OK ||

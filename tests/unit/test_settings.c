@@ -20,9 +20,9 @@ static flp_setting find(const char *name) {
 /* ---- settings ---- */
 
 Test(settings, table_is_that_of_the_header) {
-  static const char *const names[FLP_SETTING_COUNT] = {"FLP_FORCE",       "FLP_STRICT",       "FLP_BUDGET",
-                                                       "FLP_CACHE_DIR",   "FLP_CACHE_PATH",   "FLP_GENERIC_DIR",
-                                                       "FLP_JIT_LIBRARY", "FLP_CUDA_LIBRARY", "FLP_BLAS_LIBRARY"};
+  static const char *const names[FLP_SETTING_COUNT] = {
+      "FLP_FORCE",     "FLP_STRICT",      "FLP_BUDGET",      "FLP_CACHE_DIR",    "FLP_CACHE_PATH",
+      "FLP_PACK_KEYS", "FLP_GENERIC_DIR", "FLP_JIT_LIBRARY", "FLP_CUDA_LIBRARY", "FLP_BLAS_LIBRARY"};
   for (int i = 0; i < FLP_SETTING_COUNT; i++) {
     flp_setting setting;
     unsetenv(names[i]);
@@ -46,6 +46,7 @@ Test(settings, fixed_defaults) {
   cr_expect_str_eq(find("FLP_STRICT").value, "0");
   cr_expect_str_eq(find("FLP_BUDGET").value, "256M forward, 1G backward");
   cr_expect_str_eq(find("FLP_CACHE_PATH").value, "");
+  cr_expect_str_eq(find("FLP_PACK_KEYS").value, "", "without keys every pack is trusted");
   cr_expect_str_eq(find("FLP_CUDA_LIBRARY").value, "libcuda.so.1");
   cr_expect_str_eq(find("FLP_BLAS_LIBRARY").value, "libopenblas.so.0");
 }

@@ -1,0 +1,375 @@
+"""flpgen pack: build, verify, inspect, install; what is refused, and what a cut-off installation leaves behind."""
+import hashlib
+import os
+import signal
+import stat
+import subprocess
+
+import pytest
+
+from flpgen_tool import FLPGEN, flpgen, needs_flpgen
+
+FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
+FAULTS = os.environ.get("FLP_TEST_FAKE_FAULTS", "")
+PTXAS = os.environ.get("FLP_PTXAS", "")
+
+pytestmark = needs_flpgen
+
+SPEC = ["--vocab", 1000, "--hidden", 64]
+SEED = bytes(range(32)).hex()
+PUBLIC = "03a107bff3ce10be1d70dd18e74bc09967e4d6309ba50d5f1ddc8664125531b8"  # of that seed, by RFC 8032
+
+
+def pack(action, *arguments, **environment):
+    return flpgen("pack", action, *arguments, **environment)
+
+
+def build(path, *arguments, **environment):
+    done = pack("build", *arguments, "--out", path, **environment)
+    assert done.code == 0, done.err
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A pack of scoring kernels."""
+    return build(tmp_path_factory.mktemp("made") / "a.flpp", *SPEC)
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    path = tmp_path / "key.hex"
+    path.write_text(SEED + "\n")
+    path.chmod(0o600)
+    return path
+
+
+def names(directory):
+    return sorted(entry.name for entry in directory.iterdir()) if directory.exists() else []
+
+
+# ---- building ----
+
+def test_same_kernels_same_bytes(tmp_path, made):
+    kernels, more = tmp_path / "kernels", tmp_path / "list.txt"
+    assert flpgen("gen", *SPEC, "--arch", "sm_90a,sm_80", "--out", kernels).code == 0
+    more.write_text("# two specialisations, one of them twice\n\n"
+                    "--vocab 1000 --hidden 64\n--hidden '64' --vocab 1000   # again\n")
+    ways = [[*SPEC], ["--from", kernels], ["--list", more], ["--from", made],
+            ["--from", made, "--from", kernels, *SPEC]]
+    contents = {build(tmp_path / f"{i}.flpp", *way).read_bytes() for i, way in enumerate(ways)}
+    assert contents == {made.read_bytes()}
+
+
+def test_order_of_lists_changes_nothing(tmp_path):
+    lines = ["--vocab 1000 --hidden 64", "--vocab 2000 --hidden 64 --entropy forward", "--vocab 1000 --hidden 128"]
+    contents = set()
+    for i, order in enumerate([lines, lines[::-1]]):
+        (tmp_path / "list.txt").write_text("\n".join(order))
+        contents.add(build(tmp_path / f"{i}.flpp", "--list", tmp_path / "list.txt").read_bytes())
+    assert len(contents) == 1
+
+
+def test_portable_kernels_are_always_there(tmp_path):
+    """Of a directory that holds none, and where only Hopper was asked for."""
+    kernels, hopper = tmp_path / "kernels", tmp_path / "hopper"
+    assert flpgen("gen", *SPEC, "--grad", "hidden,weight", "--arch", "sm_90a", "--out", kernels).code == 0
+    hopper.mkdir(mode=0o700)
+    for entry in kernels.glob("*.flpk"):
+        if b"arch=sm_90a" in entry.read_bytes():
+            entry.rename(hopper / entry.name)
+    kinds = {}
+    for path in (build(tmp_path / "a.flpp", "--from", hopper),
+                 build(tmp_path / "b.flpp", *SPEC, "--grad", "hidden,weight", "--arch", "sm_90a")):
+        for entry in pack("inspect", path, "--json").json()["entries"]:
+            kinds.setdefault(path.name, set()).add((entry["kernel"]["key"]["kind"], entry["kernel"]["key"]["arch"]))
+    portable = {(kind, "sm_80") for kind in ("forward", "dz", "grad_hidden", "grad_weight")}
+    assert kinds["a.flpp"] == portable | {(kind, "sm_90a") for kind in ("forward", "dz", "products")}
+    assert kinds["b.flpp"] == kinds["a.flpp"] | {("rows", "sm_80")}
+
+
+def test_tuned_kernels_stand_beside_the_own_choice(tmp_path):
+    path = build(tmp_path / "a.flpp", *SPEC, "--tune", "forward:stages=4", "--tuned-for", "A GPU/7/13000")
+    document = pack("inspect", path, "--json").json()
+    forward = [entry["key"] for entry in document["entries"]
+               if entry["kernel"]["key"]["kind"] == "forward" and entry["kernel"]["key"]["arch"] == "sm_90a"]
+    assert len(forward) == 2 and all("tune=own" in key for key in forward)
+    assert forward[0].endswith("tuned=") and forward[1].endswith("tuned=A GPU/7/13000")
+    assert document["manifest"]["tuned_for"] == ["A GPU/7/13000"]
+
+
+def test_a_model_fits_two_mebibytes(tmp_path):
+    """bf16, entropy on and off, scoring, hidden-only and full gradients."""
+    (tmp_path / "list.txt").write_text("".join(
+        f"--vocab 151936 --hidden 4096 --entropy {entropy} {grads}\n"
+        for entropy in ("none", "forward", "backward") for grads in ("", "--grad hidden", "--grad hidden,weight")
+        if grads or entropy != "backward"))
+    path = build(tmp_path / "a.flpp", "--list", tmp_path / "list.txt", "--name", "a model")
+    assert path.stat().st_size < 2**20
+    assert pack("inspect", path, "--json").json()["manifest"]["name"] == "a model"
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--out", "x"], "flpgen pack build: --vocab is missing"),
+    ([*SPEC], "--out: the file to write is not given"),
+    ([*SPEC, "--out", "x", "--tuned-for", "GPU"], "--tuned-for: 'GPU' is not accepted without --tune"),
+    (["--list", "/nonexistent/list", "--out", "x"], "/nonexistent/list: cannot open"),
+    (["--from", "/nonexistent/dir", "--out", "x"], "/nonexistent/dir: No such file"),
+    ([*SPEC, "--out", "x", "--sign", "/nonexistent/key"], "/nonexistent/key: cannot open"),
+    ([*SPEC, "--out", "x", "--cubin", "hopper"], "--cubin: 'hopper' is not accepted; a list of GPUs is, e.g. sm_90"),
+    ([*SPEC, "--out", "x", "y"], "argument 'y' is not accepted"),
+])
+def test_build_usage(tmp_path, arguments, message, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = pack("build", *arguments)
+    assert done.code in (2, 4) and message in done.err, done.err
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("line, message", [
+    ("--vocab 1000", "list.txt:2: --hidden is missing"),
+    ("--vocab 1000 --hidden 64 --out x", "list.txt:2: options of the pack"),
+    ("--vocab 'x", "list.txt:2: unbalanced quotes"), ("--frobnicate", "list.txt:2: unrecognized option"),
+])
+def test_a_bad_line_of_a_list_is_named(tmp_path, line, message):
+    (tmp_path / "list.txt").write_text("# first\n" + line + "\n")
+    done = pack("build", "--list", tmp_path / "list.txt", "--out", tmp_path / "x")
+    assert done.code == 2 and message in done.err, done.err
+
+
+@pytest.mark.parametrize("action", ["build", "verify", "inspect", "install"])
+def test_help_teaches(action):
+    done = pack(action, "--help")
+    assert done.code == 0 and "Exit status:" in done.out and len(done.out.splitlines()) > 8
+    assert flpgen("pack", "--help").code == 0 and action in flpgen("pack", "--help").out
+    assert flpgen("pack").code == 2 and flpgen("pack", "frob").code == 2
+
+
+# ---- signatures ----
+
+def test_signing_and_trust(tmp_path, key_file, made):
+    signed = build(tmp_path / "signed.flpp", "--from", made, "--sign", key_file)
+    assert build(tmp_path / "again.flpp", *SPEC, "--sign", key_file).read_bytes() == signed.read_bytes()
+    assert pack("verify", signed, "--json").json()["signed_by"] == PUBLIC
+    assert pack("verify", signed, "--trust", PUBLIC, "--json").json()["trusted"] is True
+    (tmp_path / "pub").write_text(PUBLIC)
+    assert pack("verify", signed, "--trust", "0" * 64, "--trust", tmp_path / "pub").code == 0
+    for arguments, environment in ((["--trust", "0" * 64], {}), ([], {"FLP_PACK_KEYS": "0" * 64})):
+        done = pack("verify", signed, *arguments, **environment)
+        assert done.code == 1 and PUBLIC in done.err, done.err
+    done = pack("install", made, "--trust", PUBLIC, "--dir", tmp_path / "cache")
+    assert done.code == 1 and "not signed" in done.err and names(tmp_path / "cache") == []
+    done = pack("verify", signed, "--trust", "frob")
+    assert done.code == 2 and "frob: cannot open" in done.err
+
+
+def test_private_keys_are_private(tmp_path, key_file):
+    key_file.chmod(0o644)
+    done = pack("build", *SPEC, "--sign", key_file, "--out", tmp_path / "x")
+    assert done.code == 2 and "mode 0644" in done.err
+    key_file.chmod(0o600)
+    key_file.write_text("no key")
+    done = pack("build", *SPEC, "--sign", key_file, "--out", tmp_path / "x")
+    assert done.code == 2 and "openssl genpkey" in done.err and not (tmp_path / "x").exists()
+
+
+def test_pem_keys(tmp_path, made):
+    private = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f\n" \
+              "-----END PRIVATE KEY-----\n"
+    public = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAA6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg=\n" \
+             "-----END PUBLIC KEY-----\n"
+    key = tmp_path / "key.pem"
+    key.write_text(private)
+    key.chmod(0o600)
+    (tmp_path / "pub.pem").write_text(public)
+    signed = build(tmp_path / "signed.flpp", "--from", made, "--sign", key)
+    assert pack("verify", signed, "--trust", tmp_path / "pub.pem", "--json").json()["signed_by"] == PUBLIC
+
+
+# ---- damage ----
+
+def spoil(made, path, change):
+    data = bytearray(made.read_bytes())
+    change(data)
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda data: data.__setitem__(0, 0x50), "no pack"),
+    (lambda data: data.__setitem__(4, 9), "pack format is 9"),
+    (lambda data: data.__delitem__(-1), "its head says"),
+    (lambda data: data.extend(b"\0"), "its head says"),
+    (lambda data: data.__setitem__(200, data[200] ^ 1), "differs from its digest"),
+    (lambda data: data.__setitem__(-1, data[-1] ^ 1), "differs from its SHA-256"),
+    (lambda data: data.clear(), "too few"),
+])
+def test_damage_is_refused_and_nothing_written(tmp_path, made, change, message):
+    bad = spoil(made, tmp_path / "bad.flpp", change)
+    for action in (["verify"], ["install", "--dir", tmp_path / "cache"]):
+        done = pack(action[0], bad, *action[1:], "--json")
+        assert done.code == 4 and message in done.err, done.err
+        assert done.json()["error"]["exit"] == 4
+    assert names(tmp_path / "cache") == []
+
+
+def test_links_and_directories_are_refused(tmp_path, made):
+    (tmp_path / "link.flpp").symlink_to(made)
+    done = pack("install", tmp_path / "link.flpp", "--dir", tmp_path / "cache")
+    assert done.code == 4 and "a link, which is not followed" in done.err
+    assert pack("verify", tmp_path).code == 4
+    os.mkfifo(tmp_path / "fifo")
+    assert pack("verify", tmp_path / "fifo").code == 4
+    assert names(tmp_path / "cache") == []
+
+
+# ---- installing ----
+
+def test_install(tmp_path, made):
+    cache = tmp_path / "cache"
+    first = pack("install", made, "--dir", cache, "--json").json()
+    assert first["written"] == len(names(cache)) == 3 and first["there"] == 0
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    for name in names(cache):
+        assert len(name) == 64 + 5 and name.endswith(".flpk")
+    before = {name: (cache / name).stat().st_mtime_ns for name in names(cache)}
+    again = pack("install", made, "--dir", cache, "--json").json()
+    assert again["written"] == 0 and again["there"] == 3
+    assert before == {name: (cache / name).stat().st_mtime_ns for name in names(cache)}
+    assert flpgen("cache", "verify", "--dir", cache).code == 0
+    assert build(tmp_path / "back.flpp", "--from", cache).read_bytes() == made.read_bytes()
+    (cache / names(cache)[0]).write_bytes(b"rubbish")
+    assert pack("install", made, "--dir", cache, "--json").json()["written"] == 1
+    assert flpgen("cache", "verify", "--dir", cache).code == 0
+
+
+def test_install_into_the_cache_of_the_user(tmp_path, made):
+    assert pack("install", made, cache=tmp_path / "own").code == 0
+    assert len(names(tmp_path / "own")) == 3
+
+
+def install_with(faults, made, cache):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FLP_")}
+    environment.update(LD_PRELOAD=FAULTS, FAKE_FAULTS=faults, LC_ALL="C.UTF-8")
+    return subprocess.run([FLPGEN, "pack", "install", str(made), "--dir", str(cache)], env=environment,
+                          capture_output=True, text=True, timeout=60)
+
+
+needs_faults = pytest.mark.skipif(not os.path.exists(FAULTS), reason="the preloaded faults were not built")
+
+
+def calls_of_an_install(tmp_path, made):
+    done = install_with(f"count={tmp_path / 'count'}", made, tmp_path / "counted")
+    assert done.returncode == 0, done.stderr
+    calls = int((tmp_path / "count").read_text())
+    assert calls >= 3 * 5, "each entry is created, written, synced, closed and renamed"
+    return calls
+
+
+@needs_faults
+@pytest.mark.parametrize("how", ["kill", "tear"])
+def test_killed_at_every_call(tmp_path, made, how):
+    whole, killed = set(), 0
+    for call in range(1, calls_of_an_install(tmp_path, made) + 1):
+        cache = tmp_path / str(call)
+        done = install_with(f"{how}={call}", made, cache)
+        killed += done.returncode == -signal.SIGKILL
+        assert how == "tear" or done.returncode == -signal.SIGKILL
+        if cache.exists():
+            verified = flpgen("cache", "verify", "--dir", cache, "--json")
+            assert verified.code == 0, (call, verified.out)
+            assert all(name.endswith(".flpk") or name.startswith(".tmp-") for name in names(cache))
+        done = install_with("", made, cache)
+        assert done.returncode == 0, (call, done.stderr)
+        entries = [name for name in names(cache) if name.endswith(".flpk")]
+        whole.add(tuple((name, hashlib.sha256((cache / name).read_bytes()).hexdigest()) for name in entries))
+    assert len(whole) == 1 and len(whole.pop()) == 3 and killed >= 3
+
+
+@needs_faults
+def test_disk_full_at_every_call(tmp_path, made):
+    failed = 0
+    for call in range(1, calls_of_an_install(tmp_path, made) + 1):
+        cache = tmp_path / str(call)
+        done = install_with(f"nospc={call}", made, cache)
+        if done.returncode:
+            failed += 1
+            assert done.returncode == 4, (call, done.stderr)
+            assert "No space left on device" in done.stderr or "No such file or directory" in done.stderr
+            assert "the cache is valid" in done.stderr
+        if cache.exists():
+            assert flpgen("cache", "verify", "--dir", cache).code == 0
+            assert not any(name.startswith(".tmp-") for name in names(cache)), call
+        assert install_with("", made, cache).returncode == 0
+    assert failed >= 9
+
+
+# ---- using a pack in place ----
+
+DEMO = ["run", "--demo", "--vocab", 1000, "--hidden", 64, "--rows", 12, "--json"]
+on_a_device = pytest.mark.skipif(not os.path.exists(FAKE), reason="the stand-in for libcuda was not built")
+
+
+def run_with(tmp_path, path, script="", **environment):
+    """With an empty home and no generator."""
+    home = tmp_path / "home"
+    home.mkdir(exist_ok=True)
+    done = flpgen(*DEMO, "--grad", "hidden,weight", cache=tmp_path / "cache", HOME=str(home), FLP_CACHE_PATH=str(path),
+                  FLP_JIT_LIBRARY="/nonexistent/libflpgen.so", FLP_GENERIC_DIR="/nonexistent", FLP_CUDA_LIBRARY=FAKE,
+                  FAKE_CUDA=script, **environment)
+    assert names(home) == [] and names(tmp_path / "cache") == []
+    return done
+
+
+@on_a_device
+@pytest.mark.parametrize("capability", ["8.0", "9.0", "12.0"])
+def test_plans_of_nothing_but_a_pack(tmp_path, capability):
+    path = build(tmp_path / "a.flpp", *SPEC, "--entropy", "forward", "--grad", "hidden,weight")
+    done = run_with(tmp_path, path, f"capability={capability}")
+    assert done.code == 0 and done.json()["rung"] == "heuristic", done.err
+    assert done.err == ""
+
+
+@on_a_device
+def test_a_corrupt_pack_is_passed_by(tmp_path):
+    path = build(tmp_path / "a.flpp", *SPEC, "--entropy", "forward", "--grad", "hidden,weight")
+    bad = spoil(path, tmp_path / "bad.flpp", lambda data: data.__delitem__(-1))
+    done = run_with(tmp_path, f"{bad}:{path}")
+    assert done.json()["rung"] == "heuristic" and done.err.count("is ignored") == 1
+    done = run_with(tmp_path, path, FLP_PACK_KEYS=PUBLIC)
+    assert done.json()["rung"] == "eager" and "not signed" in done.err
+
+
+@on_a_device
+def test_tuned_kernels_of_a_pack(tmp_path):
+    path = build(tmp_path / "a.flpp", *SPEC, "--entropy", "forward", "--grad", "hidden,weight", "--tune",
+                 "forward:stages=4", "--tuned-for", "A GPU/7/13000")
+    script = "capability=9.0;name=A GPU;sms={};driver=13000"
+    assert run_with(tmp_path, path, script.format(7)).json()["rung"] == "tuned"
+    assert run_with(tmp_path, path, script.format(8)).json()["rung"] == "heuristic"
+
+
+@on_a_device
+@pytest.mark.skipif(not PTXAS, reason="no ptxas")
+def test_cubins(tmp_path):
+    spec = [*SPEC, "--entropy", "forward", "--grad", "hidden,weight"]
+    path = build(tmp_path / "a.flpp", *spec, "--cubin", "sm_90", FLP_PTXAS=PTXAS)
+    assert build(tmp_path / "b.flpp", *spec, "--cubin", "sm_90", FLP_PTXAS=PTXAS).read_bytes() == path.read_bytes()
+    document = pack("inspect", path, "--json").json()
+    assert {image["arch"] for entry in document["entries"] for image in entry["images"][1:]} == {"sm_90"}
+    assert document["manifest"]["cubins"][0].startswith("sm_90, driver ")
+    newest = f"driver={document['entries'][0]['images'][1]['driver']}"
+    done = run_with(tmp_path, path, f"capability=9.0;{newest}")
+    assert done.json()["rung"] == "heuristic" and done.err == ""
+    done = run_with(tmp_path, path, f"capability=9.0;{newest};nocubin=209")
+    assert done.json()["rung"] == "heuristic" and "its PTX is compiled" in done.err
+    missing = pack("build", *SPEC, "--cubin", "sm_90", "--out", tmp_path / "x", FLP_PTXAS="/nonexistent/ptxas")
+    assert missing.code == 3 and "/nonexistent/ptxas" in missing.err and not (tmp_path / "x").exists()
+
+
+def test_cache_verbs_read_packs(tmp_path, made):
+    listed = flpgen("cache", "ls", "--json", FLP_CACHE_PATH=str(made)).json()
+    assert listed["entries_count"] == 3 and listed["bad"] == 0
+    assert {entry["directory"] for entry in listed["entries"]} == {str(made)}
+    bad = spoil(made, tmp_path / "bad.flpp", lambda data: data.__delitem__(-1))
+    assert flpgen("cache", "verify", FLP_CACHE_PATH=str(bad)).code == 4
