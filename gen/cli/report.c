@@ -16,7 +16,7 @@ static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Page:", 2},
     {"out", KEY_OUT, "FILE", 0, "the page, default report.html; '-' for standard output", 2},
     {"note", KEY_NOTE, "TEXT", 0, "a sentence at the top of the page", 2},
-    {"landscapes", KEY_LANDSCAPES, "N", 0, "landscapes of tunables drawn at most, default 12", 2},
+    {"landscapes", KEY_LANDSCAPES, "N", 0, "landscapes of tunables drawn at most, default 40", 2},
     {"json", KEY_JSON, NULL, 0, "print one JSON document that says what was drawn", 2},
     {0}};
 
@@ -124,7 +124,7 @@ int cli_report(int argc, char **argv) {
       children,
       NULL,
       NULL};
-  arguments args = {.options = {.spec = CLI_SPEC_ARGS_INIT, .out = "report.html", .landscapes = 12}};
+  arguments args = {.options = {.spec = CLI_SPEC_ARGS_INIT, .out = "report.html", .landscapes = 40}};
   argp_parse(&argp, argc, argv, 0, NULL, &args);
   report_data data;
   memset(&data, 0, sizeof data);

@@ -12,7 +12,7 @@ enum { TIMED = 0, CHOSEN = 1 }; /* series */
 static const struct {
   double names, best;
   int ticks;
-} columns[REPORT_WIDTHS] = {{130, 90, 8}, {92, 66, 4}};
+} columns[REPORT_WIDTHS] = {{130, 90, 8}, {92, 52, 5}};
 
 /* ---- tunables ---- */
 
@@ -170,7 +170,7 @@ static void draw_row(FILE *out, const landscape *in, int i, int t, int64_t value
   report_svg_line(out, at, y - 9, at, y + 9, "tickmark");
   if (has_best) draw_dot(out, in, in->best, x, y);
   report_number(least, 4, ms);
-  strcat(ms, " ms");
+  if (i == 0) strcat(ms, " ms");
   report_svg_text(out, REPORT_WIDTH[i] - 2, y + 4, REPORT_END, has_best ? "head" : "", columns[i].best - 6, ms);
 }
 
@@ -249,17 +249,38 @@ static void write_figure(FILE *out, const landscape *in, const report_spec *spec
   report_figure_finish(out);
 }
 
-void report_chart_landscape(FILE *out, const report_data *data, int64_t most) {
-  int64_t drawn = 0, found = 0;
-  for (int s = 0; s < data->spec_count; s++)
-    for (int k = 0; REPORT_KINDS[k]; k++) {
-      landscape in;
-      if (report_data_best(data, s, REPORT_KINDS[k]) < 0 || ++found > most) continue;
-      if (collect(data, s, REPORT_KINDS[k], &in)) write_figure(out, &in, &data->specs[s], REPORT_KINDS[k]);
-      free(in.dots);
+/* The landscapes of one spec, at most `room`; those behind the first spec's are folded away. Returns their number. */
+static int64_t write_spec(FILE *out, const report_data *data, int spec, int is_folded, int64_t room) {
+  char shape[REPORT_SHAPE_BYTES];
+  int64_t drawn = 0;
+  for (int k = 0; REPORT_KINDS[k] && drawn < room; k++) {
+    landscape in;
+    if (collect(data, spec, REPORT_KINDS[k], &in)) {
+      if (is_folded && drawn == 0) {
+        fputs("<details class=\"more\"><summary>", out);
+        report_escape(out, report_data_shape(&data->specs[spec], shape));
+        fputs("</summary>\n", out);
+      }
+      write_figure(out, &in, &data->specs[spec], REPORT_KINDS[k]);
       drawn++;
     }
-  if (drawn == 0)
+    free(in.dots);
+  }
+  if (is_folded && drawn) fputs("</details>\n", out);
+  return drawn;
+}
+
+static int64_t count_all(const report_data *data) {
+  int64_t count = 0;
+  for (int s = 0; s < data->spec_count; s++)
+    for (int k = 0; REPORT_KINDS[k]; k++) count += report_data_best(data, s, REPORT_KINDS[k]) >= 0;
+  return count;
+}
+
+void report_chart_landscape(FILE *out, const report_data *data, int64_t most) {
+  int64_t drawn = 0, found = count_all(data);
+  for (int s = 0; s < data->spec_count && drawn < most; s++) drawn += write_spec(out, data, s, drawn > 0, most - drawn);
+  if (found == 0)
     report_figure_missing(out, "landscape", "Time of every candidate by tunable",
                           "No candidate was timed: give the records that flpgen tune wrote.");
   if (found > drawn) {

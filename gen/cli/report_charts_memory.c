@@ -54,7 +54,9 @@ static flp_status compute(plot *p) {
   flp_planner planner;
   FLP_TRY(flp_spec_resolve(&p->spec, &args.spec.spec));
   p->spec = args.spec.spec;
-  FLP_TRY(flp_options_resolve(&args.options, &args.options));
+  flp_options resolved;
+  FLP_TRY(flp_options_resolve(&args.options, &resolved));
+  args.options = resolved;
   FLP_TRY(explain_assume(&args, &assumed, &planner));
   for (int i = 0; i < COUNTS; i++) {
     p->rows[i] = (int64_t)1 << (ROWS_LEAST + i);
@@ -155,7 +157,7 @@ static void write_figure(FILE *out, const plot *p) {
   report_figure_start(out, "memory", title, about);
   report_legend_start(out);
   for (int w = 0; w < p->ways; w++) report_legend_mark(out, w, 0, p->way[0][w].name);
-  report_legend_mark(out, REPORT_SERIES - 3, 1, "hollow: beyond the budget, the least that would do");
+  report_legend_mark(out, REPORT_SERIES - 1, 1, "hollow: beyond the budget, the least that would do");
   report_legend_line(out, "budget", "default budgets: 256 MiB forward, 1 GiB training");
   report_legend_line(out, "base", "memory of the card: 141 GB");
   report_legend_finish(out);

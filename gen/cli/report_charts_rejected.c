@@ -62,16 +62,18 @@ static int compare_groups(const void *left, const void *right) {
 /* A bar below its reason; the status tells by colour, and in words before the reason. */
 static void draw(FILE *out, const tally *t, int i) {
   int bars = t->groups < BARS_MAX ? t->groups : BARS_MAX;
-  double height = TOP + FOOT + ROW * bars, right = REPORT_WIDTH[i] - 56;
-  report_scale x = report_scale_make(0, t->of[0].count, 0, i ? 4 : 9, 6, right);
+  int lines = i + 1, row = ROW + REPORT_LINE * (lines - 1); /* phones break reasons in two */
+  double height = TOP + FOOT + row * bars, right = REPORT_WIDTH[i] - 56;
+  report_scale x = report_scale_make(0, t->of[0].count, 0, i ? 5 : 9, 6, right);
   report_svg_start(out, i, height, title);
-  report_svg_axis_x(out, &x, TOP, height - FOOT, "candidates (count)", i ? 4 : 9, report_format_number);
+  report_svg_axis_x(out, &x, TOP, height - FOOT, "candidates (count)", i ? 5 : 9, report_format_number);
   for (int b = 0; b < bars; b++) {
     char text[PATTERN_BYTES + 32], count[16];
-    double y = TOP + ROW * b, end = report_scale_at(&x, t->of[b].count);
+    double y = TOP + row * b, end = report_scale_at(&x, t->of[b].count);
     snprintf(text, sizeof text, "%s: %s", report_status_name(t->of[b].status), t->of[b].pattern);
     snprintf(count, sizeof count, "%d", t->of[b].count);
-    report_svg_text(out, 6, y + 15, REPORT_START, "", REPORT_WIDTH[i] - 10, text);
+    report_svg_lines(out, 6, y + 15, "", REPORT_WIDTH[i] - 10, lines, text);
+    y += REPORT_LINE * (lines - 1);
     fprintf(out, "<rect x=\"6\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" class=\"bar s%d\"/>\n", y + 21, end - 6 + 1, BAR,
             (int)t->of[b].status);
     report_svg_text(out, end + 7, y + 34.5, REPORT_START, "head", 60, count);

@@ -11,6 +11,7 @@
 #include "report_svg.h"
 
 enum { POINTS_MAX = 1000, HEIGHT = 400, HEIGHT_NARROW = 340 };
+enum { HIDDEN_MAX = REPORT_SERIES - 1 }; /* one series is the legend's */
 
 static const char title[] = "Roofline: throughput of 16-bit passes against arithmetic intensity, by hidden size D";
 
@@ -34,7 +35,7 @@ typedef struct point {
 typedef struct plot {
   point points[POINTS_MAX];
   int count, left_out;
-  int64_t hidden[REPORT_SERIES]; /* ascending */
+  int64_t hidden[HIDDEN_MAX]; /* ascending; the last stands for all that find no room */
   int hidden_count;
   double bare_tflops; /* the best of the bare products */
   const char *gpu;
@@ -70,7 +71,7 @@ static double flops_of(const report_bench *row) {
 static void add_hidden(plot *p, int64_t hidden) {
   int at = 0;
   while (at < p->hidden_count && p->hidden[at] < hidden) at++;
-  if ((at < p->hidden_count && p->hidden[at] == hidden) || p->hidden_count == REPORT_SERIES) return;
+  if ((at < p->hidden_count && p->hidden[at] == hidden) || p->hidden_count == HIDDEN_MAX) return;
   memmove(p->hidden + at + 1, p->hidden + at, (size_t)(p->hidden_count - at) * sizeof *p->hidden);
   p->hidden[at] = hidden;
   p->hidden_count++;
@@ -151,10 +152,10 @@ static void draw(FILE *out, const plot *p, int i) {
     if (p->points[n].intensity > high) high = p->points[n].intensity;
   }
   if (p->card && p->card->tflops > most) most = p->card->tflops;
-  report_scale x = report_scale_make(low / 1.5, high * 1.2, 1, i ? 5 : 10, left, REPORT_WIDTH[i] - 16);
-  report_scale y = report_scale_make(least / 8, most * 1.05, 1, 8, bottom, top);
+  report_scale x = report_scale_make(low / 1.5, high * 1.2, 1, i ? 4 : 12, left, REPORT_WIDTH[i] - 28);
+  report_scale y = report_scale_make(least / 4, most * 1.05, 1, 8, bottom, top);
   report_svg_start(out, i, height, title);
-  report_svg_axis_x(out, &x, top, bottom, "arithmetic intensity (flop / byte)", i ? 5 : 10, report_format_number);
+  report_svg_axis_x(out, &x, top, bottom, "arithmetic intensity (flop / byte)", i ? 4 : 12, report_format_number);
   report_svg_axis_y(out, &y, left, x.to, "throughput (TFLOP/s)", 8, report_format_number);
   draw_limits(out, p, &x, &y);
   for (int n = 0; n < p->count; n++) {
@@ -175,8 +176,8 @@ static void write_legend(FILE *out, const plot *p) {
     snprintf(text, sizeof text, "D %lld", (long long)p->hidden[i]);
     report_legend_mark(out, i, 0, text);
   }
-  report_legend_mark(out, REPORT_SERIES - 3, 0, "filled: forward");
-  report_legend_mark(out, REPORT_SERIES - 3, 1, "hollow: with gradients");
+  report_legend_mark(out, REPORT_SERIES - 1, 0, "filled: forward");
+  report_legend_mark(out, REPORT_SERIES - 1, 1, "hollow: with gradients");
   if (p->card) {
     snprintf(text, sizeof text, "limits of the card: %.0f TFLOP/s dense bf16, %.2f TB/s", p->card->tflops,
              1e-12 * p->card->bytes_per_s);

@@ -5,21 +5,28 @@
 
 #include "report_svg.h"
 
-enum { ROW = 23, HEAD = 30, TOP = 6, FOOT = 48 };
+enum { HEAD = 14, TOP = 6, FOOT = 48, GROUP_LINES_MAX = 3 };
 
-/* Columns of a drawing: names, plot, values. */
+/* Places in a drawing: on a desktop names, plot and values stand side by side, on a phone the plot is below both. */
 static const struct {
-  double names, values;
+  double row, text, plot; /* height of a line; of it, where its text and its marks are */
+  double names, values;   /* pixels that they take */
+  double left, right;     /* of the plot */
   int ticks;
-} columns[REPORT_WIDTHS] = {{200, 150, 10}, {112, 62, 4}};
+} places[REPORT_WIDTHS] = {{23, 15.5, 11.5, 190, 150, 206, 724, 10}, {38, 14, 26, 200, 130, 14, 334, 6}};
 
 static int begins_group(const report_line *lines, int i) {
   return i == 0 || strcmp(lines[i].group, lines[i - 1].group) != 0;
 }
 
-static double height_of(const report_line *lines, int count) {
+static int group_lines(const report_line *line, int i) {
+  return report_svg_line_count(line->group, REPORT_WIDTH[i] - 8, GROUP_LINES_MAX);
+}
+
+static double height_of(const report_line *lines, int count, int i) {
   double height = TOP + FOOT;
-  for (int i = 0; i < count; i++) height += ROW + (begins_group(lines, i) ? HEAD : 0);
+  for (int l = 0; l < count; l++)
+    height += places[i].row + (begins_group(lines, l) ? HEAD + REPORT_LINE * group_lines(&lines[l], i) : 0);
   return height;
 }
 
@@ -39,26 +46,32 @@ static report_scale scale_of(const report_line *lines, int count, int ticks, dou
 static void draw_value(FILE *out, const report_line *line, int i, double y) {
   char text[96], ms[REPORT_NUMBER_BYTES];
   report_number(line->ms, 4, ms);
-  if (line->ratio > 0 && i == 0)
+  if (line->ratio > 0)
     snprintf(text, sizeof text, "%.2f\u00d7 \u00b7 %s ms", line->ratio, ms);
-  else if (line->ratio > 0)
-    snprintf(text, sizeof text, "%.2f\u00d7", line->ratio);
   else
     snprintf(text, sizeof text, "%s ms", ms);
-  report_svg_text(out, REPORT_WIDTH[i] - 2, y + 4, REPORT_END, "", columns[i].values - 8, text);
+  report_svg_text(out, REPORT_WIDTH[i] - 2, y + places[i].text, REPORT_END, "", places[i].values, text);
 }
 
+/* A line without a time says why, where its marks would be. */
+static void draw_reason(FILE *out, const report_line *line, int i, double y) {
+  char text[300];
+  snprintf(text, sizeof text, "not timed: %s", line->reason);
+  report_svg_text(out, places[i].left + 4, y + (i ? places[i].text + REPORT_LINE : places[i].text), REPORT_START, "dim",
+                  REPORT_WIDTH[i] - places[i].left - 8, text);
+}
+
+/* y: its top */
 static void draw_line(FILE *out, const report_line *line, int i, const report_scale *x, double y) {
   char class[32];
-  report_svg_text(out, 12, y + 4, REPORT_START, "", columns[i].names - 20, line->who);
+  report_svg_text(out, 12, y + places[i].text, REPORT_START, "", places[i].names, line->who);
   if (line->reason[0]) {
-    char text[300];
-    snprintf(text, sizeof text, "not timed: %s", line->reason);
-    report_svg_text(out, x->from + 4, y + 4, REPORT_START, "dim", REPORT_WIDTH[i] - x->from - 8, text);
+    draw_reason(out, line, i, y);
     return;
   }
   draw_value(out, line, i, y);
   if (!(line->ratio > 0)) return;
+  y += places[i].plot;
   double at = report_scale_at(x, line->ratio);
   snprintf(class, sizeof class, "stem s%d", line->series % REPORT_SERIES);
   report_svg_line(out, report_scale_at(x, 1), y, at, y, class);
@@ -72,22 +85,25 @@ static void draw_line(FILE *out, const report_line *line, int i, const report_sc
   report_svg_mark(out, at, y, 4.6, line->series, 0, line->tip);
 }
 
+/* A band with the name of the group that a line begins; returns its height. */
+static double draw_group(FILE *out, const report_line *line, int i, double y) {
+  int lines = group_lines(line, i);
+  double height = HEAD + REPORT_LINE * lines;
+  fprintf(out, "<rect x=\"0\" y=\"%.1f\" width=\"%g\" height=\"%g\" class=\"band\"/>\n", y + 4, REPORT_WIDTH[i], height - 8);
+  report_svg_lines(out, 4, y + 19, "head", REPORT_WIDTH[i] - 8, lines, line->group);
+  return height;
+}
+
 static void draw(FILE *out, const report_line *lines, int count, int i, const char *label, const char *axis) {
-  double height = height_of(lines, count), y = TOP, bottom = height - FOOT;
-  report_scale x =
-      scale_of(lines, count, columns[i].ticks, columns[i].names + 6, REPORT_WIDTH[i] - columns[i].values - 6);
+  double height = height_of(lines, count, i), y = TOP, bottom = height - FOOT;
+  report_scale x = scale_of(lines, count, places[i].ticks, places[i].left, places[i].right);
   report_svg_start(out, i, height, label);
-  report_svg_axis_x(out, &x, TOP, bottom, axis, columns[i].ticks, report_format_number);
+  report_svg_axis_x(out, &x, TOP, bottom, axis, places[i].ticks, report_format_number);
   report_svg_line(out, report_scale_at(&x, 1), TOP, report_scale_at(&x, 1), bottom, "base");
   for (int l = 0; l < count; l++) {
-    if (begins_group(lines, l)) {
-      fprintf(out, "<rect x=\"0\" y=\"%.1f\" width=\"%g\" height=\"%d\" class=\"band\"/>\n", y + 4, REPORT_WIDTH[i],
-              HEAD - 8);
-      report_svg_text(out, 4, y + HEAD / 2.0 + 4, REPORT_START, "head", REPORT_WIDTH[i] - 8, lines[l].group);
-      y += HEAD;
-    }
-    draw_line(out, &lines[l], i, &x, y + ROW / 2.0);
-    y += ROW;
+    if (begins_group(lines, l)) y += draw_group(out, &lines[l], i, y);
+    draw_line(out, &lines[l], i, &x, y);
+    y += places[i].row;
   }
   report_svg_finish(out);
 }

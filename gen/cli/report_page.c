@@ -49,7 +49,7 @@ static void write_tiles(FILE *out, const report_data *data) {
   write_count(out, data->spec_count, "shape tuned", "shapes tuned");
   write_count(out, count_status(data, REPORT_TIMED, REPORT_CHOSEN), "candidate timed", "candidates timed");
   write_count(out, count_status(data, REPORT_ILLEGAL, REPORT_FAILED), "candidate rejected", "candidates rejected");
-  write_tile(out, text, "of bare products' time, geometric mean of the best kernels");
+  write_tile(out, text, "of the bare time (geometric mean)");
   write_count(out, data->bench_count, "benchmark row", "benchmark rows");
   fputs("</ul>\n", out);
 }
@@ -82,10 +82,15 @@ static void write_pair(FILE *out, const char *name, const char *value, int is_co
 
 static void write_source(FILE *out, const report_source *source) {
   fputs("<dl>\n", out);
+  char where[512];
+  const char *const parts[] = {source->gpu, source->driver, source->date};
+  where[0] = 0;
+  for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+    size_t used = strlen(where);
+    snprintf(where + used, sizeof where - used, "%s%.120s", i ? " \u00b7 " : "", parts[i][0] ? parts[i] : "not recorded");
+  }
   write_pair(out, source->what, source->file, 0);
-  write_pair(out, "GPU", source->gpu, 0);
-  write_pair(out, "driver", source->driver, 0);
-  write_pair(out, "date", source->date, 0);
+  write_pair(out, "GPU, driver, date", where, 0);
   write_pair(out, "sources", source->sources, 1);
   write_pair(out, "command", source->command, 1);
   fputs("</dl>\n", out);
@@ -96,8 +101,9 @@ static void write_run(FILE *out, const report_run *run) {
   snprintf(text, sizeof text, "flp %.32s \u00b7 %lld multiprocessors \u00b7 seed %lld \u00b7 budget %s s \u00b7 effort %.32s \u00b7 %s",
            run->flp_version, (long long)run->multiprocessors, (long long)run->seed, report_number(run->budget_s, 6, budget),
            run->effort, run->finished[0] ? "finished" : "not finished");
-  fputs("<p class=\"dim\">Run ", out);
-  fprintf(out, "%lld: ", (long long)run->id);
+  fputs("<p class=\"dim\">", out);
+  report_escape(out, report_data_base(run->file));
+  fprintf(out, ", run %lld: ", (long long)run->id);
   report_escape(out, text);
   fputs("</p>\n", out);
 }

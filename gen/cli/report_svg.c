@@ -26,18 +26,21 @@ static double linear_step(double low, double high, int most) {
 }
 
 /* Below this ratio of its ends a logarithmic scale has steps of equal size. */
-static const double least_ratio = 8;
+static const double least_ratio = 4;
 
 static int has_equal_steps(const report_scale *s) {
   return !s->is_log || s->high / s->low < least_ratio;
 }
 
-/* The candidates of a logarithmic scale: all of 1-2-5, powers of ten, and every second, third ... of these. */
+/* The candidates of a logarithmic scale: eight a decade (stride -1), 1-2-5 (0), powers of ten (1), and every second,
+ * third ... of these. Returns more than most where they are too many. */
 static int log_ticks(const report_scale *s, int stride, int most, double *out) {
-  static const double digits[] = {1, 2, 5};
+  static const double coarse[] = {1, 2, 5}, fine[] = {1, 1.5, 2, 3, 4, 5, 6, 8};
+  const double *digits = stride < 0 ? fine : coarse;
+  int digit_count = stride < 0 ? 8 : stride == 0 ? 3 : 1;
   int count = 0, first = (int)floor(log10(s->low) + 1e-9), last = (int)ceil(log10(s->high) - 1e-9);
   for (int e = first; e <= last; e++)
-    for (int d = 0; d < (stride == 0 ? 3 : 1); d++) {
+    for (int d = 0; d < digit_count; d++) {
       double value = digits[d] * pow(10, e);
       if (stride > 1 && (e - first) % stride != 0) continue;
       if (value < s->low * (1 - 1e-9) || value > s->high * (1 + 1e-9)) continue;
@@ -51,7 +54,7 @@ int report_scale_ticks(const report_scale *s, int most, double out[REPORT_TICKS_
   if (most > REPORT_TICKS_MAX) most = REPORT_TICKS_MAX;
   if (most < 2) most = 2;
   if (!has_equal_steps(s)) {
-    for (int stride = 0; stride < 400; stride++) {
+    for (int stride = -1; stride < 700; stride++) {
       int count = log_ticks(s, stride, most, out);
       if (count <= most) return count;
     }
@@ -64,13 +67,14 @@ int report_scale_ticks(const report_scale *s, int most, double out[REPORT_TICKS_
   return count;
 }
 
-/* The nearest of 1-2-5 below (or above) a value. */
-static double log_end(double value, int above) {
-  double power = pow(10, floor(log10(value) + 1e-12)), digit = value / power;
-  static const double digits[] = {1, 2, 5, 10};
-  double best = above ? 10 : 1;
-  for (int i = 0; i < 4; i++) {
-    int d = above ? 3 - i : i;
+/* The nearest tick below (or above) a value: 1-2-5, or eight a decade. */
+static double log_end(double value, int above, int is_fine) {
+  static const double coarse[] = {1, 2, 5, 10}, fine[] = {1, 1.5, 2, 3, 4, 5, 6, 8, 10};
+  double power = pow(10, floor(log10(value) + 1e-12)), digit = value / power, best = above ? 10 : 1;
+  const double *digits = is_fine ? fine : coarse;
+  int count = is_fine ? 9 : 4;
+  for (int i = 0; i < count; i++) {
+    int d = above ? count - 1 - i : i;
     if (above ? digits[d] >= digit * (1 - 1e-9) : digits[d] <= digit * (1 + 1e-9)) best = digits[d];
   }
   return best * power;
@@ -89,11 +93,12 @@ report_scale report_scale_make(double low, double high, int is_log, int most, do
   }
   report_scale s = {low, high, from, to, is_log};
   if (!has_equal_steps(&s)) {
-    s.low = log_end(low, 0);
-    s.high = log_end(high, 1);
+    int is_fine = high / low < 20;
+    s.low = log_end(low, 0, is_fine);
+    s.high = log_end(high, 1, is_fine);
     return s;
   }
-  double step = linear_step(low, high, most > 2 ? most : 2);
+  double step = linear_step(low, high, 2 * (most > 2 ? most : 2));
   double start = floor(low / step + 1e-9) * step;
   s.low = is_log && start <= 0 ? low : start;
   s.high = ceil(high / step - 1e-9) * step;
@@ -155,6 +160,38 @@ void report_svg_text(FILE *out, double x, double y, report_anchor anchor, const 
     fputs("</title>", out);
   }
   fputs("</text>\n", out);
+}
+
+/* Bytes of the first line, up to a blank if there is one. */
+static size_t line_bytes(const char *text, double most) {
+  size_t bytes = fitting_bytes(text, most);
+  if (!text[bytes]) return bytes;
+  size_t blank = bytes;
+  while (blank > 0 && text[blank] != ' ') blank--;
+  return blank ? blank : bytes ? bytes : 1;
+}
+
+int report_svg_line_count(const char *text, double most, int lines) {
+  int count = 1;
+  while (count < lines && text[line_bytes(text, most)]) {
+    text += line_bytes(text, most);
+    while (*text == ' ') text++;
+    count++;
+  }
+  return count;
+}
+
+void report_svg_lines(FILE *out, double x, double y, const char *class, double most, int lines, const char *text) {
+  for (; lines > 1; lines--, y += REPORT_LINE) {
+    char line[256];
+    size_t bytes = line_bytes(text, most);
+    if (!text[bytes]) break;
+    snprintf(line, sizeof line, "%.*s", (int)bytes, text);
+    report_svg_text(out, x, y, REPORT_START, class, most, line);
+    text += bytes;
+    while (*text == ' ') text++;
+  }
+  report_svg_text(out, x, y, REPORT_START, class, most, text);
 }
 
 /* ---- drawing ---- */

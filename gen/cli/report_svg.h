@@ -15,7 +15,7 @@ typedef struct report_scale {
   int is_log;
 } report_scale;
 
-/* A scale that ends on ticks around low..high; equal, reversed or bad ends are mended. most: ticks at most */
+/* A scale that ends on round numbers around low..high; equal, reversed or bad ends are mended. most: ticks at most */
 report_scale report_scale_make(double low, double high, int is_log, int most, double from, double to);
 /* Pixels of a value, kept within the scale. */
 double report_scale_at(const report_scale *scale, double value);
@@ -35,6 +35,11 @@ typedef enum report_anchor { REPORT_START, REPORT_MIDDLE, REPORT_END } report_an
 /* One line of text; cut with an ellipsis to that many pixels, then whole as a tooltip. class: "" or names of the style */
 void report_svg_text(FILE *out, double x, double y, report_anchor anchor, const char *class, double most,
                      const char *text);
+/* Lines that a text takes in that many pixels, broken at blanks; at most `lines`. */
+int report_svg_line_count(const char *text, double most, int lines);
+/* These lines, one every REPORT_LINE pixels; the last is cut where the text goes on. y: of the first */
+enum { REPORT_LINE = 16 };
+void report_svg_lines(FILE *out, double x, double y, const char *class, double most, int lines, const char *text);
 /* Pixels that a text may take at most in the fonts of the page. */
 double report_svg_text_width(const char *text);
 void report_svg_line(FILE *out, double x1, double y1, double x2, double y2, const char *class);
