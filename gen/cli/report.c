@@ -105,7 +105,8 @@ static flp_status draw(arguments *args, report_data *data) {
   report_page(out, data, given);
   int failed = ferror(out);
   failed |= fclose(out) != 0;
-  flp_status status = failed ? flp_fail(FLP_ERROR_MEMORY, "out of memory for the page") : write_page(page, bytes, given);
+  flp_status status =
+      failed ? flp_fail(FLP_ERROR_MEMORY, "out of memory for the page") : write_page(page, bytes, given);
   free(page);
   return status == FLP_OK ? print_summary(data, given, bytes) : status;
 }
@@ -119,7 +120,8 @@ int cli_report(int argc, char **argv) {
       "Draws one HTML page, complete in itself, from the records of flpgen tune (SQLite) and of flpgen bench or "
       "python -m flp.bench (JSON): best against bare products and peers, landscape per tunable, rejected candidates, "
       "roofline, memory against rows. No GPU is needed."
-      "\vThe specialisation is the one of the chart of memory; by default the first of the records. The same files give "
+      "\vThe specialisation is the one of the chart of memory; by default the first of the records. The same files "
+      "give "
       "the same bytes.\n\n" CLI_EXIT_HELP,
       children,
       NULL,
@@ -129,9 +131,10 @@ int cli_report(int argc, char **argv) {
   report_data data;
   memset(&data, 0, sizeof data);
   int to_standard = strcmp(args.options.out, "-") == 0;
-  flp_status status = args.options.json && to_standard
-                          ? flp_fail(FLP_ERROR_ARGUMENT, "--json and --out=- are not accepted together; both write to standard output")
-                          : draw(&args, &data);
+  flp_status status =
+      args.options.json && to_standard
+          ? flp_fail(FLP_ERROR_ARGUMENT, "--json and --out=- are not accepted together; both write to standard output")
+          : draw(&args, &data);
   int code = cli_finish(argv[0], args.options.json, status);
   report_data_clear(&data);
   return code;

@@ -38,7 +38,7 @@ typedef enum report_status {
 } report_status;
 
 typedef struct report_candidate {
-  int spec; /* index of its spec */
+  int spec;  /* index of its spec */
   int order; /* place in the file */
   const char *kind, *tune, *reason;
   flp_tunables cut; /* of tune; zeros where it cannot be read */
@@ -76,8 +76,8 @@ typedef struct report_data {
   report_bench *benches;
   report_source *sources;
   int run_count, spec_count, candidate_count, bare_count, bench_count, source_count;
-  int left_out; /* rows of benchmark records that name no case, shape or time */
-  void *texts;  /* owned */
+  int left_out;   /* rows of benchmark records that name no case, shape or time */
+  void *texts;    /* owned */
   int incomplete; /* memory ran out */
 } report_data;
 
@@ -123,6 +123,9 @@ void report_escape(FILE *out, const char *text);
 /* A number of at most that many significant digits without trailing zeros, "–" for NaN. Returns buffer. */
 enum { REPORT_NUMBER_BYTES = 32 };
 const char *report_number(double value, int digits, char buffer[REPORT_NUMBER_BYTES]);
+
+/* A time or a ratio with that many places, for columns; "–" for NaN. Returns buffer. */
+const char *report_places(double value, int places, char buffer[REPORT_NUMBER_BYTES]);
 
 /* A table behind a chart, closed until it is opened. A column whose name begins with '#' holds numbers. */
 void report_table_start(FILE *out, const char *caption, int rows, const char *const *columns, int count);

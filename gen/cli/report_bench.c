@@ -92,7 +92,8 @@ flp_status report_bench_read(const char *path, report_data *data) {
   json_t *record = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
   free(text);
   if (!record)
-    return flp_fail(FLP_ERROR_CORRUPT, "%s: neither tuning records nor JSON: line %d: %s", path, error.line, error.text);
+    return flp_fail(FLP_ERROR_CORRUPT, "%s: neither tuning records nor JSON: line %d: %s", path, error.line,
+                    error.text);
   flp_status status = take_record(path, record, data);
   json_decref(record);
   return status;

@@ -22,7 +22,8 @@ static void fill_line(const report_data *data, int spec, int kind, const report_
   memset(out, 0, sizeof *out);
   report_data_shape(&data->specs[spec], out->group);
   snprintf(out->who, sizeof out->who, "%s", REPORT_KINDS[kind]);
-  snprintf(out->tip, sizeof out->tip, "%s %.160s: %s ms", REPORT_KINDS[kind], best->tune, report_number(best->ms, 5, ms));
+  snprintf(out->tip, sizeof out->tip, "%s %.160s: %s ms", REPORT_KINDS[kind], best->tune,
+           report_number(best->ms, 5, ms));
   out->series = kind;
   out->ms = best->ms;
   out->ratio = best->ms / bare;
@@ -32,8 +33,8 @@ static void fill_line(const report_data *data, int spec, int kind, const report_
 }
 
 static void write_table(FILE *out, const report_data *data, int count) {
-  static const char *const columns[] = {"shape",         "kernel",      "cut",   "#ms",      "#least ms", "#most ms",
-                                        "#bare ms",      "#ratio",      "#error", "#SM MHz", "#W",        "#rounds"};
+  static const char *const columns[] = {"shape",    "kernel", "cut",    "#ms",     "#least ms", "#most ms",
+                                        "#bare ms", "#ratio", "#error", "#SM MHz", "#W",        "#rounds"};
   enum { COLUMNS = sizeof columns / sizeof columns[0] };
   report_table_start(out, "best candidates", count, columns, COLUMNS);
   for (int s = 0; s < data->spec_count; s++)
@@ -46,11 +47,11 @@ static void write_table(FILE *out, const report_data *data, int count) {
       const char *const cells[COLUMNS] = {report_data_shape(&data->specs[s], shape),
                                           REPORT_KINDS[k],
                                           c->tune,
-                                          report_number(c->ms, 5, n[0]),
-                                          report_number(c->ms_low, 5, n[1]),
-                                          report_number(c->ms_high, 5, n[2]),
-                                          report_number(bare, 5, n[3]),
-                                          report_number(c->ms / bare, 4, n[4]),
+                                          report_places(c->ms, 3, n[0]),
+                                          report_places(c->ms_low, 3, n[1]),
+                                          report_places(c->ms_high, 3, n[2]),
+                                          report_places(bare, 3, n[3]),
+                                          report_places(c->ms / bare, 3, n[4]),
                                           report_number(c->error, 3, n[5]),
                                           report_number(c->clock_mhz, 4, n[6]),
                                           report_number(c->power_w, 4, n[7]),
@@ -75,8 +76,7 @@ void report_chart_best(FILE *out, const report_data *data) {
   int all = count_best(data);
   report_line *lines = all ? calloc(LINES_MAX, sizeof *lines) : NULL;
   if (!lines) {
-    report_figure_missing(out, "best", title,
-                          "No candidate was timed: give the records that flpgen tune wrote.");
+    report_figure_missing(out, "best", title, "No candidate was timed: give the records that flpgen tune wrote.");
     return;
   }
   int count = fill_lines(data, lines);

@@ -169,7 +169,7 @@ static void draw_row(FILE *out, const landscape *in, int i, int t, int64_t value
   double at = report_scale_at(x, least);
   report_svg_line(out, at, y - 9, at, y + 9, "tickmark");
   if (has_best) draw_dot(out, in, in->best, x, y);
-  report_number(least, 4, ms);
+  report_places(least, least < 10 ? 3 : least < 100 ? 2 : 1, ms);
   if (i == 0) strcat(ms, " ms");
   report_svg_text(out, REPORT_WIDTH[i] - 2, y + 4, REPORT_END, has_best ? "head" : "", columns[i].best - 6, ms);
 }
@@ -193,37 +193,39 @@ static void draw(FILE *out, const landscape *in, int i, const char *label) {
     report_svg_line(out, report_scale_at(&x, in->bare_ms), TOP, report_scale_at(&x, in->bare_ms), bottom, "base");
   for (int t = 0; t < TUNABLES; t++) {
     if (!is_shown(in, t)) continue;
-    fprintf(out, "<rect x=\"0\" y=\"%.1f\" width=\"%g\" height=\"%d\" class=\"band\"/>\n", y + 3, REPORT_WIDTH[i], HEAD - 8);
+    fprintf(out, "<rect x=\"0\" y=\"%.1f\" width=\"%g\" height=\"%d\" class=\"band\"/>\n", y + 3, REPORT_WIDTH[i],
+            HEAD - 8);
     report_svg_text(out, 4, y + HEAD / 2.0 + 3, REPORT_START, "head", 200, tunables[t].name);
     if (i == 0)
       report_svg_text(out, REPORT_WIDTH[i] - 4, y + HEAD / 2.0 + 3, REPORT_END, "dim", 150, "best of the value");
     y += HEAD;
-    for (int v = 0; v < in->of[t].count; v++, y += ROW)
-      draw_row(out, in, i, t, in->of[t].value[v], &x, y + ROW / 2.0);
+    for (int v = 0; v < in->of[t].count; v++, y += ROW) draw_row(out, in, i, t, in->of[t].value[v], &x, y + ROW / 2.0);
   }
   report_svg_finish(out);
 }
 
 static void write_table(FILE *out, const landscape *in) {
-  static const char *const names[] = {"cut",     "#chunk rows", "#chunk vocab", "#ms",    "#least ms", "#most ms",
-                                      "#rounds", "#predicted ms", "#error",     "status"};
+  static const char *const names[] = {"cut",      "#chunk rows", "#chunk vocab",  "#ms",    "#least ms",
+                                      "#most ms", "#rounds",     "#predicted ms", "#error", "status"};
   enum { COLUMNS = sizeof names / sizeof names[0] };
   int rows = in->count < TABLE_MAX ? in->count : TABLE_MAX;
-  report_table_start(out, rows < in->all ? "the fastest candidates" : "timed candidates, the fastest first", rows, names,
-                     COLUMNS);
+  report_table_start(out, rows < in->all ? "the fastest candidates" : "timed candidates, the fastest first", rows,
+                     names, COLUMNS);
   for (int i = 0; i < rows; i++) {
     const report_candidate *c = in->dots[i];
     char n[8][REPORT_NUMBER_BYTES];
     const char *const cells[COLUMNS] = {c->tune[0] ? c->tune : "own",
                                         c->chunk_rows ? report_number((double)c->chunk_rows, 9, n[0]) : "",
                                         c->chunk_vocab ? report_number((double)c->chunk_vocab, 9, n[1]) : "",
-                                        report_number(c->ms, 5, n[2]),
-                                        report_number(c->ms_low, 5, n[3]),
-                                        report_number(c->ms_high, 5, n[4]),
+                                        report_places(c->ms, 3, n[2]),
+                                        report_places(c->ms_low, 3, n[3]),
+                                        report_places(c->ms_high, 3, n[4]),
                                         report_number((double)c->rounds, 9, n[5]),
-                                        report_number(c->predicted_ms, 4, n[6]),
+                                        report_places(c->predicted_ms, 3, n[6]),
                                         report_number(c->error, 3, n[7]),
-                                        c == in->best ? "best" : is_early(in, c) ? "left early" : "timed"};
+                                        c == in->best     ? "best"
+                                        : is_early(in, c) ? "left early"
+                                                          : "timed"};
     report_table_row(out, names, COLUMNS, cells);
   }
   report_table_finish(out);
@@ -243,7 +245,8 @@ static void write_figure(FILE *out, const landscape *in, const report_spec *spec
   report_legend_finish(out);
   for (int i = 0; i < REPORT_WIDTHS; i++) draw(out, in, i, title);
   for (int t = 0; t < TUNABLES; t++)
-    if (in->of[t].is_cut) report_note(out, "A tunable has more than 24 values; those of slower candidates are not drawn.");
+    if (in->of[t].is_cut)
+      report_note(out, "A tunable has more than 24 values; those of slower candidates are not drawn.");
   if (in->count < in->all) report_note(out, "Only the 1500 fastest candidates are drawn.");
   write_table(out, in);
   report_figure_finish(out);

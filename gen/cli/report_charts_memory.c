@@ -100,7 +100,8 @@ static void draw_way(FILE *out, const plot *p, int w, const report_scale *x, con
     char tip[128], bytes[CLI_TEXT_BYTES];
     snprintf(tip, sizeof tip, "%s, N %lld: %s%s", way->name, (long long)p->rows[i],
              cli_format_bytes(way->workspace, bytes), way->fits ? "" : ", beyond the budget");
-    report_svg_mark(out, report_scale_at(x, (double)p->rows[i]), report_scale_at(y, way->workspace), 4, w, !way->fits, tip);
+    report_svg_mark(out, report_scale_at(x, (double)p->rows[i]), report_scale_at(y, way->workspace), 4, w, !way->fits,
+                    tip);
   }
 }
 
@@ -150,10 +151,11 @@ static void write_table(FILE *out, const plot *p) {
 
 static void write_figure(FILE *out, const plot *p) {
   char about[320];
-  snprintf(about, sizeof about,
-           "V %lld \u00b7 D %lld \u00b7 %s, by the planner on an assumed H200 within the default budgets. Modes of flp stay "
-           "level where they cut the work into chunks; the naive way keeps fp32 scores.",
-           (long long)p->spec.vocab, (long long)p->spec.hidden, flp_dtype_name(p->spec.dtype));
+  snprintf(
+      about, sizeof about,
+      "V %lld \u00b7 D %lld \u00b7 %s, by the planner on an assumed H200 within the default budgets. Modes of flp stay "
+      "level where they cut the work into chunks; the naive way keeps fp32 scores.",
+      (long long)p->spec.vocab, (long long)p->spec.hidden, flp_dtype_name(p->spec.dtype));
   report_figure_start(out, "memory", title, about);
   report_legend_start(out);
   for (int w = 0; w < p->ways; w++) report_legend_mark(out, w, 0, p->way[0][w].name);

@@ -24,8 +24,11 @@ static int compare_numbers(int64_t a, int64_t b) {
 
 /* 0 for rows of one group. */
 static int compare_groups(const report_bench *a, const report_bench *b) {
-  const int64_t numbers[][2] = {{rank_of(a->which), rank_of(b->which)}, {a->hidden, b->hidden}, {a->vocab, b->vocab},
-                                {a->rows, b->rows},                     {b->active, a->active}};
+  const int64_t numbers[][2] = {{rank_of(a->which), rank_of(b->which)},
+                                {a->hidden, b->hidden},
+                                {a->vocab, b->vocab},
+                                {a->rows, b->rows},
+                                {b->active, a->active}};
   int order = 0;
   for (size_t i = 0; order == 0 && i < sizeof numbers / sizeof numbers[0]; i++)
     order = compare_numbers(numbers[i][0], numbers[i][1]);
@@ -68,8 +71,8 @@ static void group_text(const report_bench *row, char out[REPORT_SHAPE_BYTES]) {
   char masked[48] = "";
   if (row->active < row->rows)
     snprintf(masked, sizeof masked, " \u00b7 %.0f%% masked", 100.0 * (1 - (double)row->active / (double)row->rows));
-  snprintf(out, REPORT_SHAPE_BYTES, "%.40s%s \u00b7 N %lld \u00b7 D %lld \u00b7 V %lld \u00b7 %.12s%s%.20s%s%.40s", row->which,
-           masked, (long long)row->rows, (long long)row->hidden, (long long)row->vocab, row->dtype,
+  snprintf(out, REPORT_SHAPE_BYTES, "%.40s%s \u00b7 N %lld \u00b7 D %lld \u00b7 V %lld \u00b7 %.12s%s%.20s%s%.40s",
+           row->which, masked, (long long)row->rows, (long long)row->hidden, (long long)row->vocab, row->dtype,
            row->entropy[0] ? " \u00b7 entropy " : "", row->entropy, row->grads[0] ? " \u00b7 grads " : "", row->grads);
 }
 
@@ -95,9 +98,9 @@ static void fill_line(const report_data *data, report_bench *const *rows, int co
 /* ---- the figure ---- */
 
 static void write_table(FILE *out, const report_data *data, report_bench *const *rows, int count) {
-  static const char *const columns[] = {"pass",       "who",       "#N",       "#D",     "#V",           "dtype",
-                                        "entropy",    "grads",     "#ms",      "#least", "#most",        "#bare ms",
-                                        "#ratio",     "#workspace", "file",    "not timed because"};
+  static const char *const columns[] = {
+      "pass", "who",    "#N",    "#D",       "#V",     "dtype",      "entropy", "grads",
+      "#ms",  "#least", "#most", "#bare ms", "#ratio", "#workspace", "file",    "not timed because"};
   enum { COLUMNS = sizeof columns / sizeof columns[0] };
   report_table_start(out, "every row of the benchmark records", count, columns, COLUMNS);
   for (int i = 0; i < count; i++) {
@@ -111,11 +114,11 @@ static void write_table(FILE *out, const report_data *data, report_bench *const 
                                         r->dtype,
                                         r->entropy,
                                         r->grads,
-                                        report_number(r->ms, 5, n[3]),
-                                        report_number(r->ms_low, 5, n[4]),
-                                        report_number(r->ms_high, 5, n[5]),
-                                        report_number(r->bare_ms, 5, n[6]),
-                                        report_number(r->ms / r->bare_ms, 4, n[7]),
+                                        report_places(r->ms, 3, n[3]),
+                                        report_places(r->ms_low, 3, n[4]),
+                                        report_places(r->ms_high, 3, n[5]),
+                                        report_places(r->bare_ms, 3, n[6]),
+                                        report_places(r->ms / r->bare_ms, 3, n[7]),
                                         isnan(r->extra_bytes) ? "\u2013" : cli_format_bytes(r->extra_bytes, bytes),
                                         data->sources[r->source].file,
                                         r->reason};

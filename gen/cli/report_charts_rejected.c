@@ -74,8 +74,8 @@ static void draw(FILE *out, const tally *t, int i) {
     snprintf(count, sizeof count, "%d", t->of[b].count);
     report_svg_lines(out, 6, y + 15, "", REPORT_WIDTH[i] - 10, lines, text);
     y += REPORT_LINE * (lines - 1);
-    fprintf(out, "<rect x=\"6\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" class=\"bar s%d\"/>\n", y + 21, end - 6 + 1, BAR,
-            (int)t->of[b].status);
+    fprintf(out, "<rect x=\"6\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" class=\"bar s%d\"/>\n", y + 21, end - 6 + 1,
+            BAR, (int)t->of[b].status);
     report_svg_text(out, end + 7, y + 34.5, REPORT_START, "head", 60, count);
   }
   report_svg_finish(out);
@@ -119,13 +119,16 @@ static void write_legend(FILE *out, const tally *t) {
 
 static void write_figure(FILE *out, const report_data *data, const tally *t) {
   char about[256];
-  snprintf(about, sizeof about, "%d of %d candidates were rejected before they were timed; %d were timed. Numbers in reasons are shown as #.",
-           t->rejected, data->candidate_count, data->candidate_count - t->rejected);
+  snprintf(
+      about, sizeof about,
+      "%d of %d candidates were rejected before they were timed; %d were timed. Numbers in reasons are shown as #.",
+      t->rejected, data->candidate_count, data->candidate_count - t->rejected);
   report_figure_start(out, "rejected", title, about);
   write_legend(out, t);
   for (int i = 0; i < REPORT_WIDTHS; i++) draw(out, t, i);
   if (t->groups > BARS_MAX) report_note(out, "Only the 16 most frequent reasons are drawn; the table has more.");
-  if (t->other) report_note(out, "Candidates of rarer reasons, beyond the first 200 different ones, are not in the table.");
+  if (t->other)
+    report_note(out, "Candidates of rarer reasons, beyond the first 200 different ones, are not in the table.");
   write_table(out, t);
   report_figure_finish(out);
 }

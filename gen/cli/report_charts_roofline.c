@@ -28,7 +28,7 @@ static const struct card {
 typedef struct point {
   double intensity, tflops;
   int64_t hidden;
-  int is_training, is_tuned;
+  int is_training;
   char name[REPORT_SHAPE_BYTES];
 } point;
 
@@ -84,19 +84,20 @@ static int series_of(const plot *p, int64_t hidden) {
 }
 
 /* Takes a pass of flp on this card. */
-static void add(plot *p, const report_bench *row, const char *gpu, const char *who, int is_tuned) {
+static void add(plot *p, const report_bench *row, const char *gpu, const char *who) {
   double bytes = bytes_of(row), flops = flops_of(row), tflops = 1e-9 * flops / row->ms;
   int is_half = strcmp(row->dtype, "bf16") == 0 || strcmp(row->dtype, "fp16") == 0;
   if (!p->gpu[0]) p->gpu = gpu;
-  if (!(row->ms > 0) || !is_half || !(bytes > 0) || !(tflops > 0) || strcmp(gpu, p->gpu) != 0 || p->count == POINTS_MAX) {
+  if (!(row->ms > 0) || !is_half || !(bytes > 0) || !(tflops > 0) || strcmp(gpu, p->gpu) != 0 ||
+      p->count == POINTS_MAX) {
     p->left_out++;
     return;
   }
   add_hidden(p, row->hidden);
   point *q = &p->points[p->count++];
-  *q = (point){flops / bytes, tflops, row->hidden, strcmp(row->which, "forward") != 0, is_tuned, ""};
-  snprintf(q->name, sizeof q->name, "%.80s %.40s \u00b7 N %lld \u00b7 V %lld", who, row->which, (long long)row->rows,
-           (long long)row->vocab);
+  *q = (point){flops / bytes, tflops, row->hidden, strcmp(row->which, "forward") != 0, ""};
+  snprintf(q->name, sizeof q->name, "%.40s \u00b7 N %lld \u00b7 V %lld \u00b7 %.80s", row->which, (long long)row->rows,
+           (long long)row->vocab, who);
   if (row->bare_ms > 0 && row->active == row->rows && 1e-9 * flops / row->bare_ms > p->bare_tflops)
     p->bare_tflops = 1e-9 * flops / row->bare_ms;
 }
@@ -115,12 +116,13 @@ static void collect(const report_data *data, plot *p) {
     row.gemms = 1;
     row.ms = data->candidates[best].ms;
     row.bare_ms = report_data_bare_ms(data, s, "forward");
-    add(p, &row, data->runs[spec->run].gpu, "tuned", 1);
+    add(p, &row, data->runs[spec->run].gpu, "tuned");
   }
   for (int i = 0; i < data->bench_count; i++) {
     const report_bench *row = &data->benches[i];
     int is_ours = !row->peer[0] || strcmp(row->peer, "flp") == 0;
-    if (is_ours) add(p, row, data->sources[row->source].gpu, "benchmark", 0);
+    const report_source *source = &data->sources[row->source];
+    if (is_ours) add(p, row, source->gpu, source->file);
   }
   p->card = card_of(p->gpu);
 }
@@ -139,7 +141,8 @@ static void draw_limits(FILE *out, const plot *p, const report_scale *x, const r
                     report_scale_at(y, p->card->tflops), "limit");
   }
   if (p->bare_tflops > 0)
-    report_svg_line(out, x->from, report_scale_at(y, p->bare_tflops), x->to, report_scale_at(y, p->bare_tflops), "base");
+    report_svg_line(out, x->from, report_scale_at(y, p->bare_tflops), x->to, report_scale_at(y, p->bare_tflops),
+                    "base");
 }
 
 static void draw(FILE *out, const plot *p, int i) {
@@ -161,8 +164,8 @@ static void draw(FILE *out, const plot *p, int i) {
   for (int n = 0; n < p->count; n++) {
     const point *q = &p->points[n];
     char tip[REPORT_SHAPE_BYTES + 96];
-    snprintf(tip, sizeof tip, "%s \u00b7 D %lld: %.0f TFLOP/s at %.0f flop/byte", q->name, (long long)q->hidden, q->tflops,
-             q->intensity);
+    snprintf(tip, sizeof tip, "%s \u00b7 D %lld: %.0f TFLOP/s at %.0f flop/byte", q->name, (long long)q->hidden,
+             q->tflops, q->intensity);
     report_svg_mark(out, report_scale_at(&x, q->intensity), report_scale_at(&y, q->tflops), 4.6,
                     series_of(p, q->hidden), q->is_training, tip);
   }
@@ -215,8 +218,10 @@ void report_chart_roofline(FILE *out, const report_data *data) {
     return;
   }
   char about[256];
-  snprintf(about, sizeof about, "%.80s. Bytes are those of inputs and outputs, each moved once; flop are those of the "
-           "products that a pass stands for.", p->gpu);
+  snprintf(about, sizeof about,
+           "%.80s. Bytes are those of inputs and outputs, each moved once; flop are those of the "
+           "products that a pass stands for.",
+           p->gpu);
   report_figure_start(out, "roofline", title, about);
   write_legend(out, p);
   for (int i = 0; i < REPORT_WIDTHS; i++) draw(out, p, i);

@@ -112,7 +112,8 @@ static flp_status check_tables(reader *r) {
     snprintf(sql, sizeof sql,
              "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = '%s' AND rootpage > 0", names[i]);
     FLP_TRY(read_number(r, sql, &count));
-    if (count != 1) return flp_fail(FLP_ERROR_CORRUPT, "%s: no tuning records: it has no table '%s'", r->path, names[i]);
+    if (count != 1)
+      return flp_fail(FLP_ERROR_CORRUPT, "%s: no tuning records: it has no table '%s'", r->path, names[i]);
   }
   return FLP_OK;
 }
@@ -237,10 +238,11 @@ static flp_status read_status(const reader *r, const char *text, report_status *
       *out = (report_status)i;
       return FLP_OK;
     }
-  return flp_fail(FLP_ERROR_CORRUPT,
-                  "%s: table 'candidate': status '%.40s' is not known; illegal, pruned, wrong, failed, timed and chosen "
-                  "are accepted",
-                  r->path, text);
+  return flp_fail(
+      FLP_ERROR_CORRUPT,
+      "%s: table 'candidate': status '%.40s' is not known; illegal, pruned, wrong, failed, timed and chosen "
+      "are accepted",
+      r->path, text);
 }
 
 /* "forward:256x128,..." or, of the kind alone, "256x128,...". Zeros for what is not understood. */
@@ -297,8 +299,8 @@ static flp_status read_rows(reader *r, const char *sql, flp_status (*take)(reade
   int code = sqlite3_prepare_v2(r->db, sql, -1, &r->query, NULL);
   flp_status status = code == SQLITE_OK ? FLP_OK : fail_sqlite(r, code);
   for (int rows = 0; status == FLP_OK && (code = sqlite3_step(r->query)) == SQLITE_ROW; rows++)
-    status = rows < ROWS_MAX ? take(r)
-                             : flp_fail(FLP_ERROR_CORRUPT, "%s: more than %d rows in a table", r->path, ROWS_MAX);
+    status =
+        rows < ROWS_MAX ? take(r) : flp_fail(FLP_ERROR_CORRUPT, "%s: more than %d rows in a table", r->path, ROWS_MAX);
   if (status == FLP_OK && code != SQLITE_DONE) status = fail_sqlite(r, code);
   sqlite3_finalize(r->query);
   return status;
@@ -312,13 +314,13 @@ static flp_status read_tables(reader *r) {
                     "SELECT id, started, finished, command, gpu, multiprocessors, driver, flp_version, sources, seed, "
                     "budget_s, effort FROM run ORDER BY id",
                     take_run));
-  FLP_TRY(read_rows(r,
-                    "SELECT id, run, text, vocab, hidden, dtype, entropy, grads, rows, model FROM spec ORDER BY id",
+  FLP_TRY(read_rows(r, "SELECT id, run, text, vocab, hidden, dtype, entropy, grads, rows, model FROM spec ORDER BY id",
                     take_spec));
-  FLP_TRY(read_rows(r,
-                    "SELECT spec, kind, tune, chunk_rows, chunk_vocab, status, reason, predicted_ms, error, rounds, ms, "
-                    "ms_low, ms_high, clock_mhz, power_w FROM candidate ORDER BY id",
-                    take_candidate));
+  FLP_TRY(
+      read_rows(r,
+                "SELECT spec, kind, tune, chunk_rows, chunk_vocab, status, reason, predicted_ms, error, rounds, ms, "
+                "ms_low, ms_high, clock_mhz, power_w FROM candidate ORDER BY id",
+                take_candidate));
   return read_rows(r, "SELECT spec, product, rows, ms, ms_low, ms_high FROM bare ORDER BY id", take_bare);
 }
 
@@ -383,10 +385,11 @@ void report_data_range(const report_data *data, int spec, int *first, int *end) 
 }
 
 const char *report_data_shape(const report_spec *spec, char buffer[REPORT_SHAPE_BYTES]) {
-  snprintf(buffer, REPORT_SHAPE_BYTES, "%.80s%sV %lld \u00b7 D %lld \u00b7 %.16s \u00b7 N %lld%s%.16s%s%.32s", spec->model,
-           spec->model[0] ? " \u00b7 " : "", (long long)spec->vocab, (long long)spec->hidden, spec->dtype,
+  snprintf(buffer, REPORT_SHAPE_BYTES, "%.80s%sV %lld \u00b7 D %lld \u00b7 %.16s \u00b7 N %lld%s%.16s%s%.32s",
+           spec->model, spec->model[0] ? " \u00b7 " : "", (long long)spec->vocab, (long long)spec->hidden, spec->dtype,
            (long long)spec->rows, spec->entropy[0] && strcmp(spec->entropy, "none") != 0 ? " \u00b7 entropy " : "",
-           strcmp(spec->entropy, "none") != 0 ? spec->entropy : "", spec->grads[0] ? " \u00b7 grads " : "", spec->grads);
+           strcmp(spec->entropy, "none") != 0 ? spec->entropy : "", spec->grads[0] ? " \u00b7 grads " : "",
+           spec->grads);
   return buffer;
 }
 

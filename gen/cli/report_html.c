@@ -18,8 +18,8 @@ static int sequence_bytes(const unsigned char *text) {
   }
   /* C1 controls and the directional ones would change how the rest reads. */
   int hidden = value < 0xa0 || (value >= 0x202a && value <= 0x202e) || (value >= 0x2066 && value <= 0x2069);
-  return value < least[count] || value > 0x10ffff || (value >= 0xd800 && value < 0xe000) || hidden ||
-                 value == 0xfffe || value == 0xffff
+  return value < least[count] || value > 0x10ffff || (value >= 0xd800 && value < 0xe000) || hidden || value == 0xfffe ||
+                 value == 0xffff
              ? 0
              : count;
 }
@@ -70,6 +70,13 @@ const char *report_number(double value, int digits, char buffer[REPORT_NUMBER_BY
   size_t length = strlen(buffer);
   while (buffer[length - 1] == '0') buffer[--length] = 0;
   if (buffer[length - 1] == '.') buffer[length - 1] = 0;
+  return buffer;
+}
+
+const char *report_places(double value, int places, char buffer[REPORT_NUMBER_BYTES]) {
+  if (!isfinite(value) || fabs(value) >= 1e15 || (value != 0 && fabs(value) < 1e-3))
+    return report_number(value, 4, buffer);
+  snprintf(buffer, REPORT_NUMBER_BYTES, "%.*f", places, value);
   return buffer;
 }
 

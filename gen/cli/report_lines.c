@@ -45,7 +45,7 @@ static report_scale scale_of(const report_line *lines, int count, int ticks, dou
 
 static void draw_value(FILE *out, const report_line *line, int i, double y) {
   char text[96], ms[REPORT_NUMBER_BYTES];
-  report_number(line->ms, 4, ms);
+  report_places(line->ms, line->ms < 10 ? 3 : line->ms < 100 ? 2 : 1, ms);
   if (line->ratio > 0)
     snprintf(text, sizeof text, "%.2f\u00d7 \u00b7 %s ms", line->ratio, ms);
   else
@@ -89,7 +89,8 @@ static void draw_line(FILE *out, const report_line *line, int i, const report_sc
 static double draw_group(FILE *out, const report_line *line, int i, double y) {
   int lines = group_lines(line, i);
   double height = HEAD + REPORT_LINE * lines;
-  fprintf(out, "<rect x=\"0\" y=\"%.1f\" width=\"%g\" height=\"%g\" class=\"band\"/>\n", y + 4, REPORT_WIDTH[i], height - 8);
+  fprintf(out, "<rect x=\"0\" y=\"%.1f\" width=\"%g\" height=\"%g\" class=\"band\"/>\n", y + 4, REPORT_WIDTH[i],
+          height - 8);
   report_svg_lines(out, 4, y + 19, "head", REPORT_WIDTH[i] - 8, lines, line->group);
   return height;
 }

@@ -87,7 +87,8 @@ static void write_source(FILE *out, const report_source *source) {
   where[0] = 0;
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
     size_t used = strlen(where);
-    snprintf(where + used, sizeof where - used, "%s%.120s", i ? " \u00b7 " : "", parts[i][0] ? parts[i] : "not recorded");
+    snprintf(where + used, sizeof where - used, "%s%.120s", i ? " \u00b7 " : "",
+             parts[i][0] ? parts[i] : "not recorded");
   }
   write_pair(out, source->what, source->file, 0);
   write_pair(out, "GPU, driver, date", where, 0);
@@ -98,9 +99,10 @@ static void write_source(FILE *out, const report_source *source) {
 
 static void write_run(FILE *out, const report_run *run) {
   char text[192], budget[REPORT_NUMBER_BYTES];
-  snprintf(text, sizeof text, "flp %.32s \u00b7 %lld multiprocessors \u00b7 seed %lld \u00b7 budget %s s \u00b7 effort %.32s \u00b7 %s",
-           run->flp_version, (long long)run->multiprocessors, (long long)run->seed, report_number(run->budget_s, 6, budget),
-           run->effort, run->finished[0] ? "finished" : "not finished");
+  snprintf(text, sizeof text,
+           "flp %.32s \u00b7 %lld multiprocessors \u00b7 seed %lld \u00b7 budget %s s \u00b7 effort %.32s \u00b7 %s",
+           run->flp_version, (long long)run->multiprocessors, (long long)run->seed,
+           report_number(run->budget_s, 6, budget), run->effort, run->finished[0] ? "finished" : "not finished");
   fputs("<p class=\"dim\">", out);
   report_escape(out, report_data_base(run->file));
   fprintf(out, ", run %lld: ", (long long)run->id);

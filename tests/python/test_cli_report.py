@@ -166,8 +166,8 @@ def test_peers_stand_beside_ours_with_their_reasons(tmp_path):
     legend = [words(item) for item in figure.findall("ul/li")]
     assert legend == ["flp", "naive", "compile", "one", "two", "bare products (1×)"]
     assert any(text.startswith("not timed: needs a newer torch") for text in texts(figure.find("svg"), "dim"))
-    assert {row["who"]: row["ratio"] for row in table(figure)} == {"flp": "0.98", "naive": "4.067", "compile": "2.933",
-                                                                  "one": "2", "two": "–"}
+    assert {row["who"]: row["ratio"] for row in table(figure)} == {"flp": "0.980", "naive": "4.067", "compile": "2.933",
+                                                                  "one": "2.000", "two": "–"}
 
 
 def test_roofline_has_a_series_for_each_hidden_size_and_the_limits_of_the_card(tmp_path):
@@ -176,7 +176,7 @@ def test_roofline_has_a_series_for_each_hidden_size_and_the_limits_of_the_card(t
     legend = [words(item) for item in figure.findall("ul/li")]
     assert legend[:4] == ["D 1024", "D 2048", "D 4096", "D 8192"]
     assert "limits of the card: 989 TFLOP/s dense bf16, 4.80 TB/s" in legend
-    row = [row for row in table(figure) if row["pass"] == "benchmark forward · N 65536 · V 248320"][0]
+    row = [row for row in table(figure) if row["pass"] == "forward · N 65536 · V 248320 · bench_forward_long.json"][0]
     n, d, v = 65536, 2048, 248320
     moved = 2 * d * (n + v) + 8 * n + 8 * n  # operands and int64 targets; logprob and entropy
     assert float(row["flop / byte"]) == pytest.approx(2 * n * d * v / moved, rel=1e-3)

@@ -34,7 +34,8 @@ Test(report, ticks_are_few_ascending_and_within_the_scale) {
     double low = pow(10, rand() % 25 - 12) * (1 + rand() % 1000), width = pow(10, rand() % 12 - 6);
     int is_log = rand() % 2, most = 2 + rand() % 12;
     report_scale s = report_scale_make(low, low * (1 + width), is_log, most, 10, 500);
-    cr_assert(s.low <= low * (1 + 1e-9) && s.high >= low * (1 + width) * (1 - 1e-9) && s.low < s.high, "%g..%g", low, low * (1 + width));
+    cr_assert(s.low <= low * (1 + 1e-9) && s.high >= low * (1 + width) * (1 - 1e-9) && s.low < s.high, "%g..%g", low,
+              low * (1 + width));
     double ticks[REPORT_TICKS_MAX];
     int count = report_scale_ticks(&s, most, ticks);
     cr_assert(count >= 0 && count <= most);
@@ -46,13 +47,14 @@ Test(report, ticks_are_few_ascending_and_within_the_scale) {
 }
 
 Test(report, scales_of_bad_ends_are_mended) {
-  static const double ends[][2] = {{NAN, 1}, {1, INFINITY}, {5, 5}, {9, 1}, {0, 0}, {0, 1e300}, {-1, 1}, {1e-320, 1e-310}};
+  static const double ends[][2] = {{NAN, 1}, {1, INFINITY}, {5, 5},  {9, 1},
+                                   {0, 0},   {0, 1e300},    {-1, 1}, {1e-320, 1e-310}};
   for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
     for (int is_log = 0; is_log < 2; is_log++) {
       report_scale s = report_scale_make(ends[i][0], ends[i][1], is_log, 5, 0, 100);
       double ticks[REPORT_TICKS_MAX], at = report_scale_at(&s, 3);
-      cr_expect(isfinite(s.low) && isfinite(s.high) && s.low < s.high && (!is_log || s.low > 0), "%zu: %g..%g", i, s.low,
-                s.high);
+      cr_expect(isfinite(s.low) && isfinite(s.high) && s.low < s.high && (!is_log || s.low > 0), "%zu: %g..%g", i,
+                s.low, s.high);
       cr_expect(at >= 0 && at <= 100, "%zu, %d: %g", i, is_log, at);
       cr_expect_leq(report_scale_ticks(&s, 5, ticks), 5);
     }
@@ -96,10 +98,11 @@ static void expect_escaped(const char *text, const char *expected) {
 Test(report, text_is_escaped) {
   expect_escaped("<b a=\"1\" c='2'>&", "&lt;b a=&quot;1&quot; c=&#39;2&#39;&gt;&amp;");
   expect_escaped("D 4096 \u00d7 \U0001f600", "D 4096 \u00d7 \U0001f600");
-  expect_escaped("a\x01"
-                 "b\nc",
-                 "a\ufffd"
-                 "b c");
+  expect_escaped(
+      "a\x01"
+      "b\nc",
+      "a\ufffd"
+      "b c");
   expect_escaped("\xff\xc0\xaf\xed\xa0\x80", "\ufffd\ufffd\ufffd\ufffd\ufffd\ufffd");
   expect_escaped("cut \xe2\x80", "cut \ufffd\ufffd");
   expect_escaped("\u202egnp.exe", "\ufffd\ufffd\ufffdgnp.exe");
