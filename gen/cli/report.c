@@ -88,7 +88,7 @@ static flp_status print_summary(const report_data *data, const report_options *g
                                     cli_json_count(bytes), "files", data->source_count, "specs", data->spec_count,
                                     "candidates", data->candidate_count, "bench_rows", data->bench_count));
   if (strcmp(given->out, "-") != 0)
-    printf("%s: %d tuned shapes, %d candidates, %d benchmark rows\n", given->out, data->spec_count,
+    printf("%s: tuned shapes: %d; candidates: %d; benchmark rows: %d\n", given->out, data->spec_count,
            data->candidate_count, data->bench_count);
   return FLP_OK;
 }
