@@ -1,0 +1,100 @@
+/* report_bench.c: reads benchmark records: JSON documents of `flpgen bench` and `python -m flp.bench`. */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "report.h"
+
+enum { RECORD_BYTES_MAX = 64 << 20, ROWS_MAX = 100000 };
+
+static const char *text_of(report_data *data, const json_t *object, const char *key) {
+  const json_t *value = json_object_get(object, key);
+  return json_is_string(value) ? report_data_keep(data, json_string_value(value)) : "";
+}
+
+static double number_of(const json_t *object, const char *key) {
+  const json_t *value = json_object_get(object, key);
+  return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+static int64_t count_of(const json_t *object, const char *key) {
+  const json_t *value = json_object_get(object, key);
+  return json_is_integer(value) ? json_integer_value(value) : 0;
+}
+
+/* "hidden,weight" of ["hidden", "weight"]. */
+static const char *list_of(report_data *data, const json_t *object, const char *key) {
+  const json_t *list = json_object_get(object, key);
+  char text[128] = "";
+  for (size_t i = 0; i < json_array_size(list); i++) {
+    const char *word = json_string_value(json_array_get(list, i));
+    size_t used = strlen(text);
+    if (word) snprintf(text + used, sizeof text - used, "%s%s", used ? "," : "", word);
+  }
+  return report_data_keep(data, text);
+}
+
+/* A row that names no case, shape or time, nor a reason for having none, belongs to a record of another kind. */
+static int is_usable(const report_bench *row) {
+  return row->which[0] && row->rows > 0 && row->hidden > 0 && row->vocab > 0 && (row->ms > 0 || row->reason[0]);
+}
+
+static void take_row(report_data *data, int source, const json_t *row) {
+  report_bench bench = {.source = source,
+                        .which = text_of(data, row, "case"),
+                        .peer = text_of(data, row, json_object_get(row, "peer") ? "peer" : "who"),
+                        .dtype = text_of(data, row, "dtype"),
+                        .entropy = text_of(data, row, "entropy"),
+                        .grads = list_of(data, row, "grads"),
+                        .reason = text_of(data, row, "reason"),
+                        .rows = count_of(row, "N"),
+                        .hidden = count_of(row, "D"),
+                        .vocab = count_of(row, "V"),
+                        .active = count_of(row, "active_rows"),
+                        .gemms = count_of(row, "gemms"),
+                        .ms = number_of(row, "ms"),
+                        .ms_low = number_of(row, "ms_low"),
+                        .ms_high = number_of(row, "ms_high"),
+                        .bare_ms = number_of(row, "bare_ms"),
+                        .extra_bytes = number_of(row, "extra_bytes")};
+  if (bench.active <= 0) bench.active = bench.rows;
+  if (!is_usable(&bench)) {
+    data->left_out++;
+    return;
+  }
+  REPORT_ADD(data, benches, bench_count);
+  if (!data->incomplete) data->benches[data->bench_count - 1] = bench;
+}
+
+static flp_status take_record(const char *path, const json_t *record, report_data *data) {
+  const json_t *rows = json_object_get(record, "rows");
+  if (!json_is_array(rows) || json_array_size(rows) > ROWS_MAX)
+    return flp_fail(FLP_ERROR_CORRUPT, "%s: no benchmark record: 'rows' is missing, no list, or longer than %d", path,
+                    ROWS_MAX);
+  REPORT_ADD(data, sources, source_count);
+  FLP_TRY(report_data_check_memory(data, path));
+  data->sources[data->source_count - 1] = (report_source){.file = report_data_keep(data, report_data_base(path)),
+                                                          .what = "benchmark",
+                                                          .gpu = text_of(data, record, "gpu"),
+                                                          .driver = text_of(data, record, "driver"),
+                                                          .date = text_of(data, record, "date"),
+                                                          .sources = text_of(data, record, "sources_hash"),
+                                                          .command = text_of(data, record, "command")};
+  for (size_t i = 0; i < json_array_size(rows); i++) take_row(data, data->source_count - 1, json_array_get(rows, i));
+  return report_data_check_memory(data, path);
+}
+
+flp_status report_bench_read(const char *path, report_data *data) {
+  char *text = NULL;
+  size_t bytes = 0;
+  FLP_TRY(cli_read_file(path, RECORD_BYTES_MAX, &text, &bytes));
+  json_error_t error;
+  json_t *record = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+  free(text);
+  if (!record)
+    return flp_fail(FLP_ERROR_CORRUPT, "%s: neither tuning records nor JSON: line %d: %s", path, error.line,
+                    error.text);
+  flp_status status = take_record(path, record, data);
+  json_decref(record);
+  return status;
+}

@@ -1,0 +1,379 @@
+"""flpgen report: every chart of a page, what it says of files that are missing, wrong or hostile, and how it lies."""
+import json
+import re
+import shutil
+import sqlite3
+import subprocess
+import xml.etree.ElementTree
+
+import pytest
+
+import report_sample
+from flpgen_tool import flpgen, needs_flpgen
+
+pytestmark = needs_flpgen
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+BENCH = sorted((report_sample.TREE / "autotune" / "bench").glob("*.json"))
+HOSTILE = "</title></style><script>alert(1)</script>\"'&\x01<img src=x onerror=alert(1)>\u202e %s %n"
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "records.db"
+    report_sample.write(path)
+    return path
+
+
+def page(tmp_path, *arguments):
+    """Draws a page -> (its text, the tree of its elements)."""
+    out = tmp_path / "report.html"
+    done = flpgen("report", *arguments, "--out", out)
+    assert done.code == 0, done.err
+    text = out.read_text(encoding="utf-8")
+    return text, parse(text)
+
+
+def parse(text):
+    """The page is well-formed XML too."""
+    return xml.etree.ElementTree.fromstring(text.replace("<!DOCTYPE html>", "", 1))
+
+
+def figures(tree, name):
+    return [figure for figure in tree.iter("figure") if name in figure.get("class").split()]
+
+
+def words(element):
+    return " ".join("".join(element.itertext()).split())
+
+
+def texts(svg, name):
+    return [words(text) for text in svg.iter("text") if text.get("class") == name]
+
+
+def table(figure):
+    """Rows of the table behind a chart, by column name."""
+    names = [words(cell) for cell in figure.iter("th")]
+    rows = [[words(cell) for cell in row.iter("td")] for row in figure.iter("tr")]
+    return [dict(zip(names, row)) for row in rows if row]
+
+
+def peers_record(path):
+    rows = [{"case": "forward", "peer": peer, "N": 8192, "D": 4096, "V": 151936, "dtype": "bf16", "entropy": "forward",
+             "grads": [], "gemms": 1, "ms": ms, "ms_low": ms and ms * 0.98, "ms_high": ms and ms * 1.03, "bare_ms": 15.0,
+             "extra_bytes": 1e9, "reason": None if ms else "needs a newer torch, which this machine does not have"}
+            for peer, ms in (("flp", 14.7), ("naive", 61.0), ("compile", 44.0), ("one", 30.0), ("two", None))]
+    path.write_text(json.dumps({"gpu": "NVIDIA H200", "driver": "d", "sources_hash": "0", "command": "c", "date": "now",
+                                "rows": rows}))
+    return path
+
+
+# ---- charts ----
+
+AXES = {
+    "best": ["time / bare time (×, less is faster)"],
+    "peers": ["time / bare time (×, less is faster)"],
+    "landscape": ["time (ms, less is faster)"],
+    "rejected": ["candidates (count)"],
+    "roofline": ["arithmetic intensity (flop / byte)", "throughput (TFLOP/s)"],
+    "memory": ["rows N (tokens, 1k = 1024)", "workspace (bytes)"],
+}
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_chart_has_title_axes_units_legend_and_table(tmp_path, records, name):
+    _, tree = page(tmp_path, records, *BENCH)
+    drawn = figures(tree, name)
+    assert len(drawn) == (12 if name == "landscape" else 1)
+    for figure in drawn:
+        assert words(figure.find("figcaption/h3")) and words(figure.find("figcaption/p"))
+        assert len(figure.findall("ul[@class='legend']/li")) >= 2
+        assert all(words(item) for item in figure.findall("ul[@class='legend']/li"))
+        charts = {svg.get("class"): svg for svg in figure.findall("svg")}
+        assert set(charts) == {"wide", "narrow"}
+        for svg in charts.values():
+            assert svg.get("role") == "img" and svg.get("aria-label") == words(figure.find("figcaption/h3"))
+            assert sorted(texts(svg, "title")) == sorted(AXES[name])
+            assert len(texts(svg, "tick")) >= 2
+        assert len(table(figure)) >= 2
+
+
+def test_page_needs_nothing_else(tmp_path, records):
+    text, tree = page(tmp_path, records, *BENCH)
+    lower = text.lower()
+    for word in ("http://", "https://", "<script", "<link", "<img", "<iframe", "src=", "href", "url(", "@import", "onload"):
+        assert word not in lower, word
+    assert "prefers-color-scheme:dark" in text and "max-width:760px" in text
+    assert not [element for element in tree.iter() if element.get("id")], "drawings for both widths would share ids"
+
+
+def test_same_files_give_the_same_bytes(tmp_path, records):
+    first, _ = page(tmp_path, records, *BENCH)
+    second, _ = page(tmp_path, records, *BENCH)
+    assert first == second
+
+
+def test_best_is_the_chosen_candidate_over_the_bare_products(tmp_path, records):
+    _, tree = page(tmp_path, records)
+    db = sqlite3.connect(str(records))
+    rows = [row for row in table(figures(tree, "best")[0]) if row["shape"].startswith("sample 8B")]
+    assert [row["kernel"] for row in rows] == ["forward", "dz", "products", "layout"]
+    bare = dict(db.execute("SELECT product, ms FROM bare WHERE spec = 2"))
+    stands_for = {"forward": ["scores"], "dz": ["scores"], "products": ["grad_hidden", "grad_weight"], "layout": list(bare)}
+    for row in rows:
+        ms, = db.execute("SELECT ms FROM candidate WHERE spec = 2 AND kind = ? AND status = 'chosen'", [row["kernel"]]).fetchone()
+        expected = sum(bare[product] for product in stands_for[row["kernel"]])
+        assert float(row["ms"]) == pytest.approx(ms, rel=1e-4)
+        assert float(row["bare ms"]) == pytest.approx(expected, rel=1e-4)
+        assert float(row["ratio"]) == pytest.approx(ms / expected, rel=2e-3)
+
+
+def test_landscape_draws_every_timed_candidate_and_marks_the_best(tmp_path, records):
+    _, tree = page(tmp_path, records)
+    timed, = sqlite3.connect(str(records)).execute(
+        "SELECT count(*) FROM candidate WHERE spec = 1 AND kind = 'forward' AND status IN ('timed', 'chosen')").fetchone()
+    figure = figures(tree, "landscape")[0]
+    assert len(table(figure)) == timed
+    assert [row["status"] for row in table(figure)].count("best") == 1 and table(figure)[0]["status"] == "best"
+    svg = figure.find("svg")
+    heads = [head for head in texts(svg, "head") if not head.endswith("ms")]
+    assert heads == ["schedule", "tile (rows × columns)", "stages", "cluster (CTAs)", "raster (bands)"]
+    dots = [path for path in svg.iter("path") if path.get("class").startswith("mark")]
+    assert len(dots) == timed * len(heads)
+    assert len([dot for dot in dots if "s1" in dot.get("class")]) == len(heads)
+    layouts = [figure for figure in figures(tree, "landscape") if "layout" in words(figure.find("figcaption/h3"))]
+    assert texts(layouts[0].find("svg"), "head")[0] == "chunk of vocab (columns)"
+
+
+def test_landscapes_are_as_many_as_asked_for(tmp_path, records):
+    text, tree = page(tmp_path, records, "--landscapes", 5)
+    assert len(figures(tree, "landscape")) == 5 and "5 of 12 landscapes are drawn" in text
+
+
+def test_rejected_are_counted_by_reason(tmp_path, records):
+    _, tree = page(tmp_path, records)
+    rows = table(figures(tree, "rejected")[0])
+    for status in ("illegal", "pruned", "wrong", "failed"):
+        expected, = sqlite3.connect(str(records)).execute("SELECT count(*) FROM candidate WHERE status = ?", [status]).fetchone()
+        assert sum(int(row["candidates"]) for row in rows if row["rejected as"] == status) == expected > 0
+    assert len([row for row in rows if row["rejected as"] == "illegal"]) == 2, "numbers do not split a reason"
+    assert all("#" not in row["an example"] for row in rows)
+
+
+def test_peers_stand_beside_ours_with_their_reasons(tmp_path):
+    _, tree = page(tmp_path, peers_record(tmp_path / "peers.json"))
+    figure = figures(tree, "peers")[0]
+    legend = [words(item) for item in figure.findall("ul/li")]
+    assert legend == ["flp", "naive", "compile", "one", "two", "bare products (1×)"]
+    assert any(text.startswith("not timed: needs a newer torch") for text in texts(figure.find("svg"), "dim"))
+    assert {row["who"]: row["ratio"] for row in table(figure)} == {"flp": "0.980", "naive": "4.067", "compile": "2.933",
+                                                                  "one": "2.000", "two": "–"}
+
+
+def test_roofline_has_a_series_for_each_hidden_size_and_the_limits_of_the_card(tmp_path):
+    _, tree = page(tmp_path, *BENCH)
+    figure = figures(tree, "roofline")[0]
+    legend = [words(item) for item in figure.findall("ul/li")]
+    assert legend[:4] == ["D 1024", "D 2048", "D 4096", "D 8192"]
+    assert "limits of the card: 989 TFLOP/s dense bf16, 4.80 TB/s" in legend
+    row = [row for row in table(figure) if row["pass"] == "forward · N 65536 · V 248320 · bench_forward_long.json"][0]
+    n, d, v = 65536, 2048, 248320
+    moved = 2 * d * (n + v) + 8 * n + 8 * n  # operands and int64 targets; logprob and entropy
+    assert float(row["flop / byte"]) == pytest.approx(2 * n * d * v / moved, rel=1e-3)
+    assert float(row["TFLOP/s"]) == pytest.approx(2e-9 * n * d * v / 96.2583, rel=1e-3)
+
+
+def test_memory_is_the_planners(tmp_path):
+    _, tree = page(tmp_path, "--vocab", 151936, "--hidden", 4096)
+    rows = table(figures(tree, "memory")[0])
+    explained = flpgen("explain", "--vocab", 151936, "--hidden", 4096, "--grad", "hidden,weight", "--rows", 8192, "--json",
+                       FLP_CUDA_LIBRARY="/nonexistent/libcuda.so.1").json()["rows"][0]["ways"]
+    found = [row for row in rows if row["N"] == "8192"][0]
+    assert len(found) == 1 + len(explained)
+    for way in explained:
+        value, unit = found[way["name"]].split()[:2]
+        size = float(value) * {"kB": 1e3, "MB": 1e6, "GB": 1e9}[unit]
+        assert size == pytest.approx(way["workspace_bytes"], rel=6e-3)
+
+
+# ---- what is missing or wrong ----
+
+def test_without_records_the_page_says_what_is_missing(tmp_path):
+    _, tree = page(tmp_path)
+    for name in AXES:
+        figure, = figures(tree, name)
+        assert "missing" in figure.get("class") and "Not drawn." in words(figure) and figure.find("svg") is None
+
+
+def test_empty_records(tmp_path):
+    report_sample.create(tmp_path / "empty.db").close()
+    (tmp_path / "empty.json").write_text('{"rows": []}')
+    _, tree = page(tmp_path, tmp_path / "empty.db", tmp_path / "empty.json")
+    assert all("missing" in figures(tree, name)[0].get("class") for name in AXES)
+
+
+def add_sparse(path, text):
+    """A record with this text in every field that takes one, and few numbers."""
+    db = report_sample.create(path)
+    insert = report_sample.insert
+    run = insert(db, "run", started=text, finished=text, command=text, gpu=text, driver=0, flp_version=text, sources=text,
+                 effort=text)
+    spec = insert(db, "spec", run=run, text=text, vocab=1000, hidden=64, dtype=text, entropy=text, grads=text, rows=8, model=text)
+    for kind in ("forward", text):
+        for status in ("illegal", "pruned", "wrong", "failed", "timed", "timed", "chosen"):
+            insert(db, "candidate", spec=spec, kind=kind, tune=text, status=status, reason=text, rounds=1,
+                   ms=2.0 if status in ("timed", "chosen") else None)
+    insert(db, "bare", spec=spec, product=text, rows=8, ms=1.0)
+    db.commit()
+    db.close()
+    return path
+
+
+def test_hostile_text_stays_text(tmp_path):
+    row = {"case": HOSTILE, "peer": HOSTILE, "N": 8, "D": 64, "V": 1000, "dtype": HOSTILE, "entropy": HOSTILE,
+           "grads": [HOSTILE], "gemms": 1, "ms": 1.0, "bare_ms": 2.0, "reason": HOSTILE}
+    record = dict.fromkeys(("gpu", "driver", "sources_hash", "command", "date"), HOSTILE)
+    name = tmp_path / "<script>&'.json"
+    name.write_text(json.dumps(dict(record, rows=[row, dict(row, ms=None)])))
+    text, tree = page(tmp_path, add_sparse(tmp_path / "<b>.db", HOSTILE), name, "--note", HOSTILE)
+    clean, clean_tree = page(tmp_path, add_sparse(tmp_path / "plain.db", "plain"))
+    allowed = {element.tag for element in clean_tree.iter()} | {"path", "figure", "svg", "polyline", "rect"}
+    assert {element.tag for element in tree.iter()} <= allowed
+    assert "<script" not in text and "<img" not in text and "onerror=alert(1)&gt;" in text
+    assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", text)
+    assert not [key for element in tree.iter() for key in element.attrib if key.startswith("on")]
+
+
+@pytest.mark.parametrize("numbers", [dict(ms=1e308, ms_low=-1e308, ms_high=float("inf")), dict(ms=5e-324, ms_low=0.0, ms_high=0.0),
+                                     dict(ms=-1.0, ms_low=2.0, ms_high=1.0), dict(ms="fast", ms_low=b"\xff", ms_high=None)])
+def test_odd_numbers_are_drawn_or_left_out(tmp_path, numbers):
+    path = add_sparse(tmp_path / "odd.db", "plain")
+    db = sqlite3.connect(str(path))
+    for chunk in (0, -1, 2**62):
+        report_sample.insert(db, "candidate", spec=1, kind="forward", tune="", chunk_rows=chunk, chunk_vocab=chunk, status="timed",
+                             rounds=2**62, **numbers)
+    report_sample.insert(db, "bare", spec=1, product="scores", rows=8, ms=numbers["ms"])
+    db.execute("UPDATE spec SET vocab = -5, hidden = 0")
+    db.commit()
+    db.close()
+    text, tree = page(tmp_path, path)
+    for svg in tree.iter("svg"):
+        for element in svg.iter():
+            for key in ("x", "y", "x1", "x2", "y1", "y2", "width", "height"):
+                assert element.get(key) is None or -1 <= float(element.get(key)) < 1e5, (key, element.attrib)
+    assert not re.search(r"[\"( ](nan|-?inf)[\") ]", text)
+
+
+def damaged(records, tmp_path, change):
+    path = tmp_path / "damaged.db"
+    shutil.copy(str(records), str(path))
+    if callable(change):
+        change(path)
+    else:
+        db = sqlite3.connect(str(path))
+        db.executescript(change)
+        db.close()
+    return path
+
+
+def overwrite(path):
+    data = bytearray(path.read_bytes())
+    for page_at in range(4096, len(data), 4096):
+        data[page_at:page_at + 512] = b"\xa5" * 512
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("change, said", [
+    ("PRAGMA user_version = 2", "of version 2; version 1 is accepted"),
+    ("DROP TABLE bare", "it has no table 'bare'"),
+    ("DROP TABLE bare; CREATE VIEW bare AS SELECT 1 AS spec", "it has no table 'bare'"),
+    ("ALTER TABLE run RENAME COLUMN gpu TO card", "no such column: gpu"),
+    ("UPDATE candidate SET status = 'odd' WHERE id = 3", "status 'odd' is not known"),
+    ("UPDATE candidate SET spec = 99 WHERE id = 3", "spec 99 is not there"),
+    ("UPDATE spec SET run = 99 WHERE id = 1", "run 99 is not there"),
+    (lambda path: path.write_bytes(path.read_bytes()[:5000]), "damaged.db"),
+    (overwrite, "damaged.db"),
+])
+def test_wrong_records_are_refused(tmp_path, records, change, said):
+    out = tmp_path / "report.html"
+    done = flpgen("report", damaged(records, tmp_path, change), "--out", out)
+    assert done.code == 4 and said in done.err and not out.exists(), done.err
+
+
+@pytest.mark.parametrize("text, said", [("", "neither tuning records nor JSON"), ("SQLite format 2", "neither tuning records"),
+                                        ("[]", "'rows' is missing"), ('{"rows": 3}', "'rows' is missing"),
+                                        ('{"rows": [}', "line 1")])
+def test_wrong_documents_are_refused(tmp_path, text, said):
+    path = tmp_path / "record.json"
+    path.write_text(text)
+    done = flpgen("report", path, "--out", tmp_path / "report.html")
+    assert done.code == 4 and said in done.err, done.err
+
+
+def test_rows_of_other_records_are_counted(tmp_path):
+    path = tmp_path / "other.json"
+    path.write_text('{"rows": [{"variant": "x", "ms": 1}, 3, null]}')
+    text, _ = page(tmp_path, path)
+    assert "3 rows of records name no pass, shape or time" in text
+
+
+def test_files_that_cannot_be_opened(tmp_path, records):
+    assert flpgen("report", tmp_path / "none.db").code == 4
+    assert flpgen("report", records, "--out", tmp_path / "none" / "report.html").code == 4
+    assert flpgen("report", tmp_path).code == 4, "a directory"
+
+
+def test_standard_output_and_summary(tmp_path, records):
+    text, _ = page(tmp_path, records)
+    assert flpgen("report", records, "--out", "-").out == text
+    summary = flpgen("report", records, "--out", tmp_path / "again.html", "--json").json()
+    assert summary["specs"] == 3 and summary["bytes"] == len(text.encode()) and summary["files"] == 1
+    assert flpgen("report", records, "--out", "-", "--json").code == 2
+
+
+# ---- in a browser ----
+
+PROBE = """<script>
+addEventListener("load", () => {
+  const wrong = [], wide = document.documentElement.clientWidth;
+  if (document.documentElement.scrollWidth > wide) wrong.push("page is wider than the screen");
+  for (const svg of document.querySelectorAll("figure > svg")) {
+    const frame = svg.getBoundingClientRect();
+    if (!frame.width) continue;
+    if (frame.left < 0 || frame.right > wide + .5) wrong.push("a chart leaves the screen");
+    const boxes = [...svg.querySelectorAll("text")].map(text => [text.firstChild.data, text.getBoundingClientRect()]);
+    for (const [text, box] of boxes)
+      if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 1 || box.bottom > frame.bottom + 1)
+        wrong.push("clipped: " + text);
+    for (let i = 0; i < boxes.length; i++)
+      for (let j = i + 1; j < boxes.length; j++) {
+        const a = boxes[i][1], b = boxes[j][1];
+        if (a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 4 && b.top < a.bottom - 4)
+          wrong.push("over each other: " + boxes[i][0] + " / " + boxes[j][0]);
+      }
+  }
+  for (const box of document.querySelectorAll(".tiles li, summary, h3, dd, .legend li"))
+    if (box.scrollWidth > box.clientWidth + 1) wrong.push("too wide: " + box.textContent.slice(0, 40));
+  document.title = "checked " + wide + ": " + JSON.stringify(wrong);
+});
+</script></body>"""
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_overlaps_or_is_clipped_in_chromium(tmp_path, records, width):
+    text, _ = page(tmp_path, records, *BENCH, peers_record(tmp_path / "peers.json"), "--note", report_sample.NOTE)
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*/>', "", text)
+    text = text.replace('<details class="more"', '<details open="" class="more"').replace("</body>", PROBE)
+    # A headless window has a least width of its own; a frame has none.
+    (tmp_path / "inner.html").write_text(text, encoding="utf-8")
+    outer = tmp_path / "outer.html"
+    outer.write_text('<iframe src="inner.html" style="width:%dpx;height:3000px;border:0" onload="setTimeout(() => '
+                     'document.body.append(this.contentDocument.title), 50)"></iframe>' % width, encoding="utf-8")
+    done = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
+                           "--hide-scrollbars", "--window-size=1400,3000", "--user-data-dir=%s" % (tmp_path / "profile"),
+                           "--virtual-time-budget=20000", "--dump-dom", outer.as_uri()],
+                          capture_output=True, text=True, timeout=180)
+    found = re.search(r"checked (\d+): (\[.*?\])</body>", done.stdout, re.S)
+    assert found, done.stdout[-500:] + done.stderr[-2000:]
+    assert int(found.group(1)) == width and json.loads(found.group(2)) == []
