@@ -73,6 +73,26 @@ def budget_of(budget):
     return int(budget)
 
 
+def float_tensor_of(field, value):
+    tensor_of(field, value)
+    if not value.is_floating_point():
+        refuse(TypeError, field, value.dtype, "a floating-point dtype")
+
+
+def same_device(field, value, other, tensor):
+    """Both tensors on one device; other names the second."""
+    if value.device != tensor.device:
+        refuse(ValueError, field, "on %s" % value.device, "%s's device, %s" % (other, tensor.device))
+
+
+def like(field, value, other, tensor):
+    """A tensor of the other's shape on its device; other names it."""
+    tensor_of(field, value)
+    same_device(field, value, other, tensor)
+    if value.shape != tensor.shape:
+        refuse(ValueError, field, "of shape %s" % (tuple(value.shape),), "%s's, %s" % (other, tuple(tensor.shape)))
+
+
 def tensor_of(field, value):
     if not isinstance(value, torch.Tensor):
         refuse(TypeError, field, "of type " + type(value).__name__, "a torch.Tensor")

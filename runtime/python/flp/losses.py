@@ -1,0 +1,224 @@
+"""Policy losses on top of the two values a row that flp computes: plain elementwise torch, differentiable, no host sync.
+
+    loss, metrics = flp.losses.policy_loss("grpo", logprob, advantage, old_logprob=old, ref_logprob=ref, mask=mask,
+                                           beta=0.04)
+    loss.backward()                                            # on through flp.linear_logprob
+
+Each rule is a term a token (or, for gspo, a sequence) of the log-ratio d = logprob − old_logprob and a way to average it;
+both stand in RULES, so that a rule reads like its paper:
+
+    reinforce   −A·logprob                                      mean of tokens        Williams 1992
+    ppo         −min(eᵈ·A, clip(eᵈ, 1−low, 1+high)·A)           mean of tokens        arXiv:1707.06347, eq. 7
+    grpo        the same                                        mean of sequences' means   arXiv:2402.03300, eq. 3
+    dapo        the same, high above low                        mean of tokens        arXiv:2503.14476, eq. 8
+    dr_grpo     the same                                        sum over sequences · length     arXiv:2503.20783
+    cispo       −sg(clip(eᵈ, 1−low, 1+high))·A·logprob          mean of tokens        arXiv:2506.13585, eq. 4
+    gspo        ppo's of s = exp(mean of d), a sequence         mean of sequences     arXiv:2507.18071, eq. 5
+
+Everything is computed in float32. Tokens outside the mask take no part, whatever they hold, NaN included.
+"""
+import collections
+
+import torch
+
+from . import _check
+
+Rule = collections.namedtuple("Rule", "term average clip")
+
+
+# ---- terms: (d, logprob, A, low, high) -> (loss, was it clipped) ----
+
+def _plain(log_ratio, logprob, advantage, low, high):
+    return -advantage * logprob, torch.zeros_like(logprob, dtype=torch.bool)
+
+
+def _clipped(log_ratio, logprob, advantage, low, high):
+    ratio = log_ratio.exp()
+    kept, bounded = ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage
+    return -torch.minimum(kept, bounded), kept > bounded
+
+
+def _weighted(log_ratio, logprob, advantage, low, high):
+    ratio = log_ratio.detach().exp()
+    weight = ratio.clamp(1 - low, 1 + high)
+    return -weight * advantage * logprob, weight != ratio
+
+
+# ---- averages: (values (B,T), mask (B,T), length) -> scalar ----
+
+def _per_sequence(values, mask):
+    """Means over the tokens of each sequence; 0 where there are none. (B,T), (B,T) -> (B)"""
+    return (values * mask).sum(-1) / mask.sum(-1).clamp(min=1)
+
+
+def _of_tokens(values, mask, length):
+    return (values * mask).sum() / mask.sum().clamp(min=1)
+
+
+def _of_sequences(values, mask, length):
+    return _per_sequence(values, mask).mean()
+
+
+def _of_length(values, mask, length):
+    return (values * mask).sum() / (mask.shape[0] * length)
+
+
+RULES = {
+    "reinforce": Rule(_plain, _of_tokens, (0.0, 0.0)),
+    "ppo": Rule(_clipped, _of_tokens, (0.2, 0.2)),
+    "grpo": Rule(_clipped, _of_sequences, (0.2, 0.2)),
+    "dapo": Rule(_clipped, _of_tokens, (0.2, 0.28)),
+    "dr_grpo": Rule(_clipped, _of_length, (0.2, 0.2)),
+    "cispo": Rule(_weighted, _of_tokens, (1.0, 4.0)),
+    "gspo": Rule(_clipped, _of_sequences, (3e-4, 4e-4)),
+}
+
+
+# ---- Kullback-Leibler estimates of the policy against a reference, a token (Schulman, "Approximating KL divergence") ----
+
+KL = {
+    "k1": lambda d: d,                          # unbiased, of either sign
+    "k2": lambda d: 0.5 * d * d,                # biased, small variance
+    "k3": lambda d: torch.expm1(-d) + d,        # unbiased, never negative
+}
+
+
+def kl(logprob, ref_logprob, kind="k3"):
+    """Estimates KL(policy ‖ reference) a token from the log-probabilities of tokens that the policy chose.
+
+    logprob, ref_logprob  (...) floating point, in nats
+    kind                  "k1": d, "k2": d²/2, "k3": e^−d − 1 + d, for d = logprob − ref_logprob
+    Returns (...) float32 in nats, differentiable in both. error: ValueError, TypeError naming the field
+    source: Schulman, "Approximating KL divergence", 2020
+    """
+    _one_of("kind", kind, KL)
+    _check.float_tensor_of("logprob", logprob)
+    _like("ref_logprob", ref_logprob, logprob)
+    return KL[kind](logprob.float() - ref_logprob.float())
+
+
+def policy_loss(rule, logprob, advantage, *, old_logprob=None, ref_logprob=None, entropy=None, mask=None, clip=None,
+                beta=0.0, kl_kind="k3", entropy_weight=0.0, length=None):
+    """Computes the loss of a policy update from the log-probabilities of the tokens that were chosen.
+
+    rule            a name of RULES: reinforce, ppo, grpo, dapo, dr_grpo, cispo, gspo
+    logprob         (B, T) floating point, of the policy that is trained, in nats
+    advantage       (B) one a sequence, or (B, T) one a token
+    old_logprob     (B, T) of the policy that sampled; None: the present one, whose ratio is 1
+    ref_logprob     (B, T) of the reference that beta pulls towards; needed if beta is not 0
+    entropy         (B, T) in nats; needed if entropy_weight is not 0
+    mask            (B, T) bool or numbers 0 and 1: the tokens that count; None: all
+    clip            (low, high): ratios are held to [1 − low, 1 + high]; None: the rule's own
+    beta            weight of the Kullback-Leibler estimate, averaged as the rule's term is; gspo: mean of sequences' means
+    entropy_weight  weight of the mean entropy of the tokens that count, which the loss rewards
+    length          dr_grpo: the constant that sums are divided by, the greatest length of a completion
+
+    Returns (loss, metrics): a float32 scalar, differentiable in logprob and entropy alone, and a dict of detached scalars on
+    the same device: policy_loss, clip_fraction, ratio (mean), kl_old (k3 against old_logprob), kl (against ref_logprob)
+    and entropy, where they are given. Never synchronises. error: ValueError, TypeError naming the field
+    source: the table at the head of this file
+    """
+    term, average, own_clip = RULES[_one_of("rule", rule, RULES)]
+    low, high = _bounds(own_clip if clip is None else clip)
+    beta, entropy_weight = _check.number_of("beta", beta), _check.number_of("entropy_weight", entropy_weight)
+    _needed(rule, length, beta, ref_logprob, entropy_weight, entropy)
+    batch = _Batch(logprob, advantage, old_logprob, ref_logprob, entropy, mask)
+    log_ratio, values, weights = batch.log_ratio, batch.logprob, batch.mask
+    if rule == "gspo":
+        log_ratio, values = (_per_sequence(x, weights)[:, None] for x in (log_ratio, values))
+        weights = (weights.sum(-1, keepdim=True) > 0).float()   # a sequence without tokens has no ratio
+    terms, clipped = term(log_ratio, values, batch.advantage_of(rule), low, high)
+    loss = policy = average(terms, weights, length)
+    metrics = {"policy_loss": policy, "clip_fraction": _of_tokens(clipped.float(), weights, None),
+               "ratio": _of_tokens(log_ratio.exp(), weights, None),
+               "kl_old": _of_tokens(KL["k3"](batch.log_ratio), batch.mask, None)}
+    if batch.ref_logprob is not None:
+        penalty = average(KL[_one_of("kl_kind", kl_kind, KL)](batch.logprob - batch.ref_logprob), batch.mask, length)
+        loss = loss + beta * penalty
+        metrics["kl"] = penalty
+    if batch.entropy is not None:
+        bonus = _of_tokens(batch.entropy, batch.mask, None)
+        loss = loss - entropy_weight * bonus
+        metrics["entropy"] = bonus
+    return loss, {name: value.detach() for name, value in metrics.items()}
+
+
+# ---- checks ----
+
+class _Batch:
+    """The tensors of one call in float32, with zeros where the mask has them."""
+
+    def __init__(self, logprob, advantage, old_logprob, ref_logprob, entropy, mask):
+        _check.float_tensor_of("logprob", logprob)
+        if logprob.dim() != 2:
+            _check.refuse(ValueError, "logprob", "of shape %s" % (tuple(logprob.shape),), "(B, T)")
+        if logprob.numel() == 0:
+            _check.refuse(ValueError, "logprob", "of shape %s" % (tuple(logprob.shape),), "at least one token")
+        self.mask = torch.ones_like(logprob, dtype=torch.float32) if mask is None else _mask_of(mask, logprob)
+        self.logprob = self._kept("logprob", logprob, logprob)
+        old = logprob.detach() if old_logprob is None else old_logprob
+        self.log_ratio = self.logprob - self._kept("old_logprob", old, logprob).detach()
+        self.ref_logprob = None if ref_logprob is None else self._kept("ref_logprob", ref_logprob, logprob).detach()
+        self.entropy = None if entropy is None else self._kept("entropy", entropy, logprob)
+        self.advantage = _advantage_of(advantage, logprob)
+
+    def _kept(self, field, value, like):
+        _like(field, value, like)
+        return torch.where(self.mask != 0, value.float(), torch.zeros((), device=value.device))
+
+    def advantage_of(self, rule):
+        """A for every term: (B, T) or (B, 1), zero where the mask is; of gspo (B, 1)."""
+        if self.advantage.shape[1] == 1:
+            return self.advantage
+        kept = torch.where(self.mask != 0, self.advantage, torch.zeros((), device=self.advantage.device))
+        return _per_sequence(kept, self.mask)[:, None] if rule == "gspo" else kept
+
+
+def _one_of(field, value, accepted):
+    if not isinstance(value, str) or value not in accepted:
+        _check.refuse(ValueError, field, repr(value), ", ".join(accepted))
+    return value
+
+
+def _like(field, value, logprob):
+    _check.float_tensor_of(field, value)
+    _check.like(field, value, "logprob", logprob)
+
+
+def _mask_of(mask, logprob):
+    _check.like("mask", mask, "logprob", logprob)
+    return mask.float()
+
+
+def _advantage_of(advantage, logprob):
+    _check.float_tensor_of("advantage", advantage)
+    _check.same_device("advantage", advantage, "logprob", logprob)
+    accepted = ((logprob.shape[0],), (logprob.shape[0], 1), tuple(logprob.shape))
+    if tuple(advantage.shape) not in accepted:
+        _check.refuse(ValueError, "advantage", "of shape %s" % (tuple(advantage.shape),), "(B) or (B, T) of logprob's %s" %
+                      (tuple(logprob.shape),))
+    return advantage.detach().float().reshape(logprob.shape[0], -1)
+
+
+def _bounds(clip):
+    try:
+        low, high = clip
+    except (TypeError, ValueError):
+        _check.refuse(TypeError, "clip", repr(clip), "a pair (low, high)")
+    low, high = _check.number_of("clip[0]", low), _check.number_of("clip[1]", high)
+    if not 0 <= low <= 1:
+        _check.refuse(ValueError, "clip[0]", low, "0 to 1")
+    if high < 0:
+        _check.refuse(ValueError, "clip[1]", high, "0 or more")
+    return low, high
+
+
+def _needed(rule, length, beta, ref_logprob, entropy_weight, entropy):
+    if rule == "dr_grpo" and length is None:
+        _check.refuse(ValueError, "length", None, "a number above 0, for dr_grpo")
+    if length is not None and not _check.number_of("length", length) > 0:
+        _check.refuse(ValueError, "length", length, "a number above 0")
+    if beta != 0 and ref_logprob is None:
+        _check.refuse(ValueError, "ref_logprob", None, "a tensor, as beta is %g" % beta)
+    if entropy_weight != 0 and entropy is None:
+        _check.refuse(ValueError, "entropy", None, "a tensor, as entropy_weight is %g" % entropy_weight)

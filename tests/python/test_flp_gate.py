@@ -1,0 +1,155 @@
+"""flp.gate, flp.delight and flp.sequence_logprob: what is kept, what sequences sum to, and that nothing is left to chance."""
+import math
+
+import pytest
+import torch
+
+import flp
+from flp import _gate
+
+
+def kept(worth, **rule):
+    return flp.gate(torch.tensor(worth), **rule).tolist()
+
+
+@pytest.mark.parametrize("n, fraction, expected", [(30, 0.03, 1), (30, 0.1, 3), (30, 0.11, 4), (1, 0.5, 1), (7, 1.0, 7),
+                                                   (1000, 0.003, 3), (3, 1e-9, 1)])
+def test_a_fraction_keeps_the_best_and_at_least_one(n, fraction, expected):
+    worth = torch.randperm(n, generator=torch.Generator().manual_seed(1)).float()
+    choice = flp.gate(worth, fraction=fraction)
+    assert choice.sum() == expected == max(1, math.ceil(round(fraction * n, 9)))
+    assert sorted(worth[choice].tolist()) == list(range(n - expected, n))
+
+
+def test_equal_ones_are_kept_by_place():
+    assert kept([1.0, 2.0, 2.0, 2.0, 0.0], fraction=0.4) == [False, True, True, False, False]
+
+
+def test_what_is_masked_or_nan_is_neither_kept_nor_counted():
+    nan, inf = float("nan"), float("inf")
+    mask = torch.tensor([1, 1, 0, 1, 1])
+    assert kept([1.0, nan, 9.0, 3.0, 2.0], fraction=0.5, mask=mask) == [False, False, False, True, True]
+    assert kept([nan, nan], fraction=1.0) == [False, False]
+    assert kept([-inf, 5.0, -inf], fraction=1.0, mask=torch.tensor([1, 0, 0])) == [True, False, False]
+    assert kept([1.0, 2.0], price=0.0, mask=torch.tensor([False, True])) == [False, True]
+    assert kept([nan, 1.0], price=0.0, temperature=1e-9, seed=0) == [False, True]
+
+
+def test_a_price_keeps_what_is_worth_more():
+    assert kept([0.5, 1.0, 1.5], price=1.0) == [False, False, True]
+
+
+def test_chance_is_that_of_the_seed():
+    worth = torch.linspace(-4, 4, 4096)
+    first = flp.gate(worth, price=0.0, temperature=1.0, seed=7)
+    assert torch.equal(first, flp.gate(worth, price=0.0, temperature=1.0, seed=7))
+    assert not torch.equal(first, flp.gate(worth, price=0.0, temperature=1.0, seed=8))
+    assert abs(first.float().mean() - torch.sigmoid(worth).mean()) < 0.03
+    assert torch.equal(flp.gate(worth, price=0.0, temperature=1e-9, seed=7), worth > 0)
+
+
+def test_uniform_numbers_are_those_of_splitmix64():
+    def reference(seed, place):
+        wrap = 2**64 - 1
+        z = (seed + place * 0x9E3779B97F4A7C15) & wrap
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & wrap
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & wrap
+        return ((z ^ (z >> 31)) >> 11) * 2.0**-53
+
+    for seed in (0, 1, -1, 2**63 - 1):
+        got = _gate.uniform((3, 5), seed, "cpu").flatten().tolist()
+        assert got == [reference(seed & (2**64 - 1), place) for place in range(1, 16)]
+    many = _gate.uniform((100000,), 3, "cpu")
+    assert abs(many.mean() - 0.5) < 0.005 and 0 <= many.min() and many.max() < 1
+
+
+def test_delight_is_advantage_times_surprisal():
+    logprob = torch.tensor([[-1.0, -2.0], [-0.5, -3.0]], requires_grad=True)
+    got = flp.delight(logprob, torch.tensor([[2.0], [-1.0]]))
+    assert torch.equal(got, torch.tensor([[2.0, 4.0], [-0.5, -3.0]])) and not got.requires_grad
+
+
+# ---- sequences ----
+
+LENGTHS = [3, 0, 5, 1]
+
+
+def packed():
+    logprob = -torch.rand(sum(LENGTHS), generator=torch.Generator().manual_seed(2))
+    return logprob, torch.tensor([0, 3, 3, 8, 9])
+
+
+def test_padded_and_packed_sequences_sum_alike():
+    logprob, ends = packed()
+    padded, mask = torch.full((4, 5), float("nan")), torch.zeros(4, 5, dtype=torch.bool)
+    for i, length in enumerate(LENGTHS):
+        padded[i, :length], mask[i, :length] = logprob[ends[i]:ends[i + 1]], True
+    total, mean = flp.sequence_logprob(logprob, cu_seqlens=ends)
+    assert total.dtype is mean.dtype is torch.float32 and total[1] == mean[1] == 0
+    for i, length in enumerate(LENGTHS):
+        assert math.isclose(total[i], logprob[ends[i]:ends[i + 1]].double().sum(), rel_tol=1e-6)
+        assert math.isclose(mean[i], total[i] / max(length, 1), rel_tol=1e-6)
+    for a, b in zip(flp.sequence_logprob(padded, mask), (total, mean)):
+        assert torch.equal(a, b)
+
+
+def test_prompt_tokens_can_be_left_out_of_packed_ones():
+    logprob, ends = packed()
+    mask = torch.ones(9, dtype=torch.bool)
+    mask[[0, 3, 4]] = False
+    total, mean = flp.sequence_logprob(logprob, mask, ends.int())
+    assert math.isclose(total[0], logprob[1:3].sum(), rel_tol=1e-6)
+    assert math.isclose(mean[2], logprob[5:8].mean(), rel_tol=1e-6)
+
+
+def test_gradients_reach_the_tokens_that_count():
+    logprob, ends = packed()
+    logprob.requires_grad_()
+    mask = torch.ones(9, dtype=torch.bool)
+    mask[0] = False
+    _, mean = flp.sequence_logprob(logprob, mask, ends)
+    mean.sum().backward()
+    assert torch.allclose(logprob.grad, torch.tensor([0, .5, .5, .2, .2, .2, .2, .2, 1]))
+
+
+def test_a_nan_stays_in_its_sequence():
+    logprob, ends = packed()
+    logprob[1] = float("nan")
+    total, _ = flp.sequence_logprob(logprob, cu_seqlens=ends)
+    assert torch.isnan(total).tolist() == [True, False, False, False]
+
+
+def test_only_what_is_kept_is_trained():
+    """Scoring, gate and backward: rows that are not kept get no gradient at all."""
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(6, 4, 16, requires_grad=True), torch.randn(40, 16, requires_grad=True)
+    logprob = flp.linear_logprob(hidden, weight, torch.randint(40, (6, 4)))
+    _, mean = flp.sequence_logprob(logprob)
+    advantage = torch.randn(6)
+    choice = flp.gate(flp.delight(mean, advantage), fraction=0.3)
+    loss, _ = flp.losses.policy_loss("reinforce", logprob, advantage, mask=choice[:, None].expand(6, 4))
+    loss.backward()
+    assert choice.sum() == 2
+    assert torch.equal(hidden.grad.abs().sum((1, 2)) > 0, choice)
+
+
+ONE = torch.ones(3)
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda: flp.gate(ONE), "fraction, price is None (accepted: one of the two)"),
+    (lambda: flp.gate(ONE, fraction=0.5, price=1), "fraction, price is both given"),
+    (lambda: flp.gate(ONE, fraction=0), "fraction is 0 (accepted: a number above 0 and at most 1)"),
+    (lambda: flp.gate(ONE, price=1, temperature=0, seed=1), "temperature is 0"),
+    (lambda: flp.gate(ONE, price=1, temperature=1), "seed is None (accepted: an integer, as temperature is given)"),
+    (lambda: flp.gate(ONE, price=1, mask=torch.ones(2)), "mask is of shape (2,)"),
+    (lambda: flp.gate(ONE.long(), price=1), "worth is torch.int64"),
+    (lambda: flp.sequence_logprob(ONE), "logprob is of shape (3,) (accepted: (B, T), or (N) with cu_seqlens)"),
+    (lambda: flp.sequence_logprob(ONE[None], cu_seqlens=torch.tensor([0, 3])), "(accepted: (N), as cu_seqlens is given)"),
+    (lambda: flp.sequence_logprob(ONE, cu_seqlens=torch.tensor([0.0, 3.0])), "cu_seqlens is torch.float32 of shape (2,)"),
+    (lambda: flp.delight([1], ONE), "logprob is of type list"),
+])
+def test_bad_input_is_named(call, words):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        call()
+    assert words in str(caught.value)
