@@ -9,10 +9,13 @@
   concurrent flpgen check --concurrent: bits on several streams at once, beside other work and in CUDA graphs
   sanitize   compute-sanitizer memcheck, racecheck and initcheck over small problems of every kernel
   bench      flpgen bench: forward and training beside the bare matrix products
+  tune       flpgen tune: one kernel exhaustively, then twice with the default budget and other seeds
+  cold       tests/gpu/cold_start.py: the first logprob of fresh processes with a pack and no generator (needs two
+             packs, see there; what it says of other libraries needs torch)
   train      runtime/python/examples/train_tiny_lm.py --compare (needs torch and transformers; set FLP_LIBRARY)
 
-Copy check*.json, sanitize.json and train_tiny_lm.json to tests/gpu/evidence, bench*.json to autotune/bench. Exit status 1 if
-anything failed. Standard library only.
+Copy check*.json, sanitize.json and train_tiny_lm.json to tests/gpu/evidence; bench*.json, tune*.json and
+cold_start.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
 """
 
 import argparse
@@ -24,6 +27,8 @@ import sys
 from pathlib import Path
 
 TREE = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TREE / "autotune"))
+import tuning_records  # noqa: E402
 GRADS = ["--entropy", "backward", "--grad", "hidden,weight,bias", "--bias"]
 SMALL = ["--vocab", "1531", "--hidden", "72", "--rows", "67"]
 SANITIZED = [  # one problem for each variant of a kernel's memory accesses
@@ -47,8 +52,9 @@ BENCHES = {
 
 
 class Campaign:
-    def __init__(self, flpgen, out):
+    def __init__(self, flpgen, out, packs):
         self.flpgen, self.out, self.failed = str(Path(flpgen).resolve()), Path(out).resolve(), []
+        self.packs = [str(Path(pack).resolve()) for pack in packs]
         self.out.mkdir(parents=True, exist_ok=True)
         # Records name the command as a user types it, so the program is found by its bare name.
         self.env = dict(os.environ, PATH=f"{Path(self.flpgen).parent}:{os.environ['PATH']}")
@@ -109,6 +115,20 @@ class Campaign:
             done = self.run(name, ["flpgen", "bench", *options, f"--json={name}.json"])
             print(done.stdout, flush=True)
 
+    def tune(self):
+        searches = {"exhaustive": ["--effort", "exhaustive", "--budget", "400s"],
+                    "first": ["--seed", "1"], "second": ["--seed", "2"]}
+        for name, options in searches.items():
+            self.run(f"tune {name}", ["flpgen", "tune", *FLAGSHIP, *options, "--out", f"tuned_{name}", "--record",
+                                      f"{name}.sqlite"])
+        tuning_records.export([self.out / f"{name}.sqlite" for name in searches], self.out / "tune_forward_4096.json")
+
+    def cold(self):
+        done = self.run("cold", [sys.executable, str(TREE / "tests/gpu/cold_start.py"), "--package",
+                                 str(Path(self.flpgen).parents[1]), "--pack-ptx", self.packs[0], "--pack-cubin",
+                                 self.packs[1], "--json", "cold_start.json"])
+        print(done.stdout, flush=True)
+
     def train(self):
         example = ["runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40"]
         done = subprocess.run([sys.executable, *example, "--out", str(self.out / "train_tiny_lm.json")], cwd=TREE,
@@ -118,17 +138,19 @@ class Campaign:
 
 
 def main():
-    parts = ("check", "large", "tilings", "concurrent", "sanitize", "bench", "train")
+    parts = ("check", "large", "tilings", "concurrent", "sanitize", "bench", "tune", "cold", "train")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flpgen", required=True, help="the command to measure")
     parser.add_argument("--out", required=True, help="directory for the records")
     parser.add_argument("--only", default=",".join(parts), help="parts to run, default all: %(default)s")
+    parser.add_argument("--pack-ptx", default="ptx.flpp", help="for cold: pack without cubins, default %(default)s")
+    parser.add_argument("--pack-cubin", default="cubin.flpp", help="for cold: pack with cubins, default %(default)s")
     arguments = parser.parse_args()
     chosen = arguments.only.split(",")
     unknown = set(chosen) - set(parts)
     if unknown:
         parser.error(f"--only: {', '.join(sorted(unknown))}: accepted are {', '.join(parts)}")
-    campaign = Campaign(arguments.flpgen, arguments.out)
+    campaign = Campaign(arguments.flpgen, arguments.out, (arguments.pack_ptx, arguments.pack_cubin))
     for part in parts:
         if part in chosen:
             getattr(campaign, part)()
