@@ -22,7 +22,7 @@ CREATE TABLE spec(id INTEGER PRIMARY KEY, run INTEGER, text TEXT, vocab INTEGER,
   entropy TEXT, grads TEXT, bias INTEGER, softcap INTEGER, rows INTEGER, model TEXT NULL);
 CREATE TABLE candidate(id INTEGER PRIMARY KEY, spec INTEGER, kind TEXT, tune TEXT, chunk_rows INTEGER,
   chunk_vocab INTEGER, status TEXT, reason TEXT NULL, predicted_ms REAL, error REAL NULL, rounds INTEGER, ms REAL NULL,
-  ms_low REAL NULL, ms_high REAL NULL, clock_mhz REAL NULL, power_w REAL NULL);
+  ms_low REAL NULL, ms_high REAL NULL, clock_mhz REAL NULL, power_w REAL NULL, is_default INTEGER, ratio REAL NULL);
 CREATE TABLE bare(id INTEGER PRIMARY KEY, spec INTEGER, product TEXT, rows INTEGER, ms REAL, ms_low REAL,
   ms_high REAL, algorithm INTEGER);
 """
@@ -101,6 +101,8 @@ def add_kind(db, draw, spec, kind, best_ms, share):
         row["predicted_ms"] = best_ms * factor * draw.uniform(0.93, 1.04)
         if reason:
             row.update(status="illegal", reason=reason)
+        elif draw.random() < 0.02:
+            row.update(status="waiting")
         elif draw.random() > share:
             row.update(status="pruned", reason="predicted %.3f ms, more than 1.15 times the best" % row["predicted_ms"])
         elif draw.random() < 0.02:
@@ -121,6 +123,7 @@ def add_kind(db, draw, spec, kind, best_ms, share):
     scale = best_ms / timed[0]["ms"]
     for i, row in enumerate(timed):
         row.update({name: row[name] * scale for name in ("ms", "ms_low", "ms_high")}, status="timed" if i else "chosen")
+        row.update(ratio=row["ms"] / best_ms, is_default=int(i == 0))
         insert(db, "candidate", **row)
 
 
@@ -130,7 +133,7 @@ def add_layout(db, draw, spec, best_ms):
         ms = best_ms * (1 + 2000 / chunk - 2000 / 65536) * draw.uniform(1, 1.004)
         status = "chosen" if chunk == 65536 else "timed"
         insert(db, "candidate", spec=spec, kind="layout", tune="", chunk_rows=0, chunk_vocab=chunk, status=status, ms=ms,
-               ms_low=ms * 0.99, ms_high=ms * 1.01, rounds=7, predicted_ms=ms * 0.97)
+               ms_low=ms * 0.99, ms_high=ms * 1.01, rounds=7, predicted_ms=ms * 0.97, ratio=ms / best_ms)
 
 
 def write(path, seed=7):
@@ -153,8 +156,8 @@ def write(path, seed=7):
                    ms_high=item["ms_high"], algorithm=item["algorithm"])
             products += item["ms"] if product != "scores" else 0
         add_kind(db, draw, spec, "forward", forward, 0.5)
-        add_kind(db, draw, spec, "dz", forward * 1.05, 0.4)
-        add_kind(db, draw, spec, "products", products * 0.99, 0.4)
+        add_kind(db, draw, spec, "dz", forward * 1.05 + products, 0.4)
+        add_kind(db, draw, spec, "products", forward * 1.05 + products, 0.4)
         add_layout(db, draw, spec, forward * 1.05 + products)
     db.commit()
     db.close()
