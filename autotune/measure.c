@@ -73,6 +73,17 @@ static flp_status check_run(int count, const measure_options *options) {
   return FLP_OK;
 }
 
+/* Bursts of all items in turn until they have worked for long enough. */
+static flp_status settle(measure_clock *clock, const measure_item *items, int count, const int64_t *repeats,
+                         double settle_ms) {
+  double done = 0, ms = 0;
+  for (int i = 0; done < settle_ms; i = (i + 1) % count) {
+    FLP_TRY(measure_burst(clock, &items[i], repeats[i], &ms));
+    done += ms > 0 ? ms : 1;
+  }
+  return FLP_OK;
+}
+
 /* samples: [item][round] */
 static flp_status run_rounds(measure_clock *clock, const measure_item *items, int count, const measure_options *options,
                              double *samples) {
@@ -80,6 +91,7 @@ static flp_status run_rounds(measure_clock *clock, const measure_item *items, in
   int order[MEASURE_ITEMS_MAX];
   uint64_t state = options->seed;
   for (int i = 0; i < count; i++) FLP_TRY(calibrate(clock, &items[i], options->burst_ms, &repeats[i]));
+  FLP_TRY(settle(clock, items, count, repeats, options->settle_ms));
   for (int round = 0; round < options->rounds; round++) {
     measure_order(count, &state, order);
     for (int i = 0; i < count; i++) {

@@ -20,10 +20,11 @@ typedef struct measure_options {
   double burst_ms; /* least length of a burst, > 0 */
   int rounds;      /* 1 to MEASURE_ROUNDS_MAX */
   uint64_t seed;   /* of the order */
+  double settle_ms; /* work that is done before the first round, at least, so that clocks and power are those of work */
 } measure_options;
 
 #define MEASURE_OPTIONS_INIT \
-  { 75.0, 7, 1 }
+  { 75.0, 7, 1, 0.0 }
 
 /* unit: milliseconds a call, unless said otherwise */
 typedef struct measure_summary {

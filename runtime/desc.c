@@ -1,9 +1,9 @@
-/* desc.c: the serialised form of a kernel descriptor, version 2.
+/* desc.c: the serialised form of a kernel descriptor, version 4.
  *
  * Layout, little-endian, no padding: u32 version, u32 length of all, key {u32 kind; 16 arch; u32 dtype, target_dtype,
  * out_dtype, entropy, bias, bias_grad, softcap, alignment; i64 hidden, vocab}, 32 sources, u32 ptx_major, ptx_minor,
  * entry_count, entries {32 name; 40 signature; u32 threads, shared_bytes}, u32 tile_rows, tile_columns, tile_depth,
- * stages, unit_columns, raster, cluster.
+ * stages, unit_columns, raster, cluster, chunk_rows, chunk_vocab.
  * Invariants: what is read back writes the same bytes (strings are zero after their end, keys are canonical); whoever
  * holds a descriptor that was read may divide by its tiles and use its strings without further checks. */
 #include <inttypes.h>
@@ -110,8 +110,9 @@ size_t flp_kernel_desc_write(const flp_kernel_desc *desc, uint8_t *out, size_t c
   put_u32(&w, desc->ptx_minor);
   put_u32(&w, desc->entry_count);
   for (uint32_t i = 0; i < desc->entry_count; i++) put_entry(&w, &desc->entries[i]);
-  const uint32_t tunables[] = {desc->tile_rows,    desc->tile_columns, desc->tile_depth, desc->stages,
-                               desc->unit_columns, desc->raster,       desc->cluster};
+  const uint32_t tunables[] = {desc->tile_rows, desc->tile_columns, desc->tile_depth,
+                               desc->stages,    desc->unit_columns, desc->raster,
+                               desc->cluster,   desc->chunk_rows,   desc->chunk_vocab};
   for (size_t i = 0; i < sizeof tunables / sizeof tunables[0]; i++) put_u32(&w, tunables[i]);
   if (w.full) return 0;
   size_t length = (size_t)(w.at - out);
@@ -152,8 +153,9 @@ static void get_body(reader *r, flp_kernel_desc *desc) {
   desc->entry_count = get_u32(r);
   if (desc->entry_count > FLP_ENTRIES_MAX) return; /* check_desc refuses it */
   for (uint32_t i = 0; i < desc->entry_count; i++) get_entry(r, &desc->entries[i]);
-  uint32_t *const tunables[] = {&desc->tile_rows,    &desc->tile_columns, &desc->tile_depth, &desc->stages,
-                                &desc->unit_columns, &desc->raster,       &desc->cluster};
+  uint32_t *const tunables[] = {&desc->tile_rows, &desc->tile_columns, &desc->tile_depth,
+                                &desc->stages,    &desc->unit_columns, &desc->raster,
+                                &desc->cluster,   &desc->chunk_rows,   &desc->chunk_vocab};
   for (size_t i = 0; i < sizeof tunables / sizeof tunables[0]; i++) *tunables[i] = get_u32(r);
 }
 
@@ -261,12 +263,22 @@ static flp_status check_tunables(const flp_kernel_desc *desc) {
   return FLP_OK;
 }
 
+/* Any chunk that an axis may hold; only dz is made in chunks. */
+static flp_status check_chunks(const flp_kernel_desc *desc) {
+  uint32_t most = desc->key.kind == FLP_KERNEL_DZ ? INT32_MAX : 0;
+  const char *accepted = most ? "0 to 2147483647" : "0, since only dz is made in chunks";
+  if (desc->chunk_rows > most) return bad_field("chunk_rows", desc->chunk_rows, accepted);
+  if (desc->chunk_vocab > most) return bad_field("chunk_vocab", desc->chunk_vocab, accepted);
+  return FLP_OK;
+}
+
 static flp_status check_desc(const flp_kernel_desc *desc) {
   FLP_TRY(check_key(&desc->key));
   if (desc->ptx_major == 0 || desc->ptx_major > 99) return bad_field("ptx_major", desc->ptx_major, "1 to 99");
   if (desc->ptx_minor > 99) return bad_field("ptx_minor", desc->ptx_minor, "0 to 99");
   FLP_TRY(check_entries(desc));
-  return check_tunables(desc);
+  FLP_TRY(check_tunables(desc));
+  return check_chunks(desc);
 }
 
 flp_status flp_kernel_desc_read(const uint8_t *bytes, size_t length, flp_kernel_desc *out) {
@@ -274,7 +286,7 @@ flp_status flp_kernel_desc_read(const uint8_t *bytes, size_t length, flp_kernel_
   memset(out, 0, sizeof *out);
   uint32_t version = get_u32(&r), said_length = get_u32(&r);
   if (r.short_of_bytes) return flp_fail(FLP_ERROR_CORRUPT, "descriptor: %zu bytes are too few", length);
-  if (version != FLP_DESC_FORMAT) return bad_field("version", version, "3");
+  if (version != FLP_DESC_FORMAT) return bad_field("version", version, "4");
   if (said_length != length)
     return flp_fail(FLP_ERROR_CORRUPT, "descriptor: length says %" PRIu32 ", there are %zu bytes", said_length, length);
   flp_kernel_desc desc;

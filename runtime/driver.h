@@ -81,7 +81,7 @@ typedef struct flp_launch_config {
   F(cuTensorMapEncodeTiled, (void *, int, uint32_t, void *, const uint64_t *, const uint64_t *,               \
                              const uint32_t *, const uint32_t *, int, int, int, int))
 
-/* What tools need to watch and to capture what the library enqueues; the library itself calls none of it. A driver
+/* What tools need to watch and to capture what the library enqueues, and to compile; the library calls none of it. A driver
  * older than CUDA 11.4 lacks some. */
 #define FLP_DRIVER_TOOLS(F)                                               \
   F(cuStreamQuery, (CUstream))                                            \
@@ -90,7 +90,10 @@ typedef struct flp_launch_config {
   F(cuGraphInstantiateWithFlags, (CUgraphExec *, CUgraph, uint64_t))      \
   F(cuGraphLaunch, (CUgraphExec, CUstream))                               \
   F(cuGraphExecDestroy, (CUgraphExec))                                    \
-  F(cuGraphDestroy, (CUgraph))
+  F(cuGraphDestroy, (CUgraph))                                            \
+  F(cuCtxCreate_v2, (CUcontext *, unsigned, CUdevice))                    \
+  F(cuCtxDestroy_v2, (CUcontext))                                         \
+  F(cuDeviceGetPCIBusId, (char *, int, CUdevice))
 
 typedef struct flp_driver {
 #define FLP_DRIVER_FIELD(name, args) CUresult(*name) args;

@@ -158,7 +158,9 @@ typedef struct flp_options {
   flp_mode mode;          /* 0: the planner chooses; else R_VOCAB, R_ROWS or R2 for the backward pass of a GPU plan (R2
                              where both hidden and weight need gradients) */
   const char *tune;       /* rung JIT: how kernels are cut where the architecture (sm_90a) leaves a choice, e.g.
-                             "forward:cooperative,256x192,stages=4;products:raster=16"; NULL: as their templates choose */
+                             "forward:cooperative,256x192,stages=4;products:raster=16"; "": as their templates choose;
+                             NULL: so too where a rung is pinned, else as the nearest shape that was tuned on this
+                             device, if any was */
 } flp_options;
 
 #define FLP_OPTIONS_INIT \

@@ -17,7 +17,8 @@ typedef struct collector {
   const flp_images_request *request;
   flp_store *store;
   const flp_provider *provider; /* jit */
-  char device_id[192];          /* tuned */
+  char device_id[FLP_TUNED_FOR_BYTES]; /* tuned */
+  int driver;                          /* tuned: of the entry that was found last, 0 if it was a plain one */
   char place[512];              /* for messages */
 } collector;
 
@@ -37,11 +38,31 @@ static flp_status look_up(collector *c, const flp_kernel_key *key, const char *t
   return flp_store_get(c->store, bytes, strlen(bytes), out, found);
 }
 
+/* The same kernel, tuned for such a device with another driver. */
+static flp_status look_up_other(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out,
+                                int *found) {
+  flp_tuned_entry *entry;
+  FLP_TRY(flp_tuned_read(c->request->tuned, c->store, c->request->device));
+  while (!*found && (entry = flp_tuned_find(c->request->tuned, key, c->request->driver_version)) != NULL) {
+    snprintf(bytes, FLP_KEY_BYTES_MAX, "%s", entry->text);
+    FLP_TRY(flp_store_get(c->store, bytes, strlen(bytes), out, found));
+    c->driver = entry->driver;
+    entry->bad = !*found;
+  }
+  return FLP_OK;
+}
+
 static flp_status from_tuned(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out) {
   int found = 0;
+  c->driver = c->request->driver_version;
   FLP_TRY(look_up(c, key, c->device_id, bytes, out, &found));
+  if (found) return FLP_OK;
   /* The rows module has nothing to tune: its plain entry serves. */
-  if (!found && key->kind == FLP_KERNEL_ROWS) FLP_TRY(look_up(c, key, "", bytes, out, &found));
+  if (key->kind == FLP_KERNEL_ROWS) {
+    c->driver = 0;
+    FLP_TRY(look_up(c, key, "", bytes, out, &found));
+  }
+  if (!found) FLP_TRY(look_up_other(c, key, bytes, out, &found));
   if (found) return FLP_OK;
   return flp_fail(FLP_ERROR_UNAVAILABLE, "%s has no %s kernel %s tuned for %s", c->place, key->arch,
                   flp_kernel_kind_name(key->kind), c->device_id);
@@ -80,6 +101,28 @@ static flp_status from_jit(collector *c, const flp_kernel_key *key, char *bytes,
     flp_log(FLP_LOG_INFO, "generated kernel %s for %s", flp_kernel_kind_name(key->kind), key->arch);
   if (status == FLP_OK) return FLP_OK;
   return flp_fail(status, "kernel %s: %s", flp_kernel_kind_name(key->kind), flp_error_detail());
+}
+
+/* A key as its nearest tuned neighbour is cut; the same key where that is the template's own choice. */
+static flp_kernel_key cut_key(const flp_images_request *request, const flp_kernel_key *key) {
+  flp_kernel_key cut = *key;
+  const flp_tuned_cut *nearest = request->nearest;
+  if (nearest && (nearest->kinds >> key->kind & 1)) flp_tuning_apply(&nearest->tuning, &cut, 1);
+  return cut;
+}
+
+/* From a cache either way of cutting a kernel is welcome, the neighbour's rather; what is yet to be made takes the
+ * neighbour's. */
+static flp_status from_nearest(collector *c, flp_rung rung, const flp_kernel_key *key, char *bytes,
+                               flp_kernel_image *out, int *found) {
+  flp_kernel_key cut = cut_key(c->request, key);
+  *found = 0;
+  if (memcmp(&cut.tune, &key->tune, sizeof cut.tune) == 0) return FLP_OK;
+  if (rung == FLP_RUNG_HEURISTIC) return look_up(c, &cut, "", bytes, out, found);
+  if (rung != FLP_RUNG_JIT) return FLP_OK;
+  flp_status status = from_jit(c, &cut, bytes, out);
+  *found = status == FLP_OK;
+  return status;
 }
 
 /* ---- checks ---- */
@@ -183,30 +226,36 @@ static flp_status open_store(collector *c, const char *writable_setting, const c
 static flp_status prepare(flp_rung rung, collector *c) {
   if (rung == FLP_RUNG_GENERIC) return open_store(c, NULL, "FLP_GENERIC_DIR");
   if (rung == FLP_RUNG_JIT) FLP_TRY(flp_jit_get(&c->provider));
-  snprintf(c->device_id, sizeof c->device_id, "%s/%d/%d", c->request->device->name, c->request->device->multiprocessors,
-           c->request->driver_version);
+  flp_tuned_for(c->request->device, c->request->driver_version, c->device_id);
   return open_store(c, "FLP_CACHE_DIR", "FLP_CACHE_PATH");
 }
 
-flp_status flp_images_collect(flp_rung rung, const flp_images_request *request, flp_images *out) {
+/* Finds or makes the image of one kernel. */
+static flp_status collect_one(collector *c, flp_rung rung, const flp_kernel_key *key, flp_images *out) {
   static const source_fn sources[] = {[FLP_RUNG_TUNED] = from_tuned,
                                       [FLP_RUNG_HEURISTIC] = from_cache,
                                       [FLP_RUNG_JIT] = from_jit,
                                       [FLP_RUNG_GENERIC] = from_generic};
+  char bytes[FLP_KEY_BYTES_MAX];
+  int i = out->count, is_cut = 0;
+  flp_status status = from_nearest(c, rung, key, bytes, &out->image[i], &is_cut);
+  if (is_cut || (status != FLP_OK && rung == FLP_RUNG_JIT)) out->cut_kinds |= 1u << key->kind;
+  if (status == FLP_OK && !is_cut) status = sources[rung](c, key, bytes, &out->image[i]);
+  FLP_TRY(status);
+  if (rung == FLP_RUNG_TUNED) out->driver[i] = c->driver;
+  crypto_hash_sha256(out->key_hash[i], (const unsigned char *)bytes, strlen(bytes));
+  out->count++;
+  return check_image(c->request, key, &out->image[i]);
+}
+
+flp_status flp_images_collect(flp_rung rung, const flp_images_request *request, flp_images *out) {
   memset(out, 0, sizeof *out);
   collector c = {.request = request};
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
   int count = flp_kernel_keys_for(request->spec, request->arch, keys);
   flp_tuning_apply(request->tuning, keys, count);
   flp_status status = prepare(rung, &c);
-  for (int i = 0; i < count && status == FLP_OK; i++) {
-    char bytes[FLP_KEY_BYTES_MAX];
-    status = sources[rung](&c, &keys[i], bytes, &out->image[i]);
-    if (status != FLP_OK) break;
-    out->count = i + 1;
-    crypto_hash_sha256(out->key_hash[i], (const unsigned char *)bytes, strlen(bytes));
-    status = check_image(request, &keys[i], &out->image[i]);
-  }
+  for (int i = 0; i < count && status == FLP_OK; i++) status = collect_one(&c, rung, &keys[i], out);
   flp_store_close(c.store);
   return status == FLP_OK ? check_together(out) : status;
 }
@@ -214,4 +263,51 @@ flp_status flp_images_collect(flp_rung rung, const flp_images_request *request, 
 void flp_images_clear(flp_images *images) {
   for (int i = 0; i < FLP_SPEC_KERNELS_MAX; i++) flp_kernel_image_clear(&images->image[i]);
   images->count = 0;
+}
+
+/* ---- nearest neighbours ---- */
+
+/* Whether the architecture of a key leaves a choice: a cut stays in it. */
+static int is_tunable(const flp_kernel_key *key) {
+  flp_kernel_key probe = *key;
+  flp_tuning tuning = {0};
+  tuning.of[key->kind].raster = 1;
+  flp_tuning_apply(&tuning, &probe, 1);
+  return probe.tune.raster == 1;
+}
+
+/* Takes over the tunables of the nearest entry that can be read. */
+static flp_status take_nearest(collector *c, const flp_kernel_key *key, flp_tuned_cut *out) {
+  static const flp_tunables own = {0};
+  flp_tuned_entry *entry;
+  while ((entry = flp_tuned_nearest(c->request->tuned, key, c->request->driver_version)) != NULL) {
+    flp_kernel_image image;
+    int found = 0;
+    FLP_TRY(flp_store_get(c->store, entry->text, strlen(entry->text), &image, &found));
+    flp_tunables tune = image.desc.key.tune;
+    entry->bad = !found || image.desc.key.kind != key->kind;
+    flp_kernel_image_clear(&image);
+    if (entry->bad) continue;
+    if (memcmp(&tune, &own, sizeof own) == 0) return FLP_OK;
+    out->tuning.of[key->kind] = tune;
+    out->from[key->kind] = entry->key;
+    out->kinds |= 1u << key->kind;
+    return FLP_OK;
+  }
+  return FLP_OK;
+}
+
+flp_status flp_images_nearest(const flp_images_request *request, flp_tuned_cut *out) {
+  collector c = {.request = request};
+  flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+  int count = flp_kernel_keys_for(request->spec, request->arch, keys), any = 0;
+  memset(out, 0, sizeof *out);
+  for (int i = 0; i < count; i++) any |= is_tunable(&keys[i]);
+  if (!any) return FLP_OK;
+  flp_status status = open_store(&c, "FLP_CACHE_DIR", "FLP_CACHE_PATH");
+  if (status == FLP_OK) status = flp_tuned_read(request->tuned, c.store, request->device);
+  for (int i = 0; i < count && status == FLP_OK; i++)
+    if (is_tunable(&keys[i])) status = take_nearest(&c, &keys[i], out);
+  flp_store_close(c.store);
+  return status;
 }

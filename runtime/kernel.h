@@ -8,7 +8,7 @@
 #include "abi.h"
 #include "flp.h"
 
-enum { FLP_KEY_FORMAT = 2, FLP_DESC_FORMAT = 3 };
+enum { FLP_KEY_FORMAT = 2, FLP_DESC_FORMAT = 4 };
 
 typedef enum flp_kernel_kind {
   FLP_KERNEL_ROWS = 1,        /* prepare, combine, merge, record, dz_scale, bias_reduce, fill */
@@ -86,6 +86,9 @@ enum { FLP_KEY_BYTES_MAX = 640 };
 size_t flp_kernel_key_bytes(const flp_kernel_key *key, const uint8_t sources[32], const char *tuned_for, char *out,
                             size_t capacity);
 
+/* Reads what flp_kernel_key_bytes wrote, whatever it was tuned for. 0: the text is not exactly that. key_text.c */
+int flp_kernel_key_read(const char *text, flp_kernel_key *out, uint8_t sources[32]);
+
 /* ---- tunables.c: tunables as text ---- */
 
 /* Reads e.g. "forward:cooperative,256x192,stages=4;products:raster=16": kinds divided by ';', and of each any of
@@ -96,6 +99,10 @@ flp_status flp_tuning_parse(const char *field, const char *text, flp_tuning *out
 /* Writes them as flp_tuning_parse reads those of a kind, "own" where every field is 0. */
 enum { FLP_TUNABLES_TEXT_BYTES = 96 };
 void flp_tunables_text(const flp_tunables *tunables, char out[FLP_TUNABLES_TEXT_BYTES]);
+
+/* Writes those of the kinds that are not all 0, as flp_tuning_parse reads them; "" for none. */
+enum { FLP_TUNING_TEXT_BYTES = 3 * FLP_TUNABLES_TEXT_BYTES + 64 };
+void flp_tuning_text(const flp_tuning *tuning, char out[FLP_TUNING_TEXT_BYTES]);
 
 /* Names for messages and files. */
 const char *flp_kernel_kind_name(flp_kernel_kind kind); /* "forward" */
@@ -122,6 +129,9 @@ typedef struct flp_kernel_desc {
   uint32_t unit_columns; /* FORWARD: columns of one unit = one group of partials */
   uint32_t raster;       /* row bands that neighbouring CTAs walk before the next columns */
   uint32_t cluster;      /* entries named ..._map: CTAs of a cluster, along the rows; else 0 */
+  /* DZ: the backward layout that was measured to be the fastest; 0: no preference. Columns alone ask for R_VOCAB, rows
+   * alone for R_ROWS, both for R2, in chunks of that size or, where the budget has no room, smaller ones. */
+  uint32_t chunk_rows, chunk_vocab;
 } flp_kernel_desc;
 
 /* Launch grid of an entry that has one CTA a tile: tiles in x, never over 2^31-1 (checked by the planner). */

@@ -55,6 +55,45 @@ static void say(flp_rung rung, int is_miss, const char *reason) {
   if (say_first(text)) flp_log(is_miss ? FLP_LOG_INFO : FLP_LOG_WARNING, "%s", text);
 }
 
+/* ---- how kernels are cut ---- */
+
+/* What was tuned, and by which drivers where this one is not the only one. */
+static void say_tuned(flp_plan *plan, const flp_images *images) {
+  int drivers[FLP_SPEC_KERNELS_MAX], count = 0;
+  for (int i = 0; i < images->count; i++) {
+    int known = !images->driver[i]; /* of a kernel that has nothing to tune */
+    for (int j = 0; j < count; j++) known |= drivers[j] == images->driver[i];
+    if (!known) drivers[count++] = images->driver[i];
+  }
+  int here = count == 0 || (count == 1 && drivers[0] == plan->driver->version);
+  int used = snprintf(plan->cut, sizeof plan->cut, here ? "tuned here" : "tuned with driver");
+  for (int i = 0; i < count && !here; i++)
+    used += snprintf(plan->cut + used, sizeof plan->cut - (size_t)used, "%s %d", i ? " and" : "", drivers[i]);
+}
+
+/* Cutting as a neighbour is news once a spec: the text names it. */
+static void say_nearest(flp_plan *plan, const char *shape) {
+  char text[1024], command[FLP_TUNE_COMMAND_BYTES];
+  flp_plan_tune_command(&plan->spec, command);
+  snprintf(plan->cut, sizeof plan->cut, "as the nearest tuned shape, %s", shape);
+  snprintf(text, sizeof text,
+           "V=%" PRId64 " D=%" PRId64 ": not tuned on %s; cut as the nearest tuned shape %s; `%s` would tune it",
+           plan->spec.vocab, plan->spec.hidden, plan->device.name, shape, command);
+  if (say_first(text)) flp_log(FLP_LOG_INFO, "%s", text);
+}
+
+static void say_cut(flp_plan *plan, flp_rung rung, const flp_images *images, const flp_tuned_cut *nearest) {
+  char shape[FLP_TUNED_SHAPE_BYTES];
+  if (rung == FLP_RUNG_TUNED) {
+    say_tuned(plan, images);
+  } else if (nearest && images->cut_kinds) {
+    flp_tuned_shape(nearest, images->cut_kinds, shape);
+    say_nearest(plan, shape);
+  } else {
+    snprintf(plan->cut, sizeof plan->cut, plan->has_tuning ? "as the options ask" : "own choice");
+  }
+}
+
 /* ---- plan id ---- */
 
 static void finish_id(flp_plan *plan, crypto_hash_sha256_state *state) {
@@ -88,8 +127,34 @@ static void id_of_eager(flp_plan *plan) {
 
 /* ---- one rung ---- */
 
-static flp_status try_architecture(flp_plan *plan, flp_rung rung, const char *arch, int *fallback) {
-  flp_images_request request = {&plan->spec, &plan->device, plan->driver->version, arch, &plan->tuning};
+static int is_miss(flp_rung rung, flp_status status) {
+  return rung <= FLP_RUNG_HEURISTIC && status == FLP_ERROR_UNAVAILABLE;
+}
+
+/* What one walk down the ladder finds out on its way. */
+typedef struct walk {
+  flp_plan *plan;
+  flp_tuned tuned;
+  flp_tuned_cut cut;    /* for the architecture cut_arch */
+  const char *cut_arch; /* NULL: none yet */
+} walk;
+
+static flp_images_request request_of(walk *w, const char *arch, const flp_tuned_cut *nearest) {
+  flp_plan *plan = w->plan;
+  return (flp_images_request){.spec = &plan->spec,
+                              .device = &plan->device,
+                              .driver_version = plan->driver->version,
+                              .arch = arch,
+                              .tuning = &plan->tuning,
+                              .tuned = &w->tuned,
+                              .nearest = nearest};
+}
+
+/* nearest: NULL for none. *was_cut: at least one kernel was cut so */
+static flp_status try_images(walk *w, flp_rung rung, const char *arch, const flp_tuned_cut *nearest, int *fallback,
+                             int *was_cut) {
+  flp_plan *plan = w->plan;
+  flp_images_request request = request_of(w, arch, nearest);
   flp_images images;
   *fallback = 1;
   flp_status status = flp_images_collect(rung, &request, &images);
@@ -97,10 +162,43 @@ static flp_status try_architecture(flp_plan *plan, flp_rung rung, const char *ar
   if (status == FLP_OK) {
     id_of_images(plan, &images);
     snprintf(plan->arch, sizeof plan->arch, "%s", arch);
+    say_cut(plan, rung, &images, nearest);
   }
   if (status == FLP_ERROR_MEMORY || status == FLP_ERROR_INTERNAL) *fallback = 0;
+  *was_cut = images.cut_kinds != 0;
   flp_images_clear(&images);
   return status;
+}
+
+/* How the spec's kernels would be cut after their neighbours, for rungs that can find or make such ones. *out is NULL
+ * where they are not to be: the options or a pinned rung ask for something else, or the templates' own choice is it. */
+static flp_status find_nearest(walk *w, flp_rung rung, const char *arch, const flp_tuned_cut **out) {
+  const flp_plan *plan = w->plan;
+  *out = NULL;
+  if (rung != FLP_RUNG_HEURISTIC && rung != FLP_RUNG_JIT) return FLP_OK;
+  if (plan->options.rung != FLP_RUNG_AUTO || plan->has_tuning) return FLP_OK;
+  if (!w->cut_arch || strcmp(w->cut_arch, arch) != 0) {
+    flp_images_request request = request_of(w, arch, NULL);
+    FLP_TRY(flp_images_nearest(&request, &w->cut));
+    w->cut_arch = arch;
+  }
+  if (w->cut.kinds) *out = &w->cut;
+  return FLP_OK;
+}
+
+/* A neighbour's cut is a guess: where such kernels fail, those that the templates choose must still be had. */
+static flp_status try_architecture(walk *w, flp_rung rung, const char *arch, int *fallback) {
+  const flp_tuned_cut *nearest;
+  int was_cut;
+  *fallback = 0;
+  FLP_TRY(find_nearest(w, rung, arch, &nearest));
+  flp_status status = try_images(w, rung, arch, nearest, fallback, &was_cut);
+  if (status == FLP_OK || !was_cut || !*fallback || is_miss(rung, status)) return status;
+  char text[FLP_REASON_BYTES + 128];
+  snprintf(text, sizeof text, "kernels cut as the nearest tuned shape are not taken on rung %s: %.600s",
+           flp_rung_name(rung), flp_error_detail());
+  if (say_first(text)) flp_log(FLP_LOG_WARNING, "%s", text);
+  return try_images(w, rung, arch, NULL, fallback, &was_cut);
 }
 
 int flp_ladder_arches(const flp_device *device, const flp_spec *spec, int clusters,
@@ -115,12 +213,13 @@ int flp_ladder_arches(const flp_device *device, const flp_spec *spec, int cluste
 }
 
 /* Tries the architectures that the device runs. The reason that stays is that of the last, most portable one. */
-static flp_status try_rung(flp_plan *plan, flp_rung rung, int *fallback) {
+static flp_status try_rung(walk *w, flp_rung rung, int *fallback) {
+  const flp_plan *plan = w->plan;
   const char *arches[FLP_LADDER_ARCHES_MAX];
   int count = flp_ladder_arches(&plan->device, &plan->spec, flp_driver_has_clusters(plan->driver), arches);
   flp_status status = FLP_ERROR_UNAVAILABLE;
   for (int i = 0; i < count; i++) {
-    status = try_architecture(plan, rung, arches[i], fallback);
+    status = try_architecture(w, rung, arches[i], fallback);
     if (status == FLP_OK || !*fallback) break;
   }
   return status;
@@ -130,10 +229,6 @@ static int runs_any(const flp_device *device) {
   int any = 0;
   for (int i = 0; i < ARCHITECTURE_COUNT; i++) any |= runs(i, device);
   return any;
-}
-
-static int is_miss(flp_rung rung, flp_status status) {
-  return rung <= FLP_RUNG_HEURISTIC && status == FLP_ERROR_UNAVAILABLE;
 }
 
 /* ---- the walk ---- */
@@ -186,7 +281,8 @@ static flp_status end_here(const flp_plan *plan, flp_rung rung, flp_status statu
   return flp_fail(status, "rung %s %s: %s", flp_rung_name(rung), why, plan->reason[rung]);
 }
 
-flp_status flp_ladder_climb(flp_plan *plan) {
+static flp_status climb(walk *w) {
+  flp_plan *plan = w->plan;
   flp_rung pinned = plan->options.rung;
   if (!runs_any(&plan->device)) {
     char reason[96];
@@ -201,7 +297,7 @@ flp_status flp_ladder_climb(flp_plan *plan) {
       continue;
     }
     int fallback = 1;
-    flp_status status = try_rung(plan, rung, &fallback);
+    flp_status status = try_rung(w, rung, &fallback);
     if (status == FLP_OK) {
       for (int below = r + 1; below <= FLP_RUNG_EAGER; below++) plan->reason[below][0] = 0;
       plan->rung = rung;
@@ -212,6 +308,13 @@ flp_status flp_ladder_climb(flp_plan *plan) {
     say(rung, is_miss(rung, status), plan->reason[rung]);
   }
   return fall_to_eager(plan);
+}
+
+flp_status flp_ladder_climb(flp_plan *plan) {
+  walk w = {.plan = plan};
+  flp_status status = climb(&w);
+  flp_tuned_clear(&w.tuned);
+  return status;
 }
 
 flp_status flp_ladder_without_device(flp_plan *plan, const char *reason) {

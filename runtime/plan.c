@@ -98,6 +98,7 @@ flp_status flp_plan_create(const flp_spec *spec, const flp_options *options, flp
   plan->options = resolved_options;
   plan->options.tune = NULL; /* the caller's memory */
   plan->tuning = tuning;
+  plan->has_tuning = resolved_options.tune != NULL;
   flp_plan_spec_text(&plan->spec, plan->spec_text);
   flp_status status = fill_plan(plan);
   if (status != FLP_OK) {
@@ -119,9 +120,7 @@ void flp_plan_destroy(flp_plan *plan) {
 /* ---- queries ---- */
 
 static uint64_t budget_of(const flp_plan *plan, flp_pass pass, uint64_t budget_bytes) {
-  if (budget_bytes) return budget_bytes;
-  if (plan->options.budget_bytes) return plan->options.budget_bytes;
-  return pass == FLP_PASS_BACKWARD ? UINT64_C(1) << 30 : UINT64_C(256) << 20;
+  return flp_pass_budget(budget_bytes ? budget_bytes : plan->options.budget_bytes, pass);
 }
 
 static flp_status check_query(const flp_plan *plan, flp_pass pass, int64_t n) {

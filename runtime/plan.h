@@ -33,16 +33,18 @@ typedef struct flp_modules {
   flp_function function[FLP_ENTRY_ID_COUNT];
 } flp_modules;
 
-enum { FLP_REASON_BYTES = 640, FLP_SPEC_TEXT_BYTES = 192 };
+enum { FLP_REASON_BYTES = 640, FLP_SPEC_TEXT_BYTES = 192, FLP_CUT_BYTES = 256 };
 
 struct flp_plan {
   flp_spec spec;       /* resolved */
   flp_options options; /* resolved; tune is in tuning, and NULL here */
   flp_tuning tuning;
+  int has_tuning; /* the options say how kernels are cut, be it as their templates choose */
   char spec_text[FLP_SPEC_TEXT_BYTES];
   flp_rung rung;
   char reason[FLP_RUNG_EAGER + 1][FLP_REASON_BYTES];
   char arch[16]; /* of the kernels; "" on the eager rung */
+  char cut[FLP_CUT_BYTES]; /* how it was decided how the kernels are cut, for people; "" on the eager rung */
   char id[17];
 
   /* device plans only */
@@ -90,5 +92,13 @@ int flp_ladder_arches(const flp_device *device, const flp_spec *spec, int cluste
 
 /* "V=151936 D=4096 bf16 entropy=none grads=hidden+weight", for messages. */
 void flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]);
+
+/* The options of the command that name a resolved spec: "--vocab 151936 --hidden 4096 --dtype bf16 ...". */
+enum { FLP_SPEC_OPTIONS_BYTES = 384 };
+void flp_plan_spec_options(const flp_spec *spec, char out[FLP_SPEC_OPTIONS_BYTES]);
+
+/* The command that tunes a resolved spec: "flpgen tune --vocab 151936 --hidden 4096 --dtype bf16 ...". */
+enum { FLP_TUNE_COMMAND_BYTES = FLP_SPEC_OPTIONS_BYTES + 16 };
+void flp_plan_tune_command(const flp_spec *spec, char out[FLP_TUNE_COMMAND_BYTES]);
 
 #endif

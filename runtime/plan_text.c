@@ -49,6 +49,34 @@ void flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
   if (spec->softcap > 0) add(&t, " softcap=%g", (double)spec->softcap);
 }
 
+void flp_plan_spec_options(const flp_spec *spec, char out[FLP_SPEC_OPTIONS_BYTES]) {
+  static const char *const entropies[] = {"none", "forward", "backward"};
+  static const char *const grads[] = {"hidden", "weight", "bias"};
+  const flp_spec usual = FLP_SPEC_INIT;
+  text t = {out, FLP_SPEC_OPTIONS_BYTES};
+  add(&t, "--vocab %" PRId64 " --hidden %" PRId64 " --dtype %s", spec->vocab, spec->hidden,
+      flp_dtype_name(spec->dtype));
+  if (spec->entropy) add(&t, " --entropy %s", entropies[spec->entropy]);
+  for (int i = 0, any = 0; i < 3; i++)
+    if (spec->grads & 1u << i) add(&t, "%s%s", any++ ? "," : " --grad ", grads[i]);
+  if (spec->has_bias) add(&t, " --bias");
+  if (spec->softcap > 0) add(&t, " --softcap %.9g", (double)spec->softcap);
+  if (spec->per_row_temperature) add(&t, " --per-row-temperature");
+  if (spec->target_dtype != usual.target_dtype) add(&t, " --target-dtype %s", flp_dtype_name(spec->target_dtype));
+  if (spec->grad_hidden_dtype && spec->grad_hidden_dtype != spec->dtype)
+    add(&t, " --grad-hidden-dtype %s", flp_dtype_name(spec->grad_hidden_dtype));
+  if (spec->grad_weight_dtype && spec->grad_weight_dtype != spec->dtype)
+    add(&t, " --grad-weight-dtype %s", flp_dtype_name(spec->grad_weight_dtype));
+  if (spec->accumulate_grad_weight) add(&t, " --accumulate-grad-weight");
+  if (spec->alignment && spec->alignment < 16) add(&t, " --alignment %" PRIu32, spec->alignment);
+}
+
+void flp_plan_tune_command(const flp_spec *spec, char out[FLP_TUNE_COMMAND_BYTES]) {
+  char options[FLP_SPEC_OPTIONS_BYTES];
+  flp_plan_spec_options(spec, options);
+  snprintf(out, FLP_TUNE_COMMAND_BYTES, "flpgen tune %s", options);
+}
+
 static void add_device(text *t, const flp_plan *plan) {
   const flp_device *device = &plan->device;
   add(t, " on %s (compute capability %d.%d, %d multiprocessors, driver %d): kernels", device->name, device->major,
@@ -69,7 +97,9 @@ flp_status flp_plan_describe(const flp_plan *plan, char *buffer, size_t capacity
     add(&t, " on host pointers: %s", flp_eager_describe());
   else
     add_device(&t, plan);
-  add(&t, "; spec %s; plan id %s", plan->spec_text, plan->id);
+  add(&t, "; spec %s", plan->spec_text);
+  if (plan->cut[0]) add(&t, "; cut: %s", plan->cut);
+  add(&t, "; plan id %s", plan->id);
   for (int rung = FLP_RUNG_TUNED; rung < (int)plan->rung; rung++)
     add(&t, "; not %s: %s", flp_rung_name((flp_rung)rung), plan->reason[rung]);
   return FLP_OK;

@@ -306,6 +306,44 @@ static void search_backward(search *s) {
   if (wants_r2 && (p->spec.grads & two) == two) search_r2(s);
 }
 
+/* ---- the layout that tuning preferred ---- */
+
+/* Whether a chunk as tuned gives every multiprocessor a tile. It was timed with many rows; with so few that it does not,
+ * the time says nothing, and the cost model decides. */
+static int fills_device(const flp_planner *p, int64_t n) {
+  int64_t rows = p->tuned_rows && p->tuned_rows < n ? p->tuned_rows : n;
+  int64_t columns = p->tuned_vocab && p->tuned_vocab < p->spec.vocab ? p->tuned_vocab : p->spec.vocab;
+  return flp_ceil_div(rows, p->dz_rows) * flp_ceil_div(columns, p->dz_columns) >= p->multiprocessors;
+}
+
+/* The largest chunk of one axis, at most as tuned, whose layout fits; 0: none. In R2 the other axis takes its least, as
+ * the workspace is the larger of one term for each. */
+static int64_t largest_tuned(const search *s, sizes axis, int64_t most, int by_rows) {
+  const flp_planner *p = s->planner;
+  int64_t best = 0, band = p->dz_band < s->n ? p->dz_band : s->n;
+  int64_t tile = p->dz_columns < p->spec.vocab ? p->dz_columns : p->spec.vocab;
+  for (int64_t chunk = most < axis.extent ? most : axis.extent; chunk; chunk = sizes_next(&axis)) {
+    flp_scheme candidate;
+    if (chunk > most || chunk <= best) continue;
+    if (!flp_planner_grids_fit(p, by_rows ? chunk : s->n, by_rows ? p->spec.vocab : chunk)) continue;
+    build(p, p->tuned_mode, s->n, by_rows ? chunk : band, by_rows ? tile : chunk, &candidate);
+    if (candidate.bytes <= s->budget) best = chunk;
+  }
+  return best;
+}
+
+/* Puts that layout in the place of what the cost model found, if it fits. */
+static void prefer_tuned(search *s) {
+  const flp_planner *p = s->planner;
+  if (!p->tuned_mode || !fills_device(p, s->n)) return;
+  int64_t rows = s->n, columns = p->spec.vocab;
+  if (p->tuned_mode != FLP_MODE_R_VOCAB) rows = largest_tuned(s, row_sizes(p, s->n), p->tuned_rows, 1);
+  if (p->tuned_mode != FLP_MODE_R_ROWS) columns = largest_tuned(s, vocab_sizes(p, s->n), p->tuned_vocab, 0);
+  if (!rows || !columns) return;
+  s->found = s->any = 1;
+  build(p, p->tuned_mode, s->n, rows, columns, &s->best);
+}
+
 /* ---- passes ---- */
 
 static flp_status grid_too_large(flp_pass pass, int64_t n) {
@@ -366,10 +404,12 @@ flp_status flp_planner_pick(const flp_planner *p, flp_pass pass, int64_t n, uint
   }
   int is_explicit = pass == FLP_PASS_BACKWARD && (p->chunk_rows || p->chunk_vocab);
   search s = {.planner = p, .n = n, .budget = soft && is_explicit ? UINT64_MAX : budget};
-  if (pass == FLP_PASS_BACKWARD)
+  if (pass == FLP_PASS_BACKWARD) {
     search_backward(&s);
-  else
+    prefer_tuned(&s);
+  } else {
     search_forward(&s);
+  }
   if (!s.any) return grid_too_large(pass, n);
   if (s.found) *out = s.best;
   out->smallest_bytes = s.smallest;
@@ -387,4 +427,14 @@ void flp_planner_describe(const flp_planner *p, const flp_scheme *s, int64_t n, 
   out->bytes = s->bytes;
   out->smallest_bytes = s->smallest_bytes;
   out->flops = 2.0 * (double)s->products * (double)n * (double)p->spec.hidden * (double)p->spec.vocab;
+}
+
+uint64_t flp_pass_budget(uint64_t given_bytes, flp_pass pass) {
+  if (given_bytes) return given_bytes;
+  return pass == FLP_PASS_BACKWARD ? UINT64_C(1) << 30 : UINT64_C(256) << 20;
+}
+
+const char *flp_mode_name(flp_mode mode) {
+  static const char *const names[] = {"-", "F", "R_VOCAB", "R_ROWS", "R2"};
+  return mode >= FLP_MODE_F && mode <= FLP_MODE_R2 ? names[mode] : names[0];
 }

@@ -1,7 +1,7 @@
 /* planner.h: how one pass lays out its workspace and orders its matrix products; pure functions, no driver.
  *
  * Invariants: the candidates depend on the planner and n, never on the budget, and the cheapest that fits is picked
- * with ties broken by bytes and then by order. So a larger budget never gives a dearer layout, and picking again with
+ * with ties broken by bytes and then by order; a layout that tuning preferred goes before all others. So a larger budget never gives a dearer layout, and picking again with
  * the bytes of a picked layout as the budget gives that layout: a query and the execute that follows it agree.
  * A layout holds for every vocab_valid <= V. */
 #ifndef FLP_PLANNER_H
@@ -24,6 +24,8 @@ typedef struct flp_planner {
   int64_t weight_rows, weight_columns; /* tile of grad_weight, over vocab columns x D */
   int64_t chunk_rows, chunk_vocab;     /* explicit chunk sizes, 0 for the planner's choice */
   flp_mode mode;                       /* explicit mode of the backward pass, 0 for the planner's choice */
+  flp_mode tuned_mode; /* the layout that tuning preferred, 0 for none; its chunks are the most to take */
+  int64_t tuned_rows, tuned_vocab;
   int multiprocessors;
   double flop_rate; /* flop/s of one multiprocessor in the main loops */
   double bandwidth; /* bytes/s of device memory */
@@ -100,5 +102,11 @@ double flp_planner_forward_cost(const flp_planner *planner, int64_t n, int64_t c
 
 /* 1 if every grid of a chunk of rows x columns has at most 2^31 - 1 CTAs. */
 int flp_planner_grids_fit(const flp_planner *planner, int64_t rows, int64_t columns);
+
+/* The workspace budget of a pass: what was given, or where that is 0 what a plan takes by itself. unit: bytes */
+uint64_t flp_pass_budget(uint64_t given_bytes, flp_pass pass);
+
+/* "F", "R_VOCAB", "R_ROWS", "R2"; "-" for none. */
+const char *flp_mode_name(flp_mode mode);
 
 #endif

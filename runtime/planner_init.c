@@ -16,6 +16,20 @@ static int is_cooperative(const flp_kernel_key *key) {
   return key->tune.schedule ? key->tune.schedule == FLP_SCHEDULE_COOPERATIVE : key->dtype == FLP_DTYPE_FP32;
 }
 
+/* The layout that tuning put into dz's descriptor. What the options say of layouts comes first. */
+static void set_preference(flp_planner *p, const flp_kernel_desc *desc) {
+  if (desc->key.kind != FLP_KERNEL_DZ || p->chunk_rows || p->chunk_vocab) return;
+  uint32_t two = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  flp_mode mode = desc->chunk_rows && desc->chunk_vocab ? FLP_MODE_R2
+                  : desc->chunk_vocab                   ? FLP_MODE_R_VOCAB
+                  : desc->chunk_rows                    ? FLP_MODE_R_ROWS
+                                                        : (flp_mode)0;
+  if ((p->mode && p->mode != mode) || (mode == FLP_MODE_R2 && (p->spec.grads & two) != two)) return;
+  p->tuned_mode = mode;
+  p->tuned_rows = desc->chunk_rows;
+  p->tuned_vocab = desc->chunk_vocab;
+}
+
 static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
   int64_t band = (int64_t)desc->tile_rows * (desc->cluster > 1 ? desc->cluster : 1);
   switch (desc->key.kind) {
@@ -66,7 +80,10 @@ void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options 
                        .chunk_vocab = options->chunk_vocab,
                        .mode = options->mode,
                        .multiprocessors = device->multiprocessors > 0 ? device->multiprocessors : 1};
-  for (int i = 0; i < count; i++) set_tiles(out, &descs[i]);
+  for (int i = 0; i < count; i++) {
+    set_tiles(out, &descs[i]);
+    set_preference(out, &descs[i]);
+  }
   double clock = device->clock_khz > 0 ? device->clock_khz * 1e3 : default_clock;
   double per_clock = out->forward_gathers || out->backward_cluster ? flops_per_clock_mapped : flops_per_clock;
   out->flop_rate = per_clock * clock / (spec->dtype == FLP_DTYPE_FP32 ? fp32_products : 1);

@@ -12,7 +12,7 @@
 #include "status.h"
 #include "store_internal.h"
 
-enum { ENTRY_FORMAT = 1, HEAD_BYTES = 24 };
+enum { ENTRY_FORMAT = 1, HEAD_BYTES = STORE_HEAD_BYTES };
 
 static const char magic[4] = {'F', 'L', 'P', 'K'};
 
@@ -133,4 +133,13 @@ flp_status store_entry_decode(const uint8_t *bytes, size_t length, char key_out[
   ptx[p.ptx_bytes] = 0;
   *image = (flp_kernel_image){.desc = desc, .ptx = ptx, .ptx_bytes = p.ptx_bytes};
   return FLP_OK;
+}
+
+int store_entry_peek(const uint8_t *bytes, size_t length, char key_out[FLP_KEY_BYTES_MAX + 1]) {
+  if (length < HEAD_BYTES || memcmp(bytes, magic, sizeof magic) != 0 || get_le(bytes + 4, 4) != ENTRY_FORMAT) return 0;
+  uint64_t key_bytes = get_le(bytes + 8, 4);
+  if (key_bytes > length - HEAD_BYTES || !is_key_text((const char *)bytes + HEAD_BYTES, key_bytes)) return 0;
+  memcpy(key_out, bytes + HEAD_BYTES, key_bytes);
+  key_out[key_bytes] = 0;
+  return 1;
 }

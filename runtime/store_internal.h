@@ -18,7 +18,7 @@ struct flp_store {
 
 /* ---- store_entry.c: the bytes of an entry file ---- */
 
-enum { STORE_HEX = 64, STORE_DIGEST = 32, STORE_ENTRY_BYTES_MAX = 64 << 20 };
+enum { STORE_HEX = 64, STORE_DIGEST = 32, STORE_ENTRY_BYTES_MAX = 64 << 20, STORE_HEAD_BYTES = 24 };
 
 /* Writes SHA-256(key) as 64 hex digits and a 0. */
 void store_entry_name(const char *key, size_t key_bytes, char hex[STORE_HEX + 1]);
@@ -31,6 +31,9 @@ flp_status store_entry_encode(const char *key, size_t key_bytes, const flp_kerne
 /* Reads an entry file. key_out: the key's bytes and a 0, or NULL. image: NULL only checks. error: CORRUPT; MEMORY */
 flp_status store_entry_decode(const uint8_t *bytes, size_t length, char key_out[FLP_KEY_BYTES_MAX + 1],
                               flp_kernel_image *image);
+
+/* Reads the key of an entry file's first bytes (STORE_HEAD_BYTES and the key are enough); 0 if there is none. */
+int store_entry_peek(const uint8_t *bytes, size_t length, char key_out[FLP_KEY_BYTES_MAX + 1]);
 
 /* ---- store_file.c: directories and whole files ---- */
 
@@ -86,6 +89,9 @@ int store_pack_is(const char *path);
 /* Looks a key up in a pack. A pack that cannot be used, or is not trusted, holds nothing, with one warning. */
 flp_status store_pack_get(const flp_store *store, const char *path, const char *key, size_t key_bytes,
                           flp_kernel_image *out, int *found);
+
+/* Visits the keys of a pack as flp_store_each_key does, unless it cannot be used or is not trusted. */
+flp_status store_pack_each_key(const char *path, flp_store_key_fn visit, void *context, int *stop);
 
 /* Visits the entries of a pack as flp_store_each does. *stop is set when visit asks for it. */
 flp_status store_pack_each(const char *path, flp_store_visit_fn visit, void *context, int *stop);

@@ -132,6 +132,32 @@ flp_status store_pack_get(const flp_store *store, const char *path, const char *
   return status;
 }
 
+static int visit_keys(const flp_pack *pack, flp_store_key_fn visit, void *context) {
+  char key[FLP_KEY_BYTES_MAX + 1];
+  for (uint32_t i = 0; i < pack->entry_count; i++) {
+    memcpy(key, pack->entries[i].key, pack->entries[i].key_bytes);
+    key[pack->entries[i].key_bytes] = 0;
+    if (!visit(context, key)) return 0;
+  }
+  return 1;
+}
+
+flp_status store_pack_each_key(const char *path, flp_store_key_fn visit, void *context, int *stop) {
+  int fd;
+  struct stat stat;
+  const flp_pack *pack;
+  if (store_file_open_pack(path, &fd, &stat) != FLP_OK) {
+    ignore(path);
+    return FLP_OK;
+  }
+  pthread_mutex_lock(&lock);
+  flp_status status = table_of(path, fd, &stat, &pack);
+  if (status == FLP_OK && pack && is_trusted(path, pack)) *stop = !visit_keys(pack, visit, context);
+  pthread_mutex_unlock(&lock);
+  close(fd);
+  return status;
+}
+
 /* ---- listing ---- */
 
 /* Reads an entry whole for show. *bytes: what its images take in the pack. */

@@ -12,8 +12,8 @@
 /* Every number is a count of rows, columns, stages, CTAs or bands; none of them ever needs more. */
 enum { LARGEST = 1024 };
 
-static const char *const schedules[] = {[FLP_SCHEDULE_PING_PONG] = "ping-pong",
-                                        [FLP_SCHEDULE_COOPERATIVE] = "cooperative"};
+static const char *const schedules[] = {
+    [FLP_SCHEDULE_PING_PONG] = "ping-pong", [FLP_SCHEDULE_COOPERATIVE] = "cooperative"};
 enum { SCHEDULES = sizeof schedules / sizeof schedules[0] };
 
 /* The numbers that have a name of their own. */
@@ -96,15 +96,16 @@ static flp_status parse_kind(const char *field, piece p, flp_tuning *out) {
   const char *items = strchr(text, ':');
   int kind = items ? kind_of((piece){text, (size_t)(items - text)}) : 0;
   if (!kind)
-    return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' does not begin with a kernel (accepted: forward:, dz: or products:)", field,
-                    text);
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' does not begin with a kernel (accepted: forward:, dz: or products:)",
+                    field, text);
   items++;
   for (piece item; next_piece(&items, ',', &item);)
     if (!read_item(item, &out->of[kind]))
-      return flp_fail(FLP_ERROR_ARGUMENT,
-                      "%s: '%.*s' of %s is not known (accepted: ping-pong, cooperative, a tile such as 128x192, stages=N, "
-                      "cluster=N, raster=N; N from 1 to %d)",
-                      field, (int)item.length, item.at, flp_kernel_kind_name((flp_kernel_kind)kind), LARGEST);
+      return flp_fail(
+          FLP_ERROR_ARGUMENT,
+          "%s: '%.*s' of %s is not known (accepted: ping-pong, cooperative, a tile such as 128x192, stages=N, "
+          "cluster=N, raster=N; N from 1 to %d)",
+          field, (int)item.length, item.at, flp_kernel_kind_name((flp_kernel_kind)kind), LARGEST);
   return FLP_OK;
 }
 
@@ -120,7 +121,8 @@ void flp_tunables_text(const flp_tunables *t, char out[FLP_TUNABLES_TEXT_BYTES])
   if (t->schedule && t->schedule < SCHEDULES)
     used += (size_t)snprintf(out, FLP_TUNABLES_TEXT_BYTES, "%s,", schedules[t->schedule]);
   if (t->rows || t->columns)
-    used += (size_t)snprintf(out + used, FLP_TUNABLES_TEXT_BYTES - used, "%" PRIu32 "x%" PRIu32 ",", t->rows, t->columns);
+    used +=
+        (size_t)snprintf(out + used, FLP_TUNABLES_TEXT_BYTES - used, "%" PRIu32 "x%" PRIu32 ",", t->rows, t->columns);
   for (int i = 0; i < NUMBERS; i++)
     if (*number_of(t, i))
       used += (size_t)snprintf(out + used, FLP_TUNABLES_TEXT_BYTES - used, "%s=%" PRIu32 ",", numbers[i].name,
@@ -129,4 +131,17 @@ void flp_tunables_text(const flp_tunables *t, char out[FLP_TUNABLES_TEXT_BYTES])
     out[used - 1] = 0; /* the last comma */
   else
     snprintf(out, FLP_TUNABLES_TEXT_BYTES, "own");
+}
+
+void flp_tuning_text(const flp_tuning *tuning, char out[FLP_TUNING_TEXT_BYTES]) {
+  static const flp_tunables none = {0};
+  char one[FLP_TUNABLES_TEXT_BYTES];
+  size_t used = 0;
+  out[0] = 0;
+  for (int kind = 1; kind < FLP_KERNEL_KINDS; kind++) {
+    if (memcmp(&tuning->of[kind], &none, sizeof none) == 0) continue;
+    flp_tunables_text(&tuning->of[kind], one);
+    used += (size_t)snprintf(out + used, FLP_TUNING_TEXT_BYTES - used, "%s%s:%s", used ? ";" : "",
+                             flp_kernel_kind_name((flp_kernel_kind)kind), one);
+  }
 }

@@ -54,13 +54,6 @@ static flp_status parse_masked(const char *text, double *out) {
   return FLP_OK;
 }
 
-static flp_status parse_burst(const char *text, double *out) {
-  FLP_TRY(cli_parse_number("--burst-ms", text, out));
-  if (!(*out > 0) || *out > 60000)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--burst-ms: '%s' is not accepted; a number > 0 and at most 60000 is", text);
-  return FLP_OK;
-}
-
 static flp_status parse_rung(const char *text, flp_rung *out) {
   FLP_TRY(cli_parse_rung("--rung", text, out));
   if (*out == FLP_RUNG_EAGER)
@@ -80,7 +73,6 @@ static flp_status parse_mode(const char *text, flp_mode *out) {
 }
 
 static flp_status parse_value(int key, const char *text, bench_args *args) {
-  int64_t value = 0;
   switch (key) {
     case KEY_ROWS:
       return cli_parse_integers("--rows", text, 1, FLP_COUNT_MAX, BENCH_SIZES_MAX, args->rows, &args->row_count);
@@ -97,15 +89,13 @@ static flp_status parse_value(int key, const char *text, bench_args *args) {
     case KEY_MASKED:
       return parse_masked(text, &args->masked);
     case KEY_BURST:
-      return parse_burst(text, &args->burst_ms);
+      return cli_parse_burst(text, &args->burst_ms);
     case KEY_ROUNDS:
       return cli_parse_integer("--rounds", text, 1, MEASURE_ROUNDS_MAX, &args->rounds);
     case KEY_SEED:
       return cli_parse_integer("--seed", text, 0, INT64_MAX, &args->seed);
     default:
-      FLP_TRY(cli_parse_integer("--device", text, 0, 4096, &value));
-      args->options.device = (int32_t)value;
-      return FLP_OK;
+      return cli_parse_device(text, &args->options.device);
   }
 }
 

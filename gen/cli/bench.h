@@ -141,6 +141,27 @@ void bench_data_clear(bench_data *data);
 /* The arguments of a pass; workspace_bytes is the layout's. */
 flp_args bench_data_args(const bench_data *data, flp_pass pass, int64_t n, const flp_layout *layout);
 
+/* ---- bench_bare.c: bare matrix products over that data ---- */
+
+typedef struct bench_products {
+  const cublaslt *library; /* borrowed; NULL: there are none */
+  bench_data *data;        /* borrowed, as is spec */
+  const flp_spec *spec;
+  int64_t n;
+  gemm product[GEMM_PRODUCTS];
+  int64_t vocab; /* columns that they have, as many as fit into memory */
+} bench_products;
+
+/* Makes those that the passes of the spec are made of, and chooses their algorithms; with a library, data and rows set.
+ * share: they take up to one part in so many of the memory that is free. error: MEMORY, DRIVER, UNAVAILABLE */
+flp_status bench_products_create(bench_products *products, int share, measure_clock *clock,
+                                 const measure_options *choose);
+/* Leaves what was set. */
+void bench_products_clear(bench_products *products);
+int bench_products_has(const bench_products *products, gemm_product which);
+/* A measured time as it would be of all columns of the head. */
+measure_summary bench_products_scaled(const bench_products *products, measure_summary ms);
+
 /* ---- bench_plan.c: how long a plan takes to make ---- */
 
 /* Times a plan with an empty kernel cache and an empty driver cache, then again with what the first one left there.

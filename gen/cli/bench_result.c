@@ -5,15 +5,11 @@
 
 #include "../../runtime/kernel.h"
 #include "bench.h"
+#include "../../runtime/planner.h"
 #include "cost.h"
 #include "json_out.h"
 #include "record.h"
 #include "table.h"
-
-static const char *mode_name(flp_mode mode) {
-  static const char *const names[] = {"-", "F", "R_VOCAB", "R_ROWS", "R2"};
-  return mode >= FLP_MODE_F && mode <= FLP_MODE_R2 ? names[mode] : names[0];
-}
 
 static const char *entropy_name(flp_entropy entropy) {
   static const char *const names[] = {"none", "forward", "backward"};
@@ -51,7 +47,7 @@ static void print_rows(const bench_args *args, const bench_result *result) {
     snprintf(n, sizeof n, "%" PRId64, row->n);
     snprintf(gemms, sizeof gemms, "%d", row->gemms);
     cli_table_add(
-        &table, n, bench_case_name(row->which), mode_name(row->layout.mode), format(cell[0], "%.3f", row->ms.median),
+        &table, n, bench_case_name(row->which), flp_mode_name(row->layout.mode), format(cell[0], "%.3f", row->ms.median),
         format_spread(cell[1], &row->ms), gemms, bare ? format(cell[2], "%.3f", row->bare_ms) : "-",
         bare ? format(cell[3], "%.3f", row->ms.median / row->bare_ms) : "-",
         format(cell[4], "%.0f", tflops_of(args, row)), cli_format_bytes((double)row->workspace_bytes, bytes), NULL);
@@ -156,7 +152,7 @@ static json_t *row_json(const bench_args *args, const bench_result *result, cons
                           {"tflops", cli_json_number(tflops_of(args, row))},
                           {"extra_bytes", cli_json_count(row->workspace_bytes)},
                           {"budget_bytes", cli_json_count(row->budget_bytes)},
-                          {"mode", json_string(mode_name(row->layout.mode))},
+                          {"mode", json_string(flp_mode_name(row->layout.mode))},
                           {"chunks", json_integer(row->layout.chunks)},
                           {"rung", json_string(flp_rung_name(result->rung))}};
   return make_object(fields, sizeof fields / sizeof fields[0]);

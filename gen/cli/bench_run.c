@@ -2,13 +2,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../../runtime/planner.h"
 #include "../../runtime/validate.h"
 #include "bench.h"
 #include "progress.h"
 
-/* Bare products: workspace as NVIDIA advises for Hopper, twice over; memory that is left alone; rounds of bursts that
- * choose an algorithm. */
-enum { BARE_WORKSPACE = 64 << 20, MEMORY_RESERVE = 128 << 20, CHOOSE_ROUNDS = 3 };
+/* Rounds of bursts that choose the algorithm of a bare product. */
+enum { CHOOSE_ROUNDS = 3 };
 
 /* Host time: batches of calls whose launches together stay well below the driver's queue of about a thousand. */
 enum { HOST_BATCHES = 9, HOST_LAUNCHES = 256 };
@@ -24,18 +24,11 @@ typedef struct session {
   /* of the current number of rows */
   int64_t n;
   flp_layout layout[FLP_PASS_BACKWARD + 1]; /* by pass */
-  gemm product[GEMM_PRODUCTS];
-  int64_t bare_vocab; /* columns of the bare products */
+  bench_products bare;
 } session;
 
 static const flp_spec *spec_of(const session *s) {
   return &s->args->spec.spec;
-}
-
-static int wants_product(const session *s, gemm_product product) {
-  int count[GEMM_PRODUCTS];
-  bench_case_products(bench_case_exists(BENCH_BOTH, spec_of(s)) ? BENCH_BOTH : BENCH_FORWARD, spec_of(s), count);
-  return s->library.handle && count[product] > 0;
 }
 
 /* ---- opening ---- */
@@ -60,7 +53,7 @@ static flp_status open_library(session *s) {
     return flp_fail(status, "%s, or leave the bare products out with --no-bare", detail);
   }
   snprintf(s->result->cublaslt, sizeof s->result->cublaslt, "%s, version %zu", s->library.path, s->library.version);
-  return bench_data_create(&s->data, BENCH_BARE_WORKSPACE, BARE_WORKSPACE);
+  return FLP_OK;
 }
 
 static flp_status open_session(session *s, const bench_caches *caches) {
@@ -75,7 +68,7 @@ static flp_status open_session(session *s, const bench_caches *caches) {
 }
 
 static void close_rows(session *s) {
-  for (int i = 0; i < GEMM_PRODUCTS; i++) gemm_destroy(&s->product[i]);
+  bench_products_clear(&s->bare);
   bench_data_clear_rows(&s->data);
 }
 
@@ -127,71 +120,31 @@ static flp_status make_workspace(session *s) {
   return bench_data_create(&s->data, BENCH_WORKSPACE, (size_t)most);
 }
 
-/* ---- bare products ---- */
-
-static flp_status make_scores(session *s) {
-  const flp_driver *driver = s->device.driver;
-  size_t available = 0, total = 0;
-  FLP_TRY(flp_driver_status(driver, driver->cuMemGetInfo_v2(&available, &total), "cuMemGetInfo"));
-  s->bare_vocab = bench_scores_vocab(spec_of(s), s->n, available > MEMORY_RESERVE ? available - MEMORY_RESERVE : 0);
-  if (s->bare_vocab == 0)
-    return flp_fail(FLP_ERROR_MEMORY,
-                    "--rows: the scores of %lld rows and 1024 columns for the bare products do not fit into the %zu "
-                    "bytes of device memory that are free; fewer rows do, or none with --no-bare",
-                    (long long)s->n, available);
-  gemm_shape shape = gemm_shape_of(GEMM_SCORES, spec_of(s), s->n, s->bare_vocab);
-  size_t element = shape.dtype == FLP_DTYPE_FP32 ? 4 : 2;
-  return bench_data_create(&s->data, BENCH_BARE_SCORES, (size_t)shape.m * (size_t)shape.n * element);
-}
-
-static void set_operands(session *s, gemm_product which) {
-  static const bench_slot slots[GEMM_PRODUCTS][3] = {
-      [GEMM_SCORES] = {BENCH_HIDDEN, BENCH_WEIGHT, BENCH_BARE_SCORES},
-      [GEMM_GRAD_HIDDEN] = {BENCH_BARE_SCORES, BENCH_WEIGHT, BENCH_GRAD_HIDDEN},
-      [GEMM_GRAD_WEIGHT] = {BENCH_BARE_SCORES, BENCH_HIDDEN, BENCH_GRAD_WEIGHT}};
-  gemm *product = &s->product[which];
-  product->a = s->data.slot[slots[which][0]].data;
-  product->b = s->data.slot[slots[which][1]].data;
-  product->c = s->data.slot[slots[which][2]].data;
-  product->workspace = s->data.slot[BENCH_BARE_WORKSPACE].data;
-  product->workspace_bytes = s->data.slot[BENCH_BARE_WORKSPACE].bytes;
-}
-
-/* The scores come first: random as they are, they stand for dz in the other two. */
 static flp_status make_products(session *s) {
-  if (!s->library.handle) return FLP_OK;
-  FLP_TRY(make_scores(s));
   measure_options choose = {.burst_ms = s->args->burst_ms, .rounds = CHOOSE_ROUNDS, .seed = (uint64_t)s->args->seed};
-  for (int i = 0; i < GEMM_PRODUCTS; i++) {
-    if (!wants_product(s, (gemm_product)i)) continue;
-    gemm_shape shape = gemm_shape_of((gemm_product)i, spec_of(s), s->n, s->bare_vocab);
-    FLP_TRY(gemm_create(&s->library, &shape, BARE_WORKSPACE, &s->product[i]));
-    set_operands(s, (gemm_product)i);
-    FLP_TRY(gemm_choose(&s->product[i], &s->clock, &choose));
-  }
-  return FLP_OK;
+  s->bare = (bench_products){
+      .library = s->library.handle ? &s->library : NULL, .data = &s->data, .spec = spec_of(s), .n = s->n};
+  return bench_products_create(&s->bare, 1, &s->clock, &choose);
 }
 
 /* ---- results ---- */
 
 static double add_bare(session *s, gemm_product which, measure_summary ms) {
   bench_bare *bare = &s->result->bare[s->result->bare_count++];
-  double scale = (double)spec_of(s)->vocab / (double)s->bare_vocab;
   *bare = (bench_bare){.product = which,
                        .n = s->n,
-                       .vocab = s->bare_vocab,
-                       .ms = {ms.median * scale, ms.low * scale, ms.high * scale},
-                       .tflops = 1e-9 * gemm_flops(&s->product[which].shape) / ms.median,
-                       .algorithm = s->product[which].chosen,
-                       .algorithms = s->product[which].algorithm_count};
+                       .vocab = s->bare.vocab,
+                       .ms = bench_products_scaled(&s->bare, ms),
+                       .tflops = 1e-9 * gemm_flops(&s->bare.product[which].shape) / ms.median,
+                       .algorithm = s->bare.product[which].chosen,
+                       .algorithms = s->bare.product[which].algorithm_count};
   return bare->ms.median;
 }
 
 static uint64_t budget_of(const session *s, flp_pass pass) {
   flp_options resolved;
-  if (flp_options_resolve(&s->args->options, &resolved) == FLP_OK && resolved.budget_bytes)
-    return resolved.budget_bytes;
-  return pass == FLP_PASS_BACKWARD ? UINT64_C(1) << 30 : UINT64_C(256) << 20;
+  if (flp_options_resolve(&s->args->options, &resolved) != FLP_OK) resolved.budget_bytes = 0;
+  return flp_pass_budget(resolved.budget_bytes, pass);
 }
 
 static void add_row(session *s, bench_case which, measure_summary ms, const double bare_ms[GEMM_PRODUCTS]) {
@@ -216,18 +169,18 @@ static void add_row(session *s, bench_case which, measure_summary ms, const doub
 static flp_status measure_rows(session *s) {
   measure_item items[BENCH_CASES + GEMM_PRODUCTS];
   measure_summary ms[BENCH_CASES + GEMM_PRODUCTS];
-  measure_options options = {s->args->burst_ms, (int)s->args->rounds, (uint64_t)s->args->seed};
+  measure_options options = {s->args->burst_ms, (int)s->args->rounds, (uint64_t)s->args->seed, 0};
   double bare_ms[GEMM_PRODUCTS] = {0};
   int cases = 0, count = 0;
   for (int i = 0; i < BENCH_CASES; i++)
     if (bench_case_exists((bench_case)i, spec_of(s))) items[cases++] = case_item(s, (bench_case)i);
   count = cases;
   for (int i = 0; i < GEMM_PRODUCTS; i++)
-    if (wants_product(s, (gemm_product)i)) items[count++] = gemm_item(&s->product[i]);
+    if (bench_products_has(&s->bare, (gemm_product)i)) items[count++] = gemm_item(&s->bare.product[i]);
   FLP_TRY(measure_run(&s->clock, items, count, &options, ms));
   count = cases;
   for (int i = 0; i < GEMM_PRODUCTS; i++)
-    if (wants_product(s, (gemm_product)i)) bare_ms[i] = add_bare(s, (gemm_product)i, ms[count++]);
+    if (bench_products_has(&s->bare, (gemm_product)i)) bare_ms[i] = add_bare(s, (gemm_product)i, ms[count++]);
   for (int i = 0; i < cases; i++) add_row(s, (bench_case)i, ms[i], bare_ms);
   return FLP_OK;
 }

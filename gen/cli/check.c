@@ -73,9 +73,7 @@ static flp_status parse_value(int key, const char *text, check_args *args) {
     case KEY_BUDGET:
       return cli_parse_bytes("--budget", text, &args->how.budget_bytes);
     case KEY_DEVICE:
-      FLP_TRY(cli_parse_integer("--device", text, 0, 4096, &value));
-      args->how.ordinal = (int)value;
-      return FLP_OK;
+      return cli_parse_device(text, &args->how.ordinal);
     case KEY_THREADS:
       FLP_TRY(cli_parse_integer("--threads", text, 1, 4096, &value));
       args->how.threads = (int)value;

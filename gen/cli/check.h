@@ -45,6 +45,7 @@ typedef struct check_case {
   int64_t padding;           /* elements between rows of every matrix */
   int64_t chunk_rows, chunk_vocab;
   flp_mode mode; /* 0: the planner's */
+  int sampled;   /* compare some rows and columns alone, as of a large problem */
   uint64_t seed;
 } check_case;
 

@@ -46,6 +46,8 @@ flp_status cli_parse_integer(const char *field, const char *text, int64_t least,
 flp_status cli_parse_number(const char *field, const char *text, double *out);  /* finite */
 flp_status cli_parse_bytes(const char *field, const char *text, uint64_t *out); /* "4096", "64K", "256M", "1.5G" */
 flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out);
+flp_status cli_parse_device(const char *text, int32_t *out); /* of --device: a CUDA ordinal */
+flp_status cli_parse_burst(const char *text, double *out);   /* of --burst-ms */
 
 /* A word of a fixed list; the list ends with a NULL name. */
 typedef struct cli_choice {

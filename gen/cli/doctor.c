@@ -8,6 +8,7 @@
 #include "../../runtime/driver.h"
 #include "../../runtime/eager.h"
 #include "../../runtime/store.h"
+#include "doctor_paths.h"
 #include "json_out.h"
 #include "kernels.h"
 #include "table.h"
@@ -40,6 +41,8 @@ typedef struct examination {
   char generator_path[1024], sources[17];
   double generator_seconds;
   directory cache, generic;
+  doctor_path paths[DOCTOR_PATHS_MAX];
+  int path_count;
   finding rungs[FLP_RUNG_EAGER + 1]; /* by flp_rung; [0] unused */
   int any_rung;
 } examination;
@@ -129,6 +132,7 @@ static void examine(examination *out) {
   examine_rungs(out);
   examine_directory(cache.value, 1, &out->cache);
   examine_directory(generic.value, 0, &out->generic);
+  out->path_count = doctor_paths_examine(out->devices, out->device_count, out->paths);
 }
 
 /* ---- as JSON ---- */
@@ -178,10 +182,11 @@ static flp_status print_json(const examination *in) {
   json_object_set_new(generator, "seconds", cli_json_number(in->generator_seconds));
   json_t *driver = finding_json(&in->driver);
   json_object_set_new(driver, "version", json_integer(in->driver_version));
-  return cli_json_print(json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version", flp_version(), "driver",
-                                  driver, "devices", devices_json(in), "generator", generator, "eager",
+  return cli_json_print(json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version", flp_version(),
+                                  "driver", driver, "devices", devices_json(in), "generator", generator, "eager",
                                   finding_json(&in->eager), "cache", directory_json(&in->cache), "generic",
-                                  directory_json(&in->generic), "rungs", rungs, "settings", settings_json()));
+                                  directory_json(&in->generic), "paths", doctor_paths_json(in->paths, in->path_count),
+                                  "rungs", rungs, "settings", settings_json()));
 }
 
 /* ---- for people ---- */
@@ -226,6 +231,8 @@ static void print_parts(const examination *in) {
 static void print_text(const examination *in) {
   print_parts(in);
   cli_table table;
+  puts("");
+  doctor_paths_print(in->paths, in->path_count);
   puts("");
   cli_table_start(&table, "rung", "state", "for a spec of bf16 V=1024 D=64", NULL);
   for (int rung = FLP_RUNG_TUNED; rung <= FLP_RUNG_EAGER; rung++)

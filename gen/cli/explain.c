@@ -44,7 +44,6 @@ static flp_status parse_capability(const char *text, explain_args *args) {
 }
 
 static flp_status parse_value(int key, const char *text, explain_args *args) {
-  int64_t value = 0;
   switch (key) {
     case KEY_ROWS:
       return cli_parse_integers("--rows", text, 0, FLP_COUNT_MAX, EXPLAIN_ROWS_MAX, args->rows, &args->row_count);
@@ -61,9 +60,7 @@ static flp_status parse_value(int key, const char *text, explain_args *args) {
     case KEY_CAPABILITY:
       return parse_capability(text, args);
     default:
-      FLP_TRY(cli_parse_integer("--device", text, 0, 4096, &value));
-      args->options.device = (int32_t)value;
-      return FLP_OK;
+      return cli_parse_device(text, &args->options.device);
   }
 }
 
@@ -89,10 +86,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 }
 
 static void set_budgets(const explain_args *args, explanation *out) {
-  uint64_t given = args->options.budget_bytes;
-  out->budget[FLP_PASS_FORWARD] = given ? given : UINT64_C(256) << 20;
-  out->budget[FLP_PASS_COMBINE] = out->budget[FLP_PASS_FORWARD];
-  out->budget[FLP_PASS_BACKWARD] = given ? given : UINT64_C(1) << 30;
+  for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_BACKWARD; pass++)
+    out->budget[pass] = flp_pass_budget(args->options.budget_bytes, (flp_pass)pass);
 }
 
 static flp_status explain(explain_args *args) {

@@ -1,6 +1,7 @@
 /* explain_out.c: an explanation as tables or as JSON. */
 #include <stdio.h>
 
+#include "../../runtime/plan.h"
 #include "cost.h"
 #include "explain.h"
 #include "json_out.h"
@@ -60,6 +61,18 @@ static json_t *rows_json(const explanation *in, int64_t n) {
                    "assumed_layouts", layouts_json(in, 1, n));
 }
 
+/* How the kernels that run are cut, as --tune takes it; "" where templates chose. */
+static json_t *tune_json(const flp_plan *plan) {
+  flp_tuning tuning = {0};
+  char text[FLP_TUNING_TEXT_BYTES];
+  for (int i = 0; i < plan->modules.count; i++) {
+    const flp_kernel_key *key = &plan->modules.desc[i].key;
+    tuning.of[key->kind] = key->tune;
+  }
+  flp_tuning_text(&tuning, text);
+  return json_string(text);
+}
+
 static json_t *plan_json(const flp_plan *plan) {
   char text[CLI_REASONS_BYTES] = "", id[17] = "";
   flp_plan_describe(plan, text, sizeof text);
@@ -68,8 +81,9 @@ static json_t *plan_json(const flp_plan *plan) {
   for (int rung = FLP_RUNG_TUNED; rung <= FLP_RUNG_EAGER; rung++)
     json_object_set_new(reasons, flp_rung_name((flp_rung)rung),
                         cli_json_text(flp_plan_get_reason(plan, (flp_rung)rung)));
-  return json_pack("{s:s, s:o, s:s, s:o}", "rung", flp_rung_name(flp_plan_get_rung(plan)), "description",
-                   cli_json_text(text), "id", id, "reasons", reasons);
+  return json_pack("{s:s, s:o, s:o, s:o, s:s, s:o}", "rung", flp_rung_name(flp_plan_get_rung(plan)), "cut",
+                   plan->cut[0] ? cli_json_text(plan->cut) : json_null(), "tune", tune_json(plan), "description", cli_json_text(text), "id", id,
+                   "reasons", reasons);
 }
 
 flp_status explain_print_json(const explanation *in) {
@@ -141,6 +155,7 @@ static void print_plan(const explanation *in) {
   char reasons[CLI_REASONS_BYTES];
   cli_reasons_text(in->plan, reasons, sizeof reasons);
   printf("plan on this machine: rung %s\n", flp_rung_name(flp_plan_get_rung(in->plan)));
+  if (in->plan->cut[0]) printf("  kernels are cut: %s\n", in->plan->cut);
   cli_reasons_print(reasons, "  not taken: ");
 }
 

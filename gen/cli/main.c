@@ -15,6 +15,7 @@ static const struct {
     {"run", cli_run, "log-probabilities and gradients of tensors in safetensors files; --demo at real size"},
     {"check", cli_check, "compare every rung that this machine offers with fp64"},
     {"bench", cli_bench, "time forward and backward beside bare matrix products of the same shapes"},
+    {"tune", cli_tune, "the fastest kernels on this machine's GPU, verified, timed and stored"},
     {"explain", cli_explain, "cost of naive and of each mode, the plan that would run, and why"},
     {"doctor", cli_doctor, "driver, GPU, libraries, cache, rungs, and where every setting comes from"},
     {"pack", cli_pack, "build, verify, inspect or install a pack: many kernels in one file"},

@@ -47,6 +47,7 @@ flp_status cli_pack_add_from(cli_pack_items *items, const char *path, uint64_t *
 typedef struct cli_pack_spec {
   flp_spec spec;                         /* resolved */
   const char *tune, *tuned_for, *arches; /* borrowed, or NULL */
+  uint32_t chunk_rows, chunk_vocab;      /* of the descriptor of dz */
 } cli_pack_spec;
 
 /* Generates every kernel of the specs, and the portable ones that those in items lack, and adds them.

@@ -8,12 +8,23 @@
 #include "pack.h"
 #include "spec_args.h"
 
-enum { KEY_ARCH = CLI_KEY_FIRST, KEY_FROM, KEY_LIST, KEY_TUNED_FOR, KEY_CUBIN, KEY_SIGN, KEY_NAME, KEY_JSON };
+enum {
+  KEY_ARCH = CLI_KEY_FIRST,
+  KEY_FROM,
+  KEY_LIST,
+  KEY_TUNED_FOR,
+  KEY_CHUNKS,
+  KEY_CUBIN,
+  KEY_SIGN,
+  KEY_NAME,
+  KEY_JSON
+};
 enum { SOURCES_MAX = 64, SPECS_MAX = 4096, LIST_BYTES_MAX = 1 << 20, WORDS_MAX = 64 };
 
 typedef struct build_args {
   cli_spec_args spec;
   const char *arches, *tuned_for, *cubin, *sign, *name, *out;
+  uint32_t chunk_rows, chunk_vocab;
   const char *from[SOURCES_MAX], *list[SOURCES_MAX];
   size_t from_count, list_count;
   int json;
@@ -28,14 +39,20 @@ typedef struct spec_list {
 
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "What is packed:", 2},
-    {"list", KEY_LIST, "FILE", 0, "a specialisation a line: its options, and --arch, --tuned-for; # begins a comment",
+    {"list", KEY_LIST, "FILE", 0,
+     "a specialisation a line: its options, and --arch, --tuned-for, --chunks; # begins a comment (flpgen tune --list "
+     "writes such lines)",
      2},
     {"from", KEY_FROM, "PATH", 0, "the entries of a cache directory, or of another pack", 2},
     {"arch", KEY_ARCH, "LIST", 0,
      "architectures, default sm_80,sm_90a: every one that there are kernels for; sm_80 is always among them", 2},
     {"tuned-for", KEY_TUNED_FOR, "DEVICE", 0,
-     "kernels cut by --tune are for this device alone, e.g. 'NVIDIA H200/132/13000' (name/multiprocessors/driver), and "
-     "the templates' own choice is packed beside them",
+     "kernels cut by --tune, or by the templates where that was found best, are for this device alone, e.g. 'NVIDIA "
+     "H200/132/13000' (name/multiprocessors/driver), and the templates' own choice is packed beside them",
+     2},
+    {"chunks", KEY_CHUNKS, "RxC", 0,
+     "with --tuned-for: chunks of so many rows, or so many columns, that the backward pass prefers; 0 for no "
+     "preference",
      2},
     {NULL, 0, NULL, 0, "The pack:", 3},
     {"out", 'o', "FILE", 0, "where to write it (required)", 3},
@@ -51,9 +68,21 @@ static const struct argp_option options[] = {
     {"json", KEY_JSON, NULL, 0, "print one JSON document", 3},
     {0}};
 
+/* "8192x0" */
+static flp_status parse_chunks(const char *text, build_args *args) {
+  unsigned rows = 0, vocab = 0;
+  char end = 0;
+  if (sscanf(text, "%9ux%9u%c", &rows, &vocab, &end) != 2)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--chunks: '%s' is not accepted; ROWSxCOLUMNS is, e.g. 0x50688", text);
+  args->chunk_rows = rows;
+  args->chunk_vocab = vocab;
+  return FLP_OK;
+}
+
 static error_t parse(int key, char *text, struct argp_state *state) {
   build_args *args = state->input;
-  const char **const texts[] = {&args->arches, NULL, NULL, &args->tuned_for, &args->cubin, &args->sign, &args->name};
+  const char **const texts[] = {&args->arches, NULL,         NULL,        &args->tuned_for,
+                                NULL,          &args->cubin, &args->sign, &args->name};
   switch (key) {
     case ARGP_KEY_INIT:
       state->child_inputs[0] = &args->spec;
@@ -71,6 +100,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_SIGN:
     case KEY_NAME:
       *texts[key - KEY_ARCH] = text;
+      return 0;
+    case KEY_CHUNKS:
+      cli_argp_check(state, parse_chunks(text, args));
       return 0;
     case 'o':
       args->out = text;
@@ -106,12 +138,14 @@ static const struct argp argp = {
 /* ---- specs ---- */
 
 static flp_status add_spec(spec_list *specs, build_args *args) {
-  if (args->tuned_for && !args->spec.tune)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--tuned-for: '%s' is not accepted without --tune", args->tuned_for);
+  if ((args->chunk_rows || args->chunk_vocab) && !args->tuned_for)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--chunks: %ux%u is not accepted without --tuned-for", args->chunk_rows,
+                    args->chunk_vocab);
   if (specs->count == SPECS_MAX)
     return flp_fail(FLP_ERROR_ARGUMENT, "more than %d specialisations are not accepted", SPECS_MAX);
   FLP_TRY(cli_spec_args_resolve(&args->spec));
-  specs->specs[specs->count++] = (cli_pack_spec){args->spec.spec, args->spec.tune, args->tuned_for, args->arches};
+  specs->specs[specs->count++] = (cli_pack_spec){args->spec.spec, args->spec.tune,  args->tuned_for,
+                                                 args->arches,    args->chunk_rows, args->chunk_vocab};
   return FLP_OK;
 }
 

@@ -9,13 +9,14 @@
 typedef struct wish {
   flp_kernel_key key;
   char name[FLP_KEY_BYTES_MAX + 1]; /* key bytes to be packed under */
+  uint32_t chunk_rows, chunk_vocab; /* of dz for a device */
 } wish;
 
 enum { ARCHES_MAX = 16 };
 
 typedef struct wishes {
   wish *list;
-  size_t count, capacity;
+  size_t count, capacity, last;                       /* last: asked for */
   char asked[ARCHES_MAX][32], target[ARCHES_MAX][16]; /* answers of cli_kernels_target, which cost a kernel each */
   int arches;
 } wishes;
@@ -49,9 +50,11 @@ static flp_status wish_for(wishes *w, const flp_kernel_key *key, const char *tun
   if (!flp_kernel_key_bytes(&named, flp_sources_hash(), tuned_for, added->name, sizeof added->name))
     return flp_fail(FLP_ERROR_ARGUMENT, "--tuned-for: '%s' is not accepted; shorter text is", tuned_for);
   for (size_t i = 0; i < w->count; i++)
-    if (strcmp(w->list[i].name, added->name) == 0 && memcmp(&w->list[i].key, &added->key, sizeof *key) == 0)
+    if (strcmp(w->list[i].name, added->name) == 0 && memcmp(&w->list[i].key, &added->key, sizeof *key) == 0) {
+      w->last = i;
       return FLP_OK;
-  w->count++;
+    }
+  w->last = w->count++;
   return FLP_OK;
 }
 
@@ -71,10 +74,13 @@ static flp_status wish_for_arch(wishes *w, const cli_pack_spec *spec, const char
   for (int i = 0; i < count; i++) {
     /* Other devices of the architecture take the template's own choice. */
     if (tuned_for[0]) FLP_TRY(wish_for(w, &own[i], ""));
-    if (tuned_for[0] && !is_portable(&cut[i]))
+    if (tuned_for[0] && !is_portable(&cut[i])) {
       FLP_TRY(wish_for(w, &cut[i], tuned_for));
-    else if (!tuned_for[0])
-      FLP_TRY(wish_for(w, &cut[i], ""));
+      if (cut[i].kind != FLP_KERNEL_DZ) continue;
+      w->list[w->last].chunk_rows = spec->chunk_rows;
+      w->list[w->last].chunk_vocab = spec->chunk_vocab;
+    }
+    if (!tuned_for[0]) FLP_TRY(wish_for(w, &cut[i], ""));
   }
   return FLP_OK;
 }
@@ -132,7 +138,10 @@ static flp_status make(const wishes *w, cli_pack_items *items) {
   flp_status status = cli_kernels_generate(keys, (int)w->count, NULL, "generating", &kernels);
   for (size_t i = 0; i < w->count && status == FLP_OK; i++) {
     const flpgen_result *result = &kernels.items[i].result;
-    status = cli_pack_add(items, w->list[i].name, &result->desc, result->ptx, result->ptx_bytes);
+    flp_kernel_desc desc = result->desc;
+    desc.chunk_rows = w->list[i].chunk_rows;
+    desc.chunk_vocab = w->list[i].chunk_vocab;
+    status = cli_pack_add(items, w->list[i].name, &desc, result->ptx, result->ptx_bytes);
   }
   cli_kernels_destroy(&kernels);
   free(keys);

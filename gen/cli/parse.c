@@ -133,3 +133,16 @@ flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out) {
   *out = (flp_rung)value;
   return FLP_OK;
 }
+
+flp_status cli_parse_device(const char *text, int32_t *out) {
+  int64_t value = 0;
+  FLP_TRY(cli_parse_integer("--device", text, 0, 4096, &value));
+  *out = (int32_t)value;
+  return FLP_OK;
+}
+
+flp_status cli_parse_burst(const char *text, double *out) {
+  FLP_TRY(cli_parse_number("--burst-ms", text, out));
+  if (*out > 0 && *out <= 60000) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--burst-ms: '%s' is not accepted; a number > 0 and at most 60000 is", text);
+}

@@ -32,6 +32,7 @@ typedef enum report_status {
   REPORT_PRUNED,
   REPORT_WRONG,
   REPORT_FAILED,
+  REPORT_WAITING, /* not looked at: the search ended before */
   REPORT_TIMED,
   REPORT_CHOSEN,
   REPORT_STATUSES
@@ -45,6 +46,7 @@ typedef struct report_candidate {
   report_status status;
   int64_t chunk_rows, chunk_vocab, rounds;
   double predicted_ms, error, ms, ms_low, ms_high, clock_mhz, power_w;
+  double ratio; /* to the time of the untuned default beside it */
 } report_candidate;
 
 typedef struct report_bare {
@@ -92,6 +94,8 @@ void *report_data_grow(report_data *data, void *array, int *count, size_t item_b
 #define REPORT_ADD(data, array, count) \
   ((data)->array = report_data_grow(data, (data)->array, &(data)->count, sizeof *(data)->array))
 flp_status report_data_check_memory(const report_data *data, const char *path);
+/* Tunables of "forward:256x128,..." or, of the kind alone, "256x128,...". Zeros for what is not understood. */
+flp_tunables report_data_cut(const char *kind, const char *tune);
 /* The last part of a path. */
 const char *report_data_base(const char *path);
 void report_data_clear(report_data *data);
@@ -100,18 +104,20 @@ void report_data_sort(report_data *data);
 /* The candidates of a spec: first..end-1. */
 void report_data_range(const report_data *data, int spec, int *first, int *end);
 const char *report_status_name(report_status status);
-/* Milliseconds of the bare products that a kind of kernel stands for, NaN if one was not timed. */
+/* Milliseconds of the bare products of the pass that a kind of kernel is timed in, NaN if one was not timed. */
 double report_data_bare_ms(const report_data *data, int spec, const char *kind);
 
-/* Best candidate of a kind of a spec: the chosen one, else the fastest timed one; -1 without any. */
+/* Best candidate of a kind of a spec: the chosen one, else the fastest of those timed longest; -1 without any. */
 int report_data_best(const report_data *data, int spec, const char *kind);
 /* Kinds in the order of the page; NULL ends it. */
 extern const char *const REPORT_KINDS[];
 /* "Qwen3-8B · V 151936 · D 4096 · bf16 · N 8192". */
 enum { REPORT_SHAPE_BYTES = 256 };
 const char *report_data_shape(const report_spec *spec, char buffer[REPORT_SHAPE_BYTES]);
+/* What tells two records of one shape apart: "run1.sqlite"; "" where no other spec is of this shape. */
+const char *report_data_record(const report_data *data, int spec);
 
-/* ---- report_bench.c: benchmark records ---- */
+/* ---- report_bench.c: benchmark records, exported searches ---- */
 
 /* Adds the rows of a JSON record. error: IO, CORRUPT */
 flp_status report_bench_read(const char *path, report_data *data);

@@ -1,4 +1,5 @@
-/* report_bench.c: reads benchmark records: JSON documents of `flpgen bench` and `python -m flp.bench`. */
+/* report_bench.c: reads JSON records: of `flpgen bench` and `python -m flp.bench`, and searches of `flpgen tune` as
+ * autotune/tuning_records.py exports them. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +67,75 @@ static void take_row(report_data *data, int source, const json_t *row) {
   if (!data->incomplete) data->benches[data->bench_count - 1] = bench;
 }
 
+/* ---- exported searches: the timed candidates of the first ---- */
+
+static void take_candidate(report_data *data, const char *kind, const char *chosen, const json_t *row) {
+  report_candidate c = {.spec = data->spec_count - 1,
+                        .kind = kind,
+                        .tune = text_of(data, row, "tune"),
+                        .reason = "",
+                        .status = REPORT_TIMED,
+                        .rounds = count_of(row, "rounds"),
+                        .predicted_ms = NAN,
+                        .error = NAN,
+                        .ms = number_of(row, "ms"),
+                        .ms_low = number_of(row, "ms_low"),
+                        .ms_high = number_of(row, "ms_high"),
+                        .clock_mhz = NAN,
+                        .power_w = NAN,
+                        .ratio = number_of(row, "ratio")};
+  if (!c.tune[0] || !(c.ms > 0)) {
+    data->left_out++;
+    return;
+  }
+  if (strcmp(c.tune, chosen) == 0) c.status = REPORT_CHOSEN;
+  c.cut = report_data_cut(kind, c.tune);
+  REPORT_ADD(data, candidates, candidate_count);
+  if (!data->incomplete) data->candidates[data->candidate_count - 1] = c;
+}
+
+static void take_search(report_data *data, const json_t *record, const json_t *search) {
+  const json_t *spec = json_object_get(record, "spec"), *row;
+  const report_source *source = &data->sources[data->source_count - 1];
+  const char *kind = text_of(data, record, "kind"), *chosen = text_of(data, search, "chosen");
+  size_t i;
+  REPORT_ADD(data, runs, run_count);
+  REPORT_ADD(data, specs, spec_count);
+  REPORT_ADD(data, bares, bare_count);
+  if (data->incomplete) return;
+  data->runs[data->run_count - 1] = (report_run){.id = data->run_count,
+                                                 .file = source->file,
+                                                 .started = text_of(data, search, "started"),
+                                                 .finished = text_of(data, search, "finished"),
+                                                 .command = text_of(data, search, "command"),
+                                                 .gpu = source->gpu,
+                                                 .flp_version = "",
+                                                 .sources = source->sources,
+                                                 .effort = text_of(data, search, "effort"),
+                                                 .seed = count_of(search, "seed"),
+                                                 .budget_s = NAN};
+  data->specs[data->spec_count - 1] = (report_spec){.run = data->run_count - 1,
+                                                    .text = "",
+                                                    .dtype = text_of(data, spec, "dtype"),
+                                                    .entropy = text_of(data, spec, "entropy"),
+                                                    .grads = text_of(data, spec, "grads"),
+                                                    .model = "",
+                                                    .vocab = count_of(spec, "vocab"),
+                                                    .hidden = count_of(spec, "hidden"),
+                                                    .rows = count_of(record, "N")};
+  data->bares[data->bare_count - 1] = (report_bare){.spec = data->spec_count - 1,
+                                                    .product = "scores",
+                                                    .rows = count_of(record, "N"),
+                                                    .ms = number_of(search, "bare_ms"),
+                                                    .ms_low = NAN,
+                                                    .ms_high = NAN};
+  json_array_foreach(json_object_get(record, "rows"), i, row) {
+    take_candidate(data, kind[0] ? kind : "forward", chosen, row);
+  }
+}
+
+/* ---- the document ---- */
+
 static flp_status take_record(const char *path, const json_t *record, report_data *data) {
   const json_t *rows = json_object_get(record, "rows");
   if (!json_is_array(rows) || json_array_size(rows) > ROWS_MAX)
@@ -80,7 +150,11 @@ static flp_status take_record(const char *path, const json_t *record, report_dat
                                                           .date = text_of(data, record, "date"),
                                                           .sources = text_of(data, record, "sources_hash"),
                                                           .command = text_of(data, record, "command")};
-  for (size_t i = 0; i < json_array_size(rows); i++) take_row(data, data->source_count - 1, json_array_get(rows, i));
+  const json_t *search = json_array_get(json_object_get(record, "searches"), 0);
+  if (search) data->sources[data->source_count - 1].what = "tuning";
+  if (search) take_search(data, record, search);
+  for (size_t i = 0; !search && i < json_array_size(rows); i++)
+    take_row(data, data->source_count - 1, json_array_get(rows, i));
   return report_data_check_memory(data, path);
 }
 

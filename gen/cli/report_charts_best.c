@@ -21,7 +21,9 @@ static void fill_line(const report_data *data, int spec, int kind, const report_
   char ms[REPORT_NUMBER_BYTES];
   memset(out, 0, sizeof *out);
   report_data_shape(&data->specs[spec], out->group);
-  snprintf(out->who, sizeof out->who, "%s", REPORT_KINDS[kind]);
+  const char *record = report_data_record(data, spec);
+  snprintf(out->who, sizeof out->who, "%s%s%.*s", REPORT_KINDS[kind], record[0] ? " \u00b7 " : "",
+           (int)strcspn(record, "."), record);
   snprintf(out->tip, sizeof out->tip, "%s %.160s: %s ms", REPORT_KINDS[kind], best->tune,
            report_number(best->ms, 5, ms));
   out->series = kind;
@@ -82,7 +84,8 @@ void report_chart_best(FILE *out, const report_data *data) {
   int count = fill_lines(data, lines);
   report_figure_start(out, "best", title,
                       "Left of the dashed line is faster than cuBLASLt's products of the same shapes alone. Marks are "
-                      "medians, whiskers the least and the most.");
+                      "medians, whiskers the least and the most. Of dz, products and layout the whole backward pass is "
+                      "timed, with that one tuned.");
   report_legend_start(out);
   for (int k = 0; REPORT_KINDS[k]; k++) {
     int used = 0;

@@ -82,7 +82,7 @@ static void fill_line(const report_data *data, report_bench *const *rows, int co
   size_t stem = strcspn(file, ".");
   memset(out, 0, sizeof *out);
   group_text(row, out->group);
-  if (is_ambiguous(rows, count, i))
+  if (is_ambiguous(rows, count, i) && row->ms > 0)
     snprintf(out->who, sizeof out->who, "%.40s \u00b7 %.*s", name_of(row), (int)(stem < 40 ? stem : 40), file);
   else
     snprintf(out->who, sizeof out->who, "%.80s", name_of(row));
@@ -127,39 +127,101 @@ static void write_table(FILE *out, const report_data *data, report_bench *const 
   report_table_finish(out);
 }
 
-static void draw(FILE *out, const report_data *data, report_bench *const *rows, report_line *lines) {
+/* The lines that stand for rows: peers of a group that were not timed for the same reason share one, at its end. */
+typedef struct drawing {
+  report_line lines[LINES_MAX];
   const char *names[NAMES_MAX];
-  int count = data->bench_count < LINES_MAX ? data->bench_count : LINES_MAX, name_count = 0;
-  series_of(names, &name_count, "flp");
-  for (int i = 0; i < count; i++) {
-    fill_line(data, rows, data->bench_count, i, &lines[i]);
-    lines[i].series = series_of(names, &name_count, name_of(rows[i]));
+  int count, name_count, is_cut;
+} drawing;
+
+/* Adds a name to the line of the group that gives this reason; 0 if there is none. */
+static int join_line(drawing *d, const char *group, const report_bench *row) {
+  for (int i = d->count - 1; i >= 0 && strcmp(d->lines[i].group, group) == 0; i--) {
+    report_line *line = &d->lines[i];
+    if (!line->reason[0] || strcmp(line->reason, row->reason) != 0) continue;
+    size_t used = strlen(line->who);
+    snprintf(line->who + used, sizeof line->who - used, ", %.40s", name_of(row));
+    return 1;
   }
-  report_figure_start(out, "peers", title,
-                      "From benchmark records. Left of the dashed line is faster than the matrix products alone, which "
-                      "compute all rows, masked ones too. Marks are medians, whiskers the least and the most.");
+  return 0;
+}
+
+static void add_line(const report_data *data, report_bench *const *rows, int count, int i, drawing *d) {
+  char group[REPORT_SHAPE_BYTES];
+  group_text(rows[i], group);
+  int series = series_of(d->names, &d->name_count, name_of(rows[i]));
+  if (!(rows[i]->ms > 0) && join_line(d, group, rows[i])) return;
+  if (d->count == LINES_MAX) {
+    d->is_cut = 1;
+    return;
+  }
+  fill_line(data, rows, count, i, &d->lines[d->count]);
+  d->lines[d->count++].series = series;
+}
+
+static void fill_group(const report_data *data, report_bench *const *rows, int count, int first, int end, drawing *d) {
+  for (int i = first; i < end; i++)
+    if (rows[i]->ms > 0) add_line(data, rows, count, i, d);
+  for (int i = first; i < end; i++)
+    if (!(rows[i]->ms > 0)) add_line(data, rows, count, i, d);
+}
+
+/* Fills in the groups in which others stand beside flp, or those in which none does. */
+static void fill(const report_data *data, report_bench *const *rows, int with_others, drawing *d) {
+  int count = data->bench_count;
+  memset(d, 0, sizeof *d);
+  series_of(d->names, &d->name_count, "flp");
+  for (int first = 0, end; first < count; first = end) {
+    int has_others = 0;
+    for (end = first; end < count && compare_groups(rows[first], rows[end]) == 0; end++)
+      has_others |= strcmp(name_of(rows[end]), "flp") != 0;
+    if (has_others == with_others) fill_group(data, rows, count, first, end, d);
+  }
+}
+
+static void draw(FILE *out, const drawing *d, const char *name, const char *about) {
+  report_figure_start(out, "peers", name, about);
   report_legend_start(out);
-  for (int i = 0; i < name_count; i++) report_legend_mark(out, i, 0, names[i]);
+  for (int i = 0; i < d->name_count; i++) report_legend_mark(out, i, 0, d->names[i]);
   report_legend_line(out, "base", "bare products (1\u00d7)");
   report_legend_finish(out);
-  report_lines_draw(out, lines, count, title, "time / bare time (\u00d7, less is faster)");
-  if (count < data->bench_count) report_note(out, "Only the first 160 lines are drawn; the table has all.");
+  report_lines_draw(out, d->lines, d->count, name, "time / bare time (\u00d7, less is faster)");
+  if (d->is_cut) report_note(out, "Only the first 160 lines are drawn; the table has all.");
+}
+
+/* Peers in sight; what flp alone was timed on folded away behind them, unless there is nothing else. */
+static void write_figures(FILE *out, const report_data *data, report_bench *const *rows, drawing *d) {
+  static const char about[] =
+      "From benchmark records. Left of the dashed line is faster than the matrix products alone, which compute all "
+      "rows, masked ones too. Marks are medians, whiskers the least and the most; an arrow stands for a time beyond "
+      "the axis.";
+  fill(data, rows, 1, d);
+  int with_others = d->count > 0;
+  if (!with_others) fill(data, rows, 0, d);
+  draw(out, d, title, about);
+  write_table(out, data, rows, data->bench_count);
+  report_figure_finish(out);
+  if (!with_others) return;
+  fill(data, rows, 0, d);
+  if (!d->count) return;
+  fprintf(out, "<details class=\"more\"><summary>Benchmarks of flp alone (%d)</summary>\n", d->count);
+  draw(out, d, "Whole passes of flp alone against the bare matrix products", about);
+  report_figure_finish(out);
+  fputs("</details>\n", out);
 }
 
 void report_chart_peers(FILE *out, const report_data *data) {
   size_t count = (size_t)data->bench_count;
   report_bench **rows = count ? calloc(count, sizeof *rows) : NULL;
-  report_line *lines = rows ? calloc(LINES_MAX, sizeof *lines) : NULL;
-  if (lines) {
+  drawing *d = rows ? calloc(1, sizeof *d) : NULL;
+  if (d) {
     for (size_t i = 0; i < count; i++) rows[i] = &data->benches[i];
     qsort(rows, count, sizeof *rows, compare_rows);
-    draw(out, data, rows, lines);
-    write_table(out, data, rows, (int)count);
-    report_figure_finish(out);
+    write_figures(out, data, rows, d);
   } else {
     report_figure_missing(out, "peers", title,
                           "No benchmark was given: name records of flpgen bench --json or python -m flp.bench --json.");
   }
-  free(lines);
+  free(d);
   free(rows);
 }

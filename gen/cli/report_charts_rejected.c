@@ -7,7 +7,7 @@
 
 enum { GROUPS_MAX = 200, BARS_MAX = 16, PATTERN_BYTES = 200, BAR = 18, ROW = 44, TOP = 8, FOOT = 48 };
 
-static const char title[] = "Rejected candidates by reason";
+static const char title[] = "Candidates that were not timed, by reason";
 
 /* Candidates whose status and reason are the same but for numbers. */
 typedef struct group {
@@ -19,12 +19,13 @@ typedef struct group {
 
 typedef struct tally {
   group of[GROUPS_MAX];
-  int groups, rejected, other; /* other: of groups beyond GROUPS_MAX */
+  int groups, rejected, waiting, other; /* other: of groups beyond GROUPS_MAX */
 } tally;
 
 /* The reason with # for every run of digits. */
 static void pattern_of(const char *reason, char out[PATTERN_BYTES]) {
   size_t used = 0;
+  if (strncmp(reason, "tune: ", 6) == 0) reason += 6; /* all are about what is tuned */
   for (const char *at = reason; *at && used < PATTERN_BYTES - 1; at++) {
     int is_digit = *at >= '0' && *at <= '9';
     if (is_digit && used && out[used - 1] == '#') continue;
@@ -36,8 +37,9 @@ static void pattern_of(const char *reason, char out[PATTERN_BYTES]) {
 
 static void add(tally *t, const report_candidate *c) {
   char pattern[PATTERN_BYTES];
-  pattern_of(c->reason, pattern);
-  t->rejected++;
+  pattern_of(c->status == REPORT_WAITING && !c->reason[0] ? "not reached before the search ended" : c->reason, pattern);
+  t->rejected += c->status != REPORT_WAITING;
+  t->waiting += c->status == REPORT_WAITING;
   for (int i = 0; i < t->groups; i++)
     if (t->of[i].status == c->status && strcmp(t->of[i].pattern, pattern) == 0) {
       t->of[i].count++;
@@ -101,28 +103,25 @@ static void write_legend(FILE *out, const tally *t) {
   static const char *const meaning[] = {[REPORT_ILLEGAL] = "illegal: cannot be built",
                                         [REPORT_PRUNED] = "pruned: the cost model put it behind",
                                         [REPORT_WRONG] = "wrong: its numbers missed the reference",
-                                        [REPORT_FAILED] = "failed: did not build or run"};
+                                        [REPORT_FAILED] = "failed: did not build or run",
+                                        [REPORT_WAITING] = "waiting: the search ended before their turn"};
   report_legend_start(out);
   for (int status = REPORT_ILLEGAL; status < REPORT_TIMED; status++) {
     int used = 0;
     for (int g = 0; g < t->groups; g++) used |= (int)t->of[g].status == status;
     if (!used) continue;
-    fprintf(out,
-            "<li><svg width=\"16\" height=\"16\" viewBox=\"0 0 16 16\" aria-hidden=\"true\"><rect x=\"1\" y=\"3\" "
-            "width=\"14\" height=\"10\" class=\"bar s%d\"/></svg>",
-            status);
-    report_escape(out, meaning[status]);
-    fputs("</li>\n", out);
+    char class[16];
+    snprintf(class, sizeof class, "bar s%d", status);
+    report_legend_swatch(out, class, meaning[status]);
   }
   report_legend_finish(out);
 }
 
 static void write_figure(FILE *out, const report_data *data, const tally *t) {
   char about[256];
-  snprintf(
-      about, sizeof about,
-      "%d of %d candidates were rejected before they were timed; %d were timed. Numbers in reasons are shown as #.",
-      t->rejected, data->candidate_count, data->candidate_count - t->rejected);
+  snprintf(about, sizeof about,
+           "Of %d candidates %d were timed, %d rejected before, and %d not reached. Numbers in reasons are shown as #.",
+           data->candidate_count, data->candidate_count - t->rejected - t->waiting, t->rejected, t->waiting);
   report_figure_start(out, "rejected", title, about);
   write_legend(out, t);
   for (int i = 0; i < REPORT_WIDTHS; i++) draw(out, t, i);
@@ -142,8 +141,10 @@ void report_chart_rejected(FILE *out, const report_data *data) {
     write_figure(out, data, t);
   } else {
     report_figure_missing(out, "rejected", title,
-                          data->candidate_count ? "No candidate was rejected."
-                                                : "No candidates were given: name records of flpgen tune.");
+                          data->candidate_count
+                              ? "The records hold none. Databases of flpgen tune hold all candidates, "
+                                "exported searches the timed ones alone."
+                              : "No candidates were given: name records of flpgen tune.");
   }
   free(t);
 }

@@ -226,7 +226,8 @@ static flp_status find_spec(const reader *r, const char *table, int64_t id, int 
   return FLP_OK;
 }
 
-static const char *const status_names[REPORT_STATUSES] = {"illegal", "pruned", "wrong", "failed", "timed", "chosen"};
+static const char *const status_names[REPORT_STATUSES] = {"illegal", "pruned", "wrong", "failed",
+                                                          "waiting", "timed",  "chosen"};
 
 const char *report_status_name(report_status status) {
   return status_names[status];
@@ -238,15 +239,13 @@ static flp_status read_status(const reader *r, const char *text, report_status *
       *out = (report_status)i;
       return FLP_OK;
     }
-  return flp_fail(
-      FLP_ERROR_CORRUPT,
-      "%s: table 'candidate': status '%.40s' is not known; illegal, pruned, wrong, failed, timed and chosen "
-      "are accepted",
-      r->path, text);
+  return flp_fail(FLP_ERROR_CORRUPT,
+                  "%s: table 'candidate': status '%.40s' is not known; illegal, pruned, wrong, failed, waiting, timed "
+                  "and chosen are accepted",
+                  r->path, text);
 }
 
-/* "forward:256x128,..." or, of the kind alone, "256x128,...". Zeros for what is not understood. */
-static flp_tunables read_cut(const char *kind, const char *tune) {
+flp_tunables report_data_cut(const char *kind, const char *tune) {
   static const flp_tunables none;
   flp_tuning tuning;
   char text[256];
@@ -271,10 +270,11 @@ static flp_status take_candidate(reader *r) {
                         .ms_low = number_at(r, 11),
                         .ms_high = number_at(r, 12),
                         .clock_mhz = number_at(r, 13),
-                        .power_w = number_at(r, 14)};
+                        .power_w = number_at(r, 14),
+                        .ratio = number_at(r, 15)};
   FLP_TRY(find_spec(r, "candidate", integer_at(r, 0), &c.spec));
   FLP_TRY(read_status(r, text_at(r, 5), &c.status));
-  c.cut = read_cut(c.kind, c.tune);
+  c.cut = report_data_cut(c.kind, c.tune);
   REPORT_ADD(data, candidates, candidate_count);
   FLP_TRY(report_data_check_memory(data, r->path));
   data->candidates[data->candidate_count - 1] = c;
@@ -319,7 +319,7 @@ static flp_status read_tables(reader *r) {
   FLP_TRY(
       read_rows(r,
                 "SELECT spec, kind, tune, chunk_rows, chunk_vocab, status, reason, predicted_ms, error, rounds, ms, "
-                "ms_low, ms_high, clock_mhz, power_w FROM candidate ORDER BY id",
+                "ms_low, ms_high, clock_mhz, power_w, ratio FROM candidate ORDER BY id",
                 take_candidate));
   return read_rows(r, "SELECT spec, product, rows, ms, ms_low, ms_high FROM bare ORDER BY id", take_bare);
 }
@@ -352,11 +352,10 @@ static double bare_of(const report_data *data, int spec, const char *product) {
 
 double report_data_bare_ms(const report_data *data, int spec, const char *kind) {
   double scores = bare_of(data, spec, "scores"), products = 0;
-  if (strcmp(kind, "forward") == 0 || strcmp(kind, "dz") == 0) return scores;
+  if (strcmp(kind, "forward") == 0) return scores;
   if (strstr(data->specs[spec].grads, "hidden")) products += bare_of(data, spec, "grad_hidden");
   if (strstr(data->specs[spec].grads, "weight")) products += bare_of(data, spec, "grad_weight");
-  if (products == 0) return NAN;
-  return strcmp(kind, "products") == 0 ? products : scores + products;
+  return products == 0 ? NAN : scores + products; /* whatever is cut, the whole backward pass is timed */
 }
 
 static int compare_candidates(const void *left, const void *right) {
@@ -385,12 +384,22 @@ void report_data_range(const report_data *data, int spec, int *first, int *end) 
 }
 
 const char *report_data_shape(const report_spec *spec, char buffer[REPORT_SHAPE_BYTES]) {
+  const char *entropy = strcmp(spec->entropy, "none") == 0 ? "" : spec->entropy;
+  const char *grads = strcmp(spec->grads, "none") == 0 ? "" : spec->grads;
   snprintf(buffer, REPORT_SHAPE_BYTES, "%.80s%sV %lld \u00b7 D %lld \u00b7 %.16s \u00b7 N %lld%s%.16s%s%.32s",
            spec->model, spec->model[0] ? " \u00b7 " : "", (long long)spec->vocab, (long long)spec->hidden, spec->dtype,
-           (long long)spec->rows, spec->entropy[0] && strcmp(spec->entropy, "none") != 0 ? " \u00b7 entropy " : "",
-           strcmp(spec->entropy, "none") != 0 ? spec->entropy : "", spec->grads[0] ? " \u00b7 grads " : "",
-           spec->grads);
+           (long long)spec->rows, entropy[0] ? " \u00b7 entropy " : "", entropy, grads[0] ? " \u00b7 grads " : "",
+           grads);
   return buffer;
+}
+
+const char *report_data_record(const report_data *data, int spec) {
+  char shape[REPORT_SHAPE_BYTES], other[REPORT_SHAPE_BYTES];
+  report_data_shape(&data->specs[spec], shape);
+  for (int s = 0; s < data->spec_count; s++)
+    if (s != spec && strcmp(shape, report_data_shape(&data->specs[s], other)) == 0)
+      return report_data_base(data->runs[data->specs[spec].run].file);
+  return "";
 }
 
 int report_data_best(const report_data *data, int spec, const char *kind) {
@@ -400,7 +409,8 @@ int report_data_best(const report_data *data, int spec, const char *kind) {
     const report_candidate *c = &data->candidates[i];
     if (strcmp(c->kind, kind) != 0 || c->status < REPORT_TIMED || isnan(c->ms)) continue;
     if (c->status == REPORT_CHOSEN) return i;
-    if (best < 0 || c->ms < data->candidates[best].ms) best = i;
+    const report_candidate *b = best < 0 ? NULL : &data->candidates[best];
+    if (!b || c->rounds > b->rounds || (c->rounds == b->rounds && c->ms < b->ms)) best = i;
   }
   return best;
 }

@@ -15,6 +15,9 @@ static const struct {
   int ticks;
 } places[REPORT_WIDTHS] = {{23, 15.5, 11.5, 190, 150, 206, 724, 10}, {38, 14, 26, 200, 130, 14, 334, 6}};
 
+/* Pixels of the names of those that were not timed. */
+static const double names_most[REPORT_WIDTHS] = {420, 330};
+
 static int begins_group(const report_line *lines, int i) {
   return i == 0 || strcmp(lines[i].group, lines[i - 1].group) != 0;
 }
@@ -30,7 +33,10 @@ static double height_of(const report_line *lines, int count, int i) {
   return height;
 }
 
-/* Around 1 and all marks with their spreads; logarithmic where some are many times others. */
+/* The slowest would squash the rest: what is slower ends in an arrow. */
+const double REPORT_LINES_FAR = 3.5;
+
+/* Around 1 and all marks with their spreads, as far as REPORT_LINES_FAR; logarithmic where some are many times others. */
 static report_scale scale_of(const report_line *lines, int count, int ticks, double from, double to) {
   double low = 1, high = 1;
   for (int i = 0; i < count; i++) {
@@ -40,41 +46,49 @@ static report_scale scale_of(const report_line *lines, int count, int ticks, dou
     if (least < low) low = least;
     if (most > high) high = most;
   }
-  return report_scale_make(low, high, high / low > 4, ticks, from, to);
+  if (high > REPORT_LINES_FAR) high = REPORT_LINES_FAR;
+  return report_scale_make(low, high, high / low > 10, ticks, from, to);
 }
 
 static void draw_value(FILE *out, const report_line *line, int i, double y) {
   char text[96], ms[REPORT_NUMBER_BYTES];
   report_places(line->ms, line->ms < 10 ? 3 : line->ms < 100 ? 2 : 1, ms);
   if (line->ratio > 0)
-    snprintf(text, sizeof text, "%.2f\u00d7 \u00b7 %s ms", line->ratio, ms);
+    snprintf(text, sizeof text, "%.*f\u00d7 \u00b7 %s ms", line->ratio < 2 ? 3 : 2, line->ratio, ms);
   else
     snprintf(text, sizeof text, "%s ms", ms);
   report_svg_text(out, REPORT_WIDTH[i] - 2, y + places[i].text, REPORT_END, "", places[i].values, text);
 }
 
-/* A line without a time says why, where its marks would be. */
+/* A line without a time says why, where its marks would be or behind its names. */
 static void draw_reason(FILE *out, const report_line *line, int i, double y) {
   char text[300];
+  double names = fmin(report_svg_text_width(line->who), names_most[i]), left = places[i].left + 4;
   snprintf(text, sizeof text, "not timed: %s", line->reason);
-  report_svg_text(out, places[i].left + 4, y + (i ? places[i].text + REPORT_LINE : places[i].text), REPORT_START, "dim",
-                  REPORT_WIDTH[i] - places[i].left - 8, text);
+  report_svg_text(out, 12, y + places[i].text, REPORT_START, "", names_most[i], line->who);
+  if (i == 0) left = fmax(left, 12 + names + 14);
+  report_svg_text(out, left, y + (i ? places[i].text + REPORT_LINE : places[i].text), REPORT_START, "dim",
+                  REPORT_WIDTH[i] - left - 4, text);
 }
 
 /* y: its top */
 static void draw_line(FILE *out, const report_line *line, int i, const report_scale *x, double y) {
   char class[32];
-  report_svg_text(out, 12, y + places[i].text, REPORT_START, "", places[i].names, line->who);
   if (line->reason[0]) {
     draw_reason(out, line, i, y);
     return;
   }
+  report_svg_text(out, 12, y + places[i].text, REPORT_START, "", places[i].names, line->who);
   draw_value(out, line, i, y);
   if (!(line->ratio > 0)) return;
   y += places[i].plot;
   double at = report_scale_at(x, line->ratio);
   snprintf(class, sizeof class, "stem s%d", line->series % REPORT_SERIES);
   report_svg_line(out, report_scale_at(x, 1), y, at, y, class);
+  if (line->ratio > x->high) {
+    report_svg_arrow(out, at, y, line->series, line->tip);
+    return;
+  }
   snprintf(class, sizeof class, "spread s%d", line->series % REPORT_SERIES);
   if (line->low > 0 && line->high > 0) {
     double low = report_scale_at(x, line->low), high = report_scale_at(x, line->high);

@@ -12,6 +12,8 @@ typedef struct report_line {
   const char *reason;          /* why there is no time; "" otherwise */
 } report_line;
 
+/* Times of more multiples than this lie beyond the axis. */
+extern const double REPORT_LINES_FAR;
 /* Draws the lines for desktops and phones; the axis counts multiples of the reference. */
 void report_lines_draw(FILE *out, const report_line *lines, int count, const char *label, const char *axis);
 

@@ -46,7 +46,7 @@ static void write_tiles(FILE *out, const report_data *data) {
   double ratio = mean_ratio(data);
   if (!isnan(ratio)) snprintf(text, sizeof text, "%.3f\u00d7", ratio);
   fputs("<ul class=\"tiles\">\n", out);
-  write_count(out, data->spec_count, "shape tuned", "shapes tuned");
+  write_count(out, data->spec_count, "search", "searches");
   write_count(out, count_status(data, REPORT_TIMED, REPORT_CHOSEN), "candidate timed", "candidates timed");
   write_count(out, count_status(data, REPORT_ILLEGAL, REPORT_FAILED), "candidate rejected", "candidates rejected");
   write_tile(out, text, "of the bare time (geometric mean)");
@@ -99,10 +99,12 @@ static void write_source(FILE *out, const report_source *source) {
 
 static void write_run(FILE *out, const report_run *run) {
   char text[192], budget[REPORT_NUMBER_BYTES];
-  snprintf(text, sizeof text,
-           "flp %.32s \u00b7 %lld multiprocessors \u00b7 seed %lld \u00b7 budget %s s \u00b7 effort %.32s \u00b7 %s",
-           run->flp_version, (long long)run->multiprocessors, (long long)run->seed,
-           report_number(run->budget_s, 6, budget), run->effort, run->finished[0] ? "finished" : "not finished");
+  int used = snprintf(text, sizeof text, "seed %lld \u00b7 effort %.32s \u00b7 %s", (long long)run->seed, run->effort,
+                      run->finished[0] ? "finished" : "not finished");
+  if (run->flp_version[0]) /* exported searches leave these out */
+    snprintf(text + used, sizeof text - (size_t)used,
+             " \u00b7 budget %s s \u00b7 flp %.32s \u00b7 %lld multiprocessors",
+             report_number(run->budget_s, 6, budget), run->flp_version, (long long)run->multiprocessors);
   fputs("<p class=\"dim\">", out);
   report_escape(out, report_data_base(run->file));
   fprintf(out, ", run %lld: ", (long long)run->id);

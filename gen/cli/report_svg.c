@@ -236,6 +236,15 @@ void report_svg_mark(FILE *out, double x, double y, double radius, int series, i
   fputs("</title></path>\n", out);
 }
 
+void report_svg_arrow(FILE *out, double x, double y, int series, const char *tip) {
+  fprintf(
+      out,
+      "<path transform=\"translate(%.1f %.1f)\" d=\"M-10 -5L-3 0L-10 5M-5 -5L2 0L-5 5\" class=\"arrow s%d\"><title>", x,
+      y, series % REPORT_SERIES);
+  report_escape(out, tip);
+  fputs("</title></path>\n", out);
+}
+
 /* ---- axes ---- */
 
 const char *report_format_number(double value, char buffer[32]) {
@@ -299,6 +308,15 @@ void report_legend_line(FILE *out, const char *class, const char *text) {
   fputs("<li><svg width=\"22\" height=\"16\" viewBox=\"0 0 22 16\" aria-hidden=\"true\">", out);
   report_svg_line(out, 1, 8, 21, 8, class);
   fputs("</svg>", out);
+  report_escape(out, text);
+  fputs("</li>\n", out);
+}
+
+void report_legend_swatch(FILE *out, const char *class, const char *text) {
+  fprintf(out,
+          "<li><svg width=\"16\" height=\"16\" viewBox=\"0 0 16 16\" aria-hidden=\"true\"><rect x=\"1\" y=\"3\" "
+          "width=\"14\" height=\"10\" class=\"%s\"/></svg>",
+          class);
   report_escape(out, text);
   fputs("</li>\n", out);
 }

@@ -47,6 +47,9 @@ void report_svg_line(FILE *out, double x1, double y1, double x2, double y2, cons
 /* A mark of a series: colour and shape belong together. tip: tooltip or NULL */
 void report_svg_mark(FILE *out, double x, double y, double radius, int series, int hollow, const char *tip);
 
+/* What stands for a mark that lies beyond the end of an axis. */
+void report_svg_arrow(FILE *out, double x, double y, int series, const char *tip);
+
 /* Grid lines, labels and title of an axis. format: text of a tick */
 typedef const char *(*report_format)(double value, char buffer[32]);
 const char *report_format_number(double value, char buffer[32]);
@@ -60,6 +63,8 @@ void report_svg_axis_y(FILE *out, const report_scale *y, double left, double rig
 void report_legend_start(FILE *out);
 void report_legend_mark(FILE *out, int series, int hollow, const char *text);
 void report_legend_line(FILE *out, const char *class, const char *text);
+/* A filled box; class: of the style */
+void report_legend_swatch(FILE *out, const char *class, const char *text);
 void report_legend_finish(FILE *out);
 
 #endif

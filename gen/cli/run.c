@@ -100,9 +100,7 @@ static flp_status parse_size(int key, const char *text, run_args *args) {
     case KEY_SEED:
       return cli_parse_integer("--seed", text, 0, INT64_MAX, &args->seed);
     case KEY_DEVICE:
-      FLP_TRY(cli_parse_integer("--device", text, 0, 4096, &value));
-      args->options.device = (int32_t)value;
-      return FLP_OK;
+      return cli_parse_device(text, &args->options.device);
     default:
       FLP_TRY(cli_parse_integer("--threads", text, 1, 4096, &value));
       args->options.threads = (int32_t)value;

@@ -9,6 +9,7 @@ int cli_bench(int argc, char **argv);
 int cli_explain(int argc, char **argv);
 int cli_doctor(int argc, char **argv);
 int cli_report(int argc, char **argv);
+int cli_tune(int argc, char **argv);
 int cli_cache(int argc, char **argv);
 int cli_pack(int argc, char **argv);
 

@@ -98,6 +98,19 @@ def test_tuned_kernels_stand_beside_the_own_choice(tmp_path):
     assert document["manifest"]["tuned_for"] == ["A GPU/7/13000"]
 
 
+def test_a_list_says_how_kernels_are_cut_and_chunked(tmp_path):
+    spec = "--vocab 700 --hidden 64 --entropy backward --grad hidden,weight --tuned-for 'A GPU/7/13000'"
+    (tmp_path / "list.txt").write_text(f"{spec} --tune 'forward:stages=4;products:raster=4' --chunks 0x320\n")
+    path = build(tmp_path / "a.flpp", "--list", tmp_path / "list.txt")
+    tuned = {entry["kernel"]["key"]["kind"]: entry for entry in pack("inspect", path, "--json").json()["entries"]
+             if entry["key"].endswith("tuned=A GPU/7/13000")}
+    assert set(tuned) == {"forward", "dz", "products"}
+    assert tuned["dz"]["kernel"]["chunk_vocab"] == 320 and tuned["dz"]["kernel"]["chunk_rows"] == 0
+    own = build(tmp_path / "b.flpp", "--vocab", 700, "--hidden", 64, "--entropy", "backward", "--grad", "hidden,weight")
+    assert [entry["kernel"]["chunk_vocab"] for entry in pack("inspect", own, "--json").json()["entries"]
+            if entry["kernel"]["key"]["kind"] == "dz"] == [0, 0]
+
+
 def test_a_model_fits_two_mebibytes(tmp_path):
     """bf16, entropy on and off, scoring, hidden-only and full gradients."""
     (tmp_path / "list.txt").write_text("".join(
@@ -112,7 +125,8 @@ def test_a_model_fits_two_mebibytes(tmp_path):
 @pytest.mark.parametrize("arguments, message", [
     (["--out", "x"], "flpgen pack build: --vocab is missing"),
     ([*SPEC], "--out: the file to write is not given"),
-    ([*SPEC, "--out", "x", "--tuned-for", "GPU"], "--tuned-for: 'GPU' is not accepted without --tune"),
+    ([*SPEC, "--out", "x", "--chunks", "0x64"], "--chunks: 0x64 is not accepted without --tuned-for"),
+    ([*SPEC, "--out", "x", "--tuned-for", "GPU", "--chunks", "64"], "--chunks: '64' is not accepted; ROWSxCOLUMNS is"),
     (["--list", "/nonexistent/list", "--out", "x"], "/nonexistent/list: cannot open"),
     (["--from", "/nonexistent/dir", "--out", "x"], "/nonexistent/dir: No such file"),
     ([*SPEC, "--out", "x", "--sign", "/nonexistent/key"], "/nonexistent/key: cannot open"),

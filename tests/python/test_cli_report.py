@@ -73,7 +73,7 @@ def peers_record(path):
 AXES = {
     "best": ["time / bare time (×, less is faster)"],
     "peers": ["time / bare time (×, less is faster)"],
-    "landscape": ["time (ms, less is faster)"],
+    "landscape": ["time / time of the default (×, less is faster)"],
     "rejected": ["candidates (count)"],
     "roofline": ["arithmetic intensity (flop / byte)", "throughput (TFLOP/s)"],
     "memory": ["rows N (tokens, 1k = 1024)", "workspace (bytes)"],
@@ -84,7 +84,7 @@ AXES = {
 def test_chart_has_title_axes_units_legend_and_table(tmp_path, records, name):
     _, tree = page(tmp_path, records, *BENCH)
     drawn = figures(tree, name)
-    assert len(drawn) == (12 if name == "landscape" else 1)
+    assert len(drawn) == {"landscape": 13, "peers": 2}.get(name, 1)  # 12 of the sample and an exported search
     for figure in drawn:
         assert words(figure.find("figcaption/h3")) and words(figure.find("figcaption/p"))
         assert len(figure.findall("ul[@class='legend']/li")) >= 2
@@ -95,7 +95,7 @@ def test_chart_has_title_axes_units_legend_and_table(tmp_path, records, name):
             assert svg.get("role") == "img" and svg.get("aria-label") == words(figure.find("figcaption/h3"))
             assert sorted(texts(svg, "title")) == sorted(AXES[name])
             assert len(texts(svg, "tick")) >= 2
-        assert len(table(figure)) >= 2
+        assert len(table(figure)) >= (0 if name == "peers" and figure is drawn[1] else 2), "one table has all passes"
 
 
 def test_page_needs_nothing_else(tmp_path, records):
@@ -119,7 +119,7 @@ def test_best_is_the_chosen_candidate_over_the_bare_products(tmp_path, records):
     rows = [row for row in table(figures(tree, "best")[0]) if row["shape"].startswith("sample 8B")]
     assert [row["kernel"] for row in rows] == ["forward", "dz", "products", "layout"]
     bare = dict(db.execute("SELECT product, ms FROM bare WHERE spec = 2"))
-    stands_for = {"forward": ["scores"], "dz": ["scores"], "products": ["grad_hidden", "grad_weight"], "layout": list(bare)}
+    stands_for = {"forward": ["scores"], "dz": list(bare), "products": list(bare), "layout": list(bare)}
     for row in rows:
         ms, = db.execute("SELECT ms FROM candidate WHERE spec = 2 AND kind = ? AND status = 'chosen'", [row["kernel"]]).fetchone()
         expected = sum(bare[product] for product in stands_for[row["kernel"]])
@@ -128,21 +128,98 @@ def test_best_is_the_chosen_candidate_over_the_bare_products(tmp_path, records):
         assert float(row["ratio"]) == pytest.approx(ms / expected, rel=2e-3)
 
 
+def tunables_of(svg):
+    """Names at the head of a landscape's parts."""
+    return [head for head in texts(svg, "head") if not head.endswith(" ms") and not head.endswith("×")]
+
+
+def beyond(svg):
+    """Candidates that are counted at the edge of a landscape, not drawn."""
+    return sum(int(text[1:]) for text in texts(svg, "dim") if re.match(r"\+\d+$", text))
+
+
+def add_timed(path, candidates):
+    """A record of one spec: stages, rounds, ratio, whether it was chosen."""
+    db = report_sample.create(path)
+    run = report_sample.insert(db, "run", gpu="NVIDIA H200", driver=13000)
+    spec = report_sample.insert(db, "spec", run=run, vocab=1000, hidden=64, dtype="bf16", entropy="none", grads="none", rows=8)
+    for stages, rounds, ratio, chosen in candidates:
+        report_sample.insert(db, "candidate", spec=spec, kind="forward", ratio=ratio, rounds=rounds, ms=2.0 * (ratio or stages),
+                             tune="ping-pong,128x192,stages=%d,cluster=2,raster=8" % stages, status="chosen" if chosen else "timed")
+    db.commit()
+    db.close()
+
+
 def test_landscape_draws_every_timed_candidate_and_marks_the_best(tmp_path, records):
     _, tree = page(tmp_path, records)
     timed, = sqlite3.connect(str(records)).execute(
         "SELECT count(*) FROM candidate WHERE spec = 1 AND kind = 'forward' AND status IN ('timed', 'chosen')").fetchone()
     figure = figures(tree, "landscape")[0]
     assert len(table(figure)) == timed
-    assert [row["status"] for row in table(figure)].count("best") == 1 and table(figure)[0]["status"] == "best"
+    assert [row["status"] for row in table(figure)].count("chosen") == 1 and table(figure)[0]["status"] == "chosen"
     svg = figure.find("svg")
-    heads = [head for head in texts(svg, "head") if not head.endswith("ms")]
+    heads = tunables_of(svg)
     assert heads == ["schedule", "tile (rows × columns)", "stages", "cluster (CTAs)", "raster (bands)"]
     dots = [path for path in svg.iter("path") if path.get("class").startswith("mark")]
-    assert len(dots) == timed * len(heads)
+    assert len(dots) + beyond(svg) == timed * len(heads)
     assert len([dot for dot in dots if "s1" in dot.get("class")]) == len(heads)
     layouts = [figure for figure in figures(tree, "landscape") if "layout" in words(figure.find("figcaption/h3"))]
-    assert texts(layouts[0].find("svg"), "head")[0] == "chunk of vocab (columns)"
+    assert tunables_of(layouts[0].find("svg")) == ["chunk of vocab (columns)"]
+
+
+def test_an_exported_search_is_a_landscape(tmp_path):
+    export, = [path for path in BENCH if path.name == "tune_forward_4096.json"]
+    record = json.loads(export.read_text())
+    _, tree = page(tmp_path, export)
+    figure, = figures(tree, "landscape")
+    svg = figure.find("svg")
+    ratios = [row["ratio"] for row in record["rows"]]
+    best = max(record["rows"], key=lambda row: row["tune"] == record["searches"][0]["chosen"])["ratio"]
+    assert max(ratios) > 1.3 * best, "the slowest would squash the rest"
+    edge = max(1.2 * best, best * record["searches"][0]["bare_ms"] / record["searches"][0]["chosen_ms"])
+    slower = len([ratio for ratio in ratios if ratio > edge * 1.03])
+    assert beyond(svg) >= slower * len(tunables_of(svg)) > 0
+    dots = [path for path in svg.iter("path") if path.get("class").startswith("mark")]
+    assert len(dots) + beyond(svg) == len(ratios) * len(tunables_of(svg))
+    chosen = [row["kernel"] + ":" + row["cut"] for row in table(figures(tree, "best")[0])]
+    assert chosen == ["forward:" + record["searches"][0]["chosen"]]
+    rejected, = figures(tree, "rejected")
+    assert "missing" in rejected.get("class") and "exported searches the timed ones alone" in words(rejected)
+
+
+@pytest.mark.parametrize("search, rows", [
+    (3, [{"tune": "x", "ms": 1.0}]),
+    ({"chosen": 7, "bare_ms": "x"}, [{"tune": HOSTILE, "ms": 1e308, "ratio": -1, "rounds": 2**62}, {"tune": 5}, None]),
+    ({"chosen": "x", "bare_ms": -1.0}, [{"tune": "x", "ms": 5e-324, "ratio": 1e308, "rounds": -1}]),
+])
+def test_odd_exported_searches_are_drawn_or_left_out(tmp_path, search, rows):
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps({"spec": None, "N": -5, "kind": "forward", "searches": [search], "rows": rows}))
+    text, tree = page(tmp_path, path)
+    assert len(table(figures(tree, "landscape")[0])) == len([row for row in rows if row and "ms" in row])
+    assert not re.search(r"[\"( ](nan|-?inf)[\") ]", text)
+
+
+def test_values_cost_what_their_best_does(tmp_path):
+    """One tunable, three values: the head tells the worst, a value the fastest of those timed longest."""
+    path = tmp_path / "three.db"
+    add_timed(path, [(4, 9, 1.0, 1), (4, 1, 0.9, 0), (5, 9, 1.04, 0), (6, 3, 1.1, 0), (6, 3, 1.2, 0), (6, 1, 4.0, 0)])
+    _, tree = page(tmp_path, path)
+    figure, = figures(tree, "landscape")
+    svg = figure.find("svg")
+    assert tunables_of(svg)[2] == "stages"
+    assert [text for text in texts(svg, "dim") if text.startswith("worst")] == ["worst value: +10.0 %"]
+    assert beyond(svg) == 5, "the slowest, once under every tunable"
+    told = [words(text).split(" · ")[0] for text in svg.iter("text") if words(text).endswith(" ms")]
+    assert told == ["1.000×"] * 2 + ["1.000×", "1.040×", "1.100×"] + ["1.000×"] * 2
+    assert [text for text in texts(svg, "title")] == ["time / time of the default (×, less is faster)"]
+
+
+def test_records_without_ratios_are_compared_by_time(tmp_path):
+    path = tmp_path / "times.db"
+    add_timed(path, [(4, 9, None, 1), (5, 9, None, 0)])
+    _, tree = page(tmp_path, path)
+    assert texts(figures(tree, "landscape")[0].find("svg"), "title") == ["time / time of the chosen (×, less is faster)"]
 
 
 def test_landscapes_are_as_many_as_asked_for(tmp_path, records):
@@ -153,7 +230,7 @@ def test_landscapes_are_as_many_as_asked_for(tmp_path, records):
 def test_rejected_are_counted_by_reason(tmp_path, records):
     _, tree = page(tmp_path, records)
     rows = table(figures(tree, "rejected")[0])
-    for status in ("illegal", "pruned", "wrong", "failed"):
+    for status in ("illegal", "pruned", "wrong", "failed", "waiting"):
         expected, = sqlite3.connect(str(records)).execute("SELECT count(*) FROM candidate WHERE status = ?", [status]).fetchone()
         assert sum(int(row["candidates"]) for row in rows if row["rejected as"] == status) == expected > 0
     assert len([row for row in rows if row["rejected as"] == "illegal"]) == 2, "numbers do not split a reason"
@@ -166,8 +243,23 @@ def test_peers_stand_beside_ours_with_their_reasons(tmp_path):
     legend = [words(item) for item in figure.findall("ul/li")]
     assert legend == ["flp", "naive", "compile", "one", "two", "bare products (1×)"]
     assert any(text.startswith("not timed: needs a newer torch") for text in texts(figure.find("svg"), "dim"))
+    alike = json.loads((tmp_path / "peers.json").read_text())
+    alike["rows"].append(dict(alike["rows"][-1], peer="three"))
+    (tmp_path / "alike.json").write_text(json.dumps(alike))
+    svg = figures(page(tmp_path, tmp_path / "alike.json")[1], "peers")[0].find("svg")
+    assert "two, three" in [words(text) for text in svg.iter("text")] and len(texts(svg, "dim")) == 1
     assert {row["who"]: row["ratio"] for row in table(figure)} == {"flp": "0.980", "naive": "4.067", "compile": "2.933",
                                                                   "one": "2.000", "two": "–"}
+
+
+def test_times_beyond_the_axis_are_arrows_and_flp_alone_is_folded(tmp_path):
+    _, tree = page(tmp_path, peers_record(tmp_path / "peers.json"), *BENCH)
+    peers, alone = figures(tree, "peers")
+    rows = [row for row in table(peers) if row["who"] != "flp" and row["ratio"] != "–"]
+    arrows = [path for path in peers.find("svg").iter("path") if path.get("class").startswith("arrow")]
+    assert len(arrows) == len([row for row in rows if float(row["ratio"]) > 3.6]) > 0
+    assert [folded for folded in tree.iter("details") if folded.get("class") == "more" and alone in list(folded)]
+    assert [words(item) for item in alone.findall("ul/li")] == ["flp", "bare products (1×)"]
 
 
 def test_roofline_has_a_series_for_each_hidden_size_and_the_limits_of_the_card(tmp_path):

@@ -3,7 +3,9 @@
 #include "fake_cuda.h"
 
 #include <elf.h>
+#include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,11 +15,17 @@
 #include "abi.c"
 #include "driver.h"
 
-struct CUmod_st {
-  char *text;
-};
+enum { MODULE_FUNCTIONS_MAX = 16 };
+
 struct CUfunc_st {
   char name[64];
+  const char *text; /* compute=1: of its module, as are the next */
+  double ms;
+  int wrong;
+};
+struct CUmod_st {
+  char *text;
+  struct CUfunc_st functions[MODULE_FUNCTIONS_MAX]; /* compute=1 */
 };
 struct CUctx_st {
   int retained;
@@ -29,10 +37,10 @@ struct CUstream_st {
   size_t captured_count;
 };
 struct CUevent_st {
-  int unused;
+  double at; /* compute=1: milliseconds */
 };
 
-enum { FAILS_MAX = 16, LAUNCHES_MAX = 8192, FUNCTIONS_MAX = 64, NAMES_MAX = 64, BLOCKS_MAX = 4096,
+enum { FAILS_MAX = 16, COSTS_MAX = 32, PATTERNS_MAX = 8, LAUNCHES_MAX = 8192, FUNCTIONS_MAX = 64, NAMES_MAX = 64, BLOCKS_MAX = 4096,
        STREAMS_MAX = 64 };
 
 typedef struct failure {
@@ -42,6 +50,13 @@ typedef struct failure {
 
 typedef struct settings {
   int devices, major, minor, sms, driver, shared, max_threads, clock, bad_rows, clusters, busy, fill, spoil, no_cubin;
+  int compute, jitter, interrupt, interrupt_load;
+  struct {
+    char pattern[64];
+    double ms;
+  } costs[COSTS_MAX];
+  char wrong[PATTERNS_MAX][64], refuse[PATTERNS_MAX][64];
+  int cost_count, wrong_count, refuse_count;
   size_t memory;
   char name[128], info_log[512], error_log[512];
   failure fails[FAILS_MAX];
@@ -83,6 +98,18 @@ static void set_failure(const char *name, const char *value) {
   if (!strchr(at, '+')) f->to = f->from;
 }
 
+static void add_cost(const char *value) {
+  const char *colon = strrchr(value, ':');
+  if (now.cost_count == COSTS_MAX || !colon) abort();
+  snprintf(now.costs[now.cost_count].pattern, sizeof now.costs[0].pattern, "%.*s", (int)(colon - value), value);
+  now.costs[now.cost_count++].ms = atof(colon + 1);
+}
+
+static void add_pattern(char patterns[][64], int *count, const char *value) {
+  if (*count == PATTERNS_MAX) abort();
+  snprintf(patterns[(*count)++], 64, "%s", value);
+}
+
 static void set_text(char *out, size_t capacity, const char *value) {
   snprintf(out, capacity, "%s", value);
   for (char *c = out; *c; c++)
@@ -99,7 +126,8 @@ static void set_one(char *setting) {
   } numbers[] = {{"devices", &now.devices}, {"sms", &now.sms},     {"driver", &now.driver},
                  {"shared", &now.shared},   {"clock", &now.clock}, {"maxthreads", &now.max_threads},
                  {"badrows", &now.bad_rows}, {"clusters", &now.clusters}, {"busy", &now.busy}, {"fill", &now.fill},
-                 {"spoil", &now.spoil},     {"nocubin", &now.no_cubin}};
+                 {"spoil", &now.spoil},     {"nocubin", &now.no_cubin}, {"compute", &now.compute},
+                 {"jitter", &now.jitter},   {"interrupt", &now.interrupt}, {"interruptload", &now.interrupt_load}};
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
     if (strcmp(numbers[i].name, setting) == 0) *numbers[i].field = atoi(value);
   if (strcmp(setting, "memory") == 0) now.memory = strtoull(value, NULL, 10);
@@ -107,6 +135,9 @@ static void set_one(char *setting) {
   if (strcmp(setting, "name") == 0) set_text(now.name, sizeof now.name, value);
   if (strcmp(setting, "infolog") == 0) set_text(now.info_log, sizeof now.info_log, value);
   if (strcmp(setting, "errorlog") == 0) set_text(now.error_log, sizeof now.error_log, value);
+  if (strcmp(setting, "cost") == 0) add_cost(value);
+  if (strcmp(setting, "wrong") == 0) add_pattern(now.wrong, &now.wrong_count, value);
+  if (strcmp(setting, "refuse") == 0) add_pattern(now.refuse, &now.refuse_count, value);
   if (strncmp(setting, "fail:", 5) == 0) set_failure(setting + 5, value);
 }
 
@@ -219,6 +250,7 @@ static CUresult begin(const char *name, int needs_context) {
   pthread_mutex_lock(&lock);
   start();
   int call = count_call(name);
+  if (now.compute) log_used = 0;
   say("%s\n", name);
   for (int i = 0; i < now.fail_count; i++) {
     const failure *f = &now.fails[i];
@@ -371,6 +403,27 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   return end(result);
 }
 
+/* There is one context; what is created is current, as with a driver. */
+CUresult cuDeviceGetPCIBusId(char *out, int capacity, CUdevice device) {
+  CUresult result = begin("cuDeviceGetPCIBusId", 0);
+  if (result == 0) snprintf(out, (size_t)capacity, "0000:%02x:00.0", (unsigned)device);
+  return end(result);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device) {
+  CUresult result = begin("cuCtxCreate_v2", 0);
+  (void)flags;
+  (void)device;
+  *out = result ? NULL : &context;
+  if (!result) depth++;
+  return end(result);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext created) {
+  CUresult result = begin("cuCtxDestroy_v2", 0);
+  return end(created == &context ? result : 201);
+}
+
 CUresult cuCtxPushCurrent_v2(CUcontext pushed) {
   CUresult result = begin("cuCtxPushCurrent_v2", 0);
   if (!result && (pushed != &context || context.retained < 1)) result = 201;
@@ -384,6 +437,8 @@ CUresult cuCtxPopCurrent_v2(CUcontext *popped) {
   if (!result) depth--;
   return end(result);
 }
+
+#include "fake_cuda_compute.inc"
 
 /* ---- modules ---- */
 
@@ -422,6 +477,8 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count,
     if (options[i] == 5 && error && result) snprintf(values[i], error, "%s", now.error_log);
   }
   *module = NULL;
+  if (now.interrupt_load > 0 && --now.interrupt_load == 0) raise(SIGINT);
+  if (!result && matches_any(image, now.refuse, now.refuse_count)) result = 218;
   if (!result) {
     *module = calloc(1, sizeof **module);
     if (!*module || !((*module)->text = module_text(image))) abort();
@@ -448,6 +505,16 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
   if (!result && !strstr(module->text, name)) result = 500;
   if (result) return end(result);
   int i = 0;
+  if (now.compute) {
+    while (i < MODULE_FUNCTIONS_MAX - 1 && module->functions[i].name[0]) i++;
+    struct CUfunc_st *own = &module->functions[i];
+    snprintf(own->name, sizeof own->name, "%s", name);
+    own->text = module->text;
+    own->ms = cost_of(module->text, name);
+    own->wrong = matches_any(module->text, now.wrong, now.wrong_count);
+    *function = own;
+    return end(0);
+  }
   while (functions[i].name[0] && strcmp(functions[i].name, name) != 0) i++;
   if (i == FUNCTIONS_MAX - 1) abort();
   snprintf(functions[i].name, sizeof functions[i].name, "%s", name);
@@ -507,7 +574,7 @@ static CUresult take_launch(CUresult result, CUfunction function, const flp_laun
       extra || !entry || cluster == 0 || g[0] % cluster)
     result = 1;
   if (!launches) launches = calloc(LAUNCHES_MAX, sizeof *launches);
-  if (!launches || (launch_count == LAUNCHES_MAX && !now.fill)) abort();
+  if (!launches || (launch_count == LAUNCHES_MAX && !now.fill && !now.compute)) abort();
   if (launch_count == LAUNCHES_MAX) launch_count = 0; /* long runs look at memory, not at launches */
   if (result) return end(result);
   fake_launch *launch = &launches[launch_count++];
@@ -516,6 +583,11 @@ static CUresult take_launch(CUresult result, CUfunction function, const flp_laun
   for (uint32_t i = 0; i < entry->param_count; i++) {
     if (entry->params[i].offset + param_bytes(entry->params[i].type) > sizeof launch->params) abort();
     memcpy(launch->params + entry->params[i].offset, params[i], param_bytes(entry->params[i].type));
+  }
+  if (now.compute) { /* thousands of launches: no log */
+    take_job(function, launch);
+    spend(function);
+    return end(0);
   }
   DETAIL(" %s grid=%u block=%u shared=%u stream=%p", function->name, g[0], b[0], shared, (void *)stream);
   if (cluster > 1) say(" cluster=%u", cluster);

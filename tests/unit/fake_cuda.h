@@ -11,6 +11,11 @@
  *   nocubin=209          cuModuleLoadDataEx fails so for machine code, not for PTX
  *   fill=1               kernels that write 16-bit or row outputs fill them with a constant, graphs when they are
  *                        launched; with spoil=7 the seventh output of them with another
+ *   compute=1            kernels that read through tensor maps compute their pass, and each launch of one takes 1 ms of a
+ *                        device's clock that events read (fake_cuda_compute.inc); then, by kind and text of the key:
+ *   cost=forward/128x256:0.8   milliseconds; the last that fits counts    jitter=30   so much noise, in units of 1e-4
+ *   wrong=forward/stages=3     its numbers are wrong    refuse=dz/64x64   it does not load: 218
+ *   interrupt=500        SIGINT comes with the 500th launch    interruptload=50   or the 50th module
  *   fail:cuX=222         every call of cuX fails; with @2 only the second, with @2+ the second and all after it
  * Calls that need a current context fail with 201 without one; those that may not be made while a
  * stream is captured fail with 900 then; device memory is malloc'ed, so arenas work on it. */

@@ -79,6 +79,12 @@ static void fill_mapped(flp_kernel_desc *desc) {
   desc->unit_columns = desc->key.kind == FLP_KERNEL_FORWARD ? FLP_LEAF_COLUMNS : 0;
   desc->raster = 8;
   desc->cluster = 2;
+  const flp_tunables *tune = &desc->key.tune;
+  if (tune->rows) desc->tile_rows = tune->rows;
+  if (tune->columns) desc->tile_columns = tune->columns;
+  if (tune->stages) desc->stages = tune->stages;
+  if (tune->raster) desc->raster = tune->raster;
+  if (tune->cluster) desc->cluster = tune->cluster;
 }
 
 static void fill_desc(const flp_kernel_key *key, flp_kernel_desc *desc) {

@@ -21,7 +21,7 @@ static uint32_t u32_at(const uint8_t *bytes, size_t at) {
 Test(desc, layout_is_fixed) {
   uint8_t bytes[FLP_DESC_BYTES_MAX];
   size_t length = write_sample(FLP_KERNEL_FORWARD, bytes);
-  cr_expect_eq(length, ENTRY_AT + ENTRY_BYTES + 28);
+  cr_expect_eq(length, ENTRY_AT + ENTRY_BYTES + 36);
   cr_expect_eq(u32_at(bytes, 0), FLP_DESC_FORMAT);
   cr_expect_eq(u32_at(bytes, 4), length);
   cr_expect_eq(u32_at(bytes, KEY_AT), FLP_KERNEL_FORWARD);
@@ -31,7 +31,7 @@ Test(desc, layout_is_fixed) {
   cr_expect_eq(u32_at(bytes, COUNT_AT), 1);
   cr_expect_arr_eq(bytes + ENTRY_AT, "forward", 8);
   cr_expect_eq(u32_at(bytes, ENTRY_AT + 72), 256, "threads");
-  cr_expect_eq(u32_at(bytes, length - 12), 3072, "unit_columns");
+  cr_expect_eq(u32_at(bytes, length - 20), 3072, "unit_columns");
 }
 
 Test(desc, every_kind_reads_back_equal) {
@@ -106,7 +106,8 @@ typedef struct bad_case {
 Test(desc, refusals_name_the_field) {
   enum { TUNABLES_AT = ENTRY_AT + ENTRY_BYTES };
   static const bad_case cases[] = {
-      {"version", FLP_KERNEL_FORWARD, 0, "\1", 1, "descriptor: version is 1, accepted: 3"},
+      {"version", FLP_KERNEL_FORWARD, 0, "\1", 1, "descriptor: version is 1, accepted: 4"},
+      {"earlier version", FLP_KERNEL_FORWARD, 0, "\3", 1, "descriptor: version is 3, accepted: 4"},
       {"kind", FLP_KERNEL_FORWARD, KEY_AT, "\7", 1, "descriptor: key.kind is 7, accepted: 1 to 6"},
       {"arch", FLP_KERNEL_FORWARD, KEY_AT + 4, "0123456789abcdef", 16,
        "descriptor: key.arch is not a terminated name such as sm_80"},
@@ -126,7 +127,7 @@ Test(desc, refusals_name_the_field) {
       {"ptx", FLP_KERNEL_DZ, COUNT_AT - 8, "\0", 1, "descriptor: ptx_major is 0, accepted: 1 to 99"},
       {"no entries", FLP_KERNEL_DZ, COUNT_AT, "\0", 1, "descriptor: entry_count is 0, accepted: 1 to 8"},
       {"many entries", FLP_KERNEL_DZ, COUNT_AT, "\11", 1, "descriptor: entry_count is 9, accepted: 1 to 8"},
-      {"more entries", FLP_KERNEL_DZ, COUNT_AT, "\2", 1, "descriptor: 252 bytes do not fit 2 entries"},
+      {"more entries", FLP_KERNEL_DZ, COUNT_AT, "\2", 1, "descriptor: 260 bytes do not fit 2 entries"},
       {"unknown entry", FLP_KERNEL_DZ, ENTRY_AT, "dy", 2, "descriptor: entry dy is not one that this library launches"},
       {"threads", FLP_KERNEL_DZ, ENTRY_AT + 72, "\1", 1,
        "descriptor: entry threads is 257, accepted: multiples of 32 up to 1024"},
@@ -135,6 +136,10 @@ Test(desc, refusals_name_the_field) {
       {"tile", FLP_KERNEL_DZ, TUNABLES_AT, "\0", 1, "descriptor: tile_rows is 0, accepted: 1 to 1048576"},
       {"unit", FLP_KERNEL_FORWARD, TUNABLES_AT + 16, "\0\0", 2,
        "descriptor: unit_columns is 0, accepted: 1 to 1048576"},
+      {"chunk of rows", FLP_KERNEL_DZ, TUNABLES_AT + 31, "\200", 1,
+       "descriptor: chunk_rows is 2147483648, accepted: 0 to 2147483647"},
+      {"chunk of columns", FLP_KERNEL_PRODUCTS, TUNABLES_AT + 32, "\1", 1,
+       "descriptor: chunk_vocab is 1, accepted: 0, since only dz is made in chunks"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     const bad_case *c = &cases[i];

@@ -150,7 +150,7 @@ static measure_clock open_clock(void) {
 
 Test(measure_run, times_each_piece_for_what_it_is) {
   measure_clock clock = open_clock();
-  measure_options options = {75, 5, 3};
+  measure_options options = {75, 5, 3, 0};
   measure_summary out[PIECES];
   cr_assert_eq(measure_run(&clock, items, PIECES, &options, out), FLP_OK);
   for (int i = 0; i < PIECES; i++) {
@@ -164,7 +164,7 @@ Test(measure_run, times_each_piece_for_what_it_is) {
 /* Runs of equal calls: how often each piece's bursts begin, and their lengths. */
 Test(measure_run, bursts_are_long_enough_and_interleaved) {
   measure_clock clock = open_clock();
-  measure_options options = {75, 20, 3};
+  measure_options options = {75, 20, 3, 0};
   measure_summary out[PIECES];
   cr_assert_eq(measure_run(&clock, items, PIECES, &options, out), FLP_OK);
   int begins[PIECES] = {0}, follows[PIECES][PIECES] = {{0}}, before = -1;
@@ -186,7 +186,7 @@ Test(measure_run, bursts_are_long_enough_and_interleaved) {
 Test(measure_run, a_burst_that_came_out_short_is_taken_again) {
   measure_clock clock = open_clock();
   double ms = 0;
-  measure_options options = {75, 3, 1};
+  measure_options options = {75, 3, 1, 0};
   measure_summary out;
   piece slow_at_first = {0, 2.0};
   measure_item item = {work, &slow_at_first};
@@ -201,7 +201,7 @@ Test(measure_run, a_burst_that_came_out_short_is_taken_again) {
 
 Test(measure_run, failures_and_bad_options_are_told) {
   measure_clock clock = open_clock();
-  measure_options options = {75, 3, 1};
+  measure_options options = {75, 3, 1, 0};
   measure_summary out[PIECES];
   fail_after = 40;
   cr_expect_eq(measure_run(&clock, items, PIECES, &options, out), FLP_ERROR_DRIVER);
@@ -209,7 +209,7 @@ Test(measure_run, failures_and_bad_options_are_told) {
   options.rounds = 0;
   cr_expect_eq(measure_run(&clock, items, PIECES, &options, out), FLP_ERROR_ARGUMENT);
   cr_expect_str_eq(flp_error_detail(), "rounds is 0 (accepted: 1 to 1000)");
-  options = (measure_options){NAN, 3, 1};
+  options = (measure_options){NAN, 3, 1, 0};
   cr_expect_eq(measure_run(&clock, items, PIECES, &options, out), FLP_ERROR_ARGUMENT);
   options = (measure_options)MEASURE_OPTIONS_INIT;
   cr_expect_eq(measure_run(&clock, items, 0, &options, out), FLP_ERROR_ARGUMENT);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernel_sample.h"
+#include "mutation.h"
 
 #define LLVMFuzzerTestOneInput fuzz_desc
 #include "../fuzz/fuzz_desc.c"
@@ -14,16 +15,6 @@
 #undef LLVMFuzzerTestOneInput
 
 enum { CAPACITY = 4096, ROUNDS = 20000 };
-
-/* xorshift64: the same corpus on every machine. */
-static uint64_t state = 0x9e3779b97f4a7c15;
-
-static uint64_t draw(uint64_t below) {
-  state ^= state << 13;
-  state ^= state >> 7;
-  state ^= state << 17;
-  return state % below;
-}
 
 /* Changes a few bytes: a bit, a whole byte, an interesting 32-bit number, a copied piece, the length. */
 static size_t mutate(uint8_t *bytes, size_t length) {

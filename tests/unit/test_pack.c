@@ -286,7 +286,7 @@ static void idle_blob(pack_case *p) {
 }
 static void bad_desc(pack_case *p) { /* threads of its entry: 33 */
   uint8_t *desc = pack_case_image(p, 0, 0) - pack_case_get(pack_case_entry(p, 0) + 4);
-  uint8_t *name = memmem(desc, 252, "forward", 7);
+  uint8_t *name = memmem(desc, 260, "forward", 7);
   pack_case_set(name + 72, 33);
 }
 static void no_manifest(pack_case *p) {

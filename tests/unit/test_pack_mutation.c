@@ -1,6 +1,7 @@
 /* test_pack_mutation.c: the fuzz target of packs over a fixed corpus of mutations of their tables. */
 #include <criterion/criterion.h>
 
+#include "mutation.h"
 #include "pack_case.h"
 
 #define LLVMFuzzerTestOneInput fuzz_pack
@@ -8,16 +9,6 @@
 #undef LLVMFuzzerTestOneInput
 
 enum { ROUNDS = 20000 };
-
-/* xorshift64: the same corpus on every machine. */
-static uint64_t state = 0x9e3779b97f4a7c15;
-
-static uint64_t draw(uint64_t below) {
-  state ^= state << 13;
-  state ^= state >> 7;
-  state ^= state << 17;
-  return state % below;
-}
 
 /* Changes a few places: a bit, a byte, an interesting 32-bit number wherever numbers may stand, the length. */
 static size_t mutate(uint8_t *bytes, size_t length) {

@@ -356,3 +356,97 @@ Test(planner, the_layout_that_users_see) {
   cr_expect_eq(layout.chunk_vocab, 1000);
   cr_expect_float_eq(layout.flops, 3 * 2.0 * 100 * 64 * 1000, 1);
 }
+
+/* ---- layouts that tuning preferred ---- */
+
+static flp_planner tuned_to(flp_mode mode, int64_t rows, int64_t columns) {
+  flp_planner p = mapped_of(151936, 4096, FLP_DTYPE_BF16, 3);
+  p.tuned_mode = mode;
+  p.tuned_rows = rows;
+  p.tuned_vocab = columns;
+  return p;
+}
+
+static void expect_layout(const flp_scheme *s, flp_mode mode, int64_t rows, int64_t columns) {
+  cr_expect_eq(s->mode, mode, "mode %d", (int)s->mode);
+  cr_expect_eq(s->chunk_rows, rows, "chunk_rows %ld", (long)s->chunk_rows);
+  cr_expect_eq(s->chunk_vocab, columns, "chunk_vocab %ld", (long)s->chunk_vocab);
+}
+
+Test(planner, takes_the_layout_that_tuning_preferred) {
+  flp_planner own = mapped_of(151936, 4096, FLP_DTYPE_BF16, 3);
+  flp_scheme s = pick(&own, FLP_PASS_BACKWARD, 8192, GIB);
+  cr_expect(s.mode != FLP_MODE_R2 && s.chunk_vocab != 20000, "the case is no case");
+  flp_planner p = tuned_to(FLP_MODE_R_VOCAB, 0, 20000);
+  s = pick(&p, FLP_PASS_BACKWARD, 8192, GIB);
+  expect_layout(&s, FLP_MODE_R_VOCAB, 8192, 20000);
+  expect_sound(&s);
+  p = tuned_to(FLP_MODE_R_ROWS, 1536, 0);
+  s = pick(&p, FLP_PASS_BACKWARD, 8192, 4 * GIB);
+  expect_layout(&s, FLP_MODE_R_ROWS, 1536, 151936);
+  p = tuned_to(FLP_MODE_R2, 1024, 9000);
+  s = pick(&p, FLP_PASS_BACKWARD, 8192, GIB);
+  expect_layout(&s, FLP_MODE_R2, 1024, 9000);
+  expect_sound(&s);
+}
+
+Test(planner, a_preferred_chunk_shrinks_until_it_fits) {
+  flp_planner p = tuned_to(FLP_MODE_R_VOCAB, 0, 20000);
+  int64_t before = 20000;
+  for (uint64_t budget = 600 * (uint64_t)MIB; budget > 256 * (uint64_t)MIB; budget -= 8 * (uint64_t)MIB) {
+    flp_scheme s = pick(&p, FLP_PASS_BACKWARD, 8192, budget), again;
+    cr_expect_eq(s.mode, FLP_MODE_R_VOCAB);
+    cr_expect_leq(s.chunk_vocab, before);
+    cr_expect_leq(s.bytes, budget);
+    before = s.chunk_vocab;
+    again = pick(&p, FLP_PASS_BACKWARD, 8192, s.bytes);
+    cr_expect_eq(again.chunk_vocab, s.chunk_vocab, "query and execute agree");
+  }
+  cr_expect_lt(before, 10000);
+  flp_planner own = mapped_of(151936, 4096, FLP_DTYPE_BF16, 3);
+  flp_scheme s = pick(&p, FLP_PASS_BACKWARD, 8192, 200 * (uint64_t)MIB),
+             t = pick(&own, FLP_PASS_BACKWARD, 8192, 200 * (uint64_t)MIB);
+  expect_layout(&s, t.mode, t.chunk_rows, t.chunk_vocab); /* no room for its accumulator: the planner's own */
+  cr_expect_eq(s.smallest_bytes, t.smallest_bytes);
+}
+
+Test(planner, a_preferred_chunk_that_fills_no_device_is_no_preference) {
+  flp_planner p = tuned_to(FLP_MODE_R_VOCAB, 0, 20000), own = mapped_of(151936, 4096, FLP_DTYPE_BF16, 3);
+  flp_scheme s = pick(&p, FLP_PASS_BACKWARD, 100, GIB), t = pick(&own, FLP_PASS_BACKWARD, 100, GIB);
+  expect_layout(&s, t.mode, t.chunk_rows, t.chunk_vocab);
+  s = pick(&p, FLP_PASS_BACKWARD, 256, GIB); /* two rows of 105 tiles */
+  expect_layout(&s, FLP_MODE_R_VOCAB, 256, 20000);
+}
+
+Test(planner, options_override_the_preference_of_a_descriptor) {
+  flp_spec spec = mapped_of(151936, 4096, FLP_DTYPE_BF16, 3).spec;
+  flp_kernel_desc dz = {.key.kind = FLP_KERNEL_DZ, .tile_rows = 128, .tile_columns = 192, .cluster = 2};
+  snprintf(dz.entries[0].name, sizeof dz.entries[0].name, "dz_map");
+  dz.chunk_vocab = 20000;
+  flp_options options = FLP_OPTIONS_INIT;
+  flp_device device = {.multiprocessors = 132};
+  flp_planner p;
+  flp_planner_init(&p, &spec, &options, &device, &dz, 1);
+  cr_expect_eq(p.tuned_mode, FLP_MODE_R_VOCAB);
+  cr_expect_eq(p.tuned_vocab, 20000);
+  options.mode = FLP_MODE_R_VOCAB;
+  flp_planner_init(&p, &spec, &options, &device, &dz, 1);
+  cr_expect_eq(p.tuned_mode, FLP_MODE_R_VOCAB, "the same mode is no objection");
+  options.mode = FLP_MODE_R2;
+  flp_planner_init(&p, &spec, &options, &device, &dz, 1);
+  cr_expect_eq(p.tuned_mode, 0);
+  options.mode = (flp_mode)0;
+  options.chunk_rows = 512;
+  flp_planner_init(&p, &spec, &options, &device, &dz, 1);
+  cr_expect_eq(p.tuned_mode, 0);
+  options.chunk_rows = 0;
+  dz.chunk_rows = 700;
+  flp_planner_init(&p, &spec, &options, &device, &dz, 1);
+  cr_expect_eq(p.tuned_mode, FLP_MODE_R2);
+  spec.grads = FLP_GRAD_HIDDEN;
+  flp_planner_init(&p, &spec, &options, &device, &dz, 1);
+  cr_expect_eq(p.tuned_mode, 0, "R2 is for both products");
+  dz.chunk_vocab = 0;
+  flp_planner_init(&p, &spec, &options, &device, &dz, 1);
+  cr_expect_eq(p.tuned_mode, FLP_MODE_R_ROWS);
+}

@@ -1,0 +1,126 @@
+/* model.c: what a tiling costs: shares of the time at the power limit, waves, re-reads. See model.h. */
+#include "model.h"
+
+#include <math.h>
+
+/* Multiplications of 16-bit operands that a multiprocessor does in a clock. */
+static const double tensor_rate = 2048;
+/* fp32 operands are three bf16 terms and six products. */
+static const double wide_products = 6;
+/* Used where the driver names none: H200. */
+static const double default_sms = 132, default_clock = 1.98e9, default_l2 = 50 << 20;
+
+/* What a multiplication takes, in those of a tensor core at its full clock. A card that multiplies without pause
+ * stands at its power limit, so that whatever moves data slows the clock for all: costs add up and hide nowhere.
+ * Fitted by autotune/tuning_records.py to autotune/bench/tune_forward_4096.json, which it misses by 4.5 percent
+ * (standard deviation, up to 1.2 times the fastest); `memory` is from one look at products. */
+static const struct {
+  double base;               /* the multiplication itself */
+  double shared, l2;         /* an element of an operand read by wgmma; copied from L2 */
+  double cluster2, cluster4; /* CTAs that wait for each other */
+  double half_rows;          /* ping-pong with one wgmma's rows: too short for a turn */
+  double ahead;              /* multiplications a step of K that a pipeline should hold ahead: with fewer, squared */
+  double epilogue;           /* of tiles whose warpgroups all reduce at once, for each element */
+  double panel;              /* hidden rows of a sweep that L2 does not hold, per L2 */
+  double memory;             /* bytes a clock from device memory in products, beyond those at no cost */
+} share = {1.184, 31.0, 13.9, 0.037, 0.124, 0.079, 14900, 273, 0.24, 4.8e-4};
+static const double panel_free = 0.75; /* of L2 */
+static const double memory_free = 350; /* bytes a clock */
+
+typedef struct machine {
+  double sms, clock, l2_bytes;
+} machine;
+
+static machine machine_of(const flp_device *device) {
+  return (machine){.sms = device->multiprocessors > 0 ? device->multiprocessors : default_sms,
+                   .clock = device->clock_khz > 0 ? 1e3 * device->clock_khz : default_clock,
+                   .l2_bytes = device->l2_bytes > 0 ? device->l2_bytes : default_l2};
+}
+
+/* A product of m x n x k, the tiles of whose second operand are shared by a cluster. */
+typedef struct product {
+  double m, n, k;
+  double element;    /* bytes */
+  double unit_tiles; /* tiles that a cluster takes at a time, side by side */
+  int pairs;         /* of these, in ping-pong: what does not fill a round goes singly */
+  int reduces;       /* every element of a tile goes through an epilogue of many instructions */
+  int sweeps;        /* bands of rows stay while all columns pass by */
+} product;
+
+/* Clocks of one CTA for one tile, but for what depends on other tiles. */
+static double tile_clocks(const product *x, const flp_tunables *t) {
+  double rows = t->rows, columns = t->columns, per = rows * columns;
+  int ping_pong = t->schedule == FLP_SCHEDULE_PING_PONG;
+  double cost = share.base + share.shared / columns + share.l2 * (rows + columns / t->cluster) / per;
+  cost += t->cluster == 2 ? share.cluster2 : t->cluster == 4 ? share.cluster4 : 0;
+  cost += pow(share.ahead / ((t->stages - 1.0) * per), 2);
+  if (ping_pong && t->rows == 64) cost += share.half_rows;
+  if (!ping_pong && x->reduces) cost += share.epilogue / x->k;
+  return cost * per * x->k / tensor_rate * (x->element > 2 ? wide_products : 1);
+}
+
+/* A factor for operands that come from device memory more than once. */
+static double reread_factor(const machine *m, const product *x, const flp_tunables *t, double bands, double tile) {
+  double band = (double)t->rows * t->cluster, clusters = floor(m->sms / t->cluster), walk = fmin(t->raster, bands);
+  if (x->sweeps) {
+    double panel = walk * band * x->k * x->element / m->l2_bytes;
+    return 1 + share.panel * fmax(0, fmin(panel, 3) - panel_free);
+  }
+  /* Those that run at once walk along K together: rows of `walk` bands, and as many columns as clusters are left
+   * for. */
+  double wave = (walk * band + ceil(clusters / walk) * t->columns) * x->k * x->element;
+  return 1 + share.memory * fmax(0, wave / tile - memory_free);
+}
+
+/* Rounds of units that clusters take in turn. The last, partial one takes single leaves where there are pairs of
+ * them and all can run at once; behind a whole one it mostly hides in what the first have left over. */
+static double rounds_of(double waves, int pairs) {
+  double whole = floor(waves), rest = waves - whole;
+  double tail = rest <= 0 ? 0 : pairs && rest <= 0.5 ? 0.5 : 1;
+  return whole > 0 ? whole + fmin(tail, rest + 0.5) : tail;
+}
+
+/* Seconds of all units. */
+static double product_seconds(const machine *m, const product *x, const flp_tunables *t) {
+  double band = (double)t->rows * t->cluster, clusters = floor(m->sms / t->cluster);
+  double bands = ceil(x->m / band), across = ceil(x->n / (t->columns * x->unit_tiles));
+  double rounds = rounds_of(bands * across / clusters, x->pairs), tile = tile_clocks(x, t);
+  return rounds * x->unit_tiles * tile * reread_factor(m, x, t, bands, tile) / m->clock;
+}
+
+/* unit_columns: that a warpgroup, or both together, reduce before the next unit; 0: one tile */
+static double scores_seconds(const machine *m, const flp_spec *spec, int64_t n, int64_t columns, double unit_columns,
+                             const flp_tunables *t) {
+  double warpgroups = t->schedule == FLP_SCHEDULE_PING_PONG ? 2 : 1, tiles = fmax(unit_columns / t->columns, 1);
+  product x = {.m = (double)n,
+               .n = (double)columns,
+               .k = (double)spec->hidden,
+               .reduces = 1,
+               .sweeps = 1,
+               .element = (double)flp_dtype_bytes(spec->dtype),
+               .unit_tiles = warpgroups * tiles,
+               .pairs = warpgroups > 1};
+  return product_seconds(m, &x, t);
+}
+
+static double products_seconds(const machine *m, const flp_spec *spec, int64_t n, int64_t columns,
+                               const flp_tunables *t) {
+  double element = (double)flp_dtype_bytes(spec->dtype), seconds = 0;
+  product hidden = {
+      .m = (double)n, .n = (double)spec->hidden, .k = (double)columns, .element = element, .unit_tiles = 1};
+  product weight = {
+      .m = (double)columns, .n = (double)spec->hidden, .k = (double)n, .element = element, .unit_tiles = 1};
+  if (spec->grads & FLP_GRAD_HIDDEN) seconds += product_seconds(m, &hidden, t);
+  if (spec->grads & FLP_GRAD_WEIGHT) seconds += product_seconds(m, &weight, t);
+  return seconds;
+}
+
+double model_ms(flp_kernel_kind kind, const flp_spec *spec, int64_t n, int64_t chunk_vocab, const flp_device *device,
+                const flp_tunables *tune) {
+  machine m = machine_of(device);
+  int64_t columns = chunk_vocab > 0 && chunk_vocab < spec->vocab ? chunk_vocab : spec->vocab;
+  double chunks = (double)spec->vocab / (double)columns;
+  if (kind == FLP_KERNEL_FORWARD) return 1e3 * scores_seconds(&m, spec, n, spec->vocab, FLP_LEAF_COLUMNS, tune);
+  if (kind == FLP_KERNEL_DZ) return 1e3 * chunks * scores_seconds(&m, spec, n, columns, 0, tune);
+  return 1e3 * chunks * products_seconds(&m, spec, n, columns, tune);
+}

@@ -1,0 +1,19 @@
+/* model.h: what a way of cutting a kernel costs on paper: enough to leave out what cannot win and to order the rest.
+ *
+ * A tile of R x C over K takes the tensor cores' clocks, and beside them shares for what moves: operands from shared
+ * memory and from L2 (a cluster divides the second), waiting in a cluster, a pipeline that is short, an epilogue that
+ * nothing hides. Then come how evenly units fill the clusters, and operands that L2 does not keep. The shares are fitted
+ * to a record of one H200 at its power limit; it ranks, and predicts times to some percent.
+ * source: kernels.md section 6 of the design for the form */
+#ifndef FLP_AUTOTUNE_MODEL_H
+#define FLP_AUTOTUNE_MODEL_H
+
+#include "../runtime/driver.h"
+#include "../runtime/kernel.h"
+
+/* Milliseconds of the kernel over n rows of a spec's head. dz and products: over all chunks of `chunk_vocab` columns.
+ * tune: every field set and accepted. spec: resolved */
+double model_ms(flp_kernel_kind kind, const flp_spec *spec, int64_t n, int64_t chunk_vocab, const flp_device *device,
+                const flp_tunables *tune);
+
+#endif

@@ -1,0 +1,229 @@
+/* tune.h: the parts of `flpgen tune`, divided by the file that implements them.
+ *
+ * A target is one specialisation. Its kernels are searched one kind after the other (forward, dz, products), each in the
+ * pass that a user would run, with what was chosen before it; then the layout of the backward pass. */
+#ifndef FLPGEN_CLI_TUNE_H
+#define FLPGEN_CLI_TUNE_H
+
+#include <jansson.h>
+#include <signal.h>
+
+#include "../../autotune/model.h"
+#include "../../autotune/records.h"
+#include "../../autotune/space.h"
+#include "../../runtime/planner.h"
+#include "bench.h"
+#include "check.h"
+#include "progress.h"
+
+enum { TUNE_STEPS = 4, TUNE_TEXT_BYTES = 256 }; /* forward, dz, products, layout */
+
+typedef struct tune_args {
+  cli_spec_args spec;
+  flp_options options; /* device, workspace budget */
+  int64_t rows, seed;
+  double budget_s; /* of one target; < 0: the effort's own */
+  double burst_ms;
+  search_effort effort;
+  const char *preset, *preset_file, *shapes; /* or NULL */
+  const char *record, *out;                  /* or NULL: in the cache */
+  const char *list;                          /* or NULL */
+  const char *include;                       /* cuts that are timed to the end; or NULL */
+  flp_tuning included;                       /* the same, parsed */
+  int resume, dry_run, no_bare, quiet, json;
+} tune_args;
+
+/* ---- tune_targets.c ---- */
+
+typedef struct tune_target {
+  flp_spec spec; /* resolved */
+  double scale;
+  char model[64]; /* name of the preset, file of the model, or "" */
+  char text[TUNE_TEXT_BYTES];
+} tune_target;
+
+typedef struct tune_targets {
+  tune_target *items; /* owned */
+  int count;
+} tune_targets;
+
+/* The specialisations that the arguments name. error: ARGUMENT, IO, CORRUPT */
+flp_status tune_targets_create(const tune_args *args, tune_targets *out);
+void tune_targets_clear(tune_targets *targets);
+
+/* The presets as their file has them. path: NULL for the ones built in. error: IO, CORRUPT naming entry and field */
+flp_status tune_presets_read(const char *path, json_t **out);
+
+/* The file autotune/presets.json, NUL-terminated. */
+extern const unsigned char tune_presets_text[];
+
+/* ---- tune_candidates.c ---- */
+
+typedef struct tune_list {
+  search_candidate *items; /* owned; the first is the untuned default */
+  int count;
+} tune_list;
+
+/* The candidates of a kind, with predictions. included: to be timed to the end, every field set; or all 0
+ * error: MEMORY */
+flp_status tune_list_kernels(flp_kernel_kind kind, const tune_target *target, int64_t rows, int64_t chunk_vocab,
+                             const flp_device *device, const flp_tunables *included, tune_list *out);
+/* Layouts of the backward pass that fit the budget: chunk sizes of each mode. The first is the planner's.
+ * planner: of the kernels that run; error: MEMORY, BUDGET */
+flp_status tune_list_layouts(const flp_planner *planner, int64_t rows, uint64_t budget_bytes, tune_list *out);
+void tune_list_clear(tune_list *list);
+
+/* ---- tune_verify.c: numbers before times ---- */
+
+/* A small problem on the very kernels that are to be timed: the plan's vocabulary with few valid columns. */
+typedef struct tune_check {
+  check_problem problem;
+  check_truth truth, sample; /* sample: of some rows and columns, for every candidate */
+  check_result reference;    /* the untuned kernels', compared with the oracle */
+  cli_device *device;        /* borrowed */
+  cli_buffer hidden, weight, bias, target, temperature, grad_logprob, grad_entropy;
+  cli_buffer *grad_weight, *grad_bias; /* of V columns; borrowed */
+} tune_check;
+
+/* error: MEMORY, DRIVER */
+flp_status tune_check_create(const tune_target *target, cli_device *device, cli_buffer *grad_weight,
+                             cli_buffer *grad_bias, tune_check *out);
+void tune_check_clear(tune_check *check);
+/* Runs the untuned kernels and holds them to the oracle. error: INTERNAL with what is wrong; DRIVER */
+flp_status tune_check_reference(tune_check *check, flp_plan *plan);
+/* Relative L2, and how far gradients in a dtype may be from the untuned kernels': two roundings to it, and sums in another
+ * order of chunks. */
+double tune_distance(const float *got, const float *wanted, size_t count);
+double tune_distance_allowed(flp_dtype dtype);
+/* Runs a plan whose kernels of that kind are cut otherwise: forward to the same bits, gradients within the check's
+ * bounds of the oracle. *error: of the gradients, relative; reason: "" if all is right. error: DRIVER */
+flp_status tune_check_plan(tune_check *check, flp_plan *plan, flp_kernel_kind kind, double *error,
+                           char reason[SEARCH_REASON_BYTES]);
+
+/* ---- tune_compile.c ---- */
+
+enum { TUNE_COMPILERS_MAX = 8 };
+
+/* Contexts of the device to compile in. */
+typedef struct tune_compilers {
+  const flp_driver *driver;
+  CUcontext context[TUNE_COMPILERS_MAX];
+  int count;
+} tune_compilers;
+
+/* As many as there are processors and memory for; none where the driver cannot. error: DRIVER */
+flp_status tune_compilers_open(const cli_device *device, tune_compilers *out);
+void tune_compilers_close(tune_compilers *compilers);
+
+/* Where kernels are made. */
+typedef struct tune_workshop {
+  const char *directory; /* of those that are tried */
+  tune_compilers compilers;
+} tune_workshop;
+
+/* Generates and compiles kernels, all at once, so that plans find them made. What fails here fails again, and is told,
+ * when a plan asks for it. error: IO */
+flp_status tune_compile(const tune_workshop *workshop, const flp_kernel_key *keys, int count);
+
+/* ---- tune_device.c: what measures ---- */
+
+enum { TUNE_SAMPLE_ROWS = 16 };
+
+typedef struct tune_session {
+  const tune_args *args;
+  const tune_target *target;
+  records *file; /* or NULL */
+  records_spec *record;
+  cli_device *device;            /* borrowed */
+  const tune_workshop *workshop; /* borrowed */
+  const cublaslt *library;       /* borrowed; NULL without bare products */
+  measure_clock clock;
+  bench_args bench; /* for the data */
+  bench_data data;
+  tune_check check;
+  bench_products bare;
+  measure_summary bare_ms[GEMM_PRODUCTS]; /* of the last group; median 0: none */
+  /* of the search that runs */
+  flp_kernel_kind kind; /* 0: layouts */
+  flp_tuning chosen;    /* kinds that were searched before it */
+  flp_mode mode;        /* layout that was chosen */
+  int64_t chunk_rows, chunk_vocab;
+  flp_plan *reference;
+  flp_layout layout[FLP_PASS_BACKWARD + 1]; /* of the reference, by pass */
+  float *row_reference;                     /* (rows, 6): logprob, entropy, stats of the untuned kernels; owned */
+  float *grad_reference;                    /* sampled rows of the gradients; owned */
+  cli_progress progress;
+  double progress_from, progress_part;
+} tune_session;
+
+/* Set by Ctrl-C. */
+extern volatile sig_atomic_t tune_interrupted;
+
+/* Makes data, bare products and the check of a target. error: DRIVER, MEMORY, UNAVAILABLE */
+flp_status tune_session_open(tune_session *session);
+void tune_session_close(tune_session *session);
+/* Starts on a kind: the reference plan with what was chosen. error: of flp_plan_create, flp_execute */
+flp_status tune_session_begin(tune_session *session, flp_kernel_kind kind);
+search_device tune_session_device(tune_session *session);
+/* The keys of the kernels that a plan of the target takes first, cut so; their number, 0 if the device runs none. */
+int tune_session_keys(const tune_session *session, const flp_tuning *tuning,
+                      flp_kernel_key keys[FLP_SPEC_KERNELS_MAX]);
+
+/* ---- tune_store.c ---- */
+
+/* What dz's descriptor says of a layout that is not the planner's own; 0 for no preference. One chunk of everything is
+ * the same in either mode, and prefers nothing where the rows are more. */
+typedef struct tune_chunks {
+  uint32_t rows, vocab;
+} tune_chunks;
+tune_chunks tune_chunks_of(const flp_spec *spec, int64_t rows, flp_mode mode, int64_t chunk_rows, int64_t chunk_vocab);
+
+/* Puts the kernels of a target into a cache directory as tuned for the device; those that were not tuned as they are.
+ * directory: NULL for the cache of this user.
+ * error: IO, CORRUPT */
+flp_status tune_store(const tune_session *session, const char *directory);
+
+/* ---- tune_run.c: one target ---- */
+
+typedef struct tune_step {
+  const char *kind;
+  search_candidate chosen, own, included; /* included: kind 0 if there is none */
+  search_result result;
+  int candidates, legal;
+  double seconds;
+} tune_step;
+
+typedef struct tune_outcome {
+  const tune_target *target;
+  tune_step step[TUNE_STEPS];
+  int steps;
+  int done_before; /* found in the record, nothing was done */
+  int stopped;
+  char plan_id[17];
+  struct {
+    gemm_product product;
+    measure_summary ms;
+    int algorithm;
+  } bare[GEMM_PRODUCTS];
+  int bare_count;
+  double seconds;
+} tune_outcome;
+
+/* Tunes one target. error: as its parts */
+flp_status tune_target_run(const tune_args *args, const tune_target *target, cli_device *device,
+                           const cublaslt *library, records *file, const records_run *run,
+                           const tune_workshop *workshop, tune_outcome *out);
+
+/* ---- tune_out.c ---- */
+
+json_t *tune_outcome_json(const tune_outcome *outcome);
+/* What was found as options of `flpgen pack build`, which makes the kernels from them again: the specialisation's own,
+ * --tune where a choice is not the template's, --chunks where the layout is not the planner's, --tuned-for.
+ * device: as keys name it */
+enum { TUNE_LINE_BYTES = 1024 };
+void tune_outcome_line(const tune_outcome *outcome, int64_t rows, const char *device, char out[TUNE_LINE_BYTES]);
+void tune_outcome_print(const tune_outcome *outcome);
+/* What would be tried, without a GPU. error: MEMORY, IO */
+flp_status tune_dry_run(const tune_args *args, const tune_targets *targets, const flp_device *device);
+
+#endif

@@ -1,0 +1,143 @@
+/* tune_candidates.c: what is tried: the space of each kind of kernel with predictions, and layouts of the backward
+ * pass. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tune.h"
+
+static search_candidate blank(flp_kernel_kind kind) {
+  return (search_candidate){.kind = kind, .error = -1, .clock_mhz = -1, .power_w = -1};
+}
+
+/* Whether a raster holds all bands of rows, as every larger one does then: all of these walk alike. */
+static int holds_all_bands(const flp_tunables *tune, uint32_t raster, int64_t rows) {
+  int64_t band = (int64_t)tune->rows * tune->cluster;
+  return raster >= (rows + band - 1) / band;
+}
+
+/* Leaves out what walks as a smaller raster does, or as the untuned kernel. Products have the chunk's columns as
+ * rows, too. */
+static void prune_same_walk(const tune_list *list, search_candidate *c, int64_t rows) {
+  const search_candidate *own = &list->items[0];
+  if (c->is_default || c->kind == FLP_KERNEL_PRODUCTS || !holds_all_bands(&c->tune, c->tune.raster, rows)) return;
+  flp_tunables as_own = c->tune;
+  as_own.raster = own->tune.raster;
+  int is_own = memcmp(&as_own, &own->tune, sizeof as_own) == 0 && holds_all_bands(&own->tune, own->tune.raster, rows);
+  if (!is_own && (c->tune.raster == SPACE_RASTER_LEAST || !holds_all_bands(&c->tune, c->tune.raster / 2, rows))) return;
+  c->status = SEARCH_PRUNED;
+  snprintf(c->reason, sizeof c->reason, "%lld rows are walked as %s", (long long)rows,
+           is_own ? "by the untuned kernel" : "with a smaller raster");
+}
+
+static search_candidate *add_kernel(tune_list *out, flp_kernel_kind kind, const flp_tunables *tune) {
+  search_candidate *c = &out->items[out->count++];
+  *c = blank(kind);
+  c->is_default = out->count == 1;
+  c->tune = *tune;
+  return c;
+}
+
+static void refuse(search_candidate *c, const char *reason) {
+  c->status = SEARCH_ILLEGAL;
+  snprintf(c->reason, sizeof c->reason, "%s", reason);
+}
+
+/* Adds what is to be timed to the end, unless it is the default. */
+static void add_included(tune_list *out, const tune_target *target, const flp_tunables *included) {
+  static const flp_tunables none = {0};
+  const search_candidate *own = &out->items[0];
+  flp_tunables tune = space_over(included, &own->tune);
+  char reason[SPACE_REASON_BYTES];
+  if (memcmp(included, &none, sizeof none) == 0 || memcmp(&tune, &own->tune, sizeof tune) == 0) return;
+  search_candidate *c = add_kernel(out, own->kind, &tune);
+  c->is_included = 1;
+  if (!space_accepts(own->kind, &target->spec, &tune, reason)) refuse(c, reason);
+}
+
+static int is_listed(const tune_list *list, int first, const flp_tunables *tune) {
+  for (int i = 0; i < first; i++)
+    if (memcmp(&list->items[i].tune, tune, sizeof *tune) == 0) return 1;
+  return 0;
+}
+
+flp_status tune_list_kernels(flp_kernel_kind kind, const tune_target *target, int64_t rows, int64_t chunk_vocab,
+                             const flp_device *device, const flp_tunables *included, tune_list *out) {
+  space_points points;
+  flp_tunables own = space_own(kind, &target->spec);
+  *out = (tune_list){0};
+  FLP_TRY(space_list(kind, &target->spec, &points));
+  out->items = calloc((size_t)points.count + 2, sizeof *out->items);
+  if (out->items) {
+    add_kernel(out, kind, &own);
+    add_included(out, target, included);
+    int first = out->count;
+    for (int i = 0; i < points.count; i++) {
+      if (is_listed(out, first, &points.items[i].tune)) continue;
+      search_candidate *c = add_kernel(out, kind, &points.items[i].tune);
+      if (!points.items[i].legal) refuse(c, points.items[i].reason);
+    }
+  }
+  space_clear(&points);
+  for (int i = 0; i < out->count; i++) {
+    search_candidate *c = &out->items[i];
+    if (c->status == SEARCH_ILLEGAL) continue;
+    c->predicted_ms = model_ms(kind, &target->spec, rows, chunk_vocab, device, &c->tune);
+    if (!c->is_included) prune_same_walk(out, c, rows);
+  }
+  return out->items ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of host memory for the candidates");
+}
+
+/* ---- layouts ---- */
+
+/* Parts of the largest chunk that are tried, in eighths: a smaller one may fill its waves better, and leave more of
+ * dz in L2 between the launches. */
+static const int eighths[] = {8, 7, 6, 5, 4, 3, 2};
+enum { PARTS = sizeof eighths / sizeof eighths[0] };
+
+static void add_layout(tune_list *out, const flp_scheme *scheme, int is_default) {
+  for (int i = 0; i < out->count; i++)
+    if (out->items[i].mode == scheme->mode && out->items[i].chunk_rows == scheme->chunk_rows &&
+        out->items[i].chunk_vocab == scheme->chunk_vocab)
+      return;
+  search_candidate *c = &out->items[out->count++];
+  *c = blank((flp_kernel_kind)0);
+  c->is_default = is_default;
+  c->mode = scheme->mode;
+  c->chunk_rows = scheme->chunk_rows;
+  c->chunk_vocab = scheme->chunk_vocab;
+  c->predicted_ms = 1e3 * scheme->seconds;
+}
+
+/* The planner's layout of a mode within the budget, then with smaller chunks. */
+static void add_mode(const flp_planner *planner, flp_mode mode, int64_t rows, uint64_t budget, tune_list *out) {
+  flp_planner p = *planner;
+  flp_scheme largest, scheme;
+  p.mode = mode;
+  if (flp_planner_pick(&p, FLP_PASS_BACKWARD, rows, budget, 0, &largest) != FLP_OK) return;
+  add_layout(out, &largest, 0);
+  for (int i = 1; i < PARTS; i++) {
+    int64_t by_vocab = largest.chunk_vocab * eighths[i] / 8, by_rows = largest.chunk_rows * eighths[i] / 8;
+    p.chunk_vocab = mode == FLP_MODE_R_ROWS ? 0 : by_vocab;
+    p.chunk_rows = mode == FLP_MODE_R_VOCAB ? 0 : by_rows;
+    if (by_vocab < 1 || by_rows < 1) return;
+    if (flp_planner_pick(&p, FLP_PASS_BACKWARD, rows, budget, 0, &scheme) == FLP_OK) add_layout(out, &scheme, 0);
+  }
+}
+
+flp_status tune_list_layouts(const flp_planner *planner, int64_t rows, uint64_t budget, tune_list *out) {
+  static const flp_mode modes[] = {FLP_MODE_R_VOCAB, FLP_MODE_R_ROWS, FLP_MODE_R2};
+  flp_scheme own;
+  *out = (tune_list){0};
+  FLP_TRY(flp_planner_pick(planner, FLP_PASS_BACKWARD, rows, budget, 0, &own));
+  out->items = calloc(1 + 3 * PARTS, sizeof *out->items);
+  if (!out->items) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the layouts");
+  add_layout(out, &own, 1);
+  for (int i = 0; i < 3; i++) add_mode(planner, modes[i], rows, budget, out);
+  return FLP_OK;
+}
+
+void tune_list_clear(tune_list *list) {
+  free(list->items);
+  *list = (tune_list){0};
+}

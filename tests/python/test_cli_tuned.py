@@ -1,0 +1,100 @@
+"""flpgen explain, run and doctor with tuned kernels: of this driver, of another one, of the nearest shape; on a scripted
+stand-in for libcuda."""
+import os
+
+import pytest
+
+from flpgen_tool import flpgen, needs_flpgen
+
+FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
+HOPPER = "capability=9.0;name=A GPU;sms=7;driver=13000"
+TUNE = "forward:stages=4;dz:raster=16;products:raster=8"
+
+pytestmark = [needs_flpgen,
+              pytest.mark.skipif(not os.path.exists(FAKE), reason="the stand-in for libcuda was not built")]
+
+
+def on_fake(*arguments, script=HOPPER, **environment):
+    return flpgen(*arguments, FLP_CUDA_LIBRARY=FAKE, FAKE_CUDA=script, **environment)
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory):
+    """Kernels of V=1000 D=64 with gradients, tuned for A GPU with driver 12080; signed."""
+    folder = tmp_path_factory.mktemp("tuned")
+    key = folder / "key.hex"
+    key.write_text(bytes(range(32)).hex())
+    key.chmod(0o600)
+    done = flpgen("pack", "build", "--vocab", 1000, "--hidden", 64, "--grad", "hidden,weight", "--tune", TUNE,
+                  "--tuned-for", "A GPU/7/12080", "--name", "a set", "--sign", key, "--out", folder / "a.flpp")
+    assert done.code == 0, done.err
+    return folder / "a.flpp"
+
+
+def explain(vocab, hidden, cache, *arguments, **settings):
+    done = on_fake("explain", "--vocab", vocab, "--hidden", hidden, "--grad", "hidden,weight", "--json", *arguments,
+                   cache=cache, **settings)
+    assert done.code == 0, done.err
+    return done.json()["plan"]
+
+
+def test_explain_says_how_kernels_are_cut(tmp_path, pack):
+    plan = explain(1000, 64, tmp_path, FLP_CACHE_PATH=str(pack))
+    assert plan["rung"] == "tuned" and plan["cut"] == "tuned with driver 12080"
+    assert "; cut: tuned with driver 12080; plan id " in plan["description"]
+    here = explain(1000, 64, tmp_path, FLP_CACHE_PATH=str(pack), script=HOPPER.replace("13000", "12080"))
+    assert here["rung"] == "tuned" and here["cut"] == "tuned here" and here["id"] == plan["id"]
+    near = explain(1200, 64, tmp_path, FLP_CACHE_PATH=str(pack))
+    assert near["rung"] == "jit" and near["cut"] == "as the nearest tuned shape, V=1000 D=64"
+    again = explain(1200, 64, tmp_path, FLP_CACHE_PATH=str(pack))
+    assert again["rung"] == "heuristic" and again["cut"] == near["cut"] and again["id"] == near["id"]
+    pinned = explain(1300, 64, tmp_path, "--rung", "jit", FLP_CACHE_PATH=str(pack))
+    assert pinned["cut"] == "own choice"
+    assert explain(1400, 64, tmp_path)["cut"] == "own choice"
+    other = explain(1500, 64, tmp_path, FLP_CACHE_PATH=str(pack), script=HOPPER.replace("sms=7", "sms=8"))
+    assert other["cut"] == "own choice"
+
+
+def test_explain_tables_name_the_cut(tmp_path, pack):
+    done = on_fake("explain", "--vocab", 1200, "--hidden", 64, cache=tmp_path, FLP_CACHE_PATH=str(pack))
+    assert "  kernels are cut: as the nearest tuned shape, V=1000 D=64\n" in done.out
+    without = flpgen("explain", "--vocab", 1200, "--hidden", 64, FLP_CUDA_LIBRARY="/nonexistent/libcuda.so.1")
+    assert "kernels are cut" not in without.out
+
+
+def paths_of(cache, list_, **settings):
+    done = on_fake("doctor", "--json", cache=cache, FLP_CACHE_PATH=":".join(map(str, list_)), **settings)
+    assert done.code == 0, done.err
+    return done.json()["paths"]
+
+
+def test_doctor_lists_paths_and_what_was_tuned(tmp_path, pack):
+    cache, loose, missing, junk = (tmp_path / name for name in ("cache", "loose", "missing", "junk"))
+    loose.mkdir()
+    loose.chmod(0o777)
+    junk.write_bytes(b"x" * 100)
+    assert explain(1000, 64, cache)["rung"] == "jit"
+    found = paths_of(cache, [pack, loose, missing, junk])
+    assert [path["path"] for path in found] == [str(path) for path in (pack, loose, missing, junk, cache)]
+    assert [path["kind"] for path in found] == ["pack", "directory", "directory", "pack", "directory"]
+    assert [path["usable"] for path in found] == [True, False, False, False, True]
+    packed = found[0]
+    assert packed["name"] == "a set" and packed["signed"] and packed["trusted"]
+    assert packed["tuned_here"] == 3 and packed["tuned_elsewhere"] == packed["tuned_before"] == 0
+    assert packed["entries"] > 6
+    assert "lets other users write" in found[1]["problem"] and found[2]["problem"] == "not there"
+    assert "no pack" in found[3]["problem"]
+    assert found[4]["entries"] >= 4 and found[4]["tuned_here"] == 0 and "signed" not in found[4]
+    elsewhere = paths_of(cache, [pack], script=HOPPER.replace("A GPU", "Other"))[0]
+    assert elsewhere["tuned_here"] == 0 and elsewhere["tuned_elsewhere"] == 3
+    two = paths_of(cache, [pack], script=HOPPER.replace("13000", "14000"))[0]
+    assert two["tuned_here"] == 3, "whatever the driver"
+    untrusted = paths_of(cache, [pack], FLP_PACK_KEYS="0" * 64)[0]
+    assert untrusted["signed"] and not untrusted["trusted"] and not untrusted["usable"]
+
+
+def test_doctor_tables_list_paths(tmp_path, pack):
+    done = on_fake("doctor", cache=tmp_path, FLP_CACHE_PATH=str(pack))
+    rows = [line.split() for line in done.out.splitlines() if line.startswith(str(pack) + " ")]
+    assert len(rows) == 1 and rows[0][1:6] == ["pack", "a", "set", "yes,", "trusted"] and rows[0][-1] == "ok"
+    assert rows[0][7:10] == ["3", "0", "0"]

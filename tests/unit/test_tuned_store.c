@@ -1,0 +1,116 @@
+/* test_tuned_store.c: what `flpgen tune` stores is what a plan finds: kernels, how they are cut, and the layout. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "../../gen/cli/tune.h"
+#include "kernel_sample.h"
+#include "plan.h"
+#include "stage.h"
+
+/* A session that has chosen something, on the stand-in device. */
+typedef struct scene {
+  stage stage;
+  tune_args args;
+  tune_target target;
+  cli_device device;
+  tune_session session;
+} scene;
+
+static void open_scene(scene *s) {
+  memset(s, 0, sizeof *s);
+  stage_open(&s->stage, "capability=9.0;driver=13000");
+  flp_spec spec = stage_spec(3);
+  spec.vocab = 151936;
+  spec.hidden = 4096;
+  s->args.rows = 8192;
+  s->target.spec = spec;
+  const flp_driver *driver;
+  cr_assert_eq(flp_driver_get(&driver), FLP_OK);
+  s->device.driver = driver;
+  cr_assert_eq(flp_device_get(driver, 0, &s->device.info), FLP_OK);
+  s->session.args = &s->args;
+  s->session.target = &s->target;
+  s->session.device = &s->device;
+}
+
+static flp_plan *stored_plan(scene *s, flp_layout *layout) {
+  char made_in[400];
+  snprintf(made_in, sizeof made_in, "%s/made", s->stage.root);
+  tune_workshop workshop = {.directory = made_in};
+  s->session.workshop = &workshop;
+  cr_assert_eq(tune_store(&s->session, s->stage.cache), FLP_OK, "%s", flp_error_detail());
+  flp_plan *plan = stage_plan(&s->target.spec, NULL);
+  cr_expect_eq(flp_plan_get_rung(plan), FLP_RUNG_TUNED, "%s", stage_messages());
+  cr_expect_str_eq(plan->cut, "tuned here");
+  *layout = (flp_layout)FLP_LAYOUT_INIT;
+  cr_assert_eq(flp_plan_layout(plan, FLP_PASS_BACKWARD, 8192, 0, layout), FLP_OK, "%s", flp_error_detail());
+  return plan;
+}
+
+Test(tuned_store, kernels_are_cut_as_was_chosen) {
+  scene s;
+  flp_layout own, layout;
+  open_scene(&s);
+  flp_plan *plan = stage_plan(&s.target.spec, NULL);
+  own = (flp_layout)FLP_LAYOUT_INIT;
+  cr_assert_eq(flp_plan_layout(plan, FLP_PASS_BACKWARD, 8192, 0, &own), FLP_OK);
+  flp_plan_destroy(plan);
+  s.session.chosen.of[FLP_KERNEL_FORWARD].raster = 32;
+  plan = stored_plan(&s, &layout);
+  cr_expect_eq(layout.mode, own.mode);
+  cr_expect_eq(layout.chunk_rows, own.chunk_rows);
+  cr_expect_eq(layout.chunk_vocab, own.chunk_vocab);
+  for (int i = 0; i < plan->modules.count; i++)
+    cr_expect_eq(plan->modules.desc[i].key.tune.raster, plan->modules.desc[i].key.kind == FLP_KERNEL_FORWARD ? 32 : 0);
+  flp_plan_destroy(plan);
+}
+
+Test(tuned_store, the_layout_that_was_chosen_is_taken) {
+  static const struct {
+    flp_mode mode;
+    int64_t rows, vocab; /* as the search leaves them: whole along an axis that is not cut */
+  } cases[] = {{FLP_MODE_R_VOCAB, 8192, 20000}, {FLP_MODE_R2, 1024, 9000}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    scene s;
+    flp_layout layout;
+    open_scene(&s);
+    s.session.mode = cases[i].mode;
+    s.session.chunk_rows = cases[i].rows;
+    s.session.chunk_vocab = cases[i].vocab;
+    flp_plan *plan = stored_plan(&s, &layout);
+    cr_expect_eq(layout.mode, cases[i].mode);
+    cr_expect_eq(layout.chunk_rows, cases[i].rows);
+    cr_expect_eq(layout.chunk_vocab, cases[i].vocab);
+    cr_expect_eq(plan->planner.tuned_rows, cases[i].mode == FLP_MODE_R_VOCAB ? 0 : cases[i].rows);
+    flp_plan_destroy(plan);
+  }
+}
+
+Test(tuned_store, rows_alone_ask_for_chunks_of_rows) {
+  scene s;
+  flp_layout layout;
+  open_scene(&s);
+  s.target.spec.grads = FLP_GRAD_HIDDEN;
+  s.session.mode = FLP_MODE_R_ROWS;
+  s.session.chunk_rows = 1536;
+  s.session.chunk_vocab = 151936;
+  flp_plan *plan = stored_plan(&s, &layout);
+  cr_expect_eq(plan->planner.tuned_mode, FLP_MODE_R_ROWS);
+  cr_expect_eq(plan->planner.tuned_vocab, 0);
+  cr_expect_eq(layout.mode, FLP_MODE_R_ROWS);
+  cr_expect_eq(layout.chunk_rows, 1536);
+  flp_plan_destroy(plan);
+}
+
+Test(tuned_store, one_chunk_of_everything_is_no_preference) {
+  scene s;
+  flp_layout layout;
+  open_scene(&s);
+  s.session.mode = FLP_MODE_R_ROWS;
+  s.session.chunk_rows = 8192;
+  s.session.chunk_vocab = 151936;
+  flp_plan *plan = stored_plan(&s, &layout);
+  cr_expect_eq(plan->planner.tuned_mode, 0);
+  flp_plan_destroy(plan);
+}
