@@ -39,8 +39,18 @@ def test_every_run_is_the_same():
     assert all(torch.equal(a, b) for a, b in zip(first, again))
 
 
+def rounds_by_place():
+    """Whether torch's own product, of the shape that the torch form always asks for, rounds a row by where it stands.
+    OpenBLAS does so on some processors; what the torch form is for, cuBLAS, does not."""
+    hidden, weight, _, _ = problem(n=256, vocab=2048)
+    order = torch.randperm(256, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    return not torch.equal(hidden[order] @ weight.t(), (hidden @ weight.t())[order])
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_row_does_not_know_its_neighbours(dtype):
+def test_a_row_does_not_know_its_neighbours(dtype, engine):
+    if engine == "torch form" and rounds_by_place():
+        pytest.skip("this processor's BLAS rounds a row by its place in a product")
     hidden, weight, target, _ = problem(n=300, dtype=dtype, vocab=3001)
     whole = forward(hidden, weight, target)
     order = torch.randperm(300, generator=torch.Generator().manual_seed(1)).to(DEVICE)
