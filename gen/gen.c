@@ -40,8 +40,8 @@ static flp_status run_template(gen_state *g, char *error, size_t capacity) {
 }
 
 static flp_status check_key(const flp_kernel_key *key, const gen_arch **arch, char *error, size_t capacity) {
-  if (key->kind < FLP_KERNEL_ROWS || key->kind > FLP_KERNEL_PRODUCTS) {
-    snprintf(error, capacity, "key.kind: %d is no kernel kind (1 to 6)", (int)key->kind);
+  if (key->kind < FLP_KERNEL_ROWS || key->kind > FLP_KERNEL_SELECT) {
+    snprintf(error, capacity, "key.kind: %d is no kernel kind (1 to 7)", (int)key->kind);
     return FLP_ERROR_ARGUMENT;
   }
   char name[sizeof key->arch + 1], list[128];

@@ -18,6 +18,7 @@ static const struct {
     {FLP_KERNEL_GRAD_HIDDEN, {"grad_hidden"}},
     {FLP_KERNEL_GRAD_WEIGHT, {"grad_weight"}},
     {FLP_KERNEL_PRODUCTS, {"products_map"}},
+    {FLP_KERNEL_SELECT, {"select", "select_grad"}},
 };
 
 static const char *const *entries_of(flp_kernel_kind kind) {
@@ -138,6 +139,8 @@ static gen_type type_of(flp_abi_type type) {
       return GEN_I32;
     case FLP_ABI_F32:
       return GEN_F32;
+    case FLP_ABI_F64:
+      return GEN_F64;
     case FLP_ABI_MAP: /* its address, as k.tensor_copy takes it */
       return GEN_I64;
     case FLP_ABI_PTR:

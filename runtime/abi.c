@@ -7,11 +7,13 @@
 #define LETTER_i64 "l"
 #define LETTER_i32 "i"
 #define LETTER_f32 "f"
+#define LETTER_f64 "d"
 #define LETTER_map "m"
 #define TYPE_ptr FLP_ABI_PTR
 #define TYPE_i64 FLP_ABI_I64
 #define TYPE_i32 FLP_ABI_I32
 #define TYPE_f32 FLP_ABI_F32
+#define TYPE_f64 FLP_ABI_F64
 #define TYPE_map FLP_ABI_MAP
 
 /* offsetof needs the entry's struct name, so each list is expanded inside a typedef of that struct. */
@@ -62,6 +64,12 @@ static const flp_abi_param bias_reduce_params[] = {FLP_BIAS_REDUCE_PARAMS(ROW)};
 #undef STRUCT
 #define STRUCT flp_fill_params
 static const flp_abi_param fill_params[] = {FLP_FILL_PARAMS(ROW)};
+#undef STRUCT
+#define STRUCT flp_select_params
+static const flp_abi_param select_params[] = {FLP_SELECT_PARAMS(ROW)};
+#undef STRUCT
+#define STRUCT flp_select_grad_params
+static const flp_abi_param select_grad_params[] = {FLP_SELECT_GRAD_PARAMS(ROW)};
 #undef STRUCT
 
 #define ENTRY(entry, LIST) \

@@ -216,18 +216,48 @@ enum {
   P(ptr, row_class) P(ptr, out) P(i64, out_stride) P(i32, depth) P(i64, n) \
   P(i32, out_is_f32) /* 1: out is f32, 0: operand dtype */
 
+/* module select: scores that exist already, (n,V) in the operand dtype; "numbers" are f32, or f64 where that is it.
+ * Entry select, one CTA a row: log-softmax of k targets a row, and the row's entropy and stats {reference m, log2 of the
+ * sum of 2^(t - m), entropy}, where t = z·log2(e)/T and m = t at the largest z, for f64 that z itself. A target that is
+ * ignore_index gives 0, one outside [0, vocab) NaN and counts in the error word; a row of which all are ignored is not
+ * read and gives 0 everywhere. */
+#define FLP_SELECT_PARAMS(P)                                              \
+  P(ptr, scores) P(i64, scores_stride)                                    \
+  P(ptr, target)    /* (n,k) target dtype */                              \
+  P(i32, k) P(i32, vocab)                                                 \
+  P(i64, ignore_index)                                                    \
+  P(f64, inverse)   /* 1/T */                                             \
+  P(ptr, logprob)   /* (n,k) numbers out; this and the next two may be null */ \
+  P(ptr, entropy)   /* (n) */                                             \
+  P(ptr, stats)     /* (n,3) */                                           \
+  P(ptr, error_word) /* (1) i32, added to: bad targets */
+
+/* module select: entry select_grad, one CTA a row: the gradient of the scores, which may take their place.
+ * dz_v = [Σ_j g_j·(δ(v,y_j) - p_v) - e·p_v·(log p_v + H)]/T, g = grad_logprob, e = grad_entropy. */
+#define FLP_SELECT_GRAD_PARAMS(P)                                         \
+  P(ptr, scores) P(i64, scores_stride)                                    \
+  P(ptr, target) P(i32, k) P(i32, vocab)                                  \
+  P(i64, ignore_index) P(f64, inverse)                                    \
+  P(ptr, logprob)      /* (n,k) numbers, of select */                     \
+  P(ptr, stats)        /* (n,3) */                                        \
+  P(ptr, grad_logprob) /* (n,k) numbers or null */                        \
+  P(ptr, grad_entropy) /* (n) or null */                                  \
+  P(ptr, grad_scores) P(i64, grad_scores_stride) /* (n,V) operand dtype out */
+
 #define FLP_ENTRY_LIST(E)                                                                      \
   E(prepare, FLP_PREPARE_PARAMS) E(forward, FLP_FORWARD_PARAMS) E(combine, FLP_COMBINE_PARAMS) \
   E(forward_map, FLP_FORWARD_MAP_PARAMS) E(gather, FLP_GATHER_PARAMS)                          \
   E(dz_map, FLP_DZ_MAP_PARAMS) E(products_map, FLP_PRODUCTS_MAP_PARAMS)                        \
   E(merge, FLP_MERGE_PARAMS) E(record, FLP_RECORD_PARAMS) E(dz_scale, FLP_DZ_SCALE_PARAMS)     \
   E(dz, FLP_DZ_PARAMS) E(grad_hidden, FLP_PRODUCT_PARAMS) E(grad_weight, FLP_PRODUCT_PARAMS)   \
-  E(bias_reduce, FLP_BIAS_REDUCE_PARAMS) E(fill, FLP_FILL_PARAMS)
+  E(bias_reduce, FLP_BIAS_REDUCE_PARAMS) E(fill, FLP_FILL_PARAMS)                              \
+  E(select, FLP_SELECT_PARAMS) E(select_grad, FLP_SELECT_GRAD_PARAMS)
 
 typedef uint64_t flp_abi_ptr;
 typedef int64_t flp_abi_i64;
 typedef int32_t flp_abi_i32;
 typedef float flp_abi_f32;
+typedef double flp_abi_f64;
 /* A CUtensorMap, passed to the kernel by value. */
 typedef struct flp_abi_map {
   _Alignas(64) uint8_t bytes[128];
@@ -243,6 +273,7 @@ typedef enum flp_abi_type {
   FLP_ABI_I64 = 'l',
   FLP_ABI_I32 = 'i',
   FLP_ABI_F32 = 'f',
+  FLP_ABI_F64 = 'd',
   FLP_ABI_MAP = 'm'
 } flp_abi_type;
 

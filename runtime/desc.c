@@ -183,11 +183,13 @@ static flp_status bad_field(const char *field, uint64_t value, const char *accep
 }
 
 static flp_status check_key(const flp_kernel_key *key) {
-  if (key->kind < FLP_KERNEL_ROWS || key->kind > FLP_KERNEL_PRODUCTS) return bad_field("key.kind", key->kind, "1 to 6");
+  if (key->kind < FLP_KERNEL_ROWS || key->kind > FLP_KERNEL_SELECT) return bad_field("key.kind", key->kind, "1 to 7");
   if (!is_name(key->arch, sizeof key->arch))
     return flp_fail(FLP_ERROR_CORRUPT, "descriptor: key.arch is not a terminated name such as sm_80");
-  if (!is_float(key->dtype)) return bad_field("key.dtype", key->dtype, "1 to 3");
-  if (key->kind == FLP_KERNEL_ROWS && !is_index(key->target_dtype))
+  int is_select = key->kind == FLP_KERNEL_SELECT;
+  if (!is_float(key->dtype) && !(is_select && key->dtype == FLP_DTYPE_FP64))
+    return bad_field("key.dtype", key->dtype, is_select ? "1 to 3, or 6" : "1 to 3");
+  if ((key->kind == FLP_KERNEL_ROWS || is_select) && !is_index(key->target_dtype))
     return bad_field("key.target_dtype", key->target_dtype, "4 or 5");
   int is_product = key->kind == FLP_KERNEL_GRAD_HIDDEN || key->kind == FLP_KERNEL_GRAD_WEIGHT;
   if (is_product && !is_float(key->out_dtype)) return bad_field("key.out_dtype", key->out_dtype, "1 to 3");
@@ -244,13 +246,14 @@ static flp_status check_entries(const flp_kernel_desc *desc) {
 
 static flp_status check_tunables(const flp_kernel_desc *desc) {
   enum { LARGEST = 1 << 20 }; /* so that the planner's products of two of them stay within 64 bits */
+  int is_tiled = desc->key.kind != FLP_KERNEL_ROWS && desc->key.kind != FLP_KERNEL_SELECT;
   const struct {
     const char *name;
     uint32_t value;
     int required;
   } fields[] = {
-      {"tile_rows", desc->tile_rows, desc->key.kind != FLP_KERNEL_ROWS},
-      {"tile_columns", desc->tile_columns, desc->key.kind != FLP_KERNEL_ROWS},
+      {"tile_rows", desc->tile_rows, is_tiled},
+      {"tile_columns", desc->tile_columns, is_tiled},
       {"tile_depth", desc->tile_depth, 0},
       {"stages", desc->stages, 0},
       {"unit_columns", desc->unit_columns, desc->key.kind == FLP_KERNEL_FORWARD},

@@ -86,7 +86,8 @@ typedef enum flp_dtype {
   FLP_DTYPE_FP16 = 2,
   FLP_DTYPE_FP32 = 3,
   FLP_DTYPE_INT32 = 4,
-  FLP_DTYPE_INT64 = 5
+  FLP_DTYPE_INT64 = 5,
+  FLP_DTYPE_FP64 = 6 /* of scores that exist already (FLP_OP_SELECT), of nothing else */
 } flp_dtype;
 
 typedef enum flp_entropy {
@@ -94,6 +95,11 @@ typedef enum flp_entropy {
   FLP_ENTROPY_FORWARD = 1, /* value only */
   FLP_ENTROPY_BACKWARD = 2 /* value, and its gradient in the backward pass */
 } flp_entropy;
+
+typedef enum flp_op {
+  FLP_OP_HEAD = 0,  /* from hidden states and head: flp_execute */
+  FLP_OP_SELECT = 1 /* from scores that exist already: flp_select */
+} flp_op;
 
 /* Bits of flp_spec.grads. */
 enum { FLP_GRAD_HIDDEN = 1, FLP_GRAD_WEIGHT = 2, FLP_GRAD_BIAS = 4 };
@@ -115,11 +121,13 @@ typedef struct flp_spec {
   int32_t accumulate_grad_weight; /* 1: grad_weight (must be FP32) is added to, as Megatron's main_grad is */
   uint32_t alignment; /* bytes that every operand's base and row stride are a multiple of: 16 (default), or a power
                          of two down to the element size; below 16 kernels without 16-byte copies are used */
+  flp_op op;          /* SELECT: dtype is that of the scores, FP64 too; hidden, grads, has_bias, softcap,
+                         per_row_temperature, accumulate_grad_weight and the gradients' dtypes stay 0 */
 } flp_spec;
 
 #define FLP_SPEC_INIT                                                                                        \
   { sizeof(flp_spec), FLP_DTYPE_BF16, 0, 0, FLP_DTYPE_INT64, FLP_ENTROPY_NONE, 0, 0, 0.0f, 0, (flp_dtype)0, \
-    (flp_dtype)0, 0, 16 }
+    (flp_dtype)0, 0, 16, FLP_OP_HEAD }
 
 /* ---- how to run it: flp_options -------------------------------------------------------------------------------- */
 
@@ -292,6 +300,47 @@ typedef struct flp_args {
  *         DATA in strict mode only (strict synchronises)
  * thread: safe on one plan; asynchronous on stream; allocates nothing, loads nothing, can be captured in a CUDA graph */
 FLP_API flp_status flp_execute(flp_plan *plan, const flp_args *args);
+
+/* ---- scores that exist already: flp_select ------------------------------------------------------------------------- */
+
+/* One call of a plan whose spec.op is FLP_OP_SELECT. "Numbers" are float, or double where spec.dtype is FP64.
+ *     t = z / T;   logprob_ij = t_{i,y_ij} − log Σ_v exp t_{i,v};   entropy as in flp_execute */
+typedef struct flp_select_args {
+  uint32_t struct_bytes;
+  flp_pass pass;      /* FORWARD or BACKWARD */
+  int64_t n;          /* N >= 0 rows */
+  int64_t k;          /* K >= 1 targets a row */
+  const void *scores; /* z (N,V) dtype */
+  int64_t scores_stride;
+  const void *target;   /* (N,K) target_dtype */
+  double temperature;   /* T > 0, finite */
+  int64_t ignore_index; /* targets that give 0 and no gradient; rows of nothing else are not read */
+
+  /* numbers: outputs of FORWARD, each may be NULL; BACKWARD reads logprob and stats */
+  void *logprob; /* (N,K) nats */
+  void *entropy; /* (N) nats; NULL without spec.entropy */
+  void *stats;   /* (N,3): reference, log2 of the sum, entropy */
+
+  /* numbers: upstream gradients of BACKWARD, either may be NULL */
+  const void *grad_logprob; /* (N,K) */
+  const void *grad_entropy; /* (N); NULL unless spec.entropy is BACKWARD */
+  void *grad_scores;        /* (N,V) dtype; may be scores itself, which it then overwrites */
+  int64_t grad_scores_stride;
+
+  void *stream;
+} flp_select_args;
+
+#define FLP_SELECT_ARGS_INIT                                                                                \
+  { sizeof(flp_select_args), FLP_PASS_FORWARD, 0, 1, NULL, 0, NULL, 1.0, INT64_MIN, NULL, NULL, NULL, NULL, \
+    NULL, NULL, 0, NULL }
+
+/* Enqueues one pass over scores; needs no workspace. Scores are read once, and in BACKWARD written once.
+ * A target outside [0, V) that is not ignore_index gives NaN, in its row's gradient too where its upstream gradient is
+ * not 0, and is counted in the device error word. A row with a NaN, or with no score above -inf, gives NaN.
+ * error:  ARGUMENT names the field; DRIVER if the launch failed; DATA in strict mode only (strict synchronises)
+ * thread: as flp_execute
+ * source: https://www.tylerromero.com/posts/2025-02-selective-log-softmax/ */
+FLP_API flp_status flp_select(flp_plan *plan, const flp_select_args *args);
 
 /* Synchronises the stream and reports the rows that held bad ids or temperatures since the last check.
  * error: DATA with the count; DRIVER */

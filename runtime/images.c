@@ -145,6 +145,8 @@ static const struct {
     {FLP_KERNEL_GRAD_HIDDEN, "grad_hidden", 0, 0},
     {FLP_KERNEL_GRAD_WEIGHT, "grad_weight", 0, 0},
     {FLP_KERNEL_PRODUCTS, "products_map", 0, 0},
+    {FLP_KERNEL_SELECT, "select", 0, 0},
+    {FLP_KERNEL_SELECT, "select_grad", 0, 0},
 };
 
 static int has_entry(const flp_kernel_desc *desc, const char *name) {

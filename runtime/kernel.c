@@ -31,6 +31,7 @@ static const struct {
     [FLP_KERNEL_GRAD_HIDDEN] = {"grad_hidden", USES_OUT | USES_ALIGNMENT | USES_HIDDEN},
     [FLP_KERNEL_GRAD_WEIGHT] = {"grad_weight", USES_OUT | USES_ALIGNMENT | USES_HIDDEN},
     [FLP_KERNEL_PRODUCTS] = {"products", USES_ALIGNMENT | USES_HIDDEN | USES_TUNE},
+    [FLP_KERNEL_SELECT] = {"select", USES_TARGET | USES_ENTROPY | USES_ALIGNMENT | USES_VOCAB},
 };
 
 static const struct {
@@ -38,7 +39,7 @@ static const struct {
   size_t bytes;
 } dtypes[] = {
     [FLP_DTYPE_BF16] = {"bf16", 2},   [FLP_DTYPE_FP16] = {"fp16", 2},   [FLP_DTYPE_FP32] = {"fp32", 4},
-    [FLP_DTYPE_INT32] = {"int32", 4}, [FLP_DTYPE_INT64] = {"int64", 8},
+    [FLP_DTYPE_INT32] = {"int32", 4}, [FLP_DTYPE_INT64] = {"int64", 8}, [FLP_DTYPE_FP64] = {"fp64", 8},
 };
 
 const char *flp_kernel_kind_name(flp_kernel_kind kind) {
@@ -136,6 +137,10 @@ static int has_products(const flp_spec *spec, const char *arch) {
 
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]) {
   int count = 0;
+  if (spec->op == FLP_OP_SELECT) {
+    out[count++] = key_of(spec, arch, FLP_KERNEL_SELECT);
+    return count;
+  }
   out[count++] = key_of(spec, arch, FLP_KERNEL_ROWS);
   out[count++] = key_of(spec, arch, FLP_KERNEL_FORWARD);
   if (spec->grads) out[count++] = key_of(spec, arch, FLP_KERNEL_DZ);

@@ -16,9 +16,10 @@ typedef enum flp_kernel_kind {
   FLP_KERNEL_DZ = 3,          /* dz */
   FLP_KERNEL_GRAD_HIDDEN = 4, /* grad_hidden */
   FLP_KERNEL_GRAD_WEIGHT = 5, /* grad_weight */
-  FLP_KERNEL_PRODUCTS = 6     /* products_map: in place of the two before it, on sm_90a */
+  FLP_KERNEL_PRODUCTS = 6,    /* products_map: in place of the two before it, on sm_90a */
+  FLP_KERNEL_SELECT = 7       /* select, select_grad: scores that exist already */
 } flp_kernel_kind;
-enum { FLP_KERNEL_KINDS = FLP_KERNEL_PRODUCTS + 1 };
+enum { FLP_KERNEL_KINDS = FLP_KERNEL_SELECT + 1 };
 
 /* How two warpgroups of a CTA divide the work. */
 typedef enum flp_schedule {
@@ -40,15 +41,15 @@ typedef struct flp_kernel_key {
   flp_kernel_kind kind;
   char arch[16];          /* "sm_80", "sm_90a", ... */
   flp_dtype dtype;        /* of operands */
-  flp_dtype target_dtype; /* ROWS */
+  flp_dtype target_dtype; /* ROWS, SELECT */
   flp_dtype out_dtype;    /* GRAD_HIDDEN, GRAD_WEIGHT */
-  uint32_t entropy;       /* FORWARD: accumulate the weighted sum; DZ: upstream entropy gradients */
+  uint32_t entropy;       /* FORWARD: accumulate the weighted sum; DZ: upstream entropy gradients; SELECT: both */
   uint32_t bias;          /* FORWARD, DZ: add the bias if its pointer is not null */
   uint32_t bias_grad;     /* DZ: column sums if bias_part is not null */
   uint32_t softcap;       /* FORWARD, DZ */
   uint32_t alignment;     /* all but ROWS: 16, or one element for element-wise copies */
-  int64_t hidden;         /* all but ROWS: D, 0 for any */
-  int64_t vocab;          /* FORWARD, DZ: V, 0 for any */
+  int64_t hidden;         /* all but ROWS and SELECT: D, 0 for any */
+  int64_t vocab;          /* FORWARD, DZ, SELECT: V, 0 for any */
   flp_tunables tune;      /* FORWARD, DZ, PRODUCTS */
 } flp_kernel_key;
 
@@ -60,10 +61,10 @@ typedef struct flp_tuning {
 /* Zeroes the fields that key->kind does not use. */
 void flp_kernel_key_canonicalise(flp_kernel_key *key);
 
-/* The kernels that a resolved spec needs on an architecture: ROWS, FORWARD and, by its gradients, DZ, GRAD_HIDDEN,
- * GRAD_WEIGHT (where the architecture has it for this spec, PRODUCTS in place of these two), in that order, each for
- * that architecture or, where it has none of its own, for the one below.
- * Returns their number (2 to FLP_SPEC_KERNELS_MAX). */
+/* The kernels that a resolved spec needs on an architecture: of a head, ROWS, FORWARD and, by its gradients, DZ,
+ * GRAD_HIDDEN, GRAD_WEIGHT (where the architecture has it for this spec, PRODUCTS in place of these two), in that order,
+ * each for that architecture or, where it has none of its own, for the one below; of scores that exist, SELECT.
+ * Returns their number (1 to FLP_SPEC_KERNELS_MAX). */
 enum { FLP_SPEC_KERNELS_MAX = 5 };
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]);
 

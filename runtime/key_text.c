@@ -11,7 +11,7 @@ enum { WORD = 16 };
 
 /* A dtype by its name in keys; "none" and what is unknown are 0, which writes as "none". */
 static flp_dtype dtype_of(const char *name) {
-  for (int dtype = FLP_DTYPE_BF16; dtype <= FLP_DTYPE_INT64; dtype++)
+  for (int dtype = FLP_DTYPE_BF16; dtype <= FLP_DTYPE_FP64; dtype++)
     if (strcmp(flp_dtype_name((flp_dtype)dtype), name) == 0) return (flp_dtype)dtype;
   return (flp_dtype)0;
 }

@@ -153,8 +153,8 @@ static flp_status pick_scheme(flp_call *call) {
   return FLP_OK;
 }
 
-static flp_status enqueue(flp_call *call) {
-  const flp_args *args = call->args;
+static flp_status enqueue(flp_call *call, const void *context) {
+  const flp_args *args = context;
   if (args->n == 0) return args->pass == FLP_PASS_BACKWARD ? flp_launch_zero_head(call, 0) : FLP_OK;
   flp_status status = pick_scheme(call);
   if (status == FLP_ERROR_BUDGET) return too_small(args, call->scheme.smallest_bytes);
@@ -165,17 +165,21 @@ static flp_status enqueue(flp_call *call) {
   return passes[args->pass](call);
 }
 
-static flp_status execute_device(flp_plan *plan, const flp_args *args) {
-  const flp_driver *driver = plan->driver;
-  flp_call call = {.plan = plan, .args = args, .stream = args->stream};
-  set_scales(&call);
-  FLP_TRY(call_failed(&call, driver->cuCtxPushCurrent_v2(plan->context), "cuCtxPushCurrent"));
-  flp_status status = enqueue(&call);
+flp_status flp_call_run(flp_call *call, flp_enqueue_fn run, const void *context) {
+  const flp_driver *driver = call->plan->driver;
+  FLP_TRY(call_failed(call, driver->cuCtxPushCurrent_v2(call->plan->context), "cuCtxPushCurrent"));
+  flp_status status = run(call, context);
   CUcontext popped;
   CUresult result = driver->cuCtxPopCurrent_v2(&popped);
-  if (status == FLP_OK) status = call_failed(&call, result, "cuCtxPopCurrent");
-  if (status == FLP_OK && plan->options.strict) status = flp_plan_check(plan, args->stream);
+  if (status == FLP_OK) status = call_failed(call, result, "cuCtxPopCurrent");
+  if (status == FLP_OK && call->plan->options.strict) status = flp_plan_check(call->plan, call->stream);
   return status;
+}
+
+static flp_status execute_device(flp_plan *plan, const flp_args *args) {
+  flp_call call = {.plan = plan, .args = args, .stream = args->stream};
+  set_scales(&call);
+  return flp_call_run(&call, enqueue, args);
 }
 
 static flp_status execute_host(flp_plan *plan, const flp_args *args) {
@@ -191,6 +195,8 @@ static flp_status execute_host(flp_plan *plan, const flp_args *args) {
 flp_status flp_execute(flp_plan *plan, const flp_args *args) {
   flp_detail_clear();
   if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
+  if (plan->spec.op != FLP_OP_HEAD)
+    return flp_fail(FLP_ERROR_ARGUMENT, "the plan's spec.op is FLP_OP_SELECT (accepted: FLP_OP_HEAD; flp_select runs it)");
   flp_args resolved;
   FLP_TRY(flp_args_resolve(&plan->spec, args, &resolved));
   return plan->rung == FLP_RUNG_EAGER ? execute_host(plan, &resolved) : execute_device(plan, &resolved);

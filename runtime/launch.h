@@ -20,6 +20,10 @@ typedef struct flp_call {
 
 /* ---- launch.c ---- */
 
+/* Enqueues with the plan's context current and, in strict mode, synchronises and checks. */
+typedef flp_status (*flp_enqueue_fn)(flp_call *call, const void *args);
+flp_status flp_call_run(flp_call *call, flp_enqueue_fn enqueue, const void *args);
+
 /* Launches an entry with `ctas` CTAs. params: the entry's struct of abi.h. error: DRIVER naming kernel and spec */
 flp_status flp_launch(const flp_call *call, flp_entry_id entry, const void *params, int64_t ctas);
 /* Launches an entry with as many clusters as the device holds at once, at most `clusters`. */

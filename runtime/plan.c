@@ -127,7 +127,10 @@ static flp_status check_query(const flp_plan *plan, flp_pass pass, int64_t n) {
   if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
   if (pass < FLP_PASS_FORWARD || pass > FLP_PASS_BACKWARD)
     return flp_fail(FLP_ERROR_ARGUMENT, "pass is %d (accepted: FORWARD 1, COMBINE 2, BACKWARD 3)", (int)pass);
-  if (pass == FLP_PASS_BACKWARD && !plan->spec.grads)
+  int is_head = plan->spec.op == FLP_OP_HEAD;
+  if (pass == FLP_PASS_COMBINE && !is_head)
+    return flp_fail(FLP_ERROR_ARGUMENT, "pass is COMBINE, but spec.op is FLP_OP_SELECT (accepted: FORWARD 1, BACKWARD 3)");
+  if (pass == FLP_PASS_BACKWARD && is_head && !plan->spec.grads)
     return flp_fail(FLP_ERROR_ARGUMENT, "pass is FLP_PASS_BACKWARD, but spec.grads is 0 (accepted: FLP_GRAD_* bits)");
   if (n < 0 || n > FLP_COUNT_MAX)
     return flp_fail(FLP_ERROR_ARGUMENT, "n is %" PRId64 " (accepted: 0 to %d)", n, FLP_COUNT_MAX);
@@ -144,6 +147,10 @@ flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint6
                     ", but this library's struct has %zu bytes (accepted: %zu; start "
                     "from its _INIT value)",
                     layout->struct_bytes, sizeof *layout, sizeof *layout);
+  if (plan->spec.op == FLP_OP_SELECT) {
+    *layout = (flp_layout){.struct_bytes = sizeof *layout, .chunk_rows = n, .chunk_vocab = plan->spec.vocab, .launches = n > 0};
+    return FLP_OK;
+  }
   uint64_t budget = budget_of(plan, pass, budget_bytes);
   if (plan->rung == FLP_RUNG_EAGER)
     return flp_eager_layout(&plan->spec, pass, n, budget, plan->options.threads, layout);

@@ -36,6 +36,10 @@ void flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
   static const char *const entropies[] = {"none", "forward", "backward"};
   static const char *const grads[] = {"hidden", "weight", "bias"};
   text t = {out, FLP_SPEC_TEXT_BYTES};
+  if (spec->op == FLP_OP_SELECT) {
+    add(&t, "select V=%" PRId64 " %s entropy=%s", spec->vocab, flp_dtype_name(spec->dtype), entropies[spec->entropy]);
+    return;
+  }
   add(&t, "V=%" PRId64 " D=%" PRId64 " %s entropy=%s grads=", spec->vocab, spec->hidden, flp_dtype_name(spec->dtype),
       entropies[spec->entropy]);
   const char *between = "";
@@ -54,8 +58,10 @@ void flp_plan_spec_options(const flp_spec *spec, char out[FLP_SPEC_OPTIONS_BYTES
   static const char *const grads[] = {"hidden", "weight", "bias"};
   const flp_spec usual = FLP_SPEC_INIT;
   text t = {out, FLP_SPEC_OPTIONS_BYTES};
-  add(&t, "--vocab %" PRId64 " --hidden %" PRId64 " --dtype %s", spec->vocab, spec->hidden,
-      flp_dtype_name(spec->dtype));
+  if (spec->op == FLP_OP_SELECT) add(&t, "--op select ");
+  add(&t, "--vocab %" PRId64, spec->vocab);
+  if (spec->op == FLP_OP_HEAD) add(&t, " --hidden %" PRId64, spec->hidden);
+  add(&t, " --dtype %s", flp_dtype_name(spec->dtype));
   if (spec->entropy) add(&t, " --entropy %s", entropies[spec->entropy]);
   for (int i = 0, any = 0; i < 3; i++)
     if (spec->grads & 1u << i) add(&t, "%s%s", any++ ? "," : " --grad ", grads[i]);

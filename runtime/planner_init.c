@@ -34,6 +34,7 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
   int64_t band = (int64_t)desc->tile_rows * (desc->cluster > 1 ? desc->cluster : 1);
   switch (desc->key.kind) {
     case FLP_KERNEL_ROWS:
+    case FLP_KERNEL_SELECT:
       break;
     case FLP_KERNEL_FORWARD:
       p->forward_rows = band;

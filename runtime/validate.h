@@ -18,4 +18,7 @@ flp_status flp_options_resolve(const flp_options *options, flp_options *out);
  * checked for overflow, required pointers present, alignment as the spec promises. error: ARGUMENT */
 flp_status flp_args_resolve(const flp_spec *spec, const flp_args *args, flp_args *out);
 
+/* The same for a call of flp_select. validate_select.c */
+flp_status flp_select_args_resolve(const flp_spec *spec, const flp_select_args *args, flp_select_args *out);
+
 #endif

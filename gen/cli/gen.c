@@ -228,6 +228,7 @@ int cli_gen(int argc, char **argv) {
                                    NULL};
   gen_args args = {.spec = CLI_SPEC_ARGS_INIT};
   gen_work work = {.arches = 0};
+  args.spec.takes_select = 1;
   argp_parse(&argp, argc, argv, 0, NULL, &args);
   args.options.want_ir = (args.emit & EMIT_IR) != 0;
   args.options.want_opt_ir = (args.emit & EMIT_OPT) != 0;

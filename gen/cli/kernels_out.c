@@ -59,8 +59,8 @@ static const char *entropy_name(flp_entropy entropy) {
 }
 
 json_t *cli_spec_json(const flp_spec *spec, double scale) {
-  return json_pack("{s:I, s:I, s:s, s:s, s:s, s:o, s:b, s:o, s:b, s:s, s:s, s:b, s:i, s:o}", "vocab",
-                   (json_int_t)spec->vocab, "hidden", (json_int_t)spec->hidden, "dtype", flp_dtype_name(spec->dtype),
+  return json_pack("{s:s, s:I, s:I, s:s, s:s, s:s, s:o, s:b, s:o, s:b, s:s, s:s, s:b, s:i, s:o}", "op",
+                   spec->op == FLP_OP_SELECT ? "select" : "head", "vocab", (json_int_t)spec->vocab, "hidden", (json_int_t)spec->hidden, "dtype", flp_dtype_name(spec->dtype),
                    "target_dtype", flp_dtype_name(spec->target_dtype), "entropy", entropy_name(spec->entropy), "grads",
                    grads_json(spec->grads), "bias", spec->has_bias, "softcap",
                    spec->softcap > 0 ? cli_json_number((double)spec->softcap) : json_null(), "per_row_temperature",
@@ -71,6 +71,11 @@ json_t *cli_spec_json(const flp_spec *spec, double scale) {
 
 const char *cli_spec_text(const flp_spec *spec, char *buffer, size_t capacity) {
   char softcap[48] = "";
+  if (spec->op == FLP_OP_SELECT) {
+    snprintf(buffer, capacity, "select %s V=%lld entropy=%s", flp_dtype_name(spec->dtype), (long long)spec->vocab,
+             entropy_name(spec->entropy));
+    return buffer;
+  }
   if (spec->softcap > 0) snprintf(softcap, sizeof softcap, " softcap=%g", (double)spec->softcap);
   snprintf(buffer, capacity, "%s V=%lld D=%lld entropy=%s grad=%s%s%s%s%s%s%s", flp_dtype_name(spec->dtype),
            (long long)spec->vocab, (long long)spec->hidden, entropy_name(spec->entropy), spec->grads ? "" : "none",

@@ -20,14 +20,19 @@ enum {
   KEY_ACCUMULATE,
   KEY_ALIGNMENT,
   KEY_MODEL,
-  KEY_TUNE
+  KEY_TUNE,
+  KEY_OP
 };
 
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Specialisation:", 1},
+    {"op", KEY_OP, "WHICH", 0,
+     "head (default): from hidden states and weight; select: from scores that exist already, with --vocab, --dtype, "
+     "--entropy, --target-dtype and --alignment alone",
+     1},
     {"vocab", KEY_VOCAB, "V", 0, "rows of the head's weight, at least 2", 1},
     {"hidden", KEY_HIDDEN, "D", 0, "columns of hidden states and weight, a multiple of 8", 1},
-    {"dtype", KEY_DTYPE, "T", 0, "bf16 (default), fp16 or fp32", 1},
+    {"dtype", KEY_DTYPE, "T", 0, "bf16 (default), fp16 or fp32; with --op select fp64 too", 1},
     {"entropy", KEY_ENTROPY, "WHICH", 0, "none (default), forward, or backward: with its gradient", 1},
     {"grad", KEY_GRAD, "LIST", 0, "gradients: any of hidden,weight,bias", 1},
     {"bias", KEY_BIAS, NULL, 0, "the head has a bias", 1},
@@ -48,6 +53,13 @@ static const struct argp_option options[] = {
 
 static const cli_choice entropies[] = {
     {"none", FLP_ENTROPY_NONE}, {"forward", FLP_ENTROPY_FORWARD}, {"backward", FLP_ENTROPY_BACKWARD}, {NULL, 0}};
+
+static const cli_choice ops[] = {{"head", FLP_OP_HEAD}, {"select", FLP_OP_SELECT}, {NULL, 0}};
+static const cli_choice dtypes[] = {{"bf16", FLP_DTYPE_BF16},
+                                    {"fp16", FLP_DTYPE_FP16},
+                                    {"fp32", FLP_DTYPE_FP32},
+                                    {"fp64", FLP_DTYPE_FP64},
+                                    {NULL, 0}};
 
 static flp_status parse_softcap(const char *text, cli_spec_args *args) {
   double value = 0;
@@ -72,7 +84,11 @@ static flp_status parse_enumeration(int key, const char *text, cli_spec_args *ar
   switch (key) {
     case KEY_DTYPE:
       args->has_dtype = 1;
-      return parse_dtype("--dtype", text, CLI_DTYPES, &spec->dtype);
+      return parse_dtype("--dtype", text, dtypes, &spec->dtype);
+    case KEY_OP:
+      FLP_TRY(cli_parse_choice("--op", text, ops, &value));
+      spec->op = (flp_op)value;
+      return FLP_OK;
     case KEY_TARGET_DTYPE:
       return parse_dtype("--target-dtype", text, CLI_TARGETS, &spec->target_dtype);
     case KEY_GRAD_HIDDEN_DTYPE:
@@ -139,6 +155,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_GRAD_WEIGHT_DTYPE:
     case KEY_GRAD:
     case KEY_ENTROPY:
+    case KEY_OP:
       status = parse_enumeration(key, text, args);
       break;
     default:
@@ -172,7 +189,9 @@ flp_status cli_spec_args_resolve(cli_spec_args *args) {
   const flp_spec *spec = &args->spec;
   if (spec->vocab == 0)
     return flp_fail(FLP_ERROR_ARGUMENT, "--vocab is missing; the number of rows of the weight, or --model, is needed");
-  if (spec->hidden == 0)
+  if (spec->op == FLP_OP_SELECT && !args->takes_select)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--op: 'select' is not accepted here; gen, pack build and check accept it");
+  if (spec->op == FLP_OP_HEAD && spec->hidden == 0)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--hidden is missing; the number of columns of the weight, or --model, is needed");
   if (spec->accumulate_grad_weight && !spec->grad_weight_dtype) args->spec.grad_weight_dtype = FLP_DTYPE_FP32;

@@ -11,10 +11,11 @@ typedef struct cli_spec_args {
   double scale;      /* logit scale of the model, 1 without one; a run-time value */
   int has_dtype, has_softcap;
   const char *tune; /* for flp_options.tune, parsed once; or NULL */
+  int takes_select; /* the verb accepts --op select */
 } cli_spec_args;
 
 #define CLI_SPEC_ARGS_INIT \
-  { FLP_SPEC_INIT, NULL, 1.0, 0, 0, NULL }
+  { FLP_SPEC_INIT, NULL, 1.0, 0, 0, NULL, 0 }
 
 /* The argp child; its input is a cli_spec_args. */
 extern const struct argp cli_spec_argp;

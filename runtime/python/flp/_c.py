@@ -14,7 +14,8 @@ from . import errors
 
 VERSION = (0, 1)  # major, minor of the flp.h that this file mirrors
 
-DTYPE_BF16, DTYPE_FP16, DTYPE_FP32, DTYPE_INT32, DTYPE_INT64 = 1, 2, 3, 4, 5
+DTYPE_BF16, DTYPE_FP16, DTYPE_FP32, DTYPE_INT32, DTYPE_INT64, DTYPE_FP64 = 1, 2, 3, 4, 5, 6
+OP_HEAD, OP_SELECT = 0, 1
 ENTROPY_NONE, ENTROPY_FORWARD, ENTROPY_BACKWARD = 0, 1, 2
 GRAD_HIDDEN, GRAD_WEIGHT, GRAD_BIAS = 1, 2, 4
 RUNG_AUTO, RUNG_TUNED, RUNG_HEURISTIC, RUNG_JIT, RUNG_GENERIC, RUNG_EAGER = range(6)
@@ -32,7 +33,7 @@ class Spec(Structure):
         ("struct_bytes", c_uint32), ("dtype", c_int), ("vocab", c_int64), ("hidden", c_int64), ("target_dtype", c_int),
         ("entropy", c_int), ("grads", c_uint32), ("has_bias", c_int32), ("softcap", c_float),
         ("per_row_temperature", c_int32), ("grad_hidden_dtype", c_int), ("grad_weight_dtype", c_int),
-        ("accumulate_grad_weight", c_int32), ("alignment", c_uint32),
+        ("accumulate_grad_weight", c_int32), ("alignment", c_uint32), ("op", c_int),
     ]
 
 
@@ -73,6 +74,18 @@ class Args(Structure):
     ]
 
 
+class SelectArgs(Structure):
+    """flp_select_args: pointers and run-time values of one call over scores that exist."""
+
+    _fields_ = [
+        ("struct_bytes", c_uint32), ("pass", c_int), ("n", c_int64), ("k", c_int64),
+        ("scores", c_void_p), ("scores_stride", c_int64), ("target", c_void_p), ("temperature", c_double),
+        ("ignore_index", c_int64), ("logprob", c_void_p), ("entropy", c_void_p), ("stats", c_void_p),
+        ("grad_logprob", c_void_p), ("grad_entropy", c_void_p), ("grad_scores", c_void_p),
+        ("grad_scores_stride", c_int64), ("stream", c_void_p),
+    ]
+
+
 class ArenaStats(Structure):
     """flp_arena_stats: bytes that an arena holds and lends."""
 
@@ -99,6 +112,7 @@ PROTOTYPES = {
     "flp_plan_get_id": (c_int, [c_void_p, POINTER(c_char)]),
     "flp_plan_layout": (c_int, [c_void_p, c_int, c_int64, c_uint64, POINTER(Layout)]),
     "flp_execute": (c_int, [c_void_p, POINTER(Args)]),
+    "flp_select": (c_int, [c_void_p, POINTER(SelectArgs)]),
     "flp_plan_check": (c_int, [c_void_p, c_void_p]),
     "flp_log_set": (None, [LogFunction, c_void_p]),
 }
@@ -119,6 +133,13 @@ def new_options():
 def new_args():
     """FLP_ARGS_INIT."""
     args = Args(struct_bytes=ctypes.sizeof(Args), temperature=1.0, scale=1.0, ignore_index=-100)
+    setattr(args, "pass", PASS_FORWARD)
+    return args
+
+
+def new_select_args():
+    """FLP_SELECT_ARGS_INIT."""
+    args = SelectArgs(struct_bytes=ctypes.sizeof(SelectArgs), k=1, temperature=1.0, ignore_index=-2**63)
     setattr(args, "pass", PASS_FORWARD)
     return args
 

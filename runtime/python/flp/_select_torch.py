@@ -1,0 +1,69 @@
+"""The torch form of flp_select: what device scores run where no kernel does, a bounded block of rows at a time.
+
+Numbers are float32, or float64 where the scores are. stats (N,3): largest score, log2 Σ exp(t − t_max), entropy; they are
+read by nothing but this file's backward pass.
+"""
+import math
+
+import torch
+
+BLOCK_BYTES = 64 << 20  # of widened scores
+
+
+def blocks(rows, width, element_bytes):
+    """Ranges of rows whose widened scores stay within BLOCK_BYTES."""
+    step = max(1, BLOCK_BYTES // (width * element_bytes))
+    return [slice(first, min(first + step, rows)) for first in range(0, rows, step)]
+
+
+def _spread(u, p):
+    """Σ p·u of each row, where p·u of u = −inf is 0."""
+    return torch.where(p > 0, p * u, torch.zeros((), dtype=p.dtype, device=p.device)).sum(-1)
+
+
+def forward(plan, scores, target, settings, logprob, entropy, stats):
+    """Fills logprob (N,K), entropy (N,1) or None, stats (N,3)."""
+    vocab = scores.shape[1]
+    wanted = target != settings.ignore_index
+    bad = wanted & ((target < 0) | (target >= vocab))
+    if plan.bad_rows is None:
+        plan.bad_rows = torch.zeros((), dtype=torch.int64, device=scores.device)
+    plan.bad_rows += bad.sum()
+    ids = torch.where(bad | ~wanted, torch.zeros_like(target), target).long()
+    for part in blocks(scores.shape[0], vocab, stats.element_size()):
+        t = scores[part].to(stats.dtype) / settings.temperature
+        top = t.max(-1, keepdim=True).values
+        u = t - top
+        e = u.exp()
+        total = e.sum(-1, keepdim=True)
+        log_total = total.log()
+        spread = (log_total.squeeze(-1) - _spread(u, e) / total.squeeze(-1)).clamp_min(0)
+        idle = ~wanted[part].any(-1)
+        values = (u.gather(-1, ids[part]) - log_total).clamp_max(0)
+        values = torch.where(bad[part], torch.full_like(values, math.nan), values)
+        logprob[part] = torch.where(wanted[part], values, torch.zeros_like(values))
+        record = torch.stack([top.squeeze(-1), log_total.squeeze(-1) / math.log(2), spread], -1)
+        stats[part] = torch.where(idle.unsqueeze(-1), torch.zeros_like(record), record)
+        if entropy is not None:
+            entropy[part] = stats[part, 2:]
+
+
+def backward(scores, target, settings, logprob, stats, grads, out):
+    """Writes the gradient of the scores (N,V) into out, which may be the scores. grads: (N,K) or None, (N,1) or None."""
+    vocab = scores.shape[1]
+    pulled = torch.zeros_like(logprob) if grads[0] is None else grads[0]
+    pulled = torch.where(target == settings.ignore_index, torch.zeros_like(pulled), pulled)
+    pulled = torch.where((pulled != 0) & logprob.isnan(), torch.full_like(pulled, math.nan), pulled)
+    ids = target.clamp(0, vocab - 1).long()
+    inside = (target >= 0) & (target < vocab) & (target != settings.ignore_index)
+    upstream = torch.zeros_like(stats[:, :1]) if grads[1] is None else grads[1]
+    idle = (pulled == 0).all(-1, keepdim=True) & (upstream == 0)
+    for part in blocks(scores.shape[0], vocab, stats.element_size()):
+        w = scores[part].to(stats.dtype) / settings.temperature - stats[part, :1] - stats[part, 1:2] * math.log(2)
+        p = w.exp()
+        dz = -pulled[part].sum(-1, keepdim=True) * p
+        spread = torch.where(p > 0, p * (w + stats[part, 2:]), torch.zeros_like(p))
+        dz -= torch.where(upstream[part] == 0, torch.zeros_like(spread), upstream[part] * spread)
+        dz.scatter_add_(-1, ids[part], torch.where(inside[part], pulled[part], torch.zeros_like(pulled[part])))
+        dz = torch.where(idle[part], torch.zeros_like(dz), dz / settings.temperature)
+        out[part] = dz.to(out.dtype)

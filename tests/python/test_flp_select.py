@@ -1,0 +1,228 @@
+"""selective_log_softmax against plain torch in float64: values, gradients, memory, and what it refuses."""
+import math
+
+import pytest
+import torch
+
+import flp
+from flp_reference import DEVICE
+
+pytestmark = pytest.mark.usefixtures("engine")
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+ULP = {torch.float32: 2e-6, torch.float64: 1e-13, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10}  # relative, plus 2e-6
+
+
+def problem(shape=(3, 5), vocab=1003, targets=None, dtype=torch.float32, seed=0, target_dtype=torch.int64):
+    generator = torch.Generator().manual_seed(seed)
+    logits = (torch.randn(*shape, vocab, generator=generator, dtype=torch.float64) * 3).to(dtype)
+    index = torch.randint(0, vocab, shape if targets is None else (*shape, targets), generator=generator)
+    return logits.to(DEVICE), index.to(target_dtype).to(DEVICE)
+
+
+def plain(logits, index, temperature=1.0, ignore_index=None):
+    """In float64, differentiable -> logprob, entropy."""
+    single = index.dim() < logits.dim()
+    ids = (index.unsqueeze(-1) if single else index).long()
+    wanted = torch.ones_like(ids, dtype=torch.bool) if ignore_index is None else ids != ignore_index
+    logp = torch.log_softmax(logits.double() / temperature, -1)
+    chosen = logp.gather(-1, torch.where(wanted, ids, torch.zeros_like(ids)))
+    chosen = torch.where(wanted, chosen, torch.zeros_like(chosen))
+    p = logp.exp()
+    entropy = -torch.where(p > 0, p * logp, torch.zeros_like(p)).sum(-1)
+    entropy = torch.where(wanted.any(-1), entropy, torch.zeros_like(entropy))
+    return (chosen.squeeze(-1) if single else chosen), entropy
+
+
+def close(got, wanted, dtype, scale=1.0):
+    bound = scale * (ULP[dtype] * wanted.abs() + (1e-14 if dtype is torch.float64 else 2e-6))
+    assert ((got.double() - wanted).abs() <= bound).all(), (got.double() - wanted).abs().max()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("vocab,targets", [(2, None), (7, 2), (255, None), (2049, 3), (8192, 1), (20007, 4)])
+def test_values(dtype, vocab, targets):
+    logits, index = problem(vocab=vocab, targets=targets, dtype=dtype)
+    logprob, entropy = flp.selective_log_softmax(logits, index, entropy=True)
+    wanted, wanted_entropy = plain(logits, index)
+    assert logprob.dtype is entropy.dtype is dtype and logprob.shape == index.shape and entropy.shape == logits.shape[:-1]
+    close(logprob, wanted, dtype)
+    close(entropy, wanted_entropy, dtype, 4)
+    assert torch.equal(flp.selective_log_softmax(logits, index), logprob)
+
+
+def gradients(function, logits, index, weights, entropy_weight, **keywords):
+    leaf = logits.detach().clone().requires_grad_()
+    scores = leaf * 1 if keywords.get("inplace_backward") else leaf  # a leaf's own memory is the caller's
+    logprob, entropy = function(scores, index, **keywords)
+    loss = (logprob.double() * weights).sum() + entropy_weight * entropy.double().sum()
+    return torch.autograd.grad(loss, leaf)[0]
+
+
+def with_entropy(logits, index, **keywords):
+    return flp.selective_log_softmax(logits, index, entropy=True, **keywords)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("vocab,targets,entropy_weight,temperature", [
+    (7, None, 0.0, 1.0), (1003, 1, 0.3, 0.7), (2049, 3, 0.0, 1.3), (5, 8, -0.2, 1.0)])
+def test_gradients(dtype, vocab, targets, entropy_weight, temperature, in_place):
+    logits, index = problem(vocab=vocab, targets=targets, dtype=dtype)
+    weights = torch.randn(index.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).to(DEVICE)
+    weights = weights.to(dtype).double()  # upstream gradients arrive in the dtype of the result
+    got = gradients(with_entropy, logits, index, weights, entropy_weight, temperature=temperature,
+                    inplace_backward=in_place)
+    wanted = gradients(plain, logits.double(), index, weights, entropy_weight, temperature=temperature)
+    assert got.dtype is dtype
+    tolerance = {torch.float32: 2e-6, torch.float64: 1e-13}.get(dtype, ULP[dtype])
+    assert (got.double() - wanted).norm() <= tolerance * wanted.norm() + 1e-15
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_scores_shifted_far(dtype):
+    shift = 1e4 if dtype in (torch.float32, torch.float64) else 64.0
+    logits, index = problem(dtype=dtype)
+    shifted = logits + shift
+    close(flp.selective_log_softmax(shifted, index), plain(shifted, index)[0], dtype, 2)
+
+
+def test_infinities_and_nan():
+    logits, index = problem(shape=(6,), vocab=300)
+    logits[0, ::2] = -math.inf
+    logits[1] = -math.inf
+    logits[2, 7] = math.nan
+    logits[3, 7] = math.inf
+    logits[4, 1:] = -math.inf
+    index[0], index[4] = 2, 0
+    logprob, entropy = with_entropy(logits, index)
+    assert logprob[0] == -math.inf and logprob[4] == 0 and entropy[4] == 0
+    assert logprob[1:4].isnan().all() and entropy[1:4].isnan().all()
+    wanted, wanted_entropy = plain(logits[[0, 5]], index[[0, 5]])
+    close(entropy[[0, 5]], wanted_entropy, torch.float32, 4)
+    close(logprob[5:], wanted[1:], torch.float32)
+
+
+def test_gradients_beside_masked_scores():
+    logits, index = problem(shape=(4,), vocab=300)
+    logits[:, 100:] = -math.inf
+    index %= 100
+    weights = torch.ones(4, dtype=torch.float64, device=DEVICE)
+    got = gradients(with_entropy, logits, index, weights, 0.1)
+    wanted = gradients(plain, logits[:, :100].double(), index, weights, 0.1)
+    assert (got[:, 100:] == 0).all() and (got[:, :100].double() - wanted).norm() < 2e-6 * wanted.norm()
+
+
+@pytest.mark.parametrize("targets", [None, 3])
+def test_ignored_targets(targets):
+    logits, index = problem(targets=targets)
+    index[0] = -100
+    if targets:
+        index[1, 2, 1] = -100
+    logits[0] = math.nan  # not read
+    weights = torch.ones(index.shape, dtype=torch.float64, device=DEVICE)
+    logprob, entropy = with_entropy(logits, index, ignore_index=-100)
+    wanted, wanted_entropy = plain(logits.nan_to_num(), index, ignore_index=-100)
+    close(logprob, wanted, torch.float32)
+    close(entropy, wanted_entropy, torch.float32, 4)
+    got = gradients(with_entropy, logits, index, weights, 0.0, ignore_index=-100)
+    right = gradients(plain, logits.nan_to_num().double(), index, weights, 0.0, ignore_index=-100)
+    assert (got[0] == 0).all() and (got.double() - right).norm() < 2e-6 * right.norm()
+
+
+def test_bad_targets_are_nan_and_counted():
+    logits, index = problem(shape=(4,), vocab=50, targets=2)
+    index[1, 0], index[2, 1] = 50, -1
+    leaf = logits.clone().requires_grad_()
+    logprob = flp.selective_log_softmax(leaf, index)
+    assert logprob.isnan().tolist() == [[False, False], [True, False], [False, True], [False, False]]
+    with pytest.raises(flp.DataError, match="2 "):
+        flp.check()
+    weights = torch.ones_like(logprob)
+    weights[2, 1] = 0  # left out by the caller: no harm
+    (logprob.nan_to_num() * 0 + torch.where(weights == 0, torch.zeros_like(logprob), logprob)).sum().backward()
+    assert leaf.grad[1].isnan().all() and leaf.grad[[0, 2, 3]].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rows_that_stand_apart_are_read_in_place(dtype):
+    logits, index = problem(shape=(3, 6), vocab=1003, dtype=dtype)
+    padded = torch.full((3, 6, 1100), math.nan, dtype=dtype, device=DEVICE)
+    padded[..., 3:1006] = logits
+    for view, ids in ((padded[..., 3:1006], index), (logits[:, :-1], index[:, 1:]), (logits[:, ::2], index[:, ::2]),
+                      (logits.transpose(0, 1), index.t()), (logits[0], index[0]), (logits[1, 2], index[1, 2]),
+                      (logits[:, :1].expand(3, 6, 1003), index), (logits[:0], index[:0])):
+        assert torch.equal(flp.selective_log_softmax(view, ids),
+                           flp.selective_log_softmax(view.contiguous(), ids.contiguous()))
+    leaf = padded.clone().requires_grad_()
+    flp.selective_log_softmax((leaf * 1)[..., 3:1006], index, inplace_backward=True).float().sum().backward()
+    alone = logits.clone().requires_grad_()
+    flp.selective_log_softmax(alone, index).float().sum().backward()
+    assert torch.equal(leaf.grad[..., 3:1006], alone.grad)
+
+
+def test_int32_targets_and_one_of_a_row():
+    logits, index = problem()
+    assert torch.equal(flp.selective_log_softmax(logits, index.int()), flp.selective_log_softmax(logits, index))
+    assert torch.equal(flp.selective_log_softmax(logits, index.unsqueeze(-1)).squeeze(-1),
+                       flp.selective_log_softmax(logits, index))
+
+
+def test_a_row_does_not_know_its_neighbours():
+    logits, index = problem(shape=(40,), vocab=5000)
+    whole = with_entropy(logits, index)
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    for got, wanted in zip(with_entropy(logits[order], index[order]), whole):
+        assert torch.equal(got, wanted[order])
+    assert torch.equal(with_entropy(logits[7:8], index[7:8])[0], whole[0][7:8])
+
+
+def test_the_gradient_takes_the_place_of_the_scores():
+    logits, index = problem(vocab=4096)
+    leaf = logits.clone().requires_grad_()
+    scores = leaf * 1
+    kept = []
+    scores.register_hook(lambda grad: kept.append(grad.data_ptr()))
+    flp.selective_log_softmax(scores, index, inplace_backward=True).sum().backward()
+    assert kept == [scores.data_ptr()]
+
+
+def test_scores_that_another_saved_are_missed():
+    logits, index = problem()
+    leaf = logits.clone().requires_grad_()
+    scores = leaf * 1
+    loss = flp.selective_log_softmax(scores, index, inplace_backward=True).sum()
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="inplace"):
+        loss.backward()
+
+
+def test_nothing_of_vocab_size_is_kept():
+    logits, index = problem(vocab=4096)
+    leaf = logits.clone().requires_grad_()
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        flp.selective_log_softmax(leaf, index, entropy=True)
+    assert [t.data_ptr() for t in kept if t.numel() > 1000] == [leaf.data_ptr()]
+
+
+def test_no_second_derivative():
+    logits, index = problem()
+    leaf = logits.clone().requires_grad_()
+    grad, = torch.autograd.grad(flp.selective_log_softmax(leaf, index).sum(), leaf, create_graph=True)
+    with pytest.raises(RuntimeError):
+        grad.sum().backward()
+
+
+@pytest.mark.parametrize("wrong,error,says", [
+    (dict(logits=[1.0]), TypeError, "logits is of type list"),
+    (dict(logits=torch.zeros(3, 5, 10, dtype=torch.int64)), TypeError, "logits is torch.int64"),
+    (dict(index=torch.zeros(3, 5)), TypeError, "index is torch.float32"),
+    (dict(index=torch.zeros(3, 4, dtype=torch.int64)), ValueError, r"index is of shape \(3, 4\)"),
+    (dict(index=torch.zeros(3, 5, 0, dtype=torch.int64)), ValueError, r"index is of shape \(3, 5, 0\)"),
+    (dict(logits=torch.zeros(3, 5, 1)), ValueError, r"logits is of shape \(3, 5, 1\)"),
+    (dict(temperature=0.0), ValueError, "temperature is 0.0"), (dict(temperature="warm"), TypeError, "temperature"),
+    (dict(ignore_index=1.5), TypeError, "ignore_index")])
+def test_what_is_refused(wrong, error, says):
+    given = {"logits": torch.zeros(3, 5, 10), "index": torch.zeros(3, 5, dtype=torch.int64), **wrong}
+    with pytest.raises(error, match=says):
+        flp.selective_log_softmax(given.pop("logits"), given.pop("index"), **given)
