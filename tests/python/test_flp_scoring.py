@@ -1,4 +1,7 @@
 """flp.score: ragged batches, padded and packed, against a plain float64 loop over sequences; and nothing read on the host."""
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from flp_reference import DEVICE, DTYPES, GRAD_TOLERANCE, VALUE_TOLERANCE, doubles, relative
@@ -297,6 +300,16 @@ def test_a_seed_may_be_on_the_device():
         assert torch.equal(choice, flp.gate(worth, price=0.0, temperature=1.0, seed=seed))
     with pytest.raises(ValueError, match=r"seed is torch.int32 of shape \(\) \(accepted: an integer, or \(\) torch.int64"):
         flp.gate(worth, price=0.0, temperature=1.0, seed=on_device(1, torch.int32))
+
+
+def test_the_snippet_of_the_readme_runs():
+    text = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    snippet, = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "flp.score(" in block]
+    names = {}
+    exec(snippet, names)
+    assert names["kept"].sum() == 1 and torch.isfinite(names["loss"])
+    used = torch.roll(names["chosen"].mask, -1)
+    assert torch.equal(names["hidden"].grad.abs().sum(1) > 0, used)
 
 
 H, W, T = torch.zeros(2, 3, 8), torch.zeros(5, 8), torch.zeros(2, 3, dtype=torch.int64)
