@@ -7,14 +7,15 @@
 One step is flp.score over all tokens, flp.delight, flp.gate, a loss of what is kept, and its backward pass. It is run
 
   eagerly    under torch.cuda.set_sync_debug_mode("error"): whatever makes torch wait for the device fails
-  captured   as one CUDA graph, where a synchronisation anywhere, libflp's included, fails; the graph is then replayed on
-             other data (hidden states, tokens, lengths of sequences and prompts, advantages) and must give the eager
-             step's bits
+  captured   as one CUDA graph, where a synchronisation anywhere, libflp's included, fails; captured with sequences of
+             unequal lengths, it is replayed on other data (states, tokens, lengths of sequences and prompts, advantages)
+             and must give the eager step's bits
 
-and the replay is timed in turn with one forward pass and one backward pass, of all rows, of the same batch: `ratio` is the
-step's time to forward + fraction * backward, which must not be above `target`. The first token of a sequence is not scored.
-One row more scores the same batch with half of every sequence a prompt. Exit status 1 if anything failed.
---cpu: the same without graphs and target, at the size of --tiny unless told, to try the script. Needs torch.
+and the replay is timed in turn with one forward pass and one backward pass, of all rows, of the same batch: `ratio` is
+the step's time to forward + fraction * backward, which must not be above `target`. One of 30 sequences is 3.3 % of the
+rows, yet counts as 3 %. One row more scores the same batch with half of every sequence a prompt. Exit status 1 if
+anything failed, 2 without a GPU. --cpu: the same without graphs and target, at the size of --tiny unless told, to try
+the script. Needs torch.
 """
 import argparse
 import functools
@@ -29,25 +30,24 @@ from flp.bench import data, record, rounds
 
 TARGET = 1.15
 HALF_TARGET = 0.6       # of a forward pass, for scoring with half of the tokens prompts
-FULL = {"sequences": 30, "length": 2048, "vocab": 151936, "hidden": 4096, "dtype": "bf16", "rounds": 7, "burst_ms": 75.0}
+FULL = {"sequences": 30, "length": 2048, "vocab": 151936, "hidden": 4096, "dtype": "bf16", "rounds": 7,
+        "burst_ms": 75.0}
 TINY = {"sequences": 6, "length": 24, "vocab": 61, "hidden": 16, "dtype": "fp32", "rounds": 3, "burst_ms": 0.5}
 
 
 class Batch:
-    """Packed sequences of random lengths with prompts of 0 to 8 tokens, and the head they are scored with."""
+    """Packed sequences with prompts of 0 to 8 tokens, and the head they are scored with. ragged: of random lengths."""
 
     NAMES = ("hidden", "tokens", "ends", "prompts", "advantage")
 
-    def __init__(self, options, weight, seed):
+    def __init__(self, options, weight, seed, ragged=False):
         generator = torch.Generator(device=weight.device).manual_seed(seed)
         n, count = options.sequences * options.length, options.sequences
-        spread = torch.randint(-(options.length // 4), options.length // 4 + 1, (count,), generator=generator,
-                               device=weight.device)
-        ends = torch.arange(count + 1, device=weight.device) * options.length
-        ends[1:-1] += spread[1:]
+        self.weight, self.ends = weight, torch.arange(count + 1, device=weight.device) * options.length
+        if ragged:
+            self.ends[1:-1] += torch.randint(options.length // 2, (count - 1,), generator=generator, device=weight.device)
         self.hidden = data.normal((n, options.hidden), 1.0, weight.dtype, weight.device, generator).requires_grad_()
         self.tokens = torch.randint(options.vocab, (n,), generator=generator, device=weight.device)
-        self.ends, self.weight = ends, weight
         self.prompts = torch.randint(9, (count,), generator=generator, device=weight.device)
         self.advantage = torch.randn(count, generator=generator, device=weight.device)
 
@@ -104,7 +104,8 @@ def unlike(got, want):
 
 
 class Case:
-    """One way of gating: proven once, then timed as a subject of the rounds. batch takes the data of one, then other."""
+    """One way of gating: proven once, then timed as a subject of the rounds. batch takes the data of one, then of other,
+    which it keeps."""
 
     def __init__(self, name, by_tokens, options, batch, one, other, on_gpu):
         self.name, self.on_gpu, self.errors = name, on_gpu, []
@@ -160,13 +161,11 @@ def plain_subjects(batch, options):
     logprob = flp.linear_logprob(batch.hidden, batch.weight, batch.tokens)
     upstream = torch.full_like(logprob, -1.0 / logprob.numel())
     half = torch.full_like(batch.prompts, options.length // 2)
-    level = Batch(options, batch.weight, 0)
-    level.ends = torch.arange(options.sequences + 1, device=batch.ends.device) * options.length
     return {
         "forward": rounds.Subject("forward", lambda: flp.linear_logprob(batch.hidden, batch.weight, batch.tokens)),
         "backward": rounds.Subject("backward", lambda: torch.autograd.grad(
             logprob, (batch.hidden, batch.weight), upstream, retain_graph=True)),
-        "half": rounds.Subject("scoring, half of every sequence a prompt", lambda: score(level, half))}
+        "half": rounds.Subject("scoring, half of every sequence a prompt", lambda: score(batch, half))}
 
 
 def measure(options, device):
@@ -175,14 +174,15 @@ def measure(options, device):
     weight = data.normal((options.vocab, options.hidden), 1.5 / math.sqrt(options.hidden),
                          data.TORCH_DTYPES[options.dtype], device, generator).requires_grad_()
     on_gpu = device.type == "cuda"
-    batches = [Batch(options, weight, options.seed + i) for i in (1, 2, 3)]
-    cases = [Case("gated step, %s" % what, what == "tokens", options, *batches, on_gpu) for what in ("sequences", "tokens")]
+    batches = [Batch(options, weight, options.seed + i, ragged=i == 2) for i in (1, 2, 3)]
+    cases = [Case("gated step, %s" % what, what == "tokens", options, *batches, on_gpu)
+             for what in ("sequences", "tokens")]
     plain = plain_subjects(batches[0], options)
     clock = clocks.CudaClock() if on_gpu else clocks.HostClock()
     rounds.measure([*plain.values(), *(case.subject for case in cases)], clock, options.rounds, options.burst_ms,
                    options.seed)
     times = {name: ms_of(subject)["ms"] or math.nan for name, subject in plain.items()}
-    rows = [judged({"case": plain[name].name, **ms_of(plain[name]), "target": None}, []) for name in ("forward", "backward")]
+    rows = [judged({"case": name, **ms_of(plain[name]), "target": None}, []) for name in ("forward", "backward")]
     half = {"case": plain["half"].name, **ms_of(plain["half"]), "ratio": times["half"] / times["forward"],
             "bound_ms": times["forward"], "target": HALF_TARGET if on_gpu else None}
     return [*rows, judged(half, []), *(case.row(times, options) for case in cases)]
@@ -191,7 +191,8 @@ def measure(options, device):
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in FULL.items():
-        parser.add_argument("--" + name.replace("_", "-"), type=type(value), help="default %s, tiny %s" % (value, TINY[name]))
+        parser.add_argument("--" + name.replace("_", "-"), type=type(value),
+                            help="default %s, tiny %s" % (value, TINY[name]))
     parser.add_argument("--fraction", type=float, default=0.03, help="kept of sequences or tokens, default %(default)s")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tiny", action="store_true", help="small sizes")

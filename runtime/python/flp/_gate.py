@@ -31,14 +31,15 @@ def sequence_logprob(logprob, mask=None, cu_seqlens=None):
 
 
 def totals(logprob, kept, cu_seqlens):
-    """Sums and numbers of what is kept of each sequence, checked (B, T), or (N) with cu_seqlens -> float64, (B) or (S)."""
+    """Sums and numbers of what is kept of each sequence: (B, T), or (N) with cu_seqlens, checked -> (B) or (S) float64"""
     values = logprob.double().masked_fill(~kept, 0.0)
     if cu_seqlens is None:
         return values.sum(-1), kept.double().sum(-1)
     bounds, sequences = cu_seqlens.long().clamp(0, len(values)), len(cu_seqlens) - 1
     if not sequences or not len(values):  # which torch refuses
         return tuple(x.sum().expand(sequences) for x in (values, kept.double()))
-    return tuple(torch.segment_reduce(x, "sum", offsets=bounds, unsafe=True, initial=0) for x in (values, kept.double()))
+    return tuple(torch.segment_reduce(x, "sum", offsets=bounds, unsafe=True, initial=0)
+                 for x in (values, kept.double()))
 
 
 def delight(logprob, advantage):
@@ -62,7 +63,7 @@ def gate(worth, *, fraction=None, price=None, temperature=None, seed=None, mask=
     seed         an integer, or an int64 tensor () on worth's device, which a captured CUDA graph reads at each replay:
                  the same seed gives the same choice for the same places, on any device
     mask         (...) bool or numbers 0 and 1: what may be kept, and what n counts; None: all
-    Returns bool (...): multiply the loss by it. With nothing to choose from, nothing is kept.
+    Returns bool (...), for Scores.keep or the mask of a loss. With nothing to choose from, nothing is kept.
     error: ValueError, TypeError naming the field
     """
     _check.float_tensor_of("worth", worth)
@@ -87,7 +88,8 @@ def gate(worth, *, fraction=None, price=None, temperature=None, seed=None, mask=
 
 def uniform(shape, seed, device):
     """Numbers in [0, 1), float64, that depend on seed (64 bits, signed) and place alone: splitmix64 of a counter, so that
-    every device and every CUDA graph has the same. source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014"""
+    every device and every CUDA graph has the same.
+    source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014"""
     count = 1
     for size in shape:
         count *= size
