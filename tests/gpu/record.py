@@ -12,10 +12,11 @@
   tune       flpgen tune: one kernel exhaustively, then twice with the default budget and other seeds
   cold       tests/gpu/cold_start.py: the first logprob of fresh processes with a pack and no generator (needs two
              packs, see there; what it says of other libraries needs torch)
+  gated      tests/gpu/gated_step.py: scoring, gate and backward in one CUDA graph (needs torch; set FLP_LIBRARY)
   train      runtime/python/examples/train_tiny_lm.py --compare (needs torch and transformers; set FLP_LIBRARY)
 
-Copy check*.json, sanitize.json and train_tiny_lm.json to tests/gpu/evidence; bench*.json, tune*.json and
-cold_start.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
+Copy check*.json, sanitize.json, gated_step.json and train_tiny_lm.json to tests/gpu/evidence; bench*.json, tune*.json
+and cold_start.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
 """
 
 import argparse
@@ -129,16 +130,23 @@ class Campaign:
                                  self.packs[1], "--json", "cold_start.json"])
         print(done.stdout, flush=True)
 
+    def gated(self):
+        self.script("gated", ["tests/gpu/gated_step.py", "--json", str(self.out / "gated_step.json")])
+
     def train(self):
-        example = ["runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40"]
-        done = subprocess.run([sys.executable, *example, "--out", str(self.out / "train_tiny_lm.json")], cwd=TREE,
+        self.script("train", ["runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40", "--out",
+                              str(self.out / "train_tiny_lm.json")])
+
+    def script(self, name, command):
+        """Runs a Python script of the tree that imports flp."""
+        done = subprocess.run([sys.executable, *command], cwd=TREE,
                               env=dict(self.env, PYTHONPATH=str(TREE / "runtime/python")))
         if done.returncode != 0:
-            self.failed.append("train")
+            self.failed.append(name)
 
 
 def main():
-    parts = ("check", "large", "tilings", "concurrent", "sanitize", "bench", "tune", "cold", "train")
+    parts = ("check", "large", "tilings", "concurrent", "sanitize", "bench", "tune", "cold", "gated", "train")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flpgen", required=True, help="the command to measure")
     parser.add_argument("--out", required=True, help="directory for the records")
