@@ -131,7 +131,7 @@ class Campaign:
 
     def train(self):
         example = ["runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40"]
-        done = subprocess.run([sys.executable, *example, "--out", str(self.out / "train_tiny_lm.json")], cwd=TREE,
+        done = subprocess.run([sys.executable, *example, "--json", str(self.out / "train_tiny_lm.json")], cwd=TREE,
                               env=dict(self.env, PYTHONPATH=str(TREE / "runtime/python")))
         if done.returncode != 0:
             self.failed.append("train")
