@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Runs every example on this machine's GPU and writes one record of what each showed.
 
-    FLP_LIBRARY=build/release/lib/libflp.so python3 tests/gpu/examples.py --json examples.json [--only grpo_lora,long_context]
+    FLP_LIBRARY=build/release/lib/libflp.so python3 tests/gpu/examples.py --json examples.json [--only grpo_lora]
     ... --tiny        on the CPU, in sizes for it
 
 Every example is a process of its own with a time limit; what it writes with --json is its `results`. An example is held
 to what it is there to show (`shows` of its row): rewards that rise, losses that fall, the naive path out of memory. One
-that cannot run here is skipped with a reason: no file, too few GPUs, no transformers. Exit status 1 if any failed. Needs torch.
+that cannot run here is skipped with a reason: no file, too few GPUs, no transformers. Exit status 1 if any failed.
 """
 import argparse
 import importlib.util
@@ -134,8 +134,9 @@ def run(example, tiny, limit):
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "record.json"
         try:
-            done = subprocess.run([sys.executable, *command, *(["--json", str(out)] if example.writes else [])], cwd=TREE,
-                                  env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=limit)
+            done = subprocess.run([sys.executable, *command, *(["--json", str(out)] if example.writes else [])],
+                                  cwd=TREE, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True,
+                                  timeout=limit)
             hold(done.returncode == 0, "exit status %d: %s" % (done.returncode, last_line(done.stderr)))
             written = json.loads(out.read_text()) if out.exists() else {}
             row.update(shows=example.shows(written, done.stdout),
@@ -178,7 +179,8 @@ def main(arguments):
     device = torch.device("cpu" if options.tiny else "cuda")
     command = "tests/gpu/examples.py" + " --tiny" * options.tiny
     failed = sum(row["status"] == "failed" for row in rows)
-    record.write({**record.head(command, device), "torch": torch.__version__, "failed": failed, "rows": rows}, options.json)
+    head = {**record.head(command, device), "torch": torch.__version__}
+    record.write({**head, "failed": failed, "rows": rows}, options.json)
     return 1 if failed else 0
 
 

@@ -1,22 +1,23 @@
 #!/usr/bin/env python3
-"""Selective log-softmax on scores that exist, beside what trainers run: time, memory and exactness on this machine's GPU.
+"""Selective log-softmax on scores that exist, beside what trainers run: time, memory, exactness on this machine's GPU.
 
     FLP_LIBRARY=build/release/lib/libflp.so python3 tests/gpu/selective.py --json autotune/bench/selective.json
     ... --cpu --tiny        small, without a GPU: only correctness is judged
 
 The benchmark of the blog post on it: B=16, T=1024, V=32768 in float32 and in bfloat16, every way on the same tensors:
 
-  flp                      flp.selective_log_softmax; `in place`: the gradient takes the place of the scores
-  naive                    log_softmax, then gather
-  looped                   a sequence at a time: logsumexp in float32, log_softmax in 16 bits
-  torch.compile            of the naive form, with dynamic shapes as the post has it, and with static ones
-  read, copy               plain reductions and a copy of the same scores: the best is what this card reads at, `read_gbps`
+  flp             flp.selective_log_softmax; `in place`: the gradient takes the place of the scores
+  naive           log_softmax, then gather
+  looped          a sequence at a time: logsumexp in float32, log_softmax in 16 bits
+  torch.compile   of the naive form, with dynamic shapes as the post has it, and with static ones
+  read, copy      plain reductions and a copy of the same scores: the best is what this card reads at, `read_gbps`
 
-Times are medians of bursts, interleaved in another random order each round; a `training` call is forward and the gradient of
-the scores. `extra_bytes` is the peak of torch's allocator above what was there before the call, results included. Errors are
-the greatest against float64 (gradients: relative to the greatest element). `verdicts` holds each claim, its value and limit;
-"met" is null where there is nothing to judge by. In place, calls after the first start from gradients as scores: the same
-work on other values. Exit status 0 if no claim fails, 1 if one does, 3 if there is no GPU or no flp.selective_log_softmax.
+Times are medians of bursts, interleaved in another random order each round; a `training` call is forward and the
+gradient of the scores. `extra_bytes` is the peak of torch's allocator above what was there before the call, results
+included. Errors are the greatest against float64 (gradients: relative to the greatest element). `verdicts` holds each
+claim, its value and limit; "met" is null where there is nothing to judge by. In place, calls after the first start from
+gradients as scores: the same work on other values. Exit status 0 if no claim fails, 1 if one does, 3 if there is no GPU
+or no flp.selective_log_softmax.
 """
 import argparse
 import sys
@@ -125,8 +126,8 @@ def greatest(values):
 
 
 def bits_of(case, got, known):
-    """Of 16-bit results: how many differ from the naive form with float32 sums, and how many of these also from the nearest
-    16-bit number of the float64 value, or of one MOST_ERROR beside it, as float32 sums tell no closer."""
+    """Of 16-bit results: how many differ from the naive form's, whose sums are float32, and how many of these also from
+    the 16-bit number nearest to the float64 value or to one MOST_ERROR beside it, as float32 sums tell no closer."""
     expected = naive(case.logits.detach(), case.first)
     got, known = got.to(case.dtype), known[..., 0]
     near = torch.stack([(known + shift).to(case.dtype) for shift in (-MOST_ERROR, 0.0, MOST_ERROR)])
@@ -154,8 +155,8 @@ def errors_of_more(case, known):
     logprob, got = trained(ours, case.logits, case.index, case.upstream)
     with torch.no_grad():
         _, entropy = ours_with_entropy(case.logits, case.first)
-    return {"several": {"error": greatest(logprob - known[0]), "grad_error": greatest(got - known[2]) / greatest(known[2])},
-            "entropy": {"error": greatest(entropy - known[1])}}
+    several = {"error": greatest(logprob - known[0]), "grad_error": greatest(got - known[2]) / greatest(known[2])}
+    return {"several": several, "entropy": {"error": greatest(entropy - known[1])}}
 
 
 # ---- measurement ----
@@ -163,8 +164,8 @@ def errors_of_more(case, known):
 def readers(case):
     """-> {name: (call, bytes it moves)}: ways to read all the scores"""
     scores, scratch = case.logits.detach(), case.scratch.detach()
-    found = {"sum": lambda: scores.sum(), "sum of rows": lambda: scores.sum(-1), "greatest of rows": lambda: scores.amax(-1),
-             "sum as float32": lambda: scores.view(torch.float32).sum(-1),
+    found = {"sum": lambda: scores.sum(), "sum of rows": lambda: scores.sum(-1),
+             "greatest of rows": lambda: scores.amax(-1), "sum as float32": lambda: scores.view(torch.float32).sum(-1),
              "norm": lambda: torch.linalg.vector_norm(scores)}
     if hasattr(torch, "compile"):
         summed = torch.compile(lambda values: values.sum(-1), dynamic=False)
@@ -241,7 +242,7 @@ def verdict(dtype, what, value, limit, least):
 
 
 def speed_verdicts(dtype, rows, read_gbps):
-    """Of a GPU's rows of one dtype. A way of ours that failed meets nothing; no torch.compile is nothing to judge by."""
+    """Of a GPU's rows of one dtype. What failed of ours meets nothing; no torch.compile is nothing to judge by."""
     def row_of(kind, way):
         return next(row for row in rows if row["pass"] == kind and row["way"] == way)
 
@@ -252,16 +253,17 @@ def speed_verdicts(dtype, rows, read_gbps):
         return 0.0 if row["ms"] is None else other and other / row["ms"]
 
     rate = 0.0 if forward["ms"] is None else forward["gbps"] / read_gbps
-    found = [verdict(dtype, "forward, share of the read rate", rate, LEAST_OF_READ_RATE, True),
-             verdict(dtype, "forward, times faster than torch.compile", gain(forward, "forward"), LEAST_FORWARD_GAIN, True),
-             verdict(dtype, "in place, times faster than torch.compile", gain(in_place, "training"), LEAST_TRAINING_GAIN,
-                     True)]
-    return found + [verdict(dtype, "%s, extra bytes" % name, row.get("extra_bytes", float("inf")), MOST_EXTRA_BYTES, False)
-                    for name, row in (("forward", forward), ("in place", in_place))]
+    found = [verdict(dtype, "forward, share of the read rate", rate, LEAST_OF_READ_RATE, True)]
+    for name, kind, row, least in (("forward", "forward", forward, LEAST_FORWARD_GAIN),
+                                   ("in place", "training", in_place, LEAST_TRAINING_GAIN)):
+        extra = row.get("extra_bytes", float("inf"))
+        found += [verdict(dtype, "%s, times faster than torch.compile" % name, gain(row, kind), least, True),
+                  verdict(dtype, "%s, extra bytes" % name, extra, MOST_EXTRA_BYTES, False)]
+    return found
 
 
 def error_verdicts(dtype, errors, more):
-    """float32: MOST_ERROR, from the naive form and from float64. 16 bits: the same bits. Gradients: as the naive form's."""
+    """float32: MOST_ERROR, from the naive form and from float64. 16 bits: equal. Gradients: as the naive form's."""
     name, found = str(dtype).split(".")[-1], []
     rounding = torch.finfo(dtype).eps
     for way in ("flp", IN_PLACE):
@@ -276,7 +278,8 @@ def error_verdicts(dtype, errors, more):
     most = MOST_ERROR if dtype == torch.float32 else 16 * rounding
     several = more["several"]
     return found + [verdict(name, "%d a row, error" % INDICES, several["error"], most, False),
-                    verdict(name, "%d a row, gradient" % INDICES, several["grad_error"], MOST_ERROR + 2 * rounding, False),
+                    verdict(name, "%d a row, gradient" % INDICES, several["grad_error"], MOST_ERROR + 2 * rounding,
+                            False),
                     verdict(name, "entropy, error", more["entropy"]["error"], max(most, 1e-5), False)]
 
 
@@ -302,7 +305,8 @@ def measure_dtype(dtype, options, device, timer):
 def cells(row):
     if row["ms"] is None:
         return (row["dtype"], row["pass"], row["way"], "-", row["reason"][:60], "-", "-", "-")
-    return (row["dtype"], row["pass"], row["way"], "%.4f" % row["ms"], "%.4f .. %.4f" % (row["ms_low"], row["ms_high"]),
+    spread = "%.4f .. %.4f" % (row["ms_low"], row["ms_high"])
+    return (row["dtype"], row["pass"], row["way"], "%.4f" % row["ms"], spread,
             table.number_text("%.0f", row["gbps"]), table.bytes_text(row["extra_bytes"]),
             table.number_text("%.1e", row.get("error")))
 

@@ -99,13 +99,14 @@ def test_without_adapters_the_model_is_what_it_was():
 
 def test_long_context_tiny(tmp_path):
     out = tmp_path / "long.json"
-    command = [sys.executable, str(EXAMPLES / "long_context.py"), "--tokens", "256", "--vocab", "1000", "--hidden", "64",
-               "--device", "cpu", "--budget", "4M", "--json", str(out)]
+    sizes = ["--tokens", "256", "--vocab", "1000", "--hidden", "64", "--budget", "4M"]
+    command = [sys.executable, str(EXAMPLES / "long_context.py"), *sizes, "--device", "cpu", "--json", str(out)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads(out.read_text())
     assert record["failed"] == 0 and str(tmp_path) not in record["command"]
-    assert max(record["workspace_forward_bytes"], record["workspace_backward_bytes"]) <= record["budget_bytes"] == 4 << 20
+    assert record["budget_bytes"] == 4 << 20
+    assert max(record["workspace_forward_bytes"], record["workspace_backward_bytes"]) <= 4 << 20
     rows = {(row["part"], row["way"]): row for row in record["rows"]}
     assert set(rows) == {(part, way) for part in ("loss", "step") for way in long_context.WAYS}
     for way in long_context.WAYS:
@@ -133,8 +134,7 @@ def test_the_gradients_of_all_ways_are_those_of_fp64():
 
 def test_a_way_that_runs_out_of_memory_says_what_it_asked_for():
     def call():
-        raise torch.cuda.OutOfMemoryError(
-            "CUDA out of memory. Tried to allocate 60.62 GiB. GPU 0 has a total capacity of 139.80 GiB\n of which 1 is free")
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 60.62 GiB.\nGPU 0 has 139.80 GiB")
 
     row = long_context.measure(call, torch.device("cpu"))
     assert row["ms"] is None and "\n" not in row["reason"] and row["reason"].startswith("CUDA out of memory.")

@@ -1,7 +1,7 @@
 """GRPO on a task without data, for the examples that train by it: the policy, rollouts, reward, and the loop.
 
-A sequence is rewarded for every token that is greater than the one before it. Chance gets one half, and the model learns to
-climb. The scores of shape (tokens, vocab) exist nowhere but for the one position that is sampled.
+A sequence is rewarded for every token that is greater than the one before it. Chance gets one half, and the model
+learns to climb. The scores of shape (tokens, vocab) exist nowhere but for the one position that is sampled.
 """
 import argparse
 import time

@@ -3,10 +3,10 @@
 
     python3 runtime/python/examples/grpo_lora.py [--steps 40] [--rank 8] [--device cuda]
 
-Every linear map of the trunk gets a LoRA of its own, in plain torch (LoraLinear below); everything else stays as it is. As the
-head needs no gradient, flp computes that of the hidden states alone: three matrix products a step (the scores, the scores
-again, the gradient) where a trained head costs a fourth. The reference needs no second model: it is this one with its
-adapters off. _grpo.py has the task and the loop.
+Every linear map of the trunk gets a LoRA of its own, in plain torch (LoraLinear below); everything else stays as it is.
+As the head needs no gradient, flp computes that of the hidden states alone: three matrix products a step (the scores,
+the scores again, the gradient) where a trained head costs a fourth. The reference needs no second model: it is this one
+with its adapters off. _grpo.py has the task and the loop.
 """
 import contextlib
 import math
@@ -59,7 +59,8 @@ def adapters_off(model):
 
 def products_of(model, arguments, frozen):
     """Matrix products of the head in one training step, forward and backward, as flp plans them."""
-    tokens = torch.zeros(arguments.prompts * arguments.group, arguments.length, dtype=torch.int64, device=arguments.device)
+    shape = arguments.prompts * arguments.group, arguments.length
+    tokens = torch.zeros(shape, dtype=torch.int64, device=arguments.device)
     weight = model.head.weight.detach().requires_grad_(not frozen)
     with _tiny.autocast(arguments.device):
         plan = flp.explain(model(tokens), weight, tokens, entropy=True)

@@ -3,8 +3,8 @@
 
     python3 runtime/python/examples/grpo_tiny.py [--steps 40] [--device cuda] [--rule grpo]
 
-Each step samples groups of sequences from a first token, scores them with the policy that sampled and with the reference
-(the untrained model), and makes a few updates on the clipped ratio. _grpo.py has the task and the loop.
+Each step samples groups of sequences from a first token, scores them with the policy that sampled and with the
+reference (the untrained model), and makes a few updates on the clipped ratio. _grpo.py has the task and the loop.
 """
 import copy
 

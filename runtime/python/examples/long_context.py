@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One training step of a policy over a long context, through flp within a budget and as trainers write it.
 
-    python3 runtime/python/examples/long_context.py                       65536 tokens, a head of 248320 x 2048, bf16: a GPU
+    python3 runtime/python/examples/long_context.py              65536 tokens, a head of 248320 x 2048, bf16: a GPU
     python3 runtime/python/examples/long_context.py --tokens 256 --vocab 1000 --hidden 64 --device cpu
 
 The model is a small trunk of plain torch. Every way computes log-probabilities of the same tokens and takes the same
@@ -157,10 +157,11 @@ def run(arguments):
     rows = rows_of(task, device)
     faults = faults_of(rows, workspace, arguments.budget)
     return {**record.head(_tiny.command_line(arguments.json), device),
-            "gpu_memory_bytes": torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None,
+            "gpu_memory_bytes": torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else None,
             "torch": torch.__version__, "libflp": flp.version(), "dtype": str(task.dtype).split(".")[-1],
-            "tokens": arguments.tokens, "vocab": arguments.vocab, "hidden": arguments.hidden, "layers": arguments.layers,
-            "budget_bytes": arguments.budget, **workspace, "failed": len(faults), "faults": faults, "rows": rows}
+            "tokens": arguments.tokens, "vocab": arguments.vocab, "hidden": arguments.hidden,
+            "layers": arguments.layers, "budget_bytes": arguments.budget, **workspace, "failed": len(faults),
+            "faults": faults, "rows": rows}
 
 
 def parser():
@@ -169,7 +170,8 @@ def parser():
     given.add_argument("--vocab", type=options.integer(2), default=248320, help="default %(default)s")
     given.add_argument("--hidden", type=options.depth, default=2048, help="default %(default)s")
     given.add_argument("--layers", type=options.integer(1), default=2, help="of the trunk, default %(default)s")
-    given.add_argument("--budget", type=options.size, default=1 << 30, help="of each pass of flp in bytes; K, M, G; default 1G")
+    given.add_argument("--budget", type=options.size, default=1 << 30,
+                       help="bytes of each pass of flp, with or without K, M, G; default 1G")
     _tiny.add_options(given)
     return given
 
