@@ -14,9 +14,11 @@
              packs, see there; what it says of other libraries needs torch)
   gated      tests/gpu/gated_step.py: scoring, gate and backward in one CUDA graph (needs torch; set FLP_LIBRARY)
   train      runtime/python/examples/train_tiny_lm.py --compare (needs torch and transformers; set FLP_LIBRARY)
+  examples   tests/gpu/examples.py: what every example shows (the same)
+  selective  tests/gpu/selective.py: selective log-softmax beside other ways (needs torch; set FLP_LIBRARY)
 
-Copy check*.json, sanitize.json, gated_step.json and train_tiny_lm.json to tests/gpu/evidence; bench*.json, tune*.json
-and cold_start.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
+Copy check*.json, sanitize.json, gated_step.json, train_tiny_lm.json and examples.json to tests/gpu/evidence; bench*.json,
+tune*.json, cold_start.json and selective.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
 """
 
 import argparse
@@ -130,23 +132,29 @@ class Campaign:
                                  self.packs[1], "--json", "cold_start.json"])
         print(done.stdout, flush=True)
 
-    def gated(self):
-        self.script("gated", ["tests/gpu/gated_step.py", "--json", str(self.out / "gated_step.json")])
-
-    def train(self):
-        self.script("train", ["runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40", "--out",
-                              str(self.out / "train_tiny_lm.json")])
-
-    def script(self, name, command):
-        """Runs a Python script of the tree that imports flp."""
-        done = subprocess.run([sys.executable, *command], cwd=TREE,
+    def script(self, name, *words):
+        """One of the tree's own that uses the binding."""
+        done = subprocess.run([sys.executable, *words, "--json", str(self.out / f"{name}.json")], cwd=TREE,
                               env=dict(self.env, PYTHONPATH=str(TREE / "runtime/python")))
         if done.returncode != 0:
             self.failed.append(name)
 
+    def gated(self):
+        self.script("gated_step", "tests/gpu/gated_step.py")
+
+    def train(self):
+        self.script("train_tiny_lm", "runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40")
+
+    def examples(self):
+        self.script("examples", "tests/gpu/examples.py")
+
+    def selective(self):
+        self.script("selective", "tests/gpu/selective.py")
+
 
 def main():
-    parts = ("check", "large", "tilings", "concurrent", "sanitize", "bench", "tune", "cold", "gated", "train")
+    parts = ("check", "large", "tilings", "concurrent", "sanitize", "bench", "tune", "cold", "gated", "train", "examples",
+             "selective")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flpgen", required=True, help="the command to measure")
     parser.add_argument("--out", required=True, help="directory for the records")

@@ -6,6 +6,9 @@ import torch
 from . import _c, _check, _eager_torch, _logprob, _plans, _run, errors
 from ._compile import outside_graphs
 
+# Gradients that are matrix products.
+PRODUCTS_OF = _c.GRAD_HIDDEN | _c.GRAD_WEIGHT
+
 
 @dataclasses.dataclass(frozen=True)
 class PlanInfo:
@@ -25,7 +28,9 @@ class PlanInfo:
 
 def _layout(plan, which, n, budget):
     if plan.handle is None:
-        return {"mode": "torch", "bytes": _eager_torch.workspace_bytes(which, n, plan.key.hidden, budget)}
+        products = 1 if which == _c.PASS_FORWARD else 1 + bin(plan.key.grads & PRODUCTS_OF).count("1")
+        return {"mode": "torch", "products": products,
+                "bytes": _eager_torch.workspace_bytes(which, n, plan.key.hidden, budget)}
     layout = plan.layout(which, n, budget)
     values = {name: getattr(layout, name) for name, _ in _c.Layout._fields_ if name != "struct_bytes"}
     values["mode"] = _c.MODE_NAMES.get(layout.mode, str(layout.mode))
