@@ -69,6 +69,12 @@ def printed_losses_fall(_, printed):
     return {"loss_start": losses[0], "loss_end": losses[-1]}
 
 
+def printed_rewards_rise(_, printed):
+    rewards = [float(line.split("reward ")[1].split()[0]) for line in printed.splitlines()]
+    hold(len(rewards) > 1 and rewards[-1] > rewards[0] + 0.04, "rewards were %s" % rewards)
+    return {"reward_start": rewards[0], "reward_end": rewards[-1]}
+
+
 def naive_does_not_fit(written, _):
     hold(written["failed"] == 0, "; ".join(written["faults"]))
     rows = {(row["part"], row["way"]): row for row in written["rows"]}
@@ -111,6 +117,7 @@ EXAMPLES = (
             ["--tiny-torch", "--compare", "--device", "cpu", "--rate", "1e-2"], needs=("transformers",)),
     Example("grpo_tiny", rewards_rise, tiny=SMALL),
     Example("grpo_lora", adapters_learn, tiny=SMALL),
+    Example("gated_batch", printed_rewards_rise, tiny=["--device", "cpu", "--steps", "40"], writes=False),
     Example("long_context", naive_does_not_fit,
             tiny=["--device", "cpu", "--tokens", "256", "--vocab", "1000", "--hidden", "64"]),
     Example("tensor_parallel", it_ran, gpus=2),
