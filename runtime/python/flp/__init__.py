@@ -14,7 +14,8 @@ from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, Dat
 __version__ = "0.1.0"
 
 _TENSOR_NAMES = ("linear_logprob", "linear_logprob_partial", "combine_partials", "linear_logprob_backward", "explain",
-                 "plan_info", "check", "PlanInfo", "losses", "sequence_logprob", "delight", "gate")
+                 "plan_info", "check", "PlanInfo", "losses", "sequence_logprob", "delight", "gate",
+                 "logprob_head")
 
 try:
     from . import _ops, losses
@@ -22,6 +23,7 @@ try:
     from ._info import PlanInfo, check, explain, plan_info
     from ._logprob import linear_logprob
     from ._shards import combine_partials, linear_logprob_backward, linear_logprob_partial
+    from .heads import logprob_head
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise

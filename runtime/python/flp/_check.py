@@ -21,16 +21,17 @@ INT32_MAX = 2**31 - 1
 class Settings:
     """The run-time values of one call, checked. offset, valid and total describe a vocab shard; zeros: the whole."""
 
-    __slots__ = ("temperature", "softcap", "scale", "ignore_index", "budget", "entropy", "accumulate", "offset",
-                 "valid", "total")
+    __slots__ = ("temperature", "softcap", "scale", "ignore_index", "budget", "entropy", "chunk_rows", "accumulate",
+                 "offset", "valid", "total")
 
-    def __init__(self, temperature, softcap, scale, ignore_index, budget, entropy):
+    def __init__(self, temperature, softcap, scale, ignore_index, budget, entropy, chunk_rows=None):
         self.temperature = temperature
         self.softcap = softcap_of(softcap)
         self.scale = number_of("scale", scale)
         self.ignore_index = integer_of("ignore_index", ignore_index)
         self.budget = budget_of(budget)
         self.entropy = bool(entropy)
+        self.chunk_rows = chunk_rows_of(chunk_rows)
         self.accumulate = None
         self.offset = self.valid = self.total = 0
 
@@ -71,6 +72,15 @@ def budget_of(budget):
     if integer_of("budget", budget) < 1:
         refuse(ValueError, "budget", budget, "None, or at least 1 byte")
     return int(budget)
+
+
+def chunk_rows_of(chunk_rows):
+    """0 stands for the planner's choice."""
+    if chunk_rows is None:
+        return 0
+    if integer_of("chunk_rows", chunk_rows) < 1:
+        refuse(ValueError, "chunk_rows", chunk_rows, "None, or at least 1 row")
+    return int(chunk_rows)
 
 
 def float_tensor_of(field, value):

@@ -1,0 +1,86 @@
+"""linear_logprob as plain torch operations over chunks of rows: the force-eager path of flp.logprob_head.
+
+Invariant: of the (N, V) scores one chunk exists at a time, forward and backward: each chunk is checkpointed, so that its
+scores are computed anew from the hidden states when its gradient is due. Chunks depend on shapes alone, never on values.
+"""
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+from . import _check, _logprob, errors
+
+BUDGET = 256 << 20
+# (rows, V) tensors alive at once at the worst moment of one chunk, beside one in the operands' dtype.
+ALIVE = 3
+ALIVE_GRAD = 5
+ALIVE_ENTROPY = 2  # more with the entropy
+ALIVE_SOFTCAP = 1  # more with a softcap
+
+
+def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False, softcap=None, scale=1.0,
+                   ignore_index=-100, budget=None, chunk_rows=None, reduce_fp32=True):
+    """Computes what flp.linear_logprob does, from the same arguments, without libflp.
+
+    budget       bytes of the scores of one chunk and of what is computed from them; None: 256 MiB
+    chunk_rows   rows of a chunk; None: as many as the budget holds for this V
+    reduce_fp32  False: the scores are reduced in the operands' dtype, which halves a chunk and costs a logprob of 16-bit
+                 operands two digits
+    Returns logprob (...) float32, or (logprob, entropy). Rows whose target is outside [0, V) are NaN.
+    error: ValueError, TypeError naming the field; BudgetError if the budget holds no row
+    """
+    lead, flat, weight, bias, ids, scalar, temperature_rows, _ = _logprob.prepare(hidden, weight, target, bias,
+                                                                                  temperature, None)
+    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy, chunk_rows)
+    grads = _logprob.needed_grads(flat, weight, bias) != 0
+    dtype = torch.float32 if reduce_fp32 else flat.dtype
+    rows = settings.chunk_rows or rows_of(settings, weight.shape[0], dtype, flat.dtype, grads)
+    parts = []
+    for begin in range(0, flat.shape[0], rows):
+        part = slice(begin, begin + rows)
+        temperatures = None if temperature_rows is None else temperature_rows[part].unsqueeze(1)
+        chunk = (flat[part], weight, bias, ids[part], temperatures, settings, dtype)
+        parts.append(checkpoint(_score, *chunk, use_reentrant=False, preserve_rng_state=False) if grads
+                     else _score(*chunk))
+    columns = zip(*parts) if parts else ((flat.new_zeros(0, dtype=torch.float32),),) * (1 + settings.entropy)
+    results = tuple(torch.cat(column).reshape(lead) for column in columns)
+    return results if settings.entropy else results[0]
+
+
+def rows_of(settings, vocab, dtype, operand_dtype, grads):
+    """Rows of a chunk: budget // (V · bytes of the tensors of a score). error: BudgetError naming the smallest budget"""
+    alive = (ALIVE_GRAD if grads else ALIVE) + ALIVE_ENTROPY * settings.entropy + ALIVE_SOFTCAP * (settings.softcap > 0)
+    row_bytes = vocab * (_bytes_of(operand_dtype) + alive * _bytes_of(dtype))
+    rows = (settings.budget or BUDGET) // row_bytes
+    if rows < 1:
+        raise errors.BudgetError("budget is %d bytes (accepted: at least %d, one row of %d scores)"
+                                 % (settings.budget or BUDGET, row_bytes, vocab))
+    return rows
+
+
+def _bytes_of(dtype):
+    return torch.finfo(dtype).bits // 8
+
+
+def _score(hidden, weight, bias, target, temperature, settings, dtype):
+    """One chunk: hidden (r,D), target (r), temperature (r,1) or None -> (logprob,) or (logprob, entropy), (r) float32."""
+    # The operands have followed autocast already; what is reduced is for reduce_fp32 to say.
+    with torch.autocast(hidden.device.type, enabled=False):
+        scores = F.linear(hidden, weight, bias).to(dtype)
+        if settings.scale != 1:
+            scores = scores * settings.scale
+        if settings.softcap:
+            scores = settings.softcap * torch.tanh(scores / settings.softcap)
+        if temperature is not None:
+            scores = scores / temperature.to(dtype)
+        elif settings.temperature != 1:
+            scores = scores / settings.temperature
+        logp = torch.log_softmax(scores, -1)
+        work = target != settings.ignore_index
+        known = (target >= 0) & (target < logp.shape[1])
+        chosen = logp.gather(1, torch.where(known, target, torch.zeros_like(target)).long().unsqueeze(1)).squeeze(1)
+        results = (torch.where(known, chosen, torch.full_like(chosen, float("nan"))),)
+        if settings.entropy:
+            # A score of -inf has probability 0, and 0 · lowest is 0 where 0 · -inf would be NaN.
+            surprisal = -(logp.exp() * logp.clamp_min(torch.finfo(dtype).min)).sum(-1)
+            results += (torch.where(known, surprisal, torch.full_like(surprisal, float("nan"))),)
+        return tuple(torch.where(work, value.float(), torch.zeros_like(value, dtype=torch.float32)) for value in results)
