@@ -10,11 +10,9 @@ from torch.utils.checkpoint import checkpoint
 from . import _check, _logprob, errors
 
 BUDGET = 256 << 20
-# (rows, V) tensors alive at once at the worst moment of one chunk, beside one in the operands' dtype.
-ALIVE = 3
-ALIVE_GRAD = 5
-ALIVE_ENTROPY = 2  # more with the entropy
-ALIVE_SOFTCAP = 1  # more with a softcap
+# (rows, V) tensors of the reduction's dtype alive at the worst moment of one chunk, beside its scores in the operands' dtype,
+# by (gradients, entropy): read off torch's profiler. A softcap adds one.
+ALIVE = {(False, False): 2, (True, False): 3, (False, True): 5, (True, True): 5}
 
 
 def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False, softcap=None, scale=1.0,
@@ -48,7 +46,7 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
 
 def rows_of(settings, vocab, dtype, operand_dtype, grads):
     """Rows of a chunk: budget // (V · bytes of the tensors of a score). error: BudgetError naming the smallest budget"""
-    alive = (ALIVE_GRAD if grads else ALIVE) + ALIVE_ENTROPY * settings.entropy + ALIVE_SOFTCAP * (settings.softcap > 0)
+    alive = ALIVE[grads, settings.entropy] + (settings.softcap > 0)
     row_bytes = vocab * (_bytes_of(operand_dtype) + alive * _bytes_of(dtype))
     rows = (settings.budget or BUDGET) // row_bytes
     if rows < 1:

@@ -158,7 +158,7 @@ class _Call:
         labels, targets = keywords.pop("labels", None), keywords.pop("targets", None)
         if labels is not None and targets is not None:
             _check.refuse(ValueError, "labels, targets", "both given", "one of the two, or neither")
-        keep = keywords.get("logits_to_keep", keywords.get("num_logits_to_keep")) or 0
+        keep = keywords.get("logits_to_keep", 0)
         if targets is None and isinstance(keep, torch.Tensor):
             _check.refuse(TypeError, "logits_to_keep", "a torch.Tensor", "an integer; or targets of the positions it keeps")
         self.keep, self.shifted = keep, targets is None
