@@ -12,10 +12,12 @@
   tune       flpgen tune: one kernel exhaustively, then twice with the default budget and other seeds
   cold       tests/gpu/cold_start.py: the first logprob of fresh processes with a pack and no generator (needs two
              packs, see there; what it says of other libraries needs torch)
+  heads      tests/gpu/head_memory.py: peak memory and time of the projection step, whole scores beside flp.logprob_head
+             (needs torch; set FLP_LIBRARY)
   train      runtime/python/examples/train_tiny_lm.py --compare (needs torch and transformers; set FLP_LIBRARY)
 
-Copy check*.json, sanitize.json and train_tiny_lm.json to tests/gpu/evidence; bench*.json, tune*.json and
-cold_start.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
+Copy check*.json, sanitize.json and train_tiny_lm.json to tests/gpu/evidence; bench*.json, tune*.json, cold_start.json and
+head_memory.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
 """
 
 import argparse
@@ -129,16 +131,23 @@ class Campaign:
                                  self.packs[1], "--json", "cold_start.json"])
         print(done.stdout, flush=True)
 
-    def train(self):
-        example = ["runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40"]
-        done = subprocess.run([sys.executable, *example, "--out", str(self.out / "train_tiny_lm.json")], cwd=TREE,
+    def in_tree(self, name, script, *options):
+        """A script that needs torch: from the top of the tree, as FLP_LIBRARY may be a path from there."""
+        done = subprocess.run([sys.executable, script, *options], cwd=TREE,
                               env=dict(self.env, PYTHONPATH=str(TREE / "runtime/python")))
         if done.returncode != 0:
-            self.failed.append("train")
+            self.failed.append(name)
+
+    def heads(self):
+        self.in_tree("heads", "tests/gpu/head_memory.py", "--json", str(self.out / "head_memory.json"))
+
+    def train(self):
+        self.in_tree("train", "runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40", "--out",
+                     str(self.out / "train_tiny_lm.json"))
 
 
 def main():
-    parts = ("check", "large", "tilings", "concurrent", "sanitize", "bench", "tune", "cold", "train")
+    parts = ("check", "large", "tilings", "concurrent", "sanitize", "bench", "tune", "cold", "heads", "train")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flpgen", required=True, help="the command to measure")
     parser.add_argument("--out", required=True, help="directory for the records")

@@ -147,15 +147,51 @@ def test_the_example_runs(peft):
     assert len(losses) == 8 and losses[-1] < losses[0] - 0.01
 
 
-def test_a_head_that_fsdp2_shards_is_refused(tmp_path):
+def test_a_compiled_model_is_seen_through():
+    model = make("llama")
+    want, _ = own(model)
+    compiled = torch.compile(model, backend="eager")
+    with flp.logprob_head(compiled):
+        for _ in range(2):
+            out = compiled(input_ids=IDS, attention_mask=MASK)
+            assert (out.logprobs - want).abs().max() < 5e-6
+        out.logprobs.sum().backward()
+    assert model.lm_head.weight.grad is not None
+    assert compiled(input_ids=IDS, attention_mask=MASK).logits.shape == (2, 9, VOCAB)
+
+
+# ---- models of several processes, here of one ----
+
+@pytest.fixture
+def process_group(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method="file://%s" % (tmp_path / "store"), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"static_graph": True}], ids=str)
+def test_under_distributed_data_parallel(process_group, options):
+    model = make("llama")
+    want = torch.autograd.grad(own(model)[0].sum(), model.lm_head.weight)[0]
+    parallel = torch.nn.parallel.DistributedDataParallel(model, **options)
+    with flp.logprob_head(parallel):
+        parallel(input_ids=IDS, attention_mask=MASK).logprobs.sum().backward()
+    assert relative(model.lm_head.weight.grad, want) < 1e-5
+
+
+def test_fsdp2_may_shard_the_trunk_but_not_the_head(process_group):
     fsdp = pytest.importorskip("torch.distributed.fsdp")
     if not hasattr(fsdp, "fully_shard"):
         pytest.skip("torch has no fully_shard")
-    torch.distributed.init_process_group("gloo", init_method="file://%s" % (tmp_path / "store"), rank=0, world_size=1)
-    try:
-        mesh = torch.distributed.init_device_mesh("cpu", (1,))
-        model = fsdp.fully_shard(make("llama"), mesh=mesh)
-        with pytest.raises(flp.UnsupportedError, match=r"head.weight is sharded \(DTensor\).*fully_shard"):
-            flp.logprob_head(model).install()
-    finally:
-        torch.distributed.destroy_process_group()
+    mesh = torch.distributed.init_device_mesh("cpu", (1,))
+    model = make("llama")
+    want, _ = own(model)
+    for layer in model.model.layers:
+        fsdp.fully_shard(layer, mesh=mesh)
+    with flp.logprob_head(model):
+        out = model(input_ids=IDS, attention_mask=MASK)
+        out.logprobs.sum().backward()
+    assert (out.logprobs - want).abs().max() < 5e-6 and model.model.layers[0].mlp.up_proj.weight.grad is not None
+    fsdp.fully_shard(model, mesh=mesh)
+    with pytest.raises(flp.UnsupportedError, match=r"head.weight is sharded \(DTensor\).*fully_shard"):
+        flp.logprob_head(model).install()

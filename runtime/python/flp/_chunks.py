@@ -21,8 +21,8 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
 
     budget       bytes of the scores of one chunk and of what is computed from them; None: 256 MiB
     chunk_rows   rows of a chunk; None: as many as the budget holds for this V
-    reduce_fp32  False: the scores are reduced in the operands' dtype, which halves a chunk and costs a logprob of 16-bit
-                 operands two digits
+    reduce_fp32  False: the scores are reduced in the operands' dtype too, to which torch's product has rounded them in any
+                 case; chunks then have more rows, and 16-bit logprobs about a digit less
     Returns logprob (...) float32, or (logprob, entropy). Rows whose target is outside [0, V) are NaN.
     error: ValueError, TypeError naming the field; BudgetError if the budget holds no row
     """

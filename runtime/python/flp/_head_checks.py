@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from . import _check, errors
+from ._compile import outside_graphs
 
 # What configs call z = a·x and z = c·tanh(x/c); a model that divides its scores has the inverse.
 SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
@@ -138,6 +139,7 @@ def probe_of(head):
     return torch.linspace(-60, 45, head.out_features, dtype=torch.float64, device=head.weight.device).view(1, 1, -1)
 
 
+@outside_graphs
 def verify(model, head, rule, seen):
     """Compares what the model made of a probe with the rule; reads from the device, once a model.
     error: UnsupportedError if they differ"""

@@ -37,8 +37,9 @@ def logprob_head(model, *, entropy=False, temperature=1.0, budget=None, chunk_ro
     temperature   a number above 0, or a tensor that expands to (B, T), such as (B, 1) one a sequence
     budget        bytes of workspace of a pass, as for flp.linear_logprob; eager: of one chunk, None: 256 MiB
     chunk_rows    rows of a chunk, instead of those that V and the budget give
-    reduce_fp32   eager=True: False reduces in the operands' dtype. libflp reduces in float32 always
-    eager         True: plain torch operations, chunk by chunk and checkpointed, instead of libflp's kernels
+    reduce_fp32   False: with eager, reduces in the operands' dtype. libflp reduces in float32 always
+    eager         True: plain torch operations, chunk by chunk and checkpointed, instead of libflp's kernels; their product
+                  rounds the scores to the operands' dtype, which in bfloat16 costs 0.05 nats
     ignore_index  label without work: logprob 0, entropy 0, no gradient
     verify        True: at the first call with a model, what it does to its scores is compared with its config
                   (final_logit_softcapping, logit_scale, logits_scaling, ...); synchronises that once
