@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 """Measures the vocabulary projection of a language model: peak memory and time, whole scores beside flp.logprob_head.
 
-    FLP_LIBRARY=build/release/lib/libflp.so PYTHONPATH=runtime/python python3 tests/gpu/head_memory.py --json head_memory.json
+    FLP_LIBRARY=build/release/lib/libflp.so PYTHONPATH=runtime/python \\
+        python3 tests/gpu/head_memory.py --json autotune/bench/head_memory.json
 
-The step alone: hidden states (B, T, D) are there, logprobs (B, T-1) come out; `training` adds the gradients of the hidden
-states and of the head's weight. All ways get the same tensors:
+The step alone: hidden states (B, T, D) are there, logprobs (B, T-1) come out; `training` adds the gradients of the
+hidden states and of the head's weight. All ways get the same tensors:
 
   naive        the head's scores, cast to float32, log_softmax, gather: what transformers' own loss does
   naive bf16   the same without the cast
   flp          under flp.logprob_head
   eager        under flp.logprob_head(eager=True): plain torch, chunk by chunk, checkpointed
 
-peak_bytes is the peak of torch's allocator above what was there before, results included (null without a GPU); ms the median
-of bursts; error the largest difference of a logprob from float64, over the first rows. Exit status 1 if flp or eager is off
-by more than the record's tolerances.
+peak_bytes is the peak of torch's allocator above what was there before, results included (null without a GPU); ms the
+median of bursts; error the largest difference of a logprob from float64, over the first rows. Exit status 1 if flp or
+eager is off by more than the record's tolerances.
 """
 import argparse
 import contextlib
@@ -72,7 +73,8 @@ class Step:
 
     def training(self, call):
         logprob = call()
-        return logprob, torch.autograd.grad(logprob, (self.hidden, self.model.lm_head.weight), self.upstream.to(logprob.dtype))
+        inputs = (self.hidden, self.model.lm_head.weight)
+        return logprob, torch.autograd.grad(logprob, inputs, self.upstream.to(logprob.dtype))
 
     def error_of(self, logprob):
         """Against float64, over the first rows of the first sequence."""
@@ -97,7 +99,8 @@ def measure(step, name, which, burst_ms):
             row["result_bytes"], result = memory.bytes_of(result), None
             ticks = clock.CudaClock() if device.type == "cuda" else clock.HostClock()
             repeats = clock.calibrate(ticks, lambda: run(call), burst_ms)
-            row["ms"] = statistics.median(clock.sample(ticks, lambda: run(call), repeats, burst_ms)[0] for _ in range(ROUNDS))
+            bursts = [clock.sample(ticks, lambda: run(call), repeats, burst_ms)[0] for _ in range(ROUNDS)]
+            row["ms"] = statistics.median(bursts)
     except RuntimeError as error:
         if "out of memory" not in str(error):
             raise
@@ -109,7 +112,8 @@ def line_of(row):
     if row["ms"] is None:
         return "%-6d %-9s %-14s %s" % (row["hidden"], row["pass"], row["peer"], row["reason"])
     peak = "-" if row["peak_bytes"] is None else "%.3f GB" % (row["peak_bytes"] / 1e9)
-    return "%-6d %-9s %-14s %10.2f ms %12s  error %.1e" % (row["hidden"], row["pass"], row["peer"], row["ms"], peak, row["error"])
+    return "%-6d %-9s %-14s %10.2f ms %12s  error %.1e" % (row["hidden"], row["pass"], row["peer"], row["ms"], peak,
+                                                           row["error"])
 
 
 def parser():

@@ -16,8 +16,8 @@
              (needs torch; set FLP_LIBRARY)
   train      runtime/python/examples/train_tiny_lm.py --compare (needs torch and transformers; set FLP_LIBRARY)
 
-Copy check*.json, sanitize.json and train_tiny_lm.json to tests/gpu/evidence; bench*.json, tune*.json, cold_start.json and
-head_memory.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
+Copy check*.json, sanitize.json and train_tiny_lm.json to tests/gpu/evidence; bench*.json, tune*.json, cold_start.json
+and head_memory.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
 """
 
 import argparse

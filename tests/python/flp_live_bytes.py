@@ -13,8 +13,8 @@ class _Sizes(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
         results = function(*arguments, **(keywords or {}))
-        sizes = [value.numel() * value.element_size() for value in tree_flatten(results)[0] if isinstance(value, torch.Tensor)]
-        self.largest = max([self.largest, *sizes])
+        made = [value for value in tree_flatten(results)[0] if isinstance(value, torch.Tensor)]
+        self.largest = max([self.largest, *(value.numel() * value.element_size() for value in made)])
         return results
 
 

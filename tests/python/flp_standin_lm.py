@@ -6,6 +6,13 @@ from typing import Optional
 import torch
 from torch import nn
 
+IDS = torch.randint(0, 257, (3, 11), generator=torch.Generator().manual_seed(5))
+
+
+def capped(cap, scores):
+    """A softcap, as Gemma's models compute it."""
+    return cap * torch.tanh(scores / cap)
+
 
 @dataclasses.dataclass
 class Output:
@@ -37,7 +44,9 @@ class TinyLM(nn.Module):
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(hidden[:, kept])
         logits = logits if self.after is None else self.after(logits)
-        loss = None if labels is None else nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        loss = None
+        if labels is not None:
+            loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
         return Output(logits, loss, hidden.square().mean())
 
 
@@ -70,7 +79,7 @@ class Adapted(nn.Module):
 
 
 class SavedCopies(nn.Module):
-    """As PEFT holds a head in modules_to_save: a trained copy an adapter, and the original for when adapters are off."""
+    """As PEFT holds a head in modules_to_save: a trained copy an adapter, and the original for when they are off."""
 
     def __init__(self, original, trained):
         super().__init__()

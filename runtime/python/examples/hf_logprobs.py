@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""One policy update on a causal language model of transformers, scored by its own forward without materialised scores:
-old policy, reference (the adapter switched off) and current policy. Runs anywhere: a random model, a GPU if there is one."""
+"""Policy updates on a causal language model of transformers, scored by its own forward without materialised scores: old
+policy, reference (the adapter switched off) and current policy. Runs anywhere: a random model, a GPU if there is one."""
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import Qwen3Config, Qwen3ForCausalLM

@@ -1,8 +1,10 @@
 """linear_logprob as plain torch operations over chunks of rows: the force-eager path of flp.logprob_head.
 
-Invariant: of the (N, V) scores one chunk exists at a time, forward and backward: each chunk is checkpointed, so that its
-scores are computed anew from the hidden states when its gradient is due. Chunks depend on shapes alone, never on values.
+Invariant: of the (N, V) scores one chunk exists at a time, forward and backward: each chunk is checkpointed, so that
+its scores are computed anew from the hidden states when its gradient is due. Chunks depend on shapes, never on values.
 """
+import math
+
 import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
@@ -10,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 from . import _check, _logprob, errors
 
 BUDGET = 256 << 20
-# (rows, V) tensors of the reduction's dtype alive at the worst moment of one chunk, beside its scores in the operands' dtype,
-# by (gradients, entropy): read off torch's profiler. A softcap adds one.
+# (rows, V) tensors of the reduction's dtype alive at the worst moment of one chunk, beside its scores in the operands'
+# dtype, by (gradients, entropy): read off torch's profiler. A softcap adds one.
 ALIVE = {(False, False): 2, (True, False): 3, (False, True): 5, (True, True): 5}
 
 
@@ -21,8 +23,8 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
 
     budget       bytes of the scores of one chunk and of what is computed from them; None: 256 MiB
     chunk_rows   rows of a chunk; None: as many as the budget holds for this V
-    reduce_fp32  False: the scores are reduced in the operands' dtype too, to which torch's product has rounded them in any
-                 case; chunks then have more rows, and 16-bit logprobs about a digit less
+    reduce_fp32  False: the scores are reduced in the operands' dtype too, to which torch's product has rounded them in
+                 any case; chunks then have more rows, and 16-bit logprobs about a digit less
     Returns logprob (...) float32, or (logprob, entropy). Rows whose target is outside [0, V) are NaN.
     error: ValueError, TypeError naming the field; BudgetError if the budget holds no row
     """
@@ -32,20 +34,19 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     grads = _logprob.needed_grads(flat, weight, bias) != 0
     dtype = torch.float32 if reduce_fp32 else flat.dtype
     rows = settings.chunk_rows or rows_of(settings, weight.shape[0], dtype, flat.dtype, grads)
+    hiddens = flat.split(rows)
+    temperatures = [None] * len(hiddens) if temperature_rows is None else temperature_rows.unsqueeze(1).split(rows)
     parts = []
-    for begin in range(0, flat.shape[0], rows):
-        part = slice(begin, begin + rows)
-        temperatures = None if temperature_rows is None else temperature_rows[part].unsqueeze(1)
-        chunk = (flat[part], weight, bias, ids[part], temperatures, settings, dtype)
+    for part in zip(hiddens, ids.split(rows), temperatures):
+        chunk = (*part, weight, bias, settings, dtype)
         parts.append(checkpoint(_score, *chunk, use_reentrant=False, preserve_rng_state=False) if grads
                      else _score(*chunk))
-    columns = zip(*parts) if parts else ((flat.new_zeros(0, dtype=torch.float32),),) * (1 + settings.entropy)
-    results = tuple(torch.cat(column).reshape(lead) for column in columns)
+    results = tuple(torch.cat(column).reshape(lead) for column in zip(*parts))
     return results if settings.entropy else results[0]
 
 
 def rows_of(settings, vocab, dtype, operand_dtype, grads):
-    """Rows of a chunk: budget // (V · bytes of the tensors of a score). error: BudgetError naming the smallest budget"""
+    """Rows of a chunk: budget // (V · bytes of a score's tensors). error: BudgetError naming the smallest budget"""
     alive = ALIVE[grads, settings.entropy] + (settings.softcap > 0)
     row_bytes = vocab * (_bytes_of(operand_dtype) + alive * _bytes_of(dtype))
     rows = (settings.budget or BUDGET) // row_bytes
@@ -59,8 +60,8 @@ def _bytes_of(dtype):
     return torch.finfo(dtype).bits // 8
 
 
-def _score(hidden, weight, bias, target, temperature, settings, dtype):
-    """One chunk: hidden (r,D), target (r), temperature (r,1) or None -> (logprob,) or (logprob, entropy), (r) float32."""
+def _score(hidden, target, temperature, weight, bias, settings, dtype):
+    """One chunk: hidden (r,D), target (r), temperature (r,1) or None -> (logprob,) or (logprob, entropy), (r) each."""
     # The operands have followed autocast already; what is reduced is for reduce_fp32 to say.
     with torch.autocast(hidden.device.type, enabled=False):
         scores = F.linear(hidden, weight, bias).to(dtype)
@@ -75,10 +76,9 @@ def _score(hidden, weight, bias, target, temperature, settings, dtype):
         logp = torch.log_softmax(scores, -1)
         work = target != settings.ignore_index
         known = (target >= 0) & (target < logp.shape[1])
-        chosen = logp.gather(1, torch.where(known, target, torch.zeros_like(target)).long().unsqueeze(1)).squeeze(1)
-        results = (torch.where(known, chosen, torch.full_like(chosen, float("nan"))),)
+        column = torch.where(known, target, torch.zeros_like(target)).long().unsqueeze(1)
+        results = (logp.gather(1, column).squeeze(1),)
         if settings.entropy:
             # A score of -inf has probability 0, and 0 · lowest is 0 where 0 · -inf would be NaN.
-            surprisal = -(logp.exp() * logp.clamp_min(torch.finfo(dtype).min)).sum(-1)
-            results += (torch.where(known, surprisal, torch.full_like(surprisal, float("nan"))),)
-        return tuple(torch.where(work, value.float(), torch.zeros_like(value, dtype=torch.float32)) for value in results)
+            results += (-(logp.exp() * logp.clamp_min(torch.finfo(dtype).min)).sum(-1),)
+        return tuple(value.float().masked_fill(~known, math.nan).masked_fill(~work, 0) for value in results)

@@ -17,8 +17,8 @@ SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap
 SCALES = {"logit_scale": 1, "lm_head_multiplier": 1, "logits_scaling": -1}
 SHARDED = ("a whole (V, D) weight: leave the head out of fully_shard or FSDP, or enter the block where it is gathered "
            "(DeepSpeed's GatheredParameters, FSDP's summon_full_params)")
-UNQUANTISED = ("torch.nn.Linear, unquantised: name the head among the modules to skip, such as llm_int8_skip_modules of "
-               "BitsAndBytesConfig or modules_to_not_convert")
+UNQUANTISED = ("torch.nn.Linear, unquantised: name the head among the modules to skip, such as llm_int8_skip_modules "
+               "of BitsAndBytesConfig or modules_to_not_convert")
 
 
 def refuse(field, value, accepted):
@@ -65,7 +65,8 @@ def _check_linear(head):
     kind = "%s.%s" % (type(head).__module__, type(head).__qualname__)
     if hasattr(head, "base_layer"):
         refuse("head", "of type %s, which an adapter changes" % kind,
-               "a head outside of LoRA: leave it out of target_modules, list it in modules_to_save, or merge the adapter")
+               "a head outside of LoRA: not in target_modules; in modules_to_save, to be trained; or with the adapter "
+               "merged")
     if not isinstance(head, nn.Linear) or type(head).forward is not nn.Linear.forward:
         refuse("head", "of type %s" % kind, UNQUANTISED)
     replaced = head.__dict__.get("forward")

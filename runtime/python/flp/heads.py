@@ -30,16 +30,16 @@ def logprob_head(model, *, entropy=False, temperature=1.0, budget=None, chunk_ro
                  ignore_index=-100, verify=True):
     """Makes a model's forward return log-probabilities (and entropies) instead of scores -> a context manager.
 
-    model         a causal language model of transformers, or one like it (get_output_embeddings, config); alone, inside a
-                  PEFT model (LoRA on the trunk; a head in modules_to_save), or inside DistributedDataParallel. Nothing in
-                  it is changed but the attributes `forward` of model and head, until the block ends
+    model         a causal language model of transformers, or one like it (get_output_embeddings, config); alone, inside
+                  a PEFT model (LoRA on the trunk; a head in modules_to_save), or inside DistributedDataParallel. Until
+                  the block ends the attributes `forward` of model and head are changed, nothing else
     entropy       True: entropies too; both are differentiable
     temperature   a number above 0, or a tensor that expands to (B, T), such as (B, 1) one a sequence
     budget        bytes of workspace of a pass, as for flp.linear_logprob; eager: of one chunk, None: 256 MiB
     chunk_rows    rows of a chunk, instead of those that V and the budget give
     reduce_fp32   False: with eager, reduces in the operands' dtype. libflp reduces in float32 always
-    eager         True: plain torch operations, chunk by chunk and checkpointed, instead of libflp's kernels; their product
-                  rounds the scores to the operands' dtype, which in bfloat16 costs 0.05 nats
+    eager         True: plain torch operations, chunk by chunk and checkpointed, instead of libflp's kernels; their
+                  product rounds the scores to the operands' dtype, which in bfloat16 costs 0.05 nats
     ignore_index  label without work: logprob 0, entropy 0, no gradient
     verify        True: at the first call with a model, what it does to its scores is compared with its config
                   (final_logit_softcapping, logit_scale, logits_scaling, ...); synchronises that once
@@ -48,8 +48,9 @@ def logprob_head(model, *, entropy=False, temperature=1.0, budget=None, chunk_ro
         labels   (B, T) int32 or int64, as in transformers: position t is scored on label t + 1
         targets  (B, T) position t is scored on target t; logprobs then are (B, T). With logits_to_keep=k (B, k)
         neither  input_ids are the labels; what attention_mask (B, T) leaves out, or what follows it, gives 0
-    and returns a LogprobOutput. logits_to_keep=k scores the last k positions: logprobs (B, k-1). Gradients reach the trunk
-    and, if they require it, the head's weight and bias. Packed sequences need labels with ignore_index where one begins.
+    and returns a LogprobOutput. logits_to_keep=k scores the last k positions: logprobs (B, k-1). Gradients reach the
+    trunk and, if they require it, the head's weight and bias. Packed sequences need labels with ignore_index where one
+    begins.
 
     The same object has install() and uninstall() in place of the block. Blocks nest: the inner one's options hold. One
     thread at a time.
@@ -92,8 +93,8 @@ class LogprobHead:
         """Puts back what was there. error: RuntimeError if forward was replaced again since, and not put back"""
         for module, _, after in self._installed:
             if module.__dict__.get("forward") is not after:
-                raise RuntimeError("forward of %s was replaced after logprob_head was installed (accepted: that, put back "
-                                   "first)" % type(module).__name__)
+                raise RuntimeError("forward of %s was replaced after logprob_head was installed (accepted: what replaced"
+                                   " it, put back first)" % type(module).__name__)
         for module, before, _ in self._installed:
             if before is None:
                 del module.forward
@@ -134,13 +135,11 @@ class LogprobHead:
         def forward(hidden):
             call = self._call
             if call is None or call.results is not None:
-                _head_checks.refuse("head", "called twice in a forward pass" if call else "called outside of the model's",
+                _head_checks.refuse("head", "called twice in a forward pass" if call else "called outside of one",
                                     "one call, by the model's forward")
             targets = call.targets_for(hidden)
-            temperature = self.temperature
-            if isinstance(temperature, torch.Tensor) and temperature.dim():
-                temperature = temperature.expand(targets.shape)
-            results = self._score(hidden, head.weight, targets, head.bias, temperature=temperature)
+            results = self._score(hidden, head.weight, targets, head.bias,
+                                  temperature=_expanded(self.temperature, targets.shape))
             call.results = results if self.entropy else (results, None)
             if self.verify and not _head_checks.is_verified(self.model, self.rule):
                 call.probed = head
@@ -152,8 +151,8 @@ class LogprobHead:
 
 
 class _Call:
-    """One call of the model: what is scored, and the results when the head has been called. Takes labels and targets out
-    of the model's keywords."""
+    """One call of the model: what is scored, and the results when the head has been called. Takes labels and targets
+    out of the model's keywords."""
 
     def __init__(self, keywords, ignore_index):
         labels, targets = keywords.pop("labels", None), keywords.pop("targets", None)
@@ -161,7 +160,7 @@ class _Call:
             _check.refuse(ValueError, "labels, targets", "both given", "one of the two, or neither")
         keep = keywords.get("logits_to_keep", 0)
         if targets is None and isinstance(keep, torch.Tensor):
-            _check.refuse(TypeError, "logits_to_keep", "a torch.Tensor", "an integer; or targets of the positions it keeps")
+            _check.refuse(TypeError, "logits_to_keep", "a torch.Tensor", "an integer, or targets of what it keeps")
         self.keep, self.shifted = keep, targets is None
         self.targets = _next_of(labels, keywords, ignore_index) if self.shifted else targets
         _check.tensor_of("targets", self.targets)
@@ -173,8 +172,9 @@ class _Call:
         if self.shifted:
             targets = targets[:, -self.keep:] if self.keep else targets
         if targets.shape != hidden.shape[:-1]:
-            _check.refuse(ValueError, "labels" if self.shifted else "targets", "for positions of shape %s" %
-                          (tuple(targets.shape),), "%s, the positions that the head sees" % (tuple(hidden.shape[:-1]),))
+            _check.refuse(ValueError, "labels" if self.shifted else "targets",
+                          "for positions of shape %s" % (tuple(targets.shape),),
+                          "%s, the positions that the head sees" % (tuple(hidden.shape[:-1]),))
         return targets.to(hidden.device)
 
     def cut(self, result):
@@ -200,6 +200,17 @@ def _next_of(labels, keywords, ignore_index):
         kept = mask.to(labels.device) != 0
         after = after.masked_fill(~(kept[:, 1:] & kept[:, :-1]), ignore_index)
     return F.pad(after, (0, 1), value=ignore_index)
+
+
+def _expanded(temperature, shape):
+    """One temperature a position, if it is a tensor of several."""
+    if not isinstance(temperature, torch.Tensor) or temperature.dim() == 0:
+        return temperature
+    try:
+        return temperature.expand(shape)
+    except RuntimeError:
+        _check.refuse(ValueError, "temperature", "of shape %s" % (tuple(temperature.shape),),
+                      "a number, or what expands to %s" % (tuple(shape),))
 
 
 def _scores_of(output):
