@@ -4,6 +4,7 @@ Invariants: whatever is not known to be an unchanged linear layer is refused wit
 config says of its scores is compared once with what the model itself does to a probe, so that a rule nobody knows is
 found out instead of left out.
 """
+import math
 import weakref
 
 import torch
@@ -15,8 +16,8 @@ from ._compile import outside_graphs
 # What configs call z = a·x and z = c·tanh(x/c); a model that divides its scores has the inverse.
 SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 SCALES = {"logit_scale": 1, "lm_head_multiplier": 1, "logits_scaling": -1}
-SHARDED = ("a whole (V, D) weight: leave the head out of fully_shard or FSDP, or enter the block where it is gathered "
-           "(DeepSpeed's GatheredParameters, FSDP's summon_full_params)")
+SHARDED = ("a whole (V, D) weight on every rank: leave the head out of what fully_shard, FSDP or ZeRO-3 shards; shards "
+           "of a vocabulary are for flp.linear_logprob_partial")
 UNQUANTISED = ("torch.nn.Linear, unquantised: name the head among the modules to skip, such as llm_int8_skip_modules "
                "of BitsAndBytesConfig or modules_to_not_convert")
 
@@ -111,15 +112,10 @@ def rule_of(model):
     config = getattr(model, "config", None)
     if hasattr(config, "get_text_config"):
         config = config.get_text_config()
-    softcaps = [(name, getattr(config, name)) for name in SOFTCAPS if getattr(config, name, None) is not None]
-    scales = [(name, getattr(config, name)) for name in SCALES if getattr(config, name, None) is not None]
-    softcap = None
-    for name, value in softcaps:
-        softcap = _above_zero("config." + name, value)
-    scale = 1.0
-    for name, value in scales:
-        scale *= _above_zero("config." + name, value) ** SCALES[name]
-    return scale, softcap
+    said = {name: _above_zero("config." + name, getattr(config, name)) for name in (*SOFTCAPS, *SCALES)
+            if getattr(config, name, None) is not None}
+    scale = math.prod(value ** SCALES[name] for name, value in said.items() if name in SCALES)
+    return scale, next((said[name] for name in SOFTCAPS if name in said), None)
 
 
 def _above_zero(field, value):

@@ -93,8 +93,8 @@ class LogprobHead:
         """Puts back what was there. error: RuntimeError if forward was replaced again since, and not put back"""
         for module, _, after in self._installed:
             if module.__dict__.get("forward") is not after:
-                raise RuntimeError("forward of %s was replaced after logprob_head was installed (accepted: what replaced"
-                                   " it, put back first)" % type(module).__name__)
+                raise RuntimeError("forward of %s was replaced after logprob_head was installed (accepted: the one it "
+                                   "installed, put back first)" % type(module).__name__)
         for module, before, _ in self._installed:
             if before is None:
                 del module.forward
