@@ -174,6 +174,17 @@ def test_ids_outside_the_vocabulary_are_nan_where_they_stand():
     assert got[0] < 0 and got[3] == entropy[3] == 0
 
 
+def test_temperatures_that_are_not_above_0():
+    hidden, weight = torch.randn(4, 8), torch.randn(31, 8, requires_grad=True)
+    target, rows = torch.zeros(4, dtype=torch.long), torch.tensor([1.0, 0.0, -1.0, float("inf")])
+    got = _chunks.linear_logprob(hidden, weight, target, temperature=rows)
+    assert torch.isfinite(torch.autograd.grad(got[0], weight)[0]).all()
+    assert torch.isnan(got).tolist() == torch.isnan(flp.linear_logprob(hidden, weight, target, temperature=rows)).tolist()
+    for wrong in (0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="temperature is"):
+            _chunks.linear_logprob(hidden, weight, target, temperature=wrong)
+
+
 def test_a_score_of_minus_infinity_has_no_part_in_the_entropy():
     hidden, weight, bias = torch.randn(3, 8, requires_grad=True), torch.randn(31, 8), torch.zeros(31)
     bias[7] = -float("inf")

@@ -31,7 +31,7 @@ class Settings:
         self.ignore_index = integer_of("ignore_index", ignore_index)
         self.budget = budget_of(budget)
         self.entropy = bool(entropy)
-        self.chunk_rows = chunk_rows_of(chunk_rows)
+        self.chunk_rows = _count_of("chunk_rows", chunk_rows, "row")
         self.accumulate = None
         self.offset = self.valid = self.total = 0
 
@@ -67,20 +67,16 @@ def softcap_of(softcap):
 
 def budget_of(budget):
     """0 stands for the library's default."""
-    if budget is None:
-        return 0
-    if integer_of("budget", budget) < 1:
-        refuse(ValueError, "budget", budget, "None, or at least 1 byte")
-    return int(budget)
+    return _count_of("budget", budget, "byte")
 
 
-def chunk_rows_of(chunk_rows):
-    """0 stands for the planner's choice."""
-    if chunk_rows is None:
+def _count_of(field, value, unit):
+    """0 stands for None."""
+    if value is None:
         return 0
-    if integer_of("chunk_rows", chunk_rows) < 1:
-        refuse(ValueError, "chunk_rows", chunk_rows, "None, or at least 1 row")
-    return int(chunk_rows)
+    if integer_of(field, value) < 1:
+        refuse(ValueError, field, value, "None, or at least 1 " + unit)
+    return int(value)
 
 
 def float_tensor_of(field, value):

@@ -25,12 +25,15 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     chunk_rows   rows of a chunk; None: as many as the budget holds for this V
     reduce_fp32  False: the scores are reduced in the operands' dtype too, to which torch's product has rounded them in
                  any case; chunks then have more rows, and 16-bit logprobs about a digit less
-    Returns logprob (...) float32, or (logprob, entropy). Rows whose target is outside [0, V) are NaN.
+    Returns logprob (...) float32, or (logprob, entropy). Rows whose target is outside [0, V) or whose temperature is not
+    above 0 are NaN.
     error: ValueError, TypeError naming the field; BudgetError if the budget holds no row
     """
     lead, flat, weight, bias, ids, scalar, temperature_rows, _ = _logprob.prepare(hidden, weight, target, bias,
                                                                                   temperature, None)
     settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy, chunk_rows)
+    if not 0 < scalar < math.inf:
+        _check.refuse(ValueError, "temperature", scalar, "finite numbers > 0")
     grads = _logprob.needed_grads(flat, weight, bias) != 0
     dtype = torch.float32 if reduce_fp32 else flat.dtype
     rows = settings.chunk_rows or rows_of(settings, weight.shape[0], dtype, flat.dtype, grads)
@@ -69,13 +72,15 @@ def _score(hidden, target, temperature, weight, bias, settings, dtype):
             scores = scores * settings.scale
         if settings.softcap:
             scores = settings.softcap * torch.tanh(scores / settings.softcap)
+        known = (target >= 0) & (target < scores.shape[1])
         if temperature is not None:
-            scores = scores / temperature.to(dtype)
+            usable = (temperature > 0) & (temperature < math.inf)
+            known &= usable.squeeze(1)
+            scores = scores / torch.where(usable, temperature, torch.ones_like(temperature)).to(dtype)
         elif settings.temperature != 1:
             scores = scores / settings.temperature
         logp = torch.log_softmax(scores, -1)
         work = target != settings.ignore_index
-        known = (target >= 0) & (target < logp.shape[1])
         column = torch.where(known, target, torch.zeros_like(target)).long().unsqueeze(1)
         results = (logp.gather(1, column).squeeze(1),)
         if settings.entropy:
