@@ -10,6 +10,7 @@ that cannot run here is skipped with a reason: no file, too few GPUs, no transfo
 """
 import argparse
 import importlib.util
+import math
 import json
 import os
 import subprocess
@@ -69,6 +70,12 @@ def printed_losses_fall(_, printed):
     return {"loss_start": losses[0], "loss_end": losses[-1]}
 
 
+def losses_are_finite(_, printed):
+    losses = [float(line.split("loss ")[1].split()[0]) for line in printed.splitlines()]
+    hold(len(losses) == 8 and all(map(math.isfinite, losses)), "losses were %s" % losses)
+    return {"loss_start": losses[0], "loss_end": losses[-1]}
+
+
 def printed_rewards_rise(_, printed):
     rewards = [float(line.split("reward ")[1].split()[0]) for line in printed.splitlines()]
     hold(len(rewards) > 1 and rewards[-1] > rewards[0] + 0.04, "rewards were %s" % rewards)
@@ -117,6 +124,7 @@ EXAMPLES = (
             ["--tiny-torch", "--compare", "--device", "cpu", "--rate", "1e-2"], needs=("transformers",)),
     Example("grpo_tiny", rewards_rise, tiny=SMALL),
     Example("grpo_lora", adapters_learn, tiny=SMALL),
+    Example("hf_logprobs", losses_are_finite, writes=False, needs=("transformers", "peft")),
     Example("gated_batch", printed_rewards_rise, tiny=["--device", "cpu", "--steps", "40"], writes=False),
     Example("long_context", naive_does_not_fit,
             tiny=["--device", "cpu", "--tokens", "256", "--vocab", "1000", "--hidden", "64"]),

@@ -13,12 +13,15 @@
   cold       tests/gpu/cold_start.py: the first logprob of fresh processes with a pack and no generator (needs two
              packs, see there; what it says of other libraries needs torch)
   gated      tests/gpu/gated_step.py: scoring, gate and backward in one CUDA graph (needs torch; set FLP_LIBRARY)
+  heads      tests/gpu/head_memory.py: peak memory and time of the projection step, whole scores beside flp.logprob_head
+             (the same)
   train      runtime/python/examples/train_tiny_lm.py --compare (needs torch and transformers; set FLP_LIBRARY)
   examples   tests/gpu/examples.py: what every example shows (the same)
   selective  tests/gpu/selective.py: selective log-softmax beside other ways (needs torch; set FLP_LIBRARY)
 
 Copy check*.json, sanitize.json, gated_step.json, train_tiny_lm.json and examples.json to tests/gpu/evidence; bench*.json,
-tune*.json, cold_start.json and selective.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
+tune*.json, cold_start.json, head_memory.json and selective.json to autotune/bench. Exit status 1 if anything failed.
+Standard library only.
 """
 
 import argparse
@@ -30,6 +33,15 @@ import sys
 from pathlib import Path
 
 TREE = Path(__file__).resolve().parents[2]
+
+# Parts that are one script of the tree: the record's name, and the command.
+SCRIPTS = {
+    "gated": ("gated_step", "tests/gpu/gated_step.py"),
+    "heads": ("head_memory", "tests/gpu/head_memory.py"),
+    "train": ("train_tiny_lm", "runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40"),
+    "examples": ("examples", "tests/gpu/examples.py"),
+    "selective": ("selective", "tests/gpu/selective.py"),
+}
 sys.path.insert(0, str(TREE / "autotune"))
 import tuning_records  # noqa: E402
 GRADS = ["--entropy", "backward", "--grad", "hidden,weight,bias", "--bias"]
@@ -132,29 +144,17 @@ class Campaign:
                                  self.packs[1], "--json", "cold_start.json"])
         print(done.stdout, flush=True)
 
-    def script(self, name, *words):
-        """One of the tree's own that uses the binding."""
+    def script(self, part):
+        """One of the tree's own that uses the binding: from the top of the tree, as FLP_LIBRARY may be a path from there."""
+        name, *words = SCRIPTS[part]
         done = subprocess.run([sys.executable, *words, "--json", str(self.out / f"{name}.json")], cwd=TREE,
                               env=dict(self.env, PYTHONPATH=str(TREE / "runtime/python")))
         if done.returncode != 0:
-            self.failed.append(name)
-
-    def gated(self):
-        self.script("gated_step", "tests/gpu/gated_step.py")
-
-    def train(self):
-        self.script("train_tiny_lm", "runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40")
-
-    def examples(self):
-        self.script("examples", "tests/gpu/examples.py")
-
-    def selective(self):
-        self.script("selective", "tests/gpu/selective.py")
+            self.failed.append(part)
 
 
 def main():
-    parts = ("check", "large", "tilings", "concurrent", "sanitize", "bench", "tune", "cold", "gated", "train", "examples",
-             "selective")
+    parts = ("check", "large", "tilings", "concurrent", "sanitize", "bench", "tune", "cold", *SCRIPTS)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flpgen", required=True, help="the command to measure")
     parser.add_argument("--out", required=True, help="directory for the records")
@@ -169,7 +169,7 @@ def main():
     campaign = Campaign(arguments.flpgen, arguments.out, (arguments.pack_ptx, arguments.pack_cubin))
     for part in parts:
         if part in chosen:
-            getattr(campaign, part)()
+            campaign.script(part) if part in SCRIPTS else getattr(campaign, part)()
     print("failed: " + ", ".join(campaign.failed) if campaign.failed else "all passed")
     return 1 if campaign.failed else 0
 

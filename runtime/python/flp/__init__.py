@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 
 _TENSOR_NAMES = ("linear_logprob", "linear_logprob_partial", "combine_partials", "linear_logprob_backward",
                  "explain", "plan_info", "check", "PlanInfo", "losses", "sequence_logprob", "delight", "gate",
-                 "selective_log_softmax", "score", "Scores")
+                 "selective_log_softmax", "score", "Scores", "logprob_head")
 
 try:
     from ._gate import delight, gate, sequence_logprob
@@ -24,6 +24,7 @@ try:
     from ._scoring import Scores, score
     from ._select import selective_log_softmax
     from ._shards import combine_partials, linear_logprob_backward, linear_logprob_partial
+    from .heads import logprob_head
     from . import _ops, losses
 except ModuleNotFoundError as error:
     if error.name != "torch":

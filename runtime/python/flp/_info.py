@@ -78,11 +78,11 @@ def plan_info(*, vocab, hidden, n=1024, dtype=torch.bfloat16, device="cpu", targ
 
 @outside_graphs
 def explain(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False, softcap=None, scale=1.0,
-            ignore_index=-100, budget=None, rows=None, grad_weight_accumulate=None):
+            ignore_index=-100, budget=None, chunk_rows=None, rows=None, grad_weight_accumulate=None):
     """Tells which plan the same call of linear_logprob would run -> PlanInfo; computes nothing."""
     _, flat, weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(hidden, weight, target, bias,
                                                                                   temperature, rows)
-    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
+    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy, chunk_rows)
     settings.accumulate = _check.accumulator_of(grad_weight_accumulate, weight)
     ops = _run.Operands(flat, weight, bias, ids, temperature_rows, rows)
     plan = _run.plan_for(ops, settings, _logprob.needed_grads(flat, weight, bias))

@@ -59,7 +59,8 @@ def plan_for(ops, settings, grads):
         device_of(ops.hidden), TO_C[ops.hidden.dtype], TO_C[ops.target.dtype], ops.weight.shape[0],
         ops.weight.shape[1], entropy, grads, int(ops.bias is not None), settings.softcap,
         int(ops.temperature_rows is not None), int(accumulate is not None),
-        _check.alignment_of(element_bytes, *places)))
+        _check.alignment_of(element_bytes, *places),
+        chunk_rows=settings.chunk_rows if grads else 0))
 
 
 def pointer(tensor):
