@@ -14,13 +14,14 @@ from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, Dat
 __version__ = "0.1.0"
 
 _TENSOR_NAMES = ("linear_logprob", "linear_logprob_partial", "combine_partials", "linear_logprob_backward", "explain",
-                 "plan_info", "check", "PlanInfo", "losses", "sequence_logprob", "delight", "gate")
+                 "plan_info", "check", "PlanInfo", "losses", "sequence_logprob", "delight", "gate", "memory", "phase")
 
 try:
-    from . import _ops, losses
+    from . import _ops, losses, memory
     from ._gate import delight, gate, sequence_logprob
     from ._info import PlanInfo, check, explain, plan_info
     from ._logprob import linear_logprob
+    from ._phase import phase
     from ._shards import combine_partials, linear_logprob_backward, linear_logprob_partial
 except ModuleNotFoundError as error:
     if error.name != "torch":

@@ -100,6 +100,12 @@ PROTOTYPES = {
     "flp_plan_layout": (c_int, [c_void_p, c_int, c_int64, c_uint64, POINTER(Layout)]),
     "flp_execute": (c_int, [c_void_p, POINTER(Args)]),
     "flp_plan_check": (c_int, [c_void_p, c_void_p]),
+    "flp_arena_create": (c_int, [c_int, POINTER(c_void_p)]),
+    "flp_arena_destroy": (None, [c_void_p]),
+    "flp_arena_take": (c_int, [c_void_p, c_size_t, c_void_p, POINTER(c_void_p)]),
+    "flp_arena_give_back": (c_int, [c_void_p, c_void_p, c_void_p]),
+    "flp_arena_end_phase": (c_int, [c_void_p, c_void_p]),
+    "flp_arena_get_stats": (c_int, [c_void_p, POINTER(ArenaStats)]),
     "flp_log_set": (None, [LogFunction, c_void_p]),
 }
 
@@ -126,6 +132,11 @@ def new_args():
 def new_layout():
     """FLP_LAYOUT_INIT."""
     return Layout(struct_bytes=ctypes.sizeof(Layout))
+
+
+def new_arena_stats():
+    """FLP_ARENA_STATS_INIT."""
+    return ArenaStats(struct_bytes=ctypes.sizeof(ArenaStats))
 
 
 def library_path():
