@@ -13,8 +13,9 @@
   cold       tests/gpu/cold_start.py: the first logprob of fresh processes with a pack and no generator (needs two
              packs, see there; what it says of other libraries needs torch)
   train      runtime/python/examples/train_tiny_lm.py --compare (needs torch and transformers; set FLP_LIBRARY)
+  fragmentation  tests/gpu/fragmentation.py, pictures in plots/ (needs torch and matplotlib; set FLP_LIBRARY)
 
-Copy check*.json, sanitize.json and train_tiny_lm.json to tests/gpu/evidence; bench*.json, tune*.json and
+Copy check*.json, sanitize.json, train_tiny_lm.json and fragmentation.json to tests/gpu/evidence; bench*.json, tune*.json and
 cold_start.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
 """
 
@@ -129,16 +130,25 @@ class Campaign:
                                  self.packs[1], "--json", "cold_start.json"])
         print(done.stdout, flush=True)
 
-    def train(self):
-        example = ["runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40"]
-        done = subprocess.run([sys.executable, *example, "--out", str(self.out / "train_tiny_lm.json")], cwd=TREE,
+    def with_torch(self, name, command):
+        """A script of the tree that imports flp."""
+        done = subprocess.run([sys.executable, *command], cwd=TREE,
                               env=dict(self.env, PYTHONPATH=str(TREE / "runtime/python")))
         if done.returncode != 0:
-            self.failed.append("train")
+            self.failed.append(name)
+
+    def train(self):
+        self.with_torch("train", ["runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40", "--out",
+                                  str(self.out / "train_tiny_lm.json")])
+
+    def fragmentation(self):
+        self.with_torch("fragmentation", ["tests/gpu/fragmentation.py", "--json", str(self.out / "fragmentation.json"),
+                                          "--plots", str(self.out / "plots")])
 
 
 def main():
-    parts = ("check", "large", "tilings", "concurrent", "sanitize", "bench", "tune", "cold", "train")
+    parts = ("check", "large", "tilings", "concurrent", "sanitize", "bench", "tune", "cold", "train",
+             "fragmentation")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flpgen", required=True, help="the command to measure")
     parser.add_argument("--out", required=True, help="directory for the records")

@@ -2,7 +2,8 @@
 import json
 import pickle
 import random
-import types
+import subprocess
+import sys
 import xml.etree.ElementTree
 
 import pytest
@@ -333,7 +334,24 @@ def test_phases_around_a_profiler_are_not_its_own():
         outer.__enter__()
     outer.__exit__(None, None, None)
     assert prof.report["spans"] == outer.report["spans"] == []
-    assert prof.report["devices"]["cpu"]["points"][0][1] == 0 < prof.report["devices"]["cpu"]["points"][1][1]
+    found = prof.report["devices"]["cpu"]
+    assert found["points"][0][1] == 0 < found["points"][1][1] and found["growths"] == []
+    assert "cpu" in outer.report["devices"]
+
+
+FIRST_USE = """
+import flp, torch
+with flp.memory.Profiler() as unused:
+    pass
+with flp.memory.Profiler() as prof, flp.phase("inference"), torch.no_grad():
+    flp.linear_logprob(torch.ones(5, 8), torch.ones(9, 8), torch.zeros(5, dtype=torch.int64))
+print(unused.report["devices"], prof.report["devices"]["cpu"]["peaks"]["inference"]["growths"])
+"""
+
+
+def test_the_first_use_of_an_arena_is_a_growth():
+    done = subprocess.run([sys.executable, "-c", FIRST_USE], capture_output=True, text=True)
+    assert done.stdout == "{} 1\n", done.stderr
 
 
 def test_arguments_that_are_refused():
@@ -514,6 +532,6 @@ def test_pictures_that_cannot_be_drawn(tmp_path, monkeypatch):
         flp.memory.plot({}, "memory.jpg")
     with pytest.raises(ValueError, match="report is without a device"):
         flp.memory.plot({"devices": {}}, "memory.png")
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match="flp.memory.plot needs matplotlib, which is not installed"):
         flp.memory.plot({"devices": {"cpu": {}}}, tmp_path / "memory.png")

@@ -14,6 +14,7 @@ from . import snapshots, timeline
 
 FORMAT = 1
 POINTS_MAX = 4000  # of a device in a report
+SEGMENTS = "segment.all.allocated"  # counts the growths of torch's allocator
 TRACES = tuple(int(word) for word in torch.__version__.split(".")[:2]) >= (2, 1)  # whose entries have a time
 
 
@@ -54,8 +55,8 @@ class _Device:
         self.levels, self.counts, self.used = [], {}, None
 
     def add(self, time_us, source, reserved, allocated, count, fragmentation):
-        """A level of a source that grew if count, which never falls, rose."""
-        grown = count > self.counts.get(source, count)
+        """A level of a source that grew if count, which never falls, rose above what it was at first: 0 unless set."""
+        grown = count > self.counts.get(source, 0)
         self.counts[source] = count
         self.levels.append(timeline.Level(time_us, source, reserved, allocated, grown, fragmentation))
 
@@ -101,7 +102,12 @@ class Profiler:
             torch.cuda.memory._record_memory_history("all", context=None, max_entries=self._max_entries)
         self._start = self._now()
         for arena in _arena.existing():
-            self._arena_changed(arena)
+            stats = arena.stats()
+            if stats["reserved_bytes"]:
+                self._of(arena.device).counts[timeline.ARENA] = stats["driver_allocations"]
+                self._arena_changed(arena)
+        for ordinal in self._cuda:
+            self._of(ordinal).counts["torch"] = torch.cuda.memory_stats(ordinal).get(SEGMENTS, 0)
         self._look()
         _arena.watchers.append(self._arena_changed)
         _phase.observers.append(self._observe)
@@ -163,7 +169,7 @@ class Profiler:
             stats, device = torch.cuda.memory_stats(ordinal), self._of(ordinal)
             before = [level for level in device.levels if level.source == "torch"][-1:]
             device.add(self._now(), "torch", stats.get("reserved_bytes.all.current", 0), stats.get("allocated_bytes.all.current", 0),
-                       stats.get("segment.all.allocated", 0), sum(level.reserved - level.allocated for level in before))
+                       stats.get(SEGMENTS, 0), sum(level.reserved - level.allocated for level in before))
 
     def _look(self):
         """The use of whole devices, torch, arenas, other libraries and processes together."""
