@@ -1,25 +1,27 @@
 #!/usr/bin/env python3
-"""Asks the question of the RLHF memory study (arXiv:2410.15651) of the log-prob step: how much fragmentation is its own?
+"""How much of the fragmentation of an RLHF loop (arXiv:2410.15651) is the log-prob step's own?
 
     FLP_LIBRARY=... PYTHONPATH=runtime/python python3 tests/gpu/fragmentation.py --json fragmentation.json --plots plots
     ... --tiny          the same loop on the CPU in seconds; memory is then known of flp's host arena only
 
 A PPO loop with actor, reference, critic and reward model, small transformers with random weights: a rollout and four
-inferences, then updates of actor and critic, with responses of another length every iteration, as sampling gives them. Every
-method runs with every placing of torch.cuda.empty_cache():
+inferences, then updates of actor and critic, with responses of another length every iteration, as sampling gives them.
+Every method runs with every placing of torch.cuda.empty_cache():
 
   naive         log-probs by materialised scores
   flp, torch    flp, its workspace from torch's caching allocator
   flp, arena    flp, its workspace from an arena that goes back to the driver at the end of each log-prob step
   never, inference, training, both     empty_cache() after these phases (the study's section 3.3)
 
-Peaks are of a run of its own with flp.memory.Profiler, from an emptied allocator; times are of others without it, `rounds`
-times in turn. `fragmentation` is what was reserved and unallocated when an allocator asked the driver for more;
-`fragmentation_logprob` the part of it in memory that log-prob steps had asked for: workspace, materialised scores and outputs
-that are dead by then. Not reproduced: ZeRO, LoRA, offloading and checkpointing, which the study finds to add to it.
+Peaks are of a run of its own with flp.memory.Profiler, from an emptied allocator; times are of others without it,
+`rounds` times in turn. `fragmentation` is what was reserved and unallocated when an allocator asked the driver for
+more; `fragmentation_logprob` the part of it in memory that log-prob steps had asked for: workspace, materialised scores
+and outputs that are dead by then. Not reproduced: ZeRO, LoRA, offloading and checkpointing, which the study finds to
+add to it.
 
-Exit status 1 if losses are not finite or differ between methods, or, on a GPU, if fragmentation_logprob of the arena is above
-1 % of the reserved peak, or its time more than 2 % above that of "flp, torch". Needs torch, and matplotlib for --plots.
+Exit status 1 if losses are not finite or differ between methods, or, on a GPU, if fragmentation_logprob of the arena is
+above 1 % of the reserved peak, or its time more than 2 % above that of "flp, torch". Needs torch, and matplotlib for
+--plots.
 """
 import argparse
 import gc
@@ -114,7 +116,8 @@ class Loop:
         leaf = hidden.detach().requires_grad_()  # so that the backward pass of the log-prob step is one of its own
         with flp.phase("logprob", empty_cache=False):
             logprob = self.logprob(leaf, self.actor.head.weight, ids[:, self.sizes.prompt:])
-        loss, _ = flp.losses.policy_loss("ppo", logprob, advantage, old_logprob=logprobs[0], ref_logprob=logprobs[1], beta=0.1)
+        loss, _ = flp.losses.policy_loss("ppo", logprob, advantage, old_logprob=logprobs[0], ref_logprob=logprobs[1],
+                                         beta=0.1)
         self.optimizers[0].zero_grad(set_to_none=True)
         with flp.phase("logprob", empty_cache=False):
             loss.backward()
@@ -207,7 +210,8 @@ def errors_of(row, base, sizes):
         return ["losses are not finite"]
     # Where rounding differs, tokens that are sampled after an update may; on the CPU in fp32 they do not.
     compared = sizes.iterations if sizes.device.type == "cpu" else 1
-    pairs = [pair for name in ("loss_actor", "loss_critic") for pair in zip(row[name][:compared], base[name][:compared])]
+    pairs = [pair for name in ("loss_actor", "loss_critic")
+             for pair in zip(row[name][:compared], base[name][:compared])]
     difference = max(abs(a - b) / max(1, abs(b)) for a, b in pairs)
     tolerance = LOSS_TOLERANCE[sizes.dtype]
     return ["losses differ by %.2g (accepted: %g)" % (difference, tolerance)] if difference > tolerance else []
@@ -255,10 +259,10 @@ def parse(arguments):
     parser.add_argument("--format", choices=("png", "svg"), default="png", help="of pictures, default %(default)s")
     parser.add_argument("--tiny", action="store_true", help="small sizes on the CPU, in fp32")
     for name, value, text in (
-            ("vocab", 151936, ""), ("hidden", 1024, ""), ("layers", 8, ""), ("heads", 16, ""), ("batch", 16, "sequences"),
-            ("prompt", 64, "tokens"), ("response", 256, "tokens at most; at least a quarter"),
-            ("iterations", 5, "of a run, the first is not timed"), ("updates", 2, "of an iteration"),
-            ("rounds", 3, "of timing"), ("seed", 0, "")):
+            ("vocab", 151936, ""), ("hidden", 1024, ""), ("layers", 8, ""), ("heads", 16, ""),
+            ("batch", 16, "sequences"), ("prompt", 64, "tokens"),
+            ("response", 256, "tokens at most; at least a quarter"), ("iterations", 5, "of a run, the first is not timed"),
+            ("updates", 2, "of an iteration"), ("rounds", 3, "of timing"), ("seed", 0, "")):
         parser.add_argument("--" + name, type=int, default=value, help=text + " default %(default)s")
     parser.add_argument("--rate", type=float, default=1e-4, help="of learning, default %(default)s")
     sizes = parser.parse_args(arguments)

@@ -34,7 +34,7 @@ class EveryByte:
             elif event.action in ("segment_free", "segment_unmap"):
                 self.owner[cell] = None
             else:
-                self.taken[cell] = event.action == "alloc" if event.action in ("alloc", "free_requested") else self.taken[cell]
+                self.taken[cell] = {"alloc": True, "free_requested": False}.get(event.action, self.taken[cell])
 
     def sizes(self):
         return (UNIT * sum(owner is not None for owner in self.owner), UNIT * sum(self.taken))
@@ -163,7 +163,8 @@ def test_peaks_are_the_greatest_of_what_was_in_force(seed):
 
 def test_the_studys_terms_by_hand():
     """Two segments of 4 grains; half of each idle when 4 grains in a row are asked for: 4 grains of fragmentation."""
-    events = [Event(1, "segment_alloc", 0, 4 * UNIT), Event(2, "alloc", 0, 2 * UNIT), Event(3, "alloc", 2 * UNIT, 2 * UNIT),
+    events = [Event(1, "segment_alloc", 0, 4 * UNIT), Event(2, "alloc", 0, 2 * UNIT),
+              Event(3, "alloc", 2 * UNIT, 2 * UNIT),
               Event(4, "segment_alloc", 8 * UNIT, 4 * UNIT), Event(5, "alloc", 8 * UNIT, 700),
               Event(6, "free_requested", 0, 2 * UNIT), Event(7, "free_completed", 0, 2 * UNIT),
               Event(11, "segment_alloc", 16 * UNIT, 4 * UNIT), Event(12, "alloc", 16 * UNIT, 4 * UNIT)]
@@ -202,7 +203,8 @@ def test_arenas_and_polls_are_levels_beside_the_pool():
 
 
 def test_events_that_do_not_fit_are_counted():
-    pool = Timeline().run([Event(1, "free_requested", 0, UNIT), Event(2, "alloc", 0, 600), Event(3, "alloc", 0, 100)]).pool
+    events = [Event(1, "free_requested", 0, UNIT), Event(2, "alloc", 0, 600), Event(3, "alloc", 0, 100)]
+    pool = Timeline().run(events).pool
     assert pool.unmatched == 2 and pool.allocated == UNIT
 
 
@@ -226,7 +228,8 @@ def segment(address, blocks, device=0):
 
 SNAPSHOT = {
     "segments": [segment(0, [(2 * UNIT, "active_allocated"), (UNIT, "active_awaiting_free"), (UNIT, "inactive")]),
-                 segment(1 << 20, [(UNIT, "active_allocated")]), segment(1 << 30, [(UNIT, "active_allocated")], device=1)],
+                 segment(1 << 20, [(UNIT, "active_allocated")]),
+                 segment(1 << 30, [(UNIT, "active_allocated")], device=1)],
     "device_traces": [[
         {"action": "alloc", "addr": 2 * UNIT, "size": UNIT - 3, "time_us": 100, "stream": 0},
         {"action": "free_requested", "addr": 2 * UNIT, "size": UNIT - 3, "time_us": 110, "stream": 0},
@@ -374,10 +377,11 @@ class Allocator:
     """What torch.cuda tells of one device, and a trace of it; blocks of 10 grains in segments of 20."""
 
     def __init__(self, monkeypatch, clock):
-        self.trace, self.reserved, self.allocated, self.segments, self.place, self.clock = [], 0, 0, 0, 0, clock
+        self.trace, self.reserved, self.allocated, self.segments, self.clock = [], 0, 0, 0, clock
         self.enabled, self.blocks = False, []
-        functions = dict(is_available=lambda: True, device_count=lambda: 1, is_initialized=lambda: True, current_device=lambda: 0,
-                         is_current_stream_capturing=lambda: False, empty_cache=lambda: None, memory_stats=self.stats,
+        functions = dict(is_available=lambda: True, device_count=lambda: 1, is_initialized=lambda: True,
+                         current_device=lambda: 0, is_current_stream_capturing=lambda: False,
+                         empty_cache=lambda: None, memory_stats=self.stats,
                          memory_reserved=lambda device: self.reserved, memory_allocated=lambda device: self.allocated,
                          mem_get_info=lambda device: (1 << 30, (1 << 30) + self.reserved))
         for name, function in functions.items():
@@ -431,7 +435,7 @@ def allocator(monkeypatch):
 
 
 def loop(allocator):
-    """A block before, then an inference phase that takes three and leaves two free, a training phase that takes three."""
+    """A block before, then an inference phase that takes four and frees three, a training phase that takes four."""
     allocator.allocate()
     with flp.memory.Profiler() as prof:
         with flp.phase("inference", "torch", empty_cache=False):

@@ -1,4 +1,4 @@
-"""flp.phase: where workspace comes from, what is released, nesting, failures, threads; arenas on a device by a stand-in."""
+"""flp.phase: where workspace comes from, what is released, nesting, failures, threads; arenas on a stand-in."""
 import contextlib
 import logging
 import os

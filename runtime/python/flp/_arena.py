@@ -1,4 +1,4 @@
-"""Arenas of libflp: workspace of every head from one growing block a device, which goes back to the driver when a phase ends.
+"""Arenas of libflp: workspace of every head from one growing block a device, which goes back when a phase ends.
 
 Invariants: one arena a device and process, made at its first use and kept, empty between phases; what a call borrows it
 gives back on the stream it ran on before it returns, so an arena never waits and no tensor lies in it.
@@ -25,7 +25,7 @@ class Arena:
 
     @contextlib.contextmanager
     def lend(self, size, stream):
-        """The address of size bytes, aligned to 256, for work that the body queues on the stream (None: the default one)."""
+        """The address of size bytes, aligned to 256, for work that the body queues on the stream (None: default)."""
         library, address = _c.get(), ctypes.c_void_p()
         _c.check(library, library.flp_arena_take(self._handle, size, stream, ctypes.byref(address)))
         self._streams.add(stream)
@@ -37,7 +37,7 @@ class Arena:
             self._changed()
 
     def end_phase(self):
-        """Returns every block to the driver, ordered after the work of all streams that borrowed; the host does not wait.
+        """Returns every block to the driver, ordered after the work of all streams that borrowed, without waiting.
 
         error: ArgumentError if a call of another thread still borrows; DriverError
         """
@@ -90,7 +90,7 @@ def existing():
 
 
 def _after_fork_in_child():
-    """Drops the parent's arenas without destroying them: CUDA did not survive the fork, and another thread may have held a lock."""
+    """Drops the parent's arenas without destroying them: CUDA did not survive the fork, and locks may be held."""
     global _arenas, _lock
     _arenas, _lock = {}, threading.Lock()
 

@@ -1,8 +1,8 @@
 """phase: where flp's workspace comes from during a part of a training loop, and what is released when it ends.
 
-Invariants: the phases in force belong to the process, not to a thread, since autograd runs backward passes on threads of its
-own; the innermost decides; outputs come from torch's allocator always; while a CUDA graph is captured workspace does too,
-in the graph's own pool, because a graph keeps the addresses that a phase would release.
+Invariants: the phases in force belong to the process, not to a thread, since autograd runs backward passes on threads
+of its own; the innermost decides; outputs come from torch's allocator always; while a CUDA graph is captured workspace
+does too, in the graph's own pool, because a graph keeps the addresses that a phase would release.
 """
 import contextlib
 
@@ -51,20 +51,20 @@ def phase(name, workspace=None, *, empty_cache=None):
 
     name         a str without "/"; flp.memory.Profiler reports peaks by it, "inference" and "training" say
     workspace    "arena": the workspace of every call on a device is cut from one growing block, outside of torch's
-                 allocator, that all heads share; at the end the block returns to the driver in stream order, and the host
-                 waits for nothing. "torch": from torch's caching allocator, as outside of every phase.
+                 allocator, that all heads share; at the end the block returns to the driver in stream order, and the
+                 host waits for nothing. "torch": from torch's caching allocator, as outside of every phase.
                  None: that of the phase around this one, else "arena"
-    empty_cache  whether the end also calls torch.cuda.empty_cache(), which returns all unused memory of torch's allocator,
-                 whoever used it, and synchronises the device. None: True for "torch", as the study recommends after
-                 inference, False for "arena"
+    empty_cache  whether the end also calls torch.cuda.empty_cache(), which returns all unused memory of torch's
+                 allocator, whoever used it, and synchronises the device. None: True for "torch", as the study
+                 recommends after inference, False for "arena"
 
     Phases nest; the innermost decides, and each releases what was used inside it, after an exception too. They hold for
-    all threads of the process. Streams that made calls inside must exist until the end; if there were several on a device,
-    its current stream waits for the others there (on the device). On the CPU the block is host memory. A call inside that is
-    captured in a CUDA graph takes its workspace from the graph's own pool, whatever the phase says, so the graph may be
-    replayed after the phase. The torch form of the eager rung allocates from torch always.
-    error:  ValueError, TypeError naming the argument; UnsupportedError if the phase begins or ends while the current stream
-            is captured; ArgumentError at the end if a call of another thread still runs; DriverError
+    all threads of the process. Streams that made calls inside must exist until the end; if there were several on a
+    device, its current stream waits for the others there (on the device). On the CPU the block is host memory. A call
+    inside that is captured in a CUDA graph takes its workspace from the graph's own pool, whatever the phase says, so
+    the graph may be replayed after the phase. The torch form of the eager rung allocates from torch always.
+    error:  ValueError, TypeError naming the argument; UnsupportedError if the phase begins or ends while the current
+            stream is captured; ArgumentError at the end if a call of another thread still runs; DriverError
     source: arXiv:2410.15651, section 3.3
     """
     name_of(name)
@@ -109,8 +109,8 @@ def _end(ended):
 
 def _refuse_capture(name, does):
     if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
-        raise errors.UnsupportedError("phase %r %s while the current stream is captured in a CUDA graph (accepted: phases that "
-                                      "begin and end outside of the capture)" % (name, does))
+        raise errors.UnsupportedError("phase %r %s while the current stream is captured in a CUDA graph (accepted: "
+                                      "phases that begin and end outside of the capture)" % (name, does))
 
 
 def _capturing(device):

@@ -1,5 +1,5 @@
-"""One pass of one call: picks the plan, allocates outputs with the caller's allocator and workspace there or in the arena of
-a phase, enqueues.
+"""One pass of one call: picks the plan, allocates outputs with the caller's allocator and workspace there or in the
+arena of a phase, enqueues.
 
 Invariants: operands arrive checked (_check.py) and two-dimensional; every pass runs on the caller's current stream, so
 stream-ordered allocators may reuse the workspace as soon as the call returns; nothing here synchronises.
@@ -83,8 +83,10 @@ def workspace_on(device, size):
 
 @contextlib.contextmanager
 def workspace(size, device, ordinal, stream):
-    """The address of size bytes (None for 0) for the work that the body queues on the stream: of an arena inside a phase
-    that wants it, else of torch's allocator, which orders the reuse of a block after the work on this stream too."""
+    """The address of size bytes (None for 0) for the work that the body queues on the stream.
+
+    Of an arena inside a phase that wants it, else of torch's allocator; both order reuse after the work on the stream.
+    """
     arena = _phase.arena_for(ordinal) if size else None
     if arena is None:
         block, start = workspace_on(device, size)

@@ -20,10 +20,11 @@ def _pyplot():
 
 
 def plot(report, path):
-    """Draws a report of Profiler or read_snapshot: reserved, allocated, arena and fragmentation over time, one axis a device.
+    """Draws a report of Profiler or read_snapshot: the memory of each device over time.
 
     report  the dict, or the path of the JSON file that Profiler.save wrote
     path    file to write, *.png or *.svg
+    Lines: reserved, allocated, flp's arena, reserved without fragmentation; dots: fragmentation at device allocations.
     A red cross marks the peak of reserved memory, an orange one the peak without fragmentation; phases are shaded.
     error:  ImportError without matplotlib; ValueError naming path or report; OSError
     """
@@ -44,7 +45,7 @@ def plot(report, path):
             axis.axvline(ms, color="grey", linewidth=0.6)
             axis.annotate(mark, (ms, 1), xycoords=("data", "axes fraction"), fontsize=6, rotation=90, va="top")
         axis.set(title=name, ylabel="GB")
-        axis.legend(loc="upper left", fontsize=7, ncol=2)
+        axis.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=7)
     axes[-1, 0].set_xlabel("ms")
     figure.tight_layout()
     figure.savefig(path, dpi=130)
@@ -70,10 +71,11 @@ def _draw(axis, device):
     for label, values in series.items():
         axis.step(times, [value / GB for value in values], where="post", label=label, linewidth=1)
     without = without_fragmentation(device)
-    axis.step(times, [value / GB for _, value in without], where="post", label="reserved without fragmentation", linewidth=1,
-              color="goldenrod", linestyle=":")
-    axis.plot([growth["ms"] for growth in device["growths"]], [growth["fragmentation"] / GB for growth in device["growths"]],
-              ".", color="black", markersize=3, label="fragmentation at device allocations")
+    axis.step(times, [value / GB for _, value in without], where="post", label="reserved without fragmentation",
+              linewidth=1, color="goldenrod", linestyle=":")
+    growths = device["growths"]
+    axis.plot([growth["ms"] for growth in growths], [growth["fragmentation"] / GB for growth in growths], ".",
+              color="black", markersize=3, label="fragmentation at device allocations")
     for curve, colour in ((list(zip(times, series["reserved"])), "red"), (without, "orange")):
         ms, value = max(curve, key=lambda point: point[1])
         axis.plot([ms], [value / GB], "x", color=colour)

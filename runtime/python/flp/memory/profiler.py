@@ -1,7 +1,7 @@
 """Profiler: records the memory of the devices from its beginning to its end.
 
-Three sources, by what there is: the trace of torch's allocator (2.1 and newer: every allocation), its totals when they are
-asked for (older torch: at calls of flp, phases, steps and marks), and the statistics of flp's arenas at their every change.
+Three sources, by what there is: the trace of torch's allocator (2.1 and newer: every allocation), its totals when they
+are asked for (older torch: at calls of flp, phases, steps and marks), and flp's arenas at their every change.
 """
 import contextlib
 import json
@@ -19,7 +19,7 @@ TRACES = tuple(int(word) for word in torch.__version__.split(".")[:2]) >= (2, 1)
 
 
 class _Clock:
-    """Microseconds of the clock that torch's traces have; rising with every look, so that the order of what is seen stays."""
+    """Microseconds of the clock that torch's traces have, rising with every look."""
 
     def __init__(self):
         self._last = 0
@@ -37,8 +37,8 @@ def arena_stats(device="cpu"):
     """The statistics of flp's arena on a device -> dict of int.
 
     device  a torch device; "cpu" for the host's arena
-    Returns reserved_bytes, allocated_bytes, fragmentation_bytes (at the last growth), their peaks as peak_*, driver_allocations
-    (growths) and phases (ended), since the process began; zeros while no phase used the arena.
+    Returns reserved_bytes, allocated_bytes, fragmentation_bytes (at the last growth), their peaks as peak_*,
+    driver_allocations (growths) and phases (ended), since the process began; zeros while no phase used the arena.
     error:  ValueError naming a device that is neither cpu nor cuda
     """
     ordinal = _check.ordinal_of(device)
@@ -72,13 +72,14 @@ class Profiler:
     devices      CUDA devices to watch; None: all. Arenas are watched wherever they are
     max_entries  how many events of torch's allocator are kept, the latest; a report says "truncated" if there were more
 
-    With torch 2.1 or newer the recording is a "trace": torch records the history of its allocator without stacks (some hundred
-    bytes of host memory and a microsecond an event), reserved and every growth are exact, and allocated is exact but for the
-    padding of blocks, which a trace does not have; "drift" says how far the totals end from torch's own. Boundaries of
-    phases and steps are placed by the clock, to some microseconds. A recording that is under way already is used and left on.
-    With older torch it is a "poll": the totals at calls of flp, phases, steps and marks; a growth is noticed at the next
-    poll, its fragmentation is that of the poll before, and peaks in between are missed. Arenas are exact in both.
-    Nothing here synchronises. thread: spans belong to the process, as phases do
+    With torch 2.1 or newer the recording is a "trace": torch records the history of its allocator without stacks (some
+    hundred bytes of host memory and a microsecond an event), reserved and every growth are exact, and allocated is
+    exact but for the padding of blocks, which a trace does not have; "drift" says how far the totals end from torch's
+    own. Boundaries of phases and steps are placed by the clock, to some microseconds. A recording that is under way
+    already is used and left on. With older torch it is a "poll": the totals at calls of flp, phases, steps and marks; a
+    growth is noticed at the next poll, its fragmentation is that of the poll before, and peaks in between are missed.
+    Arenas are exact in both. Nothing here synchronises.
+    thread: spans belong to the process, as phases do
     """
 
     def __init__(self, devices=None, max_entries=1 << 20):
@@ -168,8 +169,9 @@ class Profiler:
         for ordinal in self._cuda:
             stats, device = torch.cuda.memory_stats(ordinal), self._of(ordinal)
             before = [level for level in device.levels if level.source == "torch"][-1:]
-            device.add(self._now(), "torch", stats.get("reserved_bytes.all.current", 0), stats.get("allocated_bytes.all.current", 0),
-                       stats.get(SEGMENTS, 0), sum(level.reserved - level.allocated for level in before))
+            reserved, allocated = (stats.get(name + "_bytes.all.current", 0) for name in ("reserved", "allocated"))
+            device.add(self._now(), "torch", reserved, allocated, stats.get(SEGMENTS, 0),
+                       sum(level.reserved - level.allocated for level in before))
 
     def _look(self):
         """The use of whole devices, torch, arenas, other libraries and processes together."""
@@ -202,9 +204,10 @@ class Profiler:
     def report(self):
         """What was recorded, as JSON has it; all sizes in bytes, times in ms since the beginning.
 
-        devices: {"cuda:0": {"peaks": {path: {reserved, allocated, arena, fragmentation, without_fragmentation, growths}},
-        "growths": [...], "points": [[ms, reserved, allocated, arena], ...] (at most 4000), "arena": statistics, ...}};
-        spans: [[ms, path], ...]; a path is "inference" or "inference/logprob", "" everything; marks: [[ms, name], ...].
+        devices: {"cuda:0": {"peaks": {path: {reserved, allocated, arena, fragmentation, without_fragmentation,
+        growths}}, "growths": [...], "points": [[ms, reserved, allocated, arena], ...] (at most 4000), "arena":
+        statistics, ...}}; spans: [[ms, path], ...]; a path is "inference" or "inference/logprob", "" everything; marks:
+        [[ms, name], ...].
         error: RuntimeError before the end of the with block
         """
         if self._report is None:

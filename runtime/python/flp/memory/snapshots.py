@@ -16,7 +16,7 @@ def load(path):
     try:
         with open(path, "rb") as file:
             snapshot = _PlainUnpickler(file).load()
-    except (pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError, ImportError, UnicodeDecodeError) as error:
+    except (pickle.UnpicklingError, EOFError, AttributeError, LookupError, ImportError, ValueError) as error:
         raise ValueError("%s is no memory snapshot: %s (accepted: a file of torch.cuda.memory._dump_snapshot)"
                          % (path, error)) from error
     if not isinstance(snapshot, dict) or not {"segments", "device_traces"} <= set(snapshot):

@@ -1,7 +1,7 @@
-"""From a stream of allocator events to reserved, allocated and fragmentation over time, their peaks, and who left what idle.
+"""From a stream of allocator events to reserved, allocated and fragmentation over time, and who left what idle.
 
-Invariants: no torch here; times are integers of microseconds that never fall; a growth is recorded before its own bytes count,
-so its fragmentation is what was reserved and idle when the driver was asked.
+Invariants: no torch here; times are integers of microseconds that never fall; a growth is recorded before its own bytes
+count, so its fragmentation is what was reserved and idle when the driver was asked.
 """
 import bisect
 import collections
@@ -12,12 +12,12 @@ Event = collections.namedtuple("Event", "time_us action address bytes")
 # and its own fragmentation then.
 Level = collections.namedtuple("Level", "time_us source reserved allocated grown fragmentation")
 Point = collections.namedtuple("Point", "time_us reserved allocated arena")
-# bytes: of a level, less what its source returned meanwhile. idle_by_path: reserved and unallocated bytes by the path in force
-# when they were got from the driver, as far as blocks are known.
+# bytes: of a level, less what its source returned meanwhile. idle_by_path: reserved and unallocated bytes by the path
+# in force when they were got from the driver, as far as blocks are known.
 Growth = collections.namedtuple("Growth", "time_us source bytes fragmentation path idle_by_path")
 
 GROWS, SHRINKS = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
-# memory_allocated() falls when a tensor dies (free_requested), not when other streams are done with it (free_completed).
+# memory_allocated() falls with free_requested, when a tensor dies, not when other streams are done with it.
 TAKES, FREES = "alloc", "free_requested"
 GRAIN = 512  # torch's allocator rounds every request up to it
 ARENA = "arena"
@@ -121,7 +121,7 @@ def rewind(pool, events):
 
 
 class Timeline:
-    """Points after every event and growths before them, of one device. pool: the state at the beginning, which is moved along."""
+    """Points after every event, and growths before them, of a device. pool: the state before, which is moved along."""
 
     def __init__(self, pool=None, start_us=0, path_at=lambda time_us: ""):
         self.pool = Pool() if pool is None else pool
@@ -164,7 +164,8 @@ class Timeline:
     def _level(self, level):
         before, path = self.levels.get(level.source, (None, ""))
         if level.grown:
-            self._grow(level.time_us, level.source, level.reserved - (before.reserved if before else 0), level.fragmentation)
+            self._grow(level.time_us, level.source, level.reserved - (before.reserved if before else 0),
+                       level.fragmentation)
             path = self.path_at(level.time_us)
         self.levels[level.source] = (level, path)
         if (before[2:4] if before else (0, 0)) != level[2:4]:
@@ -197,7 +198,8 @@ def _prefixes(path):
 def peaks(timeline, spans):
     """{path: peaks in bytes, and growths} of every path that was in force and every beginning of one; "": of all.
 
-    without_fragmentation: of reserved less the fragmentation of the last growth, capped by what is idle (the study's figure 1)
+    without_fragmentation: of reserved less the fragmentation of the last growth, capped by what is idle (the study's
+    figure 1)
     """
     result = collections.defaultdict(lambda: dict.fromkeys(
         ("reserved", "allocated", "arena", "fragmentation", "without_fragmentation", "growths"), 0))
@@ -232,18 +234,19 @@ def _levels(point, fragmentation):
 
 
 def idle_of(growths, chosen):
-    """The most bytes that lay idle, at any growth, in memory that was got under a path for which chosen(path) is true."""
-    return max((sum(size for path, size in growth.idle_by_path.items() if chosen(path)) for growth in growths), default=0)
+    """The most bytes that lay idle at a growth in memory that was got under paths for which chosen(path) is true."""
+    return max((sum(size for path, size in growth.idle_by_path.items() if chosen(path)) for growth in growths),
+               default=0)
 
 
 def thinned(points, limit):
-    """At most limit points that keep every peak of reserved and allocated to within one of limit / 2 stretches of time."""
+    """At most limit points: of each of limit / 2 stretches those with the most reserved and the most allocated."""
     if len(points) <= limit:
         return list(points)
     stretch = -(-2 * len(points) // limit)
     kept = []
     for first in range(0, len(points), stretch):
         part = points[first:first + stretch]
-        two = {max(range(len(part)), key=lambda i: part[i].reserved), max(range(len(part)), key=lambda i: part[i].allocated)}
-        kept += [part[i] for i in sorted(two)]
+        most = {max(range(len(part)), key=lambda i: part[i][field]) for field in (1, 2)}
+        kept += [part[i] for i in sorted(most)]
     return kept
