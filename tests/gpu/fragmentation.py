@@ -49,6 +49,7 @@ ACCEPTED_FRAGMENTATION, ACCEPTED_OVERHEAD = 0.01, 0.02
 LOSS_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 TINY = {"vocab": 211, "hidden": 32, "layers": 1, "heads": 2, "batch": 4, "prompt": 4, "response": 12, "iterations": 3,
         "rounds": 1}
+EVENTS_MAX = 1 << 22  # an iteration makes some hundred thousand
 PEAKS = ("reserved", "allocated", "fragmentation", "without_fragmentation", "arena")
 
 
@@ -168,7 +169,7 @@ def profiled(sizes, method, place):
     """-> losses of all iterations, the profiler"""
     emptied(sizes)
     loop = Loop(sizes, method, place)
-    with flp.memory.Profiler() as profiler:
+    with flp.memory.Profiler([sizes.device], EVENTS_MAX) as profiler:
         losses = [loop.iteration() for _ in range(sizes.iterations)]
     return losses, profiler
 
@@ -261,8 +262,8 @@ def parse(arguments):
     for name, value, text in (
             ("vocab", 151936, ""), ("hidden", 1024, ""), ("layers", 8, ""), ("heads", 16, ""),
             ("batch", 16, "sequences"), ("prompt", 64, "tokens"),
-            ("response", 256, "tokens at most; at least a quarter"), ("iterations", 5, "of a run, the first is not timed"),
-            ("updates", 2, "of an iteration"), ("rounds", 3, "of timing"), ("seed", 0, "")):
+            ("response", 256, "tokens at most; at least a quarter"),
+            ("iterations", 5, "of a run, the first is not timed"), ("updates", 2, "of an iteration"), ("rounds", 3, "of timing"), ("seed", 0, "")):
         parser.add_argument("--" + name, type=int, default=value, help=text + " default %(default)s")
     parser.add_argument("--rate", type=float, default=1e-4, help="of learning, default %(default)s")
     sizes = parser.parse_args(arguments)

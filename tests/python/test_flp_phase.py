@@ -2,23 +2,29 @@
 import contextlib
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 
 import flp
-from flp import _arena, _c, _phase, _run
-from flp_reference import problem
+from flp import _arena, _c, _check, _phase, _run
+from flp_reference import DEVICE, problem
 
 FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
 
 
-def host():
-    """The statistics of the host's arena."""
-    return flp.memory.arena_stats("cpu")
+def arena_of_device():
+    return _arena.of(_check.ordinal_of(DEVICE))
+
+
+def stats():
+    """The statistics of the arena of the device that calls run on."""
+    return flp.memory.arena_stats(DEVICE)
 
 
 def train(n=64):
@@ -73,7 +79,7 @@ def test_bits_are_the_same_from_every_source(borrowed):
 def test_outputs_are_never_of_the_arena(borrowed):
     with flp.phase("training"):
         results = train()
-        assert host()["reserved_bytes"] > 0
+        assert stats()["reserved_bytes"] > 0
     for tensor in results:
         end = tensor.data_ptr() + tensor.numel() * tensor.element_size()
         assert all(end <= address or address + size <= tensor.data_ptr() for address, size in borrowed)
@@ -83,23 +89,23 @@ def test_outputs_are_never_of_the_arena(borrowed):
 
 
 def test_one_block_serves_every_call_and_goes_at_the_end():
-    before = host()
+    before = stats()
     with flp.phase("inference"):
         for n in (200, 13, 64, 200):
             with torch.no_grad():
                 flp.linear_logprob(*problem(n=n)[:3])
-        during = host()
+        during = stats()
         assert during["driver_allocations"] == before["driver_allocations"] + 1
         assert during["reserved_bytes"] > during["allocated_bytes"] == 0
-    after = host()
+    after = stats()
     assert after["reserved_bytes"] == 0 and after["phases"] == before["phases"] + 1
 
 
 def test_a_phase_without_calls_touches_no_arena():
-    before = host()
+    before = stats()
     with flp.phase("inference"):
         pass
-    assert host() == before
+    assert stats() == before
 
 
 def test_shards_and_combine_borrow_too(borrowed):
@@ -139,7 +145,7 @@ def test_the_innermost_phase_decides(borrowed):
             call()
             with flp.phase("inherits"):
                 call()
-            assert host()["reserved_bytes"] == 0
+            assert stats()["reserved_bytes"] == 0
             call()
         call()
     assert counts == [0, 0, 2, 4, 6, 6] and _phase._stack == []
@@ -158,15 +164,15 @@ def test_an_exception_ends_the_phase_and_is_the_callers(borrowed):
     with pytest.raises(flp.BudgetError):
         with flp.phase("inference"):
             train()
-            reserved.append(host()["reserved_bytes"])
+            reserved.append(stats()["reserved_bytes"])
             hidden, weight, target, _ = problem(n=64)
             flp.linear_logprob(hidden, weight, target, budget=1)
-    assert reserved[0] > 0 and host()["reserved_bytes"] == 0 and _phase._stack == []
+    assert reserved[0] > 0 and stats()["reserved_bytes"] == 0 and _phase._stack == []
 
 
 def test_a_call_that_fails_gives_its_workspace_back(monkeypatch):
     def fails(plan, args):
-        assert args.workspace % 256 == 0 and host()["allocated_bytes"] >= args.workspace_bytes > 0
+        assert args.workspace % 256 == 0 and stats()["allocated_bytes"] >= args.workspace_bytes > 0
         raise flp.DriverError("a launch failed")
 
     from flp import _plans
@@ -174,7 +180,7 @@ def test_a_call_that_fails_gives_its_workspace_back(monkeypatch):
     with flp.phase("inference"):
         with pytest.raises(flp.DriverError, match="a launch failed"):
             train()
-        assert host()["allocated_bytes"] == 0
+        assert stats()["allocated_bytes"] == 0
 
 
 def test_a_failing_end_is_raised_or_said_beside_what_failed_before(monkeypatch, caplog):
@@ -192,7 +198,7 @@ def test_a_failing_end_is_raised_or_said_beside_what_failed_before(monkeypatch, 
             raise KeyError("first")
     assert "the end of phase 'inference' failed too: the driver is gone" in caplog.text and _phase._stack == []
     monkeypatch.undo()
-    _arena.of(_c.DEVICE_HOST).end_phase()
+    arena_of_device().end_phase()
 
 
 def test_a_decorator():
@@ -201,7 +207,7 @@ def test_a_decorator():
         train()
         return _phase._stack[0].name
 
-    assert [call(), call()] == ["inference", "inference"] and host()["reserved_bytes"] == 0
+    assert [call(), call()] == ["inference", "inference"] and stats()["reserved_bytes"] == 0
 
 
 # ---- threads
@@ -242,32 +248,32 @@ def test_calls_of_many_threads_borrow_apart():
             thread.start()
         for thread in threads:
             thread.join()
-    assert failures == [] and host()["reserved_bytes"] == 0
+    assert failures == [] and stats()["reserved_bytes"] == 0
 
 
 def test_an_end_while_a_call_borrows_is_refused_and_made_good_later():
-    arena = _arena.of(_c.DEVICE_HOST)
+    arena = arena_of_device()
     with pytest.raises(flp.ArgumentError, match="1024 bytes are still taken"):
         with flp.phase("inference"):
             train()
             lent = arena.lend(1000, None)
             lent.__enter__()
     lent.__exit__(None, None, None)
-    assert host()["reserved_bytes"] > 0
+    assert stats()["reserved_bytes"] > 0
     with flp.phase("inference"):
         train()
-    assert host()["reserved_bytes"] == 0
+    assert stats()["reserved_bytes"] == 0
 
 
 def test_a_forked_child_leaves_the_parents_arena_alone():
     with flp.phase("inference"):
         train()
-        before = host()
+        before = stats()
         child = os.fork()
         if child == 0:
             os._exit(0 if _arena.existing() == [] else 1)
         assert os.waitpid(child, 0)[1] == 0
-        assert host() == before
+        assert stats() == before
 
 
 # ---- capture
@@ -400,3 +406,18 @@ def test_enqueue_asks_for_its_own_device(monkeypatch):
     monkeypatch.setattr(_phase, "arena_for", lambda ordinal: asked.append(ordinal))
     with _run.workspace(64, torch.device("cpu"), 5, None) as start:
         assert start % 256 == 0 and asked == [5]
+
+
+def test_the_snippet_of_the_readme(tmp_path, monkeypatch):
+    text = (Path(os.environ.get("FLP_TEST_TREE") or Path(__file__).resolve().parents[2]) / "README.md").read_text()
+    (snippet,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "flp.memory.Profiler" in block)
+    hidden, weight, tokens, _ = problem()
+    names = {"flp": flp, "hidden": hidden.requires_grad_(), "weight": weight, "tokens": tokens}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(flp.memory, "plot", lambda report, picture: made.append((report, picture)))
+    made = []
+    exec(snippet, names)
+    assert made == [("memory.json", "memory.png")] and (tmp_path / "memory.json").exists()
+    (device,) = names["profiler"].report["devices"].values()
+    peaks = device["peaks"]
+    assert peaks["inference"]["arena"] > 0 == peaks["training"]["arena"] and hidden.grad.abs().sum() > 0

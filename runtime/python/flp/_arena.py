@@ -41,9 +41,13 @@ class Arena:
 
         error: ArgumentError if a call of another thread still borrows; DriverError
         """
-        library, streams = _c.get(), self._streams
-        _c.check(library, library.flp_arena_end_phase(self._handle, _last_of(self.device, streams)))
-        self._streams = set()
+        library = _c.get()
+        streams, self._streams = self._streams, set()
+        try:
+            _c.check(library, library.flp_arena_end_phase(self._handle, _last_of(self.device, streams)))
+        except BaseException:
+            self._streams |= streams
+            raise
         self._changed()
 
     def stats(self):

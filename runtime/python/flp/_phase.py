@@ -99,7 +99,7 @@ def _end(ended):
     try:
         _refuse_capture(ended.name, "ends")
         with contextlib.ExitStack() as ends:  # all end, the first failure is raised
-            for arena in ended.arenas:
+            for arena in list(ended.arenas):
                 ends.callback(arena.end_phase)
         if ended.empty_cache and torch.cuda.is_initialized():
             torch.cuda.empty_cache()
