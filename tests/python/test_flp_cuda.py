@@ -118,7 +118,7 @@ def test_a_call_that_was_captured_in_a_phase_is_replayed_after_it():
 
 def test_a_phase_may_not_begin_or_end_in_a_capture():
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph), pytest.raises(flp.UnsupportedError, match="begins while the current stream is captured"):
+    with torch.cuda.graph(graph), pytest.raises(flp.UnsupportedError, match="begins while the current stream is"):
         with flp.phase("inference"):
             pass
 
@@ -167,5 +167,6 @@ def test_the_profilers_totals_are_torchs():
             kept.append(torch.empty(90 << 20, dtype=torch.uint8, device=DEVICE))
     seen = profiler.report["devices"]["cuda:%d" % torch.cuda.current_device()]
     assert seen["drift"]["reserved"] == 0 and abs(seen["drift"]["allocated"]) <= 4 << 20 and seen["unmatched"] == 0
+    assert seen["points"][-1][1] == torch.cuda.memory_reserved()
     last = [growth for growth in seen["growths"] if growth["path"] == "training"][-1]
-    assert last["bytes"] >= 90 << 20 and last["fragmentation"] >= 30 << 20 and last["idle_by_path"]["inference"] >= 30 << 20
+    assert last["bytes"] >= 90 << 20 and last["fragmentation"] >= last["idle_by_path"]["inference"] >= 30 << 20

@@ -101,7 +101,6 @@ PROTOTYPES = {
     "flp_execute": (c_int, [c_void_p, POINTER(Args)]),
     "flp_plan_check": (c_int, [c_void_p, c_void_p]),
     "flp_arena_create": (c_int, [c_int, POINTER(c_void_p)]),
-    "flp_arena_destroy": (None, [c_void_p]),
     "flp_arena_take": (c_int, [c_void_p, c_size_t, c_void_p, POINTER(c_void_p)]),
     "flp_arena_give_back": (c_int, [c_void_p, c_void_p, c_void_p]),
     "flp_arena_end_phase": (c_int, [c_void_p, c_void_p]),

@@ -53,6 +53,8 @@ class _Device:
 
     def __init__(self):
         self.levels, self.counts, self.used = [], {}, None
+        self.idle = 0  # of torch's allocator at the last poll
+        self.held = {}  # what torch said at the beginning
 
     def add(self, time_us, source, reserved, allocated, count, fragmentation):
         """A level of a source that grew if count, which never falls, rose above what it was at first: 0 unless set."""
@@ -74,10 +76,11 @@ class Profiler:
 
     With torch 2.1 or newer the recording is a "trace": torch records the history of its allocator without stacks (some
     hundred bytes of host memory and a microsecond an event), reserved and every growth are exact, and allocated is
-    exact but for the padding of blocks, which a trace does not have; "drift" says how far the totals end from torch's
-    own. Boundaries of phases and steps are placed by the clock, to some microseconds. A recording that is under way
-    already is used and left on. With older torch it is a "poll": the totals at calls of flp, phases, steps and marks; a
-    growth is noticed at the next poll, its fragmentation is that of the poll before, and peaks in between are missed.
+    exact but for the padding of blocks, which a trace does not have. It is read backwards from what is held at the end:
+    "drift" says how far this comes out from torch's own totals at the beginning. Boundaries of phases and steps are
+    placed by the clock, to some microseconds. A recording that is under way already is used and left on.
+    With older torch it is a "poll": the totals at calls of flp, phases, steps and marks; a growth is noticed at the
+    next poll, its fragmentation is that of the poll before, and peaks in between are missed.
     Arenas are exact in both. Nothing here synchronises.
     thread: spans belong to the process, as phases do
     """
@@ -108,7 +111,10 @@ class Profiler:
                 self._of(arena.device).counts[timeline.ARENA] = stats["driver_allocations"]
                 self._arena_changed(arena)
         for ordinal in self._cuda:
-            self._of(ordinal).counts["torch"] = torch.cuda.memory_stats(ordinal).get(SEGMENTS, 0)
+            device = self._of(ordinal)
+            device.counts["torch"] = torch.cuda.memory_stats(ordinal).get(SEGMENTS, 0)
+            device.held = {"reserved": torch.cuda.memory_reserved(ordinal),
+                           "allocated": torch.cuda.memory_allocated(ordinal)}
         self._look()
         _arena.watchers.append(self._arena_changed)
         _phase.observers.append(self._observe)
@@ -168,10 +174,9 @@ class Profiler:
             return
         for ordinal in self._cuda:
             stats, device = torch.cuda.memory_stats(ordinal), self._of(ordinal)
-            before = [level for level in device.levels if level.source == "torch"][-1:]
             reserved, allocated = (stats.get(name + "_bytes.all.current", 0) for name in ("reserved", "allocated"))
-            device.add(self._now(), "torch", reserved, allocated, stats.get(SEGMENTS, 0),
-                       sum(level.reserved - level.allocated for level in before))
+            device.add(self._now(), "torch", reserved, allocated, stats.get(SEGMENTS, 0), device.idle)
+            device.idle = reserved - allocated
 
     def _look(self):
         """The use of whole devices, torch, arenas, other libraries and processes together."""
@@ -189,11 +194,9 @@ class Profiler:
             entry, events, pool = {}, [], None
             if snapshot is not None and ordinal != _c.DEVICE_HOST:
                 events, pool, entry = _of_trace(snapshot, ordinal, self._start, self._max_entries)
+                entry["drift"] = {name: getattr(pool, name) - size for name, size in seen.held.items()}
             line = timeline.Timeline(pool, self._start, self._spans.at)
             line.run(sorted(events + seen.levels, key=lambda event: event.time_us))
-            if pool is not None:
-                entry["drift"] = {"reserved": pool.reserved - torch.cuda.memory_reserved(ordinal),
-                                  "allocated": pool.allocated - torch.cuda.memory_allocated(ordinal)}
             name = _device_name(ordinal)
             self.timelines[name] = line
             entry.update(device_used_peak=seen.used, arena=arena_stats(name))
