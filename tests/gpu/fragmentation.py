@@ -263,7 +263,8 @@ def parse(arguments):
             ("vocab", 151936, ""), ("hidden", 1024, ""), ("layers", 8, ""), ("heads", 16, ""),
             ("batch", 16, "sequences"), ("prompt", 64, "tokens"),
             ("response", 256, "tokens at most; at least a quarter"),
-            ("iterations", 5, "of a run, the first is not timed"), ("updates", 2, "of an iteration"), ("rounds", 3, "of timing"), ("seed", 0, "")):
+            ("iterations", 5, "of a run, the first is not timed"), ("updates", 2, "of an iteration"),
+            ("rounds", 3, "of timing"), ("seed", 0, "")):
         parser.add_argument("--" + name, type=int, default=value, help=text + " default %(default)s")
     parser.add_argument("--rate", type=float, default=1e-4, help="of learning, default %(default)s")
     sizes = parser.parse_args(arguments)
@@ -283,7 +284,7 @@ def main(arguments):
     rows = measure(sizes)
     command = " ".join(["tests/gpu/fragmentation.py"] + [word.rsplit("/", 1)[-1] for word in arguments])
     record = {**records.head(command, sizes.device), "torch": torch.__version__,
-              "sizes": {name: getattr(sizes, name) for name in sorted(TINY)},
+              "sizes": {name: getattr(sizes, name) for name in (*TINY, "updates", "rate", "seed")},
               "acceptance": accepted(rows, sizes.device.type == "cuda"),
               "failed": sum(bool(row["errors"]) for row in rows), "rows": rows}
     records.write(record, sizes.json)

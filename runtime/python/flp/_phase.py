@@ -51,8 +51,9 @@ def phase(name, workspace=None, *, empty_cache=None):
 
     name         a str without "/"; flp.memory.Profiler reports peaks by it, "inference" and "training" say
     workspace    "arena": the workspace of every call on a device is cut from one growing block, outside of torch's
-                 allocator, that all heads share; at the end the block returns to the driver in stream order, and the
-                 host waits for nothing. "torch": from torch's caching allocator, as outside of every phase.
+                 allocator, that all heads share; at the end the block returns to the driver's memory pool in stream
+                 order, and the host waits for nothing; other allocators can have it from the next synchronisation on.
+                 "torch": from torch's caching allocator, as outside of every phase.
                  None: that of the phase around this one, else "arena"
     empty_cache  whether the end also calls torch.cuda.empty_cache(), which returns all unused memory of torch's
                  allocator, whoever used it, and synchronises the device. None: True for "torch", as the study
