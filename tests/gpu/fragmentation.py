@@ -206,8 +206,7 @@ def row_of(sizes, method, place, times):
 
 def errors_of(row, base, sizes):
     """What is wrong with the losses of a row, beside those of the first."""
-    losses, wanted = row["loss_actor"] + row["loss_critic"], base["loss_actor"] + base["loss_critic"]
-    if not all(map(math.isfinite, losses)):
+    if not all(map(math.isfinite, row["loss_actor"] + row["loss_critic"])):
         return ["losses are not finite"]
     # Where rounding differs, tokens that are sampled after an update may; on the CPU in fp32 they do not.
     compared = sizes.iterations if sizes.device.type == "cpu" else 1

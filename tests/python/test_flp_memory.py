@@ -11,7 +11,7 @@ import torch
 
 import flp
 from flp.memory import plots, profiler, snapshots, timeline
-from flp.memory.timeline import Event, Growth, Level, Point, Pool, Spans, Timeline
+from flp.memory.timeline import Event, Growth, Level, Point, Spans, Timeline
 from flp_reference import problem
 
 UNIT = timeline.GRAIN
@@ -49,7 +49,7 @@ class EveryByte:
 
 def random_events(rng, grains, count):
     """Events that an allocator with segments of consecutive grains could make, expandable ones too."""
-    held, blocks, events = {}, {}, []
+    blocks, events = {}, []
     memory = EveryByte(grains)
 
     def add(action, start, size):
