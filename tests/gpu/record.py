@@ -18,10 +18,12 @@
   train      runtime/python/examples/train_tiny_lm.py --compare (needs torch and transformers; set FLP_LIBRARY)
   examples   tests/gpu/examples.py: what every example shows (the same)
   selective  tests/gpu/selective.py: selective log-softmax beside other ways (needs torch; set FLP_LIBRARY)
+  fragmentation
+             tests/gpu/fragmentation.py, pictures in plots/ (needs torch and matplotlib; set FLP_LIBRARY)
 
-Copy check*.json, sanitize.json, gated_step.json, train_tiny_lm.json and examples.json to tests/gpu/evidence; bench*.json,
-tune*.json, cold_start.json, head_memory.json and selective.json to autotune/bench. Exit status 1 if anything failed.
-Standard library only.
+Copy check*.json, sanitize.json, gated_step.json, train_tiny_lm.json, examples.json and fragmentation.json to
+tests/gpu/evidence; bench*.json, tune*.json, cold_start.json, head_memory.json and selective.json to autotune/bench. Exit
+status 1 if anything failed. Standard library only.
 """
 
 import argparse
@@ -41,6 +43,7 @@ SCRIPTS = {
     "train": ("train_tiny_lm", "runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40"),
     "examples": ("examples", "tests/gpu/examples.py"),
     "selective": ("selective", "tests/gpu/selective.py"),
+    "fragmentation": ("fragmentation", "tests/gpu/fragmentation.py", "--plots", "{out}/plots"),
 }
 sys.path.insert(0, str(TREE / "autotune"))
 import tuning_records  # noqa: E402
@@ -147,6 +150,7 @@ class Campaign:
     def script(self, part):
         """One of the tree's own that uses the binding: from the top of the tree, as FLP_LIBRARY may be a path from there."""
         name, *words = SCRIPTS[part]
+        words = [word.format(out=self.out) for word in words]
         done = subprocess.run([sys.executable, *words, "--json", str(self.out / f"{name}.json")], cwd=TREE,
                               env=dict(self.env, PYTHONPATH=str(TREE / "runtime/python")))
         if done.returncode != 0:

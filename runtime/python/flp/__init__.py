@@ -13,19 +13,24 @@ from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, Dat
 
 __version__ = "0.1.0"
 
-_TENSOR_NAMES = ("linear_logprob", "linear_logprob_partial", "combine_partials", "linear_logprob_backward",
-                 "explain", "plan_info", "check", "PlanInfo", "losses", "sequence_logprob", "delight", "gate",
-                 "selective_log_softmax", "score", "Scores", "logprob_head")
+_TENSOR_NAMES = ("linear_logprob", "linear_logprob_partial", "combine_partials", "linear_logprob_backward", "explain",
+                 "plan_info", "check", "PlanInfo",
+                 "selective_log_softmax",
+                 "losses",
+                 "score", "Scores", "sequence_logprob", "delight", "gate",
+                 "logprob_head",
+                 "memory", "phase")
 
 try:
+    from . import _ops, losses, memory
     from ._gate import delight, gate, sequence_logprob
     from ._info import PlanInfo, check, explain, plan_info
     from ._logprob import linear_logprob
+    from ._phase import phase
     from ._scoring import Scores, score
     from ._select import selective_log_softmax
     from ._shards import combine_partials, linear_logprob_backward, linear_logprob_partial
     from .heads import logprob_head
-    from . import _ops, losses
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise

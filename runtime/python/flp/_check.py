@@ -161,6 +161,16 @@ def target_of(target, lead):
     return target.reshape(-1)
 
 
+def ordinal_of(device):
+    """The CUDA ordinal of a device, or _c.DEVICE_HOST."""
+    device = torch.device(device)
+    if device.type == "cpu":
+        return _c.DEVICE_HOST
+    if device.type != "cuda":
+        refuse(ValueError, "device", device, "a cpu or cuda device")
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
 def devices(hidden, **others):
     """Every operand on one CPU or CUDA device."""
     device = hidden.device

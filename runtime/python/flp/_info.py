@@ -44,15 +44,6 @@ def _info_of(plan, n, budget):
                     _layout(plan, _c.PASS_FORWARD, n, budget), backward)
 
 
-def _device_ordinal(device):
-    device = torch.device(device)
-    if device.type == "cpu":
-        return _c.DEVICE_HOST
-    if device.type != "cuda":
-        _check.refuse(ValueError, "device", device, "a cpu or cuda device")
-    return torch.cuda.current_device() if device.index is None else device.index
-
-
 @outside_graphs
 def plan_info(*, vocab, hidden, n=1024, dtype=torch.bfloat16, device="cpu", target_dtype=torch.int64, entropy=False,
               grads=(), bias=False, softcap=None, per_row_temperature=False, budget=None):
@@ -70,7 +61,7 @@ def plan_info(*, vocab, hidden, n=1024, dtype=torch.bfloat16, device="cpu", targ
         _check.refuse(ValueError, "grads", "%r" % (unknown[0],), ", ".join(names))
     mask = sum(names[name] for name in set(grads))
     value = (_c.ENTROPY_BACKWARD if mask else _c.ENTROPY_FORWARD) if entropy else _c.ENTROPY_NONE
-    key = _plans.Key(_device_ordinal(device), _run.TO_C[dtype], _run.TO_C[target_dtype],
+    key = _plans.Key(_check.ordinal_of(device), _run.TO_C[dtype], _run.TO_C[target_dtype],
                      _check.integer_of("vocab", vocab), _check.integer_of("hidden", hidden), value, mask,
                      int(bool(bias)), _check.softcap_of(softcap), int(bool(per_row_temperature)), 0, 16)
     return _info_of(_plans.get(key), _check.integer_of("n", n), _check.budget_of(budget))
@@ -96,7 +87,7 @@ def check(device=None):
     device  a torch device; None: every device that has a plan
     """
     failures = []
-    for plan in _plans.existing(None if device is None else _device_ordinal(device)):
+    for plan in _plans.existing(None if device is None else _check.ordinal_of(device)):
         try:
             _check_plan(plan)
         except errors.DataError as error:
