@@ -8,14 +8,14 @@ everything that takes tensors needs it.
 from . import _plans, errors
 from ._c import library_path, set_log, sources_id, version
 from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, DataError, DriverError, FileError,
-                     FlpError, HostMemoryError, InternalError, LibraryError, UnavailableError, UnsupportedError,
-                     WorkspaceError)
+                     FlpError, HostError, HostMemoryError, InternalError, LibraryError, UnavailableError,
+                     UnsupportedError, WorkspaceError)
 
 __version__ = "0.1.0"
 
 _TENSOR_NAMES = ("linear_logprob", "linear_logprob_partial", "combine_partials", "linear_logprob_backward",
                  "explain", "plan_info", "check", "PlanInfo", "losses", "sequence_logprob", "delight", "gate",
-                 "selective_log_softmax", "score", "Scores")
+                 "selective_log_softmax", "score", "Scores", "adapters", "install", "installed", "uninstall")
 
 try:
     from ._gate import delight, gate, sequence_logprob
@@ -24,7 +24,8 @@ try:
     from ._scoring import Scores, score
     from ._select import selective_log_softmax
     from ._shards import combine_partials, linear_logprob_backward, linear_logprob_partial
-    from . import _ops, losses
+    from . import _ops, adapters, losses
+    from .adapters import install, installed, uninstall
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
@@ -42,5 +43,5 @@ def clear_plans():
 
 __all__ = sorted(_TENSOR_NAMES + ("set_log", "sources_id", "version", "library_path", "clear_plans", "errors", "FlpError",
                                   "ArgumentError", "BudgetError", "CompileError", "CorruptError", "DataError",
-                                  "DriverError", "FileError", "HostMemoryError", "InternalError", "LibraryError",
-                                  "UnavailableError", "UnsupportedError", "WorkspaceError"))
+                                  "DriverError", "FileError", "HostError", "HostMemoryError", "InternalError",
+                                  "LibraryError", "UnavailableError", "UnsupportedError", "WorkspaceError"))
