@@ -1,5 +1,4 @@
 """Fixtures of the parity tests: the device, one process group of one rank, and a log of what flp left to the host."""
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -10,12 +9,7 @@ TREE = Path(__file__).resolve().parents[2]
 for path in (TREE / "runtime" / "python", TREE / "tests" / "python"):
     sys.path.insert(0, str(path))
 
-import flp_hosts  # noqa: E402
-
 import flp  # noqa: E402
-
-if importlib.util.find_spec("flp._selective") is None:
-    sys.modules["flp._selective"] = flp_hosts.module_of(selective_log_softmax=flp_hosts.selective_log_softmax)
 
 
 def pytest_addoption(parser):
@@ -46,6 +40,7 @@ def one_rank(tmp_path_factory):
     """A process group of this process alone."""
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", rank=0, world_size=1, init_method="file://%s" % (tmp_path_factory.mktemp("group") / "store"))
+    store = tmp_path_factory.mktemp("group") / "store"
+    dist.init_process_group("gloo", rank=0, world_size=1, init_method="file://%s" % store)
     yield dist.group.WORLD
     dist.destroy_process_group()

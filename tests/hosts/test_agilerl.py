@@ -25,7 +25,8 @@ def test_with_gradient(dtype, in_fp32, temperature, bias):
         return with_gradients([got], inputs)
 
     doubled = doubles(*inputs)
-    want = reference(doubled[0].flatten(0, 1), doubled[1], target.flatten(), doubled[2] if bias else None, temperature)[0]
+    want = reference(doubled[0].flatten(0, 1), doubled[1], target.flatten(), doubled[2] if bias else None,
+                     temperature)[0]
     own, ours = both("agilerl", call)
     compare(own, ours, with_gradients([want.view(3, 12)], doubled), dtype, rounded=True)
 
@@ -36,8 +37,8 @@ def test_without_gradient(dtype):
 
     @torch.no_grad()
     def call():
-        return {"0": fused_logprobs.fused_linear_logprobs_chunked(hidden.view(3, 12, -1), weight, None, target.view(3, 12),
-                                                                  temperature=0.9, chunk_rows=16)}
+        return {"0": fused_logprobs.fused_linear_logprobs_chunked(
+            hidden.view(3, 12, -1), weight, None, target.view(3, 12), temperature=0.9, chunk_rows=16)}
 
     want = reference(hidden.double(), weight.double(), target, temperature=0.9)[0].view(3, 12)
     compare(*both("agilerl", call), {"0": want}, dtype, rounded=True)

@@ -17,7 +17,7 @@ trl_utils = pytest.importorskip("trl.trainer.utils")
     {"temperature": 1.2, "bias": True, "softcap": 8.0, "scale": 0.5, "outputs": ("log_probs", "entropy")},
 ])
 def test_fused_head(dtype, options):
-    options = dict({"temperature": 1.0, "bias": False, "softcap": None, "scale": 1.0, "outputs": ("log_probs",)}, **options)
+    options = {"temperature": 1.0, "bias": False, "softcap": None, "scale": 1.0, "outputs": ("log_probs",), **options}
     hidden, weight, target, bias = problem(n=37, vocab=1000, dtype=dtype, bias=options["bias"])
     inputs = [tensor.requires_grad_() for tensor in (hidden, weight, bias) if tensor is not None]
 
@@ -43,15 +43,16 @@ def test_grpo_path(dtype, device):
     model = LlamaForCausalLM(LlamaConfig(vocab_size=1000, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
                                          num_attention_heads=4, initializer_range=0.2)).to(device, dtype)
     trl_utils.add_fused_lm_head(model, temperature=0.8, outputs=("log_probs", "entropy"))
-    trainer = types.SimpleNamespace(accelerator=types.SimpleNamespace(autocast=contextlib.nullcontext, is_main_process=True))
+    accelerator = types.SimpleNamespace(autocast=contextlib.nullcontext, is_main_process=True)
+    trainer = types.SimpleNamespace(accelerator=accelerator)
     ids = torch.randint(0, 1000, (4, 24), device=device)
     mask = torch.ones_like(ids)
     mask[1, -5:] = mask[2, :3] = 0
     inputs = [model.lm_head.weight, model.model.layers[0].mlp.up_proj.weight]
 
     def call():
-        logps, entropies, _ = GRPOTrainer._get_per_token_logps_and_entropies(trainer, model, ids, mask, 10, batch_size=3,
-                                                                             compute_entropy=True)
+        logps, entropies, _ = GRPOTrainer._get_per_token_logps_and_entropies(
+            trainer, model, ids, mask, 10, batch_size=3, compute_entropy=True)
         return with_gradients([logps, entropies], inputs)
 
     hidden = model.model(ids, attention_mask=mask)[0][:, -11:-1]

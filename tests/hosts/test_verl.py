@@ -24,7 +24,8 @@ def test_linear_cross_entropy(dtype, temperature, device):
             results = FusedLinearForPPO(chunk_size=16)(hidden.view(3, 12, -1), weight, target.view(3, 12), temperature)
             results = [result.flatten().float() for result in results]
         else:
-            results = fused.linear_cross_entropy(hidden.view(3, 12, -1), weight, target.view(3, 12), temperature, "none")
+            results = fused.linear_cross_entropy(hidden.view(3, 12, -1), weight, target.view(3, 12), temperature,
+                                                 "none")
         return with_gradients(results, inputs)
 
     doubled = doubles(*inputs)

@@ -4,7 +4,6 @@ import sys
 import types
 
 import torch
-import torch.nn.functional as F
 
 FUSED_HEAD = '''
 import torch
@@ -99,15 +98,6 @@ def forget_package(name):
     """Takes a package out of sys.modules."""
     for module in [module for module in sys.modules if module == name or module.startswith(name + ".")]:
         del sys.modules[module]
-
-
-def selective_log_softmax(logits, index, *, entropy=False, inplace_backward=False):
-    """What flp.selective_log_softmax computes, in plain torch."""
-    logp = F.log_softmax(logits.double(), -1)
-    single = index.dim() == logits.dim() - 1
-    chosen = logp.gather(-1, (index.unsqueeze(-1) if single else index).long())
-    chosen = (chosen.squeeze(-1) if single else chosen).to(logits.dtype)
-    return (chosen, -(logp.exp() * logp).sum(-1).to(logits.dtype)) if entropy else chosen
 
 
 class Output(dict):

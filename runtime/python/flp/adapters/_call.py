@@ -1,12 +1,9 @@
-"""What the adapters share: which operands flp takes, the way to the host's own function, and scores that exist already."""
+"""What the adapters share: what flp takes, the way to the host's own function, and scores in Megatron's shapes."""
 import torch
 
-from .. import _c, _check
+from .. import _c, _check, _select
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
-SCORES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-# No token has this id, so that an id out of range becomes NaN instead of 0, -100 among them.
-NO_TOKEN = -2**63
 
 _said = set()
 
@@ -45,7 +42,7 @@ def refusal(hidden, weight, bias=None):
 
 def scores_refusal(logits):
     """Why flp cannot take scores that exist already, or None."""
-    return _kind_refusal("logits", logits, SCORES)
+    return _kind_refusal("logits", logits, _select.DTYPES)
 
 
 def _kind_refusal(field, tensor, dtypes):
@@ -66,16 +63,9 @@ def shards(group):
     return torch.distributed.get_world_size(group) if distributed else 1
 
 
-def selective(logits, index, **options):
-    """flp.selective_log_softmax."""
-    from .. import _selective
-
-    return _selective.selective_log_softmax(logits, index, **options)
-
-
 def megatron_scores(logits, tokens, entropy, entropy_grad):
-    """Log-probabilities (N, 1) and entropies (N), or None, of scores (N, V), both float32, as slime and Miles want them."""
-    results = selective(logits.float(), tokens, entropy=entropy)
+    """Log-probabilities (N, 1) and entropies (N), or None, of scores (N, V), both float32."""
+    results = _select.selective_log_softmax(logits.float(), tokens, entropy=entropy)
     if not entropy:
         return results.unsqueeze(-1), None
     logprob, values = results

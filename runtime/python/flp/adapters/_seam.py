@@ -1,4 +1,4 @@
-"""Seams: what an adapter replaces in a host, how it knows that it is what was tested, and how everything is put back."""
+"""Seams: what an adapter replaces in a host, how it knows that this is what was tested, how everything is put back."""
 import dataclasses
 import functools
 import hashlib
@@ -75,7 +75,7 @@ class Replacement:
             place.put(value)
 
     def undo(self):
-        """Puts back what stood there, also where the new value was imported since -> places that others have replaced."""
+        """Puts back what stood there, also where the new value was imported since -> places replaced by others."""
         foreign = []
         for place in self.places:
             if place.now() is self.value:
@@ -107,7 +107,8 @@ def recognise(host, version, untested):
     if not untested and version is not None:
         first, beyond = host.versions
         if not _release(first) <= _release(version) < _release(beyond):
-            _refuse(host, version, "flp's adapter was tested with versions from %s up to, not including, %s" % (first, beyond))
+            _refuse(host, version, "flp's adapter was tested with versions from %s up to, not including, %s"
+                    % (first, beyond))
     found = [(seam, *_find(host, version, seam)) for seam in host.seams]
     for seam, _place, function in found:
         _compare(host, version, seam, function, untested)
@@ -139,8 +140,8 @@ def _compare(host, version, seam, function, untested):
         _refuse(host, version, "%s takes (%s); the adapter was written for (%s)"
                 % (seam, ", ".join(parameters), ", ".join(seam.parameters)))
     if source != seam.source and not untested:
-        _refuse(host, version, "the source text of %s has hash %s; the adapter was tested with %s, so it was changed or "
-                "replaced already" % (seam, source, seam.source))
+        _refuse(host, version, "the source text of %s has hash %s; the adapter was tested with %s, so it was changed "
+                "or replaced already" % (seam, source, seam.source))
 
 
 def _refuse(host, version, what, cause=None):

@@ -2,6 +2,7 @@
 import functools
 
 from .._logprob import linear_logprob
+from .._select import NEVER
 from . import _call
 from ._seam import Host, Seam
 
@@ -9,13 +10,13 @@ MODULE = "agilerl.algorithms.core.llm_ops.fused_logprobs"
 
 
 def _logprob(host, hidden, head_w, head_b, target_ids, temperature, cast_to_fp32, chunk_rows):
-    """(B, T) in hidden's dtype, whose products flp sums in float32 without a float32 copy of the head; host: the way back."""
+    """(B, T) in hidden's dtype; flp sums in float32 either way, without a float32 copy of the head."""
     reason = _call.refusal(hidden, head_w, head_b)
     if reason:
         return _call.to_host("agilerl", reason, host, hidden, head_w, head_b, target_ids, temperature, cast_to_fp32,
                              chunk_rows)
     return linear_logprob(hidden, head_w, target_ids.long(), head_b, temperature=temperature,
-                          ignore_index=_call.NO_TOKEN).to(hidden.dtype)
+                          ignore_index=NEVER).to(hidden.dtype)
 
 
 def without_grad(host):

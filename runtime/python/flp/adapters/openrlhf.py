@@ -12,8 +12,7 @@ from ._seam import Host, Seam
 
 IGNORED = -100
 
-
-# Heads whose models turned out to compute with the scores (softcap, scale); kept as weak references.
+# Heads whose models turned out to compute with the scores (softcap, scale).
 needs_scores = weakref.WeakSet()
 
 
@@ -95,9 +94,9 @@ def forward(host):
     module = sys.modules[host.__module__]
 
     @functools.wraps(host)
-    def actor_forward(self, sequences, action_mask=None, attention_mask=None, return_output=False, allgather_logits=False,
-                      return_logprobs=False, ring_attn_group=None, packed_seq_lens=None, return_entropy=False,
-                      **mm_inputs):
+    def actor_forward(self, sequences, action_mask=None, attention_mask=None, return_output=False,
+                      allgather_logits=False, return_logprobs=False, ring_attn_group=None, packed_seq_lens=None,
+                      return_entropy=False, **mm_inputs):
         head, reason = head_of(self)
         if action_mask is None and not return_logprobs:
             reason = "scores are asked for"

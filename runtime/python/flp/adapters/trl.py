@@ -2,6 +2,7 @@
 import functools
 
 from .._logprob import linear_logprob
+from .._select import NEVER, selective_log_softmax
 from . import _call
 from ._seam import Host, Seam
 
@@ -10,7 +11,7 @@ ALL_OUTPUTS = ("entropy", "log_sum_sq_probs", "mean_logits", "is_top1")
 
 
 def fused_head(host):
-    """ChunkedLogProbFunction.apply: hidden (N, D), weight (V, D), targets (N) -> five outputs (N), None if not asked for."""
+    """ChunkedLogProbFunction.apply: hidden (N, D), weight (V, D), targets (N) -> five outputs (N) or None."""
 
     @functools.wraps(host)
     def apply(hidden, weight, bias, targets, temperature, chunk_size, final_logit_softcapping=None, logit_scale=1.0,
@@ -22,9 +23,10 @@ def fused_head(host):
         if reason:
             return _call.to_host("trl", reason, host, hidden, weight, bias, targets, temperature, chunk_size,
                                  final_logit_softcapping, logit_scale, outputs)
-        results = linear_logprob(hidden, weight, targets, bias, temperature=temperature, softcap=final_logit_softcapping,
-                                 scale=logit_scale, entropy="entropy" in outputs, ignore_index=_call.NO_TOKEN)
-        logprob, entropy = results if "entropy" in outputs else (results, None)
+        wants_entropy = "entropy" in outputs
+        results = linear_logprob(hidden, weight, targets, bias, temperature=temperature, entropy=wants_entropy,
+                                 softcap=final_logit_softcapping, scale=logit_scale, ignore_index=NEVER)
+        logprob, entropy = results if wants_entropy else (results, None)
         return logprob, entropy, None, None, None
 
     return staticmethod(apply)
@@ -34,18 +36,15 @@ def selective(host):
     """selective_log_softmax: logits (..., V), index (...) or (..., K) -> log-probabilities of index's shape."""
 
     @functools.wraps(host)
-    def selective_log_softmax(logits, index, temperature=1.0, row_mask=None):
+    def through_flp(logits, index, temperature=1.0, row_mask=None):
         reason = _call.scores_refusal(logits)
-        if reason is None and temperature != 1.0:
-            reason = "temperature is not 1"
         if reason:
             return _call.to_host("trl", reason, host, logits, index, temperature, row_mask)
-        if row_mask is None:
-            return _call.selective(logits, index)
-        left_out = row_mask == 0
-        return _call.selective(logits, index.masked_fill(left_out, 0)).masked_fill(left_out, 0.0)
+        if row_mask is not None:
+            index = index.long().masked_fill(row_mask == 0, NEVER)
+        return selective_log_softmax(logits, index, temperature=temperature, ignore_index=NEVER)
 
-    return selective_log_softmax
+    return through_flp
 
 
 HOST = Host(

@@ -3,6 +3,7 @@ import functools
 import sys
 
 from .._logprob import linear_logprob
+from .._select import NEVER, selective_log_softmax
 from . import _call
 from ._seam import Host, Seam
 
@@ -17,9 +18,10 @@ def fused_head(host):
         if reason is None and dist_process_group is not None and _call.shards(dist_process_group) > 1:
             reason = "the vocabulary is spread over several ranks"
         if reason:
-            return _call.to_host("verl", reason, host, hidden, weight, labels, temperature, reduction, dist_process_group)
+            return _call.to_host("verl", reason, host, hidden, weight, labels, temperature, reduction,
+                                 dist_process_group)
         return linear_logprob(hidden.reshape(-1, hidden.shape[-1]), weight, labels.reshape(-1), temperature=temperature,
-                              entropy=True, ignore_index=_call.NO_TOKEN)
+                              entropy=True, ignore_index=NEVER)
 
     return linear_cross_entropy
 
@@ -34,7 +36,7 @@ def from_logits(host):
         if reason:
             return _call.to_host("verl", reason, host, logits, labels, inplace_backward)
         in_place = inplace_backward and module.FLAH_ATTN_CROSS_ENTROPY_LOSS_AVAILABLE
-        return _call.selective(logits, labels, inplace_backward=in_place)
+        return selective_log_softmax(logits, labels, inplace_backward=in_place)
 
     return logprobs_from_logits
 
