@@ -20,8 +20,8 @@ def install(host, *, untested=False):
     host      "trl", "agilerl", "verl", "openrlhf", "slime" or "miles"; flp/adapters/<host>.py says which functions
     untested  True: accept a version and a source text that the adapter was not tested with, as long as the seams'
               parameters have the same names; said as a warning
-    Imports the host's modules at the seams. Call it once in each process, before training starts; calling it again does
-    nothing. Arguments that flp cannot take (a sharded or quantised head, an output that flp does not compute, ...) go to
+    Imports the host's modules at the seams. Call it once in each process, before training starts; again, it does
+    nothing. Arguments that flp cannot take (a sharded or quantised head, an output that it does not compute, ...) go to
     the host's own function, which is said once a reason through flp's log.
     error:  ArgumentError for another name; HostError if the host is not there or is not what the adapter was written
             for: nothing has been replaced then
@@ -42,8 +42,8 @@ def install(host, *, untested=False):
 def uninstall(host):
     """Puts back every attribute that install(host) replaced, in every module that holds it; nothing without an install.
 
-    error: ArgumentError for an unknown name; HostError if someone else replaced an attribute meanwhile: that one stays as
-           it is, all others are the host's own again
+    error: ArgumentError for an unknown name; HostError if someone else replaced an attribute meanwhile: that one stays
+           as it is, all others are the host's own again
     """
     _adapter(host)
     _version, replacements = _installed.pop(host, (None, ()))
@@ -51,7 +51,8 @@ def uninstall(host):
     if foreign:
         raise errors.HostError(
             "flp was uninstalled from %s, but someone else had replaced %s meanwhile; this was left in place and may "
-            "still call flp. Undo that replacement too, and next time before flp.uninstall()" % (host, ", ".join(foreign)))
+            "still call flp. Undo that replacement too, and next time before flp.uninstall()"
+            % (host, ", ".join(foreign)))
 
 
 def installed():

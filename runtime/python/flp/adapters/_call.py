@@ -63,8 +63,20 @@ def shards(group):
     return torch.distributed.get_world_size(group) if distributed else 1
 
 
-def megatron_scores(logits, tokens, entropy, entropy_grad):
-    """Log-probabilities (N, 1) and entropies (N), or None, of scores (N, V), both float32."""
+def megatron_scores(name, host, arguments, entropy_grad, refused):
+    """Log-probabilities (N, 1) and entropies (N), or None, of scores (N, V), both float32.
+
+    arguments  the host's: logits, tokens, group, whether entropies are wanted, and its further ones
+    refused    why its further arguments are not for flp, or None
+    """
+    logits, tokens, group, entropy = arguments[:4]
+    reason = refused or scores_refusal(logits)
+    if reason is None and shards(group) > 1:
+        reason = "the vocabulary is spread over several ranks"
+    if reason:
+        return to_host(name, reason, host, *arguments)
+    if logits.shape[0] == 0:
+        return host(*arguments)
     results = _select.selective_log_softmax(logits.float(), tokens, entropy=entropy)
     if not entropy:
         return results.unsqueeze(-1), None

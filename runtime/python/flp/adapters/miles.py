@@ -11,17 +11,10 @@ def from_logits(host):
     @functools.wraps(host)
     def calculate_log_probs_and_entropy(logits, tokens, tp_group, with_entropy=False, entropy_requires_grad=True,
                                         chunk_size=-1, true_on_policy=False, vocab_size=None):
-        reason = _call.scores_refusal(logits)
-        if reason is None and _call.shards(tp_group) > 1:
-            reason = "the vocabulary is spread over several ranks"
-        if reason is None and true_on_policy:
-            reason = "true_on_policy asks for the bits of the rollout engine"
-        if reason:
-            return _call.to_host("miles", reason, host, logits, tokens, tp_group, with_entropy, entropy_requires_grad,
-                                 chunk_size, true_on_policy, vocab_size)
-        if logits.size(0) == 0:
-            return host(logits, tokens, tp_group, with_entropy)
-        return _call.megatron_scores(logits, tokens, with_entropy, entropy_requires_grad)
+        refused = "true_on_policy asks for the bits of the rollout engine" if true_on_policy else None
+        arguments = (logits, tokens, tp_group, with_entropy, entropy_requires_grad, chunk_size, true_on_policy,
+                     vocab_size)
+        return _call.megatron_scores("miles", host, arguments, entropy_requires_grad, refused)
 
     return calculate_log_probs_and_entropy
 

@@ -11,17 +11,9 @@ def from_logits(host):
     @functools.wraps(host)
     def calculate_log_probs_and_entropy(logits, tokens, tp_group, with_entropy=False, chunk_size=-1,
                                         log_prob_keep_mask=None, with_entropy_grad=True):
-        reason = _call.scores_refusal(logits)
-        if reason is None and _call.shards(tp_group) > 1:
-            reason = "the vocabulary is spread over several ranks"
-        if reason is None and log_prob_keep_mask is not None:
-            reason = "log_prob_keep_mask is given"
-        if reason:
-            return _call.to_host("slime", reason, host, logits, tokens, tp_group, with_entropy, chunk_size,
-                                 log_prob_keep_mask, with_entropy_grad)
-        if logits.size(0) == 0:
-            return host(logits, tokens, tp_group, with_entropy)
-        return _call.megatron_scores(logits, tokens, with_entropy, with_entropy_grad)
+        refused = None if log_prob_keep_mask is None else "log_prob_keep_mask is given"
+        arguments = (logits, tokens, tp_group, with_entropy, chunk_size, log_prob_keep_mask, with_entropy_grad)
+        return _call.megatron_scores("slime", host, arguments, with_entropy_grad, refused)
 
     return calculate_log_probs_and_entropy
 

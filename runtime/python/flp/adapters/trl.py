@@ -1,4 +1,4 @@
-"""TRL: the fused head that GRPO, RLOO, KTO and DPO score with, and selective_log_softmax."""
+"""TRL: the fused head that GRPO, RLOO and every reference model score with, and selective_log_softmax."""
 import functools
 
 from .._logprob import linear_logprob
