@@ -110,14 +110,14 @@ class Output(dict):
 
 
 class TinyModel(torch.nn.Module):
-    """Embedding and head; scores may pass a softcap on their way out."""
+    """Embedding and head, which may be called more than once; scores may pass a softcap on their way out."""
 
-    def __init__(self, vocab=97, depth=32, softcap=None):
+    def __init__(self, vocab=97, depth=32, softcap=None, heads=1):
         super().__init__()
         torch.manual_seed(0)
         self.embed = torch.nn.Embedding(vocab, depth)
         self.head = torch.nn.Linear(depth, vocab, bias=False)
-        self.softcap = softcap
+        self.softcap, self.heads = softcap, heads
 
     def get_output_embeddings(self):
         return self.head
@@ -126,7 +126,8 @@ class TinyModel(torch.nn.Module):
         return self.embed(ids) + torch.sin(positions.to(self.head.weight.dtype)).unsqueeze(-1)
 
     def forward(self, ids, attention_mask=None, position_ids=None):
-        logits = self.head(self.hidden(ids, position_ids))
+        hidden = self.hidden(ids, position_ids)
+        logits = [self.head(hidden) for _ in range(self.heads)][-1]
         if self.softcap:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         return Output(logits=logits, aux_loss=0.0)

@@ -192,7 +192,7 @@ def installed(hosts, name, module):
 
 def agrees(got, want):
     assert got.dtype is torch.float32 and got.shape == want.shape
-    assert float((got.double() - want).abs().max()) < 2e-5
+    assert float((got.detach().double() - want.detach()).abs().max()) < 2e-5
 
 
 def gradients_agree(outputs, wanted, inputs, doubled):
@@ -215,6 +215,9 @@ def test_trl_fused_head(hosts):
     gradients_agree((logprob, entropy), wanted, inputs, doubled)
     assert head.apply(hidden, weight, bias, target, 1.0, 64, outputs=("log_probs",))[1:] == (None,) * 4
     assert head.apply(hidden, weight, bias, target, 1.0, 64) == "host"
+    nothing = head.apply(hidden[:0], weight, bias, target[:0], 1.0, 64, outputs=("log_probs", "entropy"))
+    (gradient,) = torch.autograd.grad(nothing[0].sum() + nothing[1].sum(), weight)
+    assert nothing[0].shape == (0,) and not gradient.any()
 
 
 def test_trl_selective_log_softmax(hosts):
@@ -350,6 +353,8 @@ def test_openrlhf_leaves_to_the_host_what_it_cannot_take(hosts, said):
     assert [capped(ids, attention_mask=mask, return_logprobs=True) for _ in range(2)] == ["host", "host"]
     assert sum("softcap" in text for _, text in said) == 1
     assert "forward" not in vars(capped.model.head)
+    twice = actor_class(flp_hosts.TinyModel(heads=2).to(DEVICE))
+    assert twice(ids, attention_mask=mask, return_logprobs=True) == "host"
     actor = actor_class(flp_hosts.TinyModel().to(DEVICE))
     assert actor(ids, attention_mask=mask, return_output=True) == "host"
     assert actor(ids, attention_mask=mask, return_logprobs=True, pixel_values=ids) == "host"

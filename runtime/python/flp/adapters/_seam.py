@@ -67,10 +67,11 @@ class Replacement:
 
     def __init__(self, place, value):
         self.value = value
-        self.raw = place.raw
+        self.own = place.value
         self.places = [place]
         if isinstance(place.owner, types.ModuleType):
-            self.places += [other for other in holders(place.raw) if str(other) != str(place)]
+            self.places += [other for other in holders(place.value)
+                            if (other.owner, other.name) != (place.owner, place.name)]
         for place in self.places:
             place.put(value)
 
@@ -79,11 +80,11 @@ class Replacement:
         foreign = []
         for place in self.places:
             if place.now() is self.value:
-                place.put(self.raw)
-            elif place.now() is not self.raw:
+                place.put(place.raw)
+            elif place.now() is not place.raw:
                 foreign.append(str(place))
         for place in holders(self.value):
-            place.put(self.raw)
+            place.put(self.own)
         return foreign
 
 

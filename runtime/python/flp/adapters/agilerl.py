@@ -10,7 +10,8 @@ MODULE = "agilerl.algorithms.core.llm_ops.fused_logprobs"
 
 
 def _logprob(host, hidden, head_w, head_b, target_ids, temperature, cast_to_fp32, chunk_rows):
-    """(B, T) in hidden's dtype; flp sums in float32 either way, without a float32 copy of the head."""
+    """(B, T) in hidden's dtype. flp sums in float32 either way, without a float32 copy of the head, and within its own
+    budget instead of chunk_rows."""
     reason = _call.refusal(hidden, head_w, head_b)
     if reason:
         return _call.to_host("agilerl", reason, host, hidden, head_w, head_b, target_ids, temperature, cast_to_fp32,

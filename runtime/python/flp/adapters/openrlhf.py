@@ -12,12 +12,12 @@ from ._seam import Host, Seam
 
 IGNORED = -100
 
-# Heads whose models turned out to compute with the scores (softcap, scale).
+# Heads whose models turned out to do more than hand on the scores.
 needs_scores = weakref.WeakSet()
 
 
 class ScoresNeeded(Exception):
-    """A model computes with the scores that its head did not make."""
+    """A model does more with its head than hand on the scores that it makes."""
 
 
 class Unscored(torch.Tensor):
@@ -52,7 +52,7 @@ def head_of(actor):
     if type(head) is not torch.nn.Linear:
         return None, "the head is of type %s, not torch.nn.Linear" % type(head).__name__
     if head in needs_scores:
-        return None, "the model computes with the scores (softcap, scale)"
+        return None, "the model does more with its head than hand on the scores (softcap, scale)"
     if "forward" in vars(head):
         return None, "the head's forward was replaced"
     return head, _call.refusal(head.weight, head.weight, head.bias)
@@ -76,6 +76,8 @@ def scored(actor, module, head, sequences, action_mask, attention_mask, ring_att
         targets = targets.masked_fill(needed == 0, IGNORED)
     with passing(head) as seen:
         output = actor.model(ids, attention_mask=mask, position_ids=positions)
+    if len(seen) != 1 or type(output["logits"]) is not Unscored:
+        raise ScoresNeeded
     output["logits"] = None
     results = linear_logprob(seen[0], head.weight, targets, head.bias, temperature=actor.temperature, entropy=entropy,
                              ignore_index=IGNORED)
