@@ -8,8 +8,8 @@ everything that takes tensors needs it.
 from . import _plans, errors
 from ._c import library_path, set_log, sources_id, version
 from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, DataError, DriverError, FileError,
-                     FlpError, HostMemoryError, InternalError, LibraryError, UnavailableError, UnsupportedError,
-                     WorkspaceError)
+                     FlpError, HostError, HostMemoryError, InternalError, LibraryError, UnavailableError,
+                     UnsupportedError, WorkspaceError)
 
 __version__ = "0.1.0"
 
@@ -19,10 +19,11 @@ _TENSOR_NAMES = ("linear_logprob", "linear_logprob_partial", "combine_partials",
                  "losses",
                  "score", "Scores", "sequence_logprob", "delight", "gate",
                  "logprob_head",
-                 "memory", "phase")
+                 "memory", "phase",
+                 "adapters", "install", "installed", "uninstall")
 
 try:
-    from . import _ops, losses, memory
+    from . import _ops, adapters, losses, memory
     from ._gate import delight, gate, sequence_logprob
     from ._info import PlanInfo, check, explain, plan_info
     from ._logprob import linear_logprob
@@ -30,6 +31,7 @@ try:
     from ._scoring import Scores, score
     from ._select import selective_log_softmax
     from ._shards import combine_partials, linear_logprob_backward, linear_logprob_partial
+    from .adapters import install, installed, uninstall
     from .heads import logprob_head
 except ModuleNotFoundError as error:
     if error.name != "torch":
@@ -48,5 +50,5 @@ def clear_plans():
 
 __all__ = sorted(_TENSOR_NAMES + ("set_log", "sources_id", "version", "library_path", "clear_plans", "errors", "FlpError",
                                   "ArgumentError", "BudgetError", "CompileError", "CorruptError", "DataError",
-                                  "DriverError", "FileError", "HostMemoryError", "InternalError", "LibraryError",
-                                  "UnavailableError", "UnsupportedError", "WorkspaceError"))
+                                  "DriverError", "FileError", "HostError", "HostMemoryError", "InternalError",
+                                  "LibraryError", "UnavailableError", "UnsupportedError", "WorkspaceError"))
