@@ -41,7 +41,7 @@ from flp.bench import record as records
 from flp.memory.timeline import idle_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "runtime" / "python" / "examples"))
-from train_tiny_lm import TinyLM  # noqa: E402
+from _tiny import TinyLM  # noqa: E402
 
 METHODS = ("naive", "flp, torch", "flp, arena")
 PLACES = {"never": (), "inference": ("inference",), "training": ("training",), "both": ("inference", "training")}
@@ -70,7 +70,8 @@ class Loop:
         self.workspace = "arena" if method == "flp, arena" else "torch"
         self.logprob = naive_logprob if method == "naive" else flp.linear_logprob
         self.actor, self.reference, self.critic, self.reward = (
-            TinyLM(sizes).to(sizes.device, sizes.dtype) for _ in range(4))
+            TinyLM(sizes.vocab, sizes.hidden, sizes.layers, sizes.heads, device=sizes.device, dtype=sizes.dtype)
+            for _ in range(4))
         for model in (self.critic, self.reward):
             model.head = torch.nn.Linear(sizes.hidden, 1).to(sizes.device, sizes.dtype)
         self.reference.load_state_dict(self.actor.state_dict())
@@ -87,13 +88,13 @@ class Loop:
         sizes = self.sizes
         ids = torch.randint(sizes.vocab, (sizes.batch, sizes.prompt)).to(sizes.device)
         for _ in range(length):
-            scores = self.actor.head(self.actor.hidden_states(ids)[:, -1]).float()
+            scores = self.actor.head(self.actor(ids)[:, -1]).float()
             ids = torch.cat([ids, torch.multinomial(scores.softmax(-1), 1)], 1)
         return ids
 
     def response_hidden(self, model, ids):
         """Hidden states that say the response's tokens: (B, length, D), dense, so that no log-prob step copies them"""
-        return model.hidden_states(ids[:, :-1])[:, self.sizes.prompt - 1:].contiguous()
+        return model(ids[:, :-1])[:, self.sizes.prompt - 1:].contiguous()
 
     def values(self, model, ids):
         return model.head(self.response_hidden(model, ids)).squeeze(-1).float()
