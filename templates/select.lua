@@ -264,13 +264,14 @@ return function(k, spec)
       function() return f64(k.load(number, p.grad_logprob, row * long(p.k) + long(j))) end)
   end
 
-  -- A target's upstream gradient and, where that is not 0, its logprob; 0 for one that is ignored.
+  local function logprob_at(p, row, j) return f64(k.load(number, p.logprob, row * long(p.k) + long(j))) end
+
+  -- A target's upstream gradient: 0 for one that is ignored, NaN where its logprob is and something is asked of it.
   local function pull(p, row, j)
-    local g = upstream(p, row, j)
+    local g, logprob = upstream(p, row, j), logprob_at(p, row, j)
+    g = k.select(k.ne(g, 0.0) & k.ne(logprob, logprob), k.const(k.f64, nan), g)
     return k.select(k.eq(target_at(p, row, j), p.ignore_index), k.const(k.f64, 0.0), g)
   end
-
-  local function logprob_at(p, row, j) return f64(k.load(number, p.logprob, row * long(p.k) + long(j))) end
 
   local function entropy_grad(p, row)
     if not spec.entropy then return k.const(k.f64, 0.0) end
@@ -282,9 +283,7 @@ return function(k, spec)
   local function record(p, row)
     local zero = k.const(k.f64, 0.0)
     local total = k.loop(k.const(k.i32, 0), p.k, 1, zero, function(j, sum)
-      local g = pull(p, row, j)
-      local spoilt = k.ne(g, 0.0) & k.ne(logprob_at(p, row, j), logprob_at(p, row, j)) -- NaN stays in its row
-      return sum + k.select(spoilt, k.const(k.f64, nan), g)
+      return sum + pull(p, row, j)
     end)
     local e = entropy_grad(p, row)
     local log_s = f64(k.load(number, p.stats, row * 3 + 1)) * (wide and LN2 or 1.0)
