@@ -19,10 +19,11 @@ INT32_MAX = 2**31 - 1
 
 
 class Settings:
-    """The run-time values of one call, checked. offset, valid and total describe a vocab shard; zeros: the whole."""
+    """The run-time values of one call, checked. offset, valid and total describe a vocab shard; zeros: the whole.
+    wide_grad_hidden: the gradient of hidden is float32 whatever hidden is."""
 
     __slots__ = ("temperature", "softcap", "scale", "ignore_index", "budget", "entropy", "accumulate", "offset",
-                 "valid", "total")
+                 "valid", "total", "wide_grad_hidden")
 
     def __init__(self, temperature, softcap, scale, ignore_index, budget, entropy):
         self.temperature = temperature
@@ -33,6 +34,7 @@ class Settings:
         self.entropy = bool(entropy)
         self.accumulate = None
         self.offset = self.valid = self.total = 0
+        self.wide_grad_hidden = False
 
 
 def refuse(kind, field, value, accepted):
