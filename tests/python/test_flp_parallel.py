@@ -4,6 +4,7 @@ import torch
 
 import flp
 import flp_parallel_cases as cases
+import flp_parallel_dtensor_cases as dtensor_cases
 from flp import _run
 from flp_ranks import Ranks
 from flp_reference import GRAD_TOLERANCE, VALUE_TOLERANCE, doubles, problem, reference, relative
@@ -216,7 +217,7 @@ def test_values_that_are_elsewhere(ranks):
         assert torch.allclose(logprob.double(), want[0], atol=VALUE_TOLERANCE) and entered == 2
         assert grad.shape == (EVEN[rank][0], 64) and grad.any()
     for messages in ranks.run(2, cases.freed, cuts=EVEN, made={}):
-        assert len(messages) == 2 and all("call module.unshard() of FSDP" in message for message in messages)
+        assert len(messages) == 2 and all("between module.unshard() and module.reshard()" in message for message in messages)
 
 
 def test_there_is_no_second_derivative(ranks):
@@ -228,3 +229,36 @@ def test_a_world_is_needed():
     hidden, weight, target, _ = problem()
     with pytest.raises(ValueError, match="^group is None while torch.distributed is not initialised"):
         flp.parallel.linear_logprob(hidden, weight, target)
+
+
+needs_dtensor = pytest.mark.skipif(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6),
+                                   reason="DTensor and FSDP2 as they are tested here came with torch 2.6")
+
+
+@needs_dtensor
+@pytest.mark.parametrize("placements, shape, axis, sends", [("0", (4,), 0, 2), ("r", (4,), 0, 0), ("r0", (2, 2), 1, 2)])
+def test_dtensors(ranks, placements, shape, axis, sends):
+    made = {**MADE, "vocab": 330}
+    logprob, entropies, grads = wanted(made, {})
+    for result in ranks.run(4, dtensor_cases.dtensor_head, placements=placements, shape=shape, axis=axis, made=made):
+        assert torch.allclose(result["logprob"].double(), logprob, atol=VALUE_TOLERANCE)
+        assert torch.allclose(result["entropy"].double(), entropies, atol=VALUE_TOLERANCE)
+        assert all(relative(got, want) < 5e-6 for got, want in zip(result["grads"], grads))
+        assert len(result["sent"]) == sends
+
+
+@needs_dtensor
+@pytest.mark.parametrize("placements, axis", [("00", 1), ("0r", 1)])
+def test_dtensors_that_are_sharded_elsewhere(ranks, placements, axis):
+    for message in ranks.run(4, dtensor_cases.dtensor_head, placements=placements, shape=(2, 2), axis=axis, made=MADE):
+        assert message.startswith("weight_shard is a DTensor of placements (") and "module.unshard()" in message
+
+
+@needs_dtensor
+@pytest.mark.parametrize("reshard", [False, True])
+def test_a_head_under_fsdp(ranks, reshard):
+    logprob, _, grads = wanted(MADE, {}, entropy=False)
+    for rank, (refused, opened, got, grad) in enumerate(ranks.run(4, dtensor_cases.fsdp, made=MADE, reshard=reshard)):
+        assert refused.startswith("weight_shard is a DTensor of placements (Shard(dim=0),)")
+        assert torch.allclose(opened.double(), logprob, atol=VALUE_TOLERANCE) and torch.equal(opened, got)
+        assert relative(grad, grads[1][:166] if rank % 2 == 0 else grads[1][166:]) < 5e-6

@@ -48,7 +48,8 @@ def check_present(field, tensor):
     storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
     if tensor.numel() and storage.data_ptr() == 0:
         _check.refuse(ValueError, field, "a tensor whose storage was freed",
-                      "one with its values: call module.unshard() of FSDP before and module.reshard() after both passes")
+                      "one with its values: a parameter of FSDP in its module's forward(), or between module.unshard() and "
+                      "module.reshard() around both passes")
 
 
 def _of_dtensor(field, tensor, group):
@@ -62,8 +63,8 @@ def _of_dtensor(field, tensor, group):
     plain = type(placements[dimension]).__name__ == "Shard" and placements[dimension].is_shard(0)
     if more or not plain or not across[dimension]:
         _check.refuse(ValueError, field, "a DTensor of placements %s over %s" % (tuple(placements), mesh),
-                      "Shard(0) over group's own mesh, or Replicate; a parameter of FSDP inside module.unshard() and "
-                      "module.reshard()")
+                      "Shard(0) over the mesh of group, or Replicate; a parameter of FSDP in its module's forward(), or "
+                      "between module.unshard() and module.reshard()")
     total = tensor.shape[0]
     step = -(-total // group.size)
     offset = min(group.rank * step, total)
