@@ -1,5 +1,6 @@
 """What each rank does in tests/python/test_flp_parallel*.py; results are numbers and tensors that pickle."""
-import contextlib
+import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -9,29 +10,9 @@ from conftest import torch_form
 from flp import _plans
 from flp_reference import problem
 
-NAMES = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast", "barrier")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
 
-
-@contextlib.contextmanager
-def traffic():
-    """A list of (collective, operation, shape) of what the block sends."""
-    seen, before = [], {name: getattr(dist, name) for name in NAMES if hasattr(dist, name)}
-
-    def counted(name):
-        def call(*arguments, **keywords):
-            tensor = arguments[1] if name.startswith("all_gather") else arguments[0]
-            operation = {dist.ReduceOp.MAX: "MAX", dist.ReduceOp.SUM: "SUM"}.get(keywords.get("op"))
-            seen.append((name, operation, tuple(tensor.shape), str(tensor.dtype)))
-            return before[name](*arguments, **keywords)
-        return call
-
-    for name in before:
-        setattr(dist, name, counted(name))
-    try:
-        yield seen
-    finally:
-        for name, function in before.items():
-            setattr(dist, name, function)
+from traffic import traffic  # noqa: E402
 
 
 def shard(tensor, rank, cuts):

@@ -82,7 +82,7 @@ def test_a_gather_gives_the_bits_of_partials_in_rank_order(ranks):
     assert torch.equal(results[2]["logprob"], logprob) and torch.equal(results[2]["entropy"], entropies)
 
 
-F32 = "torch.float32"
+F32 = torch.float32
 
 
 @pytest.mark.parametrize("merge, entropy, sent", [
@@ -94,7 +94,7 @@ def test_what_is_sent(ranks, merge, entropy, sent):
     for dtype in (torch.float32, None):
         results = ranks.run(2, cases.head, cuts=EVEN, made=made, entropy=entropy,
                             options={"merge": merge, "reduce_dtype": dtype})
-        name = "torch.float16" if dtype is None else F32
+        name = dtype or torch.float16
         for result in results:
             assert result["forward"] == sent and result["backward"] == [("all_reduce", "SUM", (12, 64), name)]
 
@@ -168,7 +168,7 @@ def test_sequence_parallel(ranks, cuts, chunk, made, options):
     check(results, cuts, wanted(made, options), made.get("dtype", torch.float32), sequence=True)
     rows = 12 // len(cuts)
     chunks = [min(chunk, rows - begin) for begin in range(0, rows, chunk)] if chunk is not True else [rows]
-    gathers = [kind[2] for kind in results[0]["forward"] if kind[3] == str(made.get("dtype", torch.float32))
+    gathers = [kind[2] for kind in results[0]["forward"] if kind[3] is made.get("dtype", torch.float32)
                and kind[0] == "all_gather" and kind[2][1] == 64]
     assert gathers == [(count, 64) for count in chunks]
     assert len(results[0]["forward"]) == len(chunks) + (1 if "merge" in options else 2)
@@ -189,7 +189,7 @@ def test_the_place_of_a_shard_is_found_once(ranks, cuts, place):
     logprob = wanted({}, {})[0]
     for got, sent in ranks.run(3, cases.twice, cuts=cuts, made={}, options=place):
         assert torch.allclose(got.double(), logprob, atol=VALUE_TOLERANCE)
-        assert sent[0] == [("all_gather", None, (3,), "torch.int64"), *sent[1]]
+        assert sent[0] == [("all_gather", None, (3,), torch.int64), *sent[1]]
         assert [kind[1] for kind in sent[1]] == ["MAX", "SUM"]
 
 
