@@ -8,7 +8,7 @@ from flp_reference import problem
 
 
 def parameter_of(tensor, mesh, placements):
-    """The whole tensor, the same on every rank, as a DTensor parameter of these placements: "0" Shard(0), "r" Replicate."""
+    """The tensor, the same on every rank, as a DTensor parameter of these placements: "0" Shard(0), "r" Replicate."""
     from torch.distributed.tensor import DTensor, Replicate, Shard
     kinds = [Shard(0) if placement == "0" else Replicate() for placement in placements]
     whole = DTensor.from_local(tensor, mesh, [Replicate()] * len(kinds))
@@ -16,7 +16,7 @@ def parameter_of(tensor, mesh, placements):
 
 
 def dtensor_head(rank, group, placements, shape, axis=0, made=None):
-    """A head of these placements over a mesh of shape -> outputs, whole gradients, what forward sent; or the refusal."""
+    """A head of these placements over a mesh -> outputs, whole gradients, what forward sent; or the refusal."""
     from torch.distributed.device_mesh import init_device_mesh
     mesh = init_device_mesh("cpu", shape)
     hidden, weight, target, bias = problem(**(made or {}))
@@ -24,7 +24,8 @@ def dtensor_head(rank, group, placements, shape, axis=0, made=None):
     weight, bias = (parameter_of(tensor, mesh, placements) for tensor in (weight, bias))
     try:
         with traffic() as sent:
-            results = flp.parallel.linear_logprob(hidden, weight, target, bias, group=mesh.get_group(axis), entropy=True)
+            results = flp.parallel.linear_logprob(hidden, weight, target, bias, group=mesh.get_group(axis),
+                                                  entropy=True)
     except ValueError as error:
         dist.barrier()
         return str(error)
@@ -42,7 +43,7 @@ class Head(torch.nn.Linear):
 
 
 def fsdp(rank, group, made, reshard):
-    """A vocab-parallel head, 2 ranks, that FSDP2 shards over 2 others -> refusal, unsharded logprob, logprob, gradient"""
+    """A head cut over 2 ranks that FSDP2 shards over 2 others -> refusal, unsharded logprob, logprob, gradient"""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))

@@ -77,7 +77,8 @@ def test_a_gather_gives_the_bits_of_partials_in_rank_order(ranks):
     hidden, weight, target, bias = problem(**MADE)
     parts = [flp.linear_logprob_partial(
         hidden, cases.shard(weight, rank, UNEVEN), target, cases.shard(bias, rank, UNEVEN), vocab_total=331,
-        vocab_offset=sum(cut[1] for cut in UNEVEN[:rank]), vocab_valid=UNEVEN[rank][1], entropy=True) for rank in range(3)]
+        vocab_offset=sum(cut[1] for cut in UNEVEN[:rank]), vocab_valid=UNEVEN[rank][1], entropy=True)
+        for rank in range(3)]
     logprob, entropies, _ = flp.combine_partials(parts, target, vocab_total=331, entropy=True)
     assert torch.equal(results[2]["logprob"], logprob) and torch.equal(results[2]["entropy"], entropies)
 
@@ -99,14 +100,15 @@ def test_what_is_sent(ranks, merge, entropy, sent):
             assert result["forward"] == sent and result["backward"] == [("all_reduce", "SUM", (12, 64), name)]
 
 
-@pytest.mark.parametrize("needs, options", [(("weight", "bias"), {}), (("hidden", "weight"), {"reduce_grad_hidden": False}),
-                                            ((), {})])
+@pytest.mark.parametrize("needs, options", [(("weight", "bias"), {}), ((), {}),
+                                            (("hidden", "weight"), {"reduce_grad_hidden": False})])
 def test_no_gradient_of_hidden_is_sent_unasked(ranks, needs, options):
     results = ranks.run(2, cases.head, cuts=EVEN, made=MADE, options=options, needs=needs)
     _, _, grads = wanted(MADE, {})
     for result in results:
         assert result["backward"] == []
-        assert [grad is not None for grad in result["grads"]] == [name in needs for name in ("hidden", "weight", "bias")]
+        given = [name for name, grad in zip(("hidden", "weight", "bias"), result["grads"]) if grad is not None]
+        assert given == list(needs)
     if "hidden" in needs:
         assert relative(results[0]["grads"][0] + results[1]["grads"][0], grads[0]) < 5e-6
         assert relative(results[0]["grads"][0], grads[0]) > 0.1
@@ -134,7 +136,7 @@ def test_rows_without_work_and_bad_rows(ranks, merge, sequence):
 
 
 def spoil_weight(hidden, weight, target):
-    """NaN in the head's last shard only, and -inf for a whole token elsewhere is left alone."""
+    """A NaN in the last shard only."""
     weight[330, 0] = float("nan")
 
 
@@ -161,7 +163,8 @@ def test_no_rows(ranks, sequence):
 
 @pytest.mark.parametrize("cuts, chunk, made, options", [
     (EVEN, 4, {}, {"temperature": torch.linspace(0.5, 2.0, 12)}), (UNEVEN, 3, {}, {"merge": "gather"}),
-    (EMPTY, 3, {"dtype": torch.float16}, {}), (EVEN, True, {}, {"softcap": 3.0})], ids=["tail", "three", "empty", "whole"])
+    (EMPTY, 3, {"dtype": torch.float16}, {}), (EVEN, True, {}, {"softcap": 3.0})],
+    ids=["tail", "three", "empty", "whole"])
 def test_sequence_parallel(ranks, cuts, chunk, made, options):
     made = {**MADE, **made}
     results = ranks.run(len(cuts), cases.head, cuts=cuts, made=made, options=options, sequence=chunk)
@@ -201,7 +204,8 @@ def test_the_place_of_a_shard_is_found_once(ranks, cuts, place):
     ({"sequence_parallel": 0}, "sequence_parallel is 0 (accepted: False, True, or at least 1 row)"),
     ({"sequence_parallel": 1}, "target is of 13 ids (accepted: 26, one for each of hidden's 13 rows on 2 ranks)"),
     ({"sequence_parallel": 1, "reduce_grad_hidden": False},
-     "reduce_grad_hidden is False with sequence_parallel (accepted: True, as each rank gets the gradient of its own rows)"),
+     "reduce_grad_hidden is False with sequence_parallel (accepted: True, as each rank gets the gradient of its own "
+     "rows)"),
     ({"vocab_offset": 1.5}, "vocab_offset is of type float (accepted: an integer)"),
     ({"gather": 3}, "gather is of type int (accepted: None, or a callable)"),
     ({"reduce_dtype": torch.int32}, "reduce_dtype is torch.int32 (accepted: None, torch.bfloat16, torch.float16, "
@@ -213,11 +217,11 @@ def test_wrong_arguments_are_refused_on_every_rank(ranks, options, says):
 def test_values_that_are_elsewhere(ranks):
     want = wanted({}, {}, entropy=False)
     for rank, (message, logprob, grad, entered) in enumerate(ranks.run(2, cases.zero3, cuts=EVEN, made={})):
-        assert message.startswith("weight_shard is a ZeRO-3 parameter that is partitioned (accepted: a gathered one: pass")
+        assert message.startswith("weight_shard is a ZeRO-3 parameter that is partitioned (accepted: a gathered one")
         assert torch.allclose(logprob.double(), want[0], atol=VALUE_TOLERANCE) and entered == 2
         assert grad.shape == (EVEN[rank][0], 64) and grad.any()
     for messages in ranks.run(2, cases.freed, cuts=EVEN, made={}):
-        assert len(messages) == 2 and all("between module.unshard() and module.reshard()" in message for message in messages)
+        assert len(messages) == 2 and all("between module.unshard() and" in message for message in messages)
 
 
 def test_there_is_no_second_derivative(ranks):

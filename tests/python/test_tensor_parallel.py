@@ -1,4 +1,4 @@
-"""tests/gpu/tensor_parallel.py and the example, whole, on processes of this machine; what the script's bounds let pass."""
+"""tests/gpu/tensor_parallel.py and the example, whole, on processes of this machine; what the script lets pass."""
 import json
 import re
 import subprocess

@@ -14,8 +14,8 @@ from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, Dat
 __version__ = "0.1.0"
 
 _TENSOR_NAMES = ("linear_logprob", "linear_logprob_partial", "combine_partials", "linear_logprob_backward", "explain",
-                 "plan_info", "check", "PlanInfo", "losses", "sequence_logprob", "delight", "gate", "selective_log_softmax",
-                 "parallel")
+                 "plan_info", "check", "PlanInfo", "losses", "sequence_logprob", "delight", "gate",
+                 "selective_log_softmax", "parallel")
 
 try:
     from . import _ops, losses, parallel

@@ -37,14 +37,14 @@ class LinearLogprob(torch.autograd.Function):
         return results + (None,) * 5
 
 
-def _gradients(settings, grads, hidden, weight, bias, target, temperature_rows, rows, stats, grad_logprob, grad_entropy):
-    ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
-    return _run.backward(ops, settings, grads, stats, grad_logprob, grad_entropy)
+def _gradients(settings, grads, *tensors):
+    *operands, stats, grad_logprob, grad_entropy = tensors
+    return _run.backward(_run.Operands(*operands), settings, grads, stats, grad_logprob, grad_entropy)
 
 
 class LastDerivative(torch.autograd.Function):
-    """A backward pass, compute(*tensors), as a function of its own, so that differentiating it fails instead of finding
-    a constant."""
+    """A backward pass, compute(*tensors), as a function of its own, so that differentiating it fails instead of
+    finding a constant."""
 
     @staticmethod
     def forward(ctx, compute, *tensors):

@@ -60,7 +60,7 @@ def plan_for(ops, settings, grads):
         ops.weight.shape[1], entropy, grads, int(ops.bias is not None), settings.softcap,
         int(ops.temperature_rows is not None), int(accumulate is not None),
         _check.alignment_of(element_bytes, *places),
-        wide_grad_hidden=int(bool(grads & _c.GRAD_HIDDEN) and settings.wide_grad_hidden and ops.hidden.dtype is not torch.float32)))
+        wide_grad_hidden=int(settings.wide_grad_hidden and grads & _c.GRAD_HIDDEN and element_bytes < 4)))
 
 
 def pointer(tensor):
@@ -167,9 +167,9 @@ def backward(ops, settings, grads, stats, grad_logprob, grad_entropy):
     """Runs the backward pass -> grad_hidden, grad_weight, grad_bias; None for what grads does not ask for, and for the
     weight when settings.accumulate takes its gradient."""
     plan = plan_for(ops, settings, grads)
-    grad_hidden = torch.empty(
-        ops.hidden.shape, dtype=torch.float32 if settings.wide_grad_hidden else ops.hidden.dtype,
-        device=ops.hidden.device) if grads & _c.GRAD_HIDDEN else None
+    hidden_dtype = torch.float32 if settings.wide_grad_hidden else ops.hidden.dtype
+    grad_hidden = torch.empty(ops.hidden.shape, dtype=hidden_dtype, device=ops.hidden.device) \
+        if grads & _c.GRAD_HIDDEN else None
     grad_weight = None
     if grads & _c.GRAD_WEIGHT:
         grad_weight = settings.accumulate if settings.accumulate is not None else torch.empty(

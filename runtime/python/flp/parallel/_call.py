@@ -79,36 +79,36 @@ class Call:
 
     def backward(self, ops, grads, stats, upstream):
         """-> grad_hidden, grad_weight, grad_bias; None for what grads does not ask for"""
+        pieces = self.pieces(ops, stats, *upstream)
+        if 0 < self.chunk < ops.hidden.shape[0]:
+            return self._summed(ops, grads, pieces)
+        ((_, piece, *cut),) = pieces
+        return self._backward(piece, self.settings, grads, *cut)
+
+    def _summed(self, ops, grads, pieces):
+        """The gradients of several chunks; those of weight and bias are added up in float32."""
         settings = copy.copy(self.settings)
-        several = 0 < self.chunk < ops.hidden.shape[0]
-        grad_hidden = grad_bias = sum_weight = None
-        if several and grads & _c.GRAD_WEIGHT and settings.accumulate is None:
-            sum_weight = settings.accumulate = torch.zeros(ops.weight.shape, dtype=torch.float32,
-                                                           device=ops.weight.device)
-        if several and grads & _c.GRAD_HIDDEN:
-            grad_hidden = torch.empty_like(ops.hidden)
-        for part, piece, *cut in self.pieces(ops, stats, *upstream):
-            dh, grad_weight, db = self._backward(piece, settings, grads, *cut)
+        grad_hidden = torch.empty_like(ops.hidden) if grads & _c.GRAD_HIDDEN else None
+        sum_weight = sum_bias = None
+        if grads & _c.GRAD_WEIGHT and settings.accumulate is None:
+            sum_weight = settings.accumulate = ops.weight.new_zeros(ops.weight.shape, dtype=torch.float32)
+        for part, piece, *cut in pieces:
+            dh, _, db = self._backward(piece, settings, grads, *cut)
             if dh is not None:
-                dh = self._reduced(dh).to(ops.hidden.dtype)
-                if several:
-                    grad_hidden[part] = dh
-            if db is not None and several:
-                db = db.float() if grad_bias is None else grad_bias + db
-            grad_bias = db
-        if sum_weight is not None:
-            grad_weight = sum_weight.to(ops.weight.dtype)
-        return (grad_hidden if several else dh, grad_weight,
-                grad_bias if grad_bias is None else grad_bias.to(ops.bias.dtype))
+                grad_hidden[part] = dh
+            if db is not None:
+                sum_bias = db.float() if sum_bias is None else sum_bias + db
+        return grad_hidden, *(None if total is None else total.to(ops.weight.dtype) for total in (sum_weight, sum_bias))
 
     def _backward(self, ops, settings, grads, stats, *upstream):
-        if not self.empty:
-            return _run.backward(ops, settings, grads, stats.contiguous(), *upstream)
-        made = [torch.zeros(like.shape, dtype=dtype, device=like.device) if grads & bit else None
-                for like, bit, dtype in ((ops.hidden, _c.GRAD_HIDDEN, self.reduce_dtype or ops.hidden.dtype),
-                                         (ops.weight, _c.GRAD_WEIGHT, ops.weight.dtype),
-                                         (ops.bias, _c.GRAD_BIAS, ops.weight.dtype))]
-        return made[0], None if settings.accumulate is not None else made[1], made[2]
+        """The gradients of one chunk, that of hidden summed over the ranks."""
+        if self.empty:
+            dh, grad_weight, grad_bias = [like.new_zeros(like.shape) if grads & bit else None for like, bit in zip(
+                (ops.hidden, ops.weight, ops.bias), _run.GRAD_FIELDS)]
+            grad_weight = None if settings.accumulate is not None else grad_weight
+        else:
+            dh, grad_weight, grad_bias = _run.backward(ops, settings, grads, stats.contiguous(), *upstream)
+        return dh if dh is None else self._reduced(dh).to(ops.hidden.dtype), grad_weight, grad_bias
 
     def _reduced(self, grad_hidden):
         if self.reduce_dtype is None:
@@ -125,7 +125,8 @@ class ParallelLogprob(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, hidden, weight, bias, target, temperature_rows, rows, call):
-        logprob, entropy, stats, work = scored(call, _run.Operands(hidden, weight, bias, target, temperature_rows, rows))
+        ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
+        logprob, entropy, stats, work = scored(call, ops)
         ctx.save_for_backward(hidden, weight, bias, work.target, temperature_rows, work.rows, stats)
         ctx.call, ctx.grads = call, _c.GRAD_HIDDEN | _c.GRAD_WEIGHT | _c.GRAD_BIAS
         ctx.set_materialize_grads(False)

@@ -16,40 +16,42 @@ def linear_logprob(hidden, weight_shard, target, bias_shard=None, *, group=None,
     """flp.linear_logprob of a head whose vocabulary is cut over the ranks of a group; every rank makes the same call.
 
     hidden        (..., D) the same on every rank; with sequence_parallel this rank's rows, (N/R, D) or (S/R, B, D)
-    weight_shard  (this rank's V, D), shards in rank order, of any sizes; or a DTensor of Shard(0) over the group. One
-                  that is replicated over the group is taken whole, and nothing is sent.
+    weight_shard  (this rank's V, D), shards in rank order, of any sizes; or a DTensor of Shard(0) over the group.
+                  One that is replicated over the group is taken whole, and nothing is sent.
     target        (...) int32 or int64 global ids of all N rows, the same on every rank
     bias_shard    (this rank's V), or None
     group         ProcessGroup or DeviceMesh of one dimension; None: all processes
     vocab_offset, vocab_valid, vocab_total
                   global id of the shard's first row; rows that are real, the others are padding; ids of the whole
-                  vocabulary. What is None follows from one gather of the ranks' sizes at a weight's first call, the only
-                  one that waits for the device: valid rows are then all, or, with vocab_total, all ids below it. Each
-                  must be given, or not, on every rank.
-    merge         "sum": one MAX of [N] and one SUM of [2,N], with entropy [3,N], float32; "gather": the ranks' partials,
-                  (N,4) float32, merged in rank order, bits that depend on nothing else
+                  vocabulary. What is None follows from one gather of the ranks' sizes at a weight's first call, the
+                  only one that waits for the device: valid rows are then all, or, with vocab_total, all ids below it.
+                  Each must be given, or not, on every rank.
+    merge         "sum": one MAX of [N] and one SUM of [2,N], with entropy [3,N], float32; "gather": the ranks'
+                  partials, (N,4) float32, merged in rank order, bits that depend on nothing else
     reduce_grad_hidden
                   False: the gradient of hidden is this rank's part (where Megatron's
                   copy_to_tensor_model_parallel_region sums it)
     reduce_dtype  dtype that the gradient of hidden is summed over the ranks in; None: hidden's
     sequence_parallel
-                  True, or rows of each rank that are gathered at a time (True: 4096 over the ranks): hidden is gathered
-                  chunk by chunk, in both passes, and its gradient reduce-scattered
+                  True, or rows of each rank that are gathered at a time (True: 4096 over the ranks): hidden is
+                  gathered chunk by chunk, in both passes, and its gradient reduce-scattered
     gather        called with a list of weight_shard and bias_shard, gives a context manager that is entered around each
                   pass (deepspeed.zero.GatheredParameters)
     grad_weight_accumulate
                   (this rank's V, D) float32 buffer that the weight's gradient is added to
     The other arguments are those of flp.linear_logprob; rows and temperature are of all N rows.
 
-    Returns logprob (...) float32 in nats, in target's shape and the same on every rank; or (logprob, entropy). The loss
-    is the same on every rank; gradients are computed for what requires them, which must be the same on every rank, once.
-    Gradients of hidden are sent only if hidden requires them. source: arXiv:1909.08053 for the cut of the vocabulary
+    Returns logprob (...) float32 in nats, in target's shape and the same on every rank; or (logprob, entropy). Every
+    rank is to form the same loss of them, and to require gradients of the same operands; they are computed once (no
+    double backward). That of hidden is sent only if hidden requires it. source: arXiv:1909.08053, section 3
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     """
     if merge not in _merge.METHODS:
         _check.refuse(ValueError, "merge", repr(merge), ", ".join(_merge.METHODS))
     if gather is not None and not callable(gather):
         _check.refuse(TypeError, "gather", "of type " + type(gather).__name__, "None, or a callable")
+    _check.tensor_of("hidden", hidden)
+    _check.tensor_of("target", target)
     whole_group = _group.group_of(group)
     call = _call.Call()
     call.merge = merge
@@ -62,7 +64,6 @@ def linear_logprob(hidden, weight_shard, target, bias_shard=None, *, group=None,
         call.group = _group.Group(None) if weight.replicated else whole_group
         call.chunk = _chunk_of(sequence_parallel, call.group, weight.replicated)
         call.reduce_dtype = _reduction_of(hidden, reduce_grad_hidden, reduce_dtype, call)
-        _check.tensor_of("target", target)
         _check_rows(hidden, target, call)
         _, flat, local_weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(
             hidden, weight.tensor, target, bias, temperature, rows, lead=target.shape if call.chunk else None)
@@ -109,7 +110,6 @@ def _reduction_of(hidden, reduce_grad_hidden, reduce_dtype, call):
                       "True, as each rank gets the gradient of its own rows")
     if not reduce_grad_hidden or call.group.size == 1:
         return None
-    _check.tensor_of("hidden", hidden)
     return reduce_dtype or hidden.dtype
 
 
@@ -117,8 +117,8 @@ def _check_rows(hidden, target, call):
     """Under sequence parallelism every rank has an equal share of the target's rows."""
     if not call.chunk:
         return
-    _check.tensor_of("hidden", hidden)
     own = hidden.shape[:-1].numel()
     if target.numel() != own * call.group.size:
+        ranks = call.group.size
         _check.refuse(ValueError, "target", "of %d ids" % target.numel(),
-                      "%d, one for each of hidden's %d rows on %d ranks" % (own * call.group.size, own, call.group.size))
+                      "%d, one for each of hidden's %d rows on %d ranks" % (own * ranks, own, ranks))

@@ -16,6 +16,8 @@ Place = collections.namedtuple("Place", "offset valid total")
 # A tensor of this rank, its Place where a DTensor told it, and whether every rank has the whole of it.
 Local = collections.namedtuple("Local", "tensor place replicated")
 
+FSDP_WINDOW = "a parameter of FSDP in its module's forward(), or between module.unshard() and module.reshard()"
+
 _known = {}
 
 
@@ -43,13 +45,11 @@ def check_present(field, tensor):
     status = getattr(tensor, "ds_status", None)
     if hasattr(tensor, "ds_id") and getattr(status, "name", status) != "AVAILABLE":
         _check.refuse(ValueError, field, "a ZeRO-3 parameter that is partitioned",
-                      "a gathered one: pass gather=deepspeed.zero.GatheredParameters, which is entered around forward "
-                      "and backward")
+                      "a gathered one: pass gather=deepspeed.zero.GatheredParameters, entered around both passes")
     storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
     if tensor.numel() and storage.data_ptr() == 0:
         _check.refuse(ValueError, field, "a tensor whose storage was freed",
-                      "one with its values: a parameter of FSDP in its module's forward(), or between module.unshard() and "
-                      "module.reshard() around both passes")
+                      "one with its values: " + FSDP_WINDOW)
 
 
 def _of_dtensor(field, tensor, group):
@@ -63,8 +63,7 @@ def _of_dtensor(field, tensor, group):
     plain = type(placements[dimension]).__name__ == "Shard" and placements[dimension].is_shard(0)
     if more or not plain or not across[dimension]:
         _check.refuse(ValueError, field, "a DTensor of placements %s over %s" % (tuple(placements), mesh),
-                      "Shard(0) over the mesh of group, or Replicate; a parameter of FSDP in its module's forward(), or "
-                      "between module.unshard() and module.reshard()")
+                      "Shard(0) over the mesh of group, or Replicate; " + FSDP_WINDOW)
     total = tensor.shape[0]
     step = -(-total // group.size)
     offset = min(group.rank * step, total)
