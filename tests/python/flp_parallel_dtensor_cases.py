@@ -42,15 +42,19 @@ class Head(torch.nn.Linear):
         return flp.parallel.linear_logprob(hidden, self.weight, target, self.bias, group=group)
 
 
-def fsdp(rank, group, made, reshard):
-    """A head cut over 2 ranks that FSDP2 shards over 2 others -> refusal, unsharded logprob, logprob, gradient"""
+def fsdp(rank, group, made, reshard, distributed):
+    """A head cut over 2 ranks, plain or distributed (DTensor), that FSDP2 shards over 2 others -> refusal, unsharded
+    logprob, logprob, gradient of the plain shard or of the whole"""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     hidden, weight, target, bias = problem(**made)
     part = slice(0, 166) if rank % 2 == 0 else slice(166, 331)
     head = Head(64, weight[part].shape[0])
-    head.weight.data, head.bias.data = weight[part].clone(), bias[part].clone()
+    if distributed:
+        head.weight, head.bias = (parameter_of(tensor, mesh["tp"], "0") for tensor in (weight, bias))
+    else:
+        head.weight, head.bias = (torch.nn.Parameter(tensor[part].clone()) for tensor in (weight, bias))
     fully_shard(head, mesh=mesh["dp"], reshard_after_forward=reshard)
     refused = ""
     try:

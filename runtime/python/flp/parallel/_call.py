@@ -3,6 +3,7 @@
 Invariants: a row's forward costs one merge, whatever the chunks; hidden states of other ranks are there for at most two
 chunks at a time, and are never saved; nothing waits for a device on the host.
 """
+import contextlib
 import copy
 import functools
 
@@ -21,9 +22,11 @@ class Call:
 
     chunk         rows of a rank that are gathered at a time; 0: hidden has all rows on every rank
     reduce_dtype  what grad_hidden is summed over the ranks in; None: it is not summed
+    gather        gives a context manager in which weight and bias have their values; None: they always have
+    empty         whether this rank's shard is nothing but padding
     """
 
-    __slots__ = ("settings", "group", "merge", "chunk", "reduce_dtype", "reopen", "empty")
+    __slots__ = ("settings", "group", "merge", "chunk", "reduce_dtype", "gather", "empty")
 
     def partial(self, ops):
         """The statistics of all rows on this rank's shard -> (N,4)"""
@@ -137,11 +140,16 @@ class ParallelLogprob(torch.autograd.Function):
     def backward(ctx, grad_logprob, grad_entropy=None):
         grads, results = _logprob.used_grads(ctx), (None, None, None)
         if grads and not (grad_logprob is None and grad_entropy is None):
-            with ctx.call.reopen():
+            with contextlib.ExitStack() as stack:
+                if ctx.call.gather is not None:
+                    stack.enter_context(ctx.call.gather())
                 saved = ctx.saved_tensors
                 _weights.check_present("weight_shard", saved[1])
                 results = _logprob.LastDerivative.apply(functools.partial(gradients, ctx.call, grads), *saved,
                                                         grad_logprob, grad_entropy)
+                if grads & ~_c.GRAD_HIDDEN:
+                    # Autograd adds a gradient to a parameter of the same shape: closed when the whole pass has ended.
+                    torch.autograd.Variable._execution_engine.queue_callback(stack.pop_all().close)
         return results + (None,) * 4
 
 

@@ -1,4 +1,5 @@
 """The public function: checks, the place of the shard in the vocabulary, and the call."""
+import contextlib
 import functools
 
 import torch
@@ -36,7 +37,7 @@ def linear_logprob(hidden, weight_shard, target, bias_shard=None, *, group=None,
                   True, or rows of each rank that are gathered at a time (True: 4096 over the ranks): hidden is
                   gathered chunk by chunk, in both passes, and its gradient reduce-scattered
     gather        called with a list of weight_shard and bias_shard, gives a context manager that is entered around each
-                  pass (deepspeed.zero.GatheredParameters)
+                  pass, in backward until the gradients have been added (deepspeed.zero.GatheredParameters)
     grad_weight_accumulate
                   (this rank's V, D) float32 buffer that the weight's gradient is added to
     The other arguments are those of flp.linear_logprob; rows and temperature are of all N rows.
@@ -55,10 +56,11 @@ def linear_logprob(hidden, weight_shard, target, bias_shard=None, *, group=None,
     whole_group = _group.group_of(group)
     call = _call.Call()
     call.merge = merge
-    call.reopen = functools.partial(_weights.opened, gather, weight_shard, bias_shard)
+    parameters = [parameter for parameter in (weight_shard, bias_shard) if parameter is not None]
+    call.gather = None if gather is None else functools.partial(gather, parameters)
     given = _weights.Place(*(value if value is None else _check.integer_of(field, value) for field, value in (
         ("vocab_offset", vocab_offset), ("vocab_valid", vocab_valid), ("vocab_total", vocab_total))))
-    with call.reopen():
+    with contextlib.nullcontext() if gather is None else call.gather():
         weight = _weights.local_of("weight_shard", weight_shard, whole_group)
         bias = bias_shard if bias_shard is None else _weights.local_of("bias_shard", bias_shard, whole_group).tensor
         call.group = _group.Group(None) if weight.replicated else whole_group

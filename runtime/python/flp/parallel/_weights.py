@@ -4,7 +4,6 @@ Invariants: a weight whose values are elsewhere (FSDP outside its unsharded wind
 refused with what to do; sizes travel once for each weight and group, so that later calls send nothing but rows.
 """
 import collections
-import contextlib
 import weakref
 
 import torch.distributed as dist
@@ -19,16 +18,6 @@ Local = collections.namedtuple("Local", "tensor place replicated")
 FSDP_WINDOW = "a parameter of FSDP in its module's forward(), or between module.unshard() and module.reshard()"
 
 _known = {}
-
-
-@contextlib.contextmanager
-def opened(gather, *parameters):
-    """The caller's gather around a block: a callable from a list of parameters to a context manager, or None."""
-    if gather is None:
-        yield
-        return
-    with gather([parameter for parameter in parameters if parameter is not None]):
-        yield
 
 
 def local_of(field, tensor, group):
