@@ -15,6 +15,7 @@ usage() {
   cat <<'EOF'
 usage: ./setup.sh run    set up, build, then generate the kernels of a 151936 x 4096 bf16 head and score a batch on it
        ./setup.sh test   set up, build, then run every test
+       ./setup.sh hosts  set up, build, then compare the adapters with the trainers themselves (tests/hosts/README.md)
 
 From a bare Debian 12 machine (root, package registries reachable). What is there already is not installed again.
 ptxas 13.0 or newer checks the generated PTX: taken from FLP_PTXAS, PATH or CUDA_HOME, else fetched from PyPI into the
@@ -135,17 +136,29 @@ run_tests() {
   /usr/bin/python3 tests/summary.py build/release/tests/results build/asan/tests/results
 }
 
+run_hosts() {
+  build release -DBUILD_TESTING=OFF
+  /usr/bin/python3 -m venv build/hosts
+  build/hosts/bin/pip install --quiet -r tests/hosts/requirements-base.txt
+  build/hosts/bin/pip install --quiet --no-deps -r tests/hosts/requirements.txt
+  FLP_LIBRARY=$PWD/build/release/lib/libflp.so build/hosts/bin/python -m pytest -q tests/hosts
+}
+
 main() {
   case "${1:-}" in
     run) packages=("${RUN_PACKAGES[@]}") ;;
-    test) packages=("${RUN_PACKAGES[@]}" "${TEST_PACKAGES[@]}") ;;
+    test | hosts) packages=("${RUN_PACKAGES[@]}" "${TEST_PACKAGES[@]}") ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
   esac
   (($# == 1)) || { usage >&2; exit 2; }
   check_system
   install_packages
-  if [[ $1 == run ]]; then run_job; else run_tests; fi
+  case "$1" in
+    run) run_job ;;
+    test) run_tests ;;
+    hosts) run_hosts ;;
+  esac
 }
 
 main "$@"

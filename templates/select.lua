@@ -169,9 +169,9 @@ return function(k, spec)
       for i, word in ipairs(WORDS) do out[word] = k.shared_load(number, slot(warp, i)) end
       return out
     end
-    local total = of_warp(0)
-    for warp = 1, WARPS - 1 do total = merge(total, of_warp(warp), scale) end
-    return total
+    return k.loop(k.const(k.i32, 1), WARPS, 1, of_warp(0), function(warp, total)
+      return merge(total, of_warp(warp), scale)
+    end)
   end
 
   ---------------------------------------------------------------------------------------------------------- targets
@@ -386,6 +386,10 @@ return function(k, spec)
     end)
   end
 
-  k.kernel {entry = "select", threads = THREADS, shared_bytes = WARPS * 3 * SLOT, body = select}
-  k.kernel {entry = "select_grad", threads = THREADS, shared_bytes = 4 * SLOT, body = select_grad}
+  -- Four CTAs of a multiprocessor have 64 KiB under way, twice what memory needs; ptxas would rather take the registers.
+  local function entry(name, shared_bytes, body)
+    k.kernel {entry = name, threads = THREADS, min_ctas = wide and 2 or 4, shared_bytes = shared_bytes, body = body}
+  end
+  entry("select", WARPS * 3 * SLOT, select)
+  entry("select_grad", 4 * SLOT, select_grad)
 end

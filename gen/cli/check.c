@@ -239,6 +239,22 @@ static void check_all_bits(check_session *session) {
     }
 }
 
+/* Scores that exist already: in every dtype, or the one that was named. */
+static void check_all_select(check_session *session) {
+  static const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32, FLP_DTYPE_FP64};
+  for (int rung = FLP_RUNG_TUNED; rung < RUNGS; rung++)
+    for (int d = 0; session->offered[rung] && d < 4; d++) {
+      if (!is_wanted(session->args, dtypes[d])) continue;
+      check_how how = session->args->how;
+      how.rung = (flp_rung)rung;
+      flp_status status = check_select(dtypes[d], &how, session->report);
+      check_case c = check_case_default(dtypes[d], 0, 0, 0);
+      c.name = "select";
+      if (status != FLP_OK && !(status == FLP_ERROR_UNAVAILABLE && may_lack_kernels((flp_rung)rung)))
+        add_failure(session, &c, (flp_rung)rung);
+    }
+}
+
 /* Rungs that make kernels; a cache holds the same ones, and counts where it is asked for by name. */
 static int is_concurrent_rung(const check_session *session, int rung) {
   if (rung == FLP_RUNG_EAGER || !session->offered[rung]) return 0;
@@ -270,6 +286,8 @@ static flp_status check_cases(check_session *session) {
   }
   if (status == FLP_OK && (session->args->set == CHECK_SET_ALL || session->args->set == CHECK_SET_QUICK))
     check_all_bits(session);
+  if (status == FLP_OK && (session->args->set == CHECK_SET_ALL || session->args->set == CHECK_SET_SELECT))
+    check_all_select(session);
   if (status == FLP_OK && (session->args->set == CHECK_SET_ALL || session->args->set == CHECK_SET_CONCURRENT))
     check_all_concurrent(session); /* last: after a deadlock nothing else can run */
   cli_progress_end(&progress);
@@ -290,6 +308,11 @@ static void describe_device(const check_args *args, check_report *report) {
 static flp_status resolve(check_args *args) {
   const flp_spec *spec = &args->spec.spec;
   int has_shape = spec->vocab > 0 || spec->hidden > 0 || args->spec.model;
+  if (spec->op == FLP_OP_SELECT) {
+    if (has_shape || args->has_set)
+      return flp_fail(FLP_ERROR_ARGUMENT, "--op select is not accepted beside a shape or a set; it has its own cases");
+    args->set = CHECK_SET_SELECT;
+  }
   if (has_shape && args->has_set)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--vocab, --hidden and --model are not accepted beside --quick, --all, --large, --concurrent");

@@ -60,6 +60,7 @@ typedef enum check_set {
   CHECK_SET_ALL,
   CHECK_SET_LARGE,
   CHECK_SET_CONCURRENT, /* no cases: check_concurrent */
+  CHECK_SET_SELECT,     /* no cases: check_select */
   CHECK_SET_GIVEN
 } check_set;
 
@@ -135,7 +136,7 @@ typedef struct check_metric {
 
 /* Per-row numbers: error in ulps against an allowance each. A wanted NaN or infinity must be met exactly.
  * unit: value of one ulp; allowed: in the values' unit */
-check_metric check_metric_rows(const float *got, const double *wanted, const double *unit, const double *allowed,
+check_metric check_metric_rows(const double *got, const double *wanted, const double *unit, const double *allowed,
                                int64_t count);
 /* Gradients: relative L2 at most factor times the yardstick's, plus floor. Where NaN is wanted only NaN will do.
  * A yardstick of its own NaN is left out of its error. Differences below the least normal fp32 number count as none. */
@@ -194,6 +195,9 @@ flp_status check_compare(const check_problem *problem, const check_truth *truth,
 /* Bit identity of logprob and entropy over repeats, row order, N, budget and gradients, and of gradients over repeats.
  * error: as check_run */
 flp_status check_bits(flp_dtype dtype, const check_how *how, check_report *report);
+
+/* check_select.c: flp_select over random and adversarial scores. error: as check_run */
+flp_status check_select(flp_dtype dtype, const check_how *how, check_report *report);
 
 /* check_concurrent.c: bit identity of every output on several streams at once, beside other work and in CUDA graphs. A
  * deadlock is a finding that failed, and sets report->hung.

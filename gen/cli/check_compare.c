@@ -118,14 +118,13 @@ static double score_allowance(const oracle_row *row) {
 }
 
 typedef struct row_arrays {
-  float *got;
-  double *wanted, *unit, *allowed;
+  double *got, *wanted, *unit, *allowed;
   int64_t count;
 } row_arrays;
 
 static int rows_allocate(row_arrays *a, int64_t n) {
   size_t count = (size_t)n + 1;
-  *a = (row_arrays){malloc(count * sizeof(float)), malloc(count * sizeof(double)), malloc(count * sizeof(double)),
+  *a = (row_arrays){malloc(count * sizeof(double)), malloc(count * sizeof(double)), malloc(count * sizeof(double)),
                     malloc(count * sizeof(double)), 0};
   return a->got && a->wanted && a->unit && a->allowed;
 }
@@ -138,7 +137,7 @@ static void rows_free(row_arrays *a) {
 }
 
 static void rows_add(row_arrays *a, float got, double wanted, double unit, double allowed) {
-  a->got[a->count] = got;
+  a->got[a->count] = (double)got;
   a->wanted[a->count] = wanted;
   a->unit[a->count] = unit;
   a->allowed[a->count++] = allowed;

@@ -34,13 +34,13 @@ static double cosine(const moments *m) {
   return m->wanted > 0 && m->got > 0 ? m->dot / sqrt(m->wanted * m->got) : 0;
 }
 
-check_metric check_metric_rows(const float *got, const double *wanted, const double *unit, const double *allowed,
+check_metric check_metric_rows(const double *got, const double *wanted, const double *unit, const double *allowed,
                                int64_t count) {
   check_metric metric = {.pass = 1};
   moments m = {0};
   double worst = -1;
   for (int64_t i = 0; i < count; i++) {
-    double value = (double)got[i];
+    double value = got[i];
     if (!isfinite(wanted[i])) {
       int met = isnan(wanted[i]) ? isnan(value) : value == wanted[i];
       if (!met) metric.pass = 0;

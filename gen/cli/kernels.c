@@ -105,8 +105,34 @@ enum {
   CAPS = 2,
   OUTS = 2,
   ALIGNMENTS = 4,
-  POINTS = DTYPES * TARGETS * CAPS * OUTS * ALIGNMENTS
+  POINTS = DTYPES * TARGETS * CAPS * OUTS * ALIGNMENTS,
+  SELECTS = 4 * TARGETS * 2 /* dtypes, targets, 16-byte loads or not */
 };
+
+/* Adds the key's generic form unless it is there already. */
+static void add_generic(flp_kernel_key *out, int *count, const flp_kernel_key *given) {
+  flp_kernel_key key;
+  memset(&key, 0, sizeof key); /* padding too: keys are compared as bytes */
+  flp_kernel_key generic = flp_kernel_key_generic(given, given->arch);
+  memcpy(&key, &generic, sizeof key);
+  add_key(out, count, &key);
+}
+
+/* The generic kernels of scores that exist already. */
+static void add_select_keys(const char *arch, flp_kernel_key *out, int *count) {
+  static const flp_dtype scores[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32, FLP_DTYPE_FP64};
+  for (int i = 0; i < SELECTS; i++) {
+    flp_spec spec = FLP_SPEC_INIT;
+    spec.op = FLP_OP_SELECT;
+    spec.vocab = 2;
+    spec.dtype = scores[i % 4];
+    spec.target_dtype = targets[i / 4 % TARGETS];
+    if (i / 8) spec.alignment = (uint32_t)flp_dtype_bytes(spec.dtype);
+    flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+    flp_kernel_keys_for(&spec, arch, keys);
+    add_generic(out, count, &keys[0]);
+  }
+}
 
 /* Point i of the lattice as a spec; 0 if its alignment is below the element size. */
 static int spec_at(int i, flp_spec *spec) {
@@ -133,13 +159,7 @@ static void add_generic_keys(const char *arch, flp_kernel_key *out, int *count) 
     flp_spec spec;
     flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
     int needed = spec_at(i, &spec) ? flp_kernel_keys_for(&spec, arch, keys) : 0;
-    for (int j = 0; j < needed; j++) {
-      flp_kernel_key key;
-      memset(&key, 0, sizeof key); /* padding too: keys are compared as bytes */
-      flp_kernel_key generic = flp_kernel_key_generic(&keys[j], keys[j].arch);
-      memcpy(&key, &generic, sizeof key);
-      add_key(out, count, &key);
-    }
+    for (int j = 0; j < needed; j++) add_generic(out, count, &keys[j]);
   }
 }
 
@@ -148,9 +168,10 @@ flp_status cli_kernels_generic_keys(const char *arch, flp_kernel_key **out, int 
   static const char *const faster[] = {"sm_90a"};
   enum { FASTER = sizeof faster / sizeof faster[0] };
   *count = 0;
-  *out = calloc(POINTS * FLP_SPEC_KERNELS_MAX * (1 + FASTER), sizeof **out);
+  *out = calloc(POINTS * FLP_SPEC_KERNELS_MAX * (1 + FASTER) + SELECTS, sizeof **out);
   if (!*out) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
   add_generic_keys(arch, *out, count);
+  add_select_keys(arch, *out, count);
   for (int i = 0; strcmp(arch, CLI_PORTABLE_ARCH) == 0 && i < FASTER; i++) add_generic_keys(faster[i], *out, count);
   return FLP_OK;
 }

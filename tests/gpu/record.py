@@ -12,10 +12,18 @@
   tune       flpgen tune: one kernel exhaustively, then twice with the default budget and other seeds
   cold       tests/gpu/cold_start.py: the first logprob of fresh processes with a pack and no generator (needs two
              packs, see there; what it says of other libraries needs torch)
+  gated      tests/gpu/gated_step.py: scoring, gate and backward in one CUDA graph (needs torch; set FLP_LIBRARY)
+  heads      tests/gpu/head_memory.py: peak memory and time of the projection step, whole scores beside flp.logprob_head
+             (the same)
   train      runtime/python/examples/train_tiny_lm.py --compare (needs torch and transformers; set FLP_LIBRARY)
+  examples   tests/gpu/examples.py: what every example shows (the same)
+  selective  tests/gpu/selective.py: selective log-softmax beside other ways (needs torch; set FLP_LIBRARY)
+  fragmentation
+             tests/gpu/fragmentation.py, pictures in plots/ (needs torch and matplotlib; set FLP_LIBRARY)
 
-Copy check*.json, sanitize.json and train_tiny_lm.json to tests/gpu/evidence; bench*.json, tune*.json and
-cold_start.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
+Copy check*.json, sanitize.json, gated_step.json, train_tiny_lm.json, examples.json and fragmentation.json to
+tests/gpu/evidence; bench*.json, tune*.json, cold_start.json, head_memory.json and selective.json to autotune/bench. Exit
+status 1 if anything failed. Standard library only.
 """
 
 import argparse
@@ -27,6 +35,16 @@ import sys
 from pathlib import Path
 
 TREE = Path(__file__).resolve().parents[2]
+
+# Parts that are one script of the tree: the record's name, and the command.
+SCRIPTS = {
+    "gated": ("gated_step", "tests/gpu/gated_step.py"),
+    "heads": ("head_memory", "tests/gpu/head_memory.py"),
+    "train": ("train_tiny_lm", "runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40"),
+    "examples": ("examples", "tests/gpu/examples.py"),
+    "selective": ("selective", "tests/gpu/selective.py"),
+    "fragmentation": ("fragmentation", "tests/gpu/fragmentation.py", "--plots", "{out}/plots"),
+}
 sys.path.insert(0, str(TREE / "autotune"))
 import tuning_records  # noqa: E402
 GRADS = ["--entropy", "backward", "--grad", "hidden,weight,bias", "--bias"]
@@ -129,16 +147,18 @@ class Campaign:
                                  self.packs[1], "--json", "cold_start.json"])
         print(done.stdout, flush=True)
 
-    def train(self):
-        example = ["runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40"]
-        done = subprocess.run([sys.executable, *example, "--out", str(self.out / "train_tiny_lm.json")], cwd=TREE,
+    def script(self, part):
+        """One of the tree's own that uses the binding: from the top of the tree, as FLP_LIBRARY may be a path from there."""
+        name, *words = SCRIPTS[part]
+        words = [word.format(out=self.out) for word in words]
+        done = subprocess.run([sys.executable, *words, "--json", str(self.out / f"{name}.json")], cwd=TREE,
                               env=dict(self.env, PYTHONPATH=str(TREE / "runtime/python")))
         if done.returncode != 0:
-            self.failed.append("train")
+            self.failed.append(part)
 
 
 def main():
-    parts = ("check", "large", "tilings", "concurrent", "sanitize", "bench", "tune", "cold", "train")
+    parts = ("check", "large", "tilings", "concurrent", "sanitize", "bench", "tune", "cold", *SCRIPTS)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flpgen", required=True, help="the command to measure")
     parser.add_argument("--out", required=True, help="directory for the records")
@@ -153,7 +173,7 @@ def main():
     campaign = Campaign(arguments.flpgen, arguments.out, (arguments.pack_ptx, arguments.pack_cubin))
     for part in parts:
         if part in chosen:
-            getattr(campaign, part)()
+            campaign.script(part) if part in SCRIPTS else getattr(campaign, part)()
     print("failed: " + ", ".join(campaign.failed) if campaign.failed else "all passed")
     return 1 if campaign.failed else 0
 

@@ -27,10 +27,20 @@ TENSOR_KINDS = KINDS[1:] + HOPPER_KINDS[3:]
 TILINGS = json.loads((Path(__file__).parents[1] / "tilings.json").read_text())["tilings"]
 BUDGETS["specs"].update({f"tiling_{i}": {"options": f"{BUDGETS['specs']['hopper']['options']} --tune {tune}",
                                          "arches": ["sm_90a"]} for i, tune in enumerate(TILINGS)})
+
+
+def kinds_of(options, arch):
+    """Kinds of kernels that a specification needs."""
+    if "--op select" in options:
+        return ("select",)
+    kinds = HOPPER_KINDS if arch == "sm_90a" else KINDS
+    return kinds if "--grad" in options else [kind for kind in kinds if kind in ("rows", "forward")]
+
+
 CASES = [(name, arch, kind) for name, spec in BUDGETS["specs"].items() for arch in spec["arches"]
-         for kind in (HOPPER_KINDS if arch == "sm_90a" else KINDS)
-         if "--grad" in spec["options"] or kind in ("rows", "forward")]
-CASES += [("generic", arch, kind) for arch, want in BUDGETS["generic"].items() for kind in want.get("kinds", KINDS)]
+         for kind in kinds_of(spec["options"], arch)]
+CASES += [("generic", arch, kind) for arch, want in BUDGETS["generic"].items()
+          for kind in want.get("kinds", (*KINDS, "select"))]
 
 
 def ptxas_release():
@@ -90,7 +100,9 @@ def entry_usage(report, symbol):
 
 def entry_faults(entry, dtype, report, arch):
     registers, stack, spills = entry_usage(report, entry["symbol"])
-    budget, shared = BUDGETS["registers"][entry["name"]], BUDGETS["shared_bytes"][arch]
+    registers_of = BUDGETS["registers"]
+    budget = registers_of.get(f"{entry['name']} {dtype}", registers_of.get(entry["name"]))
+    shared = BUDGETS["shared_bytes"][arch]
     spill_bytes = BUDGETS["spill_bytes"]
     allowed = spill_bytes.get(f"{entry['name']} {dtype}", spill_bytes.get(entry["name"], 0))
     if spills > allowed:

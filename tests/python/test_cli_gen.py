@@ -51,7 +51,7 @@ USAGE = [
     (["--vocab", "99999999999999999999"],
      "--vocab: '99999999999999999999' is not accepted; a whole number from 2 to 2147483647 is"),
     (["--hidden", "-8"], "--hidden: '-8' is not accepted; a whole number from 8 to 2147483647 is"),
-    (["--dtype", "int8"], "--dtype: 'int8' is not accepted; one of bf16, fp16, fp32 is"),
+    (["--dtype", "int8"], "--dtype: 'int8' is not accepted; one of bf16, fp16, fp32, fp64 is"),
     (["--entropy", "yes"], "--entropy: 'yes' is not accepted; one of none, forward, backward is"),
     (["--grad", "hidden,wait"], "--grad: 'wait' is not accepted; one of hidden, weight, bias is"),
     (["--grad", ""], "--grad: '' is not accepted; one of hidden, weight, bias is"),

@@ -97,3 +97,76 @@ def test_tensors_on_a_device_that_is_not_current():
     assert torch.equal(got.detach().cpu(), want.cpu())
     got.sum().backward()
     assert hidden.grad.device == hidden.device
+
+
+def test_a_call_that_was_captured_in_a_phase_is_replayed_after_it():
+    """The graph's workspace is not the arena's: that one is gone, and its addresses have been written over since."""
+    hidden, weight, target = (tensor.detach() for tensor in big())
+    want = flp.linear_logprob(hidden, weight, target)
+    graph = torch.cuda.CUDAGraph()
+    with flp.phase("inference"):
+        flp.linear_logprob(hidden, weight, target)
+        assert flp.memory.arena_stats(DEVICE)["reserved_bytes"] > 0
+        with torch.cuda.graph(graph):
+            captured = flp.linear_logprob(hidden, weight, target)
+    assert flp.memory.arena_stats(DEVICE)["reserved_bytes"] == 0
+    filler = [torch.full((1 << 22,), -1, dtype=torch.int32, device=DEVICE) for _ in range(64)]
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(captured, want) and all(bool((block == -1).all()) for block in filler)
+
+
+def test_a_phase_may_not_begin_or_end_in_a_capture():
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), pytest.raises(flp.UnsupportedError, match="begins while the current stream is"):
+        with flp.phase("inference"):
+            pass
+
+
+def test_the_arena_serves_every_stream_and_waits_for_none():
+    hidden, weight, target = (tensor.detach() for tensor in big())
+    want = flp.linear_logprob(hidden, weight, target)
+    torch.cuda.synchronize()
+    streams, results = [torch.cuda.Stream() for _ in range(3)], []
+    with flp.phase("inference"):
+        for _ in range(5):
+            for stream in streams:
+                with torch.cuda.stream(stream):
+                    torch.cuda._sleep(10_000_000)
+                    results.append(flp.linear_logprob(hidden, weight, target))
+        assert not all(stream.query() for stream in streams), "no call waited"
+    assert not torch.cuda.current_stream().query(), "the end waits on the device, for every stream"
+    torch.cuda.synchronize()
+    assert all(torch.equal(result, want) for result in results)
+
+
+def test_workspace_of_an_arena_is_none_of_torchs():
+    hidden, weight, target = (tensor.detach() for tensor in big(n=4096, vocab=65536))
+    flp.linear_logprob(hidden, weight, target)
+    torch.cuda.empty_cache()
+    held = torch.cuda.memory_reserved()
+    with flp.memory.Profiler() as profiler, flp.phase("inference"):
+        logprob = flp.linear_logprob(hidden, weight, target)
+        workspace = flp.memory.arena_stats(DEVICE)["reserved_bytes"]
+        assert workspace > 0
+    assert torch.cuda.memory_reserved() - held <= 2 << 20 and logprob.isfinite().all()
+    seen = profiler.report["devices"]["cuda:%d" % torch.cuda.current_device()]
+    assert seen["peaks"]["inference"]["arena"] == workspace and seen["points"][-1][3] == 0
+
+
+@pytest.mark.skipif(not flp.memory.profiler.TRACES, reason="torch before 2.1 has no times in its traces")
+def test_the_profilers_totals_are_torchs():
+    torch.cuda.empty_cache()
+    with flp.memory.Profiler() as profiler:
+        kept = []
+        with flp.phase("inference", "torch", empty_cache=False):
+            for size in (3 << 20, 700, 30 << 20, 5 << 20):
+                kept.append(torch.empty(size, dtype=torch.uint8, device=DEVICE))
+            del kept[::2]
+        with flp.phase("training", "torch"):
+            kept.append(torch.empty(90 << 20, dtype=torch.uint8, device=DEVICE))
+    seen = profiler.report["devices"]["cuda:%d" % torch.cuda.current_device()]
+    assert seen["drift"]["reserved"] == 0 and abs(seen["drift"]["allocated"]) <= 4 << 20 and seen["unmatched"] == 0
+    assert seen["points"][-1][1] == torch.cuda.memory_reserved()
+    last = [growth for growth in seen["growths"] if growth["path"] == "training"][-1]
+    assert last["bytes"] >= 90 << 20 and last["fragmentation"] >= last["idle_by_path"]["inference"] >= 30 << 20

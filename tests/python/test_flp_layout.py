@@ -14,7 +14,8 @@ HEADER = TREE / "runtime" / "flp.h"
 STRUCTS = {"flp_spec": _c.Spec, "flp_options": _c.Options, "flp_layout": _c.Layout, "flp_args": _c.Args,
            "flp_arena_stats": _c.ArenaStats}
 INITIAL = {"flp_spec": (_c.new_spec, "FLP_SPEC_INIT"), "flp_options": (_c.new_options, "FLP_OPTIONS_INIT"),
-           "flp_layout": (_c.new_layout, "FLP_LAYOUT_INIT"), "flp_args": (_c.new_args, "FLP_ARGS_INIT")}
+           "flp_layout": (_c.new_layout, "FLP_LAYOUT_INIT"), "flp_args": (_c.new_args, "FLP_ARGS_INIT"),
+           "flp_arena_stats": (_c.new_arena_stats, "FLP_ARENA_STATS_INIT")}
 CONSTANTS = {
     "FLP_DTYPE_BF16": _c.DTYPE_BF16, "FLP_DTYPE_FP16": _c.DTYPE_FP16, "FLP_DTYPE_FP32": _c.DTYPE_FP32,
     "FLP_DTYPE_INT32": _c.DTYPE_INT32, "FLP_DTYPE_INT64": _c.DTYPE_INT64, "FLP_ENTROPY_NONE": _c.ENTROPY_NONE,

@@ -64,7 +64,7 @@ def test_wheel_carries_the_libraries_and_finds_them(source):
 def test_training_example_learns_the_same(tmp_path):
     out = tmp_path / "record.json"
     command = [sys.executable, PACKAGE / "examples" / "train_tiny_lm.py", "--tiny-torch", "--compare", "--device",
-               "cpu", "--rate", "1e-2", "--out", out]
+               "cpu", "--rate", "1e-2", "--json", out]
     run(*command)
     record = json.loads(out.read_text())
     assert record["command"].endswith("--tiny-torch --compare --device cpu --rate 1e-2") and record["date"] and record["gpu"] == "none"

@@ -99,6 +99,11 @@ static void fill_desc(const flp_kernel_key *key, flp_kernel_desc *desc) {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) add_entry(desc, rows[i], 0);
     return;
   }
+  if (desc->key.kind == FLP_KERNEL_SELECT) {
+    add_entry(desc, "select", 0);
+    add_entry(desc, "select_grad", 0);
+    return;
+  }
   int is_portable = strcmp(now.portable, flp_kernel_kind_name(desc->key.kind)) == 0;
   if (strcmp(key->arch, "sm_90a") == 0 && !is_portable) {
     fill_mapped(desc);

@@ -26,12 +26,14 @@ static const struct {
     {"grad_weight", "plplppiiiiiiipplpliii", sizeof(flp_grad_weight_params)},
     {"bias_reduce", "ppiiiiippiii", sizeof(flp_bias_reduce_params)},
     {"fill", "pplili", sizeof(flp_fill_params)},
+    {"select", "plpiildpppp", sizeof(flp_select_params)},
+    {"select_grad", "plpiildpppppl", sizeof(flp_select_grad_params)},
 };
 enum { EXPECTED_COUNT = sizeof expected / sizeof expected[0] };
 
 static size_t type_bytes(flp_abi_type type) {
   if (type == FLP_ABI_MAP) return 128;
-  return type == FLP_ABI_PTR || type == FLP_ABI_I64 ? 8 : 4;
+  return type == FLP_ABI_I32 || type == FLP_ABI_F32 ? 4 : 8;
 }
 
 Test(abi, signatures_are_pinned) {

@@ -12,7 +12,7 @@ Test(check_metrics, ulp_is_the_distance_to_the_next_float) {
   cr_assert_eq(check_ulp(10000), 0x1p-10);
 }
 
-static check_metric one_row(float got, double wanted, double allowed) {
+static check_metric one_row(double got, double wanted, double allowed) {
   const double unit = 0x1p-23;
   return check_metric_rows(&got, &wanted, &unit, &allowed, 1);
 }

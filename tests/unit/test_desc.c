@@ -35,7 +35,7 @@ Test(desc, layout_is_fixed) {
 }
 
 Test(desc, every_kind_reads_back_equal) {
-  for (int kind = FLP_KERNEL_ROWS; kind <= FLP_KERNEL_PRODUCTS; kind++) {
+  for (int kind = FLP_KERNEL_ROWS; kind < FLP_KERNEL_KINDS; kind++) {
     uint8_t bytes[FLP_DESC_BYTES_MAX];
     size_t length = write_sample((flp_kernel_kind)kind, bytes);
     flp_kernel_desc want = sample_desc((flp_kernel_kind)kind), got;
@@ -78,7 +78,7 @@ Test(desc, every_truncation_is_corrupt) {
 }
 
 Test(desc, every_flipped_byte_is_corrupt_or_says_what_it_is) {
-  for (int kind = FLP_KERNEL_ROWS; kind <= FLP_KERNEL_PRODUCTS; kind++) {
+  for (int kind = FLP_KERNEL_ROWS; kind < FLP_KERNEL_KINDS; kind++) {
     uint8_t bytes[FLP_DESC_BYTES_MAX], again[FLP_DESC_BYTES_MAX];
     size_t length = write_sample((flp_kernel_kind)kind, bytes);
     for (size_t at = 0; at < length; at++)
@@ -108,12 +108,17 @@ Test(desc, refusals_name_the_field) {
   static const bad_case cases[] = {
       {"version", FLP_KERNEL_FORWARD, 0, "\1", 1, "descriptor: version is 1, accepted: 4"},
       {"earlier version", FLP_KERNEL_FORWARD, 0, "\3", 1, "descriptor: version is 3, accepted: 4"},
-      {"kind", FLP_KERNEL_FORWARD, KEY_AT, "\7", 1, "descriptor: key.kind is 7, accepted: 1 to 6"},
+      {"kind", FLP_KERNEL_FORWARD, KEY_AT, "\10", 1, "descriptor: key.kind is 8, accepted: 1 to 7"},
       {"arch", FLP_KERNEL_FORWARD, KEY_AT + 4, "0123456789abcdef", 16,
        "descriptor: key.arch is not a terminated name such as sm_80"},
       {"arch padding", FLP_KERNEL_FORWARD, KEY_AT + 4 + 15, "x", 1,
        "descriptor: key.arch is not a terminated name such as sm_80"},
       {"dtype", FLP_KERNEL_FORWARD, KEY_AT + 20, "\4", 1, "descriptor: key.dtype is 4, accepted: 1 to 3"},
+      {"dtype of scores", FLP_KERNEL_SELECT, KEY_AT + 20, "\4", 1,
+       "descriptor: key.dtype is 4, accepted: 1 to 3, or 6"},
+      {"fp64", FLP_KERNEL_FORWARD, KEY_AT + 20, "\6", 1, "descriptor: key.dtype is 6, accepted: 1 to 3"},
+      {"target of scores", FLP_KERNEL_SELECT, KEY_AT + 24, "\1", 1,
+       "descriptor: key.target_dtype is 1, accepted: 4 or 5"},
       {"target", FLP_KERNEL_ROWS, KEY_AT + 24, "\1", 1, "descriptor: key.target_dtype is 1, accepted: 4 or 5"},
       {"out", FLP_KERNEL_GRAD_WEIGHT, KEY_AT + 28, "\0", 1, "descriptor: key.out_dtype is 0, accepted: 1 to 3"},
       {"flag", FLP_KERNEL_FORWARD, KEY_AT + 36, "\2", 1,

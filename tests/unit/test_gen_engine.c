@@ -7,7 +7,7 @@
 FLP_API const flp_provider *flp_provider_get(uint32_t version);
 
 static const flp_kernel_kind kinds[] = {FLP_KERNEL_ROWS, FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_GRAD_HIDDEN,
-                                        FLP_KERNEL_GRAD_WEIGHT};
+                                        FLP_KERNEL_GRAD_WEIGHT, FLP_KERNEL_SELECT};
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
 static flpgen_result generate(const flp_kernel_key *key) {
@@ -182,7 +182,7 @@ Test(gen_engine, unknown_kind_is_an_argument_error) {
   flpgen_result result;
   char error[512], small[10];
   cr_expect_eq(flpgen_generate(&key, NULL, &result, error, sizeof error), FLP_ERROR_ARGUMENT);
-  cr_expect_str_eq(error, "key.kind: 9 is no kernel kind (1 to 6)");
+  cr_expect_str_eq(error, "key.kind: 9 is no kernel kind (1 to 7)");
   cr_expect_eq(flpgen_generate(&key, NULL, &result, small, sizeof small), FLP_ERROR_ARGUMENT);
   cr_expect_str_eq(small, "key.kind:", "a message is cut to its capacity");
   cr_expect_eq(flpgen_generate(&key, NULL, &result, NULL, 0), FLP_ERROR_ARGUMENT);

@@ -111,8 +111,9 @@ Test(kernel, each_used_field_changes_the_bytes_and_no_other) {
       [FLP_KERNEL_GRAD_HIDDEN] = " arch dtype out_dtype alignment hidden ",
       [FLP_KERNEL_GRAD_WEIGHT] = " arch dtype out_dtype alignment hidden ",
       [FLP_KERNEL_PRODUCTS] = " arch dtype alignment hidden ",
+      [FLP_KERNEL_SELECT] = " arch dtype target_dtype entropy alignment vocab ",
   };
-  for (int kind = FLP_KERNEL_ROWS; kind <= FLP_KERNEL_PRODUCTS; kind++) {
+  for (int kind = FLP_KERNEL_ROWS; kind < FLP_KERNEL_KINDS; kind++) {
     flp_kernel_key key = sample_key((flp_kernel_kind)kind);
     char before[FLP_KEY_BYTES_MAX], after[FLP_KEY_BYTES_MAX], word[32];
     flp_kernel_key_bytes(&key, sources, "", before, sizeof before);
@@ -268,9 +269,9 @@ Test(kernel, generic_keys_serve_any_shape) {
 Test(kernel, names_and_sizes) {
   cr_expect_str_eq(flp_kernel_kind_name(FLP_KERNEL_GRAD_HIDDEN), "grad_hidden");
   cr_expect_str_eq(flp_kernel_kind_name((flp_kernel_kind)0), "?");
-  cr_expect_str_eq(flp_kernel_kind_name((flp_kernel_kind)7), "?");
+  cr_expect_str_eq(flp_kernel_kind_name((flp_kernel_kind)FLP_KERNEL_KINDS), "?");
   cr_expect_str_eq(flp_dtype_name(FLP_DTYPE_FP16), "fp16");
   cr_expect_str_eq(flp_dtype_name((flp_dtype)99), "?");
-  static const size_t bytes[] = {0, 2, 2, 4, 4, 8, 0};
-  for (int i = 0; i < 7; i++) cr_expect_eq(flp_dtype_bytes((flp_dtype)i), bytes[i], "dtype %d", i);
+  static const size_t bytes[] = {0, 2, 2, 4, 4, 8, 8, 0};
+  for (int i = 0; i < 8; i++) cr_expect_eq(flp_dtype_bytes((flp_dtype)i), bytes[i], "dtype %d", i);
 }

@@ -65,7 +65,7 @@ static void run(int (*target)(const uint8_t *, size_t), const uint8_t *seed, siz
 }
 
 Test(mutation, descriptors) {
-  for (int kind = FLP_KERNEL_ROWS; kind <= FLP_KERNEL_PRODUCTS; kind++) {
+  for (int kind = FLP_KERNEL_ROWS; kind < FLP_KERNEL_KINDS; kind++) {
     flp_kernel_desc desc = sample_desc((flp_kernel_kind)kind);
     uint8_t bytes[FLP_DESC_BYTES_MAX];
     size_t length = flp_kernel_desc_write(&desc, bytes, sizeof bytes);

@@ -36,7 +36,7 @@ static const char *text_of(const flp_kernel_key *key, const char *tuned_for) {
 Test(tuned, every_key_reads_back) {
   static const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32};
   static const char *const devices[] = {"", "NVIDIA H200/132/13000", "a tuned=b / c=d/1/2"};
-  for (int kind = FLP_KERNEL_ROWS; kind <= FLP_KERNEL_PRODUCTS; kind++)
+  for (int kind = FLP_KERNEL_ROWS; kind < FLP_KERNEL_KINDS; kind++)
     for (int i = 0; i < 3; i++) {
       flp_kernel_key key = key_of((flp_kernel_kind)kind, 151936, 4096), got;
       key.dtype = dtypes[i];

@@ -1,40 +1,21 @@
 """Trains a small causal language model with flp in place of materialised scores, and compares the two.
 
-    python train_tiny_lm.py                        flp, a Llama of transformers with random weights, on the GPU if any
-    python train_tiny_lm.py --compare --out f.json the same steps with materialised scores too; losses, peak memory
-    python train_tiny_lm.py --tiny-torch --compare plain torch modules and small sizes: no transformers, no GPU
+    python train_tiny_lm.py                          flp, a Llama of transformers with random weights, on the GPU if any
+    python train_tiny_lm.py --compare --json f.json  the same steps with materialised scores too; losses, peak memory
+    python train_tiny_lm.py --tiny-torch --compare   plain torch modules and small sizes: no transformers, no GPU
 
 The data is synthetic: walks through a fixed random table of successors of a thousand ids, one step in ten at random, so
 the loss has something to learn. The first step is not measured: it allocates the optimiser's state.
 """
 import argparse
-import contextlib
-import datetime
-import json
-import subprocess
-import sys
+import time
 
+import _tiny
 import torch
 import torch.nn.functional as F
+from flp.bench import memory
 
 import flp
-
-
-class TinyLM(torch.nn.Module):
-    """Embedding, causal transformer layers, head: the parts of a Llama that the loss needs, in plain torch."""
-
-    def __init__(self, sizes):
-        super().__init__()
-        self.embedding = torch.nn.Embedding(sizes.vocab, sizes.hidden)
-        layer = torch.nn.TransformerEncoderLayer(sizes.hidden, sizes.heads, 4 * sizes.hidden, dropout=0.0,
-                                                 batch_first=True, norm_first=True)
-        self.layers = torch.nn.TransformerEncoder(layer, sizes.layers, enable_nested_tensor=False)
-        self.head = torch.nn.Linear(sizes.hidden, sizes.vocab, bias=False)
-
-    def hidden_states(self, ids):
-        length = ids.shape[1]
-        mask = torch.ones(length, length, dtype=torch.bool, device=ids.device).triu(1)
-        return self.layers(self.embedding(ids), mask=mask)
 
 
 class LlamaLM(torch.nn.Module):
@@ -49,18 +30,19 @@ class LlamaLM(torch.nn.Module):
             num_hidden_layers=sizes.layers, num_attention_heads=sizes.heads, max_position_embeddings=sizes.length))
         self.head = self.model.lm_head
 
-    def hidden_states(self, ids):
+    def forward(self, ids):
+        """ids (B, T) -> hidden states (B, T, D)"""
         return self.model.model(ids).last_hidden_state
 
 
 def fused_loss(model, ids, targets):
     """Mean negative log-probability; the scores never exist."""
-    return -flp.linear_logprob(model.hidden_states(ids), model.head.weight, targets).mean()
+    return -flp.linear_logprob(model(ids), model.head.weight, targets).mean()
 
 
 def materialised_loss(model, ids, targets):
     """The same with the (N, V) scores in memory."""
-    scores = model.head(model.hidden_states(ids))
+    scores = model.head(model(ids))
     return F.cross_entropy(scores.flatten(0, 1).float(), targets.flatten())
 
 
@@ -80,64 +62,54 @@ def token_batches(sizes, device):
         yield torch.stack(walk, 1).to(device)
 
 
-def train(name, sizes, device):
-    """Trains from the seed -> losses of every step, peak bytes above those held before a step (None on the CPU)."""
+def step_of(name, model, optimizer, ids):
+    """One training step -> its loss."""
+    with _tiny.autocast(ids.device):
+        loss = LOSSES[name](model, ids[:, :-1], ids[:, 1:])
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss.item()
+
+
+def model_of(sizes):
+    """A model of random weights, from the seed."""
     torch.manual_seed(sizes.seed)
-    model = (TinyLM if sizes.tiny_torch else LlamaLM)(sizes).to(device)
+    if sizes.tiny_torch:
+        return _tiny.TinyLM(sizes.vocab, sizes.hidden, sizes.layers, sizes.heads)
+    return LlamaLM(sizes)
+
+
+def train(name, sizes):
+    """Trains from the seed -> losses of every step, peak bytes above those held before a step (None on the CPU)."""
+    model = model_of(sizes).to(sizes.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=sizes.rate)
-    on_gpu = device.type == "cuda"
-    losses, peak = [], 0
-    for step, ids in enumerate(token_batches(sizes, device)):
-        held = torch.cuda.memory_allocated() if on_gpu else 0
-        if on_gpu:
-            torch.cuda.reset_peak_memory_stats()
-        with torch.autocast("cuda", torch.bfloat16) if on_gpu else contextlib.nullcontext():
-            loss = LOSSES[name](model, ids[:, :-1], ids[:, 1:])
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        losses.append(loss.item())
-        if on_gpu and step > 0:
-            peak = max(peak, torch.cuda.max_memory_allocated() - held)
-    return losses, peak if on_gpu else None
+    losses, peaks = [], []
+    for ids in token_batches(sizes, sizes.device):
+        loss, peak = memory.peak_of(lambda: step_of(name, model, optimizer, ids), sizes.device)
+        losses.append(loss)
+        peaks.append(peak)
+    return losses, max(peaks[1:], default=None) if sizes.device.type == "cuda" else None
 
 
-def driver_version():
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0].strip()
-    except (OSError, subprocess.CalledProcessError, IndexError):
-        return "unknown"
-
-
-def command_line(out):
-    """This command, without the place where its record goes."""
-    words = [word for word in sys.argv if word != out and word not in ("--out", "--out=%s" % out)]
-    return " ".join(["python"] + words)
-
-
-def record_of(sizes, device, runs):
-    """The JSON record: where and how it was measured, and results."""
-    on_gpu = device.type == "cuda"
+def results_of(sizes, runs, seconds):
+    """What the record says."""
     results = {"tokens_a_step": sizes.batch * sizes.length, "vocab": sizes.vocab, "hidden": sizes.hidden,
-               "layers": sizes.layers, "torch": torch.__version__, "libflp": flp.version()}
+               "layers": sizes.layers, "torch": torch.__version__, "libflp": flp.version(), "seconds": seconds}
     for name, (losses, peak) in runs.items():
         results["losses_" + name], results["peak_bytes_above_held_" + name] = losses, peak
     if len(runs) == 2:
         pairs = zip(*(losses for losses, _ in runs.values()))
         results["largest_loss_difference"] = max(abs(a - b) for a, b in pairs)
-    return {"command": command_line(sizes.out), "date": datetime.date.today().isoformat(),
-            "gpu": torch.cuda.get_device_name() if on_gpu else "none", "driver": driver_version() if on_gpu else "none",
-            "sources_hash": flp.sources_id(), "results": results}
+    return results
 
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--compare", action="store_true", help="also train with materialised scores")
     parser.add_argument("--tiny-torch", action="store_true", help="plain torch modules and small sizes")
-    parser.add_argument("--out", help="file for the JSON record")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--seed", type=int, default=1)
+    _tiny.add_options(parser)
+    parser.set_defaults(seed=1)
     parser.add_argument("--rate", type=float, default=3e-4)
     for name, full, tiny in (("steps", 20, 6), ("batch", 8, 2), ("length", 1024, 24), ("vocab", 128256, 509),
                              ("hidden", 1024, 32), ("layers", 4, 1), ("heads", 16, 2)):
@@ -151,20 +123,15 @@ def parse(arguments):
 
 
 def main(arguments=None):
-    sizes = parse(arguments)
-    device = torch.device(sizes.device)
-    runs = {}
+    sizes, runs, start = parse(arguments), {}, time.perf_counter()
     for name in ("flp", "materialised") if sizes.compare else ("flp",):
-        runs[name] = losses, peak = train(name, sizes, device)
-        memory = "" if peak is None else ", peak %.0f MiB above what is held between steps" % (peak / 2**20)
-        print("%-12s loss %.4f -> %.4f%s" % (name, losses[0], losses[-1], memory))
-    record = record_of(sizes, device, runs)
+        runs[name] = losses, peak = train(name, sizes)
+        memory_text = "" if peak is None else ", peak %.0f MiB above what is held between steps" % (peak / 2**20)
+        print("%-12s loss %.4f -> %.4f%s" % (name, losses[0], losses[-1], memory_text))
+    results = results_of(sizes, runs, time.perf_counter() - start)
     if sizes.compare:
-        print("largest loss difference: %.2e" % record["results"]["largest_loss_difference"])
-    if sizes.out:
-        with open(sizes.out, "w") as file:
-            json.dump(record, file, indent=1)
-            file.write("\n")
+        print("largest loss difference: %.2e" % results["largest_loss_difference"])
+    _tiny.write_record(sizes, results)
 
 
 if __name__ == "__main__":

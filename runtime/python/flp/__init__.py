@@ -8,22 +8,32 @@ everything that takes tensors needs it.
 from . import _plans, errors
 from ._c import library_path, set_log, sources_id, version
 from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, DataError, DriverError, FileError,
-                     FlpError, HostMemoryError, InternalError, LibraryError, UnavailableError, UnsupportedError,
-                     WorkspaceError)
+                     FlpError, HostError, HostMemoryError, InternalError, LibraryError, UnavailableError,
+                     UnsupportedError, WorkspaceError)
 
 __version__ = "0.1.0"
 
 _TENSOR_NAMES = ("linear_logprob", "linear_logprob_partial", "combine_partials", "linear_logprob_backward", "explain",
-                 "plan_info", "check", "PlanInfo", "losses", "sequence_logprob", "delight", "gate",
-                 "selective_log_softmax", "parallel")
+                 "plan_info", "check", "PlanInfo",
+                 "selective_log_softmax",
+                 "losses",
+                 "score", "Scores", "sequence_logprob", "delight", "gate",
+                 "logprob_head",
+                 "memory", "phase",
+                 "parallel",
+                 "adapters", "install", "installed", "uninstall")
 
 try:
-    from . import _ops, losses, parallel
+    from . import _ops, adapters, losses, memory, parallel
     from ._gate import delight, gate, sequence_logprob
     from ._info import PlanInfo, check, explain, plan_info
     from ._logprob import linear_logprob
+    from ._phase import phase
+    from ._scoring import Scores, score
     from ._select import selective_log_softmax
     from ._shards import combine_partials, linear_logprob_backward, linear_logprob_partial
+    from .adapters import install, installed, uninstall
+    from .heads import logprob_head
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
@@ -41,5 +51,5 @@ def clear_plans():
 
 __all__ = sorted(_TENSOR_NAMES + ("set_log", "sources_id", "version", "library_path", "clear_plans", "errors", "FlpError",
                                   "ArgumentError", "BudgetError", "CompileError", "CorruptError", "DataError",
-                                  "DriverError", "FileError", "HostMemoryError", "InternalError", "LibraryError",
-                                  "UnavailableError", "UnsupportedError", "WorkspaceError"))
+                                  "DriverError", "FileError", "HostError", "HostMemoryError", "InternalError",
+                                  "LibraryError", "UnavailableError", "UnsupportedError", "WorkspaceError"))

@@ -114,6 +114,11 @@ PROTOTYPES = {
     "flp_execute": (c_int, [c_void_p, POINTER(Args)]),
     "flp_select": (c_int, [c_void_p, POINTER(SelectArgs)]),
     "flp_plan_check": (c_int, [c_void_p, c_void_p]),
+    "flp_arena_create": (c_int, [c_int, POINTER(c_void_p)]),
+    "flp_arena_take": (c_int, [c_void_p, c_size_t, c_void_p, POINTER(c_void_p)]),
+    "flp_arena_give_back": (c_int, [c_void_p, c_void_p, c_void_p]),
+    "flp_arena_end_phase": (c_int, [c_void_p, c_void_p]),
+    "flp_arena_get_stats": (c_int, [c_void_p, POINTER(ArenaStats)]),
     "flp_log_set": (None, [LogFunction, c_void_p]),
 }
 
@@ -147,6 +152,11 @@ def new_select_args():
 def new_layout():
     """FLP_LAYOUT_INIT."""
     return Layout(struct_bytes=ctypes.sizeof(Layout))
+
+
+def new_arena_stats():
+    """FLP_ARENA_STATS_INIT."""
+    return ArenaStats(struct_bytes=ctypes.sizeof(ArenaStats))
 
 
 def library_path():

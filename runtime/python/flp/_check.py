@@ -22,16 +22,17 @@ class Settings:
     """The run-time values of one call, checked. offset, valid and total describe a vocab shard; zeros: the whole.
     wide_grad_hidden: the gradient of hidden is float32 whatever hidden is."""
 
-    __slots__ = ("temperature", "softcap", "scale", "ignore_index", "budget", "entropy", "accumulate", "offset",
-                 "valid", "total", "wide_grad_hidden")
+    __slots__ = ("temperature", "softcap", "scale", "ignore_index", "budget", "entropy", "chunk_rows", "accumulate",
+                 "offset", "valid", "total", "wide_grad_hidden")
 
-    def __init__(self, temperature, softcap, scale, ignore_index, budget, entropy):
+    def __init__(self, temperature, softcap, scale, ignore_index, budget, entropy, chunk_rows=None):
         self.temperature = temperature
         self.softcap = softcap_of(softcap)
         self.scale = number_of("scale", scale)
         self.ignore_index = integer_of("ignore_index", ignore_index)
         self.budget = budget_of(budget)
         self.entropy = bool(entropy)
+        self.chunk_rows = _count_of("chunk_rows", chunk_rows, "row")
         self.accumulate = None
         self.offset = self.valid = self.total = 0
         self.wide_grad_hidden = False
@@ -68,11 +69,16 @@ def softcap_of(softcap):
 
 def budget_of(budget):
     """0 stands for the library's default."""
-    if budget is None:
+    return _count_of("budget", budget, "byte")
+
+
+def _count_of(field, value, unit):
+    """0 stands for None."""
+    if value is None:
         return 0
-    if integer_of("budget", budget) < 1:
-        refuse(ValueError, "budget", budget, "None, or at least 1 byte")
-    return int(budget)
+    if integer_of(field, value) < 1:
+        refuse(ValueError, field, value, "None, or at least 1 " + unit)
+    return int(value)
 
 
 def float_tensor_of(field, value):
@@ -155,6 +161,16 @@ def target_of(target, lead):
         refuse(ValueError, "target", "of shape %s" % (tuple(target.shape),), "%s, as hidden without its last dimension"
                % (tuple(lead),))
     return target.reshape(-1)
+
+
+def ordinal_of(device):
+    """The CUDA ordinal of a device, or _c.DEVICE_HOST."""
+    device = torch.device(device)
+    if device.type == "cpu":
+        return _c.DEVICE_HOST
+    if device.type != "cuda":
+        refuse(ValueError, "device", device, "a cpu or cuda device")
+    return torch.cuda.current_device() if device.index is None else device.index
 
 
 def devices(hidden, **others):

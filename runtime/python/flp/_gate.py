@@ -23,15 +23,23 @@ def sequence_logprob(logprob, mask=None, cu_seqlens=None):
     if logprob.dim() != dims:
         _check.refuse(ValueError, "logprob", "of shape %s" % (tuple(logprob.shape),),
                       "(B, T), or (N) with cu_seqlens" if cu_seqlens is None else "(N), as cu_seqlens is given")
-    kept = torch.ones_like(logprob, dtype=torch.bool) if mask is None else _mask_of(mask, "logprob", logprob)
-    values = torch.where(kept, logprob.double(), torch.zeros((), dtype=torch.float64, device=logprob.device))
-    if cu_seqlens is None:
-        total, count = values.sum(-1), kept.sum(-1)
-    else:
-        lengths = _lengths_of(cu_seqlens, logprob)
-        total, count = (torch.segment_reduce(x, "sum", lengths=lengths, unsafe=True, initial=0)
-                        for x in (values, kept.double()))
+    if cu_seqlens is not None:
+        cu_seqlens_of(cu_seqlens, "logprob", logprob)
+    kept = torch.ones_like(logprob, dtype=torch.bool) if mask is None else mask_of("mask", mask, "logprob", logprob)
+    total, count = totals(logprob, kept, cu_seqlens)
     return total.float(), (total / count.clamp(min=1)).float()
+
+
+def totals(logprob, kept, cu_seqlens):
+    """Sums and numbers of what is kept of each sequence: (B, T), or (N) with cu_seqlens, checked -> (B) or (S) float64"""
+    values = logprob.double().masked_fill(~kept, 0.0)
+    if cu_seqlens is None:
+        return values.sum(-1), kept.double().sum(-1)
+    bounds, sequences = cu_seqlens.long().clamp(0, len(values)), len(cu_seqlens) - 1
+    if not sequences or not len(values):  # which torch refuses
+        return tuple(x.sum().expand(sequences) for x in (values, kept.double()))
+    return tuple(torch.segment_reduce(x, "sum", offsets=bounds, unsafe=True, initial=0)
+                 for x in (values, kept.double()))
 
 
 def delight(logprob, advantage):
@@ -52,15 +60,16 @@ def gate(worth, *, fraction=None, price=None, temperature=None, seed=None, mask=
     fraction     f in (0, 1]: keeps the best max(1, ⌈f·n⌉) of n; equal ones by place, the first first
     price        keeps what is worth more than that
     temperature  with price: keeps with probability σ((worth − price)/temperature), > 0; needs a seed
-    seed         an integer: the same seed gives the same choice for the same places, on any device
+    seed         an integer, or an int64 tensor () on worth's device, which a captured CUDA graph reads at each replay:
+                 the same seed gives the same choice for the same places, on any device
     mask         (...) bool or numbers 0 and 1: what may be kept, and what n counts; None: all
-    Returns bool (...): multiply the loss by it. With nothing to choose from, nothing is kept.
+    Returns bool (...), for Scores.keep or the mask of a loss. With nothing to choose from, nothing is kept.
     error: ValueError, TypeError naming the field
     """
     _check.float_tensor_of("worth", worth)
     allowed = ~torch.isnan(worth)
     if mask is not None:
-        allowed &= _mask_of(mask, "worth", worth)
+        allowed &= mask_of("mask", mask, "worth", worth)
     if (fraction is None) == (price is None):
         _check.refuse(ValueError, "fraction, price", "both given" if price is not None else "None",
                       "one of the two")
@@ -74,16 +83,17 @@ def gate(worth, *, fraction=None, price=None, temperature=None, seed=None, mask=
     if seed is None:
         _check.refuse(ValueError, "seed", None, "an integer, as temperature is given")
     chance = torch.sigmoid((worth.detach().double() - price) / temperature)
-    return allowed & (uniform(worth.shape, _check.integer_of("seed", seed), worth.device) < chance)
+    return allowed & (uniform(worth.shape, _seed_of(seed, worth), worth.device) < chance)
 
 
 def uniform(shape, seed, device):
-    """Numbers in [0, 1), float64, that depend on seed and place alone: splitmix64 of a counter, so that every device and
-    every CUDA graph has the same. source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014"""
+    """Numbers in [0, 1), float64, that depend on seed (64 bits, signed) and place alone: splitmix64 of a counter, so that
+    every device and every CUDA graph has the same.
+    source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014"""
     count = 1
     for size in shape:
         count *= size
-    z = torch.arange(1, count + 1, device=device) * _signed(0x9E3779B97F4A7C15) + _signed(seed & (2**64 - 1))
+    z = torch.arange(1, count + 1, device=device) * _signed(0x9E3779B97F4A7C15) + seed
     z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)
     return (_shifted(z ^ _shifted(z, 31), 11).double() * 2.0**-53).reshape(shape)
@@ -110,21 +120,32 @@ def _best(worth, allowed, fraction):
     return (open_places & (rank < most)).reshape(worth.shape)
 
 
+def _seed_of(seed, worth):
+    if not isinstance(seed, torch.Tensor):
+        return _check.integer_of("seed", seed)
+    if seed.dtype is not torch.int64 or seed.dim() != 0:
+        _check.refuse(ValueError, "seed", "%s of shape %s" % (seed.dtype, tuple(seed.shape)),
+                      "an integer, or () torch.int64")
+    _check.same_device("seed", seed, "worth", worth)
+    return seed
+
+
 def _fraction_of(fraction):
     if not 0 < _check.number_of("fraction", fraction) <= 1:
         _check.refuse(ValueError, "fraction", fraction, "a number above 0 and at most 1")
     return float(fraction)
 
 
-def _mask_of(mask, other, tensor):
-    _check.like("mask", mask, other, tensor)
+def mask_of(field, mask, other, tensor):
+    """A mask of bool or numbers, of the other's shape, as bool."""
+    _check.like(field, mask, other, tensor)
     return mask != 0
 
 
-def _lengths_of(cu_seqlens, logprob):
+def cu_seqlens_of(cu_seqlens, other, tensor):
+    """Checks the bounds of packed sequences; other names the tensor that they are of."""
     _check.tensor_of("cu_seqlens", cu_seqlens)
     if cu_seqlens.dtype not in _check.TARGET_DTYPES or cu_seqlens.dim() != 1 or cu_seqlens.numel() < 1:
         _check.refuse(ValueError, "cu_seqlens", "%s of shape %s" % (cu_seqlens.dtype, tuple(cu_seqlens.shape)),
                       "(S+1) " + _check.ACCEPTED_TARGETS)
-    _check.same_device("cu_seqlens", cu_seqlens, "logprob", logprob)
-    return cu_seqlens[1:].long() - cu_seqlens[:-1].long()
+    _check.same_device("cu_seqlens", cu_seqlens, other, tensor)

@@ -6,6 +6,9 @@ import torch
 from . import _c, _check, _eager_torch, _logprob, _plans, _run, errors
 from ._compile import outside_graphs
 
+# Gradients that are matrix products.
+PRODUCTS_OF = _c.GRAD_HIDDEN | _c.GRAD_WEIGHT
+
 
 @dataclasses.dataclass(frozen=True)
 class PlanInfo:
@@ -25,7 +28,9 @@ class PlanInfo:
 
 def _layout(plan, which, n, budget):
     if plan.handle is None:
-        return {"mode": "torch", "bytes": _eager_torch.workspace_bytes(which, n, plan.key.hidden, budget)}
+        products = 1 if which == _c.PASS_FORWARD else 1 + bin(plan.key.grads & PRODUCTS_OF).count("1")
+        return {"mode": "torch", "products": products,
+                "bytes": _eager_torch.workspace_bytes(which, n, plan.key.hidden, budget)}
     layout = plan.layout(which, n, budget)
     values = {name: getattr(layout, name) for name, _ in _c.Layout._fields_ if name != "struct_bytes"}
     values["mode"] = _c.MODE_NAMES.get(layout.mode, str(layout.mode))
@@ -37,15 +42,6 @@ def _info_of(plan, n, budget):
     backward = _layout(plan, _c.PASS_BACKWARD, n, budget) if plan.key.grads else {}
     return PlanInfo(plan.describe(), _plans.rung_name(plan.rung), plan.reasons(), plan.plan_id(), device,
                     _layout(plan, _c.PASS_FORWARD, n, budget), backward)
-
-
-def _device_ordinal(device):
-    device = torch.device(device)
-    if device.type == "cpu":
-        return _c.DEVICE_HOST
-    if device.type != "cuda":
-        _check.refuse(ValueError, "device", device, "a cpu or cuda device")
-    return torch.cuda.current_device() if device.index is None else device.index
 
 
 @outside_graphs
@@ -65,7 +61,7 @@ def plan_info(*, vocab, hidden, n=1024, dtype=torch.bfloat16, device="cpu", targ
         _check.refuse(ValueError, "grads", "%r" % (unknown[0],), ", ".join(names))
     mask = sum(names[name] for name in set(grads))
     value = (_c.ENTROPY_BACKWARD if mask else _c.ENTROPY_FORWARD) if entropy else _c.ENTROPY_NONE
-    key = _plans.Key(_device_ordinal(device), _run.TO_C[dtype], _run.TO_C[target_dtype],
+    key = _plans.Key(_check.ordinal_of(device), _run.TO_C[dtype], _run.TO_C[target_dtype],
                      _check.integer_of("vocab", vocab), _check.integer_of("hidden", hidden), value, mask,
                      int(bool(bias)), _check.softcap_of(softcap), int(bool(per_row_temperature)), 0, 16)
     return _info_of(_plans.get(key), _check.integer_of("n", n), _check.budget_of(budget))
@@ -73,11 +69,11 @@ def plan_info(*, vocab, hidden, n=1024, dtype=torch.bfloat16, device="cpu", targ
 
 @outside_graphs
 def explain(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False, softcap=None, scale=1.0,
-            ignore_index=-100, budget=None, rows=None, grad_weight_accumulate=None):
+            ignore_index=-100, budget=None, chunk_rows=None, rows=None, grad_weight_accumulate=None):
     """Tells which plan the same call of linear_logprob would run -> PlanInfo; computes nothing."""
     _, flat, weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(hidden, weight, target, bias,
                                                                                   temperature, rows)
-    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
+    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy, chunk_rows)
     settings.accumulate = _check.accumulator_of(grad_weight_accumulate, weight)
     ops = _run.Operands(flat, weight, bias, ids, temperature_rows, rows)
     plan = _run.plan_for(ops, settings, _logprob.needed_grads(flat, weight, bias))
@@ -91,7 +87,7 @@ def check(device=None):
     device  a torch device; None: every device that has a plan
     """
     failures = []
-    for plan in _plans.existing(None if device is None else _device_ordinal(device)):
+    for plan in _plans.existing(None if device is None else _check.ordinal_of(device)):
         try:
             _check_plan(plan)
         except errors.DataError as error:

@@ -108,7 +108,7 @@ def prepare(hidden, weight, target, bias, temperature, rows, lead=None):
 
 
 def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False, softcap=None, scale=1.0,
-                   ignore_index=-100, budget=None, rows=None, grad_weight_accumulate=None):
+                   ignore_index=-100, budget=None, chunk_rows=None, rows=None, grad_weight_accumulate=None):
     """Computes the log-probability of each target token under a language-model head, without the (N,V) scores.
 
     z = scale·(hidden weightᵀ + bias);  z ← softcap·tanh(z/softcap);  t = z / temperature
@@ -121,6 +121,7 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     entropy      True: return (logprob, entropy); both are differentiable
     softcap      a number above 0, or None
     budget       workspace bytes of each pass; None: 256 MiB forward, 1 GiB backward, or FLP_BUDGET
+    chunk_rows   rows of one chunk of the backward pass, whatever the budget says; None: the planner chooses
     rows         ids, into the flattened leading dimensions, of the only rows to compute; the others give 0
     grad_weight_accumulate
                  (V, D) float32 buffer that the backward pass adds the weight's gradient to (Megatron's main_grad);
@@ -136,11 +137,11 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     """
     lead, flat, weight, bias, ids, scalar, temperature_rows, rows = prepare(hidden, weight, target, bias, temperature,
                                                                             rows)
-    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
+    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy, chunk_rows)
     settings.accumulate = _check.accumulator_of(grad_weight_accumulate, weight)
     if settings.accumulate is not None:
         _check.devices(flat, grad_weight_accumulate=settings.accumulate)
-    if _ops.SUPPORTED and settings.accumulate is None and is_compiling():
+    if _ops.SUPPORTED and settings.accumulate is None and not settings.chunk_rows and is_compiling():
         results = _ops.call(flat, weight, bias, ids, temperature_rows, rows, settings)
     else:
         results = dispatch(flat, weight, bias, ids, temperature_rows, rows, settings)

@@ -14,7 +14,8 @@ from . import _c, errors
 
 # The specialisation of flp_spec, and the device: a CUDA ordinal or _c.DEVICE_HOST.
 Key = collections.namedtuple("Key", "device dtype target_dtype vocab hidden entropy grads has_bias softcap "
-                                    "per_row_temperature accumulate alignment op wide_grad_hidden",
+                                    "per_row_temperature accumulate alignment op chunk_rows wide_grad_hidden",
+                             defaults=(_c.OP_HEAD, 0, 0))
                              defaults=(_c.OP_HEAD, 0))
 
 # Keeps the remembered workspace sizes of a plan bounded when every call has another number of rows.
@@ -161,7 +162,7 @@ def _spec_of(key):
 def _create(key):
     library = _c.get()
     options = _c.new_options()
-    options.device = key.device
+    options.device, options.chunk_rows = key.device, key.chunk_rows
     handle = ctypes.c_void_p()
     status = library.flp_plan_create(_spec_of(key), options, ctypes.byref(handle))
     if status == errors.OK:

@@ -1,11 +1,14 @@
-"""One pass of one call: picks the plan, allocates outputs and workspace with the caller's allocator, enqueues.
+"""One pass of one call: picks the plan, allocates outputs with the caller's allocator and workspace there or in the
+arena of a phase, enqueues.
 
 Invariants: operands arrive checked (_check.py) and two-dimensional; every pass runs on the caller's current stream, so
-torch's stream-ordered allocator may reuse the workspace as soon as the call returns; nothing here synchronises.
+stream-ordered allocators may reuse the workspace as soon as the call returns; nothing here synchronises.
 """
+import contextlib
+
 import torch
 
-from . import _c, _check, _eager_torch, _plans
+from . import _c, _check, _eager_torch, _phase, _plans
 from ._compile import outside_graphs
 
 TO_C = {**_check.DTYPES, **_check.TARGET_DTYPES}
@@ -60,6 +63,7 @@ def plan_for(ops, settings, grads):
         ops.weight.shape[1], entropy, grads, int(ops.bias is not None), settings.softcap,
         int(ops.temperature_rows is not None), int(accumulate is not None),
         _check.alignment_of(element_bytes, *places),
+        chunk_rows=settings.chunk_rows if grads else 0,
         wide_grad_hidden=int(settings.wide_grad_hidden and grads & _c.GRAD_HIDDEN and element_bytes < 4)))
 
 
@@ -79,10 +83,26 @@ def workspace_on(device, size):
     return block, start
 
 
+@contextlib.contextmanager
+def workspace(size, device, ordinal, stream):
+    """The address of size bytes (None for 0) for the work that the body queues on the stream.
+
+    Of an arena inside a phase that wants it, else of torch's allocator; both order reuse after the work on the stream.
+    """
+    arena = _phase.arena_for(ordinal) if size else None
+    if arena is None:
+        block, start = workspace_on(device, size)
+        yield start
+        del block
+    else:
+        with arena.lend(size, stream) as start:
+            yield start
+    _phase.tell("call", ordinal)
+
+
 def enqueue(plan, which, n, target, temperature_rows, rows, settings, device, fields):
     """Fills flp_args with what every pass has and the pass's own fields, and executes it."""
     size = plan.workspace_bytes(which, n, settings.budget)
-    block, start = workspace_on(device, size)
     args = _c.new_args()
     setattr(args, "pass", which)
     args.n = n
@@ -96,11 +116,10 @@ def enqueue(plan, which, n, target, temperature_rows, rows, settings, device, fi
     args.vocab_offset, args.vocab_valid, args.vocab_total = settings.offset, settings.valid, settings.total
     for name, value in fields.items():
         setattr(args, name, value)
-    args.workspace, args.workspace_bytes = start, size
     args.stream = stream_of(plan.key.device)
-    plan.execute(args)
-    # block lives until here; on a device the allocator orders its reuse after the work on this stream.
-    del block
+    with workspace(size, device, plan.key.device, args.stream) as start:
+        args.workspace, args.workspace_bytes = start, size
+        plan.execute(args)
 
 
 def args_placeholder():

@@ -54,7 +54,7 @@ def plan_for(scores, target, entropy, *others):
               for place in (matrix.data_ptr(), stride_of(matrix) * matrix.element_size())]
     return _plans.get(_plans.Key(
         _run.device_of(scores), DTYPES[scores.dtype], _run.TO_C[target.dtype], scores.shape[1], 0, entropy, 0, 0, 0.0, 0, 0,
-        _check.alignment_of(scores.element_size(), *places), _c.OP_SELECT))
+        _check.alignment_of(scores.element_size(), *places), op=_c.OP_SELECT))
 
 
 def execute(plan, which, scores, target, settings, fields):

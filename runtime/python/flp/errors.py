@@ -87,6 +87,10 @@ class InternalError(FlpError):
     status = 12
 
 
+class HostError(FlpError):
+    """A trainer is not what its adapter was written for; the message names its version, what was expected and what to do."""
+
+
 class LibraryError(FlpError, ImportError):
     """libflp could not be loaded; the message names FLP_LIBRARY."""
 

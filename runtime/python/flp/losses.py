@@ -167,9 +167,10 @@ class _Batch:
         return torch.where(self.mask != 0, value.float(), torch.zeros((), device=value.device))
 
     def advantage_of(self, rule):
-        """A for every term: (B, T) or (B, 1), zero where the mask is; of gspo (B, 1)."""
+        """A for every term: (B, T) or (B, 1), zero where no token of the mask is; of gspo (B, 1)."""
         if self.advantage.shape[1] == 1:
-            return self.advantage
+            counts = (self.mask != 0).any(-1, keepdim=True)
+            return self.advantage.masked_fill(~counts, 0.0)
         kept = torch.where(self.mask != 0, self.advantage, torch.zeros((), device=self.advantage.device))
         return _per_sequence(kept, self.mask)[:, None] if rule == "gspo" else kept
 

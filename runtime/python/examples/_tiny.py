@@ -1,0 +1,81 @@
+"""What the examples share: a small causal language model in plain torch, the record that they write, where they run."""
+import contextlib
+import json
+import math
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from flp.bench import record
+
+
+def causal_attention(query, key, value):
+    """(B, heads, T, E) each -> (B, heads, T, E); without the (T, T) weights in memory from torch 2.0 on."""
+    if hasattr(F, "scaled_dot_product_attention"):
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    later = torch.ones(query.shape[-2], query.shape[-2], dtype=torch.bool, device=query.device).triu(1)
+    scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+    return scores.masked_fill(later, -math.inf).softmax(-1) @ value
+
+
+class Block(nn.Module):
+    """One layer of a pre-norm transformer, of linear maps that an adapter can be put around."""
+
+    def __init__(self, hidden, heads, **where):
+        super().__init__()
+        self.heads = heads
+        self.attention_norm, self.mlp_norm = nn.LayerNorm(hidden, **where), nn.LayerNorm(hidden, **where)
+        self.qkv, self.out = nn.Linear(hidden, 3 * hidden, **where), nn.Linear(hidden, hidden, **where)
+        self.up, self.down = nn.Linear(hidden, 4 * hidden, **where), nn.Linear(4 * hidden, hidden, **where)
+
+    def forward(self, x):
+        """(B, T, D) -> (B, T, D)"""
+        parts = self.qkv(self.attention_norm(x)).chunk(3, -1)
+        mixed = causal_attention(*(part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts))
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.mlp_norm(x))))
+
+
+class TinyLM(nn.Module):
+    """A causal transformer up to the hidden states that its head is applied to. where: device, dtype"""
+
+    def __init__(self, vocab, hidden, layers, heads, **where):
+        super().__init__()
+        self.embed = nn.Embedding(vocab, hidden, **where)
+        self.blocks = nn.Sequential(*(Block(hidden, heads, **where) for _ in range(layers)))
+        self.norm = nn.LayerNorm(hidden, **where)
+        self.head = nn.Linear(hidden, vocab, bias=False, **where)
+        nn.init.normal_(self.head.weight, std=hidden**-0.5)
+
+    def forward(self, tokens):
+        """tokens (B, T) -> hidden states (B, T, D)"""
+        return self.norm(self.blocks(self.embed(tokens)))
+
+
+def autocast(device):
+    """bfloat16 on a GPU, as trainers run; as it is on the CPU."""
+    return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else contextlib.nullcontext()
+
+
+def add_options(options):
+    """Those of every example."""
+    options.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--json", metavar="FILE", help="write the record here")
+
+
+def command_line(json_file):
+    """This command, without the place where its record goes."""
+    words = [word for word in sys.argv if word != json_file and word not in ("--json", "--json=%s" % json_file)]
+    return " ".join(["python", *words])
+
+
+def write_record(arguments, results):
+    """Where --json says, if it does: where and how it was measured, then the results."""
+    if arguments.json:
+        whole = {**record.head(command_line(arguments.json), arguments.device), "results": results}
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump(record.rounded(whole), file, indent=1)
+            file.write("\n")

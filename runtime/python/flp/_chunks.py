@@ -1,0 +1,89 @@
+"""linear_logprob as plain torch operations over chunks of rows: the force-eager path of flp.logprob_head.
+
+Invariant: of the (N, V) scores one chunk exists at a time, forward and backward: each chunk is checkpointed, so that
+its scores are computed anew from the hidden states when its gradient is due. Chunks depend on shapes, never on values.
+"""
+import math
+
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+from . import _check, _logprob, errors
+
+BUDGET = 256 << 20
+# (rows, V) tensors of the reduction's dtype alive at the worst moment of one chunk, beside its scores in the operands'
+# dtype, by (gradients, entropy): read off torch's profiler. A softcap adds one.
+ALIVE = {(False, False): 2, (True, False): 3, (False, True): 5, (True, True): 5}
+
+
+def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False, softcap=None, scale=1.0,
+                   ignore_index=-100, budget=None, chunk_rows=None, reduce_fp32=True):
+    """Computes what flp.linear_logprob does, from the same arguments, without libflp.
+
+    budget       bytes of the scores of one chunk and of what is computed from them; None: 256 MiB
+    chunk_rows   rows of a chunk; None: as many as the budget holds for this V
+    reduce_fp32  False: the scores are reduced in the operands' dtype too, to which torch's product has rounded them in
+                 any case; chunks then have more rows, and 16-bit logprobs about a digit less
+    Returns logprob (...) float32, or (logprob, entropy). Rows whose target is outside [0, V) or whose temperature is not
+    above 0 are NaN.
+    error: ValueError, TypeError naming the field; BudgetError if the budget holds no row
+    """
+    lead, flat, weight, bias, ids, scalar, temperature_rows, _ = _logprob.prepare(hidden, weight, target, bias,
+                                                                                  temperature, None)
+    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy, chunk_rows)
+    if not 0 < scalar < math.inf:
+        _check.refuse(ValueError, "temperature", scalar, "finite numbers > 0")
+    grads = _logprob.needed_grads(flat, weight, bias) != 0
+    dtype = torch.float32 if reduce_fp32 else flat.dtype
+    rows = settings.chunk_rows or rows_of(settings, weight.shape[0], dtype, flat.dtype, grads)
+    hiddens = flat.split(rows)
+    temperatures = [None] * len(hiddens) if temperature_rows is None else temperature_rows.unsqueeze(1).split(rows)
+    parts = []
+    for part in zip(hiddens, ids.split(rows), temperatures):
+        chunk = (*part, weight, bias, settings, dtype)
+        parts.append(checkpoint(_score, *chunk, use_reentrant=False, preserve_rng_state=False) if grads
+                     else _score(*chunk))
+    results = tuple(torch.cat(column).reshape(lead) for column in zip(*parts))
+    return results if settings.entropy else results[0]
+
+
+def rows_of(settings, vocab, dtype, operand_dtype, grads):
+    """Rows of a chunk: budget // (V · bytes of a score's tensors). error: BudgetError naming the smallest budget"""
+    alive = ALIVE[grads, settings.entropy] + (settings.softcap > 0)
+    row_bytes = vocab * (_bytes_of(operand_dtype) + alive * _bytes_of(dtype))
+    rows = (settings.budget or BUDGET) // row_bytes
+    if rows < 1:
+        raise errors.BudgetError("budget is %d bytes (accepted: at least %d, one row of %d scores)"
+                                 % (settings.budget or BUDGET, row_bytes, vocab))
+    return rows
+
+
+def _bytes_of(dtype):
+    return torch.finfo(dtype).bits // 8
+
+
+def _score(hidden, target, temperature, weight, bias, settings, dtype):
+    """One chunk: hidden (r,D), target (r), temperature (r,1) or None -> (logprob,) or (logprob, entropy), (r) each."""
+    # The operands have followed autocast already; what is reduced is for reduce_fp32 to say.
+    with torch.autocast(hidden.device.type, enabled=False):
+        scores = F.linear(hidden, weight, bias).to(dtype)
+        if settings.scale != 1:
+            scores = scores * settings.scale
+        if settings.softcap:
+            scores = settings.softcap * torch.tanh(scores / settings.softcap)
+        known = (target >= 0) & (target < scores.shape[1])
+        if temperature is not None:
+            usable = (temperature > 0) & (temperature < math.inf)
+            known &= usable.squeeze(1)
+            scores = scores / torch.where(usable, temperature, torch.ones_like(temperature)).to(dtype)
+        elif settings.temperature != 1:
+            scores = scores / settings.temperature
+        logp = torch.log_softmax(scores, -1)
+        work = target != settings.ignore_index
+        column = torch.where(known, target, torch.zeros_like(target)).long().unsqueeze(1)
+        results = (logp.gather(1, column).squeeze(1),)
+        if settings.entropy:
+            # A score of -inf has probability 0, and 0 · lowest is 0 where 0 · -inf would be NaN.
+            results += (-(logp.exp() * logp.clamp_min(torch.finfo(dtype).min)).sum(-1),)
+        return tuple(value.float().masked_fill(~known, math.nan).masked_fill(~work, 0) for value in results)

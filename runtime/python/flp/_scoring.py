@@ -1,0 +1,172 @@
+"""score: log-probabilities of the tokens of a ragged batch in one pass, and of them what a gate keeps.
+
+Invariants: nothing here reads a value from the device, so scoring, gate, loss and backward can be captured in one CUDA
+graph; tokens that are not scored have logprob 0 and a gradient of exactly 0, and cost no matrix work either way.
+"""
+from typing import NamedTuple, Optional
+
+import torch
+
+from . import _check
+from ._gate import cu_seqlens_of, mask_of, totals
+from ._logprob import linear_logprob
+
+
+class Scores(NamedTuple):
+    """What flp.score returns: padded (B, T) tokens in B sequences, or packed (N) tokens in S sequences."""
+
+    logprob: torch.Tensor               # (B, T) or (N) float32 in nats: of each token; 0 where it is not scored
+    entropy: Optional[torch.Tensor]     # likewise: of the distribution it was drawn from; None: not asked for
+    mask: torch.Tensor                  # (B, T) or (N) bool: the tokens that are scored
+    sum: torch.Tensor                   # (B) or (S) float32: logprobs of a sequence; 0 where nothing is scored
+    mean: torch.Tensor                  # likewise, divided by counts
+    counts: torch.Tensor                # (B) or (S) int64: tokens of a sequence that are scored
+    cu_seqlens: Optional[torch.Tensor]  # as given to flp.score
+
+    def per_token(self, values):
+        """Gives each token the value of its sequence: (B) -> (B, T), or packed (S) -> (N), where tokens of no sequence
+        get 0. error: ValueError, TypeError naming the field"""
+        _check.like("values", values, "counts", self.counts)
+        if self.cu_seqlens is None:
+            return values[:, None].expand(self.mask.shape)
+        return _appended(values)[_sequence_of(self.cu_seqlens, self.mask)]
+
+    def keep(self, *, sequences=None, tokens=None):
+        """Keeps what a gate chose -> Scores in which all else is not scored: logprob, entropy 0, mask False, and a
+        gradient of exactly 0 whatever reaches it, NaN included. flp's backward pass leaves such rows out.
+
+        sequences  (B) or (S) bool or numbers 0 and 1, e.g. flp.gate(flp.delight(scores.mean, advantage), ...)
+        tokens     (B, T) or (N), likewise; with both, tokens of kept sequences
+        error: ValueError, TypeError naming the field
+        """
+        mask = self.mask
+        if sequences is not None:
+            mask = mask & self.per_token(mask_of("sequences", sequences, "counts", self.counts))
+        if tokens is not None:
+            mask = mask & mask_of("tokens", tokens, "mask", self.mask)
+        return _scores(self.logprob.masked_fill(~mask, 0.0),
+                       None if self.entropy is None else self.entropy.masked_fill(~mask, 0.0), mask, self.cu_seqlens)
+
+
+def score(hidden, weight, tokens, *, cu_seqlens=None, prompt_lengths=None, mask=None, lengths=None, attention_mask=None,
+          shifted=False, bias=None, temperature=1.0, entropy=False, softcap=None, scale=1.0, ignore_index=-100,
+          budget=None, grad_weight_accumulate=None):
+    """Scores the tokens of many sequences of unequal length in one pass: each under the hidden state before it.
+
+    hidden          padded (B, T, D), or packed (N, D) with cu_seqlens: of all tokens, the last of a sequence included
+    weight, bias    (V, D) and (V) or None; these, softcap, scale, budget and grad_weight_accumulate as for
+                    flp.linear_logprob
+    tokens          (B, T) or (N) int32 or int64: those that hidden is of; the shift by one happens here. The first
+                    token of a sequence has nothing before it and is not scored
+    cu_seqlens      (S+1) int32 or int64: where each sequence begins in packed tokens, 0 first; padding from the last on
+    prompt_lengths  (B) or (S) int32 or int64: so many first tokens of a sequence, padding not counted, are not scored
+    mask            as tokens, bool or numbers 0 and 1: the tokens that may be scored, e.g. those of completions
+    lengths         (B) int32 or int64: tokens of each sequence, padded on the right
+    attention_mask  (B, T) bool or numbers 0 and 1: the tokens that exist, padded on any side; what follows padding is
+                    not scored
+    shifted         True: tokens are targets, hidden[i] predicts tokens[i]; masks, lengths and cu_seqlens speak of these
+    temperature     a number above 0, or a tensor as tokens: of the distribution that each token was drawn from
+    entropy         True: entropies too
+    ignore_index    tokens of this value are not scored
+
+    Returns Scores: logprob (and entropy) of each token, at the token's own place, with mask, and sum, mean and counts a
+    sequence; gradients reach hidden, weight and bias. Tokens that are not scored cost no matrix work; scored ones
+    outside [0, V) are NaN. No value of a tensor is read on the host: unless a GPU falls to the eager rung, nothing
+    synchronises.
+    error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
+    """
+    _check_tokens(hidden, tokens, cu_seqlens)
+    if cu_seqlens is None:
+        place, exists = _padded(tokens, lengths, attention_mask)
+        prompts = _lengths("prompt_lengths", prompt_lengths, tokens, len(tokens))
+        prompts = None if prompts is None else prompts[:, None]
+    else:
+        cu_seqlens_of(cu_seqlens, "tokens", tokens)
+        place, exists, prompts = _packed(tokens, cu_seqlens, prompt_lengths, lengths, attention_mask)
+    scored = exists & (tokens != ignore_index)
+    if mask is not None:
+        scored &= mask_of("mask", mask, "tokens", tokens)
+    if prompts is not None:
+        scored &= place >= prompts
+    if not shifted:
+        scored &= (place >= 1) & torch.roll(exists, 1)
+    result = linear_logprob(hidden, weight, _moved(tokens.masked_fill(~scored, ignore_index), -1, shifted), bias,
+                            temperature=_moved(temperature, -1, shifted), entropy=entropy, softcap=softcap, scale=scale,
+                            ignore_index=ignore_index, budget=budget, grad_weight_accumulate=grad_weight_accumulate)
+    logprob, entropies = result if entropy else (result, None)
+    return _scores(_moved(logprob, 1, shifted), _moved(entropies, 1, shifted), scored, cu_seqlens)
+
+
+def _scores(logprob, entropy, mask, cu_seqlens):
+    total, count = totals(logprob, mask, cu_seqlens)
+    return Scores(logprob, entropy, mask, total.float(), (total / count.clamp(min=1)).float(), count.long(), cu_seqlens)
+
+
+def _moved(values, by, shifted):
+    """Tokens' values at the places that predict them (by = -1), and back (by = 1). What wraps around is never scored."""
+    if shifted or not isinstance(values, torch.Tensor) or values.dim() == 0:
+        return values
+    return torch.roll(values, by)
+
+
+# ---- the place of each token in its sequence, and whether it exists ----
+
+def _padded(tokens, lengths, attention_mask):
+    if lengths is not None and attention_mask is not None:
+        _check.refuse(ValueError, "lengths, attention_mask", "both given", "one of the two")
+    if attention_mask is not None:
+        exists = mask_of("attention_mask", attention_mask, "tokens", tokens)
+        return exists.cumsum(-1) - 1, exists
+    place = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
+    lengths = _lengths("lengths", lengths, tokens, len(tokens))
+    return place, torch.ones_like(tokens, dtype=torch.bool) if lengths is None else place < lengths[:, None]
+
+
+def _packed(tokens, cu_seqlens, prompt_lengths, lengths, attention_mask):
+    """-> place, exists, and the prompt length of each token's sequence or None"""
+    for field, value in (("lengths", lengths), ("attention_mask", attention_mask)):
+        if value is not None:
+            _check.refuse(ValueError, field, "given", "None, as cu_seqlens is given")
+    sequences, at = len(cu_seqlens) - 1, _sequence_of(cu_seqlens, tokens)
+    place = torch.arange(len(tokens), device=tokens.device) - cu_seqlens.long()[at]
+    prompts = _lengths("prompt_lengths", prompt_lengths, tokens, sequences)
+    return place, at < sequences, None if prompts is None else _appended(prompts)[at]
+
+
+def _sequence_of(cu_seqlens, tokens):
+    """Which of S sequences each packed token belongs to: (S+1), (N) -> (N) int64; S: to none."""
+    at = torch.searchsorted(cu_seqlens.long(), torch.arange(len(tokens), device=tokens.device), right=True) - 1
+    return at.masked_fill(at < 0, len(cu_seqlens) - 1)
+
+
+def _appended(values):
+    """(S) -> (S+1), 0 last."""
+    return torch.cat([values, values.new_zeros(1)])
+
+
+# ---- checks ----
+
+def _check_tokens(hidden, tokens, cu_seqlens):
+    _check.tensor_of("hidden", hidden)
+    _check.tensor_of("tokens", tokens)
+    dims, text = (3, "(B, T, D)") if cu_seqlens is None else (2, "(N, D), as cu_seqlens is given")
+    if hidden.dim() != dims:
+        _check.refuse(ValueError, "hidden", "of shape %s" % (tuple(hidden.shape),), text)
+    if tokens.dtype not in _check.TARGET_DTYPES:
+        _check.refuse(TypeError, "tokens", "of dtype %s" % tokens.dtype, _check.ACCEPTED_TARGETS)
+    if tokens.shape != hidden.shape[:-1]:
+        _check.refuse(ValueError, "tokens", "of shape %s" % (tuple(tokens.shape),), "%s, as hidden without its last "
+                      "dimension" % (tuple(hidden.shape[:-1]),))
+    _check.same_device("tokens", tokens, "hidden", hidden)
+
+
+def _lengths(field, value, tokens, count):
+    """One length a sequence, as int64; None stays."""
+    if value is None:
+        return None
+    _check.tensor_of(field, value)
+    if value.dtype not in _check.TARGET_DTYPES or tuple(value.shape) != (count,):
+        _check.refuse(ValueError, field, "%s of shape %s" % (value.dtype, tuple(value.shape)), "(%d,) %s" % (
+            count, _check.ACCEPTED_TARGETS))
+    _check.same_device(field, value, "tokens", tokens)
+    return value.long()

@@ -1,0 +1,84 @@
+"""What the adapters share: what flp takes, the way to the host's own function, and scores in Megatron's shapes."""
+import torch
+
+from .. import _c, _check, _select
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+_said = set()
+
+
+def to_host(host, reason, function, *arguments, **keywords):
+    """The host's own function, with the reason said once."""
+    if (host, reason) not in _said:
+        _said.add((host, reason))
+        _c.log(_c.LOG_WARNING, "%s: its own %s runs instead of flp's, because %s"
+               % (host, getattr(function, "__qualname__", function), reason))
+    return function(*arguments, **keywords)
+
+
+def forget(host):
+    """Lets every reason of a host be said again."""
+    _said.difference_update([said for said in _said if said[0] == host])
+
+
+def refusal(hidden, weight, bias=None):
+    """Why flp cannot take a head's operands, or None."""
+    operands = {"hidden": hidden, "weight": weight}
+    if bias is not None:
+        operands["bias"] = bias
+    for field, tensor in operands.items():
+        reason = _kind_refusal(field, tensor, _check.DTYPES)
+        if reason:
+            return reason
+        if hasattr(tensor, "ds_id"):
+            return "%s is partitioned by DeepSpeed's ZeRO-3" % field
+        if tensor.dtype is not hidden.dtype and _check.autocast_dtype(hidden.device.type) is None:
+            return "%s is of dtype %s while hidden is of dtype %s" % (field, tensor.dtype, hidden.dtype)
+    if hidden.shape[-1] % 8:
+        return "the hidden size %d is no multiple of 8" % hidden.shape[-1]
+    return None
+
+
+def scores_refusal(logits):
+    """Why flp cannot take scores that exist already, or None."""
+    return _kind_refusal("logits", logits, _select.DTYPES)
+
+
+def _kind_refusal(field, tensor, dtypes):
+    if type(tensor) not in PLAIN:
+        return "%s is of type %s" % (field, type(tensor).__name__)
+    if tensor.dtype not in dtypes:
+        return "%s is of dtype %s" % (field, tensor.dtype)
+    if tensor.device.type not in ("cpu", "cuda"):
+        return "%s is on device %s" % (field, tensor.device)
+    return None
+
+
+def shards(group):
+    """Over how many ranks a group spreads the vocabulary; None is the whole world, as torch.distributed has it."""
+    if hasattr(group, "size"):
+        return group.size()
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size(group) if distributed else 1
+
+
+def megatron_scores(name, host, arguments, entropy_grad, refused):
+    """Log-probabilities (N, 1) and entropies (N), or None, of scores (N, V), both float32.
+
+    arguments  the host's: logits, tokens, group, whether entropies are wanted, and its further ones
+    refused    why its further arguments are not for flp, or None
+    """
+    logits, tokens, group, entropy = arguments[:4]
+    reason = refused or scores_refusal(logits)
+    if reason is None and shards(group) > 1:
+        reason = "the vocabulary is spread over several ranks"
+    if reason:
+        return to_host(name, reason, host, *arguments)
+    if logits.shape[0] == 0:
+        return host(*arguments)
+    results = _select.selective_log_softmax(logits.float(), tokens, entropy=entropy)
+    if not entropy:
+        return results.unsqueeze(-1), None
+    logprob, values = results
+    return logprob.unsqueeze(-1), values if entropy_grad else values.detach()

@@ -1,0 +1,57 @@
+"""TRL: the fused head that GRPO, RLOO and every reference model score with, and selective_log_softmax."""
+import functools
+
+from .._logprob import linear_logprob
+from .._select import NEVER, selective_log_softmax
+from . import _call
+from ._seam import Host, Seam
+
+COMPUTED = {"log_probs", "entropy"}
+ALL_OUTPUTS = ("entropy", "log_sum_sq_probs", "mean_logits", "is_top1")
+
+
+def fused_head(host):
+    """ChunkedLogProbFunction.apply: hidden (N, D), weight (V, D), targets (N) -> five outputs (N) or None."""
+
+    @functools.wraps(host)
+    def apply(hidden, weight, bias, targets, temperature, chunk_size, final_logit_softcapping=None, logit_scale=1.0,
+              outputs=ALL_OUTPUTS):
+        reason = _call.refusal(hidden, weight, bias)
+        others = sorted(set(outputs) - COMPUTED)
+        if reason is None and others:
+            reason = "%s is asked for" % ", ".join(others)
+        if reason:
+            return _call.to_host("trl", reason, host, hidden, weight, bias, targets, temperature, chunk_size,
+                                 final_logit_softcapping, logit_scale, outputs)
+        wants_entropy = "entropy" in outputs
+        results = linear_logprob(hidden, weight, targets, bias, temperature=temperature, entropy=wants_entropy,
+                                 softcap=final_logit_softcapping, scale=logit_scale, ignore_index=NEVER)
+        logprob, entropy = results if wants_entropy else (results, None)
+        return logprob, entropy, None, None, None
+
+    return staticmethod(apply)
+
+
+def selective(host):
+    """selective_log_softmax: logits (..., V), index (...) or (..., K) -> log-probabilities of index's shape."""
+
+    @functools.wraps(host)
+    def through_flp(logits, index, temperature=1.0, row_mask=None):
+        reason = _call.scores_refusal(logits)
+        if reason:
+            return _call.to_host("trl", reason, host, logits, index, temperature, row_mask)
+        if row_mask is not None:
+            index = index.long().masked_fill(row_mask == 0, NEVER)
+        return selective_log_softmax(logits, index, temperature=temperature, ignore_index=NEVER)
+
+    return through_flp
+
+
+HOST = Host(
+    "trl", ("1.16.0", "1.17"), (
+        Seam("trl.kernels.chunked_logprob", "ChunkedLogProbFunction.apply",
+             ("ctx", "hidden", "weight", "bias", "targets", "temperature", "chunk_size", "final_logit_softcapping",
+              "logit_scale", "outputs"), "1d8220b44273cdf3", fused_head, "ChunkedLogProbFunction.forward"),
+        Seam("trl.trainer.utils", "selective_log_softmax", ("logits", "index", "temperature", "row_mask"),
+             "e55428ff89caff25", selective),
+    ), "trl==1.16.0")

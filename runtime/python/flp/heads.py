@@ -1,0 +1,225 @@
+"""logprob_head: log-probabilities straight from a causal language model's forward, its head a pass-through.
+
+    with flp.logprob_head(model, entropy=True):
+        out = model(input_ids=ids, attention_mask=mask)          # out.logprobs, out.entropy (B, T-1); no scores
+
+Invariants: the log-probabilities are computed where the model calls its head, so under the same autocast and after the
+same hooks; the model finds an empty tensor where its scores would be; forward attributes of the model and of its head
+are all that changes, and they are put back as they were.
+"""
+import collections
+import dataclasses
+import functools
+import inspect
+
+import torch
+import torch.nn.functional as F
+
+from . import _check, _chunks, _head_checks, _logprob
+
+LogprobOutput = collections.namedtuple("LogprobOutput", "logprobs entropy output")
+LogprobOutput.__doc__ = """What a model's forward returns under logprob_head.
+
+logprobs  (B, T-1) float32 in nats: [:, t] of token t + 1 given tokens 0 to t; or targets' shape
+entropy   the same shape, or None if it was not asked for
+output    the model's own output (past_key_values, aux_loss, ...), without scores and without a loss
+"""
+
+
+def logprob_head(model, *, entropy=False, temperature=1.0, budget=None, chunk_rows=None, reduce_fp32=True, eager=False,
+                 ignore_index=-100, verify=True):
+    """Makes a model's forward return log-probabilities (and entropies) instead of scores -> a context manager.
+
+    model         a causal language model of transformers, or one like it (get_output_embeddings, config); alone, inside
+                  a PEFT model (LoRA on the trunk; a head in modules_to_save), or inside DistributedDataParallel. Until
+                  the block ends the attributes `forward` of model and head are changed, nothing else
+    entropy       True: entropies too; both are differentiable
+    temperature   a number above 0, or a tensor that expands to (B, T), such as (B, 1) one a sequence
+    budget        bytes of workspace of a pass, as for flp.linear_logprob; eager: of one chunk, None: 256 MiB
+    chunk_rows    rows of a chunk, instead of those that V and the budget give
+    reduce_fp32   False: with eager, reduces in the operands' dtype. libflp reduces in float32 always
+    eager         True: plain torch operations, chunk by chunk and checkpointed, instead of libflp's kernels; their
+                  product rounds the scores to the operands' dtype, which in bfloat16 costs 0.05 nats
+    ignore_index  label without work: logprob 0, entropy 0, no gradient
+    verify        True: at the first call with a model, what it does to its scores is compared with its config
+                  (final_logit_softcapping, logit_scale, logits_scaling, ...); synchronises that once
+
+    Inside the block, model(...) runs the trunk as ever and takes one of
+        labels   (B, T) int32 or int64, as in transformers: position t is scored on label t + 1
+        targets  (B, T) position t is scored on target t; logprobs then are (B, T). With logits_to_keep=k (B, k)
+        neither  input_ids are the labels; what attention_mask (B, T) leaves out, or what follows it, gives 0
+    and returns a LogprobOutput. logits_to_keep=k scores the last k positions: logprobs (B, k-1). Gradients reach the
+    trunk and, if they require it, the head's weight and bias. Packed sequences need labels with ignore_index where one
+    begins.
+
+    The same object has install() and uninstall() in place of the block. Blocks nest: the inner one's options hold. One
+    thread at a time.
+    error: flp.UnsupportedError if head or model cannot be stood in for, naming what is and what to do; ValueError,
+           TypeError naming the field
+    """
+    return LogprobHead(model, entropy, temperature, budget, chunk_rows, reduce_fp32, eager, ignore_index, verify)
+
+
+class LogprobHead:
+    """One installation; logprob_head makes it."""
+
+    def __init__(self, model, entropy, temperature, budget, chunk_rows, reduce_fp32, eager, ignore_index, verify):
+        _check.Settings(1.0, None, 1.0, ignore_index, budget, entropy, chunk_rows)
+        self.model = _head_checks.causal_lm(model)
+        self.rule = _head_checks.rule_of(self.model)
+        self.verify = verify
+        scale, softcap = self.rule
+        options = {"entropy": entropy, "softcap": softcap, "scale": scale, "ignore_index": ignore_index,
+                   "budget": budget, "chunk_rows": chunk_rows}
+        self._score = functools.partial(_chunks.linear_logprob, reduce_fp32=reduce_fp32, **options) if eager \
+            else functools.partial(_logprob.linear_logprob, **options)
+        self.entropy, self.ignore_index, self.temperature = bool(entropy), ignore_index, temperature
+        self._call = None
+        self._installed = []
+
+    def install(self):
+        """Puts the pass-through in place. error: UnsupportedError; RuntimeError if it is in place already"""
+        if self._installed:
+            raise RuntimeError("logprob_head is installed (accepted: once, until uninstall)")
+        heads = _head_checks.linears_of(self.model)
+        for module, make in ((self.model, self._model_forward), *((head, self._head_forward) for head in heads)):
+            before = module.__dict__.get("forward")
+            after = make(module, getattr(before, "flp_below", module.forward))
+            self._installed.append((module, before, after))
+            module.forward = after
+        return self
+
+    def uninstall(self):
+        """Puts back what was there. error: RuntimeError if forward was replaced again since, and not put back"""
+        for module, _, after in self._installed:
+            if module.__dict__.get("forward") is not after:
+                raise RuntimeError("forward of %s was replaced after logprob_head was installed (accepted: the one it "
+                                   "installed, put back first)" % type(module).__name__)
+        for module, before, _ in self._installed:
+            if before is None:
+                del module.forward
+            else:
+                module.forward = before
+        self._installed = []
+
+    def __enter__(self):
+        return self.install()
+
+    def __exit__(self, *_error):
+        self.uninstall()
+
+    def _model_forward(self, model, below):
+        names = [name for name, parameter in inspect.signature(below).parameters.items()
+                 if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+
+        @functools.wraps(below)
+        def forward(*arguments, **keywords):
+            if len(arguments) > len(names):
+                _check.refuse(TypeError, "model's arguments", "%d without a name" % len(arguments), "keywords")
+            keywords.update(zip(names, arguments))
+            call = self._call = _Call(keywords, self.ignore_index)
+            try:
+                output = below(**keywords)
+            finally:
+                self._call = None
+            if call.results is None:
+                _head_checks.refuse("model", "one whose forward does not call its head", "one that calls it once")
+            if call.probed is not None:
+                _head_checks.verify(model, call.probed, self.rule, _scores_of(output))
+            return LogprobOutput(*(call.cut(result) for result in call.results), _without_scores(output))
+
+        forward.flp_below = below
+        return forward
+
+    def _head_forward(self, head, below):
+        def forward(hidden):
+            call = self._call
+            if call is None or call.results is not None:
+                _head_checks.refuse("head", "called twice in a forward pass" if call else "called outside of one",
+                                    "one call, by the model's forward")
+            targets = call.targets_for(hidden)
+            results = self._score(hidden, head.weight, targets, head.bias,
+                                  temperature=_expanded(self.temperature, targets.shape))
+            call.results = results if self.entropy else (results, None)
+            if self.verify and not _head_checks.is_verified(self.model, self.rule):
+                call.probed = head
+                return _head_checks.probe_of(head)
+            return hidden.detach()[..., :0]
+
+        forward.flp_below = below
+        return forward
+
+
+class _Call:
+    """One call of the model: what is scored, and the results when the head has been called. Takes labels and targets
+    out of the model's keywords."""
+
+    def __init__(self, keywords, ignore_index):
+        labels, targets = keywords.pop("labels", None), keywords.pop("targets", None)
+        if labels is not None and targets is not None:
+            _check.refuse(ValueError, "labels, targets", "both given", "one of the two, or neither")
+        keep = keywords.get("logits_to_keep", 0)
+        if targets is None and isinstance(keep, torch.Tensor):
+            _check.refuse(TypeError, "logits_to_keep", "a torch.Tensor", "an integer, or targets of what it keeps")
+        self.keep, self.shifted = keep, targets is None
+        self.targets = _next_of(labels, keywords, ignore_index) if self.shifted else targets
+        _check.tensor_of("targets", self.targets)
+        self.results = self.probed = None
+
+    def targets_for(self, hidden):
+        """One target a position that the head sees. hidden (B, T, D) -> (B, T)"""
+        targets = self.targets
+        if self.shifted:
+            targets = targets[:, -self.keep:] if self.keep else targets
+        if targets.shape != hidden.shape[:-1]:
+            _check.refuse(ValueError, "labels" if self.shifted else "targets",
+                          "for positions of shape %s" % (tuple(targets.shape),),
+                          "%s, the positions that the head sees" % (tuple(hidden.shape[:-1]),))
+        return targets.to(hidden.device)
+
+    def cut(self, result):
+        """Without the last position, whose next token is not there, unless targets said which."""
+        return result[:, :-1] if self.shifted and result is not None else result
+
+
+def _next_of(labels, keywords, ignore_index):
+    """The label after each position, ignore_index after the last. (B, T) -> (B, T)"""
+    mask = None
+    if labels is None:
+        labels, mask = keywords.get("input_ids"), keywords.get("attention_mask")
+        if labels is None:
+            _check.refuse(ValueError, "labels", None, "labels or targets, as input_ids are not given")
+    _check.tensor_of("labels", labels)
+    if labels.dim() != 2:
+        _check.refuse(ValueError, "labels", "of shape %s" % (tuple(labels.shape),), "(B, T)")
+    after = labels[:, 1:]
+    if mask is not None:
+        if not isinstance(mask, torch.Tensor) or mask.shape != labels.shape:
+            _check.refuse(ValueError, "labels", "None while attention_mask is not of input_ids' shape, %s" %
+                          (tuple(labels.shape),), "labels or targets")
+        kept = mask.to(labels.device) != 0
+        after = after.masked_fill(~(kept[:, 1:] & kept[:, :-1]), ignore_index)
+    return F.pad(after, (0, 1), value=ignore_index)
+
+
+def _expanded(temperature, shape):
+    """One temperature a position, if it is a tensor of several."""
+    if not isinstance(temperature, torch.Tensor) or temperature.dim() == 0:
+        return temperature
+    try:
+        return temperature.expand(shape)
+    except RuntimeError:
+        _check.refuse(ValueError, "temperature", "of shape %s" % (tuple(temperature.shape),),
+                      "a number, or what expands to %s" % (tuple(shape),))
+
+
+def _scores_of(output):
+    """What a model's output holds where its scores would be."""
+    if isinstance(output, tuple):
+        return output[0]
+    return getattr(output, "logits", output)
+
+
+def _without_scores(output):
+    return dataclasses.replace(output, logits=None) if hasattr(output, "logits") and dataclasses.is_dataclass(output) \
+        else output

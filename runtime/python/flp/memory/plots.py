@@ -1,0 +1,93 @@
+"""plot: a report as a picture, as figure 1 of the RLHF memory study (arXiv:2410.15651) has it."""
+import json
+import os
+
+from .. import _check
+
+FORMATS = (".png", ".svg")
+PHASE_COLOURS = ("#dbe9f6", "#fde5cf", "#e0f0dd", "#eadff0", "#f4e3e3")
+GB = 1e9
+
+
+def _pyplot():
+    try:
+        import matplotlib
+    except ModuleNotFoundError as error:
+        raise ImportError("flp.memory.plot needs matplotlib, which is not installed") from error
+    matplotlib.use("Agg", force=False)
+    from matplotlib import pyplot
+    return pyplot
+
+
+def plot(report, path):
+    """Draws a report of Profiler or read_snapshot: the memory of each device over time.
+
+    report  the dict, or the path of the JSON file that Profiler.save wrote
+    path    file to write, *.png or *.svg
+    Lines: reserved, allocated, flp's arena, reserved without fragmentation; dots: fragmentation at device allocations.
+    A red cross marks the peak of reserved memory, an orange one the peak without fragmentation; phases are shaded.
+    error:  ImportError without matplotlib; ValueError naming path or report; OSError
+    """
+    if os.path.splitext(os.fspath(path))[1] not in FORMATS:
+        _check.refuse(ValueError, "path", path, "*.png, *.svg")
+    if not isinstance(report, dict):
+        with open(report, encoding="utf-8") as file:
+            report = json.load(file)
+    if not report.get("devices"):
+        _check.refuse(ValueError, "report", "without a device", "one in which a device or an arena was used")
+    pyplot = _pyplot()
+    figure, axes = pyplot.subplots(len(report["devices"]), 1, squeeze=False, sharex=True,
+                                   figsize=(11, 3.6 * len(report["devices"])))
+    for axis, (name, device) in zip(axes[:, 0], report["devices"].items()):
+        _draw(axis, device)
+        _shade(axis, report["spans"], device["points"][-1][0])
+        for ms, mark in report["marks"]:
+            axis.axvline(ms, color="grey", linewidth=0.6)
+            axis.annotate(mark, (ms, 1), xycoords=("data", "axes fraction"), fontsize=6, rotation=90, va="top")
+        axis.set(title=name, ylabel="GB")
+        axis.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=7)
+    axes[-1, 0].set_xlabel("ms")
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def without_fragmentation(device):
+    """[(ms, bytes)]: reserved less the fragmentation of the last growth, capped by what is idle."""
+    growths, fragmentation, result = list(device["growths"])[::-1], 0, []
+    for ms, reserved, allocated, _ in device["points"]:
+        while growths and growths[-1]["ms"] <= ms:
+            fragmentation = growths.pop()["fragmentation"]
+        result.append((ms, reserved - min(fragmentation, reserved - allocated)))
+    return result
+
+
+def _draw(axis, device):
+    points = device["points"]
+    times = [point[0] for point in points]
+    series = {"reserved": [point[1] for point in points], "allocated": [point[2] for point in points]}
+    if any(point[3] for point in points):
+        series["of it flp's arena"] = [point[3] for point in points]
+    for label, values in series.items():
+        axis.step(times, [value / GB for value in values], where="post", label=label, linewidth=1)
+    without = without_fragmentation(device)
+    axis.step(times, [value / GB for _, value in without], where="post", label="reserved without fragmentation",
+              linewidth=1, color="goldenrod", linestyle=":")
+    growths = device["growths"]
+    axis.plot([growth["ms"] for growth in growths], [growth["fragmentation"] / GB for growth in growths], ".",
+              color="black", markersize=3, label="fragmentation at device allocations")
+    for curve, colour in ((list(zip(times, series["reserved"])), "red"), (without, "orange")):
+        ms, value = max(curve, key=lambda point: point[1])
+        axis.plot([ms], [value / GB], "x", color=colour)
+    axis.set_ylim(bottom=0)
+
+
+def _shade(axis, spans, end):
+    """Shades the outermost span at every time, one colour a name."""
+    colours = {}
+    for (ms, path), (until, _) in zip(spans, spans[1:] + [[end, ""]]):
+        name = path.split("/")[0]
+        if name:
+            new = name not in colours
+            colour = colours.setdefault(name, PHASE_COLOURS[len(colours) % len(PHASE_COLOURS)])
+            axis.axvspan(ms, until, color=colour, linewidth=0, label=name if new else None)

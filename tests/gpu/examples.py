@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""Runs every example on this machine's GPU and writes one record of what each showed.
+
+    FLP_LIBRARY=build/release/lib/libflp.so python3 tests/gpu/examples.py --json examples.json [--only grpo_lora]
+    ... --tiny        on the CPU, in sizes for it
+
+Every example is a process of its own with a time limit; what it writes with --json is its `results`. An example is held
+to what it is there to show (`shows` of its row): rewards that rise, losses that fall, the naive path out of memory. One
+that cannot run here is skipped with a reason: no file, too few GPUs, no transformers. Exit status 1 if any failed.
+"""
+import argparse
+import importlib.util
+import math
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+TREE = Path(__file__).resolve().parents[2]
+PYTHON = TREE / "runtime" / "python"
+sys.path.insert(0, str(PYTHON))
+from flp.bench import record  # noqa: E402
+
+
+class Unshown(Exception):
+    """An example ran and did not show what it is there for: one sentence."""
+
+
+def hold(condition, text):
+    if not condition:
+        raise Unshown(text)
+
+
+# ---- what each shows: (what it wrote, what it printed) -> figures. error: Unshown ----
+
+def rewards_rise(written, _):
+    rewards = written["results"]["rewards"]
+    first, last = sum(rewards[:3]) / 3, sum(rewards[-3:]) / 3
+    hold(last > first + 0.04, "rewards went from %.3f to %.3f" % (first, last))
+    return {"reward_start": first, "reward_end": last,
+            "peak_bytes_above_held": written["results"]["peak_bytes_above_held"]}
+
+
+def adapters_learn(written, printed):
+    results = written["results"]
+    hold(not results["head_has_gradient"], "the frozen head has a gradient")
+    hold((results["products"], results["products_of_a_trained_head"]) == (3, 4),
+         "%d products a step, with a trained head %d" % (results["products"], results["products_of_a_trained_head"]))
+    return {**rewards_rise(written, printed), "products": results["products"]}
+
+
+def losses_fall(written, _):
+    results = written["results"]
+    ours, theirs = results["losses_flp"], results["losses_materialised"]
+    hold(ours[-1] < ours[0], "losses went from %.3f to %.3f" % (ours[0], ours[-1]))
+    hold(results["largest_loss_difference"] < 0.05, "losses differ by %.3f" % results["largest_loss_difference"])
+    return {"loss_start": ours[0], "loss_end": ours[-1], "materialised_loss_end": theirs[-1],
+            "peak_bytes_above_held": results["peak_bytes_above_held_flp"],
+            "materialised_peak_bytes_above_held": results["peak_bytes_above_held_materialised"]}
+
+
+def printed_losses_fall(_, printed):
+    losses = [float(line.split()[1]) for line in printed.splitlines()]
+    hold(len(losses) == 20 and losses[-1] < losses[0], "losses were %s" % losses)
+    return {"loss_start": losses[0], "loss_end": losses[-1]}
+
+
+def losses_are_finite(_, printed):
+    losses = [float(line.split("loss ")[1].split()[0]) for line in printed.splitlines()]
+    hold(len(losses) == 8 and all(map(math.isfinite, losses)), "losses were %s" % losses)
+    return {"loss_start": losses[0], "loss_end": losses[-1]}
+
+
+def printed_rewards_rise(_, printed):
+    rewards = [float(line.split("reward ")[1].split()[0]) for line in printed.splitlines()]
+    hold(len(rewards) > 1 and rewards[-1] > rewards[0] + 0.04, "rewards were %s" % rewards)
+    return {"reward_start": rewards[0], "reward_end": rewards[-1]}
+
+
+def naive_does_not_fit(written, _):
+    hold(written["failed"] == 0, "; ".join(written["faults"]))
+    rows = {(row["part"], row["way"]): row for row in written["rows"]}
+    ours, naive = rows["step", "flp"], rows["step", "naive, fp32"]
+    if written["gpu_memory_bytes"]:
+        hold(naive["ms"] is None, "the naive step took %s ms: it fits this GPU" % naive["ms"])
+    return {"ms": ours["ms"], "peak_bytes_above_held": ours["peak_bytes_above_held"],
+            "logprob_error": rows["loss", "flp"]["logprob_error"], "gpu_memory_bytes": written["gpu_memory_bytes"],
+            "naive_error": naive.get("reason"), "naive_requested_bytes": naive.get("requested_bytes")}
+
+
+def it_ran(_, __):
+    return {}
+
+
+class Example:
+    """One example: what is run, at full size and tiny (None: needs a GPU), and what it shows."""
+
+    def __init__(self, name, shows, options=(), tiny=None, gpus=1, writes=True, needs=()):
+        self.name, self.shows, self.options, self.tiny = name, shows, options, tiny
+        self.gpus, self.writes, self.needs = gpus, writes, needs
+        self.script = PYTHON / "examples" / (name + ".py")
+
+    def reason_against(self, tiny):
+        """Why it is not run, or None."""
+        if not self.script.exists():
+            return "%s is not there" % self.script.name
+        if tiny and self.tiny is None:
+            return "needs a GPU"
+        if not tiny and torch.cuda.device_count() < self.gpus:
+            return "needs %d GPUs, %d are here" % (self.gpus, torch.cuda.device_count())
+        absent = [] if tiny else [name for name in self.needs if importlib.util.find_spec(name) is None]
+        return "%s is not installed" % " and ".join(absent) if absent else None
+
+
+SMALL = ["--device", "cpu", "--prompts", "8", "--length", "8", "--hidden", "32", "--vocab", "32", "--steps", "14"]
+EXAMPLES = (
+    Example("ten_lines", printed_losses_fall, writes=False, needs=("transformers",)),
+    Example("train_tiny_lm", losses_fall, ["--compare", "--steps", "40"],
+            ["--tiny-torch", "--compare", "--device", "cpu", "--rate", "1e-2"], needs=("transformers",)),
+    Example("grpo_tiny", rewards_rise, tiny=SMALL),
+    Example("grpo_lora", adapters_learn, tiny=SMALL),
+    Example("hf_logprobs", losses_are_finite, writes=False, needs=("transformers", "peft")),
+    Example("gated_batch", printed_rewards_rise, tiny=["--device", "cpu", "--steps", "40"], writes=False),
+    Example("long_context", naive_does_not_fit,
+            tiny=["--device", "cpu", "--tokens", "256", "--vocab", "1000", "--hidden", "64"]),
+    Example("tensor_parallel", it_ran, gpus=2),
+)
+
+
+def last_line(text):
+    return (text.strip().splitlines() or ["it said nothing"])[-1][:300]
+
+
+def run(example, tiny, limit):
+    """-> the row of one example"""
+    reason = example.reason_against(tiny)
+    if reason:
+        return {"example": example.name, "status": "skipped", "reason": reason}
+    options = list(example.tiny if tiny else example.options)
+    command = [str(example.script.relative_to(TREE)), *options]
+    row = {"example": example.name, "status": "ran", "command": " ".join(["python3", *command])}
+    paths = os.pathsep.join(filter(None, [str(PYTHON), os.environ.get("PYTHONPATH")]))
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "record.json"
+        try:
+            done = subprocess.run([sys.executable, *command, *(["--json", str(out)] if example.writes else [])],
+                                  cwd=TREE, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True,
+                                  timeout=limit)
+            hold(done.returncode == 0, "exit status %d: %s" % (done.returncode, last_line(done.stderr)))
+            written = json.loads(out.read_text()) if out.exists() else {}
+            row.update(shows=example.shows(written, done.stdout),
+                       results=written.get("results", {"rows": written.get("rows")}))
+        except subprocess.TimeoutExpired:
+            row.update(status="failed", reason="not done within %g s" % limit)
+        except (Unshown, ValueError, KeyError, IndexError) as error:
+            row.update(status="failed", reason="%s: %s" % (type(error).__name__, error))
+    return {**row, "seconds": time.monotonic() - start}
+
+
+def say(row):
+    shown = row.get("reason") or ", ".join("%s %s" % item for item in record.rounded(row["shows"]).items())
+    print("%s: %s%s: %s" % (row["example"], row["status"],
+                            ", %.1f s" % row["seconds"] if "seconds" in row else "", shown), flush=True)
+
+
+def names(text):
+    known = [example.name for example in EXAMPLES]
+    chosen = text.split(",")
+    if set(chosen) - set(known):
+        raise argparse.ArgumentTypeError("%r is not accepted; some of %s are" % (text, ",".join(known)))
+    return chosen
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", required=True, help="file for the record; - for standard output")
+    parser.add_argument("--only", type=names, default=[example.name for example in EXAMPLES], help="default all")
+    parser.add_argument("--tiny", action="store_true", help="on the CPU, in small sizes")
+    parser.add_argument("--limit", type=float, default=150, help="seconds for each, default %(default)s")
+    options = parser.parse_args(arguments)
+    if not options.tiny and not torch.cuda.is_available():
+        parser.error("no GPU is here; --tiny runs on the CPU")
+    rows = []
+    for example in EXAMPLES:
+        if example.name in options.only:
+            rows.append(run(example, options.tiny, options.limit))
+            say(rows[-1])
+    device = torch.device("cpu" if options.tiny else "cuda")
+    command = "tests/gpu/examples.py" + " --tiny" * options.tiny
+    failed = sum(row["status"] == "failed" for row in rows)
+    head = {**record.head(command, device), "torch": torch.__version__}
+    record.write({**head, "failed": failed, "rows": rows}, options.json)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,46 @@
+"""Fixtures of the parity tests: the device, one process group of one rank, and a log of what flp left to the host."""
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+TREE = Path(__file__).resolve().parents[2]
+for path in (TREE / "runtime" / "python", TREE / "tests" / "python"):
+    sys.path.insert(0, str(path))
+
+import flp  # noqa: E402
+
+
+def pytest_addoption(parser):
+    parser.addoption("--device", default="cpu", help="where the tensors lie: cpu or cuda")
+
+
+def pytest_configure(config):
+    os.environ["FLP_TEST_DEVICE"] = config.getoption("--device")
+
+
+@pytest.fixture
+def device(request):
+    return request.config.getoption("--device")
+
+
+@pytest.fixture(autouse=True)
+def left_to_host():
+    """What flp said; a test that is not about fallbacks must find nothing there."""
+    messages = []
+    flp.set_log(lambda level, text: messages.append(text) if "its own" in text else None)
+    yield messages
+    flp.set_log(None)
+    assert not messages, messages
+
+
+@pytest.fixture(scope="session")
+def one_rank(tmp_path_factory):
+    """A process group of this process alone."""
+    import torch.distributed as dist
+
+    store = tmp_path_factory.mktemp("group") / "store"
+    dist.init_process_group("gloo", rank=0, world_size=1, init_method="file://%s" % store)
+    yield dist.group.WORLD
+    dist.destroy_process_group()

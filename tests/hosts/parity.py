@@ -1,0 +1,111 @@
+"""Runs one call with the host's own function and with flp's in its place, and compares both with float64."""
+import contextlib
+import importlib.machinery
+import importlib.util
+import sys
+import types
+from unittest.mock import MagicMock
+
+import pytest
+import torch
+from flp_reference import relative
+
+import flp
+
+DTYPES = [torch.float32, torch.bfloat16]
+# Largest error of flp, relative to the value or to 1 nat if it is smaller, and relative L2 of gradients; it may be as
+# large as the host's where that is larger.
+VALUES = {torch.float32: 1e-5, torch.bfloat16: 1e-5}
+ROUNDED = {torch.float32: 1e-5, torch.bfloat16: 2.0**-8}
+GRADIENTS = {torch.float32: 2e-5, torch.bfloat16: 8e-3}
+# How far the host may be from float64 for the comparison to mean anything.
+HOST_VALUES = {torch.float32: 1e-5, torch.bfloat16: 3e-2}
+HOST_GRADIENTS = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
+
+
+def bare(*names):
+    """Puts packages into sys.modules without running their __init__; skips the test if the host is not installed."""
+    if importlib.util.find_spec(names[0].partition(".")[0]) is None:
+        pytest.skip("%s is not installed" % names[0].partition(".")[0], allow_module_level=True)
+    for name in names:
+        if name not in sys.modules:
+            spec = importlib.util.find_spec(name)
+            module = types.ModuleType(name)
+            module.__spec__, module.__path__ = spec, list(spec.submodule_search_locations)
+            sys.modules[name] = module
+
+
+@contextlib.contextmanager
+def stubs(**modules):
+    """Lets imports of packages that are not wanted here succeed; name__sub stands for name.sub."""
+    made = {name.replace("__", "."): module for name, module in modules.items()}
+    absent = {name: module for name, module in made.items() if name not in sys.modules}
+    for name, module in absent.items():
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        sys.modules[name] = module
+    yield
+    for name in absent:
+        del sys.modules[name]
+
+
+def stub(**names):
+    return MagicMock(**names)
+
+
+def attributes(package):
+    """{(module or class, name): object} of all modules of a package and the classes in them."""
+    found = {}
+    for key, module in list(sys.modules.items()):
+        if key.partition(".")[0] != package or module is None:
+            continue
+        for name, value in list(vars(module).items()):
+            found[key, name] = value
+            if isinstance(value, type):
+                found.update(((key, name, inner), held) for inner, held in list(vars(value).items()))
+    return found
+
+
+def same(before, after):
+    return before.keys() == after.keys() and all(after[key] is value for key, value in before.items())
+
+
+def both(host, call):
+    """(results of the host, results with flp installed); the host is as it was before."""
+    own = call()
+    before = attributes(host)
+    flp.install(host)
+    try:
+        assert not same(before, attributes(host))
+        ours = call()
+    finally:
+        flp.uninstall(host)
+    assert same(before, {key: value for key, value in attributes(host).items() if key in before})
+    return own, ours
+
+
+def with_gradients(outputs, inputs, seed=0):
+    """{"0": first output, ..., "gradient 0": gradient of the first input, ...} of a random weighting of the outputs."""
+    generator = torch.Generator().manual_seed(seed)
+    total = 0.0
+    for output in outputs:
+        weights = torch.randn(output.shape, generator=generator, dtype=torch.float64).to(output.device)
+        total = total + (output.double() * weights).sum()
+    gradients = torch.autograd.grad(total, inputs)
+    found = {str(i): output.detach() for i, output in enumerate(outputs)}
+    found.update(("gradient %d" % i, gradient) for i, gradient in enumerate(gradients))
+    return found
+
+
+def compare(own, ours, wanted, dtype, rounded=False, host_gradients=HOST_GRADIENTS):
+    """flp is as near to float64 as its contract says or as the host is; the host is near, too; shapes, dtypes agree."""
+    values = ROUNDED if rounded else VALUES
+    for name, want in wanted.items():
+        assert ours[name].shape == own[name].shape and ours[name].dtype is own[name].dtype, name
+        if name.startswith("gradient"):
+            errors, limit, host_limit = [relative(x, want) for x in (ours[name], own[name])], GRADIENTS, host_gradients
+        else:
+            errors = [float(((x.double() - want) / want.abs().clamp(min=1)).abs().max())
+                      for x in (ours[name], own[name])]
+            limit, host_limit = values, HOST_VALUES
+        assert errors[0] <= max(limit[dtype], errors[1]), (name, errors)
+        assert errors[1] <= host_limit[dtype], (name, errors)

@@ -1,0 +1,91 @@
+"""TRL 1.16.0: its fused head, the GRPO path over it, and selective_log_softmax."""
+import contextlib
+import types
+
+import pytest
+import torch
+from flp_reference import doubles, problem, reference
+from parity import DTYPES, both, compare, with_gradients
+
+trl_utils = pytest.importorskip("trl.trainer.utils")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("options", [
+    {},
+    {"temperature": 0.7, "outputs": ("log_probs", "entropy")},
+    {"temperature": 1.2, "bias": True, "softcap": 8.0, "scale": 0.5, "outputs": ("log_probs", "entropy")},
+])
+def test_fused_head(dtype, options):
+    options = {"temperature": 1.0, "bias": False, "softcap": None, "scale": 1.0, "outputs": ("log_probs",), **options}
+    hidden, weight, target, bias = problem(n=37, vocab=1000, dtype=dtype, bias=options["bias"])
+    inputs = [tensor.requires_grad_() for tensor in (hidden, weight, bias) if tensor is not None]
+
+    def call():
+        results = trl_utils._ChunkedLogProbFunction.apply(hidden, weight, bias, target, options["temperature"], 256,
+                                                          options["softcap"], options["scale"], options["outputs"])
+        assert len(results) == 5
+        return with_gradients([result for result in results if result is not None], inputs)
+
+    doubled = doubles(*inputs)
+    want = reference(doubled[0], doubled[1], target, doubled[2] if options["bias"] else None, options["temperature"],
+                     options["softcap"], options["scale"])
+    own, ours = both("trl", call)
+    compare(own, ours, with_gradients(want[:len(options["outputs"])], doubled), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_grpo_path(dtype, device):
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=1000, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+                                         num_attention_heads=4, initializer_range=0.2)).to(device, dtype)
+    trl_utils.add_fused_lm_head(model, temperature=0.8, outputs=("log_probs", "entropy"))
+    accelerator = types.SimpleNamespace(autocast=contextlib.nullcontext, is_main_process=True)
+    trainer = types.SimpleNamespace(accelerator=accelerator)
+    ids = torch.randint(0, 1000, (4, 24), device=device)
+    mask = torch.ones_like(ids)
+    mask[1, -5:] = mask[2, :3] = 0
+    inputs = [model.lm_head.weight, model.model.layers[0].mlp.up_proj.weight]
+
+    def call():
+        logps, entropies, _ = GRPOTrainer._get_per_token_logps_and_entropies(
+            trainer, model, ids, mask, 10, batch_size=3, compute_entropy=True)
+        return with_gradients([logps, entropies], inputs)
+
+    hidden = model.model(ids, attention_mask=mask)[0][:, -11:-1]
+    logp = (hidden.double() @ model.lm_head.weight.double().t() / 0.8).log_softmax(-1)
+    scored = mask[:, -10:]
+    want = [logp.gather(-1, ids[:, -10:].unsqueeze(-1)).squeeze(-1) * scored, -(logp.exp() * logp).sum(-1) * scored]
+    compare(*both("trl", call), with_gradients(want, inputs), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("form", ["one", "several", "masked"])
+def test_selective_log_softmax(dtype, form, device):
+    torch.manual_seed(0)
+    logits = (torch.randn(3, 11, 501, device=device) * 3).to(dtype).requires_grad_()
+    index = torch.randint(0, 501, (3, 11, 4) if form == "several" else (3, 11), device=device)
+    mask = (torch.rand(3, 11, device=device) < 0.6).long() if form == "masked" else None
+
+    def call():
+        return with_gradients([trl_utils.selective_log_softmax(logits, index, row_mask=mask)], [logits])
+
+    doubled = doubles(logits)
+    chosen = doubled[0].log_softmax(-1).gather(-1, index if form == "several" else index.unsqueeze(-1))
+    chosen = chosen if form == "several" else chosen.squeeze(-1)
+    own, ours = both("trl", call)
+    compare(own, ours, with_gradients([chosen if mask is None else chosen * mask], doubled), dtype, rounded=True)
+
+
+def test_other_outputs_are_the_hosts(left_to_host):
+    hidden, weight, target, _ = problem(n=5)
+
+    def call():
+        return trl_utils._ChunkedLogProbFunction.apply(hidden, weight, None, target, 1.0, 256)
+
+    own, ours = both("trl", call)
+    assert all(torch.equal(a, b) for a, b in zip(own, ours))
+    assert len(left_to_host) == 1 and "is_top1, log_sum_sq_probs, mean_logits is asked for" in left_to_host.pop()

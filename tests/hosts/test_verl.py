@@ -1,0 +1,48 @@
+"""verl 0.9.1: linear_cross_entropy and logprobs_from_logits."""
+import pytest
+import torch
+from flp_reference import doubles, problem, reference
+from parity import DTYPES, bare, both, compare, stub, stubs, with_gradients
+
+bare("verl", "verl.utils", "verl.utils.kernel")
+with stubs(tensordict=stub()):
+    from verl.utils import torch_functional
+from verl.utils.experimental.torch_functional import FusedLinearForPPO  # noqa: E402
+from verl.utils.kernel import linear_cross_entropy as fused  # noqa: E402
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_linear_cross_entropy(dtype, temperature, device):
+    """On a CPU, where verl's own function does not run, against what verl has there for the same purpose."""
+    hidden, weight, target, _ = problem(n=36, vocab=1024, depth=128, dtype=dtype)
+    inputs = [hidden.requires_grad_(), weight.requires_grad_()]
+    own_function = fused.linear_cross_entropy
+
+    def call():
+        if device == "cpu" and fused.linear_cross_entropy is own_function:
+            results = FusedLinearForPPO(chunk_size=16)(hidden.view(3, 12, -1), weight, target.view(3, 12), temperature)
+            results = [result.flatten().float() for result in results]
+        else:
+            results = fused.linear_cross_entropy(hidden.view(3, 12, -1), weight, target.view(3, 12), temperature,
+                                                 "none")
+        return with_gradients(results, inputs)
+
+    doubled = doubles(*inputs)
+    want = reference(*doubled, target, temperature=temperature)
+    compare(*both("verl", call), with_gradients(want, doubled), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_logprobs_from_logits(dtype, device):
+    torch.manual_seed(0)
+    scores = (torch.randn(3, 11, 501, device=device) * 3).to(dtype).requires_grad_()
+    labels = torch.randint(0, 501, (3, 11), device=device)
+
+    def call():
+        # A copy, as gradients may be made in place.
+        return with_gradients([torch_functional.logprobs_from_logits(scores * 1, labels)], [scores])
+
+    doubled = doubles(scores)
+    want = doubled[0].log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    compare(*both("verl", call), with_gradients([want], doubled), dtype, rounded=True)

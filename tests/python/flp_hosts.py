@@ -1,0 +1,140 @@
+"""Small stand-ins for trainers: packages with the seams' names and parameters, whose own functions answer "host"."""
+import importlib
+import sys
+import types
+
+import torch
+
+FUSED_HEAD = '''
+import torch
+
+
+class {name}(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, {parameters}):
+        raise AssertionError("the tests replace apply")
+
+    apply = staticmethod(lambda *arguments, **keywords: "host")
+'''
+FUNCTION = '''
+{before}
+
+
+def {name}({parameters}):
+    return "host"
+'''
+ACTOR = '''
+import torch
+
+
+def unpad_and_slice_tensor(sequences, attention_mask, ring_attn_group):
+    kept = attention_mask.flatten().nonzero().flatten()
+    positions = (attention_mask.cumsum(-1) - 1).clamp(min=0)
+    flat = [tensor.flatten()[kept].unsqueeze(0) for tensor in (sequences, positions, torch.roll(sequences, -1, 1))]
+    return (*flat, 0, kept)
+
+
+def gather_and_pad_tensor(tensor, ring_attn_group, ring_attn_pad_len, indices, batch, seqlen):
+    return tensor.new_zeros(batch * seqlen).index_copy(0, indices, tensor[0]).view(batch, seqlen)
+
+
+class Actor(torch.nn.Module):
+    def __init__(self, model, temperature=1.0, packing_samples=False):
+        super().__init__()
+        self.model, self.temperature, self.packing_samples = model, temperature, packing_samples
+
+    def forward(self, sequences, action_mask=None, attention_mask=None, return_output=False, allgather_logits=False,
+                return_logprobs=False, ring_attn_group=None, packed_seq_lens=None, return_entropy=False, **mm_inputs):
+        return "host"
+'''
+AGILERL = FUSED_HEAD.format(
+    name="FusedLinearLogProbsFunction",
+    parameters="hidden, head_w, head_b, target_ids, temperature, cast_to_fp32, chunk_rows") + FUNCTION.format(
+    before="", name="fused_linear_logprobs_chunked",
+    parameters="hidden, head_w, head_b, target_ids, temperature=1.0, cast_to_fp32=True, *, chunk_rows")
+
+SOURCES = {
+    "trl": {
+        "trl.kernels.chunked_logprob": FUSED_HEAD.format(
+            name="ChunkedLogProbFunction",
+            parameters="hidden, weight, bias, targets, temperature, chunk_size, final_logit_softcapping=None, "
+                       "logit_scale=1.0, outputs=()"),
+        "trl.trainer.utils": FUNCTION.format(
+            before="", name="selective_log_softmax", parameters="logits, index, temperature=1.0, row_mask=None")},
+    "agilerl": {"agilerl.algorithms.core.llm_ops.fused_logprobs": AGILERL},
+    "verl": {
+        "verl.utils.kernel.linear_cross_entropy": FUSED_HEAD.format(
+            name="LinearCrossEntropy",
+            parameters="hidden, weight, labels, temperature=1.0, reduction='none', dist_process_group=None")
+        + "\n\nlinear_cross_entropy = LinearCrossEntropy.apply\n",
+        "verl.utils.torch_functional": FUNCTION.format(
+            before="FLAH_ATTN_CROSS_ENTROPY_LOSS_AVAILABLE = False", name="logprobs_from_logits",
+            parameters="logits, labels, inplace_backward=True")},
+    "openrlhf": {"openrlhf.models.actor": ACTOR},
+    "slime": {"slime.utils.ppo_utils": FUNCTION.format(
+        before="", name="calculate_log_probs_and_entropy",
+        parameters="logits, tokens, tp_group, with_entropy=False, chunk_size=-1, log_prob_keep_mask=None, "
+                   "with_entropy_grad=True")},
+    "miles": {"miles.backends.training_utils.loss_hub.math_utils": FUNCTION.format(
+        before="", name="calculate_log_probs_and_entropy",
+        parameters="logits, tokens, tp_group, with_entropy=False, entropy_requires_grad=True, chunk_size=-1, "
+                   "true_on_policy=False, vocab_size=None")},
+}
+
+
+def write_package(root, modules):
+    """Writes {dotted name: source} as packages below root."""
+    for name, source in modules.items():
+        path = root.joinpath(*name.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for parent in path.parent.relative_to(root).parents:
+            (root / parent / "__init__.py").touch()
+        (path.parent / "__init__.py").touch()
+        path.write_text(source)
+    importlib.invalidate_caches()
+
+
+def forget_package(name):
+    """Takes a package out of sys.modules."""
+    for module in [module for module in sys.modules if module == name or module.startswith(name + ".")]:
+        del sys.modules[module]
+
+
+class Output(dict):
+    """A model's output as transformers has it: items that are attributes too."""
+
+    def __setattr__(self, name, value):
+        self[name] = value
+
+    __getattr__ = dict.__getitem__
+
+
+class TinyModel(torch.nn.Module):
+    """Embedding and head, which may be called more than once; scores may pass a softcap on their way out."""
+
+    def __init__(self, vocab=97, depth=32, softcap=None, heads=1):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = torch.nn.Embedding(vocab, depth)
+        self.head = torch.nn.Linear(depth, vocab, bias=False)
+        self.softcap, self.heads = softcap, heads
+
+    def get_output_embeddings(self):
+        return self.head
+
+    def hidden(self, ids, positions):
+        return self.embed(ids) + torch.sin(positions.to(self.head.weight.dtype)).unsqueeze(-1)
+
+    def forward(self, ids, attention_mask=None, position_ids=None):
+        hidden = self.hidden(ids, position_ids)
+        logits = [self.head(hidden) for _ in range(self.heads)][-1]
+        if self.softcap:
+            logits = self.softcap * torch.tanh(logits / self.softcap)
+        return Output(logits=logits, aux_loss=0.0)
+
+
+def module_of(**names):
+    """A module object with these names."""
+    module = types.ModuleType("standin")
+    vars(module).update(names)
+    return module

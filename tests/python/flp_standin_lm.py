@@ -1,0 +1,89 @@
+"""Stand-ins for a causal language model of transformers and for what trainers wrap around one."""
+import dataclasses
+import types
+from typing import Optional
+
+import torch
+from torch import nn
+
+IDS = torch.randint(0, 257, (3, 11), generator=torch.Generator().manual_seed(5))
+
+
+def capped(cap, scores):
+    """A softcap, as Gemma's models compute it."""
+    return cap * torch.tanh(scores / cap)
+
+
+@dataclasses.dataclass
+class Output:
+    logits: Optional[torch.Tensor] = None
+    loss: Optional[torch.Tensor] = None
+    aux_loss: Optional[torch.Tensor] = None
+
+
+class TinyLM(nn.Module):
+    """Embedding, one layer that looks at earlier tokens, head, and what `after` makes of the scores."""
+
+    def __init__(self, vocab=257, hidden=16, bias=False, tied=False, after=None, trunk=None, seed=0, **config):
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.embed = nn.Embedding(vocab, hidden)
+            self.mix = nn.Linear(hidden, hidden) if trunk is None else trunk
+            self.lm_head = nn.Linear(hidden, vocab, bias=bias)
+        if tied:
+            self.lm_head.weight = self.embed.weight
+        self.after, self.config = after, types.SimpleNamespace(**config)
+
+    def get_output_embeddings(self):
+        return self.lm_head
+
+    def forward(self, input_ids=None, attention_mask=None, labels=None, inputs_embeds=None, logits_to_keep=0):
+        hidden = self.embed(input_ids) if inputs_embeds is None else inputs_embeds
+        hidden = torch.tanh(self.mix(hidden.cumsum(1))) if isinstance(self.mix, nn.Linear) else self.mix(hidden)
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(hidden[:, kept])
+        logits = logits if self.after is None else self.after(logits)
+        loss = None
+        if labels is not None:
+            loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        return Output(logits, loss, hidden.square().mean())
+
+
+class Wrapper(nn.Module):
+    """As DistributedDataParallel and engines hold a model."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, *arguments, **keywords):
+        return self.module(*arguments, **keywords)
+
+
+class Adapted(nn.Module):
+    """As a PEFT model holds one: its forward calls the base model's forward, not the module."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base_model, self.peft_config = base, {}
+
+    def get_base_model(self):
+        return self.base_model
+
+    def get_output_embeddings(self):
+        return None
+
+    def forward(self, *arguments, **keywords):
+        return self.base_model.forward(*arguments, **keywords)
+
+
+class SavedCopies(nn.Module):
+    """As PEFT holds a head in modules_to_save: a trained copy an adapter, and the original for when they are off."""
+
+    def __init__(self, original, trained):
+        super().__init__()
+        self.original_module, self.modules_to_save, self.adapted = original, nn.ModuleDict({"default": trained}), True
+
+    def forward(self, hidden):
+        return (self.modules_to_save["default"] if self.adapted else self.original_module)(hidden)

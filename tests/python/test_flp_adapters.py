@@ -1,0 +1,407 @@
+"""Adapters on stand-in hosts: installing, recognising, removing, and the numbers at each seam against float64."""
+import importlib
+import logging
+import sys
+import types
+
+import flp_hosts
+import pytest
+import torch
+from flp_reference import DEVICE, doubles, problem, reference, relative
+
+import flp
+from flp import adapters
+from flp.adapters import _seam
+
+CORE = '''
+class Scorer:
+    """apply is inherited, as that of a torch.autograd.Function is."""
+
+
+class Child(Scorer):
+    pass
+
+
+Scorer.apply = classmethod(lambda cls, x: ("own", x))
+
+
+def score(x, scale=1):
+    return x * scale
+'''
+
+
+@pytest.fixture
+def hosts(tmp_path, monkeypatch):
+    """Installs stand-in packages by name; afterwards they are gone, and so is every adapter."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = []
+
+    def make(name, modules=None):
+        flp_hosts.forget_package(name)
+        flp_hosts.write_package(tmp_path, modules or flp_hosts.SOURCES[name])
+        names.append(name)
+
+    yield make
+    for name in list(flp.installed()):
+        flp.uninstall(name)
+    for name in names:
+        flp_hosts.forget_package(name)
+
+
+@pytest.fixture
+def said():
+    messages = []
+    flp.set_log(lambda level, text: messages.append((level, text)))
+    yield messages
+    flp.set_log(None)
+
+
+def seam(**changes):
+    fields = {"module": "toy.core", "name": "score", "parameters": ("x", "scale"), "source": "",
+              "make": lambda host: lambda x, scale=1: ("flp", host(x, scale))}
+    return _seam.Seam(**dict(fields, **changes))
+
+
+@pytest.fixture
+def toy(hosts, monkeypatch):
+    """A host named toy with toy.core and toy.user, which imports a name of it -> set_seams(*seams)."""
+    hosts("toy", {"toy.core": CORE, "toy.user": "from toy.core import score as mine\n"})
+
+    def set_seams(*seams, versions=("1.0", "2")):
+        monkeypatch.setitem(sys.modules, "flp.adapters.toy", flp_hosts.module_of(
+            HOST=_seam.Host("toy", versions, seams, "toy==1.0")))
+
+    monkeypatch.setattr(adapters, "HOSTS", adapters.HOSTS + ("toy",))
+    set_seams(seam())
+    return set_seams
+
+
+def test_install_replaces_every_import_and_uninstall_restores_them(toy):
+    core, user = importlib.import_module("toy.core"), importlib.import_module("toy.user")
+    own = core.score
+    flp.install("toy")
+    assert core.score(2, 3) == user.mine(2, 3) == ("flp", 6)
+    assert flp.installed() == {"toy": None}
+    late = types.ModuleType("late")
+    sys.modules["late"] = late
+    late.name = core.score
+    flp.uninstall("toy")
+    del sys.modules["late"]
+    assert core.score is user.mine is late.name is own
+    assert flp.installed() == {}
+
+
+def test_an_inherited_attribute_is_inherited_again(toy):
+    core = importlib.import_module("toy.core")
+    toy(seam(name="Child.apply", parameters=("x",), make=lambda host: staticmethod(lambda x: ("flp", host(x)))))
+    flp.install("toy")
+    assert core.Child.apply(1) == ("flp", ("own", 1)) and core.Scorer.apply(1) == ("own", 1)
+    flp.uninstall("toy")
+    assert "apply" not in vars(core.Child) and core.Child.apply(1) == ("own", 1)
+
+
+def test_installing_again_changes_nothing(toy):
+    core = importlib.import_module("toy.core")
+    flp.install("toy")
+    first = core.score
+    flp.install("toy")
+    assert core.score is first
+
+
+def test_uninstall_without_install_does_nothing(toy):
+    flp.uninstall("toy")
+
+
+@pytest.mark.parametrize("version, accepted", [("1.0", True), ("1.4.2.dev1", True), ("0.9", False), ("2.0.1", False)])
+def test_version_range(toy, monkeypatch, version, accepted):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    if accepted:
+        flp.install("toy")
+        assert flp.installed() == {"toy": version}
+        return
+    message = r"toy \(version %s\).*from 1\.0 up to, not including, 2.*toy==1\.0" % version
+    with pytest.raises(flp.HostError, match=message):
+        flp.install("toy")
+    assert importlib.import_module("toy.core").score(2) == 2 and flp.installed() == {}
+
+
+@pytest.mark.parametrize("changes, message", [
+    ({"parameters": ("x",)}, r"toy\.core\.score takes \(x, scale\); the adapter was written for \(x\)"),
+    ({"source": "0" * 16}, r"source text of toy\.core\.score has hash .* tested with 0000"),
+    ({"name": "gone"}, r"toy\.core\.gone is not there"),
+    ({"module": "toy.gone"}, r"toy\.gone could not be imported"),
+    ({"described": "Child.forward"}, r"toy\.core\.Child\.forward is not there"),
+])
+def test_a_changed_host_is_refused_before_anything_is_replaced(toy, changes, message):
+    core = importlib.import_module("toy.core")
+    own = core.score
+    toy(seam(), seam(**changes))
+    with pytest.raises(flp.HostError, match=message):
+        flp.install("toy")
+    assert core.score is own and flp.installed() == {}
+
+
+def test_a_host_that_was_replaced_already_is_refused(toy, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("toy.core"), "score", len)
+    with pytest.raises(flp.HostError, match="Nothing was replaced"):
+        flp.install("toy")
+
+
+def test_untested_accepts_another_text_and_version_but_no_other_parameters(toy, monkeypatch, said):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "7.1")
+    toy(seam(source="0" * 16))
+    flp.install("toy", untested=True)
+    assert importlib.import_module("toy.core").score(1) == ("flp", 1)
+    assert [level for level, text in said if "7.1" in text] == [logging.WARNING]
+    flp.uninstall("toy")
+    toy(seam(parameters=("y",)))
+    with pytest.raises(flp.HostError):
+        flp.install("toy", untested=True)
+
+
+def test_uninstall_tells_of_a_foreign_replacement_and_restores_the_rest(toy):
+    core, user = importlib.import_module("toy.core"), importlib.import_module("toy.user")
+    own = core.score
+    flp.install("toy")
+    user.mine = foreign = lambda x: "foreign"
+    with pytest.raises(flp.HostError, match=r"toy\.user\.mine"):
+        flp.uninstall("toy")
+    assert core.score is own and user.mine is foreign and flp.installed() == {}
+
+
+@pytest.mark.parametrize("call", [flp.install, flp.uninstall])
+def test_unknown_host(call):
+    with pytest.raises(flp.ArgumentError, match="host is 'nowhere' .accepted: agilerl, miles, openrlhf, slime, trl"):
+        call("nowhere")
+
+
+@pytest.mark.parametrize("name", adapters.HOSTS)
+def test_stand_ins_have_the_seams_and_are_refused_by_their_text(hosts, name):
+    hosts(name)
+    with pytest.raises(flp.HostError, match="source text|version"):
+        flp.install(name)
+    flp.install(name, untested=True)
+    assert list(flp.installed()) == [name]
+
+
+def installed(hosts, name, module):
+    hosts(name)
+    flp.install(name, untested=True)
+    return importlib.import_module(module)
+
+
+def agrees(got, want):
+    assert got.dtype is torch.float32 and got.shape == want.shape
+    assert float((got.detach().double() - want.detach()).abs().max()) < 2e-5
+
+
+def gradients_agree(outputs, wanted, inputs, doubled):
+    weights = [torch.randn(output.shape, dtype=torch.float64, device=DEVICE) for output in outputs]
+    sum((output * w.to(output.dtype)).sum() for output, w in zip(outputs, weights)).backward()
+    sum((output * w).sum() for output, w in zip(wanted, weights)).backward()
+    for tensor, double in zip(inputs, doubled):
+        assert relative(tensor.grad, double.grad) < 1e-5
+
+
+def test_trl_fused_head(hosts):
+    head = installed(hosts, "trl", "trl.kernels.chunked_logprob").ChunkedLogProbFunction
+    hidden, weight, target, bias = problem(bias=True)
+    inputs = [tensor.requires_grad_() for tensor in (hidden, weight, bias)]
+    doubled = doubles(*inputs)
+    logprob, entropy, *others = head.apply(hidden, weight, bias, target, 0.7, 64, 5.0, 0.5, ("log_probs", "entropy"))
+    wanted = reference(doubled[0], doubled[1], target, doubled[2], 0.7, 5.0, 0.5)
+    agrees(logprob, wanted[0]), agrees(entropy, wanted[1])
+    assert others == [None] * 3
+    gradients_agree((logprob, entropy), wanted, inputs, doubled)
+    assert head.apply(hidden, weight, bias, target, 1.0, 64, outputs=("log_probs",))[1:] == (None,) * 4
+    assert head.apply(hidden, weight, bias, target, 1.0, 64) == "host"
+    nothing = head.apply(hidden[:0], weight, bias, target[:0], 1.0, 64, outputs=("log_probs", "entropy"))
+    (gradient,) = torch.autograd.grad(nothing[0].sum() + nothing[1].sum(), weight)
+    assert nothing[0].shape == (0,) and not gradient.any()
+
+
+def test_trl_selective_log_softmax(hosts):
+    utils = installed(hosts, "trl", "trl.trainer.utils")
+    logits = torch.randn(3, 5, 41)
+    index = torch.randint(0, 41, (3, 5))
+    mask = torch.tensor([1, 0, 1, 1, 0]).expand(3, 5)
+    want = logits.log_softmax(-1).gather(-1, index.unsqueeze(-1)).squeeze(-1)
+    assert torch.allclose(utils.selective_log_softmax(logits, index), want, atol=1e-6)
+    outside = index.masked_fill(mask == 0, -100)
+    assert torch.allclose(utils.selective_log_softmax(logits, outside, row_mask=mask), want * mask, atol=1e-6)
+    warm = (logits / 2).log_softmax(-1).gather(-1, index.unsqueeze(-1)).squeeze(-1)
+    assert torch.allclose(utils.selective_log_softmax(logits, index, temperature=2.0), warm, atol=1e-6)
+    assert utils.selective_log_softmax(logits.to("meta"), index) == "host"
+
+
+def test_agilerl(hosts):
+    module = installed(hosts, "agilerl", "agilerl.algorithms.core.llm_ops.fused_logprobs")
+    hidden, weight, target, bias = problem(n=12, bias=True)
+    shaped, ids = hidden.view(3, 4, -1).requires_grad_(), target.view(3, 4)
+    doubled = doubles(hidden, weight, bias)
+    want = reference(doubled[0], doubled[1], target, doubled[2], 1.3)[0].view(3, 4)
+    inputs = [shaped, weight.requires_grad_(), bias.requires_grad_()]
+    got = module.FusedLinearLogProbsFunction.apply(*inputs, ids, 1.3, True, 128)
+    agrees(got, want)
+    with torch.no_grad():
+        assert torch.equal(module.fused_linear_logprobs_chunked(*inputs, ids, temperature=1.3, chunk_rows=128), got)
+        half = [tensor.bfloat16() for tensor in inputs]
+        assert module.fused_linear_logprobs_chunked(*half, ids.int(), chunk_rows=128).dtype is torch.bfloat16
+        assert module.fused_linear_logprobs_chunked(half[0], weight, bias, ids, chunk_rows=128) == "host"
+    doubled[0].requires_grad_()
+    weights = torch.randn(3, 4)
+    (got * weights.to(DEVICE)).sum().backward()
+    (want * weights.to(DEVICE)).sum().backward()
+    for tensor, double in zip(inputs, doubled):
+        assert relative(tensor.grad.view_as(double.grad), double.grad) < 1e-5
+
+
+def test_verl_linear_cross_entropy(hosts):
+    module = installed(hosts, "verl", "verl.utils.kernel.linear_cross_entropy")
+    hidden, weight, target, _ = problem(n=12)
+    inputs = [hidden.requires_grad_(), weight.requires_grad_()]
+    doubled = doubles(*inputs)
+    got = module.linear_cross_entropy(hidden.view(3, 4, -1), weight, target.view(3, 4), 0.8, "none", None)
+    wanted = reference(*doubled, target, temperature=0.8)
+    agrees(got[0], wanted[0]), agrees(got[1], wanted[1])
+    gradients_agree(got, wanted, inputs, doubled)
+    assert module.linear_cross_entropy(hidden, weight, target, 1.0, "mean") == "host"
+    two_ranks = flp_hosts.module_of(size=lambda: 2)
+    assert module.linear_cross_entropy(hidden, weight, target, 1.0, "none", two_ranks) == "host"
+
+
+@pytest.mark.parametrize("flash", [False, True])
+def test_verl_logprobs_from_logits(hosts, monkeypatch, flash):
+    module = installed(hosts, "verl", "verl.utils.torch_functional")
+    monkeypatch.setattr(module, "FLAH_ATTN_CROSS_ENTROPY_LOSS_AVAILABLE", flash)
+    leaf = torch.randn(5, 33, requires_grad=True)
+    labels = torch.randint(0, 33, (5,))
+    for in_place in (True, False):
+        scores = leaf * 1
+        got = module.logprobs_from_logits(scores, labels, inplace_backward=in_place)
+        assert torch.allclose(got, leaf.log_softmax(-1).gather(1, labels.unsqueeze(1)).squeeze(1), atol=1e-6)
+        got.sum().backward()
+        assert torch.equal(scores, leaf) is not (in_place and flash)
+    assert module.logprobs_from_logits(torch.zeros(2, 3, dtype=torch.int32), None) == "host"
+
+
+@pytest.mark.parametrize("name, module", [("slime", "slime.utils.ppo_utils"),
+                                          ("miles", "miles.backends.training_utils.loss_hub.math_utils")])
+def test_scores_of_megatron(hosts, name, module):
+    calculate = installed(hosts, name, module).calculate_log_probs_and_entropy
+    logits = torch.randn(7, 33, requires_grad=True)
+    tokens = torch.randint(0, 33, (7,))
+    logp = logits.detach().double().log_softmax(-1)
+    logprob, entropy = calculate(logits, tokens, None, with_entropy=True)
+    agrees(logprob, logp.gather(1, tokens.unsqueeze(1)))
+    agrees(entropy, -(logp.exp() * logp).sum(-1))
+    assert entropy.requires_grad and calculate(logits, tokens, None)[1] is None
+    grad = {"slime": "with_entropy_grad", "miles": "entropy_requires_grad"}[name]
+    assert not calculate(logits, tokens, None, with_entropy=True, **{grad: False})[1].requires_grad
+    assert calculate(logits.bfloat16(), tokens, None)[0].dtype is torch.float32
+    assert calculate(logits[:0], tokens[:0], None) == "host"
+    assert calculate(logits, tokens, flp_hosts.module_of(size=lambda: 2)) == "host"
+    refused = {"slime": {"log_prob_keep_mask": torch.ones(7, 33)}, "miles": {"true_on_policy": True}}[name]
+    assert calculate(logits, tokens, None, **refused) == "host"
+
+
+def batch():
+    torch.manual_seed(1)
+    ids = torch.randint(0, 97, (3, 9), device=DEVICE)
+    mask = torch.ones_like(ids)
+    mask[0, :3] = mask[2, :1] = 0
+    return ids, mask
+
+
+def wanted_of(model, ids, mask, temperature):
+    """(B, T-1) log-probabilities and entropies of the model in float64."""
+    positions = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 1)
+    logp = (model.double()(ids, position_ids=positions).logits / temperature).log_softmax(-1)[:, :-1]
+    model.float()
+    return logp.gather(-1, ids[:, 1:].unsqueeze(-1)).squeeze(-1), -(logp.exp() * logp).sum(-1)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_openrlhf_actor(hosts, packing):
+    actor_class = installed(hosts, "openrlhf", "openrlhf.models.actor").Actor
+    ids, mask = batch()
+    model = flp_hosts.TinyModel().to(DEVICE)
+    actor = actor_class(model, temperature=0.6, packing_samples=packing)
+    want, entropy = (tensor.detach() for tensor in wanted_of(model, ids, mask, 0.6))
+    kept = mask[:, :-1].bool() if packing else torch.ones_like(want, dtype=torch.bool)
+    got = actor(ids, attention_mask=mask, return_logprobs=True)
+    agrees(got[kept], want[kept])
+    actions = torch.ones(3, 4, dtype=torch.long, device=DEVICE)
+    actions[1, 2:] = 0
+    got, output = actor(ids, actions, mask, return_output=True)
+    agrees(got, want[:, -4:] * actions)
+    assert output.logits is None and output.aux_loss == 0.0
+    got, output = actor(ids, actions, mask, return_output=True, return_entropy=True)
+    agrees(got, want[:, -4:] * actions), agrees(output.entropy[kept], entropy[kept])
+    got.sum().backward()
+    grad = model.head.weight.grad.clone()
+    model.zero_grad()
+    (wanted_of(model, ids, mask, 0.6)[0][:, -4:] * actions).sum().backward()
+    assert relative(grad, model.head.weight.grad) < 1e-5
+    assert model.head(torch.zeros(1, 32, device=DEVICE)).shape == (1, 97)
+
+
+def test_openrlhf_leaves_to_the_host_what_it_cannot_take(hosts, said):
+    actor_class = installed(hosts, "openrlhf", "openrlhf.models.actor").Actor
+    ids, mask = batch()
+    capped = actor_class(flp_hosts.TinyModel(softcap=5.0).to(DEVICE))
+    assert [capped(ids, attention_mask=mask, return_logprobs=True) for _ in range(2)] == ["host", "host"]
+    assert sum("softcap" in text for _, text in said) == 1
+    assert "forward" not in vars(capped.model.head)
+    twice = actor_class(flp_hosts.TinyModel(heads=2).to(DEVICE))
+    assert twice(ids, attention_mask=mask, return_logprobs=True) == "host"
+    actor = actor_class(flp_hosts.TinyModel().to(DEVICE))
+    assert actor(ids, attention_mask=mask, return_output=True) == "host"
+    assert actor(ids, attention_mask=mask, return_logprobs=True, pixel_values=ids) == "host"
+    actor.model.head = torch.nn.Sequential(actor.model.head)
+    assert actor(ids, attention_mask=mask, return_logprobs=True) == "host"
+    assert any("Sequential" in text for _, text in said)
+
+
+class Quantised(torch.nn.Parameter):
+    pass
+
+
+def partitioned(weight):
+    weight = torch.nn.Parameter(weight)
+    weight.ds_id = 7
+    return weight
+
+
+@pytest.mark.parametrize("change, reason", [
+    (lambda h, w: (h, w.bfloat16()), "weight is of dtype torch.bfloat16 while hidden is of dtype torch.float32"),
+    (lambda h, w: (h.double(), w.double()), "hidden is of dtype torch.float64"),
+    (lambda h, w: (h[:, :60], w[:, :60]), "hidden size 60 is no multiple of 8"),
+    (lambda h, w: (h, Quantised(w)), "weight is of type Quantised"),
+    (lambda h, w: (h, partitioned(w)), "ZeRO-3"),
+    (lambda h, w: (h.to("meta"), w), "hidden is on device meta"),
+])
+def test_what_flp_cannot_take_goes_to_the_host_and_is_said_once(hosts, said, change, reason):
+    module = installed(hosts, "verl", "verl.utils.kernel.linear_cross_entropy")
+    hidden, weight, target, _ = problem()
+    hidden, weight = change(hidden, weight)
+    assert [module.linear_cross_entropy(hidden, weight, target) for _ in range(2)] == ["host", "host"]
+    assert [level for level, text in said if reason in text] == [logging.WARNING]
+
+
+def test_autocast_takes_mixed_dtypes(hosts):
+    module = installed(hosts, "verl", "verl.utils.kernel.linear_cross_entropy")
+    hidden, weight, target, _ = problem()
+    with torch.autocast(DEVICE.split(":")[0], torch.bfloat16):
+        logprob, _ = module.linear_cross_entropy(hidden.bfloat16(), weight, target)
+    agrees(logprob, reference(hidden.bfloat16().double(), weight.bfloat16().double(), target)[0])
+
+
+def test_an_unknown_token_is_nan_and_counted_not_zero(hosts):
+    module = installed(hosts, "verl", "verl.utils.kernel.linear_cross_entropy")
+    hidden, weight, target, _ = problem()
+    target[2] = -100
+    logprob, _ = module.linear_cross_entropy(hidden, weight, target)
+    assert torch.isnan(logprob).nonzero().flatten().tolist() == [2]
+    with pytest.raises(flp.DataError):
+        flp.check()

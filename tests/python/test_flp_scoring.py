@@ -1,0 +1,359 @@
+"""flp.score: ragged batches, padded and packed, against a plain float64 loop over sequences; and nothing read on the host."""
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from flp_reference import DEVICE, DTYPES, GRAD_TOLERANCE, VALUE_TOLERANCE, doubles, relative
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import flp
+
+LENGTHS = [5, 0, 1, 7, 3, 2]
+PROMPTS = [2, 0, 1, 0, 3, 1]    # leave 3, 0, 0, 6 (the first has nothing before it), 0 and 1 of them
+DEPTH, VOCAB, JUNK = 16, 53, 2**31 - 7
+
+
+class Ragged:
+    """The same sequences packed and padded, with what no call may look at outside them."""
+
+    def __init__(self, dtype=torch.float32, lengths=LENGTHS, target_dtype=torch.int64, bias=False, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        self.lengths = lengths
+        self.weight = torch.randn(VOCAB, DEPTH, generator=generator).div(2).to(dtype).to(DEVICE)
+        self.bias = torch.randn(VOCAB, generator=generator).to(dtype).to(DEVICE) if bias else None
+        self.hidden = torch.randn(sum(lengths), DEPTH, generator=generator).to(dtype).to(DEVICE)
+        self.tokens = torch.randint(VOCAB, (sum(lengths),), generator=generator).to(target_dtype).to(DEVICE)
+        self.ends = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], device=DEVICE)
+
+    def of(self, i, tensor):
+        return tensor[self.ends[i]:self.ends[i + 1]]
+
+    def padded(self, side="right", width=8):
+        """-> hidden (B, T, D), tokens (B, T) and what exists (B, T)"""
+        hidden = torch.full((len(self.lengths), width, DEPTH), float("nan"), dtype=self.hidden.dtype, device=DEVICE)
+        tokens = torch.full((len(self.lengths), width), JUNK, dtype=self.tokens.dtype, device=DEVICE)
+        exists = torch.zeros_like(tokens, dtype=torch.bool)
+        for i, length in enumerate(self.lengths):
+            places = slice(0, length) if side == "right" else slice(width - length, width)
+            hidden[i, places], tokens[i, places] = self.of(i, self.hidden), self.of(i, self.tokens)
+            exists[i, places] = True
+        return hidden, tokens, exists
+
+    def expected(self, prompts, hidden, weight, bias=None, temperature=1.0):
+        """A loop over sequences: -> per token logprob and entropy, mask, and per sequence sum, mean, count; float64."""
+        logprob, entropy = (torch.zeros(len(self.tokens), dtype=torch.float64, device=DEVICE) for _ in range(2))
+        mask = torch.zeros(len(self.tokens), dtype=torch.bool, device=DEVICE)
+        for i, length in enumerate(self.lengths):
+            for place in range(max(1, prompts[i]), length):
+                at = int(self.ends[i]) + place
+                z = weight @ hidden[at - 1]
+                scores = torch.log_softmax((z if bias is None else z + bias) / temperature, -1)
+                mask[at] = True
+                logprob, entropy = (values.index_put((torch.tensor(at),), value) for values, value in (
+                    (logprob, scores[self.tokens[at].long()]), (entropy, -(scores.exp() * scores).sum())))
+        total = torch.stack([self.of(i, logprob).sum() for i in range(len(self.lengths))])
+        counts = torch.stack([self.of(i, mask).sum() for i in range(len(self.lengths))])
+        return logprob, entropy, mask, total, total / counts.clamp(min=1), counts
+
+
+def on_device(numbers, dtype=torch.int64):
+    return torch.tensor(numbers, dtype=dtype, device=DEVICE)
+
+
+def packed_score(batch, hidden, weight, **options):
+    return flp.score(hidden, weight, batch.tokens, cu_seqlens=batch.ends, **options)
+
+
+def check_tokens(batch, scores, want, exists=None):
+    """Per-token results against the packed reference; what does not exist is 0 and not scored."""
+    logprob, entropy, mask = want[:3]
+    for got, wanted, tolerance in ((scores.logprob, logprob, VALUE_TOLERANCE), (scores.entropy, entropy, VALUE_TOLERANCE),
+                                   (scores.mask, mask, 0)):
+        if exists is not None:
+            assert not got[~exists].any()
+            got = got[exists]
+        assert torch.allclose(got.double(), wanted.detach().double(), rtol=0, atol=tolerance)
+    for got, wanted in zip((scores.sum, scores.mean, scores.counts), want[3:]):
+        assert torch.allclose(got.double(), wanted.detach().double(), rtol=0, atol=7 * VALUE_TOLERANCE)
+    assert scores.sum.dtype is scores.mean.dtype is scores.logprob.dtype is torch.float32
+    assert scores.counts.dtype is torch.int64
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("integers", [(torch.int64, torch.int32), (torch.int32, torch.int64)])
+def test_packed_sequences_are_those_of_a_loop(engine, dtype, integers):
+    batch = Ragged(dtype, target_dtype=integers[0], bias=True)
+    batch.ends = batch.ends.to(integers[1])
+    hidden, weight, bias = (x.requires_grad_() for x in (batch.hidden, batch.weight, batch.bias))
+    scores = packed_score(batch, hidden, weight, bias=bias, prompt_lengths=on_device(PROMPTS, integers[1]), entropy=True,
+                          temperature=0.8)
+    wide = doubles(hidden, weight, bias)
+    want = batch.expected(PROMPTS, *wide, temperature=0.8)
+    check_tokens(batch, scores, want)
+    assert scores.counts.tolist() == [3, 0, 0, 6, 0, 1] and scores.sum[1] == scores.mean[1] == scores.mean[2] == 0
+    factor = torch.linspace(-1, 2, len(LENGTHS), device=DEVICE)
+    got = torch.autograd.grad((scores.mean * factor).sum() + (scores.sum * factor**2).sum() + scores.entropy.sum(),
+                              (hidden, weight, bias))
+    wanted = torch.autograd.grad((want[4] * factor).sum() + (want[3] * factor**2).sum() + want[1].sum(), wide)
+    for a, b in zip(got, wanted):
+        assert relative(a, b) < 2 * GRAD_TOLERANCE[dtype]
+    idle = ~torch.roll(want[2], -1)
+    assert idle.sum() == 8 and torch.equal(got[0][idle], torch.zeros_like(got[0][idle]))
+
+
+@pytest.mark.parametrize("side, told", [("right", "lengths"), ("right", "attention_mask"), ("left", "attention_mask")])
+def test_padded_sequences_give_the_bits_of_packed_ones(engine, side, told):
+    batch = Ragged(bias=True)
+    hidden, tokens, exists = batch.padded(side)
+    said = {"lengths": on_device(LENGTHS, torch.int32), "attention_mask": exists.long()}[told]
+    shared = dict(prompt_lengths=on_device(PROMPTS), entropy=True)
+    leaves = [hidden.requires_grad_(), batch.weight.requires_grad_(), batch.hidden.requires_grad_()]
+    padded = flp.score(hidden, batch.weight, tokens, bias=batch.bias, **{told: said}, **shared)
+    packed = packed_score(batch, batch.hidden, batch.weight, bias=batch.bias, **shared)
+    check_tokens(batch, padded, batch.expected(PROMPTS, *doubles(batch.hidden, batch.weight, batch.bias)), exists)
+    for name in ("logprob", "entropy", "mask"):
+        assert torch.equal(getattr(padded, name)[exists], getattr(packed, name))
+    for name in ("sum", "mean", "counts"):
+        assert torch.equal(getattr(padded, name), getattr(packed, name))
+    grads = [torch.autograd.grad(scores.mean.sum() + scores.entropy.sum(), (own, leaves[1]))
+             for scores, own in ((padded, leaves[0]), (packed, leaves[2]))]
+    assert relative(grads[0][0][exists], grads[1][0]) < 1e-6 and not grads[0][0][~exists].any()
+    assert relative(grads[0][1], grads[1][1]) < 1e-6
+
+
+def test_options_of_the_head_are_those_of_linear_logprob(engine):
+    batch = Ragged(lengths=[8, 8], bias=True)
+    hidden, tokens, _ = batch.padded()
+    weight, buffers = batch.weight.requires_grad_(), [torch.ones(VOCAB, DEPTH, device=DEVICE) for _ in range(2)]
+    options = dict(bias=batch.bias, softcap=3.0, scale=0.7, temperature=0.6, budget=1 << 25, entropy=True)
+    scores = flp.score(hidden, weight, tokens, grad_weight_accumulate=buffers[0], **options)
+    plain = flp.linear_logprob(hidden[:, :-1], weight, tokens[:, 1:], grad_weight_accumulate=buffers[1], **options)
+    assert torch.equal(scores.logprob[:, 1:], plain[0]) and torch.equal(scores.entropy[:, 1:], plain[1])
+    (scores.sum.sum() + scores.entropy.sum()).backward()
+    (plain[0].sum() + plain[1].sum()).backward()
+    assert weight.grad is None and relative(buffers[0] - 1, buffers[1] - 1) < 1e-6
+    with pytest.raises(flp.BudgetError):
+        flp.score(hidden, weight, tokens, budget=1)
+    other = flp.score(hidden, weight, tokens.masked_fill(tokens == tokens[0, 3], 7777), ignore_index=7777)
+    assert not other.mask[0, 3] and other.mask[:, 1:].sum() == (tokens[:, 1:] != tokens[0, 3]).sum()
+
+
+def test_targets_that_are_shifted_already_give_the_same(engine):
+    batch = Ragged(lengths=[8, 8, 8])
+    hidden, tokens, _ = batch.padded()
+    temperature = torch.linspace(0.5, 2, 24, device=DEVICE).view(3, 8)
+    inside = flp.score(hidden, batch.weight, tokens, temperature=temperature, prompt_lengths=on_device([3, 1, 0]))
+    outside = flp.score(hidden[:, :-1], batch.weight, tokens[:, 1:], temperature=temperature[:, 1:], shifted=True,
+                        prompt_lengths=on_device([2, 0, 0]))
+    plain = flp.linear_logprob(hidden[:, :-1], batch.weight, tokens[:, 1:], temperature=temperature[:, 1:])
+    assert torch.equal(inside.logprob[:, 1:], outside.logprob) and torch.equal(inside.sum, outside.sum)
+    assert torch.equal(outside.logprob[1:], plain[1:]) and torch.equal(outside.logprob[0, 2:], plain[0, 2:])
+    assert outside.counts.tolist() == inside.counts.tolist() == [5, 7, 7]
+
+
+def test_masks_ignored_tokens_and_padding_behind_the_last_sequence_are_not_scored(engine):
+    batch = Ragged(lengths=[4, 5])
+    mask = on_device([0, 1, 1, 0, 1, 1, 1, 1, 0])
+    batch.tokens[6] = -100
+    want = [False, True, True, False, False, True, False, True, False]
+    assert packed_score(batch, batch.hidden, batch.weight, mask=mask).mask.tolist() == want
+    batch.ends = on_device([1, 4, 6])
+    scores = packed_score(batch, batch.hidden, batch.weight)
+    assert scores.mask.tolist() == [False, False, True, True, False, True, False, False, False]
+    assert scores.counts.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (2, 1)])
+def test_batches_without_a_token_to_score(engine, shape):
+    weight = torch.randn(VOCAB, DEPTH, device=DEVICE, requires_grad=True)
+    hidden = torch.randn(*shape, DEPTH, device=DEVICE, requires_grad=True)
+    scores = flp.score(hidden, weight, torch.zeros(shape, dtype=torch.int64, device=DEVICE), entropy=True)
+    assert scores.logprob.shape == scores.entropy.shape == shape and scores.sum.tolist() == [0.0] * shape[0]
+    assert scores.mean.tolist() == [0.0] * shape[0] and scores.counts.tolist() == [0] * shape[0]
+    (scores.sum.sum() + scores.mean.sum()).backward()
+    assert not weight.grad.any() and not hidden.grad.any()
+
+
+@pytest.mark.parametrize("ends, n", [([0], 0), ([0], 3), ([0, 0, 0], 0), ([0, 1, 2, 3], 3), ([0, 0, 3, 3], 3)])
+def test_packed_batches_of_next_to_nothing(engine, ends, n):
+    weight = torch.randn(VOCAB, DEPTH, device=DEVICE, requires_grad=True)
+    scores = flp.score(torch.randn(n, DEPTH, device=DEVICE), weight, torch.zeros(n, dtype=torch.int64, device=DEVICE),
+                       cu_seqlens=on_device(ends), prompt_lengths=on_device([0] * (len(ends) - 1)))
+    counts = [max(0, b - a - 1) for a, b in zip(ends, ends[1:])]
+    assert scores.counts.tolist() == counts and scores.mask.sum() == sum(counts)
+    chosen = scores.keep(sequences=torch.ones(len(counts), dtype=torch.bool, device=DEVICE))
+    chosen.sum.sum().backward()
+    assert weight.grad.any() == (sum(counts) > 0)
+
+
+def test_what_a_gate_keeps_is_trained_and_nothing_else(engine):
+    batch = Ragged(lengths=[6, 9, 4, 8])
+    hidden, weight = batch.hidden.requires_grad_(), batch.weight.requires_grad_()
+    scores = packed_score(batch, hidden, weight, entropy=True)
+    advantage = torch.tensor([0.5, -1.0, 2.0, 1.0], device=DEVICE)
+    kept = flp.gate(flp.delight(scores.mean, advantage), fraction=0.3)
+    assert kept.sum() == 2 and not kept[1]
+    chosen = scores.keep(sequences=kept)
+    loss = -(advantage * chosen.sum).sum() / chosen.counts.sum() - 0.1 * chosen.entropy.sum()
+    grads = torch.autograd.grad(loss, (hidden, weight))
+    wide = doubles(hidden, weight)
+    logprob, entropy, mask = batch.expected([0] * 4, *wide)[:3]
+    used = mask & scores.per_token(kept)
+    each = scores.per_token(advantage).double() * logprob
+    want = torch.autograd.grad(-each[used].sum() / used.sum() - 0.1 * entropy[used].sum(), wide)
+    for a, b in zip(grads, want):
+        assert relative(a, b) < 2 * GRAD_TOLERANCE[torch.float32]
+    assert torch.equal(grads[0].abs().sum(1) > 0, torch.roll(used, -1))
+    padded, tokens, exists = batch.padded(width=9)
+    alike = flp.score(padded, weight, tokens, attention_mask=exists).keep(sequences=kept)
+    assert torch.equal(alike.logprob[exists], chosen.logprob) and torch.equal(alike.sum, chosen.sum)
+
+
+def test_tokens_can_be_kept_one_by_one(engine):
+    batch = Ragged()
+    hidden, weight = batch.hidden.requires_grad_(), batch.weight.requires_grad_()
+    scores = packed_score(batch, hidden, weight)
+    kept = flp.gate(flp.delight(scores.logprob, torch.ones_like(scores.logprob)), fraction=0.3, mask=scores.mask)
+    assert kept.sum() == 4 and int(scores.counts.sum()) == 13
+    chosen = scores.keep(tokens=kept, sequences=on_device([1, 1, 1, 0, 1, 1]))
+    assert torch.equal(chosen.mask, kept & (scores.per_token(on_device([1, 1, 1, 0, 1, 1])) == 1))
+    chosen.sum.sum().backward()
+    assert torch.equal(hidden.grad.abs().sum(1) > 0, torch.roll(chosen.mask, -1))
+
+
+def test_what_is_not_kept_has_a_gradient_of_zero_whatever_it_holds(engine):
+    """A NaN row, a token outside the vocabulary, a weight of infinite advantage: none of them reaches a gradient."""
+    nan, inf = float("nan"), float("inf")
+    batch = Ragged(lengths=[4, 4, 4, 4])
+    hidden, weight = batch.hidden.clone(), batch.weight.requires_grad_()
+    hidden[1], batch.tokens[6] = nan, VOCAB + 3
+    hidden.requires_grad_()
+    scores = packed_score(batch, hidden, weight, entropy=True)
+    assert torch.isnan(scores.mean).tolist() == [True, True, False, False]
+    for advantage in ([1.0, 1.0, 1.0, nan], [1.0, 1.0, 2.0, inf]):
+        advantage = torch.tensor(advantage, device=DEVICE)
+        kept = flp.gate(flp.delight(scores.mean, torch.nan_to_num(advantage, posinf=0.0)), fraction=0.3)
+        assert kept.tolist() == [False, False, True, False]
+        chosen = scores.keep(sequences=kept)
+        mask = chosen.mask[None]
+        loss, metrics = flp.losses.policy_loss("reinforce", chosen.logprob[None], chosen.per_token(advantage)[None],
+                                               mask=mask)
+        direct = -(advantage * chosen.sum).sum() + (chosen.entropy * chosen.per_token(advantage)).sum()
+        got = [torch.autograd.grad(value, (hidden, weight), retain_graph=True) for value in (loss, direct)]
+        assert torch.isfinite(loss) and torch.isfinite(metrics["ratio"])
+        for grads in got:
+            assert torch.isfinite(grads[1]).all() and grads[1].any()
+            assert torch.equal(grads[0].abs().sum(1) > 0, torch.roll(chosen.mask, -1))
+            rest = grads[0][~torch.roll(chosen.mask, -1)]
+            assert torch.equal(rest, torch.zeros_like(rest))
+
+
+def test_an_advantage_that_is_not_kept_may_be_nan():
+    logprob = -torch.rand(3, 4, device=DEVICE).requires_grad_()
+    mask = torch.tensor([[True] * 4, [False] * 4, [True] * 4], device=DEVICE)
+    advantage = torch.tensor([1.0, float("nan"), -1.0], device=DEVICE)
+    for rule in sorted(flp.losses.RULES):
+        loss, metrics = flp.losses.policy_loss(rule, logprob, advantage, mask=mask, length=4)
+        grad, = torch.autograd.grad(loss, logprob)
+        assert torch.isfinite(loss) and all(torch.isfinite(value) for value in metrics.values())
+        assert torch.isfinite(grad).all() and not grad[1].any() and grad[0].all()
+
+
+class NothingRead(TorchDispatchMode):
+    """Refuses what makes a device wait for the host: values as numbers, shapes that depend on values, comparisons."""
+
+    REFUSED = ("_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "masked_select", "unique")
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        name = function.__name__.split(".")[0]
+        masks = [index for index in arguments[1] if index is not None and index.dtype is torch.bool] if name in (
+            "index", "index_put", "index_put_") else []
+        assert name not in self.REFUSED and not masks, "%s reads values on the host" % name
+        self.seen.add(name)
+        return function(*arguments, **(keywords or {}))
+
+
+def test_the_watch_catches_what_reads():
+    flags = torch.tensor([True, False])
+    for reads in (lambda: flags.sum().item(), lambda: bool(flags[0]), lambda: flags.nonzero(), lambda: flags[flags],
+                  lambda: torch.equal(flags, flags)):
+        with pytest.raises(AssertionError, match="reads values on the host"), NothingRead():
+            reads()
+
+
+@pytest.mark.parametrize("rule", [{"fraction": 0.2}, {"price": 1.0}, {"price": 1.0, "temperature": 0.5, "seed": 3}])
+@pytest.mark.parametrize("form", ["packed", "lengths", "attention_mask"])
+def test_nothing_is_read_on_the_host_from_scoring_to_backward(rule, form):
+    batch = Ragged(bias=True)
+    hidden, tokens, exists = batch.padded()
+    where = {"packed": {"cu_seqlens": batch.ends}, "lengths": {"lengths": on_device(LENGTHS)},
+             "attention_mask": {"attention_mask": exists}}[form]
+    hidden, tokens = (batch.hidden, batch.tokens) if form == "packed" else (hidden, tokens)
+    hidden.requires_grad_()
+    weight, bias = batch.weight.requires_grad_(), batch.bias.requires_grad_()
+    advantage, prompts = torch.ones(len(LENGTHS), device=DEVICE), on_device(PROMPTS)
+    with NothingRead() as watch:
+        scores = flp.score(hidden, weight, tokens, bias=bias, prompt_lengths=prompts, entropy=True, mask=tokens >= 0,
+                           **where)
+        kept = flp.gate(flp.delight(scores.mean, advantage), mask=scores.counts > 0, **rule)
+        best = flp.gate(flp.delight(scores.logprob, scores.per_token(advantage)), mask=scores.mask, **rule)
+        chosen = scores.keep(sequences=kept, tokens=best)
+        flat = [value.reshape(1, -1) for value in (chosen.logprob, chosen.per_token(advantage), chosen.mask)]
+        loss, _ = flp.losses.policy_loss("reinforce", flat[0], flat[1], mask=flat[2])
+        (loss - 0.01 * chosen.entropy.sum()).backward()
+    assert {"cumsum" if form == "attention_mask" else "arange", "roll", "masked_fill"} <= watch.seen
+    assert torch.isfinite(weight.grad).all()
+
+
+def test_a_seed_may_be_on_the_device():
+    worth = torch.linspace(-2, 2, 500, device=DEVICE)
+    for seed in (0, -5, 2**63 - 1):
+        choice = flp.gate(worth, price=0.0, temperature=1.0, seed=on_device(seed))
+        assert torch.equal(choice, flp.gate(worth, price=0.0, temperature=1.0, seed=seed))
+    with pytest.raises(ValueError, match=r"seed is torch.int32 of shape \(\) \(accepted: an integer, or \(\) torch.int64"):
+        flp.gate(worth, price=0.0, temperature=1.0, seed=on_device(1, torch.int32))
+
+
+def test_the_snippet_of_the_readme_runs():
+    text = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    snippet, = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "flp.score(" in block]
+    names = {}
+    exec(snippet, names)
+    assert names["kept"].sum() == 1 and torch.isfinite(names["loss"])
+    used = torch.roll(names["chosen"].mask, -1)
+    assert torch.equal(names["hidden"].grad.abs().sum(1) > 0, used)
+
+
+H, W, T = torch.zeros(2, 3, 8), torch.zeros(5, 8), torch.zeros(2, 3, dtype=torch.int64)
+FLAT = (H[0], W, T[0])
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda: flp.score(H[0], W, T[0]), "hidden is of shape (3, 8) (accepted: (B, T, D))"),
+    (lambda: flp.score(H, W, T, cu_seqlens=T[0]), "hidden is of shape (2, 3, 8) (accepted: (N, D), as cu_seqlens is given)"),
+    (lambda: flp.score(H, W, T[:, 1:]), "tokens is of shape (2, 2) (accepted: (2, 3), as hidden without its last dimension)"),
+    (lambda: flp.score(H, W, T.float()), "tokens is of dtype torch.float32 (accepted: torch.int32, torch.int64)"),
+    (lambda: flp.score(H, W, T.tolist()), "tokens is of type list (accepted: a torch.Tensor)"),
+    (lambda: flp.score(H, W, T, lengths=[3, 3]), "lengths is of type list (accepted: a torch.Tensor)"),
+    (lambda: flp.score(H, W, T, lengths=T[0]), "lengths is torch.int64 of shape (3,) (accepted: (2,) torch.int32, torch"),
+    (lambda: flp.score(H, W, T, lengths=T[:, 0], attention_mask=T), "lengths, attention_mask is both given (accepted: one"),
+    (lambda: flp.score(H, W, T, attention_mask=T[0]), "attention_mask is of shape (3,) (accepted: tokens's, (2, 3))"),
+    (lambda: flp.score(H, W, T, mask=T[0]), "mask is of shape (3,) (accepted: tokens's, (2, 3))"),
+    (lambda: flp.score(H, W, T, prompt_lengths=T[:, 0].float()), "prompt_lengths is torch.float32 of shape (2,)"),
+    (lambda: flp.score(*FLAT, cu_seqlens=T[0].float()), "cu_seqlens is torch.float32 of shape (3,) (accepted: (S+1)"),
+    (lambda: flp.score(*FLAT, cu_seqlens=T[0], lengths=T[:, 0]), "lengths is given (accepted: None, as cu_seqlens is g"),
+    (lambda: flp.score(*FLAT, cu_seqlens=T[0], prompt_lengths=T[0]), "prompt_lengths is torch.int64 of shape (3,) (acc"),
+    (lambda: flp.score(H, W, T, temperature=T[0].float()), "temperature is of shape (3,)"),
+    (lambda: flp.score(H, W, T).keep(sequences=T[0]), "sequences is of shape (3,) (accepted: counts's, (2,))"),
+    (lambda: flp.score(H, W, T).keep(tokens=T[0]), "tokens is of shape (3,) (accepted: mask's, (2, 3))"),
+    (lambda: flp.score(H, W, T).per_token(T[0]), "values is of shape (3,) (accepted: counts's, (2,))"),
+])
+def test_bad_input_is_named(call, words):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        call()
+    assert words in str(caught.value)
