@@ -10,20 +10,21 @@ import torch.distributed as dist
 from torch import nn
 
 import flp
+from _tiny import TinyLM
 
 VOCAB, HIDDEN, RANKS = 1000, 64, 2
 ENDS = [0, 600, 1000]  # shards may have different sizes
 
 
-def train(score, trunk, head, device, steps=5):
+def train(score, model, head, device, steps=5):
     """score(hidden, head, tokens) -> logprob, entropy. Returns the losses."""
     draw = torch.Generator().manual_seed(1)
     tokens = torch.randint(VOCAB, (8, 17), generator=draw).to(device)
     advantage = torch.randn(8, generator=draw).to(device)
-    optimizer = torch.optim.Adam([*trunk.parameters(), head], lr=3e-3)
+    optimizer = torch.optim.Adam([*model.parameters(), head], lr=3e-3)
     old, losses = None, []
     for _ in range(steps):
-        logprob, entropy = score(trunk(tokens[:, :-1]), head, tokens[:, 1:])
+        logprob, entropy = score(model(tokens[:, :-1]), head, tokens[:, 1:])
         old = logprob.detach() if old is None else old
         loss, _ = flp.losses.policy_loss("grpo", logprob, advantage, old_logprob=old, entropy=entropy,
                                          entropy_weight=0.01)
@@ -43,9 +44,9 @@ def work(rank, store, cuda):
     for shard, linear_logprob in ((slice(ENDS[rank], ENDS[rank + 1]), flp.parallel.linear_logprob),
                                   (slice(None), flp.linear_logprob)):
         torch.manual_seed(0)
-        trunk = nn.Sequential(nn.Embedding(VOCAB, HIDDEN), nn.Linear(HIDDEN, HIDDEN), nn.GELU(), nn.LayerNorm(HIDDEN))
-        head = nn.Parameter((HIDDEN**-0.5 * torch.randn(VOCAB, HIDDEN))[shard].to(device))
-        found.append(train(lambda *given: linear_logprob(*given, entropy=True), trunk.to(device), head, device))
+        model = TinyLM(VOCAB, HIDDEN, layers=1, heads=4)
+        head = nn.Parameter(model.head.weight[shard].to(device))
+        found.append(train(lambda *given: linear_logprob(*given, entropy=True), model.to(device), head, device))
     print("rank %d: two processes %.6f -> %.6f, one %.6f -> %.6f, largest difference %.1e" % (
         rank, found[0][0], found[0][-1], found[1][0], found[1][-1], max(abs(a - b) for a, b in zip(*found))))
     dist.destroy_process_group()

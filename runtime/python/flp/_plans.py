@@ -16,7 +16,6 @@ from . import _c, errors
 Key = collections.namedtuple("Key", "device dtype target_dtype vocab hidden entropy grads has_bias softcap "
                                     "per_row_temperature accumulate alignment op chunk_rows wide_grad_hidden",
                              defaults=(_c.OP_HEAD, 0, 0))
-                             defaults=(_c.OP_HEAD, 0))
 
 # Keeps the remembered workspace sizes of a plan bounded when every call has another number of rows.
 SIZES_MAX = 1024
