@@ -93,8 +93,13 @@ def naive_does_not_fit(written, _):
             "naive_error": naive.get("reason"), "naive_requested_bytes": naive.get("requested_bytes")}
 
 
-def it_ran(_, __):
-    return {}
+def two_processes_are_one(_, printed):
+    lines = [line.split() for line in printed.splitlines()]
+    hold(len(lines) == 2, "%d ranks said something" % len(lines))
+    start, end, difference = float(lines[0][4]), float(lines[0][6].rstrip(",")), max(float(line[-1]) for line in lines)
+    hold(end < start - 0.01, "losses went from %.3f to %.3f" % (start, end))
+    hold(difference < 1e-3, "losses differ by %.1e" % difference)
+    return {"loss_start": start, "loss_end": end, "largest_loss_difference": difference}
 
 
 class Example:
@@ -128,7 +133,7 @@ EXAMPLES = (
     Example("gated_batch", printed_rewards_rise, tiny=["--device", "cpu", "--steps", "40"], writes=False),
     Example("long_context", naive_does_not_fit,
             tiny=["--device", "cpu", "--tokens", "256", "--vocab", "1000", "--hidden", "64"]),
-    Example("tensor_parallel", it_ran, gpus=2),
+    Example("tensor_parallel", two_processes_are_one, tiny=[], gpus=2, writes=False),
 )
 
 

@@ -26,7 +26,7 @@ def test_tiny_run_makes_one_record(tmp_path):
     assert record["failed"] == 0 and record["gpu"] == "none" and record["command"] == "tests/gpu/examples.py --tiny"
     rows = {row["example"]: row for row in record["rows"]}
     assert set(rows) == {example.name for example in examples.EXAMPLES}
-    for name in ("train_tiny_lm", "grpo_tiny", "grpo_lora", "long_context"):
+    for name in ("train_tiny_lm", "grpo_tiny", "grpo_lora", "long_context", "tensor_parallel"):
         assert rows[name]["status"] == "ran" and rows[name]["results"] and rows[name]["seconds"] > 0
     assert rows["ten_lines"] == {"example": "ten_lines", "status": "skipped", "reason": "needs a GPU"}
     assert rows["grpo_lora"]["shows"]["reward_end"] > rows["grpo_lora"]["shows"]["reward_start"]
@@ -68,12 +68,12 @@ def test_failures_have_reasons(example, text, reason):
 
 
 def test_what_cannot_run_here_is_skipped_with_a_reason(monkeypatch):
-    absent = examples.Example("not_there", examples.it_ran)
+    absent = examples.Example("not_there", examples.rewards_rise)
     assert examples.run(absent, False, 1)["reason"] == "not_there.py is not there"
     monkeypatch.setattr(examples.torch.cuda, "device_count", lambda: 1)
-    wide = examples.Example("grpo_tiny", examples.it_ran, gpus=2)
+    wide = examples.Example("grpo_tiny", examples.rewards_rise, gpus=2)
     assert wide.reason_against(tiny=False) == "needs 2 GPUs, 1 are here"
-    bare = examples.Example("grpo_tiny", examples.it_ran, needs=("no_such_package",))
+    bare = examples.Example("grpo_tiny", examples.rewards_rise, needs=("no_such_package",))
     assert bare.reason_against(tiny=False) == "no_such_package is not installed"
 
 

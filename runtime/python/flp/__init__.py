@@ -20,10 +20,11 @@ _TENSOR_NAMES = ("linear_logprob", "linear_logprob_partial", "combine_partials",
                  "score", "Scores", "sequence_logprob", "delight", "gate",
                  "logprob_head",
                  "memory", "phase",
+                 "parallel",
                  "adapters", "install", "installed", "uninstall")
 
 try:
-    from . import _ops, adapters, losses, memory
+    from . import _ops, adapters, losses, memory, parallel
     from ._gate import delight, gate, sequence_logprob
     from ._info import PlanInfo, check, explain, plan_info
     from ._logprob import linear_logprob

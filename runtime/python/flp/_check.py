@@ -19,10 +19,11 @@ INT32_MAX = 2**31 - 1
 
 
 class Settings:
-    """The run-time values of one call, checked. offset, valid and total describe a vocab shard; zeros: the whole."""
+    """The run-time values of one call, checked. offset, valid and total describe a vocab shard; zeros: the whole.
+    wide_grad_hidden: the gradient of hidden is float32 whatever hidden is."""
 
     __slots__ = ("temperature", "softcap", "scale", "ignore_index", "budget", "entropy", "chunk_rows", "accumulate",
-                 "offset", "valid", "total")
+                 "offset", "valid", "total", "wide_grad_hidden")
 
     def __init__(self, temperature, softcap, scale, ignore_index, budget, entropy, chunk_rows=None):
         self.temperature = temperature
@@ -34,6 +35,7 @@ class Settings:
         self.chunk_rows = _count_of("chunk_rows", chunk_rows, "row")
         self.accumulate = None
         self.offset = self.valid = self.total = 0
+        self.wide_grad_hidden = False
 
 
 def refuse(kind, field, value, accepted):

@@ -3,6 +3,8 @@
 Invariants: what is saved for the backward pass is the operands, the targets and stats (N,4), never scores; a call that
 needs no gradient runs the scoring plan, whose bits are the same.
 """
+import functools
+
 import torch
 
 from . import _c, _check, _ops, _run
@@ -30,18 +32,23 @@ class LinearLogprob(torch.autograd.Function):
         grads = used_grads(ctx)
         results = (None, None, None)
         if grads and not (grad_logprob is None and grad_entropy is None):
-            results = LinearLogprobBackward.apply(*ctx.saved_tensors, grad_logprob, grad_entropy, ctx.settings, grads)
+            results = LastDerivative.apply(functools.partial(_gradients, ctx.settings, grads), *ctx.saved_tensors,
+                                           grad_logprob, grad_entropy)
         return results + (None,) * 5
 
 
-class LinearLogprobBackward(torch.autograd.Function):
-    """The backward pass as a function of its own, so that differentiating it fails instead of finding a constant."""
+def _gradients(settings, grads, *tensors):
+    *operands, stats, grad_logprob, grad_entropy = tensors
+    return _run.backward(_run.Operands(*operands), settings, grads, stats, grad_logprob, grad_entropy)
+
+
+class LastDerivative(torch.autograd.Function):
+    """A backward pass, compute(*tensors), as a function of its own, so that differentiating it fails instead of
+    finding a constant."""
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, target, temperature_rows, rows, stats, grad_logprob, grad_entropy, settings,
-                grads):
-        ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
-        return _run.backward(ops, settings, grads, stats, grad_logprob, grad_entropy)
+    def forward(ctx, compute, *tensors):
+        return compute(*tensors)
 
     @staticmethod
     def backward(ctx, *_grads):
@@ -80,19 +87,22 @@ def needed_grads(hidden, weight, bias):
     return mask
 
 
-def prepare(hidden, weight, target, bias, temperature, rows):
-    """Checks and flattens the tensors -> lead shape, hidden, weight, bias, target, T, temperature_rows, rows."""
+def prepare(hidden, weight, target, bias, temperature, rows, lead=None):
+    """Checks and flattens the tensors -> lead shape, hidden, weight, bias, target, T, temperature_rows, rows.
+
+    lead  shape of target and temperature; None: hidden's without its last dimension
+    """
     _check.tensor_of("hidden", hidden)
     _check.tensor_of("weight", weight)
     if bias is not None:
         _check.tensor_of("bias", bias)
     hidden, weight, bias = _check.follow_autocast(hidden, weight, bias)
     _check.operands(hidden, weight, bias)
-    lead = hidden.shape[:-1]
+    lead = hidden.shape[:-1] if lead is None else lead
     flat_target = _check.target_of(target, lead)
     _check.devices(hidden, weight=weight, target=target, bias=bias)
     scalar, temperature_rows = _check.temperature_of(temperature, lead, hidden.device)
-    flat_hidden = hidden if hidden.dim() == 2 else hidden.reshape(flat_target.shape[0], hidden.shape[-1])
+    flat_hidden = hidden if hidden.dim() == 2 else hidden.reshape(hidden.shape[:-1].numel(), hidden.shape[-1])
     return (lead, flat_hidden, weight, bias, flat_target, scalar, temperature_rows,
             _check.rows_of(rows, hidden.device))
 

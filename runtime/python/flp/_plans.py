@@ -14,8 +14,8 @@ from . import _c, errors
 
 # The specialisation of flp_spec, and the device: a CUDA ordinal or _c.DEVICE_HOST.
 Key = collections.namedtuple("Key", "device dtype target_dtype vocab hidden entropy grads has_bias softcap "
-                                    "per_row_temperature accumulate alignment op chunk_rows",
-                             defaults=(_c.OP_HEAD, 0))
+                                    "per_row_temperature accumulate alignment op chunk_rows wide_grad_hidden",
+                             defaults=(_c.OP_HEAD, 0, 0))
 
 # Keeps the remembered workspace sizes of a plan bounded when every call has another number of rows.
 SIZES_MAX = 1024
@@ -151,6 +151,8 @@ def _spec_of(key):
     spec.dtype, spec.target_dtype, spec.vocab, spec.hidden = key.dtype, key.target_dtype, key.vocab, key.hidden
     spec.entropy, spec.grads, spec.has_bias, spec.softcap = key.entropy, key.grads, key.has_bias, key.softcap
     spec.per_row_temperature, spec.alignment, spec.op = key.per_row_temperature, key.alignment, key.op
+    if key.wide_grad_hidden:
+        spec.grad_hidden_dtype = _c.DTYPE_FP32
     if key.accumulate:
         spec.accumulate_grad_weight, spec.grad_weight_dtype = 1, _c.DTYPE_FP32
     return spec

@@ -63,7 +63,8 @@ def plan_for(ops, settings, grads):
         ops.weight.shape[1], entropy, grads, int(ops.bias is not None), settings.softcap,
         int(ops.temperature_rows is not None), int(accumulate is not None),
         _check.alignment_of(element_bytes, *places),
-        chunk_rows=settings.chunk_rows if grads else 0))
+        chunk_rows=settings.chunk_rows if grads else 0,
+        wide_grad_hidden=int(settings.wide_grad_hidden and grads & _c.GRAD_HIDDEN and element_bytes < 4)))
 
 
 def pointer(tensor):
@@ -185,7 +186,8 @@ def backward(ops, settings, grads, stats, grad_logprob, grad_entropy):
     """Runs the backward pass -> grad_hidden, grad_weight, grad_bias; None for what grads does not ask for, and for the
     weight when settings.accumulate takes its gradient."""
     plan = plan_for(ops, settings, grads)
-    grad_hidden = torch.empty(ops.hidden.shape, dtype=ops.hidden.dtype, device=ops.hidden.device) \
+    hidden_dtype = torch.float32 if settings.wide_grad_hidden else ops.hidden.dtype
+    grad_hidden = torch.empty(ops.hidden.shape, dtype=hidden_dtype, device=ops.hidden.device) \
         if grads & _c.GRAD_HIDDEN else None
     grad_weight = None
     if grads & _c.GRAD_WEIGHT:

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""GRPO steps of a small model whose head is cut over two processes; their losses are those of one process.
+
+    python3 runtime/python/examples/tensor_parallel.py        # NCCL on two GPUs, or gloo on the CPU
+"""
+import tempfile
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import flp
+from _tiny import TinyLM
+
+VOCAB, HIDDEN, RANKS = 1000, 64, 2
+ENDS = [0, 600, 1000]  # shards may have different sizes
+
+
+def train(score, model, head, device, steps=5):
+    """score(hidden, head, tokens) -> logprob, entropy. Returns the losses."""
+    draw = torch.Generator().manual_seed(1)
+    tokens = torch.randint(VOCAB, (8, 17), generator=draw).to(device)
+    advantage = torch.randn(8, generator=draw).to(device)
+    optimizer = torch.optim.Adam([*model.parameters(), head], lr=3e-3)
+    old, losses = None, []
+    for _ in range(steps):
+        logprob, entropy = score(model(tokens[:, :-1]), head, tokens[:, 1:])
+        old = logprob.detach() if old is None else old
+        loss, _ = flp.losses.policy_loss("grpo", logprob, advantage, old_logprob=old, entropy=entropy,
+                                         entropy_weight=0.01)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def work(rank, store, cuda):
+    device = torch.device("cuda", rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if cuda else "gloo", init_method="file://" + store, rank=rank, world_size=RANKS)
+    found = []
+    for shard, linear_logprob in ((slice(ENDS[rank], ENDS[rank + 1]), flp.parallel.linear_logprob),
+                                  (slice(None), flp.linear_logprob)):
+        torch.manual_seed(0)
+        model = TinyLM(VOCAB, HIDDEN, layers=1, heads=4)
+        head = nn.Parameter(model.head.weight[shard].to(device))
+        found.append(train(lambda *given: linear_logprob(*given, entropy=True), model.to(device), head, device))
+    print("rank %d: two processes %.6f -> %.6f, one %.6f -> %.6f, largest difference %.1e" % (
+        rank, found[0][0], found[0][-1], found[1][0], found[1][-1], max(abs(a - b) for a, b in zip(*found))))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.start_processes(work, (folder + "/store", torch.cuda.device_count() >= RANKS), RANKS,
+                                              start_method="forkserver")

@@ -1,0 +1,176 @@
+"""Both passes of one call: the rows of each chunk, what the ranks exchange, and the autograd function around them.
+
+Invariants: a row's forward costs one merge, whatever the chunks; hidden states of other ranks are there for at most two
+chunks at a time, and are never saved; nothing waits for a device on the host.
+"""
+import contextlib
+import copy
+import functools
+
+import torch
+
+from .. import _c, _check, _logprob, _run, _shards
+from .._compile import outside_graphs
+from . import _merge, _weights
+
+# Rows of a gathered chunk, of all ranks together: enough for the kernels' full rate.
+CHUNK_ROWS = 4096
+
+
+class Call:
+    """What a call is besides its tensors.
+
+    chunk         rows of a rank that are gathered at a time; 0: hidden has all rows on every rank
+    reduce_dtype  what grad_hidden is summed over the ranks in; None: it is not summed
+    gather        gives a context manager in which weight and bias have their values; None: they always have
+    empty         whether this rank's shard is nothing but padding
+    """
+
+    __slots__ = ("settings", "group", "merge", "chunk", "reduce_dtype", "gather", "empty")
+
+    def partial(self, ops):
+        """The statistics of all rows on this rank's shard -> (N,4)"""
+        n = ops.target.shape[0]
+        if not self.chunk:
+            return self._partial(ops)
+        out = torch.empty((self.group.size, n // self.group.size, 4), dtype=torch.float32, device=ops.hidden.device)
+        for part, piece in self.pieces(ops):
+            out[:, part] = self._partial(piece).view(self.group.size, -1, 4)
+        return out.view(n, 4)
+
+    def _partial(self, ops):
+        if self.empty:
+            return _merge.nothing(ops.target.shape[0], ops.target.device)
+        return _run.partial(ops, self.settings)
+
+    def combine(self, partial, target, ops):
+        """Merges over the ranks -> logprob (N), entropy (N) or None, stats (N,4)"""
+        settings = self.settings
+        valid = 0 if self.empty else settings.valid
+        owned = (target >= settings.offset) & (target < settings.offset + valid)
+        partials = _merge.merged(self.merge, self.group, partial, owned, settings.entropy)
+        if self.empty:
+            settings = copy.copy(settings)
+            settings.offset = settings.valid = 0
+            plan = _shards._combine_plan(partials, target, None, ops.temperature_rows, settings)
+        else:
+            plan = _run.plan_for(ops, settings, 0)
+        return _run.combine(plan, partials, target, ops.temperature_rows, ops.rows, settings)
+
+    def pieces(self, ops, *others):
+        """Yields (this rank's rows, Operands of those rows of every rank, others likewise); the next chunk of hidden
+        states is on its way while one is used."""
+        if not self.chunk:
+            yield (slice(None), ops, *others)
+            return
+        n = ops.hidden.shape[0]
+        parts = [slice(begin, min(begin + self.chunk, n)) for begin in range(0, n, self.chunk)] or [slice(0, 0)]
+        waiting = self.group.gather_later(ops.hidden[parts[0]])
+        for part, following in zip(parts, [*parts[1:], None]):
+            hidden = waiting().flatten(0, 1)
+            if following is not None:
+                waiting = self.group.gather_later(ops.hidden[following])
+            target, temperature_rows, *cut = [self._cut(rows, part)
+                                              for rows in (ops.target, ops.temperature_rows, *others)]
+            yield (part, _run.Operands(hidden, ops.weight, ops.bias, target, temperature_rows), *cut)
+
+    def _cut(self, rows, part):
+        """The part of every rank's rows: (R·n, ...) -> (R·c, ...)"""
+        if rows is None:
+            return None
+        return rows.reshape(self.group.size, -1, *rows.shape[1:])[:, part].flatten(0, 1)
+
+    def backward(self, ops, grads, stats, upstream):
+        """-> grad_hidden, grad_weight, grad_bias; None for what grads does not ask for"""
+        pieces = self.pieces(ops, stats, *upstream)
+        if 0 < self.chunk < ops.hidden.shape[0]:
+            return self._summed(ops, grads, pieces)
+        ((_, piece, *cut),) = pieces
+        return self._backward(piece, self.settings, grads, *cut)
+
+    def _summed(self, ops, grads, pieces):
+        """The gradients of several chunks; those of weight and bias are added up in float32."""
+        settings = copy.copy(self.settings)
+        grad_hidden = torch.empty_like(ops.hidden) if grads & _c.GRAD_HIDDEN else None
+        sum_weight = sum_bias = None
+        if grads & _c.GRAD_WEIGHT and settings.accumulate is None:
+            sum_weight = settings.accumulate = ops.weight.new_zeros(ops.weight.shape, dtype=torch.float32)
+        for part, piece, *cut in pieces:
+            dh, _, db = self._backward(piece, settings, grads, *cut)
+            if dh is not None:
+                grad_hidden[part] = dh
+            if db is not None:
+                sum_bias = db.float() if sum_bias is None else sum_bias + db
+        return grad_hidden, *(None if total is None else total.to(ops.weight.dtype) for total in (sum_weight, sum_bias))
+
+    def _backward(self, ops, settings, grads, stats, *upstream):
+        """The gradients of one chunk, that of hidden summed over the ranks."""
+        if self.empty:
+            dh, grad_weight, grad_bias = [like.new_zeros(like.shape) if grads & bit else None for like, bit in zip(
+                (ops.hidden, ops.weight, ops.bias), _run.GRAD_FIELDS)]
+            grad_weight = None if settings.accumulate is not None else grad_weight
+        else:
+            dh, grad_weight, grad_bias = _run.backward(ops, settings, grads, stats.contiguous(), *upstream)
+        return dh if dh is None else self._reduced(dh).to(ops.hidden.dtype), grad_weight, grad_bias
+
+    def _reduced(self, grad_hidden):
+        if self.reduce_dtype is None:
+            return grad_hidden
+        grad_hidden = grad_hidden.to(self.reduce_dtype)
+        if self.chunk:
+            return self.group.scatter_total(grad_hidden)
+        self.group.total(grad_hidden)
+        return grad_hidden
+
+
+class ParallelLogprob(torch.autograd.Function):
+    """Forward and backward of checked, two-dimensional operands; the three that may need gradients come first."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, bias, target, temperature_rows, rows, call):
+        ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
+        logprob, entropy, stats, work = scored(call, ops)
+        ctx.save_for_backward(hidden, weight, bias, work.target, temperature_rows, work.rows, stats)
+        ctx.call, ctx.grads = call, _c.GRAD_HIDDEN | _c.GRAD_WEIGHT | _c.GRAD_BIAS
+        ctx.set_materialize_grads(False)
+        return (logprob, entropy) if call.settings.entropy else logprob
+
+    @staticmethod
+    @outside_graphs
+    def backward(ctx, grad_logprob, grad_entropy=None):
+        grads, results = _logprob.used_grads(ctx), (None, None, None)
+        if grads and not (grad_logprob is None and grad_entropy is None):
+            with contextlib.ExitStack() as stack:
+                if ctx.call.gather is not None:
+                    stack.enter_context(ctx.call.gather())
+                saved = ctx.saved_tensors
+                _weights.check_present("weight_shard", saved[1])
+                results = _logprob.LastDerivative.apply(functools.partial(gradients, ctx.call, grads), *saved,
+                                                        grad_logprob, grad_entropy)
+                if grads & ~_c.GRAD_HIDDEN:
+                    # Autograd adds a gradient to a parameter of the same shape: closed when the whole pass has ended.
+                    torch.autograd.Variable._execution_engine.queue_callback(stack.pop_all().close)
+        return results + (None,) * 4
+
+
+def gradients(call, grads, *tensors):
+    """call.backward of the tensors that were saved, with their upstream gradients."""
+    *operands, stats, grad_logprob, grad_entropy = tensors
+    return call.backward(_run.Operands(*operands), grads, stats, (grad_logprob, grad_entropy))
+
+
+def scored(call, ops):
+    """-> logprob (N), entropy (N) or None, stats (N,4), and the Operands that the backward pass shall have"""
+    work = ops
+    if call.chunk and ops.rows is not None:
+        target = listed_only(ops.target, ops.rows, call.settings.ignore_index)
+        work = _run.Operands(ops.hidden, ops.weight, ops.bias, target, ops.temperature_rows)
+    return (*call.combine(call.partial(work), ops.target, ops), work)
+
+
+def listed_only(target, rows, ignore_index):
+    """The targets, with ignore_index where a row is not in the list: ids of a chunk differ from those of the call."""
+    n = target.shape[0]
+    listed = torch.zeros(n + 1, dtype=torch.bool, device=target.device)
+    listed.index_fill_(0, rows.long().masked_fill((rows < 0) | (rows >= n), n), True)
+    return target.masked_fill(~listed[:n], ignore_index)

@@ -1,0 +1,126 @@
+"""The public function: checks, the place of the shard in the vocabulary, and the call."""
+import contextlib
+import functools
+
+import torch
+
+from .. import _check, _logprob, _run
+from .._compile import outside_graphs
+from . import _call, _group, _merge, _weights
+
+
+@outside_graphs
+def linear_logprob(hidden, weight_shard, target, bias_shard=None, *, group=None, vocab_offset=None, vocab_valid=None,
+                   vocab_total=None, temperature=1.0, entropy=False, softcap=None, scale=1.0, ignore_index=-100,
+                   budget=None, rows=None, merge="sum", reduce_grad_hidden=True, reduce_dtype=torch.float32,
+                   sequence_parallel=False, gather=None, grad_weight_accumulate=None):
+    """flp.linear_logprob of a head whose vocabulary is cut over the ranks of a group; every rank makes the same call.
+
+    hidden        (..., D) the same on every rank; with sequence_parallel this rank's rows, (N/R, D) or (S/R, B, D)
+    weight_shard  (this rank's V, D), shards in rank order, of any sizes; or a DTensor of Shard(0) over the group.
+                  One that is replicated over the group is taken whole, and nothing is sent.
+    target        (...) int32 or int64 global ids of all N rows, the same on every rank
+    bias_shard    (this rank's V), or None
+    group         ProcessGroup or DeviceMesh of one dimension; None: all processes
+    vocab_offset, vocab_valid, vocab_total
+                  global id of the shard's first row; rows that are real, the others are padding; ids of the whole
+                  vocabulary. What is None follows from one gather of the ranks' sizes at a weight's first call, the
+                  only one that waits for the device: valid rows are then all, or, with vocab_total, all ids below it.
+                  Each must be given, or not, on every rank.
+    merge         "sum": one MAX of [N] and one SUM of [2,N], with entropy [3,N], float32; "gather": the ranks'
+                  partials, (N,4) float32, merged in rank order, bits that depend on nothing else
+    reduce_grad_hidden
+                  False: the gradient of hidden is this rank's part (where Megatron's
+                  copy_to_tensor_model_parallel_region sums it)
+    reduce_dtype  dtype that the gradient of hidden is summed over the ranks in; None: hidden's
+    sequence_parallel
+                  True, or rows of each rank that are gathered at a time (True: 4096 over the ranks): hidden is
+                  gathered chunk by chunk, in both passes, and its gradient reduce-scattered
+    gather        called with a list of weight_shard and bias_shard, gives a context manager that is entered around each
+                  pass, in backward until the gradients have been added (deepspeed.zero.GatheredParameters)
+    grad_weight_accumulate
+                  (this rank's V, D) float32 buffer that the weight's gradient is added to
+    The other arguments are those of flp.linear_logprob; rows and temperature are of all N rows.
+
+    Returns logprob (...) float32 in nats, in target's shape and the same on every rank; or (logprob, entropy). Every
+    rank is to form the same loss of them, and to require gradients of the same operands; they are computed once (no
+    double backward). That of hidden is sent only if hidden requires it. source: arXiv:1909.08053, section 3
+    error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
+    """
+    if merge not in _merge.METHODS:
+        _check.refuse(ValueError, "merge", repr(merge), ", ".join(_merge.METHODS))
+    if gather is not None and not callable(gather):
+        _check.refuse(TypeError, "gather", "of type " + type(gather).__name__, "None, or a callable")
+    _check.tensor_of("hidden", hidden)
+    _check.tensor_of("target", target)
+    whole_group = _group.group_of(group)
+    call = _call.Call()
+    call.merge = merge
+    parameters = [parameter for parameter in (weight_shard, bias_shard) if parameter is not None]
+    call.gather = None if gather is None else functools.partial(gather, parameters)
+    given = _weights.Place(*(value if value is None else _check.integer_of(field, value) for field, value in (
+        ("vocab_offset", vocab_offset), ("vocab_valid", vocab_valid), ("vocab_total", vocab_total))))
+    with contextlib.nullcontext() if gather is None else call.gather():
+        weight = _weights.local_of("weight_shard", weight_shard, whole_group)
+        bias = bias_shard if bias_shard is None else _weights.local_of("bias_shard", bias_shard, whole_group).tensor
+        call.group = _group.Group(None) if weight.replicated else whole_group
+        call.chunk = _chunk_of(sequence_parallel, call.group, weight.replicated)
+        call.reduce_dtype = _reduction_of(hidden, reduce_grad_hidden, reduce_dtype, call)
+        _check_rows(hidden, target, call)
+        _, flat, local_weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(
+            hidden, weight.tensor, target, bias, temperature, rows, lead=target.shape if call.chunk else None)
+        settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
+        settings.accumulate = _check.accumulator_of(grad_weight_accumulate, local_weight)
+        settings.wide_grad_hidden = call.reduce_dtype is torch.float32
+        place = _weights.place_of(weight_shard, local_weight.shape[0], weight.place or given, call.group)
+        settings.offset, settings.valid, settings.total = place
+        call.settings, call.empty = settings, place.valid == 0
+        results = _dispatch(call, flat, local_weight, bias, ids, temperature_rows, rows)
+    shaped = tuple(result.reshape(target.shape) for result in results)
+    return shaped if settings.entropy else shaped[0]
+
+
+def _dispatch(call, hidden, weight, bias, target, temperature_rows, rows):
+    """Scores, or runs the autograd function -> (logprob,) or (logprob, entropy)"""
+    if _logprob.needed_grads(hidden, weight, bias):
+        results = _call.ParallelLogprob.apply(hidden, weight, bias, target, temperature_rows, rows, call)
+        return results if call.settings.entropy else (results,)
+    logprob, entropy, _, _ = _call.scored(call, _run.Operands(hidden, weight, bias, target, temperature_rows, rows))
+    return (logprob, entropy) if call.settings.entropy else (logprob,)
+
+
+def _chunk_of(sequence_parallel, group, replicated):
+    """Rows of a rank in a chunk; 0 without sequence parallelism."""
+    if sequence_parallel is False:
+        return 0
+    if replicated:
+        _check.refuse(ValueError, "sequence_parallel", "%r while weight_shard is the whole head on every rank"
+                      % (sequence_parallel,), "False, as each rank can score its own rows")
+    if sequence_parallel is True:
+        return max(1, _call.CHUNK_ROWS // group.size)
+    if _check.integer_of("sequence_parallel", sequence_parallel) < 1:
+        _check.refuse(ValueError, "sequence_parallel", sequence_parallel, "False, True, or at least 1 row")
+    return int(sequence_parallel)
+
+
+def _reduction_of(hidden, reduce_grad_hidden, reduce_dtype, call):
+    """The dtype that gradients of hidden are summed in, or None where they are not."""
+    if reduce_dtype is not None and reduce_dtype not in _check.DTYPES:
+        _check.refuse(TypeError, "reduce_dtype", reduce_dtype, "None, " + _check.ACCEPTED_DTYPES)
+    if call.chunk and not reduce_grad_hidden:
+        _check.refuse(ValueError, "reduce_grad_hidden", "False with sequence_parallel",
+                      "True, as each rank gets the gradient of its own rows")
+    if not reduce_grad_hidden or call.group.size == 1:
+        return None
+    return reduce_dtype or hidden.dtype
+
+
+def _check_rows(hidden, target, call):
+    """Under sequence parallelism every rank has an equal share of the target's rows."""
+    if not call.chunk:
+        return
+    own = hidden.shape[:-1].numel()
+    if target.numel() != own * call.group.size:
+        ranks = call.group.size
+        _check.refuse(ValueError, "target", "of %d ids" % target.numel(),
+                      "%d, one for each of hidden's %d rows on %d ranks" % (own * ranks, own, ranks))

@@ -1,0 +1,103 @@
+"""Which rows of the vocabulary a rank has: from a DTensor, from the caller, or from one gather of the ranks' sizes.
+
+Invariants: a weight whose values are elsewhere (FSDP outside its unsharded window, ZeRO-3 outside its gather) is
+refused with what to do; sizes travel once for each weight and group, so that later calls send nothing but rows.
+"""
+import collections
+import weakref
+
+import torch.distributed as dist
+
+from .. import _check
+
+# offset, valid and total as linear_logprob_partial has them. valid 0: the rank has nothing but padding.
+Place = collections.namedtuple("Place", "offset valid total")
+# A tensor of this rank, its Place where a DTensor told it, and whether every rank has the whole of it.
+Local = collections.namedtuple("Local", "tensor place replicated")
+
+FSDP_WINDOW = "a parameter of FSDP in its module's forward(), or between module.unshard() and module.reshard()"
+
+_known = {}
+
+
+def local_of(field, tensor, group):
+    """What this rank has of a weight or bias -> Local. error: ValueError saying how to make the values present"""
+    if hasattr(tensor, "placements") and hasattr(tensor, "device_mesh"):
+        return _of_dtensor(field, tensor, group)
+    _check.tensor_of(field, tensor)
+    check_present(field, tensor)
+    return Local(tensor, None, False)
+
+
+def check_present(field, tensor):
+    """Refuses a tensor whose values are on other ranks at the moment."""
+    status = getattr(tensor, "ds_status", None)
+    if hasattr(tensor, "ds_id") and getattr(status, "name", status) != "AVAILABLE":
+        _check.refuse(ValueError, field, "a ZeRO-3 parameter that is partitioned",
+                      "a gathered one: pass gather=deepspeed.zero.GatheredParameters, entered around both passes")
+    storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+    if tensor.numel() and storage.data_ptr() == 0:
+        _check.refuse(ValueError, field, "a tensor whose storage was freed",
+                      "one with its values: " + FSDP_WINDOW)
+
+
+def _of_dtensor(field, tensor, group):
+    mesh, placements = tensor.device_mesh, tensor.placements
+    ranks = dist.get_process_group_ranks(group.handle)
+    across = [dist.get_process_group_ranks(mesh.get_group(i)) == ranks for i in range(mesh.ndim)]
+    split = [i for i, placement in enumerate(placements) if not placement.is_replicate()]
+    if not split:
+        return Local(tensor.to_local(), None, any(across))
+    (dimension, *more) = split
+    plain = type(placements[dimension]).__name__ == "Shard" and placements[dimension].is_shard(0)
+    if more or not plain or not across[dimension]:
+        _check.refuse(ValueError, field, "a DTensor of placements %s over %s" % (tuple(placements), mesh),
+                      "Shard(0) over the mesh of group, or Replicate; " + FSDP_WINDOW)
+    total = tensor.shape[0]
+    step = -(-total // group.size)
+    offset = min(group.rank * step, total)
+    return Local(tensor.to_local(), Place(offset, min(step, total - offset), total), False)
+
+
+def place_of(weight, rows, given, group):
+    """The Place of a shard of so many rows; weight is the caller's own object, which the sizes are remembered by.
+
+    given   Place of what the caller said, None for the rest
+    """
+    place = given
+    if given.offset is None or given.total is None:
+        place = _gathered(weight, rows, given, group)
+    if place.valid is None:
+        place = place._replace(valid=max(0, min(rows, place.total - place.offset)))
+    return place
+
+
+def _gathered(weight, rows, given, group):
+    key = (id(weight), group.handle, rows, given)
+    if key not in _known:
+        _known[key] = _from_sizes(rows, given, group, weight.device)
+        weakref.finalize(weight, _known.pop, key, None)
+    return _known[key]
+
+
+def _from_sizes(rows, given, group, device):
+    """The Place, by what all ranks have: rows, real ones or -1, offset or -1."""
+    told = [-1 if value is None else _check.integer_of(field, value)
+            for field, value in (("vocab_valid", given.valid), ("vocab_offset", given.offset))]
+    sizes = group.lists([rows, *told], device)
+    for rank, (own, valid, _) in enumerate(sizes):
+        if valid > own:
+            _check.refuse(ValueError, "vocab_valid", "%d on rank %d of the group" % (valid, rank),
+                          "at most the %d rows of its shard" % own)
+    # Ranks that say nothing of padding have none, or, where the total is given, all of it at the end.
+    real = [own if valid < 0 else valid for own, valid, _ in sizes]
+    before = sum(real[:group.rank])
+    counted = all(valid < 0 for _, valid, _ in sizes) and given.total is not None
+    if given.total is not None and not (given.total <= sum(real) if counted else given.total == sum(real)):
+        _check.refuse(ValueError, "vocab_total", given.total,
+                      "%s %d, the rows of all ranks" % ("at most" if counted else "exactly", sum(real)))
+    offset = before if given.offset is None else given.offset
+    total = sum(real) if given.total is None else given.total
+    if counted:
+        return Place(min(offset, total), None, total)
+    return Place(offset, real[group.rank], total)

@@ -1,0 +1,169 @@
+"""What each rank does in tests/python/test_flp_parallel.py; results are numbers and tensors that pickle."""
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import flp
+from conftest import torch_form
+from flp import _plans
+from flp_reference import problem
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
+
+from traffic import traffic  # noqa: E402
+
+
+def shard(tensor, rank, cuts):
+    """This rank's rows of cuts, a list of (rows, of which real), where padding is poison; None stays."""
+    if tensor is None:
+        return None
+    rows, real = cuts[rank]
+    first = sum(cut[1] for cut in cuts[:rank])
+    part = torch.full((rows, *tensor.shape[1:]), float("nan"), dtype=tensor.dtype)
+    part[:real] = tensor[first:first + real]
+    return part
+
+
+def upstream(n):
+    return torch.linspace(-1, 1, n), torch.linspace(0.1, 1, n)
+
+
+def mine(tensor, rank, group):
+    """This rank's rows, of a sequence that is cut over the group."""
+    n = tensor.shape[0] // dist.get_world_size(group)
+    return tensor[rank * n:(rank + 1) * n].clone()
+
+
+def head(rank, group, cuts, made, options, place=True, sequence=False, needs=("hidden", "weight", "bias"), entropy=True,
+         engine="libflp", edit=None, accumulate=False):
+    """Forward and backward of problem(**made) -> outputs, gradients, and what both passes sent."""
+    _plans.clear()
+    create, _plans._create = _plans._create, torch_form if engine == "torch form" else _plans._create
+    hidden, weight, target, bias = problem(**made)
+    if edit is not None:
+        edit(hidden, weight, target)
+    hidden = mine(hidden, rank, group) if sequence else hidden
+    weight, bias = shard(weight, rank, cuts), shard(bias, rank, cuts)
+    for name, tensor in (("hidden", hidden), ("weight", weight), ("bias", bias)):
+        if tensor is not None:
+            tensor.requires_grad_(name in needs)
+    buffer = torch.ones(weight.shape) if accumulate else None
+    total = sum(real for _, real in cuts)
+    options = dict(options, group=group, entropy=entropy, grad_weight_accumulate=buffer)
+    if place:
+        options.update(vocab_valid=cuts[rank][1], vocab_total=total, vocab_offset=sum(cut[1] for cut in cuts[:rank]))
+    if sequence:
+        options["sequence_parallel"] = sequence
+    try:
+        with traffic() as forward:
+            results = flp.parallel.linear_logprob(hidden, weight, target, bias, **options)
+        logprob, entropies = results if entropy else (results, None)
+        g, e = upstream(target.shape[0])
+        loss = (logprob * g).sum() + ((entropies * e).sum() if entropy else 0)
+        with traffic() as backward:
+            if needs:
+                loss.backward()
+    finally:
+        _plans._create = create
+    grads = [None if tensor is None else tensor.grad for tensor in (hidden, weight, bias)]
+    detached = [None if tensor is None else tensor.detach() for tensor in (logprob, entropies)]
+    return {"logprob": detached[0], "entropy": detached[1], "grads": grads, "buffer": buffer, "forward": forward,
+            "backward": backward}
+
+
+def twice(rank, group, cuts, made, options):
+    """What a first and a second call with one weight send."""
+    hidden, weight, target, _ = problem(**made)
+    weight = shard(weight, rank, cuts)
+    sent = []
+    for _ in range(2):
+        with traffic() as seen:
+            logprob = flp.parallel.linear_logprob(hidden, weight, target, group=group, **options)
+        sent.append(seen)
+    return logprob, sent
+
+
+def refusal(rank, group, cuts, made, options):
+    """The error of a call, the same group used after it."""
+    hidden, weight, target, _ = problem(**made)
+    try:
+        flp.parallel.linear_logprob(hidden, shard(weight, rank, cuts), target, **{"group": group, **options})
+    except (TypeError, ValueError) as error:
+        dist.barrier(group)
+        return type(error).__name__, str(error)
+    return None
+
+
+class Partitioned:
+    """Stands in for deepspeed.zero.GatheredParameters: values are there inside the block only."""
+
+    entered = 0
+
+    class Status:
+        def __init__(self, name):
+            self.name = name
+
+    def __init__(self, parameters):
+        self.parameters = parameters
+
+    @classmethod
+    def part(cls, parameter):
+        parameter.ds_id, parameter.whole = 0, parameter.data
+        parameter.data, parameter.ds_status = torch.empty(0), cls.Status("NOT_AVAILABLE")
+
+    def __enter__(self):
+        Partitioned.entered += 1
+        for parameter in self.parameters:
+            parameter.data, parameter.ds_status = parameter.whole, self.Status("AVAILABLE")
+
+    def __exit__(self, *_error):
+        for parameter in self.parameters:
+            self.part(parameter)
+
+
+def zero3(rank, group, cuts, made):
+    """A partitioned parameter: refused, then gathered by the hook -> message, logprob, its gradient, gathers"""
+    hidden, weight, target, _ = problem(**made)
+    weight = torch.nn.Parameter(shard(weight, rank, cuts))
+    Partitioned.part(weight)
+    message = ""
+    try:
+        flp.parallel.linear_logprob(hidden, weight, target, group=group)
+    except ValueError as error:
+        message = str(error)
+    Partitioned.entered = 0
+    logprob = flp.parallel.linear_logprob(hidden, weight, target, group=group, gather=Partitioned)
+    assert weight.numel() == 0
+    logprob.sum().backward()
+    assert weight.numel() == 0
+    return message, logprob.detach(), weight.grad, Partitioned.entered
+
+
+def freed(rank, group, cuts, made):
+    """The storage of the weight goes between the passes, as FSDP does it -> messages of both passes"""
+    hidden, weight, target, _ = problem(**made)
+    weight = shard(weight, rank, cuts).requires_grad_()
+    logprob = flp.parallel.linear_logprob(hidden, weight, target, group=group)
+    weight.data.storage().resize_(0)
+    messages = []
+    for run in (lambda: logprob.sum().backward(),
+                lambda: flp.parallel.linear_logprob(hidden, weight, target, group=group)):
+        try:
+            run()
+        except ValueError as error:
+            messages.append(str(error))
+    return messages
+
+
+def second_derivative(rank, group, cuts, made):
+    hidden, weight, target, _ = problem(**made)
+    hidden.requires_grad_()
+    logprob = flp.parallel.linear_logprob(hidden, shard(weight, rank, cuts), target, group=group)
+    (grad,) = torch.autograd.grad(logprob.sum(), hidden, create_graph=True)
+    try:
+        grad.sum().backward()
+    except RuntimeError as error:
+        return str(error)
+    return None

@@ -1,0 +1,273 @@
+"""flp.parallel on processes of this machine (gloo): against float64 and one process, what is sent, what is refused."""
+import pytest
+import torch
+
+import flp
+import flp_parallel_cases as cases
+import flp_parallel_dtensor_cases as dtensor_cases
+from flp import _run
+from flp_ranks import Ranks
+from flp_reference import GRAD_TOLERANCE, VALUE_TOLERANCE, doubles, problem, reference, relative
+
+EVEN, UNEVEN = [(166, 166), (165, 165)], [(120, 120), (130, 128), (90, 83)]
+FOUR = [(96, 90), (96, 96), (96, 96), (96, 49)]
+EMPTY = [(200, 200), (140, 131), (64, 0)]
+MADE = {"n": 12, "bias": True}
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    started = Ranks(4, tmp_path_factory.mktemp("ranks") / "store")
+    yield started
+    started.close()
+
+
+def wanted(made, options, entropy=True, edit=None):
+    """logprob, entropy and gradients of hidden, weight and bias in float64."""
+    hidden, weight, target, bias = problem(**made)
+    if edit is not None:
+        edit(hidden, weight, target)
+    wide = doubles(hidden, weight, bias)
+    known = {name: options[name] for name in ("temperature", "softcap", "scale", "rows") if name in options}
+    logprob, entropies = reference(wide[0], wide[1], target, wide[2], **known)
+    g, e = cases.upstream(target.shape[0])
+    ((logprob * g).sum() + ((entropies * e).sum() if entropy else 0)).backward()
+    return logprob.detach(), entropies.detach(), [None if tensor is None else tensor.grad for tensor in wide]
+
+
+def check(results, cuts, want, dtype=torch.float32, sequence=False):
+    logprob, entropies, grads = want
+    places = [sum(cut[1] for cut in cuts[:rank]) for rank in range(len(cuts))]
+    for rank, result in enumerate(results):
+        assert torch.allclose(result["logprob"].double(), logprob, atol=VALUE_TOLERANCE, rtol=0)
+        if result["entropy"] is not None:
+            assert torch.allclose(result["entropy"].double(), entropies, atol=VALUE_TOLERANCE, rtol=0)
+        dh, dw, db = result["grads"]
+        rows, real = cuts[rank]
+        n = logprob.shape[0] // len(cuts)
+        part = grads[0][rank * n:(rank + 1) * n] if sequence else grads[0]
+        assert relative(dh, part) < GRAD_TOLERANCE[dtype]
+        for got, whole in ((dw, grads[1]), (db, grads[2])):
+            if got is not None and real:
+                assert relative(got[:real], whole[places[rank]:places[rank] + real]) < GRAD_TOLERANCE[dtype]
+            assert got is None or (got.shape[0] == rows and not got[real:].any())
+
+
+@pytest.mark.parametrize("engine", ["libflp", "torch form"])
+@pytest.mark.parametrize("merge", ["sum", "gather"])
+@pytest.mark.parametrize("cuts, dtype, options", [
+    (EVEN, torch.float32, {"softcap": 3.0, "scale": 1.2}), (UNEVEN, torch.bfloat16, {"temperature": 0.6}),
+    (FOUR, torch.float32, {"temperature": torch.linspace(0.5, 2.0, 12)}), (EMPTY, torch.float16, {})],
+    ids=["even", "uneven", "four", "empty"])
+def test_ranks_are_one_head(ranks, cuts, dtype, options, merge, engine):
+    made = {**MADE, "dtype": dtype}
+    results = ranks.run(len(cuts), cases.head, cuts=cuts, made=made, options={**options, "merge": merge}, engine=engine)
+    check(results, cuts, wanted(made, options), dtype)
+    for other in results[1:]:
+        assert torch.equal(other["logprob"], results[0]["logprob"])
+        assert torch.equal(other["entropy"], results[0]["entropy"])
+    hidden, weight, target, bias = problem(**made)
+    alone = flp.linear_logprob(hidden, weight, target, bias, entropy=True, **options)
+    assert torch.allclose(results[0]["logprob"], alone[0], atol=2e-6)
+    assert torch.allclose(results[0]["entropy"], alone[1], atol=4e-6)
+
+
+def test_a_gather_gives_the_bits_of_partials_in_rank_order(ranks):
+    results = ranks.run(3, cases.head, cuts=UNEVEN, made=MADE, options={"merge": "gather"})
+    hidden, weight, target, bias = problem(**MADE)
+    parts = [flp.linear_logprob_partial(
+        hidden, cases.shard(weight, rank, UNEVEN), target, cases.shard(bias, rank, UNEVEN), vocab_total=331,
+        vocab_offset=sum(cut[1] for cut in UNEVEN[:rank]), vocab_valid=UNEVEN[rank][1], entropy=True)
+        for rank in range(3)]
+    logprob, entropies, _ = flp.combine_partials(parts, target, vocab_total=331, entropy=True)
+    assert torch.equal(results[2]["logprob"], logprob) and torch.equal(results[2]["entropy"], entropies)
+
+
+F32 = torch.float32
+
+
+@pytest.mark.parametrize("merge, entropy, sent", [
+    ("sum", False, [("all_reduce", "MAX", (12,), F32), ("all_reduce", "SUM", (2, 12), F32)]),
+    ("sum", True, [("all_reduce", "MAX", (12,), F32), ("all_reduce", "SUM", (3, 12), F32)]),
+    ("gather", True, [("all_gather", None, (12, 4), F32)])])
+def test_what_is_sent(ranks, merge, entropy, sent):
+    made = {**MADE, "dtype": torch.float16}
+    for dtype in (torch.float32, None):
+        results = ranks.run(2, cases.head, cuts=EVEN, made=made, entropy=entropy,
+                            options={"merge": merge, "reduce_dtype": dtype})
+        name = dtype or torch.float16
+        for result in results:
+            assert result["forward"] == sent and result["backward"] == [("all_reduce", "SUM", (12, 64), name)]
+
+
+@pytest.mark.parametrize("needs, options", [(("weight", "bias"), {}), ((), {}),
+                                            (("hidden", "weight"), {"reduce_grad_hidden": False})])
+def test_no_gradient_of_hidden_is_sent_unasked(ranks, needs, options):
+    results = ranks.run(2, cases.head, cuts=EVEN, made=MADE, options=options, needs=needs)
+    _, _, grads = wanted(MADE, {})
+    for result in results:
+        assert result["backward"] == []
+        given = [name for name, grad in zip(("hidden", "weight", "bias"), result["grads"]) if grad is not None]
+        assert given == list(needs)
+    if "hidden" in needs:
+        assert relative(results[0]["grads"][0] + results[1]["grads"][0], grads[0]) < 5e-6
+        assert relative(results[0]["grads"][0], grads[0]) > 0.1
+
+
+def spoil(hidden, weight, target):
+    """A row to ignore, ids outside on either side, a NaN of one hidden row."""
+    target[1], target[4], target[7] = -100, 331, -5
+    hidden[9, 3] = float("nan")
+
+
+@pytest.mark.parametrize("merge", ["sum", "gather"])
+@pytest.mark.parametrize("sequence", [False, 2])
+def test_rows_without_work_and_bad_rows(ranks, merge, sequence):
+    results = ranks.run(3, cases.head, cuts=UNEVEN, made=MADE, options={"merge": merge}, edit=spoil, sequence=sequence)
+    logprob, entropies, _ = wanted(MADE, {})
+    good = [row for row in range(12) if row not in (1, 4, 7, 9)]
+    for result in results:
+        assert result["logprob"][1] == 0 and result["entropy"][1] == 0
+        assert result["logprob"].isnan().nonzero().flatten().tolist() == [4, 7, 9]
+        assert torch.allclose(result["logprob"][good].double(), logprob[good], atol=VALUE_TOLERANCE)
+        assert torch.allclose(result["entropy"][good].double(), entropies[good], atol=VALUE_TOLERANCE)
+    dh = torch.cat([result["grads"][0] for result in results]) if sequence else results[0]["grads"][0]
+    assert dh.isnan().any(1).nonzero().flatten().tolist() == [4, 7, 9] and not dh[1].any()
+
+
+def spoil_weight(hidden, weight, target):
+    """A NaN in the last shard only."""
+    weight[330, 0] = float("nan")
+
+
+@pytest.mark.parametrize("merge", ["sum", "gather"])
+def test_a_nan_of_one_rank_reaches_all(ranks, merge):
+    for result in ranks.run(3, cases.head, cuts=UNEVEN, made=MADE, options={"merge": merge}, edit=spoil_weight):
+        assert result["logprob"].isnan().all() and result["entropy"].isnan().all()
+
+
+@pytest.mark.parametrize("sequence", [False, 2])
+def test_a_row_list(ranks, sequence):
+    options = {"rows": [0, 3, 3, 8, 11]}
+    results = ranks.run(2, cases.head, cuts=EVEN, made=MADE, options=options, sequence=sequence)
+    check(results, EVEN, wanted(MADE, options), sequence=bool(sequence))
+    assert not results[0]["logprob"][[1, 2, 4]].any()
+
+
+@pytest.mark.parametrize("sequence", [False, True, 3])
+def test_no_rows(ranks, sequence):
+    for result in ranks.run(2, cases.head, cuts=EVEN, made={**MADE, "n": 0}, options={}, sequence=sequence):
+        assert result["logprob"].shape == (0,) and result["forward"] == [] and result["backward"] == []
+        assert result["grads"][0].shape == (0, 64) and not result["grads"][1].any() and not result["grads"][2].any()
+
+
+@pytest.mark.parametrize("cuts, chunk, made, options", [
+    (EVEN, 4, {}, {"temperature": torch.linspace(0.5, 2.0, 12)}), (UNEVEN, 3, {}, {"merge": "gather"}),
+    (EMPTY, 3, {"dtype": torch.float16}, {}), (EVEN, True, {}, {"softcap": 3.0})],
+    ids=["tail", "three", "empty", "whole"])
+def test_sequence_parallel(ranks, cuts, chunk, made, options):
+    made = {**MADE, **made}
+    results = ranks.run(len(cuts), cases.head, cuts=cuts, made=made, options=options, sequence=chunk)
+    check(results, cuts, wanted(made, options), made.get("dtype", torch.float32), sequence=True)
+    rows = 12 // len(cuts)
+    chunks = [min(chunk, rows - begin) for begin in range(0, rows, chunk)] if chunk is not True else [rows]
+    gathers = [kind[2] for kind in results[0]["forward"] if kind[3] is made.get("dtype", torch.float32)
+               and kind[0] == "all_gather" and kind[2][1] == 64]
+    assert gathers == [(count, 64) for count in chunks]
+    assert len(results[0]["forward"]) == len(chunks) + (1 if "merge" in options else 2)
+
+
+@pytest.mark.parametrize("sequence", [False, 4])
+def test_the_weights_gradient_is_added_to_a_buffer(ranks, sequence):
+    results = ranks.run(2, cases.head, cuts=EVEN, made=MADE, options={}, sequence=sequence, accumulate=True)
+    whole = torch.cat([result["buffer"] for result in results]) - 1
+    assert relative(whole, wanted(MADE, {})[2][1]) < 5e-6
+    assert all(result["grads"][1] is None for result in results)
+
+
+@pytest.mark.parametrize("cuts, place", [
+    (UNEVEN[:1] + [(128, 128), (83, 83)], {}), ([(120, 120), (120, 120), (120, 91)], {"vocab_total": 331}),
+    ([(200, 200), (200, 131), (200, 0)], {"vocab_total": 331})], ids=["sizes", "padded", "padding"])
+def test_the_place_of_a_shard_is_found_once(ranks, cuts, place):
+    logprob = wanted({}, {})[0]
+    for got, sent in ranks.run(3, cases.twice, cuts=cuts, made={}, options=place):
+        assert torch.allclose(got.double(), logprob, atol=VALUE_TOLERANCE)
+        assert sent[0] == [("all_gather", None, (3,), torch.int64), *sent[1]]
+        assert [kind[1] for kind in sent[1]] == ["MAX", "SUM"]
+
+
+@pytest.mark.parametrize("options, says", [
+    ({"vocab_total": 332}, "vocab_total is 332 (accepted: at most 331, the rows of all ranks)"),
+    ({"vocab_valid": 150, "vocab_total": 299}, "vocab_total is 299 (accepted: exactly 300, the rows of all ranks)"),
+    ({"vocab_valid": 166}, "vocab_valid is 166 on rank 1 of the group (accepted: at most the 165 rows of its shard)"),
+    ({"merge": "mean"}, "merge is 'mean' (accepted: sum, gather)"),
+    ({"sequence_parallel": 0}, "sequence_parallel is 0 (accepted: False, True, or at least 1 row)"),
+    ({"sequence_parallel": 1}, "target is of 13 ids (accepted: 26, one for each of hidden's 13 rows on 2 ranks)"),
+    ({"sequence_parallel": 1, "reduce_grad_hidden": False},
+     "reduce_grad_hidden is False with sequence_parallel (accepted: True, as each rank gets the gradient of its own "
+     "rows)"),
+    ({"vocab_offset": 1.5}, "vocab_offset is of type float (accepted: an integer)"),
+    ({"gather": 3}, "gather is of type int (accepted: None, or a callable)"),
+    ({"reduce_dtype": torch.int32}, "reduce_dtype is torch.int32 (accepted: None, torch.bfloat16, torch.float16, "
+                                    "torch.float32)")], ids=str)
+def test_wrong_arguments_are_refused_on_every_rank(ranks, options, says):
+    assert {answer[1] for answer in ranks.run(2, cases.refusal, cuts=EVEN, made={}, options=options)} == {says}
+
+
+def test_values_that_are_elsewhere(ranks):
+    hidden, weight, target, _ = problem()
+    weight.requires_grad_()
+    (whole,) = torch.autograd.grad(flp.linear_logprob(hidden, weight, target).sum(), [weight])
+    want = wanted({}, {}, entropy=False)
+    for rank, (message, logprob, grad, entered) in enumerate(ranks.run(2, cases.zero3, cuts=EVEN, made={})):
+        assert message.startswith("weight_shard is a ZeRO-3 parameter that is partitioned (accepted: a gathered one")
+        assert torch.allclose(logprob.double(), want[0], atol=VALUE_TOLERANCE) and entered == 2
+        assert torch.allclose(grad, whole[166 * rank:166 * (rank + 1)], atol=1e-6)
+    for messages in ranks.run(2, cases.freed, cuts=EVEN, made={}):
+        assert len(messages) == 2 and all("between module.unshard() and" in message for message in messages)
+
+
+def test_there_is_no_second_derivative(ranks):
+    for message in ranks.run(2, cases.second_derivative, cuts=EVEN, made={}):
+        assert message == _run.NO_SECOND_DERIVATIVE
+
+
+def test_a_world_is_needed():
+    hidden, weight, target, _ = problem()
+    with pytest.raises(ValueError, match="^group is None while torch.distributed is not initialised"):
+        flp.parallel.linear_logprob(hidden, weight, target)
+
+
+needs_dtensor = pytest.mark.skipif(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6),
+                                   reason="DTensor and FSDP2 as they are tested here came with torch 2.6")
+
+
+@needs_dtensor
+@pytest.mark.parametrize("placements, shape, axis, sends", [("0", (4,), 0, 2), ("r", (4,), 0, 0), ("r0", (2, 2), 1, 2)])
+def test_dtensors(ranks, placements, shape, axis, sends):
+    made = {**MADE, "vocab": 330}
+    logprob, entropies, grads = wanted(made, {})
+    for result in ranks.run(4, dtensor_cases.dtensor_head, placements=placements, shape=shape, axis=axis, made=made):
+        assert torch.allclose(result["logprob"].double(), logprob, atol=VALUE_TOLERANCE)
+        assert torch.allclose(result["entropy"].double(), entropies, atol=VALUE_TOLERANCE)
+        assert all(relative(got, want) < 5e-6 for got, want in zip(result["grads"], grads))
+        assert len(result["sent"]) == sends
+
+
+@needs_dtensor
+@pytest.mark.parametrize("placements, axis", [("00", 1), ("0r", 1)])
+def test_dtensors_that_are_sharded_elsewhere(ranks, placements, axis):
+    for message in ranks.run(4, dtensor_cases.dtensor_head, placements=placements, shape=(2, 2), axis=axis, made=MADE):
+        assert message.startswith("weight_shard is a DTensor of placements (") and "module.unshard()" in message
+
+
+@needs_dtensor
+@pytest.mark.parametrize("reshard, distributed", [(False, False), (True, False), (True, True)])
+def test_a_head_under_fsdp(ranks, reshard, distributed):
+    logprob, _, grads = wanted(MADE, {}, entropy=False)
+    for rank, (refused, opened, got, grad) in enumerate(ranks.run(4, dtensor_cases.fsdp, made=MADE, reshard=reshard,
+                                                                  distributed=distributed)):
+        assert refused.startswith("weight_shard is a DTensor of placements (")
+        assert torch.allclose(opened.double(), logprob, atol=VALUE_TOLERANCE) and torch.equal(opened, got)
+        part = slice(None) if distributed else slice(0, 166) if rank % 2 == 0 else slice(166, 331)
+        assert relative(grad, grads[1][part]) < 5e-6

@@ -1,0 +1,64 @@
+"""tests/gpu/tensor_parallel.py, whole, on processes of this machine, and what its bounds let pass."""
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import flp
+
+TREE = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TREE / "tests" / "gpu"))
+
+import tensor_parallel  # noqa: E402
+from flp.bench import data  # noqa: E402
+from test_evidence import check_record  # noqa: E402
+
+
+def test_the_script_writes_a_record(tmp_path):
+    out = tmp_path / "record.json"
+    done = subprocess.run([sys.executable, tensor_parallel.__file__, "--backend", "gloo", "--device", "cpu", "--tiny",
+                           "--json", out], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads(out.read_text())
+    assert check_record(record) is None and "record.json" not in record["command"]
+    assert [row["case"] for row in record["rows"]] == 3 * ["equal"] + 3 * ["uneven"] + 3 * ["padded"]
+    for row in record["rows"]:
+        whole = not row["sequence_parallel"]
+        assert 0 < row["grad_hidden_error_of_bound"] <= 1 and row["forward_ms"] > 0
+        assert row["forward_bytes"] == 4 * 24 * 4 + (0 if whole else 12 * 64 * 2)
+        assert row["same_on_every_rank"] and (not whole or row["backward_bytes"] == 24 * 64 * 4)
+
+
+@pytest.mark.parametrize("kind, cuts", [("equal", [(100, 100), (100, 100), (101, 101)]),
+                                        ("uneven", [(133, 133), (101, 101), (67, 67)]),
+                                        ("padded", [(192, 192), (192, 109), (192, 0)])])
+def test_cuts(kind, cuts):
+    got = tensor_parallel.cuts_of(kind, 301, 3)
+    assert sum(real for _, real in got) == 301 and sorted(got, reverse=True) == sorted(cuts, reverse=True)
+
+
+@pytest.fixture(scope="module")
+def truth():
+    options = tensor_parallel.parse(["--tiny", "--device", "cpu"])
+    device = torch.device("cpu")
+    return tensor_parallel.Truth(data.Data(options, data.Head(options, device), options.rows, device), options.dtype)
+
+
+def test_the_bounds_tell_right_from_wrong(truth):
+    logprob = flp.linear_logprob(truth.batch.hidden, truth.batch.weight, truth.batch.target)
+    assert truth.rows_of_bound("logprob", logprob) < 1 < truth.rows_of_bound("logprob", logprob + 2e-5)
+    assert truth.rows_of_bound("entropy", torch.full_like(logprob, 5.0)) > 1
+    for name in ("hidden", "weight"):
+        exact = truth.grads[name][0]
+        assert truth.gradient_of_bound(name, exact, slice(None)) == 0
+        assert truth.gradient_of_bound(name, exact * 1.002, slice(None)) > 1
+
+
+@pytest.mark.parametrize("wrong", [["--ranks", "1"], ["--ranks", "5"], ["--device", "tpu"]])
+def test_options_that_are_refused(wrong, capsys):
+    with pytest.raises(SystemExit) as ended:
+        tensor_parallel.parse(["--tiny", *wrong])
+    assert ended.value.code == 2 and wrong[0] in capsys.readouterr().err
