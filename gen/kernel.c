@@ -20,9 +20,11 @@ static const struct {
     {FLP_KERNEL_PRODUCTS, {"products_map"}},
 };
 
-static const char *const *entries_of(flp_kernel_kind kind) {
+static const char *const *entries_of(const gen_state *g) {
+  static const char *const of_loss[] = {"loss_rows", NULL};
+  if (g->loss) return of_loss;
   for (size_t i = 0; i < sizeof modules / sizeof modules[0]; i++)
-    if (modules[i].kind == kind) return modules[i].entries;
+    if (modules[i].kind == g->key->kind) return modules[i].entries;
   return NULL;
 }
 
@@ -48,7 +50,7 @@ static bool is_any_defined(const flp_kernel_desc *desc, const char *alternatives
 
 void gen_kernel_finish(lua_State *L, const char *file) {
   gen_state *g = gen_state_get(L);
-  const char *const *names = entries_of(g->key->kind);
+  const char *const *names = entries_of(g);
   for (int i = 0; names[i]; i++)
     if (!is_any_defined(g->desc, names[i])) {
       const char *first = lua_pushlstring(L, names[i], strcspn(names[i], "|"));
@@ -112,7 +114,7 @@ static const flp_abi_entry *read_entry(lua_State *L) {
     gen_fail(L, "k.kernel: entry: expected a string, got %s", gen_value_describe(L, -1));
   const char *name = lua_tostring(L, -1);
   const flp_abi_entry *abi = flp_abi_find(name);
-  const char *const *names = entries_of(g->key->kind);
+  const char *const *names = entries_of(g);
   bool belongs = false;
   for (int i = 0; names[i]; i++) belongs |= is_among(names[i], name);
   if (!abi || !belongs)

@@ -63,6 +63,9 @@ static const flp_abi_param bias_reduce_params[] = {FLP_BIAS_REDUCE_PARAMS(ROW)};
 #define STRUCT flp_fill_params
 static const flp_abi_param fill_params[] = {FLP_FILL_PARAMS(ROW)};
 #undef STRUCT
+#define STRUCT flp_loss_rows_params
+static const flp_abi_param loss_rows_params[] = {FLP_LOSS_ROWS_PARAMS(ROW)};
+#undef STRUCT
 
 #define ENTRY(entry, LIST) \
   {#entry, entry##_params, sizeof entry##_params / sizeof entry##_params[0], "" LIST(SIGNATURE)},

@@ -145,7 +145,8 @@ flp_status flp_loss_append(flp_loss *loss, flp_loss_op op, uint32_t a, uint32_t 
   flp_loss_node node = {.op = (uint8_t)op};
   for (int j = 0; j < 3; j++) node.operands[j] = (uint16_t)operands[j];
   for (int j = 0; j < flp_loss_op_arity(op); j++) {
-    if (operands[j] >= loss->node_count) return flp_fail(FLP_ERROR_ARGUMENT, "%s: there is no such value", ops[op].name);
+    if (operands[j] >= loss->node_count)
+      return flp_fail(FLP_ERROR_ARGUMENT, "%s: there is no such value", ops[op].name);
     int wants = flp_loss_takes_condition(op, j);
     if (flp_loss_is_condition(loss, operands[j]) != wants)
       return flp_fail(FLP_ERROR_ARGUMENT, "%s: expected a %s, got a %s", ops[op].name, wants ? "condition" : "number",
@@ -216,8 +217,7 @@ flp_status flp_loss_declare_metric(flp_loss *loss, const char *name, uint16_t no
   if (flp_loss_is_condition(loss, node))
     return flp_fail(FLP_ERROR_ARGUMENT, "metric '%s': expected a number, got a condition", name);
   for (uint32_t i = 0; i < loss->metric_count; i++)
-    if (strcmp(loss->metrics[i].name, name) == 0)
-      return flp_fail(FLP_ERROR_ARGUMENT, "metric '%s' stands twice", name);
+    if (strcmp(loss->metrics[i].name, name) == 0) return flp_fail(FLP_ERROR_ARGUMENT, "metric '%s' stands twice", name);
   if (loss->metric_count == FLP_LOSS_METRICS_MAX) return full("metrics", FLP_LOSS_METRICS_MAX);
   loss->metrics[loss->metric_count++] = metric;
   return FLP_OK;
@@ -268,7 +268,8 @@ flp_status flp_loss_add(flp_loss *sum, const flp_loss *term) {
   char name[2 * FLP_LOSS_TITLE_BYTES];
   snprintf(name, sizeof name, "%s+%s", sum->name, term->name);
   if (strlen(name) >= FLP_LOSS_TITLE_BYTES)
-    return flp_fail(FLP_ERROR_ARGUMENT, "loss '%s': the name is longer than %d letters", name, FLP_LOSS_TITLE_BYTES - 1);
+    return flp_fail(FLP_ERROR_ARGUMENT, "loss '%s': the name is longer than %d letters", name,
+                    FLP_LOSS_TITLE_BYTES - 1);
   for (uint32_t i = 0; i < term->parameter_count; i++)
     FLP_TRY(flp_loss_declare_parameter(sum, &term->parameters[i], &parameters[i]));
   for (uint32_t i = 0; i < term->vector_count; i++)
