@@ -83,9 +83,17 @@ static const dialect loss_dialect = {
     "a condition on a row is always true in 'if'; use where",
     "a condition on a row is always true in a loop, which runs while the loss is traced; use where"};
 
-/* Whether the word at i, which is i tokens from `first`, begins a call of a word of the dialect. */
+/* Whether the file has declared the name at i where it stands. */
+static bool is_declared(const lint *l, size_t i) {
+  for (size_t n = 0; n < l->name_count; n++)
+    if (same(l->names[n].name, &l->tokens[i])) return true;
+  return false;
+}
+
+/* Whether a call of a word of the dialect begins at first, the word itself standing at i. */
 static bool is_word_call(const lint *l, size_t first, size_t i) {
   if (!is_any(l, i, l->dialect->words) || !is(l, i + 1, "(")) return false;
+  if (l->dialect->is_loss && is_declared(l, i)) return false;
   return first == 0 || !(is(l, first - 1, ".") || is(l, first - 1, ":") || is(l, first - 1, "function"));
 }
 
@@ -236,11 +244,12 @@ static bool line_calls_words(const lint *l, int line) {
   return false;
 }
 
-/* `v == 0`, `0 ~= v`, `v == -1` of a local v on a line that calls no word. */
+/* `v == 0`, `0 ~= v`, `v == -1` of a local v, or row.weight, on a line that calls no word. */
 static int check_comparison(lint *l, size_t i) {
   if (i == 0 || (!is(l, i, "==") && !is(l, i, "~="))) return 0;
   size_t right = is(l, i + 1, "-") ? i + 2 : i + 1;
-  bool left_value = known_value(l, i - 1) == i && is_literal(l, right);
+  bool left_known = known_value(l, i - 1) == i || (l->dialect->is_loss && i > 2 && known_value(l, i - 3) == i);
+  bool left_value = left_known && is_literal(l, right);
   bool right_value = is_literal(l, i - 1) && known_value(l, i + 1);
   if ((!left_value && !right_value) || line_calls_words(l, l->tokens[i].line)) return 0;
   return fault(l, i, is(l, i, "==") ? l->dialect->equal : l->dialect->differs);

@@ -25,6 +25,11 @@ static inline void flp_put_bytes(flp_writer *w, const void *bytes, size_t count)
   w->at += count;
 }
 
+static inline void flp_put_u16(flp_writer *w, uint16_t value) {
+  const uint8_t bytes[2] = {(uint8_t)value, (uint8_t)(value >> 8)};
+  flp_put_bytes(w, bytes, sizeof bytes);
+}
+
 static inline void flp_put_u32(flp_writer *w, uint32_t value) {
   uint8_t bytes[4];
   for (int i = 0; i < 4; i++) bytes[i] = (uint8_t)(value >> 8 * i);
@@ -51,6 +56,12 @@ static inline void flp_get_bytes(flp_reader *r, void *out, size_t count) {
   }
   memcpy(out, r->at, count);
   r->at += count;
+}
+
+static inline uint16_t flp_get_u16(flp_reader *r) {
+  uint8_t bytes[2];
+  flp_get_bytes(r, bytes, sizeof bytes);
+  return (uint16_t)(bytes[0] | bytes[1] << 8);
 }
 
 static inline uint32_t flp_get_u32(flp_reader *r) {

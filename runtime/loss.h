@@ -145,7 +145,7 @@ uint32_t flp_loss_is_active(const flp_loss *loss);
 
 /* ---- loss_bytes.c ---- */
 
-enum { FLP_LOSS_BYTES_MAX = 5120 };
+enum { FLP_LOSS_BYTES_MAX = 4096 };
 /* Serialises; returns bytes written, 0 if capacity is too small. FLP_LOSS_BYTES_MAX always suffices. */
 size_t flp_loss_write(const flp_loss *loss, uint8_t *out, size_t capacity);
 /* Reads what flp_loss_write wrote, from any source. error: CORRUPT naming the field */

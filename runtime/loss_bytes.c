@@ -2,7 +2,7 @@
  *
  * Layout, little-endian, no padding: 4 "FLPL", u32 version, u32 length of all, 64 name, u32 parameter_count,
  * vector_count, constant_count, node_count, metric_count, loss, parameters {32 name; f64 fallback, low, high}, vectors
- * {32 name}, constants f64, nodes {u32 op; u32 operands[3]}, metrics {32 name; u32 node}.
+ * {32 name}, constants f64, nodes {u16 op; u16 operands[3]}, metrics {32 name; u32 node}.
  * Invariants: what is read back writes the same bytes; whoever holds a program that was read may evaluate, print and
  * compile it without further checks. */
 #include <inttypes.h>
@@ -24,8 +24,8 @@ static void put_f64(flp_writer *w, double value) {
 }
 
 static void put_node(flp_writer *w, const flp_loss_node *node) {
-  flp_put_u32(w, node->op);
-  for (int j = 0; j < 3; j++) flp_put_u32(w, node->operands[j]);
+  flp_put_u16(w, node->op);
+  for (int j = 0; j < 3; j++) flp_put_u16(w, node->operands[j]);
 }
 
 size_t flp_loss_write(const flp_loss *loss, uint8_t *out, size_t capacity) {
@@ -67,8 +67,8 @@ static double get_f64(flp_reader *r) {
   return value;
 }
 
-/* A number that the struct keeps in fewer bits; what does not fit becomes the largest, which no field accepts. */
-static uint16_t get_u16(flp_reader *r) {
+/* A node that the struct keeps in 16 bits; what does not fit becomes the largest, which is no node. */
+static uint16_t get_node(flp_reader *r) {
   uint32_t value = flp_get_u32(r);
   return value > UINT16_MAX ? UINT16_MAX : (uint16_t)value;
 }
@@ -168,7 +168,7 @@ static flp_status get_body(flp_reader *r, flp_loss *loss) {
   uint32_t *const counts[] = {&loss->parameter_count, &loss->vector_count, &loss->constant_count, &loss->node_count,
                               &loss->metric_count};
   for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) *counts[i] = flp_get_u32(r);
-  loss->loss = get_u16(r);
+  loss->loss = get_node(r);
   FLP_TRY(check_counts(loss));
   for (uint32_t i = 0; i < loss->parameter_count; i++) {
     flp_loss_parameter *p = &loss->parameters[i];
@@ -180,13 +180,13 @@ static flp_status get_body(flp_reader *r, flp_loss *loss) {
   for (uint32_t i = 0; i < loss->vector_count; i++) flp_get_bytes(r, loss->vectors[i], sizeof loss->vectors[i]);
   for (uint32_t i = 0; i < loss->constant_count; i++) loss->constants[i] = get_f64(r);
   for (uint32_t i = 0; i < loss->node_count; i++) {
-    uint16_t op = get_u16(r);
+    uint16_t op = flp_get_u16(r);
     loss->nodes[i].op = (uint8_t)(op < UINT8_MAX ? op : UINT8_MAX);
-    for (int j = 0; j < 3; j++) loss->nodes[i].operands[j] = get_u16(r);
+    for (int j = 0; j < 3; j++) loss->nodes[i].operands[j] = flp_get_u16(r);
   }
   for (uint32_t i = 0; i < loss->metric_count; i++) {
     flp_get_bytes(r, loss->metrics[i].name, sizeof loss->metrics[i].name);
-    loss->metrics[i].node = get_u16(r);
+    loss->metrics[i].node = get_node(r);
   }
   return FLP_OK;
 }

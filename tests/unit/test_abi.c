@@ -26,6 +26,7 @@ static const struct {
     {"grad_weight", "plplppiiiiiiipplpliii", sizeof(flp_grad_weight_params)},
     {"bias_reduce", "ppiiiiippiii", sizeof(flp_bias_reduce_params)},
     {"fill", "pplili", sizeof(flp_fill_params)},
+    {"loss_rows", "pppppppppppppplllllllllpppp", sizeof(flp_loss_rows_params)},
 };
 enum { EXPECTED_COUNT = sizeof expected / sizeof expected[0] };
 

@@ -40,7 +40,8 @@ static char *table_text(void) {
   int count = scandir(FLP_TEST_TREE "/templates/losses", &list, is_template, alphasort);
   cr_assert(text && rows && count > 0);
   snprintf(text, TEXT_MAX,
-           "/* loss_table.c: the built-in loss programs, written by tests/unit/test_gen_loss_table.c from templates/losses;\n"
+           "/* loss_table.c: the built-in loss programs, written by tests/unit/test_gen_loss_table.c from "
+           "templates/losses;\n"
            " * checked in, so that libflp has them without the generator. */\n"
            "/* clang-format off */\n"
            "#include \"loss.h\"\n");
@@ -50,7 +51,8 @@ static char *table_text(void) {
   }
   free(list);
   snprintf(text + strlen(text), TEXT_MAX - strlen(text),
-           "\nconst flp_loss_builtin_entry flp_loss_table[] = {\n%s};\nconst int flp_loss_table_count = %d;\n", rows, count);
+           "\nconst flp_loss_builtin_entry flp_loss_table[] = {\n%s};\nconst int flp_loss_table_count = %d;\n", rows,
+           count);
   free(rows);
   return text;
 }
@@ -67,7 +69,8 @@ Test(gen_loss_table, is_current) {
   size_t length;
   char *got = gen_case_read(TABLE, &length);
   cr_assert_not_null(got);
-  cr_expect(strcmp(got, text) == 0, "runtime/loss_table.c is not what templates/losses give; FLP_GOLDEN_UPDATE=1 writes it");
+  cr_expect(strcmp(got, text) == 0,
+            "runtime/loss_table.c is not what templates/losses give; FLP_GOLDEN_UPDATE=1 writes it");
   free(got);
   free(text);
 }
