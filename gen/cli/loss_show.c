@@ -115,6 +115,7 @@ static flp_status show(const show_args *args) {
   } parts[] = {
       {EMIT_IR, "ir", kernel.result.ir}, {EMIT_OPT, "opt", kernel.result.opt_ir}, {EMIT_PTX, "ptx", kernel.result.ptx}};
   json_t *document = args->json ? cli_loss_json(&loss) : NULL;
+  if (args->json && args->emit) json_object_set_new(document, "kernel", cli_desc_json(&kernel.result.desc));
   if (!args->json && !args->emit) print_loss(&loss);
   for (int i = 0; i < 3; i++) {
     if (!(args->emit & parts[i].flag)) continue;

@@ -8,6 +8,6 @@ return {
     local y = exp(x / 8) - expm1(-d) * abs(row.ref_logprob) + log(1 + x ^ 2) / sqrt(2 + row.entropy)
     local near = (lt(d, 1) & ge(x, -3) | eq(row.advantage, 0)) & ~le(y, -100)
     local out = where(near, y, row.entropy * y) + detach(y)
-    return out * where(ne(d, 0) & gt(row.weight, 0), row.weight, 1 / 4), {near = where(near, 1, 0), x = x}
+    return out * where(ne(row.advantage, 1) & gt(row.weight, 0), row.weight, 1 / 4), {near = where(near, 1, 0), x = x}
   end,
 }
