@@ -1,6 +1,4 @@
 /* test_gen_loss.c: tracing of loss files: messages, bytes that do not change, and the IR that a program becomes. */
-#include <dirent.h>
-
 #include "gen_case.h"
 
 static flp_status trace(const char *file, const char *text, flpgen_loss *out, char error[512]) {
@@ -14,28 +12,15 @@ static void check_file(const char *name) {
   flpgen_loss loss;
   snprintf(path, sizeof path, "%s/tests/fails/losses/%s", FLP_TEST_TREE, name);
   char *text = gen_case_read(path, &length);
-  cr_assert_not_null(text, "%s", path);
-  cr_assert_eq(sscanf(text, "-- expect: %511[^\n]", expected), 1, "%s: the first line has no '-- expect: '", name);
+  gen_case_expected(name, text, expected);
   flp_status status = trace(name, text, &loss, error);
   cr_expect_eq(status, FLP_ERROR_COMPILE, "%s: status %d", name, (int)status);
   cr_expect_str_eq(error, expected, "%s:\n  expected %s\n  got      %s", name, expected, error);
   free(text);
 }
 
-static int is_file(const struct dirent *entry) {
-  size_t n = strlen(entry->d_name);
-  return n > 4 && strcmp(entry->d_name + n - 4, ".lua") == 0;
-}
-
 Test(gen_loss, every_bad_file_says_what_and_where) {
-  struct dirent **list;
-  int count = scandir(FLP_TEST_TREE "/tests/fails/losses", &list, is_file, alphasort);
-  cr_assert_geq(count, 45, "tests/fails/losses holds %d files", count);
-  for (int i = 0; i < count; i++) {
-    check_file(list[i]->d_name);
-    free(list[i]);
-  }
-  free(list);
+  cr_assert_geq(gen_case_each(FLP_TEST_TREE "/tests/fails/losses", check_file), 45);
 }
 
 Test(gen_loss, a_binary_chunk_is_refused) {
@@ -130,13 +115,7 @@ Test(gen_loss, ir_is_as_it_was) {
   char *text = gen_case_read(FLP_TEST_TREE "/tests/golden/losses/every_word.lua", &length);
   cr_assert_eq(trace("every_word.lua", text, &loss, error), FLP_OK, "%s", error);
   cr_assert_eq(generate(&loss.program, FLP_KERNEL_ROWS, &result, error), FLP_OK, "%s", error);
-  const char *update = getenv("FLP_GOLDEN_UPDATE");
-  if (update && strcmp(update, "1") == 0)
-    gen_case_write(FLP_TEST_TREE "/tests/golden/losses", "every_word.ll", result.ir, strlen(result.ir));
-  char *golden = gen_case_read(FLP_TEST_TREE "/tests/golden/losses/every_word.ll", &length);
-  cr_assert_not_null(golden, "FLP_GOLDEN_UPDATE=1 writes it");
-  cr_expect(strcmp(golden, result.ir) == 0, "every_word.ll differs from what is built now:\n%s", result.ir);
-  free(golden);
+  gen_case_golden(FLP_TEST_TREE "/tests/golden/losses/every_word.ll", result.ir);
   free(text);
   flpgen_result_clear(&result);
 }
