@@ -110,6 +110,8 @@ void gen_sandbox_freeze(lua_State *L, const char *what, const char *noun);
 
 /* Pushes an array of the keys of the table at index in their fixed order: 1 to n, other numbers, strings, booleans. */
 void gen_order_keys(lua_State *L, int index);
+/* The first key of the table that is not in the list, which ends with NULL; NULL if all are. Leaves values on the stack. */
+const char *gen_order_unknown_key(lua_State *L, int index, const char *const *known);
 /* pairs() in that order, and table.sort with ties kept in order. */
 int gen_order_pairs(lua_State *L);
 int gen_order_sort(lua_State *L);

@@ -72,14 +72,8 @@ static lua_Integer integer_field(lua_State *L, const char *name, lua_Integer fal
 
 static void refuse_unknown(lua_State *L, int table, const char *const *known, const char *what) {
   int top = lua_gettop(L);
-  gen_order_keys(L, table);
-  for (lua_Integer i = 1; lua_rawgeti(L, top + 1, i) != LUA_TNIL; i++) {
-    const char *name = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : gen_value_describe(L, -1);
-    int j = 0;
-    while (known[j] && strcmp(known[j], name) != 0) j++;
-    if (!known[j]) gen_fail(L, "%s: unknown field '%s'", what, name);
-    lua_settop(L, top + 1);
-  }
+  const char *name = gen_order_unknown_key(L, table, known);
+  if (name) gen_fail(L, "%s: unknown field '%s'", what, name);
   lua_settop(L, top);
 }
 

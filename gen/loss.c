@@ -31,17 +31,10 @@ static void check(lua_State *L, const tracing *t, flp_status status) {
 
 static void refuse_unknown(lua_State *L, const tracing *t, int table, const char *const *known, const char *what) {
   int top = lua_gettop(L);
-  gen_order_keys(L, table);
-  for (lua_Integer i = 1; lua_rawgeti(L, top + 1, i) != LUA_TNIL; i++) {
-    const char *name = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : gen_loss_describe(L, -1);
-    const char *names = "";
-    bool found = false;
-    for (int j = 0; known[j]; j++) {
-      found |= strcmp(known[j], name) == 0;
-      names = lua_pushfstring(L, "%s%s%s", names, j ? ", " : "", known[j]);
-    }
-    if (!found) fail_file(L, t, lua_pushfstring(L, "%s has no field '%s'; accepted are %s", what, name, names));
-    lua_settop(L, top + 1);
+  const char *name = gen_order_unknown_key(L, table, known), *names = known[0];
+  if (name) {
+    for (int j = 1; known[j]; j++) names = lua_pushfstring(L, "%s, %s", names, known[j]);
+    fail_file(L, t, lua_pushfstring(L, "%s has no field '%s'; accepted are %s", what, name, names));
   }
   lua_settop(L, top);
 }
@@ -134,47 +127,26 @@ static bool read_text(lua_State *L, const tracing *t, int table, const char *fie
 
 /* ---- row and p ---- */
 
-/* Upvalues: the table, what it is, the names in it. */
-static int read_field(lua_State *L) {
-  lua_settop(L, 2);
-  lua_pushvalue(L, 2);
-  if (lua_rawget(L, lua_upvalueindex(1)) == LUA_TNIL)
-    gen_fail(L, "%s '%s'; there is %s", lua_tostring(L, lua_upvalueindex(2)),
-             lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : gen_loss_describe(L, 2),
-             lua_tostring(L, lua_upvalueindex(3)));
-  return 1;
-}
-
-static int refuse_write(lua_State *L) {
-  gen_fail(L, "row and p are read-only");
-}
-
-/* Pushes a read-only table of the leaves of one kind. */
-static void push_leaves(lua_State *L, flp_loss_op op, uint32_t count, const char *what) {
+/* Pushes a read-only table of the leaves of one kind; its messages tell their names. */
+static void push_leaves(lua_State *L, flp_loss_op op, uint32_t count, const char *what, const char *noun) {
   flp_loss *loss = gen_state_get(L)->traced;
-  lua_newtable(L);
-  int view = lua_gettop(L);
-  lua_newtable(L); /* the metatable */
-  lua_newtable(L); /* the leaves */
   const char *names = lua_pushstring(L, count ? "" : "none");
+  lua_newtable(L);
+  int leaves = lua_gettop(L);
   for (uint32_t i = 0; i < count; i++) {
     const char *name = op == FLP_LOSS_INPUT ? flp_loss_input_name(loss, i) : loss->parameters[i].name;
     uint16_t node;
     if (flp_loss_append(loss, op, i, 0, 0, &node) != FLP_OK) gen_fail(L, "%s", flp_error_detail());
-    names = lua_pushfstring(L, "%s%s%s", names, i ? ", " : "", name);
-    lua_replace(L, view + 3);
     gen_loss_push_node(L, node);
-    lua_setfield(L, view + 2, name);
+    lua_setfield(L, leaves, name);
+    names = lua_pushfstring(L, "%s%s%s", names, i ? ", " : "", name);
+    lua_replace(L, leaves - 1);
   }
-  lua_pushstring(L, what);
-  lua_insert(L, -2);
-  lua_pushcclosure(L, read_field, 3);
-  lua_setfield(L, view + 1, "__index");
-  lua_pushcfunction(L, refuse_write);
-  lua_setfield(L, view + 1, "__newindex");
-  lua_pushboolean(L, 0);
-  lua_setfield(L, view + 1, "__metatable");
-  lua_setmetatable(L, view);
+  what = lua_pushfstring(L, "%s (%s)", what, names);
+  lua_pushvalue(L, leaves);
+  gen_sandbox_freeze(L, what, noun);
+  lua_replace(L, leaves - 1);
+  lua_settop(L, leaves - 1);
 }
 
 /* ---- results ---- */
@@ -220,8 +192,8 @@ static void run_function(lua_State *L, const tracing *t) {
   lua_Debug where;
   lua_pushvalue(L, -1);
   lua_getinfo(L, ">S", &where);
-  push_leaves(L, FLP_LOSS_INPUT, FLP_LOSS_FIRST_VECTOR + loss->vector_count, "a row has no");
-  push_leaves(L, FLP_LOSS_PARAMETER, loss->parameter_count, "there is no parameter");
+  push_leaves(L, FLP_LOSS_INPUT, FLP_LOSS_FIRST_VECTOR + loss->vector_count, "a row", "value");
+  push_leaves(L, FLP_LOSS_PARAMETER, loss->parameter_count, "p", "parameter");
   lua_call(L, 2, 2);
   int metrics = lua_gettop(L), line = where.linedefined;
   uint16_t node = result_node(L, t, metrics - 1, line, "the loss");

@@ -1,30 +1,19 @@
 /* loss.c: `flpgen loss list|show|check`: finds the action and hands over. */
-#include <stdio.h>
-#include <string.h>
-
 #include "losses.h"
 #include "verbs.h"
 
-static const struct {
-  const char *name;
-  int (*run)(int argc, char **argv);
-  const char *help;
-} actions[] = {
-    {"list", cli_loss_list, "the losses that are built in: formulas, parameters, sources"},
-    {"show", cli_loss_show, "what a loss reads, its parameters, metrics and operations, its kernel"},
-    {"check", cli_loss_check, "compare the derivatives of a loss with finite differences"},
-};
-enum { ACTIONS = sizeof actions / sizeof actions[0] };
-
-static void print_help(FILE *out) {
-  fputs(
+int cli_losses(int argc, char **argv) {
+  static const cli_action actions[] = {
+      {"list", cli_loss_list, "the losses that are built in: formulas, parameters, sources"},
+      {"show", cli_loss_show, "what a loss reads, its parameters, metrics and operations, its kernel"},
+      {"check", cli_loss_check, "compare the derivatives of a loss with finite differences"},
+      {NULL, NULL, NULL}};
+  return cli_action_run(
+      argc, argv, actions,
       "Usage: flpgen loss ACTION [OPTION...]\n"
       "Losses of a row: functions of its logprob, entropy, old and reference logprob, advantage, weight and vectors "
       "of\n"
       "yours, written in Lua, with derivatives by dual numbers.\n\n",
-      out);
-  for (int i = 0; i < ACTIONS; i++) fprintf(out, "  %-8s %s\n", actions[i].name, actions[i].help);
-  fputs(
       "\n  flpgen loss show grpo+k3+entropy        terms are added\n"
       "  flpgen loss check my.lua\n\n"
       "  -- my.lua\n"
@@ -40,26 +29,5 @@ static void print_help(FILE *out) {
       "with lt le gt ge eq ne and & | ~ between conditions; import \"ppo\" gives what the file of a built-in loss "
       "returns.\n"
       "A row has logprob, entropy, old_logprob, ref_logprob, advantage, weight and the vectors of the file.\n\n"
-      "`flpgen loss ACTION --help` tells the options of an action; each takes --json.\n" CLI_EXIT_HELP "\n",
-      out);
-}
-
-int cli_losses(int argc, char **argv) {
-  const char *word = argc > 1 ? argv[1] : "";
-  if (strcmp(word, "--help") == 0 || strcmp(word, "-?") == 0) {
-    print_help(stdout);
-    return CLI_EXIT_OK;
-  }
-  for (int i = 0; i < ACTIONS; i++) {
-    if (strcmp(actions[i].name, word) != 0) continue;
-    char name[64];
-    snprintf(name, sizeof name, "%s %s", argv[0], word);
-    argv[1] = name;
-    return actions[i].run(argc - 1, argv + 1);
-  }
-  if (!word[0])
-    print_help(stderr);
-  else
-    fprintf(stderr, "%s: action '%s' is not accepted; one of list, show, check is\n", argv[0], word);
-  return CLI_EXIT_USAGE;
+      "`flpgen loss ACTION --help` tells the options of an action; each takes --json.\n" CLI_EXIT_HELP "\n");
 }

@@ -1,2 +1,2 @@
--- expect: parameter_none.lua:2: there is no parameter 'beta'; there is none
+-- expect: parameter_none.lua:2: p (none) has no parameter 'beta'
 return function(row, p) return p.beta * row.logprob end
