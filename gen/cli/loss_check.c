@@ -165,12 +165,10 @@ int cli_loss_check(int argc, char **argv) {
       parse,
       "LOSS",
       "Traces a loss and compares its derivatives by logprob and entropy with finite differences."
-      "\vRows are ordinary, tied (logprob = old_logprob = ref_logprob), far from the old policy, or without advantage "
-      "or "
-      "weight. Where a loss has a kink, the derivative of one side is accepted, or one between both; what stands under "
-      "detach is held. A loss, metric or derivative that is not finite fails. LOSS is a file that ends in .lua, a name "
-      "of "
-      "`flpgen loss list`, or a sum of them.\n\n"
+      "\vRows are ordinary, tied (logprob = old_logprob = ref_logprob), far from the old policy, without advantage or "
+      "weight, or beside a kink of the loss, where the derivative of one side is accepted, or one between both; what "
+      "stands under detach is held. A loss, metric or derivative that is not finite fails. LOSS is a file that ends in "
+      ".lua, a name of `flpgen loss list`, or a sum of them.\n\n"
       "  flpgen loss check my.lua\n"
       "  flpgen loss check grpo+k3 --set beta=0.04\n\n" CLI_EXIT_HELP,
       NULL,

@@ -22,9 +22,59 @@ static double draw_parameter(const flp_loss_parameter *p, uint64_t *state) {
   return low + (high - low) * uniform(state);
 }
 
+/* What changes its sign at a kink of the loss, of one operation that has some; NAN if it has none. */
+static double side(const flp_loss *loss, uint32_t node, const double *values) {
+  const uint16_t *at = loss->nodes[node].operands;
+  switch (loss->nodes[node].op) {
+    case FLP_LOSS_ABS:
+      return values[at[0]];
+    case FLP_LOSS_MIN:
+    case FLP_LOSS_MAX:
+    case FLP_LOSS_LT:
+    case FLP_LOSS_LE:
+    case FLP_LOSS_EQ:
+      return values[at[0]] - values[at[1]];
+    case FLP_LOSS_CLAMP:
+      return values[at[0]] - values[at[node & 1 ? 1 : 2]];
+    default:
+      return NAN;
+  }
+}
+
+static double side_at(const flp_loss *loss, uint32_t node, double logprob, double *inputs, const double *parameters) {
+  double values[FLP_LOSS_NODES_MAX];
+  inputs[FLP_LOSS_LOGPROB] = logprob;
+  flp_loss_values(loss, inputs, parameters, NULL, values);
+  return side(loss, node, values);
+}
+
+/* Moves logprob, by bisection, beside a kink of some operation from a random one on; leaves it where it is if it meets none.
+ * Not upon it: there rounding can make equal what is not (ratio·A and clamp(ratio)·A), and with it half a derivative. */
+static void move_to_kink(const flp_loss *loss, uint64_t *state, double *inputs, const double *parameters) {
+  enum { STEPS = 48, HALVINGS = 60 };
+  const double start = inputs[FLP_LOSS_LOGPROB];
+  uint32_t first = (uint32_t)(uniform(state) * loss->node_count);
+  for (uint32_t i = 0; i < loss->node_count; i++) {
+    uint32_t node = (first + i) % loss->node_count;
+    for (int step = 0; step < STEPS; step++) {
+      double low = -12.0 * (step + 1) / STEPS, high = -12.0 * step / STEPS;
+      double at_low = side_at(loss, node, low, inputs, parameters);
+      if (!(at_low * side_at(loss, node, high, inputs, parameters) < 0)) continue;
+      for (int n = 0; n < HALVINGS; n++) {
+        double middle = (low + high) / 2;
+        *(at_low * side_at(loss, node, middle, inputs, parameters) > 0 ? &low : &high) = middle;
+      }
+      float beside = (float)high, towards = uniform(state) < 0.5 ? -INFINITY : 0;
+      inputs[FLP_LOSS_LOGPROB] = (double)nextafterf(nextafterf(beside, towards), towards);
+      return;
+    }
+  }
+  inputs[FLP_LOSS_LOGPROB] = start;
+}
+
 void cli_loss_draw(const flp_loss *loss, uint64_t seed, int i, const double *given, double inputs[FLP_LOSS_INPUTS_MAX],
                    double parameters[FLP_LOSS_PARAMETERS_MAX]) {
-  enum { ORDINARY, TIED = 5, FAR, IDLE, KINDS };
+  enum { ORDINARY, TIED = 5, FAR, IDLE, KINKED, KINDS };
   uint64_t state = cli_hash(seed) + ((uint64_t)i << 32);
   int kind = i % KINDS;
   double spread = kind == TIED ? 0 : kind == FAR ? 8 : 0.3;
@@ -39,6 +89,7 @@ void cli_loss_draw(const flp_loss *loss, uint64_t seed, int i, const double *giv
   for (int j = 0; j < FLP_LOSS_INPUTS_MAX; j++) inputs[j] = (double)(float)inputs[j];
   for (uint32_t j = 0; j < loss->parameter_count; j++)
     parameters[j] = i / KINDS % 2 ? draw_parameter(&loss->parameters[j], &state) : given[j];
+  if (kind == KINKED) move_to_kink(loss, &state, inputs, parameters);
 }
 
 /* ---- derivatives ---- */

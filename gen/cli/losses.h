@@ -31,8 +31,9 @@ json_t *cli_loss_json(const cli_loss *loss);
 
 /* ---- loss_rows.c ---- */
 
-/* Row i of the check: ordinary ones, ties (logprob = old_logprob = ref_logprob), far ratios, advantage or weight 0, all of
- * them numbers of float32. given: parameters of even rows; the others draw theirs within the bounds. */
+/* Row i of the check: ordinary ones, ties (logprob = old_logprob = ref_logprob), far ratios, advantage or weight 0, and
+ * logprob beside a kink of the loss; all of them numbers of float32.
+ * given: parameters of half of the rows; the others draw theirs within the bounds. */
 void cli_loss_draw(const flp_loss *loss, uint64_t seed, int i, const double *given, double inputs[FLP_LOSS_INPUTS_MAX],
                    double parameters[FLP_LOSS_PARAMETERS_MAX]);
 

@@ -1,5 +1,6 @@
 """flpgen loss: every built-in loss against its published formula in float64 torch and against flp.losses, values and
 derivatives, ties included; its kernel, run on the CPU, against the reference; files of users; errors."""
+import math
 import os
 from pathlib import Path
 
@@ -94,6 +95,13 @@ def test_ties_at_the_boundary_are_those_of_torch(text):
         assert row["grad_logprob"] == pytest.approx(-row["inputs"]["weight"] * row["inputs"]["advantage"])
 
 
+def is_beside_a_bound(row):
+    """Where the float32 of flp.losses may see the other side."""
+    x, p = row["inputs"], row["parameters"]
+    ratio = math.exp(x["logprob"] - x["old_logprob"]) if "old_logprob" in x else 1
+    return "clip_low" in p and min(abs(ratio - 1 + p["clip_low"]), abs(ratio - 1 - p["clip_high"])) < 1e-5 * ratio
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_builtins_are_those_of_flp_losses(policy, kind):
@@ -103,7 +111,8 @@ def test_builtins_are_those_of_flp_losses(policy, kind):
     defaults = {"beta": 0.3, "entropy_weight": 0.2}
     if policy != "reinforce":
         defaults.update(clip_low=own[0], clip_high=own[1])
-    rows = [row for row in document["rows"] if row["parameters"] == defaults and row["inputs"]["weight"] > 0]
+    rows = [row for row in document["rows"] if row["parameters"] == defaults and row["inputs"]["weight"] > 0 and
+            not is_beside_a_bound(row)]
     assert len(rows) > 400
     x = {name: value.float()[:, None] for name, value in columns(rows, "inputs").items()}
     x["logprob"].requires_grad_(), x["entropy"].requires_grad_()
