@@ -110,7 +110,7 @@ void gen_sandbox_freeze(lua_State *L, const char *what, const char *noun);
 
 /* Pushes an array of the keys of the table at index in their fixed order: 1 to n, other numbers, strings, booleans. */
 void gen_order_keys(lua_State *L, int index);
-/* The first key of the table that is not in the list, which ends with NULL; NULL if all are. Leaves values on the stack. */
+/* The first key of the table that is not in the list, which ends with NULL; NULL if all are. Leaves values behind. */
 const char *gen_order_unknown_key(lua_State *L, int index, const char *const *known);
 /* pairs() in that order, and table.sort with ties kept in order. */
 int gen_order_pairs(lua_State *L);
@@ -120,7 +120,7 @@ int gen_order_sort(lua_State *L);
 
 /* Generates every kernel of the module that the key names: the whole of one run under lua_pcall. */
 int gen_template_main(lua_State *L);
-/* Takes the table on the top as what files see. Files then load from g->text: linted, bounded, blind to anything else. */
+/* Takes the table on the top as what files see. They load from g->text: linted, and blind to anything else. */
 void gen_template_environment(lua_State *L);
 void gen_template_load(lua_State *L, const char *file, size_t length);
 

@@ -100,8 +100,8 @@ static bool is_word_call(const lint *l, size_t first, size_t i) {
 /* `k.word(...)`, or in a loss `word(...)` or `row.field`, at i: index of its last token, else 0. */
 static size_t value_call(const lint *l, size_t i) {
   bool is_loss = l->dialect->is_loss;
-  if (is_loss && l->tokens[i].kind == LINT_NAME && is(l, i, "row") && is(l, i + 1, ".") && is_any(l, i + 2, row_fields))
-    return i + 2;
+  bool is_field = i > 0 && (is(l, i - 1, ".") || is(l, i - 1, ":"));
+  if (is_loss && !is_field && is(l, i, "row") && is(l, i + 1, ".") && is_any(l, i + 2, row_fields)) return i + 2;
   size_t open = is_loss ? i + 1 : i + 3;
   if (!is_loss && !(is(l, i, "k") && is(l, i + 1, "."))) return 0;
   if (!is_word_call(l, i, open - 1)) return 0;

@@ -1,8 +1,9 @@
-/* loss.c: from a Lua file that describes a per-row loss to its program, by running its function once on symbolic values.
+/* loss.c: from a Lua file that describes a per-row loss to its program: its function runs once, on symbolic values.
  *
  * A file returns function(row, p) ... return loss [, metrics] end, or a table {loss = that function, parameters =
- * {name = default or {default =, min =, max =}}, vectors = {names}, name =, formula =, source =}. It sees the sandbox of
- * templates (sandbox.c), the words of loss_value.c in place of k, and import, which gives what a built-in file returns. */
+ * {name = default or {default =, min =, max =}}, vectors = {names}, name =, formula =, source =}. It sees the sandbox
+ * of templates (sandbox.c), the words of loss_value.c in place of k, and import, which gives what a built-in file
+ * returns. */
 #include "trace.h"
 
 #include <math.h>
@@ -153,13 +154,13 @@ static void push_leaves(lua_State *L, flp_loss_op op, uint32_t count, const char
 
 /* The node of a result, whose errors stand at the line of the function. */
 static uint16_t result_node(lua_State *L, const tracing *t, int arg, int line, const char *what) {
-  uint16_t *value = luaL_testudata(L, arg, "flp.loss"), node = 0;
-  if (!value && lua_type(L, arg) != LUA_TNUMBER) {
+  uint16_t node;
+  if (gen_loss_test(L, arg, &node)) return node;
+  if (lua_type(L, arg) != LUA_TNUMBER) {
     lua_pushfstring(L, "%s:%d: %s is %s; a value or a number is accepted", t->file, line, what,
                     gen_loss_describe(L, arg));
     lua_error(L);
   }
-  if (value) return *value;
   check(L, t, flp_loss_constant(&t->out->program, lua_tonumber(L, arg), &node));
   return node;
 }
@@ -228,19 +229,27 @@ static void prepare(lua_State *L) {
   gen_template_environment(L);
 }
 
+/* Names the program and keeps what is in it: values that the file made outside its function. */
+static void read_name(lua_State *L, const tracing *t, int table) {
+  char name[2 * FLP_LOSS_TITLE_BYTES];
+  flp_loss named;
+  if (!read_text(L, t, table, "name", name, sizeof name)) return;
+  check(L, t, flp_loss_start(&named, name));
+  memcpy(t->out->program.name, named.name, sizeof named.name);
+}
+
 /* The whole of a trace under lua_pcall. Argument: the length of g->text. */
 static int trace(lua_State *L) {
   static const char *const known[] = {"loss", "parameters", "vectors", "name", "formula", "source", NULL};
   const tracing *t = lua_touserdata(L, 1);
   size_t length = (size_t)lua_tointeger(L, 2);
-  char name[FLP_LOSS_TITLE_BYTES];
   prepare(L);
   gen_template_load(L, t->file, length);
   lua_call(L, 0, 1);
   int value = lua_gettop(L);
   if (lua_istable(L, value)) {
     refuse_unknown(L, t, value, known, "a loss");
-    if (read_text(L, t, value, "name", name, sizeof name)) check(L, t, flp_loss_start(&t->out->program, name));
+    read_name(L, t, value);
     read_text(L, t, value, "formula", t->out->formula, sizeof t->out->formula);
     read_text(L, t, value, "source", t->out->source, sizeof t->out->source);
     read_parameters(L, t, value);

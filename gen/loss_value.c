@@ -14,7 +14,7 @@ void gen_loss_push_node(lua_State *L, uint16_t node) {
   luaL_setmetatable(L, metatable_name);
 }
 
-static bool test(lua_State *L, int arg, uint16_t *out) {
+bool gen_loss_test(lua_State *L, int arg, uint16_t *out) {
   uint16_t *value = luaL_testudata(L, arg, metatable_name);
   if (value) *out = *value;
   return value != NULL;
@@ -22,7 +22,7 @@ static bool test(lua_State *L, int arg, uint16_t *out) {
 
 const char *gen_loss_describe(lua_State *L, int arg) {
   uint16_t node;
-  if (!test(L, arg, &node)) return gen_value_describe(L, arg);
+  if (!gen_loss_test(L, arg, &node)) return gen_value_describe(L, arg);
   return flp_loss_is_condition(gen_state_get(L)->traced, node) ? "a condition" : "a value";
 }
 
@@ -34,7 +34,7 @@ static void check(lua_State *L, const char *word, flp_status status) {
 uint16_t gen_loss_node_of(lua_State *L, int arg, bool condition, const char *what) {
   flp_loss *loss = gen_state_get(L)->traced;
   uint16_t node;
-  if (!test(L, arg, &node)) {
+  if (!gen_loss_test(L, arg, &node)) {
     if (condition || lua_type(L, arg) != LUA_TNUMBER)
       gen_fail(L, "%s: expected %s, got %s", what, condition ? "a condition, such as lt(a, b)" : "a value or a number",
                gen_loss_describe(L, arg));

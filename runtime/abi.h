@@ -216,9 +216,9 @@ enum {
   P(ptr, row_class) P(ptr, out) P(i64, out_stride) P(i32, depth) P(i64, n) \
   P(i32, out_is_f32) /* 1: out is f32, 0: operand dtype */
 
-/* module loss_rows: entry loss_rows, one thread a row: a loss program (loss.h) compiled, with its derivatives by logprob
- * and entropy. Inputs that the program does not read may be null; weight null: 1; old_logprob null: logprob itself, as a
- * constant. parameter0 and following: the bits of a double. Outputs may be null. */
+/* module loss_rows: entry loss_rows, one thread a row: a loss program (loss.h) compiled, with its derivatives by
+ * logprob and entropy. Inputs that the program does not read may be null; weight null: 1; old_logprob null: logprob
+ * itself, as a constant. parameter0 and following: the bits of a double. Outputs may be null. */
 #define FLP_LOSS_ROWS_PARAMS(P)                                            \
   P(ptr, logprob) P(ptr, entropy) P(ptr, old_logprob) P(ptr, ref_logprob)  \
   P(ptr, advantage) P(ptr, weight)                                         \

@@ -1,4 +1,4 @@
-/* bytes.h: little-endian cursors over a buffer, for formats without padding. Both stop, and stay stopped, at its end. */
+/* bytes.h: little-endian cursors over a buffer, for formats without padding. Both stop at its end and stay there. */
 #ifndef FLP_BYTES_H
 #define FLP_BYTES_H
 

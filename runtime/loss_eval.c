@@ -12,7 +12,7 @@ static double greater(double a, double b) {
   return a > b || isnan(a) ? a : b;
 }
 
-double flp_loss_apply(flp_loss_op op, double a, double b, double c) {
+static double apply_one(flp_loss_op op, double a) {
   switch (op) {
     case FLP_LOSS_NEG:
       return -a;
@@ -26,8 +26,15 @@ double flp_loss_apply(flp_loss_op op, double a, double b, double c) {
       return log(a);
     case FLP_LOSS_SQRT:
       return sqrt(a);
-    case FLP_LOSS_DETACH:
+    case FLP_LOSS_NOT:
+      return a == 0;
+    default: /* detach */
       return a;
+  }
+}
+
+static double apply_two(flp_loss_op op, double a, double b) {
+  switch (op) {
     case FLP_LOSS_ADD:
       return a + b;
     case FLP_LOSS_SUB:
@@ -40,8 +47,6 @@ double flp_loss_apply(flp_loss_op op, double a, double b, double c) {
       return lesser(a, b);
     case FLP_LOSS_MAX:
       return greater(a, b);
-    case FLP_LOSS_CLAMP:
-      return lesser(greater(a, b), c);
     case FLP_LOSS_LT:
       return a < b;
     case FLP_LOSS_LE:
@@ -50,19 +55,15 @@ double flp_loss_apply(flp_loss_op op, double a, double b, double c) {
       return a == b;
     case FLP_LOSS_AND:
       return a != 0 && b != 0;
-    case FLP_LOSS_OR:
+    default: /* or */
       return a != 0 || b != 0;
-    case FLP_LOSS_NOT:
-      return a == 0;
-    case FLP_LOSS_WHERE:
-      return a != 0 ? b : c;
-    case FLP_LOSS_CONSTANT:
-    case FLP_LOSS_INPUT:
-    case FLP_LOSS_PARAMETER:
-    case FLP_LOSS_OPS:
-      break;
   }
-  return NAN; /* not reached: those take no values */
+}
+
+double flp_loss_apply(flp_loss_op op, double a, double b, double c) {
+  if (op == FLP_LOSS_WHERE) return a != 0 ? b : c;
+  if (op == FLP_LOSS_CLAMP) return lesser(greater(a, b), c);
+  return flp_loss_op_arity(op) == 1 ? apply_one(op, a) : apply_two(op, a, b);
 }
 
 /* Share of the left of two operands where the first of them wins, loses or equals the other. NaN: it has all of it. */
@@ -74,60 +75,52 @@ static int is_mask(uint32_t op) {
   return op == FLP_LOSS_MIN || op == FLP_LOSS_MAX || op == FLP_LOSS_CLAMP || op == FLP_LOSS_WHERE;
 }
 
+/* ∂y/∂a of y = op(a). */
+static double partial_of_one(uint32_t op, double a, double y) {
+  switch (op) {
+    case FLP_LOSS_NEG:
+      return -1;
+    case FLP_LOSS_ABS:
+      return (a > 0) - (a < 0);
+    case FLP_LOSS_EXP:
+      return y;
+    case FLP_LOSS_EXPM1:
+      return y + 1;
+    case FLP_LOSS_LOG:
+      return 1 / a;
+    default: /* sqrt */
+      return 0.5 / y;
+  }
+}
+
+static void set(double out[3], double a, double b, double c) {
+  out[0] = a;
+  out[1] = b;
+  out[2] = c;
+}
+
 /* ∂y/∂operand of y = op(v): of torch where y has a kink. */
 static void partials(uint32_t op, const double v[3], double y, double out[3]) {
   double a = v[0], b = v[1], c = v[2];
   switch (op) {
-    case FLP_LOSS_NEG:
-      out[0] = -1;
-      return;
-    case FLP_LOSS_ABS:
-      out[0] = (a > 0) - (a < 0);
-      return;
-    case FLP_LOSS_EXP:
-      out[0] = y;
-      return;
-    case FLP_LOSS_EXPM1:
-      out[0] = y + 1;
-      return;
-    case FLP_LOSS_LOG:
-      out[0] = 1 / a;
-      return;
-    case FLP_LOSS_SQRT:
-      out[0] = 0.5 / y;
-      return;
+    case FLP_LOSS_ADD:
+      return set(out, 1, 1, 0);
     case FLP_LOSS_SUB:
-      out[0] = 1;
-      out[1] = -1;
-      return;
+      return set(out, 1, -1, 0);
     case FLP_LOSS_MUL:
-      out[0] = b;
-      out[1] = a;
-      return;
+      return set(out, b, a, 0);
     case FLP_LOSS_DIV:
-      out[0] = 1 / b;
-      out[1] = -y / b;
-      return;
+      return set(out, 1 / b, -y / b, 0);
     case FLP_LOSS_MIN:
-      out[0] = share(a > b, a == b);
-      out[1] = share(b > a, a == b);
-      return;
+      return set(out, share(a > b, a == b), share(b > a, a == b), 0);
     case FLP_LOSS_MAX:
-      out[0] = share(a < b, a == b);
-      out[1] = share(b < a, a == b);
-      return;
+      return set(out, share(a < b, a == b), share(b < a, a == b), 0);
     case FLP_LOSS_CLAMP:
-      out[0] = a >= b && a <= c;
-      out[1] = b < c && a < b;
-      out[2] = a > c || c < b;
-      return;
+      return set(out, a >= b && a <= c, b < c && a<b, a> c || c < b);
     case FLP_LOSS_WHERE:
-      out[0] = 0;
-      out[1] = a != 0;
-      out[2] = a == 0;
-      return;
-    default: /* add */
-      out[0] = out[1] = 1;
+      return set(out, 0, a != 0, a == 0);
+    default:
+      return set(out, partial_of_one(op, a, y), 0, 0);
   }
 }
 
@@ -157,7 +150,7 @@ static double derivative(const flp_loss *loss, const double *values, const uint8
     const uint16_t *at = node->operands;
     tangents[i] = node->op == FLP_LOSS_INPUT; /* of the one input that is active */
     if (!(activity[i] & bit) || node->op == FLP_LOSS_INPUT) continue;
-    double partial[3] = {0, 0, 0}, v[3] = {values[at[0]], values[at[1]], values[at[2]]}, sum = 0;
+    double partial[3], v[3] = {values[at[0]], values[at[1]], values[at[2]]}, sum = 0;
     partials(node->op, v, values[i], partial);
     for (int j = 0; j < flp_loss_op_arity(node->op); j++) {
       if (!(activity[at[j]] & bit) || (is_mask(node->op) && partial[j] == 0)) continue;

@@ -1,7 +1,7 @@
 -- loss.lua: a loss program (runtime/loss.h) as kernel code: its value, its derivatives by dual numbers, its metrics.
 --
--- Everything is f64, as in the reference (runtime/loss_eval.c), whose conventions at kinks these are: a program costs some
--- hundred operations a row, once.
+-- Everything is f64, as in the reference (runtime/loss_eval.c), whose conventions at kinks these are: a program costs
+-- some hundred operations a row, once.
 
 return function(k)
   local L = {}
@@ -38,42 +38,30 @@ return function(k)
   local function share(loses, a, b) return k.select(loses, zero, k.select(k.eq(a, b), half, one)) end
   local function mask(condition) return k.select(condition, one, zero) end
 
-  -- ∂y/∂operand of y = op(a, b, c), a function each.
+  -- ∂y/∂a, ∂y/∂b, ∂y/∂c of y = op(a, b, c); what nothing reads LLVM drops.
   local partials = {
-    neg = function() return {function() return f64(-1.0) end} end,
-    abs = function(y, a) return {function() return mask(k.gt(a, 0.0)) - mask(k.lt(a, 0.0)) end} end,
-    exp = function(y) return {function() return y end} end,
-    expm1 = function(y) return {function() return y + 1.0 end} end,
-    log = function(y, a) return {function() return 1.0 / a end} end,
-    sqrt = function(y) return {function() return 0.5 / y end} end,
-    add = function() return {function() return one end, function() return one end} end,
-    sub = function() return {function() return one end, function() return f64(-1.0) end} end,
-    mul = function(y, a, b) return {function() return b end, function() return a end} end,
-    div = function(y, a, b) return {function() return 1.0 / b end, function() return -y / b end} end,
-    min = function(y, a, b)
-      return {function() return share(k.gt(a, b), a, b) end, function() return share(k.gt(b, a), a, b) end}
-    end,
-    max = function(y, a, b)
-      return {function() return share(k.lt(a, b), a, b) end, function() return share(k.lt(b, a), a, b) end}
-    end,
+    neg = function() return f64(-1.0) end,
+    abs = function(y, a) return mask(k.gt(a, 0.0)) - mask(k.lt(a, 0.0)) end,
+    exp = function(y) return y end, expm1 = function(y) return y + 1.0 end,
+    log = function(y, a) return 1.0 / a end, sqrt = function(y) return 0.5 / y end,
+    add = function() return one, one end, sub = function() return one, f64(-1.0) end,
+    mul = function(y, a, b) return b, a end, div = function(y, a, b) return 1.0 / b, -y / b end,
+    min = function(y, a, b) return share(k.gt(a, b), a, b), share(k.gt(b, a), a, b) end,
+    max = function(y, a, b) return share(k.lt(a, b), a, b), share(k.lt(b, a), a, b) end,
     clamp = function(y, x, low, high)
-      return {function() return mask(k.ge(x, low) & k.le(x, high)) end,
-              function() return mask(k.lt(low, high) & k.lt(x, low)) end,
-              function() return mask(k.gt(x, high) | k.lt(high, low)) end}
+      return mask(k.ge(x, low) & k.le(x, high)), mask(k.lt(low, high) & k.lt(x, low)),
+        mask(k.gt(x, high) | k.lt(high, low))
     end,
-    where = function(y, condition)
-      return {function() return zero end, function() return mask(condition) end, function() return mask(~condition) end}
-    end,
+    where = function(y, condition) return zero, mask(condition), mask(~condition) end,
   }
   local is_mask = {min = true, max = true, clamp = true, where = true} -- what they leave out is 0, even of 0·inf
 
   local function tangent(node, field, y, operands, nodes, tangents)
-    local parts, sum = partials[node.op](y, table.unpack(operands)), nil
+    local parts, sum = {partials[node.op](y, table.unpack(operands))}, nil
     for j, i in ipairs(node) do
       if nodes[i][field] then
-        local partial = parts[j]()
-        local term = partial * tangents[i]
-        if is_mask[node.op] then term = k.select(k.eq(partial, 0.0), zero, term) end
+        local term = parts[j] * tangents[i]
+        if is_mask[node.op] then term = k.select(k.eq(parts[j], 0.0), zero, term) end
         sum = sum and sum + term or term
       end
     end

@@ -1,7 +1,7 @@
 -- loss_rows.lua: a loss program over arrays of rows, one thread a row: see runtime/abi.h.
 
-local INPUTS = {"logprob", "entropy", "old_logprob", "ref_logprob", "advantage", "weight", "vector0", "vector1", "vector2",
-                "vector3", "vector4", "vector5", "vector6", "vector7"}
+local INPUTS = {"logprob", "entropy", "old_logprob", "ref_logprob", "advantage", "weight",
+                "vector0", "vector1", "vector2", "vector3", "vector4", "vector5", "vector6", "vector7"}
 local THREADS = 256
 
 return function(k, spec)

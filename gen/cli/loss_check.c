@@ -10,7 +10,7 @@ enum { KEY_JSON = CLI_KEY_FIRST, KEY_ROWS, KEY_SEED, KEY_SET, SETS_MAX = FLP_LOS
 
 typedef struct check_args {
   const char *text, *sets[SETS_MAX];
-  int set_count, json;
+  int set_count, json, is_printed; /* is_printed: the JSON document is out */
   int64_t rows, seed;
 } check_args;
 
@@ -103,7 +103,7 @@ static void print_summary(const cli_loss *loss, const check_args *args, const ta
   printf("%-12s %lld, %d failed\n", "rows", (long long)args->rows, result->failed);
 }
 
-static flp_status check(const check_args *args) {
+static flp_status check(check_args *args) {
   cli_loss loss;
   double given[FLP_LOSS_PARAMETERS_MAX];
   FLP_TRY(cli_loss_load(args->text, &loss));
@@ -115,6 +115,7 @@ static flp_status check(const check_args *args) {
     json_t *document = cli_loss_json(&loss);
     json_object_set_new(document, "failed", json_integer(result.failed));
     json_object_set_new(document, "rows", result.rows);
+    args->is_printed = 1;
     FLP_TRY(cli_json_print(document));
   } else {
     print_summary(&loss, args, &result);
@@ -176,6 +177,6 @@ int cli_loss_check(int argc, char **argv) {
       NULL};
   check_args args = {.rows = 1024};
   argp_parse(&argp, argc, argv, 0, NULL, &args);
-  int code = cli_finish(argv[0], 0, check(&args));
-  return code;
+  flp_status status = check(&args);
+  return cli_finish(argv[0], args.json && !args.is_printed, status);
 }

@@ -48,8 +48,8 @@ static double side_at(const flp_loss *loss, uint32_t node, double logprob, doubl
   return side(loss, node, values);
 }
 
-/* Moves logprob, by bisection, beside a kink of some operation from a random one on; leaves it where it is if it meets none.
- * Not upon it: there rounding can make equal what is not (ratio·A and clamp(ratio)·A), and with it half a derivative. */
+/* Moves logprob, by bisection, beside a kink of some operation from a random one on; leaves it if there is none.
+ * Not upon it: there rounding can make equal what is not, ratio·A and clamp(ratio)·A, and so half a derivative. */
 static void move_to_kink(const flp_loss *loss, uint64_t *state, double *inputs, const double *parameters) {
   enum { STEPS = 48, HALVINGS = 60 };
   const double start = inputs[FLP_LOSS_LOGPROB];

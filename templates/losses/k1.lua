@@ -1,4 +1,4 @@
--- k1.lua: a term to add: an estimate of the Kullback-Leibler divergence from a reference policy, unbiased, of either sign.
+-- k1.lua: a term to add: an estimate of the KL divergence from a reference policy, unbiased, of either sign.
 return {
   formula = "w·beta·d, d = logprob − ref_logprob",
   source = "Schulman, \"Approximating KL divergence\", 2020",

@@ -1,4 +1,4 @@
--- k2.lua: a term to add: an estimate of the Kullback-Leibler divergence from a reference policy, biased, of small variance.
+-- k2.lua: a term to add: an estimate of the KL divergence from a reference policy, biased, of small variance.
 return {
   formula = "w·beta·d²/2, d = logprob − ref_logprob",
   source = "Schulman, \"Approximating KL divergence\", 2020",

@@ -1,4 +1,4 @@
--- k3.lua: a term to add: an estimate of the Kullback-Leibler divergence from a reference policy, unbiased, never negative.
+-- k3.lua: a term to add: an estimate of the KL divergence from a reference policy, unbiased, never negative.
 return {
   formula = "w·beta·(exp(−d) − 1 + d), d = logprob − ref_logprob",
   source = "Schulman, \"Approximating KL divergence\", 2020",

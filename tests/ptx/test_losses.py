@@ -1,5 +1,5 @@
-"""The kernels of losses assemble for the portable and for Hopper's target within their budget (budgets.json): no spills,
-no stack, no warning, and doubles in between as the reference has them."""
+"""The kernels of losses assemble for the portable and for Hopper's target within their budget (budgets.json): no
+spills, no stack, no warning, and doubles in between as the reference has them."""
 import json
 import os
 import subprocess
@@ -17,8 +17,8 @@ LOSSES = ["nll", "reinforce+k1", "ppo", "grpo+k3+entropy", "dapo", "dr_grpo+k2",
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda text: Path(text).stem)
 def test_budget(loss, arch):
-    done = subprocess.run([FLPGEN, "loss", "show", loss, "--emit", "ptx", "--arch", arch, "--json"], capture_output=True,
-                          text=True)
+    done = subprocess.run([FLPGEN, "loss", "show", loss, "--emit", "ptx", "--arch", arch, "--json"],
+                          capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     kernel = {**document["kernel"], "ptx": document["ptx"]}

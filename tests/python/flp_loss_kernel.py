@@ -1,4 +1,4 @@
-"""Runs the kernel of a loss on the CPU: its LLVM IR, with the registers of the GPU made functions, through llc and cc."""
+"""Runs the kernel of a loss on the CPU: its LLVM IR, the registers of the GPU made functions, through llc and cc."""
 import ctypes
 import glob
 import re

@@ -62,6 +62,11 @@ Test(gen_loss, names_come_from_the_text_or_the_file) {
   cr_expect_str_eq(loss.program.name, "mine");
   cr_expect_str_eq(loss.formula, "x");
   cr_expect_str_eq(loss.source, "y");
+  cr_assert_eq(
+      trace("x.lua", "local e = exp(1) return {name = 'mine', loss = function(row) return e * row.logprob end}", &loss,
+            error),
+      FLP_OK);
+  cr_expect_eq(loss.program.node_count, 4, "a value from outside the function stays what it is");
 }
 
 Test(gen_loss, constants_fold_and_equal_values_are_one) {

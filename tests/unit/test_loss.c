@@ -1,4 +1,4 @@
-/* test_loss.c: loss programs: bytes and refusals, building and sums, values and derivatives against formulas by hand. */
+/* test_loss.c: loss programs: bytes and refusals, building and sums, values and derivatives beside formulas by hand. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
