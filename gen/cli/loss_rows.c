@@ -22,10 +22,22 @@ static double draw_parameter(const flp_loss_parameter *p, uint64_t *state) {
   return low + (high - low) * uniform(state);
 }
 
-/* What changes its sign at a kink of the loss, of one operation that has some; NAN if it has none. */
-static double side(const flp_loss *loss, uint32_t node, const double *values) {
-  const uint16_t *at = loss->nodes[node].operands;
-  switch (loss->nodes[node].op) {
+/* An operation that may have a kink, at a row. */
+typedef struct kink {
+  const flp_loss *loss;
+  double *inputs;
+  const double *parameters;
+  uint32_t node;
+  int bound; /* of clamp: operand 1 or 2 */
+} kink;
+
+/* What changes its sign at the kink, for a logprob; NAN if the operation has none. */
+static double side(const kink *k, double logprob) {
+  double values[FLP_LOSS_NODES_MAX];
+  const uint16_t *at = k->loss->nodes[k->node].operands;
+  k->inputs[FLP_LOSS_LOGPROB] = logprob;
+  flp_loss_values(k->loss, k->inputs, k->parameters, NULL, values);
+  switch (k->loss->nodes[k->node].op) {
     case FLP_LOSS_ABS:
       return values[at[0]];
     case FLP_LOSS_MIN:
@@ -35,41 +47,40 @@ static double side(const flp_loss *loss, uint32_t node, const double *values) {
     case FLP_LOSS_EQ:
       return values[at[0]] - values[at[1]];
     case FLP_LOSS_CLAMP:
-      return values[at[0]] - values[at[node & 1 ? 1 : 2]];
+      return values[at[0]] - values[at[k->bound]];
     default:
       return NAN;
   }
 }
 
-static double side_at(const flp_loss *loss, uint32_t node, double logprob, double *inputs, const double *parameters) {
-  double values[FLP_LOSS_NODES_MAX];
-  inputs[FLP_LOSS_LOGPROB] = logprob;
-  flp_loss_values(loss, inputs, parameters, NULL, values);
-  return side(loss, node, values);
+/* A logprob from -12 to 0 at the kink, by bisection; NAN if there is none. */
+static double find_kink(const kink *k) {
+  enum { STEPS = 48, HALVINGS = 60 };
+  for (int step = 0; step < STEPS; step++) {
+    double low = -12.0 * (step + 1) / STEPS, high = -12.0 * step / STEPS, at_low = side(k, low);
+    if (!(at_low * side(k, high) < 0)) continue;
+    for (int n = 0; n < HALVINGS; n++) {
+      double middle = (low + high) / 2;
+      *(at_low * side(k, middle) > 0 ? &low : &high) = middle;
+    }
+    return high;
+  }
+  return NAN;
 }
 
-/* Moves logprob, by bisection, beside a kink of some operation from a random one on; leaves it if there is none.
- * Not upon it: there rounding can make equal what is not, ratio·A and clamp(ratio)·A, and so half a derivative. */
+/* Moves logprob beside a kink of some operation from a random one on; leaves it if there is none. Not upon it: there
+ * rounding can make equal what is not, ratio·A and clamp(ratio)·A, and so half a derivative. */
 static void move_to_kink(const flp_loss *loss, uint64_t *state, double *inputs, const double *parameters) {
-  enum { STEPS = 48, HALVINGS = 60 };
   const double start = inputs[FLP_LOSS_LOGPROB];
   uint32_t first = (uint32_t)(uniform(state) * loss->node_count);
-  for (uint32_t i = 0; i < loss->node_count; i++) {
-    uint32_t node = (first + i) % loss->node_count;
-    for (int step = 0; step < STEPS; step++) {
-      double low = -12.0 * (step + 1) / STEPS, high = -12.0 * step / STEPS;
-      double at_low = side_at(loss, node, low, inputs, parameters);
-      if (!(at_low * side_at(loss, node, high, inputs, parameters) < 0)) continue;
-      for (int n = 0; n < HALVINGS; n++) {
-        double middle = (low + high) / 2;
-        *(at_low * side_at(loss, node, middle, inputs, parameters) > 0 ? &low : &high) = middle;
-      }
-      float beside = (float)high, towards = uniform(state) < 0.5 ? -INFINITY : 0;
-      inputs[FLP_LOSS_LOGPROB] = (double)nextafterf(nextafterf(beside, towards), towards);
-      return;
-    }
+  kink k = {loss, inputs, parameters, first, uniform(state) < 0.5 ? 1 : 2};
+  double found = NAN;
+  for (uint32_t i = 0; i < loss->node_count && isnan(found); i++) {
+    k.node = (first + i) % loss->node_count;
+    found = find_kink(&k);
   }
-  inputs[FLP_LOSS_LOGPROB] = start;
+  float towards = uniform(state) < 0.5 ? -INFINITY : 0;
+  inputs[FLP_LOSS_LOGPROB] = isnan(found) ? start : (double)nextafterf(nextafterf((float)found, towards), towards);
 }
 
 void cli_loss_draw(const flp_loss *loss, uint64_t seed, int i, const double *given, double inputs[FLP_LOSS_INPUTS_MAX],
