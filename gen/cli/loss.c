@@ -11,9 +11,8 @@ int cli_losses(int argc, char **argv) {
   return cli_action_run(
       argc, argv, actions,
       "Usage: flpgen loss ACTION [OPTION...]\n"
-      "Losses of a row: functions of its logprob, entropy, old and reference logprob, advantage, weight and vectors "
-      "of\n"
-      "yours, written in Lua, with derivatives by dual numbers.\n\n",
+      "Losses of a row: Lua functions of its logprob, entropy, old and reference logprob, advantage, weight and\n"
+      "vectors of yours, with derivatives by dual numbers.\n\n",
       "\n  flpgen loss show grpo+k3+entropy        terms are added\n"
       "  flpgen loss check my.lua\n\n"
       "  -- my.lua\n"
@@ -24,10 +23,9 @@ int cli_losses(int argc, char **argv) {
       "      return -row.weight * min(ratio, 1 + p.margin) * row.reward, {ratio = ratio}\n"
       "    end,\n"
       "  }\n\n"
-      "Words: + - * / and ^ with a small whole number; abs clamp detach exp expm1 log max min sqrt; where(condition, "
-      "a, b)\n"
-      "with lt le gt ge eq ne and & | ~ between conditions; import \"ppo\" gives what the file of a built-in loss "
-      "returns.\n"
+      "Words: + - * / and ^ with a small whole number; abs clamp detach exp expm1 log max min sqrt;\n"
+      "where(condition, a, b) with lt le gt ge eq ne, and & | ~ between conditions; import \"ppo\" gives what the\n"
+      "file of a built-in loss returns.\n"
       "A row has logprob, entropy, old_logprob, ref_logprob, advantage, weight and the vectors of the file.\n\n"
       "`flpgen loss ACTION --help` tells the options of an action; each takes --json.\n" CLI_EXIT_HELP "\n");
 }
