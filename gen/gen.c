@@ -77,9 +77,14 @@ flp_status flpgen_generate(const flp_kernel_key *key, const flpgen_options *opti
   memset(out, 0, sizeof *out);
   flp_kernel_key canonical = *key;
   flp_kernel_key_canonicalise(&canonical);
-  gen_state g = {.key = &canonical, .desc = &out->desc, .template_dir = options ? options->template_dir : NULL};
+  gen_state g = {.key = &canonical, .desc = &out->desc, .template_dir = options ? options->template_dir : NULL,
+                 .loss = options ? options->loss : NULL};
   out->desc.key = canonical;
   flp_status status = check_key(key, &g.arch, error, error_capacity);
+  if (status == FLP_OK && g.loss && key->kind != FLP_KERNEL_ROWS) {
+    snprintf(error, error_capacity, "options.loss: only with key.kind rows");
+    status = FLP_ERROR_ARGUMENT;
+  }
   if (status == FLP_OK) status = check_tune(&canonical.tune, g.arch, error, error_capacity);
   if (status == FLP_OK) status = gen_sources_hash(g.template_dir, out->desc.sources, error, error_capacity);
   if (status == FLP_OK) status = gen_emit_open(&g);

@@ -3,11 +3,14 @@
 #define FLPGEN_GEN_H
 
 #include "../runtime/kernel.h"
+#include "../runtime/loss.h"
 
 typedef struct flpgen_options {
   const char *template_dir; /* NULL: the templates embedded in the library */
   int want_ir;              /* also return the IR as the template built it */
   int want_opt_ir;          /* also return the IR after LLVM's passes */
+  const flp_loss *loss;     /* key.kind ROWS: in place of that module the one that computes this loss, loss_rows.lua.
+                               The key does not name it yet, so the result may not be stored under its key */
 } flpgen_options;
 
 typedef struct flpgen_result {
@@ -23,6 +26,21 @@ typedef struct flpgen_result {
 FLP_API flp_status flpgen_generate(const flp_kernel_key *key, const flpgen_options *options, flpgen_result *out,
                                    char *error, size_t error_capacity);
 FLP_API void flpgen_result_clear(flpgen_result *result);
+
+/* A per-row loss as its file describes it. */
+typedef struct flpgen_loss {
+  flp_loss program;
+  char formula[160], source[96]; /* for people; "" if the file has none */
+} flpgen_loss;
+
+/* Runs a Lua file once, on symbolic values of a row; the same text gives the same program.
+ * file:  names the text in errors, and the loss unless the text does
+ * error: COMPILE with "file:LINE: message" in error
+ * thread: safe */
+FLP_API flp_status flpgen_loss_trace(const char *file, const char *text, size_t length, flpgen_loss *out, char *error,
+                                     size_t error_capacity);
+/* The same of a file that the library carries. error: ARGUMENT if there is none of that name */
+FLP_API flp_status flpgen_loss_builtin(const char *name, flpgen_loss *out, char *error, size_t error_capacity);
 
 /* SHA-256 over the templates (embedded, or those of template_dir) and the generator version. */
 FLP_API flp_status flpgen_sources_hash(const flpgen_options *options, uint8_t out[32]);

@@ -68,6 +68,8 @@ typedef struct gen_state {
   const gen_arch *arch;
   const char *template_dir; /* or NULL: embedded */
   flp_kernel_desc *desc;
+  const flp_loss *loss; /* that the module computes, or NULL */
+  flp_loss *traced;     /* that is being traced (loss.c), or NULL */
 
   lua_State *lua;
   size_t lua_bytes;       /* in use, see sandbox.c */
@@ -108,6 +110,8 @@ void gen_sandbox_freeze(lua_State *L, const char *what, const char *noun);
 
 /* Pushes an array of the keys of the table at index in their fixed order: 1 to n, other numbers, strings, booleans. */
 void gen_order_keys(lua_State *L, int index);
+/* The first key of the table that is not in the list, which ends with NULL; NULL if all are. Leaves values behind. */
+const char *gen_order_unknown_key(lua_State *L, int index, const char *const *known);
 /* pairs() in that order, and table.sort with ties kept in order. */
 int gen_order_pairs(lua_State *L);
 int gen_order_sort(lua_State *L);
@@ -116,12 +120,15 @@ int gen_order_sort(lua_State *L);
 
 /* Generates every kernel of the module that the key names: the whole of one run under lua_pcall. */
 int gen_template_main(lua_State *L);
+/* Takes the table on the top as what files see. They load from g->text: linted, and blind to anything else. */
+void gen_template_environment(lua_State *L);
+void gen_template_load(lua_State *L, const char *file, size_t length);
 
 /* ---- lint.c ---- */
 
-/* Finds truth tests and comparisons that a kernel value cannot take part in.
+/* Finds truth tests and comparisons that a kernel value, or in a loss file a value of a row, cannot take part in.
  * Returns 0, or the line of the first fault with a message. */
-int gen_lint_check(const char *text, size_t length, char *message, size_t capacity);
+int gen_lint_check(const char *text, size_t length, bool is_loss, char *message, size_t capacity);
 
 /* ---- types.c ---- */
 
@@ -218,6 +225,11 @@ void gen_nvptx_shared_store(gen_state *g, gen_type type, LLVMValueRef address, L
 LLVMValueRef gen_nvptx_shared_load_vector(gen_state *g, gen_type type, unsigned n, LLVMValueRef address);
 void gen_nvptx_shared_store_vector(gen_state *g, gen_type type, unsigned n, LLVMValueRef address,
                                    const LLVMValueRef *values);
+
+/* ---- loss_push.c ---- */
+
+/* Pushes a loss program as the table that templates/loss.lua reads, or false for NULL. */
+void gen_loss_push(lua_State *L, const flp_loss *loss);
 
 /* ---- emit.c ---- */
 

@@ -21,9 +21,11 @@ static const struct {
     {FLP_KERNEL_SELECT, {"select", "select_grad"}},
 };
 
-static const char *const *entries_of(flp_kernel_kind kind) {
+static const char *const *entries_of(const gen_state *g) {
+  static const char *const of_loss[] = {"loss_rows", NULL};
+  if (g->loss) return of_loss;
   for (size_t i = 0; i < sizeof modules / sizeof modules[0]; i++)
-    if (modules[i].kind == kind) return modules[i].entries;
+    if (modules[i].kind == g->key->kind) return modules[i].entries;
   return NULL;
 }
 
@@ -49,7 +51,7 @@ static bool is_any_defined(const flp_kernel_desc *desc, const char *alternatives
 
 void gen_kernel_finish(lua_State *L, const char *file) {
   gen_state *g = gen_state_get(L);
-  const char *const *names = entries_of(g->key->kind);
+  const char *const *names = entries_of(g);
   for (int i = 0; names[i]; i++)
     if (!is_any_defined(g->desc, names[i])) {
       const char *first = lua_pushlstring(L, names[i], strcspn(names[i], "|"));
@@ -71,14 +73,8 @@ static lua_Integer integer_field(lua_State *L, const char *name, lua_Integer fal
 
 static void refuse_unknown(lua_State *L, int table, const char *const *known, const char *what) {
   int top = lua_gettop(L);
-  gen_order_keys(L, table);
-  for (lua_Integer i = 1; lua_rawgeti(L, top + 1, i) != LUA_TNIL; i++) {
-    const char *name = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : gen_value_describe(L, -1);
-    int j = 0;
-    while (known[j] && strcmp(known[j], name) != 0) j++;
-    if (!known[j]) gen_fail(L, "%s: unknown field '%s'", what, name);
-    lua_settop(L, top + 1);
-  }
+  const char *name = gen_order_unknown_key(L, table, known);
+  if (name) gen_fail(L, "%s: unknown field '%s'", what, name);
   lua_settop(L, top);
 }
 
@@ -113,7 +109,7 @@ static const flp_abi_entry *read_entry(lua_State *L) {
     gen_fail(L, "k.kernel: entry: expected a string, got %s", gen_value_describe(L, -1));
   const char *name = lua_tostring(L, -1);
   const flp_abi_entry *abi = flp_abi_find(name);
-  const char *const *names = entries_of(g->key->kind);
+  const char *const *names = entries_of(g);
   bool belongs = false;
   for (int i = 0; names[i]; i++) belongs |= is_among(names[i], name);
   if (!abi || !belongs)

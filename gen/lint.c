@@ -2,7 +2,8 @@
  *
  * A "known value" is a call of a word that always gives one, k.lt(a, b), or a local whose declaration is exactly such
  * a call and which no statement of the file assigns anew. Only those are judged, so ordinary Lua is never flagged:
- * optional values (`x and k.load(...) or nil`, `if bias then`) stay idiomatic. */
+ * optional values (`x and k.load(...) or nil`, `if bias then`) stay idiomatic. Files of losses have words of their own,
+ * lt(a, b), and fields of `row` are values. */
 #include "lint.h"
 
 #include <stdio.h>
@@ -18,7 +19,15 @@ typedef struct declared {
   bool is_value;
 } declared;
 
+/* What values are called, and what is said of them. */
+typedef struct dialect {
+  bool is_loss;             /* words stand alone, min(a, b), and fields of a row are values */
+  const char *const *words; /* that always give a value */
+  const char *equal, *differs, *not_, *if_, *loop;
+} dialect;
+
 typedef struct lint {
+  const dialect *dialect;
   const lint_token *tokens;
   size_t count;
   declared names[NAMES_MAX]; /* visible names, innermost last */
@@ -47,18 +56,57 @@ static bool same(const lint_token *a, const lint_token *b) {
 
 /* ---- known values ---- */
 
-/* `k.word(...)` at i with a word that always gives a value: index of the closing parenthesis, else 0. */
+static const char *const kernel_words[] = {
+    "const",       "udiv",         "urem",       "lshr",        "eq",      "ne",       "lt",     "le",      "gt",
+    "ge",          "ult",          "select",     "min",         "max",     "max_nan",  "abs",    "fma",     "exp2",
+    "log2",        "rcp",          "sqrt",       "zext",        "bitcast", "convert",  "is_nan", "tid",     "ctaid",
+    "reread_tid",  "reread_ctaid", "nctaid",     "lane",        "warp",    "load",     "offset", "is_null", "shared",
+    "shared_load", "shuffle_xor",  "shuffle_up", "shuffle_idx", "ballot",  "popcount", "any",    "pack",    NULL};
+static const char *const loss_words[] = {"abs",   "exp", "expm1", "log", "sqrt", "detach", "min", "max", "clamp",
+                                         "where", "lt",  "le",    "gt",  "ge",   "eq",     "ne",  NULL};
+static const char *const row_fields[] = {"logprob",   "entropy", "old_logprob", "ref_logprob",
+                                         "advantage", "weight",  NULL};
+
+static const dialect kernel_dialect = {false,
+                                       kernel_words,
+                                       "a kernel value never equals a Lua constant; use k.eq",
+                                       "a kernel value always differs from a Lua constant; use k.ne",
+                                       "'not' of a kernel value is always false; use ~ on the condition",
+                                       "a kernel value is always true in 'if'; use k.when, k.branch or k.select",
+                                       "a kernel value is always true as condition of a loop; use k.loop or k.while_"};
+static const dialect loss_dialect = {
+    true,
+    loss_words,
+    "a value of a row never equals a Lua constant; use eq",
+    "a value of a row always differs from a Lua constant; use ne",
+    "'not' of a condition is always false; use ~",
+    "a condition on a row is always true in 'if'; use where",
+    "a condition on a row is always true in a loop, which runs while the loss is traced; use where"};
+
+/* Whether the file has declared the name at i where it stands. */
+static bool is_declared(const lint *l, size_t i) {
+  for (size_t n = 0; n < l->name_count; n++)
+    if (same(l->names[n].name, &l->tokens[i])) return true;
+  return false;
+}
+
+/* Whether a call of a word of the dialect begins at first, the word itself standing at i. */
+static bool is_word_call(const lint *l, size_t first, size_t i) {
+  if (!is_any(l, i, l->dialect->words) || !is(l, i + 1, "(")) return false;
+  if (l->dialect->is_loss && is_declared(l, i)) return false;
+  return first == 0 || !(is(l, first - 1, ".") || is(l, first - 1, ":") || is(l, first - 1, "function"));
+}
+
+/* `k.word(...)`, or in a loss `word(...)` or `row.field`, at i: index of its last token, else 0. */
 static size_t value_call(const lint *l, size_t i) {
-  static const char *const words[] = {
-      "const",       "udiv",         "urem",       "lshr",        "eq",      "ne",       "lt",     "le",      "gt",
-      "ge",          "ult",          "select",     "min",         "max",     "max_nan",  "abs",    "fma",     "exp2",
-      "log2",        "rcp",          "sqrt",       "zext",        "bitcast", "convert",  "is_nan", "tid",     "ctaid",
-      "reread_tid",  "reread_ctaid", "nctaid",     "lane",        "warp",    "load",     "offset", "is_null", "shared",
-      "shared_load", "shuffle_xor",  "shuffle_up", "shuffle_idx", "ballot",  "popcount", "any",    "pack",    NULL};
-  if (!is(l, i, "k") || !is(l, i + 1, ".") || !is_any(l, i + 2, words) || !is(l, i + 3, "(")) return 0;
-  if (i > 0 && (is(l, i - 1, ".") || is(l, i - 1, ":"))) return 0;
+  bool is_loss = l->dialect->is_loss;
+  bool is_field = i > 0 && (is(l, i - 1, ".") || is(l, i - 1, ":"));
+  if (is_loss && !is_field && is(l, i, "row") && is(l, i + 1, ".") && is_any(l, i + 2, row_fields)) return i + 2;
+  size_t open = is_loss ? i + 1 : i + 3;
+  if (!is_loss && !(is(l, i, "k") && is(l, i + 1, "."))) return 0;
+  if (!is_word_call(l, i, open - 1)) return 0;
   int depth = 0;
-  for (size_t j = i + 3; j < l->count; j++) {
+  for (size_t j = open; j < l->count; j++) {
     depth += is(l, j, "(") - is(l, j, ")");
     if (depth == 0) return j;
   }
@@ -178,11 +226,10 @@ static int check_truth(lint *l, size_t i) {
                                           ">>", "..", "==", "~=", "<",  ">", "<=", ">=", "and", "or", NULL};
   size_t end = known_value(l, i + 1);
   if (!end) return 0;
-  if (is(l, i, "not")) return fault(l, i, "'not' of a kernel value is always false; use ~ on the condition");
-  if ((is(l, i, "if") || is(l, i, "elseif")) && is(l, end, "then"))
-    return fault(l, i, "a kernel value is always true in 'if'; use k.when, k.branch or k.select");
+  if (is(l, i, "not")) return fault(l, i, l->dialect->not_);
+  if ((is(l, i, "if") || is(l, i, "elseif")) && is(l, end, "then")) return fault(l, i, l->dialect->if_);
   bool is_loop = (is(l, i, "while") && is(l, end, "do")) || (is(l, i, "until") && !is_any(l, end, operators));
-  return is_loop ? fault(l, i, "a kernel value is always true as condition of a loop; use k.loop or k.while_") : 0;
+  return is_loop ? fault(l, i, l->dialect->loop) : 0;
 }
 
 static bool is_literal(const lint *l, size_t i) {
@@ -192,27 +239,28 @@ static bool is_literal(const lint *l, size_t i) {
 
 static bool line_calls_words(const lint *l, int line) {
   for (size_t i = 0; i < l->count; i++)
-    if (l->tokens[i].line == line && is(l, i, "k") && is(l, i + 1, ".")) return true;
+    if (l->tokens[i].line == line && (l->dialect->is_loss ? is_word_call(l, i, i) : is(l, i, "k") && is(l, i + 1, ".")))
+      return true;
   return false;
 }
 
-/* `v == 0`, `0 ~= v`, `v == -1` of a local v on a line that calls no word. */
+/* `v == 0`, `0 ~= v`, `v == -1` of a local v, or row.weight, on a line that calls no word. */
 static int check_comparison(lint *l, size_t i) {
   if (i == 0 || (!is(l, i, "==") && !is(l, i, "~="))) return 0;
   size_t right = is(l, i + 1, "-") ? i + 2 : i + 1;
-  bool left_value = known_value(l, i - 1) == i && is_literal(l, right);
+  bool left_known = known_value(l, i - 1) == i || (l->dialect->is_loss && i > 2 && known_value(l, i - 3) == i);
+  bool left_value = left_known && is_literal(l, right);
   bool right_value = is_literal(l, i - 1) && known_value(l, i + 1);
   if ((!left_value && !right_value) || line_calls_words(l, l->tokens[i].line)) return 0;
-  return fault(l, i,
-               is(l, i, "==") ? "a kernel value never equals a Lua constant; use k.eq"
-                              : "a kernel value always differs from a Lua constant; use k.ne");
+  return fault(l, i, is(l, i, "==") ? l->dialect->equal : l->dialect->differs);
 }
 
-int gen_lint_check(const char *text, size_t length, char *message, size_t capacity) {
+int gen_lint_check(const char *text, size_t length, bool is_loss, char *message, size_t capacity) {
   lint *l = calloc(1, sizeof *l);
   lint_token *tokens = l ? lint_tokens_read(text, length, &l->count) : NULL;
   int line = 0;
   if (tokens) {
+    l->dialect = is_loss ? &loss_dialect : &kernel_dialect;
     l->tokens = tokens;
     l->message = message;
     l->capacity = capacity;

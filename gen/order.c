@@ -122,6 +122,19 @@ void gen_order_keys(lua_State *L, int index) {
   lua_settop(L, keys);
 }
 
+const char *gen_order_unknown_key(lua_State *L, int index, const char *const *known) {
+  gen_order_keys(L, index);
+  int keys = lua_gettop(L);
+  for (lua_Integer i = 1; lua_rawgeti(L, keys, i) != LUA_TNIL; i++) {
+    const char *name = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : gen_value_describe(L, -1);
+    int j = 0;
+    while (known[j] && strcmp(known[j], name) != 0) j++;
+    if (!known[j]) return name;
+    lua_settop(L, keys);
+  }
+  return NULL;
+}
+
 /* Upvalues: the table, its keys, the position. */
 static int step(lua_State *L) {
   lua_Integer i = lua_tointeger(L, lua_upvalueindex(3));

@@ -34,10 +34,10 @@ static const char *read_text(lua_State *L, const char *name, size_t *length) {
   gen_fail(L, "there is no template %s.lua", name);
 }
 
-static void load_text(lua_State *L, const char *file, size_t length) {
+void gen_template_load(lua_State *L, const char *file, size_t length) {
   gen_state *g = gen_state_get(L);
   char message[256];
-  int line = gen_lint_check(g->text, length, message, sizeof message);
+  int line = gen_lint_check(g->text, length, g->traced != NULL, message, sizeof message);
   if (line) {
     lua_pushfstring(L, "%s:%d: %s", file, line, message);
     lua_error(L);
@@ -50,6 +50,10 @@ static void load_text(lua_State *L, const char *file, size_t length) {
   if (luaL_loadbufferx(L, g->text, length, chunk, "t") != LUA_OK) lua_error(L);
   lua_rawgetp(L, LUA_REGISTRYINDEX, &environment_key);
   lua_setupvalue(L, -2, 1); /* _ENV */
+}
+
+void gen_template_environment(lua_State *L) {
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &environment_key);
 }
 
 /* Runs templates/<name>.lua once and leaves its value. */
@@ -67,7 +71,7 @@ static void run_file(lua_State *L, const char *name) {
   lua_setfield(L, top + 1, name);
   size_t length;
   const char *file = read_text(L, name, &length);
-  load_text(L, file, length);
+  gen_template_load(L, file, length);
   lua_call(L, 0, 1);
   if (lua_isnil(L, -1)) {
     lua_pushfstring(L, "%s:1: the file returns nothing", file);
@@ -164,6 +168,8 @@ static void push_spec(lua_State *L, const flp_kernel_key *key) {
   lua_setfield(L, -2, "vocab");
   push_tune(L, &key->tune);
   lua_setfield(L, -2, "tune");
+  gen_loss_push(L, gen_state_get(L)->loss);
+  lua_setfield(L, -2, "loss");
   gen_sandbox_freeze(L, "spec", "field");
 }
 
@@ -172,7 +178,7 @@ static void prepare(lua_State *L) {
   push_words(L);
   lua_setfield(L, -2, "k");
   gen_sandbox_freeze(L, "the sandbox", "global");
-  lua_rawsetp(L, LUA_REGISTRYINDEX, &environment_key);
+  gen_template_environment(L);
   lua_newtable(L);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &modules_key);
 }
@@ -180,7 +186,7 @@ static void prepare(lua_State *L) {
 int gen_template_main(lua_State *L) {
   gen_state *g = gen_state_get(L);
   prepare(L);
-  const char *name = flp_kernel_kind_name(g->key->kind);
+  const char *name = g->loss ? "loss_rows" : flp_kernel_kind_name(g->key->kind);
   const char *file = lua_pushfstring(L, "%s.lua", name);
   run_file(L, name);
   if (!lua_isfunction(L, -1)) {

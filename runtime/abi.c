@@ -71,6 +71,9 @@ static const flp_abi_param select_params[] = {FLP_SELECT_PARAMS(ROW)};
 #define STRUCT flp_select_grad_params
 static const flp_abi_param select_grad_params[] = {FLP_SELECT_GRAD_PARAMS(ROW)};
 #undef STRUCT
+#define STRUCT flp_loss_rows_params
+static const flp_abi_param loss_rows_params[] = {FLP_LOSS_ROWS_PARAMS(ROW)};
+#undef STRUCT
 
 #define ENTRY(entry, LIST) \
   {#entry, entry##_params, sizeof entry##_params / sizeof entry##_params[0], "" LIST(SIGNATURE)},

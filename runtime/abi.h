@@ -244,6 +244,20 @@ enum {
   P(ptr, grad_entropy) /* (n) or null */                                  \
   P(ptr, grad_scores) P(i64, grad_scores_stride) /* (n,V) operand dtype out */
 
+/* module loss_rows: entry loss_rows, one thread a row: a loss program (loss.h) compiled, with its derivatives by
+ * logprob and entropy. Inputs that the program does not read may be null; weight null: 1; old_logprob null: logprob
+ * itself, as a constant. Outputs may be null. */
+#define FLP_LOSS_ROWS_PARAMS(P)                                            \
+  P(ptr, logprob) P(ptr, entropy) P(ptr, old_logprob) P(ptr, ref_logprob)  \
+  P(ptr, advantage) P(ptr, weight)                                         \
+  P(ptr, vector0) P(ptr, vector1) P(ptr, vector2) P(ptr, vector3)          \
+  P(ptr, vector4) P(ptr, vector5) P(ptr, vector6) P(ptr, vector7)          \
+  P(f64, parameter0) P(f64, parameter1) P(f64, parameter2) P(f64, parameter3) \
+  P(f64, parameter4) P(f64, parameter5) P(f64, parameter6) P(f64, parameter7) \
+  P(i64, n)                                                                \
+  P(ptr, loss) P(ptr, grad_logprob) P(ptr, grad_entropy) /* (n) f32 */     \
+  P(ptr, metrics) /* (metric_count, n) f32 */
+
 #define FLP_ENTRY_LIST(E)                                                                      \
   E(prepare, FLP_PREPARE_PARAMS) E(forward, FLP_FORWARD_PARAMS) E(combine, FLP_COMBINE_PARAMS) \
   E(forward_map, FLP_FORWARD_MAP_PARAMS) E(gather, FLP_GATHER_PARAMS)                          \
@@ -251,7 +265,7 @@ enum {
   E(merge, FLP_MERGE_PARAMS) E(record, FLP_RECORD_PARAMS) E(dz_scale, FLP_DZ_SCALE_PARAMS)     \
   E(dz, FLP_DZ_PARAMS) E(grad_hidden, FLP_PRODUCT_PARAMS) E(grad_weight, FLP_PRODUCT_PARAMS)   \
   E(bias_reduce, FLP_BIAS_REDUCE_PARAMS) E(fill, FLP_FILL_PARAMS)                              \
-  E(select, FLP_SELECT_PARAMS) E(select_grad, FLP_SELECT_GRAD_PARAMS)
+  E(select, FLP_SELECT_PARAMS) E(select_grad, FLP_SELECT_GRAD_PARAMS) E(loss_rows, FLP_LOSS_ROWS_PARAMS)
 
 typedef uint64_t flp_abi_ptr;
 typedef int64_t flp_abi_i64;

@@ -10,164 +10,92 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bytes.h"
 #include "kernel.h"
 #include "status.h"
 
-/* ---- bytes: both cursors stop, and stay stopped, at the end of their buffer ---- */
-
-typedef struct writer {
-  uint8_t *at, *end;
-  int full;
-} writer;
-
-typedef struct reader {
-  const uint8_t *at, *end;
-  int short_of_bytes;
-} reader;
-
-static void put_bytes(writer *w, const void *bytes, size_t count) {
-  if (w->full || (size_t)(w->end - w->at) < count) {
-    w->full = 1;
-    return;
-  }
-  memcpy(w->at, bytes, count);
-  w->at += count;
-}
-
-static void put_u32(writer *w, uint32_t value) {
-  uint8_t bytes[4];
-  for (int i = 0; i < 4; i++) bytes[i] = (uint8_t)(value >> 8 * i);
-  put_bytes(w, bytes, sizeof bytes);
-}
-
-static void put_i64(writer *w, int64_t value) {
-  put_u32(w, (uint32_t)((uint64_t)value & UINT32_MAX));
-  put_u32(w, (uint32_t)((uint64_t)value >> 32));
-}
-
-/* Writes a fixed field: the string, then zeros. */
-static void put_string(writer *w, const char *string, size_t field_bytes) {
-  char field[64] = {0};
-  memcpy(field, string, strnlen(string, field_bytes - 1));
-  put_bytes(w, field, field_bytes);
-}
-
-static void get_bytes(reader *r, void *out, size_t count) {
-  if (r->short_of_bytes || (size_t)(r->end - r->at) < count) {
-    r->short_of_bytes = 1;
-    memset(out, 0, count);
-    return;
-  }
-  memcpy(out, r->at, count);
-  r->at += count;
-}
-
-static uint32_t get_u32(reader *r) {
-  uint8_t bytes[4];
-  get_bytes(r, bytes, sizeof bytes);
-  uint32_t value = 0;
-  for (int i = 0; i < 4; i++) value |= (uint32_t)bytes[i] << 8 * i;
-  return value;
-}
-
-static int64_t get_i64(reader *r) {
-  uint64_t low = get_u32(r);
-  return (int64_t)(low | (uint64_t)get_u32(r) << 32);
-}
-
 /* ---- writing ---- */
 
-static void put_key(writer *w, const flp_kernel_key *given) {
+static void put_key(flp_writer *w, const flp_kernel_key *given) {
   flp_kernel_key key = *given;
   flp_kernel_key_canonicalise(&key);
-  put_u32(w, key.kind);
-  put_string(w, key.arch, sizeof key.arch);
+  flp_put_u32(w, key.kind);
+  flp_put_string(w, key.arch, sizeof key.arch);
   const uint32_t fields[] = {key.dtype, key.target_dtype, key.out_dtype, key.entropy,
                              key.bias,  key.bias_grad,    key.softcap,   key.alignment};
-  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) put_u32(w, fields[i]);
-  put_i64(w, key.hidden);
-  put_i64(w, key.vocab);
+  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) flp_put_u32(w, fields[i]);
+  flp_put_u64(w, (uint64_t)key.hidden);
+  flp_put_u64(w, (uint64_t)key.vocab);
   const uint32_t tune[] = {key.tune.schedule, key.tune.rows,    key.tune.columns,
                            key.tune.stages,   key.tune.cluster, key.tune.raster};
-  for (size_t i = 0; i < sizeof tune / sizeof tune[0]; i++) put_u32(w, tune[i]);
+  for (size_t i = 0; i < sizeof tune / sizeof tune[0]; i++) flp_put_u32(w, tune[i]);
 }
 
-static void put_entry(writer *w, const flp_kernel_entry *entry) {
-  put_string(w, entry->name, sizeof entry->name);
-  put_string(w, entry->signature, sizeof entry->signature);
-  put_u32(w, entry->threads);
-  put_u32(w, entry->shared_bytes);
+static void put_entry(flp_writer *w, const flp_kernel_entry *entry) {
+  flp_put_string(w, entry->name, sizeof entry->name);
+  flp_put_string(w, entry->signature, sizeof entry->signature);
+  flp_put_u32(w, entry->threads);
+  flp_put_u32(w, entry->shared_bytes);
 }
 
 size_t flp_kernel_desc_write(const flp_kernel_desc *desc, uint8_t *out, size_t capacity) {
   if (desc->entry_count > FLP_ENTRIES_MAX || capacity < 8) return 0;
-  writer w = {out, out + capacity, 0};
-  put_u32(&w, FLP_DESC_FORMAT);
-  put_u32(&w, 0); /* the length, once it is known */
+  flp_writer w = {out, out + capacity, 0};
+  flp_put_u32(&w, FLP_DESC_FORMAT);
+  flp_put_u32(&w, 0); /* the length, once it is known */
   put_key(&w, &desc->key);
-  put_bytes(&w, desc->sources, sizeof desc->sources);
-  put_u32(&w, desc->ptx_major);
-  put_u32(&w, desc->ptx_minor);
-  put_u32(&w, desc->entry_count);
+  flp_put_bytes(&w, desc->sources, sizeof desc->sources);
+  flp_put_u32(&w, desc->ptx_major);
+  flp_put_u32(&w, desc->ptx_minor);
+  flp_put_u32(&w, desc->entry_count);
   for (uint32_t i = 0; i < desc->entry_count; i++) put_entry(&w, &desc->entries[i]);
   const uint32_t tunables[] = {desc->tile_rows, desc->tile_columns, desc->tile_depth,
                                desc->stages,    desc->unit_columns, desc->raster,
                                desc->cluster,   desc->chunk_rows,   desc->chunk_vocab};
-  for (size_t i = 0; i < sizeof tunables / sizeof tunables[0]; i++) put_u32(&w, tunables[i]);
+  for (size_t i = 0; i < sizeof tunables / sizeof tunables[0]; i++) flp_put_u32(&w, tunables[i]);
   if (w.full) return 0;
   size_t length = (size_t)(w.at - out);
-  writer head = {out + 4, out + 8, 0};
-  put_u32(&head, (uint32_t)length);
+  flp_writer head = {out + 4, out + 8, 0};
+  flp_put_u32(&head, (uint32_t)length);
   return length;
 }
 
 /* ---- reading: bytes first, then each field against what it may hold ---- */
 
-static void get_key(reader *r, flp_kernel_key *key) {
-  key->kind = (flp_kernel_kind)get_u32(r);
-  get_bytes(r, key->arch, sizeof key->arch);
-  key->dtype = (flp_dtype)get_u32(r);
-  key->target_dtype = (flp_dtype)get_u32(r);
-  key->out_dtype = (flp_dtype)get_u32(r);
+static void get_key(flp_reader *r, flp_kernel_key *key) {
+  key->kind = (flp_kernel_kind)flp_get_u32(r);
+  flp_get_bytes(r, key->arch, sizeof key->arch);
+  key->dtype = (flp_dtype)flp_get_u32(r);
+  key->target_dtype = (flp_dtype)flp_get_u32(r);
+  key->out_dtype = (flp_dtype)flp_get_u32(r);
   uint32_t *const fields[] = {&key->entropy, &key->bias, &key->bias_grad, &key->softcap, &key->alignment};
-  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) *fields[i] = get_u32(r);
-  key->hidden = get_i64(r);
-  key->vocab = get_i64(r);
+  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) *fields[i] = flp_get_u32(r);
+  key->hidden = (int64_t)flp_get_u64(r);
+  key->vocab = (int64_t)flp_get_u64(r);
   uint32_t *const tune[] = {&key->tune.schedule, &key->tune.rows,    &key->tune.columns,
                             &key->tune.stages,   &key->tune.cluster, &key->tune.raster};
-  for (size_t i = 0; i < sizeof tune / sizeof tune[0]; i++) *tune[i] = get_u32(r);
+  for (size_t i = 0; i < sizeof tune / sizeof tune[0]; i++) *tune[i] = flp_get_u32(r);
 }
 
-static void get_entry(reader *r, flp_kernel_entry *entry) {
-  get_bytes(r, entry->name, sizeof entry->name);
-  get_bytes(r, entry->signature, sizeof entry->signature);
-  entry->threads = get_u32(r);
-  entry->shared_bytes = get_u32(r);
+static void get_entry(flp_reader *r, flp_kernel_entry *entry) {
+  flp_get_bytes(r, entry->name, sizeof entry->name);
+  flp_get_bytes(r, entry->signature, sizeof entry->signature);
+  entry->threads = flp_get_u32(r);
+  entry->shared_bytes = flp_get_u32(r);
 }
 
-static void get_body(reader *r, flp_kernel_desc *desc) {
+static void get_body(flp_reader *r, flp_kernel_desc *desc) {
   get_key(r, &desc->key);
-  get_bytes(r, desc->sources, sizeof desc->sources);
-  desc->ptx_major = get_u32(r);
-  desc->ptx_minor = get_u32(r);
-  desc->entry_count = get_u32(r);
+  flp_get_bytes(r, desc->sources, sizeof desc->sources);
+  desc->ptx_major = flp_get_u32(r);
+  desc->ptx_minor = flp_get_u32(r);
+  desc->entry_count = flp_get_u32(r);
   if (desc->entry_count > FLP_ENTRIES_MAX) return; /* check_desc refuses it */
   for (uint32_t i = 0; i < desc->entry_count; i++) get_entry(r, &desc->entries[i]);
   uint32_t *const tunables[] = {&desc->tile_rows, &desc->tile_columns, &desc->tile_depth,
                                 &desc->stages,    &desc->unit_columns, &desc->raster,
                                 &desc->cluster,   &desc->chunk_rows,   &desc->chunk_vocab};
-  for (size_t i = 0; i < sizeof tunables / sizeof tunables[0]; i++) *tunables[i] = get_u32(r);
-}
-
-/* A fixed field holds a non-empty string of [a-z0-9_], ended and padded with zeros. */
-static int is_name(const char *field, size_t field_bytes) {
-  size_t length = strnlen(field, field_bytes);
-  if (length == 0 || length == field_bytes) return 0;
-  for (size_t i = 0; i < length; i++)
-    if (!((field[i] >= 'a' && field[i] <= 'z') || (field[i] >= '0' && field[i] <= '9') || field[i] == '_')) return 0;
-  for (size_t i = length; i < field_bytes; i++)
-    if (field[i]) return 0;
-  return 1;
+  for (size_t i = 0; i < sizeof tunables / sizeof tunables[0]; i++) *tunables[i] = flp_get_u32(r);
 }
 
 static int is_float(flp_dtype dtype) {
@@ -184,7 +112,7 @@ static flp_status bad_field(const char *field, uint64_t value, const char *accep
 
 static flp_status check_key(const flp_kernel_key *key) {
   if (key->kind < FLP_KERNEL_ROWS || key->kind > FLP_KERNEL_SELECT) return bad_field("key.kind", key->kind, "1 to 7");
-  if (!is_name(key->arch, sizeof key->arch))
+  if (!flp_is_name(key->arch, sizeof key->arch, ""))
     return flp_fail(FLP_ERROR_CORRUPT, "descriptor: key.arch is not a terminated name such as sm_80");
   int is_select = key->kind == FLP_KERNEL_SELECT;
   if (!is_float(key->dtype) && !(is_select && key->dtype == FLP_DTYPE_FP64))
@@ -198,7 +126,8 @@ static flp_status check_key(const flp_kernel_key *key) {
     return bad_field("key.alignment", alignment, "2, 4, 8 or 16");
   if (key->hidden < 0) return bad_field("key.hidden", (uint64_t)key->hidden, "0 to 2^63-1");
   if (key->vocab < 0) return bad_field("key.vocab", (uint64_t)key->vocab, "0 to 2^63-1");
-  if (key->tune.schedule > FLP_SCHEDULE_COOPERATIVE) return bad_field("key.tune.schedule", key->tune.schedule, "0 to 2");
+  if (key->tune.schedule > FLP_SCHEDULE_COOPERATIVE)
+    return bad_field("key.tune.schedule", key->tune.schedule, "0 to 2");
   flp_kernel_key canonical = *key;
   flp_kernel_key_canonicalise(&canonical);
   /* Every byte of *key was zeroed before it was filled, so padding compares equal. */
@@ -210,12 +139,12 @@ static flp_status check_key(const flp_kernel_key *key) {
 }
 
 static flp_status check_entry(const flp_kernel_entry *entry, uint32_t i) {
-  if (!is_name(entry->name, sizeof entry->name))
+  if (!flp_is_name(entry->name, sizeof entry->name, ""))
     return flp_fail(FLP_ERROR_CORRUPT, "descriptor: entries[%" PRIu32 "].name is not a terminated name", i);
   const flp_abi_entry *abi = flp_abi_find(entry->name);
   if (!abi)
     return flp_fail(FLP_ERROR_CORRUPT, "descriptor: entry %s is not one that this library launches", entry->name);
-  if (!is_name(entry->signature, sizeof entry->signature))
+  if (!flp_is_name(entry->signature, sizeof entry->signature, ""))
     return flp_fail(FLP_ERROR_CORRUPT, "descriptor: signature of entry %s is not terminated", entry->name);
   if (strcmp(entry->signature, abi->signature) != 0)
     return flp_fail(FLP_ERROR_CORRUPT, "descriptor: signature of entry %s is %s, this library's is %s", entry->name,
@@ -285,9 +214,9 @@ static flp_status check_desc(const flp_kernel_desc *desc) {
 }
 
 flp_status flp_kernel_desc_read(const uint8_t *bytes, size_t length, flp_kernel_desc *out) {
-  reader r = {bytes, bytes + length, 0};
+  flp_reader r = {bytes, bytes + length, 0};
   memset(out, 0, sizeof *out);
-  uint32_t version = get_u32(&r), said_length = get_u32(&r);
+  uint32_t version = flp_get_u32(&r), said_length = flp_get_u32(&r);
   if (r.short_of_bytes) return flp_fail(FLP_ERROR_CORRUPT, "descriptor: %zu bytes are too few", length);
   if (version != FLP_DESC_FORMAT) return bad_field("version", version, "4");
   if (said_length != length)

@@ -43,6 +43,36 @@ int cli_finish(const char *verb, int json, flp_status status) {
   return cli_exit_code(status);
 }
 
+static void print_actions(FILE *out, const cli_action *actions, const char *head, const char *tail) {
+  fputs(head, out);
+  for (; actions->name; actions++) fprintf(out, "  %-8s %s\n", actions->name, actions->help);
+  fputs(tail, out);
+}
+
+int cli_action_run(int argc, char **argv, const cli_action *actions, const char *head, const char *tail) {
+  const char *word = argc > 1 ? argv[1] : "";
+  if (strcmp(word, "--help") == 0 || strcmp(word, "-?") == 0) {
+    print_actions(stdout, actions, head, tail);
+    return CLI_EXIT_OK;
+  }
+  for (const cli_action *action = actions; action->name; action++) {
+    if (strcmp(action->name, word) != 0) continue;
+    char name[64];
+    snprintf(name, sizeof name, "%s %s", argv[0], word);
+    argv[1] = name;
+    return action->run(argc - 1, argv + 1);
+  }
+  if (!word[0]) {
+    print_actions(stderr, actions, head, tail);
+    return CLI_EXIT_USAGE;
+  }
+  fprintf(stderr, "%s: action '%s' is not accepted; one of ", argv[0], word);
+  for (const cli_action *action = actions; action->name; action++)
+    fprintf(stderr, "%s%s", action == actions ? "" : ", ", action->name);
+  fputs(" is\n", stderr);
+  return CLI_EXIT_USAGE;
+}
+
 void cli_argp_check(struct argp_state *state, flp_status status) {
   if (status != FLP_OK) argp_error(state, "%s", flp_error_detail());
 }

@@ -31,6 +31,16 @@ int cli_exit_code(flp_status status);
  * code. */
 int cli_finish(const char *verb, int json, flp_status status);
 
+/* The actions of a verb such as `flpgen pack ACTION`; the list ends with a NULL name. */
+typedef struct cli_action {
+  const char *name;
+  int (*run)(int argc, char **argv);
+  const char *help;
+} cli_action;
+/* Runs the action that argv[1] names, with "VERB ACTION" as its argv[0], or prints the help: head, a line an action,
+ * tail. Returns the exit code. */
+int cli_action_run(int argc, char **argv, const cli_action *actions, const char *head, const char *tail);
+
 /* Ends an argp parser callback on a value that was not accepted: prints the detail and exits 2. */
 void cli_argp_check(struct argp_state *state, flp_status status);
 

@@ -19,6 +19,7 @@ static const struct {
     {"explain", cli_explain, "cost of naive and of each mode, the plan that would run, and why"},
     {"doctor", cli_doctor, "driver, GPU, libraries, cache, rungs, and where every setting comes from"},
     {"pack", cli_pack, "build, verify, inspect or install a pack: many kernels in one file"},
+    {"loss", cli_losses, "list, show or check losses of a row: built in, or Lua files of yours"},
     {"report", cli_report, "one HTML page with charts of tuning and benchmark records"},
     {"cache", cli_cache, "ls, verify or gc the kernel cache"},
 };

@@ -12,5 +12,6 @@ int cli_report(int argc, char **argv);
 int cli_tune(int argc, char **argv);
 int cli_cache(int argc, char **argv);
 int cli_pack(int argc, char **argv);
+int cli_losses(int argc, char **argv);
 
 #endif

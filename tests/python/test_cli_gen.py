@@ -42,7 +42,7 @@ def test_no_arguments():
 def test_unknown_verb():
     done = flpgen("frobnicate")
     assert done.code == 2
-    assert done.err == "flpgen: verb 'frobnicate' is not accepted; one of gen, run, check, bench, tune, explain, doctor, pack, report, cache is\n"
+    assert done.err == "flpgen: verb 'frobnicate' is not accepted; one of gen, run, check, bench, tune, explain, doctor, pack, loss, report, cache is\n"
 
 
 USAGE = [

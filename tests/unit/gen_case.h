@@ -5,6 +5,7 @@
 #define FLP_TEST_GEN_CASE_H
 
 #include <criterion/criterion.h>
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,6 +119,46 @@ static inline char *gen_case_read(const char *path, size_t *length) {
   text[*length] = 0;
   fclose(file);
   return text;
+}
+
+static inline int gen_case_is_template(const struct dirent *entry) {
+  size_t n = strlen(entry->d_name);
+  return n > 4 && strcmp(entry->d_name + n - 4, ".lua") == 0;
+}
+
+/* Calls check with the name of every *.lua file of a folder, in alphabetical order. Returns their number. */
+static inline int gen_case_each(const char *folder, void (*check)(const char *name)) {
+  struct dirent **list;
+  int count = scandir(folder, &list, gen_case_is_template, alphasort);
+  cr_assert_geq(count, 0, "%s", folder);
+  for (int i = 0; i < count; i++) {
+    check(list[i]->d_name);
+    free(list[i]);
+  }
+  free(list);
+  return count;
+}
+
+/* The message that the first line of a bad template expects: "-- expect: ...". */
+static inline void gen_case_expected(const char *name, const char *text, char out[512]) {
+  cr_assert_not_null(text, "%s", name);
+  cr_assert_eq(sscanf(text, "-- expect: %511[^\n]", out), 1, "%s: the first line has no '-- expect: '", name);
+}
+
+/* Compares a text with a file of the tree; with FLP_GOLDEN_UPDATE=1 writes it first. */
+static inline void gen_case_golden(const char *path, const char *text) {
+  const char *update = getenv("FLP_GOLDEN_UPDATE");
+  if (update && strcmp(update, "1") == 0) {
+    FILE *file = fopen(path, "wb");
+    cr_assert_not_null(file, "%s", path);
+    fputs(text, file);
+    fclose(file);
+  }
+  size_t length;
+  char *golden = gen_case_read(path, &length);
+  cr_assert_not_null(golden, "%s is missing; FLP_GOLDEN_UPDATE=1 writes it", path);
+  cr_expect(strcmp(golden, text) == 0, "%s differs from what is made now:\n%s", path, text);
+  free(golden);
 }
 
 #endif

@@ -28,6 +28,7 @@ static const struct {
     {"fill", "pplili", sizeof(flp_fill_params)},
     {"select", "plpiildpppp", sizeof(flp_select_params)},
     {"select_grad", "plpiildpppppl", sizeof(flp_select_grad_params)},
+    {"loss_rows", "ppppppppppppppddddddddlpppp", sizeof(flp_loss_rows_params)},
 };
 enum { EXPECTED_COUNT = sizeof expected / sizeof expected[0] };
 

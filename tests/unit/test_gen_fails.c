@@ -1,6 +1,4 @@
 /* test_gen_fails.c: every bad template of tests/fails gives exactly the message that its first line expects. */
-#include <dirent.h>
-
 #include "gen_case.h"
 
 static void check_file(const char *name) {
@@ -8,8 +6,7 @@ static void check_file(const char *name) {
   size_t length;
   snprintf(path, sizeof path, "%s/tests/fails/%s", FLP_TEST_TREE, name);
   char *text = gen_case_read(path, &length);
-  cr_assert_not_null(text, "%s", path);
-  cr_assert_eq(sscanf(text, "-- expect: %511[^\n]", expected), 1, "%s: the first line has no '-- expect: '", name);
+  gen_case_expected(name, text, expected);
   flpgen_result result;
   flp_status status = gen_case_text(text, length, &result, error);
   cr_expect_eq(status, FLP_ERROR_COMPILE, "%s: status %d", name, (int)status);
@@ -18,20 +15,8 @@ static void check_file(const char *name) {
   free(text);
 }
 
-static int is_template(const struct dirent *entry) {
-  size_t n = strlen(entry->d_name);
-  return n > 4 && strcmp(entry->d_name + n - 4, ".lua") == 0;
-}
-
 Test(gen_fails, every_bad_template_says_what_and_where) {
-  struct dirent **list;
-  int count = scandir(FLP_TEST_TREE "/tests/fails", &list, is_template, alphasort);
-  cr_assert_geq(count, 100, "tests/fails holds %d templates", count);
-  for (int i = 0; i < count; i++) {
-    check_file(list[i]->d_name);
-    free(list[i]);
-  }
-  free(list);
+  cr_assert_geq(gen_case_each(FLP_TEST_TREE "/tests/fails", check_file), 100);
 }
 
 Test(gen_fails, a_binary_chunk_is_refused) {

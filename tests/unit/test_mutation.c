@@ -13,6 +13,9 @@
 #define LLVMFuzzerTestOneInput fuzz_entry
 #include "../fuzz/fuzz_entry.c"
 #undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput fuzz_loss
+#include "../fuzz/fuzz_loss.c"
+#undef LLVMFuzzerTestOneInput
 
 enum { CAPACITY = 4096, ROUNDS = 20000 };
 
@@ -85,4 +88,18 @@ Test(mutation, entries) {
   run(fuzz_entry, bytes, length);
   free(bytes);
   flp_kernel_image_clear(&image);
+}
+
+Test(mutation, losses) {
+  static const char *const seeds[] = {"nll", "k2+entropy", "cispo+k3+entropy"};
+  for (size_t i = 0; i < sizeof seeds / sizeof seeds[0]; i++) {
+    flp_loss loss;
+    uint8_t bytes[FLP_LOSS_BYTES_MAX];
+    cr_assert_eq(flp_loss_find(seeds[i], &loss), FLP_OK);
+    size_t length = flp_loss_write(&loss, bytes, sizeof bytes);
+    cr_assert_gt(length, 0);
+    fuzz_loss(bytes, length);
+    run(fuzz_loss, bytes, length);
+  }
+  fuzz_loss(NULL, 0);
 }

@@ -1,0 +1,95 @@
+-- loss.lua: a loss program (runtime/loss.h) as kernel code: its value, its derivatives by dual numbers, its metrics.
+--
+-- Everything is f64, as in the reference (runtime/loss_eval.c), whose conventions at kinks these are: a program costs
+-- some hundred operations a row, once.
+
+return function(k)
+  local L = {}
+  local F = k.import "math64" (k)
+  local infinity, nan = 1.0 / 0.0, 0.0 / 0.0
+  local f64 = function(x) return k.const(k.f64, x) end
+  local zero, one, half = f64(0.0), f64(1.0), f64(0.5)
+
+  local function lesser(a, b) return k.select(k.lt(a, b) | k.is_nan(a), a, b) end
+  local function greater(a, b) return k.select(k.gt(a, b) | k.is_nan(a), a, b) end
+
+  -- math64 is for normal arguments; beyond 708 the result overflows any f32
+  local function exp(x) return k.select(k.gt(x, 708.0), f64(infinity), F.exp(x)) end
+  local function expm1(x) return k.select(k.gt(x, 708.0), f64(infinity), F.expm1(x)) end
+  local function log(x)
+    local is_tiny = k.lt(x, 0x1p-1022)
+    local y = (F.log2(k.select(is_tiny, x * 0x1p54, x)) - k.select(is_tiny, f64(54.0), zero)) * 0.6931471805599453
+    y = k.select(k.eq(x, 0.0), f64(-infinity), k.select(k.eq(x, infinity), x, y))
+    return k.select(k.ge(x, 0.0), y, f64(nan))
+  end
+
+  local values = {
+    neg = function(a) return -a end, abs = k.abs, exp = exp, expm1 = expm1, log = log, sqrt = k.sqrt,
+    detach = function(a) return a end,
+    add = function(a, b) return a + b end, sub = function(a, b) return a - b end,
+    mul = function(a, b) return a * b end, div = function(a, b) return a / b end,
+    min = lesser, max = greater, clamp = function(x, low, high) return lesser(greater(x, low), high) end,
+    lt = k.lt, le = k.le, eq = k.eq, where = k.select,
+    ["and"] = function(a, b) return a & b end, ["or"] = function(a, b) return a | b end,
+    ["not"] = function(a) return ~a end,
+  }
+
+  -- The share of a in min or max: none if it loses, half of a tie.
+  local function share(loses, a, b) return k.select(loses, zero, k.select(k.eq(a, b), half, one)) end
+  local function mask(condition) return k.select(condition, one, zero) end
+
+  -- ∂y/∂a, ∂y/∂b, ∂y/∂c of y = op(a, b, c); what nothing reads LLVM drops.
+  local partials = {
+    neg = function() return f64(-1.0) end,
+    abs = function(y, a) return mask(k.gt(a, 0.0)) - mask(k.lt(a, 0.0)) end,
+    exp = function(y) return y end, expm1 = function(y) return y + 1.0 end,
+    log = function(y, a) return 1.0 / a end, sqrt = function(y) return 0.5 / y end,
+    add = function() return one, one end, sub = function() return one, f64(-1.0) end,
+    mul = function(y, a, b) return b, a end, div = function(y, a, b) return 1.0 / b, -y / b end,
+    min = function(y, a, b) return share(k.gt(a, b), a, b), share(k.gt(b, a), a, b) end,
+    max = function(y, a, b) return share(k.lt(a, b), a, b), share(k.lt(b, a), a, b) end,
+    clamp = function(y, x, low, high)
+      return mask(k.ge(x, low) & k.le(x, high)), mask(k.lt(low, high) & k.lt(x, low)),
+        mask(k.gt(x, high) | k.lt(high, low))
+    end,
+    where = function(y, condition) return zero, mask(condition), mask(~condition) end,
+  }
+  local is_mask = {min = true, max = true, clamp = true, where = true} -- what they leave out is 0, even of 0·inf
+
+  local function tangent(node, field, y, operands, nodes, tangents)
+    local parts, sum = {partials[node.op](y, table.unpack(operands))}, nil
+    for j, i in ipairs(node) do
+      if nodes[i][field] then
+        local term = parts[j] * tangents[i]
+        if is_mask[node.op] then term = k.select(k.eq(parts[j], 0.0), zero, term) end
+        sum = sum and sum + term or term
+      end
+    end
+    return sum
+  end
+
+  -- program: spec.loss. inputs, parameters: functions from an index, 1 on, to an f64 value. Returns {loss, by_logprob,
+  -- by_entropy, metrics = {...}}, f64 values; the derivatives are constants 0 where the loss has none.
+  function L.emit(program, inputs, parameters)
+    local nodes, value, tangents = program.nodes, {}, {by_logprob = {}, by_entropy = {}}
+    for i, node in ipairs(nodes) do
+      local operands = {}
+      for j, at in ipairs(node) do operands[j] = value[at] end
+      local leaf = {constant = function() return f64(node.value) end, input = function() return inputs(node.index) end,
+                    parameter = function() return parameters(node.index) end}
+      value[i] = (leaf[node.op] or values[node.op])(table.unpack(operands))
+      for field, t in pairs(tangents) do
+        if node[field] then
+          t[i] = node.op == "input" and one or tangent(node, field, value[i], operands, nodes, t)
+        end
+      end
+    end
+    local metrics = {}
+    for i, at in ipairs(program.metrics) do metrics[i] = value[at] end
+    local result = program.result
+    return {loss = value[result], by_logprob = tangents.by_logprob[result] or zero,
+            by_entropy = tangents.by_entropy[result] or zero, metrics = metrics}
+  end
+
+  return L
+end

@@ -1,0 +1,30 @@
+/* fuzz_loss.c: any bytes as a loss program: refused with a reason, or read, written back as the same bytes, evaluated,
+ * and added to itself.
+ *
+ * Build: clang -fsanitize=fuzzer,address,undefined; tests/unit/test_mutation.c runs the same function in every test. */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "loss.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length);
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
+  flp_loss loss, sum;
+  flp_status status = flp_loss_read(bytes, length, &loss);
+  if (status != FLP_OK) {
+    if (status != FLP_ERROR_CORRUPT || !*flp_error_detail()) __builtin_trap();
+    return 0;
+  }
+  uint8_t again[FLP_LOSS_BYTES_MAX];
+  if (flp_loss_write(&loss, again, sizeof again) != length || memcmp(again, bytes, length) != 0) __builtin_trap();
+  double inputs[FLP_LOSS_INPUTS_MAX] = {-1, 2, -1.5, -0.5, 1, 0.5}, parameters[FLP_LOSS_PARAMETERS_MAX];
+  flp_loss_row row;
+  for (uint32_t i = 0; i < loss.parameter_count; i++) parameters[i] = loss.parameters[i].fallback;
+  flp_loss_evaluate_row(&loss, inputs, parameters, &row);
+  sum = loss;
+  status = flp_loss_add(&sum, &loss);
+  if (status != FLP_OK && (status != FLP_ERROR_ARGUMENT || !*flp_error_detail())) __builtin_trap();
+  return 0;
+}

@@ -1,0 +1,27 @@
+"""Runs the kernel of a loss on the CPU."""
+import numpy
+
+from flp_cpu_kernel import Kernel as CpuKernel
+from flp_cpu_kernel import needs_llc  # noqa: F401
+
+INPUTS = ["logprob", "entropy", "old_logprob", "ref_logprob", "advantage", "weight"]
+THREADS = 256
+
+
+class Kernel:
+    """A compiled loss. ir: what `flpgen loss show --emit ir` prints; metrics: how many it has"""
+
+    def __init__(self, ir, metrics, folder):
+        self.metrics = metrics
+        self.kernel = CpuKernel(ir, "loss_rows", THREADS, folder)
+
+    def __call__(self, inputs, vectors, parameters):
+        """inputs: name -> (n) float32, those of INPUTS that are there; vectors: arrays; parameters: floats, in order.
+        Returns loss, gradients by logprob and entropy (n), metrics (count, n), all float32."""
+        arrays = [inputs.get(name) for name in INPUTS] + list(vectors) + [None] * (8 - len(vectors))
+        arrays = [None if array is None else numpy.ascontiguousarray(array, dtype=numpy.float32) for array in arrays]
+        n = len(next(array for array in arrays if array is not None))
+        out = [numpy.full(n, numpy.nan, dtype=numpy.float32) for _ in range(3)]
+        out.append(numpy.full((self.metrics, n), numpy.nan, dtype=numpy.float32))
+        self.kernel(-(-n // THREADS), *arrays, *parameters, *[0.0] * (8 - len(parameters)), n, *out)
+        return out

@@ -1,0 +1,281 @@
+"""flpgen loss: every built-in loss against its published formula in float64 torch and against flp.losses, values and
+derivatives, ties included; its kernel, run on the CPU, against the reference; files of users; errors."""
+import math
+import os
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+import flp
+from flp_loss_kernel import INPUTS, Kernel, needs_llc
+from flpgen_tool import flpgen, needs_flpgen
+
+pytestmark = needs_flpgen
+
+TREE = Path(os.environ.get("FLP_TEST_TREE", Path(__file__).parents[2]))
+EVERY_WORD = TREE / "tests/golden/losses/every_word.lua"
+POLICIES = ["reinforce", "ppo", "grpo", "dapo", "dr_grpo", "cispo"]
+KINDS = ["k1", "k2", "k3"]
+SUMS = ["nll", "nll+entropy"] + POLICIES + [f"{policy}+{kind}+entropy" for policy in POLICIES for kind in KINDS]
+TIES = ["--set", "clip_low=0", "--set", "clip_high=0"]
+
+
+def checked(text, *options):
+    """The document of `flpgen loss check --json`, which must pass."""
+    done = flpgen("loss", "check", text, "--json", *options)
+    assert done.code == 0, done.err
+    return done.json()
+
+
+def columns(rows, part):
+    """name -> (n) float64 of what each row holds under inputs, parameters or metrics."""
+    return {name: torch.tensor([row[part][name] for row in rows], dtype=torch.float64) for name in rows[0][part]}
+
+
+def column(rows, name):
+    return torch.tensor([row[name] for row in rows], dtype=torch.float64)
+
+
+# ---- the published formulas, a row each ----
+
+def clipped(x, p):
+    ratio = torch.exp(x["logprob"] - x["old_logprob"])
+    low, high = 1 - p["clip_low"], 1 + p["clip_high"]
+    return -torch.minimum(ratio * x["advantage"], torch.clamp(ratio, low, high) * x["advantage"])
+
+
+def cispo(x, p):
+    ratio = torch.exp(x["logprob"] - x["old_logprob"]).detach()
+    return -torch.clamp(ratio, 1 - p["clip_low"], 1 + p["clip_high"]) * x["advantage"] * x["logprob"]
+
+
+FORMULAS = {
+    "nll": lambda x, p: -x["logprob"],
+    "reinforce": lambda x, p: -x["advantage"] * x["logprob"],
+    "ppo": clipped, "grpo": clipped, "dapo": clipped, "dr_grpo": clipped, "cispo": cispo,
+    "k1": lambda x, p: p["beta"] * (x["logprob"] - x["ref_logprob"]),
+    "k2": lambda x, p: p["beta"] * (x["logprob"] - x["ref_logprob"])**2 / 2,
+    "k3": lambda x, p: p["beta"] * (torch.exp(x["ref_logprob"] - x["logprob"]) - 1 + x["logprob"] - x["ref_logprob"]),
+    "entropy": lambda x, p: -p["entropy_weight"] * x["entropy"],
+}
+
+
+def assert_rows_are(rows, formula):
+    x, p = columns(rows, "inputs"), columns(rows, "parameters")
+    leaves = [x[name].requires_grad_() for name in ("logprob", "entropy") if name in x]
+    loss = formula(x, p) * x["weight"]
+    found = torch.autograd.grad(loss.sum(), leaves)
+    scale = 1 + loss.detach().abs()
+    assert ((column(rows, "loss") - loss.detach()).abs() <= 1e-12 * scale).all()
+    names = [name for name in ("logprob", "entropy") if name in x]
+    for name, want in zip(names, found):
+        assert ((column(rows, f"grad_{name}") - want).abs() <= 1e-11 * scale * (1 + want.abs())).all(), name
+    if "entropy" not in x:
+        assert (column(rows, "grad_entropy") == 0).all()
+
+
+@pytest.mark.parametrize("text", SUMS)
+def test_builtins_are_their_published_formulas(text):
+    options = ["--set", "beta=0.04"] * ("+k" in text) + ["--set", "entropy_weight=0.01"] * ("entropy" in text)
+    document = checked(text, *options)
+    assert document["failed"] == 0 and document["name"] == text
+    assert_rows_are(document["rows"], lambda x, p: sum(FORMULAS[term](x, p) for term in text.split("+")))
+
+
+@pytest.mark.parametrize("text", ["ppo", "cispo"])
+def test_ties_at_the_boundary_are_those_of_torch(text):
+    """With bounds of 0 a ratio of 1 lies on both of them."""
+    rows = [row for row in checked(text, *TIES)["rows"] if row["parameters"] == {"clip_low": 0, "clip_high": 0}]
+    tied = [row for row in rows if row["inputs"]["logprob"] == row["inputs"]["old_logprob"]]
+    assert len(tied) > 30 and len(tied) < len(rows)
+    assert_rows_are(tied, FORMULAS[text])
+    for row in tied:
+        assert row["grad_logprob"] == pytest.approx(-row["inputs"]["weight"] * row["inputs"]["advantage"])
+
+
+def is_beside_a_bound(row):
+    """Where the float32 of flp.losses may see the other side."""
+    x, p = row["inputs"], row["parameters"]
+    ratio = math.exp(x["logprob"] - x["old_logprob"]) if "old_logprob" in x else 1
+    return "clip_low" in p and min(abs(ratio - 1 + p["clip_low"]), abs(ratio - 1 - p["clip_high"])) < 1e-5 * ratio
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_builtins_are_those_of_flp_losses(policy, kind):
+    """Each row as a sequence of one token with the same parameters; weight is what the averages of flp.losses make."""
+    own = flp.losses.RULES[policy].clip
+    document = checked(f"{policy}+{kind}+entropy", "--set", "beta=0.3", "--set", "entropy_weight=0.2")
+    defaults = {"beta": 0.3, "entropy_weight": 0.2}
+    if policy != "reinforce":
+        defaults.update(clip_low=own[0], clip_high=own[1])
+    rows = [row for row in document["rows"] if row["parameters"] == defaults and row["inputs"]["weight"] > 0 and
+            not is_beside_a_bound(row)]
+    assert len(rows) > 400
+    x = {name: value.float()[:, None] for name, value in columns(rows, "inputs").items()}
+    x["logprob"].requires_grad_(), x["entropy"].requires_grad_()
+    loss, metrics = flp.losses.policy_loss(policy, x["logprob"], x["advantage"], old_logprob=x.get("old_logprob"),
+                                           ref_logprob=x["ref_logprob"], entropy=x["entropy"], beta=0.3, kl_kind=kind,
+                                           entropy_weight=0.2, length=1)
+    by_logprob, by_entropy = torch.autograd.grad(loss * len(rows), [x["logprob"], x["entropy"]])
+    weight = x["weight"].double()
+    for name, found in (("grad_logprob", by_logprob), ("grad_entropy", by_entropy)):
+        want = column(rows, name)[:, None] / weight
+        assert torch.allclose(found.double(), want, rtol=2e-5, atol=2e-5), name
+    assert loss.item() == pytest.approx((column(rows, "loss")[:, None] / weight).mean().item(), rel=1e-4)
+    for name, value in columns(rows, "metrics").items():
+        assert metrics[name].item() == pytest.approx(value.mean().item(), rel=1e-4, abs=1e-6), name
+
+
+def test_list_names_defaults_and_sources():
+    listed = {loss["name"]: loss for loss in flpgen("loss", "list", "--json").json()}
+    assert set(listed) == set(FORMULAS)
+    for policy in POLICIES:
+        defaults = {parameter["name"]: parameter["default"] for parameter in listed[policy]["parameters"]}
+        own = flp.losses.RULES[policy].clip
+        assert defaults == ({} if policy == "reinforce" else {"clip_low": own[0], "clip_high": own[1]})
+        assert listed[policy]["source"] and listed[policy]["formula"]
+    text = flpgen("loss", "list").out
+    assert all(name in text for name in listed) and "arXiv:2402.03300" in text
+
+
+# ---- kernels ----
+
+@pytest.fixture(scope="module")
+def kernel_of(tmp_path_factory):
+    def build(text):
+        document = flpgen("loss", "show", text, "--emit", "ir", "--json").json()
+        return Kernel(document["ir"], len(document["metrics"]), tmp_path_factory.mktemp("kernel"))
+    return build
+
+
+def near(found, want):
+    """Equal but for the rounding to float32 and the last bits of exp and log."""
+    want = numpy.asarray(want, dtype=numpy.float64)
+    return (numpy.abs(found - want) <= 1.3e-7 * numpy.abs(want) + 1e-12 * (1 + numpy.abs(want).max())).all()
+
+
+@needs_llc
+@pytest.mark.parametrize("text", ["nll", "ppo", "cispo+k1", "reinforce+k2", "dapo+k3+entropy", str(EVERY_WORD)])
+def test_kernels_compute_what_the_reference_does(text, kernel_of):
+    kernel, document = kernel_of(text), checked(text)
+    names = [parameter["name"] for parameter in document["parameters"]]
+    defaults = {parameter["name"]: parameter["default"] for parameter in document["parameters"]}
+    vectors = [name for name in document["inputs"] if name not in INPUTS]
+    rows = [row for row in document["rows"] if row["parameters"] == defaults]
+    assert len(rows) > 400
+    x = {name: value.numpy() for name, value in columns(rows, "inputs").items()}
+    loss, by_logprob, by_entropy, metrics = kernel(x, [x[name] for name in vectors], [defaults[name] for name in names])
+    assert near(loss, column(rows, "loss")) and near(by_logprob, column(rows, "grad_logprob"))
+    assert near(by_entropy, column(rows, "grad_entropy"))
+    for i, name in enumerate(document["metrics"]):
+        assert near(metrics[i], columns(rows, "metrics")[name]), name
+
+
+@needs_llc
+def test_kernels_take_ties_and_missing_arrays_as_the_reference_does(kernel_of):
+    kernel = kernel_of("ppo")
+    logprob, advantage = numpy.array([-1, -2, -3, -4]), numpy.array([1, -2, 0.5, 0])
+    x = {"logprob": logprob, "advantage": advantage}
+    loss, by_logprob, by_entropy, metrics = kernel(x, [], [0, 0])
+    assert (by_logprob == -advantage).all() and (loss == -advantage).all() and (by_entropy == 0).all()
+    assert (metrics == numpy.array([[0], [0], [1]])).all()
+    far = kernel({**x, "old_logprob": logprob - 800, "weight": numpy.array([1, 1, 1, 0])}, [], [0.2, 0.2])
+    assert numpy.isinf(far[3][2]).all(), "the ratio overflows as in float32"
+    assert far[1].tolist()[1] == numpy.inf and far[1].tolist()[0] == 0
+
+
+@needs_llc
+def test_kernels_keep_nan_in_its_row(kernel_of):
+    kernel = kernel_of(str(EVERY_WORD))
+    x = {name: numpy.full(3, 0.5) for name in INPUTS}
+    x["logprob"] = numpy.array([-1, numpy.nan, -1])
+    loss, by_logprob, _, _ = kernel(x, [numpy.ones(3), numpy.ones(3)], [2, -1])
+    assert numpy.isnan(loss).tolist() == [False, True, False]
+    assert loss[0] == loss[2] and by_logprob[0] == by_logprob[2]
+
+
+# ---- files of users ----
+
+def test_a_file_is_checked_and_added_to(tmp_path):
+    path = tmp_path / "soft_clip.lua"
+    path.write_text("""
+return {
+  parameters = {sharpness = {default = 4, min = 0}}, vectors = {"reward"},
+  loss = function(row, p)
+    local ratio = exp(clamp(row.logprob - row.old_logprob, -5, 5))
+    local gate = detach(1 / (1 + exp(-p.sharpness * (ratio - 1))))
+    return -row.weight * gate * ratio * row.reward, {gate = gate}
+  end,
+}
+""")
+    document = checked(f"{path}+k3", "--set", "sharpness=2")
+    assert document["name"] == "soft_clip+k3" and document["failed"] == 0
+    assert document["inputs"] == ["logprob", "old_logprob", "ref_logprob", "weight", "reward"]
+    assert [parameter["name"] for parameter in document["parameters"]] == ["sharpness", "beta"]
+    assert document["by_logprob"] and not document["by_entropy"]
+
+    def formula(x, p):
+        ratio = torch.exp(torch.clamp(x["logprob"] - x["old_logprob"], -5, 5))
+        gate = torch.sigmoid(p["sharpness"] * (ratio - 1)).detach()
+        return -gate * ratio * x["reward"] + FORMULAS["k3"](x, p)
+    assert_rows_are(document["rows"], formula)
+    text = flpgen("loss", "check", path)
+    assert text.code == 0 and "1024, 0 failed" in text.out and "gate" in text.out
+
+
+def test_a_derivative_that_is_not_finite_fails(tmp_path):
+    path = tmp_path / "root.lua"
+    path.write_text("return function(row) local d = row.logprob - row.old_logprob return sqrt(d * d) end")
+    done = flpgen("loss", "check", path)
+    assert done.code == 1 and "d loss/d logprob is" in done.err and "nan" in done.err
+    assert " 0 failed" not in done.out
+    faults = [row["fault"] for row in flpgen("loss", "check", path, "--json").json()["rows"]]
+    assert any(faults) and None in faults
+
+
+def test_show_tells_everything(tmp_path):
+    done = flpgen("loss", "show", "grpo+k3")
+    assert done.code == 0
+    for word in ("row.ref_logprob", "p.clip_low", "clamp", "loss = %", "kl = %", "arXiv:2402.03300", "gradients"):
+        assert word in done.out
+    document = flpgen("loss", "show", "grpo+k3", "--json").json()
+    assert bytes.fromhex(document["bytes"])[:4] == b"FLPL" and len(document["sha256"]) == 64
+    assert ".entry flp_loss_rows" in flpgen("loss", "show", "grpo", "--emit", "ptx").out
+
+
+@pytest.mark.parametrize("arguments, code, message", [
+    (["check", "gppo"], 2, "loss 'gppo' is not accepted; one of cispo, dapo"),
+    (["check", "ppo+nope.lua"], 4, "nope.lua: cannot open"),
+    (["check", "grpo+k1+k3"], 2, "metric 'kl' stands twice"),
+    (["check", "ppo", "--set", "clip_low=2"], 2, "clip_low of loss ppo is 2; a finite number from 0 to 1 is accepted"),
+    (["check", "ppo", "--set", "beta=2"], 2, "--set: 'beta=2' is not accepted; NAME=NUMBER is, of clip_high 0.2"),
+    (["check", "ppo", "--set", "clip_low"], 2, "--set: 'clip_low' is not accepted"),
+    (["check", "ppo", "--rows", "0"], 2, "--rows: '0' is not accepted"),
+    (["check"], 2, "the loss is missing"),
+    (["show", "ppo", "grpo"], 2, "argument 'grpo' is not accepted after 'ppo'"),
+    (["show", "ppo", "--emit", "cubin"], 2, "--emit: 'cubin' is not accepted; one of ir, opt, ptx is"),
+    (["show", "ppo", "--emit", "ptx", "--arch", "sm_70"], 2, "--arch"),
+    (["list", "ppo"], 2, "argument 'ppo' is not accepted"),
+    (["tell"], 2, "action 'tell' is not accepted; one of list, show, check is"),
+    ([], 2, "Usage: flpgen loss ACTION"),
+], ids=lambda value: " ".join(value) if isinstance(value, list) else None)
+def test_bad_usage_is_told(arguments, code, message, tmp_path):
+    done = flpgen("loss", *arguments)
+    assert done.code == code and message in done.err
+
+
+def test_a_bad_file_is_told_with_its_line(tmp_path):
+    path = tmp_path / "bad.lua"
+    path.write_text("return function(row)\n  return row.logprob < 0\nend\n")
+    done = flpgen("loss", "check", path, "--json")
+    assert done.code == 5 and "bad.lua:2: values of a row cannot be compared by Lua's < or >; use lt or gt" in done.err
+    assert done.json()["error"]["exit"] == 5
+
+
+@pytest.mark.parametrize("action", [[], ["list"], ["show"], ["check"]], ids=" ".join)
+def test_help(action):
+    done = flpgen("loss", *action, "--help")
+    assert done.code == 0 and "flpgen loss" in done.out and "Exit status: 0 success" in done.out
