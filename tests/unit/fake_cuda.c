@@ -1,7 +1,8 @@
 /* fake_cuda.c: a scripted stand-in for libcuda: answers like a driver, remembers every call, fails where told to.
- * See fake_cuda.h. It runs no kernel. */
+ * See fake_cuda.h. It runs no kernel unless it is told to (run=). */
 #include "fake_cuda.h"
 
+#include <dlfcn.h>
 #include <elf.h>
 #include <math.h>
 #include <pthread.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The kernel ABI, to decode launches; a stand-in links nothing of the library under test. */
 #include "abi.c"
@@ -17,15 +19,19 @@
 
 enum { MODULE_FUNCTIONS_MAX = 16 };
 
+typedef void (*fake_run_fn)(int ctas, int threads, void **params);
+
 struct CUfunc_st {
   char name[64];
+  fake_run_fn run;  /* run= */
   const char *text; /* compute=1: of its module, as are the next */
   double ms;
   int wrong;
 };
 struct CUmod_st {
   char *text;
-  struct CUfunc_st functions[MODULE_FUNCTIONS_MAX]; /* compute=1 */
+  void *library;                                    /* run= */
+  struct CUfunc_st functions[MODULE_FUNCTIONS_MAX]; /* compute=1, run= */
 };
 struct CUctx_st {
   int retained;
@@ -57,6 +63,7 @@ typedef struct settings {
   } costs[COSTS_MAX];
   char wrong[PATTERNS_MAX][64], refuse[PATTERNS_MAX][64];
   int cost_count, wrong_count, refuse_count;
+  char run[512], compiler[512]; /* folder of libraries, "" for none */
   size_t memory;
   char name[128], info_log[512], error_log[512];
   failure fails[FAILS_MAX];
@@ -135,6 +142,8 @@ static void set_one(char *setting) {
   if (strcmp(setting, "name") == 0) set_text(now.name, sizeof now.name, value);
   if (strcmp(setting, "infolog") == 0) set_text(now.info_log, sizeof now.info_log, value);
   if (strcmp(setting, "errorlog") == 0) set_text(now.error_log, sizeof now.error_log, value);
+  if (strcmp(setting, "run") == 0) set_text(now.run, sizeof now.run, value);
+  if (strcmp(setting, "compiler") == 0) set_text(now.compiler, sizeof now.compiler, value);
   if (strcmp(setting, "cost") == 0) add_cost(value);
   if (strcmp(setting, "wrong") == 0) add_pattern(now.wrong, &now.wrong_count, value);
   if (strcmp(setting, "refuse") == 0) add_pattern(now.refuse, &now.refuse_count, value);
@@ -439,6 +448,7 @@ CUresult cuCtxPopCurrent_v2(CUcontext *popped) {
 }
 
 #include "fake_cuda_compute.inc"
+#include "fake_cuda_run.inc"
 
 /* ---- modules ---- */
 
@@ -482,6 +492,7 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count,
   if (!result) {
     *module = calloc(1, sizeof **module);
     if (!*module || !((*module)->text = module_text(image))) abort();
+    if (now.run[0] && !((*module)->library = library_of(image))) abort();
     modules_held++;
   }
   return end(result);
@@ -505,11 +516,12 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
   if (!result && !strstr(module->text, name)) result = 500;
   if (result) return end(result);
   int i = 0;
-  if (now.compute) {
+  if (now.compute || now.run[0]) {
     while (i < MODULE_FUNCTIONS_MAX - 1 && module->functions[i].name[0]) i++;
     struct CUfunc_st *own = &module->functions[i];
     snprintf(own->name, sizeof own->name, "%s", name);
     own->text = module->text;
+    if (now.run[0] && !(own->run = run_of(module, name))) return end(500);
     own->ms = cost_of(module->text, name);
     own->wrong = matches_any(module->text, now.wrong, now.wrong_count);
     *function = own;
@@ -583,6 +595,10 @@ static CUresult take_launch(CUresult result, CUfunction function, const flp_laun
   for (uint32_t i = 0; i < entry->param_count; i++) {
     if (entry->params[i].offset + param_bytes(entry->params[i].type) > sizeof launch->params) abort();
     memcpy(launch->params + entry->params[i].offset, params[i], param_bytes(entry->params[i].type));
+  }
+  if (now.run[0]) {
+    function->run((int)g[0], (int)b[0], params);
+    return end(0);
   }
   if (now.compute) { /* thousands of launches: no log */
     take_job(function, launch);

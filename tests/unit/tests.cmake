@@ -17,7 +17,7 @@ foreach(source IN LISTS fakes)
   add_library(${name} MODULE ${source})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/runtime)
   target_compile_definitions(${name} PRIVATE _GNU_SOURCE)
-  target_link_libraries(${name} PRIVATE Threads::Threads m)
+  target_link_libraries(${name} PRIVATE Threads::Threads ${CMAKE_DL_LIBS} m)
   set_target_properties(${name} PROPERTIES C_VISIBILITY_PRESET default
                         LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
 endforeach()
