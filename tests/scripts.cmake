@@ -26,7 +26,7 @@ set(SCRIPT_ENVIRONMENT
   FLP_NVDISASM=${FLP_NVDISASM})
 
 # One CTest entry per folder that holds test_*.py.
-foreach(folder python ptx gpu install fails golden cli)
+foreach(folder python simt ptx gpu install fails golden cli)
   file(GLOB scripts CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/test_*.py)
   if(scripts)
     set(name pytest_${folder})

@@ -1,8 +1,13 @@
 """Runs the kernel of a loss on the CPU."""
+import sys
+from pathlib import Path
+
 import numpy
 
-from flp_cpu_kernel import Kernel as CpuKernel
-from flp_cpu_kernel import needs_llc  # noqa: F401
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "simt"))
+
+from cpu_kernel import Kernel as CpuKernel  # noqa: E402
+from cpu_kernel import needs_llc  # noqa: E402, F401
 
 INPUTS = ["logprob", "entropy", "old_logprob", "ref_logprob", "advantage", "weight"]
 THREADS = 256

@@ -2,7 +2,8 @@
 """Makes a shared library for the CPU of a generated module's LLVM IR: compile.py MODULE.ll LIBRARY.so
 
 Everything that only a GPU has becomes a call of simt.c, which is linked in. The library has `run_<entry>(int ctas, int
-threads, void **params)` for each entry of the module, params pointing at the arguments as a launch of CUDA does.
+threads, int cluster, void **params)` for each entry of the module, params pointing at the arguments as a launch of CUDA
+does, cluster: CTAs of one, 1 for none.
 """
 import glob
 import re
@@ -13,7 +14,8 @@ from pathlib import Path
 
 SIMT = Path(__file__).with_name("simt.c")
 LLC = shutil.which("llc-19") or next(iter(glob.glob("/usr/lib/llvm-19/bin/llc")), None)
-TYPES = {"ptr": "void *", "i64": "int64_t", "i32": "int32_t", "double": "double", "float": "float"}
+BY_VALUE = " byval([128 x i8]) align 64"  # tensor maps, which stay where the launch has them
+TYPES = {"map": "void *", "ptr": "void *", "i64": "int64_t", "i32": "int32_t", "double": "double", "float": "float"}
 FOUR = r"(\{ (?:float|i32)(?:, (?:float|i32)){3} \})"
 
 # What the IR says -> the function of simt.c, by its result and the types of its arguments.
@@ -24,6 +26,28 @@ WORDS = (
     (r'asm sideeffect "mov\.u32 \$0, %(\w+)\.x;", "=r"', r"@simt_\1"),
     (r'asm sideeffect "cp\.async\.cg\.shared\.global \[\$0\], \[\$1\], 16, \$2;", "[^"]*"', "@simt_copy16"),
     (r'asm sideeffect "cp\.async\.(?:commit_group|wait_group \d+);", "[^"]*"', "@simt_nothing"),
+    (r'asm sideeffect "mov\.u32 \$0, %cluster_ctarank;", "=r"', "@simt_cluster_ctarank"),
+    (r'asm sideeffect "mapa\.shared::cluster\.u32 [^"]*", "[^"]*"', "@simt_mapa"),
+    (r'asm sideeffect "redux\.sync\.or\.b32 [^"]*", "[^"]*"', "@simt_or"),
+    (r'asm sideeffect "mbarrier\.init\.[^"]*", "[^"]*"', "@simt_mbarrier_init"),
+    (r'asm sideeffect "mbarrier\.arrive\.expect_tx\.[^"]*", "[^"]*"', "@simt_mbarrier_expect"),
+    (r'asm sideeffect "\{ \.reg \.pred p; again: mbarrier\.try_wait[^"]*", "[^"]*"', "@simt_mbarrier_wait"),
+    (r'asm sideeffect "\{ \.reg \.pred p; setp\.ne\.b32 p, \$1, 0; @p mbarrier\.arrive[^"]*", "[^"]*"',
+     "@simt_mbarrier_arrive"),
+    (r'asm sideeffect "st\.async\.[^"]*", "[^"]*"', "@simt_st_async"),
+    (r'asm sideeffect "atom\.relaxed\.gpu\.global\.add\.u32 \$0, \[\$1\], 1;", "[^"]*"', "@simt_atomic_next"),
+    (r'asm sideeffect "bar\.(sync|arrive) \$0, \$1;", "[^"]*"', r"@simt_bar_\1"),
+    (r'asm sideeffect "bar\.warp\.sync [^"]*", "[^"]*"', "@simt_warp_barrier"),
+    (r'asm sideeffect "barrier\.cluster\.arrive\.[^"]*wait[^"]*", "[^"]*"', "@simt_cluster_barrier"),
+    (r'asm sideeffect "(?:setmaxnreg|fence|cp\.async\.bulk\.wait_group)\.[^"]*", "[^"]*"', "@simt_nothing"),
+    (r'asm sideeffect "cp\.async\.bulk\.tensor\.2d\.global\.[^"]*", "[^"]*"', "@simt_tensor_store"),
+    (r'asm sideeffect "cp\.async\.bulk\.tensor\.2d\.shared\S*multicast::cluster\.L2::cache_hint [^"]*", "[^"]*"',
+     "@simt_tensor_cast_hint"),
+    (r'asm sideeffect "cp\.async\.bulk\.tensor\.2d\.shared\S*multicast::cluster [^"]*", "[^"]*"', "@simt_tensor_cast"),
+    (r'asm sideeffect "cp\.async\.bulk\.tensor\.2d\.shared\S*bytes\.L2::cache_hint [^"]*", "[^"]*"',
+     "@simt_tensor_load_hint"),
+    (r'asm sideeffect "cp\.async\.bulk\.tensor\.2d\.shared\S*bytes [^"]*", "[^"]*"', "@simt_tensor_load"),
+    (r'asm sideeffect "stmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16 [^"]*", "[^"]*"', "@simt_stmatrix"),
     (r"@llvm\.nvvm\.ex2\.approx\.ftz\.f\b", "@simt_exp2"),
     (r"@llvm\.nvvm\.lg2\.approx\.ftz\.f\b", "@simt_log2"),
     (r"@llvm\.nvvm\.rcp\.rn\.ftz\.f\b", "@simt_rcp"),
@@ -64,36 +88,120 @@ def split(arguments):
     return [part for part in parts if part.strip()]
 
 
+PRODUCT = re.compile(r"add\.u32 low, a_low, (\d+);[^;]*; add\.u32 low, b_low, (\d+);[^;]*; wgmma\.mma_async\.sync\.aligned\."
+                     r"m64n(\d+)k16\.f32\.(bf16|f16)\.\w+ \{\$(\d+)[^}]*\}, da, db, (1|p), 1, 1, (\d), (\d);")
+
+
+# A product whose first operand stands in registers.
+TERM = re.compile(r"add\.u32 low, b_low, (\d+);[^;]*; wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.bf16\.bf16 \{[^}]*\}, "
+                  r"\{\$(\d+)[^}]*\}, db, (\d), 1, 1, (\d);")
+
+
+class Names:
+    """Names of values that are nowhere else in the module."""
+
+    count = 0
+
+    @classmethod
+    def next(cls):
+        cls.count += 1
+        return f"%simt{cls.count}"
+
+
+def place(i):
+    return f"ptr getelementptr (float, ptr @simt_accumulators, i64 {i})"
+
+
+def added(operand, number, lines):
+    """operand: "i64 %x" -> "i64 %y", y = x + number"""
+    name = Names.next()
+    lines.append(f"{name} = add {operand}, {number}")
+    return f"{operand.split()[0]} {name}"
+
+
+def text_of(lines):
+    return "".join(f"  {line}\n" for line in lines)
+
+
+def products(match):
+    """A stage of wgmma, or a wait for some: accumulators go through memory, and each product is a call."""
+    name, result, text, arguments = match.groups()
+    arguments, lines = [argument.strip() for argument in split(arguments)], []
+    sums = len(re.findall("float", result))
+    if TERM.search(text):
+        words, b = arguments[:-1], arguments[-1]
+        lines = [f"call void @simt_a_word(i32 {i}, {word})" for i, word in enumerate(words)] + ["call void @simt_a_ready()"]
+        for b_at, columns, first, keep, b_mn in TERM.findall(text):
+            lines.append(f"call void @simt_wgmma_term(i32 {int(first) - sums}, {added(b, b_at, lines)}, i32 {columns}, "
+                         f"i32 {keep}, i32 {b_mn})")
+    else:
+        lines = [f"store {argument}, {place(i)}" for i, argument in enumerate(arguments[:sums])]
+        for a_at, b_at, columns, kind, first, keep, a_mn, b_mn in PRODUCT.findall(text):
+            a, b, kept = arguments[sums:]
+            lines.append(f"call void @simt_wgmma({added(a, a_at, lines)}, {added(b, b_at, lines)}, i32 {int(kind == 'bf16')}, "
+                         f"i32 {columns}, i32 {first}, {'i32 1' if keep == '1' else kept}, i32 {a_mn}, i32 {b_mn})")
+    return text_of(lines) + f"  {name} = load {result}, ptr @simt_accumulators\n"
+
+
+def vector_load(match):
+    """ld.shared.v2 and v4, word by word through memory."""
+    name, result, kind, address = match.groups()
+    lines = []
+    for i in range(result.count(",") + 1):
+        word, where = Names.next(), added(address, 4 * i, lines)
+        lines += [f"{word} = call {result[2:].split(',')[0]} @simt_ld_{kind}({where})",
+                  f"store {result[2:].split(',')[0]} {word}, {place(i)}"]
+    return text_of(lines) + f"  {name} = load {result}, ptr @simt_accumulators\n"
+
+
+def vector_store(match):
+    kind, arguments = match.groups()
+    address, *values = [argument.strip() for argument in split(arguments)]
+    lines = []
+    for i, value in enumerate(values):
+        lines.append(f"call void @simt_st_{kind}({added(address, 4 * i, lines)}, {value})")
+    return text_of(lines)
+
+
 def for_the_cpu(ir):
     """NVPTX's IR as the CPU's: no target, one address space, shared memory from address 0 of its own."""
     ir = re.sub(r"^target .*\n|^@flp_shared = .*\n", "", ir, flags=re.M).replace(" addrspace(1)", "")
-    ir = ir.replace("ptrtoint (ptr addrspace(3) @flp_shared to i32)", "0")
+    ir = ir.replace(BY_VALUE, "").replace("ptrtoint (ptr addrspace(3) @flp_shared to i32)", "0")
+    ir = re.sub(r"  (%\w+) = call (\{ float[^}]*\}) asm sideeffect \"([^\"]*wgmma\.[^\"]*)\", \"[^\"]*\"\(([^\n]*)\)(?: #\d+)?\n",
+                products, ir)
+    ir = re.sub(r"  (%\w+) = call (\{[^}]*\}) asm sideeffect \"ld\.shared\.v\d\.(\w+) [^\"]*\", \"[^\"]*\"\(([^\n]*)\)(?: #\d+)?\n",
+                vector_load, ir)
+    ir = re.sub(r"  call void asm sideeffect \"st\.shared\.v\d\.(\w+) [^\"]*\", \"[^\"]*\"\(([^\n]*)\)(?: #\d+)?\n",
+                vector_store, ir)
     for pattern, function in FOURS:
         ir = re.sub(rf"(%\w+) = call {FOUR} {pattern}(\([^\n]*\))(?: #\d+)?\n",
                     rf"call void {function}\3\n  \1 = load \2, ptr @simt_result\n", ir)
     for pattern, function in WORDS:
         ir = re.sub(pattern, function, ir)
-    left = re.findall(r"[^\n]*(?:nvvm\.|asm )[^\n]*", re.sub(r"^!.*$|^declare.*$", "", ir, flags=re.M))
+    left = [line for line in ir.splitlines()
+            if ("nvvm." in line or " asm " in line) and not line.startswith(("!", "declare", "attributes"))]
     if left:
         sys.exit("compile.py: no word of simt.c for: " + left[0].strip())
-    return ir + "\n@simt_result = external global [4 x i32]\n" + "\n".join(declarations(ir)) + "\n"
+    return ir + "\n@simt_result = external global [4 x i32]\n@simt_accumulators = external global [256 x float]\n" + "\n".join(declarations(ir)) + "\n"
 
 
 def entries(ir):
     """[(name, types of its parameters)]"""
     found = re.findall(r"define void @flp_(\w+)\((.*)\) #", ir)
-    return [(name, [re.sub(r" addrspace\(1\)", "", parameter).split()[0] for parameter in head.split(", ")])
+    return [(name, ["map" if BY_VALUE in parameter else parameter.split()[0] for parameter in head.split(", ")])
             for name, head in found]
 
 
 def launchers(ir):
     """C that takes params apart for each entry."""
-    lines = ["#include <stdint.h>", "void simt_launch(void (*kernel)(void **), int ctas, int threads, void **params);"]
+    lines = ["#include <stdint.h>",
+             "void simt_launch(void (*kernel)(void **), int ctas, int threads, int cluster, void **params);"]
     for name, kinds in entries(ir):
         types = [TYPES[kind] for kind in kinds]
-        values = ", ".join(f"*({kind} *)p[{i}]" for i, kind in enumerate(types))
+        values = ", ".join("p[%d]" % i if kind == "map" else f"*({TYPES[kind]} *)p[{i}]" for i, kind in enumerate(kinds))
         lines += [f"void flp_{name}({', '.join(types)});", f"static void call_{name}(void **p) {{ flp_{name}({values}); }}",
-                  f"void run_{name}(int ctas, int threads, void **p) {{ simt_launch(call_{name}, ctas, threads, p); }}"]
+                  f"void run_{name}(int ctas, int threads, int cluster, void **p) "
+                  f"{{ simt_launch(call_{name}, ctas, threads, cluster, p); }}"]
     return "\n".join(lines) + "\n"
 
 

@@ -19,7 +19,7 @@
 
 enum { MODULE_FUNCTIONS_MAX = 16 };
 
-typedef void (*fake_run_fn)(int ctas, int threads, void **params);
+typedef void (*fake_run_fn)(int ctas, int threads, int cluster, void **params);
 
 struct CUfunc_st {
   char name[64];
@@ -597,7 +597,7 @@ static CUresult take_launch(CUresult result, CUfunction function, const flp_laun
     memcpy(launch->params + entry->params[i].offset, params[i], param_bytes(entry->params[i].type));
   }
   if (now.run[0]) {
-    function->run((int)g[0], (int)b[0], params);
+    function->run((int)g[0], (int)b[0], (int)cluster, params);
     return end(0);
   }
   if (now.compute) { /* thousands of launches: no log */

@@ -1,15 +1,10 @@
-"""Runs single entries of generated modules on the CPU (tests/simt)."""
+"""Runs single entries of generated modules on the CPU."""
 import ctypes
 import shutil
-import sys
-from pathlib import Path
 
+import compile as simt
 import numpy
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "simt"))
-
-import compile as simt  # noqa: E402
 
 needs_llc = pytest.mark.skipif(not (simt.LLC and shutil.which("cc")), reason="no llc of LLVM 19, or no C compiler")
 
@@ -29,4 +24,4 @@ class Kernel:
         """values: numpy arrays or None for pointers, numbers for the rest, in the order of runtime/abi.h"""
         held = [CTYPES[kind](value.ctypes.data if isinstance(value, numpy.ndarray) else value)
                 for kind, value in zip(self.types, values, strict=True)]
-        self.run(grid, self.threads, (ctypes.c_void_p * len(held))(*[ctypes.addressof(value) for value in held]))
+        self.run(grid, self.threads, 1, (ctypes.c_void_p * len(held))(*[ctypes.addressof(value) for value in held]))

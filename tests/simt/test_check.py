@@ -1,0 +1,88 @@
+"""flpgen check on a GPU that is none: the stand-in for libcuda runs the generated kernels on the CPU, so that library,
+launches and kernels together meet the fp64 oracle, on random and adversarial data; sm_80's kernels and Hopper's."""
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+SIMT = Path(__file__).resolve().parent
+sys.path.insert(0, str(SIMT.parent / "python"))
+
+from cpu_kernel import needs_llc  # noqa: E402
+from flpgen_tool import FLPGEN, flpgen, needs_flpgen  # noqa: E402
+
+TESTS = Path(os.environ.get("FLP_TEST_BUILD", "/nonexistent")) / "tests"
+STAND_INS = [TESTS / "libfake_cuda.so", TESTS / "libfake_ir_provider.so"]
+
+pytestmark = [needs_flpgen, needs_llc,
+              pytest.mark.skipif(not all(path.exists() for path in STAND_INS), reason="the stand-ins were not built")]
+
+HEADS = [
+    ["--dtype", "bf16", "--grad", "hidden,weight,bias", "--bias", "--entropy", "backward"],
+    ["--dtype", "fp16", "--grad", "hidden,weight", "--softcap", "20", "--entropy", "forward", "--per-row-temperature"],
+    ["--dtype", "fp32", "--grad", "hidden,weight", "--accumulate-grad-weight", "--target-dtype", "int32"]]
+CUTS = [  # of Hopper's kernels, otherwise than their templates choose
+    "forward:cooperative,256x192,stages=3;products:128x128,cluster=1", "forward:ping-pong,128x128,cluster=1"]
+
+
+def check(libraries, capability, *arguments, compiler=SIMT / "compile.py"):
+    """Runs `flpgen check` -> its record. libraries: a folder for compiled kernels"""
+    out = libraries / "record.json"
+    out.unlink(missing_ok=True)
+    done = flpgen("check", *arguments, "--rung", "jit", "--quiet", "--json", out, timeout=600, cache=libraries / "cache",
+                  FLP_CUDA_LIBRARY=str(STAND_INS[0]), FLP_JIT_LIBRARY=str(STAND_INS[1]),
+                  FAKE_IR_LIBRARY=str(Path(FLPGEN).parents[1] / "lib" / "libflpgen.so"),
+                  FAKE_CUDA=f"capability={capability};clusters=2;run={libraries};compiler={sys.executable} {compiler}")
+    assert done.code in (0, 1), done.err
+    return json.loads(out.read_text())
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory):
+    return tmp_path_factory.mktemp("libraries")
+
+
+def passed(record, least):
+    failed = [row for row in record["rows"] if not row["pass"]]
+    assert not failed, failed[:5]
+    assert {row["rung"] for row in record["rows"]} == {"jit"} and record["gpu"] == "Fake H200"
+    assert record["checks"] >= least
+
+
+def entries_in(libraries):
+    return {line.split("run_")[1].split("(")[0] for source in libraries.glob("*.c") for line in source.open()
+            if line.startswith("void run_")}
+
+
+@pytest.mark.parametrize("head", HEADS, ids=lambda head: head[1])
+@pytest.mark.parametrize("capability,entry", [("8.0", "forward"), ("9.0", "forward_map")])
+def test_a_head(tmp_path, capability, entry, head):
+    passed(check(tmp_path, capability, "--vocab", 331, "--hidden", 40, "--rows", 41, *head), least=30)
+    made = entries_in(tmp_path)
+    assert entry in made and ("products_map" in made) == (capability == "9.0")
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_hopper_cut_otherwise(libraries, cut):
+    passed(check(libraries, "9.0", "--vocab", 1100, "--hidden", 40, "--rows", 140, "--dtype", "bf16", "--grad", "hidden,weight",
+                 "--tune", cut), least=20)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp64"])
+def test_scores_that_exist(libraries, dtype):
+    passed(check(libraries, "8.0", "--op", "select", "--dtype", dtype), least=61)
+
+
+def test_a_wrong_kernel_is_found(tmp_path):
+    compiler = tmp_path / "compiler.py"
+    compiler.write_text(f"""import sys
+sys.path.insert(0, {str(SIMT)!r})
+import compile
+text = open(sys.argv[1]).read()
+assert "fadd float" in text
+compile.compile_module(text.replace("fadd float", "fsub float", 1), sys.argv[2])
+""")
+    record = check(tmp_path, "8.0", "--op", "select", "--dtype", "fp32", compiler=compiler)
+    assert 0 < record["failed"] < record["checks"]
