@@ -1,0 +1,25 @@
+"""The scripts of tests/gpu find what they import wherever they are run: a GPU's machine may have no more than they need."""
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+TREE = Path(__file__).resolve().parents[2]
+CARRIED = ("tests/gpu", "runtime/python", "autotune/tuning_records.py", "tests/tilings.json")
+
+
+def test_scripts_import_what_is_carried_and_nothing_else(tmp_path):
+    for name in CARRIED:
+        target = tmp_path / "tree" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (TREE / name).is_dir():
+            shutil.copytree(TREE / name, target, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
+        else:
+            shutil.copy(TREE / name, target)
+    scripts = [path for path in sorted((tmp_path / "tree/tests/gpu").glob("*.py")) if "__main__" in path.read_text()]
+    assert len(scripts) >= 8
+    program = "import runpy, sys\nfor path in sys.argv[1:]:\n    runpy.run_path(path)"
+    done = subprocess.run([sys.executable, "-c", program, *map(str, scripts)], cwd=tmp_path, capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(tmp_path / "tree/runtime/python")})
+    assert done.returncode == 0, done.stderr
