@@ -202,7 +202,7 @@ class CountingGroup(_group.Group):
 
 
 def test_two_chunks_of_hidden_states_are_alive_at_a_time():
-    hidden, weight, target, _ = problem(n=12)
+    hidden, weight, target = (tensor.cpu() for tensor in problem(n=12)[:3])
     call = _call.Call()
     call.group, call.merge, call.chunk, call.reduce_dtype = CountingGroup(), "gather", 2, torch.float32
     call.gather, call.empty, call.settings = None, False, _check.Settings(1.0, None, 1.0, -100, None, False)
