@@ -153,8 +153,9 @@ class Campaign:
         """One of the tree's own that uses the binding: from the top of the tree, as FLP_LIBRARY may be a path from there."""
         name, *words = SCRIPTS[part]
         words = [word.format(out=self.out) for word in words]
+        paths = os.pathsep.join(filter(None, [str(TREE / "runtime/python"), self.env.get("PYTHONPATH")]))
         done = subprocess.run([sys.executable, *words, "--json", str(self.out / f"{name}.json")], cwd=TREE,
-                              env=dict(self.env, PYTHONPATH=str(TREE / "runtime/python")))
+                              env=dict(self.env, PYTHONPATH=paths))
         if done.returncode != 0:
             self.failed.append(part)
 

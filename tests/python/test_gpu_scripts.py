@@ -1,4 +1,5 @@
 """The scripts of tests/gpu find what they import wherever they are run: a GPU's machine may have no more than they need."""
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -23,3 +24,17 @@ def test_scripts_import_what_is_carried_and_nothing_else(tmp_path):
     done = subprocess.run([sys.executable, "-c", program, *map(str, scripts)], cwd=tmp_path, capture_output=True, text=True,
                           env={**os.environ, "PYTHONPATH": str(tmp_path / "tree/runtime/python")})
     assert done.returncode == 0, done.stderr
+
+
+def test_a_campaign_leaves_the_callers_packages_in_reach(tmp_path, monkeypatch):
+    """Where matplotlib, say, is in a folder that PYTHONPATH names."""
+    spec = importlib.util.spec_from_file_location("record", TREE / "tests/gpu/record.py")
+    record = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(record)
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    monkeypatch.setitem(record.SCRIPTS, "said", ("said", "-c", "import json, os, sys\n"
+                                                 "json.dump(os.environ['PYTHONPATH'], open(sys.argv[2], 'w'))"))
+    campaign = record.Campaign("flpgen", tmp_path, [])
+    campaign.script("said")
+    said = (tmp_path / "said.json").read_text()
+    assert not campaign.failed and said == '"%s"' % os.pathsep.join([str(TREE / "runtime/python"), "/elsewhere"])
