@@ -1,4 +1,4 @@
-"""The scripts of tests/gpu find what they import wherever they are run: a GPU's machine may have no more than they need."""
+"""The scripts of tests/gpu find what they import wherever they run: a GPU's machine may have no more than they need."""
 import importlib.util
 import os
 import shutil
@@ -21,8 +21,8 @@ def test_scripts_import_what_is_carried_and_nothing_else(tmp_path):
     scripts = [path for path in sorted((tmp_path / "tree/tests/gpu").glob("*.py")) if "__main__" in path.read_text()]
     assert len(scripts) >= 8
     program = "import runpy, sys\nfor path in sys.argv[1:]:\n    runpy.run_path(path)"
-    done = subprocess.run([sys.executable, "-c", program, *map(str, scripts)], cwd=tmp_path, capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(tmp_path / "tree/runtime/python")})
+    done = subprocess.run([sys.executable, "-c", program, *map(str, scripts)], cwd=tmp_path, capture_output=True,
+                          text=True, env={**os.environ, "PYTHONPATH": str(tmp_path / "tree/runtime/python")})
     assert done.returncode == 0, done.stderr
 
 
