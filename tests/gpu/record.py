@@ -19,7 +19,7 @@
   examples   tests/gpu/examples.py: what every example shows (the same)
   selective  tests/gpu/selective.py: selective log-softmax beside other ways (needs torch; set FLP_LIBRARY)
   fragmentation
-             tests/gpu/fragmentation.py, pictures in plots/ (needs torch and matplotlib; set FLP_LIBRARY)
+             tests/gpu/fragmentation.py, pictures in plots/ where there is matplotlib (needs torch; set FLP_LIBRARY)
 
 Copy check*.json, sanitize.json, gated_step.json, train_tiny_lm.json, examples.json and fragmentation.json to
 tests/gpu/evidence; bench*.json, tune*.json, cold_start.json, head_memory.json and selective.json to autotune/bench. Exit
@@ -27,6 +27,7 @@ status 1 if anything failed. Standard library only.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -43,7 +44,8 @@ SCRIPTS = {
     "train": ("train_tiny_lm", "runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40"),
     "examples": ("examples", "tests/gpu/examples.py"),
     "selective": ("selective", "tests/gpu/selective.py"),
-    "fragmentation": ("fragmentation", "tests/gpu/fragmentation.py", "--plots", "{out}/plots"),
+    "fragmentation": ("fragmentation", "tests/gpu/fragmentation.py",
+                      *(("--plots", "{out}/plots") if importlib.util.find_spec("matplotlib") else ())),
 }
 sys.path.insert(0, str(TREE / "autotune"))
 import tuning_records  # noqa: E402
@@ -151,8 +153,9 @@ class Campaign:
         """One of the tree's own that uses the binding: from the top of the tree, as FLP_LIBRARY may be a path from there."""
         name, *words = SCRIPTS[part]
         words = [word.format(out=self.out) for word in words]
+        paths = os.pathsep.join(filter(None, [str(TREE / "runtime/python"), self.env.get("PYTHONPATH")]))
         done = subprocess.run([sys.executable, *words, "--json", str(self.out / f"{name}.json")], cwd=TREE,
-                              env=dict(self.env, PYTHONPATH=str(TREE / "runtime/python")))
+                              env=dict(self.env, PYTHONPATH=paths))
         if done.returncode != 0:
             self.failed.append(part)
 

@@ -24,12 +24,12 @@ class Output:
 class TinyLM(nn.Module):
     """Embedding, one layer that looks at earlier tokens, head, and what `after` makes of the scores."""
 
-    def __init__(self, vocab=257, hidden=16, bias=False, tied=False, after=None, trunk=None, seed=0, **config):
+    def __init__(self, vocab=257, hidden=16, bias=False, tied=False, after=None, seed=0, **config):
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.embed = nn.Embedding(vocab, hidden)
-            self.mix = nn.Linear(hidden, hidden) if trunk is None else trunk
+            self.mix = nn.Linear(hidden, hidden)
             self.lm_head = nn.Linear(hidden, vocab, bias=bias)
         if tied:
             self.lm_head.weight = self.embed.weight
@@ -40,7 +40,7 @@ class TinyLM(nn.Module):
 
     def forward(self, input_ids=None, attention_mask=None, labels=None, inputs_embeds=None, logits_to_keep=0):
         hidden = self.embed(input_ids) if inputs_embeds is None else inputs_embeds
-        hidden = torch.tanh(self.mix(hidden.cumsum(1))) if isinstance(self.mix, nn.Linear) else self.mix(hidden)
+        hidden = torch.tanh(self.mix(hidden.cumsum(1)))
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(hidden[:, kept])
         logits = logits if self.after is None else self.after(logits)

@@ -378,9 +378,9 @@ class Allocator:
 
     def __init__(self, monkeypatch, clock):
         self.trace, self.reserved, self.allocated, self.segments, self.clock = [], 0, 0, 0, clock
-        self.enabled, self.blocks = False, []
+        self.enabled, self.blocks, self.unused = False, [], []
         functions = dict(is_available=lambda: True, device_count=lambda: 1, is_initialized=lambda: True,
-                         current_device=lambda: 0, is_current_stream_capturing=lambda: False,
+                         current_device=lambda: 0, is_current_stream_capturing=lambda: False, init=lambda: None,
                          empty_cache=lambda: None, memory_stats=self.stats,
                          memory_reserved=lambda device: self.reserved, memory_allocated=lambda device: self.allocated,
                          mem_get_info=lambda device: (1 << 30, (1 << 30) + self.reserved))
@@ -389,6 +389,7 @@ class Allocator:
         monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", self.record, raising=False)
         monkeypatch.setattr(torch.cuda.memory, "_snapshot", self.snapshot, raising=False)
         monkeypatch.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: self.enabled, raising=False)
+        monkeypatch.setattr(profiler, "_in_use", lambda device: device not in self.unused)
         monkeypatch.setattr(profiler.time, "time_ns", lambda: 1000 * self.clock[0])
 
     def record(self, enabled=None, context="unset", max_entries=None):
@@ -484,6 +485,13 @@ def test_a_recording_under_way_is_left_on(allocator, monkeypatch):
     with flp.memory.Profiler() as prof:
         allocator.allocate()
     assert allocator.enabled and len(prof.report["devices"]["cuda:0"]["points"]) == 2
+
+
+def test_no_context_is_made_on_a_device_that_is_not_in_use(allocator, monkeypatch):
+    monkeypatch.setattr(profiler, "TRACES", True)
+    allocator.unused = [0]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: pytest.fail("asked cuda:%d" % device))
+    assert loop(allocator).report["devices"]["cuda:0"]["device_used_peak"] is None
 
 
 def test_polls_where_torch_has_no_times(allocator, monkeypatch):

@@ -1,12 +1,16 @@
 """flp.parallel on processes of this machine (gloo): against float64 and one process, what is sent, what is refused."""
+import weakref
+
+import numpy
 import pytest
 import torch
 
 import flp
 import flp_parallel_cases as cases
 import flp_parallel_dtensor_cases as dtensor_cases
-from flp import _run
+from flp import _check, _run
 from flp_ranks import Ranks
+from flp.parallel import _call, _group
 from flp_reference import GRAD_TOLERANCE, VALUE_TOLERANCE, doubles, problem, reference, relative
 
 EVEN, UNEVEN = [(166, 166), (165, 165)], [(120, 120), (130, 128), (90, 83)]
@@ -175,6 +179,40 @@ def test_sequence_parallel(ranks, cuts, chunk, made, options):
                and kind[0] == "all_gather" and kind[2][1] == 64]
     assert gathers == [(count, 64) for count in chunks]
     assert len(results[0]["forward"]) == len(chunks) + (1 if "merge" in options else 2)
+
+
+class CountingGroup(_group.Group):
+    """Two ranks that are the same; `most` gathers of hidden states were alive at once."""
+
+    def __init__(self):
+        self.handle, self.size, self.rank = None, 2, 0
+        self.alive, self.most = [], 0
+
+    def gather_later(self, tensor):
+        gathered = numpy.stack([tensor.detach().numpy()] * 2)
+        if tensor.shape[1] == 64:
+            self.alive.append(None)
+            weakref.finalize(gathered, self.alive.pop)
+            self.most = max(self.most, len(self.alive))
+        out = torch.from_numpy(gathered)
+        return lambda: out
+
+    def scatter_total(self, tensor):
+        return tensor[:tensor.shape[0] // 2]
+
+
+def test_two_chunks_of_hidden_states_are_alive_at_a_time():
+    hidden, weight, target = (tensor.cpu() for tensor in problem(n=12)[:3])
+    call = _call.Call()
+    call.group, call.merge, call.chunk, call.reduce_dtype = CountingGroup(), "gather", 2, torch.float32
+    call.gather, call.empty, call.settings = None, False, _check.Settings(1.0, None, 1.0, -100, None, False)
+    call.settings.offset, call.settings.valid, call.settings.total = 0, weight.shape[0], weight.shape[0]
+    logprob = _call.ParallelLogprob.apply(hidden.requires_grad_(), weight.requires_grad_(), None, target.repeat(2),
+                                          None, None, call)
+    assert call.group.most == 2 and not call.group.alive
+    call.group.most = 0
+    logprob.sum().backward()
+    assert call.group.most == 2 and not call.group.alive and hidden.grad.shape == hidden.shape
 
 
 @pytest.mark.parametrize("sequence", [False, 4])

@@ -122,9 +122,9 @@ def test_columns_of_a_device(monkeypatch):
 
 
 def rows_with(overhead, share):
-    rows = [{"method": method, "empty_cache": place, "ms_rounds": [100.0, 50.0, 10.0], "reserved_bytes": 1000,
+    rows = [{"method": method, "empty_cache": place, "ms_iterations": [100.0, 50.0, 10.0], "reserved_bytes": 1000,
              "fragmentation_logprob_bytes": 0} for place in fragmentation.PLACES for method in fragmentation.METHODS]
-    rows[2]["ms_rounds"] = [100 * overhead, 50 * overhead, 100.0]
+    rows[2]["ms_iterations"] = [100 * overhead, 50 * overhead, 100.0]
     rows[5]["fragmentation_logprob_bytes"] = share
     rows[1]["fragmentation_logprob_bytes"] = 900
     return rows
@@ -158,6 +158,25 @@ def test_what_is_refused(arguments, says, capsys, monkeypatch):
     with pytest.raises(SystemExit):
         fragmentation.parse(arguments)
     assert says in capsys.readouterr().err
+
+
+def test_pictures_that_cannot_be_drawn_are_refused_before_anything_is_measured(capsys, monkeypatch):
+    monkeypatch.setattr(fragmentation.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        fragmentation.parse(["--json", "-", "--tiny", "--plots", "plots"])
+    assert "--plots: matplotlib is not installed; accepted: a run without pictures" in capsys.readouterr().err
+
+
+def test_places_of_one_round(monkeypatch):
+    """Methods are compared where empty_cache() is never called: all rounds are of that, the other places get one."""
+    timed = []
+    monkeypatch.setattr(fragmentation, "timed", lambda sizes, *key: timed.append(key) or [1.0])
+    monkeypatch.setattr(fragmentation, "row_of", lambda sizes, method, place, times: {"times": times})
+    monkeypatch.setattr(fragmentation, "errors_of", lambda *_: [])
+    monkeypatch.setattr(fragmentation, "say", lambda row: None)
+    rows = fragmentation.measure(tiny(rounds=3))
+    assert [len(row["times"]) for row in rows] == [3] * 3 + [1] * 9
+    assert timed[12:15] == timed[15:18] == [(method, "never") for method in fragmentation.METHODS] and len(timed) == 18
 
 
 def test_pictures_of_every_row(tmp_path):

@@ -30,4 +30,4 @@ with flp.logprob_head(model, entropy=True):
         loss, metrics = flp.losses.policy_loss("grpo", out.logprobs, advantage, old_logprob=old, ref_logprob=reference,
                                                entropy=out.entropy, mask=answered, beta=0.04)
         loss.backward(), optimizer.step(), optimizer.zero_grad()
-        print("step %d  loss %.4f  ratio %.4f  kl %.5f" % (step, loss, metrics["ratio"], metrics["kl"]))
+        print("step %d  loss %.4f  ratio %.4f  kl %.5f" % (step, loss.item(), metrics["ratio"], metrics["kl"]))

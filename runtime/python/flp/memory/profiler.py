@@ -17,6 +17,9 @@ POINTS_MAX = 4000  # of a device in a report
 SEGMENTS = "segment.all.allocated"  # counts the growths of torch's allocator
 TRACES = tuple(int(word) for word in torch.__version__.split(".")[:2]) >= (2, 1)  # whose entries have a time
 
+# Whether this process has begun to use a device: torch's accessor, where there is one.
+_in_use = getattr(torch._C, "_cuda_hasPrimaryContext", lambda ordinal: True)
+
 
 class _Clock:
     """Microseconds of the clock that torch's traces have, rising with every look."""
@@ -101,6 +104,8 @@ class Profiler:
     def __enter__(self):
         self._spans, self._seen, self._marks, self._report = timeline.Spans(), {}, [], None
         self._recording = "trace" if TRACES and self._cuda else "poll" if self._cuda else "arena"
+        if self._cuda:
+            torch.cuda.init()  # before which its allocator may not be asked
         self._own_history = self._recording == "trace" and not torch._C._cuda_isHistoryEnabled()
         if self._own_history:
             torch.cuda.memory._record_memory_history("all", context=None, max_entries=self._max_entries)
@@ -179,9 +184,10 @@ class Profiler:
             device.idle = reserved - allocated
 
     def _look(self):
-        """The use of whole devices, torch, arenas, other libraries and processes together."""
+        """The use of whole devices, torch, arenas, other libraries and processes together. Asking a device that this
+        process does not use would put a context of some hundred megabytes there."""
         self._poll()
-        for ordinal in self._cuda:
+        for ordinal in filter(_in_use, self._cuda):
             free, total = torch.cuda.mem_get_info(ordinal)
             device = self._of(ordinal)
             device.used = max(device.used or 0, total - free)

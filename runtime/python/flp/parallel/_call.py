@@ -36,6 +36,7 @@ class Call:
         out = torch.empty((self.group.size, n // self.group.size, 4), dtype=torch.float32, device=ops.hidden.device)
         for part, piece in self.pieces(ops):
             out[:, part] = self._partial(piece).view(self.group.size, -1, 4)
+            del piece  # before the next but one is gathered
         return out.view(n, 4)
 
     def _partial(self, ops):
@@ -101,6 +102,7 @@ class Call:
                 grad_hidden[part] = dh
             if db is not None:
                 sum_bias = db.float() if sum_bias is None else sum_bias + db
+            del piece, dh  # before the next but one is gathered
         return grad_hidden, *(None if total is None else total.to(ops.weight.dtype) for total in (sum_weight, sum_bias))
 
     def _backward(self, ops, settings, grads, stats, *upstream):

@@ -1,0 +1,40 @@
+"""The scripts of tests/gpu find what they import wherever they run: a GPU's machine may have no more than they need."""
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+TREE = Path(__file__).resolve().parents[2]
+CARRIED = ("tests/gpu", "runtime/python", "autotune/tuning_records.py", "tests/tilings.json")
+
+
+def test_scripts_import_what_is_carried_and_nothing_else(tmp_path):
+    for name in CARRIED:
+        target = tmp_path / "tree" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (TREE / name).is_dir():
+            shutil.copytree(TREE / name, target, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
+        else:
+            shutil.copy(TREE / name, target)
+    scripts = [path for path in sorted((tmp_path / "tree/tests/gpu").glob("*.py")) if "__main__" in path.read_text()]
+    assert len(scripts) >= 8
+    program = "import runpy, sys\nfor path in sys.argv[1:]:\n    runpy.run_path(path)"
+    done = subprocess.run([sys.executable, "-c", program, *map(str, scripts)], cwd=tmp_path, capture_output=True,
+                          text=True, env={**os.environ, "PYTHONPATH": str(tmp_path / "tree/runtime/python")})
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_campaign_leaves_the_callers_packages_in_reach(tmp_path, monkeypatch):
+    """Where matplotlib, say, is in a folder that PYTHONPATH names."""
+    spec = importlib.util.spec_from_file_location("record", TREE / "tests/gpu/record.py")
+    record = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(record)
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    monkeypatch.setitem(record.SCRIPTS, "said", ("said", "-c", "import json, os, sys\n"
+                                                 "json.dump(os.environ['PYTHONPATH'], open(sys.argv[2], 'w'))"))
+    campaign = record.Campaign("flpgen", tmp_path, [])
+    campaign.script("said")
+    said = (tmp_path / "said.json").read_text()
+    assert not campaign.failed and said == '"%s"' % os.pathsep.join([str(TREE / "runtime/python"), "/elsewhere"])
