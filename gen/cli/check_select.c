@@ -28,6 +28,7 @@ typedef enum pattern {
   BAD,       /* targets outside the vocabulary */
   REPEATED,  /* targets of a row that are the same */
   IDLE,      /* rows without upstream gradient */
+  CANCELS,   /* upstream gradients of a row whose sum is 0 */
 } pattern;
 
 typedef struct shape {
@@ -56,6 +57,7 @@ static const shape shapes[] = {
     {"bad targets", 13, 1531, 2, BAD, 1, 0, FLP_ENTROPY_NONE, 0},
     {"repeated", 13, 1531, 5, REPEATED, 1, 0, FLP_ENTROPY_BACKWARD, 0},
     {"idle rows", 13, 1531, 1, IDLE, 1, 0, FLP_ENTROPY_BACKWARD, 0},
+    {"cancelling", 13, 1531, 2, CANCELS, 1, 0, FLP_ENTROPY_NONE, 0},
     {"no rows", 0, 1531, 1, PLAIN, 1, 0, FLP_ENTROPY_BACKWARD, 0},
 };
 
@@ -136,6 +138,13 @@ static double put_number(const problem *p, void *numbers, int64_t i, double valu
   return number_at(p, numbers, i);
 }
 
+static double grad_of(const problem *p, int64_t row, int64_t j) {
+  const shape *s = &p->s;
+  if (s->pattern == IDLE && row % 2) return 0;
+  if (s->pattern == CANCELS) return j % 2 ? -1 : 1;
+  return normal((uint64_t)(row * s->k + j) + 1234567);
+}
+
 static void fill_rows(problem *p) {
   const shape *s = &p->s;
   for (int64_t row = 0; row < s->n; row++) {
@@ -151,7 +160,7 @@ static void fill_rows(problem *p) {
         ((int32_t *)p->target)[at] = (int32_t)p->ids[at];
       else
         ((int64_t *)p->target)[at] = p->ids[at];
-      p->g[at] = put_number(p, p->grad_logprob, at, idle ? 0 : normal((uint64_t)at + 1234567));
+      p->g[at] = put_number(p, p->grad_logprob, at, grad_of(p, row, j));
     }
     p->e[row] = put_number(p, p->grad_entropy, row, idle ? 0 : 0.3 * normal((uint64_t)row + 7654321));
   }
