@@ -214,7 +214,7 @@ static void answer_targets(problem *p, int64_t row, const long double softmax[3]
 static void answer_gradient(problem *p, int64_t row, const long double softmax[3]) {
   const shape *s = &p->s;
   long double total = 0, e = s->entropy == FLP_ENTROPY_BACKWARD ? (long double)p->e[row] : 0;
-  int idle = !(e > 0 || e < 0);
+  int idle = !(e > 0 || e < 0), wanted = is_wanted(p, row);
   for (int64_t j = 0; j < s->k; j++) {
     int64_t at = row * s->k + j;
     int counts = p->ids[at] != IGNORED && (p->g[at] < 0 || p->g[at] > 0);
@@ -222,7 +222,7 @@ static void answer_gradient(problem *p, int64_t row, const long double softmax[3
     idle &= !counts;
   }
   double *grad = p->grad + row * s->vocab;
-  for (int64_t v = 0; v < s->vocab && !idle; v++) {
+  for (int64_t v = 0; v < s->vocab && wanted && !idle; v++) {
     long double w = ((long double)p->z[row * s->vocab + v] - softmax[0]) / (long double)s->temperature - softmax[1];
     long double prob = expl(w), pull = prob > 0 ? e * prob * (w + softmax[2]) : 0 * prob, mine = 0;
     for (int64_t j = 0; j < s->k; j++)

@@ -112,8 +112,9 @@ def test_gradients_beside_masked_scores():
     assert (got[:, 100:] == 0).all() and (got[:, :100].double() - wanted).norm() < 2e-6 * wanted.norm()
 
 
+@pytest.mark.parametrize("entropy_weight", [0.0, 0.3])
 @pytest.mark.parametrize("targets", [None, 3])
-def test_ignored_targets(targets):
+def test_ignored_targets(targets, entropy_weight):
     logits, index = problem(targets=targets)
     index[0] = -100
     if targets:
@@ -124,8 +125,8 @@ def test_ignored_targets(targets):
     wanted, wanted_entropy = plain(logits.nan_to_num(), index, ignore_index=-100)
     close(logprob, wanted, torch.float32)
     close(entropy, wanted_entropy, torch.float32, 4)
-    got = gradients(with_entropy, logits, index, weights, 0.0, ignore_index=-100)
-    right = gradients(plain, logits.nan_to_num().double(), index, weights, 0.0, ignore_index=-100)
+    got = gradients(with_entropy, logits, index, weights, entropy_weight, ignore_index=-100)
+    right = gradients(plain, logits.nan_to_num().double(), index, weights, entropy_weight, ignore_index=-100)
     assert (got[0] == 0).all() and (got.double() - right).norm() < 2e-6 * right.norm()
 
 

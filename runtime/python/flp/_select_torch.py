@@ -58,6 +58,7 @@ def backward(scores, target, settings, logprob, stats, grads, out):
     inside = (target >= 0) & (target < vocab) & (target != settings.ignore_index)
     upstream = torch.zeros_like(stats[:, :1]) if grads[1] is None else grads[1]
     idle = (pulled == 0).all(-1, keepdim=True) & (upstream == 0)
+    idle = idle | (target == settings.ignore_index).all(-1, keepdim=True)
     for part in blocks(scores.shape[0], vocab, stats.element_size()):
         w = scores[part].to(stats.dtype) / settings.temperature - stats[part, :1] - stats[part, 1:2] * math.log(2)
         p = w.exp()
