@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import flp
+from flp import _c, _plans
 from flp_reference import DEVICE
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -110,6 +111,19 @@ def test_gradients_beside_masked_scores():
     got = gradients(with_entropy, logits, index, weights, 0.1)
     wanted = gradients(plain, logits[:, :100].double(), index, weights, 0.1)
     assert (got[:, 100:] == 0).all() and (got[:, :100].double() - wanted).norm() < 2e-6 * wanted.norm()
+
+
+def test_the_torch_form_takes_over_between_the_passes(monkeypatch):
+    """Gradients may lie otherwise than the scores, which is another plan, for which there may be no kernel."""
+    logits, index = problem(shape=(4,), vocab=300, targets=2)
+    leaf = logits.clone().requires_grad_()
+    logprob, entropy = with_entropy(leaf, index, temperature=0.7)
+    flp.clear_plans()
+    monkeypatch.setattr(_plans, "_create", lambda key: _plans.Plan(key, None, _c.RUNG_EAGER, "the test asked for it"))
+    (logprob.sum() + 0.3 * entropy.sum()).backward()
+    weights = torch.ones(index.shape, dtype=torch.float64, device=DEVICE)
+    wanted = gradients(plain, logits.double(), index, weights, 0.3, temperature=0.7)
+    assert (leaf.grad.double() - wanted).norm() <= 2e-6 * wanted.norm()
 
 
 @pytest.mark.parametrize("entropy_weight", [0.0, 0.3])
