@@ -309,7 +309,7 @@ typedef struct flp_select_args {
   uint32_t struct_bytes;
   flp_pass pass;      /* FORWARD or BACKWARD */
   int64_t n;          /* N >= 0 rows */
-  int64_t k;          /* K >= 1 targets a row */
+  int64_t k;          /* K >= 1 targets a row, a few: BACKWARD takes K² steps beside V */
   const void *scores; /* z (N,V) dtype */
   int64_t scores_stride;
   const void *target;   /* (N,K) target_dtype */

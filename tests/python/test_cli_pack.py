@@ -117,7 +117,9 @@ def test_kernels_of_scores_that_exist(tmp_path):
     path = build(tmp_path / "a.flpp", *spec)
     assert build(tmp_path / "b.flpp", "--list", line).read_bytes() == path.read_bytes()
     assert pack("verify", path).code == 0
-    keys = [entry["kernel"]["key"] for entry in pack("inspect", path, "--json").json()["entries"]]
+    document = pack("inspect", path, "--json").json()
+    assert document["manifest"]["shapes"] == ["1000"]
+    keys = [entry["kernel"]["key"] for entry in document["entries"]]
     assert [(key["kind"], key["arch"], key["dtype"], key["vocab"]) for key in keys] == [("select", "sm_80", "fp64", 1000)]
     refused = pack("build", *spec, "--hidden", 64, "--out", tmp_path / "c.flpp")
     assert refused.code == 2 and "spec.hidden is not 0, but spec.op is FLP_OP_SELECT" in refused.err
