@@ -25,7 +25,7 @@ typedef enum pattern {
   NOT_A_NUMBER,
   ONE_HOT,   /* one score 128 above all others */
   IGNORE,    /* targets and whole rows that are ignored; the latter's scores are NaN */
-  BAD,       /* targets outside the vocabulary */
+  BAD,       /* targets outside the vocabulary, of which some have no upstream gradient and do no harm */
   REPEATED,  /* targets of a row that are the same */
   IDLE,      /* rows without upstream gradient */
   CANCELS,   /* upstream gradients of a row whose sum is 0 */
@@ -141,6 +141,7 @@ static double put_number(const problem *p, void *numbers, int64_t i, double valu
 static double grad_of(const problem *p, int64_t row, int64_t j) {
   const shape *s = &p->s;
   if (s->pattern == IDLE && row % 2) return 0;
+  if (s->pattern == BAD && j % 2) return 0;
   if (s->pattern == CANCELS) return j % 2 ? -1 : 1;
   return normal((uint64_t)(row * s->k + j) + 1234567);
 }

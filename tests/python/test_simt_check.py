@@ -54,7 +54,7 @@ def test_a_head(libraries, dtype, options):
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp64"])
 def test_scores_that_exist(libraries, dtype):
-    assert passed(check(libraries, "--op", "select", "--dtype", dtype)) == 61
+    assert passed(check(libraries, "--op", "select", "--dtype", dtype)) == 64
 
 
 def test_a_wrong_kernel_is_found(tmp_path):
