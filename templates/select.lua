@@ -284,7 +284,8 @@ return function(k, spec)
   local function record(p, row)
     local zero = k.const(k.f64, 0.0)
     local e = entropy_grad(p, row)
-    local pulls = k.loop(k.const(k.i32, 0), p.k, 1, {total = zero, still = k.eq(e, 0.0), ignored = k.const(k.i1, true)}, function(j, sums)
+    local start = {total = zero, still = k.eq(e, 0.0), ignored = k.const(k.i1, true)}
+    local pulls = k.loop(k.const(k.i32, 0), p.k, 1, start, function(j, sums)
       local g, ignored = pull(p, row, j), k.eq(target_at(p, row, j), p.ignore_index)
       return {total = sums.total + g, still = sums.still & k.eq(g, 0.0), ignored = sums.ignored & ignored}
     end)
