@@ -225,7 +225,7 @@ static void backward_row(void *context, int64_t row, int worker) {
   for (int64_t i = 0; i < a->k; i++) r.total += pull_of(j, row, i);
   int idle = r.entropy_grad == 0;
   for (int64_t i = 0; i < a->k; i++) idle &= pull_of(j, row, i) == 0;
-  if (idle) {
+  if (idle || !is_wanted(j, row)) {
     clear_row(j, out);
     return;
   }

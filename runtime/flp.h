@@ -309,11 +309,11 @@ typedef struct flp_select_args {
   uint32_t struct_bytes;
   flp_pass pass;      /* FORWARD or BACKWARD */
   int64_t n;          /* N >= 0 rows */
-  int64_t k;          /* K >= 1 targets a row */
+  int64_t k;          /* K >= 1 targets a row, a few: BACKWARD takes K² steps beside V */
   const void *scores; /* z (N,V) dtype */
   int64_t scores_stride;
   const void *target;   /* (N,K) target_dtype */
-  double temperature;   /* T > 0, finite */
+  double temperature;   /* T > 0, log2(e)/T a normal number of fp32 */
   int64_t ignore_index; /* targets that give 0 and no gradient; rows of nothing else are not read */
 
   /* numbers: outputs of FORWARD, each may be NULL; BACKWARD reads logprob and stats */
@@ -336,7 +336,8 @@ typedef struct flp_select_args {
 
 /* Enqueues one pass over scores; needs no workspace. Scores are read once, and in BACKWARD written once.
  * A target outside [0, V) that is not ignore_index gives NaN, in its row's gradient too where its upstream gradient is
- * not 0, and is counted in the device error word. A row with a NaN, or with no score above -inf, gives NaN.
+ * not 0, and is counted in the device error word. A row with a NaN, or with no score above -inf, gives NaN; to the
+ * kernels a score below -2^100 (FP64: -2^1000) is -inf where it would be the largest of its row.
  * error:  ARGUMENT names the field; DRIVER if the launch failed; DATA in strict mode only (strict synchronises)
  * thread: as flp_execute
  * source: https://www.tylerromero.com/posts/2025-02-selective-log-softmax/ */

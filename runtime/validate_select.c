@@ -20,9 +20,9 @@ static flp_status check_numbers(const flp_select_args *args) {
     return flp_fail(FLP_ERROR_ARGUMENT, "args.n is %" PRId64 " (accepted: 0 to %d)", args->n, FLP_COUNT_MAX);
   if (args->k < 1 || args->k > FLP_COUNT_MAX)
     return flp_fail(FLP_ERROR_ARGUMENT, "args.k is %" PRId64 " (accepted: 1 to %d)", args->k, FLP_COUNT_MAX);
-  if (!(args->temperature > 0) || !isfinite(args->temperature) || !isfinite((float)(M_LOG2E / args->temperature)))
+  if (!(args->temperature > 0) || !isnormal((float)(M_LOG2E / args->temperature)))
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "args.temperature is %g (accepted: finite numbers > 0 for which log2(e)/T is finite in fp32)",
+                    "args.temperature is %g (accepted: numbers > 0 for which log2(e)/T is normal in fp32)",
                     args->temperature);
   return FLP_OK;
 }
@@ -39,7 +39,8 @@ static flp_status check_matrix(const flp_spec *spec, const char *field, const vo
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "args.%s_stride is %" PRId64 " (accepted: at most 2^63 - 1 bytes in all %" PRId64 " rows)", field,
                     *stride, n);
-  if (n > 0 && !base) return flp_fail(FLP_ERROR_ARGUMENT, "args.%s is NULL, but n is %" PRId64, field, n);
+  if (n == 0) return FLP_OK;
+  if (!base) return flp_fail(FLP_ERROR_ARGUMENT, "args.%s is NULL, but n is %" PRId64, field, n);
   if (*stride * element % unit || (uintptr_t)base % (uintptr_t)unit)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "args.%s is %p with a stride of %" PRId64 " elements (accepted: multiples of %" PRId64
@@ -66,7 +67,7 @@ static flp_status check_arrays(const flp_spec *spec, const flp_select_args *args
                 {"stats", args->stats, number},
                 {"grad_logprob", args->grad_logprob, number},
                 {"grad_entropy", args->grad_entropy, number}};
-  for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
+  for (size_t i = 0; args->n > 0 && i < sizeof arrays / sizeof arrays[0]; i++)
     FLP_TRY(check_array(arrays[i].name, arrays[i].pointer, arrays[i].element));
   return FLP_OK;
 }

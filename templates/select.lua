@@ -279,21 +279,24 @@ return function(k, spec)
       function() return f64(k.load(number, p.grad_entropy, row)) end)
   end
 
-  -- What every column of a row needs, made by one thread: m, A, B; and whether any of it is not 0.
+  -- What every column of a row needs, made by one thread: m, A, B; and whether the row has no gradient: its targets are all
+  -- ignored, or nothing is asked of it, which is more than that its targets' gradients cancel.
   local function record(p, row)
     local zero = k.const(k.f64, 0.0)
-    local total = k.loop(k.const(k.i32, 0), p.k, 1, zero, function(j, sum)
-      return sum + pull(p, row, j)
-    end)
     local e = entropy_grad(p, row)
+    local start = {total = zero, still = k.eq(e, 0.0), ignored = k.const(k.i1, true)}
+    local pulls = k.loop(k.const(k.i32, 0), p.k, 1, start, function(j, sums)
+      local g, ignored = pull(p, row, j), k.eq(target_at(p, row, j), p.ignore_index)
+      return {total = sums.total + g, still = sums.still & k.eq(g, 0.0), ignored = sums.ignored & ignored}
+    end)
     local log_s = f64(k.load(number, p.stats, row * 3 + 1)) * (wide and LN2 or 1.0)
     local entropy = f64(k.load(number, p.stats, row * 3 + 2))
     local pulled = k.select(k.eq(e, 0.0), zero, e * entropy)
-    local alpha, beta = -total - pulled, e * -UNIT
+    local alpha, beta = -pulls.total - pulled, e * -UNIT
     local inverse = F.exp(log_s * -UNIT) * p.inverse
     return {
       m = k.load(number, p.stats, row * 3), a = narrow((alpha - beta * log_s) * inverse), b = narrow(beta * inverse),
-      idle = k.eq(total, 0.0) & k.eq(e, 0.0),
+      idle = pulls.still | pulls.ignored,
     }
   end
 

@@ -25,9 +25,10 @@ typedef enum pattern {
   NOT_A_NUMBER,
   ONE_HOT,   /* one score 128 above all others */
   IGNORE,    /* targets and whole rows that are ignored; the latter's scores are NaN */
-  BAD,       /* targets outside the vocabulary */
+  BAD,       /* targets outside the vocabulary, of which some have no upstream gradient and do no harm */
   REPEATED,  /* targets of a row that are the same */
   IDLE,      /* rows without upstream gradient */
+  CANCELS,   /* upstream gradients of a row whose sum is 0 */
 } pattern;
 
 typedef struct shape {
@@ -56,6 +57,7 @@ static const shape shapes[] = {
     {"bad targets", 13, 1531, 2, BAD, 1, 0, FLP_ENTROPY_NONE, 0},
     {"repeated", 13, 1531, 5, REPEATED, 1, 0, FLP_ENTROPY_BACKWARD, 0},
     {"idle rows", 13, 1531, 1, IDLE, 1, 0, FLP_ENTROPY_BACKWARD, 0},
+    {"cancelling", 13, 1531, 2, CANCELS, 1, 0, FLP_ENTROPY_NONE, 0},
     {"no rows", 0, 1531, 1, PLAIN, 1, 0, FLP_ENTROPY_BACKWARD, 0},
 };
 
@@ -136,6 +138,14 @@ static double put_number(const problem *p, void *numbers, int64_t i, double valu
   return number_at(p, numbers, i);
 }
 
+static double grad_of(const problem *p, int64_t row, int64_t j) {
+  const shape *s = &p->s;
+  if (s->pattern == IDLE && row % 2) return 0;
+  if (s->pattern == BAD && j % 2) return 0;
+  if (s->pattern == CANCELS) return j % 2 ? -1 : 1;
+  return normal((uint64_t)(row * s->k + j) + 1234567);
+}
+
 static void fill_rows(problem *p) {
   const shape *s = &p->s;
   for (int64_t row = 0; row < s->n; row++) {
@@ -151,7 +161,7 @@ static void fill_rows(problem *p) {
         ((int32_t *)p->target)[at] = (int32_t)p->ids[at];
       else
         ((int64_t *)p->target)[at] = p->ids[at];
-      p->g[at] = put_number(p, p->grad_logprob, at, idle ? 0 : normal((uint64_t)at + 1234567));
+      p->g[at] = put_number(p, p->grad_logprob, at, grad_of(p, row, j));
     }
     p->e[row] = put_number(p, p->grad_entropy, row, idle ? 0 : 0.3 * normal((uint64_t)row + 7654321));
   }
@@ -205,7 +215,7 @@ static void answer_targets(problem *p, int64_t row, const long double softmax[3]
 static void answer_gradient(problem *p, int64_t row, const long double softmax[3]) {
   const shape *s = &p->s;
   long double total = 0, e = s->entropy == FLP_ENTROPY_BACKWARD ? (long double)p->e[row] : 0;
-  int idle = !(e > 0 || e < 0);
+  int idle = !(e > 0 || e < 0), wanted = is_wanted(p, row);
   for (int64_t j = 0; j < s->k; j++) {
     int64_t at = row * s->k + j;
     int counts = p->ids[at] != IGNORED && (p->g[at] < 0 || p->g[at] > 0);
@@ -213,7 +223,7 @@ static void answer_gradient(problem *p, int64_t row, const long double softmax[3
     idle &= !counts;
   }
   double *grad = p->grad + row * s->vocab;
-  for (int64_t v = 0; v < s->vocab && !idle; v++) {
+  for (int64_t v = 0; v < s->vocab && wanted && !idle; v++) {
     long double w = ((long double)p->z[row * s->vocab + v] - softmax[0]) / (long double)s->temperature - softmax[1];
     long double prob = expl(w), pull = prob > 0 ? e * prob * (w + softmax[2]) : 0 * prob, mine = 0;
     for (int64_t j = 0; j < s->k; j++)

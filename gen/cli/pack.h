@@ -70,6 +70,10 @@ flp_status cli_pack_encode(const cli_pack_items *items, const char *manifest, co
 
 /* ---- pack_manifest.c ---- */
 
+/* "151936 x 4096", "any x 4096", "any"; of scores that exist already "151936". */
+enum { CLI_PACK_SHAPE_BYTES = 64 };
+void cli_pack_shape(const flp_kernel_key *key, char out[CLI_PACK_SHAPE_BYTES]);
+
 /* The manifest's text, malloc'ed; without times, so that it depends on its arguments alone. name may be NULL.
  * error: MEMORY */
 flp_status cli_pack_manifest(const cli_pack_items *items, const char *name, char **out);

@@ -45,14 +45,26 @@ typedef struct summary {
   json_int_t kernels;
 } summary;
 
+void cli_pack_shape(const flp_kernel_key *key, char out[CLI_PACK_SHAPE_BYTES]) {
+  long long vocab = key->vocab, hidden = key->hidden;
+  if (vocab && key->kind == FLP_KERNEL_SELECT)
+    snprintf(out, CLI_PACK_SHAPE_BYTES, "%lld", vocab);
+  else if (vocab)
+    snprintf(out, CLI_PACK_SHAPE_BYTES, "%lld x %lld", vocab, hidden);
+  else if (hidden)
+    snprintf(out, CLI_PACK_SHAPE_BYTES, "any x %lld", hidden);
+  else
+    snprintf(out, CLI_PACK_SHAPE_BYTES, "any");
+}
+
 static void add_kernel(summary *s, const char *key_text, const flp_kernel_desc *desc) {
-  char shape[64];
+  char shape[CLI_PACK_SHAPE_BYTES];
   const char *tuned = strstr(key_text, " tuned=");
   s->kernels++;
   add_once(s->arches, desc->key.arch);
   add_once(s->dtypes, flp_dtype_name(desc->key.dtype));
   if (desc->key.vocab) {
-    snprintf(shape, sizeof shape, "%lld x %lld", (long long)desc->key.vocab, (long long)desc->key.hidden);
+    cli_pack_shape(&desc->key, shape);
     add_once(s->shapes, shape);
   }
   if (tuned && tuned[7]) add_once(s->devices, tuned + 7);

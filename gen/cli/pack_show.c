@@ -140,16 +140,13 @@ static void print_head(const cli_pack_file *file) {
 
 static void add_row(cli_table *table, const flp_pack *pack, const flp_pack_entry *entry) {
   flp_kernel_desc desc;
-  char key[FLP_KEY_BYTES_MAX + 1] = "", shape[64] = "any", cut[FLP_TUNABLES_TEXT_BYTES], cubins[32];
+  char key[FLP_KEY_BYTES_MAX + 1] = "", shape[CLI_PACK_SHAPE_BYTES], cut[FLP_TUNABLES_TEXT_BYTES], cubins[32];
   char stored[CLI_TEXT_BYTES], unpacked[CLI_TEXT_BYTES];
   memcpy(key, entry->key, entry->key_bytes);
   if (flp_kernel_desc_read(entry->desc, entry->desc_bytes, &desc) != FLP_OK) return; /* opening has read them all */
   const flp_pack_blob *blob = &pack->blobs[entry->images[0].blob];
   const char *tuned = strstr(key, " tuned=");
-  if (desc.key.vocab)
-    snprintf(shape, sizeof shape, "%lld x %lld", (long long)desc.key.vocab, (long long)desc.key.hidden);
-  else if (desc.key.hidden)
-    snprintf(shape, sizeof shape, "any x %lld", (long long)desc.key.hidden);
+  cli_pack_shape(&desc.key, shape);
   flp_tunables_text(&desc.key.tune, cut);
   snprintf(cubins, sizeof cubins, "%u", entry->image_count - 1);
   cli_table_add(table, flp_kernel_kind_name(desc.key.kind), desc.key.arch, flp_dtype_name(desc.key.dtype), shape, cut,

@@ -71,3 +71,13 @@ def test_a_deadlock_ends_the_command(tmp_path):
 def test_kernels_that_do_not_load_are_no_pass(tmp_path):
     done = on_fake(cache=tmp_path, script="fail:cuModuleLoadDataEx=222")
     assert done.code == 1 and "CUDA_ERROR_UNSUPPORTED_PTX_VERSION" in done.out
+
+
+def test_scores_that_exist_on_the_cpu():
+    done = flpgen("check", "--op", "select", "--rung", "eager", "--json", **NO_GPU)
+    record = done.json()
+    assert done.code == 0 and record["failed"] == 0, done.err
+    cases = {(row["case"], row["dtype"]) for row in record["rows"]}
+    assert {dtype for _, dtype in cases} == {"bf16", "fp16", "fp32", "fp64"} and len(cases) == 4 * 17
+    refused = flpgen("check", "--op", "select", "--vocab", 100, **NO_GPU)
+    assert refused.code == 2 and "--op select is not accepted beside a shape or a set" in refused.err

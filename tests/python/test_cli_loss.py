@@ -188,6 +188,33 @@ def test_kernels_take_ties_and_missing_arrays_as_the_reference_does(kernel_of):
 
 
 @needs_llc
+def test_kernels_derive_by_the_bounds_of_clamp_too(kernel_of, tmp_path):
+    """Bounds in every order, also crossed; the reference itself against finite differences."""
+    path = tmp_path / "bounds.lua"
+    path.write_text("return function(row) return clamp(2 * row.advantage, row.logprob + 6, row.entropy - 4) end\n")
+    rows = checked(str(path))["rows"]
+    x = {name: value.numpy() for name, value in columns(rows, "inputs").items()}
+    middle, low, high = 2 * x["advantage"], x["logprob"] + 6, x["entropy"] - 4
+    orders = {tuple(order) for order in numpy.argsort([middle, low, high], axis=0).T.tolist()}
+    loss, by_logprob, by_entropy, _ = kernel_of(str(path))(x, [], [])
+    assert len(orders) == 6 and near(loss, numpy.minimum(numpy.maximum(middle, low), high))
+    cut = (middle > high) | (high < low)
+    assert (by_entropy == cut).all() and (by_logprob == (~cut & (middle < low))).all()
+    assert near(by_logprob, column(rows, "grad_logprob")) and near(by_entropy, column(rows, "grad_entropy"))
+
+
+@needs_llc
+def test_kernels_take_logarithms_of_any_double(kernel_of, tmp_path):
+    path = tmp_path / "logarithm.lua"
+    path.write_text("return function(row) return row.logprob * log(row.weight ^ 8) end\n")
+    weight = numpy.array([1e-39, 1e-30, 1, 1e38, 0, numpy.inf], dtype=numpy.float32)  # 1e-39^8 is subnormal
+    loss, _, _, _ = kernel_of(str(path))({"logprob": numpy.ones(6), "weight": weight}, [], [])
+    with numpy.errstate(divide="ignore"):
+        assert near(loss[:4], numpy.log(weight[:4].astype(numpy.float64)**8))
+    assert loss[4:].tolist() == [-numpy.inf, numpy.inf]
+
+
+@needs_llc
 def test_kernels_keep_nan_in_its_row(kernel_of):
     kernel = kernel_of(str(EVERY_WORD))
     x = {name: numpy.full(3, 0.5) for name in INPUTS}

@@ -111,6 +111,20 @@ def test_a_list_says_how_kernels_are_cut_and_chunked(tmp_path):
             if entry["kernel"]["key"]["kind"] == "dz"] == [0, 0]
 
 
+def test_kernels_of_scores_that_exist(tmp_path):
+    spec, line = ["--op", "select", "--vocab", 1000, "--dtype", "fp64"], tmp_path / "list.txt"
+    line.write_text("--op select --vocab 1000 --dtype fp64\n")
+    path = build(tmp_path / "a.flpp", *spec)
+    assert build(tmp_path / "b.flpp", "--list", line).read_bytes() == path.read_bytes()
+    assert pack("verify", path).code == 0
+    document = pack("inspect", path, "--json").json()
+    assert document["manifest"]["shapes"] == ["1000"]
+    keys = [entry["kernel"]["key"] for entry in document["entries"]]
+    assert [(key["kind"], key["arch"], key["dtype"], key["vocab"]) for key in keys] == [("select", "sm_80", "fp64", 1000)]
+    refused = pack("build", *spec, "--hidden", 64, "--out", tmp_path / "c.flpp")
+    assert refused.code == 2 and "spec.hidden is not 0, but spec.op is FLP_OP_SELECT" in refused.err
+
+
 def test_a_model_fits_two_mebibytes(tmp_path):
     """bf16, entropy on and off, scoring, hidden-only and full gradients."""
     (tmp_path / "list.txt").write_text("".join(
@@ -342,6 +356,17 @@ def test_plans_of_nothing_but_a_pack(tmp_path, capability):
     done = run_with(tmp_path, path, f"capability={capability}")
     assert done.code == 0 and done.json()["rung"] == "heuristic", done.err
     assert done.err == ""
+
+
+@on_a_device
+@pytest.mark.parametrize("capability", ["8.0", "9.0", "12.0"])
+def test_scores_that_exist_take_kernels_of_a_pack(tmp_path, capability):
+    """Of the shapes that are checked the pack has the first; the stand-in computes nothing, so the checks fail."""
+    path = build(tmp_path / "a.flpp", "--op", "select", "--vocab", 2, "--entropy", "backward")
+    done = flpgen("check", "--op", "select", "--dtype", "bf16", "--rung", "heuristic", "--json", cache=tmp_path / "cache",
+                  FLP_CACHE_PATH=str(path), FLP_JIT_LIBRARY="/nonexistent/libflpgen.so", FLP_GENERIC_DIR="/nonexistent",
+                  FLP_CUDA_LIBRARY=FAKE, FAKE_CUDA=f"capability={capability}")
+    assert {(row["case"], row["rung"]) for row in done.json()["rows"]} == {("V=2", "heuristic")}, done.err
 
 
 @on_a_device

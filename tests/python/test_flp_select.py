@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import flp
+from flp import _c, _plans
 from flp_reference import DEVICE
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -112,8 +113,22 @@ def test_gradients_beside_masked_scores():
     assert (got[:, 100:] == 0).all() and (got[:, :100].double() - wanted).norm() < 2e-6 * wanted.norm()
 
 
+def test_the_torch_form_takes_over_between_the_passes(monkeypatch):
+    """Gradients may lie otherwise than the scores, which is another plan, for which there may be no kernel."""
+    logits, index = problem(shape=(4,), vocab=300, targets=2)
+    leaf = logits.clone().requires_grad_()
+    logprob, entropy = with_entropy(leaf, index, temperature=0.7)
+    flp.clear_plans()
+    monkeypatch.setattr(_plans, "_create", lambda key: _plans.Plan(key, None, _c.RUNG_EAGER, "the test asked for it"))
+    (logprob.sum() + 0.3 * entropy.sum()).backward()
+    weights = torch.ones(index.shape, dtype=torch.float64, device=DEVICE)
+    wanted = gradients(plain, logits.double(), index, weights, 0.3, temperature=0.7)
+    assert (leaf.grad.double() - wanted).norm() <= 2e-6 * wanted.norm()
+
+
+@pytest.mark.parametrize("entropy_weight", [0.0, 0.3])
 @pytest.mark.parametrize("targets", [None, 3])
-def test_ignored_targets(targets):
+def test_ignored_targets(targets, entropy_weight):
     logits, index = problem(targets=targets)
     index[0] = -100
     if targets:
@@ -124,8 +139,8 @@ def test_ignored_targets(targets):
     wanted, wanted_entropy = plain(logits.nan_to_num(), index, ignore_index=-100)
     close(logprob, wanted, torch.float32)
     close(entropy, wanted_entropy, torch.float32, 4)
-    got = gradients(with_entropy, logits, index, weights, 0.0, ignore_index=-100)
-    right = gradients(plain, logits.nan_to_num().double(), index, weights, 0.0, ignore_index=-100)
+    got = gradients(with_entropy, logits, index, weights, entropy_weight, ignore_index=-100)
+    right = gradients(plain, logits.nan_to_num().double(), index, weights, entropy_weight, ignore_index=-100)
     assert (got[0] == 0).all() and (got.double() - right).norm() < 2e-6 * right.norm()
 
 

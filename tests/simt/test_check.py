@@ -72,7 +72,7 @@ def test_hopper_cut_otherwise(libraries, cut):
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp64"])
 def test_scores_that_exist(libraries, dtype):
-    passed(check(libraries, "8.0", "--op", "select", "--dtype", dtype), least=61)
+    passed(check(libraries, "8.0", "--op", "select", "--dtype", dtype), least=64)
 
 
 def test_a_wrong_kernel_is_found(tmp_path):

@@ -251,6 +251,28 @@ Test(loss, other_operands_have_derivatives_too) {
   }
 }
 
+/* min(max(x, low), high) with low above high is high, wherever x stands: by x, low and high. */
+Test(loss, bounds_of_clamp_that_cross) {
+  for (int at = 0; at < 3; at++) {
+    flp_loss loss;
+    cr_assert_eq(flp_loss_start(&loss, "x"), FLP_OK);
+    uint32_t operands[3];
+    for (int j = 0, other = FLP_LOSS_ADVANTAGE; j < 3; j++)
+      operands[j] = append(&loss, FLP_LOSS_INPUT, j == at ? FLP_LOSS_LOGPROB : (uint32_t)other++, 0, 0);
+    cr_assert_eq(flp_loss_finish(&loss, append(&loss, FLP_LOSS_CLAMP, operands[0], operands[1], operands[2])), FLP_OK);
+    const double xs[] = {1, 3, 6};
+    for (int i = 0; i < 3; i++) {
+      double v[3] = {xs[i], 5, 2}, inputs[FLP_LOSS_INPUTS_MAX] = {v[at]};
+      inputs[FLP_LOSS_ADVANTAGE] = v[at == 0 ? 1 : 0];
+      inputs[FLP_LOSS_WEIGHT] = v[at == 2 ? 1 : 2];
+      flp_loss_row row;
+      flp_loss_evaluate_row(&loss, inputs, NULL, &row);
+      cr_expect_eq(row.loss, 2);
+      cr_expect_eq(row.grad_logprob, at == 2, "x = %g, operand %d: %g", v[0], at, row.grad_logprob);
+    }
+  }
+}
+
 /* where(x < 0, exp(x), log(x)): the branch that is not taken counts for nothing, NaN and inf included. */
 Test(loss, where_leaves_out_what_it_does_not_take) {
   flp_loss loss;

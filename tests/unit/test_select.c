@@ -92,9 +92,11 @@ Test(select, arguments_of_both_passes) {
   REFUSE_ARGS(FLP_PASS_COMBINE, (void)0, "args.pass is 2 (accepted: FORWARD 1, BACKWARD 3)");
   REFUSE_ARGS(forward, a.n = -1, "args.n is -1 (accepted: 0 to 1073741824)");
   REFUSE_ARGS(forward, a.k = 0, "args.k is 0 (accepted: 1 to 1073741824)");
-  REFUSE_ARGS(forward, a.temperature = 0, "args.temperature is 0 (accepted: finite numbers > 0");
+  REFUSE_ARGS(forward, a.temperature = 0, "args.temperature is 0 (accepted: numbers > 0");
   REFUSE_ARGS(forward, a.temperature = NAN, "args.temperature is nan");
   REFUSE_ARGS(forward, a.temperature = 1e-300, "args.temperature is 1e-300");
+  REFUSE_ARGS(forward, a.temperature = 1e39, "args.temperature is 1e+39");
+  REFUSE_ARGS(forward, a.temperature = INFINITY, "args.temperature is inf");
   REFUSE_ARGS(forward, a.scores = NULL, "args.scores is NULL, but n is 10");
   REFUSE_ARGS(forward, a.target = NULL, "args.target is NULL, but n is 10");
   REFUSE_ARGS(forward, a.scores_stride = 999, "args.scores_stride is 999 (accepted: 0 for dense, or at least spec.vocab");
@@ -118,6 +120,20 @@ Test(select, arguments_of_the_gradient) {
               "args.grad_entropy is given, but spec.entropy is not BACKWARD");
   REFUSE_ARGS(backward, a.grad_scores = (char *)STAGE_AT(1) + 2000, "args.grad_scores overlaps args.scores");
   REFUSE_ARGS(backward, (a.grad_scores = STAGE_AT(1), a.grad_scores_stride = 1008), "args.grad_scores overlaps args.scores");
+}
+
+Test(select, pointers_of_no_rows_are_not_looked_at) {
+  flp_spec given = select_spec(), spec;
+  flp_select_args out;
+  cr_assert_eq(flp_spec_resolve(&given, &spec), FLP_OK);
+  for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_BACKWARD; pass += 2) {
+    flp_select_args a = good_args((flp_pass)pass);
+    a.n = 0;
+    a.scores = (char *)STAGE_AT(1) + 1;
+    a.logprob = (char *)STAGE_AT(6) + 1;
+    a.stats = NULL;
+    cr_expect_eq(flp_select_args_resolve(&spec, &a, &out), FLP_OK, "%s", flp_error_detail());
+  }
 }
 
 /* ---- launches ---- */
@@ -144,16 +160,29 @@ Test(select, launches) {
   cr_expect_eq(p.vocab, 1000);
   cr_expect_eq(p.ignore_index, INT64_MIN);
   cr_expect_eq(p.inverse, 0.5);
+  cr_expect_eq(p.target, stage_address(STAGE_AT(4)));
+  cr_expect_eq(p.logprob, stage_address(STAGE_AT(6)));
   cr_expect_eq(p.entropy, 0);
   cr_expect_eq(p.stats, stage_address(STAGE_AT(5)));
   cr_expect_neq(p.error_word, 0);
 
   a = good_args(FLP_PASS_BACKWARD);
   a.grad_scores = STAGE_AT(1);
+  a.temperature = 4;
+  a.ignore_index = -100;
   s.reset();
   cr_assert_eq(flp_select(plan, &a), FLP_OK, "%s", flp_error_detail());
   stage_expect_sequence(&s, "select_grad");
   flp_select_grad_params g = STAGE_PARAMS(flp_select_grad_params, s.launch_at(0));
+  cr_expect_eq(g.scores, stage_address(STAGE_AT(1)));
+  cr_expect_eq(g.target, stage_address(STAGE_AT(4)));
+  cr_expect_eq(g.stats, stage_address(STAGE_AT(5)));
+  cr_expect_eq(g.logprob, stage_address(STAGE_AT(6)));
+  cr_expect_eq(g.grad_logprob, stage_address(STAGE_AT(7)));
+  cr_expect_eq(g.k, 3);
+  cr_expect_eq(g.vocab, 1000);
+  cr_expect_eq(g.ignore_index, -100);
+  cr_expect_eq(g.inverse, 0.25);
   cr_expect_eq(g.grad_scores, g.scores);
   cr_expect_eq(g.grad_scores_stride, 1000);
   cr_expect_eq(g.grad_entropy, 0);

@@ -1,7 +1,7 @@
 """The torch form of flp_select: what device scores run where no kernel does, a bounded block of rows at a time.
 
-Numbers are float32, or float64 where the scores are. stats (N,3): largest score, log2 Σ exp(t − t_max), entropy; they are
-read by nothing but this file's backward pass.
+Numbers are float32, or float64 where the scores are. stats (N,3): largest score, log2 Σ exp(t − t_max), entropy. The kernels
+keep the first two in other units, and theirs may be given to the backward pass, which takes the entropy alone.
 """
 import math
 
@@ -58,8 +58,9 @@ def backward(scores, target, settings, logprob, stats, grads, out):
     inside = (target >= 0) & (target < vocab) & (target != settings.ignore_index)
     upstream = torch.zeros_like(stats[:, :1]) if grads[1] is None else grads[1]
     idle = (pulled == 0).all(-1, keepdim=True) & (upstream == 0)
+    idle = idle | (target == settings.ignore_index).all(-1, keepdim=True)
     for part in blocks(scores.shape[0], vocab, stats.element_size()):
-        w = scores[part].to(stats.dtype) / settings.temperature - stats[part, :1] - stats[part, 1:2] * math.log(2)
+        w = torch.log_softmax(scores[part].to(stats.dtype) / settings.temperature, -1)
         p = w.exp()
         dz = -pulled[part].sum(-1, keepdim=True) * p
         spread = torch.where(p > 0, p * (w + stats[part, 2:]), torch.zeros_like(p))
