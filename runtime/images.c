@@ -16,10 +16,10 @@ enum { LOCK_TIMEOUT_MS = 30000 };
 typedef struct collector {
   const flp_images_request *request;
   flp_store *store;
-  const flp_provider *provider; /* jit */
+  const flp_provider *provider;        /* jit */
   char device_id[FLP_TUNED_FOR_BYTES]; /* tuned */
   int driver;                          /* tuned: of the entry that was found last, 0 if it was a plain one */
-  char place[512];              /* for messages */
+  char place[512];                     /* for messages */
 } collector;
 
 /* Finds or makes the image of one key; writes the key's bytes. */

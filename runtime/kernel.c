@@ -25,9 +25,10 @@ static const struct {
   unsigned fields;
 } kinds[] = {
     [FLP_KERNEL_ROWS] = {"rows", USES_TARGET},
-    [FLP_KERNEL_FORWARD] = {"forward", USES_ENTROPY | USES_BIAS | USES_ALIGNMENT | USES_HIDDEN | USES_VOCAB | USES_TUNE},
+    [FLP_KERNEL_FORWARD] = {"forward",
+                            USES_ENTROPY | USES_BIAS | USES_ALIGNMENT | USES_HIDDEN | USES_VOCAB | USES_TUNE},
     [FLP_KERNEL_DZ] = {"dz", USES_ENTROPY | USES_BIAS | USES_BIAS_GRAD | USES_ALIGNMENT | USES_HIDDEN | USES_VOCAB |
-                                  USES_TUNE},
+                                 USES_TUNE},
     [FLP_KERNEL_GRAD_HIDDEN] = {"grad_hidden", USES_OUT | USES_ALIGNMENT | USES_HIDDEN},
     [FLP_KERNEL_GRAD_WEIGHT] = {"grad_weight", USES_OUT | USES_ALIGNMENT | USES_HIDDEN},
     [FLP_KERNEL_PRODUCTS] = {"products", USES_ALIGNMENT | USES_HIDDEN | USES_TUNE},

@@ -196,7 +196,8 @@ flp_status flp_execute(flp_plan *plan, const flp_args *args) {
   flp_detail_clear();
   if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
   if (plan->spec.op != FLP_OP_HEAD)
-    return flp_fail(FLP_ERROR_ARGUMENT, "the plan's spec.op is FLP_OP_SELECT (accepted: FLP_OP_HEAD; flp_select runs it)");
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "the plan's spec.op is FLP_OP_SELECT (accepted: FLP_OP_HEAD; flp_select runs it)");
   flp_args resolved;
   FLP_TRY(flp_args_resolve(&plan->spec, args, &resolved));
   return plan->rung == FLP_RUNG_EAGER ? execute_host(plan, &resolved) : execute_device(plan, &resolved);

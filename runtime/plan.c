@@ -39,8 +39,7 @@ static void release_device(flp_plan *plan) {
 static flp_status fill_device_plan(flp_plan *plan) {
   FLP_TRY(flp_ladder_climb(plan));
   if (plan->rung == FLP_RUNG_EAGER) return FLP_OK;
-  flp_planner_init(&plan->planner, &plan->spec, &plan->options, &plan->device, plan->modules.desc,
-                   plan->modules.count);
+  flp_planner_init(&plan->planner, &plan->spec, &plan->options, &plan->device, plan->modules.desc, plan->modules.count);
   return make_error_word(plan);
 }
 
@@ -129,7 +128,8 @@ static flp_status check_query(const flp_plan *plan, flp_pass pass, int64_t n) {
     return flp_fail(FLP_ERROR_ARGUMENT, "pass is %d (accepted: FORWARD 1, COMBINE 2, BACKWARD 3)", (int)pass);
   int is_head = plan->spec.op == FLP_OP_HEAD;
   if (pass == FLP_PASS_COMBINE && !is_head)
-    return flp_fail(FLP_ERROR_ARGUMENT, "pass is COMBINE, but spec.op is FLP_OP_SELECT (accepted: FORWARD 1, BACKWARD 3)");
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "pass is COMBINE, but spec.op is FLP_OP_SELECT (accepted: FORWARD 1, BACKWARD 3)");
   if (pass == FLP_PASS_BACKWARD && is_head && !plan->spec.grads)
     return flp_fail(FLP_ERROR_ARGUMENT, "pass is FLP_PASS_BACKWARD, but spec.grads is 0 (accepted: FLP_GRAD_* bits)");
   if (n < 0 || n > FLP_COUNT_MAX)
@@ -148,7 +148,8 @@ flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint6
                     "from its _INIT value)",
                     layout->struct_bytes, sizeof *layout, sizeof *layout);
   if (plan->spec.op == FLP_OP_SELECT) {
-    *layout = (flp_layout){.struct_bytes = sizeof *layout, .chunk_rows = n, .chunk_vocab = plan->spec.vocab, .launches = n > 0};
+    *layout = (flp_layout){
+        .struct_bytes = sizeof *layout, .chunk_rows = n, .chunk_vocab = plan->spec.vocab, .launches = n > 0};
     return FLP_OK;
   }
   uint64_t budget = budget_of(plan, pass, budget_bytes);

@@ -55,7 +55,8 @@ flp_status flp_select(flp_plan *plan, const flp_select_args *args) {
   flp_detail_clear();
   if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
   if (plan->spec.op != FLP_OP_SELECT)
-    return flp_fail(FLP_ERROR_ARGUMENT, "the plan's spec.op is FLP_OP_HEAD (accepted: FLP_OP_SELECT; flp_execute runs it)");
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "the plan's spec.op is FLP_OP_HEAD (accepted: FLP_OP_SELECT; flp_execute runs it)");
   flp_select_args resolved;
   FLP_TRY(flp_select_args_resolve(&plan->spec, args, &resolved));
   if (plan->rung == FLP_RUNG_EAGER) return run_host(plan, &resolved);

@@ -75,8 +75,7 @@ static flp_status check_dtypes(const flp_spec *spec) {
 
 static flp_status check_shape(const flp_spec *spec) {
   FLP_TRY(check_range("spec.vocab", spec->vocab, 2, FLP_COUNT_MAX));
-  if (spec->op == FLP_OP_HEAD &&
-      (spec->hidden < 8 || spec->hidden > FLP_HIDDEN_MAX || spec->hidden % 8))
+  if (spec->op == FLP_OP_HEAD && (spec->hidden < 8 || spec->hidden > FLP_HIDDEN_MAX || spec->hidden % 8))
     return flp_fail(FLP_ERROR_ARGUMENT, "spec.hidden is %" PRId64 " (accepted: multiples of 8 from 8 to %d)",
                     spec->hidden, FLP_HIDDEN_MAX);
   size_t element = flp_dtype_bytes(spec->dtype);

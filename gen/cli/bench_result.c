@@ -4,8 +4,8 @@
 #include <stdio.h>
 
 #include "../../runtime/kernel.h"
-#include "bench.h"
 #include "../../runtime/planner.h"
+#include "bench.h"
 #include "cost.h"
 #include "json_out.h"
 #include "record.h"
@@ -46,11 +46,12 @@ static void print_rows(const bench_args *args, const bench_result *result) {
     int bare = row->bare_ms >= 0;
     snprintf(n, sizeof n, "%" PRId64, row->n);
     snprintf(gemms, sizeof gemms, "%d", row->gemms);
-    cli_table_add(
-        &table, n, bench_case_name(row->which), flp_mode_name(row->layout.mode), format(cell[0], "%.3f", row->ms.median),
-        format_spread(cell[1], &row->ms), gemms, bare ? format(cell[2], "%.3f", row->bare_ms) : "-",
-        bare ? format(cell[3], "%.3f", row->ms.median / row->bare_ms) : "-",
-        format(cell[4], "%.0f", tflops_of(args, row)), cli_format_bytes((double)row->workspace_bytes, bytes), NULL);
+    cli_table_add(&table, n, bench_case_name(row->which), flp_mode_name(row->layout.mode),
+                  format(cell[0], "%.3f", row->ms.median), format_spread(cell[1], &row->ms), gemms,
+                  bare ? format(cell[2], "%.3f", row->bare_ms) : "-",
+                  bare ? format(cell[3], "%.3f", row->ms.median / row->bare_ms) : "-",
+                  format(cell[4], "%.0f", tflops_of(args, row)), cli_format_bytes((double)row->workspace_bytes, bytes),
+                  NULL);
   }
   cli_table_finish(&table);
 }

@@ -23,12 +23,12 @@ typedef enum pattern {
   HOLES,     /* -inf on a block and on every third column */
   ALL_HOLES, /* rows of nothing but -inf */
   NOT_A_NUMBER,
-  ONE_HOT,   /* one score 128 above all others */
-  IGNORE,    /* targets and whole rows that are ignored; the latter's scores are NaN */
-  BAD,       /* targets outside the vocabulary, of which some have no upstream gradient and do no harm */
-  REPEATED,  /* targets of a row that are the same */
-  IDLE,      /* rows without upstream gradient */
-  CANCELS,   /* upstream gradients of a row whose sum is 0 */
+  ONE_HOT,  /* one score 128 above all others */
+  IGNORE,   /* targets and whole rows that are ignored; the latter's scores are NaN */
+  BAD,      /* targets outside the vocabulary, of which some have no upstream gradient and do no harm */
+  REPEATED, /* targets of a row that are the same */
+  IDLE,     /* rows without upstream gradient */
+  CANCELS,  /* upstream gradients of a row whose sum is 0 */
 } pattern;
 
 typedef struct shape {
@@ -258,8 +258,9 @@ static void *room(size_t count, size_t bytes, int *failed) {
 }
 
 static void problem_clear(problem *p) {
-  void *const blocks[] = {p->scores, p->target,  p->grad_logprob, p->grad_entropy, p->z,    p->ids,         p->g,
-                          p->e,      p->logprob, p->entropy,      p->grad,         p->unit, p->entropy_unit, p->rounded};
+  void *const blocks[] = {
+      p->scores, p->target,  p->grad_logprob, p->grad_entropy, p->z,    p->ids,          p->g,
+      p->e,      p->logprob, p->entropy,      p->grad,         p->unit, p->entropy_unit, p->rounded};
   for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) free(blocks[i]);
 }
 
@@ -281,7 +282,8 @@ static flp_status problem_create(const shape *s, flp_dtype dtype, problem *p) {
   p->grad_logprob = room(targets, p->number, &failed);
   p->grad_entropy = room(rows, p->number, &failed);
   p->ids = room(targets, sizeof *p->ids, &failed);
-  double **const doubles[] = {&p->z, &p->grad, &p->rounded, &p->g, &p->logprob, &p->unit, &p->e, &p->entropy, &p->entropy_unit};
+  double **const doubles[] = {&p->z,    &p->grad, &p->rounded, &p->g,           &p->logprob,
+                              &p->unit, &p->e,    &p->entropy, &p->entropy_unit};
   for (size_t i = 0; i < sizeof doubles / sizeof doubles[0]; i++)
     *doubles[i] = room(i < 3 ? wide : i < 6 ? targets : rows, sizeof(double), &failed);
   if (failed) {
@@ -424,7 +426,8 @@ static int gaps_untouched(const run *r) {
   const problem *p = r->p;
   const unsigned char *grad = r->got[GRAD];
   for (int64_t row = 0; row < p->s.n; row++)
-    for (size_t i = (size_t)(row * p->stride + p->s.vocab) * p->element; i < (size_t)((row + 1) * p->stride) * p->element; i++)
+    for (size_t i = (size_t)(row * p->stride + p->s.vocab) * p->element;
+         i < (size_t)((row + 1) * p->stride) * p->element; i++)
       if (grad[i] != 0xff) return 0;
   return 1;
 }
@@ -446,7 +449,8 @@ static flp_status compare(const run *r, const run *in_place, flp_rung rung, chec
   const char *note = NULL;
   FLP_TRY(compare_numbers(r, LOGPROB, p->logprob, p->unit, p->s.n * p->s.k, &metric));
   if (r->data_error != (p->s.pattern == BAD)) note = "bad targets and flp_plan_check do not agree";
-  if (r->overrun || in_place->overrun || !gaps_untouched(r) || !gaps_untouched(in_place)) note = "wrote outside of rows";
+  if (r->overrun || in_place->overrun || !gaps_untouched(r) || !gaps_untouched(in_place))
+    note = "wrote outside of rows";
   metric.pass &= note == NULL;
   check_report_add(report, &p->c, rung, "select: logprob", metric, note);
   if (p->s.entropy != FLP_ENTROPY_NONE) {
@@ -456,7 +460,8 @@ static flp_status compare(const run *r, const run *in_place, flp_rung rung, chec
   FLP_TRY(compare_gradient(r, &metric));
   check_report_add(report, &p->c, rung, "select: grad_scores", metric, NULL);
   metric = check_metric_bits(r->got[GRAD], in_place->got[GRAD], r->bytes[GRAD]);
-  check_report_add(report, &p->c, rung, "select: in place", metric, metric.pass ? NULL : "differs from gradients apart");
+  check_report_add(report, &p->c, rung, "select: in place", metric,
+                   metric.pass ? NULL : "differs from gradients apart");
   return FLP_OK;
 }
 

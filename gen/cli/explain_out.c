@@ -82,8 +82,8 @@ static json_t *plan_json(const flp_plan *plan) {
     json_object_set_new(reasons, flp_rung_name((flp_rung)rung),
                         cli_json_text(flp_plan_get_reason(plan, (flp_rung)rung)));
   return json_pack("{s:s, s:o, s:o, s:o, s:s, s:o}", "rung", flp_rung_name(flp_plan_get_rung(plan)), "cut",
-                   plan->cut[0] ? cli_json_text(plan->cut) : json_null(), "tune", tune_json(plan), "description", cli_json_text(text), "id", id,
-                   "reasons", reasons);
+                   plan->cut[0] ? cli_json_text(plan->cut) : json_null(), "tune", tune_json(plan), "description",
+                   cli_json_text(text), "id", id, "reasons", reasons);
 }
 
 flp_status explain_print_json(const explanation *in) {

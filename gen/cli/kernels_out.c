@@ -42,8 +42,8 @@ json_t *cli_desc_json(const flp_kernel_desc *desc) {
                    "ptx_version", ptx_version, "entries", entries_json(desc), "tile", "rows", (int)desc->tile_rows,
                    "columns", (int)desc->tile_columns, "depth", (int)desc->tile_depth, "stages", (int)desc->stages,
                    "unit_columns", (int)desc->unit_columns, "raster", (int)desc->raster, "cluster", (int)desc->cluster,
-                   "chunk_rows", (json_int_t)desc->chunk_rows, "chunk_vocab", (json_int_t)desc->chunk_vocab,
-                   "sources", hex_json(desc->sources, sizeof desc->sources));
+                   "chunk_rows", (json_int_t)desc->chunk_rows, "chunk_vocab", (json_int_t)desc->chunk_vocab, "sources",
+                   hex_json(desc->sources, sizeof desc->sources));
 }
 
 static json_t *grads_json(uint32_t grads) {
@@ -60,8 +60,9 @@ static const char *entropy_name(flp_entropy entropy) {
 
 json_t *cli_spec_json(const flp_spec *spec, double scale) {
   return json_pack("{s:s, s:I, s:I, s:s, s:s, s:s, s:o, s:b, s:o, s:b, s:s, s:s, s:b, s:i, s:o}", "op",
-                   spec->op == FLP_OP_SELECT ? "select" : "head", "vocab", (json_int_t)spec->vocab, "hidden", (json_int_t)spec->hidden, "dtype", flp_dtype_name(spec->dtype),
-                   "target_dtype", flp_dtype_name(spec->target_dtype), "entropy", entropy_name(spec->entropy), "grads",
+                   spec->op == FLP_OP_SELECT ? "select" : "head", "vocab", (json_int_t)spec->vocab, "hidden",
+                   (json_int_t)spec->hidden, "dtype", flp_dtype_name(spec->dtype), "target_dtype",
+                   flp_dtype_name(spec->target_dtype), "entropy", entropy_name(spec->entropy), "grads",
                    grads_json(spec->grads), "bias", spec->has_bias, "softcap",
                    spec->softcap > 0 ? cli_json_number((double)spec->softcap) : json_null(), "per_row_temperature",
                    spec->per_row_temperature, "grad_hidden_dtype", flp_dtype_name(spec->grad_hidden_dtype),

@@ -55,11 +55,8 @@ static const cli_choice entropies[] = {
     {"none", FLP_ENTROPY_NONE}, {"forward", FLP_ENTROPY_FORWARD}, {"backward", FLP_ENTROPY_BACKWARD}, {NULL, 0}};
 
 static const cli_choice ops[] = {{"head", FLP_OP_HEAD}, {"select", FLP_OP_SELECT}, {NULL, 0}};
-static const cli_choice dtypes[] = {{"bf16", FLP_DTYPE_BF16},
-                                    {"fp16", FLP_DTYPE_FP16},
-                                    {"fp32", FLP_DTYPE_FP32},
-                                    {"fp64", FLP_DTYPE_FP64},
-                                    {NULL, 0}};
+static const cli_choice dtypes[] = {
+    {"bf16", FLP_DTYPE_BF16}, {"fp16", FLP_DTYPE_FP16}, {"fp32", FLP_DTYPE_FP32}, {"fp64", FLP_DTYPE_FP64}, {NULL, 0}};
 
 static flp_status parse_softcap(const char *text, cli_spec_args *args) {
   double value = 0;

@@ -6,6 +6,7 @@ threads, int cluster, void **params)` for each entry of the module, params point
 does, cluster: CTAs of one, 1 for none.
 """
 import glob
+import itertools
 import re
 import shutil
 import subprocess
@@ -97,15 +98,7 @@ TERM = re.compile(r"add\.u32 low, b_low, (\d+);[^;]*; wgmma\.mma_async\.sync\.al
                   r"\{\$(\d+)[^}]*\}, db, (\d), 1, 1, (\d);")
 
 
-class Names:
-    """Names of values that are nowhere else in the module."""
-
-    count = 0
-
-    @classmethod
-    def next(cls):
-        cls.count += 1
-        return f"%simt{cls.count}"
+NAMES = (f"%simt{i}" for i in itertools.count())  # of values, which are nowhere else in a module
 
 
 def place(i):
@@ -114,7 +107,7 @@ def place(i):
 
 def added(operand, number, lines):
     """operand: "i64 %x" -> "i64 %y", y = x + number"""
-    name = Names.next()
+    name = next(NAMES)
     lines.append(f"{name} = add {operand}, {number}")
     return f"{operand.split()[0]} {name}"
 
@@ -148,7 +141,7 @@ def vector_load(match):
     name, result, kind, address = match.groups()
     lines = []
     for i in range(result.count(",") + 1):
-        word, where = Names.next(), added(address, 4 * i, lines)
+        word, where = next(NAMES), added(address, 4 * i, lines)
         lines += [f"{word} = call {result[2:].split(',')[0]} @simt_ld_{kind}({where})",
                   f"store {result[2:].split(',')[0]} {word}, {place(i)}"]
     return text_of(lines) + f"  {name} = load {result}, ptr @simt_accumulators\n"

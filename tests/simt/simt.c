@@ -36,7 +36,9 @@ static _Alignas(1024) char shared_of[CTAS_MAX][SHARED_BYTES];
 _Alignas(16) uint32_t simt_result[4]; /* of words that give four values: read before anything else runs */
 float simt_accumulators[256];         /* likewise, in and out */
 
-static int rank(void) { return now.thread / now.threads; }
+static int rank(void) {
+  return now.thread / now.threads;
+}
 
 /* Where an address of shared memory leads. */
 static char *at(uint32_t address) {
@@ -52,7 +54,9 @@ static void release_if_complete(group *g) {
   }
 }
 
-static void yield(void) { swapcontext(&now.fibre[now.thread], &now.scheduler); }
+static void yield(void) {
+  swapcontext(&now.fibre[now.thread], &now.scheduler);
+}
 
 static void wait_for(group *g) {
   unsigned generation = g->generation;
@@ -120,14 +124,30 @@ void simt_launch(void (*kernel)(void **), int ctas, int threads, int cluster, vo
 
 /* ---- places, barriers, exchanges ---- */
 
-int32_t simt_tid(void) { return now.thread % now.threads; }
-int32_t simt_ctaid(void) { return now.first_cta + rank(); }
-int32_t simt_nctaid(void) { return now.ctas; }
-int32_t simt_laneid(void) { return now.thread % WARP; }
-int32_t simt_cluster_ctarank(void) { return rank(); }
-void simt_barrier(void) { wait_for(&now.whole[rank()]); }
-void simt_cluster_barrier(void) { wait_for(&now.all); }
-void simt_warp_barrier(void) { wait_for(&now.warp[now.thread / WARP]); }
+int32_t simt_tid(void) {
+  return now.thread % now.threads;
+}
+int32_t simt_ctaid(void) {
+  return now.first_cta + rank();
+}
+int32_t simt_nctaid(void) {
+  return now.ctas;
+}
+int32_t simt_laneid(void) {
+  return now.thread % WARP;
+}
+int32_t simt_cluster_ctarank(void) {
+  return rank();
+}
+void simt_barrier(void) {
+  wait_for(&now.whole[rank()]);
+}
+void simt_cluster_barrier(void) {
+  wait_for(&now.all);
+}
+void simt_warp_barrier(void) {
+  wait_for(&now.warp[now.thread / WARP]);
+}
 void simt_nothing(void) {}
 
 /* Barriers by number, for as many threads as each caller says. */
@@ -173,14 +193,14 @@ static int up(int delta) {
   return lane >= delta ? lane - delta : lane;
 }
 
-#define SHUFFLE(name, lane_of)                                                     \
-  int32_t simt_##name##_i32(int32_t all, int32_t v, int32_t by, int32_t clamp) {   \
-    (void)all, (void)clamp;                                                        \
-    return (int32_t)from_lane((uint32_t)v, lane_of);                               \
-  }                                                                                \
-  float simt_##name##_f32(int32_t all, float v, int32_t by, int32_t clamp) {       \
-    (void)all, (void)clamp;                                                        \
-    return float_of(from_lane(bits_of(v), lane_of));                               \
+#define SHUFFLE(name, lane_of)                                                   \
+  int32_t simt_##name##_i32(int32_t all, int32_t v, int32_t by, int32_t clamp) { \
+    (void)all, (void)clamp;                                                      \
+    return (int32_t)from_lane((uint32_t)v, lane_of);                             \
+  }                                                                              \
+  float simt_##name##_f32(int32_t all, float v, int32_t by, int32_t clamp) {     \
+    (void)all, (void)clamp;                                                      \
+    return float_of(from_lane(bits_of(v), lane_of));                             \
   }
 SHUFFLE(shfl_bfly, simt_laneid() ^ by)
 SHUFFLE(shfl_up, up(by))
@@ -199,13 +219,21 @@ uint32_t simt_or(uint32_t v) {
   for (int lane = 0; lane < WARP; lane++) result |= (uint32_t)lanes[lane][0];
   return result;
 }
-_Bool simt_any(int32_t all, _Bool condition) { return simt_ballot(all, condition) != 0; }
+_Bool simt_any(int32_t all, _Bool condition) {
+  return simt_ballot(all, condition) != 0;
+}
 
 /* ---- shared memory ---- */
 
-#define SHARED_WORD(name, type)                                                                  \
-  type simt_ld_##name(uint32_t where) { type v; memcpy(&v, at(where), sizeof v); return v; }     \
-  void simt_st_##name(uint32_t where, type v) { memcpy(at(where), &v, sizeof v); }
+#define SHARED_WORD(name, type)                 \
+  type simt_ld_##name(uint32_t where) {         \
+    type v;                                     \
+    memcpy(&v, at(where), sizeof v);            \
+    return v;                                   \
+  }                                             \
+  void simt_st_##name(uint32_t where, type v) { \
+    memcpy(at(where), &v, sizeof v);            \
+  }
 SHARED_WORD(b8, int8_t)
 SHARED_WORD(b16, int16_t)
 SHARED_WORD(b32, int32_t)
@@ -229,13 +257,17 @@ static void load_matrices(uint32_t address, int transposed) {
   uint64_t word = address, (*lanes)[WORDS] = exchange(&word, 1);
   int lane = simt_laneid(), major = lane / 4, minor = lane % 4 * 2;
   for (int m = 0; m < 4; m++) {
-    const uint64_t (*rows)[WORDS] = (const uint64_t(*)[WORDS])(lanes + 8 * m);
+    const uint64_t(*rows)[WORDS] = (const uint64_t(*)[WORDS])(lanes + 8 * m);
     simt_result[m] = transposed ? half_at(rows[minor][0], major) | half_at(rows[minor + 1][0], major) << 16
                                 : half_at(rows[major][0], minor) | half_at(rows[major][0], minor + 1) << 16;
   }
 }
-void simt_ldmatrix(uint32_t address) { load_matrices(address, 0); }
-void simt_ldmatrix_trans(uint32_t address) { load_matrices(address, 1); }
+void simt_ldmatrix(uint32_t address) {
+  load_matrices(address, 0);
+}
+void simt_ldmatrix_trans(uint32_t address) {
+  load_matrices(address, 1);
+}
 
 /* ---- numbers ---- */
 
@@ -255,19 +287,35 @@ static float from_f16(uint32_t bits) {
   memcpy(&half, &narrow, 2);
   return (float)half;
 }
-static float from_bf16(uint32_t bits) { return float_of(bits << 16); }
+static float from_bf16(uint32_t bits) {
+  return float_of(bits << 16);
+}
 
-uint32_t simt_pack_bf16(float high, float low) { return bf16_of(high) << 16 | bf16_of(low); }
-uint32_t simt_pack_f16(float high, float low) { return f16_of(high) << 16 | f16_of(low); }
+uint32_t simt_pack_bf16(float high, float low) {
+  return bf16_of(high) << 16 | bf16_of(low);
+}
+uint32_t simt_pack_f16(float high, float low) {
+  return f16_of(high) << 16 | f16_of(low);
+}
 
 /* Subnormals become 0. */
-static float flush(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
-float simt_exp2(float x) { return flush(exp2f(x)); }
-float simt_log2(float x) { return log2f(flush(x)); }
-float simt_rcp(float x) { return flush(1 / flush(x)); }
+static float flush(float x) {
+  return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x;
+}
+float simt_exp2(float x) {
+  return flush(exp2f(x));
+}
+float simt_log2(float x) {
+  return log2f(flush(x));
+}
+float simt_rcp(float x) {
+  return flush(1 / flush(x));
+}
 
 /* LLVM's call for a rounding to bf16, whose result stands in the low half of the register that returns a float. */
-float __truncsfbf2(float x) { return float_of(bf16_of(x)); }
+float __truncsfbf2(float x) {
+  return float_of(bf16_of(x));
+}
 
 /* c + a·b of m16n8k16: words 0 to 3 are a, 4 and 5 are b. With g = lane/4, t = lane%4: a rows g and g+8 at k 2t and 2t+1,
  * then the same at k+8; b columns g at the same k; c rows g and g+8, columns 2t and 2t+1. */
@@ -280,19 +328,20 @@ static void multiply(const uint32_t words[6], const float c[4], float (*widen)(u
     float sum = c[i];
     for (int k = 0; k < 16; k++) {
       int at = k % 8 / 2, late = k / 8, shift = k % 2 * 16;
-      uint32_t a = (uint32_t)lanes[4 * g + at][2 * late + i / 2], b = (uint32_t)lanes[4 * (2 * t + i % 2) + at][4 + late];
+      uint32_t a = (uint32_t)lanes[4 * g + at][2 * late + i / 2],
+               b = (uint32_t)lanes[4 * (2 * t + i % 2) + at][4 + late];
       sum = fmaf(widen(a >> shift & 0xffff), widen(b >> shift & 0xffff), sum);
     }
     simt_result[i] = bits_of(sum);
   }
 }
 
-#define MMA(name, widen)                                                                                     \
+#define MMA(name, widen)                                                                                       \
   void simt_mma_##name(uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1, float c0, \
-                       float c1, float c2, float c3) {                                                       \
-    const uint32_t words[6] = {a0, a1, a2, a3, b0, b1};                                                      \
-    const float c[4] = {c0, c1, c2, c3};                                                                     \
-    multiply(words, c, widen);                                                                               \
+                       float c1, float c2, float c3) {                                                         \
+    const uint32_t words[6] = {a0, a1, a2, a3, b0, b1};                                                        \
+    const float c[4] = {c0, c1, c2, c3};                                                                       \
+    multiply(words, c, widen);                                                                                 \
   }
 MMA(bf16, from_bf16)
 MMA(f16, from_f16)
@@ -330,7 +379,9 @@ void simt_mbarrier_init(uint32_t address, uint32_t count) {
   mbarrier b = {.count = (uint16_t)count, .pending = (uint16_t)count};
   memcpy(at(address), &b, sizeof b);
 }
-void simt_mbarrier_expect(uint32_t address, uint32_t bytes) { arrive(address, (int32_t)bytes); }
+void simt_mbarrier_expect(uint32_t address, uint32_t bytes) {
+  arrive(address, (int32_t)bytes);
+}
 void simt_mbarrier_arrive(uint32_t address, uint32_t condition) {
   if (condition) arrive(address, 0);
 }
@@ -345,7 +396,9 @@ void simt_st_async(uint32_t address, uint32_t v, uint32_t barrier) {
   memcpy(at(address), &v, 4);
   complete((mbarrier *)(void *)at(barrier), 4);
 }
-uint32_t simt_atomic_next(uint32_t *word) { return (*word)++; }
+uint32_t simt_atomic_next(uint32_t *word) {
+  return (*word)++;
+}
 
 /* What the stand-in for cuTensorMapEncodeTiled leaves in a map. Rows of a box have 128 bytes. */
 typedef struct tensor_map {
@@ -357,7 +410,9 @@ enum { BOX_BYTES = 128 };
 static uint32_t swizzled_rows(uint32_t address, uint32_t row_bytes) {
   return address ^ (address >> 7 & (row_bytes / 16 - 1)) << 4;
 }
-static uint32_t swizzled(uint32_t address) { return swizzled_rows(address, BOX_BYTES); }
+static uint32_t swizzled(uint32_t address) {
+  return swizzled_rows(address, BOX_BYTES);
+}
 
 /* One element of a box in shared memory, and whether its place in the matrix exists. */
 static int place_in_matrix(const tensor_map *m, int32_t x, int32_t y, uint64_t column, uint64_t row, char **out) {
@@ -461,8 +516,12 @@ void simt_wgmma(int64_t a, int64_t b, int32_t is_bf16, int32_t columns, int32_t 
 }
 
 /* The same with the first operand in registers, laid out as that of mma: all words of all terms, then each product. */
-void simt_a_word(int32_t i, uint32_t v) { now.a_words[now.thread][i] = v; }
-void simt_a_ready(void) { now.a_lanes[now.thread] = exchange(now.a_words[now.thread], WORDS); }
+void simt_a_word(int32_t i, uint32_t v) {
+  now.a_words[now.thread][i] = v;
+}
+void simt_a_ready(void) {
+  now.a_lanes[now.thread] = exchange(now.a_words[now.thread], WORDS);
+}
 void simt_wgmma_term(int32_t first_word, int64_t b, int32_t columns, int32_t add, int32_t b_mn) {
   float rows[2][16];
   for (int h = 0; h < 2; h++)

@@ -76,12 +76,12 @@ static void refuse_args(const flp_spec *given, const flp_select_args *args, cons
   cr_expect_not_null(strstr(flp_error_detail(), detail), "%s, not %s", flp_error_detail(), detail);
 }
 
-#define REFUSE_ARGS(which, assignment, detail)  \
-  do {                                          \
-    flp_spec spec = select_spec();              \
-    flp_select_args a = good_args(which);       \
-    assignment;                                 \
-    refuse_args(&spec, &a, detail);             \
+#define REFUSE_ARGS(which, assignment, detail) \
+  do {                                         \
+    flp_spec spec = select_spec();             \
+    flp_select_args a = good_args(which);      \
+    assignment;                                \
+    refuse_args(&spec, &a, detail);            \
   } while (0)
 
 Test(select, arguments_of_both_passes) {
@@ -99,7 +99,8 @@ Test(select, arguments_of_both_passes) {
   REFUSE_ARGS(forward, a.temperature = INFINITY, "args.temperature is inf");
   REFUSE_ARGS(forward, a.scores = NULL, "args.scores is NULL, but n is 10");
   REFUSE_ARGS(forward, a.target = NULL, "args.target is NULL, but n is 10");
-  REFUSE_ARGS(forward, a.scores_stride = 999, "args.scores_stride is 999 (accepted: 0 for dense, or at least spec.vocab");
+  REFUSE_ARGS(forward, a.scores_stride = 999,
+              "args.scores_stride is 999 (accepted: 0 for dense, or at least spec.vocab");
   REFUSE_ARGS(forward, a.scores_stride = 1001, "with a stride of 1001 elements (accepted: multiples of 16 bytes");
   REFUSE_ARGS(forward, a.scores_stride = INT64_MAX - 7, "accepted: at most 2^63 - 1 bytes");
   REFUSE_ARGS(forward, a.scores = (char *)STAGE_AT(1) + 8, "(accepted: multiples of 16 bytes");
@@ -119,7 +120,8 @@ Test(select, arguments_of_the_gradient) {
   REFUSE_ARGS(backward, (spec.entropy = FLP_ENTROPY_FORWARD, a.grad_entropy = STAGE_AT(9)),
               "args.grad_entropy is given, but spec.entropy is not BACKWARD");
   REFUSE_ARGS(backward, a.grad_scores = (char *)STAGE_AT(1) + 2000, "args.grad_scores overlaps args.scores");
-  REFUSE_ARGS(backward, (a.grad_scores = STAGE_AT(1), a.grad_scores_stride = 1008), "args.grad_scores overlaps args.scores");
+  REFUSE_ARGS(backward, (a.grad_scores = STAGE_AT(1), a.grad_scores_stride = 1008),
+              "args.grad_scores overlaps args.scores");
 }
 
 Test(select, pointers_of_no_rows_are_not_looked_at) {
