@@ -10,7 +10,7 @@ columns. Cases: shards of equal size, of sizes R+1 : R : ... : 2, and padded one
 sequence-parallel.
 
 The bounds are those of gen/cli/check_compare.c. logprob: 4 ulp of max(|t_y - m|, |logprob|, 1), ulp(max |t|) and twice
-the worst error of a score in a product that accumulates in fp32; entropy: likewise, with the errors of scores times
+the worst error of a score in a product that accumulates in fp32, be it in fp32 units or tensor cores; entropy: likewise, with the errors of scores times
 max(1, Σ p·|log p + H|); gradients: relative L2 at most 1.5 times that of dz and result rounded to the dtype, plus 2^-12
 (bf16). An error is given as its share of the bound, ours and one GPU's. forward_bytes and backward_bytes are what a
 rank gives to collectives. ms: the slowest rank, a median of bursts, scoring alone (forward) and both passes (training).
@@ -56,6 +56,13 @@ def ulp(value):
     return torch.exp2(torch.floor(torch.log2(value.abs().clamp_min(2.0**-126))) - LOG_ULP)
 
 
+def products(hidden, weight):
+    """hidden (n,D) · weight (v,D)ᵀ in float32, summed by fp32 units and, of 16 bits on a GPU, by its tensor cores."""
+    yield hidden.float() @ weight.float().t()
+    if hidden.is_cuda and hidden.dtype != torch.float32:
+        yield torch.mm(hidden, weight.t(), out_dtype=torch.float32)
+
+
 class Rounded(reference.Reference):
     """The reference's gradients as a pipeline of the dtype makes them: dz and results rounded, sums exact."""
 
@@ -86,8 +93,8 @@ class Truth:
         largest, error, spread = torch.zeros_like(top), torch.zeros_like(top), torch.zeros_like(top)
         for chunk in exact._chunks(rows.numel()):
             scores, _ = exact._scores(hidden.double(), chunk)
-            single = hidden.float() @ self.batch.weight[chunk].float().t()
-            error = torch.maximum(error, (single - scores).abs().amax(1))
+            for single in products(hidden, self.batch.weight[chunk]):
+                error = torch.maximum(error, (single - scores).abs().amax(1))
             top, largest = torch.maximum(top, scores.amax(1)), torch.maximum(largest, scores.abs().amax(1))
             logp = scores - exact.lse[:, None]
             spread += (logp.exp() * (logp + exact.entropy[:, None]).abs()).sum(1)
