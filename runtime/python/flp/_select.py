@@ -193,9 +193,9 @@ def selective_log_softmax(logits, index, *, temperature=1.0, entropy=False, igno
                  float64), which leaves 16-bit scores' results as they are
 
     Returns logprob of index's shape and, with entropy, entropy (...), in nats; sums are formed in float32 (float64 for
-    float64) and rounded once, to out_dtype. Nothing of size V is kept for the backward pass but the
-    logits themselves. A target outside [0, V) gives NaN and is counted: flp.check() reports it; so does a row that holds a
-    NaN or no score above −inf. Asynchronous on the caller's current stream; no double backward.
+    float64) and rounded once, to out_dtype. Nothing of size V is kept for the backward pass but the logits themselves. A
+    target outside [0, V) gives NaN and is counted: flp.check() reports it; so does a row that holds a NaN or no score
+    above −inf. Asynchronous on the caller's current stream; no double backward.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     thread: safe
     source: https://www.tylerromero.com/posts/2025-02-selective-log-softmax/

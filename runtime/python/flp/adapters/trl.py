@@ -35,7 +35,7 @@ def fused_head(host):
 
 
 def result_dtype(host, logits, index, row_mask):
-    """float32 where the host has a kernel of its own for these (on a GPU, one index a row); else None, the scores' dtype."""
+    """float32 where the host has a kernel of its own (on a GPU, one index a row); else None, the scores' dtype."""
     own = host.__globals__
     fused = own["is_triton_available"]() and own["_supports_trl_loss_kernel"](logits, index, row_mask)
     return torch.float32 if fused else None

@@ -27,8 +27,8 @@ def plot(report, path, span=None):
     path    file to write, *.png or *.svg
     span    name of a phase or step, "logprob" say, whose part of the fragmentation is drawn beside all of it: dots for
             memory that it needed itself, rings for memory of what it handed on, as gradients are; None: of none
-    In GB over ms. Lines: reserved, allocated, flp's arena, reserved without fragmentation; dots: fragmentation at device
-    allocations. A red cross marks the peak of reserved memory, an orange one the peak without fragmentation; phases are
+    In GB over ms. Lines: reserved, allocated, flp's arena, reserved without fragmentation; dots: fragmentation at
+    device allocations. A red cross marks the peak of reserved memory, an orange one the peak without fragmentation; phases are
     shaded.
     error:  ImportError without matplotlib; ValueError naming path or report; OSError
     """
