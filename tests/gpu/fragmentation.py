@@ -15,10 +15,17 @@ Every method runs with every placing of torch.cuda.empty_cache():
 
 Peaks are of a run of its own with flp.memory.Profiler, from an emptied allocator; times are of others without it, in
 turn: `rounds` runs of "never", where methods are compared iteration by iteration, and one of every other place.
-`fragmentation` is what was reserved and unallocated when an allocator asked the driver for more;
-`fragmentation_logprob` the part of it in memory that log-prob steps had asked for: workspace, materialised scores and
-outputs that are dead by then. Not reproduced: ZeRO, LoRA, offloading and checkpointing, which the study finds to add to
-it.
+`fragmentation` is what was reserved and unallocated when an allocator asked the driver for more. Its part in memory that
+log-prob steps had asked the driver for is told apart by what they asked it for:
+
+  fragmentation_logprob    what the steps need themselves and have freed when they end: workspace, scores, temporaries
+  fragmentation_gradients  what outlives them: the gradients, of the head's weight above all (V·D), which autograd makes
+                           .grad as they are. Such memory idles once zero_grad(set_to_none=True) has freed it and the
+                           allocator has put other tensors of that size elsewhere, whoever computed the gradient
+
+The first is the study's question and is judged, the second is reported. Scores that a backward step reads are not freed
+outside of these steps, so they count as their own. Not reproduced: ZeRO, LoRA, offloading and checkpointing, which the
+study finds to add to fragmentation.
 
 Exit status 1 if losses are not finite or differ between methods, or, on a GPU, if fragmentation_logprob of the arena is
 above 1 % of the reserved peak, or its time more than 2 % above that of "flp, torch". Needs torch, and matplotlib for
@@ -53,6 +60,8 @@ TINY = {"vocab": 211, "hidden": 32, "layers": 1, "heads": 2, "batch": 4, "prompt
         "rounds": 1}
 EVENTS_MAX = 1 << 22  # an iteration makes some hundred thousand
 PEAKS = ("reserved", "allocated", "fragmentation", "without_fragmentation", "arena")
+STEP = "logprob"
+PARTS = ("fragmentation_logprob_bytes", "fragmentation_gradients_bytes")
 
 
 # ---- the loop ----
@@ -108,7 +117,7 @@ class Loop:
         target, logprobs = ids[:, self.sizes.prompt:], []
         for model in (self.actor, self.reference):
             hidden = self.response_hidden(model, ids)
-            with flp.phase("logprob", empty_cache=False):
+            with flp.phase(STEP, empty_cache=False):
                 logprobs.append(self.logprob(hidden, model.head.weight, target))
         values = self.values(self.critic, ids)
         rewards = self.values(self.reward, ids)[:, -1:].expand_as(values)
@@ -118,12 +127,12 @@ class Loop:
     def update_actor(self, ids, logprobs, advantage):
         hidden = self.response_hidden(self.actor, ids)
         leaf = hidden.detach().requires_grad_()  # so that the backward pass of the log-prob step is one of its own
-        with flp.phase("logprob", empty_cache=False):
+        with flp.phase(STEP, empty_cache=False):
             logprob = self.logprob(leaf, self.actor.head.weight, ids[:, self.sizes.prompt:])
         loss, _ = flp.losses.policy_loss("ppo", logprob, advantage, old_logprob=logprobs[0], ref_logprob=logprobs[1],
                                          beta=0.1)
         self.optimizers[0].zero_grad(set_to_none=True)
-        with flp.phase("logprob", empty_cache=False):
+        with flp.phase(STEP, empty_cache=False):
             loss.backward()
         hidden.backward(leaf.grad)
         self.optimizers[0].step()
@@ -178,7 +187,7 @@ def profiled(sizes, method, place):
 
 
 def is_logprob(path):
-    return path.endswith("/logprob")
+    return path.endswith("/" + STEP)
 
 
 def memory_columns(profiler, device):
@@ -186,10 +195,9 @@ def memory_columns(profiler, device):
     name = "cpu" if device.type == "cpu" else "cuda:%d" % torch.cuda.current_device()
     seen = profiler.report["devices"].get(name)
     if seen is None:
-        return dict.fromkeys([peak + "_bytes" for peak in PEAKS] + ["fragmentation_logprob_bytes", "growths",
-                                                                    "device_used_bytes"])
+        return dict.fromkeys([*(peak + "_bytes" for peak in PEAKS), *PARTS, "growths", "device_used_bytes"])
     columns = {peak + "_bytes": seen["peaks"][""][peak] for peak in PEAKS}
-    columns["fragmentation_logprob_bytes"] = idle_of(profiler.timelines[name].growths, is_logprob)
+    columns.update(zip(PARTS, idle_of(profiler.timelines[name].growths, is_logprob)))
     columns.update(growths=seen["peaks"][""]["growths"], device_used_bytes=seen["device_used_peak"])
     if "drift" in seen:
         columns.update(drift_bytes=seen["drift"], unmatched=seen["unmatched"], truncated=seen["truncated"])
@@ -201,7 +209,7 @@ def row_of(sizes, method, place, times):
     if sizes.plots and profiler.report["devices"]:
         os.makedirs(sizes.plots, exist_ok=True)
         name = "%s_%s.%s" % (method.replace(", ", "_"), place, sizes.format)
-        flp.memory.plot(profiler.report, os.path.join(sizes.plots, name))
+        flp.memory.plot(profiler.report, os.path.join(sizes.plots, name), span=STEP)
     return {"method": method, "empty_cache": place, "ms": statistics.median(times), "ms_iterations": times,
             "recording": profiler.report["recording"], **memory_columns(profiler, sizes.device),
             "loss_actor": [loss[0] for loss in losses], "loss_critic": [loss[1] for loss in losses]}
@@ -226,8 +234,10 @@ def accepted(rows, on_gpu):
     arena, torch_row = by_key["flp, arena", "never"], by_key["flp, torch", "never"]
     # The same iteration of another method has responses of the same length.
     ratios = [a / b for a, b in zip(arena["ms_iterations"], torch_row["ms_iterations"])]
-    figures = {"time_overhead": statistics.median(ratios) - 1, "fragmentation_logprob_of_reserved": max(
-        row["fragmentation_logprob_bytes"] / row["reserved_bytes"] for row in rows if row["method"] == "flp, arena")}
+    figures = {"time_overhead": statistics.median(ratios) - 1}
+    for part in PARTS:
+        figures[part.replace("_bytes", "_of_reserved")] = max(
+            row[part] / row["reserved_bytes"] for row in rows if row["method"] == "flp, arena")
     limits = {"time_overhead": ACCEPTED_OVERHEAD, "fragmentation_logprob_of_reserved": ACCEPTED_FRAGMENTATION}
     missed = [name for name, limit in limits.items() if on_gpu and figures[name] > limit]
     return {**figures, "limits": limits, "missed": missed}
@@ -252,7 +262,7 @@ def measure(sizes):
 
 def say(row):
     sizes = ["%s %s" % (name, "-" if row[name + "_bytes"] is None else "%.3f GB" % (row[name + "_bytes"] / 1e9))
-             for name in ("reserved", "allocated", "fragmentation", "fragmentation_logprob")]
+             for name in ("reserved", "allocated", "fragmentation", "fragmentation_logprob", "fragmentation_gradients")]
     print("%-10s  empty_cache %-9s  %8.1f ms  %s" % (row["method"], row["empty_cache"], row["ms"], "  ".join(sizes))
           + "".join("\n  error: " + error for error in row["errors"]), flush=True)
 

@@ -22,8 +22,9 @@
              tests/gpu/fragmentation.py, pictures in plots/ where there is matplotlib (needs torch; set FLP_LIBRARY)
 
 Copy check*.json, sanitize.json, gated_step.json, train_tiny_lm.json, examples.json and fragmentation.json to
-tests/gpu/evidence; bench*.json, tune*.json, cold_start.json, head_memory.json and selective.json to autotune/bench. Exit
-status 1 if anything failed. Standard library only.
+tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as fragmentation_naive.png and
+fragmentation_flp_arena.png; bench*.json, tune*.json, cold_start.json, head_memory.json and selective.json to
+autotune/bench. Exit status 1 if anything failed. Standard library only.
 """
 
 import argparse

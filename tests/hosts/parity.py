@@ -18,6 +18,12 @@ DTYPES = [torch.float32, torch.bfloat16]
 VALUES = {torch.float32: 1e-5, torch.bfloat16: 1e-5}
 ROUNDED = {torch.float32: 1e-5, torch.bfloat16: 2.0**-8}
 GRADIENTS = {torch.float32: 2e-5, torch.bfloat16: 8e-3}
+# Relative L2 of gradients of weights before the head, whose model runs in the same dtype in all three: they differ by
+# what the model's own backward pass makes of one rounding more or less behind it. Down to the MLP of the first of two
+# layers it rounds some 26 times, by 1.66e-3 in bfloat16 (relative L2 of normal deviates): √(2·26)·1.66e-3 where two runs
+# round independently. Exact gradients of the hidden states that one such rounding disturbs arrive there with 6.4e-3 to
+# 7.7e-3 (12 seeds).
+TRUNKS = {torch.float32: 2e-5, torch.bfloat16: 1.2e-2}
 # How far the host may be from float64 for the comparison to mean anything.
 HOST_VALUES = {torch.float32: 1e-5, torch.bfloat16: 3e-2}
 HOST_GRADIENTS = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
@@ -96,16 +102,22 @@ def with_gradients(outputs, inputs, seed=0):
     return found
 
 
-def compare(own, ours, wanted, dtype, rounded=False, host_gradients=HOST_GRADIENTS):
-    """flp is as near to float64 as its contract says or as the host is; the host is near, too; shapes, dtypes agree."""
+def compare(own, ours, wanted, dtype, rounded=False, host_values=HOST_VALUES, host_gradients=HOST_GRADIENTS, trunks=()):
+    """flp is as near to float64 as its contract says or as the host is; the host is near, too; shapes, dtypes agree.
+
+    host_values, host_gradients  limits of the host's own errors; what is above the usual ones excuses nothing of flp's
+    trunks                       names of gradients of weights before the head
+    """
     values = ROUNDED if rounded else VALUES
     for name, want in wanted.items():
-        assert ours[name].shape == own[name].shape and ours[name].dtype is own[name].dtype, name
+        assert ours[name].shape == own[name].shape and ours[name].dtype is own[name].dtype, (
+            name, ours[name].shape, own[name].shape, ours[name].dtype, own[name].dtype)
         if name.startswith("gradient"):
-            errors, limit, host_limit = [relative(x, want) for x in (ours[name], own[name])], GRADIENTS, host_gradients
+            errors = [relative(x, want) for x in (ours[name], own[name])]
+            limit, usual, host_limit = TRUNKS if name in trunks else GRADIENTS, HOST_GRADIENTS, host_gradients
         else:
             errors = [float(((x.double() - want) / want.abs().clamp(min=1)).abs().max())
                       for x in (ours[name], own[name])]
-            limit, host_limit = values, HOST_VALUES
-        assert errors[0] <= max(limit[dtype], errors[1]), (name, errors)
+            limit, usual, host_limit = values, HOST_VALUES, host_values
+        assert errors[0] <= max(limit[dtype], min(errors[1], usual[dtype])), (name, errors)
         assert errors[1] <= host_limit[dtype], (name, errors)

@@ -51,6 +51,8 @@ def test_forward(dtype, temperature, packing, asked, device):
     actor = actor_of(device, dtype, temperature, packing)
     ids, mask, actions = batch_of(device)
     inputs = [actor.model.lm_head.weight, actor.model.model.layers[0].mlp.up_proj.weight]
+    hidden = []
+    actor.model.model.norm.register_forward_hook(lambda module, arguments, output: hidden.append(output))
 
     def call():
         if asked == "all tokens":
@@ -60,9 +62,11 @@ def test_forward(dtype, temperature, packing, asked, device):
         else:
             logprob, output = actor(ids, actions, mask, return_output=True, return_entropy=True)
             results = [logprob, output.entropy[:, -8:] * actions]
-        return with_gradients(results, inputs)
+        return with_gradients(results, [*inputs, hidden[-1]])
 
-    compare(*both("openrlhf", call), with_gradients(in_double(actor, ids, mask, actions, asked), inputs), dtype)
+    own, ours = both("openrlhf", call)
+    want = in_double(actor, ids, mask, actions, asked)
+    compare(own, ours, with_gradients(want, [*inputs, hidden[-1]]), dtype, trunks=["gradient 1"])
 
 
 def in_double(actor, ids, mask, actions, asked):

@@ -59,12 +59,13 @@ def test_grpo_path(dtype, device):
     logp = (hidden.double() @ model.lm_head.weight.double().t() / 0.8).log_softmax(-1)
     scored = mask[:, -10:]
     want = [logp.gather(-1, ids[:, -10:].unsqueeze(-1)).squeeze(-1) * scored, -(logp.exp() * logp).sum(-1) * scored]
-    compare(*both("trl", call), with_gradients(want, inputs), dtype)
+    compare(*both("trl", call), with_gradients(want, inputs), dtype, trunks=["gradient 1"])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("form", ["one", "several", "masked"])
 def test_selective_log_softmax(dtype, form, device):
+    """On a GPU TRL has a kernel for one index a row, whose results are float32."""
     torch.manual_seed(0)
     logits = (torch.randn(3, 11, 501, device=device) * 3).to(dtype).requires_grad_()
     index = torch.randint(0, 501, (3, 11, 4) if form == "several" else (3, 11), device=device)
@@ -77,7 +78,8 @@ def test_selective_log_softmax(dtype, form, device):
     chosen = doubled[0].log_softmax(-1).gather(-1, index if form == "several" else index.unsqueeze(-1))
     chosen = chosen if form == "several" else chosen.squeeze(-1)
     own, ours = both("trl", call)
-    compare(own, ours, with_gradients([chosen if mask is None else chosen * mask], doubled), dtype, rounded=True)
+    compare(own, ours, with_gradients([chosen if mask is None else chosen * mask], doubled), dtype,
+            rounded=device == "cpu" or form == "several")
 
 
 def test_other_outputs_are_the_hosts(left_to_host):

@@ -47,6 +47,15 @@ class Actor(torch.nn.Module):
                 return_logprobs=False, ring_attn_group=None, packed_seq_lens=None, return_entropy=False, **mm_inputs):
         return "host"
 '''
+TRL_KERNEL = """
+import torch
+
+is_triton_available = lambda: True
+
+
+def _supports_trl_loss_kernel(logits, index=None, row_mask=None):
+    return logits.dtype is torch.float16 and index.shape == logits.shape[:-1]
+"""
 AGILERL = FUSED_HEAD.format(
     name="FusedLinearLogProbsFunction",
     parameters="hidden, head_w, head_b, target_ids, temperature, cast_to_fp32, chunk_rows") + FUNCTION.format(
@@ -60,7 +69,7 @@ SOURCES = {
             parameters="hidden, weight, bias, targets, temperature, chunk_size, final_logit_softcapping=None, "
                        "logit_scale=1.0, outputs=()"),
         "trl.trainer.utils": FUNCTION.format(
-            before="", name="selective_log_softmax", parameters="logits, index, temperature=1.0, row_mask=None")},
+            before=TRL_KERNEL, name="selective_log_softmax", parameters="logits, index, temperature=1.0, row_mask=None")},
     "agilerl": {"agilerl.algorithms.core.llm_ops.fused_logprobs": AGILERL},
     "verl": {
         "verl.utils.kernel.linear_cross_entropy": FUSED_HEAD.format(

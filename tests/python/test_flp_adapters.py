@@ -234,6 +234,20 @@ def test_trl_selective_log_softmax(hosts):
     assert utils.selective_log_softmax(logits.to("meta"), index) == "host"
 
 
+def test_trl_results_are_float32_where_its_own_kernel_would_run(hosts):
+    """The stand-in's kernel takes float16 with one index a row."""
+    utils = installed(hosts, "trl", "trl.trainer.utils")
+    logits, index = torch.randn(3, 5, 41), torch.randint(0, 41, (3, 5))
+    mask = torch.tensor([1, 0, 1, 1, 0]).expand(3, 5)
+    got = utils.selective_log_softmax(logits.half(), index, row_mask=mask)
+    want = logits.half().double().log_softmax(-1).gather(-1, index.unsqueeze(-1)).squeeze(-1)
+    assert got.dtype is torch.float32 and torch.allclose(got.double(), want * mask, atol=2e-6)
+    assert utils.selective_log_softmax(logits.half(), index.unsqueeze(-1)).dtype is torch.float16
+    assert utils.selective_log_softmax(logits.bfloat16(), index).dtype is torch.bfloat16
+    vars(utils)["is_triton_available"] = lambda: False
+    assert utils.selective_log_softmax(logits.half(), index).dtype is torch.float16
+
+
 def test_agilerl(hosts):
     module = installed(hosts, "agilerl", "agilerl.algorithms.core.llm_ops.fused_logprobs")
     hidden, weight, target, bias = problem(n=12, bias=True)

@@ -40,11 +40,26 @@ class EveryByte:
         return (UNIT * sum(owner is not None for owner in self.owner), UNIT * sum(self.taken))
 
     def idle(self):
-        idle = {}
+        """-> by path all of it, and what was handed on; an owner is a path and whether it was"""
+        idle, handed_on = {}, {}
         for owner, taken in zip(self.owner, self.taken):
             if owner is not None and not taken:
-                idle[owner] = idle.get(owner, 0) + UNIT
-        return idle
+                for sizes in (idle, handed_on)[:1 + owner[1]]:
+                    sizes[owner[0]] = sizes.get(owner[0], 0) + UNIT
+        return idle, handed_on
+
+
+def outlives(events, place, path_at):
+    """Whether the block that the growth at this place was for is freed, if ever, outside of the span that took it."""
+    later = [event for event in events[place:] if event.action in ("alloc", "free_requested")]
+    takes = [i for i, event in enumerate(later) if event.action == "alloc"]
+    if not takes:
+        return False
+    taken = later[takes[0]]
+    name = path_at(taken.time_us).split("/")[-1]
+    ends = [event for event in later[takes[0] + 1:] if event.action == "free_requested"
+            and event.address == taken.address]
+    return name != "" and not (ends and name in path_at(ends[0].time_us).split("/"))
 
 
 def random_events(rng, grains, count):
@@ -105,15 +120,16 @@ def test_timelines_agree_with_a_model_of_every_byte(seed):
     events, spans = random_events(rng, 60, 150), random_spans(rng, 1500)
     line = Timeline(None, 0, spans.at).run(events)
     model, points, growths = EveryByte(60), [(0, 0)], []
-    for event in events:
+    for place, event in enumerate(events):
         reserved, allocated = model.sizes()
         if event.action in ("segment_alloc", "segment_map"):
-            growths.append((event.time_us, event.bytes, reserved - allocated, spans.at(event.time_us), model.idle()))
-        model.apply(event, spans.at(event.time_us))
+            growths.append((event.time_us, event.bytes, reserved - allocated, spans.at(event.time_us), *model.idle()))
+        model.apply(event, (spans.at(event.time_us), outlives(events, place, spans.at)))
         if event.action.startswith("segment") or event.action in ("alloc", "free_requested"):
             points.append(model.sizes())
     assert [(point.reserved, point.allocated) for point in line.points] == points
-    assert [(g.time_us, g.bytes, g.fragmentation, g.path, g.idle_by_path) for g in line.growths] == growths
+    assert [(g.time_us, g.bytes, g.fragmentation, g.path, g.idle_by_path, g.handed_on_by_path)
+            for g in line.growths] == growths
     assert line.pool.unmatched == 0 and all(g.source == "torch" for g in line.growths)
 
 
@@ -173,13 +189,36 @@ def test_the_studys_terms_by_hand():
     spans.enter("training", 10)
     line = Timeline(None, 0, spans.at).run(events)
     assert line.growths[-1] == Growth(11, "torch", 4 * UNIT, 4 * UNIT, "training",
-                                      {"inference": 2 * UNIT, "inference/logprob": 2 * UNIT})
-    assert timeline.idle_of(line.growths, lambda path: path.endswith("logprob")) == 2 * UNIT
-    assert timeline.idle_of(line.growths, lambda path: path == "training") == 0
+                                      {"inference": 2 * UNIT, "inference/logprob": 2 * UNIT},
+                                      {"inference/logprob": 2 * UNIT})  # 700 bytes of it are in use to the end
+    assert timeline.idle_of(line.growths, lambda path: path == "inference") == (2 * UNIT, 0)
+    assert timeline.idle_of(line.growths, lambda path: path.endswith("logprob")) == (0, 2 * UNIT)
+    assert timeline.idle_of(line.growths, lambda path: path == "training") == timeline.idle_of([], bool) == (0, 0)
     peaks = timeline.peaks(line, spans)
     assert peaks[""] == {"reserved": 12 * UNIT, "allocated": 8 * UNIT, "arena": 0, "fragmentation": 4 * UNIT,
                          "without_fragmentation": 8 * UNIT, "growths": 3}
     assert peaks["inference"]["reserved"] == 8 * UNIT and peaks["inference/logprob"]["fragmentation"] == 0
+
+
+def test_results_of_a_step_are_told_from_what_it_needs():
+    """Scores that the forward step keeps for the backward one, a temporary and the gradient of a weight, which is freed
+    between steps, each in a segment of its own; an unexplained one, outside of all spans, is nobody's."""
+    spans = Spans()
+    spans.enter("training", 10)
+    for enter, leave in ((20, 30), (40, 50), (70, 80)):
+        spans.enter("logprob", enter), spans.leave("logprob", leave)
+    scores, temporary, gradient, other = (place << 20 for place in range(4))
+    events = [Event(5, "segment_map", other, UNIT), Event(5, "alloc", other, UNIT),
+              Event(21, "segment_alloc", scores, 8 * UNIT), Event(21, "alloc", scores, 8 * UNIT),
+              Event(41, "segment_alloc", temporary, 2 * UNIT), Event(41, "alloc", temporary, 2 * UNIT),
+              Event(42, "segment_alloc", gradient, 4 * UNIT), Event(42, "alloc", gradient, 3 * UNIT),
+              Event(43, "free_requested", temporary, 2 * UNIT), Event(44, "free_requested", scores, 8 * UNIT),
+              Event(60, "free_requested", gradient, 3 * UNIT), Event(61, "free_requested", other, UNIT),
+              Event(71, "segment_alloc", 9 << 20, 4 * UNIT), Event(71, "alloc", gradient, UNIT)]
+    line = Timeline(None, 0, spans.at).run(events)
+    assert line.growths[-1].idle_by_path == {"": UNIT, "training/logprob": 14 * UNIT}
+    assert line.growths[-1].handed_on_by_path == {"training/logprob": 4 * UNIT}
+    assert timeline.idle_of(line.growths, lambda path: path.endswith("/logprob")) == (10 * UNIT, 4 * UNIT)
 
 
 def test_arenas_and_polls_are_levels_beside_the_pool():
@@ -199,7 +238,7 @@ def test_arenas_and_polls_are_levels_beside_the_pool():
         ("torch", UNIT, 6 * UNIT + 100, {"logprob": 6 * UNIT + 100}),
         ("arena", 200, 7 * UNIT + 100, {"logprob": 7 * UNIT + 100})]
     polled = Timeline().run([Level(1, "torch", 50, 30, False, 0), Level(2, "torch", 90, 60, True, 20)])
-    assert polled.growths == [Growth(2, "torch", 40, 20, "", {})]
+    assert polled.growths == [Growth(2, "torch", 40, 20, "", {}, {})]
 
 
 def test_events_that_do_not_fit_are_counted():
@@ -251,7 +290,7 @@ def test_a_snapshot_is_read_back_to_its_beginning(tmp_path):
         [4 * UNIT, 2 * UNIT], [4 * UNIT, 3 * UNIT], [4 * UNIT, 2 * UNIT], [5 * UNIT, 2 * UNIT], [5 * UNIT, 3 * UNIT]]
     assert [point[0] for point in device["points"]] == [0, 0, 0.01, 0.02, 0.02]
     assert device["growths"] == [{"ms": 0.02, "source": "torch", "bytes": UNIT, "fragmentation": 2 * UNIT, "path": "",
-                                  "idle_by_path": {"": 2 * UNIT}}]
+                                  "idle_by_path": {"": 2 * UNIT}, "handed_on_by_path": {}}]
     assert device["unmatched"] == 0 and report["devices"]["cuda:1"]["peaks"][""]["reserved"] == UNIT
     assert json.loads(json.dumps(report)) == report
 
@@ -522,12 +561,12 @@ def sample_report(allocator, monkeypatch):
     return loop(allocator).report
 
 
-@pytest.mark.parametrize("ending", ["png", "svg"])
-def test_a_picture(allocator, monkeypatch, tmp_path, ending):
+@pytest.mark.parametrize("ending,span", [("png", None), ("svg", "logprob")])
+def test_a_picture(allocator, monkeypatch, tmp_path, ending, span):
     pytest.importorskip("matplotlib")
     report, out = sample_report(allocator, monkeypatch), tmp_path / ("memory." + ending)
     (tmp_path / "memory.json").write_text(json.dumps(report))
-    flp.memory.plot(tmp_path / "memory.json", out)
+    flp.memory.plot(tmp_path / "memory.json", out, span=span)
     if ending == "png":
         assert out.read_bytes().startswith(b"\x89PNG")
     else:

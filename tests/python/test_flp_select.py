@@ -51,6 +51,35 @@ def test_values(dtype, vocab, targets):
     assert torch.equal(flp.selective_log_softmax(logits, index), logprob)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_results_as_they_were_summed(dtype):
+    """Unrounded values, whose upstream gradients are not rounded either."""
+    wide = torch.float64 if dtype is torch.float64 else torch.float32
+    logits, index = problem(dtype=dtype)
+    logprob, entropy = flp.selective_log_softmax(logits, index, entropy=True, out_dtype=wide)
+    wanted, wanted_entropy = plain(logits, index)
+    assert logprob.dtype is entropy.dtype is wide
+    close(logprob, wanted, wide)
+    close(entropy, wanted_entropy, wide, 4)
+    rounded = flp.selective_log_softmax(logits, index, out_dtype=dtype)
+    assert rounded.dtype is dtype and torch.equal(rounded, logprob.to(dtype))
+    weights = 1 + torch.rand(index.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3)) / 1024
+    weights = weights.to(DEVICE)
+    got = gradients(with_entropy, logits, index, weights, 0.3, out_dtype=wide)
+    right = gradients(plain, logits.double(), index, weights, 0.3)
+    tolerance = {torch.float32: 2e-6, torch.float64: 1e-13}.get(dtype, ULP[dtype])
+    assert got.dtype is dtype and (got.double() - right).norm() <= tolerance * right.norm() + 1e-15
+
+
+@pytest.mark.parametrize("dtype,other,accepted", [
+    (torch.bfloat16, torch.float16, "None, torch.bfloat16, torch.float32"),
+    (torch.float32, torch.float64, "None, torch.float32"), (torch.float64, torch.float32, "None, torch.float64")])
+def test_results_of_another_dtype_are_refused(dtype, other, accepted):
+    logits, index = problem(dtype=dtype)
+    with pytest.raises(ValueError, match=r"out_dtype is %s \(accepted: %s\)" % (other, accepted)):
+        flp.selective_log_softmax(logits, index, out_dtype=other)
+
+
 def gradients(function, logits, index, weights, entropy_weight, **keywords):
     leaf = logits.detach().clone().requires_grad_()
     scores = leaf * 1 if keywords.get("inplace_backward") else leaf  # a leaf's own memory is the caller's

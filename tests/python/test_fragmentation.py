@@ -56,7 +56,7 @@ def test_only_the_source_of_memory_differs(measured):
 def test_on_the_cpu_memory_is_known_of_the_arena_only(measured):
     for row in measured[1]["rows"]:
         columns = {name: value for name, value in row.items() if name.endswith("_bytes")}
-        assert columns.pop("device_used_bytes") is None and len(columns) == 6
+        assert columns.pop("device_used_bytes") is None and len(columns) == 7
         if row["method"] != "flp, arena":
             assert set(columns.values()) == {None} and row["growths"] is None
             continue
@@ -102,28 +102,34 @@ def test_the_naive_way_is_the_definition():
 
 
 def test_columns_of_a_device(monkeypatch):
-    """Idle memory counts for the log-prob step if the step asked for it, wherever the growth that meets it is."""
+    """Idle memory counts for the log-prob step if the step asked for it, wherever the growth that meets it is; what the
+    step hands on, as the gradient that zero_grad frees, counts apart."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     spans, size = Spans(), 1 << 20
     for name, enter, leave in (("logprob", 10, 20), ("logprob", 30, 40)):
         spans.enter("inference", enter - 5), spans.enter(name, enter)
         spans.leave(name, leave), spans.leave("inference", leave + 2)
     line = Timeline(None, 0, spans.at).run([
-        Event(6, "segment_alloc", 0, size), Event(12, "segment_alloc", size, 2 * size), Event(13, "alloc", size, size),
+        Event(6, "segment_alloc", 0, size), Event(12, "segment_alloc", size, 2 * size), Event(12, "alloc", size, size),
+        Event(13, "segment_alloc", 5 * size, 3 * size), Event(13, "alloc", 5 * size, 3 * size),
         Level(14, "arena", 500, 500, True, 0), Level(15, "arena", 0, 0, False, 0),
-        Event(21, "segment_alloc", 9 * size, size), Event(50, "segment_free", size, 2 * size)])
+        Event(21, "segment_alloc", 9 * size, size), Event(24, "free_requested", 5 * size, 3 * size),
+        Event(25, "segment_alloc", 11 * size, size), Event(31, "free_requested", size, size),
+        Event(50, "segment_free", size, 2 * size)])
     peaks = {"reserved": 1, "allocated": 2, "fragmentation": 3, "without_fragmentation": 4, "arena": 5, "growths": 6}
     seen = {"peaks": {"": peaks}, "device_used_peak": 7, "drift": {"reserved": 8}, "unmatched": 9, "truncated": False}
     profiler = SimpleNamespace(report={"devices": {"cuda:0": seen}}, timelines={"cuda:0": line})
     assert fragmentation.memory_columns(profiler, torch.device("cuda")) == {
         "reserved_bytes": 1, "allocated_bytes": 2, "fragmentation_bytes": 3, "without_fragmentation_bytes": 4,
-        "arena_bytes": 5, "growths": 6, "fragmentation_logprob_bytes": size, "device_used_bytes": 7,
-        "drift_bytes": {"reserved": 8}, "unmatched": 9, "truncated": False}
+        "arena_bytes": 5, "growths": 6, "fragmentation_logprob_bytes": size,
+        "fragmentation_gradients_bytes": 3 * size, "device_used_bytes": 7, "drift_bytes": {"reserved": 8},
+        "unmatched": 9, "truncated": False}
 
 
 def rows_with(overhead, share):
     rows = [{"method": method, "empty_cache": place, "ms_iterations": [100.0, 50.0, 10.0], "reserved_bytes": 1000,
-             "fragmentation_logprob_bytes": 0} for place in fragmentation.PLACES for method in fragmentation.METHODS]
+             "fragmentation_logprob_bytes": 0, "fragmentation_gradients_bytes": 300}
+            for place in fragmentation.PLACES for method in fragmentation.METHODS]
     rows[2]["ms_iterations"] = [100 * overhead, 50 * overhead, 100.0]
     rows[5]["fragmentation_logprob_bytes"] = share
     rows[1]["fragmentation_logprob_bytes"] = 900
@@ -136,6 +142,7 @@ def rows_with(overhead, share):
 def test_what_is_accepted(overhead, share, missed):
     rows = rows_with(overhead, share)
     assert fragmentation.accepted(rows, on_gpu=True)["missed"] == missed
+    assert fragmentation.accepted(rows, on_gpu=True)["fragmentation_gradients_of_reserved"] == 0.3  # not judged
     assert fragmentation.accepted(rows, on_gpu=False)["missed"] == []
 
 

@@ -231,7 +231,7 @@ def _install_log(library):
 def set_log(function=None):
     """Sends the library's messages to function(level, message), or back to the logger "flp" for None.
 
-    level is a number of the module logging (logging.WARNING, ...). thread: any
+    level is a number of the module logging (logging.WARNING, ...). thread: any. error: TypeError
     """
     global _log_user
     if function is not None and not callable(function):
@@ -251,10 +251,13 @@ def check(library, status):
 
 
 def version():
-    """Version of the loaded libflp, e.g. "0.1.0"."""
+    """Version of the loaded libflp, e.g. "0.1.0". error: LibraryError"""
     return get().flp_version().decode()
 
 
 def sources_id():
-    """64 hexadecimal digits: hash of the templates and generator of the loaded libflp, for records of measurements."""
+    """64 hexadecimal digits: hash of the templates and generator of the loaded libflp, for records of measurements.
+
+    error: LibraryError
+    """
     return get().flp_sources_id().decode()

@@ -45,8 +45,9 @@ def totals(logprob, kept, cu_seqlens):
 def delight(logprob, advantage):
     """advantage × surprisal, where surprisal = −logprob: how much there is to learn from a sequence or token.
 
-    logprob, advantage  of one shape, or broadcasting to one: (B) a sequence, (B, T) and (B, 1) a token
-    Returns float32 of that shape, detached.
+    logprob, advantage  floating point, logprob in nats; of one shape, or broadcasting to one: (B) a sequence, (B, T)
+                        and (B, 1) a token
+    Returns float32 of that shape, detached. error: TypeError naming the field
     """
     _check.float_tensor_of("logprob", logprob)
     _check.float_tensor_of("advantage", advantage)

@@ -49,7 +49,15 @@ def plan_info(*, vocab, hidden, n=1024, dtype=torch.bfloat16, device="cpu", targ
               grads=(), bias=False, softcap=None, per_row_temperature=False, budget=None):
     """Makes the plan of a specialisation and tells which rung runs, why, and what n rows take -> PlanInfo.
 
-    grads  any of "hidden", "weight", "bias"
+    vocab, hidden        V and D of the head
+    n                    rows of a call, N
+    dtype, target_dtype  of the operands: torch.bfloat16, float16 or float32; of targets: torch.int32 or int64
+    device               a torch device, cpu or cuda
+    entropy, bias        whether there are any
+    grads                any of "hidden", "weight", "bias"
+    softcap, budget      as for linear_logprob
+    per_row_temperature  whether there is one temperature a row
+    error: ValueError or TypeError naming the field; flp.FlpError and its classes
     """
     if dtype not in _check.DTYPES:
         _check.refuse(TypeError, "dtype", dtype, _check.ACCEPTED_DTYPES)
@@ -70,7 +78,10 @@ def plan_info(*, vocab, hidden, n=1024, dtype=torch.bfloat16, device="cpu", targ
 @outside_graphs
 def explain(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False, softcap=None, scale=1.0,
             ignore_index=-100, budget=None, chunk_rows=None, rows=None, grad_weight_accumulate=None):
-    """Tells which plan the same call of linear_logprob would run -> PlanInfo; computes nothing."""
+    """Tells which plan the same call of linear_logprob would run -> PlanInfo; computes nothing.
+
+    error: that of linear_logprob
+    """
     _, flat, weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(hidden, weight, target, bias,
                                                                                   temperature, rows)
     settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy, chunk_rows)
@@ -85,6 +96,7 @@ def check(device=None):
     """Synchronises and raises DataError if rows held bad values since the last check.
 
     device  a torch device; None: every device that has a plan
+    error: DataError with the counts; ValueError naming a device that is neither cpu nor cuda
     """
     failures = []
     for plan in _plans.existing(None if device is None else _check.ordinal_of(device)):

@@ -24,8 +24,8 @@ class Scores(NamedTuple):
     cu_seqlens: Optional[torch.Tensor]  # as given to flp.score
 
     def per_token(self, values):
-        """Gives each token the value of its sequence: (B) -> (B, T), or packed (S) -> (N), where tokens of no sequence
-        get 0. error: ValueError, TypeError naming the field"""
+        """Gives each token the value of its sequence: values (B) -> (B, T), or packed (S) -> (N), where tokens of no
+        sequence get 0; any dtype, which stays. error: ValueError, TypeError naming the field"""
         _check.like("values", values, "counts", self.counts)
         if self.cu_seqlens is None:
             return values[:, None].expand(self.mask.shape)

@@ -16,16 +16,17 @@ NEVER = -2**63  # an ignore_index that no target has
 
 
 class Settings:
-    """The values of a call: T, the target that is left out, whether entropy is wanted, and where gradients go."""
+    """The values of a call: T, the target that is left out, whether entropy is wanted, where gradients go, and the dtype
+    of the results."""
 
-    __slots__ = ("temperature", "ignore_index", "entropy", "in_place")
+    __slots__ = ("temperature", "ignore_index", "entropy", "in_place", "out_dtype")
 
-    def __init__(self, temperature, ignore_index, entropy, in_place):
+    def __init__(self, temperature, ignore_index, entropy, in_place, out_dtype):
         self.temperature = _check.number_of("temperature", temperature)
         if not 0 < self.temperature < math.inf:
             _check.refuse(ValueError, "temperature", temperature, "a finite number above 0")
         self.ignore_index = NEVER if ignore_index is None else _check.integer_of("ignore_index", ignore_index)
-        self.entropy, self.in_place = bool(entropy), bool(in_place)
+        self.entropy, self.in_place, self.out_dtype = bool(entropy), bool(in_place), out_dtype
 
 
 def number_type(logits):
@@ -117,6 +118,12 @@ def backward(scores, target, logprob, stats, grad_logprob, grad_entropy, setting
     return out
 
 
+def rounded(logprob, entropy, settings):
+    """-> what the call returns: one tensor or two, in the dtype that it asks for"""
+    logprob = logprob.to(settings.out_dtype)
+    return (logprob, entropy.to(settings.out_dtype)) if settings.entropy else logprob
+
+
 class SelectiveLogSoftmax(torch.autograd.Function):
     """Forward and backward of checked scores (..., V) and targets (..., K)."""
 
@@ -127,8 +134,7 @@ class SelectiveLogSoftmax(torch.autograd.Function):
         ctx.save_for_backward(scores, target, logprob, stats)
         ctx.settings = settings
         ctx.set_materialize_grads(False)
-        rounded = logprob.to(scores.dtype)
-        return (rounded, entropy.to(scores.dtype)) if settings.entropy else rounded
+        return rounded(logprob, entropy, settings)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -169,7 +175,8 @@ def targets_of(logits, index):
     return (index.unsqueeze(-1) if index.dim() < logits.dim() else index).contiguous()
 
 
-def selective_log_softmax(logits, index, *, temperature=1.0, entropy=False, ignore_index=None, inplace_backward=False):
+def selective_log_softmax(logits, index, *, temperature=1.0, entropy=False, ignore_index=None, inplace_backward=False,
+                          out_dtype=None):
     """Computes log_softmax(logits / temperature) at a few targets of each row, reading the scores once.
 
     logprob_j = t_{index_j} − log Σ_v exp t_v,  t = logits / temperature;   entropy = −Σ_v p_v log p_v
@@ -182,17 +189,23 @@ def selective_log_softmax(logits, index, *, temperature=1.0, entropy=False, igno
     inplace_backward
                  True: the backward pass writes the gradient over the logits, so that nothing of their size is made.
                  They must not be used after it; autograd refuses if something else saved them
+    out_dtype    dtype of the results: that of logits, which None is too, or that of the sums, float32 (float64 of
+                 float64), which leaves 16-bit scores' results as they are
 
-    Returns logprob of index's shape and, with entropy, entropy (...), in nats and in the dtype of logits; sums are
-    formed in float32 (float64 for float64) and rounded once. Nothing of size V is kept for the backward pass but the
-    logits themselves. A target outside [0, V) gives NaN and is counted: flp.check() reports it; so does a row that holds a
-    NaN or no score above −inf. Asynchronous on the caller's current stream; no double backward.
+    Returns logprob of index's shape and, with entropy, entropy (...), in nats; sums are formed in float32 (float64 for
+    float64) and rounded once, to out_dtype. Nothing of size V is kept for the backward pass but the logits themselves. A
+    target outside [0, V) gives NaN and is counted: flp.check() reports it; so does a row that holds a NaN or no score
+    above −inf. Asynchronous on the caller's current stream; no double backward.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     thread: safe
     source: https://www.tylerromero.com/posts/2025-02-selective-log-softmax/
     """
     target = targets_of(logits, index)
-    settings = Settings(temperature, ignore_index, entropy, inplace_backward)
+    out_dtype = logits.dtype if out_dtype is None else out_dtype
+    if out_dtype not in (logits.dtype, number_type(logits)):
+        _check.refuse(ValueError, "out_dtype", out_dtype,
+                      "None" + "".join(", %s" % dtype for dtype in dict.fromkeys((logits.dtype, number_type(logits)))))
+    settings = Settings(temperature, ignore_index, entropy, inplace_backward, out_dtype)
     scores = logits if has_dense_rows(logits) else logits.contiguous()
     if scores.dim() == 1:
         scores, target = scores.unsqueeze(0), target.unsqueeze(0)
@@ -207,5 +220,4 @@ def dispatch(scores, target, settings):
         return SelectiveLogSoftmax.apply(scores, target, settings)
     kind = _c.ENTROPY_FORWARD if settings.entropy else _c.ENTROPY_NONE
     logprob, entropy, _ = forward(scores.detach(), target, settings, kind)
-    rounded = logprob.to(scores.dtype)
-    return (rounded, entropy.to(scores.dtype)) if settings.entropy else rounded
+    return rounded(logprob, entropy, settings)

@@ -31,11 +31,14 @@ def linear_logprob_partial(hidden, weight_shard, target, bias=None, *, vocab_off
                            rows=None):
     """Computes one rank's statistics of each row -> (N, 4) float32, N the product of target's shape.
 
+    weight_shard  (this rank's V, D) of hidden's dtype
+    target        (...) int32 or int64 global ids
     vocab_offset  global id of the shard's row 0
     vocab_valid   rows of the shard that are real, the rest is padding; None: all
     vocab_total   ids of the whole vocabulary
-    The other arguments are those of linear_logprob; target has global ids. Columns: maximum, sum and weighted sum in
-    log2 units, raw target score (−inf where the target is on another shard). Not differentiable.
+    The other arguments are those of linear_logprob. Columns: maximum, sum and weighted sum in log2 units, raw target
+    score (−inf where the target is on another shard). Not differentiable.
+    error: ValueError or TypeError naming the field; flp.FlpError and its classes
     """
     ops, scalar = _operands(hidden, weight_shard, target, bias, temperature, rows)
     return _run.partial(ops, _settings(scalar, softcap, scale, ignore_index, budget, entropy, vocab_offset, vocab_valid,
@@ -48,10 +51,12 @@ def combine_partials(partials, target, *, vocab_total, weight_shard=None, temper
     """Merges the partials of all ranks, in rank order -> logprob (...), entropy (...) or None, stats (N, 4).
 
     partials      sequence of (N, 4), or one (R, N, 4) float32
-    target        (...) global ids
+    target        (...) int32 or int64 global ids
     vocab_total   ids of the whole vocabulary
     weight_shard  this rank's shard: its plan is used again; None makes a plan of its own
-    stats is what linear_logprob_backward reads. Not differentiable.
+    The other arguments are those of linear_logprob. logprob and entropy are float32 in nats; stats, float32, is what
+    linear_logprob_backward reads. Not differentiable.
+    error: ValueError or TypeError naming the field; flp.FlpError and its classes
     """
     if not isinstance(partials, torch.Tensor):
         partials = torch.stack(tuple(partials))
@@ -91,11 +96,13 @@ def linear_logprob_backward(hidden, weight, target, stats, grad_logprob, grad_en
                             grad_weight_accumulate=None):
     """Computes the gradients of one head or one shard from stats -> (grad_hidden, grad_weight, grad_bias).
 
-    stats         (N, 4) of combine_partials, the same on every rank
+    stats         (N, 4) float32 of combine_partials, the same on every rank
     grad_logprob, grad_entropy
                   (...) upstream gradients; either may be None
     needs         which gradients to compute; the others are None, as is the bias's without a bias
-    grad_hidden of a shard is this rank's part: sum it over the ranks.
+    The other arguments are those of linear_logprob and linear_logprob_partial. Gradients have shape and dtype of what
+    they are of; grad_hidden of a shard is this rank's part: sum it over the ranks.
+    error: ValueError or TypeError naming the field; flp.FlpError and its classes
     """
     ops, scalar = _operands(hidden, weight, target, bias, temperature, rows)
     settings = _settings(scalar, softcap, scale, ignore_index, budget, grad_entropy is not None, vocab_offset,

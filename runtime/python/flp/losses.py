@@ -24,6 +24,7 @@ import torch
 from . import _check
 
 Rule = collections.namedtuple("Rule", "term average clip")
+Rule.__doc__ = "A row of the table above: the term of a token, how terms are averaged, and the default of clip."
 
 
 # ---- terms: (d, logprob, A, low, high) -> (loss, was it clipped) ----
@@ -110,6 +111,7 @@ def policy_loss(rule, logprob, advantage, *, old_logprob=None, ref_logprob=None,
     mask            (B, T) bool or numbers 0 and 1: the tokens that count; None: all
     clip            (low, high): ratios are held to [1 − low, 1 + high]; None: the rule's own
     beta            weight of the Kullback-Leibler estimate, averaged as the rule's term is; gspo: mean of sequences' means
+    kl_kind         which estimate: "k1", "k2" or "k3", see kl
     entropy_weight  weight of the mean entropy of the tokens that count, which the loss rewards
     length          dr_grpo: the constant that sums are divided by, the greatest length of a completion
 

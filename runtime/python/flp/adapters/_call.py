@@ -77,7 +77,8 @@ def megatron_scores(name, host, arguments, entropy_grad, refused):
         return to_host(name, reason, host, *arguments)
     if logits.shape[0] == 0:
         return host(*arguments)
-    results = _select.selective_log_softmax(logits.float(), tokens, entropy=entropy)
+    scores = logits.float() if logits.dtype is torch.float64 else logits
+    results = _select.selective_log_softmax(scores, tokens, entropy=entropy, out_dtype=torch.float32)
     if not entropy:
         return results.unsqueeze(-1), None
     logprob, values = results

@@ -1,6 +1,8 @@
 """TRL: the fused head that GRPO, RLOO and every reference model score with, and selective_log_softmax."""
 import functools
 
+import torch
+
 from .._logprob import linear_logprob
 from .._select import NEVER, selective_log_softmax
 from . import _call
@@ -32,6 +34,13 @@ def fused_head(host):
     return staticmethod(apply)
 
 
+def result_dtype(host, logits, index, row_mask):
+    """float32 where the host has a kernel of its own (on a GPU, one index a row); else None, the scores' dtype."""
+    own = host.__globals__
+    fused = own["is_triton_available"]() and own["_supports_trl_loss_kernel"](logits, index, row_mask)
+    return torch.float32 if fused else None
+
+
 def selective(host):
     """selective_log_softmax: logits (..., V), index (...) or (..., K) -> log-probabilities of index's shape."""
 
@@ -40,9 +49,10 @@ def selective(host):
         reason = _call.scores_refusal(logits)
         if reason:
             return _call.to_host("trl", reason, host, logits, index, temperature, row_mask)
+        out_dtype = result_dtype(host, logits, index, row_mask)
         if row_mask is not None:
             index = index.long().masked_fill(row_mask == 0, NEVER)
-        return selective_log_softmax(logits, index, temperature=temperature, ignore_index=NEVER)
+        return selective_log_softmax(logits, index, temperature=temperature, ignore_index=NEVER, out_dtype=out_dtype)
 
     return through_flp
 

@@ -3,6 +3,7 @@ import json
 import os
 
 from .. import _check
+from .timeline import idle_at
 
 FORMATS = (".png", ".svg")
 PHASE_COLOURS = ("#dbe9f6", "#fde5cf", "#e0f0dd", "#eadff0", "#f4e3e3")
@@ -19,13 +20,16 @@ def _pyplot():
     return pyplot
 
 
-def plot(report, path):
+def plot(report, path, span=None):
     """Draws a report of Profiler or read_snapshot: the memory of each device over time.
 
     report  the dict, or the path of the JSON file that Profiler.save wrote
     path    file to write, *.png or *.svg
-    Lines: reserved, allocated, flp's arena, reserved without fragmentation; dots: fragmentation at device allocations.
-    A red cross marks the peak of reserved memory, an orange one the peak without fragmentation; phases are shaded.
+    span    name of a phase or step, "logprob" say, whose part of the fragmentation is drawn beside all of it: dots for
+            memory that it needed itself, rings for memory of what it handed on, as gradients are; None: of none
+    In GB over ms. Lines: reserved, allocated, flp's arena, reserved without fragmentation; dots: fragmentation at
+    device allocations. A red cross marks the peak of reserved memory, an orange one the peak without fragmentation; phases are
+    shaded.
     error:  ImportError without matplotlib; ValueError naming path or report; OSError
     """
     if os.path.splitext(os.fspath(path))[1] not in FORMATS:
@@ -40,6 +44,8 @@ def plot(report, path):
                                    figsize=(11, 3.6 * len(report["devices"])))
     for axis, (name, device) in zip(axes[:, 0], report["devices"].items()):
         _draw(axis, device)
+        if span is not None:
+            _draw_part(axis, device["growths"], span)
         _shade(axis, report["spans"], device["points"][-1][0])
         for ms, mark in report["marks"]:
             axis.axvline(ms, color="grey", linewidth=0.6)
@@ -80,6 +86,15 @@ def _draw(axis, device):
         ms, value = max(curve, key=lambda point: point[1])
         axis.plot([ms], [value / GB], "x", color=colour)
     axis.set_ylim(bottom=0)
+
+
+def _draw_part(axis, growths, span):
+    """What the growths met idle in memory that was got in a span of this name."""
+    parts = [idle_at(growth["idle_by_path"], growth["handed_on_by_path"], lambda path: span in path.split("/"))
+             for growth in growths]
+    for values, fill, label in zip(zip(*parts), ("crimson", "none"), ("of it %s's own", "handed on by %s")):
+        axis.plot([growth["ms"] for growth in growths], [value / GB for value in values], "o", markersize=4,
+                  color="crimson", markerfacecolor=fill, label=label % span)
 
 
 def _shade(axis, spans, end):

@@ -136,7 +136,11 @@ class Profiler:
 
     @contextlib.contextmanager
     def step(self, name):
-        """A span inside the phase in force, which the report has peaks of. name: a str without "/" """
+        """A span inside the phase in force, which the report has peaks of.
+
+        name  a str without "/"
+        error: ValueError, TypeError naming it
+        """
         self._enter(_phase.name_of(name))
         try:
             yield
@@ -144,7 +148,11 @@ class Profiler:
             self._leave(name)
 
     def mark(self, name):
-        """Notes a moment, which plots show; a poll takes the totals."""
+        """Notes a moment, which plots show; a poll takes the totals.
+
+        name  a str without "/"
+        error: ValueError, TypeError naming it
+        """
         self._poll()
         self._marks.append((self._now(), _phase.name_of(name)))
 
@@ -214,9 +222,10 @@ class Profiler:
         """What was recorded, as JSON has it; all sizes in bytes, times in ms since the beginning.
 
         devices: {"cuda:0": {"peaks": {path: {reserved, allocated, arena, fragmentation, without_fragmentation,
-        growths}}, "growths": [...], "points": [[ms, reserved, allocated, arena], ...] (at most 4000), "arena":
-        statistics, ...}}; spans: [[ms, path], ...]; a path is "inference" or "inference/logprob", "" everything; marks:
-        [[ms, name], ...].
+        growths}}, "growths": [{ms, source, bytes, fragmentation, path, idle_by_path, handed_on_by_path}, ...],
+        "points": [[ms, reserved, allocated, arena], ...] (at most 4000), "arena": statistics, ...}}; spans: [[ms, path],
+        ...]; a path is "inference" or "inference/logprob", "" everything; marks: [[ms, name], ...].
+        handed_on_by_path is the part of idle_by_path that a span got for blocks which outlive the spans of its name.
         error: RuntimeError before the end of the with block
         """
         if self._report is None:
@@ -224,7 +233,7 @@ class Profiler:
         return self._report
 
     def save(self, path):
-        """Writes the report as JSON. error: OSError; RuntimeError before the end of the with block"""
+        """Writes the report as JSON to the file at path. error: OSError; RuntimeError before the end of the with block"""
         with open(path, "w", encoding="utf-8") as file:
             json.dump(self.report, file)
 

@@ -1,7 +1,8 @@
 """From a stream of allocator events to reserved, allocated and fragmentation over time, and who left what idle.
 
 Invariants: no torch here; times are integers of microseconds that never fall; a growth is recorded before its own bytes
-count, so its fragmentation is what was reserved and idle when the driver was asked.
+count, so its fragmentation is what was reserved and idle when the driver was asked; a range belongs to the block that
+the driver was asked for, whoever uses it later.
 """
 import bisect
 import collections
@@ -13,8 +14,10 @@ Event = collections.namedtuple("Event", "time_us action address bytes")
 Level = collections.namedtuple("Level", "time_us source reserved allocated grown fragmentation")
 Point = collections.namedtuple("Point", "time_us reserved allocated arena")
 # bytes: of a level, less what its source returned meanwhile. idle_by_path: reserved and unallocated bytes by the path
-# in force when they were got from the driver, as far as blocks are known.
-Growth = collections.namedtuple("Growth", "time_us source bytes fragmentation path idle_by_path")
+# in force when they were got from the driver, as far as blocks are known; handed_on_by_path: the part of them that was
+# got for blocks which that path handed on (see handed_on).
+Growth = collections.namedtuple("Growth", "time_us source bytes fragmentation path idle_by_path handed_on_by_path")
+Owner = collections.namedtuple("Owner", "path handed_on")
 
 GROWS, SHRINKS = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
 # memory_allocated() falls with free_requested, when a tensor dies, not when other streams are done with it.
@@ -54,28 +57,28 @@ class Spans:
 
 
 class Pool:
-    """Ranges of addresses that an allocator holds, each with the path that got it, and the blocks taken in them."""
+    """Ranges of addresses that an allocator holds, each with its Owner, and the blocks taken in them."""
 
     def __init__(self):
-        self.ranges, self.blocks = {}, {}  # start -> (end, path); start -> bytes
+        self.ranges, self.blocks = {}, {}  # start -> (end, owner); start -> bytes
         self.reserved = self.allocated = self.unmatched = 0
 
-    def add(self, start, size, path=""):
-        self.ranges[start] = (start + size, path)
+    def add(self, start, size, owner=Owner("", False)):
+        self.ranges[start] = (start + size, owner)
         self.reserved += size
 
     def remove(self, start, size):
         """Takes [start, start + size) out of every range that it touches."""
         end = start + size
-        touched = [start] if self.ranges.get(start, (0, ""))[0] == end else [
+        touched = [start] if self.ranges.get(start, (0, None))[0] == end else [
             first for first, (last, _) in self.ranges.items() if first < end and start < last]
         for first in touched:
-            last, path = self.ranges.pop(first)
+            last, owner = self.ranges.pop(first)
             self.reserved -= last - first
             if first < start:
-                self.add(first, start - first, path)
+                self.add(first, start - first, owner)
             if end < last:
-                self.add(end, last - end, path)
+                self.add(end, last - end, owner)
 
     def take(self, start, size):
         if start in self.blocks:
@@ -91,20 +94,20 @@ class Pool:
         else:
             self.allocated -= size
 
-    def idle_by_path(self):
-        """Bytes of the ranges that no block covers, summed by path."""
+    def idle_by_owner(self):
+        """Bytes of the ranges that no block covers, summed by owner."""
         idle = collections.Counter()
         starts = sorted(self.ranges)
         for start in starts:
-            end, path = self.ranges[start]
-            idle[path] += end - start
+            end, owner = self.ranges[start]
+            idle[owner] += end - start
         for block, size in self.blocks.items():
             place = max(bisect.bisect_right(starts, block) - 1, 0)
             while place < len(starts) and starts[place] < block + size:
-                end, path = self.ranges[starts[place]]
-                idle[path] -= max(0, min(end, block + size) - max(starts[place], block))
+                end, owner = self.ranges[starts[place]]
+                idle[owner] -= max(0, min(end, block + size) - max(starts[place], block))
                 place += 1
-        return {path: size for path, size in idle.items() if size}
+        return {owner: size for owner, size in idle.items() if size}
 
 
 def rewind(pool, events):
@@ -118,6 +121,32 @@ def rewind(pool, events):
             pool.free(event.address)
         elif event.action == FREES:
             pool.take(event.address, rounded(event.bytes))
+
+
+def handed_on(events, path_at):
+    """The places, among the events, of growths for blocks that a span handed on: a span that is in force when the block
+    is taken, while none of its name is when the block is freed, or when the events end.
+
+    What a step needs itself, scores that its backward pass reads later too, it frees in a step of the same name; what
+    outlives it, as the gradient of a weight until the optimiser sets it to None, is its result.
+    """
+    places, waiting, blocks = set(), [], {}
+    for place, event in enumerate(events):
+        if isinstance(event, Level):
+            continue
+        if event.action in GROWS:
+            waiting.append(place)
+        elif event.action == TAKES and waiting:
+            name = path_at(event.time_us).rpartition("/")[2]
+            if name:
+                places.update(waiting)
+                blocks[event.address] = (name, waiting)
+            waiting = []
+        elif event.action == FREES and event.address in blocks:
+            name, growths = blocks.pop(event.address)
+            if name in path_at(event.time_us).split("/"):
+                places.difference_update(growths)
+    return places
 
 
 class Timeline:
@@ -139,18 +168,19 @@ class Timeline:
         return [record for record in self.records if isinstance(record, Growth)]
 
     def run(self, events):
-        """Adds Events and Levels in order of time -> self"""
-        for event in events:
+        """Adds a list of Events and Levels in order of time -> self"""
+        results = handed_on(events, self.path_at)
+        for place, event in enumerate(events):
             if isinstance(event, Level):
                 self._level(event)
             else:
-                self._event(event)
+                self._event(event, place in results)
         return self
 
-    def _event(self, event):
+    def _event(self, event, is_handed_on):
         if event.action in GROWS:
             self._grow(event.time_us, "torch", event.bytes, self.pool.reserved - self.pool.allocated)
-            self.pool.add(event.address, event.bytes, self.path_at(event.time_us))
+            self.pool.add(event.address, event.bytes, Owner(self.path_at(event.time_us), is_handed_on))
         elif event.action in SHRINKS:
             self.pool.remove(event.address, event.bytes)
         elif event.action == TAKES:
@@ -173,14 +203,19 @@ class Timeline:
 
     def _grow(self, time_us, source, size, own):
         """A growth of a source whose own fragmentation is known; what the others hold idle is no use to it either."""
-        idle = collections.Counter(self.pool.idle_by_path())
+        idle, results = collections.Counter(), {}
+        for owner, unused in self.pool.idle_by_owner().items():
+            idle[owner.path] += unused
+            if owner.handed_on:
+                results[owner.path] = unused
         others = self.pool.reserved - self.pool.allocated if source != "torch" else 0
         for name, (level, path) in self.levels.items():
             unused = level.reserved - level.allocated if name != source else own
             others += unused if name != source else 0
             if name == ARENA:  # whose block has one owner; what a polled total consists of is not known
                 idle[path] += unused
-        self.records.append(Growth(time_us, source, size, own + others, self.path_at(time_us), dict(+idle)))
+        self.records.append(Growth(time_us, source, size, own + others, self.path_at(time_us), dict(+idle),
+                                   results))
 
     def _point(self, time_us):
         levels = [level for level, _ in self.levels.values()]
@@ -233,10 +268,18 @@ def _levels(point, fragmentation):
             "without_fragmentation": point.reserved - min(fragmentation, point.reserved - point.allocated)}
 
 
+def idle_at(idle_by_path, handed_on_by_path, chosen):
+    """Bytes that lay idle at a growth in memory that was got under paths for which chosen(path) is true -> for blocks
+    that the paths needed themselves, for those that they handed on"""
+    idle, results = (sum(size for path, size in sizes.items() if chosen(path))
+                     for sizes in (idle_by_path, handed_on_by_path))
+    return idle - results, results
+
+
 def idle_of(growths, chosen):
-    """The most bytes that lay idle at a growth in memory that was got under paths for which chosen(path) is true."""
-    return max((sum(size for path, size in growth.idle_by_path.items() if chosen(path)) for growth in growths),
-               default=0)
+    """The most of each of idle_at's two at any growth; 0, 0 if there is none."""
+    pairs = [idle_at(growth.idle_by_path, growth.handed_on_by_path, chosen) for growth in growths]
+    return tuple(map(max, zip(*pairs))) or (0, 0)
 
 
 def thinned(points, limit):
