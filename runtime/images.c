@@ -88,7 +88,7 @@ typedef struct make_context {
 
 static flp_status make_image(void *context, flp_kernel_image *out) {
   const make_context *make = context;
-  return flp_jit_generate(make->provider, make->key, out);
+  return flp_jit_generate(make->provider, make->key, NULL, 0, out);
 }
 
 static flp_status from_jit(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out) {

@@ -16,6 +16,8 @@ static flp_status launch_record(const flp_call *call) {
       .index = flp_call_region(call, FLP_REGION_INDEX),
       .scale = flp_call_region(call, FLP_REGION_SCALE),
       .count = flp_call_region(call, FLP_REGION_COUNT),
+      .row_begin = 0,
+      .row_end = (int32_t)a->n,
       .cap_in = call->cap_in,
       .capped = call->capped,
       .record = flp_call_region(call, FLP_REGION_RECORD),

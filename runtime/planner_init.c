@@ -35,6 +35,9 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
   switch (desc->key.kind) {
     case FLP_KERNEL_ROWS:
     case FLP_KERNEL_SELECT:
+    case FLP_KERNEL_KEEP:
+    case FLP_KERNEL_KEPT:
+    case FLP_KERNEL_LOSS:
       break;
     case FLP_KERNEL_FORWARD:
       p->forward_rows = band;

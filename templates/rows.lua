@@ -294,7 +294,9 @@ return function(k, spec)
 
   ---------------------------------------------------------------------------------------- record and dz_scale
   local function record(p)
-    local a, row = active_row(p)
+    local a = p.row_begin + k.ctaid() * 256 + k.tid()
+    k.exit_if(k.ge(a, k.min(k.load(k.i32, p.count, 0), p.row_end)))
+    local row = k.load(k.i32, p.index, a)
     local stats = k.load_vector(k.f32, 4, p.stats, row)
     local log_s, logprob, entropy = f64(stats[2]), f64(stats[3]), f64(stats[4])
     local g, e = f64(load_or(p.grad_logprob, row, 0.0)), f64(load_or(p.grad_entropy, row, 0.0))

@@ -231,12 +231,12 @@ Test(gen_engine, provider_serves_its_version_only) {
   flp_kernel_desc desc;
   char *ptx, error[512];
   size_t bytes;
-  cr_assert_eq(provider->generate(&key, &desc, &ptx, &bytes, error, sizeof error), FLP_OK, "%s", error);
+  cr_assert_eq(provider->generate(&key, NULL, 0, &desc, &ptx, &bytes, error, sizeof error), FLP_OK, "%s", error);
   cr_expect_eq(strlen(ptx), bytes);
   cr_expect_str_eq(desc.entries[0].name, "grad_weight");
   provider->free_ptx(ptx);
   strcpy(key.arch, "sm_1");
-  cr_expect_eq(provider->generate(&key, &desc, &ptx, &bytes, error, sizeof error), FLP_ERROR_UNSUPPORTED);
+  cr_expect_eq(provider->generate(&key, NULL, 0, &desc, &ptx, &bytes, error, sizeof error), FLP_ERROR_UNSUPPORTED);
   cr_expect_null(ptx);
   cr_expect_eq(bytes, 0);
 }
