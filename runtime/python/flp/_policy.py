@@ -136,6 +136,7 @@ class HandOut(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, bias, value, made, scale):
         ctx.made, ctx.scale = made, scale
+        ctx.save_for_backward(hidden, weight, bias)  # what a second derivative would be of
         return value.clone()
 
     @staticmethod
@@ -144,10 +145,12 @@ class HandOut(torch.autograd.Function):
         made, ctx.made = ctx.made, None
         if made is None:
             raise RuntimeError(ONCE)
-        return _logprob.LastDerivative.apply(functools.partial(_times, made, ctx.scale), upstream) + (None,) * 3
+        results = _logprob.LastDerivative.apply(functools.partial(_times, made, ctx.scale), upstream,
+                                                *ctx.saved_tensors)
+        return results + (None,) * 3
 
 
-def _times(made, scale, upstream):
+def _times(made, scale, upstream, *_operands):
     """Gradients that were made for an upstream gradient of 1; or for scale, which then is the only one accepted."""
     factor = upstream
     if scale is not None:
