@@ -340,6 +340,13 @@ def test_programs_say_what_they_read():
         _programs.builtin("grp")
 
 
+def test_a_step_is_explained():
+    batch = Batch()
+    info = flp.explain(batch.hidden, batch.weight, batch.target, loss="grpo+k3")
+    assert info.step["products"] == info.forward["products"] + info.backward["products"]
+    assert info.step["bytes"] > 0 and not flp.explain(batch.hidden, batch.weight, batch.target).step
+
+
 @pytest.mark.parametrize("change, words", [
     ({"rule": "sarsa"}, "rule is 'sarsa' (accepted: reinforce, ppo, grpo"),
     ({"hidden": torch.zeros(T, D), "target": torch.zeros(T, dtype=torch.int64)}, "hidden is of shape (6, 16) (accepted: (B"),

@@ -17,7 +17,6 @@ ONCE = "flp.policy_loss hands its gradients out once (accepted: one backward pas
 # The metrics of every rule, whether or not its program has them.
 OF_RATIO = ("clip_fraction", "ratio", "kl_old")
 NAMES = (*losses.RULES, "nll")
-FILE = ".lua"
 
 # What a call asks for beside tensors, checked. kl_kind "": no divergence; program None: the rule is of whole sequences.
 Wishes = collections.namedtuple("Wishes", "rule average clip beta kl_kind entropy_weight length total program parameters")
@@ -193,19 +192,19 @@ def _wishes_of(rule, average, clip, beta, kl_kind, entropy_weight, length, total
     beta, entropy_weight = _check.number_of("beta", beta), _check.number_of("entropy_weight", entropy_weight)
     terms = [losses.one_of("kl_kind", kl_kind, losses.KL)] if kl_kind else []
     terms += ["entropy"] if entropy_weight else []
-    if isinstance(rule, str) and rule.endswith(FILE):
+    if isinstance(rule, str) and rule.endswith(_programs.FILE):
         average = "tokens" if average is None else losses.one_of("average", average, losses.AVERAGES)
-        program = _programs.of_file(rule, "+".join(terms))
+        program = _programs.named(rule, terms)
         values = _parameters_of(parameters or {}, program)
         _only(rule, "clip", clip, "None, and parameters of the file")
     else:
-        losses.one_of("rule", rule, (*NAMES, "a path that ends in " + FILE))
+        losses.one_of("rule", rule, (*NAMES, "a path that ends in " + _programs.FILE))
         own = losses.RULES["reinforce" if rule == "nll" else rule]
         clip = losses.bounds_of(own.clip if clip is None else clip)
         _only(rule, "average", average, "None, as the rule has its own")
         _only(rule, "parameters", parameters, "None, as they are a file's")
         average, values = own.average, {"clip_low": clip[0], "clip_high": clip[1]}
-        program = None if rule == "gspo" else _programs.builtin("+".join([rule, *terms]))
+        program = None if rule == "gspo" else _programs.named(rule, terms)
     losses.check_totals(average == "length", length, total)
     values.update({"beta": beta} if kl_kind else {}, **({"entropy_weight": entropy_weight} if entropy_weight else {}))
     return Wishes(rule, average, clip, beta, kl_kind, entropy_weight, length, total, program, values)

@@ -17,9 +17,15 @@ Program = collections.namedtuple("Program", "name data parameters vectors metric
 HEAD = struct.Struct("<4sII64sIIIIII")
 PARAMETER = struct.Struct("<32sddd")
 VECTOR, METRIC = struct.Struct("<32s"), struct.Struct("<32sI")
+FILE = ".lua"
 CONSTANT_BYTES, NODE = 8, struct.Struct("<HHHH")
 INPUT_OPERATION = 1
 INPUTS = ("logprob", "entropy", "old_logprob", "ref_logprob", "advantage", "weight")
+
+
+def named(rule, terms=()):
+    """The program of a built-in loss or of a Lua file, with built-in terms added. error: as builtin and of_file"""
+    return of_file(rule, "+".join(terms)) if rule.endswith(FILE) else builtin("+".join([rule, *terms]))
 
 
 @functools.lru_cache(maxsize=None)

@@ -115,13 +115,26 @@ def keeping_plan(ops, settings, grads):
     if wanted and ops.hidden.dtype is torch.bfloat16 and 2 * n * vocab <= (budget or default_budget()):
         plan = plan_for(ops, settings, grads, keep=True)
         size = plan.saved_bytes(n, budget) if plan.handle is not None else 0
-        if size:
+        if size and (settings.save or _fits_beside(plan, n, size, settings)):
             return plan, size
     if wanted and settings.save:
         raise errors.UnsupportedError("save is True, but nothing here keeps exponentials of %s operands (accepted: "
                                       "torch.bfloat16 on a rung with kernels for it; save=None takes them where they "
                                       "are; flp.plan_info tells the rung)" % ops.hidden.dtype)
     return plan_for(ops, settings, grads), 0
+
+
+def _fits_beside(plan, n, size, settings):
+    """Whether the backward pass that uses exponentials has its workspace in what they leave of the budget."""
+    try:
+        return plan.workspace_bytes(_c.PASS_BACKWARD_SAVED, n, budget_beside(size, settings)) >= 0
+    except errors.BudgetError:
+        return False
+
+
+def budget_beside(size, settings):
+    """The budget of a backward pass whose forward pass kept so many bytes."""
+    return settings.budget if settings.save else max(1, (settings.budget or default_budget()) - size)
 
 
 def default_budget():
@@ -168,7 +181,10 @@ def workspace(size, device, ordinal, stream):
 
 def enqueue(plan, which, n, target, temperature_rows, rows, settings, device, fields):
     """Fills flp_args with what every pass has and the pass's own fields, and executes it."""
-    size = plan.workspace_bytes(which, n, settings.budget)
+    if which == _c.PASS_BACKWARD and fields.get("saved"):
+        size = plan.workspace_bytes(_c.PASS_BACKWARD_SAVED, n, budget_beside(fields["saved_bytes"], settings))
+    else:
+        size = plan.workspace_bytes(which, n, settings.budget)
     args = _c.new_args()
     setattr(args, "pass", which)
     args.n = n
