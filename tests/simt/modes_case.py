@@ -62,12 +62,22 @@ def bf16(x):
     return bits.astype(numpy.uint16), (bits << 16).view(numpy.float32).astype(numpy.float64)
 
 
-def aligned(shape, dtype, fill=0xFF):
-    """An array at a multiple of 256 bytes, poisoned."""
-    size = int(numpy.prod(shape)) * numpy.dtype(dtype).itemsize
-    block = numpy.full(size + 256, fill, numpy.uint8)
-    start = -block.ctypes.data % 256
-    return block[start:start + size].view(dtype).reshape(shape)
+def device_memory():
+    """An arena of the stand-in's device memory, which is the only memory that its memset fills."""
+    arena = ctypes.c_void_p()
+    assert c.get().flp_arena_create(0, arena) == 0, c.get().flp_error_detail().decode()
+    return arena
+
+
+def aligned(shape, dtype, arena=[]):
+    """An array of device memory, poisoned; kept until the process ends."""
+    arena = arena or arena.append(device_memory()) or arena
+    size, start = int(numpy.prod(shape)) * numpy.dtype(dtype).itemsize, ctypes.c_void_p()
+    status = c.get().flp_arena_take(arena[0], max(size, 1), None, start)
+    assert status == 0, c.get().flp_error_detail().decode()
+    block = numpy.frombuffer((ctypes.c_uint8 * size).from_address(start.value), numpy.uint8)
+    block[...] = 0xFF
+    return block.view(dtype).reshape(shape)
 
 
 def copied(x, dtype):

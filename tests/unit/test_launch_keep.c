@@ -180,14 +180,14 @@ Test(launch_keep, a_workspace_of_backward_holds_what_was_saved_and_a_smaller_one
   flp_spec spec = keep_spec(3, FLP_ENTROPY_NONE);
   flp_options options = options_of(0, (flp_mode)0);
   flp_plan *plan = stage_plan(&spec, &options);
-  flp_args a = saved_args(plan, &spec, FLP_PASS_BACKWARD, 3000);
-  a.workspace_bytes = stage_workspace(plan, FLP_PASS_BACKWARD, 3000, 0);
+  flp_args a = saved_args(plan, &spec, FLP_PASS_BACKWARD, 20000);
+  a.workspace_bytes = stage_workspace(plan, FLP_PASS_BACKWARD, 20000, 0);
   stage_execute(&s, plan, &a);
   cr_expect_eq(strcmp(s.launch_at(2)->entry, "keep_finish"), 0);
   flp_layout layout = FLP_LAYOUT_INIT;
-  cr_assert_eq(flp_plan_layout(plan, FLP_PASS_BACKWARD, 3000, 0, &layout), FLP_OK);
+  cr_assert_eq(flp_plan_layout(plan, FLP_PASS_BACKWARD, 20000, 0, &layout), FLP_OK);
   a.workspace_bytes = layout.smallest_bytes;
-  cr_assert_lt(layout.smallest_bytes, stage_workspace(plan, FLP_PASS_BACKWARD_SAVED, 3000, 0));
+  cr_assert_lt(layout.smallest_bytes, stage_workspace(plan, FLP_PASS_BACKWARD_SAVED, 20000, 0));
   stage_execute(&s, plan, &a);
   cr_expect_eq(strcmp(s.launch_at(2)->entry, "dz"), 0);
   flp_plan_destroy(plan);
@@ -264,7 +264,7 @@ Test(launch_keep, a_step_streams_chunks_of_rows) {
   stage s;
   stage_open(&s, "");
   flp_spec spec = step_spec(3, "grpo+k3", FLP_ENTROPY_NONE);
-  flp_options options = options_of(256, (flp_mode)0);
+  flp_options options = options_of(256, FLP_MODE_P);
   flp_plan *plan = stage_plan(&spec, &options);
   flp_layout layout = FLP_LAYOUT_INIT;
   int64_t n = 600;
@@ -372,6 +372,7 @@ Test(launch_keep, the_generic_rung_says_what_a_loss_needs) {
   flp_spec spec = step_spec(3, "grpo", FLP_ENTROPY_NONE);
   flp_spec head = spec;
   head.loss = NULL;
+  head.loss_bytes = 0;
   head.keep = 1;
   stage_fill_generic(s.generic, &head);
   setenv("FLP_JIT_LIBRARY", "/nowhere.so", 1);
