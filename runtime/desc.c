@@ -181,7 +181,8 @@ static flp_status check_entries(const flp_kernel_desc *desc) {
 static flp_status check_tunables(const flp_kernel_desc *desc) {
   enum { LARGEST = 1 << 20 }; /* so that the planner's products of two of them stay within 64 bits */
   flp_kernel_kind kind = desc->key.kind;
-  int is_tiled = kind != FLP_KERNEL_ROWS && kind != FLP_KERNEL_SELECT && kind != FLP_KERNEL_KEPT && kind != FLP_KERNEL_LOSS;
+  int is_tiled =
+      kind != FLP_KERNEL_ROWS && kind != FLP_KERNEL_SELECT && kind != FLP_KERNEL_KEPT && kind != FLP_KERNEL_LOSS;
   const struct {
     const char *name;
     uint32_t value;
@@ -224,7 +225,7 @@ flp_status flp_kernel_desc_read(const uint8_t *bytes, size_t length, flp_kernel_
   memset(out, 0, sizeof *out);
   uint32_t version = flp_get_u32(&r), said_length = flp_get_u32(&r);
   if (r.short_of_bytes) return flp_fail(FLP_ERROR_CORRUPT, "descriptor: %zu bytes are too few", length);
-  if (version != FLP_DESC_FORMAT) return bad_field("version", version, "4");
+  if (version != FLP_DESC_FORMAT) return bad_field("version", version, "5");
   if (said_length != length)
     return flp_fail(FLP_ERROR_CORRUPT, "descriptor: length says %" PRIu32 ", there are %zu bytes", said_length, length);
   flp_kernel_desc desc;

@@ -125,7 +125,7 @@ typedef struct flp_spec {
                          per_row_temperature, accumulate_grad_weight and the gradients' dtypes stay 0 */
   int32_t keep;       /* 1: a forward pass may keep exponentials for the backward pass (mode S, flp_args.saved);
                          needs grads and dtype BF16 */
-  const void *loss;   /* a loss program (flp_loss_builtin, flpgen loss show --bytes), copied: flp_step trains with it */
+  const void *loss;   /* a loss program (flp_loss_builtin_bytes, flpgen loss show --bytes), copied: flp_step trains with it */
   size_t loss_bytes;
 } flp_spec;
 
@@ -164,8 +164,8 @@ typedef struct flp_options {
   int32_t strict;         /* 1: a fall to a lower rung and device-side bad data are errors (a cache miss that JIT makes
                              good is none); flp_execute synchronises, so no graph capture; also FLP_STRICT=1 */
   int32_t host_fallback;  /* 1: with no usable GPU, plan for host pointers instead of failing UNAVAILABLE */
-  uint64_t budget_bytes;  /* 0: 256 MiB forward, 1 GiB backward, or FLP_BUDGET */
-  int64_t chunk_rows;     /* 0: the planner chooses; else rows of one backward chunk, overriding the budget (R_ROWS) */
+  uint64_t budget_bytes;  /* 0: 256 MiB forward, 1 GiB backward and step, or FLP_BUDGET */
+  int64_t chunk_rows;     /* 0: the planner chooses; else rows of one backward chunk, overriding the budget (R_ROWS, P) */
   int64_t chunk_vocab;    /* 0: the planner chooses; else vocab columns of one backward chunk (R_VOCAB); with both set,
                              the cheapest of R_VOCAB, R_ROWS and R2 in these sizes */
   int32_t threads;        /* eager rung: CPU threads, 0 = all */
@@ -213,16 +213,18 @@ typedef enum flp_pass {
   FLP_PASS_FORWARD = 1, /* logprob, entropy, stats; or partial for a vocab shard */
   FLP_PASS_COMBINE = 2, /* partials of all shards -> logprob, entropy, stats */
   FLP_PASS_BACKWARD = 3, /* gradients, from stats or from what forward saved */
-  FLP_PASS_STEP = 4      /* loss and gradients in one: flp_step */
+  FLP_PASS_STEP = 4,     /* loss and gradients in one: flp_step */
+  FLP_PASS_BACKWARD_SAVED = 5 /* for flp_plan_layout and flp_plan_workspace: BACKWARD of what forward saved, mode S. The
+                                 workspace of BACKWARD holds it too, where the budget does */
 } flp_pass;
 
 /* What one pass over n rows does and takes. */
 typedef struct flp_layout {
   uint32_t struct_bytes;
   flp_mode mode;
-  int64_t chunk_rows;      /* rows of one chunk (F, R_ROWS, and dh in R2), else n */
+  int64_t chunk_rows;      /* rows of one chunk (F, R_ROWS, P, and dh in R2), else n */
   int64_t chunk_vocab;     /* vocab columns of one chunk (R_VOCAB, and dW in R2), else V */
-  int64_t chunks;          /* chunks in all: of rows in F, of dz in backward */
+  int64_t chunks;          /* chunks in all: of rows in F and P, of dz in backward */
   int32_t products;        /* matrix products of 2·N·D·V flop in this pass */
   int32_t launches;        /* kernel launches in this pass */
   uint64_t bytes;          /* workspace, exact */
@@ -300,7 +302,8 @@ typedef struct flp_args {
   void *stream; /* CUstream; NULL is the legacy default stream; ignored on the eager rung */
 
   /* mode S: forward writes, backward of the same rows, targets and temperatures reads, and may overwrite it: once. NULL:
-     mode R. Whole heads alone, no shards. 256-byte aligned, flp_plan_saved bytes */
+     mode R, as is backward in a workspace that mode S does not fit. Whole heads alone, no shards. 256-byte aligned,
+     flp_plan_saved bytes */
   void *saved;
   size_t saved_bytes;
   const float *old_lse; /* forward and step: (N) nats, log Σ exp t of a policy near this one; NULL: a reference is made from
