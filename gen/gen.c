@@ -40,8 +40,8 @@ static flp_status run_template(gen_state *g, char *error, size_t capacity) {
 }
 
 static flp_status check_key(const flp_kernel_key *key, const gen_arch **arch, char *error, size_t capacity) {
-  if (key->kind < FLP_KERNEL_ROWS || key->kind > FLP_KERNEL_SELECT) {
-    snprintf(error, capacity, "key.kind: %d is no kernel kind (1 to 7)", (int)key->kind);
+  if (key->kind < FLP_KERNEL_ROWS || key->kind > FLP_KERNEL_LOSS) {
+    snprintf(error, capacity, "key.kind: %d is no kernel kind (1 to %d)", (int)key->kind, FLP_KERNEL_KINDS - 1);
     return FLP_ERROR_ARGUMENT;
   }
   char name[sizeof key->arch + 1], list[128];
@@ -81,8 +81,8 @@ flp_status flpgen_generate(const flp_kernel_key *key, const flpgen_options *opti
                  .loss = options ? options->loss : NULL};
   out->desc.key = canonical;
   flp_status status = check_key(key, &g.arch, error, error_capacity);
-  if (status == FLP_OK && g.loss && key->kind != FLP_KERNEL_ROWS) {
-    snprintf(error, error_capacity, "options.loss: only with key.kind rows");
+  if (status == FLP_OK && (g.loss != NULL) != (key->kind == FLP_KERNEL_LOSS)) {
+    snprintf(error, error_capacity, "options.loss: needed with key.kind loss_rows, and with no other");
     status = FLP_ERROR_ARGUMENT;
   }
   if (status == FLP_OK) status = check_tune(&canonical.tune, g.arch, error, error_capacity);

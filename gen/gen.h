@@ -9,8 +9,7 @@ typedef struct flpgen_options {
   const char *template_dir; /* NULL: the templates embedded in the library */
   int want_ir;              /* also return the IR as the template built it */
   int want_opt_ir;          /* also return the IR after LLVM's passes */
-  const flp_loss *loss;     /* key.kind ROWS: in place of that module the one that computes this loss, loss_rows.lua.
-                               The key does not name it yet, so the result may not be stored under its key */
+  const flp_loss *loss;     /* key.kind LOSS: the program, whose digest is key.loss; else NULL */
 } flpgen_options;
 
 typedef struct flpgen_result {
@@ -39,6 +38,10 @@ typedef struct flpgen_loss {
  * thread: safe */
 FLP_API flp_status flpgen_loss_trace(const char *file, const char *text, size_t length, flpgen_loss *out, char *error,
                                      size_t error_capacity);
+/* The same as bytes, as flp_spec.loss takes them. terms: built-in losses to add ("k3+entropy"), NULL or "" for none.
+ * error: as flpgen_loss_trace; ARGUMENT for unknown terms, a sum that is no loss, or a small capacity */
+FLP_API flp_status flpgen_loss_bytes(const char *file, const char *text, size_t length, const char *terms, void *out,
+                                     size_t capacity, size_t *out_bytes, char *error, size_t error_capacity);
 /* The same of a file that the library carries. error: ARGUMENT if there is none of that name */
 FLP_API flp_status flpgen_loss_builtin(const char *name, flpgen_loss *out, char *error, size_t error_capacity);
 

@@ -19,11 +19,12 @@ static const struct {
     {FLP_KERNEL_GRAD_WEIGHT, {"grad_weight"}},
     {FLP_KERNEL_PRODUCTS, {"products_map"}},
     {FLP_KERNEL_SELECT, {"select", "select_grad"}},
+    {FLP_KERNEL_KEEP, {"forward_keep|forward_keep_map"}},
+    {FLP_KERNEL_KEPT, {"keep_reference", "keep_finish", "keep_expand", "keep_gather"}},
+    {FLP_KERNEL_LOSS, {"loss_rows"}},
 };
 
 static const char *const *entries_of(const gen_state *g) {
-  static const char *const of_loss[] = {"loss_rows", NULL};
-  if (g->loss) return of_loss;
   for (size_t i = 0; i < sizeof modules / sizeof modules[0]; i++)
     if (modules[i].kind == g->key->kind) return modules[i].entries;
   return NULL;

@@ -1,17 +1,24 @@
 /* provider.c: the table that libflp finds in libflpgen.so (runtime/provider.h). */
 #include "../runtime/provider.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
 
-static flp_status generate(const flp_kernel_key *key, flp_kernel_desc *desc, char **ptx, size_t *ptx_bytes, char *error,
-                           size_t error_capacity) {
+static flp_status generate(const flp_kernel_key *key, const uint8_t *loss, size_t loss_bytes, flp_kernel_desc *desc,
+                           char **ptx, size_t *ptx_bytes, char *error, size_t error_capacity) {
   flpgen_result result;
+  flp_loss program;
   *ptx = NULL;
   *ptx_bytes = 0;
-  flp_status status = flpgen_generate(key, NULL, &result, error, error_capacity);
+  if (loss && flp_loss_read(loss, loss_bytes, &program) != FLP_OK) {
+    snprintf(error, error_capacity, "%s", flp_error_detail());
+    return FLP_ERROR_CORRUPT;
+  }
+  flpgen_options options = {.loss = loss ? &program : NULL};
+  flp_status status = flpgen_generate(key, &options, &result, error, error_capacity);
   if (status != FLP_OK) return status;
   *desc = result.desc;
   *ptx = result.ptx;

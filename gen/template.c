@@ -186,7 +186,7 @@ static void prepare(lua_State *L) {
 int gen_template_main(lua_State *L) {
   gen_state *g = gen_state_get(L);
   prepare(L);
-  const char *name = g->loss ? "loss_rows" : flp_kernel_kind_name(g->key->kind);
+  const char *name = flp_kernel_kind_name(g->key->kind);
   const char *file = lua_pushfstring(L, "%s.lua", name);
   run_file(L, name);
   if (!lua_isfunction(L, -1)) {

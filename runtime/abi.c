@@ -74,6 +74,24 @@ static const flp_abi_param select_grad_params[] = {FLP_SELECT_GRAD_PARAMS(ROW)};
 #define STRUCT flp_loss_rows_params
 static const flp_abi_param loss_rows_params[] = {FLP_LOSS_ROWS_PARAMS(ROW)};
 #undef STRUCT
+#define STRUCT flp_forward_keep_params
+static const flp_abi_param forward_keep_params[] = {FLP_FORWARD_KEEP_PARAMS(ROW)};
+#undef STRUCT
+#define STRUCT flp_forward_keep_map_params
+static const flp_abi_param forward_keep_map_params[] = {FLP_FORWARD_KEEP_MAP_PARAMS(ROW)};
+#undef STRUCT
+#define STRUCT flp_keep_reference_params
+static const flp_abi_param keep_reference_params[] = {FLP_KEEP_REFERENCE_PARAMS(ROW)};
+#undef STRUCT
+#define STRUCT flp_keep_finish_params
+static const flp_abi_param keep_finish_params[] = {FLP_KEEP_FINISH_PARAMS(ROW)};
+#undef STRUCT
+#define STRUCT flp_keep_expand_params
+static const flp_abi_param keep_expand_params[] = {FLP_KEEP_EXPAND_PARAMS(ROW)};
+#undef STRUCT
+#define STRUCT flp_keep_gather_params
+static const flp_abi_param keep_gather_params[] = {FLP_KEEP_GATHER_PARAMS(ROW)};
+#undef STRUCT
 
 #define ENTRY(entry, LIST) \
   {#entry, entry##_params, sizeof entry##_params / sizeof entry##_params[0], "" LIST(SIGNATURE)},

@@ -113,11 +113,12 @@ enum { FLP_COMBINE_LANES = 8 };
   P(f32, cap_in) P(i32, capped)                                            \
   P(ptr, logprob) P(ptr, entropy) P(ptr, stats)
 
-/* module rows: entry record, one thread an active row: the four numbers that the dz epilogue needs,
- * {m, A, B, dz_y} with dz = 2^u·(A + B·u), u = t - m; and bound, an upper bound of |dz| over the row. */
+/* module rows: entry record, one thread an active row of [row_begin, row_end): the four numbers that the dz epilogue
+ * needs, {m, A, B, dz_y} with dz = 2^u·(A + B·u), u = t - m; and bound, an upper bound of |dz| over the row. */
 #define FLP_RECORD_PARAMS(P)                                               \
   P(ptr, stats) P(ptr, grad_logprob) P(ptr, grad_entropy)                  \
   P(ptr, index) P(ptr, scale) P(ptr, count)                                \
+  P(i32, row_begin) P(i32, row_end)                                        \
   P(f32, cap_in) P(i32, capped)                                            \
   P(ptr, record) /* (n,4) f32 */                                           \
   P(ptr, bound)  /* (n) f32 */
@@ -178,6 +179,7 @@ enum {
   P(map, hidden_map)   /* (row_end - row_begin, D) */                       \
   P(map, gathered_map) /* (row_end - row_begin, D) */                       \
   P(ptr, index) P(ptr, count)                                               \
+  P(ptr, factor) /* (n) f32 by active row, of grad_hidden's sums; null: 1 */ \
   P(i32, depth) P(i32, n)                                                   \
   P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
   P(ptr, scale_pair)                                                        \
@@ -190,11 +192,13 @@ enum {
  *              acc is (n,D) f32 by active row.
  * grad_weight: out[v][d] = Σ_a dz[a][v]·hidden[index[a]][d]  (M = columns, K = active rows, N = D); acc is (V,D) f32.
  * operand, out and acc point at row 0 / column 0 of the whole tensor; dz at the chunk's own origin.
- * result = Σ·scale_pair[1] + (read_acc ? acc : 0); stored to acc if write_acc, to out if write_out. */
+ * result = Σ·scale_pair[1]·factor[a] + (read_acc ? acc : 0); stored to acc if write_acc, to out if write_out. */
 #define FLP_PRODUCT_PARAMS(P)                                              \
   P(ptr, dz) P(i64, dz_stride)                                             \
   P(ptr, operand) P(i64, operand_stride) /* weight (V,D) or hidden (n,D) */ \
-  P(ptr, index) P(ptr, count)                                              \
+  P(ptr, index) /* null in grad_weight: operand holds the chunk's active rows one after the other */ \
+  P(ptr, count)                                                            \
+  P(ptr, factor) /* (n) f32 by active row, of grad_hidden's sums; null: 1 */ \
   P(i32, depth)                                                            \
   P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
   P(i32, tiles_m) P(i32, tiles_n)                                          \
@@ -244,9 +248,81 @@ enum {
   P(ptr, grad_entropy) /* (n) or null */                                  \
   P(ptr, grad_scores) P(i64, grad_scores_stride) /* (n,V) operand dtype out */
 
-/* module loss_rows: entry loss_rows, one thread a row: a loss program (loss.h) compiled, with its derivatives by
- * logprob and entropy. Inputs that the program does not read may be null; weight null: 1; old_logprob null: logprob
- * itself, as a constant. Outputs may be null. */
+/* ---- kept exponentials: modes S and P ----
+ *
+ * kept[a - row_begin][v] = 2^(t - k_a), in the operand dtype (bf16), with one reference k_a a row, reference[a]: while
+ * -66 <= lse - k_a <= 100 in log2 units, every probability above 2^-60 is a normal number of bf16 and products of kept
+ * with weight stay far inside f32. The gradient of the raw scores follows without a second product h·W^T:
+ *
+ *   dz = 2^(t - m)·(A + B·(t - m))      {m, A, B, dz_y} from record; at the target dz_y
+ *
+ * Plain form, where B is 0 and there is no softcap: dz = factor_a·kept with factor_a = A·2^(k_a - m), if the target's own
+ * element is exchanged for expm1(logprob)·2^(lse - k_a), which does not depend on the upstream gradient: grad_hidden is a
+ * row scale of kept·W, grad_weight is kept^T·(factor_a·h_a). Expanded form: one pass turns kept into dz, in place.
+ *
+ * Rows whose lse is out of that range are redone, decided on the device, in blocks of FLP_KEPT_BLOCK_ROWS active rows: dz
+ * recomputes the block from hidden and weight, in the place of kept, and its rows have factor 1. */
+enum { FLP_KEPT_BLOCK_ROWS = 1024 };
+
+/* module forward_keep: entries forward_keep and forward_keep_map: forward and forward_map, which also store kept. Rows
+ * behind the last active one are stored as zeros up to the end of their band where they exist in kept; columns from
+ * vocab_valid on as zeros up to kept_stride (forward_keep_map: left out, as outside the map). kept leaves forward_keep_map
+ * in boxes of 128 bytes x FLP_DZ_BOX_ROWS rows. part, zy: the bits that forward gives. */
+#define FLP_FORWARD_KEEP_PARAMS(P)                                         \
+  FLP_FORWARD_PARAMS(P)                                                    \
+  P(ptr, reference) /* (n) f32 by active row */                            \
+  P(ptr, kept) P(i64, kept_stride) /* row 0: active row row_begin */
+#define FLP_FORWARD_KEEP_MAP_PARAMS(P)                                     \
+  FLP_FORWARD_MAP_PARAMS(P)                                                \
+  P(ptr, reference) /* (n) f32 by active row */                            \
+  P(map, kept_map)  /* (row_end - row_begin, vocab_valid) */
+
+/* module kept: entry keep_reference, one thread an active row of [row_begin, row_end): chooses k_a before scores are kept:
+ * from part, the first partial of a forward over the first columns (its maximum never exceeds lse), or, where old_lse is
+ * not null, from the LSE of a policy near this one. */
+#define FLP_KEEP_REFERENCE_PARAMS(P)                                       \
+  P(ptr, part)    /* [3][capacity] f32 by a - row_begin, or null */        \
+  P(ptr, old_lse) /* (n) f32 by row, nats, or null */                      \
+  P(ptr, index) P(ptr, count) P(i32, row_begin) P(i32, row_end)            \
+  P(ptr, reference) /* (n) f32 by active row, out */
+
+/* module kept: entry keep_finish, one CTA a block of FLP_KEPT_BLOCK_ROWS active rows of [row_begin, row_end): fills
+ * factor, and redo[block] with *count if the block is to be redone, else 0. Where plain is 1, exchanges the target's
+ * elements of blocks that are not. A row without upstream gradient whose scores hold a NaN becomes zeros.  */
+#define FLP_KEEP_FINISH_PARAMS(P)                                          \
+  P(ptr, stats)  /* (n,4) f32 by row */                                    \
+  P(ptr, record) P(ptr, reference)                                         \
+  P(ptr, index) P(ptr, local_target) P(ptr, count)                         \
+  P(i32, row_begin) P(i32, row_end) P(i32, vocab_valid) P(i32, plain)      \
+  P(ptr, kept) P(i64, kept_stride)                                         \
+  P(ptr, factor) /* (n) f32 by active row, out: 1 in the expanded form and in blocks to be redone */ \
+  P(ptr, redo)   /* (blocks) i32 out: a `count` for dz */
+
+/* module kept: entry keep_expand: kept becomes dz, in place, in blocks that are not redone; and column sums of each
+ * tile_rows active rows (a divisor of FLP_KEPT_BLOCK_ROWS) go to bias_part [tile][vocab_valid], if not null. One CTA
+ * FLP_EXPAND_COLUMNS columns of tile_rows rows: ceil(vocab_valid / FLP_EXPAND_COLUMNS) CTAs a tile of rows. */
+enum { FLP_EXPAND_COLUMNS = 2048 };
+#define FLP_KEEP_EXPAND_PARAMS(P)                                          \
+  P(ptr, kept) P(i64, kept_stride)                                         \
+  P(ptr, reference) P(ptr, record) P(ptr, scale) P(ptr, local_target)      \
+  P(ptr, count) P(ptr, redo)                                               \
+  P(i32, capped) /* 1: softcap, times 1 - tanh² */                         \
+  P(i32, row_begin) P(i32, row_end) P(i32, vocab_valid) P(i32, tile_rows)  \
+  P(ptr, bias_part)
+
+/* module kept: entry keep_gather, one warp a row of [row_begin, row_end): out[a - row_begin] = factor[a]·hidden[index[a]],
+ * zeros up to a multiple of FLP_GATHER_ROWS; always, also where every row is active. */
+#define FLP_KEEP_GATHER_PARAMS(P)                                          \
+  P(ptr, hidden) P(i64, hidden_stride) P(ptr, index) P(ptr, count)         \
+  P(ptr, factor)                                                           \
+  P(i32, row_begin) P(i32, row_end) P(i32, depth)                          \
+  P(ptr, out) P(i64, out_stride)
+
+/* module loss_rows: entry loss_rows: a loss program (loss.h) compiled, with its derivatives by logprob and entropy, one
+ * thread a row. index null: rows [0, n); else rows index[a] of the active rows a of [row_begin, row_end), a < *count; all
+ * arrays are by row. row_class not null: nothing is computed; rows that are left out get 0 in loss and metrics, bad ones
+ * NaN. Inputs that the program does not read may be null; weight null: 1; old_logprob null: logprob itself, as a
+ * constant. Outputs may be null. */
 #define FLP_LOSS_ROWS_PARAMS(P)                                            \
   P(ptr, logprob) P(ptr, entropy) P(ptr, old_logprob) P(ptr, ref_logprob)  \
   P(ptr, advantage) P(ptr, weight)                                         \
@@ -255,6 +331,8 @@ enum {
   P(f64, parameter0) P(f64, parameter1) P(f64, parameter2) P(f64, parameter3) \
   P(f64, parameter4) P(f64, parameter5) P(f64, parameter6) P(f64, parameter7) \
   P(i64, n)                                                                \
+  P(ptr, index) P(ptr, count) P(i32, row_begin) P(i32, row_end)            \
+  P(ptr, row_class)                                                        \
   P(ptr, loss) P(ptr, grad_logprob) P(ptr, grad_entropy) /* (n) f32 */     \
   P(ptr, metrics) /* (metric_count, n) f32 */
 
@@ -265,7 +343,10 @@ enum {
   E(merge, FLP_MERGE_PARAMS) E(record, FLP_RECORD_PARAMS) E(dz_scale, FLP_DZ_SCALE_PARAMS)     \
   E(dz, FLP_DZ_PARAMS) E(grad_hidden, FLP_PRODUCT_PARAMS) E(grad_weight, FLP_PRODUCT_PARAMS)   \
   E(bias_reduce, FLP_BIAS_REDUCE_PARAMS) E(fill, FLP_FILL_PARAMS)                              \
-  E(select, FLP_SELECT_PARAMS) E(select_grad, FLP_SELECT_GRAD_PARAMS) E(loss_rows, FLP_LOSS_ROWS_PARAMS)
+  E(select, FLP_SELECT_PARAMS) E(select_grad, FLP_SELECT_GRAD_PARAMS) E(loss_rows, FLP_LOSS_ROWS_PARAMS) \
+  E(forward_keep, FLP_FORWARD_KEEP_PARAMS) E(forward_keep_map, FLP_FORWARD_KEEP_MAP_PARAMS)    \
+  E(keep_reference, FLP_KEEP_REFERENCE_PARAMS) E(keep_finish, FLP_KEEP_FINISH_PARAMS)          \
+  E(keep_expand, FLP_KEEP_EXPAND_PARAMS) E(keep_gather, FLP_KEEP_GATHER_PARAMS)
 
 typedef uint64_t flp_abi_ptr;
 typedef int64_t flp_abi_i64;

@@ -1,7 +1,8 @@
-/* desc.c: the serialised form of a kernel descriptor, version 4.
+/* desc.c: the serialised form of a kernel descriptor, version 5.
  *
  * Layout, little-endian, no padding: u32 version, u32 length of all, key {u32 kind; 16 arch; u32 dtype, target_dtype,
- * out_dtype, entropy, bias, bias_grad, softcap, alignment; i64 hidden, vocab}, 32 sources, u32 ptx_major, ptx_minor,
+ * out_dtype, entropy, bias, bias_grad, softcap, alignment; i64 hidden, vocab; u32 schedule, rows, columns,
+ * stages, cluster, raster; 32 loss}, 32 sources, u32 ptx_major, ptx_minor,
  * entry_count, entries {32 name; 40 signature; u32 threads, shared_bytes}, u32 tile_rows, tile_columns, tile_depth,
  * stages, unit_columns, raster, cluster, chunk_rows, chunk_vocab.
  * Invariants: what is read back writes the same bytes (strings are zero after their end, keys are canonical); whoever
@@ -29,6 +30,7 @@ static void put_key(flp_writer *w, const flp_kernel_key *given) {
   const uint32_t tune[] = {key.tune.schedule, key.tune.rows,    key.tune.columns,
                            key.tune.stages,   key.tune.cluster, key.tune.raster};
   for (size_t i = 0; i < sizeof tune / sizeof tune[0]; i++) flp_put_u32(w, tune[i]);
+  flp_put_bytes(w, key.loss, sizeof key.loss);
 }
 
 static void put_entry(flp_writer *w, const flp_kernel_entry *entry) {
@@ -75,6 +77,7 @@ static void get_key(flp_reader *r, flp_kernel_key *key) {
   uint32_t *const tune[] = {&key->tune.schedule, &key->tune.rows,    &key->tune.columns,
                             &key->tune.stages,   &key->tune.cluster, &key->tune.raster};
   for (size_t i = 0; i < sizeof tune / sizeof tune[0]; i++) *tune[i] = flp_get_u32(r);
+  flp_get_bytes(r, key->loss, sizeof key->loss);
 }
 
 static void get_entry(flp_reader *r, flp_kernel_entry *entry) {
@@ -111,7 +114,7 @@ static flp_status bad_field(const char *field, uint64_t value, const char *accep
 }
 
 static flp_status check_key(const flp_kernel_key *key) {
-  if (key->kind < FLP_KERNEL_ROWS || key->kind > FLP_KERNEL_SELECT) return bad_field("key.kind", key->kind, "1 to 7");
+  if (key->kind < FLP_KERNEL_ROWS || key->kind > FLP_KERNEL_LOSS) return bad_field("key.kind", key->kind, "1 to 10");
   if (!flp_is_name(key->arch, sizeof key->arch, ""))
     return flp_fail(FLP_ERROR_CORRUPT, "descriptor: key.arch is not a terminated name such as sm_80");
   int is_select = key->kind == FLP_KERNEL_SELECT;
@@ -122,7 +125,8 @@ static flp_status check_key(const flp_kernel_key *key) {
   int is_product = key->kind == FLP_KERNEL_GRAD_HIDDEN || key->kind == FLP_KERNEL_GRAD_WEIGHT;
   if (is_product && !is_float(key->out_dtype)) return bad_field("key.out_dtype", key->out_dtype, "1 to 3");
   uint32_t alignment = key->alignment;
-  if (key->kind != FLP_KERNEL_ROWS && (alignment < 2 || alignment > 16 || (alignment & (alignment - 1))))
+  int is_aligned = key->kind != FLP_KERNEL_ROWS && key->kind != FLP_KERNEL_LOSS;
+  if (is_aligned && (alignment < 2 || alignment > 16 || (alignment & (alignment - 1))))
     return bad_field("key.alignment", alignment, "2, 4, 8 or 16");
   if (key->hidden < 0) return bad_field("key.hidden", (uint64_t)key->hidden, "0 to 2^63-1");
   if (key->vocab < 0) return bad_field("key.vocab", (uint64_t)key->vocab, "0 to 2^63-1");
@@ -158,7 +162,8 @@ static flp_status check_entry(const flp_kernel_entry *entry, uint32_t i) {
 }
 
 static flp_status check_entries(const flp_kernel_desc *desc) {
-  int has_own = desc->key.kind == FLP_KERNEL_ROWS; /* the other kinds are named after their one entry */
+  /* the other kinds are named after their one entry */
+  int has_own = desc->key.kind == FLP_KERNEL_ROWS || desc->key.kind == FLP_KERNEL_KEPT;
   const char *kind = flp_kernel_kind_name(desc->key.kind);
   char mapped[32];
   snprintf(mapped, sizeof mapped, "%s_map", kind);
@@ -175,7 +180,9 @@ static flp_status check_entries(const flp_kernel_desc *desc) {
 
 static flp_status check_tunables(const flp_kernel_desc *desc) {
   enum { LARGEST = 1 << 20 }; /* so that the planner's products of two of them stay within 64 bits */
-  int is_tiled = desc->key.kind != FLP_KERNEL_ROWS && desc->key.kind != FLP_KERNEL_SELECT;
+  flp_kernel_kind kind = desc->key.kind;
+  int is_tiled =
+      kind != FLP_KERNEL_ROWS && kind != FLP_KERNEL_SELECT && kind != FLP_KERNEL_KEPT && kind != FLP_KERNEL_LOSS;
   const struct {
     const char *name;
     uint32_t value;
@@ -185,7 +192,7 @@ static flp_status check_tunables(const flp_kernel_desc *desc) {
       {"tile_columns", desc->tile_columns, is_tiled},
       {"tile_depth", desc->tile_depth, 0},
       {"stages", desc->stages, 0},
-      {"unit_columns", desc->unit_columns, desc->key.kind == FLP_KERNEL_FORWARD},
+      {"unit_columns", desc->unit_columns, kind == FLP_KERNEL_FORWARD || kind == FLP_KERNEL_KEEP},
       {"raster", desc->raster, 0},
       {"cluster", desc->cluster, 0},
   };
@@ -218,7 +225,7 @@ flp_status flp_kernel_desc_read(const uint8_t *bytes, size_t length, flp_kernel_
   memset(out, 0, sizeof *out);
   uint32_t version = flp_get_u32(&r), said_length = flp_get_u32(&r);
   if (r.short_of_bytes) return flp_fail(FLP_ERROR_CORRUPT, "descriptor: %zu bytes are too few", length);
-  if (version != FLP_DESC_FORMAT) return bad_field("version", version, "4");
+  if (version != FLP_DESC_FORMAT) return bad_field("version", version, "5");
   if (said_length != length)
     return flp_fail(FLP_ERROR_CORRUPT, "descriptor: length says %" PRIu32 ", there are %zu bytes", said_length, length);
   flp_kernel_desc desc;

@@ -123,11 +123,15 @@ typedef struct flp_spec {
                          of two down to the element size; below 16 kernels without 16-byte copies are used */
   flp_op op;          /* SELECT: dtype is that of the scores, FP64 too; hidden, grads, has_bias, softcap,
                          per_row_temperature, accumulate_grad_weight and the gradients' dtypes stay 0 */
+  int32_t keep;       /* 1: a forward pass may keep exponentials for the backward pass (mode S, flp_args.saved);
+                         needs grads and dtype BF16 */
+  const void *loss;   /* a loss program (flp_loss_builtin_bytes, flpgen loss show --bytes), copied: flp_step trains with it */
+  size_t loss_bytes;
 } flp_spec;
 
 #define FLP_SPEC_INIT                                                                                        \
   { sizeof(flp_spec), FLP_DTYPE_BF16, 0, 0, FLP_DTYPE_INT64, FLP_ENTROPY_NONE, 0, 0, 0.0f, 0, (flp_dtype)0, \
-    (flp_dtype)0, 0, 16, FLP_OP_HEAD }
+    (flp_dtype)0, 0, 16, FLP_OP_HEAD, 0, NULL, 0 }
 
 /* ---- how to run it: flp_options -------------------------------------------------------------------------------- */
 
@@ -148,7 +152,9 @@ typedef enum flp_mode {
   FLP_MODE_F = 1,       /* scoring: one product */
   FLP_MODE_R_VOCAB = 2, /* recompute by vocab chunks: 1 + 3 products */
   FLP_MODE_R_ROWS = 3,  /* recompute by row chunks: 1 + 3, frozen head 1 + 2 */
-  FLP_MODE_R2 = 4       /* dh by row chunks, dW by vocab chunks: 1 + 4, no accumulator */
+  FLP_MODE_R2 = 4,      /* dh by row chunks, dW by vocab chunks: 1 + 4, no accumulator */
+  FLP_MODE_S = 5,       /* saved exponentials: 1 + 2 products, frozen head 1 + 1; 2·N·V bytes from forward to backward */
+  FLP_MODE_P = 6        /* streamed: forward, loss and both products of a chunk of rows at a time: 3, frozen head 2 */
 } flp_mode;
 
 typedef struct flp_options {
@@ -158,13 +164,13 @@ typedef struct flp_options {
   int32_t strict;         /* 1: a fall to a lower rung and device-side bad data are errors (a cache miss that JIT makes
                              good is none); flp_execute synchronises, so no graph capture; also FLP_STRICT=1 */
   int32_t host_fallback;  /* 1: with no usable GPU, plan for host pointers instead of failing UNAVAILABLE */
-  uint64_t budget_bytes;  /* 0: 256 MiB forward, 1 GiB backward, or FLP_BUDGET */
-  int64_t chunk_rows;     /* 0: the planner chooses; else rows of one backward chunk, overriding the budget (R_ROWS) */
+  uint64_t budget_bytes;  /* 0: 256 MiB forward, 1 GiB backward and step, or FLP_BUDGET */
+  int64_t chunk_rows;     /* 0: the planner chooses; else rows of one backward chunk, overriding the budget (R_ROWS, P) */
   int64_t chunk_vocab;    /* 0: the planner chooses; else vocab columns of one backward chunk (R_VOCAB); with both set,
                              the cheapest of R_VOCAB, R_ROWS and R2 in these sizes */
   int32_t threads;        /* eager rung: CPU threads, 0 = all */
   flp_mode mode;          /* 0: the planner chooses; else R_VOCAB, R_ROWS or R2 for the backward pass of a GPU plan (R2
-                             where both hidden and weight need gradients) */
+                             where both hidden and weight need gradients), or P for its step */
   const char *tune;       /* rung JIT: how kernels are cut where the architecture (sm_90a) leaves a choice, e.g.
                              "forward:cooperative,256x192,stages=4;products:raster=16"; "": as their templates choose;
                              NULL: so too where a rung is pinned, else as the nearest shape that was tuned on this
@@ -206,16 +212,19 @@ FLP_API flp_status flp_plan_get_id(const flp_plan *plan, char out[17]);
 typedef enum flp_pass {
   FLP_PASS_FORWARD = 1, /* logprob, entropy, stats; or partial for a vocab shard */
   FLP_PASS_COMBINE = 2, /* partials of all shards -> logprob, entropy, stats */
-  FLP_PASS_BACKWARD = 3 /* gradients, from stats */
+  FLP_PASS_BACKWARD = 3, /* gradients, from stats or from what forward saved */
+  FLP_PASS_STEP = 4,     /* loss and gradients in one: flp_step */
+  FLP_PASS_BACKWARD_SAVED = 5 /* for flp_plan_layout and flp_plan_workspace: BACKWARD of what forward saved, mode S. The
+                                 workspace of BACKWARD holds it too, where the budget does */
 } flp_pass;
 
 /* What one pass over n rows does and takes. */
 typedef struct flp_layout {
   uint32_t struct_bytes;
   flp_mode mode;
-  int64_t chunk_rows;      /* rows of one chunk (F, R_ROWS, and dh in R2), else n */
+  int64_t chunk_rows;      /* rows of one chunk (F, R_ROWS, P, and dh in R2), else n */
   int64_t chunk_vocab;     /* vocab columns of one chunk (R_VOCAB, and dW in R2), else V */
-  int64_t chunks;          /* chunks in all: of rows in F, of dz in backward */
+  int64_t chunks;          /* chunks in all: of rows in F and P, of dz in backward */
   int32_t products;        /* matrix products of 2·N·D·V flop in this pass */
   int32_t launches;        /* kernel launches in this pass */
   uint64_t bytes;          /* workspace, exact */
@@ -235,6 +244,11 @@ FLP_API flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t 
 /* Workspace bytes of the layout that flp_plan_layout picks; exact, at least 0. */
 FLP_API flp_status flp_plan_workspace(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes,
                                       size_t *out_bytes);
+
+/* Bytes that a forward pass over n rows keeps for mode S: a reference a row and the exponentials, 2·n·V. 0 where the plan
+ * keeps none: spec.keep is 0, or the rung has no kernels for it (flp_plan_describe says why).
+ * unit: budget in bytes that they must fit, 0 for the plan's backward budget; 0 bytes where they do not */
+FLP_API flp_status flp_plan_saved(const flp_plan *plan, int64_t n, uint64_t budget_bytes, size_t *out_bytes);
 
 /* ---- one call: flp_args ------------------------------------------------------------------------------------------ */
 
@@ -286,11 +300,27 @@ typedef struct flp_args {
   void *workspace; /* 256-byte aligned */
   size_t workspace_bytes;
   void *stream; /* CUstream; NULL is the legacy default stream; ignored on the eager rung */
+
+  /* mode S: forward writes, backward of the same rows, targets and temperatures reads, and may overwrite it: once. NULL:
+     mode R, as is backward in a workspace that mode S does not fit. Whole heads alone, no shards. 256-byte aligned,
+     flp_plan_saved bytes */
+  void *saved;
+  size_t saved_bytes;
+  const float *old_lse; /* forward and step: (N) nats, log Σ exp t of a policy near this one; NULL: a reference is made from
+                           the first columns of the vocabulary. Decides what is redone, not a bit of a result elsewhere */
+
+  /* step: what the loss reads; by its program some may be NULL (loss.h: weight 1, old_logprob that of this policy) */
+  const float *old_logprob, *ref_logprob, *advantage, *row_weight; /* (N) */
+  const float *vectors[8];                                     /* (N) each, in the program's order */
+  const double *loss_parameters;                               /* host memory, in the program's order; NULL: its defaults */
+  float *loss;    /* (N) or NULL; rows without work 0 */
+  float *metrics; /* (metrics of the program, N) or NULL */
 } flp_args;
 
 #define FLP_ARGS_INIT                                                                                              \
   { sizeof(flp_args), FLP_PASS_FORWARD, 0, NULL, 0, NULL, 0, NULL, NULL, NULL, 1.0f, 1.0f, -100, NULL, 0, 0, 0, 0, \
-    NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL, 0, NULL, 0, NULL, NULL, 0, NULL }
+    NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL, 0, NULL, 0, NULL, NULL, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, \
+    NULL, {NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}, NULL, NULL, NULL }
 
 /* Enqueues one pass on args->stream.
  * Rows with an id outside [0, vocab_total) (and not ignore_index) or a temperature that is not > 0 and finite get NaN
@@ -300,6 +330,20 @@ typedef struct flp_args {
  *         DATA in strict mode only (strict synchronises)
  * thread: safe on one plan; asynchronous on stream; allocates nothing, loads nothing, can be captured in a CUDA graph */
 FLP_API flp_status flp_execute(flp_plan *plan, const flp_args *args);
+
+/* ---- loss and gradients in one: flp_step ------------------------------------------------------------------------------ */
+
+/* Bytes of a built-in loss program, or a sum of them: "grpo", "grpo+k3+entropy". Its rows' losses are summed by weight.
+ * out: NULL asks for the size alone. error: ARGUMENT naming the accepted ones, or a capacity that is too small */
+FLP_API flp_status flp_loss_builtin_bytes(const char *name, void *out, size_t capacity, size_t *out_bytes);
+
+/* Enqueues one training step of the plan's spec.loss: logprob and entropy of every row, its loss, and the gradients of
+ * the sum of losses that spec.grads asks for. Mode P: rows pass in chunks through forward, loss and both products, so that
+ * nothing of size N·V and no second product h·Wᵀ exist; where it cannot be (fp16 and fp32 operands, or a budget that holds
+ * no chunk) the same in mode R. args->pass is STEP; logprob, entropy, loss, metrics may be NULL; grad_logprob,
+ * grad_entropy and stats stay NULL. Bits of logprob and entropy are those of a forward pass.
+ * error, thread: as flp_execute; ARGUMENT too for an input that the program reads and is not there */
+FLP_API flp_status flp_step(flp_plan *plan, const flp_args *args);
 
 /* ---- scores that exist already: flp_select ------------------------------------------------------------------------- */
 

@@ -68,12 +68,13 @@ flp_status flp_jit_get(const flp_provider **out) {
   return status;
 }
 
-flp_status flp_jit_generate(const flp_provider *provider, const flp_kernel_key *key, flp_kernel_image *image) {
+flp_status flp_jit_generate(const flp_provider *provider, const flp_kernel_key *key, const uint8_t *loss,
+                            size_t loss_bytes, flp_kernel_image *image) {
   char error[768] = "";
   char *ptx = NULL;
   size_t ptx_bytes = 0;
   memset(image, 0, sizeof *image);
-  flp_status status = provider->generate(key, &image->desc, &ptx, &ptx_bytes, error, sizeof error);
+  flp_status status = provider->generate(key, loss, loss_bytes, &image->desc, &ptx, &ptx_bytes, error, sizeof error);
   if (status == FLP_OK && !ptx) return flp_fail(FLP_ERROR_COMPILE, "the generator gave no PTX");
   if (status != FLP_OK) {
     if (ptx) provider->free_ptx(ptx);

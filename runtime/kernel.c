@@ -5,6 +5,7 @@
 #include "kernel.h"
 
 #include <inttypes.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,7 +18,8 @@ enum {
   USES_ALIGNMENT = 32,
   USES_HIDDEN = 64,
   USES_VOCAB = 128,
-  USES_TUNE = 256
+  USES_TUNE = 256,
+  USES_LOSS = 512
 };
 
 static const struct {
@@ -33,6 +35,10 @@ static const struct {
     [FLP_KERNEL_GRAD_WEIGHT] = {"grad_weight", USES_OUT | USES_ALIGNMENT | USES_HIDDEN},
     [FLP_KERNEL_PRODUCTS] = {"products", USES_ALIGNMENT | USES_HIDDEN | USES_TUNE},
     [FLP_KERNEL_SELECT] = {"select", USES_TARGET | USES_ENTROPY | USES_ALIGNMENT | USES_VOCAB},
+    [FLP_KERNEL_KEEP] = {"forward_keep",
+                         USES_ENTROPY | USES_BIAS | USES_ALIGNMENT | USES_HIDDEN | USES_VOCAB | USES_TUNE},
+    [FLP_KERNEL_KEPT] = {"kept", USES_ALIGNMENT},
+    [FLP_KERNEL_LOSS] = {"loss_rows", USES_LOSS},
 };
 
 static const struct {
@@ -82,6 +88,7 @@ void flp_kernel_key_canonicalise(flp_kernel_key *key) {
   if (fields & USES_HIDDEN) out.hidden = key->hidden;
   if (fields & USES_VOCAB) out.vocab = key->vocab;
   if (fields & USES_TUNE) out.tune = key->tune;
+  if (fields & USES_LOSS) memcpy(out.loss, key->loss, sizeof out.loss);
   memcpy(key, &out, sizeof out);
 }
 
@@ -95,7 +102,8 @@ static const struct {
   const char *name, *below; /* below: whose kernels serve for the other kinds */
   unsigned kinds;           /* 1 << kind */
 } partial_arches[] = {
-    {"sm_90a", "sm_80", 1u << FLP_KERNEL_FORWARD | 1u << FLP_KERNEL_DZ | 1u << FLP_KERNEL_PRODUCTS},
+    {"sm_90a", "sm_80",
+     1u << FLP_KERNEL_FORWARD | 1u << FLP_KERNEL_DZ | 1u << FLP_KERNEL_PRODUCTS | 1u << FLP_KERNEL_KEEP},
 };
 
 static const char *arch_of(const flp_spec *spec, const char *arch, flp_kernel_kind kind) {
@@ -120,6 +128,10 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
       .hidden = spec->hidden,
       .vocab = spec->vocab,
   };
+  if (kind == FLP_KERNEL_LOSS) {
+    key.dtype = FLP_DTYPE_FP32;
+    crypto_hash_sha256(key.loss, spec->loss, spec->loss_bytes);
+  }
   if (kind == FLP_KERNEL_GRAD_HIDDEN) key.out_dtype = grad_dtype(spec->grad_hidden_dtype, spec->dtype);
   if (kind == FLP_KERNEL_GRAD_WEIGHT)
     key.out_dtype = spec->accumulate_grad_weight ? FLP_DTYPE_FP32 : grad_dtype(spec->grad_weight_dtype, spec->dtype);
@@ -142,16 +154,23 @@ int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key o
     out[count++] = key_of(spec, arch, FLP_KERNEL_SELECT);
     return count;
   }
-  out[count++] = key_of(spec, arch, FLP_KERNEL_ROWS);
-  out[count++] = key_of(spec, arch, FLP_KERNEL_FORWARD);
-  if (spec->grads) out[count++] = key_of(spec, arch, FLP_KERNEL_DZ);
-  uint32_t products = spec->grads & (FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT);
-  if (products && has_products(spec, arch)) {
-    out[count++] = key_of(spec, arch, FLP_KERNEL_PRODUCTS);
-    return count;
-  }
-  if (spec->grads & FLP_GRAD_HIDDEN) out[count++] = key_of(spec, arch, FLP_KERNEL_GRAD_HIDDEN);
-  if (spec->grads & FLP_GRAD_WEIGHT) out[count++] = key_of(spec, arch, FLP_KERNEL_GRAD_WEIGHT);
+  int hidden = (spec->grads & FLP_GRAD_HIDDEN) != 0, weight = (spec->grads & FLP_GRAD_WEIGHT) != 0;
+  int products = (hidden || weight) && has_products(spec, arch);
+  int keeps = spec->grads && spec->dtype == FLP_DTYPE_BF16 && (spec->keep || spec->loss);
+  const struct {
+    flp_kernel_kind kind;
+    int wanted;
+  } kinds_for[] = {{FLP_KERNEL_ROWS, 1},
+                   {FLP_KERNEL_FORWARD, 1},
+                   {FLP_KERNEL_DZ, spec->grads != 0},
+                   {FLP_KERNEL_PRODUCTS, products},
+                   {FLP_KERNEL_GRAD_HIDDEN, hidden && !products},
+                   {FLP_KERNEL_GRAD_WEIGHT, weight && !products},
+                   {FLP_KERNEL_KEEP, keeps},
+                   {FLP_KERNEL_KEPT, keeps},
+                   {FLP_KERNEL_LOSS, spec->loss != NULL}};
+  for (size_t i = 0; i < sizeof kinds_for / sizeof kinds_for[0]; i++)
+    if (kinds_for[i].wanted) out[count++] = key_of(spec, arch, kinds_for[i].kind);
   return count;
 }
 
@@ -191,16 +210,17 @@ size_t flp_kernel_key_bytes(const flp_kernel_key *key, const uint8_t sources[32]
                             size_t capacity) {
   flp_kernel_key k = *key;
   flp_kernel_key_canonicalise(&k);
-  char hex[65];
+  char hex[65], loss[65] = "none";
   for (int i = 0; i < 32; i++) snprintf(hex + 2 * i, 3, "%02x", sources[i]);
+  for (int i = 0; k.kind == FLP_KERNEL_LOSS && i < 32; i++) snprintf(loss + 2 * i, 3, "%02x", k.loss[i]);
   char tune[FLP_TUNABLES_TEXT_BYTES];
   flp_tunables_text(&k.tune, tune);
   int length = snprintf(out, capacity,
                         "flp-key/%d kind=%s arch=%s dtype=%s target=%s out=%s entropy=%" PRIu32 " bias=%" PRIu32
                         " bias_grad=%" PRIu32 " softcap=%" PRIu32 " alignment=%" PRIu32 " hidden=%" PRId64
-                        " vocab=%" PRId64 " tune=%s sources=%s tuned=%s",
+                        " vocab=%" PRId64 " tune=%s loss=%s sources=%s tuned=%s",
                         FLP_KEY_FORMAT, flp_kernel_kind_name(k.kind), k.arch, key_dtype_name(k.dtype),
                         key_dtype_name(k.target_dtype), key_dtype_name(k.out_dtype), k.entropy, k.bias, k.bias_grad,
-                        k.softcap, k.alignment, k.hidden, k.vocab, tune, hex, tuned_for ? tuned_for : "");
+                        k.softcap, k.alignment, k.hidden, k.vocab, tune, loss, hex, tuned_for ? tuned_for : "");
   return length > 0 && (size_t)length < capacity ? (size_t)length : 0;
 }

@@ -8,7 +8,7 @@
 #include "abi.h"
 #include "flp.h"
 
-enum { FLP_KEY_FORMAT = 2, FLP_DESC_FORMAT = 4 };
+enum { FLP_KEY_FORMAT = 3, FLP_DESC_FORMAT = 5 };
 
 typedef enum flp_kernel_kind {
   FLP_KERNEL_ROWS = 1,        /* prepare, combine, merge, record, dz_scale, bias_reduce, fill */
@@ -17,9 +17,12 @@ typedef enum flp_kernel_kind {
   FLP_KERNEL_GRAD_HIDDEN = 4, /* grad_hidden */
   FLP_KERNEL_GRAD_WEIGHT = 5, /* grad_weight */
   FLP_KERNEL_PRODUCTS = 6,    /* products_map: in place of the two before it, on sm_90a */
-  FLP_KERNEL_SELECT = 7       /* select, select_grad: scores that exist already */
+  FLP_KERNEL_SELECT = 7,      /* select, select_grad: scores that exist already */
+  FLP_KERNEL_KEEP = 8,        /* forward_keep: forward that also stores exponentials (modes S and P) */
+  FLP_KERNEL_KEPT = 9,        /* keep_reference, keep_finish, keep_expand, keep_gather: what turns those into gradients */
+  FLP_KERNEL_LOSS = 10        /* loss_rows: a loss program */
 } flp_kernel_kind;
-enum { FLP_KERNEL_KINDS = FLP_KERNEL_SELECT + 1 };
+enum { FLP_KERNEL_KINDS = FLP_KERNEL_LOSS + 1 };
 
 /* How two warpgroups of a CTA divide the work. */
 typedef enum flp_schedule {
@@ -40,17 +43,18 @@ typedef struct flp_tunables {
 typedef struct flp_kernel_key {
   flp_kernel_kind kind;
   char arch[16];          /* "sm_80", "sm_90a", ... */
-  flp_dtype dtype;        /* of operands */
+  flp_dtype dtype;        /* of operands; LOSS: FP32 */
   flp_dtype target_dtype; /* ROWS, SELECT */
   flp_dtype out_dtype;    /* GRAD_HIDDEN, GRAD_WEIGHT */
-  uint32_t entropy;       /* FORWARD: accumulate the weighted sum; DZ: upstream entropy gradients; SELECT: both */
-  uint32_t bias;          /* FORWARD, DZ: add the bias if its pointer is not null */
+  uint32_t entropy;       /* FORWARD, KEEP: accumulate the weighted sum; DZ: upstream entropy gradients; SELECT: both */
+  uint32_t bias;          /* FORWARD, KEEP, DZ: add the bias if its pointer is not null */
   uint32_t bias_grad;     /* DZ: column sums if bias_part is not null */
-  uint32_t softcap;       /* FORWARD, DZ */
-  uint32_t alignment;     /* all but ROWS: 16, or one element for element-wise copies */
-  int64_t hidden;         /* all but ROWS and SELECT: D, 0 for any */
-  int64_t vocab;          /* FORWARD, DZ, SELECT: V, 0 for any */
-  flp_tunables tune;      /* FORWARD, DZ, PRODUCTS */
+  uint32_t softcap;       /* FORWARD, KEEP, DZ */
+  uint32_t alignment;     /* all but ROWS and LOSS: 16, or one element for element-wise copies */
+  int64_t hidden;         /* all but ROWS, SELECT, KEPT and LOSS: D, 0 for any */
+  int64_t vocab;          /* FORWARD, KEEP, DZ, SELECT: V, 0 for any */
+  flp_tunables tune;      /* FORWARD, DZ, PRODUCTS, KEEP */
+  uint8_t loss[32];       /* LOSS: SHA-256 of the program's bytes (flp_loss_write) */
 } flp_kernel_key;
 
 /* Tunables by kind of kernel. */
@@ -62,10 +66,10 @@ typedef struct flp_tuning {
 void flp_kernel_key_canonicalise(flp_kernel_key *key);
 
 /* The kernels that a resolved spec needs on an architecture: of a head, ROWS, FORWARD and, by its gradients, DZ,
- * GRAD_HIDDEN, GRAD_WEIGHT (where the architecture has it for this spec, PRODUCTS in place of these two), in that order,
- * each for that architecture or, where it has none of its own, for the one below; of scores that exist, SELECT.
+ * GRAD_HIDDEN, GRAD_WEIGHT (where the architecture has it for this spec, PRODUCTS in place of these two), for spec.keep or
+ * spec.loss with gradients in bf16 KEEP and KEPT, for spec.loss LOSS, in that order, each for that architecture or, where it has none of its own, for the one below; of scores that exist, SELECT.
  * Returns their number (1 to FLP_SPEC_KERNELS_MAX). */
-enum { FLP_SPEC_KERNELS_MAX = 5 };
+enum { FLP_SPEC_KERNELS_MAX = 8 };
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]);
 
 /* Sets the tunables of those keys whose architecture leaves a choice: sm_90a. */
@@ -83,7 +87,7 @@ flp_kernel_key flp_kernel_key_generic(const flp_kernel_key *key, const char *arc
 /* Writes the key's bytes, e.g. "flp-key/1 kind=forward arch=sm_80 dtype=bf16 ... tune=<tunables> sources=<64 hex> tuned=<device>".
  * tuned_for: "" or "<device name>/<SM count>/<driver>" for an entry tuned on one device
  * Returns the length without the terminating 0, or 0 if capacity is too small. FLP_KEY_BYTES_MAX always suffices. */
-enum { FLP_KEY_BYTES_MAX = 640 };
+enum { FLP_KEY_BYTES_MAX = 720 };
 size_t flp_kernel_key_bytes(const flp_kernel_key *key, const uint8_t sources[32], const char *tuned_for, char *out,
                             size_t capacity);
 
@@ -102,7 +106,7 @@ enum { FLP_TUNABLES_TEXT_BYTES = 96 };
 void flp_tunables_text(const flp_tunables *tunables, char out[FLP_TUNABLES_TEXT_BYTES]);
 
 /* Writes those of the kinds that are not all 0, as flp_tuning_parse reads them; "" for none. */
-enum { FLP_TUNING_TEXT_BYTES = 3 * FLP_TUNABLES_TEXT_BYTES + 64 };
+enum { FLP_TUNING_TEXT_BYTES = 4 * FLP_TUNABLES_TEXT_BYTES + 64 };
 void flp_tuning_text(const flp_tuning *tuning, char out[FLP_TUNING_TEXT_BYTES]);
 
 /* Names for messages and files. */

@@ -33,16 +33,17 @@ static int read_tune(const flp_kernel_key *key, const char *text, flp_tunables *
   return 1;
 }
 
-static void read_sources(const char hex[65], uint8_t sources[32]) {
+static void read_digest(const char hex[65], uint8_t out[32]) {
   for (int i = 0; i < 32; i++) {
     unsigned byte = 0;
     sscanf(hex + 2 * i, "%2x", &byte);
-    sources[i] = (uint8_t)byte;
+    out[i] = (uint8_t)byte;
   }
 }
 
 int flp_kernel_key_read(const char *text, flp_kernel_key *out, uint8_t sources[32]) {
-  char kind[WORD], dtype[WORD], target[WORD], written[WORD], tune[FLP_TUNABLES_TEXT_BYTES], hex[65] = "";
+  char kind[WORD], dtype[WORD], target[WORD], written[WORD], tune[FLP_TUNABLES_TEXT_BYTES], loss[65] = "",
+      hex[65] = "";
   char again[FLP_KEY_BYTES_MAX];
   int format = 0, end = 0;
   memset(out, 0, sizeof *out);
@@ -50,16 +51,17 @@ int flp_kernel_key_read(const char *text, flp_kernel_key *out, uint8_t sources[3
   int fields = sscanf(text,
                       "flp-key/%9d kind=%15s arch=%15s dtype=%15s target=%15s out=%15s entropy=%9" SCNu32
                       " bias=%9" SCNu32 " bias_grad=%9" SCNu32 " softcap=%9" SCNu32 " alignment=%9" SCNu32
-                      " hidden=%18" SCNd64 " vocab=%18" SCNd64 " tune=%95s sources=%64[0-9a-f] tuned=%n",
+                      " hidden=%18" SCNd64 " vocab=%18" SCNd64 " tune=%95s loss=%64[0-9a-fno] sources=%64[0-9a-f] tuned=%n",
                       &format, kind, out->arch, dtype, target, written, &out->entropy, &out->bias, &out->bias_grad,
-                      &out->softcap, &out->alignment, &out->hidden, &out->vocab, tune, hex, &end);
-  if (fields != 15 || !end) return 0;
+                      &out->softcap, &out->alignment, &out->hidden, &out->vocab, tune, loss, hex, &end);
+  if (fields != 16 || !end) return 0;
   out->kind = kind_of(kind);
   out->dtype = dtype_of(dtype);
   out->target_dtype = dtype_of(target);
   out->out_dtype = dtype_of(written);
   if (!out->kind || !read_tune(out, tune, &out->tune)) return 0;
-  read_sources(hex, sources);
+  read_digest(hex, sources);
+  if (out->kind == FLP_KERNEL_LOSS) read_digest(loss, out->loss);
   flp_kernel_key_canonicalise(out);
   return flp_kernel_key_bytes(out, sources, text + end, again, sizeof again) > 0 && strcmp(again, text) == 0;
 }

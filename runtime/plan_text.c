@@ -51,6 +51,9 @@ void flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
   if (!spec->grads) add(&t, "none");
   if (spec->has_bias) add(&t, " bias");
   if (spec->softcap > 0) add(&t, " softcap=%g", (double)spec->softcap);
+  if (spec->keep) add(&t, " keep");
+  flp_loss loss;
+  if (spec->loss && flp_loss_read(spec->loss, spec->loss_bytes, &loss) == FLP_OK) add(&t, " loss=%s", loss.name);
 }
 
 void flp_plan_spec_options(const flp_spec *spec, char out[FLP_SPEC_OPTIONS_BYTES]) {
@@ -105,6 +108,9 @@ flp_status flp_plan_describe(const flp_plan *plan, char *buffer, size_t capacity
     add_device(&t, plan);
   add(&t, "; spec %s", plan->spec_text);
   if (plan->cut[0]) add(&t, "; cut: %s", plan->cut);
+  if (plan->spec.keep && !flp_plan_keeps(plan))
+    add(&t, "; keeps nothing for backward: %s",
+        plan->rung == FLP_RUNG_EAGER ? "the eager rung recomputes" : "options.mode asks for mode R");
   add(&t, "; plan id %s", plan->id);
   for (int rung = FLP_RUNG_TUNED; rung < (int)plan->rung; rung++)
     add(&t, "; not %s: %s", flp_rung_name((flp_rung)rung), plan->reason[rung]);

@@ -22,9 +22,13 @@ typedef struct flp_planner {
   int backward_cluster;
   int64_t hidden_rows, hidden_columns; /* tile of grad_hidden, over active rows x D */
   int64_t weight_rows, weight_columns; /* tile of grad_weight, over vocab columns x D */
-  int64_t chunk_rows, chunk_vocab;     /* explicit chunk sizes, 0 for the planner's choice */
-  flp_mode mode;                       /* explicit mode of the backward pass, 0 for the planner's choice */
-  flp_mode tuned_mode; /* the layout that tuning preferred, 0 for none; its chunks are the most to take */
+  int64_t keep_rows; /* rows of a band of forward_keep, 0: no such kernel; the rest of it is as forward's */
+  int saved_expands,
+      step_expands; /* 1 if exponentials become dz in place before the products, in mode S and in a step */
+  int step_entropy; /* 1 if the loss has a gradient by the entropy */
+  int64_t chunk_rows, chunk_vocab; /* explicit chunk sizes, 0 for the planner's choice */
+  flp_mode mode;                   /* explicit mode of the backward pass, 0 for the planner's choice */
+  flp_mode tuned_mode;             /* the layout that tuning preferred, 0 for none; its chunks are the most to take */
   int64_t tuned_rows, tuned_vocab;
   int multiprocessors;
   double flop_rate; /* flop/s of one multiprocessor in the main loops */
@@ -55,6 +59,14 @@ typedef enum flp_region {
   FLP_REGION_HIDDEN_ACC,
   FLP_REGION_WEIGHT_ACC,
   FLP_REGION_BIAS_ACC,
+  FLP_REGION_FACTOR, /* modes S and P from here on; exponentials of P are in the place of dz */
+  FLP_REGION_REDO,
+  FLP_REGION_REFERENCE, /* P; S has them in what forward saved */
+  FLP_REGION_STATS,     /* step from here on, by row */
+  FLP_REGION_LOGPROB,
+  FLP_REGION_ENTROPY,
+  FLP_REGION_GRAD_LOGPROB,
+  FLP_REGION_GRAD_ENTROPY,
   FLP_REGION_COUNT_OF
 } flp_region;
 
@@ -65,7 +77,8 @@ typedef struct flp_scheme {
   int32_t products, launches;
   uint64_t bytes;
   uint64_t smallest_bytes;
-  double seconds; /* of the cost model; compares layouts, predicts nothing */
+  uint64_t passes; /* step in mode R: where the workspace of its forward and of its backward pass begins */
+  double seconds;  /* of the cost model; compares layouts, predicts nothing */
   uint64_t offset[FLP_REGION_COUNT_OF], size[FLP_REGION_COUNT_OF]; /* size 0: the layout has no such array */
 } flp_scheme;
 
@@ -75,6 +88,11 @@ typedef struct flp_scheme {
 flp_status flp_planner_pick(const flp_planner *planner, flp_pass pass, int64_t n, uint64_t budget, int soft,
                             flp_scheme *out);
 
+/* 1 if there are kernels to keep exponentials, and nothing asks for mode R; and if a step may run in mode P, whatever the
+ * budget. */
+int flp_planner_saves(const flp_planner *planner);
+int flp_planner_streams(const flp_planner *planner);
+
 /* The public view of a scheme. */
 void flp_planner_describe(const flp_planner *planner, const flp_scheme *scheme, int64_t n, flp_layout *out);
 
@@ -83,6 +101,11 @@ int64_t flp_planner_dz_stride(int64_t columns);
 
 /* Elements between two gathered rows. */
 int64_t flp_planner_gather_stride(int64_t depth);
+
+/* What mode S passes from forward to backward: a reference a row, up to a multiple of 256 bytes, then the exponentials,
+ * their rows flp_planner_dz_stride(V) elements apart. */
+uint64_t flp_planner_references_bytes(int64_t n);
+uint64_t flp_planner_saved_bytes(const flp_spec *spec, int64_t n);
 
 /* ceil(a / b) for a >= 0, b > 0. */
 int64_t flp_ceil_div(int64_t a, int64_t b);
@@ -97,6 +120,10 @@ double flp_planner_chunks_cost(const flp_planner *planner, int64_t n, int64_t ch
 /* Seconds of putting n rows together in that many launches. */
 double flp_planner_gather_cost(const flp_planner *planner, int64_t n, int64_t launches);
 
+/* Seconds of mode P in chunks of that many rows, and of the backward pass of mode S, in one. */
+double flp_planner_stream_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows);
+double flp_planner_saved_cost(const flp_planner *planner, int64_t n);
+
 /* Seconds of one forward pass in chunks of that many rows. */
 double flp_planner_forward_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows);
 
@@ -106,7 +133,7 @@ int flp_planner_grids_fit(const flp_planner *planner, int64_t rows, int64_t colu
 /* The workspace budget of a pass: what was given, or where that is 0 what a plan takes by itself. unit: bytes */
 uint64_t flp_pass_budget(uint64_t given_bytes, flp_pass pass);
 
-/* "F", "R_VOCAB", "R_ROWS", "R2"; "-" for none. */
+/* "F", "R_VOCAB", "R_ROWS", "R2", "S", "P"; "-" for none. */
 const char *flp_mode_name(flp_mode mode);
 
 #endif

@@ -7,17 +7,18 @@
 
 #include "kernel.h"
 
-enum { FLP_PROVIDER_VERSION = 1 };
+enum { FLP_PROVIDER_VERSION = 2 };
 
 typedef struct flp_provider {
   uint32_t version; /* FLP_PROVIDER_VERSION */
   /* Generates one kernel.
    * key:    canonical; arch as the kernel is to be targeted ("sm_80")
+   * loss:   of kind LOSS the program's bytes (flp_loss_write), else NULL
    * out:    desc filled; *ptx NUL-terminated text of *ptx_bytes bytes (the NUL not counted)
    * error:  COMPILE or UNSUPPORTED, with one sentence (template file and line) in error[error_capacity]
    * thread: safe; each call owns its Lua state and LLVM context */
-  flp_status (*generate)(const flp_kernel_key *key, flp_kernel_desc *desc, char **ptx, size_t *ptx_bytes, char *error,
-                         size_t error_capacity);
+  flp_status (*generate)(const flp_kernel_key *key, const uint8_t *loss, size_t loss_bytes, flp_kernel_desc *desc,
+                         char **ptx, size_t *ptx_bytes, char *error, size_t error_capacity);
   void (*free_ptx)(char *ptx);
   /* Hash of the templates and generator that generate() uses (32 bytes, borrowed). */
   const uint8_t *(*sources_hash)(void);

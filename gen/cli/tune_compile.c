@@ -46,7 +46,7 @@ static void compile(const flp_driver *driver, flp_store *store, const flp_kernel
   memset(&image, 0, sizeof image);
   if (flp_jit_get(&provider) != FLP_OK) return;
   if (!flp_kernel_key_bytes(key, provider->sources_hash(), "", bytes, sizeof bytes)) return;
-  if (flp_jit_generate(provider, key, &image) == FLP_OK) {
+  if (flp_jit_generate(provider, key, NULL, 0, &image) == FLP_OK) {
     flp_store_put(store, bytes, strlen(bytes), &image);
     if (driver->cuModuleLoadDataEx(&module, image.ptx, 0, NULL, NULL) == 0) driver->cuModuleUnload(module);
   }

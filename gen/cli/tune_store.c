@@ -25,7 +25,7 @@ static flp_status find_made(flp_store *made, const flp_kernel_key *key, flp_kern
   FLP_TRY(flp_jit_get(&provider));
   FLP_TRY(key_bytes(key, provider->sources_hash(), "", bytes));
   FLP_TRY(flp_store_get(made, bytes, strlen(bytes), image, &found));
-  return found ? FLP_OK : flp_jit_generate(provider, key, image);
+  return found ? FLP_OK : flp_jit_generate(provider, key, NULL, 0, image);
 }
 
 tune_chunks tune_chunks_of(const flp_spec *spec, int64_t rows, flp_mode mode, int64_t chunk_rows, int64_t chunk_vocab) {

@@ -19,11 +19,13 @@ static void *symbol(const char *name) {
   return found;
 }
 
-static flp_status generate(const flp_kernel_key *key, flp_kernel_desc *desc, char **ptx, size_t *ptx_bytes, char *error,
-                           size_t error_capacity) {
+static flp_status generate(const flp_kernel_key *key, const uint8_t *loss, size_t loss_bytes, flp_kernel_desc *desc,
+                           char **ptx, size_t *ptx_bytes, char *error, size_t error_capacity) {
   generate_fn make;
   void *found = symbol("flpgen_generate");
-  flpgen_options options = {.want_ir = 1};
+  flp_loss program;
+  if (loss && flp_loss_read(loss, loss_bytes, &program) != FLP_OK) return FLP_ERROR_CORRUPT;
+  flpgen_options options = {.want_ir = 1, .loss = loss ? &program : NULL};
   flpgen_result result;
   memcpy(&make, &found, sizeof make);
   flp_status status = make(key, &options, &result, error, error_capacity);

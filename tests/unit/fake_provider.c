@@ -76,7 +76,8 @@ static void fill_mapped(flp_kernel_desc *desc) {
   desc->tile_columns = wide ? 128 : desc->key.kind == FLP_KERNEL_PRODUCTS ? 256 : 192;
   desc->tile_depth = wide ? 32 : 64;
   desc->stages = 5;
-  desc->unit_columns = desc->key.kind == FLP_KERNEL_FORWARD ? FLP_LEAF_COLUMNS : 0;
+  int is_forward = desc->key.kind == FLP_KERNEL_FORWARD || desc->key.kind == FLP_KERNEL_KEEP;
+  desc->unit_columns = is_forward ? FLP_LEAF_COLUMNS : 0;
   desc->raster = 8;
   desc->cluster = 2;
   const flp_tunables *tune = &desc->key.tune;
@@ -88,7 +89,8 @@ static void fill_mapped(flp_kernel_desc *desc) {
 }
 
 static void fill_desc(const flp_kernel_key *key, flp_kernel_desc *desc) {
-  static const char *const rows[] = {"prepare", "gather", "combine", "merge", "record", "dz_scale", "bias_reduce", "fill"};
+  static const char *const rows[] = {"prepare", "gather",   "combine",     "merge",
+                                     "record",  "dz_scale", "bias_reduce", "fill"};
   memset(desc, 0, sizeof *desc);
   desc->key = *key;
   if (now.kind) desc->key.kind = (flp_kernel_kind)now.kind;
@@ -97,6 +99,13 @@ static void fill_desc(const flp_kernel_key *key, flp_kernel_desc *desc) {
   desc->ptx_major = 7;
   if (desc->key.kind == FLP_KERNEL_ROWS) {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) add_entry(desc, rows[i], 0);
+    return;
+  }
+  if (desc->key.kind == FLP_KERNEL_KEPT) {
+    add_entry(desc, "keep_reference", 0);
+    add_entry(desc, "keep_finish", 0);
+    add_entry(desc, "keep_expand", 0);
+    add_entry(desc, "keep_gather", 0);
     return;
   }
   if (desc->key.kind == FLP_KERNEL_SELECT) {
@@ -114,12 +123,13 @@ static void fill_desc(const flp_kernel_key *key, flp_kernel_desc *desc) {
   desc->tile_columns = 256;
   desc->tile_depth = 32;
   desc->stages = 4;
-  desc->unit_columns = desc->key.kind == FLP_KERNEL_FORWARD ? 3072 : 0;
+  desc->unit_columns = desc->key.kind == FLP_KERNEL_FORWARD || desc->key.kind == FLP_KERNEL_KEEP ? 3072 : 0;
   desc->raster = 16;
 }
 
-static flp_status generate(const flp_kernel_key *key, flp_kernel_desc *desc, char **ptx, size_t *ptx_bytes, char *error,
-                           size_t error_capacity) {
+static flp_status generate(const flp_kernel_key *key, const uint8_t *loss, size_t loss_bytes, flp_kernel_desc *desc,
+                           char **ptx, size_t *ptx_bytes, char *error, size_t error_capacity) {
+  (void)loss, (void)loss_bytes;
   __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
   *ptx = NULL;
   if (now.fail) {

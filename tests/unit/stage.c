@@ -71,7 +71,7 @@ static void put(flp_store *store, const flp_kernel_key *key, const char *tuned_f
   flp_kernel_image image = {.ptx = NULL};
   char error[256], bytes[FLP_KEY_BYTES_MAX];
   size_t length = flp_kernel_key_bytes(key, flp_sources_hash(), tuned_for, bytes, sizeof bytes);
-  if (provider->generate(key, &image.desc, &image.ptx, &image.ptx_bytes, error, sizeof error) != FLP_OK ||
+  if (provider->generate(key, NULL, 0, &image.desc, &image.ptx, &image.ptx_bytes, error, sizeof error) != FLP_OK ||
       flp_store_put(store, bytes, length, &image) != FLP_OK) {
     fprintf(stderr, "stage: cannot put %s: %s\n", bytes, flp_error_detail());
     abort();

@@ -119,7 +119,7 @@ Test(gen_loss, ir_is_as_it_was) {
   flpgen_result result;
   char *text = gen_case_read(FLP_TEST_TREE "/tests/golden/losses/every_word.lua", &length);
   cr_assert_eq(trace("every_word.lua", text, &loss, error), FLP_OK, "%s", error);
-  cr_assert_eq(generate(&loss.program, FLP_KERNEL_ROWS, &result, error), FLP_OK, "%s", error);
+  cr_assert_eq(generate(&loss.program, FLP_KERNEL_LOSS, &result, error), FLP_OK, "%s", error);
   gen_case_golden(FLP_TEST_TREE "/tests/golden/losses/every_word.ll", result.ir);
   free(text);
   flpgen_result_clear(&result);
@@ -130,10 +130,10 @@ Test(gen_loss, the_module_has_one_entry_and_needs_its_kind) {
   flp_loss loss;
   flpgen_result result;
   cr_assert_eq(flp_loss_find("grpo+k3+entropy", &loss), FLP_OK);
-  cr_assert_eq(generate(&loss, FLP_KERNEL_ROWS, &result, error), FLP_OK, "%s", error);
+  cr_assert_eq(generate(&loss, FLP_KERNEL_LOSS, &result, error), FLP_OK, "%s", error);
   cr_expect_eq(result.desc.entry_count, 1);
   cr_expect_str_eq(result.desc.entries[0].name, "loss_rows");
   flpgen_result_clear(&result);
   cr_expect_eq(generate(&loss, FLP_KERNEL_FORWARD, &result, error), FLP_ERROR_ARGUMENT);
-  cr_expect_str_eq(error, "options.loss: only with key.kind rows");
+  cr_expect_str_eq(error, "options.loss: needed with key.kind loss_rows, and with no other");
 }

@@ -32,7 +32,7 @@ static void put(flp_store *store, const flp_kernel_key *key, const flp_tuning *t
   flp_kernel_key cut = *key;
   flp_tuning_apply(tuning, &cut, 1);
   cr_assert_eq(flp_jit_get(&provider), FLP_OK, "%s", flp_error_detail());
-  cr_assert_eq(flp_jit_generate(provider, &cut, &image), FLP_OK, "%s", flp_error_detail());
+  cr_assert_eq(flp_jit_generate(provider, &cut, NULL, 0, &image), FLP_OK, "%s", flp_error_detail());
   if (key->kind == FLP_KERNEL_DZ) image.desc.chunk_vocab = chunk_vocab;
   size_t length =
       flp_kernel_key_bytes(key, flp_sources_hash(), key->kind == FLP_KERNEL_ROWS ? "" : tuned_for, bytes, sizeof bytes);

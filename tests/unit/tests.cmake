@@ -21,6 +21,7 @@ foreach(source IN LISTS fakes)
   set_target_properties(${name} PROPERTIES C_VISIBILITY_PRESET default
                         LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
 endforeach()
+target_link_libraries(fake_ir_provider PRIVATE flp_core) # to read a loss program
 
 add_library(flp_test_settings INTERFACE)
 target_include_directories(flp_test_settings INTERFACE ${unit} ${PROJECT_SOURCE_DIR}/gen ${PROJECT_SOURCE_DIR}/gen/cli)
@@ -64,3 +65,10 @@ foreach(source IN LISTS tests)
   set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS unit)
 endforeach()
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/tests/results)
+
+# One kernel by its key, for tests/simt and tests/ptx.
+if(TARGET flpgen_cli)
+  add_executable(emit_kernel simt/emit_kernel.c)
+  target_link_libraries(emit_kernel PRIVATE flpgen_cli flp_core flpgen)
+  set_target_properties(emit_kernel PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+endif()
