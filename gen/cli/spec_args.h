@@ -4,6 +4,7 @@
 #define FLPGEN_CLI_SPEC_ARGS_H
 
 #include "common.h"
+#include "losses.h"
 
 typedef struct cli_spec_args {
   flp_spec spec;     /* as given; cli_spec_args_resolve fills it in */
@@ -12,10 +13,11 @@ typedef struct cli_spec_args {
   int has_dtype, has_softcap;
   const char *tune; /* for flp_options.tune, parsed once; or NULL */
   int takes_select; /* the verb accepts --op select */
+  cli_loss_args loss;
 } cli_spec_args;
 
 #define CLI_SPEC_ARGS_INIT \
-  { FLP_SPEC_INIT, NULL, 1.0, 0, 0, NULL, 0 }
+  { .spec = FLP_SPEC_INIT, .scale = 1.0 }
 
 /* The argp child; its input is a cli_spec_args. */
 extern const struct argp cli_spec_argp;

@@ -1,0 +1,64 @@
+/* loss_kept.c: the losses that a command line names, kept until the program ends: specs borrow their bytes, and kernels
+ * are generated from them. */
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "losses.h"
+
+typedef struct kept {
+  struct kept *next;
+  flp_loss program;
+  uint8_t bytes[FLP_LOSS_BYTES_MAX], digest[crypto_hash_sha256_BYTES];
+  size_t length;
+} kept;
+
+static kept *first;
+
+flp_status cli_loss_keep(const char *text, flp_spec *spec) {
+  cli_loss loss;
+  FLP_TRY(cli_loss_load(text, &loss));
+  kept *added = calloc(1, sizeof *added);
+  if (!added) return flp_fail(FLP_ERROR_MEMORY, "out of memory for a loss");
+  added->program = loss.program;
+  added->length = flp_loss_write(&loss.program, added->bytes, sizeof added->bytes);
+  crypto_hash_sha256(added->digest, added->bytes, added->length);
+  added->next = first;
+  first = added;
+  spec->loss = added->bytes;
+  spec->loss_bytes = added->length;
+  return FLP_OK;
+}
+
+const flp_loss *cli_loss_kept(const uint8_t digest[32]) {
+  for (const kept *at = first; at; at = at->next)
+    if (memcmp(at->digest, digest, sizeof at->digest) == 0) return &at->program;
+  return NULL;
+}
+
+const flp_loss *cli_loss_of(const flp_spec *spec) {
+  for (const kept *at = first; at; at = at->next)
+    if (at->length == spec->loss_bytes && memcmp(at->bytes, spec->loss, at->length) == 0) return &at->program;
+  return NULL;
+}
+
+flp_status cli_loss_args_add(cli_loss_args *args, const char *text) {
+  if (args->set_count == FLP_LOSS_PARAMETERS_MAX)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--loss-parameter: '%s' is one too many; at most %d are accepted", text,
+                    FLP_LOSS_PARAMETERS_MAX);
+  args->sets[args->set_count++] = text;
+  return FLP_OK;
+}
+
+flp_status cli_loss_args_resolve(cli_loss_args *args, flp_spec *spec) {
+  if (!args->name) {
+    if (args->set_count == 0) return FLP_OK;
+    return flp_fail(FLP_ERROR_ARGUMENT, "--loss-parameter: '%s' is not accepted without --loss", args->sets[0]);
+  }
+  FLP_TRY(cli_loss_keep(args->name, spec));
+  const flp_loss *program = &first->program;
+  for (uint32_t i = 0; i < program->parameter_count; i++) args->parameters[i] = program->parameters[i].fallback;
+  for (int i = 0; i < args->set_count; i++)
+    FLP_TRY(cli_loss_set(program, "--loss-parameter", args->sets[i], args->parameters));
+  return FLP_OK;
+}
