@@ -15,30 +15,40 @@ typedef struct kept {
 
 static kept *first;
 
+static kept *find(const uint8_t digest[crypto_hash_sha256_BYTES]) {
+  for (kept *at = first; at; at = at->next)
+    if (memcmp(at->digest, digest, sizeof at->digest) == 0) return at;
+  return NULL;
+}
+
 flp_status cli_loss_keep(const char *text, flp_spec *spec) {
   cli_loss loss;
   FLP_TRY(cli_loss_load(text, &loss));
-  kept *added = calloc(1, sizeof *added);
-  if (!added) return flp_fail(FLP_ERROR_MEMORY, "out of memory for a loss");
-  added->program = loss.program;
-  added->length = flp_loss_write(&loss.program, added->bytes, sizeof added->bytes);
-  crypto_hash_sha256(added->digest, added->bytes, added->length);
-  added->next = first;
-  first = added;
-  spec->loss = added->bytes;
-  spec->loss_bytes = added->length;
+  uint8_t bytes[FLP_LOSS_BYTES_MAX], digest[crypto_hash_sha256_BYTES];
+  size_t length = flp_loss_write(&loss.program, bytes, sizeof bytes);
+  crypto_hash_sha256(digest, bytes, length);
+  kept *there = find(digest);
+  if (!there) {
+    there = calloc(1, sizeof *there);
+    if (!there) return flp_fail(FLP_ERROR_MEMORY, "out of memory for a loss");
+    *there = (kept){.next = first, .program = loss.program, .length = length};
+    memcpy(there->bytes, bytes, length);
+    memcpy(there->digest, digest, sizeof digest);
+    first = there;
+  }
+  spec->loss = there->bytes;
+  spec->loss_bytes = length;
   return FLP_OK;
 }
 
 const flp_loss *cli_loss_kept(const uint8_t digest[32]) {
-  for (const kept *at = first; at; at = at->next)
-    if (memcmp(at->digest, digest, sizeof at->digest) == 0) return &at->program;
-  return NULL;
+  const kept *there = find(digest);
+  return there ? &there->program : NULL;
 }
 
 const flp_loss *cli_loss_of(const flp_spec *spec) {
   for (const kept *at = first; at; at = at->next)
-    if (at->length == spec->loss_bytes && memcmp(at->bytes, spec->loss, at->length) == 0) return &at->program;
+    if (at->bytes == spec->loss) return &at->program;
   return NULL;
 }
 
@@ -56,7 +66,7 @@ flp_status cli_loss_args_resolve(cli_loss_args *args, flp_spec *spec) {
     return flp_fail(FLP_ERROR_ARGUMENT, "--loss-parameter: '%s' is not accepted without --loss", args->sets[0]);
   }
   FLP_TRY(cli_loss_keep(args->name, spec));
-  const flp_loss *program = &first->program;
+  const flp_loss *program = cli_loss_of(spec);
   for (uint32_t i = 0; i < program->parameter_count; i++) args->parameters[i] = program->parameters[i].fallback;
   for (int i = 0; i < args->set_count; i++)
     FLP_TRY(cli_loss_set(program, "--loss-parameter", args->sets[i], args->parameters));

@@ -36,7 +36,7 @@ json_t *cli_loss_json(const cli_loss *loss);
 /* Loads a loss and keeps it until the program ends: spec->loss borrows its bytes. Not for several threads.
  * error: as cli_loss_load; MEMORY */
 flp_status cli_loss_keep(const char *text, flp_spec *spec);
-/* The program that was kept with this SHA-256 of its bytes, or for this spec; NULL if there is none. */
+/* The program that was kept with this SHA-256 of its bytes, or whose bytes a spec borrows; NULL if there is none. */
 const flp_loss *cli_loss_kept(const uint8_t digest[32]);
 const flp_loss *cli_loss_of(const flp_spec *spec);
 
