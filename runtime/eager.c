@@ -4,30 +4,35 @@
 #include "eager_core.h"
 #include "status.h"
 
-static int thread_count(int threads) {
+int eager_thread_count(int threads) {
   int available = threads > 0 ? threads : eager_threads_available();
   return available > EAGER_THREADS_MAX ? EAGER_THREADS_MAX : available;
+}
+
+void eager_layout_of(const flp_spec *spec, flp_pass pass, int64_t n, const eager_plan *plan, flp_layout *layout) {
+  int64_t rows = plan->panel_rows < n ? plan->panel_rows : n;
+  int64_t columns = plan->chunk_columns < spec->vocab ? plan->chunk_columns : spec->vocab;
+  int backward = pass == FLP_PASS_BACKWARD;
+  *layout = (flp_layout){.struct_bytes = sizeof *layout,
+                         .mode = plan->mode,
+                         .products = plan->products,
+                         .bytes = plan->bytes,
+                         .smallest_bytes = plan->smallest_bytes};
+  layout->chunk_rows = rows;
+  layout->chunk_vocab = backward ? columns : spec->vocab;
+  if (backward && n > 0) {
+    int64_t chunks = eager_ceil_div(n, rows) * eager_ceil_div(spec->vocab, columns);
+    layout->chunks = plan->mode == FLP_MODE_R2 ? 2 * chunks : chunks;
+  }
+  layout->flops = 2.0 * (double)n * (double)spec->vocab * (double)spec->hidden * plan->products;
 }
 
 flp_status flp_eager_layout(const flp_spec *spec, flp_pass pass, int64_t n, uint64_t budget_bytes, int threads,
                             flp_layout *layout) {
   eager_plan plan;
-  FLP_TRY(eager_plan_pick(spec, pass, n, budget_bytes, thread_count(threads), &plan));
-  int64_t rows = plan.panel_rows < n ? plan.panel_rows : n;
-  int64_t columns = plan.chunk_columns < spec->vocab ? plan.chunk_columns : spec->vocab;
-  int backward = pass == FLP_PASS_BACKWARD;
-  *layout = (flp_layout){.struct_bytes = sizeof *layout,
-                         .mode = plan.mode,
-                         .products = plan.products,
-                         .bytes = plan.bytes,
-                         .smallest_bytes = plan.smallest_bytes};
-  layout->chunk_rows = rows;
-  layout->chunk_vocab = backward ? columns : spec->vocab;
-  if (backward && n > 0) {
-    int64_t chunks = eager_ceil_div(n, rows) * eager_ceil_div(spec->vocab, columns);
-    layout->chunks = plan.mode == FLP_MODE_R2 ? 2 * chunks : chunks;
-  }
-  layout->flops = 2.0 * (double)n * (double)spec->vocab * (double)spec->hidden * plan.products;
+  if (pass == FLP_PASS_STEP) return eager_step_layout(spec, n, budget_bytes, threads, layout);
+  FLP_TRY(eager_plan_pick(spec, pass, n, budget_bytes, eager_thread_count(threads), &plan));
+  eager_layout_of(spec, pass, n, &plan, layout);
   return FLP_OK;
 }
 
@@ -58,7 +63,7 @@ flp_status flp_eager_execute(const flp_spec *spec, const flp_args *args, int thr
     return FLP_OK;
   }
   eager_plan plan;
-  if (eager_plan_pick(spec, args->pass, args->n, args->workspace_bytes, thread_count(threads), &plan) != FLP_OK)
+  if (eager_plan_pick(spec, args->pass, args->n, args->workspace_bytes, eager_thread_count(threads), &plan) != FLP_OK)
     return flp_fail(FLP_ERROR_WORKSPACE,
                     "workspace_bytes: %zu are too few for %lld rows on the eager rung; %llu or more are accepted",
                     args->workspace_bytes, (long long)args->n, (unsigned long long)plan.smallest_bytes);

@@ -6,7 +6,7 @@
 #ifndef FLP_EAGER_H
 #define FLP_EAGER_H
 
-#include "flp.h"
+#include "loss.h"
 
 /* Workspace bytes of one pass, exact. unit: budget bytes; a smaller budget means smaller blocks.
  * error: BUDGET naming the smallest that would do */
@@ -16,6 +16,10 @@ flp_status flp_eager_layout(const flp_spec *spec, flp_pass pass, int64_t n, uint
 /* Runs one pass to completion. spec and args have been validated (validate.h); strides are filled in (never 0).
  * bad_rows: added to, the rows and row ids that the contract makes NaN or skips */
 flp_status flp_eager_execute(const flp_spec *spec, const flp_args *args, int threads, uint64_t *bad_rows);
+
+/* One training step, FLP_PASS_STEP: forward, the loss of each row, backward. As flp_eager_execute. */
+flp_status flp_eager_step(const flp_spec *spec, const flp_loss *loss, const flp_args *args, int threads,
+                          uint64_t *bad_rows);
 
 /* One pass of flp_select. args have been validated and strides filled in. bad_targets: added to */
 void flp_eager_select(const flp_spec *spec, const flp_select_args *args, int threads, uint64_t *bad_targets);

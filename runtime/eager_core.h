@@ -146,6 +146,14 @@ static inline int64_t eager_ceil_div(int64_t a, int64_t b) {
   return a / b + (a % b != 0);
 }
 
+/* ---- eager.c, eager_step.c ---- */
+
+/* Threads of a pass for what the options ask; 0: all. */
+int eager_thread_count(int threads);
+void eager_layout_of(const flp_spec *spec, flp_pass pass, int64_t n, const eager_plan *plan, flp_layout *layout);
+/* What flp_eager_layout says of a step. */
+flp_status eager_step_layout(const flp_spec *spec, int64_t n, uint64_t budget_bytes, int threads, flp_layout *layout);
+
 /* ---- eager_panel.c ---- */
 
 /* Arrays that every pass has. */

@@ -164,7 +164,7 @@ typedef struct flp_options {
   int32_t strict;         /* 1: a fall to a lower rung and device-side bad data are errors (a cache miss that JIT makes
                              good is none); flp_execute synchronises, so no graph capture; also FLP_STRICT=1 */
   int32_t host_fallback;  /* 1: with no usable GPU, plan for host pointers instead of failing UNAVAILABLE */
-  uint64_t budget_bytes;  /* 0: 256 MiB forward, 1 GiB backward, or FLP_BUDGET */
+  uint64_t budget_bytes;  /* 0: 256 MiB forward, 1 GiB backward and step, or FLP_BUDGET */
   int64_t chunk_rows;     /* 0: the planner chooses; else rows of one backward chunk, overriding the budget (R_ROWS) */
   int64_t chunk_vocab;    /* 0: the planner chooses; else vocab columns of one backward chunk (R_VOCAB); with both set,
                              the cheapest of R_VOCAB, R_ROWS and R2 in these sizes */

@@ -122,6 +122,7 @@ static void id_of_eager(flp_plan *plan) {
   crypto_hash_sha256_state state;
   crypto_hash_sha256_init(&state);
   crypto_hash_sha256_update(&state, (const unsigned char *)text, strlen(text));
+  if (plan->loss_bytes) crypto_hash_sha256_update(&state, plan->loss_bytes, plan->spec.loss_bytes);
   finish_id(plan, &state);
 }
 

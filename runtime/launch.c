@@ -176,15 +176,18 @@ flp_status flp_call_run(flp_call *call, flp_enqueue_fn run, const void *context)
   return status;
 }
 
-static flp_status execute_device(flp_plan *plan, const flp_args *args) {
+flp_status flp_call_device(flp_plan *plan, const flp_args *args) {
   flp_call call = {.plan = plan, .args = args, .stream = args->stream};
   set_scales(&call);
   return flp_call_run(&call, enqueue, args);
 }
 
-static flp_status execute_host(flp_plan *plan, const flp_args *args) {
+flp_status flp_call_host(flp_plan *plan, const flp_args *args) {
   uint64_t bad_rows = 0;
-  flp_status status = flp_eager_execute(&plan->spec, args, plan->options.threads, &bad_rows);
+  int threads = plan->options.threads;
+  flp_status status = args->pass == FLP_PASS_STEP
+                          ? flp_eager_step(&plan->spec, &plan->loss, args, threads, &bad_rows)
+                          : flp_eager_execute(&plan->spec, args, threads, &bad_rows);
   pthread_mutex_lock(&plan->lock);
   plan->bad_rows += bad_rows;
   pthread_mutex_unlock(&plan->lock);
@@ -200,5 +203,8 @@ flp_status flp_execute(flp_plan *plan, const flp_args *args) {
                     "the plan's spec.op is FLP_OP_SELECT (accepted: FLP_OP_HEAD; flp_select runs it)");
   flp_args resolved;
   FLP_TRY(flp_args_resolve(&plan->spec, args, &resolved));
-  return plan->rung == FLP_RUNG_EAGER ? execute_host(plan, &resolved) : execute_device(plan, &resolved);
+  if (resolved.saved && !flp_plan_keeps(plan))
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "args.saved is given, but this plan keeps nothing (accepted: NULL where flp_plan_saved gives 0)");
+  return plan->rung == FLP_RUNG_EAGER ? flp_call_host(plan, &resolved) : flp_call_device(plan, &resolved);
 }

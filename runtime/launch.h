@@ -24,6 +24,10 @@ typedef struct flp_call {
 typedef flp_status (*flp_enqueue_fn)(flp_call *call, const void *args);
 flp_status flp_call_run(flp_call *call, flp_enqueue_fn enqueue, const void *args);
 
+/* One resolved call of a head, from its pass's layout to its launches; or on the eager rung to its results. */
+flp_status flp_call_device(flp_plan *plan, const flp_args *args);
+flp_status flp_call_host(flp_plan *plan, const flp_args *args);
+
 /* Launches an entry with `ctas` CTAs. params: the entry's struct of abi.h. error: DRIVER naming kernel and spec */
 flp_status flp_launch(const flp_call *call, flp_entry_id entry, const void *params, int64_t ctas);
 /* Launches an entry with as many clusters as the device holds at once, at most `clusters`. */

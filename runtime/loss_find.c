@@ -38,3 +38,20 @@ flp_status flp_loss_find(const char *text, flp_loss *out) {
   }
   return FLP_OK;
 }
+
+flp_status flp_loss_builtin_bytes(const char *name, void *out, size_t capacity, size_t *out_bytes) {
+  flp_loss loss;
+  uint8_t bytes[FLP_LOSS_BYTES_MAX];
+  flp_detail_clear();
+  if (!name || !out_bytes)
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s is NULL (accepted: %s)", name ? "out_bytes" : "name",
+                    name ? "where to put the size" : "the name of a loss");
+  *out_bytes = 0;
+  FLP_TRY(flp_loss_find(name, &loss));
+  *out_bytes = flp_loss_write(&loss, bytes, sizeof bytes);
+  if (!out) return FLP_OK;
+  if (capacity < *out_bytes)
+    return flp_fail(FLP_ERROR_ARGUMENT, "capacity is %zu, but loss %s has %zu bytes", capacity, name, *out_bytes);
+  memcpy(out, bytes, *out_bytes);
+  return FLP_OK;
+}

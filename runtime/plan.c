@@ -75,6 +75,16 @@ static flp_status fill_plan(flp_plan *plan) {
   return create_on_device(plan);
 }
 
+static flp_status copy_loss(flp_plan *plan) {
+  flp_spec *spec = &plan->spec;
+  if (!spec->loss) return FLP_OK;
+  plan->loss_bytes = malloc(spec->loss_bytes);
+  if (!plan->loss_bytes) return flp_fail(FLP_ERROR_MEMORY, "no memory for a loss of %zu bytes", spec->loss_bytes);
+  memcpy(plan->loss_bytes, spec->loss, spec->loss_bytes);
+  spec->loss = plan->loss_bytes;
+  return flp_loss_read(plan->loss_bytes, spec->loss_bytes, &plan->loss);
+}
+
 flp_status flp_plan_create(const flp_spec *spec, const flp_options *options, flp_plan **out) {
   flp_detail_clear();
   if (!out) return flp_fail(FLP_ERROR_ARGUMENT, "out is NULL (accepted: where to put the plan)");
@@ -94,12 +104,13 @@ flp_status flp_plan_create(const flp_spec *spec, const flp_options *options, flp
   if (!plan) return flp_fail(FLP_ERROR_MEMORY, "no memory for a plan");
   pthread_mutex_init(&plan->lock, NULL);
   plan->spec = resolved_spec;
+  flp_status status = copy_loss(plan);
   plan->options = resolved_options;
   plan->options.tune = NULL; /* the caller's memory */
   plan->tuning = tuning;
   plan->has_tuning = resolved_options.tune != NULL;
   flp_plan_spec_text(&plan->spec, plan->spec_text);
-  flp_status status = fill_plan(plan);
+  if (status == FLP_OK) status = fill_plan(plan);
   if (status != FLP_OK) {
     flp_plan_destroy(plan);
     return status;
@@ -113,6 +124,7 @@ void flp_plan_destroy(flp_plan *plan) {
   if (!plan) return;
   release_device(plan);
   pthread_mutex_destroy(&plan->lock);
+  free(plan->loss_bytes);
   free(plan);
 }
 
@@ -124,8 +136,10 @@ static uint64_t budget_of(const flp_plan *plan, flp_pass pass, uint64_t budget_b
 
 static flp_status check_query(const flp_plan *plan, flp_pass pass, int64_t n) {
   if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
-  if (pass < FLP_PASS_FORWARD || pass > FLP_PASS_BACKWARD)
-    return flp_fail(FLP_ERROR_ARGUMENT, "pass is %d (accepted: FORWARD 1, COMBINE 2, BACKWARD 3)", (int)pass);
+  if (pass < FLP_PASS_FORWARD || pass > FLP_PASS_STEP)
+    return flp_fail(FLP_ERROR_ARGUMENT, "pass is %d (accepted: FORWARD 1, COMBINE 2, BACKWARD 3, STEP 4)", (int)pass);
+  if (pass == FLP_PASS_STEP && !plan->spec.loss)
+    return flp_fail(FLP_ERROR_ARGUMENT, "pass is STEP, but spec.loss is NULL (accepted: a loss program)");
   int is_head = plan->spec.op == FLP_OP_HEAD;
   if (pass == FLP_PASS_COMBINE && !is_head)
     return flp_fail(FLP_ERROR_ARGUMENT,

@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include "images.h"
+#include "loss.h"
 #include "planner.h"
 
 /* The entries of abi.h as numbers. */
@@ -36,7 +37,9 @@ typedef struct flp_modules {
 enum { FLP_REASON_BYTES = 640, FLP_SPEC_TEXT_BYTES = 192, FLP_CUT_BYTES = 256 };
 
 struct flp_plan {
-  flp_spec spec;       /* resolved */
+  flp_spec spec;       /* resolved; its loss is the plan's copy, loss_bytes */
+  uint8_t *loss_bytes; /* owned; NULL without a loss */
+  flp_loss loss;       /* read from them */
   flp_options options; /* resolved; tune is in tuning, and NULL here */
   flp_tuning tuning;
   int has_tuning; /* the options say how kernels are cut, be it as their templates choose */
@@ -60,7 +63,7 @@ struct flp_plan {
     int64_t n; /* 0: none yet */
     uint64_t workspace_bytes;
     flp_scheme scheme;
-  } last[FLP_PASS_BACKWARD + 1]; /* by pass: what the last call took, as the next one often asks for the same */
+  } last[FLP_PASS_STEP + 1]; /* by pass: what the last call took, as the next one often asks for the same */
   uint32_t errors_seen; /* device counter at the last check, wraps */
   uint64_t bad_rows;    /* eager rung: since the last check */
 };
@@ -87,6 +90,11 @@ flp_status flp_ladder_without_device(flp_plan *plan, const char *reason);
 enum { FLP_LADDER_ARCHES_MAX = 4 };
 int flp_ladder_arches(const flp_device *device, const flp_spec *spec, int clusters,
                       const char *out[FLP_LADDER_ARCHES_MAX]);
+
+/* ---- step.c ---- */
+
+/* 1 if the plan's kernels keep exponentials from forward to backward. */
+int flp_plan_keeps(const flp_plan *plan);
 
 /* ---- plan_text.c ---- */
 

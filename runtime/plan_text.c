@@ -51,6 +51,9 @@ void flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
   if (!spec->grads) add(&t, "none");
   if (spec->has_bias) add(&t, " bias");
   if (spec->softcap > 0) add(&t, " softcap=%g", (double)spec->softcap);
+  if (spec->keep) add(&t, " keep");
+  flp_loss loss;
+  if (spec->loss && flp_loss_read(spec->loss, spec->loss_bytes, &loss) == FLP_OK) add(&t, " loss=%s", loss.name);
 }
 
 void flp_plan_spec_options(const flp_spec *spec, char out[FLP_SPEC_OPTIONS_BYTES]) {

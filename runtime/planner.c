@@ -25,6 +25,15 @@ static uint64_t round_up(uint64_t bytes) {
   return (bytes + REGION_ALIGNMENT - 1) / REGION_ALIGNMENT * REGION_ALIGNMENT;
 }
 
+uint64_t flp_planner_references_bytes(int64_t n) {
+  return round_up((uint64_t)n * 4);
+}
+
+uint64_t flp_planner_saved_bytes(const flp_spec *spec, int64_t n) {
+  uint64_t row = (uint64_t)flp_planner_dz_stride(spec->vocab) * flp_dtype_bytes(spec->dtype);
+  return flp_planner_references_bytes(n) + (uint64_t)n * row;
+}
+
 /* ---- workspace ---- */
 
 static void put_region(flp_scheme *s, flp_region region, int64_t count, uint64_t element_bytes) {
@@ -431,10 +440,10 @@ void flp_planner_describe(const flp_planner *p, const flp_scheme *s, int64_t n, 
 
 uint64_t flp_pass_budget(uint64_t given_bytes, flp_pass pass) {
   if (given_bytes) return given_bytes;
-  return pass == FLP_PASS_BACKWARD ? UINT64_C(1) << 30 : UINT64_C(256) << 20;
+  return pass == FLP_PASS_BACKWARD || pass == FLP_PASS_STEP ? UINT64_C(1) << 30 : UINT64_C(256) << 20;
 }
 
 const char *flp_mode_name(flp_mode mode) {
-  static const char *const names[] = {"-", "F", "R_VOCAB", "R_ROWS", "R2"};
-  return mode >= FLP_MODE_F && mode <= FLP_MODE_R2 ? names[mode] : names[0];
+  static const char *const names[] = {"-", "F", "R_VOCAB", "R_ROWS", "R2", "S", "P"};
+  return mode >= FLP_MODE_F && mode <= FLP_MODE_P ? names[mode] : names[0];
 }

@@ -84,6 +84,11 @@ int64_t flp_planner_dz_stride(int64_t columns);
 /* Elements between two gathered rows. */
 int64_t flp_planner_gather_stride(int64_t depth);
 
+/* What mode S passes from forward to backward: a reference a row, up to a multiple of 256 bytes, then the exponentials,
+ * their rows flp_planner_dz_stride(V) elements apart. */
+uint64_t flp_planner_references_bytes(int64_t n);
+uint64_t flp_planner_saved_bytes(const flp_spec *spec, int64_t n);
+
 /* ceil(a / b) for a >= 0, b > 0. */
 int64_t flp_ceil_div(int64_t a, int64_t b);
 
@@ -106,7 +111,7 @@ int flp_planner_grids_fit(const flp_planner *planner, int64_t rows, int64_t colu
 /* The workspace budget of a pass: what was given, or where that is 0 what a plan takes by itself. unit: bytes */
 uint64_t flp_pass_budget(uint64_t given_bytes, flp_pass pass);
 
-/* "F", "R_VOCAB", "R_ROWS", "R2"; "-" for none. */
+/* "F", "R_VOCAB", "R_ROWS", "R2", "S", "P"; "-" for none. */
 const char *flp_mode_name(flp_mode mode);
 
 #endif

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "kernel.h"
+#include "loss.h"
 #include "status.h"
 
 static flp_status out_of_range(const char *field, int64_t value, int64_t low, int64_t high) {
@@ -42,7 +43,9 @@ static flp_status check_select(const flp_spec *spec) {
                 {"per_row_temperature", spec->per_row_temperature},
                 {"grad_hidden_dtype", spec->grad_hidden_dtype},
                 {"grad_weight_dtype", spec->grad_weight_dtype},
-                {"accumulate_grad_weight", spec->accumulate_grad_weight}};
+                {"accumulate_grad_weight", spec->accumulate_grad_weight},
+                {"keep", spec->keep},
+                {"loss", spec->loss != NULL}};
   if (spec->dtype != FLP_DTYPE_FP64 && (spec->dtype < FLP_DTYPE_BF16 || spec->dtype > FLP_DTYPE_FP32))
     return flp_fail(FLP_ERROR_ARGUMENT, "spec.dtype is %d (accepted: BF16 1, FP16 2, FP32 3, FP64 6)",
                     (int)spec->dtype);
@@ -105,6 +108,34 @@ static flp_status check_wishes(const flp_spec *spec) {
   return FLP_OK;
 }
 
+static flp_status check_keep(const flp_spec *spec) {
+  FLP_TRY(check_range("spec.keep", spec->keep, 0, 1));
+  if (spec->keep && !spec->grads)
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.keep is 1, but spec.grads is 0 (accepted: FLP_GRAD_* bits)");
+  if (spec->keep && spec->dtype != FLP_DTYPE_BF16)
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.keep is 1, but spec.dtype is %s (accepted: bf16)",
+                    flp_dtype_name(spec->dtype));
+  return FLP_OK;
+}
+
+/* A program that reads the entropy needs its value, one whose loss depends on it its gradient too. */
+static flp_status check_loss(const flp_spec *spec) {
+  flp_loss loss;
+  if (!spec->loss && spec->loss_bytes)
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.loss is NULL, but spec.loss_bytes is %zu (accepted: 0)",
+                    spec->loss_bytes);
+  if (!spec->loss) return FLP_OK;
+  if (flp_loss_read(spec->loss, spec->loss_bytes, &loss) != FLP_OK)
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.loss is no loss program: %s", flp_error_detail());
+  int reads = flp_loss_inputs(&loss) >> FLP_LOSS_ENTROPY & 1, depends = flp_loss_is_active(&loss) & FLP_LOSS_BY_ENTROPY;
+  flp_entropy least = depends && spec->grads ? FLP_ENTROPY_BACKWARD : reads ? FLP_ENTROPY_FORWARD : FLP_ENTROPY_NONE;
+  if (spec->entropy < least)
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.entropy is %d, but loss %s %s (accepted: %s)", (int)spec->entropy,
+                    loss.name, least == FLP_ENTROPY_FORWARD ? "reads the entropy" : "has a gradient by the entropy",
+                    least == FLP_ENTROPY_FORWARD ? "FORWARD 1, BACKWARD 2" : "BACKWARD 2");
+  return FLP_OK;
+}
+
 flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
   memset(out, 0, sizeof *out);
   if (!spec) return flp_fail(FLP_ERROR_ARGUMENT, "spec is NULL (accepted: a flp_spec)");
@@ -114,6 +145,8 @@ flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
   FLP_TRY(check_target_dtype(spec));
   FLP_TRY(check_shape(spec));
   FLP_TRY(check_wishes(spec));
+  FLP_TRY(check_keep(spec));
+  FLP_TRY(check_loss(spec));
   *out = *spec;
   if (spec->op == FLP_OP_SELECT) return FLP_OK;
   if (!out->grad_hidden_dtype) out->grad_hidden_dtype = spec->dtype;
@@ -174,8 +207,10 @@ static flp_status check_options(const flp_options *options) {
   FLP_TRY(check_range("options.host_fallback", options->host_fallback, 0, 1));
   FLP_TRY(check_range("options.chunk_rows", options->chunk_rows, 0, FLP_COUNT_MAX));
   FLP_TRY(check_range("options.chunk_vocab", options->chunk_vocab, 0, FLP_COUNT_MAX));
-  if (options->mode && (options->mode < FLP_MODE_R_VOCAB || options->mode > FLP_MODE_R2))
-    return flp_fail(FLP_ERROR_ARGUMENT, "options.mode is %d (accepted: 0, or FLP_MODE_R_VOCAB 2 to FLP_MODE_R2 4)",
+  int is_backward = options->mode >= FLP_MODE_R_VOCAB && options->mode <= FLP_MODE_R2;
+  if (options->mode && !is_backward && options->mode != FLP_MODE_P)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "options.mode is %d (accepted: 0, FLP_MODE_R_VOCAB 2 to FLP_MODE_R2 4, FLP_MODE_P 6)",
                     (int)options->mode);
   FLP_TRY(check_range("options.threads", options->threads, 0, 4096));
   if (options->device == FLP_DEVICE_HOST && options->rung != FLP_RUNG_AUTO && options->rung != FLP_RUNG_EAGER)

@@ -2,7 +2,7 @@
 #ifndef FLP_VALIDATE_H
 #define FLP_VALIDATE_H
 
-#include "flp.h"
+#include "loss.h"
 
 /* Kernels index rows and columns in 32 bits, tiles past the end included; the same bound keeps every workspace size
  * of the planner below 2^64: 12 bytes · 2^30 rows · 2^30 groups. */
@@ -17,6 +17,12 @@ flp_status flp_options_resolve(const flp_options *options, flp_options *out);
 /* Checks args against a resolved spec and writes a resolved copy: strides and shard ranges filled in, size arithmetic
  * checked for overflow, required pointers present, alignment as the spec promises. error: ARGUMENT */
 flp_status flp_args_resolve(const flp_spec *spec, const flp_args *args, flp_args *out);
+
+/* The same for a call of flp_step, with what its program reads: the other function leaves that to this one. */
+flp_status flp_step_resolve(const flp_spec *spec, const flp_loss *loss, const flp_args *args, flp_args *out);
+
+/* What a program's inputs are in a call, by flp_loss_input. */
+void flp_step_inputs(const flp_args *args, const float *out[FLP_LOSS_INPUTS_MAX]);
 
 /* The same for a call of flp_select. validate_select.c */
 flp_status flp_select_args_resolve(const flp_spec *spec, const flp_select_args *args, flp_select_args *out);

@@ -4,9 +4,11 @@
  * many hosts; nothing behind a pointer is read. */
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "kernel.h"
+#include "planner.h"
 #include "status.h"
 #include "validate.h"
 
@@ -128,9 +130,13 @@ static int writes_rows(const flp_args *args) {
   return args->logprob || args->entropy || args->stats;
 }
 
+static int is_whole(const flp_args *args) {
+  return args->vocab_offset == 0 && args->vocab_valid == args->vocab_total;
+}
+
 static flp_status check_forward(const flp_spec *spec, flp_args *args) {
   FLP_TRY(check_operands(spec, args));
-  int whole = args->vocab_offset == 0 && args->vocab_valid == args->vocab_total;
+  int whole = is_whole(args);
   FLP_TRY(check_outputs(spec, args, whole ? MAY : MUST_NOT,
                         "the call covers a vocab shard, which writes args.partial only"));
   FLP_TRY(check_pointer("partial", args->partial, whole || args->n == 0 ? MAY : MUST,
@@ -138,6 +144,25 @@ static flp_status check_forward(const flp_spec *spec, flp_args *args) {
   if (args->n > 0 && !writes_rows(args) && !args->partial)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "args.logprob, entropy, stats and partial are all NULL (accepted: at least one)");
+  return FLP_OK;
+}
+
+/* What mode S keeps; a plan's rung is not known here. */
+static flp_status check_saved(const flp_spec *spec, const flp_args *args) {
+  if (args->pass != FLP_PASS_FORWARD && args->pass != FLP_PASS_STEP)
+    FLP_TRY(check_pointer("old_lse", args->old_lse, MUST_NOT, "only forward and step choose references", 1));
+  FLP_TRY(check_pointer("old_lse", args->old_lse, MAY, "", sizeof(float)));
+  if (!args->saved) return FLP_OK;
+  if (args->pass != FLP_PASS_FORWARD && args->pass != FLP_PASS_BACKWARD)
+    return check_pointer("saved", args->saved, MUST_NOT, "only forward and backward pass it on", 1);
+  FLP_TRY(check_pointer("saved", args->saved, spec->keep ? MAY : MUST_NOT, "spec.keep is 0", 256));
+  if (!is_whole(args)) return check_pointer("saved", args->saved, MUST_NOT, "the call covers a vocab shard", 1);
+  uint64_t bytes = flp_planner_saved_bytes(spec, args->n);
+  if (args->saved_bytes < bytes)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "args.saved_bytes is %zu, but mode S keeps %" PRIu64 " bytes of %" PRId64
+                    " rows (accepted: what flp_plan_saved gives)",
+                    args->saved_bytes, bytes, args->n);
   return FLP_OK;
 }
 
@@ -163,12 +188,8 @@ static flp_status check_upstream(const flp_spec *spec, const flp_args *args) {
   return check_pointer("stats", args->stats, args->n > 0 ? MUST : MAY, "the backward pass reads it", 16);
 }
 
-static flp_status check_backward(const flp_spec *spec, flp_args *args) {
-  if (!spec->grads)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "args.pass is FLP_PASS_BACKWARD, but spec.grads is 0 (accepted: FLP_GRAD_* bits)");
-  FLP_TRY(check_operands(spec, args));
-  FLP_TRY(check_upstream(spec, args));
+/* The gradients that spec.grads asks for, and no others. */
+static flp_status check_gradients(const flp_spec *spec, flp_args *args) {
   const struct {
     const char *field, *asked, *refused;
     uint32_t bit;
@@ -194,13 +215,62 @@ static flp_status check_backward(const flp_spec *spec, flp_args *args) {
                       spec->grad_weight_dtype);
 }
 
+static flp_status check_backward(const flp_spec *spec, flp_args *args) {
+  if (!spec->grads)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "args.pass is FLP_PASS_BACKWARD, but spec.grads is 0 (accepted: FLP_GRAD_* bits)");
+  FLP_TRY(check_operands(spec, args));
+  FLP_TRY(check_upstream(spec, args));
+  return check_gradients(spec, args);
+}
+
+static flp_status check_step(const flp_spec *spec, flp_args *args) {
+  static const char because[] = "a step makes its own";
+  if (!is_whole(args))
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "args.vocab_offset is %" PRId64 " and args.vocab_total %" PRId64
+                    ", but a step needs the whole head (accepted: 0, and vocab_valid %" PRId64 ")",
+                    args->vocab_offset, args->vocab_total, args->vocab_valid);
+  FLP_TRY(check_operands(spec, args));
+  FLP_TRY(check_pointer("stats", args->stats, MUST_NOT, because, 1));
+  FLP_TRY(check_pointer("partial", args->partial, MUST_NOT, because, 1));
+  FLP_TRY(check_pointer("grad_logprob", args->grad_logprob, MUST_NOT, because, 1));
+  FLP_TRY(check_pointer("grad_entropy", args->grad_entropy, MUST_NOT, because, 1));
+  FLP_TRY(check_outputs(spec, args, MAY, ""));
+  FLP_TRY(check_pointer("loss", args->loss, MAY, "", sizeof(float)));
+  FLP_TRY(check_pointer("metrics", args->metrics, MAY, "", sizeof(float)));
+  return check_gradients(spec, args);
+}
+
+/* Inputs of a program by their names in flp_args; what loss.h says of a missing weight or old_logprob holds. */
+static flp_status check_loss_inputs(const flp_loss *loss, const flp_args *args) {
+  const float *given[FLP_LOSS_INPUTS_MAX];
+  uint32_t needed = args->n > 0 ? flp_loss_inputs(loss) : 0;
+  flp_step_inputs(args, given);
+  needed &= ~(1u << FLP_LOSS_LOGPROB | 1u << FLP_LOSS_ENTROPY | 1u << FLP_LOSS_OLD_LOGPROB | 1u << FLP_LOSS_WEIGHT);
+  for (uint32_t i = FLP_LOSS_OLD_LOGPROB; i < FLP_LOSS_INPUTS_MAX; i++) {
+    char field[FLP_LOSS_NAME_BYTES + 16], because[FLP_LOSS_TITLE_BYTES + 32];
+    const char *name = i == FLP_LOSS_WEIGHT ? "row_weight" : flp_loss_input_name(loss, i);
+    int is_vector = i >= FLP_LOSS_FIRST_VECTOR;
+    if (is_vector && i - FLP_LOSS_FIRST_VECTOR >= loss->vector_count) name = "none";
+    if (is_vector)
+      snprintf(field, sizeof field, "vectors[%u] (%s)", i - FLP_LOSS_FIRST_VECTOR, name);
+    else
+      snprintf(field, sizeof field, "%s", name);
+    snprintf(because, sizeof because, "loss %s reads it", loss->name);
+    FLP_TRY(check_pointer(field, given[i], needed >> i & 1 ? MUST : MAY, because, sizeof(float)));
+  }
+  if (!args->loss_parameters || flp_loss_check_parameters(loss, args->loss_parameters) == FLP_OK) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "args.loss_parameters: %s", flp_error_detail());
+}
+
 static flp_status check_workspace(const flp_args *args) {
   FLP_TRY(check_pointer("workspace", args->workspace, args->workspace_bytes > 0 ? MUST : MAY,
                         "args.workspace_bytes is not 0", 256));
   return FLP_OK;
 }
 
-static flp_status check_head(const flp_args *args) {
+static flp_status check_head(const flp_args *args, int for_step) {
   if (!args) return flp_fail(FLP_ERROR_ARGUMENT, "args is NULL (accepted: a flp_args)");
   if (args->struct_bytes != sizeof *args)
     return flp_fail(FLP_ERROR_ARGUMENT,
@@ -208,25 +278,51 @@ static flp_status check_head(const flp_args *args) {
                     ", but this library's struct has %zu bytes (accepted: %zu; start "
                     "from its _INIT value)",
                     args->struct_bytes, sizeof *args, sizeof *args);
-  if (args->pass < FLP_PASS_FORWARD || args->pass > FLP_PASS_BACKWARD)
-    return flp_fail(FLP_ERROR_ARGUMENT, "args.pass is %d (accepted: FORWARD 1, COMBINE 2, BACKWARD 3)",
-                    (int)args->pass);
+  int is_step = args->pass == FLP_PASS_STEP;
+  if (is_step != for_step || args->pass < FLP_PASS_FORWARD || args->pass > FLP_PASS_STEP)
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.pass is %d (accepted: %s)", (int)args->pass,
+                    for_step ? "STEP 4; flp_execute runs the others"
+                             : "FORWARD 1, COMBINE 2, BACKWARD 3; flp_step runs STEP 4");
   if (args->n < 0 || args->n > FLP_COUNT_MAX)
     return flp_fail(FLP_ERROR_ARGUMENT, "args.n is %" PRId64 " (accepted: 0 to %d)", args->n, FLP_COUNT_MAX);
   return FLP_OK;
 }
 
-flp_status flp_args_resolve(const flp_spec *spec, const flp_args *args, flp_args *out) {
+static flp_status resolve(const flp_spec *spec, const flp_args *args, int for_step, flp_args *out) {
   memset(out, 0, sizeof *out);
-  FLP_TRY(check_head(args));
+  FLP_TRY(check_head(args, for_step));
   flp_args resolved = *args;
   FLP_TRY(check_shard(spec, &resolved));
   FLP_TRY(check_scales(spec, &resolved));
   FLP_TRY(check_rows(spec, &resolved));
   FLP_TRY(check_workspace(&resolved));
   static flp_status (*const passes[])(const flp_spec *, flp_args *) = {
-      [FLP_PASS_FORWARD] = check_forward, [FLP_PASS_COMBINE] = check_combine, [FLP_PASS_BACKWARD] = check_backward};
+      [FLP_PASS_FORWARD] = check_forward,
+      [FLP_PASS_COMBINE] = check_combine,
+      [FLP_PASS_BACKWARD] = check_backward,
+      [FLP_PASS_STEP] = check_step};
   FLP_TRY(passes[resolved.pass](spec, &resolved));
+  FLP_TRY(check_saved(spec, &resolved));
   *out = resolved;
   return FLP_OK;
+}
+
+flp_status flp_args_resolve(const flp_spec *spec, const flp_args *args, flp_args *out) {
+  return resolve(spec, args, 0, out);
+}
+
+flp_status flp_step_resolve(const flp_spec *spec, const flp_loss *loss, const flp_args *args, flp_args *out) {
+  FLP_TRY(resolve(spec, args, 1, out));
+  return check_loss_inputs(loss, out);
+}
+
+void flp_step_inputs(const flp_args *args, const float *out[FLP_LOSS_INPUTS_MAX]) {
+  memset(out, 0, FLP_LOSS_INPUTS_MAX * sizeof *out);
+  out[FLP_LOSS_LOGPROB] = args->logprob;
+  out[FLP_LOSS_ENTROPY] = args->entropy;
+  out[FLP_LOSS_OLD_LOGPROB] = args->old_logprob;
+  out[FLP_LOSS_REF_LOGPROB] = args->ref_logprob;
+  out[FLP_LOSS_ADVANTAGE] = args->advantage;
+  out[FLP_LOSS_WEIGHT] = args->row_weight;
+  memcpy(&out[FLP_LOSS_FIRST_VECTOR], args->vectors, sizeof args->vectors);
 }

@@ -1,0 +1,34 @@
+/* step.c: flp_step, and what mode S passes from forward to backward. */
+#include "launch.h"
+#include "status.h"
+#include "validate.h"
+
+int flp_plan_keeps(const flp_plan *plan) {
+  if (!plan->spec.keep || plan->rung == FLP_RUNG_EAGER) return 0;
+  return plan->options.mode == 0 || plan->options.mode == FLP_MODE_P;
+}
+
+flp_status flp_plan_saved(const flp_plan *plan, int64_t n, uint64_t budget_bytes, size_t *out_bytes) {
+  flp_detail_clear();
+  if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
+  if (!out_bytes) return flp_fail(FLP_ERROR_ARGUMENT, "out_bytes is NULL (accepted: where to put the size)");
+  *out_bytes = 0;
+  if (n < 0 || n > FLP_COUNT_MAX)
+    return flp_fail(FLP_ERROR_ARGUMENT, "n is %lld (accepted: 0 to %d)", (long long)n, FLP_COUNT_MAX);
+  uint64_t budget = flp_pass_budget(budget_bytes ? budget_bytes : plan->options.budget_bytes, FLP_PASS_BACKWARD);
+  uint64_t bytes = flp_plan_keeps(plan) ? flp_planner_saved_bytes(&plan->spec, n) : 0;
+  if (bytes <= budget) *out_bytes = bytes;
+  return FLP_OK;
+}
+
+flp_status flp_step(flp_plan *plan, const flp_args *args) {
+  flp_args resolved;
+  flp_detail_clear();
+  if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
+  if (!plan->spec.loss)
+    return flp_fail(FLP_ERROR_ARGUMENT, "the plan's spec.loss is NULL (accepted: a loss program, for flp_step)");
+  FLP_TRY(flp_step_resolve(&plan->spec, &plan->loss, args, &resolved));
+  if (plan->rung != FLP_RUNG_EAGER)
+    return flp_fail(FLP_ERROR_UNSUPPORTED, "flp_step runs on the eager rung only so far");
+  return flp_call_host(plan, &resolved);
+}
