@@ -54,7 +54,7 @@ typedef struct oddity {
   double temperature, scale;
   float softcap;
   int per_row, shards, forward_only, accumulate, grads_fp32, int32_targets;
-  int64_t padding, chunk_rows, chunk_vocab, n, vocab;
+  int64_t padding, chunk_rows, chunk_vocab, n, vocab, hidden;
   flp_mode mode;
   check_old old; /* of modes S and P alone */
   uint32_t alignment; /* also the padding, in bytes, so that rows are no better aligned */
@@ -100,7 +100,7 @@ static const oddity oddities[] = {
      .rows = CHECK_ROWS_MASKED, .accumulate = 1},
     {.name = "peaked", .fill = CHECK_FILL_PEAKED},
     {.name = "unlikely", .fill = CHECK_FILL_UNLIKELY},
-    {.name = "steep", .fill = CHECK_FILL_STEEP, .n = 1100, .vocab = 1601},
+    {.name = "steep", .fill = CHECK_FILL_STEEP, .n = 1100, .vocab = 1601, .hidden = 16},
     {.name = "nan-idle", .rows = CHECK_ROWS_NAN_IDLE},
     {.name = "old-lse", .old = CHECK_OLD_NEAR},
     {.name = "old-lse-far", .old = CHECK_OLD_FAR, .fill = CHECK_FILL_PEAKED},
@@ -111,7 +111,8 @@ static const oddity oddities[] = {
 };
 
 static check_case make_odd(const oddity *o, flp_dtype dtype) {
-  check_case c = check_case_default(dtype, o->n > 0 ? o->n : o->n < 0 ? 0 : 67, o->vocab ? o->vocab : 1531, 72);
+  check_case c = check_case_default(dtype, o->n > 0 ? o->n : o->n < 0 ? 0 : 67, o->vocab ? o->vocab : 1531,
+                                    o->hidden ? o->hidden : 72);
   c.name = o->name;
   c.fill = o->fill;
   c.rows = o->rows;
@@ -144,18 +145,10 @@ static void add_oddities(check_list *list, flp_dtype dtype) {
 
 /* ---- modes S and P ---- */
 
-/* A step with this loss; spec.entropy becomes what the loss needs of it at least. */
 static void set_loss(check_list *list, check_case *c, const char *name) {
-  if (cli_loss_keep(name, &c->spec) != FLP_OK) {
-    list->incomplete = 1;
-    return;
-  }
-  const flp_loss *loss = cli_loss_of(&c->spec);
-  int is_read = (flp_loss_inputs(loss) >> FLP_LOSS_ENTROPY & 1) != 0;
-  if (flp_loss_is_active(loss) & FLP_LOSS_BY_ENTROPY)
-    c->spec.entropy = FLP_ENTROPY_BACKWARD;
-  else if (is_read && c->spec.entropy == FLP_ENTROPY_NONE)
-    c->spec.entropy = FLP_ENTROPY_FORWARD;
+  if (cli_loss_keep(name, &c->spec) != FLP_OK) list->incomplete = 1;
+  flp_entropy least = cli_loss_entropy(&c->spec);
+  if (c->spec.entropy < least) c->spec.entropy = least;
 }
 
 /* Built-in loss i in turn, beside an entropy bonus or without one. */

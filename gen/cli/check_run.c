@@ -166,9 +166,9 @@ static flp_status create_saved(run_state *run) {
   const check_problem *p = run->problem;
   if (p->c.mode != FLP_MODE_S) return FLP_OK;
   FLP_TRY(flp_plan_saved(run->plan, p->c.n, UINT64_MAX, &bytes));
-  if (bytes == 0 && p->c.n > 0)
-    return flp_fail(FLP_ERROR_UNAVAILABLE, "rung %s keeps no exponentials", flp_rung_name(run->how->rung));
-  return create_slot(run, SAVED, bytes, 0);
+  if (bytes > 0) return create_slot(run, SAVED, bytes, 0);
+  if (p->c.n == 0) return FLP_OK;
+  return flp_fail(FLP_ERROR_UNAVAILABLE, "rung %s keeps no exponentials", flp_rung_name(run->how->rung));
 }
 
 static void set_saved(const run_state *run, flp_args *args) {

@@ -52,6 +52,13 @@ const flp_loss *cli_loss_of(const flp_spec *spec) {
   return NULL;
 }
 
+flp_entropy cli_loss_entropy(const flp_spec *spec) {
+  const flp_loss *loss = cli_loss_of(spec);
+  if (!loss) return FLP_ENTROPY_NONE;
+  if (flp_loss_is_active(loss) & FLP_LOSS_BY_ENTROPY && spec->grads) return FLP_ENTROPY_BACKWARD;
+  return flp_loss_inputs(loss) >> FLP_LOSS_ENTROPY & 1 ? FLP_ENTROPY_FORWARD : FLP_ENTROPY_NONE;
+}
+
 flp_status cli_loss_args_add(cli_loss_args *args, const char *text) {
   if (args->set_count == FLP_LOSS_PARAMETERS_MAX)
     return flp_fail(FLP_ERROR_ARGUMENT, "--loss-parameter: '%s' is one too many; at most %d are accepted", text,

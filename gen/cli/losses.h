@@ -39,6 +39,8 @@ flp_status cli_loss_keep(const char *text, flp_spec *spec);
 /* The program that was kept with this SHA-256 of its bytes, or whose bytes a spec borrows; NULL if there is none. */
 const flp_loss *cli_loss_kept(const uint8_t digest[32]);
 const flp_loss *cli_loss_of(const flp_spec *spec);
+/* What the loss of a spec needs of its entropy at least. */
+flp_entropy cli_loss_entropy(const flp_spec *spec);
 
 /* --loss and its --loss-parameter, in any order. */
 typedef struct cli_loss_args {

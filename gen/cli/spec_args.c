@@ -36,7 +36,7 @@ static const struct argp_option options[] = {
     {"vocab", KEY_VOCAB, "V", 0, "rows of the head's weight, at least 2", 1},
     {"hidden", KEY_HIDDEN, "D", 0, "columns of hidden states and weight, a multiple of 8", 1},
     {"dtype", KEY_DTYPE, "T", 0, "bf16 (default), fp16 or fp32; with --op select fp64 too", 1},
-    {"entropy", KEY_ENTROPY, "WHICH", 0, "none (default), forward, or backward: with its gradient", 1},
+    {"entropy", KEY_ENTROPY, "WHICH", 0, "none (default, or what --loss needs), forward, or backward: with its gradient", 1},
     {"grad", KEY_GRAD, "LIST", 0, "gradients: any of hidden,weight,bias", 1},
     {"bias", KEY_BIAS, NULL, 0, "the head has a bias", 1},
     {"softcap", KEY_SOFTCAP, "X", 0, "scores become X*tanh(score/X), X > 0", 1},
@@ -102,6 +102,7 @@ static flp_status parse_enumeration(int key, const char *text, cli_spec_args *ar
     case KEY_GRAD:
       return cli_parse_flags("--grad", text, CLI_GRADS, &spec->grads);
     default:
+      args->has_entropy = 1;
       FLP_TRY(cli_parse_choice("--entropy", text, entropies, &value));
       spec->entropy = (flp_entropy)value;
       return FLP_OK;
@@ -209,6 +210,7 @@ flp_status cli_spec_args_resolve(cli_spec_args *args) {
                     "--hidden is missing; the number of columns of the weight, or --model, is needed");
   if (spec->accumulate_grad_weight && !spec->grad_weight_dtype) args->spec.grad_weight_dtype = FLP_DTYPE_FP32;
   FLP_TRY(cli_loss_args_resolve(&args->loss, &args->spec));
+  if (!args->has_entropy && spec->entropy < cli_loss_entropy(spec)) args->spec.entropy = cli_loss_entropy(spec);
   flp_spec resolved;
   FLP_TRY(flp_spec_resolve(spec, &resolved));
   args->spec = resolved;

@@ -10,7 +10,7 @@ typedef struct cli_spec_args {
   flp_spec spec;     /* as given; cli_spec_args_resolve fills it in */
   const char *model; /* config.json, or NULL */
   double scale;      /* logit scale of the model, 1 without one; a run-time value */
-  int has_dtype, has_softcap;
+  int has_dtype, has_softcap, has_entropy;
   const char *tune; /* for flp_options.tune, parsed once; or NULL */
   int takes_select; /* the verb accepts --op select */
   cli_loss_args loss;
