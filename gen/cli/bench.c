@@ -121,22 +121,11 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   }
 }
 
-/* Mode S is the caller's, who says it by keeping. error: ARGUMENT */
-static flp_status resolve_mode(bench_args *args) {
-  const char *loss = args->spec.loss.name;
-  if (args->options.mode == FLP_MODE_P && !loss)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'P' is not accepted without --loss, what its steps minimise");
-  if (args->options.mode == FLP_MODE_S) {
-    args->options.mode = (flp_mode)0;
-    args->spec.spec.keep = 1;
-  }
-  if (loss && args->spec.spec.keep)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--loss: '%s' is not accepted beside --keep; steps keep nothing", loss);
-  return FLP_OK;
-}
-
 static flp_status bench(bench_args *args, const char *command) {
-  FLP_TRY(resolve_mode(args));
+  FLP_TRY(cli_spec_args_mode(&args->spec, &args->options.mode));
+  if (args->spec.loss.name && args->spec.spec.keep)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--loss: '%s' is not accepted beside --keep; steps keep nothing",
+                    args->spec.loss.name);
   FLP_TRY(cli_spec_args_resolve(&args->spec));
   cli_spec_args_tune(&args->spec, &args->options);
   if (args->row_count == 0) args->rows[args->row_count++] = 8192;
@@ -154,11 +143,13 @@ int cli_bench(int argc, char **argv) {
       options,
       parse,
       NULL,
-      "Times forward, backward and both, or steps of a loss, on this machine's GPU, beside bare matrix products of the same shapes."
+      "Times forward, backward and both, or steps of a loss, on this machine's GPU, beside bare matrix products of the "
+      "same shapes."
       "\vData is random. Every case and product runs in bursts, interleaved in random order; figures are medians over "
       "the rounds, with the least and the most. Bare products are the fastest of the first eight algorithms that "
       "cuBLASLt's heuristics name: one (the scores) for forward; for backward the scores again, but in modes S and P, "
-      "and one for the gradient of hidden and of weight each. They compute every row, masked or not. Host times are those of "
+      "and one for the gradient of hidden and of weight each. They compute every row, masked or not. Host times are "
+      "those of "
       "flp_execute until it returns, with the fewest of the rows. cuBLASLt is looked for where the "
       "loader looks, beside the CUDA toolkit and in the Python environments at hand; FLP_CUBLASLT_LIBRARY names "
       "another.\n\n" CLI_EXIT_HELP,

@@ -93,9 +93,9 @@ typedef struct bench_result {
   char device[128], description[CLI_REASONS_BYTES], plan_id[17], cublaslt[CUBLASLT_PATH_BYTES + 64];
   int driver_version;
   flp_rung rung;
-  int64_t host_rows;                      /* N of the host times */
+  int64_t host_rows;                  /* N of the host times */
   bench_host host[FLP_PASS_STEP + 1]; /* by pass */
-  double plan_cold_ms, plan_warm_ms;      /* < 0: not measured, for the reason below */
+  double plan_cold_ms, plan_warm_ms;  /* < 0: not measured, for the reason below */
   char plan_error[256];
 } bench_result;
 

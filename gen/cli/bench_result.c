@@ -87,7 +87,8 @@ static void print_host(const bench_result *result) {
     if (!host->launches) continue;
     snprintf(launches, sizeof launches, "%d", host->launches);
     snprintf(cell[1], CELL, "%.1f .. %.1f", host->us.low, host->us.high);
-    cli_table_add(&table, names[pass], format(cell[0], "%.1f", host->us.median), cell[1], launches, format(cell[2], "%.2f", us_per_launch(host)), NULL);
+    cli_table_add(&table, names[pass], format(cell[0], "%.1f", host->us.median), cell[1], launches,
+                  format(cell[2], "%.2f", us_per_launch(host)), NULL);
   }
   cli_table_finish(&table);
 }
@@ -180,12 +181,10 @@ static json_t *host_json(const bench_result *result) {
   const bench_host *step = &result->host[FLP_PASS_STEP];
   int has_backward = backward->launches > 0;
   if (step->launches) {
-    const field fields[] = {{"rows", json_integer(result->host_rows)},
-                            {"step_us", cli_json_number(step->us.median)},
-                            {"step_us_low", cli_json_number(step->us.low)},
-                            {"step_us_high", cli_json_number(step->us.high)},
-                            {"step_launches", json_integer(step->launches)},
-                            {"step_us_per_launch", cli_json_number(us_per_launch(step))}};
+    const field fields[] = {
+        {"rows", json_integer(result->host_rows)},       {"step_us", cli_json_number(step->us.median)},
+        {"step_us_low", cli_json_number(step->us.low)},  {"step_us_high", cli_json_number(step->us.high)},
+        {"step_launches", json_integer(step->launches)}, {"step_us_per_launch", cli_json_number(us_per_launch(step))}};
     return make_object(fields, sizeof fields / sizeof fields[0]);
   }
   const field fields[] = {

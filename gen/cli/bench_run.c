@@ -139,7 +139,8 @@ static flp_status make_workspace(session *s) {
   for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_STEP; pass++) {
     s->layout[pass] = (flp_layout)FLP_LAYOUT_INIT;
     if (!has_pass(s, (flp_pass)pass)) continue;
-    FLP_TRY(flp_plan_layout(s->plan, (flp_pass)pass, s->n, 0, &s->layout[pass]));
+    flp_pass query = pass == FLP_PASS_BACKWARD && s->saved_bytes ? FLP_PASS_BACKWARD_SAVED : (flp_pass)pass;
+    FLP_TRY(flp_plan_layout(s->plan, query, s->n, 0, &s->layout[pass]));
     if (s->layout[pass].bytes > most) most = s->layout[pass].bytes;
   }
   return bench_data_create(&s->data, BENCH_WORKSPACE, (size_t)most);
@@ -187,7 +188,6 @@ static void add_row(session *s, bench_case which, measure_summary ms, const doub
                      .bare_ms = s->library.handle ? 0 : -1};
   if (which == BENCH_BOTH && forward->bytes > backward->bytes) row->workspace_bytes = forward->bytes;
   if (s->saved_bytes) row->workspace_bytes += s->saved_bytes;
-  if (s->saved_bytes && which == BENCH_BOTH) row->layout.mode = FLP_MODE_S;
   row->gemms = bench_case_products(which, row->layout.mode, spec_of(s), count);
   for (int i = 0; i < GEMM_PRODUCTS && s->library.handle; i++) row->bare_ms += count[i] * bare_ms[i];
 }

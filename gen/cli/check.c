@@ -352,14 +352,12 @@ static void describe_device(const check_args *args, check_report *report) {
 
 /* A spec that keeps exponentials is checked in mode S, one with a loss as a step. error: ARGUMENT */
 static flp_status resolve_mode(check_args *args) {
-  flp_mode mode = args->given.mode;
   const char *loss = args->spec.loss.name;
-  if (mode == FLP_MODE_P && !loss)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'P' is not accepted without --loss, what its steps minimise");
-  if (loss && (mode == FLP_MODE_S || (!mode && args->spec.spec.keep)))
-    return flp_fail(FLP_ERROR_ARGUMENT, "--loss: '%s' is not accepted in mode S, whose backward pass takes any gradient",
-                    loss);
-  if (!mode && args->spec.spec.keep) args->given.mode = FLP_MODE_S;
+  FLP_TRY(cli_spec_args_mode(&args->spec, &args->given.mode));
+  if (loss && args->spec.spec.keep)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--loss: '%s' is not accepted in mode S, whose backward pass takes any gradient", loss);
+  if (args->spec.spec.keep) args->given.mode = FLP_MODE_S;
   if (loss) args->given.loss_parameters = args->spec.loss.set_count ? args->spec.loss.parameters : NULL;
   return FLP_OK;
 }
@@ -381,9 +379,8 @@ static flp_status resolve(check_args *args) {
   args->given.spec = *spec;
   if (!has_shape) return FLP_OK;
   args->set = CHECK_SET_GIVEN;
-  if (args->given.mode == FLP_MODE_S) args->spec.spec.keep = 1;
-  FLP_TRY(cli_spec_args_resolve(&args->spec));
   FLP_TRY(resolve_mode(args));
+  FLP_TRY(cli_spec_args_resolve(&args->spec));
   args->given.spec = args->spec.spec;
   if (!(args->given.temperature > 0) || args->given.temperature > 1e30)
     return flp_fail(FLP_ERROR_ARGUMENT, "--temperature: %g is not accepted; a number > 0 and at most 1e30 is",

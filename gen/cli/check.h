@@ -14,13 +14,13 @@
 
 /* Patterns of scores. */
 typedef enum check_fill {
-  CHECK_FILL_RANDOM,   /* scores of a spread of about 3 */
-  CHECK_FILL_EXACT,    /* multiples of 1/8: every product and sum is exact in fp32 */
-  CHECK_FILL_SHIFTED,  /* random, all scores near 10^4 */
-  CHECK_FILL_EQUAL,    /* all scores of a row equal */
-  CHECK_FILL_ONE_HOT,  /* one column 128 above all others */
-  CHECK_FILL_NEGATIVE, /* random, all scores near -16384 */
-  CHECK_FILL_HOLES,    /* bias -inf on a quarter of the columns in a block and on every third */
+  CHECK_FILL_RANDOM,    /* scores of a spread of about 3 */
+  CHECK_FILL_EXACT,     /* multiples of 1/8: every product and sum is exact in fp32 */
+  CHECK_FILL_SHIFTED,   /* random, all scores near 10^4 */
+  CHECK_FILL_EQUAL,     /* all scores of a row equal */
+  CHECK_FILL_ONE_HOT,   /* one column 128 above all others */
+  CHECK_FILL_NEGATIVE,  /* random, all scores near -16384 */
+  CHECK_FILL_HOLES,     /* bias -inf on a quarter of the columns in a block and on every third */
   CHECK_FILL_ALL_HOLES, /* bias -inf everywhere */
   CHECK_FILL_PEAKED,    /* as a trained model's: most targets are likely, up to 1 - 10^-4 */
   CHECK_FILL_UNLIKELY,  /* every target has a probability of about 10^-12 */
@@ -30,11 +30,11 @@ typedef enum check_fill {
 /* Patterns of rows. */
 typedef enum check_rows {
   CHECK_ROWS_ALL,
-  CHECK_ROWS_MASKED,   /* every third has the ignore index */
-  CHECK_ROWS_LIST,     /* a row list, unordered, with repeats and two ids that are no row */
-  CHECK_ROWS_BAD,      /* targets out of range and, if per row, temperatures <= 0, NaN and infinite */
-  CHECK_ROWS_NAN,      /* NaN and Inf in hidden rows */
-  CHECK_ROWS_IDLE,     /* every second row without upstream gradient */
+  CHECK_ROWS_MASKED,    /* every third has the ignore index */
+  CHECK_ROWS_LIST,      /* a row list, unordered, with repeats and two ids that are no row */
+  CHECK_ROWS_BAD,       /* targets out of range and, if per row, temperatures <= 0, NaN and infinite */
+  CHECK_ROWS_NAN,       /* NaN and Inf in hidden rows */
+  CHECK_ROWS_IDLE,      /* every second row without upstream gradient */
   CHECK_ROWS_LAST_TILE, /* every target among the last columns */
   CHECK_ROWS_NAN_IDLE   /* NaN and Inf in hidden rows without upstream gradient */
 } check_rows;
@@ -59,7 +59,7 @@ typedef struct check_case {
   flp_mode mode; /* 0: the planner's; S keeps exponentials, P streams steps */
   check_old old;
   const double *loss_parameters; /* of spec.loss; NULL: such that every term counts */
-  int sampled;   /* compare some rows and columns alone, as of a large problem */
+  int sampled;                   /* compare some rows and columns alone, as of a large problem */
   uint64_t seed;
 } check_case;
 
@@ -99,10 +99,10 @@ typedef struct check_problem {
   float *weight_base; /* (padded vocab, stride) what grad_weight starts from, or NULL */
   int32_t *rows;
   int64_t row_count;
-  int has_bad; /* a bad row or row id */
-  float *old_lse;                               /* (n), or NULL */
-  const flp_loss *loss;                         /* of spec.loss, or NULL */
-  float *loss_input[FLP_LOSS_INPUTS_MAX];       /* (n) what the loss reads; NULL: not read, or left to its default */
+  int has_bad;                            /* a bad row or row id */
+  float *old_lse;                         /* (n), or NULL */
+  const flp_loss *loss;                   /* of spec.loss, or NULL */
+  float *loss_input[FLP_LOSS_INPUTS_MAX]; /* (n) what the loss reads; NULL: not read, or left to its default */
   double loss_parameters[FLP_LOSS_PARAMETERS_MAX];
 
   /* the oracle's view */

@@ -56,7 +56,7 @@ typedef struct oddity {
   int per_row, shards, forward_only, accumulate, grads_fp32, int32_targets;
   int64_t padding, chunk_rows, chunk_vocab, n, vocab, hidden;
   flp_mode mode;
-  check_old old; /* of modes S and P alone */
+  check_old old;      /* of modes S and P alone */
   uint32_t alignment; /* also the padding, in bytes, so that rows are no better aligned */
 } oddity;
 
@@ -96,8 +96,13 @@ static const oddity oddities[] = {
     {.name = "rows-accumulate", .chunk_rows = 128, .n = 300, .rows = CHECK_ROWS_MASKED, .accumulate = 1},
     {.name = "rows-fp32-grads", .chunk_rows = 128, .n = 300, .grads_fp32 = 1},
     {.name = "R2", .mode = FLP_MODE_R2, .chunk_rows = 128, .chunk_vocab = 512, .n = 300},
-    {.name = "R2-masked", .mode = FLP_MODE_R2, .chunk_rows = 64, .chunk_vocab = 768, .n = 300,
-     .rows = CHECK_ROWS_MASKED, .accumulate = 1},
+    {.name = "R2-masked",
+     .mode = FLP_MODE_R2,
+     .chunk_rows = 64,
+     .chunk_vocab = 768,
+     .n = 300,
+     .rows = CHECK_ROWS_MASKED,
+     .accumulate = 1},
     {.name = "peaked", .fill = CHECK_FILL_PEAKED},
     {.name = "unlikely", .fill = CHECK_FILL_UNLIKELY},
     {.name = "steep", .fill = CHECK_FILL_STEEP, .n = 1100, .vocab = 1601, .hidden = 16},
@@ -111,8 +116,11 @@ static const oddity oddities[] = {
 };
 
 static check_case make_odd(const oddity *o, flp_dtype dtype) {
-  check_case c = check_case_default(dtype, o->n > 0 ? o->n : o->n < 0 ? 0 : 67, o->vocab ? o->vocab : 1531,
-                                    o->hidden ? o->hidden : 72);
+  check_case c = check_case_default(dtype,
+                                    o->n > 0   ? o->n
+                                    : o->n < 0 ? 0
+                                               : 67,
+                                    o->vocab ? o->vocab : 1531, o->hidden ? o->hidden : 72);
   c.name = o->name;
   c.fill = o->fill;
   c.rows = o->rows;

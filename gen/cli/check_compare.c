@@ -77,8 +77,7 @@ flp_status check_truth_create(const check_problem *problem, check_truth *out) {
   out->work = list_class(problem->backward_class, problem->c.n, &out->work_count);
   double size = (double)out->row_count * (double)spec->vocab * (double)spec->hidden;
   int sampled = size > WHOLE_GRADIENTS || problem->c.sampled;
-  if (out->work)
-    out->columns = list_columns(problem, out->work, out->work_count, sampled, &out->column_count);
+  if (out->work) out->columns = list_columns(problem, out->work, out->work_count, sampled, &out->column_count);
   if (!out->rows || !out->work || !out->columns) {
     check_truth_clear(out);
     return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the oracle");

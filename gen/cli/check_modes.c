@@ -30,7 +30,8 @@ static check_case make_case(flp_mode mode, const char *name) {
 static void add_bits(const mode_state *s, const char *output, const void *got, const void *wanted, size_t bytes) {
   if (!wanted) return;
   check_metric metric = check_metric_bits(got, wanted, bytes);
-  check_report_add(s->report, &s->problem.c, s->how.rung, output, metric, metric.pass ? NULL : "differs from run to run");
+  check_report_add(s->report, &s->problem.c, s->how.rung, output, metric,
+                   metric.pass ? NULL : "differs from run to run");
 }
 
 static flp_status check_repeat(const mode_state *s) {

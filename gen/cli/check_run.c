@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../../runtime/half.h"
+#include "../../runtime/planner.h"
 #include "check.h"
 
 enum { GUARD = 256 };
@@ -27,7 +28,7 @@ typedef enum slot {
   GRAD_LOGPROB,
   GRAD_ENTROPY,
   OLD_LSE,
-  LOSS_INPUT, /* by flp_loss_input */
+  LOSS_INPUT,                                        /* by flp_loss_input */
   LAST_INPUT = LOSS_INPUT + FLP_LOSS_INPUTS_MAX - 1, /* operands */
   LOGPROB,
   ENTROPY,
@@ -44,11 +45,17 @@ typedef enum slot {
 } slot;
 
 /* Of what is written. */
-static const char *const slot_names[SLOTS] = {
-    [LOGPROB] = "logprob",         [ENTROPY] = "entropy",         [STATS] = "stats",
-    [PARTIAL] = "partial",         [GRAD_HIDDEN] = "grad_hidden", [GRAD_WEIGHT] = "grad_weight",
-    [GRAD_BIAS] = "grad_bias",     [LOSS] = "loss",               [METRICS] = "metrics",
-    [SAVED] = "saved",             [WORKSPACE] = "workspace"};
+static const char *const slot_names[SLOTS] = {[LOGPROB] = "logprob",
+                                              [ENTROPY] = "entropy",
+                                              [STATS] = "stats",
+                                              [PARTIAL] = "partial",
+                                              [GRAD_HIDDEN] = "grad_hidden",
+                                              [GRAD_WEIGHT] = "grad_weight",
+                                              [GRAD_BIAS] = "grad_bias",
+                                              [LOSS] = "loss",
+                                              [METRICS] = "metrics",
+                                              [SAVED] = "saved",
+                                              [WORKSPACE] = "workspace"};
 
 typedef struct run_state {
   const check_problem *problem;
@@ -176,9 +183,20 @@ static void set_saved(const run_state *run, flp_args *args) {
   args->saved_bytes = run->slots[SAVED].bytes;
 }
 
+/* What was asked for by name is what runs, but for the eager rung, which has one way. */
+static flp_status check_layout(const run_state *run, flp_pass pass, const flp_layout *layout) {
+  flp_mode mode = run->problem->c.mode;
+  if (run->how->rung == FLP_RUNG_EAGER || mode != FLP_MODE_P || pass != FLP_PASS_STEP || layout->mode == mode)
+    return FLP_OK;
+  return flp_fail(FLP_ERROR_INTERNAL, "mode P was asked for, and %s was taken", flp_mode_name(layout->mode));
+}
+
 static flp_status execute(run_state *run, flp_args *args) {
-  size_t bytes = 0;
-  FLP_TRY(flp_plan_workspace(run->plan, args->pass, args->n, 0, &bytes));
+  flp_layout layout = FLP_LAYOUT_INIT;
+  flp_pass pass = args->pass == FLP_PASS_BACKWARD && args->saved ? FLP_PASS_BACKWARD_SAVED : args->pass;
+  FLP_TRY(flp_plan_layout(run->plan, pass, args->n, 0, &layout));
+  FLP_TRY(check_layout(run, pass, &layout));
+  size_t bytes = (size_t)layout.bytes;
   cli_buffer_destroy(&run->slots[WORKSPACE].buffer);
   FLP_TRY(create_slot(run, WORKSPACE, bytes, 0));
   args->workspace = at(run, WORKSPACE);
@@ -245,7 +263,8 @@ static flp_status run_step(run_state *run) {
   const float *inputs[FLP_LOSS_INPUTS_MAX];
   set_outputs(run, &args);
   set_gradients(run, 0, &args);
-  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) inputs[i] = (const float *)(const void *)at(run, (slot)(LOSS_INPUT + i));
+  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++)
+    inputs[i] = (const float *)(const void *)at(run, (slot)(LOSS_INPUT + i));
   args.old_logprob = inputs[FLP_LOSS_OLD_LOGPROB];
   args.ref_logprob = inputs[FLP_LOSS_REF_LOGPROB];
   args.advantage = inputs[FLP_LOSS_ADVANTAGE];
@@ -374,9 +393,8 @@ flp_status check_run_plain(const check_problem *problem, const check_how *how, c
 }
 
 void check_result_clear(check_result *result) {
-  void *const blocks[] = {result->logprob,     result->entropy,     result->stats,
-                          result->grad_hidden, result->grad_weight, result->grad_bias,
-                          result->loss,        result->metrics};
+  void *const blocks[] = {result->logprob,     result->entropy,   result->stats, result->grad_hidden,
+                          result->grad_weight, result->grad_bias, result->loss,  result->metrics};
   for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) free(blocks[i]);
   *result = (check_result){0};
 }

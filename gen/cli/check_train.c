@@ -113,9 +113,10 @@ static void set_parameters(check_problem *problem) {
 /* ---- outputs ---- */
 
 flp_loss_row check_problem_loss(const check_problem *problem, int64_t row, double logprob, double entropy) {
-  double inputs[FLP_LOSS_INPUTS_MAX] = {
-      [FLP_LOSS_LOGPROB] = logprob, [FLP_LOSS_ENTROPY] = entropy, [FLP_LOSS_OLD_LOGPROB] = logprob,
-      [FLP_LOSS_WEIGHT] = 1};
+  double inputs[FLP_LOSS_INPUTS_MAX] = {[FLP_LOSS_LOGPROB] = logprob,
+                                        [FLP_LOSS_ENTROPY] = entropy,
+                                        [FLP_LOSS_OLD_LOGPROB] = logprob,
+                                        [FLP_LOSS_WEIGHT] = 1};
   for (int i = FLP_LOSS_OLD_LOGPROB; i < FLP_LOSS_INPUTS_MAX; i++)
     if (problem->loss_input[i]) inputs[i] = (double)problem->loss_input[i][row];
   flp_loss_row out;
@@ -132,8 +133,8 @@ static void set_upstream(check_problem *problem, const oracle_row *truth) {
       flp_loss_row value = check_problem_loss(problem, row, truth[row].logprob, truth[row].entropy);
       problem->g[row] = value.grad_logprob;
       problem->e[row] = value.grad_entropy;
-      int has_none = value.grad_logprob >= 0 && value.grad_logprob <= 0 && value.grad_entropy >= 0 &&
-                     value.grad_entropy <= 0;
+      int has_none =
+          value.grad_logprob >= 0 && value.grad_logprob <= 0 && value.grad_entropy >= 0 && value.grad_entropy <= 0;
       if (has_none) problem->backward_class[row] = CHECK_LEFT_OUT;
     }
     problem->grad_logprob[row] = (float)problem->g[row];
@@ -170,7 +171,7 @@ flp_status check_problem_train(check_problem *problem) {
   const check_case *c = &problem->c;
   problem->loss = cli_loss_of(&c->spec);
   if (!problem->loss && c->old == CHECK_OLD_NONE) return FLP_OK;
-  int is_large = (double)c->n * (double)c->spec.vocab * (double)c->spec.hidden > WHOLE_ROWS;
+  int is_large = c->sampled || (double)c->n * (double)c->spec.vocab * (double)c->spec.hidden > WHOLE_ROWS;
   oracle_row *truth = NULL;
   flp_status status = is_large ? guess_rows(problem, &truth) : evaluate_rows(problem, &truth);
   if (status == FLP_OK) status = train(problem, is_large, truth);

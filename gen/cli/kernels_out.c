@@ -70,8 +70,8 @@ json_t *cli_spec_json(const flp_spec *spec, double scale) {
                    spec->softcap > 0 ? cli_json_number((double)spec->softcap) : json_null(), "per_row_temperature",
                    spec->per_row_temperature, "grad_hidden_dtype", flp_dtype_name(spec->grad_hidden_dtype),
                    "grad_weight_dtype", flp_dtype_name(spec->grad_weight_dtype), "accumulate_grad_weight",
-                   spec->accumulate_grad_weight, "alignment", (int)spec->alignment, "keep", spec->keep,
-                   "loss", loss ? json_string(loss->name) : json_null(), "scale", cli_json_number(scale));
+                   spec->accumulate_grad_weight, "alignment", (int)spec->alignment, "keep", spec->keep, "loss",
+                   loss ? json_string(loss->name) : json_null(), "scale", cli_json_number(scale));
 }
 
 const char *cli_spec_text(const flp_spec *spec, char *buffer, size_t capacity) {

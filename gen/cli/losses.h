@@ -52,7 +52,8 @@ typedef struct cli_loss_args {
 #define CLI_LOSS_HELP                                                                                      \
   "what a training step minimises: a name of `flpgen loss list`, a file that ends in .lua, or a sum such " \
   "as grpo+k3"
-#define CLI_LOSS_PARAMETER_HELP "a parameter of the loss, e.g. beta=0.04; may be repeated; the others keep their defaults"
+#define CLI_LOSS_PARAMETER_HELP \
+  "a parameter of the loss, e.g. beta=0.04; may be repeated; the others keep their defaults"
 /* error: ARGUMENT for more than a loss has */
 flp_status cli_loss_args_add(cli_loss_args *args, const char *text);
 /* Keeps the loss for spec and fills the parameters; without a loss only refuses parameters.

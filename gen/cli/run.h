@@ -33,7 +33,7 @@ enum { RUN_FILES_MAX = 256 };
 typedef struct run_args {
   const char *files[RUN_FILES_MAX]; /* --input */
   int file_count;
-  const char *source[RUN_VECTOR];   /* "FILE:TENSOR" or "FILE"; RUN_TEMPERATURE: or a number; NULL if not given */
+  const char *source[RUN_VECTOR]; /* "FILE:TENSOR" or "FILE"; RUN_TEMPERATURE: or a number; NULL if not given */
   const char *output, *model;
   flp_options options;
   flp_entropy entropy;

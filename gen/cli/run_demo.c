@@ -47,9 +47,17 @@ static flp_status make_targets(run_problem *problem, uint64_t seed) {
 }
 
 static flp_status check_args(const run_args *args) {
-  static const char *const names[RUN_VECTOR] = {
-      NULL,          "--weight", "--bias", "--target", NULL, "--grad-logprob", "--grad-entropy", "--old-logprob",
-      "--ref-logprob", "--advantage", "--row-weight"};
+  static const char *const names[RUN_VECTOR] = {NULL,
+                                                "--weight",
+                                                "--bias",
+                                                "--target",
+                                                NULL,
+                                                "--grad-logprob",
+                                                "--grad-entropy",
+                                                "--old-logprob",
+                                                "--ref-logprob",
+                                                "--advantage",
+                                                "--row-weight"};
   for (int i = 0; i < RUN_VECTOR; i++)
     if (names[i] && args->source[i])
       return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted with --demo, which makes its own data", names[i],
@@ -82,7 +90,8 @@ static flp_status make_loss_inputs(run_problem *problem, uint64_t seed, cli_prog
   uint32_t read = problem->loss ? flp_loss_inputs(problem->loss) : 0;
   for (int i = RUN_REF_LOGPROB; i < RUN_OPERANDS; i++) {
     if (i == RUN_ROW_WEIGHT || !(read >> run_loss_input((run_operand)i) & 1)) continue;
-    FLP_TRY(make_normal(problem, (run_operand)i, FLP_DTYPE_FP32, problem->n, cli_hash(seed + (uint64_t)i), 1.0, progress));
+    FLP_TRY(
+        make_normal(problem, (run_operand)i, FLP_DTYPE_FP32, problem->n, cli_hash(seed + (uint64_t)i), 1.0, progress));
   }
   float *reference = problem->memory[RUN_REF_LOGPROB];
   for (int64_t row = 0; reference && row < problem->n; row++)

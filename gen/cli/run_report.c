@@ -183,10 +183,10 @@ static flp_status print_json(const report *in) {
                                cli_spec_json(&problem->spec, problem->scale), "rows", (json_int_t)problem->n,
                                "active_rows", (json_int_t)in->logprob.rows, "rung", flp_rung_name(result->rung),
                                "device", result->device, "plan", result->description, "plan_id", result->plan_id);
-  json_object_set_new(document, "seconds",
-                      json_pack("{s:f, s:f, s:f, s:f}", "plan", result->plan_seconds, "forward",
-                                result->forward_seconds, "backward", result->backward_seconds, "step",
-                                result->step_seconds));
+  json_object_set_new(
+      document, "seconds",
+      json_pack("{s:f, s:f, s:f, s:f}", "plan", result->plan_seconds, "forward", result->forward_seconds, "backward",
+                result->backward_seconds, "step", result->step_seconds));
   json_object_set_new(document, "memory",
                       json_pack("{s:o, s:o, s:o, s:f, s:f}", "peak_bytes", cli_json_count(result->peak_bytes),
                                 "workspace_bytes", cli_json_count(result->workspace_bytes), "host_resident_bytes",

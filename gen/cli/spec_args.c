@@ -36,7 +36,8 @@ static const struct argp_option options[] = {
     {"vocab", KEY_VOCAB, "V", 0, "rows of the head's weight, at least 2", 1},
     {"hidden", KEY_HIDDEN, "D", 0, "columns of hidden states and weight, a multiple of 8", 1},
     {"dtype", KEY_DTYPE, "T", 0, "bf16 (default), fp16 or fp32; with --op select fp64 too", 1},
-    {"entropy", KEY_ENTROPY, "WHICH", 0, "none (default, or what --loss needs), forward, or backward: with its gradient", 1},
+    {"entropy", KEY_ENTROPY, "WHICH", 0,
+     "none (default, or what --loss needs), forward, or backward: with its gradient", 1},
     {"grad", KEY_GRAD, "LIST", 0, "gradients: any of hidden,weight,bias", 1},
     {"bias", KEY_BIAS, NULL, 0, "the head has a bias", 1},
     {"softcap", KEY_SOFTCAP, "X", 0, "scores become X*tanh(score/X), X > 0", 1},
@@ -184,6 +185,15 @@ const struct argp cli_spec_argp = {options, parse, NULL, NULL, NULL, NULL, NULL}
 void cli_spec_args_tune(const cli_spec_args *args, flp_options *out) {
   out->tune = args->tune;
   if (args->tune && out->rung == FLP_RUNG_AUTO) out->rung = FLP_RUNG_JIT;
+}
+
+flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode *mode) {
+  if (*mode == FLP_MODE_P && !args->loss.name)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'P' is not accepted without --loss, what its steps minimise");
+  if (*mode != FLP_MODE_S) return FLP_OK;
+  *mode = (flp_mode)0;
+  args->spec.keep = 1;
+  return FLP_OK;
 }
 
 static flp_status apply_model(cli_spec_args *args) {

@@ -25,6 +25,10 @@ extern const struct argp cli_spec_argp;
 /* Sets out->tune where --tune was given, which only the generator heeds: the rung too then, unless one is pinned. */
 void cli_spec_args_tune(const cli_spec_args *args, flp_options *out);
 
+/* Mode S is the caller's, who says it by keeping: *mode is 0 then, and spec.keep 1. Mode P needs a loss.
+ * error: ARGUMENT */
+flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode *mode);
+
 /* Fills what was not given from the model and checks the whole.
  * error: ARGUMENT naming the field; IO, CORRUPT for the model's file */
 flp_status cli_spec_args_resolve(cli_spec_args *args);
