@@ -38,6 +38,10 @@ typedef struct flpgen_loss {
  * thread: safe */
 FLP_API flp_status flpgen_loss_trace(const char *file, const char *text, size_t length, flpgen_loss *out, char *error,
                                      size_t error_capacity);
+/* The same as bytes, as flp_spec.loss takes them. terms: built-in losses to add ("k3+entropy"), NULL or "" for none.
+ * error: as flpgen_loss_trace; ARGUMENT for unknown terms, a sum that is no loss, or a small capacity */
+FLP_API flp_status flpgen_loss_bytes(const char *file, const char *text, size_t length, const char *terms, void *out,
+                                     size_t capacity, size_t *out_bytes, char *error, size_t error_capacity);
 /* The same of a file that the library carries. error: ARGUMENT if there is none of that name */
 FLP_API flp_status flpgen_loss_builtin(const char *name, flpgen_loss *out, char *error, size_t error_capacity);
 

@@ -55,6 +55,27 @@ class LigerScaled:
         return (nll, entropy_of(_input, weight)) if return_entropy else nll
 
 
+class LigerGrpo:
+    """LigerFusedLinearGRPOLoss of liger-kernel 0.8: a module, called as trl calls it."""
+
+    def __init__(self, beta=0.04, compiled=True, use_ref_model=True, chunk_size=1, epsilon_low=0.2, epsilon_high=0.2,
+                 loss_type="dapo", max_completion_length=None):
+        assert compiled and chunk_size == 1 and loss_type in ("grpo", "dr_grpo")
+        self.beta, self.use_ref_model, self.bounds = beta, use_ref_model, (1 - epsilon_low, 1 + epsilon_high)
+        self.length = max_completion_length if loss_type == "dr_grpo" else None
+
+    def __call__(self, _input, lin_weight, selected_token_ids, attention_mask, advantages, bias=None,
+                 ref_per_token_logps=None, old_per_token_logps=None):
+        assert self.use_ref_model == (ref_per_token_logps is not None) and (attention_mask == 1).all()
+        logprob = -nll_of(_input.flatten(0, 1), lin_weight, selected_token_ids.flatten(), bias).view(attention_mask.shape)
+        ratio, advantage = (logprob - old_per_token_logps).exp(), advantages[:, None]
+        terms = -torch.minimum(ratio * advantage, ratio.clamp(*self.bounds) * advantage)
+        if self.use_ref_model:
+            d = logprob - ref_per_token_logps
+            terms = terms + self.beta * (torch.expm1(-d) + d)
+        return terms.sum() / (len(terms) * self.length) if self.length else terms.mean(-1).mean(), []
+
+
 def verl_function(hidden, weight, labels, temperature=1.0, reduction="none", dist_process_group=None):
     assert isinstance(temperature, float) and reduction == "none" and dist_process_group is None
     return -nll_of(hidden, weight, labels), entropy_of(hidden, weight)
@@ -96,6 +117,7 @@ def modules():
         module("cut_cross_entropy", linear_cross_entropy=cce_release, __version__="25.1.1"),
         module(ops + "fused_linear_cross_entropy", LigerFusedLinearCrossEntropyFunction=LigerFlce),
         module(ops + "fused_linear_scaled_cross_entropy", LigerFusedLinearScaledCrossEntropyFunction=LigerScaled),
+        module("liger_kernel.chunked_loss.grpo_loss", LigerFusedLinearGRPOLoss=LigerGrpo),
         module("verl.utils.kernel.linear_cross_entropy", linear_cross_entropy=verl_function),
         module("quack.linear_cross_entropy", linear_cross_entropy_func=quack_none,
                chunked_linear_cross_entropy=quack_mean),

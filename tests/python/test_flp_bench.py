@@ -125,6 +125,10 @@ def test_without_libflp_the_reason_is_told(capsys, monkeypatch):
     (["--rounds", "1001"], "argument --rounds: '1001' is not accepted; an integer from 1 to 1000 is"),
     (["--peers", "megatron"], "argument --peers: 'megatron' is not accepted; all, none"),
     (["--skip", "cce"], "argument --skip: 'cce' is not accepted; NAME=REASON is"),
+    (["--loss", "gspo"], "argument --loss: 'gspo' is not accepted; any of nll, reinforce"),
+    (["--loss", "grpo"], "argument --loss: needs --grad hidden, or hidden,weight"),
+    (["--loss", "grpo", "--grad", "hidden", "--softcap", "3"], "argument --loss: not accepted with --entropy, --softcap"),
+    (["--accumulate"], "argument --accumulate: only with --loss"),
 ])
 def test_bad_arguments_name_field_value_and_accepted(capsys, arguments, sentence):
     with pytest.raises(SystemExit) as end:
@@ -153,6 +157,22 @@ def test_cases_are_distinct_and_count_their_products():
     found = [(case.name, case.entropy, case.grads, case.gemms) for case in cases.cases_of(chosen, 6)]
     assert found[:2] == [("forward", "none", (), 1), ("forward", "forward", (), 1)]
     assert [case[3] for case in found[2:]] == [4] * 3 + [3] * 3 and len(set(found)) == 8
+
+
+def test_steps_and_kept_exponentials_are_of_three_products():
+    steps = cases.cases_of(parsed("--grad", "hidden,weight", "--grad", "hidden", "--loss", "grpo+k3,nll", "--accumulate"), 6)
+    assert [(case.loss, case.gemms, case.accumulate) for case in steps] == [
+        ("grpo+k3", 3, True), ("nll", 3, True), ("grpo+k3", 2, False), ("nll", 2, False)]
+    kept = cases.cases_of(parsed("--grad", "hidden,weight", "--grad", "hidden", "--save"), 6)
+    assert [(case.save, case.gemms) for case in kept] == [(None, 1), (True, 3), (True, 2)]
+
+
+def test_a_record_of_steps(tmp_path, capsys):
+    result = record_of(tmp_path / "out.json", "--peers", "torch-fp32", "--grad", "hidden,weight", "--loss", "grpo+k3")
+    assert [(row["peer"], row["case"], row["loss"], row["upstream"]) for row in result["rows"]] == [
+        ("flp", "step", "grpo+k3", "loss"), ("torch-fp32", "step", "grpo+k3", "loss")]
+    assert all(row["ratio"] > 0 and row["loss_error"] < 0.02 for row in result["rows"])
+    assert "step, grpo+k3, gradients of hidden and weight: 3 bare products" in capsys.readouterr().out
 
 
 @flpgen_tool.needs_flpgen

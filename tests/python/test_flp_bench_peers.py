@@ -6,7 +6,7 @@ import pytest
 import torch
 from flp_bench_tool import parsed, tensors_of
 
-from flp.bench import cases, clock, peers, reference, run
+from flp.bench import cases, clock, data, ours, peers, reference, run
 from flp.bench.peers import agilerl, seam, skeleton
 
 STAND_INS = ("cut_cross_entropy", "liger_kernel", "verl", "quack", "agilerl")
@@ -28,7 +28,7 @@ def stand_ins(monkeypatch):
         monkeypatch.setattr(peer, "depth_multiple", 1)
 
 
-OTHERS = [peer for peer in peers.PEERS if peer.name not in ("torch-fp32", "torch-16bit", "torch-compile")]
+OTHERS = [peer for peer in peers.PEERS if peer.name not in ("torch-fp32", "torch-16bit", "torch-compile", "liger-grpo")]
 
 
 @pytest.mark.parametrize("peer", OTHERS, ids=lambda peer: peer.name)
@@ -56,6 +56,43 @@ def test_adapter_calls_its_library_rightly(stand_ins, peer, grads):
         # bf16 rounds scores and gradients by 2^-9 of their size.
         assert all(error < 0.05 for name, error in found.items() if name.endswith("error"))
         assert found["result_bytes"] > 0
+
+
+def entry_of(peer, chosen):
+    """The first case of the options, its first calls made -> Entry"""
+    tensors, contender = tensors_of(chosen), run.Contender(peer(), 60)
+    contender.load({})
+    case = cases.cases_of(chosen, chosen.rows[0])[0]
+    assert contender.reason is None and contender.peer.supports(case, torch.device("cpu")) is None
+    exact = reference.Reference(tensors, None, 1)
+    entry = run.Entry(contender, case, tensors, tensors.batch(case, exact.logprob_all))
+    entry.prepare(exact, clock.HostClock(), torch.device("cpu"))
+    return entry
+
+
+@pytest.mark.parametrize("peer, loss", [
+    (ours.Flp, "grpo+k3"), (ours.Flp, "dr_grpo+k1"), (ours.Flp, "nll"), (ours.Flp, "cispo"),
+    (peers.naive.NaiveFp32, "grpo+k3"), (peers.liger.LigerGrpo, "grpo+k3"), (peers.liger.LigerGrpo, "dr_grpo"),
+    (peers.liger.LigerNone, "ppo+k2"), (peers.liger.LigerMean, "nll"), (peers.quack.QuackMean, "nll"),
+    (peers.verl.Verl, "dapo")], ids=lambda value: value if isinstance(value, str) else value.name)
+@pytest.mark.parametrize("accumulate", [[], ["--accumulate"]], ids=["own", "buffer"])
+def test_steps_by_a_loss(stand_ins, monkeypatch, peer, loss, accumulate):
+    """Each in its own way gives the loss and gradients of plain torch at exact logprobs."""
+    monkeypatch.setattr(peer, "dtypes", ("fp32",))
+    monkeypatch.setattr(data, "SEQUENCE", 4)
+    entry = entry_of(peer, parsed("--rows", "8", "--dtype", "fp32", "--grad", "hidden,weight", "--loss", loss, *accumulate))
+    assert entry.case.gemms == 3 and entry.batch.tokens == 4
+    assert all(entry.found[name] < 5e-6 for name in ("loss_error", "grad_hidden_error", "grad_weight_error"))
+
+
+def test_losses_that_a_peer_has_not(stand_ins):
+    def reason(peer, **wishes):
+        return peer().supports(cases.Case(8, 16, 96, grads=("hidden",), **wishes), torch.device("cpu"))
+
+    assert reason(peers.liger.LigerGrpo, loss="ppo") == "does not train by ppo"
+    assert reason(peers.liger.LigerMean, loss="ppo") == "does not train by ppo"
+    assert reason(peers.liger.LigerGrpo) == "is a loss, which --loss asks for"
+    assert reason(peers.liger.LigerNone, loss="ppo") is None and reason(peers.liger.LigerMean, loss="nll") is None
 
 
 def test_cce_with_presets_takes_the_exact_one(stand_ins, monkeypatch):

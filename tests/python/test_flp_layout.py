@@ -24,7 +24,7 @@ CONSTANTS = {
     "FLP_RUNG_AUTO": _c.RUNG_AUTO, "FLP_RUNG_TUNED": _c.RUNG_TUNED, "FLP_RUNG_HEURISTIC": _c.RUNG_HEURISTIC,
     "FLP_RUNG_JIT": _c.RUNG_JIT, "FLP_RUNG_GENERIC": _c.RUNG_GENERIC, "FLP_RUNG_EAGER": _c.RUNG_EAGER,
     "FLP_DEVICE_HOST": _c.DEVICE_HOST, "FLP_PASS_FORWARD": _c.PASS_FORWARD, "FLP_PASS_COMBINE": _c.PASS_COMBINE,
-    "FLP_PASS_BACKWARD": _c.PASS_BACKWARD, "FLP_LOG_ERROR": _c.LOG_ERROR, "FLP_LOG_WARNING": _c.LOG_WARNING,
+    "FLP_PASS_BACKWARD": _c.PASS_BACKWARD, "FLP_PASS_STEP": _c.PASS_STEP, "FLP_LOG_ERROR": _c.LOG_ERROR, "FLP_LOG_WARNING": _c.LOG_WARNING,
     "FLP_LOG_INFO": _c.LOG_INFO, "FLP_VERSION_MAJOR": _c.VERSION[0], "FLP_VERSION_MINOR": _c.VERSION[1],
 }
 
@@ -72,7 +72,7 @@ def test_struct_is_that_of_the_header(probe, name):
 def test_struct_has_every_field_of_the_header(name):
     text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S)
     body = re.search(r"typedef struct %s \{(.*?)\} %s;" % (name, name), text, flags=re.S).group(1)
-    declared = [re.sub(r"[*\s]", "", part.split()[-1]) for line in body.split(";") if line.strip()
+    declared = [re.sub(r"[*\s]|\[\d+\]", "", part.split()[-1]) for line in body.split(";") if line.strip()
                 for part in line.split(",")]
     assert declared == [field for field, _ in STRUCTS[name]._fields_]
 
@@ -85,6 +85,11 @@ def test_initial_values_are_those_of_the_header(probe, name):
 
 def test_constants(probe):
     assert {name: int(probe[name][0]) for name in CONSTANTS} == CONSTANTS
+
+
+def test_modes_are_those_of_the_header():
+    numbers = dict(re.findall(r"FLP_MODE_(\w+) = (\d+)", HEADER.read_text()))
+    assert {int(number): name for name, number in numbers.items()} == _c.MODE_NAMES
 
 
 def test_statuses_are_those_of_the_header():

@@ -95,14 +95,31 @@ def test_divergence_and_entropy_are_averaged_as_said(batch, rule):
     plain, _ = losses.policy_loss(rule, logprob, batch["advantage"].float(), **arguments)
     loss, metrics = losses.policy_loss(rule, logprob, batch["advantage"].float(), ref_logprob=batch["ref"].float(),
                                        entropy=entropy, beta=0.1, entropy_weight=0.01, **arguments)
-    d = (batch["logprob"] - batch["ref"])
-    k3, mask = torch.exp(-d) - 1 + d, batch["mask"].double()
-    of_sequence = (k3 * mask).sum(-1) / mask.sum(-1).clamp(min=1)
-    penalty = {"ppo": (k3 * mask).sum() / mask.sum(), "dr_grpo": (k3 * mask).sum() / (B * T)}.get(rule, of_sequence.mean())
-    bonus = (batch["entropy"] * mask).sum() / mask.sum()
+    d, mask = batch["logprob"] - batch["ref"], batch["mask"].double()
+    counts = mask.sum(-1, keepdim=True).clamp(min=1)
+    weights = {"ppo": mask / mask.sum(), "dr_grpo": mask / (B * T)}.get(rule, mask / counts / B)
+    penalty, bonus = ((torch.exp(-d) - 1 + d) * weights).sum(), (batch["entropy"] * weights).sum()
     assert math.isclose(loss.item(), (plain + 0.1 * penalty - 0.01 * bonus).item(), rel_tol=1e-5)
     assert math.isclose(metrics["kl"].item(), penalty.item(), rel_tol=1e-5)
-    assert torch.allclose(gradient(loss, entropy).double(), -0.01 * mask / mask.sum(), atol=1e-8)
+    assert math.isclose(metrics["entropy"].item(), (batch["entropy"] * mask).sum().item() / mask.sum(), rel_tol=1e-5)
+    assert torch.allclose(gradient(loss, entropy).double(), -0.01 * weights, atol=1e-8)
+
+
+@pytest.mark.parametrize("rule", sorted(losses.RULES))
+def test_micro_batches_add_up(batch, rule):
+    """With the tokens, or the sequences, of the whole batch as total; a number or a tensor."""
+    arguments = {"length": T, "beta": 0.1}
+    whole = batch["logprob"].float().requires_grad_()
+    mask, advantage = batch["mask"], batch["advantage"].float()
+
+    def loss_of(logprob, rows, total):
+        return losses.policy_loss(rule, logprob[rows], advantage[rows], old_logprob=batch["old"][rows].float(),
+                                  ref_logprob=batch["ref"][rows].float(), mask=mask[rows], total=total, **arguments)[0]
+
+    want = gradient(loss_of(whole, slice(None), None), whole)
+    total = B if losses.RULES[rule].average != "tokens" else mask.sum()
+    parts = [loss_of(whole, rows, total) for rows in (slice(0, 2), slice(2, B))]
+    assert torch.allclose(gradient(sum(parts), whole), want, rtol=1e-5, atol=1e-8)
 
 
 def test_metrics(batch):
@@ -183,6 +200,8 @@ ONE = torch.zeros(2, 3)
     (("ppo", ONE, torch.ones(2)), {"entropy_weight": 1}, "entropy is None"),
     (("dr_grpo", ONE, torch.ones(2)), {}, "length is None (accepted: a number above 0, for dr_grpo)"),
     (("ppo", ONE, torch.ones(2)), {"beta": float("nan")}, "beta is nan"),
+    (("ppo", ONE, torch.ones(2)), {"total": 0}, "total is 0 (accepted: a number above 0, or a 0-dim tensor)"),
+    (("ppo", ONE, torch.ones(2)), {"total": torch.ones(2)}, "total is of shape (2,)"),
     (("ppo", [1], torch.ones(2)), {}, "logprob is of type list"),
 ])
 def test_bad_input_is_named(arguments, options, words):

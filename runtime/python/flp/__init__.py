@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 _TENSOR_NAMES = ("linear_logprob", "linear_logprob_partial", "combine_partials", "linear_logprob_backward", "explain",
                  "plan_info", "check", "PlanInfo",
                  "selective_log_softmax",
-                 "losses",
+                 "losses", "policy_loss",
                  "score", "Scores", "sequence_logprob", "delight", "gate",
                  "logprob_head",
                  "memory", "phase",
@@ -29,6 +29,7 @@ try:
     from ._info import PlanInfo, check, explain, plan_info
     from ._logprob import linear_logprob
     from ._phase import phase
+    from ._policy import policy_loss
     from ._scoring import Scores, score
     from ._select import selective_log_softmax
     from ._shards import combine_partials, linear_logprob_backward, linear_logprob_partial

@@ -20,8 +20,10 @@ ENTROPY_NONE, ENTROPY_FORWARD, ENTROPY_BACKWARD = 0, 1, 2
 GRAD_HIDDEN, GRAD_WEIGHT, GRAD_BIAS = 1, 2, 4
 RUNG_AUTO, RUNG_TUNED, RUNG_HEURISTIC, RUNG_JIT, RUNG_GENERIC, RUNG_EAGER = range(6)
 DEVICE_HOST = -1
-PASS_FORWARD, PASS_COMBINE, PASS_BACKWARD = 1, 2, 3
-MODE_NAMES = {1: "F", 2: "R_VOCAB", 3: "R_ROWS", 4: "R2"}
+PASS_FORWARD, PASS_COMBINE, PASS_BACKWARD, PASS_STEP, PASS_BACKWARD_SAVED = 1, 2, 3, 4, 5
+MODE_NAMES = {1: "F", 2: "R_VOCAB", 3: "R_ROWS", 4: "R2", 5: "S", 6: "P"}
+LOSS_BYTES_MAX = 4096  # loss.h: capacity that always suffices for a loss program
+VECTORS_MAX = 8
 WORKSPACE_ALIGNMENT = 256
 LOG_ERROR, LOG_WARNING, LOG_INFO = 0, 1, 2
 
@@ -33,7 +35,8 @@ class Spec(Structure):
         ("struct_bytes", c_uint32), ("dtype", c_int), ("vocab", c_int64), ("hidden", c_int64), ("target_dtype", c_int),
         ("entropy", c_int), ("grads", c_uint32), ("has_bias", c_int32), ("softcap", c_float),
         ("per_row_temperature", c_int32), ("grad_hidden_dtype", c_int), ("grad_weight_dtype", c_int),
-        ("accumulate_grad_weight", c_int32), ("alignment", c_uint32), ("op", c_int),
+        ("accumulate_grad_weight", c_int32), ("alignment", c_uint32), ("op", c_int), ("keep", c_int32),
+        ("loss", c_void_p), ("loss_bytes", c_size_t),
     ]
 
 
@@ -71,6 +74,10 @@ class Args(Structure):
         ("grad_hidden", c_void_p), ("grad_hidden_stride", c_int64), ("grad_weight", c_void_p),
         ("grad_weight_stride", c_int64), ("grad_bias", c_void_p),
         ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("stream", c_void_p),
+        ("saved", c_void_p), ("saved_bytes", c_size_t), ("old_lse", c_void_p),
+        ("old_logprob", c_void_p), ("ref_logprob", c_void_p), ("advantage", c_void_p), ("row_weight", c_void_p),
+        ("vectors", c_void_p * VECTORS_MAX), ("loss_parameters", POINTER(c_double)), ("loss", c_void_p),
+        ("metrics", c_void_p),
     ]
 
 
@@ -111,7 +118,10 @@ PROTOTYPES = {
     "flp_rung_name": (c_char_p, [c_int]),
     "flp_plan_get_id": (c_int, [c_void_p, POINTER(c_char)]),
     "flp_plan_layout": (c_int, [c_void_p, c_int, c_int64, c_uint64, POINTER(Layout)]),
+    "flp_plan_saved": (c_int, [c_void_p, c_int64, c_uint64, POINTER(c_size_t)]),
     "flp_execute": (c_int, [c_void_p, POINTER(Args)]),
+    "flp_step": (c_int, [c_void_p, POINTER(Args)]),
+    "flp_loss_builtin_bytes": (c_int, [c_char_p, c_void_p, c_size_t, POINTER(c_size_t)]),
     "flp_select": (c_int, [c_void_p, POINTER(SelectArgs)]),
     "flp_plan_check": (c_int, [c_void_p, c_void_p]),
     "flp_arena_create": (c_int, [c_int, POINTER(c_void_p)]),

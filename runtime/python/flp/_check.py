@@ -20,10 +20,11 @@ INT32_MAX = 2**31 - 1
 
 class Settings:
     """The run-time values of one call, checked. offset, valid and total describe a vocab shard; zeros: the whole.
-    wide_grad_hidden: the gradient of hidden is float32 whatever hidden is."""
+    wide_grad_hidden: the gradient of hidden is float32 whatever hidden is. save: may the forward pass keep exponentials
+    for the backward pass (None: within the budget); old_lse: (N) float32 that they refer to, or None."""
 
     __slots__ = ("temperature", "softcap", "scale", "ignore_index", "budget", "entropy", "chunk_rows", "accumulate",
-                 "offset", "valid", "total", "wide_grad_hidden")
+                 "offset", "valid", "total", "wide_grad_hidden", "save", "old_lse")
 
     def __init__(self, temperature, softcap, scale, ignore_index, budget, entropy, chunk_rows=None):
         self.temperature = temperature
@@ -36,6 +37,7 @@ class Settings:
         self.accumulate = None
         self.offset = self.valid = self.total = 0
         self.wide_grad_hidden = False
+        self.save, self.old_lse = False, None
 
 
 def refuse(kind, field, value, accepted):
@@ -240,6 +242,25 @@ def accumulator_of(buffer, weight):
         refuse(ValueError, "grad_weight_accumulate", "given while weight does not require a gradient",
                "a weight that requires a gradient, or None")
     return buffer
+
+
+def save_of(value):
+    """Whether a call may keep exponentials: None, True or False."""
+    if value is not None and not isinstance(value, bool):
+        refuse(TypeError, "save", "of type " + type(value).__name__, "None, True or False")
+    return value
+
+
+def row_values_of(field, value, lead, device):
+    """Numbers of one a row as float32 (N), constants to autograd; None stays."""
+    if value is None:
+        return None
+    float_tensor_of(field, value)
+    if value.shape != lead:
+        refuse(ValueError, field, "of shape %s" % (tuple(value.shape),), "%s, as target" % (tuple(lead),))
+    if value.device != device:
+        refuse(ValueError, field, "on device %s while hidden is on %s" % (value.device, device), "one device for all")
+    return value.detach().to(torch.float32).reshape(-1).contiguous()
 
 
 def dense_rows(matrix):

@@ -3,7 +3,7 @@ import dataclasses
 
 import torch
 
-from . import _c, _check, _eager_torch, _logprob, _plans, _run, errors
+from . import _c, _check, _eager_torch, _logprob, _plans, _programs, _run, errors
 from ._compile import outside_graphs
 
 # Gradients that are matrix products.
@@ -21,6 +21,7 @@ class PlanInfo:
     device: str
     forward: dict  # flp_layout of the forward pass for n rows, by field
     backward: dict  # the same of the backward pass; empty without gradients
+    step: dict = dataclasses.field(default_factory=dict)  # the same of the step of a loss; empty without one
 
     def __str__(self):
         return self.text
@@ -37,11 +38,18 @@ def _layout(plan, which, n, budget):
     return values
 
 
-def _info_of(plan, n, budget):
+def _info_of(plan, n, budget, saved=0, settings=None):
+    """saved: bytes that the forward pass keeps for the backward pass under these settings."""
     device = "cpu" if plan.key.device < 0 else "cuda:%d" % plan.key.device
-    backward = _layout(plan, _c.PASS_BACKWARD, n, budget) if plan.key.grads else {}
+    backward, step = {}, {}
+    if saved:
+        backward = dict(_layout(plan, _c.PASS_BACKWARD_SAVED, n, _run.budget_beside(saved, settings)), saved_bytes=saved)
+    elif plan.key.grads:
+        backward = _layout(plan, _c.PASS_BACKWARD, n, budget)
+    if plan.key.loss and plan.handle is not None:
+        step = _layout(plan, _c.PASS_STEP, n, budget)
     return PlanInfo(plan.describe(), _plans.rung_name(plan.rung), plan.reasons(), plan.plan_id(), device,
-                    _layout(plan, _c.PASS_FORWARD, n, budget), backward)
+                    _layout(plan, _c.PASS_FORWARD, n, budget), backward, step)
 
 
 @outside_graphs
@@ -69,15 +77,23 @@ def plan_info(*, vocab, hidden, n=1024, dtype=torch.bfloat16, device="cpu", targ
 
 @outside_graphs
 def explain(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False, softcap=None, scale=1.0,
-            ignore_index=-100, budget=None, chunk_rows=None, rows=None, grad_weight_accumulate=None):
-    """Tells which plan the same call of linear_logprob would run -> PlanInfo; computes nothing."""
+            ignore_index=-100, budget=None, chunk_rows=None, rows=None, grad_weight_accumulate=None, save=None,
+            loss=None):
+    """Tells which plan the same call of linear_logprob would run -> PlanInfo; computes nothing.
+
+    loss  a loss program, "grpo+k3+entropy" or the path of a Lua file: the plan of flp.policy_loss by it, its step too
+    """
     _, flat, weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(hidden, weight, target, bias,
                                                                                   temperature, rows)
     settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy, chunk_rows)
     settings.accumulate = _check.accumulator_of(grad_weight_accumulate, weight)
     ops = _run.Operands(flat, weight, bias, ids, temperature_rows, rows)
-    plan = _run.plan_for(ops, settings, _logprob.needed_grads(flat, weight, bias))
-    return _info_of(plan, flat.shape[0], settings.budget)
+    grads, settings.save = _logprob.needed_grads(flat, weight, bias), _check.save_of(save)
+    if loss is not None:
+        plan = _run.plan_for(ops, settings, grads, program=_programs.named(loss))
+        return _info_of(plan, flat.shape[0], settings.budget)
+    plan, saved = _run.keeping_plan(ops, settings, grads)
+    return _info_of(plan, flat.shape[0], settings.budget, saved, settings)
 
 
 @outside_graphs

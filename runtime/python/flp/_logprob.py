@@ -1,7 +1,8 @@
 """linear_logprob: the public, differentiable function.
 
-Invariants: what is saved for the backward pass is the operands, the targets and stats (N,4), never scores; a call that
-needs no gradient runs the scoring plan, whose bits are the same.
+Invariants: what is saved for the backward pass is the operands, the targets, stats (N,4) and, in mode S, exponentials
+that the first backward pass uses up; a later one recomputes (mode R), as does one that asks for other gradients. A call
+that needs no gradient runs the scoring plan, whose bits are the same.
 """
 import functools
 
@@ -20,7 +21,8 @@ class LinearLogprob(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, bias, target, temperature_rows, rows, settings, grads):
         ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
-        logprob, entropy, stats = _run.forward(ops, settings, grads, keep_stats=True)
+        ctx.kept = _run.keep(ops, settings, grads)
+        logprob, entropy, stats = _run.forward(ops, settings, grads, keep_stats=True, kept=ctx.kept)
         ctx.save_for_backward(hidden, weight, bias, target, temperature_rows, rows, stats)
         ctx.settings, ctx.grads = settings, grads
         ctx.set_materialize_grads(False)
@@ -32,14 +34,17 @@ class LinearLogprob(torch.autograd.Function):
         grads = used_grads(ctx)
         results = (None, None, None)
         if grads and not (grad_logprob is None and grad_entropy is None):
-            results = LastDerivative.apply(functools.partial(_gradients, ctx.settings, grads), *ctx.saved_tensors,
-                                           grad_logprob, grad_entropy)
+            kept, ctx.kept = ctx.kept, None
+            if grads != ctx.grads:
+                kept = None
+            results = LastDerivative.apply(functools.partial(_gradients, ctx.settings, grads, kept),
+                                           *ctx.saved_tensors, grad_logprob, grad_entropy)
         return results + (None,) * 5
 
 
-def _gradients(settings, grads, *tensors):
+def _gradients(settings, grads, kept, *tensors):
     *operands, stats, grad_logprob, grad_entropy = tensors
-    return _run.backward(_run.Operands(*operands), settings, grads, stats, grad_logprob, grad_entropy)
+    return _run.backward(_run.Operands(*operands), settings, grads, stats, grad_logprob, grad_entropy, kept)
 
 
 class LastDerivative(torch.autograd.Function):
@@ -108,7 +113,8 @@ def prepare(hidden, weight, target, bias, temperature, rows, lead=None):
 
 
 def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False, softcap=None, scale=1.0,
-                   ignore_index=-100, budget=None, chunk_rows=None, rows=None, grad_weight_accumulate=None):
+                   ignore_index=-100, budget=None, chunk_rows=None, rows=None, grad_weight_accumulate=None, save=None,
+                   old_lse=None):
     """Computes the log-probability of each target token under a language-model head, without the (N,V) scores.
 
     z = scale·(hidden weightᵀ + bias);  z ← softcap·tanh(z/softcap);  t = z / temperature
@@ -126,6 +132,12 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     grad_weight_accumulate
                  (V, D) float32 buffer that the backward pass adds the weight's gradient to (Megatron's main_grad);
                  weight.grad then stays as it is
+    save         whether the forward pass keeps exponentials, 2·N·V bytes of bfloat16, so that the backward pass need
+                 not multiply hidden by weight again (mode S); the first backward pass uses them up, a later one
+                 recomputes (mode R). None: where a rung has kernels for it and they fit the budget; True: whatever the
+                 budget says; False: never
+    old_lse      (...) float32 in nats, log Σ exp t of a policy near this one, or None: what exponentials are stored
+                 relative to; no result depends on it
 
     Returns logprob (...) float32 in nats, never above 0; or (logprob, entropy).
     Gradients reach hidden, weight and bias as they require them, once (no double backward). Rows whose target is
@@ -141,7 +153,9 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     settings.accumulate = _check.accumulator_of(grad_weight_accumulate, weight)
     if settings.accumulate is not None:
         _check.devices(flat, grad_weight_accumulate=settings.accumulate)
-    if _ops.SUPPORTED and settings.accumulate is None and not settings.chunk_rows and is_compiling():
+    settings.save = _check.save_of(save)
+    settings.old_lse = _check.row_values_of("old_lse", old_lse, lead, flat.device)
+    if _ops.SUPPORTED and settings.accumulate is None and not (settings.chunk_rows or settings.save) and is_compiling():
         results = _ops.call(flat, weight, bias, ids, temperature_rows, rows, settings)
     else:
         results = dispatch(flat, weight, bias, ids, temperature_rows, rows, settings)

@@ -12,10 +12,10 @@ import threading
 
 from . import _c, errors
 
-# The specialisation of flp_spec, and the device: a CUDA ordinal or _c.DEVICE_HOST.
+# The specialisation of flp_spec, and the device: a CUDA ordinal or _c.DEVICE_HOST. loss: bytes of a program, or none.
 Key = collections.namedtuple("Key", "device dtype target_dtype vocab hidden entropy grads has_bias softcap "
-                                    "per_row_temperature accumulate alignment op chunk_rows wide_grad_hidden",
-                             defaults=(_c.OP_HEAD, 0, 0))
+                                    "per_row_temperature accumulate alignment op chunk_rows wide_grad_hidden keep loss",
+                             defaults=(_c.OP_HEAD, 0, 0, 0, b""))
 
 # Keeps the remembered workspace sizes of a plan bounded when every call has another number of rows.
 SIZES_MAX = 1024
@@ -39,10 +39,7 @@ class Plan:
         wanted = (which, n, budget)
         size = self._sizes.get(wanted)
         if size is None:
-            size = self.layout(which, n, budget).bytes
-            if len(self._sizes) >= SIZES_MAX:
-                self._sizes = {}
-            self._sizes[wanted] = size
+            size = self._remember(wanted, self.layout(which, n, budget).bytes)
         return size
 
     def layout(self, which, n, budget):
@@ -52,10 +49,33 @@ class Plan:
         _c.check(library, library.flp_plan_layout(self.handle, which, n, budget, layout))
         return layout
 
+    def saved_bytes(self, n, budget):
+        """Bytes that a forward pass over n rows keeps for mode S; 0 where it keeps nothing."""
+        wanted = ("saved", n, budget)
+        size = self._sizes.get(wanted)
+        if size is None:
+            library, found = _c.get(), ctypes.c_size_t()
+            _c.check(library, library.flp_plan_saved(self.handle, n, budget, ctypes.byref(found)))
+            size = self._remember(wanted, found.value)
+        return size
+
+    def _remember(self, wanted, size):
+        if len(self._sizes) >= SIZES_MAX:
+            self._sizes = {}
+        self._sizes[wanted] = size
+        return size
+
     def execute(self, args):
         """Enqueues one pass."""
         library = _c.get()
         status = library.flp_execute(self.handle, args)
+        if status:
+            _c.check(library, status)
+
+    def step(self, args):
+        """Enqueues one training step of the plan's loss."""
+        library = _c.get()
+        status = library.flp_step(self.handle, args)
         if status:
             _c.check(library, status)
 
@@ -155,6 +175,9 @@ def _spec_of(key):
         spec.grad_hidden_dtype = _c.DTYPE_FP32
     if key.accumulate:
         spec.accumulate_grad_weight, spec.grad_weight_dtype = 1, _c.DTYPE_FP32
+    spec.keep = key.keep
+    if key.loss:
+        spec.loss, spec.loss_bytes = ctypes.cast(key.loss, ctypes.c_void_p), len(key.loss)
     return spec
 
 

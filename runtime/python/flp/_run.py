@@ -5,10 +5,12 @@ Invariants: operands arrive checked (_check.py) and two-dimensional; every pass 
 stream-ordered allocators may reuse the workspace as soon as the call returns; nothing here synchronises.
 """
 import contextlib
+import ctypes
+import os
 
 import torch
 
-from . import _c, _check, _eager_torch, _phase, _plans
+from . import _c, _check, _eager_torch, _phase, _plans, errors
 from ._compile import outside_graphs
 
 TO_C = {**_check.DTYPES, **_check.TARGET_DTYPES}
@@ -47,8 +49,9 @@ def stream_of(device):
     return torch.cuda.current_stream(device).cuda_stream or None
 
 
-def plan_for(ops, settings, grads):
-    """The plan of these operands with this needs-grad mask."""
+def plan_for(ops, settings, grads, keep=False, program=None):
+    """The plan of these operands with this needs-grad mask; keep: one that may keep exponentials; program: one whose
+    step trains with this loss (_programs.Program)."""
     element_bytes = ops.hidden.element_size()
     places = [ops.hidden.data_ptr(), ops.hidden_stride * element_bytes, ops.weight.data_ptr(),
               ops.weight_stride * element_bytes]
@@ -58,13 +61,89 @@ def plan_for(ops, settings, grads):
     entropy = _c.ENTROPY_NONE
     if settings.entropy:
         entropy = _c.ENTROPY_BACKWARD if grads else _c.ENTROPY_FORWARD
+    if program is not None:
+        entropy = step_entropy(settings, grads, program)
     return _plans.get(_plans.Key(
         device_of(ops.hidden), TO_C[ops.hidden.dtype], TO_C[ops.target.dtype], ops.weight.shape[0],
         ops.weight.shape[1], entropy, grads, int(ops.bias is not None), settings.softcap,
         int(ops.temperature_rows is not None), int(accumulate is not None),
         _check.alignment_of(element_bytes, *places),
         chunk_rows=settings.chunk_rows if grads else 0,
-        wide_grad_hidden=int(settings.wide_grad_hidden and grads & _c.GRAD_HIDDEN and element_bytes < 4)))
+        wide_grad_hidden=int(settings.wide_grad_hidden and grads & _c.GRAD_HIDDEN and element_bytes < 4),
+        keep=int(keep), loss=b"" if program is None else program.data))
+
+
+def step_entropy(settings, grads, program):
+    """What a step needs of the entropy: its gradient if the loss reads it, its value if that is asked for."""
+    if grads and "entropy" in program.inputs:
+        return _c.ENTROPY_BACKWARD
+    return _c.ENTROPY_FORWARD if settings.entropy or "entropy" in program.inputs else _c.ENTROPY_NONE
+
+
+# ---- mode S: exponentials from forward to backward ----
+
+SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+BACKWARD_BUDGET = 1 << 30
+UNBOUNDED = 1 << 62
+
+
+class Kept:
+    """What a forward pass keeps for its backward pass: memory of the caller's allocator, the plan that fills it."""
+
+    __slots__ = ("plan", "bytes", "block", "start")
+
+    def __init__(self, plan, size, device):
+        self.plan, self.bytes = plan, size
+        self.block, self.start = workspace_on(device, size)
+
+
+def keep(ops, settings, grads):
+    """Memory for the exponentials of these operands -> Kept, or None for mode R. error: as keeping_plan"""
+    plan, size = keeping_plan(ops, settings, grads)
+    return Kept(plan, size, ops.hidden.device) if size else None
+
+
+def keeping_plan(ops, settings, grads):
+    """The plan of a training call and the bytes that its forward pass keeps for mode S; 0: mode R.
+
+    error: UnsupportedError if settings.save is True and no rung keeps any
+    """
+    n, vocab = ops.hidden.shape[0], ops.weight.shape[0]
+    budget = UNBOUNDED if settings.save else settings.budget
+    wanted = grads and n and (settings.save or settings.save is None and not settings.chunk_rows)
+    # A plan that could never keep them would compile their kernels for nothing.
+    if wanted and ops.hidden.dtype is torch.bfloat16 and 2 * n * vocab <= (budget or default_budget()):
+        plan = plan_for(ops, settings, grads, keep=True)
+        size = plan.saved_bytes(n, budget) if plan.handle is not None else 0
+        if size and (settings.save or _fits_beside(plan, n, size, settings)):
+            return plan, size
+    if wanted and settings.save:
+        raise errors.UnsupportedError("save is True, but nothing here keeps exponentials of %s operands (accepted: "
+                                      "torch.bfloat16 on a rung with kernels for it; save=None takes them where they "
+                                      "are; flp.plan_info tells the rung)" % ops.hidden.dtype)
+    return plan_for(ops, settings, grads), 0
+
+
+def _fits_beside(plan, n, size, settings):
+    """Whether the backward pass that uses exponentials has its workspace in what they leave of the budget."""
+    try:
+        return plan.workspace_bytes(_c.PASS_BACKWARD_SAVED, n, budget_beside(size, settings)) >= 0
+    except errors.BudgetError:
+        return False
+
+
+def budget_beside(size, settings):
+    """The budget of a backward pass whose forward pass kept so many bytes."""
+    return settings.budget if settings.save else max(1, (settings.budget or default_budget()) - size)
+
+
+def default_budget():
+    """Bytes of a backward pass where a call gives none. A malformed FLP_BUDGET is for libflp to name."""
+    text = os.environ.get("FLP_BUDGET", "").strip()
+    try:
+        return int(text[:-1]) * SUFFIXES[text[-1].upper()] if text[-1:].upper() in SUFFIXES else int(text)
+    except (ValueError, IndexError):
+        return UNBOUNDED if text else BACKWARD_BUDGET
 
 
 def pointer(tensor):
@@ -102,7 +181,10 @@ def workspace(size, device, ordinal, stream):
 
 def enqueue(plan, which, n, target, temperature_rows, rows, settings, device, fields):
     """Fills flp_args with what every pass has and the pass's own fields, and executes it."""
-    size = plan.workspace_bytes(which, n, settings.budget)
+    if which == _c.PASS_BACKWARD and fields.get("saved"):
+        size = plan.workspace_bytes(_c.PASS_BACKWARD_SAVED, n, budget_beside(fields["saved_bytes"], settings))
+    else:
+        size = plan.workspace_bytes(which, n, settings.budget)
     args = _c.new_args()
     setattr(args, "pass", which)
     args.n = n
@@ -119,7 +201,7 @@ def enqueue(plan, which, n, target, temperature_rows, rows, settings, device, fi
     args.stream = stream_of(plan.key.device)
     with workspace(size, device, plan.key.device, args.stream) as start:
         args.workspace, args.workspace_bytes = start, size
-        plan.execute(args)
+        (plan.step if which == _c.PASS_STEP else plan.execute)(args)
 
 
 def args_placeholder():
@@ -134,9 +216,9 @@ def operand_fields(ops):
 
 
 @outside_graphs
-def forward(ops, settings, grads, keep_stats):
-    """Runs the forward pass -> logprob (N), entropy (N) or None, stats (N,4) or None."""
-    plan = plan_for(ops, settings, grads)
+def forward(ops, settings, grads, keep_stats, kept=None):
+    """Runs the forward pass -> logprob (N), entropy (N) or None, stats (N,4) or None; fills kept."""
+    plan = plan_for(ops, settings, grads) if kept is None else kept.plan
     n, device = ops.hidden.shape[0], ops.hidden.device
     logprob = torch.empty(n, dtype=torch.float32, device=device)
     entropy = torch.empty(n, dtype=torch.float32, device=device) if settings.entropy else None
@@ -146,6 +228,8 @@ def forward(ops, settings, grads, keep_stats):
         return logprob, entropy, stats
     fields = operand_fields(ops)
     fields.update(logprob=logprob.data_ptr(), entropy=pointer(entropy), stats=pointer(stats))
+    if kept is not None:
+        fields.update(saved=kept.start, saved_bytes=kept.bytes, old_lse=pointer(settings.old_lse))
     enqueue(plan, _c.PASS_FORWARD, n, ops.target, ops.temperature_rows, ops.rows, settings, device, fields)
     return logprob, entropy, stats
 
@@ -182,10 +266,27 @@ def combine(plan, partials, target, temperature_rows, rows, settings):
 
 
 @outside_graphs
-def backward(ops, settings, grads, stats, grad_logprob, grad_entropy):
+def backward(ops, settings, grads, stats, grad_logprob, grad_entropy, kept=None):
     """Runs the backward pass -> grad_hidden, grad_weight, grad_bias; None for what grads does not ask for, and for the
-    weight when settings.accumulate takes its gradient."""
-    plan = plan_for(ops, settings, grads)
+    weight when settings.accumulate takes its gradient. kept is used up."""
+    plan = plan_for(ops, settings, grads, keep=kept is not None)
+    upstream = [None if grad is None else grad.to(torch.float32).contiguous() for grad in (grad_logprob, grad_entropy)]
+    made = _new_gradients(ops, settings, grads)
+    if plan.handle is None:
+        _eager_torch.backward(plan, ops, settings, stats, upstream, *made)
+    else:
+        fields = operand_fields(ops)
+        fields.update(_gradient_fields(made), stats=stats.data_ptr(), grad_logprob=pointer(upstream[0]),
+                      grad_entropy=pointer(upstream[1]))
+        if kept is not None:
+            fields.update(saved=kept.start, saved_bytes=kept.bytes)
+        enqueue(plan, _c.PASS_BACKWARD, ops.hidden.shape[0], ops.target, ops.temperature_rows, ops.rows, settings,
+                ops.hidden.device, fields)
+    return _handed_out(made, settings)
+
+
+def _new_gradients(ops, settings, grads):
+    """Memory of grad_hidden, grad_weight (settings.accumulate where that is given) and grad_bias, as grads asks."""
     hidden_dtype = torch.float32 if settings.wide_grad_hidden else ops.hidden.dtype
     grad_hidden = torch.empty(ops.hidden.shape, dtype=hidden_dtype, device=ops.hidden.device) \
         if grads & _c.GRAD_HIDDEN else None
@@ -193,16 +294,60 @@ def backward(ops, settings, grads, stats, grad_logprob, grad_entropy):
     if grads & _c.GRAD_WEIGHT:
         grad_weight = settings.accumulate if settings.accumulate is not None else torch.empty(
             ops.weight.shape, dtype=ops.weight.dtype, device=ops.weight.device)
-    grad_bias = torch.empty_like(ops.bias) if grads & _c.GRAD_BIAS else None
-    upstream = [None if grad is None else grad.to(torch.float32).contiguous() for grad in (grad_logprob, grad_entropy)]
-    if plan.handle is None:
-        _eager_torch.backward(plan, ops, settings, stats, upstream, grad_hidden, grad_weight, grad_bias)
-    else:
-        fields = operand_fields(ops)
-        fields.update(stats=stats.data_ptr(), grad_logprob=pointer(upstream[0]), grad_entropy=pointer(upstream[1]),
-                      grad_hidden=pointer(grad_hidden), grad_weight=pointer(grad_weight), grad_bias=pointer(grad_bias))
-        if grad_weight is not None:
-            fields["grad_weight_stride"] = grad_weight.stride(0)
-        enqueue(plan, _c.PASS_BACKWARD, ops.hidden.shape[0], ops.target, ops.temperature_rows, ops.rows, settings,
-                ops.hidden.device, fields)
-    return grad_hidden, None if settings.accumulate is not None else grad_weight, grad_bias
+    return grad_hidden, grad_weight, torch.empty_like(ops.bias) if grads & _c.GRAD_BIAS else None
+
+
+def _gradient_fields(made):
+    grad_hidden, grad_weight, grad_bias = made
+    return {"grad_hidden": pointer(grad_hidden), "grad_weight": pointer(grad_weight), "grad_bias": pointer(grad_bias),
+            "grad_weight_stride": 0 if grad_weight is None else grad_weight.stride(0)}
+
+
+def _handed_out(made, settings):
+    """What a backward pass returns: the caller's own buffer is not among it."""
+    return made[0], None if settings.accumulate is not None else made[1], made[2]
+
+
+class Loss:
+    """The loss of a step: a program, its parameters by name, and its rows (N) float32, None where it does without:
+    old_logprob, ref_logprob, advantage, weight, and vectors by name."""
+
+    __slots__ = ("program", "parameters", "old_logprob", "ref_logprob", "advantage", "weight", "vectors")
+
+    def __init__(self, program, parameters, old_logprob, ref_logprob, advantage, weight, vectors):
+        self.program, self.parameters = program, parameters
+        self.old_logprob, self.ref_logprob, self.advantage = old_logprob, ref_logprob, advantage
+        self.weight, self.vectors = weight, vectors
+
+    def fields(self):
+        """flp_args fields of what the loss reads."""
+        values = [self.parameters.get(name, row[0]) for name, row in self.program.parameters.items()]
+        vectors = [pointer(self.vectors[name]) for name in self.program.vectors]
+        return {"old_logprob": pointer(self.old_logprob), "ref_logprob": pointer(self.ref_logprob),
+                "advantage": pointer(self.advantage), "row_weight": pointer(self.weight),
+                "vectors": (ctypes.c_void_p * _c.VECTORS_MAX)(*vectors),
+                "loss_parameters": (ctypes.c_double * max(len(values), 1))(*values)}
+
+
+class Step:
+    """What a step gave: loss (N), logprob (N), entropy (N) or None, metrics (metrics of the program, N), gradients."""
+
+    __slots__ = ("loss", "logprob", "entropy", "metrics", "gradients")
+
+
+@outside_graphs
+def step(ops, settings, grads, loss):
+    """Runs forward, loss and backward in one -> Step. The plan has a handle: the torch form has no steps."""
+    plan = plan_for(ops, settings, grads, program=loss.program)
+    n, device = ops.hidden.shape[0], ops.hidden.device
+    made, out = _new_gradients(ops, settings, grads), Step()
+    out.loss, out.logprob = torch.empty((2, n), dtype=torch.float32, device=device)
+    out.entropy = torch.empty_like(out.loss) if plan.key.entropy else None
+    out.metrics = torch.empty((len(loss.program.metrics), n), dtype=torch.float32, device=device)
+    fields = operand_fields(ops)
+    fields.update(_gradient_fields(made), **loss.fields())
+    fields.update(loss=out.loss.data_ptr(), logprob=out.logprob.data_ptr(), entropy=pointer(out.entropy),
+                  metrics=out.metrics.data_ptr() or None, old_lse=pointer(settings.old_lse))
+    enqueue(plan, _c.PASS_STEP, n, ops.target, ops.temperature_rows, ops.rows, settings, device, fields)
+    out.gradients = _handed_out(made, settings)
+    return out

@@ -15,7 +15,8 @@ both stand in RULES, so that a rule reads like its paper:
     cispo       −sg(clip(eᵈ, 1−low, 1+high))·A·logprob          mean of tokens        arXiv:2506.13585, eq. 4
     gspo        ppo's of s = exp(mean of d), a sequence         mean of sequences     arXiv:2507.18071, eq. 5
 
-Everything is computed in float32. Tokens outside the mask take no part, whatever they hold, NaN included.
+An average is a weight a token that depends on the mask alone (weights_of). flp.policy_loss is the same from hidden states
+in one call. Everything is computed in float32. Tokens outside the mask take no part, whatever they hold, NaN included.
 """
 import collections
 
@@ -44,33 +45,49 @@ def _weighted(log_ratio, logprob, advantage, low, high):
     return -weight * advantage * logprob, weight != ratio
 
 
-# ---- averages: (values (B,T), mask (B,T), length) -> scalar ----
+# ---- averages: the weight of each token, (mask (B,T), length, total) -> (B,T) ----
+
+def _of_tokens(mask, length, total):
+    return mask / (mask.sum().clamp(min=1) if total is None else total)
+
+
+def _of_sequences(mask, length, total):
+    return mask / mask.sum(-1, keepdim=True).clamp(min=1) / (mask.shape[0] if total is None else total)
+
+
+def _of_length(mask, length, total):
+    return mask / ((mask.shape[0] if total is None else total) * length)
+
+
+AVERAGES = {"tokens": _of_tokens, "sequences": _of_sequences, "length": _of_length}
+
+
+def weights_of(average, mask, length=None, total=None):
+    """The weights whose sum of weighted tokens is an average: "tokens", "sequences" or "length" of AVERAGES.
+
+    mask (B,T) float32 zeros and ones; total: see policy_loss. Returns (B,T) float32, 0 outside the mask
+    """
+    return AVERAGES[average](mask, length, total)
+
+
+def _mean(values, mask):
+    """Over the tokens of the mask; 0 where there are none."""
+    return (values * mask).sum() / mask.sum().clamp(min=1)
+
 
 def _per_sequence(values, mask):
     """Means over the tokens of each sequence; 0 where there are none. (B,T), (B,T) -> (B)"""
     return (values * mask).sum(-1) / mask.sum(-1).clamp(min=1)
 
 
-def _of_tokens(values, mask, length):
-    return (values * mask).sum() / mask.sum().clamp(min=1)
-
-
-def _of_sequences(values, mask, length):
-    return _per_sequence(values, mask).mean()
-
-
-def _of_length(values, mask, length):
-    return (values * mask).sum() / (mask.shape[0] * length)
-
-
 RULES = {
-    "reinforce": Rule(_plain, _of_tokens, (0.0, 0.0)),
-    "ppo": Rule(_clipped, _of_tokens, (0.2, 0.2)),
-    "grpo": Rule(_clipped, _of_sequences, (0.2, 0.2)),
-    "dapo": Rule(_clipped, _of_tokens, (0.2, 0.28)),
-    "dr_grpo": Rule(_clipped, _of_length, (0.2, 0.2)),
-    "cispo": Rule(_weighted, _of_tokens, (1.0, 4.0)),
-    "gspo": Rule(_clipped, _of_sequences, (3e-4, 4e-4)),
+    "reinforce": Rule(_plain, "tokens", (0.0, 0.0)),
+    "ppo": Rule(_clipped, "tokens", (0.2, 0.2)),
+    "grpo": Rule(_clipped, "sequences", (0.2, 0.2)),
+    "dapo": Rule(_clipped, "tokens", (0.2, 0.28)),
+    "dr_grpo": Rule(_clipped, "length", (0.2, 0.2)),
+    "cispo": Rule(_weighted, "tokens", (1.0, 4.0)),
+    "gspo": Rule(_clipped, "sequences", (3e-4, 4e-4)),
 }
 
 
@@ -91,14 +108,14 @@ def kl(logprob, ref_logprob, kind="k3"):
     Returns (...) float32 in nats, differentiable in both. error: ValueError, TypeError naming the field
     source: Schulman, "Approximating KL divergence", 2020
     """
-    _one_of("kind", kind, KL)
+    one_of("kind", kind, KL)
     _check.float_tensor_of("logprob", logprob)
     _like("ref_logprob", ref_logprob, logprob)
     return KL[kind](logprob.float() - ref_logprob.float())
 
 
 def policy_loss(rule, logprob, advantage, *, old_logprob=None, ref_logprob=None, entropy=None, mask=None, clip=None,
-                beta=0.0, kl_kind="k3", entropy_weight=0.0, length=None):
+                beta=0.0, kl_kind="k3", entropy_weight=0.0, length=None, total=None):
     """Computes the loss of a policy update from the log-probabilities of the tokens that were chosen.
 
     rule            a name of RULES: reinforce, ppo, grpo, dapo, dr_grpo, cispo, gspo
@@ -110,36 +127,40 @@ def policy_loss(rule, logprob, advantage, *, old_logprob=None, ref_logprob=None,
     mask            (B, T) bool or numbers 0 and 1: the tokens that count; None: all
     clip            (low, high): ratios are held to [1 − low, 1 + high]; None: the rule's own
     beta            weight of the Kullback-Leibler estimate, averaged as the rule's term is; gspo: mean of sequences' means
-    entropy_weight  weight of the mean entropy of the tokens that count, which the loss rewards
+    entropy_weight  weight of the entropy, averaged as the Kullback-Leibler estimate is, which the loss rewards
     length          dr_grpo: the constant that sums are divided by, the greatest length of a completion
+    total           a number or 0-dim tensor: what averages divide by in place of what this call holds, the tokens of the
+                    whole batch (or, for rules that average over sequences, its sequences), so that the losses of
+                    micro-batches add up to that of the batch; None: this call is the whole batch
 
     Returns (loss, metrics): a float32 scalar, differentiable in logprob and entropy alone, and a dict of detached scalars on
-    the same device: policy_loss, clip_fraction, ratio (mean), kl_old (k3 against old_logprob), kl (against ref_logprob)
-    and entropy, where they are given. Never synchronises. error: ValueError, TypeError naming the field
+    the same device: policy_loss, clip_fraction, ratio (mean), kl_old (k3 against old_logprob), kl (against ref_logprob,
+    averaged as in the loss) and entropy (mean), where they are given. Never synchronises.
+    error: ValueError, TypeError naming the field
     source: the table at the head of this file
     """
-    term, average, own_clip = RULES[_one_of("rule", rule, RULES)]
-    low, high = _bounds(own_clip if clip is None else clip)
+    term, average, own_clip = RULES[one_of("rule", rule, RULES)]
+    low, high = bounds_of(own_clip if clip is None else clip)
     beta, entropy_weight = _check.number_of("beta", beta), _check.number_of("entropy_weight", entropy_weight)
-    _needed(rule, length, beta, ref_logprob, entropy_weight, entropy)
+    _needed(rule, length, total, beta, ref_logprob, entropy_weight, entropy)
     batch = _Batch(logprob, advantage, old_logprob, ref_logprob, entropy, mask)
-    log_ratio, values, weights = batch.log_ratio, batch.logprob, batch.mask
+    shares = weights_of(average, batch.mask, length, total)
+    log_ratio, values, mask, weights = batch.log_ratio, batch.logprob, batch.mask, shares
     if rule == "gspo":
-        log_ratio, values = (_per_sequence(x, weights)[:, None] for x in (log_ratio, values))
-        weights = (weights.sum(-1, keepdim=True) > 0).float()   # a sequence without tokens has no ratio
+        log_ratio, values = (_per_sequence(x, mask)[:, None] for x in (log_ratio, values))
+        mask = (mask.sum(-1, keepdim=True) > 0).float()   # a sequence without tokens has no ratio
+        weights = weights_of(average, mask, length, total)
     terms, clipped = term(log_ratio, values, batch.advantage_of(rule), low, high)
-    loss = policy = average(terms, weights, length)
-    metrics = {"policy_loss": policy, "clip_fraction": _of_tokens(clipped.float(), weights, None),
-               "ratio": _of_tokens(log_ratio.exp(), weights, None),
-               "kl_old": _of_tokens(KL["k3"](batch.log_ratio), batch.mask, None)}
+    loss = policy = (terms * weights).sum()
+    metrics = {"policy_loss": policy, "clip_fraction": _mean(clipped.float(), mask),
+               "ratio": _mean(log_ratio.exp(), mask), "kl_old": _mean(KL["k3"](batch.log_ratio), batch.mask)}
     if batch.ref_logprob is not None:
-        penalty = average(KL[_one_of("kl_kind", kl_kind, KL)](batch.logprob - batch.ref_logprob), batch.mask, length)
-        loss = loss + beta * penalty
-        metrics["kl"] = penalty
+        divergence = KL[one_of("kl_kind", kl_kind, KL)](batch.logprob - batch.ref_logprob)
+        metrics["kl"] = (divergence * shares).sum()
+        loss = loss + beta * metrics["kl"]
     if batch.entropy is not None:
-        bonus = _of_tokens(batch.entropy, batch.mask, None)
-        loss = loss - entropy_weight * bonus
-        metrics["entropy"] = bonus
+        loss = loss - entropy_weight * (batch.entropy * shares).sum()
+        metrics["entropy"] = _mean(batch.entropy, batch.mask)
     return loss, {name: value.detach() for name, value in metrics.items()}
 
 
@@ -160,7 +181,7 @@ class _Batch:
         self.log_ratio = self.logprob - self._kept("old_logprob", old, logprob).detach()
         self.ref_logprob = None if ref_logprob is None else self._kept("ref_logprob", ref_logprob, logprob).detach()
         self.entropy = None if entropy is None else self._kept("entropy", entropy, logprob)
-        self.advantage = _advantage_of(advantage, logprob)
+        self.advantage = advantage_of(advantage, "logprob", logprob)
 
     def _kept(self, field, value, like):
         _like(field, value, like)
@@ -175,7 +196,7 @@ class _Batch:
         return _per_sequence(kept, self.mask)[:, None] if rule == "gspo" else kept
 
 
-def _one_of(field, value, accepted):
+def one_of(field, value, accepted):
     if not isinstance(value, str) or value not in accepted:
         _check.refuse(ValueError, field, repr(value), ", ".join(accepted))
     return value
@@ -191,17 +212,17 @@ def _mask_of(mask, logprob):
     return mask.float()
 
 
-def _advantage_of(advantage, logprob):
+def advantage_of(advantage, other, tensor):
+    """Advantages of one a sequence or one a token of a tensor (B,T) that other names -> (B,1) or (B,T) float32"""
     _check.float_tensor_of("advantage", advantage)
-    _check.same_device("advantage", advantage, "logprob", logprob)
-    accepted = ((logprob.shape[0],), (logprob.shape[0], 1), tuple(logprob.shape))
-    if tuple(advantage.shape) not in accepted:
-        _check.refuse(ValueError, "advantage", "of shape %s" % (tuple(advantage.shape),), "(B) or (B, T) of logprob's %s" %
-                      (tuple(logprob.shape),))
-    return advantage.detach().float().reshape(logprob.shape[0], -1)
+    _check.same_device("advantage", advantage, other, tensor)
+    if tuple(advantage.shape) not in ((tensor.shape[0],), (tensor.shape[0], 1), tuple(tensor.shape)):
+        _check.refuse(ValueError, "advantage", "of shape %s" % (tuple(advantage.shape),), "(B) or (B, T) of %s's %s" %
+                      (other, tuple(tensor.shape)))
+    return advantage.detach().float().reshape(tensor.shape[0], -1)
 
 
-def _bounds(clip):
+def bounds_of(clip):
     try:
         low, high = clip
     except (TypeError, ValueError):
@@ -214,12 +235,22 @@ def _bounds(clip):
     return low, high
 
 
-def _needed(rule, length, beta, ref_logprob, entropy_weight, entropy):
-    if rule == "dr_grpo" and length is None:
-        _check.refuse(ValueError, "length", None, "a number above 0, for dr_grpo")
-    if length is not None and not _check.number_of("length", length) > 0:
-        _check.refuse(ValueError, "length", length, "a number above 0")
+def _needed(rule, length, total, beta, ref_logprob, entropy_weight, entropy):
+    check_totals(rule == "dr_grpo", length, total)
     if beta != 0 and ref_logprob is None:
         _check.refuse(ValueError, "ref_logprob", None, "a tensor, as beta is %g" % beta)
     if entropy_weight != 0 and entropy is None:
         _check.refuse(ValueError, "entropy", None, "a tensor, as entropy_weight is %g" % entropy_weight)
+
+
+def check_totals(needs_length, length, total):
+    """What averages divide by, as the caller gave it."""
+    if needs_length and length is None:
+        _check.refuse(ValueError, "length", None, "a number above 0, for dr_grpo")
+    if length is not None and not _check.number_of("length", length) > 0:
+        _check.refuse(ValueError, "length", length, "a number above 0")
+    if isinstance(total, torch.Tensor):
+        if total.dim() != 0:
+            _check.refuse(ValueError, "total", "of shape %s" % (tuple(total.shape),), "a number above 0, or a 0-dim tensor")
+    elif total is not None and not _check.number_of("total", total) > 0:
+        _check.refuse(ValueError, "total", total, "a number above 0, or a 0-dim tensor")

@@ -1,7 +1,8 @@
 """Cases: which passes over which shapes are compared. Pure; no tensors.
 
-Invariant: every subject of a case is compared with the same number of bare matrix products, those of a training step
-that keeps no scores: one for forward; for forward+backward the scores again and one for each gradient.
+Invariant: every subject of a case is compared with the same number of bare matrix products: one for forward; for a
+training step one for each gradient and the scores, twice where ours keeps nothing of them (mode R), once where it keeps
+exponentials (mode S) or trains by a loss whose gradients are made in one sweep (mode P).
 """
 import dataclasses
 from typing import Optional
@@ -10,6 +11,8 @@ ENTROPIES = ("none", "forward", "backward")
 GRADS = ("hidden", "weight")
 DTYPES = ("bf16", "fp16", "fp32")
 PRODUCTS = ("scores", "grad_hidden", "grad_weight")
+LOSSES = ("nll", "reinforce", "ppo", "grpo", "dapo", "dr_grpo", "cispo")
+BETA = 0.04  # of the Kullback-Leibler term that a loss has with +k1, +k2 or +k3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,15 +28,27 @@ class Case:
     bias: bool = False
     softcap: Optional[float] = None
     budget: Optional[int] = None  # workspace bytes of ours; None: its default
+    loss: Optional[str] = None  # trained by: a rule of LOSSES, alone or with +k1, +k2, +k3
+    save: Optional[bool] = None  # whether ours keeps exponentials; None: where the budget holds them
+    accumulate: bool = False  # a loss: ours adds the weight's gradient to an fp32 buffer
 
     @property
     def name(self):
-        return "forward+backward" if self.grads else "forward"
+        return "step" if self.loss else "forward+backward" if self.grads else "forward"
+
+    @property
+    def rule(self):
+        return self.loss.partition("+")[0]
+
+    @property
+    def kl_kind(self):
+        """ "k1", "k2", "k3", or "" without a term."""
+        return self.loss.partition("+")[2]
 
     @property
     def products(self):
         """How many of each bare product stand for this case."""
-        counts = {"scores": 2 if self.grads else 1}
+        counts = {"scores": 2 if self.grads and not (self.loss or self.save) else 1}
         counts.update(("grad_" + grad, 1) for grad in self.grads)
         return counts
 
@@ -48,10 +63,14 @@ class Case:
 
 
 def cases_of(options, n):
-    """The cases of one number of rows, without repetition: forward for each entropy, training for each mask."""
+    """The cases of one number of rows, without repetition: forward for each entropy, training for each mask; or steps of
+    each loss for each mask."""
     shape = dict(n=n, hidden=options.hidden, vocab=options.vocab, dtype=options.dtype, bias=options.bias,
                  softcap=options.softcap, budget=options.budget)
+    if options.loss:
+        return [Case(grads=grads, loss=loss, accumulate=options.accumulate and "weight" in grads, **shape)
+                for grads in options.grad if grads for loss in options.loss]
     cases = [Case(entropy="none" if entropy == "none" else "forward", **shape) for entropy in options.entropy]
-    cases += [Case(entropy=entropy, grads=grads, **shape) for grads in options.grad if grads
+    cases += [Case(entropy=entropy, grads=grads, save=options.save, **shape) for grads in options.grad if grads
               for entropy in options.entropy]
     return list(dict.fromkeys(cases))

@@ -1,9 +1,16 @@
 """The tensors that every subject computes on: random, of a seed, with scores of a spread that a trained head has."""
 import math
+from typing import NamedTuple, Optional
 
 import torch
 
+import flp
+
+from . import cases
+
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+# Tokens of a sequence at most, of those that losses are averaged over.
+SEQUENCE = 1024
 # Normal draws at once: bounds the fp32 copy that is rounded to the dtype.
 DRAW_ELEMENTS = 1 << 26
 
@@ -38,9 +45,55 @@ class Data:
         self.target = torch.randint(options.vocab, (n,), device=device, generator=generator)
         self.grad_logprob = torch.randn(n, device=device, generator=generator)
         self.grad_entropy = torch.randn(n, device=device, generator=generator)
+        self.generator = generator
+
+    def batch(self, case, exact):
+        """What the loss of a case reads, with old and reference policies near the present one.
+
+        exact  logprob (N) float64 of all rows, or None where that was not affordable: ours then
+        """
+        n, tokens = case.n, math.gcd(case.n, SEQUENCE)
+        if exact is None:
+            exact = flp.linear_logprob(self.hidden, self.weight, self.target, self.bias, softcap=case.softcap)
+
+        def near(distance):
+            noise = torch.randn(n, device=self.hidden.device, generator=self.generator)
+            return (exact + distance * noise).float().view(-1, tokens)
+
+        advantage = torch.randn(n // tokens, device=self.hidden.device, generator=self.generator)
+        batch = Batch(case, tokens, advantage, near(0.1), near(0.3) if case.kl_kind else None, None)
+        logprob = exact.float().requires_grad_()
+        upstream, = torch.autograd.grad(batch.loss_of(logprob), logprob)
+        return batch._replace(upstream=upstream)
 
     def upstream(self, case, any_upstream):
         """The gradients of logprob and entropy that reach each row; a mean of losses sends -1/N to each logprob."""
         if not any_upstream:
             return torch.full_like(self.grad_logprob, -1.0 / case.n), None
         return self.grad_logprob, self.grad_entropy if case.entropy == "backward" else None
+
+
+class Batch(NamedTuple):
+    """What a loss reads of B sequences of T tokens: advantage (B), old and ref (B,T) or None; and upstream (N), the
+    gradient of each logprob."""
+
+    case: object
+    tokens: int
+    advantage: torch.Tensor
+    old: torch.Tensor
+    ref: Optional[torch.Tensor]
+    upstream: Optional[torch.Tensor]
+
+    def loss_of(self, logprob):
+        """The loss by plain torch operations on logprobs (N)."""
+        if self.case.rule == "nll":
+            return -logprob.float().mean()
+        loss, _ = flp.losses.policy_loss(self.case.rule, logprob.view(-1, self.tokens), self.advantage, **self.options())
+        return loss
+
+    def options(self):
+        """Keywords that flp.losses.policy_loss and flp.policy_loss take."""
+        chosen = {"old_logprob": self.old, "length": self.tokens}
+        if self.case.kl_kind:
+            chosen.update(ref_logprob=self.ref, kl_kind=self.case.kl_kind, beta=cases.BETA)
+        return chosen

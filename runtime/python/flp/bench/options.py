@@ -5,7 +5,7 @@ import math
 from typing import Optional
 
 from . import peers
-from .cases import DTYPES, ENTROPIES, GRADS
+from .cases import DTYPES, ENTROPIES, GRADS, LOSSES
 
 PROGRAM = "python -m flp.bench"
 SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -13,8 +13,9 @@ SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 DESCRIPTION = """Times flp.linear_logprob beside the bare matrix products of the same shapes and beside other libraries.
 
 Everything runs on the same random tensors, in one process, in bursts, interleaved in another random order each round.
-Figures are medians over the rounds with the least and the most. A ratio is to the bare products of a training step that
-keeps no scores: 1 for forward; for forward+backward the scores again and one for each gradient, whoever computes it.
+Figures are medians over the rounds with the least and the most. A ratio is to the bare products of the same work: 1 for
+forward; for forward+backward the scores again and one for each gradient, whoever computes it; with --save and --loss the
+scores once.
 Errors are the largest over a sample of rows, against fp64; those of gradients are relative to the largest element.
 Memory is torch's peak above what was there before the call, results included."""
 
@@ -24,6 +25,10 @@ EPILOG = """examples:
   # training: both gradients, and a frozen head; workspace of ours at most 1 GiB; keep the record
   {program} --vocab 151936 --hidden 4096 --grad hidden,weight --grad hidden --entropy none,backward --budget 1G \\
       --json peers.json
+  # steps of GRPO with its divergence, gradients and loss in one call; the weight's gradient into an fp32 buffer
+  {program} --vocab 151936 --hidden 4096 --grad hidden,weight --loss grpo+k3 --accumulate --budget 1.5G
+  # exponentials kept from forward to backward (mode S)
+  {program} --vocab 151936 --hidden 4096 --grad hidden,weight --save --budget 4G
   # only two peers; all but one
   {program} --vocab 32768 --hidden 2048 --peers cce,verl
   {program} --vocab 32768 --hidden 2048 --peers=all,-quack
@@ -51,6 +56,9 @@ class Options:
     bias: bool
     softcap: Optional[float]
     budget: Optional[int]
+    loss: list
+    accumulate: bool
+    save: Optional[bool]
     device: str
     peers: list
     skip: dict  # name: reason
@@ -120,6 +128,15 @@ def words(choices):
     return parse
 
 
+def losses(text):
+    """Rules, alone or with a term of divergence."""
+    choices = [name + term for name in LOSSES for term in ("", "+k1", "+k2", "+k3")]
+    chosen = [word.strip() for word in text.split(",")]
+    wrong = [word for word in chosen if word not in choices]
+    return refuse(wrong[0], "any of %s, alone or with +k1, +k2 or +k3, separated by commas, is" % ", ".join(LOSSES)) \
+        if wrong else list(dict.fromkeys(chosen))
+
+
 def integers(text):
     return list(dict.fromkeys(integer(1)(word) for word in text.split(",")))
 
@@ -172,6 +189,13 @@ def add_case_options(parser):
     group.add_argument("--bias", action="store_true", help="the head has a bias")
     group.add_argument("--softcap", type=number(), metavar="X", help="scores become X*tanh(score/X)")
     group.add_argument("--budget", type=size, metavar="BYTES", help="workspace of each pass of ours; suffixes K, M, G")
+    group.add_argument("--loss", type=losses, default=[], metavar="LIST",
+                       help="train by these losses instead: any of %s, alone or with +k1, +k2 or +k3; needs --grad"
+                            % ", ".join(LOSSES))
+    group.add_argument("--accumulate", action="store_true",
+                       help="with --loss: ours adds the weight's gradient to an fp32 buffer")
+    group.add_argument("--save", action="store_true", default=None,
+                       help="ours keeps exponentials from forward to backward, whatever the budget")
     group.add_argument("--device", type=device, default="cuda", metavar="WHERE",
                        help="cuda (default), a CUDA ordinal, or cpu")
 
@@ -207,4 +231,10 @@ def parse(arguments):
     values = vars(parser.parse_args(arguments))
     values["grad"] = list(dict.fromkeys(values["grad"] or [()]))
     values["skip"] = dict(values["skip"])
+    if values["loss"] and not any(values["grad"]):
+        parser.error("argument --loss: needs --grad hidden, or hidden,weight")
+    if values["loss"] and (values["entropy"] != ["none"] or values["softcap"] or values["save"]):
+        parser.error("argument --loss: not accepted with --entropy, --softcap or --save")
+    if values["accumulate"] and not values["loss"]:
+        parser.error("argument --accumulate: only with --loss")
     return Options(**values)

@@ -40,6 +40,7 @@ class Reference:
         self.lse_all, self.entropy_all = (lse, entropy) if self.whole else (None, None)
         self.lse, self.entropy = lse[at], entropy[at]
         self.logprob = target_score[at] - self.lse
+        self.logprob_all = target_score - lse if self.whole else None
         self.mean_loss = (lse - target_score).mean().item() if self.whole else None
 
     def _scores(self, hidden, columns):

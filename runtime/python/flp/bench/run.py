@@ -55,22 +55,33 @@ class Contender:
 class Entry:
     """One contender in one case: the call that is timed, and what was found out about it beforehand."""
 
-    def __init__(self, contender, case, tensors):
-        self.contender, self.case, self.tensors = contender, case, tensors
+    def __init__(self, contender, case, tensors, batch=None):
+        self.contender, self.case, self.tensors, self.batch = contender, case, tensors, batch
         self.subject = rounds.Subject(contender.peer.name, self.training if case.grads else self.scoring)
         self.found = {}
         if case.grads:
             self.hidden = tensors.hidden.detach().requires_grad_("hidden" in case.grads)
             self.weight = tensors.weight.detach().requires_grad_("weight" in case.grads)
             self.inputs = [leaf for leaf in (self.hidden, self.weight) if leaf.requires_grad]
-            self.upstream = tensors.upstream(case, contender.peer.any_upstream)
+            self.upstream = (batch.upstream, None) if case.loss else tensors.upstream(case, contender.peer.any_upstream)
 
     def scoring(self):
         tensors = self.tensors
         with torch.no_grad():
             return self.contender.peer.run(tensors.hidden, tensors.weight, tensors.bias, tensors.target, self.case), ()
 
+    def step(self):
+        """A step by a loss; where a buffer takes the weight's gradient, that is what it has gathered."""
+        peer, case = self.contender.peer, self.case
+        buffer = peer.buffer(self.weight, case)
+        inputs = self.inputs if buffer is None else self.inputs[:-1]
+        result = peer.step(self.hidden, self.weight, self.tensors.bias, self.tensors.target, self.batch, case)
+        grads = torch.autograd.grad(result.loss, inputs) if inputs else ()
+        return result, grads if buffer is None else (*grads, buffer)
+
     def training(self):
+        if self.case.loss:
+            return self.step()
         result = self.contender.peer.run(self.hidden, self.weight, self.tensors.bias, self.tensors.target, self.case)
         if result.loss is not None:
             return result, torch.autograd.grad(result.loss, self.inputs)
@@ -83,21 +94,29 @@ class Entry:
         with in_this_thread():
             self.subject.call()
         clock_used.synchronize()
+        gathered = self.contender.peer.buffer(self.tensors.weight, self.case)
+        if gathered is not None:
+            gathered.zero_()
         (result, grads), peak = memory.peak_of(self.subject.call, device)
-        limits.check_pace(clock_used.burst(self.subject.call, 1))
         self.found = {"extra_bytes": peak, "result_bytes": memory.bytes_of((result, grads))}
-        self.found.update(errors_of(result, exact))
+        self.found.update(self.loss_errors(result, exact) if self.case.loss else errors_of(result, exact))
         self.found.update(self.gradient_errors(grads, exact))
         if self.case.grads:
             operands = (self.hidden, self.weight)
         else:
             operands = (self.tensors.hidden, self.tensors.weight)
         self.found.update(self.contender.peer.details(*operands, self.tensors.bias, self.tensors.target, self.case))
+        limits.check_pace(clock_used.burst(self.subject.call, 1))
+
+    def loss_errors(self, result, exact):
+        if exact.logprob_all is None:
+            return {"loss_error": None}
+        return {"loss_error": abs(result.loss.item() - self.batch.loss_of(exact.logprob_all).item())}
 
     def gradient_errors(self, grads, exact):
         found = {}
         for leaf, grad in zip(self.case.grads, grads):
-            key = (self.contender.peer.any_upstream, self.case.entropy == "backward")
+            key = (self.contender.peer.any_upstream, self.case.entropy == "backward", self.case.loss)
             expected = exact.gradient(leaf, key, self.upstream)
             at = exact.rows if leaf == "hidden" else exact.columns
             found["grad_%s_error" % leaf] = None if expected is None else reference.relative_error(grad[at], expected)
@@ -108,6 +127,8 @@ class Entry:
         case, peer = self.case, self.contender.peer
         row = {"case": case.name, "peer": peer.name, "N": case.n, "D": case.hidden, "V": case.vocab,
                "dtype": case.dtype, "entropy": case.entropy, "grads": list(case.grads), "gemms": case.gemms}
+        if case.loss:
+            row.update(loss=case.loss, accumulate=case.accumulate)
         row.update(dict.fromkeys(FIGURES), bare_ms=bare_ms)
         summary = self.subject.summary()
         if summary is None:
@@ -115,7 +136,7 @@ class Entry:
             return row
         row.update(self.found)
         row.update(zip(("ms", "ms_low", "ms_high"), summary), rounds=done, tflops=1e-9 * case.flops / summary[0],
-                   upstream=None if not case.grads else "rows" if peer.any_upstream else "mean")
+                   upstream=None if not case.grads else "loss" if case.loss else "rows" if peer.any_upstream else "mean")
         row["ratio"] = None if bare_ms is None else row["ms"] / bare_ms
         return row
 
@@ -166,17 +187,17 @@ class Run:
             raise limits.Unavailable("flp cannot run: " + loaded[0].reason)
         return loaded
 
-    def prepared(self, contender, case, tensors, exact, deadline):
+    def prepared(self, contender, case, tensors, exact, batch, deadline):
         """An entry that is ready for the rounds, or has its reason."""
-        entry = Entry(contender, case, tensors)
+        entry = Entry(contender, case, tensors, batch)
         reason = contender.reason or contender.peer.supports(case, self.device)
         if reason is None and contender.allowance.left <= 0:
             reason = limits.reason_of(limits.OutOfTime(), contender.allowance.seconds)
         if reason is None and time.monotonic() > deadline:
             reason = "the time of this run was over before its turn (--seconds)"
         if reason is None:
-            self.say("%s, %s, entropy %s%s" % (contender.peer.name, case.name, case.entropy,
-                                               "".join(", " + grad for grad in case.grads)))
+            self.say("%s, %s, %s%s" % (contender.peer.name, case.name, case.loss or "entropy " + case.entropy,
+                                       "".join(", " + grad for grad in case.grads)))
             _, reason = contender.attempt(lambda: entry.prepare(exact, self.clock, self.device), self.clock)
             if reason is not None and self.device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -196,7 +217,8 @@ class Run:
         exact = reference.Reference(tensors, self.options.softcap, self.options.seed)
         wanted = cases.cases_of(self.options, n)
         end_of_preparing = deadline - ROUNDS_SHARE * (deadline - time.monotonic())
-        entries = [self.prepared(contender, case, tensors, exact, end_of_preparing)
+        batches = {case.loss: tensors.batch(case, exact.logprob_all) for case in wanted if case.loss}
+        entries = [self.prepared(contender, case, tensors, exact, batches.get(case.loss), end_of_preparing)
                    for contender in loaded for case in wanted]
         products = self.products(tensors, wanted)
         subjects = [entry.subject for entry in entries] + (list(products.subjects.values()) if products else [])

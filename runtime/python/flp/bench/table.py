@@ -36,8 +36,8 @@ def cells(row):
 
 def title_of(row):
     grads = ", gradients of %s" % " and ".join(row["grads"]) if row["grads"] else ""
-    return "N=%d D=%d V=%d %s, %s, entropy %s%s" % (row["N"], row["D"], row["V"], row["dtype"], row["case"],
-                                                    row["entropy"], grads)
+    what = row.get("loss") or "entropy " + row["entropy"]
+    return "N=%d D=%d V=%d %s, %s, %s%s" % (row["N"], row["D"], row["V"], row["dtype"], row["case"], what, grads)
 
 
 def grouped(pairs):
@@ -87,7 +87,8 @@ def peer_lines(states):
 
 def text_of(record):
     """The whole, ready to print."""
-    cases = grouped(((row["N"], row["case"], row["entropy"], tuple(row["grads"])), row) for row in record["rows"])
+    cases = grouped(((row["N"], row["case"], row.get("loss"), row["entropy"], tuple(row["grads"])), row)
+                    for row in record["rows"])
     absent = [state["peer"] for state in record["peers"] if not state["version"]]
     lines = ["device: %s, driver %s, torch %s" % (record["gpu"], record["driver"], record["torch"])]
     lines += bare_lines(record["bare"])

@@ -1,4 +1,5 @@
-"""liger-kernel (LinkedIn): its fused linear cross entropy, per row and as a mean, and its scaled cross entropy.
+"""liger-kernel (LinkedIn): its fused linear cross entropy, per row and as a mean, its scaled cross entropy, and its
+fused linear GRPO loss.
 
 The mean computes the gradients in the forward pass and takes no other upstream gradient than a scalar; per row they are
 recomputed in the backward pass. The scaled cross entropy runs CuTe kernels on Hopper, which need nvidia-cutlass-dsl,
@@ -8,6 +9,9 @@ import functools
 import importlib
 import inspect
 
+import torch
+
+from ..cases import BETA
 from .seam import Peer, Result, version_of
 
 
@@ -78,3 +82,25 @@ class LigerScaled(Peer):
         # temperature, ignore_index, m_tiles_per_cluster, return_entropy
         results = self.function.apply(hidden, weight, target, 1.0, -100, 1, case.entropy != "none")
         return Result(-results[0], results[1]) if case.entropy != "none" else Result(-results)
+
+
+class LigerGrpo(Peer):
+    name = "liger-grpo"
+    title = "LigerFusedLinearGRPOLoss, sequence by sequence as trl calls it"
+    distribution = "liger-kernel"
+    install = "pip install liger-kernel"
+    note = "makes its gradients in the forward pass"
+    bias = True
+    losses = ("grpo", "grpo+k3", "dr_grpo", "dr_grpo+k3")
+
+    def load(self):
+        self.kind = importlib.import_module("liger_kernel.chunked_loss.grpo_loss").LigerFusedLinearGRPOLoss
+        return version_of(self.distribution)
+
+    def step(self, hidden, weight, bias, target, batch, case):
+        tokens, mask = target.view(-1, batch.tokens), torch.ones_like(batch.old)
+        loss = self.kind(beta=BETA if case.kl_kind else 0.0, use_ref_model=bool(case.kl_kind), loss_type=case.rule,
+                         max_completion_length=batch.tokens)
+        results = loss(hidden.view(*tokens.shape, -1), weight, tokens, mask, batch.advantage, bias,
+                       ref_per_token_logps=batch.ref, old_per_token_logps=batch.old)
+        return Result(loss=results[0])

@@ -31,6 +31,7 @@ class Peer:
     dtypes = ("bf16", "fp16", "fp32")
     entropy = bias = softcap = False  # whether it can
     depth_multiple = 1
+    losses = None  # the losses that it can, of those that are no function of logprobs to it; None: all
 
     def load(self):
         """Imports the library and returns its version; raises whatever importing raises."""
@@ -39,6 +40,18 @@ class Peer:
     def run(self, hidden, weight, bias, target, case):
         """One forward pass -> Result."""
         raise NotImplementedError
+
+    def step(self, hidden, weight, bias, target, batch, case):
+        """The loss of one step -> Result with loss: plain torch operations on the logprobs that run gives.
+
+        batch  data.Batch: what the loss reads
+        """
+        result = self.run(hidden, weight, bias, target, case)
+        return Result(loss=batch.loss_of(result.logprob) if result.loss is None else result.loss)
+
+    def buffer(self, weight, case):
+        """The caller's fp32 buffer that step adds the weight's gradient to, or None."""
+        return None
 
     def details(self, hidden, weight, bias, target, case):
         """Fields that belong into the record beside the figures."""
@@ -56,6 +69,10 @@ class Peer:
             return "takes no bias"
         if case.softcap is not None and not self.softcap:
             return "takes no softcap"
+        if case.loss and (self.losses is not None or not self.any_upstream) and case.loss not in (self.losses or ("nll",)):
+            return "does not train by %s" % case.loss
+        if not case.loss and self.losses is not None:
+            return "is a loss, which --loss asks for"
         if case.hidden % self.depth_multiple:
             return "needs a hidden size that is a multiple of %d" % self.depth_multiple
         return None

@@ -1,0 +1,274 @@
+"""policy_loss: loss, metrics and gradients of a policy update from hidden states, in one call.
+
+Invariants: a rule of tokens is a loss program that libflp runs between the passes over the head (flp_step, mode P), so
+gradients exist when the call returns and the backward pass hands them out, once, times its upstream gradient; averages
+are weights a token, made on the device from the mask alone. What a program cannot be goes over linear_logprob: rules of
+whole sequences, and device tensors on the torch form of the eager rung. Nothing synchronises.
+"""
+import collections
+import functools
+
+import torch
+
+from . import _c, _check, _logprob, _programs, _run, errors, losses
+from ._compile import outside_graphs
+
+ONCE = "flp.policy_loss hands its gradients out once (accepted: one backward pass; call it again for another)"
+# The metrics of every rule, whether or not its program has them.
+OF_RATIO = ("clip_fraction", "ratio", "kl_old")
+NAMES = (*losses.RULES, "nll")
+
+# What a call asks for beside tensors, checked. kl_kind "": no divergence; program None: the rule is of whole sequences.
+Wishes = collections.namedtuple("Wishes", "rule average clip beta kl_kind entropy_weight length total program parameters")
+# Tensors of tokens, on one device: target (B,T), 0 weight is ignore_index; mask (B,T) float32; advantage (B,T) or (B,1),
+# old_logprob, ref_logprob (B,T), each float32 or None; vectors by name.
+Batch = collections.namedtuple("Batch", "target mask advantage old_logprob ref_logprob vectors")
+
+
+def policy_loss(rule, hidden, weight, target, advantage=None, bias=None, *, old_logprob=None, ref_logprob=None,
+                mask=None, clip=None, beta=0.0, kl_kind="k3", entropy_weight=0.0, entropy=False, length=None, total=None,
+                average=None, parameters=None, vectors=None, temperature=1.0, softcap=None, scale=1.0, ignore_index=-100,
+                budget=None, save=None, old_lse=None, grad_weight_accumulate=None, grad_scale=1.0):
+    """Computes the loss of a policy update and its gradients from hidden states, without the (N,V) scores.
+
+    rule             a name of flp.losses.RULES: reinforce, ppo, grpo, dapo, dr_grpo, cispo, gspo; nll (no advantage); or
+                     the path of a Lua file with a loss of yours (flpgen loss --help), which needs libflpgen
+    hidden, weight, target, bias, temperature, softcap, scale, ignore_index, budget
+                     as in flp.linear_logprob, with hidden (B, T, D) and target (B, T): the tokens that were chosen
+    advantage, old_logprob, ref_logprob, mask, clip, beta, kl_kind, entropy_weight, length, total
+                     as in flp.losses.policy_loss; tokens whose target is ignore_index are outside the mask too
+    entropy          True: report the entropy even where entropy_weight is 0
+    average          "tokens", "sequences" (mean of their means) or "length" (sum over sequences · length); None: the
+                     rule's own, of a file tokens
+    parameters       {name: number} of a file's parameters; what is not given has the file's default
+    vectors          {name: (B, T) floating point} that a file's loss reads
+    save, old_lse    as in flp.linear_logprob, for rules that pass through it; old_lse for every rule
+    grad_weight_accumulate
+                     (V, D) float32 buffer that the weight's gradient is added to, when this function is called (gspo: when
+                     its loss is back-propagated); weight.grad stays as it is
+    grad_scale       the upstream gradient that loss.backward() will bring, a number or 0-dim tensor (loss scale over
+                     micro-batches): what is added to grad_weight_accumulate has it; with that buffer another upstream
+                     gradient makes the other gradients NaN
+
+    Returns (loss, metrics) as flp.losses.policy_loss: a float32 scalar, differentiable once in hidden, weight and bias, and
+    a dict of detached scalars; entropy if it was asked for or weighed; a file's own metrics as means of its tokens. The
+    gradients are computed here, in three matrix products (frozen head: two), row chunk by row chunk within the budget;
+    under torch.no_grad() there are none. A rule of whole sequences (gspo) costs what linear_logprob costs; the log says so.
+    error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes;
+            RuntimeError in a second backward pass
+    thread: safe
+    """
+    lead, flat, weight, bias, ids, scalar, temperature_rows, _ = _logprob.prepare(hidden, weight, target, bias,
+                                                                                  temperature, None)
+    if len(lead) != 2 or 0 in lead:
+        _check.refuse(ValueError, "hidden", "of shape %s" % (tuple(hidden.shape),), "(B, T, D) with at least one token")
+    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy or entropy_weight != 0)
+    settings.accumulate = _check.accumulator_of(grad_weight_accumulate, weight)
+    settings.save = _check.save_of(save)
+    settings.old_lse = _check.row_values_of("old_lse", old_lse, lead, flat.device)
+    wishes = _wishes_of(rule, average, clip, beta, kl_kind if ref_logprob is not None or beta else "", entropy_weight,
+                        length, total, parameters)
+    batch = _batch_of(target, mask, advantage, old_logprob, ref_logprob, vectors or {}, settings.ignore_index)
+    _needed(wishes, batch)
+    return _dispatch((flat, weight, bias, batch.target.reshape(-1), temperature_rows), settings, wishes, batch,
+                     _scale_of(grad_scale, settings))
+
+
+@outside_graphs
+def _dispatch(tensors, settings, wishes, batch, grad_scale):
+    grads, ops = _logprob.needed_grads(*tensors[:3]), _run.Operands(*tensors)
+    if wishes.program is None:
+        _say_pooled(wishes.rule, ops, settings, grads)
+        return _over_logprob(tensors, settings, wishes, batch)
+    if _run.plan_for(ops, settings, grads, program=wishes.program).handle is not None:
+        return _stepped(tensors, settings, wishes, batch, ops, grads, grad_scale)
+    if wishes.rule not in NAMES:
+        raise errors.UnsupportedError("rule is %r, a loss program, but device tensors run as torch operations here, which "
+                                      "have none (accepted: one of %s; flp.plan_info tells why)"
+                                      % (wishes.rule, ", ".join(NAMES)))
+    return _over_logprob(tensors, settings, wishes, batch)
+
+
+# ---- as a loss program: the gradients are made at once ----
+
+def _stepped(tensors, settings, wishes, batch, ops, grads, grad_scale):
+    def rows(values):
+        return None if values is None else values.expand(batch.target.shape).reshape(-1).contiguous()
+
+    weights = losses.weights_of(wishes.average, batch.mask, wishes.length, wishes.total)
+    scale = 1.0 if grad_scale is None else grad_scale
+    loss = _run.Loss(wishes.program, wishes.parameters, rows(batch.old_logprob), rows(batch.ref_logprob),
+                     rows(batch.advantage), rows(weights * scale), {k: rows(v) for k, v in batch.vectors.items()})
+    with torch.no_grad():
+        made = _run.step(ops, settings, grads, loss)
+        value = made.loss.sum() / scale
+        metrics = _metrics(made, value, rows(weights), rows(batch.mask), wishes, settings, loss.old_logprob)
+    if grads:
+        value = HandOut.apply(*tensors[:3], value, made.gradients, grad_scale)
+    return value, metrics
+
+
+def _metrics(made, value, weights, mask, wishes, settings, old_logprob):
+    """Detached scalars from what a step reported of each row; rows without work reported 0."""
+    share = mask / mask.sum().clamp(min=1)
+    found = dict(zip(wishes.program.metrics, made.metrics))
+    policy = value
+    if wishes.kl_kind:
+        divergence = (found.pop("kl") * weights).sum()
+        policy = policy - wishes.beta * divergence
+    if settings.entropy:
+        found["entropy"] = made.entropy
+        policy = policy + wishes.entropy_weight * (made.entropy * weights).sum()
+    if wishes.rule in NAMES and "ratio" not in found:
+        old = made.logprob if old_logprob is None else torch.where(mask != 0, old_logprob, made.logprob)
+        log_ratio = made.logprob - old
+        found.update(clip_fraction=torch.zeros_like(share), ratio=log_ratio.exp(), kl_old=losses.KL["k3"](log_ratio))
+    metrics = {"policy_loss": policy, **{name: (values * share).sum() for name, values in found.items()}}
+    if wishes.kl_kind:
+        metrics["kl"] = divergence
+    return metrics
+
+
+class HandOut(torch.autograd.Function):
+    """A loss whose gradients exist: the backward pass hands them out, times its upstream gradient, in place."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, bias, value, made, scale):
+        ctx.made, ctx.scale = made, scale
+        ctx.save_for_backward(hidden, weight, bias)  # what a second derivative would be of
+        return value.clone()
+
+    @staticmethod
+    @outside_graphs
+    def backward(ctx, upstream):
+        made, ctx.made = ctx.made, None
+        if made is None:
+            raise RuntimeError(ONCE)
+        results = _logprob.LastDerivative.apply(functools.partial(_times, made, ctx.scale), upstream,
+                                                *ctx.saved_tensors)
+        return results + (None,) * 3
+
+
+def _times(made, scale, upstream, *_operands):
+    """Gradients that were made for an upstream gradient of 1; or for scale, which then is the only one accepted."""
+    factor = upstream
+    if scale is not None:
+        factor = torch.ones_like(upstream).masked_fill(~((upstream - scale).abs() <= 1e-6 * abs(scale)), float("nan"))
+    return tuple(None if gradient is None else gradient.mul_(factor) for gradient in made)
+
+
+# ---- over log-probabilities: rules of whole sequences, and where no step is ----
+
+def _over_logprob(tensors, settings, wishes, batch):
+    hidden, weight, bias, target, temperature_rows = tensors
+    results = _logprob.dispatch(hidden, weight, bias, target, temperature_rows, None, settings)
+    logprob, entropy = (*(result.reshape(batch.target.shape) for result in results), None)[:2]
+    rule, advantage = wishes.rule, batch.advantage
+    if rule == "nll":
+        rule, advantage = "reinforce", torch.ones_like(logprob)
+    return losses.policy_loss(rule, logprob, advantage, old_logprob=batch.old_logprob, ref_logprob=batch.ref_logprob,
+                              entropy=entropy, mask=batch.mask, clip=wishes.clip, beta=wishes.beta,
+                              kl_kind=wishes.kl_kind or "k3", entropy_weight=wishes.entropy_weight, length=wishes.length,
+                              total=wishes.total)
+
+
+_said = set()
+
+
+def _say_pooled(rule, ops, settings, grads):
+    """Says once a rule and mode how it runs."""
+    mode = "F, scoring alone"
+    if grads:
+        mode = "S, exponentials kept" if _run.keeping_plan(ops, settings, grads)[1] else "R, scores recomputed"
+    if (rule, mode) not in _said:
+        _said.add((rule, mode))
+        _c.log(_c.LOG_INFO, "policy_loss: %s pools the log-probabilities of a sequence, so it is no loss program of rows; "
+                            "it runs over linear_logprob, mode %s" % (rule, mode))
+
+
+# ---- checks ----
+
+def _wishes_of(rule, average, clip, beta, kl_kind, entropy_weight, length, total, parameters):
+    beta, entropy_weight = _check.number_of("beta", beta), _check.number_of("entropy_weight", entropy_weight)
+    terms = [losses.one_of("kl_kind", kl_kind, losses.KL)] if kl_kind else []
+    terms += ["entropy"] if entropy_weight else []
+    if isinstance(rule, str) and rule.endswith(_programs.FILE):
+        average = "tokens" if average is None else losses.one_of("average", average, losses.AVERAGES)
+        program = _programs.named(rule, terms)
+        values = _parameters_of(parameters or {}, program)
+        _only(rule, "clip", clip, "None, and parameters of the file")
+    else:
+        losses.one_of("rule", rule, (*NAMES, "a path that ends in " + _programs.FILE))
+        own = losses.RULES["reinforce" if rule == "nll" else rule]
+        clip = losses.bounds_of(own.clip if clip is None else clip)
+        _only(rule, "average", average, "None, as the rule has its own")
+        _only(rule, "parameters", parameters, "None, as they are a file's")
+        average, values = own.average, {"clip_low": clip[0], "clip_high": clip[1]}
+        program = None if rule == "gspo" else _programs.named(rule, terms)
+    losses.check_totals(average == "length", length, total)
+    values.update({"beta": beta} if kl_kind else {}, **({"entropy_weight": entropy_weight} if entropy_weight else {}))
+    return Wishes(rule, average, clip, beta, kl_kind, entropy_weight, length, total, program, values)
+
+
+def _only(rule, field, value, accepted):
+    if value is not None:
+        _check.refuse(ValueError, field, "%r for %r" % (value, rule), accepted)
+
+
+def _parameters_of(parameters, program):
+    for name, value in parameters.items():
+        losses.one_of("parameters", name, program.parameters)
+        _check.number_of("parameters[%r]" % name, value)
+    return dict(parameters)
+
+
+def _batch_of(target, mask, advantage, old_logprob, ref_logprob, vectors, ignore_index):
+    def numbers(field, value):
+        if value is None:
+            return None
+        _check.float_tensor_of(field, value)
+        _check.like(field, value, "target", target)
+        return value.detach().float()
+
+    counted = target != ignore_index
+    if mask is not None:
+        _check.like("mask", mask, "target", target)
+        counted = counted & (mask != 0)
+    if advantage is not None:
+        advantage = losses.advantage_of(advantage, "target", target)
+    return Batch(target.masked_fill(~counted, ignore_index), counted.float(), advantage,
+                 numbers("old_logprob", old_logprob), numbers("ref_logprob", ref_logprob),
+                 {name: numbers("vectors[%r]" % name, value) for name, value in vectors.items()})
+
+
+def _needed(wishes, batch):
+    """Every input that the loss reads is there, and no vector that it does not know."""
+    program = wishes.program
+    inputs = {"advantage"} | ({"ref_logprob"} if wishes.kl_kind else set()) if program is None else program.inputs
+    for field in ("advantage", "ref_logprob"):
+        if field in inputs and getattr(batch, field) is None:
+            _check.refuse(ValueError, field, None, "a tensor, as %s reads it" % wishes.rule if field == "advantage" or
+                          not wishes.beta else "a tensor, as beta is %g" % wishes.beta)
+    names = () if program is None else program.vectors
+    for name in batch.vectors:
+        if name not in names:
+            _check.refuse(ValueError, "vectors", repr(name), ", ".join(names) or "none, as %s reads none" % wishes.rule)
+    for name in names:
+        if name not in batch.vectors:
+            _check.refuse(ValueError, "vectors[%r]" % name, "missing", "a tensor, as %s reads it" % wishes.rule)
+
+
+def _scale_of(scale, settings):
+    """The upstream gradient that is coming, or None where nothing has to know."""
+    if isinstance(scale, torch.Tensor):
+        if scale.dim() != 0 or not scale.is_floating_point():
+            _check.refuse(ValueError, "grad_scale", "%s of shape %s" % (scale.dtype, tuple(scale.shape)),
+                          "a number, or a 0-dim floating tensor")
+    elif not _check.number_of("grad_scale", scale) > 0:
+        _check.refuse(ValueError, "grad_scale", scale, "a number above 0")
+    if settings.accumulate is not None:
+        return scale.detach() if isinstance(scale, torch.Tensor) else scale
+    if isinstance(scale, torch.Tensor) or scale != 1:
+        _check.refuse(ValueError, "grad_scale", "given without grad_weight_accumulate",
+                      "1, as gradients are multiplied in the backward pass")
+    return None

@@ -1,0 +1,377 @@
+"""flp.policy_loss: loss, metrics and gradients of every rule against plain torch in float64 and against flp.losses over
+linear_logprob; masks, micro-batches, the caller's buffer, frozen heads, losses from files, and what is refused."""
+import math
+import os
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+import flp
+from flp import _programs, losses
+
+B, T, D, V = 3, 6, 16, 53
+LENGTHS = (6, 2, 4)
+RULES = sorted(losses.RULES)
+GENERATOR = Path(os.environ.get("FLP_TEST_BUILD", "")) / "lib" / "libflpgen.so"
+
+
+class Batch:
+    """Tensors of one update in a dtype; the old and reference policies are near the present one."""
+
+    def __init__(self, dtype=torch.float32, seed=5, bias=False):
+        generator = torch.Generator().manual_seed(seed)
+
+        def draw(*shape):
+            return torch.randn(*shape, generator=generator)
+
+        self.hidden = draw(B, T, D).to(dtype).requires_grad_()
+        self.weight = (draw(V, D) / 2).to(dtype).requires_grad_()
+        self.bias = (draw(V) / 2).to(dtype).requires_grad_() if bias else None
+        self.target = torch.randint(V, (B, T), generator=generator)
+        self.advantage = draw(B)
+        exact = torch.log_softmax(self.scores(torch.float64).detach(), -1)
+        logprob = exact.gather(-1, self.target[..., None])[..., 0]
+        self.old = (logprob + 0.3 * draw(B, T)).float()
+        self.ref = (logprob + 0.4 * draw(B, T)).float()
+        self.mask = torch.arange(T)[None] < torch.tensor(LENGTHS)[:, None]
+
+    def scores(self, dtype):
+        bias = None if self.bias is None else self.bias.to(dtype)
+        return torch.nn.functional.linear(self.hidden.to(dtype), self.weight.to(dtype), bias)
+
+    @property
+    def leaves(self):
+        return [leaf for leaf in (self.hidden, self.weight, self.bias) if leaf is not None and leaf.requires_grad]
+
+    def rows(self):
+        """What flp.losses and flp.policy_loss take alike."""
+        return {"old_logprob": self.old, "ref_logprob": self.ref, "mask": self.mask, "length": T, "beta": 0.1}
+
+    def plain(self, rule, temperature=1.0, entropy_weight=0.0, **options):
+        """Whole scores in float64, and the formulas of flp.losses, which has tests of its own."""
+        logp = torch.log_softmax(self.scores(torch.float64) / temperature, -1)
+        logprob, entropy = logp.gather(-1, self.target[..., None])[..., 0], -(logp.exp() * logp).sum(-1)
+        return losses.policy_loss(rule, logprob, self.advantage, entropy=entropy, entropy_weight=entropy_weight,
+                                  **{**self.rows(), **options})
+
+    def fused(self, rule, **options):
+        return flp.policy_loss(rule, self.hidden, self.weight, self.target, self.advantage, self.bias,
+                               **{**self.rows(), **options})
+
+
+def gradients(loss, leaves):
+    return torch.autograd.grad(loss, leaves)
+
+
+def assert_near(got, want, tolerance):
+    assert (got.double() - want.double()).abs().max() <= tolerance * want.double().abs().max()
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 8e-3)], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("rule", RULES)
+def test_rules(engine, rule, dtype, tolerance):
+    batch = Batch(dtype, bias=True)
+    want, wanted = batch.plain(rule, temperature=0.8, entropy_weight=0.02)
+    loss, metrics = batch.fused(rule, temperature=0.8, entropy_weight=0.02)
+    assert loss.dtype is torch.float32 and loss.dim() == 0 and loss.requires_grad
+    assert math.isclose(loss.item(), want.item(), rel_tol=1e-5, abs_tol=1e-5)
+    assert sorted(metrics) == sorted(wanted)
+    for name, value in wanted.items():
+        assert math.isclose(metrics[name].item(), value.item(), rel_tol=2e-5, abs_tol=1e-5), name
+        assert not metrics[name].requires_grad
+    for got, expected in zip(gradients(loss, batch.leaves), gradients(want, batch.leaves)):
+        assert got.dtype is dtype
+        assert_near(got, expected, tolerance)
+
+
+@pytest.mark.parametrize("kind", sorted(losses.KL))
+def test_estimates_of_the_divergence(kind):
+    batch = Batch()
+    want, _ = batch.plain("grpo", kl_kind=kind, clip=(0.1, 0.05))
+    loss, metrics = batch.fused("grpo", kl_kind=kind, clip=(0.1, 0.05))
+    assert math.isclose(loss.item(), want.item(), rel_tol=1e-5) and "entropy" not in metrics
+    for got, expected in zip(gradients(loss, batch.leaves), gradients(want, batch.leaves)):
+        assert_near(got, expected, 1e-5)
+
+
+def test_negative_log_likelihood(engine):
+    batch = Batch()
+    loss, metrics = flp.policy_loss("nll", batch.hidden, batch.weight, batch.target, mask=batch.mask, entropy=True)
+    logp = torch.log_softmax(batch.scores(torch.float64), -1)
+    want = torch.nn.functional.nll_loss(logp[batch.mask], batch.target[batch.mask])
+    assert math.isclose(loss.item(), want.item(), rel_tol=1e-6)
+    entropy = -(logp.exp() * logp).sum(-1)[batch.mask].mean()
+    assert math.isclose(metrics["entropy"].item(), entropy.item(), rel_tol=1e-5)
+    assert metrics["ratio"].item() == 1
+    for got, expected in zip(gradients(loss, batch.leaves), gradients(want, batch.leaves)):
+        assert_near(got, expected, 1e-5)
+
+
+def test_an_advantage_a_token_and_no_old_policy():
+    batch = Batch()
+    batch.advantage = torch.randn(B, T, generator=torch.Generator().manual_seed(1))
+    for rule in RULES:
+        want, _ = batch.plain(rule, old_logprob=None)
+        loss, metrics = batch.fused(rule, old_logprob=None)
+        assert math.isclose(loss.item(), want.item(), rel_tol=1e-5, abs_tol=1e-6)
+        assert math.isclose(metrics["ratio"].item(), 1, rel_tol=1e-6)
+        for got, expected in zip(gradients(loss, batch.leaves), gradients(want, batch.leaves)):
+            assert_near(got, expected, 2e-5)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_is_masked_takes_no_part(engine, rule):
+    clean, dirty = Batch(), Batch()
+    nothing = torch.full((B, T), float("nan"))
+    dirty.old, dirty.ref = (torch.where(dirty.mask, rows, nothing) for rows in (dirty.old, dirty.ref))
+    with torch.no_grad():
+        dirty.hidden[~dirty.mask] = float("nan")
+    dirty.target[~dirty.mask] = V + 7
+    a, of_a = clean.fused(rule)
+    b, of_b = dirty.fused(rule)
+    assert torch.equal(a, b) and all(torch.equal(of_a[name], of_b[name]) for name in of_a)
+    for got, expected in zip(gradients(b, dirty.leaves), gradients(a, clean.leaves)):
+        assert torch.equal(got, expected)
+    flp.check()
+
+
+def test_targets_to_ignore_are_masked():
+    masked, ignored = Batch(), Batch()
+    ignored.target[~ignored.mask] = -1
+    a, _ = masked.fused("grpo")
+    b, _ = ignored.fused("grpo", mask=None, ignore_index=-1)
+    assert torch.equal(a, b)
+    nothing, metrics = ignored.fused("grpo", mask=torch.zeros(B, T))
+    assert nothing.item() == 0 and metrics["ratio"].item() == 0
+    assert all((gradient == 0).all() for gradient in gradients(nothing, ignored.leaves))
+
+
+def test_upstream_gradients_multiply_and_come_once():
+    batch = Batch()
+    plain = gradients(batch.fused("ppo")[0], batch.leaves)
+    loss, _ = batch.fused("ppo")
+    for got, expected in zip(gradients(loss * -0.5, batch.leaves), plain):
+        assert torch.equal(got, -0.5 * expected)
+    loss, _ = batch.fused("ppo")
+    loss.backward(retain_graph=True)
+    assert torch.equal(batch.hidden.grad, plain[0]) and torch.equal(batch.weight.grad, plain[1])
+    with pytest.raises(RuntimeError, match="hands its gradients out once"):
+        loss.backward()
+    loss, _ = batch.fused("ppo")
+    first, = torch.autograd.grad(loss, batch.hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        first.sum().backward()
+
+
+def test_it_composes_with_what_comes_before_and_after():
+    batch, layer = Batch(), torch.nn.Linear(D, D)
+    embedded = batch.hidden.detach()
+
+    def through(function):
+        layer.zero_grad()
+        loss, _ = function(layer(embedded))
+        (2 * loss + layer.weight.square().sum()).backward()
+        return layer.weight.grad.clone()
+
+    rows = batch.rows()
+    got = through(lambda h: flp.policy_loss("grpo", h, batch.weight, batch.target, batch.advantage, **rows))
+    want = through(lambda h: losses.policy_loss("grpo", flp.linear_logprob(h, batch.weight, batch.target),
+                                                batch.advantage, **rows))
+    assert_near(got, want, 1e-5)
+
+
+@pytest.mark.parametrize("rule", ["ppo", "grpo", "dr_grpo", "gspo"])
+def test_micro_batches_into_the_callers_buffer(engine, rule):
+    """Two micro-batches under a loss scale: what the buffer held stays in the sum, weight.grad stays as it is."""
+    batch, scale = Batch(), 8.0
+    want = gradients(batch.fused(rule)[0], batch.leaves)
+    buffer = torch.full((V, D), 0.5)
+    total = batch.mask.sum() if losses.RULES[rule].average == "tokens" else B
+    value = 0
+    for rows in (slice(0, 1), slice(1, B)):
+        part, _ = flp.policy_loss(
+            rule, batch.hidden[rows], batch.weight, batch.target[rows], batch.advantage[rows],
+            old_logprob=batch.old[rows], ref_logprob=batch.ref[rows], mask=batch.mask[rows], length=T, beta=0.1,
+            total=total, grad_weight_accumulate=buffer, grad_scale=torch.tensor(scale))
+        value = value + part.item()
+        (part * scale).backward()
+    assert batch.weight.grad is None
+    assert_near(buffer - 0.5, scale * want[1], 1e-5)
+    assert_near(batch.hidden.grad, scale * want[0], 1e-5)
+    assert math.isclose(value, batch.plain(rule)[0].item(), rel_tol=1e-5)
+
+
+def test_another_upstream_gradient_than_the_buffer_was_told_of_is_loud():
+    batch = Batch()
+    loss, _ = batch.fused("ppo", grad_weight_accumulate=torch.zeros(V, D))
+    hidden, = torch.autograd.grad(0.5 * loss, batch.hidden)
+    assert torch.isnan(hidden).all()
+
+
+def test_a_frozen_head_gets_no_gradient():
+    batch = Batch(bias=True)
+    want = gradients(batch.fused("dapo")[0], batch.leaves)
+    batch.weight.requires_grad_(False), batch.bias.requires_grad_(False)
+    loss, _ = batch.fused("dapo")
+    loss.backward()
+    assert torch.equal(batch.hidden.grad, want[0]) and batch.weight.grad is None and batch.bias.grad is None
+
+
+def test_without_gradients_it_scores(engine):
+    batch = Batch()
+    with torch.no_grad():
+        loss, metrics = batch.fused("cispo", entropy_weight=0.1)
+    want, wanted = batch.fused("cispo", entropy_weight=0.1)
+    assert not loss.requires_grad and torch.equal(loss, want)
+    assert all(torch.equal(metrics[name], wanted[name]) for name in wanted)
+
+
+def test_the_budget_bounds_the_step():
+    batch = Batch()
+    with pytest.raises(flp.BudgetError, match="budget: 100 bytes"):
+        batch.fused("grpo", budget=100)
+
+
+def test_a_row_with_a_bad_target_is_loud_and_counted():
+    batch = Batch()
+    batch.target[0, 0] = V
+    loss, _ = batch.fused("reinforce")
+    assert math.isnan(loss.item())
+    with pytest.raises(flp.DataError):
+        flp.check()
+
+
+def test_rules_of_sequences_say_how_they_run(monkeypatch):
+    said = []
+    monkeypatch.setattr("flp._policy._said", set())
+    flp.set_log(lambda level, text: said.append(text))
+    try:
+        batch = Batch()
+        batch.fused("gspo"), batch.fused("gspo"), batch.fused("grpo")
+    finally:
+        flp.set_log(None)
+    assert [text for text in said if "gspo pools" in text and "mode R" in text] == said
+
+
+# ---- losses from files ----
+
+MINE = textwrap.dedent("""
+    return {
+      parameters = {margin = {default = 0.1, min = 0}}, vectors = {"reward", "unused"},
+      loss = function(row, p)
+        local ratio = exp(row.logprob - row.old_logprob)
+        return -row.weight * min(ratio, 1 + p.margin) * row.reward, {ratio = ratio}
+      end,
+    }""")
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    if not GENERATOR.exists():
+        pytest.skip("no libflpgen in this build")
+    monkeypatch.setenv("FLP_JIT_LIBRARY", str(GENERATOR))
+    (tmp_path / "mine.lua").write_text(MINE)
+    return str(tmp_path / "mine.lua")
+
+
+def test_a_loss_of_a_file(mine):
+    batch, reward = Batch(), torch.randn(B, T, generator=torch.Generator().manual_seed(2))
+
+    def want_of(margin, beta):
+        logprob = torch.log_softmax(batch.scores(torch.float64), -1).gather(-1, batch.target[..., None])[..., 0]
+        ratio, d = (logprob - batch.old).exp(), logprob - batch.ref
+        terms = -torch.clamp(ratio, max=1 + margin) * reward + beta * (torch.expm1(-d) + d)
+        return terms[batch.mask].mean(), ratio[batch.mask].mean()
+
+    for margin, beta in ((0.1, 0.0), (0.4, 0.2)):
+        loss, metrics = flp.policy_loss(
+            mine, batch.hidden, batch.weight, batch.target, old_logprob=batch.old, mask=batch.mask, beta=beta,
+            ref_logprob=batch.ref, parameters={} if margin == 0.1 else {"margin": margin},
+            vectors={"reward": reward, "unused": reward})
+        want, ratio = want_of(margin, beta)
+        assert math.isclose(loss.item(), want.item(), rel_tol=1e-5)
+        assert math.isclose(metrics["ratio"].item(), ratio.item(), rel_tol=1e-5)
+        assert "clip_fraction" not in metrics
+        for got, expected in zip(gradients(loss, batch.leaves), gradients(want, batch.leaves)):
+            assert_near(got, expected, 1e-5)
+
+
+@pytest.mark.parametrize("options, words", [
+    ({"vectors": {}}, "vectors['reward'] is missing"),
+    ({"vectors": {"reward": 1, "prize": 2}}, "vectors is 'prize' (accepted: reward, unused)"),
+    ({"parameters": {"limit": 1}}, "parameters is 'limit' (accepted: margin)"),
+    ({"parameters": {"margin": -1}}, "margin"),
+    ({"clip": (0.1, 0.1)}, "clip is (0.1, 0.1)"),
+])
+def test_what_a_file_does_not_take_is_named(mine, options, words):
+    batch, given = Batch(), torch.ones(B, T)
+    options = {"vectors": {"reward": given, "unused": given}, **options}
+    options["vectors"] = {name: given for name in options["vectors"]}
+    with pytest.raises((ValueError, TypeError)) as caught:
+        batch.fused(mine, **{**options, "beta": 0.0, "ref_logprob": None})
+    assert words in str(caught.value)
+
+
+def test_a_file_that_is_no_loss(mine, tmp_path):
+    (tmp_path / "broken.lua").write_text("return function(row) return row.logprob + end")
+    with pytest.raises(flp.CompileError, match="broken.lua:1:"):
+        Batch().fused(str(tmp_path / "broken.lua"))
+    with pytest.raises(flp.FileError, match="nowhere.lua cannot be read"):
+        Batch().fused("nowhere.lua")
+
+
+def test_files_need_the_generator(tmp_path, monkeypatch):
+    (tmp_path / "mine.lua").write_text(MINE)
+    monkeypatch.setenv("FLP_JIT_LIBRARY", str(tmp_path / "absent.so"))
+    with pytest.raises(flp.LibraryError, match="needs libflpgen, which could not be loaded from .*absent.so"):
+        Batch().fused(str(tmp_path / "mine.lua"))
+
+
+def test_programs_say_what_they_read():
+    program = _programs.builtin("grpo+k3+entropy")
+    assert program.name == "grpo+k3+entropy"
+    assert sorted(program.metrics) == ["clip_fraction", "entropy", "kl", "kl_old", "ratio"]
+    assert sorted(program.parameters) == ["beta", "clip_high", "clip_low", "entropy_weight"]
+    assert program.parameters["clip_low"] == (0.2, 0.0, 1.0) and not program.vectors
+    assert program.inputs == {"logprob", "entropy", "old_logprob", "ref_logprob", "advantage", "weight"}
+    with pytest.raises(flp.ArgumentError, match="loss 'grp' is not accepted"):
+        _programs.builtin("grp")
+
+
+def test_a_step_is_explained():
+    batch = Batch()
+    info = flp.explain(batch.hidden, batch.weight, batch.target, loss="grpo+k3")
+    assert info.step["products"] == info.forward["products"] + info.backward["products"]
+    assert info.step["bytes"] > 0 and not flp.explain(batch.hidden, batch.weight, batch.target).step
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"rule": "sarsa"}, "rule is 'sarsa' (accepted: reinforce, ppo, grpo"),
+    ({"hidden": torch.zeros(T, D), "target": torch.zeros(T, dtype=torch.int64)}, "hidden is of shape (6, 16) (accepted: (B"),
+    ({"advantage": None}, "advantage is None (accepted: a tensor, as grpo reads it)"),
+    ({"advantage": torch.ones(2)}, "advantage is of shape (2,) (accepted: (B) or (B, T) of target's (3, 6))"),
+    ({"old_logprob": torch.zeros(B, 2)}, "old_logprob is of shape (3, 2) (accepted: target's, (3, 6))"),
+    ({"mask": torch.ones(B)}, "mask is of shape (3,)"),
+    ({"beta": 0.1}, "ref_logprob is None (accepted: a tensor, as beta is 0.1)"),
+    ({"beta": 0.1, "ref_logprob": torch.zeros(B, T), "kl_kind": "k4"}, "kl_kind is 'k4' (accepted: k1, k2, k3)"),
+    ({"clip": 0.2}, "clip is 0.2 (accepted: a pair (low, high))"),
+    ({"rule": "dr_grpo"}, "length is None (accepted: a number above 0, for dr_grpo)"),
+    ({"total": -1}, "total is -1"),
+    ({"average": "tokens"}, "average is 'tokens' for 'grpo' (accepted: None"),
+    ({"parameters": {"clip_low": 1}}, "parameters is {'clip_low': 1} for 'grpo'"),
+    ({"vectors": {"reward": torch.zeros(B, T)}}, "vectors is 'reward' (accepted: none, as grpo reads none)"),
+    ({"save": 1}, "save is of type int (accepted: None, True or False)"),
+    ({"old_lse": torch.zeros(B)}, "old_lse is of shape (3,)"),
+    ({"grad_scale": 2.0}, "grad_scale is given without grad_weight_accumulate"),
+    ({"grad_weight_accumulate": torch.zeros(V, D), "grad_scale": 0}, "grad_scale is 0 (accepted: a number above 0)"),
+    ({"grad_weight_accumulate": torch.zeros(2, D)}, "grad_weight_accumulate is of shape (2, 16)"),
+])
+def test_bad_input_is_named(change, words):
+    batch = Batch()
+    arguments = {"rule": "grpo", "hidden": batch.hidden, "weight": batch.weight, "target": batch.target,
+                 "advantage": batch.advantage, **change}
+    with pytest.raises((ValueError, TypeError)) as caught:
+        flp.policy_loss(**arguments)
+    assert words in str(caught.value)
