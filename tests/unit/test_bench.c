@@ -16,25 +16,46 @@
 
 /* ---- pure parts ---- */
 
-static void expect_products(bench_case which, uint32_t grads, int scores, int hidden, int weight) {
+static void expect_products(bench_case which, flp_mode mode, uint32_t grads, int scores, int hidden, int weight) {
   flp_spec spec = stage_spec(grads);
   int count[GEMM_PRODUCTS];
-  int sum = bench_case_products(which, &spec, count);
+  int sum = bench_case_products(which, mode, &spec, count);
   cr_expect(count[GEMM_SCORES] == scores && count[GEMM_GRAD_HIDDEN] == hidden && count[GEMM_GRAD_WEIGHT] == weight,
             "%s, grads %u: %d %d %d", bench_case_name(which), grads, count[0], count[1], count[2]);
   cr_expect_eq(sum, scores + hidden + weight);
 }
 
 Test(bench, cases_are_compared_with_the_products_that_they_need) {
-  expect_products(BENCH_FORWARD, 3, 1, 0, 0);
-  expect_products(BENCH_BACKWARD, 3, 1, 1, 1);
-  expect_products(BENCH_BOTH, 3, 2, 1, 1);
-  expect_products(BENCH_BACKWARD, FLP_GRAD_HIDDEN, 1, 1, 0);
-  expect_products(BENCH_BOTH, FLP_GRAD_HIDDEN, 2, 1, 0);
-  expect_products(BENCH_BOTH, FLP_GRAD_WEIGHT | FLP_GRAD_BIAS, 2, 0, 1);
-  flp_spec scoring = stage_spec(0);
-  cr_expect(bench_case_exists(BENCH_FORWARD, &scoring) && !bench_case_exists(BENCH_BACKWARD, &scoring) &&
-            !bench_case_exists(BENCH_BOTH, &scoring));
+  expect_products(BENCH_FORWARD, FLP_MODE_F, 3, 1, 0, 0);
+  expect_products(BENCH_BACKWARD, FLP_MODE_R_ROWS, 3, 1, 1, 1);
+  expect_products(BENCH_BOTH, FLP_MODE_R_ROWS, 3, 2, 1, 1);
+  expect_products(BENCH_BACKWARD, FLP_MODE_R_VOCAB, FLP_GRAD_HIDDEN, 1, 1, 0);
+  expect_products(BENCH_BOTH, FLP_MODE_R2, FLP_GRAD_HIDDEN, 2, 1, 0);
+  expect_products(BENCH_BOTH, FLP_MODE_R_VOCAB, FLP_GRAD_WEIGHT | FLP_GRAD_BIAS, 2, 0, 1);
+  expect_products(BENCH_BOTH, FLP_MODE_S, 3, 1, 1, 1);
+  expect_products(BENCH_BOTH, FLP_MODE_S, FLP_GRAD_HIDDEN, 1, 1, 0);
+  expect_products(BENCH_STEP, FLP_MODE_P, 3, 1, 1, 1);
+  expect_products(BENCH_STEP, FLP_MODE_P, FLP_GRAD_HIDDEN, 1, 1, 0);
+  expect_products(BENCH_STEP, FLP_MODE_R_ROWS, 3, 2, 1, 1);
+  expect_products(BENCH_STEP, FLP_MODE_F, 0, 1, 0, 0);
+}
+
+static void expect_cases(const flp_spec *spec, int forward, int backward, int both, int step) {
+  cr_expect_eq(bench_case_exists(BENCH_FORWARD, spec), forward);
+  cr_expect_eq(bench_case_exists(BENCH_BACKWARD, spec), backward);
+  cr_expect_eq(bench_case_exists(BENCH_BOTH, spec), both);
+  cr_expect_eq(bench_case_exists(BENCH_STEP, spec), step);
+}
+
+Test(bench, a_spec_has_the_cases_that_leave_their_data_as_they_were) {
+  flp_spec spec = stage_spec(0);
+  expect_cases(&spec, 1, 0, 0, 0);
+  spec.grads = FLP_GRAD_HIDDEN;
+  expect_cases(&spec, 1, 1, 1, 0);
+  spec.keep = 1;
+  expect_cases(&spec, 1, 0, 1, 0);
+  cr_assert_eq(cli_loss_keep("nll", &spec), FLP_OK);
+  expect_cases(&spec, 0, 0, 0, 1);
 }
 
 Test(bench, masked_rows_are_as_many_as_said_and_spread) {
