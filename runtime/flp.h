@@ -213,7 +213,9 @@ typedef enum flp_pass {
   FLP_PASS_FORWARD = 1, /* logprob, entropy, stats; or partial for a vocab shard */
   FLP_PASS_COMBINE = 2, /* partials of all shards -> logprob, entropy, stats */
   FLP_PASS_BACKWARD = 3, /* gradients, from stats or from what forward saved */
-  FLP_PASS_STEP = 4      /* loss and gradients in one: flp_step */
+  FLP_PASS_STEP = 4,     /* loss and gradients in one: flp_step */
+  FLP_PASS_BACKWARD_SAVED = 5 /* for flp_plan_layout and flp_plan_workspace: BACKWARD of what forward saved, mode S. The
+                                 workspace of BACKWARD holds it too, where the budget does */
 } flp_pass;
 
 /* What one pass over n rows does and takes. */
@@ -300,7 +302,8 @@ typedef struct flp_args {
   void *stream; /* CUstream; NULL is the legacy default stream; ignored on the eager rung */
 
   /* mode S: forward writes, backward of the same rows, targets and temperatures reads, and may overwrite it: once. NULL:
-     mode R. Whole heads alone, no shards. 256-byte aligned, flp_plan_saved bytes */
+     mode R, as is backward in a workspace that mode S does not fit. Whole heads alone, no shards. 256-byte aligned,
+     flp_plan_saved bytes */
   void *saved;
   size_t saved_bytes;
   const float *old_lse; /* forward and step: (N) nats, log Σ exp t of a policy near this one; NULL: a reference is made from

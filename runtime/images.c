@@ -52,13 +52,17 @@ static flp_status look_up_other(collector *c, const flp_kernel_key *key, char *b
   return FLP_OK;
 }
 
+/* Kinds that leave nothing to tune, or that no tuning has timed yet: their plain entries serve. */
+static int has_no_tuning(flp_kernel_kind kind) {
+  return kind == FLP_KERNEL_ROWS || kind == FLP_KERNEL_KEEP || kind == FLP_KERNEL_KEPT || kind == FLP_KERNEL_LOSS;
+}
+
 static flp_status from_tuned(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out) {
   int found = 0;
   c->driver = c->request->driver_version;
   FLP_TRY(look_up(c, key, c->device_id, bytes, out, &found));
   if (found) return FLP_OK;
-  /* The rows module has nothing to tune: its plain entry serves. */
-  if (key->kind == FLP_KERNEL_ROWS) {
+  if (has_no_tuning(key->kind)) {
     c->driver = 0;
     FLP_TRY(look_up(c, key, "", bytes, out, &found));
   }
@@ -78,21 +82,30 @@ static flp_status from_cache(collector *c, const flp_kernel_key *key, char *byte
 
 static flp_status from_generic(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out) {
   flp_kernel_key generic = flp_kernel_key_generic(key, key->arch);
-  return from_cache(c, &generic, bytes, out);
+  int found = 0;
+  if (key->kind != FLP_KERNEL_LOSS) return from_cache(c, &generic, bytes, out);
+  FLP_TRY(look_up(c, &generic, "", bytes, out, &found));
+  if (found) return FLP_OK;
+  return flp_fail(FLP_ERROR_UNAVAILABLE,
+                  "a loss is compiled from its program, and no kernel of this one ships: the code generator "
+                  "(FLP_JIT_LIBRARY) or a pack that holds it (FLP_CACHE_PATH) serves it");
 }
 
 typedef struct make_context {
   const flp_provider *provider;
   const flp_kernel_key *key;
+  const flp_spec *spec;
 } make_context;
 
 static flp_status make_image(void *context, flp_kernel_image *out) {
   const make_context *make = context;
-  return flp_jit_generate(make->provider, make->key, NULL, 0, out);
+  int is_loss = make->key->kind == FLP_KERNEL_LOSS;
+  return flp_jit_generate(make->provider, make->key, is_loss ? make->spec->loss : NULL,
+                          is_loss ? make->spec->loss_bytes : 0, out);
 }
 
 static flp_status from_jit(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out) {
-  make_context context = {c->provider, key};
+  make_context context = {c->provider, key, c->request->spec};
   int made = 0;
   FLP_TRY(key_bytes(key, c->provider->sources_hash(), "", bytes));
   flp_status status =
@@ -145,6 +158,11 @@ static const struct {
     {FLP_KERNEL_GRAD_HIDDEN, "grad_hidden", 0, 0},
     {FLP_KERNEL_GRAD_WEIGHT, "grad_weight", 0, 0},
     {FLP_KERNEL_PRODUCTS, "products_map", 0, 0},
+    {FLP_KERNEL_KEPT, "keep_reference", 0, 0},
+    {FLP_KERNEL_KEPT, "keep_finish", 0, 0},
+    {FLP_KERNEL_KEPT, "keep_expand", 0, 0},
+    {FLP_KERNEL_KEPT, "keep_gather", 0, 0},
+    {FLP_KERNEL_LOSS, "loss_rows", 0, 0},
     {FLP_KERNEL_SELECT, "select", 0, 0},
     {FLP_KERNEL_SELECT, "select_grad", 0, 0},
 };
@@ -163,7 +181,8 @@ static flp_status check_entries(const flp_spec *spec, const flp_kernel_desc *des
       return flp_fail(FLP_ERROR_CORRUPT, "module %s has no entry %s", flp_kernel_kind_name(desc->key.kind),
                       needed[i].entry);
   }
-  if (desc->key.kind != FLP_KERNEL_FORWARD && desc->key.kind != FLP_KERNEL_DZ) return FLP_OK;
+  if (desc->key.kind != FLP_KERNEL_FORWARD && desc->key.kind != FLP_KERNEL_DZ && desc->key.kind != FLP_KERNEL_KEEP)
+    return FLP_OK;
   const char *kind = flp_kernel_kind_name(desc->key.kind);
   char mapped[32];
   snprintf(mapped, sizeof mapped, "%s_map", kind);
@@ -177,11 +196,27 @@ static int any_has(const flp_images *images, const char *entry) {
   return 0;
 }
 
+static const flp_kernel_desc *desc_of(const flp_images *images, flp_kernel_kind kind) {
+  for (int i = 0; i < images->count; i++)
+    if (images->image[i].desc.key.kind == kind) return &images->image[i].desc;
+  return NULL;
+}
+
+/* Exponentials come with the partials that forward gives, and from rows read in the same way. */
+static flp_status check_keep(const flp_images *images) {
+  const flp_kernel_desc *forward = desc_of(images, FLP_KERNEL_FORWARD), *keep = desc_of(images, FLP_KERNEL_KEEP);
+  if (!keep) return FLP_OK;
+  int same = has_entry(forward, "forward_map") == has_entry(keep, "forward_keep_map") &&
+             has_entry(forward, "forward_map") == any_has(images, "dz_map");
+  if (same && forward->unit_columns == keep->unit_columns) return FLP_OK;
+  return flp_fail(FLP_ERROR_CORRUPT, "modules forward, forward_keep and dz are for different architectures");
+}
+
 /* The kernels of one backward pass read their rows in one way: by index, or put together in the workspace. */
 static flp_status check_together(const flp_images *images) {
   int by_index = any_has(images, "grad_hidden") || any_has(images, "grad_weight");
   int mixed = (any_has(images, "dz") && any_has(images, "products_map")) || (any_has(images, "dz_map") && by_index);
-  if (!mixed) return FLP_OK;
+  if (!mixed) return check_keep(images);
   return flp_fail(FLP_ERROR_CORRUPT, "modules dz and products are for different architectures");
 }
 
@@ -204,8 +239,9 @@ static flp_status check_image(const flp_images_request *request, const flp_kerne
   if (status != FLP_OK) return flp_fail(status, "kernel %s: %s", flp_kernel_kind_name(key->kind), flp_error_detail());
   const flp_kernel_key *got = &image->desc.key;
   if (got->kind != key->kind || got->dtype != key->dtype || got->target_dtype != key->target_dtype ||
-      got->out_dtype != key->out_dtype || got->softcap != key->softcap)
-    return flp_fail(FLP_ERROR_CORRUPT, "the entry of kernel %s holds kernel %s %s of other types",
+      got->out_dtype != key->out_dtype || got->softcap != key->softcap ||
+      memcmp(got->loss, key->loss, sizeof got->loss) != 0)
+    return flp_fail(FLP_ERROR_CORRUPT, "the entry of kernel %s holds kernel %s %s of other types or another loss",
                     flp_kernel_kind_name(key->kind), flp_kernel_kind_name(got->kind), flp_dtype_name(got->dtype));
   FLP_TRY(check_entries(request->spec, &image->desc));
   return check_device(request->device, &image->desc);

@@ -5,6 +5,7 @@
 #include "kernel.h"
 
 #include <inttypes.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -126,6 +127,10 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
       .hidden = spec->hidden,
       .vocab = spec->vocab,
   };
+  if (kind == FLP_KERNEL_LOSS) {
+    key.dtype = FLP_DTYPE_FP32;
+    crypto_hash_sha256(key.loss, spec->loss, spec->loss_bytes);
+  }
   if (kind == FLP_KERNEL_GRAD_HIDDEN) key.out_dtype = grad_dtype(spec->grad_hidden_dtype, spec->dtype);
   if (kind == FLP_KERNEL_GRAD_WEIGHT)
     key.out_dtype = spec->accumulate_grad_weight ? FLP_DTYPE_FP32 : grad_dtype(spec->grad_weight_dtype, spec->dtype);
@@ -148,16 +153,23 @@ int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key o
     out[count++] = key_of(spec, arch, FLP_KERNEL_SELECT);
     return count;
   }
-  out[count++] = key_of(spec, arch, FLP_KERNEL_ROWS);
-  out[count++] = key_of(spec, arch, FLP_KERNEL_FORWARD);
-  if (spec->grads) out[count++] = key_of(spec, arch, FLP_KERNEL_DZ);
-  uint32_t products = spec->grads & (FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT);
-  if (products && has_products(spec, arch)) {
-    out[count++] = key_of(spec, arch, FLP_KERNEL_PRODUCTS);
-    return count;
-  }
-  if (spec->grads & FLP_GRAD_HIDDEN) out[count++] = key_of(spec, arch, FLP_KERNEL_GRAD_HIDDEN);
-  if (spec->grads & FLP_GRAD_WEIGHT) out[count++] = key_of(spec, arch, FLP_KERNEL_GRAD_WEIGHT);
+  int hidden = (spec->grads & FLP_GRAD_HIDDEN) != 0, weight = (spec->grads & FLP_GRAD_WEIGHT) != 0;
+  int products = (hidden || weight) && has_products(spec, arch);
+  int keeps = spec->grads && spec->dtype == FLP_DTYPE_BF16 && (spec->keep || spec->loss);
+  const struct {
+    flp_kernel_kind kind;
+    int wanted;
+  } kinds_for[] = {{FLP_KERNEL_ROWS, 1},
+                   {FLP_KERNEL_FORWARD, 1},
+                   {FLP_KERNEL_DZ, spec->grads != 0},
+                   {FLP_KERNEL_PRODUCTS, products},
+                   {FLP_KERNEL_GRAD_HIDDEN, hidden && !products},
+                   {FLP_KERNEL_GRAD_WEIGHT, weight && !products},
+                   {FLP_KERNEL_KEEP, keeps},
+                   {FLP_KERNEL_KEPT, keeps},
+                   {FLP_KERNEL_LOSS, spec->loss != NULL}};
+  for (size_t i = 0; i < sizeof kinds_for / sizeof kinds_for[0]; i++)
+    if (kinds_for[i].wanted) out[count++] = key_of(spec, arch, kinds_for[i].kind);
   return count;
 }
 

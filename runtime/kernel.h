@@ -66,8 +66,8 @@ typedef struct flp_tuning {
 void flp_kernel_key_canonicalise(flp_kernel_key *key);
 
 /* The kernels that a resolved spec needs on an architecture: of a head, ROWS, FORWARD and, by its gradients, DZ,
- * GRAD_HIDDEN, GRAD_WEIGHT (where the architecture has it for this spec, PRODUCTS in place of these two), in that order,
- * each for that architecture or, where it has none of its own, for the one below; of scores that exist, SELECT.
+ * GRAD_HIDDEN, GRAD_WEIGHT (where the architecture has it for this spec, PRODUCTS in place of these two), for spec.keep or
+ * spec.loss with gradients in bf16 KEEP and KEPT, for spec.loss LOSS, in that order, each for that architecture or, where it has none of its own, for the one below; of scores that exist, SELECT.
  * Returns their number (1 to FLP_SPEC_KERNELS_MAX). */
 enum { FLP_SPEC_KERNELS_MAX = 8 };
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]);

@@ -88,7 +88,8 @@ flp_status flp_launch_zero(const flp_call *call, CUdeviceptr start, uint64_t pit
 
 flp_status flp_launch_prepare(const flp_call *call, int outputs) {
   const flp_args *a = call->args;
-  int backward = a->pass == FLP_PASS_BACKWARD;
+  /* What forward saved is of forward's active rows, whatever the upstream gradients. */
+  int backward = a->pass == FLP_PASS_BACKWARD && call->scheme.mode != FLP_MODE_S;
   flp_prepare_params p = {
       .target = flp_call_pointer(a->target),
       .temperature = flp_call_pointer(a->temperature_rows),
@@ -135,33 +136,43 @@ static flp_status too_small(const flp_args *args, uint64_t smallest) {
                   args->workspace_bytes, args->n, smallest);
 }
 
-/* The layout of a call. Searching for one takes longer than a launch. */
-static flp_status pick_scheme(flp_call *call) {
+flp_status flp_call_pick(flp_call *call, flp_pass pass) {
   flp_plan *plan = call->plan;
   const flp_args *args = call->args;
   pthread_mutex_lock(&plan->lock);
-  int is_known = plan->last[args->pass].n == args->n && plan->last[args->pass].workspace_bytes == args->workspace_bytes;
-  if (is_known) call->scheme = plan->last[args->pass].scheme;
+  int is_known = plan->last[pass].n == args->n && plan->last[pass].workspace_bytes == args->workspace_bytes;
+  if (is_known) call->scheme = plan->last[pass].scheme;
   pthread_mutex_unlock(&plan->lock);
   if (is_known) return FLP_OK;
-  FLP_TRY(flp_planner_pick(&plan->planner, args->pass, args->n, args->workspace_bytes, 0, &call->scheme));
+  FLP_TRY(flp_planner_pick(&plan->planner, pass, args->n, args->workspace_bytes, 0, &call->scheme));
   pthread_mutex_lock(&plan->lock);
-  plan->last[args->pass].n = args->n;
-  plan->last[args->pass].workspace_bytes = args->workspace_bytes;
-  plan->last[args->pass].scheme = call->scheme;
+  plan->last[pass].n = args->n;
+  plan->last[pass].workspace_bytes = args->workspace_bytes;
+  plan->last[pass].scheme = call->scheme;
   pthread_mutex_unlock(&plan->lock);
   return FLP_OK;
 }
 
+/* Mode S where there is what forward saved, and the workspace for it. */
+static flp_status pick_scheme(flp_call *call) {
+  flp_pass pass = call->args->pass;
+  if (pass != FLP_PASS_BACKWARD || !call->args->saved) return flp_call_pick(call, pass);
+  flp_status status = flp_call_pick(call, FLP_PASS_BACKWARD_SAVED);
+  if (status != FLP_ERROR_BUDGET && status != FLP_ERROR_UNSUPPORTED) return status;
+  flp_detail_clear();
+  return flp_call_pick(call, pass);
+}
+
 static flp_status enqueue(flp_call *call, const void *context) {
   const flp_args *args = context;
-  if (args->n == 0) return args->pass == FLP_PASS_BACKWARD ? flp_launch_zero_head(call, 0) : FLP_OK;
+  if (args->n == 0) return args->pass >= FLP_PASS_BACKWARD ? flp_launch_zero_head(call, 0) : FLP_OK;
   flp_status status = pick_scheme(call);
   if (status == FLP_ERROR_BUDGET) return too_small(args, call->scheme.smallest_bytes);
   FLP_TRY(status);
   static flp_status (*const passes[])(const flp_call *) = {[FLP_PASS_FORWARD] = flp_launch_forward,
                                                            [FLP_PASS_COMBINE] = flp_launch_combine,
-                                                           [FLP_PASS_BACKWARD] = flp_launch_backward};
+                                                           [FLP_PASS_BACKWARD] = flp_launch_backward,
+                                                           [FLP_PASS_STEP] = flp_launch_step};
   return passes[args->pass](call);
 }
 

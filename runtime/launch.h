@@ -34,6 +34,10 @@ flp_status flp_launch(const flp_call *call, flp_entry_id entry, const void *para
 flp_status flp_launch_clusters(const flp_call *call, flp_entry_id entry, const void *params, int64_t clusters);
 /* Launches an entry that gives each item that many threads. */
 flp_status flp_launch_over(const flp_call *call, flp_entry_id entry, const void *params, int64_t items, int lanes);
+/* The layout of a pass over the call's rows in its workspace. Searching for one takes longer than a launch, so the plan
+ * remembers the last of each pass. error: BUDGET, with scheme.smallest_bytes */
+flp_status flp_call_pick(flp_call *call, flp_pass pass);
+
 /* Launches prepare. outputs: 1 to fill logprob, entropy, stats and, in a forward pass, partial of idle rows. */
 flp_status flp_launch_prepare(const flp_call *call, int outputs);
 /* Zeroes rows x width_bytes, pitch_bytes apart. */
@@ -71,11 +75,35 @@ flp_matrix flp_matrix_weight(const flp_call *call, int64_t begin, int64_t end);
 /* Puts active rows [begin, end) together in their region, from its row 0 on. */
 flp_status flp_launch_gather(const flp_call *call, int64_t begin, int64_t end);
 
+/* ---- launch_forward.c ---- */
+
+/* Rows of a chunk: active rows [begin, end). */
+typedef struct flp_row_range {
+  int64_t begin, end;
+} flp_row_range;
+
+/* Where forward_keep puts exponentials: of the chunk's first row, stride elements apart. */
+typedef struct flp_keep_sink {
+  CUdeviceptr reference, kept;
+  int64_t stride;
+} flp_keep_sink;
+
+/* Partials of the scores of a chunk's rows with the first `columns` of the vocabulary; rows have been gathered where kernels
+ * want that. keep: where exponentials go, or NULL */
+flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, int64_t columns, const flp_keep_sink *keep);
+/* logprob, entropy and stats from those; partial: 1 for a shard's partial in their place */
+flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, int partial);
+
 /* ---- one file a pass ---- */
 
 flp_status flp_launch_forward(const flp_call *call);
 flp_status flp_launch_combine(const flp_call *call);
 flp_status flp_launch_backward(const flp_call *call);
+/* Backward of rows that are prepared already. */
+flp_status flp_launch_gradients(const flp_call *call);
+flp_status flp_launch_step(const flp_call *call);
+/* Gradients of rows and columns that no product reaches. */
+flp_status flp_launch_fill(const flp_call *call);
 /* Zeroes the rows of grad_weight and grad_bias from `first` on, where they are asked for and not accumulated. */
 flp_status flp_launch_zero_head(const flp_call *call, int64_t first);
 

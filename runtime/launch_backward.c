@@ -1,13 +1,15 @@
 /* launch_backward.c: the backward pass: prepare, record, then per chunk dz and the products made from it, then fill.
  * Where operands come through tensor maps, active rows are gathered before: all of them, or those of a chunk of rows.
+ * In mode S dz is made of what forward saved (launch_keep.c).
  *
  * Invariants: each gradient element is written out once, by the last chunk that adds to it; chunks of one call reuse
  * one dz buffer, in stream order. */
 #include "launch_backward.h"
 #include "kernel.h"
+#include "launch_keep.h"
 #include "status.h"
 
-static flp_status launch_record(const flp_call *call) {
+flp_status backward_launch_record(const flp_call *call, flp_row_range rows) {
   const flp_args *a = call->args;
   flp_record_params p = {
       .stats = flp_call_pointer(a->stats),
@@ -16,17 +18,21 @@ static flp_status launch_record(const flp_call *call) {
       .index = flp_call_region(call, FLP_REGION_INDEX),
       .scale = flp_call_region(call, FLP_REGION_SCALE),
       .count = flp_call_region(call, FLP_REGION_COUNT),
-      .row_begin = 0,
-      .row_end = (int32_t)a->n,
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
       .cap_in = call->cap_in,
       .capped = call->capped,
       .record = flp_call_region(call, FLP_REGION_RECORD),
       .bound = flp_call_region(call, FLP_REGION_BOUND),
   };
-  FLP_TRY(flp_launch_over(call, FLP_ENTRY_record, &p, a->n, 1));
+  return flp_launch_over(call, FLP_ENTRY_record, &p, rows.end - rows.begin, 1);
+}
+
+static flp_status launch_dz_scale(const flp_call *call) {
   if (call->plan->spec.dtype != FLP_DTYPE_FP16) return FLP_OK;
-  flp_dz_scale_params scale = {
-      .bound = p.bound, .count = p.count, .scale_pair = flp_call_region(call, FLP_REGION_SCALE_PAIR)};
+  flp_dz_scale_params scale = {.bound = flp_call_region(call, FLP_REGION_BOUND),
+                               .count = flp_call_region(call, FLP_REGION_COUNT),
+                               .scale_pair = flp_call_region(call, FLP_REGION_SCALE_PAIR)};
   return flp_launch(call, FLP_ENTRY_dz_scale, &scale, 1);
 }
 
@@ -38,7 +44,7 @@ static int64_t columns_of(const backward_chunk *c) {
   return c->column_end - c->column_begin;
 }
 
-static flp_status launch_dz(const flp_call *call, const backward_chunk *c) {
+static flp_status launch_dz_portable(const flp_call *call, const backward_chunk *c) {
   const flp_args *a = call->args;
   const flp_kernel_desc *desc = flp_call_desc(call, FLP_KERNEL_DZ);
   int64_t tiles_m = flp_ceil_div(rows_of(c), desc->tile_rows),
@@ -52,7 +58,7 @@ static flp_status launch_dz(const flp_call *call, const backward_chunk *c) {
       .index = flp_call_region(call, FLP_REGION_INDEX),
       .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
       .scale = flp_call_region(call, FLP_REGION_SCALE),
-      .count = flp_call_region(call, FLP_REGION_COUNT),
+      .count = c->count,
       .record = flp_call_region(call, FLP_REGION_RECORD),
       .cap_in = call->cap_in,
       .depth = (int32_t)call->plan->spec.hidden,
@@ -62,12 +68,16 @@ static flp_status launch_dz(const flp_call *call, const backward_chunk *c) {
       .column_end = (int32_t)c->column_end,
       .tiles_m = (int32_t)tiles_m,
       .tiles_n = (int32_t)tiles_n,
-      .dz = flp_call_region(call, FLP_REGION_DZ),
-      .dz_stride = flp_planner_dz_stride(columns_of(c)),
+      .dz = c->dz,
+      .dz_stride = c->dz_stride,
       .scale_pair = flp_call_region(call, FLP_REGION_SCALE_PAIR),
-      .bias_part = c->grads & FLP_GRAD_BIAS ? flp_call_region(call, FLP_REGION_BIAS_PART) : 0,
+      .bias_part = c->bias_part,
   };
   return flp_launch(call, FLP_ENTRY_dz, &p, tiles_m * tiles_n);
+}
+
+flp_status backward_launch_dz(const flp_call *call, const backward_chunk *c) {
+  return call->plan->planner.backward_cluster ? backward_launch_dz_map(call, c) : launch_dz_portable(call, c);
 }
 
 /* m: rows of the result that the chunk covers */
@@ -79,12 +89,13 @@ static flp_status launch_product(const flp_call *call, const backward_chunk *c, 
   int64_t depth = call->plan->spec.hidden;
   int64_t tiles_m = flp_ceil_div(m, desc->tile_rows), tiles_n = flp_ceil_div(depth, desc->tile_columns);
   flp_grad_hidden_params p = {
-      .dz = flp_call_region(call, FLP_REGION_DZ),
-      .dz_stride = flp_planner_dz_stride(columns_of(c)),
+      .dz = c->dz,
+      .dz_stride = c->dz_stride,
       .operand = flp_call_pointer(of_hidden ? a->weight : a->hidden),
       .operand_stride = of_hidden ? a->weight_stride : a->hidden_stride,
       .index = flp_call_region(call, FLP_REGION_INDEX),
-      .count = flp_call_region(call, FLP_REGION_COUNT),
+      .count = c->count,
+      .factor = of_hidden ? c->factor : 0,
       .depth = (int32_t)depth,
       .row_begin = (int32_t)c->row_begin,
       .row_end = (int32_t)c->row_end,
@@ -101,6 +112,11 @@ static flp_status launch_product(const flp_call *call, const backward_chunk *c, 
       .write_acc = to->write_acc,
       .write_out = to->write_out,
   };
+  if (!of_hidden && c->scaled) {
+    p.operand = flp_call_region(call, FLP_REGION_GATHER);
+    p.operand_stride = flp_planner_gather_stride(depth);
+    p.index = 0;
+  }
   return flp_launch(call, of_hidden ? FLP_ENTRY_grad_hidden : FLP_ENTRY_grad_weight, &p, tiles_m * tiles_n);
 }
 
@@ -124,11 +140,16 @@ static backward_sink hidden_sink(const flp_call *call, const backward_chunk *c) 
                  flp_call_pointer(a->grad_hidden), a->grad_hidden_stride);
 }
 
+/* Whether chunks of rows follow each other, each adding to all of the head's gradients. */
+static int is_by_rows(const flp_call *call) {
+  return call->scheme.mode == FLP_MODE_R_ROWS || call->scheme.mode == FLP_MODE_P;
+}
+
 static backward_sink weight_sink(const flp_call *call, const backward_chunk *c) {
   const flp_args *a = call->args;
   const flp_spec *spec = &call->plan->spec;
   CUdeviceptr out = flp_call_pointer(a->grad_weight);
-  int by_rows = call->scheme.mode == FLP_MODE_R_ROWS;
+  int by_rows = is_by_rows(call);
   backward_chunk whole = *c;
   if (!by_rows) whole.first = whole.last = 1;
   if (spec->accumulate_grad_weight || (by_rows && spec->grad_weight_dtype == FLP_DTYPE_FP32))
@@ -139,7 +160,7 @@ static backward_sink weight_sink(const flp_call *call, const backward_chunk *c) 
   return through(flp_call_region(call, FLP_REGION_WEIGHT_ACC), spec->hidden, &whole, out, a->grad_weight_stride);
 }
 
-static flp_status launch_products(const flp_call *call, const backward_chunk *c) {
+flp_status backward_launch_products(const flp_call *call, const backward_chunk *c) {
   backward_sink hidden = hidden_sink(call, c), weight = weight_sink(call, c);
   int wants_hidden = (c->grads & FLP_GRAD_HIDDEN) != 0, wants_weight = (c->grads & FLP_GRAD_WEIGHT) != 0;
   if (!wants_hidden && !wants_weight) return FLP_OK;
@@ -149,14 +170,14 @@ static flp_status launch_products(const flp_call *call, const backward_chunk *c)
   return wants_weight ? launch_product(call, c, FLP_KERNEL_GRAD_WEIGHT, columns_of(c), &weight) : FLP_OK;
 }
 
-static flp_status launch_bias_reduce(const flp_call *call, const backward_chunk *c) {
+flp_status backward_launch_bias_reduce(const flp_call *call, const backward_chunk *c) {
   backward_chunk whole = *c;
-  if (call->scheme.mode != FLP_MODE_R_ROWS) whole.first = whole.last = 1;
+  if (!is_by_rows(call)) whole.first = whole.last = 1;
   backward_sink to =
       through(flp_call_region(call, FLP_REGION_BIAS_ACC), 1, &whole, flp_call_pointer(call->args->grad_bias), 1);
   flp_bias_reduce_params p = {
-      .bias_part = flp_call_region(call, FLP_REGION_BIAS_PART),
-      .count = flp_call_region(call, FLP_REGION_COUNT),
+      .bias_part = c->bias_part,
+      .count = c->count,
       .row_begin = (int32_t)c->row_begin,
       .row_end = (int32_t)c->row_end,
       .tile_rows = (int32_t)flp_call_desc(call, FLP_KERNEL_DZ)->tile_rows,
@@ -171,13 +192,26 @@ static flp_status launch_bias_reduce(const flp_call *call, const backward_chunk 
   return flp_launch_over(call, FLP_ENTRY_bias_reduce, &p, columns_of(c), 1);
 }
 
-static flp_status launch_chunk(const flp_call *call, const backward_chunk *c) {
-  int mapped = call->plan->planner.backward_cluster != 0;
-  if (mapped && call->scheme.mode == FLP_MODE_R_ROWS) FLP_TRY(flp_launch_gather(call, c->row_begin, c->row_end));
-  FLP_TRY(mapped ? backward_launch_dz_map(call, c) : launch_dz(call, c));
-  FLP_TRY(launch_products(call, c));
-  if (c->grads & FLP_GRAD_BIAS) FLP_TRY(launch_bias_reduce(call, c));
-  return FLP_OK;
+/* A chunk of dz made from hidden and weight, in the plan's own order of columns and rows. */
+static flp_status launch_chunk(const flp_call *call, flp_row_range rows, flp_row_range columns, uint32_t grads,
+                               int first, int last) {
+  int gathers_own = call->plan->planner.backward_cluster && call->scheme.mode == FLP_MODE_R_ROWS;
+  backward_chunk c = {.row_begin = rows.begin,
+                      .row_end = rows.end,
+                      .column_begin = columns.begin,
+                      .column_end = columns.end,
+                      .grads = grads,
+                      .first = first,
+                      .last = last,
+                      .count = flp_call_region(call, FLP_REGION_COUNT),
+                      .dz = flp_call_region(call, FLP_REGION_DZ),
+                      .dz_stride = flp_planner_dz_stride(columns.end - columns.begin),
+                      .bias_part = grads & FLP_GRAD_BIAS ? flp_call_region(call, FLP_REGION_BIAS_PART) : 0,
+                      .gathered_from = gathers_own ? rows.begin : 0};
+  if (gathers_own) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
+  FLP_TRY(backward_launch_dz(call, &c));
+  FLP_TRY(backward_launch_products(call, &c));
+  return grads & FLP_GRAD_BIAS ? backward_launch_bias_reduce(call, &c) : FLP_OK;
 }
 
 static int64_t smaller(int64_t a, int64_t b) {
@@ -186,19 +220,20 @@ static int64_t smaller(int64_t a, int64_t b) {
 
 static flp_status by_vocab(const flp_call *call, uint32_t grads) {
   int64_t step = call->scheme.chunk_vocab, end = call->args->vocab_valid;
+  flp_row_range rows = {0, call->args->n};
   for (int64_t begin = 0; begin < end; begin += step) {
-    backward_chunk c = {0, call->args->n, begin, smaller(begin + step, end), grads, begin == 0, begin + step >= end};
-    FLP_TRY(launch_chunk(call, &c));
+    flp_row_range columns = {begin, smaller(begin + step, end)};
+    FLP_TRY(launch_chunk(call, rows, columns, grads, begin == 0, begin + step >= end));
   }
   return FLP_OK;
 }
 
 static flp_status by_rows(const flp_call *call, uint32_t grads) {
   int64_t step = call->scheme.chunk_rows, end = call->args->n;
+  flp_row_range columns = {0, call->args->vocab_valid};
   for (int64_t begin = 0; begin < end; begin += step) {
-    backward_chunk c = {begin,      smaller(begin + step, end), 0, call->args->vocab_valid, grads,
-                        begin == 0, begin + step >= end};
-    FLP_TRY(launch_chunk(call, &c));
+    flp_row_range rows = {begin, smaller(begin + step, end)};
+    FLP_TRY(launch_chunk(call, rows, columns, grads, begin == 0, begin + step >= end));
   }
   return FLP_OK;
 }
@@ -230,24 +265,43 @@ flp_status flp_launch_zero_head(const flp_call *call, int64_t first) {
   return flp_launch_zero(call, flp_call_pointer(a->grad_bias) + (uint64_t)first * element, element, element, rows);
 }
 
-flp_status flp_launch_backward(const flp_call *call) {
+flp_status flp_launch_fill(const flp_call *call) {
+  if (call->plan->spec.grads & FLP_GRAD_HIDDEN) FLP_TRY(launch_fill(call));
+  return flp_launch_zero_head(call, call->args->vocab_valid);
+}
+
+/* What forward saved, in one chunk. */
+static flp_status from_saved(const flp_call *call) {
+  flp_row_range rows = {0, call->args->n};
+  flp_keep_sink keep = flp_keep_saved(call, 0);
+  if (call->plan->planner.backward_cluster) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
+  return flp_launch_kept(call, rows, &keep, 1, 1);
+}
+
+static flp_status recompute(const flp_call *call) {
   uint32_t grads = call->plan->spec.grads;
-  FLP_TRY(flp_launch_prepare(call, 0));
-  FLP_TRY(launch_record(call));
+  flp_row_range rows = {0, call->args->n};
+  FLP_TRY(backward_launch_record(call, rows));
+  FLP_TRY(launch_dz_scale(call));
   if (call->plan->planner.backward_cluster && call->scheme.mode != FLP_MODE_R_ROWS)
-    FLP_TRY(flp_launch_gather(call, 0, call->args->n));
+    FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
   switch (call->scheme.mode) {
     case FLP_MODE_R_ROWS:
-      FLP_TRY(by_rows(call, grads));
-      break;
+      return by_rows(call, grads);
     case FLP_MODE_R2:
       FLP_TRY(by_rows(call, FLP_GRAD_HIDDEN));
-      FLP_TRY(by_vocab(call, grads & ~(uint32_t)FLP_GRAD_HIDDEN));
-      break;
+      return by_vocab(call, grads & ~(uint32_t)FLP_GRAD_HIDDEN);
     default:
-      FLP_TRY(by_vocab(call, grads));
-      break;
+      return by_vocab(call, grads);
   }
-  if (grads & FLP_GRAD_HIDDEN) FLP_TRY(launch_fill(call));
-  return flp_launch_zero_head(call, call->args->vocab_valid);
+}
+
+flp_status flp_launch_gradients(const flp_call *call) {
+  FLP_TRY(call->scheme.mode == FLP_MODE_S ? from_saved(call) : recompute(call));
+  return flp_launch_fill(call);
+}
+
+flp_status flp_launch_backward(const flp_call *call) {
+  FLP_TRY(flp_launch_prepare(call, 0));
+  return flp_launch_gradients(call);
 }

@@ -9,6 +9,13 @@ typedef struct backward_chunk {
   int64_t row_begin, row_end, column_begin, column_end;
   uint32_t grads; /* FLP_GRAD_*: products to make */
   int first, last;
+  CUdeviceptr count; /* active rows */
+  CUdeviceptr dz;    /* of its first row and column */
+  int64_t dz_stride;
+  CUdeviceptr bias_part; /* 0: no column sums */
+  int64_t gathered_from; /* active row in row 0 of the gathered rows, where there are */
+  CUdeviceptr factor;    /* of active rows, of grad_hidden; 0: 1 */
+  int scaled;            /* 1: the gathered rows are times their factors, for grad_weight */
 } backward_chunk;
 
 /* Where a product goes. */
@@ -20,9 +27,16 @@ typedef struct backward_sink {
   int read_acc, write_acc, write_out;
 } backward_sink;
 
+/* ---- launch_backward.c ---- */
+
+flp_status backward_launch_record(const flp_call *call, flp_row_range rows);
+/* The dz of a chunk, and its column sums if it has bias_part. */
+flp_status backward_launch_dz(const flp_call *call, const backward_chunk *chunk);
+flp_status backward_launch_products(const flp_call *call, const backward_chunk *chunk);
+flp_status backward_launch_bias_reduce(const flp_call *call, const backward_chunk *chunk);
+
 /* ---- launch_backward_map.c: where operands come through tensor maps and rows have been gathered ---- */
 
-/* The dz of a chunk, and its column sums if grads has FLP_GRAD_BIAS. */
 flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *chunk);
 
 /* Both products of a chunk in one launch, or one of them. hidden, weight: where they go, NULL if not wanted */

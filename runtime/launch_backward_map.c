@@ -1,7 +1,7 @@
 /* launch_backward_map.c: dz and the products of a chunk where operands come through tensor maps.
  *
  * Invariants: the maps hold the chunk's rows and columns and nothing beyond; the gathered rows are those of the chunk
- * where each chunk of rows gathers its own (R_ROWS), else all of them. Kernels leave the counter of units at 0, so that
+ * where each chunk of rows gathers its own (R_ROWS, P), else all of them. Kernels leave the counter of units at 0, so that
  * one gather serves all launches after it. */
 #include "kernel.h"
 #include "launch_backward.h"
@@ -14,15 +14,14 @@ typedef struct matrices {
 
 static matrices matrices_of(const flp_call *call, const backward_chunk *c) {
   int64_t rows = c->row_end - c->row_begin, columns = c->column_end - c->column_begin;
-  int64_t first = call->scheme.mode == FLP_MODE_R_ROWS ? 0 : c->row_begin;
   return (matrices){.hidden = flp_matrix_hidden(call, c->row_begin, c->row_end),
-                    .gathered = flp_matrix_gathered(call, first, rows),
+                    .gathered = flp_matrix_gathered(call, c->row_begin - c->gathered_from, rows),
                     .weight = flp_matrix_weight(call, c->column_begin, c->column_end),
                     .dz = {.name = "dz",
-                           .start = flp_call_region(call, FLP_REGION_DZ),
+                           .start = c->dz,
                            .rows = rows,
                            .columns = columns,
-                           .stride = flp_planner_dz_stride(columns)}};
+                           .stride = c->dz_stride}};
 }
 
 static void set_box(flp_matrix *m, uint32_t columns, uint32_t rows) {
@@ -50,7 +49,7 @@ flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *c)
       .bias = flp_call_pointer(a->bias),
       .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
       .scale = flp_call_region(call, FLP_REGION_SCALE),
-      .count = flp_call_region(call, FLP_REGION_COUNT),
+      .count = c->count,
       .record = flp_call_region(call, FLP_REGION_RECORD),
       .cap_in = call->cap_in,
       .depth = (int32_t)call->plan->spec.hidden,
@@ -60,7 +59,7 @@ flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *c)
       .column_begin = (int32_t)c->column_begin,
       .column_end = (int32_t)c->column_end,
       .scale_pair = flp_call_region(call, FLP_REGION_SCALE_PAIR),
-      .bias_part = c->grads & FLP_GRAD_BIAS ? flp_call_region(call, FLP_REGION_BIAS_PART) : 0,
+      .bias_part = c->bias_part,
       .turn = flp_call_region(call, FLP_REGION_TURN),
   };
   FLP_TRY(encode_for_dz(call, c, &p));
@@ -72,6 +71,7 @@ flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *c)
 
 static flp_status encode_for_products(const flp_call *call, const backward_chunk *c, flp_products_map_params *p) {
   matrices m = matrices_of(call, c);
+  if (c->scaled) m.hidden = m.gathered;
   flp_matrix *const each[] = {&m.dz, &m.weight, &m.hidden, &m.gathered};
   flp_abi_map *const maps[] = {&p->dz_map, &p->weight_map, &p->hidden_map, &p->gathered_map};
   for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) {
@@ -96,7 +96,8 @@ flp_status backward_launch_products_map(const flp_call *call, const backward_chu
   const backward_sink *h = hidden ? hidden : &nowhere, *w = weight ? weight : &nowhere;
   flp_products_map_params p = {
       .index = flp_call_region(call, FLP_REGION_INDEX),
-      .count = flp_call_region(call, FLP_REGION_COUNT),
+      .count = c->count,
+      .factor = c->factor,
       .depth = (int32_t)spec->hidden,
       .n = (int32_t)call->args->n,
       .row_begin = (int32_t)c->row_begin,

@@ -75,6 +75,14 @@ static flp_status fill_plan(flp_plan *plan) {
   return create_on_device(plan);
 }
 
+static flp_status check_stream(const flp_spec *spec, const flp_options *options) {
+  if (options->mode != FLP_MODE_P || (spec->loss && spec->grads && spec->dtype == FLP_DTYPE_BF16)) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "options.mode is FLP_MODE_P, but spec.loss is %s, spec.grads %u and spec.dtype %s (accepted: a loss, "
+                  "gradients and bf16)",
+                  spec->loss ? "given" : "NULL", (unsigned)spec->grads, flp_dtype_name(spec->dtype));
+}
+
 static flp_status copy_loss(flp_plan *plan) {
   flp_spec *spec = &plan->spec;
   if (!spec->loss) return FLP_OK;
@@ -93,6 +101,7 @@ flp_status flp_plan_create(const flp_spec *spec, const flp_options *options, flp
   flp_options resolved_options;
   FLP_TRY(flp_spec_resolve(spec, &resolved_spec));
   FLP_TRY(flp_options_resolve(options, &resolved_options));
+  FLP_TRY(check_stream(&resolved_spec, &resolved_options));
   uint32_t two = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
   if (resolved_options.mode == FLP_MODE_R2 && (resolved_spec.grads & two) != two)
     return flp_fail(FLP_ERROR_ARGUMENT,
@@ -136,8 +145,11 @@ static uint64_t budget_of(const flp_plan *plan, flp_pass pass, uint64_t budget_b
 
 static flp_status check_query(const flp_plan *plan, flp_pass pass, int64_t n) {
   if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
-  if (pass < FLP_PASS_FORWARD || pass > FLP_PASS_STEP)
-    return flp_fail(FLP_ERROR_ARGUMENT, "pass is %d (accepted: FORWARD 1, COMBINE 2, BACKWARD 3, STEP 4)", (int)pass);
+  if (pass < FLP_PASS_FORWARD || pass > FLP_PASS_BACKWARD_SAVED)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "pass is %d (accepted: FORWARD 1, COMBINE 2, BACKWARD 3, STEP 4, BACKWARD_SAVED 5)", (int)pass);
+  if (pass == FLP_PASS_BACKWARD_SAVED && !flp_plan_keeps(plan))
+    return flp_fail(FLP_ERROR_ARGUMENT, "pass is BACKWARD_SAVED, but this plan keeps nothing (accepted: BACKWARD 3)");
   if (pass == FLP_PASS_STEP && !plan->spec.loss)
     return flp_fail(FLP_ERROR_ARGUMENT, "pass is STEP, but spec.loss is NULL (accepted: a loss program)");
   int is_head = plan->spec.op == FLP_OP_HEAD;

@@ -63,7 +63,7 @@ struct flp_plan {
     int64_t n; /* 0: none yet */
     uint64_t workspace_bytes;
     flp_scheme scheme;
-  } last[FLP_PASS_STEP + 1]; /* by pass: what the last call took, as the next one often asks for the same */
+  } last[FLP_PASS_BACKWARD_SAVED + 1]; /* by pass: what the last call took, as the next one often asks for the same */
   uint32_t errors_seen; /* device counter at the last check, wraps */
   uint64_t bad_rows;    /* eager rung: since the last check */
 };

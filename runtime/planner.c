@@ -2,12 +2,11 @@
  *
  * R2 is searched axis by axis: its cost is a sum and its workspace a maximum of one term for the row chunks and one for
  * the vocab chunks, so the best of either axis under a budget is found alone. */
-#include "planner.h"
-
 #include <inttypes.h>
 #include <string.h>
 
 #include "kernel.h"
+#include "planner_internal.h"
 #include "status.h"
 
 enum { REGION_ALIGNMENT = 256, DZ_ALIGNMENT = 64 };
@@ -21,12 +20,12 @@ int64_t flp_planner_gather_stride(int64_t depth) {
   return flp_ceil_div(depth, TENSOR_MAP_ELEMENTS) * TENSOR_MAP_ELEMENTS;
 }
 
-static uint64_t round_up(uint64_t bytes) {
+uint64_t planner_round_up(uint64_t bytes) {
   return (bytes + REGION_ALIGNMENT - 1) / REGION_ALIGNMENT * REGION_ALIGNMENT;
 }
 
 uint64_t flp_planner_references_bytes(int64_t n) {
-  return round_up((uint64_t)n * 4);
+  return planner_round_up((uint64_t)n * 4);
 }
 
 uint64_t flp_planner_saved_bytes(const flp_spec *spec, int64_t n) {
@@ -36,34 +35,32 @@ uint64_t flp_planner_saved_bytes(const flp_spec *spec, int64_t n) {
 
 /* ---- workspace ---- */
 
-static void put_region(flp_scheme *s, flp_region region, int64_t count, uint64_t element_bytes) {
+void planner_put_region(flp_scheme *s, flp_region region, int64_t count, uint64_t element_bytes) {
   s->offset[region] = s->bytes;
   s->size[region] = (uint64_t)count * element_bytes;
-  s->bytes += round_up(s->size[region]);
+  s->bytes += planner_round_up(s->size[region]);
 }
 
-/* What prepare writes; every pass starts with it. */
-static void put_rows(flp_scheme *s, int64_t n) {
-  put_region(s, FLP_REGION_ROW_CLASS, n, 1);
-  put_region(s, FLP_REGION_INDEX, n, 4);
-  put_region(s, FLP_REGION_LOCAL_TARGET, n, 4);
-  put_region(s, FLP_REGION_SCALE, n, 4);
-  put_region(s, FLP_REGION_COUNT, 1, 4);
+void planner_put_rows(flp_scheme *s, int64_t n) {
+  planner_put_region(s, FLP_REGION_ROW_CLASS, n, 1);
+  planner_put_region(s, FLP_REGION_INDEX, n, 4);
+  planner_put_region(s, FLP_REGION_LOCAL_TARGET, n, 4);
+  planner_put_region(s, FLP_REGION_SCALE, n, 4);
+  planner_put_region(s, FLP_REGION_COUNT, 1, 4);
 }
 
-static uint64_t dz_bytes(const flp_planner *p, int64_t rows, int64_t columns) {
+uint64_t planner_dz_bytes(const flp_planner *p, int64_t rows, int64_t columns) {
   return (uint64_t)rows * (uint64_t)flp_planner_dz_stride(columns) * flp_dtype_bytes(p->spec.dtype);
 }
 
-/* One line a tile of rows, whole bands of them. */
-static uint64_t bias_part_bytes(const flp_planner *p, int64_t rows, int64_t columns) {
+uint64_t planner_bias_part_bytes(const flp_planner *p, int64_t rows, int64_t columns) {
   if (!(p->spec.grads & FLP_GRAD_BIAS)) return 0;
   return (uint64_t)(flp_ceil_div(rows, p->dz_band) * (p->dz_band / p->dz_rows)) * (uint64_t)columns * 4;
 }
 
 /* A chunk's dz and column sums stand side by side; R2 lays its two kinds of chunk over each other. */
 static uint64_t chunk_bytes(const flp_planner *p, int64_t rows, int64_t columns, int with_bias) {
-  return round_up(dz_bytes(p, rows, columns)) + (with_bias ? round_up(bias_part_bytes(p, rows, columns)) : 0);
+  return planner_round_up(planner_dz_bytes(p, rows, columns)) + (with_bias ? planner_round_up(planner_bias_part_bytes(p, rows, columns)) : 0);
 }
 
 static void put_chunks(const flp_planner *p, flp_scheme *s, int64_t n) {
@@ -71,15 +68,23 @@ static void put_chunks(const flp_planner *p, flp_scheme *s, int64_t n) {
   int64_t columns = s->mode == FLP_MODE_R_ROWS ? p->spec.vocab : s->chunk_vocab;
   uint64_t base = s->bytes, end = base + chunk_bytes(p, rows, columns, 1);
   s->offset[FLP_REGION_DZ] = base;
-  s->size[FLP_REGION_DZ] = dz_bytes(p, rows, columns);
-  s->offset[FLP_REGION_BIAS_PART] = base + round_up(s->size[FLP_REGION_DZ]);
-  s->size[FLP_REGION_BIAS_PART] = bias_part_bytes(p, rows, columns);
+  s->size[FLP_REGION_DZ] = planner_dz_bytes(p, rows, columns);
+  s->offset[FLP_REGION_BIAS_PART] = base + planner_round_up(s->size[FLP_REGION_DZ]);
+  s->size[FLP_REGION_BIAS_PART] = planner_bias_part_bytes(p, rows, columns);
   if (s->mode == FLP_MODE_R2) {
-    uint64_t other = dz_bytes(p, s->chunk_rows, p->spec.vocab);
+    uint64_t other = planner_dz_bytes(p, s->chunk_rows, p->spec.vocab);
     if (other > s->size[FLP_REGION_DZ]) s->size[FLP_REGION_DZ] = other;
-    if (base + round_up(other) > end) end = base + round_up(other);
+    if (base + planner_round_up(other) > end) end = base + planner_round_up(other);
   }
   s->bytes = end;
+}
+
+void planner_put_head_accumulators(const flp_planner *p, flp_scheme *s) {
+  uint32_t grads = p->spec.grads;
+  /* An fp32 grad_weight is its own accumulator. */
+  if ((grads & FLP_GRAD_WEIGHT) && p->spec.grad_weight_dtype != FLP_DTYPE_FP32)
+    planner_put_region(s, FLP_REGION_WEIGHT_ACC, p->spec.vocab * p->spec.hidden, 4);
+  if (grads & FLP_GRAD_BIAS) planner_put_region(s, FLP_REGION_BIAS_ACC, p->spec.vocab, 4);
 }
 
 static void put_accumulators(const flp_planner *p, flp_scheme *s, int64_t n) {
@@ -87,26 +92,23 @@ static void put_accumulators(const flp_planner *p, flp_scheme *s, int64_t n) {
   int64_t vocab = p->spec.vocab, depth = p->spec.hidden;
   int split_vocab = s->mode == FLP_MODE_R_VOCAB && s->chunk_vocab < vocab;
   int split_rows = s->mode == FLP_MODE_R_ROWS && s->chunk_rows < n;
-  if (split_vocab && (grads & FLP_GRAD_HIDDEN)) put_region(s, FLP_REGION_HIDDEN_ACC, n * depth, 4);
-  /* An fp32 grad_weight is its own accumulator. */
-  if (split_rows && (grads & FLP_GRAD_WEIGHT) && p->spec.grad_weight_dtype != FLP_DTYPE_FP32)
-    put_region(s, FLP_REGION_WEIGHT_ACC, vocab * depth, 4);
-  if (split_rows && (grads & FLP_GRAD_BIAS)) put_region(s, FLP_REGION_BIAS_ACC, vocab, 4);
+  if (split_vocab && (grads & FLP_GRAD_HIDDEN)) planner_put_region(s, FLP_REGION_HIDDEN_ACC, n * depth, 4);
+  if (split_rows) planner_put_head_accumulators(p, s);
 }
 
 /* Rows put together, and the counter by which CTAs share out the work. */
-static void put_gather(const flp_planner *p, flp_scheme *s, int64_t rows) {
-  put_region(s, FLP_REGION_GATHER, rows * flp_planner_gather_stride(p->spec.hidden), flp_dtype_bytes(p->spec.dtype));
-  put_region(s, FLP_REGION_TURN, 1, 4);
+void planner_put_gather(const flp_planner *p, flp_scheme *s, int64_t gathered) {
+  planner_put_region(s, FLP_REGION_GATHER, gathered * flp_planner_gather_stride(p->spec.hidden), flp_dtype_bytes(p->spec.dtype));
+  planner_put_region(s, FLP_REGION_TURN, 1, 4);
 }
 
 /* gathered: rows that are put together at a time */
 static void put_backward_rows(const flp_planner *p, flp_scheme *s, int64_t n, int64_t gathered) {
-  put_rows(s, n);
-  put_region(s, FLP_REGION_RECORD, n, 16);
-  put_region(s, FLP_REGION_BOUND, n, 4);
-  if (p->spec.dtype == FLP_DTYPE_FP16) put_region(s, FLP_REGION_SCALE_PAIR, 2, 4);
-  if (p->backward_cluster) put_gather(p, s, gathered);
+  planner_put_rows(s, n);
+  planner_put_region(s, FLP_REGION_RECORD, n, 16);
+  planner_put_region(s, FLP_REGION_BOUND, n, 4);
+  if (p->spec.dtype == FLP_DTYPE_FP16) planner_put_region(s, FLP_REGION_SCALE_PAIR, 2, 4);
+  if (p->backward_cluster) planner_put_gather(p, s, gathered);
 }
 
 /* ---- one layout of the backward pass ---- */
@@ -224,16 +226,7 @@ static sizes vocab_sizes(const flp_planner *p, int64_t n) {
 
 /* ---- search ---- */
 
-typedef struct search {
-  const flp_planner *planner;
-  int64_t n;
-  uint64_t budget;
-  int any, found; /* a layout exists; one fits */
-  uint64_t smallest;
-  flp_scheme best;
-} search;
-
-static void offer(search *s, const flp_scheme *candidate) {
+void planner_offer(planner_search *s, const flp_scheme *candidate) {
   if (!s->any || candidate->bytes < s->smallest) s->smallest = candidate->bytes;
   s->any = 1;
   if (candidate->bytes > s->budget) return;
@@ -243,19 +236,19 @@ static void offer(search *s, const flp_scheme *candidate) {
   s->found = 1;
 }
 
-static void offer_backward(search *s, flp_mode mode, int64_t rows, int64_t columns) {
+static void offer_backward(planner_search *s, flp_mode mode, int64_t rows, int64_t columns) {
   flp_scheme candidate;
   build(s->planner, mode, s->n, rows, columns, &candidate);
-  offer(s, &candidate);
+  planner_offer(s, &candidate);
 }
 
-static void search_r_vocab(search *s) {
+static void search_r_vocab(planner_search *s) {
   sizes axis = vocab_sizes(s->planner, s->n);
   for (int64_t columns; (columns = sizes_next(&axis));)
     if (flp_planner_grids_fit(s->planner, s->n, columns)) offer_backward(s, FLP_MODE_R_VOCAB, s->n, columns);
 }
 
-static void search_r_rows(search *s) {
+static void search_r_rows(planner_search *s) {
   sizes axis = row_sizes(s->planner, s->n);
   for (int64_t rows; (rows = sizes_next(&axis));)
     if (flp_planner_grids_fit(s->planner, rows, s->planner->spec.vocab))
@@ -282,7 +275,7 @@ static void axis_offer(axis_pick *pick, int64_t chunk, double seconds, uint64_t 
   pick->best_bytes = bytes;
 }
 
-static void search_r2(search *s) {
+static void search_r2(planner_search *s) {
   const flp_planner *p = s->planner;
   int64_t n = s->n, vocab = p->spec.vocab;
   uint32_t others = p->spec.grads & ~(uint32_t)FLP_GRAD_HIDDEN;
@@ -304,10 +297,10 @@ static void search_r2(search *s) {
   if (rows.smallest && columns.smallest) offer_backward(s, FLP_MODE_R2, rows.smallest, columns.smallest);
 }
 
-static void search_backward(search *s) {
+static void search_backward(planner_search *s) {
   const flp_planner *p = s->planner;
   int free = !p->chunk_rows && !p->chunk_vocab, both = p->chunk_rows && p->chunk_vocab;
-  int any = !p->mode;
+  int any = !p->mode || p->mode == FLP_MODE_P;
   uint32_t two = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
   if (any ? free || p->chunk_vocab : p->mode == FLP_MODE_R_VOCAB) search_r_vocab(s);
   if (any ? free || p->chunk_rows : p->mode == FLP_MODE_R_ROWS) search_r_rows(s);
@@ -327,7 +320,7 @@ static int fills_device(const flp_planner *p, int64_t n) {
 
 /* The largest chunk of one axis, at most as tuned, whose layout fits; 0: none. In R2 the other axis takes its least, as
  * the workspace is the larger of one term for each. */
-static int64_t largest_tuned(const search *s, sizes axis, int64_t most, int by_rows) {
+static int64_t largest_tuned(const planner_search *s, sizes axis, int64_t most, int by_rows) {
   const flp_planner *p = s->planner;
   int64_t best = 0, band = p->dz_band < s->n ? p->dz_band : s->n;
   int64_t tile = p->dz_columns < p->spec.vocab ? p->dz_columns : p->spec.vocab;
@@ -342,7 +335,7 @@ static int64_t largest_tuned(const search *s, sizes axis, int64_t most, int by_r
 }
 
 /* Puts that layout in the place of what the cost model found, if it fits. */
-static void prefer_tuned(search *s) {
+static void prefer_tuned(planner_search *s) {
   const flp_planner *p = s->planner;
   if (!p->tuned_mode || !fills_device(p, s->n)) return;
   int64_t rows = s->n, columns = p->spec.vocab;
@@ -355,9 +348,15 @@ static void prefer_tuned(search *s) {
 
 /* ---- passes ---- */
 
+static const char *const pass_names[] = {[FLP_PASS_FORWARD] = "forward",
+                                         [FLP_PASS_COMBINE] = "combine",
+                                         [FLP_PASS_BACKWARD] = "backward",
+                                         [FLP_PASS_STEP] = "step",
+                                         [FLP_PASS_BACKWARD_SAVED] = "backward"};
+
 static flp_status grid_too_large(flp_pass pass, int64_t n) {
   return flp_fail(FLP_ERROR_UNSUPPORTED, "n is %" PRId64 ": the %s pass would need a grid of more than 2^31 - 1 CTAs",
-                  n, pass == FLP_PASS_BACKWARD ? "backward" : "forward");
+                  n, pass_names[pass]);
 }
 
 /* Partials of one chunk of rows at a time; what prepare and the target scores take is for all of them. */
@@ -366,10 +365,10 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t rows, flp_sch
   s->mode = FLP_MODE_F;
   s->chunk_rows = rows;
   s->chunk_vocab = p->spec.vocab;
-  put_rows(s, n);
-  put_region(s, FLP_REGION_ZY, n, 4);
-  put_region(s, FLP_REGION_PART, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
-  if (p->forward_gathers) put_gather(p, s, rows);
+  planner_put_rows(s, n);
+  planner_put_region(s, FLP_REGION_ZY, n, 4);
+  planner_put_region(s, FLP_REGION_PART, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
+  if (p->forward_gathers) planner_put_gather(p, s, rows);
   s->chunks = flp_ceil_div(n, rows);
   s->products = 1;
   int64_t launches = 1 + (2 + p->forward_gathers) * s->chunks; /* prepare; gather, forward, combine */
@@ -377,7 +376,7 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t rows, flp_sch
   s->seconds = flp_planner_forward_cost(p, n, rows);
 }
 
-static void search_forward(search *s) {
+static void search_forward(planner_search *s) {
   const flp_planner *p = s->planner;
   int64_t groups = flp_ceil_div(p->spec.vocab, p->unit_columns);
   sizes axis = sizes_along(p, s->n, p->forward_rows, groups, 0);
@@ -385,42 +384,76 @@ static void search_forward(search *s) {
     if (flp_ceil_div(rows, p->forward_rows) > INT32_MAX / groups) continue;
     flp_scheme candidate;
     build_forward(p, s->n, rows, &candidate);
-    offer(s, &candidate);
+    planner_offer(s, &candidate);
   }
 }
 
 static flp_status over_budget(flp_pass pass, int64_t n, uint64_t budget, uint64_t smallest) {
-  static const char *const names[] = {"", "forward", "combine", "backward"};
   return flp_fail(FLP_ERROR_BUDGET,
                   "no layout of the %s pass over %" PRId64 " rows fits a budget of %" PRIu64
                   " bytes: the smallest that would do is %" PRIu64,
-                  names[pass], n, budget, smallest);
+                  pass_names[pass], n, budget, smallest);
+}
+
+static void search_combine(planner_search *s) {
+  flp_scheme only = {.mode = FLP_MODE_F, .chunk_rows = s->n, .chunk_vocab = s->planner->spec.vocab, .chunks = 1};
+  planner_put_rows(&only, s->n);
+  only.launches = 2; /* prepare, merge */
+  planner_offer(s, &only);
+}
+
+static void search_saved(planner_search *s) {
+  flp_scheme only;
+  if (planner_build_saved(s->planner, s->n, &only)) planner_offer(s, &only);
+}
+
+planner_search planner_search_pass(const flp_planner *p, flp_pass pass, int64_t n, uint64_t budget) {
+  planner_search s = {.planner = p, .n = n, .budget = budget};
+  switch (pass) {
+    case FLP_PASS_FORWARD:
+      search_forward(&s);
+      break;
+    case FLP_PASS_COMBINE:
+      search_combine(&s);
+      break;
+    case FLP_PASS_BACKWARD:
+      search_backward(&s);
+      prefer_tuned(&s);
+      break;
+    case FLP_PASS_STEP:
+      planner_search_step(&s);
+      break;
+    case FLP_PASS_BACKWARD_SAVED:
+      search_saved(&s);
+      break;
+  }
+  return s;
+}
+
+/* Where forward may have saved exponentials, the workspace of mode R holds mode S too, if the budget does. */
+static void make_room_for_saved(const planner_search *s, flp_scheme *out) {
+  flp_scheme saved;
+  if (!s->planner->spec.keep || !planner_build_saved(s->planner, s->n, &saved)) return;
+  if (saved.bytes > out->bytes && saved.bytes <= s->budget) out->bytes = saved.bytes;
 }
 
 flp_status flp_planner_pick(const flp_planner *p, flp_pass pass, int64_t n, uint64_t budget, int soft,
                             flp_scheme *out) {
   memset(out, 0, sizeof *out);
-  out->mode = pass == FLP_PASS_BACKWARD ? FLP_MODE_R_VOCAB : FLP_MODE_F;
+  out->mode = pass == FLP_PASS_BACKWARD          ? FLP_MODE_R_VOCAB
+              : pass == FLP_PASS_BACKWARD_SAVED ? FLP_MODE_S
+              : pass != FLP_PASS_STEP            ? FLP_MODE_F
+              : flp_planner_streams(p)           ? FLP_MODE_P
+                                                 : FLP_MODE_R_VOCAB;
   out->chunk_rows = n;
   out->chunk_vocab = p->spec.vocab;
   if (n == 0) return FLP_OK;
-  if (pass == FLP_PASS_COMBINE) {
-    put_rows(out, n);
-    out->chunks = 1;
-    out->launches = 2; /* prepare, merge */
-    out->smallest_bytes = out->bytes;
-    return out->bytes > budget ? over_budget(pass, n, budget, out->bytes) : FLP_OK;
-  }
-  int is_explicit = pass == FLP_PASS_BACKWARD && (p->chunk_rows || p->chunk_vocab);
-  search s = {.planner = p, .n = n, .budget = soft && is_explicit ? UINT64_MAX : budget};
-  if (pass == FLP_PASS_BACKWARD) {
-    search_backward(&s);
-    prefer_tuned(&s);
-  } else {
-    search_forward(&s);
-  }
+  int has_chunks = pass == FLP_PASS_BACKWARD || pass == FLP_PASS_STEP;
+  int is_explicit = has_chunks && (p->chunk_rows || p->chunk_vocab);
+  planner_search s = planner_search_pass(p, pass, n, soft && is_explicit ? UINT64_MAX : budget);
   if (!s.any) return grid_too_large(pass, n);
   if (s.found) *out = s.best;
+  if (s.found && pass == FLP_PASS_BACKWARD) make_room_for_saved(&s, out);
   out->smallest_bytes = s.smallest;
   return s.found ? FLP_OK : over_budget(pass, n, budget, s.smallest);
 }
@@ -440,7 +473,7 @@ void flp_planner_describe(const flp_planner *p, const flp_scheme *s, int64_t n, 
 
 uint64_t flp_pass_budget(uint64_t given_bytes, flp_pass pass) {
   if (given_bytes) return given_bytes;
-  return pass == FLP_PASS_BACKWARD || pass == FLP_PASS_STEP ? UINT64_C(1) << 30 : UINT64_C(256) << 20;
+  return pass >= FLP_PASS_BACKWARD ? UINT64_C(1) << 30 : UINT64_C(256) << 20;
 }
 
 const char *flp_mode_name(flp_mode mode) {

@@ -22,6 +22,9 @@ typedef struct flp_planner {
   int backward_cluster;
   int64_t hidden_rows, hidden_columns; /* tile of grad_hidden, over active rows x D */
   int64_t weight_rows, weight_columns; /* tile of grad_weight, over vocab columns x D */
+  int64_t keep_rows; /* rows of a band of forward_keep, 0: no such kernel; the rest of it is as forward's */
+  int saved_expands, step_expands; /* 1 if exponentials become dz in place before the products, in mode S and in a step */
+  int step_entropy;                /* 1 if the loss has a gradient by the entropy */
   int64_t chunk_rows, chunk_vocab;     /* explicit chunk sizes, 0 for the planner's choice */
   flp_mode mode;                       /* explicit mode of the backward pass, 0 for the planner's choice */
   flp_mode tuned_mode; /* the layout that tuning preferred, 0 for none; its chunks are the most to take */
@@ -55,6 +58,14 @@ typedef enum flp_region {
   FLP_REGION_HIDDEN_ACC,
   FLP_REGION_WEIGHT_ACC,
   FLP_REGION_BIAS_ACC,
+  FLP_REGION_FACTOR, /* modes S and P from here on; exponentials of P are in the place of dz */
+  FLP_REGION_REDO,
+  FLP_REGION_REFERENCE, /* P; S has them in what forward saved */
+  FLP_REGION_STATS,     /* step from here on, by row */
+  FLP_REGION_LOGPROB,
+  FLP_REGION_ENTROPY,
+  FLP_REGION_GRAD_LOGPROB,
+  FLP_REGION_GRAD_ENTROPY,
   FLP_REGION_COUNT_OF
 } flp_region;
 
@@ -65,6 +76,7 @@ typedef struct flp_scheme {
   int32_t products, launches;
   uint64_t bytes;
   uint64_t smallest_bytes;
+  uint64_t passes; /* step in mode R: where the workspace of its forward and of its backward pass begins */
   double seconds; /* of the cost model; compares layouts, predicts nothing */
   uint64_t offset[FLP_REGION_COUNT_OF], size[FLP_REGION_COUNT_OF]; /* size 0: the layout has no such array */
 } flp_scheme;
@@ -74,6 +86,9 @@ typedef struct flp_scheme {
  * error: BUDGET naming the smallest budget that would do, which is in out->smallest_bytes too; UNSUPPORTED if no grid can hold the launch */
 flp_status flp_planner_pick(const flp_planner *planner, flp_pass pass, int64_t n, uint64_t budget, int soft,
                             flp_scheme *out);
+
+/* 1 if a step may run in mode P, whatever the budget. */
+int flp_planner_streams(const flp_planner *planner);
 
 /* The public view of a scheme. */
 void flp_planner_describe(const flp_planner *planner, const flp_scheme *scheme, int64_t n, flp_layout *out);
@@ -101,6 +116,10 @@ double flp_planner_chunks_cost(const flp_planner *planner, int64_t n, int64_t ch
 
 /* Seconds of putting n rows together in that many launches. */
 double flp_planner_gather_cost(const flp_planner *planner, int64_t n, int64_t launches);
+
+/* Seconds of mode P in chunks of that many rows, and of the backward pass of mode S, in one. */
+double flp_planner_stream_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows);
+double flp_planner_saved_cost(const flp_planner *planner, int64_t n);
 
 /* Seconds of one forward pass in chunks of that many rows. */
 double flp_planner_forward_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows);

@@ -4,6 +4,7 @@
  * partial wave count as work; it is never faster than its operands come from memory. Chunks add their launches.
  * Where clusters take their units in order and a launch makes several products, all multiprocessors are busy until the
  * last units: all tiles shared out evenly, and half of the longest unit for the end. */
+#include "abi.h"
 #include "planner.h"
 
 /* One launch with its ramp-up and drain, from the gap between dependent kernels on one stream of a Hopper card. */
@@ -106,6 +107,51 @@ static double forward_chunk_cost(const flp_planner *p, int64_t rows) {
 double flp_planner_forward_cost(const flp_planner *p, int64_t n, int64_t chunk_rows) {
   return (double)(n / chunk_rows) * forward_chunk_cost(p, chunk_rows) + forward_chunk_cost(p, n % chunk_rows) +
          launch_seconds;
+}
+
+/* One product of a launch, in tiles of equal work: whole waves of them. */
+static double waves_cost(const flp_planner *p, const product *x) {
+  if (!p->backward_cluster) return product_cost(p, x);
+  int64_t at_once = p->multiprocessors / p->backward_cluster > 0 ? p->multiprocessors / p->backward_cluster : 1;
+  int64_t waves = flp_ceil_div(flp_ceil_div(tiles_of(x), x->unit_tiles), at_once);
+  double unit = tile_flops(x) * x->unit_tiles / (p->flop_rate * p->backward_cluster);
+  return larger((double)waves * unit, memory_seconds(p, x)) + launch_seconds;
+}
+
+/* The products of rows of exponentials, and what turns those into gradients: blocks that need not be redone launch for
+ * nothing; in the expanded form all of them pass through memory. */
+static double kept_cost(const flp_planner *p, int64_t rows, int expands) {
+  int hidden = (p->spec.grads & FLP_GRAD_HIDDEN) != 0, weight = (p->spec.grads & FLP_GRAD_WEIGHT) != 0;
+  product made[] = {grad_hidden_of(p, rows, p->spec.vocab), grad_weight_of(p, rows, p->spec.vocab)};
+  double seconds = (double)flp_ceil_div(rows, FLP_KEPT_BLOCK_ROWS) * launch_seconds;
+  if (hidden && weight && p->backward_cluster)
+    seconds += shared_out_cost(p, made, 2);
+  else
+    seconds += (hidden ? waves_cost(p, &made[0]) : 0) + (weight ? waves_cost(p, &made[1]) : 0);
+  if (expands) seconds += 2.0 * (double)rows * (double)p->spec.vocab * element_bytes(p) / p->bandwidth;
+  if (!expands && weight) seconds += flp_planner_gather_cost(p, rows, 1);
+  return seconds + 3 * launch_seconds; /* record, keep_finish, keep_expand or bias_reduce */
+}
+
+double flp_planner_saved_cost(const flp_planner *p, int64_t n) {
+  return kept_cost(p, n, p->saved_expands);
+}
+
+static double stream_chunk_cost(const flp_planner *p, int64_t rows, int accumulates) {
+  if (rows == 0) return 0;
+  product scores = {rows, p->spec.vocab, p->spec.hidden, p->keep_rows, p->unit_columns, 1}, first = scores;
+  first.n = p->unit_columns < p->spec.vocab ? p->unit_columns : p->spec.vocab;
+  double seconds = waves_cost(p, &scores) + waves_cost(p, &first) + kept_cost(p, rows, p->step_expands);
+  if (p->forward_gathers) seconds += flp_planner_gather_cost(p, rows, 1);
+  if (accumulates && (p->spec.grads & FLP_GRAD_WEIGHT))
+    seconds += 8.0 * (double)p->spec.vocab * (double)p->spec.hidden / p->bandwidth;
+  return seconds + 3 * launch_seconds; /* keep_reference, combine, loss_rows */
+}
+
+double flp_planner_stream_cost(const flp_planner *p, int64_t n, int64_t chunk_rows) {
+  int accumulates = chunk_rows < n;
+  return (double)(n / chunk_rows) * stream_chunk_cost(p, chunk_rows, accumulates) +
+         stream_chunk_cost(p, n % chunk_rows, accumulates) + launch_seconds;
 }
 
 static int grid_fits(const product *x) {

@@ -1,7 +1,8 @@
 /* planner_init.c: what the planner must know of kernels and device: tiles from descriptors, rates from clocks. */
-#include "planner.h"
-
 #include <string.h>
+
+#include "loss.h"
+#include "planner.h"
 
 /* Floating-point operations a clock of one multiprocessor: mma.sync m16n8k16 makes 2048 on sm_80 and newer, wgmma 4096;
  * fp32 operands take six bf16 products. Layouts are compared with each other, so what the main loop loses cancels. */
@@ -24,7 +25,7 @@ static void set_preference(flp_planner *p, const flp_kernel_desc *desc) {
                   : desc->chunk_vocab                   ? FLP_MODE_R_VOCAB
                   : desc->chunk_rows                    ? FLP_MODE_R_ROWS
                                                         : (flp_mode)0;
-  if ((p->mode && p->mode != mode) || (mode == FLP_MODE_R2 && (p->spec.grads & two) != two)) return;
+  if ((p->mode && p->mode != FLP_MODE_P && p->mode != mode) || (mode == FLP_MODE_R2 && (p->spec.grads & two) != two)) return;
   p->tuned_mode = mode;
   p->tuned_rows = desc->chunk_rows;
   p->tuned_vocab = desc->chunk_vocab;
@@ -35,9 +36,11 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
   switch (desc->key.kind) {
     case FLP_KERNEL_ROWS:
     case FLP_KERNEL_SELECT:
-    case FLP_KERNEL_KEEP:
     case FLP_KERNEL_KEPT:
     case FLP_KERNEL_LOSS:
+      break;
+    case FLP_KERNEL_KEEP:
+      p->keep_rows = band;
       break;
     case FLP_KERNEL_FORWARD:
       p->forward_rows = band;
@@ -67,6 +70,17 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
   }
 }
 
+/* Whether exponentials are a gradient but for a factor a row. */
+static void set_forms(flp_planner *p) {
+  const flp_spec *spec = &p->spec;
+  flp_loss loss;
+  int other = spec->softcap > 0 || (spec->grads & FLP_GRAD_BIAS);
+  p->saved_expands = other || spec->entropy == FLP_ENTROPY_BACKWARD;
+  p->step_entropy = spec->loss && flp_loss_read(spec->loss, spec->loss_bytes, &loss) == FLP_OK &&
+                    (flp_loss_is_active(&loss) & FLP_LOSS_BY_ENTROPY);
+  p->step_expands = other || p->step_entropy;
+}
+
 void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options *options, const flp_device *device,
                       const flp_kernel_desc *descs, int count) {
   *out = (flp_planner){.spec = *spec,
@@ -88,6 +102,7 @@ void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options 
     set_tiles(out, &descs[i]);
     set_preference(out, &descs[i]);
   }
+  set_forms(out);
   double clock = device->clock_khz > 0 ? device->clock_khz * 1e3 : default_clock;
   double per_clock = out->forward_gathers || out->backward_cluster ? flops_per_clock_mapped : flops_per_clock;
   out->flop_rate = per_clock * clock / (spec->dtype == FLP_DTYPE_FP32 ? fp32_products : 1);

@@ -28,7 +28,5 @@ flp_status flp_step(flp_plan *plan, const flp_args *args) {
   if (!plan->spec.loss)
     return flp_fail(FLP_ERROR_ARGUMENT, "the plan's spec.loss is NULL (accepted: a loss program, for flp_step)");
   FLP_TRY(flp_step_resolve(&plan->spec, &plan->loss, args, &resolved));
-  if (plan->rung != FLP_RUNG_EAGER)
-    return flp_fail(FLP_ERROR_UNSUPPORTED, "flp_step runs on the eager rung only so far");
-  return flp_call_host(plan, &resolved);
+  return plan->rung == FLP_RUNG_EAGER ? flp_call_host(plan, &resolved) : flp_call_device(plan, &resolved);
 }

@@ -1,8 +1,9 @@
 -- product.lua: the two matrix products of the backward pass, out (M,N) = A (M,K) · B (K,N), N = D.
 --
---   grad_hidden: out[index[a]][d] = Σ_v dz[a][v]·weight[v][d]            M = active rows, K = columns of the chunk
+--   grad_hidden: out[index[a]][d] = factor[a]·Σ_v dz[a][v]·weight[v][d]  M = active rows, K = columns of the chunk
 --   grad_weight: out[v][d]        = Σ_a dz[a][v]·hidden[index[a]][d]     M = columns,     K = active rows of the chunk
 --
+-- Without factor it is 1; without index, in grad_weight, hidden holds the active rows of the chunk one after the other.
 -- No operand is transposed in memory: dz is read K-major for grad_hidden and MN-major for grad_weight, the other operand
 -- MN-major in both. The epilogue adds to and stores fp32 accumulators and the final gradient as its flags say.
 
@@ -54,7 +55,9 @@ return function(k, spec, entry)
     else
       b.address_at = function(depth_row, at)
         local active = depth_row + at.step * M.depth
-        local source = k.load(k.i32, p.index, p.row_begin + k.select(k.lt(active, size_k), active, 0), {const = true})
+        local real = k.select(k.lt(active, size_k), active, 0)
+        local source = k.branch(k.is_null(p.index), function() return real end,
+          function() return k.load(k.i32, p.index, p.row_begin + real, {const = true}) end)
         return k.offset(b.base, k.convert(k.i64, source) * operand_row)
       end
     end
@@ -71,6 +74,8 @@ return function(k, spec, entry)
           if for_hidden then
             out_row = k.load(k.i32, p.index, k.select(valid, acc_row, p.row_begin), {const = true})
           end
+          local factor = for_hidden and k.branch(k.is_null(p.factor), function() return k.const(k.f32, 1.0) end,
+            function() return k.load(k.f32, p.factor, k.select(valid, acc_row, p.row_begin)) end)
           local acc_at = k.convert(k.i64, acc_row) * p.acc_stride
           local out_at = k.convert(k.i64, out_row) * p.out_stride
           for ni = 0, M.ni - 1 do
@@ -79,6 +84,7 @@ return function(k, spec, entry)
             k.when(valid & k.lt(n, depth), function()
               local x, y = acc[mi + 1][ni + 1][h * 2 + 1], acc[mi + 1][ni + 1][h * 2 + 2]
               if scale then x, y = x * scale, y * scale end
+              if factor then x, y = x * factor, y * factor end
               local sum = k.branch(read_acc,
                 function()
                   return {x + k.load(k.f32, p.acc, acc_at + wide_n), y + k.load(k.f32, p.acc, acc_at + wide_n + 1)}

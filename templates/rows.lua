@@ -310,9 +310,12 @@ return function(k, spec)
     local p_y = F.exp(logprob)
     local pull = k.select(k.eq(p_y, 0.0) | k.eq(e, 0.0), k.const(k.f64, 0.0), e * p_y * (logprob + entropy))
     local dz_y = (-(g * F.expm1(logprob)) - pull) * factor
-    k.store_vector(p.record, a, {stats[1], f32(A), f32(B), f32(dz_y)})
+    local silent = k.eq(g, 0.0) & k.eq(e, 0.0)        -- no gradient, even where stats are NaN
+    local function guard(v) return k.select(silent, 0.0, f32(v)) end
+    A, B, dz_y = guard(A), guard(B), guard(dz_y)
+    k.store_vector(p.record, a, {stats[1], A, B, dz_y})
     -- max over u <= 0 of 2^u·|u| is 1/(e·ln2) = 0.5307
-    local bound = k.max(k.abs(f32(A)) + k.abs(f32(B)) * 0.5308, k.abs(f32(dz_y)))
+    local bound = k.max(k.abs(A) + k.abs(B) * 0.5308, k.abs(dz_y))
     k.store(p.bound, a, bound)
   end
 

@@ -47,7 +47,7 @@ return function(k)
   -- Adds one block of scores to the running sum of one row; the maximum moves once a block.
   -- y: factors of row_scale; clamp: a bias may be -inf; valid(i): is column i real (nil: all are). A column that is
   -- masked or -inf adds exactly nothing, so a row with s = 0 at the end had no score above -inf.
-  -- top: the largest y[i]·row_scale, where it is known.
+  -- top: the largest y[i]·row_scale, where it is known. Returns the new sum, and 2^(t - m) of each score, m its maximum.
   function S.accumulate(sum, y, row_scale, clamp, valid, top)
     local m = k.max(sum.m, S.lowest)
     if top then m = k.max(m, top) end
@@ -60,6 +60,7 @@ return function(k)
     local shrink = k.exp2(d)
     local s = sum.s * shrink
     local q = sum.q and k.fma(d, sum.s, sum.q) * shrink
+    local exponentials = {}
     for i = 1, #y do
       local u = k.fma(y[i], row_scale, -m)
       if clamp then u = k.max_nan(u, S.lowest) end
@@ -67,8 +68,9 @@ return function(k)
       local e = k.exp2(u)
       s = s + e
       if q then q = k.fma(e, u, q) end
+      exponentials[i] = e
     end
-    return {m = m, s = s, q = q}
+    return {m = m, s = s, q = q}, exponentials
   end
 
   -- A running sum over no columns.

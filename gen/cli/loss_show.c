@@ -100,7 +100,8 @@ static void print_loss(const cli_loss *loss) {
 static flp_status generate(const show_args *args, const flp_loss *loss, cli_kernel *out) {
   flpgen_options options = {.want_ir = 1, .want_opt_ir = 1, .loss = loss};
   flp_kernel_key key = {.kind = FLP_KERNEL_LOSS, .dtype = FLP_DTYPE_FP32};
-  FLP_TRY(cli_kernels_target(args->arch ? args->arch : CLI_PORTABLE_ARCH, &options, key.arch));
+  flpgen_options plain = {.want_ir = 0};
+  FLP_TRY(cli_kernels_target(args->arch ? args->arch : CLI_PORTABLE_ARCH, &plain, key.arch));
   return cli_kernel_generate(&key, &options, out);
 }
 

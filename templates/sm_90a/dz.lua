@@ -10,24 +10,22 @@
 -- Rows behind the last active one become zeros up to the end of their band: the products read whole boxes.
 -- fp16: dz is stored times scale_pair[0], one power of two a call, and the products undo it.
 --
--- A unit is a band of rows against two tiles of columns, one a warpgroup, or cooperative one tile. A warp stages 16 rows x
--- 128 bytes at a time in shared memory, swizzled as the copy engine wants them, and the engine stores them while it goes on.
-
-local STAGED_ROWS, STAGED_BYTES = 16, 16 * 128
+-- A unit is a band of rows against two tiles of columns, one a warpgroup, or cooperative one tile.
 
 return function(k, spec)
   local fp32 = spec.dtype == "fp32"
   local columns = fp32 and 128 or 192
+  local staging = k.import "staging"
   local SUMS_BYTES = (spec.tune.columns or columns) * 4   -- of a warp, one a column
   local T = k.import "tune" (spec, {
     schedule = fp32 and "cooperative" or "ping-pong", rows = 128, columns = columns, stages = fp32 and 4 or 5, cluster = 2,
     widths = fp32 and {64, 128} or nil,
     raster = spec.hidden > 0 and math.max(4, math.min(16, (fp32 and 16384 or 32768) // spec.hidden)) or fp32 and 4 or 8,
-    staging = STAGED_BYTES + (spec.bias_grad and SUMS_BYTES or 0),
+    staging = staging.bytes + (spec.bias_grad and SUMS_BYTES or 0),
   })
   local H = k.import "hopper" (k, spec, T)
   local S = k.import "score" (k)
-  local pair_type = ({bf16 = k.bf16, fp16 = k.f16})[spec.dtype]
+  local B = staging.over(k, spec, H)
   local TILES = T.schedule == "ping-pong" and 2 or 1     -- of a unit
   local WARPS = T.schedule == "ping-pong" and 4 or 8     -- of a tile
   local BAND = H.rows * H.cluster
@@ -88,40 +86,8 @@ return function(k, spec)
     return k.select(row.valid, dz, 0.0)
   end
 
-  -- packed: a pair of neighbours a word
-  local function stage_packed(staged, packed)
-    local row, right = H.lane & 15, k.lshr(H.lane, 4) -- where this lane's row of the four 8 x 8 matrices goes
-    for i = 0, 3 do
-      local chunk = (right + 2 * i) ~ (row & 7)
-      k.store_matrix(staged + row * 128 + chunk * 16, packed[4 * i + 1], packed[4 * i + 2],
-        packed[4 * i + 3], packed[4 * i + 4])
-    end
-  end
-
-  -- pairs: of neighbours, of the two rows of this thread in turn
-  local function stage_pairs(staged, pairs)
-    local row, t = H.row(0, 0) & 7, H.lane & 3
-    local at = staged + row * 128 + ((k.lshr(t, 1) ~ row) << 4) + (t & 1) * 8
-    for i, pair in ipairs(pairs) do
-      local j, h = (i - 1) // 2, (i - 1) % 2
-      k.shared_store_vector((at ~ (j * 32)) + h * (8 * 128), pair)
-    end
-  end
-
-  -- Stores the staged rows: those of block w, STAGED_COLUMNS from 8·j on.
-  local function store_staged(p, u, staged, w, j, pairs)
-    k.when(k.eq(H.lane, 0), function() k.tensor_stores_read() end) -- what was staged before is on its way
-    k.warp_sync()
-    if fp32 then stage_pairs(staged, pairs) else stage_packed(staged, pairs) end
-    k.proxy_fence()
-    k.warp_sync()
-    k.when(k.eq(H.lane, 0), function()
-      k.tensor_store(p.dz_map, staged, u.column + 8 * j, u.row + H.warp_row(w))
-    end)
-  end
-
   -- Column sums of a tile: the 8 lanes of a column, and then, in order, the warps of the tile.
-  local function warp_sums() return H.staging + 8 * STAGED_BYTES + H.warp * SUMS_BYTES end
+  local function warp_sums() return H.staging + 8 * staging.bytes + H.warp * SUMS_BYTES end
 
   local function put_column_sums(p, first, sums)
     for i, sum in ipairs(sums) do
@@ -152,7 +118,7 @@ return function(k, spec)
     H.reread()
     acc = H.add_bias(acc, p.bias, p.column_begin + u.column, p.column_end - 1)
     local storage = spec.dtype == "fp16" and k.load(k.f32, p.scale_pair, 0) or nil
-    local staged = H.staging + H.warp * STAGED_BYTES
+    local staged = B.place()
     for first = 0, H.columns // 8 - 1, STAGED_COLUMNS // 8 do
       local sums = {}
       for w = 0, H.blocks - 1 do
@@ -167,10 +133,10 @@ return function(k, spec)
               if spec.bias_grad then sums[i] = sums[i] and sums[i] + dz[e] or dz[e] end
               if storage then dz[e] = dz[e] * storage end
             end
-            pairs[#pairs + 1] = fp32 and {dz[0], dz[1]} or k.pack(pair_type, dz[0], dz[1])
+            pairs[#pairs + 1] = B.pair(dz[0], dz[1])
           end
         end
-        store_staged(p, u, staged, w, first, pairs)
+        B.store(p.dz_map, staged, function() return u.column + 8 * first, u.row + H.warp_row(w) end, pairs)
       end
       if spec.bias_grad then put_column_sums(p, first, sums) end
     end
@@ -195,7 +161,7 @@ return function(k, spec)
       end)
       return H.advance(index, u.tiles * q.steps)
     end)
-    k.when(k.eq(k.reread_tid() & 31, 0), function() k.tensor_stores_read() end) -- before shared memory goes
+    B.finish()
   end
 
   k.kernel {

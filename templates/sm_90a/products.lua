@@ -1,11 +1,11 @@
 -- products.lua (sm_90a): the two matrix products of the backward pass, of one chunk of dz, in one launch.
 --
---   grad_hidden: out[index[a]][d] = Σ_v dz[a][v]·weight[v][d]            M = active rows, K = columns of the chunk
+--   grad_hidden: out[index[a]][d] = factor[a]·Σ_v dz[a][v]·weight[v][d]  M = active rows, K = columns of the chunk
 --   grad_weight: out[v][d]        = Σ_a dz[a][v]·hidden[index[a]][d]     M = columns,     K = active rows of the chunk
 --
--- No operand is transposed in memory: dz is read K-major for grad_hidden and MN-major for grad_weight, the other operand
--- MN-major in both, all in boxes of 64 x 64, fp32 of 32 x 32. The epilogue adds to and stores fp32 accumulators and the final gradient
--- as the flags say.
+-- Without factor it is 1. No operand is transposed in memory: dz is read K-major for grad_hidden and MN-major for
+-- grad_weight, the other operand MN-major in both, all in boxes of 64 x 64, fp32 of 32 x 32. The epilogue adds to and stores
+-- fp32 accumulators and the final gradient as the flags say.
 --
 -- A unit is a band of rows of a result against one tile of D. Those of grad_hidden, long ones, come first; the short
 -- ones of grad_weight fill the last wave.
@@ -88,10 +88,13 @@ return function(k, spec)
     local function finish_row(w, h, m)
       local row = m + begin
       local acc_at, sums = wide(row) * to.acc_stride, {}
+      local factor = for_hidden and k.branch(k.is_null(p.factor), function() return k.const(k.f32, 1.0) end,
+        function() return k.load(k.f32, p.factor, row) end)
       for j = 0, H.columns // 8 - 1 do
         for e = 0, 1 do
           local sum = acc[H.at(w, h, j, e)]
           if scale then sum = sum * scale end
+          if factor then sum = sum * factor end
           -- without active rows dz holds anything
           sums[2 * j + e + 1] = for_hidden and sum or k.select(k.gt(u.depth, 0), sum, 0.0)
         end

@@ -28,5 +28,6 @@ class Kernel:
         n = len(next(array for array in arrays if array is not None))
         out = [numpy.full(n, numpy.nan, dtype=numpy.float32) for _ in range(3)]
         out.append(numpy.full((self.metrics, n), numpy.nan, dtype=numpy.float32))
-        self.kernel(-(-n // THREADS), *arrays, *parameters, *[0.0] * (8 - len(parameters)), n, *out)
+        every_row = [None, None, 0, 0, None]  # index, count, row_begin, row_end, row_class
+        self.kernel(-(-n // THREADS), *arrays, *parameters, *[0.0] * (8 - len(parameters)), n, *every_row, *out)
         return out

@@ -178,11 +178,11 @@ Test(gen_engine, unknown_architecture_is_unsupported) {
 
 Test(gen_engine, unknown_kind_is_an_argument_error) {
   flp_kernel_key key = gen_case_key(FLP_KERNEL_FORWARD);
-  key.kind = (flp_kernel_kind)9;
+  key.kind = (flp_kernel_kind)11;
   flpgen_result result;
   char error[512], small[10];
   cr_expect_eq(flpgen_generate(&key, NULL, &result, error, sizeof error), FLP_ERROR_ARGUMENT);
-  cr_expect_str_eq(error, "key.kind: 9 is no kernel kind (1 to 7)");
+  cr_expect_str_eq(error, "key.kind: 11 is no kernel kind (1 to 10)");
   cr_expect_eq(flpgen_generate(&key, NULL, &result, small, sizeof small), FLP_ERROR_ARGUMENT);
   cr_expect_str_eq(small, "key.kind:", "a message is cut to its capacity");
   cr_expect_eq(flpgen_generate(&key, NULL, &result, NULL, 0), FLP_ERROR_ARGUMENT);

@@ -7,6 +7,7 @@
 
 static const uint8_t sources[32] = {0x00, 0x01, 0xab, 0xff};
 #define SOURCES_HEX "0001abff00000000000000000000000000000000000000000000000000000000"
+#define LOSS_HEX "4c00000000000000000000000000000000000000000000000000000000000053"
 
 static flp_spec spec_of(uint32_t grads, flp_entropy entropy) {
   flp_spec spec = FLP_SPEC_INIT;
@@ -24,17 +25,20 @@ Test(kernel, key_bytes_are_exact) {
     const char *tuned_for, *want;
   } cases[] = {
       {FLP_KERNEL_ROWS, "",
-       "flp-key/2 kind=rows arch=sm_80 dtype=bf16 target=int64 out=none entropy=0 bias=0 bias_grad=0 softcap=0 "
-       "alignment=0 hidden=0 vocab=0 tune=own sources=" SOURCES_HEX " tuned="},
+       "flp-key/3 kind=rows arch=sm_80 dtype=bf16 target=int64 out=none entropy=0 bias=0 bias_grad=0 softcap=0 "
+       "alignment=0 hidden=0 vocab=0 tune=own loss=none sources=" SOURCES_HEX " tuned="},
       {FLP_KERNEL_FORWARD, "NVIDIA H200/132/13000",
-       "flp-key/2 kind=forward arch=sm_80 dtype=bf16 target=none out=none entropy=1 bias=1 bias_grad=0 softcap=1 "
-       "alignment=16 hidden=4096 vocab=151936 tune=own sources=" SOURCES_HEX " tuned=NVIDIA H200/132/13000"},
+       "flp-key/3 kind=forward arch=sm_80 dtype=bf16 target=none out=none entropy=1 bias=1 bias_grad=0 softcap=1 "
+       "alignment=16 hidden=4096 vocab=151936 tune=own loss=none sources=" SOURCES_HEX " tuned=NVIDIA H200/132/13000"},
       {FLP_KERNEL_DZ, NULL,
-       "flp-key/2 kind=dz arch=sm_80 dtype=bf16 target=none out=none entropy=1 bias=1 bias_grad=1 softcap=1 "
-       "alignment=16 hidden=4096 vocab=151936 tune=own sources=" SOURCES_HEX " tuned="},
+       "flp-key/3 kind=dz arch=sm_80 dtype=bf16 target=none out=none entropy=1 bias=1 bias_grad=1 softcap=1 "
+       "alignment=16 hidden=4096 vocab=151936 tune=own loss=none sources=" SOURCES_HEX " tuned="},
+      {FLP_KERNEL_LOSS, "",
+       "flp-key/3 kind=loss_rows arch=sm_80 dtype=bf16 target=none out=none entropy=0 bias=0 bias_grad=0 softcap=0 "
+       "alignment=0 hidden=0 vocab=0 tune=own loss=" LOSS_HEX " sources=" SOURCES_HEX " tuned="},
       {FLP_KERNEL_GRAD_WEIGHT, "",
-       "flp-key/2 kind=grad_weight arch=sm_80 dtype=bf16 target=none out=fp32 entropy=0 bias=0 bias_grad=0 softcap=0 "
-       "alignment=16 hidden=4096 vocab=0 tune=own sources=" SOURCES_HEX " tuned="},
+       "flp-key/3 kind=grad_weight arch=sm_80 dtype=bf16 target=none out=fp32 entropy=0 bias=0 bias_grad=0 softcap=0 "
+       "alignment=16 hidden=4096 vocab=0 tune=own loss=none sources=" SOURCES_HEX " tuned="},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     flp_kernel_key key = sample_key(cases[i].kind);
@@ -98,6 +102,9 @@ static const char *change_field(flp_kernel_key *key, int i) {
     case 10:
       key->vocab = 0x100000000;
       return "vocab";
+    case 11:
+      key->loss[31] ^= 1;
+      return "loss";
     default:
       return NULL;
   }
@@ -112,6 +119,9 @@ Test(kernel, each_used_field_changes_the_bytes_and_no_other) {
       [FLP_KERNEL_GRAD_WEIGHT] = " arch dtype out_dtype alignment hidden ",
       [FLP_KERNEL_PRODUCTS] = " arch dtype alignment hidden ",
       [FLP_KERNEL_SELECT] = " arch dtype target_dtype entropy alignment vocab ",
+      [FLP_KERNEL_KEEP] = " arch dtype entropy bias softcap alignment hidden vocab ",
+      [FLP_KERNEL_KEPT] = " arch dtype alignment ",
+      [FLP_KERNEL_LOSS] = " arch dtype loss ",
   };
   for (int kind = FLP_KERNEL_ROWS; kind < FLP_KERNEL_KINDS; kind++) {
     flp_kernel_key key = sample_key((flp_kernel_kind)kind);

@@ -147,7 +147,7 @@ Test(ladder, a_generator_that_fails_without_a_word) {
 }
 
 Test(ladder, a_generator_of_another_version) {
-  expect_reason("version=2", FLP_TEST_FAKE_PROVIDER " does not serve provider version 1");
+  expect_reason("version=1", FLP_TEST_FAKE_PROVIDER " does not serve provider version 2");
 }
 
 Test(ladder, a_module_without_an_entry_that_the_spec_needs) {

@@ -140,7 +140,7 @@ Test(validate, options_fields) {
   REFUSE_OPTIONS(options.host_fallback = 3, "options.host_fallback is 3 (accepted: 0 to 1)");
   REFUSE_OPTIONS(options.chunk_rows = -1, "options.chunk_rows is -1 (accepted: 0 to 1073741824)");
   REFUSE_OPTIONS(options.mode = FLP_MODE_F,
-                 "options.mode is 1 (accepted: 0, or FLP_MODE_R_VOCAB 2 to FLP_MODE_R2 4)");
+                 "options.mode is 1 (accepted: 0, FLP_MODE_R_VOCAB 2 to FLP_MODE_R2 4, FLP_MODE_P 6)");
   REFUSE_OPTIONS(options.chunk_vocab = -1, "options.chunk_vocab is -1 (accepted: 0 to 1073741824)");
   REFUSE_OPTIONS(options.threads = -1, "options.threads is -1 (accepted: 0 to 4096)");
   REFUSE_OPTIONS((options.device = FLP_DEVICE_HOST, options.rung = FLP_RUNG_JIT),
@@ -280,8 +280,8 @@ Test(validate, args_head) {
       "args.struct_bytes is 4, but this library's struct has %zu bytes (accepted: %zu; start from its _INIT value)",
       sizeof(flp_args), sizeof(flp_args));
   REFUSE(FORWARD, args.struct_bytes = 4, detail);
-  REFUSE(FORWARD, args.pass = (flp_pass)0, "args.pass is 0 (accepted: FORWARD 1, COMBINE 2, BACKWARD 3)");
-  REFUSE(FORWARD, args.pass = (flp_pass)4, "args.pass is 4 (accepted: FORWARD 1, COMBINE 2, BACKWARD 3)");
+  REFUSE(FORWARD, args.pass = (flp_pass)0, "args.pass is 0 (accepted: FORWARD 1, COMBINE 2, BACKWARD 3; flp_step runs STEP 4)");
+  REFUSE(FORWARD, args.pass = (flp_pass)4, "args.pass is 4 (accepted: FORWARD 1, COMBINE 2, BACKWARD 3; flp_step runs STEP 4)");
   REFUSE(FORWARD, args.n = -1, "args.n is -1 (accepted: 0 to 1073741824)");
   REFUSE(FORWARD, args.n = (int64_t)1 << 31, "args.n is 2147483648 (accepted: 0 to 1073741824)");
 }

@@ -64,3 +64,10 @@ foreach(source IN LISTS tests)
   set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS unit)
 endforeach()
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/tests/results)
+
+# One kernel by its key, for tests/simt and tests/ptx.
+if(TARGET flpgen_cli)
+  add_executable(emit_kernel simt/emit_kernel.c)
+  target_link_libraries(emit_kernel PRIVATE flpgen_cli flp_core flpgen)
+  set_target_properties(emit_kernel PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+endif()

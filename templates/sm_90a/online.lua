@@ -1,4 +1,5 @@
--- forward.lua (sm_90a): scores of all active rows against the whole vocabulary, reduced as they appear.
+-- online.lua (sm_90a): scores of all active rows against the whole vocabulary, reduced as they appear: forward and
+-- forward_keep.
 --
 --   hidden (n,D), weight (V,D) -> part[leaf][m|s|q][row], zy[row]
 --   m = max t,  s = Σ 2^(t-m),  q = Σ (t-m)·2^(t-m)        over the columns of the leaf, in log2 units
@@ -12,18 +13,24 @@
 -- Ping-pong, a unit is a band of rows against two neighbouring leaves, one a warpgroup: their tiles alternate in the
 -- ring, and the warpgroups take turns. What does not fill a wave goes leaf by leaf. Cooperative, a unit is a band of rows
 -- against one leaf, and each warpgroup has half of the rows.
+--
+-- keep, if given: {staging = bytes of shared memory a warp, over = function(H) -> K}. K.row(p, u, row) -> see(block_column,
+-- exponentials, m, valid): before each row of a tile, and for each of its blocks as it is summed: 2^(t-m) of the columns of
+-- this thread, m the maximum so far; valid(i): is the i-th real, false where all are. K.finish(): behind the last tile.
 
 local LEAF, BLOCK = 768, 64
 
-return function(k, spec)
+return function(k, spec, entry, keep)
   local fp32 = spec.dtype == "fp32"
   local T = k.import "tune" (spec, {
     schedule = fp32 and "cooperative" or "ping-pong", rows = 128, columns = fp32 and 128 or 192, stages = fp32 and 4 or 5,
     cluster = 2, widths = fp32 and {64, 128} or nil,
     -- the hidden rows of the bands that share a sweep over W stay in L2: 16 MiB of them at D=4096
     raster = spec.hidden > 0 and math.max(4, math.min(16, (fp32 and 16384 or 32768) // spec.hidden)) or fp32 and 4 or 8,
+    staging = keep and keep.staging,
   })
   local H = k.import "hopper" (k, spec, T)
+  local K = keep and keep.over(H)
   local S = k.import "score" (k)
   local LEAVES = T.schedule == "ping-pong" and 2 or 1 -- of a unit
   local TILES = LEAF // H.columns                     -- of a leaf
@@ -156,11 +163,15 @@ return function(k, spec)
           blocks[block + 1] = y
         end
         local tops = whole and largest(blocks, scale)
+        local see = K and K.row(p, u, row)
         for block, y in ipairs(blocks) do
-          sum = S.accumulate(sum, y, scale, spec.bias, not whole and function(i_in_block)
+          local valid = not whole and function(i_in_block)
             local j, e = block * 8 - 8 + (i_in_block - 1) // 2, (i_in_block - 1) % 2
             return k.lt(tile_column + H.column(j, e), p.vocab_valid)
-          end, tops and tops[block])
+          end
+          local exponentials
+          sum, exponentials = S.accumulate(sum, y, scale, spec.bias, valid, tops and tops[block])
+          if see then see(tile_column + (block - 1) * BLOCK, exponentials, sum.m, valid) end
         end
         out[i] = sum
       end
@@ -231,10 +242,11 @@ return function(k, spec)
       end
       return H.advance(index, (u.first + u.second) * q.steps)
     end)
+    if K then K.finish() end
   end
 
   k.kernel {
-    entry = "forward_map", threads = H.threads, min_ctas = 1, shared_bytes = H.shared_bytes,
+    entry = entry .. "_map", threads = H.threads, min_ctas = 1, shared_bytes = H.shared_bytes,
     tile = {rows = H.rows, columns = H.columns, depth = H.depth, stages = H.stages, unit_columns = LEAF,
             raster = T.raster, cluster = H.cluster},
     body = function(p)

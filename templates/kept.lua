@@ -1,0 +1,216 @@
+-- kept.lua: from kept exponentials (forward_keep.lua) to gradients: see runtime/abi.h for each entry.
+--
+--   kept[a][v] = 2^(t - k_a)        dz = 2^(t-m)·(A + B·(t - m)) = kept·2^(k_a-m)·(A + B·(log2 kept + k_a - m))
+--   plain form, B = 0 and no cap    dz = factor_a·kept, factor_a = A·2^(k_a-m), with the target's element exchanged for
+--                                   expm1(logprob)·2^(lse-k_a): its product with factor_a is dz_y
+--
+--   keep_reference   k_a of each active row, before its scores are kept
+--   keep_finish      factor of each row, the target's element, and which blocks of rows are to be redone
+--   keep_expand      kept -> dz in place, with the column sums that the bias wants
+--   keep_gather      factor_a·h_a of the active rows side by side
+
+local LOG2E = 1.4426950408889634
+-- What the reference stands above: the maximum of the first columns, which lse exceeds by up to 160 octaves then, or the LSE
+-- of a policy near this one.
+local ABOVE_FIRST, ABOVE_OLD = 60.0, 20.0
+-- lse - k_a where kept serves: of bf16's normal numbers, 2^-126 on, 60 octaves lie below the LSE, and no sum overflows.
+local LOWEST, HIGHEST = -66.0, 100.0
+local LEAST = 0x1p-126                              -- the smallest normal number
+local ROWS = 1024                                   -- FLP_KEPT_BLOCK_ROWS
+local COLUMNS, THREADS, EACH = 2048, 256, 8         -- FLP_EXPAND_COLUMNS; columns of a thread, 16 bytes
+local GATHERED = 64                                 -- FLP_GATHER_ROWS
+local IN_FLIGHT = 4                                 -- rows that a thread of keep_expand loads at a time
+
+return function(k, spec)
+  if spec.dtype ~= "bf16" then error("dtype: " .. spec.dtype .. " lacks the range of exponentials; bf16 is accepted") end
+  local F = k.import "math64" (k)
+  local infinity = 1.0 / 0.0
+  local f64 = function(v) return k.convert(k.f64, v) end
+  local i64 = function(v) return k.convert(k.i64, v) end
+  local zero = function() return k.const(k.f32, 0.0) end
+
+  local function keep_reference(p)
+    local a = p.row_begin + k.ctaid() * THREADS + k.tid()
+    k.exit_if(k.ge(a, k.min(k.load(k.i32, p.count, 0), p.row_end)))
+    k.store(p.reference, a, k.branch(k.is_null(p.old_lse),
+      function() return k.load(k.f32, p.part, a - p.row_begin) + ABOVE_FIRST end,
+      function() return k.fma(k.load(k.f32, p.old_lse, k.load(k.i32, p.index, a)), LOG2E, ABOVE_OLD) end))
+  end
+
+  ----------------------------------------------------------------------------------------------- keep_finish
+  -- Whether a condition holds in any thread of the CTA. Uses a word of shared memory a warp.
+  local function any_thread(condition)
+    local words, in_warp = k.shared(), k.any(condition)
+    k.when(k.eq(k.lane(), 0), function() k.shared_store(words + k.warp() * 4, k.zext(k.i32, in_warp)) end)
+    k.barrier()
+    return k.any(k.ne(k.shared_load(k.i32, words + k.lane() * 4), 0))
+  end
+
+  -- What is known of active row a. spread: lse - k_a; silent: it has no upstream gradient
+  local function load_row(p, a)
+    local stats = k.load_vector(k.f32, 4, p.stats, k.load(k.i32, p.index, a))
+    local record = k.load_vector(k.f32, 4, p.record, a)
+    local reference, m, log_s = k.load(k.f32, p.reference, a), stats[1], stats[2]
+    return {
+      spread = (m - reference) + log_s, logprob = stats[3], target = k.load(k.i32, p.local_target, a),
+      finite = k.lt(k.abs(m), infinity) & k.lt(k.abs(log_s), infinity),
+      silent = k.eq(record[2], 0.0) & k.eq(record[3], 0.0) & k.eq(record[4], 0.0),
+      factor = record[2] * k.exp2(reference - m),
+    }
+  end
+
+  -- The expanded form takes the target's score from kept, for the slope of a cap, which must not have vanished there.
+  local function is_out_of_range(p, row)
+    local inside = k.ge(row.spread, LOWEST) & k.le(row.spread, HIGHEST)
+    local vanished = k.eq(p.plain, 0) & ~row.silent & k.ge(row.target, 0)
+      & k.lt(k.fma(row.logprob, LOG2E, row.spread), -125.0)
+    return row.finite & (~inside | vanished)
+  end
+
+  -- Zeros in the rows first + i for the bits i of a mask that the warp shares.
+  local function store_zeros(p, first, mask)
+    k.while_(mask, function(rest) return k.ne(rest, 0) end, function(rest)
+      local row = first + k.popcount((rest & -rest) - 1)
+      local to = k.offset(p.kept, i64(row) * p.kept_stride * 2)
+      local nothing = k.const(k.i32, 0)
+      k.loop(k.lane(), (p.vocab_valid + (EACH - 1)) // EACH, 32, nil, function(i)
+        k.store_vector(to, i, {nothing, nothing, nothing, nothing})
+      end)
+      return rest & (rest - 1)
+    end)
+  end
+
+  local function keep_finish(p)
+    local count = k.load(k.i32, p.count, 0)
+    local first, last = p.row_begin + k.ctaid() * ROWS, k.min(count, p.row_end)
+    k.when(k.eq(k.tid(), 0), function() k.store(p.redo, k.ctaid(), k.const(k.i32, 0)) end)
+    k.exit_if(k.ge(first, last))
+    local a = first + k.tid()
+    local exists = k.lt(a, last)
+    local row = load_row(p, k.select(exists, a, first))
+    local redo = any_thread(exists & is_out_of_range(p, row))
+    k.when(k.eq(k.tid(), 0) & redo, function() k.store(p.redo, k.ctaid(), count) end)
+
+    local plain = k.ne(p.plain, 0) & ~redo
+    k.when(exists, function()
+      local factor = k.select(row.silent, 0.0, row.factor)
+      k.store(p.factor, a, k.select(plain, factor, 1.0))
+    end)
+    local lost = row.silent & ~row.finite
+    k.when(exists & plain & ~lost & k.ge(row.target, 0), function()
+      local value = F.expm1(f64(row.logprob)) * f64(k.exp2(row.spread))
+      k.store(p.kept, i64(a - p.row_begin) * p.kept_stride + i64(row.target), k.convert(k.bf16, k.convert(k.f32, value)))
+    end)
+    store_zeros(p, first - p.row_begin + k.warp() * 32, k.ballot(exists & ~redo & lost))
+  end
+
+  ----------------------------------------------------------------------------------------------- keep_expand
+  local function pair_of(word) return k.bitcast(k.f32, word << 16), k.bitcast(k.f32, word & -65536) end
+
+  -- What turns kept of one row into dz: dz = kept·(offset + slope·log2 kept), times 1 - tanh².
+  local function load_gradient(p, a, column, capped)
+    local record, reference = k.load_vector(k.f32, 4, p.record, a), k.load(k.f32, p.reference, a)
+    local shift = reference - record[1]
+    local power = k.exp2(shift)
+    return {
+      offset = k.fma(record[3], shift, record[2]) * power, slope = record[3] * power, dz_y = record[4],
+      target = k.load(k.i32, p.local_target, a) - column, -- among the columns of this thread
+      reference = reference, per_scale = capped and k.rcp(k.load(k.f32, p.scale, a)),
+    }
+  end
+
+  local function gradient(row, value, column, capped)
+    local log = k.log2(k.max(value, LEAST))               -- 0 stays 0 below
+    local dz = value * k.fma(row.slope, log, row.offset)
+    dz = k.select(k.eq(row.target, column), row.dz_y, dz)
+    if not capped then return dz end
+    local y = (log + row.reference) * row.per_scale       -- tanh; kept is rounded, so y may leave [-1, 1]
+    return dz * k.max((1.0 - y) * (1.0 + y), 0.0)
+  end
+
+  -- `rows` rows from active row a on: their loads overlap. Adds to the column sums.
+  local function expand_rows(p, a, rows, column, sums, capped)
+    local vectors, of_row, out = {}, {}, {}
+    local first = k.offset(p.kept, i64(column) * 2)
+    local function at(r) return k.offset(first, i64(a + r - p.row_begin) * p.kept_stride * 2) end
+    for r = 1, rows do vectors[r] = k.load_vector(k.i32, 4, at(r - 1), 0) end
+    for r = 1, rows do of_row[r] = load_gradient(p, a + (r - 1), column, capped) end
+    for i = 1, EACH do out[i] = sums[i] end
+    for r = 1, rows do
+      local words = {}
+      for i = 1, 4 do
+        local low, high = pair_of(vectors[r][i])
+        low, high = gradient(of_row[r], low, 2 * i - 2, capped), gradient(of_row[r], high, 2 * i - 1, capped)
+        out[2 * i - 1], out[2 * i] = out[2 * i - 1] + low, out[2 * i] + high
+        words[i] = k.pack(k.bf16, low, high)
+      end
+      k.store_vector(at(r - 1), 0, words)
+    end
+    return out
+  end
+
+  local function expand(p, tile, column, capped)
+    local first = p.row_begin + tile * p.tile_rows
+    local last = k.min(k.min(k.load(k.i32, p.count, 0), p.row_end), first + p.tile_rows)
+    local whole = k.max(last - first, 0) // IN_FLIGHT * IN_FLIGHT
+    local sums = {}
+    for i = 1, EACH do sums[i] = zero() end
+    sums = k.loop(first, first + whole, IN_FLIGHT, sums, function(a, now)
+      return expand_rows(p, a, IN_FLIGHT, column, now, capped)
+    end)
+    sums = k.loop(first + whole, last, 1, sums, function(a, now) return expand_rows(p, a, 1, column, now, capped) end)
+    k.when(~k.is_null(p.bias_part), function()
+      local at = i64(tile) * i64(p.vocab_valid) + i64(column)
+      for i = 1, EACH do
+        k.when(k.lt(column + (i - 1), p.vocab_valid), function() k.store(p.bias_part, at + (i - 1), sums[i]) end)
+      end
+    end)
+  end
+
+  local function keep_expand(p)
+    local across = (p.vocab_valid + (COLUMNS - 1)) // COLUMNS
+    local tile = k.ctaid() // across
+    local column = (k.ctaid() - tile * across) * COLUMNS + k.tid() * EACH
+    local is_redone = k.ne(k.load(k.i32, p.redo, tile * p.tile_rows // ROWS), 0)
+    k.exit_if(is_redone | k.ge(column, p.vocab_valid))
+    k.branch(k.ne(p.capped, 0), function() expand(p, tile, column, true) end,
+      function() expand(p, tile, column, false) end)
+  end
+
+  ----------------------------------------------------------------------------------------------- keep_gather
+  local function keep_gather(p)
+    local active = k.max(k.min(k.load(k.i32, p.count, 0), p.row_end) - p.row_begin, 0)
+    local a = k.ctaid() * (THREADS // 32) + k.warp()      -- of the chunk
+    k.exit_if(k.ge(a, k.min((active + (GATHERED - 1)) & -GATHERED, p.row_end - p.row_begin)))
+    local exists = k.lt(a, active)
+    local at = p.row_begin + k.select(exists, a, 0)
+    local factor = k.branch(exists, function() return k.load(k.f32, p.factor, at) end, zero)
+    local row = k.branch(k.ne(factor, 0.0), function() return k.load(k.i32, p.index, at) end,
+      function() return k.const(k.i32, 0) end)
+    local from = k.offset(p.hidden, i64(row) * p.hidden_stride * 2)
+    local to = k.offset(p.out, i64(a) * p.out_stride * 2)
+    local function scaled(value) return k.select(k.ne(factor, 0.0), value * factor, 0.0) end
+
+    local words = spec.alignment >= 16 and p.depth // EACH or k.const(k.i32, 0)
+    k.loop(k.lane(), words, 32, nil, function(i)
+      local vector = k.load_vector(k.i32, 4, from, i, {const = true})
+      for j = 1, 4 do
+        local low, high = pair_of(vector[j])
+        vector[j] = k.pack(k.bf16, scaled(low), scaled(high))
+      end
+      k.store_vector(to, i, vector)
+    end)
+    k.loop(words * EACH + k.lane(), p.depth, 32, nil, function(i)
+      local value = k.convert(k.f32, k.load(k.bf16, from, i, {const = true}))
+      k.store(to, i, k.convert(k.bf16, scaled(value)))
+    end)
+  end
+
+  local function entry(name, threads, shared_bytes, body)
+    k.kernel {entry = name, threads = threads, shared_bytes = shared_bytes, body = body}
+  end
+  entry("keep_reference", THREADS, 0, keep_reference)
+  entry("keep_finish", ROWS, ROWS // 32 * 4, keep_finish)
+  entry("keep_expand", THREADS, 0, keep_expand)
+  entry("keep_gather", THREADS, 0, keep_gather)
+end

@@ -1,0 +1,167 @@
+-- online.lua: scores of a band of rows against a group of columns, reduced as they appear: forward and forward_keep.
+--
+--   hidden (n,D), weight (V,D) -> part[group][m|s|q][row], zy[row]
+--   m = max t,  s = Σ 2^(t-m),  q = Σ (t-m)·2^(t-m)        over the columns of the group, in log2 units
+--
+-- source: online softmax, arXiv:1805.02867, with the shift inside q so that the entropy does not cancel.
+--
+-- Canonical order. The vocabulary is cut into leaves of 768 columns. One warp owns a leaf of its rows from first to last
+-- column: each thread walks its columns in blocks of 64, moving its maximum once a block; the four threads of a row
+-- merge; the four leaves of a group fold left to right. Tiles, grid, N and position in the batch do not enter, so a
+-- row's bits do not depend on them. The 4 warps along N work on the 4 leaves of the group side by side: tile t of the
+-- CTA is block t of every leaf.
+--
+-- keep(M, p, active, count, block_column, exponentials, m, valid), if given, sees each block of each row as it is summed:
+-- 2^(t-m) of its columns, m the maximum so far; of active row `active`, which exists below `count`; valid(j): is column j
+-- real, false where all are.
+
+local LEAF, BLOCK, LEAVES = 768, 64, 4
+local GROUP = LEAF * LEAVES
+
+return function(k, spec, entry, keep)
+  local M = k.import "portable" (k, spec)
+  local H = k.import "head" (k, spec, M)
+  local S = k.import "score" (k)
+  local RASTER = 16
+
+  local function body(p)
+    M.begin(k.tid())
+    local band, group = M.raster(k.ctaid(), p.bands, p.groups, RASTER)
+    local count = k.min(k.load(k.i32, p.count, 0), p.row_end)
+    local first_row = p.row_begin + band * M.rows
+    k.exit_if(k.ge(first_row, count))
+    local first_column = group * GROUP
+
+    -- Leaf 0 is the fullest: it decides how many blocks the group has.
+    local columns = k.min(p.vocab_valid - first_column, LEAF)
+    local blocks = (columns + (BLOCK - 1)) // BLOCK
+    local steps = (H.depth(p) + (M.depth - 1)) // M.depth
+
+    local hidden = H.hidden(p, first_row, count)
+    -- Tile row leaf*64 + r is column r of the leaf's block; a thread copies rows 64 apart, so one of each leaf.
+    local weight = H.weight(p, function(row) return first_column + k.lshr(row, 6) * LEAF + (row & (BLOCK - 1)) end,
+      p.vocab_valid, LEAF, BLOCK)
+
+    -- The rows of this thread: 2 for each 16-row accumulator tile. Target and scale are read anew in every epilogue: the
+    -- main loop has no register to keep them in.
+    local function thread_rows()
+      local rows = {}
+      for mi = 0, M.mi - 1 do
+        for h = 0, 1 do
+          local tile_row = M.row(mi, h)
+          rows[#rows + 1] = {tile_row = tile_row, active = first_row + tile_row, mi = mi + 1, h = h}
+        end
+      end
+      return rows
+    end
+    local rows = thread_rows()
+    local function read_row(type, ptr, row, default)
+      local valid = k.lt(row.active, count)
+      return k.select(valid, k.load(type, ptr, k.select(valid, row.active, p.row_begin)), default)
+    end
+
+    local leaf_column = first_column + M.warp_n * LEAF
+
+    -- One CTA of the grid meets a row's target: it stores the raw score.
+    local function store_targets(acc, block_column)
+      local relative, hit = {}, nil
+      for i, row in ipairs(rows) do
+        relative[i] = read_row(k.i32, p.local_target, row, -1) - block_column
+        local here = k.ult(relative[i], BLOCK)
+        hit = hit and (hit | here) or here
+      end
+      k.when(k.any(hit), function()
+        for i, row in ipairs(rows) do
+          for ni = 0, M.ni - 1 do
+            for e = 0, 1 do
+              k.when(k.eq(relative[i], M.column(ni, e)), function()
+                k.store(p.zy, row.active, acc[row.mi][ni + 1][row.h * 2 + e + 1])
+              end)
+            end
+          end
+        end
+      end)
+    end
+
+    local function reduce(acc, block_column, sums, whole)
+      local out = {}
+      for i, row in ipairs(rows) do
+        local y = {}
+        for ni = 0, M.ni - 1 do
+          for e = 0, 1 do
+            y[#y + 1] = S.shape(acc[row.mi][ni + 1][row.h * 2 + e + 1], p.cap_in, spec.softcap)
+          end
+        end
+        local valid = not whole and function(j)
+          return k.lt(block_column + M.column((j - 1) // 2, (j - 1) % 2), p.vocab_valid)
+        end
+        local exponentials
+        out[i], exponentials = S.accumulate(sums[i], y, read_row(k.f32, p.scale, row, 0.0), spec.bias, valid)
+        if keep then keep(M, p, row.active, count, block_column, exponentials, out[i].m, valid) end
+      end
+      return out
+    end
+
+    local function finish(tile, acc, sums)
+      local block_column = leaf_column + tile * BLOCK
+      acc = H.add_bias(p, acc, block_column, p.vocab_valid)
+      store_targets(acc, block_column)
+      return k.branch(k.le(block_column + BLOCK, p.vocab_valid),
+        function() return reduce(acc, block_column, sums, true) end,
+        function() return reduce(acc, block_column, sums, false) end)
+    end
+
+    local start = {}
+    for i = 1, #rows do start[i] = S.empty(spec.entropy) end
+    local sums = M.stream(hidden, weight, blocks, steps, start, finish)
+
+    band, group = M.raster(k.reread_ctaid(), p.bands, p.groups, RASTER)
+    first_row, first_column = p.row_begin + band * M.rows, group * GROUP
+
+    -- Four threads share a row: merge them, then leave the leaf's sums in shared memory.
+    local words = spec.entropy and 3 or 2
+    local shared = k.shared()
+    local function slot(leaf, word, row) return shared + ((leaf * words + word) * M.rows + row) * 4 end
+    for i, row in ipairs(thread_rows()) do
+      local sum = sums[i]
+      for _, mask in ipairs {1, 2} do
+        local other = {m = k.shuffle_xor(sum.m, mask), s = k.shuffle_xor(sum.s, mask)}
+        if sum.q then other.q = k.shuffle_xor(sum.q, mask) end
+        sum = S.merge(sum, other)
+      end
+      k.when(k.eq(M.lane & 3, 0), function()
+        k.shared_store(slot(M.warp_n, 0, row.tile_row), sum.m)
+        k.shared_store(slot(M.warp_n, 1, row.tile_row), sum.s)
+        if sum.q then k.shared_store(slot(M.warp_n, 2, row.tile_row), sum.q) end
+      end)
+    end
+    k.barrier()
+
+    -- Fold the leaves that exist, left to right; one thread a row.
+    local row = M.tid
+    k.when(k.lt(row, M.rows) & k.lt(first_row + row, count), function()
+      local function leaf_sum(leaf)
+        return {
+          m = k.shared_load(k.f32, slot(leaf, 0, row)), s = k.shared_load(k.f32, slot(leaf, 1, row)),
+          q = spec.entropy and k.shared_load(k.f32, slot(leaf, 2, row)) or nil,
+        }
+      end
+      local sum = leaf_sum(0)
+      for leaf = 1, LEAVES - 1 do
+        sum = k.branch(k.lt(first_column + leaf * LEAF, p.vocab_valid),
+          function() return S.merge(sum, leaf_sum(leaf)) end,
+          function() return sum end)
+      end
+      local base = k.convert(k.i64, group) * 3 * p.capacity + k.convert(k.i64, first_row + row - p.row_begin)
+      k.store(p.part, base, sum.m)
+      k.store(p.part, base + p.capacity, sum.s)
+      k.store(p.part, base + p.capacity * 2, sum.q or k.const(k.f32, 0.0))
+    end)
+  end
+
+  k.kernel {
+    entry = entry, threads = M.threads, min_ctas = 1, shared_bytes = M.shared_bytes, body = body,
+    tile = {rows = M.rows, columns = M.columns, depth = M.depth, stages = M.stages, unit_columns = GROUP,
+            raster = RASTER},
+  }
+end

@@ -1,0 +1,58 @@
+-- forward_keep.lua (sm_90a): forward that also stores what it sums, for the backward pass of modes S and P.
+--
+--   kept[a][v] = 2^(t - k_a) in bf16,  k_a = reference[a], chosen before by keep_reference (kept.lua)
+--
+-- Shapes: as forward (online.lua); reference (n) by active row -> kept (row_end - row_begin, vocab_valid), zeros behind the
+-- last active row up to the end of its band. online.lua has 2^(t - m) at hand; 2^(m - k_a), one number a row and block,
+-- moves it to the row's reference. Out of range it may be infinite: keep_finish has such rows done again.
+--
+-- A block of 64 columns is one staged box (staging.lua). Its first 8 rows wait in registers, those of their scores, until the
+-- other 8 are summed.
+
+return function(k, spec)
+  if spec.dtype ~= "bf16" then error("dtype: " .. spec.dtype .. " lacks the range of exponentials; bf16 is accepted") end
+  local staging = k.import "staging"
+
+  local function over(H)
+    local B = staging.over(k, spec, H)
+    local K = {finish = B.finish}
+    local upper = {}                              -- of the row with h = 0: its words, by block of the tile
+
+    local function words_of(exponentials, lift, exists, valid)
+      local words = {}
+      for i = 1, #exponentials, 2 do
+        local pair = {}
+        for e = 0, 1 do
+          local value = exponentials[i + e] * lift
+          pair[e] = valid and k.select(valid(i + e), value, 0.0) or value
+        end
+        words[#words + 1] = k.select(exists, B.pair(pair[0], pair[1]), 0)
+      end
+      return words
+    end
+
+    local function store_box(p, u, w, column, lower, higher)
+      local pairs = {}
+      for i, word in ipairs(lower) do
+        pairs[2 * i - 1], pairs[2 * i] = word, higher[i]
+      end
+      B.store(p.kept_map, B.place(), function() return column, u.row + H.warp_row(w) end, pairs)
+    end
+
+    function K.row(p, u, row)
+      local active, block = p.row_begin + u.row + H.row(row.w, row.h), 0
+      local exists = k.lt(active, u.row_end)
+      local reference = k.load(k.f32, p.reference, k.select(exists, active, p.row_begin))
+      return function(column, exponentials, m, valid)
+        local words = words_of(exponentials, k.exp2(m - reference), exists, valid)
+        block = block + 1
+        if row.h == 0 then upper[block] = words
+        else store_box(p, u, row.w, column, upper[block], words) end
+      end
+    end
+
+    return K
+  end
+
+  k.import "online" (k, spec, "forward_keep", {staging = staging.bytes, over = over})
+end

@@ -1,0 +1,64 @@
+/* emit_kernel.c: one kernel by its key, for tests of what no specification asks for alone: emit_kernel FIELD=VALUE...
+ *
+ * Fields: kind (a number of flp_kernel_kind), arch, dtype (a name), entropy, bias, bias_grad, softcap, alignment, hidden,
+ * vocab, tune (as flpgen's --tune). Prints the descriptor as JSON, with "ir" and "ptx"; a refusal goes to standard error. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "json_out.h"
+#include "kernels.h"
+
+static const char *find(char **fields, const char *name, const char *fallback) {
+  size_t length = strlen(name);
+  for (; *fields; fields++)
+    if (strncmp(*fields, name, length) == 0 && (*fields)[length] == '=') return *fields + length + 1;
+  return fallback;
+}
+
+static uint32_t number(char **fields, const char *name, const char *fallback) {
+  return (uint32_t)strtoul(find(fields, name, fallback), NULL, 10);
+}
+
+static flp_dtype dtype_named(const char *name) {
+  for (int dtype = FLP_DTYPE_BF16; dtype <= FLP_DTYPE_FP64; dtype++)
+    if (strcmp(flp_dtype_name((flp_dtype)dtype), name) == 0) return (flp_dtype)dtype;
+  return (flp_dtype)0;
+}
+
+static flp_kernel_key key_of(char **fields) {
+  flp_kernel_key key = {
+      .kind = (flp_kernel_kind)number(fields, "kind", "0"),
+      .dtype = dtype_named(find(fields, "dtype", "bf16")),
+      .target_dtype = FLP_DTYPE_INT64,
+      .out_dtype = dtype_named(find(fields, "out_dtype", "bf16")),
+      .entropy = number(fields, "entropy", "0"),
+      .bias = number(fields, "bias", "0"),
+      .bias_grad = number(fields, "bias_grad", "0"),
+      .softcap = number(fields, "softcap", "0"),
+      .alignment = number(fields, "alignment", "16"),
+      .hidden = number(fields, "hidden", "0"),
+      .vocab = number(fields, "vocab", "0"),
+  };
+  flp_tuning tuning;
+  snprintf(key.arch, sizeof key.arch, "%s", find(fields, "arch", "sm_80"));
+  if (flp_tuning_parse("tune", find(fields, "tune", ""), &tuning) == FLP_OK) flp_tuning_apply(&tuning, &key, 1);
+  flp_kernel_key_canonicalise(&key);
+  return key;
+}
+
+int main(int argc, char **argv) {
+  (void)argc;
+  flp_kernel_key key = key_of(argv + 1);
+  flpgen_options options = {.want_ir = 1};
+  cli_kernel kernel;
+  if (cli_kernel_generate(&key, &options, &kernel) != FLP_OK) {
+    fprintf(stderr, "%s\n", flp_error_detail());
+    return 1;
+  }
+  json_t *document = cli_desc_json(&kernel.result.desc);
+  json_object_set_new(document, "ir", cli_json_text(kernel.result.ir));
+  json_object_set_new(document, "ptx", cli_json_text(kernel.result.ptx));
+  flpgen_result_clear(&kernel.result);
+  return cli_json_print(document) != FLP_OK;
+}
