@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import torch_form
 
 import flp
-from flp import _programs, losses
+from flp import _plans, _programs, losses
 
 B, T, D, V = 3, 6, 16, 53
 LENGTHS = (6, 2, 4)
@@ -328,6 +329,13 @@ def test_files_need_the_generator(tmp_path, monkeypatch):
     monkeypatch.setenv("FLP_JIT_LIBRARY", str(tmp_path / "absent.so"))
     with pytest.raises(flp.LibraryError, match="needs libflpgen, which could not be loaded from .*absent.so"):
         Batch().fused(str(tmp_path / "mine.lua"))
+
+
+def test_the_torch_form_has_no_programs(mine, monkeypatch):
+    monkeypatch.setattr(_plans, "_create", torch_form)
+    given = torch.ones(B, T)
+    with pytest.raises(flp.UnsupportedError, match="mine.lua', a loss program, but no rung with kernels runs one here"):
+        Batch().fused(mine, beta=0.0, ref_logprob=None, vectors={"reward": given, "unused": given})
 
 
 def test_programs_say_what_they_read():

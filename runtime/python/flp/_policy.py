@@ -20,9 +20,10 @@ SHARE = "token_share"  # the vector of the built-in term token_entropy
 NAMES = (*losses.RULES, "nll")
 
 # What a call asks for beside tensors, checked. kl_kind "": no divergence; program None: the rule is of whole sequences.
-Wishes = collections.namedtuple("Wishes", "rule average clip beta kl_kind entropy_weight length total program parameters")
-# Tensors of tokens, on one device: target (B,T), 0 weight is ignore_index; mask (B,T) float32; advantage (B,T) or (B,1),
-# old_logprob, ref_logprob (B,T), each float32 or None; vectors by name.
+Wishes = collections.namedtuple("Wishes", "rule average clip beta kl_kind entropy_weight length total program "
+                                          "parameters")
+# Tensors of tokens, on one device: target (B,T), ignore_index outside the mask; mask (B,T) float32; advantage (B,T) or
+# (B,1), old_logprob, ref_logprob (B,T), each float32 or None; vectors by name.
 Batch = collections.namedtuple("Batch", "target mask advantage old_logprob ref_logprob vectors")
 
 
@@ -84,9 +85,8 @@ def _dispatch(tensors, settings, wishes, batch, grad_scale):
     if _run.plan_for(ops, settings, grads, program=wishes.program).handle is not None:
         return _stepped(tensors, settings, wishes, batch, ops, grads, grad_scale)
     if wishes.rule not in NAMES:
-        raise errors.UnsupportedError("rule is %r, a loss program, but device tensors run as torch operations here, which "
-                                      "have none (accepted: one of %s; flp.plan_info tells why)"
-                                      % (wishes.rule, ", ".join(NAMES)))
+        raise errors.UnsupportedError("rule is %r, a loss program, but no rung with kernels runs one here (accepted: one "
+                                      "of %s; the log of flp tells why)" % (wishes.rule, ", ".join(NAMES)))
     return _over_logprob(tensors, settings, wishes, batch)
 
 
