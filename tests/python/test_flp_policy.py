@@ -2,6 +2,7 @@
 linear_logprob; masks, micro-batches, the caller's buffer, frozen heads, losses from files, and what is refused."""
 import math
 import os
+import re
 import textwrap
 from pathlib import Path
 
@@ -255,6 +256,15 @@ def test_rules_of_sequences_say_how_they_run(monkeypatch):
     finally:
         flp.set_log(None)
     assert [text for text in said if "gspo pools" in text and "mode R" in text] == said
+
+
+def test_the_snippet_of_the_readme_runs(capsys):
+    text = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    snippet, = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "flp.policy_loss(" in block]
+    names = {}
+    exec(snippet, names)
+    assert names["main_grad"].abs().sum() > 0 and names["hidden"].grad.abs().sum() > 0 and names["head"].grad is None
+    assert capsys.readouterr().out.count("clip_fraction") == 2
 
 
 # ---- losses from files ----
