@@ -224,7 +224,7 @@ flp_status flp_kernel_desc_read(const uint8_t *bytes, size_t length, flp_kernel_
   memset(out, 0, sizeof *out);
   uint32_t version = flp_get_u32(&r), said_length = flp_get_u32(&r);
   if (r.short_of_bytes) return flp_fail(FLP_ERROR_CORRUPT, "descriptor: %zu bytes are too few", length);
-  if (version != FLP_DESC_FORMAT) return bad_field("version", version, "4");
+  if (version != FLP_DESC_FORMAT) return bad_field("version", version, "5");
   if (said_length != length)
     return flp_fail(FLP_ERROR_CORRUPT, "descriptor: length says %" PRIu32 ", there are %zu bytes", said_length, length);
   flp_kernel_desc desc;

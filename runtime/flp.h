@@ -125,7 +125,7 @@ typedef struct flp_spec {
                          per_row_temperature, accumulate_grad_weight and the gradients' dtypes stay 0 */
   int32_t keep;       /* 1: a forward pass may keep exponentials for the backward pass (mode S, flp_args.saved);
                          needs grads and dtype BF16 */
-  const void *loss;   /* a loss program (flp_loss_builtin, flpgen loss show --bytes), copied: flp_step trains with it */
+  const void *loss;   /* a loss program (flp_loss_builtin_bytes, flpgen loss show --bytes), copied: flp_step trains with it */
   size_t loss_bytes;
 } flp_spec;
 

@@ -13,13 +13,9 @@
  * low <= x <= high, abs has 0 at 0, comparisons and detach have none. One thing differs on purpose: what a mask (min,
  * max, clamp, where) leaves out contributes 0 even if its own derivative is not finite; in torch 0·inf makes it NaN.
  *
- * How mode P is to carry a program (nothing of this exists yet): flp_spec grows `const void *loss; size_t loss_bytes`,
- * what flp_loss_write gave, copied by flp_plan_create; the kernel's key grows SHA-256 of those bytes, since the kernel
- * is compiled from them (templates/loss.lua). flp_args grows old_logprob, ref_logprob, advantage, weight and
- * `const float *vectors[FLP_LOSS_VECTORS_MAX]`, (N) float32 by row in the order of flp_loss.vectors, and
- * `double loss_parameters[FLP_LOSS_PARAMETERS_MAX]` in the order of flp_loss.parameters: they are arguments of the
- * kernel, so a schedule of beta compiles nothing. A pointer may be NULL only where flp_loss_rows says so. The planner
- * asks flp_loss_is_active whether entropy gradients are needed at all. */
+ * A plan carries one (flp_spec.loss, what flp_loss_write gave): its kernel is compiled from it (templates/loss.lua) and
+ * has the SHA-256 of those bytes in its key. Parameters are arguments of the kernel, so a schedule of beta compiles
+ * nothing. */
 #ifndef FLP_LOSS_H
 #define FLP_LOSS_H
 

@@ -93,7 +93,7 @@ int flp_ladder_arches(const flp_device *device, const flp_spec *spec, int cluste
 
 /* ---- step.c ---- */
 
-/* 1 if the plan's kernels keep exponentials from forward to backward. */
+/* 1 if the plan keeps exponentials from forward to backward, where the caller has the memory. */
 int flp_plan_keeps(const flp_plan *plan);
 
 /* ---- plan_text.c ---- */

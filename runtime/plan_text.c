@@ -108,6 +108,9 @@ flp_status flp_plan_describe(const flp_plan *plan, char *buffer, size_t capacity
     add_device(&t, plan);
   add(&t, "; spec %s", plan->spec_text);
   if (plan->cut[0]) add(&t, "; cut: %s", plan->cut);
+  if (plan->spec.keep && !flp_plan_keeps(plan))
+    add(&t, "; keeps nothing for backward: %s",
+        plan->rung == FLP_RUNG_EAGER ? "the eager rung recomputes" : "options.mode asks for mode R");
   add(&t, "; plan id %s", plan->id);
   for (int rung = FLP_RUNG_TUNED; rung < (int)plan->rung; rung++)
     add(&t, "; not %s: %s", flp_rung_name((flp_rung)rung), plan->reason[rung]);

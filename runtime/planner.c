@@ -433,7 +433,7 @@ planner_search planner_search_pass(const flp_planner *p, flp_pass pass, int64_t 
 /* Where forward may have saved exponentials, the workspace of mode R holds mode S too, if the budget does. */
 static void make_room_for_saved(const planner_search *s, flp_scheme *out) {
   flp_scheme saved;
-  if (!s->planner->spec.keep || !planner_build_saved(s->planner, s->n, &saved)) return;
+  if (!flp_planner_saves(s->planner) || !planner_build_saved(s->planner, s->n, &saved)) return;
   if (saved.bytes > out->bytes && saved.bytes <= s->budget) out->bytes = saved.bytes;
 }
 

@@ -87,7 +87,9 @@ typedef struct flp_scheme {
 flp_status flp_planner_pick(const flp_planner *planner, flp_pass pass, int64_t n, uint64_t budget, int soft,
                             flp_scheme *out);
 
-/* 1 if a step may run in mode P, whatever the budget. */
+/* 1 if there are kernels to keep exponentials, and nothing asks for mode R; and if a step may run in mode P, whatever the
+ * budget. */
+int flp_planner_saves(const flp_planner *planner);
 int flp_planner_streams(const flp_planner *planner);
 
 /* The public view of a scheme. */

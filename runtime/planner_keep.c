@@ -23,6 +23,10 @@ static int keeps(const flp_planner *p) {
   return p->keep_rows > 0 && FLP_KEPT_BLOCK_ROWS % p->dz_rows == 0;
 }
 
+int flp_planner_saves(const flp_planner *p) {
+  return keeps(p) && p->spec.keep && (!p->mode || p->mode == FLP_MODE_P);
+}
+
 int flp_planner_streams(const flp_planner *p) {
   int asked = p->mode == FLP_MODE_P || (!p->mode && (!p->chunk_vocab || p->chunk_rows));
   return keeps(p) && p->spec.loss && p->spec.grads && asked;

@@ -4,8 +4,7 @@
 #include "validate.h"
 
 int flp_plan_keeps(const flp_plan *plan) {
-  if (!plan->spec.keep || plan->rung == FLP_RUNG_EAGER) return 0;
-  return plan->options.mode == 0 || plan->options.mode == FLP_MODE_P;
+  return plan->rung != FLP_RUNG_EAGER && flp_planner_saves(&plan->planner);
 }
 
 flp_status flp_plan_saved(const flp_plan *plan, int64_t n, uint64_t budget_bytes, size_t *out_bytes) {

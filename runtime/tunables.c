@@ -84,7 +84,7 @@ static int read_item(piece p, flp_tunables *out) {
 
 /* The kinds that can be cut in more than one way. */
 static int kind_of(piece p) {
-  static const flp_kernel_kind tunable[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_PRODUCTS};
+  static const flp_kernel_kind tunable[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_PRODUCTS, FLP_KERNEL_KEEP};
   for (size_t i = 0; i < sizeof tunable / sizeof tunable[0]; i++)
     if (is_word(p, flp_kernel_kind_name(tunable[i]))) return (int)tunable[i];
   return 0;
@@ -96,7 +96,8 @@ static flp_status parse_kind(const char *field, piece p, flp_tuning *out) {
   const char *items = strchr(text, ':');
   int kind = items ? kind_of((piece){text, (size_t)(items - text)}) : 0;
   if (!kind)
-    return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' does not begin with a kernel (accepted: forward:, dz: or products:)",
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' does not begin with a kernel (accepted: forward:, dz:, products: or "
+                    "forward_keep:)",
                     field, text);
   items++;
   for (piece item; next_piece(&items, ',', &item);)

@@ -76,7 +76,8 @@ static void fill_mapped(flp_kernel_desc *desc) {
   desc->tile_columns = wide ? 128 : desc->key.kind == FLP_KERNEL_PRODUCTS ? 256 : 192;
   desc->tile_depth = wide ? 32 : 64;
   desc->stages = 5;
-  desc->unit_columns = desc->key.kind == FLP_KERNEL_FORWARD ? FLP_LEAF_COLUMNS : 0;
+  int is_forward = desc->key.kind == FLP_KERNEL_FORWARD || desc->key.kind == FLP_KERNEL_KEEP;
+  desc->unit_columns = is_forward ? FLP_LEAF_COLUMNS : 0;
   desc->raster = 8;
   desc->cluster = 2;
   const flp_tunables *tune = &desc->key.tune;

@@ -48,12 +48,17 @@ flp_kernel_desc sample_desc(flp_kernel_kind kind) {
     add_entry(&desc, "merge");
     return desc;
   }
+  if (kind == FLP_KERNEL_KEPT) {
+    add_entry(&desc, "keep_reference");
+    add_entry(&desc, "keep_finish");
+    return desc;
+  }
   add_entry(&desc, kind == FLP_KERNEL_PRODUCTS ? "products_map" : flp_kernel_kind_name(kind));
   desc.tile_rows = 128;
   desc.tile_columns = 256;
   desc.tile_depth = 32;
   desc.stages = 4;
-  desc.unit_columns = kind == FLP_KERNEL_FORWARD ? 3072 : 0;
+  desc.unit_columns = kind == FLP_KERNEL_FORWARD || kind == FLP_KERNEL_KEEP ? 3072 : 0;
   desc.raster = 16;
   desc.cluster = kind == FLP_KERNEL_PRODUCTS ? 2 : 0;
   return desc;

@@ -4,7 +4,7 @@
 
 #include "kernel_sample.h"
 
-enum { KEY_AT = 8, TUNE_AT = 76, SOURCES_AT = 100, COUNT_AT = 140, ENTRY_AT = 144, ENTRY_BYTES = 80 };
+enum { KEY_AT = 8, TUNE_AT = 76, SOURCES_AT = 132, COUNT_AT = 172, ENTRY_AT = 176, ENTRY_BYTES = 80 };
 
 static size_t write_sample(flp_kernel_kind kind, uint8_t out[FLP_DESC_BYTES_MAX]) {
   flp_kernel_desc desc = sample_desc(kind);
@@ -106,9 +106,9 @@ typedef struct bad_case {
 Test(desc, refusals_name_the_field) {
   enum { TUNABLES_AT = ENTRY_AT + ENTRY_BYTES };
   static const bad_case cases[] = {
-      {"version", FLP_KERNEL_FORWARD, 0, "\1", 1, "descriptor: version is 1, accepted: 4"},
-      {"earlier version", FLP_KERNEL_FORWARD, 0, "\3", 1, "descriptor: version is 3, accepted: 4"},
-      {"kind", FLP_KERNEL_FORWARD, KEY_AT, "\10", 1, "descriptor: key.kind is 8, accepted: 1 to 7"},
+      {"version", FLP_KERNEL_FORWARD, 0, "\1", 1, "descriptor: version is 1, accepted: 5"},
+      {"earlier version", FLP_KERNEL_FORWARD, 0, "\4", 1, "descriptor: version is 4, accepted: 5"},
+      {"kind", FLP_KERNEL_FORWARD, KEY_AT, "\13", 1, "descriptor: key.kind is 11, accepted: 1 to 10"},
       {"arch", FLP_KERNEL_FORWARD, KEY_AT + 4, "0123456789abcdef", 16,
        "descriptor: key.arch is not a terminated name such as sm_80"},
       {"arch padding", FLP_KERNEL_FORWARD, KEY_AT + 4 + 15, "x", 1,
@@ -132,7 +132,7 @@ Test(desc, refusals_name_the_field) {
       {"ptx", FLP_KERNEL_DZ, COUNT_AT - 8, "\0", 1, "descriptor: ptx_major is 0, accepted: 1 to 99"},
       {"no entries", FLP_KERNEL_DZ, COUNT_AT, "\0", 1, "descriptor: entry_count is 0, accepted: 1 to 8"},
       {"many entries", FLP_KERNEL_DZ, COUNT_AT, "\11", 1, "descriptor: entry_count is 9, accepted: 1 to 8"},
-      {"more entries", FLP_KERNEL_DZ, COUNT_AT, "\2", 1, "descriptor: 260 bytes do not fit 2 entries"},
+      {"more entries", FLP_KERNEL_DZ, COUNT_AT, "\2", 1, "descriptor: 292 bytes do not fit 2 entries"},
       {"unknown entry", FLP_KERNEL_DZ, ENTRY_AT, "dy", 2, "descriptor: entry dy is not one that this library launches"},
       {"threads", FLP_KERNEL_DZ, ENTRY_AT + 72, "\1", 1,
        "descriptor: entry threads is 257, accepted: multiples of 32 up to 1024"},

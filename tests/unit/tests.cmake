@@ -21,6 +21,7 @@ foreach(source IN LISTS fakes)
   set_target_properties(${name} PROPERTIES C_VISIBILITY_PRESET default
                         LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
 endforeach()
+target_link_libraries(fake_ir_provider PRIVATE flp_core) # to read a loss program
 
 add_library(flp_test_settings INTERFACE)
 target_include_directories(flp_test_settings INTERFACE ${unit} ${PROJECT_SOURCE_DIR}/gen ${PROJECT_SOURCE_DIR}/gen/cli)

@@ -1,0 +1,352 @@
+"""One problem in modes F, R, S and P on the stand-in for libcuda that runs kernels on the CPU: prints what it found as JSON.
+
+Run with FLP_LIBRARY and the stand-ins in the environment (test_modes.py) and a JSON object of settings, see Case. Device
+memory of the stand-in is host memory, so arrays of numpy are passed as they are. Gradients are compared with float64 by the
+relative Frobenius error; mode R on the same inputs is the measure of modes S and P.
+"""
+import ctypes
+import importlib
+import json
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy
+
+FLP = Path(__file__).resolve().parents[2] / "runtime" / "python" / "flp"
+LOG2E = 1.4426950408889634
+
+
+def bindings():
+    """flp._c without the package around it, which needs torch."""
+    package = types.ModuleType("flp")
+    package.__path__ = [str(FLP)]
+    sys.modules["flp"] = package
+    return importlib.import_module("flp._c")
+
+
+c = bindings()
+
+
+@dataclass
+class Case:
+    """vocab, hidden, rows; what the spec asks for; and rows that ask something special of mode S or P."""
+    vocab: int = 1100
+    hidden: int = 40
+    rows: int = 150
+    entropy: int = c.ENTROPY_FORWARD
+    grads: int = 3
+    bias: bool = False
+    softcap: float = 0.0
+    per_row_temperature: bool = False
+    grad_weight_fp32: bool = True
+    accumulate: bool = False
+    masked: bool = False     # some targets are the ignore index, some rows have no upstream gradient
+    spread: bool = False     # one row whose largest scores are 288 octaves above those of the first columns
+    nan_row: bool = False    # one row of NaN, without upstream gradient
+    old_lse: bool = False
+    vocab_valid: int = 0
+    loss: str = ""           # of the step; "" leaves mode P out
+    chunk_rows: int = 64     # of the step
+    step_mode: int = 6
+    peaked: bool = False     # scores as of a trained model, shifted by a constant through the bias
+
+
+def bf16(x):
+    """float64 -> (uint16 bits, the same values in float64), rounded to nearest even."""
+    bits = numpy.asarray(x, numpy.float32).view(numpy.uint32).astype(numpy.uint64)
+    bits = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(numpy.uint32)
+    nan = numpy.isnan(x)
+    bits[nan] = 0x7FC0
+    return bits.astype(numpy.uint16), (bits << 16).view(numpy.float32).astype(numpy.float64)
+
+
+def device_memory():
+    """An arena of the stand-in's device memory, which is the only memory that its memset fills."""
+    arena = ctypes.c_void_p()
+    assert c.get().flp_arena_create(0, arena) == 0, c.get().flp_error_detail().decode()
+    return arena
+
+
+def aligned(shape, dtype, arena=[]):
+    """An array of device memory, poisoned; kept until the process ends."""
+    arena = arena or arena.append(device_memory()) or arena
+    size, start = int(numpy.prod(shape)) * numpy.dtype(dtype).itemsize, ctypes.c_void_p()
+    status = c.get().flp_arena_take(arena[0], max(size, 1), None, start)
+    assert status == 0, c.get().flp_error_detail().decode()
+    block = numpy.frombuffer((ctypes.c_uint8 * size).from_address(start.value), numpy.uint8)
+    block[...] = 0xFF
+    return block.view(dtype).reshape(shape)
+
+
+def copied(x, dtype):
+    out = aligned(numpy.shape(x), dtype)
+    out[...] = x
+    return out
+
+
+def at(array):
+    return array.ctypes.data if array is not None else None
+
+
+class Problem:
+    """Operands of a case, rounded to bf16, with float64 copies for the reference."""
+
+    def __init__(self, case):
+        self.case, random = case, numpy.random.default_rng(5)
+        hidden = random.standard_normal((case.rows, case.hidden))
+        weight = random.standard_normal((case.vocab, case.hidden)) * 0.3
+        self.target = random.integers(0, case.vocab_valid or case.vocab, case.rows)
+        if case.peaked:
+            hidden += 3 * weight[self.target] / 0.3
+        if case.spread:
+            weight[:768, 0], weight[768:, 0] = -1, 1
+            hidden[:, 0] = 0
+            hidden[7, 0] = 100
+        if case.nan_row:
+            hidden[11] = numpy.nan
+        self.hidden_bits, self.hidden = bf16(hidden)
+        self.weight_bits, self.weight = bf16(weight)
+        self.bias_bits, self.bias = bf16(random.standard_normal(case.vocab))
+        self.temperature = numpy.float32(random.uniform(0.6, 1.5, case.rows))
+        self.g = numpy.float32(random.standard_normal(case.rows))
+        self.e = numpy.float32(random.standard_normal(case.rows) * (case.entropy == c.ENTROPY_BACKWARD))
+        if case.masked:
+            self.target[::5] = -100
+            self.g[3::5] = self.e[3::5] = 0
+        if case.nan_row:
+            self.g[11] = self.e[11] = 0
+        self.advantage = numpy.float32(random.standard_normal(case.rows))
+        self.row_weight = numpy.float32(random.uniform(0.5, 1.5, case.rows))
+        chosen = numpy.nan_to_num(self.rows()[3])  # a policy near this one, so that no row outweighs all others
+        self.old, self.ref = (numpy.float32(chosen + 0.1 * random.standard_normal(case.rows)) for _ in range(2))
+        self.start = numpy.float32(random.standard_normal((case.vocab, case.hidden))) if case.accumulate else None
+        self.keep = []  # arrays that the library reads
+
+    def scores(self):
+        """t in nats and dt/dz, both (rows, vocab_valid)."""
+        valid = self.case.vocab_valid or self.case.vocab
+        z = self.hidden @ self.weight[:valid].T + (self.bias[:valid] if self.case.bias else 0)
+        slope = numpy.ones_like(z)
+        if self.case.softcap:
+            bent = numpy.tanh(z / self.case.softcap)
+            z, slope = self.case.softcap * bent, 1 - bent**2
+        scale = (self.temperature if self.case.per_row_temperature else numpy.full(len(z), 0.8, numpy.float32))
+        scale = scale.astype(numpy.float64)[:, None]
+        return z / scale, slope / scale
+
+    def rows(self):
+        """Probabilities, logprob, entropy, lse."""
+        t, slope = self.scores()
+        top = t.max(1, keepdims=True)
+        lse = (top + numpy.log(numpy.exp(t - top).sum(1, keepdims=True)))
+        logp = t - lse
+        p = numpy.exp(logp)
+        entropy = -(p * numpy.where(p > 0, logp, 0)).sum(1)
+        chosen = logp[numpy.arange(len(t)), numpy.maximum(self.target, 0)]
+        return logp, p, slope, chosen, entropy, lse[:, 0]
+
+    def gradients(self, g, e):
+        """float64 gradients of Σ g·logprob + e·entropy; rows without work give nothing."""
+        logp, p, slope, _, entropy, _ = self.rows()
+        one = numpy.zeros_like(p)
+        one[numpy.arange(len(p)), numpy.maximum(self.target, 0)] = 1
+        live = (self.target >= 0) & ((g != 0) | (e != 0))
+        dz = g[:, None] * (one - p) - e[:, None] * p * (numpy.where(p > 0, logp, 0) + entropy[:, None])
+        dz = numpy.where(live[:, None], dz * slope, 0)
+        hidden = numpy.where(live[:, None], self.hidden, 0)
+        weight = numpy.zeros_like(self.weight)
+        weight[:p.shape[1]] = dz.T @ hidden
+        bias = numpy.zeros(self.case.vocab)
+        bias[:p.shape[1]] = dz.sum(0)
+        return {"hidden": dz @ self.weight[:p.shape[1]], "weight": weight, "bias": bias}
+
+
+class Runner:
+    """A plan of a problem, and calls of it."""
+
+    def __init__(self, problem, keep=0, loss="", mode=0, chunk_rows=0):
+        self.problem, case = problem, problem.case
+        spec, options = c.new_spec(), c.new_options()
+        spec.vocab, spec.hidden, spec.entropy, spec.grads = case.vocab, case.hidden, case.entropy, case.grads
+        spec.has_bias, spec.softcap, spec.per_row_temperature = case.bias, case.softcap, case.per_row_temperature
+        spec.grad_hidden_dtype = c.DTYPE_FP32
+        spec.grad_weight_dtype = c.DTYPE_FP32 if case.grad_weight_fp32 else c.DTYPE_BF16
+        spec.accumulate_grad_weight, spec.keep = case.accumulate, keep
+        if loss:
+            self.program = ctypes.create_string_buffer(c.LOSS_BYTES_MAX)
+            size = ctypes.c_size_t()
+            self.check(c.get().flp_loss_builtin_bytes(loss.encode(), self.program, c.LOSS_BYTES_MAX, size))
+            spec.loss, spec.loss_bytes = ctypes.addressof(self.program), size.value
+        options.rung, options.mode, options.chunk_rows = c.RUNG_JIT, mode, chunk_rows
+        self.plan = ctypes.c_void_p()
+        self.check(c.get().flp_plan_create(spec, options, self.plan))
+
+    def check(self, status):
+        assert status == 0, c.get().flp_error_detail().decode()
+
+    def layout(self, which):
+        layout = c.new_layout()
+        self.check(c.get().flp_plan_layout(self.plan, which, self.problem.case.rows, 1 << 40, layout))
+        return layout
+
+    def args(self, which):
+        p, case, args = self.problem, self.problem.case, c.new_args()
+        setattr(args, "pass", which)
+        self.arrays = [copied(p.hidden_bits, numpy.uint16), copied(p.weight_bits, numpy.uint16),
+                       copied(p.bias_bits, numpy.uint16), copied(p.target, numpy.int64),
+                       copied(p.temperature, numpy.float32)]
+        args.n, args.hidden, args.weight = case.rows, at(self.arrays[0]), at(self.arrays[1])
+        args.bias = at(self.arrays[2]) if case.bias else None
+        args.target = at(self.arrays[3])
+        args.temperature_rows = at(self.arrays[4]) if case.per_row_temperature else None
+        args.temperature, args.vocab_valid = 0.8, case.vocab_valid
+        return args
+
+    def lend(self, args, values):
+        """Fields of args that point at copies of arrays."""
+        for name, value in values.items():
+            self.arrays.append(copied(value, numpy.float32))
+            setattr(args, name, at(self.arrays[-1]))
+
+    def give(self, args, names):
+        out = {name: aligned((self.problem.case.rows,) + shape, numpy.float32) for name, shape in names.items()}
+        for name, array in out.items():
+            setattr(args, name, at(array))
+        return out
+
+    def gradient_arrays(self, args):
+        case, out = self.problem.case, {}
+        if case.grads & 1:
+            out["hidden"] = aligned((case.rows, case.hidden), numpy.float32)
+            args.grad_hidden = at(out["hidden"])
+        if case.grads & 2:
+            kind = numpy.float32 if case.grad_weight_fp32 else numpy.uint16
+            out["weight"] = aligned((case.vocab, case.hidden), kind)
+            if case.accumulate:
+                out["weight"][...] = self.problem.start
+            args.grad_weight = at(out["weight"])
+        if case.grads & 4:
+            out["bias"] = aligned((case.vocab,), numpy.uint16)
+            args.grad_bias = at(out["bias"])
+        return out
+
+    def run(self, args, which, saved=None):
+        layout = self.layout(which)
+        workspace = aligned((max(layout.bytes, 1),), numpy.uint8)
+        args.workspace, args.workspace_bytes = at(workspace), layout.bytes
+        if saved is not None:
+            args.saved, args.saved_bytes = at(saved), saved.nbytes
+        call = c.get().flp_step if getattr(args, "pass") == c.PASS_STEP else c.get().flp_execute
+        self.check(call(self.plan, args))
+        return layout
+
+    def forward(self, saved=None):
+        args = self.args(c.PASS_FORWARD)
+        out = self.give(args, {"logprob": (), "stats": (4,), **({"entropy": ()} if self.problem.case.entropy else {})})
+        if saved is not None and self.problem.case.old_lse:
+            self.lend(args, {"old_lse": numpy.nan_to_num(self.problem.rows()[5]) + 0.3})
+        self.run(args, c.PASS_FORWARD, saved)
+        return out
+
+    def backward(self, stats, g, e, saved=None):
+        args = self.args(c.PASS_BACKWARD)
+        self.lend(args, {"stats": stats, "grad_logprob": g,
+                         **({"grad_entropy": e} if self.problem.case.entropy == c.ENTROPY_BACKWARD else {})})
+        out = self.gradient_arrays(args)
+        self.run(args, c.PASS_BACKWARD if saved is None else c.PASS_BACKWARD_SAVED, saved)
+        return {name: wide(array) for name, array in out.items()}
+
+    def saved_bytes(self):
+        size = ctypes.c_size_t()
+        self.check(c.get().flp_plan_saved(self.plan, self.problem.case.rows, 1 << 40, size))
+        return size.value
+
+    def step(self, parameters):
+        p, args = self.problem, self.args(c.PASS_STEP)
+        self.lend(args, {"old_logprob": p.old, "ref_logprob": p.ref, "advantage": p.advantage, "row_weight": p.row_weight})
+        if p.case.old_lse:
+            self.lend(args, {"old_lse": p.rows()[5] + 0.3})
+        out = self.give(args, {"logprob": (), "loss": (), **({"entropy": ()} if p.case.entropy else {})})
+        gradients = self.gradient_arrays(args)
+        held = (ctypes.c_double * len(parameters))(*parameters)
+        args.loss_parameters = held
+        layout = self.run(args, c.PASS_STEP)
+        return out, {name: wide(array) for name, array in gradients.items()}, layout
+
+
+def wide(array):
+    if array.dtype == numpy.uint16:
+        return (array.astype(numpy.uint32) << 16).view(numpy.float32).astype(numpy.float64)
+    return array.astype(numpy.float64)
+
+
+def error(got, want):
+    """Relative Frobenius error of each gradient."""
+    return {name: float(numpy.linalg.norm(got[name] - want[name]) / max(numpy.linalg.norm(want[name]), 1e-30))
+            for name in got}
+
+
+def added(problem, gradients):
+    """What a caller who accumulates expects."""
+    if problem.start is not None and "weight" in gradients:
+        gradients = {**gradients, "weight": gradients["weight"] + problem.start}
+    return gradients
+
+
+def same_bits(a, b):
+    return all(numpy.array_equal(a[name].view(numpy.uint32), b[name].view(numpy.uint32)) for name in a if name in b)
+
+
+def judge(problem, logprob):
+    """GRPO with k3 and an entropy bonus: losses and derivatives by logprob and entropy, float64."""
+    clip, beta, bonus = 0.2, 0.04, 0.01 * ("entropy" in problem.case.loss)
+    live = problem.target >= 0
+    w, a = problem.row_weight.astype(float), problem.advantage.astype(float)
+    ratio, d = numpy.exp(logprob - problem.old), problem.ref - logprob
+    bounded = numpy.clip(ratio, 1 - clip, 1 + clip)
+    loss = w * (-numpy.minimum(ratio * a, bounded * a) + beta * (numpy.exp(d) - d - 1))
+    by_logprob = w * (numpy.where(bounded * a < ratio * a, 0, -ratio * a) + beta * (1 - numpy.exp(d)))
+    return (numpy.where(live, loss, 0), numpy.where(live, by_logprob, 0), numpy.where(live, -w * bonus, 0),
+            [clip, clip, beta] + ([0.01] if bonus else []))
+
+
+def run_saved(problem, plain, base, out):
+    """Mode S beside modes F and R."""
+    runner = Runner(problem, keep=1)
+    saved = aligned((runner.saved_bytes(),), numpy.uint8)
+    forward = runner.forward(saved)
+    want = added(problem, problem.gradients(problem.g.astype(float), problem.e.astype(float)))
+    got = runner.backward(forward["stats"], problem.g, problem.e, saved)
+    recomputed = plain.backward(base["stats"], problem.g, problem.e)
+    out["S"] = {"same_bits": same_bits(forward, base), "error": error(got, want), "of_R": error(recomputed, want),
+                "finite": all(bool(numpy.isfinite(x).all()) for x in got.values())}
+
+
+def run_step(problem, plain, base, out):
+    """A step, beside the same loss on mode F's logprobs and mode R's gradients of it."""
+    runner = Runner(problem, loss=problem.case.loss, mode=problem.case.step_mode, chunk_rows=problem.case.chunk_rows)
+    loss, g, e, parameters = judge(problem, base["logprob"].astype(float))
+    entropy = base["entropy"].astype(float) if "entropy" in base else 0
+    if "entropy" in problem.case.loss:
+        loss = loss + numpy.where(problem.target >= 0, e * entropy, 0)
+    rows, got, layout = runner.step(parameters)
+    want = added(problem, problem.gradients(g, e))
+    recomputed = plain.backward(base["stats"], numpy.float32(g), numpy.float32(e))
+    out["P"] = {"same_bits": same_bits(rows, base), "error": error(got, want), "of_R": error(recomputed, want),
+                "loss": float(numpy.abs(rows["loss"] - loss).max()), "mode": layout.mode, "chunks": layout.chunks}
+
+
+def main():
+    problem = Problem(Case(**json.loads(sys.argv[1])))
+    plain, out = Runner(problem), {}
+    base = plain.forward()
+    run_saved(problem, plain, base, out)
+    if problem.case.loss:
+        run_step(problem, plain, base, out)
+    json.dump(out, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
