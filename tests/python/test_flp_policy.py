@@ -2,14 +2,16 @@
 linear_logprob; masks, micro-batches, the caller's buffer, frozen heads, losses from files, and what is refused."""
 import math
 import os
+import re
 import textwrap
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import torch_form
 
 import flp
-from flp import _programs, losses
+from flp import _plans, _programs, losses
 
 B, T, D, V = 3, 6, 16, 53
 LENGTHS = (6, 2, 4)
@@ -186,7 +188,8 @@ def test_it_composes_with_what_comes_before_and_after():
 def test_micro_batches_into_the_callers_buffer(engine, rule):
     """Two micro-batches under a loss scale: what the buffer held stays in the sum, weight.grad stays as it is."""
     batch, scale = Batch(), 8.0
-    want = gradients(batch.fused(rule)[0], batch.leaves)
+    options = {"entropy_weight": 0.01} if rule == "ppo" else {}
+    want = gradients(batch.fused(rule, **options)[0], batch.leaves)
     buffer = torch.full((V, D), 0.5)
     total = batch.mask.sum() if losses.RULES[rule].average == "tokens" else B
     value = 0
@@ -194,13 +197,13 @@ def test_micro_batches_into_the_callers_buffer(engine, rule):
         part, _ = flp.policy_loss(
             rule, batch.hidden[rows], batch.weight, batch.target[rows], batch.advantage[rows],
             old_logprob=batch.old[rows], ref_logprob=batch.ref[rows], mask=batch.mask[rows], length=T, beta=0.1,
-            total=total, grad_weight_accumulate=buffer, grad_scale=torch.tensor(scale))
+            total=total, **options, grad_weight_accumulate=buffer, grad_scale=torch.tensor(scale))
         value = value + part.item()
         (part * scale).backward()
     assert batch.weight.grad is None
     assert_near(buffer - 0.5, scale * want[1], 1e-5)
     assert_near(batch.hidden.grad, scale * want[0], 1e-5)
-    assert math.isclose(value, batch.plain(rule)[0].item(), rel_tol=1e-5)
+    assert math.isclose(value, batch.plain(rule, **options)[0].item(), rel_tol=1e-5)
 
 
 def test_another_upstream_gradient_than_the_buffer_was_told_of_is_loud():
@@ -253,6 +256,15 @@ def test_rules_of_sequences_say_how_they_run(monkeypatch):
     finally:
         flp.set_log(None)
     assert [text for text in said if "gspo pools" in text and "mode R" in text] == said
+
+
+def test_the_snippet_of_the_readme_runs(capsys):
+    text = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    snippet, = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "flp.policy_loss(" in block]
+    names = {}
+    exec(snippet, names)
+    assert names["main_grad"].abs().sum() > 0 and names["hidden"].grad.abs().sum() > 0 and names["head"].grad is None
+    assert capsys.readouterr().out.count("clip_fraction") == 2
 
 
 # ---- losses from files ----
@@ -327,6 +339,13 @@ def test_files_need_the_generator(tmp_path, monkeypatch):
     monkeypatch.setenv("FLP_JIT_LIBRARY", str(tmp_path / "absent.so"))
     with pytest.raises(flp.LibraryError, match="needs libflpgen, which could not be loaded from .*absent.so"):
         Batch().fused(str(tmp_path / "mine.lua"))
+
+
+def test_the_torch_form_has_no_programs(mine, monkeypatch):
+    monkeypatch.setattr(_plans, "_create", torch_form)
+    given = torch.ones(B, T)
+    with pytest.raises(flp.UnsupportedError, match="mine.lua', a loss program, but no rung with kernels runs one here"):
+        Batch().fused(mine, beta=0.0, ref_logprob=None, vectors={"reward": given, "unused": given})
 
 
 def test_programs_say_what_they_read():
