@@ -81,7 +81,24 @@ return function(k, spec)
       function() return each(function(j) return k.load(type, ptr, at[j]) end) end)
   end
 
-  local function classify(p, at, target, temperature)
+  -- row_scale of each row, and whether its temperature is one.
+  local function scales_of(p, at)
+    return k.branch(k.is_null(p.temperature),
+      function()
+        local yes = k.const(k.i1, true)
+        return {scale = each(function() return p.row_scale end), good = each(function() return yes end)}
+      end, function()
+        local out = {scale = {}, good = {}}
+        for j = 1, EACH do
+          local temperature = k.load(k.f32, p.temperature, at[j])
+          out.scale[j] = p.unit / temperature
+          out.good[j] = k.gt(temperature, 0.0) & k.lt(temperature, infinity) -- ordered comparisons: NaN fails both
+        end
+        return out
+      end)
+  end
+
+  local function classify(p, at, target, good)
     local marks = k.branch(k.is_null(p.rows),
       function() return each(function() return k.const(k.i8, LISTED) end) end,
       function() return each(function(j) return k.load(k.i8, p.row_class, at[j]) end) end)
@@ -90,10 +107,8 @@ return function(k, spec)
     return each(function(j)
       local upstream = unasked | k.ne(logprob[j], 0.0) | k.ne(entropy[j], 0.0)
       local work = k.eq(marks[j], LISTED) & upstream & k.ne(target[j], p.ignore_index)
-      local good = k.ge(target[j], 0) & k.lt(target[j], p.vocab_total)
-      -- ordered comparisons: NaN fails both
-      good = good & k.gt(temperature[j], 0.0) & k.lt(temperature[j], infinity)
-      return k.select(work, k.select(good, k.const(k.i32, ACTIVE), BAD), k.const(k.i32, LEFT_OUT))
+      local known = k.ge(target[j], 0) & k.lt(target[j], p.vocab_total)
+      return k.select(work, k.select(known & good[j], k.const(k.i32, ACTIVE), BAD), k.const(k.i32, LEFT_OUT))
     end)
   end
 
@@ -109,35 +124,48 @@ return function(k, spec)
     end)
   end
 
+  -- A thread's rows where not all are active. classes: a byte each
+  local function finish_others(p, row, classes)
+    k.loop(k.const(k.i32, 0), k.convert(k.i32, k.min(p.n - row, EACH)), 1, nil, function(j)
+      local i, class = row + k.convert(k.i64, j), k.lshr(classes, j * 8) & 255
+      k.store(p.row_class, i, k.convert(k.i8, class))
+      k.when(k.ne(class, ACTIVE), function() fill_outputs(p, i, class) end)
+      k.when(k.eq(class, BAD), function() k.atomic_add(p.error_word, 0, k.const(k.i32, 1)) end)
+    end)
+  end
+
   local function prepare(p)
     k.when(~k.is_null(p.rows), function() mark_listed(p) end)
     local zero = k.const(k.i64, 0)
     local count = k.loop(zero, p.n, THREADS * EACH, k.const(k.i32, 0), function(base, count)
-      local row = each(function(j) return base + k.convert(k.i64, k.tid() * EACH + (j - 1)) end)
+      local first = base + k.convert(k.i64, k.tid() * EACH)
+      local row = each(function(j) return first + (j - 1) end)
       local inside = each(function(j) return k.lt(row[j], p.n) end)
       local at = each(function(j) return k.select(inside[j], row[j], zero) end)
       local target = each(function(j) return k.convert(k.i64, k.load(target_type, p.target, at[j])) end)
-      local temperature = load_each(k.f32, p.temperature, at, 1.0)
-      local class = classify(p, at, target, temperature)
+      local scales = scales_of(p, at)
+      local class = classify(p, at, target, scales.good)
       local active = each(function(j) return inside[j] & k.eq(class[j], ACTIVE) end)
-      local number = k.const(k.i32, 0)
-      for j = 1, EACH do number = number + k.zext(k.i32, active[j]) end
+      local number, classes = k.const(k.i32, 0), k.const(k.i32, 0)
+      for j = 1, EACH do
+        number = number + k.zext(k.i32, active[j])
+        classes = classes | class[j] << 8 * (j - 1)
+      end
       local before, found = scan(number)
       local a = count + before
       for j = 1, EACH do
-        k.when(inside[j], function() k.store(p.row_class, row[j], k.convert(k.i8, class[j])) end)
         k.when(active[j], function()
           k.store(p.index, a, k.convert(k.i32, row[j]))
           local here = target[j] - p.vocab_offset
           local mine = k.ge(here, 0) & k.lt(here, p.vocab_valid)
           k.store(p.local_target, a, k.select(mine, k.convert(k.i32, here), -1))
-          k.store(p.scale, a, k.branch(k.is_null(p.temperature),
-            function() return p.row_scale end, function() return p.unit / temperature[j] end))
+          k.store(p.scale, a, scales.scale[j])
         end)
-        k.when(inside[j] & ~active[j], function() fill_outputs(p, row[j], class[j]) end)
-        k.when(inside[j] & k.eq(class[j], BAD), function() k.atomic_add(p.error_word, 0, k.const(k.i32, 1)) end)
         a = a + k.zext(k.i32, active[j])
       end
+      local all = k.eq(number, EACH)
+      k.when(all, function() k.store(p.row_class, k.lshr(first, 2), classes) end) -- EACH bytes in one word
+      k.when(~all, function() finish_others(p, first, classes) end)
       return count + found
     end)
     k.when(k.eq(k.tid(), 0), function() k.store(p.count, 0, count) end)

@@ -18,15 +18,11 @@ return function(k, spec)
     local K = {finish = B.finish}
     local upper = {}                              -- of the row with h = 0: its words, by block of the tile
 
-    local function words_of(exponentials, lift, exists, valid)
+    local function words_of(exponentials, lift, exists)
       local words = {}
       for i = 1, #exponentials, 2 do
-        local pair = {}
-        for e = 0, 1 do
-          local value = exponentials[i + e] * lift
-          pair[e] = valid and k.select(valid(i + e), value, 0.0) or value
-        end
-        words[#words + 1] = k.select(exists, B.pair(pair[0], pair[1]), 0)
+        local pair = B.pair(exponentials[i] * lift, exponentials[i + 1] * lift)
+        words[#words + 1] = k.select(exists, pair, 0)
       end
       return words
     end
@@ -43,8 +39,8 @@ return function(k, spec)
       local active, block = p.row_begin + u.row + H.row(row.w, row.h), 0
       local exists = k.lt(active, u.row_end)
       local reference = k.load(k.f32, p.reference, k.select(exists, active, p.row_begin))
-      return function(column, exponentials, m, valid)
-        local words = words_of(exponentials, k.exp2(m - reference), exists, valid)
+      return function(column, exponentials, m)
+        local words = words_of(exponentials, k.exp2(m - reference), exists)
         block = block + 1
         if row.h == 0 then upper[block] = words
         else store_box(p, u, row.w, column, upper[block], words) end

@@ -117,12 +117,14 @@ return function(k, spec, entry, keep)
 
     -- One thread of the grid holds a row's target, in column 8j + 2(lane mod 4) + e: it stores the raw score.
     local function store_targets(acc, u, tile_column)
-      local relative = {}
-      for i, row in ipairs(rows) do relative[i] = read_row(k.i32, p.local_target, u, row, -1) - tile_column end
+      local relative, any = {}, k.const(k.i1, false)
       for i, row in ipairs(rows) do
-        local column = relative[i]
-        k.when(k.any(k.ult(column, H.columns)), function()
-          local list = {}
+        relative[i] = read_row(k.i32, p.local_target, u, row, -1) - tile_column
+        any = any | k.ult(relative[i], H.columns)
+      end
+      k.when(k.any(any), function()
+        for i, row in ipairs(rows) do
+          local column, list = relative[i], {}
           for j = 0, H.columns // 8 - 1 do
             for e = 0, 1 do list[#list + 1] = acc[H.at(row.w, row.h, j, e)] end
           end
@@ -130,52 +132,58 @@ return function(k, spec, entry, keep)
           k.when(k.ult(column, H.columns) & k.eq(k.lshr(column, 1) & 3, H.lane & 3), function()
             k.store(p.zy, p.row_begin + u.row + H.row(row.w, row.h), score)
           end)
-        end)
-      end
+        end
+      end)
     end
 
-    -- The largest score of each block. Rounding is monotonic: the largest product is the product of the largest.
-    local function largest(blocks, scale)
-      local function extremes(pick)
-        local out = {}
-        for i, y in ipairs(blocks) do
-          out[i] = y[1]
-          for j = 2, #y do out[i] = pick(out[i], y[j]) end
-        end
-        return out
+    -- Makes a tile with columns beyond the vocabulary, or negative scales, one like all others: score times scale stays as
+    -- it is to the bit, and beyond the vocabulary it is at most -2^101, which adds exactly nothing. For such a score to
+    -- be finite, a scale below 2^-25 is first moved up, and the scores down; below 2^-125 it counts as 0.
+    local function make_usual(acc, tile_column, scales)
+      local made, up, factor, beyond = {}, {}, {}, {}
+      for i, scale in ipairs(scales) do
+        local size = k.abs(scale)
+        local small = k.lt(size, 0x1p-25)
+        up[i] = k.select(small, k.max(size * 0x1p100, 0x1p-25), size)
+        factor[i] = k.select(small, k.const(k.f32, 0x1p-100), 1.0)
+        factor[i] = k.select(k.lt(scale, 0.0), -factor[i], factor[i])
+        factor[i] = k.select(k.lt(size, 0x1p-125), 0.0, factor[i])
+        -- of up = 2^e·f: -2^(101-e)
+        beyond[i] = -k.bitcast(k.f32, (355 << 23) - (k.bitcast(k.i32, up[i]) & 0x7f800000))
       end
-      local tops = k.branch(k.ge(scale, 0.0), function() return extremes(k.max) end,
-        function() return extremes(k.min) end)
-      for i = 1, #tops do tops[i] = tops[i] * scale end
-      return tops
+      local left = p.vocab_valid - tile_column - H.column(0, 0)
+      for j = 0, H.columns // 8 - 1 do
+        for e = 0, 1 do
+          local valid = k.gt(left, j * 8 + e)
+          for i, row in ipairs(rows) do
+            local at = H.at(row.w, row.h, j, e)
+            made[at] = k.select(valid, acc[at] * factor[i], beyond[i])
+          end
+        end
+      end
+      return {acc = made, scales = up}
     end
 
-    local function reduce(acc, u, tile_column, sums, whole)
-      local out = {}
-      for i, row in ipairs(rows) do
-        local scale = read_row(k.f32, p.scale, u, row, 0.0)
-        local sum, blocks = sums[i], {}
-        for block = 0, H.columns // BLOCK - 1 do
-          local y = {}
-          for j = block * 8, block * 8 + 7 do
-            for e = 0, 1 do y[#y + 1] = acc[H.at(row.w, row.h, j, e)] end
-          end
-          blocks[block + 1] = y
+    -- One row's part of a tile: all its columns count, and its scale is not negative.
+    local function reduce_row(acc, u, tile_column, row, scale, sum)
+      local blocks, tops = {}, {}
+      for block = 1, H.columns // BLOCK do
+        local y = {}
+        for j = block * 8 - 8, block * 8 - 1 do
+          for e = 0, 1 do y[#y + 1] = acc[H.at(row.w, row.h, j, e)] end
         end
-        local tops = whole and largest(blocks, scale)
-        local see = K and K.row(p, u, row)
-        for block, y in ipairs(blocks) do
-          local valid = not whole and function(i_in_block)
-            local j, e = block * 8 - 8 + (i_in_block - 1) // 2, (i_in_block - 1) % 2
-            return k.lt(tile_column + H.column(j, e), p.vocab_valid)
-          end
-          local exponentials
-          sum, exponentials = S.accumulate(sum, y, scale, spec.bias, valid, tops and tops[block])
-          if see then see(tile_column + (block - 1) * BLOCK, exponentials, sum.m, valid) end
-        end
-        out[i] = sum
+        -- rounding is monotonic: the largest product is the product of the largest
+        local top = y[1]
+        for i = 2, #y do top = k.max(top, y[i]) end
+        blocks[block], tops[block] = y, top * scale
       end
-      return out
+      local see = K and K.row(p, u, row)
+      for block, y in ipairs(blocks) do
+        local exponentials
+        sum, exponentials = S.accumulate(sum, y, scale, spec.bias, nil, tops[block])
+        if see then see(tile_column + (block - 1) * BLOCK, exponentials, sum.m) end
+      end
+      return sum
     end
 
     local function finish(acc, unit, tile_column, sums)
@@ -186,9 +194,16 @@ return function(k, spec, entry, keep)
       if spec.softcap then
         for i, x in ipairs(acc) do acc[i] = S.shape(x, p.cap_in, true) end
       end
-      return k.branch(k.le(tile_column + H.columns, p.vocab_valid),
-        function() return reduce(acc, u, tile_column, sums, true) end,
-        function() return reduce(acc, u, tile_column, sums, false) end)
+      local scales, unusual = {}, k.gt(tile_column + H.columns, p.vocab_valid)
+      for i, row in ipairs(rows) do
+        scales[i] = read_row(k.f32, p.scale, u, row, 0.0)
+        unusual = unusual | k.lt(scales[i], 0.0)
+      end
+      local usual = k.branch(k.any(unusual), function() return make_usual(acc, tile_column, scales) end,
+        function() return {acc = acc, scales = scales} end)
+      local out = {}
+      for i, row in ipairs(rows) do out[i] = reduce_row(usual.acc, u, tile_column, row, usual.scales[i], sums[i]) end
+      return out
     end
 
     -- The four threads of a row merge and store the sums of the leaf.
