@@ -183,9 +183,9 @@ static void add_mode(check_list *list, check_case c, flp_mode mode, int plain, i
   add(list, c);
 }
 
-/* Whole heads whose pass is not chunked otherwise. */
+/* Whole heads that are not cut along the vocabulary; chunks of rows are those of mode P. */
 static int fits_modes(const oddity *o, flp_dtype dtype) {
-  if (o->shards || o->forward_only || o->mode || o->chunk_rows || o->chunk_vocab) return 0;
+  if (o->shards || o->forward_only || o->mode || o->chunk_vocab) return 0;
   return !o->alignment || o->alignment >= flp_half_bytes(dtype);
 }
 
@@ -197,7 +197,7 @@ static void add_modes(check_list *list, flp_dtype dtype, int both) {
     check_case c = make_odd(&oddities[i], dtype);
     for (int plain = 0; plain < 2; plain++) {
       if (!both && plain != turn % 2) continue;
-      if (dtype == FLP_DTYPE_BF16) add_mode(list, c, FLP_MODE_S, plain, 0);
+      if (dtype == FLP_DTYPE_BF16 && !c.chunk_rows) add_mode(list, c, FLP_MODE_S, plain, 0);
       add_mode(list, c, dtype == FLP_DTYPE_BF16 ? FLP_MODE_P : (flp_mode)0, dtype == FLP_DTYPE_BF16 ? !plain : plain,
                turn);
     }
