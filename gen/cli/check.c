@@ -193,7 +193,7 @@ static int is_lacking(const check_case *c, flp_rung rung, flp_status status) {
   return may_lack_kernels(rung) || c->mode == FLP_MODE_S || (c->spec.loss && rung == FLP_RUNG_GENERIC);
 }
 
-static flp_status check_case_on(check_session *session, const check_problem *problem, const check_truth *truth,
+static flp_status check_case_on(check_session *session, check_problem *problem, const check_truth *truth,
                                 flp_rung rung) {
   const check_case *c = &problem->c;
   check_how how = session->args->how;
@@ -202,6 +202,7 @@ static flp_status check_case_on(check_session *session, const check_problem *pro
   int has_plain = c->mode == FLP_MODE_S || problem->loss;
   flp_status status = check_run(problem, &how, &result);
   if (is_lacking(c, rung, status)) return FLP_OK;
+  if (status == FLP_OK) check_problem_follow(problem, &result);
   if (status == FLP_OK && has_plain) status = check_run_plain(problem, &how, &plain);
   if (status != FLP_OK) {
     check_result_clear(&result);

@@ -159,14 +159,15 @@ static void set_loss(check_list *list, check_case *c, const char *name) {
   if (c->spec.entropy < least) c->spec.entropy = least;
 }
 
-/* Built-in loss i in turn, beside an entropy bonus or without one. */
+/* Built-in loss i in turn, beside an entropy bonus, if it goes with one, or without. */
 static void set_builtin(check_list *list, check_case *c, int i, int bonus) {
   int count = 0;
   char name[64];
   while (flp_loss_builtin(count)) count++;
   const char *own = flp_loss_builtin(i % count);
-  snprintf(name, sizeof name, "%s%s", own, bonus && strcmp(own, "entropy") != 0 ? "+entropy" : "");
-  set_loss(list, c, name);
+  flp_loss sum;
+  snprintf(name, sizeof name, "%s+entropy", own);
+  set_loss(list, c, bonus && flp_loss_find(name, &sum) == FLP_OK ? name : own);
 }
 
 /* Plain: what was kept is multiplied as it is; else it is turned into gradients of the scores first. */
