@@ -198,17 +198,18 @@ static flp_status measure_rows(session *s) {
   measure_summary ms[BENCH_CASES + GEMM_PRODUCTS];
   measure_options options = {s->args->burst_ms, (int)s->args->rounds, (uint64_t)s->args->seed, 0};
   double bare_ms[GEMM_PRODUCTS] = {0};
+  bench_case which[BENCH_CASES];
   int cases = 0, count = 0;
   for (int i = 0; i < BENCH_CASES; i++)
-    if (bench_case_exists((bench_case)i, spec_of(s))) items[cases++] = case_item(s, (bench_case)i);
-  count = cases;
+    if (bench_case_exists((bench_case)i, spec_of(s))) which[cases++] = (bench_case)i;
+  for (; count < cases; count++) items[count] = case_item(s, which[count]);
   for (int i = 0; i < GEMM_PRODUCTS; i++)
     if (bench_products_has(&s->bare, (gemm_product)i)) items[count++] = gemm_item(&s->bare.product[i]);
   FLP_TRY(measure_run(&s->clock, items, count, &options, ms));
   count = cases;
   for (int i = 0; i < GEMM_PRODUCTS; i++)
     if (bench_products_has(&s->bare, (gemm_product)i)) bare_ms[i] = add_bare(s, (gemm_product)i, ms[count++]);
-  for (int i = 0; i < cases; i++) add_row(s, (bench_case)i, ms[i], bare_ms);
+  for (int i = 0; i < cases; i++) add_row(s, which[i], ms[i], bare_ms);
   return FLP_OK;
 }
 

@@ -151,6 +151,9 @@ flp_status check_run(const check_problem *problem, const check_how *how, check_r
 /* Runs the same problem in modes F and R, with the upstream gradients of its loss. */
 flp_status check_run_plain(const check_problem *problem, const check_how *how, check_result *out);
 void check_result_clear(check_result *result);
+/* check_train.c: upstream gradients of a loss at the logprob and entropy of a result, which are compared themselves: a
+ * ratio to another policy magnifies what they may be off. Classes stay. */
+void check_problem_follow(check_problem *problem, const check_result *result);
 
 /* ---- check_metrics.c: how far off ---- */
 

@@ -159,14 +159,15 @@ static void set_loss(check_list *list, check_case *c, const char *name) {
   if (c->spec.entropy < least) c->spec.entropy = least;
 }
 
-/* Built-in loss i in turn, beside an entropy bonus or without one. */
+/* Built-in loss i in turn, beside an entropy bonus, if it goes with one, or without. */
 static void set_builtin(check_list *list, check_case *c, int i, int bonus) {
   int count = 0;
   char name[64];
   while (flp_loss_builtin(count)) count++;
   const char *own = flp_loss_builtin(i % count);
-  snprintf(name, sizeof name, "%s%s", own, bonus && strcmp(own, "entropy") != 0 ? "+entropy" : "");
-  set_loss(list, c, name);
+  flp_loss sum;
+  snprintf(name, sizeof name, "%s+entropy", own);
+  set_loss(list, c, bonus && flp_loss_find(name, &sum) == FLP_OK ? name : own);
 }
 
 /* Plain: what was kept is multiplied as it is; else it is turned into gradients of the scores first. */
@@ -183,9 +184,9 @@ static void add_mode(check_list *list, check_case c, flp_mode mode, int plain, i
   add(list, c);
 }
 
-/* Whole heads whose pass is not chunked otherwise. */
+/* Whole heads that are not cut along the vocabulary; chunks of rows are those of mode P. */
 static int fits_modes(const oddity *o, flp_dtype dtype) {
-  if (o->shards || o->forward_only || o->mode || o->chunk_rows || o->chunk_vocab) return 0;
+  if (o->shards || o->forward_only || o->mode || o->chunk_vocab) return 0;
   return !o->alignment || o->alignment >= flp_half_bytes(dtype);
 }
 
@@ -197,7 +198,7 @@ static void add_modes(check_list *list, flp_dtype dtype, int both) {
     check_case c = make_odd(&oddities[i], dtype);
     for (int plain = 0; plain < 2; plain++) {
       if (!both && plain != turn % 2) continue;
-      if (dtype == FLP_DTYPE_BF16) add_mode(list, c, FLP_MODE_S, plain, 0);
+      if (dtype == FLP_DTYPE_BF16 && !c.chunk_rows) add_mode(list, c, FLP_MODE_S, plain, 0);
       add_mode(list, c, dtype == FLP_DTYPE_BF16 ? FLP_MODE_P : (flp_mode)0, dtype == FLP_DTYPE_BF16 ? !plain : plain,
                turn);
     }

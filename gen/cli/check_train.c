@@ -124,22 +124,32 @@ flp_loss_row check_problem_loss(const check_problem *problem, int64_t row, doubl
   return out;
 }
 
-/* A row with work is active in backward whatever its gradient: a step learns it too late to leave it out. */
+static void set_row(check_problem *problem, int64_t row, double logprob, double entropy) {
+  flp_loss_row value = {0};
+  if (problem->forward_class[row] == CHECK_ACTIVE) value = check_problem_loss(problem, row, logprob, entropy);
+  problem->g[row] = value.grad_logprob;
+  problem->e[row] = value.grad_entropy;
+  problem->grad_logprob[row] = (float)value.grad_logprob;
+  problem->grad_entropy[row] = (float)value.grad_entropy;
+}
+
+static int is_zero(double value) {
+  return value >= 0 && value <= 0;
+}
+
+/* A row whose loss has no gradient has work in forward alone. */
 static void set_upstream(check_problem *problem, const oracle_row *truth) {
   for (int64_t row = 0; row < problem->c.n; row++) {
-    problem->g[row] = problem->e[row] = 0;
+    set_row(problem, row, truth[row].logprob, truth[row].entropy);
     problem->backward_class[row] = problem->forward_class[row];
-    if (problem->forward_class[row] == CHECK_ACTIVE) {
-      flp_loss_row value = check_problem_loss(problem, row, truth[row].logprob, truth[row].entropy);
-      problem->g[row] = value.grad_logprob;
-      problem->e[row] = value.grad_entropy;
-      int has_none =
-          value.grad_logprob >= 0 && value.grad_logprob <= 0 && value.grad_entropy >= 0 && value.grad_entropy <= 0;
-      if (has_none) problem->backward_class[row] = CHECK_LEFT_OUT;
-    }
-    problem->grad_logprob[row] = (float)problem->g[row];
-    problem->grad_entropy[row] = (float)problem->e[row];
+    int has_none = is_zero(problem->g[row]) && is_zero(problem->e[row]);
+    if (problem->forward_class[row] == CHECK_ACTIVE && has_none) problem->backward_class[row] = CHECK_LEFT_OUT;
   }
+}
+
+void check_problem_follow(check_problem *problem, const check_result *result) {
+  for (int64_t row = 0; problem->loss && row < problem->c.n; row++)
+    set_row(problem, row, (double)result->logprob[row], result->entropy ? (double)result->entropy[row] : 0);
 }
 
 /* Whether the derivatives of a row's loss depend on what the row gives; as the first rows tell. */

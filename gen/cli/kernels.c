@@ -146,6 +146,7 @@ static int spec_at(int i, flp_spec *spec) {
   spec->has_bias = 1;
   spec->grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS;
   spec->dtype = dtypes[i % DTYPES];
+  spec->keep = spec->dtype == FLP_DTYPE_BF16;
   i /= DTYPES;
   spec->target_dtype = targets[i % TARGETS];
   i /= TARGETS;

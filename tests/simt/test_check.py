@@ -70,6 +70,18 @@ def test_hopper_cut_otherwise(libraries, cut):
                  "--tune", cut), least=20)
 
 
+@pytest.mark.parametrize("capability,entry,mode", [
+    ("8.0", "forward_keep", ["--mode", "P", "--loss", "ppo+k2+entropy", "--grad", "hidden,weight,bias", "--bias"]),
+    ("9.0", "forward_keep_map", ["--mode", "S", "--grad", "hidden,weight"])], ids=["P", "S"])
+def test_kept_exponentials(tmp_path, capability, entry, mode):
+    record = check(tmp_path, capability, "--vocab", 820, "--hidden", 24, "--rows", 17, "--dtype", "bf16", *mode)
+    passed(record, least=50)
+    assert {"logprob bits", "grad_hidden", "grad_weight"} <= {row["output"] for row in record["rows"]}
+    assert "steep" in {row["case"] for row in record["rows"]}, "what is redone"
+    assert all(f"mode={mode[1]}" in row["options"] for row in record["rows"])
+    assert entry in entries_in(tmp_path)
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp64"])
 def test_scores_that_exist(libraries, dtype):
     passed(check(libraries, "8.0", "--op", "select", "--dtype", dtype), least=64)

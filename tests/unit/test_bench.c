@@ -285,6 +285,40 @@ Test(bench_verb, every_case_and_size_is_in_the_record) {
   cr_expect_not_null(strstr(printed(&s, 1), "forward+backward"));
 }
 
+/* Scores are computed once; what is kept between the passes counts. */
+Test(bench_verb, mode_s_is_in_the_record) {
+  stage s;
+  open_stage(&s, "");
+  cr_assert_eq(run(&s, "--vocab 1000 --hidden 64 --grad hidden,weight --keep --rows 40"), 0, "%s", printed(&s, 2));
+  json_t *record = read_record(), *rows = json_object_get(record, "rows"), *both = json_array_get(rows, 1);
+  cr_expect_eq(json_array_size(rows), 2, "backward alone would read what it has used up");
+  cr_expect_str_eq(text(both, "case"), "forward+backward");
+  cr_expect_str_eq(text(both, "mode"), "S");
+  cr_expect_eq(number(both, "gemms"), 3);
+  cr_expect_geq(number(both, "extra_bytes"), 2 * 40 * 1000);
+  cr_expect_float_eq(number(both, "ratio"), number(both, "ms") / number(both, "bare_ms"), 1e-3);
+  cr_expect(launches_of(&s, "forward_keep") > 0 && launches_of(&s, "keep_finish") > 0);
+  json_decref(record);
+}
+
+Test(bench_verb, steps_of_mode_p_are_in_the_record) {
+  stage s;
+  open_stage(&s, "");
+  cr_assert_eq(run(&s, "--vocab 1000 --hidden 64 --grad hidden --mode P --loss grpo+k3 --rows 40"), 0, "%s",
+               printed(&s, 2));
+  json_t *record = read_record(), *rows = json_object_get(record, "rows"), *step = json_array_get(rows, 0);
+  json_t *host = json_object_get(record, "host");
+  cr_expect_eq(json_array_size(rows), 1);
+  cr_expect_str_eq(text(step, "case"), "step");
+  cr_expect_str_eq(text(step, "mode"), "P");
+  cr_expect_str_eq(text(step, "loss"), "grpo+k3");
+  cr_expect_eq(number(step, "gemms"), 2);
+  cr_expect(number(step, "extra_bytes") > 0 && number(step, "extra_bytes") <= number(step, "budget_bytes"));
+  cr_expect(number(host, "step_us") > 0 && number(host, "step_launches") > 0 && number(record, "host_us") > 0);
+  cr_expect(launches_of(&s, "loss_rows") > 0 && launches_of(&s, "forward_keep") > 0);
+  json_decref(record);
+}
+
 Test(bench_verb, nothing_is_left_behind) {
   stage s;
   open_stage(&s, "");
