@@ -1,6 +1,6 @@
 /* emit_kernel.c: one kernel by its key, for tests of what no specification asks for alone: emit_kernel FIELD=VALUE...
  *
- * Fields: kind (a number of flp_kernel_kind), arch, dtype (a name), entropy, bias, bias_grad, softcap, alignment, hidden,
+ * Fields: kind, arch, dtype and out_dtype by name, entropy, bias, bias_grad, softcap, alignment, hidden,
  * vocab, tune (as in flpgen's --tune behind the name of a kernel). Prints the descriptor as JSON, with "ir" and "ptx"; a refusal goes to standard error. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +20,12 @@ static uint32_t number(char **fields, const char *name, const char *fallback) {
   return (uint32_t)strtoul(find(fields, name, fallback), NULL, 10);
 }
 
+static flp_kernel_kind kind_named(const char *name) {
+  for (int kind = FLP_KERNEL_ROWS; kind < FLP_KERNEL_KINDS; kind++)
+    if (strcmp(flp_kernel_kind_name((flp_kernel_kind)kind), name) == 0) return (flp_kernel_kind)kind;
+  return (flp_kernel_kind)0;
+}
+
 static flp_dtype dtype_named(const char *name) {
   for (int dtype = FLP_DTYPE_BF16; dtype <= FLP_DTYPE_FP64; dtype++)
     if (strcmp(flp_dtype_name((flp_dtype)dtype), name) == 0) return (flp_dtype)dtype;
@@ -28,7 +34,7 @@ static flp_dtype dtype_named(const char *name) {
 
 static flp_kernel_key key_of(char **fields) {
   flp_kernel_key key = {
-      .kind = (flp_kernel_kind)number(fields, "kind", "0"),
+      .kind = kind_named(find(fields, "kind", "")),
       .dtype = dtype_named(find(fields, "dtype", "bf16")),
       .target_dtype = FLP_DTYPE_INT64,
       .out_dtype = dtype_named(find(fields, "out_dtype", "bf16")),

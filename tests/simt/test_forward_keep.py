@@ -79,9 +79,9 @@ def run(made, tile, case, name, vocab, **more):
 
 def keep(case, arch, folder, **tune):
     """Runs what a forward pass that keeps runs -> (part, zy) of forward, of forward_keep, reference, kept."""
-    plain, tile = kernels(folder, kind=2, arch=arch, **case.head)
-    keeping, keep_tile = kernels(folder, kind=8, arch=arch, **case.head, **tune)
-    kept_kernels, _ = kernels(folder, kind=9)
+    plain, tile = kernels(folder, kind="forward", arch=arch, **case.head)
+    keeping, keep_tile = kernels(folder, kind="forward_keep", arch=arch, **case.head, **tune)
+    kept_kernels, _ = kernels(folder, kind="kept")
     before, _ = run(plain, tile, case, "forward", min(FIRST, VOCAB))
     reference = numpy.full(ROWS, numpy.nan, numpy.float32)
     kept_kernels["keep_reference"].named(1, part=before, index=case.index, count=case.count, row_end=ROWS, reference=reference)
@@ -132,6 +132,6 @@ def test_hopper_cut_otherwise(folder, tune):
 def test_other_dtypes_are_refused(folder):
     for arch in ("sm_80", "sm_90a"):
         with pytest.raises(AssertionError, match="dtype: fp16 lacks the range of exponentials; bf16 is accepted"):
-            kernels(folder, kind=8, arch=arch, dtype="fp16")
+            kernels(folder, kind="forward_keep", arch=arch, dtype="fp16")
     with pytest.raises(AssertionError, match="kept.lua:.*dtype: fp32 lacks"):
-        kernels(folder, kind=9, dtype="fp32")
+        kernels(folder, kind="kept", dtype="fp32")

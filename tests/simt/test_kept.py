@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def made(folder):
-    return kernels(folder, kind=9)[0]
+    return kernels(folder, kind="kept")[0]
 
 
 def test_reference(made):
@@ -204,7 +204,7 @@ def test_gather(folder, alignment):
     factor[7] = 0
     hidden[index[7], 3] = 0x7F80              # infinite, in a row without a gradient
     out = numpy.full((rows - 4, 80), 0x4000, numpy.uint16)
-    kernels(folder, kind=9, alignment=alignment)[0]["keep_gather"].named(
+    kernels(folder, kind="kept", alignment=alignment)[0]["keep_gather"].named(
         13, hidden=hidden, hidden_stride=hidden_stride, index=index, count=i32([count]), factor=factor, row_begin=4,
         row_end=rows, depth=depth, out=out, out_stride=80)
     mine = from_bf16(hidden[index[4:count], :depth])

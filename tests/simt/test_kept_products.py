@@ -59,9 +59,9 @@ def outputs():
 @pytest.mark.parametrize("factor", [True, False])
 def test_portable(folder, factor):
     case, (grad_hidden, grad_weight) = Case(), outputs()
-    for kind, name, size, operand, out in ((4, "grad_hidden", ROWS - BEGIN, case.weight, grad_hidden),
-                                           (5, "grad_weight", VOCAB, case.scaled, grad_weight)):
-        made, tile = kernels(folder, kind=kind, out_dtype="fp32")
+    for name, size, operand, out in (("grad_hidden", ROWS - BEGIN, case.weight, grad_hidden),
+                                     ("grad_weight", VOCAB, case.scaled, grad_weight)):
+        made, tile = kernels(folder, kind=name, out_dtype="fp32")
         tiles = -(-size // tile["rows"])
         values = {**case.common(factor), "dz": case.kept, "dz_stride": STRIDE, "operand": operand, "operand_stride": DEPTH,
                   "tiles_m": tiles, "tiles_n": 1, "out": out, "out_stride": DEPTH, "write_out": 1}
@@ -74,7 +74,7 @@ def test_portable(folder, factor):
 @pytest.mark.parametrize("factor", [True, False])
 def test_hopper(folder, factor):
     case, (grad_hidden, grad_weight) = Case(), outputs()
-    made, tile = kernels(folder, kind=6, arch="sm_90a")
+    made, tile = kernels(folder, kind="products", arch="sm_90a")
     scaled, flags = matrix_map(case.scaled, 64), WANTED | WRITE_OUT | OUT_F32
     made["products_map"].named(
         2 * tile["cluster"], **case.common(factor), dz_map=matrix_map(case.kept[:, :VOCAB], 64),
