@@ -55,6 +55,7 @@ def test_packs_hold_and_show_the_new_kinds(tmp_path):
     assert found.count("loss_rows") == 2 and found.count("forward_keep") == 1 and found.count("kept") == 1
     shown = flpgen("pack", "inspect", out).out
     assert all(kind in shown for kind in ("forward_keep", "kept", "loss_rows"))
+    assert f"loss {flpgen('loss', 'show', 'grpo', '--json').json()['sha256'][:8]}" in shown
     assert flpgen("pack", "verify", out).code == 0
 
 
