@@ -54,7 +54,7 @@ typedef enum lanes_operand {
 
 typedef struct lane {
   CUstream stream;
-  CUgraphExec graph; /* of what lanes_submit would enqueue; NULL: not captured */
+  CUgraphExec graph;                                  /* of what lanes_submit would enqueue; NULL: not captured */
   cli_buffer output[LANES_OUTPUTS], workspace, saved; /* saved: of mode S */
 } lane;
 

@@ -70,7 +70,7 @@ flp_status cli_pack_encode(const cli_pack_items *items, const char *manifest, co
 
 /* ---- pack_manifest.c ---- */
 
-/* "151936 x 4096", "any x 4096", "any"; of scores that exist already "151936". */
+/* "151936 x 4096", "any x 4096", "any"; of scores that exist already "151936"; "loss 1a2b3c4d", how its digest begins. */
 enum { CLI_PACK_SHAPE_BYTES = 64 };
 void cli_pack_shape(const flp_kernel_key *key, char out[CLI_PACK_SHAPE_BYTES]);
 

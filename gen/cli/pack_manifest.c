@@ -47,7 +47,9 @@ typedef struct summary {
 
 void cli_pack_shape(const flp_kernel_key *key, char out[CLI_PACK_SHAPE_BYTES]) {
   long long vocab = key->vocab, hidden = key->hidden;
-  if (vocab && key->kind == FLP_KERNEL_SELECT)
+  if (key->kind == FLP_KERNEL_LOSS)
+    snprintf(out, CLI_PACK_SHAPE_BYTES, "loss %02x%02x%02x%02x", key->loss[0], key->loss[1], key->loss[2], key->loss[3]);
+  else if (vocab && key->kind == FLP_KERNEL_SELECT)
     snprintf(out, CLI_PACK_SHAPE_BYTES, "%lld", vocab);
   else if (vocab)
     snprintf(out, CLI_PACK_SHAPE_BYTES, "%lld x %lld", vocab, hidden);

@@ -31,9 +31,9 @@ enum {
   KEY_DTYPE,
   KEY_GRAD_HIDDEN_DTYPE,
   KEY_GRAD_WEIGHT_DTYPE,
-  KEY_ENTROPY,
   KEY_LOSS,
   KEY_LOSS_PARAMETER,
+  KEY_ENTROPY,
   KEY_MODEL,
   KEY_STRICT,
   KEY_DEMO,
@@ -151,6 +151,11 @@ static flp_status parse_word(int key, const char *text, run_args *args) {
       return parse_dtype("--grad-hidden-dtype", text, &args->grad_hidden_dtype);
     case KEY_GRAD_WEIGHT_DTYPE:
       return parse_dtype("--grad-weight-dtype", text, &args->grad_weight_dtype);
+    case KEY_LOSS:
+      args->loss.name = text;
+      return FLP_OK;
+    case KEY_LOSS_PARAMETER:
+      return cli_loss_args_add(&args->loss, text);
     default:
       args->has_entropy = 1;
       FLP_TRY(cli_parse_choice("--entropy", text, entropies, &value));
@@ -196,12 +201,6 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_DEMO:
       args->demo = 1;
-      return 0;
-    case KEY_LOSS:
-      args->loss.name = text;
-      return 0;
-    case KEY_LOSS_PARAMETER:
-      cli_argp_check(state, cli_loss_args_add(&args->loss, text));
       return 0;
     case KEY_MODEL:
       args->model = text;

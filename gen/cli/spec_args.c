@@ -123,6 +123,15 @@ static flp_status parse_tune(const char *text, cli_spec_args *args) {
   return flp_tuning_parse("--tune", text, &tuning);
 }
 
+static flp_status parse_training(int key, const char *text, cli_spec_args *args) {
+  if (key == KEY_LOSS_PARAMETER) return cli_loss_args_add(&args->loss, text);
+  if (key == KEY_LOSS)
+    args->loss.name = text;
+  else
+    args->spec.keep = 1;
+  return FLP_OK;
+}
+
 static error_t parse(int key, char *text, struct argp_state *state) {
   cli_spec_args *args = state->input;
   flp_spec *spec = &args->spec;
@@ -150,13 +159,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       spec->accumulate_grad_weight = 1;
       break;
     case KEY_KEEP:
-      spec->keep = 1;
-      break;
     case KEY_LOSS:
-      args->loss.name = text;
-      break;
     case KEY_LOSS_PARAMETER:
-      status = cli_loss_args_add(&args->loss, text);
+      status = parse_training(key, text, args);
       break;
     case KEY_MODEL:
       args->model = text;

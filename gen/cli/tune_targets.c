@@ -189,6 +189,9 @@ static flp_status add_presets(const tune_args *args, tune_targets *out) {
 /* One way of naming heads at a time: the others would be passed over in silence. */
 static flp_status check_ways(const tune_args *args) {
   const cli_spec_args *spec = &args->spec;
+  if (spec->loss.name)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--loss: '%s' is not accepted, its kernel is cut in one way; the head alone is",
+                    spec->loss.name);
   const char *list = args->preset || args->preset_file ? "presets" : args->shapes ? "--shapes" : NULL;
   if (!list) return FLP_OK;
   const char *other = spec->spec.vocab || spec->spec.hidden                 ? "--vocab and --hidden"

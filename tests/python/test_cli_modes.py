@@ -55,6 +55,7 @@ def test_packs_hold_and_show_the_new_kinds(tmp_path):
     assert found.count("loss_rows") == 2 and found.count("forward_keep") == 1 and found.count("kept") == 1
     shown = flpgen("pack", "inspect", out).out
     assert all(kind in shown for kind in ("forward_keep", "kept", "loss_rows"))
+    assert f"loss {flpgen('loss', 'show', 'grpo', '--json').json()['sha256'][:8]}" in shown
     assert flpgen("pack", "verify", out).code == 0
 
 
@@ -114,8 +115,8 @@ def test_a_step_from_files_against_torch(tmp_path, entropy):
     h, w = doubles(hidden, weight)
     logprob, bonus = reference(h, w, target)
     spread = torch.randn(4, 24, generator=torch.Generator().manual_seed(5))
-    given = {"old_logprob": logprob.detach().float() + 0.3 * spread[0], "ref_logprob": logprob.detach().float() + 0.3 * spread[1],
-             "advantage": spread[2], "row_weight": spread[3].abs()}
+    near = logprob.detach().float()
+    given = {"old_logprob": near + 0.3 * spread[0], "ref_logprob": near + 0.3 * spread[1], "advantage": spread[2], "row_weight": spread[3].abs()}
     rows = formula({name: values.double() for name, values in given.items()}, logprob, bonus if entropy else 0 * bonus, 0.5)
     rows = torch.where(target == -100, torch.zeros_like(rows), rows)
     rows.sum().backward()
@@ -178,6 +179,8 @@ def test_a_set_checks_every_built_in_loss(tmp_path):
     (["explain", *SHAPE, "--mode", "P"], "--mode: 'P' is not accepted without --loss"),
     (["explain", *SHAPE, "--mode", "Q"], "--mode: 'Q' is not accepted; one of auto, R_VOCAB, R_ROWS, R2, S, P is"),
     (["bench", *SHAPE, "--keep", "--loss", "nll"], "--loss: 'nll' is not accepted beside --keep"),
+    (["tune", *SHAPE, "--loss", "nll"], "--loss: 'nll' is not accepted, its kernel is cut in one way"),
+    (["gen", *SHAPE, "--keep", "--arch", "sm_90a", "--tune", "kept:cooperative"], "dz:, products: or forward_keep:"),
     (["bench", *SHAPE, "--keep", "--peers"], "--keep: not accepted with --peers"),
     (["check", *SHAPE, "--loss", "nll", "--mode", "S"], "--loss: 'nll' is not accepted in mode S"),
     (["run", "--demo", "--advantage", "a:b"], "--advantage: 'a:b' is not accepted with --demo"),

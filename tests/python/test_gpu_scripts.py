@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from flpgen_tool import flpgen, needs_flpgen
+
 TREE = Path(__file__).resolve().parents[2]
 CARRIED = ("tests/gpu", "runtime/python", "autotune/tuning_records.py", "tests/tilings.json")
 
@@ -38,3 +40,16 @@ def test_a_campaign_leaves_the_callers_packages_in_reach(tmp_path, monkeypatch):
     campaign.script("said")
     said = (tmp_path / "said.json").read_text()
     assert not campaign.failed and said == '"%s"' % os.pathsep.join([str(TREE / "runtime/python"), "/elsewhere"])
+
+
+@needs_flpgen
+def test_a_campaigns_commands_are_understood():
+    """Without a GPU they end for want of one, not for their options."""
+    spec = importlib.util.spec_from_file_location("record", TREE / "tests/gpu/record.py")
+    record = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(record)
+    checks = [*([*record.GRADS, *options] for options in record.SANITIZED), *record.PLAIN]
+    for command in [*(["bench", *options] for options in record.BENCHES.values()),
+                    *(["check", *record.SMALL, *options, "--rung", "jit"] for options in checks)]:
+        done = flpgen(*command, FLP_CUDA_LIBRARY="/nonexistent/libcuda.so.1")
+        assert done.code == 3, (command, done.err)
