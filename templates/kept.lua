@@ -16,6 +16,7 @@ local ABOVE_FIRST, ABOVE_OLD = 60.0, 20.0
 -- lse - k_a where kept serves: of bf16's normal numbers, 2^-126 on, 60 octaves lie below the LSE, and no sum overflows.
 local LOWEST, HIGHEST = -66.0, 100.0
 local LEAST = 0x1p-126                              -- the smallest normal number
+local ROUNDING = 0x1p-8 * LOG2E                     -- twice what bf16's rounding moves log2 of kept by
 local ROWS = 1024                                   -- FLP_KEPT_BLOCK_ROWS
 local COLUMNS, THREADS, EACH = 2048, 256, 8         -- FLP_EXPAND_COLUMNS; columns of a thread, 16 bytes
 local GATHERED = 64                                 -- FLP_GATHER_ROWS
@@ -124,8 +125,9 @@ return function(k, spec)
     local dz = value * k.fma(row.slope, log, row.offset)
     dz = k.select(k.eq(row.target, column), row.dz_y, dz)
     if not capped then return dz end
-    local y = (log + row.reference) * row.per_scale       -- tanh; kept is rounded, so y may leave [-1, 1]
-    return dz * k.max((1.0 - y) * (1.0 + y), 0.0)
+    local y = (log + row.reference) * row.per_scale       -- tanh, as near as kept's rounding lets it be told
+    local is_capped = k.ge(k.abs(y) + k.abs(row.per_scale) * ROUNDING, 1.0)
+    return dz * k.select(is_capped, 0.0, (1.0 - y) * (1.0 + y))
   end
 
   -- `rows` rows from active row a on: their loads overlap. Adds to the column sums.
