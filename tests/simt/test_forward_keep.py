@@ -1,4 +1,4 @@
-"""forward_keep, sm_80's and Hopper's, on the CPU: partials are forward's to the bit, and what is kept is 2^(t - reference)."""
+"""forward_keep, sm_80's and Hopper's, on the CPU: partials have forward's bits, and what is kept is 2^(t - reference)."""
 import sys
 from pathlib import Path
 
