@@ -1,5 +1,5 @@
-/* test_launch_keep.c: modes S and P on a device: what is launched in which order, that what forward saves is what backward
- * reads, that chunks of a step cover every row once, and what the rungs say of a loss. */
+/* test_launch_keep.c: modes S and P on a device: what is launched in which order, that what forward saves is what
+ * backward reads, that chunks of a step cover every row once, and what the rungs say of a loss. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
