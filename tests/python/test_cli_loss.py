@@ -18,7 +18,8 @@ TREE = Path(os.environ.get("FLP_TEST_TREE", Path(__file__).parents[2]))
 EVERY_WORD = TREE / "tests/golden/losses/every_word.lua"
 POLICIES = ["reinforce", "ppo", "grpo", "dapo", "dr_grpo", "cispo"]
 KINDS = ["k1", "k2", "k3"]
-SUMS = ["nll", "nll+entropy"] + POLICIES + [f"{policy}+{kind}+entropy" for policy in POLICIES for kind in KINDS]
+SUMS = ["nll", "nll+entropy", "grpo+k3+token_entropy"] + POLICIES + [
+    f"{policy}+{kind}+entropy" for policy in POLICIES for kind in KINDS]
 TIES = ["--set", "clip_low=0", "--set", "clip_high=0"]
 
 
@@ -59,13 +60,21 @@ FORMULAS = {
     "k2": lambda x, p: p["beta"] * (x["logprob"] - x["ref_logprob"])**2 / 2,
     "k3": lambda x, p: p["beta"] * (torch.exp(x["ref_logprob"] - x["logprob"]) - 1 + x["logprob"] - x["ref_logprob"]),
     "entropy": lambda x, p: -p["entropy_weight"] * x["entropy"],
+    "token_entropy": lambda x, p: -p["entropy_weight"] * x["entropy"] * x["token_share"],  # in place of the weight
 }
+
+
+def weighted(term):
+    """The term of a row as it counts in the loss."""
+    if term == "token_entropy":
+        return FORMULAS[term]
+    return lambda x, p: FORMULAS[term](x, p) * x["weight"]
 
 
 def assert_rows_are(rows, formula):
     x, p = columns(rows, "inputs"), columns(rows, "parameters")
     leaves = [x[name].requires_grad_() for name in ("logprob", "entropy") if name in x]
-    loss = formula(x, p) * x["weight"]
+    loss = formula(x, p)
     found = torch.autograd.grad(loss.sum(), leaves)
     scale = 1 + loss.detach().abs()
     assert ((column(rows, "loss") - loss.detach()).abs() <= 1e-12 * scale).all()
@@ -81,7 +90,7 @@ def test_builtins_are_their_published_formulas(text):
     options = ["--set", "beta=0.04"] * ("+k" in text) + ["--set", "entropy_weight=0.01"] * ("entropy" in text)
     document = checked(text, *options)
     assert document["failed"] == 0 and document["name"] == text
-    assert_rows_are(document["rows"], lambda x, p: sum(FORMULAS[term](x, p) for term in text.split("+")))
+    assert_rows_are(document["rows"], lambda x, p: sum(weighted(term)(x, p) for term in text.split("+")))
 
 
 @pytest.mark.parametrize("text", ["ppo", "cispo"])
@@ -90,7 +99,7 @@ def test_ties_at_the_boundary_are_those_of_torch(text):
     rows = [row for row in checked(text, *TIES)["rows"] if row["parameters"] == {"clip_low": 0, "clip_high": 0}]
     tied = [row for row in rows if row["inputs"]["logprob"] == row["inputs"]["old_logprob"]]
     assert len(tied) > 30 and len(tied) < len(rows)
-    assert_rows_are(tied, FORMULAS[text])
+    assert_rows_are(tied, weighted(text))
     for row in tied:
         assert row["grad_logprob"] == pytest.approx(-row["inputs"]["weight"] * row["inputs"]["advantage"])
 
@@ -247,7 +256,7 @@ return {
     def formula(x, p):
         ratio = torch.exp(torch.clamp(x["logprob"] - x["old_logprob"], -5, 5))
         gate = torch.sigmoid(p["sharpness"] * (ratio - 1)).detach()
-        return -gate * ratio * x["reward"] + FORMULAS["k3"](x, p)
+        return (-gate * ratio * x["reward"] + FORMULAS["k3"](x, p)) * x["weight"]
     assert_rows_are(document["rows"], formula)
     text = flpgen("loss", "check", path)
     assert text.code == 0 and "1024, 0 failed" in text.out and "gate" in text.out

@@ -36,6 +36,22 @@ def test_every_rule_learns(rule):
     assert results["peak_bytes_above_held"] is None and results["seconds"] > 0
 
 
+def test_one_call_is_loss_and_logprobs():
+    """What grpo_tiny does in one call is what grpo_lora does in two."""
+    arguments = grpo_tiny.parser().parse_args([*SMALL, "--beta", "0.1"])
+    model, tokens = _grpo.policy_of(arguments), torch.randint(32, (4, 9))
+    with torch.no_grad():
+        old = model.logprob(tokens) + 0.1
+    found = []
+    for loss_of in (grpo_tiny.loss_of, _grpo.loss_of):
+        loss, metrics = loss_of(model, tokens, torch.randn(4, generator=torch.Generator().manual_seed(1)), old, old, arguments)
+        model.zero_grad()
+        loss.backward()
+        found.append((loss.detach(), metrics["kl"], model.head.weight.grad.clone(), model.embed.weight.grad.clone()))
+    for one, two in zip(*found):
+        assert torch.allclose(one, two, rtol=1e-4, atol=1e-7)
+
+
 def test_rewards_and_advantages_are_what_they_are_said_to_be():
     tokens = torch.tensor([[1, 2, 3, 3], [5, 4, 6, 7], [9, 8, 7, 6], [0, 1, 2, 3]])
     assert torch.allclose(_grpo.reward(tokens), torch.tensor([2 / 3, 2 / 3, 0, 1.0]))

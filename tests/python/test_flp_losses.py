@@ -98,11 +98,23 @@ def test_divergence_and_entropy_are_averaged_as_said(batch, rule):
     d, mask = batch["logprob"] - batch["ref"], batch["mask"].double()
     counts = mask.sum(-1, keepdim=True).clamp(min=1)
     weights = {"ppo": mask / mask.sum(), "dr_grpo": mask / (B * T)}.get(rule, mask / counts / B)
-    penalty, bonus = ((torch.exp(-d) - 1 + d) * weights).sum(), (batch["entropy"] * weights).sum()
+    penalty, bonus = ((torch.exp(-d) - 1 + d) * weights).sum(), (batch["entropy"] * mask).sum() / mask.sum()
     assert math.isclose(loss.item(), (plain + 0.1 * penalty - 0.01 * bonus).item(), rel_tol=1e-5)
     assert math.isclose(metrics["kl"].item(), penalty.item(), rel_tol=1e-5)
-    assert math.isclose(metrics["entropy"].item(), (batch["entropy"] * mask).sum().item() / mask.sum(), rel_tol=1e-5)
-    assert torch.allclose(gradient(loss, entropy).double(), -0.01 * weights, atol=1e-8)
+    assert math.isclose(metrics["entropy"].item(), bonus.item(), rel_tol=1e-5)
+    assert torch.allclose(gradient(loss, entropy).double(), -0.01 * mask / mask.sum(), atol=1e-8)
+
+
+@pytest.mark.parametrize("rule", ["ppo", "grpo"])
+def test_micro_batches_share_the_entropy(batch, rule):
+    """By their tokens; where sequences are averaged over, by their sequences."""
+    entropy, mask, total = batch["entropy"].float().requires_grad_(), batch["mask"], 20 if rule == "ppo" else B
+    losses_of = [losses.policy_loss(rule, batch["logprob"][rows].float(), batch["advantage"][rows].float(), total=total,
+                                    entropy=entropy[rows], mask=mask[rows], entropy_weight=1.0)[0]
+                 for rows in (slice(0, 2), slice(2, B))]
+    shares = [1 / 20, 1 / 20] if rule == "ppo" else [2 / B / sum(LENGTHS[:2]), 3 / B / sum(LENGTHS[2:])]
+    want = torch.cat([share * part for share, part in zip(shares, (mask[:2].double(), mask[2:].double()))])
+    assert torch.allclose(gradient(sum(losses_of), entropy).double(), -want, atol=1e-7)
 
 
 @pytest.mark.parametrize("rule", sorted(losses.RULES))

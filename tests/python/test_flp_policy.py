@@ -2,14 +2,17 @@
 linear_logprob; masks, micro-batches, the caller's buffer, frozen heads, losses from files, and what is refused."""
 import math
 import os
+import re
 import textwrap
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import torch_form
+from flp_reference import DEVICE
 
 import flp
-from flp import _programs, losses
+from flp import _plans, _programs, losses
 
 B, T, D, V = 3, 6, 16, 53
 LENGTHS = (6, 2, 4)
@@ -24,18 +27,18 @@ class Batch:
         generator = torch.Generator().manual_seed(seed)
 
         def draw(*shape):
-            return torch.randn(*shape, generator=generator)
+            return torch.randn(*shape, generator=generator).to(DEVICE)
 
         self.hidden = draw(B, T, D).to(dtype).requires_grad_()
         self.weight = (draw(V, D) / 2).to(dtype).requires_grad_()
         self.bias = (draw(V) / 2).to(dtype).requires_grad_() if bias else None
-        self.target = torch.randint(V, (B, T), generator=generator)
+        self.target = torch.randint(V, (B, T), generator=generator).to(DEVICE)
         self.advantage = draw(B)
         exact = torch.log_softmax(self.scores(torch.float64).detach(), -1)
         logprob = exact.gather(-1, self.target[..., None])[..., 0]
         self.old = (logprob + 0.3 * draw(B, T)).float()
         self.ref = (logprob + 0.4 * draw(B, T)).float()
-        self.mask = torch.arange(T)[None] < torch.tensor(LENGTHS)[:, None]
+        self.mask = (torch.arange(T)[None] < torch.tensor(LENGTHS)[:, None]).to(DEVICE)
 
     def scores(self, dtype):
         bias = None if self.bias is None else self.bias.to(dtype)
@@ -111,7 +114,7 @@ def test_negative_log_likelihood(engine):
 
 def test_an_advantage_a_token_and_no_old_policy():
     batch = Batch()
-    batch.advantage = torch.randn(B, T, generator=torch.Generator().manual_seed(1))
+    batch.advantage = torch.randn(B, T, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     for rule in RULES:
         want, _ = batch.plain(rule, old_logprob=None)
         loss, metrics = batch.fused(rule, old_logprob=None)
@@ -124,7 +127,7 @@ def test_an_advantage_a_token_and_no_old_policy():
 @pytest.mark.parametrize("rule", RULES)
 def test_what_is_masked_takes_no_part(engine, rule):
     clean, dirty = Batch(), Batch()
-    nothing = torch.full((B, T), float("nan"))
+    nothing = torch.full((B, T), float("nan"), device=DEVICE)
     dirty.old, dirty.ref = (torch.where(dirty.mask, rows, nothing) for rows in (dirty.old, dirty.ref))
     with torch.no_grad():
         dirty.hidden[~dirty.mask] = float("nan")
@@ -143,7 +146,7 @@ def test_targets_to_ignore_are_masked():
     a, _ = masked.fused("grpo")
     b, _ = ignored.fused("grpo", mask=None, ignore_index=-1)
     assert torch.equal(a, b)
-    nothing, metrics = ignored.fused("grpo", mask=torch.zeros(B, T))
+    nothing, metrics = ignored.fused("grpo", mask=torch.zeros(B, T, device=DEVICE))
     assert nothing.item() == 0 and metrics["ratio"].item() == 0
     assert all((gradient == 0).all() for gradient in gradients(nothing, ignored.leaves))
 
@@ -166,7 +169,7 @@ def test_upstream_gradients_multiply_and_come_once():
 
 
 def test_it_composes_with_what_comes_before_and_after():
-    batch, layer = Batch(), torch.nn.Linear(D, D)
+    batch, layer = Batch(), torch.nn.Linear(D, D).to(DEVICE)
     embedded = batch.hidden.detach()
 
     def through(function):
@@ -186,26 +189,27 @@ def test_it_composes_with_what_comes_before_and_after():
 def test_micro_batches_into_the_callers_buffer(engine, rule):
     """Two micro-batches under a loss scale: what the buffer held stays in the sum, weight.grad stays as it is."""
     batch, scale = Batch(), 8.0
-    want = gradients(batch.fused(rule)[0], batch.leaves)
-    buffer = torch.full((V, D), 0.5)
+    options = {"entropy_weight": 0.01} if rule == "ppo" else {}
+    want = gradients(batch.fused(rule, **options)[0], batch.leaves)
+    buffer = torch.full((V, D), 0.5, device=DEVICE)
     total = batch.mask.sum() if losses.RULES[rule].average == "tokens" else B
     value = 0
     for rows in (slice(0, 1), slice(1, B)):
         part, _ = flp.policy_loss(
             rule, batch.hidden[rows], batch.weight, batch.target[rows], batch.advantage[rows],
             old_logprob=batch.old[rows], ref_logprob=batch.ref[rows], mask=batch.mask[rows], length=T, beta=0.1,
-            total=total, grad_weight_accumulate=buffer, grad_scale=torch.tensor(scale))
+            total=total, **options, grad_weight_accumulate=buffer, grad_scale=torch.tensor(scale))
         value = value + part.item()
         (part * scale).backward()
     assert batch.weight.grad is None
     assert_near(buffer - 0.5, scale * want[1], 1e-5)
     assert_near(batch.hidden.grad, scale * want[0], 1e-5)
-    assert math.isclose(value, batch.plain(rule)[0].item(), rel_tol=1e-5)
+    assert math.isclose(value, batch.plain(rule, **options)[0].item(), rel_tol=1e-5)
 
 
 def test_another_upstream_gradient_than_the_buffer_was_told_of_is_loud():
     batch = Batch()
-    loss, _ = batch.fused("ppo", grad_weight_accumulate=torch.zeros(V, D))
+    loss, _ = batch.fused("ppo", grad_weight_accumulate=torch.zeros(V, D, device=DEVICE))
     hidden, = torch.autograd.grad(0.5 * loss, batch.hidden)
     assert torch.isnan(hidden).all()
 
@@ -255,6 +259,15 @@ def test_rules_of_sequences_say_how_they_run(monkeypatch):
     assert [text for text in said if "gspo pools" in text and "mode R" in text] == said
 
 
+def test_the_snippet_of_the_readme_runs(capsys):
+    text = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    snippet, = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "flp.policy_loss(" in block]
+    names = {}
+    exec(snippet, names)
+    assert names["main_grad"].abs().sum() > 0 and names["hidden"].grad.abs().sum() > 0 and names["head"].grad is None
+    assert capsys.readouterr().out.count("clip_fraction") == 2
+
+
 # ---- losses from files ----
 
 MINE = textwrap.dedent("""
@@ -277,7 +290,7 @@ def mine(tmp_path, monkeypatch):
 
 
 def test_a_loss_of_a_file(mine):
-    batch, reward = Batch(), torch.randn(B, T, generator=torch.Generator().manual_seed(2))
+    batch, reward = Batch(), torch.randn(B, T, generator=torch.Generator().manual_seed(2)).to(DEVICE)
 
     def want_of(margin, beta):
         logprob = torch.log_softmax(batch.scores(torch.float64), -1).gather(-1, batch.target[..., None])[..., 0]
@@ -306,7 +319,7 @@ def test_a_loss_of_a_file(mine):
     ({"clip": (0.1, 0.1)}, "clip is (0.1, 0.1)"),
 ])
 def test_what_a_file_does_not_take_is_named(mine, options, words):
-    batch, given = Batch(), torch.ones(B, T)
+    batch, given = Batch(), torch.ones(B, T, device=DEVICE)
     options = {"vectors": {"reward": given, "unused": given}, **options}
     options["vectors"] = {name: given for name in options["vectors"]}
     with pytest.raises((ValueError, TypeError)) as caught:
@@ -327,6 +340,13 @@ def test_files_need_the_generator(tmp_path, monkeypatch):
     monkeypatch.setenv("FLP_JIT_LIBRARY", str(tmp_path / "absent.so"))
     with pytest.raises(flp.LibraryError, match="needs libflpgen, which could not be loaded from .*absent.so"):
         Batch().fused(str(tmp_path / "mine.lua"))
+
+
+def test_the_torch_form_has_no_programs(mine, monkeypatch):
+    monkeypatch.setattr(_plans, "_create", torch_form)
+    given = torch.ones(B, T, device=DEVICE)
+    with pytest.raises(flp.UnsupportedError, match="mine.lua', a loss program, but no rung with kernels runs one here"):
+        Batch().fused(mine, beta=0.0, ref_logprob=None, vectors={"reward": given, "unused": given})
 
 
 def test_programs_say_what_they_read():
@@ -370,6 +390,7 @@ def test_a_step_is_explained():
 ])
 def test_bad_input_is_named(change, words):
     batch = Batch()
+    change = {name: value.to(DEVICE) if isinstance(value, torch.Tensor) else value for name, value in change.items()}
     arguments = {"rule": "grpo", "hidden": batch.hidden, "weight": batch.weight, "target": batch.target,
                  "advantage": batch.advantage, **change}
     with pytest.raises((ValueError, TypeError)) as caught:

@@ -160,7 +160,7 @@ Test(loss, an_unknown_name_tells_the_accepted_ones) {
   cr_expect_eq(flp_loss_find("grpo+k4", &loss), FLP_ERROR_ARGUMENT);
   cr_expect_str_eq(flp_error_detail(),
                    "loss 'k4' is not accepted; one of cispo, dapo, dr_grpo, entropy, grpo, k1, k2, k3, nll, ppo, "
-                   "reinforce, or a sum such as grpo+k3, is");
+                   "reinforce, token_entropy, or a sum such as grpo+k3, is");
   cr_expect_eq(flp_loss_find("", &loss), FLP_ERROR_ARGUMENT);
   cr_expect_eq(flp_loss_find("grpo+", &loss), FLP_ERROR_ARGUMENT);
 }

@@ -13,6 +13,9 @@ from flp.bench import memory
 import flp
 
 
+ENTROPY_WEIGHT = 0.003
+
+
 class Policy(TinyLM):
     """A language model that scores what was sampled from it."""
 
@@ -42,23 +45,29 @@ def advantages(rewards, group):
     return ((grouped - grouped.mean(1, keepdim=True)) / (grouped.std(1, keepdim=True) + 1e-4)).flatten()
 
 
-def update(model, optimizer, tokens, advantage, old, ref, arguments):
+def loss_of(model, tokens, advantage, old, ref, arguments):
+    """Loss and metrics of a rollout, over log-probabilities and entropies."""
+    logprob, entropy = model.logprob(tokens, entropy=True)
+    return flp.losses.policy_loss(
+        arguments.rule, logprob, advantage, old_logprob=old, ref_logprob=ref, entropy=entropy, beta=arguments.beta,
+        entropy_weight=ENTROPY_WEIGHT, length=arguments.length)
+
+
+def update(model, optimizer, loss_of, *batch):
     """One step of the optimiser on a rollout -> metrics of the loss."""
-    with autocast(arguments.device):
-        logprob, entropy = model.logprob(tokens, entropy=True)
-        loss, metrics = flp.losses.policy_loss(
-            arguments.rule, logprob, advantage, old_logprob=old, ref_logprob=ref, entropy=entropy, beta=arguments.beta,
-            entropy_weight=0.003, length=arguments.length)
+    with autocast(batch[-1].device):
+        loss, metrics = loss_of(model, *batch)
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     optimizer.step()
     return metrics
 
 
-def loop(model, reference, arguments, say=print):
+def loop(model, reference, arguments, say=print, loss_of=loss_of):
     """Trains those parameters that require gradients -> the mean reward of every step.
 
     reference  tokens (B, T+1) -> log-probabilities (B, T) of the policy that beta holds the model to
+    loss_of    as the function of that name
     """
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=arguments.lr)
     rewards = []
@@ -69,17 +78,17 @@ def loop(model, reference, arguments, say=print):
             old, ref = model.logprob(tokens), reference(tokens)
         got = reward(tokens)
         for _ in range(arguments.updates):
-            metrics = update(model, optimizer, tokens, advantages(got, arguments.group), old, ref, arguments)
+            metrics = update(model, optimizer, loss_of, tokens, advantages(got, arguments.group), old, ref, arguments)
         rewards.append(got.mean().item())
         say("step %3d  reward %.3f  entropy %.3f  clipped %.3f  kl %.4f" % (
             step, rewards[-1], metrics["entropy"], metrics["clip_fraction"], metrics["kl"]))
     return rewards
 
 
-def run(model, reference, arguments, say=print):
+def run(model, reference, arguments, say=print, loss_of=loss_of):
     """The loop -> what it showed: rewards, seconds, and the peak above the bytes held before (None on the CPU)."""
     start = time.perf_counter()
-    rewards, peak = memory.peak_of(lambda: loop(model, reference, arguments, say), arguments.device)
+    rewards, peak = memory.peak_of(lambda: loop(model, reference, arguments, say, loss_of), arguments.device)
     return {"rule": arguments.rule, "torch": torch.__version__, "rewards": rewards,
             "seconds": time.perf_counter() - start, "peak_bytes_above_held": peak}
 

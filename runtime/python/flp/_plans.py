@@ -196,7 +196,7 @@ def _create(key):
         return Plan(key, None, _c.RUNG_EAGER, "FLP_FORCE=eager")
     detail = library.flp_error_detail().decode(errors="replace")
     if status == errors.UNAVAILABLE and key.device >= 0 and _may_fall():
-        _say_fall(detail)
+        _say_fall(key, detail)
         return Plan(key, None, _c.RUNG_EAGER, detail)
     errors.raise_status(status, detail)
 
@@ -210,12 +210,13 @@ def _may_fall():
 _said = set()
 
 
-def _say_fall(reason):
+def _say_fall(key, reason):
     """Warns once a reason."""
     if reason not in _said:
         _said.add(reason)
         level = _c.LOG_INFO if os.environ.get("FLP_FORCE") == "eager" else _c.LOG_WARNING
-        _c.log(level, "device tensors run as chunked torch operations (eager rung): %s" % reason)
+        what = "policy_loss runs over linear_logprob" if key.loss else "device tensors run as chunked torch operations"
+        _c.log(level, "%s (eager rung): %s" % (what, reason))
 
 
 def _after_fork_in_child():

@@ -16,12 +16,14 @@ from ._compile import outside_graphs
 ONCE = "flp.policy_loss hands its gradients out once (accepted: one backward pass; call it again for another)"
 # The metrics of every rule, whether or not its program has them.
 OF_RATIO = ("clip_fraction", "ratio", "kl_old")
+SHARE = "token_share"  # the vector of the built-in term token_entropy
 NAMES = (*losses.RULES, "nll")
 
 # What a call asks for beside tensors, checked. kl_kind "": no divergence; program None: the rule is of whole sequences.
-Wishes = collections.namedtuple("Wishes", "rule average clip beta kl_kind entropy_weight length total program parameters")
-# Tensors of tokens, on one device: target (B,T), 0 weight is ignore_index; mask (B,T) float32; advantage (B,T) or (B,1),
-# old_logprob, ref_logprob (B,T), each float32 or None; vectors by name.
+Wishes = collections.namedtuple("Wishes", "rule average clip beta kl_kind entropy_weight length total program "
+                                          "parameters")
+# Tensors of tokens, on one device: target (B,T), ignore_index outside the mask; mask (B,T) float32; advantage (B,T) or
+# (B,1), old_logprob, ref_logprob (B,T), each float32 or None; vectors by name.
 Batch = collections.namedtuple("Batch", "target mask advantage old_logprob ref_logprob vectors")
 
 
@@ -83,9 +85,8 @@ def _dispatch(tensors, settings, wishes, batch, grad_scale):
     if _run.plan_for(ops, settings, grads, program=wishes.program).handle is not None:
         return _stepped(tensors, settings, wishes, batch, ops, grads, grad_scale)
     if wishes.rule not in NAMES:
-        raise errors.UnsupportedError("rule is %r, a loss program, but device tensors run as torch operations here, which "
-                                      "have none (accepted: one of %s; flp.plan_info tells why)"
-                                      % (wishes.rule, ", ".join(NAMES)))
+        raise errors.UnsupportedError("rule is %r, a loss program, but no rung with kernels runs one here (accepted: one "
+                                      "of %s; the log of flp tells why)" % (wishes.rule, ", ".join(NAMES)))
     return _over_logprob(tensors, settings, wishes, batch)
 
 
@@ -96,19 +97,24 @@ def _stepped(tensors, settings, wishes, batch, ops, grads, grad_scale):
         return None if values is None else values.expand(batch.target.shape).reshape(-1).contiguous()
 
     weights = losses.weights_of(wishes.average, batch.mask, wishes.length, wishes.total)
+    of_entropy = losses.entropy_weights_of(wishes.average, batch.mask, wishes.total) if wishes.entropy_weight else None
     scale = 1.0 if grad_scale is None else grad_scale
+    vectors = {name: rows(values) for name, values in batch.vectors.items()}
+    if SHARE in wishes.program.vectors:
+        vectors[SHARE] = rows(of_entropy * scale)
     loss = _run.Loss(wishes.program, wishes.parameters, rows(batch.old_logprob), rows(batch.ref_logprob),
-                     rows(batch.advantage), rows(weights * scale), {k: rows(v) for k, v in batch.vectors.items()})
+                     rows(batch.advantage), rows(weights * scale), vectors)
     with torch.no_grad():
         made = _run.step(ops, settings, grads, loss)
         value = made.loss.sum() / scale
-        metrics = _metrics(made, value, rows(weights), rows(batch.mask), wishes, settings, loss.old_logprob)
+        metrics = _metrics(made, value, rows(weights), rows(of_entropy), rows(batch.mask), wishes, settings,
+                           loss.old_logprob)
     if grads:
         value = HandOut.apply(*tensors[:3], value, made.gradients, grad_scale)
     return value, metrics
 
 
-def _metrics(made, value, weights, mask, wishes, settings, old_logprob):
+def _metrics(made, value, weights, of_entropy, mask, wishes, settings, old_logprob):
     """Detached scalars from what a step reported of each row; rows without work reported 0."""
     share = mask / mask.sum().clamp(min=1)
     found = dict(zip(wishes.program.metrics, made.metrics))
@@ -118,7 +124,8 @@ def _metrics(made, value, weights, mask, wishes, settings, old_logprob):
         policy = policy - wishes.beta * divergence
     if settings.entropy:
         found["entropy"] = made.entropy
-        policy = policy + wishes.entropy_weight * (made.entropy * weights).sum()
+    if wishes.entropy_weight:
+        policy = policy + wishes.entropy_weight * (made.entropy * of_entropy).sum()
     if wishes.rule in NAMES and "ratio" not in found:
         old = made.logprob if old_logprob is None else torch.where(mask != 0, old_logprob, made.logprob)
         log_ratio = made.logprob - old
@@ -191,12 +198,11 @@ def _say_pooled(rule, ops, settings, grads):
 def _wishes_of(rule, average, clip, beta, kl_kind, entropy_weight, length, total, parameters):
     beta, entropy_weight = _check.number_of("beta", beta), _check.number_of("entropy_weight", entropy_weight)
     terms = [losses.one_of("kl_kind", kl_kind, losses.KL)] if kl_kind else []
-    terms += ["entropy"] if entropy_weight else []
-    if isinstance(rule, str) and rule.endswith(_programs.FILE):
+    of_file = isinstance(rule, str) and rule.endswith(_programs.FILE)
+    if of_file:
         average = "tokens" if average is None else losses.one_of("average", average, losses.AVERAGES)
-        program = _programs.named(rule, terms)
-        values = _parameters_of(parameters or {}, program)
         _only(rule, "clip", clip, "None, and parameters of the file")
+        values = {}
     else:
         losses.one_of("rule", rule, (*NAMES, "a path that ends in " + _programs.FILE))
         own = losses.RULES["reinforce" if rule == "nll" else rule]
@@ -204,9 +210,15 @@ def _wishes_of(rule, average, clip, beta, kl_kind, entropy_weight, length, total
         _only(rule, "average", average, "None, as the rule has its own")
         _only(rule, "parameters", parameters, "None, as they are a file's")
         average, values = own.average, {"clip_low": clip[0], "clip_high": clip[1]}
-        program = None if rule == "gspo" else _programs.named(rule, terms)
+    if entropy_weight:
+        terms.append("entropy" if average == "tokens" else "token_entropy")
+        values["entropy_weight"] = entropy_weight
+    if kl_kind:
+        values["beta"] = beta
     losses.check_totals(average == "length", length, total)
-    values.update({"beta": beta} if kl_kind else {}, **({"entropy_weight": entropy_weight} if entropy_weight else {}))
+    program = None if rule == "gspo" else _programs.named(rule, terms)
+    if of_file:
+        values.update(_parameters_of(parameters or {}, program))
     return Wishes(rule, average, clip, beta, kl_kind, entropy_weight, length, total, program, values)
 
 
@@ -249,7 +261,7 @@ def _needed(wishes, batch):
         if field in inputs and getattr(batch, field) is None:
             _check.refuse(ValueError, field, None, "a tensor, as %s reads it" % wishes.rule if field == "advantage" or
                           not wishes.beta else "a tensor, as beta is %g" % wishes.beta)
-    names = () if program is None else program.vectors
+    names = () if program is None else [name for name in program.vectors if name != SHARE]
     for name in batch.vectors:
         if name not in names:
             _check.refuse(ValueError, "vectors", repr(name), ", ".join(names) or "none, as %s reads none" % wishes.rule)

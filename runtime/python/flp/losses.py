@@ -70,6 +70,15 @@ def weights_of(average, mask, length=None, total=None):
     return AVERAGES[average](mask, length, total)
 
 
+def entropy_weights_of(average, mask, total=None):
+    """Those of the entropy, whose average is of tokens whatever the rule's is; a part of a batch of sequences has its
+    share. (B,T) float32"""
+    if average == "tokens":
+        return _of_tokens(mask, None, total)
+    weights = _of_tokens(mask, None, None)
+    return weights if total is None else weights * (mask.shape[0] / total)
+
+
 def _mean(values, mask):
     """Over the tokens of the mask; 0 where there are none."""
     return (values * mask).sum() / mask.sum().clamp(min=1)
@@ -127,11 +136,12 @@ def policy_loss(rule, logprob, advantage, *, old_logprob=None, ref_logprob=None,
     mask            (B, T) bool or numbers 0 and 1: the tokens that count; None: all
     clip            (low, high): ratios are held to [1 − low, 1 + high]; None: the rule's own
     beta            weight of the Kullback-Leibler estimate, averaged as the rule's term is; gspo: mean of sequences' means
-    entropy_weight  weight of the entropy, averaged as the Kullback-Leibler estimate is, which the loss rewards
+    entropy_weight  weight of the mean entropy of the tokens that count, which the loss rewards
     length          dr_grpo: the constant that sums are divided by, the greatest length of a completion
     total           a number or 0-dim tensor: what averages divide by in place of what this call holds, the tokens of the
                     whole batch (or, for rules that average over sequences, its sequences), so that the losses of
-                    micro-batches add up to that of the batch; None: this call is the whole batch
+                    micro-batches add up to that of the batch (where sequences are averaged over, the entropy as the
+                    mean over micro-batches of their means); None: this call is the whole batch
 
     Returns (loss, metrics): a float32 scalar, differentiable in logprob and entropy alone, and a dict of detached scalars on
     the same device: policy_loss, clip_fraction, ratio (mean), kl_old (k3 against old_logprob), kl (against ref_logprob,
@@ -159,7 +169,7 @@ def policy_loss(rule, logprob, advantage, *, old_logprob=None, ref_logprob=None,
         metrics["kl"] = (divergence * shares).sum()
         loss = loss + beta * metrics["kl"]
     if batch.entropy is not None:
-        loss = loss - entropy_weight * (batch.entropy * shares).sum()
+        loss = loss - entropy_weight * (batch.entropy * entropy_weights_of(average, batch.mask, total)).sum()
         metrics["entropy"] = _mean(batch.entropy, batch.mask)
     return loss, {name: value.detach() for name, value in metrics.items()}
 

@@ -1,0 +1,151 @@
+"""What only a GPU shows of modes S and P: that they run, their errors beside mode R's, graphs, memory, no waiting."""
+import pytest
+import torch
+
+import flp
+from flp_reference import DEVICE, doubles, problem, relative
+
+pytestmark = pytest.mark.skipif(torch.device(DEVICE).type != "cuda", reason="FLP_TEST_DEVICE names no GPU")
+
+B, T, V, D = 4, 256, 20011, 256
+N = B * T
+
+
+class Batch:
+    """bf16 operands of N rows, and what GRPO with a divergence and an entropy bonus reads."""
+
+    def __init__(self, scale=1.0):
+        hidden, weight, target, _ = problem(n=N, vocab=V, depth=D, dtype=torch.bfloat16)
+        self.hidden = (hidden * scale).view(B, T, D).requires_grad_()
+        self.weight, self.target = weight.requires_grad_(), target.view(B, T)
+        generator = torch.Generator(device=DEVICE).manual_seed(4)
+        logprob = flp.linear_logprob(self.hidden, self.weight, self.target).detach()
+        self.old, self.ref = (logprob + 0.2 * torch.randn(B, T, device=DEVICE, generator=generator) for _ in range(2))
+        self.advantage = torch.randn(B, device=DEVICE, generator=generator)
+        self.mask = torch.rand(B, T, device=DEVICE, generator=generator) < 0.9
+
+    def rows(self, **options):
+        return {"old_logprob": self.old, "ref_logprob": self.ref, "beta": 0.04, "entropy_weight": 1e-3, "mask": self.mask,
+                **options}
+
+    def step(self, **options):
+        return flp.policy_loss("grpo", self.hidden, self.weight, self.target, self.advantage, **self.rows(), **options)
+
+    def exact(self):
+        """Loss and gradients in float64."""
+        hidden, weight = doubles(self.hidden, self.weight)
+        logp = torch.log_softmax(hidden @ weight.t(), -1)
+        logprob, entropy = logp.gather(-1, self.target[..., None])[..., 0], -(logp.exp() * logp).sum(-1)
+        loss, _ = flp.losses.policy_loss("grpo", logprob, self.advantage, **self.rows(entropy=entropy))
+        return loss, torch.autograd.grad(loss, [hidden, weight])
+
+    def grads(self, loss):
+        return torch.autograd.grad(loss, [self.hidden, self.weight], retain_graph=True)
+
+    def saved(self, save, **options):
+        logprob, entropy = flp.linear_logprob(self.hidden, self.weight, self.target, entropy=True, save=save, **options)
+        return (logprob * self.old).sum() + 0.1 * entropy.sum()
+
+
+def test_mode_p_runs_and_is_right():
+    batch = Batch()
+    step = flp.explain(batch.hidden, batch.weight, batch.target, loss="grpo+k3+entropy", entropy=True).step
+    assert (step["mode"], step["products"]) == ("P", 3)
+    frozen = flp.explain(batch.hidden, batch.weight.detach(), batch.target, loss="grpo+k3").step
+    assert (frozen["mode"], frozen["products"]) == ("P", 2)
+    want, wanted = batch.exact()
+    loss, metrics = batch.step()
+    assert abs(loss.item() - want.item()) < 2e-5 and 0 < metrics["clip_fraction"].item() < 1
+    over = flp.linear_logprob(batch.hidden, batch.weight, batch.target, entropy=True, save=False)
+    apart, _ = flp.losses.policy_loss("grpo", over[0], batch.advantage, **batch.rows(entropy=over[1]))
+    for got, expected, recomputed in zip(batch.grads(loss), wanted, batch.grads(apart)):
+        assert relative(got, expected) < 1.5 * relative(recomputed, expected)
+
+
+def test_the_callers_buffer_gathers():
+    batch = Batch()
+    _, (_, wanted) = batch.exact()
+    buffer = torch.zeros(V, D, device=DEVICE)
+    for _ in range(2):
+        loss, _ = batch.step(grad_weight_accumulate=buffer, grad_scale=0.5)
+        (0.5 * loss).backward()
+    assert relative(buffer, wanted) < 6e-3 and batch.weight.grad is None and batch.hidden.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0], ids=["random", "peaked"])
+def test_mode_s_is_as_right_as_mode_r(scale):
+    batch = Batch(scale)
+    info = flp.explain(batch.hidden, batch.weight, batch.target, entropy=True, save=True)
+    assert info.backward["mode"] == "S" and info.forward["products"] + info.backward["products"] == 3
+    hidden, weight = doubles(batch.hidden, batch.weight)
+    logp = torch.log_softmax(hidden @ weight.t(), -1)
+    logprob, entropy = logp.gather(-1, batch.target[..., None])[..., 0], -(logp.exp() * logp).sum(-1)
+    wanted = torch.autograd.grad((logprob * batch.old).sum() + 0.1 * entropy.sum(), [hidden, weight])
+    lse = torch.logsumexp(hidden @ weight.t(), -1).detach()
+    recomputed = batch.grads(batch.saved(False))
+    for kept in (batch.saved(True), batch.saved(True, old_lse=lse)):
+        first, second = batch.grads(kept), batch.grads(kept)   # the second pass recomputes
+        for got, again, other, expected in zip(first, second, recomputed, wanted):
+            assert relative(got, expected) < 1.5 * relative(other, expected) and torch.equal(again, other)
+
+
+@pytest.mark.parametrize("way", ["step", "saved"])
+def test_they_are_captured_and_wait_for_nothing(way):
+    batch = Batch()
+
+    def step():
+        batch.hidden.grad = batch.weight.grad = None
+        loss = batch.step()[0] if way == "step" else batch.saved(True)
+        loss.backward()
+        return loss.detach()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(500_000_000)
+    step()
+    assert not torch.cuda.current_stream().query()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    grads = batch.hidden.grad, batch.weight.grad
+    with torch.no_grad():
+        batch.hidden.copy_(batch.hidden.roll(1, 0))
+    graph.replay()
+    replayed = [captured.clone()] + [grad.clone() for grad in grads]
+    eager = [step(), batch.hidden.grad, batch.weight.grad]
+    assert all(torch.equal(a, b) for a, b in zip(replayed, eager))
+
+
+def peak_of(call):
+    call()
+    torch.cuda.synchronize()
+    held = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - held
+
+
+def test_a_step_stays_within_budget_and_outputs():
+    batch, budget = Batch(), 48 << 20
+    buffer = torch.zeros(V, D, device=DEVICE)
+
+    def step():
+        batch.step(budget=budget, grad_weight_accumulate=buffer)
+
+    slack = 64 * N * 4 + (1 << 20)  # what the loss reads and gives a row, metrics, rounding by the allocator
+    assert peak_of(step) <= budget + batch.hidden.nbytes + slack
+
+
+def test_exponentials_go_with_the_backward_pass():
+    batch = Batch()
+    loss = batch.saved(True)
+    held = torch.cuda.memory_allocated()
+    loss.backward(retain_graph=True)
+    grads = batch.hidden.grad.nbytes + batch.weight.grad.nbytes
+    assert torch.cuda.memory_allocated() <= held - 2 * N * V + grads + (1 << 20)
