@@ -114,7 +114,8 @@ enum { FLP_COMBINE_LANES = 8 };
   P(ptr, logprob) P(ptr, entropy) P(ptr, stats)
 
 /* module rows: entry record, one thread an active row of [row_begin, row_end): the four numbers that the dz epilogue
- * needs, {m, A, B, dz_y} with dz = 2^u·(A + B·u), u = t - m; and bound, an upper bound of |dz| over the row. */
+ * needs, {m, A, B, dz_y} with dz = 2^u·(A + B·u), u = t - m; and bound, an upper bound of |dz| over the row. A row whose
+ * upstream gradients are zero has A = B = dz_y = 0, whatever its stats. */
 #define FLP_RECORD_PARAMS(P)                                               \
   P(ptr, stats) P(ptr, grad_logprob) P(ptr, grad_entropy)                  \
   P(ptr, index) P(ptr, scale) P(ptr, count)                                \
@@ -261,13 +262,14 @@ enum {
  * row scale of kept·W, grad_weight is kept^T·(factor_a·h_a). Expanded form: one pass turns kept into dz, in place.
  *
  * Rows whose lse is out of that range are redone, decided on the device, in blocks of FLP_KEPT_BLOCK_ROWS active rows: dz
- * recomputes the block from hidden and weight, in the place of kept, and its rows have factor 1. */
+ * recomputes the block from hidden and weight, in the place of kept, and its rows have factor 1. So are rows of the expanded
+ * form whose target, with a gradient of its own, has vanished from kept: its score is needed for the slope of a softcap. */
 enum { FLP_KEPT_BLOCK_ROWS = 1024 };
 
 /* module forward_keep: entries forward_keep and forward_keep_map: forward and forward_map, which also store kept. Rows
  * behind the last active one are stored as zeros up to the end of their band where they exist in kept; columns from
- * vocab_valid on as zeros up to kept_stride (forward_keep_map: left out, as outside the map). kept leaves forward_keep_map
- * in boxes of 128 bytes x FLP_DZ_BOX_ROWS rows. part, zy: the bits that forward gives. */
+ * vocab_valid on as zeros up to kept_stride, vocab_valid rounded up to 64 (forward_keep_map: left out, as outside the
+ * map). kept leaves forward_keep_map in boxes of 128 bytes x FLP_DZ_BOX_ROWS rows. part, zy: the bits that forward gives. */
 #define FLP_FORWARD_KEEP_PARAMS(P)                                         \
   FLP_FORWARD_PARAMS(P)                                                    \
   P(ptr, reference) /* (n) f32 by active row */                            \

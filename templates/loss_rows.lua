@@ -50,7 +50,8 @@ return function(k, spec)
       function() return p.n end)
     local at = k.convert(k.i64, k.select(listed, p.row_begin, 0)) + k.convert(k.i64, thread)
     k.exit_if(k.ge(at, last))
-    local row = k.branch(listed, function() return k.convert(k.i64, k.load(k.i32, p.index, at)) end, function() return at end)
+    local row = k.branch(listed, function() return k.convert(k.i64, k.load(k.i32, p.index, at)) end,
+      function() return at end)
     k.branch(k.is_null(p.row_class), function() compute(p, row) end, function() fill(p, row) end)
   end
 

@@ -6,8 +6,7 @@
 -- last active row up to the end of its band. online.lua has 2^(t - m) at hand; 2^(m - k_a), one number a row and block,
 -- moves it to the row's reference. Out of range it may be infinite: keep_finish has such rows done again.
 --
--- A block of 64 columns is one staged box (staging.lua). Its first 8 rows wait in registers, those of their scores, until the
--- other 8 are summed.
+-- A block of 64 columns is one staged box (staging.lua). Its first 8 rows wait in registers until the other 8 are summed.
 
 return function(k, spec)
   if spec.dtype ~= "bf16" then error("dtype: " .. spec.dtype .. " lacks the range of exponentials; bf16 is accepted") end

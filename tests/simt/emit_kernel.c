@@ -1,7 +1,8 @@
 /* emit_kernel.c: one kernel by its key, for tests of what no specification asks for alone: emit_kernel FIELD=VALUE...
  *
  * Fields: kind, arch, dtype and out_dtype by name, entropy, bias, bias_grad, softcap, alignment, hidden,
- * vocab, tune (as in flpgen's --tune behind the name of a kernel). Prints the descriptor as JSON, with "ir" and "ptx"; a refusal goes to standard error. */
+ * vocab, tune (as in flpgen's --tune behind the name of a kernel). Prints the descriptor as JSON, with "ir" and "ptx"; a
+ * refusal goes to standard error. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

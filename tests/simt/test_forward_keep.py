@@ -1,5 +1,4 @@
-"""forward_keep, sm_80's and Hopper's, on the CPU: partials are forward's to the bit, and what is kept is 2^(t - reference)."""
-import os
+"""forward_keep, sm_80's and Hopper's, on the CPU: partials have forward's bits, and what is kept is 2^(t - reference)."""
 import sys
 from pathlib import Path
 
@@ -84,7 +83,8 @@ def keep(case, arch, folder, **tune):
     kept_kernels, _ = kernels(folder, kind="kept")
     before, _ = run(plain, tile, case, "forward", min(FIRST, VOCAB))
     reference = numpy.full(ROWS, numpy.nan, numpy.float32)
-    kept_kernels["keep_reference"].named(1, part=before, index=case.index, count=case.count, row_end=ROWS, reference=reference)
+    kept_kernels["keep_reference"].named(1, part=before, index=case.index, count=case.count, row_end=ROWS,
+                                         reference=reference)
     kept = numpy.full((ROWS, STRIDE), SENTINEL, numpy.uint16)
     to = {"kept_map": matrix_map(kept[:, :VOCAB], 16)} if tile["cluster"] else {"kept": kept, "kept_stride": STRIDE}
     with_kept = run(keeping, keep_tile, case, "forward_keep", VOCAB, reference=reference, **to)

@@ -1,4 +1,4 @@
-"""The kernels behind forward_keep, on the CPU, against NumPy in double: references, factors, redoing, expansion, scaled rows."""
+"""The kernels behind forward_keep on the CPU, against NumPy in double."""
 import sys
 from pathlib import Path
 
