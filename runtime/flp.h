@@ -340,7 +340,7 @@ FLP_API flp_status flp_loss_builtin_bytes(const char *name, void *out, size_t ca
 /* Enqueues one training step of the plan's spec.loss: logprob and entropy of every row, its loss, and the gradients of
  * the sum of losses that spec.grads asks for. Mode P: rows pass in chunks through forward, loss and both products, so that
  * nothing of size N·V and no second product h·Wᵀ exist; where it cannot be (fp16 and fp32 operands, or a budget that holds
- * no chunk) the same in mode R. args->pass is STEP; logprob, entropy, loss, metrics may be NULL; grad_logprob,
+ * no chunk), or is no gain (few rows, few columns), the same in mode R. args->pass is STEP; logprob, entropy, loss, metrics may be NULL; grad_logprob,
  * grad_entropy and stats stay NULL. Bits of logprob and entropy are those of a forward pass.
  * error, thread: as flp_execute; ARGUMENT too for an input that the program reads and is not there */
 FLP_API flp_status flp_step(flp_plan *plan, const flp_args *args);

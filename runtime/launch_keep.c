@@ -1,9 +1,9 @@
 /* launch_keep.c: exponentials of a chunk of rows and the gradients made of them (abi.h, kept exponentials).
  *
- * keep_reference, forward_keep; then record, keep_finish, dz over each block of rows in case it is to be redone, keep_expand
- * or keep_gather, the products, bias_reduce.
- * Invariants: reference, record and factor are indexed by active row, exponentials and redo by row and block of the chunk;
- * in the plain form the chunk's gathered rows give way to the same rows times their factors, once dz is done with them. */
+ * keep_reference, forward_keep; then record, keep_finish, dz over each block of rows in case it is to be redone,
+ * keep_expand or keep_gather, the products, bias_reduce.
+ * Invariants: reference, record and factor are indexed by active row, exponentials and redo by row and block of the
+ * chunk; in the plain form the chunk's gathered rows give way to the same rows times their factors, once dz is done. */
 #include "launch_keep.h"
 
 #include "launch_backward.h"

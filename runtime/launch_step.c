@@ -1,5 +1,5 @@
-/* launch_step.c: one training step: mode P, where each chunk of rows passes through forward, loss and both products before
- * the next begins; or forward, the losses of all rows and backward in mode R.
+/* launch_step.c: one training step: mode P, where each chunk of rows passes through forward, loss and both products
+ * before the next begins; or forward, the losses of all rows and backward in mode R.
  *
  * Invariant: rows are prepared once, so one numbering of active rows holds from scores to gradients. */
 #include "launch.h"

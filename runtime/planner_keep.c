@@ -1,7 +1,7 @@
 /* planner_keep.c: layouts of modes S and P, and of a step in mode R.
  *
- * A step in mode R is a forward and a backward pass over one block of rows' arrays and of workspace, each the cheapest in
- * what those arrays leave: so both are what they would be alone, and the block is as large as the larger of them. */
+ * A step in mode R is a forward and a backward pass over one block of rows' arrays and of workspace, each the cheapest
+ * in what those arrays leave: so both are what they would be alone, and the block is as large as the larger of them. */
 #include <string.h>
 
 #include "planner_internal.h"

@@ -78,7 +78,8 @@ Test(abi, offsets_rise_and_stay_inside_the_struct) {
       size_t bytes = type_bytes(param->type);
       cr_expect_geq(param->offset, end, "%s.%s overlaps its predecessor", entry->name, param->name);
       cr_expect_eq(param->offset % (bytes > 64 ? 64 : bytes), 0, "%s.%s is misaligned", entry->name, param->name);
-      cr_expect_lt(param->offset - end, bytes > 64 ? 64 : 8, "%s.%s leaves a hole wider than alignment", entry->name, param->name);
+      size_t widest = bytes > 64 ? 64 : 8;
+      cr_expect_lt(param->offset - end, widest, "%s.%s leaves a hole wider than alignment", entry->name, param->name);
       end = param->offset + bytes;
     }
     cr_expect_leq(end, expected[i].struct_bytes, "%s", entry->name);

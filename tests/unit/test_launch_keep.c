@@ -1,5 +1,5 @@
-/* test_launch_keep.c: modes S and P on a device: what is launched in which order, that what forward saves is what backward
- * reads, that chunks of a step cover every row once, and what the rungs say of a loss. */
+/* test_launch_keep.c: modes S and P on a device: what is launched in which order, that what forward saves is what
+ * backward reads, that chunks of a step cover every row once, and what the rungs say of a loss. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -158,7 +158,8 @@ Test(launch_keep, mapped_rows_are_gathered_and_scaled_in_one_place) {
   flp_args a = saved_args(plan, &spec, FLP_PASS_FORWARD, n);
   stage_execute(&s, plan, &a);
   stage_expect_sequence(&s, "prepare gather forward_map keep_reference forward_keep_map combine");
-  flp_forward_keep_map_params keep = STAGE_PARAMS(flp_forward_keep_map_params, launch_of(&s, "forward_keep_map", 0));
+  flp_forward_keep_map_params keep;
+  memcpy(&keep, launch_of(&s, "forward_keep_map", 0)->params, sizeof keep);
   stage_map kept = stage_read_map(&keep.kept_map);
   cr_expect_eq(kept.start, stage_address(a.saved) + 6144);
   cr_expect_eq(kept.rows, n);
@@ -425,5 +426,17 @@ Test(launch_keep, the_cache_holds_each_loss_under_its_own_key) {
   cr_expect_eq(s.provider_calls(), made + 1, "one kernel is new");
   flp_plan_get_id(plan, second);
   cr_expect_str_neq(first, second);
+  flp_plan_destroy(plan);
+}
+
+Test(launch_keep, tuned_kernels_of_a_head_serve_beside_plain_ones_of_what_is_kept) {
+  stage s;
+  stage_open(&s, "name=H200");
+  flp_spec head = stage_spec(3), spec = keep_spec(3, FLP_ENTROPY_NONE);
+  stage_fill_cache(s.cache, &head, "H200/132/13000");
+  stage_fill_cache(s.cache, &spec, "");
+  flp_plan *plan = stage_plan(&spec, NULL);
+  cr_expect_eq(flp_plan_get_rung(plan), FLP_RUNG_TUNED, "%s", flp_plan_get_reason(plan, FLP_RUNG_TUNED));
+  cr_expect_gt(saved_bytes(plan, 10), 0);
   flp_plan_destroy(plan);
 }

@@ -1,5 +1,5 @@
-/* test_planner_keep.c: layouts of modes S and P and of a step: exact, disjoint, monotonic in the budget, the same on query
- * and execute, and in chunks that a cost model would take. */
+/* test_planner_keep.c: layouts of modes S and P and of a step: exact, disjoint, monotonic in the budget, the same on
+ * query and execute, and in chunks that a cost model would take. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -181,7 +181,7 @@ Test(planner_keep, what_depends_on_the_entropy_expands) {
   cr_expect_eq(s.size[FLP_REGION_ENTROPY], 400);
 }
 
-/* For any shape and two budgets: what fits is sound, planning for its own bytes gives the same, and more is never dearer. */
+/* For any shape and two budgets: what fits is sound, planning for its own bytes gives it again, more is never dearer. */
 Test(planner_keep, properties_hold_for_random_shapes) {
   uint32_t state = 11;
   for (int round = 0; round < 300; round++) {
