@@ -70,24 +70,34 @@ Test(check_metrics, bits_count_bytes_that_differ) {
 typedef struct check_fixture {
   check_problem problem;
   check_truth truth;
-  check_result result;
+  check_result result, plain; /* plain: of a step, in modes F and R */
 } check_fixture;
 
-static void create(check_fixture *f, flp_dtype dtype, check_rows rows) {
+/* loss: of a step; NULL for forward and backward */
+static void create_step(check_fixture *f, flp_dtype dtype, check_rows rows, const char *loss) {
   check_case c = check_case_default(dtype, 40, 300, 32);
   c.rows = rows;
   c.padding = 8;
   c.spec.entropy = FLP_ENTROPY_BACKWARD;
   c.spec.has_bias = 1;
   c.spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS;
+  if (loss) cr_assert_eq(cli_loss_keep(loss, &c.spec), FLP_OK, "%s", flp_error_detail());
   const check_how how = {.rung = FLP_RUNG_EAGER, .threads = 2};
+  memset(&f->plain, 0, sizeof f->plain);
   cr_assert_eq(check_problem_create(&c, &f->problem), FLP_OK, "%s", flp_error_detail());
   cr_assert_eq(check_truth_create(&f->problem, &f->truth), FLP_OK, "%s", flp_error_detail());
   cr_assert_eq(check_run(&f->problem, &how, &f->result), FLP_OK, "%s", flp_error_detail());
+  check_problem_follow(&f->problem, &f->result);
+  if (loss) cr_assert_eq(check_run_plain(&f->problem, &how, &f->plain), FLP_OK, "%s", flp_error_detail());
+}
+
+static void create(check_fixture *f, flp_dtype dtype, check_rows rows) {
+  create_step(f, dtype, rows, NULL);
 }
 
 static void destroy(check_fixture *f) {
   check_result_clear(&f->result);
+  check_result_clear(&f->plain);
   check_truth_clear(&f->truth);
   check_problem_clear(&f->problem);
 }
@@ -95,7 +105,8 @@ static void destroy(check_fixture *f) {
 /* How many findings failed, and whether one of this output is among them. */
 static int64_t failures(const check_fixture *f, const char *output, int *found) {
   check_report report = {0};
-  cr_assert_eq(check_compare(&f->problem, &f->truth, &f->result, NULL, FLP_RUNG_EAGER, &report), FLP_OK);
+  const check_result *plain = f->problem.loss ? &f->plain : NULL;
+  cr_assert_eq(check_compare(&f->problem, &f->truth, &f->result, plain, FLP_RUNG_EAGER, &report), FLP_OK);
   cr_assert_geq(report.count, 5);
   *found = 0;
   for (int64_t i = 0; i < report.count; i++)
@@ -164,10 +175,54 @@ Test(check_compare, bad_rows_that_are_not_reported_fail) {
   destroy(&f);
 }
 
+Test(check_compare, a_right_step_passes) {
+  check_fixture f;
+  int found = 0;
+  create_step(&f, FLP_DTYPE_BF16, CHECK_ROWS_MASKED, "grpo+k3+entropy");
+  cr_assert_eq(failures(&f, "loss", &found), 0);
+  destroy(&f);
+}
+
+Test(check_compare, a_loss_a_little_off_fails) {
+  check_fixture f;
+  create_step(&f, FLP_DTYPE_BF16, CHECK_ROWS_MASKED, "grpo+k3");
+  f.result.loss[17] *= 1.00001f;
+  expect_only(&f, "loss");
+  f.result.loss[17] /= 1.00001f;
+  f.result.loss[1] = 1e-6f; /* a row without work */
+  expect_only(&f, "loss");
+  destroy(&f);
+}
+
+Test(check_compare, a_metric_that_is_off_fails) {
+  check_fixture f;
+  create_step(&f, FLP_DTYPE_FP32, CHECK_ROWS_BAD, "ppo");
+  f.result.metrics[40] = 1; /* of a good row; the bad ones are NaN */
+  expect_only(&f, "metrics");
+  destroy(&f);
+}
+
+/* Far within what the oracle allows. */
+Test(check_compare, one_bit_beside_mode_f_fails) {
+  check_fixture f;
+  create_step(&f, FLP_DTYPE_BF16, CHECK_ROWS_ALL, "nll");
+  f.result.entropy[3] = nextafterf(f.result.entropy[3], 0);
+  expect_only(&f, "entropy bits");
+  destroy(&f);
+}
+
 /* Multiplies one row of a bf16 matrix. */
 static void scale_row(const check_fixture *f, void *matrix, int64_t row, float factor) {
   uint16_t *bits = (uint16_t *)matrix + row * f->problem.stride;
   for (int d = 0; d < 32; d++) bits[d] = flp_half_to_bf16(factor * flp_half_from_bf16(bits[d]));
+}
+
+Test(check_compare, a_step_whose_gradients_are_a_percent_off_fails) {
+  check_fixture f;
+  create_step(&f, FLP_DTYPE_BF16, CHECK_ROWS_ALL, "grpo+k3");
+  for (int64_t row = 0; row < f.problem.c.n; row++) scale_row(&f, f.result.grad_hidden, row, 1.01f);
+  expect_only(&f, "grad_hidden");
+  destroy(&f);
 }
 
 Test(check_compare, one_row_of_a_gradient_at_twice_its_size_fails) {
@@ -226,8 +281,8 @@ Test(check_run, the_row_list_computes_its_rows_only) {
 }
 
 Test(check_run, no_rows_pass_with_every_pattern) {
-  for (int rows = CHECK_ROWS_ALL; rows <= CHECK_ROWS_LAST_TILE; rows++) {
-    check_fixture f;
+  for (int rows = CHECK_ROWS_ALL; rows <= CHECK_ROWS_NAN_IDLE; rows++) {
+    check_fixture f = {.truth = {0}};
     check_case c = check_case_default(FLP_DTYPE_FP32, 0, 20, 8);
     c.rows = (check_rows)rows;
     c.spec.grads = FLP_GRAD_WEIGHT;
