@@ -181,7 +181,8 @@ static flp_status check_entries(const flp_kernel_desc *desc) {
 static flp_status check_tunables(const flp_kernel_desc *desc) {
   enum { LARGEST = 1 << 20 }; /* so that the planner's products of two of them stay within 64 bits */
   flp_kernel_kind kind = desc->key.kind;
-  int is_tiled = kind != FLP_KERNEL_ROWS && kind != FLP_KERNEL_SELECT && kind != FLP_KERNEL_KEPT && kind != FLP_KERNEL_LOSS;
+  int is_tiled =
+      kind != FLP_KERNEL_ROWS && kind != FLP_KERNEL_SELECT && kind != FLP_KERNEL_KEPT && kind != FLP_KERNEL_LOSS;
   const struct {
     const char *name;
     uint32_t value;

@@ -165,7 +165,7 @@ typedef struct flp_options {
                              good is none); flp_execute synchronises, so no graph capture; also FLP_STRICT=1 */
   int32_t host_fallback;  /* 1: with no usable GPU, plan for host pointers instead of failing UNAVAILABLE */
   uint64_t budget_bytes;  /* 0: 256 MiB forward, 1 GiB backward and step, or FLP_BUDGET */
-  int64_t chunk_rows;     /* 0: the planner chooses; else rows of one backward chunk, overriding the budget (R_ROWS) */
+  int64_t chunk_rows;     /* 0: the planner chooses; else rows of one backward chunk, overriding the budget (R_ROWS, P) */
   int64_t chunk_vocab;    /* 0: the planner chooses; else vocab columns of one backward chunk (R_VOCAB); with both set,
                              the cheapest of R_VOCAB, R_ROWS and R2 in these sizes */
   int32_t threads;        /* eager rung: CPU threads, 0 = all */
@@ -222,9 +222,9 @@ typedef enum flp_pass {
 typedef struct flp_layout {
   uint32_t struct_bytes;
   flp_mode mode;
-  int64_t chunk_rows;      /* rows of one chunk (F, R_ROWS, and dh in R2), else n */
+  int64_t chunk_rows;      /* rows of one chunk (F, R_ROWS, P, and dh in R2), else n */
   int64_t chunk_vocab;     /* vocab columns of one chunk (R_VOCAB, and dW in R2), else V */
-  int64_t chunks;          /* chunks in all: of rows in F, of dz in backward */
+  int64_t chunks;          /* chunks in all: of rows in F and P, of dz in backward */
   int32_t products;        /* matrix products of 2·N·D·V flop in this pass */
   int32_t launches;        /* kernel launches in this pass */
   uint64_t bytes;          /* workspace, exact */
@@ -340,7 +340,7 @@ FLP_API flp_status flp_loss_builtin_bytes(const char *name, void *out, size_t ca
 /* Enqueues one training step of the plan's spec.loss: logprob and entropy of every row, its loss, and the gradients of
  * the sum of losses that spec.grads asks for. Mode P: rows pass in chunks through forward, loss and both products, so that
  * nothing of size N·V and no second product h·Wᵀ exist; where it cannot be (fp16 and fp32 operands, or a budget that holds
- * no chunk) the same in mode R. args->pass is STEP; logprob, entropy, loss, metrics may be NULL; grad_logprob,
+ * no chunk), or is no gain (few rows, few columns), the same in mode R. args->pass is STEP; logprob, entropy, loss, metrics may be NULL; grad_logprob,
  * grad_entropy and stats stay NULL. Bits of logprob and entropy are those of a forward pass.
  * error, thread: as flp_execute; ARGUMENT too for an input that the program reads and is not there */
 FLP_API flp_status flp_step(flp_plan *plan, const flp_args *args);

@@ -102,7 +102,8 @@ static const struct {
   const char *name, *below; /* below: whose kernels serve for the other kinds */
   unsigned kinds;           /* 1 << kind */
 } partial_arches[] = {
-    {"sm_90a", "sm_80", 1u << FLP_KERNEL_FORWARD | 1u << FLP_KERNEL_DZ | 1u << FLP_KERNEL_PRODUCTS | 1u << FLP_KERNEL_KEEP},
+    {"sm_90a", "sm_80",
+     1u << FLP_KERNEL_FORWARD | 1u << FLP_KERNEL_DZ | 1u << FLP_KERNEL_PRODUCTS | 1u << FLP_KERNEL_KEEP},
 };
 
 static const char *arch_of(const flp_spec *spec, const char *arch, flp_kernel_kind kind) {

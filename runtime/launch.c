@@ -196,9 +196,8 @@ flp_status flp_call_device(flp_plan *plan, const flp_args *args) {
 flp_status flp_call_host(flp_plan *plan, const flp_args *args) {
   uint64_t bad_rows = 0;
   int threads = plan->options.threads;
-  flp_status status = args->pass == FLP_PASS_STEP
-                          ? flp_eager_step(&plan->spec, &plan->loss, args, threads, &bad_rows)
-                          : flp_eager_execute(&plan->spec, args, threads, &bad_rows);
+  flp_status status = args->pass == FLP_PASS_STEP ? flp_eager_step(&plan->spec, &plan->loss, args, threads, &bad_rows)
+                                                  : flp_eager_execute(&plan->spec, args, threads, &bad_rows);
   pthread_mutex_lock(&plan->lock);
   plan->bad_rows += bad_rows;
   pthread_mutex_unlock(&plan->lock);

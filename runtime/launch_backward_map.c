@@ -17,11 +17,7 @@ static matrices matrices_of(const flp_call *call, const backward_chunk *c) {
   return (matrices){.hidden = flp_matrix_hidden(call, c->row_begin, c->row_end),
                     .gathered = flp_matrix_gathered(call, c->row_begin - c->gathered_from, rows),
                     .weight = flp_matrix_weight(call, c->column_begin, c->column_end),
-                    .dz = {.name = "dz",
-                           .start = c->dz,
-                           .rows = rows,
-                           .columns = columns,
-                           .stride = c->dz_stride}};
+                    .dz = {.name = "dz", .start = c->dz, .rows = rows, .columns = columns, .stride = c->dz_stride}};
 }
 
 static void set_box(flp_matrix *m, uint32_t columns, uint32_t rows) {

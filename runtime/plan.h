@@ -46,7 +46,7 @@ struct flp_plan {
   char spec_text[FLP_SPEC_TEXT_BYTES];
   flp_rung rung;
   char reason[FLP_RUNG_EAGER + 1][FLP_REASON_BYTES];
-  char arch[16]; /* of the kernels; "" on the eager rung */
+  char arch[16];           /* of the kernels; "" on the eager rung */
   char cut[FLP_CUT_BYTES]; /* how it was decided how the kernels are cut, for people; "" on the eager rung */
   char id[17];
 
@@ -64,8 +64,8 @@ struct flp_plan {
     uint64_t workspace_bytes;
     flp_scheme scheme;
   } last[FLP_PASS_BACKWARD_SAVED + 1]; /* by pass: what the last call took, as the next one often asks for the same */
-  uint32_t errors_seen; /* device counter at the last check, wraps */
-  uint64_t bad_rows;    /* eager rung: since the last check */
+  uint32_t errors_seen;                /* device counter at the last check, wraps */
+  uint64_t bad_rows;                   /* eager rung: since the last check */
 };
 
 /* ---- loader.c: images -> modules and functions, with the plan's context current ---- */

@@ -60,7 +60,8 @@ uint64_t planner_bias_part_bytes(const flp_planner *p, int64_t rows, int64_t col
 
 /* A chunk's dz and column sums stand side by side; R2 lays its two kinds of chunk over each other. */
 static uint64_t chunk_bytes(const flp_planner *p, int64_t rows, int64_t columns, int with_bias) {
-  return planner_round_up(planner_dz_bytes(p, rows, columns)) + (with_bias ? planner_round_up(planner_bias_part_bytes(p, rows, columns)) : 0);
+  return planner_round_up(planner_dz_bytes(p, rows, columns)) +
+         (with_bias ? planner_round_up(planner_bias_part_bytes(p, rows, columns)) : 0);
 }
 
 static void put_chunks(const flp_planner *p, flp_scheme *s, int64_t n) {
@@ -98,7 +99,8 @@ static void put_accumulators(const flp_planner *p, flp_scheme *s, int64_t n) {
 
 /* Rows put together, and the counter by which CTAs share out the work. */
 void planner_put_gather(const flp_planner *p, flp_scheme *s, int64_t gathered) {
-  planner_put_region(s, FLP_REGION_GATHER, gathered * flp_planner_gather_stride(p->spec.hidden), flp_dtype_bytes(p->spec.dtype));
+  planner_put_region(s, FLP_REGION_GATHER, gathered * flp_planner_gather_stride(p->spec.hidden),
+                     flp_dtype_bytes(p->spec.dtype));
   planner_put_region(s, FLP_REGION_TURN, 1, 4);
 }
 
@@ -440,11 +442,11 @@ static void make_room_for_saved(const planner_search *s, flp_scheme *out) {
 flp_status flp_planner_pick(const flp_planner *p, flp_pass pass, int64_t n, uint64_t budget, int soft,
                             flp_scheme *out) {
   memset(out, 0, sizeof *out);
-  out->mode = pass == FLP_PASS_BACKWARD          ? FLP_MODE_R_VOCAB
+  out->mode = pass == FLP_PASS_BACKWARD         ? FLP_MODE_R_VOCAB
               : pass == FLP_PASS_BACKWARD_SAVED ? FLP_MODE_S
-              : pass != FLP_PASS_STEP            ? FLP_MODE_F
-              : flp_planner_streams(p)           ? FLP_MODE_P
-                                                 : FLP_MODE_R_VOCAB;
+              : pass != FLP_PASS_STEP           ? FLP_MODE_F
+              : flp_planner_streams(p)          ? FLP_MODE_P
+                                                : FLP_MODE_R_VOCAB;
   out->chunk_rows = n;
   out->chunk_vocab = p->spec.vocab;
   if (n == 0) return FLP_OK;

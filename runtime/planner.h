@@ -23,11 +23,12 @@ typedef struct flp_planner {
   int64_t hidden_rows, hidden_columns; /* tile of grad_hidden, over active rows x D */
   int64_t weight_rows, weight_columns; /* tile of grad_weight, over vocab columns x D */
   int64_t keep_rows; /* rows of a band of forward_keep, 0: no such kernel; the rest of it is as forward's */
-  int saved_expands, step_expands; /* 1 if exponentials become dz in place before the products, in mode S and in a step */
-  int step_entropy;                /* 1 if the loss has a gradient by the entropy */
-  int64_t chunk_rows, chunk_vocab;     /* explicit chunk sizes, 0 for the planner's choice */
-  flp_mode mode;                       /* explicit mode of the backward pass, 0 for the planner's choice */
-  flp_mode tuned_mode; /* the layout that tuning preferred, 0 for none; its chunks are the most to take */
+  int saved_expands,
+      step_expands; /* 1 if exponentials become dz in place before the products, in mode S and in a step */
+  int step_entropy; /* 1 if the loss has a gradient by the entropy */
+  int64_t chunk_rows, chunk_vocab; /* explicit chunk sizes, 0 for the planner's choice */
+  flp_mode mode;                   /* explicit mode of the backward pass, 0 for the planner's choice */
+  flp_mode tuned_mode;             /* the layout that tuning preferred, 0 for none; its chunks are the most to take */
   int64_t tuned_rows, tuned_vocab;
   int multiprocessors;
   double flop_rate; /* flop/s of one multiprocessor in the main loops */
@@ -77,7 +78,7 @@ typedef struct flp_scheme {
   uint64_t bytes;
   uint64_t smallest_bytes;
   uint64_t passes; /* step in mode R: where the workspace of its forward and of its backward pass begins */
-  double seconds; /* of the cost model; compares layouts, predicts nothing */
+  double seconds;  /* of the cost model; compares layouts, predicts nothing */
   uint64_t offset[FLP_REGION_COUNT_OF], size[FLP_REGION_COUNT_OF]; /* size 0: the layout has no such array */
 } flp_scheme;
 

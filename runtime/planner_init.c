@@ -25,7 +25,8 @@ static void set_preference(flp_planner *p, const flp_kernel_desc *desc) {
                   : desc->chunk_vocab                   ? FLP_MODE_R_VOCAB
                   : desc->chunk_rows                    ? FLP_MODE_R_ROWS
                                                         : (flp_mode)0;
-  if ((p->mode && p->mode != FLP_MODE_P && p->mode != mode) || (mode == FLP_MODE_R2 && (p->spec.grads & two) != two)) return;
+  if ((p->mode && p->mode != FLP_MODE_P && p->mode != mode) || (mode == FLP_MODE_R2 && (p->spec.grads & two) != two))
+    return;
   p->tuned_mode = mode;
   p->tuned_rows = desc->chunk_rows;
   p->tuned_vocab = desc->chunk_vocab;

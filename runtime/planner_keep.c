@@ -54,7 +54,8 @@ static int64_t chunk_launches(const flp_planner *p, int expands) {
   uint32_t grads = p->spec.grads;
   int hidden = bit(grads, FLP_GRAD_HIDDEN), weight = bit(grads, FLP_GRAD_WEIGHT);
   /* record, keep_finish; keep_expand or keep_gather; products; bias_reduce */
-  return 2 + (expands || weight) + (p->backward_cluster ? hidden | weight : hidden + weight) + bit(grads, FLP_GRAD_BIAS);
+  return 2 + (expands || weight) + (p->backward_cluster ? hidden | weight : hidden + weight) +
+         bit(grads, FLP_GRAD_BIAS);
 }
 
 int planner_build_saved(const flp_planner *p, int64_t n, flp_scheme *s) {
@@ -132,7 +133,8 @@ static void search_stream(planner_search *s) {
     return;
   }
   int64_t count = bands;
-  for (; count > BANDS_TRIED; count = flp_ceil_div(bands, flp_ceil_div(bands, count - 1))) offer_stream(s, count * band);
+  for (; count > BANDS_TRIED; count = flp_ceil_div(bands, flp_ceil_div(bands, count - 1)))
+    offer_stream(s, count * band);
   for (count = bands < BANDS_TRIED ? bands : BANDS_TRIED; count > 0; count--) offer_stream(s, count * band);
 }
 

@@ -96,7 +96,8 @@ static flp_status parse_kind(const char *field, piece p, flp_tuning *out) {
   const char *items = strchr(text, ':');
   int kind = items ? kind_of((piece){text, (size_t)(items - text)}) : 0;
   if (!kind)
-    return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' does not begin with a kernel (accepted: forward:, dz:, products: or "
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "%s: '%s' does not begin with a kernel (accepted: forward:, dz:, products: or "
                     "forward_keep:)",
                     field, text);
   items++;

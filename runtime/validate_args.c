@@ -280,9 +280,9 @@ static flp_status check_head(const flp_args *args, int for_step) {
                     args->struct_bytes, sizeof *args, sizeof *args);
   int is_step = args->pass == FLP_PASS_STEP;
   if (is_step != for_step || args->pass < FLP_PASS_FORWARD || args->pass > FLP_PASS_STEP)
-    return flp_fail(FLP_ERROR_ARGUMENT, "args.pass is %d (accepted: %s)", (int)args->pass,
-                    for_step ? "STEP 4; flp_execute runs the others"
-                             : "FORWARD 1, COMBINE 2, BACKWARD 3; flp_step runs STEP 4");
+    return flp_fail(
+        FLP_ERROR_ARGUMENT, "args.pass is %d (accepted: %s)", (int)args->pass,
+        for_step ? "STEP 4; flp_execute runs the others" : "FORWARD 1, COMBINE 2, BACKWARD 3; flp_step runs STEP 4");
   if (args->n < 0 || args->n > FLP_COUNT_MAX)
     return flp_fail(FLP_ERROR_ARGUMENT, "args.n is %" PRId64 " (accepted: 0 to %d)", args->n, FLP_COUNT_MAX);
   return FLP_OK;
@@ -296,11 +296,10 @@ static flp_status resolve(const flp_spec *spec, const flp_args *args, int for_st
   FLP_TRY(check_scales(spec, &resolved));
   FLP_TRY(check_rows(spec, &resolved));
   FLP_TRY(check_workspace(&resolved));
-  static flp_status (*const passes[])(const flp_spec *, flp_args *) = {
-      [FLP_PASS_FORWARD] = check_forward,
-      [FLP_PASS_COMBINE] = check_combine,
-      [FLP_PASS_BACKWARD] = check_backward,
-      [FLP_PASS_STEP] = check_step};
+  static flp_status (*const passes[])(const flp_spec *, flp_args *) = {[FLP_PASS_FORWARD] = check_forward,
+                                                                       [FLP_PASS_COMBINE] = check_combine,
+                                                                       [FLP_PASS_BACKWARD] = check_backward,
+                                                                       [FLP_PASS_STEP] = check_step};
   FLP_TRY(passes[resolved.pass](spec, &resolved));
   FLP_TRY(check_saved(spec, &resolved));
   *out = resolved;

@@ -29,7 +29,8 @@ static const struct argp_option options[] = {
     {"rows", KEY_ROWS, "LIST", 0, "numbers of rows N, default 8192", 2},
     {"masked", KEY_MASKED, "FRACTION", 0, "of the rows whose target is the ignore index; default 0", 2},
     {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass, with or without a suffix K, M, G", 2},
-    {"mode", KEY_MODE, "NAME", 0, "of backward: auto (default), R_VOCAB, R_ROWS or R2", 2},
+    {"mode", KEY_MODE, "NAME", 0,
+     CLI_MODES_HELP "; S, which --keep is, keeps exponentials for backward; P streams the steps of --loss", 2},
     {"chunk-rows", KEY_CHUNK_ROWS, "N", 0, "rows of one backward chunk", 2},
     {"chunk-vocab", KEY_CHUNK_VOCAB, "N", 0, "vocab columns of one backward chunk", 2},
     {"rung", KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit or generic", 2},
@@ -63,15 +64,6 @@ static flp_status parse_rung(const char *text, flp_rung *out) {
   return FLP_OK;
 }
 
-static flp_status parse_mode(const char *text, flp_mode *out) {
-  static const cli_choice modes[] = {
-      {"auto", 0}, {"R_VOCAB", FLP_MODE_R_VOCAB}, {"R_ROWS", FLP_MODE_R_ROWS}, {"R2", FLP_MODE_R2}, {NULL, 0}};
-  int value = 0;
-  FLP_TRY(cli_parse_choice("--mode", text, modes, &value));
-  *out = (flp_mode)value;
-  return FLP_OK;
-}
-
 static flp_status parse_value(int key, const char *text, bench_args *args) {
   switch (key) {
     case KEY_ROWS:
@@ -79,7 +71,7 @@ static flp_status parse_value(int key, const char *text, bench_args *args) {
     case KEY_BUDGET:
       return cli_parse_bytes("--budget", text, &args->options.budget_bytes);
     case KEY_MODE:
-      return parse_mode(text, &args->options.mode);
+      return cli_parse_mode(text, &args->options.mode);
     case KEY_CHUNK_ROWS:
       return cli_parse_integer("--chunk-rows", text, 1, FLP_COUNT_MAX, &args->options.chunk_rows);
     case KEY_CHUNK_VOCAB:
@@ -130,6 +122,10 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 }
 
 static flp_status bench(bench_args *args, const char *command) {
+  FLP_TRY(cli_spec_args_mode(&args->spec, &args->options.mode));
+  if (args->spec.loss.name && args->spec.spec.keep)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--loss: '%s' is not accepted beside --keep; steps keep nothing",
+                    args->spec.loss.name);
   FLP_TRY(cli_spec_args_resolve(&args->spec));
   cli_spec_args_tune(&args->spec, &args->options);
   if (args->row_count == 0) args->rows[args->row_count++] = 8192;
@@ -147,11 +143,13 @@ int cli_bench(int argc, char **argv) {
       options,
       parse,
       NULL,
-      "Times forward, backward and both on this machine's GPU, beside bare matrix products of the same shapes."
+      "Times forward, backward and both, or steps of a loss, on this machine's GPU, beside bare matrix products of the "
+      "same shapes."
       "\vData is random. Every case and product runs in bursts, interleaved in random order; figures are medians over "
       "the rounds, with the least and the most. Bare products are the fastest of the first eight algorithms that "
-      "cuBLASLt's heuristics name: one (the scores) for forward; for backward the scores again and one for the "
-      "gradient of hidden and of weight each. They compute every row, masked or not. Host times are those of "
+      "cuBLASLt's heuristics name: one (the scores) for forward; for backward the scores again, but in modes S and P, "
+      "and one for the gradient of hidden and of weight each. They compute every row, masked or not. Host times are "
+      "those of "
       "flp_execute until it returns, with the fewest of the rows. cuBLASLt is looked for where the "
       "loader looks, beside the CUDA toolkit and in the Python environments at hand; FLP_CUBLASLT_LIBRARY names "
       "another.\n\n" CLI_EXIT_HELP,

@@ -34,17 +34,19 @@ flp_status bench_peers(const bench_args *args);
 
 /* ---- bench_cases.c: pure ---- */
 
-typedef enum bench_case { BENCH_FORWARD, BENCH_BACKWARD, BENCH_BOTH, BENCH_CASES } bench_case;
+typedef enum bench_case { BENCH_FORWARD, BENCH_BACKWARD, BENCH_BOTH, BENCH_STEP, BENCH_CASES } bench_case;
 
-/* "forward", "backward", "forward+backward" */
+/* "forward", "backward", "forward+backward", "step" */
 const char *bench_case_name(bench_case which);
 
-/* 1 if the spec has that case: all but forward need gradients. */
+/* 1 if the spec has that case: a loss has steps alone; else backward needs gradients and, as it may use up what forward
+ * kept, comes with forward where anything is kept. */
 int bench_case_exists(bench_case which, const flp_spec *spec);
 
-/* How many of each bare product a case is compared with, by gemm_product: the scores once for each pass, since backward
- * computes them again, and a product for each gradient. Returns their sum. */
-int bench_case_products(bench_case which, const flp_spec *spec, int count[GEMM_PRODUCTS]);
+/* How many of each bare product a case is compared with, by gemm_product: the scores once for each pass, where backward
+ * computes them again, and a product for each gradient. Returns their sum.
+ * mode: S and P compute scores once */
+int bench_case_products(bench_case which, flp_mode mode, const flp_spec *spec, int count[GEMM_PRODUCTS]);
 
 /* Rows left of n when a fraction is masked, and whether a row is: spread evenly. */
 int64_t bench_active_rows(int64_t n, double masked);
@@ -62,7 +64,7 @@ typedef struct bench_row {
   bench_case which;
   int64_t n, active;
   flp_layout layout;        /* of the pass that counts most: backward where there is one */
-  uint64_t workspace_bytes; /* the larger of the passes */
+  uint64_t workspace_bytes; /* the larger of the passes; with what mode S keeps from one to the other */
   uint64_t budget_bytes;    /* of that pass */
   int gemms;
   measure_summary ms;
@@ -91,9 +93,9 @@ typedef struct bench_result {
   char device[128], description[CLI_REASONS_BYTES], plan_id[17], cublaslt[CUBLASLT_PATH_BYTES + 64];
   int driver_version;
   flp_rung rung;
-  int64_t host_rows;                      /* N of the host times */
-  bench_host host[FLP_PASS_BACKWARD + 1]; /* by pass */
-  double plan_cold_ms, plan_warm_ms;      /* < 0: not measured, for the reason below */
+  int64_t host_rows;                  /* N of the host times */
+  bench_host host[FLP_PASS_STEP + 1]; /* by pass */
+  double plan_cold_ms, plan_warm_ms;  /* < 0: not measured, for the reason below */
   char plan_error[256];
 } bench_result;
 
@@ -119,6 +121,10 @@ typedef enum bench_slot {
   BENCH_ENTROPY,
   BENCH_STATS,
   BENCH_GRAD_HIDDEN,
+  BENCH_SAVED,
+  BENCH_LOSS,
+  BENCH_LOSS_INPUT, /* by flp_loss_input */
+  BENCH_LAST_INPUT = BENCH_LOSS_INPUT + FLP_LOSS_INPUTS_MAX - 1,
   BENCH_WORKSPACE,
   BENCH_BARE_SCORES,
   BENCH_SLOTS
@@ -138,6 +144,9 @@ flp_status bench_data_rows(bench_data *data, int64_t n);
 flp_status bench_data_create(bench_data *data, bench_slot slot, size_t bytes);
 void bench_data_clear_rows(bench_data *data);
 void bench_data_clear(bench_data *data);
+/* Sets what the loss reads of the policies before to what a step has just written, give or take a tenth of a nat: a
+ * policy far from them would be clipped, and products of zeros run faster. error: DRIVER, MEMORY */
+flp_status bench_data_follow(bench_data *data, int64_t n);
 /* The arguments of a pass; workspace_bytes is the layout's. */
 flp_args bench_data_args(const bench_data *data, flp_pass pass, int64_t n, const flp_layout *layout);
 

@@ -36,7 +36,7 @@ static void set_operands(bench_products *p, gemm_product which) {
 /* Those of all passes of the spec. */
 static int is_of_spec(const bench_products *p, gemm_product which) {
   int count[GEMM_PRODUCTS];
-  bench_case_products(bench_case_exists(BENCH_BOTH, p->spec) ? BENCH_BOTH : BENCH_FORWARD, p->spec, count);
+  bench_case_products(p->spec->grads ? BENCH_BOTH : BENCH_FORWARD, (flp_mode)0, p->spec, count);
   return count[which] > 0;
 }
 

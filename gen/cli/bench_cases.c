@@ -6,18 +6,19 @@
 #include "bench.h"
 
 const char *bench_case_name(bench_case which) {
-  static const char *const names[BENCH_CASES] = {"forward", "backward", "forward+backward"};
+  static const char *const names[BENCH_CASES] = {"forward", "backward", "forward+backward", "step"};
   return names[which];
 }
 
 int bench_case_exists(bench_case which, const flp_spec *spec) {
-  return which == BENCH_FORWARD || spec->grads != 0;
+  if (spec->loss || which == BENCH_STEP) return spec->loss && which == BENCH_STEP;
+  return which == BENCH_FORWARD || (spec->grads != 0 && (which == BENCH_BOTH || !spec->keep));
 }
 
-int bench_case_products(bench_case which, const flp_spec *spec, int count[GEMM_PRODUCTS]) {
-  int has_backward = which != BENCH_FORWARD;
+int bench_case_products(bench_case which, flp_mode mode, const flp_spec *spec, int count[GEMM_PRODUCTS]) {
+  int has_backward = which != BENCH_FORWARD, scores_once = mode == FLP_MODE_S || mode == FLP_MODE_P || !spec->grads;
   memset(count, 0, GEMM_PRODUCTS * sizeof *count);
-  count[GEMM_SCORES] = which == BENCH_BOTH ? 2 : 1;
+  count[GEMM_SCORES] = which >= BENCH_BOTH && !scores_once ? 2 : 1;
   count[GEMM_GRAD_HIDDEN] = has_backward && (spec->grads & FLP_GRAD_HIDDEN) != 0;
   count[GEMM_GRAD_WEIGHT] = has_backward && (spec->grads & FLP_GRAD_WEIGHT) != 0;
   return count[GEMM_SCORES] + count[GEMM_GRAD_HIDDEN] + count[GEMM_GRAD_WEIGHT];

@@ -93,6 +93,32 @@ static flp_status create_temperatures(bench_data *data, int64_t n) {
   return status;
 }
 
+/* What the loss reads: rewards and vectors of standard deviation 1, weights near 1, policies before as flat ones. */
+static flp_status create_loss_inputs(bench_data *data, int64_t n) {
+  const flp_loss *loss = cli_loss_of(&data->args->spec.spec);
+  uint32_t read = loss ? flp_loss_inputs(loss) : 0;
+  for (int i = FLP_LOSS_OLD_LOGPROB; i < FLP_LOSS_INPUTS_MAX; i++)
+    if (read >> i & 1) FLP_TRY(create_normal(data, (bench_slot)(BENCH_LOSS_INPUT + i), FLP_DTYPE_FP32, n, 1.0));
+  return loss ? bench_data_create(data, BENCH_LOSS, (size_t)n * sizeof(float)) : FLP_OK;
+}
+
+flp_status bench_data_follow(bench_data *data, int64_t n) {
+  static const int followers[] = {FLP_LOSS_OLD_LOGPROB, FLP_LOSS_REF_LOGPROB};
+  size_t bytes = (size_t)n * sizeof(float);
+  float *logprob = malloc(2 * bytes), *other = logprob ? logprob + n : NULL;
+  if (!logprob) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the policies before");
+  flp_status status = cli_buffer_download(&data->slot[BENCH_LOGPROB], 0, logprob, bytes);
+  for (int i = 0; i < 2 && status == FLP_OK; i++) {
+    cli_buffer *input = &data->slot[BENCH_LOSS_INPUT + followers[i]];
+    if (!input->data) continue;
+    status = cli_buffer_download(input, 0, other, bytes); /* of standard deviation 1 */
+    for (int64_t row = 0; row < n; row++) other[row] = fminf(logprob[row] + 0.1f * other[row], 0);
+    if (status == FLP_OK) status = cli_buffer_upload(input, 0, other, bytes);
+  }
+  free(logprob);
+  return status;
+}
+
 static flp_status create_outputs_of_rows(bench_data *data, int64_t n) {
   const flp_spec *spec = &data->args->spec.spec;
   size_t rows = (size_t)n;
@@ -110,6 +136,7 @@ flp_status bench_data_rows(bench_data *data, int64_t n) {
   FLP_TRY(create_normal(data, BENCH_HIDDEN, spec->dtype, n * spec->hidden, 1.0));
   FLP_TRY(create_targets(data, n));
   if (spec->per_row_temperature) FLP_TRY(create_temperatures(data, n));
+  FLP_TRY(create_loss_inputs(data, n));
   if (spec->grads) FLP_TRY(create_normal(data, BENCH_UPSTREAM_LOGPROB, FLP_DTYPE_FP32, n, 1.0));
   if (spec->grads && spec->entropy == FLP_ENTROPY_BACKWARD)
     FLP_TRY(create_normal(data, BENCH_UPSTREAM_ENTROPY, FLP_DTYPE_FP32, n, 1.0));
@@ -122,6 +149,25 @@ void bench_data_clear_rows(bench_data *data) {
 
 void bench_data_clear(bench_data *data) {
   for (int i = 0; i < BENCH_SLOTS; i++) cli_buffer_destroy(&data->slot[i]);
+}
+
+static void set_step(const bench_data *data, flp_args *args) {
+  const float *inputs[FLP_LOSS_INPUTS_MAX];
+  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) inputs[i] = data->slot[BENCH_LOSS_INPUT + i].data;
+  args->old_logprob = inputs[FLP_LOSS_OLD_LOGPROB];
+  args->ref_logprob = inputs[FLP_LOSS_REF_LOGPROB];
+  args->advantage = inputs[FLP_LOSS_ADVANTAGE];
+  args->row_weight = inputs[FLP_LOSS_WEIGHT];
+  memcpy(args->vectors, inputs + FLP_LOSS_FIRST_VECTOR, sizeof args->vectors);
+  args->loss_parameters = data->args->spec.loss.parameters;
+  args->loss = data->slot[BENCH_LOSS].data;
+  args->stats = NULL;
+}
+
+static void set_gradients(const bench_data *data, flp_args *args) {
+  args->grad_hidden = data->slot[BENCH_GRAD_HIDDEN].data;
+  args->grad_weight = data->slot[BENCH_GRAD_WEIGHT].data;
+  args->grad_bias = data->slot[BENCH_GRAD_BIAS].data;
 }
 
 flp_args bench_data_args(const bench_data *data, flp_pass pass, int64_t n, const flp_layout *layout) {
@@ -140,15 +186,16 @@ flp_args bench_data_args(const bench_data *data, flp_pass pass, int64_t n, const
   args.workspace = slot[BENCH_WORKSPACE].data;
   args.workspace_bytes = (size_t)layout->bytes;
   args.stream = data->device->stream;
-  if (pass == FLP_PASS_FORWARD) {
+  args.saved = slot[BENCH_SAVED].data; /* NULL but in mode S */
+  args.saved_bytes = slot[BENCH_SAVED].bytes;
+  if (pass != FLP_PASS_BACKWARD) {
     args.logprob = slot[BENCH_LOGPROB].data;
     args.entropy = slot[BENCH_ENTROPY].data;
-    return args;
+  } else {
+    args.grad_logprob = slot[BENCH_UPSTREAM_LOGPROB].data;
+    args.grad_entropy = slot[BENCH_UPSTREAM_ENTROPY].data;
   }
-  args.grad_logprob = slot[BENCH_UPSTREAM_LOGPROB].data;
-  args.grad_entropy = slot[BENCH_UPSTREAM_ENTROPY].data;
-  args.grad_hidden = slot[BENCH_GRAD_HIDDEN].data;
-  args.grad_weight = slot[BENCH_GRAD_WEIGHT].data;
-  args.grad_bias = slot[BENCH_GRAD_BIAS].data;
+  if (pass != FLP_PASS_FORWARD) set_gradients(data, &args);
+  if (pass == FLP_PASS_STEP) set_step(data, &args);
   return args;
 }

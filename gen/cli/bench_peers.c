@@ -60,6 +60,8 @@ static flp_status check_fields(const bench_args *args) {
                 {spec->grad_weight_dtype && spec->grad_weight_dtype != spec->dtype, "--grad-weight-dtype"},
                 {spec->accumulate_grad_weight, "--accumulate-grad-weight"},
                 {spec->alignment != 16, "--alignment"},
+                {spec->keep, "--keep"},
+                {spec->loss != NULL, "--loss"},
                 {spec->grads & FLP_GRAD_BIAS, "--grad: bias"},
                 {spec->grads == FLP_GRAD_WEIGHT, "--grad: weight alone"},
                 {args->spec.scale != 1.0, "--model: a logit scale"}};

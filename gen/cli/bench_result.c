@@ -80,14 +80,15 @@ static void print_host(const bench_result *result) {
   printf("\nhost: flp_execute returns, not synchronised, with N=%" PRId64 ", after\n", result->host_rows);
   cli_table table;
   cli_table_start(&table, "pass", "us", "least .. most", "launches", "us a launch", NULL);
-  for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_BACKWARD; pass++) {
+  static const char *const names[] = {"", "forward", "combine", "backward", "step"};
+  for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_STEP; pass++) {
     const bench_host *host = &result->host[pass];
     char cell[3][CELL], launches[CELL];
     if (!host->launches) continue;
     snprintf(launches, sizeof launches, "%d", host->launches);
     snprintf(cell[1], CELL, "%.1f .. %.1f", host->us.low, host->us.high);
-    cli_table_add(&table, pass == FLP_PASS_FORWARD ? "forward" : "backward", format(cell[0], "%.1f", host->us.median),
-                  cell[1], launches, format(cell[2], "%.2f", us_per_launch(host)), NULL);
+    cli_table_add(&table, names[pass], format(cell[0], "%.1f", host->us.median), cell[1], launches,
+                  format(cell[2], "%.2f", us_per_launch(host)), NULL);
   }
   cli_table_finish(&table);
 }
@@ -135,6 +136,7 @@ static json_t *grads_json(uint32_t grads) {
 
 static json_t *row_json(const bench_args *args, const bench_result *result, const bench_row *row) {
   const flp_spec *spec = &args->spec.spec;
+  const flp_loss *loss = cli_loss_of(spec);
   int bare = row->bare_ms >= 0;
   const field fields[] = {{"case", json_string(bench_case_name(row->which))},
                           {"N", json_integer(row->n)},
@@ -143,6 +145,7 @@ static json_t *row_json(const bench_args *args, const bench_result *result, cons
                           {"dtype", json_string(flp_dtype_name(spec->dtype))},
                           {"entropy", json_string(entropy_name(spec->entropy))},
                           {"grads", grads_json(row->which == BENCH_FORWARD ? 0 : spec->grads)},
+                          {"loss", loss ? json_string(loss->name) : json_null()},
                           {"active_rows", json_integer(row->active)},
                           {"gemms", json_integer(row->gemms)},
                           {"ms", cli_json_number(row->ms.median)},
@@ -175,7 +178,15 @@ static json_t *bare_json(const bench_bare *bare) {
 /* Fields of a pass that was not measured are null. */
 static json_t *host_json(const bench_result *result) {
   const bench_host *forward = &result->host[FLP_PASS_FORWARD], *backward = &result->host[FLP_PASS_BACKWARD];
+  const bench_host *step = &result->host[FLP_PASS_STEP];
   int has_backward = backward->launches > 0;
+  if (step->launches) {
+    const field fields[] = {
+        {"rows", json_integer(result->host_rows)},       {"step_us", cli_json_number(step->us.median)},
+        {"step_us_low", cli_json_number(step->us.low)},  {"step_us_high", cli_json_number(step->us.high)},
+        {"step_launches", json_integer(step->launches)}, {"step_us_per_launch", cli_json_number(us_per_launch(step))}};
+    return make_object(fields, sizeof fields / sizeof fields[0]);
+  }
   const field fields[] = {
       {"rows", json_integer(result->host_rows)},
       {"forward_us", cli_json_number(forward->us.median)},
@@ -198,7 +209,7 @@ static void fill_record(json_t *record, const bench_args *args, const bench_resu
   json_t *bare = json_array(), *rows = json_array();
   for (int i = 0; i < result->bare_count; i++) json_array_append_new(bare, bare_json(&result->bare[i]));
   for (int i = 0; i < result->row_count; i++) json_array_append_new(rows, row_json(args, result, &result->row[i]));
-  const measure_summary *host_us = &result->host[FLP_PASS_FORWARD].us;
+  const measure_summary *host_us = &result->host[args->spec.spec.loss ? FLP_PASS_STEP : FLP_PASS_FORWARD].us;
   const field fields[] = {{"plan_id", json_string(result->plan_id)},
                           {"burst_ms", cli_json_number(args->burst_ms)},
                           {"rounds", json_integer(args->rounds)},

@@ -23,7 +23,8 @@ typedef struct session {
   bench_data data;
   /* of the current number of rows */
   int64_t n;
-  flp_layout layout[FLP_PASS_BACKWARD + 1]; /* by pass */
+  flp_layout layout[FLP_PASS_STEP + 1]; /* by pass */
+  size_t saved_bytes;                   /* what mode S keeps; 0: nothing */
   bench_products bare;
 } session;
 
@@ -85,7 +86,7 @@ static void close_session(session *s) {
 
 static flp_status enqueue_pass(session *s, flp_pass pass) {
   flp_args args = bench_data_args(&s->data, pass, s->n, &s->layout[pass]);
-  return flp_execute(s->plan, &args);
+  return pass == FLP_PASS_STEP ? flp_step(s->plan, &args) : flp_execute(s->plan, &args);
 }
 
 static flp_status enqueue_forward(void *context, CUstream stream) {
@@ -103,18 +104,43 @@ static flp_status enqueue_both(void *context, CUstream stream) {
   return enqueue_backward(context, stream);
 }
 
+static flp_status enqueue_step(void *context, CUstream stream) {
+  (void)stream;
+  return enqueue_pass(context, FLP_PASS_STEP);
+}
+
 static measure_item case_item(session *s, bench_case which) {
   static flp_status (*const functions[BENCH_CASES])(void *, CUstream) = {enqueue_forward, enqueue_backward,
-                                                                         enqueue_both};
+                                                                         enqueue_both, enqueue_step};
   return (measure_item){.enqueue = functions[which], .context = s};
+}
+
+static int has_pass(const session *s, flp_pass pass) {
+  const flp_spec *spec = spec_of(s);
+  if (spec->loss || pass == FLP_PASS_STEP) return spec->loss && pass == FLP_PASS_STEP;
+  return pass == FLP_PASS_FORWARD || (pass == FLP_PASS_BACKWARD && spec->grads);
+}
+
+/* What mode S keeps. error: UNAVAILABLE where nothing is, for then mode R would be measured in its name */
+static flp_status make_saved(session *s) {
+  s->saved_bytes = 0;
+  if (!spec_of(s)->keep || spec_of(s)->loss) return FLP_OK;
+  FLP_TRY(flp_plan_saved(s->plan, s->n, s->args->options.budget_bytes ? 0 : UINT64_MAX, &s->saved_bytes));
+  if (s->saved_bytes == 0)
+    return flp_fail(FLP_ERROR_UNAVAILABLE,
+                    "--keep: nothing is kept of %lld rows: rung %s has no kernels for it, or --budget is too small",
+                    (long long)s->n, flp_rung_name(s->result->rung));
+  return bench_data_create(&s->data, BENCH_SAVED, s->saved_bytes);
 }
 
 static flp_status make_workspace(session *s) {
   uint64_t most = 0;
-  for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_BACKWARD; pass++) {
+  FLP_TRY(make_saved(s));
+  for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_STEP; pass++) {
     s->layout[pass] = (flp_layout)FLP_LAYOUT_INIT;
-    if (pass == FLP_PASS_COMBINE || (pass == FLP_PASS_BACKWARD && !spec_of(s)->grads)) continue;
-    FLP_TRY(flp_plan_layout(s->plan, (flp_pass)pass, s->n, 0, &s->layout[pass]));
+    if (!has_pass(s, (flp_pass)pass)) continue;
+    flp_pass query = pass == FLP_PASS_BACKWARD && s->saved_bytes ? FLP_PASS_BACKWARD_SAVED : (flp_pass)pass;
+    FLP_TRY(flp_plan_layout(s->plan, query, s->n, 0, &s->layout[pass]));
     if (s->layout[pass].bytes > most) most = s->layout[pass].bytes;
   }
   return bench_data_create(&s->data, BENCH_WORKSPACE, (size_t)most);
@@ -151,7 +177,7 @@ static void add_row(session *s, bench_case which, measure_summary ms, const doub
   bench_row *row = &s->result->row[s->result->row_count++];
   const flp_layout *forward = &s->layout[FLP_PASS_FORWARD], *backward = &s->layout[FLP_PASS_BACKWARD];
   int count[GEMM_PRODUCTS];
-  flp_pass pass = which == BENCH_FORWARD ? FLP_PASS_FORWARD : FLP_PASS_BACKWARD;
+  flp_pass pass = which == BENCH_FORWARD ? FLP_PASS_FORWARD : which == BENCH_STEP ? FLP_PASS_STEP : FLP_PASS_BACKWARD;
   *row = (bench_row){.which = which,
                      .n = s->n,
                      .active = bench_active_rows(s->n, s->args->masked),
@@ -161,7 +187,8 @@ static void add_row(session *s, bench_case which, measure_summary ms, const doub
                      .ms = ms,
                      .bare_ms = s->library.handle ? 0 : -1};
   if (which == BENCH_BOTH && forward->bytes > backward->bytes) row->workspace_bytes = forward->bytes;
-  row->gemms = bench_case_products(which, spec_of(s), count);
+  if (s->saved_bytes) row->workspace_bytes += s->saved_bytes;
+  row->gemms = bench_case_products(which, row->layout.mode, spec_of(s), count);
   for (int i = 0; i < GEMM_PRODUCTS && s->library.handle; i++) row->bare_ms += count[i] * bare_ms[i];
 }
 
@@ -171,17 +198,18 @@ static flp_status measure_rows(session *s) {
   measure_summary ms[BENCH_CASES + GEMM_PRODUCTS];
   measure_options options = {s->args->burst_ms, (int)s->args->rounds, (uint64_t)s->args->seed, 0};
   double bare_ms[GEMM_PRODUCTS] = {0};
+  bench_case which[BENCH_CASES];
   int cases = 0, count = 0;
   for (int i = 0; i < BENCH_CASES; i++)
-    if (bench_case_exists((bench_case)i, spec_of(s))) items[cases++] = case_item(s, (bench_case)i);
-  count = cases;
+    if (bench_case_exists((bench_case)i, spec_of(s))) which[cases++] = (bench_case)i;
+  for (; count < cases; count++) items[count] = case_item(s, which[count]);
   for (int i = 0; i < GEMM_PRODUCTS; i++)
     if (bench_products_has(&s->bare, (gemm_product)i)) items[count++] = gemm_item(&s->bare.product[i]);
   FLP_TRY(measure_run(&s->clock, items, count, &options, ms));
   count = cases;
   for (int i = 0; i < GEMM_PRODUCTS; i++)
     if (bench_products_has(&s->bare, (gemm_product)i)) bare_ms[i] = add_bare(s, (gemm_product)i, ms[count++]);
-  for (int i = 0; i < cases; i++) add_row(s, (bench_case)i, ms[i], bare_ms);
+  for (int i = 0; i < cases; i++) add_row(s, which[i], ms[i], bare_ms);
   return FLP_OK;
 }
 
@@ -195,14 +223,23 @@ static flp_status measure_host_pass(session *s, flp_pass pass, bench_case which)
 
 static flp_status measure_host_time(session *s) {
   s->result->host_rows = s->n;
+  if (spec_of(s)->loss) return measure_host_pass(s, FLP_PASS_STEP, BENCH_STEP);
   FLP_TRY(measure_host_pass(s, FLP_PASS_FORWARD, BENCH_FORWARD));
   return spec_of(s)->grads ? measure_host_pass(s, FLP_PASS_BACKWARD, BENCH_BACKWARD) : FLP_OK;
+}
+
+/* A first step, whose policy those before it are near. */
+static flp_status follow(session *s) {
+  FLP_TRY(enqueue_pass(s, FLP_PASS_STEP));
+  FLP_TRY(cli_device_synchronise(&s->device));
+  return bench_data_follow(&s->data, s->n);
 }
 
 static flp_status run_rows(session *s, int64_t n) {
   s->n = n;
   flp_status status = bench_data_rows(&s->data, n);
   if (status == FLP_OK) status = make_workspace(s);
+  if (status == FLP_OK && spec_of(s)->loss) status = follow(s);
   if (status == FLP_OK) status = make_products(s);
   if (status == FLP_OK) status = measure_rows(s);
   /* Of the fewest rows: there the device is least likely to hold the host up. */

@@ -19,6 +19,7 @@ enum {
   KEY_THREADS,
   KEY_BUDGET,
   KEY_LIMIT,
+  KEY_MODE,
   KEY_SEED,
   KEY_ALL,
   KEY_LARGE,
@@ -44,6 +45,8 @@ static const struct argp_option options[] = {
     {"concurrent", KEY_CONCURRENT, NULL, 0,
      "bits on several streams at once, beside other work and in CUDA graphs; a part of --all where there is a GPU", 2},
     {"large", KEY_LARGE, NULL, 0, "N=8192, V=151936, D=4096 with gradients, on sampled rows and columns", 2},
+    {"mode", KEY_MODE, "NAME", 0,
+     CLI_MODES_HELP "; beside a set only its cases of this mode; S keeps exponentials, P needs --loss with a shape", 2},
     {"rows", KEY_ROWS, "N", 0, "rows, with --vocab and --hidden; default 67", 2},
     {"temperature", KEY_TEMPERATURE, "T", 0, "with --vocab; per row, from 1/T to T", 2},
     {"scale", KEY_SCALE, "A", 0, "factor of the scores, with --vocab", 2},
@@ -78,6 +81,8 @@ static flp_status parse_value(int key, const char *text, check_args *args) {
       FLP_TRY(cli_parse_integer("--threads", text, 1, 4096, &value));
       args->how.threads = (int)value;
       return FLP_OK;
+    case KEY_MODE:
+      return cli_parse_mode(text, &args->given.mode);
     case KEY_LIMIT:
       FLP_TRY(cli_parse_number("--limit", text, &args->how.limit_s));
       if (args->how.limit_s > 0) return FLP_OK;
@@ -182,19 +187,31 @@ static void probe_rungs(check_session *session) {
   check_problem_clear(&problem);
 }
 
+/* Modes S and P exist on some rungs, and for some specs. */
+static int is_lacking(const check_case *c, flp_rung rung, flp_status status) {
+  if (status == FLP_ERROR_UNAVAILABLE && may_lack_kernels(rung)) return 1;
+  return (c->mode == FLP_MODE_S && status == FLP_ERROR_UNAVAILABLE) ||
+         (c->mode == FLP_MODE_P && status == FLP_ERROR_UNSUPPORTED);
+}
+
 static flp_status check_case_on(check_session *session, const check_problem *problem, const check_truth *truth,
                                 flp_rung rung) {
+  const check_case *c = &problem->c;
   check_how how = session->args->how;
   how.rung = rung;
-  check_result result = {0};
+  check_result result = {0}, plain = {0};
+  int has_plain = c->mode == FLP_MODE_S || problem->loss;
   flp_status status = check_run(problem, &how, &result);
-  if (status == FLP_ERROR_UNAVAILABLE && may_lack_kernels(rung)) return FLP_OK;
+  if (is_lacking(c, rung, status)) return FLP_OK;
+  if (status == FLP_OK && has_plain) status = check_run_plain(problem, &how, &plain);
   if (status != FLP_OK) {
-    add_failure(session, &problem->c, rung);
+    check_result_clear(&result);
+    add_failure(session, c, rung);
     return status == FLP_ERROR_MEMORY ? status : FLP_OK;
   }
-  status = check_compare(problem, truth, &result, rung, session->report);
+  status = check_compare(problem, truth, &result, has_plain ? &plain : NULL, rung, session->report);
   check_result_clear(&result);
+  check_result_clear(&plain);
   return status;
 }
 
@@ -216,9 +233,13 @@ static flp_status check_one(check_session *session, const check_case *c) {
   return status;
 }
 
-/* A set's cases are of every dtype, or of the one that was named. */
+/* A set's cases are of every dtype and mode, or of the one that was named. */
 static int is_wanted(const check_args *args, flp_dtype dtype) {
   return args->set == CHECK_SET_GIVEN || !args->spec.has_dtype || args->spec.spec.dtype == dtype;
+}
+
+static int is_wanted_mode(const check_args *args, flp_mode mode) {
+  return args->set == CHECK_SET_GIVEN || !args->given.mode || args->given.mode == mode;
 }
 
 static void check_all_bits(check_session *session) {
@@ -236,6 +257,22 @@ static void check_all_bits(check_session *session) {
       c.name = "bits";
       if (status != FLP_OK && !(status == FLP_ERROR_UNAVAILABLE && may_lack_kernels((flp_rung)rung)))
         add_failure(session, &c, (flp_rung)rung);
+    }
+}
+
+static void check_all_modes(check_session *session) {
+  static const flp_mode modes[] = {FLP_MODE_S, FLP_MODE_P};
+  for (int rung = FLP_RUNG_TUNED; rung < RUNGS; rung++)
+    for (int m = 0; session->offered[rung] && m < 2; m++) {
+      if (!is_wanted(session->args, FLP_DTYPE_BF16) || !is_wanted_mode(session->args, modes[m])) continue;
+      check_how how = session->args->how;
+      how.rung = (flp_rung)rung;
+      how.budget_bytes = 0;
+      flp_status status = check_mode_bits(modes[m], &how, session->report);
+      check_case c = check_case_default(FLP_DTYPE_BF16, 0, 0, 0);
+      c.name = "budgets";
+      c.mode = modes[m];
+      if (status != FLP_OK && !is_lacking(&c, (flp_rung)rung, status)) add_failure(session, &c, (flp_rung)rung);
     }
 }
 
@@ -274,6 +311,18 @@ static void check_all_concurrent(check_session *session) {
   }
 }
 
+static void check_what_has_no_cases(check_session *session) {
+  const check_args *args = session->args;
+  int all = args->set == CHECK_SET_ALL, any_mode = args->given.mode == 0;
+  if (all || args->set == CHECK_SET_QUICK) {
+    if (any_mode) check_all_bits(session);
+    check_all_modes(session);
+  }
+  if ((all && any_mode) || args->set == CHECK_SET_SELECT) check_all_select(session);
+  if ((all && any_mode) || args->set == CHECK_SET_CONCURRENT)
+    check_all_concurrent(session); /* last: after a deadlock nothing else can run */
+}
+
 static flp_status check_cases(check_session *session) {
   check_list list;
   cli_progress progress;
@@ -282,14 +331,11 @@ static flp_status check_cases(check_session *session) {
   cli_progress_start(&progress, "check", session->args->quiet);
   for (int i = 0; i < list.count && status == FLP_OK; i++) {
     cli_progress_update(&progress, i, list.count);
-    if (is_wanted(session->args, list.cases[i].spec.dtype)) status = check_one(session, &list.cases[i]);
+    const check_case *c = &list.cases[i];
+    if (is_wanted(session->args, c->spec.dtype) && is_wanted_mode(session->args, c->mode))
+      status = check_one(session, c);
   }
-  if (status == FLP_OK && (session->args->set == CHECK_SET_ALL || session->args->set == CHECK_SET_QUICK))
-    check_all_bits(session);
-  if (status == FLP_OK && (session->args->set == CHECK_SET_ALL || session->args->set == CHECK_SET_SELECT))
-    check_all_select(session);
-  if (status == FLP_OK && (session->args->set == CHECK_SET_ALL || session->args->set == CHECK_SET_CONCURRENT))
-    check_all_concurrent(session); /* last: after a deadlock nothing else can run */
+  if (status == FLP_OK) check_what_has_no_cases(session);
   cli_progress_end(&progress);
   check_list_clear(&list);
   return status;
@@ -302,6 +348,18 @@ static void describe_device(const check_args *args, check_report *report) {
   snprintf(report->device, sizeof report->device, "%s", device.info.name);
   report->driver_version = device.driver ? device.driver->version : 0;
   cli_device_close(&device);
+}
+
+/* A spec that keeps exponentials is checked in mode S, one with a loss as a step. error: ARGUMENT */
+static flp_status resolve_mode(check_args *args) {
+  const char *loss = args->spec.loss.name;
+  FLP_TRY(cli_spec_args_mode(&args->spec, &args->given.mode));
+  if (loss && args->spec.spec.keep)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--loss: '%s' is not accepted in mode S, whose backward pass takes any gradient", loss);
+  if (args->spec.spec.keep) args->given.mode = FLP_MODE_S;
+  if (loss) args->given.loss_parameters = args->spec.loss.set_count ? args->spec.loss.parameters : NULL;
+  return FLP_OK;
 }
 
 /* Takes the shape that was given, if any. error: ARGUMENT */
@@ -321,6 +379,7 @@ static flp_status resolve(check_args *args) {
   args->given.spec = *spec;
   if (!has_shape) return FLP_OK;
   args->set = CHECK_SET_GIVEN;
+  FLP_TRY(resolve_mode(args));
   FLP_TRY(cli_spec_args_resolve(&args->spec));
   args->given.spec = args->spec.spec;
   if (!(args->given.temperature > 0) || args->given.temperature > 1e30)

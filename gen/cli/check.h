@@ -7,32 +7,44 @@
 
 #include "common.h"
 #include "device.h"
+#include "losses.h"
 #include "oracle.h"
 
 /* ---- check_cases.c: what is computed ---- */
 
 /* Patterns of scores. */
 typedef enum check_fill {
-  CHECK_FILL_RANDOM,   /* scores of a spread of about 3 */
-  CHECK_FILL_EXACT,    /* multiples of 1/8: every product and sum is exact in fp32 */
-  CHECK_FILL_SHIFTED,  /* random, all scores near 10^4 */
-  CHECK_FILL_EQUAL,    /* all scores of a row equal */
-  CHECK_FILL_ONE_HOT,  /* one column 128 above all others */
-  CHECK_FILL_NEGATIVE, /* random, all scores near -16384 */
-  CHECK_FILL_HOLES,    /* bias -inf on a quarter of the columns in a block and on every third */
-  CHECK_FILL_ALL_HOLES /* bias -inf everywhere */
+  CHECK_FILL_RANDOM,    /* scores of a spread of about 3 */
+  CHECK_FILL_EXACT,     /* multiples of 1/8: every product and sum is exact in fp32 */
+  CHECK_FILL_SHIFTED,   /* random, all scores near 10^4 */
+  CHECK_FILL_EQUAL,     /* all scores of a row equal */
+  CHECK_FILL_ONE_HOT,   /* one column 128 above all others */
+  CHECK_FILL_NEGATIVE,  /* random, all scores near -16384 */
+  CHECK_FILL_HOLES,     /* bias -inf on a quarter of the columns in a block and on every third */
+  CHECK_FILL_ALL_HOLES, /* bias -inf everywhere */
+  CHECK_FILL_PEAKED,    /* as a trained model's: most targets are likely, up to 1 - 10^-4 */
+  CHECK_FILL_UNLIKELY,  /* every target has a probability of about 10^-12 */
+  CHECK_FILL_STEEP /* random, but in the last rows a column near the end of the vocabulary is 150 above all others */
 } check_fill;
 
 /* Patterns of rows. */
 typedef enum check_rows {
   CHECK_ROWS_ALL,
-  CHECK_ROWS_MASKED,   /* every third has the ignore index */
-  CHECK_ROWS_LIST,     /* a row list, unordered, with repeats and two ids that are no row */
-  CHECK_ROWS_BAD,      /* targets out of range and, if per row, temperatures <= 0, NaN and infinite */
-  CHECK_ROWS_NAN,      /* NaN and Inf in hidden rows */
-  CHECK_ROWS_IDLE,     /* every second row without upstream gradient */
-  CHECK_ROWS_LAST_TILE /* every target among the last columns */
+  CHECK_ROWS_MASKED,    /* every third has the ignore index */
+  CHECK_ROWS_LIST,      /* a row list, unordered, with repeats and two ids that are no row */
+  CHECK_ROWS_BAD,       /* targets out of range and, if per row, temperatures <= 0, NaN and infinite */
+  CHECK_ROWS_NAN,       /* NaN and Inf in hidden rows */
+  CHECK_ROWS_IDLE,      /* every second row without upstream gradient */
+  CHECK_ROWS_LAST_TILE, /* every target among the last columns */
+  CHECK_ROWS_NAN_IDLE   /* NaN and Inf in hidden rows without upstream gradient */
 } check_rows;
+
+/* What a forward pass is told of an old policy. */
+typedef enum check_old {
+  CHECK_OLD_NONE,
+  CHECK_OLD_NEAR, /* a few nats off */
+  CHECK_OLD_FAR   /* 200 nats off, either way, and NaN: everything that was kept is to be redone */
+} check_old;
 
 typedef struct check_case {
   const char *name;
@@ -44,8 +56,10 @@ typedef struct check_case {
   int shards;                /* 1: the whole head in one call */
   int64_t padding;           /* elements between rows of every matrix */
   int64_t chunk_rows, chunk_vocab;
-  flp_mode mode; /* 0: the planner's */
-  int sampled;   /* compare some rows and columns alone, as of a large problem */
+  flp_mode mode; /* 0: the planner's; S keeps exponentials, P streams steps */
+  check_old old;
+  const double *loss_parameters; /* of spec.loss; NULL: such that every term counts */
+  int sampled;                   /* compare some rows and columns alone, as of a large problem */
   uint64_t seed;
 } check_case;
 
@@ -85,7 +99,11 @@ typedef struct check_problem {
   float *weight_base; /* (padded vocab, stride) what grad_weight starts from, or NULL */
   int32_t *rows;
   int64_t row_count;
-  int has_bad; /* a bad row or row id */
+  int has_bad;                            /* a bad row or row id */
+  float *old_lse;                         /* (n), or NULL */
+  const flp_loss *loss;                   /* of spec.loss, or NULL */
+  float *loss_input[FLP_LOSS_INPUTS_MAX]; /* (n) what the loss reads; NULL: not read, or left to its default */
+  double loss_parameters[FLP_LOSS_PARAMETERS_MAX];
 
   /* the oracle's view */
   uint8_t *forward_class, *backward_class; /* (n) CHECK_* */
@@ -97,6 +115,12 @@ typedef struct check_problem {
 /* error: MEMORY; ARGUMENT if the case's spec is not accepted */
 flp_status check_problem_create(const check_case *c, check_problem *out);
 void check_problem_clear(check_problem *problem);
+/* check_train.c: draws what a forward pass is told of an old policy and what the loss of a step reads, about what the
+ * oracle says of each row; upstream gradients and classes become those of the loss.
+ * error: MEMORY; ARGUMENT if the problem is too large for the oracle to see every row and the loss needs it */
+flp_status check_problem_train(check_problem *problem);
+/* One row's loss at a logprob and entropy, in fp64. */
+flp_loss_row check_problem_loss(const check_problem *problem, int64_t row, double logprob, double entropy);
 /* Reorders rows: new row i is old row order[i], for i < n. error: MEMORY */
 flp_status check_problem_permute(check_problem *problem, const int64_t *order, int64_t n);
 
@@ -116,13 +140,16 @@ typedef struct check_result {
   void *grad_hidden;                /* (shards, n, stride) */
   void *grad_weight;                /* (padded vocab, stride) */
   void *grad_bias;                  /* (padded vocab) */
+  float *loss, *metrics;            /* (n), (metrics of the loss, n); NULL without a loss */
   int data_error;                   /* flp_plan_check reported bad rows */
   const char *overrun;              /* a buffer that was written outside its rows, or NULL */
 } check_result;
 
-/* Uploads, poisons outputs and workspace, runs forward (or shards and combine) and backward, downloads.
- * error: UNAVAILABLE if this rung is not offered here; any of flp_plan_create and flp_execute */
+/* Uploads, poisons outputs and workspace, runs forward (or shards and combine) and backward, or a step, downloads.
+ * error: UNAVAILABLE if this rung, or its mode S, is not offered here; any of flp_plan_create, flp_execute, flp_step */
 flp_status check_run(const check_problem *problem, const check_how *how, check_result *out);
+/* Runs the same problem in modes F and R, with the upstream gradients of its loss. */
+flp_status check_run_plain(const check_problem *problem, const check_how *how, check_result *out);
 void check_result_clear(check_result *result);
 
 /* ---- check_metrics.c: how far off ---- */
@@ -150,7 +177,7 @@ double check_ulp(double magnitude);
 /* ---- check_report.c: findings ---- */
 
 typedef struct check_finding {
-  char name[48], shape[48], options[112];
+  char name[48], shape[48], options[160];
   const char *rung, *dtype, *output; /* borrowed, static */
   check_metric metric;
   char note[240]; /* why it failed, where a number does not say */
@@ -189,12 +216,17 @@ typedef struct check_truth {
 /* error: MEMORY */
 flp_status check_truth_create(const check_problem *problem, check_truth *out);
 void check_truth_clear(check_truth *truth);
-/* Compares every output of a result; adds findings. error: MEMORY */
+/* Compares every output of a result; adds findings.
+ * plain: NULL, or the same problem's in modes F and R: bits of logprob and entropy are equal, and gradients may be as much
+ * worse than its as they may be than the yardstick's. error: MEMORY */
 flp_status check_compare(const check_problem *problem, const check_truth *truth, const check_result *result,
-                         flp_rung rung, check_report *report);
+                         const check_result *plain, flp_rung rung, check_report *report);
 /* Bit identity of logprob and entropy over repeats, row order, N, budget and gradients, and of gradients over repeats.
  * error: as check_run */
 flp_status check_bits(flp_dtype dtype, const check_how *how, check_report *report);
+
+/* check_modes.c: bits of modes S and P over repeats, and their results over budgets. mode: S or P. error: as check_run */
+flp_status check_mode_bits(flp_mode mode, const check_how *how, check_report *report);
 
 /* check_select.c: flp_select over random and adversarial scores. error: as check_run */
 flp_status check_select(flp_dtype dtype, const check_how *how, check_report *report);

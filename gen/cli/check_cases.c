@@ -1,4 +1,5 @@
 /* check_cases.c: the cases: a matrix of specialisations over ragged shapes, and the adversarial ones by name. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,8 +54,9 @@ typedef struct oddity {
   double temperature, scale;
   float softcap;
   int per_row, shards, forward_only, accumulate, grads_fp32, int32_targets;
-  int64_t padding, chunk_rows, chunk_vocab, n, vocab;
+  int64_t padding, chunk_rows, chunk_vocab, n, vocab, hidden;
   flp_mode mode;
+  check_old old;      /* of modes S and P alone */
   uint32_t alignment; /* also the padding, in bytes, so that rows are no better aligned */
 } oddity;
 
@@ -94,8 +96,19 @@ static const oddity oddities[] = {
     {.name = "rows-accumulate", .chunk_rows = 128, .n = 300, .rows = CHECK_ROWS_MASKED, .accumulate = 1},
     {.name = "rows-fp32-grads", .chunk_rows = 128, .n = 300, .grads_fp32 = 1},
     {.name = "R2", .mode = FLP_MODE_R2, .chunk_rows = 128, .chunk_vocab = 512, .n = 300},
-    {.name = "R2-masked", .mode = FLP_MODE_R2, .chunk_rows = 64, .chunk_vocab = 768, .n = 300,
-     .rows = CHECK_ROWS_MASKED, .accumulate = 1},
+    {.name = "R2-masked",
+     .mode = FLP_MODE_R2,
+     .chunk_rows = 64,
+     .chunk_vocab = 768,
+     .n = 300,
+     .rows = CHECK_ROWS_MASKED,
+     .accumulate = 1},
+    {.name = "peaked", .fill = CHECK_FILL_PEAKED},
+    {.name = "unlikely", .fill = CHECK_FILL_UNLIKELY},
+    {.name = "steep", .fill = CHECK_FILL_STEEP, .n = 1100, .vocab = 1601, .hidden = 16},
+    {.name = "nan-idle", .rows = CHECK_ROWS_NAN_IDLE},
+    {.name = "old-lse", .old = CHECK_OLD_NEAR},
+    {.name = "old-lse-far", .old = CHECK_OLD_FAR, .fill = CHECK_FILL_PEAKED},
     {.name = "N=0", .n = -1},
     {.name = "N=1", .n = 1},
     {.name = "V=2", .vocab = 2},
@@ -103,7 +116,11 @@ static const oddity oddities[] = {
 };
 
 static check_case make_odd(const oddity *o, flp_dtype dtype) {
-  check_case c = check_case_default(dtype, o->n > 0 ? o->n : o->n < 0 ? 0 : 67, o->vocab ? o->vocab : 1531, 72);
+  check_case c = check_case_default(dtype,
+                                    o->n > 0   ? o->n
+                                    : o->n < 0 ? 0
+                                               : 67,
+                                    o->vocab ? o->vocab : 1531, o->hidden ? o->hidden : 72);
   c.name = o->name;
   c.fill = o->fill;
   c.rows = o->rows;
@@ -114,6 +131,7 @@ static check_case make_odd(const oddity *o, flp_dtype dtype) {
   c.chunk_rows = o->chunk_rows;
   c.chunk_vocab = o->chunk_vocab;
   c.mode = o->mode;
+  c.old = o->old;
   c.spec.softcap = o->softcap;
   c.spec.per_row_temperature = o->per_row;
   c.spec.entropy = FLP_ENTROPY_BACKWARD;
@@ -129,8 +147,62 @@ static check_case make_odd(const oddity *o, flp_dtype dtype) {
 
 static void add_oddities(check_list *list, flp_dtype dtype) {
   for (size_t i = 0; i < sizeof oddities / sizeof oddities[0]; i++)
-    if (!oddities[i].alignment || oddities[i].alignment >= flp_half_bytes(dtype))
+    if ((!oddities[i].alignment || oddities[i].alignment >= flp_half_bytes(dtype)) && !oddities[i].old)
       add(list, make_odd(&oddities[i], dtype));
+}
+
+/* ---- modes S and P ---- */
+
+static void set_loss(check_list *list, check_case *c, const char *name) {
+  if (cli_loss_keep(name, &c->spec) != FLP_OK) list->incomplete = 1;
+  flp_entropy least = cli_loss_entropy(&c->spec);
+  if (c->spec.entropy < least) c->spec.entropy = least;
+}
+
+/* Built-in loss i in turn, beside an entropy bonus or without one. */
+static void set_builtin(check_list *list, check_case *c, int i, int bonus) {
+  int count = 0;
+  char name[64];
+  while (flp_loss_builtin(count)) count++;
+  const char *own = flp_loss_builtin(i % count);
+  snprintf(name, sizeof name, "%s%s", own, bonus && strcmp(own, "entropy") != 0 ? "+entropy" : "");
+  set_loss(list, c, name);
+}
+
+/* Plain: what was kept is multiplied as it is; else it is turned into gradients of the scores first. */
+static void add_mode(check_list *list, check_case c, flp_mode mode, int plain, int turn) {
+  c.mode = mode;
+  if (plain && !(c.spec.softcap > 0)) {
+    c.spec.entropy = FLP_ENTROPY_FORWARD;
+    c.spec.grads &= ~(uint32_t)FLP_GRAD_BIAS;
+  }
+  c.spec.keep = mode == FLP_MODE_S;
+  /* of a row that is not a number, a loss without ratios knows that it has no weight */
+  if (mode != FLP_MODE_S && c.rows == CHECK_ROWS_NAN_IDLE) set_loss(list, &c, "nll");
+  if (mode != FLP_MODE_S && c.rows != CHECK_ROWS_NAN_IDLE) set_builtin(list, &c, turn, !plain);
+  add(list, c);
+}
+
+/* Whole heads whose pass is not chunked otherwise. */
+static int fits_modes(const oddity *o, flp_dtype dtype) {
+  if (o->shards || o->forward_only || o->mode || o->chunk_rows || o->chunk_vocab) return 0;
+  return !o->alignment || o->alignment >= flp_half_bytes(dtype);
+}
+
+/* both: each oddity in both forms, else in turn. Steps of the other dtypes take mode R, which is not pinned then. */
+static void add_modes(check_list *list, flp_dtype dtype, int both) {
+  int turn = 0;
+  for (size_t i = 0; i < sizeof oddities / sizeof oddities[0]; i++) {
+    if (!fits_modes(&oddities[i], dtype)) continue;
+    check_case c = make_odd(&oddities[i], dtype);
+    for (int plain = 0; plain < 2; plain++) {
+      if (!both && plain != turn % 2) continue;
+      if (dtype == FLP_DTYPE_BF16) add_mode(list, c, FLP_MODE_S, plain, 0);
+      add_mode(list, c, dtype == FLP_DTYPE_BF16 ? FLP_MODE_P : (flp_mode)0, dtype == FLP_DTYPE_BF16 ? !plain : plain,
+               turn);
+    }
+    turn++;
+  }
 }
 
 /* Patterns that any specification can carry, for a shape small enough that the oracle sees all of it. */
@@ -145,7 +217,8 @@ static void add_given(check_list *list, const check_case *given) {
       {"negative", CHECK_FILL_NEGATIVE, CHECK_ROWS_ALL}, {"bad-rows", CHECK_FILL_RANDOM, CHECK_ROWS_BAD},
       {"nan-rows", CHECK_FILL_RANDOM, CHECK_ROWS_NAN},   {"row-list", CHECK_FILL_RANDOM, CHECK_ROWS_LIST},
       {"idle-rows", CHECK_FILL_RANDOM, CHECK_ROWS_IDLE}, {"last-tile", CHECK_FILL_RANDOM, CHECK_ROWS_LAST_TILE},
-      {"holes", CHECK_FILL_HOLES, CHECK_ROWS_ALL}};
+      {"peaked", CHECK_FILL_PEAKED, CHECK_ROWS_ALL},     {"unlikely", CHECK_FILL_UNLIKELY, CHECK_ROWS_ALL},
+      {"steep", CHECK_FILL_STEEP, CHECK_ROWS_ALL},       {"holes", CHECK_FILL_HOLES, CHECK_ROWS_ALL}};
   double size = (double)given->n * (double)given->spec.vocab * (double)given->spec.hidden;
   size_t count = size > 2e9 ? 2 : sizeof patterns / sizeof patterns[0];
   for (size_t i = 0; i < count; i++) {
@@ -164,6 +237,16 @@ static void add_large(check_list *list, const check_case *given) {
   c.spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
   c.rows = CHECK_ROWS_MASKED;
   add(list, c);
+  if (c.spec.dtype != FLP_DTYPE_BF16) return;
+  c.sampled = 1;
+  add_mode(list, c, FLP_MODE_S, 0, 0);
+  add_mode(list, c, FLP_MODE_S, 1, 0);
+  c.mode = FLP_MODE_P; /* losses whose derivatives need no reference of every row */
+  c.spec.entropy = FLP_ENTROPY_FORWARD;
+  set_loss(list, &c, "reinforce");
+  add(list, c);
+  set_loss(list, &c, "reinforce+entropy");
+  add(list, c);
 }
 
 static void add_all(check_list *list) {
@@ -171,6 +254,7 @@ static void add_all(check_list *list) {
   for (int d = 0; d < 3; d++) {
     for (int s = 0; s < 4; s++) add_matrix(list, dtypes[d], shapes[s][0], shapes[s][1], shapes[s][2]);
     add_oddities(list, dtypes[d]);
+    add_modes(list, dtypes[d], dtypes[d] == FLP_DTYPE_BF16);
   }
 }
 
@@ -183,6 +267,7 @@ static void add_quick(check_list *list) {
     add(list, c);
   }
   add_oddities(list, FLP_DTYPE_BF16);
+  add_modes(list, FLP_DTYPE_BF16, 0);
 }
 
 flp_status check_list_create(check_set set, const check_case *given, check_list *out) {

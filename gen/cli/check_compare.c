@@ -5,7 +5,8 @@
  *           apart. (Such a product's own logprobs are off by up to 1.8 times its worst score at D = 7168, whether it
  *           truncates, where errors are towards zero and scores of both signs, or rounds.)
  * entropy:  the same, where an error of the scores counts spread times if that is more than 1.
- * gradients: relative L2 at most 1.5 times (fp32: twice) that of the yardstick, plus a floor.
+ * gradients: relative L2 at most 1.5 times (fp32: twice) that of the yardstick, plus a floor; in modes S and P that of
+ *           the yardstick or of mode R on the same inputs, whichever is larger.
  * Exact products still meet rounding when t = z·log2(e)/T is formed; below |t| = 4 that is inside the 4 ulp. */
 #include <math.h>
 #include <stdio.h>
@@ -76,8 +77,7 @@ flp_status check_truth_create(const check_problem *problem, check_truth *out) {
   out->work = list_class(problem->backward_class, problem->c.n, &out->work_count);
   double size = (double)out->row_count * (double)spec->vocab * (double)spec->hidden;
   int sampled = size > WHOLE_GRADIENTS || problem->c.sampled;
-  if (out->work)
-    out->columns = list_columns(problem, out->work, out->work_count, sampled, &out->column_count);
+  if (out->work) out->columns = list_columns(problem, out->work, out->work_count, sampled, &out->column_count);
   if (!out->rows || !out->work || !out->columns) {
     check_truth_clear(out);
     return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the oracle");
@@ -102,7 +102,7 @@ void check_truth_clear(check_truth *truth) {
 typedef struct compare_state {
   const check_problem *problem;
   const check_truth *truth;
-  const check_result *result;
+  const check_result *result, *plain; /* plain: of modes F and R, or NULL */
   flp_rung rung;
   check_report *report;
 } compare_state;
@@ -212,12 +212,24 @@ static double floor_of(const compare_state *s) {
   return dtype == FLP_DTYPE_BF16 ? 0x1p-12 : dtype == FLP_DTYPE_FP16 ? 0x1p-15 : 0x1p-20 + sum_rounding(s);
 }
 
+/* A gradient beside the yardstick's error and, if there is one, mode R's own.
+ * plain: R's numbers, or NULL */
+static check_metric judge(const compare_state *s, const double *got, const double *plain, const double *exact,
+                          const double *yardstick, int64_t count) {
+  double factor = factor_of(s->problem->c.spec.dtype), floor = floor_of(s), more = 0;
+  if (s->plain) {
+    check_metric own = check_metric_gradient(plain, exact, yardstick, count, factor, floor);
+    more = fmax(factor * own.rel_l2 + floor - own.bound, 0);
+  }
+  return check_metric_gradient(got, exact, yardstick, count, factor, floor + more);
+}
+
 /* dh of a row: the shards' own sum. */
-static double hidden_element(const compare_state *s, int64_t row, int64_t d) {
+static double hidden_element(const compare_state *s, const check_result *result, int64_t row, int64_t d) {
   const check_problem *p = s->problem;
   double sum = 0;
   for (int64_t shard = 0; shard < p->c.shards; shard++)
-    sum += element(p->c.spec.grad_hidden_dtype, s->result->grad_hidden, (shard * p->c.n + row) * p->stride + d);
+    sum += element(p->c.spec.grad_hidden_dtype, result->grad_hidden, (shard * p->c.n + row) * p->stride + d);
   return sum;
 }
 
@@ -225,7 +237,7 @@ static double hidden_element(const compare_state *s, int64_t row, int64_t d) {
 static const char *check_idle_rows(const compare_state *s) {
   for (int64_t row = 0; row < s->problem->c.n; row++)
     for (int64_t d = 0; s->problem->backward_class[row] != CHECK_ACTIVE && d < s->problem->c.spec.hidden; d++) {
-      double value = hidden_element(s, row, d);
+      double value = hidden_element(s, s->result, row, d);
       if (s->problem->backward_class[row] == CHECK_BAD && !isnan(value)) return "a bad row has a gradient but NaN";
       if (s->problem->backward_class[row] == CHECK_LEFT_OUT && value != 0) return "a row without work is not 0";
     }
@@ -253,15 +265,15 @@ static flp_status compare_hidden_rows(const compare_state *s, const int64_t *row
   const flp_spec *spec = &s->problem->c.spec;
   int64_t depth = spec->hidden, total = count * depth;
   double *exact;
-  FLP_TRY(allocate_doubles(total, 3, &exact));
-  double *yardstick = exact + total, *got = yardstick + total;
+  FLP_TRY(allocate_doubles(total, 4, &exact));
+  double *yardstick = exact + total, *got = yardstick + total, *plain = got + total;
   flp_status status = oracle_grad_hidden(&s->problem->oracle, rows, truth, count, exact, yardstick);
   for (int64_t i = 0; i < total; i++) {
-    got[i] = hidden_element(s, rows[i / depth], i % depth);
+    got[i] = hidden_element(s, s->result, rows[i / depth], i % depth);
+    if (s->plain) plain[i] = hidden_element(s, s->plain, rows[i / depth], i % depth);
     yardstick[i] = oracle_round(spec->grad_hidden_dtype, yardstick[i]);
   }
-  check_metric metric =
-      check_metric_gradient(got, exact, yardstick, total, factor_of(spec->dtype), floor_of(s));
+  check_metric metric = judge(s, got, plain, exact, yardstick, total);
   const char *note = check_idle_rows(s);
   if (note) metric.pass = 0;
   if (status == FLP_OK) add(s, "grad_hidden", metric, note);
@@ -291,7 +303,8 @@ static flp_status work_stats(const compare_state *s, oracle_row **out) {
       (*out)[i] = s->truth->work_truth[i];
       continue;
     }
-    const float *stats = s->result->stats + 4 * s->truth->work[i];
+    const check_result *from = s->result->stats ? s->result : s->plain; /* a step gives none */
+    const float *stats = from->stats + 4 * s->truth->work[i];
     (*out)[i] = (oracle_row){.maximum = LN_2 * (double)stats[0],
                              .log_sum = LN_2 * (double)stats[1],
                              .entropy = (double)stats[3],
@@ -306,29 +319,31 @@ static double weight_base(const compare_state *s, int64_t index) {
   return s->problem->weight_base ? (double)s->problem->weight_base[index] : 0;
 }
 
-static void compare_weight(const compare_state *s, double *exact, double *yardstick, double *got) {
+/* Each of four arrays of its own count: exact, yardstick, got, plain. */
+static void compare_weight(const compare_state *s, double *exact) {
   const flp_spec *spec = &s->problem->c.spec;
   int64_t depth = spec->hidden, total = s->truth->column_count * depth;
+  double *yardstick = exact + total, *got = yardstick + total, *plain = got + total;
   for (int64_t i = 0; i < total; i++) {
     int64_t index = s->truth->columns[i / depth] * s->problem->stride + i % depth;
     double base = weight_base(s, index);
     got[i] = element(spec->grad_weight_dtype, s->result->grad_weight, index) - base;
+    if (s->plain) plain[i] = element(spec->grad_weight_dtype, s->plain->grad_weight, index) - base;
     yardstick[i] = oracle_round(spec->grad_weight_dtype, base + yardstick[i]) - base;
   }
-  add(s, "grad_weight",
-      check_metric_gradient(got, exact, yardstick, total, factor_of(spec->dtype), floor_of(s)), NULL);
+  add(s, "grad_weight", judge(s, got, plain, exact, yardstick, total), NULL);
 }
 
-static void compare_bias(const compare_state *s, double *exact, double *yardstick, double *got) {
+static void compare_bias(const compare_state *s, double *exact) {
   const flp_spec *spec = &s->problem->c.spec;
-  for (int64_t i = 0; i < s->truth->column_count; i++) {
+  int64_t total = s->truth->column_count;
+  double *yardstick = exact + total, *got = yardstick + total, *plain = got + total;
+  for (int64_t i = 0; i < total; i++) {
     got[i] = element(spec->dtype, s->result->grad_bias, s->truth->columns[i]);
+    if (s->plain) plain[i] = element(spec->dtype, s->plain->grad_bias, s->truth->columns[i]);
     yardstick[i] = oracle_round(spec->dtype, yardstick[i]);
   }
-  add(s, "grad_bias",
-      check_metric_gradient(got, exact, yardstick, s->truth->column_count, factor_of(spec->dtype),
-                            floor_of(s)),
-      NULL);
+  add(s, "grad_bias", judge(s, got, plain, exact, yardstick, total), NULL);
 }
 
 static flp_status compare_columns(const compare_state *s) {
@@ -336,16 +351,16 @@ static flp_status compare_columns(const compare_state *s) {
   int64_t count = s->truth->column_count, total = count * s->problem->c.spec.hidden;
   double *weight, *bias;
   oracle_row *stats = NULL;
-  FLP_TRY(allocate_doubles(total, 3, &weight));
-  flp_status status = allocate_doubles(count, 3, &bias);
+  FLP_TRY(allocate_doubles(total, 4, &weight));
+  flp_status status = allocate_doubles(count, 4, &bias);
   if (status == FLP_OK) status = work_stats(s, &stats);
   if (status == FLP_OK) {
     oracle_columns out = {weight, weight + total, bias, bias + count};
     status = oracle_grad_columns(&s->problem->oracle, s->truth->work, stats, s->truth->work_count, s->truth->columns,
                                  count, &out);
   }
-  if (status == FLP_OK && s->result->grad_weight) compare_weight(s, weight, weight + total, weight + 2 * total);
-  if (status == FLP_OK && s->result->grad_bias) compare_bias(s, bias, bias + count, bias + 2 * count);
+  if (status == FLP_OK && s->result->grad_weight) compare_weight(s, weight);
+  if (status == FLP_OK && s->result->grad_bias) compare_bias(s, bias);
   free(stats);
   free(bias);
   free(weight);
@@ -366,10 +381,51 @@ static void compare_errors(const compare_state *s) {
       s->problem->has_bad ? "bad rows were not reported" : "bad rows were reported where there are none");
 }
 
+/* ---- modes S and P ---- */
+
+static void compare_bits(const compare_state *s) {
+  if (!s->plain) return;
+  size_t bytes = (size_t)s->problem->c.n * sizeof(float);
+  check_metric metric = check_metric_bits(s->result->logprob, s->plain->logprob, bytes);
+  add(s, "logprob bits", metric, metric.pass ? NULL : "differs from mode F");
+  if (!s->result->entropy) return;
+  metric = check_metric_bits(s->result->entropy, s->plain->entropy, bytes);
+  add(s, "entropy bits", metric, metric.pass ? NULL : "differs from mode F");
+}
+
+/* The loss of each row, or one of its metrics, at the logprob and entropy under test, which were compared themselves:
+ * double in between, so that little but the rounding to fp32 is left. */
+static flp_status compare_loss(const compare_state *s, const char *output, const float *values, int metric) {
+  const check_problem *p = s->problem;
+  row_arrays a;
+  flp_status status = rows_allocate(&a, p->c.n) ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of host memory");
+  for (int64_t row = 0; row < p->c.n && status == FLP_OK; row++) {
+    double entropy = s->result->entropy ? (double)s->result->entropy[row] : 0;
+    flp_loss_row wanted = check_problem_loss(p, row, (double)s->result->logprob[row], entropy);
+    double value = metric < 0 ? wanted.loss : wanted.metrics[metric];
+    if (p->forward_class[row] != CHECK_ACTIVE) value = p->forward_class[row] == CHECK_BAD ? NAN : 0;
+    double unit = check_ulp(fmax(isfinite(value) ? fabs(value) : 1, 0x1p-20));
+    rows_add(&a, values[row], value, unit, 2 * unit);
+  }
+  if (status == FLP_OK) add(s, output, check_metric_rows(a.got, a.wanted, a.unit, a.allowed, a.count), NULL);
+  rows_free(&a);
+  return status;
+}
+
+static flp_status compare_losses(const compare_state *s) {
+  if (!s->result->loss) return FLP_OK;
+  FLP_TRY(compare_loss(s, "loss", s->result->loss, -1));
+  for (uint32_t i = 0; s->result->metrics && i < s->problem->loss->metric_count; i++)
+    FLP_TRY(compare_loss(s, "metrics", s->result->metrics + (int64_t)i * s->problem->c.n, (int)i));
+  return FLP_OK;
+}
+
 flp_status check_compare(const check_problem *problem, const check_truth *truth, const check_result *result,
-                         flp_rung rung, check_report *report) {
-  compare_state s = {problem, truth, result, rung, report};
+                         const check_result *plain, flp_rung rung, check_report *report) {
+  compare_state s = {problem, truth, result, plain, rung, report};
   compare_errors(&s);
+  compare_bits(&s);
+  FLP_TRY(compare_losses(&s));
   FLP_TRY(compare_rows(&s, "logprob", result->logprob, 0));
   FLP_TRY(compare_rows(&s, "entropy", result->entropy, 1));
   FLP_TRY(compare_hidden(&s));

@@ -12,10 +12,10 @@ static const double LIMIT_S = 30;
 
 /* ---- situations ---- */
 
-#define NAMES(situation)                                                                          \
-  {                                                                                               \
-    situation ": logprob", situation ": entropy", situation ": stats", situation ": grad_hidden", \
-        situation ": grad_weight", situation ": overlap", situation ": other work"                \
+#define NAMES(situation)                                                                               \
+  {                                                                                                    \
+    situation ": logprob", situation ": entropy", situation ": stats", situation ": grad_hidden",      \
+        situation ": grad_weight", situation ": loss", situation ": overlap", situation ": other work" \
   }
 enum { NAME_OVERLAP = LANES_OUTPUTS, NAME_OTHER, NAME_COUNT };
 
@@ -157,6 +157,8 @@ flp_status check_concurrent_case(const check_case *c, const check_how *how, chec
 
 /* ---- cases ---- */
 
+enum { FORWARD = FLP_ENTROPY_FORWARD, BACKWARD = FLP_ENTROPY_BACKWARD };
+
 /* Small enough for one wave of clusters, and many waves; rows left out, which makes kernels read gathered rows; every
  * way of chunking; and operands that the copy engine cannot take. */
 static const struct {
@@ -167,43 +169,62 @@ static const struct {
   flp_mode mode;
   int64_t chunk_rows, chunk_vocab;
   uint32_t alignment;
+  int entropy; /* flp_entropy, where there are gradients */
+  const char *loss;
 } cases[] = {
-    {"concurrent", 700, 5000, 512, 0, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 16},
-    {"concurrent", 700, 5000, 512, 3, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 16},
-    {"concurrent rows", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_R_ROWS, 256, 0, 16},
-    {"concurrent twice", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_R2, 512, 2304, 16},
-    {"concurrent align", 700, 5000, 512, 3, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 8},
-    {"concurrent", 2048, 32768, 1024, 0, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 16},
-    {"concurrent vocab", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_R_VOCAB, 0, 8448, 16},
+    {"concurrent", 700, 5000, 512, 0, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 16, BACKWARD, NULL},
+    {"concurrent", 700, 5000, 512, 3, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 16, BACKWARD, NULL},
+    {"concurrent rows", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_R_ROWS, 256, 0, 16, BACKWARD, NULL},
+    {"concurrent twice", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_R2, 512, 2304, 16, BACKWARD, NULL},
+    {"concurrent align", 700, 5000, 512, 3, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 8, BACKWARD, NULL},
+    {"concurrent", 2048, 32768, 1024, 0, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 16, BACKWARD, NULL},
+    {"concurrent vocab", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_R_VOCAB, 0, 8448, 16, BACKWARD, NULL},
+    {"concurrent saved", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_S, 0, 0, 16, FORWARD, NULL},
+    {"concurrent saved", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_S, 0, 0, 16, BACKWARD, NULL},
+    {"concurrent step", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_P, 0, 0, 16, BACKWARD, "grpo+k3+entropy"},
+    {"concurrent step", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_P, 0, 0, 16, FORWARD, "reinforce"},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
 static check_case case_at(int i, flp_dtype dtype) {
   check_case c = check_case_default(dtype, cases[i].n, cases[i].vocab, cases[i].hidden);
   c.name = cases[i].name;
-  c.spec.entropy = cases[i].grads ? FLP_ENTROPY_BACKWARD : FLP_ENTROPY_FORWARD;
+  c.spec.entropy = cases[i].grads ? (flp_entropy)cases[i].entropy : FLP_ENTROPY_FORWARD;
   c.spec.grads = cases[i].grads;
   c.spec.alignment = dtype == FLP_DTYPE_FP32 && cases[i].alignment < 16 ? 4 : cases[i].alignment;
   c.rows = cases[i].rows;
   c.mode = cases[i].mode;
+  c.spec.keep = cases[i].mode == FLP_MODE_S;
   c.chunk_rows = cases[i].chunk_rows;
   c.chunk_vocab = cases[i].chunk_vocab;
+  c.sampled = cases[i].vocab > 10000; /* bits matter, not what they say */
   c.seed = 11 + (uint64_t)i;
   return c;
+}
+
+static int is_of_bf16(int i) {
+  return cases[i].mode == FLP_MODE_S || cases[i].mode == FLP_MODE_P;
 }
 
 static void add_failure(check_report *report, const check_case *c, flp_rung rung) {
   check_report_add(report, c, rung, "run", (check_metric){.max_ulp = -1}, flp_error_detail());
 }
 
+/* Modes S and P exist on some rungs. error: as check_concurrent_case, but for those that lack them */
+static flp_status run_one(int i, flp_dtype dtype, const check_how *how, check_load *load, check_report *report) {
+  check_case c = case_at(i, dtype);
+  if (is_of_bf16(i) && dtype != FLP_DTYPE_BF16) return FLP_OK;
+  if (cases[i].loss) FLP_TRY(cli_loss_keep(cases[i].loss, &c.spec));
+  flp_status status = check_concurrent_case(&c, how, load, report);
+  if (is_of_bf16(i) && (status == FLP_ERROR_UNAVAILABLE || status == FLP_ERROR_UNSUPPORTED)) return FLP_OK;
+  if (status == FLP_OK || status == FLP_ERROR_UNAVAILABLE || status == FLP_ERROR_MEMORY) return status;
+  add_failure(report, &c, how->rung);
+  return FLP_OK;
+}
+
 static flp_status run_cases(flp_dtype dtype, const check_how *how, check_load *load, check_report *report) {
   FLP_TRY(check_load_create(how, load->device, load->watch, load));
-  for (int i = 0; i < CASES && !load->watch->hung; i++) {
-    check_case c = case_at(i, dtype);
-    flp_status status = check_concurrent_case(&c, how, load, report);
-    if (status == FLP_ERROR_UNAVAILABLE || status == FLP_ERROR_MEMORY) return status;
-    if (status != FLP_OK) add_failure(report, &c, how->rung);
-  }
+  for (int i = 0; i < CASES && !load->watch->hung; i++) FLP_TRY(run_one(i, dtype, how, load, report));
   return FLP_OK;
 }
 

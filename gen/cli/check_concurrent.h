@@ -38,6 +38,7 @@ typedef enum lanes_output {
   LANES_STATS,
   LANES_GRAD_HIDDEN,
   LANES_GRAD_WEIGHT,
+  LANES_LOSS,
   LANES_OUTPUTS
 } lanes_output;
 
@@ -47,13 +48,14 @@ typedef enum lanes_operand {
   LANES_TARGET,
   LANES_UPSTREAM_LOGPROB,
   LANES_UPSTREAM_ENTROPY,
-  LANES_OPERANDS
+  LANES_LOSS_INPUT, /* by flp_loss_input */
+  LANES_OPERANDS = LANES_LOSS_INPUT + FLP_LOSS_INPUTS_MAX
 } lanes_operand;
 
 typedef struct lane {
   CUstream stream;
   CUgraphExec graph; /* of what lanes_submit would enqueue; NULL: not captured */
-  cli_buffer output[LANES_OUTPUTS], workspace;
+  cli_buffer output[LANES_OUTPUTS], workspace, saved; /* saved: of mode S */
 } lane;
 
 typedef struct lanes {
@@ -62,19 +64,20 @@ typedef struct lanes {
   check_watch *watch;
   flp_plan *plan;
   cli_buffer operand[LANES_OPERANDS];
-  size_t workspace_bytes[FLP_PASS_BACKWARD + 1]; /* by pass */
+  size_t workspace_bytes[FLP_PASS_STEP + 1]; /* by pass */
+  size_t saved_bytes;
   lane lane[CHECK_LANES];
 } lanes;
 
 /* Makes the plan, the operands and every lane. *out is to be cleared, also on failure.
- * error: UNAVAILABLE if the rung is not offered here; any of flp_plan_create; DRIVER */
+ * error: UNAVAILABLE if the rung, or its mode S, is not offered here; any of flp_plan_create; DRIVER */
 flp_status lanes_create(const check_problem *problem, const check_how *how, cli_device *device, check_watch *watch,
                         lanes *out);
 void lanes_clear(lanes *all);
 
 /* Sets every byte that lanes 0 to count-1 write, workspaces too, and waits. error: DRIVER */
 flp_status lanes_poison(lanes *all, int count, int value);
-/* Enqueues the passes of a lane: its graph if there is one, else flp_execute. error: DRIVER; as flp_execute */
+/* Enqueues the passes of a lane: its graph if there is one, else flp_execute or flp_step. error: DRIVER; as these */
 flp_status lanes_submit(lanes *all, int i);
 /* Waits for lanes 0 to count-1. error: as check_watch_wait */
 flp_status lanes_wait(lanes *all, int count);

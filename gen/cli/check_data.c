@@ -36,6 +36,11 @@ static int64_t hot_column(const check_case *c) {
   return c->spec.vocab / 2;
 }
 
+/* Behind the first columns, whatever a kernel takes those to be. */
+static int64_t steep_column(const check_case *c) {
+  return c->spec.vocab - 1 - c->spec.vocab / 16;
+}
+
 static int is_hole(const check_case *c, int64_t column) {
   if (c->fill == CHECK_FILL_ALL_HOLES) return 1;
   return c->fill == CHECK_FILL_HOLES && (column < c->spec.vocab / 4 || column % 3 == 1) && column != hot_column(c);
@@ -52,7 +57,9 @@ static void fill_hidden_row(const check_case *c, int64_t row, uint64_t *state, f
   if (c->fill == CHECK_FILL_SHIFTED) out[0] = 100;
   if (c->fill == CHECK_FILL_ONE_HOT) out[0] = 1;
   if (c->fill == CHECK_FILL_NEGATIVE) out[0] = 128;
-  if (c->rows == CHECK_ROWS_NAN && row % 5 == 1) out[depth / 2] = row % 2 ? NAN : INFINITY;
+  if (c->fill == CHECK_FILL_STEEP) out[0] = row >= c->n - 1 - c->n / 8 ? 1.5f : 0;
+  if ((c->rows == CHECK_ROWS_NAN || c->rows == CHECK_ROWS_NAN_IDLE) && row % 5 == 1)
+    out[depth / 2] = row % 2 ? NAN : INFINITY;
 }
 
 static void fill_weight_row(const check_case *c, int64_t column, uint64_t *state, float *out) {
@@ -69,6 +76,7 @@ static void fill_weight_row(const check_case *c, int64_t column, uint64_t *state
   if (c->fill == CHECK_FILL_SHIFTED) out[0] = 100;
   if (c->fill == CHECK_FILL_ONE_HOT) out[0] = column == hot_column(c) ? 64 : -64;
   if (c->fill == CHECK_FILL_NEGATIVE) out[0] = -128;
+  if (c->fill == CHECK_FILL_STEEP && column == steep_column(c)) out[0] = 100;
 }
 
 /* A matrix of `rows` rows, of which the first `real` are filled. */
@@ -136,11 +144,27 @@ static void fill_rows(check_problem *problem, uint64_t seed) {
   for (int64_t row = 0; row < c->n; row++) {
     problem->target_id[row] = choose_target(c, row, &state);
     problem->temperature[row] = choose_temperature(c, row, &state);
-    int idle = c->rows == CHECK_ROWS_IDLE && row % 2;
+    int idle = (c->rows == CHECK_ROWS_IDLE && row % 2) || (c->rows == CHECK_ROWS_NAN_IDLE && row % 5 == 1);
     float g = (float)uniform(&state), e = (float)uniform(&state);
     problem->g[row] = idle ? 0 : (double)g;
     problem->e[row] = idle || c->spec.entropy != FLP_ENTROPY_BACKWARD ? 0 : (double)e;
   }
+}
+
+/* Hidden states along the target's row of weight, whose score is then some 9 for a factor of 1 whatever the depth. */
+static void turn_to_targets(check_problem *problem, uint64_t seed) {
+  const flp_spec *spec = &problem->c.spec;
+  int64_t row_bytes = problem->stride * flp_half_bytes(spec->dtype);
+  float *row = malloc((size_t)spec->hidden * sizeof *row);
+  for (int64_t i = 0; row && i < problem->c.n; i++) {
+    int64_t target = problem->target_id[i];
+    if (target < 0 || target >= spec->vocab) continue;
+    double factor = problem->c.fill == CHECK_FILL_PEAKED ? 1.25 + 0.75 * uniform(&seed) : -2 + 0.2 * uniform(&seed);
+    flp_half_widen(spec->dtype, (const char *)problem->weight + target * row_bytes, spec->hidden, row);
+    for (int64_t d = 0; d < spec->hidden; d++) row[d] = (float)(factor * (double)row[d] + 0.05 * uniform(&seed));
+    flp_half_narrow(spec->dtype, row, spec->hidden, (char *)problem->hidden + i * row_bytes);
+  }
+  free(row);
 }
 
 /* Every third row from the end, each twice, between two ids that are no row. */
@@ -247,9 +271,12 @@ flp_status check_problem_create(const check_case *c, check_problem *out) {
   if (out->weight_base) fill_weight_base(out, seed + 4);
   if (out->rows) fill_row_list(out);
   fill_rows(out, seed + 5);
+  if (c->fill == CHECK_FILL_PEAKED || c->fill == CHECK_FILL_UNLIKELY) turn_to_targets(out, seed + 6);
   export_rows(out);
   set_oracle(out);
-  return FLP_OK;
+  flp_status status = check_problem_train(out);
+  if (status != FLP_OK) check_problem_clear(out);
+  return status;
 }
 
 void check_problem_clear(check_problem *problem) {
@@ -258,6 +285,8 @@ void check_problem_clear(check_problem *problem) {
       problem->grad_logprob,   problem->grad_entropy, problem->weight_base, problem->rows,   problem->forward_class,
       problem->backward_class, problem->target_id,    problem->temperature, problem->g,      problem->e};
   for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) free(blocks[i]);
+  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) free(problem->loss_input[i]);
+  free(problem->old_lse);
   *problem = (check_problem){0};
 }
 

@@ -18,11 +18,16 @@ static flp_status make_plan(const check_how *how, lanes *all) {
   options.rung = how->rung;
   options.chunk_rows = c->chunk_rows;
   options.chunk_vocab = c->chunk_vocab;
-  options.mode = c->mode;
+  options.mode = c->mode == FLP_MODE_S ? (flp_mode)0 : c->mode;
   FLP_TRY(flp_plan_create(&c->spec, &options, &all->plan));
-  FLP_TRY(flp_plan_workspace(all->plan, FLP_PASS_FORWARD, c->n, 0, &all->workspace_bytes[FLP_PASS_FORWARD]));
+  size_t *bytes = all->workspace_bytes;
+  if (c->spec.loss) return flp_plan_workspace(all->plan, FLP_PASS_STEP, c->n, 0, &bytes[FLP_PASS_STEP]);
+  FLP_TRY(flp_plan_workspace(all->plan, FLP_PASS_FORWARD, c->n, 0, &bytes[FLP_PASS_FORWARD]));
   if (!c->spec.grads) return FLP_OK;
-  return flp_plan_workspace(all->plan, FLP_PASS_BACKWARD, c->n, 0, &all->workspace_bytes[FLP_PASS_BACKWARD]);
+  if (!c->spec.keep) return flp_plan_workspace(all->plan, FLP_PASS_BACKWARD, c->n, 0, &bytes[FLP_PASS_BACKWARD]);
+  FLP_TRY(flp_plan_saved(all->plan, c->n, UINT64_MAX, &all->saved_bytes));
+  if (all->saved_bytes == 0) return flp_fail(FLP_ERROR_UNAVAILABLE, "this rung keeps no exponentials");
+  return flp_plan_workspace(all->plan, FLP_PASS_BACKWARD_SAVED, c->n, 0, &bytes[FLP_PASS_BACKWARD]);
 }
 
 static flp_status upload(lanes *all, lanes_operand which, const void *source, size_t bytes) {
@@ -37,6 +42,8 @@ static flp_status upload_operands(lanes *all) {
   FLP_TRY(upload(all, LANES_HIDDEN, p->hidden, n * row));
   FLP_TRY(upload(all, LANES_WEIGHT, p->weight, (size_t)spec->vocab * row));
   FLP_TRY(upload(all, LANES_TARGET, p->target, n * (spec->target_dtype == FLP_DTYPE_INT32 ? 4 : 8)));
+  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++)
+    if (p->loss_input[i]) FLP_TRY(upload(all, (lanes_operand)(LANES_LOSS_INPUT + i), p->loss_input[i], n * 4));
   if (!spec->grads) return FLP_OK;
   FLP_TRY(upload(all, LANES_UPSTREAM_LOGPROB, p->grad_logprob, n * 4));
   return spec->entropy == FLP_ENTROPY_BACKWARD ? upload(all, LANES_UPSTREAM_ENTROPY, p->grad_entropy, n * 4) : FLP_OK;
@@ -51,7 +58,9 @@ static size_t output_bytes(const check_problem *p, lanes_output which) {
     case LANES_ENTROPY:
       return spec->entropy != FLP_ENTROPY_NONE ? n * 4 : 0;
     case LANES_STATS:
-      return spec->grads ? n * 16 : 0;
+      return spec->grads && !spec->loss ? n * 16 : 0;
+    case LANES_LOSS:
+      return spec->loss ? n * 4 : 0;
     case LANES_GRAD_HIDDEN:
       return spec->grads & FLP_GRAD_HIDDEN ? n * stride * (size_t)flp_half_bytes(spec->grad_hidden_dtype) : 0;
     default:
@@ -61,11 +70,14 @@ static size_t output_bytes(const check_problem *p, lanes_output which) {
 }
 
 static flp_status make_lane(lanes *all, lane *l) {
-  size_t forward = all->workspace_bytes[FLP_PASS_FORWARD], backward = all->workspace_bytes[FLP_PASS_BACKWARD];
+  size_t most = 0;
+  for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_STEP; pass++)
+    if (all->workspace_bytes[pass] > most) most = all->workspace_bytes[pass];
   FLP_TRY(check(all, all->device->driver->cuStreamCreate(&l->stream, NON_BLOCKING), "cuStreamCreate"));
   for (int i = 0; i < LANES_OUTPUTS; i++)
     FLP_TRY(cli_buffer_create(all->device, output_bytes(all->problem, (lanes_output)i), &l->output[i]));
-  return cli_buffer_create(all->device, forward > backward ? forward : backward, &l->workspace);
+  FLP_TRY(cli_buffer_create(all->device, all->saved_bytes, &l->saved));
+  return cli_buffer_create(all->device, most, &l->workspace);
 }
 
 flp_status lanes_create(const check_problem *problem, const check_how *how, cli_device *device, check_watch *watch,
@@ -83,6 +95,7 @@ void lanes_clear(lanes *all) {
     lanes_forget(all, i);
     for (int o = 0; o < LANES_OUTPUTS; o++) cli_buffer_destroy(&l->output[o]);
     cli_buffer_destroy(&l->workspace);
+    cli_buffer_destroy(&l->saved);
     if (l->stream) all->device->driver->cuStreamDestroy_v2(l->stream);
   }
   for (int i = 0; i < LANES_OPERANDS; i++) cli_buffer_destroy(&all->operand[i]);
@@ -104,6 +117,7 @@ flp_status lanes_poison(lanes *all, int count, int value) {
     const lane *l = &all->lane[i];
     for (int o = 0; o < LANES_OUTPUTS; o++) FLP_TRY(poison(all, l, &l->output[o], value));
     FLP_TRY(poison(all, l, &l->workspace, value));
+    FLP_TRY(poison(all, l, &l->saved, value));
   }
   return lanes_wait(all, count);
 }
@@ -124,10 +138,30 @@ static flp_args base_args(const lanes *all, const lane *l, flp_pass pass) {
   args.workspace = l->workspace.data;
   args.workspace_bytes = all->workspace_bytes[pass];
   args.stream = l->stream;
+  args.saved = l->saved.data; /* NULL but in mode S */
+  args.saved_bytes = l->saved.bytes;
   return args;
 }
 
+static flp_status step(lanes *all, const lane *l) {
+  flp_args args = base_args(all, l, FLP_PASS_STEP);
+  const float *inputs[FLP_LOSS_INPUTS_MAX];
+  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) inputs[i] = all->operand[LANES_LOSS_INPUT + i].data;
+  args.old_logprob = inputs[FLP_LOSS_OLD_LOGPROB];
+  args.ref_logprob = inputs[FLP_LOSS_REF_LOGPROB];
+  args.advantage = inputs[FLP_LOSS_ADVANTAGE];
+  args.row_weight = inputs[FLP_LOSS_WEIGHT];
+  args.loss_parameters = all->problem->loss_parameters;
+  args.logprob = l->output[LANES_LOGPROB].data;
+  args.entropy = l->output[LANES_ENTROPY].data;
+  args.loss = l->output[LANES_LOSS].data;
+  args.grad_hidden = l->output[LANES_GRAD_HIDDEN].data;
+  args.grad_weight = l->output[LANES_GRAD_WEIGHT].data;
+  return flp_step(all->plan, &args);
+}
+
 static flp_status execute(lanes *all, const lane *l) {
+  if (all->problem->loss) return step(all, l);
   flp_args args = base_args(all, l, FLP_PASS_FORWARD);
   args.logprob = l->output[LANES_LOGPROB].data;
   args.entropy = l->output[LANES_ENTROPY].data;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../../runtime/kernel.h"
+#include "../../runtime/planner.h"
 #include "check.h"
 #include "json_out.h"
 #include "record.h"
@@ -41,6 +42,9 @@ static void describe_options(const check_case *c, char *out, size_t capacity) {
   if (c->shards > 1) append(out, capacity, " shards=%d", c->shards);
   if (spec->alignment < 16) append(out, capacity, " align=%" PRIu32, spec->alignment);
   if (spec->accumulate_grad_weight) append(out, capacity, " accumulate");
+  const flp_loss *loss = cli_loss_of(spec);
+  if (c->mode) append(out, capacity, " mode=%s", flp_mode_name(c->mode));
+  if (loss) append(out, capacity, " loss=%s", loss->name);
   memmove(out, out + (out[0] == ' '), strlen(out + (out[0] == ' ')) + 1);
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../../runtime/half.h"
+#include "../../runtime/planner.h"
 #include "check.h"
 
 enum { GUARD = 256 };
@@ -25,21 +26,36 @@ typedef enum slot {
   TEMPERATURE,
   ROWS,
   GRAD_LOGPROB,
-  GRAD_ENTROPY, /* operands */
+  GRAD_ENTROPY,
+  OLD_LSE,
+  LOSS_INPUT,                                        /* by flp_loss_input */
+  LAST_INPUT = LOSS_INPUT + FLP_LOSS_INPUTS_MAX - 1, /* operands */
   LOGPROB,
   ENTROPY,
   STATS,
   PARTIAL,
   GRAD_HIDDEN,
   GRAD_WEIGHT,
-  GRAD_BIAS, /* outputs */
+  GRAD_BIAS,
+  LOSS,
+  METRICS, /* outputs */
+  SAVED,
   WORKSPACE,
   SLOTS
 } slot;
 
-static const char *const slot_names[SLOTS] = {
-    "hidden",  "weight",  "bias",  "target",  "temperature_rows", "rows",        "grad_logprob", "grad_entropy",
-    "logprob", "entropy", "stats", "partial", "grad_hidden",      "grad_weight", "grad_bias",    "workspace"};
+/* Of what is written. */
+static const char *const slot_names[SLOTS] = {[LOGPROB] = "logprob",
+                                              [ENTROPY] = "entropy",
+                                              [STATS] = "stats",
+                                              [PARTIAL] = "partial",
+                                              [GRAD_HIDDEN] = "grad_hidden",
+                                              [GRAD_WEIGHT] = "grad_weight",
+                                              [GRAD_BIAS] = "grad_bias",
+                                              [LOSS] = "loss",
+                                              [METRICS] = "metrics",
+                                              [SAVED] = "saved",
+                                              [WORKSPACE] = "workspace"};
 
 typedef struct run_state {
   const check_problem *problem;
@@ -84,6 +100,9 @@ static flp_status upload_operands(run_state *run) {
   if (spec->per_row_temperature) FLP_TRY(create_operand(run, TEMPERATURE, p->temperature_rows, n * 4, 0));
   FLP_TRY(create_operand(run, ROWS, p->rows, (size_t)p->row_count * 4, 0));
   FLP_TRY(create_operand(run, GRAD_LOGPROB, p->grad_logprob, n * 4, 0));
+  FLP_TRY(create_operand(run, OLD_LSE, p->old_lse, n * 4, 0));
+  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++)
+    FLP_TRY(create_operand(run, (slot)(LOSS_INPUT + i), p->loss_input[i], n * 4, 0));
   return create_operand(run, GRAD_ENTROPY, p->grad_entropy, n * 4, 0);
 }
 
@@ -93,7 +112,9 @@ static flp_status create_outputs(run_state *run) {
   size_t n = (size_t)p->c.n, shards = (size_t)p->c.shards;
   FLP_TRY(create_slot(run, LOGPROB, n * 4, 0));
   if (spec->entropy != FLP_ENTROPY_NONE) FLP_TRY(create_slot(run, ENTROPY, n * 4, 0));
-  FLP_TRY(create_slot(run, STATS, n * 16, 0));
+  if (!spec->loss) FLP_TRY(create_slot(run, STATS, n * 16, 0));
+  if (spec->loss) FLP_TRY(create_slot(run, LOSS, n * 4, 0));
+  if (spec->loss && p->loss->metric_count) FLP_TRY(create_slot(run, METRICS, p->loss->metric_count * n * 4, 0));
   if (shards > 1) FLP_TRY(create_slot(run, PARTIAL, shards * n * 16, 0));
   if (spec->grads & FLP_GRAD_HIDDEN)
     FLP_TRY(create_slot(run, GRAD_HIDDEN, shards * matrix_bytes(p, p->c.n, spec->grad_hidden_dtype), p->shift));
@@ -115,7 +136,7 @@ static flp_status make_plan(run_state *run) {
   options.budget_bytes = run->how->budget_bytes;
   options.chunk_rows = run->problem->c.chunk_rows;
   options.chunk_vocab = run->problem->c.chunk_vocab;
-  options.mode = run->problem->c.mode;
+  options.mode = run->problem->c.mode == FLP_MODE_S ? (flp_mode)0 : run->problem->c.mode;
   options.threads = run->how->threads;
   options.tune = run->how->tune;
   return flp_plan_create(&spec, &options, &run->plan);
@@ -146,14 +167,41 @@ static flp_args base_args(const run_state *run, flp_pass pass, int64_t shard) {
   return args;
 }
 
-static flp_status execute(run_state *run, flp_args *args) {
+/* error: UNAVAILABLE if the rung keeps nothing */
+static flp_status create_saved(run_state *run) {
   size_t bytes = 0;
-  FLP_TRY(flp_plan_workspace(run->plan, args->pass, args->n, 0, &bytes));
+  const check_problem *p = run->problem;
+  if (p->c.mode != FLP_MODE_S) return FLP_OK;
+  FLP_TRY(flp_plan_saved(run->plan, p->c.n, UINT64_MAX, &bytes));
+  if (bytes > 0) return create_slot(run, SAVED, bytes, 0);
+  if (p->c.n == 0) return FLP_OK;
+  return flp_fail(FLP_ERROR_UNAVAILABLE, "rung %s keeps no exponentials", flp_rung_name(run->how->rung));
+}
+
+static void set_saved(const run_state *run, flp_args *args) {
+  args->saved = at(run, SAVED);
+  args->saved_bytes = run->slots[SAVED].bytes;
+}
+
+/* What was asked for by name is what runs, but for the eager rung, which has one way. */
+static flp_status check_layout(const run_state *run, flp_pass pass, const flp_layout *layout) {
+  flp_mode mode = run->problem->c.mode;
+  if (run->how->rung == FLP_RUNG_EAGER || mode != FLP_MODE_P || pass != FLP_PASS_STEP || layout->mode == mode)
+    return FLP_OK;
+  return flp_fail(FLP_ERROR_INTERNAL, "mode P was asked for, and %s was taken", flp_mode_name(layout->mode));
+}
+
+static flp_status execute(run_state *run, flp_args *args) {
+  flp_layout layout = FLP_LAYOUT_INIT;
+  flp_pass pass = args->pass == FLP_PASS_BACKWARD && args->saved ? FLP_PASS_BACKWARD_SAVED : args->pass;
+  FLP_TRY(flp_plan_layout(run->plan, pass, args->n, 0, &layout));
+  FLP_TRY(check_layout(run, pass, &layout));
+  size_t bytes = (size_t)layout.bytes;
   cli_buffer_destroy(&run->slots[WORKSPACE].buffer);
   FLP_TRY(create_slot(run, WORKSPACE, bytes, 0));
   args->workspace = at(run, WORKSPACE);
   args->workspace_bytes = bytes;
-  FLP_TRY(flp_execute(run->plan, args));
+  FLP_TRY(args->pass == FLP_PASS_STEP ? flp_step(run->plan, args) : flp_execute(run->plan, args));
   return cli_device_synchronise(&run->device);
 }
 
@@ -168,6 +216,8 @@ static flp_status run_forward(run_state *run) {
   if (p->c.shards == 1) {
     flp_args args = base_args(run, FLP_PASS_FORWARD, 0);
     set_outputs(run, &args);
+    set_saved(run, &args);
+    args.old_lse = (const float *)(const void *)at(run, OLD_LSE);
     return execute(run, &args);
   }
   for (int64_t shard = 0; shard < p->c.shards; shard++) {
@@ -182,23 +232,49 @@ static flp_status run_forward(run_state *run) {
   return execute(run, &args);
 }
 
+static void set_gradients(const run_state *run, int64_t shard, flp_args *args) {
+  const check_problem *p = run->problem;
+  const flp_spec *spec = &p->c.spec;
+  int64_t first = shard * p->shard_vocab;
+  if (spec->grads & FLP_GRAD_HIDDEN)
+    args->grad_hidden = at(run, GRAD_HIDDEN) + (size_t)shard * matrix_bytes(p, p->c.n, spec->grad_hidden_dtype);
+  if (spec->grads & FLP_GRAD_WEIGHT)
+    args->grad_weight = at(run, GRAD_WEIGHT) + matrix_bytes(p, first, spec->grad_weight_dtype);
+  if (spec->grads & FLP_GRAD_BIAS) args->grad_bias = at(run, GRAD_BIAS) + first * flp_half_bytes(spec->dtype);
+}
+
 static flp_status run_backward(run_state *run) {
   const check_problem *p = run->problem;
   const flp_spec *spec = &p->c.spec;
   for (int64_t shard = 0; spec->grads && shard < p->c.shards; shard++) {
     flp_args args = base_args(run, FLP_PASS_BACKWARD, shard);
-    int64_t first = shard * p->shard_vocab;
     args.stats = (float *)(void *)at(run, STATS);
     args.grad_logprob = (const float *)(const void *)at(run, GRAD_LOGPROB);
     if (spec->entropy == FLP_ENTROPY_BACKWARD) args.grad_entropy = (const float *)(const void *)at(run, GRAD_ENTROPY);
-    if (spec->grads & FLP_GRAD_HIDDEN)
-      args.grad_hidden = at(run, GRAD_HIDDEN) + (size_t)shard * matrix_bytes(p, p->c.n, spec->grad_hidden_dtype);
-    if (spec->grads & FLP_GRAD_WEIGHT)
-      args.grad_weight = at(run, GRAD_WEIGHT) + matrix_bytes(p, first, spec->grad_weight_dtype);
-    if (spec->grads & FLP_GRAD_BIAS) args.grad_bias = at(run, GRAD_BIAS) + first * flp_half_bytes(spec->dtype);
+    set_gradients(run, shard, &args);
+    set_saved(run, &args);
     FLP_TRY(execute(run, &args));
   }
   return FLP_OK;
+}
+
+static flp_status run_step(run_state *run) {
+  flp_args args = base_args(run, FLP_PASS_STEP, 0);
+  const float *inputs[FLP_LOSS_INPUTS_MAX];
+  set_outputs(run, &args);
+  set_gradients(run, 0, &args);
+  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++)
+    inputs[i] = (const float *)(const void *)at(run, (slot)(LOSS_INPUT + i));
+  args.old_logprob = inputs[FLP_LOSS_OLD_LOGPROB];
+  args.ref_logprob = inputs[FLP_LOSS_REF_LOGPROB];
+  args.advantage = inputs[FLP_LOSS_ADVANTAGE];
+  args.row_weight = inputs[FLP_LOSS_WEIGHT];
+  memcpy(args.vectors, inputs + FLP_LOSS_FIRST_VECTOR, sizeof args.vectors);
+  args.loss_parameters = run->problem->loss_parameters;
+  args.old_lse = (const float *)(const void *)at(run, OLD_LSE);
+  args.loss = (float *)(void *)at(run, LOSS);
+  args.metrics = (float *)(void *)at(run, METRICS);
+  return execute(run, &args);
 }
 
 /* ---- results ---- */
@@ -242,23 +318,31 @@ static void check_gaps(run_state *run) {
     out->overrun = slot_names[GRAD_WEIGHT];
 }
 
+static flp_status check_guard(run_state *run, slot which) {
+  unsigned char edge[GUARD];
+  const guarded *g = &run->slots[which];
+  if (!g->buffer.data) return FLP_OK;
+  FLP_TRY(cli_buffer_download(&g->buffer, g->bytes, edge, GUARD));
+  if (!all_poison(edge, GUARD)) run->out->overrun = slot_names[which];
+  return FLP_OK;
+}
+
 static flp_status download_all(run_state *run) {
   check_result *out = run->out;
-  void *floats[] = {NULL, NULL, NULL};
-  static const slot rows[] = {LOGPROB, ENTROPY, STATS};
+  void *floats[] = {NULL, NULL, NULL, NULL, NULL};
+  static const slot rows[] = {LOGPROB, ENTROPY, STATS, LOSS, METRICS};
   flp_status status = FLP_OK;
-  for (int i = 0; i < 3 && status == FLP_OK; i++) status = download(run, rows[i], &floats[i]);
+  for (int i = 0; i < 5 && status == FLP_OK; i++) status = download(run, rows[i], &floats[i]);
   out->logprob = floats[0];
   out->entropy = floats[1];
   out->stats = floats[2];
+  out->loss = floats[3];
+  out->metrics = floats[4];
   if (status == FLP_OK) status = download(run, GRAD_HIDDEN, &out->grad_hidden);
   if (status == FLP_OK) status = download(run, GRAD_WEIGHT, &out->grad_weight);
   if (status == FLP_OK) status = download(run, GRAD_BIAS, &out->grad_bias);
-  unsigned char edge[GUARD];
-  const guarded *workspace = &run->slots[WORKSPACE];
-  if (status == FLP_OK && workspace->buffer.data)
-    status = cli_buffer_download(&workspace->buffer, workspace->bytes, edge, GUARD);
-  if (status == FLP_OK && workspace->buffer.data && !all_poison(edge, GUARD)) out->overrun = slot_names[WORKSPACE];
+  if (status == FLP_OK) status = check_guard(run, WORKSPACE);
+  if (status == FLP_OK) status = check_guard(run, SAVED);
   if (status == FLP_OK) check_gaps(run);
   return status;
 }
@@ -268,9 +352,14 @@ static flp_status run_all(run_state *run) {
   FLP_TRY(make_plan(run));
   FLP_TRY(upload_operands(run));
   FLP_TRY(create_outputs(run));
+  FLP_TRY(create_saved(run));
   FLP_TRY(cli_device_synchronise(&run->device));
-  FLP_TRY(run_forward(run));
-  FLP_TRY(run_backward(run));
+  if (run->problem->loss) {
+    FLP_TRY(run_step(run));
+  } else {
+    FLP_TRY(run_forward(run));
+    FLP_TRY(run_backward(run));
+  }
   flp_status data = flp_plan_check(run->plan, run->device.stream);
   if (data != FLP_OK && data != FLP_ERROR_DATA) return data;
   run->out->data_error = data == FLP_ERROR_DATA;
@@ -291,9 +380,21 @@ flp_status check_run(const check_problem *problem, const check_how *how, check_r
   return flp_fail(status, "%s", detail);
 }
 
+flp_status check_run_plain(const check_problem *problem, const check_how *how, check_result *out) {
+  check_problem plain = *problem; /* borrows everything */
+  plain.c.mode = (flp_mode)0;
+  plain.c.spec.keep = 0;
+  plain.c.spec.loss = NULL;
+  plain.c.spec.loss_bytes = 0;
+  plain.loss = NULL;
+  plain.old_lse = NULL;
+  memset(plain.loss_input, 0, sizeof plain.loss_input);
+  return check_run(&plain, how, out);
+}
+
 void check_result_clear(check_result *result) {
-  void *const blocks[] = {result->logprob,     result->entropy,     result->stats,
-                          result->grad_hidden, result->grad_weight, result->grad_bias};
+  void *const blocks[] = {result->logprob,     result->entropy,   result->stats, result->grad_hidden,
+                          result->grad_weight, result->grad_bias, result->loss,  result->metrics};
   for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) free(blocks[i]);
   *result = (check_result){0};
 }

@@ -9,6 +9,7 @@
 enum {
   KEY_ROWS = CLI_KEY_FIRST, /* from here to KEY_CAPABILITY: parse_value */
   KEY_BUDGET,
+  KEY_MODE,
   KEY_RUNG,
   KEY_DEVICE,
   KEY_CHUNK_ROWS,
@@ -25,6 +26,8 @@ static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Plan:", 2},
     {"rows", KEY_ROWS, "LIST", 0, "numbers of rows N, default 8192", 2},
     {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass, with or without a suffix K, M, G", 2},
+    {"mode", KEY_MODE, "NAME", 0, CLI_MODES_HELP "; S, which --keep is, keeps exponentials; P streams steps of --loss",
+     2},
     {"rung", KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit, generic or eager", 2},
     {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 2},
     {"chunk-rows", KEY_CHUNK_ROWS, "N", 0, "rows of one backward chunk", 2},
@@ -49,6 +52,8 @@ static flp_status parse_value(int key, const char *text, explain_args *args) {
       return cli_parse_integers("--rows", text, 0, FLP_COUNT_MAX, EXPLAIN_ROWS_MAX, args->rows, &args->row_count);
     case KEY_BUDGET:
       return cli_parse_bytes("--budget", text, &args->options.budget_bytes);
+    case KEY_MODE:
+      return cli_parse_mode(text, &args->options.mode);
     case KEY_RUNG:
       return cli_parse_rung("--rung", text, &args->options.rung);
     case KEY_CHUNK_ROWS:
@@ -86,11 +91,12 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 }
 
 static void set_budgets(const explain_args *args, explanation *out) {
-  for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_BACKWARD; pass++)
+  for (int pass = FLP_PASS_FORWARD; pass < EXPLAIN_PASSES; pass++)
     out->budget[pass] = flp_pass_budget(args->options.budget_bytes, (flp_pass)pass);
 }
 
 static flp_status explain(explain_args *args) {
+  FLP_TRY(cli_spec_args_mode(&args->spec, &args->options.mode));
   FLP_TRY(cli_spec_args_resolve(&args->spec));
   cli_spec_args_tune(&args->spec, &args->options);
   flp_options resolved;

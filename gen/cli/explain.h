@@ -9,7 +9,8 @@
 #include "kernels.h"
 #include "spec_args.h"
 
-enum { EXPLAIN_ROWS_MAX = 16, EXPLAIN_WAYS_MAX = 6 };
+enum { EXPLAIN_ROWS_MAX = 16, EXPLAIN_WAYS_MAX = 8, EXPLAIN_REASON_BYTES = 256 };
+enum { EXPLAIN_PASSES = FLP_PASS_BACKWARD_SAVED + 1 };
 
 typedef struct explain_args {
   cli_spec_args spec;
@@ -43,7 +44,7 @@ typedef struct explain_way {
   const char *name;
   int products; /* of 2·N·D·V flop, forward and backward */
   double flops;
-  double workspace; /* bytes beyond inputs and outputs; the larger of forward and backward */
+  double workspace; /* bytes beyond inputs and outputs; the larger of forward and backward, and what S keeps between */
   double traffic;   /* bytes that device memory moves at least: operands once a product, chunks and accumulators */
   int fits;         /* 0: not within the budget; workspace is then the least that would do */
 } explain_way;
@@ -52,20 +53,30 @@ typedef struct explain_way {
 int explain_ways(const flp_planner *planner, int64_t n, uint64_t forward_budget, uint64_t backward_budget,
                  explain_way out[EXPLAIN_WAYS_MAX]);
 
-/* ---- explain_out.c ---- */
-
 /* What is shown; borrowed from cli_explain. */
 typedef struct explanation {
   const explain_args *args;
   explain_assumed assumed;
-  flp_planner planner;                    /* of the assumed device */
-  const flp_plan *plan;                   /* of this machine, or NULL */
-  char plan_error[1024];                  /* why there is none */
-  uint64_t budget[FLP_PASS_BACKWARD + 1]; /* by flp_pass */
+  flp_planner planner;             /* of the assumed device */
+  const flp_plan *plan;            /* of this machine, or NULL */
+  char plan_error[1024];           /* why there is none */
+  uint64_t budget[EXPLAIN_PASSES]; /* by flp_pass */
 } explanation;
 
+/* ---- explain_modes.c: the layouts, and why mode S or P is taken or not ---- */
+
+/* "forward", "backward", "backward, saved", "step" */
+const char *explain_pass_name(flp_pass pass);
+/* 1 if the spec has this pass. */
+int explain_has_pass(const explanation *in, int assumed, flp_pass pass);
 /* The layout of a pass: of this machine's plan, or of the assumed device. error: BUDGET, UNSUPPORTED, as the planner */
 flp_status explain_layout(const explanation *in, int assumed, flp_pass pass, int64_t n, flp_layout *out);
+/* Bytes that mode S keeps of n rows; 0 where it keeps none. */
+uint64_t explain_saved_bytes(const explanation *in, int assumed, int64_t n);
+/* One sentence on mode S or P over n rows. 0 if the spec does not ask for the mode. */
+int explain_mode_reason(const explanation *in, int assumed, flp_mode mode, int64_t n, char out[EXPLAIN_REASON_BYTES]);
+
+/* ---- explain_out.c ---- */
 
 flp_status explain_print_json(const explanation *in);
 void explain_print_text(const explanation *in);

@@ -8,20 +8,9 @@
 #include "reasons.h"
 #include "table.h"
 
-static const char *const pass_names[] = {"", "forward", "combine", "backward"};
-
 static const char *mode_name(flp_mode mode) {
-  static const char *const names[] = {"-", "F", "R by vocab", "R by rows", "R2"};
-  return mode >= FLP_MODE_F && mode <= FLP_MODE_R2 ? names[mode] : names[0];
-}
-
-flp_status explain_layout(const explanation *in, int assumed, flp_pass pass, int64_t n, flp_layout *out) {
-  *out = (flp_layout)FLP_LAYOUT_INIT;
-  if (!assumed) return flp_plan_layout(in->plan, pass, n, in->budget[pass], out);
-  flp_scheme scheme;
-  FLP_TRY(flp_planner_pick(&in->planner, pass, n, in->budget[pass], 1, &scheme));
-  flp_planner_describe(&in->planner, &scheme, n, out);
-  return FLP_OK;
+  static const char *const names[] = {"-", "F", "R by vocab", "R by rows", "R2", "S", "P"};
+  return mode >= FLP_MODE_F && mode <= FLP_MODE_P ? names[mode] : names[0];
 }
 
 /* ---- as JSON ---- */
@@ -34,8 +23,8 @@ static json_t *way_json(const explain_way *way) {
 static json_t *layout_json(const explanation *in, int assumed, flp_pass pass, int64_t n) {
   flp_layout layout;
   if (explain_layout(in, assumed, pass, n, &layout) != FLP_OK)
-    return json_pack("{s:s, s:o}", "pass", pass_names[pass], "error", cli_json_text(flp_error_detail()));
-  return json_pack("{s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:o, s:o, s:f}", "pass", pass_names[pass], "mode",
+    return json_pack("{s:s, s:o}", "pass", explain_pass_name(pass), "error", cli_json_text(flp_error_detail()));
+  return json_pack("{s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:o, s:o, s:f}", "pass", explain_pass_name(pass), "mode",
                    mode_name(layout.mode), "chunk_rows", (json_int_t)layout.chunk_rows, "chunk_vocab",
                    (json_int_t)layout.chunk_vocab, "chunks", (json_int_t)layout.chunks, "products", layout.products,
                    "launches", layout.launches, "workspace_bytes", cli_json_count(layout.bytes), "smallest_bytes",
@@ -44,8 +33,23 @@ static json_t *layout_json(const explanation *in, int assumed, flp_pass pass, in
 
 static json_t *layouts_json(const explanation *in, int assumed, int64_t n) {
   json_t *list = json_array();
-  json_array_append_new(list, layout_json(in, assumed, FLP_PASS_FORWARD, n));
-  if (in->planner.spec.grads) json_array_append_new(list, layout_json(in, assumed, FLP_PASS_BACKWARD, n));
+  for (int pass = FLP_PASS_FORWARD; pass < EXPLAIN_PASSES; pass++)
+    if (explain_has_pass(in, assumed, (flp_pass)pass))
+      json_array_append_new(list, layout_json(in, assumed, (flp_pass)pass, n));
+  return list;
+}
+
+/* Modes S and P, where the spec asks for them: what they keep, and why they are taken or not. */
+static json_t *modes_json(const explanation *in, int assumed, int64_t n) {
+  static const flp_mode modes[] = {FLP_MODE_S, FLP_MODE_P};
+  json_t *list = json_array();
+  char reason[EXPLAIN_REASON_BYTES];
+  for (int i = 0; i < 2; i++)
+    if (explain_mode_reason(in, assumed, modes[i], n, reason))
+      json_array_append_new(
+          list, json_pack("{s:s, s:o, s:o}", "mode", flp_mode_name(modes[i]), "saved_bytes",
+                          modes[i] == FLP_MODE_S ? cli_json_count(explain_saved_bytes(in, assumed, n)) : json_null(),
+                          "why", cli_json_text(reason)));
   return list;
 }
 
@@ -55,10 +59,11 @@ static json_t *rows_json(const explanation *in, int64_t n) {
   json_t *list = json_array();
   for (int i = 0; i < count; i++) json_array_append_new(list, way_json(&ways[i]));
   const flp_spec *spec = &in->planner.spec;
-  return json_pack("{s:I, s:f, s:f, s:f, s:o, s:o, s:o}", "rows", (json_int_t)n, "product_flops",
+  return json_pack("{s:I, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:o}", "rows", (json_int_t)n, "product_flops",
                    cli_product_flops(spec, n), "input_bytes", cli_input_bytes(spec, n), "output_bytes",
                    cli_output_bytes(spec, n), "ways", list, "layouts", in->plan ? layouts_json(in, 0, n) : json_null(),
-                   "assumed_layouts", layouts_json(in, 1, n));
+                   "assumed_layouts", layouts_json(in, 1, n), "modes", in->plan ? modes_json(in, 0, n) : json_null(),
+                   "assumed_modes", modes_json(in, 1, n));
 }
 
 /* How the kernels that run are cut, as --tune takes it; "" where templates chose. */
@@ -119,7 +124,7 @@ static void add_layout(const explanation *in, cli_table *table, const char *wher
   flp_layout layout;
   char rows[32], vocab[32], chunks[32], products[16], launches[16], bytes[CLI_TEXT_BYTES], least[CLI_TEXT_BYTES];
   if (explain_layout(in, assumed, pass, n, &layout) != FLP_OK) {
-    cli_table_add(table, where, pass_names[pass], flp_error_detail(), NULL);
+    cli_table_add(table, where, explain_pass_name(pass), flp_error_detail(), NULL);
     return;
   }
   snprintf(rows, sizeof rows, "%lld", (long long)layout.chunk_rows);
@@ -127,7 +132,7 @@ static void add_layout(const explanation *in, cli_table *table, const char *wher
   snprintf(chunks, sizeof chunks, "%lld", (long long)layout.chunks);
   snprintf(products, sizeof products, "%d", layout.products);
   snprintf(launches, sizeof launches, "%d", layout.launches);
-  cli_table_add(table, where, pass_names[pass], mode_name(layout.mode), rows, vocab, chunks, products, launches,
+  cli_table_add(table, where, explain_pass_name(pass), mode_name(layout.mode), rows, vocab, chunks, products, launches,
                 cli_format_bytes((double)layout.bytes, bytes), cli_format_bytes((double)layout.smallest_bytes, least),
                 NULL);
 }
@@ -141,10 +146,20 @@ static void print_layouts(const explanation *in, int64_t n) {
   for (int on_assumed = 0; on_assumed < 2; on_assumed++) {
     if (!on_assumed && !in->plan) continue;
     const char *where = on_assumed ? assumed : "this machine";
-    add_layout(in, &table, where, on_assumed, FLP_PASS_FORWARD, n);
-    if (in->planner.spec.grads) add_layout(in, &table, where, on_assumed, FLP_PASS_BACKWARD, n);
+    for (int pass = FLP_PASS_FORWARD; pass < EXPLAIN_PASSES; pass++)
+      if (explain_has_pass(in, on_assumed, (flp_pass)pass))
+        add_layout(in, &table, where, on_assumed, (flp_pass)pass, n);
   }
   cli_table_finish(&table);
+}
+
+static void print_modes(const explanation *in, int64_t n) {
+  static const flp_mode modes[] = {FLP_MODE_S, FLP_MODE_P};
+  char reason[EXPLAIN_REASON_BYTES];
+  for (int on_assumed = in->plan ? 0 : 1; on_assumed < 2; on_assumed++)
+    for (int i = 0; i < 2; i++)
+      if (explain_mode_reason(in, on_assumed, modes[i], n, reason))
+        printf("%s: mode %s: %s\n", on_assumed ? "assumed GPU" : "this machine", flp_mode_name(modes[i]), reason);
 }
 
 static void print_plan(const explanation *in) {
@@ -177,5 +192,6 @@ void explain_print_text(const explanation *in) {
     print_ways(in, n);
     puts("");
     print_layouts(in, n);
+    print_modes(in, n);
   }
 }

@@ -81,6 +81,37 @@ static explain_way twice(flp_planner planner, int64_t n, uint64_t budget) {
   return way;
 }
 
+/* Exponentials are written once, read by each product; in the expanded form they are turned into dz between. */
+static explain_way saved(const flp_planner *planner, int64_t n, uint64_t budget) {
+  const flp_spec *spec = &planner->spec;
+  int products = count_bits(spec->grads, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT), passes = planner->saved_expands ? 3 : 1;
+  flp_scheme scheme;
+  explain_way way = {.name = "S: saved exponentials", .products = 1 + products};
+  double kept = (double)flp_planner_saved_bytes(spec, n);
+  way.fits =
+      flp_planner_pick(planner, FLP_PASS_BACKWARD_SAVED, n, budget, 0, &scheme) == FLP_OK && kept <= (double)budget;
+  way.workspace = kept + (double)scheme.bytes;
+  way.traffic = 2.0 * cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + (passes + products) * dz_traffic(spec, n);
+  return way;
+}
+
+static explain_way streamed(const flp_planner *planner, int64_t n, uint64_t budget) {
+  const flp_spec *spec = &planner->spec;
+  flp_planner own = *planner;
+  own.mode = FLP_MODE_P;
+  int products = count_bits(spec->grads, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT), passes = planner->step_expands ? 3 : 1;
+  flp_scheme scheme;
+  explain_way way = {.name = "P: streamed steps", .products = 1 + products};
+  way.fits = flp_planner_pick(&own, FLP_PASS_STEP, n, budget, 0, &scheme) == FLP_OK;
+  if (!way.fits) flp_planner_pick(&own, FLP_PASS_STEP, n, UINT64_MAX, 0, &scheme);
+  way.workspace = (double)(way.fits ? scheme.bytes : scheme.smallest_bytes);
+  double accumulator = spec->grads & FLP_GRAD_WEIGHT ? 4.0 * (double)spec->hidden * (double)spec->vocab : 0.0;
+  double rest = scheme.chunks > 0 ? (double)(scheme.chunks - 1) : 0.0;
+  way.traffic = 2.0 * cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + 2.0 * rest * accumulator +
+                (passes + products) * dz_traffic(spec, n);
+  return way;
+}
+
 int explain_ways(const flp_planner *planner, int64_t n, uint64_t forward_budget, uint64_t backward_budget,
                  explain_way out[EXPLAIN_WAYS_MAX]) {
   const flp_spec *spec = &planner->spec;
@@ -94,6 +125,8 @@ int explain_ways(const flp_planner *planner, int64_t n, uint64_t forward_budget,
     out[count++] = chunked(planner, n, backward_budget, 1);
     if ((spec->grads & both) == both) out[count++] = twice(*planner, n, backward_budget);
   }
+  if (planner->keep_rows && spec->keep) out[count++] = saved(planner, n, backward_budget);
+  if (spec->loss && flp_planner_streams(planner)) out[count++] = streamed(planner, n, backward_budget);
   for (int i = 0; i < count; i++) out[i].flops = out[i].products * cli_product_flops(spec, n);
   return count;
 }

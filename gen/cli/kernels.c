@@ -6,14 +6,17 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "losses.h"
 #include "progress.h"
 
 enum { ERROR_BYTES = 1024, THREADS_MAX = 16 };
 
 static flp_status generate(const flp_kernel_key *key, const flpgen_options *options, cli_kernel *out, char *error) {
   double start = cli_seconds_now();
+  flpgen_options own = options ? *options : (flpgen_options){.loss = NULL};
+  if (key->kind == FLP_KERNEL_LOSS && !own.loss) own.loss = cli_loss_kept(key->loss);
   error[0] = 0;
-  flp_status status = flpgen_generate(key, options, &out->result, error, ERROR_BYTES);
+  flp_status status = flpgen_generate(key, &own, &out->result, error, ERROR_BYTES);
   out->seconds = cli_seconds_now() - start;
   return status;
 }
@@ -143,6 +146,7 @@ static int spec_at(int i, flp_spec *spec) {
   spec->has_bias = 1;
   spec->grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS;
   spec->dtype = dtypes[i % DTYPES];
+  spec->keep = spec->dtype == FLP_DTYPE_BF16;
   i /= DTYPES;
   spec->target_dtype = targets[i % TARGETS];
   i /= TARGETS;

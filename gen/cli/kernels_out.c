@@ -6,6 +6,7 @@
 #include "../../runtime/store.h"
 #include "json_out.h"
 #include "kernels.h"
+#include "losses.h"
 
 static json_t *hex_json(const uint8_t *bytes, size_t count) {
   char text[2 * 32 + 1];
@@ -27,12 +28,13 @@ static json_t *entries_json(const flp_kernel_desc *desc) {
 }
 
 static json_t *key_json(const flp_kernel_key *key) {
-  return json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:b, s:b, s:i, s:I, s:I}", "kind",
+  return json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:b, s:b, s:i, s:I, s:I, s:o}", "kind",
                    flp_kernel_kind_name(key->kind), "arch", key->arch, "dtype", flp_dtype_name(key->dtype),
                    "target_dtype", key->target_dtype ? flp_dtype_name(key->target_dtype) : "none", "out_dtype",
                    key->out_dtype ? flp_dtype_name(key->out_dtype) : "none", "entropy", (int)key->entropy, "bias",
                    (int)key->bias, "bias_grad", (int)key->bias_grad, "softcap", (int)key->softcap, "alignment",
-                   (int)key->alignment, "hidden", (json_int_t)key->hidden, "vocab", (json_int_t)key->vocab);
+                   (int)key->alignment, "hidden", (json_int_t)key->hidden, "vocab", (json_int_t)key->vocab, "loss",
+                   key->kind == FLP_KERNEL_LOSS ? hex_json(key->loss, sizeof key->loss) : json_null());
 }
 
 json_t *cli_desc_json(const flp_kernel_desc *desc) {
@@ -59,7 +61,8 @@ static const char *entropy_name(flp_entropy entropy) {
 }
 
 json_t *cli_spec_json(const flp_spec *spec, double scale) {
-  return json_pack("{s:s, s:I, s:I, s:s, s:s, s:s, s:o, s:b, s:o, s:b, s:s, s:s, s:b, s:i, s:o}", "op",
+  const flp_loss *loss = cli_loss_of(spec);
+  return json_pack("{s:s, s:I, s:I, s:s, s:s, s:s, s:o, s:b, s:o, s:b, s:s, s:s, s:b, s:i, s:b, s:o, s:o}", "op",
                    spec->op == FLP_OP_SELECT ? "select" : "head", "vocab", (json_int_t)spec->vocab, "hidden",
                    (json_int_t)spec->hidden, "dtype", flp_dtype_name(spec->dtype), "target_dtype",
                    flp_dtype_name(spec->target_dtype), "entropy", entropy_name(spec->entropy), "grads",
@@ -67,22 +70,25 @@ json_t *cli_spec_json(const flp_spec *spec, double scale) {
                    spec->softcap > 0 ? cli_json_number((double)spec->softcap) : json_null(), "per_row_temperature",
                    spec->per_row_temperature, "grad_hidden_dtype", flp_dtype_name(spec->grad_hidden_dtype),
                    "grad_weight_dtype", flp_dtype_name(spec->grad_weight_dtype), "accumulate_grad_weight",
-                   spec->accumulate_grad_weight, "alignment", (int)spec->alignment, "scale", cli_json_number(scale));
+                   spec->accumulate_grad_weight, "alignment", (int)spec->alignment, "keep", spec->keep, "loss",
+                   loss ? json_string(loss->name) : json_null(), "scale", cli_json_number(scale));
 }
 
 const char *cli_spec_text(const flp_spec *spec, char *buffer, size_t capacity) {
   char softcap[48] = "";
+  const flp_loss *loss = cli_loss_of(spec);
   if (spec->op == FLP_OP_SELECT) {
     snprintf(buffer, capacity, "select %s V=%lld entropy=%s", flp_dtype_name(spec->dtype), (long long)spec->vocab,
              entropy_name(spec->entropy));
     return buffer;
   }
   if (spec->softcap > 0) snprintf(softcap, sizeof softcap, " softcap=%g", (double)spec->softcap);
-  snprintf(buffer, capacity, "%s V=%lld D=%lld entropy=%s grad=%s%s%s%s%s%s%s", flp_dtype_name(spec->dtype),
+  snprintf(buffer, capacity, "%s V=%lld D=%lld entropy=%s grad=%s%s%s%s%s%s%s%s%s%s", flp_dtype_name(spec->dtype),
            (long long)spec->vocab, (long long)spec->hidden, entropy_name(spec->entropy), spec->grads ? "" : "none",
            spec->grads & FLP_GRAD_HIDDEN ? "hidden," : "", spec->grads & FLP_GRAD_WEIGHT ? "weight," : "",
            spec->grads & FLP_GRAD_BIAS ? "bias," : "", spec->has_bias ? " bias" : "", softcap,
-           spec->per_row_temperature ? " per-row-temperature" : "");
+           spec->per_row_temperature ? " per-row-temperature" : "", spec->keep ? " keep" : "", loss ? " loss=" : "",
+           loss ? loss->name : "");
   char *comma = strstr(buffer, ", ");
   size_t length = strlen(buffer);
   if (comma)

@@ -108,7 +108,7 @@ static flp_status check(check_args *args) {
   double given[FLP_LOSS_PARAMETERS_MAX];
   FLP_TRY(cli_loss_load(args->text, &loss));
   for (uint32_t i = 0; i < loss.program.parameter_count; i++) given[i] = loss.program.parameters[i].fallback;
-  for (int i = 0; i < args->set_count; i++) FLP_TRY(cli_loss_set(&loss.program, args->sets[i], given));
+  for (int i = 0; i < args->set_count; i++) FLP_TRY(cli_loss_set(&loss.program, "--set", args->sets[i], given));
   tally result = {.rows = args->json ? json_array() : NULL};
   run_rows(args, &loss.program, given, &result);
   if (args->json) {

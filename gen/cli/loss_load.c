@@ -64,16 +64,17 @@ flp_status cli_loss_load(const char *text, cli_loss *out) {
   return status;
 }
 
-flp_status cli_loss_set(const flp_loss *loss, const char *text, double parameters[FLP_LOSS_PARAMETERS_MAX]) {
+flp_status cli_loss_set(const flp_loss *loss, const char *field, const char *text,
+                        double parameters[FLP_LOSS_PARAMETERS_MAX]) {
   char names[CLI_LOSS_TEXT_BYTES];
   size_t length = strcspn(text, "=");
   for (uint32_t i = 0; i < loss->parameter_count; i++) {
     const char *name = loss->parameters[i].name;
     if (!text[length] || strlen(name) != length || memcmp(name, text, length) != 0) continue;
-    FLP_TRY(cli_parse_number("--set", text + length + 1, &parameters[i]));
+    FLP_TRY(cli_parse_number(field, text + length + 1, &parameters[i]));
     return flp_loss_check_parameters(loss, parameters);
   }
-  return flp_fail(FLP_ERROR_ARGUMENT, "--set: '%s' is not accepted; NAME=NUMBER is, of %s", text,
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted; NAME=NUMBER is, of %s", field, text,
                   cli_loss_parameters_text(loss, names));
 }
 

@@ -8,10 +8,10 @@
 #include "table.h"
 
 enum { EMIT_IR = 1, EMIT_OPT = 2, EMIT_PTX = 4 };
-enum { KEY_JSON = CLI_KEY_FIRST, KEY_EMIT, KEY_ARCH };
+enum { KEY_JSON = CLI_KEY_FIRST, KEY_EMIT, KEY_ARCH, KEY_BYTES };
 
 typedef struct show_args {
-  const char *text, *arch;
+  const char *text, *arch, *bytes;
   uint32_t emit;
   int json;
 } show_args;
@@ -105,10 +105,16 @@ static flp_status generate(const show_args *args, const flp_loss *loss, cli_kern
   return cli_kernel_generate(&key, &options, out);
 }
 
+static flp_status write_bytes(const char *path, const flp_loss *loss) {
+  uint8_t bytes[FLP_LOSS_BYTES_MAX];
+  return cli_write_file(path, bytes, flp_loss_write(loss, bytes, sizeof bytes));
+}
+
 static flp_status show(const show_args *args) {
   cli_loss loss;
   cli_kernel kernel = {.seconds = 0};
   FLP_TRY(cli_loss_load(args->text, &loss));
+  if (args->bytes) FLP_TRY(write_bytes(args->bytes, &loss.program));
   if (args->emit) FLP_TRY(generate(args, &loss.program, &kernel));
   const struct {
     uint32_t flag;
@@ -141,6 +147,9 @@ static error_t parse_show(int key, char *text, struct argp_state *state) {
     case KEY_ARCH:
       args->arch = text;
       return 0;
+    case KEY_BYTES:
+      args->bytes = text;
+      return 0;
     case ARGP_KEY_ARG:
       if (args->text) argp_error(state, "argument '%s' is not accepted after '%s'", text, args->text);
       args->text = text;
@@ -158,6 +167,7 @@ int cli_loss_show(int argc, char **argv) {
   static const struct argp_option options[] = {
       {"emit", KEY_EMIT, "LIST", 0, "any of ir,opt,ptx: print the kernel of this loss over arrays of rows", 0},
       {"arch", KEY_ARCH, "NAME", 0, "its architecture, e.g. sm_90a; sm_80 (default) runs on every newer GPU", 0},
+      {"bytes", KEY_BYTES, "FILE", 0, "write the program here, as flp_spec.loss takes it", 0},
       {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
       {0}};
   static const struct argp argp = {
@@ -167,7 +177,8 @@ int cli_loss_show(int argc, char **argv) {
       "Shows what a loss reads, its parameters, metrics and operations."
       "\vLOSS is a name of `flpgen loss list`, a file that ends in .lua, or a sum of them.\n\n"
       "  flpgen loss show grpo+k3\n"
-      "  flpgen loss show my.lua --emit ptx --arch sm_90a\n\n" CLI_EXIT_HELP,
+      "  flpgen loss show my.lua --emit ptx --arch sm_90a\n"
+      "  flpgen loss show my.lua --bytes my.loss\n\n" CLI_EXIT_HELP,
       NULL,
       NULL,
       NULL};

@@ -127,6 +127,20 @@ flp_status cli_parse_integers(const char *field, const char *text, int64_t least
   return status;
 }
 
+flp_status cli_parse_mode(const char *text, flp_mode *out) {
+  static const cli_choice modes[] = {{"auto", 0},
+                                     {"R_VOCAB", FLP_MODE_R_VOCAB},
+                                     {"R_ROWS", FLP_MODE_R_ROWS},
+                                     {"R2", FLP_MODE_R2},
+                                     {"S", FLP_MODE_S},
+                                     {"P", FLP_MODE_P},
+                                     {NULL, 0}};
+  int value = 0;
+  FLP_TRY(cli_parse_choice("--mode", text, modes, &value));
+  *out = (flp_mode)value;
+  return FLP_OK;
+}
+
 flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out) {
   int value = 0;
   FLP_TRY(cli_parse_choice(field, text, CLI_RUNGS, &value));

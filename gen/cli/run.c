@@ -11,6 +11,10 @@ enum {
   KEY_TEMPERATURE,
   KEY_GRAD_LOGPROB,
   KEY_GRAD_ENTROPY,
+  KEY_OLD_LOGPROB,
+  KEY_REF_LOGPROB,
+  KEY_ADVANTAGE,
+  KEY_ROW_WEIGHT,
   KEY_IGNORE, /* from here to KEY_THREADS: parse_size */
   KEY_CHUNK_ROWS,
   KEY_CHUNK_VOCAB,
@@ -28,6 +32,8 @@ enum {
   KEY_GRAD_HIDDEN_DTYPE,
   KEY_GRAD_WEIGHT_DTYPE,
   KEY_ENTROPY,
+  KEY_LOSS,
+  KEY_LOSS_PARAMETER,
   KEY_MODEL,
   KEY_STRICT,
   KEY_DEMO,
@@ -43,16 +49,25 @@ static const struct argp_option options[] = {
     {"target", KEY_TARGET, "FILE:TENSOR", 0, "token ids (...) in I32 or I64", 1},
     {"grad-logprob", KEY_GRAD_LOGPROB, "FILE:TENSOR", 0, "upstream gradient of logprob (...) in F32", 1},
     {"grad-entropy", KEY_GRAD_ENTROPY, "FILE:TENSOR", 0, "upstream gradient of entropy (...) in F32", 1},
-    {"output", 'o', "FILE", 0, "write logprob, entropy, grad_hidden, grad_weight, grad_bias here", 1},
+    {"old-logprob", KEY_OLD_LOGPROB, "FILE:TENSOR", 0, "of a loss: logprob of the policy that sampled (...) in F32", 1},
+    {"ref-logprob", KEY_REF_LOGPROB, "FILE:TENSOR", 0, "of a loss: logprob of the reference policy (...) in F32", 1},
+    {"advantage", KEY_ADVANTAGE, "FILE:TENSOR", 0, "of a loss: (...) in F32", 1},
+    {"row-weight", KEY_ROW_WEIGHT, "FILE:TENSOR", 0, "of a loss: the weight of each row's part (...) in F32; default 1",
+     1},
+    {"output", 'o', "FILE", 0, "write logprob, entropy, loss, metrics.NAME, grad_hidden, grad_weight, grad_bias here",
+     1},
     {NULL, 0, NULL, 0, "Operation:", 2},
     {"temperature", KEY_TEMPERATURE, "T", 0, "a number > 0, or FILE:TENSOR with one F32 per row; default 1", 2},
     {"scale", KEY_SCALE, "A", 0, "factor of the scores; default 1", 2},
     {"softcap", KEY_SOFTCAP, "X", 0, "scores become X*tanh(score/X), X > 0", 2},
     {"ignore-index", KEY_IGNORE, "ID", 0, "target of rows that are masked; default -100", 2},
     {"entropy", KEY_ENTROPY, "WHICH", 0, "none or forward (default); backward if a gradient of it is given", 2},
-    {"grad", KEY_GRAD, "LIST", 0, "any of hidden,weight,bias; default all, if upstream gradients are given", 2},
+    {"grad", KEY_GRAD, "LIST", 0, "any of hidden,weight,bias; default all, if upstream gradients or a loss are given",
+     2},
     {"grad-hidden-dtype", KEY_GRAD_HIDDEN_DTYPE, "T", 0, "that of hidden (default) or fp32", 2},
     {"grad-weight-dtype", KEY_GRAD_WEIGHT_DTYPE, "T", 0, "that of weight (default) or fp32", 2},
+    {"loss", KEY_LOSS, "LOSS", 0, CLI_LOSS_HELP "; one step gives it and its gradients", 2},
+    {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 2},
     {"model", KEY_MODEL, "FILE", 0, "take softcap and scale (with --demo sizes too) from a config.json", 2},
     {NULL, 0, NULL, 0, "Execution:", 3},
     {"rung", KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit, generic or eager", 3},
@@ -154,7 +169,7 @@ static flp_status add_file(run_args *args, const char *path) {
 
 static error_t parse(int key, char *text, struct argp_state *state) {
   run_args *args = state->input;
-  if (key >= KEY_HIDDEN && key < KEY_HIDDEN + RUN_OPERANDS) {
+  if (key >= KEY_HIDDEN && key < KEY_HIDDEN + RUN_VECTOR) {
     args->source[key - KEY_HIDDEN] = text;
     return 0;
   }
@@ -182,6 +197,12 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_DEMO:
       args->demo = 1;
       return 0;
+    case KEY_LOSS:
+      args->loss.name = text;
+      return 0;
+    case KEY_LOSS_PARAMETER:
+      cli_argp_check(state, cli_loss_args_add(&args->loss, text));
+      return 0;
     case KEY_MODEL:
       args->model = text;
       return 0;
@@ -203,7 +224,8 @@ static const struct argp argp = {
     "Computes log-probabilities, entropies and gradients of a language-model head."
     "\vTensors that no option names are looked up in the --input files as hidden, weight (or lm_head.weight, "
     "model.embed_tokens.weight), bias (or lm_head.bias), target (or targets, labels), grad_logprob, grad_entropy and "
-    "temperature.\n\n" CLI_EXIT_HELP,
+    "temperature; what a loss reads as old_logprob, ref_logprob, advantage, row_weight and the names of its "
+    "vectors.\n\n" CLI_EXIT_HELP,
     NULL,
     NULL,
     NULL};

@@ -47,9 +47,18 @@ static flp_status make_targets(run_problem *problem, uint64_t seed) {
 }
 
 static flp_status check_args(const run_args *args) {
-  static const char *const names[RUN_OPERANDS] = {NULL, "--weight",       "--bias",        "--target",
-                                                  NULL, "--grad-logprob", "--grad-entropy"};
-  for (int i = 0; i < RUN_OPERANDS; i++)
+  static const char *const names[RUN_VECTOR] = {NULL,
+                                                "--weight",
+                                                "--bias",
+                                                "--target",
+                                                NULL,
+                                                "--grad-logprob",
+                                                "--grad-entropy",
+                                                "--old-logprob",
+                                                "--ref-logprob",
+                                                "--advantage",
+                                                "--row-weight"};
+  for (int i = 0; i < RUN_VECTOR; i++)
     if (names[i] && args->source[i])
       return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted with --demo, which makes its own data", names[i],
                       args->source[i]);
@@ -76,11 +85,27 @@ static flp_status choose_sizes(const run_args *args, run_problem *problem) {
   return FLP_OK;
 }
 
-flp_status run_problem_demo(const run_args *args, run_problem *out) {
+/* What the loss reads: advantages and vectors; a reference near what such scores give; on policy, of weight 1. */
+static flp_status make_loss_inputs(run_problem *problem, uint64_t seed, cli_progress *progress) {
+  uint32_t read = problem->loss ? flp_loss_inputs(problem->loss) : 0;
+  for (int i = RUN_REF_LOGPROB; i < RUN_OPERANDS; i++) {
+    if (i == RUN_ROW_WEIGHT || !(read >> run_loss_input((run_operand)i) & 1)) continue;
+    FLP_TRY(
+        make_normal(problem, (run_operand)i, FLP_DTYPE_FP32, problem->n, cli_hash(seed + (uint64_t)i), 1.0, progress));
+  }
+  float *reference = problem->memory[RUN_REF_LOGPROB];
+  for (int64_t row = 0; reference && row < problem->n; row++)
+    reference[row] = fminf(reference[row] - (float)log((double)problem->spec.vocab) - 2, 0);
+  return FLP_OK;
+}
+
+flp_status run_problem_demo(run_args *args, run_problem *out) {
   *out = (run_problem){.spec = FLP_SPEC_INIT, .temperature = 1.0, .ignore_index = args->ignore_index};
   FLP_TRY(check_args(args));
+  FLP_TRY(run_problem_loss(args, out));
   FLP_TRY(choose_sizes(args, out));
   flp_spec *spec = &out->spec, resolved;
+  spec->entropy = cli_loss_entropy(spec);
   FLP_TRY(flp_spec_resolve(spec, &resolved)); /* before anything of that size is allocated */
   uint64_t seed = (uint64_t)args->seed;
   cli_progress progress;
@@ -92,7 +117,8 @@ flp_status run_problem_demo(const run_args *args, run_problem *out) {
   if (status == FLP_OK)
     status = make_normal(out, RUN_HIDDEN, spec->dtype, out->n * spec->hidden, cli_hash(seed + 1), 1.0, &progress);
   if (status == FLP_OK) status = make_targets(out, cli_hash(seed + 2));
-  if (status == FLP_OK && args->has_grads)
+  if (status == FLP_OK) status = make_loss_inputs(out, seed + 4, &progress);
+  if (status == FLP_OK && args->has_grads && !out->loss)
     status = make_normal(out, RUN_GRAD_LOGPROB, FLP_DTYPE_FP32, out->n, cli_hash(seed + 3), 1.0, &progress);
   if (status == FLP_OK) status = run_problem_resolve(args, out);
   return status;

@@ -63,12 +63,14 @@ static flp_status upload(run_state *state) {
 }
 
 /* Bytes of each output that the spec asks for, else 0. */
-static void size_outputs(const flp_spec *spec, int64_t n, size_t bytes[RUN_OUTPUTS]) {
+static void size_outputs(const flp_spec *spec, const flp_loss *loss, int64_t n, size_t bytes[RUN_OUTPUTS]) {
   size_t rows = (size_t)n, columns = (size_t)spec->hidden, vocab = (size_t)spec->vocab;
   memset(bytes, 0, RUN_OUTPUTS * sizeof *bytes);
   bytes[RUN_OUT_LOGPROB] = rows * sizeof(float);
   if (spec->entropy != FLP_ENTROPY_NONE) bytes[RUN_OUT_ENTROPY] = rows * sizeof(float);
-  if (spec->grads) bytes[RUN_OUT_STATS] = rows * 4 * sizeof(float);
+  if (spec->grads && !loss) bytes[RUN_OUT_STATS] = rows * 4 * sizeof(float);
+  if (loss) bytes[RUN_OUT_LOSS] = rows * sizeof(float);
+  if (loss) bytes[RUN_OUT_METRICS] = loss->metric_count * rows * sizeof(float);
   if (spec->grads & FLP_GRAD_HIDDEN)
     bytes[RUN_OUT_GRAD_HIDDEN] = rows * columns * flp_dtype_bytes(spec->grad_hidden_dtype);
   if (spec->grads & FLP_GRAD_WEIGHT)
@@ -78,10 +80,21 @@ static void size_outputs(const flp_spec *spec, int64_t n, size_t bytes[RUN_OUTPU
 
 static flp_status create_outputs(run_state *state) {
   size_t bytes[RUN_OUTPUTS];
-  size_outputs(&state->problem->spec, state->problem->n, bytes);
+  size_outputs(&state->problem->spec, state->problem->loss, state->problem->n, bytes);
   for (int i = 0; i < RUN_OUTPUTS; i++)
     if (bytes[i]) FLP_TRY(cli_buffer_create(&state->device, bytes[i], &state->output[i]));
   return FLP_OK;
+}
+
+static void set_step(const run_state *state, flp_args *args) {
+  args->old_logprob = state->operand[RUN_OLD_LOGPROB].data;
+  args->ref_logprob = state->operand[RUN_REF_LOGPROB].data;
+  args->advantage = state->operand[RUN_ADVANTAGE].data;
+  args->row_weight = state->operand[RUN_ROW_WEIGHT].data;
+  for (int i = 0; i < FLP_LOSS_VECTORS_MAX; i++) args->vectors[i] = state->operand[RUN_VECTOR + i].data;
+  args->loss_parameters = state->args->loss.parameters;
+  args->loss = state->output[RUN_OUT_LOSS].data;
+  args->metrics = state->output[RUN_OUT_METRICS].data;
 }
 
 /* The arguments of a pass over rows [begin, begin + n). */
@@ -106,13 +119,15 @@ static flp_args args_of(const run_state *state, flp_pass pass, int64_t begin, in
   args.ignore_index = problem->ignore_index;
   args.stats = stats ? stats + 4 * row : NULL;
   args.stream = state->device.stream;
-  if (pass == FLP_PASS_FORWARD) {
+  if (pass != FLP_PASS_BACKWARD) {
     args.logprob = logprob ? logprob + row : NULL;
     args.entropy = entropy ? entropy + row : NULL;
-    return args;
+  } else {
+    args.grad_logprob = state->operand[RUN_GRAD_LOGPROB].data;
+    args.grad_entropy = state->operand[RUN_GRAD_ENTROPY].data;
   }
-  args.grad_logprob = state->operand[RUN_GRAD_LOGPROB].data;
-  args.grad_entropy = state->operand[RUN_GRAD_ENTROPY].data;
+  if (pass == FLP_PASS_FORWARD) return args;
+  if (pass == FLP_PASS_STEP) set_step(state, &args);
   args.grad_hidden = state->output[RUN_OUT_GRAD_HIDDEN].data;
   args.grad_weight = state->output[RUN_OUT_GRAD_WEIGHT].data;
   args.grad_bias = state->output[RUN_OUT_GRAD_BIAS].data;
@@ -130,7 +145,7 @@ static flp_status open_workspace(run_state *state, flp_pass pass, int64_t n, flp
 static flp_status execute(run_state *state, flp_args *args) {
   args->workspace = state->workspace.data;
   args->workspace_bytes = state->workspace.bytes;
-  return flp_execute(state->plan, args);
+  return args->pass == FLP_PASS_STEP ? flp_step(state->plan, args) : flp_execute(state->plan, args);
 }
 
 static flp_status run_blocks(run_state *state, int64_t block) {
@@ -160,15 +175,23 @@ static flp_status run_forward(run_state *state) {
   return FLP_OK;
 }
 
-static flp_status run_backward(run_state *state) {
-  if (!state->problem->spec.grads) return FLP_OK;
-  FLP_TRY(open_workspace(state, FLP_PASS_BACKWARD, state->problem->n, &state->result->backward));
-  flp_args args = args_of(state, FLP_PASS_BACKWARD, 0, state->problem->n);
+/* A pass over all rows at once. */
+static flp_status run_whole(run_state *state, flp_pass pass, flp_layout *layout, double *seconds) {
+  FLP_TRY(open_workspace(state, pass, state->problem->n, layout));
+  flp_args args = args_of(state, pass, 0, state->problem->n);
   FLP_TRY(cli_device_timer_start(&state->device));
   FLP_TRY(execute(state, &args));
-  FLP_TRY(cli_device_timer_stop(&state->device, &state->result->backward_seconds));
+  FLP_TRY(cli_device_timer_stop(&state->device, seconds));
   cli_buffer_destroy(&state->workspace);
   return FLP_OK;
+}
+
+static flp_status run_passes(run_state *state) {
+  run_result *result = state->result;
+  if (state->problem->loss) return run_whole(state, FLP_PASS_STEP, &result->step, &result->step_seconds);
+  FLP_TRY(run_forward(state));
+  if (!state->problem->spec.grads) return FLP_OK;
+  return run_whole(state, FLP_PASS_BACKWARD, &result->backward, &result->backward_seconds);
 }
 
 /* Rows that held bad ids or temperatures are told, not failed: their outputs are NaN, the others stand. */
@@ -213,8 +236,7 @@ flp_status run_execute(const run_args *args, const run_problem *problem, run_res
   if (status == FLP_OK) status = open_device(&state);
   if (status == FLP_OK) status = upload(&state);
   if (status == FLP_OK) status = create_outputs(&state);
-  if (status == FLP_OK) status = run_forward(&state);
-  if (status == FLP_OK) status = run_backward(&state);
+  if (status == FLP_OK) status = run_passes(&state);
   if (status == FLP_OK) status = check_data(&state);
   if (status == FLP_OK) status = take_outputs(&state);
   out->peak_bytes = state.device.peak_bytes;

@@ -24,6 +24,10 @@ static const struct {
     [RUN_TEMPERATURE] = {"temperature", {"temperature"}, 0},
     [RUN_GRAD_LOGPROB] = {"grad-logprob", {"grad_logprob"}, 0},
     [RUN_GRAD_ENTROPY] = {"grad-entropy", {"grad_entropy"}, 0},
+    [RUN_OLD_LOGPROB] = {"old-logprob", {"old_logprob"}, 0},
+    [RUN_REF_LOGPROB] = {"ref-logprob", {"ref_logprob"}, 0},
+    [RUN_ADVANTAGE] = {"advantage", {"advantage", "advantages"}, 0},
+    [RUN_ROW_WEIGHT] = {"row-weight", {"row_weight"}, 0},
 };
 
 /* A tensor and the file it was found in. */
@@ -44,8 +48,9 @@ static flp_status open_file(run_problem *problem, const char *path, cli_safetens
   return FLP_OK;
 }
 
-static const cli_tensor *find_default(const cli_safetensors *file, run_operand operand) {
+static const cli_tensor *find_default(const run_problem *problem, const cli_safetensors *file, run_operand operand) {
   const cli_tensor *tensor = NULL;
+  if (operand >= RUN_VECTOR) return cli_safetensors_find(file, problem->loss->vectors[operand - RUN_VECTOR]);
   for (int i = 0; !tensor && i < NAMES_MAX && operands[operand].names[i]; i++)
     tensor = cli_safetensors_find(file, operands[operand].names[i]);
   return tensor;
@@ -78,7 +83,7 @@ static flp_status find_source(run_problem *problem, run_operand operand, const c
   flp_status status = open_file(problem, path, &file);
   if (status == FLP_OK) {
     out->path = cli_safetensors_path(file);
-    out->tensor = name ? cli_safetensors_find(file, name) : find_default(file, operand);
+    out->tensor = name ? cli_safetensors_find(file, name) : find_default(problem, file, operand);
     char names[512];
     list_names(file, names, sizeof names);
     if (!out->tensor)
@@ -89,15 +94,42 @@ static flp_status find_source(run_problem *problem, run_operand operand, const c
   return status;
 }
 
+int run_loss_input(run_operand operand) {
+  static const int inputs[RUN_OPERANDS] = {[RUN_OLD_LOGPROB] = FLP_LOSS_OLD_LOGPROB,
+                                           [RUN_REF_LOGPROB] = FLP_LOSS_REF_LOGPROB,
+                                           [RUN_ADVANTAGE] = FLP_LOSS_ADVANTAGE,
+                                           [RUN_ROW_WEIGHT] = FLP_LOSS_WEIGHT};
+  if (operand < RUN_OLD_LOGPROB) return -1;
+  return operand < RUN_VECTOR ? inputs[operand] : FLP_LOSS_FIRST_VECTOR + (int)(operand - RUN_VECTOR);
+}
+
+/* What the loss does not read is not looked for. */
+static int is_read(const run_problem *problem, run_operand operand) {
+  int input = run_loss_input(operand);
+  return input < 0 || (problem->loss && flp_loss_inputs(problem->loss) >> input & 1);
+}
+
+/* Read, and without the default that a weight and an old policy have. */
+static int needs_input(const run_problem *problem, run_operand operand) {
+  return run_loss_input(operand) >= 0 && operand != RUN_ROW_WEIGHT && operand != RUN_OLD_LOGPROB &&
+         is_read(problem, operand);
+}
+
 static flp_status find_operand(run_problem *problem, const run_args *args, run_operand operand, found *out) {
   *out = (found){NULL, NULL};
-  const char *source = args->source[operand];
+  if (!is_read(problem, operand)) return FLP_OK;
+  const char *source = operand < RUN_VECTOR ? args->source[operand] : NULL;
   if (source) return find_source(problem, operand, source, out);
   for (int i = 0; !out->tensor && i < args->file_count; i++) {
     cli_safetensors *file = NULL;
     FLP_TRY(open_file(problem, args->files[i], &file));
-    out->tensor = find_default(file, operand);
+    out->tensor = find_default(problem, file, operand);
     out->path = args->files[i];
+  }
+  if (!out->tensor && needs_input(problem, operand)) {
+    const char *name = flp_loss_input_name(problem->loss, (uint32_t)run_loss_input(operand));
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s is missing; loss %s reads it: a tensor '%s' in an --input file is needed",
+                    name, problem->loss->name, name);
   }
   if (!out->tensor && operands[operand].required)
     return flp_fail(FLP_ERROR_ARGUMENT,
@@ -172,7 +204,7 @@ static flp_status check_all(run_problem *problem, const found in[RUN_OPERANDS]) 
   FLP_TRY(check_matrices(problem, &in[RUN_HIDDEN], &in[RUN_WEIGHT]));
   FLP_TRY(check_target(problem, &in[RUN_TARGET]));
   FLP_TRY(check_vector(RUN_BIAS, &in[RUN_BIAS], in[RUN_HIDDEN].tensor->dtype, problem->spec.vocab, "row of weight"));
-  for (int i = RUN_TEMPERATURE; i <= RUN_GRAD_ENTROPY; i++)
+  for (int i = RUN_TEMPERATURE; i < RUN_OPERANDS; i++)
     FLP_TRY(check_vector((run_operand)i, &in[i], CLI_TENSOR_F32, problem->n, "row of hidden"));
   for (int i = 0; i < RUN_OPERANDS; i++)
     if (in[i].tensor) {
@@ -189,12 +221,31 @@ static int is_number(const char *text) {
   return number;
 }
 
-flp_status run_problem_load(const run_args *args, run_problem *out) {
+/* error: ARGUMENT for what has no place beside a loss or without one */
+static flp_status check_loss_sources(const run_args *args) {
+  for (int i = RUN_GRAD_LOGPROB; i < RUN_VECTOR; i++) {
+    int of_loss = i >= RUN_OLD_LOGPROB;
+    if (!args->source[i] || of_loss == (args->loss.name != NULL)) continue;
+    return flp_fail(FLP_ERROR_ARGUMENT, "--%s: '%s' is not accepted %s --loss%s", operands[i].option, args->source[i],
+                    of_loss ? "without" : "beside", of_loss ? "" : ", which makes its own");
+  }
+  return FLP_OK;
+}
+
+flp_status run_problem_loss(run_args *args, run_problem *problem) {
+  FLP_TRY(check_loss_sources(args));
+  FLP_TRY(cli_loss_args_resolve(&args->loss, &problem->spec));
+  problem->loss = cli_loss_of(&problem->spec);
+  return FLP_OK;
+}
+
+flp_status run_problem_load(run_args *args, run_problem *out) {
   *out = (run_problem){.spec = FLP_SPEC_INIT, .temperature = 1.0, .ignore_index = args->ignore_index};
   found in[RUN_OPERANDS] = {{NULL, NULL}};
   const char *temperature = args->source[RUN_TEMPERATURE];
   int scalar = temperature && is_number(temperature);
-  flp_status status = scalar ? cli_parse_number("--temperature", temperature, &out->temperature) : FLP_OK;
+  flp_status status = run_problem_loss(args, out);
+  if (status == FLP_OK && scalar) status = cli_parse_number("--temperature", temperature, &out->temperature);
   for (int i = 0; status == FLP_OK && i < RUN_OPERANDS; i++)
     if (i != RUN_TEMPERATURE || !scalar) status = find_operand(out, args, (run_operand)i, &in[i]);
   if (status == FLP_OK) status = check_all(out, in);
@@ -210,11 +261,11 @@ void run_problem_clear(run_problem *problem) {
 
 static flp_status resolve_gradients(const run_args *args, run_problem *problem) {
   flp_spec *spec = &problem->spec;
-  int upstream = problem->operand[RUN_GRAD_LOGPROB] || problem->operand[RUN_GRAD_ENTROPY];
+  int upstream = problem->operand[RUN_GRAD_LOGPROB] || problem->operand[RUN_GRAD_ENTROPY] || problem->loss;
   uint32_t all = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | (spec->has_bias ? (uint32_t)FLP_GRAD_BIAS : 0u);
   if (args->has_grads && !upstream)
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "--grad: there is no upstream gradient; --grad-logprob, --grad-entropy or both "
+                    "--grad: there is no upstream gradient; --grad-logprob, --grad-entropy or both, or --loss, "
                     "are needed");
   if (args->has_grads && (args->grads & FLP_GRAD_BIAS) && !spec->has_bias)
     return flp_fail(FLP_ERROR_ARGUMENT, "--grad: 'bias' is not accepted without a bias");
@@ -225,6 +276,7 @@ static flp_status resolve_gradients(const run_args *args, run_problem *problem) 
       return flp_fail(FLP_ERROR_ARGUMENT, "--entropy: 'none' is not accepted with a gradient of the entropy");
     spec->entropy = FLP_ENTROPY_BACKWARD;
   }
+  if (spec->entropy < cli_loss_entropy(spec)) spec->entropy = cli_loss_entropy(spec);
   spec->grad_hidden_dtype = args->grad_hidden_dtype;
   spec->grad_weight_dtype = args->grad_weight_dtype;
   return FLP_OK;

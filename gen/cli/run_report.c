@@ -4,13 +4,17 @@
 #include <string.h>
 
 #include "../../runtime/kernel.h"
+#include "../../runtime/planner.h"
 #include "cost.h"
 #include "json_out.h"
 #include "kernels.h"
 #include "run.h"
 #include "run_exact.h"
 
-static const char *const names[RUN_OUTPUTS] = {"logprob", "entropy", NULL, "grad_hidden", "grad_weight", "grad_bias"};
+enum { METRIC_NAME_BYTES = FLP_LOSS_NAME_BYTES + 16 };
+
+static const char *const names[RUN_OUTPUTS] = {"logprob",     "entropy",   NULL,   "grad_hidden",
+                                               "grad_weight", "grad_bias", "loss", NULL};
 
 /* ---- the file ---- */
 
@@ -42,16 +46,33 @@ static int is_asked(const flp_spec *spec, run_output which) {
       return (spec->grads & FLP_GRAD_WEIGHT) != 0;
     case RUN_OUT_GRAD_BIAS:
       return (spec->grads & FLP_GRAD_BIAS) != 0;
+    case RUN_OUT_LOSS:
+      return spec->loss != NULL;
     default:
       return 0;
   }
 }
 
+/* Metrics, each a tensor of its own. names: room for one each. */
+static size_t describe_metrics(const run_problem *problem, const run_result *result, cli_tensor *tensors,
+                               char (*metric_names)[METRIC_NAME_BYTES]) {
+  size_t count = problem->loss ? problem->loss->metric_count : 0;
+  for (size_t i = 0; i < count; i++) {
+    snprintf(metric_names[i], METRIC_NAME_BYTES, "metrics.%s", problem->loss->metrics[i].name);
+    tensors[i] = (cli_tensor){.name = metric_names[i], .dtype = CLI_TENSOR_F32, .rank = problem->rank};
+    tensors[i].data = (const float *)result->output[RUN_OUT_METRICS] + i * (size_t)problem->n;
+    memcpy(tensors[i].shape, problem->shape, sizeof problem->shape);
+  }
+  return count;
+}
+
 flp_status run_write(const char *path, const run_problem *problem, const run_result *result) {
-  cli_tensor tensors[RUN_OUTPUTS];
+  cli_tensor tensors[RUN_OUTPUTS + FLP_LOSS_METRICS_MAX];
+  char metric_names[FLP_LOSS_METRICS_MAX][METRIC_NAME_BYTES];
   size_t count = 0;
   for (int i = 0; i < RUN_OUTPUTS; i++)
     if (is_asked(&problem->spec, (run_output)i)) tensors[count++] = describe_output(problem, result, (run_output)i);
+  count += describe_metrics(problem, result, tensors + count, metric_names);
   return cli_safetensors_write(path, tensors, count);
 }
 
@@ -59,7 +80,7 @@ flp_status run_write(const char *path, const run_problem *problem, const run_res
 
 typedef struct summary {
   int64_t rows, nans; /* counted; of those NaN */
-  double mean, least, most;
+  double sum, mean, least, most;
 } summary;
 
 /* Over the rows that are not masked; NaN rows are counted but left out. */
@@ -78,6 +99,7 @@ static summary summarise(const run_problem *problem, const float *values) {
     out.least = fmin(out.least, value);
     out.most = fmax(out.most, value);
   }
+  out.sum = sum;
   out.mean = sum / (double)(out.rows - out.nans);
   return out;
 }
@@ -96,7 +118,7 @@ typedef struct report {
   const run_args *args;
   const run_problem *problem;
   const run_result *result;
-  summary logprob, entropy;
+  summary logprob, entropy, loss, metrics[FLP_LOSS_METRICS_MAX];
   run_exact exact;
   int has_exact;
   double logprob_error, entropy_error;
@@ -109,6 +131,10 @@ static flp_status measure(report *out) {
   const float *logprob = out->result->output[RUN_OUT_LOGPROB], *entropy = out->result->output[RUN_OUT_ENTROPY];
   out->logprob = summarise(problem, logprob);
   out->entropy = summarise(problem, entropy);
+  out->loss = summarise(problem, out->result->output[RUN_OUT_LOSS]);
+  const float *metrics = out->result->output[RUN_OUT_METRICS];
+  for (uint32_t i = 0; metrics && i < problem->loss->metric_count; i++)
+    out->metrics[i] = summarise(problem, metrics + (int64_t)i * problem->n);
   out->naive = cli_naive_of(&problem->spec, problem->n);
   out->naive_peak = cli_input_bytes(&problem->spec, problem->n) + cli_output_bytes(&problem->spec, problem->n) +
                     (problem->spec.grads ? out->naive.backward : out->naive.forward);
@@ -127,6 +153,21 @@ static json_t *summary_json(const summary *in) {
                    cli_json_number(in->most), "nan_rows", (json_int_t)in->nans);
 }
 
+/* The loss is the sum over rows; metrics are means over them. */
+static json_t *loss_json(const report *in) {
+  const flp_loss *loss = in->problem->loss;
+  if (!loss) return json_null();
+  json_t *metrics = json_object(), *object = summary_json(&in->loss);
+  for (uint32_t i = 0; i < loss->metric_count; i++)
+    json_object_set_new(metrics, loss->metrics[i].name, cli_json_number(in->metrics[i].mean));
+  json_object_set_new(object, "name", json_string(loss->name));
+  json_object_set_new(object, "sum", cli_json_number(in->loss.sum));
+  json_object_set_new(object, "metrics", metrics);
+  json_object_set_new(object, "mode", json_string(flp_mode_name(in->result->step.mode)));
+  json_object_set_new(object, "chunks", json_integer(in->result->step.chunks));
+  return object;
+}
+
 static json_t *exact_json(const report *in) {
   json_t *rows = json_array();
   for (int i = 0; i < in->exact.count; i++) json_array_append_new(rows, json_integer(in->exact.row[i]));
@@ -142,9 +183,10 @@ static flp_status print_json(const report *in) {
                                cli_spec_json(&problem->spec, problem->scale), "rows", (json_int_t)problem->n,
                                "active_rows", (json_int_t)in->logprob.rows, "rung", flp_rung_name(result->rung),
                                "device", result->device, "plan", result->description, "plan_id", result->plan_id);
-  json_object_set_new(document, "seconds",
-                      json_pack("{s:f, s:f, s:f}", "plan", result->plan_seconds, "forward", result->forward_seconds,
-                                "backward", result->backward_seconds));
+  json_object_set_new(
+      document, "seconds",
+      json_pack("{s:f, s:f, s:f, s:f}", "plan", result->plan_seconds, "forward", result->forward_seconds, "backward",
+                result->backward_seconds, "step", result->step_seconds));
   json_object_set_new(document, "memory",
                       json_pack("{s:o, s:o, s:o, s:f, s:f}", "peak_bytes", cli_json_count(result->peak_bytes),
                                 "workspace_bytes", cli_json_count(result->workspace_bytes), "host_resident_bytes",
@@ -152,6 +194,7 @@ static flp_status print_json(const report *in) {
                                 "naive_peak_bytes", in->naive_peak));
   json_object_set_new(document, "logprob", summary_json(&in->logprob));
   json_object_set_new(document, "entropy", result->output[RUN_OUT_ENTROPY] ? summary_json(&in->entropy) : json_null());
+  json_object_set_new(document, "loss", loss_json(in));
   json_object_set_new(document, "fp64", in->has_exact ? exact_json(in) : json_null());
   json_object_set_new(document, "bad_rows", result->data ? cli_json_text(result->data_detail) : json_null());
   json_object_set_new(document, "output", in->args->output ? cli_json_text(in->args->output) : json_null());
@@ -184,10 +227,21 @@ static void print_time(const report *in) {
   const run_result *result = in->result;
   char flops[CLI_TEXT_BYTES], rate[CLI_TEXT_BYTES];
   double work = cli_product_flops(&in->problem->spec, in->logprob.rows);
+  if (in->problem->loss) {
+    printf("%-12s step %.4g s in mode %s, plan %.3g s\n", "time", result->step_seconds,
+           flp_mode_name(result->step.mode), result->plan_seconds);
+    return;
+  }
   printf("%-12s forward %.4g s (%s, %s/s)", "time", result->forward_seconds, cli_format_flops(work, flops),
          cli_format_flops(work / fmax(result->forward_seconds, 1e-9), rate));
   if (in->problem->spec.grads) printf(", backward %.4g s", result->backward_seconds);
   printf(", plan %.3g s\n", result->plan_seconds);
+}
+
+static void print_loss(const report *in) {
+  const flp_loss *loss = in->problem->loss;
+  printf("%-12s %s: sum %.6f  mean %.6f\n", "loss", loss->name, in->loss.sum, in->loss.mean);
+  for (uint32_t i = 0; i < loss->metric_count; i++) print_summary(loss->metrics[i].name, &in->metrics[i]);
 }
 
 static void print_text(const report *in) {
@@ -200,6 +254,7 @@ static void print_text(const report *in) {
   cli_reasons_print(result->reasons, "not taken    ");
   if (in->logprob.rows) print_summary("logprob", &in->logprob);
   if (in->logprob.rows && result->output[RUN_OUT_ENTROPY]) print_summary("entropy", &in->entropy);
+  if (in->logprob.rows && problem->loss) print_loss(in);
   if (in->has_exact && in->exact.count) {
     printf("%-12s largest error over %d rows: logprob %.2e", "against fp64", in->exact.count, in->logprob_error);
     if (result->output[RUN_OUT_ENTROPY]) printf(", entropy %.2e", in->entropy_error);

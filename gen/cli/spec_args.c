@@ -21,7 +21,10 @@ enum {
   KEY_ALIGNMENT,
   KEY_MODEL,
   KEY_TUNE,
-  KEY_OP
+  KEY_OP,
+  KEY_KEEP,
+  KEY_LOSS,
+  KEY_LOSS_PARAMETER
 };
 
 static const struct argp_option options[] = {
@@ -33,7 +36,8 @@ static const struct argp_option options[] = {
     {"vocab", KEY_VOCAB, "V", 0, "rows of the head's weight, at least 2", 1},
     {"hidden", KEY_HIDDEN, "D", 0, "columns of hidden states and weight, a multiple of 8", 1},
     {"dtype", KEY_DTYPE, "T", 0, "bf16 (default), fp16 or fp32; with --op select fp64 too", 1},
-    {"entropy", KEY_ENTROPY, "WHICH", 0, "none (default), forward, or backward: with its gradient", 1},
+    {"entropy", KEY_ENTROPY, "WHICH", 0,
+     "none (default, or what --loss needs), forward, or backward: with its gradient", 1},
     {"grad", KEY_GRAD, "LIST", 0, "gradients: any of hidden,weight,bias", 1},
     {"bias", KEY_BIAS, NULL, 0, "the head has a bias", 1},
     {"softcap", KEY_SOFTCAP, "X", 0, "scores become X*tanh(score/X), X > 0", 1},
@@ -43,11 +47,15 @@ static const struct argp_option options[] = {
     {"grad-weight-dtype", KEY_GRAD_WEIGHT_DTYPE, "T", 0, "the dtype (default) or fp32", 1},
     {"accumulate-grad-weight", KEY_ACCUMULATE, NULL, 0, "add to an fp32 weight gradient of the caller", 1},
     {"alignment", KEY_ALIGNMENT, "BYTES", 0, "of every operand's base and row stride: 16 (default), 8, 4 or 2", 1},
+    {"keep", KEY_KEEP, NULL, 0,
+     "mode S: a forward pass may keep exponentials for the backward pass, 2 bytes a score; needs --grad and bf16", 1},
+    {"loss", KEY_LOSS, "LOSS", 0, CLI_LOSS_HELP "; mode P streams its steps", 1},
+    {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 1},
     {"model", KEY_MODEL, "FILE", 0, "read vocab, hidden, dtype, softcap and scale from a Hugging Face config.json", 1},
     {"tune", KEY_TUNE, "TEXT", 0,
      "cut kernels for sm_90a otherwise than their templates choose, e.g. "
-     "'forward:cooperative,256x192,stages=4,cluster=2,raster=8;products:256x128'; kernels: forward, dz, products; "
-     "schedules: ping-pong, cooperative",
+     "'forward:cooperative,256x192,stages=4,cluster=2,raster=8;products:256x128'; kernels: forward, dz, products, "
+     "forward_keep; schedules: ping-pong, cooperative",
      1},
     {0}};
 
@@ -95,6 +103,7 @@ static flp_status parse_enumeration(int key, const char *text, cli_spec_args *ar
     case KEY_GRAD:
       return cli_parse_flags("--grad", text, CLI_GRADS, &spec->grads);
     default:
+      args->has_entropy = 1;
       FLP_TRY(cli_parse_choice("--entropy", text, entropies, &value));
       spec->entropy = (flp_entropy)value;
       return FLP_OK;
@@ -140,6 +149,15 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_ACCUMULATE:
       spec->accumulate_grad_weight = 1;
       break;
+    case KEY_KEEP:
+      spec->keep = 1;
+      break;
+    case KEY_LOSS:
+      args->loss.name = text;
+      break;
+    case KEY_LOSS_PARAMETER:
+      status = cli_loss_args_add(&args->loss, text);
+      break;
     case KEY_MODEL:
       args->model = text;
       break;
@@ -169,6 +187,15 @@ void cli_spec_args_tune(const cli_spec_args *args, flp_options *out) {
   if (args->tune && out->rung == FLP_RUNG_AUTO) out->rung = FLP_RUNG_JIT;
 }
 
+flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode *mode) {
+  if (*mode == FLP_MODE_P && !args->loss.name)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'P' is not accepted without --loss, what its steps minimise");
+  if (*mode != FLP_MODE_S) return FLP_OK;
+  *mode = (flp_mode)0;
+  args->spec.keep = 1;
+  return FLP_OK;
+}
+
 static flp_status apply_model(cli_spec_args *args) {
   cli_hfconfig config;
   FLP_TRY(cli_hfconfig_read(args->model, &config));
@@ -192,6 +219,8 @@ flp_status cli_spec_args_resolve(cli_spec_args *args) {
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--hidden is missing; the number of columns of the weight, or --model, is needed");
   if (spec->accumulate_grad_weight && !spec->grad_weight_dtype) args->spec.grad_weight_dtype = FLP_DTYPE_FP32;
+  FLP_TRY(cli_loss_args_resolve(&args->loss, &args->spec));
+  if (!args->has_entropy && spec->entropy < cli_loss_entropy(spec)) args->spec.entropy = cli_loss_entropy(spec);
   flp_spec resolved;
   FLP_TRY(flp_spec_resolve(spec, &resolved));
   args->spec = resolved;

@@ -4,24 +4,30 @@
 #define FLPGEN_CLI_SPEC_ARGS_H
 
 #include "common.h"
+#include "losses.h"
 
 typedef struct cli_spec_args {
   flp_spec spec;     /* as given; cli_spec_args_resolve fills it in */
   const char *model; /* config.json, or NULL */
   double scale;      /* logit scale of the model, 1 without one; a run-time value */
-  int has_dtype, has_softcap;
+  int has_dtype, has_softcap, has_entropy;
   const char *tune; /* for flp_options.tune, parsed once; or NULL */
   int takes_select; /* the verb accepts --op select */
+  cli_loss_args loss;
 } cli_spec_args;
 
 #define CLI_SPEC_ARGS_INIT \
-  { FLP_SPEC_INIT, NULL, 1.0, 0, 0, NULL, 0 }
+  { .spec = FLP_SPEC_INIT, .scale = 1.0 }
 
 /* The argp child; its input is a cli_spec_args. */
 extern const struct argp cli_spec_argp;
 
 /* Sets out->tune where --tune was given, which only the generator heeds: the rung too then, unless one is pinned. */
 void cli_spec_args_tune(const cli_spec_args *args, flp_options *out);
+
+/* Mode S is the caller's, who says it by keeping: *mode is 0 then, and spec.keep 1. Mode P needs a loss.
+ * error: ARGUMENT */
+flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode *mode);
 
 /* Fills what was not given from the model and checks the whole.
  * error: ARGUMENT naming the field; IO, CORRUPT for the model's file */

@@ -208,7 +208,7 @@ static void say_finding(const check_report *report, char reason[SEARCH_REASON_BY
 static flp_status judge(const tune_check *check, const check_truth *truth, const check_result *result, double *error,
                         char reason[SEARCH_REASON_BYTES]) {
   check_report report = {0};
-  flp_status status = check_compare(&check->problem, truth, result, FLP_RUNG_JIT, &report);
+  flp_status status = check_compare(&check->problem, truth, result, NULL, FLP_RUNG_JIT, &report);
   reason[0] = 0;
   *error = 0;
   for (int64_t i = 0; status == FLP_OK && i < report.count; i++)

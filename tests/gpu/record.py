@@ -54,19 +54,33 @@ SMALL = ["--vocab", "1531", "--hidden", "72", "--rows", "67"]
 SANITIZED = [  # one problem for each variant of a kernel's memory accesses
     ["--dtype", "bf16"], ["--dtype", "fp16", "--softcap", "20"], ["--dtype", "fp32", "--per-row-temperature"],
     ["--dtype", "bf16", "--alignment", "2"], ["--dtype", "fp32", "--alignment", "4"],
-    ["--dtype", "bf16", "--accumulate-grad-weight"]]
+    ["--dtype", "bf16", "--accumulate-grad-weight"],
+    ["--dtype", "bf16", "--keep"], ["--dtype", "bf16", "--keep", "--alignment", "2"],
+    ["--dtype", "bf16", "--loss", "grpo+k3+entropy", "--mode", "P"]]
+PLAIN = [  # kept exponentials that are multiplied as they are: no gradient of entropy or bias
+    ["--entropy", "forward", "--grad", "hidden,weight", *options]
+    for options in (["--keep"], ["--keep", "--alignment", "2"], ["--loss", "grpo+k3", "--mode", "P"])]
 FLAGSHIP = ["--vocab", "151936", "--hidden", "4096", "--dtype", "bf16"]
 FORWARD = ["--dtype", "bf16", "--entropy", "forward"]
+WIDE = ["--vocab", "248320", "--hidden", "2048", "--dtype", "bf16"]
+STEP = ["--mode", "P", "--loss", "grpo+k3", "--loss-parameter", "beta=0.04"]
 TRAINING = ["--entropy", "backward", "--grad", "hidden,weight", "--budget", "1G"]
 BENCHES = {
     "bench_training": [*FLAGSHIP, *TRAINING, "--rows", "1024,8192"],
     "bench_frozen_head": [*FLAGSHIP, "--entropy", "backward", "--grad", "hidden", "--budget", "1G", "--rows", "8192"],
     "bench_training_2048": ["--vocab", "151936", "--hidden", "2048", "--dtype", "bf16", *TRAINING, "--rows", "8192"],
+    "bench_saved": [*FLAGSHIP, "--keep", "--grad", "hidden,weight", "--budget", "4G", "--rows", "8192"],
+    "bench_saved_entropy": [*FLAGSHIP, "--keep", "--entropy", "backward", "--grad", "hidden,weight", "--budget", "4G",
+                            "--rows", "8192"],
+    "bench_streamed": [*FLAGSHIP, *STEP, "--grad", "hidden,weight", "--accumulate-grad-weight", "--budget", "1.5G",
+                       "--rows", "8192"],
+    "bench_streamed_frozen": [*FLAGSHIP, *STEP, "--grad", "hidden", "--budget", "768M", "--rows", "8192"],
+    "bench_streamed_long": [*WIDE, *STEP, "--grad", "hidden", "--budget", "1G", "--rows", "65536"],
     "bench_forward_4096": ["--vocab", "151936", "--hidden", "4096", *FORWARD, "--rows", "256,1024,8192"],
     "bench_forward_2048": ["--vocab", "151936", "--hidden", "2048", *FORWARD, "--rows", "8192"],
     "bench_forward_1024": ["--vocab", "151936", "--hidden", "1024", *FORWARD, "--rows", "8192"],
     "bench_forward_8192": ["--vocab", "128256", "--hidden", "8192", *FORWARD, "--rows", "8192"],
-    "bench_forward_long": ["--vocab", "248320", "--hidden", "2048", *FORWARD, "--rows", "65536", "--budget", "256M"],
+    "bench_forward_long": [*WIDE, "--entropy", "forward", "--rows", "65536", "--budget", "256M"],
     "bench_forward_masked": ["--vocab", "151936", "--hidden", "4096", *FORWARD, "--rows", "8192", "--masked", "0.5"],
 }
 
@@ -117,8 +131,8 @@ class Campaign:
         """Each problem once with every tool; the record's header is that of a check."""
         results = []
         for tool in ("memcheck", "racecheck", "initcheck"):
-            for options in SANITIZED:
-                command = ["flpgen", "check", *SMALL, *GRADS, *options, "--rung", "jit", "-q", "--json=sanitized.json"]
+            for options in [*([*GRADS, *options] for options in SANITIZED), *PLAIN]:
+                command = ["flpgen", "check", *SMALL, *options, "--rung", "jit", "-q", "--json=sanitized.json"]
                 done = self.run(f"sanitize {tool}", ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *command])
                 summary = re.findall(r"^=+ (.*SUMMARY.*)$", done.stdout, re.M)
                 results.append({"tool": tool, "command": " ".join(command[:-2]), "summary": " ".join(summary),

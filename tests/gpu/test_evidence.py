@@ -9,7 +9,8 @@ A record is one JSON object, tests/gpu/evidence/*.json or autotune/bench/*.json:
      "rows": [...]}           or "results": {...}: figures with their units in their names; never empty. A record of
                               checks has "failed", their number, which must be 0. A row of a comparison (those of
                               python -m flp.bench have "peer") without a time has a "reason". One of a benchmark may have
-     "host": {...}}           what calls cost the host, not in older records: forward_us, backward_us, their launches
+     "host": {...}}           what calls cost the host, not in older records: forward_us, backward_us, their launches; of
+                              steps of a loss step_us
 A malformed record fails. A record of other templates than the tree's is reported STALE and counts as skipped: what it
 says was true, and should be measured again.
 """
@@ -30,7 +31,7 @@ TEXT_FIELDS = ("command", "gpu", "driver", "date", "sources_hash")
 
 def check_host(host):
     """Why this does not say what calls cost the host, or None. A pass that was not measured is null."""
-    for name in ("forward", "backward"):
+    for name in ("step",) if "step_us" in host else ("forward", "backward"):
         us, launches = host.get(f"{name}_us"), host.get(f"{name}_launches")
         if name == "backward" and us is None and launches is None:
             continue
@@ -99,6 +100,8 @@ HOST = {"forward_us": 9.5, "forward_launches": 4, "backward_us": None, "backward
 def test_check_accepts_host_times_and_records_without():
     assert check_record({**GOOD, "host": HOST}) is None
     assert check_record({**GOOD, "host": {**HOST, "backward_us": 30.5, "backward_launches": 10}}) is None
+    assert check_record({**GOOD, "host": {"step_us": 40.5, "step_launches": 30}}) is None
+    assert check_record({**GOOD, "host": {"step_us": None, "step_launches": 30}}).startswith("host: step_us")
 
 
 @pytest.mark.parametrize("wrong", [{"forward_us": None}, {"forward_us": 0}, {"backward_us": 5}, {"backward_launches": 3},

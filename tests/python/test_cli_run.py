@@ -199,7 +199,7 @@ def test_arguments_that_do_not_fit(tmp_path):
         return done.err.splitlines()[0].removeprefix("flpgen run: ")
 
     assert message("--grad", "hidden") == (
-        "--grad: there is no upstream gradient; --grad-logprob, --grad-entropy or both are needed")
+        "--grad: there is no upstream gradient; --grad-logprob, --grad-entropy or both, or --loss, are needed")
     assert message("--hidden", f"{source}:nope") == (
         f"--hidden: {source} has no tensor 'nope'; it has hidden, weight, target")
     assert "temperature" in message("--temperature", "0") and "temperature" in message("--temperature=-1")

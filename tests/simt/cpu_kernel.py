@@ -1,27 +1,88 @@
 """Runs single entries of generated modules on the CPU."""
 import ctypes
+import hashlib
+import json
+import os
+import re
 import shutil
+import subprocess
+from pathlib import Path
 
 import compile as simt
 import numpy
 import pytest
 
+TREE = Path(__file__).resolve().parents[2]
+EMIT = Path(os.environ.get("FLP_TEST_BUILD", "/nonexistent")) / "tests" / "emit_kernel"
+
 needs_llc = pytest.mark.skipif(not (simt.LLC and shutil.which("cc")), reason="no llc of LLVM 19, or no C compiler")
+needs_emit = pytest.mark.skipif(not EMIT.exists(), reason="emit_kernel was not built")
 
 CTYPES = {"ptr": ctypes.c_void_p, "i64": ctypes.c_int64, "i32": ctypes.c_int32, "double": ctypes.c_double,
           "float": ctypes.c_float}
+MAP_BYTES = 128  # of a row of a box
 
 
 class Kernel:
-    """One compiled entry of a module. ir: text of `flpgen ... --emit ir`; entry: "select"; threads: of a CTA"""
+    """One compiled entry of a module. ir: text of `flpgen ... --emit ir`; entry: "select"; threads: of a CTA; cluster:
+    CTAs of one"""
 
-    def __init__(self, ir, entry, threads, folder):
-        self.types, self.threads = dict(simt.entries(ir))[entry], threads
-        library = ctypes.CDLL(str(simt.compile_module(ir, folder / f"{entry}.so")))
-        self.run = getattr(library, f"run_{entry}")
+    def __init__(self, ir, entry, threads, folder, cluster=1):
+        self.entry, self.threads, self.cluster = entry, threads, cluster
+        self.types = dict(simt.entries(ir))[entry]
+        library = folder / (hashlib.sha256(ir.encode()).hexdigest()[:16] + ".so")
+        if not library.exists():
+            simt.compile_module(ir, library)
+        self.run = getattr(ctypes.CDLL(str(library)), f"run_{entry}")
 
     def __call__(self, grid, *values):
-        """values: numpy arrays or None for pointers, numbers for the rest, in the order of runtime/abi.h"""
-        held = [CTYPES[kind](value.ctypes.data if isinstance(value, numpy.ndarray) else value)
+        """values: numpy arrays or None for pointers, matrix_map for maps, numbers for the rest, in the order of abi.h"""
+        held = [value if kind == "map" else
+                CTYPES[kind](value.ctypes.data if isinstance(value, numpy.ndarray) else value)
                 for kind, value in zip(self.types, values, strict=True)]
-        self.run(grid, self.threads, 1, (ctypes.c_void_p * len(held))(*[ctypes.addressof(value) for value in held]))
+        self.run(grid, self.threads, self.cluster, (ctypes.c_void_p * len(held))(*[ctypes.addressof(v) for v in held]))
+
+    def named(self, grid, **values):
+        """The same by the names of abi.h; those that are left out are null or 0."""
+        names = parameters(self.entry)
+        assert not set(values) - set(names), set(values) - set(names)
+        self(grid, *[values.get(name, None if kind == "ptr" else 0) for name, kind in zip(names, self.types, strict=True)])
+
+
+def parameters(entry):
+    """Names of an entry's parameters, as runtime/abi.h lists them."""
+    text = re.sub(r"/\*.*?\*/", "", (TREE / "runtime/abi.h").read_text(), flags=re.S).replace("\\\n", " ")
+
+    def expand(name):
+        names = []
+        for included, field in re.findall(r"(FLP_\w+_PARAMS)\(P\)|P\(\w+, (\w+)\)",
+                                          re.search(rf"#define {name}\(P\)(.*)", text).group(1)):
+            names += expand(included) if included else [field]
+        return names
+
+    lists = dict(re.findall(r"E\((\w+), (FLP_\w+_PARAMS)\)", text))
+    return expand(lists[entry])
+
+
+def matrix_map(matrix, box_rows):
+    """A tensor map of a matrix of 2-byte elements, as the stand-in for libcuda makes it."""
+    rows, columns = matrix.shape
+    held = (ctypes.c_uint64 * 6)(matrix.ctypes.data, columns, rows, matrix.strides[0], MAP_BYTES // 2, box_rows)
+    held.matrix = matrix
+    return held
+
+
+def emit(**fields):
+    """A kernel by its key: what emit_kernel prints."""
+    done = subprocess.run([EMIT, *[f"{name}={value}" for name, value in fields.items()]], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def kernels(folder, **fields):
+    """entry -> Kernel of the module of a key, and its tile. folder: for compiled code"""
+    module = emit(**fields)
+    cluster = max(module["tile"]["cluster"], 1)
+    found = {entry["name"]: Kernel(module["ir"], entry["name"], entry["threads"], folder,
+                                   cluster if entry["name"].endswith("_map") else 1) for entry in module["entries"]}
+    return found, module["tile"]

@@ -1,7 +1,7 @@
 /* emit_kernel.c: one kernel by its key, for tests of what no specification asks for alone: emit_kernel FIELD=VALUE...
  *
  * Fields: kind (a number of flp_kernel_kind), arch, dtype (a name), entropy, bias, bias_grad, softcap, alignment, hidden,
- * vocab, tune (as flpgen's --tune). Prints the descriptor as JSON, with "ir" and "ptx"; a refusal goes to standard error. */
+ * vocab, tune (as in flpgen's --tune behind the name of a kernel). Prints the descriptor as JSON, with "ir" and "ptx"; a refusal goes to standard error. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,10 +40,7 @@ static flp_kernel_key key_of(char **fields) {
       .hidden = number(fields, "hidden", "0"),
       .vocab = number(fields, "vocab", "0"),
   };
-  flp_tuning tuning;
   snprintf(key.arch, sizeof key.arch, "%s", find(fields, "arch", "sm_80"));
-  if (flp_tuning_parse("tune", find(fields, "tune", ""), &tuning) == FLP_OK) flp_tuning_apply(&tuning, &key, 1);
-  flp_kernel_key_canonicalise(&key);
   return key;
 }
 
@@ -51,8 +48,13 @@ int main(int argc, char **argv) {
   (void)argc;
   flp_kernel_key key = key_of(argv + 1);
   flpgen_options options = {.want_ir = 1};
+  flp_tuning tuning;
   cli_kernel kernel;
-  if (cli_kernel_generate(&key, &options, &kernel) != FLP_OK) {
+  char tune[FLP_TUNABLES_TEXT_BYTES];
+  snprintf(tune, sizeof tune, "forward:%s", find(argv + 1, "tune", "own"));
+  flp_status status = flp_tuning_parse("tune", strstr(tune, ":own") ? "" : tune, &tuning);
+  key.tune = tuning.of[FLP_KERNEL_FORWARD]; /* whatever the kind, these are read alike */
+  if (status != FLP_OK || cli_kernel_generate(&key, &options, &kernel) != FLP_OK) {
     fprintf(stderr, "%s\n", flp_error_detail());
     return 1;
   }

@@ -89,7 +89,8 @@ static void fill_mapped(flp_kernel_desc *desc) {
 }
 
 static void fill_desc(const flp_kernel_key *key, flp_kernel_desc *desc) {
-  static const char *const rows[] = {"prepare", "gather", "combine", "merge", "record", "dz_scale", "bias_reduce", "fill"};
+  static const char *const rows[] = {"prepare", "gather",   "combine",     "merge",
+                                     "record",  "dz_scale", "bias_reduce", "fill"};
   memset(desc, 0, sizeof *desc);
   desc->key = *key;
   if (now.kind) desc->key.kind = (flp_kernel_kind)now.kind;

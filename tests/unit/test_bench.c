@@ -16,25 +16,46 @@
 
 /* ---- pure parts ---- */
 
-static void expect_products(bench_case which, uint32_t grads, int scores, int hidden, int weight) {
+static void expect_products(bench_case which, flp_mode mode, uint32_t grads, int scores, int hidden, int weight) {
   flp_spec spec = stage_spec(grads);
   int count[GEMM_PRODUCTS];
-  int sum = bench_case_products(which, &spec, count);
+  int sum = bench_case_products(which, mode, &spec, count);
   cr_expect(count[GEMM_SCORES] == scores && count[GEMM_GRAD_HIDDEN] == hidden && count[GEMM_GRAD_WEIGHT] == weight,
             "%s, grads %u: %d %d %d", bench_case_name(which), grads, count[0], count[1], count[2]);
   cr_expect_eq(sum, scores + hidden + weight);
 }
 
 Test(bench, cases_are_compared_with_the_products_that_they_need) {
-  expect_products(BENCH_FORWARD, 3, 1, 0, 0);
-  expect_products(BENCH_BACKWARD, 3, 1, 1, 1);
-  expect_products(BENCH_BOTH, 3, 2, 1, 1);
-  expect_products(BENCH_BACKWARD, FLP_GRAD_HIDDEN, 1, 1, 0);
-  expect_products(BENCH_BOTH, FLP_GRAD_HIDDEN, 2, 1, 0);
-  expect_products(BENCH_BOTH, FLP_GRAD_WEIGHT | FLP_GRAD_BIAS, 2, 0, 1);
-  flp_spec scoring = stage_spec(0);
-  cr_expect(bench_case_exists(BENCH_FORWARD, &scoring) && !bench_case_exists(BENCH_BACKWARD, &scoring) &&
-            !bench_case_exists(BENCH_BOTH, &scoring));
+  expect_products(BENCH_FORWARD, FLP_MODE_F, 3, 1, 0, 0);
+  expect_products(BENCH_BACKWARD, FLP_MODE_R_ROWS, 3, 1, 1, 1);
+  expect_products(BENCH_BOTH, FLP_MODE_R_ROWS, 3, 2, 1, 1);
+  expect_products(BENCH_BACKWARD, FLP_MODE_R_VOCAB, FLP_GRAD_HIDDEN, 1, 1, 0);
+  expect_products(BENCH_BOTH, FLP_MODE_R2, FLP_GRAD_HIDDEN, 2, 1, 0);
+  expect_products(BENCH_BOTH, FLP_MODE_R_VOCAB, FLP_GRAD_WEIGHT | FLP_GRAD_BIAS, 2, 0, 1);
+  expect_products(BENCH_BOTH, FLP_MODE_S, 3, 1, 1, 1);
+  expect_products(BENCH_BOTH, FLP_MODE_S, FLP_GRAD_HIDDEN, 1, 1, 0);
+  expect_products(BENCH_STEP, FLP_MODE_P, 3, 1, 1, 1);
+  expect_products(BENCH_STEP, FLP_MODE_P, FLP_GRAD_HIDDEN, 1, 1, 0);
+  expect_products(BENCH_STEP, FLP_MODE_R_ROWS, 3, 2, 1, 1);
+  expect_products(BENCH_STEP, FLP_MODE_F, 0, 1, 0, 0);
+}
+
+static void expect_cases(const flp_spec *spec, int forward, int backward, int both, int step) {
+  cr_expect_eq(bench_case_exists(BENCH_FORWARD, spec), forward);
+  cr_expect_eq(bench_case_exists(BENCH_BACKWARD, spec), backward);
+  cr_expect_eq(bench_case_exists(BENCH_BOTH, spec), both);
+  cr_expect_eq(bench_case_exists(BENCH_STEP, spec), step);
+}
+
+Test(bench, a_spec_has_the_cases_that_leave_their_data_as_they_were) {
+  flp_spec spec = stage_spec(0);
+  expect_cases(&spec, 1, 0, 0, 0);
+  spec.grads = FLP_GRAD_HIDDEN;
+  expect_cases(&spec, 1, 1, 1, 0);
+  spec.keep = 1;
+  expect_cases(&spec, 1, 0, 1, 0);
+  cr_assert_eq(cli_loss_keep("nll", &spec), FLP_OK);
+  expect_cases(&spec, 0, 0, 0, 1);
 }
 
 Test(bench, masked_rows_are_as_many_as_said_and_spread) {
@@ -262,6 +283,40 @@ Test(bench_verb, every_case_and_size_is_in_the_record) {
   json_decref(record);
   cr_expect(launches_of(&s, "forward") > 12 && launches_of(&s, "dz") > 12 && launches_of(&s, "grad_weight") > 12);
   cr_expect_not_null(strstr(printed(&s, 1), "forward+backward"));
+}
+
+/* Scores are computed once; what is kept between the passes counts. */
+Test(bench_verb, mode_s_is_in_the_record) {
+  stage s;
+  open_stage(&s, "");
+  cr_assert_eq(run(&s, "--vocab 1000 --hidden 64 --grad hidden,weight --keep --rows 40"), 0, "%s", printed(&s, 2));
+  json_t *record = read_record(), *rows = json_object_get(record, "rows"), *both = json_array_get(rows, 1);
+  cr_expect_eq(json_array_size(rows), 2, "backward alone would read what it has used up");
+  cr_expect_str_eq(text(both, "case"), "forward+backward");
+  cr_expect_str_eq(text(both, "mode"), "S");
+  cr_expect_eq(number(both, "gemms"), 3);
+  cr_expect_geq(number(both, "extra_bytes"), 2 * 40 * 1000);
+  cr_expect_float_eq(number(both, "ratio"), number(both, "ms") / number(both, "bare_ms"), 1e-3);
+  cr_expect(launches_of(&s, "forward_keep") > 0 && launches_of(&s, "keep_finish") > 0);
+  json_decref(record);
+}
+
+Test(bench_verb, steps_of_mode_p_are_in_the_record) {
+  stage s;
+  open_stage(&s, "");
+  cr_assert_eq(run(&s, "--vocab 1000 --hidden 64 --grad hidden --mode P --loss grpo+k3 --rows 40"), 0, "%s",
+               printed(&s, 2));
+  json_t *record = read_record(), *rows = json_object_get(record, "rows"), *step = json_array_get(rows, 0);
+  json_t *host = json_object_get(record, "host");
+  cr_expect_eq(json_array_size(rows), 1);
+  cr_expect_str_eq(text(step, "case"), "step");
+  cr_expect_str_eq(text(step, "mode"), "P");
+  cr_expect_str_eq(text(step, "loss"), "grpo+k3");
+  cr_expect_eq(number(step, "gemms"), 2);
+  cr_expect(number(step, "extra_bytes") > 0 && number(step, "extra_bytes") <= number(step, "budget_bytes"));
+  cr_expect(number(host, "step_us") > 0 && number(host, "step_launches") > 0 && number(record, "host_us") > 0);
+  cr_expect(launches_of(&s, "loss_rows") > 0 && launches_of(&s, "forward_keep") > 0);
+  json_decref(record);
 }
 
 Test(bench_verb, nothing_is_left_behind) {

@@ -1,5 +1,6 @@
 /* test_kernel.c: keys: their bytes exactly, what changes them, and which kernels a spec asks for. */
 #include <criterion/criterion.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -230,6 +231,29 @@ Test(kernel, hopper_makes_both_products_in_one_kernel) {
   cr_expect_str_eq(hopper_kernels(&spec, got), portable);
   spec.dtype = FLP_DTYPE_FP32;
   cr_expect_str_eq(hopper_kernels(&spec, got), portable);
+}
+
+Test(kernel, what_is_kept_and_losses_have_kernels_of_their_own) {
+  static const uint8_t program[] = "any bytes";
+  char got[256];
+  flp_spec spec = spec_of(FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT, FLP_ENTROPY_NONE);
+  spec.keep = 1;
+#define HOPPER "rows@sm_80 forward@sm_90a dz@sm_90a products@sm_90a"
+  cr_expect_str_eq(hopper_kernels(&spec, got), HOPPER " forward_keep@sm_90a kept@sm_80");
+  spec.keep = 0;
+  spec.loss = program;
+  spec.loss_bytes = sizeof program;
+  cr_expect_str_eq(hopper_kernels(&spec, got), HOPPER " forward_keep@sm_90a kept@sm_80 loss_rows@sm_80");
+  flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+  uint8_t digest[crypto_hash_sha256_BYTES];
+  cr_assert_eq(flp_kernel_keys_for(&spec, "sm_80", keys), FLP_SPEC_KERNELS_MAX);
+  crypto_hash_sha256(digest, program, sizeof program);
+  cr_expect_arr_eq(keys[7].loss, digest, sizeof digest);
+  cr_expect_eq(keys[7].dtype, FLP_DTYPE_FP32, "whatever the operands are");
+  spec.dtype = FLP_DTYPE_FP16;
+  cr_expect_str_eq(hopper_kernels(&spec, got), HOPPER " loss_rows@sm_80");
+  spec.grads = 0;
+  cr_expect_str_eq(hopper_kernels(&spec, got), "rows@sm_80 forward@sm_90a loss_rows@sm_80");
 }
 
 Test(kernel, entropy_is_folded_where_it_is_used) {

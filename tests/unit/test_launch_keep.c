@@ -60,7 +60,7 @@ static const fake_launch *launch_of(const stage *s, const char *entry, int which
 
 /* ---- mode S ---- */
 
-Test(launch_keep, saved_forward_and_backward_agree_on_where_exponentials_are) {
+Test(launch_keep, forward_keeps_references_and_then_exponentials) {
   stage s;
   stage_open(&s, "");
   flp_spec spec = keep_spec(3, FLP_ENTROPY_FORWARD);
@@ -81,21 +81,31 @@ Test(launch_keep, saved_forward_and_backward_agree_on_where_exponentials_are) {
   cr_expect_eq(keep.kept_stride, STRIDE);
   cr_expect_eq(keep.part, first.part);
   stage_expect_capturable(&s);
-  a = saved_args(plan, &spec, FLP_PASS_BACKWARD, n);
+  flp_plan_destroy(plan);
+}
+
+Test(launch_keep, saved_backward_scales_rows_of_what_forward_saved) {
+  stage s;
+  stage_open(&s, "");
+  flp_spec spec = keep_spec(3, FLP_ENTROPY_FORWARD);
+  flp_options options = options_of(0, (flp_mode)0);
+  flp_plan *plan = stage_plan(&spec, &options);
+  flp_args a = saved_args(plan, &spec, FLP_PASS_BACKWARD, 1500);
+  uint64_t reference = stage_address(a.saved), kept = reference + 6144;
   stage_execute(&s, plan, &a);
   stage_expect_sequence(&s, "prepare record keep_finish dz dz keep_gather grad_hidden grad_weight fill");
   flp_prepare_params prepare = STAGE_PARAMS(flp_prepare_params, launch_of(&s, "prepare", 0));
   cr_expect_eq(prepare.grad_logprob, 0, "active rows are those of forward");
   flp_keep_finish_params finish = STAGE_PARAMS(flp_keep_finish_params, launch_of(&s, "keep_finish", 0));
-  cr_expect_eq(finish.kept, keep.kept);
-  cr_expect_eq(finish.reference, keep.reference);
+  cr_expect_eq(finish.kept, kept);
+  cr_expect_eq(finish.reference, reference);
   cr_expect_eq(finish.plain, 1);
   cr_expect_eq(launch_of(&s, "keep_finish", 0)->grid, 2, "a CTA a block of 1024 rows");
   flp_dz_params redo = STAGE_PARAMS(flp_dz_params, launch_of(&s, "dz", 1));
   cr_expect_eq(redo.count, finish.redo + 4);
   cr_expect_eq(redo.row_begin, 1024);
   cr_expect_eq(redo.row_end, 1500);
-  cr_expect_eq(redo.dz, keep.kept + 1024 * STRIDE * 2);
+  cr_expect_eq(redo.dz, kept + 1024 * STRIDE * 2);
   cr_expect_eq(redo.dz_stride, STRIDE);
   flp_grad_hidden_params hidden = STAGE_PARAMS(flp_grad_hidden_params, launch_of(&s, "grad_hidden", 0));
   cr_expect_eq(hidden.factor, finish.factor);
@@ -106,7 +116,7 @@ Test(launch_keep, saved_forward_and_backward_agree_on_where_exponentials_are) {
   cr_expect_eq(weight.operand_stride, gather.out_stride);
   cr_expect_eq(weight.index, 0);
   cr_expect_eq(weight.factor, 0);
-  cr_expect_eq(weight.dz, keep.kept);
+  cr_expect_eq(weight.dz, kept);
   stage_expect_capturable(&s);
   flp_plan_destroy(plan);
 }
@@ -148,7 +158,8 @@ Test(launch_keep, mapped_rows_are_gathered_and_scaled_in_one_place) {
   flp_args a = saved_args(plan, &spec, FLP_PASS_FORWARD, n);
   stage_execute(&s, plan, &a);
   stage_expect_sequence(&s, "prepare gather forward_map keep_reference forward_keep_map combine");
-  flp_forward_keep_map_params keep = STAGE_PARAMS(flp_forward_keep_map_params, launch_of(&s, "forward_keep_map", 0));
+  flp_forward_keep_map_params keep;
+  memcpy(&keep, launch_of(&s, "forward_keep_map", 0)->params, sizeof keep);
   stage_map kept = stage_read_map(&keep.kept_map);
   cr_expect_eq(kept.start, stage_address(a.saved) + 6144);
   cr_expect_eq(kept.rows, n);
@@ -260,6 +271,26 @@ static void run_step(stage *s, flp_plan *plan, const flp_args *a) {
 
 #define CHUNK "forward keep_reference forward_keep combine loss_rows record keep_finish dz "
 
+/* Chunk i of three, of 256 rows each but the last. */
+static void expect_chunk(stage *s, int i, int64_t n) {
+  int64_t begin = 256 * i, end = i < 2 ? begin + 256 : n;
+  flp_loss_rows_params loss = STAGE_PARAMS(flp_loss_rows_params, launch_of(s, "loss_rows", i));
+  flp_record_params record = STAGE_PARAMS(flp_record_params, launch_of(s, "record", i));
+  flp_combine_params combine = STAGE_PARAMS(flp_combine_params, launch_of(s, "combine", i));
+  flp_grad_weight_params weight = STAGE_PARAMS(flp_grad_weight_params, launch_of(s, "grad_weight", i));
+  cr_expect(loss.row_begin == begin && loss.row_end == end && record.row_begin == begin && record.row_end == end);
+  cr_expect(weight.row_begin == begin && weight.row_end == end);
+  cr_expect_eq(loss.logprob, combine.logprob);
+  cr_expect_eq(record.stats, combine.stats);
+  cr_expect_eq(record.grad_logprob, loss.grad_logprob);
+  cr_expect_eq(loss.grad_entropy, 0, "the loss does not depend on the entropy");
+  cr_expect_eq(loss.n, n);
+  cr_expect_eq(loss.parameter0, 0.2, "a default");
+  cr_expect_eq(weight.read_acc, i > 0);
+  cr_expect_eq(weight.write_acc, i < 2);
+  cr_expect_eq(weight.write_out, i == 2);
+}
+
 Test(launch_keep, a_step_streams_chunks_of_rows) {
   stage s;
   stage_open(&s, "");
@@ -279,24 +310,7 @@ Test(launch_keep, a_step_streams_chunks_of_rows) {
                             "keep_gather grad_hidden grad_weight loss_rows fill");
   cr_expect_eq(s.launch_count(), (size_t)layout.launches);
   stage_expect_capturable(&s);
-  for (int i = 0; i < 3; i++) {
-    int64_t begin = 256 * i, end = i < 2 ? begin + 256 : n;
-    flp_loss_rows_params loss = STAGE_PARAMS(flp_loss_rows_params, launch_of(&s, "loss_rows", i));
-    flp_record_params record = STAGE_PARAMS(flp_record_params, launch_of(&s, "record", i));
-    flp_combine_params combine = STAGE_PARAMS(flp_combine_params, launch_of(&s, "combine", i));
-    flp_grad_weight_params weight = STAGE_PARAMS(flp_grad_weight_params, launch_of(&s, "grad_weight", i));
-    cr_expect(loss.row_begin == begin && loss.row_end == end && record.row_begin == begin && record.row_end == end);
-    cr_expect(weight.row_begin == begin && weight.row_end == end);
-    cr_expect_eq(loss.logprob, combine.logprob);
-    cr_expect_eq(record.stats, combine.stats);
-    cr_expect_eq(record.grad_logprob, loss.grad_logprob);
-    cr_expect_eq(loss.grad_entropy, 0, "the loss does not depend on the entropy");
-    cr_expect_eq(loss.n, n);
-    cr_expect_eq(loss.parameter0, 0.2, "a default");
-    cr_expect_eq(weight.read_acc, i > 0);
-    cr_expect_eq(weight.write_acc, i < 2);
-    cr_expect_eq(weight.write_out, i == 2);
-  }
+  for (int i = 0; i < 3; i++) expect_chunk(&s, i, n);
   flp_loss_rows_params idle = STAGE_PARAMS(flp_loss_rows_params, launch_of(&s, "loss_rows", 3));
   cr_expect_neq(idle.row_class, 0);
   cr_expect_eq(idle.loss, stage_address(a.loss));
@@ -314,7 +328,7 @@ Test(launch_keep, a_step_on_hopper_adds_to_the_callers_own_gradient) {
   flp_args a = step_args(plan, &spec, 600);
   a.logprob = STAGE_AT(6);
   run_step(&s, plan, &a);
-#define MAPPED                                                                                          \
+#define MAPPED                                                                                                  \
   "gather forward_map keep_reference forward_keep_map combine loss_rows record keep_finish dz_map keep_expand " \
   "products_map "
   stage_expect_sequence(&s, "prepare " MAPPED MAPPED "loss_rows fill");
@@ -342,7 +356,8 @@ Test(launch_keep, a_step_in_mode_R_prepares_its_rows_once) {
   cr_expect_eq(layout.products, 4);
   flp_args a = step_args(plan, &spec, 300);
   run_step(&s, plan, &a);
-  stage_expect_sequence(&s, "prepare forward combine loss_rows loss_rows record dz_scale dz grad_hidden grad_weight fill");
+  stage_expect_sequence(&s,
+                        "prepare forward combine loss_rows loss_rows record dz_scale dz grad_hidden grad_weight fill");
   cr_expect_eq(s.launch_count(), (size_t)layout.launches);
   flp_prepare_params prepare = STAGE_PARAMS(flp_prepare_params, launch_of(&s, "prepare", 0));
   flp_record_params record = STAGE_PARAMS(flp_record_params, launch_of(&s, "record", 0));
@@ -411,5 +426,17 @@ Test(launch_keep, the_cache_holds_each_loss_under_its_own_key) {
   cr_expect_eq(s.provider_calls(), made + 1, "one kernel is new");
   flp_plan_get_id(plan, second);
   cr_expect_str_neq(first, second);
+  flp_plan_destroy(plan);
+}
+
+Test(launch_keep, tuned_kernels_of_a_head_serve_beside_plain_ones_of_what_is_kept) {
+  stage s;
+  stage_open(&s, "name=H200");
+  flp_spec head = stage_spec(3), spec = keep_spec(3, FLP_ENTROPY_NONE);
+  stage_fill_cache(s.cache, &head, "H200/132/13000");
+  stage_fill_cache(s.cache, &spec, "");
+  flp_plan *plan = stage_plan(&spec, NULL);
+  cr_expect_eq(flp_plan_get_rung(plan), FLP_RUNG_TUNED, "%s", flp_plan_get_reason(plan, FLP_RUNG_TUNED));
+  cr_expect_gt(saved_bytes(plan, 10), 0);
   flp_plan_destroy(plan);
 }

@@ -187,7 +187,8 @@ Test(planner_keep, properties_hold_for_random_shapes) {
   for (int round = 0; round < 300; round++) {
     uint32_t r[5];
     for (int i = 0; i < 5; i++) r[i] = (state = state * 1664525u + 1013904223u) >> 8;
-    asked a = {2 + r[0] % 300000, 8 * (1 + r[1] % 512), 1 + r[2] % 7, r[2] % 3 ? "grpo+k3" : "grpo+entropy",
+    asked a = {2 + r[0] % 300000,    8 * (1 + r[1] % 512),
+               1 + r[2] % 7,         r[2] % 3 ? "grpo+k3" : "grpo+entropy",
                FLP_ENTROPY_BACKWARD, r[2] % 2 ? FLP_DTYPE_FP32 : FLP_DTYPE_BF16};
     flp_planner p = planner_of(&a, (int)(r[3] % 2));
     int64_t n = 1 + r[4] % 100000;

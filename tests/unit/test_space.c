@@ -120,9 +120,10 @@ Test(space, accepts_and_refuses_as_the_templates_do) {
   const char *folder = copy_templates("ends");
   for (int k = 0; k < KINDS; k++) {
     char text[200];
-    const char *name = flp_kernel_kind_name(kinds[k]);
+    /* forward's template is one with forward_keep's */
+    const char *name = kinds[k] == FLP_KERNEL_FORWARD ? "online" : flp_kernel_kind_name(kinds[k]);
     snprintf(text, sizeof text,
-             "return function(k, spec)\n  k.import \"%s_own\" (k, spec)\n  error(\"built\", 0)\nend\n", name);
+             "return function(k, spec, ...)\n  k.import \"%s_own\" (k, spec, ...)\n  error(\"built\", 0)\nend\n", name);
     put_template(folder, name, text);
   }
   for (int wide = 0; wide < 2; wide++)

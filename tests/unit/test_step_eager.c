@@ -321,8 +321,9 @@ Test(step_eager, arguments_that_do_not_fit_are_refused) {
   refuse_args(plan, &a, "args.grad_logprob is given, but a step makes its own");
   a = good;
   a.vocab_total = V + 1;
-  refuse_args(plan, &a, "args.vocab_offset is 0 and args.vocab_total 302, but a step needs the whole head "
-                        "(accepted: 0, and vocab_valid 301)");
+  refuse_args(plan, &a,
+              "args.vocab_offset is 0 and args.vocab_total 302, but a step needs the whole head "
+              "(accepted: 0, and vocab_valid 301)");
   a = good;
   const double parameters[] = {-1, 0.2, 0.04};
   a.loss_parameters = parameters;

@@ -51,7 +51,8 @@ Test(store, file_layout_is_fixed) {
   uint8_t bytes[24 + FIXTURE_KEY_BYTES];
   cr_assert_eq(fread(bytes, 1, sizeof bytes, file), sizeof bytes);
   fclose(file);
-  static const uint8_t head[24] = {'F', 'L', 'P', 'K', 1, 0, 0, 0, FIXTURE_KEY_BYTES, 0, 0, 0, 0x24, 1, 0, 0, 0x88, 0x13};
+  static const uint8_t head[24] = {'F', 'L', 'P', 'K',  1, 0, 0, 0,    FIXTURE_KEY_BYTES,
+                                   0,   0,   0,   0x24, 1, 0, 0, 0x88, 0x13};
   cr_expect_arr_eq(bytes, head, sizeof head);
   cr_expect_arr_eq(bytes + 24, FIXTURE_KEY, FIXTURE_KEY_BYTES);
   struct stat stat_;

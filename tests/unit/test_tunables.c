@@ -107,7 +107,7 @@ Test(tunables, they_are_part_of_a_key_and_of_its_descriptor) {
   desc.key.tune = (flp_tunables){FLP_SCHEDULE_COOPERATIVE, 256, 192, 4, 2, 8};
   char bytes[FLP_KEY_BYTES_MAX];
   cr_assert_gt(flp_kernel_key_bytes(&desc.key, flp_sources_hash(), "", bytes, sizeof bytes), 0);
-  cr_expect(strstr(bytes, " tune=cooperative,256x192,stages=4,cluster=2,raster=8 sources="), "%s", bytes);
+  cr_expect(strstr(bytes, " tune=cooperative,256x192,stages=4,cluster=2,raster=8 loss=none sources="), "%s", bytes);
   uint8_t written[FLP_DESC_BYTES_MAX];
   size_t length = flp_kernel_desc_write(&desc, written, sizeof written);
   cr_assert_eq(flp_kernel_desc_read(written, length, &back), FLP_OK, "%s", flp_error_detail());

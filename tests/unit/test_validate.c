@@ -280,8 +280,10 @@ Test(validate, args_head) {
       "args.struct_bytes is 4, but this library's struct has %zu bytes (accepted: %zu; start from its _INIT value)",
       sizeof(flp_args), sizeof(flp_args));
   REFUSE(FORWARD, args.struct_bytes = 4, detail);
-  REFUSE(FORWARD, args.pass = (flp_pass)0, "args.pass is 0 (accepted: FORWARD 1, COMBINE 2, BACKWARD 3; flp_step runs STEP 4)");
-  REFUSE(FORWARD, args.pass = (flp_pass)4, "args.pass is 4 (accepted: FORWARD 1, COMBINE 2, BACKWARD 3; flp_step runs STEP 4)");
+  REFUSE(FORWARD, args.pass = (flp_pass)0,
+         "args.pass is 0 (accepted: FORWARD 1, COMBINE 2, BACKWARD 3; flp_step runs STEP 4)");
+  REFUSE(FORWARD, args.pass = (flp_pass)4,
+         "args.pass is 4 (accepted: FORWARD 1, COMBINE 2, BACKWARD 3; flp_step runs STEP 4)");
   REFUSE(FORWARD, args.n = -1, "args.n is -1 (accepted: 0 to 1073741824)");
   REFUSE(FORWARD, args.n = (int64_t)1 << 31, "args.n is 2147483648 (accepted: 0 to 1073741824)");
 }

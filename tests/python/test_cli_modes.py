@@ -1,0 +1,197 @@
+"""Modes S and P on the command line: what is generated, packed and explained, steps of a loss against float64 torch,
+and what is refused."""
+import json
+
+import pytest
+import torch
+
+from flp_reference import doubles, problem, reference, relative
+from flpgen_tool import flpgen, needs_flpgen, read_safetensors, write_safetensors
+
+pytestmark = needs_flpgen
+
+NO_GPU = {"FLP_CUDA_LIBRARY": "/nonexistent/libcuda.so.1"}
+SHAPE = ["--vocab", 1000, "--hidden", 64, "--grad", "hidden,weight"]
+LOSS = ["--loss", "grpo+k3", "--loss-parameter", "beta=0.5"]
+FULL = ["--vocab", 151936, "--hidden", 4096, "--grad", "hidden,weight", "--rows", 8192]
+
+
+def kinds(document):
+    return {kernel["key"]["kind"]: kernel["key"] for kernel in document["kernels"]}
+
+
+# ---- kernels ----
+
+def test_gen_makes_what_modes_s_and_p_launch(tmp_path):
+    document = flpgen("gen", *SHAPE, "--keep", *LOSS, "--out", tmp_path / "kernels", "--json").json()
+    assert document["spec"]["keep"] and document["spec"]["loss"] == "grpo+k3"
+    made = kinds(document)
+    assert {"forward_keep", "kept", "loss_rows"} <= set(made)
+    assert made["loss_rows"]["loss"] == flpgen("loss", "show", "grpo+k3", "--json").json()["sha256"]
+    assert made["forward_keep"]["loss"] is None
+    plain = flpgen("gen", *SHAPE, "--json").json()
+    assert not plain["spec"]["keep"] and plain["spec"]["loss"] is None
+    assert not {"forward_keep", "kept", "loss_rows"} & set(kinds(plain))
+
+
+def test_a_loss_brings_the_entropy_that_it_needs():
+    options = ["gen", "--vocab", 1000, "--hidden", 64, "--grad", "hidden", "--json"]
+    assert flpgen(*options, "--loss", "nll+entropy").json()["spec"]["entropy"] == "backward"
+    assert flpgen(*options, "--loss", "nll").json()["spec"]["entropy"] == "none"
+    refused = flpgen(*options, "--loss", "nll+entropy", "--entropy", "forward")
+    assert refused.code == 2 and "loss nll+entropy has a gradient by the entropy" in refused.err
+
+
+def test_packs_hold_and_show_the_new_kinds(tmp_path):
+    lines, out = tmp_path / "list.txt", tmp_path / "a.flpp"
+    own = tmp_path / "own.lua"
+    own.write_text("return function(row)\n  return -row.weight * row.logprob * 2\nend\n")
+    lines.write_text(f"--vocab 1000 --hidden 64 --grad hidden --loss grpo\n--vocab 1000 --hidden 64 --grad hidden --loss {own}\n"
+                     "--vocab 1000 --hidden 64 --grad hidden --keep\n")
+    done = flpgen("pack", "build", "--list", lines, "--arch", "sm_80", "--out", out)
+    assert done.code == 0, done.err
+    keys = [entry["key"] for entry in flpgen("pack", "inspect", out, "--json").json()["entries"]]
+    found = [next(word for word in key.split() if word.startswith("kind="))[5:] for key in keys]
+    assert found.count("loss_rows") == 2 and found.count("forward_keep") == 1 and found.count("kept") == 1
+    shown = flpgen("pack", "inspect", out).out
+    assert all(kind in shown for kind in ("forward_keep", "kept", "loss_rows"))
+    assert flpgen("pack", "verify", out).code == 0
+
+
+def test_show_writes_the_bytes_of_a_program(tmp_path):
+    path = tmp_path / "own.loss"
+    document = flpgen("loss", "show", "dapo+k1", "--json", "--bytes", path).json()
+    assert path.read_bytes().hex() == document["bytes"]
+
+
+# ---- explain ----
+
+def explained(*arguments):
+    done = flpgen("explain", *arguments, "--json", **NO_GPU)
+    assert done.code == 0, done.err
+    return done.json()["rows"][0]
+
+
+def test_explain_tells_what_is_kept_and_why():
+    row = explained(*FULL, "--keep", "--budget", "4G")
+    way = {way["name"]: way for way in row["ways"]}["S: saved exponentials"]
+    mode = {mode["mode"]: mode for mode in row["assumed_modes"]}["S"]
+    assert way["products"] == 3 and way["fits"]
+    assert 2 * 8192 * 151936 <= mode["saved_bytes"] <= 2 * 8192 * (151936 + 64) + 4 * 8192
+    assert way["workspace_bytes"] > mode["saved_bytes"] and mode["why"].startswith("taken: 2.49 GB")
+    layouts = {layout["pass"]: layout for layout in row["assumed_layouts"]}
+    assert layouts["backward, saved"]["mode"] == "S" and layouts["backward, saved"]["products"] == 2
+    tight = explained(*FULL, "--keep", "--budget", "1G")
+    assert tight["assumed_modes"][0]["why"].startswith("not taken: it would keep 2.49 GB")
+    assert row["modes"][0]["why"].startswith("not here"), "the CPU keeps nothing"
+    assert explained(*FULL)["assumed_modes"] == []
+
+
+def test_explain_tells_how_steps_are_streamed():
+    row = explained(*FULL, "--loss", "grpo", "--accumulate-grad-weight", "--budget", "1.5G")
+    step = {layout["pass"]: layout for layout in row["assumed_layouts"]}["step"]
+    assert step["mode"] == "P" and step["products"] == 3 and step["workspace_bytes"] <= 1.5 * 2**30
+    assert step["chunks"] == -(-8192 // step["chunk_rows"]) > 1
+    assert row["assumed_modes"][0]["why"].startswith(f"taken: {step['chunks']} chunks")
+    assert {way["name"]: way for way in row["ways"]}["P: streamed steps"]["products"] == 3
+    text = flpgen("explain", *FULL, "--loss", "grpo", **NO_GPU).out
+    assert "this machine: mode P: " in text and "assumed GPU: mode P: " in text
+
+
+# ---- run ----
+
+def formula(x, logprob, entropy, beta):
+    """grpo+k3+entropy with an entropy weight of 0.25, summed."""
+    ratio, gap = torch.exp(logprob - x["old_logprob"]), x["ref_logprob"] - logprob
+    policy = -torch.minimum(ratio * x["advantage"], ratio.clamp(0.8, 1.2) * x["advantage"])
+    return x["row_weight"] * (policy + beta * (torch.exp(gap) - 1 - gap) - 0.25 * entropy)
+
+
+@pytest.mark.parametrize("entropy", [False, True])
+def test_a_step_from_files_against_torch(tmp_path, entropy):
+    hidden, weight, target, _ = problem(n=24, vocab=53, depth=16)
+    target[::5] = -100
+    h, w = doubles(hidden, weight)
+    logprob, bonus = reference(h, w, target)
+    spread = torch.randn(4, 24, generator=torch.Generator().manual_seed(5))
+    given = {"old_logprob": logprob.detach().float() + 0.3 * spread[0], "ref_logprob": logprob.detach().float() + 0.3 * spread[1],
+             "advantage": spread[2], "row_weight": spread[3].abs()}
+    rows = formula({name: values.double() for name, values in given.items()}, logprob, bonus if entropy else 0 * bonus, 0.5)
+    rows = torch.where(target == -100, torch.zeros_like(rows), rows)
+    rows.sum().backward()
+    source = write_safetensors(tmp_path / "in.safetensors", hidden=("F32", hidden.numpy()), weight=("F32", weight.numpy()),
+                               target=("I64", target.numpy()),
+                               **{name: ("F32", values.numpy()) for name, values in given.items()})
+    out = tmp_path / "out.safetensors"
+    name = ["grpo+k3+entropy", "--loss-parameter", "entropy_weight=0.25"] if entropy else ["grpo+k3"]
+    done = flpgen("run", "-i", source, "-o", out, "--rung", "eager", "--loss-parameter", "beta=0.5", "--loss", *name, "--json")
+    assert done.code == 0, done.err
+    got = {name: torch.from_numpy(values.copy()) for name, values in read_safetensors(out).items()}
+    assert relative(got["loss"], rows.detach()) < 1e-5
+    assert relative(got["grad_hidden"], h.grad) < 1e-5 and relative(got["grad_weight"], w.grad) < 1e-5
+    assert {"metrics.ratio", "metrics.kl", "metrics.clip_fraction"} <= set(got)
+    told = done.json()["loss"]
+    assert told["sum"] == pytest.approx(float(rows.sum()), rel=1e-5) and told["name"] == name[0]
+
+
+def test_demo_trains(tmp_path):
+    done = flpgen("run", "--demo", "--rows", 32, "--vocab", 500, "--hidden", 32, "--loss", "ppo", "--rung", "eager", "--json")
+    told = done.json()
+    assert done.code == 0 and told["spec"]["loss"] == "ppo" and told["spec"]["grads"] == ["hidden", "weight"]
+    assert told["loss"]["metrics"]["ratio"] == 1 and told["seconds"]["step"] > 0
+
+
+# ---- check ----
+
+def test_check_of_steps_on_the_cpu(tmp_path):
+    path = tmp_path / "record.json"
+    done = flpgen("check", "--vocab", 331, "--hidden", 24, "--rows", 19, "--grad", "hidden,weight", *LOSS, "--rung", "eager", "-q",
+                  f"--json={path}", **NO_GPU)
+    assert done.code == 0, done.out + done.err
+    record = json.loads(path.read_text())
+    outputs = {row["output"] for row in record["rows"]}
+    assert {"loss", "metrics", "logprob bits", "grad_hidden", "grad_weight"} <= outputs
+    assert {"peaked", "unlikely", "steep", "nan-rows", "shifted"} <= {row["case"] for row in record["rows"]}
+    assert all("loss=grpo+k3" in row["options"] for row in record["rows"])
+
+
+def test_a_set_checks_every_built_in_loss(tmp_path):
+    path = tmp_path / "record.json"
+    done = flpgen("check", "--mode", "P", "--rung", "eager", "-q", f"--json={path}", **NO_GPU)
+    assert done.code == 0, done.out + done.err
+    rows = json.loads(path.read_text())["rows"]
+    assert all("mode=P" in row["options"] for row in rows)
+    checked = {row["options"].split("loss=")[1].split("+")[0] for row in rows}
+    assert checked == {loss["name"] for loss in flpgen("loss", "list", "--json").json()}
+
+
+# ---- refusals ----
+
+@pytest.mark.parametrize("arguments, message", [
+    (["gen", *SHAPE, "--loss", "gppo"], "loss 'gppo' is not accepted; one of cispo, dapo"),
+    (["gen", *SHAPE, "--loss-parameter", "beta=1"], "--loss-parameter: 'beta=1' is not accepted without --loss"),
+    (["gen", *SHAPE, "--loss", "grpo", "--loss-parameter", "beta=1"],
+     "--loss-parameter: 'beta=1' is not accepted; NAME=NUMBER is, of clip_high 0.2"),
+    (["gen", *SHAPE, "--loss", "ppo", "--loss-parameter", "clip_low=2"], "clip_low of loss ppo is 2"),
+    (["gen", *SHAPE, "--keep", "--dtype", "fp16"], "spec.keep is 1, but spec.dtype is fp16 (accepted: bf16)"),
+    (["gen", "--vocab", 1000, "--hidden", 64, "--keep"], "spec.keep is 1, but spec.grads is 0"),
+    (["explain", *SHAPE, "--mode", "P"], "--mode: 'P' is not accepted without --loss"),
+    (["explain", *SHAPE, "--mode", "Q"], "--mode: 'Q' is not accepted; one of auto, R_VOCAB, R_ROWS, R2, S, P is"),
+    (["bench", *SHAPE, "--keep", "--loss", "nll"], "--loss: 'nll' is not accepted beside --keep"),
+    (["bench", *SHAPE, "--keep", "--peers"], "--keep: not accepted with --peers"),
+    (["check", *SHAPE, "--loss", "nll", "--mode", "S"], "--loss: 'nll' is not accepted in mode S"),
+    (["run", "--demo", "--advantage", "a:b"], "--advantage: 'a:b' is not accepted with --demo"),
+    (["run", "--advantage", "a:b"], "--advantage: 'a:b' is not accepted without --loss"),
+    (["run", "--loss", "nll", "--grad-logprob", "a:b"], "--grad-logprob: 'a:b' is not accepted beside --loss"),
+], ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else None)
+def test_bad_usage_is_told(arguments, message):
+    done = flpgen(*arguments, **NO_GPU)
+    assert done.code == 2 and message in done.err
+
+
+def test_a_missing_input_of_a_loss_is_named(tmp_path):
+    hidden, weight, target, _ = problem(n=4, vocab=9, depth=8)
+    source = write_safetensors(tmp_path / "in.safetensors", hidden=("F32", hidden.numpy()), weight=("F32", weight.numpy()),
+                               target=("I64", target.numpy()))
+    done = flpgen("run", "-i", source, "--loss", "grpo", **NO_GPU)
+    assert done.code == 2 and "advantage is missing; loss grpo reads it: a tensor 'advantage'" in done.err

@@ -1,0 +1,137 @@
+"""forward_keep, sm_80's and Hopper's, on the CPU: partials are forward's to the bit, and what is kept is 2^(t - reference)."""
+import os
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
+
+from cpu_kernel import kernels, matrix_map, needs_emit, needs_llc  # noqa: E402
+from flpgen_tool import from_bf16, to_bf16  # noqa: E402
+
+pytestmark = [needs_llc, needs_emit]
+
+ROWS, VOCAB, DEPTH, FIRST = 70, 1531, 72, 768
+STRIDE = 1536             # of kept
+SENTINEL = 0x7FC1         # a NaN that no kernel writes
+LOG2E = 1.4426950408889634
+HEADS = {
+    "plain": {},
+    "entropy": {"entropy": 1},
+    "all": {"entropy": 1, "bias": 1, "softcap": 1},
+}
+CAP_IN = 0.11
+
+
+class Case:
+    """A head with random operands, of whose rows `active` have work, and what its kernels are called with."""
+
+    def __init__(self, head, active):
+        random = numpy.random.default_rng(7)
+        self.head, self.active = head, active
+        self.hidden = to_bf16(random.standard_normal((ROWS, DEPTH)))
+        self.weight = to_bf16(random.standard_normal((VOCAB, DEPTH)) * 0.8)
+        self.bias = to_bf16(random.standard_normal(VOCAB)) if head.get("bias") else None
+        self.index = numpy.sort(random.permutation(ROWS)[:active]).astype(numpy.int32)
+        self.target = random.integers(0, VOCAB, active).astype(numpy.int32)
+        self.scale = (LOG2E * random.uniform(0.5, 2, active)).astype(numpy.float32)
+        if head.get("softcap"):
+            self.scale /= CAP_IN
+        self.count = numpy.array([active], numpy.int32)
+        self.gathered = numpy.full((ROWS, DEPTH), SENTINEL, numpy.uint16)
+        padded = min(-(-active // 64) * 64, ROWS)
+        self.gathered[:padded] = 0
+        self.gathered[:active] = self.hidden[self.index]
+
+    def scores(self):
+        """t (active, VOCAB) in double."""
+        x = from_bf16(self.hidden[self.index]).astype(float) @ from_bf16(self.weight).astype(float).T
+        if self.bias is not None:
+            x += from_bf16(self.bias)
+        return self.scale[:, None] * (numpy.tanh(CAP_IN * x) if self.head.get("softcap") else x)
+
+    def arguments(self, tile, vocab, part, zy):
+        """Of forward and forward_map alike, but for what is not the entry's."""
+        rows = tile["rows"] * max(tile["cluster"], 1)
+        own = {"hidden": self.hidden, "hidden_stride": DEPTH, "weight": self.weight, "weight_stride": DEPTH,
+               "index": self.index, "bands": -(-ROWS // rows), "groups": -(-vocab // tile["unit_columns"])}
+        if tile["cluster"]:
+            boxes = tile["rows"], tile["columns"] // tile["cluster"]
+            own = {"hidden_map": matrix_map(self.hidden, boxes[0]), "gathered_map": matrix_map(self.gathered, boxes[0]),
+                   "weight_map": matrix_map(self.weight[:vocab], boxes[1]), "turn": numpy.zeros(1, numpy.int32), "n": ROWS}
+        return {**own, "bias": self.bias, "local_target": self.target, "scale": self.scale, "count": self.count,
+                "cap_in": CAP_IN, "depth": DEPTH, "vocab_valid": vocab, "row_end": ROWS, "part": part, "capacity": ROWS,
+                "zy": zy}
+
+
+def run(made, tile, case, name, vocab, **more):
+    """Partials (groups, 3, active) and target scores of one launch."""
+    groups = -(-vocab // tile["unit_columns"])
+    part, zy = numpy.full((groups, 3, ROWS), 7.5, numpy.float32), numpy.full(ROWS, 7.5, numpy.float32)
+    arguments = case.arguments(tile, vocab, part, zy)
+    entry = name + ("_map" if tile["cluster"] else "")
+    grid = 2 * tile["cluster"] if tile["cluster"] else arguments["bands"] * groups
+    made[entry].named(grid, **arguments, **more)
+    return part, zy
+
+
+def keep(case, arch, folder, **tune):
+    """Runs what a forward pass that keeps runs -> (part, zy) of forward, of forward_keep, reference, kept."""
+    plain, tile = kernels(folder, kind=2, arch=arch, **case.head)
+    keeping, keep_tile = kernels(folder, kind=8, arch=arch, **case.head, **tune)
+    kept_kernels, _ = kernels(folder, kind=9)
+    before, _ = run(plain, tile, case, "forward", min(FIRST, VOCAB))
+    reference = numpy.full(ROWS, numpy.nan, numpy.float32)
+    kept_kernels["keep_reference"].named(1, part=before, index=case.index, count=case.count, row_end=ROWS, reference=reference)
+    kept = numpy.full((ROWS, STRIDE), SENTINEL, numpy.uint16)
+    to = {"kept_map": matrix_map(kept[:, :VOCAB], 16)} if tile["cluster"] else {"kept": kept, "kept_stride": STRIDE}
+    with_kept = run(keeping, keep_tile, case, "forward_keep", VOCAB, reference=reference, **to)
+    return run(plain, tile, case, "forward", VOCAB), with_kept, reference, kept
+
+
+def bits(array):
+    return array.view(numpy.uint32)
+
+
+def hold(case, forward, with_kept, reference, kept, is_map):
+    """Everything that abi.h says of a launch."""
+    t, active = case.scores(), case.active
+    for plain, keeping in zip(forward, with_kept):
+        assert (bits(plain) == bits(keeping)).all()
+    assert numpy.abs(reference[:active] - 60 - t[:, :FIRST].max(1)).max() < 1e-3
+    assert numpy.isnan(reference[active:]).all()
+    expected = numpy.exp2(t - reference[:active, None].astype(float))
+    found = from_bf16(kept[:active, :VOCAB]).astype(float)
+    normal = expected > 2.0**-125
+    error = (found / expected - 1)[normal]
+    assert numpy.abs(error).max() < 2**-8 and abs(error.mean()) < 1e-4 and found[~normal].max(initial=0) < 2.0**-124
+    assert (kept[active:, :VOCAB] == 0).all()
+    assert (kept[:, VOCAB:] == (SENTINEL if is_map else 0)).all()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("keep")
+
+
+@pytest.mark.parametrize("head,active", [("plain", ROWS), ("entropy", 61), ("all", ROWS), ("all", 61)])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_keeps(folder, arch, head, active):
+    case = Case(HEADS[head], active)
+    hold(case, *keep(case, arch, folder), arch == "sm_90a")
+
+
+@pytest.mark.parametrize("tune", ["cooperative,256x192,stages=3", "ping-pong,128x128,cluster=1"])
+def test_hopper_cut_otherwise(folder, tune):
+    case = Case(HEADS["entropy"], ROWS - 3)
+    hold(case, *keep(case, "sm_90a", folder, tune=tune), True)
+
+
+def test_other_dtypes_are_refused(folder):
+    for arch in ("sm_80", "sm_90a"):
+        with pytest.raises(AssertionError, match="dtype: fp16 lacks the range of exponentials; bf16 is accepted"):
+            kernels(folder, kind=8, arch=arch, dtype="fp16")
+    with pytest.raises(AssertionError, match="kept.lua:.*dtype: fp32 lacks"):
+        kernels(folder, kind=9, dtype="fp32")

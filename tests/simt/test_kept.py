@@ -1,0 +1,213 @@
+"""The kernels behind forward_keep, on the CPU, against NumPy in double: references, factors, redoing, expansion, scaled rows."""
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
+
+from cpu_kernel import kernels, needs_emit, needs_llc  # noqa: E402
+from flpgen_tool import from_bf16, to_bf16  # noqa: E402
+
+pytestmark = [needs_llc, needs_emit]
+
+LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
+BLOCK = 1024              # FLP_KEPT_BLOCK_ROWS
+NAN, INFINITY = numpy.nan, numpy.inf
+
+
+def f32(values):
+    return numpy.ascontiguousarray(values, numpy.float32)
+
+
+def i32(values):
+    return numpy.ascontiguousarray(values, numpy.int32)
+
+
+def wide(words):
+    return from_bf16(words).astype(float)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kept")
+
+
+@pytest.fixture(scope="module")
+def made(folder):
+    return kernels(folder, kind=9)[0]
+
+
+def test_reference(made):
+    count, rows = 300, 310
+    random = numpy.random.default_rng(1)
+    part, old_lse = f32(random.standard_normal(rows) * 40), f32(random.standard_normal(400) * 30)
+    index = i32(numpy.sort(random.permutation(400)[:rows]))
+    for given, expected in (({"part": part}, part[:count - 5] + numpy.float32(60)),
+                            ({"old_lse": old_lse}, old_lse[index[5:count]].astype(float) * LOG2E + 20)):
+        reference = f32([NAN] * rows)
+        made["keep_reference"].named(2, **given, index=index, count=i32([count]), row_begin=5, row_end=rows,
+                                     reference=reference)
+        assert numpy.isnan(reference[:5]).all() and numpy.isnan(reference[count:]).all()
+        assert numpy.abs(reference[5:count] - expected).max() < 1e-5
+
+
+class Rows:
+    """Kept exponentials of random rows, with statistics and records that belong to them. spread: lse - reference of each"""
+
+    def __init__(self, count, vocab, spread, entropy, seed=3):
+        random = numpy.random.default_rng(seed)
+        n, self.count, self.vocab = count + 9, count, vocab
+        self.stride = -(-vocab // 64) * 64
+        t = random.standard_normal((count, vocab)) * 3
+        m, lse = t.max(1), numpy.log2(numpy.exp2(t).sum(1))
+        self.t = t + (numpy.broadcast_to(spread, count) - lse)[:, None]        # above the reference
+        self.reference = f32(random.standard_normal(count) * 100)
+        self.target = i32(random.integers(-1, vocab, count))
+        self.index = i32(numpy.sort(random.permutation(n)[:count]))
+        p = numpy.exp2(t - lse[:, None])
+        self.logprob = numpy.where(self.target < 0, -INFINITY, numpy.log(p[numpy.arange(count), self.target]))
+        self.stats = f32(numpy.full((n, 4), NAN))
+        m_log2 = self.reference + (m - lse + spread)
+        self.stats[self.index] = f32(numpy.stack([m_log2, lse - m, self.logprob, lse * LN2], 1))
+        self.shift = self.reference.astype(float) - self.stats[self.index, 0]  # as fp32 has it
+        self.record = f32(random.standard_normal((count, 4)))
+        self.record[:, 0] = self.stats[self.index, 0]
+        if not entropy:
+            self.record[:, 2] = 0
+        self.kept = numpy.full((count + 3, self.stride), 0x4000, numpy.uint16)
+        with numpy.errstate(over="ignore"):
+            self.kept[:count, :vocab] = to_bf16(numpy.exp2(self.t))
+        self.kept[:count, vocab:] = 0
+
+    def finish(self, made, plain):
+        blocks = -(-(self.count + 3) // BLOCK)
+        factor, redo = f32([NAN] * self.count), i32([-1] * blocks)
+        made["keep_finish"].named(
+            blocks, stats=self.stats, record=self.record, reference=self.reference, index=self.index,
+            local_target=self.target, count=i32([self.count]), row_end=self.count + 3, vocab_valid=self.vocab, plain=plain,
+            kept=self.kept, kept_stride=self.stride, factor=factor, redo=redo)
+        return factor, redo
+
+
+def test_finish_of_plain_rows(made):
+    rows = Rows(70, 150, numpy.linspace(-60, 90, 70), entropy=False)
+    before = rows.kept.copy()
+    factor, redo = rows.finish(made, plain=1)
+    assert list(redo) == [0]
+    expected = rows.record[:, 1] * numpy.exp2(rows.shift)
+    assert numpy.abs(factor / expected - 1).max() < 1e-5
+    mine = numpy.flatnonzero(rows.target >= 0)
+    lse = rows.stats[rows.index, 0].astype(float) + rows.stats[rows.index, 1] - rows.reference
+    exchanged = (numpy.expm1(rows.logprob) * numpy.exp2(lse))[mine]
+    assert numpy.abs(wide(rows.kept[mine, rows.target[mine]]) / exchanged - 1).max() < 2**-8
+    before[mine, rows.target[mine]] = rows.kept[mine, rows.target[mine]]
+    assert (before == rows.kept).all()  # and nothing else
+    again = rows.kept.copy()
+    assert (rows.finish(made, plain=1)[0] == factor).all() and (again == rows.kept).all()
+
+
+@pytest.mark.parametrize("plain", [1, 0])
+def test_finish_redoes_blocks(made, plain):
+    """Blocks 0 and 2 of 4 have a row out of range; the last has one row."""
+    count = 3 * BLOCK + 1
+    spread = numpy.full(count, 3.0)
+    spread[[5, 2 * BLOCK + 1023]] = -66.5, 100.5
+    spread[[BLOCK, BLOCK + 1]] = -65.5, 99.5
+    rows = Rows(count, 40, spread, entropy=not plain)
+    before = rows.kept.copy()
+    factor, redo = rows.finish(made, plain)
+    assert list(redo) == [count, 0, count, 0]
+    if plain:
+        redone = numpy.repeat(redo > 0, BLOCK)[:count]
+        assert (factor[redone] == 1).all() and (factor[~redone] != 1).all()
+        assert (before[:count][redone] == rows.kept[:count][redone]).all()
+    else:
+        assert (factor == 1).all() and (before == rows.kept).all()
+
+
+@pytest.mark.parametrize("plain", [1, 0])
+def test_finish_of_rows_that_are_lost(made, plain):
+    """Row 1: NaN scores without upstream gradient; 2: the same with one; 3: a reference that is none; 4, in the expanded
+    form: a target that has vanished."""
+    rows = Rows(64, 150, 0.0, entropy=True)
+    rows.stats[rows.index[[1, 2]], :] = NAN
+    rows.kept[[1, 2], :150] = 0x7FC0
+    rows.record[1, 1:] = 0
+    rows.record[2, 1:] = NAN
+    rows.record[9, 1:] = 0
+    factor, redo = rows.finish(made, plain)
+    assert list(redo) == [0] and (rows.kept[1] == 0).all() and numpy.isnan(wide(rows.kept[2, :150])).all()
+    assert (rows.kept[[0, 3], :150] != 0).all()
+    if plain:
+        assert factor[1] == 0 and factor[9] == 0 and numpy.isnan(factor[2])
+    rows.target[4], rows.stats[rows.index[4], 2] = 7, -100 * LN2
+    assert list(rows.finish(made, plain)[1]) == [0]
+    rows.stats[rows.index[4], 2] = -130 * LN2
+    assert list(rows.finish(made, plain)[1]) == [0 if plain else 64]
+    rows.stats[rows.index[4], 2], rows.reference[3] = -1, NAN
+    assert list(rows.finish(made, plain)[1]) == [64]
+
+
+def expanded(rows, scale):
+    """dz in double of what kept holds. scale: of capped scores, or None"""
+    kept = wide(rows.kept[:rows.count, :rows.vocab])
+    with numpy.errstate(divide="ignore", invalid="ignore"):
+        u = numpy.log2(kept) + rows.shift[:, None]
+        a, b, dz_y = (rows.record[:, i, None].astype(float) for i in (1, 2, 3))
+        dz = numpy.where(kept == 0, 0, kept * numpy.exp2(rows.shift)[:, None] * (a + b * u))
+    dz = numpy.where(numpy.arange(rows.vocab) == rows.target[:, None], dz_y, dz)
+    if scale is None:
+        return dz
+    y = (numpy.log2(numpy.maximum(kept, 2.0**-126)) + rows.reference[:, None]) / scale[:, None]
+    return dz * numpy.maximum(1 - y * y, 0)
+
+
+@pytest.mark.parametrize("capped", [0, 1])
+def test_expand(made, capped):
+    """Two CTAs of columns; the second of two blocks is redone and stays as it is."""
+    count, vocab, tile = BLOCK + 200, 2500, 128
+    rows = Rows(count, vocab, -2.0, entropy=True)
+    rows.kept[3, ::7] = 0                     # exponentials that have vanished
+    rows.kept[4, :] = 0x7FC0
+    if capped:
+        rows.reference[:] = 60 + rows.reference / 100
+        rows.record[:, 0] = rows.reference - 2
+        rows.shift[:] = rows.reference.astype(float) - rows.record[:, 0]
+    scale = f32(numpy.full(count, 64.0)) if capped else None
+    expected, before = expanded(rows, scale if capped else None), rows.kept.copy()
+    part = f32(numpy.full((-(-count // tile), vocab), 7.5))
+    tiles, across = -(-(count + 3) // tile), 2
+    made["keep_expand"].named(
+        tiles * across, kept=rows.kept, kept_stride=rows.stride, reference=rows.reference, record=rows.record, scale=scale,
+        local_target=rows.target, count=i32([count]), redo=i32([0, count]), capped=capped, row_end=count + 3,
+        vocab_valid=vocab, tile_rows=tile, bias_part=part)
+    found = wide(rows.kept[:BLOCK, :vocab])
+    expected = expected[:BLOCK]
+    assert numpy.isnan(found[4, rows.target[4] + 1:]).all()
+    finite = numpy.isfinite(expected)
+    assert (numpy.abs(found - expected)[finite] <= 2**-8 * numpy.abs(expected[finite]) + 3e-6).all()
+    assert (before[BLOCK:] == rows.kept[BLOCK:]).all() and (wide(rows.kept[5:BLOCK, vocab:]) == 0).all()
+    sums = numpy.add.reduceat(expected, range(0, BLOCK, tile))
+    assert (part[8:] == 7.5).all() and numpy.isnan(part[0]).sum() >= vocab - 1
+    assert numpy.abs(part[1:8] - sums[1:]).max() < 1e-4 * numpy.abs(sums[1:]).max()
+
+
+@pytest.mark.parametrize("alignment", [16, 2])
+def test_gather(folder, alignment):
+    count, rows, depth, hidden_stride = 70, 100, 75, 80 if alignment == 16 else 77
+    random = numpy.random.default_rng(5)
+    hidden = to_bf16(random.standard_normal((130, hidden_stride)))
+    index = i32(numpy.sort(random.permutation(130)[:rows]))
+    factor = f32(random.standard_normal(rows))
+    factor[7] = 0
+    hidden[index[7], 3] = 0x7F80              # infinite, in a row without a gradient
+    out = numpy.full((rows - 4, 80), 0x4000, numpy.uint16)
+    kernels(folder, kind=9, alignment=alignment)[0]["keep_gather"].named(
+        13, hidden=hidden, hidden_stride=hidden_stride, index=index, count=i32([count]), factor=factor, row_begin=4,
+        row_end=rows, depth=depth, out=out, out_stride=80)
+    mine = from_bf16(hidden[index[4:count], :depth])
+    mine[3] = 0
+    assert (out[:count - 4, :depth] == to_bf16(mine * factor[4:count, None])).all()
+    assert (out[count - 4:, :depth] == 0).all() and (out[:, depth:] == 0x4000).all()
