@@ -306,7 +306,7 @@ def test_a_loss_of_a_file(mine):
         want, ratio = want_of(margin, beta)
         assert math.isclose(loss.item(), want.item(), rel_tol=1e-5)
         assert math.isclose(metrics["ratio"].item(), ratio.item(), rel_tol=1e-5)
-        assert "clip_fraction" not in metrics
+        assert "clip_fraction" not in metrics and ("kl" in metrics) == (beta != 0)
         for got, expected in zip(gradients(loss, batch.leaves), gradients(want, batch.leaves)):
             assert_near(got, expected, 1e-5)
 
@@ -376,6 +376,7 @@ def test_a_step_is_explained():
     ({"mask": torch.ones(B)}, "mask is of shape (3,)"),
     ({"beta": 0.1}, "ref_logprob is None (accepted: a tensor, as beta is 0.1)"),
     ({"beta": 0.1, "ref_logprob": torch.zeros(B, T), "kl_kind": "k4"}, "kl_kind is 'k4' (accepted: k1, k2, k3)"),
+    ({"kl_kind": ""}, "kl_kind is '' (accepted: k1, k2, k3)"),
     ({"clip": 0.2}, "clip is 0.2 (accepted: a pair (low, high))"),
     ({"rule": "dr_grpo"}, "length is None (accepted: a number above 0, for dr_grpo)"),
     ({"total": -1}, "total is -1"),

@@ -30,13 +30,13 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("libraries")
 
 
-def run(folder, capability, case):
+def run(folder, capability, script, *arguments):
     environment = dict(
         os.environ, FLP_CUDA_LIBRARY=str(STAND_INS[0]), FLP_JIT_LIBRARY=str(STAND_INS[1]),
         FAKE_IR_LIBRARY=os.path.join(os.path.dirname(FLPGEN), "..", "lib", "libflpgen.so"),
         FLP_LIBRARY=os.path.join(os.path.dirname(FLPGEN), "..", "lib", "libflp.so"), FLP_CACHE_DIR=str(folder / "cache"),
         FAKE_CUDA=f"capability={capability};clusters=2;run={folder};compiler={sys.executable} {SIMT / 'compile.py'}")
-    done = subprocess.run([sys.executable, str(SIMT / "modes_case.py"), json.dumps(case)], env=environment, text=True,
+    done = subprocess.run([sys.executable, str(SIMT / script), *arguments], env=environment, text=True,
                           capture_output=True, timeout=900)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
@@ -46,7 +46,7 @@ def run(folder, capability, case):
 @pytest.mark.parametrize("capability", ["8.0", "9.0"])
 def test_saved_and_streamed_gradients_are_as_good_as_recomputed_ones(folder, capability, name):
     case = {"rows": 70, **HEADS[name]}
-    found = run(folder, capability, case)
+    found = run(folder, capability, "modes_case.py", json.dumps(case))
     assert set(found) == ({"S", "P"} if "loss" in case else {"S"})
     for mode, result in found.items():
         assert result["same_bits"], mode
@@ -57,3 +57,15 @@ def test_saved_and_streamed_gradients_are_as_good_as_recomputed_ones(folder, cap
         assert found["P"]["loss"] < 1e-5 and found["P"]["mode"] == case.get("step_mode", 6) and found["P"]["chunks"] > 1
     if name == "redone":
         assert found["S"]["error"] == found["S"]["of_R"]
+
+
+@pytest.mark.parametrize("capability", ["8.0", "9.0"])
+def test_the_binding_runs_both_modes(folder, capability):
+    """Tensors of torch, through autograd: torch_case.py."""
+    pytest.importorskip("torch")
+    found = run(folder, capability, "torch_case.py")
+    kept, streamed = found["S"], found["P"]
+    assert kept["mode"] == "S" and kept["same_bits"] and kept["second_is_R"]
+    assert all(error <= 1.5 * of_r for error, of_r in zip(kept["error"], kept["of_R"])), kept
+    assert streamed["mode"] == "P" and streamed["loss"] < 1e-5
+    assert max(streamed["error"] + streamed["buffer"] + streamed["frozen"]) < 5e-3, streamed

@@ -27,6 +27,7 @@ Wishes = collections.namedtuple("Wishes", "rule average clip beta kl_kind entrop
 Batch = collections.namedtuple("Batch", "target mask advantage old_logprob ref_logprob vectors")
 
 
+@outside_graphs
 def policy_loss(rule, hidden, weight, target, advantage=None, bias=None, *, old_logprob=None, ref_logprob=None,
                 mask=None, clip=None, beta=0.0, kl_kind="k3", entropy_weight=0.0, entropy=False, length=None, total=None,
                 average=None, parameters=None, vectors=None, temperature=1.0, softcap=None, scale=1.0, ignore_index=-100,
@@ -42,6 +43,7 @@ def policy_loss(rule, hidden, weight, target, advantage=None, bias=None, *, old_
     entropy          True: report the entropy even where entropy_weight is 0
     average          "tokens", "sequences" (mean of their means) or "length" (sum over sequences · length); None: the
                      rule's own, of a file tokens
+    beta             of a file too: its Kullback-Leibler term is added where beta is not 0
     parameters       {name: number} of a file's parameters; what is not given has the file's default
     vectors          {name: (B, T) floating point} that a file's loss reads
     save, old_lse    as in flp.linear_logprob, for rules that pass through it; old_lse for every rule
@@ -68,15 +70,15 @@ def policy_loss(rule, hidden, weight, target, advantage=None, bias=None, *, old_
     settings.accumulate = _check.accumulator_of(grad_weight_accumulate, weight)
     settings.save = _check.save_of(save)
     settings.old_lse = _check.row_values_of("old_lse", old_lse, lead, flat.device)
-    wishes = _wishes_of(rule, average, clip, beta, kl_kind if ref_logprob is not None or beta else "", entropy_weight,
-                        length, total, parameters)
+    losses.one_of("kl_kind", kl_kind, losses.KL)
+    compared = beta != 0 or ref_logprob is not None and not _is_file(rule)
+    wishes = _wishes_of(rule, average, clip, beta, kl_kind if compared else "", entropy_weight, length, total, parameters)
     batch = _batch_of(target, mask, advantage, old_logprob, ref_logprob, vectors or {}, settings.ignore_index)
     _needed(wishes, batch)
     return _dispatch((flat, weight, bias, batch.target.reshape(-1), temperature_rows), settings, wishes, batch,
                      _scale_of(grad_scale, settings))
 
 
-@outside_graphs
 def _dispatch(tensors, settings, wishes, batch, grad_scale):
     grads, ops = _logprob.needed_grads(*tensors[:3]), _run.Operands(*tensors)
     if wishes.program is None:
@@ -195,11 +197,14 @@ def _say_pooled(rule, ops, settings, grads):
 
 # ---- checks ----
 
+def _is_file(rule):
+    return isinstance(rule, str) and rule.endswith(_programs.FILE)
+
+
 def _wishes_of(rule, average, clip, beta, kl_kind, entropy_weight, length, total, parameters):
     beta, entropy_weight = _check.number_of("beta", beta), _check.number_of("entropy_weight", entropy_weight)
-    terms = [losses.one_of("kl_kind", kl_kind, losses.KL)] if kl_kind else []
-    of_file = isinstance(rule, str) and rule.endswith(_programs.FILE)
-    if of_file:
+    terms = [kl_kind] if kl_kind else []
+    if _is_file(rule):
         average = "tokens" if average is None else losses.one_of("average", average, losses.AVERAGES)
         _only(rule, "clip", clip, "None, and parameters of the file")
         values = {}
@@ -217,7 +222,7 @@ def _wishes_of(rule, average, clip, beta, kl_kind, entropy_weight, length, total
         values["beta"] = beta
     losses.check_totals(average == "length", length, total)
     program = None if rule == "gspo" else _programs.named(rule, terms)
-    if of_file:
+    if _is_file(rule):
         values.update(_parameters_of(parameters or {}, program))
     return Wishes(rule, average, clip, beta, kl_kind, entropy_weight, length, total, program, values)
 

@@ -1,0 +1,107 @@
+"""flp.linear_logprob in mode S and flp.policy_loss in mode P, on the stand-in for libcuda that runs kernels on the CPU: prints
+errors against float64 as JSON.
+
+Tensors of the CPU pass for device memory, as the stand-in's is host memory; workspace comes from an arena of the stand-in,
+which is the memory that its memset fills. Run with the stand-ins in the environment (test_modes.py).
+"""
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "runtime" / "python"))
+import flp  # noqa: E402
+from flp import _c, _phase, _plans, _run  # noqa: E402
+
+B, T, D, V = 2, 24, 40, 1100
+MODE_P = 6
+
+
+def pretend():
+    """CPU tensors go to device 0; plans that train by a loss are told mode P, which is not worth it at these sizes."""
+    create, new_options = _plans._create, _c.new_options
+
+    def create_in_mode_p(key):
+        options = new_options()
+        options.mode = MODE_P if key.loss and key.grads else 0
+        _c.new_options = lambda: options
+        return create(key)
+
+    _run.device_of, _run.stream_of = lambda tensor: 0, lambda device: None
+    _phase._capturing, _plans.Plan.__del__ = lambda device: False, lambda self: None
+    _plans._create = create_in_mode_p
+
+
+class Batch:
+    """Operands, and what the loss reads of policies near the present one."""
+
+    def __init__(self):
+        generator = torch.Generator().manual_seed(3)
+        self.hidden = torch.randn(B, T, D, generator=generator).bfloat16().requires_grad_()
+        self.weight = (0.3 * torch.randn(V, D, generator=generator)).bfloat16().requires_grad_()
+        self.target = torch.randint(V, (B, T), generator=generator)
+        self.old, self.ref = (self.exact()[1].detach().float() + 0.2 * torch.randn(B, T, generator=generator)
+                              for _ in range(2))
+        self.advantage, self.mask = torch.tensor([1.0, -0.5]), torch.rand(B, T, generator=generator) < 0.8
+
+    def exact(self):
+        """Leaves, logprob and entropy in float64."""
+        leaves = [leaf.detach().double().requires_grad_() for leaf in (self.hidden, self.weight)]
+        logp = torch.log_softmax(leaves[0] @ leaves[1].t(), -1)
+        return leaves, logp.gather(-1, self.target[..., None])[..., 0], -(logp.exp() * logp).sum(-1)
+
+    def options(self):
+        return {"old_logprob": self.old, "ref_logprob": self.ref, "beta": 0.04, "entropy_weight": 0.01, "mask": self.mask}
+
+
+def relative(got, wanted):
+    return [((a.double() - b).norm() / b.norm()).item() for a, b in zip(got, wanted)]
+
+
+def saved(batch):
+    """Mode S, its second backward pass, and mode R, for a gradient of every row and of the entropy."""
+    def loss_of(logprob, entropy):
+        return (logprob * batch.old).sum() + 0.1 * entropy.sum()
+
+    leaves, logprob, entropy = batch.exact()
+    wanted = torch.autograd.grad(loss_of(logprob, entropy), leaves)
+    made = {}
+    for name, save in (("R", False), ("S", True)):
+        results = flp.linear_logprob(batch.hidden, batch.weight, batch.target, entropy=True, save=save)
+        passes = [torch.autograd.grad(loss_of(*results), [batch.hidden, batch.weight], retain_graph=True) for _ in range(2)]
+        made[name] = results, passes
+    same = [torch.equal(a, b) for a, b in zip(made["R"][0], made["S"][0])]
+    again = [torch.equal(a, b) for a, b in zip(made["R"][1][0], made["S"][1][1])]
+    mode = flp.explain(batch.hidden, batch.weight, batch.target, entropy=True, save=True).backward["mode"]
+    return {"mode": mode, "same_bits": all(same), "second_is_R": all(again), "error": relative(made["S"][1][0], wanted),
+            "of_R": relative(made["R"][1][0], wanted)}
+
+
+def streamed(batch):
+    """Mode P: gradients of its own, into a buffer, and of a frozen head."""
+    leaves, logprob, entropy = batch.exact()
+    want, _ = flp.losses.policy_loss("grpo", logprob, batch.advantage, entropy=entropy, **batch.options())
+    wanted, buffer = torch.autograd.grad(want, leaves), torch.zeros(V, D)
+
+    def step(weight, **options):
+        return flp.policy_loss("grpo", batch.hidden, weight, batch.target, batch.advantage, **batch.options(), **options)[0]
+
+    loss = step(batch.weight)
+    error = relative(torch.autograd.grad(loss, [batch.hidden, batch.weight]), wanted)
+    step(batch.weight, grad_weight_accumulate=buffer)
+    frozen = torch.autograd.grad(step(batch.weight.detach()), [batch.hidden])
+    mode = flp.explain(batch.hidden, batch.weight, batch.target, entropy=True, loss="grpo+k3").step["mode"]
+    return {"mode": mode, "loss": abs(loss.item() - want.item()), "error": error,
+            "buffer": relative([buffer], wanted[1:]), "frozen": relative(frozen, wanted[:1])}
+
+
+def main():
+    pretend()
+    with flp.phase("all"):
+        batch = Batch()
+        print(json.dumps({"S": saved(batch), "P": streamed(batch)}))
+
+
+if __name__ == "__main__":
+    main()
