@@ -33,9 +33,10 @@ def run(text, **names):
 
 
 def test_every_snippet_has_a_test():
-    words = ["flp.linear_logprob(hidden, lm_head.weight, tokens, temperature", "policy_loss(\"grpo\"",
-             "selective_log_softmax", "flp.score(", "logprob_head", "from transformers", "flp.explain", "flp.install",
-             "memory.Profiler", "flp.parallel"]  # flp.score is run by test_flp_scoring.py, the Profiler by test_flp_phase.py
+    words = ["flp.linear_logprob(hidden, lm_head.weight, tokens, temperature", "flp.losses.policy_loss(",
+             "flp.policy_loss(", "selective_log_softmax", "flp.score(", "logprob_head", "from transformers", "flp.explain",
+             "flp.install", "memory.Profiler", "flp.parallel"]
+    # test_flp_policy.py runs flp.policy_loss, test_flp_scoring.py flp.score, test_flp_phase.py the Profiler
     assert [[word for word in words if word in snippet] for snippet in SNIPPETS] == [[word] for word in words]
 
 
@@ -46,7 +47,7 @@ def test_first_calls():
 
 def test_losses():
     logprob = -torch.rand(2, 5)
-    names = run("policy_loss(\"grpo\"", logprob=logprob.requires_grad_(), advantage=torch.tensor([1.0, -1.0]),
+    names = run("flp.losses.policy_loss(", logprob=logprob.requires_grad_(), advantage=torch.tensor([1.0, -1.0]),
                 old=logprob.detach(), ref=-torch.rand(2, 5), mask=torch.ones(2, 5))
     names["loss"].backward()
     assert torch.isfinite(logprob.grad).all() and "kl" in names["metrics"]

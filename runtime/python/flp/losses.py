@@ -24,6 +24,8 @@ import torch
 
 from . import _check
 
+__all__ = ["KL", "RULES", "kl", "policy_loss"]
+
 Rule = collections.namedtuple("Rule", "term average clip")
 Rule.__doc__ = "A row of the table above: the term of a token, how terms are averaged, and the default of clip."
 
