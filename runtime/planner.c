@@ -125,10 +125,6 @@ static double accumulator_cost(const flp_planner *p, const flp_scheme *s, int64_
   return bytes / p->bandwidth;
 }
 
-static int bit(uint32_t grads, uint32_t which) {
-  return (grads & which) != 0;
-}
-
 static int64_t gather_launches(const flp_planner *p, const flp_scheme *s, int64_t n) {
   if (!p->backward_cluster) return 0;
   return s->mode == FLP_MODE_R_ROWS ? flp_ceil_div(n, s->chunk_rows) : 1;
@@ -136,7 +132,8 @@ static int64_t gather_launches(const flp_planner *p, const flp_scheme *s, int64_
 
 static void count_work(const flp_planner *p, flp_scheme *s, int64_t n) {
   uint32_t grads = p->spec.grads;
-  int hidden = bit(grads, FLP_GRAD_HIDDEN), weight = bit(grads, FLP_GRAD_WEIGHT), bias = bit(grads, FLP_GRAD_BIAS);
+  int hidden = planner_wants(grads, FLP_GRAD_HIDDEN), weight = planner_wants(grads, FLP_GRAD_WEIGHT),
+      bias = planner_wants(grads, FLP_GRAD_BIAS);
   int64_t row_chunks = flp_ceil_div(n, s->chunk_rows), vocab_chunks = flp_ceil_div(p->spec.vocab, s->chunk_vocab);
   /* prepare, record, dz_scale, fill, gather */
   int64_t launches = 2 + (p->spec.dtype == FLP_DTYPE_FP16) + hidden + gather_launches(p, s, n);

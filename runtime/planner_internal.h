@@ -4,6 +4,11 @@
 
 #include "planner.h"
 
+/* 1 if the mask holds the gradient. */
+static inline int planner_wants(uint32_t grads, uint32_t which) {
+  return (grads & which) != 0;
+}
+
 /* Up to a multiple of the alignment of arrays. */
 uint64_t planner_round_up(uint64_t bytes);
 

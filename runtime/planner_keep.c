@@ -6,10 +6,6 @@
 
 #include "planner_internal.h"
 
-static int bit(uint32_t grads, uint32_t which) {
-  return (grads & which) != 0;
-}
-
 static int32_t clamp_launches(int64_t launches) {
   return launches > INT32_MAX ? INT32_MAX : (int32_t)launches;
 }
@@ -34,7 +30,8 @@ int flp_planner_streams(const flp_planner *p) {
 
 /* Rows that are put together, or times their factor in the same place. */
 static void put_rows_together(const flp_planner *p, flp_scheme *s, int64_t rows, int expands) {
-  if (p->backward_cluster || (!expands && bit(p->spec.grads, FLP_GRAD_WEIGHT))) planner_put_gather(p, s, rows);
+  if (p->backward_cluster || (!expands && planner_wants(p->spec.grads, FLP_GRAD_WEIGHT)))
+    planner_put_gather(p, s, rows);
 }
 
 /* rows: of a chunk */
@@ -52,10 +49,10 @@ static void put_kept(const flp_planner *p, flp_scheme *s, int64_t n, int64_t row
 /* Launches that make gradients of a chunk of kept exponentials; without those for its blocks. */
 static int64_t chunk_launches(const flp_planner *p, int expands) {
   uint32_t grads = p->spec.grads;
-  int hidden = bit(grads, FLP_GRAD_HIDDEN), weight = bit(grads, FLP_GRAD_WEIGHT);
+  int hidden = planner_wants(grads, FLP_GRAD_HIDDEN), weight = planner_wants(grads, FLP_GRAD_WEIGHT);
   /* record, keep_finish; keep_expand or keep_gather; products; bias_reduce */
   return 2 + (expands || weight) + (p->backward_cluster ? hidden | weight : hidden + weight) +
-         bit(grads, FLP_GRAD_BIAS);
+         planner_wants(grads, FLP_GRAD_BIAS);
 }
 
 int planner_build_saved(const flp_planner *p, int64_t n, flp_scheme *s) {
@@ -65,11 +62,11 @@ int planner_build_saved(const flp_planner *p, int64_t n, flp_scheme *s) {
   s->chunk_rows = n;
   s->chunk_vocab = p->spec.vocab;
   s->chunks = 1;
-  s->products = bit(p->spec.grads, FLP_GRAD_HIDDEN) + bit(p->spec.grads, FLP_GRAD_WEIGHT);
+  s->products = planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + planner_wants(p->spec.grads, FLP_GRAD_WEIGHT);
   planner_put_rows(s, n);
   put_kept(p, s, n, n, p->saved_expands);
   /* prepare, gather, fill */
-  int64_t others = 1 + (p->backward_cluster != 0) + bit(p->spec.grads, FLP_GRAD_HIDDEN);
+  int64_t others = 1 + (p->backward_cluster != 0) + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN);
   s->launches = clamp_launches(others + chunk_launches(p, p->saved_expands) + blocks_of(n));
   s->seconds = flp_planner_saved_cost(p, n);
   return 1;
@@ -91,7 +88,8 @@ static int64_t stream_launches(const flp_planner *p, int64_t n, int64_t rows) {
   int64_t blocks = n / rows * blocks_of(rows) + blocks_of(n % rows);
   /* gather, forward over the first columns, keep_reference, forward_keep, combine, loss_rows */
   int64_t each = 5 + p->forward_gathers + chunk_launches(p, p->step_expands);
-  return 2 + bit(p->spec.grads, FLP_GRAD_HIDDEN) + chunks * each + blocks; /* prepare, loss_rows of idle rows, fill */
+  return 2 + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + chunks * each +
+         blocks; /* prepare, loss_rows of idle rows, fill */
 }
 
 static void build_stream(const flp_planner *p, int64_t n, int64_t rows, flp_scheme *s) {
@@ -100,7 +98,7 @@ static void build_stream(const flp_planner *p, int64_t n, int64_t rows, flp_sche
   s->chunk_rows = rows;
   s->chunk_vocab = p->spec.vocab;
   s->chunks = flp_ceil_div(n, rows);
-  s->products = 1 + bit(p->spec.grads, FLP_GRAD_HIDDEN) + bit(p->spec.grads, FLP_GRAD_WEIGHT);
+  s->products = 1 + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + planner_wants(p->spec.grads, FLP_GRAD_WEIGHT);
   planner_put_rows(s, n);
   put_step_rows(p, s, n);
   planner_put_region(s, FLP_REGION_ZY, n, 4);

@@ -123,12 +123,7 @@ return function(k, spec, entry, keep)
     local shared = k.shared()
     local function slot(leaf, word, row) return shared + ((leaf * words + word) * M.rows + row) * 4 end
     for i, row in ipairs(thread_rows()) do
-      local sum = sums[i]
-      for _, mask in ipairs {1, 2} do
-        local other = {m = k.shuffle_xor(sum.m, mask), s = k.shuffle_xor(sum.s, mask)}
-        if sum.q then other.q = k.shuffle_xor(sum.q, mask) end
-        sum = S.merge(sum, other)
-      end
+      local sum = S.merge_lanes(sums[i])
       k.when(k.eq(M.lane & 3, 0), function()
         k.shared_store(slot(M.warp_n, 0, row.tile_row), sum.m)
         k.shared_store(slot(M.warp_n, 1, row.tile_row), sum.s)

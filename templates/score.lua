@@ -44,6 +44,16 @@ return function(k)
     return out
   end
 
+  -- One row's sum from those of four neighbouring lanes, which all get it.
+  function S.merge_lanes(sum)
+    for _, mask in ipairs {1, 2} do
+      local other = {m = k.shuffle_xor(sum.m, mask), s = k.shuffle_xor(sum.s, mask)}
+      if sum.q then other.q = k.shuffle_xor(sum.q, mask) end
+      sum = S.merge(sum, other)
+    end
+    return sum
+  end
+
   -- Adds one block of scores to the running sum of one row; the maximum moves once a block.
   -- y: factors of row_scale; clamp: a bias may be -inf; valid(i): is column i real (nil: all are). A column that is
   -- masked or -inf adds exactly nothing, so a row with s = 0 at the end had no score above -inf.

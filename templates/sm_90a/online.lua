@@ -210,12 +210,7 @@ return function(k, spec, entry, keep)
     local function store_leaf(u, leaf, sums)
       H.reread()
       for i, row in ipairs(rows) do
-        local sum = sums[i]
-        for _, mask in ipairs {1, 2} do
-          local other = {m = k.shuffle_xor(sum.m, mask), s = k.shuffle_xor(sum.s, mask)}
-          if sum.q then other.q = k.shuffle_xor(sum.q, mask) end
-          sum = S.merge(sum, other)
-        end
+        local sum = S.merge_lanes(sums[i])
         local row_of_chunk = u.row + H.row(row.w, row.h)
         k.when(k.eq(H.lane & 3, 0) & k.lt(p.row_begin + row_of_chunk, row_end()), function()
           local at = k.convert(k.i64, leaf) * 3 * p.capacity + k.convert(k.i64, row_of_chunk)
