@@ -214,8 +214,10 @@ typedef enum flp_pass {
   FLP_PASS_COMBINE = 2, /* partials of all shards -> logprob, entropy, stats */
   FLP_PASS_BACKWARD = 3, /* gradients, from stats or from what forward saved */
   FLP_PASS_STEP = 4,     /* loss and gradients in one: flp_step */
-  FLP_PASS_BACKWARD_SAVED = 5 /* for flp_plan_layout and flp_plan_workspace: BACKWARD of what forward saved, mode S. The
-                                 workspace of BACKWARD holds it too, where the budget does */
+  /* For flp_plan_layout and flp_plan_workspace: BACKWARD and FORWARD of mode S, in a budget that counts what forward saves
+     too. flp_execute takes args.saved instead. The workspace of BACKWARD holds mode S as well, where the budget does */
+  FLP_PASS_BACKWARD_SAVED = 5,
+  FLP_PASS_FORWARD_SAVED = 6
 } flp_pass;
 
 /* What one pass over n rows does and takes. */
@@ -230,13 +232,15 @@ typedef struct flp_layout {
   uint64_t bytes;          /* workspace, exact */
   uint64_t smallest_bytes; /* workspace of the smallest layout of any mode */
   double flops;
+  uint64_t saved_bytes; /* mode S: what forward saves beside the workspace; else 0 */
 } flp_layout;
 
 #define FLP_LAYOUT_INIT \
-  { sizeof(flp_layout), (flp_mode)0, 0, 0, 0, 0, 0, 0, 0, 0.0 }
+  { sizeof(flp_layout), (flp_mode)0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0 }
 
-/* Picks the fastest layout of a pass whose workspace fits.
- * unit:  budget in bytes, 0 for the plan's; layout->bytes is what flp_execute needs for the same layout
+/* Picks the fastest layout of a pass whose workspace fits, in mode S with what forward saves.
+ * unit:  budget in bytes, 0 for the plan's (of mode S that of backward); layout->bytes is what flp_execute needs for the
+ *        same layout
  * error: BUDGET naming the smallest budget that would do; ARGUMENT if n < 0 */
 FLP_API flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes,
                                    flp_layout *layout);
@@ -245,10 +249,19 @@ FLP_API flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t 
 FLP_API flp_status flp_plan_workspace(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes,
                                       size_t *out_bytes);
 
-/* Bytes that a forward pass over n rows keeps for mode S: a reference a row and the exponentials, 2·n·V. 0 where the plan
- * keeps none: spec.keep is 0, or the rung has no kernels for it (flp_plan_describe says why).
- * unit: budget in bytes that they must fit, 0 for the plan's backward budget; 0 bytes where they do not */
+/* Whether to take mode S: the bytes that a forward pass over n rows saves, a reference a row and the exponentials, 2·n·V,
+ * where they and the workspace of either pass fit the budget; else 0, for mode R. With the same budget, BACKWARD_SAVED and
+ * FORWARD_SAVED tell the workspaces. 0 too where spec.keep is 0, options ask for mode R, or the rung has no kernels for it
+ * (flp_plan_describe says why).
+ * unit:  budget in bytes, 0 for the plan's backward budget; UINT64_MAX for mode S whatever it takes
+ * error: ARGUMENT if n < 0 */
 FLP_API flp_status flp_plan_saved(const flp_plan *plan, int64_t n, uint64_t budget_bytes, size_t *out_bytes);
+
+/* The most that flp_plan_saved of any plan of this spec can give: where it is 0, a plan without keep serves, and kernels of
+ * mode S need not be made.
+ * unit:  as flp_plan_saved; the default is FLP_BUDGET or 1 GiB
+ * error: ARGUMENT if n < 0, or names a bad field of the spec or a setting */
+FLP_API flp_status flp_spec_saved(const flp_spec *spec, int64_t n, uint64_t budget_bytes, size_t *out_bytes);
 
 /* ---- one call: flp_args ------------------------------------------------------------------------------------------ */
 
@@ -302,8 +315,8 @@ typedef struct flp_args {
   void *stream; /* CUstream; NULL is the legacy default stream; ignored on the eager rung */
 
   /* mode S: forward writes, backward of the same rows, targets and temperatures reads, and may overwrite it: once. NULL:
-     mode R, as is backward in a workspace that mode S does not fit. Whole heads alone, no shards. 256-byte aligned,
-     flp_plan_saved bytes */
+     mode R, as is backward in a workspace that mode S does not fit. Whole heads alone, no shards. 256-byte aligned, as
+     many bytes as flp_plan_saved says */
   void *saved;
   size_t saved_bytes;
   const float *old_lse; /* forward and step: (N) nats, log Σ exp t of a policy near this one; NULL: a reference is made from

@@ -145,11 +145,13 @@ static uint64_t budget_of(const flp_plan *plan, flp_pass pass, uint64_t budget_b
 
 static flp_status check_query(const flp_plan *plan, flp_pass pass, int64_t n) {
   if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
-  if (pass < FLP_PASS_FORWARD || pass > FLP_PASS_BACKWARD_SAVED)
+  if (pass < FLP_PASS_FORWARD || pass > FLP_PASS_FORWARD_SAVED)
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "pass is %d (accepted: FORWARD 1, COMBINE 2, BACKWARD 3, STEP 4, BACKWARD_SAVED 5)", (int)pass);
-  if (pass == FLP_PASS_BACKWARD_SAVED && !flp_plan_keeps(plan))
-    return flp_fail(FLP_ERROR_ARGUMENT, "pass is BACKWARD_SAVED, but this plan keeps nothing (accepted: BACKWARD 3)");
+                    "pass is %d (accepted: FORWARD 1, COMBINE 2, BACKWARD 3, STEP 4, BACKWARD_SAVED 5, FORWARD_SAVED 6)",
+                    (int)pass);
+  if (pass > FLP_PASS_STEP && !flp_plan_keeps(plan))
+    return flp_fail(FLP_ERROR_ARGUMENT, "pass is %s, but this plan keeps nothing (accepted: FORWARD 1, BACKWARD 3)",
+                    pass == FLP_PASS_FORWARD_SAVED ? "FORWARD_SAVED" : "BACKWARD_SAVED");
   if (pass == FLP_PASS_STEP && !plan->spec.loss)
     return flp_fail(FLP_ERROR_ARGUMENT, "pass is STEP, but spec.loss is NULL (accepted: a loss program)");
   int is_head = plan->spec.op == FLP_OP_HEAD;

@@ -20,7 +20,7 @@ ENTROPY_NONE, ENTROPY_FORWARD, ENTROPY_BACKWARD = 0, 1, 2
 GRAD_HIDDEN, GRAD_WEIGHT, GRAD_BIAS = 1, 2, 4
 RUNG_AUTO, RUNG_TUNED, RUNG_HEURISTIC, RUNG_JIT, RUNG_GENERIC, RUNG_EAGER = range(6)
 DEVICE_HOST = -1
-PASS_FORWARD, PASS_COMBINE, PASS_BACKWARD, PASS_STEP, PASS_BACKWARD_SAVED = 1, 2, 3, 4, 5
+PASS_FORWARD, PASS_COMBINE, PASS_BACKWARD, PASS_STEP, PASS_BACKWARD_SAVED, PASS_FORWARD_SAVED = 1, 2, 3, 4, 5, 6
 MODE_NAMES = {1: "F", 2: "R_VOCAB", 3: "R_ROWS", 4: "R2", 5: "S", 6: "P"}
 LOSS_BYTES_MAX = 4096  # loss.h: capacity that always suffices for a loss program
 VECTORS_MAX = 8
@@ -56,7 +56,7 @@ class Layout(Structure):
     _fields_ = [
         ("struct_bytes", c_uint32), ("mode", c_int), ("chunk_rows", c_int64), ("chunk_vocab", c_int64),
         ("chunks", c_int64), ("products", c_int32), ("launches", c_int32), ("bytes", c_uint64),
-        ("smallest_bytes", c_uint64), ("flops", c_double),
+        ("smallest_bytes", c_uint64), ("flops", c_double), ("saved_bytes", c_uint64),
     ]
 
 
@@ -119,6 +119,7 @@ PROTOTYPES = {
     "flp_plan_get_id": (c_int, [c_void_p, POINTER(c_char)]),
     "flp_plan_layout": (c_int, [c_void_p, c_int, c_int64, c_uint64, POINTER(Layout)]),
     "flp_plan_saved": (c_int, [c_void_p, c_int64, c_uint64, POINTER(c_size_t)]),
+    "flp_spec_saved": (c_int, [POINTER(Spec), c_int64, c_uint64, POINTER(c_size_t)]),
     "flp_execute": (c_int, [c_void_p, POINTER(Args)]),
     "flp_step": (c_int, [c_void_p, POINTER(Args)]),
     "flp_loss_builtin_bytes": (c_int, [c_char_p, c_void_p, c_size_t, POINTER(c_size_t)]),
