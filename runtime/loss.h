@@ -27,12 +27,7 @@
 enum {
   FLP_LOSS_FORMAT = 1,
   FLP_LOSS_NODES_MAX = 256,
-  FLP_LOSS_CONSTANTS_MAX = 64,
-  FLP_LOSS_PARAMETERS_MAX = 8,
-  FLP_LOSS_VECTORS_MAX = 8,
-  FLP_LOSS_METRICS_MAX = 8,
-  FLP_LOSS_NAME_BYTES = 32,
-  FLP_LOSS_TITLE_BYTES = 64
+  FLP_LOSS_CONSTANTS_MAX = 64
 };
 
 /* What every loss may read of a row; vectors of the host follow them. */
@@ -43,8 +38,7 @@ typedef enum flp_loss_input {
   FLP_LOSS_REF_LOGPROB,
   FLP_LOSS_ADVANTAGE,
   FLP_LOSS_WEIGHT,
-  FLP_LOSS_FIRST_VECTOR,
-  FLP_LOSS_INPUTS_MAX = FLP_LOSS_FIRST_VECTOR + FLP_LOSS_VECTORS_MAX
+  FLP_LOSS_FIRST_VECTOR
 } flp_loss_input;
 
 typedef enum flp_loss_op {
@@ -79,12 +73,6 @@ typedef struct flp_loss_node {
   uint8_t op;           /* flp_loss_op */
   uint16_t operands[3]; /* nodes before this one, or an index; 0 where the operation has fewer */
 } flp_loss_node;
-
-/* A number that the caller may set for a call. */
-typedef struct flp_loss_parameter {
-  char name[FLP_LOSS_NAME_BYTES];
-  double fallback, low, high; /* low <= fallback <= high; the bounds may be infinite */
-} flp_loss_parameter;
 
 /* A value that is reported for each row beside the loss. */
 typedef struct flp_loss_metric {

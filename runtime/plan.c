@@ -147,7 +147,8 @@ static flp_status check_query(const flp_plan *plan, flp_pass pass, int64_t n) {
   if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
   if (pass < FLP_PASS_FORWARD || pass > FLP_PASS_FORWARD_SAVED)
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "pass is %d (accepted: FORWARD 1, COMBINE 2, BACKWARD 3, STEP 4, BACKWARD_SAVED 5, FORWARD_SAVED 6)",
+                    "pass is %d (accepted: FORWARD 1, COMBINE 2, BACKWARD 3, STEP 4, BACKWARD_SAVED 5, "
+                    "FORWARD_SAVED 6)",
                     (int)pass);
   if (pass > FLP_PASS_STEP && !flp_plan_keeps(plan))
     return flp_fail(FLP_ERROR_ARGUMENT, "pass is %s, but this plan keeps nothing (accepted: FORWARD 1, BACKWARD 3)",
@@ -169,12 +170,7 @@ flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint6
   flp_detail_clear();
   FLP_TRY(check_query(plan, pass, n));
   if (!layout) return flp_fail(FLP_ERROR_ARGUMENT, "layout is NULL (accepted: a flp_layout)");
-  if (layout->struct_bytes != sizeof *layout)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "layout.struct_bytes is %" PRIu32
-                    ", but this library's struct has %zu bytes (accepted: %zu; start "
-                    "from its _INIT value)",
-                    layout->struct_bytes, sizeof *layout, sizeof *layout);
+  FLP_TRY(flp_struct_check("layout", layout->struct_bytes, sizeof *layout));
   if (plan->spec.op == FLP_OP_SELECT) {
     *layout = (flp_layout){
         .struct_bytes = sizeof *layout, .chunk_rows = n, .chunk_vocab = plan->spec.vocab, .launches = n > 0};

@@ -84,8 +84,8 @@ typedef struct flp_scheme {
 } flp_scheme;
 
 /* Picks the cheapest layout of at most budget bytes.
- * query: 1 where the budget is the pass's: explicit chunk sizes override it, and what mode S saves counts to it; 0 where
- *        it is the workspace that there is
+ * query: 1 where the budget is the pass's: explicit chunk sizes override it, and what mode S saves counts to it;
+ *        0 where it is the workspace that there is
  * error: BUDGET naming the smallest budget that would do, which is in out->smallest_bytes too; UNSUPPORTED if no grid can hold the launch */
 flp_status flp_planner_pick(const flp_planner *planner, flp_pass pass, int64_t n, uint64_t budget, int query,
                             flp_scheme *out);

@@ -81,6 +81,26 @@ class Args(Structure):
     ]
 
 
+NAME_BYTES = 32
+
+
+class LossParameter(Structure):
+    """flp_loss_parameter: a number that the caller may set for a step."""
+
+    _fields_ = [("name", c_char * NAME_BYTES), ("fallback", c_double), ("low", c_double), ("high", c_double)]
+
+
+class LossDescription(Structure):
+    """flp_loss_description: what a loss program says of itself."""
+
+    _fields_ = [
+        ("struct_bytes", c_uint32), ("parameter_count", c_int32), ("vector_count", c_int32), ("input_count", c_int32),
+        ("metric_count", c_int32), ("name", c_char * 64), ("parameters", LossParameter * 8),
+        ("vectors", c_char * NAME_BYTES * VECTORS_MAX), ("inputs", c_char * NAME_BYTES * 14),
+        ("metrics", c_char * NAME_BYTES * 8),
+    ]
+
+
 class SelectArgs(Structure):
     """flp_select_args: pointers and run-time values of one call over scores that exist."""
 
@@ -123,6 +143,7 @@ PROTOTYPES = {
     "flp_execute": (c_int, [c_void_p, POINTER(Args)]),
     "flp_step": (c_int, [c_void_p, POINTER(Args)]),
     "flp_loss_builtin_bytes": (c_int, [c_char_p, c_void_p, c_size_t, POINTER(c_size_t)]),
+    "flp_loss_describe": (c_int, [c_void_p, c_size_t, POINTER(LossDescription)]),
     "flp_select": (c_int, [c_void_p, POINTER(SelectArgs)]),
     "flp_plan_check": (c_int, [c_void_p, c_void_p]),
     "flp_arena_create": (c_int, [c_int, POINTER(c_void_p)]),
@@ -163,6 +184,11 @@ def new_select_args():
 def new_layout():
     """FLP_LAYOUT_INIT."""
     return Layout(struct_bytes=ctypes.sizeof(Layout))
+
+
+def new_loss_description():
+    """FLP_LOSS_DESCRIPTION_INIT."""
+    return LossDescription(struct_bytes=ctypes.sizeof(LossDescription))
 
 
 def new_arena_stats():
