@@ -135,6 +135,25 @@ size_t flp_loss_write(const flp_loss *loss, uint8_t *out, size_t capacity);
 /* Reads what flp_loss_write wrote, from any source. error: CORRUPT naming the field */
 flp_status flp_loss_read(const uint8_t *bytes, size_t length, flp_loss *out);
 
+/* ---- loss_code.c ---- */
+
+/* A program as the data that templates/loss_any.lua runs; numbers stand where they are little-endian on the device. */
+typedef struct flp_loss_code {
+  int32_t node_count, result, metric_count, unused;
+  int32_t metrics[FLP_LOSS_METRICS_MAX]; /* their nodes */
+  int32_t reserved[4];
+  struct {
+    int32_t op;
+    /* bits: of the node by logprob 0, by entropy 1; of operand j by logprob 2 + j, by entropy 5 + j */
+    int32_t active;
+    int32_t operands[3];
+    int32_t reserved;
+    double value; /* of a constant */
+  } nodes[FLP_LOSS_NODES_MAX];
+} flp_loss_code;
+
+void flp_loss_encode(const flp_loss *loss, flp_loss_code *out);
+
 /* ---- loss_find.c ---- */
 
 /* Name of built-in program i, in alphabetical order; NULL past the last. */

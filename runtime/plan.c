@@ -21,6 +21,20 @@ static flp_status make_error_word(flp_plan *plan) {
   return flp_driver_status(driver, driver->cuStreamSynchronize(NULL), "cuStreamSynchronize");
 }
 
+/* The loss as data, where no kernel was compiled for it. */
+static flp_status make_program(flp_plan *plan) {
+  const flp_driver *driver = plan->driver;
+  flp_loss_code code;
+  int wanted = 0;
+  for (int i = 0; i < plan->modules.count; i++) wanted |= flp_kernel_runs_any_loss(&plan->modules.desc[i].key);
+  if (!wanted) return FLP_OK;
+  flp_loss_encode(&plan->loss, &code);
+  FLP_TRY(flp_driver_status(driver, driver->cuMemAlloc_v2(&plan->program, sizeof code), "cuMemAlloc"));
+  FLP_TRY(flp_driver_status(driver, driver->cuMemcpyHtoDAsync_v2(plan->program, &code, sizeof code, NULL),
+                            "cuMemcpyHtoDAsync"));
+  return flp_driver_status(driver, driver->cuStreamSynchronize(NULL), "cuStreamSynchronize");
+}
+
 static void release_device(flp_plan *plan) {
   const flp_driver *driver = plan->driver;
   if (!plan->context) return;
@@ -28,11 +42,12 @@ static void release_device(flp_plan *plan) {
   if (driver->cuCtxPushCurrent_v2(plan->context) == 0) {
     flp_loader_unload(driver, &plan->modules);
     if (plan->error_word) driver->cuMemFree_v2(plan->error_word);
+    if (plan->program) driver->cuMemFree_v2(plan->program);
     driver->cuCtxPopCurrent_v2(&popped);
   }
   driver->cuDevicePrimaryCtxRelease_v2(plan->device.handle);
   plan->context = NULL;
-  plan->error_word = 0;
+  plan->error_word = plan->program = 0;
 }
 
 /* The work of creation that needs the context current. */
@@ -40,6 +55,7 @@ static flp_status fill_device_plan(flp_plan *plan) {
   FLP_TRY(flp_ladder_climb(plan));
   if (plan->rung == FLP_RUNG_EAGER) return FLP_OK;
   flp_planner_init(&plan->planner, &plan->spec, &plan->options, &plan->device, plan->modules.desc, plan->modules.count);
+  FLP_TRY(make_program(plan));
   return make_error_word(plan);
 }
 

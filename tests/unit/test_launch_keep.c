@@ -444,30 +444,45 @@ Test(launch_keep, a_step_without_rows_zeroes_the_head) {
 
 /* ---- rungs ---- */
 
-Test(launch_keep, the_generic_rung_says_what_a_loss_needs) {
+/* Without a generator: the kernel that ships for any loss, and the program beside it. */
+Test(launch_keep, the_generic_rung_runs_any_loss_as_data) {
+  static const char *const losses[] = {"grpo", "ppo+k3"};
   stage s;
   stage_open(&s, "");
-  flp_spec spec = step_spec(3, "grpo", FLP_ENTROPY_NONE);
-  flp_spec head = spec;
-  head.loss = NULL;
-  head.loss_bytes = 0;
-  head.keep = 1;
-  stage_fill_generic(s.generic, &head);
+  flp_spec spec = step_spec(3, losses[0], FLP_ENTROPY_NONE);
+  stage_fill_generic(s.generic, &spec);
   setenv("FLP_JIT_LIBRARY", "/nowhere.so", 1);
   flp_options options = FLP_OPTIONS_INIT;
-  flp_plan *plan = NULL;
-  cr_expect_eq(flp_plan_create(&spec, &options, &plan), FLP_ERROR_UNAVAILABLE);
-  cr_expect_not_null(strstr(flp_error_detail(), "no kernel of this one ships"), "%s", flp_error_detail());
-  options.host_fallback = 1;
-  plan = stage_plan(&spec, &options);
-  cr_expect_eq(flp_plan_get_rung(plan), FLP_RUNG_EAGER);
-  cr_expect_str_eq(flp_plan_get_reason(plan, FLP_RUNG_GENERIC),
-                   "a loss is compiled from its program, and no kernel of this one ships: the code generator "
-                   "(FLP_JIT_LIBRARY) or a pack that holds it (FLP_CACHE_PATH) serves it");
-  flp_plan_destroy(plan);
-  plan = stage_plan(&head, &options);
-  cr_expect_eq(flp_plan_get_rung(plan), FLP_RUNG_GENERIC, "exponentials are kept on it");
-  cr_expect_gt(saved_bytes(plan, 10), 0);
+  char ids[2][17];
+  for (int i = 0; i < 2; i++) {
+    spec = step_spec(3, losses[i], FLP_ENTROPY_NONE);
+    flp_plan *plan = stage_plan(&spec, &options);
+    cr_assert_eq(flp_plan_get_rung(plan), FLP_RUNG_GENERIC, "%s", flp_plan_get_reason(plan, FLP_RUNG_GENERIC));
+    flp_args a = step_args(plan, &spec, 100);
+    run_step(&s, plan, &a);
+    flp_loss loss;
+    flp_loss_code code;
+    cr_assert_eq(flp_loss_find(losses[i], &loss), FLP_OK);
+    flp_loss_encode(&loss, &code);
+    CUdeviceptr program = STAGE_PARAMS(flp_loss_rows_params, launch_of(&s, "loss_rows", 0)).program;
+    cr_assert_neq(program, 0);
+    cr_expect_eq(memcmp((const void *)(uintptr_t)program, &code, sizeof code), 0, "%s", losses[i]);
+    cr_expect_eq(STAGE_PARAMS(flp_loss_rows_params, launch_of(&s, "loss_rows", 1)).program, program, "idle rows too");
+    flp_plan_get_id(plan, ids[i]);
+    flp_plan_destroy(plan);
+  }
+  cr_expect_str_neq(ids[0], ids[1], "one kernel, but another program");
+}
+
+Test(launch_keep, a_compiled_loss_has_no_program_beside_it) {
+  stage s;
+  stage_open(&s, "");
+  flp_spec spec = step_spec(1, "grpo", FLP_ENTROPY_NONE);
+  flp_options options = options_of(0, (flp_mode)0);
+  flp_plan *plan = stage_plan(&spec, &options);
+  flp_args a = step_args(plan, &spec, 100);
+  run_step(&s, plan, &a);
+  cr_expect_eq(STAGE_PARAMS(flp_loss_rows_params, launch_of(&s, "loss_rows", 0)).program, 0);
   flp_plan_destroy(plan);
 }
 
