@@ -14,8 +14,8 @@
  * max, clamp, where) leaves out contributes 0 even if its own derivative is not finite; in torch 0·inf makes it NaN.
  *
  * A plan carries one (flp_spec.loss, what flp_loss_write gave): its kernel is compiled from it (templates/loss.lua) and
- * has the SHA-256 of those bytes in its key. Parameters are arguments of the kernel, so a schedule of beta compiles
- * nothing. */
+ * has the SHA-256 of those bytes in its key; on rung generic the program is the data of a kernel for any
+ * (templates/loss_any.lua). Parameters are arguments of the kernel, so a schedule of beta compiles nothing. */
 #ifndef FLP_LOSS_H
 #define FLP_LOSS_H
 
