@@ -137,7 +137,7 @@ flp_status flp_loss_read(const uint8_t *bytes, size_t length, flp_loss *out);
 
 /* ---- loss_code.c ---- */
 
-/* A program as the data that templates/loss_any.lua runs; numbers stand where they are little-endian on the device. */
+/* A program as the data that templates/loss_any.lua runs. */
 typedef struct flp_loss_code {
   int32_t node_count, result, metric_count, unused;
   int32_t metrics[FLP_LOSS_METRICS_MAX]; /* their nodes */
