@@ -287,13 +287,15 @@ flp_status flp_images_collect(flp_rung rung, const flp_images_request *request, 
   int count = flp_kernel_keys_for(request->spec, request->arch, keys);
   flp_tuning_apply(request->tuning, keys, count);
   flp_status status = prepare(rung, &c);
+  out->store = c.store;
   for (int i = 0; i < count && status == FLP_OK; i++) status = collect_one(&c, rung, &keys[i], out);
-  flp_store_close(c.store);
   return status == FLP_OK ? check_together(out) : status;
 }
 
 void flp_images_clear(flp_images *images) {
   for (int i = 0; i < FLP_SPEC_KERNELS_MAX; i++) flp_kernel_image_clear(&images->image[i]);
+  flp_store_close(images->store);
+  images->store = NULL;
   images->count = 0;
 }
 

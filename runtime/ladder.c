@@ -160,7 +160,7 @@ static flp_status try_images(walk *w, flp_rung rung, const char *arch, const flp
   flp_images images;
   *fallback = 1;
   flp_status status = flp_images_collect(rung, &request, &images);
-  if (status == FLP_OK) status = flp_loader_load(plan->driver, &images, &plan->modules, fallback);
+  if (status == FLP_OK) status = flp_loader_load(plan->driver, plan->context, &images, &plan->modules, fallback);
   if (status == FLP_OK) {
     id_of_images(plan, &images);
     snprintf(plan->arch, sizeof plan->arch, "%s", arch);

@@ -55,7 +55,6 @@ return function(k, spec)
     q.units = q.hidden_units + q.weight_bands * q.across
     return q
   end
-  local function units_of(p) return function() return problem(p).units end end
 
   -- of_hidden: which product; m, n: first row and column of the tile of the result; size, depth: M and K.
   local function unit_at(q, unit)
@@ -70,8 +69,7 @@ return function(k, spec)
   end
 
   local function feed(p)
-    H.feed_units(units_of(p), function(unit, start)
-      local q = problem(p)
+    H.feed_units(function() return problem(p) end, function(unit, start, q)
       local u = unit_at(q, unit)
       return k.branch(u.of_hidden, function()
         return H.feed(start, u.steps, {map = p.dz_map, major = "k", at = u.m, box = H.box},
@@ -150,8 +148,8 @@ return function(k, spec)
   end
 
   local function multiply(p)
-    H.multiply_units(units_of(p), k.const(k.i32, 0), function(unit, index)
-      local u = unit_at(problem(p), unit)
+    H.multiply_units(function() return problem(p) end, k.const(k.i32, 0), function(unit, index, q)
+      local u = unit_at(q, unit)
       local function product(of, a_major)
         return function()
           local acc = H.multiply(index, u.steps, a_major, "mn")
