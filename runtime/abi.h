@@ -115,7 +115,7 @@ enum { FLP_COMBINE_LANES = 8 };
 
 /* module rows: entry record, one thread an active row of [row_begin, row_end): the four numbers that the dz epilogue
  * needs, {m, A, B, dz_y} with dz = 2^u·(A + B·u), u = t - m; and bound, an upper bound of |dz| over the row. A row whose
- * upstream gradients are zero has A = B = dz_y = 0, whatever its stats. */
+ * upstream gradients are zero has A = B = dz_y = 0, whatever its stats, and dz 0, whatever its scores. */
 #define FLP_RECORD_PARAMS(P)                                               \
   P(ptr, stats) P(ptr, grad_logprob) P(ptr, grad_entropy)                  \
   P(ptr, index) P(ptr, scale) P(ptr, count)                                \
@@ -290,14 +290,14 @@ enum { FLP_KEPT_BLOCK_ROWS = 1024 };
 
 /* module kept: entry keep_finish, one CTA a block of FLP_KEPT_BLOCK_ROWS active rows of [row_begin, row_end): fills
  * factor, and redo[block] with *count if the block is to be redone, else 0. Where plain is 1, exchanges the target's
- * elements of blocks that are not. A row without upstream gradient whose scores hold a NaN becomes zeros.  */
+ * elements of blocks that are not. A row without upstream gradient becomes zeros if its scores hold a NaN. */
 #define FLP_KEEP_FINISH_PARAMS(P)                                          \
   P(ptr, stats)  /* (n,4) f32 by row */                                    \
   P(ptr, record) P(ptr, reference)                                         \
   P(ptr, index) P(ptr, local_target) P(ptr, count)                         \
   P(i32, row_begin) P(i32, row_end) P(i32, vocab_valid) P(i32, plain)      \
   P(ptr, kept) P(i64, kept_stride)                                         \
-  P(ptr, factor) /* (n) f32 by active row, out: 1 in the expanded form and in blocks to be redone */ \
+  P(ptr, factor) /* (n) f32 by active row, out: 0 without upstream gradient; 1 in the expanded form and where redone */ \
   P(ptr, redo)   /* (blocks) i32 out: a `count` for dz */
 
 /* module kept: entry keep_expand: kept becomes dz, in place, in blocks that are not redone; and column sums of each

@@ -1,9 +1,9 @@
 /* launch_keep.c: exponentials of a chunk of rows and the gradients made of them (abi.h, kept exponentials).
  *
  * keep_reference, forward_keep; then record, keep_finish, dz over each block of rows in case it is to be redone,
- * keep_expand or keep_gather, the products, bias_reduce.
+ * keep_expand in the expanded form, keep_gather for grad_weight, the products, bias_reduce.
  * Invariants: reference, record and factor are indexed by active row, exponentials and redo by row and block of the
- * chunk; in the plain form the chunk's gathered rows give way to the same rows times their factors, once dz is done. */
+ * chunk; the chunk's gathered rows give way to the same rows times their factors, once dz is done. */
 #include "launch_keep.h"
 
 #include "launch_backward.h"
@@ -138,17 +138,13 @@ flp_status flp_launch_kept(const flp_call *call, flp_row_range rows, const flp_k
                       .dz = keep->kept,
                       .dz_stride = keep->stride,
                       .bias_part = grads & FLP_GRAD_BIAS ? flp_call_region(call, FLP_REGION_BIAS_PART) : 0,
-                      .gathered_from = rows.begin};
+                      .gathered_from = rows.begin,
+                      .factor = flp_call_region(call, FLP_REGION_FACTOR)};
   FLP_TRY(backward_launch_record(call, rows));
   FLP_TRY(launch_finish(call, rows, keep));
   FLP_TRY(launch_redo(call, &c));
-  if (expands(call)) {
-    FLP_TRY(launch_expand(call, &c, keep));
-  } else {
-    c.factor = flp_call_region(call, FLP_REGION_FACTOR);
-    c.scaled = 1;
-    if (grads & FLP_GRAD_WEIGHT) FLP_TRY(launch_scaled_rows(call, rows));
-  }
+  if (expands(call)) FLP_TRY(launch_expand(call, &c, keep));
+  if (grads & FLP_GRAD_WEIGHT) FLP_TRY(launch_scaled_rows(call, rows));
   FLP_TRY(backward_launch_products(call, &c));
   return grads & FLP_GRAD_BIAS ? backward_launch_bias_reduce(call, &c) : FLP_OK;
 }

@@ -25,6 +25,7 @@ local IN_FLIGHT = 4                                 -- rows that a thread of kee
 return function(k, spec)
   if spec.dtype ~= "bf16" then error("dtype: " .. spec.dtype .. " lacks the range of exponentials; bf16 is accepted") end
   local F = k.import "math64" (k)
+  local S = k.import "score" (k)
   local infinity = 1.0 / 0.0
   local f64 = function(v) return k.convert(k.f64, v) end
   local i64 = function(v) return k.convert(k.i64, v) end
@@ -55,7 +56,7 @@ return function(k, spec)
     return {
       spread = (m - reference) + log_s, logprob = stats[3], target = k.load(k.i32, p.local_target, a),
       finite = k.lt(k.abs(m), infinity) & k.lt(k.abs(log_s), infinity),
-      silent = k.eq(record[2], 0.0) & k.eq(record[3], 0.0) & k.eq(record[4], 0.0),
+      silent = S.is_silent(record),
       factor = record[2] * k.exp2(reference - m),
     }
   end
@@ -94,8 +95,7 @@ return function(k, spec)
 
     local plain = k.ne(p.plain, 0) & ~redo
     k.when(exists, function()
-      local factor = k.select(row.silent, 0.0, row.factor)
-      k.store(p.factor, a, k.select(plain, factor, 1.0))
+      k.store(p.factor, a, k.select(row.silent, 0.0, k.select(plain, row.factor, 1.0)))
     end)
     local lost = row.silent & ~row.finite
     k.when(exists & plain & ~lost & k.ge(row.target, 0), function()
@@ -110,8 +110,10 @@ return function(k, spec)
 
   -- What turns kept of one row into dz: dz = kept·(offset + slope·log2 kept), times 1 - tanh².
   local function load_gradient(p, a, column, capped)
-    local record, reference = k.load_vector(k.f32, 4, p.record, a), k.load(k.f32, p.reference, a)
-    local shift = reference - record[1]
+    local record = k.load_vector(k.f32, 4, p.record, a)
+    local silent = S.is_silent(record)                    -- then reference and m may be anything
+    local reference = k.select(silent, 0.0, k.load(k.f32, p.reference, a))
+    local shift = reference - k.select(silent, 0.0, record[1])
     local power = k.exp2(shift)
     return {
       offset = k.fma(record[3], shift, record[2]) * power, slope = record[3] * power, dz_y = record[4],

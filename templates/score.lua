@@ -83,6 +83,9 @@ return function(k)
     return {m = m, s = s, q = q}, exponentials
   end
 
+  -- Whether a row has no upstream gradient, by its {m, A, B, dz_y}: its dz is 0 then, whatever its scores.
+  function S.is_silent(record) return k.eq(record[2], 0.0) & k.eq(record[3], 0.0) & k.eq(record[4], 0.0) end
+
   -- A running sum over no columns.
   function S.empty(entropy)
     local zero = k.const(k.f32, 0.0)
