@@ -64,6 +64,7 @@ static flp_status launch_scores_mapped(const flp_call *call, flp_row_range rows,
   int64_t leaves = flp_ceil_div(rows.end - rows.begin, band) * flp_ceil_div(columns, FLP_LEAF_COLUMNS);
   if (!keep) return flp_launch_clusters(call, FLP_ENTRY_forward_map, &p, leaves);
   p.reference = keep->reference;
+  p.slope = keep->expands ? 0 : 1;
   FLP_TRY(encode_kept(call, rows, keep, &p.kept_map));
   return flp_launch_clusters(call, FLP_ENTRY_forward_keep_map, &p, leaves);
 }
@@ -97,6 +98,7 @@ static flp_status launch_scores_portable(const flp_call *call, flp_row_range row
   };
   if (!keep) return flp_launch(call, FLP_ENTRY_forward, &p, bands * groups);
   p.reference = keep->reference;
+  p.slope = keep->expands ? 0 : 1;
   p.kept = keep->kept;
   p.kept_stride = keep->stride;
   return flp_launch(call, FLP_ENTRY_forward_keep, &p, bands * groups);

@@ -16,7 +16,8 @@ flp_keep_sink flp_keep_saved(const flp_call *call, int64_t first) {
   uint64_t row_bytes = (uint64_t)stride * flp_dtype_bytes(spec->dtype);
   return (flp_keep_sink){.reference = start,
                          .kept = start + flp_planner_references_bytes(call->args->n) + (uint64_t)first * row_bytes,
-                         .stride = stride};
+                         .stride = stride,
+                         .expands = call->plan->planner.saved_expands};
 }
 
 /* The maximum over the first columns, or the LSE of a policy near this one. */
@@ -43,11 +44,6 @@ flp_status flp_launch_keep(const flp_call *call, flp_row_range rows, const flp_k
 
 /* ---- gradients ---- */
 
-static int expands(const flp_call *call) {
-  const flp_planner *planner = &call->plan->planner;
-  return call->scheme.mode == FLP_MODE_S ? planner->saved_expands : planner->step_expands;
-}
-
 static flp_status launch_finish(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep) {
   const flp_args *a = call->args;
   flp_keep_finish_params p = {
@@ -56,11 +52,13 @@ static flp_status launch_finish(const flp_call *call, flp_row_range rows, const 
       .reference = keep->reference,
       .index = flp_call_region(call, FLP_REGION_INDEX),
       .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
+      .scale = flp_call_region(call, FLP_REGION_SCALE),
       .count = flp_call_region(call, FLP_REGION_COUNT),
+      .capped = call->capped,
       .row_begin = (int32_t)rows.begin,
       .row_end = (int32_t)rows.end,
       .vocab_valid = (int32_t)a->vocab_valid,
-      .plain = !expands(call),
+      .plain = !keep->expands,
       .kept = keep->kept,
       .kept_stride = keep->stride,
       .factor = flp_call_region(call, FLP_REGION_FACTOR),
@@ -143,7 +141,7 @@ flp_status flp_launch_kept(const flp_call *call, flp_row_range rows, const flp_k
   FLP_TRY(backward_launch_record(call, rows));
   FLP_TRY(launch_finish(call, rows, keep));
   FLP_TRY(launch_redo(call, &c));
-  if (expands(call)) FLP_TRY(launch_expand(call, &c, keep));
+  if (keep->expands) FLP_TRY(launch_expand(call, &c, keep));
   if (grads & FLP_GRAD_WEIGHT) FLP_TRY(launch_scaled_rows(call, rows));
   FLP_TRY(backward_launch_products(call, &c));
   return grads & FLP_GRAD_BIAS ? backward_launch_bias_reduce(call, &c) : FLP_OK;

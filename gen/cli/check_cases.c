@@ -177,7 +177,7 @@ static void set_builtin(check_list *list, check_case *c, int i, int bonus) {
 /* Plain: what was kept is multiplied as it is; else it is turned into gradients of the scores first. */
 static void add_mode(check_list *list, check_case c, flp_mode mode, int plain, int turn) {
   c.mode = mode;
-  if (plain && !(c.spec.softcap > 0)) {
+  if (plain) {
     c.spec.entropy = FLP_ENTROPY_FORWARD;
     c.spec.grads &= ~(uint32_t)FLP_GRAD_BIAS;
   }

@@ -135,11 +135,33 @@ Test(launch_keep, saved_backward_scales_rows_of_what_forward_saved) {
   stage_expect_capturable(&s);
 }
 
+Test(launch_keep, only_what_is_not_expanded_has_the_slope_of_a_softcap) {
+  flp_spec wanted = keep_spec(3, FLP_ENTROPY_FORWARD);
+  wanted.softcap = 30;
+  open_plan("", wanted, 0, (flp_mode)0);
+  flp_args a = saved_args(FLP_PASS_FORWARD, 100);
+  stage_execute(&s, plan, &a);
+  cr_expect_eq(STAGE_PARAMS(flp_forward_keep_params, launch_of("forward_keep", 0)).slope, 1.0f);
+  a = saved_args(FLP_PASS_BACKWARD, 100);
+  stage_execute(&s, plan, &a);
+  stage_expect_sequence(&s, "prepare record keep_finish dz keep_gather grad_hidden grad_weight fill");
+  flp_keep_finish_params finish = STAGE_PARAMS(flp_keep_finish_params, launch_of("keep_finish", 0));
+  cr_expect(finish.plain == 1 && finish.capped == 1);
+  cr_expect_eq(finish.scale, STAGE_PARAMS(flp_prepare_params, launch_of("prepare", 0)).scale);
+  wanted.entropy = FLP_ENTROPY_BACKWARD;
+  flp_options options = options_of(0, (flp_mode)0);
+  use_plan(wanted, &options);
+  a = saved_args(FLP_PASS_FORWARD, 100);
+  stage_execute(&s, plan, &a);
+  cr_expect_eq(STAGE_PARAMS(flp_forward_keep_params, launch_of("forward_keep", 0)).slope, 0.0f);
+}
+
 Test(launch_keep, an_entropy_gradient_or_a_bias_expands_in_place) {
   open_plan("", keep_spec(7, FLP_ENTROPY_NONE), 0, (flp_mode)0);
   flp_args a = saved_args(FLP_PASS_BACKWARD, 1500);
   stage_execute(&s, plan, &a);
-  stage_expect_sequence(&s, "prepare record keep_finish dz dz keep_expand keep_gather grad_hidden grad_weight bias_reduce fill");
+  stage_expect_sequence(
+      &s, "prepare record keep_finish dz dz keep_expand keep_gather grad_hidden grad_weight bias_reduce fill");
   flp_keep_expand_params expand = STAGE_PARAMS(flp_keep_expand_params, launch_of("keep_expand", 0));
   flp_dz_params redo = STAGE_PARAMS(flp_dz_params, launch_of("dz", 1));
   flp_bias_reduce_params reduce = STAGE_PARAMS(flp_bias_reduce_params, launch_of("bias_reduce", 0));

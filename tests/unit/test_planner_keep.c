@@ -181,6 +181,21 @@ Test(planner_keep, what_depends_on_the_entropy_expands) {
   cr_expect_eq(s.size[FLP_REGION_ENTROPY], 400);
 }
 
+Test(planner_keep, a_softcap_alone_does_not_expand) {
+  flp_spec spec = FLP_SPEC_INIT;
+  spec.softcap = 30;
+  spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  spec.entropy = FLP_ENTROPY_FORWARD;
+  flp_options options = FLP_OPTIONS_INIT;
+  flp_device device = {0};
+  flp_planner p;
+  flp_planner_init(&p, &spec, &options, &device, NULL, 0);
+  cr_expect(!p.saved_expands && !p.step_expands);
+  spec.grads |= FLP_GRAD_BIAS;
+  flp_planner_init(&p, &spec, &options, &device, NULL, 0);
+  cr_expect(p.saved_expands && p.step_expands);
+}
+
 /* For any shape and two budgets: what fits is sound, planning for its own bytes gives it again, more is never dearer. */
 Test(planner_keep, properties_hold_for_random_shapes) {
   uint32_t state = 11;
