@@ -17,8 +17,8 @@ local ABOVE_FIRST, ABOVE_OLD = 60.0, 20.0
 -- lse - k_a where kept serves: of bf16's normal numbers, 2^-126 on, 60 octaves lie below the LSE, and no sum overflows.
 local LOWEST, HIGHEST = -66.0, 100.0
 local LEAST = 0x1p-126                              -- the smallest normal number
--- row_scale of capped rows from which on kept has the slopes: plain rows those that forward_keep saw unmoved (online.lua),
--- others those that log2 of what was kept tells to a few hundredths of bf16's rounding
+-- |row_scale| of capped rows from which on kept tells slopes: in the plain form where Hopper's online.lua leaves scores as
+-- they are, in the expanded form where log2 of what was kept, rounded, moves them by less than that rounding
 local LEAST_SCALE, LEAST_SCALE_EXPANDED = 0x1p-25, 4.0
 local ROUNDING = 0x1p-8 * LOG2E                     -- twice what bf16's rounding moves log2 of kept by
 local ROWS = 1024                                   -- FLP_KEPT_BLOCK_ROWS
@@ -75,8 +75,7 @@ return function(k, spec)
     end, function() return k.const(k.f64, 1.0) end)
   end
 
-  -- The expanded form takes slopes of a cap from kept: the target's must not have vanished there, and rounding must not
-  -- have moved any far.
+  -- The expanded form takes slopes of a cap from kept: the target's must not have vanished there.
   local function is_out_of_range(p, row)
     local inside = k.ge(row.spread, LOWEST) & k.le(row.spread, HIGHEST)
     local vanished = k.eq(p.plain, 0) & ~row.silent & k.ge(row.target, 0)

@@ -9,8 +9,6 @@
 --
 -- A block of 64 columns is one staged box (staging.lua). Its first 8 rows wait in registers until the other 8 are summed.
 
-local BLOCK = 64
-
 return function(k, spec)
   if spec.dtype ~= "bf16" then error("dtype: " .. spec.dtype .. " lacks the range of exponentials; bf16 is accepted") end
   local staging = k.import "staging"
@@ -21,9 +19,14 @@ return function(k, spec)
     local K = {finish = B.finish}
     local upper = {}                              -- of the row with h = 0: its words, by block of the tile
 
-    local function words_of(value, exists)
+    -- Pair by pair: with all values made first ptxas spills more.
+    local function words_of(p, exponentials, lift, y, exists)
+      local function value(i)
+        local kept = exponentials[i] * lift
+        return spec.softcap and kept * S.slope(y[i], p.slope) or kept
+      end
       local words = {}
-      for i = 1, BLOCK // 4, 2 do                 -- a quarter of its columns
+      for i = 1, #exponentials, 2 do
         local pair = B.pair(value(i), value(i + 1))
         words[#words + 1] = k.select(exists, pair, 0)
       end
@@ -43,11 +46,7 @@ return function(k, spec)
       local exists = k.lt(active, u.row_end)
       local reference = k.load(k.f32, p.reference, k.select(exists, active, p.row_begin))
       return function(column, exponentials, m, y)
-        local lift = k.exp2(m - reference)
-        local words = words_of(function(i)
-          local value = exponentials[i] * lift
-          return spec.softcap and value * S.slope(y[i], p.slope) or value
-        end, exists)
+        local words = words_of(p, exponentials, k.exp2(m - reference), y, exists)
         block = block + 1
         if row.h == 0 then upper[block] = words
         else store_box(p, u, row.w, column, upper[block], words) end

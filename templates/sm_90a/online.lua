@@ -165,7 +165,7 @@ return function(k, spec, entry, keep)
       return {acc = made, scales = up}
     end
 
-    -- What a row has of a tile, by block, and how to add one to its sum: all its columns count, and its scale is not negative.
+    -- What a row has of a tile, by block, and how to add one to its sum. All columns count, and its scale is not negative.
     local function row_of_tile(acc, u, tile_column, row, scale, sum)
       local blocks, tops = {}, {}
       for block = 1, H.columns // BLOCK do
