@@ -115,7 +115,7 @@ enum { FLP_COMBINE_LANES = 8 };
 
 /* module rows: entry record, one thread an active row of [row_begin, row_end): the four numbers that the dz epilogue
  * needs, {m, A, B, dz_y} with dz = 2^u·(A + B·u), u = t - m; and bound, an upper bound of |dz| over the row. A row whose
- * upstream gradients are zero has A = B = dz_y = 0, whatever its stats. */
+ * upstream gradients are zero has A = B = dz_y = 0, whatever its stats, and dz 0, whatever its scores. */
 #define FLP_RECORD_PARAMS(P)                                               \
   P(ptr, stats) P(ptr, grad_logprob) P(ptr, grad_entropy)                  \
   P(ptr, index) P(ptr, scale) P(ptr, count)                                \
@@ -257,13 +257,15 @@ enum {
  *
  *   dz = 2^(t - m)·(A + B·(t - m))      {m, A, B, dz_y} from record; at the target dz_y
  *
- * Plain form, where B is 0 and there is no softcap: dz = factor_a·kept with factor_a = A·2^(k_a - m), if the target's own
- * element is exchanged for expm1(logprob)·2^(lse - k_a), which does not depend on the upstream gradient: grad_hidden is a
- * row scale of kept·W, grad_weight is kept^T·(factor_a·h_a). Expanded form: one pass turns kept into dz, in place.
+ * Plain form, where B is 0: dz = factor_a·kept with factor_a = A·2^(k_a - m), if the target's own element is exchanged for
+ * expm1(logprob)·2^(lse - k_a), which does not depend on the upstream gradient: grad_hidden is a row scale of kept·W,
+ * grad_weight is kept^T·(factor_a·h_a). With softcap kept is times 1 - tanh² then. Expanded form: one pass turns kept into
+ * dz, in place.
  *
  * Rows whose lse is out of that range are redone, decided on the device, in blocks of FLP_KEPT_BLOCK_ROWS active rows: dz
  * recomputes the block from hidden and weight, in the place of kept, and its rows have factor 1. So are rows of the expanded
- * form whose target, with a gradient of its own, has vanished from kept: its score is needed for the slope of a softcap. */
+ * form whose target, with a gradient of its own, has vanished from kept: its score is needed for the slope of a softcap; and
+ * rows of a softcap with a row_scale below 4, whose slopes the rounding of kept would move, or in the plain form 2^-25. */
 enum { FLP_KEPT_BLOCK_ROWS = 1024 };
 
 /* module forward_keep: entries forward_keep and forward_keep_map: forward and forward_map, which also store kept. Rows
@@ -273,10 +275,12 @@ enum { FLP_KEPT_BLOCK_ROWS = 1024 };
 #define FLP_FORWARD_KEEP_PARAMS(P)                                         \
   FLP_FORWARD_PARAMS(P)                                                    \
   P(ptr, reference) /* (n) f32 by active row */                            \
+  P(f32, slope)     /* with softcap, 1: kept is times 1 - tanh²; else 0 */ \
   P(ptr, kept) P(i64, kept_stride) /* row 0: active row row_begin */
 #define FLP_FORWARD_KEEP_MAP_PARAMS(P)                                     \
   FLP_FORWARD_MAP_PARAMS(P)                                                \
   P(ptr, reference) /* (n) f32 by active row */                            \
+  P(f32, slope)     /* as above */                                         \
   P(map, kept_map)  /* (row_end - row_begin, vocab_valid) */
 
 /* module kept: entry keep_reference, one thread an active row of [row_begin, row_end): chooses k_a before scores are kept:
@@ -290,14 +294,15 @@ enum { FLP_KEPT_BLOCK_ROWS = 1024 };
 
 /* module kept: entry keep_finish, one CTA a block of FLP_KEPT_BLOCK_ROWS active rows of [row_begin, row_end): fills
  * factor, and redo[block] with *count if the block is to be redone, else 0. Where plain is 1, exchanges the target's
- * elements of blocks that are not. A row without upstream gradient whose scores hold a NaN becomes zeros.  */
+ * elements of blocks that are not. A row without upstream gradient becomes zeros if its scores hold a NaN. */
 #define FLP_KEEP_FINISH_PARAMS(P)                                          \
   P(ptr, stats)  /* (n,4) f32 by row */                                    \
   P(ptr, record) P(ptr, reference)                                         \
-  P(ptr, index) P(ptr, local_target) P(ptr, count)                         \
+  P(ptr, index) P(ptr, local_target) P(ptr, scale) P(ptr, count)           \
+  P(i32, capped) /* 1: softcap */                                          \
   P(i32, row_begin) P(i32, row_end) P(i32, vocab_valid) P(i32, plain)      \
   P(ptr, kept) P(i64, kept_stride)                                         \
-  P(ptr, factor) /* (n) f32 by active row, out: 1 in the expanded form and in blocks to be redone */ \
+  P(ptr, factor) /* (n) f32 by active row, out: 0 without upstream gradient; 1 in the expanded form and where redone */ \
   P(ptr, redo)   /* (blocks) i32 out: a `count` for dz */
 
 /* module kept: entry keep_expand: kept becomes dz, in place, in blocks that are not redone; and column sums of each

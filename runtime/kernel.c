@@ -148,6 +148,10 @@ static int has_products(const flp_spec *spec, const char *arch) {
   return 0;
 }
 
+int flp_kernel_spec_keeps(const flp_spec *spec) {
+  return spec->grads && spec->dtype == FLP_DTYPE_BF16 && (spec->keep || spec->loss);
+}
+
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]) {
   int count = 0;
   if (spec->op == FLP_OP_SELECT) {
@@ -156,7 +160,7 @@ int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key o
   }
   int hidden = (spec->grads & FLP_GRAD_HIDDEN) != 0, weight = (spec->grads & FLP_GRAD_WEIGHT) != 0;
   int products = (hidden || weight) && has_products(spec, arch);
-  int keeps = spec->grads && spec->dtype == FLP_DTYPE_BF16 && (spec->keep || spec->loss);
+  int keeps = flp_kernel_spec_keeps(spec);
   const struct {
     flp_kernel_kind kind;
     int wanted;

@@ -112,7 +112,7 @@ static flp_status launch_product(const flp_call *call, const backward_chunk *c, 
       .write_acc = to->write_acc,
       .write_out = to->write_out,
   };
-  if (!of_hidden && c->scaled) {
+  if (!of_hidden && c->factor) {
     p.operand = flp_call_region(call, FLP_REGION_GATHER);
     p.operand_stride = flp_planner_gather_stride(depth);
     p.index = 0;

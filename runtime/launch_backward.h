@@ -14,8 +14,7 @@ typedef struct backward_chunk {
   int64_t dz_stride;
   CUdeviceptr bias_part; /* 0: no column sums */
   int64_t gathered_from; /* active row in row 0 of the gathered rows, where there are */
-  CUdeviceptr factor;    /* of active rows, of grad_hidden; 0: 1 */
-  int scaled;            /* 1: the gathered rows are times their factors, for grad_weight */
+  CUdeviceptr factor;    /* of active rows, which the gathered rows have been multiplied by; 0: there are none */
 } backward_chunk;
 
 /* Where a product goes. */

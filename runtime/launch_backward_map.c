@@ -67,7 +67,7 @@ flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *c)
 
 static flp_status encode_for_products(const flp_call *call, const backward_chunk *c, flp_products_map_params *p) {
   matrices m = matrices_of(call, c);
-  if (c->scaled) m.hidden = m.gathered;
+  if (c->factor) m.hidden = m.gathered;
   flp_matrix *const each[] = {&m.dz, &m.weight, &m.hidden, &m.gathered};
   flp_abi_map *const maps[] = {&p->dz_map, &p->weight_map, &p->hidden_map, &p->gathered_map};
   for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) {

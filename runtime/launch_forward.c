@@ -1,14 +1,22 @@
 /* launch_forward.c: the forward pass: prepare, then for each chunk of rows gather (where operands come through tensor
  * maps), forward and combine (twice where both partial and outputs are wanted). Chunks share one block of partials;
  * their sizes do not enter a row's bits. In mode S forward_keep takes forward's place (launch_keep.c). */
-#include <string.h>
-
 #include "launch.h"
 #include "launch_keep.h"
 #include "status.h"
 
+/* What forward reads are the first fields of what forward_keep does. */
+#define SAME_PLACE(type, name) \
+  _Static_assert(offsetof(flp_forward_params, name) == offsetof(flp_forward_keep_params, name), #name);
+FLP_FORWARD_PARAMS(SAME_PLACE)
+#undef SAME_PLACE
+#define SAME_PLACE(type, name) \
+  _Static_assert(offsetof(flp_forward_map_params, name) == offsetof(flp_forward_keep_map_params, name), #name);
+FLP_FORWARD_MAP_PARAMS(SAME_PLACE)
+#undef SAME_PLACE
+
 static flp_status encode_maps(const flp_call *call, flp_row_range rows, int64_t columns, const flp_kernel_desc *desc,
-                              flp_forward_map_params *p) {
+                              flp_forward_keep_map_params *p) {
   flp_matrix hidden = flp_matrix_hidden(call, 0, call->args->n);
   flp_matrix gathered = flp_matrix_gathered(call, 0, rows.end - rows.begin);
   flp_matrix weight = flp_matrix_weight(call, 0, columns);
@@ -34,7 +42,7 @@ static flp_status encode_kept(const flp_call *call, flp_row_range rows, const fl
 static flp_status launch_scores_mapped(const flp_call *call, flp_row_range rows, int64_t columns,
                                        const flp_keep_sink *keep) {
   const flp_args *a = call->args;
-  flp_forward_map_params p = {
+  flp_forward_keep_map_params p = {
       .bias = flp_call_pointer(a->bias),
       .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
       .scale = flp_call_region(call, FLP_REGION_SCALE),
@@ -55,11 +63,10 @@ static flp_status launch_scores_mapped(const flp_call *call, flp_row_range rows,
   int64_t band = keep ? planner->keep_rows : planner->forward_rows;
   int64_t leaves = flp_ceil_div(rows.end - rows.begin, band) * flp_ceil_div(columns, FLP_LEAF_COLUMNS);
   if (!keep) return flp_launch_clusters(call, FLP_ENTRY_forward_map, &p, leaves);
-  flp_forward_keep_map_params kept;
-  memcpy(&kept, &p, sizeof p); /* its fields come first */
-  kept.reference = keep->reference;
-  FLP_TRY(encode_kept(call, rows, keep, &kept.kept_map));
-  return flp_launch_clusters(call, FLP_ENTRY_forward_keep_map, &kept, leaves);
+  p.reference = keep->reference;
+  p.slope = keep->expands ? 0 : 1;
+  FLP_TRY(encode_kept(call, rows, keep, &p.kept_map));
+  return flp_launch_clusters(call, FLP_ENTRY_forward_keep_map, &p, leaves);
 }
 
 static flp_status launch_scores_portable(const flp_call *call, flp_row_range rows, int64_t columns,
@@ -68,7 +75,7 @@ static flp_status launch_scores_portable(const flp_call *call, flp_row_range row
   const flp_kernel_desc *desc = flp_call_desc(call, keep ? FLP_KERNEL_KEEP : FLP_KERNEL_FORWARD);
   int64_t bands = flp_ceil_div(rows.end - rows.begin, desc->tile_rows);
   int64_t groups = flp_ceil_div(columns, desc->unit_columns);
-  flp_forward_params p = {
+  flp_forward_keep_params p = {
       .hidden = flp_call_pointer(a->hidden),
       .hidden_stride = a->hidden_stride,
       .weight = flp_call_pointer(a->weight),
@@ -90,12 +97,11 @@ static flp_status launch_scores_portable(const flp_call *call, flp_row_range row
       .zy = flp_call_region(call, FLP_REGION_ZY),
   };
   if (!keep) return flp_launch(call, FLP_ENTRY_forward, &p, bands * groups);
-  flp_forward_keep_params kept;
-  memcpy(&kept, &p, sizeof p); /* its fields come first */
-  kept.reference = keep->reference;
-  kept.kept = keep->kept;
-  kept.kept_stride = keep->stride;
-  return flp_launch(call, FLP_ENTRY_forward_keep, &kept, bands * groups);
+  p.reference = keep->reference;
+  p.slope = keep->expands ? 0 : 1;
+  p.kept = keep->kept;
+  p.kept_stride = keep->stride;
+  return flp_launch(call, FLP_ENTRY_forward_keep, &p, bands * groups);
 }
 
 flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, int64_t columns, const flp_keep_sink *keep) {

@@ -1,9 +1,9 @@
 /* launch_keep.c: exponentials of a chunk of rows and the gradients made of them (abi.h, kept exponentials).
  *
  * keep_reference, forward_keep; then record, keep_finish, dz over each block of rows in case it is to be redone,
- * keep_expand or keep_gather, the products, bias_reduce.
+ * keep_expand in the expanded form, keep_gather for grad_weight, the products, bias_reduce.
  * Invariants: reference, record and factor are indexed by active row, exponentials and redo by row and block of the
- * chunk; in the plain form the chunk's gathered rows give way to the same rows times their factors, once dz is done. */
+ * chunk; the chunk's gathered rows give way to the same rows times their factors, once dz is done. */
 #include "launch_keep.h"
 
 #include "launch_backward.h"
@@ -16,7 +16,8 @@ flp_keep_sink flp_keep_saved(const flp_call *call, int64_t first) {
   uint64_t row_bytes = (uint64_t)stride * flp_dtype_bytes(spec->dtype);
   return (flp_keep_sink){.reference = start,
                          .kept = start + flp_planner_references_bytes(call->args->n) + (uint64_t)first * row_bytes,
-                         .stride = stride};
+                         .stride = stride,
+                         .expands = call->plan->planner.saved_expands};
 }
 
 /* The maximum over the first columns, or the LSE of a policy near this one. */
@@ -43,11 +44,6 @@ flp_status flp_launch_keep(const flp_call *call, flp_row_range rows, const flp_k
 
 /* ---- gradients ---- */
 
-static int expands(const flp_call *call) {
-  const flp_planner *planner = &call->plan->planner;
-  return call->scheme.mode == FLP_MODE_S ? planner->saved_expands : planner->step_expands;
-}
-
 static flp_status launch_finish(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep) {
   const flp_args *a = call->args;
   flp_keep_finish_params p = {
@@ -56,11 +52,13 @@ static flp_status launch_finish(const flp_call *call, flp_row_range rows, const 
       .reference = keep->reference,
       .index = flp_call_region(call, FLP_REGION_INDEX),
       .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
+      .scale = flp_call_region(call, FLP_REGION_SCALE),
       .count = flp_call_region(call, FLP_REGION_COUNT),
+      .capped = call->capped,
       .row_begin = (int32_t)rows.begin,
       .row_end = (int32_t)rows.end,
       .vocab_valid = (int32_t)a->vocab_valid,
-      .plain = !expands(call),
+      .plain = !keep->expands,
       .kept = keep->kept,
       .kept_stride = keep->stride,
       .factor = flp_call_region(call, FLP_REGION_FACTOR),
@@ -138,17 +136,13 @@ flp_status flp_launch_kept(const flp_call *call, flp_row_range rows, const flp_k
                       .dz = keep->kept,
                       .dz_stride = keep->stride,
                       .bias_part = grads & FLP_GRAD_BIAS ? flp_call_region(call, FLP_REGION_BIAS_PART) : 0,
-                      .gathered_from = rows.begin};
+                      .gathered_from = rows.begin,
+                      .factor = flp_call_region(call, FLP_REGION_FACTOR)};
   FLP_TRY(backward_launch_record(call, rows));
   FLP_TRY(launch_finish(call, rows, keep));
   FLP_TRY(launch_redo(call, &c));
-  if (expands(call)) {
-    FLP_TRY(launch_expand(call, &c, keep));
-  } else {
-    c.factor = flp_call_region(call, FLP_REGION_FACTOR);
-    c.scaled = 1;
-    if (grads & FLP_GRAD_WEIGHT) FLP_TRY(launch_scaled_rows(call, rows));
-  }
+  if (keep->expands) FLP_TRY(launch_expand(call, &c, keep));
+  if (grads & FLP_GRAD_WEIGHT) FLP_TRY(launch_scaled_rows(call, rows));
   FLP_TRY(backward_launch_products(call, &c));
   return grads & FLP_GRAD_BIAS ? backward_launch_bias_reduce(call, &c) : FLP_OK;
 }

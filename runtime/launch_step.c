@@ -88,7 +88,8 @@ static flp_status launch_idle_loss(const flp_call *call) {
 static flp_keep_sink chunk_sink(const flp_call *call) {
   return (flp_keep_sink){.reference = flp_call_region(call, FLP_REGION_REFERENCE),
                          .kept = flp_call_region(call, FLP_REGION_DZ),
-                         .stride = flp_planner_dz_stride(call->plan->spec.vocab)};
+                         .stride = flp_planner_dz_stride(call->plan->spec.vocab),
+                         .expands = call->plan->planner.step_expands};
 }
 
 static flp_status stream(const flp_call *call) {

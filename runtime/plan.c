@@ -92,7 +92,7 @@ static flp_status fill_plan(flp_plan *plan) {
 }
 
 static flp_status check_stream(const flp_spec *spec, const flp_options *options) {
-  if (options->mode != FLP_MODE_P || (spec->loss && spec->grads && spec->dtype == FLP_DTYPE_BF16)) return FLP_OK;
+  if (options->mode != FLP_MODE_P || (spec->loss && flp_kernel_spec_keeps(spec))) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT,
                   "options.mode is FLP_MODE_P, but spec.loss is %s, spec.grads %u and spec.dtype %s (accepted: a loss, "
                   "gradients and bf16)",

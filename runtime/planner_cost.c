@@ -129,7 +129,7 @@ static double kept_cost(const flp_planner *p, int64_t rows, int expands) {
   else
     seconds += (hidden ? waves_cost(p, &made[0]) : 0) + (weight ? waves_cost(p, &made[1]) : 0);
   if (expands) seconds += 2.0 * (double)rows * (double)p->spec.vocab * element_bytes(p) / p->bandwidth;
-  if (!expands && weight) seconds += flp_planner_gather_cost(p, rows, 1);
+  if (weight) seconds += flp_planner_gather_cost(p, rows, 1);
   return seconds + 3 * launch_seconds; /* record, keep_finish, keep_expand or bias_reduce */
 }
 

@@ -71,15 +71,15 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
   }
 }
 
-/* Whether exponentials are a gradient but for a factor a row. */
+/* Whether exponentials, times the slope of a softcap, are a gradient but for a factor a row, and nothing sums columns. */
 static void set_forms(flp_planner *p) {
   const flp_spec *spec = &p->spec;
   flp_loss loss;
-  int other = spec->softcap > 0 || (spec->grads & FLP_GRAD_BIAS);
-  p->saved_expands = other || spec->entropy == FLP_ENTROPY_BACKWARD;
+  int sums_columns = (spec->grads & FLP_GRAD_BIAS) != 0;
+  p->saved_expands = sums_columns || spec->entropy == FLP_ENTROPY_BACKWARD;
   p->step_entropy = spec->loss && flp_loss_read(spec->loss, spec->loss_bytes, &loss) == FLP_OK &&
                     (flp_loss_is_active(&loss) & FLP_LOSS_BY_ENTROPY);
-  p->step_expands = other || p->step_entropy;
+  p->step_expands = sums_columns || p->step_entropy;
 }
 
 void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options *options, const flp_device *device,

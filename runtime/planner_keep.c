@@ -29,18 +29,17 @@ int flp_planner_streams(const flp_planner *p) {
 }
 
 /* Rows that are put together, or times their factor in the same place. */
-static void put_rows_together(const flp_planner *p, flp_scheme *s, int64_t rows, int expands) {
-  if (p->backward_cluster || (!expands && planner_wants(p->spec.grads, FLP_GRAD_WEIGHT)))
-    planner_put_gather(p, s, rows);
+static void put_rows_together(const flp_planner *p, flp_scheme *s, int64_t rows) {
+  if (p->backward_cluster || planner_wants(p->spec.grads, FLP_GRAD_WEIGHT)) planner_put_gather(p, s, rows);
 }
 
 /* rows: of a chunk */
-static void put_kept(const flp_planner *p, flp_scheme *s, int64_t n, int64_t rows, int expands) {
+static void put_kept(const flp_planner *p, flp_scheme *s, int64_t n, int64_t rows) {
   planner_put_region(s, FLP_REGION_RECORD, n, 16);
   planner_put_region(s, FLP_REGION_BOUND, n, 4);
   planner_put_region(s, FLP_REGION_FACTOR, n, 4);
   planner_put_region(s, FLP_REGION_REDO, blocks_of(rows), 4);
-  put_rows_together(p, s, rows, expands);
+  put_rows_together(p, s, rows);
   s->offset[FLP_REGION_BIAS_PART] = s->bytes;
   s->size[FLP_REGION_BIAS_PART] = planner_bias_part_bytes(p, rows, p->spec.vocab);
   s->bytes += planner_round_up(s->size[FLP_REGION_BIAS_PART]);
@@ -50,8 +49,8 @@ static void put_kept(const flp_planner *p, flp_scheme *s, int64_t n, int64_t row
 static int64_t chunk_launches(const flp_planner *p, int expands) {
   uint32_t grads = p->spec.grads;
   int hidden = planner_wants(grads, FLP_GRAD_HIDDEN), weight = planner_wants(grads, FLP_GRAD_WEIGHT);
-  /* record, keep_finish; keep_expand or keep_gather; products; bias_reduce */
-  return 2 + (expands || weight) + (p->backward_cluster ? hidden | weight : hidden + weight) +
+  /* record, keep_finish; keep_expand; keep_gather; products; bias_reduce */
+  return 2 + expands + weight + (p->backward_cluster ? hidden | weight : hidden + weight) +
          planner_wants(grads, FLP_GRAD_BIAS);
 }
 
@@ -64,7 +63,7 @@ int planner_build_saved(const flp_planner *p, int64_t n, flp_scheme *s) {
   s->chunks = 1;
   s->products = planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + planner_wants(p->spec.grads, FLP_GRAD_WEIGHT);
   planner_put_rows(s, n);
-  put_kept(p, s, n, n, p->saved_expands);
+  put_kept(p, s, n, n);
   /* prepare, gather, fill */
   int64_t others = 1 + (p->backward_cluster != 0) + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN);
   s->launches = clamp_launches(others + chunk_launches(p, p->saved_expands) + blocks_of(n));
@@ -113,7 +112,7 @@ static void build_stream(const flp_planner *p, int64_t n, int64_t rows, flp_sche
   planner_put_region(s, FLP_REGION_PART, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
   planner_put_region(s, FLP_REGION_REFERENCE, n, 4);
   planner_put_region(s, FLP_REGION_DZ, 1, planner_dz_bytes(p, rows, p->spec.vocab));
-  put_kept(p, s, n, rows, p->step_expands);
+  put_kept(p, s, n, rows);
   if (s->chunks > 1) planner_put_head_accumulators(p, s);
   s->launches = clamp_launches(stream_launches(p, n, rows));
   s->seconds = flp_planner_stream_cost(p, n, rows);

@@ -1,6 +1,7 @@
 -- forward_keep.lua: forward that also stores what it sums, for the backward pass of modes S and P.
 --
 --   kept[a][v] = 2^(t - k_a) in bf16,  k_a = reference[a], chosen before by keep_reference (kept.lua)
+--   kept ← kept·(1 - tanh²)            with softcap, where p.slope is 1: the gradient but for a factor a row
 --
 -- Shapes: as forward (online.lua); reference (n) by active row -> kept (row_end - row_begin, kept_stride), zeros in columns
 -- from vocab_valid on and in rows from *count on. online.lua has 2^(t - m) at hand; 2^(m - k_a), one number a row and
@@ -9,7 +10,9 @@
 return function(k, spec)
   if spec.dtype ~= "bf16" then error("dtype: " .. spec.dtype .. " lacks the range of exponentials; bf16 is accepted") end
 
-  local function keep(M, p, active, count, block_column, exponentials, m, valid)
+  local S = k.import "score" (k)
+
+  local function keep(M, p, active, count, block_column, exponentials, m, valid, y)
     local function store(value) -- of the j-th column of this thread
       local row = k.convert(k.i64, active - p.row_begin) * p.kept_stride
       local at = row + k.convert(k.i64, block_column + M.column(0, 0))
@@ -21,6 +24,7 @@ return function(k, spec)
       local lift = k.exp2(m - k.load(k.f32, p.reference, active))
       store(function(j)
         local value = exponentials[j] * lift
+        if spec.softcap then value = value * S.slope(y[j], p.slope) end
         return valid and k.select(valid(j), value, 0.0) or value
       end)
     end

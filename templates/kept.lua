@@ -1,8 +1,9 @@
 -- kept.lua: from kept exponentials (forward_keep.lua) to gradients: see runtime/abi.h for each entry.
 --
 --   kept[a][v] = 2^(t - k_a)        dz = 2^(t-m)·(A + B·(t - m)) = kept·2^(k_a-m)·(A + B·(log2 kept + k_a - m))
---   plain form, B = 0 and no cap    dz = factor_a·kept, factor_a = A·2^(k_a-m), with the target's element exchanged for
+--   plain form, B = 0               dz = factor_a·kept, factor_a = A·2^(k_a-m), with the target's element exchanged for
 --                                   expm1(logprob)·2^(lse-k_a): its product with factor_a is dz_y
+--   with softcap                    dz ← dz·(1 - tanh²), which plain rows have had in kept but for the target's element
 --
 --   keep_reference   k_a of each active row, before its scores are kept
 --   keep_finish      factor of each row, the target's element, and which blocks of rows are to be redone
@@ -16,6 +17,9 @@ local ABOVE_FIRST, ABOVE_OLD = 60.0, 20.0
 -- lse - k_a where kept serves: of bf16's normal numbers, 2^-126 on, 60 octaves lie below the LSE, and no sum overflows.
 local LOWEST, HIGHEST = -66.0, 100.0
 local LEAST = 0x1p-126                              -- the smallest normal number
+-- |row_scale| of capped rows from which on kept tells slopes: in the plain form where Hopper's online.lua leaves scores as
+-- they are, in the expanded form where log2 of what was kept, rounded, moves them by less than that rounding
+local LEAST_SCALE, LEAST_SCALE_EXPANDED = 0x1p-25, 4.0
 local ROUNDING = 0x1p-8 * LOG2E                     -- twice what bf16's rounding moves log2 of kept by
 local ROWS = 1024                                   -- FLP_KEPT_BLOCK_ROWS
 local COLUMNS, THREADS, EACH = 2048, 256, 8         -- FLP_EXPAND_COLUMNS; columns of a thread, 16 bytes
@@ -25,6 +29,7 @@ local IN_FLIGHT = 4                                 -- rows that a thread of kee
 return function(k, spec)
   if spec.dtype ~= "bf16" then error("dtype: " .. spec.dtype .. " lacks the range of exponentials; bf16 is accepted") end
   local F = k.import "math64" (k)
+  local S = k.import "score" (k)
   local infinity = 1.0 / 0.0
   local f64 = function(v) return k.convert(k.f64, v) end
   local i64 = function(v) return k.convert(k.i64, v) end
@@ -53,19 +58,31 @@ return function(k, spec)
     local record = k.load_vector(k.f32, 4, p.record, a)
     local reference, m, log_s = k.load(k.f32, p.reference, a), stats[1], stats[2]
     return {
-      spread = (m - reference) + log_s, logprob = stats[3], target = k.load(k.i32, p.local_target, a),
+      m = m, log_s = log_s, spread = (m - reference) + log_s, logprob = stats[3],
+      scale = k.load(k.f32, p.scale, a), target = k.load(k.i32, p.local_target, a),
       finite = k.lt(k.abs(m), infinity) & k.lt(k.abs(log_s), infinity),
-      silent = k.eq(record[2], 0.0) & k.eq(record[3], 0.0) & k.eq(record[4], 0.0),
+      silent = S.is_silent(record),
       factor = record[2] * k.exp2(reference - m),
     }
   end
 
-  -- The expanded form takes the target's score from kept, for the slope of a cap, which must not have vanished there.
+  -- 1 - tanh² at the target, whose t = row_scale·tanh is lse less what logprob is short of 0.
+  local function target_slope(p, row)
+    return k.branch(k.ne(p.capped, 0), function()
+      local t = f64(row.m) + (f64(row.log_s) + f64(row.logprob) * LOG2E)
+      local tanh = t / f64(row.scale)
+      return k.max((1.0 - tanh) * (1.0 + tanh), k.const(k.f64, 0.0))
+    end, function() return k.const(k.f64, 1.0) end)
+  end
+
+  -- The expanded form takes slopes of a cap from kept: the target's must not have vanished there.
   local function is_out_of_range(p, row)
     local inside = k.ge(row.spread, LOWEST) & k.le(row.spread, HIGHEST)
     local vanished = k.eq(p.plain, 0) & ~row.silent & k.ge(row.target, 0)
       & k.lt(k.fma(row.logprob, LOG2E, row.spread), -125.0)
-    return row.finite & (~inside | vanished)
+    local least = k.select(k.ne(p.plain, 0), k.const(k.f32, LEAST_SCALE), LEAST_SCALE_EXPANDED)
+    local flat = k.ne(p.capped, 0) & k.lt(k.abs(row.scale), least)
+    return row.finite & (~inside | vanished | flat)
   end
 
   -- Zeros in the rows first + i for the bits i of a mask that the warp shares.
@@ -94,12 +111,11 @@ return function(k, spec)
 
     local plain = k.ne(p.plain, 0) & ~redo
     k.when(exists, function()
-      local factor = k.select(row.silent, 0.0, row.factor)
-      k.store(p.factor, a, k.select(plain, factor, 1.0))
+      k.store(p.factor, a, k.select(row.silent, 0.0, k.select(plain, row.factor, 1.0)))
     end)
     local lost = row.silent & ~row.finite
     k.when(exists & plain & ~lost & k.ge(row.target, 0), function()
-      local value = F.expm1(f64(row.logprob)) * f64(k.exp2(row.spread))
+      local value = F.expm1(f64(row.logprob)) * f64(k.exp2(row.spread)) * target_slope(p, row)
       k.store(p.kept, i64(a - p.row_begin) * p.kept_stride + i64(row.target), k.convert(k.bf16, k.convert(k.f32, value)))
     end)
     store_zeros(p, first - p.row_begin + k.warp() * 32, k.ballot(exists & ~redo & lost))
@@ -110,8 +126,10 @@ return function(k, spec)
 
   -- What turns kept of one row into dz: dz = kept·(offset + slope·log2 kept), times 1 - tanh².
   local function load_gradient(p, a, column, capped)
-    local record, reference = k.load_vector(k.f32, 4, p.record, a), k.load(k.f32, p.reference, a)
-    local shift = reference - record[1]
+    local record = k.load_vector(k.f32, 4, p.record, a)
+    local silent = S.is_silent(record)                    -- then reference and m may be anything
+    local reference = k.select(silent, 0.0, k.load(k.f32, p.reference, a))
+    local shift = reference - k.select(silent, 0.0, record[1])
     local power = k.exp2(shift)
     return {
       offset = k.fma(record[3], shift, record[2]) * power, slope = record[3] * power, dz_y = record[4],

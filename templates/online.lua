@@ -11,9 +11,9 @@
 -- row's bits do not depend on them. The 4 warps along N work on the 4 leaves of the group side by side: tile t of the
 -- CTA is block t of every leaf.
 --
--- keep(M, p, active, count, block_column, exponentials, m, valid), if given, sees each block of each row as it is summed:
--- 2^(t-m) of its columns, m the maximum so far; of active row `active`, which exists below `count`; valid(j): is column j
--- real, false where all are.
+-- keep(M, p, active, count, block_column, exponentials, m, valid, y), if given, sees each block of each row as it is
+-- summed: 2^(t-m) of its columns, m the maximum so far; of active row `active`, which exists below `count`; valid(j): is
+-- column j real, false where all are; y: with a softcap their tanh.
 
 local LEAF, BLOCK, LEAVES = 768, 64, 4
 local GROUP = LEAF * LEAVES
@@ -97,7 +97,7 @@ return function(k, spec, entry, keep)
         end
         local exponentials
         out[i], exponentials = S.accumulate(sums[i], y, read_row(k.f32, p.scale, row, 0.0), spec.bias, valid)
-        if keep then keep(M, p, row.active, count, block_column, exponentials, out[i].m, valid) end
+        if keep then keep(M, p, row.active, count, block_column, exponentials, out[i].m, valid, y) end
       end
       return out
     end

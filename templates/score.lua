@@ -33,6 +33,9 @@ return function(k)
     return S.tanh(x * cap_in)
   end
 
+  -- 1 - tanh², of the tanh, where bend is 1; where it is 0, 1.
+  function S.slope(tanh, bend) return k.fma(-(tanh * bend), tanh, 1.0) end
+
   -- Two running sums over disjoint columns -> one. m: maximum, s: Σ 2^(t-m), q: Σ (t-m)·2^(t-m).
   -- Symmetric in its arguments to the bit: lanes may merge in either order.
   function S.merge(a, b)
@@ -91,6 +94,12 @@ return function(k)
       exponentials[i] = e
     end
     return {m = m, s = s, q = q}, exponentials
+  end
+
+  -- Whether a row has no upstream gradient, by its {m, A, B, dz_y}: its dz is 0 then, whatever its scores.
+  function S.is_silent(record)
+    local function bits(i) return k.bitcast(k.i32, record[i]) end
+    return k.eq((bits(2) | bits(3) | bits(4)) << 1, 0) -- whatever their signs
   end
 
   -- A running sum over no columns.

@@ -66,7 +66,7 @@ typedef struct check_case {
 typedef struct check_list {
   check_case *cases; /* owned */
   int count, capacity;
-  int incomplete; /* memory ran out */
+  flp_status status; /* of the first case that could not be made; none follows it */
 } check_list;
 
 typedef enum check_set {
@@ -78,7 +78,8 @@ typedef enum check_set {
   CHECK_SET_GIVEN
 } check_set;
 
-/* Lists the cases of a set. given: spec, rows, temperature, scale and seed of CHECK_SET_GIVEN. error: MEMORY */
+/* Lists the cases of a set. given: spec, rows, temperature, scale and seed of CHECK_SET_GIVEN. error: MEMORY; that of a
+ * loss that cannot be loaded */
 flp_status check_list_create(check_set set, const check_case *given, check_list *out);
 void check_list_clear(check_list *list);
 /* A case with everything at its default. */

@@ -20,11 +20,12 @@ check_case check_case_default(flp_dtype dtype, int64_t n, int64_t vocab, int64_t
 }
 
 static void add(check_list *list, check_case c) {
+  if (list->status != FLP_OK) return;
   if (list->count == list->capacity) {
     int capacity = list->capacity ? 2 * list->capacity : 64;
     check_case *grown = realloc(list->cases, (size_t)capacity * sizeof *grown);
     if (!grown) {
-      list->incomplete = 1;
+      list->status = flp_fail(FLP_ERROR_MEMORY, "out of host memory for the list of cases");
       return;
     }
     list->cases = grown;
@@ -107,6 +108,7 @@ static const oddity oddities[] = {
     {.name = "unlikely", .fill = CHECK_FILL_UNLIKELY},
     {.name = "steep", .fill = CHECK_FILL_STEEP, .n = 1100, .vocab = 1601, .hidden = 16},
     {.name = "nan-idle", .rows = CHECK_ROWS_NAN_IDLE},
+    {.name = "steep-nan-idle", .fill = CHECK_FILL_STEEP, .rows = CHECK_ROWS_NAN_IDLE},
     {.name = "old-lse", .old = CHECK_OLD_NEAR},
     {.name = "old-lse-far", .old = CHECK_OLD_FAR, .fill = CHECK_FILL_PEAKED},
     {.name = "N=0", .n = -1},
@@ -154,13 +156,15 @@ static void add_oddities(check_list *list, flp_dtype dtype) {
 /* ---- modes S and P ---- */
 
 static void set_loss(check_list *list, check_case *c, const char *name) {
-  if (cli_loss_keep(name, &c->spec) != FLP_OK) list->incomplete = 1;
+  if (list->status == FLP_OK) list->status = cli_loss_keep(name, &c->spec);
+  if (list->status != FLP_OK) return;
   flp_entropy least = cli_loss_entropy(&c->spec);
   if (c->spec.entropy < least) c->spec.entropy = least;
 }
 
 /* Built-in loss i in turn, beside an entropy bonus, if it goes with one, or without. */
 static void set_builtin(check_list *list, check_case *c, int i, int bonus) {
+  if (list->status != FLP_OK) return; /* looking for a loss leaves a message of its own */
   int count = 0;
   char name[64];
   while (flp_loss_builtin(count)) count++;
@@ -173,7 +177,7 @@ static void set_builtin(check_list *list, check_case *c, int i, int bonus) {
 /* Plain: what was kept is multiplied as it is; else it is turned into gradients of the scores first. */
 static void add_mode(check_list *list, check_case c, flp_mode mode, int plain, int turn) {
   c.mode = mode;
-  if (plain && !(c.spec.softcap > 0)) {
+  if (plain) {
     c.spec.entropy = FLP_ENTROPY_FORWARD;
     c.spec.grads &= ~(uint32_t)FLP_GRAD_BIAS;
   }
@@ -278,9 +282,9 @@ flp_status check_list_create(check_set set, const check_case *given, check_list 
   if (set == CHECK_SET_LARGE) add_large(out, given);
   if (set == CHECK_SET_GIVEN) add_given(out, given);
   for (int i = 0; i < out->count; i++) out->cases[i].seed = given->seed + (uint64_t)i;
-  if (!out->incomplete) return FLP_OK;
-  check_list_clear(out);
-  return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the list of cases");
+  flp_status status = out->status;
+  if (status != FLP_OK) check_list_clear(out);
+  return status;
 }
 
 void check_list_clear(check_list *list) {

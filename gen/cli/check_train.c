@@ -58,9 +58,8 @@ static flp_status draw_old_lse(check_problem *problem, const oracle_row *truth, 
   return FLP_OK;
 }
 
-/* Rows that would have no upstream gradient have no weight. */
-static int is_idle(const check_problem *problem, int64_t row) {
-  return problem->g[row] >= 0 && problem->g[row] <= 0;
+static int is_zero(double value) {
+  return value >= 0 && value <= 0;
 }
 
 static double draw_input(const check_problem *problem, int input, int64_t row, double logprob, uint64_t *state) {
@@ -71,8 +70,8 @@ static double draw_input(const check_problem *problem, int input, int64_t row, d
       return fmin(logprob + 0.4 * value, 0);
     case FLP_LOSS_REF_LOGPROB:
       return fmin(logprob + 0.7 * value, 0);
-    case FLP_LOSS_WEIGHT:
-      return is_idle(problem, row) ? 0 : 0.75 + 0.5 * value;
+    case FLP_LOSS_WEIGHT: /* rows that would have no upstream gradient have none */
+      return is_zero(problem->g[row]) ? 0 : 0.75 + 0.5 * value;
     default:
       return 1.5 * value;
   }
@@ -131,10 +130,6 @@ static void set_row(check_problem *problem, int64_t row, double logprob, double 
   problem->e[row] = value.grad_entropy;
   problem->grad_logprob[row] = (float)value.grad_logprob;
   problem->grad_entropy[row] = (float)value.grad_entropy;
-}
-
-static int is_zero(double value) {
-  return value >= 0 && value <= 0;
 }
 
 /* A row whose loss has no gradient has work in forward alone. */

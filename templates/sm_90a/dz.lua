@@ -4,6 +4,7 @@
 --                           α = -g - e·H, β = -e·ln2, g = ∂L/∂logprob, e = ∂L/∂entropy (folded into A, B by `record`)
 --   dz_y                    at the target, from `record`: exact where p_y is near 1
 --   dz ← dz·(1 - tanh²)     with softcap, at the target too
+--   0                       where A = B = dz_y = 0, a row without upstream gradient, whatever its scores
 --
 -- Shapes: hidden (n,D), weight (V,D), record (n,4) {m, A, B, dz_y} -> dz (rows of the chunk, columns of the chunk), and
 -- with a bias gradient bias_part (tiles of rows, columns of the chunk): column sums of each tile in fp32.
@@ -69,7 +70,7 @@ return function(k, spec)
     local at = k.select(valid, active, p.row_begin)
     local r = k.load_vector(k.f32, 4, p.record, at)
     return {
-      valid = valid, m = r[1], a = r[2], b = r[3], dz_y = r[4], scale = k.load(k.f32, p.scale, at),
+      live = valid & ~S.is_silent(r), m = r[1], a = r[2], b = r[3], dz_y = r[4], scale = k.load(k.f32, p.scale, at),
       target = k.load(k.i32, p.local_target, at) - (p.column_begin + u.column), -- of the tile
     }
   end
@@ -81,7 +82,7 @@ return function(k, spec)
     local slope = spec.entropy and k.fma(row.b, u, row.a) or row.a
     local dz = k.select(k.eq(column, row.target), row.dz_y, k.exp2(u) * slope)
     if spec.softcap then dz = dz * ((1.0 - y) * (1.0 + y)) end
-    return k.select(row.valid, dz, 0.0)
+    return k.select(row.live, dz, 0.0)
   end
 
   -- Column sums of a tile: the 8 lanes of a column, and then, in order, the warps of the tile.

@@ -1,6 +1,7 @@
 -- forward_keep.lua (sm_90a): forward that also stores what it sums, for the backward pass of modes S and P.
 --
 --   kept[a][v] = 2^(t - k_a) in bf16,  k_a = reference[a], chosen before by keep_reference (kept.lua)
+--   kept ← kept·(1 - tanh²)            with softcap, where p.slope is 1: the gradient but for a factor a row
 --
 -- Shapes: as forward (online.lua); reference (n) by active row -> kept (row_end - row_begin, vocab_valid), zeros behind the
 -- last active row up to the end of its band. online.lua has 2^(t - m) at hand; 2^(m - k_a), one number a row and block,
@@ -11,16 +12,22 @@
 return function(k, spec)
   if spec.dtype ~= "bf16" then error("dtype: " .. spec.dtype .. " lacks the range of exponentials; bf16 is accepted") end
   local staging = k.import "staging"
+  local S = k.import "score" (k)
 
   local function over(H)
     local B = staging.over(k, spec, H)
     local K = {finish = B.finish}
     local upper = {}                              -- of the row with h = 0: its words, by block of the tile
 
-    local function words_of(exponentials, lift, exists)
+    -- Pair by pair: with all values made first ptxas spills more.
+    local function words_of(p, exponentials, lift, y, exists)
+      local function value(i)
+        local kept = exponentials[i] * lift
+        return spec.softcap and kept * S.slope(y[i], p.slope) or kept
+      end
       local words = {}
       for i = 1, #exponentials, 2 do
-        local pair = B.pair(exponentials[i] * lift, exponentials[i + 1] * lift)
+        local pair = B.pair(value(i), value(i + 1))
         words[#words + 1] = k.select(exists, pair, 0)
       end
       return words
@@ -38,8 +45,8 @@ return function(k, spec)
       local active, block = p.row_begin + u.row + H.row(row.w, row.h), 0
       local exists = k.lt(active, u.row_end)
       local reference = k.load(k.f32, p.reference, k.select(exists, active, p.row_begin))
-      return function(column, exponentials, m)
-        local words = words_of(exponentials, k.exp2(m - reference), exists)
+      return function(column, exponentials, m, y)
+        local words = words_of(p, exponentials, k.exp2(m - reference), y, exists)
         block = block + 1
         if row.h == 0 then upper[block] = words
         else store_box(p, u, row.w, column, upper[block], words) end

@@ -14,9 +14,10 @@
 -- ring, and the warpgroups take turns. What does not fill a wave goes leaf by leaf. Cooperative, a unit is a band of rows
 -- against one leaf, and each warpgroup has half of the rows.
 --
--- keep, if given: {staging = bytes of shared memory a warp, over = function(H) -> K}. K.row(p, u, row) -> see(block_column,
--- exponentials, m, valid): before each row of a tile, and for each of its blocks as it is summed: 2^(t-m) of the columns of
--- this thread, m the maximum so far; valid(i): is the i-th real, false where all are. K.finish(): behind the last tile.
+-- keep, if given: {staging = bytes of shared memory a warp, over = function(H) -> K}. K.row(p, u, row) ->
+-- see(block_column, exponentials, m, y): before each row of a tile, and for each of its blocks as it is summed: 2^(t-m) of
+-- the columns of this thread, m the maximum so far, y: with a softcap their tanh. A block of a row with h = 0 comes before
+-- that of its neighbour with h = 1. K.finish(): behind the last tile.
 
 local LEAF, BLOCK = 768, 64
 
@@ -163,8 +164,8 @@ return function(k, spec, entry, keep)
       return {acc = made, scales = up}
     end
 
-    -- One row's part of a tile: all its columns count, and its scale is not negative.
-    local function reduce_row(acc, u, tile_column, row, scale, sum)
+    -- What a row has of a tile, by block, and how to add one to its sum. All columns count, and its scale is not negative.
+    local function row_of_tile(acc, u, tile_column, row, scale, sum)
       local blocks, tops = {}, {}
       for block = 1, H.columns // BLOCK do
         local y = {}
@@ -177,12 +178,28 @@ return function(k, spec, entry, keep)
         blocks[block], tops[block] = y, top * scale
       end
       local see = K and K.row(p, u, row)
-      for block, y in ipairs(blocks) do
+      return {sum = sum, add = function(self, block)
         local exponentials
-        sum, exponentials = S.accumulate(sum, y, scale, spec.bias, nil, tops[block])
-        if see then see(tile_column + (block - 1) * BLOCK, exponentials, sum.m) end
+        self.sum, exponentials = S.accumulate(self.sum, blocks[block], scale, spec.bias, nil, tops[block])
+        if see then see(tile_column + (block - 1) * BLOCK, exponentials, self.sum.m, blocks[block]) end
+      end}
+    end
+
+    -- The sums with a tile's part of all rows.
+    local function reduce_rows(acc, u, tile_column, scales, sums)
+      -- Rows that take turns, so that no block of one waits for the other. ptxas spills less so, but more with a softcap.
+      local out, together = {}, K and not spec.softcap and 2 or 1
+      for first = 1, #rows, together do
+        local turns = {}
+        for i = first, first + together - 1 do
+          turns[#turns + 1] = row_of_tile(acc, u, tile_column, rows[i], scales[i], sums[i])
+        end
+        for block = 1, H.columns // BLOCK do
+          for _, row in ipairs(turns) do row:add(block) end
+        end
+        for _, row in ipairs(turns) do out[#out + 1] = row.sum end
       end
-      return sum
+      return out
     end
 
     local function finish(acc, unit, tile_column, sums)
@@ -200,9 +217,7 @@ return function(k, spec, entry, keep)
       end
       local usual = k.branch(k.any(unusual), function() return make_usual(acc, tile_column, scales) end,
         function() return {acc = acc, scales = scales} end)
-      local out = {}
-      for i, row in ipairs(rows) do out[i] = reduce_row(usual.acc, u, tile_column, row, usual.scales[i], sums[i]) end
-      return out
+      return reduce_rows(usual.acc, u, tile_column, usual.scales, sums)
     end
 
     -- The four threads of a row merge the sums of the leaf: a thread ends with a part of the rows, and stores that.

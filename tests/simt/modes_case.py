@@ -44,7 +44,7 @@ class Case:
     accumulate: bool = False
     masked: bool = False     # some targets are the ignore index, some rows have no upstream gradient
     spread: bool = False     # one row whose largest scores are 288 octaves above those of the first columns
-    nan_row: bool = False    # one row of NaN, without upstream gradient
+    nan_row: bool = False    # a row of NaN and one with an infinity, both without upstream gradient
     old_lse: bool = False
     vocab_valid: int = 0
     loss: str = ""           # of the step; "" leaves mode P out
@@ -105,7 +105,7 @@ class Problem:
             hidden[:, 0] = 0
             hidden[7, 0] = 100
         if case.nan_row:
-            hidden[11] = numpy.nan
+            hidden[11], hidden[12, 3] = numpy.nan, numpy.inf
         self.hidden_bits, self.hidden = bf16(hidden)
         self.weight_bits, self.weight = bf16(weight)
         self.bias_bits, self.bias = bf16(random.standard_normal(case.vocab))
@@ -116,7 +116,7 @@ class Problem:
             self.target[::5] = -100
             self.g[3::5] = self.e[3::5] = 0
         if case.nan_row:
-            self.g[11] = self.e[11] = 0
+            self.g[11:13] = self.e[11:13] = 0
         self.advantage = numpy.float32(random.standard_normal(case.rows))
         self.row_weight = numpy.float32(random.uniform(0.5, 1.5, case.rows))
         chosen = numpy.nan_to_num(self.rows()[3])  # a policy near this one, so that no row outweighs all others

@@ -45,11 +45,13 @@ class Case:
         self.gathered[:active] = self.hidden[self.index]
 
     def scores(self):
-        """t (active, VOCAB) in double."""
+        """t and 1 - tanh² (active, VOCAB) in double; without softcap 1."""
         x = from_bf16(self.hidden[self.index]).astype(float) @ from_bf16(self.weight).astype(float).T
         if self.bias is not None:
             x += from_bf16(self.bias)
-        return self.scale[:, None] * (numpy.tanh(CAP_IN * x) if self.head.get("softcap") else x)
+        if not self.head.get("softcap"):
+            return self.scale[:, None] * x, numpy.ones_like(x)
+        return self.scale[:, None] * numpy.tanh(CAP_IN * x), numpy.cosh(CAP_IN * x)**-2
 
     def arguments(self, tile, vocab, part, zy):
         """Of forward and forward_map alike, but for what is not the entry's."""
@@ -76,7 +78,7 @@ def run(made, tile, case, name, vocab, **more):
     return part, zy
 
 
-def keep(case, arch, folder, **tune):
+def keep(case, arch, folder, slope=0, **tune):
     """Runs what a forward pass that keeps runs -> (part, zy) of forward, of forward_keep, reference, kept."""
     plain, tile = kernels(folder, kind="forward", arch=arch, **case.head)
     keeping, keep_tile = kernels(folder, kind="forward_keep", arch=arch, **case.head, **tune)
@@ -87,7 +89,7 @@ def keep(case, arch, folder, **tune):
                                          reference=reference)
     kept = numpy.full((ROWS, STRIDE), SENTINEL, numpy.uint16)
     to = {"kept_map": matrix_map(kept[:, :VOCAB], 16)} if tile["cluster"] else {"kept": kept, "kept_stride": STRIDE}
-    with_kept = run(keeping, keep_tile, case, "forward_keep", VOCAB, reference=reference, **to)
+    with_kept = run(keeping, keep_tile, case, "forward_keep", VOCAB, reference=reference, slope=slope, **to)
     return run(plain, tile, case, "forward", VOCAB), with_kept, reference, kept
 
 
@@ -95,14 +97,14 @@ def bits(array):
     return array.view(numpy.uint32)
 
 
-def hold(case, forward, with_kept, reference, kept, is_map):
+def hold(case, forward, with_kept, reference, kept, is_map, slope=0):
     """Everything that abi.h says of a launch."""
-    t, active = case.scores(), case.active
+    (t, slopes), active = case.scores(), case.active
     for plain, keeping in zip(forward, with_kept):
         assert (bits(plain) == bits(keeping)).all()
     assert numpy.abs(reference[:active] - 60 - t[:, :FIRST].max(1)).max() < 1e-3
     assert numpy.isnan(reference[active:]).all()
-    expected = numpy.exp2(t - reference[:active, None].astype(float))
+    expected = numpy.exp2(t - reference[:active, None].astype(float)) * slopes**slope
     found = from_bf16(kept[:active, :VOCAB]).astype(float)
     normal = expected > 2.0**-125
     error = (found / expected - 1)[normal]
@@ -121,6 +123,12 @@ def folder(tmp_path_factory):
 def test_keeps(folder, arch, head, active):
     case = Case(HEADS[head], active)
     hold(case, *keep(case, arch, folder), arch == "sm_90a")
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_keeps_slopes_of_a_softcap(folder, arch):
+    case = Case(HEADS["all"], 61)
+    hold(case, *keep(case, arch, folder, slope=1), arch == "sm_90a", slope=1)
 
 
 @pytest.mark.parametrize("tune", ["cooperative,256x192,stages=3", "ping-pong,128x128,cluster=1"])

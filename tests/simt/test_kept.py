@@ -72,6 +72,7 @@ class Rows:
         m_log2 = self.reference + (m - lse + spread)
         self.stats[self.index] = f32(numpy.stack([m_log2, lse - m, self.logprob, lse * LN2], 1))
         self.shift = self.reference.astype(float) - self.stats[self.index, 0]  # as fp32 has it
+        self.scale = f32(numpy.full(count, 8.0))
         self.record = f32(random.standard_normal((count, 4)))
         self.record[:, 0] = self.stats[self.index, 0]
         if not entropy:
@@ -81,12 +82,12 @@ class Rows:
             self.kept[:count, :vocab] = to_bf16(numpy.exp2(self.t))
         self.kept[:count, vocab:] = 0
 
-    def finish(self, made, plain):
+    def finish(self, made, plain, capped=0):
         blocks = -(-(self.count + 3) // BLOCK)
         factor, redo = f32([NAN] * self.count), i32([-1] * blocks)
         made["keep_finish"].named(
             blocks, stats=self.stats, record=self.record, reference=self.reference, index=self.index,
-            local_target=self.target, count=i32([self.count]), row_end=self.count + 3, vocab_valid=self.vocab, plain=plain,
+            local_target=self.target, scale=self.scale, count=i32([self.count]), capped=capped, row_end=self.count + 3, vocab_valid=self.vocab, plain=plain,
             kept=self.kept, kept_stride=self.stride, factor=factor, redo=redo)
         return factor, redo
 
@@ -106,6 +107,36 @@ def test_finish_of_plain_rows(made):
     assert (before == rows.kept).all()  # and nothing else
     again = rows.kept.copy()
     assert (rows.finish(made, plain=1)[0] == factor).all() and (again == rows.kept).all()
+
+
+def test_finish_of_capped_plain_rows(made):
+    """The target's element has the slope of the cap, which kept has already elsewhere; t there is lse + logprob."""
+    rows = Rows(70, 150, 0.0, entropy=False)
+    t = rows.stats[rows.index, :2].astype(float).sum(1) + rows.logprob * LOG2E
+    random = numpy.random.default_rng(4)
+    sign = numpy.where(random.random(70) < 0.3, -1, 1)
+    rows.scale[:] = sign * numpy.abs(t) * numpy.concatenate([numpy.full(9, 1 + 1e-6), random.uniform(1.001, 3, 61)])
+    rows.scale[rows.target < 0] = 9
+    before = rows.kept.copy()
+    _, redo = rows.finish(made, plain=1, capped=1)
+    assert list(redo) == [0]
+    mine = numpy.flatnonzero(rows.target >= 0)
+    spread = rows.stats[rows.index, 0].astype(float) + rows.stats[rows.index, 1] - rows.reference
+    slope = 1 - (t / rows.scale.astype(float))**2
+    exchanged = (numpy.expm1(rows.logprob) * numpy.exp2(spread) * slope)[mine]
+    error = numpy.abs(wide(rows.kept[mine, rows.target[mine]]) - exchanged)
+    assert (error <= numpy.abs(exchanged) * (2**-8 + 5e-7 / slope[mine])).all()
+    before[mine, rows.target[mine]] = rows.kept[mine, rows.target[mine]]
+    assert (before == rows.kept).all()
+
+
+@pytest.mark.parametrize("plain,least", [(1, 2.0**-25), (0, 4.0)])
+def test_finish_redoes_flat_caps(made, plain, least):
+    rows = Rows(64, 150, 0.0, entropy=False)
+    rows.target[:], rows.scale[:] = -1, -least
+    assert list(rows.finish(made, plain, capped=1)[1]) == [0]
+    rows.scale[9] = least * 0.999
+    assert list(rows.finish(made, plain, capped=1)[1]) == [64] and list(rows.finish(made, plain)[1]) == [0]
 
 
 @pytest.mark.parametrize("plain", [1, 0])
@@ -140,14 +171,15 @@ def test_finish_of_rows_that_are_lost(made, plain):
     factor, redo = rows.finish(made, plain)
     assert list(redo) == [0] and (rows.kept[1] == 0).all() and numpy.isnan(wide(rows.kept[2, :150])).all()
     assert (rows.kept[[0, 3], :150] != 0).all()
-    if plain:
-        assert factor[1] == 0 and factor[9] == 0 and numpy.isnan(factor[2])
+    assert factor[1] == 0 and factor[9] == 0
+    assert numpy.isnan(factor[2]) if plain else (numpy.delete(factor, [1, 9]) == 1).all()
     rows.target[4], rows.stats[rows.index[4], 2] = 7, -100 * LN2
     assert list(rows.finish(made, plain)[1]) == [0]
     rows.stats[rows.index[4], 2] = -130 * LN2
     assert list(rows.finish(made, plain)[1]) == [0 if plain else 64]
     rows.stats[rows.index[4], 2], rows.reference[3] = -1, NAN
-    assert list(rows.finish(made, plain)[1]) == [64]
+    factor, redo = rows.finish(made, plain)
+    assert list(redo) == [64] and factor[1] == 0 and factor[9] == 0 and (numpy.delete(factor, [1, 9]) == 1).all()
 
 
 def expanded(rows, scale):

@@ -29,10 +29,10 @@ static const struct {
     {"select", "plpiildpppp", sizeof(flp_select_params)},
     {"select_grad", "plpiildpppppl", sizeof(flp_select_grad_params)},
     {"loss_rows", "ppppppppppppppddddddddlppiipppppp", sizeof(flp_loss_rows_params)},
-    {"forward_keep", "plplpppppfiiiiiiplpppl", sizeof(flp_forward_keep_params)},
-    {"forward_keep_map", "mmmppppfiiiiiplpppm", sizeof(flp_forward_keep_map_params)},
+    {"forward_keep", "plplpppppfiiiiiiplppfpl", sizeof(flp_forward_keep_params)},
+    {"forward_keep_map", "mmmppppfiiiiiplpppfm", sizeof(flp_forward_keep_map_params)},
     {"keep_reference", "ppppiip", sizeof(flp_keep_reference_params)},
-    {"keep_finish", "ppppppiiiiplpp", sizeof(flp_keep_finish_params)},
+    {"keep_finish", "pppppppiiiiiplpp", sizeof(flp_keep_finish_params)},
     {"keep_expand", "plppppppiiiiip", sizeof(flp_keep_expand_params)},
     {"keep_gather", "plpppiiipl", sizeof(flp_keep_gather_params)},
 };

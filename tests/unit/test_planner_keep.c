@@ -113,7 +113,7 @@ Test(planner_keep, saved_backward_holds_rows_and_no_exponentials) {
   cr_expect_eq(flp_planner_pick(&p, FLP_PASS_BACKWARD_SAVED, 8192, s.bytes - 1, 0, &less), FLP_ERROR_BUDGET);
   p = planner_of(&(asked){1000, 64, 7, NULL, FLP_ENTROPY_NONE, FLP_DTYPE_BF16}, 0);
   s = pick(&p, FLP_PASS_BACKWARD_SAVED, 300, GIB);
-  cr_expect_eq(s.size[FLP_REGION_GATHER], 0, "portable kernels read rows where they are, and none are scaled");
+  cr_expect_eq(s.size[FLP_REGION_GATHER], 300 * 64 * 2, "rows times 1, or 0 without a gradient");
   cr_expect_eq(s.size[FLP_REGION_BIAS_PART], 3 * 1000 * 4);
   expect_sound(&s);
 }
@@ -210,6 +210,21 @@ Test(planner_keep, what_depends_on_the_entropy_expands) {
   s = pick(&p, FLP_PASS_STEP, 100, GIB);
   cr_expect_eq(s.size[FLP_REGION_GRAD_ENTROPY], 0);
   cr_expect_eq(s.size[FLP_REGION_ENTROPY], 400);
+}
+
+Test(planner_keep, a_softcap_alone_does_not_expand) {
+  flp_spec spec = FLP_SPEC_INIT;
+  spec.softcap = 30;
+  spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  spec.entropy = FLP_ENTROPY_FORWARD;
+  flp_options options = FLP_OPTIONS_INIT;
+  flp_device device = {0};
+  flp_planner p;
+  flp_planner_init(&p, &spec, &options, &device, NULL, 0);
+  cr_expect(!p.saved_expands && !p.step_expands);
+  spec.grads |= FLP_GRAD_BIAS;
+  flp_planner_init(&p, &spec, &options, &device, NULL, 0);
+  cr_expect(p.saved_expands && p.step_expands);
 }
 
 /* For any shape and two budgets: what fits is sound, planning for its own bytes gives it again, more is never dearer. */

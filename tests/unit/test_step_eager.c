@@ -9,6 +9,7 @@
 #include "flp.h"
 
 enum { N = 37, V = 301, D = 24, BAD_ROW = 5, LEFT_OUT_ROW = 11, UNLISTED_ROW = 20 };
+enum { ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
 
 /* A problem in fp32, where operands are exactly what the double computation reads. */
 typedef struct problem {
@@ -56,7 +57,7 @@ static flp_spec spec_of(const problem *p) {
   spec.hidden = D;
   spec.has_bias = 1;
   spec.entropy = FLP_ENTROPY_BACKWARD;
-  spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS;
+  spec.grads = ALL_GRADS;
   spec.loss = p->program;
   spec.loss_bytes = p->program_bytes;
   return spec;
@@ -94,6 +95,28 @@ static flp_plan *plan_of(const flp_spec *spec) {
   options.threads = 2;
   cr_assert_eq(flp_plan_create(spec, &options, &plan), FLP_OK, "%s", flp_error_detail());
   return plan;
+}
+
+/* A plan of a problem, and the arguments of its step. */
+typedef struct step {
+  problem *p;
+  flp_spec spec;
+  flp_plan *plan;
+  flp_args a;
+} step;
+
+static step open_step(const char *loss, uint32_t grads) {
+  step s = {.p = create(loss)};
+  s.spec = spec_of(s.p);
+  s.spec.grads = grads;
+  s.plan = plan_of(&s.spec);
+  s.a = args_of(s.p);
+  return s;
+}
+
+static void close_step(step *s) {
+  flp_plan_destroy(s->plan);
+  free(s->p);
 }
 
 static flp_status run(flp_plan *plan, flp_args *a, uint64_t budget) {
@@ -193,69 +216,52 @@ static void expect_step(const problem *p, const double parameters[4]) {
 }
 
 Test(step_eager, is_forward_loss_and_backward) {
-  problem *p = create("grpo+k3+entropy");
-  flp_spec spec = spec_of(p);
-  flp_plan *plan = plan_of(&spec);
-  flp_args a = args_of(p);
+  step s = open_step("grpo+k3+entropy", ALL_GRADS);
   const double parameters[] = {0.2, 0.2, 0.04, 0.01};
-  a.loss_parameters = parameters;
-  cr_assert_eq(run(plan, &a, 0), FLP_OK, "%s", flp_error_detail());
-  cr_expect_eq(flp_plan_check(plan, NULL), FLP_ERROR_DATA);
+  s.a.loss_parameters = parameters;
+  cr_assert_eq(run(s.plan, &s.a, 0), FLP_OK, "%s", flp_error_detail());
+  cr_expect_eq(flp_plan_check(s.plan, NULL), FLP_ERROR_DATA);
   cr_expect(strncmp(flp_error_detail(), "1 rows", 6) == 0, "a bad row counts once: %s", flp_error_detail());
-  expect_step(p, parameters);
-  flp_plan_destroy(plan);
-  free(p);
+  expect_step(s.p, parameters);
+  close_step(&s);
 }
 
 Test(step_eager, smaller_workspaces_give_the_same_bits) {
-  problem *p = create("grpo+k3+entropy"), *q = create("grpo+k3+entropy");
-  flp_spec spec = spec_of(p);
-  flp_plan *plan = plan_of(&spec);
-  flp_args a = args_of(p), b = args_of(q);
+  step s = open_step("grpo+k3+entropy", ALL_GRADS), t = open_step("grpo+k3+entropy", ALL_GRADS);
   flp_layout layout = FLP_LAYOUT_INIT, least = FLP_LAYOUT_INIT;
-  cr_assert_eq(flp_plan_layout(plan, FLP_PASS_STEP, N, 0, &layout), FLP_OK);
+  cr_assert_eq(flp_plan_layout(s.plan, FLP_PASS_STEP, N, 0, &layout), FLP_OK);
   cr_expect_eq(layout.products, 4);
   cr_assert_lt(layout.smallest_bytes, layout.bytes);
-  cr_assert_eq(flp_plan_layout(plan, FLP_PASS_STEP, N, layout.smallest_bytes, &least), FLP_OK);
+  cr_assert_eq(flp_plan_layout(s.plan, FLP_PASS_STEP, N, layout.smallest_bytes, &least), FLP_OK);
   cr_expect_eq(least.bytes, layout.smallest_bytes);
-  cr_expect_eq(flp_plan_layout(plan, FLP_PASS_STEP, N, layout.smallest_bytes - 1, &least), FLP_ERROR_BUDGET);
-  cr_assert_eq(run(plan, &a, 0), FLP_OK);
-  cr_assert_eq(run(plan, &b, layout.smallest_bytes), FLP_OK);
-  cr_expect_eq(memcmp(p->loss, q->loss, sizeof p->loss), 0);
-  cr_expect_eq(memcmp(p->grad_hidden, q->grad_hidden, sizeof p->grad_hidden), 0);
-  cr_expect_eq(memcmp(p->grad_weight, q->grad_weight, sizeof p->grad_weight), 0);
-  flp_plan_destroy(plan);
-  free(p);
-  free(q);
+  cr_expect_eq(flp_plan_layout(s.plan, FLP_PASS_STEP, N, layout.smallest_bytes - 1, &least), FLP_ERROR_BUDGET);
+  cr_assert_eq(run(s.plan, &s.a, 0), FLP_OK);
+  cr_assert_eq(run(t.plan, &t.a, layout.smallest_bytes), FLP_OK);
+  cr_expect_eq(memcmp(s.p->loss, t.p->loss, sizeof s.p->loss), 0);
+  cr_expect_eq(memcmp(s.p->grad_hidden, t.p->grad_hidden, sizeof s.p->grad_hidden), 0);
+  cr_expect_eq(memcmp(s.p->grad_weight, t.p->grad_weight, sizeof s.p->grad_weight), 0);
+  close_step(&s);
+  close_step(&t);
 }
 
 Test(step_eager, no_rows_leave_the_head_zero) {
-  problem *p = create("nll");
-  flp_spec spec = spec_of(p);
-  flp_plan *plan = plan_of(&spec);
-  flp_args a = args_of(p);
-  a.n = a.row_count = 0;
-  memset(p->grad_weight, 0xff, sizeof p->grad_weight);
-  cr_assert_eq(run(plan, &a, 0), FLP_OK, "%s", flp_error_detail());
-  for (int i = 0; i < V * D; i++) cr_assert_eq(p->grad_weight[i], 0.0f);
-  flp_plan_destroy(plan);
-  free(p);
+  step s = open_step("nll", ALL_GRADS);
+  s.a.n = s.a.row_count = 0;
+  memset(s.p->grad_weight, 0xff, sizeof s.p->grad_weight);
+  cr_assert_eq(run(s.plan, &s.a, 0), FLP_OK, "%s", flp_error_detail());
+  for (int i = 0; i < V * D; i++) cr_assert_eq(s.p->grad_weight[i], 0.0f);
+  close_step(&s);
 }
 
 Test(step_eager, without_gradients_there_are_losses) {
-  problem *p = create("nll");
-  flp_spec spec = spec_of(p);
-  spec.grads = 0;
-  flp_plan *plan = plan_of(&spec);
-  flp_args a = args_of(p);
-  a.grad_hidden = a.grad_weight = a.grad_bias = NULL;
-  a.row_weight = NULL;
-  a.metrics = NULL;
-  cr_assert_eq(run(plan, &a, 0), FLP_OK, "%s", flp_error_detail());
-  cr_expect_lt(p->loss[0], 20.0f);
-  cr_expect_eq(p->loss[0], -p->logprob[0]);
-  flp_plan_destroy(plan);
-  free(p);
+  step s = open_step("nll", 0);
+  s.a.grad_hidden = s.a.grad_weight = s.a.grad_bias = NULL;
+  s.a.row_weight = NULL;
+  s.a.metrics = NULL;
+  cr_assert_eq(run(s.plan, &s.a, 0), FLP_OK, "%s", flp_error_detail());
+  cr_expect_lt(s.p->loss[0], 20.0f);
+  cr_expect_eq(s.p->loss[0], -s.p->logprob[0]);
+  close_step(&s);
 }
 
 /* ---- what is refused ---- */
@@ -298,53 +304,47 @@ static void refuse_args(flp_plan *plan, const flp_args *args, const char *detail
 }
 
 Test(step_eager, arguments_that_do_not_fit_are_refused) {
-  problem *p = create("grpo+k3");
-  flp_spec spec = spec_of(p);
-  flp_plan *plan = plan_of(&spec);
-  flp_args good = args_of(p), a = good;
-  a.pass = FLP_PASS_FORWARD;
-  refuse_args(plan, &a, "args.pass is 1 (accepted: STEP 4; flp_execute runs the others)");
-  cr_expect_eq(flp_execute(plan, &good), FLP_ERROR_ARGUMENT);
+  step s = open_step("grpo+k3", ALL_GRADS);
+  flp_args good = s.a;
+  s.a.pass = FLP_PASS_FORWARD;
+  refuse_args(s.plan, &s.a, "args.pass is 1 (accepted: STEP 4; flp_execute runs the others)");
+  cr_expect_eq(flp_execute(s.plan, &good), FLP_ERROR_ARGUMENT);
   cr_expect_str_eq(flp_error_detail(),
                    "args.pass is 4 (accepted: FORWARD 1, COMBINE 2, BACKWARD 3; flp_step runs STEP 4)");
-  a = good;
-  a.advantage = NULL;
-  refuse_args(plan, &a, "args.advantage is NULL, but loss grpo+k3 reads it");
-  a = good;
-  a.ref_logprob = NULL;
-  refuse_args(plan, &a, "args.ref_logprob is NULL, but loss grpo+k3 reads it");
-  a = good;
-  a.row_weight = (const float *)((const char *)p->row_weight + 2);
-  cr_expect_eq(flp_step(plan, &a), FLP_ERROR_ARGUMENT);
-  a = good;
-  a.grad_logprob = p->loss;
-  refuse_args(plan, &a, "args.grad_logprob is given, but a step makes its own");
-  a = good;
-  a.vocab_total = V + 1;
-  refuse_args(plan, &a,
+  s.a = good;
+  s.a.advantage = NULL;
+  refuse_args(s.plan, &s.a, "args.advantage is NULL, but loss grpo+k3 reads it");
+  s.a = good;
+  s.a.ref_logprob = NULL;
+  refuse_args(s.plan, &s.a, "args.ref_logprob is NULL, but loss grpo+k3 reads it");
+  s.a = good;
+  s.a.row_weight = (const float *)((const char *)s.p->row_weight + 2);
+  cr_expect_eq(flp_step(s.plan, &s.a), FLP_ERROR_ARGUMENT);
+  s.a = good;
+  s.a.grad_logprob = s.p->loss;
+  refuse_args(s.plan, &s.a, "args.grad_logprob is given, but a step makes its own");
+  s.a = good;
+  s.a.vocab_total = V + 1;
+  refuse_args(s.plan, &s.a,
               "args.vocab_offset is 0 and args.vocab_total 302, but a step needs the whole head "
               "(accepted: 0, and vocab_valid 301)");
-  a = good;
+  s.a = good;
   const double parameters[] = {-1, 0.2, 0.04};
-  a.loss_parameters = parameters;
-  cr_expect_eq(flp_step(plan, &a), FLP_ERROR_ARGUMENT);
+  s.a.loss_parameters = parameters;
+  cr_expect_eq(flp_step(s.plan, &s.a), FLP_ERROR_ARGUMENT);
   cr_expect_eq(strncmp(flp_error_detail(), "args.loss_parameters: ", 22), 0, "%s", flp_error_detail());
-  a = good;
-  a.saved = a.grad_weight;
-  refuse_args(plan, &a, "args.saved is given, but only forward and backward pass it on");
-  flp_plan_destroy(plan);
-  free(p);
+  s.a = good;
+  s.a.saved = s.a.grad_weight;
+  refuse_args(s.plan, &s.a, "args.saved is given, but only forward and backward pass it on");
+  close_step(&s);
 }
 
 Test(step_eager, keeps_nothing) {
-  problem *p = create("nll");
-  flp_spec spec = spec_of(p);
-  flp_plan *plan = plan_of(&spec);
+  step s = open_step("nll", ALL_GRADS);
   size_t bytes = 1;
-  cr_expect_eq(flp_plan_saved(plan, N, 0, &bytes), FLP_OK);
+  cr_expect_eq(flp_plan_saved(s.plan, N, 0, &bytes), FLP_OK);
   cr_expect_eq(bytes, 0);
-  flp_plan_destroy(plan);
-  free(p);
+  close_step(&s);
 }
 
 Test(step_eager, ids_of_plans_tell_losses_apart) {
