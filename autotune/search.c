@@ -36,7 +36,7 @@ const char *search_effort_name(search_effort effort) {
 
 search_options search_options_of(search_effort effort) {
   static const search_options of[] = {
-      [SEARCH_QUICK] = {1.12, 24, 8, 1, 4, 5, 20, 1},
+      [SEARCH_QUICK] = {1.12, 24, 8, 1, 3, 4, 20, 1},
       [SEARCH_NORMAL] = {1.25, 120, 0, 1, 6, 7, 60, 1},
       [SEARCH_EXHAUSTIVE] = {1.4, 0, 0, 2, 8, 9, 0, 1},
   };

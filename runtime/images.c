@@ -82,13 +82,7 @@ static flp_status from_cache(collector *c, const flp_kernel_key *key, char *byte
 
 static flp_status from_generic(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out) {
   flp_kernel_key generic = flp_kernel_key_generic(key, key->arch);
-  int found = 0;
-  if (key->kind != FLP_KERNEL_LOSS) return from_cache(c, &generic, bytes, out);
-  FLP_TRY(look_up(c, &generic, "", bytes, out, &found));
-  if (found) return FLP_OK;
-  return flp_fail(FLP_ERROR_UNAVAILABLE,
-                  "a loss is compiled from its program, and no kernel of this one ships: the code generator "
-                  "(FLP_JIT_LIBRARY) or a pack that holds it (FLP_CACHE_PATH) serves it");
+  return from_cache(c, &generic, bytes, out);
 }
 
 typedef struct make_context {
@@ -240,7 +234,7 @@ static flp_status check_image(const flp_images_request *request, const flp_kerne
   const flp_kernel_key *got = &image->desc.key;
   if (got->kind != key->kind || got->dtype != key->dtype || got->target_dtype != key->target_dtype ||
       got->out_dtype != key->out_dtype || got->softcap != key->softcap ||
-      memcmp(got->loss, key->loss, sizeof got->loss) != 0)
+      (memcmp(got->loss, key->loss, sizeof got->loss) != 0 && !flp_kernel_runs_any_loss(got)))
     return flp_fail(FLP_ERROR_CORRUPT, "the entry of kernel %s holds kernel %s %s of other types or another loss",
                     flp_kernel_kind_name(key->kind), flp_kernel_kind_name(got->kind), flp_dtype_name(got->dtype));
   FLP_TRY(check_entries(request->spec, &image->desc));

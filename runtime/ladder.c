@@ -111,6 +111,7 @@ static void id_of_images(flp_plan *plan, const flp_images *images) {
     crypto_hash_sha256_update(&state, images->key_hash[i], sizeof images->key_hash[i]);
     crypto_hash_sha256_update(&state, digest, sizeof digest);
   }
+  if (plan->loss_bytes) crypto_hash_sha256_update(&state, plan->loss_bytes, plan->spec.loss_bytes);
   finish_id(plan, &state);
 }
 

@@ -57,6 +57,7 @@ struct flp_plan {
   flp_modules modules;
   flp_planner planner;
   CUdeviceptr error_word; /* 16 bytes, the first i32 counts bad rows */
+  CUdeviceptr program;    /* flp_loss_code, where the kernel of the loss runs any; else 0 */
 
   pthread_mutex_t lock;
   struct {

@@ -112,7 +112,9 @@ def entry_usage(report, symbol):
 
 def entry_faults(entry, key, report, arch):
     registers, stack, spills = entry_usage(report, entry["symbol"])
-    named = [f"{entry['name']} softcap"] * bool(key.get("softcap")) + [f"{entry['name']} {key['dtype']}", entry["name"]]
+    any_loss = set(key.get("loss") or "") == {"0"}
+    words = ["softcap"] * bool(key.get("softcap")) + ["any"] * any_loss + [key["dtype"]]
+    named = [f"{entry['name']} {word}" for word in words] + [entry["name"]]
     budget = next(BUDGETS["registers"][name] for name in named if name in BUDGETS["registers"])
     shared = BUDGETS["shared_bytes"][arch]
     allowed = next((BUDGETS["spill_bytes"][name] for name in named if name in BUDGETS["spill_bytes"]), 0)
