@@ -24,11 +24,7 @@
 
 #include "flp.h"
 
-enum {
-  FLP_LOSS_FORMAT = 1,
-  FLP_LOSS_NODES_MAX = 256,
-  FLP_LOSS_CONSTANTS_MAX = 64
-};
+enum { FLP_LOSS_FORMAT = 1, FLP_LOSS_NODES_MAX = 256, FLP_LOSS_CONSTANTS_MAX = 64 };
 
 /* What every loss may read of a row; vectors of the host follow them. */
 typedef enum flp_loss_input {

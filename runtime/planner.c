@@ -348,12 +348,9 @@ static void prefer_tuned(planner_search *s) {
 
 /* ---- passes ---- */
 
-static const char *const pass_names[] = {[FLP_PASS_FORWARD] = "forward",
-                                         [FLP_PASS_COMBINE] = "combine",
-                                         [FLP_PASS_BACKWARD] = "backward",
-                                         [FLP_PASS_STEP] = "step",
-                                         [FLP_PASS_BACKWARD_SAVED] = "backward",
-                                         [FLP_PASS_FORWARD_SAVED] = "forward"};
+static const char *const pass_names[] = {
+    [FLP_PASS_FORWARD] = "forward", [FLP_PASS_COMBINE] = "combine",         [FLP_PASS_BACKWARD] = "backward",
+    [FLP_PASS_STEP] = "step",       [FLP_PASS_BACKWARD_SAVED] = "backward", [FLP_PASS_FORWARD_SAVED] = "forward"};
 
 static flp_status grid_too_large(flp_pass pass, int64_t n) {
   return flp_fail(FLP_ERROR_UNSUPPORTED, "n is %" PRId64 ": the %s pass would need a grid of more than 2^31 - 1 CTAs",

@@ -78,8 +78,8 @@ typedef struct flp_scheme {
   uint64_t bytes;
   uint64_t smallest_bytes;
   uint64_t saved_bytes; /* as in flp_layout */
-  uint64_t passes; /* step in mode R: where the workspace of its forward and of its backward pass begins */
-  double seconds;  /* of the cost model; compares layouts, predicts nothing */
+  uint64_t passes;      /* step in mode R: where the workspace of its forward and of its backward pass begins */
+  double seconds;       /* of the cost model; compares layouts, predicts nothing */
   uint64_t offset[FLP_REGION_COUNT_OF], size[FLP_REGION_COUNT_OF]; /* size 0: the layout has no such array */
 } flp_scheme;
 
