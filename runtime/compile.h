@@ -14,8 +14,8 @@ typedef struct flp_compile {
   void *values[FLP_COMPILE_OPTIONS_MAX];
 } flp_compile;
 
-/* Empties the logs and sets the options for a kernel, which are the same in every process: the driver's cache tells code
- * apart by them. */
+/* Empties the logs and sets the options for a kernel, which are the same in every process: the driver's cache tells
+ * code apart by them. */
 void flp_compile_open(flp_compile *call, const flp_kernel_desc *desc);
 
 /* 1 if the compiler tells of serialised wgmma or of an ignored setmaxnreg: the code is right, but slow. */

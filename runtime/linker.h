@@ -2,9 +2,9 @@
  *
  * The driver compiles the PTX that it loads one module after the other, whatever the number of threads; beside that it
  * compiles what is linked. But linked code is relocatable: ptxas ignores setmaxnreg, serialises wgmma and runs out of
- * registers where a kernel has none to spare. So this is for the small kernels around the products alone; their arithmetic
- * is IEEE's, rounded as the PTX says, and bits do not depend on the way. What was linked is kept in the cache, since
- * the driver's own cache does not hold it. */
+ * registers where a kernel has none to spare. So this is for the small kernels around the products alone; their
+ * arithmetic is IEEE's, rounded as the PTX says, and bits do not depend on the way. What was linked is kept in the
+ * cache, since the driver's own cache does not hold it. */
 #ifndef FLP_LINKER_H
 #define FLP_LINKER_H
 
@@ -26,8 +26,8 @@ typedef struct flp_linking {
   int is_running;
 } flp_linking;
 
-/* Sets the cubins of images that earlier processes left in the cache, then starts to link those images of the others that
- * are of such a kind, unless nothing else is to be compiled meanwhile, the driver has no linker, or the cache keeps no
+/* Sets the cubins of images that earlier processes left in the cache, then starts to link those of the others that are
+ * of such a kind, unless nothing else is to be compiled meanwhile, the driver has no linker, or the cache keeps no
  * cubins. context: of the device, retained. linkings[i] is that of image i */
 void flp_linker_start(const flp_driver *driver, CUcontext context, flp_images *images,
                       flp_linking linkings[FLP_SPEC_KERNELS_MAX]);

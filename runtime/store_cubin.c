@@ -1,8 +1,8 @@
 /* store_cubin.c: machine code that was made of an entry's PTX in this process, kept for the next.
  *
- * Layout of a file, little-endian: "FLPC", u32 format, u32 key bytes, u64 cubin bytes, key, cubin, SHA-256 of all before it.
- * Invariants: the key names the PTX by its hash, the device and the driver, so whoever writes a file writes code of equal
- * worth, and nothing is locked; the checksum is compared before anything else is interpreted. */
+ * Layout of a file, little-endian: "FLPC", u32 format, u32 key bytes, u64 cubin bytes, key, cubin, SHA-256 of all
+ * before it. Invariants: the key names the PTX by its hash, the device and the driver, so whoever writes a file writes
+ * code of equal worth, and nothing is locked; the checksum is compared before anything else is interpreted. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sodium.h>

@@ -20,7 +20,8 @@ static flp_status examine(int directory, const char *file, struct stat *stat, ch
   FLP_TRY(store_file_read(directory, file, &bytes, &length, stat, &absent));
   if (absent) return flp_fail(FLP_ERROR_IO, "%s: vanished while it was looked at", file);
   int is_cubin = store_file_classify(file) == STORE_FILE_CUBIN;
-  flp_status status = is_cubin ? store_cubin_decode(bytes, length, key, NULL) : store_entry_decode(bytes, length, key, NULL);
+  flp_status status =
+      is_cubin ? store_cubin_decode(bytes, length, key, NULL) : store_entry_decode(bytes, length, key, NULL);
   free(bytes);
   FLP_TRY(status);
   char hex[STORE_HEX + 1];

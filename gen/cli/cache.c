@@ -84,7 +84,8 @@ static void add_table_row(listing *list, const flp_store_item *item) {
   struct tm parts;
   if (localtime_r(&modified, &parts)) strftime(when, sizeof when, "%Y-%m-%d %H:%M", &parts);
   cli_table_add(&list->table, file, kind, key_field(item->key, "arch", arch, sizeof arch),
-                key_field(item->key, "dtype", dtype, sizeof dtype), item->key[0] && !is_cubin ? shape : "-", key_field(item->key, "tuned", tuned, sizeof tuned),
+                key_field(item->key, "dtype", dtype, sizeof dtype), item->key[0] && !is_cubin ? shape : "-",
+                key_field(item->key, "tuned", tuned, sizeof tuned),
                 cli_format_bytes((double)item->bytes, bytes), when, item->status == FLP_OK ? "ok" : item->reason, NULL);
 }
 
@@ -163,8 +164,8 @@ int cli_cache(int argc, char **argv) {
                                    parse,
                                    "ls|verify|gc",
                                    "Lists, verifies or cleans the kernel cache."
-                                   "\vEntries are kernels and, as `cubin`, machine code that was made of them here. verify "
-                                   "reads every entry and fails if one is bad; gc removes quarantined and stale files, "
+                                   "\vEntries are kernels and, as `cubin`, machine code that was made of them here. "
+                                   "verify reads every entry and fails if one is bad; gc removes quarantined and stale files, "
                                    "then the oldest entries of the writable directory.\n\n" CLI_EXIT_HELP,
                                    NULL,
                                    NULL,

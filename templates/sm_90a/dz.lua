@@ -146,7 +146,7 @@ return function(k, spec)
 
   local function multiply(p)
     H.first_turn()
-    H.multiply_units(function() return problem(p) end, k.const(k.i32, 0), function(unit, index, q)
+    H.multiply_units(function() return problem(p) end, function(unit, index, q)
       local u = unit_at(q, unit)
       local mine = TILES == 2 and k.zext(k.i32, H.second()) or k.const(k.i32, 0)
       k.branch(k.lt(mine, u.tiles), function()

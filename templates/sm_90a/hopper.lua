@@ -121,7 +121,10 @@ return function(k, spec, options)
   end
 
   H.dispatch, H.walk, H.advance = units.dispatch, units.walk, engine.advance
-  function H.multiply_units(problem, state, body) units.over(problem, state, body, false) end
+  -- Runs body(unit, place in the ring, q) -> place over the units, from place 0 on.
+  function H.multiply_units(problem, body)
+    units.over(problem, k.const(k.i32, 0), function(...) return H.uniform(body(...)) end, false)
+  end
 
   ------------------------------------------------------------------------------------------------ multiplying
   local TURN = 2                                  -- named barriers TURN and TURN + 1: whose turn it is to multiply

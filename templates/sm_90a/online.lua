@@ -256,7 +256,7 @@ return function(k, spec, entry, keep)
     end
 
     H.first_turn()
-    H.multiply_units(function() return problem(p) end, k.const(k.i32, 0), function(unit, index, q)
+    H.multiply_units(function() return problem(p) end, function(unit, index, q)
       local u = unit_at(p, q, unit)
       if LEAVES == 1 then
         reduce_leaf(u, u.leaf, u.first, index, q.steps, function(tile) return tile end)

@@ -148,7 +148,7 @@ return function(k, spec)
   end
 
   local function multiply(p)
-    H.multiply_units(function() return problem(p) end, k.const(k.i32, 0), function(unit, index, q)
+    H.multiply_units(function() return problem(p) end, function(unit, index, q)
       local u = unit_at(q, unit)
       local function product(of, a_major)
         return function()

@@ -119,8 +119,9 @@ static size_t keep_code(flp_store *store, unsigned seed, int other_sources) {
   image.cubin_bytes = sizeof head;
   flp_store_keep_cubin(store, &image);
   char key[FLP_KEY_BYTES_MAX];
-  int key_bytes = snprintf(key, sizeof key, "flp-cubin/1 kind=rows arch=%s capability=90 driver=13000 ptx=%064d sources=%064d",
-                           image.desc.key.arch, 0, 0);
+  int key_bytes =
+      snprintf(key, sizeof key, "flp-cubin/1 kind=rows arch=%s capability=90 driver=13000 ptx=%064d sources=%064d",
+               image.desc.key.arch, 0, 0);
   flp_kernel_image_clear(&image);
   return 20 + (size_t)key_bytes + sizeof head + 32;
 }
