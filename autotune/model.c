@@ -13,17 +13,19 @@ static const double default_sms = 132, default_clock = 1.98e9, default_l2 = 50 <
 /* What a multiplication takes, in those of a tensor core at its full clock. A card that multiplies without pause
  * stands at its power limit, so that whatever moves data slows the clock for all: costs add up and hide nowhere.
  * Fitted by autotune/tuning_records.py to autotune/bench/tune_forward_4096.json, which it misses by 4.5 percent
- * (standard deviation, up to 1.2 times the fastest); `memory` is from one look at products. */
+ * (standard deviation, up to 1.2 times the fastest); `memory` and `shared_products` are from the
+ * tiles that were best at ten hidden sizes: there a multiplication takes the same time in all large tiles. */
 static const struct {
   double base;               /* the multiplication itself */
   double shared, l2;         /* an element of an operand read by wgmma; copied from L2 */
+  double shared_products;    /* the first of these in products */
   double cluster2, cluster4; /* CTAs that wait for each other */
   double half_rows;          /* ping-pong with one wgmma's rows: too short for a turn */
   double ahead;              /* multiplications a step of K that a pipeline should hold ahead: with fewer, squared */
   double epilogue;           /* of tiles whose warpgroups all reduce at once, for each element */
   double panel;              /* hidden rows of a sweep that L2 does not hold, per L2 */
   double memory;             /* bytes a clock from device memory in products, beyond those at no cost */
-} share = {1.184, 31.0, 13.9, 0.037, 0.124, 0.079, 14900, 273, 0.24, 4.8e-4};
+} share = {1.184, 31.0, 13.9, 4.0, 0.037, 0.124, 0.079, 14900, 273, 0.24, 1.2e-4};
 static const double panel_free = 0.75; /* of L2 */
 static const double memory_free = 350; /* bytes a clock */
 
@@ -54,7 +56,8 @@ typedef struct product {
 static double tile_clocks(const product *x, const flp_tunables *t) {
   double rows = t->rows, columns = t->columns, per = rows * columns;
   int ping_pong = t->schedule == FLP_SCHEDULE_PING_PONG;
-  double cost = share.base + share.shared / columns + share.l2 * (rows + columns / t->cluster) / per;
+  double shared = x->reduces ? share.shared : share.shared_products;
+  double cost = share.base + shared / columns + share.l2 * (rows + columns / t->cluster) / per;
   cost += t->cluster == 2 ? share.cluster2 : t->cluster == 4 ? share.cluster4 : 0;
   cost += pow(share.ahead / ((t->stages - 1.0) * per), 2);
   if (ping_pong && t->rows == 64) cost += share.half_rows;
@@ -83,12 +86,15 @@ static double rounds_of(double waves, int pairs) {
   return whole > 0 ? whole + fmin(tail, rest + 0.5) : tail;
 }
 
-/* Seconds of all units. */
-static double product_seconds(const machine *m, const product *x, const flp_tunables *t) {
-  double band = (double)t->rows * t->cluster, clusters = floor(m->sms / t->cluster);
+/* Units of a product, in rounds of all clusters, and what a cluster takes for one. */
+typedef struct units {
+  double waves, seconds;
+} units;
+
+static units units_of(const machine *m, const product *x, const flp_tunables *t) {
+  double band = (double)t->rows * t->cluster, clusters = floor(m->sms / t->cluster), tile = tile_clocks(x, t);
   double bands = ceil(x->m / band), across = ceil(x->n / (t->columns * x->unit_tiles));
-  double rounds = rounds_of(bands * across / clusters, x->pairs), tile = tile_clocks(x, t);
-  return rounds * x->unit_tiles * tile * reread_factor(m, x, t, bands, tile) / m->clock;
+  return (units){bands * across / clusters, x->unit_tiles * tile * reread_factor(m, x, t, bands, tile) / m->clock};
 }
 
 /* unit_columns: that a warpgroup, or both together, reduce before the next unit; 0: one tile */
@@ -103,7 +109,8 @@ static double scores_seconds(const machine *m, const flp_spec *spec, int64_t n, 
                .element = (double)flp_dtype_bytes(spec->dtype),
                .unit_tiles = warpgroups * tiles,
                .pairs = warpgroups > 1};
-  return product_seconds(m, &x, t);
+  units all = units_of(m, &x, t);
+  return rounds_of(all.waves, x.pairs) * all.seconds;
 }
 
 /* An exponential for each score on its way to memory. */
@@ -111,16 +118,18 @@ static double stores_seconds(const machine *m, const flp_spec *spec, int64_t n) 
   return (double)flp_dtype_bytes(spec->dtype) * (double)n * (double)spec->vocab / m->bandwidth;
 }
 
+/* One launch: the short units of the weight's gradient fill the last round. */
 static double products_seconds(const machine *m, const flp_spec *spec, int64_t n, int64_t columns,
                                const flp_tunables *t) {
-  double element = (double)flp_dtype_bytes(spec->dtype), seconds = 0;
+  double element = (double)flp_dtype_bytes(spec->dtype);
   product hidden = {
       .m = (double)n, .n = (double)spec->hidden, .k = (double)columns, .element = element, .unit_tiles = 1};
   product weight = {
       .m = (double)columns, .n = (double)spec->hidden, .k = (double)n, .element = element, .unit_tiles = 1};
-  if (spec->grads & FLP_GRAD_HIDDEN) seconds += product_seconds(m, &hidden, t);
-  if (spec->grads & FLP_GRAD_WEIGHT) seconds += product_seconds(m, &weight, t);
-  return seconds;
+  units of_hidden = units_of(m, &hidden, t), of_weight = units_of(m, &weight, t);
+  if (!(spec->grads & FLP_GRAD_WEIGHT)) return rounds_of(of_hidden.waves, 0) * of_hidden.seconds;
+  double before = spec->grads & FLP_GRAD_HIDDEN ? of_hidden.waves * of_hidden.seconds : 0;
+  return before + fmax(of_weight.waves + 0.5, 1) * of_weight.seconds;
 }
 
 double model_ms(flp_kernel_kind kind, const flp_spec *spec, int64_t n, int64_t chunk_vocab, const flp_device *device,

@@ -36,9 +36,9 @@ const char *search_effort_name(search_effort effort) {
 
 search_options search_options_of(search_effort effort) {
   static const search_options of[] = {
-      [SEARCH_QUICK] = {1.12, 24, 1, 4, 5, 20, 1},
-      [SEARCH_NORMAL] = {1.25, 120, 1, 6, 7, 60, 1},
-      [SEARCH_EXHAUSTIVE] = {1.4, 0, 2, 8, 9, 0, 1},
+      [SEARCH_QUICK] = {1.12, 24, 8, 1, 3, 4, 20, 1},
+      [SEARCH_NORMAL] = {1.25, 120, 0, 1, 6, 7, 60, 1},
+      [SEARCH_EXHAUSTIVE] = {1.4, 0, 0, 2, 8, 9, 0, 1},
   };
   return of[effort];
 }
@@ -214,12 +214,12 @@ static flp_status run_group(search *s, search_candidate **list, int count, int r
  * time. */
 static flp_status first_pass(search *s) {
   search_candidate *own = &s->all[0];
-  int done = 0;
+  int done = 0, most = s->options->group > 0 && s->options->group < GROUP ? s->options->group : GROUP;
   while (!own->ready || (done < s->order_count && goes_on(s, middle_part))) {
     search_candidate *group[GROUP];
     int count = 0;
     if (!own->ready) group[count++] = own;
-    while (done < s->order_count && count < GROUP && !is_stopped(s)) {
+    while (done < s->order_count && count < most && !is_stopped(s)) {
       search_candidate *c = s->order[done++];
       if (c->status == SEARCH_WAITING) group[count++] = c;
     }

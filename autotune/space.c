@@ -2,6 +2,7 @@
 #include "space.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,9 +38,29 @@ static uint32_t own_raster(const flp_spec *spec) {
   return bands < 4 ? 4 : bands > 16 ? 16 : (uint32_t)bands;
 }
 
+/* As products.lua has them: the tile that leaves the fewest of D's columns unused. */
+static flp_tunables own_of_products(const flp_spec *spec) {
+  static const struct {
+    uint32_t rows, columns, cluster;
+    double loss;
+  } tiles_of_d[] = {{128, 256, 2, 1}, {256, 192, 1, 1.005}, {256, 128, 1, 1.02}};
+  if (is_wide(spec)) return (flp_tunables){FLP_SCHEDULE_COOPERATIVE, 128, 128, 4, 2, 8};
+  int best = 0;
+  double least = INFINITY;
+  for (int i = 0; i < COUNT(tiles_of_d); i++) {
+    int64_t across = (spec->hidden + tiles_of_d[i].columns - 1) / tiles_of_d[i].columns;
+    double cost = (double)(across * tiles_of_d[i].columns) * tiles_of_d[i].loss;
+    if (cost >= least) continue;
+    best = i;
+    least = cost;
+  }
+  return (flp_tunables){
+      FLP_SCHEDULE_COOPERATIVE, tiles_of_d[best].rows, tiles_of_d[best].columns, 4, tiles_of_d[best].cluster, 8};
+}
+
 flp_tunables space_own(flp_kernel_kind kind, const flp_spec *spec) {
   int wide = is_wide(spec);
-  if (kind == FLP_KERNEL_PRODUCTS) return (flp_tunables){FLP_SCHEDULE_COOPERATIVE, 128, wide ? 128 : 256, 4, 2, 8};
+  if (kind == FLP_KERNEL_PRODUCTS) return own_of_products(spec);
   uint32_t schedule = wide ? FLP_SCHEDULE_COOPERATIVE : FLP_SCHEDULE_PING_PONG;
   return (flp_tunables){schedule, 128, wide ? 128 : 192, wide ? 4 : 5, 2, own_raster(spec)};
 }

@@ -81,8 +81,10 @@ flp_status flpgen_generate(const flp_kernel_key *key, const flpgen_options *opti
                  .loss = options ? options->loss : NULL};
   out->desc.key = canonical;
   flp_status status = check_key(key, &g.arch, error, error_capacity);
-  if (status == FLP_OK && (g.loss != NULL) != (key->kind == FLP_KERNEL_LOSS)) {
-    snprintf(error, error_capacity, "options.loss: needed with key.kind loss_rows, and with no other");
+  int takes_loss = key->kind == FLP_KERNEL_LOSS, needs_loss = takes_loss && !flp_kernel_runs_any_loss(&canonical);
+  if (status == FLP_OK && (g.loss ? !takes_loss : needs_loss)) {
+    snprintf(error, error_capacity,
+             "options.loss: needed with key.kind loss_rows and a digest in key.loss, and with no other kind");
     status = FLP_ERROR_ARGUMENT;
   }
   if (status == FLP_OK) status = check_tune(&canonical.tune, g.arch, error, error_capacity);

@@ -9,7 +9,7 @@ typedef struct flpgen_options {
   const char *template_dir; /* NULL: the templates embedded in the library */
   int want_ir;              /* also return the IR as the template built it */
   int want_opt_ir;          /* also return the IR after LLVM's passes */
-  const flp_loss *loss;     /* key.kind LOSS: the program, whose digest is key.loss; else NULL */
+  const flp_loss *loss;     /* key.kind LOSS: the program, whose digest is key.loss, or NULL for any; else NULL */
 } flpgen_options;
 
 typedef struct flpgen_result {

@@ -228,8 +228,10 @@ void gen_nvptx_shared_store_vector(gen_state *g, gen_type type, unsigned n, LLVM
 
 /* ---- loss_push.c ---- */
 
-/* Pushes a loss program as the table that templates/loss.lua reads, or false for NULL. */
+/* Pushes a loss program as the table that templates/loss.lua reads. */
 void gen_loss_push(lua_State *L, const flp_loss *loss);
+/* Pushes what templates/loss_any.lua has to know of the operations of programs. */
+void gen_loss_push_operations(lua_State *L);
 
 /* ---- emit.c ---- */
 

@@ -1,4 +1,5 @@
-/* loss_push.c: a loss program as the Lua table that templates/loss.lua turns into kernel code. */
+/* loss_push.c: a loss program as the Lua table that templates/loss.lua turns into kernel code, and the operations that
+ * templates/loss_any.lua knows. */
 #include "internal.h"
 
 static void set_integer(lua_State *L, const char *name, lua_Integer value) {
@@ -33,10 +34,6 @@ static void push_node(lua_State *L, const flp_loss *loss, uint32_t i, unsigned a
 }
 
 void gen_loss_push(lua_State *L, const flp_loss *loss) {
-  if (!loss) {
-    lua_pushboolean(L, 0);
-    return;
-  }
   uint8_t activity[FLP_LOSS_NODES_MAX];
   flp_loss_activity(loss, activity);
   luaL_checkstack(L, 8, "a loss");
@@ -55,4 +52,25 @@ void gen_loss_push(lua_State *L, const flp_loss *loss) {
     lua_rawseti(L, -2, (lua_Integer)i + 1);
   }
   lua_setfield(L, -2, "metrics"); /* their nodes, in the program's order */
+}
+
+/* {operations = {{name = "constant", arity = 0, conditions = {}}, ...}}, by their numbers. */
+void gen_loss_push_operations(lua_State *L) {
+  luaL_checkstack(L, 8, "operations");
+  lua_newtable(L);
+  lua_newtable(L);
+  for (uint32_t op = 0; op < FLP_LOSS_OPS; op++) {
+    lua_newtable(L);
+    lua_pushstring(L, flp_loss_op_name(op));
+    lua_setfield(L, -2, "name");
+    set_integer(L, "arity", flp_loss_op_arity(op));
+    lua_newtable(L);
+    for (int j = 0; j < flp_loss_op_arity(op); j++) {
+      lua_pushboolean(L, flp_loss_takes_condition(op, j));
+      lua_rawseti(L, -2, j + 1);
+    }
+    lua_setfield(L, -2, "conditions");
+    lua_rawseti(L, -2, (lua_Integer)op + 1);
+  }
+  lua_setfield(L, -2, "operations");
 }

@@ -144,6 +144,17 @@ static void push_tune(lua_State *L, const flp_tunables *tune) {
   gen_sandbox_freeze(L, "spec.tune", "field");
 }
 
+/* false for a module that computes no loss */
+static void push_loss(lua_State *L, const flp_kernel_key *key) {
+  const flp_loss *loss = gen_state_get(L)->loss;
+  if (loss)
+    gen_loss_push(L, loss);
+  else if (key->kind == FLP_KERNEL_LOSS)
+    gen_loss_push_operations(L);
+  else
+    lua_pushboolean(L, 0);
+}
+
 static void push_spec(lua_State *L, const flp_kernel_key *key) {
   const struct {
     const char *name;
@@ -168,7 +179,7 @@ static void push_spec(lua_State *L, const flp_kernel_key *key) {
   lua_setfield(L, -2, "vocab");
   push_tune(L, &key->tune);
   lua_setfield(L, -2, "tune");
-  gen_loss_push(L, gen_state_get(L)->loss);
+  push_loss(L, key);
   lua_setfield(L, -2, "loss");
   gen_sandbox_freeze(L, "spec", "field");
 }

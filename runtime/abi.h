@@ -336,7 +336,8 @@ enum { FLP_EXPAND_COLUMNS = 2048 };
   P(ptr, index) P(ptr, count) P(i32, row_begin) P(i32, row_end)            \
   P(ptr, row_class)                                                        \
   P(ptr, loss) P(ptr, grad_logprob) P(ptr, grad_entropy) /* (n) f32 */     \
-  P(ptr, metrics) /* (metric_count, n) f32 */
+  P(ptr, metrics) /* (metric_count, n) f32 */                              \
+  P(ptr, program) /* flp_loss_code, where key.loss is 0 and the kernel for any program; else unused */
 
 #define FLP_ENTRY_LIST(E)                                                                      \
   E(prepare, FLP_PREPARE_PARAMS) E(forward, FLP_FORWARD_PARAMS) E(combine, FLP_COMBINE_PARAMS) \
@@ -380,7 +381,7 @@ typedef struct flp_abi_param {
   uint32_t offset; /* in the entry's params struct */
 } flp_abi_param;
 
-enum { FLP_ABI_PARAMS_MAX = 32 };
+enum { FLP_ABI_PARAMS_MAX = 40 };
 
 typedef struct flp_abi_entry {
   const char *name; /* also the PTX symbol, prefixed "flp_" */

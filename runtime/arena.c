@@ -11,6 +11,7 @@
 
 #include "driver.h"
 #include "status.h"
+#include "validate.h"
 
 enum {
   GRAIN = 256,          /* alignment that the kernels' 16-byte and bulk copies want, and flp.h promises */
@@ -320,9 +321,7 @@ flp_status flp_arena_end_phase(flp_arena *arena, void *stream) {
 flp_status flp_arena_get_stats(const flp_arena *arena, flp_arena_stats *stats) {
   flp_detail_clear();
   if (!arena || !stats) return flp_fail(FLP_ERROR_ARGUMENT, "%s is NULL", arena ? "stats" : "arena");
-  if (stats->struct_bytes != sizeof *stats)
-    return flp_fail(FLP_ERROR_ARGUMENT, "stats.struct_bytes is %" PRIu32 " (accepted: %zu; start from its _INIT value)",
-                    stats->struct_bytes, sizeof *stats);
+  FLP_TRY(flp_struct_check("stats", stats->struct_bytes, sizeof *stats));
   pthread_mutex_t *lock = &((flp_arena *)(uintptr_t)arena)->lock; /* reading the statistics changes nothing else */
   pthread_mutex_lock(lock);
   *stats = arena->stats;

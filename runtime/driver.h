@@ -17,6 +17,7 @@ typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
+typedef struct CUlinkState_st *CUlinkState;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphExec_st *CUgraphExec;
 
@@ -74,12 +75,17 @@ typedef struct flp_launch_config {
   F(cuEventSynchronize, (CUevent))                                                                           \
   F(cuEventElapsedTime, (float *, CUevent, CUevent))
 
-/* Needed for architecture sm_90a only: a driver older than CUDA 12.0 lacks some of them. */
+/* The last four save time (linker.h). The others are needed for architecture sm_90a only: a driver older than CUDA 12.0
+ * lacks some of them. */
 #define FLP_DRIVER_OPTIONAL(F)                                                                                \
   F(cuLaunchKernelEx, (const flp_launch_config *, CUfunction, void **, void **))                              \
   F(cuOccupancyMaxActiveClusters, (int *, CUfunction, const flp_launch_config *))                             \
   F(cuTensorMapEncodeTiled, (void *, int, uint32_t, void *, const uint64_t *, const uint64_t *,               \
-                             const uint32_t *, const uint32_t *, int, int, int, int))
+                             const uint32_t *, const uint32_t *, int, int, int, int))                         \
+  F(cuLinkCreate_v2, (unsigned, int *, void **, CUlinkState *))                                               \
+  F(cuLinkAddData_v2, (CUlinkState, int, void *, size_t, const char *, unsigned, int *, void **))             \
+  F(cuLinkComplete, (CUlinkState, void **, size_t *))                                                         \
+  F(cuLinkDestroy, (CUlinkState))
 
 /* What tools need to watch and to capture what the library enqueues, and to compile; the library calls none of it. A driver
  * older than CUDA 11.4 lacks some. */

@@ -214,8 +214,11 @@ typedef enum flp_pass {
   FLP_PASS_COMBINE = 2, /* partials of all shards -> logprob, entropy, stats */
   FLP_PASS_BACKWARD = 3, /* gradients, from stats or from what forward saved */
   FLP_PASS_STEP = 4,     /* loss and gradients in one: flp_step */
-  FLP_PASS_BACKWARD_SAVED = 5 /* for flp_plan_layout and flp_plan_workspace: BACKWARD of what forward saved, mode S. The
-                                 workspace of BACKWARD holds it too, where the budget does */
+  /* For flp_plan_layout and flp_plan_workspace: BACKWARD and FORWARD of mode S, in a budget that counts what forward
+     saves too. flp_execute takes args.saved instead. The workspace of BACKWARD holds mode S as well, where the budget
+     does */
+  FLP_PASS_BACKWARD_SAVED = 5,
+  FLP_PASS_FORWARD_SAVED = 6
 } flp_pass;
 
 /* What one pass over n rows does and takes. */
@@ -230,13 +233,15 @@ typedef struct flp_layout {
   uint64_t bytes;          /* workspace, exact */
   uint64_t smallest_bytes; /* workspace of the smallest layout of any mode */
   double flops;
+  uint64_t saved_bytes; /* mode S: what forward saves beside the workspace; else 0 */
 } flp_layout;
 
 #define FLP_LAYOUT_INIT \
-  { sizeof(flp_layout), (flp_mode)0, 0, 0, 0, 0, 0, 0, 0, 0.0 }
+  { sizeof(flp_layout), (flp_mode)0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0 }
 
-/* Picks the fastest layout of a pass whose workspace fits.
- * unit:  budget in bytes, 0 for the plan's; layout->bytes is what flp_execute needs for the same layout
+/* Picks the fastest layout of a pass whose workspace fits, in mode S with what forward saves.
+ * unit:  budget in bytes, 0 for the plan's (of mode S that of backward); layout->bytes is what flp_execute needs for
+ *        the same layout
  * error: BUDGET naming the smallest budget that would do; ARGUMENT if n < 0 */
 FLP_API flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes,
                                    flp_layout *layout);
@@ -245,10 +250,19 @@ FLP_API flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t 
 FLP_API flp_status flp_plan_workspace(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes,
                                       size_t *out_bytes);
 
-/* Bytes that a forward pass over n rows keeps for mode S: a reference a row and the exponentials, 2·n·V. 0 where the plan
- * keeps none: spec.keep is 0, or the rung has no kernels for it (flp_plan_describe says why).
- * unit: budget in bytes that they must fit, 0 for the plan's backward budget; 0 bytes where they do not */
+/* Whether to take mode S: the bytes that a forward pass over n rows saves, a reference a row and the exponentials,
+ * 2·n·V, where they and the workspace of either pass fit the budget; else 0, for mode R. With the same budget,
+ * FORWARD_SAVED and BACKWARD_SAVED tell the workspaces. 0 too where spec.keep is 0, options ask for mode R, or the rung
+ * has no kernels for it (flp_plan_describe says why).
+ * unit:  budget in bytes, 0 for the plan's backward budget; UINT64_MAX for mode S whatever it takes
+ * error: ARGUMENT if n < 0 */
 FLP_API flp_status flp_plan_saved(const flp_plan *plan, int64_t n, uint64_t budget_bytes, size_t *out_bytes);
+
+/* The most that flp_plan_saved of any plan of this spec can give: where it is 0, a plan without keep serves, and
+ * kernels of mode S need not be made.
+ * unit:  as flp_plan_saved; the default is FLP_BUDGET or 1 GiB
+ * error: ARGUMENT if n < 0, or names a bad field of the spec or a setting */
+FLP_API flp_status flp_spec_saved(const flp_spec *spec, int64_t n, uint64_t budget_bytes, size_t *out_bytes);
 
 /* ---- one call: flp_args ------------------------------------------------------------------------------------------ */
 
@@ -302,8 +316,8 @@ typedef struct flp_args {
   void *stream; /* CUstream; NULL is the legacy default stream; ignored on the eager rung */
 
   /* mode S: forward writes, backward of the same rows, targets and temperatures reads, and may overwrite it: once. NULL:
-     mode R, as is backward in a workspace that mode S does not fit. Whole heads alone, no shards. 256-byte aligned,
-     flp_plan_saved bytes */
+     mode R, as is backward in a workspace that mode S does not fit. Whole heads alone, no shards. 256-byte aligned, as
+     many bytes as flp_plan_saved says */
   void *saved;
   size_t saved_bytes;
   const float *old_lse; /* forward and step: (N) nats, log Σ exp t of a policy near this one; NULL: a reference is made from
@@ -336,6 +350,42 @@ FLP_API flp_status flp_execute(flp_plan *plan, const flp_args *args);
 /* Bytes of a built-in loss program, or a sum of them: "grpo", "grpo+k3+entropy". Its rows' losses are summed by weight.
  * out: NULL asks for the size alone. error: ARGUMENT naming the accepted ones, or a capacity that is too small */
 FLP_API flp_status flp_loss_builtin_bytes(const char *name, void *out, size_t capacity, size_t *out_bytes);
+
+enum {
+  FLP_LOSS_TITLE_BYTES = 64,
+  FLP_LOSS_NAME_BYTES = 32,
+  FLP_LOSS_PARAMETERS_MAX = 8,
+  FLP_LOSS_VECTORS_MAX = 8,
+  FLP_LOSS_METRICS_MAX = 8,
+  FLP_LOSS_INPUTS_MAX = 14
+};
+
+/* A number that the caller may set for a step. */
+typedef struct flp_loss_parameter {
+  char name[FLP_LOSS_NAME_BYTES];
+  double fallback, low, high; /* low <= fallback <= high; the bounds may be infinite */
+} flp_loss_parameter;
+
+/* Parameters, vectors and metrics in the order in which flp_args has them. */
+typedef struct flp_loss_description {
+  uint32_t struct_bytes;
+  int32_t parameter_count;
+  int32_t vector_count;
+  int32_t input_count;
+  int32_t metric_count;
+  char name[FLP_LOSS_TITLE_BYTES]; /* "grpo+k3" */
+  flp_loss_parameter parameters[FLP_LOSS_PARAMETERS_MAX];
+  char vectors[FLP_LOSS_VECTORS_MAX][FLP_LOSS_NAME_BYTES];
+  /* the values of a row that it reads: of logprob, entropy, old_logprob, ref_logprob, advantage, weight, and vectors */
+  char inputs[FLP_LOSS_INPUTS_MAX][FLP_LOSS_NAME_BYTES];
+  char metrics[FLP_LOSS_METRICS_MAX][FLP_LOSS_NAME_BYTES];
+} flp_loss_description;
+
+#define FLP_LOSS_DESCRIPTION_INIT \
+  { sizeof(flp_loss_description), 0, 0, 0, 0, "", {{"", 0.0, 0.0, 0.0}}, {""}, {""}, {""} }
+
+/* What a program says of itself. error: ARGUMENT; CORRUPT naming what is wrong with the bytes. thread: any */
+FLP_API flp_status flp_loss_describe(const void *bytes, size_t length, flp_loss_description *out);
 
 /* Enqueues one training step of the plan's spec.loss: logprob and entropy of every row, its loss, and the gradients of
  * the sum of losses that spec.grads asks for. Mode P: rows pass in chunks through forward, loss and both products, so that

@@ -86,13 +86,7 @@ static flp_status from_cache(collector *c, const flp_kernel_key *key, char *byte
 
 static flp_status from_generic(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out) {
   flp_kernel_key generic = flp_kernel_key_generic(key, key->arch);
-  int found = 0;
-  if (key->kind != FLP_KERNEL_LOSS) return from_cache(c, &generic, bytes, out);
-  FLP_TRY(look_up(c, &generic, "", bytes, out, &found));
-  if (found) return FLP_OK;
-  return flp_fail(FLP_ERROR_UNAVAILABLE,
-                  "a loss is compiled from its program, and no kernel of this one ships: the code generator "
-                  "(FLP_JIT_LIBRARY) or a pack that holds it (FLP_CACHE_PATH) serves it");
+  return from_cache(c, &generic, bytes, out);
 }
 
 typedef struct make_context {
@@ -244,7 +238,7 @@ static flp_status check_image(const flp_images_request *request, const flp_kerne
   const flp_kernel_key *got = &image->desc.key;
   if (got->kind != key->kind || got->dtype != key->dtype || got->target_dtype != key->target_dtype ||
       got->out_dtype != key->out_dtype || got->softcap != key->softcap ||
-      memcmp(got->loss, key->loss, sizeof got->loss) != 0)
+      (memcmp(got->loss, key->loss, sizeof got->loss) != 0 && !flp_kernel_runs_any_loss(got)))
     return flp_fail(FLP_ERROR_CORRUPT, "the entry of kernel %s holds kernel %s %s of other types or another loss",
                     flp_kernel_kind_name(key->kind), flp_kernel_kind_name(got->kind), flp_dtype_name(got->dtype));
   FLP_TRY(check_entries(request->spec, &image->desc));
@@ -297,13 +291,15 @@ flp_status flp_images_collect(flp_rung rung, const flp_images_request *request, 
   int count = flp_kernel_keys_for(request->spec, request->arch, keys);
   flp_tuning_apply(request->tuning, keys, count);
   flp_status status = prepare(rung, &c);
+  out->store = c.store;
   for (int i = 0; i < count && status == FLP_OK; i++) status = collect_one(&c, rung, &keys[i], out);
-  flp_store_close(c.store);
   return status == FLP_OK ? check_together(out) : status;
 }
 
 void flp_images_clear(flp_images *images) {
   for (int i = 0; i < FLP_SPEC_KERNELS_MAX; i++) flp_kernel_image_clear(&images->image[i]);
+  flp_store_close(images->store);
+  images->store = NULL;
   images->count = 0;
 }
 

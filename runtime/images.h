@@ -12,6 +12,7 @@ typedef struct flp_images {
   uint8_t key_hash[FLP_SPEC_KERNELS_MAX][32]; /* SHA-256 of the key bytes that it was found or made under */
   int driver[FLP_SPEC_KERNELS_MAX];           /* TUNED: that it was tuned with; 0 for a kernel that cannot be tuned */
   uint32_t cut_kinds;                         /* 1 << kind of those cut as request->nearest says */
+  flp_store *store;                           /* owned: that they came from or went to; NULL if none was opened */
 } flp_images;
 
 /* What a rung works from. */

@@ -191,6 +191,11 @@ int flp_kernel_arch_serves(const char *arch, const flp_spec *spec) {
   return 0;
 }
 
+int flp_kernel_runs_any_loss(const flp_kernel_key *key) {
+  static const uint8_t none[sizeof key->loss] = {0};
+  return key->kind == FLP_KERNEL_LOSS && memcmp(key->loss, none, sizeof none) == 0;
+}
+
 flp_kernel_key flp_kernel_key_generic(const flp_kernel_key *key, const char *arch) {
   flp_kernel_key generic = *key;
   memset(generic.arch, 0, sizeof generic.arch);
@@ -198,6 +203,7 @@ flp_kernel_key flp_kernel_key_generic(const flp_kernel_key *key, const char *arc
   generic.hidden = generic.vocab = 0;
   generic.entropy = generic.bias = generic.bias_grad = 1;
   generic.tune = (flp_tunables){0};
+  memset(generic.loss, 0, sizeof generic.loss);
   flp_kernel_key_canonicalise(&generic);
   return generic;
 }

@@ -54,7 +54,7 @@ typedef struct flp_kernel_key {
   int64_t hidden;         /* all but ROWS, SELECT, KEPT and LOSS: D, 0 for any */
   int64_t vocab;          /* FORWARD, KEEP, DZ, SELECT: V, 0 for any */
   flp_tunables tune;      /* FORWARD, DZ, PRODUCTS, KEEP */
-  uint8_t loss[32];       /* LOSS: SHA-256 of the program's bytes (flp_loss_write) */
+  uint8_t loss[32];       /* LOSS: SHA-256 of the program's bytes (flp_loss_write); 0: any program, as data */
 } flp_kernel_key;
 
 /* Tunables by kind of kernel. */
@@ -81,8 +81,11 @@ void flp_tuning_apply(const flp_tuning *tuning, flp_kernel_key *keys, int count)
 int flp_kernel_arch_serves(const char *arch, const flp_spec *spec);
 
 /* The shape-generic kernel that can stand in for this one: hidden and vocab any, entropy, bias and bias_grad on, cut as
- * its template chooses. */
+ * its template chooses; of a loss the one for any. */
 flp_kernel_key flp_kernel_key_generic(const flp_kernel_key *key, const char *arch);
+
+/* 1 if the kernel runs any loss, as data. */
+int flp_kernel_runs_any_loss(const flp_kernel_key *key);
 
 /* Writes the key's bytes, e.g. "flp-key/1 kind=forward arch=sm_80 dtype=bf16 ... tune=<tunables> sources=<64 hex> tuned=<device>".
  * tuned_for: "" or "<device name>/<SM count>/<driver>" for an entry tuned on one device

@@ -111,6 +111,7 @@ static void id_of_images(flp_plan *plan, const flp_images *images) {
     crypto_hash_sha256_update(&state, images->key_hash[i], sizeof images->key_hash[i]);
     crypto_hash_sha256_update(&state, digest, sizeof digest);
   }
+  if (plan->loss_bytes) crypto_hash_sha256_update(&state, plan->loss_bytes, plan->spec.loss_bytes);
   finish_id(plan, &state);
 }
 
@@ -159,7 +160,7 @@ static flp_status try_images(walk *w, flp_rung rung, const char *arch, const flp
   flp_images images;
   *fallback = 1;
   flp_status status = flp_images_collect(rung, &request, &images);
-  if (status == FLP_OK) status = flp_loader_load(plan->driver, &images, &plan->modules, fallback);
+  if (status == FLP_OK) status = flp_loader_load(plan->driver, plan->context, &images, &plan->modules, fallback);
   if (status == FLP_OK) {
     id_of_images(plan, &images);
     snprintf(plan->arch, sizeof plan->arch, "%s", arch);

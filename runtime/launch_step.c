@@ -45,6 +45,7 @@ static flp_loss_rows_params loss_params(const flp_call *call) {
       .ref_logprob = flp_call_pointer(a->ref_logprob),
       .advantage = flp_call_pointer(a->advantage),
       .weight = flp_call_pointer(a->row_weight),
+      .program = call->plan->program,
       .vector0 = flp_call_pointer(a->vectors[0]),
       .vector1 = flp_call_pointer(a->vectors[1]),
       .vector2 = flp_call_pointer(a->vectors[2]),

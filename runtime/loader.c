@@ -1,73 +1,46 @@
 /* loader.c: loads the modules of a plan and fetches their functions, so that execute never loads anything.
  *
  * The driver's own text on a failed or doubtful load is worth more than its error number: the error log becomes part
- * of the reason, and lines of the info log that tell of serialised wgmma or of an ignored setmaxnreg are warned of. */
+ * of the reason, and what makes the info log doubtful is warned of. */
 #include <stdio.h>
 #include <string.h>
 
+#include "compile.h"
+#include "linker.h"
 #include "plan.h"
 #include "status.h"
 
-/* CUjit_option and CUfunction_attribute numbers; pinned by the driver's ABI. */
-enum {
-  JIT_INFO_LOG_BUFFER = 3,
-  JIT_INFO_LOG_BUFFER_SIZE_BYTES = 4,
-  JIT_ERROR_LOG_BUFFER = 5,
-  JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6,
-  FUNCTION_MAX_THREADS_PER_BLOCK = 0,
-  FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
-};
+/* CUfunction_attribute numbers; pinned by the driver's ABI. */
+enum { FUNCTION_MAX_THREADS_PER_BLOCK = 0, FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
 
 /* Dynamic shared memory that a kernel may use without asking. */
-enum { SHARED_BYTES_UNASKED = 48 * 1024, LOG_BYTES = 8192 };
+enum { SHARED_BYTES_UNASKED = 48 * 1024 };
 
-static int is_doubtful(const char *line) {
-  return strstr(line, "(C75") || (strstr(line, "wgmma") && strstr(line, "serialized")) ||
-         (strstr(line, "setmaxnreg") && strstr(line, "ignored"));
-}
-
-static void warn_of(const char *kernel, char *text) {
-  char *rest = text;
-  for (char *line; (line = strtok_r(rest, "\n", &rest));)
-    if (is_doubtful(line)) flp_log(FLP_LOG_WARNING, "kernel %s: the PTX compiler says: %s", kernel, line);
-}
-
-/* Cuts a log to its first line of substance. */
-static const char *first_line(char *text) {
-  text += strspn(text, " \n\r\t");
-  text[strcspn(text, "\n\r")] = 0;
-  return text;
-}
-
-static flp_status load_code(const flp_driver *driver, const char *kernel, const void *code, CUmodule *out,
+static flp_status load_code(const flp_driver *driver, const flp_kernel_image *image, const void *code, CUmodule *out,
                             int *fallback) {
-  char info[LOG_BYTES] = "", error[LOG_BYTES] = "";
-  int options[] = {JIT_INFO_LOG_BUFFER, JIT_INFO_LOG_BUFFER_SIZE_BYTES, JIT_ERROR_LOG_BUFFER,
-                   JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
-  /* Sizes are passed by value in the pointer's place. */
-  void *values[] = {info, (void *)(uintptr_t)LOG_BYTES, error, (void *)(uintptr_t)LOG_BYTES};
-  CUresult result = driver->cuModuleLoadDataEx(out, code, 4, options, values);
-  info[LOG_BYTES - 1] = error[LOG_BYTES - 1] = 0;
+  const char *kernel = flp_kernel_kind_name(image->desc.key.kind);
+  flp_compile call;
+  flp_compile_open(&call, &image->desc);
+  CUresult result = driver->cuModuleLoadDataEx(out, code, call.option_count, call.options, call.values);
   if (result == 0) {
-    warn_of(kernel, info);
+    flp_compile_warn(&call, kernel);
     return FLP_OK;
   }
   *out = NULL;
   *fallback = flp_driver_is_fallback(result);
   flp_status status = flp_driver_status(driver, result, "cuModuleLoadDataEx");
-  const char *line = first_line(error);
+  const char *line = flp_compile_error(&call);
   return flp_fail(status, "kernel %s: %s%s%.200s", kernel, flp_error_detail(), line[0] ? "; " : "", line);
 }
 
 /* A cubin spares the driver's compiler; where it does not load, the PTX beside it is compiled. */
 static flp_status load_module(const flp_driver *driver, const flp_kernel_image *image, CUmodule *out, int *fallback) {
-  const char *kernel = flp_kernel_kind_name(image->desc.key.kind);
   if (image->cubin) {
-    if (load_code(driver, kernel, image->cubin, out, fallback) == FLP_OK) return FLP_OK;
+    if (load_code(driver, image, image->cubin, out, fallback) == FLP_OK) return FLP_OK;
     flp_log(FLP_LOG_WARNING, "a cubin is not used, its PTX is compiled: %s", flp_error_detail());
     *fallback = 0;
   }
-  return load_code(driver, kernel, image->ptx, out, fallback);
+  return load_code(driver, image, image->ptx, out, fallback);
 }
 
 static int entry_id(const char *name) {
@@ -138,32 +111,43 @@ static flp_status get_function(const flp_driver *driver, CUmodule module, const 
   return FLP_OK;
 }
 
-static flp_status load_image(const flp_driver *driver, const flp_kernel_image *image, flp_modules *out, int *fallback) {
-  CUmodule module = NULL;
-  FLP_TRY(load_module(driver, image, &module, fallback));
-  out->module[out->count] = module;
-  out->desc[out->count++] = image->desc;
-  for (uint32_t i = 0; i < image->desc.entry_count; i++) {
-    const flp_kernel_entry *entry = &image->desc.entries[i];
-    FLP_TRY(get_function(driver, module, entry, image->desc.cluster, &out->function[entry_id(entry->name)], fallback));
+static flp_status get_functions(const flp_driver *driver, CUmodule module, const flp_kernel_desc *desc,
+                                flp_modules *out, int *fallback) {
+  for (uint32_t i = 0; i < desc->entry_count; i++) {
+    const flp_kernel_entry *entry = &desc->entries[i];
+    FLP_TRY(get_function(driver, module, entry, desc->cluster, &out->function[entry_id(entry->name)], fallback));
   }
   return FLP_OK;
 }
 
-flp_status flp_loader_load(const flp_driver *driver, const flp_images *images, flp_modules *out, int *fallback) {
+/* Loads the images that the linker takes, or the others. */
+static flp_status load_modules(const flp_driver *driver, const flp_images *images, int linkers, flp_modules *out,
+                               int *fallback) {
+  for (int i = 0; i < images->count; i++)
+    if (flp_linker_takes(images->image[i].desc.key.kind) == linkers)
+      FLP_TRY(load_module(driver, &images->image[i], &out->module[i], fallback));
+  return FLP_OK;
+}
+
+flp_status flp_loader_load(const flp_driver *driver, CUcontext context, flp_images *images, flp_modules *out,
+                           int *fallback) {
+  flp_linking linkings[FLP_SPEC_KERNELS_MAX];
   memset(out, 0, sizeof *out);
   *fallback = 0;
-  for (int i = 0; i < images->count; i++) {
-    flp_status status = load_image(driver, &images->image[i], out, fallback);
-    if (status != FLP_OK) {
-      flp_loader_unload(driver, out);
-      return status;
-    }
-  }
-  return FLP_OK;
+  out->count = images->count;
+  for (int i = 0; i < images->count; i++) out->desc[i] = images->image[i].desc;
+  flp_linker_start(driver, context, images, linkings);
+  flp_status status = load_modules(driver, images, 0, out, fallback);
+  flp_linker_finish(linkings);
+  if (status == FLP_OK) status = load_modules(driver, images, 1, out, fallback);
+  for (int i = 0; i < images->count && status == FLP_OK; i++)
+    status = get_functions(driver, out->module[i], &out->desc[i], out, fallback);
+  if (status != FLP_OK) flp_loader_unload(driver, out);
+  return status;
 }
 
 void flp_loader_unload(const flp_driver *driver, flp_modules *modules) {
-  for (int i = 0; i < modules->count; i++) driver->cuModuleUnload(modules->module[i]);
+  for (int i = 0; i < modules->count; i++)
+    if (modules->module[i]) driver->cuModuleUnload(modules->module[i]);
   memset(modules, 0, sizeof *modules);
 }

@@ -14,8 +14,8 @@
  * max, clamp, where) leaves out contributes 0 even if its own derivative is not finite; in torch 0·inf makes it NaN.
  *
  * A plan carries one (flp_spec.loss, what flp_loss_write gave): its kernel is compiled from it (templates/loss.lua) and
- * has the SHA-256 of those bytes in its key. Parameters are arguments of the kernel, so a schedule of beta compiles
- * nothing. */
+ * has the SHA-256 of those bytes in its key; on rung generic the program is the data of a kernel for any
+ * (templates/loss_any.lua). Parameters are arguments of the kernel, so a schedule of beta compiles nothing. */
 #ifndef FLP_LOSS_H
 #define FLP_LOSS_H
 
@@ -24,16 +24,7 @@
 
 #include "flp.h"
 
-enum {
-  FLP_LOSS_FORMAT = 1,
-  FLP_LOSS_NODES_MAX = 256,
-  FLP_LOSS_CONSTANTS_MAX = 64,
-  FLP_LOSS_PARAMETERS_MAX = 8,
-  FLP_LOSS_VECTORS_MAX = 8,
-  FLP_LOSS_METRICS_MAX = 8,
-  FLP_LOSS_NAME_BYTES = 32,
-  FLP_LOSS_TITLE_BYTES = 64
-};
+enum { FLP_LOSS_FORMAT = 1, FLP_LOSS_NODES_MAX = 256, FLP_LOSS_CONSTANTS_MAX = 64 };
 
 /* What every loss may read of a row; vectors of the host follow them. */
 typedef enum flp_loss_input {
@@ -43,8 +34,7 @@ typedef enum flp_loss_input {
   FLP_LOSS_REF_LOGPROB,
   FLP_LOSS_ADVANTAGE,
   FLP_LOSS_WEIGHT,
-  FLP_LOSS_FIRST_VECTOR,
-  FLP_LOSS_INPUTS_MAX = FLP_LOSS_FIRST_VECTOR + FLP_LOSS_VECTORS_MAX
+  FLP_LOSS_FIRST_VECTOR
 } flp_loss_input;
 
 typedef enum flp_loss_op {
@@ -79,12 +69,6 @@ typedef struct flp_loss_node {
   uint8_t op;           /* flp_loss_op */
   uint16_t operands[3]; /* nodes before this one, or an index; 0 where the operation has fewer */
 } flp_loss_node;
-
-/* A number that the caller may set for a call. */
-typedef struct flp_loss_parameter {
-  char name[FLP_LOSS_NAME_BYTES];
-  double fallback, low, high; /* low <= fallback <= high; the bounds may be infinite */
-} flp_loss_parameter;
 
 /* A value that is reported for each row beside the loss. */
 typedef struct flp_loss_metric {
@@ -146,6 +130,25 @@ enum { FLP_LOSS_BYTES_MAX = 4096 };
 size_t flp_loss_write(const flp_loss *loss, uint8_t *out, size_t capacity);
 /* Reads what flp_loss_write wrote, from any source. error: CORRUPT naming the field */
 flp_status flp_loss_read(const uint8_t *bytes, size_t length, flp_loss *out);
+
+/* ---- loss_code.c ---- */
+
+/* A program as the data that templates/loss_any.lua runs. */
+typedef struct flp_loss_code {
+  int32_t node_count, result, metric_count, unused;
+  int32_t metrics[FLP_LOSS_METRICS_MAX]; /* their nodes */
+  int32_t reserved[4];
+  struct {
+    int32_t op;
+    /* bits: of the node by logprob 0, by entropy 1; of operand j by logprob 2 + j, by entropy 5 + j */
+    int32_t active;
+    int32_t operands[3];
+    int32_t reserved;
+    double value; /* of a constant */
+  } nodes[FLP_LOSS_NODES_MAX];
+} flp_loss_code;
+
+void flp_loss_encode(const flp_loss *loss, flp_loss_code *out);
 
 /* ---- loss_find.c ---- */
 

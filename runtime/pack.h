@@ -98,6 +98,9 @@ flp_status flp_pack_unpack(const flp_pack *pack, int fd, uint32_t blob, uint8_t 
 /* The same for a cubin, which must be sound enough to be handed to a driver. */
 flp_status flp_pack_unpack_cubin(const flp_pack *pack, int fd, uint32_t blob, uint8_t **out, size_t *bytes);
 
+/* Checks that a cubin is an ELF file for CUDA whose parts lie within it. pack_cubin.c. error: CORRUPT */
+flp_status flp_pack_check_cubin(const uint8_t *code, size_t bytes);
+
 /* The cubin of an entry that a device runs: of its very capability, and of the newest driver not newer than its own.
  * NULL if there is none. capability: as 90; 0 for no device */
 const flp_pack_image *flp_pack_cubin(const flp_pack_entry *entry, uint32_t capability, uint32_t driver);

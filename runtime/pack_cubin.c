@@ -2,7 +2,7 @@
 #include <elf.h>
 #include <string.h>
 
-#include "pack_internal.h"
+#include "pack.h"
 #include "status.h"
 
 enum { MACHINE_CUDA = 190 };
@@ -29,7 +29,7 @@ static int are_segments_within(const uint8_t *code, size_t bytes, const Elf64_Eh
   return 1;
 }
 
-flp_status pack_check_cubin(const uint8_t *code, size_t bytes) {
+flp_status flp_pack_check_cubin(const uint8_t *code, size_t bytes) {
   Elf64_Ehdr head;
   if (bytes < sizeof head) return flp_fail(FLP_ERROR_CORRUPT, "a cubin of %zu bytes is too short", bytes);
   memcpy(&head, code, sizeof head);

@@ -7,9 +7,6 @@
 /* Reads exactly these bytes of a file, leaving its position alone. error: IO; CORRUPT if it ends before */
 flp_status pack_read_at(int fd, const char *name, uint64_t offset, uint8_t *out, size_t bytes);
 
-/* Checks that a cubin is an ELF file for CUDA whose parts lie within it. error: CORRUPT */
-flp_status pack_check_cubin(const uint8_t *code, size_t bytes);
-
 /* Reads an entry's descriptor. error: CORRUPT if it does not read, or its key is not the entry's */
 flp_status pack_read_desc(const flp_pack_entry *entry, flp_kernel_desc *out);
 

@@ -63,7 +63,7 @@ flp_status flp_pack_unpack(const flp_pack *pack, int fd, uint32_t blob, uint8_t 
 
 flp_status flp_pack_unpack_cubin(const flp_pack *pack, int fd, uint32_t blob, uint8_t **out, size_t *bytes) {
   FLP_TRY(flp_pack_unpack(pack, fd, blob, out, bytes));
-  flp_status status = pack_check_cubin(*out, *bytes);
+  flp_status status = flp_pack_check_cubin(*out, *bytes);
   if (status == FLP_OK) return FLP_OK;
   free(*out);
   *out = NULL;

@@ -21,6 +21,20 @@ static flp_status make_error_word(flp_plan *plan) {
   return flp_driver_status(driver, driver->cuStreamSynchronize(NULL), "cuStreamSynchronize");
 }
 
+/* The loss as data, where no kernel was compiled for it. */
+static flp_status make_program(flp_plan *plan) {
+  const flp_driver *driver = plan->driver;
+  flp_loss_code code;
+  int wanted = 0;
+  for (int i = 0; i < plan->modules.count; i++) wanted |= flp_kernel_runs_any_loss(&plan->modules.desc[i].key);
+  if (!wanted) return FLP_OK;
+  flp_loss_encode(&plan->loss, &code);
+  FLP_TRY(flp_driver_status(driver, driver->cuMemAlloc_v2(&plan->program, sizeof code), "cuMemAlloc"));
+  FLP_TRY(flp_driver_status(driver, driver->cuMemcpyHtoDAsync_v2(plan->program, &code, sizeof code, NULL),
+                            "cuMemcpyHtoDAsync"));
+  return flp_driver_status(driver, driver->cuStreamSynchronize(NULL), "cuStreamSynchronize");
+}
+
 static void release_device(flp_plan *plan) {
   const flp_driver *driver = plan->driver;
   if (!plan->context) return;
@@ -28,11 +42,12 @@ static void release_device(flp_plan *plan) {
   if (driver->cuCtxPushCurrent_v2(plan->context) == 0) {
     flp_loader_unload(driver, &plan->modules);
     if (plan->error_word) driver->cuMemFree_v2(plan->error_word);
+    if (plan->program) driver->cuMemFree_v2(plan->program);
     driver->cuCtxPopCurrent_v2(&popped);
   }
   driver->cuDevicePrimaryCtxRelease_v2(plan->device.handle);
   plan->context = NULL;
-  plan->error_word = 0;
+  plan->error_word = plan->program = 0;
 }
 
 /* The work of creation that needs the context current. */
@@ -40,6 +55,7 @@ static flp_status fill_device_plan(flp_plan *plan) {
   FLP_TRY(flp_ladder_climb(plan));
   if (plan->rung == FLP_RUNG_EAGER) return FLP_OK;
   flp_planner_init(&plan->planner, &plan->spec, &plan->options, &plan->device, plan->modules.desc, plan->modules.count);
+  FLP_TRY(make_program(plan));
   return make_error_word(plan);
 }
 
@@ -145,11 +161,14 @@ static uint64_t budget_of(const flp_plan *plan, flp_pass pass, uint64_t budget_b
 
 static flp_status check_query(const flp_plan *plan, flp_pass pass, int64_t n) {
   if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
-  if (pass < FLP_PASS_FORWARD || pass > FLP_PASS_BACKWARD_SAVED)
+  if (pass < FLP_PASS_FORWARD || pass > FLP_PASS_FORWARD_SAVED)
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "pass is %d (accepted: FORWARD 1, COMBINE 2, BACKWARD 3, STEP 4, BACKWARD_SAVED 5)", (int)pass);
-  if (pass == FLP_PASS_BACKWARD_SAVED && !flp_plan_keeps(plan))
-    return flp_fail(FLP_ERROR_ARGUMENT, "pass is BACKWARD_SAVED, but this plan keeps nothing (accepted: BACKWARD 3)");
+                    "pass is %d (accepted: FORWARD 1, COMBINE 2, BACKWARD 3, STEP 4, BACKWARD_SAVED 5, "
+                    "FORWARD_SAVED 6)",
+                    (int)pass);
+  if (pass > FLP_PASS_STEP && !flp_plan_keeps(plan))
+    return flp_fail(FLP_ERROR_ARGUMENT, "pass is %s, but this plan keeps nothing (accepted: FORWARD 1, BACKWARD 3)",
+                    pass == FLP_PASS_FORWARD_SAVED ? "FORWARD_SAVED" : "BACKWARD_SAVED");
   if (pass == FLP_PASS_STEP && !plan->spec.loss)
     return flp_fail(FLP_ERROR_ARGUMENT, "pass is STEP, but spec.loss is NULL (accepted: a loss program)");
   int is_head = plan->spec.op == FLP_OP_HEAD;
@@ -167,12 +186,7 @@ flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint6
   flp_detail_clear();
   FLP_TRY(check_query(plan, pass, n));
   if (!layout) return flp_fail(FLP_ERROR_ARGUMENT, "layout is NULL (accepted: a flp_layout)");
-  if (layout->struct_bytes != sizeof *layout)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "layout.struct_bytes is %" PRIu32
-                    ", but this library's struct has %zu bytes (accepted: %zu; start "
-                    "from its _INIT value)",
-                    layout->struct_bytes, sizeof *layout, sizeof *layout);
+  FLP_TRY(flp_struct_check("layout", layout->struct_bytes, sizeof *layout));
   if (plan->spec.op == FLP_OP_SELECT) {
     *layout = (flp_layout){
         .struct_bytes = sizeof *layout, .chunk_rows = n, .chunk_vocab = plan->spec.vocab, .launches = n > 0};

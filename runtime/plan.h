@@ -57,6 +57,7 @@ struct flp_plan {
   flp_modules modules;
   flp_planner planner;
   CUdeviceptr error_word; /* 16 bytes, the first i32 counts bad rows */
+  CUdeviceptr program;    /* flp_loss_code, where the kernel of the loss runs any; else 0 */
 
   pthread_mutex_t lock;
   struct {
@@ -70,9 +71,11 @@ struct flp_plan {
 
 /* ---- loader.c: images -> modules and functions, with the plan's context current ---- */
 
-/* Loads every image and fetches every function. *fallback is 1 where the failure means that these kernels cannot run
- * here but others may. error: DRIVER with kernel and driver log; *out is then empty */
-flp_status flp_loader_load(const flp_driver *driver, const flp_images *images, flp_modules *out, int *fallback);
+/* Loads every image and fetches every function; images that are linked meanwhile (linker.h) get their cubins. *fallback
+ * is 1 where the failure means that these kernels cannot run here but others may. context: the current one.
+ * error: DRIVER with kernel and driver log; *out is then empty */
+flp_status flp_loader_load(const flp_driver *driver, CUcontext context, flp_images *images, flp_modules *out,
+                           int *fallback);
 void flp_loader_unload(const flp_driver *driver, flp_modules *modules);
 
 /* ---- ladder.c: which rung runs ---- */

@@ -3,6 +3,7 @@
  * R2 is searched axis by axis: its cost is a sum and its workspace a maximum of one term for the row chunks and one for
  * the vocab chunks, so the best of either axis under a budget is found alone. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "kernel.h"
@@ -347,11 +348,9 @@ static void prefer_tuned(planner_search *s) {
 
 /* ---- passes ---- */
 
-static const char *const pass_names[] = {[FLP_PASS_FORWARD] = "forward",
-                                         [FLP_PASS_COMBINE] = "combine",
-                                         [FLP_PASS_BACKWARD] = "backward",
-                                         [FLP_PASS_STEP] = "step",
-                                         [FLP_PASS_BACKWARD_SAVED] = "backward"};
+static const char *const pass_names[] = {
+    [FLP_PASS_FORWARD] = "forward", [FLP_PASS_COMBINE] = "combine",         [FLP_PASS_BACKWARD] = "backward",
+    [FLP_PASS_STEP] = "step",       [FLP_PASS_BACKWARD_SAVED] = "backward", [FLP_PASS_FORWARD_SAVED] = "forward"};
 
 static flp_status grid_too_large(flp_pass pass, int64_t n) {
   return flp_fail(FLP_ERROR_UNSUPPORTED, "n is %" PRId64 ": the %s pass would need a grid of more than 2^31 - 1 CTAs",
@@ -387,11 +386,13 @@ static void search_forward(planner_search *s) {
   }
 }
 
-static flp_status over_budget(flp_pass pass, int64_t n, uint64_t budget, uint64_t smallest) {
+static flp_status over_budget(flp_pass pass, int64_t n, uint64_t budget, uint64_t smallest, uint64_t saved) {
+  char with[64] = "";
+  if (saved) snprintf(with, sizeof with, ", %" PRIu64 " of them for what mode S saves", saved);
   return flp_fail(FLP_ERROR_BUDGET,
                   "no layout of the %s pass over %" PRId64 " rows fits a budget of %" PRIu64
-                  " bytes: the smallest that would do is %" PRIu64,
-                  pass_names[pass], n, budget, smallest);
+                  " bytes: the smallest that would do is %" PRIu64 "%s",
+                  pass_names[pass], n, budget, smallest + saved, with);
 }
 
 static void search_combine(planner_search *s) {
@@ -410,6 +411,7 @@ planner_search planner_search_pass(const flp_planner *p, flp_pass pass, int64_t 
   planner_search s = {.planner = p, .n = n, .budget = budget};
   switch (pass) {
     case FLP_PASS_FORWARD:
+    case FLP_PASS_FORWARD_SAVED:
       search_forward(&s);
       break;
     case FLP_PASS_COMBINE:
@@ -429,14 +431,14 @@ planner_search planner_search_pass(const flp_planner *p, flp_pass pass, int64_t 
   return s;
 }
 
-/* Where forward may have saved exponentials, the workspace of mode R holds mode S too, if the budget does. */
-static void make_room_for_saved(const planner_search *s, flp_scheme *out) {
+/* Where forward may have saved so many bytes, the workspace of mode R holds mode S too, if the budget does. */
+static void make_room_for_saved(const planner_search *s, uint64_t bytes, flp_scheme *out) {
   flp_scheme saved;
   if (!flp_planner_saves(s->planner) || !planner_build_saved(s->planner, s->n, &saved)) return;
-  if (saved.bytes > out->bytes && saved.bytes <= s->budget) out->bytes = saved.bytes;
+  if (saved.bytes > out->bytes && saved.bytes + bytes <= s->budget) out->bytes = saved.bytes;
 }
 
-flp_status flp_planner_pick(const flp_planner *p, flp_pass pass, int64_t n, uint64_t budget, int soft,
+flp_status flp_planner_pick(const flp_planner *p, flp_pass pass, int64_t n, uint64_t budget, int query,
                             flp_scheme *out) {
   memset(out, 0, sizeof *out);
   out->mode = pass == FLP_PASS_BACKWARD         ? FLP_MODE_R_VOCAB
@@ -449,12 +451,15 @@ flp_status flp_planner_pick(const flp_planner *p, flp_pass pass, int64_t n, uint
   if (n == 0) return FLP_OK;
   int has_chunks = pass == FLP_PASS_BACKWARD || pass == FLP_PASS_STEP;
   int is_explicit = has_chunks && (p->chunk_rows || p->chunk_vocab);
-  planner_search s = planner_search_pass(p, pass, n, soft && is_explicit ? UINT64_MAX : budget);
+  uint64_t saved = query ? flp_planner_saved_bytes(&p->spec, n) : 0, beside = pass > FLP_PASS_STEP ? saved : 0;
+  uint64_t left = budget > beside ? budget - beside : 0;
+  planner_search s = planner_search_pass(p, pass, n, query && is_explicit ? UINT64_MAX : left);
   if (!s.any) return grid_too_large(pass, n);
   if (s.found) *out = s.best;
-  if (s.found && pass == FLP_PASS_BACKWARD) make_room_for_saved(&s, out);
+  if (s.found && pass == FLP_PASS_BACKWARD) make_room_for_saved(&s, saved, out);
   out->smallest_bytes = s.smallest;
-  return s.found ? FLP_OK : over_budget(pass, n, budget, s.smallest);
+  out->saved_bytes = beside;
+  return s.found ? FLP_OK : over_budget(pass, n, budget, s.smallest, beside);
 }
 
 void flp_planner_describe(const flp_planner *p, const flp_scheme *s, int64_t n, flp_layout *out) {
@@ -467,6 +472,7 @@ void flp_planner_describe(const flp_planner *p, const flp_scheme *s, int64_t n, 
   out->launches = s->launches;
   out->bytes = s->bytes;
   out->smallest_bytes = s->smallest_bytes;
+  out->saved_bytes = s->saved_bytes;
   out->flops = 2.0 * (double)s->products * (double)n * (double)p->spec.hidden * (double)p->spec.vocab;
 }
 

@@ -78,15 +78,17 @@ typedef struct flp_scheme {
   int32_t products, launches;
   uint64_t bytes;
   uint64_t smallest_bytes;
-  uint64_t passes; /* step in mode R: where the workspace of its forward and of its backward pass begins */
-  double seconds;  /* of the cost model; compares layouts, predicts nothing */
+  uint64_t saved_bytes; /* as in flp_layout */
+  uint64_t passes;      /* step in mode R: where the workspace of its forward and of its backward pass begins */
+  double seconds;       /* of the cost model; compares layouts, predicts nothing */
   uint64_t offset[FLP_REGION_COUNT_OF], size[FLP_REGION_COUNT_OF]; /* size 0: the layout has no such array */
 } flp_scheme;
 
 /* Picks the cheapest layout of at most budget bytes.
- * soft:  1 for a query, where explicit chunk sizes override the budget; 0 where the bytes are all there is
+ * query: 1 where the budget is the pass's: explicit chunk sizes override it, and what mode S saves counts to it;
+ *        0 where it is the workspace that there is
  * error: BUDGET naming the smallest budget that would do, which is in out->smallest_bytes too; UNSUPPORTED if no grid can hold the launch */
-flp_status flp_planner_pick(const flp_planner *planner, flp_pass pass, int64_t n, uint64_t budget, int soft,
+flp_status flp_planner_pick(const flp_planner *planner, flp_pass pass, int64_t n, uint64_t budget, int query,
                             flp_scheme *out);
 
 /* 1 if there are kernels to keep exponentials, and nothing asks for mode R; and if a step may run in mode P, whatever the
@@ -107,6 +109,9 @@ int64_t flp_planner_gather_stride(int64_t depth);
  * their rows flp_planner_dz_stride(V) elements apart. */
 uint64_t flp_planner_references_bytes(int64_t n);
 uint64_t flp_planner_saved_bytes(const flp_spec *spec, int64_t n);
+
+/* That, where the planner saves and the workspace of both passes fits the budget beside it; else 0. */
+uint64_t flp_planner_saved(const flp_planner *planner, int64_t n, uint64_t budget);
 
 /* ceil(a / b) for a >= 0, b > 0. */
 int64_t flp_ceil_div(int64_t a, int64_t b);

@@ -72,6 +72,14 @@ int planner_build_saved(const flp_planner *p, int64_t n, flp_scheme *s) {
   return 1;
 }
 
+uint64_t flp_planner_saved(const flp_planner *p, int64_t n, uint64_t budget) {
+  uint64_t saved = flp_planner_saved_bytes(&p->spec, n);
+  if (!flp_planner_saves(p) || n == 0 || saved > budget) return 0;
+  int fits = planner_search_pass(p, FLP_PASS_FORWARD_SAVED, n, budget - saved).found &&
+             planner_search_pass(p, FLP_PASS_BACKWARD_SAVED, n, budget - saved).found;
+  return fits ? saved : 0;
+}
+
 /* ---- a step ---- */
 
 /* What passes from forward to loss to gradients, by row. */

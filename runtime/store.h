@@ -1,7 +1,7 @@
 /* store.h: the kernel cache, version 1: content-addressed files, one kernel each.
  *
- * A cache directory holds <64 hex digits of SHA-256(key bytes)>.flpk (entry), .lock (per-key lock, flock) and
- * .bad-<n> (quarantined). An entry file: magic "FLPK", format, lengths, key bytes, descriptor, PTX, SHA-256 of all
+ * A cache directory holds <64 hex digits of SHA-256(key bytes)>.flpk (entry), .flpc (machine code made here of an entry's
+ * PTX, whose key names PTX, device and driver), .lock (per-key lock, flock) and .bad-<n> (quarantined). An entry file: magic "FLPK", format, lengths, key bytes, descriptor, PTX, SHA-256 of all
  * before it. Written to a temporary file in the same directory, fsync, rename. Directory mode 0700, owned by the
  * user, links not followed. A pack (pack.h), one file, may stand for a read-only directory. Any failure to write
  * degrades to memory, with one warning; a corrupt entry is renamed away (in a writable directory) and treated as
@@ -44,6 +44,16 @@ typedef flp_status (*flp_store_make_fn)(void *context, flp_kernel_image *out);
 flp_status flp_store_get_or_make(flp_store *store, const char *key, size_t key_bytes, uint32_t timeout_ms,
                                  flp_store_make_fn make, void *context, flp_kernel_image *out, int *made);
 
+/* Sets image->cubin to what flp_store_keep_cubin left in the writable directory for this PTX and the device of
+ * flp_store_set_device, if that is there and sound; what is not is said once and left to be written over. */
+void flp_store_get_cubin(const flp_store *store, flp_kernel_image *image);
+
+/* Writes image->cubin there, made of image->ptx for that device. A failure is said once. */
+void flp_store_keep_cubin(const flp_store *store, const flp_kernel_image *image);
+
+/* 1 if there is a writable directory, or one can be made, for a device that was set. */
+int flp_store_keeps_cubins(const flp_store *store);
+
 /* One entry as `flpgen cache ls|verify` shows it. */
 typedef struct flp_store_item {
   const char *directory, *file; /* borrowed for the call; of a pack: its path, and an entry's name in a directory */
@@ -55,7 +65,7 @@ typedef struct flp_store_item {
   const char *reason;
 } flp_store_item;
 
-/* Visits every entry of every directory in a fixed order (directory order, then file name). visit returns 0 to stop. */
+/* Visits every entry and kept machine code of every directory in a fixed order (directory order, then file name). visit returns 0 to stop. */
 typedef int (*flp_store_visit_fn)(void *context, const flp_store_item *item);
 flp_status flp_store_each(flp_store *store, flp_store_visit_fn visit, void *context);
 

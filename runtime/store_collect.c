@@ -3,6 +3,7 @@
  * Invariants: nothing that a living writer may still need goes: temporary files and locks only after an hour, and a
  * lock only while holding it; removing an entry is always safe, since readers hold it open or compile it anew. */
 #include <fcntl.h>
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -40,30 +41,43 @@ static void remove_lock(sweep *s, const char *name, const struct stat *stat) {
   store_lock_release(lock);
 }
 
-/* Whether an entry is sound and of this library's sources. Unreadable for lack of memory or rights counts as sound. */
-static int is_current(int directory, const char *name) {
+static flp_status current_entry(const uint8_t *bytes, size_t length, int *current) {
+  flp_kernel_image image;
+  FLP_TRY(store_entry_decode(bytes, length, NULL, &image));
+  *current = memcmp(image.desc.sources, flp_sources_hash(), sizeof image.desc.sources) == 0;
+  flp_kernel_image_clear(&image);
+  return FLP_OK;
+}
+
+static flp_status current_cubin(const uint8_t *bytes, size_t length, int *current) {
+  char key[FLP_KEY_BYTES_MAX + 1], sources[STORE_HEX + 1];
+  FLP_TRY(store_cubin_decode(bytes, length, key, NULL));
+  sodium_bin2hex(sources, sizeof sources, flp_sources_hash(), STORE_DIGEST);
+  *current = strstr(key, sources) != NULL;
+  return FLP_OK;
+}
+
+/* Whether a file is sound and of this library's sources. Unreadable for lack of memory or rights counts as sound. */
+static int is_current(int directory, const char *name, store_file_kind kind) {
   uint8_t *bytes;
   size_t length;
-  int absent;
+  int absent, current = 0;
   struct stat stat;
   flp_status status = store_file_read(directory, name, &bytes, &length, &stat, &absent);
   if (status != FLP_OK) return status != FLP_ERROR_CORRUPT;
   if (absent) return 0;
-  flp_kernel_image image;
-  status = store_entry_decode(bytes, length, NULL, &image);
+  status = kind == STORE_FILE_CUBIN ? current_cubin(bytes, length, &current) : current_entry(bytes, length, &current);
   free(bytes);
-  if (status != FLP_OK) return status != FLP_ERROR_CORRUPT;
-  int current = memcmp(image.desc.sources, flp_sources_hash(), sizeof image.desc.sources) == 0;
-  flp_kernel_image_clear(&image);
-  return current;
+  return status == FLP_OK ? current : status != FLP_ERROR_CORRUPT;
 }
 
-/* Removes one file if it is rubbish; an entry that stays is written to *kept. Returns 1 for such an entry. */
+/* Removes one file if it is rubbish; an entry or cubin that stays is written to *kept. Returns 1 for such a file. */
 static int sweep_file(sweep *s, const char *name, time_t now, survivor *kept) {
   struct stat stat;
   if (fstatat(s->directory, name, &stat, AT_SYMLINK_NOFOLLOW) != 0) return 0;
   int stale = now - stat.st_mtim.tv_sec > STALE_SECONDS;
-  switch (store_file_classify(name)) {
+  store_file_kind kind = store_file_classify(name);
+  switch (kind) {
     case STORE_FILE_BAD:
       remove_file(s, name, &stat);
       return 0;
@@ -74,7 +88,8 @@ static int sweep_file(sweep *s, const char *name, time_t now, survivor *kept) {
       if (stale) remove_lock(s, name, &stat);
       return 0;
     case STORE_FILE_ENTRY:
-      if (!is_current(s->directory, name)) {
+    case STORE_FILE_CUBIN:
+      if (!is_current(s->directory, name, kind)) {
         remove_file(s, name, &stat);
         return 0;
       }

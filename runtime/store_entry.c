@@ -32,7 +32,7 @@ void store_entry_name(const char *key, size_t key_bytes, char hex[STORE_HEX + 1]
   sodium_bin2hex(hex, STORE_HEX + 1, digest, sizeof digest);
 }
 
-static int is_key_text(const char *key, size_t key_bytes) {
+int store_entry_is_key(const char *key, size_t key_bytes) {
   if (key_bytes == 0 || key_bytes > FLP_KEY_BYTES_MAX) return 0;
   for (size_t i = 0; i < key_bytes; i++)
     if ((unsigned char)key[i] < 0x20 || key[i] == 0x7f) return 0;
@@ -42,7 +42,7 @@ static int is_key_text(const char *key, size_t key_bytes) {
 /* What decode would refuse must not be written, or every process would compile, store and quarantine it for ever. */
 static flp_status check_image(const char *key, size_t key_bytes, const flp_kernel_image *image, const uint8_t *desc,
                               size_t desc_bytes) {
-  if (!key || !is_key_text(key, key_bytes))
+  if (!key || !store_entry_is_key(key, key_bytes))
     return flp_fail(FLP_ERROR_ARGUMENT, "cache key of %zu bytes, accepted: 1 to %d bytes of text", key_bytes,
                     FLP_KEY_BYTES_MAX);
   if (!image->ptx || image->ptx_bytes == 0 || image->ptx_bytes > STORE_ENTRY_BYTES_MAX / 2)
@@ -118,7 +118,7 @@ flp_status store_entry_decode(const uint8_t *bytes, size_t length, char key_out[
   if (key_out) key_out[0] = 0;
   parts p = {0};
   FLP_TRY(split(bytes, length, &p));
-  if (!is_key_text(p.key, p.key_bytes)) return flp_fail(FLP_ERROR_CORRUPT, "entry: key has a control character");
+  if (!store_entry_is_key(p.key, p.key_bytes)) return flp_fail(FLP_ERROR_CORRUPT, "entry: key has a control character");
   if (key_out) {
     memcpy(key_out, p.key, p.key_bytes);
     key_out[p.key_bytes] = 0;
@@ -138,7 +138,7 @@ flp_status store_entry_decode(const uint8_t *bytes, size_t length, char key_out[
 int store_entry_peek(const uint8_t *bytes, size_t length, char key_out[FLP_KEY_BYTES_MAX + 1]) {
   if (length < HEAD_BYTES || memcmp(bytes, magic, sizeof magic) != 0 || get_le(bytes + 4, 4) != ENTRY_FORMAT) return 0;
   uint64_t key_bytes = get_le(bytes + 8, 4);
-  if (key_bytes > length - HEAD_BYTES || !is_key_text((const char *)bytes + HEAD_BYTES, key_bytes)) return 0;
+  if (key_bytes > length - HEAD_BYTES || !store_entry_is_key((const char *)bytes + HEAD_BYTES, key_bytes)) return 0;
   memcpy(key_out, bytes + HEAD_BYTES, key_bytes);
   key_out[key_bytes] = 0;
   return 1;

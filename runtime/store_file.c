@@ -208,6 +208,7 @@ store_file_kind store_file_classify(const char *name) {
   size_t hex = strspn(name, "0123456789abcdef");
   if (hex != STORE_HEX) return STORE_FILE_OTHER;
   if (strcmp(name + hex, ".flpk") == 0) return STORE_FILE_ENTRY;
+  if (strcmp(name + hex, ".flpc") == 0) return STORE_FILE_CUBIN;
   if (strcmp(name + hex, ".lock") == 0) return STORE_FILE_LOCK;
   if (strncmp(name + hex, ".bad-", 5) == 0) return STORE_FILE_BAD;
   return STORE_FILE_OTHER;

@@ -32,8 +32,18 @@ flp_status store_entry_encode(const char *key, size_t key_bytes, const flp_kerne
 flp_status store_entry_decode(const uint8_t *bytes, size_t length, char key_out[FLP_KEY_BYTES_MAX + 1],
                               flp_kernel_image *image);
 
+/* 1 if bytes can be a key: text without control characters, not empty and not too long. */
+int store_entry_is_key(const char *key, size_t key_bytes);
+
 /* Reads the key of an entry file's first bytes (STORE_HEAD_BYTES and the key are enough); 0 if there is none. */
 int store_entry_peek(const uint8_t *bytes, size_t length, char key_out[FLP_KEY_BYTES_MAX + 1]);
+
+/* ---- store_cubin.c: machine code kept beside the entries ---- */
+
+/* Reads a file of machine code. key_out: the key's bytes and a 0. image: gets the cubin; NULL only checks.
+ * error: CORRUPT; MEMORY */
+flp_status store_cubin_decode(const uint8_t *bytes, size_t length, char key_out[FLP_KEY_BYTES_MAX + 1],
+                              flp_kernel_image *image);
 
 /* ---- store_file.c: directories and whole files ---- */
 
@@ -60,6 +70,7 @@ void store_file_quarantine(int directory, const char *hex, const struct stat *st
 typedef enum store_file_kind {
   STORE_FILE_OTHER,
   STORE_FILE_ENTRY,
+  STORE_FILE_CUBIN,
   STORE_FILE_LOCK,
   STORE_FILE_BAD,
   STORE_FILE_TEMPORARY

@@ -1,4 +1,4 @@
-/* store_list.c: visits every entry of every directory and pack of a cache, in a fixed order, and judges each. */
+/* store_list.c: visits all that every directory and pack of a cache holds, in a fixed order, and judges each. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,11 @@
 #include "status.h"
 #include "store_internal.h"
 
-/* Reads one entry for show. key holds its text, or "". */
+static int is_shown(store_file_kind kind) {
+  return kind == STORE_FILE_ENTRY || kind == STORE_FILE_CUBIN;
+}
+
+/* Reads one file for show. key holds its text, or "". */
 static flp_status examine(int directory, const char *file, struct stat *stat, char key[FLP_KEY_BYTES_MAX + 1]) {
   key[0] = 0;
   uint8_t *bytes;
@@ -15,7 +19,8 @@ static flp_status examine(int directory, const char *file, struct stat *stat, ch
   int absent;
   FLP_TRY(store_file_read(directory, file, &bytes, &length, stat, &absent));
   if (absent) return flp_fail(FLP_ERROR_IO, "%s: vanished while it was looked at", file);
-  flp_status status = store_entry_decode(bytes, length, key, NULL);
+  int is_cubin = store_file_classify(file) == STORE_FILE_CUBIN;
+  flp_status status = is_cubin ? store_cubin_decode(bytes, length, key, NULL) : store_entry_decode(bytes, length, key, NULL);
   free(bytes);
   FLP_TRY(status);
   char hex[STORE_HEX + 1];
@@ -54,7 +59,7 @@ static flp_status visit_directory(const char *path, int writable, flp_store_visi
   size_t count;
   flp_status status = store_file_list(directory, &names, &count);
   for (size_t i = 0; status == FLP_OK && i < count && !*stop; i++)
-    if (store_file_classify(names[i]) == STORE_FILE_ENTRY)
+    if (is_shown(store_file_classify(names[i])))
       *stop = !visit_file(directory, path, writable, names[i], visit, context);
   store_file_free_names(names, count);
   close(directory);

@@ -22,7 +22,7 @@ static flp_status check_range(const char *field, int64_t value, int64_t low, int
   return value < low || value > high ? out_of_range(field, value, low, high) : FLP_OK;
 }
 
-static flp_status check_struct(const char *name, uint32_t got, size_t want) {
+flp_status flp_struct_check(const char *name, uint32_t got, size_t want) {
   if (got == want) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT,
                   "%s.struct_bytes is %" PRIu32
@@ -139,7 +139,7 @@ static flp_status check_loss(const flp_spec *spec) {
 flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
   memset(out, 0, sizeof *out);
   if (!spec) return flp_fail(FLP_ERROR_ARGUMENT, "spec is NULL (accepted: a flp_spec)");
-  FLP_TRY(check_struct("spec", spec->struct_bytes, sizeof *spec));
+  FLP_TRY(flp_struct_check("spec", spec->struct_bytes, sizeof *spec));
   FLP_TRY(check_range("spec.op", spec->op, FLP_OP_HEAD, FLP_OP_SELECT));
   FLP_TRY(spec->op == FLP_OP_SELECT ? check_select(spec) : check_dtypes(spec));
   FLP_TRY(check_target_dtype(spec));
@@ -200,7 +200,7 @@ static flp_status read_budget(uint64_t *budget) {
 }
 
 static flp_status check_options(const flp_options *options) {
-  FLP_TRY(check_struct("options", options->struct_bytes, sizeof *options));
+  FLP_TRY(flp_struct_check("options", options->struct_bytes, sizeof *options));
   FLP_TRY(check_range("options.device", options->device, FLP_DEVICE_HOST, 1023));
   FLP_TRY(check_range("options.rung", options->rung, FLP_RUNG_AUTO, FLP_RUNG_EAGER));
   FLP_TRY(check_range("options.strict", options->strict, 0, 1));

@@ -272,12 +272,7 @@ static flp_status check_workspace(const flp_args *args) {
 
 static flp_status check_head(const flp_args *args, int for_step) {
   if (!args) return flp_fail(FLP_ERROR_ARGUMENT, "args is NULL (accepted: a flp_args)");
-  if (args->struct_bytes != sizeof *args)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "args.struct_bytes is %" PRIu32
-                    ", but this library's struct has %zu bytes (accepted: %zu; start "
-                    "from its _INIT value)",
-                    args->struct_bytes, sizeof *args, sizeof *args);
+  FLP_TRY(flp_struct_check("args", args->struct_bytes, sizeof *args));
   int is_step = args->pass == FLP_PASS_STEP;
   if (is_step != for_step || args->pass < FLP_PASS_FORWARD || args->pass > FLP_PASS_STEP)
     return flp_fail(

@@ -111,11 +111,7 @@ static flp_status check_overlap(const flp_spec *spec, const flp_select_args *arg
 flp_status flp_select_args_resolve(const flp_spec *spec, const flp_select_args *args, flp_select_args *out) {
   memset(out, 0, sizeof *out);
   if (!args) return flp_fail(FLP_ERROR_ARGUMENT, "args is NULL (accepted: a flp_select_args)");
-  if (args->struct_bytes != sizeof *args)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "args.struct_bytes is %" PRIu32
-                    ", but this library's struct has %zu bytes (accepted: %zu; start from its _INIT value)",
-                    args->struct_bytes, sizeof *args, sizeof *args);
+  FLP_TRY(flp_struct_check("args", args->struct_bytes, sizeof *args));
   flp_select_args resolved = *args;
   FLP_TRY(check_numbers(&resolved));
   FLP_TRY(check_pass(spec, &resolved));

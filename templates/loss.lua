@@ -23,7 +23,7 @@ return function(k)
     return k.select(k.ge(x, 0.0), y, f64(nan))
   end
 
-  local values = {
+  L.values = {
     neg = function(a) return -a end, abs = k.abs, exp = exp, expm1 = expm1, log = log, sqrt = k.sqrt,
     detach = function(a) return a end,
     add = function(a, b) return a + b end, sub = function(a, b) return a - b end,
@@ -39,7 +39,7 @@ return function(k)
   local function mask(condition) return k.select(condition, one, zero) end
 
   -- ∂y/∂a, ∂y/∂b, ∂y/∂c of y = op(a, b, c); what nothing reads LLVM drops.
-  local partials = {
+  L.partials = {
     neg = function() return f64(-1.0) end,
     abs = function(y, a) return mask(k.gt(a, 0.0)) - mask(k.lt(a, 0.0)) end,
     exp = function(y) return y end, expm1 = function(y) return y + 1.0 end,
@@ -54,14 +54,14 @@ return function(k)
     end,
     where = function(y, condition) return zero, mask(condition), mask(~condition) end,
   }
-  local is_mask = {min = true, max = true, clamp = true, where = true} -- what they leave out is 0, even of 0·inf
+  L.is_mask = {min = true, max = true, clamp = true, where = true} -- what they leave out is 0, even of 0·inf
 
   local function tangent(node, field, y, operands, nodes, tangents)
-    local parts, sum = {partials[node.op](y, table.unpack(operands))}, nil
+    local parts, sum = {L.partials[node.op](y, table.unpack(operands))}, nil
     for j, i in ipairs(node) do
       if nodes[i][field] then
         local term = parts[j] * tangents[i]
-        if is_mask[node.op] then term = k.select(k.eq(parts[j], 0.0), zero, term) end
+        if L.is_mask[node.op] then term = k.select(k.eq(parts[j], 0.0), zero, term) end
         sum = sum and sum + term or term
       end
     end
@@ -77,7 +77,7 @@ return function(k)
       for j, at in ipairs(node) do operands[j] = value[at] end
       local leaf = {constant = function() return f64(node.value) end, input = function() return inputs(node.index) end,
                     parameter = function() return parameters(node.index) end}
-      value[i] = (leaf[node.op] or values[node.op])(table.unpack(operands))
+      value[i] = (leaf[node.op] or L.values[node.op])(table.unpack(operands))
       for field, t in pairs(tangents) do
         if node[field] then
           t[i] = node.op == "input" and one or tangent(node, field, value[i], operands, nodes, t)

@@ -1,23 +1,39 @@
 -- loss_rows.lua: a loss program over arrays of rows, all or those that are listed, one thread a row; or what rows without
--- work get in its place: see runtime/abi.h.
+-- work get in its place: see runtime/abi.h. The program is compiled (loss.lua), or data (loss_any.lua).
 
 local INPUTS = {"logprob", "entropy", "old_logprob", "ref_logprob", "advantage", "weight",
                 "vector0", "vector1", "vector2", "vector3", "vector4", "vector5", "vector6", "vector7"}
-local THREADS = 256
 local ACTIVE, BAD = 0, 2                            -- of row_class
 
-return function(k, spec)
+-- loss.lua in the form of loss_any.lua.
+local function compiled(k, program)
   local L = k.import "loss" (k)
+  local C = {threads = 256}
+  function C.each_metric(_, f)
+    for i = 0, #program.metrics - 1 do f(i) end
+  end
+  function C.emit(_, inputs, parameters)
+    local out = L.emit(program, inputs, parameters)
+    return {loss = out.loss, by_logprob = out.by_logprob, by_entropy = out.by_entropy,
+            metric = function(i) return out.metrics[i + 1] end}
+  end
+  function C.each_row(f) f(k.tid()) end
+  return C
+end
+
+return function(k, spec)
+  local L = spec.loss.operations and k.import "loss_any" (k, spec.loss.operations) or compiled(k, spec.loss)
 
   local function load(p, row, name)
     return k.convert(k.f64, k.load(k.f32, p[name], row, {const = true}))
   end
 
+  -- What a program does not read may be missing, of those that are data anything but logprob.
   local function input(p, row, name)
-    local function missing()
-      return name == "weight" and k.const(k.f64, 1.0) or load(p, row, "logprob")
-    end
-    if name ~= "weight" and name ~= "old_logprob" then return load(p, row, name) end
+    local stand_in = {old_logprob = function() return load(p, row, "logprob") end,
+                      weight = function() return k.const(k.f64, 1.0) end}
+    local missing = stand_in[name] or L.reads_all and function() return k.const(k.f64, 0.0) end
+    if not missing then return load(p, row, name) end
     return k.branch(k.is_null(p[name]), missing, function() return load(p, row, name) end)
   end
 
@@ -26,12 +42,12 @@ return function(k, spec)
   end
 
   local function compute(p, row)
-    local out = L.emit(spec.loss, function(i) return input(p, row, INPUTS[i]) end,
+    local out = L.emit(p.program, function(i) return input(p, row, INPUTS[i]) end,
       function(i) return p["parameter" .. i - 1] end)
     store(p.loss, row, out.loss)
     store(p.grad_logprob, row, out.by_logprob)
     store(p.grad_entropy, row, out.by_entropy)
-    for i, metric in ipairs(out.metrics) do store(p.metrics, p.n * (i - 1) + row, metric) end
+    L.each_metric(p.program, function(i) store(p.metrics, p.n * i + row, out.metric(i)) end)
   end
 
   local function fill(p, row)
@@ -39,21 +55,24 @@ return function(k, spec)
     local value = k.select(k.eq(class, BAD), k.const(k.f64, 0.0 / 0.0), 0.0)
     k.when(k.ne(class, ACTIVE), function()
       store(p.loss, row, value)
-      for i = 1, #spec.loss.metrics do store(p.metrics, p.n * (i - 1) + row, value) end
+      L.each_metric(p.program, function(i) store(p.metrics, p.n * i + row, value) end)
     end)
   end
 
   local function body(p)
-    local thread = k.ctaid() * THREADS + k.tid()
     local listed = ~k.is_null(p.index)
     local last = k.branch(listed, function() return k.convert(k.i64, k.min(k.load(k.i32, p.count, 0), p.row_end)) end,
       function() return p.n end)
-    local at = k.convert(k.i64, k.select(listed, p.row_begin, 0)) + k.convert(k.i64, thread)
-    k.exit_if(k.ge(at, last))
-    local row = k.branch(listed, function() return k.convert(k.i64, k.load(k.i32, p.index, at)) end,
-      function() return at end)
-    k.branch(k.is_null(p.row_class), function() compute(p, row) end, function() fill(p, row) end)
+    local first = k.convert(k.i64, k.select(listed, p.row_begin, 0)) + k.convert(k.i64, k.ctaid() * L.threads)
+    L.each_row(function(i)
+      local at = first + k.convert(k.i64, i)
+      k.when(k.lt(at, last), function()
+        local row = k.branch(listed, function() return k.convert(k.i64, k.load(k.i32, p.index, at)) end,
+          function() return at end)
+        k.branch(k.is_null(p.row_class), function() compute(p, row) end, function() fill(p, row) end)
+      end)
+    end)
   end
 
-  k.kernel {entry = "loss_rows", threads = THREADS, body = body}
+  k.kernel {entry = "loss_rows", threads = L.threads, shared_bytes = L.shared_bytes, body = body}
 end

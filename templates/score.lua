@@ -44,13 +44,23 @@ return function(k)
     return out
   end
 
+  -- f of each part of two sums.
+  local function each(a, b, f)
+    return {m = f(a.m, b.m), s = f(a.s, b.s), q = a.q and f(a.q, b.q)}
+  end
+
+  function S.select(condition, a, b)
+    return each(a, b, function(x, y) return k.select(condition, x, y) end)
+  end
+
+  -- What the lane has whose number differs in these bits.
+  function S.of_lane(sum, mask)
+    return each(sum, sum, function(x) return k.shuffle_xor(x, mask) end)
+  end
+
   -- One row's sum from those of four neighbouring lanes, which all get it.
   function S.merge_lanes(sum)
-    for _, mask in ipairs {1, 2} do
-      local other = {m = k.shuffle_xor(sum.m, mask), s = k.shuffle_xor(sum.s, mask)}
-      if sum.q then other.q = k.shuffle_xor(sum.q, mask) end
-      sum = S.merge(sum, other)
-    end
+    for _, mask in ipairs {1, 2} do sum = S.merge(sum, S.of_lane(sum, mask)) end
     return sum
   end
 

@@ -71,18 +71,20 @@ static const char *key_field(const char *key, const char *name, char *out, size_
 }
 
 static void add_table_row(listing *list, const flp_store_item *item) {
-  char file[32], kind[32], arch[32], dtype[32], shape[80], tuned[64], vocab[32], hidden[32], bytes[CLI_TEXT_BYTES],
+  int is_cubin = strncmp(item->key, "flp-cubin/", 10) == 0; /* machine code that was made here of an entry */
+  char file[32], kind[48], arch[32], dtype[32], shape[80], tuned[64], vocab[32], hidden[32], bytes[CLI_TEXT_BYTES],
       when[32] = "";
   snprintf(file, sizeof file, "%.16s...", item->file); /* of 64 digits; --json has them all */
   key_field(item->key, "vocab", vocab, sizeof vocab);
   key_field(item->key, "hidden", hidden, sizeof hidden);
   snprintf(shape, sizeof shape, "%s x %s", strcmp(vocab, "0") ? vocab : "any", strcmp(hidden, "0") ? hidden : "any");
+  key_field(item->key, "kind", kind, 32);
+  if (is_cubin) strcat(kind, " cubin");
   time_t modified = (time_t)item->modified;
   struct tm parts;
   if (localtime_r(&modified, &parts)) strftime(when, sizeof when, "%Y-%m-%d %H:%M", &parts);
-  cli_table_add(&list->table, file, key_field(item->key, "kind", kind, sizeof kind),
-                key_field(item->key, "arch", arch, sizeof arch), key_field(item->key, "dtype", dtype, sizeof dtype),
-                item->key[0] ? shape : "-", key_field(item->key, "tuned", tuned, sizeof tuned),
+  cli_table_add(&list->table, file, kind, key_field(item->key, "arch", arch, sizeof arch),
+                key_field(item->key, "dtype", dtype, sizeof dtype), item->key[0] && !is_cubin ? shape : "-", key_field(item->key, "tuned", tuned, sizeof tuned),
                 cli_format_bytes((double)item->bytes, bytes), when, item->status == FLP_OK ? "ok" : item->reason, NULL);
 }
 
@@ -161,8 +163,9 @@ int cli_cache(int argc, char **argv) {
                                    parse,
                                    "ls|verify|gc",
                                    "Lists, verifies or cleans the kernel cache."
-                                   "\vverify reads every entry and fails if one is bad; gc removes quarantined and "
-                                   "stale files, then the oldest entries of the writable directory.\n\n" CLI_EXIT_HELP,
+                                   "\vEntries are kernels and, as `cubin`, machine code that was made of them here. verify "
+                                   "reads every entry and fails if one is bad; gc removes quarantined and stale files, "
+                                   "then the oldest entries of the writable directory.\n\n" CLI_EXIT_HELP,
                                    NULL,
                                    NULL,
                                    NULL};

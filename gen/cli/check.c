@@ -187,10 +187,9 @@ static void probe_rungs(check_session *session) {
   check_problem_clear(&problem);
 }
 
-/* Mode S exists on some rungs; a loss is compiled from its program, so that no kernel of it ships. */
+/* Mode S exists on some rungs. */
 static int is_lacking(const check_case *c, flp_rung rung, flp_status status) {
-  if (status != FLP_ERROR_UNAVAILABLE) return 0;
-  return may_lack_kernels(rung) || c->mode == FLP_MODE_S || (c->spec.loss && rung == FLP_RUNG_GENERIC);
+  return status == FLP_ERROR_UNAVAILABLE && (may_lack_kernels(rung) || c->mode == FLP_MODE_S);
 }
 
 static flp_status check_case_on(check_session *session, check_problem *problem, const check_truth *truth,
@@ -272,9 +271,7 @@ static void check_all_modes(check_session *session) {
       check_case c = check_case_default(FLP_DTYPE_BF16, 0, 0, 0);
       c.name = "budgets";
       c.mode = modes[m];
-      int lacking = is_lacking(&c, (flp_rung)rung, status);
-      if (rung == FLP_RUNG_GENERIC && modes[m] == FLP_MODE_P) lacking |= status == FLP_ERROR_UNAVAILABLE; /* its loss */
-      if (status != FLP_OK && !lacking) add_failure(session, &c, (flp_rung)rung);
+      if (status != FLP_OK && !is_lacking(&c, (flp_rung)rung, status)) add_failure(session, &c, (flp_rung)rung);
     }
 }
 

@@ -27,7 +27,7 @@ static flp_status make_plan(const check_how *how, lanes *all) {
   if (!c->spec.keep) return flp_plan_workspace(all->plan, FLP_PASS_BACKWARD, c->n, 0, &bytes[FLP_PASS_BACKWARD]);
   FLP_TRY(flp_plan_saved(all->plan, c->n, UINT64_MAX, &all->saved_bytes));
   if (all->saved_bytes == 0) return flp_fail(FLP_ERROR_UNAVAILABLE, "this rung keeps no exponentials");
-  return flp_plan_workspace(all->plan, FLP_PASS_BACKWARD_SAVED, c->n, 0, &bytes[FLP_PASS_BACKWARD]);
+  return flp_plan_workspace(all->plan, FLP_PASS_BACKWARD_SAVED, c->n, UINT64_MAX, &bytes[FLP_PASS_BACKWARD]);
 }
 
 static flp_status upload(lanes *all, lanes_operand which, const void *source, size_t bytes) {

@@ -193,8 +193,9 @@ static flp_status check_layout(const run_state *run, flp_pass pass, const flp_la
 
 static flp_status execute(run_state *run, flp_args *args) {
   flp_layout layout = FLP_LAYOUT_INIT;
-  flp_pass pass = args->pass == FLP_PASS_BACKWARD && args->saved ? FLP_PASS_BACKWARD_SAVED : args->pass;
-  FLP_TRY(flp_plan_layout(run->plan, pass, args->n, 0, &layout));
+  int saved = args->pass == FLP_PASS_BACKWARD && args->saved;
+  flp_pass pass = saved ? FLP_PASS_BACKWARD_SAVED : args->pass;
+  FLP_TRY(flp_plan_layout(run->plan, pass, args->n, saved ? UINT64_MAX : 0, &layout));
   FLP_TRY(check_layout(run, pass, &layout));
   size_t bytes = (size_t)layout.bytes;
   cli_buffer_destroy(&run->slots[WORKSPACE].buffer);

@@ -10,7 +10,7 @@
 #include "spec_args.h"
 
 enum { EXPLAIN_ROWS_MAX = 16, EXPLAIN_WAYS_MAX = 8, EXPLAIN_REASON_BYTES = 256 };
-enum { EXPLAIN_PASSES = FLP_PASS_BACKWARD_SAVED + 1 };
+enum { EXPLAIN_PASSES = FLP_PASS_FORWARD_SAVED + 1 };
 
 typedef struct explain_args {
   cli_spec_args spec;
@@ -65,7 +65,7 @@ typedef struct explanation {
 
 /* ---- explain_modes.c: the layouts, and why mode S or P is taken or not ---- */
 
-/* "forward", "backward", "backward, saved", "step" */
+/* "forward", "backward", "step", "backward, saved", "forward, saved" */
 const char *explain_pass_name(flp_pass pass);
 /* 1 if the spec has this pass. */
 int explain_has_pass(const explanation *in, int assumed, flp_pass pass);

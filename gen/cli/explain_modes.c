@@ -5,7 +5,8 @@
 #include "explain.h"
 
 const char *explain_pass_name(flp_pass pass) {
-  static const char *const names[EXPLAIN_PASSES] = {"", "forward", "combine", "backward", "step", "backward, saved"};
+  static const char *const names[EXPLAIN_PASSES] = {"",     "forward",         "combine",       "backward",
+                                                    "step", "backward, saved", "forward, saved"};
   return names[pass];
 }
 
@@ -23,6 +24,7 @@ int explain_has_pass(const explanation *in, int assumed, flp_pass pass) {
     case FLP_PASS_BACKWARD:
       return spec->grads != 0;
     case FLP_PASS_BACKWARD_SAVED:
+    case FLP_PASS_FORWARD_SAVED:
       return can_keep(in, assumed);
     case FLP_PASS_STEP:
       return spec->loss != NULL;
@@ -45,17 +47,22 @@ uint64_t explain_saved_bytes(const explanation *in, int assumed, int64_t n) {
 }
 
 static void reason_of_saved(const explanation *in, int assumed, int64_t n, char out[EXPLAIN_REASON_BYTES]) {
-  uint64_t bytes = explain_saved_bytes(in, assumed, n), budget = in->budget[FLP_PASS_BACKWARD_SAVED];
   char kept[CLI_TEXT_BYTES], most[CLI_TEXT_BYTES];
-  cli_format_bytes((double)bytes, kept);
-  cli_format_bytes((double)budget, most);
+  cli_format_bytes((double)explain_saved_bytes(in, assumed, n), kept);
+  cli_format_bytes((double)in->budget[FLP_PASS_BACKWARD_SAVED], most);
+  flp_layout layout;
+  int fits = explain_layout(in, assumed, FLP_PASS_FORWARD_SAVED, n, &layout) == FLP_OK &&
+             explain_layout(in, assumed, FLP_PASS_BACKWARD_SAVED, n, &layout) == FLP_OK;
   if (!can_keep(in, assumed))
     snprintf(out, EXPLAIN_REASON_BYTES, "not here: these kernels keep nothing; backward takes mode R");
-  else if (bytes > budget)
+  else if (!fits)
     snprintf(out, EXPLAIN_REASON_BYTES,
-             "not taken: it would keep %s, more than the budget of %s; backward takes mode R", kept, most);
+             "not taken: it would keep %s, with its workspace more than the budget of %s; backward takes mode R", kept,
+             most);
   else
-    snprintf(out, EXPLAIN_REASON_BYTES, "taken: %s from forward to backward are within the budget of %s", kept, most);
+    snprintf(out, EXPLAIN_REASON_BYTES,
+             "taken: %s from forward to backward, with the workspace of either, are within the budget of %s", kept,
+             most);
 }
 
 static void reason_of_stream(const explanation *in, int assumed, int64_t n, char out[EXPLAIN_REASON_BYTES]) {

@@ -85,12 +85,13 @@ static explain_way twice(flp_planner planner, int64_t n, uint64_t budget) {
 static explain_way saved(const flp_planner *planner, int64_t n, uint64_t budget) {
   const flp_spec *spec = &planner->spec;
   int products = count_bits(spec->grads, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT), passes = planner->saved_expands ? 3 : 1;
+  flp_planner own = *planner;
+  own.mode = (flp_mode)0;
   flp_scheme scheme;
   explain_way way = {.name = "S: saved exponentials", .products = 1 + products};
-  double kept = (double)flp_planner_saved_bytes(spec, n);
-  way.fits =
-      flp_planner_pick(planner, FLP_PASS_BACKWARD_SAVED, n, budget, 0, &scheme) == FLP_OK && kept <= (double)budget;
-  way.workspace = kept + (double)scheme.bytes;
+  way.fits = flp_planner_saved(&own, n, budget) > 0;
+  flp_planner_pick(&own, FLP_PASS_BACKWARD_SAVED, n, UINT64_MAX, 1, &scheme);
+  way.workspace = (double)(scheme.saved_bytes + scheme.bytes);
   way.traffic = 2.0 * cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + (passes + products) * dz_traffic(spec, n);
   return way;
 }

@@ -137,6 +137,13 @@ static void add_select_keys(const char *arch, flp_kernel_key *out, int *count) {
   }
 }
 
+/* The generic kernel of every loss. */
+static void add_loss_key(const char *arch, flp_kernel_key *out, int *count) {
+  flp_kernel_key key = {.kind = FLP_KERNEL_LOSS, .dtype = FLP_DTYPE_FP32};
+  strncpy(key.arch, arch, sizeof key.arch - 1);
+  add_generic(out, count, &key);
+}
+
 /* Point i of the lattice as a spec; 0 if its alignment is below the element size. */
 static int spec_at(int i, flp_spec *spec) {
   *spec = (flp_spec)FLP_SPEC_INIT;
@@ -172,10 +179,11 @@ flp_status cli_kernels_generic_keys(const char *arch, flp_kernel_key **out, int 
   static const char *const faster[] = {"sm_90a"};
   enum { FASTER = sizeof faster / sizeof faster[0] };
   *count = 0;
-  *out = calloc(POINTS * FLP_SPEC_KERNELS_MAX * (1 + FASTER) + SELECTS, sizeof **out);
+  *out = calloc(POINTS * FLP_SPEC_KERNELS_MAX * (1 + FASTER) + SELECTS + 1, sizeof **out);
   if (!*out) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
   add_generic_keys(arch, *out, count);
   add_select_keys(arch, *out, count);
+  add_loss_key(arch, *out, count);
   for (int i = 0; strcmp(arch, CLI_PORTABLE_ARCH) == 0 && i < FASTER; i++) add_generic_keys(faster[i], *out, count);
   return FLP_OK;
 }

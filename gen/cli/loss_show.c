@@ -1,4 +1,5 @@
 /* loss_show.c: `flpgen loss list` and `flpgen loss show`: what is built in, and everything about one loss. */
+#include <sodium.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -98,8 +99,10 @@ static void print_loss(const cli_loss *loss) {
 }
 
 static flp_status generate(const show_args *args, const flp_loss *loss, cli_kernel *out) {
+  uint8_t bytes[FLP_LOSS_BYTES_MAX];
   flpgen_options options = {.want_ir = 1, .want_opt_ir = 1, .loss = loss};
   flp_kernel_key key = {.kind = FLP_KERNEL_LOSS, .dtype = FLP_DTYPE_FP32};
+  crypto_hash_sha256(key.loss, bytes, flp_loss_write(loss, bytes, sizeof bytes));
   flpgen_options plain = {.want_ir = 0};
   FLP_TRY(cli_kernels_target(args->arch ? args->arch : CLI_PORTABLE_ARCH, &plain, key.arch));
   return cli_kernel_generate(&key, &options, out);

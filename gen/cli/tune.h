@@ -211,6 +211,8 @@ int tune_call_has_gradients(tune_call call);
 /* A plan of session->call, on the jit rung alone, with what was chosen and a candidate, or NULL.
  * error: of flp_plan_create; UNAVAILABLE if another rung or architecture would run */
 flp_status tune_pass_plan(const tune_session *session, const search_candidate *candidate, flp_plan **out);
+/* Without --workspace mode S is tuned whatever it takes: the budget of flp_plan_saved. */
+uint64_t tune_keep_budget(const tune_args *args);
 /* Its layouts, by pass of the call; and a workspace that holds each of them. error: BUDGET; DRIVER */
 flp_status tune_pass_layouts(const tune_session *session, const flp_plan *plan, flp_layout out[TUNE_CALL_PASSES]);
 flp_status tune_pass_reserve(tune_session *session, const flp_layout layout[TUNE_CALL_PASSES]);

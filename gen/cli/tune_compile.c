@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../../runtime/compile.h"
 #include "../../runtime/jit.h"
 #include "../../runtime/plan.h"
 #include "tune.h"
@@ -50,12 +51,15 @@ static void compile(const flp_driver *driver, flp_store *store, const flp_spec *
   flp_kernel_image image;
   char bytes[FLP_KEY_BYTES_MAX];
   CUmodule module = NULL;
+  flp_compile call;
   memset(&image, 0, sizeof image);
   if (flp_jit_get(&provider) != FLP_OK) return;
   if (!flp_kernel_key_bytes(key, provider->sources_hash(), "", bytes, sizeof bytes)) return;
   if (tune_generate(spec, key, &image) == FLP_OK) {
     flp_store_put(store, bytes, strlen(bytes), &image);
-    if (driver->cuModuleLoadDataEx(&module, image.ptx, 0, NULL, NULL) == 0) driver->cuModuleUnload(module);
+    flp_compile_open(&call, &image.desc);
+    if (driver->cuModuleLoadDataEx(&module, image.ptx, call.option_count, call.options, call.values) == 0)
+      driver->cuModuleUnload(module);
   }
   flp_kernel_image_clear(&image);
 }

@@ -17,8 +17,13 @@ static const struct {
 } calls[] = {
     [TUNE_FORWARD] = {1, {FLP_PASS_FORWARD}, {FLP_PASS_FORWARD}, 0, 6, 0},
     [TUNE_BACKWARD] = {1, {FLP_PASS_BACKWARD}, {FLP_PASS_BACKWARD}, 0, 0, 1},
-    [TUNE_KEEPING] = {1, {FLP_PASS_FORWARD}, {FLP_PASS_FORWARD}, 1, 6, 0},
-    [TUNE_SAVED] = {2, {FLP_PASS_FORWARD, FLP_PASS_BACKWARD}, {FLP_PASS_FORWARD, FLP_PASS_BACKWARD_SAVED}, 1, 6, 1},
+    [TUNE_KEEPING] = {1, {FLP_PASS_FORWARD}, {FLP_PASS_FORWARD_SAVED}, 1, 6, 0},
+    [TUNE_SAVED] = {2,
+                    {FLP_PASS_FORWARD, FLP_PASS_BACKWARD},
+                    {FLP_PASS_FORWARD_SAVED, FLP_PASS_BACKWARD_SAVED},
+                    1,
+                    6,
+                    1},
     [TUNE_STEP] = {1, {FLP_PASS_STEP}, {FLP_PASS_STEP}, 1, 2, 1},
 };
 
@@ -81,10 +86,16 @@ flp_status tune_pass_plan(const tune_session *s, const search_candidate *c, flp_
   return refuse_others(out);
 }
 
+uint64_t tune_keep_budget(const tune_args *args) {
+  return args->options.budget_bytes ? 0 : UINT64_MAX;
+}
+
 flp_status tune_pass_layouts(const tune_session *s, const flp_plan *plan, flp_layout out[TUNE_CALL_PASSES]) {
+  int saves = s->call == TUNE_KEEPING || s->call == TUNE_SAVED;
+  uint64_t budget = saves ? tune_keep_budget(s->args) : 0;
   for (int i = 0; i < calls[s->call].passes; i++) {
     out[i] = (flp_layout)FLP_LAYOUT_INIT;
-    FLP_TRY(flp_plan_layout(plan, calls[s->call].query[i], s->args->rows, 0, &out[i]));
+    FLP_TRY(flp_plan_layout(plan, calls[s->call].query[i], s->args->rows, budget, &out[i]));
   }
   return FLP_OK;
 }

@@ -60,8 +60,9 @@ static flp_args args_of(const check_call *run, flp_pass pass) {
 
 static flp_status execute(check_call *run, flp_args *args) {
   size_t bytes = 0;
-  flp_pass pass = args->pass == FLP_PASS_BACKWARD && args->saved ? FLP_PASS_BACKWARD_SAVED : args->pass;
-  FLP_TRY(flp_plan_workspace(run->plan, pass, args->n, 0, &bytes));
+  flp_pass pass = args->pass;
+  if (args->saved) pass = pass == FLP_PASS_FORWARD ? FLP_PASS_FORWARD_SAVED : FLP_PASS_BACKWARD_SAVED;
+  FLP_TRY(flp_plan_workspace(run->plan, pass, args->n, args->saved ? UINT64_MAX : 0, &bytes));
   FLP_TRY(create(run, WORKSPACE, bytes));
   args->workspace = run->buffer[WORKSPACE].data;
   args->workspace_bytes = bytes;

@@ -44,7 +44,6 @@ return function(k, spec)
       or k.max((depth + (H.depth - 1)) // H.depth, 1)
     return q
   end
-  local function units_of(p) return function() return problem(p).units end end
 
   local function unit_at(q, unit)
     local band, across = H.walk(unit, q.bands, q.across, T.raster)
@@ -53,8 +52,7 @@ return function(k, spec)
   end
 
   local function feed(p)
-    H.feed_units(units_of(p), function(unit, start)
-      local q = problem(p)
+    H.feed_units(function() return problem(p) end, function(unit, start, q)
       local u = unit_at(q, unit)
       local rows = k.select(k.eq(q.active, p.n), p.hidden_map, p.gathered_map)
       return k.loop(k.const(k.i32, 0), u.tiles, 1, start, function(i, at)
@@ -147,8 +145,7 @@ return function(k, spec)
 
   local function multiply(p)
     H.first_turn()
-    H.multiply_units(units_of(p), k.const(k.i32, 0), function(unit, index)
-      local q = problem(p)
+    H.multiply_units(function() return problem(p) end, k.const(k.i32, 0), function(unit, index, q)
       local u = unit_at(q, unit)
       local mine = TILES == 2 and k.zext(k.i32, H.second()) or k.const(k.i32, 0)
       k.branch(k.lt(mine, u.tiles), function()

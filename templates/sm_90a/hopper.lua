@@ -121,7 +121,7 @@ return function(k, spec, options)
   end
 
   H.dispatch, H.walk, H.advance = units.dispatch, units.walk, engine.advance
-  function H.multiply_units(count, state, body) units.over(count, state, body, false) end
+  function H.multiply_units(problem, state, body) units.over(problem, state, body, false) end
 
   ------------------------------------------------------------------------------------------------ multiplying
   local TURN = 2                                  -- named barriers TURN and TURN + 1: whose turn it is to multiply

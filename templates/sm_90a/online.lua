@@ -72,8 +72,7 @@ return function(k, spec, entry, keep)
   ------------------------------------------------------------------------------------------------ the feeder
   local function feed(p)
     -- What a unit starts from is worked out anew for each, here and below: neither role has registers to keep it in.
-    H.feed_units(function() return problem(p).units end, function(unit, start)
-      local q = problem(p)
+    H.feed_units(function() return problem(p) end, function(unit, start, q)
       local u = unit_at(p, q, unit)
       local whole = k.eq(q.active, p.n)
       local rows = k.select(whole, p.hidden_map, p.gathered_map)
@@ -206,19 +205,27 @@ return function(k, spec, entry, keep)
       return out
     end
 
-    -- The four threads of a row merge and store the sums of the leaf.
+    -- The four threads of a row merge the sums of the leaf: a thread ends with a part of the rows, and stores that.
     local function store_leaf(u, leaf, sums)
       H.reread()
-      for i, row in ipairs(rows) do
-        local sum = S.merge_lanes(sums[i])
-        local row_of_chunk = u.row + H.row(row.w, row.h)
-        k.when(k.eq(H.lane & 3, 0) & k.lt(p.row_begin + row_of_chunk, row_end()), function()
-          local at = k.convert(k.i64, leaf) * 3 * p.capacity + k.convert(k.i64, row_of_chunk)
-          k.store(p.part, at, sum.m)
-          k.store(p.part, at + p.capacity, sum.s)
-          k.store(p.part, at + p.capacity * 2, sum.q or k.const(k.f32, 0.0))
-        end)
+      local held = {}
+      for i, row in ipairs(rows) do held[i] = {sum = sums[i], row = H.row(row.w, row.h)} end
+      for _, mask in ipairs {1, 2} do
+        local upper, merged = k.ne(H.lane & mask, 0), {}
+        for i = 1, (#held + 1) // 2 do
+          local low, high = held[i], held[#held // 2 + i]
+          local keeps, gives = S.select(upper, high.sum, low.sum), S.select(upper, low.sum, high.sum)
+          merged[i] = {sum = S.merge(keeps, S.of_lane(gives, mask)), row = k.select(upper, high.row, low.row)}
+        end
+        held = merged
       end
+      local sum, row = held[1].sum, u.row + held[1].row
+      k.when(k.lt(H.lane & 3, #rows) & k.lt(p.row_begin + row, row_end()), function()
+        local at = k.convert(k.i64, leaf) * 3 * p.capacity + k.convert(k.i64, row)
+        k.store(p.part, at, sum.m)
+        k.store(p.part, at + p.capacity, sum.s)
+        k.store(p.part, at + p.capacity * 2, sum.q or k.const(k.f32, 0.0))
+      end)
     end
 
     -- The tiles of one leaf from first to last. place(tile): where it stands among those of the unit.
@@ -234,8 +241,7 @@ return function(k, spec, entry, keep)
     end
 
     H.first_turn()
-    H.multiply_units(function() return problem(p).units end, k.const(k.i32, 0), function(unit, index)
-      local q = problem(p)
+    H.multiply_units(function() return problem(p) end, k.const(k.i32, 0), function(unit, index, q)
       local u = unit_at(p, q, unit)
       if LEAVES == 1 then
         reduce_leaf(u, u.leaf, u.first, index, q.steps, function(tile) return tile end)

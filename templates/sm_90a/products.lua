@@ -12,10 +12,29 @@
 
 local WANTED, READ_ACC, WRITE_ACC, WRITE_OUT, OUT_F32 = 1, 2, 4, 8, 16 -- FLP_PRODUCT_* of abi.h
 
+-- Tiles of 16-bit operands, in order of preference. A multiplication takes about as long in each, so what counts is how
+-- many of D's columns a last tile leaves unused: loss is what a tile takes longer where none leaves any.
+local TILES = {
+  {rows = 128, columns = 256, cluster = 2, loss = 1},
+  {rows = 256, columns = 192, cluster = 1, loss = 1.005},
+  {rows = 256, columns = 128, cluster = 1, loss = 1.02},
+}
+local WIDE = {rows = 128, columns = 128, cluster = 2}
+
+local function tile_of(hidden)
+  local best, least
+  for _, tile in ipairs(TILES) do
+    local cost = (hidden + tile.columns - 1) // tile.columns * tile.columns * tile.loss
+    if not least or cost < least then best, least = tile, cost end
+  end
+  return best
+end
+
 return function(k, spec)
   local fp32 = spec.dtype == "fp32"
+  local tile = fp32 and WIDE or tile_of(spec.hidden)
   local T = k.import "tune" (spec, {
-    schedule = "cooperative", rows = 128, columns = fp32 and 128 or 256, stages = 4, cluster = 2, raster = 8,
+    schedule = "cooperative", rows = tile.rows, columns = tile.columns, stages = 4, cluster = tile.cluster, raster = 8,
     schedules = {"cooperative"}, widths = fp32 and {64, 128} or nil,
   })
   local H = k.import "hopper" (k, spec, T)
@@ -36,7 +55,6 @@ return function(k, spec)
     q.units = q.hidden_units + q.weight_bands * q.across
     return q
   end
-  local function units_of(p) return function() return problem(p).units end end
 
   -- of_hidden: which product; m, n: first row and column of the tile of the result; size, depth: M and K.
   local function unit_at(q, unit)
@@ -51,8 +69,7 @@ return function(k, spec)
   end
 
   local function feed(p)
-    H.feed_units(units_of(p), function(unit, start)
-      local q = problem(p)
+    H.feed_units(function() return problem(p) end, function(unit, start, q)
       local u = unit_at(q, unit)
       return k.branch(u.of_hidden, function()
         return H.feed(start, u.steps, {map = p.dz_map, major = "k", at = u.m, box = H.box},
@@ -131,8 +148,8 @@ return function(k, spec)
   end
 
   local function multiply(p)
-    H.multiply_units(units_of(p), k.const(k.i32, 0), function(unit, index)
-      local u = unit_at(problem(p), unit)
+    H.multiply_units(function() return problem(p) end, k.const(k.i32, 0), function(unit, index, q)
+      local u = unit_at(q, unit)
       local function product(of, a_major)
         return function()
           local acc = H.multiply(index, u.steps, a_major, "mn")

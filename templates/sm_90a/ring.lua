@@ -59,8 +59,8 @@ return function(k, H, units)
 
   -- Runs body(unit, place in the ring) -> place over the units. Behind the last: a CTA must not end while its neighbour
   -- may still cast into it or arrive at its barriers.
-  function R.feed_units(count, body)
-    local at = units.over(count, {stage = k.const(k.i32, 0), parity = k.const(k.i32, 1)}, body, true)
+  function R.feed_units(problem, body)
+    local at = units.over(problem, {stage = k.const(k.i32, 0), parity = k.const(k.i32, 1)}, body, true)
     if H.cluster == 1 then return end
     for _ = 1, H.stages do
       k.mbarrier_wait(empty + at.stage * 8, at.parity)

@@ -81,9 +81,9 @@ return function(k, spec, H, ring, units, options)
     end)
   end
 
-  function E.split_units(count, body)
+  function E.split_units(problem, body)
     local function first(parity) return {stage = k.const(k.i32, 0), parity = k.const(k.i32, parity)} end
-    units.over(count, {raw = first(0), planes = first(1)}, body, false)
+    units.over(problem, {raw = first(0), planes = first(1)}, body, false)
   end
 
   ------------------------------------------------------------------------------------------------ multiplying

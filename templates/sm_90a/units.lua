@@ -51,34 +51,43 @@ return function(k, H)
     k.when(k.eq(last.unit, units + clusters - 1), function() k.store(turn, 0, k.const(k.i32, 0)) end)
   end
 
-  -- The next unit, in the feeder's thread or in all threads of a warp. parity: 0 for the first, then in turn.
-  local function take(parity, count, feeds)
+  -- The next unit, in the feeder's thread or in all threads of a warp, and whether there is one. parity: 0 for the first,
+  -- then in turn.
+  local function take(parity, units, feeds)
     k.mbarrier_wait(posted, parity)
     local unit = H.uniform(k.shared_load(k.i32, number))
     if feeds then expect_number() end
-    local tells = k.lt(unit, count())             -- behind the last unit the first CTA may be gone
-    if not feeds then tells = tells & k.eq(k.reread_tid() & 31, 0) end
+    local is_unit = k.lt(unit, units())           -- behind the last one the first CTA may be gone
+    local tells = feeds and is_unit or is_unit & k.eq(k.reread_tid() & 31, 0)
     if H.cluster == 1 then k.mbarrier_arrive(taken, tells)
     else k.mbarrier_arrive_there(k.cluster_address(taken, k.const(k.i32, 0)), tells) end
-    return unit
+    return unit, is_unit
   end
 
-  -- Runs body(unit, state) -> state over the units of this cluster. count(): how many units the grid has.
-  function U.over(count, state, body, feeds)
-    local start = {unit = take(k.const(k.i32, 0), count, feeds), parity = k.const(k.i32, 1), state = state}
-    return k.while_(start, function(now) return k.lt(now.unit, count()) end, function(now)
-      local after = body(now.unit, now.state)
-      return {unit = take(now.parity, count, feeds), parity = now.parity ~ 1, state = after}
+  -- Runs body(unit, state, q) -> state over the units of this cluster. problem() -> q: worked out anew for each unit, q.units
+  -- is how many the grid has.
+  function U.over(problem, state, body, feeds)
+    local unit, q
+    local function units()
+      q = problem()
+      return q.units
+    end
+    return k.while_({parity = k.const(k.i32, 0), state = state}, function(now)
+      local is_unit
+      unit, is_unit = take(now.parity, units, feeds)
+      return is_unit
+    end, function(now)
+      return {parity = now.parity ~ 1, state = body(unit, now.state, q)}
     end).state
   end
 
   -- Band and column of a unit: `raster` bands at a time walk along the columns together, for what they share in L2.
   function U.walk(unit, bands, across, raster)
     local group = across * raster
-    local sweep = unit // group
+    local sweep = k.udiv(unit, group)
     local inside = unit - sweep * group
     local height = k.min(bands - sweep * raster, raster)
-    local column = inside // height
+    local column = k.udiv(inside, height)
     return sweep * raster + (inside - column * height), column
   end
 

@@ -21,12 +21,17 @@ import argparse
 import functools
 import math
 import sys
+from pathlib import Path
 
 import torch
 
 import flp
 from flp.bench import clock as clocks
 from flp.bench import data, record, rounds
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from graphs import capture  # noqa: E402
 
 TARGET = 1.15
 HALF_TARGET = 0.6       # of a forward pass, for scoring with half of the tokens prompts
@@ -72,20 +77,6 @@ def step(batch, fraction, by_tokens):
         chosen = scores.keep(sequences=kept)
     loss = -(batch.advantage * chosen.sum).sum() / chosen.counts.sum().clamp(min=1)
     return (loss.detach(), chosen.mask, *torch.autograd.grad(loss, (batch.hidden, batch.weight)))
-
-
-def capture(call):
-    """The call as a CUDA graph -> replay(), and the tensors that it fills. Warm: every plan is made before."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(2):
-            call()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = call()
-    return graph.replay, results
 
 
 def without_waiting(call):

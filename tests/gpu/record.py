@@ -8,7 +8,12 @@
   tilings    the same with the kernels of sm_90a cut in other ways (tests/tilings.json)
   concurrent flpgen check --concurrent: bits on several streams at once, beside other work and in CUDA graphs
   sanitize   compute-sanitizer memcheck, racecheck and initcheck over small problems of every kernel
+  sanitize_modes
+             the same over the kernels of modes S and P
   bench      flpgen bench: forward and training beside the bare matrix products
+  bench_modes
+             the same for modes S and P
+  peers      python -m flp.bench: other libraries on the same tensors (needs torch; set FLP_LIBRARY)
   tune       flpgen tune: one kernel exhaustively, then twice with the default budget and other seeds
   cold       tests/gpu/cold_start.py: the first logprob of fresh processes with a pack and no generator (needs two
              packs, see there; what it says of other libraries needs torch)
@@ -21,10 +26,10 @@
   fragmentation
              tests/gpu/fragmentation.py, pictures in plots/ where there is matplotlib (needs torch; set FLP_LIBRARY)
 
-Copy check*.json, sanitize.json, gated_step.json, train_tiny_lm.json, examples.json and fragmentation.json to
+Copy check*.json, sanitize*.json, gated_step.json, train_tiny_lm.json, examples.json and fragmentation.json to
 tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as fragmentation_naive.png and
-fragmentation_flp_arena.png; bench*.json, tune*.json, cold_start.json, head_memory.json and selective.json to
-autotune/bench. Exit status 1 if anything failed. Standard library only.
+fragmentation_flp_arena.png; bench*.json, peers*.json, tune*.json, cold_start.json, head_memory.json and
+selective.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
 """
 
 import argparse
@@ -55,11 +60,12 @@ SMALL = ["--vocab", "1531", "--hidden", "72", "--rows", "67"]
 SANITIZED = [  # one problem for each variant of a kernel's memory accesses
     ["--dtype", "bf16"], ["--dtype", "fp16", "--softcap", "20"], ["--dtype", "fp32", "--per-row-temperature"],
     ["--dtype", "bf16", "--alignment", "2"], ["--dtype", "fp32", "--alignment", "4"],
-    ["--dtype", "bf16", "--accumulate-grad-weight"],
+    ["--dtype", "bf16", "--accumulate-grad-weight"]]
+SANITIZED_MODES = [  # modes S and P
     ["--dtype", "bf16", "--keep"], ["--dtype", "bf16", "--keep", "--alignment", "2"],
     ["--dtype", "bf16", "--loss", "grpo+k3+entropy", "--mode", "P"]]
 PLAIN = [  # kept exponentials that are multiplied as they are: no gradient of entropy or bias
-    ["--entropy", "forward", "--grad", "hidden,weight", *options]
+    ["--dtype", "bf16", "--entropy", "forward", "--grad", "hidden,weight", *options]
     for options in (["--keep"], ["--keep", "--alignment", "2"], ["--loss", "grpo+k3", "--mode", "P"])]
 FLAGSHIP = ["--vocab", "151936", "--hidden", "4096", "--dtype", "bf16"]
 FORWARD = ["--dtype", "bf16", "--entropy", "forward"]
@@ -84,6 +90,18 @@ BENCHES = {
     "bench_forward_long": [*WIDE, "--entropy", "forward", "--rows", "65536", "--budget", "256M"],
     "bench_forward_masked": ["--vocab", "151936", "--hidden", "4096", *FORWARD, "--rows", "8192", "--masked", "0.5"],
 }
+
+
+MODE_BENCHES = ("bench_saved", "bench_saved_entropy", "bench_streamed", "bench_streamed_frozen", "bench_streamed_long")
+LOSSES = ["--loss", "grpo+k3,nll", "--peers", "torch-fp32,torch-16bit,liger,liger-mean,liger-grpo,cce"]
+PEERS = {  # python -m flp.bench: other libraries on the same tensors
+    "peers_training": ["--rows", "8192", "--budget", "1G", "--grad", "hidden,weight", "--entropy", "none,backward"],
+    "peers_steps": [*LOSSES, "--grad", "hidden,weight", "--accumulate", "--budget", "1.5G"],
+    "peers_steps_frozen": [*LOSSES, "--grad", "hidden", "--budget", "768M"],
+    "peers_saved": ["--save", "--grad", "hidden,weight", "--entropy", "none,backward", "--budget", "4G", "--peers",
+                    "torch-fp32,torch-16bit,torch-compile,liger,cce"],
+}
+PEERS = {name: ["--vocab", "151936", "--hidden", "4096", *options] for name, options in PEERS.items()}
 
 
 class Campaign:
@@ -129,26 +147,43 @@ class Campaign:
         self.run("concurrent", ["flpgen", "check", "--concurrent", "--json=check_concurrent.json", "-q"])
 
     def sanitize(self):
+        self.sanitize_problems("sanitize", [[*GRADS, *options] for options in SANITIZED])
+
+    def sanitize_modes(self):
+        self.sanitize_problems("sanitize_modes", [*([*GRADS, *options] for options in SANITIZED_MODES), *PLAIN])
+
+    def sanitize_problems(self, part, problems):
         """Each problem once with every tool; the record's header is that of a check."""
         results = []
         for tool in ("memcheck", "racecheck", "initcheck"):
-            for options in [*([*GRADS, *options] for options in SANITIZED), *PLAIN]:
+            for options in problems:
                 command = ["flpgen", "check", *SMALL, *options, "--rung", "jit", "-q", "--json=sanitized.json"]
-                done = self.run(f"sanitize {tool}", ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *command])
+                done = self.run(f"{part} {tool}", ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *command])
                 summary = re.findall(r"^=+ (.*SUMMARY.*)$", done.stdout, re.M)
                 results.append({"tool": tool, "command": " ".join(command[:-2]), "summary": " ".join(summary),
                                 "exit": done.returncode})
         record = json.loads((self.out / "sanitized.json").read_text())
         (self.out / "sanitized.json").unlink()
         record = {key: record[key] for key in ("gpu", "driver", "sources_hash", "date")}
-        record.update(command="tests/gpu/record.py --only sanitize", rows=results,
+        record.update(command=f"tests/gpu/record.py --only {part}", rows=results,
                       failed=sum(result["exit"] != 0 for result in results))
-        (self.out / "sanitize.json").write_text(json.dumps(record, indent=1) + "\n")
+        (self.out / f"{part}.json").write_text(json.dumps(record, indent=1) + "\n")
 
     def bench(self):
-        for name, options in BENCHES.items():
+        self.bench_all({name: options for name, options in BENCHES.items() if name not in MODE_BENCHES})
+
+    def bench_modes(self):
+        self.bench_all({name: BENCHES[name] for name in MODE_BENCHES})
+
+    def bench_all(self, benches):
+        for name, options in benches.items():
             done = self.run(name, ["flpgen", "bench", *options, f"--json={name}.json"])
             print(done.stdout, flush=True)
+
+    def peers(self):
+        for name, options in PEERS.items():
+            words = [sys.executable, "-m", "flp.bench", *options, "-q", "--json", f"{name}.json"]
+            print(self.run(name, words).stdout, flush=True)
 
     def tune(self):
         searches = {"exhaustive": ["--effort", "exhaustive", "--budget", "400s"],
@@ -176,7 +211,8 @@ class Campaign:
 
 
 def main():
-    parts = ("check", "large", "tilings", "concurrent", "sanitize", "bench", "tune", "cold", *SCRIPTS)
+    parts = ("check", "large", "tilings", "concurrent", "sanitize", "sanitize_modes", "bench", "bench_modes", "peers", "tune",
+             "cold", *SCRIPTS)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flpgen", required=True, help="the command to measure")
     parser.add_argument("--out", required=True, help="directory for the records")

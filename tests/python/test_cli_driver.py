@@ -25,6 +25,26 @@ def test_jit_then_cache(tmp_path):
     assert second["memory"]["peak_bytes"] > 1000 * 64 * 2 + second["memory"]["workspace_bytes"]
 
 
+def cubin_rows(listing):
+    return [line for line in listing.splitlines() if "rows cubin" in line]
+
+
+def test_linked_code_is_an_entry_of_the_cache(tmp_path):
+    first = on_fake(*DEMO, cache=tmp_path, script="link=1").json()
+    assert on_fake(*DEMO, cache=tmp_path, script="link=1").json()["plan_id"] == first["plan_id"]
+    kept, = tmp_path.glob("*.flpc")
+    row, = cubin_rows(flpgen("cache", "ls", cache=tmp_path).out)
+    assert row.startswith(kept.name[:16]) and row.split()[-1] == "ok"
+    listed = flpgen("cache", "ls", "--json", cache=tmp_path).json()
+    assert [entry["key"].split()[0] for entry in listed["entries"]].count("flp-cubin/1") == 1
+    assert flpgen("doctor", "--json", cache=tmp_path).json()["cache"]["entries"] == listed["entries_count"]
+    assert flpgen("cache", "verify", cache=tmp_path).code == 0
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert flpgen("cache", "verify", cache=tmp_path).code == 4
+    assert flpgen("cache", "gc", "--json", cache=tmp_path).json()["removed_files"] == 1
+    assert not kept.exists() and len(list(tmp_path.glob("*.flpk"))) == listed["entries_count"] - 1
+
+
 def test_kernels_of_gen_are_found(tmp_path):
     spec = ["--vocab", 1000, "--hidden", 64, "--entropy", "forward"]
     assert flpgen("gen", *spec, "--out", tmp_path / "kernels").code == 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import flp
-from flp_loss_kernel import INPUTS, Kernel, needs_llc
+from flp_loss_kernel import INPUTS, Kernel, any_loss, needs_emit, needs_llc
 from flpgen_tool import flpgen, needs_flpgen
 
 pytestmark = needs_flpgen
@@ -152,11 +152,13 @@ def test_list_names_defaults_and_sources():
 
 # ---- kernels ----
 
-@pytest.fixture(scope="module")
-def kernel_of(tmp_path_factory):
+@pytest.fixture(scope="module", params=["compiled", pytest.param("any", marks=needs_emit)])
+def kernel_of(request, tmp_path_factory):
+    """A loss compiled, and as data of the kernel that ships."""
     def build(text):
         document = flpgen("loss", "show", text, "--emit", "ir", "--json").json()
-        return Kernel(document["ir"], len(document["metrics"]), tmp_path_factory.mktemp("kernel"))
+        kernel = (document["ir"],) if request.param == "compiled" else any_loss(document["bytes"])
+        return Kernel(kernel[0], len(document["metrics"]), tmp_path_factory.mktemp("kernel"), *kernel[1:])
     return build
 
 

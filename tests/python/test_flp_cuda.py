@@ -1,9 +1,16 @@
 """What only a GPU shows: streams, CUDA graphs, the caller's allocator, memory that stays bounded."""
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 import flp
 from flp_reference import DEVICE, GRAD_TOLERANCE, doubles, problem, reference, relative
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
+
+from graphs import capture  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.device(DEVICE).type != "cuda", reason="FLP_TEST_DEVICE names no GPU")
 
@@ -41,19 +48,11 @@ def test_forward_and_backward_are_captured_in_a_graph():
         (logprob.sum() + 0.1 * entropy.sum()).backward()
         return logprob
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    replay, captured = capture(step)
     grads = hidden.grad, weight.grad
     with torch.no_grad():
         hidden.copy_(hidden.roll(1, 0))
-    graph.replay()
+    replay()
     replayed = [captured.detach().clone()] + [grad.clone() for grad in grads]
     eager = [step().detach(), hidden.grad, weight.grad]
     assert all(torch.equal(a, b) for a, b in zip(replayed, eager))

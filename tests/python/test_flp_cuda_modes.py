@@ -1,9 +1,16 @@
 """What only a GPU shows of modes S and P: that they run, their errors beside mode R's, graphs, memory, no waiting."""
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 import flp
 from flp_reference import DEVICE, doubles, problem, relative
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
+
+from graphs import capture, warm_up  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.device(DEVICE).type != "cuda", reason="FLP_TEST_DEVICE names no GPU")
 
@@ -99,23 +106,16 @@ def test_they_are_captured_and_wait_for_nothing(way):
         loss.backward()
         return loss.detach()
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
+    warm_up(step)
     torch.cuda.synchronize()
     torch.cuda._sleep(500_000_000)
     step()
     assert not torch.cuda.current_stream().query()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    replay, captured = capture(step)
     grads = batch.hidden.grad, batch.weight.grad
     with torch.no_grad():
         batch.hidden.copy_(batch.hidden.roll(1, 0))
-    graph.replay()
+    replay()
     replayed = [captured.clone()] + [grad.clone() for grad in grads]
     eager = [step(), batch.hidden.grad, batch.weight.grad]
     assert all(torch.equal(a, b) for a, b in zip(replayed, eager))

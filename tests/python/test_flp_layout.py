@@ -12,10 +12,12 @@ from flp import _c, errors
 TREE = Path(os.environ.get("FLP_TEST_TREE") or Path(__file__).resolve().parents[2])
 HEADER = TREE / "runtime" / "flp.h"
 STRUCTS = {"flp_spec": _c.Spec, "flp_options": _c.Options, "flp_layout": _c.Layout, "flp_args": _c.Args,
-           "flp_arena_stats": _c.ArenaStats}
+           "flp_arena_stats": _c.ArenaStats, "flp_loss_parameter": _c.LossParameter,
+           "flp_loss_description": _c.LossDescription}
 INITIAL = {"flp_spec": (_c.new_spec, "FLP_SPEC_INIT"), "flp_options": (_c.new_options, "FLP_OPTIONS_INIT"),
            "flp_layout": (_c.new_layout, "FLP_LAYOUT_INIT"), "flp_args": (_c.new_args, "FLP_ARGS_INIT"),
-           "flp_arena_stats": (_c.new_arena_stats, "FLP_ARENA_STATS_INIT")}
+           "flp_arena_stats": (_c.new_arena_stats, "FLP_ARENA_STATS_INIT"),
+           "flp_loss_description": (_c.new_loss_description, "FLP_LOSS_DESCRIPTION_INIT")}
 CONSTANTS = {
     "FLP_DTYPE_BF16": _c.DTYPE_BF16, "FLP_DTYPE_FP16": _c.DTYPE_FP16, "FLP_DTYPE_FP32": _c.DTYPE_FP32,
     "FLP_DTYPE_INT32": _c.DTYPE_INT32, "FLP_DTYPE_INT64": _c.DTYPE_INT64, "FLP_ENTROPY_NONE": _c.ENTROPY_NONE,
@@ -25,8 +27,9 @@ CONSTANTS = {
     "FLP_RUNG_JIT": _c.RUNG_JIT, "FLP_RUNG_GENERIC": _c.RUNG_GENERIC, "FLP_RUNG_EAGER": _c.RUNG_EAGER,
     "FLP_DEVICE_HOST": _c.DEVICE_HOST, "FLP_PASS_FORWARD": _c.PASS_FORWARD, "FLP_PASS_COMBINE": _c.PASS_COMBINE,
     "FLP_PASS_BACKWARD": _c.PASS_BACKWARD, "FLP_PASS_STEP": _c.PASS_STEP,
-    "FLP_PASS_BACKWARD_SAVED": _c.PASS_BACKWARD_SAVED, "FLP_LOG_ERROR": _c.LOG_ERROR, "FLP_LOG_WARNING": _c.LOG_WARNING,
-    "FLP_LOG_INFO": _c.LOG_INFO, "FLP_VERSION_MAJOR": _c.VERSION[0], "FLP_VERSION_MINOR": _c.VERSION[1],
+    "FLP_PASS_BACKWARD_SAVED": _c.PASS_BACKWARD_SAVED, "FLP_PASS_FORWARD_SAVED": _c.PASS_FORWARD_SAVED,
+    "FLP_LOG_ERROR": _c.LOG_ERROR, "FLP_LOG_WARNING": _c.LOG_WARNING, "FLP_LOG_INFO": _c.LOG_INFO,
+    "FLP_VERSION_MAJOR": _c.VERSION[0], "FLP_VERSION_MINOR": _c.VERSION[1],
 }
 
 
@@ -73,7 +76,7 @@ def test_struct_is_that_of_the_header(probe, name):
 def test_struct_has_every_field_of_the_header(name):
     text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S)
     body = re.search(r"typedef struct %s \{(.*?)\} %s;" % (name, name), text, flags=re.S).group(1)
-    declared = [re.sub(r"[*\s]|\[\d+\]", "", part.split()[-1]) for line in body.split(";") if line.strip()
+    declared = [re.sub(r"[*\s]|\[\w+\]", "", part.split()[-1]) for line in body.split(";") if line.strip()
                 for part in line.split(",")]
     assert declared == [field for field, _ in STRUCTS[name]._fields_]
 

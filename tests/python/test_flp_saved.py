@@ -14,10 +14,11 @@ BYTES = 1 << 20  # what the stand-in says that it keeps
 
 
 class Passes:
-    """What each executed pass was told: (pass, keeps, saved, saved_bytes, old_lse)."""
+    """What each executed pass was told: (pass, keeps, saved, saved_bytes, old_lse); and what of mode S was asked with
+    which budget."""
 
     def __init__(self):
-        self.seen = []
+        self.seen, self.asked = [], []
 
     def forward(self):
         return [seen for seen in self.seen if seen[0] == _c.PASS_FORWARD]
@@ -32,7 +33,8 @@ def passes(monkeypatch):
     found, execute = Passes(), _plans.Plan.execute
 
     def saved_bytes(plan, n, budget):
-        return BYTES if plan.key.keep and BYTES <= (budget or _run.default_budget()) else 0
+        found.asked.append(("saved", budget))
+        return BYTES if plan.key.keep and BYTES + 1000 <= (budget or 1 << 30) else 0
 
     def note(plan, args):
         found.seen.append((getattr(args, "pass"), plan.key.keep, args.saved, args.saved_bytes, args.old_lse))
@@ -42,12 +44,11 @@ def passes(monkeypatch):
     layout = _plans.Plan.layout
 
     def layout_of(plan, which, n, budget):
-        """Beside what is kept, the backward pass works in 1000 bytes."""
-        if which != _c.PASS_BACKWARD_SAVED:
+        """What the pass recomputes in is taken beside the budget."""
+        if which not in _run.SAVED_PASSES.values():
             return layout(plan, which, n, budget)
-        if budget and budget < 1000:
-            raise flp.BudgetError("budget")
-        return _c.Layout(bytes=1 << 21, mode=5)
+        found.asked.append((which, budget))
+        return _c.Layout(bytes=1 << 21, mode=5, saved_bytes=BYTES)
 
     monkeypatch.setattr(_plans.Plan, "layout", layout_of)
     monkeypatch.setattr(_plans.Plan, "saved_bytes", saved_bytes)
@@ -105,6 +106,14 @@ def test_when_it_keeps(passes, options, keeps):
     assert [bool(seen[2]) for seen in passes.forward()] == [keeps]
 
 
+@pytest.mark.parametrize("options, budget", [({}, 0), ({"budget": 4 * BYTES}, 4 * BYTES), ({"save": True}, 2**64 - 1),
+                                             ({"save": True, "budget": 8}, 2**64 - 1)], ids=str)
+def test_one_budget_is_passed_on_to_all_that_is_asked(passes, options, budget):
+    hidden, weight, target = operands()
+    flp.linear_logprob(hidden, weight, target, **options).sum().backward()
+    assert passes.asked == [("saved", budget), (_c.PASS_FORWARD_SAVED, budget), (_c.PASS_BACKWARD_SAVED, budget)]
+
+
 def test_true_needs_a_rung_that_keeps():
     hidden, weight, target = operands()
     with pytest.raises(flp.UnsupportedError, match="save is True, but nothing here keeps exponentials of torch.bfloat16"):
@@ -113,7 +122,7 @@ def test_true_needs_a_rung_that_keeps():
         flp.linear_logprob(hidden, weight, target, save=True)   # scoring keeps nothing
 
 
-@pytest.mark.parametrize("environment, keeps", [("", True), ("2M", True), ("400", False), ("many", None)])
+@pytest.mark.parametrize("environment, keeps", [("", True), ("2M", True), ("1000", False), ("many", None)])
 def test_the_budget_of_the_environment_counts(passes, monkeypatch, environment, keeps):
     monkeypatch.setenv("FLP_BUDGET", environment)
     hidden, weight, target = operands()
@@ -123,6 +132,8 @@ def test_the_budget_of_the_environment_counts(passes, monkeypatch, environment, 
         return
     assert _run.keeping_plan(_run.Operands(hidden, weight, None, target), settings_of(), _c.GRAD_HIDDEN)[1] == \
         (BYTES if keeps else 0)
+    # 6 rows of 64 columns, and 256 bytes of references: no plan that keeps is made for a budget below that.
+    assert [plan.key.keep for plan in _plans.existing()] == [int(keeps)]
 
 
 def settings_of():

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from flpgen_tool import flpgen, needs_flpgen
 
 TREE = Path(__file__).resolve().parents[2]
@@ -28,11 +30,16 @@ def test_scripts_import_what_is_carried_and_nothing_else(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_campaign_leaves_the_callers_packages_in_reach(tmp_path, monkeypatch):
-    """Where matplotlib, say, is in a folder that PYTHONPATH names."""
+def record_script():
     spec = importlib.util.spec_from_file_location("record", TREE / "tests/gpu/record.py")
     record = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(record)
+    return record
+
+
+def test_a_campaign_leaves_the_callers_packages_in_reach(tmp_path, monkeypatch):
+    """Where matplotlib, say, is in a folder that PYTHONPATH names."""
+    record = record_script()
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     monkeypatch.setitem(record.SCRIPTS, "said", ("said", "-c", "import json, os, sys\n"
                                                  "json.dump(os.environ['PYTHONPATH'], open(sys.argv[2], 'w'))"))
@@ -45,11 +52,16 @@ def test_a_campaign_leaves_the_callers_packages_in_reach(tmp_path, monkeypatch):
 @needs_flpgen
 def test_a_campaigns_commands_are_understood():
     """Without a GPU they end for want of one, not for their options."""
-    spec = importlib.util.spec_from_file_location("record", TREE / "tests/gpu/record.py")
-    record = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(record)
-    checks = [*([*record.GRADS, *options] for options in record.SANITIZED), *record.PLAIN]
+    record = record_script()
+    checks = [*([*record.GRADS, *options] for options in (*record.SANITIZED, *record.SANITIZED_MODES)), *record.PLAIN]
     for command in [*(["bench", *options] for options in record.BENCHES.values()),
                     *(["check", *record.SMALL, *options, "--rung", "jit"] for options in checks)]:
         done = flpgen(*command, FLP_CUDA_LIBRARY="/nonexistent/libcuda.so.1")
         assert done.code == 3, (command, done.err)
+
+
+def test_a_campaigns_peers_are_understood():
+    pytest.importorskip("torch")
+    from flp.bench import options
+    for words in record_script().PEERS.values():
+        options.parse(words)

@@ -1,8 +1,9 @@
 /* emit_kernel.c: one kernel by its key, for tests of what no specification asks for alone: emit_kernel FIELD=VALUE...
  *
  * Fields: kind, arch, dtype and out_dtype by name, entropy, bias, bias_grad, softcap, alignment, hidden,
- * vocab, tune (as in flpgen's --tune behind the name of a kernel). Prints the descriptor as JSON, with "ir" and "ptx"; a
- * refusal goes to standard error. */
+ * vocab, tune (as in flpgen's --tune behind the name of a kernel), program (hexadecimal bytes of a loss). Prints the
+ * descriptor as JSON, with "ir", "ptx" and, of a program, "code" as the kernel for any loss reads it; a refusal goes to
+ * standard error. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,6 +52,26 @@ static flp_kernel_key key_of(char **fields) {
   return key;
 }
 
+static json_t *hex(const uint8_t *bytes, size_t length) {
+  char *text = calloc(2 * length + 1, 1);
+  for (size_t i = 0; text && i < length; i++) snprintf(text + 2 * i, 3, "%02x", bytes[i]);
+  json_t *string = json_string(text ? text : "");
+  free(text);
+  return string;
+}
+
+/* The program as data; null if there is none. */
+static json_t *code_of(const char *program) {
+  uint8_t bytes[FLP_LOSS_BYTES_MAX];
+  size_t length = strlen(program) / 2;
+  flp_loss loss;
+  flp_loss_code code;
+  for (size_t i = 0; i < length && i < sizeof bytes; i++) sscanf(program + 2 * i, "%2hhx", &bytes[i]);
+  if (!length || length > sizeof bytes || flp_loss_read(bytes, length, &loss) != FLP_OK) return json_null();
+  flp_loss_encode(&loss, &code);
+  return hex((const uint8_t *)&code, sizeof code);
+}
+
 int main(int argc, char **argv) {
   (void)argc;
   flp_kernel_key key = key_of(argv + 1);
@@ -68,6 +89,7 @@ int main(int argc, char **argv) {
   json_t *document = cli_desc_json(&kernel.result.desc);
   json_object_set_new(document, "ir", cli_json_text(kernel.result.ir));
   json_object_set_new(document, "ptx", cli_json_text(kernel.result.ptx));
+  json_object_set_new(document, "code", code_of(find(argv + 1, "program", "")));
   flpgen_result_clear(&kernel.result);
   return cli_json_print(document) != FLP_OK;
 }

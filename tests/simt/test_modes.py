@@ -18,6 +18,7 @@ HEADS = {
     "peaked": {"loss": "grpo+k3", "grad_weight_fp32": False, "peaked": True, "bias": True, "vocab_valid": 1050},
     "redone": {"loss": "grpo+k3+entropy", "entropy": 2, "grads": 7, "bias": True, "spread": True},
     "nan": {"nan_row": True},
+    "any loss": {"loss": "grpo+k3+entropy", "entropy": 2, "masked": True},  # by the kernel that rung generic has
     "recomputed": {"loss": "grpo+k3", "step_mode": 3, "chunk_rows": 64},
 }
 # kept and scaled rows are rounded to bf16 each where mode R rounds dz alone: √2 in grad_weight, and as much again for the
@@ -30,13 +31,13 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("libraries")
 
 
-def run(folder, capability, script, *arguments):
+def run(folder, capability, script, *arguments, **settings):
     environment = dict(
         os.environ, FLP_CUDA_LIBRARY=str(STAND_INS[0]), FLP_JIT_LIBRARY=str(STAND_INS[1]),
         FAKE_IR_LIBRARY=os.path.join(os.path.dirname(FLPGEN), "..", "lib", "libflpgen.so"),
         FLP_LIBRARY=os.path.join(os.path.dirname(FLPGEN), "..", "lib", "libflp.so"), FLP_CACHE_DIR=str(folder / "cache"),
         FAKE_CUDA=f"capability={capability};clusters=2;run={folder};compiler={sys.executable} {SIMT / 'compile.py'}")
-    done = subprocess.run([sys.executable, str(SIMT / script), *arguments], env=environment, text=True,
+    done = subprocess.run([sys.executable, str(SIMT / script), *arguments], env={**environment, **settings}, text=True,
                           capture_output=True, timeout=900)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
@@ -46,7 +47,8 @@ def run(folder, capability, script, *arguments):
 @pytest.mark.parametrize("capability", ["8.0", "9.0"])
 def test_saved_and_streamed_gradients_are_as_good_as_recomputed_ones(folder, capability, name):
     case = {"rows": 70, **HEADS[name]}
-    found = run(folder, capability, "modes_case.py", json.dumps(case))
+    settings = {"FAKE_IR_ANY_LOSS": "1", "FLP_CACHE_DIR": str(folder / "any")} if name == "any loss" else {}
+    found = run(folder, capability, "modes_case.py", json.dumps(case), **settings)
     assert set(found) == ({"S", "P"} if "loss" in case else {"S"})
     for mode, result in found.items():
         assert result["same_bits"], mode

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* The kernel ABI, to decode launches; a stand-in links nothing of the library under test. */
@@ -56,7 +57,7 @@ typedef struct failure {
 
 typedef struct settings {
   int devices, major, minor, sms, driver, shared, max_threads, clock, bad_rows, clusters, busy, fill, spoil, no_cubin;
-  int compute, jitter, interrupt, interrupt_load;
+  int compute, jitter, interrupt, interrupt_load, link, meet;
   struct {
     char pattern[64];
     double ms;
@@ -65,12 +66,13 @@ typedef struct settings {
   int cost_count, wrong_count, spoilt_count, refuse_count;
   char run[512], compiler[512]; /* folder of libraries, "" for none */
   size_t memory;
-  char name[128], info_log[512], error_log[512];
+  char name[128], info_log[512], error_log[512], link_log[512];
   failure fails[FAILS_MAX];
   int fail_count;
 } settings;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t met = PTHREAD_COND_INITIALIZER;
 static settings now;
 static int started;
 static struct {
@@ -82,7 +84,7 @@ static size_t log_used, log_capacity;
 static fake_launch *launches;
 static size_t launch_count;
 static struct CUctx_st context;
-static int modules_held, captures_open, effects;
+static int modules_held, links_held, compiling, captures_open, effects;
 static CUstream streams[STREAMS_MAX];
 static struct {
   void *start;
@@ -134,7 +136,8 @@ static void set_one(char *setting) {
                  {"shared", &now.shared},   {"clock", &now.clock}, {"maxthreads", &now.max_threads},
                  {"badrows", &now.bad_rows}, {"clusters", &now.clusters}, {"busy", &now.busy}, {"fill", &now.fill},
                  {"spoil", &now.spoil},     {"nocubin", &now.no_cubin}, {"compute", &now.compute},
-                 {"jitter", &now.jitter},   {"interrupt", &now.interrupt}, {"interruptload", &now.interrupt_load}};
+                 {"jitter", &now.jitter},   {"interrupt", &now.interrupt}, {"interruptload", &now.interrupt_load},
+                 {"link", &now.link},       {"meet", &now.meet}};
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
     if (strcmp(numbers[i].name, setting) == 0) *numbers[i].field = atoi(value);
   if (strcmp(setting, "memory") == 0) now.memory = strtoull(value, NULL, 10);
@@ -142,6 +145,7 @@ static void set_one(char *setting) {
   if (strcmp(setting, "name") == 0) set_text(now.name, sizeof now.name, value);
   if (strcmp(setting, "infolog") == 0) set_text(now.info_log, sizeof now.info_log, value);
   if (strcmp(setting, "errorlog") == 0) set_text(now.error_log, sizeof now.error_log, value);
+  if (strcmp(setting, "linklog") == 0) set_text(now.link_log, sizeof now.link_log, value);
   if (strcmp(setting, "run") == 0) set_text(now.run, sizeof now.run, value);
   if (strcmp(setting, "compiler") == 0) set_text(now.compiler, sizeof now.compiler, value);
   if (strcmp(setting, "cost") == 0) add_cost(value);
@@ -156,7 +160,7 @@ static void forget_calls(void) {
   log_used = 0;
   if (log_text) log_text[0] = 0;
   launch_count = 0;
-  effects = 0;
+  effects = compiling = 0;
 }
 
 static void read_script(const char *script) {
@@ -223,6 +227,7 @@ int fake_cuda_calls(const char *function) {
 }
 
 void fake_cuda_held(size_t *bytes, int *modules, int *contexts) {
+  if (links_held) abort();
   *bytes = 0;
   for (int i = 0; i < BLOCKS_MAX; i++) *bytes += blocks[i].bytes;
   *modules = modules_held;
@@ -316,6 +321,7 @@ static const struct {
     {600, "CUDA_ERROR_NOT_READY", "device not ready"},
     {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
+    {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported display driver / cuda driver combination"}};
 
 static int find_error(CUresult code) {
@@ -473,12 +479,33 @@ static char *module_text(const void *image) {
   return text;
 }
 
+/* meet=: waits until so many calls that compile have begun. 0, or 999 if that does not come */
+static CUresult meet(void) {
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += 20;
+  pthread_mutex_lock(&lock);
+  start();
+  compiling++;
+  pthread_cond_broadcast(&met);
+  int late = 0;
+  while (compiling < now.meet && !late) late = pthread_cond_timedwait(&met, &lock, &until);
+  pthread_mutex_unlock(&lock);
+  return late ? 999 : 0;
+}
+
+#include "fake_cuda_link.inc"
+
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, int *options, void **values) {
-  CUresult result = begin("cuModuleLoadDataEx", 1);
   int is_cubin = strncmp(image, ELFMAG, SELFMAG) == 0;
+  CUresult alone = is_cubin ? 0 : meet(), result = begin("cuModuleLoadDataEx", 1);
+  if (!result) result = alone;
   if (is_cubin && !result) result = (CUresult)now.no_cubin;
-  DETAIL("%s\n", is_cubin ? " cubin" : "");
+  DETAIL("%s", is_cubin ? " cubin" : "");
   size_t info = 0, error = 0;
+  for (unsigned i = 0; i < count; i++)
+    if (options[i] == 7) say(" level=%d", (int)(uintptr_t)values[i]);
+  say("\n");
   for (unsigned i = 0; i < count; i++) {
     if (options[i] == 4) info = (size_t)(uintptr_t)values[i];
     if (options[i] == 6) error = (size_t)(uintptr_t)values[i];

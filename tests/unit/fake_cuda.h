@@ -9,6 +9,9 @@
  *   badrows=3            what each launch of flp_prepare adds to the error word
  *   busy=3               cuStreamQuery says so many times that work launched on a stream is not done
  *   nocubin=209          cuModuleLoadDataEx fails so for machine code, not for PTX
+ *   link=1               cuLinkCreate works (by default it fails with 801), but not with run=; with 2, what it makes is for
+ *                        another machine; linklog=  is its info log
+ *   meet=2               what compiles PTX waits until so many such calls have begun, and fails with 999 if that does not come
  *   fill=1               kernels that write 16-bit or row outputs fill them with a constant, graphs when they are
  *                        launched; with spoil=7 the seventh output of them with another
  *   run=<folder>         modules are LLVM IR (fake_ir_provider.c), whose kernels run on the CPU: `compiler=<command> M.ll M.so`
@@ -45,7 +48,7 @@ typedef const char *(*fake_cuda_log_fn)(void);
 typedef int (*fake_cuda_calls_fn)(const char *function);
 typedef size_t (*fake_cuda_launch_count_fn)(void);
 typedef const fake_launch *(*fake_cuda_launch_at_fn)(size_t i);
-/* What is held now: bytes allocated, modules loaded, contexts retained. */
+/* What is held now: bytes allocated, modules loaded, contexts retained. Aborts if the linker still is. */
 typedef void (*fake_cuda_held_fn)(size_t *bytes, int *modules, int *contexts);
 
 #endif

@@ -1,5 +1,6 @@
 /* fake_ir_provider.c: libflpgen with the LLVM IR of each kernel in the place of its PTX, for a driver that runs it
- * (fake_cuda.c, run=). The environment variable FAKE_IR_LIBRARY is the path of libflpgen.so. */
+ * (fake_cuda.c, run=). The environment variable FAKE_IR_LIBRARY is the path of libflpgen.so; with FAKE_IR_ANY_LOSS set it
+ * gives the kernel of any loss for each, as rung generic does. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,13 +23,16 @@ static void *symbol(const char *name) {
 static flp_status generate(const flp_kernel_key *key, const uint8_t *loss, size_t loss_bytes, flp_kernel_desc *desc,
                            char **ptx, size_t *ptx_bytes, char *error, size_t error_capacity) {
   generate_fn make;
+  flp_kernel_key own = *key;
   void *found = symbol("flpgen_generate");
   flp_loss program;
   if (loss && flp_loss_read(loss, loss_bytes, &program) != FLP_OK) return FLP_ERROR_CORRUPT;
-  flpgen_options options = {.want_ir = 1, .loss = loss ? &program : NULL};
+  int any = getenv("FAKE_IR_ANY_LOSS") != NULL;
+  if (any) memset(own.loss, 0, sizeof own.loss);
+  flpgen_options options = {.want_ir = 1, .loss = loss && !any ? &program : NULL};
   flpgen_result result;
   memcpy(&make, &found, sizeof make);
-  flp_status status = make(key, &options, &result, error, error_capacity);
+  flp_status status = make(&own, &options, &result, error, error_capacity);
   *ptx = NULL;
   *ptx_bytes = 0;
   if (status != FLP_OK) return status;

@@ -28,7 +28,7 @@ static const struct {
     {"fill", "pplili", sizeof(flp_fill_params)},
     {"select", "plpiildpppp", sizeof(flp_select_params)},
     {"select_grad", "plpiildpppppl", sizeof(flp_select_grad_params)},
-    {"loss_rows", "ppppppppppppppddddddddlppiippppp", sizeof(flp_loss_rows_params)},
+    {"loss_rows", "ppppppppppppppddddddddlppiipppppp", sizeof(flp_loss_rows_params)},
     {"forward_keep", "plplpppppfiiiiiiplpppl", sizeof(flp_forward_keep_params)},
     {"forward_keep_map", "mmmppppfiiiiiplpppm", sizeof(flp_forward_keep_map_params)},
     {"keep_reference", "ppppiip", sizeof(flp_keep_reference_params)},

@@ -209,7 +209,7 @@ Test(ladder, ptx_that_cannot_run_here_gives_the_next_rung) {
   for (int i = 0; i < FALLBACK_COUNT; i++) {
     stage s;
     char script[128], reason[512];
-    snprintf(script, sizeof script, "errorlog=ptxas fatal: no|more;fail:cuModuleLoadDataEx=%d@2", fallbacks[i].code);
+    snprintf(script, sizeof script, "errorlog=ptxas fatal: no|more;fail:cuModuleLoadDataEx=%d@1", fallbacks[i].code);
     stage_open(&s, script);
     flp_spec spec = stage_spec(3);
     stage_fill_generic(s.generic, &spec);
@@ -233,7 +233,7 @@ Test(ladder, no_rung_that_loads_is_unavailable_with_every_reason) {
   const char *detail = flp_error_detail();
   cr_expect_eq(strncmp(detail, "no rung can run: tuned: the cache ", 34), 0, "%s", detail);
   cr_expect_not_null(strstr(detail,
-                            "; jit to generic: kernel rows: cuModuleLoadDataEx failed: "
+                            "; jit to generic: kernel forward: cuModuleLoadDataEx failed: "
                             "CUDA_ERROR_UNSUPPORTED_PTX_VERSION (222)"),
                      "%s", detail);
   cr_expect_not_null(
@@ -253,7 +253,7 @@ Test(ladder, other_errors_of_the_driver_end_the_walk) {
     const char *script, *detail;
   } cases[] = {
       {"fail:cuModuleLoadDataEx=2",
-       "rung jit failed: kernel rows: cuModuleLoadDataEx failed: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"},
+       "rung jit failed: kernel forward: cuModuleLoadDataEx failed: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"},
       {"fail:cuFuncSetAttribute=1",
        "rung jit failed: cuFuncSetAttribute(flp_forward) failed: CUDA_ERROR_INVALID_VALUE (1): invalid argument"},
       {"fail:cuFuncGetAttribute=700",

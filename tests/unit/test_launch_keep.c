@@ -236,8 +236,8 @@ Test(launch_keep, nothing_is_kept_where_it_cannot_be) {
   options = options_of(0, (flp_mode)0);
   plan = stage_plan(&spec, &options);
   size_t bytes, all = saved_bytes(plan, 100);
-  cr_expect_eq(flp_plan_saved(plan, 100, all - 1, &bytes), FLP_OK);
-  cr_expect_eq(bytes, 0, "they do not fit the budget");
+  cr_expect_eq(flp_plan_saved(plan, 100, all + 1000, &bytes), FLP_OK);
+  cr_expect_eq(bytes, 0, "they fit the budget, but no workspace beside them");
   a.saved_bytes = all - 1;
   cr_expect_eq(flp_execute(plan, &a), FLP_ERROR_ARGUMENT);
   a.saved_bytes = all;
@@ -246,6 +246,69 @@ Test(launch_keep, nothing_is_kept_where_it_cannot_be) {
   a.partial = STAGE_AT(11);
   cr_expect_eq(flp_execute(plan, &a), FLP_ERROR_ARGUMENT);
   cr_expect_str_eq(flp_error_detail(), "args.saved is given, but the call covers a vocab shard");
+  flp_plan_destroy(plan);
+}
+
+/* What a caller asks, in this order, and one budget for all of it. */
+Test(launch_keep, one_budget_holds_what_is_saved_and_the_workspaces) {
+  stage s;
+  stage_open(&s, "");
+  flp_spec spec = keep_spec(3, FLP_ENTROPY_NONE);
+  flp_options options = options_of(0, (flp_mode)0);
+  flp_plan *plan = stage_plan(&spec, &options);
+  int64_t n = 3000;
+  size_t all = saved_bytes(plan, n), most, bytes;
+  flp_layout forward = FLP_LAYOUT_INIT, backward = FLP_LAYOUT_INIT, layout = FLP_LAYOUT_INIT;
+  cr_assert_eq(flp_plan_layout(plan, FLP_PASS_BACKWARD_SAVED, n, 0, &backward), FLP_OK);
+  cr_assert_eq(flp_plan_layout(plan, FLP_PASS_FORWARD_SAVED, n, 0, &forward), FLP_OK);
+  cr_expect_eq(backward.saved_bytes, all);
+  cr_expect_eq(forward.saved_bytes, all);
+  uint64_t least = forward.smallest_bytes > backward.bytes ? forward.smallest_bytes : backward.bytes;
+  for (uint64_t budget = all + least - 1; budget <= all + least; budget++) {
+    cr_assert_eq(flp_plan_saved(plan, n, budget, &bytes), FLP_OK);
+    cr_expect_eq(bytes, budget < all + least ? 0 : all);
+  }
+  cr_assert_eq(flp_spec_saved(&spec, n, all, &most), FLP_OK);
+  cr_expect_eq(most, all);
+  cr_assert_eq(flp_spec_saved(&spec, n, all - 1, &most), FLP_OK);
+  cr_expect_eq(most, 0);
+  for (int pass = FLP_PASS_BACKWARD_SAVED; pass <= FLP_PASS_FORWARD_SAVED; pass++) {
+    cr_expect_eq(flp_plan_layout(plan, (flp_pass)pass, n, all, &layout), FLP_ERROR_BUDGET);
+    cr_assert_eq(flp_plan_layout(plan, (flp_pass)pass, n, all + least, &layout), FLP_OK, "%s", flp_error_detail());
+    flp_args a = saved_args(plan, &spec, pass == FLP_PASS_FORWARD_SAVED ? FLP_PASS_FORWARD : FLP_PASS_BACKWARD, n);
+    a.workspace_bytes = layout.bytes;
+    stage_execute(&s, plan, &a);
+  }
+  cr_expect_eq(flp_plan_layout(plan, FLP_PASS_FORWARD, n, all, &layout), FLP_OK);
+  cr_expect_eq(layout.saved_bytes, 0);
+  flp_plan_destroy(plan);
+}
+
+Test(launch_keep, the_budget_of_the_environment_holds_what_is_saved) {
+  stage s;
+  stage_open(&s, "");
+  flp_spec spec = keep_spec(3, FLP_ENTROPY_NONE);
+  flp_options options = options_of(0, (flp_mode)0);
+  size_t bytes;
+  setenv("FLP_BUDGET", "6M", 1);
+  flp_plan *plan = stage_plan(&spec, &options);
+  cr_expect_gt(saved_bytes(plan, 2000), 4000000);
+  cr_expect_eq(saved_bytes(plan, 4000), 0);
+  cr_assert_eq(flp_spec_saved(&spec, 2000, 0, &bytes), FLP_OK);
+  cr_expect_gt(bytes, 4000000);
+  cr_assert_eq(flp_spec_saved(&spec, 4000, 0, &bytes), FLP_OK);
+  cr_expect_eq(bytes, 0);
+  setenv("FLP_BUDGET", "6MB", 1);
+  cr_expect_eq(flp_spec_saved(&spec, 2000, 0, &bytes), FLP_ERROR_ARGUMENT);
+  cr_expect_not_null(strstr(flp_error_detail(), "FLP_BUDGET is \"6MB\""));
+  unsetenv("FLP_BUDGET");
+  spec.dtype = FLP_DTYPE_FP32;
+  cr_expect_eq(flp_spec_saved(&spec, 2000, 0, &bytes), FLP_ERROR_ARGUMENT);
+  spec = stage_spec(3);
+  cr_expect_eq(flp_spec_saved(&spec, 2000, 0, &bytes), FLP_OK);
+  cr_expect_eq(bytes, 0, "a plan that keeps nothing");
+  cr_expect_eq(flp_spec_saved(&spec, -1, 0, &bytes), FLP_ERROR_ARGUMENT);
+  cr_expect_eq(flp_spec_saved(&spec, 2000, 0, NULL), FLP_ERROR_ARGUMENT);
   flp_plan_destroy(plan);
 }
 
@@ -381,30 +444,45 @@ Test(launch_keep, a_step_without_rows_zeroes_the_head) {
 
 /* ---- rungs ---- */
 
-Test(launch_keep, the_generic_rung_says_what_a_loss_needs) {
+/* Without a generator: the kernel that ships for any loss, and the program beside it. */
+Test(launch_keep, the_generic_rung_runs_any_loss_as_data) {
+  static const char *const losses[] = {"grpo", "ppo+k3"};
   stage s;
   stage_open(&s, "");
-  flp_spec spec = step_spec(3, "grpo", FLP_ENTROPY_NONE);
-  flp_spec head = spec;
-  head.loss = NULL;
-  head.loss_bytes = 0;
-  head.keep = 1;
-  stage_fill_generic(s.generic, &head);
+  flp_spec spec = step_spec(3, losses[0], FLP_ENTROPY_NONE);
+  stage_fill_generic(s.generic, &spec);
   setenv("FLP_JIT_LIBRARY", "/nowhere.so", 1);
   flp_options options = FLP_OPTIONS_INIT;
-  flp_plan *plan = NULL;
-  cr_expect_eq(flp_plan_create(&spec, &options, &plan), FLP_ERROR_UNAVAILABLE);
-  cr_expect_not_null(strstr(flp_error_detail(), "no kernel of this one ships"), "%s", flp_error_detail());
-  options.host_fallback = 1;
-  plan = stage_plan(&spec, &options);
-  cr_expect_eq(flp_plan_get_rung(plan), FLP_RUNG_EAGER);
-  cr_expect_str_eq(flp_plan_get_reason(plan, FLP_RUNG_GENERIC),
-                   "a loss is compiled from its program, and no kernel of this one ships: the code generator "
-                   "(FLP_JIT_LIBRARY) or a pack that holds it (FLP_CACHE_PATH) serves it");
-  flp_plan_destroy(plan);
-  plan = stage_plan(&head, &options);
-  cr_expect_eq(flp_plan_get_rung(plan), FLP_RUNG_GENERIC, "exponentials are kept on it");
-  cr_expect_gt(saved_bytes(plan, 10), 0);
+  char ids[2][17];
+  for (int i = 0; i < 2; i++) {
+    spec = step_spec(3, losses[i], FLP_ENTROPY_NONE);
+    flp_plan *plan = stage_plan(&spec, &options);
+    cr_assert_eq(flp_plan_get_rung(plan), FLP_RUNG_GENERIC, "%s", flp_plan_get_reason(plan, FLP_RUNG_GENERIC));
+    flp_args a = step_args(plan, &spec, 100);
+    run_step(&s, plan, &a);
+    flp_loss loss;
+    flp_loss_code code;
+    cr_assert_eq(flp_loss_find(losses[i], &loss), FLP_OK);
+    flp_loss_encode(&loss, &code);
+    CUdeviceptr program = STAGE_PARAMS(flp_loss_rows_params, launch_of(&s, "loss_rows", 0)).program;
+    cr_assert_neq(program, 0);
+    cr_expect_eq(memcmp((const void *)(uintptr_t)program, &code, sizeof code), 0, "%s", losses[i]);
+    cr_expect_eq(STAGE_PARAMS(flp_loss_rows_params, launch_of(&s, "loss_rows", 1)).program, program, "idle rows too");
+    flp_plan_get_id(plan, ids[i]);
+    flp_plan_destroy(plan);
+  }
+  cr_expect_str_neq(ids[0], ids[1], "one kernel, but another program");
+}
+
+Test(launch_keep, a_compiled_loss_has_no_program_beside_it) {
+  stage s;
+  stage_open(&s, "");
+  flp_spec spec = step_spec(1, "grpo", FLP_ENTROPY_NONE);
+  flp_options options = options_of(0, (flp_mode)0);
+  flp_plan *plan = stage_plan(&spec, &options);
+  flp_args a = step_args(plan, &spec, 100);
+  run_step(&s, plan, &a);
+  cr_expect_eq(STAGE_PARAMS(flp_loss_rows_params, launch_of(&s, "loss_rows", 0)).program, 0);
   flp_plan_destroy(plan);
 }
 

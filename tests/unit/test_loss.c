@@ -45,6 +45,38 @@ Test(loss, layout_is_fixed) {
   cr_expect_str_eq((char *)bytes + BODY_AT, "clip_high");
 }
 
+/* Beside the program itself, and beside a table by hand. */
+Test(loss, a_program_describes_itself) {
+  uint8_t bytes[FLP_LOSS_BYTES_MAX];
+  for (int i = 0; flp_loss_builtin(i); i++) {
+    flp_loss loss = find(flp_loss_builtin(i));
+    flp_loss_description said = FLP_LOSS_DESCRIPTION_INIT;
+    cr_assert_eq(flp_loss_describe(bytes, flp_loss_write(&loss, bytes, sizeof bytes), &said), FLP_OK);
+    cr_expect_str_eq(said.name, loss.name);
+    cr_expect_eq(said.parameter_count, (int32_t)loss.parameter_count);
+    cr_expect_eq(said.metric_count, (int32_t)loss.metric_count);
+    cr_expect_eq(said.input_count, __builtin_popcount(flp_loss_inputs(&loss)));
+  }
+  size_t length = write_sample(bytes);
+  flp_loss_description said = FLP_LOSS_DESCRIPTION_INIT;
+  cr_assert_eq(flp_loss_describe(bytes, length, &said), FLP_OK);
+  cr_expect_str_eq(said.name, "ppo+k3");
+  cr_assert_eq(said.parameter_count, 3);
+  cr_expect_str_eq(said.parameters[0].name, "clip_high");
+  cr_expect_eq(said.parameters[0].fallback, 0.2);
+  cr_expect_eq(said.vector_count, 0);
+  const char *const inputs[] = {"logprob", "old_logprob", "ref_logprob", "advantage", "weight"};
+  cr_assert_eq(said.input_count, 5);
+  for (int i = 0; i < 5; i++) cr_expect_str_eq(said.inputs[i], inputs[i]);
+  bytes[0] = 'f';
+  cr_expect_eq(flp_loss_describe(bytes, length, &said), FLP_ERROR_CORRUPT);
+  cr_expect_str_eq(flp_error_detail(), "loss: the bytes do not begin with FLPL");
+  cr_expect_eq(said.input_count, 0, "nothing is said of bytes that are no program");
+  cr_expect_eq(flp_loss_describe(NULL, 0, &said), FLP_ERROR_ARGUMENT);
+  said.struct_bytes = 4;
+  cr_expect_eq(flp_loss_describe(bytes, length, &said), FLP_ERROR_ARGUMENT);
+}
+
 Test(loss, every_builtin_reads_back_equal_and_needs_its_capacity) {
   cr_assert_not_null(flp_loss_builtin(10));
   cr_expect_null(flp_loss_builtin(-1));

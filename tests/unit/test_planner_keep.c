@@ -91,16 +91,26 @@ Test(planner_keep, what_is_saved_is_references_and_rows) {
 
 Test(planner_keep, saved_backward_holds_rows_and_no_exponentials) {
   flp_planner p = planner_of(&grpo, 1);
-  flp_scheme s = pick(&p, FLP_PASS_BACKWARD_SAVED, 8192, GIB);
-  uint64_t n = 8192;
+  uint64_t n = 8192, saved = 4 * n + 2 * n * 151936;
+  flp_scheme s = pick(&p, FLP_PASS_BACKWARD_SAVED, 8192, 3 * GIB);
   cr_expect_eq(s.mode, FLP_MODE_S);
   cr_expect_eq(s.products, 2);
   cr_expect_eq(s.bytes, n + 3 * 4 * n + 256 + 16 * n + 4 * n + 4 * n + 256 + n * 4096 * 2 + 256);
   cr_expect_eq(s.launches, 3 + 4 + 8, "prepare, gather, fill; record, finish, keep_gather, products; 8 blocks");
   expect_sound(&s);
+  cr_expect_eq(s.saved_bytes, saved);
   flp_scheme less;
-  cr_expect_eq(flp_planner_pick(&p, FLP_PASS_BACKWARD_SAVED, 8192, s.bytes - 1, 1, &less), FLP_ERROR_BUDGET);
+  cr_expect_eq(flp_planner_pick(&p, FLP_PASS_BACKWARD_SAVED, 8192, saved + s.bytes, 1, &less), FLP_OK);
+  cr_expect_eq(flp_planner_pick(&p, FLP_PASS_BACKWARD_SAVED, 8192, saved + s.bytes - 1, 1, &less), FLP_ERROR_BUDGET);
   cr_expect_eq(less.smallest_bytes, s.bytes);
+  char sentence[256];
+  snprintf(sentence, sizeof sentence,
+           "no layout of the backward pass over 8192 rows fits a budget of %llu bytes: the smallest that would do is "
+           "%llu, %llu of them for what mode S saves",
+           (unsigned long long)(saved + s.bytes - 1), (unsigned long long)(saved + s.bytes), (unsigned long long)saved);
+  cr_expect_str_eq(flp_error_detail(), sentence);
+  cr_expect_eq(flp_planner_pick(&p, FLP_PASS_BACKWARD_SAVED, 8192, s.bytes, 0, &less), FLP_OK, "of workspace alone");
+  cr_expect_eq(flp_planner_pick(&p, FLP_PASS_BACKWARD_SAVED, 8192, s.bytes - 1, 0, &less), FLP_ERROR_BUDGET);
   p = planner_of(&(asked){1000, 64, 7, NULL, FLP_ENTROPY_NONE, FLP_DTYPE_BF16}, 0);
   s = pick(&p, FLP_PASS_BACKWARD_SAVED, 300, GIB);
   cr_expect_eq(s.size[FLP_REGION_GATHER], 0, "portable kernels read rows where they are, and none are scaled");
@@ -112,13 +122,34 @@ Test(planner_keep, backward_has_room_for_what_was_saved_where_the_budget_does) {
   flp_planner p = planner_of(&(asked){1000, 64, 3, NULL, FLP_ENTROPY_NONE, FLP_DTYPE_BF16}, 0);
   int64_t n = 20000;
   flp_scheme saved = pick(&p, FLP_PASS_BACKWARD_SAVED, n, GIB), r;
-  for (uint64_t budget = saved.bytes / 2; budget < 4 * saved.bytes; budget += saved.bytes / 16) {
+  uint64_t all = saved.saved_bytes + saved.bytes;
+  for (uint64_t budget = saved.bytes / 2; budget < 2 * all; budget += saved.bytes / 16) {
     if (flp_planner_pick(&p, FLP_PASS_BACKWARD, n, budget, 1, &r) != FLP_OK) continue;
     cr_expect_leq(r.bytes, budget);
-    if (budget >= saved.bytes) cr_expect_geq(r.bytes, saved.bytes);
-    flp_scheme again = pick(&p, FLP_PASS_BACKWARD, n, r.bytes);
+    if (budget >= all) cr_expect_geq(r.bytes, saved.bytes);
+    flp_scheme again;
+    cr_assert_eq(flp_planner_pick(&p, FLP_PASS_BACKWARD, n, r.bytes, 0, &again), FLP_OK);
     cr_expect_eq(memcmp(&again, &r, sizeof r), 0);
   }
+}
+
+/* Of the two workspaces beside what is saved the larger decides; forward takes smaller chunks where it must. */
+Test(planner_keep, mode_s_is_taken_where_either_pass_fits_beside_what_it_saves) {
+  flp_planner p = planner_of(&(asked){50000, 64, 1, NULL, FLP_ENTROPY_NONE, FLP_DTYPE_BF16}, 0);
+  for (int64_t n = 64; n <= 8192; n *= 8) {
+    flp_scheme backward = pick(&p, FLP_PASS_BACKWARD_SAVED, n, 2 * GIB), forward;
+    cr_assert_eq(flp_planner_pick(&p, FLP_PASS_FORWARD, n, 1, 1, &forward), FLP_ERROR_BUDGET);
+    uint64_t least = forward.smallest_bytes > backward.bytes ? forward.smallest_bytes : backward.bytes;
+    uint64_t saved = flp_planner_saved_bytes(&p.spec, n);
+    cr_expect_eq(flp_planner_saved(&p, n, saved + least), saved);
+    cr_expect_eq(flp_planner_saved(&p, n, saved + least - 1), 0);
+    flp_scheme chosen = pick(&p, FLP_PASS_FORWARD_SAVED, n, saved + least);
+    cr_expect_leq(chosen.bytes, least);
+    cr_expect_eq(chosen.saved_bytes, saved);
+  }
+  cr_expect_eq(flp_planner_saved(&p, 0, GIB), 0);
+  p.mode = FLP_MODE_R_ROWS;
+  cr_expect_eq(flp_planner_saved(&p, 100, GIB), 0);
 }
 
 Test(planner_keep, a_step_streams_in_the_issues_budgets) {

@@ -357,6 +357,23 @@ Test(search, one_that_is_stopped_at_once_keeps_the_default) {
   cr_expect_eq(sim.groups, 1);
 }
 
+/* Where candidates take long to make, the group that is made whatever the deadline is what passes it. */
+Test(search, a_quick_one_begins_with_a_small_group) {
+  double end[2];
+  for (int i = 0; i < 2; i++) {
+    search_options options = search_options_of(SEARCH_QUICK);
+    start(60, 1);
+    sim.prepare_s = 1;
+    options.budget_s = 5;
+    cr_expect_eq(options.group, 8);
+    if (i == 1) options.group = 0;
+    cr_assert_eq(try_search(&options), FLP_OK, "%s", flp_error_detail());
+    cr_expect_eq(sim.result.tried, i == 0 ? 7 : 15);
+    end[i] = sim.clock;
+  }
+  cr_expect_lt(end[0], 0.7 * end[1], "%g s of %g s", end[0], end[1]);
+}
+
 Test(search, an_error_of_the_device_ends_it_and_nothing_is_held) {
   for (int fail_at = 1; fail_at <= 12; fail_at++) {
     start(60, 1);

@@ -65,14 +65,14 @@ static const char *ask(const char *folder, flp_kernel_kind kind, const flp_spec 
 
 Test(space, its_own_choice_is_the_templates) {
   static const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32};
-  static const int64_t depths[] = {8, 1152, 2048, 4096, 16384};
+  static const int64_t depths[] = {8, 896, 1152, 2880, 4096, 4160, 16384};
   const char *folder = copy_templates("own");
   put_template(folder, "hopper",
                "return function(k, spec, T)\n  error((\"%s,%dx%d,stages=%d,cluster=%d,raster=%d\"):format("
                "T.schedule, T.rows, T.columns, T.stages, T.cluster, T.raster), 0)\nend\n");
-  for (int i = 0; i < KINDS * 3 * 5 * 2; i++) {
+  for (int i = 0; i < KINDS * 3 * 7 * 2; i++) {
     flp_kernel_kind kind = kinds[i % KINDS];
-    flp_spec spec = spec_of(dtypes[i / KINDS % 3], depths[i / (3 * KINDS) % 5], i / (15 * KINDS));
+    flp_spec spec = spec_of(dtypes[i / KINDS % 3], depths[i / (3 * KINDS) % 7], i / (21 * KINDS));
     char text[FLP_TUNABLES_TEXT_BYTES];
     flp_tunables own = space_own(kind, &spec);
     if (!is_there(kind, spec.dtype)) continue;

@@ -1,5 +1,6 @@
 /* test_store_collect.c: showing what a cache holds, and throwing out what nobody will read again. */
 #include <criterion/criterion.h>
+#include <elf.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,6 +107,38 @@ Test(store_collect, collect_removes_rubbish_and_keeps_the_rest) {
   cr_expect_eq(sample_count(directory, ".tmp-4567"), 1, "a young temporary file may be in use");
   cr_expect_eq(sample_count(directory, "notes.txt"), 1, "what is not the cache's stays");
   cr_expect(fixture_finds(store, FIXTURE_KEY, 1));
+  flp_store_close(store);
+}
+
+/* Keeps machine code of a kernel, which need not be any; returns the size of its file. */
+static size_t keep_code(flp_store *store, unsigned seed, int other_sources) {
+  flp_kernel_image image = sample_image(FLP_KERNEL_ROWS, 100, seed);
+  Elf64_Ehdr head = {.e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB}, .e_machine = 190};
+  image.desc.sources[0] ^= (uint8_t)other_sources;
+  image.cubin = memcpy(malloc(sizeof head), &head, sizeof head);
+  image.cubin_bytes = sizeof head;
+  flp_store_keep_cubin(store, &image);
+  char key[FLP_KEY_BYTES_MAX];
+  int key_bytes = snprintf(key, sizeof key, "flp-cubin/1 kind=rows arch=%s capability=90 driver=13000 ptx=%064d sources=%064d",
+                           image.desc.key.arch, 0, 0);
+  flp_kernel_image_clear(&image);
+  return 20 + (size_t)key_bytes + sizeof head + 32;
+}
+
+Test(store_collect, collect_judges_machine_code_as_entries) {
+  const char *directory = sample_directory();
+  flp_store *store = fixture_open(directory, NULL);
+  flp_store_set_device(store, 90, 13000);
+  size_t one = keep_code(store, 1, 0);
+  keep_code(store, 2, 1);
+  cr_assert_eq(sample_count(directory, ".flpc"), 2);
+  uint64_t files, bytes;
+  cr_assert_eq(flp_store_collect(store, UINT64_MAX, &files, &bytes), FLP_OK);
+  cr_expect_eq(files, 1, "that of other sources");
+  cr_expect_eq(bytes, one);
+  cr_assert_eq(flp_store_collect(store, one - 1, &files, &bytes), FLP_OK);
+  cr_expect_eq(files, 1);
+  cr_expect_eq(sample_count(directory, ".flpc"), 0);
   flp_store_close(store);
 }
 

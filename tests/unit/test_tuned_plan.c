@@ -392,7 +392,7 @@ Test(tuned_plan, a_cut_that_does_not_load_gives_way_to_the_own_choice) {
   flp_spec near = spec_of(2000, 64, 3), spec = spec_of(1000, 64, 3);
   tune_for(s.cache, &near, cut_text, 13000, 0);
   setenv("FLP_STRICT", "1", 1);
-  s.script("capability=9.0;driver=13000;fail:cuModuleLoadDataEx=218@2");
+  s.script("capability=9.0;driver=13000;fail:cuModuleLoadDataEx=218@1");
   flp_plan *plan = stage_plan(&spec, NULL);
   expect_plan(plan, FLP_RUNG_JIT, "own choice");
   expect_cut(plan, FLP_KERNEL_FORWARD, "own");

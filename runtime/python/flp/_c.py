@@ -20,7 +20,7 @@ ENTROPY_NONE, ENTROPY_FORWARD, ENTROPY_BACKWARD = 0, 1, 2
 GRAD_HIDDEN, GRAD_WEIGHT, GRAD_BIAS = 1, 2, 4
 RUNG_AUTO, RUNG_TUNED, RUNG_HEURISTIC, RUNG_JIT, RUNG_GENERIC, RUNG_EAGER = range(6)
 DEVICE_HOST = -1
-PASS_FORWARD, PASS_COMBINE, PASS_BACKWARD, PASS_STEP, PASS_BACKWARD_SAVED = 1, 2, 3, 4, 5
+PASS_FORWARD, PASS_COMBINE, PASS_BACKWARD, PASS_STEP, PASS_BACKWARD_SAVED, PASS_FORWARD_SAVED = 1, 2, 3, 4, 5, 6
 MODE_NAMES = {1: "F", 2: "R_VOCAB", 3: "R_ROWS", 4: "R2", 5: "S", 6: "P"}
 LOSS_BYTES_MAX = 4096  # loss.h: capacity that always suffices for a loss program
 VECTORS_MAX = 8
@@ -56,7 +56,7 @@ class Layout(Structure):
     _fields_ = [
         ("struct_bytes", c_uint32), ("mode", c_int), ("chunk_rows", c_int64), ("chunk_vocab", c_int64),
         ("chunks", c_int64), ("products", c_int32), ("launches", c_int32), ("bytes", c_uint64),
-        ("smallest_bytes", c_uint64), ("flops", c_double),
+        ("smallest_bytes", c_uint64), ("flops", c_double), ("saved_bytes", c_uint64),
     ]
 
 
@@ -78,6 +78,26 @@ class Args(Structure):
         ("old_logprob", c_void_p), ("ref_logprob", c_void_p), ("advantage", c_void_p), ("row_weight", c_void_p),
         ("vectors", c_void_p * VECTORS_MAX), ("loss_parameters", POINTER(c_double)), ("loss", c_void_p),
         ("metrics", c_void_p),
+    ]
+
+
+NAME_BYTES = 32
+
+
+class LossParameter(Structure):
+    """flp_loss_parameter: a number that the caller may set for a step."""
+
+    _fields_ = [("name", c_char * NAME_BYTES), ("fallback", c_double), ("low", c_double), ("high", c_double)]
+
+
+class LossDescription(Structure):
+    """flp_loss_description: what a loss program says of itself."""
+
+    _fields_ = [
+        ("struct_bytes", c_uint32), ("parameter_count", c_int32), ("vector_count", c_int32), ("input_count", c_int32),
+        ("metric_count", c_int32), ("name", c_char * 64), ("parameters", LossParameter * 8),
+        ("vectors", c_char * NAME_BYTES * VECTORS_MAX), ("inputs", c_char * NAME_BYTES * 14),
+        ("metrics", c_char * NAME_BYTES * 8),
     ]
 
 
@@ -119,9 +139,11 @@ PROTOTYPES = {
     "flp_plan_get_id": (c_int, [c_void_p, POINTER(c_char)]),
     "flp_plan_layout": (c_int, [c_void_p, c_int, c_int64, c_uint64, POINTER(Layout)]),
     "flp_plan_saved": (c_int, [c_void_p, c_int64, c_uint64, POINTER(c_size_t)]),
+    "flp_spec_saved": (c_int, [POINTER(Spec), c_int64, c_uint64, POINTER(c_size_t)]),
     "flp_execute": (c_int, [c_void_p, POINTER(Args)]),
     "flp_step": (c_int, [c_void_p, POINTER(Args)]),
     "flp_loss_builtin_bytes": (c_int, [c_char_p, c_void_p, c_size_t, POINTER(c_size_t)]),
+    "flp_loss_describe": (c_int, [c_void_p, c_size_t, POINTER(LossDescription)]),
     "flp_select": (c_int, [c_void_p, POINTER(SelectArgs)]),
     "flp_plan_check": (c_int, [c_void_p, c_void_p]),
     "flp_arena_create": (c_int, [c_int, POINTER(c_void_p)]),
@@ -162,6 +184,11 @@ def new_select_args():
 def new_layout():
     """FLP_LAYOUT_INIT."""
     return Layout(struct_bytes=ctypes.sizeof(Layout))
+
+
+def new_loss_description():
+    """FLP_LOSS_DESCRIPTION_INIT."""
+    return LossDescription(struct_bytes=ctypes.sizeof(LossDescription))
 
 
 def new_arena_stats():

@@ -38,18 +38,20 @@ def _layout(plan, which, n, budget):
     return values
 
 
-def _info_of(plan, n, budget, saved=0, settings=None):
-    """saved: bytes that the forward pass keeps for the backward pass under these settings."""
+def _info_of(plan, n, budget, keep_budget=None):
+    """keep_budget: that of mode S, where it is taken."""
     device = "cpu" if plan.key.device < 0 else "cuda:%d" % plan.key.device
     backward, step = {}, {}
-    if saved:
-        backward = dict(_layout(plan, _c.PASS_BACKWARD_SAVED, n, _run.budget_beside(saved, settings)), saved_bytes=saved)
-    elif plan.key.grads:
-        backward = _layout(plan, _c.PASS_BACKWARD, n, budget)
+    if keep_budget is not None:
+        forward, backward = (_layout(plan, _run.SAVED_PASSES[which], n, keep_budget)
+                             for which in (_c.PASS_FORWARD, _c.PASS_BACKWARD))
+    else:
+        forward = _layout(plan, _c.PASS_FORWARD, n, budget)
+        backward = _layout(plan, _c.PASS_BACKWARD, n, budget) if plan.key.grads else {}
     if plan.key.loss and plan.handle is not None:
         step = _layout(plan, _c.PASS_STEP, n, budget)
-    return PlanInfo(plan.describe(), _plans.rung_name(plan.rung), plan.reasons(), plan.plan_id(), device,
-                    _layout(plan, _c.PASS_FORWARD, n, budget), backward, step)
+    return PlanInfo(plan.describe(), _plans.rung_name(plan.rung), plan.reasons(), plan.plan_id(), device, forward,
+                    backward, step)
 
 
 @outside_graphs
@@ -103,7 +105,7 @@ def explain(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False
         plan = _run.plan_for(ops, settings, grads, program=_programs.named(loss))
         return _info_of(plan, flat.shape[0], settings.budget)
     plan, saved = _run.keeping_plan(ops, settings, grads)
-    return _info_of(plan, flat.shape[0], settings.budget, saved, settings)
+    return _info_of(plan, flat.shape[0], settings.budget, _run.keep_budget(settings) if saved else None)
 
 
 @outside_graphs

@@ -134,8 +134,8 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
                  weight.grad then stays as it is
     save         whether the forward pass keeps exponentials, 2·N·V bytes of bfloat16, so that the backward pass need
                  not multiply hidden by weight again (mode S); the first backward pass uses them up, a later one
-                 recomputes (mode R). None: where a rung has kernels for it and they fit the budget; True: whatever the
-                 budget says; False: never
+                 recomputes (mode R). None: where a rung has kernels for it and they fit the budget, with the workspace
+                 of either pass; True: whatever the budget says; False: never
     old_lse      (...) float32 in nats, log Σ exp t of a policy near this one, or None: what exponentials are stored
                  relative to; no result depends on it
 

@@ -39,7 +39,7 @@ class Plan:
         wanted = (which, n, budget)
         size = self._sizes.get(wanted)
         if size is None:
-            size = self._remember(wanted, self.layout(which, n, budget).bytes)
+            size = _remember(self._sizes, wanted, self.layout(which, n, budget).bytes)
         return size
 
     def layout(self, which, n, budget):
@@ -50,19 +50,12 @@ class Plan:
         return layout
 
     def saved_bytes(self, n, budget):
-        """Bytes that a forward pass over n rows keeps for mode S; 0 where it keeps nothing."""
+        """Bytes that a forward pass over n rows keeps for mode S within a budget; 0 where it keeps nothing."""
         wanted = ("saved", n, budget)
         size = self._sizes.get(wanted)
         if size is None:
-            library, found = _c.get(), ctypes.c_size_t()
-            _c.check(library, library.flp_plan_saved(self.handle, n, budget, ctypes.byref(found)))
-            size = self._remember(wanted, found.value)
-        return size
-
-    def _remember(self, wanted, size):
-        if len(self._sizes) >= SIZES_MAX:
-            self._sizes = {}
-        self._sizes[wanted] = size
+            found = 0 if self.handle is None else _saved("flp_plan_saved", self.handle, n, budget)
+            size = _remember(self._sizes, wanted, found)
         return size
 
     def execute(self, args):
@@ -122,24 +115,54 @@ class Plan:
         _c.get().flp_plan_destroy(self.handle)
 
 
-class _Slot:
-    """Where the plan of one key is or will be."""
+def _remember(sizes, wanted, size):
+    """The size, from now on in sizes."""
+    if len(sizes) >= SIZES_MAX:
+        sizes.clear()
+    sizes[wanted] = size
+    return size
 
-    __slots__ = ("lock", "plan")
+
+def _saved(function, of, n, budget):
+    library, found = _c.get(), ctypes.c_size_t()
+    _c.check(library, getattr(library, function)(of, n, budget, ctypes.byref(found)))
+    return found.value
+
+
+class _Slot:
+    """Where the plan of one key is or will be; sizes: what could be saved at most, before there is a plan."""
+
+    __slots__ = ("lock", "plan", "sizes")
 
     def __init__(self):
         self.lock = threading.Lock()
         self.plan = None
+        self.sizes = {}
 
 
 _slots = {}
 
 
+def _slot_of(key):
+    slot = _slots.get(key)
+    return _slots.setdefault(key, _Slot()) if slot is None else slot
+
+
+def saved_bytes(key, n, budget):
+    """Plan.saved_bytes of this key; where nothing could be saved, no plan is made, nor its kernels."""
+    slot = _slot_of(key)
+    if slot.plan is None:
+        most = slot.sizes.get((n, budget))
+        if most is None:
+            most = _remember(slot.sizes, (n, budget), _saved("flp_spec_saved", _spec_of(key), n, budget))
+        if not most:
+            return 0
+    return get(key).saved_bytes(n, budget)
+
+
 def get(key):
     """The plan of a key; makes it at the first call. thread: safe; may compile for seconds"""
-    slot = _slots.get(key)
-    if slot is None:
-        slot = _slots.setdefault(key, _Slot())
+    slot = _slot_of(key)
     if slot.plan is None:
         with slot.lock:
             if slot.plan is None:

@@ -1,26 +1,19 @@
-"""Loss programs: the bytes that flp_spec.loss takes, by name or from a Lua file, and what their head says.
+"""Loss programs: the bytes that flp_spec.loss takes, by name or from a Lua file, and what they say of themselves.
 
-Invariants: a program's bytes are the library's own, written by libflp (built-in ones) or libflpgen (files), and part of
-a plan's key; libflpgen is opened for files alone, at first use. source: runtime/loss_bytes.c, the form of the bytes
+Invariants: a program's bytes are the library's own, written by libflp (built-in ones) or libflpgen (files), read by
+libflp alone, and part of a plan's key; libflpgen is opened for files alone, at first use.
 """
 import collections
 import ctypes
 import functools
 import os
-import struct
 
 from . import _c, errors
 
 # parameters: {name: (default, low, high)}, vectors, metrics: in the program's order; inputs: the values of a row it reads.
 Program = collections.namedtuple("Program", "name data parameters vectors metrics inputs")
 
-HEAD = struct.Struct("<4sII64sIIIIII")
-PARAMETER = struct.Struct("<32sddd")
-VECTOR, METRIC = struct.Struct("<32s"), struct.Struct("<32sI")
 FILE = ".lua"
-CONSTANT_BYTES, NODE = 8, struct.Struct("<HHHH")
-INPUT_OPERATION = 1
-INPUTS = ("logprob", "entropy", "old_logprob", "ref_logprob", "advantage", "weight")
 
 
 def named(rule, terms=()):
@@ -89,23 +82,14 @@ def _generator():
 
 
 def read(data):
-    """What a program's bytes say about it."""
-    _, _, _, name, parameters, vectors, constants, nodes, metrics, _ = HEAD.unpack_from(data)
-    at = HEAD.size
-    given, at = _fields(PARAMETER, data, at, parameters)
-    named, at = _fields(VECTOR, data, at, vectors)
-    listed, at = _fields(NODE, data, at + constants * CONSTANT_BYTES, nodes)
-    reported, _ = _fields(METRIC, data, at, metrics)
-    names = tuple(_text(row[0]) for row in named)
-    inputs = frozenset((INPUTS + names)[node[1]] for node in listed if node[0] == INPUT_OPERATION)
-    return Program(_text(name), data, {_text(row[0]): row[1:] for row in given}, names,
-                   tuple(_text(row[0]) for row in reported), inputs)
+    """What a program's bytes say about it. error: CorruptError"""
+    library, said = _c.get(), _c.new_loss_description()
+    _c.check(library, library.flp_loss_describe(data, len(data), said))
+    parameters = {row.name.decode(): (row.fallback, row.low, row.high)
+                  for row in said.parameters[:said.parameter_count]}
+    return Program(said.name.decode(), data, parameters, _names(said.vectors, said.vector_count),
+                   _names(said.metrics, said.metric_count), frozenset(_names(said.inputs, said.input_count)))
 
 
-def _fields(form, data, at, count):
-    """So many records of one form, and where they end."""
-    return [form.unpack_from(data, at + i * form.size) for i in range(count)], at + count * form.size
-
-
-def _text(field):
-    return field.split(b"\0", 1)[0].decode()
+def _names(rows, count):
+    return tuple(row.value.decode() for row in rows[:count])

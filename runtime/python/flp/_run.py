@@ -6,7 +6,6 @@ stream-ordered allocators may reuse the workspace as soon as the call returns; n
 """
 import contextlib
 import ctypes
-import os
 
 import torch
 
@@ -52,6 +51,11 @@ def stream_of(device):
 def plan_for(ops, settings, grads, keep=False, program=None):
     """The plan of these operands with this needs-grad mask; keep: one that may keep exponentials; program: one whose
     step trains with this loss (_programs.Program)."""
+    return _plans.get(key_of(ops, settings, grads, keep, program))
+
+
+def key_of(ops, settings, grads, keep=False, program=None):
+    """The _plans.Key of plan_for."""
     element_bytes = ops.hidden.element_size()
     places = [ops.hidden.data_ptr(), ops.hidden_stride * element_bytes, ops.weight.data_ptr(),
               ops.weight_stride * element_bytes]
@@ -63,14 +67,14 @@ def plan_for(ops, settings, grads, keep=False, program=None):
         entropy = _c.ENTROPY_BACKWARD if grads else _c.ENTROPY_FORWARD
     if program is not None:
         entropy = step_entropy(settings, grads, program)
-    return _plans.get(_plans.Key(
+    return _plans.Key(
         device_of(ops.hidden), TO_C[ops.hidden.dtype], TO_C[ops.target.dtype], ops.weight.shape[0],
         ops.weight.shape[1], entropy, grads, int(ops.bias is not None), settings.softcap,
         int(ops.temperature_rows is not None), int(accumulate is not None),
         _check.alignment_of(element_bytes, *places),
         chunk_rows=settings.chunk_rows if grads else 0,
         wide_grad_hidden=int(settings.wide_grad_hidden and grads & _c.GRAD_HIDDEN and element_bytes < 4),
-        keep=int(keep), loss=b"" if program is None else program.data))
+        keep=int(keep), loss=b"" if program is None else program.data)
 
 
 def step_entropy(settings, grads, program):
@@ -82,9 +86,8 @@ def step_entropy(settings, grads, program):
 
 # ---- mode S: exponentials from forward to backward ----
 
-SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-BACKWARD_BUDGET = 1 << 30
-UNBOUNDED = 1 << 62
+UNBOUNDED = 2**64 - 1
+SAVED_PASSES = {_c.PASS_FORWARD: _c.PASS_FORWARD_SAVED, _c.PASS_BACKWARD: _c.PASS_BACKWARD_SAVED}
 
 
 class Kept:
@@ -108,42 +111,23 @@ def keeping_plan(ops, settings, grads):
 
     error: UnsupportedError if settings.save is True and no rung keeps any
     """
-    n, vocab = ops.hidden.shape[0], ops.weight.shape[0]
-    budget = UNBOUNDED if settings.save else settings.budget
+    n, key = ops.hidden.shape[0], key_of(ops, settings, grads)
     wanted = grads and n and (settings.save or settings.save is None and not settings.chunk_rows)
-    # A plan that could never keep them would compile their kernels for nothing.
-    if wanted and ops.hidden.dtype is torch.bfloat16 and 2 * n * vocab <= (budget or default_budget()):
-        plan = plan_for(ops, settings, grads, keep=True)
-        size = plan.saved_bytes(n, budget) if plan.handle is not None else 0
-        if size and (settings.save or _fits_beside(plan, n, size, settings)):
-            return plan, size
+    if wanted and ops.hidden.dtype is torch.bfloat16:
+        keeping = key._replace(keep=1)
+        size = _plans.saved_bytes(keeping, n, keep_budget(settings))
+        if size:
+            return _plans.get(keeping), size
     if wanted and settings.save:
         raise errors.UnsupportedError("save is True, but nothing here keeps exponentials of %s operands (accepted: "
                                       "torch.bfloat16 on a rung with kernels for it; save=None takes them where they "
                                       "are; flp.plan_info tells the rung)" % ops.hidden.dtype)
-    return plan_for(ops, settings, grads), 0
+    return _plans.get(key), 0
 
 
-def _fits_beside(plan, n, size, settings):
-    """Whether the backward pass that uses exponentials has its workspace in what they leave of the budget."""
-    try:
-        return plan.workspace_bytes(_c.PASS_BACKWARD_SAVED, n, budget_beside(size, settings)) >= 0
-    except errors.BudgetError:
-        return False
-
-
-def budget_beside(size, settings):
-    """The budget of a backward pass whose forward pass kept so many bytes."""
-    return settings.budget if settings.save else max(1, (settings.budget or default_budget()) - size)
-
-
-def default_budget():
-    """Bytes of a backward pass where a call gives none. A malformed FLP_BUDGET is for libflp to name."""
-    text = os.environ.get("FLP_BUDGET", "").strip()
-    try:
-        return int(text[:-1]) * SUFFIXES[text[-1].upper()] if text[-1:].upper() in SUFFIXES else int(text)
-    except (ValueError, IndexError):
-        return UNBOUNDED if text else BACKWARD_BUDGET
+def keep_budget(settings):
+    """The budget of mode S, for what is kept and for the workspace of either pass."""
+    return UNBOUNDED if settings.save else settings.budget
 
 
 def pointer(tensor):
@@ -181,8 +165,8 @@ def workspace(size, device, ordinal, stream):
 
 def enqueue(plan, which, n, target, temperature_rows, rows, settings, device, fields):
     """Fills flp_args with what every pass has and the pass's own fields, and executes it."""
-    if which == _c.PASS_BACKWARD and fields.get("saved"):
-        size = plan.workspace_bytes(_c.PASS_BACKWARD_SAVED, n, budget_beside(fields["saved_bytes"], settings))
+    if fields.get("saved"):
+        size = plan.workspace_bytes(SAVED_PASSES[which], n, keep_budget(settings))
     else:
         size = plan.workspace_bytes(which, n, settings.budget)
     args = _c.new_args()

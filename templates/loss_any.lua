@@ -1,0 +1,113 @@
+-- loss_any.lua: any loss program as data, one operation after the other, for where nothing can compile it: the formulas
+-- of loss.lua, so the same results as its kernel's. The data is flp_loss_code of runtime/loss.h.
+--
+-- Every operation is computed at every node and one is chosen: a program has some tens of nodes, a row passes once. The
+-- value and both derivatives of each node stand in shared memory, 24 bytes, so a CTA has as many rows at a time as
+-- 48 KiB hold of the longest program.
+
+local NODES, ROWS, TURNS = 256, 8, 4
+local RESULT, METRIC_COUNT, FIRST_METRIC = 1, 2, 4  -- words of the head, after the count of nodes
+local HEAD_BYTES, NODE_BYTES = 64, 32
+local ACTIVE, OPERANDS, VALUE = 1, 2, 24 // 8       -- words of a node, after its operation; the constant in doubles
+local FIELDS = 2                                    -- by logprob, by entropy
+local INPUTS, PARAMETERS = 14, 8
+
+return function(k, operations)
+  local A = {threads = ROWS * TURNS, shared_bytes = NODES * ROWS * (1 + FIELDS) * 8, reads_all = true}
+  local L = k.import "loss" (k)
+  local f64 = function(x) return k.const(k.f64, x) end
+  local zero, one = f64(0.0), f64(1.0)
+
+  local function slot(node, field)
+    return k.shared() + ((node * (1 + FIELDS) + field) * ROWS + k.tid()) * 8
+  end
+
+  local function choose(list, at, fallback)
+    local chosen = fallback
+    for i, value in ipairs(list) do chosen = k.select(k.eq(at, i - 1), value, chosen) end
+    return chosen
+  end
+
+  -- What an operation takes as conditions is not 0, what it gives as one is 1 or 0.
+  local function run(f, operation, y, operands)
+    local taken = {}
+    for j = 1, operation.arity do
+      taken[j] = operation.conditions[j] and k.ne(operands[j], 0.0) or operands[j]
+    end
+    local results = y and {f(y, table.unpack(taken))} or {f(table.unpack(taken))}
+    for j, result in ipairs(results) do
+      if tostring(result.type) == "i1" then results[j] = k.select(result, one, zero) end
+    end
+    return results
+  end
+
+  -- y and ∂y/∂a, ∂y/∂b, ∂y/∂c; is_mask: what a part of 0 leaves out is 0
+  local function apply(op, leaf, operands)
+    local y, parts, is_mask = leaf, {zero, zero, zero}, k.const(k.i1, false)
+    for i, operation in ipairs(operations) do
+      local value, partial, chosen = L.values[operation.name], L.partials[operation.name], k.eq(op, i - 1)
+      if value then
+        local own = run(value, operation, nil, operands)[1]
+        for j, part in ipairs(partial and run(partial, operation, own, operands) or {}) do
+          parts[j] = k.select(chosen, part, parts[j])
+        end
+        y = k.select(chosen, own, y)
+      end
+      if L.is_mask[operation.name] then is_mask = is_mask | chosen end
+    end
+    return y, parts, is_mask
+  end
+
+  local function tangent(field, active, at, is_input, parts, is_mask)
+    local sum = zero
+    for j, part in ipairs(parts) do
+      local term = part * k.shared_load(k.f64, slot(at[j], field))
+      term = k.select(is_mask & k.eq(part, 0.0), zero, term)
+      sum = sum + k.select(k.ne(active & (1 << (FIELDS + 3 * (field - 1) + j - 1)), 0), term, zero)
+    end
+    return k.select(k.ne(active & (1 << (field - 1)), 0), k.select(is_input, one, sum), zero)
+  end
+
+  local function node(program, i, inputs, parameters)
+    local function word(w) return k.load(k.i32, program, HEAD_BYTES // 4 + i * (NODE_BYTES // 4) + w) end
+    local op, active, at, operands = word(0), word(ACTIVE), {}, {}
+    for j = 1, 3 do
+      at[j] = word(OPERANDS + j - 1)
+      operands[j] = k.shared_load(k.f64, slot(at[j], 0))
+    end
+    local leaves = {k.load(k.f64, program, HEAD_BYTES // 8 + i * (NODE_BYTES // 8) + VALUE), choose(inputs, at[1], zero),
+                    choose(parameters, at[1], zero)}
+    local y, parts, is_mask = apply(op, choose(leaves, op, zero), operands)
+    local is_input = k.eq(op, 1)
+    for field = 1, FIELDS do
+      k.shared_store(slot(i, field), tangent(field, active, at, is_input, parts, is_mask))
+    end
+    k.shared_store(slot(i, 0), y)
+  end
+
+  -- f of the number of each metric, 0 on.
+  function A.each_metric(program, f)
+    k.loop(0, k.load(k.i32, program, METRIC_COUNT), 1, nil, function(i) f(k.convert(k.i64, i)) end)
+  end
+
+  -- inputs, parameters: as of loss.lua; all of them are read, whatever the program reads. Returns {loss, by_logprob,
+  -- by_entropy, metric = function of its number}, f64 values.
+  function A.emit(program, input, parameter)
+    local inputs, parameters = {}, {}
+    for i = 1, INPUTS do inputs[i] = input(i) end
+    for i = 1, PARAMETERS do parameters[i] = parameter(i) end
+    k.loop(0, k.load(k.i32, program, 0), 1, nil, function(i) node(program, i, inputs, parameters) end)
+    local function result(word, field) return k.shared_load(k.f64, slot(k.load(k.i32, program, word), field)) end
+    return {loss = result(RESULT, 0), by_logprob = result(RESULT, 1), by_entropy = result(RESULT, 2),
+            metric = function(i) return result(k.convert(k.i32, i) + FIRST_METRIC, 0) end}
+  end
+
+  -- f of each row of the CTA that falls to this thread, 0 on.
+  function A.each_row(f)
+    k.when(k.lt(k.tid(), ROWS), function()
+      k.loop(0, TURNS, 1, nil, function(turn) f(turn * ROWS + k.tid()) end)
+    end)
+  end
+
+  return A
+end
