@@ -8,7 +8,7 @@ static const double tensor_rate = 2048;
 /* fp32 operands are three bf16 terms and six products. */
 static const double wide_products = 6;
 /* Used where the driver names none: H200. */
-static const double default_sms = 132, default_clock = 1.98e9, default_l2 = 50 << 20;
+static const double default_sms = 132, default_clock = 1.98e9, default_l2 = 50 << 20, default_bandwidth = 4.8e12;
 
 /* What a multiplication takes, in those of a tensor core at its full clock. A card that multiplies without pause
  * stands at its power limit, so that whatever moves data slows the clock for all: costs add up and hide nowhere.
@@ -31,12 +31,15 @@ static const double memory_free = 350; /* bytes a clock */
 
 typedef struct machine {
   double sms, clock, l2_bytes;
+  double bandwidth; /* bytes a second of device memory */
 } machine;
 
 static machine machine_of(const flp_device *device) {
+  double bandwidth = 2e3 * device->memory_clock_khz * (device->memory_bus_bits / 8.0); /* two transfers a clock */
   return (machine){.sms = device->multiprocessors > 0 ? device->multiprocessors : default_sms,
                    .clock = device->clock_khz > 0 ? 1e3 * device->clock_khz : default_clock,
-                   .l2_bytes = device->l2_bytes > 0 ? device->l2_bytes : default_l2};
+                   .l2_bytes = device->l2_bytes > 0 ? device->l2_bytes : default_l2,
+                   .bandwidth = bandwidth > 0 ? bandwidth : default_bandwidth};
 }
 
 /* A product of m x n x k, the tiles of whose second operand are shared by a cluster. */
@@ -110,6 +113,11 @@ static double scores_seconds(const machine *m, const flp_spec *spec, int64_t n, 
   return rounds_of(all.waves, x.pairs) * all.seconds;
 }
 
+/* An exponential for each score on its way to memory. */
+static double stores_seconds(const machine *m, const flp_spec *spec, int64_t n) {
+  return (double)flp_dtype_bytes(spec->dtype) * (double)n * (double)spec->vocab / m->bandwidth;
+}
+
 /* One launch: the short units of the weight's gradient fill the last round. */
 static double products_seconds(const machine *m, const flp_spec *spec, int64_t n, int64_t columns,
                                const flp_tunables *t) {
@@ -129,7 +137,9 @@ double model_ms(flp_kernel_kind kind, const flp_spec *spec, int64_t n, int64_t c
   machine m = machine_of(device);
   int64_t columns = chunk_vocab > 0 && chunk_vocab < spec->vocab ? chunk_vocab : spec->vocab;
   double chunks = (double)spec->vocab / (double)columns;
-  if (kind == FLP_KERNEL_FORWARD) return 1e3 * scores_seconds(&m, spec, n, spec->vocab, FLP_LEAF_COLUMNS, tune);
+  double forward = scores_seconds(&m, spec, n, spec->vocab, FLP_LEAF_COLUMNS, tune);
+  if (kind == FLP_KERNEL_FORWARD) return 1e3 * forward;
+  if (kind == FLP_KERNEL_KEEP) return 1e3 * (forward + stores_seconds(&m, spec, n));
   if (kind == FLP_KERNEL_DZ) return 1e3 * chunks * scores_seconds(&m, spec, n, columns, 0, tune);
   return 1e3 * chunks * products_seconds(&m, spec, n, columns, tune);
 }

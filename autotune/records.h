@@ -4,8 +4,9 @@
  *   run        one call of `flpgen tune`: when, where, with what. sources: flp_sources_id
  *   spec       one specialisation of a run; text is the one that the command prints. finished: when its kernels were
  *              stored, null before; plan: id of the plan that then runs
- *   candidate  one way of cutting a kernel (kind forward, dz, products), or one layout of the backward pass (layout).
- *              ms, ms_low, ms_high: the pass that the kernel is timed in, forward or backward, over spec.rows rows;
+ *   candidate  one way of cutting a kernel (kind forward, dz, forward_keep, products), or one layout of the backward pass
+ *              or of a step (layout). ms, ms_low, ms_high: the pass that the kernel is timed in, over spec.rows rows: forward,
+ *              backward, what mode S makes of both, or a step of mode P;
  *              ratio: to that of the untuned default (is_default) in the same group of bursts
  *   bare       bare matrix products of the same shapes, timed among them
  * Rows are written one at a time in transactions of their own, so that a process that is killed leaves what it had. Not
@@ -45,7 +46,7 @@ typedef struct records_spec {
 flp_status records_begin_spec(records *file, const records_run *run, records_spec *spec);
 flp_status records_finish_spec(records *file, const records_spec *spec, const char *plan_id);
 
-/* "forward", "dz", "products", "layout" */
+/* "forward", "dz", "forward_keep", "products", "layout" */
 const char *records_kind(const search_candidate *candidate);
 
 /* Adds a candidate, or changes it if it has an id. error: IO */

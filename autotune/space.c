@@ -12,8 +12,9 @@
 
 /* As tune.lua has them: shared memory of a CTA, accumulators of a thread. */
 enum { SHARED_BYTES = 232448, ACCUMULATORS = 192, ACCUMULATORS_WIDE = 96, RASTER_MOST = 64 };
-/* Of a warp of dz, as dz.lua has it: 16 rows of 128 bytes, and with a bias gradient a float a column. */
-enum { DZ_STAGED_BYTES = 16 * 128 };
+/* Of a warp that stores what its tile gives, as staging.lua has it: 16 rows of 128 bytes. With a bias gradient dz has a
+ * float a column beside them. */
+enum { STAGED_BYTES = 16 * 128 };
 /* Of a row of a box, as hopper.lua has it: its elements are the columns that a CTA loads at a time of an MN-major
  * operand. */
 enum { BOX_BYTES = 128 };
@@ -24,7 +25,7 @@ static const uint32_t rasters[] = {4, 8, 16, 32, 64};
 #define COUNT(array) ((int)(sizeof(array) / sizeof(array)[0]))
 
 int space_has(flp_kernel_kind kind) {
-  return kind == FLP_KERNEL_FORWARD || kind == FLP_KERNEL_DZ || kind == FLP_KERNEL_PRODUCTS;
+  return kind == FLP_KERNEL_FORWARD || kind == FLP_KERNEL_DZ || kind == FLP_KERNEL_PRODUCTS || kind == FLP_KERNEL_KEEP;
 }
 
 static int is_wide(const flp_spec *spec) {
@@ -117,7 +118,8 @@ static int accepts_tile(const flp_spec *spec, const flp_tunables *t, char *reaso
 
 static uint32_t shared_bytes(flp_kernel_kind kind, const flp_spec *spec, const flp_tunables *t) {
   uint32_t planes = is_wide(spec) ? t->stages - 1 : 0, staging = 0;
-  if (kind == FLP_KERNEL_DZ) staging = DZ_STAGED_BYTES + (spec->grads & FLP_GRAD_BIAS ? t->columns * 4 : 0);
+  if (kind == FLP_KERNEL_KEEP) staging = STAGED_BYTES;
+  if (kind == FLP_KERNEL_DZ) staging = STAGED_BYTES + (spec->grads & FLP_GRAD_BIAS ? t->columns * 4 : 0);
   return t->stages * (t->rows + t->columns) * 128 + planes * t->columns * 192 + 8 * staging +
          (t->stages + planes) * 16 + 24;
 }

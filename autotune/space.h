@@ -10,7 +10,7 @@
 
 enum { SPACE_REASON_BYTES = 128, SPACE_STAGES_LEAST = 3, SPACE_STAGES_MOST = 8, SPACE_RASTER_LEAST = 4 };
 
-/* 1 for the kinds of kernels that leave a choice: forward, dz, products. */
+/* 1 for the kinds of kernels that leave a choice: forward, dz, products, forward_keep. */
 int space_has(flp_kernel_kind kind);
 
 /* What the template chooses by itself, every field set. spec: resolved */

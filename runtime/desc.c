@@ -202,12 +202,15 @@ static flp_status check_tunables(const flp_kernel_desc *desc) {
   return FLP_OK;
 }
 
-/* Any chunk that an axis may hold; only dz is made in chunks. */
+/* Any chunk that an axis may hold. */
 static flp_status check_chunks(const flp_kernel_desc *desc) {
-  uint32_t most = desc->key.kind == FLP_KERNEL_DZ ? INT32_MAX : 0;
-  const char *accepted = most ? "0 to 2147483647" : "0, since only dz is made in chunks";
-  if (desc->chunk_rows > most) return bad_field("chunk_rows", desc->chunk_rows, accepted);
-  if (desc->chunk_vocab > most) return bad_field("chunk_vocab", desc->chunk_vocab, accepted);
+  static const char any[] = "0 to 2147483647";
+  int is_dz = desc->key.kind == FLP_KERNEL_DZ, by_rows = is_dz || desc->key.kind == FLP_KERNEL_KEEP;
+  if (desc->chunk_rows > (by_rows ? INT32_MAX : 0))
+    return bad_field("chunk_rows", desc->chunk_rows,
+                     by_rows ? any : "0, since only dz and forward_keep are made in chunks");
+  if (desc->chunk_vocab > (is_dz ? INT32_MAX : 0))
+    return bad_field("chunk_vocab", desc->chunk_vocab, is_dz ? any : "0, since only dz is made in chunks");
   return FLP_OK;
 }
 

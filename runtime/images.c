@@ -52,21 +52,25 @@ static flp_status look_up_other(collector *c, const flp_kernel_key *key, char *b
   return FLP_OK;
 }
 
-/* Kinds that leave nothing to tune, or that no tuning has timed yet: their plain entries serve. */
-static int has_no_tuning(flp_kernel_kind kind) {
-  return kind == FLP_KERNEL_ROWS || kind == FLP_KERNEL_KEEP || kind == FLP_KERNEL_KEPT || kind == FLP_KERNEL_LOSS;
+static int has_tuning(flp_kernel_kind kind) {
+  return kind != FLP_KERNEL_ROWS && kind != FLP_KERNEL_KEPT && kind != FLP_KERNEL_LOSS;
+}
+
+/* Kinds whose plain entries serve: those that leave nothing to tune, and forward_keep where a head was tuned for what
+ * keeps nothing. */
+static int may_be_plain(flp_kernel_kind kind) {
+  return !has_tuning(kind) || kind == FLP_KERNEL_KEEP;
 }
 
 static flp_status from_tuned(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out) {
   int found = 0;
   c->driver = c->request->driver_version;
   FLP_TRY(look_up(c, key, c->device_id, bytes, out, &found));
-  if (found) return FLP_OK;
-  if (has_no_tuning(key->kind)) {
+  if (!found && has_tuning(key->kind)) FLP_TRY(look_up_other(c, key, bytes, out, &found));
+  if (!found && may_be_plain(key->kind)) {
     c->driver = 0;
     FLP_TRY(look_up(c, key, "", bytes, out, &found));
   }
-  if (!found) FLP_TRY(look_up_other(c, key, bytes, out, &found));
   if (found) return FLP_OK;
   return flp_fail(FLP_ERROR_UNAVAILABLE, "%s has no %s kernel %s tuned for %s", c->place, key->arch,
                   flp_kernel_kind_name(key->kind), c->device_id);

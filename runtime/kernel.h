@@ -141,7 +141,8 @@ typedef struct flp_kernel_desc {
   uint32_t raster;       /* row bands that neighbouring CTAs walk before the next columns */
   uint32_t cluster;      /* entries named ..._map: CTAs of a cluster, along the rows; else 0 */
   /* DZ: the backward layout that was measured to be the fastest; 0: no preference. Columns alone ask for R_VOCAB, rows
-   * alone for R_ROWS, both for R2, in chunks of that size or, where the budget has no room, smaller ones. */
+   * alone for R_ROWS, both for R2, in chunks of that size or, where the budget has no room, smaller ones.
+   * KEEP: rows of a chunk of mode P, likewise; no columns. */
   uint32_t chunk_rows, chunk_vocab;
 } flp_kernel_desc;
 

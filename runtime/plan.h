@@ -109,7 +109,7 @@ enum { FLP_SPEC_OPTIONS_BYTES = 384 };
 void flp_plan_spec_options(const flp_spec *spec, char out[FLP_SPEC_OPTIONS_BYTES]);
 
 /* The command that tunes a resolved spec: "flpgen tune --vocab 151936 --hidden 4096 --dtype bf16 ...". */
-enum { FLP_TUNE_COMMAND_BYTES = FLP_SPEC_OPTIONS_BYTES + 16 };
+enum { FLP_TUNE_COMMAND_BYTES = FLP_SPEC_OPTIONS_BYTES + 16 + FLP_LOSS_TITLE_BYTES + 8 };
 void flp_plan_tune_command(const flp_spec *spec, char out[FLP_TUNE_COMMAND_BYTES]);
 
 #endif

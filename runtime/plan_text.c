@@ -78,12 +78,20 @@ void flp_plan_spec_options(const flp_spec *spec, char out[FLP_SPEC_OPTIONS_BYTES
     add(&t, " --grad-weight-dtype %s", flp_dtype_name(spec->grad_weight_dtype));
   if (spec->accumulate_grad_weight) add(&t, " --accumulate-grad-weight");
   if (spec->alignment && spec->alignment < 16) add(&t, " --alignment %" PRIu32, spec->alignment);
+  if (spec->keep) add(&t, " --keep");
 }
 
 void flp_plan_tune_command(const flp_spec *spec, char out[FLP_TUNE_COMMAND_BYTES]) {
   char options[FLP_SPEC_OPTIONS_BYTES];
+  flp_loss loss;
   flp_plan_spec_options(spec, options);
   snprintf(out, FLP_TUNE_COMMAND_BYTES, "flpgen tune %s", options);
+  if (!spec->loss || flp_loss_read(spec->loss, spec->loss_bytes, &loss) != FLP_OK) return;
+  text t = {out + strlen(out), FLP_TUNE_COMMAND_BYTES - strlen(out)};
+  if (flp_loss_builtin_bytes(loss.name, NULL, 0, &(size_t){0}) == FLP_OK)
+    add(&t, " --loss %s", loss.name);
+  else
+    add(&t, " --loss FILE"); /* of the caller's own, which the library does not know */
 }
 
 static void add_device(text *t, const flp_plan *plan) {

@@ -30,6 +30,7 @@ typedef struct flp_planner {
   flp_mode mode;                   /* explicit mode of the backward pass, 0 for the planner's choice */
   flp_mode tuned_mode;             /* the layout that tuning preferred, 0 for none; its chunks are the most to take */
   int64_t tuned_rows, tuned_vocab;
+  int64_t tuned_step_rows; /* of a chunk of mode P, as tuning preferred; 0: no preference */
   int multiprocessors;
   double flop_rate; /* flop/s of one multiprocessor in the main loops */
   double bandwidth; /* bytes/s of device memory */

@@ -17,9 +17,11 @@ static int is_cooperative(const flp_kernel_key *key) {
   return key->tune.schedule ? key->tune.schedule == FLP_SCHEDULE_COOPERATIVE : key->dtype == FLP_DTYPE_FP32;
 }
 
-/* The layout that tuning put into dz's descriptor. What the options say of layouts comes first. */
+/* The layouts that tuning put into the descriptors of dz and forward_keep. What the options say of layouts comes first. */
 static void set_preference(flp_planner *p, const flp_kernel_desc *desc) {
-  if (desc->key.kind != FLP_KERNEL_DZ || p->chunk_rows || p->chunk_vocab) return;
+  if (p->chunk_rows || p->chunk_vocab) return;
+  if (desc->key.kind == FLP_KERNEL_KEEP) p->tuned_step_rows = desc->chunk_rows;
+  if (desc->key.kind != FLP_KERNEL_DZ) return;
   uint32_t two = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
   flp_mode mode = desc->chunk_rows && desc->chunk_vocab ? FLP_MODE_R2
                   : desc->chunk_vocab                   ? FLP_MODE_R_VOCAB

@@ -175,7 +175,19 @@ static void offer_passes(planner_search *s) {
   planner_offer(s, &both);
 }
 
+/* Chunks as tuned: before what the cost model finds, if they fit and it puts them before mode R. */
+static int offer_tuned(planner_search *s) {
+  int64_t rows = s->planner->tuned_step_rows;
+  if (!rows || rows >= s->n || s->planner->chunk_rows) return 0;
+  offer_stream(s, rows);
+  return s->found && s->best.mode == FLP_MODE_P;
+}
+
 void planner_search_step(planner_search *s) {
-  if (flp_planner_streams(s->planner)) search_stream(s);
   if (s->planner->mode != FLP_MODE_P) offer_passes(s);
+  if (!flp_planner_streams(s->planner)) return;
+  int is_tuned = offer_tuned(s);
+  flp_scheme tuned = s->best;
+  search_stream(s); /* for what is the smallest, too */
+  if (is_tuned) s->best = tuned;
 }

@@ -102,7 +102,8 @@ static int64_t ratio(int64_t a, int64_t b, double units) {
   return a > 0 && b > 0 ? llround(units * fabs(log((double)a / (double)b))) : 0;
 }
 
-/* What decides how a kernel is best cut, from its cost terms (a tile of R x C over a depth of K = D for forward and dz):
+/* What decides how a kernel is best cut, from its cost terms (a tile of R x C over a depth of K = D for forward,
+ * forward_keep and dz):
  *   depth    a tile costs R·C·D of products and, whatever D is, R·C of epilogue and one filling of the pipeline: the part
  *            of both, and with it schedule and stages, changes as 1/D; the rows that a raster keeps in L2 take R·D bytes;
  *            a product of dz has D/C tiles across, few enough that how they divide into waves matters. So D weighs 1.
@@ -156,11 +157,10 @@ void flp_tuned_shape(const flp_tuned_cut *cut, uint32_t kinds, char out[FLP_TUNE
   char shape[64];
   int same = 1;
   size_t used = 0;
-  for (int kind = 0; kind < FLP_KERNEL_KINDS; kind++) /* products, which has no vocab, is the last */
-    if (kinds >> kind & 1) {
-      if (!first) first = &cut->from[kind];
-      same &= is_same_shape(first, &cut->from[kind]);
-    }
+  for (int kind = 0; kind < FLP_KERNEL_KINDS; kind++)
+    if (kinds >> kind & 1 && (!first || !first->vocab)) first = &cut->from[kind]; /* products alone has no vocab */
+  for (int kind = 0; kind < FLP_KERNEL_KINDS; kind++)
+    if (kinds >> kind & 1) same &= is_same_shape(first, &cut->from[kind]);
   out[0] = 0;
   for (int kind = 0; kind < FLP_KERNEL_KINDS && used < FLP_TUNED_SHAPE_BYTES; kind++) {
     if (!(kinds >> kind & 1) || (same && first != &cut->from[kind])) continue;

@@ -123,9 +123,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 
 static flp_status bench(bench_args *args, const char *command) {
   FLP_TRY(cli_spec_args_mode(&args->spec, &args->options.mode));
-  if (args->spec.loss.name && args->spec.spec.keep)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--loss: '%s' is not accepted beside --keep; steps keep nothing",
-                    args->spec.loss.name);
+  FLP_TRY(cli_spec_args_one_mode(&args->spec));
   FLP_TRY(cli_spec_args_resolve(&args->spec));
   cli_spec_args_tune(&args->spec, &args->options);
   if (args->row_count == 0) args->rows[args->row_count++] = 8192;

@@ -43,9 +43,26 @@ static flp_status refuse(const char *field) {
   return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted with --peers, whose calls have no such choice", field);
 }
 
+/* What peers cannot have beside a loss. A loss itself is Python's to know. */
+static flp_status check_loss(const cli_spec_args *args) {
+  const struct {
+    int given;
+    const char *field;
+  } fields[] = {{args->loss.set_count > 0, "--loss-parameter"},
+                {args->has_entropy, "--entropy"},
+                {args->spec.softcap > 0, "--softcap"}};
+  for (size_t i = 0; args->loss.name && i < sizeof fields / sizeof fields[0]; i++)
+    if (fields[i].given)
+      return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted with --loss and --peers, whose losses have no such choice",
+                      fields[i].field);
+  return FLP_OK;
+}
+
 static flp_status check_fields(const bench_args *args) {
   const flp_spec *spec = &args->spec.spec;
   const flp_options *options = &args->options;
+  int accumulates = spec->accumulate_grad_weight && spec->loss; /* what --accumulate is */
+  flp_dtype weight_dtype = spec->grad_weight_dtype ? spec->grad_weight_dtype : spec->dtype;
   const struct {
     int given;
     const char *field;
@@ -57,17 +74,15 @@ static flp_status check_fields(const bench_args *args) {
                 {spec->per_row_temperature, "--per-row-temperature"},
                 {spec->target_dtype != FLP_DTYPE_INT64, "--target-dtype"},
                 {spec->grad_hidden_dtype && spec->grad_hidden_dtype != spec->dtype, "--grad-hidden-dtype"},
-                {spec->grad_weight_dtype && spec->grad_weight_dtype != spec->dtype, "--grad-weight-dtype"},
-                {spec->accumulate_grad_weight, "--accumulate-grad-weight"},
+                {!accumulates && weight_dtype != spec->dtype, "--grad-weight-dtype"},
+                {!accumulates && spec->accumulate_grad_weight, "--accumulate-grad-weight"},
                 {spec->alignment != 16, "--alignment"},
-                {spec->keep, "--keep"},
-                {spec->loss != NULL, "--loss"},
                 {spec->grads & FLP_GRAD_BIAS, "--grad: bias"},
                 {spec->grads == FLP_GRAD_WEIGHT, "--grad: weight alone"},
                 {args->spec.scale != 1.0, "--model: a logit scale"}};
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
     if (fields[i].given) return refuse(fields[i].field);
-  return FLP_OK;
+  return check_loss(&args->spec);
 }
 
 static void add_shape(command *c, const bench_args *args) {
@@ -82,10 +97,13 @@ static void add_shape(command *c, const bench_args *args) {
   add(c, "--hidden=%" PRId64, spec->hidden);
   add(c, "--rows=%s", rows);
   add(c, "--dtype=%s", flp_dtype_name(spec->dtype));
-  add(c, "--entropy=%s", entropies[spec->entropy]);
+  if (!spec->loss) add(c, "--entropy=%s", entropies[spec->entropy]);
   if (spec->grads) add(c, "--grad=hidden%s", spec->grads & FLP_GRAD_WEIGHT ? ",weight" : "");
   if (spec->has_bias) add(c, "--bias");
   if (spec->softcap > 0) add(c, "--softcap=%.9g", (double)spec->softcap);
+  if (spec->keep) add(c, "--save");
+  if (spec->loss) add(c, "--loss=%s", args->spec.loss.name);
+  if (spec->accumulate_grad_weight) add(c, "--accumulate");
 }
 
 static void add_rest(command *c, const bench_args *args) {

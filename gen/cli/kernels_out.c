@@ -83,12 +83,12 @@ const char *cli_spec_text(const flp_spec *spec, char *buffer, size_t capacity) {
     return buffer;
   }
   if (spec->softcap > 0) snprintf(softcap, sizeof softcap, " softcap=%g", (double)spec->softcap);
-  snprintf(buffer, capacity, "%s V=%lld D=%lld entropy=%s grad=%s%s%s%s%s%s%s%s%s%s", flp_dtype_name(spec->dtype),
+  snprintf(buffer, capacity, "%s V=%lld D=%lld entropy=%s grad=%s%s%s%s%s%s%s%s%s%s%s", flp_dtype_name(spec->dtype),
            (long long)spec->vocab, (long long)spec->hidden, entropy_name(spec->entropy), spec->grads ? "" : "none",
            spec->grads & FLP_GRAD_HIDDEN ? "hidden," : "", spec->grads & FLP_GRAD_WEIGHT ? "weight," : "",
            spec->grads & FLP_GRAD_BIAS ? "bias," : "", spec->has_bias ? " bias" : "", softcap,
            spec->per_row_temperature ? " per-row-temperature" : "", spec->keep ? " keep" : "", loss ? " loss=" : "",
-           loss ? loss->name : "");
+           loss ? loss->name : "", spec->accumulate_grad_weight ? " accumulate-grad-weight" : "");
   char *comma = strstr(buffer, ", ");
   size_t length = strlen(buffer);
   if (comma)

@@ -48,6 +48,7 @@ typedef struct cli_pack_spec {
   flp_spec spec;                         /* resolved */
   const char *tune, *tuned_for, *arches; /* borrowed, or NULL */
   uint32_t chunk_rows, chunk_vocab;      /* of the descriptor of dz */
+  uint32_t step_rows;                    /* of that of forward_keep */
 } cli_pack_spec;
 
 /* Generates every kernel of the specs, and the portable ones that those in items lack, and adds them.

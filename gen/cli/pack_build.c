@@ -17,6 +17,7 @@ enum {
   KEY_CUBIN,
   KEY_SIGN,
   KEY_NAME,
+  KEY_STEP_ROWS,
   KEY_JSON
 };
 enum { SOURCES_MAX = 64, SPECS_MAX = 4096, LIST_BYTES_MAX = 1 << 20, WORDS_MAX = 64 };
@@ -25,6 +26,7 @@ typedef struct build_args {
   cli_spec_args spec;
   const char *arches, *tuned_for, *cubin, *sign, *name, *out;
   uint32_t chunk_rows, chunk_vocab;
+  int64_t step_rows;
   const char *from[SOURCES_MAX], *list[SOURCES_MAX];
   size_t from_count, list_count;
   int json;
@@ -40,8 +42,8 @@ typedef struct spec_list {
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "What is packed:", 2},
     {"list", KEY_LIST, "FILE", 0,
-     "a specialisation a line: its options, and --arch, --tuned-for, --chunks; # begins a comment (flpgen tune --list "
-     "writes such lines)",
+     "a specialisation a line: its options, and --arch, --tuned-for, --chunks, --step-rows; # begins a comment (flpgen "
+     "tune --list writes such lines)",
      2},
     {"from", KEY_FROM, "PATH", 0, "the entries of a cache directory, or of another pack", 2},
     {"arch", KEY_ARCH, "LIST", 0,
@@ -54,6 +56,8 @@ static const struct argp_option options[] = {
      "with --tuned-for: chunks of so many rows, or so many columns, that the backward pass prefers; 0 for no "
      "preference",
      2},
+    {"step-rows", KEY_STEP_ROWS, "N", 0,
+     "with --tuned-for and --loss: chunks of so many rows, that steps in mode P prefer", 2},
     {NULL, 0, NULL, 0, "The pack:", 3},
     {"out", 'o', "FILE", 0, "where to write it (required)", 3},
     {"name", KEY_NAME, "TEXT", 0, "a name for the manifest", 3},
@@ -104,6 +108,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_CHUNKS:
       cli_argp_check(state, parse_chunks(text, args));
       return 0;
+    case KEY_STEP_ROWS:
+      cli_argp_check(state, cli_parse_integer("--step-rows", text, 1, INT32_MAX, &args->step_rows));
+      return 0;
     case 'o':
       args->out = text;
       return 0;
@@ -141,11 +148,15 @@ static flp_status add_spec(spec_list *specs, build_args *args) {
   if ((args->chunk_rows || args->chunk_vocab) && !args->tuned_for)
     return flp_fail(FLP_ERROR_ARGUMENT, "--chunks: %ux%u is not accepted without --tuned-for", args->chunk_rows,
                     args->chunk_vocab);
+  if (args->step_rows && (!args->tuned_for || !args->spec.loss.name))
+    return flp_fail(FLP_ERROR_ARGUMENT, "--step-rows: %lld is not accepted without --tuned-for and --loss",
+                    (long long)args->step_rows);
   if (specs->count == SPECS_MAX)
     return flp_fail(FLP_ERROR_ARGUMENT, "more than %d specialisations are not accepted", SPECS_MAX);
   FLP_TRY(cli_spec_args_resolve(&args->spec));
-  specs->specs[specs->count++] = (cli_pack_spec){args->spec.spec, args->spec.tune,  args->tuned_for,
-                                                 args->arches,    args->chunk_rows, args->chunk_vocab};
+  specs->specs[specs->count++] =
+      (cli_pack_spec){args->spec.spec,  args->spec.tune,   args->tuned_for,          args->arches,
+                      args->chunk_rows, args->chunk_vocab, (uint32_t)args->step_rows};
   return FLP_OK;
 }
 

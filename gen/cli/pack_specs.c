@@ -9,7 +9,7 @@
 typedef struct wish {
   flp_kernel_key key;
   char name[FLP_KEY_BYTES_MAX + 1]; /* key bytes to be packed under */
-  uint32_t chunk_rows, chunk_vocab; /* of dz for a device */
+  uint32_t chunk_rows, chunk_vocab; /* of dz or forward_keep for a device */
 } wish;
 
 enum { ARCHES_MAX = 16 };
@@ -76,9 +76,11 @@ static flp_status wish_for_arch(wishes *w, const cli_pack_spec *spec, const char
     if (tuned_for[0]) FLP_TRY(wish_for(w, &own[i], ""));
     if (tuned_for[0] && !is_portable(&cut[i])) {
       FLP_TRY(wish_for(w, &cut[i], tuned_for));
+      wish *made = &w->list[w->last];
+      if (cut[i].kind == FLP_KERNEL_KEEP) made->chunk_rows = spec->step_rows;
       if (cut[i].kind != FLP_KERNEL_DZ) continue;
-      w->list[w->last].chunk_rows = spec->chunk_rows;
-      w->list[w->last].chunk_vocab = spec->chunk_vocab;
+      made->chunk_rows = spec->chunk_rows;
+      made->chunk_vocab = spec->chunk_vocab;
     }
     if (!tuned_for[0]) FLP_TRY(wish_for(w, &cut[i], ""));
   }

@@ -104,14 +104,16 @@ void report_data_sort(report_data *data);
 /* The candidates of a spec: first..end-1. */
 void report_data_range(const report_data *data, int spec, int *first, int *end);
 const char *report_status_name(report_status status);
-/* Milliseconds of the bare products of the pass that a kind of kernel is timed in, NaN if one was not timed. */
+/* What a kind of kernel is timed in: "forward pass", "backward pass"; in modes S and P also "training step", "step". */
+const char *report_data_pass(const report_data *data, int spec, const char *kind);
+/* Milliseconds of the bare products of that pass, NaN if one was not timed. */
 double report_data_bare_ms(const report_data *data, int spec, const char *kind);
 
 /* Best candidate of a kind of a spec: the chosen one, else the fastest of those timed longest; -1 without any. */
 int report_data_best(const report_data *data, int spec, const char *kind);
 /* Kinds in the order of the page; NULL ends it. */
 extern const char *const REPORT_KINDS[];
-/* "Qwen3-8B · V 151936 · D 4096 · bf16 · N 8192". */
+/* "Qwen3-8B · V 151936 · D 4096 · bf16 · N 8192 · loss=grpo+k3". */
 enum { REPORT_SHAPE_BYTES = 256 };
 const char *report_data_shape(const report_spec *spec, char buffer[REPORT_SHAPE_BYTES]);
 /* What tells two records of one shape apart: "run1.sqlite"; "" where no other spec is of this shape. */

@@ -82,10 +82,12 @@ void report_chart_best(FILE *out, const report_data *data) {
     return;
   }
   int count = fill_lines(data, lines);
-  report_figure_start(out, "best", title,
-                      "Left of the dashed line is faster than cuBLASLt's products of the same shapes alone. Marks are "
-                      "medians, whiskers the least and the most. Of dz, products and layout the whole backward pass is "
-                      "timed, with that one tuned.");
+  report_figure_start(
+      out, "best", title,
+      "Left of the dashed line is faster than cuBLASLt's products of the same shapes alone. Marks are "
+      "medians, whiskers the least and the most. Of dz, products and layout the whole backward pass is "
+      "timed, with that one tuned; of forward_keep and what is tuned beside it the pass of mode S or the "
+      "step of mode P.");
   report_legend_start(out);
   for (int k = 0; REPORT_KINDS[k]; k++) {
     int used = 0;

@@ -345,9 +345,9 @@ static void write_figure(FILE *out, const report_data *data, const landscape *in
   snprintf(title, sizeof title, "Time of every candidate by tunable: %s, %s%s%.60s", kind,
            report_data_shape(&data->specs[spec], shape), record[0] ? " \u00b7 " : "", record);
   snprintf(about, sizeof about,
-           "%d candidates, each once under every tunable; the whole %s pass is timed. At the right the fastest of each "
+           "%d candidates, each once under every tunable; the whole %s is timed. At the right the fastest of each "
            "value, of those timed longest%s%s%s.",
-           in->all, strcmp(kind, "forward") == 0 ? "forward" : "backward",
+           in->all, report_data_pass(data, spec, kind),
            in->dots[in->count - 1].ratio > in->high ? "; +n counts candidates slower than the plot shows, above " : "",
            in->dots[in->count - 1].ratio > in->high ? report_places(in->high, 2, high) : "",
            in->dots[in->count - 1].ratio > in->high ? "\u00d7" : "");

@@ -350,12 +350,20 @@ static double bare_of(const report_data *data, int spec, const char *product) {
   return NAN;
 }
 
+const char *report_data_pass(const report_data *data, int spec, const char *kind) {
+  if (strcmp(kind, "forward") == 0) return "forward pass";
+  if (strcmp(kind, "dz") == 0 || report_data_best(data, spec, "forward_keep") < 0) return "backward pass";
+  if (strstr(data->specs[spec].text, " loss=")) return "step";
+  if (strcmp(kind, "forward_keep") == 0) return "forward pass";
+  return strcmp(kind, "layout") == 0 ? "backward pass" : "training step";
+}
+
 double report_data_bare_ms(const report_data *data, int spec, const char *kind) {
   double scores = bare_of(data, spec, "scores"), products = 0;
-  if (strcmp(kind, "forward") == 0) return scores;
+  if (strcmp(report_data_pass(data, spec, kind), "forward pass") == 0) return scores;
   if (strstr(data->specs[spec].grads, "hidden")) products += bare_of(data, spec, "grad_hidden");
   if (strstr(data->specs[spec].grads, "weight")) products += bare_of(data, spec, "grad_weight");
-  return products == 0 ? NAN : scores + products; /* whatever is cut, the whole backward pass is timed */
+  return products == 0 ? NAN : scores + products; /* whatever is cut, the whole pass is timed */
 }
 
 static int compare_candidates(const void *left, const void *right) {
@@ -386,10 +394,12 @@ void report_data_range(const report_data *data, int spec, int *first, int *end) 
 const char *report_data_shape(const report_spec *spec, char buffer[REPORT_SHAPE_BYTES]) {
   const char *entropy = strcmp(spec->entropy, "none") == 0 ? "" : spec->entropy;
   const char *grads = strcmp(spec->grads, "none") == 0 ? "" : spec->grads;
-  snprintf(buffer, REPORT_SHAPE_BYTES, "%.80s%sV %lld \u00b7 D %lld \u00b7 %.16s \u00b7 N %lld%s%.16s%s%.32s",
+  const char *loss = strstr(spec->text, " loss="), *trains = loss ? loss : strstr(spec->text, " keep");
+  int length = trains ? (int)strcspn(trains + 1, " ") : 0;
+  snprintf(buffer, REPORT_SHAPE_BYTES, "%.80s%sV %lld \u00b7 D %lld \u00b7 %.16s \u00b7 N %lld%s%.16s%s%.32s%s%.*s",
            spec->model, spec->model[0] ? " \u00b7 " : "", (long long)spec->vocab, (long long)spec->hidden, spec->dtype,
            (long long)spec->rows, entropy[0] ? " \u00b7 entropy " : "", entropy, grads[0] ? " \u00b7 grads " : "",
-           grads);
+           grads, length ? " \u00b7 " : "", length < 72 ? length : 72, length ? trains + 1 : "");
   return buffer;
 }
 
@@ -415,4 +425,4 @@ int report_data_best(const report_data *data, int spec, const char *kind) {
   return best;
 }
 
-const char *const REPORT_KINDS[] = {"forward", "dz", "products", "layout", NULL};
+const char *const REPORT_KINDS[] = {"forward", "dz", "products", "layout", "forward_keep", NULL};

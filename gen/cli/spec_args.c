@@ -201,6 +201,12 @@ flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode *mode) {
   return FLP_OK;
 }
 
+flp_status cli_spec_args_one_mode(const cli_spec_args *args) {
+  if (!args->loss.name || !args->spec.keep) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--loss: '%s' is not accepted beside --keep; steps keep nothing",
+                  args->loss.name);
+}
+
 static flp_status apply_model(cli_spec_args *args) {
   cli_hfconfig config;
   FLP_TRY(cli_hfconfig_read(args->model, &config));

@@ -29,6 +29,9 @@ void cli_spec_args_tune(const cli_spec_args *args, flp_options *out);
  * error: ARGUMENT */
 flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode *mode);
 
+/* For verbs that time one of the modes S and P. error: ARGUMENT if both --keep and --loss are given */
+flp_status cli_spec_args_one_mode(const cli_spec_args *args);
+
 /* Fills what was not given from the model and checks the whole.
  * error: ARGUMENT naming the field; IO, CORRUPT for the model's file */
 flp_status cli_spec_args_resolve(cli_spec_args *args);

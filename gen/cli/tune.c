@@ -24,6 +24,7 @@ enum {
   KEY_SEED,
   KEY_BURST,
   KEY_WORKSPACE,
+  KEY_MODE,
   KEY_DEVICE,
   KEY_RECORD,
   KEY_RESUME,
@@ -49,6 +50,8 @@ static const struct argp_option options[] = {
     {"budget", KEY_BUDGET, "TIME", 0, "for each specialisation, in seconds or as 90s, 2m; 0: no limit", 3},
     {"rows", KEY_ROWS, "N", 0, "rows that are timed; default 8192", 3},
     {"workspace", KEY_WORKSPACE, "BYTES", 0, "workspace of each pass, with or without a suffix K, M, G", 3},
+    {"mode", KEY_MODE, "NAME", 0,
+     "P: time steps of --loss in mode P even where mode R is predicted to be faster; S, which --keep is", 3},
     {"burst-ms", KEY_BURST, "MS", 0, "least length of a burst of calls; default 75", 3},
     {"seed", KEY_SEED, "S", 0, "of the data and of the order; default 1", 3},
     {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 3},
@@ -89,6 +92,14 @@ static flp_status parse_effort(const char *text, search_effort *out) {
   return FLP_OK;
 }
 
+static flp_status parse_mode(const char *text, flp_mode *out) {
+  static const cli_choice modes[] = {{"S", FLP_MODE_S}, {"P", FLP_MODE_P}, {NULL, 0}};
+  int value = 0;
+  FLP_TRY(cli_parse_choice("--mode", text, modes, &value));
+  *out = (flp_mode)value;
+  return FLP_OK;
+}
+
 static flp_status parse_value(int key, const char *text, tune_args *args) {
   switch (key) {
     case KEY_EFFORT:
@@ -101,6 +112,8 @@ static flp_status parse_value(int key, const char *text, tune_args *args) {
       return cli_parse_integer("--seed", text, 0, INT64_MAX, &args->seed);
     case KEY_WORKSPACE:
       return cli_parse_bytes("--workspace", text, &args->options.budget_bytes);
+    case KEY_MODE:
+      return parse_mode(text, &args->options.mode);
     case KEY_BURST:
       return cli_parse_burst(text, &args->burst_ms);
     default:
@@ -278,7 +291,7 @@ static flp_status append_line(const tune_run *r, const tune_outcome *outcome) {
   char device[FLP_TUNED_FOR_BYTES], line[TUNE_LINE_BYTES];
   if (!r->args->list || outcome->done_before || !outcome->steps) return FLP_OK;
   flp_tuned_for(&r->device.info, r->device.driver->version, device);
-  tune_outcome_line(outcome, r->args->rows, device, line);
+  tune_outcome_line(outcome, r->args->rows, r->args->spec.loss.name, device, line);
   FILE *file = fopen(r->args->list, "ae");
   int failed = !file || fprintf(file, "%s\n", line) < 0;
   if (file) failed |= fclose(file) != 0;
@@ -374,6 +387,9 @@ static flp_status tune(tune_args *args, const char *command) {
   if (args->spec.tune)
     return flp_fail(FLP_ERROR_ARGUMENT, "--tune: it is for this verb to find out; bench times a given cut");
   FLP_TRY(flp_tuning_parse("--include", args->include, &args->included));
+  FLP_TRY(cli_spec_args_mode(&args->spec, &args->options.mode));
+  FLP_TRY(cli_spec_args_one_mode(&args->spec));
+  FLP_TRY(cli_loss_args_resolve(&args->spec.loss, &args->spec.spec));
   FLP_TRY(tune_targets_create(args, &targets));
   flp_status status;
   if (args->dry_run) {
@@ -396,14 +412,14 @@ int cli_tune(int argc, char **argv) {
       NULL,
       "Finds the fastest kernels of specialisations on this machine's GPU and stores them in the cache, where plans of "
       "the same specialisation find them first."
-      "\vEvery candidate is verified before it is timed: forward bits are those of the untuned kernel, gradients are "
-      "within the bounds of flpgen check. Survivors are timed in bursts, interleaved with the untuned kernel and the "
-      "bare "
-      "matrix products; the better third goes on with more rounds. The untuned kernel stays unless another is faster "
-      "by "
-      "more than the measured noise; of those within the noise of the fastest, the one that the cost model puts first "
-      "is "
-      "taken. Ctrl-C keeps what was found.\n\n" CLI_EXIT_HELP,
+      "\vEvery candidate is verified before it is timed: forward bits are those of the untuned kernel, gradients "
+      "are within the bounds of flpgen check. Survivors are timed in bursts, interleaved with the untuned kernel "
+      "and the bare matrix products; the better third goes on with more rounds. The untuned kernel stays unless "
+      "another is faster by more than the measured noise; of those within the noise of the fastest, the one that "
+      "the cost model puts first is taken. forward is timed in a forward pass, dz and chunks in a backward pass of "
+      "mode R. With --keep forward_keep is timed in a forward pass that keeps exponentials, products in that and "
+      "backward together: mode S. With --loss both are timed in steps of mode P, and so are the rows of its chunks. "
+      "Ctrl-C keeps what was found.\n\n" CLI_EXIT_HELP,
       children,
       NULL,
       NULL};

@@ -1,5 +1,5 @@
-/* tune_candidates.c: what is tried: the space of each kind of kernel with predictions, and layouts of the backward
- * pass. */
+/* tune_candidates.c: what is tried: the space of each kind of kernel with predictions, and layouts of the backward pass or
+ * of a step. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +28,14 @@ static void prune_same_walk(const tune_list *list, search_candidate *c, int64_t 
   c->status = SEARCH_PRUNED;
   snprintf(c->reason, sizeof c->reason, "%lld rows are walked as %s", (long long)rows,
            is_own ? "by the untuned kernel" : "with a smaller raster");
+}
+
+/* Leaves out what would take modes S and P from every plan that finds it. */
+static void prune_indivisible(search_candidate *c, const flp_spec *spec) {
+  if (c->kind != FLP_KERNEL_DZ || spec->dtype != FLP_DTYPE_BF16 || FLP_KEPT_BLOCK_ROWS % c->tune.rows == 0) return;
+  c->status = SEARCH_ILLEGAL;
+  snprintf(c->reason, sizeof c->reason, "modes S and P redo blocks of %d rows, which tiles of %u do not divide",
+           FLP_KEPT_BLOCK_ROWS, (unsigned)c->tune.rows);
 }
 
 static search_candidate *add_kernel(tune_list *out, flp_kernel_kind kind, const flp_tunables *tune) {
@@ -61,7 +69,15 @@ static int is_listed(const tune_list *list, int first, const flp_tunables *tune)
   return 0;
 }
 
-flp_status tune_list_kernels(flp_kernel_kind kind, const tune_target *target, int64_t rows, int64_t chunk_vocab,
+int tune_has_kind(const flp_spec *spec, flp_kernel_kind kind) {
+  flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+  int count = flp_kernel_keys_for(spec, "sm_90a", keys);
+  for (int i = 0; i < count; i++)
+    if (keys[i].kind == kind) return 1;
+  return 0;
+}
+
+flp_status tune_list_kernels(flp_kernel_kind kind, const tune_target *target, const tune_work *work,
                              const flp_device *device, const flp_tunables *included, tune_list *out) {
   space_points points;
   flp_tunables own = space_own(kind, &target->spec);
@@ -79,10 +95,13 @@ flp_status tune_list_kernels(flp_kernel_kind kind, const tune_target *target, in
     }
   }
   space_clear(&points);
+  int64_t rows = work->chunk_rows > 0 ? work->chunk_rows : work->rows;
   for (int i = 0; i < out->count; i++) {
     search_candidate *c = &out->items[i];
+    if (c->status != SEARCH_ILLEGAL) prune_indivisible(c, &target->spec);
     if (c->status == SEARCH_ILLEGAL) continue;
-    c->predicted_ms = model_ms(kind, &target->spec, rows, chunk_vocab, device, &c->tune);
+    double ms = model_ms(kind, &target->spec, rows, work->chunk_vocab, device, &c->tune);
+    c->predicted_ms = ms * (double)work->rows / (double)rows;
     if (!c->is_included) prune_same_walk(out, c, rows);
   }
   return out->items ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of host memory for the candidates");
@@ -134,6 +153,27 @@ flp_status tune_list_layouts(const flp_planner *planner, int64_t rows, uint64_t 
   if (!out->items) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the layouts");
   add_layout(out, &own, 1);
   for (int i = 0; i < 3; i++) add_mode(planner, modes[i], rows, budget, out);
+  return FLP_OK;
+}
+
+/* Chunks of about equal size, from few of them to some more than the planner takes: fewer may fill their waves better, more
+ * leave more of the exponentials in L2. */
+flp_status tune_list_streams(const flp_planner *planner, int64_t rows, uint64_t budget, tune_list *out) {
+  enum { FEWER = 2, MORE = 6 };
+  flp_planner p = *planner;
+  flp_scheme own, scheme;
+  int64_t band = p.keep_rows > p.dz_band ? p.keep_rows : p.dz_band, bands = flp_ceil_div(rows, band);
+  *out = (tune_list){0};
+  p.mode = FLP_MODE_P;
+  FLP_TRY(flp_planner_pick(&p, FLP_PASS_STEP, rows, budget, 0, &own));
+  out->items = calloc(2 + FEWER + MORE, sizeof *out->items);
+  if (!out->items) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the layouts");
+  add_layout(out, &own, 1);
+  for (int64_t count = own.chunks > FEWER ? own.chunks - FEWER : 1; count <= own.chunks + MORE && count <= bands;
+       count++) {
+    p.chunk_rows = flp_ceil_div(bands, count) * band;
+    if (flp_planner_pick(&p, FLP_PASS_STEP, rows, budget, 0, &scheme) == FLP_OK) add_layout(out, &scheme, 0);
+  }
   return FLP_OK;
 }
 

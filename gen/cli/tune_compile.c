@@ -38,8 +38,15 @@ void tune_compilers_close(tune_compilers *compilers) {
   *compilers = (tune_compilers){0};
 }
 
+flp_status tune_generate(const flp_spec *spec, const flp_kernel_key *key, flp_kernel_image *image) {
+  const flp_provider *provider;
+  int is_loss = key->kind == FLP_KERNEL_LOSS;
+  FLP_TRY(flp_jit_get(&provider));
+  return flp_jit_generate(provider, key, is_loss ? spec->loss : NULL, is_loss ? spec->loss_bytes : 0, image);
+}
+
 /* Generates, stores and compiles one kernel. */
-static void compile(const flp_driver *driver, flp_store *store, const flp_kernel_key *key) {
+static void compile(const flp_driver *driver, flp_store *store, const flp_spec *spec, const flp_kernel_key *key) {
   const flp_provider *provider;
   flp_kernel_image image;
   char bytes[FLP_KEY_BYTES_MAX];
@@ -48,7 +55,7 @@ static void compile(const flp_driver *driver, flp_store *store, const flp_kernel
   memset(&image, 0, sizeof image);
   if (flp_jit_get(&provider) != FLP_OK) return;
   if (!flp_kernel_key_bytes(key, provider->sources_hash(), "", bytes, sizeof bytes)) return;
-  if (flp_jit_generate(provider, key, NULL, 0, &image) == FLP_OK) {
+  if (tune_generate(spec, key, &image) == FLP_OK) {
     flp_store_put(store, bytes, strlen(bytes), &image);
     flp_compile_open(&call, &image.desc);
     if (driver->cuModuleLoadDataEx(&module, image.ptx, call.option_count, call.options, call.values) == 0)
@@ -60,6 +67,7 @@ static void compile(const flp_driver *driver, flp_store *store, const flp_kernel
 typedef struct shift {
   const flp_driver *driver;
   flp_store *store;
+  const flp_spec *spec;
   const flp_kernel_key *keys;
   int count, next;
   pthread_mutex_t lock;
@@ -81,17 +89,17 @@ static void *work(void *argument) {
     int i = all->next++;
     pthread_mutex_unlock(&all->lock);
     if (i >= all->count) break;
-    compile(all->driver, all->store, &all->keys[i]);
+    compile(all->driver, all->store, all->spec, &all->keys[i]);
   }
   all->driver->cuCtxPopCurrent_v2(&popped);
   return NULL;
 }
 
-flp_status tune_compile(const tune_workshop *workshop, const flp_kernel_key *keys, int count) {
+flp_status tune_compile(const tune_workshop *workshop, const flp_spec *spec, const flp_kernel_key *keys, int count) {
   const tune_compilers *compilers = &workshop->compilers;
   worker workers[TUNE_COMPILERS_MAX];
   int started = 0;
-  shift all = {.driver = compilers->driver, .keys = keys, .count = count};
+  shift all = {.driver = compilers->driver, .spec = spec, .keys = keys, .count = count};
   if (!compilers->count || count < 2) return FLP_OK;
   FLP_TRY(flp_store_open(workshop->directory, NULL, &all.store));
   pthread_mutex_init(&all.lock, NULL);

@@ -46,17 +46,19 @@ json_t *tune_outcome_json(const tune_outcome *outcome) {
   for (int i = 0; i < outcome->bare_count; i++)
     json_array_append_new(bare, json_pack("{s:s, s:o}", "product", gemm_product_name(outcome->bare[i].product), "ms",
                                           cli_json_number(outcome->bare[i].ms.median)));
-  return json_pack("{s:s, s:o, s:o, s:o, s:s, s:b, s:b, s:o}", "spec", outcome->target->text, "model",
-                   outcome->target->model[0] ? cli_json_text(outcome->target->model) : json_null(), "steps", all,
-                   "bare", bare, "plan", outcome->plan_id, "done_before", outcome->done_before, "stopped",
-                   outcome->stopped, "seconds", cli_json_number(outcome->seconds));
+  return json_pack("{s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:o}", "spec", outcome->target->text, "model",
+                   outcome->target->model[0] ? cli_json_text(outcome->target->model) : json_null(), "mode",
+                   outcome->mode ? json_string(flp_mode_name(outcome->mode)) : json_null(), "steps", all, "bare", bare,
+                   "plan", outcome->plan_id, "done_before", outcome->done_before, "stopped", outcome->stopped,
+                   "seconds", cli_json_number(outcome->seconds));
 }
 
-void tune_outcome_line(const tune_outcome *outcome, int64_t rows, const char *device, char out[TUNE_LINE_BYTES]) {
+void tune_outcome_line(const tune_outcome *outcome, int64_t rows, const char *loss, const char *device,
+                       char out[TUNE_LINE_BYTES]) {
   const flp_spec *spec = &outcome->target->spec;
   flp_tuning tuning = {0};
   char cuts[FLP_TUNING_TEXT_BYTES];
-  tune_chunks chunks = {0, 0};
+  tune_chunks chunks = {0, 0, 0};
   flp_plan_spec_options(spec, out);
   for (int i = 0; i < outcome->steps; i++) {
     const search_candidate *c = &outcome->step[i].chosen;
@@ -65,10 +67,12 @@ void tune_outcome_line(const tune_outcome *outcome, int64_t rows, const char *de
     if (!c->kind) chunks = tune_chunks_of(spec, rows, c->mode, c->chunk_rows, c->chunk_vocab);
   }
   size_t used = strlen(out);
+  if (loss) used += (size_t)snprintf(out + used, TUNE_LINE_BYTES - used, " --loss '%s'", loss);
   flp_tuning_text(&tuning, cuts);
   if (cuts[0]) used += (size_t)snprintf(out + used, TUNE_LINE_BYTES - used, " --tune '%s'", cuts);
   if (chunks.rows || chunks.vocab)
     used += (size_t)snprintf(out + used, TUNE_LINE_BYTES - used, " --chunks %ux%u", chunks.rows, chunks.vocab);
+  if (chunks.step) used += (size_t)snprintf(out + used, TUNE_LINE_BYTES - used, " --step-rows %u", chunks.step);
   snprintf(out + used, TUNE_LINE_BYTES - used, " --tuned-for '%s'", device);
 }
 
@@ -92,6 +96,8 @@ void tune_outcome_print(const tune_outcome *outcome) {
   cli_table_start(&table, "kernel", "cut", "pass", "untuned", "faster", "timed", NULL);
   for (int i = 0; i < outcome->steps; i++) print_step(&table, &outcome->step[i]);
   cli_table_finish(&table);
+  if (outcome->target->spec.loss && !outcome->mode && tune_has_kind(&outcome->target->spec, FLP_KERNEL_KEEP))
+    puts("steps over so many rows run in mode R, where forward_keep counts for nothing; --mode P times it");
   for (int i = 0; i < outcome->bare_count; i++)
     printf("bare %s: %.3f ms\n", gemm_product_name(outcome->bare[i].product), outcome->bare[i].ms.median);
   if (outcome->plan_id[0]) printf("stored; plan %s, %.0f s\n", outcome->plan_id, outcome->seconds);
@@ -110,7 +116,8 @@ static json_t *dry_kind(const tune_args *args, const tune_target *target, const 
   tune_list list;
   char cut[FLP_TUNABLES_TEXT_BYTES];
   search_options options = search_options_of(args->effort);
-  if (tune_list_kernels(kind, target, args->rows, 0, device, &args->included.of[kind], &list) != FLP_OK) return NULL;
+  tune_work work = {.rows = args->rows};
+  if (tune_list_kernels(kind, target, &work, device, &args->included.of[kind], &list) != FLP_OK) return NULL;
   int illegal = 0;
   *tried = 0;
   for (int i = 0; i < list.count; i++) illegal += list.items[i].status == SEARCH_ILLEGAL;
@@ -146,13 +153,14 @@ static void dry_print(const tune_target *target, const json_t *kinds) {
 }
 
 flp_status tune_dry_run(const tune_args *args, const tune_targets *targets, const flp_device *device) {
-  static const flp_kernel_kind kinds[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_PRODUCTS};
+  static const flp_kernel_kind kinds[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_KEEP, FLP_KERNEL_PRODUCTS};
   json_t *all = json_array();
   for (int i = 0; i < targets->count; i++) {
     const tune_target *target = &targets->items[i];
     json_t *searches = json_array();
-    for (int k = 0; k < (target->spec.grads ? 3 : 1); k++) {
+    for (int k = 0; k < 4; k++) {
       int tried = 0;
+      if (!tune_has_kind(&target->spec, kinds[k])) continue;
       json_array_append_new(searches, dry_kind(args, target, device, kinds[k], &tried));
     }
     if (!args->json) dry_print(target, searches);

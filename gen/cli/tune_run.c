@@ -11,7 +11,8 @@
 static const struct {
   flp_kernel_kind kind; /* 0: layout */
   double share;
-} steps[TUNE_STEPS] = {{FLP_KERNEL_FORWARD, 1}, {FLP_KERNEL_DZ, 1}, {FLP_KERNEL_PRODUCTS, 1}, {0, 0.3}};
+} steps[TUNE_STEPS] = {
+    {FLP_KERNEL_FORWARD, 1}, {FLP_KERNEL_DZ, 1}, {FLP_KERNEL_KEEP, 1}, {FLP_KERNEL_PRODUCTS, 1}, {0, 0.3}};
 
 typedef struct tuner {
   const tune_args *args;
@@ -28,9 +29,10 @@ static const flp_spec *spec_of(const tuner *t) {
 }
 
 static int needs(const tuner *t, int step) {
-  uint32_t grads = spec_of(t)->grads;
-  if (steps[step].kind == FLP_KERNEL_FORWARD) return 1;
-  return steps[step].kind == FLP_KERNEL_PRODUCTS ? (grads & (FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT)) != 0 : grads != 0;
+  flp_kernel_kind kind = steps[step].kind;
+  if (!kind) return spec_of(t)->grads != 0;
+  if (kind == FLP_KERNEL_KEEP && !t->session.streams && !t->session.saved_bytes) return 0;
+  return tune_has_kind(spec_of(t), kind);
 }
 
 /* Seconds for a step; 0: no limit. */
@@ -49,18 +51,20 @@ static double share_of(const tuner *t, int step) {
 static flp_status workspace_budget(const tuner *t, uint64_t *bytes) {
   flp_options resolved;
   FLP_TRY(flp_options_resolve(&t->args->options, &resolved));
-  *bytes = flp_pass_budget(resolved.budget_bytes, FLP_PASS_BACKWARD);
+  *bytes = flp_pass_budget(resolved.budget_bytes, FLP_PASS_BACKWARD); /* a step's too */
   return FLP_OK;
 }
 
 static flp_status list_candidates(tuner *t, flp_kernel_kind kind, tune_list *out) {
   tune_session *s = &t->session;
-  if (kind)
-    return tune_list_kernels(kind, s->target, t->args->rows, s->layout[FLP_PASS_BACKWARD].chunk_vocab, &s->device->info,
-                             &t->args->included.of[kind], out);
+  const flp_layout *layout = &s->layout[s->call == TUNE_SAVED]; /* of the pass that has gradients, if any */
+  tune_work work = {.rows = t->args->rows, .chunk_vocab = layout->chunk_vocab};
+  if (s->call == TUNE_STEP) work.chunk_rows = layout->chunk_rows;
+  if (kind) return tune_list_kernels(kind, s->target, &work, &s->device->info, &t->args->included.of[kind], out);
   uint64_t budget;
   FLP_TRY(workspace_budget(t, &budget));
-  return tune_list_layouts(&s->reference->planner, t->args->rows, budget, out);
+  return (s->call == TUNE_STEP ? tune_list_streams : tune_list_layouts)(&s->reference->planner, t->args->rows, budget,
+                                                                        out);
 }
 
 /* Takes over what an earlier run has found out. */
@@ -209,6 +213,7 @@ static flp_status find_done(tuner *t) {
 
 static flp_status run(tuner *t) {
   FLP_TRY(tune_session_open(&t->session));
+  t->out->mode = t->session.streams ? FLP_MODE_P : t->session.saved_bytes ? FLP_MODE_S : (flp_mode)0;
   FLP_TRY(run_steps(t));
   return t->out->steps ? finish(t) : FLP_OK;
 }

@@ -18,18 +18,19 @@ static flp_status key_bytes(const flp_kernel_key *key, const uint8_t *sources, c
 }
 
 /* The kernel as the generator made it while candidates were tried. */
-static flp_status find_made(flp_store *made, const flp_kernel_key *key, flp_kernel_image *image) {
+static flp_status find_made(flp_store *made, const flp_spec *spec, const flp_kernel_key *key, flp_kernel_image *image) {
   const flp_provider *provider;
   char bytes[FLP_KEY_BYTES_MAX];
   int found = 0;
   FLP_TRY(flp_jit_get(&provider));
   FLP_TRY(key_bytes(key, provider->sources_hash(), "", bytes));
   FLP_TRY(flp_store_get(made, bytes, strlen(bytes), image, &found));
-  return found ? FLP_OK : flp_jit_generate(provider, key, NULL, 0, image);
+  return found ? FLP_OK : tune_generate(spec, key, image);
 }
 
 tune_chunks tune_chunks_of(const flp_spec *spec, int64_t rows, flp_mode mode, int64_t chunk_rows, int64_t chunk_vocab) {
-  tune_chunks chunks = {0, 0};
+  tune_chunks chunks = {0, 0, 0};
+  if (mode == FLP_MODE_P && chunk_rows < rows) chunks.step = (uint32_t)chunk_rows;
   if (mode != FLP_MODE_R_VOCAB && mode != FLP_MODE_R_ROWS && mode != FLP_MODE_R2) return chunks;
   if (mode == FLP_MODE_R_VOCAB && chunk_vocab >= spec->vocab) return chunks;
   if (mode == FLP_MODE_R_ROWS && chunk_rows >= rows) return chunks;
@@ -40,8 +41,15 @@ tune_chunks tune_chunks_of(const flp_spec *spec, int64_t rows, flp_mode mode, in
 
 static void put_layout(const tune_session *s, flp_kernel_desc *desc) {
   tune_chunks chunks = tune_chunks_of(&s->target->spec, s->args->rows, s->mode, s->chunk_rows, s->chunk_vocab);
+  if (desc->key.kind == FLP_KERNEL_KEEP) desc->chunk_rows = chunks.step;
+  if (desc->key.kind != FLP_KERNEL_DZ) return;
   desc->chunk_rows = chunks.rows;
   desc->chunk_vocab = chunks.vocab;
+}
+
+/* Whether the target's kernel of that kind was searched: forward_keep is not where steps run in mode R. */
+static int was_searched(const tune_session *s, flp_kernel_kind kind) {
+  return space_has(kind) && (kind != FLP_KERNEL_KEEP || s->streams || s->saved_bytes);
 }
 
 static flp_status store_one(const tune_session *s, flp_store *made, flp_store *out, const flp_kernel_key *key,
@@ -51,10 +59,9 @@ static flp_status store_one(const tune_session *s, flp_store *made, flp_store *o
   char bytes[FLP_KEY_BYTES_MAX];
   memset(&image, 0, sizeof image);
   flp_tuning_apply(&s->chosen, &cut, 1);
-  flp_status status = find_made(made, &cut, &image);
-  if (key->kind == FLP_KERNEL_DZ) put_layout(s, &image.desc);
-  int tunable = key->kind != FLP_KERNEL_ROWS;
-  if (status == FLP_OK) status = key_bytes(key, flp_sources_hash(), tunable ? device : "", bytes);
+  flp_status status = find_made(made, &s->target->spec, &cut, &image);
+  put_layout(s, &image.desc);
+  if (status == FLP_OK) status = key_bytes(key, flp_sources_hash(), was_searched(s, key->kind) ? device : "", bytes);
   if (status == FLP_OK) status = flp_store_put(out, bytes, strlen(bytes), &image);
   flp_kernel_image_clear(&image);
   return status;

@@ -96,17 +96,29 @@ static void set_model(tune_target *target, const char *model) {
     snprintf(target->model, sizeof target->model, "...%s", model + length - (most - 3));
 }
 
-static flp_status add(tune_targets *out, const flp_spec *spec, double scale, const char *model) {
+/* What follows from the options, as cli_spec_args_resolve has it for one head. */
+static flp_spec complete(const tune_args *args, const flp_spec *given) {
+  flp_spec spec = *given;
+  if (spec.accumulate_grad_weight && !spec.grad_weight_dtype) spec.grad_weight_dtype = FLP_DTYPE_FP32;
+  if (!args->spec.has_entropy && spec.entropy < cli_loss_entropy(&spec)) spec.entropy = cli_loss_entropy(&spec);
+  return spec;
+}
+
+static flp_status add(const tune_args *args, tune_targets *out, const flp_spec *given, double scale,
+                      const char *model) {
+  flp_spec spec = complete(args, given);
   if (out->count == TARGETS_MOST)
     return flp_fail(FLP_ERROR_ARGUMENT, "at most %d specialisations are accepted", (int)TARGETS_MOST);
   tune_target *target = &out->items[out->count];
   *target = (tune_target){.scale = scale};
-  FLP_TRY(flp_spec_resolve(spec, &target->spec));
+  FLP_TRY(flp_spec_resolve(&spec, &target->spec));
   if (!flp_kernel_arch_serves("sm_90a", &target->spec))
     return flp_fail(FLP_ERROR_ARGUMENT, "alignment %u is not accepted; 16 is: other kernels leave nothing to tune",
                     (unsigned)target->spec.alignment);
   set_model(target, model ? model : "");
   cli_spec_text(&target->spec, target->text, sizeof target->text);
+  if (args->options.mode == FLP_MODE_P) /* what was timed in mode R is another thing */
+    snprintf(target->text + strlen(target->text), sizeof target->text - strlen(target->text), " mode=P");
   for (int i = 0; i < out->count; i++)
     if (strcmp(out->items[i].text, target->text) == 0) return FLP_OK; /* heads of the same shape are one */
   out->count++;
@@ -125,7 +137,7 @@ static flp_status add_shapes(const tune_args *args, tune_targets *out) {
     status = by ? cli_parse_integer("--shapes", word, 2, INT32_MAX, &spec.vocab)
                 : flp_fail(FLP_ERROR_ARGUMENT, "--shapes: '%s' is not accepted; VOCABxHIDDEN is", word);
     if (status == FLP_OK) status = cli_parse_integer("--shapes", by, 8, INT32_MAX, &spec.hidden);
-    if (status == FLP_OK) status = add(out, &spec, args->spec.scale, NULL);
+    if (status == FLP_OK) status = add(args, out, &spec, args->spec.scale, NULL);
   }
   free(copy);
   return status;
@@ -140,7 +152,7 @@ static flp_status add_preset(const tune_args *args, const json_t *preset, tune_t
   spec.hidden = json_integer_value(json_object_get(preset, "hidden"));
   if (!args->spec.has_softcap) spec.softcap = (float)json_number_value(json_object_get(preset, "softcap"));
   if (json_is_true(json_object_get(preset, "bias"))) spec.has_bias = 1;
-  flp_status status = add(out, &spec, scale ? json_number_value(scale) : args->spec.scale, name);
+  flp_status status = add(args, out, &spec, scale ? json_number_value(scale) : args->spec.scale, name);
   if (status == FLP_OK) return FLP_OK;
   snprintf(detail, sizeof detail, "%s", flp_error_detail());
   return flp_fail(status, "preset %.64s: %s", name, detail);
@@ -189,9 +201,6 @@ static flp_status add_presets(const tune_args *args, tune_targets *out) {
 /* One way of naming heads at a time: the others would be passed over in silence. */
 static flp_status check_ways(const tune_args *args) {
   const cli_spec_args *spec = &args->spec;
-  if (spec->loss.name)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--loss: '%s' is not accepted, its kernel is cut in one way; the head alone is",
-                    spec->loss.name);
   const char *list = args->preset || args->preset_file ? "presets" : args->shapes ? "--shapes" : NULL;
   if (!list) return FLP_OK;
   const char *other = spec->spec.vocab || spec->spec.hidden                 ? "--vocab and --hidden"
@@ -215,7 +224,7 @@ flp_status tune_targets_create(const tune_args *args, tune_targets *out) {
   else {
     cli_spec_args spec = args->spec;
     status = cli_spec_args_resolve(&spec);
-    if (status == FLP_OK) status = add(out, &spec.spec, spec.scale, spec.model);
+    if (status == FLP_OK) status = add(args, out, &spec.spec, spec.scale, spec.model);
   }
   if (status != FLP_OK) tune_targets_clear(out);
   return status;

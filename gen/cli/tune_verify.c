@@ -29,14 +29,15 @@ static flp_status upload_all(tune_check *check) {
   FLP_TRY(upload(device, &check->bias, p->bias, (size_t)spec->vocab * element));
   FLP_TRY(upload(device, &check->target, p->target, n * (spec->target_dtype == FLP_DTYPE_INT32 ? 4 : 8)));
   if (spec->per_row_temperature) FLP_TRY(upload(device, &check->temperature, p->temperature_rows, n * 4));
+  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) FLP_TRY(upload(device, &check->loss_input[i], p->loss_input[i], n * 4));
   if (!spec->grads) return FLP_OK;
   FLP_TRY(upload(device, &check->grad_logprob, p->grad_logprob, n * 4));
   if (spec->entropy != FLP_ENTROPY_BACKWARD) return FLP_OK;
   return upload(device, &check->grad_entropy, p->grad_entropy, n * 4);
 }
 
-flp_status tune_check_create(const tune_target *target, cli_device *device, cli_buffer *grad_weight,
-                             cli_buffer *grad_bias, tune_check *out) {
+flp_status tune_check_create(const tune_target *target, const double *loss_parameters, cli_device *device,
+                             cli_buffer *grad_weight, cli_buffer *grad_bias, tune_check *out) {
   *out = (tune_check){.device = device, .grad_weight = grad_weight, .grad_bias = grad_bias};
   check_case c = check_case_default(target->spec.dtype, ROWS, COLUMNS, target->spec.hidden);
   c.name = "tune";
@@ -45,6 +46,7 @@ flp_status tune_check_create(const tune_target *target, cli_device *device, cli_
   c.scale = target->scale;
   c.temperature = c.spec.per_row_temperature ? 1.5 : 1;
   c.rows = CHECK_ROWS_MASKED;
+  c.loss_parameters = loss_parameters;
   c.seed = 11;
   FLP_TRY(check_problem_create(&c, &out->problem));
   FLP_TRY(check_truth_create(&out->problem, &out->truth));
@@ -57,132 +59,13 @@ void tune_check_clear(tune_check *check) {
   cli_buffer *const buffers[] = {&check->hidden,      &check->weight,       &check->bias,        &check->target,
                                  &check->temperature, &check->grad_logprob, &check->grad_entropy};
   for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) cli_buffer_destroy(buffers[i]);
+  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) cli_buffer_destroy(&check->loss_input[i]);
   check_result_clear(&check->reference);
+  check_result_clear(&check->trained);
   check_truth_clear(&check->truth);
   check_truth_clear(&check->sample);
   check_problem_clear(&check->problem);
   *check = (tune_check){0};
-}
-
-/* ---- running ---- */
-
-enum { LOGPROB, ENTROPY, STATS, GRAD_HIDDEN, WORKSPACE, BUFFERS };
-
-typedef struct check_call {
-  tune_check *check;
-  flp_plan *plan;
-  cli_buffer buffer[BUFFERS];
-} check_call;
-
-static flp_status create_outputs(check_call *run) {
-  const check_problem *p = &run->check->problem;
-  const flp_spec *spec = &p->c.spec;
-  size_t n = (size_t)p->c.n;
-  const size_t bytes[GRAD_HIDDEN + 1] = {
-      n * 4, spec->entropy != FLP_ENTROPY_NONE ? n * 4 : 0, n * 16,
-      spec->grads & FLP_GRAD_HIDDEN ? n * (size_t)(p->stride * flp_half_bytes(spec->grad_hidden_dtype)) : 0};
-  for (int i = 0; i <= GRAD_HIDDEN; i++) {
-    FLP_TRY(cli_buffer_create(run->check->device, bytes[i], &run->buffer[i]));
-    if (bytes[i]) FLP_TRY(cli_buffer_fill(&run->buffer[i], 0xff));
-  }
-  return FLP_OK;
-}
-
-static flp_args args_of(const check_call *run, flp_pass pass) {
-  const tune_check *check = run->check;
-  const check_problem *p = &check->problem;
-  flp_args args = FLP_ARGS_INIT;
-  args.pass = pass;
-  args.n = p->c.n;
-  args.hidden = check->hidden.data;
-  args.weight = check->weight.data;
-  args.bias = check->bias.data;
-  args.target = check->target.data;
-  args.temperature_rows = check->temperature.data;
-  args.temperature = (float)p->c.temperature;
-  args.scale = (float)p->c.scale;
-  args.vocab_valid = args.vocab_total = p->c.spec.vocab;
-  args.stats = run->buffer[STATS].data;
-  args.stream = check->device->stream;
-  return args;
-}
-
-static flp_status execute(check_call *run, flp_args *args) {
-  size_t bytes = 0;
-  FLP_TRY(flp_plan_workspace(run->plan, args->pass, args->n, 0, &bytes));
-  cli_buffer_destroy(&run->buffer[WORKSPACE]);
-  FLP_TRY(cli_buffer_create(run->check->device, bytes, &run->buffer[WORKSPACE]));
-  FLP_TRY(cli_buffer_fill(&run->buffer[WORKSPACE], 0xff));
-  args->workspace = run->buffer[WORKSPACE].data;
-  args->workspace_bytes = bytes;
-  FLP_TRY(flp_execute(run->plan, args));
-  return cli_device_synchronise(run->check->device);
-}
-
-static flp_status run_backward(check_call *run) {
-  tune_check *check = run->check;
-  const check_problem *p = &check->problem;
-  const flp_spec *spec = &p->c.spec;
-  flp_args args = args_of(run, FLP_PASS_BACKWARD);
-  args.grad_logprob = check->grad_logprob.data;
-  args.grad_entropy = check->grad_entropy.data;
-  args.grad_hidden = run->buffer[GRAD_HIDDEN].data;
-  if (spec->grads & FLP_GRAD_WEIGHT) args.grad_weight = check->grad_weight->data;
-  if (spec->grads & FLP_GRAD_BIAS) args.grad_bias = check->grad_bias->data;
-  size_t base = (size_t)(spec->vocab * p->stride) * sizeof(float);
-  if (spec->grads & FLP_GRAD_WEIGHT) FLP_TRY(cli_buffer_fill(check->grad_weight, 0xff));
-  if (p->weight_base && args.grad_weight) FLP_TRY(cli_buffer_upload(check->grad_weight, 0, p->weight_base, base));
-  return execute(run, &args);
-}
-
-static flp_status download(const cli_buffer *buffer, size_t bytes, void **out) {
-  if (!buffer || !buffer->data || bytes == 0) return FLP_OK;
-  *out = malloc(bytes);
-  if (!*out) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the result");
-  return cli_buffer_download(buffer, 0, *out, bytes);
-}
-
-static flp_status download_all(check_call *run, int backward, check_result *out) {
-  const check_problem *p = &run->check->problem;
-  const flp_spec *spec = &p->c.spec;
-  void *rows[3] = {NULL, NULL, NULL};
-  flp_status status = FLP_OK;
-  for (int i = LOGPROB; i <= STATS && status == FLP_OK; i++)
-    status = download(&run->buffer[i], run->buffer[i].bytes, &rows[i]);
-  out->logprob = rows[LOGPROB];
-  out->entropy = rows[ENTROPY];
-  out->stats = rows[STATS];
-  if (status != FLP_OK || !backward) return status;
-  size_t width = (size_t)(p->stride * flp_half_bytes(spec->grad_weight_dtype)), valid = (size_t)spec->vocab;
-  FLP_TRY(download(&run->buffer[GRAD_HIDDEN], run->buffer[GRAD_HIDDEN].bytes, &out->grad_hidden));
-  if (spec->grads & FLP_GRAD_WEIGHT) FLP_TRY(download(run->check->grad_weight, valid * width, &out->grad_weight));
-  if (!(spec->grads & FLP_GRAD_BIAS)) return FLP_OK;
-  return download(run->check->grad_bias, valid * (size_t)flp_half_bytes(spec->dtype), &out->grad_bias);
-}
-
-static flp_status run_passes(check_call *run, int backward, check_result *out) {
-  FLP_TRY(create_outputs(run));
-  flp_args args = args_of(run, FLP_PASS_FORWARD);
-  args.logprob = run->buffer[LOGPROB].data;
-  args.entropy = run->buffer[ENTROPY].data;
-  FLP_TRY(execute(run, &args));
-  if (backward) FLP_TRY(run_backward(run));
-  flp_status data = flp_plan_check(run->plan, run->check->device->stream);
-  if (data != FLP_OK && data != FLP_ERROR_DATA) return data;
-  out->data_error = data == FLP_ERROR_DATA;
-  return download_all(run, backward, out);
-}
-
-static flp_status run_plan(tune_check *check, flp_plan *plan, int backward, check_result *out) {
-  check_call run = {.check = check, .plan = plan};
-  *out = (check_result){0};
-  flp_status status = run_passes(&run, backward && check->problem.c.spec.grads, out);
-  char detail[1024];
-  snprintf(detail, sizeof detail, "%s", flp_error_detail());
-  for (int i = 0; i < BUFFERS; i++) cli_buffer_destroy(&run.buffer[i]);
-  if (status == FLP_OK) return FLP_OK;
-  check_result_clear(out);
-  return flp_fail(status, "%s", detail);
 }
 
 /* ---- judging ---- */
@@ -204,11 +87,17 @@ static void say_finding(const check_report *report, char reason[SEARCH_REASON_BY
   }
 }
 
+/* Modes S and P, whose gradients may be somewhat worse than those of mode R. */
+static int trains(tune_call call) {
+  return call == TUNE_KEEPING || call == TUNE_SAVED || call == TUNE_STEP;
+}
+
 /* Against the oracle. *error: the largest relative one of the gradients */
-static flp_status judge(const tune_check *check, const check_truth *truth, const check_result *result, double *error,
-                        char reason[SEARCH_REASON_BYTES]) {
+static flp_status judge(const tune_check *check, const check_truth *truth, const check_result *result, tune_call call,
+                        double *error, char reason[SEARCH_REASON_BYTES]) {
   check_report report = {0};
-  flp_status status = check_compare(&check->problem, truth, result, NULL, FLP_RUNG_JIT, &report);
+  const check_result *plain = trains(call) ? &check->reference : NULL;
+  flp_status status = check_compare(&check->problem, truth, result, plain, FLP_RUNG_JIT, &report);
   reason[0] = 0;
   *error = 0;
   for (int64_t i = 0; status == FLP_OK && i < report.count; i++)
@@ -219,12 +108,13 @@ static flp_status judge(const tune_check *check, const check_truth *truth, const
   return status;
 }
 
-flp_status tune_check_reference(tune_check *check, flp_plan *plan) {
+flp_status tune_check_reference(tune_check *check, flp_plan *plan, tune_call call) {
   char reason[SEARCH_REASON_BYTES];
   double error = 0;
-  check_result_clear(&check->reference);
-  FLP_TRY(run_plan(check, plan, 1, &check->reference));
-  FLP_TRY(judge(check, &check->truth, &check->reference, &error, reason));
+  check_result *out = trains(call) ? &check->trained : &check->reference;
+  check_result_clear(out);
+  FLP_TRY(tune_check_run(check, plan, call, out));
+  FLP_TRY(judge(check, &check->truth, out, call, &error, reason));
   if (!reason[0]) return FLP_OK;
   return flp_fail(FLP_ERROR_INTERNAL, "the untuned kernels are wrong, nothing is tuned: %s", reason);
 }
@@ -232,8 +122,8 @@ flp_status tune_check_reference(tune_check *check, flp_plan *plan) {
 /* Bytes of the rows that differ from the untuned kernels'. */
 static int64_t differing(const tune_check *check, const check_result *got) {
   size_t n = (size_t)check->problem.c.n;
-  double bytes = check_metric_bits(got->logprob, check->reference.logprob, n * 4).max_ulp +
-                 check_metric_bits(got->stats, check->reference.stats, n * 16).max_ulp;
+  double bytes = check_metric_bits(got->logprob, check->reference.logprob, n * 4).max_ulp;
+  if (got->stats) bytes += check_metric_bits(got->stats, check->reference.stats, n * 16).max_ulp;
   if (got->entropy) bytes += check_metric_bits(got->entropy, check->reference.entropy, n * 4).max_ulp;
   return (int64_t)bytes;
 }
@@ -267,12 +157,12 @@ static flp_status compare_one(const char *output, flp_dtype dtype, const void *g
   return FLP_OK;
 }
 
-/* Every element beside those of the untuned kernels, which were held to the oracle. */
-static flp_status compare_gradients(const tune_check *check, const check_result *got,
+/* Every element beside those of the untuned kernels in the same mode, which were held to the oracle. */
+static flp_status compare_gradients(const tune_check *check, const check_result *got, tune_call call,
                                     char reason[SEARCH_REASON_BYTES]) {
   const check_problem *p = &check->problem;
   const flp_spec *spec = &p->c.spec;
-  const check_result *wanted = &check->reference;
+  const check_result *wanted = trains(call) ? &check->trained : &check->reference;
   FLP_TRY(compare_one("grad_hidden", spec->grad_hidden_dtype, got->grad_hidden, wanted->grad_hidden, p->c.n * p->stride,
                       reason));
   FLP_TRY(compare_one("grad_weight", spec->grad_weight_dtype, got->grad_weight, wanted->grad_weight,
@@ -280,19 +170,19 @@ static flp_status compare_gradients(const tune_check *check, const check_result 
   return compare_one("grad_bias", spec->dtype, got->grad_bias, wanted->grad_bias, spec->vocab, reason);
 }
 
-flp_status tune_check_plan(tune_check *check, flp_plan *plan, flp_kernel_kind kind, double *error,
+flp_status tune_check_plan(tune_check *check, flp_plan *plan, tune_call call, double *error,
                            char reason[SEARCH_REASON_BYTES]) {
   check_result got;
   reason[0] = 0;
   *error = 0;
-  FLP_TRY(run_plan(check, plan, kind != FLP_KERNEL_FORWARD, &got));
+  FLP_TRY(tune_check_run(check, plan, call, &got));
   int64_t bytes = differing(check, &got);
   flp_status status = FLP_OK;
   if (bytes)
     snprintf(reason, SEARCH_REASON_BYTES, "forward differs in %lld bytes from the untuned kernel's", (long long)bytes);
-  else if (kind != FLP_KERNEL_FORWARD)
-    status = judge(check, &check->sample, &got, error, reason);
-  if (status == FLP_OK && !reason[0] && kind != FLP_KERNEL_FORWARD) status = compare_gradients(check, &got, reason);
+  else if (call != TUNE_FORWARD)
+    status = judge(check, &check->sample, &got, call, error, reason);
+  if (status == FLP_OK && !reason[0] && call != TUNE_FORWARD) status = compare_gradients(check, &got, call, reason);
   check_result_clear(&got);
   return status;
 }

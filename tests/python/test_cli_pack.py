@@ -111,6 +111,19 @@ def test_a_list_says_how_kernels_are_cut_and_chunked(tmp_path):
             if entry["kernel"]["key"]["kind"] == "dz"] == [0, 0]
 
 
+def test_a_list_names_what_steps_take(tmp_path):
+    (tmp_path / "list.txt").write_text("--vocab 700 --hidden 64 --grad hidden --loss 'grpo+k3' --tuned-for 'A GPU/7/13000' "
+                                       "--tune 'forward_keep:stages=4' --step-rows 1536\n")
+    path = build(tmp_path / "a.flpp", "--list", tmp_path / "list.txt")
+    entries = pack("inspect", path, "--json").json()["entries"]
+    tuned = {entry["kernel"]["key"]["kind"]: entry["kernel"] for entry in entries
+             if entry["key"].endswith("tuned=A GPU/7/13000")}
+    assert set(tuned) == {"forward", "dz", "products", "forward_keep"}
+    assert {kind: kernel["chunk_rows"] for kind, kernel in tuned.items()} == {
+        "forward": 0, "dz": 0, "products": 0, "forward_keep": 1536}
+    assert "loss_rows" in {entry["kernel"]["key"]["kind"] for entry in entries}
+
+
 def test_kernels_of_scores_that_exist(tmp_path):
     spec, line = ["--op", "select", "--vocab", 1000, "--dtype", "fp64"], tmp_path / "list.txt"
     line.write_text("--op select --vocab 1000 --dtype fp64\n")
@@ -141,6 +154,8 @@ def test_a_model_fits_two_mebibytes(tmp_path):
     ([*SPEC], "--out: the file to write is not given"),
     ([*SPEC, "--out", "x", "--chunks", "0x64"], "--chunks: 0x64 is not accepted without --tuned-for"),
     ([*SPEC, "--out", "x", "--tuned-for", "GPU", "--chunks", "64"], "--chunks: '64' is not accepted; ROWSxCOLUMNS is"),
+    ([*SPEC, "--out", "x", "--tuned-for", "GPU", "--step-rows", "64"], "--step-rows: 64 is not accepted without --tuned-for and"),
+    ([*SPEC, "--out", "x", "--tuned-for", "GPU", "--step-rows", "0"], "--step-rows: '0' is not accepted"),
     (["--list", "/nonexistent/list", "--out", "x"], "/nonexistent/list: cannot open"),
     (["--from", "/nonexistent/dir", "--out", "x"], "/nonexistent/dir: No such file"),
     ([*SPEC, "--out", "x", "--sign", "/nonexistent/key"], "/nonexistent/key: cannot open"),

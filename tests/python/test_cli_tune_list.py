@@ -4,7 +4,7 @@ import json
 import pytest
 
 from flpgen_tool import flpgen
-from test_cli_tune import BACKWARD, FASTER, pytestmark, tune  # noqa: F401
+from flpgen_tune_tool import BACKWARD, FASTER, pytestmark, tune  # noqa: F401
 
 
 

@@ -185,10 +185,41 @@ def test_flpgen_hands_over():
            "--bias --softcap=2.5 --budget=1048576 --device=0" in done.err
 
 
+STEP = ["--grad", "hidden,weight", "--loss", "grpo+k3"]
+
+
+@flpgen_tool.needs_flpgen
+@pytest.mark.parametrize("arguments, words", [
+    ([*STEP, "--accumulate-grad-weight"], "--dtype=bf16 --grad=hidden,weight --loss=grpo+k3 --accumulate --device=0"),
+    (["--grad", "hidden", "--loss", "nll", "--bias"], "--grad=hidden --bias --loss=nll --device=0"),
+    (["--grad", "hidden", "--keep", "--entropy", "backward", "--softcap", "3"],
+     "--entropy=backward --grad=hidden --softcap=3 --save --device=0"),
+    (["--grad", "hidden", "--mode", "S"], "--entropy=none --grad=hidden --save --device=0")])
+def test_flpgen_hands_steps_and_kept_exponentials_over(arguments, words):
+    python = {"FLP_PYTHON": sys.executable, "PYTHONPATH": os.environ["PYTHONPATH"]}
+    done = flpgen_tool.flpgen("bench", "--vocab", 96, "--hidden", 16, *arguments, "--peers", **python)
+    assert "-m flp.bench --peers=all --vocab=96 --hidden=16 --rows=8192 " in done.err and words in done.err
+    assert "error: argument" not in done.err, "what is handed over is accepted: it is a GPU that is missing"
+
+
+@flpgen_tool.needs_flpgen
+def test_a_loss_that_peers_do_not_have_is_pythons_to_refuse():
+    python = {"FLP_PYTHON": sys.executable, "PYTHONPATH": os.environ["PYTHONPATH"]}
+    done = flpgen_tool.flpgen("bench", "--vocab", 96, "--hidden", 16, *STEP[:2], "--loss", "grpo+entropy", "--peers",
+                              **python)
+    assert done.code == 2 and "argument --loss: 'grpo+entropy' is not accepted; any of nll, " in done.err
+
+
 @flpgen_tool.needs_flpgen
 @pytest.mark.parametrize("arguments, sentence", [
     (["--masked", "0.5"], "--masked: not accepted with --peers"), (["--mode", "R_ROWS"], "--mode: not accepted"),
-    (["--grad", "bias", "--bias"], "--grad: bias: not accepted"), (["--rung", "generic"], "--rung: not accepted")])
+    (["--grad", "bias", "--bias"], "--grad: bias: not accepted"), (["--rung", "generic"], "--rung: not accepted"),
+    (["--grad", "hidden,weight", "--accumulate-grad-weight"], "--grad-weight-dtype: not accepted with --peers"),
+    ([*STEP, "--entropy", "forward"], "--entropy: not accepted with --loss and --peers, whose losses have no such"),
+    ([*STEP, "--softcap", "3"], "--softcap: not accepted with --loss and --peers"),
+    ([*STEP, "--loss-parameter", "beta=0.1"], "--loss-parameter: not accepted with --loss and --peers"),
+    ([*STEP, "--mode", "P"], "--mode: not accepted with --peers"),
+    ([*STEP, "--keep"], "--loss: 'grpo+k3' is not accepted beside --keep")])
 def test_flpgen_refuses_what_it_cannot_hand_over(arguments, sentence):
     done = flpgen_tool.flpgen("bench", "--vocab", 96, "--hidden", 16, "--peers", *arguments)
     assert done.code == 2 and sentence in done.err

@@ -27,7 +27,7 @@ struct CUfunc_st {
   fake_run_fn run;  /* run= */
   const char *text; /* compute=1: of its module, as are the next */
   double ms;
-  int wrong;
+  int wrong, spoilt;
 };
 struct CUmod_st {
   char *text;
@@ -62,8 +62,8 @@ typedef struct settings {
     char pattern[64];
     double ms;
   } costs[COSTS_MAX];
-  char wrong[PATTERNS_MAX][64], refuse[PATTERNS_MAX][64];
-  int cost_count, wrong_count, refuse_count;
+  char wrong[PATTERNS_MAX][64], spoilt[PATTERNS_MAX][64], refuse[PATTERNS_MAX][64];
+  int cost_count, wrong_count, spoilt_count, refuse_count;
   char run[512], compiler[512]; /* folder of libraries, "" for none */
   size_t memory;
   char name[128], info_log[512], error_log[512], link_log[512];
@@ -150,6 +150,7 @@ static void set_one(char *setting) {
   if (strcmp(setting, "compiler") == 0) set_text(now.compiler, sizeof now.compiler, value);
   if (strcmp(setting, "cost") == 0) add_cost(value);
   if (strcmp(setting, "wrong") == 0) add_pattern(now.wrong, &now.wrong_count, value);
+  if (strcmp(setting, "spoilt") == 0) add_pattern(now.spoilt, &now.spoilt_count, value);
   if (strcmp(setting, "refuse") == 0) add_pattern(now.refuse, &now.refuse_count, value);
   if (strncmp(setting, "fail:", 5) == 0) set_failure(setting + 5, value);
 }
@@ -551,6 +552,7 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     if (now.run[0] && !(own->run = run_of(module, name))) return end(500);
     own->ms = cost_of(module->text, name);
     own->wrong = matches_any(module->text, now.wrong, now.wrong_count);
+    own->spoilt = matches_any(module->text, now.spoilt, now.spoilt_count);
     *function = own;
     return end(0);
   }

@@ -20,6 +20,7 @@
  *                        device's clock that events read (fake_cuda_compute.inc); then, by kind and text of the key:
  *   cost=forward/128x256:0.8   milliseconds; the last that fits counts    jitter=30   so much noise, in units of 1e-4
  *   wrong=forward/stages=3     its numbers are wrong    refuse=dz/64x64   it does not load: 218
+ *   spoilt=forward_keep/       what it keeps is wrong, and with it gradients
  *   interrupt=500        SIGINT comes with the 500th launch    interruptload=50   or the 50th module
  *   fail:cuX=222         every call of cuX fails; with @2 only the second, with @2+ the second and all after it
  * Calls that need a current context fail with 201 without one; those that may not be made while a

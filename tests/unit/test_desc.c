@@ -145,6 +145,12 @@ Test(desc, refusals_name_the_field) {
        "descriptor: chunk_rows is 2147483648, accepted: 0 to 2147483647"},
       {"chunk of columns", FLP_KERNEL_PRODUCTS, TUNABLES_AT + 32, "\1", 1,
        "descriptor: chunk_vocab is 1, accepted: 0, since only dz is made in chunks"},
+      {"chunk of rows of others", FLP_KERNEL_PRODUCTS, TUNABLES_AT + 28, "\1", 1,
+       "descriptor: chunk_rows is 1, accepted: 0, since only dz and forward_keep are made in chunks"},
+      {"chunk of rows of P", FLP_KERNEL_KEEP, TUNABLES_AT + 31, "\200", 1,
+       "descriptor: chunk_rows is 2147483648, accepted: 0 to 2147483647"},
+      {"chunk of columns of P", FLP_KERNEL_KEEP, TUNABLES_AT + 32, "\1", 1,
+       "descriptor: chunk_vocab is 1, accepted: 0, since only dz is made in chunks"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     const bad_case *c = &cases[i];

@@ -200,6 +200,34 @@ Test(planner_keep, explicit_chunks_are_taken) {
   cr_expect_eq(s.launches, 1 + 9 * (6 + 4) + 9 + 2, "one block a chunk");
 }
 
+/* What tuning preferred goes before the cost model's chunks where it fits, on query and execute alike. */
+Test(planner_keep, tuned_chunks_of_a_step_are_taken_where_they_fit) {
+  flp_planner own = planner_of(&grpo, 1), p = own;
+  p.tuned_step_rows = 3328;
+  flp_scheme free = pick(&own, FLP_PASS_STEP, 8192, 1536 * MIB), s = pick(&p, FLP_PASS_STEP, 8192, 1536 * MIB);
+  cr_assert_neq(free.chunk_rows, 3328);
+  cr_expect_eq(s.chunk_rows, 3328);
+  cr_expect_eq(s.smallest_bytes, free.smallest_bytes);
+  expect_sound(&s);
+  flp_scheme again = pick(&p, FLP_PASS_STEP, 8192, s.bytes), less = pick(&p, FLP_PASS_STEP, 8192, s.bytes - 1);
+  cr_expect_eq(memcmp(&again, &s, sizeof s), 0);
+  flp_scheme wanted = pick(&own, FLP_PASS_STEP, 8192, s.bytes - 1);
+  cr_expect_eq(memcmp(&less, &wanted, sizeof less), 0, "without room for them nothing is preferred");
+  flp_scheme few = pick(&p, FLP_PASS_STEP, 1000, 1536 * MIB), plain = pick(&own, FLP_PASS_STEP, 1000, 1536 * MIB);
+  cr_expect_eq(memcmp(&few, &plain, sizeof few), 0, "one chunk is what it is");
+  p.chunk_rows = 1536;
+  p.mode = FLP_MODE_P;
+  cr_expect_eq(pick(&p, FLP_PASS_STEP, 8192, 1536 * MIB).chunk_rows, 1536, "options come first");
+}
+
+Test(planner_keep, tuned_chunks_of_a_step_leave_it_in_mode_r_where_that_is_faster) {
+  flp_planner own = planner_of(&(asked){1000, 8, 3, "grpo", FLP_ENTROPY_NONE, FLP_DTYPE_BF16}, 1), p = own;
+  p.tuned_step_rows = 256;
+  flp_scheme s = pick(&p, FLP_PASS_STEP, 2048, GIB), plain = pick(&own, FLP_PASS_STEP, 2048, GIB);
+  cr_assert_neq(plain.mode, FLP_MODE_P);
+  cr_expect_eq(memcmp(&s, &plain, sizeof s), 0);
+}
+
 Test(planner_keep, what_depends_on_the_entropy_expands) {
   flp_planner p = planner_of(&(asked){1000, 64, 3, "grpo+entropy", FLP_ENTROPY_BACKWARD, FLP_DTYPE_BF16}, 0);
   cr_expect(p.step_entropy && p.step_expands && p.saved_expands);

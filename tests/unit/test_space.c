@@ -7,8 +7,13 @@
 #include "status.h"
 #include "validate.h"
 
-static const flp_kernel_kind kinds[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_PRODUCTS};
-enum { KINDS = 3 };
+static const flp_kernel_kind kinds[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_PRODUCTS, FLP_KERNEL_KEEP};
+enum { KINDS = 4 };
+
+/* Exponentials are kept of bf16 operands alone. */
+static int is_there(flp_kernel_kind kind, flp_dtype dtype) {
+  return kind != FLP_KERNEL_KEEP || dtype == FLP_DTYPE_BF16;
+}
 
 static flp_spec spec_of(flp_dtype dtype, int64_t hidden, int bias) {
   flp_spec spec = FLP_SPEC_INIT, resolved;
@@ -16,6 +21,7 @@ static flp_spec spec_of(flp_dtype dtype, int64_t hidden, int bias) {
   spec.hidden = hidden;
   spec.dtype = dtype;
   spec.has_bias = bias;
+  spec.keep = is_there(FLP_KERNEL_KEEP, dtype);
   spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | (bias ? FLP_GRAD_BIAS : 0);
   cr_assert_eq(flp_spec_resolve(&spec, &resolved), FLP_OK, "%s", flp_error_detail());
   return resolved;
@@ -65,12 +71,14 @@ Test(space, its_own_choice_is_the_templates) {
                "return function(k, spec, T)\n  error((\"%s,%dx%d,stages=%d,cluster=%d,raster=%d\"):format("
                "T.schedule, T.rows, T.columns, T.stages, T.cluster, T.raster), 0)\nend\n");
   for (int i = 0; i < KINDS * 3 * 7 * 2; i++) {
-    flp_spec spec = spec_of(dtypes[i / 3 % 3], depths[i / 9 % 7], i / 63);
+    flp_kernel_kind kind = kinds[i % KINDS];
+    flp_spec spec = spec_of(dtypes[i / KINDS % 3], depths[i / (3 * KINDS) % 7], i / (21 * KINDS));
     char text[FLP_TUNABLES_TEXT_BYTES];
-    flp_tunables own = space_own(kinds[i % 3], &spec);
+    flp_tunables own = space_own(kind, &spec);
+    if (!is_there(kind, spec.dtype)) continue;
     flp_tunables_text(&own, text);
-    cr_expect_str_eq(text, ask(folder, kinds[i % 3], &spec, NULL), "%s of dtype %d, D=%lld",
-                     flp_kernel_kind_name(kinds[i % 3]), (int)spec.dtype, (long long)spec.hidden);
+    cr_expect_str_eq(text, ask(folder, kind, &spec, NULL), "%s of dtype %d, D=%lld", flp_kernel_kind_name(kind),
+                     (int)spec.dtype, (long long)spec.hidden);
   }
   gen_case_remove(folder);
 }
@@ -130,7 +138,8 @@ Test(space, accepts_and_refuses_as_the_templates_do) {
     for (int bias = 0; bias < 2; bias++) {
       flp_spec spec = spec_of(wide ? FLP_DTYPE_FP32 : FLP_DTYPE_BF16, 512, bias);
       for (int k = 0; k < KINDS; k++)
-        if (!bias || kinds[k] == FLP_KERNEL_DZ) compare_all(folder, kinds[k], &spec);
+        if (is_there(kinds[k], spec.dtype) && (!bias || kinds[k] == FLP_KERNEL_DZ))
+          compare_all(folder, kinds[k], &spec);
     }
   cr_expect(accepted > 150 && asked - accepted > 500, "%d of %d are accepted", accepted, asked);
   gen_case_remove(folder);
@@ -170,7 +179,8 @@ static void compare_point(flp_kernel_kind kind, const flp_spec *spec, const spac
 
 Test(space, lists_each_way_once_in_order_as_it_is_accepted) {
   for (int i = 0; i < KINDS * 2; i++) {
-    flp_spec spec = spec_of(i % 2 ? FLP_DTYPE_FP32 : FLP_DTYPE_FP16, 4096, 0);
+    flp_spec spec = spec_of(i % 2 ? FLP_DTYPE_FP32 : FLP_DTYPE_BF16, 4096, 0);
+    if (!is_there(kinds[i / 2], spec.dtype)) continue;
     flp_tunables own = space_own(kinds[i / 2], &spec);
     space_points points;
     int legal = 0;
@@ -215,20 +225,25 @@ Test(space, leaves_the_canonical_split_alone) {
       {0, 0, 0, 0, 0, 0}, {FLP_SCHEDULE_COOPERATIVE, 128, 256, 3, 4, 32}, {FLP_SCHEDULE_PING_PONG, 64, 64, 3, 1, 4}};
   flp_spec spec = spec_of(FLP_DTYPE_BF16, 64, 0);
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
-  flp_kernel_keys_for(&spec, "sm_90a", keys);
-  cr_assert_eq(keys[1].kind, FLP_KERNEL_FORWARD);
-  for (int i = 0; i < 3; i++) {
+  int count = flp_kernel_keys_for(&spec, "sm_90a", keys), seen = 0;
+  for (int i = 0; i < 3 * count; i++) {
+    flp_kernel_key *key = &keys[i / 3];
     char error[512];
     flpgen_result result;
-    keys[1].tune = some[i];
-    cr_assert_eq(flpgen_generate(&keys[1], NULL, &result, error, sizeof error), FLP_OK, "%s", error);
+    if (key->kind != FLP_KERNEL_FORWARD && key->kind != FLP_KERNEL_KEEP) continue;
+    key->tune = some[i % 3];
+    cr_assert_eq(flpgen_generate(key, NULL, &result, error, sizeof error), FLP_OK, "%s", error);
     cr_expect_eq(result.desc.unit_columns, FLP_LEAF_COLUMNS, "%u", result.desc.unit_columns);
     flpgen_result_clear(&result);
+    seen++;
   }
+  cr_expect_eq(seen, 6);
 }
 
 Test(space, has_nothing_to_say_of_other_kinds) {
-  for (int kind = 0; kind < FLP_KERNEL_KINDS; kind++)
-    cr_expect_eq(space_has((flp_kernel_kind)kind),
-                 kind == FLP_KERNEL_FORWARD || kind == FLP_KERNEL_DZ || kind == FLP_KERNEL_PRODUCTS);
+  for (int kind = 0; kind < FLP_KERNEL_KINDS; kind++) {
+    int listed = 0;
+    for (int i = 0; i < KINDS; i++) listed |= kinds[i] == (flp_kernel_kind)kind;
+    cr_expect_eq(space_has((flp_kernel_kind)kind), listed);
+  }
 }

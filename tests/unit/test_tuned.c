@@ -276,6 +276,9 @@ Test(tuned, names_the_neighbours) {
   cut.from[FLP_KERNEL_DZ].vocab = 32000;
   flp_tuned_shape(&cut, all, text);
   cr_expect_str_eq(text, "forward V=128000 D=4096, dz V=32000 D=4096, products D=4096");
+  cut.from[FLP_KERNEL_KEEP] = key_of(FLP_KERNEL_KEEP, 32000, 4096);
+  flp_tuned_shape(&cut, 1u << FLP_KERNEL_PRODUCTS | 1u << FLP_KERNEL_KEEP, text);
+  cr_expect_str_eq(text, "V=32000 D=4096", "products, of any vocabulary, are of the same shape");
   flp_tuned_shape(&cut, 0, text);
   cr_expect_str_eq(text, "");
   cut.from[FLP_KERNEL_FORWARD].vocab = cut.from[FLP_KERNEL_FORWARD].hidden = INT64_MAX;

@@ -34,8 +34,8 @@ static void put(flp_store *store, const flp_kernel_key *key, const flp_tuning *t
   cr_assert_eq(flp_jit_get(&provider), FLP_OK, "%s", flp_error_detail());
   cr_assert_eq(flp_jit_generate(provider, &cut, NULL, 0, &image), FLP_OK, "%s", flp_error_detail());
   if (key->kind == FLP_KERNEL_DZ) image.desc.chunk_vocab = chunk_vocab;
-  size_t length =
-      flp_kernel_key_bytes(key, flp_sources_hash(), key->kind == FLP_KERNEL_ROWS ? "" : tuned_for, bytes, sizeof bytes);
+  int is_plain = key->kind == FLP_KERNEL_ROWS || key->kind == FLP_KERNEL_KEPT;
+  size_t length = flp_kernel_key_bytes(key, flp_sources_hash(), is_plain ? "" : tuned_for, bytes, sizeof bytes);
   cr_assert_eq(flp_store_put(store, bytes, length, &image), FLP_OK, "%s", flp_error_detail());
   flp_kernel_image_clear(&image);
 }
@@ -184,6 +184,62 @@ Test(tuned_plan, packs_serve_as_directories_do) {
   near.vocab = 1300;
   plan = stage_plan(&near, NULL);
   expect_plan(plan, FLP_RUNG_JIT, "own choice"); /* a pack that is not trusted has no say */
+  flp_plan_destroy(plan);
+}
+
+/* ---- forward_keep ---- */
+
+static flp_spec keeping(int64_t vocab) {
+  flp_spec spec = spec_of(vocab, 64, 3);
+  spec.keep = 1;
+  return spec;
+}
+
+Test(tuned_plan, forward_keep_is_tuned_as_others_are) {
+  stage s;
+  stage_open(&s, hopper);
+  flp_spec spec = keeping(1000);
+  tune_for(s.cache, &spec, "forward_keep:raster=2", 12080, 0);
+  flp_plan *plan = stage_plan(&spec, NULL);
+  expect_plan(plan, FLP_RUNG_TUNED, "tuned with driver 12080");
+  expect_cut(plan, FLP_KERNEL_KEEP, "raster=2");
+  flp_plan_destroy(plan);
+  tune_for(s.cache, &spec, "forward_keep:raster=4", 13000, 0);
+  plan = stage_plan(&spec, NULL);
+  expect_plan(plan, FLP_RUNG_TUNED, "tuned here");
+  expect_cut(plan, FLP_KERNEL_KEEP, "raster=4");
+  flp_plan_destroy(plan);
+}
+
+/* A plain entry serves a head that was tuned without --keep, and comes behind one of another driver. */
+Test(tuned_plan, a_plain_forward_keep_serves_a_tuned_head) {
+  stage s;
+  stage_open(&s, hopper);
+  flp_spec spec = keeping(1000), head = spec_of(1000, 64, 3);
+  flp_plan_destroy(stage_plan(&spec, NULL)); /* makes the plain ones */
+  tune_for(s.cache, &head, cut_text, 13000, 0);
+  flp_plan *plan = stage_plan(&spec, NULL);
+  expect_plan(plan, FLP_RUNG_TUNED, "tuned here");
+  expect_cut(plan, FLP_KERNEL_KEEP, "own");
+  flp_plan_destroy(plan);
+  tune_for(s.cache, &spec, "forward_keep:raster=2", 12080, 0);
+  plan = stage_plan(&spec, NULL);
+  expect_plan(plan, FLP_RUNG_TUNED, "tuned with driver 13000 and 12080");
+  expect_cut(plan, FLP_KERNEL_KEEP, "raster=2");
+  flp_plan_destroy(plan);
+}
+
+Test(tuned_plan, forward_keep_is_cut_as_the_nearest) {
+  stage s;
+  stage_open(&s, hopper);
+  flp_spec near = keeping(2000), spec = keeping(1000);
+  tune_for(s.cache, &near, "forward_keep:cooperative,256x128,stages=4", 13000, 0);
+  flp_plan *plan = stage_plan(&spec, NULL);
+  expect_plan(plan, FLP_RUNG_JIT, "as the nearest tuned shape, V=2000 D=64");
+  expect_cut(plan, FLP_KERNEL_KEEP, "cooperative,256x128,stages=4");
+  expect_cut(plan, FLP_KERNEL_FORWARD, "own");
+  cr_expect_eq(stage_said("`flpgen tune --vocab 1000 --hidden 64 --dtype bf16 --grad hidden,weight --keep` would"), 1,
+               "%s", stage_messages());
   flp_plan_destroy(plan);
 }
 
@@ -410,6 +466,27 @@ Test(tuned_plan, the_command_names_every_option_of_a_spec) {
                    "flpgen tune --vocab 2147483647 --hidden 2147483647 --dtype fp16 --entropy backward --grad "
                    "hidden,weight,bias --bias --softcap 1.17549435e-38 --per-row-temperature --target-dtype int32 "
                    "--grad-hidden-dtype fp32 --grad-weight-dtype fp32 --accumulate-grad-weight --alignment 2");
+}
+
+Test(tuned_plan, the_command_names_what_is_trained) {
+  char text[FLP_TUNE_COMMAND_BYTES];
+  uint8_t program[FLP_LOSS_BYTES_MAX];
+  flp_spec spec = keeping(1000);
+  flp_plan_tune_command(&spec, text);
+  cr_expect_str_eq(text, "flpgen tune --vocab 1000 --hidden 64 --dtype bf16 --grad hidden,weight --keep");
+  spec.keep = 0;
+  spec.loss = program;
+  cr_assert_eq(flp_loss_builtin_bytes("grpo+k3", program, sizeof program, &spec.loss_bytes), FLP_OK);
+  flp_plan_tune_command(&spec, text);
+  cr_expect_str_eq(text, "flpgen tune --vocab 1000 --hidden 64 --dtype bf16 --grad hidden,weight --loss grpo+k3");
+  flp_loss own;
+  uint16_t logprob;
+  cr_assert_eq(flp_loss_start(&own, "mine"), FLP_OK);
+  cr_assert_eq(flp_loss_append(&own, FLP_LOSS_INPUT, FLP_LOSS_LOGPROB, 0, 0, &logprob), FLP_OK);
+  cr_assert_eq(flp_loss_finish(&own, logprob), FLP_OK);
+  spec.loss_bytes = flp_loss_write(&own, program, sizeof program);
+  flp_plan_tune_command(&spec, text);
+  cr_expect_str_eq(text, "flpgen tune --vocab 1000 --hidden 64 --dtype bf16 --grad hidden,weight --loss FILE");
 }
 
 /* The real generator, on what only a stand-in would have made. */

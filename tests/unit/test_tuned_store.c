@@ -103,6 +103,59 @@ Test(tuned_store, rows_alone_ask_for_chunks_of_rows) {
   flp_plan_destroy(plan);
 }
 
+static const flp_kernel_desc *keep_of(const flp_plan *plan) {
+  for (int i = 0; i < plan->modules.count; i++)
+    if (plan->modules.desc[i].key.kind == FLP_KERNEL_KEEP) return &plan->modules.desc[i];
+  return NULL;
+}
+
+Test(tuned_store, forward_keep_is_cut_and_chunked_as_was_chosen) {
+  scene s;
+  flp_layout layout = FLP_LAYOUT_INIT, backward;
+  uint8_t program[FLP_LOSS_BYTES_MAX];
+  open_scene(&s);
+  s.target.spec.grads = FLP_GRAD_HIDDEN;
+  s.target.spec.loss = program;
+  cr_assert_eq(flp_loss_builtin_bytes("grpo", program, sizeof program, &s.target.spec.loss_bytes), FLP_OK);
+  s.session.streams = 1;
+  s.session.chosen.of[FLP_KERNEL_KEEP].raster = 32;
+  s.session.mode = FLP_MODE_P;
+  s.session.chunk_rows = 1792;
+  s.session.chunk_vocab = 151936;
+  flp_plan *plan = stored_plan(&s, &backward);
+  cr_expect_eq(keep_of(plan)->key.tune.raster, 32);
+  cr_expect_eq(plan->planner.tuned_step_rows, 1792);
+  cr_expect_eq(plan->planner.tuned_mode, 0, "nothing is said of mode R");
+  cr_assert_eq(flp_plan_layout(plan, FLP_PASS_STEP, 8192, (uint64_t)1 << 30, &layout), FLP_OK);
+  cr_expect_eq(layout.mode, FLP_MODE_P);
+  cr_expect_eq(layout.chunk_rows, 1792);
+  flp_plan_destroy(plan);
+}
+
+/* Where steps run in mode R nothing is found out of it, and its plain entry is what is stored. */
+Test(tuned_store, forward_keep_that_was_not_searched_is_stored_plain) {
+  scene s;
+  flp_layout layout;
+  flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+  char bytes[FLP_KEY_BYTES_MAX];
+  open_scene(&s);
+  s.target.spec.keep = 1;
+  flp_plan *plan = stored_plan(&s, &layout);
+  int count = flp_kernel_keys_for(&s.target.spec, "sm_90a", keys), found = 0;
+  flp_store *store;
+  cr_assert_eq(flp_store_open(s.stage.cache, NULL, &store), FLP_OK);
+  for (int i = 0; i < count; i++) {
+    flp_kernel_image image;
+    if (keys[i].kind != FLP_KERNEL_KEEP) continue;
+    size_t length = flp_kernel_key_bytes(&keys[i], flp_sources_hash(), "", bytes, sizeof bytes);
+    cr_assert_eq(flp_store_get(store, bytes, length, &image, &found), FLP_OK);
+    flp_kernel_image_clear(&image);
+  }
+  cr_expect(found);
+  flp_store_close(store);
+  flp_plan_destroy(plan);
+}
+
 Test(tuned_store, one_chunk_of_everything_is_no_preference) {
   scene s;
   flp_layout layout;

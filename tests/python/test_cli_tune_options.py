@@ -1,0 +1,179 @@
+"""flpgen tune --dry-run: what would be tried, for which heads, and what is not accepted."""
+import json
+import re
+
+import pytest
+
+from flpgen_tool import flpgen
+from flpgen_tune_tool import BACKWARD, SPEC, TREE, cache, pytestmark, result, rows, steps, tune  # noqa: F401
+
+PRESETS = TREE / "autotune" / "presets.json"
+
+
+def dry(*arguments, **environment):
+    return flpgen("tune", "--dry-run", *arguments, FLP_CUDA_LIBRARY="/nonexistent/libcuda.so", **environment)
+
+
+def targets(*arguments):
+    done = dry(*arguments, "--json")
+    assert done.code == 0, done.err
+    return [(target["model"], target["spec"]) for target in done.json()["targets"]]
+
+
+# ---- dry runs
+
+
+def test_a_dry_run_needs_no_gpu_and_writes_nothing(tmp_path):
+    done = dry(*SPEC, *BACKWARD, "--json", TMPDIR=str(tmp_path), FLP_CACHE_DIR=str(tmp_path / "cache"))
+    assert done.code == 0 and not list(tmp_path.iterdir())
+    target, = done.json()["targets"]
+    assert [kind["kind"] for kind in target["kinds"]] == ["forward", "dz", "products"]
+    for kind in target["kinds"]:
+        assert kind["candidates"] == kind["illegal"] + kind["pruned"] + len(kind["tried"])
+        assert sum(way["is_default"] for way in kind["tried"]) == 1
+        predicted = [way["predicted_ms"] for way in kind["tried"]]
+        assert predicted == sorted(predicted) and len(set(way["cut"] for way in kind["tried"])) == len(predicted)
+    assert "tried; first " in dry(*SPEC).out
+
+
+def test_efforts_try_more_and_more():
+    documents = [dry("--vocab", 151936, "--hidden", 4096, "--effort", effort, "--json").json()
+                 for effort in ("quick", "normal", "exhaustive")]
+    tried = [len(document["targets"][0]["kinds"][0]["tried"]) for document in documents]
+    assert tried[0] < tried[1] <= tried[2]
+
+
+def test_shapes_make_one_target_each():
+    assert [spec.split(" entropy")[0] for _, spec in targets("--shapes", "4000x512,151936x4096,4000x512", "--dtype", "fp16")] \
+        == ["fp16 V=4000 D=512", "fp16 V=151936 D=4096"]
+
+
+def test_a_model_file_makes_one_target(tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "qwen3", "vocab_size": 4000, "hidden_size": 512, "torch_dtype": "bfloat16"}))
+    (model, spec), = targets("--model", config)
+    assert model and str(config).endswith(model.lstrip(".")) and spec.startswith("bf16 V=4000 D=512")
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["--shapes", "4000"], "--shapes: '4000' is not accepted; VOCABxHIDDEN is"),
+    (["--shapes", "4000x512,"], "--shapes: '' is not accepted"),
+    (["--shapes", "4000x513"], "hidden"),
+    (["--shapes", "4000x512", "--vocab", "7"], "--vocab and --hidden beside --shapes"),
+    (["--shapes", "4000x512", "--preset", "all"], "--shapes beside presets"),
+    (["--preset", "qwen3-8b", "--model", "config.json"], "--model beside presets"),
+    (["--preset", "gpt-9"], "--preset: 'gpt-9' is not accepted; all is, or any of qwen2.5-0.5b, "),
+    (["--preset", "qwen3-8b,qwen3"], "--preset: 'qwen3' is not accepted"),
+    (["--preset", ""], "--preset: '' is not accepted"),
+    (["--model", "/nonexistent/config.json"], "/nonexistent/config.json"),
+    ([], "vocab"),
+    ([*SPEC, "--alignment", "8"], "alignment 8 is not accepted; 16 is"),
+    ([*SPEC, "--budget", "soon"], "--budget: 'soon' is not accepted; seconds are, or a time such as 90s, 2m"),
+    ([*SPEC, "--budget", "-1"], "--budget: '-1'"),
+    ([*SPEC, "--budget", "1d"], "--budget: '1d'"),
+    ([*SPEC, "--budget", "nan"], "--budget: 'nan'"),
+    ([*SPEC, "--budget", ""], "--budget: ''"),
+    ([*SPEC, "--effort", "hard"], "--effort: 'hard' is not accepted; one of quick, normal, exhaustive is"),
+    ([*SPEC, "--rows", "0"], "--rows: '0'"),
+    ([*SPEC, "--burst-ms", "0"], "--burst-ms: '0' is not accepted"),
+    ([*SPEC, "--seed", "-1"], "--seed: '-1'"),
+    ([*SPEC, "--tune", "forward:stages=4"], "--tune: it is for this verb to find out"),
+    ([*SPEC, "more"], "argument 'more' is not accepted"),
+])
+def test_what_is_not_accepted_is_named(arguments, words):
+    done = dry(*arguments)
+    assert done.code in (2, 4) and words in done.err, done.err
+
+
+@pytest.mark.parametrize("budget, seconds", [("90", 90), ("90s", 90), ("1.5m", 90), ("1h", 3600), ("0", 0)])
+def test_budgets_in_every_form(cache, budget, seconds):
+    assert tune("--budget", budget, cache=cache, script="interrupt=1").code == 0
+    assert rows(cache, "SELECT budget_s FROM run") == [(seconds,)]
+
+
+def test_a_budget_is_kept(cache):
+    # Rows enough that every raster is a candidate of its own and takes the stand-in a while.
+    target = result("--budget", "0.02", "--effort", "exhaustive", "--rows", 3000, cache=cache)
+    assert steps(target)["forward"]["out_of_time"], target
+    assert target["seconds"] < 20, "the first group and the finalists, on a machine that is busy"
+    assert rows(cache, "SELECT count(*) > 0 FROM candidate WHERE status = 'waiting'") == [(1,)]
+
+
+# ---- presets
+
+
+def test_presets_are_published_heads_with_their_sources():
+    presets = json.loads(PRESETS.read_text())["presets"]
+    assert len({(preset["vocab"], preset["hidden"]) for preset in presets}) >= 20
+    assert len({preset["name"] for preset in presets}) == len(presets)
+    for preset in presets:
+        assert re.fullmatch(r"https://huggingface\.co/[\w.-]+/[\w.-]+/blob/main/config\.json", preset["source"]), preset
+        assert preset["hidden"] % 8 == 0
+
+
+def test_presets_are_found_by_name_in_the_order_asked():
+    found = targets("--preset", "qwen3-8b,gemma-2-9b")
+    assert [model for model, _ in found] == ["qwen3-8b", "gemma-2-9b"]
+    assert found[0][1].startswith("bf16 V=151936 D=4096") and "softcap=30" in found[1][1]
+
+
+def test_all_presets_are_each_head_once():
+    found = targets("--preset", "all", "--effort", "quick")
+    presets = json.loads(PRESETS.read_text())["presets"]
+    assert len({spec for _, spec in found}) == len(found)
+    assert len(found) == len({(p["vocab"], p["hidden"], p.get("softcap")) for p in presets})
+
+
+SOUND = {"name": "one", "vocab": 4000, "hidden": 512, "source": "https://example.org/config.json"}
+
+
+def preset_file(tmp_path, *presets):
+    path = tmp_path / "presets.json"
+    path.write_text(json.dumps({"presets": presets}))
+    return path
+
+
+def test_presets_of_a_file(tmp_path):
+    path = preset_file(tmp_path, SOUND, {**SOUND, "name": "two", "hidden": 64, "softcap": 30, "bias": True, "scale": 0.5})
+    assert [model for model, _ in targets("--preset-file", path)] == ["one", "two"]
+    (model, spec), = targets("--preset-file", path, "--preset", "two")
+    assert model == "two" and "softcap=30" in spec and "bias" in spec
+
+
+@pytest.mark.parametrize("field, value, words", [
+    ("name", None, "preset 1: name is missing"),
+    ("name", "", "preset 1: name is empty"),
+    ("name", 7, "preset 1: name is no text"),
+    ("name", "a,b", "preset 1: name has a comma"),
+    ("vocab", None, "preset 1: vocab is missing"),
+    ("vocab", 1, "preset 1: vocab is too small"),
+    ("vocab", 4000.5, "preset 1: vocab is no whole number"),
+    ("vocab", 1 << 40, "preset two: "),
+    ("hidden", "512", "preset 1: hidden is no whole number"),
+    ("hidden", -8, "preset 1: hidden is too small"),
+    ("hidden", 513, "preset two: "),
+    ("source", None, "preset 1: source is missing"),
+    ("softcap", "30", "preset 1: softcap is no number"),
+    ("softcap", -1, "preset 1: softcap is not above 0"),
+    ("scale", 0, "preset 1: scale is not above 0"),
+    ("bias", 1, "preset 1: bias is neither true nor false"),
+    ("soft_cap", 30, "preset 1: soft_cap is not known"),
+])
+def test_a_preset_that_is_malformed_is_named(tmp_path, field, value, words):
+    preset = {**SOUND, "name": "two", field: value}
+    if value is None:
+        del preset[field]
+    done = dry("--preset-file", preset_file(tmp_path, SOUND, preset))
+    assert done.code in (2, 4) and words in done.err, done.err
+
+
+@pytest.mark.parametrize("text, words", [
+    ("", "not JSON"), ("[1, 2", "not JSON"), ("[]", "presets is no list"), ('{"presets": {}}', "presets is no list"),
+    ('{"presets": [7]}', "preset 0 is not an object"), ('{"presets": [], "presets": []}', "not JSON: duplicate"),
+    ('{"presets": []}', "--preset: 'all' is not accepted"),
+])
+def test_a_file_without_presets_is_refused(tmp_path, text, words):
+    path = tmp_path / "presets.json"
+    path.write_text(text)
+    done = dry("--preset-file", path)
+    assert done.code in (2, 4) and words in done.err, done.err
