@@ -52,7 +52,8 @@ static const struct argp_option options[] = {
     {"workspace", KEY_WORKSPACE, "BYTES", 0, "workspace of each pass, with or without a suffix K, M, G", 3},
     {"mode", KEY_MODE, "NAME", 0,
      "P: time steps of --loss in mode P even where mode R is predicted to be faster; S, which --keep is", 3},
-    {"burst-ms", KEY_BURST, "MS", 0, "least length of a burst of calls; default 75", 3},
+    {"burst-ms", KEY_BURST, "MS", 0, "least length of a burst of calls; default 75, 40 where the effort is quick",
+     3},
     {"seed", KEY_SEED, "S", 0, "of the data and of the order; default 1", 3},
     {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 3},
     {"no-bare", KEY_NO_BARE, NULL, 0, "without the bare matrix products, which need cuBLASLt", 3},
@@ -428,11 +429,11 @@ int cli_tune(int argc, char **argv) {
                     .rows = 8192,
                     .seed = 1,
                     .budget_s = -1,
-                    .burst_ms = 75,
                     .effort = SEARCH_NORMAL};
   char command[1024];
   cli_record_join_command(argc, argv, command, sizeof command);
   argp_parse(&argp, argc, argv, 0, NULL, &args);
+  if (args.burst_ms <= 0) args.burst_ms = args.effort == SEARCH_QUICK ? 40 : 75;
   flp_status status = tune(&args, command);
   return cli_finish("flpgen tune", args.json, status);
 }

@@ -25,7 +25,7 @@ typedef struct tune_args {
   flp_options options; /* device, workspace budget, mode: 0, or P for steps that would run in mode R */
   int64_t rows, seed;
   double budget_s; /* of one target; < 0: the effort's own */
-  double burst_ms;
+  double burst_ms; /* <= 0 until the effort is known */
   search_effort effort;
   const char *preset, *preset_file, *shapes; /* or NULL */
   const char *record, *out;                  /* or NULL: in the cache */
@@ -187,6 +187,7 @@ typedef struct tune_session {
   flp_layout layout[TUNE_CALL_PASSES]; /* of the reference, by pass of the call */
   float *row_reference;                /* (rows, 6): logprob, entropy, stats of the untuned kernels; owned */
   float *grad_reference;               /* sampled rows of the gradients; owned */
+  double timed_at;                     /* when the last group was done, on cli_seconds_now's clock; 0: none was */
   cli_progress progress;
   double progress_from, progress_part;
 } tune_session;

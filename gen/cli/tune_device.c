@@ -14,6 +14,8 @@ enum { CHOOSE_ROUNDS = 1, BARE_SHARE = 2 };
 static const double choose_burst_ms = 25;
 /* After a pause clocks are high until the power limit bites, about a second in. */
 static const double settle_ms = 1100, settle_bursts = 15;
+/* Work that began so soon after the last needs no settling. */
+static const double pause_s = 0.25;
 
 volatile sig_atomic_t tune_interrupted;
 
@@ -149,6 +151,7 @@ static flp_status time_group(void *context, search_candidate *const *list, int c
   measure_item items[MEASURE_ITEMS_MAX] = {{enqueue_reference, s}, {enqueue_reference, s}};
   measure_summary ms[MEASURE_ITEMS_MAX];
   measure_options options = {s->args->burst_ms, rounds, seed, fmin(settle_ms, settle_bursts * s->args->burst_ms)};
+  if (cli_seconds_now() - s->timed_at < pause_s) options.settle_ms = 0;
   int used = 2, at[MEASURE_ITEMS_MAX];
   double clock = -1, power = -1;
   for (int i = 0; i < count; i++) {
@@ -159,6 +162,7 @@ static flp_status time_group(void *context, search_candidate *const *list, int c
   for (int p = 0; p < GEMM_PRODUCTS; p++)
     if (wants_bare(s, (gemm_product)p)) items[used++] = gemm_item(&s->bare.product[p]);
   FLP_TRY(measure_run(&s->clock, items, used, &options, ms));
+  s->timed_at = cli_seconds_now();
   read_sensors(s, &clock, &power);
   ms[0] =
       (measure_summary){0.5 * (ms[0].median + ms[1].median), fmin(ms[0].low, ms[1].low), fmax(ms[0].high, ms[1].high)};
