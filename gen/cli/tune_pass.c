@@ -18,12 +18,8 @@ static const struct {
     [TUNE_FORWARD] = {1, {FLP_PASS_FORWARD}, {FLP_PASS_FORWARD}, 0, 6, 0},
     [TUNE_BACKWARD] = {1, {FLP_PASS_BACKWARD}, {FLP_PASS_BACKWARD}, 0, 0, 1},
     [TUNE_KEEPING] = {1, {FLP_PASS_FORWARD}, {FLP_PASS_FORWARD_SAVED}, 1, 6, 0},
-    [TUNE_SAVED] = {2,
-                    {FLP_PASS_FORWARD, FLP_PASS_BACKWARD},
-                    {FLP_PASS_FORWARD_SAVED, FLP_PASS_BACKWARD_SAVED},
-                    1,
-                    6,
-                    1},
+    [TUNE_SAVED] =
+        {2, {FLP_PASS_FORWARD, FLP_PASS_BACKWARD}, {FLP_PASS_FORWARD_SAVED, FLP_PASS_BACKWARD_SAVED}, 1, 6, 1},
     [TUNE_STEP] = {1, {FLP_PASS_STEP}, {FLP_PASS_STEP}, 1, 2, 1},
 };
 
