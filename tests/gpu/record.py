@@ -14,6 +14,8 @@
   bench_modes
              the same for modes S and P
   peers      python -m flp.bench: other libraries on the same tensors (needs torch; set FLP_LIBRARY)
+  peers_modes
+             the same for modes S and P
   tune       flpgen tune: one kernel exhaustively, then twice with the default budget and other seeds
   cold       tests/gpu/cold_start.py: the first logprob of fresh processes with a pack and no generator (needs two
              packs, see there; what it says of other libraries needs torch)
@@ -181,8 +183,14 @@ class Campaign:
             print(done.stdout, flush=True)
 
     def peers(self):
-        for name, options in PEERS.items():
-            words = [sys.executable, "-m", "flp.bench", *options, "-q", "--json", f"{name}.json"]
+        self.peers_all(["peers_training"])
+
+    def peers_modes(self):
+        self.peers_all([name for name in PEERS if name != "peers_training"])
+
+    def peers_all(self, names):
+        for name in names:
+            words = [sys.executable, "-m", "flp.bench", *PEERS[name], "-q", "--json", f"{name}.json"]
             print(self.run(name, words).stdout, flush=True)
 
     def tune(self):
@@ -211,8 +219,8 @@ class Campaign:
 
 
 def main():
-    parts = ("check", "large", "tilings", "concurrent", "sanitize", "sanitize_modes", "bench", "bench_modes", "peers", "tune",
-             "cold", *SCRIPTS)
+    parts = ("check", "large", "tilings", "concurrent", "sanitize", "sanitize_modes", "bench", "bench_modes", "peers",
+             "peers_modes", "tune", "cold", *SCRIPTS)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flpgen", required=True, help="the command to measure")
     parser.add_argument("--out", required=True, help="directory for the records")
