@@ -390,9 +390,9 @@ static flp_status over_budget(flp_pass pass, int64_t n, uint64_t budget, uint64_
   char with[64] = "";
   if (saved) snprintf(with, sizeof with, ", %" PRIu64 " of them for what mode S saves", saved);
   return flp_fail(FLP_ERROR_BUDGET,
-                  "no layout of the %s pass over %" PRId64 " rows fits a budget of %" PRIu64
-                  " bytes: the smallest that would do is %" PRIu64 "%s",
-                  pass_names[pass], n, budget, smallest + saved, with);
+                  "budget: %" PRIu64 " bytes are too few for the %s pass over %" PRId64 " rows; %" PRIu64
+                  " bytes or more are accepted%s",
+                  budget, pass_names[pass], n, smallest + saved, with);
 }
 
 static void search_combine(planner_search *s) {

@@ -4,6 +4,8 @@
     python3 tests/gpu/record.py --flpgen build/release/bin/flpgen --out records [--only check,sanitize,...]
 
   check      flpgen check --all: every rung, dtype, entropy, gradient mask, ragged shapes, adversarial inputs
+  check_modes
+             flpgen check --quick of modes S and P: the same of them alone
   large      flpgen check --large: N=8192, V=151936, D=4096 with gradients
   tilings    the same with the kernels of sm_90a cut in other ways (tests/tilings.json)
   concurrent flpgen check --concurrent: bits on several streams at once, beside other work and in CUDA graphs
@@ -126,6 +128,11 @@ class Campaign:
     def check(self):
         self.run("check", ["flpgen", "check", "--all", "--json=check_all.json", "-q"])
 
+    def check_modes(self):
+        for mode, name in (("S", "check_saved"), ("P", "check_streamed")):
+            done = self.run(name, ["flpgen", "check", "--quick", "--mode", mode, f"--json={name}.json", "-q"])
+            print(done.stdout, flush=True)
+
     def large(self):
         self.run("large", ["flpgen", "check", "--large", "--rung", "jit", "--json=check_large.json", "-q"])
 
@@ -157,15 +164,19 @@ class Campaign:
     def sanitize_problems(self, part, problems):
         """Each problem once with every tool; the record's header is that of a check."""
         results = []
-        for tool in ("memcheck", "racecheck", "initcheck"):
+        for tool in ("memcheck", "initcheck", "racecheck"):
             for options in problems:
                 command = ["flpgen", "check", *SMALL, *options, "--rung", "jit", "-q", "--json=sanitized.json"]
                 done = self.run(f"{part} {tool}", ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *command])
                 summary = re.findall(r"^=+ (.*SUMMARY.*)$", done.stdout, re.M)
                 results.append({"tool": tool, "command": " ".join(command[:-2]), "summary": " ".join(summary),
                                 "exit": done.returncode})
-        record = json.loads((self.out / "sanitized.json").read_text())
+                self.write_sanitized(part, results)
         (self.out / "sanitized.json").unlink()
+
+    def write_sanitized(self, part, results):
+        """What is done so far: a tool may take minutes, and a GPU may be lent for less."""
+        record = json.loads((self.out / "sanitized.json").read_text())
         record = {key: record[key] for key in ("gpu", "driver", "sources_hash", "date")}
         record.update(command=f"tests/gpu/record.py --only {part}", rows=results,
                       failed=sum(result["exit"] != 0 for result in results))
@@ -219,8 +230,8 @@ class Campaign:
 
 
 def main():
-    parts = ("check", "large", "tilings", "concurrent", "sanitize", "sanitize_modes", "bench", "bench_modes", "peers",
-             "peers_modes", "tune", "cold", *SCRIPTS)
+    parts = ("check", "check_modes", "large", "tilings", "concurrent", "sanitize", "sanitize_modes", "bench", "bench_modes",
+             "peers", "peers_modes", "tune", "cold", *SCRIPTS)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flpgen", required=True, help="the command to measure")
     parser.add_argument("--out", required=True, help="directory for the records")

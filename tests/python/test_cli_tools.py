@@ -42,7 +42,7 @@ def test_explain_scoring_has_no_backward():
 
 def test_explain_budget():
     tight = explain(*FULL, "--grad", "hidden,weight", "--budget", "1M")["rows"][0]["assumed_layouts"][1]
-    assert "smallest that would do" in tight["error"]
+    assert "bytes or more are accepted" in tight["error"]
     roomy = explain(*FULL, "--grad", "hidden,weight", "--budget", "8G")["rows"][0]["assumed_layouts"][1]
     assert roomy["chunks"] == 1
     chunked = explain(*FULL, "--grad", "hidden,weight", "--chunk-vocab", "4096")["rows"][0]["assumed_layouts"][1]

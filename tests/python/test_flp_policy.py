@@ -382,7 +382,7 @@ def test_a_step_is_explained():
     ({"total": -1}, "total is -1"),
     ({"average": "tokens"}, "average is 'tokens' for 'grpo' (accepted: None"),
     ({"parameters": {"clip_low": 1}}, "parameters is {'clip_low': 1} for 'grpo'"),
-    ({"vectors": {"reward": torch.zeros(B, T)}}, "vectors is 'reward' (accepted: none, as grpo reads none)"),
+    ({"vectors": {"reward": torch.zeros(B, T, device=DEVICE)}}, "vectors is 'reward' (accepted: none, as grpo reads none)"),
     ({"save": 1}, "save is of type int (accepted: None, True or False)"),
     ({"old_lse": torch.zeros(B)}, "old_lse is of shape (3,)"),
     ({"grad_scale": 2.0}, "grad_scale is given without grad_weight_accumulate"),

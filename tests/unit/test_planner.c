@@ -237,7 +237,7 @@ Test(planner, the_smallest_budget_is_named_and_exact) {
     char expected[256];
     snprintf(
         expected, sizeof expected,
-        "no layout of the backward pass over 1000 rows fits a budget of %lu bytes: the smallest that would do is %lu",
+        "budget: %lu bytes are too few for the backward pass over 1000 rows; %lu bytes or more are accepted",
         (unsigned long)(any.smallest_bytes - 1), (unsigned long)any.smallest_bytes);
     cr_expect_str_eq(flp_error_detail(), expected);
   }
