@@ -70,7 +70,8 @@ SANITIZED_MODES = [  # modes S and P
     ["--dtype", "bf16", "--loss", "grpo+k3+entropy", "--mode", "P"]]
 PLAIN = [  # kept exponentials that are multiplied as they are: no gradient of entropy or bias
     ["--dtype", "bf16", "--entropy", "forward", "--grad", "hidden,weight", *options]
-    for options in (["--keep"], ["--keep", "--alignment", "2"], ["--loss", "grpo+k3", "--mode", "P"])]
+    for options in (["--keep"], ["--keep", "--alignment", "2"], ["--loss", "grpo+k3", "--mode", "P"],
+                    ["--loss", "grpo+k3", "--mode", "P", "--rung", "generic"])]
 FLAGSHIP = ["--vocab", "151936", "--hidden", "4096", "--dtype", "bf16"]
 FORWARD = ["--dtype", "bf16", "--entropy", "forward"]
 WIDE = ["--vocab", "248320", "--hidden", "2048", "--dtype", "bf16"]
@@ -166,7 +167,8 @@ class Campaign:
         results = []
         for tool in ("memcheck", "initcheck", "racecheck"):
             for options in problems:
-                command = ["flpgen", "check", *SMALL, *options, "--rung", "jit", "-q", "--json=sanitized.json"]
+                rung = [] if "--rung" in options else ["--rung", "jit"]
+                command = ["flpgen", "check", *SMALL, *options, *rung, "-q", "--json=sanitized.json"]
                 done = self.run(f"{part} {tool}", ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *command])
                 summary = re.findall(r"^=+ (.*SUMMARY.*)$", done.stdout, re.M)
                 results.append({"tool": tool, "command": " ".join(command[:-2]), "summary": " ".join(summary),
