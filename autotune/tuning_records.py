@@ -2,16 +2,19 @@
 """Turns the SQLite records of `flpgen tune` into one JSON record of the tree, and fits the cost model to it.
 
     python3 autotune/tuning_records.py export --out autotune/bench/tune_forward_4096.json exhaustive.sqlite run1.sqlite ...
+    python3 autotune/tuning_records.py heads --out autotune/bench/tune_presets.json first.sqlite second.sqlite ...
     python3 autotune/tuning_records.py fit autotune/bench/tune_forward_4096.json        (needs numpy)
 
 export: rows are the timed candidates of the first file; `searches` says of every file how long it searched, what it chose
-and against what. fit: least squares for the shares of autotune/model.c, weighted towards the fast half, from the forward
+and against what. heads: a row for each specialisation whose search was finished, in any of the files: what was chosen for each
+kernel, beside the untuned one and the bare products. fit: least squares for the shares of autotune/model.c, weighted towards the fast half, from the forward
 kernel of one deep head, so that everything but the tiling is constant. Shares come out in the unit of model.c: of a tensor
 core at the device's full clock.
 """
 
 import argparse
 import json
+import shlex
 import sqlite3
 import sys
 from pathlib import Path
@@ -62,6 +65,57 @@ def export(paths, out):
     Path(out).write_text(text.replace('"rows": null', f'"rows": [\n  {rows}\n ]') + "\n")
 
 
+# ---- many heads ----
+
+HERE = ("--record", "--out", "-o", "--list")    # options that name files of the machine that measured
+
+
+def told(command):
+    """A command without the names of files and how it was to print."""
+    words, kept = iter(shlex.split(command)), []
+    for word in words:
+        if word in HERE:
+            next(words, None)
+        elif word not in ("-q", "--quiet", "--json"):
+            kept.append(word)
+    return shlex.join(kept)
+
+
+def kernel_of(candidates):
+    chosen = next(c for c in candidates if c["status"] == "chosen")
+    own = next(c for c in candidates if c["is_default"])
+    cut = chosen["tune"]
+    if chosen["chunk_vocab"]:
+        cut += f", chunks of {chosen['chunk_rows']} x {chosen['chunk_vocab']}"
+    return {"chosen": cut, "is_own": bool(chosen["is_default"]), "ms": round(chosen["ms"], 4), "own_ms": round(own["ms"], 4),
+            "ratio": round(chosen["ratio"], 4), "timed": sum(c["status"] in TIMED for c in candidates)}
+
+
+def head_of(db, spec):
+    candidates = db.execute("select * from candidate where spec = ? and ms is not null order by id", (spec["id"],)).fetchall()
+    kinds = list(dict.fromkeys(c["kind"] for c in candidates))
+    bare = db.execute("select product, ms from bare where spec = ?", (spec["id"],)).fetchall()
+    return {"model": spec["model"], **{key: spec[key] for key in ("vocab", "hidden", "dtype", "entropy", "grads", "softcap")},
+            "N": spec["rows"], "plan": spec["plan"],
+            "kernels": {kind or "layout": kernel_of([c for c in candidates if c["kind"] == kind]) for kind in kinds},
+            "bare_ms": {row["product"]: round(row["ms"], 4) for row in bare}}
+
+
+def export_heads(paths, out):
+    rows, run = [], None
+    for path in paths:
+        db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        db.row_factory = sqlite3.Row
+        for spec in db.execute("select * from spec where finished is not null order by id").fetchall():
+            run = db.execute("select * from run where id = ?", (spec["run"],)).fetchone()
+            rows.append({**head_of(db, spec), "sources": run["sources"][:12]})
+    if not rows:
+        sys.exit(f"{', '.join(map(str, paths))}: no search of a specialisation was finished")
+    record = {"gpu": run["gpu"], "driver": f"{run['driver'] // 1000}.{run['driver'] % 1000 // 10}",
+              "sources_hash": run["sources"], "command": told(run["command"]), "date": run["started"][:10], "rows": rows}
+    Path(out).write_text(json.dumps(record, indent=1) + "\n")
+
+
 # ---- the fit ----
 
 SHARES = ("base", "shared", "l2", "cluster2", "cluster4", "half_rows", "ahead^2", "epilogue", "panel")
@@ -103,13 +157,16 @@ def fit(path, clock=1.98e9, multiprocessors=132):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    exporting = verbs.add_parser("export")
-    exporting.add_argument("--out", required=True)
-    exporting.add_argument("records", nargs="+")
+    for verb in ("export", "heads"):
+        exporting = verbs.add_parser(verb)
+        exporting.add_argument("--out", required=True)
+        exporting.add_argument("records", nargs="+")
     verbs.add_parser("fit").add_argument("record")
     arguments = parser.parse_args()
     if arguments.verb == "export":
         export(arguments.records, arguments.out)
+    elif arguments.verb == "heads":
+        export_heads(arguments.records, arguments.out)
     else:
         fit(arguments.record)
 

@@ -1,7 +1,10 @@
 """flpgen tune on the stand-in for a GPU: its record, Ctrl-C, and going on where a run has stopped."""
+import json
 import os
 import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +12,8 @@ from flpgen_tool import FLPGEN, flpgen
 from flpgen_tune_tool import (  # noqa: F401
     BACKWARD, DEVICE, FASTER, QUICK, SPEC, STAND_INS, cache, plan_of, planted, pytestmark, result, rows, steps, tune,
     tuned, ways_tried)
+
+TREE = Path(__file__).resolve().parents[2]
 
 
 # ---- records
@@ -38,6 +43,24 @@ def test_the_report_can_be_drawn(tuned, tmp_path):
     cache, _ = tuned
     done = flpgen("report", cache / "tune.sqlite", "--out", tmp_path / "report.html")
     assert done.code == 0 and "Fake H200" in (tmp_path / "report.html").read_text(encoding="utf-8"), done.err
+
+
+def test_heads_of_records_become_one_record_of_the_tree(tuned, tmp_path):
+    cache, target = tuned
+    out = tmp_path / "heads.json"
+    command = [sys.executable, TREE / "autotune/tuning_records.py", "heads", "--out", out, cache / "tune.sqlite"]
+    subprocess.run([*command, cache / "tune.sqlite"], check=True)
+    record = json.loads(out.read_text())
+    row, again = record["rows"]
+    assert row == again and (record["gpu"], record["driver"]) == ("Fake H200", "13.0")
+    assert record["command"].startswith("flpgen tune --vocab 200") and str(cache) not in record["command"]
+    assert row["plan"] == target["plan"] and record["sources_hash"].startswith(row["sources"])
+    assert row["bare_ms"] == {bare["product"]: pytest.approx(bare["ms"], abs=1e-4) for bare in target["bare"]}
+    for kind, step in steps(target).items():
+        kernel = row["kernels"][kind]
+        assert kernel["is_own"] == step["is_default"] and kernel["timed"] == step["timed"]
+        assert kernel["ms"] == pytest.approx(step["ms"], abs=1e-4) and kernel["ratio"] == pytest.approx(step["ratio"], abs=1e-4)
+        assert step["chosen"].startswith(kernel["chosen"])
 
 
 def test_nothing_is_written_but_cache_and_record(tmp_path):
