@@ -84,7 +84,7 @@ const char *search_effort_name(search_effort effort); /* "quick" */
 typedef struct search_options {
   double prune_factor; /* predicted more than so many times the least: pruned */
   int most;            /* candidates that are tried, 0: all */
-  int group;           /* that are made and timed together in the first pass, whatever the deadline; 0: as many as can be */
+  int group;           /* that the first pass makes and times together, whatever the deadline; 0: as many as can be */
   int first_rounds;    /* of the first pass */
   int finalists, final_rounds;
   double budget_s; /* 0: no limit */
