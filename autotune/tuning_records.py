@@ -6,10 +6,10 @@
     python3 autotune/tuning_records.py fit autotune/bench/tune_forward_4096.json        (needs numpy)
 
 export: rows are the timed candidates of the first file; `searches` says of every file how long it searched, what it chose
-and against what. heads: a row for each specialisation whose search was finished, in any of the files: what was chosen for each
-kernel, beside the untuned one and the bare products. fit: least squares for the shares of autotune/model.c, weighted towards the fast half, from the forward
-kernel of one deep head, so that everything but the tiling is constant. Shares come out in the unit of model.c: of a tensor
-core at the device's full clock.
+and against what. heads: a row for each specialisation whose search was finished, in any of the files: what was chosen for
+each kernel, beside the untuned one and the bare products. fit: least squares for the shares of autotune/model.c, weighted
+towards the fast half, from the forward kernel of one deep head, so that everything but the tiling is constant. Shares come
+out in the unit of model.c: of a tensor core at the device's full clock.
 """
 
 import argparse

@@ -185,6 +185,8 @@ void bench_plan_end(bench_caches *caches);
 
 /* ---- bench_run.c: the measurement ---- */
 
+/* That of flp_plan_saved: without a budget of the user mode S is measured whatever it takes. */
+uint64_t bench_keep_budget(const flp_options *options);
 /* error: UNAVAILABLE without a GPU or cuBLASLt; any of flp_plan_create, flp_execute and measure_run */
 flp_status bench_run(const bench_args *args, bench_result *out);
 

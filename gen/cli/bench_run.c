@@ -121,16 +121,15 @@ static int has_pass(const session *s, flp_pass pass) {
   return pass == FLP_PASS_FORWARD || (pass == FLP_PASS_BACKWARD && spec->grads);
 }
 
-/* Without --budget mode S is measured whatever it takes. */
-static uint64_t keep_budget(const session *s) {
-  return s->args->options.budget_bytes ? 0 : UINT64_MAX;
+uint64_t bench_keep_budget(const flp_options *options) {
+  return options->budget_bytes ? 0 : UINT64_MAX;
 }
 
 /* What mode S keeps. error: UNAVAILABLE where nothing is, for then mode R would be measured in its name */
 static flp_status make_saved(session *s) {
   s->saved_bytes = 0;
   if (!spec_of(s)->keep || spec_of(s)->loss) return FLP_OK;
-  FLP_TRY(flp_plan_saved(s->plan, s->n, keep_budget(s), &s->saved_bytes));
+  FLP_TRY(flp_plan_saved(s->plan, s->n, bench_keep_budget(&s->args->options), &s->saved_bytes));
   if (s->saved_bytes == 0)
     return flp_fail(FLP_ERROR_UNAVAILABLE,
                     "--keep: nothing is kept of %lld rows: rung %s has no kernels for it, or --budget is too small",
@@ -141,7 +140,7 @@ static flp_status make_saved(session *s) {
 static flp_status find_layout(session *s, flp_pass pass) {
   if (!s->saved_bytes) return flp_plan_layout(s->plan, pass, s->n, 0, &s->layout[pass]);
   flp_pass query = pass == FLP_PASS_FORWARD ? FLP_PASS_FORWARD_SAVED : FLP_PASS_BACKWARD_SAVED;
-  return flp_plan_layout(s->plan, query, s->n, keep_budget(s), &s->layout[pass]);
+  return flp_plan_layout(s->plan, query, s->n, bench_keep_budget(&s->args->options), &s->layout[pass]);
 }
 
 static flp_status make_workspace(session *s) {

@@ -219,6 +219,11 @@ static flp_status apply_model(cli_spec_args *args) {
   return FLP_OK;
 }
 
+void cli_spec_args_complete(const cli_spec_args *args, flp_spec *spec) {
+  if (spec->accumulate_grad_weight && !spec->grad_weight_dtype) spec->grad_weight_dtype = FLP_DTYPE_FP32;
+  if (!args->has_entropy && spec->entropy < cli_loss_entropy(spec)) spec->entropy = cli_loss_entropy(spec);
+}
+
 flp_status cli_spec_args_resolve(cli_spec_args *args) {
   if (args->model) FLP_TRY(apply_model(args));
   const flp_spec *spec = &args->spec;
@@ -229,9 +234,8 @@ flp_status cli_spec_args_resolve(cli_spec_args *args) {
   if (spec->op == FLP_OP_HEAD && spec->hidden == 0)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--hidden is missing; the number of columns of the weight, or --model, is needed");
-  if (spec->accumulate_grad_weight && !spec->grad_weight_dtype) args->spec.grad_weight_dtype = FLP_DTYPE_FP32;
   FLP_TRY(cli_loss_args_resolve(&args->loss, &args->spec));
-  if (!args->has_entropy && spec->entropy < cli_loss_entropy(spec)) args->spec.entropy = cli_loss_entropy(spec);
+  cli_spec_args_complete(args, &args->spec);
   flp_spec resolved;
   FLP_TRY(flp_spec_resolve(spec, &resolved));
   args->spec = resolved;

@@ -32,6 +32,10 @@ flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode *mode);
 /* For verbs that time one of the modes S and P. error: ARGUMENT if both --keep and --loss are given */
 flp_status cli_spec_args_one_mode(const cli_spec_args *args);
 
+/* Fills what follows from other options in a spec whose loss, if any, is loaded: the dtype of a gradient that is added to,
+ * the entropy that the loss needs. */
+void cli_spec_args_complete(const cli_spec_args *args, flp_spec *spec);
+
 /* Fills what was not given from the model and checks the whole.
  * error: ARGUMENT naming the field; IO, CORRUPT for the model's file */
 flp_status cli_spec_args_resolve(cli_spec_args *args);

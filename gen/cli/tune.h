@@ -206,14 +206,14 @@ int tune_session_keys(const tune_session *session, const flp_tuning *tuning, flp
 
 /* ---- tune_pass.c: what is timed ---- */
 
+/* The mode of --keep or --loss that is timed, S or P; 0: none */
+flp_mode tune_session_mode(const tune_session *session);
 /* The call that a kind (0: layouts) is timed in: one of mode S or P where these are asked for and the kind counts. */
 tune_call tune_session_call(const tune_session *session, flp_kernel_kind kind);
 int tune_call_has_gradients(tune_call call);
 /* A plan of session->call, on the jit rung alone, with what was chosen and a candidate, or NULL.
  * error: of flp_plan_create; UNAVAILABLE if another rung or architecture would run */
 flp_status tune_pass_plan(const tune_session *session, const search_candidate *candidate, flp_plan **out);
-/* Without --workspace mode S is tuned whatever it takes: the budget of flp_plan_saved. */
-uint64_t tune_keep_budget(const tune_args *args);
 /* Its layouts, by pass of the call; and a workspace that holds each of them. error: BUDGET; DRIVER */
 flp_status tune_pass_layouts(const tune_session *session, const flp_plan *plan, flp_layout out[TUNE_CALL_PASSES]);
 flp_status tune_pass_reserve(tune_session *session, const flp_layout layout[TUNE_CALL_PASSES]);

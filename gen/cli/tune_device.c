@@ -225,7 +225,7 @@ static flp_status make_bare(tune_session *s) {
 
 /* What mode S keeps. error: UNAVAILABLE where nothing is: mode R would be tuned in its name */
 static flp_status make_saved(tune_session *s, const flp_plan *plan) {
-  FLP_TRY(flp_plan_saved(plan, s->args->rows, tune_keep_budget(s->args), &s->saved_bytes));
+  FLP_TRY(flp_plan_saved(plan, s->args->rows, bench_keep_budget(&s->args->options), &s->saved_bytes));
   if (s->saved_bytes) return bench_data_create(&s->data, BENCH_SAVED, s->saved_bytes);
   return flp_fail(FLP_ERROR_UNAVAILABLE, "--keep: nothing is kept of %lld rows, as --workspace is too small for it",
                   (long long)s->args->rows);

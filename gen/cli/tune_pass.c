@@ -31,6 +31,10 @@ int tune_call_has_gradients(tune_call call) {
   return calls[call].gradients;
 }
 
+flp_mode tune_session_mode(const tune_session *s) {
+  return s->streams ? FLP_MODE_P : s->saved_bytes ? FLP_MODE_S : (flp_mode)0;
+}
+
 tune_call tune_session_call(const tune_session *s, flp_kernel_kind kind) {
   if (kind == FLP_KERNEL_FORWARD) return TUNE_FORWARD;
   if (kind == FLP_KERNEL_DZ) return TUNE_BACKWARD; /* S and P have it for rows that are redone */
@@ -82,13 +86,9 @@ flp_status tune_pass_plan(const tune_session *s, const search_candidate *c, flp_
   return refuse_others(out);
 }
 
-uint64_t tune_keep_budget(const tune_args *args) {
-  return args->options.budget_bytes ? 0 : UINT64_MAX;
-}
-
 flp_status tune_pass_layouts(const tune_session *s, const flp_plan *plan, flp_layout out[TUNE_CALL_PASSES]) {
   int saves = s->call == TUNE_KEEPING || s->call == TUNE_SAVED;
-  uint64_t budget = saves ? tune_keep_budget(s->args) : 0;
+  uint64_t budget = saves ? bench_keep_budget(&s->args->options) : 0;
   for (int i = 0; i < calls[s->call].passes; i++) {
     out[i] = (flp_layout)FLP_LAYOUT_INIT;
     FLP_TRY(flp_plan_layout(plan, calls[s->call].query[i], s->args->rows, budget, &out[i]));

@@ -31,7 +31,7 @@ static const flp_spec *spec_of(const tuner *t) {
 static int needs(const tuner *t, int step) {
   flp_kernel_kind kind = steps[step].kind;
   if (!kind) return spec_of(t)->grads != 0;
-  if (kind == FLP_KERNEL_KEEP && !t->session.streams && !t->session.saved_bytes) return 0;
+  if (kind == FLP_KERNEL_KEEP && !tune_session_mode(&t->session)) return 0;
   return tune_has_kind(spec_of(t), kind);
 }
 
@@ -213,7 +213,7 @@ static flp_status find_done(tuner *t) {
 
 static flp_status run(tuner *t) {
   FLP_TRY(tune_session_open(&t->session));
-  t->out->mode = t->session.streams ? FLP_MODE_P : t->session.saved_bytes ? FLP_MODE_S : (flp_mode)0;
+  t->out->mode = tune_session_mode(&t->session);
   FLP_TRY(run_steps(t));
   return t->out->steps ? finish(t) : FLP_OK;
 }

@@ -49,7 +49,7 @@ static void put_layout(const tune_session *s, flp_kernel_desc *desc) {
 
 /* Whether the target's kernel of that kind was searched: forward_keep is not where steps run in mode R. */
 static int was_searched(const tune_session *s, flp_kernel_kind kind) {
-  return space_has(kind) && (kind != FLP_KERNEL_KEEP || s->streams || s->saved_bytes);
+  return space_has(kind) && (kind != FLP_KERNEL_KEEP || tune_session_mode(s));
 }
 
 static flp_status store_one(const tune_session *s, flp_store *made, flp_store *out, const flp_kernel_key *key,

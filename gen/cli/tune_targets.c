@@ -96,17 +96,10 @@ static void set_model(tune_target *target, const char *model) {
     snprintf(target->model, sizeof target->model, "...%s", model + length - (most - 3));
 }
 
-/* What follows from the options, as cli_spec_args_resolve has it for one head. */
-static flp_spec complete(const tune_args *args, const flp_spec *given) {
-  flp_spec spec = *given;
-  if (spec.accumulate_grad_weight && !spec.grad_weight_dtype) spec.grad_weight_dtype = FLP_DTYPE_FP32;
-  if (!args->spec.has_entropy && spec.entropy < cli_loss_entropy(&spec)) spec.entropy = cli_loss_entropy(&spec);
-  return spec;
-}
-
 static flp_status add(const tune_args *args, tune_targets *out, const flp_spec *given, double scale,
                       const char *model) {
-  flp_spec spec = complete(args, given);
+  flp_spec spec = *given;
+  cli_spec_args_complete(&args->spec, &spec);
   if (out->count == TARGETS_MOST)
     return flp_fail(FLP_ERROR_ARGUMENT, "at most %d specialisations are accepted", (int)TARGETS_MOST);
   tune_target *target = &out->items[out->count];

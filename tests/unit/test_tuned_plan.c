@@ -195,20 +195,22 @@ static flp_spec keeping(int64_t vocab) {
   return spec;
 }
 
+/* Of a plan of the rung `tuned`, which says this of itself. */
+static void expect_keep(const flp_spec *spec, const char *says, const char *cut) {
+  flp_plan *plan = stage_plan(spec, NULL);
+  expect_plan(plan, FLP_RUNG_TUNED, says);
+  expect_cut(plan, FLP_KERNEL_KEEP, cut);
+  flp_plan_destroy(plan);
+}
+
 Test(tuned_plan, forward_keep_is_tuned_as_others_are) {
   stage s;
   stage_open(&s, hopper);
   flp_spec spec = keeping(1000);
   tune_for(s.cache, &spec, "forward_keep:raster=2", 12080, 0);
-  flp_plan *plan = stage_plan(&spec, NULL);
-  expect_plan(plan, FLP_RUNG_TUNED, "tuned with driver 12080");
-  expect_cut(plan, FLP_KERNEL_KEEP, "raster=2");
-  flp_plan_destroy(plan);
+  expect_keep(&spec, "tuned with driver 12080", "raster=2");
   tune_for(s.cache, &spec, "forward_keep:raster=4", 13000, 0);
-  plan = stage_plan(&spec, NULL);
-  expect_plan(plan, FLP_RUNG_TUNED, "tuned here");
-  expect_cut(plan, FLP_KERNEL_KEEP, "raster=4");
-  flp_plan_destroy(plan);
+  expect_keep(&spec, "tuned here", "raster=4");
 }
 
 /* A plain entry serves a head that was tuned without --keep, and comes behind one of another driver. */
@@ -218,15 +220,9 @@ Test(tuned_plan, a_plain_forward_keep_serves_a_tuned_head) {
   flp_spec spec = keeping(1000), head = spec_of(1000, 64, 3);
   flp_plan_destroy(stage_plan(&spec, NULL)); /* makes the plain ones */
   tune_for(s.cache, &head, cut_text, 13000, 0);
-  flp_plan *plan = stage_plan(&spec, NULL);
-  expect_plan(plan, FLP_RUNG_TUNED, "tuned here");
-  expect_cut(plan, FLP_KERNEL_KEEP, "own");
-  flp_plan_destroy(plan);
+  expect_keep(&spec, "tuned here", "own");
   tune_for(s.cache, &spec, "forward_keep:raster=2", 12080, 0);
-  plan = stage_plan(&spec, NULL);
-  expect_plan(plan, FLP_RUNG_TUNED, "tuned with driver 13000 and 12080");
-  expect_cut(plan, FLP_KERNEL_KEEP, "raster=2");
-  flp_plan_destroy(plan);
+  expect_keep(&spec, "tuned with driver 13000 and 12080", "raster=2");
 }
 
 Test(tuned_plan, forward_keep_is_cut_as_the_nearest) {
