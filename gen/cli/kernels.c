@@ -1,89 +1,43 @@
 /* kernels.c: generating the kernels of a list of keys, and the list of the shape-generic ones. */
 #include "kernels.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "losses.h"
-#include "progress.h"
+#include "parallel.h"
 
-enum { ERROR_BYTES = 1024, THREADS_MAX = 16 };
-
-static flp_status generate(const flp_kernel_key *key, const flpgen_options *options, cli_kernel *out, char *error) {
-  double start = cli_seconds_now();
-  flpgen_options own = options ? *options : (flpgen_options){.loss = NULL};
-  if (key->kind == FLP_KERNEL_LOSS && !own.loss) own.loss = cli_loss_kept(key->loss);
-  error[0] = 0;
-  flp_status status = flpgen_generate(key, &own, &out->result, error, ERROR_BYTES);
-  out->seconds = cli_seconds_now() - start;
-  return status;
-}
+enum { ERROR_BYTES = 1024 };
 
 flp_status cli_kernel_generate(const flp_kernel_key *key, const flpgen_options *options, cli_kernel *out) {
-  char error[ERROR_BYTES];
-  flp_status status = generate(key, options, out, error);
+  double start = cli_seconds_now();
+  char error[ERROR_BYTES] = "";
+  flpgen_options own = options ? *options : (flpgen_options){.loss = NULL};
+  if (key->kind == FLP_KERNEL_LOSS && !own.loss) own.loss = cli_loss_kept(key->loss);
+  flp_status status = flpgen_generate(key, &own, &out->result, error, sizeof error);
+  out->seconds = cli_seconds_now() - start;
   return status == FLP_OK ? FLP_OK : flp_fail(status, "%s", error);
 }
 
-/* Work shared by the threads of one cli_kernels_generate; everything under lock but the keys and options. */
 typedef struct batch {
   const flp_kernel_key *keys;
   const flpgen_options *options;
   cli_kernel *items;
-  int count, next, done;
-  int failed; /* least index that failed, or count */
-  flp_status status;
-  char error[ERROR_BYTES];
-  cli_progress progress;
-  pthread_mutex_t lock;
 } batch;
 
-static void *work(void *context) {
-  batch *shared = context;
-  char error[ERROR_BYTES];
-  pthread_mutex_lock(&shared->lock);
-  while (shared->next < shared->count && shared->failed == shared->count) {
-    int i = shared->next++;
-    pthread_mutex_unlock(&shared->lock);
-    flp_status status = generate(&shared->keys[i], shared->options, &shared->items[i], error);
-    pthread_mutex_lock(&shared->lock);
-    if (status != FLP_OK && i < shared->failed) {
-      shared->failed = i;
-      shared->status = status;
-      memcpy(shared->error, error, sizeof error);
-    }
-    cli_progress_update(&shared->progress, ++shared->done, shared->count);
-  }
-  pthread_mutex_unlock(&shared->lock);
-  return NULL;
-}
-
-static void run_batch(batch *shared) {
-  long processors = sysconf(_SC_NPROCESSORS_ONLN);
-  int threads = processors < 1 ? 1 : processors > THREADS_MAX ? THREADS_MAX : (int)processors;
-  if (threads > shared->count) threads = shared->count;
-  pthread_t ids[THREADS_MAX];
-  int started = 0;
-  while (started < threads - 1 && pthread_create(&ids[started], NULL, work, shared) == 0) started++;
-  work(shared);
-  for (int i = 0; i < started; i++) pthread_join(ids[i], NULL);
+static flp_status generate_one(void *context, size_t i) {
+  const batch *b = context;
+  return cli_kernel_generate(&b->keys[i], b->options, &b->items[i]);
 }
 
 flp_status cli_kernels_generate(const flp_kernel_key *keys, int count, const flpgen_options *options, const char *label,
                                 cli_kernels *out) {
   *out = (cli_kernels){.items = calloc((size_t)count + 1, sizeof *out->items), .count = count};
   if (!out->items) return flp_fail(FLP_ERROR_MEMORY, "out of memory for %d kernels", count);
-  batch shared = {.keys = keys, .options = options, .items = out->items, .count = count, .failed = count};
-  pthread_mutex_init(&shared.lock, NULL);
-  cli_progress_start(&shared.progress, label ? label : "", label == NULL);
-  run_batch(&shared);
-  cli_progress_end(&shared.progress);
-  pthread_mutex_destroy(&shared.lock);
-  if (shared.status == FLP_OK) return FLP_OK;
-  cli_kernels_destroy(out);
-  return flp_fail(shared.status, "%s", shared.error);
+  batch all = {keys, options, out->items};
+  flp_status status = cli_parallel(generate_one, &all, (size_t)count, label);
+  if (status != FLP_OK) cli_kernels_destroy(out);
+  return status;
 }
 
 void cli_kernels_destroy(cli_kernels *kernels) {

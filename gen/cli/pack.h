@@ -42,14 +42,24 @@ void cli_pack_items_clear(cli_pack_items *items);
  * error: IO, CORRUPT naming the file */
 flp_status cli_pack_add_from(cli_pack_items *items, const char *path, uint64_t *left_out);
 
-/* ---- pack_specs.c: kernels made for a pack ---- */
-
+/* A specialisation whose kernels are to be packed. */
 typedef struct cli_pack_spec {
   flp_spec spec;                         /* resolved */
   const char *tune, *tuned_for, *arches; /* borrowed, or NULL */
   uint32_t chunk_rows, chunk_vocab;      /* of the descriptor of dz */
   uint32_t step_rows;                    /* of that of forward_keep */
+  int keeps;                             /* what tune says was found with forward_keep */
 } cli_pack_spec;
+
+/* ---- pack_variants.c ---- */
+
+/* What callers ask of a head: scores, the gradient of the hidden states alone and all gradients that the spec has, each
+ * without entropy and with (its gradient too where there is any), in bf16 able to keep exponentials; of no loss. They are
+ * cut as the spec is. The spec itself need not be among them. */
+enum { CLI_PACK_VARIANTS = 6 };
+void cli_pack_variants(const cli_pack_spec *given, cli_pack_spec out[CLI_PACK_VARIANTS]);
+
+/* ---- pack_specs.c: kernels made for a pack ---- */
 
 /* Generates every kernel of the specs, and the portable ones that those in items lack, and adds them.
  * tuned_for: kernels cut by tune stand for a device in place of the template's own, which are packed beside them */

@@ -18,6 +18,7 @@ enum {
   KEY_SIGN,
   KEY_NAME,
   KEY_STEP_ROWS,
+  KEY_VARIANTS,
   KEY_JSON
 };
 enum { SOURCES_MAX = 64, SPECS_MAX = 4096, LIST_BYTES_MAX = 1 << 20, WORDS_MAX = 64 };
@@ -29,7 +30,7 @@ typedef struct build_args {
   int64_t step_rows;
   const char *from[SOURCES_MAX], *list[SOURCES_MAX];
   size_t from_count, list_count;
-  int json;
+  int variants, json;
 } build_args;
 
 /* Specs, and the texts of lists that they borrow from. */
@@ -58,6 +59,10 @@ static const struct argp_option options[] = {
      2},
     {"step-rows", KEY_STEP_ROWS, "N", 0,
      "with --tuned-for and --loss: chunks of so many rows, that steps in mode P prefer", 2},
+    {"variants", KEY_VARIANTS, NULL, 0,
+     "beside every specialisation those that share its model: scores, the gradient of hidden alone and all that --grad "
+     "names, each without and with entropy and, in bf16, able to keep exponentials; cut and tuned alike",
+     2},
     {NULL, 0, NULL, 0, "The pack:", 3},
     {"out", 'o', "FILE", 0, "where to write it (required)", 3},
     {"name", KEY_NAME, "TEXT", 0, "a name for the manifest", 3},
@@ -114,6 +119,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case 'o':
       args->out = text;
       return 0;
+    case KEY_VARIANTS:
+      args->variants = 1;
+      return 0;
     case KEY_JSON:
       args->json = 1;
       return 0;
@@ -135,7 +143,7 @@ static const struct argp argp = {
     "stand the sm_80 kernels of the same specialisation, so that a pack runs everywhere. The same kernels give the "
     "same bytes, in whatever order they were named.\n\n"
     "  flpgen pack build --vocab 151936 --hidden 4096 --grad hidden,weight -o qwen.flpp\n"
-    "  flpgen pack build --list presets.txt --sign key.hex -o h200.flpp\n"
+    "  flpgen pack build --list presets.txt --variants --sign key.hex -o h200.flpp\n"
     "  flpgen pack build --from ~/.cache/flp --cubin sm_90 -o mine.flpp\n"
     "  FLP_CACHE_PATH=h200.flpp python train.py\n\n" CLI_EXIT_HELP,
     children,
@@ -151,12 +159,21 @@ static flp_status add_spec(spec_list *specs, build_args *args) {
   if (args->step_rows && (!args->tuned_for || !args->spec.loss.name))
     return flp_fail(FLP_ERROR_ARGUMENT, "--step-rows: %lld is not accepted without --tuned-for and --loss",
                     (long long)args->step_rows);
-  if (specs->count == SPECS_MAX)
-    return flp_fail(FLP_ERROR_ARGUMENT, "more than %d specialisations are not accepted", SPECS_MAX);
+  int variants = args->variants && args->spec.spec.op == FLP_OP_HEAD ? CLI_PACK_VARIANTS : 0;
+  if (specs->count + (size_t)variants >= SPECS_MAX)
+    return flp_fail(FLP_ERROR_ARGUMENT, "more than %d specialisations, variants included, are not accepted", SPECS_MAX);
   FLP_TRY(cli_spec_args_resolve(&args->spec));
-  specs->specs[specs->count++] =
-      (cli_pack_spec){args->spec.spec,  args->spec.tune,   args->tuned_for,          args->arches,
-                      args->chunk_rows, args->chunk_vocab, (uint32_t)args->step_rows};
+  cli_pack_spec *added = &specs->specs[specs->count++];
+  *added = (cli_pack_spec){.spec = args->spec.spec,
+                           .tune = args->spec.tune,
+                           .tuned_for = args->tuned_for,
+                           .arches = args->arches,
+                           .chunk_rows = args->chunk_rows,
+                           .chunk_vocab = args->chunk_vocab,
+                           .step_rows = (uint32_t)args->step_rows,
+                           .keeps = flp_kernel_spec_keeps(&args->spec.spec)};
+  if (variants) cli_pack_variants(added, added + 1);
+  specs->count += (size_t)variants;
   return FLP_OK;
 }
 
@@ -193,7 +210,7 @@ static flp_status add_line(spec_list *specs, const build_args *args, const char 
   if (count < 0 || count == WORDS_MAX)
     return flp_fail(FLP_ERROR_ARGUMENT, "%s:%d: unbalanced quotes, or more than %d words", file, number, WORDS_MAX - 1);
   words[0] = name;
-  build_args own = {.spec = CLI_SPEC_ARGS_INIT, .arches = args->arches};
+  build_args own = {.spec = CLI_SPEC_ARGS_INIT, .arches = args->arches, .variants = args->variants};
   own.spec.takes_select = 1;
   argp_parse(&argp, count + 1, words, ARGP_NO_HELP, NULL, &own);
   flp_status status = own.from_count || own.list_count || own.cubin || own.sign || own.name || own.out || own.json

@@ -1,7 +1,7 @@
 /* pack_cubin.c: cubins made by ptxas, so that a cold start spends no time in the driver's compiler.
  *
- * Invariant: ptxas runs in a directory of its own with names that never change, so that a cubin depends on the PTX and
- * on the version of ptxas alone. */
+ * Invariant: every ptxas runs in a directory of its own with names that never change, so that a cubin depends on the PTX
+ * and on the version of ptxas alone; PTX that several entries share is assembled once. */
 #include <errno.h>
 #include <fcntl.h>
 #include <spawn.h>
@@ -13,14 +13,14 @@
 #include <unistd.h>
 
 #include "pack.h"
-#include "progress.h"
+#include "parallel.h"
 
 enum { TEXT_BYTES = 4096, CAPABILITIES_MAX = 16 };
 
+/* One ptxas and the directory that it runs in. */
 typedef struct assembler {
   const char *program;
-  char directory[64]; /* "" before it is made */
-  uint32_t driver;    /* the oldest driver that loads what this ptxas makes, as 13000 */
+  char directory[64];
 } assembler;
 
 /* Runs ptxas in its directory, its output in the file "log" there. *code is its exit code, or 128 and up. */
@@ -60,10 +60,21 @@ static flp_status start(assembler *a) {
   const char *given = secure_getenv("FLP_PTXAS");
   a->program = given && given[0] ? given : "ptxas";
   strcpy(a->directory, "/tmp/flpgen-cubin-XXXXXX");
-  if (!mkdtemp(a->directory)) {
-    a->directory[0] = 0;
-    return flp_fail(FLP_ERROR_IO, "/tmp: cannot make a directory: %s", strerror(errno));
+  if (mkdtemp(a->directory)) return FLP_OK;
+  return flp_fail(FLP_ERROR_IO, "/tmp: cannot make a directory: %s", strerror(errno));
+}
+
+static void finish(const assembler *a) {
+  static const char *const names[] = {"log", "kernel.ptx", "kernel.cubin"};
+  char path[96];
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    path_of(a, names[i], path);
+    (void)unlink(path);
   }
+  (void)rmdir(a->directory);
+}
+
+static flp_status read_release(const assembler *a, uint32_t *driver) {
   char program[] = "ptxas", version[] = "--version", log[TEXT_BYTES];
   char *argv[] = {program, version, NULL};
   int code = 0;
@@ -74,19 +85,17 @@ static flp_status start(assembler *a) {
   if (code != 0 || !release || sscanf(release, "release %u.%u", &major, &minor) != 2 || major < 11 || major > 99)
     return flp_fail(FLP_ERROR_UNAVAILABLE, "--cubin: %s does not say its release; ptxas 11 or newer is needed",
                     a->program);
-  a->driver = major * 1000 + minor % 100 * 10;
+  *driver = major * 1000 + minor % 100 * 10;
   return FLP_OK;
 }
 
-static void finish(assembler *a) {
-  static const char *const names[] = {"log", "kernel.ptx", "kernel.cubin"};
-  char path[96];
-  if (!a->directory[0]) return;
-  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-    path_of(a, names[i], path);
-    (void)unlink(path);
-  }
-  (void)rmdir(a->directory);
+/* *driver: the oldest driver that loads what this ptxas makes, as 13000 */
+static flp_status find_driver(uint32_t *driver) {
+  assembler a;
+  FLP_TRY(start(&a));
+  flp_status status = read_release(&a, driver);
+  finish(&a);
+  return status;
 }
 
 static flp_status assemble(const assembler *a, const cli_pack_item *item, const char *arch, cli_pack_cubin *out) {
@@ -136,29 +145,68 @@ static flp_status read_capabilities(const char *text, uint32_t out[CAPABILITIES_
   return FLP_OK;
 }
 
-static flp_status make_one(const assembler *a, cli_pack_item *item, uint32_t capability) {
+/* ---- many ---- */
+
+/* What one ptxas is to make, for every entry of the same PTX. */
+typedef struct job {
+  const cli_pack_item *item; /* the first of them */
+  cli_pack_cubin cubin;
   char target[32];
-  if (!target_of(&item->desc, capability, target)) return FLP_OK;
-  cli_pack_cubin cubin = {.capability = capability, .driver = a->driver};
-  flp_status status = assemble(a, item, target, &cubin);
-  if (status == FLP_OK) status = cli_pack_add_cubin(item, &cubin);
-  free(cubin.code);
+} job;
+
+typedef struct jobs {
+  job *list;
+  size_t count;
+} jobs;
+
+static flp_status assemble_job(void *context, size_t i) {
+  job *made = &((jobs *)context)->list[i];
+  assembler a;
+  FLP_TRY(start(&a));
+  flp_status status = assemble(&a, made->item, made->target, &made->cubin);
+  finish(&a);
   return status;
 }
 
+static job *find_job(const jobs *all, const cli_pack_item *item, uint32_t capability) {
+  for (size_t i = 0; i < all->count; i++) {
+    const cli_pack_item *other = all->list[i].item;
+    if (all->list[i].cubin.capability == capability && other->ptx_bytes == item->ptx_bytes &&
+        memcmp(other->ptx, item->ptx, item->ptx_bytes) == 0)
+      return &all->list[i];
+  }
+  return NULL;
+}
+
+static void add_jobs(jobs *all, const cli_pack_items *items, uint32_t capability, uint32_t driver) {
+  for (size_t i = 0; i < items->count; i++) {
+    job added = {.item = &items->items[i], .cubin = {.capability = capability, .driver = driver}};
+    if (target_of(&added.item->desc, capability, added.target) && !find_job(all, added.item, capability))
+      all->list[all->count++] = added;
+  }
+}
+
+/* Gives every entry its copies. */
+static flp_status hand_out(const jobs *all, cli_pack_items *items, const uint32_t *capabilities, int count) {
+  for (size_t i = 0; i < items->count; i++)
+    for (int j = 0; j < count; j++) {
+      const job *made = find_job(all, &items->items[i], capabilities[j]);
+      if (made) FLP_TRY(cli_pack_add_cubin(&items->items[i], &made->cubin));
+    }
+  return FLP_OK;
+}
+
 flp_status cli_pack_make_cubins(cli_pack_items *items, const char *capabilities) {
-  uint32_t list[CAPABILITIES_MAX];
+  uint32_t list[CAPABILITIES_MAX], driver = 0;
   int count;
   FLP_TRY(read_capabilities(capabilities, list, &count));
-  assembler a = {.program = NULL};
-  cli_progress progress;
-  flp_status status = start(&a);
-  cli_progress_start(&progress, "assembling", 0);
-  for (size_t i = 0; i < items->count && status == FLP_OK; i++) {
-    for (int j = 0; j < count && status == FLP_OK; j++) status = make_one(&a, &items->items[i], list[j]);
-    cli_progress_update(&progress, (int64_t)i + 1, (int64_t)items->count);
-  }
-  cli_progress_end(&progress);
-  finish(&a);
+  FLP_TRY(find_driver(&driver));
+  jobs all = {.list = calloc(items->count * (size_t)count + 1, sizeof *all.list)};
+  if (!all.list) return flp_fail(FLP_ERROR_MEMORY, "out of memory for %zu cubins", items->count * (size_t)count);
+  for (int i = 0; i < count; i++) add_jobs(&all, items, list[i], driver);
+  flp_status status = cli_parallel(assemble_job, &all, all.count, "assembling");
+  if (status == FLP_OK) status = hand_out(&all, items, list, count);
+  for (size_t i = 0; i < all.count; i++) free(all.list[i].cubin.code);
+  free(all.list);
   return status;
 }

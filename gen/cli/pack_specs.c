@@ -5,7 +5,8 @@
 #include "kernels.h"
 #include "pack.h"
 
-/* A kernel to be made, and whose place it takes: kernels tuned for a device stand under the key of the untuned one. */
+/* A kernel to be made, and whose place it takes: kernels tuned for a device stand under the key of the untuned one. Where
+ * specialisations share one and cut it in several ways, the last stands, as in a cache. */
 typedef struct wish {
   flp_kernel_key key;
   char name[FLP_KEY_BYTES_MAX + 1]; /* key bytes to be packed under */
@@ -50,7 +51,8 @@ static flp_status wish_for(wishes *w, const flp_kernel_key *key, const char *tun
   if (!flp_kernel_key_bytes(&named, flp_sources_hash(), tuned_for, added->name, sizeof added->name))
     return flp_fail(FLP_ERROR_ARGUMENT, "--tuned-for: '%s' is not accepted; shorter text is", tuned_for);
   for (size_t i = 0; i < w->count; i++)
-    if (strcmp(w->list[i].name, added->name) == 0 && memcmp(&w->list[i].key, &added->key, sizeof *key) == 0) {
+    if (strcmp(w->list[i].name, added->name) == 0) {
+      memcpy(&w->list[i].key, key, sizeof *key);
       w->last = i;
       return FLP_OK;
     }
@@ -72,9 +74,10 @@ static flp_status wish_for_arch(wishes *w, const cli_pack_spec *spec, const char
   memcpy(cut, own, sizeof cut);
   flp_tuning_apply(tuning, cut, count);
   for (int i = 0; i < count; i++) {
+    int is_tuned = tuned_for[0] && !is_portable(&cut[i]) && (cut[i].kind != FLP_KERNEL_KEEP || spec->keeps);
     /* Other devices of the architecture take the template's own choice. */
     if (tuned_for[0]) FLP_TRY(wish_for(w, &own[i], ""));
-    if (tuned_for[0] && !is_portable(&cut[i])) {
+    if (is_tuned) {
       FLP_TRY(wish_for(w, &cut[i], tuned_for));
       wish *made = &w->list[w->last];
       if (cut[i].kind == FLP_KERNEL_KEEP) made->chunk_rows = spec->step_rows;
@@ -132,14 +135,23 @@ static flp_status wish_for_company(wishes *w, const cli_pack_items *items, const
 
 /* ---- making ---- */
 
+/* The place of a wish's kernel among keys, each there once: what stays as it is untuned is tuned and untuned at a time. */
+static size_t place_of(const flp_kernel_key *keys, size_t count, const flp_kernel_key *key) {
+  for (size_t i = 0; i < count; i++)
+    if (memcmp(&keys[i], key, sizeof *key) == 0) return i;
+  return count;
+}
+
 static flp_status make(const wishes *w, cli_pack_items *items) {
   flp_kernel_key *keys = calloc(w->count + 1, sizeof *keys);
+  size_t count = 0;
   cli_kernels kernels = {.count = 0};
   if (!keys) return flp_fail(FLP_ERROR_MEMORY, "out of memory for %zu kernels", w->count);
-  for (size_t i = 0; i < w->count; i++) memcpy(&keys[i], &w->list[i].key, sizeof keys[i]);
-  flp_status status = cli_kernels_generate(keys, (int)w->count, NULL, "generating", &kernels);
+  for (size_t i = 0; i < w->count; i++)
+    if (place_of(keys, count, &w->list[i].key) == count) memcpy(&keys[count++], &w->list[i].key, sizeof *keys);
+  flp_status status = cli_kernels_generate(keys, (int)count, NULL, "generating", &kernels);
   for (size_t i = 0; i < w->count && status == FLP_OK; i++) {
-    const flpgen_result *result = &kernels.items[i].result;
+    const flpgen_result *result = &kernels.items[place_of(keys, count, &w->list[i].key)].result;
     flp_kernel_desc desc = result->desc;
     desc.chunk_rows = w->list[i].chunk_rows;
     desc.chunk_vocab = w->list[i].chunk_vocab;

@@ -1,20 +1,21 @@
 /* pack_write.c: the bytes of a pack, as runtime/pack.h lays them out.
  *
  * Invariant: the result depends on the kernels, the manifest and the seed alone (and on the version of libzstd):
- * entries and blobs are sorted, frames are made by one thread at one level, Ed25519 is deterministic. */
+ * entries and blobs are sorted, a frame is made by one thread at one level, Ed25519 is deterministic. */
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zstd.h>
 
 #include "pack.h"
-#include "progress.h"
+#include "parallel.h"
 
 /* 19 makes PTX a tenth of its size; dictionaries and windows over all kernels save some 5% more, for which a kernel
  * could no longer be read alone. */
 enum { ZSTD_LEVEL = 19 };
 
 typedef struct blob {
+  const void *code; /* borrowed */
   uint8_t raw[FLP_PACK_DIGEST], sha256[FLP_PACK_DIGEST]; /* of the code as it is, and as it is stored */
   uint8_t *stored;
   size_t stored_bytes, unpacked_bytes;
@@ -38,18 +39,17 @@ static blob *find_blob(const packer *p, const void *code, size_t bytes) {
   return NULL;
 }
 
-static flp_status compress(const void *code, size_t bytes, blob *out) {
-  size_t bound = ZSTD_compressBound(bytes);
+static flp_status compress(void *context, size_t i) {
+  blob *out = &((packer *)context)->blobs[i];
+  size_t bound = ZSTD_compressBound(out->unpacked_bytes);
   out->stored = malloc(bound);
   if (!out->stored) return flp_fail(FLP_ERROR_MEMORY, "out of memory for a blob of %zu bytes", bound);
-  out->stored_bytes = ZSTD_compress(out->stored, bound, code, bytes, ZSTD_LEVEL);
-  out->unpacked_bytes = bytes;
+  out->stored_bytes = ZSTD_compress(out->stored, bound, out->code, out->unpacked_bytes, ZSTD_LEVEL);
   if (ZSTD_isError(out->stored_bytes))
     return flp_fail(FLP_ERROR_INTERNAL, "zstd: %s", ZSTD_getErrorName(out->stored_bytes));
   if (out->stored_bytes > FLP_PACK_CODE_BYTES_MAX)
-    return flp_fail(FLP_ERROR_ARGUMENT, "code of %zu bytes is packed into %zu, accepted: up to %d", bytes,
+    return flp_fail(FLP_ERROR_ARGUMENT, "code of %zu bytes is packed into %zu, accepted: up to %d", out->unpacked_bytes,
                     out->stored_bytes, FLP_PACK_CODE_BYTES_MAX);
-  crypto_hash_sha256(out->raw, code, bytes);
   crypto_hash_sha256(out->sha256, out->stored, out->stored_bytes);
   return FLP_OK;
 }
@@ -65,14 +65,10 @@ static flp_status add_code(packer *p, const void *code, size_t bytes) {
     p->blobs = grown;
     p->blob_capacity = capacity;
   }
-  blob *added = &p->blobs[p->blob_count];
-  *added = (blob){.stored = NULL};
-  flp_status status = compress(code, bytes, added);
-  if (status == FLP_OK)
-    p->blob_count++;
-  else
-    free(added->stored);
-  return status;
+  blob *added = &p->blobs[p->blob_count++];
+  *added = (blob){.code = code, .unpacked_bytes = bytes};
+  crypto_hash_sha256(added->raw, code, bytes);
+  return FLP_OK;
 }
 
 static int by_hash(const void *left, const void *right) {
@@ -81,19 +77,15 @@ static int by_hash(const void *left, const void *right) {
 }
 
 static flp_status collect(packer *p) {
-  cli_progress progress;
-  flp_status status = FLP_OK;
-  cli_progress_start(&progress, "packing", 0);
-  for (size_t i = 0; i < p->item_count && status == FLP_OK; i++) {
+  for (size_t i = 0; i < p->item_count; i++) {
     const cli_pack_item *item = p->items[i];
-    status = add_code(p, item->ptx, item->ptx_bytes);
-    for (uint32_t j = 0; j < item->cubin_count && status == FLP_OK; j++)
-      status = add_code(p, item->cubins[j].code, item->cubins[j].bytes);
-    cli_progress_update(&progress, (int64_t)i + 1, (int64_t)p->item_count);
+    FLP_TRY(add_code(p, item->ptx, item->ptx_bytes));
+    for (uint32_t j = 0; j < item->cubin_count; j++)
+      FLP_TRY(add_code(p, item->cubins[j].code, item->cubins[j].bytes));
   }
-  cli_progress_end(&progress);
-  if (status == FLP_OK) qsort(p->blobs, p->blob_count, sizeof *p->blobs, by_hash);
-  return status;
+  FLP_TRY(cli_parallel(compress, p, p->blob_count, "packing"));
+  qsort(p->blobs, p->blob_count, sizeof *p->blobs, by_hash);
+  return FLP_OK;
 }
 
 /* ---- layout ---- */
