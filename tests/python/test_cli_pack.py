@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from flpgen_pack_tool import build, pack
 from flpgen_tool import FLPGEN, flpgen, needs_flpgen
 
 FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
@@ -18,16 +19,6 @@ pytestmark = needs_flpgen
 SPEC = ["--vocab", 1000, "--hidden", 64]
 SEED = bytes(range(32)).hex()
 PUBLIC = "03a107bff3ce10be1d70dd18e74bc09967e4d6309ba50d5f1ddc8664125531b8"  # of that seed, by RFC 8032
-
-
-def pack(action, *arguments, **environment):
-    return flpgen("pack", action, *arguments, **environment)
-
-
-def build(path, *arguments, **environment):
-    done = pack("build", *arguments, "--out", path, **environment)
-    assert done.code == 0, done.err
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -136,17 +127,6 @@ def test_kernels_of_scores_that_exist(tmp_path):
     assert [(key["kind"], key["arch"], key["dtype"], key["vocab"]) for key in keys] == [("select", "sm_80", "fp64", 1000)]
     refused = pack("build", *spec, "--hidden", 64, "--out", tmp_path / "c.flpp")
     assert refused.code == 2 and "spec.hidden is not 0, but spec.op is FLP_OP_SELECT" in refused.err
-
-
-def test_a_model_fits_two_mebibytes(tmp_path):
-    """bf16, entropy on and off, scoring, hidden-only and full gradients."""
-    (tmp_path / "list.txt").write_text("".join(
-        f"--vocab 151936 --hidden 4096 --entropy {entropy} {grads}\n"
-        for entropy in ("none", "forward", "backward") for grads in ("", "--grad hidden", "--grad hidden,weight")
-        if grads or entropy != "backward"))
-    path = build(tmp_path / "a.flpp", "--list", tmp_path / "list.txt", "--name", "a model")
-    assert path.stat().st_size < 2**20
-    assert pack("inspect", path, "--json").json()["manifest"]["name"] == "a model"
 
 
 @pytest.mark.parametrize("arguments, message", [

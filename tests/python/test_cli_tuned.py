@@ -1,5 +1,5 @@
-"""flpgen explain, run and doctor with tuned kernels: of this driver, of another one, of the nearest shape; on a scripted
-stand-in for libcuda."""
+"""flpgen explain, run and doctor with tuned kernels: of this driver, of another one, of the nearest shape, whatever is asked
+of a head; on a scripted stand-in for libcuda."""
 import os
 
 import pytest
@@ -60,6 +60,42 @@ def test_explain_tables_name_the_cut(tmp_path, pack):
     assert "  kernels are cut: as the nearest tuned shape, V=1000 D=64\n" in done.out
     without = flpgen("explain", "--vocab", 1200, "--hidden", 64, FLP_CUDA_LIBRARY="/nonexistent/libcuda.so.1")
     assert "kernels are cut" not in without.out
+
+
+# ---- whatever is asked of a head that was tuned for one ----
+
+HEAD = "--vocab 1000 --hidden 64"
+SCORES = ["", "--entropy forward"]
+GRADS = [f"--grad {grads} --entropy {entropy} {more}"
+         for grads in ("hidden", "hidden,weight") for entropy in ("none", "backward") for more in ("", "--keep")]
+WIDE = ["--grad hidden,weight --accumulate-grad-weight", "--grad hidden --grad-hidden-dtype fp32 --keep"]
+OTHER = HOPPER.replace("A GPU", "Other")
+
+
+@pytest.fixture(scope="module")
+def variants(tmp_path_factory):
+    """A pack of what stands beside one line of a list."""
+    folder = tmp_path_factory.mktemp("variants")
+    line = f"{HEAD} --entropy backward --grad hidden,weight --tune '{TUNE}' --tuned-for 'A GPU/7/13000'"
+    (folder / "list").write_text(line + "\n")
+    done = flpgen("pack", "build", "--list", folder / "list", "--variants", "--out", folder / "a.flpp")
+    assert done.code == 0, done.err
+    return folder / "a.flpp"
+
+
+@pytest.mark.parametrize("script, asked, rung, arch, cut", [
+    *((HOPPER, asked, "tuned", "sm_90a", "tuned here") for asked in SCORES + GRADS + WIDE),
+    *((OTHER, asked, "heuristic", "sm_90a", "own choice") for asked in ("", GRADS[-1])),
+    *(("capability=12.0", asked, "heuristic", "sm_80", "own choice") for asked in SCORES[1:] + GRADS[1::2])])
+def test_a_tuned_head_serves_whatever_is_asked_of_it(tmp_path, variants, script, asked, rung, arch, cut):
+    """With the pack alone: on its device, on another of its architecture, on one of another architecture."""
+    done = on_fake("explain", *f"{HEAD} {asked}".split(), "--json", cache=tmp_path / "cache", script=script,
+                   FLP_CACHE_PATH=str(variants), FLP_JIT_LIBRARY="/nonexistent/libflpgen.so",
+                   FLP_GENERIC_DIR="/nonexistent")
+    assert done.code == 0, done.err
+    plan = done.json()["plan"]
+    assert plan["rung"] == rung and plan["cut"] == cut, plan["description"]
+    assert plan["description"].startswith(f"rung {rung} on ") and f" {arch}" in plan["description"]
 
 
 def paths_of(cache, list_, **settings):
