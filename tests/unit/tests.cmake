@@ -7,7 +7,7 @@ list(FILTER helpers EXCLUDE REGEX "/(test|fake)_[^/]*$")
 file(GLOB fakes CONFIGURE_DEPENDS ${unit}/fake_*.c)
 
 # Tests that need the command's own parts, by name.
-set(CLI_TESTS "^test_(cli|safetensors|hfconfig|oracle|check|bench|measure|gemm|pack|space|model|search|records|tune)")
+set(CLI_TESTS "^test_(cli|safetensors|hfconfig|oracle|check|bench|measure|gemm|pack|parallel|space|model|search|records|tune)")
 set(FLP_TEST_SCRATCH ${PROJECT_BINARY_DIR}/tests/scratch)
 file(REMOVE_RECURSE ${FLP_TEST_SCRATCH})
 file(MAKE_DIRECTORY ${FLP_TEST_SCRATCH})
