@@ -88,6 +88,11 @@ static flp_status parse_chunks(const char *text, build_args *args) {
   return FLP_OK;
 }
 
+static void add_source(const char **list, size_t *count, const char *text, struct argp_state *state) {
+  if (*count == SOURCES_MAX) argp_error(state, "'%s' is one file too many; %d are accepted", text, SOURCES_MAX);
+  list[(*count)++] = text;
+}
+
 static error_t parse(int key, char *text, struct argp_state *state) {
   build_args *args = state->input;
   const char **const texts[] = {&args->arches, NULL,         NULL,        &args->tuned_for,
@@ -97,12 +102,11 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       state->child_inputs[0] = &args->spec;
       return 0;
     case KEY_FROM:
-    case KEY_LIST: {
-      size_t *count = key == KEY_FROM ? &args->from_count : &args->list_count;
-      if (*count == SOURCES_MAX) argp_error(state, "'%s' is one file too many; %d are accepted", text, SOURCES_MAX);
-      (key == KEY_FROM ? args->from : args->list)[(*count)++] = text;
+      add_source(args->from, &args->from_count, text, state);
       return 0;
-    }
+    case KEY_LIST:
+      add_source(args->list, &args->list_count, text, state);
+      return 0;
     case KEY_ARCH:
     case KEY_TUNED_FOR:
     case KEY_CUBIN:
@@ -120,10 +124,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       args->out = text;
       return 0;
     case KEY_VARIANTS:
-      args->variants = 1;
-      return 0;
     case KEY_JSON:
-      args->json = 1;
+      *(key == KEY_JSON ? &args->json : &args->variants) = 1;
       return 0;
     case ARGP_KEY_ARG:
       argp_error(state, "argument '%s' is not accepted; build takes options only", text);

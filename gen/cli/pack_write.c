@@ -15,7 +15,7 @@
 enum { ZSTD_LEVEL = 19 };
 
 typedef struct blob {
-  const void *code; /* borrowed */
+  const void *code;                                      /* borrowed */
   uint8_t raw[FLP_PACK_DIGEST], sha256[FLP_PACK_DIGEST]; /* of the code as it is, and as it is stored */
   uint8_t *stored;
   size_t stored_bytes, unpacked_bytes;
@@ -80,8 +80,7 @@ static flp_status collect(packer *p) {
   for (size_t i = 0; i < p->item_count; i++) {
     const cli_pack_item *item = p->items[i];
     FLP_TRY(add_code(p, item->ptx, item->ptx_bytes));
-    for (uint32_t j = 0; j < item->cubin_count; j++)
-      FLP_TRY(add_code(p, item->cubins[j].code, item->cubins[j].bytes));
+    for (uint32_t j = 0; j < item->cubin_count; j++) FLP_TRY(add_code(p, item->cubins[j].code, item->cubins[j].bytes));
   }
   FLP_TRY(cli_parallel(compress, p, p->blob_count, "packing"));
   qsort(p->blobs, p->blob_count, sizeof *p->blobs, by_hash);
