@@ -176,6 +176,7 @@ static const function functions[] = {
     {"k.exp2", 1, NULL, "llvm.nvvm.ex2.approx.ftz.f", NULL, false},
     {"k.log2", 1, NULL, "llvm.nvvm.lg2.approx.ftz.f", NULL, false},
     {"k.rcp", 1, NULL, "llvm.nvvm.rcp.rn.ftz.f", NULL, false},
+    {"k.rcp_approx", 1, NULL, "llvm.nvvm.rcp.approx.ftz.f", NULL, false},
 };
 
 /* The type of the first operand that is a value. */

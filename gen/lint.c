@@ -57,11 +57,12 @@ static bool same(const lint_token *a, const lint_token *b) {
 /* ---- known values ---- */
 
 static const char *const kernel_words[] = {
-    "const",       "udiv",         "urem",       "lshr",        "eq",      "ne",       "lt",     "le",      "gt",
-    "ge",          "ult",          "select",     "min",         "max",     "max_nan",  "abs",    "fma",     "exp2",
-    "log2",        "rcp",          "sqrt",       "zext",        "bitcast", "convert",  "is_nan", "tid",     "ctaid",
-    "reread_tid",  "reread_ctaid", "nctaid",     "lane",        "warp",    "load",     "offset", "is_null", "shared",
-    "shared_load", "shuffle_xor",  "shuffle_up", "shuffle_idx", "ballot",  "popcount", "any",    "pack",    NULL};
+    "const",  "udiv",        "urem",         "lshr",       "eq",          "ne",      "lt",       "le",     "gt",
+    "ge",     "ult",         "select",       "min",        "max",         "max_nan", "abs",      "fma",    "exp2",
+    "log2",   "rcp",         "rcp_approx",   "sqrt",       "zext",        "bitcast", "convert",  "is_nan", "tid",
+    "ctaid",  "reread_tid",  "reread_ctaid", "nctaid",     "lane",        "warp",    "load",     "offset", "is_null",
+    "shared", "shared_load", "shuffle_xor",  "shuffle_up", "shuffle_idx", "ballot",  "popcount", "any",    "pack",
+    NULL};
 static const char *const loss_words[] = {"abs",   "exp", "expm1", "log", "sqrt", "detach", "min", "max", "clamp",
                                          "where", "lt",  "le",    "gt",  "ge",   "eq",     "ne",  NULL};
 static const char *const row_fields[] = {"logprob",   "entropy", "old_logprob", "ref_logprob",

@@ -31,8 +31,7 @@ return function(k, spec)
 
     local warp_column = first_column + M.warp_n * M.warp_columns
 
-    local function gradient(x, row, column)
-      local y = S.shape(x, p.cap_in, spec.softcap)
+    local function gradient(y, row, column)
       local u = k.fma(y, row.scale, -row.m)
       if spec.bias then u = k.max_nan(u, S.lowest) end
       local slope = spec.entropy and k.fma(row.b, u, row.a) or row.a
@@ -60,12 +59,17 @@ return function(k, spec)
         for h = 0, 1 do
           local row = load_row(mi, h)
           local out = k.convert(k.i64, row.active - p.row_begin) * p.dz_stride
+          local y = {}
+          for ni = 0, M.ni - 1 do
+            for e = 0, 1 do y[#y + 1] = acc[mi + 1][ni + 1][h * 2 + e + 1] end
+          end
+          if spec.softcap then y = S.cap_all(y, p.cap_in) end
           for ni = 0, M.ni - 1 do
             local pair = {}
             for e = 0, 1 do
               local column = warp_column + M.column(ni, e)
-              local dz = gradient(acc[mi + 1][ni + 1][h * 2 + e + 1], row, column)
               local at = ni * 2 + e + 1
+              local dz = gradient(y[at], row, column)
               sums[at] = sums[at] and sums[at] + dz or dz
               pair[e + 1] = storage and dz * storage or dz
             end

@@ -89,9 +89,10 @@ return function(k, spec, entry, keep)
         local y = {}
         for ni = 0, M.ni - 1 do
           for e = 0, 1 do
-            y[#y + 1] = S.shape(acc[row.mi][ni + 1][row.h * 2 + e + 1], p.cap_in, spec.softcap)
+            y[#y + 1] = acc[row.mi][ni + 1][row.h * 2 + e + 1]
           end
         end
+        if spec.softcap then y = S.cap_all(y, p.cap_in) end
         local valid = not whole and function(j)
           return k.lt(block_column + M.column((j - 1) // 2, (j - 1) % 2), p.vocab_valid)
         end

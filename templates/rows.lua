@@ -208,7 +208,7 @@ return function(k, spec)
   -- without rounding. Never above 0 (below 0 for H), and NaN if no score was above -inf.
   local function finish_row(p, a, row, sum, target_score)
     local shaped = k.branch(k.ne(p.capped, 0),
-      function() return S.tanh(target_score * p.cap_in) end, function() return target_score end)
+      function() return S.cap(target_score, p.cap_in) end, function() return target_score end)
     local u = k.fma(f64(k.load(k.f32, p.scale, a)), f64(shaped), -f64(sum.m))
     local log_s = F.log2(f64(sum.s))
     local logprob = (u - log_s) * LN2

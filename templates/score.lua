@@ -13,24 +13,52 @@ return function(k)
   -- A masked column's score: finite after scaling and counting, unlike -inf (0·-inf) or -2^127 (q + d·s overflows).
   S.lowest = -0x1p100
 
-  -- tanh to about 1 ulp: an odd polynomial below 0.625 (Cephes tanhf), 1 - 2/(e^2x + 1) above.
-  function S.tanh(x)
-    local magnitude = k.abs(x)
-    local power = k.exp2(magnitude * 2.8853900817779268)
-    local large = 1.0 - 2.0 * k.rcp(power + 1.0)
-    large = k.select(k.lt(x, 0.0), -large, large)
-    local s = x * x
-    local p = k.fma(s, -5.70498872745e-3, 2.06390887954e-2)
-    p = k.fma(p, s, -5.37397155531e-2)
-    p = k.fma(p, s, 1.33314422036e-1)
-    p = k.fma(p, s, -3.33332819422e-1)
-    return k.select(k.lt(magnitude, 0.625), k.fma(p * s, x, x), large)
+  local function bits(x) return k.bitcast(k.i32, x) end
+
+  -- tanh(v/2) for s = v² < 2: minimax, 2^-25.8 and roundings.
+  local function tanh_near(v, s)
+    local q = k.fma(s, -0x1.4d4b38p-19, 0x1.483dd2p-15)
+    for _, c in ipairs {-0x1.b69432p-12, 0x1.10f95p-8, -0x1.5554ecp-5, 0.5} do q = k.fma(q, s, c) end
+    return v * q
   end
 
-  -- The factor of row_scale in t.
-  function S.shape(x, cap_in, capped)
-    if not capped then return x end
-    return S.tanh(x * cap_in)
+  -- tanh(v/2) for all v, beyond s = 2 as 1 - 2/(e^|v| + 1).
+  local function tanh_half(v, s)
+    local far = k.fma(k.rcp_approx(k.exp2(k.abs(v) * 1.4426950408889634) + 1.0), -2.0, 1.0)
+    far = k.bitcast(k.f32, bits(far) | (bits(v) & -0x80000000))
+    return k.select(k.lt(s, 2.0), tanh_near(v, s), far)
+  end
+
+  -- tanh(cap_in·x), to the bit as below.
+  function S.cap(x, cap_in)
+    local v = x * (cap_in * 2.0)
+    return tanh_half(v, v * v)
+  end
+
+  local TOGETHER = 8
+
+  -- tanh(cap_in·x) of each x of a list, by all threads of a warp. Most scores are far below their cap: what they do not
+  -- need is left out where no thread has one that does.
+  function S.cap_all(list, cap_in)
+    local out, twice = {}, cap_in * 2.0
+    for first = 1, #list, TOGETHER do
+      local v, s, seen = {}, {}, nil
+      for i = 1, math.min(TOGETHER, #list - first + 1) do
+        v[i] = list[first + i - 1] * twice
+        s[i] = v[i] * v[i]
+        seen = seen and seen | bits(s[i]) or bits(s[i])
+      end
+      local function each(f)
+        local y = {}
+        for i = 1, #v do y[i] = f(v[i], s[i]) end
+        return y
+      end
+      -- 2, infinities and NaN have a bit that nothing below 2 has
+      local far = k.any(~k.ult(seen, 0x40000000))
+      local y = k.branch(far, function() return each(tanh_half) end, function() return each(tanh_near) end)
+      table.move(y, 1, #y, first, out)
+    end
+    return out
   end
 
   -- 1 - tanh², of the tanh, where bend is 1; where it is 0, 1.
@@ -98,8 +126,7 @@ return function(k)
 
   -- Whether a row has no upstream gradient, by its {m, A, B, dz_y}: its dz is 0 then, whatever its scores.
   function S.is_silent(record)
-    local function bits(i) return k.bitcast(k.i32, record[i]) end
-    return k.eq((bits(2) | bits(3) | bits(4)) << 1, 0) -- whatever their signs
+    return k.eq((bits(record[2]) | bits(record[3]) | bits(record[4])) << 1, 0) -- whatever their signs
   end
 
   -- A running sum over no columns.

@@ -75,8 +75,7 @@ return function(k, spec)
     }
   end
 
-  local function gradient(p, x, row, column)
-    local y = S.shape(x, p.cap_in, spec.softcap)
+  local function gradient(y, row, column)
     local u = k.fma(y, row.scale, -row.m)
     if spec.bias then u = k.max_nan(u, S.lowest) end
     local slope = spec.entropy and k.fma(row.b, u, row.a) or row.a
@@ -122,12 +121,14 @@ return function(k, spec)
       local sums = {}
       for w = 0, H.blocks - 1 do
         local rows = {[0] = load_row(p, u, w, 0), [1] = load_row(p, u, w, 1)}
-        local pairs = {}
+        local pairs, y = {}, {}
+        for i = H.at(w, 0, first, 0), H.at(w, 1, first + STAGED_COLUMNS // 8 - 1, 1) do y[#y + 1] = acc[i] end
+        if spec.softcap then y = S.cap_all(y, p.cap_in) end
         for j = first, first + STAGED_COLUMNS // 8 - 1 do
           for h = 0, 1 do
             local dz = {}
             for e = 0, 1 do
-              dz[e] = gradient(p, acc[H.at(w, h, j, e)], rows[h], H.column(j, e))
+              dz[e] = gradient(y[H.at(0, h, j - first, e)], rows[h], H.column(j, e))
               local i = 2 * (j - first) + e + 1
               if spec.bias_grad then sums[i] = sums[i] and sums[i] + dz[e] or dz[e] end
               if storage then dz[e] = dz[e] * storage end

@@ -51,7 +51,7 @@ WORDS = (
     (r'asm sideeffect "stmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16 [^"]*", "[^"]*"', "@simt_stmatrix"),
     (r"@llvm\.nvvm\.ex2\.approx\.ftz\.f\b", "@simt_exp2"),
     (r"@llvm\.nvvm\.lg2\.approx\.ftz\.f\b", "@simt_log2"),
-    (r"@llvm\.nvvm\.rcp\.rn\.ftz\.f\b", "@simt_rcp"),
+    (r"@llvm\.nvvm\.rcp\.(?:rn|approx)\.ftz\.f\b", "@simt_rcp"),
     (r"@llvm\.nvvm\.shfl\.sync\.(bfly|up|idx)\.(\w+)", r"@simt_shfl_\1_\2"),
     (r"@llvm\.nvvm\.vote\.any\.sync", "@simt_any"),
     (r"@llvm\.nvvm\.vote\.ballot\.sync", "@simt_ballot"),

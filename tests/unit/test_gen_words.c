@@ -52,6 +52,7 @@ static const word_case cases[] = {
     {"exp2", FLOAT "local x = k.exp2(g)" KEEP, {"ex2.approx.ftz.f32"}},
     {"log2", FLOAT "local x = k.log2(g)" KEEP, {"lg2.approx.ftz.f32"}},
     {"rcp", FLOAT "local x = k.rcp(g)" KEEP, {"rcp.rn.ftz.f32"}},
+    {"rcp_approx", FLOAT "local x = k.rcp_approx(g)" KEEP, {"rcp.approx.ftz.f32"}},
     {"sqrt", FLOAT "local x = k.sqrt(g)" KEEP, {"sqrt.rn.ftz.f32"}},
     {"sqrt f64", "local x = k.sqrt(k.convert(k.f64, p.cap_in))" KEEP, {"sqrt.rn.f64"}},
     {"convert sext", INTEGER "local x = k.convert(k.i64, i)" KEEP, {"cvt.s64.s32|ld.param.s32"}},
