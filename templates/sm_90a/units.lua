@@ -56,7 +56,8 @@ return function(k, H)
   local function take(parity, units, feeds)
     k.mbarrier_wait(posted, parity)
     local unit = H.uniform(k.shared_load(k.i32, number))
-    if feeds then expect_number() end
+    -- lane 0 arrives for what all lanes have read; beside a remote arrival as well: once a unit it costs nothing
+    if feeds then expect_number() else k.warp_sync() end
     local is_unit = k.lt(unit, units())           -- behind the last one the first CTA may be gone
     local tells = feeds and is_unit or is_unit & k.eq(k.reread_tid() & 31, 0)
     if H.cluster == 1 then k.mbarrier_arrive(taken, tells)
