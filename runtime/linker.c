@@ -40,18 +40,28 @@ static void link_image(const flp_driver *driver, flp_kernel_image *image) {
   driver->cuLinkDestroy(state);
 }
 
+static void link_and_keep(const flp_driver *driver, const flp_store *store, flp_kernel_image *image) {
+  link_image(driver, image);
+  if (image->cubin) flp_store_keep_cubin(store, image);
+}
+
 static void *work(void *argument) {
   const flp_linking *l = argument;
   CUcontext popped;
   if (l->driver->cuCtxPushCurrent_v2(l->context) != 0) return NULL;
-  link_image(l->driver, l->image);
+  link_and_keep(l->driver, l->store, l->image);
   l->driver->cuCtxPopCurrent_v2(&popped);
-  if (l->image->cubin) flp_store_keep_cubin(l->store, l->image);
   return NULL;
 }
 
-static int has_linker(const flp_driver *driver) {
-  return driver->cuLinkCreate_v2 && driver->cuLinkAddData_v2 && driver->cuLinkComplete && driver->cuLinkDestroy;
+static int is_offered(const flp_driver *driver, const flp_store *store) {
+  return driver->cuLinkCreate_v2 && driver->cuLinkAddData_v2 && driver->cuLinkComplete && driver->cuLinkDestroy &&
+         flp_store_keeps_cubins(store);
+}
+
+void flp_linker_link(const flp_driver *driver, const flp_store *store, flp_kernel_image *image) {
+  if (!image->cubin) flp_store_get_cubin(store, image);
+  if (!image->cubin && is_offered(driver, store)) link_and_keep(driver, store, image);
 }
 
 void flp_linker_start(const flp_driver *driver, CUcontext context, flp_images *images,
@@ -64,7 +74,7 @@ void flp_linker_start(const flp_driver *driver, CUcontext context, flp_images *i
     if (taken && !image->cubin) flp_store_get_cubin(images->store, image);
     others += !taken && !image->cubin;
   }
-  if (!others || !has_linker(driver) || !flp_store_keeps_cubins(images->store)) return;
+  if (!others || !is_offered(driver, images->store)) return;
   for (int i = 0; i < images->count; i++) {
     flp_kernel_image *image = &images->image[i];
     flp_linking *l = &linkings[i];

@@ -82,6 +82,8 @@ typedef enum check_set {
  * loss that cannot be loaded */
 flp_status check_list_create(check_set set, const check_case *given, check_list *out);
 void check_list_clear(check_list *list);
+/* Adds a case; if that fails list->status says so. */
+void check_list_add(check_list *list, check_case c);
 /* A case with everything at its default. */
 check_case check_case_default(flp_dtype dtype, int64_t n, int64_t vocab, int64_t hidden);
 
@@ -113,6 +115,8 @@ typedef struct check_problem {
   oracle_problem oracle;
 } check_problem;
 
+/* Rows of one shard's weight. */
+int64_t check_shard_vocab(const check_case *c);
 /* error: MEMORY; ARGUMENT if the case's spec is not accepted */
 flp_status check_problem_create(const check_case *c, check_problem *out);
 void check_problem_clear(check_problem *problem);
@@ -125,6 +129,29 @@ flp_loss_row check_problem_loss(const check_problem *problem, int64_t row, doubl
 /* Reorders rows: new row i is old row order[i], for i < n. error: MEMORY */
 flp_status check_problem_permute(check_problem *problem, const int64_t *order, int64_t n);
 
+/* ---- check_ahead.c: kernels made before they are needed ---- */
+
+typedef struct check_ahead check_ahead;
+
+/* What is to be made. */
+typedef struct check_ahead_wish {
+  const cli_device *device;
+  int jobs;               /* threads; 1: nothing is made ahead */
+  int jit, generic;       /* kernels of these rungs */
+  const char *tune;       /* of flp_options, or NULL */
+  const check_list *list; /* cases in the order in which they will run */
+} check_ahead_wish;
+
+/* Starts to make the kernels of cases on threads of its own. *out is NULL if there is nothing to be made.
+ * wish: device and losses of the list outlive *out. error: MEMORY, DRIVER */
+flp_status check_ahead_start(const check_ahead_wish *wish, check_ahead **out);
+/* As flp_plan_create, with the kernels that were made ahead, for which it waits. ahead: NULL for none */
+flp_status check_ahead_plan(check_ahead *ahead, const flp_spec *spec, const flp_options *options, flp_plan **out);
+/* Waits until all are made, and lets go of the threads' contexts. NULL is fine, as below. */
+void check_ahead_finish(check_ahead *ahead);
+/* Waits for kernels that were begun, begins no other, and forgets all. */
+void check_ahead_stop(check_ahead *ahead);
+
 /* ---- check_run.c: execution ---- */
 
 typedef struct check_how {
@@ -134,6 +161,7 @@ typedef struct check_how {
   int threads;           /* of the eager rung, 0 = all */
   const char *tune;      /* of flp_options, or NULL */
   double limit_s;        /* check_concurrent: of a wait for the device; 0: the default */
+  check_ahead *ahead;    /* borrowed, or NULL */
 } check_how;
 
 typedef struct check_result {
@@ -228,16 +256,21 @@ flp_status check_compare(const check_problem *problem, const check_truth *truth,
 /* Bit identity of logprob and entropy over repeats, row order, N, budget and gradients, and of gradients over repeats.
  * error: as check_run */
 flp_status check_bits(flp_dtype dtype, const check_how *how, check_report *report);
+/* Adds the cases that it makes plans for; so do the other check_*_cases. */
+void check_bits_cases(flp_dtype dtype, check_list *list);
 
 /* check_modes.c: bits of modes S and P over repeats, and their results over budgets. mode: S or P. error: as check_run */
 flp_status check_mode_bits(flp_mode mode, const check_how *how, check_report *report);
+void check_mode_cases(flp_mode mode, check_list *list);
 
 /* check_select.c: flp_select over random and adversarial scores. error: as check_run */
 flp_status check_select(flp_dtype dtype, const check_how *how, check_report *report);
+void check_select_cases(flp_dtype dtype, check_list *list);
 
 /* check_concurrent.c: bit identity of every output on several streams at once, beside other work and in CUDA graphs. A
  * deadlock is a finding that failed, and sets report->hung.
  * how: of a GPU; the budget is not used. error: UNAVAILABLE if rung or driver do not offer it; DRIVER, MEMORY */
 flp_status check_concurrent(flp_dtype dtype, const check_how *how, check_report *report);
+void check_concurrent_cases(flp_dtype dtype, check_list *list);
 
 #endif

@@ -119,9 +119,16 @@ static flp_status check_tunables(const bits_state *s) {
   return FLP_OK;
 }
 
+enum { ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
+
+void check_bits_cases(flp_dtype dtype, check_list *list) {
+  check_list_add(list, make_case(dtype, ALL_GRADS));
+  check_list_add(list, make_case(dtype, 0));
+}
+
 flp_status check_bits(flp_dtype dtype, const check_how *how, check_report *report) {
   bits_state s = {.how = *how, .report = report};
-  check_case c = make_case(dtype, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS);
+  check_case c = make_case(dtype, ALL_GRADS);
   FLP_TRY(check_problem_create(&c, &s.problem));
   flp_status status = check_run(&s.problem, &s.how, &s.reference);
   if (status == FLP_OK) status = check_repeat(&s);

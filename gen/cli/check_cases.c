@@ -19,7 +19,7 @@ check_case check_case_default(flp_dtype dtype, int64_t n, int64_t vocab, int64_t
   return c;
 }
 
-static void add(check_list *list, check_case c) {
+void check_list_add(check_list *list, check_case c) {
   if (list->status != FLP_OK) return;
   if (list->count == list->capacity) {
     int capacity = list->capacity ? 2 * list->capacity : 64;
@@ -43,7 +43,7 @@ static void add_matrix(check_list *list, flp_dtype dtype, int64_t n, int64_t voc
       c.spec.entropy = (flp_entropy)entropy;
       c.spec.grads = grads[g];
       c.spec.has_bias = grads[g] == ALL_GRADS;
-      add(list, c);
+      check_list_add(list, c);
     }
 }
 
@@ -150,7 +150,7 @@ static check_case make_odd(const oddity *o, flp_dtype dtype) {
 static void add_oddities(check_list *list, flp_dtype dtype) {
   for (size_t i = 0; i < sizeof oddities / sizeof oddities[0]; i++)
     if ((!oddities[i].alignment || oddities[i].alignment >= flp_half_bytes(dtype)) && !oddities[i].old)
-      add(list, make_odd(&oddities[i], dtype));
+      check_list_add(list, make_odd(&oddities[i], dtype));
 }
 
 /* ---- modes S and P ---- */
@@ -185,7 +185,7 @@ static void add_mode(check_list *list, check_case c, flp_mode mode, int plain, i
   /* of a row that is not a number, a loss without ratios knows that it has no weight */
   if (mode != FLP_MODE_S && c.rows == CHECK_ROWS_NAN_IDLE) set_loss(list, &c, "nll");
   if (mode != FLP_MODE_S && c.rows != CHECK_ROWS_NAN_IDLE) set_builtin(list, &c, turn, !plain);
-  add(list, c);
+  check_list_add(list, c);
 }
 
 /* Whole heads that are not cut along the vocabulary; chunks of rows are those of mode P. */
@@ -231,7 +231,7 @@ static void add_given(check_list *list, const check_case *given) {
     c.name = patterns[i].name;
     c.fill = patterns[i].fill;
     c.rows = patterns[i].rows;
-    if (c.fill != CHECK_FILL_HOLES || c.spec.has_bias) add(list, c);
+    if (c.fill != CHECK_FILL_HOLES || c.spec.has_bias) check_list_add(list, c);
   }
 }
 
@@ -241,7 +241,7 @@ static void add_large(check_list *list, const check_case *given) {
   c.spec.entropy = FLP_ENTROPY_BACKWARD;
   c.spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
   c.rows = CHECK_ROWS_MASKED;
-  add(list, c);
+  check_list_add(list, c);
   if (c.spec.dtype != FLP_DTYPE_BF16) return;
   c.sampled = 1;
   add_mode(list, c, FLP_MODE_S, 0, 0);
@@ -249,9 +249,9 @@ static void add_large(check_list *list, const check_case *given) {
   c.mode = FLP_MODE_P; /* losses whose derivatives need no reference of every row */
   c.spec.entropy = FLP_ENTROPY_FORWARD;
   set_loss(list, &c, "reinforce");
-  add(list, c);
+  check_list_add(list, c);
   set_loss(list, &c, "reinforce+entropy");
-  add(list, c);
+  check_list_add(list, c);
 }
 
 static void add_all(check_list *list) {
@@ -269,7 +269,7 @@ static void add_quick(check_list *list) {
     c.spec.entropy = FLP_ENTROPY_BACKWARD;
     c.spec.grads = ALL_GRADS;
     c.spec.has_bias = 1;
-    add(list, c);
+    check_list_add(list, c);
   }
   add_oddities(list, FLP_DTYPE_BF16);
   add_modes(list, FLP_DTYPE_BF16, 0);

@@ -210,6 +210,15 @@ static void add_failure(check_report *report, const check_case *c, flp_rung rung
   check_report_add(report, c, rung, "run", (check_metric){.max_ulp = -1}, flp_error_detail());
 }
 
+void check_concurrent_cases(flp_dtype dtype, check_list *list) {
+  check_load_cases(list);
+  for (int i = 0; i < CASES; i++) {
+    check_case c = case_at(i, dtype);
+    if (is_of_bf16(i) && dtype != FLP_DTYPE_BF16) continue;
+    if (!cases[i].loss || cli_loss_keep(cases[i].loss, &c.spec) == FLP_OK) check_list_add(list, c);
+  }
+}
+
 /* Modes S and P exist on some rungs. error: as check_concurrent_case, but for those that lack them */
 static flp_status run_one(int i, flp_dtype dtype, const check_how *how, check_load *load, check_report *report) {
   check_case c = case_at(i, dtype);

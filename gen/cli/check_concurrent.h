@@ -115,6 +115,8 @@ typedef struct check_load {
  * failure. error: as lanes_create */
 flp_status check_load_create(const check_how *how, cli_device *device, check_watch *watch, check_load *out);
 void check_load_clear(check_load *load);
+/* As check_bits_cases. */
+void check_load_cases(check_list *list);
 /* Enqueues depth calls of every piece in turn. */
 flp_status check_load_enqueue(check_load *load);
 /* 1 if any of it still runs. */

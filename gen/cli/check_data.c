@@ -248,12 +248,16 @@ static void set_oracle(check_problem *problem) {
                                      .threads = cpus > 0 ? (int)cpus : 1};
 }
 
+int64_t check_shard_vocab(const check_case *c) {
+  return (c->spec.vocab + c->shards - 1) / c->shards;
+}
+
 flp_status check_problem_create(const check_case *c, check_problem *out) {
   *out = (check_problem){.c = *c};
   FLP_TRY(flp_spec_resolve(&c->spec, &out->c.spec));
   const flp_spec *spec = &out->c.spec;
   int failed = 0;
-  out->shard_vocab = (spec->vocab + c->shards - 1) / c->shards;
+  out->shard_vocab = check_shard_vocab(c);
   out->padded_vocab = out->shard_vocab * c->shards;
   out->stride = spec->hidden + c->padding;
   out->shift = spec->alignment < 16 ? spec->alignment : 0;

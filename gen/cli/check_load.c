@@ -36,16 +36,22 @@ static flp_status make_buffers(const check_load *load, const piece_shape *shape,
   return make_filled(load->device, n * sizeof(float), 0xff, &piece->logprob);
 }
 
+static check_case case_of(const piece_shape *shape) {
+  return check_case_default(FLP_DTYPE_BF16, shape->n, shape->vocab, shape->hidden);
+}
+
+void check_load_cases(check_list *list) {
+  for (int i = 0; i < LOAD_PIECES; i++) check_list_add(list, case_of(&shapes[i]));
+}
+
 static flp_status make_piece(const check_load *load, const check_how *how, const piece_shape *shape,
                              load_piece *piece) {
-  flp_spec spec = FLP_SPEC_INIT;
+  flp_spec spec = case_of(shape).spec;
   flp_options options = FLP_OPTIONS_INIT;
   size_t bytes = 0;
-  spec.vocab = shape->vocab;
-  spec.hidden = shape->hidden;
   options.device = load->device->ordinal;
   options.rung = how->rung;
-  FLP_TRY(flp_plan_create(&spec, &options, &piece->plan));
+  FLP_TRY(check_ahead_plan(how->ahead, &spec, &options, &piece->plan));
   FLP_TRY(make_stream(load, &piece->stream));
   FLP_TRY(make_buffers(load, shape, piece));
   FLP_TRY(flp_plan_workspace(piece->plan, FLP_PASS_FORWARD, shape->n, 0, &bytes));

@@ -14,9 +14,9 @@ typedef struct mode_state {
   check_result first, plain; /* under the default budget; of modes F and R */
 } mode_state;
 
-static check_case make_case(flp_mode mode, const char *name) {
+static flp_status make_case(flp_mode mode, check_case *out) {
   check_case c = check_case_default(FLP_DTYPE_BF16, 300, 1700, 72);
-  c.name = name;
+  c.name = "budgets";
   c.spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
   c.spec.entropy = FLP_ENTROPY_FORWARD;
   c.spec.grad_weight_dtype = FLP_DTYPE_FP32;
@@ -24,7 +24,9 @@ static check_case make_case(flp_mode mode, const char *name) {
   c.spec.keep = mode == FLP_MODE_S;
   c.rows = CHECK_ROWS_MASKED;
   c.seed = 8; /* every input is given */
-  return c;
+  if (mode == FLP_MODE_P) FLP_TRY(cli_loss_keep("grpo+k3", &c.spec));
+  *out = c;
+  return FLP_OK;
 }
 
 static void add_bits(const mode_state *s, const char *output, const void *got, const void *wanted, size_t bytes) {
@@ -76,10 +78,15 @@ static flp_status check_state(mode_state *s) {
   return check_budgets(s);
 }
 
+void check_mode_cases(flp_mode mode, check_list *list) {
+  check_case c;
+  if (make_case(mode, &c) == FLP_OK) check_list_add(list, c);
+}
+
 flp_status check_mode_bits(flp_mode mode, const check_how *how, check_report *report) {
   mode_state s = {.how = *how, .report = report};
-  check_case c = make_case(mode, "budgets");
-  if (mode == FLP_MODE_P) FLP_TRY(cli_loss_keep("grpo+k3", &c.spec));
+  check_case c;
+  FLP_TRY(make_case(mode, &c));
   FLP_TRY(check_problem_create(&c, &s.problem));
   flp_status status = check_state(&s);
   check_result_clear(&s.first);

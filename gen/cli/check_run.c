@@ -139,7 +139,7 @@ static flp_status make_plan(run_state *run) {
   options.mode = run->problem->c.mode == FLP_MODE_S ? (flp_mode)0 : run->problem->c.mode;
   options.threads = run->how->threads;
   options.tune = run->how->tune;
-  return flp_plan_create(&spec, &options, &run->plan);
+  return check_ahead_plan(run->how->ahead, &spec, &options, &run->plan);
 }
 
 /* What all passes of one shard share. */

@@ -264,15 +264,20 @@ static void problem_clear(problem *p) {
   for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) free(blocks[i]);
 }
 
+static check_case case_of(const shape *s, flp_dtype dtype) {
+  check_case c = check_case_default(dtype, s->n, s->vocab, 0);
+  c.name = s->name;
+  c.temperature = s->temperature;
+  c.spec.op = FLP_OP_SELECT;
+  c.spec.entropy = s->entropy;
+  if (s->targets) c.spec.target_dtype = s->targets;
+  c.spec.alignment = s->alignment ? (uint32_t)flp_dtype_bytes(dtype) : 16;
+  return c;
+}
+
 static flp_status problem_create(const shape *s, flp_dtype dtype, problem *p) {
-  *p = (problem){.c = check_case_default(dtype, s->n, s->vocab, 0), .s = *s, .element = flp_dtype_bytes(dtype)};
+  *p = (problem){.c = case_of(s, dtype), .s = *s, .element = flp_dtype_bytes(dtype)};
   p->number = dtype == FLP_DTYPE_FP64 ? 8 : 4;
-  p->c.name = s->name;
-  p->c.temperature = s->temperature;
-  p->c.spec.op = FLP_OP_SELECT;
-  p->c.spec.entropy = s->entropy;
-  if (s->targets) p->c.spec.target_dtype = s->targets;
-  p->c.spec.alignment = s->alignment ? (uint32_t)p->element : 16;
   int64_t unit = (int64_t)(p->c.spec.alignment / p->element);
   p->stride = (s->vocab + unit) / unit * unit; /* a gap of at least one element */
   size_t rows = (size_t)s->n, wide = rows * (size_t)s->vocab, targets = rows * (size_t)s->k;
@@ -387,7 +392,7 @@ static flp_status run_problem(const problem *p, const check_how *how, int in_pla
   options.threads = how->threads;
   options.device = how->rung == FLP_RUNG_EAGER ? FLP_DEVICE_HOST : how->ordinal;
   FLP_TRY(cli_device_open(options.device, &r->device));
-  flp_status status = flp_plan_create(&p->c.spec, &options, &plan);
+  flp_status status = check_ahead_plan(how->ahead, &p->c.spec, &options, &plan);
   if (status == FLP_OK) status = make_buffers(r);
   if (status == FLP_OK) status = execute(r, plan, in_place);
   if (status == FLP_OK && in_place) {
@@ -481,4 +486,8 @@ static flp_status check_shape(const shape *s, flp_dtype dtype, const check_how *
 flp_status check_select(flp_dtype dtype, const check_how *how, check_report *report) {
   for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) FLP_TRY(check_shape(&shapes[i], dtype, how, report));
   return FLP_OK;
+}
+
+void check_select_cases(flp_dtype dtype, check_list *list) {
+  for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) check_list_add(list, case_of(&shapes[i], dtype));
 }

@@ -261,6 +261,7 @@ static flp_status check_arch(const tune_run *r) {
 
 static flp_status open_run(tune_run *r, const char *command) {
   const tune_args *args = r->args;
+  int processors = cli_compilers_processors();
   FLP_TRY(cli_device_open(args->options.device, &r->device));
   FLP_TRY(check_arch(r));
   if (!args->no_bare) {
@@ -269,7 +270,8 @@ static flp_status open_run(tune_run *r, const char *command) {
     snprintf(detail, sizeof detail, "%s", flp_error_detail());
     if (status != FLP_OK) return flp_fail(status, "%s, or leave the bare products out with --no-bare", detail);
   }
-  FLP_TRY(tune_compilers_open(&r->device, &r->workshop.compilers));
+  FLP_TRY(cli_compilers_open(&r->device, processors < TUNE_COMPILERS_MAX ? processors : TUNE_COMPILERS_MAX,
+                             &r->workshop.compilers));
   FLP_TRY(records_open(args->record, &r->file));
   r->run = (records_run){.command = command,
                          .gpu = r->device.info.name,
@@ -361,7 +363,7 @@ static flp_status run(tune_args *args, const tune_targets *targets, const tune_p
     status = printed;
   json_decref(r.outcomes);
   records_close(r.file);
-  tune_compilers_close(&r.workshop.compilers);
+  cli_compilers_close(&r.workshop.compilers);
   cublaslt_close(&r.library);
   cli_device_close(&r.device);
   return status;

@@ -16,6 +16,7 @@
 #include "../../runtime/store.h"
 #include "bench.h"
 #include "check.h"
+#include "compilers.h"
 #include "progress.h"
 
 enum { TUNE_STEPS = 5, TUNE_TEXT_BYTES = 320 }; /* forward, dz, forward_keep, products, layout */
@@ -134,28 +135,17 @@ flp_status tune_check_run(tune_check *check, flp_plan *plan, tune_call call, che
 
 enum { TUNE_COMPILERS_MAX = 8 };
 
-/* Contexts of the device to compile in. */
-typedef struct tune_compilers {
-  const flp_driver *driver;
-  CUcontext context[TUNE_COMPILERS_MAX];
-  int count;
-} tune_compilers;
-
-/* As many as there are processors and memory for; none where the driver cannot. error: DRIVER */
-flp_status tune_compilers_open(const cli_device *device, tune_compilers *out);
-void tune_compilers_close(tune_compilers *compilers);
-
 /* Where kernels are made. */
 typedef struct tune_workshop {
   const char *directory; /* of those that are tried */
-  tune_compilers compilers;
+  cli_compilers compilers;
 } tune_workshop;
 
 /* As flp_jit_generate, of a spec's kernel. */
 flp_status tune_generate(const flp_spec *spec, const flp_kernel_key *key, flp_kernel_image *image);
 /* Generates and compiles kernels of a spec, all at once, so that plans find them made. What fails here fails again, and
  * is told, when a plan asks for it. error: IO */
-flp_status tune_compile(const tune_workshop *workshop, const flp_spec *spec, const flp_kernel_key *keys, int count);
+flp_status tune_compile(tune_workshop *workshop, const flp_spec *spec, const flp_kernel_key *keys, int count);
 
 /* ---- tune_device.c: what measures ---- */
 
@@ -166,9 +156,9 @@ typedef struct tune_session {
   const tune_target *target;
   records *file; /* or NULL */
   records_spec *record;
-  cli_device *device;            /* borrowed */
-  const tune_workshop *workshop; /* borrowed */
-  const cublaslt *library;       /* borrowed; NULL without bare products */
+  cli_device *device;      /* borrowed */
+  tune_workshop *workshop; /* borrowed */
+  const cublaslt *library; /* borrowed; NULL without bare products */
   measure_clock clock;
   bench_args bench; /* for the data */
   bench_data data;
@@ -272,8 +262,8 @@ typedef struct tune_outcome {
 
 /* Tunes one target. error: as its parts */
 flp_status tune_target_run(const tune_args *args, const tune_target *target, cli_device *device,
-                           const cublaslt *library, records *file, const records_run *run,
-                           const tune_workshop *workshop, tune_outcome *out);
+                           const cublaslt *library, records *file, const records_run *run, tune_workshop *workshop,
+                           tune_outcome *out);
 
 /* ---- tune_out.c ---- */
 

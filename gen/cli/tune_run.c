@@ -220,7 +220,7 @@ static flp_status run(tuner *t) {
 
 flp_status tune_target_run(const tune_args *args, const tune_target *target, cli_device *device,
                            const cublaslt *library, records *file, const records_run *run_record,
-                           const tune_workshop *workshop, tune_outcome *out) {
+                           tune_workshop *workshop, tune_outcome *out) {
   *out = (tune_outcome){.target = target};
   tuner t = {.args = args,
              .run = run_record,
