@@ -16,8 +16,9 @@
 /* 1 for kinds whose relocatable code is as good. */
 int flp_linker_takes(flp_kernel_kind kind);
 
-/* Sets the cubin of an image of such a kind to what an earlier process left in the cache or, in the context that is current,
- * to what the linker makes of it, and keeps that. It is left without if the driver has no linker, or the cache keeps none. */
+/* Sets the cubin of an image of such a kind to what an earlier process left in the cache or, in the context that is
+ * current, to what the linker makes of it, and keeps that. It is left without if the driver has no linker, or the cache
+ * keeps none. */
 void flp_linker_link(const flp_driver *driver, const flp_store *store, flp_kernel_image *image);
 
 /* One kernel under way. It must not move. */

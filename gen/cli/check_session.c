@@ -1,7 +1,7 @@
 /* check_session.c: the checks of `flpgen check` one after the other, on every rung.
  *
- * Invariant: the device's primary context is held from the first run to the last, since making it takes longer than most
- * runs; it is made anew after a failure of the driver, which may have been its end. */
+ * Invariant: the device's primary context is held from the first run to the last, since making it takes longer than
+ * most runs; it is made anew after a failure of the driver, which may have been its end. */
 #include "check_session.h"
 
 #include <stdio.h>
@@ -184,8 +184,8 @@ static void list_cases_of(const part *p, check_list *list) {
   if (p->kind == PART_CONCURRENT) check_concurrent_cases(p->dtype, list);
 }
 
-/* Concurrent work is checked on rungs that make kernels; a cache holds the same ones, and counts where it is asked for by
- * name. */
+/* Concurrent work is checked on rungs that make kernels; a cache holds the same ones, and counts where it is asked for
+ * by name. */
 static int is_run_on(const check_session *session, part_kind kind, int rung) {
   if (!session->offered[rung] || session->report->hung) return 0;
   if (kind != PART_CONCURRENT || rung == FLP_RUNG_JIT || rung == FLP_RUNG_GENERIC) return 1;

@@ -16,7 +16,8 @@ typedef struct check_args {
 } check_args;
 
 /* Runs every case and other check of args->set on every rung that this machine offers; adds findings.
- * error: UNAVAILABLE if the rung that was asked for is not offered; MEMORY, DRIVER; that of a loss that cannot be loaded */
+ * error: UNAVAILABLE if the rung that was asked for is not offered; MEMORY, DRIVER; that of a loss that cannot be
+ * loaded */
 flp_status check_session_run(const check_args *args, check_report *report);
 
 #endif

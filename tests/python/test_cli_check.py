@@ -1,4 +1,4 @@
-"""flpgen check --concurrent: what it says without a GPU, and a whole run on the stand-in for libcuda."""
+"""flpgen check: --concurrent without a GPU, and whole runs on the stand-in for libcuda."""
 import json
 import os
 
@@ -81,3 +81,21 @@ def test_scores_that_exist_on_the_cpu():
     assert {dtype for _, dtype in cases} == {"bf16", "fp16", "fp32", "fp64"} and len(cases) == 4 * 17
     refused = flpgen("check", "--op", "select", "--vocab", 100, **NO_GPU)
     assert refused.code == 2 and "--op select is not accepted beside a shape or a set" in refused.err
+
+
+@needs_fake
+def test_what_is_made_ahead_changes_no_finding(tmp_path):
+    rows = {}
+    for jobs in (1, 3):
+        done = flpgen("check", "--vocab", 1000, "--hidden", 64, "--rows", 5, "--grad", "hidden,weight", "--jobs", jobs,
+                      "-q", "--json=-", cache=tmp_path / str(jobs), FLP_CUDA_LIBRARY=FAKE,
+                      FAKE_CUDA="capability=9.0;fill=1")
+        rows[jobs] = done.json()["rows"]
+    assert rows[1] == rows[3]
+    cases = [{row["case"] for row in rows[1] if row["rung"] == rung} for rung in ("heuristic", "jit")]
+    assert cases[1] - cases[0] == {"random"}  # what the first case made, the cache has for those after it
+
+
+def test_a_number_of_jobs_is_refused():
+    done = flpgen("check", "--jobs", 0, **NO_GPU)
+    assert done.code == 2 and done.err.splitlines()[0].startswith("flpgen check: --jobs: '0' is not accepted")
