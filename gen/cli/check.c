@@ -3,7 +3,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../runtime/validate.h"
 #include "check_session.h"
 #include "compilers.h"
 #include "record.h"

@@ -8,7 +8,7 @@
 #include "../../runtime/half.h"
 #include "check.h"
 
-enum { ROWS = 150 };
+enum { ROWS = 150, ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
 
 typedef struct bits_state {
   check_how how;
@@ -118,8 +118,6 @@ static flp_status check_tunables(const bits_state *s) {
   check_result_clear(&result);
   return FLP_OK;
 }
-
-enum { ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
 
 void check_bits_cases(flp_dtype dtype, check_list *list) {
   check_list_add(list, make_case(dtype, ALL_GRADS));
