@@ -83,6 +83,23 @@ return function(k, spec, entry, keep)
       end)
     end
 
+    -- The tanh of all scores of a tile.
+    local function cap(acc)
+      local list, out = {}, {}
+      for mi = 1, M.mi do
+        for ni = 1, M.ni do table.move(acc[mi][ni], 1, 4, #list + 1, list) end
+      end
+      list = S.cap_all(list, p.cap_in)
+      for mi = 1, M.mi do
+        out[mi] = {}
+        for ni = 1, M.ni do
+          local before = ((mi - 1) * M.ni + ni - 1) * 4
+          out[mi][ni] = table.move(list, before + 1, before + 4, 1, {})
+        end
+      end
+      return out
+    end
+
     local function reduce(acc, block_column, sums, whole)
       local out = {}
       for i, row in ipairs(rows) do
@@ -92,7 +109,6 @@ return function(k, spec, entry, keep)
             y[#y + 1] = acc[row.mi][ni + 1][row.h * 2 + e + 1]
           end
         end
-        if spec.softcap then y = S.cap_all(y, p.cap_in) end
         local valid = not whole and function(j)
           return k.lt(block_column + M.column((j - 1) // 2, (j - 1) % 2), p.vocab_valid)
         end
@@ -107,6 +123,7 @@ return function(k, spec, entry, keep)
       local block_column = leaf_column + tile * BLOCK
       acc = H.add_bias(p, acc, block_column, p.vocab_valid)
       store_targets(acc, block_column)
+      if spec.softcap then acc = cap(acc) end
       return k.branch(k.le(block_column + BLOCK, p.vocab_valid),
         function() return reduce(acc, block_column, sums, true) end,
         function() return reduce(acc, block_column, sums, false) end)

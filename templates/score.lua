@@ -9,6 +9,7 @@
 
 return function(k)
   local S = {}
+  local TOGETHER = 8
 
   -- A masked column's score: finite after scaling and counting, unlike -inf (0·-inf) or -2^127 (q + d·s overflows).
   S.lowest = -0x1p100
@@ -35,10 +36,8 @@ return function(k)
     return tanh_half(v, v * v)
   end
 
-  local TOGETHER = 8
-
   -- tanh(cap_in·x) of each x of a list, by all threads of a warp. Most scores are far below their cap: what they do not
-  -- need is left out where no thread has one that does.
+  -- need is left out of every TOGETHER where no thread has one that does. With more at a time ptxas spills.
   function S.cap_all(list, cap_in)
     local out, twice = {}, cap_in * 2.0
     for first = 1, #list, TOGETHER do
