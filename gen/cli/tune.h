@@ -151,6 +151,11 @@ flp_status tune_compile(tune_workshop *workshop, const flp_spec *spec, const flp
 
 enum { TUNE_SAMPLE_ROWS = 16, TUNE_CALL_PASSES = 2 };
 
+/* Seconds of a search: compiling its candidates, verifying and timing them. */
+typedef struct tune_spent {
+  double compiling, verifying, timing;
+} tune_spent;
+
 typedef struct tune_session {
   const tune_args *args;
   const tune_target *target;
@@ -177,6 +182,7 @@ typedef struct tune_session {
   flp_layout layout[TUNE_CALL_PASSES]; /* of the reference, by pass of the call */
   float *row_reference;                /* (rows, 6): logprob, entropy, stats of the untuned kernels; owned */
   float *grad_reference;               /* sampled rows of the gradients; owned */
+  tune_spent spent;                    /* of the search that runs */
   double timed_at;                     /* when the last group was done, on cli_seconds_now's clock; 0: none was */
   cli_progress progress;
   double progress_from, progress_part;
@@ -240,7 +246,8 @@ typedef struct tune_step {
   search_candidate chosen, own, included; /* included: kind 0 if there is none */
   search_result result;
   int candidates, legal;
-  double seconds;
+  double seconds; /* of which so many went into candidates: */
+  tune_spent spent;
 } tune_step;
 
 typedef struct tune_outcome {

@@ -110,7 +110,10 @@ static flp_status compile(tune_session *s, search_candidate *const *list, int co
 
 static flp_status prepare(void *context, search_candidate *const *list, int count) {
   tune_session *s = context;
+  double start = cli_seconds_now();
   FLP_TRY(compile(s, list, count));
+  double compiled = cli_seconds_now();
+  s->spent.compiling += compiled - start;
   for (int i = 0; i < count; i++) {
     search_candidate *c = list[i];
     flp_status status = make_one(s, c);
@@ -119,6 +122,7 @@ static flp_status prepare(void *context, search_candidate *const *list, int coun
     if (status != FLP_OK) FLP_TRY(fail_one(s, c, status, flp_error_detail()));
     if (c->status == SEARCH_WRONG) release(s, c);
   }
+  s->spent.verifying += cli_seconds_now() - compiled;
   return FLP_OK;
 }
 
@@ -151,7 +155,8 @@ static flp_status time_group(void *context, search_candidate *const *list, int c
   measure_item items[MEASURE_ITEMS_MAX] = {{enqueue_reference, s}, {enqueue_reference, s}};
   measure_summary ms[MEASURE_ITEMS_MAX];
   measure_options options = {s->args->burst_ms, rounds, seed, fmin(settle_ms, settle_bursts * s->args->burst_ms)};
-  if (cli_seconds_now() - s->timed_at < pause_s) options.settle_ms = 0;
+  double start = cli_seconds_now();
+  if (start - s->timed_at < pause_s) options.settle_ms = 0;
   int used = 2, at[MEASURE_ITEMS_MAX];
   double clock = -1, power = -1;
   for (int i = 0; i < count; i++) {
@@ -163,6 +168,7 @@ static flp_status time_group(void *context, search_candidate *const *list, int c
     if (wants_bare(s, (gemm_product)p)) items[used++] = gemm_item(&s->bare.product[p]);
   FLP_TRY(measure_run(&s->clock, items, used, &options, ms));
   s->timed_at = cli_seconds_now();
+  s->spent.timing += s->timed_at - start;
   read_sensors(s, &clock, &power);
   ms[0] =
       (measure_summary){0.5 * (ms[0].median + ms[1].median), fmin(ms[0].low, ms[1].low), fmax(ms[0].high, ms[1].high)};

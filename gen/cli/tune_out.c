@@ -31,13 +31,16 @@ static json_t *step_json(const tune_step *step) {
                      search_status_name(included->status), "ratio",
                      included->rounds ? cli_json_number(included->ratio) : json_null(), "reason", included->reason);
   }
-  return json_pack("{s:s, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:i, s:i, s:i, s:i, s:b, s:o, s:o}", "kind", step->kind,
-                   "chosen", cut_text(&step->chosen, chosen), "default", cut_text(&step->own, own), "is_default",
-                   step->chosen.is_default, "ms", cli_json_number(step->result.ms), "default_ms",
+  const tune_spent *spent = &step->spent;
+  json_t *seconds = json_pack("{s:o, s:o, s:o}", "compiling", cli_json_number(spent->compiling), "verifying",
+                              cli_json_number(spent->verifying), "timing", cli_json_number(spent->timing));
+  return json_pack("{s:s, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:i, s:i, s:i, s:i, s:b, s:o, s:o, s:o}", "kind",
+                   step->kind, "chosen", cut_text(&step->chosen, chosen), "default", cut_text(&step->own, own),
+                   "is_default", step->chosen.is_default, "ms", cli_json_number(step->result.ms), "default_ms",
                    cli_json_number(step->result.default_ms), "ratio", cli_json_number(step->chosen.ratio), "noise",
                    cli_json_number(step->result.noise), "candidates", step->candidates, "legal", step->legal, "tried",
                    step->result.tried, "timed", step->result.timed, "out_of_time", step->result.out_of_time, "seconds",
-                   cli_json_number(step->seconds), "included", also);
+                   cli_json_number(step->seconds), "spent_s", seconds, "included", also);
 }
 
 json_t *tune_outcome_json(const tune_outcome *outcome) {

@@ -114,6 +114,7 @@ static flp_status search_list(tuner *t, tune_list *list, int index, tune_step *s
   search_options options = t->options;
   search_device device = tune_session_device(&t->session);
   double start = cli_seconds_now();
+  t->session.spent = (tune_spent){0};
   options.budget_s = share_of(t, index);
   options.seed = (uint64_t)t->args->seed * TUNE_STEPS + (uint64_t)index;
   FLP_TRY(recall(t, list));
@@ -131,6 +132,7 @@ static flp_status search_list(tuner *t, tune_list *list, int index, tune_step *s
     if (list->items[i].is_included) step->included = list->items[i];
   }
   step->seconds = cli_seconds_now() - start;
+  step->spent = t->session.spent;
   t->out->stopped |= step->result.stopped;
   keep_choice(t, &step->chosen);
   keep_bare(t);
