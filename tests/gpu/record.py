@@ -93,6 +93,7 @@ BENCHES = {
     "bench_forward_1024": ["--vocab", "151936", "--hidden", "1024", *FORWARD, "--rows", "8192"],
     "bench_forward_8192": ["--vocab", "128256", "--hidden", "8192", *FORWARD, "--rows", "8192"],
     "bench_forward_long": [*WIDE, "--entropy", "forward", "--rows", "65536", "--budget", "256M"],
+    "bench_softcap": ["--vocab", "256000", "--hidden", "2304", *FORWARD, "--softcap", "30", "--rows", "8192"],
     "bench_forward_masked": ["--vocab", "151936", "--hidden", "4096", *FORWARD, "--rows", "8192", "--masked", "0.5"],
 }
 
