@@ -392,6 +392,7 @@ FLP_API flp_status flp_loss_describe(const void *bytes, size_t length, flp_loss_
  * nothing of size N·V and no second product h·Wᵀ exist; where it cannot be (fp16 and fp32 operands, or a budget that holds
  * no chunk), or is no gain (few rows, few columns), the same in mode R. args->pass is STEP; logprob, entropy, loss, metrics may be NULL; grad_logprob,
  * grad_entropy and stats stay NULL. Bits of logprob and entropy are those of a forward pass.
+ * A row whose loss has no gradient, such as one of weight 0, adds nothing to a gradient, not even where its hidden is NaN.
  * error, thread: as flp_execute; ARGUMENT too for an input that the program reads and is not there */
 FLP_API flp_status flp_step(flp_plan *plan, const flp_args *args);
 

@@ -75,14 +75,14 @@ flp_status flp_launch_over(const flp_call *call, flp_entry_id entry, const void 
   return flp_launch(call, entry, params, flp_ceil_div(items, threads / lanes));
 }
 
-flp_status flp_launch_zero(const flp_call *call, CUdeviceptr start, uint64_t pitch_bytes, uint64_t width_bytes,
-                           int64_t rows) {
+flp_status flp_launch_set(const flp_call *call, flp_byte_matrix m, unsigned char value) {
   const flp_driver *driver = call->plan->driver;
+  size_t rows = (size_t)m.rows;
   if (rows == 0) return FLP_OK;
-  if (pitch_bytes == width_bytes)
-    return call_failed(call, driver->cuMemsetD8Async(start, 0, width_bytes * (uint64_t)rows, call->stream),
+  if (m.pitch_bytes == m.width_bytes)
+    return call_failed(call, driver->cuMemsetD8Async(m.start, value, m.width_bytes * rows, call->stream),
                        "cuMemsetD8Async");
-  return call_failed(call, driver->cuMemsetD2D8Async(start, pitch_bytes, 0, width_bytes, (size_t)rows, call->stream),
+  return call_failed(call, driver->cuMemsetD2D8Async(m.start, m.pitch_bytes, value, m.width_bytes, rows, call->stream),
                      "cuMemsetD2D8Async");
 }
 
@@ -113,7 +113,7 @@ flp_status flp_launch_prepare(const flp_call *call, int outputs) {
       .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
       .scale = flp_call_region(call, FLP_REGION_SCALE),
       .count = flp_call_region(call, FLP_REGION_COUNT),
-      .error_word = call->plan->error_word,
+      .error_word = call->error_word,
   };
   return flp_launch(call, FLP_ENTRY_prepare, &p, 1);
 }
@@ -188,7 +188,7 @@ flp_status flp_call_run(flp_call *call, flp_enqueue_fn run, const void *context)
 }
 
 flp_status flp_call_device(flp_plan *plan, const flp_args *args) {
-  flp_call call = {.plan = plan, .args = args, .stream = args->stream};
+  flp_call call = {.plan = plan, .args = args, .stream = args->stream, .error_word = plan->error_word};
   set_scales(&call);
   return flp_call_run(&call, enqueue, args);
 }

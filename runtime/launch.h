@@ -12,9 +12,10 @@ typedef struct flp_call {
   const flp_args *args; /* resolved */
   flp_scheme scheme;
   CUstream stream;
-  float unit;      /* a·log2(e), or softcap·log2(e) */
-  float row_scale; /* unit/T; unused with per-row temperatures */
-  float cap_in;    /* a/softcap; 0 without */
+  CUdeviceptr error_word; /* where prepare counts bad rows: one of the plan's two */
+  float unit;             /* a·log2(e), or softcap·log2(e) */
+  float row_scale;        /* unit/T; unused with per-row temperatures */
+  float cap_in;           /* a/softcap; 0 without */
   int32_t capped;
 } flp_call;
 
@@ -40,9 +41,14 @@ flp_status flp_call_pick(flp_call *call, flp_pass pass);
 
 /* Launches prepare. outputs: 1 to fill logprob, entropy, stats and, in a forward pass, partial of idle rows. */
 flp_status flp_launch_prepare(const flp_call *call, int outputs);
-/* Zeroes rows x width_bytes, pitch_bytes apart. */
-flp_status flp_launch_zero(const flp_call *call, CUdeviceptr start, uint64_t pitch_bytes, uint64_t width_bytes,
-                           int64_t rows);
+/* A matrix of bytes: rows x width_bytes, pitch_bytes apart. */
+typedef struct flp_byte_matrix {
+  CUdeviceptr start;
+  uint64_t pitch_bytes, width_bytes;
+  int64_t rows;
+} flp_byte_matrix;
+/* Sets every byte of it. */
+flp_status flp_launch_set(const flp_call *call, flp_byte_matrix matrix, unsigned char value);
 /* Address of a workspace array; 0 if the layout has none. */
 CUdeviceptr flp_call_region(const flp_call *call, flp_region region);
 /* A device pointer as kernels take it. */
@@ -101,8 +107,6 @@ flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, int partial
 flp_status flp_launch_forward(const flp_call *call);
 flp_status flp_launch_combine(const flp_call *call);
 flp_status flp_launch_backward(const flp_call *call);
-/* Backward of rows that are prepared already. */
-flp_status flp_launch_gradients(const flp_call *call);
 flp_status flp_launch_step(const flp_call *call);
 /* Gradients of rows and columns that no product reaches. */
 flp_status flp_launch_fill(const flp_call *call);

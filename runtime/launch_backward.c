@@ -257,12 +257,14 @@ flp_status flp_launch_zero_head(const flp_call *call, int64_t first) {
   int64_t rows = spec->vocab - first;
   if ((spec->grads & FLP_GRAD_WEIGHT) && !spec->accumulate_grad_weight) {
     uint64_t element = flp_dtype_bytes(spec->grad_weight_dtype), pitch = (uint64_t)a->grad_weight_stride * element;
-    FLP_TRY(flp_launch_zero(call, flp_call_pointer(a->grad_weight) + (uint64_t)first * pitch, pitch,
-                            (uint64_t)spec->hidden * element, rows));
+    flp_byte_matrix weight = {flp_call_pointer(a->grad_weight) + (uint64_t)first * pitch, pitch,
+                              (uint64_t)spec->hidden * element, rows};
+    FLP_TRY(flp_launch_set(call, weight, 0));
   }
   if (!(spec->grads & FLP_GRAD_BIAS)) return FLP_OK;
   uint64_t element = flp_dtype_bytes(spec->dtype);
-  return flp_launch_zero(call, flp_call_pointer(a->grad_bias) + (uint64_t)first * element, element, element, rows);
+  flp_byte_matrix bias = {flp_call_pointer(a->grad_bias) + (uint64_t)first * element, element, element, rows};
+  return flp_launch_set(call, bias, 0);
 }
 
 flp_status flp_launch_fill(const flp_call *call) {
@@ -296,12 +298,8 @@ static flp_status recompute(const flp_call *call) {
   }
 }
 
-flp_status flp_launch_gradients(const flp_call *call) {
-  FLP_TRY(call->scheme.mode == FLP_MODE_S ? from_saved(call) : recompute(call));
-  return flp_launch_fill(call);
-}
-
 flp_status flp_launch_backward(const flp_call *call) {
   FLP_TRY(flp_launch_prepare(call, 0));
-  return flp_launch_gradients(call);
+  FLP_TRY(call->scheme.mode == FLP_MODE_S ? from_saved(call) : recompute(call));
+  return flp_launch_fill(call);
 }

@@ -1,7 +1,9 @@
 /* launch_step.c: one training step: mode P, where each chunk of rows passes through forward, loss and both products
  * before the next begins; or forward, the losses of all rows and backward in mode R.
  *
- * Invariant: rows are prepared once, so one numbering of active rows holds from scores to gradients. */
+ * Invariants: in mode P rows are prepared once, so one numbering of active rows holds from scores to gradients; rows
+ * without an upstream gradient have factor 0. In mode R backward prepares them again and leaves those out; what passes
+ * from one pass to the other is by row. Either way a bad row counts once. */
 #include "launch.h"
 #include "launch_keep.h"
 #include "status.h"
@@ -110,7 +112,17 @@ static flp_status stream(const flp_call *call) {
 
 /* ---- mode R ---- */
 
-/* Both passes have the workspace behind the step's arrays, which begins with what prepare writes. */
+/* NaN wherever the loss will not write: bad rows then have an upstream gradient, and are bad in backward too. */
+static flp_status unset_upstream(const flp_call *call) {
+  const float *const gradients[] = {call->args->grad_logprob, call->args->grad_entropy};
+  for (size_t i = 0; i < sizeof gradients / sizeof gradients[0]; i++) {
+    flp_byte_matrix rows = {flp_call_pointer(gradients[i]), sizeof(float), sizeof(float), call->args->n};
+    if (gradients[i]) FLP_TRY(flp_launch_set(call, rows, 0xff));
+  }
+  return FLP_OK;
+}
+
+/* Both passes have the workspace behind the step's arrays. */
 static flp_status pass_by_pass(const flp_call *step, flp_args *args) {
   flp_call call = *step;
   flp_row_range rows = {0, args->n};
@@ -119,11 +131,14 @@ static flp_status pass_by_pass(const flp_call *step, flp_args *args) {
   call.args = args;
   FLP_TRY(flp_call_pick(&call, FLP_PASS_FORWARD));
   FLP_TRY(flp_launch_forward(&call));
+  FLP_TRY(unset_upstream(&call));
   FLP_TRY(launch_loss(&call, rows));
   FLP_TRY(launch_idle_loss(&call));
   if (!call.plan->spec.grads) return FLP_OK;
+  args->pass = FLP_PASS_BACKWARD;
+  call.error_word += sizeof(int32_t); /* forward has counted them */
   FLP_TRY(flp_call_pick(&call, FLP_PASS_BACKWARD));
-  return flp_launch_gradients(&call);
+  return flp_launch_backward(&call);
 }
 
 flp_status flp_launch_step(const flp_call *call) {

@@ -13,7 +13,7 @@
 /* ---- creation ---- */
 
 static flp_status make_error_word(flp_plan *plan) {
-  enum { ERROR_WORD_BYTES = 16 };
+  enum { ERROR_WORD_BYTES = 2 * sizeof(int32_t) };
   const flp_driver *driver = plan->driver;
   FLP_TRY(flp_driver_status(driver, driver->cuMemAlloc_v2(&plan->error_word, ERROR_WORD_BYTES), "cuMemAlloc"));
   FLP_TRY(flp_driver_status(driver, driver->cuMemsetD8Async(plan->error_word, 0, ERROR_WORD_BYTES, NULL),

@@ -56,7 +56,7 @@ struct flp_plan {
   CUcontext context; /* retained; NULL on the eager rung */
   flp_modules modules;
   flp_planner planner;
-  CUdeviceptr error_word; /* 16 bytes, the first i32 counts bad rows */
+  CUdeviceptr error_word; /* two i32: the first counts bad rows, the second those that a step prepares again */
   CUdeviceptr program;    /* flp_loss_code, where the kernel of the loss runs any; else 0 */
 
   pthread_mutex_t lock;

@@ -170,8 +170,8 @@ static void offer_passes(planner_search *s) {
   both.passes = own.bytes;
   both.bytes = own.bytes + larger(forward.best.bytes, backward.best.bytes);
   both.seconds = forward.best.seconds + backward.best.seconds;
-  /* Rows are prepared once; the loss of active rows, and of idle ones. */
-  both.launches = clamp_launches((int64_t)forward.best.launches + backward.best.launches - (p->spec.grads != 0) + 2);
+  /* The loss of active rows, and of idle ones. */
+  both.launches = clamp_launches((int64_t)forward.best.launches + backward.best.launches + 2);
   planner_offer(s, &both);
 }
 

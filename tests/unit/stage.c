@@ -119,6 +119,14 @@ flp_spec stage_spec(uint32_t grads) {
   return spec;
 }
 
+flp_options stage_options(int64_t chunk_rows, flp_mode mode) {
+  flp_options options = FLP_OPTIONS_INIT;
+  options.rung = FLP_RUNG_JIT;
+  options.chunk_rows = chunk_rows;
+  options.mode = mode;
+  return options;
+}
+
 flp_plan *stage_plan(const flp_spec *spec, const flp_options *options) {
   flp_plan *plan = NULL;
   if (flp_plan_create(spec, options, &plan) != FLP_OK) {
@@ -169,6 +177,13 @@ stage_map stage_read_map(const flp_abi_map *map) {
   stage_map text;
   memcpy(&text, map, sizeof text);
   return text;
+}
+
+const fake_launch *stage_launch(const stage *s, const char *entry, int which) {
+  for (size_t i = 0; i < s->launch_count(); i++)
+    if (strcmp(s->launch_at(i)->entry, entry) == 0 && which-- == 0) return s->launch_at(i);
+  cr_assert_fail("no launch of %s", entry);
+  return NULL;
 }
 
 void stage_expect_sequence(stage *s, const char *expected) {

@@ -34,6 +34,9 @@ int stage_said(const char *text);
 /* A spec of V=1000, D=64 with that mask of gradients; bias if FLP_GRAD_BIAS is in it. */
 flp_spec stage_spec(uint32_t grads);
 
+/* Options that pin the jit rung, and chunks and mode as they are given. */
+flp_options stage_options(int64_t chunk_rows, flp_mode mode);
+
 /* Creates a plan that must succeed. */
 flp_plan *stage_plan(const flp_spec *spec, const flp_options *options);
 
@@ -61,6 +64,9 @@ typedef struct stage_map {
   uint64_t start, columns, rows, stride_bytes, box_columns, box_rows;
 } stage_map;
 stage_map stage_read_map(const flp_abi_map *map);
+
+/* Launch `which` of that entry, which must be there. */
+const fake_launch *stage_launch(const stage *s, const char *entry, int which);
 
 /* Expects exactly these entries, divided by spaces, to have been launched. */
 void stage_expect_sequence(stage *s, const char *expected);

@@ -1,12 +1,11 @@
-/* test_launch_keep.c: modes S and P on a device: what is launched in which order, that what forward saves is what
- * backward reads, that chunks of a step cover every row once, and what the rungs say of a loss. */
+/* test_launch_keep.c: mode S on a device: what is launched in which order, and that what forward saves is what backward
+ * reads. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "driver.h"
-#include "loss.h"
 #include "stage.h"
 
 static const char hopper[] = "capability=9.0";
@@ -17,24 +16,6 @@ static flp_spec keep_spec(uint32_t grads, flp_entropy entropy) {
   spec.keep = 1;
   spec.entropy = entropy;
   return spec;
-}
-
-static uint8_t program[FLP_LOSS_BYTES_MAX];
-
-static flp_spec step_spec(uint32_t grads, const char *loss, flp_entropy entropy) {
-  flp_spec spec = stage_spec(grads);
-  spec.entropy = entropy;
-  spec.loss = program;
-  cr_assert_eq(flp_loss_builtin_bytes(loss, program, sizeof program, &spec.loss_bytes), FLP_OK);
-  return spec;
-}
-
-static flp_options options_of(int64_t chunk_rows, flp_mode mode) {
-  flp_options options = FLP_OPTIONS_INIT;
-  options.rung = FLP_RUNG_JIT;
-  options.chunk_rows = chunk_rows;
-  options.mode = mode;
-  return options;
 }
 
 /* What a test plays with. */
@@ -50,7 +31,7 @@ static void use_plan(flp_spec wanted, const flp_options *options) {
 }
 
 static void open_plan(const char *cuda_script, flp_spec wanted, int64_t chunk_rows, flp_mode mode) {
-  flp_options options = options_of(chunk_rows, mode);
+  flp_options options = stage_options(chunk_rows, mode);
   stage_open(&s, cuda_script);
   use_plan(wanted, &options);
 }
@@ -75,13 +56,6 @@ static flp_args saved_args(flp_pass pass, int64_t n) {
   return a;
 }
 
-static const fake_launch *launch_of(const char *entry, int which) {
-  for (size_t i = 0; i < s.launch_count(); i++)
-    if (strcmp(s.launch_at(i)->entry, entry) == 0 && which-- == 0) return s.launch_at(i);
-  cr_assert_fail("no launch of %s", entry);
-  return NULL;
-}
-
 /* ---- mode S ---- */
 
 Test(launch_keep, forward_keeps_references_and_then_exponentials) {
@@ -91,10 +65,10 @@ Test(launch_keep, forward_keeps_references_and_then_exponentials) {
   flp_args a = saved_args(FLP_PASS_FORWARD, n);
   stage_execute(&s, plan, &a);
   stage_expect_sequence(&s, "prepare forward keep_reference forward_keep combine");
-  flp_forward_params first = STAGE_PARAMS(flp_forward_params, launch_of("forward", 0));
+  flp_forward_params first = STAGE_PARAMS(flp_forward_params, stage_launch(&s, "forward", 0));
   cr_expect_eq(first.vocab_valid, FLP_LEAF_COLUMNS);
   cr_expect_eq(first.groups, 1);
-  flp_forward_keep_params keep = STAGE_PARAMS(flp_forward_keep_params, launch_of("forward_keep", 0));
+  flp_forward_keep_params keep = STAGE_PARAMS(flp_forward_keep_params, stage_launch(&s, "forward_keep", 0));
   cr_expect_eq(keep.vocab_valid, VOCAB);
   cr_expect_eq(keep.reference, stage_address(a.saved));
   cr_expect_eq(keep.kept, stage_address(a.saved) + 6144);
@@ -109,24 +83,24 @@ Test(launch_keep, saved_backward_scales_rows_of_what_forward_saved) {
   uint64_t reference = stage_address(a.saved), kept = reference + 6144;
   stage_execute(&s, plan, &a);
   stage_expect_sequence(&s, "prepare record keep_finish dz dz keep_gather grad_hidden grad_weight fill");
-  flp_prepare_params prepare = STAGE_PARAMS(flp_prepare_params, launch_of("prepare", 0));
+  flp_prepare_params prepare = STAGE_PARAMS(flp_prepare_params, stage_launch(&s, "prepare", 0));
   cr_expect_eq(prepare.grad_logprob, 0, "active rows are those of forward");
-  flp_keep_finish_params finish = STAGE_PARAMS(flp_keep_finish_params, launch_of("keep_finish", 0));
+  flp_keep_finish_params finish = STAGE_PARAMS(flp_keep_finish_params, stage_launch(&s, "keep_finish", 0));
   cr_expect_eq(finish.kept, kept);
   cr_expect_eq(finish.reference, reference);
   cr_expect_eq(finish.plain, 1);
-  cr_expect_eq(launch_of("keep_finish", 0)->grid, 2, "a CTA a block of 1024 rows");
-  flp_dz_params redo = STAGE_PARAMS(flp_dz_params, launch_of("dz", 1));
+  cr_expect_eq(stage_launch(&s, "keep_finish", 0)->grid, 2, "a CTA a block of 1024 rows");
+  flp_dz_params redo = STAGE_PARAMS(flp_dz_params, stage_launch(&s, "dz", 1));
   cr_expect_eq(redo.count, finish.redo + 4);
   cr_expect_eq(redo.row_begin, 1024);
   cr_expect_eq(redo.row_end, 1500);
   cr_expect_eq(redo.dz, kept + 1024 * STRIDE * 2);
   cr_expect_eq(redo.dz_stride, STRIDE);
-  flp_grad_hidden_params hidden = STAGE_PARAMS(flp_grad_hidden_params, launch_of("grad_hidden", 0));
+  flp_grad_hidden_params hidden = STAGE_PARAMS(flp_grad_hidden_params, stage_launch(&s, "grad_hidden", 0));
   cr_expect_eq(hidden.factor, finish.factor);
   cr_expect_neq(hidden.index, 0);
-  flp_keep_gather_params gather = STAGE_PARAMS(flp_keep_gather_params, launch_of("keep_gather", 0));
-  flp_grad_weight_params weight = STAGE_PARAMS(flp_grad_weight_params, launch_of("grad_weight", 0));
+  flp_keep_gather_params gather = STAGE_PARAMS(flp_keep_gather_params, stage_launch(&s, "keep_gather", 0));
+  flp_grad_weight_params weight = STAGE_PARAMS(flp_grad_weight_params, stage_launch(&s, "grad_weight", 0));
   cr_expect_eq(weight.operand, gather.out);
   cr_expect_eq(weight.operand_stride, gather.out_stride);
   cr_expect_eq(weight.index, 0);
@@ -141,19 +115,19 @@ Test(launch_keep, only_what_is_not_expanded_has_the_slope_of_a_softcap) {
   open_plan("", wanted, 0, (flp_mode)0);
   flp_args a = saved_args(FLP_PASS_FORWARD, 100);
   stage_execute(&s, plan, &a);
-  cr_expect_eq(STAGE_PARAMS(flp_forward_keep_params, launch_of("forward_keep", 0)).slope, 1.0f);
+  cr_expect_eq(STAGE_PARAMS(flp_forward_keep_params, stage_launch(&s, "forward_keep", 0)).slope, 1.0f);
   a = saved_args(FLP_PASS_BACKWARD, 100);
   stage_execute(&s, plan, &a);
   stage_expect_sequence(&s, "prepare record keep_finish dz keep_gather grad_hidden grad_weight fill");
-  flp_keep_finish_params finish = STAGE_PARAMS(flp_keep_finish_params, launch_of("keep_finish", 0));
+  flp_keep_finish_params finish = STAGE_PARAMS(flp_keep_finish_params, stage_launch(&s, "keep_finish", 0));
   cr_expect(finish.plain == 1 && finish.capped == 1);
-  cr_expect_eq(finish.scale, STAGE_PARAMS(flp_prepare_params, launch_of("prepare", 0)).scale);
+  cr_expect_eq(finish.scale, STAGE_PARAMS(flp_prepare_params, stage_launch(&s, "prepare", 0)).scale);
   wanted.entropy = FLP_ENTROPY_BACKWARD;
-  flp_options options = options_of(0, (flp_mode)0);
+  flp_options options = stage_options(0, (flp_mode)0);
   use_plan(wanted, &options);
   a = saved_args(FLP_PASS_FORWARD, 100);
   stage_execute(&s, plan, &a);
-  cr_expect_eq(STAGE_PARAMS(flp_forward_keep_params, launch_of("forward_keep", 0)).slope, 0.0f);
+  cr_expect_eq(STAGE_PARAMS(flp_forward_keep_params, stage_launch(&s, "forward_keep", 0)).slope, 0.0f);
 }
 
 Test(launch_keep, an_entropy_gradient_or_a_bias_expands_in_place) {
@@ -162,19 +136,19 @@ Test(launch_keep, an_entropy_gradient_or_a_bias_expands_in_place) {
   stage_execute(&s, plan, &a);
   stage_expect_sequence(
       &s, "prepare record keep_finish dz dz keep_expand keep_gather grad_hidden grad_weight bias_reduce fill");
-  flp_keep_expand_params expand = STAGE_PARAMS(flp_keep_expand_params, launch_of("keep_expand", 0));
-  flp_dz_params redo = STAGE_PARAMS(flp_dz_params, launch_of("dz", 1));
-  flp_bias_reduce_params reduce = STAGE_PARAMS(flp_bias_reduce_params, launch_of("bias_reduce", 0));
+  flp_keep_expand_params expand = STAGE_PARAMS(flp_keep_expand_params, stage_launch(&s, "keep_expand", 0));
+  flp_dz_params redo = STAGE_PARAMS(flp_dz_params, stage_launch(&s, "dz", 1));
+  flp_bias_reduce_params reduce = STAGE_PARAMS(flp_bias_reduce_params, stage_launch(&s, "bias_reduce", 0));
   cr_expect_eq(expand.tile_rows, 128);
   cr_expect_eq(expand.bias_part, reduce.bias_part);
   cr_expect_eq(redo.bias_part, reduce.bias_part + 8 * VOCAB * 4, "of the block's tiles: 1024 rows are 8");
-  cr_expect_eq(launch_of("keep_expand", 0)->grid, 12 * 1);
-  flp_keep_finish_params finish = STAGE_PARAMS(flp_keep_finish_params, launch_of("keep_finish", 0));
+  cr_expect_eq(stage_launch(&s, "keep_expand", 0)->grid, 12 * 1);
+  flp_keep_finish_params finish = STAGE_PARAMS(flp_keep_finish_params, stage_launch(&s, "keep_finish", 0));
   cr_expect_eq(finish.plain, 0);
-  cr_expect_eq(STAGE_PARAMS(flp_grad_hidden_params, launch_of("grad_hidden", 0)).factor, finish.factor);
-  flp_keep_gather_params gather = STAGE_PARAMS(flp_keep_gather_params, launch_of("keep_gather", 0));
-  cr_expect_eq(STAGE_PARAMS(flp_grad_weight_params, launch_of("grad_weight", 0)).operand, gather.out);
-  flp_options options = options_of(0, (flp_mode)0);
+  cr_expect_eq(STAGE_PARAMS(flp_grad_hidden_params, stage_launch(&s, "grad_hidden", 0)).factor, finish.factor);
+  flp_keep_gather_params gather = STAGE_PARAMS(flp_keep_gather_params, stage_launch(&s, "keep_gather", 0));
+  cr_expect_eq(STAGE_PARAMS(flp_grad_weight_params, stage_launch(&s, "grad_weight", 0)).operand, gather.out);
+  flp_options options = stage_options(0, (flp_mode)0);
   use_plan(keep_spec(1, FLP_ENTROPY_BACKWARD), &options);
   a = saved_args(FLP_PASS_BACKWARD, 100);
   stage_execute(&s, plan, &a);
@@ -188,7 +162,7 @@ Test(launch_keep, mapped_rows_are_gathered_and_scaled_in_one_place) {
   stage_execute(&s, plan, &a);
   stage_expect_sequence(&s, "prepare gather forward_map keep_reference forward_keep_map combine");
   flp_forward_keep_map_params keep;
-  memcpy(&keep, launch_of("forward_keep_map", 0)->params, sizeof keep);
+  memcpy(&keep, stage_launch(&s, "forward_keep_map", 0)->params, sizeof keep);
   stage_map kept = stage_read_map(&keep.kept_map);
   cr_expect_eq(kept.start, stage_address(a.saved) + 6144);
   cr_expect_eq(kept.rows, n);
@@ -199,14 +173,14 @@ Test(launch_keep, mapped_rows_are_gathered_and_scaled_in_one_place) {
   stage_execute(&s, plan, &a);
   stage_expect_sequence(&s, "prepare gather record keep_finish dz_map dz_map keep_gather products_map fill");
   flp_dz_map_params redo;
-  memcpy(&redo, launch_of("dz_map", 1)->params, sizeof redo);
-  flp_keep_gather_params gather = STAGE_PARAMS(flp_keep_gather_params, launch_of("keep_gather", 0));
+  memcpy(&redo, stage_launch(&s, "dz_map", 1)->params, sizeof redo);
+  flp_keep_gather_params gather = STAGE_PARAMS(flp_keep_gather_params, stage_launch(&s, "keep_gather", 0));
   uint64_t row = (uint64_t)gather.out_stride * 2;
   cr_expect_eq(stage_read_map(&redo.gathered_map).start, gather.out + 1024 * row);
   cr_expect_eq(stage_read_map(&redo.hidden_map).start, stage_address(a.hidden) + 1024 * 64 * 2);
   cr_expect_eq(stage_read_map(&redo.dz_map).start, kept.start + 1024 * STRIDE * 2);
   flp_products_map_params products;
-  memcpy(&products, launch_of("products_map", 0)->params, sizeof products);
+  memcpy(&products, stage_launch(&s, "products_map", 0)->params, sizeof products);
   cr_expect_eq(stage_read_map(&products.hidden_map).start, gather.out);
   cr_expect_eq(stage_read_map(&products.gathered_map).start, gather.out);
   cr_expect_eq(stage_read_map(&products.dz_map).start, kept.start);
@@ -233,7 +207,7 @@ Test(launch_keep, old_lse_takes_the_place_of_the_first_columns) {
   a.old_lse = STAGE_AT(61);
   stage_execute(&s, plan, &a);
   stage_expect_sequence(&s, "prepare keep_reference forward_keep combine");
-  flp_keep_reference_params p = STAGE_PARAMS(flp_keep_reference_params, launch_of("keep_reference", 0));
+  flp_keep_reference_params p = STAGE_PARAMS(flp_keep_reference_params, stage_launch(&s, "keep_reference", 0));
   cr_expect_eq(p.part, 0);
   cr_expect_eq(p.old_lse, stage_address(a.old_lse));
 }
@@ -246,7 +220,7 @@ Test(launch_keep, nothing_is_kept_where_it_cannot_be) {
   a.saved_bytes = 1 << 20;
   a.workspace_bytes = stage_workspace(plan, FLP_PASS_FORWARD, 100, 0);
   cr_expect_eq(flp_execute(plan, &a), FLP_ERROR_ARGUMENT);
-  flp_options options = options_of(0, (flp_mode)0);
+  flp_options options = stage_options(0, (flp_mode)0);
   use_plan(spec, &options);
   size_t bytes, all = saved_bytes(100);
   cr_expect_eq(flp_plan_saved(plan, 100, all + 1000, &bytes), FLP_OK);
@@ -292,7 +266,7 @@ Test(launch_keep, one_budget_holds_what_is_saved_and_the_workspaces) {
 }
 
 Test(launch_keep, the_budget_of_the_environment_holds_what_is_saved) {
-  flp_options options = options_of(0, (flp_mode)0);
+  flp_options options = stage_options(0, (flp_mode)0);
   size_t bytes;
   stage_open(&s, "");
   setenv("FLP_BUDGET", "6M", 1);
@@ -316,167 +290,7 @@ Test(launch_keep, the_budget_of_the_environment_holds_what_is_saved) {
   cr_expect_eq(flp_spec_saved(&spec, 2000, 0, NULL), FLP_ERROR_ARGUMENT);
 }
 
-/* ---- a step ---- */
-
-static flp_args step_args(int64_t n) {
-  flp_args a = stage_args(&spec, FLP_PASS_BACKWARD, n);
-  a.pass = FLP_PASS_STEP;
-  a.stats = NULL;
-  a.grad_logprob = NULL;
-  a.old_logprob = STAGE_AT(20);
-  a.ref_logprob = STAGE_AT(21);
-  a.advantage = STAGE_AT(22);
-  a.loss = STAGE_AT(23);
-  a.workspace_bytes = stage_workspace(plan, FLP_PASS_STEP, n, 0);
-  return a;
-}
-
-static void run_step(const flp_args *a) {
-  s.reset();
-  cr_assert_eq(flp_step(plan, a), FLP_OK, "%s", flp_error_detail());
-}
-
-#define CHUNK "forward keep_reference forward_keep combine loss_rows record keep_finish dz "
-
-/* Chunk i of three, of 256 rows each but the last. */
-static void expect_chunk(int i, int64_t n) {
-  int64_t begin = 256 * i, end = i < 2 ? begin + 256 : n;
-  flp_loss_rows_params loss = STAGE_PARAMS(flp_loss_rows_params, launch_of("loss_rows", i));
-  flp_record_params record = STAGE_PARAMS(flp_record_params, launch_of("record", i));
-  flp_combine_params combine = STAGE_PARAMS(flp_combine_params, launch_of("combine", i));
-  flp_grad_weight_params weight = STAGE_PARAMS(flp_grad_weight_params, launch_of("grad_weight", i));
-  cr_expect(loss.row_begin == begin && loss.row_end == end && record.row_begin == begin && record.row_end == end);
-  cr_expect(weight.row_begin == begin && weight.row_end == end);
-  cr_expect_eq(loss.logprob, combine.logprob);
-  cr_expect_eq(record.stats, combine.stats);
-  cr_expect_eq(record.grad_logprob, loss.grad_logprob);
-  cr_expect_eq(loss.grad_entropy, 0, "the loss does not depend on the entropy");
-  cr_expect_eq(loss.n, n);
-  cr_expect_eq(loss.parameter0, 0.2, "a default");
-  cr_expect_eq(weight.read_acc, i > 0);
-  cr_expect_eq(weight.write_acc, i < 2);
-  cr_expect_eq(weight.write_out, i == 2);
-}
-
-Test(launch_keep, a_step_streams_chunks_of_rows) {
-  open_plan("", step_spec(3, "grpo+k3", FLP_ENTROPY_NONE), 256, FLP_MODE_P);
-  flp_layout layout = FLP_LAYOUT_INIT;
-  int64_t n = 600;
-  cr_assert_eq(flp_plan_layout(plan, FLP_PASS_STEP, n, 0, &layout), FLP_OK);
-  cr_expect_eq(layout.mode, FLP_MODE_P);
-  cr_expect_eq(layout.products, 3);
-  cr_expect_eq(layout.chunks, 3);
-  flp_args a = step_args(n);
-  run_step(&a);
-  stage_expect_sequence(&s, "prepare " CHUNK "keep_gather grad_hidden grad_weight " CHUNK
-                            "keep_gather grad_hidden grad_weight " CHUNK
-                            "keep_gather grad_hidden grad_weight loss_rows fill");
-  cr_expect_eq(s.launch_count(), (size_t)layout.launches);
-  stage_expect_capturable(&s);
-  for (int i = 0; i < 3; i++) expect_chunk(i, n);
-  flp_loss_rows_params idle = STAGE_PARAMS(flp_loss_rows_params, launch_of("loss_rows", 3));
-  cr_expect_neq(idle.row_class, 0);
-  cr_expect_eq(idle.loss, stage_address(a.loss));
-}
-
-Test(launch_keep, a_step_on_hopper_adds_to_the_callers_own_gradient) {
-  flp_spec wanted = step_spec(3, "grpo+entropy", FLP_ENTROPY_BACKWARD);
-  wanted.grad_weight_dtype = FLP_DTYPE_FP32;
-  wanted.accumulate_grad_weight = 1;
-  open_plan(hopper, wanted, 512, FLP_MODE_P);
-  flp_args a = step_args(600);
-  a.logprob = STAGE_AT(6);
-  run_step(&a);
-#define MAPPED                                                                                                  \
-  "gather forward_map keep_reference forward_keep_map combine loss_rows record keep_finish dz_map keep_expand " \
-  "keep_gather products_map "
-  stage_expect_sequence(&s, "prepare " MAPPED MAPPED "loss_rows fill");
-  flp_products_map_params products;
-  memcpy(&products, launch_of("products_map", 0)->params, sizeof products);
-  cr_expect_eq(products.weight_acc, stage_address(a.grad_weight));
-  cr_expect_eq(products.weight_flags & FLP_PRODUCT_READ_ACC, FLP_PRODUCT_READ_ACC);
-  cr_expect_neq(products.factor, 0, "a row without a gradient has factor 0");
-  flp_loss_rows_params loss = STAGE_PARAMS(flp_loss_rows_params, launch_of("loss_rows", 0));
-  cr_expect_eq(loss.logprob, stage_address(a.logprob));
-  cr_expect_neq(loss.grad_entropy, 0);
-  cr_expect_eq(STAGE_PARAMS(flp_record_params, launch_of("record", 0)).grad_entropy, loss.grad_entropy);
-}
-
-Test(launch_keep, a_step_in_mode_R_prepares_its_rows_once) {
-  flp_spec wanted = step_spec(3, "grpo", FLP_ENTROPY_NONE);
-  wanted.dtype = FLP_DTYPE_FP16;
-  open_plan("", wanted, 0, (flp_mode)0);
-  flp_layout layout = FLP_LAYOUT_INIT;
-  cr_assert_eq(flp_plan_layout(plan, FLP_PASS_STEP, 300, 0, &layout), FLP_OK);
-  cr_expect_eq(layout.products, 4);
-  flp_args a = step_args(300);
-  run_step(&a);
-  stage_expect_sequence(&s,
-                        "prepare forward combine loss_rows loss_rows record dz_scale dz grad_hidden grad_weight fill");
-  cr_expect_eq(s.launch_count(), (size_t)layout.launches);
-  flp_prepare_params prepare = STAGE_PARAMS(flp_prepare_params, launch_of("prepare", 0));
-  flp_record_params record = STAGE_PARAMS(flp_record_params, launch_of("record", 0));
-  cr_expect_eq(record.index, prepare.index);
-  cr_expect_eq(record.stats, prepare.stats);
-}
-
-Test(launch_keep, a_step_without_rows_zeroes_the_head) {
-  open_plan("", step_spec(3, "grpo", FLP_ENTROPY_NONE), 0, (flp_mode)0);
-  flp_args a = step_args(0);
-  run_step(&a);
-  cr_expect_eq(s.launch_count(), 0);
-  cr_expect_eq(s.calls("cuMemsetD8Async"), 1);
-}
-
 /* ---- rungs ---- */
-
-/* Without a generator: the kernel that ships for any loss, and the program beside it. */
-Test(launch_keep, the_generic_rung_runs_any_loss_as_data) {
-  static const char *const losses[] = {"grpo", "ppo+k3"};
-  flp_options options = FLP_OPTIONS_INIT;
-  char ids[2][17];
-  stage_open(&s, "");
-  spec = step_spec(3, losses[0], FLP_ENTROPY_NONE);
-  stage_fill_generic(s.generic, &spec);
-  setenv("FLP_JIT_LIBRARY", "/nowhere.so", 1);
-  for (int i = 0; i < 2; i++) {
-    use_plan(step_spec(3, losses[i], FLP_ENTROPY_NONE), &options);
-    cr_assert_eq(flp_plan_get_rung(plan), FLP_RUNG_GENERIC, "%s", flp_plan_get_reason(plan, FLP_RUNG_GENERIC));
-    flp_args a = step_args(100);
-    run_step(&a);
-    flp_loss loss;
-    flp_loss_code code;
-    cr_assert_eq(flp_loss_find(losses[i], &loss), FLP_OK);
-    flp_loss_encode(&loss, &code);
-    CUdeviceptr device = STAGE_PARAMS(flp_loss_rows_params, launch_of("loss_rows", 0)).program;
-    cr_assert_neq(device, 0);
-    cr_expect_eq(memcmp((const void *)(uintptr_t)device, &code, sizeof code), 0, "%s", losses[i]);
-    cr_expect_eq(STAGE_PARAMS(flp_loss_rows_params, launch_of("loss_rows", 1)).program, device, "idle rows too");
-    flp_plan_get_id(plan, ids[i]);
-  }
-  cr_expect_str_neq(ids[0], ids[1], "one kernel, but another program");
-}
-
-Test(launch_keep, a_compiled_loss_has_no_program_beside_it) {
-  open_plan("", step_spec(1, "grpo", FLP_ENTROPY_NONE), 0, (flp_mode)0);
-  flp_args a = step_args(100);
-  run_step(&a);
-  cr_expect_eq(STAGE_PARAMS(flp_loss_rows_params, launch_of("loss_rows", 0)).program, 0);
-}
-
-Test(launch_keep, the_cache_holds_each_loss_under_its_own_key) {
-  open_plan("", step_spec(3, "grpo", FLP_ENTROPY_NONE), 0, (flp_mode)0);
-  flp_options options = options_of(0, (flp_mode)0);
-  int made = s.provider_calls();
-  char first[17], second[17];
-  flp_plan_get_id(plan, first);
-  use_plan(spec, &options);
-  cr_expect_eq(s.provider_calls(), made, "all of it is there");
-  use_plan(step_spec(3, "dapo", FLP_ENTROPY_NONE), &options);
-  cr_expect_eq(s.provider_calls(), made + 1, "one kernel is new");
-  flp_plan_get_id(plan, second);
-  cr_expect_str_neq(first, second);
-}
 
 Test(launch_keep, tuned_kernels_of_a_head_serve_beside_plain_ones_of_what_is_kept) {
   stage_open(&s, "name=H200");
