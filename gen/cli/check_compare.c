@@ -5,8 +5,12 @@
  *           apart. (Such a product's own logprobs are off by up to 1.8 times its worst score at D = 7168, whether it
  *           truncates, where errors are towards zero and scores of both signs, or rounds.)
  * entropy:  the same, where an error of the scores counts spread times if that is more than 1.
- * gradients: relative L2 at most 1.5 times (fp32: twice) that of the yardstick, plus a floor; in modes S and P that of
- *           the yardstick or of mode R on the same inputs, whichever is larger, and 3/sqrt(rows) of that.
+ * gradients: relative L2 at most 1.5 times (fp32: twice) that of the yardstick, plus a floor. In modes S and P what is
+ *           larger: that of the yardstick or of mode R on the same inputs, whichever is more, and 3/sqrt(rows) of it;
+ *           or what their own roundings to bf16 add up to, as independent errors of the terms of the exact sum: of each
+ *           exponential, of what is made of it, of the result. Where terms cancel that is many times the relative
+ *           error of one, and another draw, such as the yardstick's, may be lucky: of V = 2 its dz of both columns are
+ *           opposite to the bit.
  * Exact products still meet rounding when t = z·log2(e)/T is formed; below |t| = 4 that is inside the 4 ulp. */
 #include <math.h>
 #include <stdio.h>
@@ -218,17 +222,57 @@ static double luck_of(const compare_state *s) {
   return 1 + 3 / sqrt(fmax((double)s->truth->work_count, 1));
 }
 
-/* A gradient beside the yardstick's error and, if there is one, mode R's own.
- * plain: R's numbers, or NULL */
-static check_metric judge(const compare_state *s, const double *got, const double *plain, const double *exact,
-                          const double *yardstick, int64_t count) {
-  double factor = factor_of(s->problem->c.spec.dtype), floor = floor_of(s), more = 0;
-  if (s->plain) {
-    check_metric own = check_metric_gradient(plain, exact, yardstick, count, factor, floor);
-    double of_yardstick = own.bound - floor, of_plain = factor * own.rel_l2;
-    more = luck_of(s) * fmax(of_yardstick, of_plain) - of_yardstick;
+/* A gradient in parts, whose roundings are their own: rows of hidden, or columns. */
+typedef struct gradient {
+  int64_t parts, width;                    /* elements of a part */
+  flp_dtype dtype;                         /* in which it is stored */
+  double *exact, *yardstick, *got, *plain; /* (parts, width); plain: mode R's, where that ran */
+  double *squares;                         /* (parts) of the oracle */
+} gradient;
+
+static flp_status gradient_create(int64_t parts, int64_t width, flp_dtype dtype, gradient *out) {
+  size_t count = (size_t)(parts * width);
+  *out = (gradient){.parts = parts, .width = width, .dtype = dtype};
+  out->exact = malloc((4 * count + (size_t)parts + 1) * sizeof(double));
+  if (!out->exact) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for gradients");
+  out->yardstick = out->exact + count;
+  out->got = out->yardstick + count;
+  out->plain = out->got + count;
+  out->squares = out->plain + count;
+  return FLP_OK;
+}
+
+/* What the roundings of modes S and P make of a gradient's error, relative to its size: the root of its mean square and
+ * ten standard deviations of that square. The latter as if all errors of a part were one, so that few parts, which are few
+ * draws, get more: two of a size may err by 3.3 times the root mean square, a thousand by 1.2 times.
+ * A number whose mantissa is log-uniform errs by 2^-9/sqrt(8 ln 2), root mean square, where it is rounded to bf16. */
+static double kept_rounding(const gradient *x) {
+  double mean = 0, variance = 0, size = 0;
+  for (int64_t part = 0; part < x->parts; part++) {
+    double own = 0;
+    for (int64_t i = part * x->width; i < (part + 1) * x->width; i++) own += x->exact[i] * x->exact[i];
+    double square = x->squares[part] + (x->dtype == FLP_DTYPE_FP32 ? 0 : own);
+    if (!isfinite(square)) continue;
+    size += own;
+    mean += square;
+    variance += 2 * square * square;
   }
-  return check_metric_gradient(got, exact, yardstick, count, factor, floor + more);
+  return size > 0 ? 0x1p-9 * sqrt((mean + 10 * sqrt(variance)) / (8 * LN_2 * size)) : 0;
+}
+
+/* A gradient beside the yardstick's error and, if there is one, mode R's own. */
+static check_metric judge(const compare_state *s, const gradient *x) {
+  flp_dtype dtype = s->problem->c.spec.dtype;
+  int64_t count = x->parts * x->width;
+  double factor = factor_of(dtype), floor = floor_of(s), more = 0;
+  if (s->plain) {
+    check_metric own = check_metric_gradient(x->plain, x->exact, x->yardstick, count, factor, floor);
+    double of_yardstick = own.bound - floor, of_plain = factor * own.rel_l2;
+    double bound = luck_of(s) * fmax(of_yardstick, of_plain);
+    if (dtype == FLP_DTYPE_BF16) bound = fmax(bound, kept_rounding(x));
+    more = bound - of_yardstick;
+  }
+  return check_metric_gradient(x->got, x->exact, x->yardstick, count, factor, floor + more);
 }
 
 /* dh of a row: the shards' own sum. */
@@ -251,11 +295,6 @@ static const char *check_idle_rows(const compare_state *s) {
   return NULL;
 }
 
-static flp_status allocate_doubles(int64_t count, int arrays, double **out) {
-  *out = malloc(((size_t)count * (size_t)arrays + 1) * sizeof **out);
-  return *out ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of host memory for gradients");
-}
-
 /* Rows that the oracle has evaluated and that have work in backward. */
 static int64_t rows_with_work(const compare_state *s, int64_t *rows, oracle_row *truth) {
   int64_t count = 0;
@@ -270,21 +309,20 @@ static int64_t rows_with_work(const compare_state *s, int64_t *rows, oracle_row 
 static flp_status compare_hidden_rows(const compare_state *s, const int64_t *rows, const oracle_row *truth,
                                       int64_t count) {
   const flp_spec *spec = &s->problem->c.spec;
-  int64_t depth = spec->hidden, total = count * depth;
-  double *exact;
-  FLP_TRY(allocate_doubles(total, 4, &exact));
-  double *yardstick = exact + total, *got = yardstick + total, *plain = got + total;
-  flp_status status = oracle_grad_hidden(&s->problem->oracle, rows, truth, count, exact, yardstick);
-  for (int64_t i = 0; i < total; i++) {
-    got[i] = hidden_element(s, s->result, rows[i / depth], i % depth);
-    if (s->plain) plain[i] = hidden_element(s, s->plain, rows[i / depth], i % depth);
-    yardstick[i] = oracle_round(spec->grad_hidden_dtype, yardstick[i]);
+  int64_t depth = spec->hidden;
+  gradient x;
+  FLP_TRY(gradient_create(count, depth, spec->grad_hidden_dtype, &x));
+  flp_status status = oracle_grad_hidden(&s->problem->oracle, rows, truth, count, x.exact, x.yardstick, x.squares);
+  for (int64_t i = 0; i < count * depth; i++) {
+    x.got[i] = hidden_element(s, s->result, rows[i / depth], i % depth);
+    if (s->plain) x.plain[i] = hidden_element(s, s->plain, rows[i / depth], i % depth);
+    x.yardstick[i] = oracle_round(x.dtype, x.yardstick[i]);
   }
-  check_metric metric = judge(s, got, plain, exact, yardstick, total);
+  check_metric metric = judge(s, &x);
   const char *note = check_idle_rows(s);
   if (note) metric.pass = 0;
   if (status == FLP_OK) add(s, "grad_hidden", metric, note);
-  free(exact);
+  free(x.exact);
   return status;
 }
 
@@ -326,51 +364,45 @@ static double weight_base(const compare_state *s, int64_t index) {
   return s->problem->weight_base ? (double)s->problem->weight_base[index] : 0;
 }
 
-/* Each of four arrays of its own count: exact, yardstick, got, plain. */
-static void compare_weight(const compare_state *s, double *exact) {
-  const flp_spec *spec = &s->problem->c.spec;
-  int64_t depth = spec->hidden, total = s->truth->column_count * depth;
-  double *yardstick = exact + total, *got = yardstick + total, *plain = got + total;
-  for (int64_t i = 0; i < total; i++) {
-    int64_t index = s->truth->columns[i / depth] * s->problem->stride + i % depth;
+static void compare_weight(const compare_state *s, const gradient *x) {
+  for (int64_t i = 0; i < x->parts * x->width; i++) {
+    int64_t index = s->truth->columns[i / x->width] * s->problem->stride + i % x->width;
     double base = weight_base(s, index);
-    got[i] = element(spec->grad_weight_dtype, s->result->grad_weight, index) - base;
-    if (s->plain) plain[i] = element(spec->grad_weight_dtype, s->plain->grad_weight, index) - base;
-    yardstick[i] = oracle_round(spec->grad_weight_dtype, base + yardstick[i]) - base;
+    x->got[i] = element(x->dtype, s->result->grad_weight, index) - base;
+    if (s->plain) x->plain[i] = element(x->dtype, s->plain->grad_weight, index) - base;
+    x->yardstick[i] = oracle_round(x->dtype, base + x->yardstick[i]) - base;
   }
-  add(s, "grad_weight", judge(s, got, plain, exact, yardstick, total), NULL);
+  add(s, "grad_weight", judge(s, x), NULL);
 }
 
-static void compare_bias(const compare_state *s, double *exact) {
-  const flp_spec *spec = &s->problem->c.spec;
-  int64_t total = s->truth->column_count;
-  double *yardstick = exact + total, *got = yardstick + total, *plain = got + total;
-  for (int64_t i = 0; i < total; i++) {
-    got[i] = element(spec->dtype, s->result->grad_bias, s->truth->columns[i]);
-    if (s->plain) plain[i] = element(spec->dtype, s->plain->grad_bias, s->truth->columns[i]);
-    yardstick[i] = oracle_round(spec->dtype, yardstick[i]);
+static void compare_bias(const compare_state *s, const gradient *x) {
+  for (int64_t i = 0; i < x->parts; i++) {
+    x->got[i] = element(x->dtype, s->result->grad_bias, s->truth->columns[i]);
+    if (s->plain) x->plain[i] = element(x->dtype, s->plain->grad_bias, s->truth->columns[i]);
+    x->yardstick[i] = oracle_round(x->dtype, x->yardstick[i]);
   }
-  add(s, "grad_bias", judge(s, got, plain, exact, yardstick, total), NULL);
+  add(s, "grad_bias", judge(s, x), NULL);
 }
 
 static flp_status compare_columns(const compare_state *s) {
   if (!s->result->grad_weight && !s->result->grad_bias) return FLP_OK;
-  int64_t count = s->truth->column_count, total = count * s->problem->c.spec.hidden;
-  double *weight, *bias;
+  const flp_spec *spec = &s->problem->c.spec;
+  int64_t count = s->truth->column_count;
+  gradient weight, bias = {0};
   oracle_row *stats = NULL;
-  FLP_TRY(allocate_doubles(total, 4, &weight));
-  flp_status status = allocate_doubles(count, 4, &bias);
+  FLP_TRY(gradient_create(count, spec->hidden, spec->grad_weight_dtype, &weight));
+  flp_status status = gradient_create(count, 1, spec->dtype, &bias);
   if (status == FLP_OK) status = work_stats(s, &stats);
   if (status == FLP_OK) {
-    oracle_columns out = {weight, weight + total, bias, bias + count};
+    oracle_columns out = {weight.exact, weight.yardstick, weight.squares, bias.exact, bias.yardstick, bias.squares};
     status = oracle_grad_columns(&s->problem->oracle, s->truth->work, stats, s->truth->work_count, s->truth->columns,
                                  count, &out);
   }
-  if (status == FLP_OK && s->result->grad_weight) compare_weight(s, weight);
-  if (status == FLP_OK && s->result->grad_bias) compare_bias(s, bias);
+  if (status == FLP_OK && s->result->grad_weight) compare_weight(s, &weight);
+  if (status == FLP_OK && s->result->grad_bias) compare_bias(s, &bias);
   free(stats);
-  free(bias);
-  free(weight);
+  free(bias.exact);
+  free(weight.exact);
   return status;
 }
 

@@ -40,13 +40,14 @@ struct block_job {
   int left_is_weight;
   const oracle_row *stats; /* of the hidden rows, in their list's order */
   oracle_row *out;
-  double *exact, *yardstick;
+  double *exact, *yardstick, *squares;
   const oracle_columns *columns;
   atomic_llong *next;
   atomic_int *failed;
 };
 
-/* Doubles that one worker needs: operands of the left block, one right row, scores and their yardstick, sums. */
+/* Doubles that one worker needs: squares and operands of the left block, one right row, scores and their yardstick,
+ * sums. */
 static size_t scratch_count(const block_job *job) {
   size_t depth = (size_t)job->problem->depth, right = (size_t)job->right_count;
   return BLOCK * depth * 4 + 2 * depth + 2 * BLOCK * right + 64;
@@ -94,12 +95,14 @@ typedef struct block_memory {
   double *scores32; /* (right, 8) the same by the yardstick */
   double *sums;     /* (2, depth) per output row: exact and yardstick */
   float *sums32;    /* (depth) */
+  double *squares;  /* (8, 2) of the left rows: times the right rows' own, and without */
 } block_memory;
 
 static block_memory split(const block_job *job, double *scratch) {
   size_t depth = (size_t)job->problem->depth, right = (size_t)job->right_count;
   block_memory m;
-  m.left = scratch;
+  m.squares = scratch;
+  m.left = m.squares + 2 * BLOCK;
   m.left32 = (float *)(m.left + BLOCK * depth);
   m.scores = m.left + BLOCK * depth * 2;
   m.scores32 = m.scores + BLOCK * right;
@@ -284,14 +287,20 @@ flp_status oracle_forward(const oracle_problem *problem, const int64_t *rows, in
 
 /* ---- gradients ---- */
 
-/* d(loss)/dx of one score, exactly. */
-static double exact_dz(const oracle_problem *problem, int64_t row, const oracle_row *stats, double x, int is_target) {
+/* d(loss)/dx of one score, and its derivative by log p, where dz is made of p: not at the target. */
+typedef struct score_gradient {
+  double dz, by_log_p;
+} score_gradient;
+
+static score_gradient exact_dz(const oracle_problem *problem, int64_t row, const oracle_row *stats, double x,
+                               int is_target) {
   point at = exact_point(problem, row, x);
   double log_p = at.t - stats->maximum - stats->log_sum, p = exp(log_p);
   double g = problem->grad_logprob[row], e = problem->grad_entropy[row];
   double from_entropy = p == 0 || e == 0 ? 0 : -e * p * (log_p + stats->entropy);
   double from_logprob = is_target ? -g * expm1(log_p) : -g * p;
-  return (from_logprob + from_entropy) * at.slope;
+  double dz = (from_logprob + from_entropy) * at.slope;
+  return (score_gradient){dz, is_target ? 0 : dz - e * p * at.slope};
 }
 
 /* The same in fp32, rounded to the operands' dtype as a pipeline stores it. */
@@ -305,10 +314,19 @@ static double yardstick_dz(const oracle_problem *problem, int64_t row, const ora
   return oracle_round(problem->dtype, (double)((from_logprob + from_entropy) * (float)at.slope));
 }
 
-/* Turns scores into gradients in place. hidden_at(i): which row of the batch a score belongs to. */
+static double square_of(const float *row, int64_t depth) {
+  double sum = 0;
+  for (int64_t d = 0; d < depth; d++) sum += (double)row[d] * (double)row[d];
+  return sum;
+}
+
+/* Turns scores into gradients in place, and sums up squares. */
 static void block_dz(const block_job *job, int64_t block, const block_memory *m) {
   const oracle_problem *problem = job->problem;
-  for (int64_t i = 0; i < job->right_count; i++)
+  memset(m->squares, 0, 2 * BLOCK * sizeof *m->squares);
+  for (int64_t i = 0; i < job->right_count; i++) {
+    widen_row(problem, !job->left_is_weight, right_id(job, i), m->row);
+    double operand = square_of(m->row, problem->depth);
     for (int64_t r = 0; r < BLOCK && block * BLOCK + r < job->left_count; r++) {
       int64_t left = block * BLOCK + r;
       int64_t listed = job->left_is_weight ? i : left;
@@ -316,9 +334,14 @@ static void block_dz(const block_job *job, int64_t block, const block_memory *m)
       int64_t column = job->left_is_weight ? job->left[left] : right_id(job, i);
       int is_target = problem->target[row] == column;
       double *exact = &m->scores[i * BLOCK + r], *rounded = &m->scores32[i * BLOCK + r];
-      *exact = exact_dz(problem, row, &job->stats[listed], *exact, is_target);
+      score_gradient gradient = exact_dz(problem, row, &job->stats[listed], *exact, is_target);
+      double square = gradient.dz * gradient.dz + gradient.by_log_p * gradient.by_log_p;
+      m->squares[2 * r] += square * operand;
+      m->squares[2 * r + 1] += square;
+      *exact = gradient.dz;
       *rounded = yardstick_dz(problem, row, &job->stats[listed], *rounded, is_target);
     }
+  }
 }
 
 /* Σ over the right operand's rows, weighted by the block's gradients, for output row r of the block. */
@@ -347,6 +370,7 @@ static void bias_sums(const block_job *job, const block_memory *m, int64_t block
     exact += m->scores[i * BLOCK + r];
     rounded += m->scores32[i * BLOCK + r];
   }
+  job->columns->bias_squares[block * BLOCK + r] = m->squares[2 * r + 1];
   job->columns->bias[block * BLOCK + r] = exact;
   job->columns->bias_yardstick[block * BLOCK + r] = rounded;
 }
@@ -358,6 +382,7 @@ static void gradient_block(const block_job *job, int64_t block, double *scratch)
   block_dz(job, block, &m);
   for (int64_t r = 0; r < BLOCK && block * BLOCK + r < job->left_count; r++) {
     size_t at = (size_t)(block * BLOCK + r) * depth;
+    job->squares[block * BLOCK + r] = m.squares[2 * r];
     if (job->columns) bias_sums(job, &m, block, r);
     block_product(job, &m, r);
     memcpy(job->exact + at, m.sums, depth * sizeof *m.sums);
@@ -366,7 +391,7 @@ static void gradient_block(const block_job *job, int64_t block, double *scratch)
 }
 
 flp_status oracle_grad_hidden(const oracle_problem *problem, const int64_t *rows, const oracle_row *stats,
-                              int64_t count, double *exact, double *yardstick) {
+                              int64_t count, double *exact, double *yardstick, double *squares) {
   block_job job = {.problem = problem,
                    .work = gradient_block,
                    .left = rows,
@@ -374,7 +399,8 @@ flp_status oracle_grad_hidden(const oracle_problem *problem, const int64_t *rows
                    .right_count = problem->vocab,
                    .stats = stats,
                    .exact = exact,
-                   .yardstick = yardstick};
+                   .yardstick = yardstick,
+                   .squares = squares};
   return run_blocks(&job);
 }
 
@@ -390,6 +416,7 @@ flp_status oracle_grad_columns(const oracle_problem *problem, const int64_t *row
                    .stats = stats,
                    .exact = out->weight,
                    .yardstick = out->weight_yardstick,
+                   .squares = out->weight_squares,
                    .columns = out};
   return run_blocks(&job);
 }

@@ -6,6 +6,10 @@
  * the operands' dtype; for fp32 operands the gradient products summed in fp32 too, else in fp64. Rounding to the
  * output's dtype is the caller's, who knows what is added to.
  *
+ * Squares say what independent errors add up to. Let every probability but the target's, and every score gradient, be off
+ * by a relative error of its own, of mean square 1 and so small that its effect is linear: the squared error of a row or
+ * column of a gradient then has this mean. The entropy and log Σ e^t of a row are taken as exact.
+ *
  * Rows and columns are asked for by id, so that a large problem can be sampled. Not for rows that are masked or bad. */
 #ifndef FLPGEN_CLI_ORACLE_H
 #define FLPGEN_CLI_ORACLE_H
@@ -39,14 +43,15 @@ typedef struct oracle_row {
 /* Evaluates rows. out: (count). error: MEMORY */
 flp_status oracle_forward(const oracle_problem *problem, const int64_t *rows, int64_t count, oracle_row *out);
 
-/* Gradients of rows of hidden, (count, D) each, exact and by the yardstick. stats: of these rows. error: MEMORY */
+/* Gradients of rows of hidden, (count, D) each, exact and by the yardstick, and their squares (count).
+ * stats: of these rows. error: MEMORY */
 flp_status oracle_grad_hidden(const oracle_problem *problem, const int64_t *rows, const oracle_row *stats,
-                              int64_t count, double *exact, double *yardstick);
+                              int64_t count, double *exact, double *yardstick, double *squares);
 
-/* Gradients of columns: of weight (count, D) and of bias (count), exact and by the yardstick.
+/* Gradients of columns: of weight (count, D) and of bias (count), exact and by the yardstick; squares (count) of each.
  * rows: all that have work, with their stats. error: MEMORY */
 typedef struct oracle_columns {
-  double *weight, *weight_yardstick, *bias, *bias_yardstick;
+  double *weight, *weight_yardstick, *weight_squares, *bias, *bias_yardstick, *bias_squares;
 } oracle_columns;
 flp_status oracle_grad_columns(const oracle_problem *problem, const int64_t *rows, const oracle_row *stats,
                                int64_t row_count, const int64_t *columns, int64_t count, const oracle_columns *out);

@@ -106,13 +106,57 @@ Test(oracle, forward_is_right_to_thirteen_digits) {
   check_forward(3, 1.5);
 }
 
+/* A score's gradient in nats of t, of a column but the target, with its probability times 1 + off. */
+static long double other_dz(const long_problem *p, int row, int v, long double off) {
+  long double logprob, entropy, top = -INFINITY, sum = 0;
+  long_forward(p, row, &logprob, &entropy);
+  for (int j = 0; j < p->vocab; j++) top = fmaxl(top, long_score(p, row, j));
+  for (int j = 0; j < p->vocab; j++) sum += expl(long_score(p, row, j) - top);
+  long double log_p = long_score(p, row, v) - top - logl(sum) + log1pl(off);
+  return -expl(log_p) * (p->grad_logprob[row] + p->grad_entropy[row] * (log_p + entropy));
+}
+
+/* (dz² + (∂dz/∂log p)²) of one score, the latter by a central difference. */
+static long double square_of_score(const long_problem *p, int row, int v) {
+  long double x = p->scale * long_raw_score(p, row, v), tanh_x = p->softcap > 0 ? tanhl(x / p->softcap) : 0;
+  long double slope = p->scale / p->temperature[row] * (1 - tanh_x * tanh_x), dz = other_dz(p, row, v, 0);
+  long double moved = (other_dz(p, row, v, 1e-4L) - other_dz(p, row, v, -1e-4L)) / 2e-4L;
+  if (v == p->target[row]) {
+    dz += p->grad_logprob[row];
+    moved = 0;
+  }
+  return slope * slope * (dz * dz + moved * moved);
+}
+
+static long double size_of(const long double *row) {
+  long double sum = 0;
+  for (int d = 0; d < DEPTH; d++) sum += row[d] * row[d];
+  return sum;
+}
+
+static void check_squares(const long_problem *p, const double *hidden, const double *weight, const double *bias) {
+  static long double of_row[N], of_column[VOCAB], plain[VOCAB];
+  for (int i = 0; i < N; i++) of_row[i] = 0;
+  for (int v = 0; v < VOCAB; v++) of_column[v] = plain[v] = 0;
+  for (int i = 0; i < N; i++)
+    for (int v = 0; v < VOCAB; v++) {
+      long double square = square_of_score(p, i, v);
+      of_row[i] += square * size_of(p->weight + v * DEPTH);
+      of_column[v] += square * size_of(p->hidden + i * DEPTH);
+      plain[v] += square;
+    }
+  for (int i = 0; i < N; i++) cr_assert_float_eq(hidden[i] / (double)of_row[i], 1, 1e-6);
+  for (int v = 0; v < VOCAB; v++) cr_assert_float_eq(weight[v] / (double)of_column[v], 1, 1e-6);
+  for (int v = 0; v < VOCAB; v++) cr_assert_float_eq(bias[v] / (double)plain[v], 1, 1e-6);
+}
+
 static void check_gradients(double softcap, double scale) {
   oracle_fixture *f = create(softcap, scale);
   oracle_row stats[N];
-  static double hidden[2][N * DEPTH], weight[2][VOCAB * DEPTH], bias[2][VOCAB];
-  const oracle_columns out = {weight[0], weight[1], bias[0], bias[1]};
+  static double hidden[2][N * DEPTH], weight[2][VOCAB * DEPTH], bias[2][VOCAB], squares[3][VOCAB];
+  const oracle_columns out = {weight[0], weight[1], squares[1], bias[0], bias[1], squares[2]};
   cr_assert_eq(oracle_forward(&f->problem, f->rows, N, stats), FLP_OK);
-  cr_assert_eq(oracle_grad_hidden(&f->problem, f->rows, stats, N, hidden[0], hidden[1]), FLP_OK);
+  cr_assert_eq(oracle_grad_hidden(&f->problem, f->rows, stats, N, hidden[0], hidden[1], squares[0]), FLP_OK);
   cr_assert_eq(oracle_grad_columns(&f->problem, f->rows, stats, N, f->columns, VOCAB, &out), FLP_OK);
   for (int i = 0; i < N * DEPTH; i++)
     cr_assert_float_eq(hidden[0][i], (double)long_derivative(&f->reference, f->reference.hidden + i), 1e-7);
@@ -120,6 +164,7 @@ static void check_gradients(double softcap, double scale) {
     cr_assert_float_eq(weight[0][i], (double)long_derivative(&f->reference, f->reference.weight + i), 1e-7);
   for (int v = 0; v < VOCAB; v++)
     cr_assert_float_eq(bias[0][v], (double)long_derivative(&f->reference, f->reference.bias + v), 1e-7);
+  check_squares(&f->reference, squares[0], squares[1], squares[2]);
   destroy(f);
 }
 
@@ -131,9 +176,9 @@ Test(oracle, gradients_match_central_differences) {
 Test(oracle, the_yardstick_errs_as_bf16_does) {
   oracle_fixture *f = create(0, 1);
   oracle_row stats[N];
-  static double exact[N * DEPTH], yardstick[N * DEPTH];
+  static double exact[N * DEPTH], yardstick[N * DEPTH], squares[N];
   oracle_forward(&f->problem, f->rows, N, stats);
-  oracle_grad_hidden(&f->problem, f->rows, stats, N, exact, yardstick);
+  oracle_grad_hidden(&f->problem, f->rows, stats, N, exact, yardstick, squares);
   double error = 0, size = 0;
   for (int i = 0; i < N * DEPTH; i++) {
     error += (yardstick[i] - exact[i]) * (yardstick[i] - exact[i]);
@@ -146,17 +191,19 @@ Test(oracle, the_yardstick_errs_as_bf16_does) {
 Test(oracle, a_sample_of_rows_and_columns_is_part_of_the_whole) {
   oracle_fixture *f = create(0, 1);
   oracle_row all[N], some[2], work[N];
-  static double whole[2][VOCAB * DEPTH], part[2][3 * DEPTH], bias[4][VOCAB];
+  static double whole[2][VOCAB * DEPTH], part[2][3 * DEPTH], bias[4][VOCAB], squares[4][VOCAB];
   const int64_t rows[2] = {9, 2}, columns[3] = {28, 0, 13};
   oracle_forward(&f->problem, f->rows, N, all);
   oracle_forward(&f->problem, rows, 2, some);
   for (int i = 0; i < 2; i++) cr_assert_eq(some[i].logprob, all[rows[i]].logprob);
   for (int i = 0; i < N; i++) work[i] = all[i];
-  const oracle_columns of_all = {whole[0], whole[1], bias[0], bias[1]}, of_part = {part[0], part[1], bias[2], bias[3]};
+  const oracle_columns of_all = {whole[0], whole[1], squares[0], bias[0], bias[1], squares[1]};
+  const oracle_columns of_part = {part[0], part[1], squares[2], bias[2], bias[3], squares[3]};
   oracle_grad_columns(&f->problem, f->rows, work, N, f->columns, VOCAB, &of_all);
   oracle_grad_columns(&f->problem, f->rows, work, N, columns, 3, &of_part);
   for (int i = 0; i < 3 * DEPTH; i++) cr_assert_eq(part[0][i], whole[0][columns[i / DEPTH] * DEPTH + i % DEPTH]);
   for (int i = 0; i < 3; i++) cr_assert_eq(bias[2][i], bias[0][columns[i]]);
+  for (int i = 0; i < 3; i++) cr_assert_eq(squares[2][i], squares[0][columns[i]]);
   destroy(f);
 }
 
