@@ -133,7 +133,8 @@ def products(match):
             a, b, kept = arguments[sums:]
             lines.append(f"call void @simt_wgmma({added(a, a_at, lines)}, {added(b, b_at, lines)}, i32 {int(kind == 'bf16')}, "
                          f"i32 {columns}, i32 {first}, {'i32 1' if keep == '1' else kept}, i32 {a_mn}, i32 {b_mn})")
-    return text_of(lines) + f"  {name} = load {result}, ptr @simt_accumulators\n"
+    return (text_of(lines) + f"  {name} = load {result}, ptr @simt_accumulators\n"
+            + text_of(["call void @simt_warpgroup_barrier()"]))
 
 
 def vector_load(match):

@@ -11,10 +11,10 @@
 #include <string.h>
 #include <ucontext.h>
 
-enum { THREADS_MAX = 1024, WARP = 32, STACK_BYTES = 1 << 16, SHARED_BYTES = 1 << 18, WORDS = 32 };
+enum { THREADS_MAX = 1024, WARP = 32, WARPGROUP = 128, STACK_BYTES = 1 << 16, SHARED_BYTES = 1 << 18, WORDS = 32 };
 enum { CTAS_MAX = 8, BARRIERS = 16, RANK_SHIFT = 24, STALLED = 1 << 16 };
 
-/* Threads that wait for each other: a cluster, a CTA, a warp, or those of a named barrier. */
+/* Threads that wait for each other: a cluster, a CTA, a warpgroup, a warp, or those of a named barrier. */
 typedef struct group {
   int live, arrived;
   unsigned generation;
@@ -24,7 +24,7 @@ static struct {
   ucontext_t fibre[THREADS_MAX], scheduler;
   char *stacks;
   int running[THREADS_MAX], thread, threads, cluster, first_cta, ctas, moved;
-  group all, whole[CTAS_MAX], warp[THREADS_MAX / WARP], named[CTAS_MAX][BARRIERS];
+  group all, whole[CTAS_MAX], warpgroup[THREADS_MAX / WARPGROUP], warp[THREADS_MAX / WARP], named[CTAS_MAX][BARRIERS];
   unsigned turn[THREADS_MAX];
   uint64_t posted[2][THREADS_MAX][WORDS];
   uint64_t a_words[THREADS_MAX][WORDS], (*a_lanes[THREADS_MAX])[WORDS]; /* of products from registers */
@@ -85,6 +85,7 @@ static void run_cluster(void) {
   memset(now.named, 0, sizeof now.named);
   for (int r = 0; r < now.cluster; r++) now.whole[r] = (group){.live = now.threads};
   for (int w = 0; w < threads / WARP; w++) now.warp[w] = (group){.live = WARP};
+  for (int w = 0; w < threads / WARPGROUP; w++) now.warpgroup[w] = (group){.live = WARPGROUP};
   for (int r = 0; r < now.cluster; r++) memset(shared_of[r], 0xff, SHARED_BYTES);
   for (int t = 0; t < threads; t++) {
     getcontext(&now.fibre[t]);
@@ -147,6 +148,10 @@ void simt_cluster_barrier(void) {
 }
 void simt_warp_barrier(void) {
   wait_for(&now.warp[now.thread / WARP]);
+}
+/* Products of a warpgroup are done for all of its threads, or for none. */
+void simt_warpgroup_barrier(void) {
+  wait_for(&now.warpgroup[now.thread / WARPGROUP]);
 }
 void simt_nothing(void) {}
 
