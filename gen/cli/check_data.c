@@ -5,11 +5,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "../../runtime/half.h"
 #include "../../runtime/validate.h"
 #include "check.h"
+#include "parallel.h"
 
 enum { IGNORE_INDEX = -100 };
 
@@ -229,7 +229,6 @@ static void allocate_rows(check_problem *problem, int *failed) {
 
 static void set_oracle(check_problem *problem) {
   const flp_spec *spec = &problem->c.spec;
-  long cpus = sysconf(_SC_NPROCESSORS_ONLN);
   problem->oracle = (oracle_problem){.dtype = spec->dtype,
                                      .n = problem->c.n,
                                      .vocab = spec->vocab,
@@ -245,7 +244,7 @@ static void set_oracle(check_problem *problem) {
                                      .softcap = (double)spec->softcap,
                                      .grad_logprob = problem->g,
                                      .grad_entropy = problem->e,
-                                     .threads = cpus > 0 ? (int)cpus : 1};
+                                     .threads = cli_processors()};
 }
 
 int64_t check_shard_vocab(const check_case *c) {

@@ -1,7 +1,6 @@
 /* compilers.c: see compilers.h. */
 #include "compilers.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
 #include "../../runtime/compile.h"
@@ -9,11 +8,6 @@
 #include "../../runtime/status.h"
 
 enum { CONTEXT_NEEDS = 1 << 30 }; /* bytes of device memory for each */
-
-int cli_compilers_processors(void) {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
 
 flp_status cli_compilers_open(const cli_device *device, int most, cli_compilers *out) {
   const flp_driver *driver = device->driver;

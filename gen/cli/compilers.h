@@ -13,9 +13,6 @@
 
 enum { CLI_COMPILERS_MAX = 64 };
 
-/* How many kernels this process can make at once: the processors that it may run on. */
-int cli_compilers_processors(void);
-
 typedef struct cli_compilers {
   const flp_driver *driver;
   CUdevice device;

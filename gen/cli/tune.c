@@ -10,6 +10,7 @@
 #include "../../runtime/tuned.h"
 #include "../../runtime/validate.h"
 #include "json_out.h"
+#include "parallel.h"
 #include "record.h"
 #include "tune.h"
 #include "verbs.h"
@@ -52,8 +53,7 @@ static const struct argp_option options[] = {
     {"workspace", KEY_WORKSPACE, "BYTES", 0, "workspace of each pass, with or without a suffix K, M, G", 3},
     {"mode", KEY_MODE, "NAME", 0,
      "P: time steps of --loss in mode P even where mode R is predicted to be faster; S, which --keep is", 3},
-    {"burst-ms", KEY_BURST, "MS", 0, "least length of a burst of calls; default 75, 40 where the effort is quick",
-     3},
+    {"burst-ms", KEY_BURST, "MS", 0, "least length of a burst of calls; default 75, 40 where the effort is quick", 3},
     {"seed", KEY_SEED, "S", 0, "of the data and of the order; default 1", 3},
     {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 3},
     {"no-bare", KEY_NO_BARE, NULL, 0, "without the bare matrix products, which need cuBLASLt", 3},
@@ -261,7 +261,7 @@ static flp_status check_arch(const tune_run *r) {
 
 static flp_status open_run(tune_run *r, const char *command) {
   const tune_args *args = r->args;
-  int processors = cli_compilers_processors();
+  int processors = cli_processors();
   FLP_TRY(cli_device_open(args->options.device, &r->device));
   FLP_TRY(check_arch(r));
   if (!args->no_bare) {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "driver.h"
-#include "stage.h"
+#include "launch_case.h"
 
 static const char hopper[] = "capability=9.0";
 enum { VOCAB = 1000, STRIDE = 1024 };
@@ -16,28 +16,6 @@ static flp_spec keep_spec(uint32_t grads, flp_entropy entropy) {
   spec.keep = 1;
   spec.entropy = entropy;
   return spec;
-}
-
-/* What a test plays with. */
-static stage s;
-static flp_spec spec;
-static flp_plan *plan;
-
-/* Another plan in the place of the present one. */
-static void use_plan(flp_spec wanted, const flp_options *options) {
-  flp_plan_destroy(plan);
-  spec = wanted;
-  plan = stage_plan(&spec, options);
-}
-
-static void open_plan(const char *cuda_script, flp_spec wanted, int64_t chunk_rows, flp_mode mode) {
-  flp_options options = stage_options(chunk_rows, mode);
-  stage_open(&s, cuda_script);
-  use_plan(wanted, &options);
-}
-
-static void close_plan(void) {
-  flp_plan_destroy(plan);
 }
 
 TestSuite(launch_keep, .fini = close_plan);

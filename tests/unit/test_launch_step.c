@@ -6,15 +6,10 @@
 #include <string.h>
 
 #include "driver.h"
+#include "launch_case.h"
 #include "loss.h"
-#include "stage.h"
 
 static uint8_t program[FLP_LOSS_BYTES_MAX];
-
-/* What a test plays with. */
-static stage s;
-static flp_spec spec;
-static flp_plan *plan;
 
 static flp_spec step_spec(uint32_t grads, const char *loss, flp_entropy entropy) {
   flp_spec spec = stage_spec(grads);
@@ -22,22 +17,6 @@ static flp_spec step_spec(uint32_t grads, const char *loss, flp_entropy entropy)
   spec.loss = program;
   cr_assert_eq(flp_loss_builtin_bytes(loss, program, sizeof program, &spec.loss_bytes), FLP_OK);
   return spec;
-}
-
-static void use_plan(flp_spec wanted, const flp_options *options) {
-  flp_plan_destroy(plan);
-  spec = wanted;
-  plan = stage_plan(&spec, options);
-}
-
-static void open_plan(const char *cuda_script, flp_spec wanted, int64_t chunk_rows, flp_mode mode) {
-  flp_options options = stage_options(chunk_rows, mode);
-  stage_open(&s, cuda_script);
-  use_plan(wanted, &options);
-}
-
-static void close_plan(void) {
-  flp_plan_destroy(plan);
 }
 
 TestSuite(launch_step, .fini = close_plan);
