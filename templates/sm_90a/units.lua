@@ -17,7 +17,7 @@ return function(k, H)
   function U.place(address)
     posted = address                              -- the number of the next unit stands in `number`
     taken = posted + 8                            -- all have read it; used in the first CTA of the cluster
-    number = taken + 8
+    number = taken + 8                            -- and a word that nobody writes
   end
 
   -- In one thread, before a fence. warps: who takes numbers, in each CTA
@@ -52,14 +52,20 @@ return function(k, H)
   end
 
   -- The next unit, in the feeder's thread or in all threads of a warp, and whether there is one. parity: 0 for the first,
-  -- then in turn.
+  -- then in turn. Of a warp only lane 0 reads the number, and so may say that it is read; the others read the word behind,
+  -- which nobody writes (a branch would cost dz spills).
   local function take(parity, units, feeds)
+    local lane = k.reread_tid() & 31
+    local unit
     k.mbarrier_wait(posted, parity)
-    local unit = H.uniform(k.shared_load(k.i32, number))
-    -- lane 0 arrives for what all lanes have read; beside a remote arrival as well: once a unit it costs nothing
-    if feeds then expect_number() else k.warp_sync() end
+    if feeds then
+      unit = k.shared_load(k.i32, number)
+      expect_number()
+    else
+      unit = H.uniform(k.shuffle_idx(k.shared_load(k.i32, number + k.min(lane, 1) * 4), 0))
+    end
     local is_unit = k.lt(unit, units())           -- behind the last one the first CTA may be gone
-    local tells = feeds and is_unit or is_unit & k.eq(k.reread_tid() & 31, 0)
+    local tells = feeds and is_unit or is_unit & k.eq(lane, 0)
     if H.cluster == 1 then k.mbarrier_arrive(taken, tells)
     else k.mbarrier_arrive_there(k.cluster_address(taken, k.const(k.i32, 0)), tells) end
     return unit, is_unit
