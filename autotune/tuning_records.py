@@ -6,10 +6,10 @@
     python3 autotune/tuning_records.py fit autotune/bench/tune_forward_4096.json        (needs numpy)
 
 export: rows are the timed candidates of the first file; `searches` says of every file how long it searched, what it chose
-and against what. heads: a row for each specialisation whose search was finished, in any of the files: what was chosen for
-each kernel, beside the untuned one and the bare products. fit: least squares for the shares of autotune/model.c, weighted
-towards the fast half, from the forward kernel of one deep head, so that everything but the tiling is constant. Shares come
-out in the unit of model.c: of a tensor core at the device's full clock.
+and against what. heads: a row for each specialisation whose search was finished, the last one in the order of the files:
+what was chosen for each kernel, beside the untuned one and the bare products. fit: least squares for the shares of
+autotune/model.c, weighted towards the fast half, from the forward kernel of one deep head, so that everything but the
+tiling is constant. Shares come out in the unit of model.c: of a tensor core at the device's full clock.
 """
 
 import argparse
@@ -102,17 +102,18 @@ def head_of(db, spec):
 
 
 def export_heads(paths, out):
-    rows, run = [], None
+    rows, run = {}, None
     for path in paths:
         db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
         db.row_factory = sqlite3.Row
         for spec in db.execute("select * from spec where finished is not null order by id").fetchall():
             run = db.execute("select * from run where id = ?", (spec["run"],)).fetchone()
-            rows.append({**head_of(db, spec), "sources": run["sources"][:12]})
+            rows[spec["text"], spec["rows"]] = {**head_of(db, spec), "sources": run["sources"][:12]}
     if not rows:
         sys.exit(f"{', '.join(map(str, paths))}: no search of a specialisation was finished")
     record = {"gpu": run["gpu"], "driver": f"{run['driver'] // 1000}.{run['driver'] % 1000 // 10}",
-              "sources_hash": run["sources"], "command": told(run["command"]), "date": run["started"][:10], "rows": rows}
+              "sources_hash": run["sources"], "command": told(run["command"]), "date": run["started"][:10],
+              "rows": list(rows.values())}
     Path(out).write_text(json.dumps(record, indent=1) + "\n")
 
 
