@@ -246,7 +246,9 @@ static void add_large(check_list *list, const check_case *given) {
   c.sampled = 1;
   add_mode(list, c, FLP_MODE_S, 0, 0);
   add_mode(list, c, FLP_MODE_S, 1, 0);
-  c.mode = FLP_MODE_P; /* losses whose derivatives need no reference of every row */
+  c.mode = FLP_MODE_P; /* losses whose derivatives need no reference of every row; grad_weight's sum is the caller's */
+  c.spec.accumulate_grad_weight = 1;
+  c.spec.grad_weight_dtype = FLP_DTYPE_FP32;
   c.spec.entropy = FLP_ENTROPY_FORWARD;
   set_loss(list, &c, "reinforce");
   check_list_add(list, c);
