@@ -2,8 +2,9 @@
  *
  * Version 1 (PRAGMA user_version):
  *   run        one call of `flpgen tune`: when, where, with what. sources: flp_sources_id
- *   spec       one specialisation of a run; text is the one that the command prints. finished: when its kernels were
- *              stored, null before; plan: id of the plan that then runs
+ *   spec       one specialisation of a run; text is the one that the command prints, with the mode and workspace
+ *              that were asked for. finished: when its kernels were stored, null before; plan: id of the plan that then
+ *              runs
  *   candidate  one way of cutting a kernel (kind forward, dz, forward_keep, products), or one layout of the backward pass
  *              or of a step (layout). ms, ms_low, ms_high: the pass that the kernel is timed in, over spec.rows rows: forward,
  *              backward, what mode S makes of both, or a step of mode P;

@@ -96,6 +96,20 @@ static void set_model(tune_target *target, const char *model) {
     snprintf(target->model, sizeof target->model, "...%s", model + length - (most - 3));
 }
 
+/* What was timed in mode R, or over other chunks, is another thing: --resume tells targets by their text. */
+static flp_status set_text(const tune_args *args, tune_target *target) {
+  flp_options resolved;
+  char workspace[40] = "";
+  FLP_TRY(flp_options_resolve(&args->options, &resolved));
+  if (resolved.budget_bytes)
+    snprintf(workspace, sizeof workspace, " workspace=%llu", (unsigned long long)resolved.budget_bytes);
+  cli_spec_text(&target->spec, target->text, sizeof target->text);
+  size_t used = strlen(target->text);
+  snprintf(target->text + used, sizeof target->text - used, "%s%s", args->options.mode == FLP_MODE_P ? " mode=P" : "",
+           workspace);
+  return FLP_OK;
+}
+
 static flp_status add(const tune_args *args, tune_targets *out, const flp_spec *given, double scale,
                       const char *model) {
   flp_spec spec = *given;
@@ -109,9 +123,7 @@ static flp_status add(const tune_args *args, tune_targets *out, const flp_spec *
     return flp_fail(FLP_ERROR_ARGUMENT, "alignment %u is not accepted; 16 is: other kernels leave nothing to tune",
                     (unsigned)target->spec.alignment);
   set_model(target, model ? model : "");
-  cli_spec_text(&target->spec, target->text, sizeof target->text);
-  if (args->options.mode == FLP_MODE_P) /* what was timed in mode R is another thing */
-    snprintf(target->text + strlen(target->text), sizeof target->text - strlen(target->text), " mode=P");
+  FLP_TRY(set_text(args, target));
   for (int i = 0; i < out->count; i++)
     if (strcmp(out->items[i].text, target->text) == 0) return FLP_OK; /* heads of the same shape are one */
   out->count++;

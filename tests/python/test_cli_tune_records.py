@@ -151,6 +151,17 @@ def test_what_was_done_elsewhere_is_done_again(cache):
     assert not other["done_before"] and steps(other)["forward"]["tried"] == steps(first)["forward"]["tried"]
 
 
+def test_what_was_timed_in_another_workspace_is_timed_again(cache):
+    def tried(*workspace, **environment):
+        target = result(*BACKWARD, "--resume", *workspace, cache=cache, **environment)
+        return [] if target["done_before"] else [step["tried"] for step in target["steps"]]
+
+    first, other = tried(), tried("--workspace", "128K")
+    assert first[:3] == other[:3] and min(other[:3]) > 4, "kernels beside other chunks"
+    assert tried("--workspace", "131072") == [], "the same in other words"
+    assert tried(FLP_BUDGET="128K") == [], "and from where plans take it"
+
+
 def test_what_was_done_and_is_no_longer_stored_is_stored_again(cache):
     script = planted(ways_tried(), 4)
     first = result(cache=cache, script=script)
