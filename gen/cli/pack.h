@@ -36,6 +36,8 @@ flp_status cli_pack_add(cli_pack_items *items, const char *key, const flp_kernel
 flp_status cli_pack_add_cubin(cli_pack_item *item, const cli_pack_cubin *cubin);
 /* The item of a key, or NULL. */
 cli_pack_item *cli_pack_get(const cli_pack_items *items, const char *key);
+/* 1 if a kernel is among the items as any device takes it: tuned for none. */
+int cli_pack_has(const cli_pack_items *items, const flp_kernel_key *key);
 void cli_pack_items_clear(cli_pack_items *items);
 
 /* Adds the entries of a cache directory or a pack that are this generator's. *left_out counts those of others.
@@ -67,8 +69,8 @@ flp_status cli_pack_generate(const cli_pack_spec *specs, size_t count, cli_pack_
 
 /* ---- pack_cubin.c ---- */
 
-/* Adds cubins made by ptxas for a list of capabilities, e.g. "sm_90,sm_100", to every item that runs there.
- * error: UNAVAILABLE without ptxas; ARGUMENT; COMPILE with what ptxas says */
+/* Adds cubins made by ptxas for a list of capabilities, e.g. "sm_90,sm_100", to every item that plans take there: not
+ * to portable ones beside kernels for that very capability, which come first. error: UNAVAILABLE without ptxas; ARGUMENT; COMPILE with what ptxas says */
 flp_status cli_pack_make_cubins(cli_pack_items *items, const char *capabilities);
 
 /* ---- pack_write.c ---- */

@@ -129,6 +129,18 @@ static int target_of(const flp_kernel_desc *desc, uint32_t capability, char out[
   return fields == 2 ? number == capability : number <= capability;
 }
 
+/* 1 if a kernel for that capability alone stands beside this one: plans try it first, and should it not load, there is
+ * PTX. */
+static int gives_way(const cli_pack_items *items, const flp_kernel_desc *desc, uint32_t capability) {
+  flp_kernel_key key = desc->key;
+  memset(key.arch, 0, sizeof key.arch);
+  snprintf(key.arch, sizeof key.arch, "sm_%ua", capability);
+  if (strncmp(key.arch, desc->key.arch, sizeof key.arch) == 0) return 0;
+  if (key.kind == FLP_KERNEL_GRAD_HIDDEN || key.kind == FLP_KERNEL_GRAD_WEIGHT) key.kind = FLP_KERNEL_PRODUCTS;
+  flp_kernel_key_canonicalise(&key);
+  return cli_pack_has(items, &key);
+}
+
 static flp_status read_capabilities(const char *text, uint32_t out[CAPABILITIES_MAX], int *count) {
   *count = 0;
   for (const char *at = text; *at;) {
@@ -181,8 +193,9 @@ static job *find_job(const jobs *all, const cli_pack_item *item, uint32_t capabi
 static void add_jobs(jobs *all, const cli_pack_items *items, uint32_t capability, uint32_t driver) {
   for (size_t i = 0; i < items->count; i++) {
     job added = {.item = &items->items[i], .cubin = {.capability = capability, .driver = driver}};
-    if (target_of(&added.item->desc, capability, added.target) && !find_job(all, added.item, capability))
-      all->list[all->count++] = added;
+    const flp_kernel_desc *desc = &added.item->desc;
+    if (!target_of(desc, capability, added.target) || gives_way(items, desc, capability)) continue;
+    if (!find_job(all, added.item, capability)) all->list[all->count++] = added;
   }
 }
 

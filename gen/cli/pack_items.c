@@ -16,6 +16,11 @@ cli_pack_item *cli_pack_get(const cli_pack_items *items, const char *key) {
   return NULL;
 }
 
+int cli_pack_has(const cli_pack_items *items, const flp_kernel_key *key) {
+  char name[FLP_KEY_BYTES_MAX + 1];
+  return flp_kernel_key_bytes(key, flp_sources_hash(), "", name, sizeof name) && cli_pack_get(items, name);
+}
+
 static flp_status grow(cli_pack_items *items) {
   if (items->count < items->capacity) return FLP_OK;
   size_t capacity = items->capacity ? 2 * items->capacity : 64;

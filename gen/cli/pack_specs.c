@@ -109,11 +109,6 @@ static flp_status wish_for_spec(wishes *w, const cli_pack_spec *spec) {
 
 /* ---- company for what is there ---- */
 
-static int is_there(const cli_pack_items *items, const flp_kernel_key *key) {
-  char name[FLP_KEY_BYTES_MAX + 1];
-  return flp_kernel_key_bytes(key, flp_sources_hash(), "", name, sizeof name) && cli_pack_get(items, name);
-}
-
 /* Wishes for the portable kernels that do the work of this one, unless flp_pack_check would find some. */
 static flp_status wish_for_company(wishes *w, const cli_pack_items *items, const flp_kernel_key *given) {
   static const flp_kernel_kind products[] = {FLP_KERNEL_GRAD_HIDDEN, FLP_KERNEL_GRAD_WEIGHT};
@@ -127,7 +122,7 @@ static flp_status wish_for_company(wishes *w, const cli_pack_items *items, const
     key.out_dtype = i & 2 ? FLP_DTYPE_FP32 : key.dtype;
     wanted[i] = key;
     flp_kernel_key_canonicalise(&wanted[i]);
-    if (is_there(items, &wanted[i])) return FLP_OK;
+    if (cli_pack_has(items, &wanted[i])) return FLP_OK;
   }
   FLP_TRY(wish_for(w, &wanted[0], ""));
   return is_products ? wish_for(w, &wanted[1], "") : FLP_OK;

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from flpgen_pack_tool import build, pack
+from flpgen_pack_tool import build, entries_of, pack
 from flpgen_tool import FLPGEN, flpgen, needs_flpgen
 
 FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
@@ -392,13 +392,33 @@ def test_cubins(tmp_path):
     document = pack("inspect", path, "--json").json()
     assert {image["arch"] for entry in document["entries"] for image in entry["images"][1:]} == {"sm_90"}
     assert document["manifest"]["cubins"][0].startswith("sm_90, driver ")
-    newest = f"driver={document['entries'][0]['images'][1]['driver']}"
-    done = run_with(tmp_path, path, f"capability=9.0;{newest}")
-    assert done.json()["rung"] == "heuristic" and done.err == ""
+    newest = f"driver={max(image['driver'] for entry in document['entries'] for image in entry['images'][1:])}"
+    done = run_with(tmp_path, path, f"capability=9.0;{newest};refuse=.version ")
+    assert done.json()["rung"] == "heuristic" and done.err == "", "no PTX was needed"
     done = run_with(tmp_path, path, f"capability=9.0;{newest};nocubin=209")
     assert done.json()["rung"] == "heuristic" and "its PTX is compiled" in done.err
     missing = pack("build", *SPEC, "--cubin", "sm_90", "--out", tmp_path / "x", FLP_PTXAS="/nonexistent/ptxas")
     assert missing.code == 3 and "/nonexistent/ptxas" in missing.err and not (tmp_path / "x").exists()
+
+
+@pytest.mark.skipif(not PTXAS, reason="no ptxas")
+@pytest.mark.parametrize("options, gpus, portable", [
+    ([], "sm_90", {"rows"}),
+    (["--arch", "sm_80"], "sm_90", {"rows", "forward", "dz", "grad_hidden", "grad_weight"}),
+    (["--tune", "forward:stages=4"], "sm_90", {"rows", "forward"}),
+    (["--alignment", 8], "sm_90", {"rows", "forward", "dz", "grad_hidden", "grad_weight"}),
+    ([], "sm_80,sm_90", {"rows"})])
+def test_cubins_of_what_a_gpu_takes(tmp_path, options, gpus, portable):
+    """Hopper takes portable kernels of those kinds only that it has no entry of its own for."""
+    path = build(tmp_path / "a.flpp", *SPEC, "--grad", "hidden,weight", *options, "--cubin", gpus, FLP_PTXAS=PTXAS)
+    made = {arch: {} for arch in ("sm_80", "sm_90", "sm_90a")}
+    for entry in entries_of(path):
+        for image in entry["images"][1:]:
+            made[image["arch"]].setdefault(entry["kernel"]["key"]["arch"], set()).add(entry["kernel"]["key"]["kind"])
+    own = set() if len(portable) > 2 else {"forward", "dz", "products"}
+    assert made["sm_90"].get("sm_80") == portable and made["sm_90"].get("sm_90a", set()) == own
+    if "sm_80" in gpus:
+        assert made["sm_80"] == {"sm_80": {"rows", "forward", "dz", "grad_hidden", "grad_weight"}}
 
 
 def test_cache_verbs_read_packs(tmp_path, made):
