@@ -61,7 +61,8 @@ static const struct argp_option options[] = {
      "with --tuned-for and --loss: chunks of so many rows, that steps in mode P prefer", 2},
     {"variants", KEY_VARIANTS, NULL, 0,
      "beside every specialisation those that share its model: scores, the gradient of hidden alone and all that --grad "
-     "names, each without and with entropy and, in bf16, able to keep exponentials; cut and tuned alike",
+     "names, each without and with entropy and, in bf16, able to keep exponentials; cut and tuned alike. A loss comes "
+     "with its own line, and serves every head",
      2},
     {NULL, 0, NULL, 0, "The pack:", 3},
     {"out", 'o', "FILE", 0, "where to write it (required)", 3},
@@ -146,6 +147,7 @@ static const struct argp argp = {
     "same bytes, in whatever order they were named.\n\n"
     "  flpgen pack build --vocab 151936 --hidden 4096 --grad hidden,weight -o qwen.flpp\n"
     "  flpgen pack build --list presets.txt --variants --sign key.hex -o h200.flpp\n"
+    "  flpgen pack build --from h200.flpp --vocab 151936 --hidden 4096 --loss grpo+k3 -o steps.flpp\n"
     "  flpgen pack build --from ~/.cache/flp --cubin sm_90 -o mine.flpp\n"
     "  FLP_CACHE_PATH=h200.flpp python train.py\n\n" CLI_EXIT_HELP,
     children,
@@ -240,7 +242,12 @@ static flp_status collect_specs(spec_list *specs, build_args *args) {
   specs->specs = calloc(SPECS_MAX, sizeof *specs->specs);
   if (!specs->specs) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
   int is_given = args->spec.spec.vocab || args->spec.spec.hidden || args->spec.model;
-  if (is_given || (!args->from_count && !args->list_count)) FLP_TRY(add_spec(specs, args));
+  if (is_given || (!args->from_count && !args->list_count))
+    FLP_TRY(add_spec(specs, args));
+  else if (args->spec.loss.name)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--loss: '%s' is not accepted without --vocab and --hidden, any head's; or in a line of a list",
+                    args->spec.loss.name);
   for (size_t i = 0; i < args->list_count; i++) FLP_TRY(add_list(specs, args, i));
   return FLP_OK;
 }
