@@ -70,7 +70,8 @@ flp_status cli_pack_generate(const cli_pack_spec *specs, size_t count, cli_pack_
 /* ---- pack_cubin.c ---- */
 
 /* Adds cubins made by ptxas for a list of capabilities, e.g. "sm_90,sm_100", to every item that plans take there: not
- * to portable ones beside kernels for that very capability, which come first. error: UNAVAILABLE without ptxas; ARGUMENT; COMPILE with what ptxas says */
+ * to portable ones beside kernels for that very capability, which come first; nor to what has one.
+ * error: UNAVAILABLE without ptxas; ARGUMENT; COMPILE with what ptxas says */
 flp_status cli_pack_make_cubins(cli_pack_items *items, const char *capabilities);
 
 /* ---- pack_write.c ---- */

@@ -421,6 +421,16 @@ def test_cubins_of_what_a_gpu_takes(tmp_path, options, gpus, portable):
         assert made["sm_80"] == {"sm_80": {"rows", "forward", "dz", "grad_hidden", "grad_weight"}}
 
 
+@pytest.mark.skipif(not PTXAS, reason="no ptxas")
+def test_cubins_of_another_pack_are_not_made_again(tmp_path):
+    made = build(tmp_path / "a.flpp", *SPEC, "--cubin", "sm_90", FLP_PTXAS=PTXAS)
+    other = tmp_path / "ptxas"
+    other.write_text(f'#!/bin/sh\ncase "$*" in *--version*) exec {PTXAS} --version;; esac\nexit 9\n')
+    other.chmod(0o755)
+    again = build(tmp_path / "b.flpp", "--from", made, "--cubin", "sm_90", FLP_PTXAS=str(other))
+    assert again.read_bytes() == made.read_bytes()
+
+
 def test_cache_verbs_read_packs(tmp_path, made):
     listed = flpgen("cache", "ls", "--json", FLP_CACHE_PATH=str(made)).json()
     assert listed["entries_count"] == 3 and listed["bad"] == 0
