@@ -185,7 +185,7 @@ static flp_status try_all(gemm *product, measure_clock *clock, attempt *out, int
   for (int i = 0; i < product->algorithm_count; i++) {
     double ms = 0;
     out[*count] = (attempt){product, i};
-    measure_item item = {enqueue_attempt, &out[*count]};
+    measure_item item = {.enqueue = enqueue_attempt, .context = &out[*count]};
     flp_status status = measure_burst(clock, &item, 1, &ms);
     if (status == FLP_ERROR_UNSUPPORTED) continue;
     FLP_TRY(status);
@@ -200,7 +200,7 @@ flp_status gemm_choose(gemm *product, measure_clock *clock, const measure_option
   measure_summary ms[GEMM_ALGORITHMS_MAX];
   int count = 0, best = 0;
   FLP_TRY(try_all(product, clock, attempts, &count));
-  for (int i = 0; i < count; i++) items[i] = (measure_item){enqueue_attempt, &attempts[i]};
+  for (int i = 0; i < count; i++) items[i] = (measure_item){.enqueue = enqueue_attempt, .context = &attempts[i]};
   FLP_TRY(measure_run(clock, items, count, options, ms));
   for (int i = 1; i < count; i++)
     if (ms[i].median < ms[best].median) best = i;

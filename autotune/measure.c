@@ -40,11 +40,12 @@ flp_status measure_burst(measure_clock *clock, const measure_item *item, int64_t
   return FLP_OK;
 }
 
-/* Sizes the bursts of an item: one call to warm up, and unless it takes two bursts already, one to guess from and a
- * quarter of a burst to know. */
+/* Sizes the bursts of an item. One that is known to fill them with a call needs none for it; others one to warm up, and
+ * unless it takes two bursts already, one to guess from and a quarter of a burst to know. */
 static flp_status calibrate(measure_clock *clock, const measure_item *item, double burst_ms, int64_t *repeats) {
   double ms = 0;
   *repeats = 1;
+  if (item->call_ms >= burst_ms) return FLP_OK;
   FLP_TRY(measure_burst(clock, item, 1, &ms));
   if (ms >= 2 * burst_ms) return FLP_OK;
   FLP_TRY(measure_burst(clock, item, 1, &ms));

@@ -14,6 +14,7 @@ enum { MEASURE_ITEMS_MAX = 64, MEASURE_ROUNDS_MAX = 1000, MEASURE_REPEATS_MAX = 
 typedef struct measure_item {
   flp_status (*enqueue)(void *context, CUstream stream);
   void *context;
+  double call_ms; /* that a call takes, about, where it has run before; 0: not known */
 } measure_item;
 
 typedef struct measure_options {

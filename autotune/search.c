@@ -10,7 +10,9 @@
 
 /* Candidates of one group: as many as are compiled side by side, and so few that stopping and the deadline come
  * soon. */
-enum { GROUP = SEARCH_GROUP_MAX, KEEP_ONE_IN = 3, FINALISTS_MOST = SEARCH_GROUP_MAX };
+enum { GROUP = SEARCH_GROUP_MAX, KEEP_ONE_IN = 3, FINALISTS_MOST = SEARCH_GROUP_MAX, FINALISTS_LEAST = 2 };
+/* Samples of a round beside those of the candidates: the default's, which is taken twice. */
+enum { BESIDE = 2 };
 /* Bounds of what counts as noise: what no clock resolves, and what would hide real differences. */
 static const double noise_least = 0.002, noise_most = 0.03, noise_unknown = 0.05, noise_between = 0.005;
 /* Of the budget: what the passes between the first and the last one have, and the last one at most. */
@@ -36,9 +38,9 @@ const char *search_effort_name(search_effort effort) {
 
 search_options search_options_of(search_effort effort) {
   static const search_options of[] = {
-      [SEARCH_QUICK] = {1.12, 24, 8, 1, 3, 4, 20, 1},
-      [SEARCH_NORMAL] = {1.25, 120, 0, 1, 6, 7, 60, 1},
-      [SEARCH_EXHAUSTIVE] = {1.4, 0, 0, 2, 8, 9, 0, 1},
+      [SEARCH_QUICK] = {1.12, 24, 8, 1, 3, 4, 20, 1, 0, 0},
+      [SEARCH_NORMAL] = {1.25, 120, 0, 1, 6, 7, 60, 1, 0, 0},
+      [SEARCH_EXHAUSTIVE] = {1.4, 0, 0, 2, 8, 9, 0, 1, 0, 0},
   };
   return of[effort];
 }
@@ -135,7 +137,7 @@ typedef struct search {
   search_result *out;
   double start;
   uint64_t seed;
-  double sample_s;          /* that timing a candidate takes a round */
+  double make_s, sample_s;  /* that making a candidate takes, and timing it a round; 0: not known yet */
   search_candidate **order; /* of those that are tried */
   int order_count;
   double done, work; /* rounds of a candidate, for the progress */
@@ -145,10 +147,44 @@ static double elapsed(const search *s) {
   return s->device->now(s->device->context) - s->start;
 }
 
+static double left(const search *s) {
+  return s->options->budget_s - elapsed(s);
+}
+
 /* Seconds that the last pass will take, as far as is known: without it nothing but the default can be chosen. */
 static double last_seconds(const search *s) {
-  double all = s->sample_s * (s->options->finalists + 1) * s->options->final_rounds;
+  double all = s->sample_s * (s->options->finalists + BESIDE) * s->options->final_rounds;
   return fmin(all, last_part * s->options->budget_s);
+}
+
+/* How many fit into a time, between bounds. */
+static int fitting(double seconds, double each, int least, int most) {
+  if (!(each > 0) || seconds >= each * most) return most;
+  return seconds < each * least ? least : (int)(seconds / each);
+}
+
+/* Candidates of the next group of the first pass, of which the first so many are made whatever the deadline. */
+static int group_size(const search *s, int least) {
+  const search_options *options = s->options;
+  int most = options->group > 0 && options->group < GROUP ? options->group : GROUP;
+  double each = s->make_s + s->sample_s * options->first_rounds;
+  if (options->budget_s <= 0) return most;
+  return fitting(left(s) - last_seconds(s) - BESIDE * s->sample_s * options->first_rounds, each, least, most);
+}
+
+/* How many of a list whose first were included. */
+static int count_included(search_candidate *const *list, int count) {
+  int included = 0;
+  while (included < count && list[included]->is_included) included++;
+  return included;
+}
+
+/* Finalists that the last pass has time for. */
+static int finalists_that_fit(const search *s, search_candidate *const *list, int count) {
+  double each = s->sample_s * s->options->final_rounds;
+  int least = count_included(list, count);
+  if (least < FINALISTS_LEAST) least = count < FINALISTS_LEAST ? count : FINALISTS_LEAST;
+  return s->options->budget_s > 0 ? fitting(left(s) - BESIDE * each, each, least, count) : count;
 }
 
 static int is_stopped(search *s) {
@@ -159,7 +195,7 @@ static int is_stopped(search *s) {
 /* 1 if the search goes on to the next group of a pass that has to leave so much of the budget, beside the last pass. */
 static int goes_on(search *s, double part) {
   double budget = s->options->budget_s;
-  int late = budget > 0 && elapsed(s) > (1 - part) * budget - last_seconds(s);
+  int late = budget > 0 && left(s) < part * budget + last_seconds(s);
   if (late) s->out->out_of_time = 1;
   return !is_stopped(s) && !late;
 }
@@ -187,21 +223,32 @@ static void take_sample(search_candidate *c, const search_sample *sample, int ro
   c->status = SEARCH_TIMED;
 }
 
-/* Makes and times one group; those that turn out wrong are out of it. */
-static flp_status run_group(search *s, search_candidate **list, int count, int rounds) {
-  search_candidate *wanting[FINALISTS_MOST], *ready[FINALISTS_MOST];
-  search_sample samples[FINALISTS_MOST];
-  int wants = 0, readies = 0;
+/* Makes those of a group that are not ready. */
+static flp_status make_group(search *s, search_candidate **list, int count) {
+  search_candidate *wanting[FINALISTS_MOST];
+  int wants = 0;
   for (int i = 0; i < count; i++)
     if (!list[i]->ready) wanting[wants++] = list[i];
-  if (wants) FLP_TRY(s->device->prepare(s->device->context, wanting, wants));
+  if (!wants) return FLP_OK;
+  double before = elapsed(s);
+  FLP_TRY(s->device->prepare(s->device->context, wanting, wants));
+  s->make_s = (elapsed(s) - before) / wants;
+  return FLP_OK;
+}
+
+/* Makes and times one group; those that turn out wrong are out of it. */
+static flp_status run_group(search *s, search_candidate **list, int count, int rounds, int is_last) {
+  search_candidate *ready[FINALISTS_MOST];
+  search_sample samples[FINALISTS_MOST];
+  int readies = 0;
+  FLP_TRY(make_group(s, list, count));
   for (int i = 0; i < count; i++) {
     if (list[i]->ready) ready[readies++] = list[i];
     if (!list[i]->ready) note(s, list[i]);
   }
   double before = elapsed(s);
-  if (readies) FLP_TRY(s->device->time(s->device->context, ready, readies, rounds, s->seed++, samples));
-  if (readies) s->sample_s = (elapsed(s) - before) / (readies * rounds);
+  if (readies) FLP_TRY(s->device->time(s->device->context, ready, readies, rounds, is_last, s->seed++, samples));
+  if (readies && s->options->sample_s <= 0) s->sample_s = (elapsed(s) - before) / (readies * rounds);
   for (int i = 0; i < readies; i++) {
     take_sample(ready[i], &samples[i], rounds);
     note(s, ready[i]);
@@ -210,20 +257,20 @@ static flp_status run_group(search *s, search_candidate **list, int count, int r
   return FLP_OK;
 }
 
-/* The default and those that are predicted to be the fastest, whatever the deadline; then the others while there is
- * time. */
+/* The default and what was included, whatever the deadline; then those that are predicted to be the fastest while there
+ * is time. */
 static flp_status first_pass(search *s) {
   search_candidate *own = &s->all[0];
-  int done = 0, most = s->options->group > 0 && s->options->group < GROUP ? s->options->group : GROUP;
+  int done = 0;
   while (!own->ready || (done < s->order_count && goes_on(s, middle_part))) {
     search_candidate *group[GROUP];
-    int count = 0;
+    int count = 0, most = group_size(s, own->ready ? 1 : 1 + count_included(s->order, s->order_count));
     if (!own->ready) group[count++] = own;
     while (done < s->order_count && count < most && !is_stopped(s)) {
       search_candidate *c = s->order[done++];
       if (c->status == SEARCH_WAITING) group[count++] = c;
     }
-    if (count) FLP_TRY(run_group(s, group, count, s->options->first_rounds));
+    if (count) FLP_TRY(run_group(s, group, count, s->options->first_rounds, 0));
     if (!own->ready)
       return flp_fail(FLP_ERROR_INTERNAL, "the untuned default is %s: %s", search_status_name(own->status),
                       own->reason);
@@ -249,9 +296,7 @@ static int rank(search_candidate **list, int count) {
  * many as come first in the order that breaks ties, so that noise does not decide which of them are seen at the
  * end. */
 static void keep(search_candidate **list, int count, int kept) {
-  int by_time = kept - kept / 2, first = 0;
-  while (first < count && list[first]->is_included) first++;
-  int ties = first;
+  int by_time = kept - kept / 2, first = count_included(list, count), ties = first;
   while (ties < count && list[ties]->ratio <= list[first]->ratio * (1 + noise_between)) ties++;
   if (by_time < first) by_time = first;
   if (ties > kept && by_time < kept) qsort(list + by_time, (size_t)(ties - by_time), sizeof *list, compare_order);
@@ -268,10 +313,20 @@ static flp_status middle_passes(search *s, search_candidate **list, int *count) 
     for (int i = kept; i < *count; i++) release(s, list[i]);
     *count = kept;
     for (int i = 0; i < kept && kept > s->options->finalists && goes_on(s, 0); i += GROUP)
-      FLP_TRY(run_group(s, list + i, kept - i < GROUP ? kept - i : GROUP, rounds));
+      FLP_TRY(run_group(s, list + i, kept - i < GROUP ? kept - i : GROUP, rounds, 0));
     *count = rank(list, *count);
   }
   return FLP_OK;
+}
+
+/* Leaves out finalists that there is no time for. */
+static void shorten(search *s, search_candidate **list, int *count) {
+  int fit = finalists_that_fit(s, list, *count);
+  if (fit == *count) return;
+  s->out->out_of_time = 1;
+  keep(list, *count, fit);
+  for (int i = fit; i < *count; i++) release(s, list[i]);
+  *count = fit;
 }
 
 static int compare_double(const void *a, const void *b) {
@@ -290,10 +345,10 @@ static double noise_of(search_candidate *const *list, int count) {
   return fmin(fmax(spread[known / 2], noise_least), noise_most);
 }
 
-/* All finalists and the default in one group. */
+/* All finalists and the default in one group; the default alone if there is time. */
 static flp_status last_pass(search *s, search_candidate **list, int count) {
   s->out->noise = noise_unknown;
-  if (count == 0 || is_stopped(s)) {
+  if (is_stopped(s) || (count == 0 && s->out->out_of_time)) {
     s->out->chosen = search_choose(s->all, s->count, s->out->noise, s->options->final_rounds);
     return FLP_OK;
   }
@@ -301,7 +356,7 @@ static flp_status last_pass(search *s, search_candidate **list, int count) {
   int members = 0;
   group[members++] = &s->all[0];
   for (int i = 0; i < count && members < FINALISTS_MOST; i++) group[members++] = list[i];
-  FLP_TRY(run_group(s, group, members, s->options->final_rounds));
+  FLP_TRY(run_group(s, group, members, s->options->final_rounds, 1));
   s->out->noise = noise_of(group, members);
   s->out->chosen = search_choose(s->all, s->count, s->out->noise, s->options->final_rounds);
   return FLP_OK;
@@ -311,6 +366,7 @@ static flp_status run_passes(search *s, search_candidate **list) {
   int count = 0;
   FLP_TRY(first_pass(s));
   FLP_TRY(middle_passes(s, list, &count));
+  shorten(s, list, &count);
   return last_pass(s, list, count);
 }
 
@@ -330,8 +386,14 @@ static void finish(search *s) {
 flp_status search_run(search_candidate *candidates, int count, const search_options *options,
                       const search_device *device, search_result *out) {
   *out = (search_result){.chosen = 0};
-  search s = {
-      .all = candidates, .count = count, .options = options, .device = device, .out = out, .seed = options->seed};
+  search s = {.all = candidates,
+              .count = count,
+              .options = options,
+              .device = device,
+              .out = out,
+              .seed = options->seed,
+              .make_s = options->make_s,
+              .sample_s = options->sample_s};
   search_candidate **lists = calloc(2 * (size_t)count + 1, sizeof *lists);
   if (!lists) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the search");
   s.order = lists;

@@ -4,6 +4,9 @@
  * verified in small groups, and timed in the same group as the default, so that what counts is the ratio of the two under
  * the same load. Then the better part is timed again with more rounds, until a few finalists share one group.
  *
+ * Under a budget groups are as large and finalists as many as fit, down to what was included and the default, which are
+ * timed whatever the deadline, and two finalists: where costs are known it is passed by the last pass at most.
+ *
  * Invariants: what was not verified is never timed, what was not timed is never chosen. The default is chosen unless
  * another is faster by more than the noise, which is half the spread that the median finalist has over its rounds. Of
  * those that are within the noise of the fastest, the default comes first, then the least predicted time, then the place
@@ -63,8 +66,8 @@ typedef struct search_device {
   /* Makes candidates, at most SEARCH_GROUP_MAX, which may take seconds, and verifies them: sets ready, or status WRONG or FAILED and the reason.
    * error: only what ends the search */
   flp_status (*prepare)(void *context, search_candidate *const *list, int count);
-  /* Times candidates that are ready beside the default, which may be among them. */
-  flp_status (*time)(void *context, search_candidate *const *list, int count, int rounds, uint64_t seed,
+  /* Times candidates that are ready beside the default, which may be among them. is_last: in the last pass */
+  flp_status (*time)(void *context, search_candidate *const *list, int count, int rounds, int is_last, uint64_t seed,
                      search_sample *out);
   /* Seconds on a clock that only goes forward. */
   double (*now)(void *context);
@@ -84,11 +87,12 @@ const char *search_effort_name(search_effort effort); /* "quick" */
 typedef struct search_options {
   double prune_factor; /* predicted more than so many times the least: pruned */
   int most;            /* candidates that are tried, 0: all */
-  int group;           /* that the first pass makes and times together, whatever the deadline; 0: as many as can be */
+  int group;           /* that the first pass makes and times together at most; 0: as many as can be */
   int first_rounds;    /* of the first pass */
   int finalists, final_rounds;
-  double budget_s; /* 0: no limit */
-  uint64_t seed;   /* of the order in which a group is timed */
+  double budget_s;         /* 0: no limit */
+  uint64_t seed;           /* of the order in which a group is timed */
+  double make_s, sample_s; /* what making a candidate, and timing it a round, are expected to take; 0: not known */
 } search_options;
 
 /* Those of an effort. */

@@ -7,9 +7,11 @@
 #include "../../runtime/kernel.h"
 #include "bench.h"
 #include "normal.h"
+#include "parallel.h"
 
-/* Elements made and uploaded at a time. */
-enum { BLOCK = 1 << 22 };
+/* Elements uploaded at a time, and made by one thread at a time. */
+enum { BLOCK = 1 << 24, PART = 1 << 18 };
+_Static_assert(PART % CLI_NORMAL_BLOCK == 0, "parts are made as the whole is");
 
 enum { IGNORE_INDEX = -100 };
 
@@ -17,11 +19,25 @@ flp_status bench_data_create(bench_data *data, bench_slot slot, size_t bytes) {
   return cli_buffer_create(data->device, bytes, &data->slot[slot]);
 }
 
+typedef struct filling {
+  const cli_normal *normal;
+  int64_t begin, count;
+  char *block;
+} filling;
+
+static flp_status fill_part(void *context, size_t i) {
+  const filling *whole = context;
+  int64_t from = (int64_t)i * PART, some = whole->count - from < PART ? whole->count - from : PART;
+  cli_normal_fill(whole->normal, whole->begin + from, some, whole->block + from * flp_half_bytes(whole->normal->dtype));
+  return FLP_OK;
+}
+
 static flp_status upload_blocks(cli_buffer *buffer, const cli_normal *normal, int64_t count, void *block) {
   size_t element = (size_t)flp_half_bytes(normal->dtype);
   for (int64_t begin = 0; begin < count; begin += BLOCK) {
     int64_t some = count - begin < BLOCK ? count - begin : BLOCK;
-    cli_normal_fill(normal, begin, some, block);
+    filling whole = {normal, begin, some, block};
+    FLP_TRY(cli_parallel(fill_part, &whole, (size_t)((some + PART - 1) / PART), NULL));
     FLP_TRY(cli_buffer_upload(buffer, (size_t)begin * element, block, (size_t)some * element));
   }
   return FLP_OK;

@@ -48,7 +48,8 @@ static const struct argp_option options[] = {
      "quick: 24 candidates a kernel, 20 s; normal (default): 120, 60 s; exhaustive: all that are not predicted to take "
      "1.4 times as long as the fastest, no limit",
      3},
-    {"budget", KEY_BUDGET, "TIME", 0, "for each specialisation, in seconds or as 90s, 2m; 0: no limit", 3},
+    {"budget", KEY_BUDGET, "TIME", 0,
+     "for each specialisation from its opening on, in seconds or as 90s, 2m; 0: no limit", 3},
     {"rows", KEY_ROWS, "N", 0, "rows that are timed; default 8192", 3},
     {"workspace", KEY_WORKSPACE, "BYTES", 0, "workspace of each pass, with or without a suffix K, M, G", 3},
     {"mode", KEY_MODE, "NAME", 0,

@@ -182,6 +182,7 @@ typedef struct tune_session {
   flp_layout layout[TUNE_CALL_PASSES]; /* of the reference, by pass of the call */
   float *row_reference;                /* (rows, 6): logprob, entropy, stats of the untuned kernels; owned */
   float *grad_reference;               /* sampled rows of the gradients; owned */
+  double call_s;                       /* that a call of the reference takes */
   tune_spent spent;                    /* of the search that runs */
   double timed_at;                     /* when the last group was done, on cli_seconds_now's clock; 0: none was */
   cli_progress progress;
@@ -217,12 +218,12 @@ flp_status tune_pass_reserve(tune_session *session, const flp_layout layout[TUNE
 flp_status tune_pass_enqueue(tune_session *session, flp_plan *plan, const flp_layout layout[TUNE_CALL_PASSES]);
 
 /* Numbers of a call on the data that is timed: keeps the reference plan's, compares a plan's with them.
- * reason: "" if they agree. error: MEMORY, DRIVER */
+ * reason: "" if they agree; *seconds: that the call took. error: MEMORY, DRIVER */
 flp_status tune_pass_open(tune_session *session);
 void tune_pass_close(tune_session *session);
 flp_status tune_pass_reference(tune_session *session);
 flp_status tune_pass_compare(tune_session *session, flp_plan *plan, const flp_layout layout[TUNE_CALL_PASSES],
-                             char reason[SEARCH_REASON_BYTES]);
+                             double *seconds, char reason[SEARCH_REASON_BYTES]);
 
 /* ---- tune_store.c ---- */
 
@@ -246,7 +247,7 @@ typedef struct tune_step {
   search_candidate chosen, own, included; /* included: kind 0 if there is none */
   search_result result;
   int candidates, legal;
-  double seconds; /* of which so many went into candidates: */
+  double beginning, seconds; /* before the search, and of it, of which so many went into candidates: */
   tune_spent spent;
 } tune_step;
 
@@ -264,7 +265,7 @@ typedef struct tune_outcome {
     int algorithm;
   } bare[GEMM_PRODUCTS];
   int bare_count;
-  double seconds;
+  double seconds, opening; /* opening: data, bare products and oracle, before the first step */
 } tune_outcome;
 
 /* Tunes one target. error: as its parts */

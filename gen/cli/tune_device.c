@@ -11,7 +11,7 @@
 
 /* A short choice of the bare products' algorithms will do, and half of the memory: workspace is still to come. */
 enum { CHOOSE_ROUNDS = 1, BARE_SHARE = 2 };
-static const double choose_burst_ms = 25;
+static const double choose_burst_ms = 5;
 /* After a pause clocks are high until the power limit bites, about a second in. */
 static const double settle_ms = 1100, settle_bursts = 15;
 /* Work that began so soon after the last needs no settling. */
@@ -24,6 +24,7 @@ typedef struct made {
   tune_session *session;
   flp_plan *plan;
   flp_layout layout[TUNE_CALL_PASSES];
+  double call_s; /* that a call took */
 } made;
 
 static const flp_spec *spec_of(const tune_session *s) {
@@ -72,7 +73,7 @@ static flp_status verify(tune_session *s, search_candidate *c) {
   c->reason[0] = 0;
   FLP_TRY(tune_pass_reserve(s, m->layout));
   FLP_TRY(tune_check_plan(&s->check, m->plan, s->call, &error, c->reason));
-  if (!c->reason[0]) FLP_TRY(tune_pass_compare(s, m->plan, m->layout, c->reason));
+  if (!c->reason[0]) FLP_TRY(tune_pass_compare(s, m->plan, m->layout, &m->call_s, c->reason));
   c->error = error;
   c->status = c->reason[0] ? SEARCH_WRONG : SEARCH_WAITING;
   c->ready = !c->reason[0];
@@ -148,11 +149,11 @@ static void read_sensors(const tune_session *s, double *clock_mhz, double *power
   sensors_read(pci, clock_mhz, power_w);
 }
 
-static flp_status time_group(void *context, search_candidate *const *list, int count, int rounds, uint64_t seed,
-                             search_sample *out) {
+static flp_status time_group(void *context, search_candidate *const *list, int count, int rounds, int is_last,
+                             uint64_t seed, search_sample *out) {
   tune_session *s = context;
   /* All is compared with the reference, so that it is timed twice as often. */
-  measure_item items[MEASURE_ITEMS_MAX] = {{enqueue_reference, s}, {enqueue_reference, s}};
+  measure_item reference = {enqueue_reference, s, 1e3 * s->call_s}, items[MEASURE_ITEMS_MAX] = {reference, reference};
   measure_summary ms[MEASURE_ITEMS_MAX];
   measure_options options = {s->args->burst_ms, rounds, seed, fmin(settle_ms, settle_bursts * s->args->burst_ms)};
   double start = cli_seconds_now();
@@ -160,11 +161,12 @@ static flp_status time_group(void *context, search_candidate *const *list, int c
   int used = 2, at[MEASURE_ITEMS_MAX];
   double clock = -1, power = -1;
   for (int i = 0; i < count; i++) {
+    made *m = list[i]->handle;
     at[i] = list[i]->is_default ? 0 : used;
-    if (!list[i]->is_default) items[used++] = (measure_item){enqueue_made, list[i]->handle};
+    if (!list[i]->is_default) items[used++] = (measure_item){enqueue_made, m, 1e3 * m->call_s};
   }
   int first_bare = used;
-  for (int p = 0; p < GEMM_PRODUCTS; p++)
+  for (int p = 0; p < GEMM_PRODUCTS && is_last; p++)
     if (wants_bare(s, (gemm_product)p)) items[used++] = gemm_item(&s->bare.product[p]);
   FLP_TRY(measure_run(&s->clock, items, used, &options, ms));
   s->timed_at = cli_seconds_now();
@@ -177,7 +179,7 @@ static flp_status time_group(void *context, search_candidate *const *list, int c
     list[i]->clock_mhz = clock;
     list[i]->power_w = power;
   }
-  keep_bare(s, ms + first_bare);
+  if (is_last) keep_bare(s, ms + first_bare);
   return FLP_OK;
 }
 

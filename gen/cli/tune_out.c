@@ -32,8 +32,9 @@ static json_t *step_json(const tune_step *step) {
                      included->rounds ? cli_json_number(included->ratio) : json_null(), "reason", included->reason);
   }
   const tune_spent *spent = &step->spent;
-  json_t *seconds = json_pack("{s:o, s:o, s:o}", "compiling", cli_json_number(spent->compiling), "verifying",
-                              cli_json_number(spent->verifying), "timing", cli_json_number(spent->timing));
+  json_t *seconds = json_pack("{s:o, s:o, s:o, s:o}", "beginning", cli_json_number(step->beginning), "compiling",
+                              cli_json_number(spent->compiling), "verifying", cli_json_number(spent->verifying),
+                              "timing", cli_json_number(spent->timing));
   return json_pack("{s:s, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:i, s:i, s:i, s:i, s:b, s:o, s:o, s:o}", "kind",
                    step->kind, "chosen", cut_text(&step->chosen, chosen), "default", cut_text(&step->own, own),
                    "is_default", step->chosen.is_default, "ms", cli_json_number(step->result.ms), "default_ms",
@@ -49,11 +50,11 @@ json_t *tune_outcome_json(const tune_outcome *outcome) {
   for (int i = 0; i < outcome->bare_count; i++)
     json_array_append_new(bare, json_pack("{s:s, s:o}", "product", gemm_product_name(outcome->bare[i].product), "ms",
                                           cli_json_number(outcome->bare[i].ms.median)));
-  return json_pack("{s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:o}", "spec", outcome->target->text, "model",
+  return json_pack("{s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:o, s:o}", "spec", outcome->target->text, "model",
                    outcome->target->model[0] ? cli_json_text(outcome->target->model) : json_null(), "mode",
                    outcome->mode ? json_string(flp_mode_name(outcome->mode)) : json_null(), "steps", all, "bare", bare,
                    "plan", outcome->plan_id, "done_before", outcome->done_before, "stopped", outcome->stopped,
-                   "seconds", cli_json_number(outcome->seconds));
+                   "seconds", cli_json_number(outcome->seconds), "opening_s", cli_json_number(outcome->opening));
 }
 
 void tune_outcome_line(const tune_outcome *outcome, int64_t rows, const char *loss, const char *device,

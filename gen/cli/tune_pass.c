@@ -119,14 +119,19 @@ flp_status tune_pass_enqueue(tune_session *s, flp_plan *plan, const flp_layout l
   return FLP_OK;
 }
 
-/* One call, from outputs that hold nothing. */
-static flp_status run_once(tune_session *s, flp_plan *plan, const flp_layout layout[TUNE_CALL_PASSES]) {
+/* One call, from outputs that hold nothing. *seconds: that it took */
+static flp_status run_once(tune_session *s, flp_plan *plan, const flp_layout layout[TUNE_CALL_PASSES],
+                           double *seconds) {
   static const bench_slot slots[] = {BENCH_LOGPROB, BENCH_ENTROPY, BENCH_GRAD_HIDDEN, BENCH_GRAD_WEIGHT};
   int first = calls[s->call].rows ? 0 : 2, end = calls[s->call].gradients ? 4 : 2;
   for (int i = first; i < end; i++)
     if (s->data.slot[slots[i]].data) FLP_TRY(cli_buffer_fill(&s->data.slot[slots[i]], 0));
+  FLP_TRY(cli_device_synchronise(s->device));
+  double start = cli_seconds_now();
   FLP_TRY(tune_pass_enqueue(s, plan, layout));
-  return cli_device_synchronise(s->device);
+  FLP_TRY(cli_device_synchronise(s->device));
+  *seconds = cli_seconds_now() - start;
+  return FLP_OK;
 }
 
 /* ---- numbers at full size ---- */
@@ -188,7 +193,7 @@ void tune_pass_close(tune_session *s) {
 }
 
 flp_status tune_pass_reference(tune_session *s) {
-  FLP_TRY(run_once(s, s->reference, s->layout));
+  FLP_TRY(run_once(s, s->reference, s->layout, &s->call_s));
   if (s->call == TUNE_FORWARD) FLP_TRY(download_rows(s, s->row_reference));
   return calls[s->call].gradients ? download_gradients(s, s->grad_reference) : FLP_OK;
 }
@@ -218,11 +223,11 @@ static flp_status compare_gradients(tune_session *s, float *got, char reason[SEA
 }
 
 flp_status tune_pass_compare(tune_session *s, flp_plan *plan, const flp_layout layout[TUNE_CALL_PASSES],
-                             char reason[SEARCH_REASON_BYTES]) {
+                             double *seconds, char reason[SEARCH_REASON_BYTES]) {
   size_t count = row_floats(s) > sample_floats(s) ? row_floats(s) : sample_floats(s);
   float *got = calloc(count, sizeof *got);
   if (!got) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for results");
-  flp_status status = run_once(s, plan, layout);
+  flp_status status = run_once(s, plan, layout, seconds);
   if (status == FLP_OK) status = compare_rows(s, got, reason);
   if (status == FLP_OK) status = compare_gradients(s, got, reason);
   free(got);

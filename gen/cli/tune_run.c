@@ -1,4 +1,5 @@
 /* tune_run.c: one target: its kinds of kernels in turn, then the layout, then what was chosen into the cache. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,15 @@ static const struct {
 } steps[TUNE_STEPS] = {
     {FLP_KERNEL_FORWARD, 1}, {FLP_KERNEL_DZ, 1}, {FLP_KERNEL_KEEP, 1}, {FLP_KERNEL_PRODUCTS, 1}, {0, 0.3}};
 
+/* Seconds that steps are expected to take: as long as those before them, at first as on an H200 with D = 4096. */
+typedef struct tune_costs {
+  double compile, verify[2]; /* of a candidate; verify: without gradients, with */
+  double begin;              /* of a step, before its search */
+} tune_costs;
+static const tune_costs first_costs = {.compile = 0.2, .verify = {0.05, 0.35}, .begin = 0.3};
+/* Bursts that a round of short calls takes, with what sizes them. */
+static const double bursts_a_round = 1.4;
+
 typedef struct tuner {
   const tune_args *args;
   const records_run *run;
@@ -21,6 +31,7 @@ typedef struct tuner {
   records_spec record;
   search_options options;
   tune_outcome *out;
+  tune_costs costs;
   double start;
 } tuner;
 
@@ -35,14 +46,17 @@ static int needs(const tuner *t, int step) {
   return tune_has_kind(spec_of(t), kind);
 }
 
-/* Seconds for a step; 0: no limit. */
+/* Seconds for a step that has begun; 0: no limit. Those after it have to begin, too, and to verify the default; what was
+ * chosen is stored and planned as a step begins. */
 static double share_of(const tuner *t, int step) {
-  double left = t->options.budget_s - (cli_seconds_now() - t->start), rest = 0;
-  for (int i = step; i < TUNE_STEPS; i++)
-    if (needs(t, i)) rest += steps[i].share;
+  double left = t->options.budget_s - (cli_seconds_now() - t->start) - t->costs.begin, rest = steps[step].share;
+  for (int i = step + 1; i < TUNE_STEPS; i++)
+    if (needs(t, i)) {
+      rest += steps[i].share;
+      left -= t->costs.begin + t->costs.verify[1];
+    }
   if (t->options.budget_s <= 0) return 0;
-  double share = left * steps[step].share / rest;
-  return share > 0.1 ? share : 0.1;
+  return fmax(left * steps[step].share / rest, 1e-3);
 }
 
 /* ---- candidates ---- */
@@ -110,12 +124,25 @@ static void keep_bare(tuner *t) {
   }
 }
 
+static void expect_costs(const tuner *t, int index, search_options *options) {
+  const tune_session *s = &t->session;
+  options->budget_s = share_of(t, index);
+  options->sample_s = fmax(s->call_s, 1e-3 * bursts_a_round * t->args->burst_ms);
+  options->make_s = t->costs.verify[tune_call_has_gradients(s->call)] + (steps[index].kind ? t->costs.compile : 0);
+}
+
+static void learn_costs(tuner *t, const tune_step *step) {
+  int tried = step->result.tried;
+  t->costs.verify[tune_call_has_gradients(t->session.call)] = step->spent.verifying / (tried + 1);
+  if (step->spent.compiling > 0 && tried > 0) t->costs.compile = step->spent.compiling / tried;
+}
+
 static flp_status search_list(tuner *t, tune_list *list, int index, tune_step *step) {
   search_options options = t->options;
   search_device device = tune_session_device(&t->session);
   double start = cli_seconds_now();
   t->session.spent = (tune_spent){0};
-  options.budget_s = share_of(t, index);
+  expect_costs(t, index, &options);
   options.seed = (uint64_t)t->args->seed * TUNE_STEPS + (uint64_t)index;
   FLP_TRY(recall(t, list));
   FLP_TRY(record_list(t, list));
@@ -133,6 +160,7 @@ static flp_status search_list(tuner *t, tune_list *list, int index, tune_step *s
   }
   step->seconds = cli_seconds_now() - start;
   step->spent = t->session.spent;
+  learn_costs(t, step);
   t->out->stopped |= step->result.stopped;
   keep_choice(t, &step->chosen);
   keep_bare(t);
@@ -145,7 +173,10 @@ static flp_status run_step(tuner *t, int index, double from, double part) {
   *step = (tune_step){.kind = steps[index].kind ? flp_kernel_kind_name(steps[index].kind) : "layout"};
   t->session.progress_from = from;
   t->session.progress_part = part;
+  double start = cli_seconds_now();
   FLP_TRY(tune_session_begin(&t->session, steps[index].kind));
+  step->beginning = cli_seconds_now() - start;
+  if (t->out->steps > 0) t->costs.begin = step->beginning; /* the first holds the untuned kernels to the oracle */
   flp_status status = list_candidates(t, steps[index].kind, &list);
   if (status == FLP_OK) status = search_list(t, &list, index, step);
   tune_list_clear(&list);
@@ -215,6 +246,7 @@ static flp_status find_done(tuner *t) {
 
 static flp_status run(tuner *t) {
   FLP_TRY(tune_session_open(&t->session));
+  t->out->opening = cli_seconds_now() - t->start;
   t->out->mode = tune_session_mode(&t->session);
   FLP_TRY(run_steps(t));
   return t->out->steps ? finish(t) : FLP_OK;
@@ -228,6 +260,7 @@ flp_status tune_target_run(const tune_args *args, const tune_target *target, cli
              .run = run_record,
              .options = search_options_of(args->effort),
              .out = out,
+             .costs = first_costs,
              .start = cli_seconds_now()};
   t.session = (tune_session){
       .args = args, .target = target, .file = file, .device = device, .library = library, .workshop = workshop};

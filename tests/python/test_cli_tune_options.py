@@ -5,7 +5,8 @@ import re
 import pytest
 
 from flpgen_tool import flpgen
-from flpgen_tune_tool import BACKWARD, SPEC, TREE, cache, pytestmark, result, rows, steps, tune  # noqa: F401
+from flpgen_tune_tool import (  # noqa: F401
+    BACKWARD, SPEC, TREE, cache, plan_of, pytestmark, result, rows, steps, tune, ways_tried)
 
 PRESETS = TREE / "autotune" / "presets.json"
 
@@ -97,6 +98,16 @@ def test_a_budget_is_kept(cache):
     assert steps(target)["forward"]["out_of_time"], target
     assert target["seconds"] < 20, "the first group and the finalists, on a machine that is busy"
     assert rows(cache, "SELECT count(*) > 0 FROM candidate WHERE status = 'waiting'") == [(1,)]
+
+
+def test_a_budget_counts_from_the_opening_and_leaves_what_was_included(cache):
+    cut = ways_tried(*BACKWARD)["dz"][3]
+    target = result(*BACKWARD, "--budget", "0.001", "--include", f"dz:{cut}", cache=cache)
+    assert target["opening_s"] > 0.001
+    assert {kind: step["tried"] for kind, step in steps(target).items()} == {
+        "forward": 0, "dz": 1, "products": 0, "layout": 0}
+    assert steps(target)["forward"]["is_default"] and steps(target)["forward"]["out_of_time"]
+    assert steps(target)["dz"]["chosen"] == cut and plan_of(cache, *SPEC, *BACKWARD) == ("tuned", target["plan"])
 
 
 # ---- presets

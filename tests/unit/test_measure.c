@@ -140,7 +140,7 @@ static flp_status work(void *context, CUstream stream) {
 }
 
 static piece pieces[PIECES] = {{0, 4.0}, {1, 0.5}, {2, 90.0}};
-static const measure_item items[PIECES] = {{work, &pieces[0]}, {work, &pieces[1]}, {work, &pieces[2]}};
+static const measure_item items[PIECES] = {{work, &pieces[0], 0}, {work, &pieces[1], 0}, {work, &pieces[2], 0}};
 
 static measure_clock open_clock(void) {
   measure_clock clock;
@@ -189,13 +189,31 @@ Test(measure_run, a_burst_that_came_out_short_is_taken_again) {
   measure_options options = {75, 3, 1, 0};
   measure_summary out;
   piece slow_at_first = {0, 2.0};
-  measure_item item = {work, &slow_at_first};
+  measure_item item = {work, &slow_at_first, 0};
   /* Clocks rise threefold between the sizing of bursts and their use: each call of the first five costs 2 ms. */
   cr_assert_eq(measure_burst(&clock, &item, 5, &ms), FLP_OK);
   cr_expect_float_eq(ms, 10, 1e-5);
   speed = 3;
   cr_assert_eq(measure_run(&clock, &item, 1, &options, &out), FLP_OK);
   cr_expect_float_eq(out.median, 2.0 / 3, 1e-5);
+  measure_clock_destroy(&clock);
+}
+
+Test(measure_run, a_call_that_is_known_to_fill_a_burst_is_made_once_a_round) {
+  measure_clock clock = open_clock();
+  measure_options options = {75, 3, 1, 0};
+  measure_summary out;
+  measure_item item = items[2];
+  cr_assert_eq(measure_run(&clock, &item, 1, &options, &out), FLP_OK);
+  cr_expect_eq(calls, 3 + 3, "to warm up, to guess, to know");
+  calls = 0;
+  item.call_ms = 88;
+  cr_assert_eq(measure_run(&clock, &item, 1, &options, &out), FLP_OK);
+  cr_expect_eq(calls, 3);
+  cr_expect_float_eq(out.median, 90, 1e-5);
+  speed = 3; /* it was known wrongly: bursts of one came out short */
+  cr_assert_eq(measure_run(&clock, &item, 1, &options, &out), FLP_OK);
+  cr_expect_float_eq(out.median, 30, 1e-5);
   measure_clock_destroy(&clock);
 }
 
