@@ -233,7 +233,7 @@ void check_report_print(const check_report *report, int every);
 flp_status check_report_write(const check_report *report, const char *path, const char *command);
 void check_report_clear(check_report *report);
 
-/* ---- check_compare.c, check_bits.c: the checks ---- */
+/* ---- check_truth.c ---- */
 
 /* What the oracle says of a problem, made once for all rungs. */
 typedef struct check_truth {
@@ -245,9 +245,12 @@ typedef struct check_truth {
   oracle_row *work_truth; /* of work; NULL if too many: then taken from the stats under test */
 } check_truth;
 
-/* error: MEMORY */
-flp_status check_truth_create(const check_problem *problem, check_truth *out);
+/* whole: the same problem's, whose rows are not evaluated again; or NULL. error: MEMORY */
+flp_status check_truth_create(const check_problem *problem, const check_truth *whole, check_truth *out);
 void check_truth_clear(check_truth *truth);
+
+/* ---- check_compare.c, check_bits.c: the checks ---- */
+
 /* Compares every output of a result; adds findings.
  * plain: NULL, or the same problem's in modes F and R: bits of logprob and entropy are equal, and gradients may be as much
  * worse than its as they may be than the yardstick's. error: MEMORY */

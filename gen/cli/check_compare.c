@@ -20,86 +20,8 @@
 #include "../../runtime/half.h"
 #include "check.h"
 
-/* Above this many multiplications the oracle samples. unit: rows x columns x depth */
-static const double WHOLE_GRADIENTS = 2e9, WHOLE_ROWS = 2e11;
-enum { SAMPLE_ROWS = 16, SAMPLE_COLUMNS = 24 };
 static const double EXACT_LIMIT = 4;
 static const double LN_2 = 0.69314718055994530942;
-
-/* ---- truth ---- */
-
-static int64_t *list_class(const uint8_t *classes, int64_t n, int64_t *count) {
-  int64_t *list = malloc(((size_t)n + 1) * sizeof *list);
-  *count = 0;
-  for (int64_t row = 0; list && row < n; row++)
-    if (classes[row] == CHECK_ACTIVE) list[(*count)++] = row;
-  return list;
-}
-
-/* Keeps `most` entries, evenly spread, first and last among them. */
-static void thin(int64_t *list, int64_t *count, int64_t most) {
-  if (*count <= most) return;
-  for (int64_t i = 0; i < most; i++) list[i] = list[i * (*count - 1) / (most - 1)];
-  *count = most;
-}
-
-static int by_value(const void *a, const void *b) {
-  int64_t left = *(const int64_t *)a, right = *(const int64_t *)b;
-  return (left > right) - (left < right);
-}
-
-/* All columns, or a spread of them with the targets of a few rows. */
-static int64_t *list_columns(const check_problem *problem, const int64_t *work, int64_t work_count, int sampled,
-                             int64_t *count) {
-  int64_t vocab = problem->c.spec.vocab;
-  int64_t *list = malloc(((size_t)vocab + SAMPLE_COLUMNS) * sizeof *list);
-  if (!list) return NULL;
-  for (int64_t v = 0; v < vocab; v++) list[v] = v;
-  *count = vocab;
-  if (!sampled) return list;
-  thin(list, count, SAMPLE_COLUMNS / 2);
-  for (int64_t i = 0; i < SAMPLE_COLUMNS / 2 && i < work_count; i++)
-    list[(*count)++] = problem->target_id[work[i * work_count / (SAMPLE_COLUMNS / 2)]];
-  qsort(list, (size_t)*count, sizeof *list, by_value);
-  int64_t unique = 0;
-  for (int64_t i = 0; i < *count; i++)
-    if (i == 0 || list[i] != list[i - 1]) list[unique++] = list[i];
-  *count = unique;
-  return list;
-}
-
-static flp_status evaluate(const check_problem *problem, const int64_t *rows, int64_t count, oracle_row **out) {
-  *out = malloc(((size_t)count + 1) * sizeof **out);
-  if (!*out) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the oracle");
-  return oracle_forward(&problem->oracle, rows, count, *out);
-}
-
-flp_status check_truth_create(const check_problem *problem, check_truth *out) {
-  const flp_spec *spec = &problem->c.spec;
-  *out = (check_truth){0};
-  out->rows = list_class(problem->forward_class, problem->c.n, &out->row_count);
-  out->work = list_class(problem->backward_class, problem->c.n, &out->work_count);
-  double size = (double)out->row_count * (double)spec->vocab * (double)spec->hidden;
-  int sampled = size > WHOLE_GRADIENTS || problem->c.sampled;
-  if (out->work) out->columns = list_columns(problem, out->work, out->work_count, sampled, &out->column_count);
-  if (!out->rows || !out->work || !out->columns) {
-    check_truth_clear(out);
-    return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the oracle");
-  }
-  flp_status status = FLP_OK;
-  int needs_all_rows = (spec->grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS)) != 0 && size <= WHOLE_ROWS;
-  if (needs_all_rows) status = evaluate(problem, out->work, out->work_count, &out->work_truth);
-  if (sampled) thin(out->rows, &out->row_count, SAMPLE_ROWS);
-  if (status == FLP_OK) status = evaluate(problem, out->rows, out->row_count, &out->row_truth);
-  if (status != FLP_OK) check_truth_clear(out);
-  return status;
-}
-
-void check_truth_clear(check_truth *truth) {
-  void *const blocks[] = {truth->rows, truth->columns, truth->row_truth, truth->work, truth->work_truth};
-  for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) free(blocks[i]);
-  *truth = (check_truth){0};
-}
 
 /* ---- forward ---- */
 

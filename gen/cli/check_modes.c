@@ -70,7 +70,7 @@ static flp_status check_budgets(const mode_state *s) {
 }
 
 static flp_status check_state(mode_state *s) {
-  FLP_TRY(check_truth_create(&s->problem, &s->truth));
+  FLP_TRY(check_truth_create(&s->problem, NULL, &s->truth));
   FLP_TRY(check_run(&s->problem, &s->how, &s->first));
   check_problem_follow(&s->problem, &s->first);
   FLP_TRY(check_run_plain(&s->problem, &s->how, &s->plain));

@@ -120,7 +120,7 @@ static flp_status check_one(check_session *session, const check_case *c) {
   check_problem problem;
   check_truth truth;
   FLP_TRY(check_problem_create(c, &problem));
-  flp_status status = check_truth_create(&problem, &truth);
+  flp_status status = check_truth_create(&problem, NULL, &truth);
   for (int rung = FLP_RUNG_TUNED; rung < RUNGS && status == FLP_OK; rung++)
     if (is_worth(session, c, rung)) status = check_case_on(session, &problem, &truth, (flp_rung)rung);
   check_truth_clear(&truth);

@@ -49,9 +49,9 @@ flp_status tune_check_create(const tune_target *target, const double *loss_param
   c.loss_parameters = loss_parameters;
   c.seed = 11;
   FLP_TRY(check_problem_create(&c, &out->problem));
-  FLP_TRY(check_truth_create(&out->problem, &out->truth));
+  FLP_TRY(check_truth_create(&out->problem, NULL, &out->truth));
   out->problem.c.sampled = 1;
-  FLP_TRY(check_truth_create(&out->problem, &out->sample));
+  FLP_TRY(check_truth_create(&out->problem, &out->truth, &out->sample));
   return upload_all(out);
 }
 

@@ -85,7 +85,7 @@ static void run_case(check_fixture *f, const check_case *c, int has_plain) {
   const check_how how = {.rung = FLP_RUNG_EAGER, .threads = 2};
   memset(&f->plain, 0, sizeof f->plain);
   cr_assert_eq(check_problem_create(c, &f->problem), FLP_OK, "%s", flp_error_detail());
-  cr_assert_eq(check_truth_create(&f->problem, &f->truth), FLP_OK, "%s", flp_error_detail());
+  cr_assert_eq(check_truth_create(&f->problem, NULL, &f->truth), FLP_OK, "%s", flp_error_detail());
   cr_assert_eq(check_run(&f->problem, &how, &f->result), FLP_OK, "%s", flp_error_detail());
   check_problem_follow(&f->problem, &f->result);
   if (has_plain) cr_assert_eq(check_run_plain(&f->problem, &how, &f->plain), FLP_OK, "%s", flp_error_detail());
@@ -336,6 +336,32 @@ Test(check_compare, an_overrun_fails) {
   destroy(&f);
 }
 
+static void expect_same_truth(const check_truth *a, const check_truth *b) {
+  cr_assert(a->row_count == b->row_count && a->work_count == b->work_count && a->column_count == b->column_count);
+  cr_expect_arr_eq(a->rows, b->rows, (size_t)a->row_count * sizeof *a->rows);
+  cr_expect_arr_eq(a->row_truth, b->row_truth, (size_t)a->row_count * sizeof *a->row_truth);
+  cr_expect_arr_eq(a->work_truth, b->work_truth, (size_t)a->work_count * sizeof *a->work_truth);
+}
+
+Test(check_truth, a_sample_of_what_was_evaluated_is_as_if_made_alone) {
+  check_fixture f;
+  check_truth from_whole, alone;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_MASKED);
+  cr_assert_lt(f.truth.work_count, f.problem.c.n, "some rows have no gradient");
+  f.problem.c.sampled = 1;
+  cr_assert_eq(check_truth_create(&f.problem, &f.truth, &from_whole), FLP_OK);
+  cr_assert_eq(check_truth_create(&f.problem, NULL, &alone), FLP_OK);
+  cr_expect_lt(alone.row_count, f.truth.row_count);
+  expect_same_truth(&from_whole, &alone);
+  f.truth.row_truth[0].logprob = 7;
+  check_truth_clear(&from_whole);
+  cr_assert_eq(check_truth_create(&f.problem, &f.truth, &from_whole), FLP_OK);
+  cr_expect_eq(from_whole.row_truth[0].logprob, 7, "it is taken over");
+  check_truth_clear(&from_whole);
+  check_truth_clear(&alone);
+  destroy(&f);
+}
+
 Test(check_run, the_row_list_computes_its_rows_only) {
   check_fixture f;
   int found = 0;
@@ -355,7 +381,7 @@ Test(check_run, no_rows_pass_with_every_pattern) {
     c.spec.grads = FLP_GRAD_WEIGHT;
     const check_how how = {.rung = FLP_RUNG_EAGER};
     cr_assert_eq(check_problem_create(&c, &f.problem), FLP_OK, "%s", flp_error_detail());
-    cr_assert_eq(check_truth_create(&f.problem, &f.truth), FLP_OK, "%s", flp_error_detail());
+    cr_assert_eq(check_truth_create(&f.problem, NULL, &f.truth), FLP_OK, "%s", flp_error_detail());
     cr_assert_eq(check_run(&f.problem, &how, &f.result), FLP_OK, "%s", flp_error_detail());
     check_report report = {0};
     cr_assert_eq(check_compare(&f.problem, &f.truth, &f.result, NULL, FLP_RUNG_EAGER, &report), FLP_OK);
