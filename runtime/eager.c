@@ -5,7 +5,7 @@
 #include "status.h"
 
 int eager_thread_count(int threads) {
-  int available = threads > 0 ? threads : eager_threads_available();
+  int available = threads > 0 ? threads : flp_processors();
   return available > EAGER_THREADS_MAX ? EAGER_THREADS_MAX : available;
 }
 

@@ -137,7 +137,7 @@ void eager_multiply(eager_product product, const eager_matrices *x) {
 const char *flp_eager_describe(void) {
   static _Thread_local char text[224];
   pthread_once(&blas.once, open_blas);
-  int threads = eager_threads_available();
+  int threads = eager_thread_count(0);
   snprintf(text, sizeof text, "%s, %d thread%s", blas.name, threads, threads == 1 ? "" : "s");
   return text;
 }

@@ -42,8 +42,6 @@ typedef struct eager_team {
   atomic_llong next;
 } eager_team;
 
-/* CPUs that this process may use, 1 to EAGER_THREADS_MAX. */
-int eager_threads_available(void);
 /* Starts at most `threads` workers; fewer if the system has no more to give. */
 void eager_team_start(eager_team *team, int threads);
 /* Does units 0 .. units-1, in any order, and returns when all are done. */

@@ -235,7 +235,7 @@ static void backward_row(void *context, int64_t row, int worker) {
 
 /* Threads beyond one for each quarter of a million scores would only wait. */
 static int useful_threads(const flp_spec *spec, const flp_select_args *args, int threads) {
-  int most = threads > 0 ? threads : eager_threads_available();
+  int most = eager_thread_count(threads);
   double work = (double)args->n * (double)spec->vocab / 262144;
   return work < most ? 1 + (int)work : most;
 }

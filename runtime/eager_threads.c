@@ -5,14 +5,12 @@
 #include <sched.h>
 #include <string.h>
 
+#include "eager.h"
 #include "eager_core.h"
 
-int eager_threads_available(void) {
+int flp_processors(void) {
   cpu_set_t set;
-  CPU_ZERO(&set);
-  int count = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-  if (count < 1) count = 1;
-  return count > EAGER_THREADS_MAX ? EAGER_THREADS_MAX : count;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 static void do_units(eager_team *team, int worker) {

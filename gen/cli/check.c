@@ -3,9 +3,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../../runtime/eager.h"
 #include "check_session.h"
 #include "compilers.h"
-#include "parallel.h"
 #include "record.h"
 #include "verbs.h"
 
@@ -212,7 +212,7 @@ int cli_check(int argc, char **argv) {
       NULL,
       NULL};
   check_args args = {.spec = CLI_SPEC_ARGS_INIT, .given = {.name = "random", .n = 67, .temperature = 1, .scale = 1}};
-  args.jobs = cli_processors();
+  args.jobs = flp_processors();
   args.given.shards = 1;
   args.given.seed = 1;
   char command[1024];

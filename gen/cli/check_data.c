@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../runtime/eager.h"
 #include "../../runtime/half.h"
 #include "../../runtime/validate.h"
 #include "check.h"
-#include "parallel.h"
 
 enum { IGNORE_INDEX = -100 };
 
@@ -244,7 +244,7 @@ static void set_oracle(check_problem *problem) {
                                      .softcap = (double)spec->softcap,
                                      .grad_logprob = problem->g,
                                      .grad_entropy = problem->e,
-                                     .threads = cli_processors()};
+                                     .threads = flp_processors()};
 }
 
 int64_t check_shard_vocab(const check_case *c) {

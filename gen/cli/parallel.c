@@ -4,17 +4,12 @@
 #include "parallel.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 
+#include "../../runtime/eager.h"
 #include "progress.h"
 
 enum { THREADS_MAX = 16, DETAIL_BYTES = 1024 };
-
-int cli_processors(void) {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
 
 /* Everything but job, context and count is under the lock. */
 typedef struct batch {
@@ -48,7 +43,7 @@ static void *work(void *context) {
 }
 
 static void run(batch *shared) {
-  int processors = cli_processors();
+  int processors = flp_processors();
   size_t threads = processors > THREADS_MAX ? THREADS_MAX : (size_t)processors, started = 0;
   pthread_t ids[THREADS_MAX];
   if (threads > shared->count) threads = shared->count;

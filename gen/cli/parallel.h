@@ -6,9 +6,6 @@
 
 #include "common.h"
 
-/* The processors that this process may run on. */
-int cli_processors(void);
-
 /* Does job i of a context that all threads share; a failure has its detail sentence. */
 typedef flp_status (*cli_job_fn)(void *context, size_t i);
 

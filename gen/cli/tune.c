@@ -6,11 +6,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../../runtime/eager.h"
 #include "../../runtime/kernel.h"
 #include "../../runtime/tuned.h"
 #include "../../runtime/validate.h"
 #include "json_out.h"
-#include "parallel.h"
 #include "record.h"
 #include "tune.h"
 #include "verbs.h"
@@ -262,7 +262,7 @@ static flp_status check_arch(const tune_run *r) {
 
 static flp_status open_run(tune_run *r, const char *command) {
   const tune_args *args = r->args;
-  int processors = cli_processors();
+  int processors = flp_processors();
   FLP_TRY(cli_device_open(args->options.device, &r->device));
   FLP_TRY(check_arch(r));
   if (!args->no_bare) {
