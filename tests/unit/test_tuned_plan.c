@@ -417,6 +417,22 @@ Test(tuned_plan, a_neighbour_that_cannot_be_read_leaves_the_next) {
   flp_plan_destroy(plan);
 }
 
+/* The real generator, on what only a stand-in would have made. */
+Test(tuned_plan, a_cut_that_the_template_refuses_gives_way_to_the_own_choice) {
+  stage s;
+  stage_open(&s, hopper);
+  flp_spec near = spec_of(2000, 64, 0), spec = spec_of(1000, 64, 0);
+  tune_for(s.cache, &near, "forward:300x300", 13000, 0);
+  setenv("FLP_JIT_LIBRARY", FLP_TEST_FLPGEN_LIBRARY, 1);
+  setenv("FLP_STRICT", "1", 1);
+  flp_plan *plan = stage_plan(&spec, NULL);
+  expect_plan(plan, FLP_RUNG_JIT, "own choice");
+  cr_expect_eq(stage_said("1 kernels cut as the nearest tuned shape are not taken on rung jit: kernel forward: "), 1,
+               "%s", stage_messages());
+  cr_expect_not_null(strstr(stage_messages(), "300 is not accepted"), "%s", stage_messages());
+  flp_plan_destroy(plan);
+}
+
 /* ---- layouts ---- */
 
 Test(tuned_plan, the_tuned_layout_reaches_the_plan) {
@@ -435,68 +451,5 @@ Test(tuned_plan, the_tuned_layout_reaches_the_plan) {
   plan = stage_plan(&spec, &options);
   cr_assert_eq(flp_plan_layout(plan, FLP_PASS_BACKWARD, 8192, 0, &layout), FLP_OK, "%s", flp_error_detail());
   cr_expect_eq(layout.chunk_vocab, 4096);
-  flp_plan_destroy(plan);
-}
-
-Test(tuned_plan, the_command_names_every_option_of_a_spec) {
-  char text[FLP_TUNE_COMMAND_BYTES];
-  flp_spec spec = spec_of(1000, 64, 0);
-  flp_plan_tune_command(&spec, text);
-  cr_expect_str_eq(text, "flpgen tune --vocab 1000 --hidden 64 --dtype bf16");
-  spec = (flp_spec){.vocab = INT32_MAX,
-                    .hidden = INT32_MAX,
-                    .dtype = FLP_DTYPE_FP16,
-                    .target_dtype = FLP_DTYPE_INT32,
-                    .entropy = FLP_ENTROPY_BACKWARD,
-                    .grads = 7,
-                    .has_bias = 1,
-                    .softcap = 1.17549435e-38f,
-                    .per_row_temperature = 1,
-                    .grad_hidden_dtype = FLP_DTYPE_FP32,
-                    .grad_weight_dtype = FLP_DTYPE_FP32,
-                    .accumulate_grad_weight = 1,
-                    .alignment = 2};
-  spec.struct_bytes = sizeof spec;
-  flp_plan_tune_command(&spec, text);
-  cr_expect_str_eq(text,
-                   "flpgen tune --vocab 2147483647 --hidden 2147483647 --dtype fp16 --entropy backward --grad "
-                   "hidden,weight,bias --bias --softcap 1.17549435e-38 --per-row-temperature --target-dtype int32 "
-                   "--grad-hidden-dtype fp32 --grad-weight-dtype fp32 --accumulate-grad-weight --alignment 2");
-}
-
-Test(tuned_plan, the_command_names_what_is_trained) {
-  char text[FLP_TUNE_COMMAND_BYTES];
-  uint8_t program[FLP_LOSS_BYTES_MAX];
-  flp_spec spec = keeping(1000);
-  flp_plan_tune_command(&spec, text);
-  cr_expect_str_eq(text, "flpgen tune --vocab 1000 --hidden 64 --dtype bf16 --grad hidden,weight --keep");
-  spec.keep = 0;
-  spec.loss = program;
-  cr_assert_eq(flp_loss_builtin_bytes("grpo+k3", program, sizeof program, &spec.loss_bytes), FLP_OK);
-  flp_plan_tune_command(&spec, text);
-  cr_expect_str_eq(text, "flpgen tune --vocab 1000 --hidden 64 --dtype bf16 --grad hidden,weight --loss grpo+k3");
-  flp_loss own;
-  uint16_t logprob;
-  cr_assert_eq(flp_loss_start(&own, "mine"), FLP_OK);
-  cr_assert_eq(flp_loss_append(&own, FLP_LOSS_INPUT, FLP_LOSS_LOGPROB, 0, 0, &logprob), FLP_OK);
-  cr_assert_eq(flp_loss_finish(&own, logprob), FLP_OK);
-  spec.loss_bytes = flp_loss_write(&own, program, sizeof program);
-  flp_plan_tune_command(&spec, text);
-  cr_expect_str_eq(text, "flpgen tune --vocab 1000 --hidden 64 --dtype bf16 --grad hidden,weight --loss FILE");
-}
-
-/* The real generator, on what only a stand-in would have made. */
-Test(tuned_plan, a_cut_that_the_template_refuses_gives_way_to_the_own_choice) {
-  stage s;
-  stage_open(&s, hopper);
-  flp_spec near = spec_of(2000, 64, 0), spec = spec_of(1000, 64, 0);
-  tune_for(s.cache, &near, "forward:300x300", 13000, 0);
-  setenv("FLP_JIT_LIBRARY", FLP_TEST_FLPGEN_LIBRARY, 1);
-  setenv("FLP_STRICT", "1", 1);
-  flp_plan *plan = stage_plan(&spec, NULL);
-  expect_plan(plan, FLP_RUNG_JIT, "own choice");
-  cr_expect_eq(stage_said("1 kernels cut as the nearest tuned shape are not taken on rung jit: kernel forward: "), 1,
-               "%s", stage_messages());
-  cr_expect_not_null(strstr(stage_messages(), "300 is not accepted"), "%s", stage_messages());
   flp_plan_destroy(plan);
 }
