@@ -47,7 +47,7 @@ extern "C" {
 #define FLP_API
 #endif
 
-/* ---- status ------------------------------------------------------------------------------------------------ */
+/* ---- status ---------------------------------------------------------------------------------------------------- */
 
 /* Numbers are pinned: append only. */
 typedef enum flp_status {
@@ -79,7 +79,7 @@ FLP_API const char *flp_version(void);
  * measurements carry it. */
 FLP_API const char *flp_sources_id(void);
 
-/* ---- what to compute: flp_spec ------------------------------------------------------------------------------- */
+/* ---- what to compute: flp_spec --------------------------------------------------------------------------------- */
 
 typedef enum flp_dtype {
   FLP_DTYPE_BF16 = 1,
@@ -125,7 +125,7 @@ typedef struct flp_spec {
                          per_row_temperature, accumulate_grad_weight and the gradients' dtypes stay 0 */
   int32_t keep;       /* 1: a forward pass may keep exponentials for the backward pass (mode S, flp_args.saved);
                          needs grads and dtype BF16 */
-  const void *loss;   /* a loss program (flp_loss_builtin_bytes, flpgen loss show --bytes), copied: flp_step trains with it */
+  const void *loss;   /* of flp_step: a program (flp_loss_builtin_bytes, flpgen loss show --bytes), which is copied */
   size_t loss_bytes;
 } flp_spec;
 
@@ -153,7 +153,7 @@ typedef enum flp_mode {
   FLP_MODE_R_VOCAB = 2, /* recompute by vocab chunks: 1 + 3 products */
   FLP_MODE_R_ROWS = 3,  /* recompute by row chunks: 1 + 3, frozen head 1 + 2 */
   FLP_MODE_R2 = 4,      /* dh by row chunks, dW by vocab chunks: 1 + 4, no accumulator */
-  FLP_MODE_S = 5,       /* saved exponentials: 1 + 2 products, frozen head 1 + 1; 2·N·V bytes from forward to backward */
+  FLP_MODE_S = 5,       /* saved exponentials: 1 + 2, frozen head 1 + 1; 2·N·V bytes from forward to backward */
   FLP_MODE_P = 6        /* streamed: forward, loss and both products of a chunk of rows at a time: 3, frozen head 2 */
 } flp_mode;
 
@@ -165,7 +165,7 @@ typedef struct flp_options {
                              good is none); flp_execute synchronises, so no graph capture; also FLP_STRICT=1 */
   int32_t host_fallback;  /* 1: with no usable GPU, plan for host pointers instead of failing UNAVAILABLE */
   uint64_t budget_bytes;  /* 0: 256 MiB forward, 1 GiB backward and step, or FLP_BUDGET */
-  int64_t chunk_rows;     /* 0: the planner chooses; else rows of one backward chunk, overriding the budget (R_ROWS, P) */
+  int64_t chunk_rows;     /* rows of one backward chunk, overriding the budget (R_ROWS, P); 0: the planner chooses */
   int64_t chunk_vocab;    /* 0: the planner chooses; else vocab columns of one backward chunk (R_VOCAB); with both set,
                              the cheapest of R_VOCAB, R_ROWS and R2 in these sizes */
   int32_t threads;        /* eager rung: CPU threads, 0 = all */
@@ -180,7 +180,7 @@ typedef struct flp_options {
 #define FLP_OPTIONS_INIT \
   { sizeof(flp_options), 0, FLP_RUNG_AUTO, 0, 0, 0, 0, 0, 0, (flp_mode)0, 0 }
 
-/* ---- plans ------------------------------------------------------------------------------------------------------ */
+/* ---- plans ----------------------------------------------------------------------------------------------------- */
 
 typedef struct flp_plan flp_plan;
 
@@ -194,7 +194,7 @@ FLP_API flp_status flp_plan_create(const flp_spec *spec, const flp_options *opti
 FLP_API void flp_plan_destroy(flp_plan *plan);
 
 /* What runs, and why the rungs above it do not: one paragraph of text, truncated to capacity.
- * Returns FLP_OK, or ARGUMENT if buffer is NULL or capacity 0. */
+ * error: ARGUMENT if buffer is NULL or capacity 0 */
 FLP_API flp_status flp_plan_describe(const flp_plan *plan, char *buffer, size_t capacity);
 
 /* The rung that runs. */
@@ -214,9 +214,8 @@ typedef enum flp_pass {
   FLP_PASS_COMBINE = 2, /* partials of all shards -> logprob, entropy, stats */
   FLP_PASS_BACKWARD = 3, /* gradients, from stats or from what forward saved */
   FLP_PASS_STEP = 4,     /* loss and gradients in one: flp_step */
-  /* For flp_plan_layout and flp_plan_workspace: BACKWARD and FORWARD of mode S, in a budget that counts what forward
-     saves too. flp_execute takes args.saved instead. The workspace of BACKWARD holds mode S as well, where the budget
-     does */
+  /* For flp_plan_layout and flp_plan_workspace: of mode S, in a budget that counts what forward saves too; flp_execute
+     takes args.saved instead. The workspace of BACKWARD holds mode S as well, where the budget does */
   FLP_PASS_BACKWARD_SAVED = 5,
   FLP_PASS_FORWARD_SAVED = 6
 } flp_pass;
@@ -246,7 +245,7 @@ typedef struct flp_layout {
 FLP_API flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes,
                                    flp_layout *layout);
 
-/* Workspace bytes of the layout that flp_plan_layout picks; exact, at least 0. */
+/* Workspace bytes of the layout that flp_plan_layout picks; exact. */
 FLP_API flp_status flp_plan_workspace(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes,
                                       size_t *out_bytes);
 
@@ -264,7 +263,7 @@ FLP_API flp_status flp_plan_saved(const flp_plan *plan, int64_t n, uint64_t budg
  * error: ARGUMENT if n < 0, or names a bad field of the spec or a setting */
 FLP_API flp_status flp_spec_saved(const flp_spec *spec, int64_t n, uint64_t budget_bytes, size_t *out_bytes);
 
-/* ---- one call: flp_args ------------------------------------------------------------------------------------------ */
+/* ---- one call: flp_args ---------------------------------------------------------------------------------------- */
 
 /* Pointers are device memory (host memory on the eager rung). Strides count elements between rows; 0 means dense. */
 typedef struct flp_args {
@@ -295,10 +294,10 @@ typedef struct flp_args {
   /* forward and combine: outputs; each may be NULL */
   float *logprob; /* (N) nats, <= 0 */
   float *entropy; /* (N) nats */
-  float *stats;   /* (N,4), 16-byte aligned: row maximum and log2 of the sum in log2 units, logprob, entropy; backward reads it */
+  float *stats;   /* (N,4) for backward, 16-byte aligned: row maximum (log2 units), log2 of the sum, logprob, entropy */
   /* forward: out (N,4) of one shard, 16-byte aligned; a shard of a larger vocabulary gives nothing else. combine: in
-     (shard_count,N,4), rank order. Columns: maximum, sum and weighted
-     sum in log2 units, raw target score (−inf where the target is on another shard) */
+     (shard_count,N,4), rank order. Columns: maximum, sum and weighted sum in log2 units, raw target score (−inf where
+     the target is on another shard) */
   float *partial;
   int64_t shard_count;
 
@@ -315,18 +314,18 @@ typedef struct flp_args {
   size_t workspace_bytes;
   void *stream; /* CUstream; NULL is the legacy default stream; ignored on the eager rung */
 
-  /* mode S: forward writes, backward of the same rows, targets and temperatures reads, and may overwrite it: once. NULL:
-     mode R, as is backward in a workspace that mode S does not fit. Whole heads alone, no shards. 256-byte aligned, as
-     many bytes as flp_plan_saved says */
+  /* mode S: forward writes, backward of the same rows, targets and temperatures reads, and may overwrite it: once.
+     NULL: mode R, as is backward in a workspace that mode S does not fit. Whole heads alone, no shards. 256-byte
+     aligned, as many bytes as flp_plan_saved says */
   void *saved;
   size_t saved_bytes;
-  const float *old_lse; /* forward and step: (N) nats, log Σ exp t of a policy near this one; NULL: a reference is made from
-                           the first columns of the vocabulary. Decides what is redone, not a bit of a result elsewhere */
+  const float *old_lse; /* forward and step: (N) nats, log Σ exp t of a policy near this one; NULL: a reference from the
+                           first columns of the vocabulary. Decides what is redone, not a bit of a result elsewhere */
 
-  /* step: what the loss reads; by its program some may be NULL (loss.h: weight 1, old_logprob that of this policy) */
+  /* step: what the loss reads; the rest may be NULL, and so may row_weight (1) and old_logprob (this policy's own) */
   const float *old_logprob, *ref_logprob, *advantage, *row_weight; /* (N) */
-  const float *vectors[8];                                     /* (N) each, in the program's order */
-  const double *loss_parameters;                               /* host memory, in the program's order; NULL: its defaults */
+  const float *vectors[8];       /* (N) each, in the program's order */
+  const double *loss_parameters; /* host memory, in the program's order; NULL: its defaults */
   float *loss;    /* (N) or NULL; rows without work 0 */
   float *metrics; /* (metrics of the program, N) or NULL */
 } flp_args;
@@ -342,10 +341,10 @@ typedef struct flp_args {
  * word. A NaN or Inf in a hidden row stays in that row (and in grad_weight).
  * error:  ARGUMENT names the field; WORKSPACE if no layout fits workspace_bytes; DRIVER if a launch failed;
  *         DATA in strict mode only (strict synchronises)
- * thread: safe on one plan; asynchronous on stream; allocates nothing, loads nothing, can be captured in a CUDA graph */
+ * thread: safe on one plan; asynchronous on stream; allocates and loads nothing, can be captured in a CUDA graph */
 FLP_API flp_status flp_execute(flp_plan *plan, const flp_args *args);
 
-/* ---- loss and gradients in one: flp_step ------------------------------------------------------------------------------ */
+/* ---- loss and gradients in one: flp_step ----------------------------------------------------------------------- */
 
 /* Bytes of a built-in loss program, or a sum of them: "grpo", "grpo+k3+entropy". Its rows' losses are summed by weight.
  * out: NULL asks for the size alone. error: ARGUMENT naming the accepted ones, or a capacity that is too small */
@@ -388,15 +387,15 @@ typedef struct flp_loss_description {
 FLP_API flp_status flp_loss_describe(const void *bytes, size_t length, flp_loss_description *out);
 
 /* Enqueues one training step of the plan's spec.loss: logprob and entropy of every row, its loss, and the gradients of
- * the sum of losses that spec.grads asks for. Mode P: rows pass in chunks through forward, loss and both products, so that
- * nothing of size N·V and no second product h·Wᵀ exist; where it cannot be (fp16 and fp32 operands, or a budget that holds
- * no chunk), or is no gain (few rows, few columns), the same in mode R. args->pass is STEP; logprob, entropy, loss, metrics may be NULL; grad_logprob,
- * grad_entropy and stats stay NULL. Bits of logprob and entropy are those of a forward pass.
- * A row whose loss has no gradient, such as one of weight 0, adds nothing to a gradient, not even where its hidden is NaN.
+ * the sum of losses that spec.grads asks for. Mode P: rows pass in chunks through forward, loss and both products, so
+ * that nothing of size N·V and no second product h·Wᵀ exist; mode R where that cannot be (fp16 and fp32 operands, a
+ * budget that holds no chunk) or is no gain (few rows, few columns). args->pass is STEP; logprob, entropy, loss and
+ * metrics may be NULL; grad_logprob, grad_entropy and stats stay NULL. Bits of logprob, entropy are those of forward.
+ * A row whose loss has no gradient, such as one of weight 0, adds nothing to one, not even where its hidden is NaN.
  * error, thread: as flp_execute; ARGUMENT too for an input that the program reads and is not there */
 FLP_API flp_status flp_step(flp_plan *plan, const flp_args *args);
 
-/* ---- scores that exist already: flp_select ------------------------------------------------------------------------- */
+/* ---- scores that exist already: flp_select --------------------------------------------------------------------- */
 
 /* One call of a plan whose spec.op is FLP_OP_SELECT. "Numbers" are float, or double where spec.dtype is FP64.
  *     t = z / T;   logprob_ij = t_{i,y_ij} − log Σ_v exp t_{i,v};   entropy as in flp_execute */
@@ -442,7 +441,7 @@ FLP_API flp_status flp_select(flp_plan *plan, const flp_select_args *args);
  * error: DATA with the count; DRIVER */
 FLP_API flp_status flp_plan_check(flp_plan *plan, void *stream);
 
-/* ---- workspace without an allocator: flp_arena --------------------------------------------------------------------- */
+/* ---- workspace without an allocator: flp_arena ----------------------------------------------------------------- */
 
 /* One growing block that serves the heads of actor, reference, critic and reward model in turn. */
 typedef struct flp_arena flp_arena;
@@ -475,7 +474,7 @@ FLP_API flp_status flp_arena_get_stats(const flp_arena *arena, flp_arena_stats *
 /* Starts the peaks anew from the current values. */
 FLP_API void flp_arena_reset_peaks(flp_arena *arena);
 
-/* ---- settings and log -------------------------------------------------------------------------------------------------
+/* ---- settings and log ---------------------------------------------------------------------------------------------
  * Read from the environment when a plan is created:
  *   FLP_FORCE        tuned|heuristic|jit|generic|eager   pin a rung
  *   FLP_STRICT       1                                   a fall is an error
@@ -492,7 +491,7 @@ typedef enum flp_log_level { FLP_LOG_ERROR = 0, FLP_LOG_WARNING = 1, FLP_LOG_INF
 
 typedef void (*flp_log_fn)(flp_log_level level, const char *message, void *user);
 
-/* Sets where messages go; NULL drops them (the default). Each fall of the ladder is said once per reason. thread: any */
+/* Sets where messages go; NULL drops them (the default). Each fall of the ladder is said once a reason. thread: any */
 FLP_API void flp_log_set(flp_log_fn fn, void *user);
 
 #ifdef __cplusplus
