@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures on this machine's GPU everything that the tree keeps as evidence, and writes the records to a directory.
 
-    python3 tests/gpu/record.py --flpgen build/release/bin/flpgen --out records [--only check,sanitize,...]
+    python3 tests/gpu/record.py --flpgen build/release/bin/flpgen --out records [--only check,bench_forward_4096,...]
 
   check      flpgen check --all: every rung, dtype, entropy, gradient mask, ragged shapes, adversarial inputs
   check_modes
@@ -30,6 +30,7 @@
   fragmentation
              tests/gpu/fragmentation.py, pictures in plots/ where there is matplotlib (needs torch; set FLP_LIBRARY)
 
+--only takes any of these, and of bench, bench_modes, peers and peers_modes single records by name, where time is short.
 Copy check*.json, sanitize*.json, gated_step.json, train_tiny_lm.json, examples.json and fragmentation.json to
 tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as fragmentation_naive.png and
 fragmentation_flp_arena.png; bench*.json, peers*.json, tune*.json, cold_start.json, head_memory.json and
@@ -46,6 +47,9 @@ import sys
 from pathlib import Path
 
 TREE = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TREE / "autotune"))
+
+import tuning_records  # noqa: E402
 
 # Parts that are one script of the tree: the record's name, and the command.
 SCRIPTS = {
@@ -57,8 +61,6 @@ SCRIPTS = {
     "fragmentation": ("fragmentation", "tests/gpu/fragmentation.py",
                       *(("--plots", "{out}/plots") if importlib.util.find_spec("matplotlib") else ())),
 }
-sys.path.insert(0, str(TREE / "autotune"))
-import tuning_records  # noqa: E402
 GRADS = ["--entropy", "backward", "--grad", "hidden,weight,bias", "--bias"]
 SMALL = ["--vocab", "1531", "--hidden", "72", "--rows", "67"]
 SANITIZED = [  # one problem for each variant of a kernel's memory accesses
@@ -72,42 +74,64 @@ PLAIN = [  # kept exponentials that are multiplied as they are: no gradient of e
     ["--dtype", "bf16", "--entropy", "forward", "--grad", "hidden,weight", *options]
     for options in (["--keep"], ["--keep", "--alignment", "2"], ["--loss", "grpo+k3", "--mode", "P"],
                     ["--loss", "grpo+k3", "--mode", "P", "--rung", "generic"])]
-FLAGSHIP = ["--vocab", "151936", "--hidden", "4096", "--dtype", "bf16"]
+HEAD = ["--vocab", "151936", "--hidden", "4096"]
+FLAGSHIP = [*HEAD, "--dtype", "bf16"]
 FORWARD = ["--dtype", "bf16", "--entropy", "forward"]
 WIDE = ["--vocab", "248320", "--hidden", "2048", "--dtype", "bf16"]
 STEP = ["--mode", "P", "--loss", "grpo+k3", "--loss-parameter", "beta=0.04"]
 TRAINING = ["--entropy", "backward", "--grad", "hidden,weight", "--budget", "1G"]
-BENCHES = {
-    "bench_training": [*FLAGSHIP, *TRAINING, "--rows", "1024,8192"],
-    "bench_frozen_head": [*FLAGSHIP, "--entropy", "backward", "--grad", "hidden", "--budget", "1G", "--rows", "8192"],
-    "bench_training_2048": ["--vocab", "151936", "--hidden", "2048", "--dtype", "bf16", *TRAINING, "--rows", "8192"],
-    "bench_saved": [*FLAGSHIP, "--keep", "--grad", "hidden,weight", "--budget", "4G", "--rows", "8192"],
-    "bench_saved_entropy": [*FLAGSHIP, "--keep", "--entropy", "backward", "--grad", "hidden,weight", "--budget", "4G",
-                            "--rows", "8192"],
-    "bench_streamed": [*FLAGSHIP, *STEP, "--grad", "hidden,weight", "--accumulate-grad-weight", "--budget", "1.5G",
-                       "--rows", "8192"],
-    "bench_streamed_frozen": [*FLAGSHIP, *STEP, "--grad", "hidden", "--budget", "768M", "--rows", "8192"],
-    "bench_streamed_long": [*WIDE, *STEP, "--grad", "hidden", "--budget", "1G", "--rows", "65536"],
-    "bench_forward_4096": ["--vocab", "151936", "--hidden", "4096", *FORWARD, "--rows", "256,1024,8192"],
-    "bench_forward_2048": ["--vocab", "151936", "--hidden", "2048", *FORWARD, "--rows", "8192"],
-    "bench_forward_1024": ["--vocab", "151936", "--hidden", "1024", *FORWARD, "--rows", "8192"],
-    "bench_forward_8192": ["--vocab", "128256", "--hidden", "8192", *FORWARD, "--rows", "8192"],
-    "bench_forward_long": [*WIDE, "--entropy", "forward", "--rows", "65536", "--budget", "256M"],
-    "bench_softcap": ["--vocab", "256000", "--hidden", "2304", *FORWARD, "--softcap", "30", "--rows", "8192"],
-    "bench_forward_masked": ["--vocab", "151936", "--hidden", "4096", *FORWARD, "--rows", "8192", "--masked", "0.5"],
+BENCHES = {  # by part; flpgen bench
+    "bench": {
+        "bench_training": [*FLAGSHIP, *TRAINING, "--rows", "1024,8192"],
+        "bench_frozen_head": [*FLAGSHIP, "--entropy", "backward", "--grad", "hidden", "--budget", "1G", "--rows",
+                              "8192"],
+        "bench_training_2048": ["--vocab", "151936", "--hidden", "2048", "--dtype", "bf16", *TRAINING, "--rows",
+                                "8192"],
+        "bench_forward_4096": [*HEAD, *FORWARD, "--rows", "256,1024,8192"],
+        "bench_forward_2048": ["--vocab", "151936", "--hidden", "2048", *FORWARD, "--rows", "8192"],
+        "bench_forward_1024": ["--vocab", "151936", "--hidden", "1024", *FORWARD, "--rows", "8192"],
+        "bench_forward_8192": ["--vocab", "128256", "--hidden", "8192", *FORWARD, "--rows", "8192"],
+        "bench_forward_long": [*WIDE, "--entropy", "forward", "--rows", "65536", "--budget", "256M"],
+        "bench_softcap": ["--vocab", "256000", "--hidden", "2304", *FORWARD, "--softcap", "30", "--rows", "8192"],
+        "bench_forward_masked": [*HEAD, *FORWARD, "--rows", "8192", "--masked", "0.5"],
+    },
+    "bench_modes": {
+        "bench_saved": [*FLAGSHIP, "--keep", "--grad", "hidden,weight", "--budget", "4G", "--rows", "8192"],
+        "bench_saved_entropy": [*FLAGSHIP, "--keep", "--entropy", "backward", "--grad", "hidden,weight", "--budget",
+                                "4G", "--rows", "8192"],
+        "bench_streamed": [*FLAGSHIP, *STEP, "--grad", "hidden,weight", "--accumulate-grad-weight", "--budget", "1.5G",
+                           "--rows", "8192"],
+        "bench_streamed_frozen": [*FLAGSHIP, *STEP, "--grad", "hidden", "--budget", "768M", "--rows", "8192"],
+        "bench_streamed_long": [*WIDE, *STEP, "--grad", "hidden", "--budget", "1G", "--rows", "65536"],
+    },
 }
-
-
-MODE_BENCHES = ("bench_saved", "bench_saved_entropy", "bench_streamed", "bench_streamed_frozen", "bench_streamed_long")
 LOSSES = ["--loss", "grpo+k3,nll", "--peers", "torch-fp32,torch-16bit,liger,liger-mean,liger-grpo,cce"]
-PEERS = {  # python -m flp.bench: other libraries on the same tensors
-    "peers_training": ["--rows", "8192", "--budget", "1G", "--grad", "hidden,weight", "--entropy", "none,backward"],
-    "peers_steps": [*LOSSES, "--grad", "hidden,weight", "--accumulate", "--budget", "1.5G"],
-    "peers_steps_frozen": [*LOSSES, "--grad", "hidden", "--budget", "768M"],
-    "peers_saved": ["--save", "--grad", "hidden,weight", "--entropy", "none,backward", "--budget", "4G", "--peers",
-                    "torch-fp32,torch-16bit,torch-compile,liger,cce"],
+PEERS = {  # by part; python -m flp.bench: other libraries on the same tensors
+    "peers": {
+        "peers_training": ["--rows", "8192", "--budget", "1G", "--grad", "hidden,weight", "--entropy", "none,backward"],
+    },
+    "peers_modes": {
+        "peers_steps": [*LOSSES, "--grad", "hidden,weight", "--accumulate", "--budget", "1.5G"],
+        "peers_steps_frozen": [*LOSSES, "--grad", "hidden", "--budget", "768M"],
+        "peers_saved": ["--save", "--grad", "hidden,weight", "--entropy", "none,backward", "--budget", "4G", "--peers",
+                        "torch-fp32,torch-16bit,torch-compile,liger,cce"],
+    },
 }
-PEERS = {name: ["--vocab", "151936", "--hidden", "4096", *options] for name, options in PEERS.items()}
+RECORDS = {**BENCHES, **PEERS}  # parts whose records --only takes by their names too
+PARTS = ("check", "check_modes", "large", "tilings", "concurrent", "sanitize", "sanitize_modes", *BENCHES, *PEERS,
+         "tune", "cold", *SCRIPTS)
+
+
+def select(only):
+    """Names of parts and records, divided by commas -> {part: names of its records that are wanted}, in the order of
+    PARTS; no names where a part has no records of its own. error: ValueError for a name that is none of them"""
+    asked = set(only.split(","))
+    accepted = [*PARTS, *(name for records in RECORDS.values() for name in records)]
+    unknown = asked - set(accepted)
+    if unknown:
+        raise ValueError(f"{', '.join(sorted(unknown))}: accepted are {', '.join(accepted)}")
+    wanted = {part: [name for name in RECORDS.get(part, ()) if asked & {part, name}] for part in PARTS}
+    return {part: names for part, names in wanted.items() if names or part in asked}
 
 
 class Campaign:
@@ -126,6 +150,16 @@ class Campaign:
             self.failed.append(name)
             print(done.stdout[-2000:], flush=True)
         return done
+
+    def measure(self, part, names):
+        """names: of its records, where it has any of its own"""
+        if part in SCRIPTS:
+            self.script(part)
+        elif part in RECORDS:
+            for name in names:
+                (self.bench if part in BENCHES else self.peers)(name, RECORDS[part][name])
+        else:
+            getattr(self, part)()
 
     def check(self):
         self.run("check", ["flpgen", "check", "--all", "--json=check_all.json", "-q"])
@@ -185,27 +219,13 @@ class Campaign:
                       failed=sum(result["exit"] != 0 for result in results))
         (self.out / f"{part}.json").write_text(json.dumps(record, indent=1) + "\n")
 
-    def bench(self):
-        self.bench_all({name: options for name, options in BENCHES.items() if name not in MODE_BENCHES})
+    def bench(self, name, options):
+        done = self.run(name, ["flpgen", "bench", *options, f"--json={name}.json"])
+        print(done.stdout, flush=True)
 
-    def bench_modes(self):
-        self.bench_all({name: BENCHES[name] for name in MODE_BENCHES})
-
-    def bench_all(self, benches):
-        for name, options in benches.items():
-            done = self.run(name, ["flpgen", "bench", *options, f"--json={name}.json"])
-            print(done.stdout, flush=True)
-
-    def peers(self):
-        self.peers_all(["peers_training"])
-
-    def peers_modes(self):
-        self.peers_all([name for name in PEERS if name != "peers_training"])
-
-    def peers_all(self, names):
-        for name in names:
-            words = [sys.executable, "-m", "flp.bench", *PEERS[name], "-q", "--json", f"{name}.json"]
-            print(self.run(name, words).stdout, flush=True)
+    def peers(self, name, options):
+        done = self.run(name, [sys.executable, "-m", "flp.bench", *HEAD, *options, "-q", "--json", f"{name}.json"])
+        print(done.stdout, flush=True)
 
     def tune(self):
         searches = {"exhaustive": ["--effort", "exhaustive", "--budget", "400s"],
@@ -233,23 +253,21 @@ class Campaign:
 
 
 def main():
-    parts = ("check", "check_modes", "large", "tilings", "concurrent", "sanitize", "sanitize_modes", "bench", "bench_modes",
-             "peers", "peers_modes", "tune", "cold", *SCRIPTS)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flpgen", required=True, help="the command to measure")
     parser.add_argument("--out", required=True, help="directory for the records")
-    parser.add_argument("--only", default=",".join(parts), help="parts to run, default all: %(default)s")
+    parser.add_argument("--only", default=",".join(PARTS),
+                        help="parts to run, or single records of bench and peers, default all parts: %(default)s")
     parser.add_argument("--pack-ptx", default="ptx.flpp", help="for cold: pack without cubins, default %(default)s")
     parser.add_argument("--pack-cubin", default="cubin.flpp", help="for cold: pack with cubins, default %(default)s")
     arguments = parser.parse_args()
-    chosen = arguments.only.split(",")
-    unknown = set(chosen) - set(parts)
-    if unknown:
-        parser.error(f"--only: {', '.join(sorted(unknown))}: accepted are {', '.join(parts)}")
+    try:
+        selected = select(arguments.only)
+    except ValueError as error:
+        parser.error(f"--only: {error}")
     campaign = Campaign(arguments.flpgen, arguments.out, (arguments.pack_ptx, arguments.pack_cubin))
-    for part in parts:
-        if part in chosen:
-            campaign.script(part) if part in SCRIPTS else getattr(campaign, part)()
+    for part, names in selected.items():
+        campaign.measure(part, names)
     print("failed: " + ", ".join(campaign.failed) if campaign.failed else "all passed")
     return 1 if campaign.failed else 0
 

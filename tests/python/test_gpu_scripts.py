@@ -54,8 +54,10 @@ def test_a_campaigns_commands_are_understood():
     """Without a GPU they end for want of one, not for their options."""
     record = record_script()
     checks = [*([*record.GRADS, *options] for options in (*record.SANITIZED, *record.SANITIZED_MODES)), *record.PLAIN]
-    for command in [*(["bench", *options] for options in record.BENCHES.values()),
-                    *(["check", *record.SMALL, *options, *([] if "--rung" in options else ["--rung", "jit"])] for options in checks)]:
+    benches = [options for records in record.BENCHES.values() for options in records.values()]
+    for command in [*(["bench", *options] for options in benches),
+                    *(["check", *record.SMALL, *options, *([] if "--rung" in options else ["--rung", "jit"])]
+                      for options in checks)]:
         done = flpgen(*command, FLP_CUDA_LIBRARY="/nonexistent/libcuda.so.1")
         assert done.code == 3, (command, done.err)
 
@@ -63,5 +65,35 @@ def test_a_campaigns_commands_are_understood():
 def test_a_campaigns_peers_are_understood():
     pytest.importorskip("torch")
     from flp.bench import options
-    for words in record_script().PEERS.values():
-        options.parse(words)
+    record = record_script()
+    for words in (words for records in record.PEERS.values() for words in records.values()):
+        options.parse([*record.HEAD, *words])
+
+
+def test_parts_and_single_records_are_selected():
+    record = record_script()
+    modes = list(record.BENCHES["bench_modes"])
+    assert record.select("bench_forward_4096") == {"bench": ["bench_forward_4096"]}
+    assert record.select("peers_saved,bench_saved,large,bench_modes") == {
+        "large": [], "bench_modes": modes, "peers_modes": ["peers_saved"]}
+    everything = record.select(",".join(record.PARTS))
+    assert list(everything) == list(record.PARTS) and everything["bench"] == list(record.BENCHES["bench"])
+    names = [*record.PARTS, *(name for records in record.RECORDS.values() for name in records)]
+    assert len(set(names)) == len(names)
+    with pytest.raises(ValueError, match="^bench_backward, parts: accepted are check, .*bench_forward_4096"):
+        record.select("check,parts,bench_backward")
+
+
+def test_a_campaign_makes_the_records_that_it_is_asked_for(tmp_path):
+    """With a command that writes what it was given as its record."""
+    flpgen_alone = tmp_path / "flpgen"
+    flpgen_alone.write_text('#!/bin/sh\nfor last; do :; done\necho "flpgen $*" > "${last#--json=}"\n')
+    flpgen_alone.chmod(0o755)
+    out = tmp_path / "records"
+    command = [sys.executable, TREE / "tests/gpu/record.py", "--flpgen", flpgen_alone, "--out", out, "--only"]
+    done = subprocess.run([*command, "bench_forward_1024,bench_saved"], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.endswith("all passed\n"), done.stdout + done.stderr
+    assert sorted(path.name for path in out.iterdir()) == ["bench_forward_1024.json", "bench_saved.json"]
+    assert (out / "bench_forward_1024.json").read_text().startswith("flpgen bench --vocab 151936 --hidden 1024 ")
+    done = subprocess.run([*command, "bench_forward"], capture_output=True, text=True)
+    assert done.returncode == 2 and "--only: bench_forward: accepted are check, " in done.stderr
