@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Makes a shared library for the CPU of a generated module's LLVM IR: compile.py MODULE.ll LIBRARY.so
 
-Everything that only a GPU has becomes a call of simt.c, which is linked in. The library has `run_<entry>(int ctas, int
-threads, int cluster, void **params)` for each entry of the module, params pointing at the arguments as a launch of CUDA
-does, cluster: CTAs of one, 1 for none.
+Everything that only a GPU has becomes a call of simt.c or hopper.c, which are linked in. The library has
+`run_<entry>(int ctas, int threads, int cluster, void **params)` for each entry of the module, params pointing at the
+arguments as a launch of CUDA does, cluster: CTAs of one, 1 for none.
 """
 import glob
 import itertools
@@ -13,13 +13,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-SIMT = Path(__file__).with_name("simt.c")
+SIMT = [Path(__file__).with_name(name) for name in ("simt.c", "hopper.c")]
 LLC = shutil.which("llc-19") or next(iter(glob.glob("/usr/lib/llvm-19/bin/llc")), None)
 BY_VALUE = " byval([128 x i8]) align 64"  # tensor maps, which stay where the launch has them
 TYPES = {"map": "void *", "ptr": "void *", "i64": "int64_t", "i32": "int32_t", "double": "double", "float": "float"}
 FOUR = r"(\{ (?:float|i32)(?:, (?:float|i32)){3} \})"
 
-# What the IR says -> the function of simt.c, by its result and the types of its arguments.
+# What the IR says -> the function of simt.c or hopper.c, by its result and the types of its arguments.
 WORDS = (
     (r'asm sideeffect "ld\.shared\.(\w+) \$0, \[\$1\];", "[^"]*"', r"@simt_ld_\1"),
     (r'asm sideeffect "st\.shared\.(\w+) \[\$0\], \$1;", "[^"]*"', r"@simt_st_\1"),
@@ -68,7 +68,7 @@ FOURS = (
 
 
 def declarations(ir):
-    """One for each function of simt.c that is called and not declared, from how it is called."""
+    """One for each function of simt.c and hopper.c that is called and not declared, from how it is called."""
     found = {}
     for result, name, arguments in re.findall(r"call (\w+) (@simt_\w+)\(([^\n]*?)\)(?: #\d+)?\n", ir):
         kinds = [re.match(r"\s*(\w+)", argument).group(1) for argument in split(arguments)]
@@ -175,7 +175,7 @@ def for_the_cpu(ir):
     left = [line for line in ir.splitlines()
             if ("nvvm." in line or " asm " in line) and not line.startswith(("!", "declare", "attributes"))]
     if left:
-        sys.exit("compile.py: no word of simt.c for: " + left[0].strip())
+        sys.exit("compile.py: no word of simt.c or hopper.c for: " + left[0].strip())
     return ir + "\n@simt_result = external global [4 x i32]\n@simt_accumulators = external global [256 x float]\n" + "\n".join(declarations(ir)) + "\n"
 
 
@@ -207,7 +207,7 @@ def compile_module(ir, library):
     calls.write_text(launchers(ir))
     subprocess.run([LLC, "-O1", "-mattr=+f16c,+fma", "-filetype=obj", "-relocation-model=pic", "-o", objects, module],
                    check=True)
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, calls, SIMT, objects, "-lm"], check=True)
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, calls, *SIMT, objects, "-lm"], check=True)
     return library
 
 

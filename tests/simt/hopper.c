@@ -1,0 +1,191 @@
+/* hopper.c: the words of a GPU (simt.c) that Hopper alone has: mbarriers, tensor copies, products of warpgroups. */
+#include "simt.h"
+
+#include <math.h>
+
+/* Eight bytes of shared memory. A phase is over when all have arrived and all bytes have come. */
+typedef struct mbarrier {
+  uint16_t count, pending;
+  int32_t bytes : 31;
+  uint32_t phase : 1;
+} mbarrier;
+_Static_assert(sizeof(mbarrier) == 8, "as on the device");
+
+static void end_phase_if_complete(mbarrier *b) {
+  if (b->pending || b->bytes) return;
+  b->phase ^= 1;
+  b->pending = b->count;
+  simt.moved = 1;
+}
+
+static void arrive(uint32_t address, int32_t expected) {
+  mbarrier *b = (mbarrier *)(void *)simt_at(address);
+  b->bytes += expected;
+  b->pending--;
+  end_phase_if_complete(b);
+}
+
+static void complete(mbarrier *b, int32_t bytes) {
+  b->bytes -= bytes;
+  end_phase_if_complete(b);
+}
+
+void simt_mbarrier_init(uint32_t address, uint32_t count) {
+  mbarrier b = {.count = (uint16_t)count, .pending = (uint16_t)count};
+  memcpy(simt_at(address), &b, sizeof b);
+}
+void simt_mbarrier_expect(uint32_t address, uint32_t bytes) {
+  arrive(address, (int32_t)bytes);
+}
+void simt_mbarrier_arrive(uint32_t address, uint32_t condition) {
+  if (condition) arrive(address, 0);
+}
+void simt_mbarrier_wait(uint32_t address, uint32_t parity) {
+  while (((mbarrier *)(void *)simt_at(address))->phase == (parity & 1)) simt_yield();
+}
+
+uint32_t simt_mapa(uint32_t address, uint32_t cta) {
+  return (address & ((1u << RANK_SHIFT) - 1)) | (cta + 1) << RANK_SHIFT;
+}
+void simt_st_async(uint32_t address, uint32_t v, uint32_t barrier) {
+  memcpy(simt_at(address), &v, 4);
+  complete((mbarrier *)(void *)simt_at(barrier), 4);
+}
+uint32_t simt_atomic_next(uint32_t *word) {
+  return (*word)++;
+}
+
+/* What the stand-in for cuTensorMapEncodeTiled leaves in a map. Rows of a box have 128 bytes. */
+typedef struct tensor_map {
+  uint64_t start, columns, rows, stride_bytes, box_columns, box_rows;
+} tensor_map;
+enum { BOX_BYTES = 128 };
+
+/* The swizzle of rows of 128 or 64 bytes. */
+static uint32_t swizzled_rows(uint32_t address, uint32_t row_bytes) {
+  return address ^ (address >> 7 & (row_bytes / 16 - 1)) << 4;
+}
+static uint32_t swizzled(uint32_t address) {
+  return swizzled_rows(address, BOX_BYTES);
+}
+
+/* One element of a box in shared memory, and whether its place in the matrix exists. */
+static int place_in_matrix(const tensor_map *m, int32_t x, int32_t y, uint64_t column, uint64_t row, char **out) {
+  int64_t c = x + (int64_t)column, r = y + (int64_t)row;
+  *out = (char *)(uintptr_t)m->start + r * (int64_t)m->stride_bytes + c * (int64_t)(BOX_BYTES / m->box_columns);
+  return c >= 0 && r >= 0 && c < (int64_t)m->columns && r < (int64_t)m->rows;
+}
+
+static void load_box(char *base, uint32_t offset, const tensor_map *m, int32_t x, int32_t y) {
+  uint64_t element = BOX_BYTES / m->box_columns;
+  for (uint64_t row = 0; row < m->box_rows; row++)
+    for (uint64_t column = 0; column < m->box_columns; column++) {
+      char *source, *target = base + swizzled(offset + (uint32_t)(row * BOX_BYTES + column * element));
+      if (place_in_matrix(m, x, y, column, row, &source))
+        memcpy(target, source, element);
+      else
+        memset(target, 0, element);
+    }
+}
+
+/* cast: mask of the CTAs that get the box, at the same addresses */
+static void tensor_load(uint32_t address, int64_t map, uint32_t barrier, int32_t x, int32_t y, uint32_t cast) {
+  const tensor_map *m = (const tensor_map *)(uintptr_t)map;
+  for (int r = 0; r < simt.cluster; r++) {
+    if (!(cast >> r & 1)) continue;
+    load_box(simt_shared[r], address, m, x, y);
+    complete((mbarrier *)(void *)(simt_shared[r] + barrier), (int32_t)(m->box_rows * BOX_BYTES));
+  }
+}
+void simt_tensor_load(uint32_t address, int64_t map, uint32_t barrier, int32_t x, int32_t y) {
+  tensor_load(address, map, barrier, x, y, 1u << simt_rank());
+}
+void simt_tensor_cast(uint32_t address, int64_t map, uint32_t barrier, int32_t x, int32_t y, uint16_t cast) {
+  tensor_load(address, map, barrier, x, y, cast);
+}
+void simt_tensor_cast_hint(uint32_t address, int64_t map, uint32_t barrier, int32_t x, int32_t y, uint16_t cast,
+                           int64_t hint) {
+  (void)hint;
+  tensor_load(address, map, barrier, x, y, cast);
+}
+void simt_tensor_load_hint(uint32_t address, int64_t map, uint32_t barrier, int32_t x, int32_t y, int64_t hint) {
+  (void)hint;
+  tensor_load(address, map, barrier, x, y, 1u << simt_rank());
+}
+void simt_tensor_store(int64_t map, uint32_t address, int32_t x, int32_t y) {
+  const tensor_map *m = (const tensor_map *)(uintptr_t)map;
+  const char *base = simt_shared[simt_rank()];
+  uint64_t element = BOX_BYTES / m->box_columns;
+  for (uint64_t row = 0; row < m->box_rows; row++)
+    for (uint64_t column = 0; column < m->box_columns; column++) {
+      char *target;
+      if (place_in_matrix(m, x, y, column, row, &target))
+        memcpy(target, base + swizzled(address + (uint32_t)(row * BOX_BYTES + column * element)), element);
+    }
+}
+
+void simt_stmatrix(uint32_t address, uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3) {
+  uint64_t word = address, (*lanes)[WORDS] = simt_exchange(&word, 1);
+  const uint32_t values[4] = {v0, v1, v2, v3};
+  int lane = simt_laneid();
+  for (int m = 0; m < 4; m++) memcpy(simt_at((uint32_t)lanes[8 * m + lane / 4][0]) + lane % 4 * 4, &values[m], 4);
+  simt_warp_barrier();
+}
+
+/* An operand of wgmma through its descriptor: element (i, k), i along M or N. In units of 16 bytes: start in bits 0 to
+ * 13, from 64 to 64 of i in bits 16 to 29 (MN-major), from 8 to 8 rows in bits 32 to 45, rows of 128 bytes (1) or 64 (2)
+ * in bits 62 and 63. */
+static float operand(uint64_t descriptor, int is_mn, int i, int k, float (*widen)(uint32_t)) {
+  uint32_t start = (uint32_t)(descriptor & 0x3fff) << 4, leading = (uint32_t)(descriptor >> 16 & 0x3fff) << 4;
+  uint32_t stride = (uint32_t)(descriptor >> 32 & 0x3fff) << 4, row = (uint32_t)(is_mn ? k : i);
+  uint32_t row_bytes = descriptor >> 62 == 2 ? 64 : BOX_BYTES, address = start + row / 8 * stride + row % 8 * row_bytes;
+  address += is_mn ? (uint32_t)i / 64 * leading + (uint32_t)i % 64 * 2 : (uint32_t)k * 2;
+  uint16_t bits;
+  memcpy(&bits, simt_shared[simt_rank()] + swizzled_rows(address, row_bytes), 2);
+  return widen(bits);
+}
+
+/* Products of this thread's two rows: accumulator 4j + 2h + e is row 16·warp + lane/4 + 8h, column 8j + 2(lane%4) + e.
+ * add 0: they start from zero */
+static void multiply_rows(float rows[2][16], uint64_t b, int b_mn, int columns, int add, float *out,
+                          float (*widen)(uint32_t)) {
+  for (int j = 0; j < columns / 8; j++)
+    for (int e = 0; e < 2; e++) {
+      float column[16];
+      for (int k = 0; k < 16; k++) column[k] = operand(b, b_mn, 8 * j + simt_laneid() % 4 * 2 + e, k, widen);
+      for (int h = 0; h < 2; h++) {
+        float sum = add ? out[4 * j + 2 * h + e] : 0;
+        for (int k = 0; k < 16; k++) sum = fmaf(rows[h][k], column[k], sum);
+        out[4 * j + 2 * h + e] = sum;
+      }
+    }
+}
+
+/* One product m64 x columns x k16 into simt_accumulators from `first` on. */
+void simt_wgmma(int64_t a, int64_t b, int32_t is_bf16, int32_t columns, int32_t first, int32_t add, int32_t a_mn,
+                int32_t b_mn) {
+  float (*widen)(uint32_t) = is_bf16 ? from_bf16 : from_f16, rows[2][16];
+  int row = simt.thread / WARP % 4 * 16 + simt_laneid() / 4;
+  for (int h = 0; h < 2; h++)
+    for (int k = 0; k < 16; k++) rows[h][k] = operand((uint64_t)a, a_mn, row + 8 * h, k, widen);
+  multiply_rows(rows, (uint64_t)b, b_mn, columns, add, simt_accumulators + first, widen);
+}
+
+/* The same with the first operand in registers, laid out as that of mma: all words of all terms, then each product. */
+static uint64_t a_words[THREADS_MAX][WORDS], (*a_lanes[THREADS_MAX])[WORDS];
+
+void simt_a_word(int32_t i, uint32_t v) {
+  a_words[simt.thread][i] = v;
+}
+void simt_a_ready(void) {
+  a_lanes[simt.thread] = simt_exchange(a_words[simt.thread], WORDS);
+}
+void simt_wgmma_term(int32_t first_word, int64_t b, int32_t columns, int32_t add, int32_t b_mn) {
+  float rows[2][16];
+  for (int h = 0; h < 2; h++)
+    for (int k = 0; k < 16; k++) {
+      uint64_t word = a_lanes[simt.thread][simt_laneid() / 4 * 4 + k % 8 / 2][first_word + k / 8 * 2 + h];
+      rows[h][k] = from_bf16((uint32_t)word >> k % 2 * 16 & 0xffff);
+    }
+  multiply_rows(rows, (uint64_t)b, b_mn, columns, add, simt_accumulators, from_bf16);
+}
