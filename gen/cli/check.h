@@ -256,24 +256,31 @@ void check_truth_clear(check_truth *truth);
  * worse than its as they may be than the yardstick's. error: MEMORY */
 flp_status check_compare(const check_problem *problem, const check_truth *truth, const check_result *result,
                          const check_result *plain, flp_rung rung, check_report *report);
+
+/* What a check is asked for that brings its own cases. */
+typedef struct check_part {
+  flp_dtype dtype;
+  flp_mode mode; /* of check_mode_bits: S or P */
+} check_part;
+
 /* Bit identity of logprob and entropy over repeats, row order, N, budget and gradients, and of gradients over repeats.
  * error: as check_run */
-flp_status check_bits(flp_dtype dtype, const check_how *how, check_report *report);
+flp_status check_bits(const check_part *of, const check_how *how, check_report *report);
 /* Adds the cases that it makes plans for; so do the other check_*_cases. */
-void check_bits_cases(flp_dtype dtype, check_list *list);
+void check_bits_cases(const check_part *of, check_list *list);
 
-/* check_modes.c: bits of modes S and P over repeats, and their results over budgets. mode: S or P. error: as check_run */
-flp_status check_mode_bits(flp_mode mode, const check_how *how, check_report *report);
-void check_mode_cases(flp_mode mode, check_list *list);
+/* check_modes.c: bits of modes S and P over repeats, and their results over budgets. error: as check_run */
+flp_status check_mode_bits(const check_part *of, const check_how *how, check_report *report);
+void check_mode_cases(const check_part *of, check_list *list);
 
 /* check_select.c: flp_select over random and adversarial scores. error: as check_run */
-flp_status check_select(flp_dtype dtype, const check_how *how, check_report *report);
-void check_select_cases(flp_dtype dtype, check_list *list);
+flp_status check_select(const check_part *of, const check_how *how, check_report *report);
+void check_select_cases(const check_part *of, check_list *list);
 
 /* check_concurrent.c: bit identity of every output on several streams at once, beside other work and in CUDA graphs. A
  * deadlock is a finding that failed, and sets report->hung.
  * how: of a GPU; the budget is not used. error: UNAVAILABLE if rung or driver do not offer it; DRIVER, MEMORY */
-flp_status check_concurrent(flp_dtype dtype, const check_how *how, check_report *report);
-void check_concurrent_cases(flp_dtype dtype, check_list *list);
+flp_status check_concurrent(const check_part *of, const check_how *how, check_report *report);
+void check_concurrent_cases(const check_part *of, check_list *list);
 
 #endif

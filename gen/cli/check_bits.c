@@ -119,14 +119,14 @@ static flp_status check_tunables(const bits_state *s) {
   return FLP_OK;
 }
 
-void check_bits_cases(flp_dtype dtype, check_list *list) {
-  check_list_add(list, make_case(dtype, ALL_GRADS));
-  check_list_add(list, make_case(dtype, 0));
+void check_bits_cases(const check_part *of, check_list *list) {
+  check_list_add(list, make_case(of->dtype, ALL_GRADS));
+  check_list_add(list, make_case(of->dtype, 0));
 }
 
-flp_status check_bits(flp_dtype dtype, const check_how *how, check_report *report) {
+flp_status check_bits(const check_part *of, const check_how *how, check_report *report) {
   bits_state s = {.how = *how, .report = report};
-  check_case c = make_case(dtype, ALL_GRADS);
+  check_case c = make_case(of->dtype, ALL_GRADS);
   FLP_TRY(check_problem_create(&c, &s.problem));
   flp_status status = check_run(&s.problem, &s.how, &s.reference);
   if (status == FLP_OK) status = check_repeat(&s);

@@ -210,11 +210,11 @@ static void add_failure(check_report *report, const check_case *c, flp_rung rung
   check_report_add(report, c, rung, "run", (check_metric){.max_ulp = -1}, flp_error_detail());
 }
 
-void check_concurrent_cases(flp_dtype dtype, check_list *list) {
+void check_concurrent_cases(const check_part *of, check_list *list) {
   check_load_cases(list);
   for (int i = 0; i < CASES; i++) {
-    check_case c = case_at(i, dtype);
-    if (is_of_bf16(i) && dtype != FLP_DTYPE_BF16) continue;
+    check_case c = case_at(i, of->dtype);
+    if (is_of_bf16(i) && of->dtype != FLP_DTYPE_BF16) continue;
     if (!cases[i].loss || cli_loss_keep(cases[i].loss, &c.spec) == FLP_OK) check_list_add(list, c);
   }
 }
@@ -237,14 +237,14 @@ static flp_status run_cases(flp_dtype dtype, const check_how *how, check_load *l
   return FLP_OK;
 }
 
-flp_status check_concurrent(flp_dtype dtype, const check_how *how, check_report *report) {
+flp_status check_concurrent(const check_part *of, const check_how *how, check_report *report) {
   cli_device device;
   FLP_TRY(cli_device_open(how->ordinal, &device));
   check_watch watch = {.driver = device.driver, .limit_s = how->limit_s > 0 ? how->limit_s : LIMIT_S};
   check_load load = {.device = &device, .watch = &watch};
   flp_status status = FLP_ERROR_UNAVAILABLE;
   if (check_watch_is_offered(device.driver))
-    status = run_cases(dtype, how, &load, report);
+    status = run_cases(of->dtype, how, &load, report);
   else
     flp_fail(status, "the driver is too old to watch streams and capture graphs: CUDA 11.4 or newer is needed");
   char detail[1024];

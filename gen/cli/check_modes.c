@@ -78,15 +78,15 @@ static flp_status check_state(mode_state *s) {
   return check_budgets(s);
 }
 
-void check_mode_cases(flp_mode mode, check_list *list) {
+void check_mode_cases(const check_part *of, check_list *list) {
   check_case c;
-  if (make_case(mode, &c) == FLP_OK) check_list_add(list, c);
+  if (make_case(of->mode, &c) == FLP_OK) check_list_add(list, c);
 }
 
-flp_status check_mode_bits(flp_mode mode, const check_how *how, check_report *report) {
+flp_status check_mode_bits(const check_part *of, const check_how *how, check_report *report) {
   mode_state s = {.how = *how, .report = report};
   check_case c;
-  FLP_TRY(make_case(mode, &c));
+  FLP_TRY(make_case(of->mode, &c));
   FLP_TRY(check_problem_create(&c, &s.problem));
   flp_status status = check_state(&s);
   check_result_clear(&s.first);

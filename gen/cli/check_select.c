@@ -483,11 +483,12 @@ static flp_status check_shape(const shape *s, flp_dtype dtype, const check_how *
   return status;
 }
 
-flp_status check_select(flp_dtype dtype, const check_how *how, check_report *report) {
-  for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) FLP_TRY(check_shape(&shapes[i], dtype, how, report));
+flp_status check_select(const check_part *of, const check_how *how, check_report *report) {
+  for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+    FLP_TRY(check_shape(&shapes[i], of->dtype, how, report));
   return FLP_OK;
 }
 
-void check_select_cases(flp_dtype dtype, check_list *list) {
-  for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) check_list_add(list, case_of(&shapes[i], dtype));
+void check_select_cases(const check_part *of, check_list *list) {
+  for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) check_list_add(list, case_of(&shapes[i], of->dtype));
 }

@@ -152,36 +152,36 @@ typedef enum part_kind { PART_BITS, PART_BUDGETS, PART_SELECT, PART_CONCURRENT, 
 
 enum { PARTS_MAX = 16 };
 
+static const struct {
+  const char *name; /* in reports */
+  void (*list)(const check_part *of, check_list *list);
+  flp_status (*run)(const check_part *of, const check_how *how, check_report *report);
+} kinds[PART_KINDS] = {[PART_BITS] = {"bits", check_bits_cases, check_bits},
+                       [PART_BUDGETS] = {"budgets", check_mode_cases, check_mode_bits},
+                       [PART_SELECT] = {"select", check_select_cases, check_select},
+                       [PART_CONCURRENT] = {"concurrent", check_concurrent_cases, check_concurrent}};
+
 typedef struct part {
   part_kind kind;
-  flp_dtype dtype;
-  flp_mode mode; /* of PART_BUDGETS */
+  check_part of;
 } part;
 
 static const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32, FLP_DTYPE_FP64};
+static const flp_mode modes[] = {FLP_MODE_S, FLP_MODE_P};
 
 static int list_parts(const check_args *args, part out[PARTS_MAX]) {
   int count = 0, all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK, any = args->given.mode == 0;
   int bits = all || args->spec.has_dtype ? 3 : 1; /* of dtypes */
   for (int d = 0; (all || quick) && any && d < bits; d++)
-    if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_BITS, dtypes[d], (flp_mode)0};
-  for (int mode = FLP_MODE_S; all || quick; mode = FLP_MODE_P) {
-    if (is_wanted(args, FLP_DTYPE_BF16) && is_wanted_mode(args, (flp_mode)mode))
-      out[count++] = (part){PART_BUDGETS, FLP_DTYPE_BF16, (flp_mode)mode};
-    if (mode == FLP_MODE_P) break;
-  }
+    if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_BITS, {.dtype = dtypes[d]}};
+  for (int m = 0; (all || quick) && m < 2; m++)
+    if (is_wanted(args, FLP_DTYPE_BF16) && is_wanted_mode(args, modes[m]))
+      out[count++] = (part){PART_BUDGETS, {FLP_DTYPE_BF16, modes[m]}};
   for (int d = 0; ((all && any) || args->set == CHECK_SET_SELECT) && d < 4; d++)
-    if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_SELECT, dtypes[d], (flp_mode)0};
+    if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_SELECT, {.dtype = dtypes[d]}};
   if ((all && any) || args->set == CHECK_SET_CONCURRENT)
-    out[count++] = (part){PART_CONCURRENT, args->given.spec.dtype, (flp_mode)0};
+    out[count++] = (part){PART_CONCURRENT, {.dtype = args->given.spec.dtype}};
   return count;
-}
-
-static void list_cases_of(const part *p, check_list *list) {
-  if (p->kind == PART_BITS) check_bits_cases(p->dtype, list);
-  if (p->kind == PART_BUDGETS) check_mode_cases(p->mode, list);
-  if (p->kind == PART_SELECT) check_select_cases(p->dtype, list);
-  if (p->kind == PART_CONCURRENT) check_concurrent_cases(p->dtype, list);
 }
 
 /* Concurrent work is checked on rungs that make kernels; a cache holds the same ones, and counts where it is asked for
@@ -192,38 +192,24 @@ static int is_run_on(const check_session *session, part_kind kind, int rung) {
   return rung != FLP_RUNG_EAGER && session->how.rung == (flp_rung)rung;
 }
 
-static flp_status run_part(const part *p, const check_how *how, check_report *report) {
-  switch (p->kind) {
-    case PART_BITS:
-      return check_bits(p->dtype, how, report);
-    case PART_BUDGETS:
-      return check_mode_bits(p->mode, how, report);
-    case PART_SELECT:
-      return check_select(p->dtype, how, report);
-    default:
-      return check_concurrent(p->dtype, how, report);
-  }
-}
-
-static void check_part(check_session *session, const part *p, flp_rung rung) {
-  static const char *const names[PART_KINDS] = {"bits", "budgets", "select", "concurrent"};
+static void run_part(check_session *session, const part *p, flp_rung rung) {
   check_how how = session->how;
   how.rung = rung;
   how.budget_bytes = 0;
   if (p->kind == PART_CONCURRENT) check_ahead_finish(how.ahead); /* nothing else runs beside it */
-  flp_status status = run_part(p, &how, session->report);
-  check_case c = check_case_default(p->dtype, 0, 0, 0);
-  c.name = names[p->kind];
-  c.mode = p->mode;
+  flp_status status = kinds[p->kind].run(&p->of, &how, session->report);
+  check_case c = check_case_default(p->of.dtype, 0, 0, 0);
+  c.name = kinds[p->kind].name;
+  c.mode = p->of.mode;
   if (status != FLP_OK && !is_lacking(&c, rung, status)) add_failure(session, &c, rung, status);
 }
 
-static void check_parts(check_session *session, const part *parts, int count) {
+static void run_parts(check_session *session, const part *parts, int count) {
   for (int kind = 0; kind < PART_KINDS; kind++)
     for (int rung = FLP_RUNG_TUNED; rung < RUNGS; rung++)
       for (int i = 0; i < count; i++)
         if ((int)parts[i].kind == kind && is_run_on(session, parts[i].kind, rung))
-          check_part(session, &parts[i], (flp_rung)rung);
+          run_part(session, &parts[i], (flp_rung)rung);
 }
 
 /* ---- the whole ---- */
@@ -246,7 +232,7 @@ static flp_status check_listed(check_session *session, const check_list *list, i
     cli_progress_update(&progress, i, cases);
     status = check_one(session, &list->cases[i]);
   }
-  if (status == FLP_OK) check_parts(session, parts, part_count);
+  if (status == FLP_OK) run_parts(session, parts, part_count);
   cli_progress_end(&progress);
   check_ahead_stop(session->how.ahead);
   return status;
@@ -259,7 +245,7 @@ static flp_status check_all(check_session *session) {
   FLP_TRY(check_list_create(args->set, &args->given, &list));
   keep_wanted(args, &list);
   int cases = list.count, count = list_parts(args, parts);
-  for (int i = 0; i < count; i++) list_cases_of(&parts[i], &list);
+  for (int i = 0; i < count; i++) kinds[parts[i].kind].list(&parts[i].of, &list);
   flp_status status = list.status;
   if (status == FLP_OK) status = check_listed(session, &list, cases, parts, count);
   check_list_clear(&list);
