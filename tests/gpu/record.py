@@ -228,7 +228,7 @@ class Campaign:
         print(done.stdout, flush=True)
 
     def tune(self):
-        searches = {"exhaustive": ["--effort", "exhaustive", "--budget", "400s"],
+        searches = {"exhaustive": ["--effort", "exhaustive", "--budget", "240s"],
                     "first": ["--seed", "1"], "second": ["--seed", "2"]}
         for name, options in searches.items():
             self.run(f"tune {name}", ["flpgen", "tune", *FLAGSHIP, *options, "--out", f"tuned_{name}", "--record",
