@@ -232,13 +232,15 @@ return function(k, spec, entry, keep)
         end
         held = merged
       end
-      local sum, row = held[1].sum, u.row + held[1].row
-      k.when(k.lt(H.lane & 3, #rows) & k.lt(p.row_begin + row, row_end()), function()
-        local at = k.convert(k.i64, leaf) * 3 * p.capacity + k.convert(k.i64, row)
-        k.store(p.part, at, sum.m)
-        k.store(p.part, at + p.capacity, sum.s)
-        k.store(p.part, at + p.capacity * 2, sum.q or k.const(k.f32, 0.0))
-      end)
+      for _, part in ipairs(held) do                  -- one of four rows, two of eight; of two or six some twice, the same bits
+        local sum, row = part.sum, u.row + part.row
+        k.when(k.lt(H.lane & 3, #rows) & k.lt(p.row_begin + row, row_end()), function()
+          local at = k.convert(k.i64, leaf) * 3 * p.capacity + k.convert(k.i64, row)
+          k.store(p.part, at, sum.m)
+          k.store(p.part, at + p.capacity, sum.s)
+          k.store(p.part, at + p.capacity * 2, sum.q or k.const(k.f32, 0.0))
+        end)
+      end
     end
 
     -- The tiles of one leaf from first to last. place(tile): where it stands among those of the unit.

@@ -110,10 +110,11 @@ def entry_usage(report, symbol):
     return int(part.group(1)), int(frame.group(1)), int(frame.group(2)) + int(frame.group(3))
 
 
-def entry_faults(entry, key, report, arch):
+def entry_faults(entry, kernel, report, arch):
+    key = kernel["key"]
     registers, stack, spills = entry_usage(report, entry["symbol"])
-    any_loss = set(key.get("loss") or "") == {"0"}
-    words = ["softcap"] * bool(key.get("softcap")) + ["any"] * any_loss + [key["dtype"]]
+    any_loss, height = set(key.get("loss") or "") == {"0"}, kernel.get("tile", {}).get("rows")
+    words = ["softcap"] * bool(key.get("softcap")) + ["any"] * any_loss + [f"{height} rows", key["dtype"]]
     named = [f"{entry['name']} {word}" for word in words] + [entry["name"]]
     budget = next(BUDGETS["registers"][name] for name in named if name in BUDGETS["registers"])
     shared = BUDGETS["shared_bytes"][arch]
@@ -145,7 +146,7 @@ def kernel_faults(kernel, arch, code, report):
         return [f"ptxas exited {code}: {report.strip()}"]
     faults = [f"advisory: {line.strip()}" for line in report.splitlines() if re.search(r"C75\d\d|warning", line)]
     for entry in kernel["entries"]:
-        faults += [f"{entry['name']}: {fault}" for fault in entry_faults(entry, kernel["key"], report, arch)]
+        faults += [f"{entry['name']}: {fault}" for fault in entry_faults(entry, kernel, report, arch)]
     words = [word.format(**kernel.get("tile", {})) for word in required_words(kernel)]
     faults += [f"no {word} in the PTX" for word in words if word not in kernel["ptx"]]
     return faults
