@@ -34,6 +34,8 @@ flp_status cli_pack_add(cli_pack_items *items, const char *key, const flp_kernel
                         size_t ptx_bytes);
 /* Adds a copy of a cubin. The same twice is one; error: ARGUMENT if its code differs; MEMORY */
 flp_status cli_pack_add_cubin(cli_pack_item *item, const cli_pack_cubin *cubin);
+/* An item's machine code, or NULL. */
+const cli_pack_cubin *cli_pack_get_cubin(const cli_pack_item *item, uint32_t capability, uint32_t driver);
 /* The item of a key, or NULL. */
 cli_pack_item *cli_pack_get(const cli_pack_items *items, const char *key);
 /* 1 if a kernel is among the items as any device takes it: tuned for none. */

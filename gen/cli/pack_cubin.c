@@ -190,19 +190,12 @@ static job *find_job(const jobs *all, const cli_pack_item *item, uint32_t capabi
   return NULL;
 }
 
-/* 1 if it came with one, out of another pack. */
-static int has_cubin(const cli_pack_item *item, uint32_t capability, uint32_t driver) {
-  for (uint32_t i = 0; i < item->cubin_count; i++)
-    if (item->cubins[i].capability == capability && item->cubins[i].driver == driver) return 1;
-  return 0;
-}
-
 static void add_jobs(jobs *all, const cli_pack_items *items, uint32_t capability, uint32_t driver) {
   for (size_t i = 0; i < items->count; i++) {
     job added = {.item = &items->items[i], .cubin = {.capability = capability, .driver = driver}};
     const flp_kernel_desc *desc = &added.item->desc;
     if (!target_of(desc, capability, added.target) || gives_way(items, desc, capability)) continue;
-    if (has_cubin(added.item, capability, driver)) continue;
+    if (cli_pack_get_cubin(added.item, capability, driver)) continue; /* it came with one, out of another pack */
     if (!find_job(all, added.item, capability)) all->list[all->count++] = added;
   }
 }

@@ -62,10 +62,15 @@ flp_status cli_pack_add(cli_pack_items *items, const char *key, const flp_kernel
   return FLP_OK;
 }
 
+const cli_pack_cubin *cli_pack_get_cubin(const cli_pack_item *item, uint32_t capability, uint32_t driver) {
+  for (uint32_t i = 0; i < item->cubin_count; i++)
+    if (item->cubins[i].capability == capability && item->cubins[i].driver == driver) return &item->cubins[i];
+  return NULL;
+}
+
 flp_status cli_pack_add_cubin(cli_pack_item *item, const cli_pack_cubin *cubin) {
-  for (uint32_t i = 0; i < item->cubin_count; i++) {
-    const cli_pack_cubin *there = &item->cubins[i];
-    if (there->capability != cubin->capability || there->driver != cubin->driver) continue;
+  const cli_pack_cubin *there = cli_pack_get_cubin(item, cubin->capability, cubin->driver);
+  if (there) {
     if (there->bytes == cubin->bytes && memcmp(there->code, cubin->code, cubin->bytes) == 0) return FLP_OK;
     return flp_fail(FLP_ERROR_ARGUMENT, "kernel %s was given twice, with different cubins", item->key);
   }

@@ -1,5 +1,5 @@
-/* search_case.h: a simulated device for tests of the search, which fails the test if it is asked for what must not be; lists
- * of candidates on it, and a search with a look at what holds for every one that succeeds. */
+/* search_case.h: a simulated device for tests of the search, which fails the test if it is asked for what must not be;
+ * lists of candidates on it, and a search with a look at what holds for every one that succeeds. */
 #ifndef FLP_TEST_SEARCH_CASE_H
 #define FLP_TEST_SEARCH_CASE_H
 
@@ -12,7 +12,7 @@
 
 enum { MOST = 256 };
 
-/* A device whose candidates take known times, give or take noise. It fails the test if it is asked for what must not be. */
+/* A device whose candidates take known times, give or take noise. */
 typedef struct simulated {
   search_candidate list[MOST];
   int count;
