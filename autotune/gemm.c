@@ -149,14 +149,18 @@ void gemm_destroy(gemm *product) {
 
 /* ---- running ---- */
 
-flp_status gemm_enqueue(gemm *product, CUstream stream) {
+static flp_status enqueue_by(const gemm *product, int algorithm, CUstream stream) {
   const cublaslt *library = product->library;
   const float one = 1.0f, beta = product->shape.accumulate ? 1.0f : 0.0f;
   cublasStatus_t status = library->cublasLtMatmul(library->handle, product->desc, &one, product->b, product->first,
                                                   product->a, product->second, &beta, product->c, product->out,
-                                                  product->c, product->out, &product->algorithm[product->chosen].algo,
+                                                  product->c, product->out, &product->algorithm[algorithm].algo,
                                                   product->workspace, product->workspace_bytes, stream);
   return cublaslt_status(library, status, "cublasLtMatmul");
+}
+
+flp_status gemm_enqueue(gemm *product, CUstream stream) {
+  return enqueue_by(product, product->chosen, stream);
 }
 
 static flp_status enqueue_item(void *context, CUstream stream) {
@@ -167,16 +171,24 @@ measure_item gemm_item(gemm *product) {
   return (measure_item){.enqueue = enqueue_item, .context = product};
 }
 
+static flp_status enqueue_first(void *context, CUstream stream) {
+  const gemm *product = context;
+  return enqueue_by(product, product->first_algorithm, stream);
+}
+
+measure_item gemm_first_item(gemm *product) {
+  return (measure_item){.enqueue = enqueue_first, .context = product};
+}
+
 /* One of a product's algorithms as a piece of work to measure. */
 typedef struct attempt {
-  gemm *product;
+  const gemm *product;
   int algorithm;
 } attempt;
 
 static flp_status enqueue_attempt(void *context, CUstream stream) {
   const attempt *a = context;
-  a->product->chosen = a->algorithm;
-  return gemm_enqueue(a->product, stream);
+  return enqueue_by(a->product, a->algorithm, stream);
 }
 
 /* Those that the library does not refuse; a first call loads the kernel, too. */
@@ -205,5 +217,6 @@ flp_status gemm_choose(gemm *product, measure_clock *clock, const measure_option
   for (int i = 1; i < count; i++)
     if (ms[i].median < ms[best].median) best = i;
   product->chosen = attempts[best].algorithm;
+  product->first_algorithm = attempts[0].algorithm;
   return FLP_OK;
 }

@@ -59,6 +59,7 @@ typedef struct gemm {
   cublasLtMatrixLayout_t first, second, out;
   cublasLtMatmulHeuristicResult_t algorithm[GEMM_ALGORITHMS_MAX];
   int algorithm_count, chosen;
+  int first_algorithm; /* that the library does not refuse; known once one was chosen */
   /* set by the caller */
   const void *a, *b;
   void *c, *workspace;
@@ -75,6 +76,8 @@ void gemm_destroy(gemm *product);
 flp_status gemm_enqueue(gemm *product, CUstream stream);
 /* The same as a piece of work to measure, which borrows the product. */
 measure_item gemm_item(gemm *product);
+/* The product by its first algorithm, which is what callers that do not choose get, torch.matmul among them. */
+measure_item gemm_first_item(gemm *product);
 
 /* Chooses the fastest of the algorithms on the operands that are set: the least median of bursts in random order, since
  * one after the other the first would run on a card that is still cool.

@@ -68,7 +68,8 @@ typedef struct bench_row {
   uint64_t budget_bytes;    /* of that pass */
   int gemms;
   measure_summary ms;
-  double bare_ms; /* sum of the medians of `gemms` bare products; < 0 if not measured */
+  double bare_ms;  /* sum of the medians of `gemms` bare products; < 0 if not measured */
+  double first_ms; /* the same, each by the first algorithm that the library names */
 } bench_row;
 
 typedef struct bench_bare {
@@ -77,6 +78,8 @@ typedef struct bench_bare {
   measure_summary ms;
   double tflops;
   int algorithm, algorithms; /* which of how many */
+  int first;                 /* that the library does not refuse */
+  double first_ms;           /* median by that one */
 } bench_bare;
 
 /* What a pass costs the host. */

@@ -38,11 +38,11 @@ static const char *format_spread(char out[CELL], const measure_summary *ms) {
 
 static void print_rows(const bench_args *args, const bench_result *result) {
   cli_table table;
-  cli_table_start(&table, "N", "case", "mode", "ms", "least .. most", "products", "bare ms", "ratio", "TFLOP/s",
-                  "workspace", NULL);
+  cli_table_start(&table, "N", "case", "mode", "ms", "least .. most", "products", "bare ms", "ratio", "to first",
+                  "TFLOP/s", "workspace", NULL);
   for (int i = 0; i < result->row_count; i++) {
     const bench_row *row = &result->row[i];
-    char n[CELL], gemms[CELL], cell[5][CELL], bytes[CLI_TEXT_BYTES];
+    char n[CELL], gemms[CELL], cell[6][CELL], bytes[CLI_TEXT_BYTES];
     int bare = row->bare_ms >= 0;
     snprintf(n, sizeof n, "%" PRId64, row->n);
     snprintf(gemms, sizeof gemms, "%d", row->gemms);
@@ -50,6 +50,7 @@ static void print_rows(const bench_args *args, const bench_result *result) {
                   format(cell[0], "%.3f", row->ms.median), format_spread(cell[1], &row->ms), gemms,
                   bare ? format(cell[2], "%.3f", row->bare_ms) : "-",
                   bare ? format(cell[3], "%.3f", row->ms.median / row->bare_ms) : "-",
+                  bare ? format(cell[5], "%.3f", row->ms.median / row->first_ms) : "-",
                   format(cell[4], "%.0f", tflops_of(args, row)), cli_format_bytes((double)row->workspace_bytes, bytes),
                   NULL);
   }
@@ -58,16 +59,17 @@ static void print_rows(const bench_args *args, const bench_result *result) {
 
 static void print_bare(const bench_args *args, const bench_result *result) {
   cli_table table;
-  cli_table_start(&table, "N", "bare product", "ms", "least .. most", "TFLOP/s", "algorithm", "", NULL);
+  cli_table_start(&table, "N", "bare product", "ms", "least .. most", "TFLOP/s", "algorithm", "first ms", "", NULL);
   for (int i = 0; i < result->bare_count; i++) {
     const bench_bare *bare = &result->bare[i];
-    char n[CELL], which[CELL], scaled[64] = "", cell[3][CELL];
+    char n[CELL], which[CELL], scaled[64] = "", cell[4][CELL];
     snprintf(n, sizeof n, "%" PRId64, bare->n);
     snprintf(which, sizeof which, "%d of %d", bare->algorithm + 1, bare->algorithms);
     if (bare->vocab != args->spec.spec.vocab)
       snprintf(scaled, sizeof scaled, "scaled from %" PRId64 " columns", bare->vocab);
     cli_table_add(&table, n, gemm_product_name(bare->product), format(cell[0], "%.3f", bare->ms.median),
-                  format_spread(cell[1], &bare->ms), format(cell[2], "%.0f", bare->tflops), which, scaled, NULL);
+                  format_spread(cell[1], &bare->ms), format(cell[2], "%.0f", bare->tflops), which,
+                  format(cell[3], "%.3f", bare->first_ms), scaled, NULL);
   }
   cli_table_finish(&table);
 }
@@ -153,6 +155,8 @@ static json_t *row_json(const bench_args *args, const bench_result *result, cons
                           {"ms_high", cli_json_number(row->ms.high)},
                           {"bare_ms", number_or_null(bare, row->bare_ms)},
                           {"ratio", number_or_null(bare, row->ms.median / row->bare_ms)},
+                          {"first_ms", number_or_null(bare, row->first_ms)},
+                          {"first_ratio", number_or_null(bare, row->ms.median / row->first_ms)},
                           {"tflops", cli_json_number(tflops_of(args, row))},
                           {"extra_bytes", cli_json_count(row->workspace_bytes)},
                           {"budget_bytes", cli_json_count(row->budget_bytes)},
@@ -171,7 +175,9 @@ static json_t *bare_json(const bench_bare *bare) {
                           {"ms_high", cli_json_number(bare->ms.high)},
                           {"tflops", cli_json_number(bare->tflops)},
                           {"algorithm", json_integer(bare->algorithm)},
-                          {"algorithms", json_integer(bare->algorithms)}};
+                          {"algorithms", json_integer(bare->algorithms)},
+                          {"first", json_integer(bare->first)},
+                          {"first_ms", cli_json_number(bare->first_ms)}};
   return make_object(fields, sizeof fields / sizeof fields[0]);
 }
 

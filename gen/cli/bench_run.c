@@ -164,7 +164,7 @@ static flp_status make_products(session *s) {
 
 /* ---- results ---- */
 
-static double add_bare(session *s, gemm_product which, measure_summary ms) {
+static const bench_bare *add_bare(session *s, gemm_product which, measure_summary ms, measure_summary first) {
   bench_bare *bare = &s->result->bare[s->result->bare_count++];
   *bare = (bench_bare){.product = which,
                        .n = s->n,
@@ -172,8 +172,10 @@ static double add_bare(session *s, gemm_product which, measure_summary ms) {
                        .ms = bench_products_scaled(&s->bare, ms),
                        .tflops = 1e-9 * gemm_flops(&s->bare.product[which].shape) / ms.median,
                        .algorithm = s->bare.product[which].chosen,
-                       .algorithms = s->bare.product[which].algorithm_count};
-  return bare->ms.median;
+                       .algorithms = s->bare.product[which].algorithm_count,
+                       .first = s->bare.product[which].first_algorithm,
+                       .first_ms = bench_products_scaled(&s->bare, first).median};
+  return bare;
 }
 
 static uint64_t budget_of(const session *s, flp_pass pass) {
@@ -182,7 +184,7 @@ static uint64_t budget_of(const session *s, flp_pass pass) {
   return flp_pass_budget(resolved.budget_bytes, pass);
 }
 
-static void add_row(session *s, bench_case which, measure_summary ms, const double bare_ms[GEMM_PRODUCTS]) {
+static void add_row(session *s, bench_case which, measure_summary ms, const bench_bare *const bare[GEMM_PRODUCTS]) {
   bench_row *row = &s->result->row[s->result->row_count++];
   const flp_layout *forward = &s->layout[FLP_PASS_FORWARD], *backward = &s->layout[FLP_PASS_BACKWARD];
   int count[GEMM_PRODUCTS];
@@ -194,31 +196,48 @@ static void add_row(session *s, bench_case which, measure_summary ms, const doub
                      .workspace_bytes = s->layout[pass].bytes,
                      .budget_bytes = budget_of(s, pass),
                      .ms = ms,
-                     .bare_ms = s->library.handle ? 0 : -1};
+                     .bare_ms = s->library.handle ? 0 : -1,
+                     .first_ms = s->library.handle ? 0 : -1};
   if (which == BENCH_BOTH && forward->bytes > backward->bytes) row->workspace_bytes = forward->bytes;
   if (s->saved_bytes) row->workspace_bytes += s->saved_bytes;
   row->gemms = bench_case_products(which, row->layout.mode, spec_of(s), count);
-  for (int i = 0; i < GEMM_PRODUCTS && s->library.handle; i++) row->bare_ms += count[i] * bare_ms[i];
+  for (int i = 0; i < GEMM_PRODUCTS; i++) {
+    if (!bare[i]) continue;
+    row->bare_ms += count[i] * bare[i]->ms.median;
+    row->first_ms += count[i] * bare[i]->first_ms;
+  }
+}
+
+/* A bare product by the algorithm that was chosen, and by the first one where that is another. */
+static int add_product_items(session *s, gemm_product which, measure_item *items) {
+  gemm *product = &s->bare.product[which];
+  items[0] = gemm_item(product);
+  if (product->first_algorithm == product->chosen) return 1;
+  items[1] = gemm_first_item(product);
+  return 2;
 }
 
 /* Forward is the first item: it leaves the statistics that backward reads. */
 static flp_status measure_rows(session *s) {
-  measure_item items[BENCH_CASES + GEMM_PRODUCTS];
-  measure_summary ms[BENCH_CASES + GEMM_PRODUCTS];
+  measure_item items[BENCH_CASES + 2 * GEMM_PRODUCTS];
+  measure_summary ms[BENCH_CASES + 2 * GEMM_PRODUCTS];
   measure_options options = {s->args->burst_ms, (int)s->args->rounds, (uint64_t)s->args->seed, 0};
-  double bare_ms[GEMM_PRODUCTS] = {0};
+  const bench_bare *bare[GEMM_PRODUCTS] = {NULL};
   bench_case which[BENCH_CASES];
-  int cases = 0, count = 0;
+  int cases = 0, count = 0, items_of[GEMM_PRODUCTS] = {0};
   for (int i = 0; i < BENCH_CASES; i++)
     if (bench_case_exists((bench_case)i, spec_of(s))) which[cases++] = (bench_case)i;
   for (; count < cases; count++) items[count] = case_item(s, which[count]);
-  for (int i = 0; i < GEMM_PRODUCTS; i++)
-    if (bench_products_has(&s->bare, (gemm_product)i)) items[count++] = gemm_item(&s->bare.product[i]);
+  for (int i = 0; i < GEMM_PRODUCTS; i++) {
+    if (bench_products_has(&s->bare, (gemm_product)i))
+      items_of[i] = add_product_items(s, (gemm_product)i, &items[count]);
+    count += items_of[i];
+  }
   FLP_TRY(measure_run(&s->clock, items, count, &options, ms));
-  count = cases;
-  for (int i = 0; i < GEMM_PRODUCTS; i++)
-    if (bench_products_has(&s->bare, (gemm_product)i)) bare_ms[i] = add_bare(s, (gemm_product)i, ms[count++]);
-  for (int i = 0; i < cases; i++) add_row(s, which[i], ms[i], bare_ms);
+  const measure_summary *at = &ms[cases];
+  for (int i = 0; i < GEMM_PRODUCTS; at += items_of[i++])
+    if (items_of[i]) bare[i] = add_bare(s, (gemm_product)i, at[0], at[items_of[i] - 1]);
+  for (int i = 0; i < cases; i++) add_row(s, which[i], ms[i], bare);
   return FLP_OK;
 }
 

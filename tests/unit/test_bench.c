@@ -230,6 +230,7 @@ static void expect_row(json_t *rows, size_t i, const char *which, int n, int gem
   double ms = number(row, "ms"), bare = number(row, "bare_ms");
   cr_expect(ms > 0 && number(row, "ms_low") <= ms && number(row, "ms_high") >= ms && bare > 0);
   cr_expect_float_eq(number(row, "ratio"), ms / bare, 1e-4 * ms / bare);
+  cr_expect_float_eq(number(row, "first_ratio"), ms / number(row, "first_ms"), 1e-4 * ms / bare);
   cr_expect_float_eq(number(row, "tflops"), gemms * 2.0 * n * 64 * 1000 / ms * 1e-9, 1e-4);
   cr_expect(number(row, "extra_bytes") > 0 && number(row, "extra_bytes") <= number(row, "budget_bytes"));
 }
@@ -280,6 +281,14 @@ Test(bench_verb, every_case_and_size_is_in_the_record) {
   cr_assert_eq(json_array_size(bare), 6);
   cr_expect_str_eq(text(json_array_get(bare, 2), "product"), "grad_weight");
   cr_expect_eq(number(json_array_get(bare, 2), "measured_vocab"), 1000);
+  for (size_t i = 0; i < 6; i++) {
+    json_t *product = json_array_get(bare, i);
+    double first_ms = number(product, "first_ms");
+    cr_expect(number(product, "first") == 0 && first_ms > 0);
+    if (number(product, "algorithm") == 0) cr_expect_eq(first_ms, number(product, "ms"));
+  }
+  double first = number(json_array_get(bare, 3), "first_ms");
+  cr_expect_float_eq(number(json_array_get(rows, 3), "first_ms"), first, 1e-4 * first, "of 300 rows' scores");
   json_decref(record);
   cr_expect(launches_of(&s, "forward") > 12 && launches_of(&s, "dz") > 12 && launches_of(&s, "grad_weight") > 12);
   cr_expect_not_null(strstr(printed(&s, 1), "forward+backward"));
@@ -343,7 +352,8 @@ Test(bench_verb, scoring_without_bare_products) {
   cr_assert_eq(run(&s, "--vocab 1000 --hidden 64 --rows 8 --no-bare"), 0, "%s", printed(&s, 2));
   json_t *record = read_record(), *rows = json_object_get(record, "rows"), *row = json_array_get(rows, 0);
   cr_expect_eq(json_array_size(rows), 1);
-  cr_expect(json_is_null(json_object_get(row, "bare_ms")) && json_is_null(json_object_get(row, "ratio")));
+  static const char *const absent[] = {"bare_ms", "ratio", "first_ms", "first_ratio"};
+  for (int i = 0; i < 4; i++) cr_expect(json_is_null(json_object_get(row, absent[i])), "%s", absent[i]);
   cr_expect(json_is_null(json_object_get(record, "cublaslt")));
   cr_expect_eq(json_array_size(json_object_get(record, "bare")), 0);
   cr_expect_eq(launches_of(&s, "dz"), 0);

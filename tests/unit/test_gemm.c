@@ -159,7 +159,8 @@ static cublasStatus_t timed_matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t
   return ms < 0 ? 15 : 0;
 }
 
-static flp_status choose(const double costs[3], int *chosen) {
+/* first_ms: of a call by the first algorithm */
+static flp_status choose(const double costs[3], int *chosen, double *first_ms) {
   static const flp_driver driver = {.cuEventCreate = create_event,
                                     .cuEventDestroy_v2 = destroy_event,
                                     .cuEventRecord = record,
@@ -176,6 +177,8 @@ static flp_status choose(const double costs[3], int *chosen) {
   cr_assert_eq(gemm_create(&library, &shape, 64, &g), FLP_OK);
   flp_status status = gemm_choose(&g, &clock, &(measure_options){.burst_ms = 10, .rounds = 3, .seed = 1});
   *chosen = g.chosen;
+  measure_item first = gemm_first_item(&g);
+  if (status == FLP_OK) cr_expect_eq(measure_burst(&clock, &first, 1, first_ms), FLP_OK);
   gemm_destroy(&g);
   measure_clock_destroy(&clock);
   cublaslt_close(&library);
@@ -184,13 +187,14 @@ static flp_status choose(const double costs[3], int *chosen) {
 
 Test(gemm, the_fastest_algorithm_is_chosen) {
   int chosen = -1;
-  cr_expect_eq(choose((const double[]){2, 0, 3}, &chosen), FLP_OK);
-  cr_expect_eq(chosen, 0);
-  cr_expect_eq(choose((const double[]){3, 0, 2}, &chosen), FLP_OK);
-  cr_expect_eq(chosen, 1);
-  cr_expect_eq(choose((const double[]){-1, 0, 9}, &chosen), FLP_OK, "one that is refused is passed over");
-  cr_expect_eq(chosen, 1);
-  cr_expect_eq(choose((const double[]){-1, 0, -1}, &chosen), FLP_ERROR_UNSUPPORTED);
+  double first_ms = -1;
+  cr_expect_eq(choose((const double[]){2, 0, 3}, &chosen, &first_ms), FLP_OK);
+  cr_expect(chosen == 0 && first_ms == 2);
+  cr_expect_eq(choose((const double[]){3, 0, 2}, &chosen, &first_ms), FLP_OK);
+  cr_expect(chosen == 1 && first_ms == 3);
+  cr_expect_eq(choose((const double[]){-1, 0, 9}, &chosen, &first_ms), FLP_OK, "one that is refused is passed over");
+  cr_expect(chosen == 1 && first_ms == 9);
+  cr_expect_eq(choose((const double[]){-1, 0, -1}, &chosen, &first_ms), FLP_ERROR_UNSUPPORTED);
   cr_expect_str_eq(flp_error_detail(),
                    "cuBLASLt has no algorithm for a product of m=5 n=11 k=8: every one that its heuristics name was "
                    "refused");
