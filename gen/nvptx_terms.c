@@ -1,7 +1,8 @@
 /* nvptx_terms.c: k.wgmma_terms: products of Hopper whose first operand stands in registers, in several terms.
  *
  * One piece of inline PTX holds every product of a k16, so that neither LLVM nor ptxas finds a place to move registers
- * while they fly; who reads the result waits with k.wgmma_wait. ptxas knows that they read their registers until then. */
+ * while they fly; who reads the result waits with k.wgmma_wait. ptxas knows that they read their registers until
+ * then. */
 #include <string.h>
 
 #include "internal.h"

@@ -3,12 +3,15 @@
 --   kept[a][v] = 2^(t - k_a) in bf16,  k_a = reference[a], chosen before by keep_reference (kept.lua)
 --   kept ← kept·(1 - tanh²)            with softcap, where p.slope is 1: the gradient but for a factor a row
 --
--- Shapes: as forward (online.lua); reference (n) by active row -> kept (row_end - row_begin, kept_stride), zeros in columns
--- from vocab_valid on and in rows from *count on. online.lua has 2^(t - m) at hand; 2^(m - k_a), one number a row and
--- block, moves it to the row's reference. Out of range it may be infinite: keep_finish has such rows done again.
+-- Shapes: as forward (online.lua); reference (n) by active row -> kept (row_end - row_begin, kept_stride), zeros in
+-- columns from vocab_valid on and in rows from *count on. online.lua has 2^(t - m) at hand; 2^(m - k_a), one number a
+-- row and block, moves it to the row's reference. Out of range it may be infinite: keep_finish has such rows done
+-- again.
 
 return function(k, spec)
-  if spec.dtype ~= "bf16" then error("dtype: " .. spec.dtype .. " lacks the range of exponentials; bf16 is accepted") end
+  if spec.dtype ~= "bf16" then
+    error("dtype: " .. spec.dtype .. " lacks the range of exponentials; bf16 is accepted")
+  end
 
   local S = k.import "score" (k)
 

@@ -11,14 +11,14 @@
 --   keep_gather      factor_a·h_a of the active rows side by side
 
 local LOG2E = 1.4426950408889634
--- What the reference stands above: the maximum of the first columns, which lse exceeds by up to 160 octaves then, or the LSE
--- of a policy near this one.
+-- What the reference stands above: the maximum of the first columns, which lse exceeds by up to 160 octaves then, or
+-- the LSE of a policy near this one.
 local ABOVE_FIRST, ABOVE_OLD = 60.0, 20.0
 -- lse - k_a where kept serves: of bf16's normal numbers, 2^-126 on, 60 octaves lie below the LSE, and no sum overflows.
 local LOWEST, HIGHEST = -66.0, 100.0
 local LEAST = 0x1p-126                              -- the smallest normal number
--- |row_scale| of capped rows from which on kept tells slopes: in the plain form where Hopper's online.lua leaves scores as
--- they are, in the expanded form where log2 of what was kept, rounded, moves them by less than that rounding
+-- |row_scale| of capped rows from which on kept tells slopes: in the plain form where Hopper's online.lua leaves scores
+-- as they are, in the expanded form where log2 of what was kept, rounded, moves them by less than that rounding
 local LEAST_SCALE, LEAST_SCALE_EXPANDED = 0x1p-25, 4.0
 local ROUNDING = 0x1p-8 * LOG2E                     -- twice what bf16's rounding moves log2 of kept by
 local ROWS = 1024                                   -- FLP_KEPT_BLOCK_ROWS
@@ -27,7 +27,9 @@ local GATHERED = 64                                 -- FLP_GATHER_ROWS
 local IN_FLIGHT = 4                                 -- rows that a thread of keep_expand loads at a time
 
 return function(k, spec)
-  if spec.dtype ~= "bf16" then error("dtype: " .. spec.dtype .. " lacks the range of exponentials; bf16 is accepted") end
+  if spec.dtype ~= "bf16" then
+    error("dtype: " .. spec.dtype .. " lacks the range of exponentials; bf16 is accepted")
+  end
   local F = k.import "math64" (k)
   local S = k.import "score" (k)
   local infinity = 1.0 / 0.0
@@ -116,7 +118,8 @@ return function(k, spec)
     local lost = row.silent & ~row.finite
     k.when(exists & plain & ~lost & k.ge(row.target, 0), function()
       local value = F.expm1(f64(row.logprob)) * f64(k.exp2(row.spread)) * target_slope(p, row)
-      k.store(p.kept, i64(a - p.row_begin) * p.kept_stride + i64(row.target), k.convert(k.bf16, k.convert(k.f32, value)))
+      local at = i64(a - p.row_begin) * p.kept_stride + i64(row.target)
+      k.store(p.kept, at, k.convert(k.bf16, k.convert(k.f32, value)))
     end)
     store_zeros(p, first - p.row_begin + k.warp() * 32, k.ballot(exists & ~redo & lost))
   end

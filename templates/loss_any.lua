@@ -75,8 +75,8 @@ return function(k, operations)
       at[j] = word(OPERANDS + j - 1)
       operands[j] = k.shared_load(k.f64, slot(at[j], 0))
     end
-    local leaves = {k.load(k.f64, program, HEAD_BYTES // 8 + i * (NODE_BYTES // 8) + VALUE), choose(inputs, at[1], zero),
-                    choose(parameters, at[1], zero)}
+    local value = k.load(k.f64, program, HEAD_BYTES // 8 + i * (NODE_BYTES // 8) + VALUE)
+    local leaves = {value, choose(inputs, at[1], zero), choose(parameters, at[1], zero)}
     local y, parts, is_mask = apply(op, choose(leaves, op, zero), operands)
     local is_input = k.eq(op, 1)
     for field = 1, FIELDS do

@@ -5,15 +5,15 @@
 --
 -- source: online softmax, arXiv:1805.02867, with the shift inside q so that the entropy does not cancel.
 --
--- Canonical order. The vocabulary is cut into leaves of 768 columns. One warp owns a leaf of its rows from first to last
--- column: each thread walks its columns in blocks of 64, moving its maximum once a block; the four threads of a row
--- merge; the four leaves of a group fold left to right. Tiles, grid, N and position in the batch do not enter, so a
+-- Canonical order. The vocabulary is cut into leaves of 768 columns. One warp owns a leaf of its rows from first to
+-- last column: each thread walks its columns in blocks of 64, moving its maximum once a block; the four threads of a
+-- row merge; the four leaves of a group fold left to right. Tiles, grid, N and position in the batch do not enter, so a
 -- row's bits do not depend on them. The 4 warps along N work on the 4 leaves of the group side by side: tile t of the
 -- CTA is block t of every leaf.
 --
 -- keep(M, p, active, count, block_column, exponentials, m, valid, y), if given, sees each block of each row as it is
--- summed: 2^(t-m) of its columns, m the maximum so far; of active row `active`, which exists below `count`; valid(j): is
--- column j real, false where all are; y: with a softcap their tanh.
+-- summed: 2^(t-m) of its columns, m the maximum so far; of active row `active`, which exists below `count`; valid(j):
+-- is column j real, false where all are; y: with a softcap their tanh.
 
 local LEAF, BLOCK, LEAVES = 768, 64, 4
 local GROUP = LEAF * LEAVES
@@ -42,8 +42,8 @@ return function(k, spec, entry, keep)
     local weight = H.weight(p, function(row) return first_column + k.lshr(row, 6) * LEAF + (row & (BLOCK - 1)) end,
       p.vocab_valid, LEAF, BLOCK)
 
-    -- The rows of this thread: 2 for each 16-row accumulator tile. Target and scale are read anew in every epilogue: the
-    -- main loop has no register to keep them in.
+    -- The rows of this thread: 2 for each 16-row accumulator tile. Target and scale are read anew in every epilogue:
+    -- the main loop has no register to keep them in.
     local function thread_rows()
       local rows = {}
       for mi = 0, M.mi - 1 do

@@ -2,8 +2,8 @@
 --
 --   C (BM, BN) += A (BM, K) · B (BN, K)ᵀ       one CTA of 8 warps, 2 along M x 4 along N, fp32 accumulators
 --
--- An operand tile is a ring of shared-memory stages, each 64 bytes of K by BM or BN rows (K-major), or the same bytes as
--- K rows of BM or BN elements (MN-major), in 16-byte chunks XOR-swizzled so that ldmatrix meets no bank conflict.
+-- An operand tile is a ring of shared-memory stages, each 64 bytes of K by BM or BN rows (K-major), or the same bytes
+-- as K rows of BM or BN elements (MN-major), in 16-byte chunks XOR-swizzled so that ldmatrix meets no bank conflict.
 -- Another architecture replaces this file: forward, dz and product only use the functions returned at its end.
 --
 -- Precision. bf16 and fp16 accumulate inside the tensor core. fp32 operands are split in registers into three bf16
@@ -50,14 +50,14 @@ return function(k, spec)
   function E.column(ni, e) return quad_column + (ni * 8 + e) end  -- inside the warp's 64 columns
 
   ------------------------------------------------------------------------------------------------ copy engines
-  -- An operand of the stream. Its rows have keys, which say where they are in memory and whether they are real: a column
-  -- of the vocabulary, an active row, a row of K.
+  -- An operand of the stream. Its rows have keys, which say where they are in memory and whether they are real: a
+  -- column of the vocabulary, an active row, a row of K.
   --
   --   major     "k": a tile row is a row of memory, K runs along it; "mn": a row of K is a row of memory
   --   size      BM or BN
   --   aligned   whether bases and strides are multiples of 16 bytes
-  --   key(row)  of tile row `row` ("mn": of row `row` of K) at tile 0, step 0; keys of neighbouring rows differ by 1, but
-  --             per_copy says by how much those of two rows differ that one thread copies one after the other
+  --   key(row)  of tile row `row` ("mn": of row `row` of K) at tile 0, step 0; keys of neighbouring rows differ by 1,
+  --             but per_copy says by how much those of two rows differ that one thread copies one after the other
   --   base, row_bytes       memory, if rows are evenly spaced: a row starts at base + key*row_bytes
   --   address(key)          else: where a row starts; or address_at(key, at), if steps along K look their rows up
   --   step_bytes, tile_bytes   from one K step, and from one tile, to the next
@@ -74,8 +74,8 @@ return function(k, spec)
     return row & 7                                                   -- ldmatrix.trans of 8 rows
   end
 
-  -- What one thread copies: rows `first + i*step_rows` for i < count, in chunk column `column`. step_rows is a multiple of
-  -- 8, so that all of them have the same swizzle.
+  -- What one thread copies: rows `first + i*step_rows` for i < count, in chunk column `column`. step_rows is a multiple
+  -- of 8, so that all of them have the same swizzle.
   local function assign(operand)
     local per_row = operand.major == "k" and 4 or operand.size // chunk
     local rows = operand.major == "k" and operand.size or E.depth
@@ -282,9 +282,9 @@ return function(k, spec)
     return k.select(k.eq(up, E.shared_bytes), 0, up)
   end
 
-  -- Runs `tiles` tiles (a value, or the number 1) of `steps` K steps each as one stream of copies, `stages - 1` ahead of the
-  -- products. finish(tile, acc, state) -> state is called after each tile's last product, while the next tile's copies
-  -- are in flight.
+  -- Runs `tiles` tiles (a value, or the number 1) of `steps` K steps each as one stream of copies, `stages - 1` ahead
+  -- of the products. finish(tile, acc, state) -> state is called after each tile's last product, while the next tile's
+  -- copies are in flight.
   function E.stream(a, b, tiles, steps, state, finish)
     assign(a); assign(b)
     if tiles ~= 1 then -- from the last step of a tile to the first of the next

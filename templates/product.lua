@@ -4,8 +4,8 @@
 --   grad_weight: out[v][d]        = Σ_a dz[a][v]·hidden[index[a]][d]     M = columns,     K = active rows of the chunk
 --
 -- Without factor it is 1; without index, in grad_weight, hidden holds the active rows of the chunk one after the other.
--- No operand is transposed in memory: dz is read K-major for grad_hidden and MN-major for grad_weight, the other operand
--- MN-major in both. The epilogue adds to and stores fp32 accumulators and the final gradient as its flags say.
+-- No operand is transposed in memory: dz is read K-major for grad_hidden and MN-major for grad_weight, the other
+-- operand MN-major in both. The epilogue adds to and stores fp32 accumulators and the final gradient as its flags say.
 
 return function(k, spec, entry)
   local M = k.import "portable" (k, spec)

@@ -55,7 +55,9 @@ return function(k, spec)
   end
 
   local function mark_listed(p)
-    k.loop(k.convert(k.i64, k.tid()), p.n, THREADS, nil, function(i) k.store(p.row_class, i, k.const(k.i8, LEFT_OUT)) end)
+    k.loop(k.convert(k.i64, k.tid()), p.n, THREADS, nil, function(i)
+      k.store(p.row_class, i, k.const(k.i8, LEFT_OUT))
+    end)
     k.barrier()
     k.loop(k.convert(k.i64, k.tid()), p.row_count, THREADS, nil, function(i)
       local row = k.convert(k.i64, k.load(k.i32, p.rows, i))
@@ -331,7 +333,8 @@ return function(k, spec)
     -- ∂t/∂x in nats: a/T, with softcap (a/T)·(1 - tanh²), whose second factor dz applies
     local factor = f64(k.load(k.f32, p.scale, a)) * LN2
     factor = k.branch(k.ne(p.capped, 0), function() return factor * f64(p.cap_in) end, function() return factor end)
-    local spread = k.select(k.eq(e, 0.0), k.const(k.f64, 0.0), e * entropy) -- e·H, and no H was asked for if e is absent
+    -- e·H, and no H was asked for if e is absent
+    local spread = k.select(k.eq(e, 0.0), k.const(k.f64, 0.0), e * entropy)
     local alpha, beta = -g - spread, e * -LN2
     local inverse = F.exp(log_s * -LN2) * factor
     local A, B = (alpha - beta * log_s) * inverse, beta * inverse

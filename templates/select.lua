@@ -6,10 +6,10 @@
 --                                               α = -Σ_j g_j - e·H, β = -e·ln2
 --
 -- Shapes: scores (n,V), target and logprob (n,k), entropy (n), stats (n,3) {m, log2 s, H}, grad_scores (n,V).
--- Each thread sums the columns of its vectors in order, over blocks of UNROLL vectors that are all under way at once, then
--- the vectors of the last block that exist, then one of the columns behind the last whole vector; lanes and warps merge in
--- a fixed tree. The order depends on V and dtype alone. fp64 keeps m as the score itself and works in nats: z - m is then
--- exact where it matters.
+-- Each thread sums the columns of its vectors in order, over blocks of UNROLL vectors that are all under way at once,
+-- then the vectors of the last block that exist, then one of the columns behind the last whole vector; lanes and warps
+-- merge in a fixed tree. The order depends on V and dtype alone. fp64 keeps m as the score itself and works in nats:
+-- z - m is then exact where it matters.
 -- source: https://www.tylerromero.com/posts/2025-02-selective-log-softmax/
 
 local THREADS, WARPS, UNROLL = 256, 8, 4
@@ -73,8 +73,8 @@ return function(k, spec)
     end
   end
 
-  -- Visits this thread's columns: visit(state, vectors) -> state, where a vector is {first = column, inside = nil or i1,
-  -- values}; and at the end one({column, inside, value}) for what is behind the last whole vector.
+  -- Visits this thread's columns: visit(state, vectors) -> state, where a vector is {first = column, inside = nil or
+  -- i1, values}; and at the end one({column, inside, value}) for what is behind the last whole vector.
   local function sweep(columns, row, options, state, visit, one)
     local whole = columns // BLOCK * BLOCK
     local last = columns // VECTOR * VECTOR
@@ -106,7 +106,9 @@ return function(k, spec)
 
   -- m is scaled in f32 (log2 units), the largest score itself in f64.
   local function reference(top, scale) return wide and top or top * scale end
-  local function clamp(u) return wide and k.select(k.lt(u, lowest), k.const(number, lowest), u) or k.max_nan(u, lowest) end
+  local function clamp(u)
+    return wide and k.select(k.lt(u, lowest), k.const(number, lowest), u) or k.max_nan(u, lowest)
+  end
   local function distance(z, m, scale)
     local u = wide and (z - m) * scale or k.fma(z, scale, -m)
     return spec.entropy and clamp(u) or u
@@ -279,8 +281,8 @@ return function(k, spec)
       function() return f64(k.load(number, p.grad_entropy, row)) end)
   end
 
-  -- What every column of a row needs, made by one thread: m, A, B; and whether the row has no gradient: its targets are all
-  -- ignored, or nothing is asked of it, which is more than that its targets' gradients cancel.
+  -- What every column of a row needs, made by one thread: m, A, B; and whether the row has no gradient: its targets are
+  -- all ignored, or nothing is asked of it, which is more than that its targets' gradients cancel.
   local function record(p, row)
     local zero = k.const(k.f64, 0.0)
     local e = entropy_grad(p, row)
@@ -388,7 +390,8 @@ return function(k, spec)
     end)
   end
 
-  -- Four CTAs of a multiprocessor have 64 KiB under way, twice what memory needs; ptxas would rather take the registers.
+  -- Four CTAs of a multiprocessor have 64 KiB under way, twice what memory needs; ptxas would rather take the
+  -- registers.
   local function entry(name, shared_bytes, body)
     k.kernel {entry = name, threads = THREADS, min_ctas = wide and 2 or 4, shared_bytes = shared_bytes, body = body}
   end

@@ -19,8 +19,8 @@ return function(k, spec)
   local staging = k.import "staging"
   local SUMS_BYTES = (spec.tune.columns or columns) * 4   -- of a warp, one a column
   local T = k.import "tune" (spec, {
-    schedule = fp32 and "cooperative" or "ping-pong", rows = 128, columns = columns, stages = fp32 and 4 or 5, cluster = 2,
-    widths = fp32 and {64, 128} or nil,
+    schedule = fp32 and "cooperative" or "ping-pong", rows = 128, columns = columns,
+    stages = fp32 and 4 or 5, cluster = 2, widths = fp32 and {64, 128} or nil,
     raster = spec.hidden > 0 and math.max(4, math.min(16, (fp32 and 16384 or 32768) // spec.hidden)) or fp32 and 4 or 8,
     staging = staging.bytes + (spec.bias_grad and SUMS_BYTES or 0),
   })
@@ -165,7 +165,8 @@ return function(k, spec)
 
   k.kernel {
     entry = "dz_map", threads = H.threads, min_ctas = 1, shared_bytes = H.shared_bytes,
-    tile = {rows = H.rows, columns = H.columns, depth = H.depth, stages = H.stages, raster = T.raster, cluster = H.cluster},
+    tile = {rows = H.rows, columns = H.columns, depth = H.depth, stages = H.stages, raster = T.raster,
+            cluster = H.cluster},
     body = function(p)
       H.begin()
       H.roles(function() feed(p) end, function() H.dispatch(p.turn, problem(p).units) end, function() multiply(p) end)

@@ -3,14 +3,17 @@
 --   kept[a][v] = 2^(t - k_a) in bf16,  k_a = reference[a], chosen before by keep_reference (kept.lua)
 --   kept ← kept·(1 - tanh²)            with softcap, where p.slope is 1: the gradient but for a factor a row
 --
--- Shapes: as forward (online.lua); reference (n) by active row -> kept (row_end - row_begin, vocab_valid), zeros behind the
--- last active row up to the end of its band. online.lua has 2^(t - m) at hand; 2^(m - k_a), one number a row and block,
--- moves it to the row's reference. Out of range it may be infinite: keep_finish has such rows done again.
+-- Shapes: as forward (online.lua); reference (n) by active row -> kept (row_end - row_begin, vocab_valid), zeros behind
+-- the last active row up to the end of its band. online.lua has 2^(t - m) at hand; 2^(m - k_a), one number a row and
+-- block, moves it to the row's reference. Out of range it may be infinite: keep_finish has such rows done again.
 --
--- A block of 64 columns is one staged box (staging.lua). Its first 8 rows wait in registers until the other 8 are summed.
+-- A block of 64 columns is one staged box (staging.lua). Its first 8 rows wait in registers until the other 8 are
+-- summed.
 
 return function(k, spec)
-  if spec.dtype ~= "bf16" then error("dtype: " .. spec.dtype .. " lacks the range of exponentials; bf16 is accepted") end
+  if spec.dtype ~= "bf16" then
+    error("dtype: " .. spec.dtype .. " lacks the range of exponentials; bf16 is accepted")
+  end
   local staging = k.import "staging"
   local S = k.import "score" (k)
 

@@ -4,8 +4,8 @@
 --
 -- One warpgroup, one thread of it, feeds a ring of shared-memory stages (ring.lua); two others multiply, operands of 16
 -- bits as they are (whole.lua), of 32 in bf16 terms that one more warpgroup makes of the ring (terms.lua):
---   ping-pong     each a tile of its own, in turn: while one works on its finished tile, the other keeps the tensor cores
---                 busy. For long epilogues.
+--   ping-pong     each a tile of its own, in turn: while one works on its finished tile, the other keeps the tensor
+--                 cores busy. For long epilogues.
 --   cooperative   half the rows of one tile each. For larger tiles, and for 32 bits.
 -- Clusters of CTAs along the rows share the tiles of B: each loads its part and casts it to all. They take their units
 -- of work in turn (units.lua).
@@ -29,10 +29,10 @@ return function(k, spec, options)
   H.stage_bytes = H.a_bytes + H.b_bytes
   local staging_bytes = 8 * (options.staging or 0) -- for the epilogues of the eight warps that multiply
 
-  -- A value that is the same in all lanes. What the role that multiplies decides by comes from such values alone: its loops
-  -- and descriptors then live in uniform registers, which saves a third of the instructions. Roles of one thread cannot
-  -- ask for it. With fp32 operands ptxas finds them unasked; asked, it moves places in the ring to other registers, and dz
-  -- takes 6 percent longer.
+  -- A value that is the same in all lanes. What the role that multiplies decides by comes from such values alone: its
+  -- loops and descriptors then live in uniform registers, which saves a third of the instructions. Roles of one thread
+  -- cannot ask for it. With fp32 operands ptxas finds them unasked; asked, it moves places in the ring to other
+  -- registers, and dz takes 6 percent longer.
   local whole_warps = false
   function H.uniform(value) return whole_warps and k.uniform(value) or value end
 
@@ -90,8 +90,8 @@ return function(k, spec, options)
   -- Where that accumulator stands.
   function H.at(w, h, j, e) return w * each + 4 * j + 2 * h + e + 1 end
 
-  -- Splits the warpgroups: feed() and dispatch() run in one thread each, multiply() in two warpgroups. Where there is one
-  -- that splits, feed() runs there as well: the same units and tiles, of which it splits what the feeder loads.
+  -- Splits the warpgroups: feed() and dispatch() run in one thread each, multiply() in two warpgroups. Where there is
+  -- one that splits, feed() runs there as well: the same units and tiles, of which it splits what the feeder loads.
   function H.roles(feed, dispatch, multiply)
     local function as_feeder()
       H.feed_units, H.feed = ring.feed_units, ring.feed
@@ -150,7 +150,8 @@ return function(k, spec, options)
 
   H.multiply = engine.multiply
 
-  -- The accumulators of a tile of raw scores plus the bias of their columns, if there is one. last: no column beyond it.
+  -- The accumulators of a tile of raw scores plus the bias of their columns, if there is one. last: no column beyond
+  -- it.
   function H.add_bias(acc, bias, tile_column, last)
     if not spec.bias then return acc end
     local element = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.dtype]

@@ -6,26 +6,26 @@
 --
 -- source: online softmax, arXiv:1805.02867, with the shift inside q so that the entropy does not cancel.
 --
--- Canonical order. One warpgroup owns a leaf of 768 columns of its rows from first to last column; each thread walks its
--- columns in blocks of 64, moving its maximum once a block; the four threads of a row merge. Leaves are folded by
+-- Canonical order. One warpgroup owns a leaf of 768 columns of its rows from first to last column; each thread walks
+-- its columns in blocks of 64, moving its maximum once a block; the four threads of a row merge. Leaves are folded by
 -- combine. Tiles, grid, N and position in the batch do not enter, so a row's bits do not depend on them.
 --
 -- Ping-pong, a unit is a band of rows against two neighbouring leaves, one a warpgroup: their tiles alternate in the
--- ring, and the warpgroups take turns. What does not fill a wave goes leaf by leaf. Cooperative, a unit is a band of rows
--- against one leaf, and each warpgroup has half of the rows.
+-- ring, and the warpgroups take turns. What does not fill a wave goes leaf by leaf. Cooperative, a unit is a band of
+-- rows against one leaf, and each warpgroup has half of the rows.
 --
 -- keep, if given: {staging = bytes of shared memory a warp, over = function(H) -> K}. K.row(p, u, row) ->
--- see(block_column, exponentials, m, y): before each row of a tile, and for each of its blocks as it is summed: 2^(t-m) of
--- the columns of this thread, m the maximum so far, y: with a softcap their tanh. A block of a row with h = 0 comes before
--- that of its neighbour with h = 1. K.finish(): behind the last tile.
+-- see(block_column, exponentials, m, y): before each row of a tile, and for each of its blocks as it is summed: 2^(t-m)
+-- of the columns of this thread, m the maximum so far, y: with a softcap their tanh. A block of a row with h = 0 comes
+-- before that of its neighbour with h = 1. K.finish(): behind the last tile.
 
 local LEAF, BLOCK = 768, 64
 
 return function(k, spec, entry, keep)
   local fp32 = spec.dtype == "fp32"
   local T = k.import "tune" (spec, {
-    schedule = fp32 and "cooperative" or "ping-pong", rows = 128, columns = fp32 and 128 or 192, stages = fp32 and 4 or 5,
-    cluster = 2, widths = fp32 and {64, 128} or nil,
+    schedule = fp32 and "cooperative" or "ping-pong", rows = 128, columns = fp32 and 128 or 192,
+    stages = fp32 and 4 or 5, cluster = 2, widths = fp32 and {64, 128} or nil,
     -- the hidden rows of the bands that share a sweep over W stay in L2: 16 MiB of them at D=4096
     raster = spec.hidden > 0 and math.max(4, math.min(16, (fp32 and 16384 or 32768) // spec.hidden)) or fp32 and 4 or 8,
     staging = keep and keep.staging,
@@ -136,9 +136,9 @@ return function(k, spec, entry, keep)
       end)
     end
 
-    -- Makes a tile with columns beyond the vocabulary, or negative scales, one like all others: score times scale stays as
-    -- it is to the bit, and beyond the vocabulary it is at most -2^101, which adds exactly nothing. For such a score to
-    -- be finite, a scale below 2^-25 is first moved up, and the scores down; below 2^-125 it counts as 0.
+    -- Makes a tile with columns beyond the vocabulary, or negative scales, one like all others: score times scale stays
+    -- as it is to the bit, and beyond the vocabulary it is at most -2^101, which adds exactly nothing. For such a score
+    -- to be finite, a scale below 2^-25 is first moved up, and the scores down; below 2^-125 it counts as 0.
     local function make_usual(acc, tile_column, scales)
       local made, up, factor, beyond = {}, {}, {}, {}
       for i, scale in ipairs(scales) do
@@ -164,7 +164,8 @@ return function(k, spec, entry, keep)
       return {acc = made, scales = up}
     end
 
-    -- What a row has of a tile, by block, and how to add one to its sum. All columns count, and its scale is not negative.
+    -- What a row has of a tile, by block, and how to add one to its sum. All columns count, and its scale is not
+    -- negative.
     local function row_of_tile(acc, u, tile_column, row, scale, sum)
       local blocks, tops = {}, {}
       for block = 1, H.columns // BLOCK do
@@ -187,7 +188,8 @@ return function(k, spec, entry, keep)
 
     -- The sums with a tile's part of all rows.
     local function reduce_rows(acc, u, tile_column, scales, sums)
-      -- Rows that take turns, so that no block of one waits for the other. ptxas spills less so, but more with a softcap.
+      -- Rows that take turns, so that no block of one waits for the other. ptxas spills less so, but more with a
+      -- softcap.
       local out, together = {}, K and not spec.softcap and 2 or 1
       for first = 1, #rows, together do
         local turns = {}
@@ -232,7 +234,8 @@ return function(k, spec, entry, keep)
         end
         held = merged
       end
-      for _, part in ipairs(held) do                  -- one of four rows, two of eight; of two or six some twice, the same bits
+      -- one of four rows, two of eight; of two or six some twice, the same bits
+      for _, part in ipairs(held) do
         local sum, row = part.sum, u.row + part.row
         k.when(k.lt(H.lane & 3, #rows) & k.lt(p.row_begin + row, row_end()), function()
           local at = k.convert(k.i64, leaf) * 3 * p.capacity + k.convert(k.i64, row)

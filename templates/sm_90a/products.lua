@@ -4,8 +4,8 @@
 --   grad_weight: out[v][d]        = Σ_a dz[a][v]·hidden[index[a]][d]     M = columns,     K = active rows of the chunk
 --
 -- Without factor it is 1. No operand is transposed in memory: dz is read K-major for grad_hidden and MN-major for
--- grad_weight, the other operand MN-major in both, all in boxes of 64 x 64, fp32 of 32 x 32. The epilogue adds to and stores
--- fp32 accumulators and the final gradient as the flags say.
+-- grad_weight, the other operand MN-major in both, all in boxes of 64 x 64, fp32 of 32 x 32. The epilogue adds to and
+-- stores fp32 accumulators and the final gradient as the flags say.
 --
 -- A unit is a band of rows of a result against one tile of D. Those of grad_hidden, long ones, come first; the short
 -- ones of grad_weight fill the last wave.
@@ -59,8 +59,8 @@ return function(k, spec)
   -- of_hidden: which product; m, n: first row and column of the tile of the result; size, depth: M and K.
   local function unit_at(q, unit)
     local of_hidden = k.lt(unit, q.hidden_units)
-    local band, n = H.walk(k.select(of_hidden, unit, unit - q.hidden_units), k.select(of_hidden, q.hidden_bands, q.weight_bands),
-      q.across, T.raster)
+    local inside, bands = unit - q.hidden_units, k.select(of_hidden, q.hidden_bands, q.weight_bands)
+    local band, n = H.walk(k.select(of_hidden, unit, inside), bands, q.across, T.raster)
     local size, depth = k.select(of_hidden, q.rows, q.columns), k.select(of_hidden, q.columns, q.rows)
     return {
       of_hidden = of_hidden, m = band * BAND + H.rank() * H.rows, n = n * H.columns, size = size, depth = depth,
@@ -163,7 +163,8 @@ return function(k, spec)
 
   k.kernel {
     entry = "products_map", threads = H.threads, min_ctas = 1, shared_bytes = H.shared_bytes,
-    tile = {rows = H.rows, columns = H.columns, depth = H.depth, stages = H.stages, raster = T.raster, cluster = H.cluster},
+    tile = {rows = H.rows, columns = H.columns, depth = H.depth, stages = H.stages, raster = T.raster,
+            cluster = H.cluster},
     body = function(p)
       H.begin()
       H.roles(function() feed(p) end, function() H.dispatch(p.turn, problem(p).units) end, function() multiply(p) end)

@@ -41,8 +41,8 @@ return function(k, H, units)
     end
   end
 
-  -- Loads the stages of one tile. a, b: {map, major, at, box, evict}: from row `at` of C's rows or columns on, in boxes of
-  -- `box` rows (default: all that a CTA loads), MN-major of H.box columns.
+  -- Loads the stages of one tile. a, b: {map, major, at, box, evict}: from row `at` of C's rows or columns on, in boxes
+  -- of `box` rows (default: all that a CTA loads), MN-major of H.box columns.
   function R.feed(at, steps, a, b)
     local part, rank = H.columns // H.cluster, H.rank()
     local cast = H.cluster > 1 and (1 << H.cluster) - 1 or nil

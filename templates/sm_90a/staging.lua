@@ -1,5 +1,6 @@
--- staging.lua: results of an epilogue on their way to memory, in the operand dtype: a warp stages 16 rows x 128 bytes at a
--- time in shared memory, swizzled as the copy engine wants them, and the engine stores them while the warp goes on.
+-- staging.lua: results of an epilogue on their way to memory, in the operand dtype: a warp stages 16 rows x 128 bytes
+-- at a time in shared memory, swizzled as the copy engine wants them, and the engine stores them while the warp goes
+-- on.
 
 local ROW = 128
 local BYTES = 16 * ROW                            -- of a warp
@@ -34,8 +35,8 @@ local function over(k, spec, H)
   -- Where this warp stages.
   function B.place() return H.staging + H.warp * BYTES end
 
-  -- Stores one box of a map at place() -> x, y. pairs: of the neighbours in 128 bytes of this thread's two rows, the rows
-  -- in turn
+  -- Stores one box of a map at place() -> x, y. pairs: of the neighbours in 128 bytes of this thread's two rows, the
+  -- rows in turn
   function B.store(map, staged, place, pairs)
     k.when(k.eq(H.lane, 0), function() k.tensor_stores_read() end) -- what was staged before is on its way
     k.warp_sync()

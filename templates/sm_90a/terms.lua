@@ -31,7 +31,8 @@ return function(k, spec, H, ring, units, options)
   end
 
   ------------------------------------------------------------------------------------------------ splitting B
-  -- Both layouts of a plane: where warp and lane find 8 elements of a block of 32 columns, and where they put each term.
+  -- Both layouts of a plane: where warp and lane find 8 elements of a block of 32 columns, and where they put each
+  -- term.
   --   K-major    rows of 32 along K, 64 bytes, swizzled by 64 bytes: a lane has a row, a warp 8 along K
   --   MN-major   rows of 64 along N, 128 bytes, boxes of 32 rows: a lane has a row of K, a warp 8 of each 32 columns
   local function place_in_planes(major, warp, lane)

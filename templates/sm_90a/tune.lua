@@ -7,7 +7,8 @@
 --   raster           bands of rows that walk along the columns together, for what they share in L2
 
 local SHARED_BYTES = 232448   -- of a CTA
--- Of a thread that multiplies. It has 240 registers, and with fp32 operands 208, of which a k16 takes up to 64 beside them.
+-- Of a thread that multiplies. It has 240 registers, and with fp32 operands 208, of which a k16 takes up to 64 beside
+-- them.
 local ACCUMULATORS, ACCUMULATORS_WIDE = 192, 96
 
 return function(spec, own)
@@ -42,7 +43,7 @@ return function(spec, own)
     error(("tune: %dx%d %s needs %d accumulators a thread; at most %d fit"):format(
       T.rows, T.columns, T.schedule, accumulators, most), 0)
   end
-  T.planes = wide and T.stages - 1 or 0         -- stages of the second ring: of three terms of B, 64 bytes a column each
+  T.planes = wide and T.stages - 1 or 0 -- stages of the second ring: of three terms of B, 64 bytes a column each
   local bytes = T.stages * (T.rows + T.columns) * 128 + T.planes * (T.columns * 192) + 8 * (T.staging or 0)
     + (T.stages + T.planes) * 16 + 24
   if bytes > SHARED_BYTES then

@@ -51,9 +51,9 @@ return function(k, H)
     k.when(k.eq(last.unit, units + clusters - 1), function() k.store(turn, 0, k.const(k.i32, 0)) end)
   end
 
-  -- The next unit, in the feeder's thread or in all threads of a warp, and whether there is one. parity: 0 for the first,
-  -- then in turn. Of a warp only lane 0 reads the number, and so may say that it is read; the others read the word behind,
-  -- which nobody writes (a branch would cost dz spills).
+  -- The next unit, in the feeder's thread or in all threads of a warp, and whether there is one. parity: 0 for the
+  -- first, then in turn. Of a warp only lane 0 reads the number, and so may say that it is read; the others read the
+  -- word behind, which nobody writes (a branch would cost dz spills).
   local function take(parity, units, feeds)
     local lane = k.reread_tid() & 31
     local unit
@@ -71,8 +71,8 @@ return function(k, H)
     return unit, is_unit
   end
 
-  -- Runs body(unit, state, q) -> state over the units of this cluster. problem() -> q: worked out anew for each unit, q.units
-  -- is how many the grid has.
+  -- Runs body(unit, state, q) -> state over the units of this cluster. problem() -> q: worked out anew for each unit,
+  -- q.units is how many the grid has.
   function U.over(problem, state, body, feeds)
     local unit, q
     local function units()

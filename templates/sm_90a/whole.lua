@@ -51,7 +51,7 @@ return function(k, spec, H, ring)
         a_step = STEP[a_major], b_step = STEP[b_major], a_block = BOX // 16, keep = k.gt(step, 0), into = now.acc,
         wait = 1,
       }
-      release(there, now.before, tells & k.gt(step, 0))          -- its products are complete: one stage may be in flight
+      release(there, now.before, tells & k.gt(step, 0)) -- its products are complete: one stage may be in flight
       return {at = ring.next_place(now.at, H.stages), before = stage, acc = sum}
     end)
     H.pass_turn()
