@@ -24,9 +24,10 @@ static const struct {
   double ahead;              /* multiplications a step of K that a pipeline should hold ahead: with fewer, squared */
   double epilogue;           /* of tiles whose warpgroups all reduce at once, for each element */
   double panel;              /* hidden rows of a sweep that L2 does not hold, per L2 */
+  double again;              /* a sweep over the columns behind the first, a row */
   double memory;             /* bytes a clock from device memory in products, beyond those at no cost */
-} share = {1.184, 31.0, 13.9, 4.0, 0.037, 0.124, 0.079, 14900, 273, 0.24, 1.2e-4};
-static const double panel_free = 0.75; /* of L2 */
+} share = {1.129, 26.9, 10.5, 4.0, 0.044, 0.143, 0.075, 17300, 340, 0.19, 39, 1.2e-4};
+static const double panel_free = 0.5;  /* of L2 */
 static const double memory_free = 350; /* bytes a clock */
 
 typedef struct machine {
@@ -67,10 +68,11 @@ static double tile_clocks(const product *x, const flp_tunables *t) {
 
 /* A factor for operands that come from device memory more than once. */
 static double reread_factor(const machine *m, const product *x, const flp_tunables *t, double bands, double tile) {
-  double band = (double)t->rows * t->cluster, clusters = floor(m->sms / t->cluster), walk = fmin(t->raster, bands);
+  double band = (double)t->rows * t->cluster, clusters = floor(m->sms / t->cluster);
+  double sweeps = ceil(bands / t->raster), walk = ceil(bands / sweeps);
   if (x->sweeps) {
     double panel = walk * band * x->k * x->element / m->l2_bytes;
-    return 1 + share.panel * fmax(0, fmin(panel, 3) - panel_free);
+    return 1 + share.panel * fmax(0, fmin(panel, 3) - panel_free) + share.again * (sweeps - 1) / x->m;
   }
   /* Those that run at once walk along K together: rows of `walk` bands, and as many columns as clusters are left
    * for. */

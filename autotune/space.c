@@ -10,8 +10,8 @@
 
 #include "../runtime/status.h"
 
-/* As tune.lua has them: shared memory of a CTA, accumulators of a thread. */
-enum { SHARED_BYTES = 232448, ACCUMULATORS = 192, ACCUMULATORS_WIDE = 96, RASTER_MOST = 64 };
+/* As tune.lua has them: shared memory of a CTA, accumulators of a thread, L2 for the hidden rows of a sweep. */
+enum { SHARED_BYTES = 232448, ACCUMULATORS = 192, ACCUMULATORS_WIDE = 96, RASTER_MOST = 64, PANEL_BYTES = 24 << 20 };
 /* Of a warp that stores what its tile gives, as staging.lua has it: 16 rows of 128 bytes. With a bias gradient dz has a
  * float a column beside them. */
 enum { STAGED_BYTES = 16 * 128 };
@@ -21,7 +21,7 @@ enum { BOX_BYTES = 128 };
 
 static const uint32_t tiles[] = {64, 128, 192, 256};
 static const uint32_t clusters[] = {1, 2, 4};
-static const uint32_t rasters[] = {4, 8, 16, 32, 64};
+static const uint32_t rasters[] = {4, 8, 16, 32, 64}; /* beside the kernel's own */
 #define COUNT(array) ((int)(sizeof(array) / sizeof(array)[0]))
 
 int space_has(flp_kernel_kind kind) {
@@ -32,10 +32,10 @@ static int is_wide(const flp_spec *spec) {
   return spec->dtype == FLP_DTYPE_FP32;
 }
 
-/* The hidden rows of the bands that share a sweep over W stay in L2. */
+/* The bands of two tiles of 128 whose hidden rows stay in L2, as tune.lua has it. */
 static uint32_t own_raster(const flp_spec *spec) {
-  int64_t bands = (is_wide(spec) ? 16384 : 32768) / spec->hidden;
-  return bands < 4 ? 4 : bands > 16 ? 16 : (uint32_t)bands;
+  int64_t bands = PANEL_BYTES / (256 * spec->hidden * (int64_t)flp_dtype_bytes(spec->dtype));
+  return bands < 1 ? 1 : bands > RASTER_MOST ? RASTER_MOST : (uint32_t)bands;
 }
 
 /* As products.lua has them: the tile that leaves the fewest of D's columns unused. */
@@ -159,7 +159,22 @@ typedef struct lister {
   flp_kernel_kind kind;
   const flp_spec *spec;
   space_points *out;
+  uint32_t raster[COUNT(rasters) + 1]; /* ascending */
+  int raster_count;
 } lister;
+
+static lister lister_of(flp_kernel_kind kind, const flp_spec *spec, space_points *out) {
+  lister l = {.kind = kind, .spec = spec, .out = out};
+  uint32_t own = space_own(kind, spec).raster;
+  for (int r = 0; r < COUNT(rasters); r++) {
+    if (own && own <= rasters[r]) {
+      if (own < rasters[r]) l.raster[l.raster_count++] = own;
+      own = 0;
+    }
+    l.raster[l.raster_count++] = rasters[r];
+  }
+  return l;
+}
 
 static void add(const lister *l, const flp_tunables *tune, const char *reason) {
   space_point *point = &l->out->items[l->out->count++];
@@ -171,8 +186,8 @@ static void add(const lister *l, const flp_tunables *tune, const char *reason) {
 static int list_cluster(const lister *l, flp_tunables tune) {
   char reason[SPACE_REASON_BYTES];
   int accepted = 0;
-  for (int r = 0; r < COUNT(rasters); r++) {
-    tune.raster = rasters[r];
+  for (int r = 0; r < l->raster_count; r++) {
+    tune.raster = l->raster[r];
     if (!space_accepts(l->kind, l->spec, &tune, reason)) continue;
     add(l, &tune, NULL);
     accepted++;
@@ -197,8 +212,8 @@ static int list_tile(const lister *l, flp_tunables tune) {
 
 flp_status space_list(flp_kernel_kind kind, const flp_spec *spec, space_points *out) {
   static const uint32_t schedules[] = {FLP_SCHEDULE_PING_PONG, FLP_SCHEDULE_COOPERATIVE};
-  lister l = {kind, spec, out};
-  size_t most = (size_t)(COUNT(schedules) * COUNT(tiles) * COUNT(tiles) * COUNT(clusters) * COUNT(rasters)) *
+  lister l = lister_of(kind, spec, out);
+  size_t most = (size_t)(COUNT(schedules) * COUNT(tiles) * COUNT(tiles) * COUNT(clusters) * l.raster_count) *
                 (SPACE_STAGES_MOST - SPACE_STAGES_LEAST + 1);
   *out = (space_points){.items = calloc(most, sizeof *out->items)};
   if (!out->items) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the candidates");

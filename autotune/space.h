@@ -8,7 +8,7 @@
 
 #include "../runtime/kernel.h"
 
-enum { SPACE_REASON_BYTES = 128, SPACE_STAGES_LEAST = 3, SPACE_STAGES_MOST = 8, SPACE_RASTER_LEAST = 4 };
+enum { SPACE_REASON_BYTES = 128, SPACE_STAGES_LEAST = 3, SPACE_STAGES_MOST = 8 };
 
 /* 1 for the kinds of kernels that leave a choice: forward, dz, products, forward_keep. */
 int space_has(flp_kernel_kind kind);
@@ -35,8 +35,8 @@ typedef struct space_points {
   int count;
 } space_points;
 
-/* Lists the space of a kind in its fixed order: schedule, rows, columns, stages, cluster, raster, each ascending. A tile
- * that is refused is listed once, with the least stages that are refused. error: MEMORY */
+/* Lists the space of a kind, its own choice among it, in a fixed order: schedule, rows, columns, stages, cluster, raster,
+ * each ascending. A tile that is refused is listed once, with the least stages that are refused. error: MEMORY */
 flp_status space_list(flp_kernel_kind kind, const flp_spec *spec, space_points *out);
 void space_clear(space_points *points);
 

@@ -119,7 +119,7 @@ def export_heads(paths, out):
 
 # ---- the fit ----
 
-SHARES = ("base", "shared", "l2", "cluster2", "cluster4", "half_rows", "ahead^2", "epilogue", "panel")
+SHARES = ("base", "shared", "l2", "cluster2", "cluster4", "half_rows", "ahead^2", "epilogue", "panel", "again")
 
 
 def features(tune, spec, n, l2_bytes=50 << 20):
@@ -128,10 +128,12 @@ def features(tune, spec, n, l2_bytes=50 << 20):
     rows, columns = map(int, tile.split("x"))
     stages, cluster, raster = (int(text.split("=")[1]) for text in (stages, cluster, raster))
     ping_pong, band = schedule == "ping-pong", rows * cluster
-    panel = min(raster, -(-n // band)) * band * spec["hidden"] * 2 / l2_bytes
+    bands = -(-n // band)
+    sweeps = -(-bands // raster)
+    panel = -(-bands // sweeps) * band * spec["hidden"] * 2 / l2_bytes
     return [1, 1 / columns, (rows + columns / cluster) / (rows * columns), cluster == 2, cluster == 4,
             ping_pong and rows == 64, ((stages - 1) * rows * columns) ** -2.0, (not ping_pong) / spec["hidden"],
-            max(0, min(panel, 3) - 0.75)]
+            max(0, min(panel, 3) - 0.5), (sweeps - 1) / n]
 
 
 def fit(path, clock=1.98e9, multiprocessors=132):
@@ -149,7 +151,7 @@ def fit(path, clock=1.98e9, multiprocessors=132):
     order, near = numpy.argsort(predicted), y < 1.2 * y.min()
     for name, share in zip(SHARES, shares):
         print(f"{name:10s} {share:.4g}" + (f" = {max(share, 0) ** 0.5:.4g}^2" if name == "ahead^2" else ""))
-    print(f"panel as a factor {shares[-1] / (y.min()):.3f}")
+    print(f"as factors: panel {shares[-2] / y.min():.3f}, again {shares[-1] / y.min():.3g}")
     print(f"off by {((predicted - y)[near] ** 2).mean() ** 0.5 / y.min():.3f} up to 1.2 times the fastest")
     for first in (1, 4, 8, 16, 32):
         print(f"best of the first {first}: {y[order[:first]].min() / y.min():.4f} of the fastest")

@@ -37,7 +37,7 @@ typedef struct flp_tunables {
   uint32_t rows, columns; /* of a tile */
   uint32_t stages;        /* of the pipeline from memory */
   uint32_t cluster;       /* CTAs along the rows that share what they load */
-  uint32_t raster;        /* bands of rows that walk along the columns together */
+  uint32_t raster;        /* how many bands of rows may walk along the columns together */
 } flp_tunables;
 
 typedef struct flp_kernel_key {
@@ -138,7 +138,7 @@ typedef struct flp_kernel_desc {
   /* tunables; 0 where the kind has none */
   uint32_t tile_rows, tile_columns, tile_depth, stages; /* products: tile_rows is M, tile_columns N, tile_depth K */
   uint32_t unit_columns; /* FORWARD: columns of one unit = one group of partials */
-  uint32_t raster;       /* row bands that neighbouring CTAs walk before the next columns */
+  uint32_t raster;       /* row bands, at most, that CTAs walk before the next columns */
   uint32_t cluster;      /* entries named ..._map: CTAs of a cluster, along the rows; else 0 */
   /* DZ: the backward layout that was measured to be the fastest; 0: no preference. Columns alone ask for R_VOCAB, rows
    * alone for R_ROWS, both for R2, in chunks of that size or, where the budget has no room, smaller ones.

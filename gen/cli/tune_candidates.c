@@ -10,24 +10,24 @@ static search_candidate blank(flp_kernel_kind kind) {
   return (search_candidate){.kind = kind, .error = -1, .clock_mhz = -1, .power_w = -1};
 }
 
-/* Whether a raster holds all bands of rows, as every larger one does then: all of these walk alike. */
-static int holds_all_bands(const flp_tunables *tune, uint32_t raster, int64_t rows) {
-  int64_t band = (int64_t)tune->rows * tune->cluster;
-  return raster >= (rows + band - 1) / band;
+/* Whether two candidates differ in their rasters at most, and go over the columns as often for that many rows. */
+static int walks_as(const search_candidate *a, const search_candidate *b, int64_t rows) {
+  flp_tunables as_b = a->tune;
+  as_b.raster = b->tune.raster;
+  int64_t bands = flp_ceil_div(rows, (int64_t)a->tune.rows * a->tune.cluster);
+  return memcmp(&as_b, &b->tune, sizeof as_b) == 0 &&
+         flp_ceil_div(bands, a->tune.raster) == flp_ceil_div(bands, b->tune.raster);
 }
 
-/* Leaves out what walks as a smaller raster does, or as the untuned kernel. Products have the chunk's columns as
- * rows, too. */
+/* Leaves out what walks as the untuned kernel does, or as one before. Products have the chunk's columns as rows, too. */
 static void prune_same_walk(const tune_list *list, search_candidate *c, int64_t rows) {
-  const search_candidate *own = &list->items[0];
-  if (c->is_default || c->kind == FLP_KERNEL_PRODUCTS || !holds_all_bands(&c->tune, c->tune.raster, rows)) return;
-  flp_tunables as_own = c->tune;
-  as_own.raster = own->tune.raster;
-  int is_own = memcmp(&as_own, &own->tune, sizeof as_own) == 0 && holds_all_bands(&own->tune, own->tune.raster, rows);
-  if (!is_own && (c->tune.raster == SPACE_RASTER_LEAST || !holds_all_bands(&c->tune, c->tune.raster / 2, rows))) return;
+  if (c->is_default || c->kind == FLP_KERNEL_PRODUCTS || !c->tune.raster) return;
+  const search_candidate *other = list->items;
+  while (other < c && !walks_as(c, other, rows)) other++;
+  if (other == c) return;
   c->status = SEARCH_PRUNED;
   snprintf(c->reason, sizeof c->reason, "%lld rows are walked as %s", (long long)rows,
-           is_own ? "by the untuned kernel" : "with a smaller raster");
+           other == list->items ? "by the untuned kernel" : "with a smaller raster");
 }
 
 /* Leaves out what would take modes S and P from every plan that finds it. */

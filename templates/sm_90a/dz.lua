@@ -21,7 +21,6 @@ return function(k, spec)
   local T = k.import "tune" (spec, {
     schedule = fp32 and "cooperative" or "ping-pong", rows = 128, columns = columns,
     stages = fp32 and 4 or 5, cluster = 2, widths = fp32 and {64, 128} or nil,
-    raster = spec.hidden > 0 and math.max(4, math.min(16, (fp32 and 16384 or 32768) // spec.hidden)) or fp32 and 4 or 8,
     staging = staging.bytes + (spec.bias_grad and SUMS_BYTES or 0),
   })
   local H = k.import "hopper" (k, spec, T)

@@ -26,8 +26,6 @@ return function(k, spec, entry, keep)
   local T = k.import "tune" (spec, {
     schedule = fp32 and "cooperative" or "ping-pong", rows = 128, columns = fp32 and 128 or 192,
     stages = fp32 and 4 or 5, cluster = 2, widths = fp32 and {64, 128} or nil,
-    -- the hidden rows of the bands that share a sweep over W stay in L2: 16 MiB of them at D=4096
-    raster = spec.hidden > 0 and math.max(4, math.min(16, (fp32 and 16384 or 32768) // spec.hidden)) or fp32 and 4 or 8,
     staging = keep and keep.staging,
   })
   local H = k.import "hopper" (k, spec, T)

@@ -4,19 +4,30 @@
 --   rows, columns    of a tile: what a CTA, or in ping-pong one of its two warpgroups, multiplies at a time
 --   stages           of the ring from memory; fp32 operands have a second ring, one stage shorter (terms.lua)
 --   cluster          CTAs along the rows that share the tiles of the second operand
---   raster           bands of rows that walk along the columns together, for what they share in L2
+--   raster           how many bands of rows may walk along the columns together, for what they share in L2
 
 local SHARED_BYTES = 232448   -- of a CTA
 -- Of a thread that multiplies. It has 240 registers, and with fp32 operands 208, of which a k16 takes up to 64 beside
 -- them.
 local ACCUMULATORS, ACCUMULATORS_WIDE = 192, 96
 
+-- Bytes of L2 for the hidden rows of a sweep: with more than a good half of it they do not stay there.
+local PANEL_BYTES = 24 << 20
+
+-- Of bands of that many rows; where D is not known, as with 4096 columns.
+local function panel(spec, band)
+  local depth, bytes = spec.hidden > 0 and spec.hidden or 4096, spec.dtype == "fp32" and 4 or 2
+  return math.max(1, math.min(64, PANEL_BYTES // (band * depth * bytes)))
+end
+
+-- own: what the kernel chooses; without a raster, the bands of its own tile whose hidden rows stay in L2.
 return function(spec, own)
   local tune, T = spec.tune, {}
   local wide = spec.dtype == "fp32"
   for _, name in ipairs {"schedule", "rows", "columns", "stages", "cluster", "raster"} do
     T[name] = tune[name] or own[name]
   end
+  T.raster = T.raster or panel(spec, own.rows * own.cluster)
   T.staging = own.staging
 
   local function refuse(name, accepted)

@@ -88,14 +88,17 @@ return function(k, H)
     end).state
   end
 
-  -- Band and column of a unit: `raster` bands at a time walk along the columns together, for what they share in L2.
+  -- Band and column of a unit. Bands walk along the columns together, for what they share in L2: at most `raster` at a
+  -- time, and about as many in each of their sweeps.
   function U.walk(unit, bands, across, raster)
-    local group = across * raster
+    local sweeps = k.max((bands + (raster - 1)) // raster, 1)
+    local most = k.udiv(bands + (sweeps - 1), sweeps)
+    local group = across * most
     local sweep = k.udiv(unit, group)
     local inside = unit - sweep * group
-    local height = k.min(bands - sweep * raster, raster)
+    local height = k.min(bands - sweep * most, most)
     local column = k.udiv(inside, height)
-    return sweep * raster + (inside - column * height), column
+    return sweep * most + (inside - column * height), column
   end
 
   return U
