@@ -102,11 +102,13 @@ static void widen_subtile(void *context, int64_t subtile, int worker) {
                      job->memory->hidden + begin * call->spec->hidden);
 }
 
+/* The sums are moved to the maximum as stored, unless fp32 rounds it by more than their own exponents hold. */
 static void write_partial(const flp_args *args, int64_t row, eager_partial part, double target) {
+  enum { OCTAVES = 64 };
   float *out = args->partial + 4 * row;
   int empty = part.sum == 0;
   double maximum = empty ? EAGER_NO_MAXIMUM : (double)(float)part.maximum;
-  if (!empty) part = eager_partial_move(part, maximum);
+  if (!empty && fabs(part.maximum - maximum) < OCTAVES) part = eager_partial_move(part, maximum);
   out[0] = (float)maximum;
   out[1] = empty ? 0 : (float)part.sum;
   out[2] = empty ? 0 : (float)part.weighted;

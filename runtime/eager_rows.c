@@ -111,15 +111,16 @@ eager_partial eager_partial_merge(eager_partial left, eager_partial right) {
   return (eager_partial){right.maximum, moved.sum + right.sum, moved.weighted + right.weighted};
 }
 
-/* The sum is taken about the maximum as stored, in fp32, so that stats are consistent to double precision. */
+/* The stored sum is about the maximum as stored, in fp32, so that stats are consistent to double precision. Its logarithm
+ * is moved, not the sum: beyond 2^34 or so fp32 rounds a maximum by more than a double's exponent holds. */
 void eager_row_finish(const flp_args *args, int64_t row, const eager_scale *scale, eager_partial whole, double target) {
   double maximum = NAN, log_sum = NAN, logprob = NAN, entropy = NAN;
   if (whole.sum != 0) {
+    double log_whole = log2(whole.sum);
     maximum = (double)(float)whole.maximum;
-    whole = eager_partial_move(whole, maximum);
-    log_sum = log2(whole.sum);
-    logprob = ln_2 * ((eager_score(scale, target) - maximum) - log_sum);
-    entropy = ln_2 * (log_sum - whole.weighted / whole.sum);
+    log_sum = log_whole + (whole.maximum - maximum);
+    logprob = ln_2 * ((eager_score(scale, target) - whole.maximum) - log_whole);
+    entropy = ln_2 * (log_whole - whole.weighted / whole.sum);
     if (logprob > 0) logprob = 0;
     if (entropy < 0) entropy = 0;
   }

@@ -65,6 +65,28 @@ Test(eager_backward, softcap_scale_and_temperatures_of_each_row) {
   eager_case_destroy(&c);
 }
 
+/* A row of one certain column: d logprob / d hidden is (weight of the target - weight of that column) / T. */
+Test(eager_backward, a_temperature_next_to_zero) {
+  flp_spec spec = make_spec(FLP_DTYPE_FP32, 40, 8);
+  spec.entropy = FLP_ENTROPY_NONE;
+  eager_case c;
+  eager_case_create(&c, &spec, 5, 22);
+  c.args.temperature = 1e-11f;
+  eager_case_forward(&c);
+  eager_case_backward(&c);
+  for (int i = 0; i < 5; i++) {
+    int64_t target = eager_case_get_target(&c, i), top = 0;
+    for (int v = 1; v < 40; v++)
+      if (long_raw_score(&c.reference, i, v) > long_raw_score(&c.reference, i, (int)top)) top = v;
+    for (int d = 0; d < 8; d++) {
+      long double difference = c.reference.weight[target * 8 + d] - c.reference.weight[top * 8 + d];
+      double right = (double)(c.reference.grad_logprob[i] * difference) / (double)c.args.temperature;
+      cr_assert_float_eq(eager_case_grad_hidden(&c, i, d), right, 5e7); /* of gradients of 1e10 to 1e11 */
+    }
+  }
+  eager_case_destroy(&c);
+}
+
 Test(eager_backward, each_mask_computes_the_same_bits) {
   flp_spec spec = make_spec(FLP_DTYPE_BF16, 200, 24);
   eager_case all, one;

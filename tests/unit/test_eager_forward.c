@@ -74,6 +74,24 @@ Test(eager_forward, per_row_temperature_from_a_thousandth_to_a_thousand) {
   eager_case_destroy(&c);
 }
 
+Test(eager_forward, scores_beyond_what_fp32_tells_apart_by_one) {
+  flp_spec spec = make_spec(FLP_DTYPE_BF16, 300, 16);
+  spec.per_row_temperature = 1;
+  eager_case c;
+  eager_case_create(&c, &spec, 7, 4);
+  const double temperatures[7] = {1e-9, 1e-10, 1e-11, 1e-12, 1e-13, 1e-15, 1e-20};
+  for (int i = 0; i < 7; i++) eager_case_set_temperature(&c, i, temperatures[i]);
+  eager_case_forward(&c);
+  for (int i = 0; i < 7; i++) {
+    long double logprob, entropy;
+    long_forward(&c.reference, i, &logprob, &entropy);
+    cr_assert_float_eq(c.logprob[i], (double)logprob, 4e-7 * fabs((double)logprob) + 2e-7 / temperatures[i]);
+    cr_assert_lt(c.logprob[i], 0.0f);
+    cr_assert_float_eq(c.entropy[i], 0.0, 1e-6); /* the two largest scores are far apart */
+  }
+  eager_case_destroy(&c);
+}
+
 Test(eager_forward, a_common_shift_of_ten_thousand_costs_no_digits) {
   flp_spec spec = make_spec(FLP_DTYPE_FP32, 140, 8);
   spec.has_bias = 1;

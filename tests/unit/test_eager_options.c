@@ -180,6 +180,21 @@ Test(eager_options, partials_of_shards_combine_to_the_whole) {
   eager_case_destroy(&c);
 }
 
+Test(eager_options, partials_of_a_temperature_next_to_zero_combine) {
+  flp_spec spec = shard_spec();
+  eager_case c;
+  eager_case_create(&c, &spec, SHARD_ROWS, 36);
+  c.args.temperature = 1e-11f;
+  float partials[SHARDS * SHARD_ROWS * 4], logprob[SHARD_ROWS], stats[SHARD_ROWS * 4];
+  forward_shards(&c, partials, logprob, stats);
+  eager_case_forward(&c);
+  for (int i = 0; i < SHARD_ROWS; i++) {
+    cr_assert_lt(c.logprob[i], -1e9f);
+    cr_assert_float_eq(logprob[i], c.logprob[i], 1e5); /* scores of 1e11 in fp32 */
+  }
+  eager_case_destroy(&c);
+}
+
 Test(eager_options, a_shard_of_minus_infinities_says_so_and_combines) {
   flp_spec spec = shard_spec();
   spec.softcap = 0;
