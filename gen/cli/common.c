@@ -36,8 +36,8 @@ int cli_finish(const char *verb, int json, flp_status status) {
   fflush(stdout);
   fprintf(stderr, "%s: %s\n", verb, detail);
   if (json) {
-    json_t *error = json_pack("{s:{s:s, s:s, s:i}}", "error", "status", flp_status_name(status), "message", detail,
-                              "exit", cli_exit_code(status));
+    json_t *error = json_pack("{s:{s:s, s:o, s:i}}", "error", "status", flp_status_name(status), "message",
+                              cli_json_text(detail), "exit", cli_exit_code(status));
     cli_json_print(error);
   }
   return cli_exit_code(status);

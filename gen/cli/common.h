@@ -8,6 +8,7 @@
 #include <argp.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "../../runtime/flp.h"
 #include "../../runtime/status.h"
@@ -85,7 +86,22 @@ const char *cli_format_flops(double flops, char buffer[CLI_TEXT_BYTES]);
 
 /* Reads a whole regular file, at most limit bytes; *out is malloc'ed and NUL-terminated. error: IO, CORRUPT */
 flp_status cli_read_file(const char *path, size_t limit, char **out, size_t *bytes);
-/* Writes a whole file through a temporary one in the same directory. error: IO */
+
+/* A file that is written: through a temporary one in the same directory; or what has its name and is no regular file, a
+ * device or a pipe, itself. */
+typedef struct cli_output {
+  const char *path; /* borrowed */
+  char *temporary;  /* NULL without one */
+  FILE *file;
+  int cause; /* errno of the first failure, or 0 */
+} cli_output;
+/* error: IO, MEMORY */
+flp_status cli_output_open(const char *path, cli_output *out);
+/* A failure is told by cli_output_close. */
+void cli_output_write(cli_output *out, const void *bytes, size_t length);
+/* error: IO */
+flp_status cli_output_close(cli_output *out);
+/* Writes a whole file so. error: IO, MEMORY */
 flp_status cli_write_file(const char *path, const void *bytes, size_t length);
 /* Creates a directory and its parents unless they are there. error: IO */
 flp_status cli_make_directory(const char *path);

@@ -52,19 +52,44 @@ flp_status cli_read_file(const char *path, size_t limit, char **out, size_t *byt
   return status;
 }
 
-flp_status cli_write_file(const char *path, const void *bytes, size_t length) {
-  char *temporary = NULL;
-  if (asprintf(&temporary, "%s.tmp-%ld", path, (long)getpid()) < 0)
+flp_status cli_output_open(const char *path, cli_output *out) {
+  struct stat info;
+  *out = (cli_output){.path = path};
+  int is_special = stat(path, &info) == 0 && !S_ISREG(info.st_mode);
+  if (!is_special && asprintf(&out->temporary, "%s.tmp-%ld", path, (long)getpid()) < 0) {
+    out->temporary = NULL;
     return flp_fail(FLP_ERROR_MEMORY, "%s: out of memory", path);
-  flp_status status = FLP_OK;
-  FILE *file = fopen(temporary, "wbe");
-  if (!file) status = fail_file(path, "write");
-  if (status == FLP_OK && length && fwrite(bytes, 1, length, file) != length) status = fail_file(path, "write");
-  if (file && fclose(file) != 0 && status == FLP_OK) status = fail_file(path, "write");
-  if (status == FLP_OK && rename(temporary, path) != 0) status = fail_file(path, "replace");
-  if (status != FLP_OK && file) unlink(temporary);
-  free(temporary);
+  }
+  out->file = fopen(is_special ? path : out->temporary, "wbe");
+  if (out->file) return FLP_OK;
+  flp_status status = fail_file(path, "write");
+  free(out->temporary);
   return status;
+}
+
+void cli_output_write(cli_output *out, const void *bytes, size_t length) {
+  if (!length || out->cause || fwrite(bytes, 1, length, out->file) == length) return;
+  out->cause = errno ? errno : EIO;
+}
+
+flp_status cli_output_close(cli_output *out) {
+  const char *action = "write";
+  if (fclose(out->file) != 0 && !out->cause) out->cause = errno;
+  if (!out->cause && out->temporary && rename(out->temporary, out->path) != 0) {
+    out->cause = errno;
+    action = "replace";
+  }
+  if (out->cause && out->temporary) unlink(out->temporary);
+  free(out->temporary);
+  errno = out->cause;
+  return out->cause ? fail_file(out->path, action) : FLP_OK;
+}
+
+flp_status cli_write_file(const char *path, const void *bytes, size_t length) {
+  cli_output out;
+  FLP_TRY(cli_output_open(path, &out));
+  cli_output_write(&out, bytes, length);
+  return cli_output_close(&out);
 }
 
 flp_status cli_make_directory(const char *path) {

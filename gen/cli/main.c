@@ -53,6 +53,13 @@ static int unknown_verb(const char *name) {
   return CLI_EXIT_USAGE;
 }
 
+/* What the command printed must have arrived; a write that failed before the last one counts too. */
+static int check_output(const char *name, int code) {
+  if ((fflush(stdout) == 0 && !ferror(stdout)) || code != CLI_EXIT_OK) return code;
+  fprintf(stderr, "%s: standard output: cannot write\n", name);
+  return CLI_EXIT_IO;
+}
+
 /* Runs verb i with argv[first..] as its arguments and "flpgen VERB" as its name. */
 static int run_verb(int i, int argc, char **argv, int first) {
   char name[32];
@@ -66,11 +73,7 @@ static int run_verb(int i, int argc, char **argv, int first) {
   memcpy(shifted + 1, argv + first, (size_t)(argc - first) * sizeof *shifted);
   int code = verbs[i].run(argc - first + 1, shifted);
   free(shifted);
-  if (fflush(stdout) != 0 && code == CLI_EXIT_OK) {
-    fprintf(stderr, "%s: standard output: cannot write\n", name);
-    code = CLI_EXIT_IO;
-  }
-  return code;
+  return check_output(name, code);
 }
 
 /* Warnings of the library, such as a fall of the ladder, belong on stderr. */
@@ -95,11 +98,11 @@ int main(int argc, char **argv) {
   const char *word = argv[1];
   if (is_one_of(word, "--help", "-?") || strcmp(word, "help") == 0) {
     print_help(stdout);
-    return CLI_EXIT_OK;
+    return check_output("flpgen", CLI_EXIT_OK);
   }
   if (is_one_of(word, "--version", "-V")) {
     puts(argp_program_version);
-    return CLI_EXIT_OK;
+    return check_output("flpgen", CLI_EXIT_OK);
   }
   if (word[0] == '-') return run_verb(0, argc, argv, 1);
   for (int i = 0; i < VERBS; i++)

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "../../runtime/status.h"
+#include "json_out.h"
 
 /* "580.159.04 (CUDA 13.0)": the kernel module's version where the system shows it. */
 static void driver_text(int cuda_version, char *out, size_t capacity) {
@@ -39,8 +40,8 @@ json_t *cli_record_create(const char *gpu, int cuda_version, const char *command
   time_t now = time(NULL);
   struct tm utc;
   strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-  return json_pack("{s:s, s:s, s:s, s:s, s:s}", "gpu", gpu && gpu[0] ? gpu : "none", "driver", driver, "sources_hash",
-                   flp_sources_id(), "command", command, "date", date);
+  return json_pack("{s:o, s:s, s:s, s:o, s:s}", "gpu", cli_json_text(gpu && gpu[0] ? gpu : "none"), "driver", driver,
+                   "sources_hash", flp_sources_id(), "command", cli_json_text(command), "date", date);
 }
 
 /* Ends with the rows, so that the closing brace can follow them. Returns 0 or -1. */

@@ -179,10 +179,11 @@ static json_t *exact_json(const report *in) {
 static flp_status print_json(const report *in) {
   const run_problem *problem = in->problem;
   const run_result *result = in->result;
-  json_t *document = json_pack("{s:o, s:I, s:I, s:s, s:s, s:s, s:s}", "spec",
+  json_t *document = json_pack("{s:o, s:I, s:I, s:s, s:o, s:o, s:s}", "spec",
                                cli_spec_json(&problem->spec, problem->scale), "rows", (json_int_t)problem->n,
                                "active_rows", (json_int_t)in->logprob.rows, "rung", flp_rung_name(result->rung),
-                               "device", result->device, "plan", result->description, "plan_id", result->plan_id);
+                               "device", cli_json_text(result->device), "plan", cli_json_text(result->description),
+                               "plan_id", result->plan_id);
   json_object_set_new(
       document, "seconds",
       json_pack("{s:f, s:f, s:f, s:f}", "plan", result->plan_seconds, "forward", result->forward_seconds, "backward",

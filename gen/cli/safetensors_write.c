@@ -1,12 +1,10 @@
 /* safetensors_write.c: writing of safetensors files. */
-#include <errno.h>
 #include <jansson.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "../../runtime/status.h"
+#include "common.h"
 #include "safetensors_internal.h"
 
 enum { HEADER_ALIGNMENT = 8 };
@@ -62,34 +60,16 @@ static flp_status make_header(const char *path, const cli_tensor *tensors, size_
   return *out ? FLP_OK : fail_memory(path);
 }
 
-static int write_all(FILE *file, const char *header, size_t header_bytes, const cli_tensor *tensors, size_t count) {
-  uint8_t length[8];
-  for (int i = 0; i < 8; i++) length[i] = (uint8_t)((uint64_t)header_bytes >> (8 * i));
-  if (fwrite(length, 1, sizeof length, file) != sizeof length) return 0;
-  if (fwrite(header, 1, header_bytes, file) != header_bytes) return 0;
-  for (size_t i = 0; i < count; i++)
-    if (tensors[i].bytes && fwrite(tensors[i].data, 1, tensors[i].bytes, file) != tensors[i].bytes) return 0;
-  return 1;
-}
-
 static flp_status write_file(const char *path, const char *header, size_t header_bytes, const cli_tensor *tensors,
                              size_t count) {
-  char *temporary = NULL;
-  if (asprintf(&temporary, "%s.tmp-%ld", path, (long)getpid()) < 0) return fail_memory(path);
-  FILE *file = fopen(temporary, "wbe");
-  int good = file && write_all(file, header, header_bytes, tensors, count);
-  int cause = errno;
-  if (file && fclose(file) != 0 && good) {
-    good = 0;
-    cause = errno;
-  }
-  if (good && rename(temporary, path) != 0) {
-    good = 0;
-    cause = errno;
-  }
-  if (!good && file) unlink(temporary);
-  free(temporary);
-  return good ? FLP_OK : flp_fail(FLP_ERROR_IO, "%s: cannot write: %s", path, strerror(cause));
+  cli_output out;
+  uint8_t length[8];
+  for (int i = 0; i < 8; i++) length[i] = (uint8_t)((uint64_t)header_bytes >> (8 * i));
+  FLP_TRY(cli_output_open(path, &out));
+  cli_output_write(&out, length, sizeof length);
+  cli_output_write(&out, header, header_bytes);
+  for (size_t i = 0; i < count; i++) cli_output_write(&out, tensors[i].data, tensors[i].bytes);
+  return cli_output_close(&out);
 }
 
 flp_status cli_safetensors_write(const char *path, const cli_tensor *tensors, size_t count) {

@@ -169,7 +169,8 @@ flp_status tune_dry_run(const tune_args *args, const tune_targets *targets, cons
     }
     if (!args->json) dry_print(target, searches);
     json_array_append_new(
-        all, json_pack("{s:s, s:s, s:o}", "spec", target->text, "model", target->model, "kinds", searches));
+        all,
+        json_pack("{s:s, s:o, s:o}", "spec", target->text, "model", cli_json_text(target->model), "kinds", searches));
   }
   if (args->json) return cli_json_print(json_pack("{s:b, s:o}", "dry_run", 1, "targets", all));
   json_decref(all);
