@@ -172,8 +172,25 @@ static flp_status add_file(run_args *args, const char *path) {
   return FLP_OK;
 }
 
+/* The option's name if it has no meaning but with --demo. */
+static const char *name_demo_option(int key) {
+  switch (key) {
+    case KEY_ROWS:
+      return "--rows";
+    case KEY_VOCAB:
+      return "--vocab";
+    case KEY_DTYPE:
+      return "--dtype";
+    case KEY_SEED:
+      return "--seed";
+    default:
+      return NULL;
+  }
+}
+
 static error_t parse(int key, char *text, struct argp_state *state) {
   run_args *args = state->input;
+  if (name_demo_option(key)) args->demo_option = name_demo_option(key);
   if (key >= KEY_HIDDEN && key < KEY_HIDDEN + RUN_VECTOR) {
     args->source[key - KEY_HIDDEN] = text;
     return 0;

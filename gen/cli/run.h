@@ -46,6 +46,7 @@ typedef struct run_args {
   flp_dtype grad_hidden_dtype, grad_weight_dtype;
   int json, quiet, demo;
   /* demo */
+  const char *demo_option; /* one of its options that was given, or NULL */
   int64_t rows, vocab;
   flp_dtype dtype; /* 0 if not given */
   int64_t seed;

@@ -186,21 +186,24 @@ static flp_status run_whole(run_state *state, flp_pass pass, flp_layout *layout,
   return FLP_OK;
 }
 
+/* Rows that held bad ids or temperatures are told, not failed: their outputs are NaN, the others stand. Backward meets
+ * the same rows as forward, whose count is the one that is told. */
+static flp_status check_data(run_state *state) {
+  flp_status status = flp_plan_check(state->plan, state->device.stream);
+  if (status != FLP_ERROR_DATA) return status;
+  if (state->result->data != FLP_OK) return FLP_OK;
+  state->result->data = status;
+  snprintf(state->result->data_detail, sizeof state->result->data_detail, "%s", flp_error_detail());
+  return FLP_OK;
+}
+
 static flp_status run_passes(run_state *state) {
   run_result *result = state->result;
   if (state->problem->loss) return run_whole(state, FLP_PASS_STEP, &result->step, &result->step_seconds);
   FLP_TRY(run_forward(state));
   if (!state->problem->spec.grads) return FLP_OK;
+  FLP_TRY(check_data(state));
   return run_whole(state, FLP_PASS_BACKWARD, &result->backward, &result->backward_seconds);
-}
-
-/* Rows that held bad ids or temperatures are told, not failed: their outputs are NaN, the others stand. */
-static flp_status check_data(run_state *state) {
-  flp_status status = flp_plan_check(state->plan, state->device.stream);
-  if (status != FLP_ERROR_DATA) return status;
-  state->result->data = status;
-  snprintf(state->result->data_detail, sizeof state->result->data_detail, "%s", flp_error_detail());
-  return FLP_OK;
 }
 
 /* Hands the outputs over as host memory: a copy from a GPU, the buffer itself from the host. */

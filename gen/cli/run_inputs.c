@@ -214,11 +214,11 @@ static flp_status check_all(run_problem *problem, const found in[RUN_OPERANDS]) 
   return FLP_OK;
 }
 
+/* Infinity and NaN too: they are refused as numbers, not looked for as files. */
 static int is_number(const char *text) {
-  double value;
-  int number = cli_parse_number("", text, &value) == FLP_OK;
-  flp_detail_clear();
-  return number;
+  char *end;
+  strtod(text, &end);
+  return end != text && !*end;
 }
 
 /* error: ARGUMENT for what has no place beside a loss or without one */
@@ -244,6 +244,8 @@ flp_status run_problem_load(run_args *args, run_problem *out) {
   found in[RUN_OPERANDS] = {{NULL, NULL}};
   const char *temperature = args->source[RUN_TEMPERATURE];
   int scalar = temperature && is_number(temperature);
+  if (args->demo_option)
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s: is accepted with --demo only; tensors have their own", args->demo_option);
   flp_status status = run_problem_loss(args, out);
   if (status == FLP_OK && scalar) status = cli_parse_number("--temperature", temperature, &out->temperature);
   for (int i = 0; status == FLP_OK && i < RUN_OPERANDS; i++)

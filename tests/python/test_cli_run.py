@@ -147,6 +147,14 @@ def test_bad_rows_are_nan_and_exit_1(tmp_path):
     close(numpy.delete(got, 1), numpy.delete(wanted, 1), 1e-5)
 
 
+def test_a_bad_row_counts_once_though_backward_meets_it_again(tmp_path):
+    stored, _ = problem()
+    stored["target"][1][0, 1] = V
+    source = write_safetensors(tmp_path / "in.safetensors", **stored, grad_logprob=("F32", numpy.ones(N)))
+    done = flpgen("run", "-i", source, "--json", "--rung", "eager")
+    assert done.code == 1 and done.json()["bad_rows"].startswith("1 rows or row ids were bad")
+
+
 def test_no_rows(tmp_path):
     source = write_safetensors(tmp_path / "in.safetensors", hidden=("F32", numpy.zeros((0, 8))),
                                weight=("F32", numpy.zeros((4, 8))), target=("I32", numpy.zeros(0)))
@@ -208,6 +216,10 @@ def test_arguments_that_do_not_fit(tmp_path):
     assert message("--budget", "1").startswith("budget: 1 bytes are too few for 128 rows on the eager rung; ")
     assert message("--rung", "best").startswith("--rung: 'best' is not accepted; one of auto, tuned, ")
     assert message("--demo") == f"--input: '{source}' is not accepted with --demo, which makes its own data"
+    for number in ("inf", "-inf", "nan"):
+        assert message(f"--temperature={number}") == f"--temperature: '{number}' is not accepted; a finite number is"
+    for option, value in (("--rows", 3), ("--vocab", 9), ("--dtype", "fp16"), ("--seed", 2)):
+        assert message(option, value) == f"{option}: is accepted with --demo only; tensors have their own"
     done = flpgen("run")
     assert done.code == 2
     assert done.err == ("flpgen run: --hidden is missing; a tensor 'hidden' in an --input file, or --hidden "
