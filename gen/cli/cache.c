@@ -3,8 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
-#include "../../runtime/store.h"
+#include "../../runtime/store_internal.h"
 #include "common.h"
 #include "json_out.h"
 #include "table.h"
@@ -112,8 +113,11 @@ static flp_status open_store(const cache_args *args, flp_store **out) {
   flp_setting writable, path;
   flp_setting_find("FLP_CACHE_DIR", &writable);
   flp_setting_find("FLP_CACHE_PATH", &path);
-  if (args->directory) return flp_store_open(args->directory, NULL, out);
-  return flp_store_open(writable.value, path.value, out);
+  if (!args->directory) return flp_store_open(writable.value, path.value, out);
+  int fd;
+  FLP_TRY(store_file_open_directory(args->directory, 1, 0, &fd, NULL));
+  close(fd);
+  return flp_store_open(args->directory, NULL, out);
 }
 
 /* ls and verify are one walk; verify fails where an entry is bad. */

@@ -7,7 +7,7 @@
 
 #include "../../runtime/driver.h"
 #include "../../runtime/eager.h"
-#include "../../runtime/store.h"
+#include "../../runtime/store_internal.h"
 #include "doctor_paths.h"
 #include "json_out.h"
 #include "kernels.h"
@@ -30,7 +30,8 @@ typedef struct finding {
 typedef struct directory {
   char path[1024];
   uint64_t entries, bytes, bad;
-  int exists, is_writable;
+  int exists, is_writable; /* exists: can be used, as a plan would */
+  char problem[DETAIL_BYTES];
 } directory;
 
 typedef struct examination {
@@ -97,10 +98,17 @@ static int count_entry(void *context, const flp_store_item *item) {
 
 static void examine_directory(const char *path, int writable, directory *out) {
   snprintf(out->path, sizeof out->path, "%s", path);
-  out->exists = path[0] && access(path, F_OK) == 0;
-  out->is_writable = path[0] && access(path, W_OK) == 0;
+  int fd, absent;
+  flp_status status = store_file_open_directory(path, writable, 0, &fd, &absent);
+  out->exists = status == FLP_OK;
+  if (!out->exists) {
+    snprintf(out->problem, sizeof out->problem, "%s", absent ? "not there" : flp_error_detail());
+    return;
+  }
+  close(fd);
+  out->is_writable = access(path, W_OK) == 0;
   flp_store *store = NULL;
-  if (!out->exists || flp_store_open(writable ? path : NULL, writable ? NULL : path, &store) != FLP_OK) return;
+  if (flp_store_open(writable ? path : NULL, writable ? NULL : path, &store) != FLP_OK) return;
   flp_store_each(store, count_entry, out);
   flp_store_close(store);
 }
@@ -200,7 +208,7 @@ static void add_directory(cli_table *table, const char *name, const directory *i
   snprintf(text, sizeof text, "%llu entries, %s, %llu bad, %s", (unsigned long long)in->entries,
            cli_format_bytes((double)in->bytes, bytes), (unsigned long long)in->bad,
            in->is_writable ? "writable" : "read-only");
-  cli_table_add(table, name, in->exists ? "ok" : "no", in->exists ? text : "not there", in->path, NULL);
+  cli_table_add(table, name, in->exists ? "ok" : "no", in->exists ? text : in->problem, in->path, NULL);
 }
 
 static void print_parts(const examination *in) {

@@ -95,9 +95,16 @@ static void set_budgets(const explain_args *args, explanation *out) {
     out->budget[pass] = flp_pass_budget(args->options.budget_bytes, (flp_pass)pass);
 }
 
+static flp_status check_mode(const explain_args *args) {
+  uint32_t both = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  if (args->options.mode != FLP_MODE_R2 || (args->spec.spec.grads & both) == both) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'R2' is not accepted without --grad hidden,weight");
+}
+
 static flp_status explain(explain_args *args) {
   FLP_TRY(cli_spec_args_mode(&args->spec, &args->options.mode));
   FLP_TRY(cli_spec_args_resolve(&args->spec));
+  FLP_TRY(check_mode(args));
   cli_spec_args_tune(&args->spec, &args->options);
   flp_options resolved;
   FLP_TRY(flp_options_resolve(&args->options, &resolved));

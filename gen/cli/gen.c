@@ -204,10 +204,20 @@ static void print_table(const gen_work *work, const gen_args *args) {
   if (args->install) puts("stored in the cache of this user");
 }
 
+static flp_status check_generic(const gen_args *args) {
+  const flp_spec *spec = &args->spec.spec;
+  if (!args->out && !args->install)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--generic: where to is not said; --out DIR or --install-cache does");
+  if (spec->vocab || spec->hidden || args->spec.model)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--generic: %s is not accepted beside it; these kernels serve every head",
+                    spec->vocab ? "--vocab" : spec->hidden ? "--hidden" : "--model");
+  if (!args->arches || !strchr(args->arches, ',')) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--arch: '%s' is not accepted with --generic; one name is", args->arches);
+}
+
 static flp_status generate(gen_work *work, gen_args *args) {
   if (!args->generic) FLP_TRY(cli_spec_args_resolve(&args->spec));
-  if (args->generic && !args->out && !args->install)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--generic: where to is not said; --out DIR or --install-cache does");
+  if (args->generic) FLP_TRY(check_generic(args));
   FLP_TRY(choose_arches(work, args));
   if (args->generic)
     FLP_TRY(cli_kernels_generic_keys(work->target[0], &work->keys, &work->key_count));

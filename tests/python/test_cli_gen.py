@@ -130,6 +130,16 @@ def test_generic_needs_a_place():
     assert done.err == "flpgen gen: --generic: where to is not said; --out DIR or --install-cache does\n"
 
 
+@pytest.mark.parametrize("arguments, message", [
+    (["--arch", "sm_80,sm_90a"], "--arch: 'sm_80,sm_90a' is not accepted with --generic; one name is"),
+    (["--vocab", "9"], "--generic: --vocab is not accepted beside it; these kernels serve every head"),
+    (["--model", "x"], "--generic: --model is not accepted beside it; these kernels serve every head"),
+])
+def test_generic_takes_no_specialisation(tmp_path, arguments, message):
+    done = flpgen("gen", "--generic", "--out", tmp_path, *arguments)
+    assert done.code == 2 and done.err == f"flpgen gen: {message}\n"
+
+
 def test_model_configs(tmp_path):
     config = tmp_path / "config.json"
     config.write_text('{"text_config": {"vocab_size": 2000, "hidden_size": 128, "final_logit_softcapping": 30.0},'
@@ -190,6 +200,15 @@ def test_cache_usage():
         "flpgen cache: --keep: is accepted by gc only, not by 'ls'")
     assert flpgen("cache", "gc", "--keep", "1Q").err.splitlines()[0] == (
         "flpgen cache: --keep: '1Q' is not accepted; bytes are, with or without a suffix K, M, G or T")
+
+
+def test_cache_of_a_directory_that_is_none(tmp_path):
+    (tmp_path / "file").write_text("")
+    for action in ("ls", "verify", "gc"):
+        done = flpgen("cache", action, "--dir", tmp_path / "nope")
+        assert done.code == 4 and done.err == f"flpgen cache: {tmp_path}/nope: No such file or directory\n"
+        done = flpgen("cache", action, "--dir", tmp_path / "file")
+        assert done.code == 4 and "file: not a directory" in done.err
 
 
 def test_out_serves_as_cache_path(tmp_path):

@@ -94,6 +94,7 @@ def test_explain_tables():
     (["--rows", "1,x"], "--rows: 'x' is not accepted; a whole number from 0 to 1073741824 is"),
     (["--rows", ",".join(["1"] * 17)], "has too many numbers; at most 16 are accepted"),
     (["--multiprocessors", "0"], "--multiprocessors: '0' is not accepted; a whole number from 1 to 65536 is"),
+    (["--mode", "R2", "--grad", "hidden"], "--mode: 'R2' is not accepted without --grad hidden,weight"),
     (["--capability", "nine"], "--capability: 'nine' is not accepted; a compute capability is, e.g. 8.0 or 9.0"),
     (["--capability", "9.0a"], "--capability: '9.0a' is not accepted; a compute capability is, e.g. 8.0 or 9.0"),
     (["--capability", "7.5"], "--capability: 7.5 is not accepted, no kernels run there; 8.0 or newer is"),
@@ -118,6 +119,15 @@ def test_doctor(tmp_path):
     assert len(settings) == 10
     assert settings["FLP_BUDGET"]["value"] == "64M" and settings["FLP_BUDGET"]["source"] == "environment"
     assert settings["FLP_FORCE"]["source"] == "default"
+
+
+def test_doctor_of_a_cache_that_is_a_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("")
+    done = flpgen("doctor", cache=path, **NO_GPU)
+    row = next(line for line in done.out.splitlines() if line.startswith("cache "))
+    assert row.split()[1] == "no" and "not a directory" in row
+    assert flpgen("doctor", "--json", cache=path, **NO_GPU).json()["cache"]["exists"] is False
 
 
 def test_doctor_tables():
