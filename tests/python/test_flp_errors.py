@@ -83,7 +83,12 @@ def test_not_finite(good, field, value):
     refused(ValueError, "%s is %s (accepted: a finite number)" % (field, value), *good, **{field: value})
 
 
-@pytest.mark.parametrize("value, word", [(0.0, "0"), (-2, "-2"), (math.nan, "-?nan"), (math.inf, "inf"), (1e-46, "0")])
+def test_a_number_that_no_float_holds(good):
+    refused(ValueError, "scale is %d (accepted: a finite number)" % 10**400, *good, scale=10**400)
+
+
+@pytest.mark.parametrize("value, word", [(0.0, "0"), (-2, "-2"), (math.nan, "-?nan"), (math.inf, "inf"), (1e-46, "0"),
+                                         pytest.param(10**400, "inf", id="no float")])
 def test_scalar_temperature(good, value, word):
     with pytest.raises(flp.ArgumentError, match=r"^args\.temperature is %s \(accepted: finite numbers > 0\)$" % word):
         flp.linear_logprob(*good, temperature=value)
@@ -131,6 +136,10 @@ def test_row_list(good):
     refused(TypeError, "rows is of dtype torch.bool (accepted: torch.int32, torch.int64)", *good,
             rows=torch.ones(13, dtype=torch.bool))
     refused(ValueError, "rows is of shape (1, 2) (accepted: (row count,))", *good, rows=[[0, 1]])
+    refused(TypeError, "rows is of dtype torch.float32 (accepted: torch.int32, torch.int64)", *good, rows=[0.5, 1.7])
+    refused(TypeError, "rows is of dtype torch.bool (accepted: torch.int32, torch.int64)", *good, rows=[True, False])
+    refused(TypeError, "rows is of type str (accepted: integers of 64 bits, or a tensor of them)", *good, rows="ab")
+    refused(TypeError, "rows is of type list (accepted: integers of 64 bits, or a tensor of them)", *good, rows=[2**70])
 
 
 def test_accumulation_buffer(good):

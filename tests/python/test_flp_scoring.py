@@ -329,6 +329,16 @@ def test_the_snippet_of_the_readme_runs():
     assert torch.equal(names["hidden"].grad.abs().sum(1) > 0, used)
 
 
+@pytest.mark.parametrize("ends", [[0, 3, 2, 6], [0, -3, 6], [3, 3, 6], [0, 3, 7]])
+def test_bounds_that_are_none_give_nan(ends):
+    case = Ragged(lengths=[3, 0, 3])
+    scores = flp.score(case.hidden, case.weight, case.tokens, cu_seqlens=on_device(ends), entropy=True)
+    assert scores.mask.any() and torch.isnan(scores.logprob[scores.mask]).all()
+    assert torch.isnan(scores.entropy[scores.mask]).all()
+    assert torch.isnan(scores.sum).all() and torch.isnan(scores.mean).all()
+    assert all(torch.isnan(x).all() for x in flp.sequence_logprob(torch.zeros(6, device=DEVICE), cu_seqlens=on_device(ends)))
+
+
 H, W, T = torch.zeros(2, 3, 8), torch.zeros(5, 8), torch.zeros(2, 3, dtype=torch.int64)
 FLAT = (H[0], W, T[0])
 

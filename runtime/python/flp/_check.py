@@ -47,9 +47,17 @@ def refuse(kind, field, value, accepted):
 def number_of(field, value):
     if not isinstance(value, numbers.Real):
         refuse(TypeError, field, "of type " + type(value).__name__, "a finite number")
-    if not math.isfinite(value):
+    if not math.isfinite(_float_of(value)):
         refuse(ValueError, field, value, "a finite number")
     return float(value)
+
+
+def _float_of(number):
+    """Infinity for what no float holds, such as 10**400."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
 
 
 def integer_of(field, value):
@@ -175,14 +183,14 @@ def ordinal_of(device):
     return torch.cuda.current_device() if device.index is None else device.index
 
 
-def devices(hidden, **others):
-    """Every operand on one CPU or CUDA device."""
-    device = hidden.device
+def devices(first, name="hidden", **others):
+    """Every operand on one CPU or CUDA device; name is the first one's."""
+    device = first.device
     if device.type not in ("cpu", "cuda"):
-        refuse(ValueError, "hidden", "on device %s" % device, "a cpu or cuda device")
+        refuse(ValueError, name, "on device %s" % device, "a cpu or cuda device")
     for field, tensor in others.items():
         if tensor is not None and tensor.device != device:
-            refuse(ValueError, field, "on device %s while hidden is on %s" % (tensor.device, device),
+            refuse(ValueError, field, "on device %s while %s is on %s" % (tensor.device, name, device),
                    "one device for all")
 
 
@@ -192,7 +200,7 @@ def temperature_of(temperature, lead, device):
         if not isinstance(temperature, numbers.Real):
             refuse(TypeError, "temperature", "of type " + type(temperature).__name__,
                    "a number, or a tensor of one a row")
-        return float(temperature), None
+        return _float_of(temperature), None
     if temperature.requires_grad and torch.is_grad_enabled():
         refuse(ValueError, "temperature", "a tensor that requires a gradient",
                "a tensor without, as gradients reach hidden, weight and bias only")
@@ -210,12 +218,22 @@ def temperature_of(temperature, lead, device):
     return 1.0, temperature.detach().to(torch.float32).expand(lead).reshape(-1).contiguous()
 
 
+def _ids_of(rows):
+    """A sequence of numbers as a tensor, int64 if they are integers or there are none."""
+    try:
+        ids = torch.as_tensor(rows)
+    except (TypeError, ValueError, RuntimeError):
+        refuse(TypeError, "rows", "of type " + type(rows).__name__, "integers of 64 bits, or a tensor of them")
+    is_integer = not (ids.is_floating_point() or ids.is_complex() or ids.dtype is torch.bool)
+    return ids.long() if is_integer or not ids.numel() else ids
+
+
 def rows_of(rows, device):
     """The row list as int32 ids on the device; ids that int32 cannot hold stay out of range."""
     if rows is None:
         return None
     if not isinstance(rows, torch.Tensor):
-        rows = torch.as_tensor(rows, dtype=torch.int64)
+        rows = _ids_of(rows)
     if rows.dtype not in TARGET_DTYPES:
         refuse(TypeError, "rows", "of dtype %s" % rows.dtype, ACCEPTED_TARGETS)
     if rows.dim() != 1:

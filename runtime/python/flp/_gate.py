@@ -14,7 +14,8 @@ def sequence_logprob(logprob, mask=None, cu_seqlens=None):
     logprob     (B, T) with mask, or packed (N) with cu_seqlens; floating point, in nats
     mask        (B, T) bool or numbers 0 and 1: the tokens that count, e.g. not prompts and padding; None: all.
                 Packed: (N), likewise
-    cu_seqlens  (S+1) int32 or int64: where each sequence begins in packed tokens, 0 first and N last
+    cu_seqlens  (S+1) int32 or int64: where each sequence begins in packed tokens, 0 first and N last; with bounds that
+                do not begin so, run backwards or exceed N every sum is NaN
     Returns (sum, mean), each (B) or (S) float32, differentiable. Sums are formed in float64, in a fixed order. A NaN stays
     in its sequence. error: ValueError, TypeError naming the field
     """
@@ -35,11 +36,21 @@ def totals(logprob, kept, cu_seqlens):
     values = logprob.double().masked_fill(~kept, 0.0)
     if cu_seqlens is None:
         return values.sum(-1), kept.double().sum(-1)
-    bounds, sequences = cu_seqlens.long().clamp(0, len(values)), len(cu_seqlens) - 1
+    (bounds, are_wrong), sequences = bounds_of(cu_seqlens, values), len(cu_seqlens) - 1
     if not sequences or not len(values):  # which torch refuses
-        return tuple(x.sum().expand(sequences) for x in (values, kept.double()))
-    return tuple(torch.segment_reduce(x, "sum", offsets=bounds, unsafe=True, initial=0)
-                 for x in (values, kept.double()))
+        total, count = (x.sum().expand(sequences) for x in (values, kept.double()))
+    else:
+        total, count = (torch.segment_reduce(x, "sum", offsets=bounds, unsafe=True, initial=0)
+                        for x in (values, kept.double()))
+    return total.masked_fill(are_wrong, float("nan")), count
+
+
+def bounds_of(cu_seqlens, values):
+    """Bounds of packed sequences within the values, ascending: (S+1) int64, and whether those that were given are not
+    so, or do not begin with 0: () bool, on the device."""
+    given = cu_seqlens.long()
+    bounds = given.clamp(0, len(values)).cummax(0).values
+    return bounds, (bounds != given).any() | (given[0] != 0)
 
 
 def delight(logprob, advantage):

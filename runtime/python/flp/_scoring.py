@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional
 import torch
 
 from . import _check
-from ._gate import cu_seqlens_of, mask_of, totals
+from ._gate import bounds_of, cu_seqlens_of, mask_of, totals
 from ._logprob import linear_logprob
 
 
@@ -58,7 +58,8 @@ def score(hidden, weight, tokens, *, cu_seqlens=None, prompt_lengths=None, mask=
                     flp.linear_logprob
     tokens          (B, T) or (N) int32 or int64: those that hidden is of; the shift by one happens here. The first
                     token of a sequence has nothing before it and is not scored
-    cu_seqlens      (S+1) int32 or int64: where each sequence begins in packed tokens, 0 first; padding from the last on
+    cu_seqlens      (S+1) int32 or int64: where each sequence begins in packed tokens, 0 first; padding from the last on.
+                    With bounds that do not begin so, run backwards or exceed N every scored token is NaN, every sum too
     prompt_lengths  (B) or (S) int32 or int64: so many first tokens of a sequence, padding not counted, are not scored
     mask            as tokens, bool or numbers 0 and 1: the tokens that may be scored, e.g. those of completions
     lengths         (B) int32 or int64: tokens of each sequence, padded on the right
@@ -93,8 +94,12 @@ def score(hidden, weight, tokens, *, cu_seqlens=None, prompt_lengths=None, mask=
     result = linear_logprob(hidden, weight, _moved(tokens.masked_fill(~scored, ignore_index), -1, shifted), bias,
                             temperature=_moved(temperature, -1, shifted), entropy=entropy, softcap=softcap, scale=scale,
                             ignore_index=ignore_index, budget=budget, grad_weight_accumulate=grad_weight_accumulate)
-    logprob, entropies = result if entropy else (result, None)
-    return _scores(_moved(logprob, 1, shifted), _moved(entropies, 1, shifted), scored, cu_seqlens)
+    logprob, entropies = (_moved(values, 1, shifted) for values in (result if entropy else (result, None)))
+    if cu_seqlens is not None:
+        wrong = scored & bounds_of(cu_seqlens, tokens)[1]
+        logprob, entropies = (values if values is None else values.masked_fill(wrong, float("nan"))
+                              for values in (logprob, entropies))
+    return _scores(logprob, entropies, scored, cu_seqlens)
 
 
 def _scores(logprob, entropy, mask, cu_seqlens):

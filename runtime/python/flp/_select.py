@@ -171,7 +171,7 @@ def targets_of(logits, index):
     if tuple(index.shape) != lead and not has_several:
         _check.refuse(ValueError, "index", "of shape %s" % (tuple(index.shape),),
                       "%s, or that and K targets a row, for logits of shape %s" % (lead, tuple(logits.shape)))
-    _check.devices(logits, index=index)
+    _check.devices(logits, "logits", index=index)
     return (index.unsqueeze(-1) if index.dim() < logits.dim() else index).contiguous()
 
 

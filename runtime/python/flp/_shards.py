@@ -64,7 +64,7 @@ def combine_partials(partials, target, *, vocab_total, weight_shard=None, temper
     if partials.dtype is not torch.float32 or partials.dim() != 3 or partials.shape[1:] != (ids.shape[0], 4):
         _check.refuse(ValueError, "partials", "of dtype %s and shape %s" % (partials.dtype, tuple(partials.shape)),
                       "torch.float32 (R, %d, 4)" % ids.shape[0])
-    _check.devices(partials, target=target)
+    _check.devices(partials, "partials", target=target)
     scalar, temperature_rows = _check.temperature_of(temperature, target.shape, partials.device)
     settings = _settings(scalar, softcap, scale, ignore_index, None, entropy, 0, None, vocab_total)
     plan = _combine_plan(partials, ids, weight_shard, temperature_rows, settings)
