@@ -129,10 +129,10 @@ static flp_status bench(bench_args *args, const char *command) {
   if (args->row_count == 0) args->rows[args->row_count++] = 8192;
   if (args->peers) return bench_peers(args);
   bench_result result;
+  if (args->json) FLP_TRY(cli_record_probe(args->json));
   FLP_TRY(bench_run(args, &result));
-  if (args->json) FLP_TRY(bench_write(args, &result, command, args->json));
   if (!args->json || strcmp(args->json, "-") != 0) bench_print(args, &result);
-  return FLP_OK;
+  return args->json ? bench_write(args, &result, command, args->json) : FLP_OK;
 }
 
 int cli_bench(int argc, char **argv) {

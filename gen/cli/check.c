@@ -182,13 +182,13 @@ static flp_status run_check(check_args *args, const char *command, check_report 
   cli_spec_args_tune(&args->spec, &how);
   args->how.rung = how.rung;
   args->how.tune = how.tune;
+  if (args->json) FLP_TRY(cli_record_probe(args->json));
   FLP_TRY(check_session_run(args, report));
   if (report->incomplete) return flp_fail(FLP_ERROR_MEMORY, "out of memory for the findings");
   if (report->count == 0)
     return flp_fail(FLP_ERROR_UNAVAILABLE, "nothing was checked: no rung that was asked for has kernels for this");
-  if (args->json) FLP_TRY(check_report_write(report, args->json, command));
   if (!args->json || strcmp(args->json, "-") != 0) check_report_print(report, args->verbose);
-  return FLP_OK;
+  return args->json ? check_report_write(report, args->json, command) : FLP_OK;
 }
 
 /* Ends the process without the clean-up that would wait for the device for ever. */

@@ -1,10 +1,13 @@
 /* record.c: records of measurements: a header that says where and how, and rows that a diff can be read by. */
 #include "record.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "../../runtime/status.h"
 #include "json_out.h"
@@ -64,6 +67,18 @@ static int print(FILE *file, json_t *record) {
   }
   json_decref(rows);
   return fprintf(file, "\n ]\n}\n") < 0 || ferror(file) ? -1 : 0;
+}
+
+flp_status cli_record_probe(const char *path) {
+  struct stat info;
+  int is_new = stat(path, &info) != 0;
+  int is_special = !is_new && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode); /* a pipe's reader would see its end */
+  if (strcmp(path, "-") == 0 || is_special) return FLP_OK;
+  FILE *file = fopen(path, "ae");
+  if (!file) return flp_fail(FLP_ERROR_IO, "%s: cannot write: %s", path, strerror(errno));
+  fclose(file);
+  if (is_new) unlink(path);
+  return FLP_OK;
 }
 
 flp_status cli_record_write(json_t *record, const char *path) {

@@ -39,6 +39,23 @@ def test_usage(arguments, message):
     assert done.code == 2 and message in done.err.splitlines()[0]
 
 
+def test_an_unwritable_record_is_told_before_the_work(tmp_path):
+    eager = ["check", "--vocab", "40", "--hidden", "16", "--rung", "eager"]
+    path = tmp_path / "no" / "record.json"
+    done = flpgen(*eager, f"--json={path}")
+    assert done.code == 4 and done.out == ""
+    assert done.err.splitlines()[-1] == f"flpgen check: {path}: cannot write: No such file or directory"
+    full = flpgen(*eager, "--json=/dev/full")
+    assert full.code == 4 and "logprob" in full.out
+
+
+def test_a_record_is_kept_where_the_next_one_fails(tmp_path):
+    path = tmp_path / "record.json"
+    assert flpgen(*CONCURRENT, f"--json={path}", **NO_GPU).code == 3 and not path.exists()
+    path.write_text("kept")
+    assert flpgen(*CONCURRENT, f"--json={path}", **NO_GPU).code == 3 and path.read_text() == "kept"
+
+
 @needs_fake
 def test_every_case_and_situation_is_in_the_record(tmp_path):
     path = tmp_path / "record.json"

@@ -91,9 +91,17 @@ def test_progress_names_who_is_measured(capsys):
     assert "torch-fp32, forward, entropy none" in capsys.readouterr().err
 
 
-def test_an_unwritable_record_is_told(tmp_path, capsys):
-    assert main.main([*SHAPE, "-q", "--peers", "none", "--no-bare", "--json", str(tmp_path / "no" / "x.json")]) == 4
-    assert "the record cannot be written: No such file" in capsys.readouterr().err
+def test_an_unwritable_record_is_told_before_the_work(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(main.run, "Run", lambda *_: pytest.fail("measured"))
+    path = str(tmp_path / "no" / "x.json")
+    assert main.main([*SHAPE, "-q", "--peers", "none", "--no-bare", "--json", path]) == 4
+    assert capsys.readouterr().err == "flp.bench: %s: cannot write: No such file or directory\n" % path
+
+
+def test_a_full_disk_is_told_behind_the_table(capsys):
+    assert main.main([*SHAPE, "-q", "--peers", "none", "--no-bare", "--json", "/dev/full"]) == 4
+    told = capsys.readouterr()
+    assert "forward" in told.out and "the record cannot be written: No space left" in told.err
 
 
 def test_without_a_gpu_the_device_is_named(capsys, monkeypatch):

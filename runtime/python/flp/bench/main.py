@@ -30,6 +30,10 @@ def main(arguments=None):
     if chosen.device != "cpu" and not torch.cuda.is_available():
         return fail(EXIT_UNAVAILABLE, "--device: '%s' is not available, torch finds no CUDA device; --device cpu runs "
                                       "without one" % chosen.device)
+    try:
+        record.probe(chosen.json)
+    except OSError as error:
+        return fail(EXIT_IO, "%s: cannot write: %s" % (chosen.json, error.strerror))
     command = " ".join([options.PROGRAM, *map(shlex.quote, arguments)])
     try:
         result = run.Run(chosen, command).record()

@@ -2,6 +2,7 @@
 import ctypes
 import datetime
 import json
+import os
 import sys
 
 import torch
@@ -50,6 +51,17 @@ def text_of(record):
     others = {key: value for key, value in record.items() if key != "rows"}
     top = json.dumps(others, indent=1, ensure_ascii=False)[:-2]
     return "%s,\n \"rows\": [\n  %s\n ]\n}\n" % (top, ",\n  ".join(rows))
+
+
+def probe(path):
+    """Tells before the work whether a record can be written; leaves what is there as it is. error: OSError"""
+    if path is None or path == "-":
+        return
+    is_new = not os.path.exists(path)
+    if is_new or os.path.isfile(path) or os.path.isdir(path):  # the reader of a pipe would see its end
+        open(path, "a", encoding="utf-8").close()
+    if is_new:
+        os.remove(path)
 
 
 def write(record, path):
