@@ -165,3 +165,17 @@ def test_faults_are_named():
     assert long_context.faults_of(rows, workspace, 10) == [
         "flp, loss: CUDA out of memory.", "workspace_backward_bytes: 11, beyond the budget of 10"]
     assert long_context.faults_of(rows[1:], workspace, 11) == []
+
+
+def test_an_unwritable_record_is_told_before_the_work(tmp_path, capsys):
+    path = tmp_path / "no" / "record.json"
+    with pytest.raises(SystemExit) as ended:
+        grpo_tiny.parser().parse_args([*SMALL, "--json", str(path)])
+    assert ended.value.code == 2
+    assert "argument --json: %s cannot be written: No such file or directory\n" % path in capsys.readouterr().err
+
+
+def test_an_example_without_options_refuses_them():
+    done = subprocess.run([sys.executable, str(EXAMPLES / "tensor_parallel.py"), "--json", "x"], capture_output=True,
+                          text=True)
+    assert done.returncode == 2 and "unrecognized arguments: --json x" in done.stderr

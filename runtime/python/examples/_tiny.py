@@ -1,4 +1,5 @@
 """What the examples share: a small causal language model in plain torch, the record that they write, where they run."""
+import argparse
 import contextlib
 import json
 import math
@@ -63,7 +64,16 @@ def add_options(options):
     """Those of every example."""
     options.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
     options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--json", metavar="FILE", help="write the record here")
+    options.add_argument("--json", type=writable, metavar="FILE", help="write the record here")
+
+
+def writable(path):
+    """A path that a record can be written to, which is told before the work."""
+    try:
+        record.probe(path)
+    except OSError as error:
+        raise argparse.ArgumentTypeError("%s cannot be written: %s" % (path, error.strerror))
+    return path
 
 
 def command_line(json_file):

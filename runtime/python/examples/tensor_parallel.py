@@ -3,6 +3,7 @@
 
     python3 runtime/python/examples/tensor_parallel.py        # NCCL on two GPUs, or gloo on the CPU
 """
+import argparse
 import tempfile
 
 import torch
@@ -53,6 +54,7 @@ def work(rank, store, cuda):
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.start_processes(work, (folder + "/store", torch.cuda.device_count() >= RANKS), RANKS,
                                               start_method="forkserver")
