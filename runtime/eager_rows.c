@@ -111,8 +111,8 @@ eager_partial eager_partial_merge(eager_partial left, eager_partial right) {
   return (eager_partial){right.maximum, moved.sum + right.sum, moved.weighted + right.weighted};
 }
 
-/* The stored sum is about the maximum as stored, in fp32, so that stats are consistent to double precision. Its logarithm
- * is moved, not the sum: beyond 2^34 or so fp32 rounds a maximum by more than a double's exponent holds. */
+/* The stored sum is about the maximum as stored, in fp32, so that stats are consistent to double precision. Its
+ * logarithm is moved, not the sum: beyond 2^34 or so fp32 rounds a maximum by more than a double's exponent holds. */
 void eager_row_finish(const flp_args *args, int64_t row, const eager_scale *scale, eager_partial whole, double target) {
   double maximum = NAN, log_sum = NAN, logprob = NAN, entropy = NAN;
   if (whole.sum != 0) {

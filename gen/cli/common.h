@@ -23,7 +23,7 @@ enum cli_exit {
   CLI_EXIT_INTERNAL = 5     /* a template, the generator or flpgen itself failed */
 };
 #define CLI_EXIT_HELP                                                                                     \
-  "Exit status: 0 success, 1 a check failed or the data held bad values, 2 bad usage, 3 no GPU, driver, " \
+  "Exit status: 0 success, 1 a check failed or the data held bad values, 2 bad usage, 3 no GPU, driver, library, " \
   "memory or rung for this, 4 a file is unreadable, unwritable or corrupt, 5 the generator or flpgen itself failed."
 
 int cli_exit_code(flp_status status);

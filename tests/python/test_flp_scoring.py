@@ -336,7 +336,8 @@ def test_bounds_that_are_none_give_nan(ends):
     assert scores.mask.any() and torch.isnan(scores.logprob[scores.mask]).all()
     assert torch.isnan(scores.entropy[scores.mask]).all()
     assert torch.isnan(scores.sum).all() and torch.isnan(scores.mean).all()
-    assert all(torch.isnan(x).all() for x in flp.sequence_logprob(torch.zeros(6, device=DEVICE), cu_seqlens=on_device(ends)))
+    for values in flp.sequence_logprob(torch.zeros(6, device=DEVICE), cu_seqlens=on_device(ends)):
+        assert torch.isnan(values).all()
 
 
 H, W, T = torch.zeros(2, 3, 8), torch.zeros(5, 8), torch.zeros(2, 3, dtype=torch.int64)

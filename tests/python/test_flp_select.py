@@ -264,7 +264,8 @@ def test_no_second_derivative():
     (dict(index=torch.zeros(3, 4, dtype=torch.int64)), ValueError, r"index is of shape \(3, 4\)"),
     (dict(index=torch.zeros(3, 5, 0, dtype=torch.int64)), ValueError, r"index is of shape \(3, 5, 0\)"),
     (dict(logits=torch.zeros(3, 5, 10, device="meta")), ValueError, "logits is on device meta"),
-    (dict(index=torch.zeros(3, 5, dtype=torch.int64, device="meta")), ValueError, "index is on device meta while logits"),
+    (dict(index=torch.zeros(3, 5, dtype=torch.int64, device="meta")), ValueError,
+     "index is on device meta while logits"),
     (dict(logits=torch.zeros(3, 5, 1)), ValueError, r"logits is of shape \(3, 5, 1\)"),
     (dict(temperature=0.0), ValueError, "temperature is 0.0"), (dict(temperature="warm"), TypeError, "temperature"),
     (dict(ignore_index=1.5), TypeError, "ignore_index")])

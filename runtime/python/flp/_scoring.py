@@ -58,8 +58,9 @@ def score(hidden, weight, tokens, *, cu_seqlens=None, prompt_lengths=None, mask=
                     flp.linear_logprob
     tokens          (B, T) or (N) int32 or int64: those that hidden is of; the shift by one happens here. The first
                     token of a sequence has nothing before it and is not scored
-    cu_seqlens      (S+1) int32 or int64: where each sequence begins in packed tokens, 0 first; padding from the last on.
-                    With bounds that do not begin so, run backwards or exceed N every scored token is NaN, every sum too
+    cu_seqlens      (S+1) int32 or int64: where each sequence begins in packed tokens, 0 first; padding from the last
+                    on. With bounds that do not begin so, run backwards or exceed N every scored token is NaN, every sum
+                    too
     prompt_lengths  (B) or (S) int32 or int64: so many first tokens of a sequence, padding not counted, are not scored
     mask            as tokens, bool or numbers 0 and 1: the tokens that may be scored, e.g. those of completions
     lengths         (B) int32 or int64: tokens of each sequence, padded on the right
