@@ -71,9 +71,9 @@ static int print(FILE *file, json_t *record) {
 
 flp_status cli_record_probe(const char *path) {
   struct stat info;
-  int is_new = stat(path, &info) != 0;
-  int is_special = !is_new && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode); /* a pipe's reader would see its end */
-  if (strcmp(path, "-") == 0 || is_special) return FLP_OK;
+  int is_new = lstat(path, &info) != 0;
+  int is_special = stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+  if (strcmp(path, "-") == 0 || is_special) return FLP_OK; /* a pipe's reader would see its end */
   FILE *file = fopen(path, "ae");
   if (!file) return flp_fail(FLP_ERROR_IO, "%s: cannot write: %s", path, strerror(errno));
   fclose(file);

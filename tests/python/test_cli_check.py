@@ -54,6 +54,9 @@ def test_a_record_is_kept_where_the_next_one_fails(tmp_path):
     assert flpgen(*CONCURRENT, f"--json={path}", **NO_GPU).code == 3 and not path.exists()
     path.write_text("kept")
     assert flpgen(*CONCURRENT, f"--json={path}", **NO_GPU).code == 3 and path.read_text() == "kept"
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "later")
+    assert flpgen(*CONCURRENT, f"--json={link}", **NO_GPU).code == 3 and link.is_symlink()
 
 
 @needs_fake

@@ -57,8 +57,8 @@ def probe(path):
     """Tells before the work whether a record can be written; leaves what is there as it is. error: OSError"""
     if path is None or path == "-":
         return
-    is_new = not os.path.exists(path)
-    if is_new or os.path.isfile(path) or os.path.isdir(path):  # the reader of a pipe would see its end
+    is_new = not os.path.lexists(path)
+    if not os.path.exists(path) or os.path.isfile(path) or os.path.isdir(path):  # a pipe's reader would see its end
         open(path, "a", encoding="utf-8").close()
     if is_new:
         os.remove(path)
