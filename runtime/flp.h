@@ -171,10 +171,9 @@ typedef struct flp_options {
   int32_t threads;        /* eager rung: CPU threads, 0 = all */
   flp_mode mode;          /* 0: the planner chooses; else R_VOCAB, R_ROWS or R2 for the backward pass of a GPU plan (R2
                              where both hidden and weight need gradients), or P for its step */
-  const char *tune;       /* rung JIT: how kernels are cut where the architecture (sm_90a) leaves a choice, e.g.
-                             "forward:cooperative,256x192,stages=4;products:raster=16"; "": as their templates choose;
-                             NULL: so too where a rung is pinned, else as the nearest shape that was tuned on this
-                             device, if any was */
+  const char *tune;       /* how kernels of sm_90a are cut, e.g. "forward:cooperative,256x192,stages=4;dz:raster=8":
+                             those that the plan has are cut so, or it fails. "": as their templates choose; NULL: so
+                             too where a rung is pinned, else as the nearest shape tuned on this device, if any was */
 } flp_options;
 
 #define FLP_OPTIONS_INIT \
@@ -186,7 +185,8 @@ typedef struct flp_plan flp_plan;
 
 /* Chooses and loads every kernel that the spec needs, in the device's primary context.
  * options: NULL for the defaults
- * error:   ARGUMENT names a bad field; UNAVAILABLE if no rung can run; COMPILE, DRIVER with their cause in strict mode
+ * error:   ARGUMENT names a bad field, of tune also what a template, a GPU or a pinned rung refuses; UNAVAILABLE if
+ *          no rung can run, with tune none above generic; COMPILE, DRIVER with their cause in strict mode or with tune
  * thread:  safe; may compile (seconds) when the cache is cold */
 FLP_API flp_status flp_plan_create(const flp_spec *spec, const flp_options *options, flp_plan **out);
 

@@ -266,6 +266,16 @@ static flp_status prepare(flp_rung rung, collector *c) {
   return open_store(c, "FLP_CACHE_DIR", "FLP_CACHE_PATH");
 }
 
+/* A kernel that its template cuts as it likes is always made: what fails where the request says how is the request. */
+static flp_status blame_tuning(const flp_kernel_key *key, flp_status status) {
+  static const flp_tunables own = {0};
+  char cut[FLP_TUNABLES_TEXT_BYTES];
+  if (status != FLP_ERROR_COMPILE || memcmp(&key->tune, &own, sizeof own) == 0) return status;
+  flp_tunables_text(&key->tune, cut);
+  return flp_fail(FLP_ERROR_ARGUMENT, "options.tune is \"%s:%s\", which is refused: %s",
+                  flp_kernel_kind_name(key->kind), cut, flp_error_detail());
+}
+
 /* Finds or makes the image of one kernel. */
 static flp_status collect_one(collector *c, flp_rung rung, const flp_kernel_key *key, flp_images *out) {
   static const source_fn sources[] = {[FLP_RUNG_TUNED] = from_tuned,
@@ -277,7 +287,7 @@ static flp_status collect_one(collector *c, flp_rung rung, const flp_kernel_key 
   flp_status status = from_nearest(c, rung, key, bytes, &out->image[i], &is_cut);
   if (is_cut || (status != FLP_OK && rung == FLP_RUNG_JIT)) out->cut_kinds |= 1u << key->kind;
   if (status == FLP_OK && !is_cut) status = sources[rung](c, key, bytes, &out->image[i]);
-  FLP_TRY(status);
+  FLP_TRY(blame_tuning(key, status));
   if (rung == FLP_RUNG_TUNED) out->driver[i] = c->driver;
   crypto_hash_sha256(out->key_hash[i], (const unsigned char *)bytes, strlen(bytes));
   out->count++;
@@ -305,15 +315,6 @@ void flp_images_clear(flp_images *images) {
 
 /* ---- nearest neighbours ---- */
 
-/* Whether the architecture of a key leaves a choice: a cut stays in it. */
-static int is_tunable(const flp_kernel_key *key) {
-  flp_kernel_key probe = *key;
-  flp_tuning tuning = {0};
-  tuning.of[key->kind].raster = 1;
-  flp_tuning_apply(&tuning, &probe, 1);
-  return probe.tune.raster == 1;
-}
-
 /* Takes over the tunables of the nearest entry that can be read. */
 static flp_status take_nearest(collector *c, const flp_kernel_key *key, flp_tuned_cut *out) {
   static const flp_tunables own = {0};
@@ -338,14 +339,13 @@ static flp_status take_nearest(collector *c, const flp_kernel_key *key, flp_tune
 flp_status flp_images_nearest(const flp_images_request *request, flp_tuned_cut *out) {
   collector c = {.request = request};
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
-  int count = flp_kernel_keys_for(request->spec, request->arch, keys), any = 0;
+  int count = flp_kernel_keys_for(request->spec, request->arch, keys);
   memset(out, 0, sizeof *out);
-  for (int i = 0; i < count; i++) any |= is_tunable(&keys[i]);
-  if (!any) return FLP_OK;
+  if (!flp_kernel_arch_leaves_choice(request->arch, request->spec)) return FLP_OK;
   flp_status status = open_store(&c, "FLP_CACHE_DIR", "FLP_CACHE_PATH");
   if (status == FLP_OK) status = flp_tuned_read(request->tuned, c.store, request->device);
   for (int i = 0; i < count && status == FLP_OK; i++)
-    if (is_tunable(&keys[i])) status = take_nearest(&c, &keys[i], out);
+    if (flp_kernel_is_tunable(&keys[i])) status = take_nearest(&c, &keys[i], out);
   flp_store_close(c.store);
   return status;
 }

@@ -27,7 +27,8 @@ typedef struct flp_images_request {
 } flp_images_request;
 
 /* Collects the images of a rung, TUNED to GENERIC. *out is to be cleared, also on failure.
- * error: UNAVAILABLE if there is none, with the reason; COMPILE, UNSUPPORTED, CORRUPT, MEMORY */
+ * error: UNAVAILABLE if there is none, with the reason; ARGUMENT if a template refuses how request->tuning cuts its
+ *        kernel; COMPILE, UNSUPPORTED, CORRUPT, MEMORY */
 flp_status flp_images_collect(flp_rung rung, const flp_images_request *request, flp_images *out);
 void flp_images_clear(flp_images *images);
 

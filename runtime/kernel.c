@@ -178,13 +178,22 @@ int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key o
   return count;
 }
 
+int flp_kernel_is_tunable(const flp_kernel_key *key) {
+  for (size_t i = 0; i < sizeof partial_arches / sizeof partial_arches[0]; i++)
+    if (strcmp(partial_arches[i].name, key->arch) == 0) return (fields_of(key->kind) & USES_TUNE) != 0;
+  return 0;
+}
+
 void flp_tuning_apply(const flp_tuning *tuning, flp_kernel_key *keys, int count) {
   for (int i = 0; i < count; i++)
-    for (size_t j = 0; j < sizeof partial_arches / sizeof partial_arches[0]; j++)
-      if (strcmp(partial_arches[j].name, keys[i].arch) == 0) {
-        keys[i].tune = tuning->of[keys[i].kind];
-        flp_kernel_key_canonicalise(&keys[i]);
-      }
+    if (flp_kernel_is_tunable(&keys[i])) keys[i].tune = tuning->of[keys[i].kind];
+}
+
+int flp_kernel_arch_leaves_choice(const char *arch, const flp_spec *spec) {
+  flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+  int count = flp_kernel_keys_for(spec, arch, keys), tunable = 0;
+  for (int i = 0; i < count; i++) tunable |= flp_kernel_is_tunable(&keys[i]);
+  return tunable;
 }
 
 int flp_kernel_arch_serves(const char *arch, const flp_spec *spec) {

@@ -75,8 +75,14 @@ int flp_kernel_spec_keeps(const flp_spec *spec);
 enum { FLP_SPEC_KERNELS_MAX = 8 };
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]);
 
-/* Sets the tunables of those keys whose architecture leaves a choice: sm_90a. */
+/* 1 if its architecture leaves a choice of how such a kernel is cut: sm_90a. */
+int flp_kernel_is_tunable(const flp_kernel_key *key);
+
+/* Sets the tunables of those keys. */
 void flp_tuning_apply(const flp_tuning *tuning, flp_kernel_key *keys, int count);
+
+/* 1 if at least one of the kernels that a resolved spec needs there is tunable. */
+int flp_kernel_arch_leaves_choice(const char *arch, const flp_spec *spec);
 
 /* 1 if at least one of those kernels is the architecture's own. Some have only a part of the kernels: sm_90a has
  * FORWARD, DZ and PRODUCTS of operands whose addresses are multiples of 16 bytes, as the copy engine asks; the rest are
@@ -106,6 +112,9 @@ int flp_kernel_key_read(const char *text, flp_kernel_key *out, uint8_t sources[3
  * ping-pong or cooperative, ROWSxCOLUMNS, stages=N, cluster=N, raster=N. What can be built is for the template to say.
  * text: NULL or "" for the templates' own choices. field: names the text in errors. error: ARGUMENT */
 flp_status flp_tuning_parse(const char *field, const char *text, flp_tuning *out);
+
+/* 1 if it says how kernels of some kind are cut, so that not all is left to templates. */
+int flp_tuning_asks(const flp_tuning *tuning);
 
 /* Writes them as flp_tuning_parse reads those of a kind, "own" where every field is 0. */
 enum { FLP_TUNABLES_TEXT_BYTES = 96 };

@@ -1,7 +1,8 @@
 /* ladder.c: walks the fallback ladder: the first rung whose kernels load runs, and every rung above it says why not.
  *
  * A fall is a rung that should have worked and did not. A cache without an entry is no fall: the generator then makes
- * what the cache would have held. In strict mode a fall is an error, and so is every failure of a pinned rung. */
+ * what the cache would have held. In strict mode a fall is an error, and so is every failure of a pinned rung. Where the
+ * options say how kernels are cut, the walk knows no kernels that are cut otherwise, and ends with the jit rung. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <sodium.h>
@@ -214,11 +215,18 @@ int flp_ladder_arches(const flp_device *device, const flp_spec *spec, int cluste
   return count;
 }
 
-/* Tries the architectures that the device runs. The reason that stays is that of the last, most portable one. */
+/* The architectures that every rung tries; where the options ask for a cut, those that leave a choice. */
+static int list_arches(const flp_plan *plan, const char *out[FLP_LADDER_ARCHES_MAX]) {
+  int all = flp_ladder_arches(&plan->device, &plan->spec, flp_driver_has_clusters(plan->driver), out), count = 0;
+  for (int i = 0; i < all; i++)
+    if (!flp_tuning_asks(&plan->tuning) || flp_kernel_arch_leaves_choice(out[i], &plan->spec)) out[count++] = out[i];
+  return count;
+}
+
+/* Tries the architectures in turn. The reason that stays is that of the last, most portable one. */
 static flp_status try_rung(walk *w, flp_rung rung, int *fallback) {
-  const flp_plan *plan = w->plan;
   const char *arches[FLP_LADDER_ARCHES_MAX];
-  int count = flp_ladder_arches(&plan->device, &plan->spec, flp_driver_has_clusters(plan->driver), arches);
+  int count = list_arches(w->plan, arches);
   flp_status status = FLP_ERROR_UNAVAILABLE;
   for (int i = 0; i < count; i++) {
     status = try_architecture(w, rung, arches[i], fallback);
@@ -273,25 +281,44 @@ static void set_reason(flp_plan *plan, flp_rung rung, const char *reason) {
   snprintf(plan->reason[rung], FLP_REASON_BYTES, "%s", reason);
 }
 
+/* Whether no rung below has kernels that are cut as the options ask. */
+static int is_last_cut(const flp_plan *plan, flp_rung rung) {
+  return rung == FLP_RUNG_JIT && flp_tuning_asks(&plan->tuning);
+}
+
 /* Whether the walk ends with this failure instead of going on below. */
 static int ends_here(const flp_plan *plan, flp_rung rung, flp_status status, int fallback) {
-  return !fallback || plan->options.rung == rung || (plan->options.strict && !is_miss(rung, status));
+  return !fallback || plan->options.rung == rung || is_last_cut(plan, rung) ||
+         (plan->options.strict && !is_miss(rung, status));
 }
 
 static flp_status end_here(const flp_plan *plan, flp_rung rung, flp_status status) {
-  const char *why = plan->options.rung == rung ? "is pinned and failed" : "failed";
+  const char *why = plan->options.rung == rung ? "is pinned and failed"
+                    : is_last_cut(plan, rung)  ? "is the last that heeds options.tune and failed"
+                                               : "failed";
   return flp_fail(status, "rung %s %s: %s", flp_rung_name(rung), why, plan->reason[rung]);
+}
+
+static flp_status no_choice(const flp_plan *plan) {
+  char tune[FLP_TUNING_TEXT_BYTES];
+  flp_tuning_text(&plan->tuning, tune);
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "options.tune is \"%s\", but on %s kernels of %s are cut in one way only (accepted: NULL, \"\"); "
+                  "those of sm_90a for operands aligned to 16 bytes leave a choice",
+                  tune, plan->device.name, plan->spec_text);
 }
 
 static flp_status climb(walk *w) {
   flp_plan *plan = w->plan;
   flp_rung pinned = plan->options.rung;
+  const char *arches[FLP_LADDER_ARCHES_MAX];
   if (!runs_any(&plan->device)) {
     char reason[96];
     snprintf(reason, sizeof reason, "compute capability %d.%d is below %d.%d", plan->device.major, plan->device.minor,
              architectures[ARCHITECTURE_COUNT - 1].major, architectures[ARCHITECTURE_COUNT - 1].minor);
     return flp_ladder_without_device(plan, reason);
   }
+  if (list_arches(plan, arches) == 0) return no_choice(plan);
   for (int r = FLP_RUNG_TUNED; r <= FLP_RUNG_GENERIC; r++) {
     flp_rung rung = (flp_rung)r;
     if (pinned != FLP_RUNG_AUTO && rung != pinned) {

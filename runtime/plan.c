@@ -91,12 +91,26 @@ static flp_status fill_plan(flp_plan *plan) {
   return create_on_device(plan);
 }
 
-static flp_status check_stream(const flp_spec *spec, const flp_options *options) {
+static flp_status check_mode(const flp_spec *spec, const flp_options *options) {
+  uint32_t two = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  if (options->mode == FLP_MODE_R2 && (spec->grads & two) != two)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "options.mode is FLP_MODE_R2, but spec.grads is %u (accepted: gradients of both hidden and weight)",
+                    (unsigned)spec->grads);
   if (options->mode != FLP_MODE_P || (spec->loss && flp_kernel_spec_keeps(spec))) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT,
                   "options.mode is FLP_MODE_P, but spec.loss is %s, spec.grads %u and spec.dtype %s (accepted: a loss, "
                   "gradients and bf16)",
                   spec->loss ? "given" : "NULL", (unsigned)spec->grads, flp_dtype_name(spec->dtype));
+}
+
+static flp_status read_tuning(const flp_options *options, flp_tuning *out) {
+  FLP_TRY(flp_tuning_parse("options.tune", options->tune, out));
+  if (options->rung < FLP_RUNG_GENERIC || !flp_tuning_asks(out)) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "options.tune is \"%s\", but rung %s is pinned, whose kernels are cut in one way only (accepted: NULL, "
+                  "\"\", or rung auto, tuned, heuristic, jit)",
+                  options->tune, flp_rung_name(options->rung));
 }
 
 static flp_status copy_loss(flp_plan *plan) {
@@ -117,14 +131,9 @@ flp_status flp_plan_create(const flp_spec *spec, const flp_options *options, flp
   flp_options resolved_options;
   FLP_TRY(flp_spec_resolve(spec, &resolved_spec));
   FLP_TRY(flp_options_resolve(options, &resolved_options));
-  FLP_TRY(check_stream(&resolved_spec, &resolved_options));
-  uint32_t two = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
-  if (resolved_options.mode == FLP_MODE_R2 && (resolved_spec.grads & two) != two)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "options.mode is FLP_MODE_R2, but spec.grads is %u (accepted: gradients of both hidden and weight)",
-                    (unsigned)resolved_spec.grads);
+  FLP_TRY(check_mode(&resolved_spec, &resolved_options));
   flp_tuning tuning;
-  FLP_TRY(flp_tuning_parse("options.tune", resolved_options.tune, &tuning));
+  FLP_TRY(read_tuning(&resolved_options, &tuning));
   flp_plan *plan = calloc(1, sizeof *plan);
   if (!plan) return flp_fail(FLP_ERROR_MEMORY, "no memory for a plan");
   pthread_mutex_init(&plan->lock, NULL);

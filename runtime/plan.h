@@ -81,7 +81,8 @@ void flp_loader_unload(const flp_driver *driver, flp_modules *modules);
 /* ---- ladder.c: which rung runs ---- */
 
 /* Walks the ladder for a plan whose spec, options and, for a device, driver, device and context are set: fills rung,
- * reasons, arch, modules and id. error: UNAVAILABLE, or in strict mode and for pinned rungs the rung's own */
+ * reasons, arch, modules and id. error: UNAVAILABLE; ARGUMENT if tuning cannot be met; in strict mode, for pinned rungs
+ * and with tuning the rung's own */
 flp_status flp_ladder_climb(flp_plan *plan);
 
 /* The same where there is no device: reason says why not. Takes the eager rung if the options allow. */

@@ -118,6 +118,11 @@ flp_status flp_tuning_parse(const char *field, const char *text, flp_tuning *out
   return FLP_OK;
 }
 
+int flp_tuning_asks(const flp_tuning *tuning) {
+  static const flp_tuning none;
+  return memcmp(tuning, &none, sizeof none) != 0;
+}
+
 void flp_tunables_text(const flp_tunables *t, char out[FLP_TUNABLES_TEXT_BYTES]) {
   size_t used = 0;
   if (t->schedule && t->schedule < SCHEDULES)
