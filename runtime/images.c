@@ -266,16 +266,6 @@ static flp_status prepare(flp_rung rung, collector *c) {
   return open_store(c, "FLP_CACHE_DIR", "FLP_CACHE_PATH");
 }
 
-/* A kernel that its template cuts as it likes is always made: what fails where the request says how is the request. */
-static flp_status blame_tuning(const flp_kernel_key *key, flp_status status) {
-  static const flp_tunables own = {0};
-  char cut[FLP_TUNABLES_TEXT_BYTES];
-  if (status != FLP_ERROR_COMPILE || memcmp(&key->tune, &own, sizeof own) == 0) return status;
-  flp_tunables_text(&key->tune, cut);
-  return flp_fail(FLP_ERROR_ARGUMENT, "options.tune is \"%s:%s\", which is refused: %s",
-                  flp_kernel_kind_name(key->kind), cut, flp_error_detail());
-}
-
 /* Finds or makes the image of one kernel. */
 static flp_status collect_one(collector *c, flp_rung rung, const flp_kernel_key *key, flp_images *out) {
   static const source_fn sources[] = {[FLP_RUNG_TUNED] = from_tuned,
@@ -287,7 +277,7 @@ static flp_status collect_one(collector *c, flp_rung rung, const flp_kernel_key 
   flp_status status = from_nearest(c, rung, key, bytes, &out->image[i], &is_cut);
   if (is_cut || (status != FLP_OK && rung == FLP_RUNG_JIT)) out->cut_kinds |= 1u << key->kind;
   if (status == FLP_OK && !is_cut) status = sources[rung](c, key, bytes, &out->image[i]);
-  FLP_TRY(blame_tuning(key, status));
+  FLP_TRY(flp_tuning_blame("options.tune", key, status));
   if (rung == FLP_RUNG_TUNED) out->driver[i] = c->driver;
   crypto_hash_sha256(out->key_hash[i], (const unsigned char *)bytes, strlen(bytes));
   out->count++;

@@ -124,6 +124,11 @@ void flp_tunables_text(const flp_tunables *tunables, char out[FLP_TUNABLES_TEXT_
 enum { FLP_TUNING_TEXT_BYTES = 4 * FLP_TUNABLES_TEXT_BYTES + 64 };
 void flp_tuning_text(const flp_tuning *tuning, char out[FLP_TUNING_TEXT_BYTES]);
 
+/* Says who is to blame for a kernel that a template did not make (COMPILE, with the reason as the thread's detail): where
+ * the key says how it is cut, that, since templates' own choices can be made. Returns ARGUMENT then, with a detail that
+ * names field, kernel, cut and reason; else the status as it was. field: where the cut was given, "options.tune" */
+flp_status flp_tuning_blame(const char *field, const flp_kernel_key *key, flp_status status);
+
 /* Names for messages and files. */
 const char *flp_kernel_kind_name(flp_kernel_kind kind); /* "forward" */
 const char *flp_dtype_name(flp_dtype dtype);            /* "bf16"; "?" if unknown */

@@ -204,23 +204,19 @@ static flp_status try_architecture(walk *w, flp_rung rung, const char *arch, int
   return try_images(w, rung, arch, NULL, fallback, &was_cut);
 }
 
-int flp_ladder_arches(const flp_device *device, const flp_spec *spec, int clusters,
+int flp_ladder_arches(const flp_device *device, const flp_spec *spec, int clusters, const flp_tuning *tuning,
                       const char *out[FLP_LADDER_ARCHES_MAX]) {
-  int count = 0;
+  int count = 0, asks = tuning && flp_tuning_asks(tuning);
   for (int i = 0; i < ARCHITECTURE_COUNT; i++) {
     const char *arch = architectures[i].name;
     int worth = !architectures[i].exact || (clusters && flp_kernel_arch_serves(arch, spec));
-    if (worth && runs(i, device)) out[count++] = arch;
+    if (worth && runs(i, device) && (!asks || flp_kernel_arch_leaves_choice(arch, spec))) out[count++] = arch;
   }
   return count;
 }
 
-/* The architectures that every rung tries; where the options ask for a cut, those that leave a choice. */
 static int list_arches(const flp_plan *plan, const char *out[FLP_LADDER_ARCHES_MAX]) {
-  int all = flp_ladder_arches(&plan->device, &plan->spec, flp_driver_has_clusters(plan->driver), out), count = 0;
-  for (int i = 0; i < all; i++)
-    if (!flp_tuning_asks(&plan->tuning) || flp_kernel_arch_leaves_choice(out[i], &plan->spec)) out[count++] = out[i];
-  return count;
+  return flp_ladder_arches(&plan->device, &plan->spec, flp_driver_has_clusters(plan->driver), &plan->tuning, out);
 }
 
 /* Tries the architectures in turn. The reason that stays is that of the last, most portable one. */

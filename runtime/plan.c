@@ -107,10 +107,11 @@ static flp_status check_mode(const flp_spec *spec, const flp_options *options) {
 static flp_status read_tuning(const flp_options *options, flp_tuning *out) {
   FLP_TRY(flp_tuning_parse("options.tune", options->tune, out));
   if (options->rung < FLP_RUNG_GENERIC || !flp_tuning_asks(out)) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT,
-                  "options.tune is \"%s\", but rung %s is pinned, whose kernels are cut in one way only (accepted: NULL, "
-                  "\"\", or rung auto, tuned, heuristic, jit)",
-                  options->tune, flp_rung_name(options->rung));
+  return flp_fail(
+      FLP_ERROR_ARGUMENT,
+      "options.tune is \"%s\", but rung %s is pinned, whose kernels are cut in one way only (accepted: NULL, "
+      "\"\", or rung auto, tuned, heuristic, jit)",
+      options->tune, flp_rung_name(options->rung));
 }
 
 static flp_status copy_loss(flp_plan *plan) {

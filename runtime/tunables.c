@@ -152,3 +152,12 @@ void flp_tuning_text(const flp_tuning *tuning, char out[FLP_TUNING_TEXT_BYTES]) 
                              flp_kernel_kind_name((flp_kernel_kind)kind), one);
   }
 }
+
+flp_status flp_tuning_blame(const char *field, const flp_kernel_key *key, flp_status status) {
+  char cut[FLP_TUNING_TEXT_BYTES];
+  flp_tuning tuning = {0};
+  tuning.of[key->kind] = key->tune;
+  if (status != FLP_ERROR_COMPILE || !flp_tuning_asks(&tuning)) return status;
+  flp_tuning_text(&tuning, cut);
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s is \"%s\", which is refused: %s", field, cut, flp_error_detail());
+}

@@ -125,9 +125,12 @@ static flp_status bench(bench_args *args, const char *command) {
   FLP_TRY(cli_spec_args_mode(&args->spec, &args->options.mode));
   FLP_TRY(cli_spec_args_one_mode(&args->spec));
   FLP_TRY(cli_spec_args_resolve(&args->spec));
-  cli_spec_args_tune(&args->spec, &args->options);
+  FLP_TRY(cli_spec_check_cut("--tune", args->spec.tune, &args->spec.spec));
   if (args->row_count == 0) args->rows[args->row_count++] = 8192;
   if (args->peers) return bench_peers(args);
+  FLP_TRY(cli_spec_args_tune(&args->spec, &args->options));
+  flp_mode mode = args->spec.spec.keep ? FLP_MODE_S : args->options.mode;
+  FLP_TRY(cli_spec_args_backward(&args->spec, mode, args->options.chunk_rows, args->options.chunk_vocab));
   bench_result result;
   if (args->json) FLP_TRY(cli_record_probe(args->json));
   FLP_TRY(bench_run(args, &result));

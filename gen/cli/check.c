@@ -101,6 +101,7 @@ static void set_set(check_args *args, check_set set, struct argp_state *state) {
 static error_t parse(int key, char *text, struct argp_state *state) {
   check_args *args = state->input;
   if (key >= KEY_ROWS && key <= KEY_SEED) {
+    args->values |= 1u << (key - KEY_ROWS);
     cli_argp_check(state, parse_value(key, text, args));
     return 0;
   }
@@ -145,8 +146,40 @@ static flp_status resolve_mode(check_args *args) {
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--loss: '%s' is not accepted in mode S, whose backward pass takes any gradient", loss);
   if (args->spec.spec.keep) args->given.mode = FLP_MODE_S;
+  FLP_TRY(cli_spec_args_backward(&args->spec, args->given.mode, 0, 0));
   if (loss) args->given.loss_parameters = args->spec.loss.set_count ? args->spec.loss.parameters : NULL;
   return FLP_OK;
+}
+
+/* What the set that is checked has no use for would be ignored. error: ARGUMENT naming both */
+static flp_status check_unused(const check_args *args) {
+  enum { QUICK = 1 << CHECK_SET_QUICK, ALL = 1 << CHECK_SET_ALL, LARGE = 1 << CHECK_SET_LARGE };
+  enum { CONCURRENT = 1 << CHECK_SET_CONCURRENT, GIVEN = 1 << CHECK_SET_GIVEN, LISTED = QUICK | ALL | LARGE | GIVEN };
+  static const struct {
+    int key;
+    const char *name;
+    unsigned sets; /* that heed it */
+  } uses[] = {{KEY_ROWS, "rows", GIVEN},
+              {KEY_TEMPERATURE, "temperature", GIVEN},
+              {KEY_SCALE, "scale", GIVEN},
+              {KEY_BUDGET, "budget", LISTED},
+              {KEY_SEED, "seed", LISTED},
+              {KEY_LIMIT, "limit", ALL | CONCURRENT},
+              {KEY_MODE, "mode", LISTED | CONCURRENT}};
+  static const char *const names[] = {[CHECK_SET_QUICK] = "--quick, the default without a shape",
+                                      [CHECK_SET_ALL] = "--all",
+                                      [CHECK_SET_LARGE] = "--large",
+                                      [CHECK_SET_CONCURRENT] = "--concurrent",
+                                      [CHECK_SET_SELECT] = "--op select",
+                                      [CHECK_SET_GIVEN] = "a shape"};
+  static const char *const of_sets[] = {"op", "dtype", "tune", NULL}, *const of_select[] = {"op", "dtype", NULL};
+  const char *unused = NULL;
+  if (args->set != CHECK_SET_GIVEN)
+    unused = cli_spec_args_other(&args->spec, args->set == CHECK_SET_SELECT ? of_select : of_sets);
+  for (size_t i = 0; i < sizeof uses / sizeof uses[0] && !unused; i++)
+    if (args->values >> (uses[i].key - KEY_ROWS) & 1 && !(uses[i].sets >> args->set & 1)) unused = uses[i].name;
+  if (!unused) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--%s: not accepted with %s", unused, names[args->set]);
 }
 
 /* Takes the shape that was given, if any. error: ARGUMENT */
@@ -163,11 +196,13 @@ static flp_status resolve(check_args *args) {
                     "--vocab, --hidden and --model are not accepted beside --quick, --all, --large, --concurrent");
   if (args->set == CHECK_SET_CONCURRENT && args->how.rung == FLP_RUNG_EAGER)
     return flp_fail(FLP_ERROR_ARGUMENT, "--rung: 'eager' is not accepted with --concurrent, it runs on the CPU");
+  if (has_shape) args->set = CHECK_SET_GIVEN;
+  FLP_TRY(check_unused(args));
   args->given.spec = *spec;
   if (!has_shape) return FLP_OK;
-  args->set = CHECK_SET_GIVEN;
   FLP_TRY(resolve_mode(args));
   FLP_TRY(cli_spec_args_resolve(&args->spec));
+  FLP_TRY(cli_spec_check_cut("--tune", args->spec.tune, &args->spec.spec));
   args->given.spec = args->spec.spec;
   if (!(args->given.temperature > 0) || args->given.temperature > 1e30)
     return flp_fail(FLP_ERROR_ARGUMENT, "--temperature: %g is not accepted; a number > 0 and at most 1e30 is",
@@ -179,7 +214,7 @@ static flp_status resolve(check_args *args) {
 static flp_status run_check(check_args *args, const char *command, check_report *report) {
   FLP_TRY(resolve(args));
   flp_options how = {.rung = args->how.rung};
-  cli_spec_args_tune(&args->spec, &how);
+  FLP_TRY(cli_spec_args_tune(&args->spec, &how));
   args->how.rung = how.rung;
   args->how.tune = how.tune;
   if (args->json) FLP_TRY(cli_record_probe(args->json));

@@ -174,6 +174,10 @@ typedef struct check_result {
   const char *overrun;              /* a buffer that was written outside its rows, or NULL */
 } check_result;
 
+/* The --tune of a spec: NULL where its operands leave no choice, as those of some cases of a set. spec: resolved */
+const char *check_how_tune(const check_how *how, const flp_spec *spec);
+/* 1 for a failure that every case would meet: of memory, or of a --tune that is refused. */
+int check_how_ends(const check_how *how, flp_status status);
 /* Uploads, poisons outputs and workspace, runs forward (or shards and combine) and backward, or a step, downloads.
  * error: UNAVAILABLE if this rung, or its mode S, is not offered here; any of flp_plan_create, flp_execute, flp_step */
 flp_status check_run(const check_problem *problem, const check_how *how, check_result *out);
@@ -260,7 +264,7 @@ flp_status check_compare(const check_problem *problem, const check_truth *truth,
 /* What a check is asked for that brings its own cases. */
 typedef struct check_part {
   flp_dtype dtype;
-  flp_mode mode; /* of check_mode_bits: S or P */
+  flp_mode mode; /* of check_mode_bits: S or P; of check_concurrent: 0 for all */
 } check_part;
 
 /* Bit identity of logprob and entropy over repeats, row order, N, budget and gradients, and of gradients over repeats.

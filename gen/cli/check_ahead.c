@@ -80,7 +80,7 @@ static int keys_of(const check_ahead *ahead, const flp_spec *spec, const flp_tun
                    flp_kernel_key keys[FLP_SPEC_KERNELS_MAX]) {
   const char *arches[FLP_LADDER_ARCHES_MAX];
   int clusters = flp_driver_has_clusters(ahead->driver);
-  if (!flp_ladder_arches(&ahead->device, spec, clusters, arches)) return 0;
+  if (!flp_ladder_arches(&ahead->device, spec, clusters, NULL, arches)) return 0;
   int count = flp_kernel_keys_for(spec, arches[0], keys);
   flp_tuning_apply(tuning, keys, count);
   for (int i = 0; i < count && rung == FLP_RUNG_GENERIC; i++) keys[i] = flp_kernel_key_generic(&keys[i], keys[i].arch);

@@ -206,6 +206,10 @@ static int is_of_bf16(int i) {
   return cases[i].mode == FLP_MODE_S || cases[i].mode == FLP_MODE_P;
 }
 
+static int is_wanted(int i, const check_part *of) {
+  return (of->dtype == FLP_DTYPE_BF16 || !is_of_bf16(i)) && (!of->mode || of->mode == cases[i].mode);
+}
+
 static void add_failure(check_report *report, const check_case *c, flp_rung rung) {
   check_report_add(report, c, rung, "run", (check_metric){.max_ulp = -1}, flp_error_detail());
 }
@@ -214,7 +218,7 @@ void check_concurrent_cases(const check_part *of, check_list *list) {
   check_load_cases(list);
   for (int i = 0; i < CASES; i++) {
     check_case c = case_at(i, of->dtype);
-    if (is_of_bf16(i) && of->dtype != FLP_DTYPE_BF16) continue;
+    if (!is_wanted(i, of)) continue;
     if (!cases[i].loss || cli_loss_keep(cases[i].loss, &c.spec) == FLP_OK) check_list_add(list, c);
   }
 }
@@ -222,18 +226,18 @@ void check_concurrent_cases(const check_part *of, check_list *list) {
 /* Modes S and P exist on some rungs. error: as check_concurrent_case, but for those that lack them */
 static flp_status run_one(int i, flp_dtype dtype, const check_how *how, check_load *load, check_report *report) {
   check_case c = case_at(i, dtype);
-  if (is_of_bf16(i) && dtype != FLP_DTYPE_BF16) return FLP_OK;
   if (cases[i].loss) FLP_TRY(cli_loss_keep(cases[i].loss, &c.spec));
   flp_status status = check_concurrent_case(&c, how, load, report);
   if (is_of_bf16(i) && status == FLP_ERROR_UNAVAILABLE) return FLP_OK;
-  if (status == FLP_OK || status == FLP_ERROR_UNAVAILABLE || status == FLP_ERROR_MEMORY) return status;
+  if (status == FLP_OK || status == FLP_ERROR_UNAVAILABLE || check_how_ends(how, status)) return status;
   add_failure(report, &c, how->rung);
   return FLP_OK;
 }
 
-static flp_status run_cases(flp_dtype dtype, const check_how *how, check_load *load, check_report *report) {
+static flp_status run_cases(const check_part *of, const check_how *how, check_load *load, check_report *report) {
   FLP_TRY(check_load_create(how, load->device, load->watch, load));
-  for (int i = 0; i < CASES && !load->watch->hung; i++) FLP_TRY(run_one(i, dtype, how, load, report));
+  for (int i = 0; i < CASES && !load->watch->hung; i++)
+    if (is_wanted(i, of)) FLP_TRY(run_one(i, of->dtype, how, load, report));
   return FLP_OK;
 }
 
@@ -244,7 +248,7 @@ flp_status check_concurrent(const check_part *of, const check_how *how, check_re
   check_load load = {.device = &device, .watch = &watch};
   flp_status status = FLP_ERROR_UNAVAILABLE;
   if (check_watch_is_offered(device.driver))
-    status = run_cases(of->dtype, how, &load, report);
+    status = run_cases(of, how, &load, report);
   else
     flp_fail(status, "the driver is too old to watch streams and capture graphs: CUDA 11.4 or newer is needed");
   char detail[1024];

@@ -19,6 +19,7 @@ static flp_status make_plan(const check_how *how, lanes *all) {
   options.chunk_rows = c->chunk_rows;
   options.chunk_vocab = c->chunk_vocab;
   options.mode = c->mode == FLP_MODE_S ? (flp_mode)0 : c->mode;
+  options.tune = check_how_tune(how, &c->spec);
   FLP_TRY(check_ahead_plan(how->ahead, &c->spec, &options, &all->plan));
   size_t *bytes = all->workspace_bytes;
   if (c->spec.loss) return flp_plan_workspace(all->plan, FLP_PASS_STEP, c->n, 0, &bytes[FLP_PASS_STEP]);

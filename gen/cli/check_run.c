@@ -127,6 +127,14 @@ static flp_status create_outputs(run_state *run) {
   return FLP_OK;
 }
 
+const char *check_how_tune(const check_how *how, const flp_spec *spec) {
+  return how->tune && flp_kernel_arch_leaves_choice("sm_90a", spec) ? how->tune : NULL;
+}
+
+int check_how_ends(const check_how *how, flp_status status) {
+  return status == FLP_ERROR_MEMORY || (status == FLP_ERROR_ARGUMENT && how->tune);
+}
+
 static flp_status make_plan(run_state *run) {
   flp_spec spec = run->problem->c.spec;
   spec.vocab = run->problem->shard_vocab;
@@ -138,7 +146,7 @@ static flp_status make_plan(run_state *run) {
   options.chunk_vocab = run->problem->c.chunk_vocab;
   options.mode = run->problem->c.mode == FLP_MODE_S ? (flp_mode)0 : run->problem->c.mode;
   options.threads = run->how->threads;
-  options.tune = run->how->tune;
+  options.tune = check_how_tune(run->how, &spec);
   return check_ahead_plan(run->how->ahead, &spec, &options, &run->plan);
 }
 

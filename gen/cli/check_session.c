@@ -51,6 +51,13 @@ static void add_failure(check_session *session, const check_case *c, flp_rung ru
   if (!session->report->hung) renew_device(session, status);
 }
 
+static flp_status fail_case(check_session *session, const check_case *c, flp_rung rung, flp_status status) {
+  if (check_how_ends(&session->how, status))
+    return flp_fail(status, "case %s of %s: %s", c->name, flp_dtype_name(c->spec.dtype), flp_error_detail());
+  add_failure(session, c, rung, status);
+  return FLP_OK;
+}
+
 /* ---- rungs ---- */
 
 static void note_missing(check_report *report, flp_rung rung) {
@@ -101,8 +108,7 @@ static flp_status check_case_on(check_session *session, check_problem *problem, 
   if (status == FLP_OK && has_plain) status = check_run_plain(problem, &how, &plain);
   if (status != FLP_OK) {
     check_result_clear(&result);
-    add_failure(session, c, rung, status);
-    return status == FLP_ERROR_MEMORY ? status : FLP_OK;
+    return fail_case(session, c, rung, status);
   }
   status = check_compare(problem, truth, &result, has_plain ? &plain : NULL, rung, session->report);
   check_result_clear(&result);
@@ -179,8 +185,8 @@ static int list_parts(const check_args *args, part out[PARTS_MAX]) {
       out[count++] = (part){PART_BUDGETS, {FLP_DTYPE_BF16, modes[m]}};
   for (int d = 0; ((all && any) || args->set == CHECK_SET_SELECT) && d < 4; d++)
     if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_SELECT, {.dtype = dtypes[d]}};
-  if ((all && any) || args->set == CHECK_SET_CONCURRENT)
-    out[count++] = (part){PART_CONCURRENT, {.dtype = args->given.spec.dtype}};
+  if (all || args->set == CHECK_SET_CONCURRENT)
+    out[count++] = (part){PART_CONCURRENT, {args->given.spec.dtype, args->given.mode}};
   return count;
 }
 
@@ -192,7 +198,7 @@ static int is_run_on(const check_session *session, part_kind kind, int rung) {
   return rung != FLP_RUNG_EAGER && session->how.rung == (flp_rung)rung;
 }
 
-static void run_part(check_session *session, const part *p, flp_rung rung) {
+static flp_status run_part(check_session *session, const part *p, flp_rung rung) {
   check_how how = session->how;
   how.rung = rung;
   how.budget_bytes = 0;
@@ -201,15 +207,16 @@ static void run_part(check_session *session, const part *p, flp_rung rung) {
   check_case c = check_case_default(p->of.dtype, 0, 0, 0);
   c.name = kinds[p->kind].name;
   c.mode = p->of.mode;
-  if (status != FLP_OK && !is_lacking(&c, rung, status)) add_failure(session, &c, rung, status);
+  return status == FLP_OK || is_lacking(&c, rung, status) ? FLP_OK : fail_case(session, &c, rung, status);
 }
 
-static void run_parts(check_session *session, const part *parts, int count) {
+static flp_status run_parts(check_session *session, const part *parts, int count) {
   for (int kind = 0; kind < PART_KINDS; kind++)
     for (int rung = FLP_RUNG_TUNED; rung < RUNGS; rung++)
       for (int i = 0; i < count; i++)
         if ((int)parts[i].kind == kind && is_run_on(session, parts[i].kind, rung))
-          run_part(session, &parts[i], (flp_rung)rung);
+          FLP_TRY(run_part(session, &parts[i], (flp_rung)rung));
+  return FLP_OK;
 }
 
 /* ---- the whole ---- */
@@ -232,7 +239,7 @@ static flp_status check_listed(check_session *session, const check_list *list, i
     cli_progress_update(&progress, i, cases);
     status = check_one(session, &list->cases[i]);
   }
-  if (status == FLP_OK) run_parts(session, parts, part_count);
+  if (status == FLP_OK) status = run_parts(session, parts, part_count);
   cli_progress_end(&progress);
   check_ahead_stop(session->how.ahead);
   return status;

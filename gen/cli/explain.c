@@ -105,7 +105,10 @@ static flp_status explain(explain_args *args) {
   FLP_TRY(cli_spec_args_mode(&args->spec, &args->options.mode));
   FLP_TRY(cli_spec_args_resolve(&args->spec));
   FLP_TRY(check_mode(args));
-  cli_spec_args_tune(&args->spec, &args->options);
+  FLP_TRY(cli_spec_check_cut("--tune", args->spec.tune, &args->spec.spec));
+  FLP_TRY(cli_spec_args_tune(&args->spec, &args->options));
+  flp_mode mode = args->options.mode <= FLP_MODE_R2 ? args->options.mode : (flp_mode)0;
+  FLP_TRY(cli_spec_args_backward(&args->spec, mode, args->options.chunk_rows, args->options.chunk_vocab));
   flp_options resolved;
   FLP_TRY(flp_options_resolve(&args->options, &resolved));
   args->options = resolved;

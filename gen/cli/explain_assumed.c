@@ -16,10 +16,11 @@ static flp_device device_of(const explain_args *args) {
                       .memory_bus_bits = 6144};
 }
 
-static flp_status generate(const flp_spec *spec, const char *arch, explain_assumed *out) {
+static flp_status generate(const flp_spec *spec, const flp_tuning *tuning, const char *arch, explain_assumed *out) {
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
   int count = flp_kernel_keys_for(spec, arch, keys);
   cli_kernels kernels;
+  flp_tuning_apply(tuning, keys, count);
   FLP_TRY(cli_kernels_generate(keys, count, NULL, NULL, &kernels));
   for (int i = 0; i < count; i++) out->desc[i] = kernels.items[i].result.desc;
   out->count = count;
@@ -32,11 +33,14 @@ flp_status explain_assume(const explain_args *args, explain_assumed *out, flp_pl
   const flp_spec *spec = &args->spec.spec;
   flp_device device = device_of(args);
   const char *arches[FLP_LADDER_ARCHES_MAX];
-  int count = flp_ladder_arches(&device, spec, 1, arches);
-  flp_status status =
-      flp_fail(FLP_ERROR_ARGUMENT, "--capability: %d.%d is not accepted, no kernels run there; 8.0 or newer is",
-               args->major, args->minor);
-  for (int i = 0; i < count && (i == 0 || status != FLP_OK); i++) status = generate(spec, arches[i], out);
+  flp_tuning tuning;
+  FLP_TRY(flp_tuning_parse("--tune", args->spec.tune, &tuning));
+  int count = flp_ladder_arches(&device, spec, 1, &tuning, arches);
+  int runs = count || flp_ladder_arches(&device, spec, 1, NULL, arches);
+  flp_status status = flp_fail(
+      FLP_ERROR_ARGUMENT, "--capability: %d.%d is not accepted%s", args->major, args->minor,
+      runs ? " with --tune, kernels are cut in one way only there; 9.0 is" : ", no kernels run there; 8.0 or newer is");
+  for (int i = 0; i < count && (i == 0 || status != FLP_OK); i++) status = generate(spec, &tuning, arches[i], out);
   FLP_TRY(status);
   flp_planner_init(planner, spec, &args->options, &device, out->desc, out->count);
   return FLP_OK;

@@ -113,12 +113,34 @@ static flp_status choose_keys(gen_work *work, const gen_args *args) {
   work->keys = calloc(ARCHES_MAX * FLP_SPEC_KERNELS_MAX, sizeof *work->keys);
   if (!work->keys) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
   flp_tuning tuning;
+  FLP_TRY(cli_spec_check_cut("--tune", args->spec.tune, &args->spec.spec));
   FLP_TRY(flp_tuning_parse("--tune", args->spec.tune, &tuning));
-  for (int i = 0; i < work->arches; i++)
-    if (!is_repeated(work, i))
-      work->key_count += flp_kernel_keys_for(&args->spec.spec, work->target[i], work->keys + work->key_count);
+  int leaves_choice = !flp_tuning_asks(&tuning);
+  for (int i = 0; i < work->arches; i++) {
+    if (is_repeated(work, i)) continue;
+    work->key_count += flp_kernel_keys_for(&args->spec.spec, work->target[i], work->keys + work->key_count);
+    leaves_choice |= flp_kernel_arch_leaves_choice(work->target[i], &args->spec.spec);
+  }
   flp_tuning_apply(&tuning, work->keys, work->key_count);
-  return FLP_OK;
+  if (leaves_choice) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "--tune: not accepted with --arch %s, whose kernels are cut in one way only; "
+                  "sm_90a is",
+                  args->arches ? args->arches : CLI_PORTABLE_ARCH " (default)");
+}
+
+/* What would do nothing beside --generic. */
+static flp_status check_generic(const gen_args *args) {
+  static const char *const none[] = {NULL};
+  const char *option = cli_spec_args_other(&args->spec, none);
+  if (!option && args->emit) option = "emit";
+  if (option)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--%s: not accepted with --generic, which makes kernels for any shape", option);
+  if (args->arches && strchr(args->arches, ','))
+    return flp_fail(FLP_ERROR_ARGUMENT, "--arch: '%s' is not accepted with --generic; one architecture is",
+                    args->arches);
+  if (args->out || args->install) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--generic: where to is not said; --out DIR or --install-cache does");
 }
 
 static flp_status write_files(const gen_work *work, const gen_args *args) {
@@ -204,20 +226,8 @@ static void print_table(const gen_work *work, const gen_args *args) {
   if (args->install) puts("stored in the cache of this user");
 }
 
-static flp_status check_generic(const gen_args *args) {
-  const flp_spec *spec = &args->spec.spec;
-  if (!args->out && !args->install)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--generic: where to is not said; --out DIR or --install-cache does");
-  if (spec->vocab || spec->hidden || args->spec.model)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--generic: %s is not accepted beside it; these kernels serve every head",
-                    spec->vocab ? "--vocab" : spec->hidden ? "--hidden" : "--model");
-  if (!args->arches || !strchr(args->arches, ',')) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT, "--arch: '%s' is not accepted with --generic; one name is", args->arches);
-}
-
 static flp_status generate(gen_work *work, gen_args *args) {
-  if (!args->generic) FLP_TRY(cli_spec_args_resolve(&args->spec));
-  if (args->generic) FLP_TRY(check_generic(args));
+  FLP_TRY(args->generic ? check_generic(args) : cli_spec_args_resolve(&args->spec));
   FLP_TRY(choose_arches(work, args));
   if (args->generic)
     FLP_TRY(cli_kernels_generic_keys(work->target[0], &work->keys, &work->key_count));
@@ -246,7 +256,7 @@ int cli_gen(int argc, char **argv) {
   if (status == FLP_OK) status = write_files(&work, &args);
   if (status == FLP_OK && args.json) status = print_json(&work, &args);
   if (status == FLP_OK && !args.json) {
-    if (args.emit && !args.out && !args.generic)
+    if (args.emit && !args.out)
       print_text(&work, args.emit);
     else
       print_table(&work, &args);

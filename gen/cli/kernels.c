@@ -16,7 +16,9 @@ flp_status cli_kernel_generate(const flp_kernel_key *key, const flpgen_options *
   if (key->kind == FLP_KERNEL_LOSS && !own.loss) own.loss = cli_loss_kept(key->loss);
   flp_status status = flpgen_generate(key, &own, &out->result, error, sizeof error);
   out->seconds = cli_seconds_now() - start;
-  return status == FLP_OK ? FLP_OK : flp_fail(status, "%s", error);
+  if (status == FLP_OK) return FLP_OK;
+  flp_fail(status, "%s", error);
+  return flp_tuning_blame("--tune", key, status);
 }
 
 typedef struct batch {

@@ -1,7 +1,10 @@
 /* spec_args.c: the options that name a specialisation. */
 #include "spec_args.h"
 
+#include <string.h>
+
 #include "../../runtime/kernel.h"
+#include "../../runtime/planner.h"
 #include "../../runtime/validate.h"
 #include "hfconfig.h"
 
@@ -53,7 +56,7 @@ static const struct argp_option options[] = {
     {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 1},
     {"model", KEY_MODEL, "FILE", 0, "read vocab, hidden, dtype, softcap and scale from a Hugging Face config.json", 1},
     {"tune", KEY_TUNE, "TEXT", 0,
-     "cut kernels for sm_90a otherwise than their templates choose, e.g. "
+     "cut kernels for sm_90a otherwise than their templates choose, or fail; e.g. "
      "'forward:cooperative,256x192,stages=4,cluster=2,raster=8;products:256x128'; kernels: forward, dz, products, "
      "forward_keep; schedules: ping-pong, cooperative",
      1},
@@ -182,14 +185,49 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       return ARGP_ERR_UNKNOWN;
   }
   cli_argp_check(state, status);
+  args->given |= UINT32_C(1) << (key - CLI_KEY_SPEC);
   return 0;
 }
 
 const struct argp cli_spec_argp = {options, parse, NULL, NULL, NULL, NULL, NULL};
 
-void cli_spec_args_tune(const cli_spec_args *args, flp_options *out) {
+static int is_one_of(const char *name, const char *const *list) {
+  for (; *list; list++)
+    if (strcmp(name, *list) == 0) return 1;
+  return 0;
+}
+
+const char *cli_spec_args_other(const cli_spec_args *args, const char *const *accepted) {
+  for (const struct argp_option *o = options; o->name || o->doc; o++)
+    if (o->name && args->given >> (o->key - CLI_KEY_SPEC) & 1 && !is_one_of(o->name, accepted)) return o->name;
+  return NULL;
+}
+
+flp_status cli_spec_args_tune(const cli_spec_args *args, flp_options *out) {
   out->tune = args->tune;
   if (args->tune && out->rung == FLP_RUNG_AUTO) out->rung = FLP_RUNG_JIT;
+  if (!args->tune || out->rung < FLP_RUNG_GENERIC) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--tune: not accepted with --rung %s, whose kernels are cut in one way only",
+                  flp_rung_name(out->rung));
+}
+
+flp_status cli_spec_check_cut(const char *field, const char *text, const flp_spec *spec) {
+  flp_tuning tuning;
+  flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+  char accepted[128] = "";
+  FLP_TRY(flp_tuning_parse(field, text, &tuning));
+  int count = flp_kernel_keys_for(spec, "sm_90a", keys);
+  for (int i = 0; i < count; i++) {
+    size_t used = strlen(accepted);
+    if (!flp_kernel_is_tunable(&keys[i])) continue;
+    snprintf(accepted + used, sizeof accepted - used, "%s%s", used ? ", " : "", flp_kernel_kind_name(keys[i].kind));
+    tuning.of[keys[i].kind] = (flp_tunables){0};
+  }
+  if (!flp_tuning_asks(&tuning)) return FLP_OK;
+  char others[FLP_TUNING_TEXT_BYTES];
+  flp_tuning_text(&tuning, others);
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted; of this specialisation %s can be cut otherwise", field,
+                  others, accepted[0] ? accepted : "no kernel");
 }
 
 flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode *mode) {
@@ -199,6 +237,25 @@ flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode *mode) {
   *mode = (flp_mode)0;
   args->spec.keep = 1;
   return FLP_OK;
+}
+
+flp_status cli_spec_args_backward(const cli_spec_args *args, flp_mode mode, int64_t chunk_rows, int64_t chunk_vocab) {
+  static const struct {
+    int has_rows, has_vocab;
+  } chunks[] = {[0] = {1, 1},           [FLP_MODE_R_VOCAB] = {0, 1}, [FLP_MODE_R_ROWS] = {1, 0},
+                [FLP_MODE_R2] = {1, 1}, [FLP_MODE_S] = {0, 0},       [FLP_MODE_P] = {1, 0}};
+  const char *field = mode >= FLP_MODE_R_VOCAB && mode <= FLP_MODE_R2 ? "--mode"
+                      : chunk_rows                                    ? "--chunk-rows"
+                      : chunk_vocab                                   ? "--chunk-vocab"
+                                                                      : NULL;
+  if (field && !args->spec.grads)
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted without --grad, as it is of the backward pass", field);
+  field = chunk_rows && !chunks[mode].has_rows     ? "--chunk-rows"
+          : chunk_vocab && !chunks[mode].has_vocab ? "--chunk-vocab"
+                                                   : NULL;
+  if (!field) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted in mode %s, which has no such chunks", field,
+                  flp_mode_name(mode));
 }
 
 flp_status cli_spec_args_one_mode(const cli_spec_args *args) {

@@ -45,8 +45,8 @@ tune_call tune_session_call(const tune_session *s, flp_kernel_kind kind) {
 
 /* ---- plans ---- */
 
-/* A plan whose kernels do not load falls to those of a lower architecture or rung, which are cut in one way only. A
- * strict one would not, but waits for every call. */
+/* A plan that is asked for no cut and whose kernels do not load falls to those of a lower architecture or rung, which
+ * leave nothing to tune. A strict one would not, but waits for every call. */
 static flp_status refuse_others(flp_plan **plan) {
   if (flp_plan_get_rung(*plan) == FLP_RUNG_JIT && strcmp((*plan)->arch, "sm_90a") == 0) return FLP_OK;
   char arch[sizeof(*plan)->arch];

@@ -122,6 +122,7 @@ static flp_status add(const tune_args *args, tune_targets *out, const flp_spec *
   if (!flp_kernel_arch_serves("sm_90a", &target->spec))
     return flp_fail(FLP_ERROR_ARGUMENT, "alignment %u is not accepted; 16 is: other kernels leave nothing to tune",
                     (unsigned)target->spec.alignment);
+  FLP_TRY(cli_spec_check_cut("--include", args->include, &target->spec));
   set_model(target, model ? model : "");
   FLP_TRY(set_text(args, target));
   for (int i = 0; i < out->count; i++)

@@ -1,6 +1,7 @@
 """flpgen check: --concurrent without a GPU, and whole runs on the stand-in for libcuda."""
 import json
 import os
+import re
 
 import pytest
 
@@ -61,8 +62,9 @@ def test_a_record_is_kept_where_the_next_one_fails(tmp_path):
 
 @needs_fake
 def test_every_case_and_situation_is_in_the_record(tmp_path):
-    path = tmp_path / "record.json"
-    done = on_fake("--rung", "jit", f"--json={path}", cache=tmp_path / "cache", script="capability=9.0;fill=1;busy=1")
+    path, cache = tmp_path / "record.json", tmp_path / "cache"
+    done = on_fake("--rung", "jit", "--tune", "forward:raster=4", f"--json={path}", cache=cache,
+                   script="capability=9.0;fill=1;busy=1")
     assert done.code == 0, done.out + done.err
     record = json.loads(path.read_text())
     assert record["failed"] == 0 and record["checks"] == len(record["rows"])
@@ -74,6 +76,22 @@ def test_every_case_and_situation_is_in_the_record(tmp_path):
             assert f"{situation}: logprob" in outputs
             assert (f"{situation}: grad_weight" in outputs) == ("grads=hw" in case[2])
             assert (f"{situation}: overlap" in outputs) == ("beside" in situation)
+    made = [entry["key"] for entry in flpgen("cache", "ls", "--json", cache=cache).json()["entries"]]
+    cuts = {re.search("arch=(.*?) .* alignment=(.*?) .* tune=(.*?) ", key).groups() for key in made
+            if "kind=forward " in key and "hidden=512 vocab=5000" in key}
+    assert cuts == {("sm_90a", "16", "raster=4"), ("sm_80", "2", "own")}, "operands that leave no choice are left out"
+
+
+@needs_fake
+@pytest.mark.parametrize("mode, cases", [
+    ("S", {"concurrent saved"}), ("R_ROWS", {"concurrent rows"})])
+def test_only_the_cases_of_a_mode(tmp_path, mode, cases):
+    path = tmp_path / "record.json"
+    done = on_fake("--rung", "jit", "--mode", mode, f"--json={path}", cache=tmp_path / "cache",
+                   script="capability=9.0;fill=1;busy=1")
+    assert done.code == 0, done.out + done.err
+    rows = json.loads(path.read_text())["rows"]
+    assert {row["case"] for row in rows} == cases and all(f"mode={mode}" in row["options"] for row in rows)
 
 
 @needs_fake

@@ -130,16 +130,6 @@ def test_generic_needs_a_place():
     assert done.err == "flpgen gen: --generic: where to is not said; --out DIR or --install-cache does\n"
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (["--arch", "sm_80,sm_90a"], "--arch: 'sm_80,sm_90a' is not accepted with --generic; one name is"),
-    (["--vocab", "9"], "--generic: --vocab is not accepted beside it; these kernels serve every head"),
-    (["--model", "x"], "--generic: --model is not accepted beside it; these kernels serve every head"),
-])
-def test_generic_takes_no_specialisation(tmp_path, arguments, message):
-    done = flpgen("gen", "--generic", "--out", tmp_path, *arguments)
-    assert done.code == 2 and done.err == f"flpgen gen: {message}\n"
-
-
 def test_model_configs(tmp_path):
     config = tmp_path / "config.json"
     config.write_text('{"text_config": {"vocab_size": 2000, "hidden_size": 128, "final_logit_softcapping": 30.0},'

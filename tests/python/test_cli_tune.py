@@ -84,7 +84,7 @@ def test_candidates_that_do_not_load_are_recorded(cache):
     target = result(cache=cache, script=f"cost=forward/{way} :35;refuse=forward/{way} ")
     assert steps(target)["forward"]["is_default"]
     (cut, reason), = rows(cache, "SELECT tune, reason FROM candidate WHERE status = 'failed'")
-    assert cut == way and "do not load" in reason
+    assert cut == way and "kernel forward: cuModuleLoadDataEx failed: CUDA_ERROR_INVALID_PTX (218)" in reason
 
 
 def test_wrong_untuned_kernels_end_it(cache):

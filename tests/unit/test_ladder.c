@@ -452,7 +452,7 @@ static void expect_arches(int major, int minor, flp_dtype dtype, uint32_t alignm
   char got[64] = "";
   spec.dtype = dtype;
   spec.alignment = alignment;
-  int count = flp_ladder_arches(&device, &spec, clusters, arches);
+  int count = flp_ladder_arches(&device, &spec, clusters, NULL, arches);
   for (int i = 0; i < count; i++) snprintf(got + strlen(got), sizeof got - strlen(got), "%s ", arches[i]);
   cr_expect_str_eq(got, wanted, "%d.%d: '%s', wanted '%s'", major, minor, got, wanted);
 }

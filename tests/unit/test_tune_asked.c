@@ -41,7 +41,7 @@ static void open_with_generator(stage *s) {
   setenv("FLP_JIT_LIBRARY", FLP_TEST_FLPGEN_LIBRARY, 1);
 }
 
-#define REFUSED \
+#define REFUSED                                                                                                \
   "options.tune is \"forward:cooperative,256x256,stages=3\", which is refused: kernel forward: tune: 256x256 " \
   "cooperative needs 256 accumulators a thread; at most 192 fit"
 
@@ -86,8 +86,10 @@ Test(tune_asked, kernels_that_do_not_load_give_way_to_no_others) {
   flp_plan *plan;
   cr_expect_eq(flp_plan_create(&spec, &options, &plan), FLP_ERROR_DRIVER);
   const char *detail = flp_error_detail();
-  cr_expect_not_null(strstr(detail, "rung jit is the last that heeds options.tune and failed: kernel forward: "
-                                    "cuModuleLoadDataEx failed: CUDA_ERROR_INVALID_PTX (218)"), "%s", detail);
+  cr_expect_not_null(strstr(detail,
+                            "rung jit is the last that heeds options.tune and failed: kernel forward: "
+                            "cuModuleLoadDataEx failed: CUDA_ERROR_INVALID_PTX (218)"),
+                     "%s", detail);
   options.tune = "forward:raster=2";
   plan = stage_plan(&spec, &options);
   cr_expect_eq(flp_plan_get_rung(plan), FLP_RUNG_JIT);
@@ -109,8 +111,9 @@ Test(tune_asked, without_a_generator_only_a_cache_that_has_them_will_do) {
   flp_plan_destroy(plan);
   options.tune = "forward:raster=2";
   cr_expect_eq(flp_plan_create(&spec, &options, &plan), FLP_ERROR_UNAVAILABLE);
-  cr_expect_not_null(strstr(flp_error_detail(), "heeds options.tune and failed: /nowhere/libflpgen.so cannot be opened"),
-                     "%s", flp_error_detail());
+  cr_expect_not_null(
+      strstr(flp_error_detail(), "heeds options.tune and failed: /nowhere/libflpgen.so cannot be opened"), "%s",
+      flp_error_detail());
   char detail[600];
   snprintf(detail, sizeof detail,
            "rung heuristic is pinned and failed: the cache %s has no sm_90a kernel forward for this spec", s.cache);
@@ -166,8 +169,9 @@ Test(tune_asked, rungs_whose_kernels_are_cut_in_one_way_refuse) {
   flp_spec spec = stage_spec(0);
   stage_fill_generic(s.generic, &spec);
   flp_options options = asking("forward:raster=4");
-  static const char refusal[] = "options.tune is \"forward:raster=4\", but rung %s is pinned, whose kernels are cut in one "
-                                "way only (accepted: NULL, \"\", or rung auto, tuned, heuristic, jit)";
+  static const char refusal[] =
+      "options.tune is \"forward:raster=4\", but rung %s is pinned, whose kernels are cut in one "
+      "way only (accepted: NULL, \"\", or rung auto, tuned, heuristic, jit)";
   char detail[300];
   snprintf(detail, sizeof detail, refusal, "generic");
   options.rung = FLP_RUNG_GENERIC;
