@@ -1,4 +1,5 @@
-/* gemm.c: bare matrix products: row-major shapes, their column-major view, descriptors and the choice of an algorithm. */
+/* gemm.c: bare matrix products: row-major shapes, their column-major view, descriptors and the choice of an
+ * algorithm. */
 #include "gemm.h"
 
 #include <inttypes.h>

@@ -1,4 +1,5 @@
-/* records.h: what was tried and found, kept in one SQLite file: the source of `flpgen report`, and where a search goes on.
+/* records.h: what was tried and found, kept in one SQLite file: the source of `flpgen report`, and where a search goes
+ * on.
  *
  * Version 1 (PRAGMA user_version):
  *   run        one call of `flpgen tune`: when, where, with what. sources: flp_sources_id
@@ -72,8 +73,8 @@ flp_status records_put_bare(records *file, const records_spec *spec, const recor
 flp_status records_find_finished(records *file, const records_run *run, const records_spec *spec, char plan_id[17],
                                  int *found);
 
-/* Takes status, numbers and reason of a candidate that an earlier run has timed or rejected on the same GPU with the same
- * driver and sources; the newest counts. error: IO */
+/* Takes status, numbers and reason of a candidate that an earlier run has timed or rejected on the same GPU with the
+ * same driver and sources; the newest counts. error: IO */
 flp_status records_recall(records *file, const records_run *run, const records_spec *spec, search_candidate *candidate,
                           int *found);
 

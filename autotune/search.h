@@ -1,16 +1,16 @@
 /* search.h: finds the fastest of a list of candidates in bounded time: successive halving beside the untuned default.
  *
- * The list is ordered by the cost model; who is predicted to be far behind the best is pruned. The rest is made ready and
- * verified in small groups, and timed in the same group as the default, so that what counts is the ratio of the two under
- * the same load. Then the better part is timed again with more rounds, until a few finalists share one group.
+ * The list is ordered by the cost model; who is predicted to be far behind the best is pruned. The rest is made ready
+ * and verified in small groups, and timed in the same group as the default, so that what counts is the ratio of the two
+ * under the same load. Then the better part is timed again with more rounds, until a few finalists share one group.
  *
  * Under a budget groups are as large and finalists as many as fit, down to what was included and the default, which are
  * timed whatever the deadline, and two finalists: where costs are known it is passed by the last pass at most.
  *
  * Invariants: what was not verified is never timed, what was not timed is never chosen. The default is chosen unless
  * another is faster by more than the noise, which is half the spread that the median finalist has over its rounds. Of
- * those that are within the noise of the fastest, the default comes first, then the least predicted time, then the place
- * in the list: an order that is the same on every machine. With the same times, the same is chosen.
+ * those that are within the noise of the fastest, the default comes first, then the least predicted time, then the
+ * place in the list: an order that is the same on every machine. With the same times, the same is chosen.
  *
  * Everything that touches a device goes through search_device, so that tests can stand in a simulated one. */
 #ifndef FLP_AUTOTUNE_SEARCH_H
@@ -63,7 +63,8 @@ typedef struct search_sample {
 /* What measures. All but `context` and the last three must be there. */
 typedef struct search_device {
   void *context;
-  /* Makes candidates, at most SEARCH_GROUP_MAX, which may take seconds, and verifies them: sets ready, or status WRONG or FAILED and the reason.
+  /* Makes candidates, at most SEARCH_GROUP_MAX, which may take seconds, and verifies them: sets ready, or status WRONG
+   * or FAILED and the reason.
    * error: only what ends the search */
   flp_status (*prepare)(void *context, search_candidate *const *list, int count);
   /* Times candidates that are ready beside the default, which may be among them. is_last: in the last pass */

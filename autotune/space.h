@@ -35,8 +35,9 @@ typedef struct space_points {
   int count;
 } space_points;
 
-/* Lists the space of a kind, its own choice among it, in a fixed order: schedule, rows, columns, stages, cluster, raster,
- * each ascending. A tile that is refused is listed once, with the least stages that are refused. error: MEMORY */
+/* Lists the space of a kind, its own choice among it, in a fixed order: schedule, rows, columns, stages, cluster,
+ * raster, each ascending. A tile that is refused is listed once, with the least stages that are refused. error:
+ * MEMORY */
 flp_status space_list(flp_kernel_kind kind, const flp_spec *spec, space_points *out);
 void space_clear(space_points *points);
 

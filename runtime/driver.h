@@ -87,8 +87,8 @@ typedef struct flp_launch_config {
   F(cuLinkComplete, (CUlinkState, void **, size_t *))                                                         \
   F(cuLinkDestroy, (CUlinkState))
 
-/* What tools need to watch and to capture what the library enqueues, and to compile; the library calls none of it. A driver
- * older than CUDA 11.4 lacks some. */
+/* What tools need to watch and to capture what the library enqueues, and to compile; the library calls none of it. A
+ * driver older than CUDA 11.4 lacks some. */
 #define FLP_DRIVER_TOOLS(F)                                               \
   F(cuStreamQuery, (CUstream))                                            \
   F(cuStreamBeginCapture_v2, (CUstream, int))                             \

@@ -96,9 +96,9 @@ flp_kernel_key flp_kernel_key_generic(const flp_kernel_key *key, const char *arc
 /* 1 if the kernel runs any loss, as data. */
 int flp_kernel_runs_any_loss(const flp_kernel_key *key);
 
-/* Writes the key's bytes, e.g. "flp-key/1 kind=forward arch=sm_80 dtype=bf16 ... tune=<tunables> sources=<64 hex> tuned=<device>".
- * tuned_for: "" or "<device name>/<SM count>/<driver>" for an entry tuned on one device
- * Returns the length without the terminating 0, or 0 if capacity is too small. FLP_KEY_BYTES_MAX always suffices. */
+/* Writes the key's bytes, e.g. "flp-key/1 kind=forward arch=sm_80 dtype=bf16 ... tune=<tunables> sources=<64 hex>
+ * tuned=<device>". tuned_for: "" or "<device name>/<SM count>/<driver>" for an entry tuned on one device Returns the
+ * length without the terminating 0, or 0 if capacity is too small. FLP_KEY_BYTES_MAX always suffices. */
 enum { FLP_KEY_BYTES_MAX = 720 };
 size_t flp_kernel_key_bytes(const flp_kernel_key *key, const uint8_t sources[32], const char *tuned_for, char *out,
                             size_t capacity);
@@ -124,9 +124,10 @@ void flp_tunables_text(const flp_tunables *tunables, char out[FLP_TUNABLES_TEXT_
 enum { FLP_TUNING_TEXT_BYTES = 4 * FLP_TUNABLES_TEXT_BYTES + 64 };
 void flp_tuning_text(const flp_tuning *tuning, char out[FLP_TUNING_TEXT_BYTES]);
 
-/* Says who is to blame for a kernel that a template did not make (COMPILE, with the reason as the thread's detail): where
- * the key says how it is cut, that, since templates' own choices can be made. Returns ARGUMENT then, with a detail that
- * names field, kernel, cut and reason; else the status as it was. field: where the cut was given, "options.tune" */
+/* Says who is to blame for a kernel that a template did not make (COMPILE, with the reason as the thread's detail):
+ * where the key says how it is cut, that, since templates' own choices can be made. Returns ARGUMENT then, with a
+ * detail that names field, kernel, cut and reason; else the status as it was. field: where the cut was given,
+ * "options.tune" */
 flp_status flp_tuning_blame(const char *field, const flp_kernel_key *key, flp_status status);
 
 /* Names for messages and files. */

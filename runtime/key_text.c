@@ -1,6 +1,7 @@
 /* key_text.c: reads key bytes back into a key.
  *
- * Invariant: a text is accepted only if the key that was read writes the very same text, so there is one reading of it. */
+ * Invariant: a text is accepted only if the key that was read writes the very same text, so there is one reading of
+ * it. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

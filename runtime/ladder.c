@@ -1,8 +1,8 @@
 /* ladder.c: walks the fallback ladder: the first rung whose kernels load runs, and every rung above it says why not.
  *
  * A fall is a rung that should have worked and did not. A cache without an entry is no fall: the generator then makes
- * what the cache would have held. In strict mode a fall is an error, and so is every failure of a pinned rung. Where the
- * options say how kernels are cut, the walk knows no kernels that are cut otherwise, and ends with the jit rung. */
+ * what the cache would have held. In strict mode a fall is an error, and so is every failure of a pinned rung. Where
+ * the options say how kernels are cut, the walk knows no kernels that are cut otherwise, and ends with the jit rung. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <sodium.h>

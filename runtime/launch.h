@@ -88,16 +88,16 @@ typedef struct flp_row_range {
   int64_t begin, end;
 } flp_row_range;
 
-/* Where forward_keep puts exponentials: of the chunk's first row, stride elements apart. expands: 1 if they become dz in
- * place before the products; else they have the slope of a softcap from the start. */
+/* Where forward_keep puts exponentials: of the chunk's first row, stride elements apart. expands: 1 if they become dz
+ * in place before the products; else they have the slope of a softcap from the start. */
 typedef struct flp_keep_sink {
   CUdeviceptr reference, kept;
   int64_t stride;
   int expands;
 } flp_keep_sink;
 
-/* Partials of the scores of a chunk's rows with the first `columns` of the vocabulary; rows have been gathered where kernels
- * want that. keep: where exponentials go, or NULL */
+/* Partials of the scores of a chunk's rows with the first `columns` of the vocabulary; rows have been gathered where
+ * kernels want that. keep: where exponentials go, or NULL */
 flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, int64_t columns, const flp_keep_sink *keep);
 /* logprob, entropy and stats from those; partial: 1 for a shard's partial in their place */
 flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, int partial);

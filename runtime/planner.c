@@ -310,8 +310,8 @@ static void search_backward(planner_search *s) {
 
 /* ---- the layout that tuning preferred ---- */
 
-/* Whether a chunk as tuned gives every multiprocessor a tile. It was timed with many rows; with so few that it does not,
- * the time says nothing, and the cost model decides. */
+/* Whether a chunk as tuned gives every multiprocessor a tile. It was timed with many rows; with so few that it does
+ * not, the time says nothing, and the cost model decides. */
 static int fills_device(const flp_planner *p, int64_t n) {
   int64_t rows = p->tuned_rows && p->tuned_rows < n ? p->tuned_rows : n;
   int64_t columns = p->tuned_vocab && p->tuned_vocab < p->spec.vocab ? p->tuned_vocab : p->spec.vocab;

@@ -1,9 +1,9 @@
 /* planner.h: how one pass lays out its workspace and orders its matrix products; pure functions, no driver.
  *
  * Invariants: the candidates depend on the planner and n, never on the budget, and the cheapest that fits is picked
- * with ties broken by bytes and then by order; a layout that tuning preferred goes before all others. So a larger budget never gives a dearer layout, and picking again with
- * the bytes of a picked layout as the budget gives that layout: a query and the execute that follows it agree.
- * A layout holds for every vocab_valid <= V. */
+ * with ties broken by bytes and then by order; a layout that tuning preferred goes before all others. So a larger
+ * budget never gives a dearer layout, and picking again with the bytes of a picked layout as the budget gives that
+ * layout: a query and the execute that follows it agree. A layout holds for every vocab_valid <= V. */
 #ifndef FLP_PLANNER_H
 #define FLP_PLANNER_H
 
@@ -36,8 +36,8 @@ typedef struct flp_planner {
   double bandwidth; /* bytes/s of device memory */
 } flp_planner;
 
-/* A planner for a resolved spec on kernels with these descriptors. Only mode and chunk sizes of the options are read; facts
- * that the device does not tell (0) take defaults. planner_init.c */
+/* A planner for a resolved spec on kernels with these descriptors. Only mode and chunk sizes of the options are read;
+ * facts that the device does not tell (0) take defaults. planner_init.c */
 void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options *options, const flp_device *device,
                       const flp_kernel_desc *descs, int count);
 
@@ -87,12 +87,13 @@ typedef struct flp_scheme {
 /* Picks the cheapest layout of at most budget bytes.
  * query: 1 where the budget is the pass's: explicit chunk sizes override it, and what mode S saves counts to it;
  *        0 where it is the workspace that there is
- * error: BUDGET naming the smallest budget that would do, which is in out->smallest_bytes too; UNSUPPORTED if no grid can hold the launch */
+ * error: BUDGET naming the smallest budget that would do, which is in out->smallest_bytes too; UNSUPPORTED if no grid
+ * can hold the launch */
 flp_status flp_planner_pick(const flp_planner *planner, flp_pass pass, int64_t n, uint64_t budget, int query,
                             flp_scheme *out);
 
-/* 1 if there are kernels to keep exponentials, and nothing asks for mode R; and if a step may run in mode P, whatever the
- * budget. */
+/* 1 if there are kernels to keep exponentials, and nothing asks for mode R; and if a step may run in mode P, whatever
+ * the budget. */
 int flp_planner_saves(const flp_planner *planner);
 int flp_planner_streams(const flp_planner *planner);
 

@@ -12,12 +12,14 @@ static const double fp32_products = 6;
 /* Where the driver names no clocks: those of an A100. */
 static const double default_clock = 1.41e9, default_bandwidth = 1.55e12;
 
-/* Whether both warpgroups of a mapped dz share a tile, rather than having one each: asked for, or the template's choice. */
+/* Whether both warpgroups of a mapped dz share a tile, rather than having one each: asked for, or the template's
+ * choice. */
 static int is_cooperative(const flp_kernel_key *key) {
   return key->tune.schedule ? key->tune.schedule == FLP_SCHEDULE_COOPERATIVE : key->dtype == FLP_DTYPE_FP32;
 }
 
-/* The layouts that tuning put into the descriptors of dz and forward_keep. What the options say of layouts comes first. */
+/* The layouts that tuning put into the descriptors of dz and forward_keep. What the options say of layouts comes
+ * first. */
 static void set_preference(flp_planner *p, const flp_kernel_desc *desc) {
   if (p->chunk_rows || p->chunk_vocab) return;
   if (desc->key.kind == FLP_KERNEL_KEEP) p->tuned_step_rows = desc->chunk_rows;
@@ -73,7 +75,8 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
   }
 }
 
-/* Whether exponentials, times the slope of a softcap, are a gradient but for a factor a row, and nothing sums columns. */
+/* Whether exponentials, times the slope of a softcap, are a gradient but for a factor a row, and nothing sums
+ * columns. */
 static void set_forms(flp_planner *p) {
   const flp_spec *spec = &p->spec;
   flp_loss loss;

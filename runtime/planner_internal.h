@@ -1,4 +1,5 @@
-/* planner_internal.h: what the planner's files share: how workspaces are carved, and how the cheapest layout is kept. */
+/* planner_internal.h: what the planner's files share: how workspaces are carved, and how the cheapest layout is
+ * kept. */
 #ifndef FLP_PLANNER_INTERNAL_H
 #define FLP_PLANNER_INTERNAL_H
 

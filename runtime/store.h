@@ -71,9 +71,9 @@ typedef struct flp_store_item {
 typedef int (*flp_store_visit_fn)(void *context, const flp_store_item *item);
 flp_status flp_store_each(flp_store *store, flp_store_visit_fn visit, void *context);
 
-/* Visits the key bytes, as text, of every entry of every directory and pack that would be looked into, in the order of the
- * list. Nothing but keys is read and nothing is checked: a key is a hint that flp_store_get may find something there.
- * visit returns 0 to stop, and does not use the store. error: MEMORY */
+/* Visits the key bytes, as text, of every entry of every directory and pack that would be looked into, in the order of
+ * the list. Nothing but keys is read and nothing is checked: a key is a hint that flp_store_get may find something
+ * there. visit returns 0 to stop, and does not use the store. error: MEMORY */
 typedef int (*flp_store_key_fn)(void *context, const char *key);
 flp_status flp_store_each_key(flp_store *store, flp_store_key_fn visit, void *context);
 

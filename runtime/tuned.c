@@ -97,7 +97,8 @@ flp_tuned_entry *flp_tuned_find(flp_tuned *tuned, const flp_kernel_key *key, int
 
 /* ---- the nearest neighbour ---- */
 
-/* |ln(a / b)| in units; 0 where the kind has no such size. Whole units, so that it does not hang on the last bit of log. */
+/* |ln(a / b)| in units; 0 where the kind has no such size. Whole units, so that it does not hang on the last bit of
+ * log. */
 static int64_t ratio(int64_t a, int64_t b, double units) {
   return a > 0 && b > 0 ? llround(units * fabs(log((double)a / (double)b))) : 0;
 }

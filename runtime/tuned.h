@@ -1,11 +1,13 @@
-/* tuned.h: the tuned kernels that caches hold for one device, and which of them serve a kernel that was not tuned itself.
+/* tuned.h: the tuned kernels that caches hold for one device, and which of them serve a kernel that was not tuned
+ * itself.
  *
- * Two questions are asked. Was this very kernel tuned with another driver? PTX is portable, and how a kernel is best cut
- * depends on the hardware far more than on the driver, so such an entry serves. Else: which tuned kernel is the most
- * alike? That is nearest-neighbour prediction: the tunables of the tuned kernel at the least distance (flp_tuned_distance)
- * are taken over. They change the time that a kernel takes and none of its forward bits, so a poor guess costs speed only.
- * Invariants: a list holds what key texts say, which nobody has checked yet: an entry that turns out to be unreadable is
- * marked bad and the next one is asked for; equal caches, devices and drivers give equal answers in every process. */
+ * Two questions are asked. Was this very kernel tuned with another driver? PTX is portable, and how a kernel is best
+ * cut depends on the hardware far more than on the driver, so such an entry serves. Else: which tuned kernel is the
+ * most alike? That is nearest-neighbour prediction: the tunables of the tuned kernel at the least distance
+ * (flp_tuned_distance) are taken over. They change the time that a kernel takes and none of its forward bits, so a poor
+ * guess costs speed only. Invariants: a list holds what key texts say, which nobody has checked yet: an entry that
+ * turns out to be unreadable is marked bad and the next one is asked for; equal caches, devices and drivers give equal
+ * answers in every process. */
 #ifndef FLP_TUNED_H
 #define FLP_TUNED_H
 
@@ -42,11 +44,12 @@ void flp_tuned_for(const flp_device *device, int driver, char out[FLP_TUNED_FOR_
 flp_status flp_tuned_read(flp_tuned *tuned, flp_store *store, const flp_device *device);
 void flp_tuned_clear(flp_tuned *tuned);
 
-/* The entry of this very kernel: of the newest driver not newer than this one, else of the oldest newer one. NULL: none */
+/* The entry of this very kernel: of the newest driver not newer than this one, else of the oldest newer one. NULL:
+ * none */
 flp_tuned_entry *flp_tuned_find(flp_tuned *tuned, const flp_kernel_key *key, int driver);
 
-/* The entry of the same kind, architecture, dtype and alignment at the least distance; of those at the same one, by driver
- * as above, then the first by key bytes. NULL: none */
+/* The entry of the same kind, architecture, dtype and alignment at the least distance; of those at the same one, by
+ * driver as above, then the first by key bytes. NULL: none */
 flp_tuned_entry *flp_tuned_nearest(flp_tuned *tuned, const flp_kernel_key *key, int driver);
 
 /* How far apart the best ways of cutting two kernels of one kind are likely to be, in 1/4096 of a factor e of D. */

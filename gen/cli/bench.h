@@ -29,7 +29,8 @@ typedef struct bench_args {
 /* ---- bench_peers.c ---- */
 
 /* Replaces this process by `python3 -m flp.bench` (FLP_PYTHON names another interpreter) with the same shapes; args are
- * resolved. Returns on failure only. error: ARGUMENT naming what cannot be handed over, or the command to run by hand */
+ * resolved. Returns on failure only. error: ARGUMENT naming what cannot be handed over, or the command to run by
+ * hand */
 flp_status bench_peers(const bench_args *args);
 
 /* ---- bench_cases.c: pure ---- */

@@ -256,8 +256,8 @@ void check_truth_clear(check_truth *truth);
 /* ---- check_compare.c, check_bits.c: the checks ---- */
 
 /* Compares every output of a result; adds findings.
- * plain: NULL, or the same problem's in modes F and R: bits of logprob and entropy are equal, and gradients may be as much
- * worse than its as they may be than the yardstick's. error: MEMORY */
+ * plain: NULL, or the same problem's in modes F and R: bits of logprob and entropy are equal, and gradients may be as
+ * much worse than its as they may be than the yardstick's. error: MEMORY */
 flp_status check_compare(const check_problem *problem, const check_truth *truth, const check_result *result,
                          const check_result *plain, flp_rung rung, check_report *report);
 

@@ -138,8 +138,9 @@ static double floor_of(const compare_state *s) {
   return dtype == FLP_DTYPE_BF16 ? 0x1p-12 : dtype == FLP_DTYPE_FP16 ? 0x1p-15 : 0x1p-20 + sum_rounding(s);
 }
 
-/* A row's part of a gradient of weight hangs on the rounding of one number, its dz at the target: of few rows one draw may
- * be lucky, and that of modes S and P, which round twice, not. Half as much again at 36 rows, a thirtieth at 8192. */
+/* A row's part of a gradient of weight hangs on the rounding of one number, its dz at the target: of few rows one draw
+ * may be lucky, and that of modes S and P, which round twice, not. Half as much again at 36 rows, a thirtieth at
+ * 8192. */
 static double luck_of(const compare_state *s) {
   return 1 + 3 / sqrt(fmax((double)s->truth->work_count, 1));
 }
@@ -165,9 +166,9 @@ static flp_status gradient_create(int64_t parts, int64_t width, flp_dtype dtype,
 }
 
 /* What the roundings of modes S and P make of a gradient's error, relative to its size: the root of its mean square and
- * ten standard deviations of that square. The latter as if all errors of a part were one, so that few parts, which are few
- * draws, get more: two of a size may err by 3.3 times the root mean square, a thousand by 1.2 times.
- * A number whose mantissa is log-uniform errs by 2^-9/sqrt(8 ln 2), root mean square, where it is rounded to bf16. */
+ * ten standard deviations of that square. The latter as if all errors of a part were one, so that few parts, which are
+ * few draws, get more: two of a size may err by 3.3 times the root mean square, a thousand by 1.2 times. A number whose
+ * mantissa is log-uniform errs by 2^-9/sqrt(8 ln 2), root mean square, where it is rounded to bf16. */
 static double kept_rounding(const gradient *x) {
   double mean = 0, variance = 0, size = 0;
   for (int64_t part = 0; part < x->parts; part++) {

@@ -1,5 +1,5 @@
-/* check_concurrent.c: bits of every output on several streams at once, beside other work and in CUDA graphs against those
- * of an undisturbed run.
+/* check_concurrent.c: bits of every output on several streams at once, beside other work and in CUDA graphs against
+ * those of an undisturbed run.
  *
  * The undisturbed run starts from other poison than the rest, so that what is never written differs too. */
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* check_concurrent.h: the parts of `flpgen check --concurrent`: streams that are watched, lanes that execute one problem
- * side by side, and other work that holds multiprocessors meanwhile.
+/* check_concurrent.h: the parts of `flpgen check --concurrent`: streams that are watched, lanes that execute one
+ * problem side by side, and other work that holds multiprocessors meanwhile.
  *
  * Invariant: nothing here waits for the device without a limit, except for copies from streams that were seen to be
  * done. After a limit has passed watch.hung is set and nothing may be cleaned up: freeing memory or destroying streams

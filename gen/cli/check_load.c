@@ -1,5 +1,6 @@
-/* check_load.c: other work for the device: a forward pass that holds a few multiprocessors, one that wants them all, and,
- * where cuBLASLt is at hand, a bare product, each on a stream of its own. Its data are constant: only bits matter. */
+/* check_load.c: other work for the device: a forward pass that holds a few multiprocessors, one that wants them all,
+ * and, where cuBLASLt is at hand, a bare product, each on a stream of its own. Its data are constant: only bits
+ * matter. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /* check_select.c: log-softmax of scores that exist already, on one rung, against long double.
  *
- * Scores, outputs and gradients lie in poisoned buffers whose rows have gaps behind them and guards at the end; what stands
- * in gaps and guards must stay. Every case runs with gradients apart and with gradients in the place of the scores, whose
- * bits must agree. Bounds:
- * logprob, entropy: 4 ulp of the larger of 1, the value, and the distance of the target to the largest score; entropy:
+ * Scores, outputs and gradients lie in poisoned buffers whose rows have gaps behind them and guards at the end; what
+ * stands in gaps and guards must stay. Every case runs with gradients apart and with gradients in the place of the
+ * scores, whose bits must agree. Bounds: logprob, entropy: 4 ulp of the larger of 1, the value, and the distance of the
+ * target to the largest score; entropy:
  *                   of the log of the sum. fp64: 64 ulp, the kernels' exp being good to 1e-14.
  * gradients:        relative L2 at most 1.5 times that of the right ones rounded to dtype, plus 1e-6 (fp64: 1e-13). */
 #include <math.h>

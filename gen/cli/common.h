@@ -45,8 +45,8 @@ int cli_action_run(int argc, char **argv, const cli_action *actions, const char 
 /* Ends an argp parser callback on a value that was not accepted: prints the detail and exits 2. */
 void cli_argp_check(struct argp_state *state, flp_status status);
 
-/* The free argument of a verb whose --json takes a file: argp hands an optional value over as an argument. Any other free
- * argument is refused. json: "-" after a bare --json, NULL without one */
+/* The free argument of a verb whose --json takes a file: argp hands an optional value over as an argument. Any other
+ * free argument is refused. json: "-" after a bare --json, NULL without one */
 void cli_argp_json_file(struct argp_state *state, const char *verb, const char *text, const char **json);
 
 /* Keys of options without a short form start here; spec_args.h has its own range above. */

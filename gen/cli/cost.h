@@ -6,7 +6,8 @@
 
 #include "../../runtime/flp.h"
 
-/* Memory beyond inputs and outputs of a plain implementation in fp32 scores, in bytes (doubles: N·V·4 may pass 2^64). */
+/* Memory beyond inputs and outputs of a plain implementation in fp32 scores, in bytes (doubles: N·V·4 may pass
+ * 2^64). */
 typedef struct cli_naive {
   double scores;   /* N·V·4 */
   double forward;  /* scores and their log-softmax: 2·N·V·4 */

@@ -20,7 +20,8 @@ typedef struct doctor_path {
   uint64_t tuned_before;                /* by a flpgen of other sources: of no use */
 } doctor_path;
 
-/* Looks at every path, in the order that plans do. Returns how many there are; more than DOCTOR_PATHS_MAX are left out. */
+/* Looks at every path, in the order that plans do. Returns how many there are; more than DOCTOR_PATHS_MAX are left
+ * out. */
 int doctor_paths_examine(const flp_device *devices, int device_count, doctor_path out[DOCTOR_PATHS_MAX]);
 
 json_t *doctor_paths_json(const doctor_path *paths, int count);

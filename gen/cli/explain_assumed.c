@@ -1,4 +1,5 @@
-/* explain_assumed.c: the device that explain assumes: which kernels a plan would take there, and how they divide work. */
+/* explain_assumed.c: the device that explain assumes: which kernels a plan would take there, and how they divide
+ * work. */
 #include <stdio.h>
 #include <string.h>
 

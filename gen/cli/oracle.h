@@ -1,14 +1,14 @@
 /* oracle.h: the operation of flp.h in fp64 on the very operands that a rung gets, and beside it the yardstick: the same
  * operation as an ordinary fp32-accumulating matrix pipeline would round it.
  *
- * The yardstick's roundings: scores summed one product after another in fp32 or, of 16-bit operands, as tensor cores sum
- * them, whichever is farther off; scale, softcap, probabilities and score gradients in fp32; score gradients rounded to
- * the operands' dtype; for fp32 operands the gradient products summed in fp32 too, else in fp64. Rounding to the
- * output's dtype is the caller's, who knows what is added to.
+ * The yardstick's roundings: scores summed one product after another in fp32 or, of 16-bit operands, as tensor cores
+ * sum them, whichever is farther off; scale, softcap, probabilities and score gradients in fp32; score gradients
+ * rounded to the operands' dtype; for fp32 operands the gradient products summed in fp32 too, else in fp64. Rounding to
+ * the output's dtype is the caller's, who knows what is added to.
  *
- * Squares say what independent errors add up to. Let every probability but the target's, and every score gradient, be off
- * by a relative error of its own, of mean square 1 and so small that its effect is linear: the squared error of a row or
- * column of a gradient then has this mean. The entropy and log Σ e^t of a row are taken as exact.
+ * Squares say what independent errors add up to. Let every probability but the target's, and every score gradient, be
+ * off by a relative error of its own, of mean square 1 and so small that its effect is linear: the squared error of a
+ * row or column of a gradient then has this mean. The entropy and log Σ e^t of a row are taken as exact.
  *
  * Rows and columns are asked for by id, so that a large problem can be sampled. Not for rows that are masked or bad. */
 #ifndef FLPGEN_CLI_ORACLE_H

@@ -58,8 +58,8 @@ typedef struct cli_pack_spec {
 /* ---- pack_variants.c ---- */
 
 /* What callers ask of a head: scores, the gradient of the hidden states alone and all gradients that the spec has, each
- * without entropy and with (its gradient too where there is any), in bf16 able to keep exponentials; of no loss. They are
- * cut as the spec is. The spec itself need not be among them. */
+ * without entropy and with (its gradient too where there is any), in bf16 able to keep exponentials; of no loss. They
+ * are cut as the spec is. The spec itself need not be among them. */
 enum { CLI_PACK_VARIANTS = 6 };
 void cli_pack_variants(const cli_pack_spec *given, cli_pack_spec out[CLI_PACK_VARIANTS]);
 
@@ -86,7 +86,8 @@ flp_status cli_pack_encode(const cli_pack_items *items, const char *manifest, co
 
 /* ---- pack_manifest.c ---- */
 
-/* "151936 x 4096", "any x 4096", "any"; of scores that exist already "151936"; "loss 1a2b3c4d", how its digest begins. */
+/* "151936 x 4096", "any x 4096", "any"; of scores that exist already "151936"; "loss 1a2b3c4d", how its digest
+ * begins. */
 enum { CLI_PACK_SHAPE_BYTES = 64 };
 void cli_pack_shape(const flp_kernel_key *key, char out[CLI_PACK_SHAPE_BYTES]);
 

@@ -1,7 +1,7 @@
 /* pack_cubin.c: cubins made by ptxas, so that a cold start spends no time in the driver's compiler.
  *
- * Invariant: every ptxas runs in a directory of its own with names that never change, so that a cubin depends on the PTX
- * and on the version of ptxas alone; PTX that several entries share is assembled once. */
+ * Invariant: every ptxas runs in a directory of its own with names that never change, so that a cubin depends on the
+ * PTX and on the version of ptxas alone; PTX that several entries share is assembled once. */
 #include <errno.h>
 #include <fcntl.h>
 #include <spawn.h>

@@ -5,8 +5,8 @@
 #include "kernels.h"
 #include "pack.h"
 
-/* A kernel to be made, and whose place it takes: kernels tuned for a device stand under the key of the untuned one. Where
- * specialisations share one and cut it in several ways, the last stands, as in a cache. */
+/* A kernel to be made, and whose place it takes: kernels tuned for a device stand under the key of the untuned one.
+ * Where specialisations share one and cut it in several ways, the last stands, as in a cache. */
 typedef struct wish {
   flp_kernel_key key;
   char name[FLP_KEY_BYTES_MAX + 1]; /* key bytes to be packed under */
@@ -130,7 +130,8 @@ static flp_status wish_for_company(wishes *w, const cli_pack_items *items, const
 
 /* ---- making ---- */
 
-/* The place of a wish's kernel among keys, each there once: what stays as it is untuned is tuned and untuned at a time. */
+/* The place of a wish's kernel among keys, each there once: what stays as it is untuned is tuned and untuned at a
+ * time. */
 static size_t place_of(const flp_kernel_key *keys, size_t count, const flp_kernel_key *key) {
   for (size_t i = 0; i < count; i++)
     if (memcmp(&keys[i], key, sizeof *key) == 0) return i;

@@ -1,6 +1,7 @@
 /* parallel.c: threads that take jobs from one counter.
  *
- * Invariant: a job is begun only after all before it, so the first that fails is the one that fails on one thread too. */
+ * Invariant: a job is begun only after all before it, so the first that fails is the one that fails on one thread
+ * too. */
 #include "parallel.h"
 
 #include <pthread.h>

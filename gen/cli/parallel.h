@@ -10,7 +10,8 @@
 typedef flp_status (*cli_job_fn)(void *context, size_t i);
 
 /* Does jobs 0 to count - 1, which are begun in that order; none is begun after one has failed.
- * label: of the progress bar, or NULL for none. error: that of the first job that fails, whatever the number of threads */
+ * label: of the progress bar, or NULL for none. error: that of the first job that fails, whatever the number of
+ * threads */
 flp_status cli_parallel(cli_job_fn job, void *context, size_t count, const char *label);
 
 #endif

@@ -89,7 +89,8 @@ typedef struct report_data {
 flp_status report_data_read(const char *path, report_data *data);
 /* Copies a text; NULL becomes "". */
 const char *report_data_keep(report_data *data, const char *text);
-/* Adds a zeroed item to the end of an array, which may move; where memory runs out nothing but data->incomplete changes. */
+/* Adds a zeroed item to the end of an array, which may move; where memory runs out nothing but data->incomplete
+ * changes. */
 void *report_data_grow(report_data *data, void *array, int *count, size_t item_bytes);
 #define REPORT_ADD(data, array, count) \
   ((data)->array = report_data_grow(data, (data)->array, &(data)->count, sizeof *(data)->array))

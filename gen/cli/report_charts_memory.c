@@ -1,5 +1,5 @@
-/* report_charts_memory.c: workspace against the number of rows, of every mode and of the naive way, by the planner on an
- * assumed H200. */
+/* report_charts_memory.c: workspace against the number of rows, of every mode and of the naive way, by the planner on
+ * an assumed H200. */
 #include <stdlib.h>
 #include <string.h>
 

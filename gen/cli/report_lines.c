@@ -36,7 +36,8 @@ static double height_of(const report_line *lines, int count, int i) {
 /* The slowest would squash the rest: what is slower ends in an arrow. */
 const double REPORT_LINES_FAR = 3.5;
 
-/* Around 1 and all marks with their spreads, as far as REPORT_LINES_FAR; logarithmic where some are many times others. */
+/* Around 1 and all marks with their spreads, as far as REPORT_LINES_FAR; logarithmic where some are many times
+ * others. */
 static report_scale scale_of(const report_line *lines, int count, int ticks, double from, double to) {
   double low = 1, high = 1;
   for (int i = 0; i < count; i++) {

@@ -32,7 +32,8 @@ void report_svg_finish(FILE *out);
 
 typedef enum report_anchor { REPORT_START, REPORT_MIDDLE, REPORT_END } report_anchor;
 
-/* One line of text; cut with an ellipsis to that many pixels, then whole as a tooltip. class: "" or names of the style */
+/* One line of text; cut with an ellipsis to that many pixels, then whole as a tooltip. class: "" or names of the
+ * style */
 void report_svg_text(FILE *out, double x, double y, report_anchor anchor, const char *class, double most,
                      const char *text);
 /* Lines that a text takes in that many pixels, broken at blanks; at most `lines`. */

@@ -23,7 +23,8 @@ typedef struct cli_spec_args {
 /* The argp child; its input is a cli_spec_args. */
 extern const struct argp cli_spec_argp;
 
-/* The first option given that is none of those whose names are accepted; NULL if there is none. accepted: ends in NULL */
+/* The first option given that is none of those whose names are accepted; NULL if there is none. accepted: ends in
+ * NULL */
 const char *cli_spec_args_other(const cli_spec_args *args, const char *const *accepted);
 
 /* Sets out->tune where --tune was given, and the rung to the generator's then, unless one is pinned.
@@ -45,8 +46,8 @@ flp_status cli_spec_args_backward(const cli_spec_args *args, flp_mode mode, int6
 /* For verbs that time one of the modes S and P. error: ARGUMENT if both --keep and --loss are given */
 flp_status cli_spec_args_one_mode(const cli_spec_args *args);
 
-/* Fills what follows from other options in a spec whose loss, if any, is loaded: the dtype of a gradient that is added to,
- * the entropy that the loss needs. */
+/* Fills what follows from other options in a spec whose loss, if any, is loaded: the dtype of a gradient that is added
+ * to, the entropy that the loss needs. */
 void cli_spec_args_complete(const cli_spec_args *args, flp_spec *spec);
 
 /* Fills what was not given from the model and checks the whole.

@@ -1,8 +1,8 @@
 /* tune.h: the parts of `flpgen tune`, divided by the file that implements them.
  *
  * A target is one specialisation. Its kernels are searched one kind after the other (forward, dz, forward_keep where
- * modes S or P are asked for, products), each in the call that a user would make, with what was chosen before it; then the
- * layout of the backward pass, or of a step. */
+ * modes S or P are asked for, products), each in the call that a user would make, with what was chosen before it; then
+ * the layout of the backward pass, or of a step. */
 #ifndef FLPGEN_CLI_TUNE_H
 #define FLPGEN_CLI_TUNE_H
 
@@ -79,9 +79,8 @@ typedef struct tune_work {
  * error: MEMORY */
 flp_status tune_list_kernels(flp_kernel_kind kind, const tune_target *target, const tune_work *work,
                              const flp_device *device, const flp_tunables *included, tune_list *out);
-/* Layouts that fit the budget: of the backward pass chunk sizes of each mode, of a step chunks of rows in mode P. The first
- * is the planner's.
- * planner: of the kernels that run; error: MEMORY, BUDGET */
+/* Layouts that fit the budget: of the backward pass chunk sizes of each mode, of a step chunks of rows in mode P. The
+ * first is the planner's. planner: of the kernels that run; error: MEMORY, BUDGET */
 flp_status tune_list_layouts(const flp_planner *planner, int64_t rows, uint64_t budget_bytes, tune_list *out);
 flp_status tune_list_streams(const flp_planner *planner, int64_t rows, uint64_t budget_bytes, tune_list *out);
 void tune_list_clear(tune_list *list);
@@ -113,11 +112,12 @@ typedef struct tune_check {
 flp_status tune_check_create(const tune_target *target, const double *loss_parameters, cli_device *device,
                              cli_buffer *grad_weight, cli_buffer *grad_bias, tune_check *out);
 void tune_check_clear(tune_check *check);
-/* Runs the untuned kernels and holds them to the oracle: TUNE_BACKWARD first, modes F and R; then a call of S or P, if any.
+/* Runs the untuned kernels and holds them to the oracle: TUNE_BACKWARD first, modes F and R; then a call of S or P, if
+ * any.
  * error: INTERNAL with what is wrong; DRIVER */
 flp_status tune_check_reference(tune_check *check, flp_plan *plan, tune_call call);
-/* Relative L2, and how far gradients in a dtype may be from the untuned kernels': two roundings to it, and sums in another
- * order of chunks. */
+/* Relative L2, and how far gradients in a dtype may be from the untuned kernels': two roundings to it, and sums in
+ * another order of chunks. */
 double tune_distance(const float *got, const float *wanted, size_t count);
 double tune_distance_allowed(flp_dtype dtype);
 /* Runs a plan some of whose kernels are cut otherwise: logprob, entropy and stats to the same bits in every mode,
@@ -192,7 +192,8 @@ typedef struct tune_session {
 /* Set by Ctrl-C. */
 extern volatile sig_atomic_t tune_interrupted;
 
-/* Makes data, bare products and the check of a target. error: DRIVER, MEMORY; UNAVAILABLE, also if nothing can be kept */
+/* Makes data, bare products and the check of a target. error: DRIVER, MEMORY; UNAVAILABLE, also if nothing can be
+ * kept */
 flp_status tune_session_open(tune_session *session);
 void tune_session_close(tune_session *session);
 /* Starts on a kind: the reference plan with what was chosen. error: of flp_plan_create, flp_execute */
@@ -227,8 +228,8 @@ flp_status tune_pass_compare(tune_session *session, flp_plan *plan, const flp_la
 
 /* ---- tune_store.c ---- */
 
-/* What descriptors say of a layout that is not the planner's own; 0 for no preference. One chunk of everything is the same
- * in either mode, and prefers nothing where the rows are more. */
+/* What descriptors say of a layout that is not the planner's own; 0 for no preference. One chunk of everything is the
+ * same in either mode, and prefers nothing where the rows are more. */
 typedef struct tune_chunks {
   uint32_t rows, vocab; /* of dz */
   uint32_t step;        /* rows, of forward_keep */
@@ -277,8 +278,8 @@ flp_status tune_target_run(const tune_args *args, const tune_target *target, cli
 
 json_t *tune_outcome_json(const tune_outcome *outcome);
 /* What was found as options of `flpgen pack build`, which makes the kernels from them again: the specialisation's own,
- * --tune where a choice is not the template's, --chunks or --step-rows where the layout is not the planner's, --tuned-for.
- * loss: as it was given, or NULL; device: as keys name it */
+ * --tune where a choice is not the template's, --chunks or --step-rows where the layout is not the planner's,
+ * --tuned-for. loss: as it was given, or NULL; device: as keys name it */
 enum { TUNE_LINE_BYTES = 8192 };
 void tune_outcome_line(const tune_outcome *outcome, int64_t rows, const char *loss, const char *device,
                        char out[TUNE_LINE_BYTES]);

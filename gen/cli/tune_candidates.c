@@ -1,5 +1,5 @@
-/* tune_candidates.c: what is tried: the space of each kind of kernel with predictions, and layouts of the backward pass or
- * of a step. */
+/* tune_candidates.c: what is tried: the space of each kind of kernel with predictions, and layouts of the backward pass
+ * or of a step. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,8 @@ static int walks_as(const search_candidate *a, const search_candidate *b, int64_
          flp_ceil_div(bands, a->tune.raster) == flp_ceil_div(bands, b->tune.raster);
 }
 
-/* Leaves out what walks as the untuned kernel does, or as one before. Products have the chunk's columns as rows, too. */
+/* Leaves out what walks as the untuned kernel does, or as one before. Products have the chunk's columns as rows,
+ * too. */
 static void prune_same_walk(const tune_list *list, search_candidate *c, int64_t rows) {
   if (c->is_default || c->kind == FLP_KERNEL_PRODUCTS || !c->tune.raster) return;
   const search_candidate *other = list->items;
@@ -156,8 +157,8 @@ flp_status tune_list_layouts(const flp_planner *planner, int64_t rows, uint64_t 
   return FLP_OK;
 }
 
-/* Chunks of about equal size, from few of them to some more than the planner takes: fewer may fill their waves better, more
- * leave more of the exponentials in L2. */
+/* Chunks of about equal size, from few of them to some more than the planner takes: fewer may fill their waves better,
+ * more leave more of the exponentials in L2. */
 flp_status tune_list_streams(const flp_planner *planner, int64_t rows, uint64_t budget, tune_list *out) {
   enum { FEWER = 2, MORE = 6 };
   flp_planner p = *planner;

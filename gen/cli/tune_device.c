@@ -1,5 +1,5 @@
-/* tune_device.c: what measures: candidates made and verified, and timed in groups beside the untuned default and the bare
- * products. */
+/* tune_device.c: what measures: candidates made and verified, and timed in groups beside the untuned default and the
+ * bare products. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -46,8 +46,8 @@ static int needs(const tuner *t, int step) {
   return tune_has_kind(spec_of(t), kind);
 }
 
-/* Seconds for a step that has begun; 0: no limit. Those after it have to begin, too, and to verify the default; what was
- * chosen is stored and planned as a step begins. */
+/* Seconds for a step that has begun; 0: no limit. Those after it have to begin, too, and to verify the default; what
+ * was chosen is stored and planned as a step begins. */
 static double share_of(const tuner *t, int step) {
   double left = t->options.budget_s - (cli_seconds_now() - t->start) - t->costs.begin, rest = steps[step].share;
   for (int i = step + 1; i < TUNE_STEPS; i++)

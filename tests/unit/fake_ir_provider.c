@@ -1,6 +1,6 @@
 /* fake_ir_provider.c: libflpgen with the LLVM IR of each kernel in the place of its PTX, for a driver that runs it
- * (fake_cuda.c, run=). The environment variable FAKE_IR_LIBRARY is the path of libflpgen.so; with FAKE_IR_ANY_LOSS set it
- * gives the kernel of any loss for each, as rung generic does. */
+ * (fake_cuda.c, run=). The environment variable FAKE_IR_LIBRARY is the path of libflpgen.so; with FAKE_IR_ANY_LOSS set
+ * it gives the kernel of any loss for each, as rung generic does. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

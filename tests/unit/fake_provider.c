@@ -3,7 +3,8 @@
  *
  * fake_provider_script takes settings divided by ';': version=1 served provider version; fail=10 a flp_status for every
  * kernel, with error=text; shared=98304 of the tiled kernels; threads=256; missing=fill an entry left out;
- * kind=2 a kind that the descriptor claims; portable=dz a kind made for sm_90a as for sm_80; ptx=text added to the PTX. */
+ * kind=2 a kind that the descriptor claims; portable=dz a kind made for sm_90a as for sm_80; ptx=text added to the
+ * PTX. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

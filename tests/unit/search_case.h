@@ -173,7 +173,8 @@ static inline int search(search_effort effort, double budget_s, uint64_t seed) {
 /* So little that two medians never differ by what the search at least takes for noise. */
 static const double calm = 0.0009;
 
-/* So many candidates are equally fast, and predicted otherwise than they are listed. Returns the first by prediction. */
+/* So many candidates are equally fast, and predicted otherwise than they are listed. Returns the first by
+ * prediction. */
 static inline int start_ties(int ties, uint64_t seed, double noise) {
   start(80, 5); /* the same list whatever the seed */
   sim.random = seed * 77;

@@ -37,7 +37,8 @@ static void set_environment(stage *s) {
                                       {"FLP_JIT_LIBRARY", FLP_TEST_FAKE_PROVIDER},
                                       {"FLP_CACHE_DIR", s->cache},
                                       {"FLP_GENERIC_DIR", s->generic}};
-  const char *const absent[] = {"FLP_CACHE_PATH", "FLP_PACK_KEYS", "FLP_FORCE", "FLP_STRICT", "FLP_BUDGET", "FAKE_CUDA"};
+  const char *const absent[] = {"FLP_CACHE_PATH", "FLP_PACK_KEYS", "FLP_FORCE",
+                                "FLP_STRICT",     "FLP_BUDGET",    "FAKE_CUDA"};
   for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) setenv(variables[i][0], variables[i][1], 1);
   for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++) unsetenv(absent[i]);
 }

@@ -1,4 +1,5 @@
-/* store_fixture.h: what the tests of the kernel cache share. Every stored image is sample_image(FORWARD, 5000, seed). */
+/* store_fixture.h: what the tests of the kernel cache share. Every stored image is sample_image(FORWARD, 5000,
+ * seed). */
 #ifndef FLP_TEST_STORE_FIXTURE_H
 #define FLP_TEST_STORE_FIXTURE_H
 

@@ -1,5 +1,5 @@
-/* test_arena_device.c: the arena over the stand-in driver: streams, contexts, what is allocated and freed, and failures.
- * The stand-in's device memory is malloc'ed, so the addresses are real but nothing runs on the streams. */
+/* test_arena_device.c: the arena over the stand-in driver: streams, contexts, what is allocated and freed, and
+ * failures. The stand-in's device memory is malloc'ed, so the addresses are real but nothing runs on the streams. */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
 #include <stdint.h>

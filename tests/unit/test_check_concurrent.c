@@ -1,5 +1,5 @@
-/* test_check_concurrent.c: `flpgen check --concurrent` on the stand-in for libcuda: what runs where, that what differs is
- * found and named, that a deadlock is reported, and that nothing is left behind. */
+/* test_check_concurrent.c: `flpgen check --concurrent` on the stand-in for libcuda: what runs where, that what differs
+ * is found and named, that a deadlock is reported, and that nothing is left behind. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -143,7 +143,8 @@ Test(check_concurrent, what_differs_is_named) {
                  "differs from an undisturbed run, first in round 3 on stream 3");
 }
 
-/* Without fill kernels write nothing: what is left is poison, and other poison than the undisturbed run started from. */
+/* Without fill kernels write nothing: what is left is poison, and other poison than the undisturbed run started
+ * from. */
 Test(check_concurrent, what_is_never_written_is_found) {
   scene s;
   open_scene(&s, "capability=9.0;busy=1");

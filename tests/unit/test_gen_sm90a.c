@@ -159,7 +159,8 @@ Test(gen_sm90a, refusals_say_what_is_accepted) {
   expect_refusal("k.shared(96)", "forward.lua:3: k.shared: alignment: 96 is no power of 2");
 }
 
-/* The forward kernel over its lattice: wgmma stays asynchronous, roles keep their registers, and maps are not copied. */
+/* The forward kernel over its lattice: wgmma stays asynchronous, roles keep their registers, and maps are not
+ * copied. */
 Test(gen_sm90a, forward_assembles_without_advisories) {
   if (!gen_case_ptxas()) cr_skip_test("no ptxas");
   gen_case_arch = "sm_90a";

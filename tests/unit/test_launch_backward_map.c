@@ -1,5 +1,5 @@
-/* test_launch_backward_map.c: the backward pass where operands come through tensor maps: which rows are gathered when, what
- * the maps cover, and that every gradient element is summed over all that adds to it and ends in one place. */
+/* test_launch_backward_map.c: the backward pass where operands come through tensor maps: which rows are gathered when,
+ * what the maps cover, and that every gradient element is summed over all that adds to it and ends in one place. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>

@@ -11,8 +11,8 @@
 
 enum { ROWS_MOST = 2000 };
 
-static const flp_device h200 = {.name = "H200", .major = 9, .multiprocessors = 132, .l2_bytes = 50 << 20,
-                                .clock_khz = 1980000};
+static const flp_device h200 = {
+    .name = "H200", .major = 9, .multiprocessors = 132, .l2_bytes = 50 << 20, .clock_khz = 1980000};
 
 static flp_spec spec_of(int64_t vocab, int64_t hidden, uint32_t grads) {
   flp_spec spec = FLP_SPEC_INIT, resolved;
@@ -88,19 +88,22 @@ Test(model, the_templates_own_choice_is_its_first_or_nearly_so) {
       for (int i = 0; i < points.count; i++)
         if (points.items[i].legal) least = fmin(least, forward_ms(&spec, rows[r], &points.items[i].tune));
       space_clear(&points);
-      cr_expect_leq(own_ms, (rows[r] < 8192 ? 1.25 : 1.04) * least, "V=%d D=%d N=%d: %g ms of %g", (int)shapes[s][0], (int)shapes[s][1],
-                    (int)rows[r], own_ms, least);
+      cr_expect_leq(own_ms, (rows[r] < 8192 ? 1.25 : 1.04) * least, "V=%d D=%d N=%d: %g ms of %g", (int)shapes[s][0],
+                    (int)shapes[s][1], (int)rows[r], own_ms, least);
     }
 }
 
 Test(model, times_grow_with_the_work) {
-  flp_spec spec = spec_of(151936, 4096, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT), frozen = spec_of(151936, 4096, FLP_GRAD_HIDDEN);
+  flp_spec spec = spec_of(151936, 4096, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT),
+           frozen = spec_of(151936, 4096, FLP_GRAD_HIDDEN);
   for (int k = 0; k < FLP_KERNEL_KINDS; k++) {
     flp_kernel_kind kind = (flp_kernel_kind)k;
     if (!space_has(kind)) continue;
     flp_tunables own = space_own(kind, &spec);
-    double once = model_ms(kind, &spec, 8192, 50688, &h200, &own), twice = model_ms(kind, &spec, 16384, 50688, &h200, &own);
-    cr_expect(once > 0 && twice > 1.7 * once && twice < 2.3 * once, "%s: %g, %g", flp_kernel_kind_name(kind), once, twice);
+    double once = model_ms(kind, &spec, 8192, 50688, &h200, &own),
+           twice = model_ms(kind, &spec, 16384, 50688, &h200, &own);
+    cr_expect(once > 0 && twice > 1.7 * once && twice < 2.3 * once, "%s: %g, %g", flp_kernel_kind_name(kind), once,
+              twice);
   }
   flp_tunables own = space_own(FLP_KERNEL_PRODUCTS, &spec);
   cr_expect_lt(model_ms(FLP_KERNEL_PRODUCTS, &frozen, 8192, 50688, &h200, &own),

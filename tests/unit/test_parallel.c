@@ -1,4 +1,5 @@
-/* test_parallel.c: every job is done once, and the first that fails is told, whichever thread comes to its failure first. */
+/* test_parallel.c: every job is done once, and the first that fails is told, whichever thread comes to its failure
+ * first. */
 #include <criterion/criterion.h>
 #include <unistd.h>
 

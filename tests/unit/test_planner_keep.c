@@ -255,7 +255,8 @@ Test(planner_keep, a_softcap_alone_does_not_expand) {
   cr_expect(p.saved_expands && p.step_expands);
 }
 
-/* For any shape and two budgets: what fits is sound, planning for its own bytes gives it again, more is never dearer. */
+/* For any shape and two budgets: what fits is sound, planning for its own bytes gives it again, more is never
+ * dearer. */
 Test(planner_keep, properties_hold_for_random_shapes) {
   uint32_t state = 11;
   for (int round = 0; round < 300; round++) {

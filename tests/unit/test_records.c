@@ -1,5 +1,5 @@
-/* test_records.c: records of tuning: what is written is found again where it holds, files that are none are refused, and
- * what a killed process leaves can be read. */
+/* test_records.c: records of tuning: what is written is found again where it holds, files that are none are refused,
+ * and what a killed process leaves can be read. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <signal.h>

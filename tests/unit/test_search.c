@@ -1,4 +1,5 @@
-/* test_search.c: the search on a simulated device, held to what search.h promises: what it chooses, what it never does. */
+/* test_search.c: the search on a simulated device, held to what search.h promises: what it chooses, what it never
+ * does. */
 #include "search_case.h"
 
 /* ---- what is chosen ---- */

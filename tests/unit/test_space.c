@@ -219,7 +219,8 @@ Test(space, lists_the_space_of_the_design) {
   space_clear(&points);
 }
 
-/* However a forward kernel is cut, its partial results are those of the same leaves: the canonical split is no choice. */
+/* However a forward kernel is cut, its partial results are those of the same leaves: the canonical split is no
+ * choice. */
 Test(space, leaves_the_canonical_split_alone) {
   static const flp_tunables some[] = {
       {0, 0, 0, 0, 0, 0}, {FLP_SCHEDULE_COOPERATIVE, 128, 256, 3, 4, 32}, {FLP_SCHEDULE_PING_PONG, 64, 64, 3, 1, 4}};
