@@ -133,7 +133,6 @@ static flp_status choose_keys(gen_work *work, const gen_args *args) {
 static flp_status check_generic(const gen_args *args) {
   static const char *const none[] = {NULL};
   const char *option = cli_spec_args_other(&args->spec, none);
-  if (!option && args->emit) option = "emit";
   if (option)
     return flp_fail(FLP_ERROR_ARGUMENT, "--%s: not accepted with --generic, which makes kernels for any shape", option);
   if (args->arches && strchr(args->arches, ','))
