@@ -4,18 +4,17 @@
  * a call and which no statement of the file assigns anew. Only those are judged, so ordinary Lua is never flagged:
  * optional values (`x and k.load(...) or nil`, `if bias then`) stay idiomatic. Files of losses have words of their own,
  * lt(a, b), and fields of `row` are values. */
-#include "lint.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
+#include "tokens.h"
 
 enum { NAMES_MAX = 4096, BLOCKS_MAX = 256 };
 
 typedef struct declared {
-  const lint_token *name;
+  const gen_token *name;
   bool is_value;
 } declared;
 
@@ -28,7 +27,7 @@ typedef struct dialect {
 
 typedef struct lint {
   const dialect *dialect;
-  const lint_token *tokens;
+  const gen_token *tokens;
   size_t count;
   declared names[NAMES_MAX]; /* visible names, innermost last */
   size_t name_count;
@@ -40,8 +39,8 @@ typedef struct lint {
 } lint;
 
 static bool is(const lint *l, size_t i, const char *text) {
-  const lint_token *t = &l->tokens[i < l->count ? i : l->count];
-  return t->kind != LINT_STRING && strlen(text) == t->length && memcmp(t->text, text, t->length) == 0;
+  const gen_token *t = &l->tokens[i < l->count ? i : l->count];
+  return t->kind != GEN_TOKEN_STRING && strlen(text) == t->length && memcmp(t->text, text, t->length) == 0;
 }
 
 static bool is_any(const lint *l, size_t i, const char *const *texts) {
@@ -50,7 +49,7 @@ static bool is_any(const lint *l, size_t i, const char *const *texts) {
   return false;
 }
 
-static bool same(const lint_token *a, const lint_token *b) {
+static bool same(const gen_token *a, const gen_token *b) {
   return a->length == b->length && memcmp(a->text, b->text, a->length) == 0;
 }
 
@@ -117,14 +116,14 @@ static size_t value_call(const lint *l, size_t i) {
 /* Behind a call these make it something else than the value. */
 static bool is_suffix(const lint *l, size_t i) {
   static const char *const suffixes[] = {".", ":", "[", "(", "{", NULL};
-  return is_any(l, i, suffixes) || l->tokens[i].kind == LINT_STRING;
+  return is_any(l, i, suffixes) || l->tokens[i].kind == GEN_TOKEN_STRING;
 }
 
 /* A known value that begins at i: index of its last token plus 1, else 0. */
 static size_t known_value(const lint *l, size_t i) {
   size_t end = value_call(l, i);
   if (end) return is_suffix(l, end + 1) ? 0 : end + 1;
-  if (l->tokens[i].kind != LINT_NAME || is_suffix(l, i + 1)) return 0;
+  if (l->tokens[i].kind != GEN_TOKEN_NAME || is_suffix(l, i + 1)) return 0;
   if (i > 0 && (is(l, i - 1, ".") || is(l, i - 1, ":"))) return 0;
   for (size_t n = l->name_count; n > 0; n--)
     if (same(l->names[n - 1].name, &l->tokens[i])) return l->names[n - 1].is_value ? i + 1 : 0;
@@ -134,14 +133,14 @@ static size_t known_value(const lint *l, size_t i) {
 /* ---- scopes ---- */
 
 /* Whether some `name =` or `name, ... =` outside a declaration gives the name a new value. */
-static bool is_assigned(const lint *l, const lint_token *name) {
+static bool is_assigned(const lint *l, const gen_token *name) {
   for (size_t i = 1; i < l->count; i++) {
     if (!is(l, i, "=")) continue;
     size_t first = i - 1;
-    while (first >= 2 && is(l, first - 1, ",") && l->tokens[first - 2].kind == LINT_NAME) first -= 2;
+    while (first >= 2 && is(l, first - 1, ",") && l->tokens[first - 2].kind == GEN_TOKEN_NAME) first -= 2;
     if (first > 0 && (is(l, first - 1, "local") || is(l, first - 1, "for"))) continue;
     for (size_t j = first; j < i; j += 2)
-      if (l->tokens[j].kind == LINT_NAME && same(&l->tokens[j], name)) return true;
+      if (l->tokens[j].kind == GEN_TOKEN_NAME && same(&l->tokens[j], name)) return true;
   }
   return false;
 }
@@ -162,7 +161,7 @@ static void close_block(lint *l) {
 
 /* Declares the names of a list that begins at i, none of them a value. */
 static void declare_list(lint *l, size_t i) {
-  for (; l->tokens[i].kind == LINT_NAME; i += 2) {
+  for (; l->tokens[i].kind == GEN_TOKEN_NAME; i += 2) {
     declare(l, i, false);
     if (!is(l, i + 1, ",")) return;
   }
@@ -190,7 +189,7 @@ static void open_function(lint *l, size_t i) {
 
 /* Follows declarations and blocks at token i. */
 static void follow(lint *l, size_t i) {
-  if (l->tokens[i].kind != LINT_NAME || (i > 0 && (is(l, i - 1, ".") || is(l, i - 1, ":")))) return;
+  if (l->tokens[i].kind != GEN_TOKEN_NAME || (i > 0 && (is(l, i - 1, ".") || is(l, i - 1, ":")))) return;
   if (is(l, i, "local")) {
     declare_local(l, i);
   } else if (is(l, i, "function")) {
@@ -235,7 +234,7 @@ static int check_truth(lint *l, size_t i) {
 
 static bool is_literal(const lint *l, size_t i) {
   static const char *const words[] = {"true", "false", NULL};
-  return l->tokens[i].kind == LINT_NUMBER || l->tokens[i].kind == LINT_STRING || is_any(l, i, words);
+  return l->tokens[i].kind == GEN_TOKEN_NUMBER || l->tokens[i].kind == GEN_TOKEN_STRING || is_any(l, i, words);
 }
 
 static bool line_calls_words(const lint *l, int line) {
@@ -258,7 +257,7 @@ static int check_comparison(lint *l, size_t i) {
 
 int gen_lint_check(const char *text, size_t length, bool is_loss, char *message, size_t capacity) {
   lint *l = calloc(1, sizeof *l);
-  lint_token *tokens = l ? lint_tokens_read(text, length, &l->count) : NULL;
+  gen_token *tokens = l ? gen_tokens_read(GEN_LANGUAGE_LUA, text, length, &l->count) : NULL;
   int line = 0;
   if (tokens) {
     l->dialect = is_loss ? &loss_dialect : &kernel_dialect;

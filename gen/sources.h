@@ -20,7 +20,7 @@ extern const size_t gen_sources_embedded_count;
  * folder: NULL for the embedded ones */
 flp_status gen_sources_read(const char *folder, const char *name, char **text, size_t *length);
 
-/* SHA-256 of the manifest that gen/sources_hash.cmake writes, with the templates of this folder. */
+/* SHA-256 of this generator with the templates of a folder (sources_hash.h). folder: NULL for the embedded ones */
 flp_status gen_sources_hash(const char *folder, uint8_t out[32], char *error, size_t error_capacity);
 
 #endif
