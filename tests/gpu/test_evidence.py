@@ -1,4 +1,4 @@
-"""Measured results kept in the tree are whole, and say which templates they were measured with.
+"""Measured results kept in the tree are whole, and say which kernels they were measured with.
 
 A record is one JSON object, tests/gpu/evidence/*.json or autotune/bench/*.json:
 
@@ -6,23 +6,31 @@ A record is one JSON object, tests/gpu/evidence/*.json or autotune/bench/*.json:
      "date": "2026-01-31",
      "gpu": "NVIDIA H200", "driver": "580.65",
      "sources_hash": "<16 to 64 hex digits>",   templates and generator, as `flpgen doctor` prints them
+     "sources_hash_before": [...],              hashes it had before, where kernels.py carried it over a change
+     "kernels": {"forward sm_90a": {"kernels": 1, "sha256": "<64 hex digits>"}},  what it ran (kernels.py)
      "rows": [...]}           or "results": {...}: figures with their units in their names; never empty. A record of
                               checks has "failed", their number, which must be 0. A row of a comparison (those of
                               python -m flp.bench have "peer") without a time has a "reason". One of a benchmark may have
      "host": {...}}           what calls cost the host, not in older records: forward_us, backward_us, their launches; of
                               steps of a loss step_us
-A malformed record fails. A record of other templates than the tree's is reported STALE and counts as skipped: what it
-says was true, and should be measured again.
+A malformed record fails. A record is current if its sources_hash is the tree's, or if the tree's generator makes the
+kernels that it ran as they were, to the byte. Any other is reported STALE and counts as skipped: what it says was true,
+and should be measured again. Records of many specifications are compared by `./setup.sh test --all` alone.
 """
 
 import datetime
 import json
 import os
 import re
+import sys
 import warnings
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import kernels  # noqa: E402
 
 TREE = Path(__file__).resolve().parents[2]
 RECORDS = sorted([*TREE.glob("tests/gpu/evidence/*.json"), *TREE.glob("autotune/bench/*.json")])
@@ -48,8 +56,9 @@ def check_record(record):
         value = record.get(field)
         if not isinstance(value, str) or not value.strip():
             return f"{field}: {value!r}, a non-empty string is expected"
-    if not re.fullmatch("[0-9a-f]{16,64}", record["sources_hash"]):
-        return f"sources_hash: {record['sources_hash']!r}, 16 to 64 hexadecimal digits are expected"
+    for value in (record["sources_hash"], *record.get("sources_hash_before", [])):
+        if not re.fullmatch("[0-9a-f]{16,64}", value):
+            return f"sources_hash: {value!r}, 16 to 64 hexadecimal digits are expected"
     try:
         datetime.date.fromisoformat(record["date"][:10])
     except ValueError:
@@ -70,20 +79,138 @@ def check_record(record):
 
 
 @pytest.fixture(scope="module")
-def current_hash():
-    header = Path(os.environ["FLP_TEST_BUILD"]) / "generated" / "flp_sources.h"
-    return re.search(r'FLP_SOURCES_SHA256_HEX "([0-9a-f]{64})"', header.read_text()).group(1)
+def generator():
+    flpgen = os.environ["FLP_TEST_FLPGEN"]
+    if not Path(flpgen).exists():
+        pytest.skip("this build has no generator")
+    return kernels.Generator(flpgen)
+
+
+def staleness(record, generator, is_long):
+    """Why a record may not be what the tree's kernels do, or None."""
+    if generator.sources_hash.startswith(record["sources_hash"]):
+        return None
+    said = f"recorded with sources {record['sources_hash'][:12]}, the tree has {generator.sources_hash[:12]}"
+    if "kernels" not in record:
+        return f"STALE: {said}"
+    count = len(kernels.specs_of(record))
+    if count > kernels.LARGE and not is_long:
+        return f"{said}; ./setup.sh test --all compares the kernels of its {count} specifications"
+    changed = kernels.differences(record, generator)
+    return f"STALE: {said}, which makes otherwise: {', '.join(changed)}" if changed else None
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
-def test_record(path, current_hash):
+def test_record(path, generator):
     record = json.loads(path.read_text())
     fault = check_record(record)
     assert fault is None, f"{path.relative_to(TREE)}: {fault}"
-    if not current_hash.startswith(record["sources_hash"]):
-        reason = f"STALE: recorded with sources {record['sources_hash'][:12]}, the tree has {current_hash[:12]}"
+    reason = staleness(record, generator, os.environ.get("FLP_TEST_LONG") == "1")
+    if reason:
         warnings.warn(f"{path.name}: {reason}")
         pytest.skip(reason)
+
+
+SPEC = "--vocab 331 --hidden 40 --dtype bf16 --entropy forward"
+
+
+@pytest.fixture
+def record(generator):
+    """Of a benchmark, made with other sources but the same kernels."""
+    return {**GOOD, "command": f"flpgen bench {SPEC} --rows 64 --json=x.json", "kernels": generator.digests([SPEC])}
+
+
+def test_equal_kernels_are_current_whatever_the_hash(record, generator):
+    assert staleness(record, generator, is_long=False) is None
+    assert set(record["kernels"]) == {"forward sm_90a", "rows sm_80"}
+
+
+def test_other_kernels_are_stale_and_named(record, generator):
+    record["kernels"]["forward sm_90a"]["sha256"] = "0" * 64
+    assert staleness(record, generator, is_long=False).endswith("which makes otherwise: forward sm_90a")
+
+
+def test_without_kernels_another_hash_is_stale(record, generator):
+    del record["kernels"]
+    assert staleness(record, generator, is_long=False).startswith("STALE: recorded with sources 000000000000")
+    assert staleness({**record, "sources_hash": generator.sources_hash}, generator, is_long=False) is None
+
+
+def test_many_specifications_are_for_the_long_form(record, generator, monkeypatch):
+    monkeypatch.setattr(kernels, "LARGE", 0)
+    assert "--all compares the kernels of its 1 spec" in staleness(record, generator, is_long=False)
+    assert staleness(record, generator, is_long=True) is None
+
+
+LAID_OUT = """{
+ "gpu": "a GPU",
+ "sources_hash": "%s",
+ "command": "flpgen bench %s --json=x.json",
+ "rows": [
+  {"ms":1.50}
+ ]
+}
+"""
+
+
+def restamped(folder, generator, before):
+    path = folder / "record.json"
+    path.write_text(LAID_OUT % (before.sources_hash, SPEC))
+    fine, text = kernels.restamp(path, generator, before)
+    return fine, text, path.read_text()
+
+
+class Before(kernels.Generator):
+    """The same generator under another hash; or, with ptx, one that makes other bytes."""
+
+    def __init__(self, flpgen, changes=False):
+        super().__init__(flpgen)
+        self.sources_hash, self.changes = "ab" * 32, changes
+
+    def kernels(self, spec):
+        return {(name, digest[::-1] if self.changes else digest) for name, digest in super().kernels(spec)}
+
+
+def test_a_record_is_carried_over_a_change_that_keeps_its_kernels(tmp_path, generator):
+    fine, text, record = restamped(tmp_path, generator, Before(generator.flpgen))
+    assert fine and text == "restamped, 2 kernels equal to the byte"
+    now = json.loads(record)
+    assert now["sources_hash"] == generator.sources_hash and now["sources_hash_before"] == ["ab" * 32]
+    assert now["kernels"] == generator.digests([SPEC]) and '{"ms":1.50}' in record
+    (tmp_path / "record.json").write_text(record.replace(generator.sources_hash, "cd" * 32))
+    again = Before(generator.flpgen)
+    again.sources_hash = "cd" * 32
+    assert kernels.restamp(tmp_path / "record.json", generator, again)[0]
+    assert json.loads((tmp_path / "record.json").read_text())["sources_hash_before"] == ["ab" * 32, "cd" * 32]
+
+
+def test_a_record_is_not_carried_over_a_change_of_its_kernels(tmp_path, generator):
+    fine, text, record = restamped(tmp_path, generator, Before(generator.flpgen, changes=True))
+    assert not fine and text == "STALE in forward sm_90a, rows sm_80: left as it is"
+    assert record == LAID_OUT % ("ab" * 32, SPEC)
+
+
+def test_a_record_of_a_third_generator_is_left_alone(tmp_path, generator):
+    path = tmp_path / "record.json"
+    path.write_text(LAID_OUT % ("12" * 32, SPEC))
+    assert "left as it is" in kernels.restamp(path, generator, Before(generator.flpgen))[1]
+    assert path.read_text() == LAID_OUT % ("12" * 32, SPEC)
+
+
+@pytest.mark.parametrize("command,rows,specs", [
+    ("flpgen bench --vocab 9 --mode P --loss grpo --loss-parameter beta=0.04 --budget 1G --json=x", [], ["--vocab 9 --loss grpo"]),
+    ("python -m flp.bench --vocab 9 --save --entropy none,backward --peers cce", [],
+     ["--vocab 9 --keep --entropy backward", "--vocab 9 --keep --entropy none"]),
+    ("flpgen check --all", [
+        {"case": "random", "rung": "eager", "shape": "3x9x8", "dtype": "bf16", "options": ""},
+        {"case": "int32", "rung": "jit", "shape": "3x9x8", "dtype": "bf16", "options": "entropy+backward grads=hb bias T=8"},
+        {"case": "wide", "rung": "jit", "shape": "3x9x0", "dtype": "fp64", "options": "entropy+backward align=8"},
+        {"case": "rows-fp32-grads", "rung": "generic", "shape": "3x9x8", "dtype": "bf16", "options": "mode=P loss=nll"}],
+     ["--generic", "--vocab 9 --dtype bf16 --hidden 8 --entropy backward --grad hidden,bias --bias --target-dtype int32",
+      "--vocab 9 --dtype fp64 --op select --entropy forward --alignment 8"]),
+    ("tests/gpu/examples.py", [{"ms": 1}], [])])
+def test_what_a_record_ran(command, rows, specs):
+    assert kernels.specs_of({"command": command, "rows": rows}) == specs
 
 
 GOOD = {"command": "flpgen check", "date": "2026-01-31", "gpu": "a GPU", "driver": "1", "sources_hash": "0" * 64,
