@@ -3,10 +3,16 @@
 
 Everything that only a GPU has becomes a call of simt.c or hopper.c, which are linked in. The library has
 `run_<entry>(int ctas, int threads, int cluster, void **params)` for each entry of the module, params pointing at the
-arguments as a launch of CUDA does, cluster: CTAs of one, 1 for none.
+arguments as a launch of CUDA does, cluster: CTAs of one, 1 for none. LIBRARY.entries lists the entries, one a line.
+
+What was compiled is kept in build/simt under the hash of the IR and of these files, so that no test compiles what
+another one has; without a build folder nothing is kept. Needs llc of LLVM 19, cc and libboost-context1.74.0.
 """
 import glob
+import hashlib
 import itertools
+import os
+import platform
 import re
 import shutil
 import subprocess
@@ -14,9 +20,12 @@ import sys
 from pathlib import Path
 
 SIMT = [Path(__file__).with_name(name) for name in ("simt.c", "hopper.c")]
+SOURCES = [*SIMT, Path(__file__).with_name("simt.h"), Path(__file__)]
+STORE = Path(__file__).resolve().parents[2] / "build" / "simt"
+FIBRES = "-l:libboost_context.so.1.74.0"
+FUSED = ["-mfma", "-mf16c"] if platform.machine() == "x86_64" else []
 LLC = shutil.which("llc-19") or next(iter(glob.glob("/usr/lib/llvm-19/bin/llc")), None)
 BY_VALUE = " byval([128 x i8]) align 64"  # tensor maps, which stay where the launch has them
-TYPES = {"map": "void *", "ptr": "void *", "i64": "int64_t", "i32": "int32_t", "double": "double", "float": "float"}
 FOUR = r"(\{ (?:float|i32)(?:, (?:float|i32)){3} \})"
 
 # What the IR says -> the function of simt.c or hopper.c, by its result and the types of its arguments.
@@ -187,27 +196,70 @@ def entries(ir):
 
 
 def launchers(ir):
-    """C that takes params apart for each entry."""
-    lines = ["#include <stdint.h>",
-             "void simt_launch(void (*kernel)(void **), int ctas, int threads, int cluster, void **params);"]
+    """IR that takes params apart for each entry."""
+    lines = ["declare void @simt_launch(ptr, i32, i32, i32, ptr)"]
     for name, kinds in entries(ir):
-        types = [TYPES[kind] for kind in kinds]
-        values = ", ".join("p[%d]" % i if kind == "map" else f"*({TYPES[kind]} *)p[{i}]" for i, kind in enumerate(kinds))
-        lines += [f"void flp_{name}({', '.join(types)});", f"static void call_{name}(void **p) {{ flp_{name}({values}); }}",
-                  f"void run_{name}(int ctas, int threads, int cluster, void **p) "
-                  f"{{ simt_launch(call_{name}, ctas, threads, cluster, p); }}"]
+        body, values = [], []
+        for i, kind in enumerate(kinds):
+            body += [f"%at{i} = getelementptr ptr, ptr %p, i64 {i}", f"%to{i} = load ptr, ptr %at{i}"]
+            body += [] if kind == "map" else [f"%v{i} = load {kind}, ptr %to{i}"]
+            values.append(f"ptr %to{i}" if kind == "map" else f"{kind} %v{i}")
+        body += [f"call void @flp_{name}({', '.join(values)})", "ret void"]
+        lines += [f"define internal void @simt_call_{name}(ptr %p) {{", *[f"  {line}" for line in body], "}",
+                  f"define void @run_{name}(i32 %ctas, i32 %threads, i32 %cluster, ptr %p) {{",
+                  f"  call void @simt_launch(ptr @simt_call_{name}, i32 %ctas, i32 %threads, i32 %cluster, ptr %p)",
+                  "  ret void", "}"]
     return "\n".join(lines) + "\n"
 
 
-def compile_module(ir, library):
-    """library: path of what is made; its neighbours of the same name are scratch"""
-    library = Path(library)
-    module, objects, calls = (library.with_suffix(suffix) for suffix in (".cpu.ll", ".o", ".c"))
-    module.write_text(for_the_cpu(ir))
-    calls.write_text(launchers(ir))
-    subprocess.run([LLC, "-O1", "-mattr=+f16c,+fma", "-filetype=obj", "-relocation-model=pic", "-o", objects, module],
+def kept(name, make):
+    """The file of this name in the store, made if it is not there: make(path). None without a store."""
+    path = STORE / name
+    try:
+        STORE.mkdir(exist_ok=True)
+        if not path.exists():
+            own = STORE / f"{os.getpid()}.{name}"
+            make(own)
+            own.rename(path)
+    except OSError:
+        return None
+    return path
+
+
+def hash_of(*parts):
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
+
+
+TOOLS = hash_of(*[path.read_bytes() for path in SOURCES])
+
+
+def compile_words(path):
+    """simt.c and hopper.c as one object."""
+    subprocess.run(["cc", "-O3", "-fno-strict-aliasing", *FUSED, "-fPIC", "-r", "-o", path, *SIMT], check=True)
+
+
+def link(ir, library):
+    module, code, words = (library.with_suffix(suffix) for suffix in (".cpu.ll", ".o", ".words.o"))
+    module.write_text(for_the_cpu(ir) + launchers(ir))
+    subprocess.run([LLC, "-O1", "-mattr=+f16c,+fma", "-filetype=obj", "-relocation-model=pic", "-o", code, module],
                    check=True)
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, calls, *SIMT, objects, "-lm"], check=True)
+    stored = kept(f"{TOOLS}.o", compile_words)
+    if stored is None:
+        compile_words(words)
+    subprocess.run(["cc", "-shared", "-o", library, code, stored or words, FIBRES, "-lm"], check=True)
+    for path in (module, code, words):
+        path.unlink(missing_ok=True)
+
+
+def compile_module(ir, library):
+    """library: path of what is made"""
+    library = Path(library)
+    stored = kept(f"{hash_of(TOOLS.encode(), ir.encode())}.so", lambda path: link(ir, path))
+    if stored is None:
+        link(ir, library)
+    else:
+        shutil.copyfile(stored, library)
+    library.with_suffix(".entries").write_text("".join(f"{name}\n" for name, _ in entries(ir)))
     return library
 
 

@@ -15,7 +15,6 @@ static void end_phase_if_complete(mbarrier *b) {
   if (b->pending || b->bytes) return;
   b->phase ^= 1;
   b->pending = b->count;
-  simt.moved = 1;
 }
 
 static void arrive(uint32_t address, int32_t expected) {
@@ -41,7 +40,8 @@ void simt_mbarrier_arrive(uint32_t address, uint32_t condition) {
   if (condition) arrive(address, 0);
 }
 void simt_mbarrier_wait(uint32_t address, uint32_t parity) {
-  while (((mbarrier *)(void *)simt_at(address))->phase == (parity & 1)) simt_yield();
+  const uint32_t *words = (const uint32_t *)(const void *)simt_at(address); /* the phase is the last bit of the second */
+  simt_wait_while(words + 1, 1u << 31, (parity & 1) << 31);
 }
 
 uint32_t simt_mapa(uint32_t address, uint32_t cta) {

@@ -1,8 +1,8 @@
 /* simt.c: what a kernel made for the CPU by compile.py calls: threads of a cluster as fibres, and the words of a GPU;
  * those of Hopper alone are in hopper.c.
  *
- * A fibre runs until it waits for others: at a barrier, or where the lanes of a warp exchange values; one that waits is
- * looked at again in the next round. Values are posted in two arrays by turns: no lane is two exchanges ahead of
+ * A fibre runs until it waits for others: at a barrier, or where the lanes of a warp exchange values. It says which word
+ * it watches, and is not entered again before that has changed. Values are posted in two arrays by turns: no lane is two exchanges ahead of
  * another. Asynchronous work is done at once, so that a missing wait does not show. Clusters run one after the other.
  * Addresses of shared memory are offsets; one that names a CTA of the cluster has its rank + 1 above bit 24. */
 #include "simt.h"
@@ -11,7 +11,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { STACK_BYTES = 1 << 16, STALLED = 1 << 16 };
+enum { STACK_BYTES = 1 << 16 };
+
+/* Boost.Context's C interface (boost/context/detail/fcontext.hpp), whose C++ headers are not needed for it. */
+typedef struct transfer {
+  void *from, *data;
+} transfer;
+transfer jump_fcontext(void *to, void *data);
+void *make_fcontext(void *stack_top, size_t bytes, void (*function)(transfer));
 
 simt_state simt;
 _Alignas(1024) char simt_shared[CTAS_MAX][SHARED_BYTES];
@@ -22,62 +29,66 @@ static void release_if_complete(simt_group *g) {
   if (g->live > 0 && g->arrived == g->live) {
     g->arrived = 0;
     g->generation++;
-    simt.moved = 1;
   }
 }
 
-void simt_yield(void) {
-  swapcontext(&simt.fibre[simt.thread], &simt.scheduler);
+void simt_wait_while(const uint32_t *word, uint32_t mask, uint32_t bits) {
+  if ((*word & mask) != bits) return;
+  simt.watch[simt.thread] = (simt_watch){word, mask, bits};
+  simt.scheduler = jump_fcontext(simt.scheduler, NULL).from;
 }
 
 void simt_wait_for(simt_group *g) {
-  unsigned generation = g->generation;
+  uint32_t generation = g->generation;
   g->arrived++;
   release_if_complete(g);
-  while (g->generation == generation) simt_yield();
+  simt_wait_while(&g->generation, UINT32_MAX, generation);
 }
 
-static void run_fibre(void) {
+static void run_fibre(transfer entered) {
+  simt.scheduler = entered.from;
   simt.kernel(simt.params);
   simt_group *warp = &simt.warp[simt.thread / WARP];
   simt.running[simt.thread] = 0;
-  simt.moved = 1;
   simt.all.live--;
   simt.whole[simt_rank()].live--;
   warp->live--;
   release_if_complete(&simt.all);
   release_if_complete(&simt.whole[simt_rank()]);
   release_if_complete(warp);
-  setcontext(&simt.scheduler);
+  jump_fcontext(simt.scheduler, NULL);
+}
+
+/* Runs each thread that does not wait. Returns 0 if all do. */
+static int run_round(int threads) {
+  int ran = 0;
+  for (int t = 0; t < threads; t++) {
+    const simt_watch *w = &simt.watch[t];
+    if (!simt.running[t] || (w->word && (*w->word & w->mask) == w->bits)) continue;
+    simt.thread = t;
+    simt.fibre[t] = jump_fcontext(simt.fibre[t], NULL).from;
+    ran = 1;
+  }
+  return ran;
 }
 
 static void run_cluster(void) {
-  int threads = simt.threads * simt.cluster, stalled = 0;
+  int threads = simt.threads * simt.cluster;
   simt.all = (simt_group){.live = threads};
   memset(simt.named, 0, sizeof simt.named);
+  memset(simt.watch, 0, sizeof simt.watch);
   for (int r = 0; r < simt.cluster; r++) simt.whole[r] = (simt_group){.live = simt.threads};
   for (int w = 0; w < threads / WARP; w++) simt.warp[w] = (simt_group){.live = WARP};
   for (int w = 0; w < threads / WARPGROUP; w++) simt.warpgroup[w] = (simt_group){.live = WARPGROUP};
   for (int r = 0; r < simt.cluster; r++) memset(simt_shared[r], 0xff, SHARED_BYTES);
   for (int t = 0; t < threads; t++) {
-    getcontext(&simt.fibre[t]);
-    simt.fibre[t].uc_stack.ss_sp = simt.stacks + (size_t)t * STACK_BYTES;
-    simt.fibre[t].uc_stack.ss_size = STACK_BYTES;
-    makecontext(&simt.fibre[t], run_fibre, 0);
+    simt.fibre[t] = make_fcontext(simt.stacks + (size_t)(t + 1) * STACK_BYTES, STACK_BYTES, run_fibre);
     simt.running[t] = 1;
   }
   while (simt.all.live > 0) {
-    simt.moved = 0;
-    for (int t = 0; t < threads; t++)
-      if (simt.running[t]) {
-        simt.thread = t;
-        swapcontext(&simt.scheduler, &simt.fibre[t]);
-      }
-    stalled = simt.moved ? 0 : stalled + 1;
-    if (stalled > STALLED) {
-      fprintf(stderr, "simt: deadlock, %d threads wait\n", simt.all.live);
-      abort();
-    }
+    if (run_round(threads)) continue;
+    fprintf(stderr, "simt: deadlock, %d threads wait\n", simt.all.live);
+    abort();
   }
 }
 

@@ -5,7 +5,6 @@
 
 #include <stdint.h>
 #include <string.h>
-#include <ucontext.h>
 
 enum { THREADS_MAX = 1024, WARP = 32, WARPGROUP = 128, SHARED_BYTES = 1 << 18, WORDS = 32 };
 enum { CTAS_MAX = 8, BARRIERS = 16, RANK_SHIFT = 24 };
@@ -13,13 +12,20 @@ enum { CTAS_MAX = 8, BARRIERS = 16, RANK_SHIFT = 24 };
 /* Threads that wait for each other: a cluster, a CTA, a warpgroup, a warp, or those of a named barrier. */
 typedef struct simt_group {
   int live, arrived;
-  unsigned generation;
+  uint32_t generation;
 } simt_group;
 
+/* What a thread waits for: some bits of a word to differ from these. */
+typedef struct simt_watch {
+  const uint32_t *word; /* NULL: nothing */
+  uint32_t mask, bits;
+} simt_watch;
+
 typedef struct simt_state {
-  ucontext_t fibre[THREADS_MAX], scheduler;
+  void *fibre[THREADS_MAX], *scheduler; /* where each goes on */
+  simt_watch watch[THREADS_MAX];
   char *stacks;
-  int running[THREADS_MAX], thread, threads, cluster, first_cta, ctas, moved;
+  int running[THREADS_MAX], thread, threads, cluster, first_cta, ctas;
   simt_group all, whole[CTAS_MAX], warpgroup[THREADS_MAX / WARPGROUP], warp[THREADS_MAX / WARP];
   simt_group named[CTAS_MAX][BARRIERS];
   unsigned turn[THREADS_MAX];
@@ -37,8 +43,8 @@ extern float simt_accumulators[256]; /* of products of warpgroups, in and out: r
 int32_t simt_laneid(void);
 void simt_warp_barrier(void);
 
-/* Lets other threads run. */
-SIMT_INTERNAL void simt_yield(void);
+/* Lets other threads run until these bits of a word differ. */
+SIMT_INTERNAL void simt_wait_while(const uint32_t *word, uint32_t mask, uint32_t bits);
 /* Waits until every thread of the group has come. */
 SIMT_INTERNAL void simt_wait_for(simt_group *group);
 /* Posts this lane's words and waits for those of the warp, which it returns, lane by lane. */
