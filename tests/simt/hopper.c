@@ -59,7 +59,7 @@ uint32_t simt_atomic_next(uint32_t *word) {
 typedef struct tensor_map {
   uint64_t start, columns, rows, stride_bytes, box_columns, box_rows;
 } tensor_map;
-enum { BOX_BYTES = 128 };
+enum { BOX_BYTES = 128, COLUMNS_MAX = 256, OPERANDS_KEPT = 16 };
 
 /* The swizzle of rows of 128 or 64 bytes. */
 static uint32_t swizzled_rows(uint32_t address, uint32_t row_bytes) {
@@ -145,20 +145,44 @@ static float operand(uint64_t descriptor, int is_mn, int i, int k, float (*widen
   return widen(bits);
 }
 
+/* The second operand of a product for every thread of a warpgroup: value (k, 2j + e) of lanes that are t modulo 4 is row k,
+ * column 8j + 2t + e. It is read once for all of them: none goes on before all have multiplied. */
+typedef struct operand_b {
+  uint64_t descriptor;
+  uint32_t run, generation;
+  int is_mn, columns;
+  float (*widen)(uint32_t);
+  float values[4][16][COLUMNS_MAX / 4];
+} operand_b;
+
+static const operand_b *read_b(uint64_t descriptor, int is_mn, int columns, float (*widen)(uint32_t)) {
+  static operand_b kept[THREADS_MAX / WARPGROUP][OPERANDS_KEPT];
+  int group = simt.thread / WARPGROUP;
+  operand_b *b = &kept[group][(descriptor ^ descriptor >> 2 ^ descriptor >> 7) % OPERANDS_KEPT];
+  uint32_t generation = simt.warpgroup[group].generation;
+  if (b->run == simt.run && b->generation == generation && b->descriptor == descriptor && b->is_mn == is_mn &&
+      b->columns == columns && b->widen == widen)
+    return b;
+  b->descriptor = descriptor, b->run = simt.run, b->generation = generation;
+  b->is_mn = is_mn, b->columns = columns, b->widen = widen;
+  for (int column = 0; column < columns; column++)
+    for (int k = 0; k < 16; k++)
+      b->values[column % 8 / 2][k][column / 8 * 2 + column % 2] = operand(descriptor, is_mn, column, k, widen);
+  return b;
+}
+
 /* Products of this thread's two rows: accumulator 4j + 2h + e is row 16·warp + lane/4 + 8h, column 8j + 2(lane%4) + e.
  * add 0: they start from zero */
-static void multiply_rows(float rows[2][16], uint64_t b, int b_mn, int columns, int add, float *out,
-                          float (*widen)(uint32_t)) {
-  for (int j = 0; j < columns / 8; j++)
-    for (int e = 0; e < 2; e++) {
-      float column[16];
-      for (int k = 0; k < 16; k++) column[k] = operand(b, b_mn, 8 * j + simt_laneid() % 4 * 2 + e, k, widen);
-      for (int h = 0; h < 2; h++) {
-        float sum = add ? out[4 * j + 2 * h + e] : 0;
-        for (int k = 0; k < 16; k++) sum = fmaf(rows[h][k], column[k], sum);
-        out[4 * j + 2 * h + e] = sum;
-      }
-    }
+static void multiply_rows(float rows[2][16], const operand_b *b, int add, float *out) {
+  const float(*columns)[COLUMNS_MAX / 4] = b->values[simt_laneid() % 4];
+  int count = b->columns / 4;
+  for (int h = 0; h < 2; h++) {
+    float sums[COLUMNS_MAX / 4] = {0};
+    for (int i = 0; add && i < count; i++) sums[i] = out[i / 2 * 4 + 2 * h + i % 2];
+    for (int k = 0; k < 16; k++)
+      for (int i = 0; i < count; i++) sums[i] = fmaf(rows[h][k], columns[k][i], sums[i]);
+    for (int i = 0; i < count; i++) out[i / 2 * 4 + 2 * h + i % 2] = sums[i];
+  }
 }
 
 /* One product m64 x columns x k16 into simt_accumulators from `first` on. */
@@ -168,7 +192,7 @@ void simt_wgmma(int64_t a, int64_t b, int32_t is_bf16, int32_t columns, int32_t 
   int row = simt.thread / WARP % 4 * 16 + simt_laneid() / 4;
   for (int h = 0; h < 2; h++)
     for (int k = 0; k < 16; k++) rows[h][k] = operand((uint64_t)a, a_mn, row + 8 * h, k, widen);
-  multiply_rows(rows, (uint64_t)b, b_mn, columns, add, simt_accumulators + first, widen);
+  multiply_rows(rows, read_b((uint64_t)b, b_mn, columns, widen), add, simt_accumulators + first);
 }
 
 /* The same with the first operand in registers, laid out as that of mma: all words of all terms, then each product. */
@@ -187,5 +211,5 @@ void simt_wgmma_term(int32_t first_word, int64_t b, int32_t columns, int32_t add
       uint64_t word = a_lanes[simt.thread][simt_laneid() / 4 * 4 + k % 8 / 2][first_word + k / 8 * 2 + h];
       rows[h][k] = from_bf16((uint32_t)word >> k % 2 * 16 & 0xffff);
     }
-  multiply_rows(rows, (uint64_t)b, b_mn, columns, add, simt_accumulators, from_bf16);
+  multiply_rows(rows, read_b((uint64_t)b, b_mn, columns, from_bf16), add, simt_accumulators);
 }

@@ -74,6 +74,7 @@ static int run_round(int threads) {
 
 static void run_cluster(void) {
   int threads = simt.threads * simt.cluster;
+  simt.run++;
   simt.all = (simt_group){.live = threads};
   memset(simt.named, 0, sizeof simt.named);
   memset(simt.watch, 0, sizeof simt.watch);
@@ -285,21 +286,21 @@ float __truncsfbf2(float x) {
 
 /* c + a·b of m16n8k16: words 0 to 3 are a, 4 and 5 are b. With g = lane/4, t = lane%4: a rows g and g+8 at k 2t and 2t+1,
  * then the same at k+8; b columns g at the same k; c rows g and g+8, columns 2t and 2t+1. */
-static void multiply(const uint32_t words[6], const float c[4], float (*widen)(uint32_t)) {
+static inline void multiply(const uint32_t words[6], const float c[4], float (*widen)(uint32_t)) {
   uint64_t posted[6], (*lanes)[WORDS];
   for (int i = 0; i < 6; i++) posted[i] = words[i];
   lanes = simt_exchange(posted, 6);
   int g = simt_laneid() / 4, t = simt_laneid() % 4;
-  for (int i = 0; i < 4; i++) {
-    float sum = c[i];
-    for (int k = 0; k < 16; k++) {
+  float a[16][2], b[16][2], sums[4] = {c[0], c[1], c[2], c[3]};
+  for (int k = 0; k < 16; k++)
+    for (int half = 0; half < 2; half++) {
       int at = k % 8 / 2, late = k / 8, shift = k % 2 * 16;
-      uint32_t a = (uint32_t)lanes[4 * g + at][2 * late + i / 2],
-               b = (uint32_t)lanes[4 * (2 * t + i % 2) + at][4 + late];
-      sum = fmaf(widen(a >> shift & 0xffff), widen(b >> shift & 0xffff), sum);
+      a[k][half] = widen((uint32_t)lanes[4 * g + at][2 * late + half] >> shift & 0xffff);
+      b[k][half] = widen((uint32_t)lanes[4 * (2 * t + half) + at][4 + late] >> shift & 0xffff);
     }
-    simt_result[i] = bits_of(sum);
-  }
+  for (int k = 0; k < 16; k++)
+    for (int i = 0; i < 4; i++) sums[i] = fmaf(a[k][i / 2], b[k][i % 2], sums[i]);
+  for (int i = 0; i < 4; i++) simt_result[i] = bits_of(sums[i]);
 }
 
 #define MMA(name, widen)                                                                                       \

@@ -26,6 +26,7 @@ typedef struct simt_state {
   simt_watch watch[THREADS_MAX];
   char *stacks;
   int running[THREADS_MAX], thread, threads, cluster, first_cta, ctas;
+  uint32_t run; /* number of clusters run so far */
   simt_group all, whole[CTAS_MAX], warpgroup[THREADS_MAX / WARPGROUP], warp[THREADS_MAX / WARP];
   simt_group named[CTAS_MAX][BARRIERS];
   unsigned turn[THREADS_MAX];
