@@ -9,6 +9,8 @@ import pytest
 
 FLPGEN = os.environ.get("FLPGEN") or os.environ.get("FLP_TEST_FLPGEN") or ""
 
+HANG = 1800  # seconds after which a command hangs, far above what any takes on a busy machine
+
 needs_flpgen = pytest.mark.skipif(not os.path.exists(FLPGEN), reason="the flpgen command was not built")
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "u1"}
@@ -24,7 +26,7 @@ class Outcome:
         return json.loads(self.out)
 
 
-def flpgen(*arguments, cache=None, timeout=120, **environment):
+def flpgen(*arguments, cache=None, timeout=HANG, **environment):
     """Runs the command with a cache of its own and no settings but those given."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("FLP_")}
     env.update({"LC_ALL": "C.UTF-8", "FLP_CACHE_DIR": str(cache) if cache else "/nonexistent/flp"}, **environment)

@@ -63,7 +63,7 @@ def main():
         done = subprocess.run([args.chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
                                "--allow-file-access-from-files", "--force-device-scale-factor=1",
                                f"--user-data-dir={scratch}/profile", f"--window-size={max(args.width, 500)},{args.height}",
-                               f"--screenshot={out}", frame.as_uri()], capture_output=True, text=True, timeout=180)
+                               f"--screenshot={out}", frame.as_uri()], capture_output=True, text=True, timeout=1800)
         if not out.exists():
             sys.exit("no picture: " + done.stderr[-2000:])
     reduce(out)

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from flpgen_pack_tool import build, entries_of, pack
-from flpgen_tool import FLPGEN, flpgen, needs_flpgen
+from flpgen_tool import FLPGEN, HANG, flpgen, needs_flpgen
 
 FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
 FAULTS = os.environ.get("FLP_TEST_FAKE_FAULTS", "")
@@ -275,7 +275,7 @@ def install_with(faults, made, cache):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FLP_")}
     environment.update(LD_PRELOAD=FAULTS, FAKE_FAULTS=faults, LC_ALL="C.UTF-8")
     return subprocess.run([FLPGEN, "pack", "install", str(made), "--dir", str(cache)], env=environment,
-                          capture_output=True, text=True, timeout=60)
+                          capture_output=True, text=True, timeout=HANG)
 
 
 needs_faults = pytest.mark.skipif(not os.path.exists(FAULTS), reason="the preloaded faults were not built")

@@ -469,7 +469,7 @@ def test_nothing_overlaps_or_is_clipped_in_chromium(tmp_path, records, width):
     done = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
                            "--hide-scrollbars", "--window-size=1400,3000", "--user-data-dir=%s" % (tmp_path / "profile"),
                            "--virtual-time-budget=20000", "--dump-dom", outer.as_uri()],
-                          capture_output=True, text=True, timeout=180)
+                          capture_output=True, text=True, timeout=1800)
     found = re.search(r"checked (\d+): (\[.*?\])</body>", done.stdout, re.S)
     assert found, done.stdout[-500:] + done.stderr[-2000:]
     assert int(found.group(1)) == width and json.loads(found.group(2)) == []

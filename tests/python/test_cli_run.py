@@ -262,7 +262,7 @@ def test_files_that_are_none(tmp_path):
     done = flpgen("run", "-i", tmp_path / "none")
     assert done.code == 4 and done.err == f"flpgen run: {tmp_path}/none: cannot open: No such file or directory\n"
     os.mkfifo(tmp_path / "pipe")
-    assert flpgen("run", "-i", tmp_path / "pipe", timeout=20).code == 4, "a pipe must not be waited for"
+    assert flpgen("run", "-i", tmp_path / "pipe", timeout=600).code == 4, "a pipe must not be waited for"
     stored, _ = problem()
     source = write_safetensors(tmp_path / "in.safetensors", **stored)
     done = flpgen("run", "-i", source, "-o", tmp_path / "no" / "out", "--rung", "eager")
@@ -298,7 +298,7 @@ def test_progress_on_a_terminal(tmp_path):
         except OSError as error:
             pytest.skip(f"no pseudo-terminal can be had here: {error}")
         code = subprocess.run([FLPGEN, "run", "-i", source, "--rung", "eager", *quiet], stderr=theirs,
-                              stdout=subprocess.DEVNULL, timeout=60).returncode
+                              stdout=subprocess.DEVNULL, timeout=600).returncode
         os.write(theirs, b"end")
         shown = os.read(ours, 65536).decode()
         os.close(ours)

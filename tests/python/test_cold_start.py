@@ -30,14 +30,14 @@ def bench(tmp_path):
     """Of a package without libraries: for children that are no flp."""
     class NoFlp:
         lib, library = tmp_path / "lib", tmp_path / "lib" / "libflp.so"
-    return cold_start.Bench(NoFlp, tmp_path, limit=20)
+    return cold_start.Bench(NoFlp, tmp_path, limit=600)
 
 
 @pytest.fixture
 def flp_bench(tmp_path, monkeypatch):
     monkeypatch.setenv("FLP_CUDA_LIBRARY", FAKE)
     monkeypatch.setenv("FAKE_CUDA", "capability=9.0;compute=1")
-    return cold_start.Bench(cold_start.Flp(BUILD, tmp_path), tmp_path, limit=60)
+    return cold_start.Bench(cold_start.Flp(BUILD, tmp_path), tmp_path, limit=600)
 
 
 def use_child(monkeypatch, tmp_path, text):
@@ -146,7 +146,7 @@ def test_processes_start_together(tmp_path, monkeypatch, bench):
     ("sys.exit('no ' + 'luck')", "ended with 1: no luck"), (READY + "print('{')", "ended with 0: it said nothing")])
 def test_processes_that_fail(tmp_path, monkeypatch, bench, child, error):
     use_child(monkeypatch, tmp_path, child)
-    bench.limit = 1
+    bench.limit = 1 if "sleep" in child else 600
     results, _ = bench.measure({}, together=2)
     assert results == [{"errors": [error]}] * 2
     row = cold_start.flp_row("ptx", 8, results, [])

@@ -53,9 +53,9 @@ def rewards(*values):
 
 
 def test_what_it_wrote_is_judged(example):
-    row = examples.run(example(rewards(0.5, 0.5, 0.5, 0.9, 0.9, 0.9)), True, 30)
+    row = examples.run(example(rewards(0.5, 0.5, 0.5, 0.9, 0.9, 0.9)), True, 600)
     assert row["status"] == "ran" and row["shows"]["reward_end"] == pytest.approx(0.9)
-    row = examples.run(example(rewards(0.5, 0.5, 0.5, 0.5, 0.5, 0.5)), True, 30)
+    row = examples.run(example(rewards(0.5, 0.5, 0.5, 0.5, 0.5, 0.5)), True, 600)
     assert row["status"] == "failed" and "rewards went from 0.500 to 0.500" in row["reason"]
 
 
@@ -63,7 +63,7 @@ def test_what_it_wrote_is_judged(example):
     ("sys.exit('it broke')", "exit status 1: it broke"), ("time.sleep(30)", "not done within 1 s"),
     ("open(out, 'w').write('no record')", "JSONDecodeError"), ("pass", "KeyError: 'results'")])
 def test_failures_have_reasons(example, text, reason):
-    row = examples.run(example(text), True, 1 if "sleep" in text else 30)
+    row = examples.run(example(text), True, 1 if "sleep" in text else 600)
     assert row["status"] == "failed" and reason in row["reason"]
 
 

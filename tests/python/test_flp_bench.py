@@ -267,17 +267,19 @@ def test_a_peer_that_raises_is_a_row_with_a_reason(tmp_path, monkeypatch):
 
 
 def test_a_peer_that_takes_too_long_is_stopped(tmp_path, monkeypatch):
+    finished = []
+
     class Slow(Faulty):
         def run(self, *arguments):
             try:
-                time.sleep(30)
+                time.sleep(600)
+                finished.append(True)
             except Exception:
                 pytest.fail("a peer's own handler caught the end of its time")
 
-    start = time.monotonic()
     reason = run_with(Slow, monkeypatch, tmp_path / "a.json", "--peer-seconds", "0.3")
     assert reason == "took longer than the 0.3 s that a peer has to get ready (--peer-seconds)"
-    assert time.monotonic() - start < 15
+    assert not finished
 
 
 def test_a_call_that_is_too_slow_to_repeat_is_told(monkeypatch):

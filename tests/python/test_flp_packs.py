@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from flpgen_pack_tool import build, entries_of, pack
-from flpgen_tool import needs_flpgen
+from flpgen_tool import HANG, needs_flpgen
 
 FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
 HEAD = ["--vocab", 1000, "--hidden", 64, "--entropy", "backward", "--grad", "hidden,weight"]
@@ -36,7 +36,7 @@ def plan_of_a_step(pack_path, cache, **options):
     env.update(FLP_CACHE_PATH=str(pack_path), FLP_CACHE_DIR=str(cache), FLP_JIT_LIBRARY="/nonexistent/libflpgen.so",
                FLP_CUDA_LIBRARY=FAKE, FAKE_CUDA="capability=9.0;name=A GPU;sms=7;driver=13000")
     done = subprocess.run([sys.executable, "-c", PLANS, json.dumps(options)], env=env, capture_output=True, text=True,
-                          timeout=120)
+                          timeout=HANG)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -32,7 +32,7 @@ def check(libraries, capability, *arguments, compiler=SIMT / "compile.py"):
     """Runs `flpgen check` -> its record. libraries: a folder for compiled kernels"""
     out = libraries / "record.json"
     out.unlink(missing_ok=True)
-    done = flpgen("check", *arguments, "--rung", "jit", "--quiet", "--json", out, timeout=600, cache=libraries / "cache",
+    done = flpgen("check", *arguments, "--rung", "jit", "--quiet", "--json", out, cache=libraries / "cache",
                   FLP_CUDA_LIBRARY=str(STAND_INS[0]), FLP_JIT_LIBRARY=str(STAND_INS[1]),
                   FAKE_IR_LIBRARY=str(Path(FLPGEN).parents[1] / "lib" / "libflpgen.so"),
                   FAKE_CUDA=f"capability={capability};clusters=2;run={libraries};compiler={sys.executable} {compiler}")

@@ -45,7 +45,7 @@ def run(folder, capability, script, *arguments, **settings):
         FLP_LIBRARY=os.path.join(os.path.dirname(FLPGEN), "..", "lib", "libflp.so"), FLP_CACHE_DIR=str(folder / "cache"),
         FAKE_CUDA=f"capability={capability};clusters=2;run={folder};compiler={sys.executable} {SIMT / 'compile.py'}")
     done = subprocess.run([sys.executable, str(SIMT / script), *arguments], env={**environment, **settings}, text=True,
-                          capture_output=True, timeout=900)
+                          capture_output=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 
