@@ -8,13 +8,14 @@ readonly NVDISASM_PACKAGE=nvidia-cuda-nvdisasm==13.2.51
 readonly RUN_PACKAGES=(gcc libc6-dev libstdc++-12-dev cmake ninja-build pkg-config lld llvm-19-dev libzstd-dev zlib1g-dev
   libedit-dev libxml2-dev libcurl4-openssl-dev liblua5.4-dev libsodium-dev libjansson-dev libsqlite3-dev
   libopenblas0-pthread)
-readonly TEST_PACKAGES=(libcriterion-dev libopenblas-dev python3 python3-pytest python3-numpy python3-torch python3-venv
+readonly TEST_PACKAGES=(libcriterion-dev libboost-context1.74.0 libopenblas-dev python3 python3-pytest python3-numpy python3-torch python3-venv
   python3-pip python3-setuptools python3-wheel)
 
 usage() {
   cat <<'EOF'
 usage: ./setup.sh run    set up, build, then generate the kernels of a 151936 x 4096 bf16 head and score a batch on it
-       ./setup.sh test   set up, build, then run every test
+       ./setup.sh test   set up, build, then run the tests (some minutes); tests/README.md says what --all adds
+       ./setup.sh test --all   the same with the long campaigns: every test there is
        ./setup.sh hosts  set up, build, then compare the adapters with the trainers themselves (tests/hosts/README.md)
 
 From a bare Debian 12 machine (root, package registries reachable). What is there already is not installed again.
@@ -119,11 +120,13 @@ run_job() {
   build/release/bin/flpgen run --demo
 }
 
-# Runs the tests of preset $1 that have label $2; failures are counted by summary.py.
+# Runs the tests of preset $1 that have label $2, but for those labelled long unless --all was given; failures are
+# counted by summary.py.
 run_preset() {
-  local results=build/$1/tests/results
+  local results=build/$1/tests/results labels=(-L "$2")
+  [[ ${FLP_TEST_LONG:-} == 1 ]] || labels+=(-LE long)
   rm -rf "$results" && mkdir -p "$results"
-  ctest --preset "$1" -L "$2" --output-junit tests/results/ctest.xml -j "$(nproc)" || true
+  ctest --preset "$1" "${labels[@]}" --output-junit tests/results/ctest.xml -j "$(nproc)" || true
 }
 
 run_tests() {
@@ -151,7 +154,11 @@ main() {
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
   esac
-  (($# == 1)) || { usage >&2; exit 2; }
+  case "$*" in
+    'test --all') export FLP_TEST_LONG=1 ;;
+    'test') unset FLP_TEST_LONG ;;
+    *) (($# == 1)) || { usage >&2; exit 2; } ;;
+  esac
   check_system
   install_packages
   case "$1" in

@@ -26,6 +26,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -146,8 +147,9 @@ class Generator:
 
     def read(self, words):
         env = {name: value for name, value in os.environ.items() if not name.startswith("FLP_")}
-        done = subprocess.run([self.flpgen, *words, "--json"], env={**env, "FLP_CACHE_DIR": "/nonexistent/flp"},
-                              capture_output=True, text=True)
+        with tempfile.TemporaryDirectory() as cache:
+            done = subprocess.run([self.flpgen, *words, "--json"], env={**env, "FLP_CACHE_DIR": cache}, text=True,
+                                  capture_output=True)
         if done.returncode != 0:
             raise RuntimeError(f"{shlex.join([self.flpgen, *words])}: exit {done.returncode}: {done.stderr.strip()}")
         return json.loads(done.stdout)
@@ -155,7 +157,7 @@ class Generator:
     def kernels(self, spec):
         """{(kind and architecture, digest)} of one specification."""
         if spec not in self.made:
-            words = [GENERIC] if spec == GENERIC else [*spec.split(), "--arch", ARCH]
+            words = [GENERIC, "--install-cache"] if spec == GENERIC else [*spec.split(), "--arch", ARCH]
             document = self.read(["gen", *words, "--emit", "ptx"])
             self.made[spec] = {(f"{kernel['key']['kind']} {kernel['key']['arch']}",
                                 hashlib.sha256(kernel["ptx"].encode()).hexdigest()) for kernel in document["kernels"]}

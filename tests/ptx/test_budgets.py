@@ -9,17 +9,23 @@ import functools
 import json
 import os
 import re
-import shutil
 import subprocess
+import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from kept import hash_of, kept  # noqa: E402
+
 BUDGETS = json.loads((Path(__file__).parent / "budgets.json").read_text())
 FLPGEN = os.environ["FLP_TEST_FLPGEN"]
 EMIT = Path(os.environ.get("FLP_TEST_BUILD", "/nonexistent")) / "tests" / "emit_kernel"
 PTXAS = os.environ.get("FLP_PTXAS", "")
+NVDISASM = os.environ.get("FLP_NVDISASM", "")
 KINDS = ("rows", "forward", "dz", "grad_hidden", "grad_weight")
 HOPPER_KINDS = ("rows", "forward", "dz", "products")  # where one kernel makes both products
 TENSOR_KINDS = (*KINDS[1:], *HOPPER_KINDS[3:], "forward_keep")
@@ -62,12 +68,13 @@ pytestmark = [
 
 
 @functools.lru_cache(maxsize=None)
-def kernels_of(name, scratch):
+def kernels_of(name):
     """The kernels of a specification, as `flpgen gen --json` describes them, with their PTX."""
     options = "--generic --install-cache" if name == "generic" else BUDGETS["specs"][name]["options"]
     by_key = options.startswith("kind=")
     command = [EMIT, *options.split()] if by_key else [FLPGEN, "gen", *options.split(), "--emit", "ptx", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "FLP_CACHE_DIR": str(scratch / "cache")})
+    with tempfile.TemporaryDirectory() as cache:
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "FLP_CACHE_DIR": cache})
     assert done.returncode == 0, f"{options} exited {done.returncode}: {done.stderr}"
     document = json.loads(done.stdout)
     return [document] if by_key else document["kernels"]
@@ -91,11 +98,35 @@ def levels_of(kernel):
     return (3, 1) if is_quick else (3,)
 
 
-def assemble(ptx, arch, level=3):
-    """What ptxas -v says. Passing stdin keeps no files."""
-    done = subprocess.run([PTXAS, "-v", f"-O{level}", f"-arch={arch}", "-o", os.devnull, "/dev/stdin"], input=ptx, text=True,
+@functools.lru_cache(maxsize=None)
+def ptxas_version():
+    return subprocess.run([PTXAS, "--version"], capture_output=True, text=True, check=True).stdout
+
+
+def run_ptxas(ptx, arch, level, cubin):
+    """(exit status, what ptxas -v says). Passing stdin keeps no files."""
+    done = subprocess.run([PTXAS, "-v", f"-O{level}", f"-arch={arch}", "-o", cubin, "/dev/stdin"], input=ptx, text=True,
                           capture_output=True)
     return done.returncode, done.stdout + done.stderr
+
+
+def assemble(ptx, arch, level=3, cubin=None):
+    """(exit status, what ptxas -v says). cubin: also copy the machine code there. Kept under the hash of it all."""
+    name = hash_of(ptxas_version(), arch, str(level), ptx)
+
+    def make(path):
+        code = path.with_name(f"{path.name}.cubin")
+        status, report = run_ptxas(ptx, arch, level, code)
+        if status == 0:
+            code.rename(path.with_name(f"{name}.cubin"))
+        path.write_text(json.dumps([status, report]))
+
+    report = kept("assembled", f"{name}.json", make)
+    if report is None:
+        return run_ptxas(ptx, arch, level, cubin or os.devnull)
+    if cubin:
+        cubin.write_bytes(report.with_name(f"{name}.cubin").read_bytes())
+    return tuple(json.loads(report.read_text()))
 
 
 def describe(kernel):
@@ -153,14 +184,13 @@ def kernel_faults(kernel, arch, code, report):
 
 
 @pytest.fixture(scope="session")
-def reports(request, tmp_path_factory):
+def reports(request):
     """Futures of ptxas over the kernels of every collected case, all submitted at once."""
-    scratch = tmp_path_factory.mktemp("ptx")
     cases = [item.callspec.params["case"] for item in request.session.items
              if item.fspath == __file__ and "case" in getattr(getattr(item, "callspec", None), "params", {})]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         yield {case: [(kernel, pool.submit(assemble, kernel["ptx"], case[1], level))
-                      for kernel in chosen(*case, kernels_of(case[0], scratch)) for level in levels_of(kernel)]
+                      for kernel in chosen(*case, kernels_of(case[0])) for level in levels_of(kernel)]
                for case in cases}
 
 
@@ -171,14 +201,6 @@ def test_budget(case, reports):
               for fault in kernel_faults(kernel, case[1], *report.result())]
     if faults:
         pytest.fail("\n".join(faults), pytrace=False)
-
-
-def nvdisasm():
-    """Path of nvdisasm: FLP_NVDISASM, beside ptxas or in PATH; or None."""
-    if os.environ.get("FLP_NVDISASM"):
-        return os.environ["FLP_NVDISASM"]
-    beside = Path(PTXAS).with_name("nvdisasm") if PTXAS else None
-    return str(beside) if beside and beside.exists() else shutil.which("nvdisasm")
 
 
 def main_loops(sass):
@@ -203,16 +225,15 @@ def main_loops(sass):
 HOPPER_CASES = [case for case in CASES if case[1] == "sm_90a" and case[0] != "generic" and case[2] != "rows"]
 
 
-@pytest.mark.skipif(nvdisasm() is None, reason="no nvdisasm")
+@pytest.mark.skipif(not NVDISASM, reason="no nvdisasm (FLP_NVDISASM)")
 @pytest.mark.parametrize("case", HOPPER_CASES, ids="-".join)
 def test_main_loops(case, tmp_path):
     """Nothing of a main loop lives in memory, and descriptors stand in uniform registers where they are computed."""
-    kernels = [(kernel, level) for kernel in chosen(*case, kernels_of(case[0], tmp_path)) for level in levels_of(kernel)]
+    kernels = [(kernel, level) for kernel in chosen(*case, kernels_of(case[0])) for level in levels_of(kernel)]
     for kernel, level in kernels:
         cubin = tmp_path / "kernel.cubin"
-        subprocess.run([PTXAS, f"-O{level}", f"-arch={case[1]}", "-o", cubin, "/dev/stdin"], input=kernel["ptx"],
-                       text=True, check=True)
-        sass = subprocess.run([nvdisasm(), "-c", cubin], capture_output=True, text=True, check=True).stdout
+        assert assemble(kernel["ptx"], case[1], level, cubin)[0] == 0
+        sass = subprocess.run([NVDISASM, "-c", cubin], capture_output=True, text=True, check=True).stdout
         loops = main_loops(sass)
         assert loops and all(loops), "HGMMA is to stand in loops"
         for loop in loops:

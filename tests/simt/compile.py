@@ -9,9 +9,7 @@ What was compiled is kept in build/simt under the hash of the IR and of these fi
 another one has; without a build folder nothing is kept. Needs llc of LLVM 19, cc and libboost-context1.74.0.
 """
 import glob
-import hashlib
 import itertools
-import os
 import platform
 import re
 import shutil
@@ -19,9 +17,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from kept import hash_of, kept  # noqa: E402
+
 SIMT = [Path(__file__).with_name(name) for name in ("simt.c", "hopper.c")]
 SOURCES = [*SIMT, Path(__file__).with_name("simt.h"), Path(__file__)]
-STORE = Path(__file__).resolve().parents[2] / "build" / "simt"
 FIBRES = "-l:libboost_context.so.1.74.0"
 FUSED = ["-mfma", "-mf16c"] if platform.machine() == "x86_64" else []
 LLC = shutil.which("llc-19") or next(iter(glob.glob("/usr/lib/llvm-19/bin/llc")), None)
@@ -212,24 +213,6 @@ def launchers(ir):
     return "\n".join(lines) + "\n"
 
 
-def kept(name, make):
-    """The file of this name in the store, made if it is not there: make(path). None without a store."""
-    path = STORE / name
-    try:
-        STORE.mkdir(exist_ok=True)
-        if not path.exists():
-            own = STORE / f"{os.getpid()}.{name}"
-            make(own)
-            own.rename(path)
-    except OSError:
-        return None
-    return path
-
-
-def hash_of(*parts):
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
-
-
 TOOLS = hash_of(*[path.read_bytes() for path in SOURCES])
 
 
@@ -243,7 +226,7 @@ def link(ir, library):
     module.write_text(for_the_cpu(ir) + launchers(ir))
     subprocess.run([LLC, "-O1", "-mattr=+f16c,+fma", "-filetype=obj", "-relocation-model=pic", "-o", code, module],
                    check=True)
-    stored = kept(f"{TOOLS}.o", compile_words)
+    stored = kept("simt", f"{TOOLS}.o", compile_words)
     if stored is None:
         compile_words(words)
     subprocess.run(["cc", "-shared", "-o", library, code, stored or words, FIBRES, "-lm"], check=True)
@@ -254,7 +237,7 @@ def link(ir, library):
 def compile_module(ir, library):
     """library: path of what is made"""
     library = Path(library)
-    stored = kept(f"{hash_of(TOOLS.encode(), ir.encode())}.so", lambda path: link(ir, path))
+    stored = kept("simt", f"{hash_of(TOOLS, ir)}.so", lambda path: link(ir, path))
     if stored is None:
         link(ir, library)
     else:

@@ -1,0 +1,63 @@
+"""What every Python test knows of the build, so that one runs by hand as the runner runs it:
+
+    /usr/bin/python3 -m pytest tests/python/test_cli_pack.py -k signed
+
+FLP_TEST_BUILD names the build folder, build/release if it is not set; all else is found from there. Tests marked `long`
+run with FLP_TEST_LONG=1, as `./setup.sh test --all` sets it, or when a test is named or chosen by -k.
+"""
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+TREE = Path(__file__).resolve().parents[1]
+BUILD = Path(os.environ.setdefault("FLP_TEST_BUILD", str(TREE / "build" / "release")))
+PACKAGE = str(TREE / "runtime" / "python")
+
+
+def library(name):
+    """Where the build has a library: in lib, or where the system's convention is another."""
+    return next((str(path) for path in BUILD.glob(f"lib*/**/{name}")), str(BUILD / "lib" / name))
+
+
+def tool(name, package):
+    """A program of the CUDA toolkit: in PATH, or where ./setup.sh has fetched it; or ""."""
+    fetched = TREE / "build" / package / "nvidia" / "cu13" / "bin" / name
+    return shutil.which(name) or (str(fetched) if fetched.exists() else "")
+
+
+def find(name, value):
+    os.environ[name] = os.environ.get(name) or value
+
+
+find("FLP_TEST_TREE", str(TREE))
+find("FLP_TEST_FLPGEN", str(BUILD / "bin" / "flpgen"))
+find("FLP_TEST_FAKE_CUDA", str(BUILD / "tests" / "libfake_cuda.so"))
+find("FLP_TEST_FAKE_FAULTS", str(BUILD / "tests" / "libfake_faults.so"))
+find("FLP_LIBRARY", library("libflp.so"))
+find("FLP_PTXAS", tool("ptxas", "ptxas"))
+find("FLP_NVDISASM", tool("nvdisasm", "nvdisasm"))
+os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+sys.dont_write_bytecode = True
+for folder in (str(TREE / "tests" / "python"), PACKAGE):
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGE, os.environ.get("PYTHONPATH")]))
+
+
+def pytest_configure(config):
+    if not (BUILD / "CMakeCache.txt").exists():
+        pytest.exit(f"{BUILD} is no build folder: cmake --preset release && cmake --build --preset release makes "
+                    "build/release, and FLP_TEST_BUILD names another one", 2)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out what only the long form runs."""
+    is_named = config.option.keyword or any("::" in argument for argument in config.args)
+    if is_named or os.environ.get("FLP_TEST_LONG") == "1":
+        return
+    out = [item for item in items if item.get_closest_marker("long")]
+    items[:] = [item for item in items if not item.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=out)
