@@ -97,7 +97,7 @@ done:
 flp_status flp_driver_get(const flp_driver **out) {
   *out = NULL;
   flp_setting setting;
-  flp_setting_find("FLP_CUDA_LIBRARY", &setting);
+  flp_setting_get(FLP_SETTING_CUDA_LIBRARY, &setting);
   const char *path = setting.value[0] ? setting.value : "libcuda.so.1";
   pthread_mutex_lock(&opened_lock);
   opened *entry = opened_first;

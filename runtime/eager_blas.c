@@ -82,7 +82,7 @@ static void describe_blas(void *library, const char *file) {
 static void open_blas(void) {
   snprintf(blas.name, sizeof blas.name, "plain C");
   flp_setting setting;
-  flp_setting_find("FLP_BLAS_LIBRARY", &setting);
+  flp_setting_get(FLP_SETTING_BLAS_LIBRARY, &setting);
   void *library = dlopen(setting.value, RTLD_NOW | RTLD_LOCAL);
   if (!library) return;
   find_symbol(library, "cblas_sgemm", &blas.sgemm, sizeof blas.sgemm);

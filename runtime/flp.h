@@ -164,7 +164,7 @@ typedef struct flp_options {
   int32_t strict;         /* 1: a fall to a lower rung and device-side bad data are errors (a cache miss that JIT makes
                              good is none); flp_execute synchronises, so no graph capture; also FLP_STRICT=1 */
   int32_t host_fallback;  /* 1: with no usable GPU, plan for host pointers instead of failing UNAVAILABLE */
-  uint64_t budget_bytes;  /* 0: 256 MiB forward, 1 GiB backward and step, or FLP_BUDGET */
+  uint64_t budget_bytes;  /* 0: FLP_BUDGET, or else 256 MiB forward, 1 GiB backward and step */
   int64_t chunk_rows;     /* rows of one backward chunk, overriding the budget (R_ROWS, P); 0: the planner chooses */
   int64_t chunk_vocab;    /* 0: the planner chooses; else vocab columns of one backward chunk (R_VOCAB); with both set,
                              the cheapest of R_VOCAB, R_ROWS and R2 in these sizes */
@@ -478,7 +478,7 @@ FLP_API void flp_arena_reset_peaks(flp_arena *arena);
  * Read from the environment when a plan is created:
  *   FLP_FORCE        tuned|heuristic|jit|generic|eager   pin a rung
  *   FLP_STRICT       1                                   a fall is an error
- *   FLP_BUDGET       bytes, or with suffix K, M, G       workspace budget of every pass
+ *   FLP_BUDGET       bytes, as flp_bytes_parse has them  workspace budget of every pass
  *   FLP_CACHE_DIR    writable cache, default $XDG_CACHE_HOME/flp or ~/.cache/flp
  *   FLP_CACHE_PATH   read-only cache directories and packs, separated by ':', searched before the writable one
  *   FLP_PACK_KEYS    Ed25519 public keys in hex, separated by ',': packs signed by none of them are not used
@@ -486,6 +486,23 @@ FLP_API void flp_arena_reset_peaks(flp_arena *arena);
  *   FLP_JIT_LIBRARY  path of libflpgen.so, default beside libflp, then the loader's path
  *   FLP_CUDA_LIBRARY path of libcuda, default libcuda.so.1
  *   FLP_BLAS_LIBRARY path of an OpenBLAS-like library for the eager rung, default libopenblas.so.0 */
+
+/* What holds for a plan that is made now with these options: options first, then FLP_FORCE, FLP_STRICT and FLP_BUDGET,
+ * then the defaults. For what runs beside the library under the same settings, as torch code of the Python binding does.
+ * options: NULL for the defaults; each out may be NULL
+ * rung:    AUTO where none is pinned
+ * unit:    budget of the workspace of this pass in bytes, never 0
+ * error:   ARGUMENT naming a bad field or setting, in the words of flp_plan_create
+ * thread:  any; reads the environment, so no other thread may change it meanwhile */
+FLP_API flp_status flp_options_in_force(const flp_options *options, flp_pass pass, flp_rung *rung, int32_t *strict,
+                                        uint64_t *budget_bytes);
+
+/* Reads an amount of memory as FLP_BUDGET has it: decimal, a fraction too, with or without a suffix K, M, G, T or KiB,
+ * MiB, GiB, TiB (1024 each): "4096", "64K", "1.5GiB". A fraction of a byte is dropped. name: for the error
+ * unit:   bytes, least to below 2^63
+ * error:  ARGUMENT with name, text and what is accepted; *out_bytes is 0 then
+ * thread: any */
+FLP_API flp_status flp_bytes_parse(const char *name, const char *text, uint64_t least, uint64_t *out_bytes);
 
 typedef enum flp_log_level { FLP_LOG_ERROR = 0, FLP_LOG_WARNING = 1, FLP_LOG_INFO = 2 } flp_log_level;
 

@@ -247,11 +247,13 @@ static flp_status check_image(const flp_images_request *request, const flp_kerne
 
 /* ---- rungs ---- */
 
-static flp_status open_store(collector *c, const char *writable_setting, const char *read_only_setting) {
+/* writable: FLP_SETTING_COUNT for none. */
+static flp_status open_store(collector *c, flp_setting_id writable_setting, flp_setting_id read_only_setting) {
   flp_setting writable = {0}, read_only = {0};
-  if (writable_setting) flp_setting_find(writable_setting, &writable);
-  flp_setting_find(read_only_setting, &read_only);
-  snprintf(c->place, sizeof c->place, "%s%.200s%s%.200s", writable_setting ? "the cache " : "", read_only.value,
+  int writes = writable_setting != FLP_SETTING_COUNT;
+  if (writes) flp_setting_get(writable_setting, &writable);
+  flp_setting_get(read_only_setting, &read_only);
+  snprintf(c->place, sizeof c->place, "%s%.200s%s%.200s", writes ? "the cache " : "", read_only.value,
            read_only.value[0] && writable.value[0] ? ":" : "", writable.value);
   FLP_TRY(flp_store_open(writable.value, read_only.value, &c->store));
   const flp_device *device = c->request->device;
@@ -260,10 +262,10 @@ static flp_status open_store(collector *c, const char *writable_setting, const c
 }
 
 static flp_status prepare(flp_rung rung, collector *c) {
-  if (rung == FLP_RUNG_GENERIC) return open_store(c, NULL, "FLP_GENERIC_DIR");
+  if (rung == FLP_RUNG_GENERIC) return open_store(c, FLP_SETTING_COUNT, FLP_SETTING_GENERIC_DIR);
   if (rung == FLP_RUNG_JIT) FLP_TRY(flp_jit_get(&c->provider));
   flp_tuned_for(c->request->device, c->request->driver_version, c->device_id);
-  return open_store(c, "FLP_CACHE_DIR", "FLP_CACHE_PATH");
+  return open_store(c, FLP_SETTING_CACHE_DIR, FLP_SETTING_CACHE_PATH);
 }
 
 /* Finds or makes the image of one kernel. */
@@ -332,7 +334,7 @@ flp_status flp_images_nearest(const flp_images_request *request, flp_tuned_cut *
   int count = flp_kernel_keys_for(request->spec, request->arch, keys);
   memset(out, 0, sizeof *out);
   if (!flp_kernel_arch_leaves_choice(request->arch, request->spec)) return FLP_OK;
-  flp_status status = open_store(&c, "FLP_CACHE_DIR", "FLP_CACHE_PATH");
+  flp_status status = open_store(&c, FLP_SETTING_CACHE_DIR, FLP_SETTING_CACHE_PATH);
   if (status == FLP_OK) status = flp_tuned_read(request->tuned, c.store, request->device);
   for (int i = 0; i < count && status == FLP_OK; i++)
     if (flp_kernel_is_tunable(&keys[i])) status = take_nearest(&c, &keys[i], out);

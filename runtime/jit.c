@@ -52,7 +52,7 @@ static flp_status remember(const char *path, const flp_provider *provider) {
 flp_status flp_jit_get(const flp_provider **out) {
   *out = NULL;
   flp_setting setting;
-  flp_setting_find("FLP_JIT_LIBRARY", &setting);
+  flp_setting_get(FLP_SETTING_JIT_LIBRARY, &setting);
   pthread_mutex_lock(&opened_lock);
   opened *entry = opened_first;
   while (entry && strcmp(entry->path, setting.value) != 0) entry = entry->next;

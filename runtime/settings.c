@@ -1,8 +1,10 @@
 /* settings.c: the settings of flp.h as one table: name, help, and how the default is found.
  *
- * Invariants: an empty variable counts as unset; a value too long to be held is refused with a warning rather than cut;
- * privileged programs (set-user-ID) ignore the environment, since settings name code to load. */
+ * Invariants: a value is shown only if the variable may be set to it; an empty variable counts as unset; a value too
+ * long to be held is refused with a warning rather than cut; privileged programs (set-user-ID) ignore the environment,
+ * since settings name code to load. */
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <link.h>
 #include <pwd.h>
 #include <stdio.h>
@@ -10,11 +12,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "planner.h"
 #include "status.h"
 
 enum { VALUE_BYTES = sizeof((flp_setting *)0)->value };
 
-typedef void (*default_fn)(char value[VALUE_BYTES]);
+typedef void (*default_fn)(flp_setting *out);
 
 /* Writes a value of parts; leaves it empty if it does not fit, for half a path is another path. */
 static void set(char value[VALUE_BYTES], const char *first, const char *second) {
@@ -42,22 +45,24 @@ static void own_directory(char out[VALUE_BYTES]) {
   free(real);
 }
 
-/* ---- defaults ---- */
+/* ---- defaults ----
+ * Each fills in value, or says in unset what holds without one. */
 
-static void default_force(char value[VALUE_BYTES]) {
-  set(value, "auto", "");
+static void default_force(flp_setting *out) {
+  snprintf(out->unset, sizeof out->unset, "the best rung that runs");
 }
 
-static void default_strict(char value[VALUE_BYTES]) {
-  set(value, "0", "");
+static void default_strict(flp_setting *out) {
+  set(out->value, "0", "");
 }
 
-static void default_budget(char value[VALUE_BYTES]) {
-  set(value, "256M forward, 1G backward", "");
+static void default_budget(flp_setting *out) {
+  snprintf(out->unset, sizeof out->unset, "%" PRIu64 "M forward, %" PRIu64 "G backward",
+           flp_pass_budget(0, FLP_PASS_FORWARD) >> 20, flp_pass_budget(0, FLP_PASS_BACKWARD) >> 30);
 }
 
 /* $XDG_CACHE_HOME/flp if that is absolute (the XDG specification ignores others), else ~/.cache/flp, else none. */
-static void default_cache_dir(char value[VALUE_BYTES]) {
+static void find_cache_dir(char value[VALUE_BYTES]) {
   const char *xdg = secure_getenv("XDG_CACHE_HOME"), *home = secure_getenv("HOME");
   if (xdg && xdg[0] == '/') {
     set(value, xdg, "/flp");
@@ -73,36 +78,45 @@ static void default_cache_dir(char value[VALUE_BYTES]) {
     set(value, found->pw_dir, "/.cache/flp");
 }
 
-static void default_none(char value[VALUE_BYTES]) {
-  value[0] = 0;
+static void default_cache_dir(flp_setting *out) {
+  find_cache_dir(out->value);
+  if (!out->value[0]) snprintf(out->unset, sizeof out->unset, "no cache is written");
+}
+
+static void default_cache_path(flp_setting *out) {
+  snprintf(out->unset, sizeof out->unset, "none");
+}
+
+static void default_pack_keys(flp_setting *out) {
+  snprintf(out->unset, sizeof out->unset, "every sound pack is used");
 }
 
 /* The library lies in <prefix>/lib or <prefix>/lib/<triplet>, or in a wheel beside share/: the nearest one wins. */
-static void default_generic_dir(char value[VALUE_BYTES]) {
+static void default_generic_dir(flp_setting *out) {
   static const char *const candidates[] = {"/../share/flp/generic", "/share/flp/generic", "/../../share/flp/generic"};
   char own[VALUE_BYTES];
   own_directory(own);
   if (!own[0]) return;
   for (size_t i = 0; i < sizeof candidates / sizeof candidates[0]; i++) {
-    set(value, own, candidates[i]);
-    if (access(value, F_OK) == 0) return;
+    set(out->value, own, candidates[i]);
+    if (access(out->value, F_OK) == 0) return;
   }
-  set(value, own, candidates[0]);
+  set(out->value, own, candidates[0]);
 }
 
-static void default_jit_library(char value[VALUE_BYTES]) {
+static void default_jit_library(flp_setting *out) {
   char own[VALUE_BYTES];
   own_directory(own);
-  set(value, own, "/libflpgen.so");
-  if (!own[0] || access(value, F_OK) != 0) set(value, "libflpgen.so", ""); /* the loader's path */
+  set(out->value, own, "/libflpgen.so");
+  if (!own[0] || access(out->value, F_OK) != 0) set(out->value, "libflpgen.so", ""); /* the loader's path */
 }
 
-static void default_cuda_library(char value[VALUE_BYTES]) {
-  set(value, "libcuda.so.1", "");
+static void default_cuda_library(flp_setting *out) {
+  set(out->value, "libcuda.so.1", "");
 }
 
-static void default_blas_library(char value[VALUE_BYTES]) {
-  set(value, "libopenblas.so.0", "");
+static void default_blas_library(flp_setting *out) {
+  set(out->value, "libopenblas.so.0", "");
 }
 
 /* ---- the table, in the order of flp.h ---- */
@@ -111,39 +125,23 @@ static const struct {
   const char *name, *help;
   default_fn find_default;
 } settings[FLP_SETTING_COUNT] = {
-    {"FLP_FORCE", "pin a rung: tuned, heuristic, jit, generic or eager", default_force},
-    {"FLP_STRICT", "1: a fall to a lower rung is an error", default_strict},
-    {"FLP_BUDGET", "workspace budget of every pass: bytes, or with suffix K, M, G", default_budget},
-    {"FLP_CACHE_DIR", "writable kernel cache", default_cache_dir},
-    {"FLP_CACHE_PATH", "read-only kernel caches: directories and packs, separated by ':', searched before the writable one",
-     default_none},
-    {"FLP_PACK_KEYS", "public keys of 64 hex digits, separated by ',': packs signed by none of them are not used",
-     default_none},
-    {"FLP_GENERIC_DIR", "shape-generic kernels", default_generic_dir},
-    {"FLP_JIT_LIBRARY", "path of the code generator, libflpgen.so", default_jit_library},
-    {"FLP_CUDA_LIBRARY", "path of the CUDA driver library", default_cuda_library},
-    {"FLP_BLAS_LIBRARY", "path of an OpenBLAS-like library for the eager rung", default_blas_library},
+#define SETTING(NAME, function, help) [FLP_SETTING_##NAME] = {"FLP_" #NAME, help, default_##function},
+    FLP_SETTING_LIST(SETTING)
+#undef SETTING
 };
 
-void flp_setting_get(int i, flp_setting *out) {
+void flp_setting_get(flp_setting_id id, flp_setting *out) {
   memset(out, 0, sizeof *out);
-  if (i < 0 || i >= FLP_SETTING_COUNT) i = 0;
-  out->name = settings[i].name;
-  out->help = settings[i].help;
-  const char *given = secure_getenv(settings[i].name);
+  out->name = settings[id].name;
+  out->help = settings[id].help;
+  const char *given = secure_getenv(out->name);
   if (given && given[0]) {
     set(out->value, given, "");
     out->source = "environment";
     if (out->value[0]) return;
-    flp_log(FLP_LOG_WARNING, "%s is ignored: its value has %zu bytes, accepted: up to %d", settings[i].name,
-            strlen(given), VALUE_BYTES - 1);
+    flp_log(FLP_LOG_WARNING, "%s is ignored: its value has %zu bytes, accepted: up to %d", out->name, strlen(given),
+            VALUE_BYTES - 1);
   }
-  settings[i].find_default(out->value);
+  settings[id].find_default(out);
   out->source = "default";
-}
-
-void flp_setting_find(const char *name, flp_setting *out) {
-  int i = 0;
-  while (i + 1 < FLP_SETTING_COUNT && strcmp(settings[i].name, name) != 0) i++;
-  flp_setting_get(i, out);
 }

@@ -72,7 +72,7 @@ static flp_status table_of(const char *path, int fd, const struct stat *stat, co
 
 static int is_trusted(const char *path, const flp_pack *pack) {
   flp_setting keys;
-  flp_setting_find("FLP_PACK_KEYS", &keys);
+  flp_setting_get(FLP_SETTING_PACK_KEYS, &keys);
   const char *given = secure_getenv("FLP_PACK_KEYS");
   /* Keys that could not be held must not count as none, which would trust everybody. */
   flp_status status = given && given[0] && !keys.value[0]

@@ -6,11 +6,11 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernel.h"
 #include "loss.h"
+#include "planner.h"
 #include "status.h"
 
 static flp_status out_of_range(const char *field, int64_t value, int64_t low, int64_t high) {
@@ -155,14 +155,14 @@ flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
 }
 
 /* Reads a setting that the user gave; "" stands for one that was not given. */
-static void given_setting(const char *name, flp_setting *out) {
-  flp_setting_find(name, out);
+static void given_setting(flp_setting_id id, flp_setting *out) {
+  flp_setting_get(id, out);
   if (strcmp(out->source, "environment") != 0) out->value[0] = 0;
 }
 
 static flp_status read_force(flp_rung *rung) {
   flp_setting force;
-  given_setting("FLP_FORCE", &force);
+  given_setting(FLP_SETTING_FORCE, &force);
   if (!force.value[0]) return FLP_OK;
   for (int r = FLP_RUNG_TUNED; r <= FLP_RUNG_EAGER; r++)
     if (strcmp(force.value, flp_rung_name((flp_rung)r)) == 0) {
@@ -175,7 +175,7 @@ static flp_status read_force(flp_rung *rung) {
 
 static flp_status read_strict(int32_t *strict) {
   flp_setting setting;
-  given_setting("FLP_STRICT", &setting);
+  given_setting(FLP_SETTING_STRICT, &setting);
   if (!setting.value[0] || strcmp(setting.value, "0") == 0) return FLP_OK;
   if (strcmp(setting.value, "1") != 0)
     return flp_fail(FLP_ERROR_ARGUMENT, "FLP_STRICT is \"%.60s\" (accepted: 0, 1)", setting.value);
@@ -185,18 +185,9 @@ static flp_status read_strict(int32_t *strict) {
 
 static flp_status read_budget(uint64_t *budget) {
   flp_setting setting;
-  given_setting("FLP_BUDGET", &setting);
+  given_setting(FLP_SETTING_BUDGET, &setting);
   if (!setting.value[0]) return FLP_OK;
-  char *end = setting.value;
-  unsigned long long number = strspn(setting.value, "0123456789") ? strtoull(setting.value, &end, 10) : 0;
-  int shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
-  if (shift) end++;
-  if (*end || number == 0 || number > UINT64_MAX >> 1 >> shift)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "FLP_BUDGET is \"%.60s\" (accepted: a number of bytes > 0, or one with suffix K, M or G)",
-                    setting.value);
-  *budget = (uint64_t)number << shift;
-  return FLP_OK;
+  return flp_bytes_parse(setting.name, setting.value, 1, budget);
 }
 
 static flp_status check_options(const flp_options *options) {
@@ -236,5 +227,17 @@ flp_status flp_options_resolve(const flp_options *options, flp_options *out) {
   FLP_TRY(read_strict(&merged.strict));
   if (!merged.budget_bytes) FLP_TRY(read_budget(&merged.budget_bytes));
   *out = merged;
+  return FLP_OK;
+}
+
+flp_status flp_options_in_force(const flp_options *options, flp_pass pass, flp_rung *rung, int32_t *strict,
+                                uint64_t *budget_bytes) {
+  flp_options resolved;
+  flp_detail_clear();
+  FLP_TRY(check_range("pass", pass, FLP_PASS_FORWARD, FLP_PASS_FORWARD_SAVED));
+  FLP_TRY(flp_options_resolve(options, &resolved));
+  if (rung) *rung = resolved.rung;
+  if (strict) *strict = resolved.strict;
+  if (budget_bytes) *budget_bytes = flp_pass_budget(resolved.budget_bytes, pass);
   return FLP_OK;
 }

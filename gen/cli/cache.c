@@ -20,7 +20,7 @@ typedef struct cache_args {
 } cache_args;
 
 static const struct argp_option options[] = {
-    {"keep", KEY_KEEP, "SIZE", 0, "gc: the most bytes to keep, with or without a suffix K, M, G; default all", 0},
+    {"keep", KEY_KEEP, "SIZE", 0, "gc: the most bytes to keep, " FLP_BYTES_FORMS "; default all", 0},
     {"dir", KEY_DIR, "DIR", 0, "look at this directory in place of FLP_CACHE_DIR and FLP_CACHE_PATH", 0},
     {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
     {0}};
@@ -29,7 +29,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   cache_args *args = state->input;
   switch (key) {
     case KEY_KEEP:
-      cli_argp_check(state, cli_parse_bytes("--keep", text, &args->keep));
+      cli_argp_check(state, flp_bytes_parse("--keep", text, 0, &args->keep));
       args->has_keep = 1;
       return 0;
     case KEY_DIR:
@@ -111,8 +111,8 @@ static int visit(void *context, const flp_store_item *item) {
 
 static flp_status open_store(const cache_args *args, flp_store **out) {
   flp_setting writable, path;
-  flp_setting_find("FLP_CACHE_DIR", &writable);
-  flp_setting_find("FLP_CACHE_PATH", &path);
+  flp_setting_get(FLP_SETTING_CACHE_DIR, &writable);
+  flp_setting_get(FLP_SETTING_CACHE_PATH, &path);
   if (!args->directory) return flp_store_open(writable.value, path.value, out);
   int fd;
   FLP_TRY(store_file_open_directory(args->directory, 1, 0, &fd, NULL));

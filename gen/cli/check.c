@@ -48,7 +48,7 @@ static const struct argp_option options[] = {
     {"threads", KEY_THREADS, "N", 0, "CPU threads of the eager rung; default all", 3},
     {"jobs", KEY_JOBS, "N", 0,
      "kernels made at once, ahead of the cases that need them; default all CPUs; 1: none ahead", 3},
-    {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass, with or without a suffix K, M, G", 3},
+    {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 3},
     {"limit", KEY_LIMIT, "SECONDS", 0, "of concurrent work: what takes longer is a deadlock; default 30", 3},
     {"verbose", 'v', NULL, 0, "print every finding, not only those that failed", 3},
     {"quiet", 'q', NULL, 0, "no progress", 3},

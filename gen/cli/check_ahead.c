@@ -131,10 +131,12 @@ static flp_status add_cases(check_ahead *ahead, const check_list *list, const fl
 
 /* ---- from start to end ---- */
 
-static flp_status open_store(const check_ahead *ahead, const char *writable, const char *read_only, flp_store **out) {
+/* writable: FLP_SETTING_COUNT for none. */
+static flp_status open_store(const check_ahead *ahead, flp_setting_id writable, flp_setting_id read_only,
+                             flp_store **out) {
   flp_setting own = {0}, shared = {0};
-  if (writable) flp_setting_find(writable, &own);
-  flp_setting_find(read_only, &shared);
+  if (writable != FLP_SETTING_COUNT) flp_setting_get(writable, &own);
+  flp_setting_get(read_only, &shared);
   FLP_TRY(flp_store_open(own.value, shared.value, out));
   flp_store_set_device(*out, ahead->device.major * 10 + ahead->device.minor, ahead->driver->version);
   return FLP_OK;
@@ -148,9 +150,9 @@ static flp_status start(check_ahead *ahead, const check_ahead_wish *wish) {
   ahead->device = wish->device->info;
   if (wish->jit) {
     FLP_TRY(flp_jit_get(&ahead->provider));
-    FLP_TRY(open_store(ahead, "FLP_CACHE_DIR", "FLP_CACHE_PATH", &ahead->cache));
+    FLP_TRY(open_store(ahead, FLP_SETTING_CACHE_DIR, FLP_SETTING_CACHE_PATH, &ahead->cache));
   }
-  if (wish->generic) FLP_TRY(open_store(ahead, NULL, "FLP_GENERIC_DIR", &ahead->generic));
+  if (wish->generic) FLP_TRY(open_store(ahead, FLP_SETTING_COUNT, FLP_SETTING_GENERIC_DIR, &ahead->generic));
   FLP_TRY(add_cases(ahead, wish->list, &tuning));
   return cli_crew_start(&ahead->compilers, ahead->count, make, ahead, &ahead->crew);
 }

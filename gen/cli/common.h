@@ -55,7 +55,7 @@ enum { CLI_KEY_FIRST = 0x1000, CLI_KEY_SPEC = 0x2000 };
 /* Parse one value of a field; the whole text must be used. error: ARGUMENT */
 flp_status cli_parse_integer(const char *field, const char *text, int64_t least, int64_t most, int64_t *out);
 flp_status cli_parse_number(const char *field, const char *text, double *out);  /* finite */
-flp_status cli_parse_bytes(const char *field, const char *text, uint64_t *out); /* "4096", "64K", "256M", "1.5G" */
+flp_status cli_parse_bytes(const char *field, const char *text, uint64_t *out); /* > 0; as flp_bytes_parse */
 flp_status cli_parse_mode(const char *text, flp_mode *out);                     /* of --mode; 0 for auto */
 #define CLI_MODES_HELP "auto (default), R_VOCAB, R_ROWS, R2, S or P"
 flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out);

@@ -132,8 +132,8 @@ static void examine_rungs(examination *out) {
 
 static void examine(examination *out) {
   flp_setting cache, generic;
-  flp_setting_find("FLP_CACHE_DIR", &cache);
-  flp_setting_find("FLP_GENERIC_DIR", &generic);
+  flp_setting_get(FLP_SETTING_CACHE_DIR, &cache);
+  flp_setting_get(FLP_SETTING_GENERIC_DIR, &generic);
   examine_driver(out);
   examine_generator(out);
   set_finding(&out->eager, FLP_OK, flp_eager_describe());
@@ -168,14 +168,18 @@ static json_t *devices_json(const examination *in) {
   return list;
 }
 
+static json_t *text_or_null(const char *text) {
+  return text[0] ? cli_json_text(text) : json_null();
+}
+
 static json_t *settings_json(void) {
   json_t *list = json_array();
   for (int i = 0; i < FLP_SETTING_COUNT; i++) {
     flp_setting setting;
-    flp_setting_get(i, &setting);
+    flp_setting_get((flp_setting_id)i, &setting);
     json_array_append_new(
-        list, json_pack("{s:s, s:o, s:s, s:s}", "name", setting.name, "value", cli_json_text(setting.value), "source",
-                        setting.source, "help", setting.help));
+        list, json_pack("{s:s, s:o, s:o, s:s, s:s}", "name", setting.name, "value", text_or_null(setting.value),
+                        "unset", text_or_null(setting.unset), "source", setting.source, "help", setting.help));
   }
   return list;
 }
@@ -250,8 +254,10 @@ static void print_text(const examination *in) {
   cli_table_start(&table, "setting", "from", "value", "meaning", NULL);
   for (int i = 0; i < FLP_SETTING_COUNT; i++) {
     flp_setting setting;
-    flp_setting_get(i, &setting);
-    cli_table_add(&table, setting.name, setting.source, setting.value[0] ? setting.value : "-", setting.help, NULL);
+    char unset[sizeof setting.unset + 16];
+    flp_setting_get((flp_setting_id)i, &setting);
+    snprintf(unset, sizeof unset, "(unset: %s)", setting.unset);
+    cli_table_add(&table, setting.name, setting.source, setting.value[0] ? setting.value : unset, setting.help, NULL);
   }
   cli_table_finish(&table);
 }

@@ -67,7 +67,7 @@ static void examine_pack(counting *c) {
   }
   const char *name = json_string_value(json_object_get(file.manifest, "name"));
   snprintf(out->name, sizeof out->name, "%s", name ? name : "");
-  flp_setting_find("FLP_PACK_KEYS", &keys);
+  flp_setting_get(FLP_SETTING_PACK_KEYS, &keys);
   out->is_signed = file.pack->is_signed;
   out->is_trusted = flp_pack_trusts(file.pack, keys.value) == FLP_OK;
   if (!out->is_trusted) set_problem(out);
@@ -106,8 +106,8 @@ int doctor_paths_examine(const flp_device *devices, int device_count, doctor_pat
   counting all = {.devices = devices, .device_count = device_count};
   flp_setting list, cache;
   int count = 0;
-  flp_setting_find("FLP_CACHE_PATH", &list);
-  flp_setting_find("FLP_CACHE_DIR", &cache);
+  flp_setting_get(FLP_SETTING_CACHE_PATH, &list);
+  flp_setting_get(FLP_SETTING_CACHE_DIR, &cache);
   for (const char *at = list.value; *at && count < DOCTOR_PATHS_MAX - 1;) {
     size_t length = strcspn(at, ":");
     if (length) examine(&all, at, length, 0, &out[count++]);

@@ -151,7 +151,7 @@ static flp_status write_files(const gen_work *work, const gen_args *args) {
   }
   if (!args->install) return FLP_OK;
   flp_setting cache;
-  flp_setting_find("FLP_CACHE_DIR", &cache);
+  flp_setting_get(FLP_SETTING_CACHE_DIR, &cache);
   return cli_kernels_store(&work->kernels, cache.value);
 }
 

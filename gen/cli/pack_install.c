@@ -126,7 +126,7 @@ static flp_status install(install_args *args) {
   cli_pack_file file;
   outcome out = {0};
   flp_setting cache;
-  flp_setting_find("FLP_CACHE_DIR", &cache);
+  flp_setting_get(FLP_SETTING_CACHE_DIR, &cache);
   const char *directory = args->directory ? args->directory : cache.value;
   if (!directory[0]) return flp_fail(FLP_ERROR_ARGUMENT, "no cache directory is known; --dir DIR gives one");
   FLP_TRY(cli_pack_trust_finish(&args->trust));

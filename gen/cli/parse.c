@@ -39,27 +39,8 @@ flp_status cli_parse_number(const char *field, const char *text, double *out) {
   return FLP_OK;
 }
 
-static double unit_of(const char *suffix) {
-  static const struct {
-    const char *suffix;
-    double bytes;
-  } units[] = {
-      {"", 1.0},           {"K", 1024.0},         {"KiB", 1024.0},        {"M", 1048576.0},        {"MiB", 1048576.0},
-      {"G", 1073741824.0}, {"GiB", 1073741824.0}, {"T", 1099511627776.0}, {"TiB", 1099511627776.0}};
-  for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
-    if (strcmp(units[i].suffix, suffix) == 0) return units[i].bytes;
-  return 0.0;
-}
-
 flp_status cli_parse_bytes(const char *field, const char *text, uint64_t *out) {
-  char *end;
-  double value = strtod(text, &end);
-  double bytes = end == text ? -1.0 : value * unit_of(end);
-  if (!(bytes >= 1.0 || (value == 0.0 && bytes == 0.0 && unit_of(end) > 0)) || bytes > 9.0e18)
-    return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted; bytes are, with or without a suffix K, M, G or T",
-                    field, text);
-  *out = (uint64_t)bytes;
-  return FLP_OK;
+  return flp_bytes_parse(field, text, 1, out);
 }
 
 /* The names of a list, for messages: "bf16, fp16, fp32". */

@@ -13,7 +13,6 @@ enum { ROWS_LEAST = 8, ROWS_MOST = 17, COUNTS = ROWS_MOST - ROWS_LEAST + 1 }; /*
 enum { HEIGHT = 420, HEIGHT_NARROW = 360 };
 
 static const char title[] = "Memory beyond inputs and outputs against the number of rows";
-static const uint64_t forward_budget = UINT64_C(256) << 20, backward_budget = UINT64_C(1) << 30;
 static const double card_bytes = 141e9; /* of an H200 */
 
 typedef struct plot {
@@ -60,7 +59,8 @@ static flp_status compute(plot *p) {
   FLP_TRY(explain_assume(&args, &assumed, &planner));
   for (int i = 0; i < COUNTS; i++) {
     p->rows[i] = (int64_t)1 << (ROWS_LEAST + i);
-    p->ways = explain_ways(&planner, p->rows[i], forward_budget, backward_budget, p->way[i]);
+    p->ways = explain_ways(&planner, p->rows[i], flp_pass_budget(0, FLP_PASS_FORWARD),
+                           flp_pass_budget(0, FLP_PASS_BACKWARD), p->way[i]);
   }
   return FLP_OK;
 }
@@ -117,9 +117,9 @@ static void draw(FILE *out, const plot *p, int i) {
   report_svg_start(out, i, height, title);
   draw_axis_rows(out, p, &x, top, bottom, i ? 2 : 1);
   report_svg_axis_y(out, &y, left, x.to, "workspace (bytes)", 8, report_format_bytes);
-  double at = report_scale_at(&y, (double)backward_budget);
+  double at = report_scale_at(&y, (double)flp_pass_budget(0, FLP_PASS_BACKWARD));
   report_svg_line(out, x.from, at, x.to, at, "budget");
-  at = report_scale_at(&y, (double)forward_budget);
+  at = report_scale_at(&y, (double)flp_pass_budget(0, FLP_PASS_FORWARD));
   report_svg_line(out, x.from, at, x.to, at, "budget");
   at = report_scale_at(&y, card_bytes);
   report_svg_line(out, x.from, at, x.to, at, "base");

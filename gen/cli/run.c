@@ -72,7 +72,7 @@ static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Execution:", 3},
     {"rung", KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit, generic or eager", 3},
     {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 3},
-    {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass, with or without a suffix K, M, G", 3},
+    {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 3},
     {"chunk-rows", KEY_CHUNK_ROWS, "N", 0, "rows of one backward chunk", 3},
     {"chunk-vocab", KEY_CHUNK_VOCAB, "N", 0, "vocab columns of one backward chunk", 3},
     {"threads", KEY_THREADS, "N", 0, "CPU threads of the eager rung; default all", 3},

@@ -51,7 +51,7 @@ static const struct argp_option options[] = {
     {"budget", KEY_BUDGET, "TIME", 0,
      "for each specialisation from its opening on, in seconds or as 90s, 2m; 0: no limit", 3},
     {"rows", KEY_ROWS, "N", 0, "rows that are timed; default 8192", 3},
-    {"workspace", KEY_WORKSPACE, "BYTES", 0, "workspace of each pass, with or without a suffix K, M, G", 3},
+    {"workspace", KEY_WORKSPACE, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 3},
     {"mode", KEY_MODE, "NAME", 0,
      "P: time steps of --loss in mode P even where mode R is predicted to be faster; S, which --keep is", 3},
     {"burst-ms", KEY_BURST, "MS", 0, "least length of a burst of calls; default 75, 40 where the effort is quick", 3},
@@ -197,7 +197,7 @@ static flp_status make_places(tune_args *args, tune_places *places) {
   const char *temporary = getenv("TMPDIR");
   flp_setting setting;
   char driver[320];
-  flp_setting_find("FLP_CACHE_DIR", &setting);
+  flp_setting_get(FLP_SETTING_CACHE_DIR, &setting);
   snprintf(places->root, sizeof places->root, "%.200s/flpgen-tune-XXXXXX",
            temporary && temporary[0] ? temporary : "/tmp");
   if (!mkdtemp(places->root)) {

@@ -81,7 +81,7 @@ static flp_status store_all(const tune_session *s, flp_store *made, flp_store *o
 flp_status tune_store(const tune_session *s, const char *directory) {
   flp_store *made = NULL, *out = NULL;
   flp_setting setting;
-  flp_setting_find("FLP_CACHE_DIR", &setting);
+  flp_setting_get(FLP_SETTING_CACHE_DIR, &setting);
   flp_status status = flp_store_open(s->workshop->directory, NULL, &made);
   if (status == FLP_OK) status = flp_store_open(directory ? directory : setting.value, NULL, &out);
   if (status == FLP_OK) status = store_all(s, made, out);

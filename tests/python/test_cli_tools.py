@@ -118,7 +118,38 @@ def test_doctor(tmp_path):
     settings = {setting["name"]: setting for setting in document["settings"]}
     assert len(settings) == 10
     assert settings["FLP_BUDGET"]["value"] == "64M" and settings["FLP_BUDGET"]["source"] == "environment"
-    assert settings["FLP_FORCE"]["source"] == "default"
+    assert settings["FLP_BUDGET"]["unset"] is None
+    force = settings["FLP_FORCE"]
+    assert (force["source"], force["value"], force["unset"]) == ("default", None, "the best rung that runs")
+
+
+def test_doctor_shows_values_that_may_be_set(tmp_path):
+    def settings(**environment):
+        done = flpgen("doctor", "--json", cache=tmp_path, **NO_GPU, **environment)
+        assert done.code == 0, done.err
+        return {setting["name"]: setting for setting in done.json()["settings"]}
+
+    shown = settings()
+    assert all((setting["value"] is None) != (setting["unset"] is None) for setting in shown.values())
+    values = {name: setting["value"] for name, setting in shown.items() if setting["value"] is not None}
+    again = settings(**{name: value for name, value in values.items() if name not in ("FLP_CACHE_DIR", *NO_GPU)})
+    assert {name: again[name]["value"] for name in values} == values
+    assert "(unset: 256M forward, 1G backward)" in flpgen("doctor", **NO_GPU).out
+
+
+@pytest.mark.parametrize("text, accepted", [("1.5G", 3 << 29), ("2GiB", 2 << 30), ("1T", 1 << 40), ("0", None),
+                                            ("1e9", None), ("1GB", None)])
+def test_a_budget_is_written_alike_everywhere(text, accepted):
+    """--budget and FLP_BUDGET take and refuse the same."""
+    option = flpgen("explain", *FULL, "--budget", text, "--json", **NO_GPU)
+    setting = flpgen("explain", *FULL, "--json", FLP_BUDGET=text, **NO_GPU)
+    if accepted:
+        assert option.json()["budget_bytes"] == setting.json()["budget_bytes"]
+        assert option.json()["budget_bytes"]["forward"] == accepted
+    else:
+        assert option.code == setting.code == 2
+        refusals = [done.err.splitlines()[0].split(" is ", 1)[1] for done in (option, setting)]
+        assert refusals[0] == refusals[1]
 
 
 def test_doctor_of_a_cache_that_is_a_file(tmp_path):

@@ -10,10 +10,11 @@
 
 #include "kernel_sample.h"
 #include "status.h"
+#include "validate.h"
 
-static flp_setting find(const char *name) {
+static flp_setting read_setting(flp_setting_id id) {
   flp_setting setting;
-  flp_setting_find(name, &setting);
+  flp_setting_get(id, &setting);
   return setting;
 }
 
@@ -26,48 +27,60 @@ Test(settings, table_is_that_of_the_header) {
   for (int i = 0; i < FLP_SETTING_COUNT; i++) {
     flp_setting setting;
     unsetenv(names[i]);
-    flp_setting_get(i, &setting);
+    flp_setting_get((flp_setting_id)i, &setting);
     cr_expect_str_eq(setting.name, names[i]);
     cr_expect_str_eq(setting.source, "default");
     cr_expect_gt(strlen(setting.help), 0);
     setenv(names[i], "given", 1);
-    flp_setting_get(i, &setting);
+    flp_setting_get((flp_setting_id)i, &setting);
     cr_expect_str_eq(setting.value, "given", "%s", names[i]);
     cr_expect_str_eq(setting.source, "environment");
-    cr_expect_str_eq(find(names[i]).name, names[i]);
+    cr_expect_str_eq(read_setting((flp_setting_id)i).name, names[i]);
     setenv(names[i], "", 1);
-    cr_expect_str_eq(find(names[i]).source, "default", "an empty %s counts as unset", names[i]);
+    cr_expect_str_eq(read_setting((flp_setting_id)i).source, "default", "an empty %s counts as unset", names[i]);
     unsetenv(names[i]);
   }
 }
 
 Test(settings, fixed_defaults) {
-  cr_expect_str_eq(find("FLP_FORCE").value, "auto");
-  cr_expect_str_eq(find("FLP_STRICT").value, "0");
-  cr_expect_str_eq(find("FLP_BUDGET").value, "256M forward, 1G backward");
-  cr_expect_str_eq(find("FLP_CACHE_PATH").value, "");
-  cr_expect_str_eq(find("FLP_PACK_KEYS").value, "", "without keys every pack is trusted");
-  cr_expect_str_eq(find("FLP_CUDA_LIBRARY").value, "libcuda.so.1");
-  cr_expect_str_eq(find("FLP_BLAS_LIBRARY").value, "libopenblas.so.0");
+  cr_expect_str_eq(read_setting(FLP_SETTING_STRICT).value, "0");
+  cr_expect_str_eq(read_setting(FLP_SETTING_CACHE_PATH).value, "");
+  cr_expect_str_eq(read_setting(FLP_SETTING_PACK_KEYS).value, "", "without keys every pack is trusted");
+  cr_expect_str_eq(read_setting(FLP_SETTING_CUDA_LIBRARY).value, "libcuda.so.1");
+  cr_expect_str_eq(read_setting(FLP_SETTING_BLAS_LIBRARY).value, "libopenblas.so.0");
+}
+
+Test(settings, what_is_shown_as_a_value_may_be_set) {
+  flp_options resolved;
+  for (int i = 0; i < FLP_SETTING_COUNT; i++) {
+    flp_setting before = read_setting((flp_setting_id)i);
+    cr_expect_neq(before.value[0] == 0, before.unset[0] == 0, "%s: either a value or what holds without", before.name);
+    if (!before.value[0]) continue;
+    setenv(before.name, before.value, 1);
+    cr_expect_str_eq(read_setting((flp_setting_id)i).value, before.value);
+    cr_expect_eq(flp_options_resolve(NULL, &resolved), FLP_OK, "%s: %s", before.name, flp_error_detail());
+  }
+  cr_expect_str_eq(read_setting(FLP_SETTING_FORCE).unset, "the best rung that runs");
+  cr_expect_str_eq(read_setting(FLP_SETTING_BUDGET).unset, "256M forward, 1G backward");
 }
 
 Test(settings, cache_directory_follows_xdg) {
   setenv("HOME", "/home/x", 1);
   setenv("XDG_CACHE_HOME", "/var/x", 1);
-  cr_expect_str_eq(find("FLP_CACHE_DIR").value, "/var/x/flp");
+  cr_expect_str_eq(read_setting(FLP_SETTING_CACHE_DIR).value, "/var/x/flp");
   setenv("XDG_CACHE_HOME", "relative", 1); /* the specification: to be ignored */
-  cr_expect_str_eq(find("FLP_CACHE_DIR").value, "/home/x/.cache/flp");
+  cr_expect_str_eq(read_setting(FLP_SETTING_CACHE_DIR).value, "/home/x/.cache/flp");
   unsetenv("XDG_CACHE_HOME");
-  cr_expect_str_eq(find("FLP_CACHE_DIR").value, "/home/x/.cache/flp");
+  cr_expect_str_eq(read_setting(FLP_SETTING_CACHE_DIR).value, "/home/x/.cache/flp");
   unsetenv("HOME"); /* then the user database knows */
-  const char *value = find("FLP_CACHE_DIR").value;
+  const char *value = read_setting(FLP_SETTING_CACHE_DIR).value;
   cr_expect(value[0] == 0 || strstr(value, "/.cache/flp"), "%s", value);
   char deep[1100];
   memset(deep, 'd', sizeof deep);
   deep[0] = '/';
   deep[sizeof deep - 1] = 0;
   setenv("HOME", deep, 1);
-  cr_expect_str_eq(find("FLP_CACHE_DIR").value, "", "half a path would be another directory");
+  cr_expect_str_eq(read_setting(FLP_SETTING_CACHE_DIR).value, "", "half a path would be another directory");
 }
 
 Test(settings, neighbours_are_found_beside_the_library) {
@@ -76,7 +89,7 @@ Test(settings, neighbours_are_found_beside_the_library) {
   cr_assert_gt(length, 0);
   own[length] = 0;
   *strrchr(own, '/') = 0;
-  flp_setting jit = find("FLP_JIT_LIBRARY"), generic = find("FLP_GENERIC_DIR");
+  flp_setting jit = read_setting(FLP_SETTING_JIT_LIBRARY), generic = read_setting(FLP_SETTING_GENERIC_DIR);
   snprintf(expected, sizeof expected, "%s/libflpgen.so", own);
   cr_expect_str_eq(jit.value, access(expected, F_OK) == 0 ? expected : "libflpgen.so");
   cr_expect(strncmp(generic.value, own, strlen(own)) == 0, "%s", generic.value);
@@ -96,12 +109,12 @@ Test(settings, value_that_is_too_long_is_refused_aloud) {
   value[1023] = 0;
   setenv("FLP_CACHE_DIR", value, 1);
   flp_log_set(keep_warning, NULL);
-  cr_expect_str_eq(find("FLP_CACHE_DIR").value, value);
+  cr_expect_str_eq(read_setting(FLP_SETTING_CACHE_DIR).value, value);
   cr_expect_str_empty(warning);
   value[1023] = 'v';
   value[1024] = 0;
   setenv("FLP_CACHE_DIR", value, 1);
-  cr_expect_str_eq(find("FLP_CACHE_DIR").source, "default");
+  cr_expect_str_eq(read_setting(FLP_SETTING_CACHE_DIR).source, "default");
   cr_expect_str_eq(warning, "FLP_CACHE_DIR is ignored: its value has 1024 bytes, accepted: up to 1023");
 }
 

@@ -1,5 +1,6 @@
 /* test_validate.c: every value that C can see to be bad is refused with its field, its value and what is accepted. */
 #include <criterion/criterion.h>
+#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -172,19 +173,72 @@ Test(validate, budgets_of_the_environment) {
   static const struct {
     const char *text;
     uint64_t bytes;
-  } good[] = {{"1", 1}, {"4096", 4096}, {"3K", 3072}, {"2G", (uint64_t)2 << 30}, {"", 0}};
+  } good[] = {{"1", 1},
+              {"4096", 4096},
+              {"3K", 3072},
+              {"3KiB", 3072},
+              {"2G", (uint64_t)2 << 30},
+              {"1.5G", (uint64_t)3 << 29},
+              {"0.1GiB", 107374182},
+              {"2.9", 2},
+              {"1T", (uint64_t)1 << 40},
+              {"1.25TiB", (uint64_t)5 << 38},
+              {"8388607.9999999999999999T", (uint64_t)INT64_MAX},
+              {"", 0}};
   for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
     setenv("FLP_BUDGET", good[i].text, 1);
     cr_expect_eq(resolve_options(NULL).budget_bytes, good[i].bytes, "%s", good[i].text);
   }
-  static const char *const bad[] = {"0", "-1", "x", "1.5G", "1GB", " 1", "99999999999999999999", "99999999999G"};
+  static const char *const bad[] = {
+      "0",   "0.5", "-1",  "+1", "x",   "K",   "1GB",   "1Ki",  "1KiBs",    "1k", "1P", " 1",
+      "1 G", "1.",  ".5G", "1.G", "1e9", "0x10", "inf", "nan", "99999999999999999999", "99999999999G", "8388608T"};
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     setenv("FLP_BUDGET", bad[i], 1);
     char detail[256];
     snprintf(detail, sizeof detail,
-             "FLP_BUDGET is \"%s\" (accepted: a number of bytes > 0, or one with suffix K, M or G)", bad[i]);
+             "FLP_BUDGET is \"%s\" (accepted: bytes >= 1, decimal, a fraction too, with or without a suffix K, M, G, "
+             "T or KiB, MiB, GiB, TiB (1024 each))",
+             bad[i]);
     refuse_options(NULL, detail);
   }
+}
+
+/* Where commas part fractions, points still do here. */
+Test(validate, bytes_do_not_depend_on_the_locale) {
+  uint64_t bytes;
+  setlocale(LC_ALL, "de_DE.UTF-8"); /* where it is not installed, the test says little */
+  cr_expect_eq(flp_bytes_parse("x", "1.5K", 1, &bytes), FLP_OK);
+  cr_expect_eq(bytes, 1536);
+  cr_expect_eq(flp_bytes_parse("x", "1,5K", 1, &bytes), FLP_ERROR_ARGUMENT);
+  cr_expect_eq(bytes, 0);
+  cr_expect_eq(flp_bytes_parse("x", "0", 0, &bytes), FLP_OK);
+  cr_expect_eq(flp_bytes_parse("x", NULL, 0, &bytes), FLP_ERROR_ARGUMENT);
+}
+
+Test(validate, what_is_in_force) {
+  no_environment();
+  flp_rung rung;
+  int32_t strict;
+  uint64_t budget;
+  cr_assert_eq(flp_options_in_force(NULL, FLP_PASS_FORWARD, &rung, &strict, &budget), FLP_OK);
+  cr_expect(rung == FLP_RUNG_AUTO && strict == 0 && budget == (uint64_t)256 << 20);
+  cr_assert_eq(flp_options_in_force(NULL, FLP_PASS_BACKWARD, NULL, NULL, &budget), FLP_OK);
+  cr_expect_eq(budget, (uint64_t)1 << 30);
+  setenv("FLP_FORCE", "generic", 1);
+  setenv("FLP_STRICT", "1", 1);
+  setenv("FLP_BUDGET", "3M", 1);
+  cr_assert_eq(flp_options_in_force(NULL, FLP_PASS_STEP, &rung, &strict, &budget), FLP_OK);
+  cr_expect(rung == FLP_RUNG_GENERIC && strict == 1 && budget == (uint64_t)3 << 20);
+  flp_options options = FLP_OPTIONS_INIT;
+  options.rung = FLP_RUNG_JIT;
+  options.budget_bytes = 77;
+  cr_assert_eq(flp_options_in_force(&options, FLP_PASS_STEP, &rung, NULL, &budget), FLP_OK);
+  cr_expect(rung == FLP_RUNG_JIT && budget == 77, "options come first");
+  cr_expect_eq(flp_options_in_force(NULL, (flp_pass)0, NULL, NULL, NULL), FLP_ERROR_ARGUMENT);
+  cr_expect_str_eq(flp_error_detail(), "pass is 0 (accepted: 1 to 6)");
+  setenv("FLP_STRICT", "maybe", 1);
+  cr_expect_eq(flp_options_in_force(NULL, FLP_PASS_FORWARD, NULL, NULL, NULL), FLP_ERROR_ARGUMENT);
+  cr_expect_str_eq(flp_error_detail(), "FLP_STRICT is \"maybe\" (accepted: 0, 1)");
 }
 
 Test(validate, misspelt_environment) {
