@@ -151,6 +151,8 @@ PROTOTYPES = {
     "flp_arena_give_back": (c_int, [c_void_p, c_void_p, c_void_p]),
     "flp_arena_end_phase": (c_int, [c_void_p, c_void_p]),
     "flp_arena_get_stats": (c_int, [c_void_p, POINTER(ArenaStats)]),
+    "flp_options_in_force": (c_int, [POINTER(Options), c_int, POINTER(c_int), POINTER(c_int32), POINTER(c_uint64)]),
+    "flp_bytes_parse": (c_int, [c_char_p, c_char_p, c_uint64, POINTER(c_uint64)]),
     "flp_log_set": (None, [LogFunction, c_void_p]),
 }
 

@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from . import _check, _logprob, errors
+from . import _c, _check, _eager_torch, _logprob, _plans, errors
 
-BUDGET = 256 << 20
 # (rows, V) tensors of the reduction's dtype alive at the worst moment of one chunk, beside its scores in the operands'
 # dtype, by (gradients, entropy): read off torch's profiler. A softcap adds one.
 ALIVE = {(False, False): 2, (True, False): 3, (False, True): 5, (True, True): 5}
@@ -19,21 +18,25 @@ ALIVE = {(False, False): 2, (True, False): 3, (False, True): 5, (True, True): 5}
 
 def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False, softcap=None, scale=1.0,
                    ignore_index=-100, budget=None, chunk_rows=None, reduce_fp32=True):
-    """Computes what flp.linear_logprob does, from the same arguments, without libflp.
+    """Computes what flp.linear_logprob does, from the same arguments, without its kernels.
 
-    budget       bytes of the scores of one chunk and of what is computed from them; None: 256 MiB
+    budget       bytes of the scores of one chunk and of what is computed from them; None: FLP_BUDGET, else 256 MiB
     chunk_rows   rows of a chunk; None: as many as the budget holds for this V
     reduce_fp32  False: the scores are reduced in the operands' dtype too, to which torch's product has rounded them in
                  any case; chunks then have more rows, and 16-bit logprobs about a digit less
     Returns logprob (...) float32, or (logprob, entropy). Rows whose target is outside [0, V) or whose temperature is not
-    above 0 are NaN.
-    error: ValueError, TypeError naming the field; BudgetError if the budget holds no row
+    above 0 are NaN; with FLP_STRICT=1 they are an error, which synchronises. The caller chose this path, so FLP_FORCE
+    has nothing to choose.
+    error: ValueError, TypeError naming the field; BudgetError if the budget holds no row; DataError;
+           ArgumentError naming a setting
     """
     lead, flat, weight, bias, ids, scalar, temperature_rows, _ = _logprob.prepare(hidden, weight, target, bias,
                                                                                   temperature, None)
     settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy, chunk_rows)
     if not 0 < scalar < math.inf:
         _check.refuse(ValueError, "temperature", scalar, "finite numbers > 0")
+    if _plans.in_force().strict:
+        _refuse_bad(ids, temperature_rows, settings.ignore_index, weight.shape[0])
     grads = _logprob.needed_grads(flat, weight, bias) != 0
     dtype = torch.float32 if reduce_fp32 else flat.dtype
     rows = settings.chunk_rows or rows_of(settings, weight.shape[0], dtype, flat.dtype, grads)
@@ -52,11 +55,19 @@ def rows_of(settings, vocab, dtype, operand_dtype, grads):
     """Rows of a chunk: budget // (V · bytes of a score's tensors). error: BudgetError naming the smallest budget"""
     alive = ALIVE[grads, settings.entropy] + (settings.softcap > 0)
     row_bytes = vocab * (_bytes_of(operand_dtype) + alive * _bytes_of(dtype))
-    rows = (settings.budget or BUDGET) // row_bytes
+    budget = settings.budget or _plans.in_force().budgets[_c.PASS_FORWARD]
+    rows = budget // row_bytes
     if rows < 1:
         raise errors.BudgetError("budget is %d bytes (accepted: at least %d, one row of %d scores)"
-                                 % (settings.budget or BUDGET, row_bytes, vocab))
+                                 % (budget, row_bytes, vocab))
     return rows
+
+
+def _refuse_bad(ids, temperature_rows, ignore_index, vocab):
+    bad = (ids < 0) | (ids >= vocab)
+    if temperature_rows is not None:
+        bad |= ~((temperature_rows > 0) & (temperature_rows < math.inf))
+    _eager_torch.refuse_bad(int((bad & (ids != ignore_index)).sum()))
 
 
 def _bytes_of(dtype):

@@ -19,7 +19,6 @@ TILE_ROWS, TILE_COLUMNS = 256, 2048
 LOG2E, LN2 = math.log2(math.e), math.log(2)
 # Below any score that 16- or 32-bit operands give, far above -inf, whose product with 0 is NaN.
 LOWEST = -2.0**100
-FORWARD_BUDGET, BACKWARD_BUDGET = 256 << 20, 1 << 30
 
 
 def _precision_setting():
@@ -122,7 +121,7 @@ def _classify(plan, n, target, temperature_rows, rows, settings, total, upstream
     if plan.bad_rows is None:
         plan.bad_rows = torch.zeros((), dtype=torch.int64, device=target.device)
     plan.bad_rows += bad.sum() + bad_ids
-    if plan.strict:
+    if plan.in_force.strict:
         check(plan)
     return torch.nonzero(~left_out & ~bad).flatten(), bad
 
@@ -133,6 +132,11 @@ def check(plan):
         return
     count = int(plan.bad_rows)
     plan.bad_rows.zero_()
+    refuse_bad(count)
+
+
+def refuse_bad(count):
+    """Raises DataError if a number of bad rows and row ids is not 0."""
     if count:
         raise errors.DataError("%d rows or row ids held bad values (accepted: target ids inside the vocabulary, row "
                                "ids inside N, temperatures finite and > 0)" % count)
@@ -148,12 +152,15 @@ def _tile_bytes(depth):
     return 4 * (TILE_COLUMNS * depth + 2 * TILE_ROWS * depth) + (4 + 5 * 8) * TILE_ROWS * TILE_COLUMNS
 
 
-def workspace_bytes(which, n, depth, budget):
-    """Bytes that a pass takes. error: BudgetError naming the smallest budget that would do"""
-    smallest = _tile_bytes(depth) + 64 * n
-    if which == _c.PASS_BACKWARD:
-        smallest += 4 * TILE_COLUMNS * depth + 4 * TILE_ROWS * depth
-    budget = budget or (BACKWARD_BUDGET if which == _c.PASS_BACKWARD else FORWARD_BUDGET)
+def _smallest_bytes(which, n, depth):
+    """Bytes without which a pass cannot do."""
+    more = 4 * TILE_COLUMNS * depth + 4 * TILE_ROWS * depth if which == _c.PASS_BACKWARD else 0
+    return _tile_bytes(depth) + 64 * n + more
+
+
+def workspace_bytes(plan, which, n, depth, budget):
+    """Bytes that a pass takes; budget: 0 for that of the plan. error: BudgetError naming the smallest that would do"""
+    smallest, budget = _smallest_bytes(which, n, depth), budget or plan.in_force.budgets[which]
     if smallest > budget:
         raise errors.BudgetError("budget is %d bytes (accepted: at least %d for %d rows of depth %d)"
                                  % (budget, smallest, n, depth))
@@ -229,7 +236,7 @@ def _write(active, bad, record, logprob, entropy, stats):
 def forward(plan, ops, settings, logprob, entropy, stats):
     """Fills logprob (N), entropy (N) or None, stats (N,4) or None."""
     n, depth = ops.hidden.shape
-    workspace_bytes(_c.PASS_FORWARD, n, depth, settings.budget)
+    workspace_bytes(plan, _c.PASS_FORWARD, n, depth, settings.budget)
     with _plain_products(ops.hidden):
         active, bad = _classify(plan, n, ops.target, ops.temperature_rows, ops.rows, settings, _total(ops, settings))
         scores = _Scores(ops, settings, active)
@@ -240,7 +247,7 @@ def forward(plan, ops, settings, logprob, entropy, stats):
 def partial(plan, ops, settings, out):
     """Fills out (N,4) of one vocab shard: m, s, q in log2 units, raw target score (−inf on another shard)."""
     n, depth = ops.hidden.shape
-    workspace_bytes(_c.PASS_FORWARD, n, depth, settings.budget)
+    workspace_bytes(plan, _c.PASS_FORWARD, n, depth, settings.budget)
     with _plain_products(ops.hidden):
         active, bad = _classify(plan, n, ops.target, ops.temperature_rows, ops.rows, settings, _total(ops, settings))
         scores = _Scores(ops, settings, active)
@@ -331,8 +338,8 @@ def _sweep(scores, upstream, begin, end, acc_hidden, grad_weight, grad_bias):
 def backward(plan, ops, settings, stats, upstream_grads, grad_hidden, grad_weight, grad_bias):
     """Fills the gradients that are not None; grad_weight is added to when settings.accumulate is it."""
     n, depth = ops.hidden.shape
-    size = workspace_bytes(_c.PASS_BACKWARD, n, depth, settings.budget)
-    smallest = workspace_bytes(_c.PASS_BACKWARD, 0, depth, 0) + 64 * n
+    size = workspace_bytes(plan, _c.PASS_BACKWARD, n, depth, settings.budget)
+    smallest = _smallest_bytes(_c.PASS_BACKWARD, n, depth)
     with _plain_products(ops.hidden):
         active, bad = _classify(plan, n, ops.target, ops.temperature_rows, ops.rows, settings, _total(ops, settings),
                                 upstream_grads)

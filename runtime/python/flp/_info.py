@@ -31,7 +31,7 @@ def _layout(plan, which, n, budget):
     if plan.handle is None:
         products = 1 if which == _c.PASS_FORWARD else 1 + bin(plan.key.grads & PRODUCTS_OF).count("1")
         return {"mode": "torch", "products": products,
-                "bytes": _eager_torch.workspace_bytes(which, n, plan.key.hidden, budget)}
+                "bytes": _eager_torch.workspace_bytes(plan, which, n, plan.key.hidden, budget)}
     layout = plan.layout(which, n, budget)
     values = {name: getattr(layout, name) for name, _ in _c.Layout._fields_ if name != "struct_bytes"}
     values["mode"] = _c.MODE_NAMES.get(layout.mode, str(layout.mode))

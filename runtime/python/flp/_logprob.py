@@ -126,7 +126,7 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     temperature  a number above 0, or a tensor of one a row (...); not differentiable
     entropy      True: return (logprob, entropy); both are differentiable
     softcap      a number above 0, or None
-    budget       workspace bytes of each pass; None: 256 MiB forward, 1 GiB backward, or FLP_BUDGET
+    budget       workspace bytes of each pass; None: FLP_BUDGET, else 256 MiB forward, 1 GiB backward
     chunk_rows   rows of one chunk of the backward pass, whatever the budget says; None: the planner chooses
     rows         ids, into the flattened leading dimensions, of the only rows to compute; the others give 0
     grad_weight_accumulate

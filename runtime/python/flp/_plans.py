@@ -29,7 +29,7 @@ class Plan:
         self.handle = handle
         self.rung = rung
         self.reason = reason
-        self.strict = strict_asked()
+        self.in_force = in_force() if handle is None else None
         self.bad_rows = None  # torch form: the device error word
         self._sizes = {}
         self._foreign = False
@@ -185,8 +185,20 @@ def rung_name(rung):
     return _c.get().flp_rung_name(rung).decode()
 
 
-def strict_asked():
-    return os.environ.get("FLP_STRICT", "") == "1"
+# What FLP_FORCE, FLP_STRICT and FLP_BUDGET ask for: the pinned rung or _c.RUNG_AUTO, whether a fall and bad values are
+# errors, bytes of workspace by pass.
+InForce = collections.namedtuple("InForce", "rung strict budgets")
+
+
+def in_force():
+    """InForce of what is made now, as libflp reads the environment. error: ArgumentError naming a setting"""
+    library, rung, strict, budget = _c.get(), ctypes.c_int(), ctypes.c_int32(), ctypes.c_uint64()
+    budgets = {}
+    for which in (_c.PASS_FORWARD, _c.PASS_COMBINE, _c.PASS_BACKWARD, _c.PASS_STEP):
+        _c.check(library, library.flp_options_in_force(None, which, ctypes.byref(rung), ctypes.byref(strict),
+                                                       ctypes.byref(budget)))
+        budgets[which] = budget.value
+    return InForce(rung.value, bool(strict.value), budgets)
 
 
 def _spec_of(key):
@@ -218,28 +230,30 @@ def _create(key):
         library.flp_plan_destroy(handle)
         return Plan(key, None, _c.RUNG_EAGER, "FLP_FORCE=eager")
     detail = library.flp_error_detail().decode(errors="replace")
-    if status == errors.UNAVAILABLE and key.device >= 0 and _may_fall():
-        _say_fall(key, detail)
-        return Plan(key, None, _c.RUNG_EAGER, detail)
+    if status == errors.UNAVAILABLE and key.device >= 0:
+        fallen = Plan(key, None, _c.RUNG_EAGER, detail)
+        if _may_fall(fallen.in_force):
+            _say_fall(fallen)
+            return fallen
     errors.raise_status(status, detail)
 
 
-def _may_fall():
+def _may_fall(asked):
     """Whether device tensors may run the torch form: never from another pinned rung, nor in strict mode unpinned."""
-    force = os.environ.get("FLP_FORCE", "")
-    return force == "eager" or (force == "" and not strict_asked())
+    return asked.rung == _c.RUNG_EAGER or (asked.rung == _c.RUNG_AUTO and not asked.strict)
 
 
 _said = set()
 
 
-def _say_fall(key, reason):
+def _say_fall(plan):
     """Warns once a reason."""
-    if reason not in _said:
-        _said.add(reason)
-        level = _c.LOG_INFO if os.environ.get("FLP_FORCE") == "eager" else _c.LOG_WARNING
-        what = "policy_loss runs over linear_logprob" if key.loss else "device tensors run as chunked torch operations"
-        _c.log(level, "%s (eager rung): %s" % (what, reason))
+    if plan.reason not in _said:
+        _said.add(plan.reason)
+        level = _c.LOG_INFO if plan.in_force.rung == _c.RUNG_EAGER else _c.LOG_WARNING
+        what = "policy_loss runs over linear_logprob" if plan.key.loss \
+            else "device tensors run as chunked torch operations"
+        _c.log(level, "%s (eager rung): %s" % (what, plan.reason))
 
 
 def _after_fork_in_child():

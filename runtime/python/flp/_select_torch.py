@@ -7,6 +7,8 @@ import math
 
 import torch
 
+from . import _eager_torch
+
 BLOCK_BYTES = 64 << 20  # of widened scores
 
 
@@ -29,6 +31,8 @@ def forward(plan, scores, target, settings, logprob, entropy, stats):
     if plan.bad_rows is None:
         plan.bad_rows = torch.zeros((), dtype=torch.int64, device=scores.device)
     plan.bad_rows += bad.sum()
+    if plan.in_force.strict:
+        _eager_torch.check(plan)
     ids = torch.where(bad | ~wanted, torch.zeros_like(target), target).long()
     for part in blocks(scores.shape[0], vocab, stats.element_size()):
         t = scores[part].to(stats.dtype) / settings.temperature

@@ -35,7 +35,8 @@ def logprob_head(model, *, entropy=False, temperature=1.0, budget=None, chunk_ro
                   the block ends the attributes `forward` of model and head are changed, nothing else
     entropy       True: entropies too; both are differentiable
     temperature   a number above 0, or a tensor that expands to (B, T), such as (B, 1) one a sequence
-    budget        bytes of workspace of a pass, as for flp.linear_logprob; eager: of one chunk, None: 256 MiB
+    budget        bytes of workspace of a pass, as for flp.linear_logprob; eager: of one chunk, None: FLP_BUDGET, else
+                  256 MiB
     chunk_rows    rows of a chunk, instead of those that V and the budget give
     reduce_fp32   False: with eager, reduces in the operands' dtype. libflp reduces in float32 always
     eager         True: plain torch operations, chunk by chunk and checkpointed, instead of libflp's kernels; their

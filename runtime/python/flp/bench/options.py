@@ -1,14 +1,15 @@
 """The command line: what is accepted, what each option means, and errors that name field, value and accepted."""
 import argparse
+import ctypes
 import dataclasses
 import math
 from typing import Optional
 
+from .. import _c
 from . import peers
 from .cases import DTYPES, ENTROPIES, GRADS, LOSSES
 
 PROGRAM = "python -m flp.bench"
-SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 DESCRIPTION = """Times flp.linear_logprob beside the bare matrix products of the same shapes and beside other libraries.
 
@@ -108,13 +109,11 @@ def number(most=math.inf):
 
 
 def size(text):
-    """Bytes, with or without a suffix K, M, G."""
-    suffix = SUFFIXES.get(text[-1:].upper())
-    try:
-        value = int(float(text[:-1]) * suffix) if suffix else int(text)
-    except (ValueError, OverflowError):
-        value = 0
-    return value if value >= 1 else refuse(text, "bytes from 1, with or without a suffix K, M, G, are")
+    """Bytes, as libflp reads FLP_BUDGET."""
+    library, value = _c.get(), ctypes.c_uint64()
+    if library.flp_bytes_parse(b"BYTES", text.encode(), 1, ctypes.byref(value)):
+        raise argparse.ArgumentTypeError(library.flp_error_detail().decode(errors="replace"))
+    return value.value
 
 
 def words(choices):
@@ -188,7 +187,7 @@ def add_case_options(parser):
                        help="none (default), hidden (a frozen head) or hidden,weight; may be given more than once")
     group.add_argument("--bias", action="store_true", help="the head has a bias")
     group.add_argument("--softcap", type=number(), metavar="X", help="scores become X*tanh(score/X)")
-    group.add_argument("--budget", type=size, metavar="BYTES", help="workspace of each pass of ours; suffixes K, M, G")
+    group.add_argument("--budget", type=size, metavar="BYTES", help="workspace of each pass of ours, as FLP_BUDGET")
     group.add_argument("--loss", type=losses, default=[], metavar="LIST",
                        help="train by these losses instead: any of %s, alone or with +k1, +k2 or +k3; needs --grad"
                             % ", ".join(LOSSES))
