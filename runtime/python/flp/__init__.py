@@ -46,7 +46,12 @@ except ModuleNotFoundError as error:
 
 
 def clear_plans():
-    """Forgets every plan, so that later calls read the environment (FLP_FORCE, FLP_STRICT, ...) again."""
+    """Forgets every plan, so that later calls read the environment (FLP_FORCE, FLP_STRICT, ...) again.
+
+    Here, and when a new plan is made, kernels and memory of plans that nothing uses any more go back to driver and host;
+    that waits for their devices, and is put off while a stream is captured in a CUDA graph. A plan whose autograd graph
+    is alive is used.
+    """
     _plans.clear()
 
 

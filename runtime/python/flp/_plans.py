@@ -2,7 +2,9 @@
 
 Invariants: one plan a key, made under that key's own lock, so that two specialisations may compile at the same time
 and 64 threads that want one compile it once; a Plan without a handle runs the torch form of the eager rung
-(_eager_torch.py); a plan of another process is never destroyed, because its CUDA context did not survive the fork.
+(_eager_torch.py). The memory of a plan goes back to driver and host in destroy_unused, which runs when a plan is made and in
+flp.clear_plans(): the garbage collector only notes the handle. A forked child forgets the plans of its parent; libflp
+destroys those without a CUDA call (flp.h, "fork").
 """
 import collections
 import ctypes
@@ -32,7 +34,6 @@ class Plan:
         self.in_force = in_force() if handle is None else None
         self.bad_rows = None  # torch form: the device error word
         self._sizes = {}
-        self._foreign = False
 
     def workspace_bytes(self, which, n, budget):
         """Exact workspace of one pass. error: BudgetError naming the smallest budget that would do"""
@@ -107,12 +108,51 @@ class Plan:
         return buffer.value.decode()
 
     def __del__(self):
-        # At exit the driver may be gone before this object; the process takes its memory along.
-        if self.handle is None or self._foreign or sys.is_finalizing():
-            return
-        if self.key.device >= 0:
-            sys.modules["torch"].cuda.synchronize(self.key.device)
-        _c.get().flp_plan_destroy(self.handle)
+        # Runs on any thread, maybe while a graph is captured: no CUDA call here, and no lock. At exit the process takes
+        # its memory along.
+        if self.handle is not None and not sys.is_finalizing():
+            _unused.append((self.key.device, self.handle))
+
+
+_unused = collections.deque()  # (device, handle) of plans that nothing refers to; destroy_unused destroys them
+
+
+def destroy_unused():
+    """Destroys the plans that nothing refers to any more, behind the work of their devices, for which it waits.
+
+    What cannot be waited for, such as a device while a stream is captured, is left for the next time. thread: safe
+    """
+    done, left = {}, []
+    try:
+        while _unused:
+            left.append(_unused.popleft())
+            device, handle = left[-1]
+            if device not in done:
+                done[device] = _wait_for(device)
+            if done[device]:
+                left.pop()
+                _c.get().flp_plan_destroy(handle)
+    except IndexError:  # another thread took the last one
+        pass
+    finally:
+        _unused.extend(left)
+
+
+def _wait_for(device):
+    """Waits for all work of a device -> whether it is done. Never while a stream is captured: CUDA refuses that, and the
+    capture is lost."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if device < 0 or cuda is None or not cuda.is_initialized():  # nothing was started; or this is a forked child
+        return True
+    try:
+        with cuda.device(device):
+            capturing = cuda.is_current_stream_capturing()
+        if not capturing and not cuda.is_current_stream_capturing():
+            cuda.synchronize(device)
+            return True
+    except Exception as error:
+        _c.log(_c.LOG_WARNING, "plans of cuda:%d are not destroyed yet, for waiting failed: %s" % (device, error))
+    return False
 
 
 def _remember(sizes, wanted, size):
@@ -171,8 +211,9 @@ def get(key):
 
 
 def clear():
-    """Forgets every plan, so that the next call reads the environment again; kernels go once no graph uses them."""
+    """Forgets every plan, so that the next call reads the environment again, and destroys those that nothing uses."""
     _slots.clear()
+    destroy_unused()
 
 
 def existing(device=None):
@@ -217,6 +258,7 @@ def _spec_of(key):
 
 
 def _create(key):
+    destroy_unused()
     library = _c.get()
     options = _c.new_options()
     options.device, options.chunk_rows = key.device, key.chunk_rows
@@ -257,11 +299,8 @@ def _say_fall(plan):
 
 
 def _after_fork_in_child():
-    """Drops the parent's plans without destroying them and replaces locks that another thread may have held."""
+    """Forgets the parent's plans and replaces locks that another thread may have held."""
     global _slots
-    for slot in _slots.values():
-        if slot.plan is not None:
-            slot.plan._foreign = True
     _slots = {}
     _c._library_lock = threading.Lock()
 
