@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "driver.h"
+#include "process.h"
 #include "status.h"
 #include "validate.h"
 
@@ -33,13 +34,37 @@ typedef struct block {
 } block;
 
 struct flp_arena {
-  pthread_mutex_t lock;
+  pthread_mutex_t lock;     /* of a device arena; those of the host share FLP_LOCK_HOST_ARENAS, for which forks wait */
+  unsigned process;         /* that made it: a device arena is of no use in a forked child */
   const flp_driver *driver; /* NULL on the host */
   flp_device device;
   CUcontext context;
   block *blocks;
   flp_arena_stats stats;
 };
+
+static void lock(flp_arena *arena) {
+  if (arena->driver)
+    pthread_mutex_lock(&arena->lock);
+  else
+    flp_lock(FLP_LOCK_HOST_ARENAS);
+}
+
+static void unlock(flp_arena *arena) {
+  if (arena->driver)
+    pthread_mutex_unlock(&arena->lock);
+  else
+    flp_unlock(FLP_LOCK_HOST_ARENAS);
+}
+
+static int is_parents(const flp_arena *arena) {
+  return arena->driver && arena->process != flp_process();
+}
+
+/* error: UNAVAILABLE */
+static flp_status check_process(const flp_arena *arena) {
+  return is_parents(arena) ? flp_process_check("arena", arena->process) : FLP_OK;
+}
 
 static uint64_t round_up(uint64_t value, uint64_t grain) {
   return (value + grain - 1) / grain * grain;
@@ -208,6 +233,7 @@ flp_status flp_arena_create(int device, flp_arena **out) {
   flp_arena *arena = calloc(1, sizeof *arena);
   if (!arena) return flp_fail(FLP_ERROR_MEMORY, "no memory for an arena");
   arena->stats.struct_bytes = sizeof arena->stats;
+  arena->process = flp_process();
   flp_status status = device == FLP_DEVICE_HOST ? FLP_OK : open_device(arena, device);
   if (status != FLP_OK) {
     free(arena);
@@ -218,8 +244,24 @@ flp_status flp_arena_create(int device, flp_arena **out) {
   return FLP_OK;
 }
 
+/* In a forked child: frees what is of this process, unless a thread of the parent was at work on it. */
+static void forget(flp_arena *arena) {
+  if (pthread_mutex_trylock(&arena->lock) != 0) return;
+  for (block *b = arena->blocks, *next; b; b = next) {
+    next = b->next;
+    free_block(b);
+  }
+  pthread_mutex_unlock(&arena->lock);
+  pthread_mutex_destroy(&arena->lock);
+  free(arena);
+}
+
 void flp_arena_destroy(flp_arena *arena) {
   if (!arena) return;
+  if (is_parents(arena)) {
+    forget(arena);
+    return;
+  }
   int inside = enter(arena) == FLP_OK;
   for (block *b = arena->blocks, *next; b; b = next) {
     next = b->next;
@@ -259,16 +301,17 @@ flp_status flp_arena_take(flp_arena *arena, size_t bytes, void *stream, void **o
   flp_detail_clear();
   if (!arena || !out) return flp_fail(FLP_ERROR_ARGUMENT, "%s is NULL", arena ? "out" : "arena");
   *out = NULL;
+  FLP_TRY(check_process(arena));
   if (bytes == 0) return FLP_OK; /* a plan without workspace needs no memory */
   if (bytes > (size_t)INT64_MAX - BLOCK_GRAIN)
     return flp_fail(FLP_ERROR_ARGUMENT, "bytes is %zu (accepted: 0 to 2^63 - 2 MiB - 1)", bytes);
-  pthread_mutex_lock(&arena->lock);
+  lock(arena);
   flp_status status = enter(arena);
   if (status == FLP_OK) {
     status = take(arena, round_up(bytes, GRAIN), stream_of(arena, stream), out);
     leave(arena);
   }
-  pthread_mutex_unlock(&arena->lock);
+  unlock(arena);
   return status;
 }
 
@@ -276,8 +319,9 @@ flp_status flp_arena_give_back(flp_arena *arena, void *memory, void *stream) {
   flp_detail_clear();
   if (!arena) return flp_fail(FLP_ERROR_ARGUMENT, "arena is NULL");
   if (!memory) return FLP_OK;
+  FLP_TRY(check_process(arena));
   flp_status status = FLP_OK;
-  pthread_mutex_lock(&arena->lock);
+  lock(arena);
   segment *s = find_taken(arena, (uint64_t)(uintptr_t)memory);
   if (s) {
     s->taken = 0;
@@ -289,7 +333,7 @@ flp_status flp_arena_give_back(flp_arena *arena, void *memory, void *stream) {
     status =
         flp_fail(FLP_ERROR_ARGUMENT, "memory is %p (accepted: what flp_arena_take gave and nobody gave back)", memory);
   }
-  pthread_mutex_unlock(&arena->lock);
+  unlock(arena);
   return status;
 }
 
@@ -312,9 +356,10 @@ static flp_status end_phase(flp_arena *arena, CUstream stream) {
 flp_status flp_arena_end_phase(flp_arena *arena, void *stream) {
   flp_detail_clear();
   if (!arena) return flp_fail(FLP_ERROR_ARGUMENT, "arena is NULL");
-  pthread_mutex_lock(&arena->lock);
+  FLP_TRY(check_process(arena));
+  lock(arena);
   flp_status status = end_phase(arena, stream_of(arena, stream));
-  pthread_mutex_unlock(&arena->lock);
+  unlock(arena);
   return status;
 }
 
@@ -322,19 +367,20 @@ flp_status flp_arena_get_stats(const flp_arena *arena, flp_arena_stats *stats) {
   flp_detail_clear();
   if (!arena || !stats) return flp_fail(FLP_ERROR_ARGUMENT, "%s is NULL", arena ? "stats" : "arena");
   FLP_TRY(flp_struct_check("stats", stats->struct_bytes, sizeof *stats));
-  pthread_mutex_t *lock = &((flp_arena *)(uintptr_t)arena)->lock; /* reading the statistics changes nothing else */
-  pthread_mutex_lock(lock);
+  FLP_TRY(check_process(arena));
+  flp_arena *locked = (flp_arena *)(uintptr_t)arena; /* reading the statistics changes nothing else */
+  lock(locked);
   *stats = arena->stats;
-  pthread_mutex_unlock(lock);
+  unlock(locked);
   return FLP_OK;
 }
 
 void flp_arena_reset_peaks(flp_arena *arena) {
-  if (!arena) return;
-  pthread_mutex_lock(&arena->lock);
+  if (!arena || is_parents(arena)) return;
+  lock(arena);
   flp_arena_stats *stats = &arena->stats;
   stats->peak_reserved_bytes = stats->reserved_bytes;
   stats->peak_allocated_bytes = stats->allocated_bytes;
   stats->peak_fragmentation_bytes = stats->fragmentation_bytes;
-  pthread_mutex_unlock(&arena->lock);
+  unlock(arena);
 }

@@ -1,24 +1,24 @@
 /* driver.c: opens libcuda at run time and reads what the planner needs to know about a device.
  *
  * Invariants: a table is published only when every function was found and cuInit succeeded; tables are never freed,
- * so a borrowed one is valid for ever; there is one table a path, so that a changed FLP_CUDA_LIBRARY opens another. */
+ * so a borrowed one is valid for ever, though not after a fork; there is one table a path, so that a changed FLP_CUDA_LIBRARY opens another. */
 #include "driver.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "process.h"
 #include "status.h"
 
 typedef struct opened {
   char *path;
   void *library;
   flp_driver driver;
+  unsigned process; /* that opened it */
   struct opened *next;
 } opened;
 
-static pthread_mutex_t opened_lock = PTHREAD_MUTEX_INITIALIZER;
 static opened *opened_first;
 
 typedef struct symbol {
@@ -94,24 +94,34 @@ done:
   return status;
 }
 
+/* The entry of a path, opened if need be. The caller holds the lock. */
+static flp_status entry_of(const char *path, opened **out) {
+  opened *entry = opened_first;
+  while (entry && strcmp(entry->path, path) != 0) entry = entry->next;
+  *out = entry;
+  if (entry && entry->process == flp_process()) return FLP_OK;
+  if (entry)
+    return flp_fail(FLP_ERROR_UNAVAILABLE,
+                    "%s was opened by the parent process, and CUDA does not outlive a fork (accepted: a process that "
+                    "is forked before that, or started by exec)",
+                    path);
+  FLP_TRY(open_path(path, out));
+  (*out)->process = flp_process();
+  (*out)->next = opened_first;
+  opened_first = *out;
+  return FLP_OK;
+}
+
 flp_status flp_driver_get(const flp_driver **out) {
   *out = NULL;
   flp_setting setting;
   flp_setting_get(FLP_SETTING_CUDA_LIBRARY, &setting);
   const char *path = setting.value[0] ? setting.value : "libcuda.so.1";
-  pthread_mutex_lock(&opened_lock);
-  opened *entry = opened_first;
-  while (entry && strcmp(entry->path, path) != 0) entry = entry->next;
-  flp_status status = FLP_OK;
-  if (!entry) {
-    status = open_path(path, &entry);
-    if (status == FLP_OK) {
-      entry->next = opened_first;
-      opened_first = entry;
-    }
-  }
+  opened *entry;
+  flp_lock(FLP_LOCK_DRIVER);
+  flp_status status = entry_of(path, &entry);
   if (status == FLP_OK) *out = &entry->driver;
-  pthread_mutex_unlock(&opened_lock);
+  flp_unlock(FLP_LOCK_DRIVER);
   return status;
 }
 

@@ -4,11 +4,13 @@
  * tile. It runs one thread while any pass of ours is inside, because the team brings its own; what the host had set is
  * put back when the last one leaves. */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "eager.h"
 #include "eager_core.h"
+#include "process.h"
 #include "status.h"
 
 typedef void (*sgemm_fn)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float *a,
@@ -22,10 +24,11 @@ static struct {
   int (*get_threads)(void);
   int openmp;
   char name[160];
-  pthread_mutex_t lock; /* of what follows */
-  int inside;           /* passes that multiply now */
+  /* What follows is under FLP_LOCK_BLAS. */
+  unsigned process; /* of the passes inside */
+  int inside;       /* passes that multiply now */
   int threads_before;
-} blas = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
+} blas = {.once = PTHREAD_ONCE_INIT};
 
 static void multiply_blas(eager_product product, const eager_matrices *x) {
   static const int transposes[][2] = {[EAGER_SCORES] = {NO_TRANSPOSE, TRANSPOSE},
@@ -105,22 +108,32 @@ static void open_blas(void) {
   blas.set_threads(before);
 }
 
+/* Passes that were inside at a fork never leave in the child: there what the host had set is still to be put back. */
+static void forget_parent(void) {
+  if (blas.process != flp_process() && blas.inside > 0) {
+    blas.set_threads(blas.threads_before);
+    blas.inside = 0;
+  }
+  blas.process = flp_process();
+}
+
 void eager_blas_enter(void) {
   pthread_once(&blas.once, open_blas);
   if (!blas.sgemm) return;
-  pthread_mutex_lock(&blas.lock);
+  flp_lock(FLP_LOCK_BLAS);
+  forget_parent();
   if (blas.inside++ == 0) {
     blas.threads_before = blas.get_threads();
     blas.set_threads(1);
   }
-  pthread_mutex_unlock(&blas.lock);
+  flp_unlock(FLP_LOCK_BLAS);
 }
 
 void eager_blas_leave(void) {
   if (!blas.sgemm) return;
-  pthread_mutex_lock(&blas.lock);
+  flp_lock(FLP_LOCK_BLAS);
   if (--blas.inside == 0) blas.set_threads(blas.threads_before);
-  pthread_mutex_unlock(&blas.lock);
+  flp_unlock(FLP_LOCK_BLAS);
 }
 
 void eager_blas_enter_thread(void) {

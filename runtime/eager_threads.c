@@ -7,6 +7,7 @@
 
 #include "eager.h"
 #include "eager_core.h"
+#include "process.h"
 
 int flp_processors(void) {
   cpu_set_t set;
@@ -56,7 +57,7 @@ void eager_team_start(eager_team *team, int threads) {
   eager_blas_enter_thread();
   team->count = 1;
   while (team->count < threads && team->count < EAGER_THREADS_MAX) {
-    if (pthread_create(&team->threads[team->count], NULL, worker_main, team) != 0) return;
+    if (flp_thread_start(&team->threads[team->count], worker_main, team) != 0) return;
     team->count++;
   }
 }

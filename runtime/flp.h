@@ -25,7 +25,14 @@
  * Conventions. Functions return flp_status; on failure flp_error_detail() has one sentence naming the field,
  * the value and what is accepted. `**out` comes last and is set to NULL on failure. Sizes end in _bytes, strides
  * count elements. `create` and `destroy` own, `get` borrows; destroying NULL is fine. The library never prints,
- * exits or aborts. Structs open with struct_bytes so that they can grow; always start from the *_INIT value. */
+ * exits or aborts. Structs open with struct_bytes so that they can grow; always start from the *_INIT value.
+ *
+ * Fork. A child may use all of the library, whatever other threads of its parent were doing: no lock stays taken and no
+ * thread is waited for that does not exist. Plans and arenas of host memory that the parent made go on working. CUDA does
+ * not outlive a fork: plans and arenas of a GPU that the parent made are UNAVAILABLE in the child, where destroying them
+ * frees host memory and calls no CUDA; so are new ones, if the parent had opened libcuda by then. fork itself waits for
+ * threads that are opening libcuda or libflpgen, never for the log callback. Threads of the library block all signals
+ * but faults. */
 #ifndef FLP_H
 #define FLP_H
 

@@ -5,10 +5,10 @@
 #include "jit.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "process.h"
 #include "status.h"
 
 typedef struct opened {
@@ -17,7 +17,6 @@ typedef struct opened {
   struct opened *next;
 } opened;
 
-static pthread_mutex_t opened_lock = PTHREAD_MUTEX_INITIALIZER;
 static opened *opened_first;
 
 static flp_status open_provider(const char *path, const flp_provider **out) {
@@ -53,7 +52,7 @@ flp_status flp_jit_get(const flp_provider **out) {
   *out = NULL;
   flp_setting setting;
   flp_setting_get(FLP_SETTING_JIT_LIBRARY, &setting);
-  pthread_mutex_lock(&opened_lock);
+  flp_lock(FLP_LOCK_PROVIDER);
   opened *entry = opened_first;
   while (entry && strcmp(entry->path, setting.value) != 0) entry = entry->next;
   flp_status status = FLP_OK;
@@ -64,7 +63,7 @@ flp_status flp_jit_get(const flp_provider **out) {
     if (status == FLP_OK) status = remember(setting.value, *out);
     if (status != FLP_OK) *out = NULL;
   }
-  pthread_mutex_unlock(&opened_lock);
+  flp_unlock(FLP_LOCK_PROVIDER);
   return status;
 }
 

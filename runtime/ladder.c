@@ -4,13 +4,13 @@
  * what the cache would have held. In strict mode a fall is an error, and so is every failure of a pinned rung. Where
  * the options say how kernels are cut, the walk knows no kernels that are cut otherwise, and ends with the jit rung. */
 #include <inttypes.h>
-#include <pthread.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "eager.h"
 #include "plan.h"
+#include "process.h"
 #include "status.h"
 
 /* Which kernels a device runs, best first. exact: code with an architecture suffix runs on that capability alone. */
@@ -32,20 +32,19 @@ static int runs(int i, const flp_device *device) {
 /* ---- saying each reason once ---- */
 
 enum { SAID_MAX = 256 };
-static pthread_mutex_t said_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t said[SAID_MAX]; /* FNV-1a of texts; once full, the oldest are forgotten */
 static unsigned said_count;
 
 static int say_first(const char *text) {
   uint64_t hash = 14695981039346656037u;
   for (const char *c = text; *c; c++) hash = (hash ^ (unsigned char)*c) * 1099511628211u;
-  pthread_mutex_lock(&said_lock);
+  flp_lock(FLP_LOCK_REASONS);
   unsigned known = said_count < SAID_MAX ? said_count : SAID_MAX;
   int first = 1;
   for (unsigned i = 0; i < known; i++)
     if (said[i] == hash) first = 0;
   if (first) said[said_count++ % SAID_MAX] = hash;
-  pthread_mutex_unlock(&said_lock);
+  flp_unlock(FLP_LOCK_REASONS);
   return first;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "eager.h"
+#include "process.h"
 #include "status.h"
 #include "validate.h"
 
@@ -178,6 +179,7 @@ static flp_status enqueue(flp_call *call, const void *context) {
 
 flp_status flp_call_run(flp_call *call, flp_enqueue_fn run, const void *context) {
   const flp_driver *driver = call->plan->driver;
+  FLP_TRY(flp_process_check("plan", call->plan->process));
   FLP_TRY(call_failed(call, driver->cuCtxPushCurrent_v2(call->plan->context), "cuCtxPushCurrent"));
   flp_status status = run(call, context);
   CUcontext popped;
@@ -198,9 +200,7 @@ flp_status flp_call_host(flp_plan *plan, const flp_args *args) {
   int threads = plan->options.threads;
   flp_status status = args->pass == FLP_PASS_STEP ? flp_eager_step(&plan->spec, &plan->loss, args, threads, &bad_rows)
                                                   : flp_eager_execute(&plan->spec, args, threads, &bad_rows);
-  pthread_mutex_lock(&plan->lock);
-  plan->bad_rows += bad_rows;
-  pthread_mutex_unlock(&plan->lock);
+  atomic_fetch_add(&plan->bad_rows, bad_rows);
   if (status == FLP_OK && plan->options.strict) status = flp_plan_check(plan, args->stream);
   return status;
 }

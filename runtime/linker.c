@@ -9,6 +9,7 @@
 
 #include "compile.h"
 #include "pack.h"
+#include "process.h"
 
 enum { LINK_INPUT_PTX = 1 }; /* CUjitInputType; pinned by the driver's ABI */
 
@@ -80,7 +81,7 @@ void flp_linker_start(const flp_driver *driver, CUcontext context, flp_images *i
     flp_linking *l = &linkings[i];
     if (image->cubin || !flp_linker_takes(image->desc.key.kind)) continue;
     *l = (flp_linking){.driver = driver, .context = context, .store = images->store, .image = image};
-    l->is_running = pthread_create(&l->thread, NULL, work, l) == 0;
+    l->is_running = flp_thread_start(&l->thread, work, l) == 0;
   }
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "eager.h"
+#include "process.h"
 #include "status.h"
 #include "validate.h"
 
@@ -37,7 +38,7 @@ static flp_status make_program(flp_plan *plan) {
 
 static void release_device(flp_plan *plan) {
   const flp_driver *driver = plan->driver;
-  if (!plan->context) return;
+  if (!plan->context || plan->process != flp_process()) return; /* the context is the parent's, and lives on there */
   CUcontext popped;
   if (driver->cuCtxPushCurrent_v2(plan->context) == 0) {
     flp_loader_unload(driver, &plan->modules);
@@ -81,6 +82,7 @@ static flp_status create_on_device(flp_plan *plan) {
   if (status != FLP_OK)
     return plan->options.host_fallback ? flp_ladder_without_device(plan, flp_error_detail()) : status;
   plan->context = context;
+  plan->process = flp_process();
   return create_in_context(plan);
 }
 
@@ -243,25 +245,26 @@ static flp_status read_error_word(flp_plan *plan, CUstream stream, uint32_t *wor
  * another stream is about to count. */
 static flp_status take_bad_rows(flp_plan *plan, CUstream stream, uint64_t *bad) {
   if (plan->rung == FLP_RUNG_EAGER) {
-    *bad = plan->bad_rows;
-    plan->bad_rows = 0;
+    *bad = atomic_exchange(&plan->bad_rows, 0);
     return FLP_OK;
   }
+  FLP_TRY(flp_process_check("plan", plan->process));
+  pthread_mutex_lock(&plan->lock);
   uint32_t word = plan->errors_seen;
-  FLP_TRY(read_error_word(plan, stream, &word));
-  *bad = word - plan->errors_seen;
-  plan->errors_seen = word;
-  return FLP_OK;
+  flp_status status = read_error_word(plan, stream, &word);
+  if (status == FLP_OK) {
+    *bad = word - plan->errors_seen;
+    plan->errors_seen = word;
+  }
+  pthread_mutex_unlock(&plan->lock);
+  return status;
 }
 
 flp_status flp_plan_check(flp_plan *plan, void *stream) {
   flp_detail_clear();
   if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
   uint64_t bad = 0;
-  pthread_mutex_lock(&plan->lock);
-  flp_status status = take_bad_rows(plan, stream, &bad);
-  pthread_mutex_unlock(&plan->lock);
-  FLP_TRY(status);
+  FLP_TRY(take_bad_rows(plan, stream, &bad));
   if (!bad) return FLP_OK;
   return flp_fail(FLP_ERROR_DATA,
                   "%" PRIu64

@@ -6,6 +6,7 @@
 #define FLP_PLAN_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "images.h"
 #include "loss.h"
@@ -53,6 +54,7 @@ struct flp_plan {
   /* device plans only */
   const flp_driver *driver;
   flp_device device;
+  unsigned process;  /* flp_process() of creation: in a forked child none of this may be used */
   CUcontext context; /* retained; NULL on the eager rung */
   flp_modules modules;
   flp_planner planner;
@@ -66,7 +68,8 @@ struct flp_plan {
     flp_scheme scheme;
   } last[FLP_PASS_BACKWARD_SAVED + 1]; /* by pass: what the last call took, as the next one often asks for the same */
   uint32_t errors_seen;                /* device counter at the last check, wraps */
-  uint64_t bad_rows;                   /* eager rung: since the last check */
+
+  _Atomic uint64_t bad_rows; /* eager rung: since the last check; without the lock, which a fork may leave taken */
 };
 
 /* ---- loader.c: images -> modules and functions, with the plan's context current ---- */

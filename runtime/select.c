@@ -45,9 +45,7 @@ static flp_status enqueue(flp_call *call, const void *args) {
 static flp_status run_host(flp_plan *plan, const flp_select_args *args) {
   uint64_t bad_targets = 0;
   flp_eager_select(&plan->spec, args, plan->options.threads, &bad_targets);
-  pthread_mutex_lock(&plan->lock);
-  plan->bad_rows += bad_targets;
-  pthread_mutex_unlock(&plan->lock);
+  atomic_fetch_add(&plan->bad_rows, bad_targets);
   return plan->options.strict ? flp_plan_check(plan, args->stream) : FLP_OK;
 }
 

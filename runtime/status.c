@@ -5,16 +5,15 @@
 #include "status.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "process.h"
 
 enum { DETAIL_BYTES = 1024 };
 
 static _Thread_local char detail[DETAIL_BYTES];
 
-/* Recursive: a callback may itself call into the library, which may log. */
-static pthread_mutex_t log_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static flp_log_fn log_fn;
 static void *log_user;
 
@@ -72,16 +71,18 @@ void flp_log(flp_log_level level, const char *format, ...) {
   int length = vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
   if (length >= 0) {
-    pthread_mutex_lock(&log_lock);
+    flp_lock(FLP_LOCK_LOG);
     if (log_fn) log_fn(level, text, log_user);
-    pthread_mutex_unlock(&log_lock);
+    flp_unlock(FLP_LOCK_LOG);
   }
   errno = saved_errno;
 }
 
 void flp_log_set(flp_log_fn fn, void *user) {
-  pthread_mutex_lock(&log_lock);
+  flp_lock(FLP_LOCK_LOG);
+  flp_lock(FLP_LOCK_LOG_TARGET);
   log_fn = fn;
   log_user = user;
-  pthread_mutex_unlock(&log_lock);
+  flp_unlock(FLP_LOCK_LOG_TARGET);
+  flp_unlock(FLP_LOCK_LOG);
 }

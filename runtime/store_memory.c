@@ -2,10 +2,10 @@
  *
  * Invariants: an entry is never changed or removed once it is in the list, so equal keys give equal images; there are
  * as many entries as distinct kernels that this process compiled and could not store. */
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "process.h"
 #include "status.h"
 #include "store_internal.h"
 
@@ -15,7 +15,6 @@ typedef struct node {
   flp_kernel_image image;
 } node;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static node *first;
 
 static flp_status copy_image(const flp_kernel_image *from, flp_kernel_image *to) {
@@ -41,13 +40,13 @@ flp_status store_memory_put(const char hex[STORE_HEX + 1], const flp_kernel_imag
   flp_status status = copy_image(image, &added->image);
   int kept = 0;
   if (status == FLP_OK) {
-    pthread_mutex_lock(&lock);
+    flp_lock(FLP_LOCK_KERNELS);
     if (!find(hex)) {
       added->next = first;
       first = added;
       kept = 1;
     }
-    pthread_mutex_unlock(&lock);
+    flp_unlock(FLP_LOCK_KERNELS);
   }
   if (kept) return FLP_OK;
   flp_kernel_image_clear(&added->image);
@@ -56,10 +55,10 @@ flp_status store_memory_put(const char hex[STORE_HEX + 1], const flp_kernel_imag
 }
 
 flp_status store_memory_get(const char hex[STORE_HEX + 1], flp_kernel_image *out, int *found) {
-  pthread_mutex_lock(&lock);
+  flp_lock(FLP_LOCK_KERNELS);
   const node *n = find(hex);
   flp_status status = n ? copy_image(&n->image, out) : FLP_OK;
-  pthread_mutex_unlock(&lock);
+  flp_unlock(FLP_LOCK_KERNELS);
   *found = n && status == FLP_OK;
   return status;
 }

@@ -3,13 +3,13 @@
  * Invariants: a table is used for the very file that it was read from (device, inode, size, times), so a pack that was
  * replaced is read anew; a file that was found bad is not read again, and spoken of once. Tables never leave the lock,
  * descriptors never outlive a look-up, and nothing is locked in the file system: any number of processes may read. */
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "pack.h"
+#include "process.h"
 #include "status.h"
 #include "store_internal.h"
 
@@ -20,8 +20,8 @@ typedef struct known {
   flp_pack *pack;   /* NULL if it is bad */
 } known;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static known *first;
+static unsigned first_process; /* that made the list */
 
 int store_pack_is(const char *path) {
   struct stat st;
@@ -32,6 +32,14 @@ static int is_same_file(const struct stat *a, const struct stat *b) {
   return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
          a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec &&
          a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
+}
+
+/* The caller takes this lock for all that has to do with tables. After a fork another thread of the parent may have
+ * been at work on the list, so the child leaves it alone, and starts one of its own. */
+static void lock_tables(void) {
+  flp_lock(FLP_LOCK_PACKS);
+  if (first_process != flp_process()) first = NULL;
+  first_process = flp_process();
 }
 
 /* The record of a path, made if need be. The caller holds the lock. NULL if memory ran out. */
@@ -124,10 +132,10 @@ flp_status store_pack_get(const flp_store *store, const char *path, const char *
     ignore(path);
     return FLP_OK;
   }
-  pthread_mutex_lock(&lock);
+  lock_tables();
   flp_status status = table_of(path, fd, &stat, &pack);
   if (status == FLP_OK && pack) status = get_entry(store, path, fd, pack, key, key_bytes, out, found);
-  pthread_mutex_unlock(&lock);
+  flp_unlock(FLP_LOCK_PACKS);
   close(fd);
   return status;
 }
@@ -150,10 +158,10 @@ flp_status store_pack_each_key(const char *path, flp_store_key_fn visit, void *c
     ignore(path);
     return FLP_OK;
   }
-  pthread_mutex_lock(&lock);
+  lock_tables();
   flp_status status = table_of(path, fd, &stat, &pack);
   if (status == FLP_OK && pack && is_trusted(path, pack)) *stop = !visit_keys(pack, visit, context);
-  pthread_mutex_unlock(&lock);
+  flp_unlock(FLP_LOCK_PACKS);
   close(fd);
   return status;
 }

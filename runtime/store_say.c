@@ -1,28 +1,27 @@
 /* store_say.c: warnings of the cache, once a topic and process: a full disk is news once, not at every kernel. */
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "process.h"
 #include "status.h"
 #include "store_internal.h"
 
 enum { TOPICS_MAX = 64 }; /* beyond it, warnings are dropped: by then the log has told the story */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char *topics[TOPICS_MAX];
 static size_t topic_count;
 
 /* Returns 1 the first time that a topic comes by. */
 static int is_news(const char *topic) {
   int news = 0;
-  pthread_mutex_lock(&lock);
+  flp_lock(FLP_LOCK_TOPICS);
   size_t i = 0;
   while (i < topic_count && strcmp(topics[i], topic) != 0) i++;
   if (i == topic_count && topic_count < TOPICS_MAX && (topics[i] = strdup(topic)) != NULL) {
     topic_count++;
     news = 1;
   }
-  pthread_mutex_unlock(&lock);
+  flp_unlock(FLP_LOCK_TOPICS);
   return news;
 }
 

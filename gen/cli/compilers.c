@@ -5,6 +5,7 @@
 
 #include "../../runtime/compile.h"
 #include "../../runtime/linker.h"
+#include "../../runtime/process.h"
 #include "../../runtime/status.h"
 
 enum { CONTEXT_NEEDS = 1 << 30 }; /* bytes of device memory for each */
@@ -77,7 +78,7 @@ flp_status cli_crew_start(cli_compilers *compilers, int count, cli_crew_task tas
   for (int i = 0; i < compilers->count && i < count; i++) {
     cli_crew_member *member = &out->member[i];
     *member = (cli_crew_member){.crew = out, .context = &compilers->context[i]};
-    if (pthread_create(&member->thread, NULL, work, member) != 0) break;
+    if (flp_thread_start(&member->thread, work, member) != 0) break;
     out->started = ++out->left;
   }
   pthread_mutex_unlock(&out->lock);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "../../runtime/half.h"
+#include "../../runtime/process.h"
 #include "../../runtime/status.h"
 
 enum { BLOCK = 8, THREADS_MAX = 64 };
@@ -79,7 +80,7 @@ static flp_status run_blocks(block_job *job) {
   int started = 0;
   int wanted = job->problem->threads < THREADS_MAX ? job->problem->threads : THREADS_MAX;
   if ((job->left_count + BLOCK - 1) / BLOCK < wanted) wanted = (int)((job->left_count + BLOCK - 1) / BLOCK);
-  while (started + 1 < wanted && pthread_create(&threads[started], NULL, block_worker, job) == 0) started++;
+  while (started + 1 < wanted && flp_thread_start(&threads[started], block_worker, job) == 0) started++;
   block_worker(job);
   for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
   return atomic_load(&failed) ? flp_fail(FLP_ERROR_MEMORY, "the oracle ran out of host memory") : FLP_OK;

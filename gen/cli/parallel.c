@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "../../runtime/eager.h"
+#include "../../runtime/process.h"
 #include "progress.h"
 
 enum { THREADS_MAX = 16, DETAIL_BYTES = 1024 };
@@ -48,7 +49,7 @@ static void run(batch *shared) {
   size_t threads = processors > THREADS_MAX ? THREADS_MAX : (size_t)processors, started = 0;
   pthread_t ids[THREADS_MAX];
   if (threads > shared->count) threads = shared->count;
-  while (started + 1 < threads && pthread_create(&ids[started], NULL, work, shared) == 0) started++;
+  while (started + 1 < threads && flp_thread_start(&ids[started], work, shared) == 0) started++;
   work(shared);
   for (size_t i = 0; i < started; i++) pthread_join(ids[i], NULL);
 }

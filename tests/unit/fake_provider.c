@@ -11,6 +11,7 @@
 
 #include "abi.c"
 #include "kernel.c"
+#include "process.c"
 #include "provider.h"
 #include "status.c"
 #include "tunables.c"
