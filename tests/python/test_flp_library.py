@@ -196,6 +196,39 @@ def test_a_forked_child_makes_its_own_plans():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.skipif(DEVICE != "cpu", reason="the stand-in for libcuda is not torch's driver")
+def test_a_fork_does_not_wait_for_a_log_callable_that_waits_for_it(tmp_path):
+    """A thread makes a GPU plan and sits in the callable of set_log, which only goes on after the fork."""
+    (tmp_path / "bad.flpp").write_text("not a pack")
+    code = ("import os, signal, threading, torch, flp\n"
+            "torch.set_num_threads(1)\n"
+            "inside, go = threading.Event(), threading.Event()\n"
+            "def slow(level, message):\n"
+            "    if 'pack ' in message:\n"
+            "        inside.set()\n"
+            "        go.wait()\n"
+            "flp.set_log(slow)\n"
+            "maker = threading.Thread(target=lambda: flp.plan_info(vocab=331, hidden=64, device='cuda:0'))\n"
+            "maker.start()\n"
+            "inside.wait()\n"
+            "child = os.fork()\n"
+            "if child == 0:\n"
+            "    signal.alarm(100)\n"
+            "    flp.set_log(lambda level, message: None)\n"
+            "    value = flp.linear_logprob(torch.ones(3, 8), torch.eye(8), torch.tensor([0, 1, 2]))\n"
+            "    info = flp.plan_info(vocab=331, hidden=64, device='cuda:0')\n"
+            "    works = bool(value.isfinite().all()) and 'CUDA does not outlive a fork' in info.text\n"
+            "    flp.clear_plans()\n"
+            "    os._exit(0 if works else 1)\n"
+            "code = os.waitpid(child, 0)[1]\n"
+            "go.set()\n"
+            "maker.join()\n"
+            "assert code == 0, code\n")
+    done = python(code, FLP_CUDA_LIBRARY=os.environ["FLP_TEST_FAKE_CUDA"], FLP_CACHE_PATH=str(tmp_path / "bad.flpp"),
+                  FLP_JIT_LIBRARY="/nonexistent", FLP_GENERIC_DIR="/nonexistent", FLP_CACHE_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_graph_keeps_its_plan_alive():
     hidden, weight, target, _ = problem()
     hidden.requires_grad_()
