@@ -1,7 +1,8 @@
 /* driver.c: opens libcuda at run time and reads what the planner needs to know about a device.
  *
- * Invariants: a table is published only when every function was found and cuInit succeeded; tables are never freed,
- * so a borrowed one is valid for ever, though not after a fork; there is one table a path, so that a changed FLP_CUDA_LIBRARY opens another. */
+ * Invariants: a table is published only when every function was found and cuInit succeeded; tables are never freed, so
+ * a borrowed one is valid for ever, though not after a fork; there is one table a path, so that a changed
+ * FLP_CUDA_LIBRARY opens another. */
 #include "driver.h"
 
 #include <dlfcn.h>

@@ -28,11 +28,11 @@
  * exits or aborts. Structs open with struct_bytes so that they can grow; always start from the *_INIT value.
  *
  * Fork. A child may use all of the library, whatever other threads of its parent were doing: no lock stays taken and no
- * thread is waited for that does not exist. Plans and arenas of host memory that the parent made go on working. CUDA does
- * not outlive a fork: plans and arenas of a GPU that the parent made are UNAVAILABLE in the child, where destroying them
- * frees host memory and calls no CUDA; so are new ones, if the parent had opened libcuda by then. fork itself waits for
- * threads that are opening libcuda or libflpgen, never for the log callback. Threads of the library block all signals
- * but faults. */
+ * thread is waited for that does not exist. Plans and arenas of host memory that the parent made go on working. CUDA
+ * does not outlive a fork: plans and arenas of a GPU that the parent made are UNAVAILABLE in the child, where
+ * destroying them frees host memory and calls no CUDA; so are new ones, if the parent had opened libcuda by then. fork
+ * itself waits for threads that are opening libcuda or libflpgen, never for the log callback. Threads of the library
+ * block all signals but faults. */
 #ifndef FLP_H
 #define FLP_H
 
@@ -495,7 +495,8 @@ FLP_API void flp_arena_reset_peaks(flp_arena *arena);
  *   FLP_BLAS_LIBRARY path of an OpenBLAS-like library for the eager rung, default libopenblas.so.0 */
 
 /* What holds for a plan that is made now with these options: options first, then FLP_FORCE, FLP_STRICT and FLP_BUDGET,
- * then the defaults. For what runs beside the library under the same settings, as torch code of the Python binding does.
+ * then the defaults. For what runs beside the library under the same settings, as torch code of the Python binding
+ * does.
  * options: NULL for the defaults; each out may be NULL
  * rung:    AUTO where none is pinned
  * unit:    budget of the workspace of this pass in bytes, never 0

@@ -35,7 +35,7 @@ typedef enum flp_lock_id {
 void flp_lock(flp_lock_id id);
 void flp_unlock(flp_lock_id id);
 
-/* Grows by one with every fork on the way to this process, so that what was made before one can be told. */
+/* Grows by one with every fork on the way to this process, so that what a parent made can be recognised. */
 unsigned flp_process(void);
 
 /* Refuses what a parent process made. what: "plan", "arena". error: UNAVAILABLE */

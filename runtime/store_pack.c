@@ -35,7 +35,7 @@ static int is_same_file(const struct stat *a, const struct stat *b) {
 }
 
 /* The caller takes this lock for all that has to do with tables. After a fork another thread of the parent may have
- * been at work on the list, so the child leaves it alone, and starts one of its own. */
+ * been at work on the list, so the child leaves it alone and starts a new one. */
 static void lock_tables(void) {
   flp_lock(FLP_LOCK_PACKS);
   if (first_process != flp_process()) first = NULL;

@@ -189,8 +189,8 @@ def test_cache_usage():
     assert flpgen("cache", "ls", "--keep", "1G").err.splitlines()[0] == (
         "flpgen cache: --keep: is accepted by gc only, not by 'ls'")
     assert flpgen("cache", "gc", "--keep", "1Q").err.splitlines()[0] == (
-        'flpgen cache: --keep is "1Q" (accepted: bytes >= 0, decimal, a fraction too, with or without a suffix K, M, G, T '
-        "or KiB, MiB, GiB, TiB (1024 each))")
+        'flpgen cache: --keep is "1Q" (accepted: bytes >= 0, decimal, a fraction too, with or without a suffix K, M, '
+        "G, T or KiB, MiB, GiB, TiB (1024 each))")
 
 
 def test_cache_of_a_directory_that_is_none(tmp_path):

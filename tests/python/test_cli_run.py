@@ -213,8 +213,8 @@ def test_arguments_that_do_not_fit(tmp_path):
     assert "temperature" in message("--temperature", "0") and "temperature" in message("--temperature=-1")
     for wrong in ("lots", "0", "1e9", "1GB", " 1"):
         assert message("--budget", wrong) == (
-            f'--budget is "{wrong}" (accepted: bytes >= 1, decimal, a fraction too, with or without a suffix K, M, G, T '
-            "or KiB, MiB, GiB, TiB (1024 each))")
+            f'--budget is "{wrong}" (accepted: bytes >= 1, decimal, a fraction too, with or without a suffix K, M, G, '
+            "T or KiB, MiB, GiB, TiB (1024 each))")
     assert message("--budget", "1").startswith("budget: 1 bytes are too few for 128 rows on the eager rung; ")
     assert message("--rung", "best").startswith("--rung: 'best' is not accepted; one of auto, tuned, ")
     assert message("--demo") == f"--input: '{source}' is not accepted with --demo, which makes its own data"

@@ -127,7 +127,7 @@ def test_without_libflp_the_reason_is_told(capsys, monkeypatch):
     (["--grad", "bias"], "argument --grad: 'bias' is not accepted; any of hidden, weight"),
     (["--softcap", "0"], "argument --softcap: '0' is not accepted; a number above 0 is"),
     (["--softcap", "nan"], "argument --softcap: 'nan' is not accepted"),
-    (["--budget", "1Q"], 'argument --budget: BYTES is "1Q" (accepted: bytes >= 1, decimal, a fraction too, with or without '),
+    (["--budget", "1Q"], 'argument --budget: BYTES is "1Q" (accepted: bytes >= 1, decimal, a fraction too, '),
     (["--device", "tpu"], "argument --device: 'tpu' is not accepted"),
     (["--burst-ms", "0"], "argument --burst-ms: '0' is not accepted; a number above 0 and at most 60000 is"),
     (["--rounds", "1001"], "argument --rounds: '1001' is not accepted; an integer from 1 to 1000 is"),

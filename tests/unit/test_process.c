@@ -1,4 +1,5 @@
-/* test_process.c: what a fork leaves to the child while other threads use the library, and the signals of its threads. */
+/* test_process.c: what a fork leaves to the child while other threads use the library, and the signals of its threads.
+ * */
 #include <criterion/criterion.h>
 #include <pthread.h>
 #include <signal.h>
@@ -117,7 +118,8 @@ static const char *run_host_plan(flp_plan *plan) {
   args.target = target;
   args.logprob = logprob;
   args.workspace = workspace;
-  if (flp_plan_workspace(plan, FLP_PASS_FORWARD, 4, sizeof workspace, &args.workspace_bytes) != FLP_OK) return "workspace";
+  if (flp_plan_workspace(plan, FLP_PASS_FORWARD, 4, sizeof workspace, &args.workspace_bytes) != FLP_OK)
+    return "workspace";
   if (flp_execute(plan, &args) != FLP_OK) return "execute";
   if (!(logprob[0] < 0 && logprob[3] <= 0)) return "numbers";
   return flp_plan_check(plan, NULL) == FLP_ERROR_DATA ? NULL : "check";
@@ -250,7 +252,8 @@ typedef struct possessions {
   flp_args args;
 } possessions;
 
-static const char refused[] = "is one of a GPU that the parent process made, and CUDA does not outlive a fork (accepted: ";
+static const char refused[] =
+    "is one of a GPU that the parent process made, and CUDA does not outlive a fork (accepted: ";
 
 static int is_refused(flp_status status) {
   return status == FLP_ERROR_UNAVAILABLE && strstr(flp_error_detail(), refused);

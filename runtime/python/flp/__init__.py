@@ -48,9 +48,10 @@ except ModuleNotFoundError as error:
 def clear_plans():
     """Forgets every plan, so that later calls read the environment (FLP_FORCE, FLP_STRICT, ...) again.
 
-    Here, and when a new plan is made, kernels and memory of plans that nothing uses any more go back to driver and host;
-    that waits for their devices, and is put off while a stream is captured in a CUDA graph. A plan whose autograd graph
-    is alive is used.
+    Here, and when a new plan is made, kernels and memory of plans that nothing uses any more go back to driver and
+    host; that waits for their devices, and is put off while a stream is captured in a CUDA graph. A plan whose autograd
+    graph is alive is used; of a CUDA graph nothing here knows, so keep plans as long as one that holds their calls is
+    replayed.
     """
     _plans.clear()
 

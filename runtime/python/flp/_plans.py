@@ -2,9 +2,9 @@
 
 Invariants: one plan a key, made under that key's own lock, so that two specialisations may compile at the same time
 and 64 threads that want one compile it once; a Plan without a handle runs the torch form of the eager rung
-(_eager_torch.py). The memory of a plan goes back to driver and host in destroy_unused, which runs when a plan is made and in
-flp.clear_plans(): the garbage collector only notes the handle. A forked child forgets the plans of its parent; libflp
-destroys those without a CUDA call (flp.h, "fork").
+(_eager_torch.py). The memory of a plan goes back to driver and host in destroy_unused, which runs when a plan is made
+and in flp.clear_plans(): the garbage collector only notes the handle. A forked child forgets the plans of its parent;
+libflp destroys those without a CUDA call (flp.h, "Fork").
 """
 import collections
 import ctypes
@@ -139,8 +139,8 @@ def destroy_unused():
 
 
 def _wait_for(device):
-    """Waits for all work of a device -> whether it is done. Never while a stream is captured: CUDA refuses that, and the
-    capture is lost."""
+    """Waits for all work of a device -> whether it is done. Never while a stream is captured: CUDA refuses that, and
+    the capture is lost."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if device < 0 or cuda is None or not cuda.is_initialized():  # nothing was started; or this is a forked child
         return True
