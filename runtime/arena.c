@@ -12,7 +12,7 @@
 #include "driver.h"
 #include "process.h"
 #include "status.h"
-#include "validate.h"
+#include "structs.h"
 
 enum {
   GRAIN = 256,          /* alignment that the kernels' 16-byte and bulk copies want, and flp.h promises */
@@ -232,7 +232,6 @@ flp_status flp_arena_create(int device, flp_arena **out) {
   *out = NULL;
   flp_arena *arena = calloc(1, sizeof *arena);
   if (!arena) return flp_fail(FLP_ERROR_MEMORY, "no memory for an arena");
-  arena->stats.struct_bytes = sizeof arena->stats;
   arena->process = flp_process();
   flp_status status = device == FLP_DEVICE_HOST ? FLP_OK : open_device(arena, device);
   if (status != FLP_OK) {
@@ -366,11 +365,11 @@ flp_status flp_arena_end_phase(flp_arena *arena, void *stream) {
 flp_status flp_arena_get_stats(const flp_arena *arena, flp_arena_stats *stats) {
   flp_detail_clear();
   if (!arena || !stats) return flp_fail(FLP_ERROR_ARGUMENT, "%s is NULL", arena ? "stats" : "arena");
-  FLP_TRY(flp_struct_check("stats", stats->struct_bytes, sizeof *stats));
+  FLP_TRY(flp_struct_check(FLP_STRUCT_ARENA_STATS, stats));
   FLP_TRY(check_process(arena));
   flp_arena *locked = (flp_arena *)(uintptr_t)arena; /* reading the statistics changes nothing else */
   lock(locked);
-  *stats = arena->stats;
+  flp_struct_write(FLP_STRUCT_ARENA_STATS, &arena->stats, stats);
   unlock(locked);
   return FLP_OK;
 }

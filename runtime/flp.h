@@ -25,7 +25,11 @@
  * Conventions. Functions return flp_status; on failure flp_error_detail() has one sentence naming the field,
  * the value and what is accepted. `**out` comes last and is set to NULL on failure. Sizes end in _bytes, strides
  * count elements. `create` and `destroy` own, `get` borrows; destroying NULL is fine. The library never prints,
- * exits or aborts. Structs open with struct_bytes so that they can grow; always start from the *_INIT value.
+ * exits or aborts.
+ *
+ * Structs open with struct_bytes so that they can grow at their end; always start from the *_INIT value. A library
+ * takes the structs of any release: fields that an older program lacks have their INIT value, or are not written. Of a
+ * newer program it takes those whose fields beyond its own are 0; else the call fails with ARGUMENT.
  *
  * Fork. A child may use all of the library, whatever other threads of its parent were doing: no lock stays taken and no
  * thread is waited for that does not exist. Plans and arenas of host memory that the parent made go on working. CUDA
@@ -47,6 +51,21 @@ extern "C" {
 #define FLP_VERSION_MINOR 1
 #define FLP_VERSION_PATCH 0
 #define FLP_VERSION_STRING "0.1.0"
+
+/* For the *_INIT values below, which name the fields that are not 0, in C and in C++11 or later. */
+#ifdef __cplusplus
+#define FLP_SET_(field) flp_init_.field
+#define FLP_INIT_(type, ...) \
+  []() -> type {             \
+    type flp_init_ = {};     \
+    __VA_ARGS__;             \
+    return flp_init_;        \
+  }()
+#else
+#define FLP_SET_(field) .field
+#define FLP_INIT_(type, ...) \
+  { __VA_ARGS__ }
+#endif
 
 #if defined(__GNUC__)
 #define FLP_API __attribute__((visibility("default")))
@@ -136,9 +155,9 @@ typedef struct flp_spec {
   size_t loss_bytes;
 } flp_spec;
 
-#define FLP_SPEC_INIT                                                                                        \
-  { sizeof(flp_spec), FLP_DTYPE_BF16, 0, 0, FLP_DTYPE_INT64, FLP_ENTROPY_NONE, 0, 0, 0.0f, 0, (flp_dtype)0, \
-    (flp_dtype)0, 0, 16, FLP_OP_HEAD, 0, NULL, 0 }
+#define FLP_SPEC_INIT                                                                              \
+  FLP_INIT_(flp_spec, FLP_SET_(struct_bytes) = sizeof(flp_spec), FLP_SET_(dtype) = FLP_DTYPE_BF16, \
+            FLP_SET_(target_dtype) = FLP_DTYPE_INT64, FLP_SET_(alignment) = 16)
 
 /* ---- how to run it: flp_options -------------------------------------------------------------------------------- */
 
@@ -181,10 +200,11 @@ typedef struct flp_options {
   const char *tune;       /* how kernels of sm_90a are cut, e.g. "forward:cooperative,256x192,stages=4;dz:raster=8":
                              those that the plan has are cut so, or it fails. "": as their templates choose; NULL: so
                              too where a rung is pinned, else as the nearest shape tuned on this device, if any was */
+  const char *cache_dir;  /* of this plan, in place of FLP_CACHE_DIR; "": none is written; NULL: that setting */
+  const char *cache_path; /* of this plan, in place of FLP_CACHE_PATH; "": none; NULL: that setting */
 } flp_options;
 
-#define FLP_OPTIONS_INIT \
-  { sizeof(flp_options), 0, FLP_RUNG_AUTO, 0, 0, 0, 0, 0, 0, (flp_mode)0, 0 }
+#define FLP_OPTIONS_INIT FLP_INIT_(flp_options, FLP_SET_(struct_bytes) = sizeof(flp_options))
 
 /* ---- plans ----------------------------------------------------------------------------------------------------- */
 
@@ -242,8 +262,7 @@ typedef struct flp_layout {
   uint64_t saved_bytes; /* mode S: what forward saves beside the workspace; else 0 */
 } flp_layout;
 
-#define FLP_LAYOUT_INIT \
-  { sizeof(flp_layout), (flp_mode)0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0 }
+#define FLP_LAYOUT_INIT FLP_INIT_(flp_layout, FLP_SET_(struct_bytes) = sizeof(flp_layout))
 
 /* Picks the fastest layout of a pass whose workspace fits, in mode S with what forward saves.
  * unit:  budget in bytes, 0 for the plan's (of mode S that of backward); layout->bytes is what flp_execute needs for
@@ -337,10 +356,9 @@ typedef struct flp_args {
   float *metrics; /* (metrics of the program, N) or NULL */
 } flp_args;
 
-#define FLP_ARGS_INIT                                                                                              \
-  { sizeof(flp_args), FLP_PASS_FORWARD, 0, NULL, 0, NULL, 0, NULL, NULL, NULL, 1.0f, 1.0f, -100, NULL, 0, 0, 0, 0, \
-    NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL, 0, NULL, 0, NULL, NULL, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, \
-    NULL, {NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}, NULL, NULL, NULL }
+#define FLP_ARGS_INIT                                                                               \
+  FLP_INIT_(flp_args, FLP_SET_(struct_bytes) = sizeof(flp_args), FLP_SET_(pass) = FLP_PASS_FORWARD, \
+            FLP_SET_(temperature) = 1.0f, FLP_SET_(scale) = 1.0f, FLP_SET_(ignore_index) = -100)
 
 /* Enqueues one pass on args->stream.
  * Rows with an id outside [0, vocab_total) (and not ignore_index) or a temperature that is not > 0 and finite get NaN
@@ -387,8 +405,7 @@ typedef struct flp_loss_description {
   char metrics[FLP_LOSS_METRICS_MAX][FLP_LOSS_NAME_BYTES];
 } flp_loss_description;
 
-#define FLP_LOSS_DESCRIPTION_INIT \
-  { sizeof(flp_loss_description), 0, 0, 0, 0, "", {{"", 0.0, 0.0, 0.0}}, {""}, {""}, {""} }
+#define FLP_LOSS_DESCRIPTION_INIT FLP_INIT_(flp_loss_description, FLP_SET_(struct_bytes) = sizeof(flp_loss_description))
 
 /* What a program says of itself. error: ARGUMENT; CORRUPT naming what is wrong with the bytes. thread: any */
 FLP_API flp_status flp_loss_describe(const void *bytes, size_t length, flp_loss_description *out);
@@ -431,9 +448,9 @@ typedef struct flp_select_args {
   void *stream;
 } flp_select_args;
 
-#define FLP_SELECT_ARGS_INIT                                                                                \
-  { sizeof(flp_select_args), FLP_PASS_FORWARD, 0, 1, NULL, 0, NULL, 1.0, INT64_MIN, NULL, NULL, NULL, NULL, \
-    NULL, NULL, 0, NULL }
+#define FLP_SELECT_ARGS_INIT                                                                                      \
+  FLP_INIT_(flp_select_args, FLP_SET_(struct_bytes) = sizeof(flp_select_args), FLP_SET_(pass) = FLP_PASS_FORWARD, \
+            FLP_SET_(k) = 1, FLP_SET_(temperature) = 1.0, FLP_SET_(ignore_index) = INT64_MIN)
 
 /* Enqueues one pass over scores; needs no workspace. Scores are read once, and in BACKWARD written once.
  * A target outside [0, V) that is not ignore_index gives NaN, in its row's gradient too where its upstream gradient is
@@ -464,8 +481,7 @@ typedef struct flp_arena_stats {
   uint64_t phases;             /* phases ended */
 } flp_arena_stats;
 
-#define FLP_ARENA_STATS_INIT \
-  { sizeof(flp_arena_stats), 0, 0, 0, 0, 0, 0, 0, 0 }
+#define FLP_ARENA_STATS_INIT FLP_INIT_(flp_arena_stats, FLP_SET_(struct_bytes) = sizeof(flp_arena_stats))
 
 /* device: CUDA ordinal, or FLP_DEVICE_HOST. */
 FLP_API flp_status flp_arena_create(int device, flp_arena **out);

@@ -247,25 +247,36 @@ static flp_status check_image(const flp_images_request *request, const flp_kerne
 
 /* ---- rungs ---- */
 
-/* writable: FLP_SETTING_COUNT for none. */
-static flp_status open_store(collector *c, flp_setting_id writable_setting, flp_setting_id read_only_setting) {
-  flp_setting writable = {0}, read_only = {0};
-  int writes = writable_setting != FLP_SETTING_COUNT;
-  if (writes) flp_setting_get(writable_setting, &writable);
-  flp_setting_get(read_only_setting, &read_only);
-  snprintf(c->place, sizeof c->place, "%s%.200s%s%.200s", writes ? "the cache " : "", read_only.value,
-           read_only.value[0] && writable.value[0] ? ":" : "", writable.value);
-  FLP_TRY(flp_store_open(writable.value, read_only.value, &c->store));
+/* kind: of the place, for messages */
+static flp_status open_store(collector *c, const char *kind, const char *writable, const char *read_only) {
+  snprintf(c->place, sizeof c->place, "%s%.200s%s%.200s", kind, read_only, read_only[0] && writable[0] ? ":" : "",
+           writable);
+  FLP_TRY(flp_store_open(writable, read_only, &c->store));
   const flp_device *device = c->request->device;
   flp_store_set_device(c->store, device->major * 10 + device->minor, c->request->driver_version);
   return FLP_OK;
 }
 
+static flp_status open_generic(collector *c) {
+  flp_setting setting;
+  flp_setting_get(FLP_SETTING_GENERIC_DIR, &setting);
+  return open_store(c, "", "", setting.value);
+}
+
+static flp_status open_cache(collector *c) {
+  const flp_images_request *request = c->request;
+  flp_setting writable, read_only;
+  flp_setting_get(FLP_SETTING_CACHE_DIR, &writable);
+  flp_setting_get(FLP_SETTING_CACHE_PATH, &read_only);
+  return open_store(c, "the cache ", request->cache_dir ? request->cache_dir : writable.value,
+                    request->cache_path ? request->cache_path : read_only.value);
+}
+
 static flp_status prepare(flp_rung rung, collector *c) {
-  if (rung == FLP_RUNG_GENERIC) return open_store(c, FLP_SETTING_COUNT, FLP_SETTING_GENERIC_DIR);
+  if (rung == FLP_RUNG_GENERIC) return open_generic(c);
   if (rung == FLP_RUNG_JIT) FLP_TRY(flp_jit_get(&c->provider));
   flp_tuned_for(c->request->device, c->request->driver_version, c->device_id);
-  return open_store(c, FLP_SETTING_CACHE_DIR, FLP_SETTING_CACHE_PATH);
+  return open_cache(c);
 }
 
 /* Finds or makes the image of one kernel. */
@@ -334,7 +345,7 @@ flp_status flp_images_nearest(const flp_images_request *request, flp_tuned_cut *
   int count = flp_kernel_keys_for(request->spec, request->arch, keys);
   memset(out, 0, sizeof *out);
   if (!flp_kernel_arch_leaves_choice(request->arch, request->spec)) return FLP_OK;
-  flp_status status = open_store(&c, FLP_SETTING_CACHE_DIR, FLP_SETTING_CACHE_PATH);
+  flp_status status = open_cache(&c);
   if (status == FLP_OK) status = flp_tuned_read(request->tuned, c.store, request->device);
   for (int i = 0; i < count && status == FLP_OK; i++)
     if (flp_kernel_is_tunable(&keys[i])) status = take_nearest(&c, &keys[i], out);

@@ -21,6 +21,7 @@ typedef struct flp_images_request {
   const flp_device *device;
   int driver_version;
   const char *arch;
+  const char *cache_dir, *cache_path; /* of flp_options */
   const flp_tuning *tuning;
   flp_tuned *tuned;             /* TUNED: where to look for what was tuned with other drivers; read if need be */
   const flp_tuned_cut *nearest; /* HEURISTIC, JIT: how to cut what tuning leaves to the templates; or NULL */

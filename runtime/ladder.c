@@ -147,6 +147,8 @@ static flp_images_request request_of(walk *w, const char *arch, const flp_tuned_
                               .device = &plan->device,
                               .driver_version = plan->driver->version,
                               .arch = arch,
+                              .cache_dir = plan->options.cache_dir,
+                              .cache_path = plan->options.cache_path,
                               .tuning = &plan->tuning,
                               .tuned = &w->tuned,
                               .nearest = nearest};

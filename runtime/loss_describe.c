@@ -3,7 +3,7 @@
 
 #include "loss.h"
 #include "status.h"
-#include "validate.h"
+#include "structs.h"
 
 _Static_assert(FLP_LOSS_INPUTS_MAX == FLP_LOSS_FIRST_VECTOR + FLP_LOSS_VECTORS_MAX, "a place for every input");
 
@@ -23,13 +23,14 @@ static void fill(const flp_loss *loss, flp_loss_description *out) {
 
 flp_status flp_loss_describe(const void *bytes, size_t length, flp_loss_description *out) {
   flp_loss loss;
+  flp_loss_description said = FLP_LOSS_DESCRIPTION_INIT;
   flp_detail_clear();
   if (!bytes || !out)
     return flp_fail(FLP_ERROR_ARGUMENT, "%s is NULL (accepted: %s)", bytes ? "out" : "bytes",
                     bytes ? "a flp_loss_description" : "a loss program");
-  FLP_TRY(flp_struct_check("out", out->struct_bytes, sizeof *out));
-  *out = (flp_loss_description)FLP_LOSS_DESCRIPTION_INIT;
-  FLP_TRY(flp_loss_read(bytes, length, &loss));
-  fill(&loss, out);
-  return FLP_OK;
+  FLP_TRY(flp_struct_check(FLP_STRUCT_LOSS_DESCRIPTION, out));
+  flp_status status = flp_loss_read(bytes, length, &loss);
+  if (status == FLP_OK) fill(&loss, &said);
+  flp_struct_write(FLP_STRUCT_LOSS_DESCRIPTION, &said, out);
+  return status;
 }

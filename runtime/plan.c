@@ -9,6 +9,7 @@
 #include "eager.h"
 #include "process.h"
 #include "status.h"
+#include "structs.h"
 #include "validate.h"
 
 /* ---- creation ---- */
@@ -152,6 +153,7 @@ flp_status flp_plan_create(const flp_spec *spec, const flp_options *options, flp
     flp_plan_destroy(plan);
     return status;
   }
+  plan->options.cache_dir = plan->options.cache_path = NULL; /* the caller's memory */
   flp_detail_clear(); /* the falls on the way are in the plan's reasons */
   *out = plan;
   return FLP_OK;
@@ -194,11 +196,8 @@ static flp_status check_query(const flp_plan *plan, flp_pass pass, int64_t n) {
   return FLP_OK;
 }
 
-flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes, flp_layout *layout) {
-  flp_detail_clear();
-  FLP_TRY(check_query(plan, pass, n));
-  if (!layout) return flp_fail(FLP_ERROR_ARGUMENT, "layout is NULL (accepted: a flp_layout)");
-  FLP_TRY(flp_struct_check("layout", layout->struct_bytes, sizeof *layout));
+static flp_status find_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes,
+                              flp_layout *layout) {
   if (plan->spec.op == FLP_OP_SELECT) {
     *layout = (flp_layout){
         .struct_bytes = sizeof *layout, .chunk_rows = n, .chunk_vocab = plan->spec.vocab, .launches = n > 0};
@@ -210,6 +209,17 @@ flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint6
   flp_scheme scheme;
   FLP_TRY(flp_planner_pick(&plan->planner, pass, n, budget, 1, &scheme));
   flp_planner_describe(&plan->planner, &scheme, n, layout);
+  return FLP_OK;
+}
+
+flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes, flp_layout *layout) {
+  flp_layout found;
+  flp_detail_clear();
+  FLP_TRY(check_query(plan, pass, n));
+  if (!layout) return flp_fail(FLP_ERROR_ARGUMENT, "layout is NULL (accepted: a flp_layout)");
+  FLP_TRY(flp_struct_check(FLP_STRUCT_LAYOUT, layout));
+  FLP_TRY(find_layout(plan, pass, n, budget_bytes, &found));
+  flp_struct_write(FLP_STRUCT_LAYOUT, &found, layout);
   return FLP_OK;
 }
 

@@ -41,7 +41,7 @@ struct flp_plan {
   flp_spec spec;       /* resolved; its loss is the plan's copy, loss_bytes */
   uint8_t *loss_bytes; /* owned; NULL without a loss */
   flp_loss loss;       /* read from them */
-  flp_options options; /* resolved; tune is in tuning, and NULL here */
+  flp_options options; /* resolved; tune is in tuning, and NULL here, as the cache's places are once it is made */
   flp_tuning tuning;
   int has_tuning; /* the options say how kernels are cut, be it as their templates choose */
   char spec_text[FLP_SPEC_TEXT_BYTES];

@@ -58,6 +58,6 @@ flp_status flp_select(flp_plan *plan, const flp_select_args *args) {
   flp_select_args resolved;
   FLP_TRY(flp_select_args_resolve(&plan->spec, args, &resolved));
   if (plan->rung == FLP_RUNG_EAGER) return run_host(plan, &resolved);
-  flp_call call = {.plan = plan, .stream = args->stream};
+  flp_call call = {.plan = plan, .stream = resolved.stream};
   return flp_call_run(&call, enqueue, &resolved);
 }

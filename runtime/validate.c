@@ -12,6 +12,7 @@
 #include "loss.h"
 #include "planner.h"
 #include "status.h"
+#include "structs.h"
 
 static flp_status out_of_range(const char *field, int64_t value, int64_t low, int64_t high) {
   return flp_fail(FLP_ERROR_ARGUMENT, "%s is %" PRId64 " (accepted: %" PRId64 " to %" PRId64 ")", field, value, low,
@@ -20,15 +21,6 @@ static flp_status out_of_range(const char *field, int64_t value, int64_t low, in
 
 static flp_status check_range(const char *field, int64_t value, int64_t low, int64_t high) {
   return value < low || value > high ? out_of_range(field, value, low, high) : FLP_OK;
-}
-
-flp_status flp_struct_check(const char *name, uint32_t got, size_t want) {
-  if (got == want) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT,
-                  "%s.struct_bytes is %" PRIu32
-                  ", but this library's struct has %zu bytes (accepted: %zu; start from "
-                  "its _INIT value)",
-                  name, got, want, want);
 }
 
 /* What a spec of scores that exist already leaves at 0. */
@@ -137,9 +129,11 @@ static flp_status check_loss(const flp_spec *spec) {
 }
 
 flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
+  flp_spec read;
   memset(out, 0, sizeof *out);
   if (!spec) return flp_fail(FLP_ERROR_ARGUMENT, "spec is NULL (accepted: a flp_spec)");
-  FLP_TRY(flp_struct_check("spec", spec->struct_bytes, sizeof *spec));
+  FLP_TRY(flp_struct_read(FLP_STRUCT_SPEC, spec, &read));
+  spec = &read;
   FLP_TRY(check_range("spec.op", spec->op, FLP_OP_HEAD, FLP_OP_SELECT));
   FLP_TRY(spec->op == FLP_OP_SELECT ? check_select(spec) : check_dtypes(spec));
   FLP_TRY(check_target_dtype(spec));
@@ -191,7 +185,6 @@ static flp_status read_budget(uint64_t *budget) {
 }
 
 static flp_status check_options(const flp_options *options) {
-  FLP_TRY(flp_struct_check("options", options->struct_bytes, sizeof *options));
   FLP_TRY(check_range("options.device", options->device, FLP_DEVICE_HOST, 1023));
   FLP_TRY(check_range("options.rung", options->rung, FLP_RUNG_AUTO, FLP_RUNG_EAGER));
   FLP_TRY(check_range("options.strict", options->strict, 0, 1));
@@ -215,8 +208,8 @@ flp_status flp_options_resolve(const flp_options *options, flp_options *out) {
   flp_options merged = FLP_OPTIONS_INIT;
   memset(out, 0, sizeof *out);
   if (options) {
-    FLP_TRY(check_options(options));
-    merged = *options;
+    FLP_TRY(flp_struct_read(FLP_STRUCT_OPTIONS, options, &merged));
+    FLP_TRY(check_options(&merged));
   }
   /* Read even where it does not apply, so that a misspelt FLP_FORCE never passes in silence. Host pointers have one
    * rung only: there FLP_FORCE has nothing to choose. */

@@ -8,9 +8,6 @@
  * of the planner below 2^64: 12 bytes · 2^30 rows · 2^30 groups. */
 enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
 
-/* Whether a struct of the caller is the library's, named as it is in messages. error: ARGUMENT */
-flp_status flp_struct_check(const char *name, uint32_t got, size_t want);
-
 /* Checks a spec and writes its resolved copy (gradient dtypes filled in). error: ARGUMENT */
 flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out);
 

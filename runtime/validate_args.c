@@ -10,6 +10,7 @@
 #include "kernel.h"
 #include "planner.h"
 #include "status.h"
+#include "structs.h"
 #include "validate.h"
 
 /* One pointer of a pass: whether it must be there, must not, or may be, and what its base is a multiple of. */
@@ -271,8 +272,6 @@ static flp_status check_workspace(const flp_args *args) {
 }
 
 static flp_status check_head(const flp_args *args, int for_step) {
-  if (!args) return flp_fail(FLP_ERROR_ARGUMENT, "args is NULL (accepted: a flp_args)");
-  FLP_TRY(flp_struct_check("args", args->struct_bytes, sizeof *args));
   int is_step = args->pass == FLP_PASS_STEP;
   if (is_step != for_step || args->pass < FLP_PASS_FORWARD || args->pass > FLP_PASS_STEP)
     return flp_fail(
@@ -284,9 +283,11 @@ static flp_status check_head(const flp_args *args, int for_step) {
 }
 
 static flp_status resolve(const flp_spec *spec, const flp_args *args, int for_step, flp_args *out) {
+  flp_args resolved;
   memset(out, 0, sizeof *out);
-  FLP_TRY(check_head(args, for_step));
-  flp_args resolved = *args;
+  if (!args) return flp_fail(FLP_ERROR_ARGUMENT, "args is NULL (accepted: a flp_args)");
+  FLP_TRY(flp_struct_read(FLP_STRUCT_ARGS, args, &resolved));
+  FLP_TRY(check_head(&resolved, for_step));
   FLP_TRY(check_shard(spec, &resolved));
   FLP_TRY(check_scales(spec, &resolved));
   FLP_TRY(check_rows(spec, &resolved));

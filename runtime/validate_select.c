@@ -7,6 +7,7 @@
 
 #include "kernel.h"
 #include "status.h"
+#include "structs.h"
 #include "validate.h"
 
 static size_t number_bytes(const flp_spec *spec) {
@@ -109,16 +110,16 @@ static flp_status check_overlap(const flp_spec *spec, const flp_select_args *arg
 }
 
 flp_status flp_select_args_resolve(const flp_spec *spec, const flp_select_args *args, flp_select_args *out) {
+  flp_select_args resolved;
   memset(out, 0, sizeof *out);
   if (!args) return flp_fail(FLP_ERROR_ARGUMENT, "args is NULL (accepted: a flp_select_args)");
-  FLP_TRY(flp_struct_check("args", args->struct_bytes, sizeof *args));
-  flp_select_args resolved = *args;
+  FLP_TRY(flp_struct_read(FLP_STRUCT_SELECT_ARGS, args, &resolved));
   FLP_TRY(check_numbers(&resolved));
   FLP_TRY(check_pass(spec, &resolved));
   FLP_TRY(check_arrays(spec, &resolved));
-  FLP_TRY(check_matrix(spec, "scores", args->scores, args->n, &resolved.scores_stride));
-  if (args->pass == FLP_PASS_BACKWARD) {
-    FLP_TRY(check_matrix(spec, "grad_scores", args->grad_scores, args->n, &resolved.grad_scores_stride));
+  FLP_TRY(check_matrix(spec, "scores", resolved.scores, resolved.n, &resolved.scores_stride));
+  if (resolved.pass == FLP_PASS_BACKWARD) {
+    FLP_TRY(check_matrix(spec, "grad_scores", resolved.grad_scores, resolved.n, &resolved.grad_scores_stride));
     FLP_TRY(check_overlap(spec, &resolved));
   }
   *out = resolved;

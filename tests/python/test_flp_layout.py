@@ -2,6 +2,7 @@
 import ctypes
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,10 +13,11 @@ from flp import _c, errors
 TREE = Path(os.environ.get("FLP_TEST_TREE") or Path(__file__).resolve().parents[2])
 HEADER = TREE / "runtime" / "flp.h"
 STRUCTS = {"flp_spec": _c.Spec, "flp_options": _c.Options, "flp_layout": _c.Layout, "flp_args": _c.Args,
-           "flp_arena_stats": _c.ArenaStats, "flp_loss_parameter": _c.LossParameter,
+           "flp_select_args": _c.SelectArgs, "flp_arena_stats": _c.ArenaStats, "flp_loss_parameter": _c.LossParameter,
            "flp_loss_description": _c.LossDescription}
 INITIAL = {"flp_spec": (_c.new_spec, "FLP_SPEC_INIT"), "flp_options": (_c.new_options, "FLP_OPTIONS_INIT"),
            "flp_layout": (_c.new_layout, "FLP_LAYOUT_INIT"), "flp_args": (_c.new_args, "FLP_ARGS_INIT"),
+           "flp_select_args": (_c.new_select_args, "FLP_SELECT_ARGS_INIT"),
            "flp_arena_stats": (_c.new_arena_stats, "FLP_ARENA_STATS_INIT"),
            "flp_loss_description": (_c.new_loss_description, "FLP_LOSS_DESCRIPTION_INIT")}
 CONSTANTS = {
@@ -85,6 +87,39 @@ def test_struct_has_every_field_of_the_header(name):
 def test_initial_values_are_those_of_the_header(probe, name):
     make, macro = INITIAL[name]
     assert bytes(make()).hex() == probe[macro][0]
+
+
+@pytest.mark.parametrize("standard", ("c++11", "c++17", "c++20"))
+def test_initial_values_in_cpp_are_those_in_c(tmp_path, standard):
+    """Without a warning, and field by field: padding may differ."""
+    compiler = shutil.which("g++")
+    if not compiler:
+        pytest.skip("no g++")
+    lines = ['#include "flp.h"', "#include <cstdio>", "#include <cstring>", "int main() {"]
+    for name, (make, macro) in INITIAL.items():
+        value = make()
+        lines += ["  { %s value = %s;" % (name, macro), "    unsigned char bytes[sizeof value];",
+                  "    std::memcpy(bytes, &value, sizeof value);"]
+        for field, _ in value._fields_:
+            place = getattr(type(value), field)
+            want = bytes(value)[place.offset:place.offset + place.size]
+            same = "std::memcmp(bytes + %d, \"%s\", %d) == 0" % (place.offset, "".join("\\%03o" % b for b in want),
+                                                               place.size)
+            lines.append('    if (!(%s)) return std::puts("%s.%s"), 1;' % (same, name, field))
+        lines.append("  }")
+    (tmp_path / "probe.cpp").write_text("\n".join(lines + ["  return 0;", "}", ""]))
+    subprocess.run([compiler, "-std=" + standard, "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror", "-I",
+                    str(HEADER.parent), str(tmp_path / "probe.cpp"), "-o", str(tmp_path / "probe")], check=True)
+    done = subprocess.run([str(tmp_path / "probe")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_initial_values_name_their_fields():
+    """A list of values in the order of the fields breaks with any field that is put between them."""
+    for _, macro in INITIAL.values():
+        text = re.search(r"#define %s\b(.*?)\n\n" % macro, HEADER.read_text(), flags=re.S).group(1)
+        values = text.replace("\\\n", " ").split("(", 1)[1].rsplit(")", 1)[0].split(",")[1:]
+        assert values and all(re.match(r"\s*FLP_SET_\(\w+\) = ", value) for value in values), macro
 
 
 def test_constants(probe):

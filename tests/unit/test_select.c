@@ -88,7 +88,8 @@ Test(select, arguments_of_both_passes) {
   const flp_pass forward = FLP_PASS_FORWARD;
   flp_spec spec = select_spec();
   refuse_args(&spec, NULL, "args is NULL (accepted: a flp_select_args)");
-  REFUSE_ARGS(forward, a.struct_bytes = 8, "args.struct_bytes is 8, but this library's struct has");
+  REFUSE_ARGS(forward, a.struct_bytes = 8,
+              "args.struct_bytes is 8 (accepted: multiples of 8 from 128 to 4096; the flp_select_args of this library");
   REFUSE_ARGS(FLP_PASS_COMBINE, (void)0, "args.pass is 2 (accepted: FORWARD 1, BACKWARD 3)");
   REFUSE_ARGS(forward, a.n = -1, "args.n is -1 (accepted: 0 to 1073741824)");
   REFUSE_ARGS(forward, a.k = 0, "args.k is 0 (accepted: 1 to 1073741824)");

@@ -46,10 +46,10 @@ Test(validate, specs_resolve) {
 Test(validate, spec_struct) {
   refuse_spec(NULL, "spec is NULL (accepted: a flp_spec)");
   char detail[256];
-  snprintf(
-      detail, sizeof detail,
-      "spec.struct_bytes is 8, but this library's struct has %zu bytes (accepted: %zu; start from its _INIT value)",
-      sizeof(flp_spec), sizeof(flp_spec));
+  snprintf(detail, sizeof detail,
+           "spec.struct_bytes is 8 (accepted: multiples of 8 from 88 to 4096; the flp_spec of this library "
+           "has %zu, start from its _INIT value)",
+           sizeof(flp_spec));
   REFUSE_SPEC(spec.struct_bytes = 8, detail);
 }
 
@@ -130,10 +130,10 @@ Test(validate, options_have_defaults) {
 Test(validate, options_fields) {
   no_environment();
   char detail[256];
-  snprintf(
-      detail, sizeof detail,
-      "options.struct_bytes is 0, but this library's struct has %zu bytes (accepted: %zu; start from its _INIT value)",
-      sizeof(flp_options), sizeof(flp_options));
+  snprintf(detail, sizeof detail,
+           "options.struct_bytes is 0 (accepted: multiples of 8 from 64 to 4096; the flp_options of this library "
+           "has %zu, start from its _INIT value)",
+           sizeof(flp_options));
   REFUSE_OPTIONS(options.struct_bytes = 0, detail);
   REFUSE_OPTIONS(options.device = -2, "options.device is -2 (accepted: -1 to 1023)");
   REFUSE_OPTIONS(options.rung = (flp_rung)6, "options.rung is 6 (accepted: 0 to 5)");
@@ -329,10 +329,10 @@ Test(validate, args_head) {
   flp_spec any = full_spec();
   refuse_args(&any, NULL, "args is NULL (accepted: a flp_args)");
   char detail[256];
-  snprintf(
-      detail, sizeof detail,
-      "args.struct_bytes is 4, but this library's struct has %zu bytes (accepted: %zu; start from its _INIT value)",
-      sizeof(flp_args), sizeof(flp_args));
+  snprintf(detail, sizeof detail,
+           "args.struct_bytes is 4 (accepted: multiples of 8 from 392 to 4096; the flp_args of this library "
+           "has %zu, start from its _INIT value)",
+           sizeof(flp_args));
   REFUSE(FORWARD, args.struct_bytes = 4, detail);
   REFUSE(FORWARD, args.pass = (flp_pass)0,
          "args.pass is 0 (accepted: FORWARD 1, COMBINE 2, BACKWARD 3; flp_step runs STEP 4)");

@@ -46,7 +46,7 @@ class Options(Structure):
     _fields_ = [
         ("struct_bytes", c_uint32), ("device", c_int32), ("rung", c_int), ("strict", c_int32),
         ("host_fallback", c_int32), ("budget_bytes", c_uint64), ("chunk_rows", c_int64), ("chunk_vocab", c_int64),
-        ("threads", c_int32), ("mode", c_int), ("tune", c_char_p),
+        ("threads", c_int32), ("mode", c_int), ("tune", c_char_p), ("cache_dir", c_char_p), ("cache_path", c_char_p),
     ]
 
 

@@ -1,0 +1,500 @@
+/* flp.h: fused log-probabilities of a language-model head, forward and backward.
+ *
+ * The operation. Hidden states h (N,D), head W (V,D), optional bias b (V), targets y (N), temperature T
+ * (one number or one per row), optional softcap c, logit scale a:
+ *
+ *     z = a·(h Wᵀ + b);   z ← c·tanh(z/c) if softcap;   t = z / T
+ *     logprob_i = t_{i,y_i} − log Σ_v exp t_{i,v}          entropy_i = −Σ_v p_{i,v} log p_{i,v}
+ *
+ * The (N,V) scores never exist in memory beyond one bounded chunk, forward or backward.
+ *
+ * Read this header from top to bottom: the first page is all that scoring needs.
+ *
+ *     flp_spec spec = FLP_SPEC_INIT;                      what to specialise for
+ *     spec.vocab = 151936; spec.hidden = 4096; spec.dtype = FLP_DTYPE_BF16;
+ *     flp_plan *plan;
+ *     flp_plan_create(&spec, NULL, &plan);                picks kernels, loads them; the slow part
+ *     size_t bytes;
+ *     flp_plan_workspace(plan, FLP_PASS_FORWARD, n, 0, &bytes);      exact
+ *     flp_args args = FLP_ARGS_INIT;                      pointers and run-time values
+ *     args.n = n; args.hidden = h; args.weight = w; args.target = y; args.logprob = out;
+ *     args.workspace = ws; args.workspace_bytes = bytes; args.stream = stream;
+ *     flp_execute(plan, &args);                           enqueues; never allocates, never synchronises
+ *     flp_plan_destroy(plan);
+ *
+ * Conventions. Functions return flp_status; on failure flp_error_detail() has one sentence naming the field,
+ * the value and what is accepted. `**out` comes last and is set to NULL on failure. Sizes end in _bytes, strides
+ * count elements. `create` and `destroy` own, `get` borrows; destroying NULL is fine. The library never prints,
+ * exits or aborts. Structs open with struct_bytes so that they can grow; always start from the *_INIT value. */
+#ifndef FLP_H
+#define FLP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FLP_VERSION_MAJOR 0
+#define FLP_VERSION_MINOR 1
+#define FLP_VERSION_PATCH 0
+#define FLP_VERSION_STRING "0.1.0"
+
+#if defined(__GNUC__)
+#define FLP_API __attribute__((visibility("default")))
+#else
+#define FLP_API
+#endif
+
+/* ---- status ---------------------------------------------------------------------------------------------------- */
+
+/* Numbers are pinned: append only. */
+typedef enum flp_status {
+  FLP_OK = 0,
+  FLP_ERROR_ARGUMENT = 1,    /* a field has a value that is not accepted; the detail names both */
+  FLP_ERROR_UNSUPPORTED = 2, /* well formed, but no rung of this build computes it */
+  FLP_ERROR_MEMORY = 3,      /* host memory ran out */
+  FLP_ERROR_WORKSPACE = 4,   /* args.workspace_bytes is less than the smallest layout needs */
+  FLP_ERROR_BUDGET = 5,      /* no layout fits the budget; the detail names the smallest that would do */
+  FLP_ERROR_UNAVAILABLE = 6, /* no usable GPU, driver or kernel, and host fallback was not asked for */
+  FLP_ERROR_DRIVER = 7,      /* a CUDA call failed; the detail names it, the kernel and the spec */
+  FLP_ERROR_IO = 8,          /* a file could not be read or written */
+  FLP_ERROR_CORRUPT = 9,     /* a file is not what it claims to be */
+  FLP_ERROR_COMPILE = 10,    /* a template or the code generator failed */
+  FLP_ERROR_DATA = 11,       /* the device met bad values: target ids, row ids or temperatures */
+  FLP_ERROR_INTERNAL = 12    /* a bug in flp */
+} flp_status;
+
+/* Name of a status, e.g. "FLP_ERROR_BUDGET"; never NULL. thread: any */
+FLP_API const char *flp_status_name(flp_status status);
+
+/* One sentence on the last failure of this thread; "" if there was none. Valid until the thread's next call. */
+FLP_API const char *flp_error_detail(void);
+
+/* Version of the library that is loaded, e.g. "0.1.0". */
+FLP_API const char *flp_version(void);
+
+/* 64 hexadecimal digits: SHA-256 over the templates and the generator that this library was built beside. Records of
+ * measurements carry it. */
+FLP_API const char *flp_sources_id(void);
+
+/* ---- what to compute: flp_spec --------------------------------------------------------------------------------- */
+
+typedef enum flp_dtype {
+  FLP_DTYPE_BF16 = 1,
+  FLP_DTYPE_FP16 = 2,
+  FLP_DTYPE_FP32 = 3,
+  FLP_DTYPE_INT32 = 4,
+  FLP_DTYPE_INT64 = 5,
+  FLP_DTYPE_FP64 = 6 /* of scores that exist already (FLP_OP_SELECT), of nothing else */
+} flp_dtype;
+
+typedef enum flp_entropy {
+  FLP_ENTROPY_NONE = 0,
+  FLP_ENTROPY_FORWARD = 1, /* value only */
+  FLP_ENTROPY_BACKWARD = 2 /* value, and its gradient in the backward pass */
+} flp_entropy;
+
+typedef enum flp_op {
+  FLP_OP_HEAD = 0,  /* from hidden states and head: flp_execute */
+  FLP_OP_SELECT = 1 /* from scores that exist already: flp_select */
+} flp_op;
+
+/* Bits of flp_spec.grads. */
+enum { FLP_GRAD_HIDDEN = 1, FLP_GRAD_WEIGHT = 2, FLP_GRAD_BIAS = 4 };
+
+/* The specialisation. Everything here may be folded into a kernel; values of one call are in flp_args. */
+typedef struct flp_spec {
+  uint32_t struct_bytes;
+  flp_dtype dtype;        /* of hidden, weight, bias and, unless said otherwise, their gradients */
+  int64_t vocab;          /* V, rows of the weight of this process (a shard counts its own rows), >= 2 */
+  int64_t hidden;         /* D, columns of hidden and weight; a multiple of 8, >= 8 */
+  flp_dtype target_dtype; /* INT32 or INT64 */
+  flp_entropy entropy;
+  uint32_t grads;                 /* needs-grad mask: FLP_GRAD_*; 0 scores only */
+  int32_t has_bias;               /* 0 or 1 */
+  float softcap;                  /* c > 0, or 0 for none */
+  int32_t per_row_temperature;    /* 0: flp_args.temperature; 1: flp_args.temperature_rows */
+  flp_dtype grad_hidden_dtype;    /* 0 means dtype; else dtype or FP32 */
+  flp_dtype grad_weight_dtype;    /* 0 means dtype; else dtype or FP32 */
+  int32_t accumulate_grad_weight; /* 1: grad_weight (must be FP32) is added to, as Megatron's main_grad is */
+  uint32_t alignment; /* bytes that every operand's base and row stride are a multiple of: 16 (default), or a power
+                         of two down to the element size; below 16 kernels without 16-byte copies are used */
+  flp_op op;          /* SELECT: dtype is that of the scores, FP64 too; hidden, grads, has_bias, softcap,
+                         per_row_temperature, accumulate_grad_weight and the gradients' dtypes stay 0 */
+  int32_t keep;       /* 1: a forward pass may keep exponentials for the backward pass (mode S, flp_args.saved);
+                         needs grads and dtype BF16 */
+  const void *loss;   /* of flp_step: a program (flp_loss_builtin_bytes, flpgen loss show --bytes), which is copied */
+  size_t loss_bytes;
+} flp_spec;
+
+#define FLP_SPEC_INIT                                                                                        \
+  { sizeof(flp_spec), FLP_DTYPE_BF16, 0, 0, FLP_DTYPE_INT64, FLP_ENTROPY_NONE, 0, 0, 0.0f, 0, (flp_dtype)0, \
+    (flp_dtype)0, 0, 16, FLP_OP_HEAD, 0, NULL, 0 }
+
+/* ---- how to run it: flp_options -------------------------------------------------------------------------------- */
+
+/* The fallback ladder, best first. */
+typedef enum flp_rung {
+  FLP_RUNG_AUTO = 0,
+  FLP_RUNG_TUNED = 1,     /* cache entry tuned for this exact device */
+  FLP_RUNG_HEURISTIC = 2, /* cache entry for the architecture */
+  FLP_RUNG_JIT = 3,       /* generated now, through libflpgen */
+  FLP_RUNG_GENERIC = 4,   /* shape-generic PTX that ships with the library */
+  FLP_RUNG_EAGER = 5      /* multi-threaded CPU reference on host pointers */
+} flp_rung;
+
+enum { FLP_DEVICE_HOST = -1 };
+
+/* How the matrix products are ordered. */
+typedef enum flp_mode {
+  FLP_MODE_F = 1,       /* scoring: one product */
+  FLP_MODE_R_VOCAB = 2, /* recompute by vocab chunks: 1 + 3 products */
+  FLP_MODE_R_ROWS = 3,  /* recompute by row chunks: 1 + 3, frozen head 1 + 2 */
+  FLP_MODE_R2 = 4,      /* dh by row chunks, dW by vocab chunks: 1 + 4, no accumulator */
+  FLP_MODE_S = 5,       /* saved exponentials: 1 + 2, frozen head 1 + 1; 2·N·V bytes from forward to backward */
+  FLP_MODE_P = 6        /* streamed: forward, loss and both products of a chunk of rows at a time: 3, frozen head 2 */
+} flp_mode;
+
+typedef struct flp_options {
+  uint32_t struct_bytes;
+  int32_t device;         /* CUDA ordinal, default 0; FLP_DEVICE_HOST: pointers are host memory, eager rung */
+  flp_rung rung;          /* pin a rung; AUTO also honours the environment variable FLP_FORCE */
+  int32_t strict;         /* 1: a fall to a lower rung and device-side bad data are errors (a cache miss that JIT makes
+                             good is none); flp_execute synchronises, so no graph capture; also FLP_STRICT=1 */
+  int32_t host_fallback;  /* 1: with no usable GPU, plan for host pointers instead of failing UNAVAILABLE */
+  uint64_t budget_bytes;  /* 0: 256 MiB forward, 1 GiB backward and step, or FLP_BUDGET */
+  int64_t chunk_rows;     /* rows of one backward chunk, overriding the budget (R_ROWS, P); 0: the planner chooses */
+  int64_t chunk_vocab;    /* 0: the planner chooses; else vocab columns of one backward chunk (R_VOCAB); with both set,
+                             the cheapest of R_VOCAB, R_ROWS and R2 in these sizes */
+  int32_t threads;        /* eager rung: CPU threads, 0 = all */
+  flp_mode mode;          /* 0: the planner chooses; else R_VOCAB, R_ROWS or R2 for the backward pass of a GPU plan (R2
+                             where both hidden and weight need gradients), or P for its step */
+  const char *tune;       /* how kernels of sm_90a are cut, e.g. "forward:cooperative,256x192,stages=4;dz:raster=8":
+                             those that the plan has are cut so, or it fails. "": as their templates choose; NULL: so
+                             too where a rung is pinned, else as the nearest shape tuned on this device, if any was */
+} flp_options;
+
+#define FLP_OPTIONS_INIT \
+  { sizeof(flp_options), 0, FLP_RUNG_AUTO, 0, 0, 0, 0, 0, 0, (flp_mode)0, 0 }
+
+/* ---- plans ----------------------------------------------------------------------------------------------------- */
+
+typedef struct flp_plan flp_plan;
+
+/* Chooses and loads every kernel that the spec needs, in the device's primary context.
+ * options: NULL for the defaults
+ * error:   ARGUMENT names a bad field, of tune also what a template, a GPU or a pinned rung refuses; UNAVAILABLE if
+ *          no rung can run, with tune none above generic; COMPILE, DRIVER with their cause in strict mode or with tune
+ * thread:  safe; may compile (seconds) when the cache is cold */
+FLP_API flp_status flp_plan_create(const flp_spec *spec, const flp_options *options, flp_plan **out);
+
+/* Unloads the kernels. The caller has synchronised with the plan's work. NULL is fine. */
+FLP_API void flp_plan_destroy(flp_plan *plan);
+
+/* What runs, and why the rungs above it do not: one paragraph of text, truncated to capacity.
+ * error: ARGUMENT if buffer is NULL or capacity 0 */
+FLP_API flp_status flp_plan_describe(const flp_plan *plan, char *buffer, size_t capacity);
+
+/* The rung that runs. */
+FLP_API flp_rung flp_plan_get_rung(const flp_plan *plan);
+
+/* Why this rung was not taken; "" for the one that runs and those below it. Borrowed from the plan. */
+FLP_API const char *flp_plan_get_reason(const flp_plan *plan, flp_rung rung);
+
+/* Name of a rung: "tuned", "heuristic", "jit", "generic", "eager". */
+FLP_API const char *flp_rung_name(flp_rung rung);
+
+/* 16 hexadecimal digits that are equal on two ranks if and only if they run the same kernels. */
+FLP_API flp_status flp_plan_get_id(const flp_plan *plan, char out[17]);
+
+typedef enum flp_pass {
+  FLP_PASS_FORWARD = 1, /* logprob, entropy, stats; or partial for a vocab shard */
+  FLP_PASS_COMBINE = 2, /* partials of all shards -> logprob, entropy, stats */
+  FLP_PASS_BACKWARD = 3, /* gradients, from stats or from what forward saved */
+  FLP_PASS_STEP = 4,     /* loss and gradients in one: flp_step */
+  /* For flp_plan_layout and flp_plan_workspace: of mode S, in a budget that counts what forward saves too; flp_execute
+     takes args.saved instead. The workspace of BACKWARD holds mode S as well, where the budget does */
+  FLP_PASS_BACKWARD_SAVED = 5,
+  FLP_PASS_FORWARD_SAVED = 6
+} flp_pass;
+
+/* What one pass over n rows does and takes. */
+typedef struct flp_layout {
+  uint32_t struct_bytes;
+  flp_mode mode;
+  int64_t chunk_rows;      /* rows of one chunk (F, R_ROWS, P, and dh in R2), else n */
+  int64_t chunk_vocab;     /* vocab columns of one chunk (R_VOCAB, and dW in R2), else V */
+  int64_t chunks;          /* chunks in all: of rows in F and P, of dz in backward */
+  int32_t products;        /* matrix products of 2·N·D·V flop in this pass */
+  int32_t launches;        /* kernel launches in this pass */
+  uint64_t bytes;          /* workspace, exact */
+  uint64_t smallest_bytes; /* workspace of the smallest layout of any mode */
+  double flops;
+  uint64_t saved_bytes; /* mode S: what forward saves beside the workspace; else 0 */
+} flp_layout;
+
+#define FLP_LAYOUT_INIT \
+  { sizeof(flp_layout), (flp_mode)0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0 }
+
+/* Picks the fastest layout of a pass whose workspace fits, in mode S with what forward saves.
+ * unit:  budget in bytes, 0 for the plan's (of mode S that of backward); layout->bytes is what flp_execute needs for
+ *        the same layout
+ * error: BUDGET naming the smallest budget that would do; ARGUMENT if n < 0 */
+FLP_API flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes,
+                                   flp_layout *layout);
+
+/* Workspace bytes of the layout that flp_plan_layout picks; exact. */
+FLP_API flp_status flp_plan_workspace(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes,
+                                      size_t *out_bytes);
+
+/* Whether to take mode S: the bytes that a forward pass over n rows saves, a reference a row and the exponentials,
+ * 2·n·V, where they and the workspace of either pass fit the budget; else 0, for mode R. With the same budget,
+ * FORWARD_SAVED and BACKWARD_SAVED tell the workspaces. 0 too where spec.keep is 0, options ask for mode R, or the rung
+ * has no kernels for it (flp_plan_describe says why).
+ * unit:  budget in bytes, 0 for the plan's backward budget; UINT64_MAX for mode S whatever it takes
+ * error: ARGUMENT if n < 0 */
+FLP_API flp_status flp_plan_saved(const flp_plan *plan, int64_t n, uint64_t budget_bytes, size_t *out_bytes);
+
+/* The most that flp_plan_saved of any plan of this spec can give: where it is 0, a plan without keep serves, and
+ * kernels of mode S need not be made.
+ * unit:  as flp_plan_saved; the default is FLP_BUDGET or 1 GiB
+ * error: ARGUMENT if n < 0, or names a bad field of the spec or a setting */
+FLP_API flp_status flp_spec_saved(const flp_spec *spec, int64_t n, uint64_t budget_bytes, size_t *out_bytes);
+
+/* ---- one call: flp_args ---------------------------------------------------------------------------------------- */
+
+/* Pointers are device memory (host memory on the eager rung). Strides count elements between rows; 0 means dense. */
+typedef struct flp_args {
+  uint32_t struct_bytes;
+  flp_pass pass;
+  int64_t n; /* N >= 0 */
+
+  /* operands of forward and backward */
+  const void *hidden; /* (N,D) dtype */
+  int64_t hidden_stride;
+  const void *weight; /* (V,D) dtype */
+  int64_t weight_stride;
+  const void *bias;              /* (V) dtype, iff spec.has_bias */
+  const void *target;            /* (N) target_dtype; global vocabulary ids */
+  const float *temperature_rows; /* (N), iff spec.per_row_temperature; values > 0 */
+  float temperature;             /* T > 0, finite */
+  float scale;                   /* a, finite */
+  int64_t ignore_index;          /* rows with this target: logprob 0, entropy 0, no gradient, no matrix work */
+  const int32_t *rows;           /* (row_count) ids of the only rows to compute, as a set; NULL: all */
+  int64_t row_count;
+
+  /* vocab shard; zeros mean the whole head */
+  int64_t vocab_offset; /* global id of weight row 0 */
+  int64_t vocab_valid;  /* weight rows that are real; the rest is padding. 0 means V */
+  int64_t vocab_total;  /* ids of the whole vocabulary. 0 means vocab_offset + vocab_valid; combine over more than one
+                           shard needs it */
+
+  /* forward and combine: outputs; each may be NULL */
+  float *logprob; /* (N) nats, <= 0 */
+  float *entropy; /* (N) nats */
+  float *stats;   /* (N,4) for backward, 16-byte aligned: row maximum (log2 units), log2 of the sum, logprob, entropy */
+  /* forward: out (N,4) of one shard, 16-byte aligned; a shard of a larger vocabulary gives nothing else. combine: in
+     (shard_count,N,4), rank order. Columns: maximum, sum and weighted sum in log2 units, raw target score (−inf where
+     the target is on another shard) */
+  float *partial;
+  int64_t shard_count;
+
+  /* backward: upstream gradients (N), either may be NULL; outputs as spec.grads asks */
+  const float *grad_logprob;
+  const float *grad_entropy;
+  void *grad_hidden; /* (N,D) grad_hidden_dtype; rows without work are zeroed */
+  int64_t grad_hidden_stride;
+  void *grad_weight; /* (V,D) grad_weight_dtype */
+  int64_t grad_weight_stride;
+  void *grad_bias; /* (V) dtype */
+
+  void *workspace; /* 256-byte aligned */
+  size_t workspace_bytes;
+  void *stream; /* CUstream; NULL is the legacy default stream; ignored on the eager rung */
+
+  /* mode S: forward writes, backward of the same rows, targets and temperatures reads, and may overwrite it: once.
+     NULL: mode R, as is backward in a workspace that mode S does not fit. Whole heads alone, no shards. 256-byte
+     aligned, as many bytes as flp_plan_saved says */
+  void *saved;
+  size_t saved_bytes;
+  const float *old_lse; /* forward and step: (N) nats, log Σ exp t of a policy near this one; NULL: a reference from the
+                           first columns of the vocabulary. Decides what is redone, not a bit of a result elsewhere */
+
+  /* step: what the loss reads; the rest may be NULL, and so may row_weight (1) and old_logprob (this policy's own) */
+  const float *old_logprob, *ref_logprob, *advantage, *row_weight; /* (N) */
+  const float *vectors[8];       /* (N) each, in the program's order */
+  const double *loss_parameters; /* host memory, in the program's order; NULL: its defaults */
+  float *loss;    /* (N) or NULL; rows without work 0 */
+  float *metrics; /* (metrics of the program, N) or NULL */
+} flp_args;
+
+#define FLP_ARGS_INIT                                                                                              \
+  { sizeof(flp_args), FLP_PASS_FORWARD, 0, NULL, 0, NULL, 0, NULL, NULL, NULL, 1.0f, 1.0f, -100, NULL, 0, 0, 0, 0, \
+    NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL, 0, NULL, 0, NULL, NULL, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, \
+    NULL, {NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}, NULL, NULL, NULL }
+
+/* Enqueues one pass on args->stream.
+ * Rows with an id outside [0, vocab_total) (and not ignore_index) or a temperature that is not > 0 and finite get NaN
+ * in every output of their own, contribute nothing to grad_weight and grad_bias, and are counted in the device error
+ * word. A NaN or Inf in a hidden row stays in that row (and in grad_weight).
+ * error:  ARGUMENT names the field; WORKSPACE if no layout fits workspace_bytes; DRIVER if a launch failed;
+ *         DATA in strict mode only (strict synchronises)
+ * thread: safe on one plan; asynchronous on stream; allocates and loads nothing, can be captured in a CUDA graph */
+FLP_API flp_status flp_execute(flp_plan *plan, const flp_args *args);
+
+/* ---- loss and gradients in one: flp_step ----------------------------------------------------------------------- */
+
+/* Bytes of a built-in loss program, or a sum of them: "grpo", "grpo+k3+entropy". Its rows' losses are summed by weight.
+ * out: NULL asks for the size alone. error: ARGUMENT naming the accepted ones, or a capacity that is too small */
+FLP_API flp_status flp_loss_builtin_bytes(const char *name, void *out, size_t capacity, size_t *out_bytes);
+
+enum {
+  FLP_LOSS_TITLE_BYTES = 64,
+  FLP_LOSS_NAME_BYTES = 32,
+  FLP_LOSS_PARAMETERS_MAX = 8,
+  FLP_LOSS_VECTORS_MAX = 8,
+  FLP_LOSS_METRICS_MAX = 8,
+  FLP_LOSS_INPUTS_MAX = 14
+};
+
+/* A number that the caller may set for a step. */
+typedef struct flp_loss_parameter {
+  char name[FLP_LOSS_NAME_BYTES];
+  double fallback, low, high; /* low <= fallback <= high; the bounds may be infinite */
+} flp_loss_parameter;
+
+/* Parameters, vectors and metrics in the order in which flp_args has them. */
+typedef struct flp_loss_description {
+  uint32_t struct_bytes;
+  int32_t parameter_count;
+  int32_t vector_count;
+  int32_t input_count;
+  int32_t metric_count;
+  char name[FLP_LOSS_TITLE_BYTES]; /* "grpo+k3" */
+  flp_loss_parameter parameters[FLP_LOSS_PARAMETERS_MAX];
+  char vectors[FLP_LOSS_VECTORS_MAX][FLP_LOSS_NAME_BYTES];
+  /* the values of a row that it reads: of logprob, entropy, old_logprob, ref_logprob, advantage, weight, and vectors */
+  char inputs[FLP_LOSS_INPUTS_MAX][FLP_LOSS_NAME_BYTES];
+  char metrics[FLP_LOSS_METRICS_MAX][FLP_LOSS_NAME_BYTES];
+} flp_loss_description;
+
+#define FLP_LOSS_DESCRIPTION_INIT \
+  { sizeof(flp_loss_description), 0, 0, 0, 0, "", {{"", 0.0, 0.0, 0.0}}, {""}, {""}, {""} }
+
+/* What a program says of itself. error: ARGUMENT; CORRUPT naming what is wrong with the bytes. thread: any */
+FLP_API flp_status flp_loss_describe(const void *bytes, size_t length, flp_loss_description *out);
+
+/* Enqueues one training step of the plan's spec.loss: logprob and entropy of every row, its loss, and the gradients of
+ * the sum of losses that spec.grads asks for. Mode P: rows pass in chunks through forward, loss and both products, so
+ * that nothing of size N·V and no second product h·Wᵀ exist; mode R where that cannot be (fp16 and fp32 operands, a
+ * budget that holds no chunk) or is no gain (few rows, few columns). args->pass is STEP; logprob, entropy, loss and
+ * metrics may be NULL; grad_logprob, grad_entropy and stats stay NULL. Bits of logprob, entropy are those of forward.
+ * A row whose loss has no gradient, such as one of weight 0, adds nothing to one, not even where its hidden is NaN.
+ * error, thread: as flp_execute; ARGUMENT too for an input that the program reads and is not there */
+FLP_API flp_status flp_step(flp_plan *plan, const flp_args *args);
+
+/* ---- scores that exist already: flp_select --------------------------------------------------------------------- */
+
+/* One call of a plan whose spec.op is FLP_OP_SELECT. "Numbers" are float, or double where spec.dtype is FP64.
+ *     t = z / T;   logprob_ij = t_{i,y_ij} − log Σ_v exp t_{i,v};   entropy as in flp_execute */
+typedef struct flp_select_args {
+  uint32_t struct_bytes;
+  flp_pass pass;      /* FORWARD or BACKWARD */
+  int64_t n;          /* N >= 0 rows */
+  int64_t k;          /* K >= 1 targets a row, a few: BACKWARD takes K² steps beside V */
+  const void *scores; /* z (N,V) dtype */
+  int64_t scores_stride;
+  const void *target;   /* (N,K) target_dtype */
+  double temperature;   /* T > 0, log2(e)/T a normal number of fp32 */
+  int64_t ignore_index; /* targets that give 0 and no gradient; rows of nothing else are not read */
+
+  /* numbers: outputs of FORWARD, each may be NULL; BACKWARD reads logprob and stats */
+  void *logprob; /* (N,K) nats */
+  void *entropy; /* (N) nats; NULL without spec.entropy */
+  void *stats;   /* (N,3): reference, log2 of the sum, entropy */
+
+  /* numbers: upstream gradients of BACKWARD, either may be NULL */
+  const void *grad_logprob; /* (N,K) */
+  const void *grad_entropy; /* (N); NULL unless spec.entropy is BACKWARD */
+  void *grad_scores;        /* (N,V) dtype; may be scores itself, which it then overwrites */
+  int64_t grad_scores_stride;
+
+  void *stream;
+} flp_select_args;
+
+#define FLP_SELECT_ARGS_INIT                                                                                \
+  { sizeof(flp_select_args), FLP_PASS_FORWARD, 0, 1, NULL, 0, NULL, 1.0, INT64_MIN, NULL, NULL, NULL, NULL, \
+    NULL, NULL, 0, NULL }
+
+/* Enqueues one pass over scores; needs no workspace. Scores are read once, and in BACKWARD written once.
+ * A target outside [0, V) that is not ignore_index gives NaN, in its row's gradient too where its upstream gradient is
+ * not 0, and is counted in the device error word. A row with a NaN, or with no score above -inf, gives NaN; to the
+ * kernels a score below -2^100 (FP64: -2^1000) is -inf where it would be the largest of its row.
+ * error:  ARGUMENT names the field; DRIVER if the launch failed; DATA in strict mode only (strict synchronises)
+ * thread: as flp_execute
+ * source: https://www.tylerromero.com/posts/2025-02-selective-log-softmax/ */
+FLP_API flp_status flp_select(flp_plan *plan, const flp_select_args *args);
+
+/* Synchronises the stream and reports the rows that held bad ids or temperatures since the last check.
+ * error: DATA with the count; DRIVER */
+FLP_API flp_status flp_plan_check(flp_plan *plan, void *stream);
+
+/* ---- workspace without an allocator: flp_arena ----------------------------------------------------------------- */
+
+/* One growing block that serves the heads of actor, reference, critic and reward model in turn. */
+typedef struct flp_arena flp_arena;
+
+/* All in bytes. As the RLHF memory study defines them, at each allocation from the driver: reserved is what the arena
+ * holds, allocated is what callers hold, fragmentation is what is reserved, not allocated and too scattered to serve
+ * the request that made the arena grow. source: arXiv:2410.15651, section 3. */
+typedef struct flp_arena_stats {
+  uint32_t struct_bytes;
+  uint64_t reserved_bytes, allocated_bytes, fragmentation_bytes;
+  uint64_t peak_reserved_bytes, peak_allocated_bytes, peak_fragmentation_bytes;
+  uint64_t driver_allocations; /* calls that grew the arena */
+  uint64_t phases;             /* phases ended */
+} flp_arena_stats;
+
+#define FLP_ARENA_STATS_INIT \
+  { sizeof(flp_arena_stats), 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* device: CUDA ordinal, or FLP_DEVICE_HOST. */
+FLP_API flp_status flp_arena_create(int device, flp_arena **out);
+/* The caller has synchronised with the work that uses the arena's memory. NULL is fine. */
+FLP_API void flp_arena_destroy(flp_arena *arena);
+/* Hands out bytes, 256-byte aligned, usable by work queued on stream from now on. */
+FLP_API flp_status flp_arena_take(flp_arena *arena, size_t bytes, void *stream, void **out);
+/* Takes memory back; the arena reuses it for later work on the same stream. error: ARGUMENT for a foreign pointer. */
+FLP_API flp_status flp_arena_give_back(flp_arena *arena, void *memory, void *stream);
+/* Returns every block to the driver, ordered after the work on stream. error: ARGUMENT if memory is still taken. */
+FLP_API flp_status flp_arena_end_phase(flp_arena *arena, void *stream);
+FLP_API flp_status flp_arena_get_stats(const flp_arena *arena, flp_arena_stats *stats);
+/* Starts the peaks anew from the current values. */
+FLP_API void flp_arena_reset_peaks(flp_arena *arena);
+
+/* ---- settings and log ---------------------------------------------------------------------------------------------
+ * Read from the environment when a plan is created:
+ *   FLP_FORCE        tuned|heuristic|jit|generic|eager   pin a rung
+ *   FLP_STRICT       1                                   a fall is an error
+ *   FLP_BUDGET       bytes, or with suffix K, M, G       workspace budget of every pass
+ *   FLP_CACHE_DIR    writable cache, default $XDG_CACHE_HOME/flp or ~/.cache/flp
+ *   FLP_CACHE_PATH   read-only cache directories and packs, separated by ':', searched before the writable one
+ *   FLP_PACK_KEYS    Ed25519 public keys in hex, separated by ',': packs signed by none of them are not used
+ *   FLP_GENERIC_DIR  shape-generic kernels, default <prefix>/share/flp/generic beside the library
+ *   FLP_JIT_LIBRARY  path of libflpgen.so, default beside libflp, then the loader's path
+ *   FLP_CUDA_LIBRARY path of libcuda, default libcuda.so.1
+ *   FLP_BLAS_LIBRARY path of an OpenBLAS-like library for the eager rung, default libopenblas.so.0 */
+
+typedef enum flp_log_level { FLP_LOG_ERROR = 0, FLP_LOG_WARNING = 1, FLP_LOG_INFO = 2 } flp_log_level;
+
+typedef void (*flp_log_fn)(flp_log_level level, const char *message, void *user);
+
+/* Sets where messages go; NULL drops them (the default). Each fall of the ladder is said once a reason. thread: any */
+FLP_API void flp_log_set(flp_log_fn fn, void *user);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
