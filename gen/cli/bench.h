@@ -7,6 +7,7 @@
 #include "../../autotune/gemm.h"
 #include "device.h"
 #include "reasons.h"
+#include "scratch.h"
 #include "spec_args.h"
 
 enum { BENCH_SIZES_MAX = 16 };
@@ -178,14 +179,10 @@ measure_summary bench_products_scaled(const bench_products *products, measure_su
 /* ---- bench_plan.c: how long a plan takes to make ---- */
 
 /* Times a plan with an empty kernel cache and an empty driver cache, then again with what the first one left there.
- * Both caches are temporary; the driver reads where its own lies when it starts, so this must come before the device is
- * opened: bench_plan_begin. Failing to measure is told in the result, not as an error. */
-typedef struct bench_caches {
-  char root[256]; /* "" if there is none */
-} bench_caches;
-void bench_plan_begin(bench_caches *caches, bench_result *result);
-void bench_plan_time(const bench_caches *caches, const bench_args *args, bench_result *result);
-void bench_plan_end(bench_caches *caches);
+ * Both caches are temporary. bench_plan_begin opens them as cli_scratch_open does, before the device is opened, and may
+ * not return; cli_scratch_close removes them. Failing to measure is reported in the result, not as an error. */
+void bench_plan_begin(cli_scratch *caches, bench_result *result);
+void bench_plan_time(const cli_scratch *caches, const bench_args *args, bench_result *result);
 
 /* ---- bench_run.c: the measurement ---- */
 

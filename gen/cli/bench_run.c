@@ -57,7 +57,7 @@ static flp_status open_library(session *s) {
   return FLP_OK;
 }
 
-static flp_status open_session(session *s, const bench_caches *caches) {
+static flp_status open_session(session *s, const cli_scratch *caches) {
   FLP_TRY(cli_device_open(s->args->options.device, &s->device));
   snprintf(s->result->device, sizeof s->result->device, "%s", s->device.info.name);
   s->result->driver_version = s->device.driver->version;
@@ -277,7 +277,7 @@ static flp_status run_rows(session *s, int64_t n) {
   return status;
 }
 
-static flp_status run_all(session *s, const bench_caches *caches) {
+static flp_status run_all(session *s, const cli_scratch *caches) {
   FLP_TRY(open_session(s, caches));
   cli_progress progress;
   cli_progress_start(&progress, "bench", s->args->quiet);
@@ -293,13 +293,13 @@ static flp_status run_all(session *s, const bench_caches *caches) {
 flp_status bench_run(const bench_args *args, bench_result *out) {
   *out = (bench_result){0};
   session s = {.args = args, .result = out, .data = {.args = args}};
-  bench_caches caches;
+  cli_scratch caches;
   s.data.device = &s.device;
   bench_plan_begin(&caches, out);
   flp_status status = run_all(&s, &caches);
   char detail[2048];
   snprintf(detail, sizeof detail, "%s", flp_error_detail());
   close_session(&s);
-  bench_plan_end(&caches);
+  cli_scratch_close(&caches);
   return status == FLP_OK ? FLP_OK : flp_fail(status, "%s", detail);
 }

@@ -1,10 +1,8 @@
 /* tune.c: `flpgen tune`, the fastest kernels of specialisations on this machine's GPU, verified, timed and stored. */
 #include <errno.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "../../runtime/eager.h"
 #include "../../runtime/kernel.h"
@@ -12,6 +10,7 @@
 #include "../../runtime/validate.h"
 #include "json_out.h"
 #include "record.h"
+#include "scratch.h"
 #include "tune.h"
 #include "verbs.h"
 
@@ -180,33 +179,15 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 /* ---- where things lie ---- */
 
 typedef struct tune_places {
-  char made_in[320]; /* kernels that are tried, and the driver's cache of them: temporary */
-  char root[256];
+  cli_scratch scratch; /* kernels that are tried, and the driver's cache of them */
   char out[4096], record[4200];
 } tune_places;
 
-static int remove_one(const char *path, const struct stat *stat, int kind, struct FTW *walk) {
-  (void)stat;
-  (void)kind;
-  (void)walk;
-  return remove(path);
-}
-
-/* The driver reads where its own cache lies when it starts, so this comes before the device is opened. */
+/* May start the command anew, so this comes before the device is opened. */
 static flp_status make_places(tune_args *args, tune_places *places) {
-  const char *temporary = getenv("TMPDIR");
   flp_setting setting;
-  char driver[320];
+  FLP_TRY(cli_scratch_open("tune", &places->scratch));
   flp_setting_get(FLP_SETTING_CACHE_DIR, &setting);
-  snprintf(places->root, sizeof places->root, "%.200s/flpgen-tune-XXXXXX",
-           temporary && temporary[0] ? temporary : "/tmp");
-  if (!mkdtemp(places->root)) {
-    places->root[0] = 0;
-    return flp_fail(FLP_ERROR_IO, "no temporary directory in %.200s: %s",
-                    temporary && temporary[0] ? temporary : "/tmp", strerror(errno));
-  }
-  snprintf(places->made_in, sizeof places->made_in, "%s/kernels", places->root);
-  snprintf(driver, sizeof driver, "%s/driver", places->root);
   snprintf(places->out, sizeof places->out, "%s", args->out ? args->out : setting.value);
   snprintf(places->record, sizeof places->record, "%s/tune.sqlite", places->out);
   if (!places->out[0])
@@ -215,14 +196,9 @@ static flp_status make_places(tune_args *args, tune_places *places) {
   FLP_TRY(cli_make_directory(places->out));
   args->out = places->out;
   if (!args->record) args->record = places->record;
-  setenv("FLP_CACHE_DIR", places->made_in, 1);
-  setenv("FLP_CACHE_PATH", "", 1);
-  setenv("CUDA_CACHE_PATH", driver, 1);
+  args->options.cache_dir = places->scratch.kernels;
+  args->options.cache_path = "";
   return FLP_OK;
-}
-
-static void clear_places(const tune_places *places) {
-  if (places->root[0]) nftw(places->root, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 /* ---- running ---- */
@@ -345,7 +321,8 @@ static json_t *document(const tune_run *r) {
 }
 
 static flp_status run(tune_args *args, const tune_targets *targets, const tune_places *places, const char *command) {
-  tune_run r = {.args = args, .targets = targets, .outcomes = json_array(), .workshop = {.directory = places->made_in}};
+  tune_run r = {
+      .args = args, .targets = targets, .outcomes = json_array(), .workshop = {.directory = places->scratch.kernels}};
   catch_interrupts();
   flp_status status = open_run(&r, command);
   if (status == FLP_OK) status = run_targets(&r);
@@ -387,7 +364,7 @@ static flp_device assumed_device(const tune_args *args) {
 
 static flp_status tune(tune_args *args, const char *command) {
   tune_targets targets;
-  tune_places places = {.root = ""};
+  tune_places places = {.scratch = {.root = ""}};
   if (args->spec.tune)
     return flp_fail(FLP_ERROR_ARGUMENT, "--tune: it is for this verb to find out; bench times a given cut");
   FLP_TRY(flp_tuning_parse("--include", args->include, &args->included));
@@ -402,7 +379,7 @@ static flp_status tune(tune_args *args, const char *command) {
   } else {
     status = make_places(args, &places);
     if (status == FLP_OK) status = run(args, &targets, &places, command);
-    clear_places(&places);
+    cli_scratch_close(&places.scratch);
   }
   tune_targets_clear(&targets);
   return status;

@@ -1,7 +1,6 @@
 /* tune_run.c: one target: its kinds of kernels in turn, then the layout, then what was chosen into the cache. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "../../runtime/plan.h"
@@ -206,14 +205,11 @@ static flp_status run_steps(tuner *t) {
 static flp_status read_plan_id(const tuner *t, const char *directory, char id[17]) {
   flp_options options = t->args->options;
   flp_plan *plan = NULL;
-  char *before = getenv("FLP_CACHE_DIR") ? strdup(getenv("FLP_CACHE_DIR")) : NULL;
   options.rung = FLP_RUNG_TUNED;
-  setenv("FLP_CACHE_DIR", directory, 1);
+  options.cache_dir = directory;
   flp_status status = flp_plan_create(spec_of(t), &options, &plan);
   if (status == FLP_OK) status = flp_plan_get_id(plan, id);
   flp_plan_destroy(plan);
-  if (before) setenv("FLP_CACHE_DIR", before, 1);
-  free(before);
   return status;
 }
 

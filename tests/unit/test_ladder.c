@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "driver.h"
 #include "kernel_sample.h"
@@ -67,6 +68,42 @@ Test(ladder, heuristic_is_found_in_the_read_only_path_too) {
   expect_rung(plan, FLP_RUNG_HEURISTIC);
   cr_expect_eq(s.provider_calls(), 2, "only the two that were put there");
   flp_plan_destroy(plan);
+}
+
+static int exists(const char *path) {
+  return access(path, F_OK) == 0;
+}
+
+Test(ladder, options_name_the_cache_of_one_plan) {
+  stage s;
+  stage_open(&s, "");
+  flp_spec spec = stage_spec(7);
+  flp_options options = FLP_OPTIONS_INIT;
+  char own[300], system[300], reason[700];
+  snprintf(own, sizeof own, "%s/own", s.root);
+  snprintf(system, sizeof system, "%s/system", s.root);
+  options.cache_dir = own;
+  setenv("FLP_CACHE_PATH", system, 1);
+  flp_plan *plan = stage_plan(&spec, &options);
+  expect_rung(plan, FLP_RUNG_JIT);
+  snprintf(reason, sizeof reason, "the cache %s:%s has no sm_80 kernel rows for this spec", system, own);
+  cr_expect_str_eq(flp_plan_get_reason(plan, FLP_RUNG_HEURISTIC), reason);
+  flp_plan_destroy(plan);
+  cr_expect(exists(own));
+  cr_expect_not(exists(s.cache), "FLP_CACHE_DIR is left alone");
+  options.cache_dir = "";
+  options.cache_path = own;
+  plan = stage_plan(&spec, &options);
+  expect_rung(plan, FLP_RUNG_HEURISTIC);
+  cr_expect_eq(s.provider_calls(), 5, "all were found");
+  flp_plan_destroy(plan);
+  spec.vocab++;
+  plan = stage_plan(&spec, &options);
+  expect_rung(plan, FLP_RUNG_JIT);
+  flp_plan_destroy(plan);
+  cr_expect_not(exists(s.cache), "there is none to write to");
+  flp_plan_destroy(stage_plan(&spec, NULL));
+  cr_expect(exists(s.cache), "without options the settings hold");
 }
 
 Test(ladder, jit_on_a_miss_and_heuristic_from_then_on) {
