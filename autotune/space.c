@@ -34,7 +34,8 @@ static int is_wide(const flp_spec *spec) {
 
 /* The bands of two tiles of 128 whose hidden rows stay in L2, as tune.lua has it. */
 static uint32_t own_raster(const flp_spec *spec) {
-  int64_t bands = PANEL_BYTES / (256 * spec->hidden * (int64_t)flp_dtype_bytes(spec->dtype));
+  int64_t depth = spec->hidden > 0 ? spec->hidden : 4096; /* of a kernel for any shape */
+  int64_t bands = PANEL_BYTES / (256 * depth * (int64_t)flp_dtype_bytes(spec->dtype));
   return bands < 1 ? 1 : bands > RASTER_MOST ? RASTER_MOST : (uint32_t)bands;
 }
 

@@ -10,7 +10,7 @@ enum { SHARED_BYTES_MAX = 232448, THREADS_MAX = 1024 };
 /* Entries that a module must define, by kind. */
 static const struct {
   flp_kernel_kind kind;
-  const char *entries[9]; /* "a|b": one of the two */
+  const char *entries[FLP_ENTRIES_MAX + 1]; /* "a|b": one of the two; NULL behind the last */
 } modules[] = {
     {FLP_KERNEL_ROWS, {"prepare", "gather", "combine", "merge", "record", "dz_scale", "bias_reduce", "fill", NULL}},
     {FLP_KERNEL_FORWARD, {"forward|forward_map", NULL}},
@@ -72,13 +72,6 @@ static lua_Integer integer_field(lua_State *L, const char *name, lua_Integer fal
   return result;
 }
 
-static void refuse_unknown(lua_State *L, int table, const char *const *known, const char *what) {
-  int top = lua_gettop(L);
-  const char *name = gen_order_unknown_key(L, table, known);
-  if (name) gen_fail(L, "%s: unknown field '%s'", what, name);
-  lua_settop(L, top);
-}
-
 /* Tunables live once in the descriptor: kernels of one module that give them must agree. */
 static void read_tile(lua_State *L) {
   static const char *const known[] = {"rows", "columns", "depth", "stages", "unit_columns", "raster", "cluster", NULL};
@@ -88,7 +81,7 @@ static void read_tile(lua_State *L) {
   if (lua_getfield(L, 1, "tile") != LUA_TNIL) {
     if (!lua_istable(L, -1)) gen_fail(L, "k.kernel: tile: expected a table, got %s", gen_value_describe(L, -1));
     int tile = lua_gettop(L);
-    refuse_unknown(L, tile, known, "k.kernel: tile");
+    gen_order_refuse_unknown(L, tile, known, "k.kernel: tile");
     for (int i = 0; known[i]; i++) {
       const char *what = lua_pushfstring(L, "k.kernel: tile.%s", known[i]);
       if (lua_getfield(L, tile, known[i]) != LUA_TNIL) {
@@ -226,7 +219,7 @@ static int kernel(lua_State *L) {
   if (g->function) gen_fail(L, "k.kernel: a kernel cannot be defined inside another");
   if (!lua_istable(L, 1)) gen_fail(L, "k.kernel: expected a table, got %s", gen_value_describe(L, 1));
   lua_settop(L, 1);
-  refuse_unknown(L, 1, known, "k.kernel");
+  gen_order_refuse_unknown(L, 1, known, "k.kernel");
   if (lua_getfield(L, 1, "body") != LUA_TFUNCTION)
     gen_fail(L, "k.kernel: body: expected a function, got %s", gen_value_describe(L, -1));
   uint32_t min_ctas = (uint32_t)integer_field(L, "min_ctas", 0, 0, 32);

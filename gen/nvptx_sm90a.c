@@ -261,11 +261,7 @@ static int wgmma(lua_State *L) {
   gen_state *g = gen_sm90a_building(L, "k.wgmma");
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 1);
-  for (lua_pushnil(L); lua_next(L, 1); lua_pop(L, 1)) {
-    int i = 0;
-    while (known[i] && (lua_type(L, -2) != LUA_TSTRING || strcmp(known[i], lua_tostring(L, -2)) != 0)) i++;
-    if (!known[i]) gen_fail(L, "k.wgmma: unknown field");
-  }
+  gen_order_refuse_unknown(L, 1, known, "k.wgmma");
   stage s = read_stage(L);
   LLVMValueRef args[ACCUMULATORS_MAX + 3];
   lua_getfield(L, 1, "into");

@@ -115,11 +115,7 @@ static int wgmma_terms(lua_State *L) {
   gen_state *g = gen_sm90a_building(L, word);
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 1);
-  for (lua_pushnil(L); lua_next(L, 1); lua_pop(L, 1)) {
-    int i = 0;
-    while (known[i] && (lua_type(L, -2) != LUA_TSTRING || strcmp(known[i], lua_tostring(L, -2)) != 0)) i++;
-    if (!known[i]) gen_fail(L, "%s: unknown field", word);
-  }
+  gen_order_refuse_unknown(L, 1, known, word);
   LLVMValueRef args[TERMS_MAX * FRAGMENT + 1];
   terms t = read_terms(L, args);
   unsigned count = (unsigned)(FRAGMENT * t.a_terms);

@@ -135,6 +135,13 @@ const char *gen_order_unknown_key(lua_State *L, int index, const char *const *kn
   return NULL;
 }
 
+void gen_order_refuse_unknown(lua_State *L, int index, const char *const *known, const char *what) {
+  int top = lua_gettop(L);
+  const char *name = gen_order_unknown_key(L, index, known);
+  if (name) gen_fail(L, "%s: unknown field '%s'", what, name);
+  lua_settop(L, top);
+}
+
 /* Upvalues: the table, its keys, the position. */
 static int step(lua_State *L) {
   lua_Integer i = lua_tointeger(L, lua_upvalueindex(3));

@@ -94,7 +94,7 @@ static const flp_abi_param keep_gather_params[] = {FLP_KEEP_GATHER_PARAMS(ROW)};
 #undef STRUCT
 
 #define ENTRY(entry, LIST) \
-  {#entry, entry##_params, sizeof entry##_params / sizeof entry##_params[0], "" LIST(SIGNATURE)},
+  {FLP_ENTRY_##entry, #entry, entry##_params, sizeof entry##_params / sizeof entry##_params[0], "" LIST(SIGNATURE)},
 static const flp_abi_entry entries[] = {FLP_ENTRY_LIST(ENTRY)};
 
 const flp_abi_entry *flp_abi_find(const char *name) {

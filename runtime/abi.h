@@ -388,7 +388,16 @@ typedef struct flp_abi_param {
 
 enum { FLP_ABI_PARAMS_MAX = 40 };
 
+/* The entries as numbers, FLP_ENTRY_forward and so on. */
+typedef enum flp_entry_id {
+#define FLP_ENTRY_ID(entry, LIST) FLP_ENTRY_##entry,
+  FLP_ENTRY_LIST(FLP_ENTRY_ID)
+#undef FLP_ENTRY_ID
+      FLP_ENTRY_ID_COUNT
+} flp_entry_id;
+
 typedef struct flp_abi_entry {
+  flp_entry_id id;
   const char *name; /* also the PTX symbol, prefixed "flp_" */
   const flp_abi_param *params;
   uint32_t param_count;

@@ -43,17 +43,6 @@ static flp_status load_module(const flp_driver *driver, const flp_kernel_image *
   return load_code(driver, image, image->ptx, out, fallback);
 }
 
-static int entry_id(const char *name) {
-  static const char *const names[] = {
-#define NAME(entry, LIST) #entry,
-      FLP_ENTRY_LIST(NAME)
-#undef NAME
-  };
-  for (int i = 0; i < FLP_ENTRY_ID_COUNT; i++)
-    if (strcmp(names[i], name) == 0) return i;
-  return -1;
-}
-
 static flp_status call_status(const flp_driver *driver, CUresult result, const char *call, const char *entry) {
   char what[96];
   snprintf(what, sizeof what, "%s(flp_%s)", call, entry);
@@ -81,10 +70,13 @@ static flp_status count_clusters(const flp_driver *driver, flp_function *functio
 }
 
 static flp_status get_function(const flp_driver *driver, CUmodule module, const flp_kernel_entry *entry,
-                               uint32_t cluster, flp_function *out, int *fallback) {
+                               uint32_t cluster, flp_modules *out, int *fallback) {
   char symbol[64];
   snprintf(symbol, sizeof symbol, "flp_%s", entry->name);
   flp_function function = {.abi = flp_abi_find(entry->name)};
+  *fallback = 1;
+  if (!function.abi)
+    return flp_fail(FLP_ERROR_CORRUPT, "entry %.48s is not one that this library launches", entry->name);
   function.threads = entry->threads;
   function.shared_bytes = entry->shared_bytes;
   function.cluster = cluster;
@@ -107,16 +99,14 @@ static flp_status get_function(const flp_driver *driver, CUmodule module, const 
                     entry->threads, most);
   }
   if (cluster) FLP_TRY(count_clusters(driver, &function, fallback));
-  *out = function;
+  out->function[function.abi->id] = function;
   return FLP_OK;
 }
 
 static flp_status get_functions(const flp_driver *driver, CUmodule module, const flp_kernel_desc *desc,
                                 flp_modules *out, int *fallback) {
-  for (uint32_t i = 0; i < desc->entry_count; i++) {
-    const flp_kernel_entry *entry = &desc->entries[i];
-    FLP_TRY(get_function(driver, module, entry, desc->cluster, &out->function[entry_id(entry->name)], fallback));
-  }
+  for (uint32_t i = 0; i < desc->entry_count; i++)
+    FLP_TRY(get_function(driver, module, &desc->entries[i], desc->cluster, out, fallback));
   return FLP_OK;
 }
 

@@ -99,6 +99,14 @@ static void set(double out[3], double a, double b, double c) {
   out[2] = c;
 }
 
+/* Of min(max(a, low), high). Bounds that cross leave the upper one. NaN is neither between bounds nor beyond one. */
+static void clamp_partials(double a, double low, double high, double out[3]) {
+  int is_between = a >= low && a <= high;
+  int is_low = a < low && low < high;
+  int is_high = a > high || high < low;
+  set(out, is_between, is_low, is_high);
+}
+
 /* ∂y/∂operand of y = op(v): of torch where y has a kink. */
 static void partials(uint32_t op, const double v[3], double y, double out[3]) {
   double a = v[0], b = v[1], c = v[2];
@@ -116,7 +124,7 @@ static void partials(uint32_t op, const double v[3], double y, double out[3]) {
     case FLP_LOSS_MAX:
       return set(out, share(a < b, a == b), share(b < a, a == b), 0);
     case FLP_LOSS_CLAMP:
-      return set(out, a >= b && a <= c, b < c && a<b, a> c || c < b);
+      return clamp_partials(a, b, c, out);
     case FLP_LOSS_WHERE:
       return set(out, 0, a != 0, a == 0);
     default:

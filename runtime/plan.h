@@ -12,14 +12,6 @@
 #include "loss.h"
 #include "planner.h"
 
-/* The entries of abi.h as numbers. */
-typedef enum flp_entry_id {
-#define FLP_ENTRY_ID(entry, LIST) FLP_ENTRY_##entry,
-  FLP_ENTRY_LIST(FLP_ENTRY_ID)
-#undef FLP_ENTRY_ID
-      FLP_ENTRY_ID_COUNT
-} flp_entry_id;
-
 typedef struct flp_function {
   const flp_abi_entry *abi;
   CUfunction handle; /* NULL if the spec never launches it */

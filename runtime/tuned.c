@@ -38,8 +38,12 @@ static int append(flp_tuned *tuned, const flp_tuned_entry *entry) {
     tuned->items = grown;
     tuned->capacity = capacity;
   }
+  char *text = strdup(entry->text);
+  if (!text) return 0;
   tuned->items[tuned->count] = *entry;
-  return (tuned->items[tuned->count].text = strdup(entry->text)) != NULL && ++tuned->count;
+  tuned->items[tuned->count].text = text;
+  tuned->count++;
+  return 1;
 }
 
 static int take_key(void *context, const char *key) {

@@ -52,6 +52,13 @@ Test(abi, signatures_are_pinned) {
   }
 }
 
+Test(abi, every_entry_has_its_own_number) {
+#define NUMBER(entry, LIST) cr_expect_eq(flp_abi_find(#entry)->id, FLP_ENTRY_##entry, #entry);
+  FLP_ENTRY_LIST(NUMBER)
+#undef NUMBER
+  cr_expect_eq((int)FLP_ENTRY_ID_COUNT, (int)EXPECTED_COUNT);
+}
+
 Test(abi, list_holds_no_other_entry) {
 #define COUNT(entry, LIST) +1
   cr_expect_eq(0 FLP_ENTRY_LIST(COUNT), EXPECTED_COUNT);

@@ -7,6 +7,7 @@ static void check_file(const char *name) {
   snprintf(path, sizeof path, "%s/tests/fails/%s", FLP_TEST_TREE, name);
   char *text = gen_case_read(path, &length);
   gen_case_expected(name, text, expected);
+  gen_case_arch = strstr(text, "\n-- arch: sm_90a\n") ? "sm_90a" : "sm_80";
   flpgen_result result;
   flp_status status = gen_case_text(text, length, &result, error);
   cr_expect_eq(status, FLP_ERROR_COMPILE, "%s: status %d", name, (int)status);

@@ -249,6 +249,9 @@ Test(loss, each_operation_has_its_value_and_derivative) {
       {FLP_LOSS_CLAMP, 2, 1, 2, 2, 1},
       {FLP_LOSS_CLAMP, 2.5, 1, 2, 2, 0},
       {FLP_LOSS_CLAMP, 1.5, 2, 1, 1, 0},
+      {FLP_LOSS_CLAMP, 0.5, 1, 1, 1, 0},
+      {FLP_LOSS_CLAMP, 1, 1, 1, 1, 1},
+      {FLP_LOSS_CLAMP, 1.5, 1, 1, 1, 0},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     flp_loss_row got = unary(cases[i].op, cases[i].x, cases[i].b, cases[i].c);
@@ -281,6 +284,37 @@ Test(loss, other_operands_have_derivatives_too) {
     flp_loss_evaluate_row(&loss, inputs, NULL, &row);
     cr_expect_eq(row.grad_logprob, cases[i].derivative, "case %zu: %g", i, row.grad_logprob);
   }
+}
+
+/* Derivative of clamp(x, low, high) by operand at. */
+static double by_operand_of_clamp(int at, double x, double low, double high) {
+  flp_loss loss;
+  double v[3] = {x, low, high}, inputs[FLP_LOSS_INPUTS_MAX] = {v[at]};
+  uint32_t operands[3], other = FLP_LOSS_ADVANTAGE;
+  cr_assert_eq(flp_loss_start(&loss, "x"), FLP_OK);
+  for (int j = 0; j < 3; j++) {
+    uint32_t input = j == at ? FLP_LOSS_LOGPROB : other++;
+    inputs[input] = v[j];
+    operands[j] = append(&loss, FLP_LOSS_INPUT, input, 0, 0);
+  }
+  cr_assert_eq(flp_loss_finish(&loss, append(&loss, FLP_LOSS_CLAMP, operands[0], operands[1], operands[2])), FLP_OK);
+  flp_loss_row row;
+  flp_loss_evaluate_row(&loss, inputs, NULL, &row);
+  return row.grad_logprob;
+}
+
+Test(loss, edges_of_clamp) {
+  const struct {
+    double x, low, high, by[3];
+  } cases[] = {{0, 1, 2, {0, 1, 0}},   {1, 1, 2, {1, 0, 0}},   {2, 1, 2, {1, 0, 0}},        {3, 1, 2, {0, 0, 1}},
+               {0, 1, 1, {0, 0, 0}},   {1, 1, 1, {1, 0, 0}},   {2, 1, 1, {0, 0, 1}},        {0, 2, 1, {0, 0, 1}},
+               {NAN, 1, 2, {0, 0, 0}}, {NAN, 2, 1, {0, 0, 1}}, {0, NAN, 2, {0, 0, 0}},      {3, NAN, 2, {0, 0, 1}},
+               {0, 1, NAN, {0, 0, 0}}, {1, 1, NAN, {0, 0, 0}}, {-INFINITY, 1, 2, {0, 1, 0}}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+    for (int at = 0; at < 3; at++) {
+      double got = by_operand_of_clamp(at, cases[i].x, cases[i].low, cases[i].high);
+      cr_expect_eq(got, cases[i].by[at], "case %zu, operand %d: %g", i, at, got);
+    }
 }
 
 /* min(max(x, low), high) with low above high is high, wherever x stands: by x, low and high. */

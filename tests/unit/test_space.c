@@ -83,6 +83,16 @@ Test(space, its_own_choice_is_the_templates) {
   gen_case_remove(folder);
 }
 
+/* As tune.lua's panel has it: of kernels for any D, 4096 columns. */
+Test(space, without_a_depth_the_raster_is_that_of_4096_columns) {
+  for (int i = 0; i < KINDS; i++) {
+    flp_spec spec = spec_of(FLP_DTYPE_BF16, 4096, 0);
+    flp_tunables known = space_own(kinds[i], &spec);
+    spec.hidden = 0;
+    cr_expect_eq(space_own(kinds[i], &spec).raster, known.raster, "%s", flp_kernel_kind_name(kinds[i]));
+  }
+}
+
 /* ---- what they accept ---- */
 
 static int asked, accepted;
