@@ -32,8 +32,9 @@ static flp_status run_template(gen_state *g, char *error, size_t capacity) {
   if (result == LUA_OK) return FLP_OK;
   copy_lua_error(g->lua, error, capacity);
   if (result == LUA_ERRMEM) {
-    snprintf(error, capacity, "%s.lua: the template needs more memory than a template may have",
-             flp_kernel_kind_name(g->key->kind));
+    char file[64];
+    snprintf(file, sizeof file, "%s.lua", flp_kernel_kind_name(g->key->kind));
+    gen_sandbox_explain(g, file, "template", error, capacity);
     return FLP_ERROR_COMPILE;
   }
   return g->fail_status != FLP_OK ? g->fail_status : FLP_ERROR_COMPILE;

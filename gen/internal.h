@@ -73,7 +73,7 @@ typedef struct gen_state {
 
   lua_State *lua;
   size_t lua_bytes;       /* in use, see sandbox.c */
-  uint64_t lua_steps;     /* VM instructions run */
+  uint64_t lua_steps;     /* VM instructions run, and what else took as long */
   char *text;             /* template being loaded */
   flp_status fail_status; /* what a Lua error means; 0: COMPILE */
 
@@ -101,6 +101,11 @@ gen_state *gen_building(lua_State *L, const char *word);
 _Noreturn void gen_fail(lua_State *L, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Opens a state whose memory and running time are bounded. NULL if memory ran out. */
 lua_State *gen_sandbox_open(gen_state *g);
+/* Counts steps that a template's call took outside the VM. Raises an error once it has none left. */
+void gen_sandbox_pay(lua_State *L, uint64_t steps);
+bool gen_sandbox_is_spent(const gen_state *g);
+/* Says why Lua had no memory: "<where>: the <what> needs more memory than a template may have", or no steps left. */
+void gen_sandbox_explain(const gen_state *g, const char *where, const char *what, char *error, size_t capacity);
 /* Leaves the environment of templates on the stack: base, math, string, table. Called once, under lua_pcall. */
 void gen_sandbox_push(lua_State *L);
 /* Replaces the table on the top by a read-only view; reading a missing field raises "<what> has no <noun> 'x'". */

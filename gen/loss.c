@@ -280,8 +280,10 @@ static flp_status run(gen_state *g, const tracing *t, size_t length, char *error
   lua_pushinteger(g->lua, (lua_Integer)length);
   int result = lua_pcall(g->lua, 2, 0, 0);
   if (result == LUA_OK) return FLP_OK;
+  char first_line[256];
+  snprintf(first_line, sizeof first_line, "%.250s:1", t->file);
   if (result == LUA_ERRMEM)
-    snprintf(error, capacity, "%s:1: the file needs more memory than a template may have", t->file);
+    gen_sandbox_explain(g, first_line, "file", error, capacity);
   else if (lua_type(g->lua, -1) == LUA_TSTRING)
     snprintf(error, capacity, "%s", lua_tostring(g->lua, -1));
   else

@@ -8,6 +8,8 @@
 
 /* ---- stable merge sort of the array at stack index 1 by the function at 2, through the scratch table at 3 ---- */
 
+enum { STEPS_A_MERGE = 8 }; /* that an element of a merge takes as long as */
+
 static bool goes_before(lua_State *L, lua_Integer a, lua_Integer b) {
   lua_pushvalue(L, 2);
   lua_rawgeti(L, 1, a);
@@ -47,9 +49,11 @@ int gen_order_sort(lua_State *L) {
   luaL_checktype(L, 2, LUA_TFUNCTION);
   lua_newtable(L);
   lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
-  for (lua_Integer width = 1; width < n; width *= 2)
+  for (lua_Integer width = 1; width < n; width *= 2) {
+    gen_sandbox_pay(L, STEPS_A_MERGE * (uint64_t)n);
     for (lua_Integer low = 1; low + width <= n; low += 2 * width)
       merge(L, low, low + width, low + 2 * width <= n ? low + 2 * width : n + 1);
+  }
   return 0;
 }
 

@@ -2,7 +2,8 @@
  *
  * Absent on purpose: load, dofile, loadfile, require, collectgarbage, print, pcall (a caught error would leave a half
  * built kernel), next (no fixed order), rawset (would thaw what is frozen), coroutines, os, io, debug, utf8,
- * math.random, string.dump. */
+ * math.random, string.dump, and what searches strings by pattern: those run outside the count of steps, for ever if a
+ * pattern is made so. What else runs in C pays in steps for what it makes or walks. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,8 @@
 
 #include "internal.h"
 
-enum { HOOK_STEPS = 1 << 16 };
+enum { HOOK_STEPS = 1 << 12, STEP_BYTES = 16 }; /* bytes that are made in the time of a step */
+enum { BLOCK_BYTES_MAX = 16 << 20, MESSAGE_BYTES_MAX = 4096, REPEATS_MAX = 1 << 20 };
 static const uint64_t steps_max = 200u * 1000 * 1000; /* the largest template runs well under a million */
 static const size_t bytes_max = (size_t)512 << 20;
 
@@ -38,6 +40,17 @@ void gen_fail(lua_State *L, const char *format, ...) {
 
 /* ---- bounds ---- */
 
+bool gen_sandbox_is_spent(const gen_state *g) {
+  return g->lua_steps > steps_max;
+}
+
+void gen_sandbox_explain(const gen_state *g, const char *where, const char *what, char *error, size_t capacity) {
+  if (gen_sandbox_is_spent(g))
+    snprintf(error, capacity, "%s: the template ran %llu steps without an end", where, (unsigned long long)steps_max);
+  else
+    snprintf(error, capacity, "%s: the %s needs more memory than a template may have", where, what);
+}
+
 static void *allocate(void *user, void *block, size_t old_bytes, size_t new_bytes) {
   gen_state *g = user;
   size_t had = block ? old_bytes : 0;
@@ -46,7 +59,11 @@ static void *allocate(void *user, void *block, size_t old_bytes, size_t new_byte
     g->lua_bytes -= had;
     return NULL;
   }
-  if (new_bytes > had && g->lua_bytes - had + new_bytes > bytes_max) return NULL;
+  if (new_bytes > had) {
+    g->lua_steps += new_bytes / STEP_BYTES;
+    int is_too_large = new_bytes > BLOCK_BYTES_MAX || g->lua_bytes - had + new_bytes > bytes_max;
+    if (is_too_large || (new_bytes > MESSAGE_BYTES_MAX && gen_sandbox_is_spent(g))) return NULL;
+  }
   void *result = realloc(block, new_bytes);
   if (result) g->lua_bytes = g->lua_bytes - had + new_bytes;
   return result;
@@ -54,10 +71,13 @@ static void *allocate(void *user, void *block, size_t old_bytes, size_t new_byte
 
 static void count_steps(lua_State *L, lua_Debug *activation) {
   (void)activation;
+  gen_sandbox_pay(L, HOOK_STEPS);
+}
+
+void gen_sandbox_pay(lua_State *L, uint64_t steps) {
   gen_state *g = gen_state_get(L);
-  g->lua_steps += HOOK_STEPS;
-  if (g->lua_steps > steps_max)
-    gen_fail(L, "the template ran %llu steps without an end", (unsigned long long)steps_max);
+  g->lua_steps = steps > steps_max ? steps_max + 1 : g->lua_steps + steps;
+  if (gen_sandbox_is_spent(g)) gen_fail(L, "the template ran %llu steps without an end", (unsigned long long)steps_max);
 }
 
 lua_State *gen_sandbox_open(gen_state *g) {
@@ -118,6 +138,36 @@ static int format(lua_State *L) {
   lua_insert(L, 1);
   lua_call(L, n, 1);
   return 1;
+}
+
+/* Calls Lua's own function, the first upvalue, with all arguments. */
+static int call_own(lua_State *L) {
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_insert(L, 1);
+  lua_call(L, lua_gettop(L) - 1, LUA_MULTRET);
+  return lua_gettop(L);
+}
+
+/* string.rep: of nothing too, which Lua repeats as often as asked. */
+static int repeat(lua_State *L) {
+  lua_Integer count = luaL_checkinteger(L, 2);
+  if (count > REPEATS_MAX)
+    gen_fail(L, "string.rep: %lld times are not accepted, up to %d are", (long long)count, REPEATS_MAX);
+  return call_own(L);
+}
+
+/* Functions over the elements of a table or string pay for each. Upvalues: Lua's own; the argument that has the first
+ * element, the next one the last; 0 where they take all. */
+static int walk(lua_State *L) {
+  int first = (int)lua_tointeger(L, lua_upvalueindex(2));
+  if (luaL_getmetafield(L, 1, "__len") != LUA_TNIL) gen_fail(L, "table: a length of its own (__len) is not accepted");
+  lua_Integer low = 1, high = (lua_Integer)lua_rawlen(L, 1);
+  if (first) {
+    low = luaL_optinteger(L, first, 1);
+    high = luaL_optinteger(L, first + 1, high);
+  }
+  gen_sandbox_pay(L, high > low ? (uint64_t)high - (uint64_t)low : 0);
+  return call_own(L);
 }
 
 /* setmetatable without finalisers and weak tables, whose moment the collector chooses. */
@@ -197,6 +247,30 @@ static int open_library(lua_State *L, const char *name, lua_CFunction open) {
   return lua_gettop(L);
 }
 
+/* Replaces a function of the table on the top by one that has it, and a number, as upvalues. */
+static void replace(lua_State *L, const char *name, lua_CFunction by, int number) {
+  lua_getfield(L, -1, name);
+  lua_pushinteger(L, number);
+  lua_pushcclosure(L, by, 2);
+  lua_setfield(L, -2, name);
+}
+
+static void bound_table(lua_State *L) {
+  replace(L, "concat", walk, 3);
+  replace(L, "unpack", walk, 2);
+  replace(L, "move", walk, 2);
+  replace(L, "insert", walk, 0);
+  replace(L, "remove", walk, 0);
+  lua_pushcfunction(L, gen_order_sort);
+  lua_setfield(L, -2, "sort");
+}
+
+static void bound_string(lua_State *L) {
+  replace(L, "format", format, 0);
+  replace(L, "rep", repeat, 0);
+  replace(L, "byte", walk, 0);
+}
+
 static void add_library(lua_State *L, int environment, const char *name, lua_CFunction open,
                         const char *const *dropped) {
   int library = open_library(L, name, open);
@@ -204,15 +278,8 @@ static void add_library(lua_State *L, int environment, const char *name, lua_CFu
     lua_pushnil(L);
     lua_setfield(L, library, dropped[i]);
   }
-  if (open == luaopen_string) {
-    lua_getfield(L, library, "format");
-    lua_pushcclosure(L, format, 1);
-    lua_setfield(L, library, "format");
-  }
-  if (open == luaopen_table) {
-    lua_pushcfunction(L, gen_order_sort);
-    lua_setfield(L, library, "sort");
-  }
+  if (open == luaopen_string) bound_string(L);
+  if (open == luaopen_table) bound_table(L);
   gen_sandbox_freeze(L, name, "function");
   lua_setfield(L, environment, name);
 }
@@ -221,7 +288,9 @@ void gen_sandbox_push(lua_State *L) {
   static const char *const base[] = {"assert", "error",  "getmetatable", "ipairs", "rawequal", "rawget",
                                      "rawlen", "select", "tonumber",     "type",   NULL};
   static const char *const from_math[] = {"random", "randomseed", NULL};
-  static const char *const from_string[] = {"dump", NULL}, *const from_table[] = {NULL};
+  static const char *const from_string[] = {"dump", "find",   "match",    "gmatch", "gsub",
+                                            "pack", "unpack", "packsize", NULL};
+  static const char *const from_table[] = {NULL};
   static const luaL_Reg own[] = {
       {"pairs", gen_order_pairs}, {"tostring", to_string}, {"setmetatable", set_metatable}, {NULL, NULL}};
   lua_newtable(L);
@@ -235,6 +304,8 @@ void gen_sandbox_push(lua_State *L) {
   /* methods of strings, ("x"):rep(2), go through the metatable that all strings share */
   lua_pushliteral(L, "");
   lua_getmetatable(L, -1);
+  lua_getfield(L, environment, LUA_STRLIBNAME);
+  lua_setfield(L, -2, "__index");
   lua_pushboolean(L, 0);
   lua_setfield(L, -2, "__metatable");
   lua_settop(L, environment);

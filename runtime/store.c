@@ -24,14 +24,19 @@ void flp_kernel_image_clear(flp_kernel_image *image) {
 /* ---- opening ---- */
 
 /* A copy of path[0..length), made absolute so that a later chdir changes nothing, without trailing slashes (open would
- * follow a link before them). NULL if memory ran out. */
-static char *absolute(const char *path, size_t length) {
+ * follow a link before them). *out is NULL, after a warning, where a relative path has no directory to start from.
+ * error: MEMORY */
+static flp_status absolute(const char *path, size_t length, char **out) {
+  *out = NULL;
   while (length > 1 && path[length - 1] == '/') length--;
   char *cwd = path[0] == '/' ? NULL : getcwd(NULL, 0);
-  char *out = NULL;
-  if (asprintf(&out, "%s%s%.*s", cwd ? cwd : "", cwd ? "/" : "", (int)length, path) < 0) out = NULL;
+  if (path[0] != '/' && !cwd) {
+    store_say(path, "kernel cache %.*s ignored: it has no absolute path: %s", (int)length, path, strerror(errno));
+    return FLP_OK;
+  }
+  if (asprintf(out, "%s%s%.*s", cwd ? cwd : "", cwd ? "/" : "", (int)length, path) < 0) *out = NULL;
   free(cwd);
-  return out;
+  return *out ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "no memory for a cache directory's name");
 }
 
 static flp_status set_read_only(flp_store *store, const char *list) {
@@ -42,9 +47,9 @@ static flp_status set_read_only(flp_store *store, const char *list) {
   for (const char *at = list; *at;) {
     size_t length = strcspn(at, ":");
     if (length) {
-      char *path = absolute(at, length);
-      if (!path) return flp_fail(FLP_ERROR_MEMORY, "no memory for a cache directory's name");
-      store->read_only[store->read_only_count++] = path;
+      char *path;
+      FLP_TRY(absolute(at, length, &path));
+      if (path) store->read_only[store->read_only_count++] = path;
     }
     at += length + (at[length] == ':');
   }
@@ -57,8 +62,7 @@ flp_status flp_store_open(const char *writable, const char *read_only, flp_store
   flp_store *store = calloc(1, sizeof *store);
   if (!store) return flp_fail(FLP_ERROR_MEMORY, "no memory for a kernel cache");
   flp_status status = set_read_only(store, read_only ? read_only : "");
-  if (status == FLP_OK && writable && *writable && !(store->writable = absolute(writable, strlen(writable))))
-    status = flp_fail(FLP_ERROR_MEMORY, "no memory for a cache directory's name");
+  if (status == FLP_OK && writable && *writable) status = absolute(writable, strlen(writable), &store->writable);
   if (status != FLP_OK) {
     flp_store_close(store);
     return status;

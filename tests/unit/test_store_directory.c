@@ -37,6 +37,27 @@ Test(store_directory, directory_that_a_group_may_write_is_refused) {
   expect_refused(directory, "mode 0770 lets other users write, accepted: 0700 or 0755");
 }
 
+/* A relative name counts from the directory of the time of opening; where that is gone, from none. */
+Test(store_directory, relative_name_in_a_directory_that_is_gone_is_no_cache) {
+  char gone[600], later[600], found[700];
+  snprintf(gone, sizeof gone, "%s/gone", sample_directory());
+  snprintf(later, sizeof later, "%s", sample_directory());
+  snprintf(found, sizeof found, "%s/cache", later);
+  cr_assert(mkdir(gone, 0700) == 0 && chdir(gone) == 0 && rmdir(gone) == 0);
+  flp_store_close(fixture_open(NULL, NULL)); /* listens from here on */
+  flp_store *store = fixture_open("cache", "system:/absolute");
+  cr_expect_eq(fixture_warnings, 2, "%d warnings, the last: %s", fixture_warnings, fixture_warning);
+  cr_expect_not_null(strstr(fixture_warning, "kernel cache cache ignored: it has no absolute path: "), "%s",
+                     fixture_warning);
+  cr_assert_eq(chdir(later), 0);
+  cr_expect(fixture_makes(store));
+  cr_expect_not(fixture_makes(store), "memory serves this process");
+  cr_expect_neq(access(found, F_OK), 0, "nothing is written to a place that nobody named");
+  cr_expect_null(store->writable);
+  cr_expect_eq(store->read_only_count, 1);
+  flp_store_close(store);
+}
+
 Test(store_directory, directory_that_others_may_write_is_refused) {
   const char *directory = sample_directory();
   cr_assert_eq(chmod(directory, 01777), 0);
