@@ -10,10 +10,10 @@ enum { SHARED_BYTES_MAX = 232448, THREADS_MAX = 1024 };
 /* Entries that a module must define, by kind. */
 static const struct {
   flp_kernel_kind kind;
-  const char *entries[FLP_ENTRIES_MAX + 1]; /* "a|b": one of the two; NULL behind the last */
+  const char *entries[FLP_ENTRIES_MAX]; /* "a|b": one of the two; NULL behind the last. One more does not compile */
 } modules[] = {
-    {FLP_KERNEL_ROWS, {"prepare", "gather", "combine", "merge", "record", "dz_scale", "bias_reduce", "fill", NULL}},
-    {FLP_KERNEL_FORWARD, {"forward|forward_map", NULL}},
+    {FLP_KERNEL_ROWS, {"prepare", "gather", "combine", "merge", "record", "dz_scale", "bias_reduce", "fill"}},
+    {FLP_KERNEL_FORWARD, {"forward|forward_map"}},
     {FLP_KERNEL_DZ, {"dz|dz_map"}},
     {FLP_KERNEL_GRAD_HIDDEN, {"grad_hidden"}},
     {FLP_KERNEL_GRAD_WEIGHT, {"grad_weight"}},
@@ -53,7 +53,7 @@ static bool is_any_defined(const flp_kernel_desc *desc, const char *alternatives
 void gen_kernel_finish(lua_State *L, const char *file) {
   gen_state *g = gen_state_get(L);
   const char *const *names = entries_of(g);
-  for (int i = 0; names[i]; i++)
+  for (int i = 0; i < FLP_ENTRIES_MAX && names[i]; i++)
     if (!is_any_defined(g->desc, names[i])) {
       const char *first = lua_pushlstring(L, names[i], strcspn(names[i], "|"));
       lua_pushfstring(L, "%s:1: the file defines no kernel '%s'", file, first);
@@ -105,10 +105,12 @@ static const flp_abi_entry *read_entry(lua_State *L) {
   const flp_abi_entry *abi = flp_abi_find(name);
   const char *const *names = entries_of(g);
   bool belongs = false;
-  for (int i = 0; names[i]; i++) belongs |= is_among(names[i], name);
+  for (int i = 0; i < FLP_ENTRIES_MAX && names[i]; i++) belongs |= is_among(names[i], name);
   if (!abi || !belongs)
     gen_fail(L, "k.kernel: entry: '%s' is no kernel of module %s", name, flp_kernel_kind_name(g->key->kind));
   if (is_defined(g->desc, name)) gen_fail(L, "k.kernel: entry: '%s' is defined twice", name);
+  if (g->desc->entry_count == FLP_ENTRIES_MAX)
+    gen_fail(L, "k.kernel: entry: '%s' is one more than the %d that a module may have", name, FLP_ENTRIES_MAX);
   flp_kernel_entry *entry = &g->desc->entries[g->desc->entry_count++];
   snprintf(entry->name, sizeof entry->name, "%s", abi->name);
   snprintf(entry->signature, sizeof entry->signature, "%s", abi->signature);
