@@ -1,4 +1,4 @@
-"""The environment is the caller's: no code of this tree changes it, and verbs that need another one start anew in it."""
+"""The environment is the caller's: no code here changes it, and verbs that need another one start anew in it."""
 import os
 import re
 import shutil

@@ -40,6 +40,9 @@ Test(loader, functions_lie_where_their_entries_are) {
   for (int i = 0; i < FLP_ENTRY_ID_COUNT; i++)
     cr_expect_eq(modules.function[i].handle != NULL, i == FLP_ENTRY_forward, "%d", i);
   cr_expect_str_eq(modules.function[FLP_ENTRY_forward].abi->name, "forward");
+  const flp_driver *driver;
+  cr_assert_eq(flp_driver_get(&driver), FLP_OK);
+  flp_loader_unload(driver, &modules);
 }
 
 Test(loader, an_entry_that_is_none_is_refused) {
