@@ -104,16 +104,17 @@ find_nvdisasm() {
   fi
 }
 
-# Configures and builds preset $1; the rest are options for CMake.
+# Configures preset $1 and builds its target $2; the rest are options for CMake.
 build() {
-  local preset=$1 log=build/configure-$1.log
+  local preset=$1 target=$2 log=build/configure-$1.log
+  shift 2
   mkdir -p build
-  cmake --preset "$@" >"$log" 2>&1 || { cat "$log"; exit 1; }
-  cmake --build --preset "$preset"
+  cmake --preset "$preset" "$@" >"$log" 2>&1 || { cat "$log"; exit 1; }
+  cmake --build --preset "$preset" --target "$target"
 }
 
 run_job() {
-  build release -DBUILD_TESTING=OFF
+  build release all -DBUILD_TESTING=OFF
   say "kernels of a 151936 x 4096 bf16 head, sm_80"
   build/release/bin/flpgen gen --vocab 151936 --hidden 4096 --dtype bf16 --arch sm_80 --out build/release/kernels
   say "256 rows, a third masked, against the full-size head"
@@ -132,15 +133,15 @@ run_preset() {
 run_tests() {
   find_ptxas
   find_nvdisasm
-  build release -DBUILD_TESTING=ON -DFLP_PTXAS="$FLP_PTXAS" -DFLP_NVDISASM="$FLP_NVDISASM"
-  build asan
+  build release all -DBUILD_TESTING=ON -DFLP_PTXAS="$FLP_PTXAS" -DFLP_NVDISASM="$FLP_NVDISASM"
+  build asan unit_programs
   run_preset release 'unit|script'
   run_preset asan unit
   /usr/bin/python3 tests/summary.py build/release/tests/results build/asan/tests/results
 }
 
 run_hosts() {
-  build release -DBUILD_TESTING=OFF
+  build release all -DBUILD_TESTING=OFF
   /usr/bin/python3 -m venv build/hosts
   build/hosts/bin/pip install --quiet -r tests/hosts/requirements-base.txt
   build/hosts/bin/pip install --quiet --no-deps -r tests/hosts/requirements.txt

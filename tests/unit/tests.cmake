@@ -39,6 +39,8 @@ if(helpers)
   target_link_libraries(flp_test_helpers PUBLIC flp_test_settings flp_core PkgConfig::CRITERION)
 endif()
 
+add_custom_target(unit_programs) # all that the tests of C run
+
 foreach(source IN LISTS tests)
   get_filename_component(name ${source} NAME_WE)
   if(NOT TARGET flpgen AND name MATCHES "^test_gen|${CLI_TESTS}")
@@ -62,6 +64,7 @@ foreach(source IN LISTS tests)
     get_filename_component(fake_name ${fake} NAME_WE)
     add_dependencies(${name} ${fake_name})
   endforeach()
+  add_dependencies(unit_programs ${name})
   add_test(NAME ${name} COMMAND ${name} --xml=${PROJECT_BINARY_DIR}/tests/results/${name}.xml)
   set_tests_properties(${name} PROPERTIES TIMEOUT 1800 LABELS unit)
   # LLVM has no sanitizer in it: these take long there and find what they find without one.
