@@ -48,8 +48,9 @@ def work(rank, store, cuda):
         model = TinyLM(VOCAB, HIDDEN, layers=1, heads=4)
         head = nn.Parameter(model.head.weight[shard].to(device))
         found.append(train(lambda *given: linear_logprob(*given, entropy=True), model.to(device), head, device))
-    print("rank %d: two processes %.6f -> %.6f, one %.6f -> %.6f, largest difference %.1e" % (
-        rank, found[0][0], found[0][-1], found[1][0], found[1][-1], max(abs(a - b) for a, b in zip(*found))))
+    print("rank %d: two processes %.6f -> %.6f, one %.6f -> %.6f, largest difference %.1e\n" % (
+        rank, found[0][0], found[0][-1], found[1][0], found[1][-1], max(abs(a - b) for a, b in zip(*found))),
+          end="", flush=True)  # one write, which the other process's does not get into
     dist.destroy_process_group()
 
 
