@@ -48,8 +48,17 @@ def kinds_of(options, arch):
 
 CASES = [(name, arch, kind) for name, spec in BUDGETS["specs"].items() for arch in spec["arches"]
          for kind in kinds_of(spec["options"], arch)]
+# A tiling of 192 rows is the one that spills; the other tilings are the long form's.
+SHORT_TILINGS = {f"tiling_{i}" for i, tune in enumerate(TILINGS) if "192x128" in tune}
 CASES += [("generic", arch, kind) for arch, want in BUDGETS["generic"].items()
           for kind in want.get("kinds", (*KINDS, "select"))]
+
+
+def marked(cases):
+    """Cases as parameters, those of the long form marked."""
+    return [pytest.param(case, marks=pytest.mark.long, id="-".join(case))
+            if case[0].startswith("tiling_") and case[0] not in SHORT_TILINGS else pytest.param(case, id="-".join(case))
+            for case in cases]
 
 
 def ptxas_release():
@@ -194,7 +203,7 @@ def reports(request):
                for case in cases}
 
 
-@pytest.mark.parametrize("case", CASES, ids="-".join)
+@pytest.mark.parametrize("case", marked(CASES))
 def test_budget(case, reports):
     assert reports[case], f"{case[0]} has no kernel of kind {case[2]}"
     faults = [f"{describe(kernel)}\n    {fault}" for kernel, report in reports[case]
@@ -226,7 +235,7 @@ HOPPER_CASES = [case for case in CASES if case[1] == "sm_90a" and case[0] != "ge
 
 
 @pytest.mark.skipif(not NVDISASM, reason="no nvdisasm (FLP_NVDISASM)")
-@pytest.mark.parametrize("case", HOPPER_CASES, ids="-".join)
+@pytest.mark.parametrize("case", marked(HOPPER_CASES))
 def test_main_loops(case, tmp_path):
     """Nothing of a main loop lives in memory, and descriptors stand in uniform registers where they are computed."""
     kernels = [(kernel, level) for kernel in chosen(*case, kernels_of(case[0])) for level in levels_of(kernel)]

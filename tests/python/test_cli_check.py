@@ -60,6 +60,7 @@ def test_a_record_is_kept_where_the_next_one_fails(tmp_path):
     assert flpgen(*CONCURRENT, f"--json={link}", **NO_GPU).code == 3 and link.is_symlink()
 
 
+@pytest.mark.long
 @needs_fake
 def test_every_case_and_situation_is_in_the_record(tmp_path):
     path, cache = tmp_path / "record.json", tmp_path / "cache"

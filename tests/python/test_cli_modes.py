@@ -156,6 +156,7 @@ def test_check_of_steps_on_the_cpu(tmp_path):
     assert all("loss=grpo+k3" in row["options"] for row in record["rows"])
 
 
+@pytest.mark.long
 def test_a_set_checks_every_built_in_loss(tmp_path):
     path = tmp_path / "record.json"
     done = flpgen("check", "--mode", "P", "--rung", "eager", "-q", f"--json={path}", **NO_GPU)

@@ -383,6 +383,7 @@ def test_tuned_kernels_of_a_pack(tmp_path):
     assert run_with(tmp_path, path, script.format(8)).json()["rung"] == "heuristic"
 
 
+@pytest.mark.long
 @on_a_device
 @pytest.mark.skipif(not PTXAS, reason="no ptxas")
 def test_cubins(tmp_path):
@@ -404,10 +405,12 @@ def test_cubins(tmp_path):
 @pytest.mark.skipif(not PTXAS, reason="no ptxas")
 @pytest.mark.parametrize("options, gpus, portable", [
     ([], "sm_90", {"rows"}),
-    (["--arch", "sm_80"], "sm_90", {"rows", "forward", "dz", "grad_hidden", "grad_weight"}),
+    pytest.param(["--arch", "sm_80"], "sm_90", {"rows", "forward", "dz", "grad_hidden", "grad_weight"},
+                 marks=pytest.mark.long),
     (["--tune", "forward:stages=4"], "sm_90", {"rows", "forward"}),
-    (["--alignment", 8], "sm_90", {"rows", "forward", "dz", "grad_hidden", "grad_weight"}),
-    ([], "sm_80,sm_90", {"rows"})])
+    pytest.param(["--alignment", 8], "sm_90", {"rows", "forward", "dz", "grad_hidden", "grad_weight"},
+                 marks=pytest.mark.long),
+    pytest.param([], "sm_80,sm_90", {"rows"}, marks=pytest.mark.long)])
 def test_cubins_of_what_a_gpu_takes(tmp_path, options, gpus, portable):
     """Hopper takes portable kernels of those kinds only that it has no entry of its own for."""
     path = build(tmp_path / "a.flpp", *SPEC, "--grad", "hidden,weight", *options, "--cubin", gpus, FLP_PTXAS=PTXAS)

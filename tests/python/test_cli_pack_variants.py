@@ -29,6 +29,7 @@ def of_kind(entries, kind):
     return [entry for entry in entries if entry["kernel"]["key"]["kind"] == kind]
 
 
+@pytest.mark.long
 def test_variants_are_what_callers_ask_of_a_head(tmp_path):
     """The same pack as of a list that spells them out, with forward_keep as its template cuts it."""
     tuned = f"--tune 'forward:stages=4;dz:raster=4' --chunks 0x320 {TUNED_FOR}"
@@ -90,6 +91,7 @@ def test_a_model_fits_two_mebibytes(tmp_path):
     assert pack("inspect", path, "--json").json()["manifest"]["name"] == "a model"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not PTXAS, reason="no ptxas")
 def test_a_model_with_cubins_fits_two_mebibytes(tmp_path):
     """Each kernel cut otherwise than its template would, so that nothing is shared."""

@@ -26,8 +26,9 @@ def without_mode(options):
 @pytest.mark.parametrize("options, mode, more", [
     (KEEP, "S", []), (STEP, "P", ["--entropy", "forward"]),
     (KEEP, "S", ["--bias", "--grad", "hidden,weight,bias", "--per-row-temperature"]),  # exponentials are expanded
-    (KEEP, "S", ["--accumulate-grad-weight", "--softcap", 3]), (STEP, "P", ["--accumulate-grad-weight"]),
-    (STEP, "P", ["--grad", "hidden", "--target-dtype", "int32"])])
+    pytest.param(KEEP, "S", ["--accumulate-grad-weight", "--softcap", 3], marks=pytest.mark.long),
+    pytest.param(STEP, "P", ["--accumulate-grad-weight"], marks=pytest.mark.long),
+    pytest.param(STEP, "P", ["--grad", "hidden", "--target-dtype", "int32"], marks=pytest.mark.long)])
 def test_every_kernel_of_the_mode_is_tuned(cache, options, mode, more):
     target = result(*options, *more, cache=cache)
     found = steps(target)
@@ -148,6 +149,7 @@ def test_a_workspace_that_holds_nothing_to_keep_is_told(cache):
 # ---- records, dry runs, presets
 
 
+@pytest.mark.long
 @MODES
 def test_it_is_recorded_gone_on_with_and_drawn(cache, tmp_path, options, mode):
     script = planted(ways_tried(*options), 1)

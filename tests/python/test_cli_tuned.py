@@ -38,6 +38,7 @@ def explain(vocab, hidden, cache, *arguments, **settings):
     return done.json()["plan"]
 
 
+@pytest.mark.long
 def test_explain_says_how_kernels_are_cut(tmp_path, pack):
     plan = explain(1000, 64, tmp_path, FLP_CACHE_PATH=str(pack))
     assert plan["rung"] == "tuned" and plan["cut"] == "tuned with driver 12080"

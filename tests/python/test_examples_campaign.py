@@ -18,6 +18,7 @@ def test_every_example_is_known():
     assert files <= {example.name for example in examples.EXAMPLES}
 
 
+@pytest.mark.long
 def test_tiny_run_makes_one_record(tmp_path):
     out = tmp_path / "examples.json"
     done = subprocess.run([sys.executable, str(SCRIPT), "--tiny", "--json", str(out)], capture_output=True, text=True)

@@ -34,6 +34,7 @@ def source(tmp_path):
     return tmp_path
 
 
+@pytest.mark.long
 def test_wheel_without_libraries_is_for_any_platform(source):
     wheel = build_wheel(source)
     assert wheel.name == "flp-0.1.0-py3-none-any.whl"

@@ -41,7 +41,7 @@ def plan_of_a_step(pack_path, cache, **options):
     return json.loads(done.stdout)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["plain", "tuned"])
+@pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.long)], ids=["plain", "tuned"])
 def packs(request, tmp_path_factory):
     """-> (the rung of kernels from it, a pack of a head, the same and two losses that came with another head)."""
     folder = tmp_path_factory.mktemp("packs")

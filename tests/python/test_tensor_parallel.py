@@ -17,6 +17,7 @@ from flp.bench import data  # noqa: E402
 from test_evidence import check_record  # noqa: E402
 
 
+@pytest.mark.long
 def test_the_script_writes_a_record(tmp_path):
     out = tmp_path / "record.json"
     done = subprocess.run([sys.executable, tensor_parallel.__file__, "--backend", "gloo", "--device", "cpu", "--tiny",

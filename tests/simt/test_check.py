@@ -64,7 +64,7 @@ def test_a_head(tmp_path, capability, entry, head):
     assert entry in made and ("products_map" in made) == (capability == "9.0")
 
 
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("cut", [*CUTS[:2], *[pytest.param(cut, marks=pytest.mark.long) for cut in CUTS[2:]]])
 def test_hopper_cut_otherwise(tmp_path, cut):
     passed(check(tmp_path, "9.0", "--vocab", 1100, "--hidden", 40, "--rows", 230, "--dtype", "bf16", "--grad", "hidden,weight",
                  "--tune", cut), least=20)
