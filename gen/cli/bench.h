@@ -179,8 +179,8 @@ measure_summary bench_products_scaled(const bench_products *products, measure_su
 /* ---- bench_plan.c: how long a plan takes to make ---- */
 
 /* Times a plan with an empty kernel cache and an empty driver cache, then again with what the first one left there.
- * Both caches are temporary. bench_plan_begin opens them as cli_scratch_open does, before the device is opened, and may
- * not return; cli_scratch_close removes them. Failing to measure is reported in the result, not as an error. */
+ * Both caches are temporary. bench_plan_begin opens them as cli_scratch_open does, before the device is opened;
+ * cli_scratch_close removes them. Failing to measure is reported in the result, not as an error. */
 void bench_plan_begin(cli_scratch *caches, bench_result *result);
 void bench_plan_time(const cli_scratch *caches, const bench_args *args, bench_result *result);
 

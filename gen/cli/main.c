@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "common.h"
-#include "scratch.h"
 #include "verbs.h"
 
 static const struct {
@@ -92,7 +91,6 @@ int main(int argc, char **argv) {
   argp_err_exit_status = CLI_EXIT_USAGE;
   argp_program_version = "flpgen " FLP_VERSION_STRING;
   flp_log_set(show_log, NULL);
-  cli_scratch_set_command(argv);
   if (argc < 2) {
     print_help(stderr);
     return CLI_EXIT_USAGE;

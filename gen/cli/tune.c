@@ -183,7 +183,7 @@ typedef struct tune_places {
   char out[4096], record[4200];
 } tune_places;
 
-/* May start the command anew, so this comes before the device is opened. */
+/* Comes before the device is opened and threads are started (scratch.h). */
 static flp_status make_places(tune_args *args, tune_places *places) {
   flp_setting setting;
   FLP_TRY(cli_scratch_open("tune", &places->scratch));

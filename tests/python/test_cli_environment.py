@@ -1,5 +1,4 @@
-"""The environment is the caller's: no code here changes it, and verbs that need another one start anew in it."""
-import os
+"""The environment is the caller's: one place changes it, before there are threads, for what the driver reads from it."""
 import re
 import shutil
 import subprocess
@@ -24,12 +23,12 @@ __attribute__((constructor)) static void note(void) {
 
 
 @pytest.mark.parametrize("folder", ("runtime", "gen", "autotune"))
-def test_no_source_changes_the_environment(folder):
+def test_one_source_changes_the_environment(folder):
     """setenv is a race with every getenv of every thread, those of the driver and of BLAS libraries among them."""
     calls = re.compile(r"\b(setenv|unsetenv|putenv|clearenv)\s*\(|\benviron\s*(\[[^]]*\]\s*)?=[^=]")
-    found = ["%s:%d" % (path.relative_to(TREE), number) for path in sorted((TREE / folder).rglob("*.[ch]"))
-             for number, line in enumerate(path.read_text().splitlines(), 1) if calls.search(line)]
-    assert found == []
+    found = [str(path.relative_to(TREE)) for path in sorted((TREE / folder).rglob("*.[ch]"))
+             for line in path.read_text().splitlines() if calls.search(line)]
+    assert found == ["gen/cli/scratch.c"] * (folder == "gen")
 
 
 @pytest.fixture
@@ -55,20 +54,9 @@ def test_the_driver_has_a_cache_of_its_own_that_is_removed(driver, tmp_path, ver
     assert done.code == 3, done.err  # no driver
     assert done.out == ""
     seen = dict(line.split("=", 1) for line in (tmp_path / "seen").read_text().split("\0")[:-1])
-    assert re.fullmatch("%s/flpgen-%s-[0-9]+-[A-Za-z0-9]{6}/driver" % (re.escape(str(temporary)), verb),
+    assert re.fullmatch("%s/flpgen-%s-[A-Za-z0-9]{6}/driver" % (re.escape(str(temporary)), verb),
                         seen["CUDA_CACHE_PATH"])
     assert {name: seen[name] for name in given if name != "CUDA_CACHE_PATH"} == {
         name: value for name, value in given.items() if name != "CUDA_CACHE_PATH"}
     assert seen["FLP_CACHE_DIR"] == str(cache) and "FLP_CACHE_PATH" not in seen
     assert list(temporary.iterdir()) == []
-
-
-@needs_flpgen
-@pytest.mark.parametrize("verb", ("bench", "tune"))
-def test_a_directory_of_another_process_is_left_alone(driver, tmp_path, verb):
-    theirs = tmp_path / ("flpgen-%s-%d-abcdef" % (verb, os.getpid()))
-    theirs.mkdir()
-    flpgen(verb, "--vocab", 1000, "--hidden", 64, cache=tmp_path / "cache", FLP_CUDA_LIBRARY=str(driver),
-           TMPDIR=str(tmp_path), CUDA_CACHE_PATH=str(theirs / "driver"))
-    assert theirs.exists()
-    assert str(theirs) not in (tmp_path / "seen").read_text()
