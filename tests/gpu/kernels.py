@@ -185,11 +185,14 @@ def differences(record, generator):
 def write(path, before, sources_hash, kernels):
     """Changes what a record says of its sources, and no other line of it. before: older hashes"""
     text = re.sub(r'^ "(sources_hash_before|kernels)": [\[{].*\n(?:  .*\n)*', "", path.read_text(), flags=re.M)
+    text = re.sub(r'"sources_hash": "[0-9a-f]+"', f'"sources_hash": "{sources_hash}"', text, count=1)
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(group)}" for name, group in kernels.items())
-    said = [f'"sources_hash": "{sources_hash}"', *[f'"sources_hash_before": {json.dumps(before)}'] * bool(before),
-            f'"kernels": {{\n{lines}}}']
-    text, count = re.subn(r'"sources_hash": "[0-9a-f]+"', lambda _: ",\n ".join(said), text, count=1)
-    assert count == 1 and json.loads(text)["kernels"] == kernels, f"{path}: not laid out as records are"
+    said = f' "sources_hash_before": {json.dumps(before)},\n' if before else ""
+    text, count = re.subn(r'^ "(rows|results)": ', lambda match: f'{said} "kernels": {{\n{lines}}},\n{match.group()}', text,
+                          count=1, flags=re.M)
+    record = json.loads(text)
+    assert count == 1 and record["kernels"] == kernels and record["sources_hash"] == sources_hash, \
+        f"{path}: not laid out as records are"
     path.write_text(text)
 
 
