@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common.h"
-#include "verbs.h"
+#include "gen/cli/shared/common.h"
+#include "gen/cli/verbs.h"
 
 static const struct {
   const char *name;

@@ -9,7 +9,7 @@ that, alone, the whole head with flp.linear_logprob, and the float64 reference o
 columns. Cases: shards of equal size, of sizes R+1 : R : ... : 2, and padded ones; both merges; hidden whole, and
 sequence-parallel.
 
-The bounds are those of gen/cli/check_compare.c. logprob: 4 ulp of max(|t_y - m|, |logprob|, 1), ulp(max |t|) and twice
+The bounds are those of gen/cli/check/compare.c. logprob: 4 ulp of max(|t_y - m|, |logprob|, 1), ulp(max |t|) and twice
 the worst error of a score in a product that accumulates in fp32, be it in fp32 units or tensor cores; entropy: likewise, with the errors of scores times
 max(1, Σ p·|log p + H|); gradients: relative L2 at most 1.5 times that of dz and result rounded to the dtype, plus 2^-12
 (bf16). An error is given as its share of the bound, ours and one GPU's. forward_bytes and backward_bytes are what a

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../gen/gen.h"
+#include "gen/gen.h"
 #include "provider.h"
 
 typedef flp_status (*generate_fn)(const flp_kernel_key *, const flpgen_options *, flpgen_result *, char *, size_t);

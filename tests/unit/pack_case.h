@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../gen/cli/pack.h"
+#include "gen/cli/pack/pack.h"
 #include "kernel_sample.h"
 
 typedef struct pack_case {

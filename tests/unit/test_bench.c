@@ -8,11 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bench.h"
+#include "gen/cli/bench/bench.h"
+#include "gen/cli/shared/normal.h"
+#include "gen/cli/verbs.h"
 #include "half.h"
-#include "normal.h"
 #include "stage.h"
-#include "verbs.h"
 
 /* ---- pure parts ---- */
 

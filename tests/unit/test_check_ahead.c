@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check_session.h"
+#include "gen/cli/check/session.h"
 #include "stage.h"
 
 enum { ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS, KERNELS = 4 /* of a spec on sm_90a */ };

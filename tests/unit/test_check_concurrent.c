@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check_concurrent.h"
+#include "gen/cli/check/concurrent.h"
 #include "stage.h"
 
 /* Other work is seen to run at the end of every round: it was launched, and nobody has asked for it yet. */

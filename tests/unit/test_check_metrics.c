@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "check.h"
+#include "gen/cli/check/check.h"
 #include "half.h"
 
 Test(check_metrics, ulp_is_the_distance_to_the_next_float) {

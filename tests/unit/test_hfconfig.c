@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "hfconfig.h"
+#include "gen/cli/shared/hfconfig.h"
 #include "status.h"
 
 static flp_status read_text(const char *text, size_t length, cli_hfconfig *out) {

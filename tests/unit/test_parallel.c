@@ -3,7 +3,7 @@
 #include <criterion/criterion.h>
 #include <unistd.h>
 
-#include "parallel.h"
+#include "gen/cli/shared/parallel.h"
 
 enum { JOBS = 400 };
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "safetensors.h"
+#include "gen/cli/tensors/safetensors.h"
 #include "status.h"
 
 enum { PATH_BYTES = 512, FILE_BYTES = 4096 };

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../../gen/cli/tune.h"
+#include "gen/cli/tune/tune.h"
 #include "kernel_sample.h"
 #include "plan.h"
 #include "stage.h"

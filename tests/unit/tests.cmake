@@ -15,7 +15,7 @@ file(MAKE_DIRECTORY ${FLP_TEST_SCRATCH})
 foreach(source IN LISTS fakes)
   get_filename_component(name ${source} NAME_WE)
   add_library(${name} MODULE ${source})
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/runtime)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/runtime)
   target_compile_definitions(${name} PRIVATE _GNU_SOURCE)
   target_link_libraries(${name} PRIVATE Threads::Threads ${CMAKE_DL_LIBS} m)
   list(APPEND FLP_TEST_FAKES ${name})
@@ -25,7 +25,7 @@ endforeach()
 target_link_libraries(fake_ir_provider PRIVATE flp_core) # to read a loss program
 
 add_library(flp_test_settings INTERFACE)
-target_include_directories(flp_test_settings INTERFACE ${unit} ${PROJECT_SOURCE_DIR}/gen ${PROJECT_SOURCE_DIR}/gen/cli)
+target_include_directories(flp_test_settings INTERFACE ${unit} ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/gen)
 target_compile_definitions(flp_test_settings INTERFACE
   FLP_TEST_TREE="${PROJECT_SOURCE_DIR}" FLP_TEST_SCRATCH="${FLP_TEST_SCRATCH}"
   FLP_TEST_FAKE_CUDA="${PROJECT_BINARY_DIR}/tests/libfake_cuda.so"

@@ -1,0 +1,165 @@
+/* bench.c: `flpgen bench`, a specialisation's passes beside bare matrix products of the same shapes. */
+#include <stdio.h>
+#include <string.h>
+
+#include "gen/cli/bench/bench.h"
+#include "gen/cli/shared/record.h"
+#include "gen/cli/verbs.h"
+#include "runtime/validate.h"
+
+enum {
+  KEY_ROWS = CLI_KEY_FIRST, /* from here to KEY_SEED: parse_value */
+  KEY_BUDGET,
+  KEY_MODE,
+  KEY_CHUNK_ROWS,
+  KEY_CHUNK_VOCAB,
+  KEY_RUNG,
+  KEY_DEVICE,
+  KEY_MASKED,
+  KEY_BURST,
+  KEY_ROUNDS,
+  KEY_SEED,
+  KEY_NO_BARE,
+  KEY_PEERS,
+  KEY_JSON
+};
+
+static const struct argp_option options[] = {
+    {NULL, 0, NULL, 0, "What is measured:", 2},
+    {"rows", KEY_ROWS, "LIST", 0, "numbers of rows N, default 8192", 2},
+    {"masked", KEY_MASKED, "FRACTION", 0, "of the rows whose target is the ignore index; default 0", 2},
+    {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 2},
+    {"mode", KEY_MODE, "NAME", 0,
+     CLI_MODES_HELP "; S, which --keep is, keeps exponentials for backward; P streams the steps of --loss", 2},
+    {"chunk-rows", KEY_CHUNK_ROWS, "N", 0, "rows of one backward chunk", 2},
+    {"chunk-vocab", KEY_CHUNK_VOCAB, "N", 0, "vocab columns of one backward chunk", 2},
+    {"rung", KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit or generic", 2},
+    {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 2},
+    {NULL, 0, NULL, 0, "How:", 3},
+    {"burst-ms", KEY_BURST, "MS", 0, "least length of a burst of calls; default 75", 3},
+    {"rounds", KEY_ROUNDS, "N", 0, "bursts of each case, in random order; default 7", 3},
+    {"seed", KEY_SEED, "S", 0, "of the data and of the order; default 1", 3},
+    {"no-bare", KEY_NO_BARE, NULL, 0, "without the bare matrix products, which need cuBLASLt", 3},
+    {"peers", KEY_PEERS, "LIST", OPTION_ARG_OPTIONAL,
+     "beside other libraries: runs python3 -m flp.bench with these options; all (default), or names that its help "
+     "lists",
+     3},
+    {"quiet", 'q', NULL, 0, "no progress", 3},
+    {"json", KEY_JSON, "FILE", OPTION_ARG_OPTIONAL, "write the record here; alone or '-': to standard output", 3},
+    {0}};
+
+static flp_status parse_masked(const char *text, double *out) {
+  FLP_TRY(cli_parse_number("--masked", text, out));
+  if (*out < 0 || *out >= 1)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--masked: '%s' is not accepted; a fraction from 0 to below 1 is", text);
+  return FLP_OK;
+}
+
+static flp_status parse_rung(const char *text, flp_rung *out) {
+  FLP_TRY(cli_parse_rung("--rung", text, out));
+  if (*out == FLP_RUNG_EAGER)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--rung: 'eager' is not accepted, it runs on the CPU; one of auto, tuned, heuristic, jit, generic "
+                    "is");
+  return FLP_OK;
+}
+
+static flp_status parse_value(int key, const char *text, bench_args *args) {
+  switch (key) {
+    case KEY_ROWS:
+      return cli_parse_integers("--rows", text, 1, FLP_COUNT_MAX, BENCH_SIZES_MAX, args->rows, &args->row_count);
+    case KEY_BUDGET:
+      return cli_parse_bytes("--budget", text, &args->options.budget_bytes);
+    case KEY_MODE:
+      return cli_parse_mode(text, &args->options.mode);
+    case KEY_CHUNK_ROWS:
+      return cli_parse_integer("--chunk-rows", text, 1, FLP_COUNT_MAX, &args->options.chunk_rows);
+    case KEY_CHUNK_VOCAB:
+      return cli_parse_integer("--chunk-vocab", text, 1, FLP_COUNT_MAX, &args->options.chunk_vocab);
+    case KEY_RUNG:
+      return parse_rung(text, &args->options.rung);
+    case KEY_MASKED:
+      return parse_masked(text, &args->masked);
+    case KEY_BURST:
+      return cli_parse_burst(text, &args->burst_ms);
+    case KEY_ROUNDS:
+      return cli_parse_integer("--rounds", text, 1, MEASURE_ROUNDS_MAX, &args->rounds);
+    case KEY_SEED:
+      return cli_parse_integer("--seed", text, 0, INT64_MAX, &args->seed);
+    default:
+      return cli_parse_device(text, &args->options.device);
+  }
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  bench_args *args = state->input;
+  if (key >= KEY_ROWS && key <= KEY_SEED) {
+    cli_argp_check(state, parse_value(key, text, args));
+    return 0;
+  }
+  switch (key) {
+    case ARGP_KEY_INIT:
+      state->child_inputs[0] = &args->spec;
+      return 0;
+    case 'q':
+      args->quiet = 1;
+      return 0;
+    case KEY_NO_BARE:
+      args->no_bare = 1;
+      return 0;
+    case KEY_PEERS:
+      args->peers = text ? text : "all";
+      return 0;
+    case KEY_JSON:
+      args->json = text ? text : "-";
+      return 0;
+    case ARGP_KEY_ARG:
+      cli_argp_json_file(state, "bench", text, &args->json);
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static flp_status bench(bench_args *args, const char *command) {
+  FLP_TRY(cli_spec_args_mode(&args->spec, &args->options.mode));
+  FLP_TRY(cli_spec_args_one_mode(&args->spec));
+  FLP_TRY(cli_spec_args_resolve(&args->spec));
+  FLP_TRY(cli_spec_check_cut("--tune", args->spec.tune, &args->spec.spec));
+  if (args->row_count == 0) args->rows[args->row_count++] = 8192;
+  if (args->peers) return bench_peers(args);
+  FLP_TRY(cli_spec_args_tune(&args->spec, &args->options));
+  flp_mode mode = args->spec.spec.keep ? FLP_MODE_S : args->options.mode;
+  FLP_TRY(cli_spec_args_backward(&args->spec, mode, args->options.chunk_rows, args->options.chunk_vocab));
+  bench_result result;
+  if (args->json) FLP_TRY(cli_record_probe(args->json));
+  FLP_TRY(bench_run(args, &result));
+  if (!args->json || strcmp(args->json, "-") != 0) bench_print(args, &result);
+  return args->json ? bench_write(args, &result, command, args->json) : FLP_OK;
+}
+
+int cli_bench(int argc, char **argv) {
+  static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
+  static const struct argp argp = {
+      options,
+      parse,
+      NULL,
+      "Times forward, backward and both, or steps of a loss, on this machine's GPU, beside bare matrix products of the "
+      "same shapes."
+      "\vData is random. Every case and product runs in bursts, interleaved in random order; figures are medians over "
+      "the rounds, with the least and the most. Bare products are the fastest of the first eight algorithms that "
+      "cuBLASLt's heuristics name: one (the scores) for forward; for backward the scores again, but in modes S and P, "
+      "and one for the gradient of hidden and of weight each. They compute every row, masked or not. Host times are "
+      "those of "
+      "flp_execute until it returns, with the fewest of the rows. cuBLASLt is looked for where the "
+      "loader looks, beside the CUDA toolkit and in the Python environments at hand; FLP_CUBLASLT_LIBRARY names "
+      "another.\n\n" CLI_EXIT_HELP,
+      children,
+      NULL,
+      NULL};
+  bench_args args = {.spec = CLI_SPEC_ARGS_INIT, .options = FLP_OPTIONS_INIT, .burst_ms = 75, .rounds = 7, .seed = 1};
+  char command[1024];
+  cli_record_join_command(argc, argv, command, sizeof command);
+  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  return cli_finish("flpgen bench", args.json && strcmp(args.json, "-") == 0, bench(&args, command));
+}

@@ -1,0 +1,194 @@
+/* bench.h: the parts of `flpgen bench`, divided by the file that implements them.
+ *
+ * Cases (the passes of a plan) and bare matrix products of the same shapes are timed in one run, interleaved. */
+#ifndef FLPGEN_CLI_BENCH_H
+#define FLPGEN_CLI_BENCH_H
+
+#include "autotune/gemm.h"
+#include "gen/cli/shared/device.h"
+#include "gen/cli/shared/reasons.h"
+#include "gen/cli/shared/scratch.h"
+#include "gen/cli/shared/spec_args.h"
+
+enum { BENCH_SIZES_MAX = 16 };
+
+/* ---- bench.c: the arguments ---- */
+
+typedef struct bench_args {
+  cli_spec_args spec;
+  flp_options options;
+  int64_t rows[BENCH_SIZES_MAX];
+  int row_count;
+  double masked; /* fraction of rows whose target is the ignore index, 0 <= masked < 1 */
+  double burst_ms;
+  int64_t rounds, seed;
+  int no_bare, quiet;
+  const char *json;  /* file, or "-" */
+  const char *peers; /* as flp.bench takes them, or NULL: no hand-over */
+} bench_args;
+
+/* ---- peers.c ---- */
+
+/* Replaces this process by `python3 -m flp.bench` (FLP_PYTHON names another interpreter) with the same shapes; args are
+ * resolved. Returns on failure only. error: ARGUMENT naming what cannot be handed over, or the command to run by
+ * hand */
+flp_status bench_peers(const bench_args *args);
+
+/* ---- cases.c: pure ---- */
+
+typedef enum bench_case { BENCH_FORWARD, BENCH_BACKWARD, BENCH_BOTH, BENCH_STEP, BENCH_CASES } bench_case;
+
+/* "forward", "backward", "forward+backward", "step" */
+const char *bench_case_name(bench_case which);
+
+/* 1 if the spec has that case: a loss has steps alone; else backward needs gradients and, as it may use up what forward
+ * kept, comes with forward where anything is kept. */
+int bench_case_exists(bench_case which, const flp_spec *spec);
+
+/* How many of each bare product a case is compared with, by gemm_product: the scores once for each pass, where backward
+ * computes them again, and a product for each gradient. Returns their sum.
+ * mode: S and P compute scores once */
+int bench_case_products(bench_case which, flp_mode mode, const flp_spec *spec, int count[GEMM_PRODUCTS]);
+
+/* Rows left of n when a fraction is masked, and whether a row is: spread evenly. */
+int64_t bench_active_rows(int64_t n, double masked);
+int bench_row_is_masked(int64_t row, double masked);
+
+/* Calls of so many launches each that together stay below a number of launches; at least 1. */
+int64_t bench_host_calls(int launches, int most);
+
+/* Columns of the bare scores that fit into memory: V, or the largest multiple of 1024 below it; 0 if not even that. */
+int64_t bench_scores_vocab(const flp_spec *spec, int64_t n, uint64_t free_bytes);
+
+/* ---- result.c: what was measured ---- */
+
+typedef struct bench_row {
+  bench_case which;
+  int64_t n, active;
+  flp_layout layout;        /* of the pass that counts most: backward where there is one */
+  uint64_t workspace_bytes; /* the larger of the passes; with what mode S keeps from one to the other */
+  uint64_t budget_bytes;    /* of that pass */
+  int gemms;
+  measure_summary ms;
+  double bare_ms;  /* sum of the medians of `gemms` bare products; < 0 if not measured */
+  double first_ms; /* the same, each by the first algorithm that the library names */
+} bench_row;
+
+typedef struct bench_bare {
+  gemm_product product;
+  int64_t n, vocab; /* vocab: columns that were measured; times are scaled from them to V */
+  measure_summary ms;
+  double tflops;
+  int algorithm, algorithms; /* which of how many */
+  int first;                 /* that the library does not refuse */
+  double first_ms;           /* median by that one */
+} bench_bare;
+
+/* What a pass costs the host. */
+typedef struct bench_host {
+  int launches;       /* of kernels, in one flp_execute; 0: the pass was not measured */
+  measure_summary us; /* microseconds until flp_execute returns; medians */
+} bench_host;
+
+typedef struct bench_result {
+  bench_row row[BENCH_SIZES_MAX * BENCH_CASES];
+  int row_count;
+  bench_bare bare[BENCH_SIZES_MAX * GEMM_PRODUCTS];
+  int bare_count;
+  char device[128], description[CLI_REASONS_BYTES], plan_id[17], cublaslt[CUBLASLT_PATH_BYTES + 64];
+  int driver_version;
+  flp_rung rung;
+  int64_t host_rows;                  /* N of the host times */
+  bench_host host[FLP_PASS_STEP + 1]; /* by pass */
+  double plan_cold_ms, plan_warm_ms;  /* < 0: not measured, for the reason below */
+  char plan_error[256];
+} bench_result;
+
+/* Prints tables for people. */
+void bench_print(const bench_args *args, const bench_result *result);
+/* Writes the record. path: "-" for stdout. error: IO, MEMORY */
+flp_status bench_write(const bench_args *args, const bench_result *result, const char *command, const char *path);
+
+/* ---- data.c: buffers and what is in them ---- */
+
+typedef enum bench_slot {
+  BENCH_WEIGHT, /* of the head, for every number of rows */
+  BENCH_BIAS,
+  BENCH_GRAD_WEIGHT,
+  BENCH_GRAD_BIAS,
+  BENCH_BARE_WORKSPACE,
+  BENCH_HIDDEN, /* from here on: of one number of rows */
+  BENCH_TARGET,
+  BENCH_TEMPERATURE,
+  BENCH_UPSTREAM_LOGPROB,
+  BENCH_UPSTREAM_ENTROPY,
+  BENCH_LOGPROB,
+  BENCH_ENTROPY,
+  BENCH_STATS,
+  BENCH_GRAD_HIDDEN,
+  BENCH_SAVED,
+  BENCH_LOSS,
+  BENCH_LOSS_INPUT, /* by flp_loss_input */
+  BENCH_LAST_INPUT = BENCH_LOSS_INPUT + FLP_LOSS_INPUTS_MAX - 1,
+  BENCH_WORKSPACE,
+  BENCH_BARE_SCORES,
+  BENCH_SLOTS
+} bench_slot;
+
+typedef struct bench_data {
+  const bench_args *args;
+  cli_device *device; /* borrowed */
+  cli_buffer slot[BENCH_SLOTS];
+} bench_data;
+
+/* Makes what belongs to the head; then, after clearing those before, what belongs to n rows.
+ * error: DRIVER, MEMORY */
+flp_status bench_data_head(bench_data *data);
+flp_status bench_data_rows(bench_data *data, int64_t n);
+/* Makes an uninitialised buffer. error: DRIVER */
+flp_status bench_data_create(bench_data *data, bench_slot slot, size_t bytes);
+void bench_data_clear_rows(bench_data *data);
+void bench_data_clear(bench_data *data);
+/* Sets what the loss reads of the policies before to what a step has just written, give or take a tenth of a nat: a
+ * policy far from them would be clipped, and products of zeros run faster. error: DRIVER, MEMORY */
+flp_status bench_data_follow(bench_data *data, int64_t n);
+/* The arguments of a pass; workspace_bytes is the layout's. */
+flp_args bench_data_args(const bench_data *data, flp_pass pass, int64_t n, const flp_layout *layout);
+
+/* ---- bare.c: bare matrix products over that data ---- */
+
+typedef struct bench_products {
+  const cublaslt *library; /* borrowed; NULL: there are none */
+  bench_data *data;        /* borrowed, as is spec */
+  const flp_spec *spec;
+  int64_t n;
+  gemm product[GEMM_PRODUCTS];
+  int64_t vocab; /* columns that they have, as many as fit into memory */
+} bench_products;
+
+/* Makes those that the passes of the spec are made of, and chooses their algorithms; with a library, data and rows set.
+ * share: they take up to one part in so many of the memory that is free. error: MEMORY, DRIVER, UNAVAILABLE */
+flp_status bench_products_create(bench_products *products, int share, measure_clock *clock,
+                                 const measure_options *choose);
+/* Leaves what was set. */
+void bench_products_clear(bench_products *products);
+int bench_products_has(const bench_products *products, gemm_product which);
+/* A measured time as it would be of all columns of the head. */
+measure_summary bench_products_scaled(const bench_products *products, measure_summary ms);
+
+/* ---- plan.c: how long a plan takes to make ---- */
+
+/* Times a plan with an empty kernel cache and an empty driver cache, then again with what the first one left there.
+ * Both caches are temporary. bench_plan_begin opens them as cli_scratch_open does, before the device is opened;
+ * cli_scratch_close removes them. Failing to measure is reported in the result, not as an error. */
+void bench_plan_begin(cli_scratch *caches, bench_result *result);
+void bench_plan_time(const cli_scratch *caches, const bench_args *args, bench_result *result);
+
+/* ---- run.c: the measurement ---- */
+
+/* That of flp_plan_saved: without a budget of the user mode S is measured whatever it takes. */
+uint64_t bench_keep_budget(const flp_options *options);
+/* error: UNAVAILABLE without a GPU or cuBLASLt; any of flp_plan_create, flp_execute and measure_run */
+flp_status bench_run(const bench_args *args, bench_result *out);
+
+#endif

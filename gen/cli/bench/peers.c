@@ -1,0 +1,141 @@
+/* peers.c: `flpgen bench --peers`, which hands over to the Python package, where the peers are.
+ *
+ * Invariant: what the Python command has no option for is refused here, never dropped. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "gen/cli/bench/bench.h"
+#include "gen/cli/shared/record.h"
+#include "runtime/kernel.h"
+
+enum { WORDS = 48, TEXT_BYTES = 4096 };
+
+/* The words of a command; they live in text. */
+typedef struct command {
+  char *word[WORDS];
+  int count;
+  size_t used;
+  char text[TEXT_BYTES];
+} command;
+
+/* Adds one word; a command that is too long is left with used at TEXT_BYTES. */
+static void add(command *c, const char *pattern, ...) __attribute__((format(printf, 2, 3)));
+static void add(command *c, const char *pattern, ...) {
+  va_list list;
+  va_start(list, pattern);
+  size_t left = TEXT_BYTES - c->used;
+  int length = vsnprintf(c->text + c->used, left, pattern, list);
+  va_end(list);
+  if (length < 0 || (size_t)length >= left || c->count >= WORDS - 1) {
+    c->used = TEXT_BYTES;
+    return;
+  }
+  c->word[c->count++] = c->text + c->used;
+  c->used += (size_t)length + 1;
+}
+
+static flp_status refuse(const char *field) {
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted with --peers, whose calls have no such choice", field);
+}
+
+/* What peers cannot have beside a loss. A loss itself is Python's to know. */
+static flp_status check_loss(const cli_spec_args *args) {
+  const struct {
+    int given;
+    const char *field;
+  } fields[] = {{args->loss.set_count > 0, "--loss-parameter"},
+                {args->has_entropy, "--entropy"},
+                {args->spec.softcap > 0, "--softcap"}};
+  for (size_t i = 0; args->loss.name && i < sizeof fields / sizeof fields[0]; i++)
+    if (fields[i].given)
+      return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted with --loss and --peers, whose losses have no such choice",
+                      fields[i].field);
+  return FLP_OK;
+}
+
+static flp_status check_fields(const bench_args *args) {
+  const flp_spec *spec = &args->spec.spec;
+  const flp_options *options = &args->options;
+  int accumulates = spec->accumulate_grad_weight && spec->loss; /* what --accumulate is */
+  flp_dtype weight_dtype = spec->grad_weight_dtype ? spec->grad_weight_dtype : spec->dtype;
+  const struct {
+    int given;
+    const char *field;
+  } fields[] = {{args->masked > 0, "--masked"},
+                {options->mode != 0, "--mode"},
+                {options->chunk_rows != 0, "--chunk-rows"},
+                {options->chunk_vocab != 0, "--chunk-vocab"},
+                {options->rung != FLP_RUNG_AUTO, "--rung"},
+                {args->spec.tune != NULL, "--tune"},
+                {spec->per_row_temperature, "--per-row-temperature"},
+                {spec->target_dtype != FLP_DTYPE_INT64, "--target-dtype"},
+                {spec->grad_hidden_dtype && spec->grad_hidden_dtype != spec->dtype, "--grad-hidden-dtype"},
+                {!accumulates && weight_dtype != spec->dtype, "--grad-weight-dtype"},
+                {!accumulates && spec->accumulate_grad_weight, "--accumulate-grad-weight"},
+                {spec->alignment != 16, "--alignment"},
+                {spec->grads & FLP_GRAD_BIAS, "--grad: bias"},
+                {spec->grads == FLP_GRAD_WEIGHT, "--grad: weight alone"},
+                {args->spec.scale != 1.0, "--model: a logit scale"}};
+  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+    if (fields[i].given) return refuse(fields[i].field);
+  return check_loss(&args->spec);
+}
+
+static void add_shape(command *c, const bench_args *args) {
+  static const char *const entropies[] = {"none", "forward", "backward"};
+  const flp_spec *spec = &args->spec.spec;
+  char rows[BENCH_SIZES_MAX * 21] = "";
+  for (int i = 0; i < args->row_count; i++) {
+    size_t used = strlen(rows);
+    snprintf(rows + used, sizeof rows - used, "%s%" PRId64, i ? "," : "", args->rows[i]);
+  }
+  add(c, "--vocab=%" PRId64, spec->vocab);
+  add(c, "--hidden=%" PRId64, spec->hidden);
+  add(c, "--rows=%s", rows);
+  add(c, "--dtype=%s", flp_dtype_name(spec->dtype));
+  if (!spec->loss) add(c, "--entropy=%s", entropies[spec->entropy]);
+  if (spec->grads) add(c, "--grad=hidden%s", spec->grads & FLP_GRAD_WEIGHT ? ",weight" : "");
+  if (spec->has_bias) add(c, "--bias");
+  if (spec->softcap > 0) add(c, "--softcap=%.9g", (double)spec->softcap);
+  if (spec->keep) add(c, "--save");
+  if (spec->loss) add(c, "--loss=%s", args->spec.loss.name);
+  if (spec->accumulate_grad_weight) add(c, "--accumulate");
+}
+
+static void add_rest(command *c, const bench_args *args) {
+  if (args->options.budget_bytes) add(c, "--budget=%" PRIu64, args->options.budget_bytes);
+  add(c, "--device=%" PRId32, args->options.device);
+  add(c, "--burst-ms=%g", args->burst_ms);
+  add(c, "--rounds=%" PRId64, args->rounds);
+  add(c, "--seed=%" PRId64, args->seed);
+  if (args->no_bare) add(c, "--no-bare");
+  if (args->quiet) add(c, "--quiet");
+  if (args->json) add(c, "--json=%s", args->json);
+}
+
+flp_status bench_peers(const bench_args *args) {
+  const char *python = getenv("FLP_PYTHON");
+  command c = {.count = 0};
+  char text[TEXT_BYTES + 1];
+  FLP_TRY(check_fields(args));
+  add(&c, "%s", python && python[0] ? python : "python3");
+  add(&c, "-m");
+  add(&c, "flp.bench");
+  add(&c, "--peers=%s", args->peers);
+  add_shape(&c, args);
+  add_rest(&c, args);
+  if (c.used >= TEXT_BYTES)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--json: the command would be too long; shorten the file");
+  cli_record_join_command(c.count, c.word, text, sizeof text);
+  if (!args->quiet) fprintf(stderr, "flpgen bench: peers are measured by the Python package flp: %s\n", text);
+  fflush(NULL);
+  execvp(c.word[0], c.word);
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "--peers: %s could not be started (%s); peers are measured by the Python package flp, with: %s",
+                  c.word[0], strerror(errno), text);
+}

@@ -1,0 +1,240 @@
+/* result.c: a benchmark as tables for people and as a record. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+
+#include "gen/cli/bench/bench.h"
+#include "gen/cli/shared/cost.h"
+#include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/record.h"
+#include "gen/cli/shared/table.h"
+#include "runtime/kernel.h"
+#include "runtime/planner.h"
+
+static const char *entropy_name(flp_entropy entropy) {
+  static const char *const names[] = {"none", "forward", "backward"};
+  return entropy >= FLP_ENTROPY_NONE && entropy <= FLP_ENTROPY_BACKWARD ? names[entropy] : "?";
+}
+
+/* Of the products that the case stands for, over the rows that are not masked. */
+static double tflops_of(const bench_args *args, const bench_row *row) {
+  return 1e-9 * row->gemms * cli_product_flops(&args->spec.spec, row->active) / row->ms.median;
+}
+
+/* ---- for people ---- */
+
+enum { CELL = 32 };
+
+static const char *format(char out[CELL], const char *pattern, double value) __attribute__((format(printf, 2, 0)));
+static const char *format(char out[CELL], const char *pattern, double value) {
+  snprintf(out, CELL, pattern, value);
+  return out;
+}
+
+static const char *format_spread(char out[CELL], const measure_summary *ms) {
+  snprintf(out, CELL, "%.3f .. %.3f", ms->low, ms->high);
+  return out;
+}
+
+static void print_rows(const bench_args *args, const bench_result *result) {
+  cli_table table;
+  cli_table_start(&table, "N", "case", "mode", "ms", "least .. most", "products", "bare ms", "ratio", "to first",
+                  "TFLOP/s", "workspace", NULL);
+  for (int i = 0; i < result->row_count; i++) {
+    const bench_row *row = &result->row[i];
+    char n[CELL], gemms[CELL], cell[6][CELL], bytes[CLI_TEXT_BYTES];
+    int bare = row->bare_ms >= 0;
+    snprintf(n, sizeof n, "%" PRId64, row->n);
+    snprintf(gemms, sizeof gemms, "%d", row->gemms);
+    cli_table_add(&table, n, bench_case_name(row->which), flp_mode_name(row->layout.mode),
+                  format(cell[0], "%.3f", row->ms.median), format_spread(cell[1], &row->ms), gemms,
+                  bare ? format(cell[2], "%.3f", row->bare_ms) : "-",
+                  bare ? format(cell[3], "%.3f", row->ms.median / row->bare_ms) : "-",
+                  bare ? format(cell[5], "%.3f", row->ms.median / row->first_ms) : "-",
+                  format(cell[4], "%.0f", tflops_of(args, row)), cli_format_bytes((double)row->workspace_bytes, bytes),
+                  NULL);
+  }
+  cli_table_finish(&table);
+}
+
+static void print_bare(const bench_args *args, const bench_result *result) {
+  cli_table table;
+  cli_table_start(&table, "N", "bare product", "ms", "least .. most", "TFLOP/s", "algorithm", "first ms", "", NULL);
+  for (int i = 0; i < result->bare_count; i++) {
+    const bench_bare *bare = &result->bare[i];
+    char n[CELL], which[CELL], scaled[64] = "", cell[4][CELL];
+    snprintf(n, sizeof n, "%" PRId64, bare->n);
+    snprintf(which, sizeof which, "%d of %d", bare->algorithm + 1, bare->algorithms);
+    if (bare->vocab != args->spec.spec.vocab)
+      snprintf(scaled, sizeof scaled, "scaled from %" PRId64 " columns", bare->vocab);
+    cli_table_add(&table, n, gemm_product_name(bare->product), format(cell[0], "%.3f", bare->ms.median),
+                  format_spread(cell[1], &bare->ms), format(cell[2], "%.0f", bare->tflops), which,
+                  format(cell[3], "%.3f", bare->first_ms), scaled, NULL);
+  }
+  cli_table_finish(&table);
+}
+
+static double us_per_launch(const bench_host *host) {
+  return host->us.median / host->launches;
+}
+
+static void print_host(const bench_result *result) {
+  printf("\nhost: flp_execute returns, not synchronised, with N=%" PRId64 ", after\n", result->host_rows);
+  cli_table table;
+  cli_table_start(&table, "pass", "us", "least .. most", "launches", "us a launch", NULL);
+  static const char *const names[] = {"", "forward", "combine", "backward", "step"};
+  for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_STEP; pass++) {
+    const bench_host *host = &result->host[pass];
+    char cell[3][CELL], launches[CELL];
+    if (!host->launches) continue;
+    snprintf(launches, sizeof launches, "%d", host->launches);
+    snprintf(cell[1], CELL, "%.1f .. %.1f", host->us.low, host->us.high);
+    cli_table_add(&table, names[pass], format(cell[0], "%.1f", host->us.median), cell[1], launches,
+                  format(cell[2], "%.2f", us_per_launch(host)), NULL);
+  }
+  cli_table_finish(&table);
+}
+
+void bench_print(const bench_args *args, const bench_result *result) {
+  printf("device: %s\nplan: %s\n", result->device, result->description);
+  if (args->masked > 0) printf("masked: %g of the rows; bare products compute all rows\n", args->masked);
+  putchar('\n');
+  print_rows(args, result);
+  if (result->bare_count) {
+    printf("\ncuBLASLt: %s\n", result->cublaslt);
+    print_bare(args, result);
+  }
+  print_host(result);
+  if (result->plan_warm_ms >= 0)
+    printf("plan: %.0f ms with empty caches, %.0f ms with full ones\n", result->plan_cold_ms, result->plan_warm_ms);
+  else
+    printf("plan: its creation was not timed: %s\n", result->plan_error);
+}
+
+/* ---- the record ---- */
+
+typedef struct field {
+  const char *key;
+  json_t *value;
+} field;
+
+static json_t *make_object(const field *fields, size_t count) {
+  json_t *object = json_object();
+  for (size_t i = 0; i < count; i++)
+    if (!object || json_object_set_new(object, fields[i].key, fields[i].value) != 0) json_decref(fields[i].value);
+  return object;
+}
+
+static json_t *number_or_null(int known, double value) {
+  return known ? cli_json_number(value) : json_null();
+}
+
+static json_t *grads_json(uint32_t grads) {
+  json_t *list = json_array();
+  for (const cli_choice *choice = CLI_GRADS; choice->name; choice++)
+    if (grads & (uint32_t)choice->value) json_array_append_new(list, json_string(choice->name));
+  return list;
+}
+
+static json_t *row_json(const bench_args *args, const bench_result *result, const bench_row *row) {
+  const flp_spec *spec = &args->spec.spec;
+  const flp_loss *loss = cli_loss_of(spec);
+  int bare = row->bare_ms >= 0;
+  const field fields[] = {{"case", json_string(bench_case_name(row->which))},
+                          {"N", json_integer(row->n)},
+                          {"D", json_integer(spec->hidden)},
+                          {"V", json_integer(spec->vocab)},
+                          {"dtype", json_string(flp_dtype_name(spec->dtype))},
+                          {"entropy", json_string(entropy_name(spec->entropy))},
+                          {"grads", grads_json(row->which == BENCH_FORWARD ? 0 : spec->grads)},
+                          {"loss", loss ? json_string(loss->name) : json_null()},
+                          {"active_rows", json_integer(row->active)},
+                          {"gemms", json_integer(row->gemms)},
+                          {"ms", cli_json_number(row->ms.median)},
+                          {"ms_low", cli_json_number(row->ms.low)},
+                          {"ms_high", cli_json_number(row->ms.high)},
+                          {"bare_ms", number_or_null(bare, row->bare_ms)},
+                          {"ratio", number_or_null(bare, row->ms.median / row->bare_ms)},
+                          {"first_ms", number_or_null(bare, row->first_ms)},
+                          {"first_ratio", number_or_null(bare, row->ms.median / row->first_ms)},
+                          {"tflops", cli_json_number(tflops_of(args, row))},
+                          {"extra_bytes", cli_json_count(row->workspace_bytes)},
+                          {"budget_bytes", cli_json_count(row->budget_bytes)},
+                          {"mode", json_string(flp_mode_name(row->layout.mode))},
+                          {"chunks", json_integer(row->layout.chunks)},
+                          {"rung", json_string(flp_rung_name(result->rung))}};
+  return make_object(fields, sizeof fields / sizeof fields[0]);
+}
+
+static json_t *bare_json(const bench_bare *bare) {
+  const field fields[] = {{"product", json_string(gemm_product_name(bare->product))},
+                          {"N", json_integer(bare->n)},
+                          {"measured_vocab", json_integer(bare->vocab)},
+                          {"ms", cli_json_number(bare->ms.median)},
+                          {"ms_low", cli_json_number(bare->ms.low)},
+                          {"ms_high", cli_json_number(bare->ms.high)},
+                          {"tflops", cli_json_number(bare->tflops)},
+                          {"algorithm", json_integer(bare->algorithm)},
+                          {"algorithms", json_integer(bare->algorithms)},
+                          {"first", json_integer(bare->first)},
+                          {"first_ms", cli_json_number(bare->first_ms)}};
+  return make_object(fields, sizeof fields / sizeof fields[0]);
+}
+
+/* Fields of a pass that was not measured are null. */
+static json_t *host_json(const bench_result *result) {
+  const bench_host *forward = &result->host[FLP_PASS_FORWARD], *backward = &result->host[FLP_PASS_BACKWARD];
+  const bench_host *step = &result->host[FLP_PASS_STEP];
+  int has_backward = backward->launches > 0;
+  if (step->launches) {
+    const field fields[] = {
+        {"rows", json_integer(result->host_rows)},       {"step_us", cli_json_number(step->us.median)},
+        {"step_us_low", cli_json_number(step->us.low)},  {"step_us_high", cli_json_number(step->us.high)},
+        {"step_launches", json_integer(step->launches)}, {"step_us_per_launch", cli_json_number(us_per_launch(step))}};
+    return make_object(fields, sizeof fields / sizeof fields[0]);
+  }
+  const field fields[] = {
+      {"rows", json_integer(result->host_rows)},
+      {"forward_us", cli_json_number(forward->us.median)},
+      {"forward_us_low", cli_json_number(forward->us.low)},
+      {"forward_us_high", cli_json_number(forward->us.high)},
+      {"forward_launches", json_integer(forward->launches)},
+      {"backward_us", number_or_null(has_backward, backward->us.median)},
+      {"backward_us_low", number_or_null(has_backward, backward->us.low)},
+      {"backward_us_high", number_or_null(has_backward, backward->us.high)},
+      {"backward_launches", has_backward ? json_integer(backward->launches) : json_null()},
+      {"backward_us_per_launch", has_backward ? cli_json_number(us_per_launch(backward)) : json_null()}};
+  return make_object(fields, sizeof fields / sizeof fields[0]);
+}
+
+static void set_fields(json_t *record, const field *fields, size_t count) {
+  for (size_t i = 0; i < count; i++) json_object_set_new(record, fields[i].key, fields[i].value);
+}
+
+static void fill_record(json_t *record, const bench_args *args, const bench_result *result) {
+  json_t *bare = json_array(), *rows = json_array();
+  for (int i = 0; i < result->bare_count; i++) json_array_append_new(bare, bare_json(&result->bare[i]));
+  for (int i = 0; i < result->row_count; i++) json_array_append_new(rows, row_json(args, result, &result->row[i]));
+  const measure_summary *host_us = &result->host[args->spec.spec.loss ? FLP_PASS_STEP : FLP_PASS_FORWARD].us;
+  const field fields[] = {{"plan_id", json_string(result->plan_id)},
+                          {"burst_ms", cli_json_number(args->burst_ms)},
+                          {"rounds", json_integer(args->rounds)},
+                          {"masked", cli_json_number(args->masked)},
+                          {"cublaslt", result->cublaslt[0] ? cli_json_text(result->cublaslt) : json_null()},
+                          {"host_us", cli_json_number(host_us->median)},
+                          {"host_us_low", cli_json_number(host_us->low)},
+                          {"host_us_high", cli_json_number(host_us->high)},
+                          {"host_rows", json_integer(result->host_rows)},
+                          {"host", host_json(result)},
+                          {"plan_cold_ms", number_or_null(result->plan_cold_ms >= 0, result->plan_cold_ms)},
+                          {"plan_warm_ms", number_or_null(result->plan_warm_ms >= 0, result->plan_warm_ms)},
+                          {"bare", bare},
+                          {"rows", rows}};
+  set_fields(record, fields, sizeof fields / sizeof fields[0]);
+}
+
+flp_status bench_write(const bench_args *args, const bench_result *result, const char *command, const char *path) {
+  json_t *record = cli_record_create(result->device, result->driver_version, command);
+  if (record) fill_record(record, args, result);
+  return cli_record_write(record, path);
+}

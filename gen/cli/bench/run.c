@@ -1,0 +1,305 @@
+/* run.c: times the passes of a plan and bare matrix products of the same shapes, interleaved in one run. */
+#include <stdio.h>
+#include <string.h>
+
+#include "gen/cli/bench/bench.h"
+#include "gen/cli/shared/progress.h"
+#include "runtime/planner.h"
+#include "runtime/validate.h"
+
+/* Rounds of bursts that choose the algorithm of a bare product. */
+enum { CHOOSE_ROUNDS = 3 };
+
+/* Host time: batches of calls whose launches together stay well below the driver's queue of about a thousand. */
+enum { HOST_BATCHES = 9, HOST_LAUNCHES = 256 };
+
+typedef struct session {
+  const bench_args *args;
+  bench_result *result;
+  cli_device device;
+  measure_clock clock;
+  flp_plan *plan;
+  cublaslt library; /* zeroed without bare products */
+  bench_data data;
+  /* of the current number of rows */
+  int64_t n;
+  flp_layout layout[FLP_PASS_STEP + 1]; /* by pass */
+  size_t saved_bytes;                   /* what mode S keeps; 0: nothing */
+  bench_products bare;
+} session;
+
+static const flp_spec *spec_of(const session *s) {
+  return &s->args->spec.spec;
+}
+
+/* ---- opening ---- */
+
+static flp_status open_plan(session *s) {
+  bench_result *result = s->result;
+  FLP_TRY(flp_plan_create(spec_of(s), &s->args->options, &s->plan));
+  result->rung = flp_plan_get_rung(s->plan);
+  if (result->rung == FLP_RUNG_EAGER)
+    return flp_fail(FLP_ERROR_UNAVAILABLE, "the eager rung, which runs on the CPU, is all that is left: %s",
+                    flp_plan_get_reason(s->plan, FLP_RUNG_GENERIC));
+  FLP_TRY(flp_plan_describe(s->plan, result->description, sizeof result->description));
+  return flp_plan_get_id(s->plan, result->plan_id);
+}
+
+static flp_status open_library(session *s) {
+  if (s->args->no_bare) return FLP_OK;
+  flp_status status = cublaslt_open(&s->library);
+  if (status != FLP_OK) {
+    char detail[1536];
+    snprintf(detail, sizeof detail, "%s", flp_error_detail());
+    return flp_fail(status, "%s, or leave the bare products out with --no-bare", detail);
+  }
+  snprintf(s->result->cublaslt, sizeof s->result->cublaslt, "%s, version %zu", s->library.path, s->library.version);
+  return FLP_OK;
+}
+
+static flp_status open_session(session *s, const cli_scratch *caches) {
+  FLP_TRY(cli_device_open(s->args->options.device, &s->device));
+  snprintf(s->result->device, sizeof s->result->device, "%s", s->device.info.name);
+  s->result->driver_version = s->device.driver->version;
+  bench_plan_time(caches, s->args, s->result);
+  FLP_TRY(open_plan(s));
+  FLP_TRY(measure_clock_create(s->device.driver, s->device.stream, &s->clock));
+  FLP_TRY(open_library(s));
+  return bench_data_head(&s->data);
+}
+
+static void close_rows(session *s) {
+  bench_products_clear(&s->bare);
+  bench_data_clear_rows(&s->data);
+}
+
+static void close_session(session *s) {
+  close_rows(s);
+  bench_data_clear(&s->data);
+  cublaslt_close(&s->library);
+  measure_clock_destroy(&s->clock);
+  flp_plan_destroy(s->plan);
+  cli_device_close(&s->device);
+}
+
+/* ---- what is measured ---- */
+
+static flp_status enqueue_pass(session *s, flp_pass pass) {
+  flp_args args = bench_data_args(&s->data, pass, s->n, &s->layout[pass]);
+  return pass == FLP_PASS_STEP ? flp_step(s->plan, &args) : flp_execute(s->plan, &args);
+}
+
+static flp_status enqueue_forward(void *context, CUstream stream) {
+  (void)stream; /* the device's, which the arguments name */
+  return enqueue_pass(context, FLP_PASS_FORWARD);
+}
+
+static flp_status enqueue_backward(void *context, CUstream stream) {
+  (void)stream;
+  return enqueue_pass(context, FLP_PASS_BACKWARD);
+}
+
+static flp_status enqueue_both(void *context, CUstream stream) {
+  FLP_TRY(enqueue_forward(context, stream));
+  return enqueue_backward(context, stream);
+}
+
+static flp_status enqueue_step(void *context, CUstream stream) {
+  (void)stream;
+  return enqueue_pass(context, FLP_PASS_STEP);
+}
+
+static measure_item case_item(session *s, bench_case which) {
+  static flp_status (*const functions[BENCH_CASES])(void *, CUstream) = {enqueue_forward, enqueue_backward,
+                                                                         enqueue_both, enqueue_step};
+  return (measure_item){.enqueue = functions[which], .context = s};
+}
+
+static int has_pass(const session *s, flp_pass pass) {
+  const flp_spec *spec = spec_of(s);
+  if (spec->loss || pass == FLP_PASS_STEP) return spec->loss && pass == FLP_PASS_STEP;
+  return pass == FLP_PASS_FORWARD || (pass == FLP_PASS_BACKWARD && spec->grads);
+}
+
+uint64_t bench_keep_budget(const flp_options *options) {
+  return options->budget_bytes ? 0 : UINT64_MAX;
+}
+
+/* What mode S keeps. error: UNAVAILABLE where nothing is, for then mode R would be measured in its name */
+static flp_status make_saved(session *s) {
+  s->saved_bytes = 0;
+  if (!spec_of(s)->keep || spec_of(s)->loss) return FLP_OK;
+  FLP_TRY(flp_plan_saved(s->plan, s->n, bench_keep_budget(&s->args->options), &s->saved_bytes));
+  if (s->saved_bytes == 0)
+    return flp_fail(FLP_ERROR_UNAVAILABLE,
+                    "--keep: nothing is kept of %lld rows: rung %s has no kernels for it, or --budget is too small",
+                    (long long)s->n, flp_rung_name(s->result->rung));
+  return bench_data_create(&s->data, BENCH_SAVED, s->saved_bytes);
+}
+
+static flp_status find_layout(session *s, flp_pass pass) {
+  if (!s->saved_bytes) return flp_plan_layout(s->plan, pass, s->n, 0, &s->layout[pass]);
+  flp_pass query = pass == FLP_PASS_FORWARD ? FLP_PASS_FORWARD_SAVED : FLP_PASS_BACKWARD_SAVED;
+  return flp_plan_layout(s->plan, query, s->n, bench_keep_budget(&s->args->options), &s->layout[pass]);
+}
+
+static flp_status make_workspace(session *s) {
+  uint64_t most = 0;
+  FLP_TRY(make_saved(s));
+  for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_STEP; pass++) {
+    s->layout[pass] = (flp_layout)FLP_LAYOUT_INIT;
+    if (!has_pass(s, (flp_pass)pass)) continue;
+    FLP_TRY(find_layout(s, (flp_pass)pass));
+    if (s->layout[pass].bytes > most) most = s->layout[pass].bytes;
+  }
+  return bench_data_create(&s->data, BENCH_WORKSPACE, (size_t)most);
+}
+
+static flp_status make_products(session *s) {
+  measure_options choose = {.burst_ms = s->args->burst_ms, .rounds = CHOOSE_ROUNDS, .seed = (uint64_t)s->args->seed};
+  s->bare = (bench_products){
+      .library = s->library.handle ? &s->library : NULL, .data = &s->data, .spec = spec_of(s), .n = s->n};
+  return bench_products_create(&s->bare, 1, &s->clock, &choose);
+}
+
+/* ---- results ---- */
+
+static const bench_bare *add_bare(session *s, gemm_product which, measure_summary ms, measure_summary first) {
+  bench_bare *bare = &s->result->bare[s->result->bare_count++];
+  *bare = (bench_bare){.product = which,
+                       .n = s->n,
+                       .vocab = s->bare.vocab,
+                       .ms = bench_products_scaled(&s->bare, ms),
+                       .tflops = 1e-9 * gemm_flops(&s->bare.product[which].shape) / ms.median,
+                       .algorithm = s->bare.product[which].chosen,
+                       .algorithms = s->bare.product[which].algorithm_count,
+                       .first = s->bare.product[which].first_algorithm,
+                       .first_ms = bench_products_scaled(&s->bare, first).median};
+  return bare;
+}
+
+static uint64_t budget_of(const session *s, flp_pass pass) {
+  flp_options resolved;
+  if (flp_options_resolve(&s->args->options, &resolved) != FLP_OK) resolved.budget_bytes = 0;
+  return flp_pass_budget(resolved.budget_bytes, pass);
+}
+
+static void add_row(session *s, bench_case which, measure_summary ms, const bench_bare *const bare[GEMM_PRODUCTS]) {
+  bench_row *row = &s->result->row[s->result->row_count++];
+  const flp_layout *forward = &s->layout[FLP_PASS_FORWARD], *backward = &s->layout[FLP_PASS_BACKWARD];
+  int count[GEMM_PRODUCTS];
+  flp_pass pass = which == BENCH_FORWARD ? FLP_PASS_FORWARD : which == BENCH_STEP ? FLP_PASS_STEP : FLP_PASS_BACKWARD;
+  *row = (bench_row){.which = which,
+                     .n = s->n,
+                     .active = bench_active_rows(s->n, s->args->masked),
+                     .layout = s->layout[pass],
+                     .workspace_bytes = s->layout[pass].bytes,
+                     .budget_bytes = budget_of(s, pass),
+                     .ms = ms,
+                     .bare_ms = s->library.handle ? 0 : -1,
+                     .first_ms = s->library.handle ? 0 : -1};
+  if (which == BENCH_BOTH && forward->bytes > backward->bytes) row->workspace_bytes = forward->bytes;
+  if (s->saved_bytes) row->workspace_bytes += s->saved_bytes;
+  row->gemms = bench_case_products(which, row->layout.mode, spec_of(s), count);
+  for (int i = 0; i < GEMM_PRODUCTS; i++) {
+    if (!bare[i]) continue;
+    row->bare_ms += count[i] * bare[i]->ms.median;
+    row->first_ms += count[i] * bare[i]->first_ms;
+  }
+}
+
+/* A bare product by the algorithm that was chosen, and by the first one where that is another. */
+static int add_product_items(session *s, gemm_product which, measure_item *items) {
+  gemm *product = &s->bare.product[which];
+  items[0] = gemm_item(product);
+  if (product->first_algorithm == product->chosen) return 1;
+  items[1] = gemm_first_item(product);
+  return 2;
+}
+
+/* Forward is the first item: it leaves the statistics that backward reads. */
+static flp_status measure_rows(session *s) {
+  measure_item items[BENCH_CASES + 2 * GEMM_PRODUCTS];
+  measure_summary ms[BENCH_CASES + 2 * GEMM_PRODUCTS];
+  measure_options options = {s->args->burst_ms, (int)s->args->rounds, (uint64_t)s->args->seed, 0};
+  const bench_bare *bare[GEMM_PRODUCTS] = {NULL};
+  bench_case which[BENCH_CASES];
+  int cases = 0, count = 0, items_of[GEMM_PRODUCTS] = {0};
+  for (int i = 0; i < BENCH_CASES; i++)
+    if (bench_case_exists((bench_case)i, spec_of(s))) which[cases++] = (bench_case)i;
+  for (; count < cases; count++) items[count] = case_item(s, which[count]);
+  for (int i = 0; i < GEMM_PRODUCTS; i++) {
+    if (bench_products_has(&s->bare, (gemm_product)i))
+      items_of[i] = add_product_items(s, (gemm_product)i, &items[count]);
+    count += items_of[i];
+  }
+  FLP_TRY(measure_run(&s->clock, items, count, &options, ms));
+  const measure_summary *at = &ms[cases];
+  for (int i = 0; i < GEMM_PRODUCTS; at += items_of[i++])
+    if (items_of[i]) bare[i] = add_bare(s, (gemm_product)i, at[0], at[items_of[i] - 1]);
+  for (int i = 0; i < cases; i++) add_row(s, which[i], ms[i], bare);
+  return FLP_OK;
+}
+
+/* The launches of a layout are those that flp_execute makes: bench has no shard, whose padding would be zeroed too. */
+static flp_status measure_host_pass(session *s, flp_pass pass, bench_case which) {
+  measure_item item = case_item(s, which);
+  bench_host *host = &s->result->host[pass];
+  host->launches = s->layout[pass].launches;
+  return measure_host(&s->clock, &item, bench_host_calls(host->launches, HOST_LAUNCHES), HOST_BATCHES, &host->us);
+}
+
+static flp_status measure_host_time(session *s) {
+  s->result->host_rows = s->n;
+  if (spec_of(s)->loss) return measure_host_pass(s, FLP_PASS_STEP, BENCH_STEP);
+  FLP_TRY(measure_host_pass(s, FLP_PASS_FORWARD, BENCH_FORWARD));
+  return spec_of(s)->grads ? measure_host_pass(s, FLP_PASS_BACKWARD, BENCH_BACKWARD) : FLP_OK;
+}
+
+/* A first step, whose policy those before it are near. */
+static flp_status follow(session *s) {
+  FLP_TRY(enqueue_pass(s, FLP_PASS_STEP));
+  FLP_TRY(cli_device_synchronise(&s->device));
+  return bench_data_follow(&s->data, s->n);
+}
+
+static flp_status run_rows(session *s, int64_t n) {
+  s->n = n;
+  flp_status status = bench_data_rows(&s->data, n);
+  if (status == FLP_OK) status = make_workspace(s);
+  if (status == FLP_OK && spec_of(s)->loss) status = follow(s);
+  if (status == FLP_OK) status = make_products(s);
+  if (status == FLP_OK) status = measure_rows(s);
+  /* Of the fewest rows: there the device is least likely to hold the host up. */
+  if (status == FLP_OK && (s->result->host_rows == 0 || n < s->result->host_rows)) status = measure_host_time(s);
+  if (status == FLP_OK) status = flp_plan_check(s->plan, s->device.stream); /* no row was bad */
+  close_rows(s);
+  return status;
+}
+
+static flp_status run_all(session *s, const cli_scratch *caches) {
+  FLP_TRY(open_session(s, caches));
+  cli_progress progress;
+  cli_progress_start(&progress, "bench", s->args->quiet);
+  flp_status status = FLP_OK;
+  for (int i = 0; i < s->args->row_count && status == FLP_OK; i++) {
+    cli_progress_update(&progress, i, s->args->row_count);
+    status = run_rows(s, s->args->rows[i]);
+  }
+  cli_progress_end(&progress);
+  return status;
+}
+
+flp_status bench_run(const bench_args *args, bench_result *out) {
+  *out = (bench_result){0};
+  session s = {.args = args, .result = out, .data = {.args = args}};
+  cli_scratch caches;
+  s.data.device = &s.device;
+  bench_plan_begin(&caches, out);
+  flp_status status = run_all(&s, &caches);
+  char detail[2048];
+  snprintf(detail, sizeof detail, "%s", flp_error_detail());
+  close_session(&s);
+  cli_scratch_close(&caches);
+  return status == FLP_OK ? FLP_OK : flp_fail(status, "%s", detail);
+}

@@ -1,0 +1,192 @@
+/* cache.c: `flpgen cache ls|verify|gc`, the kernel cache as its directories and files. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gen/cli/shared/common.h"
+#include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/table.h"
+#include "gen/cli/verbs.h"
+#include "runtime/store_internal.h"
+
+enum { KEY_KEEP = CLI_KEY_FIRST, KEY_JSON, KEY_DIR };
+
+typedef struct cache_args {
+  const char *action, *directory;
+  uint64_t keep;
+  int json, has_keep;
+} cache_args;
+
+static const struct argp_option options[] = {
+    {"keep", KEY_KEEP, "SIZE", 0, "gc: the most bytes to keep, " FLP_BYTES_FORMS "; default all", 0},
+    {"dir", KEY_DIR, "DIR", 0, "look at this directory in place of FLP_CACHE_DIR and FLP_CACHE_PATH", 0},
+    {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
+    {0}};
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  cache_args *args = state->input;
+  switch (key) {
+    case KEY_KEEP:
+      cli_argp_check(state, flp_bytes_parse("--keep", text, 0, &args->keep));
+      args->has_keep = 1;
+      return 0;
+    case KEY_DIR:
+      args->directory = text;
+      return 0;
+    case KEY_JSON:
+      args->json = 1;
+      return 0;
+    case ARGP_KEY_ARG:
+      if (args->action) argp_error(state, "argument '%s' is not accepted after '%s'", text, args->action);
+      args->action = text;
+      return 0;
+    case ARGP_KEY_END:
+      if (!args->action) argp_error(state, "the action is missing; one of ls, verify, gc is needed");
+      if (args->has_keep && strcmp(args->action, "gc") != 0)
+        argp_error(state, "--keep: is accepted by gc only, not by '%s'", args->action);
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+/* What a walk over the entries adds up. */
+typedef struct listing {
+  cli_table table;
+  json_t *entries; /* NULL when a table is made */
+  uint64_t count, bytes, bad;
+} listing;
+
+/* The value of " name=" in key text; "-" if absent. */
+static const char *key_field(const char *key, const char *name, char *out, size_t capacity) {
+  char pattern[32];
+  snprintf(pattern, sizeof pattern, " %s=", name);
+  const char *at = strstr(key, pattern);
+  snprintf(out, capacity, "-");
+  if (!at) return out;
+  at += strlen(pattern);
+  snprintf(out, capacity, "%.*s", (int)strcspn(at, " "), at);
+  return out;
+}
+
+static void add_table_row(listing *list, const flp_store_item *item) {
+  int is_cubin = strncmp(item->key, "flp-cubin/", 10) == 0; /* machine code that was made here of an entry */
+  char file[32], kind[48], arch[32], dtype[32], shape[80], tuned[64], vocab[32], hidden[32], bytes[CLI_TEXT_BYTES],
+      when[32] = "";
+  snprintf(file, sizeof file, "%.16s...", item->file); /* of 64 digits; --json has them all */
+  key_field(item->key, "vocab", vocab, sizeof vocab);
+  key_field(item->key, "hidden", hidden, sizeof hidden);
+  snprintf(shape, sizeof shape, "%s x %s", strcmp(vocab, "0") ? vocab : "any", strcmp(hidden, "0") ? hidden : "any");
+  key_field(item->key, "kind", kind, 32);
+  if (is_cubin) strcat(kind, " cubin");
+  time_t modified = (time_t)item->modified;
+  struct tm parts;
+  if (localtime_r(&modified, &parts)) strftime(when, sizeof when, "%Y-%m-%d %H:%M", &parts);
+  cli_table_add(&list->table, file, kind, key_field(item->key, "arch", arch, sizeof arch),
+                key_field(item->key, "dtype", dtype, sizeof dtype), item->key[0] && !is_cubin ? shape : "-",
+                key_field(item->key, "tuned", tuned, sizeof tuned),
+                cli_format_bytes((double)item->bytes, bytes), when, item->status == FLP_OK ? "ok" : item->reason, NULL);
+}
+
+static json_t *item_json(const flp_store_item *item) {
+  return json_pack("{s:o, s:o, s:b, s:o, s:I, s:o, s:s, s:o}", "directory", cli_json_text(item->directory), "file",
+                   cli_json_text(item->file), "writable", item->writable, "bytes", cli_json_count(item->bytes),
+                   "modified", (json_int_t)item->modified, "key", cli_json_text(item->key), "status",
+                   flp_status_name(item->status), "reason", cli_json_text(item->reason ? item->reason : ""));
+}
+
+static int visit(void *context, const flp_store_item *item) {
+  listing *list = context;
+  list->count++;
+  list->bytes += item->bytes;
+  list->bad += item->status != FLP_OK;
+  if (list->entries)
+    json_array_append_new(list->entries, item_json(item));
+  else
+    add_table_row(list, item);
+  return 1;
+}
+
+static flp_status open_store(const cache_args *args, flp_store **out) {
+  flp_setting writable, path;
+  flp_setting_get(FLP_SETTING_CACHE_DIR, &writable);
+  flp_setting_get(FLP_SETTING_CACHE_PATH, &path);
+  if (!args->directory) return flp_store_open(writable.value, path.value, out);
+  int fd;
+  FLP_TRY(store_file_open_directory(args->directory, 1, 0, &fd, NULL));
+  close(fd);
+  return flp_store_open(args->directory, NULL, out);
+}
+
+/* ls and verify are one walk; verify fails where an entry is bad. */
+static flp_status list_entries(const cache_args *args, int verify) {
+  flp_store *store = NULL;
+  FLP_TRY(open_store(args, &store));
+  listing list = {.entries = args->json ? json_array() : NULL};
+  if (!args->json)
+    cli_table_start(&list.table, "file", "kernel", "arch", "dtype", "vocab x hidden", "tuned for", "size", "modified",
+                    "state", NULL);
+  flp_status status = flp_store_each(store, visit, &list);
+  flp_store_close(store);
+  if (args->json && status == FLP_OK) {
+    status =
+        cli_json_print(json_pack("{s:I, s:o, s:I, s:o}", "entries_count", (json_int_t)list.count, "bytes",
+                                 cli_json_count(list.bytes), "bad", (json_int_t)list.bad, "entries", list.entries));
+  } else if (args->json) {
+    json_decref(list.entries);
+  } else {
+    char bytes[CLI_TEXT_BYTES];
+    cli_table_finish(&list.table);
+    printf("%llu entries, %s, %llu bad\n", (unsigned long long)list.count, cli_format_bytes((double)list.bytes, bytes),
+           (unsigned long long)list.bad);
+  }
+  if (status == FLP_OK && verify && list.bad)
+    status = flp_fail(FLP_ERROR_CORRUPT, "%llu of %llu entries are bad", (unsigned long long)list.bad,
+                      (unsigned long long)list.count);
+  return status;
+}
+
+static flp_status collect(const cache_args *args) {
+  flp_store *store = NULL;
+  uint64_t files = 0, bytes = 0;
+  FLP_TRY(open_store(args, &store));
+  flp_status status = flp_store_collect(store, args->has_keep ? args->keep : UINT64_MAX, &files, &bytes);
+  flp_store_close(store);
+  FLP_TRY(status);
+  if (args->json)
+    return cli_json_print(
+        json_pack("{s:o, s:o}", "removed_files", cli_json_count(files), "removed_bytes", cli_json_count(bytes)));
+  char text[CLI_TEXT_BYTES];
+  printf("removed %llu files, %s\n", (unsigned long long)files, cli_format_bytes((double)bytes, text));
+  return FLP_OK;
+}
+
+int cli_cache(int argc, char **argv) {
+  static const struct argp argp = {options,
+                                   parse,
+                                   "ls|verify|gc",
+                                   "Lists, verifies or cleans the kernel cache."
+                                   "\vEntries are kernels and, as `cubin`, machine code that was made of them here. "
+                                   "verify reads every entry and fails if one is bad; gc removes quarantined and stale files, "
+                                   "then the oldest entries of the writable directory.\n\n" CLI_EXIT_HELP,
+                                   NULL,
+                                   NULL,
+                                   NULL};
+  cache_args args = {.action = NULL};
+  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  flp_status status;
+  int listed = 0; /* the JSON document has been printed */
+  if (strcmp(args.action, "ls") == 0) {
+    status = list_entries(&args, 0);
+  } else if (strcmp(args.action, "verify") == 0) {
+    status = list_entries(&args, 1);
+    listed = status == FLP_ERROR_CORRUPT;
+  } else if (strcmp(args.action, "gc") == 0) {
+    status = collect(&args);
+  } else {
+    status = flp_fail(FLP_ERROR_ARGUMENT, "action '%s' is not accepted; one of ls, verify, gc is", args.action);
+  }
+  return cli_finish(argv[0], args.json && !listed, status);
+}

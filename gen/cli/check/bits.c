@@ -1,0 +1,139 @@
+/* bits.c: bit identity: what the contract promises not to change a row's numbers.
+ *
+ * Forward: repeats, the order and number of rows, the budget, gradients asked for or not, how the kernel is cut.
+ * Gradients: repeats. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/check/check.h"
+#include "runtime/half.h"
+
+enum { ROWS = 150, ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
+
+typedef struct bits_state {
+  check_how how;
+  check_report *report;
+  check_problem problem; /* the reference: all rows, all gradients */
+  check_result reference;
+} bits_state;
+
+static check_case make_case(flp_dtype dtype, uint32_t grads) {
+  check_case c = check_case_default(dtype, ROWS, 2311, 136);
+  c.name = "bits";
+  c.spec.entropy = FLP_ENTROPY_BACKWARD;
+  c.spec.grads = grads;
+  c.spec.has_bias = 1;
+  c.seed = 7;
+  return c;
+}
+
+static void add(const bits_state *s, const char *output, check_metric metric, const char *note) {
+  check_report_add(s->report, &s->problem.c, s->how.rung, output, metric, metric.pass ? NULL : note);
+}
+
+/* Row i of a result against row order[i] of the reference; order NULL: the same. */
+static check_metric compare_rows(const bits_state *s, const check_result *result, const int64_t *order, int64_t n) {
+  check_metric total = {.cosine = 1, .pass = 1};
+  for (int64_t i = 0; i < n; i++) {
+    int64_t from = order ? order[i] : i;
+    check_metric logprob = check_metric_bits(&result->logprob[i], &s->reference.logprob[from], sizeof(float));
+    check_metric entropy = check_metric_bits(&result->entropy[i], &s->reference.entropy[from], sizeof(float));
+    total.max_ulp += logprob.max_ulp + entropy.max_ulp;
+    total.pass &= logprob.pass && entropy.pass;
+  }
+  return total;
+}
+
+static flp_status check_repeat(const bits_state *s) {
+  const check_problem *p = &s->problem;
+  check_result again;
+  FLP_TRY(check_run(p, &s->how, &again));
+  size_t element = (size_t)flp_half_bytes(p->c.spec.dtype), width = (size_t)p->stride * element;
+  const char *note = "differs from run to run";
+  add(s, "repeat: rows", compare_rows(s, &again, NULL, ROWS), note);
+  add(s, "repeat: grad_hidden", check_metric_bits(again.grad_hidden, s->reference.grad_hidden, ROWS * width), note);
+  add(s, "repeat: grad_weight",
+      check_metric_bits(again.grad_weight, s->reference.grad_weight, (size_t)p->padded_vocab * width), note);
+  add(s, "repeat: grad_bias",
+      check_metric_bits(again.grad_bias, s->reference.grad_bias, (size_t)p->padded_vocab * element), note);
+  check_result_clear(&again);
+  return FLP_OK;
+}
+
+static flp_status check_order(const bits_state *s, const char *output, const int64_t *order, int64_t n,
+                              const char *note) {
+  check_problem permuted;
+  check_result result = {0};
+  FLP_TRY(check_problem_create(&s->problem.c, &permuted));
+  flp_status status = check_problem_permute(&permuted, order, n);
+  if (status == FLP_OK) status = check_run(&permuted, &s->how, &result);
+  if (status == FLP_OK) add(s, output, compare_rows(s, &result, order, n), note);
+  check_result_clear(&result);
+  check_problem_clear(&permuted);
+  return status;
+}
+
+static flp_status check_orders(const bits_state *s) {
+  int64_t reversed[ROWS], shuffled[ROWS], first[3] = {0, 1, 2}, one[1] = {77};
+  for (int64_t i = 0; i < ROWS; i++) {
+    reversed[i] = ROWS - 1 - i;
+    shuffled[i] = i * 67 % ROWS; /* 67 and 150 share no factor */
+  }
+  FLP_TRY(check_order(s, "rows reversed", reversed, ROWS, "a row depends on its position"));
+  FLP_TRY(check_order(s, "rows shuffled", shuffled, ROWS, "a row depends on its position"));
+  FLP_TRY(check_order(s, "first 3 rows", first, 3, "a row depends on N"));
+  return check_order(s, "row 77 alone", one, 1, "a row depends on N");
+}
+
+/* Forward alone: under the default budget and under about the smallest that will do. */
+static flp_status check_forward_only(const bits_state *s) {
+  check_problem problem;
+  check_result result = {0};
+  check_case c = make_case(s->problem.c.spec.dtype, 0);
+  FLP_TRY(check_problem_create(&c, &problem));
+  check_how how = s->how;
+  flp_status status = check_run(&problem, &how, &result);
+  if (status == FLP_OK)
+    add(s, "no gradients", compare_rows(s, &result, NULL, ROWS), "forward depends on whether gradients are asked for");
+  check_result_clear(&result);
+  how.budget_bytes = 1024;
+  do {
+    how.budget_bytes *= 2;
+    if (status == FLP_OK || status == FLP_ERROR_BUDGET) status = check_run(&problem, &how, &result);
+  } while (status == FLP_ERROR_BUDGET && how.budget_bytes < UINT64_C(1) << 34);
+  if (status == FLP_OK) add(s, "small budget", compare_rows(s, &result, NULL, ROWS), "forward depends on the budget");
+  check_result_clear(&result);
+  check_problem_clear(&problem);
+  return status;
+}
+
+/* The same as its template would cut it. */
+static flp_status check_tunables(const bits_state *s) {
+  if (!s->how.tune) return FLP_OK;
+  check_how how = s->how;
+  how.tune = NULL;
+  check_result result;
+  FLP_TRY(check_run(&s->problem, &how, &result));
+  add(s, "own tunables", compare_rows(s, &result, NULL, ROWS), "forward depends on how the kernel is cut");
+  check_result_clear(&result);
+  return FLP_OK;
+}
+
+void check_bits_cases(const check_part *of, check_list *list) {
+  check_list_add(list, make_case(of->dtype, ALL_GRADS));
+  check_list_add(list, make_case(of->dtype, 0));
+}
+
+flp_status check_bits(const check_part *of, const check_how *how, check_report *report) {
+  bits_state s = {.how = *how, .report = report};
+  check_case c = make_case(of->dtype, ALL_GRADS);
+  FLP_TRY(check_problem_create(&c, &s.problem));
+  flp_status status = check_run(&s.problem, &s.how, &s.reference);
+  if (status == FLP_OK) status = check_repeat(&s);
+  if (status == FLP_OK) status = check_orders(&s);
+  if (status == FLP_OK) status = check_forward_only(&s);
+  if (status == FLP_OK) status = check_tunables(&s);
+  check_result_clear(&s.reference);
+  check_problem_clear(&s.problem);
+  return status;
+}

@@ -1,0 +1,295 @@
+/* cases.c: the cases: a matrix of specialisations over ragged shapes, and the adversarial ones by name. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/check/check.h"
+#include "runtime/half.h"
+
+enum { ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
+
+static const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32};
+
+check_case check_case_default(flp_dtype dtype, int64_t n, int64_t vocab, int64_t hidden) {
+  check_case c = {.name = "random", .spec = FLP_SPEC_INIT, .n = n, .temperature = 1, .scale = 1, .shards = 1};
+  c.spec.dtype = dtype;
+  c.spec.vocab = vocab;
+  c.spec.hidden = hidden;
+  c.seed = 1;
+  return c;
+}
+
+void check_list_add(check_list *list, check_case c) {
+  if (list->status != FLP_OK) return;
+  if (list->count == list->capacity) {
+    int capacity = list->capacity ? 2 * list->capacity : 64;
+    check_case *grown = realloc(list->cases, (size_t)capacity * sizeof *grown);
+    if (!grown) {
+      list->status = flp_fail(FLP_ERROR_MEMORY, "out of host memory for the list of cases");
+      return;
+    }
+    list->cases = grown;
+    list->capacity = capacity;
+  }
+  list->cases[list->count++] = c;
+}
+
+/* Every entropy mode with no gradient, that of hidden, and all. */
+static void add_matrix(check_list *list, flp_dtype dtype, int64_t n, int64_t vocab, int64_t hidden) {
+  static const uint32_t grads[] = {0, FLP_GRAD_HIDDEN, ALL_GRADS};
+  for (int entropy = FLP_ENTROPY_NONE; entropy <= FLP_ENTROPY_BACKWARD; entropy++)
+    for (int g = 0; g < 3; g++) {
+      check_case c = check_case_default(dtype, n, vocab, hidden);
+      c.spec.entropy = (flp_entropy)entropy;
+      c.spec.grads = grads[g];
+      c.spec.has_bias = grads[g] == ALL_GRADS;
+      check_list_add(list, c);
+    }
+}
+
+/* One oddity each; zeros leave the default. */
+typedef struct oddity {
+  const char *name;
+  check_fill fill;
+  check_rows rows;
+  double temperature, scale;
+  float softcap;
+  int per_row, shards, forward_only, accumulate, grads_fp32, int32_targets;
+  int64_t padding, chunk_rows, chunk_vocab, n, vocab, hidden;
+  flp_mode mode;
+  check_old old;      /* of modes S and P alone */
+  uint32_t alignment; /* also the padding, in bytes, so that rows are no better aligned */
+} oddity;
+
+static const oddity oddities[] = {
+    {.name = "shifted", .fill = CHECK_FILL_SHIFTED},
+    {.name = "exact", .fill = CHECK_FILL_EXACT, .temperature = 8},
+    {.name = "equal", .fill = CHECK_FILL_EQUAL, .temperature = 8},
+    {.name = "one-hot", .fill = CHECK_FILL_ONE_HOT},
+    {.name = "negative", .fill = CHECK_FILL_NEGATIVE},
+    {.name = "holes", .fill = CHECK_FILL_HOLES},
+    {.name = "all-holes", .fill = CHECK_FILL_ALL_HOLES, .forward_only = 1},
+    {.name = "T=1e-3", .temperature = 1e-3},
+    {.name = "T=1e3", .temperature = 1e3},
+    {.name = "T-per-row", .temperature = 1e3, .per_row = 1},
+    {.name = "last-tile", .rows = CHECK_ROWS_LAST_TILE, .vocab = 1537},
+    {.name = "bad-rows", .rows = CHECK_ROWS_BAD},
+    {.name = "bad-T", .rows = CHECK_ROWS_BAD, .temperature = 2, .per_row = 1, .int32_targets = 1},
+    {.name = "nan-rows", .rows = CHECK_ROWS_NAN},
+    {.name = "masked", .rows = CHECK_ROWS_MASKED, .n = 200},
+    {.name = "row-list", .rows = CHECK_ROWS_LIST, .n = 200},
+    {.name = "idle-rows", .rows = CHECK_ROWS_IDLE, .n = 200},
+    {.name = "shards", .shards = 3, .grads_fp32 = 1, .int32_targets = 1},
+    {.name = "shards-masked", .shards = 2, .rows = CHECK_ROWS_MASKED, .grads_fp32 = 1, .softcap = 20},
+    {.name = "accumulate", .accumulate = 1},
+    {.name = "fp32-grads", .grads_fp32 = 1, .n = 130},
+    {.name = "strides", .padding = 24},
+    {.name = "align-8", .alignment = 8},
+    {.name = "align-4", .alignment = 4},
+    {.name = "align-2", .alignment = 2},
+    {.name = "softcap", .softcap = 30},
+    {.name = "softcap-tight", .softcap = 1.5f, .scale = 2, .temperature = 0.5},
+    {.name = "scale", .scale = -0.625, .temperature = 1.5},
+    {.name = "int32", .int32_targets = 1},
+    {.name = "chunked-vocab", .chunk_vocab = 512, .n = 150, .vocab = 3001},
+    {.name = "chunked-rows", .chunk_rows = 64, .n = 300},
+    {.name = "vocab-masked", .chunk_vocab = 768, .n = 300, .rows = CHECK_ROWS_MASKED},
+    {.name = "rows-accumulate", .chunk_rows = 128, .n = 300, .rows = CHECK_ROWS_MASKED, .accumulate = 1},
+    {.name = "rows-fp32-grads", .chunk_rows = 128, .n = 300, .grads_fp32 = 1},
+    {.name = "R2", .mode = FLP_MODE_R2, .chunk_rows = 128, .chunk_vocab = 512, .n = 300},
+    {.name = "R2-masked",
+     .mode = FLP_MODE_R2,
+     .chunk_rows = 64,
+     .chunk_vocab = 768,
+     .n = 300,
+     .rows = CHECK_ROWS_MASKED,
+     .accumulate = 1},
+    {.name = "peaked", .fill = CHECK_FILL_PEAKED},
+    {.name = "unlikely", .fill = CHECK_FILL_UNLIKELY},
+    {.name = "steep", .fill = CHECK_FILL_STEEP, .n = 1100, .vocab = 1601, .hidden = 16},
+    {.name = "nan-idle", .rows = CHECK_ROWS_NAN_IDLE},
+    {.name = "steep-nan-idle", .fill = CHECK_FILL_STEEP, .rows = CHECK_ROWS_NAN_IDLE},
+    {.name = "old-lse", .old = CHECK_OLD_NEAR},
+    {.name = "old-lse-far", .old = CHECK_OLD_FAR, .fill = CHECK_FILL_PEAKED},
+    {.name = "N=0", .n = -1},
+    {.name = "N=1", .n = 1},
+    {.name = "V=2", .vocab = 2},
+    {.name = "V=129", .vocab = 129, .n = 129},
+};
+
+static check_case make_odd(const oddity *o, flp_dtype dtype) {
+  check_case c = check_case_default(dtype,
+                                    o->n > 0   ? o->n
+                                    : o->n < 0 ? 0
+                                               : 67,
+                                    o->vocab ? o->vocab : 1531, o->hidden ? o->hidden : 72);
+  c.name = o->name;
+  c.fill = o->fill;
+  c.rows = o->rows;
+  if (o->temperature > 0) c.temperature = o->temperature;
+  if (o->scale < 0 || o->scale > 0) c.scale = o->scale;
+  if (o->shards) c.shards = o->shards;
+  c.padding = o->alignment ? (int64_t)o->alignment / flp_half_bytes(dtype) : o->padding;
+  c.chunk_rows = o->chunk_rows;
+  c.chunk_vocab = o->chunk_vocab;
+  c.mode = o->mode;
+  c.old = o->old;
+  c.spec.softcap = o->softcap;
+  c.spec.per_row_temperature = o->per_row;
+  c.spec.entropy = FLP_ENTROPY_BACKWARD;
+  c.spec.grads = o->forward_only ? 0 : ALL_GRADS;
+  c.spec.has_bias = 1;
+  c.spec.accumulate_grad_weight = o->accumulate;
+  if (o->grads_fp32 || o->accumulate) c.spec.grad_weight_dtype = FLP_DTYPE_FP32;
+  if (o->grads_fp32) c.spec.grad_hidden_dtype = FLP_DTYPE_FP32;
+  if (o->int32_targets) c.spec.target_dtype = FLP_DTYPE_INT32;
+  if (o->alignment) c.spec.alignment = o->alignment;
+  return c;
+}
+
+static void add_oddities(check_list *list, flp_dtype dtype) {
+  for (size_t i = 0; i < sizeof oddities / sizeof oddities[0]; i++)
+    if ((!oddities[i].alignment || oddities[i].alignment >= flp_half_bytes(dtype)) && !oddities[i].old)
+      check_list_add(list, make_odd(&oddities[i], dtype));
+}
+
+/* ---- modes S and P ---- */
+
+static void set_loss(check_list *list, check_case *c, const char *name) {
+  if (list->status == FLP_OK) list->status = cli_loss_keep(name, &c->spec);
+  if (list->status != FLP_OK) return;
+  flp_entropy least = cli_loss_entropy(&c->spec);
+  if (c->spec.entropy < least) c->spec.entropy = least;
+}
+
+/* Built-in loss i in turn, beside an entropy bonus, if it goes with one, or without. */
+static void set_builtin(check_list *list, check_case *c, int i, int bonus) {
+  if (list->status != FLP_OK) return; /* looking for a loss leaves a message of its own */
+  int count = 0;
+  char name[64];
+  while (flp_loss_builtin(count)) count++;
+  const char *own = flp_loss_builtin(i % count);
+  flp_loss sum;
+  snprintf(name, sizeof name, "%s+entropy", own);
+  set_loss(list, c, bonus && flp_loss_find(name, &sum) == FLP_OK ? name : own);
+}
+
+/* Plain: what was kept is multiplied as it is; else it is turned into gradients of the scores first. */
+static void add_mode(check_list *list, check_case c, flp_mode mode, int plain, int turn) {
+  c.mode = mode;
+  if (plain) {
+    c.spec.entropy = FLP_ENTROPY_FORWARD;
+    c.spec.grads &= ~(uint32_t)FLP_GRAD_BIAS;
+  }
+  c.spec.keep = mode == FLP_MODE_S;
+  /* of a row that is not a number, a loss without ratios knows that it has no weight */
+  if (mode != FLP_MODE_S && c.rows == CHECK_ROWS_NAN_IDLE) set_loss(list, &c, "nll");
+  if (mode != FLP_MODE_S && c.rows != CHECK_ROWS_NAN_IDLE) set_builtin(list, &c, turn, !plain);
+  check_list_add(list, c);
+}
+
+/* Whole heads that are not cut along the vocabulary; chunks of rows are those of mode P. */
+static int fits_modes(const oddity *o, flp_dtype dtype) {
+  if (o->shards || o->forward_only || o->mode || o->chunk_vocab) return 0;
+  return !o->alignment || o->alignment >= flp_half_bytes(dtype);
+}
+
+/* both: each oddity in both forms, else in turn. Steps of the other dtypes take mode R, which is not pinned then. */
+static void add_modes(check_list *list, flp_dtype dtype, int both) {
+  int turn = 0;
+  for (size_t i = 0; i < sizeof oddities / sizeof oddities[0]; i++) {
+    if (!fits_modes(&oddities[i], dtype)) continue;
+    check_case c = make_odd(&oddities[i], dtype);
+    for (int plain = 0; plain < 2; plain++) {
+      if (!both && plain != turn % 2) continue;
+      if (dtype == FLP_DTYPE_BF16 && !c.chunk_rows) add_mode(list, c, FLP_MODE_S, plain, 0);
+      add_mode(list, c, dtype == FLP_DTYPE_BF16 ? FLP_MODE_P : (flp_mode)0, dtype == FLP_DTYPE_BF16 ? !plain : plain,
+               turn);
+    }
+    turn++;
+  }
+}
+
+/* Patterns that any specification can carry, for a shape small enough that the oracle sees all of it. */
+static void add_given(check_list *list, const check_case *given) {
+  static const struct {
+    const char *name;
+    check_fill fill;
+    check_rows rows;
+  } patterns[] = {
+      {"random", CHECK_FILL_RANDOM, CHECK_ROWS_ALL},     {"masked", CHECK_FILL_RANDOM, CHECK_ROWS_MASKED},
+      {"shifted", CHECK_FILL_SHIFTED, CHECK_ROWS_ALL},   {"one-hot", CHECK_FILL_ONE_HOT, CHECK_ROWS_ALL},
+      {"negative", CHECK_FILL_NEGATIVE, CHECK_ROWS_ALL}, {"bad-rows", CHECK_FILL_RANDOM, CHECK_ROWS_BAD},
+      {"nan-rows", CHECK_FILL_RANDOM, CHECK_ROWS_NAN},   {"row-list", CHECK_FILL_RANDOM, CHECK_ROWS_LIST},
+      {"idle-rows", CHECK_FILL_RANDOM, CHECK_ROWS_IDLE}, {"last-tile", CHECK_FILL_RANDOM, CHECK_ROWS_LAST_TILE},
+      {"peaked", CHECK_FILL_PEAKED, CHECK_ROWS_ALL},     {"unlikely", CHECK_FILL_UNLIKELY, CHECK_ROWS_ALL},
+      {"steep", CHECK_FILL_STEEP, CHECK_ROWS_ALL},       {"holes", CHECK_FILL_HOLES, CHECK_ROWS_ALL}};
+  double size = (double)given->n * (double)given->spec.vocab * (double)given->spec.hidden;
+  size_t count = size > 2e9 ? 2 : sizeof patterns / sizeof patterns[0];
+  for (size_t i = 0; i < count; i++) {
+    check_case c = *given;
+    c.name = patterns[i].name;
+    c.fill = patterns[i].fill;
+    c.rows = patterns[i].rows;
+    if (c.fill != CHECK_FILL_HOLES || c.spec.has_bias) check_list_add(list, c);
+  }
+}
+
+static void add_large(check_list *list, const check_case *given) {
+  check_case c = check_case_default(given->spec.dtype, 8192, 151936, 4096);
+  c.name = "large";
+  c.spec.entropy = FLP_ENTROPY_BACKWARD;
+  c.spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  c.rows = CHECK_ROWS_MASKED;
+  check_list_add(list, c);
+  if (c.spec.dtype != FLP_DTYPE_BF16) return;
+  c.sampled = 1;
+  add_mode(list, c, FLP_MODE_S, 0, 0);
+  add_mode(list, c, FLP_MODE_S, 1, 0);
+  c.mode = FLP_MODE_P; /* losses whose derivatives need no reference of every row; grad_weight's sum is the caller's */
+  c.spec.accumulate_grad_weight = 1;
+  c.spec.grad_weight_dtype = FLP_DTYPE_FP32;
+  c.spec.entropy = FLP_ENTROPY_FORWARD;
+  set_loss(list, &c, "reinforce");
+  check_list_add(list, c);
+  set_loss(list, &c, "reinforce+entropy");
+  check_list_add(list, c);
+}
+
+static void add_all(check_list *list) {
+  static const int64_t shapes[][3] = {{1, 2, 8}, {5, 131, 40}, {130, 1000, 72}, {67, 4099, 264}};
+  for (int d = 0; d < 3; d++) {
+    for (int s = 0; s < 4; s++) add_matrix(list, dtypes[d], shapes[s][0], shapes[s][1], shapes[s][2]);
+    add_oddities(list, dtypes[d]);
+    add_modes(list, dtypes[d], dtypes[d] == FLP_DTYPE_BF16);
+  }
+}
+
+static void add_quick(check_list *list) {
+  for (int d = 0; d < 3; d++) {
+    check_case c = check_case_default(dtypes[d], 67, 1531, 72);
+    c.spec.entropy = FLP_ENTROPY_BACKWARD;
+    c.spec.grads = ALL_GRADS;
+    c.spec.has_bias = 1;
+    check_list_add(list, c);
+  }
+  add_oddities(list, FLP_DTYPE_BF16);
+  add_modes(list, FLP_DTYPE_BF16, 0);
+}
+
+flp_status check_list_create(check_set set, const check_case *given, check_list *out) {
+  *out = (check_list){0};
+  if (set == CHECK_SET_QUICK) add_quick(out);
+  if (set == CHECK_SET_ALL) add_all(out);
+  if (set == CHECK_SET_LARGE) add_large(out, given);
+  if (set == CHECK_SET_GIVEN) add_given(out, given);
+  for (int i = 0; i < out->count; i++) out->cases[i].seed = given->seed + (uint64_t)i;
+  flp_status status = out->status;
+  if (status != FLP_OK) check_list_clear(out);
+  return status;
+}
+
+void check_list_clear(check_list *list) {
+  free(list->cases);
+  *list = (check_list){0};
+}

@@ -1,0 +1,263 @@
+/* check.c: `flpgen check`: its arguments, and what becomes of the findings. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "gen/cli/check/session.h"
+#include "gen/cli/shared/compilers.h"
+#include "gen/cli/shared/record.h"
+#include "gen/cli/verbs.h"
+#include "runtime/eager.h"
+
+enum {
+  KEY_ROWS = CLI_KEY_FIRST, /* from here to KEY_SEED: parse_value */
+  KEY_TEMPERATURE,
+  KEY_SCALE,
+  KEY_RUNG,
+  KEY_DEVICE,
+  KEY_THREADS,
+  KEY_JOBS,
+  KEY_BUDGET,
+  KEY_LIMIT,
+  KEY_MODE,
+  KEY_SEED,
+  KEY_ALL,
+  KEY_LARGE,
+  KEY_CONCURRENT,
+  KEY_QUICK,
+  KEY_JSON
+};
+
+static const struct argp_option options[] = {
+    {NULL, 0, NULL, 0, "What is checked:", 2},
+    {"quick", KEY_QUICK, NULL, 0, "one shape of each dtype, and every adversarial case in bf16 (default)", 2},
+    {"all", KEY_ALL, NULL, 0, "every dtype, entropy and gradient mask over ragged shapes, and every adversarial case",
+     2},
+    {"concurrent", KEY_CONCURRENT, NULL, 0,
+     "bits on several streams at once, beside other work and in CUDA graphs; a part of --all where there is a GPU", 2},
+    {"large", KEY_LARGE, NULL, 0, "N=8192, V=151936, D=4096 with gradients, on sampled rows and columns", 2},
+    {"mode", KEY_MODE, "NAME", 0,
+     CLI_MODES_HELP "; beside a set only its cases of this mode; S keeps exponentials, P needs --loss with a shape", 2},
+    {"rows", KEY_ROWS, "N", 0, "rows, with --vocab and --hidden; default 67", 2},
+    {"temperature", KEY_TEMPERATURE, "T", 0, "with --vocab; per row, from 1/T to T", 2},
+    {"scale", KEY_SCALE, "A", 0, "factor of the scores, with --vocab", 2},
+    {"seed", KEY_SEED, "S", 0, "of the random data; default 1", 2},
+    {NULL, 0, NULL, 0, "Execution:", 3},
+    {"rung", KEY_RUNG, "NAME", 0, "only this one: tuned, heuristic, jit, generic or eager; default all", 3},
+    {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 3},
+    {"threads", KEY_THREADS, "N", 0, "CPU threads of the eager rung; default all", 3},
+    {"jobs", KEY_JOBS, "N", 0,
+     "kernels made at once, ahead of the cases that need them; default all CPUs; 1: none ahead", 3},
+    {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 3},
+    {"limit", KEY_LIMIT, "SECONDS", 0, "of concurrent work: what takes longer is a deadlock; default 30", 3},
+    {"verbose", 'v', NULL, 0, "print every finding, not only those that failed", 3},
+    {"quiet", 'q', NULL, 0, "no progress", 3},
+    {"json", KEY_JSON, "FILE", OPTION_ARG_OPTIONAL, "write the record here; alone or '-': to standard output", 3},
+    {0}};
+
+static flp_status parse_value(int key, const char *text, check_args *args) {
+  int64_t value = 0;
+  switch (key) {
+    case KEY_ROWS:
+      return cli_parse_integer("--rows", text, 0, INT32_MAX / 2, &args->given.n);
+    case KEY_TEMPERATURE:
+      return cli_parse_number("--temperature", text, &args->given.temperature);
+    case KEY_SCALE:
+      return cli_parse_number("--scale", text, &args->given.scale);
+    case KEY_RUNG:
+      return cli_parse_rung("--rung", text, &args->how.rung);
+    case KEY_BUDGET:
+      return cli_parse_bytes("--budget", text, &args->how.budget_bytes);
+    case KEY_DEVICE:
+      return cli_parse_device(text, &args->how.ordinal);
+    case KEY_THREADS:
+      FLP_TRY(cli_parse_integer("--threads", text, 1, 4096, &value));
+      args->how.threads = (int)value;
+      return FLP_OK;
+    case KEY_JOBS:
+      FLP_TRY(cli_parse_integer("--jobs", text, 1, CLI_COMPILERS_MAX, &value));
+      args->jobs = (int)value;
+      return FLP_OK;
+    case KEY_MODE:
+      return cli_parse_mode(text, &args->given.mode);
+    case KEY_LIMIT:
+      FLP_TRY(cli_parse_number("--limit", text, &args->how.limit_s));
+      if (args->how.limit_s > 0) return FLP_OK;
+      return flp_fail(FLP_ERROR_ARGUMENT, "--limit: '%s' is not accepted; a number > 0 is", text);
+    default:
+      FLP_TRY(cli_parse_integer("--seed", text, 0, INT64_MAX, &value));
+      args->given.seed = (uint64_t)value;
+      return FLP_OK;
+  }
+}
+
+static void set_set(check_args *args, check_set set, struct argp_state *state) {
+  if (args->has_set && args->set != set)
+    argp_error(state, "one of --quick, --all, --large and --concurrent is accepted, not two");
+  args->set = set;
+  args->has_set = 1;
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  check_args *args = state->input;
+  if (key >= KEY_ROWS && key <= KEY_SEED) {
+    args->values |= 1u << (key - KEY_ROWS);
+    cli_argp_check(state, parse_value(key, text, args));
+    return 0;
+  }
+  switch (key) {
+    case ARGP_KEY_INIT:
+      state->child_inputs[0] = &args->spec;
+      return 0;
+    case 'v':
+      args->verbose = 1;
+      return 0;
+    case 'q':
+      args->quiet = 1;
+      return 0;
+    case KEY_QUICK:
+      set_set(args, CHECK_SET_QUICK, state);
+      return 0;
+    case KEY_ALL:
+      set_set(args, CHECK_SET_ALL, state);
+      return 0;
+    case KEY_LARGE:
+      set_set(args, CHECK_SET_LARGE, state);
+      return 0;
+    case KEY_CONCURRENT:
+      set_set(args, CHECK_SET_CONCURRENT, state);
+      return 0;
+    case KEY_JSON:
+      args->json = text ? text : "-";
+      return 0;
+    case ARGP_KEY_ARG:
+      cli_argp_json_file(state, "check", text, &args->json);
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+/* A spec that keeps exponentials is checked in mode S, one with a loss as a step. error: ARGUMENT */
+static flp_status resolve_mode(check_args *args) {
+  const char *loss = args->spec.loss.name;
+  FLP_TRY(cli_spec_args_mode(&args->spec, &args->given.mode));
+  if (loss && args->spec.spec.keep)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--loss: '%s' is not accepted in mode S, whose backward pass takes any gradient", loss);
+  if (args->spec.spec.keep) args->given.mode = FLP_MODE_S;
+  FLP_TRY(cli_spec_args_backward(&args->spec, args->given.mode, 0, 0));
+  if (loss) args->given.loss_parameters = args->spec.loss.set_count ? args->spec.loss.parameters : NULL;
+  return FLP_OK;
+}
+
+/* What the set that is checked has no use for would be ignored. error: ARGUMENT naming both */
+static flp_status check_unused(const check_args *args) {
+  enum { QUICK = 1 << CHECK_SET_QUICK, ALL = 1 << CHECK_SET_ALL, LARGE = 1 << CHECK_SET_LARGE };
+  enum { CONCURRENT = 1 << CHECK_SET_CONCURRENT, GIVEN = 1 << CHECK_SET_GIVEN, LISTED = QUICK | ALL | LARGE | GIVEN };
+  static const struct {
+    int key;
+    const char *name;
+    unsigned sets; /* that heed it */
+  } uses[] = {{KEY_ROWS, "rows", GIVEN},
+              {KEY_TEMPERATURE, "temperature", GIVEN},
+              {KEY_SCALE, "scale", GIVEN},
+              {KEY_BUDGET, "budget", LISTED},
+              {KEY_SEED, "seed", LISTED},
+              {KEY_LIMIT, "limit", ALL | CONCURRENT},
+              {KEY_MODE, "mode", LISTED | CONCURRENT}};
+  static const char *const names[] = {[CHECK_SET_QUICK] = "--quick, the default without a shape",
+                                      [CHECK_SET_ALL] = "--all",
+                                      [CHECK_SET_LARGE] = "--large",
+                                      [CHECK_SET_CONCURRENT] = "--concurrent",
+                                      [CHECK_SET_SELECT] = "--op select",
+                                      [CHECK_SET_GIVEN] = "a shape"};
+  static const char *const of_sets[] = {"op", "dtype", "tune", NULL}, *const of_select[] = {"op", "dtype", NULL};
+  const char *unused = NULL;
+  if (args->set != CHECK_SET_GIVEN)
+    unused = cli_spec_args_other(&args->spec, args->set == CHECK_SET_SELECT ? of_select : of_sets);
+  for (size_t i = 0; i < sizeof uses / sizeof uses[0] && !unused; i++)
+    if (args->values >> (uses[i].key - KEY_ROWS) & 1 && !(uses[i].sets >> args->set & 1)) unused = uses[i].name;
+  if (!unused) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--%s: not accepted with %s", unused, names[args->set]);
+}
+
+/* Takes the shape that was given, if any. error: ARGUMENT */
+static flp_status resolve(check_args *args) {
+  const flp_spec *spec = &args->spec.spec;
+  int has_shape = spec->vocab > 0 || spec->hidden > 0 || args->spec.model;
+  if (spec->op == FLP_OP_SELECT) {
+    if (has_shape || args->has_set)
+      return flp_fail(FLP_ERROR_ARGUMENT, "--op select is not accepted beside a shape or a set; it has its own cases");
+    args->set = CHECK_SET_SELECT;
+  }
+  if (has_shape && args->has_set)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--vocab, --hidden and --model are not accepted beside --quick, --all, --large, --concurrent");
+  if (args->set == CHECK_SET_CONCURRENT && args->how.rung == FLP_RUNG_EAGER)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--rung: 'eager' is not accepted with --concurrent, it runs on the CPU");
+  if (has_shape) args->set = CHECK_SET_GIVEN;
+  FLP_TRY(check_unused(args));
+  args->given.spec = *spec;
+  if (!has_shape) return FLP_OK;
+  FLP_TRY(resolve_mode(args));
+  FLP_TRY(cli_spec_args_resolve(&args->spec));
+  FLP_TRY(cli_spec_check_cut("--tune", args->spec.tune, &args->spec.spec));
+  args->given.spec = args->spec.spec;
+  if (!(args->given.temperature > 0) || args->given.temperature > 1e30)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--temperature: %g is not accepted; a number > 0 and at most 1e30 is",
+                    args->given.temperature);
+  if (args->spec.model && !(args->given.scale < 1) && !(args->given.scale > 1)) args->given.scale = args->spec.scale;
+  return FLP_OK;
+}
+
+static flp_status run_check(check_args *args, const char *command, check_report *report) {
+  FLP_TRY(resolve(args));
+  flp_options how = {.rung = args->how.rung};
+  FLP_TRY(cli_spec_args_tune(&args->spec, &how));
+  args->how.rung = how.rung;
+  args->how.tune = how.tune;
+  if (args->json) FLP_TRY(cli_record_probe(args->json));
+  FLP_TRY(check_session_run(args, report));
+  if (report->incomplete) return flp_fail(FLP_ERROR_MEMORY, "out of memory for the findings");
+  if (report->count == 0)
+    return flp_fail(FLP_ERROR_UNAVAILABLE, "nothing was checked: no rung that was asked for has kernels for this");
+  if (!args->json || strcmp(args->json, "-") != 0) check_report_print(report, args->verbose);
+  return args->json ? check_report_write(report, args->json, command) : FLP_OK;
+}
+
+/* Ends the process without the clean-up that would wait for the device for ever. */
+static void leave_hung(int code) {
+  fflush(NULL);
+  _exit(code);
+}
+
+int cli_check(int argc, char **argv) {
+  static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
+  static const struct argp argp = {
+      options,
+      parse,
+      NULL,
+      "Checks every rung that this machine offers against an fp64 reference.\v"
+      "With --vocab and --hidden that one specialisation is checked over random and adversarial data. logprob and "
+      "entropy are judged in ulps, gradients by their relative L2 error beside that of an ordinary matrix pipeline; "
+      "outputs and workspace are poisoned first. Beside --quick, --all, --large and --concurrent, --dtype leaves the "
+      "cases of the other dtypes out.\n\n" CLI_EXIT_HELP,
+      children,
+      NULL,
+      NULL};
+  check_args args = {.spec = CLI_SPEC_ARGS_INIT, .given = {.name = "random", .n = 67, .temperature = 1, .scale = 1}};
+  args.jobs = flp_processors();
+  args.given.shards = 1;
+  args.given.seed = 1;
+  char command[1024];
+  cli_record_join_command(argc, argv, command, sizeof command);
+  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  check_report report = {0};
+  flp_status status = run_check(&args, command, &report);
+  int code = report.failed > 0 ? CLI_EXIT_FAILED : CLI_EXIT_OK;
+  if (status != FLP_OK) code = cli_finish("flpgen check", args.json && strcmp(args.json, "-") == 0, status);
+  if (report.hung) leave_hung(code);
+  check_report_clear(&report);
+  return code;
+}

@@ -1,0 +1,395 @@
+/* compare.c: a result against the oracle, output by output, with the bounds of the contract.
+ *
+ * logprob:  4 ulp of max(|t_y - m|, |logprob|, 1), and, unless every product is exact, ulp(max |t|) and twice the worst
+ *           error of a score in an ordinary product that accumulates in fp32: the target's score and the sum may err
+ *           apart. (Such a product's own logprobs are off by up to 1.8 times its worst score at D = 7168, whether it
+ *           truncates, where errors are towards zero and scores of both signs, or rounds.)
+ * entropy:  the same, where an error of the scores counts spread times if that is more than 1.
+ * gradients: relative L2 at most 1.5 times (fp32: twice) that of the yardstick, plus a floor. In modes S and P what is
+ *           larger: that of the yardstick or of mode R on the same inputs, whichever is more, and 3/sqrt(rows) of it;
+ *           or what their own roundings to bf16 add up to, as independent errors of the terms of the exact sum: of each
+ *           exponential, of what is made of it, of the result. Where terms cancel that is many times the relative
+ *           error of one, and another draw, such as the yardstick's, may be lucky: of V = 2 its dz of both columns are
+ *           opposite to the bit.
+ * Exact products still meet rounding when t = z·log2(e)/T is formed; below |t| = 4 that is inside the 4 ulp. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/check/check.h"
+#include "runtime/half.h"
+
+static const double EXACT_LIMIT = 4;
+static const double LN_2 = 0.69314718055994530942;
+
+/* ---- forward ---- */
+
+typedef struct compare_state {
+  const check_problem *problem;
+  const check_truth *truth;
+  const check_result *result, *plain; /* plain: of modes F and R, or NULL */
+  flp_rung rung;
+  check_report *report;
+} compare_state;
+
+static void add(const compare_state *s, const char *output, check_metric metric, const char *note) {
+  check_report_add(s->report, &s->problem->c, s->rung, output, metric, note);
+}
+
+/* Allowance beyond the 4 ulp, from the rounding of scores. */
+static double score_allowance(const oracle_row *row) {
+  if (row->product_error == 0 && row->largest <= EXACT_LIMIT) return 0;
+  return check_ulp(row->largest) + 2 * row->product_error;
+}
+
+typedef struct row_arrays {
+  double *got, *wanted, *unit, *allowed;
+  int64_t count;
+} row_arrays;
+
+static int rows_allocate(row_arrays *a, int64_t n) {
+  size_t count = (size_t)n + 1;
+  *a = (row_arrays){malloc(count * sizeof(double)), malloc(count * sizeof(double)), malloc(count * sizeof(double)),
+                    malloc(count * sizeof(double)), 0};
+  return a->got && a->wanted && a->unit && a->allowed;
+}
+
+static void rows_free(row_arrays *a) {
+  free(a->got);
+  free(a->wanted);
+  free(a->unit);
+  free(a->allowed);
+}
+
+static void rows_add(row_arrays *a, float got, double wanted, double unit, double allowed) {
+  a->got[a->count] = (double)got;
+  a->wanted[a->count] = wanted;
+  a->unit[a->count] = unit;
+  a->allowed[a->count++] = allowed;
+}
+
+/* Sampled active rows, and every row that is left out or bad. */
+static void collect_rows(const compare_state *s, const float *values, int entropy, row_arrays *a) {
+  for (int64_t i = 0; i < s->truth->row_count; i++) {
+    const oracle_row *row = &s->truth->row_truth[i];
+    double target_distance = row->logprob + row->log_sum;
+    double size = entropy ? fmax(row->entropy, row->log_sum) : fmax(fabs(target_distance), fabs(row->logprob));
+    double unit = check_ulp(fmax(isfinite(size) ? size : 1, 1));
+    double factor = entropy ? fmax(row->spread, 1) : 1;
+    rows_add(a, values[s->truth->rows[i]], entropy ? row->entropy : row->logprob, unit,
+             4 * unit + factor * score_allowance(row));
+  }
+  for (int64_t row = 0; row < s->problem->c.n; row++)
+    if (s->problem->forward_class[row] != CHECK_ACTIVE)
+      rows_add(a, values[row], s->problem->forward_class[row] == CHECK_BAD ? NAN : 0, check_ulp(1), 0);
+}
+
+static flp_status compare_rows(const compare_state *s, const char *output, const float *values, int entropy) {
+  if (!values) return FLP_OK;
+  row_arrays a;
+  flp_status status = FLP_OK;
+  if (rows_allocate(&a, s->problem->c.n)) {
+    collect_rows(s, values, entropy, &a);
+    check_metric metric = check_metric_rows(a.got, a.wanted, a.unit, a.allowed, a.count);
+    const char *note = NULL;
+    for (int64_t row = 0; !entropy && row < s->problem->c.n; row++)
+      if (values[row] > 0) note = "a logprob is above 0";
+    if (note) metric.pass = 0;
+    add(s, output, metric, note);
+  } else {
+    status = flp_fail(FLP_ERROR_MEMORY, "out of host memory");
+  }
+  rows_free(&a);
+  return status;
+}
+
+/* ---- gradients ---- */
+
+static double element(flp_dtype dtype, const void *base, int64_t index) {
+  float value;
+  flp_half_widen(dtype, (const char *)base + index * flp_half_bytes(dtype), 1, &value);
+  return (double)value;
+}
+
+/* Any sum in fp32 knows 1 - p_y to 2^-23 only. Where p_y is near 1 that is all there is of a gradient, and one draw may
+ * round well and the next badly: what that can be of the gradients of these rows together. */
+static double sum_rounding(const compare_state *s) {
+  double whole = 0, real = 0;
+  for (int64_t i = 0; i < s->truth->row_count; i++) {
+    int64_t row = s->truth->rows[i];
+    if (s->problem->backward_class[row] != CHECK_ACTIVE) continue;
+    double g = s->problem->oracle.grad_logprob[row], rest = g * expm1(s->truth->row_truth[i].logprob);
+    if (!isfinite(rest)) continue;
+    whole += g * g;
+    real += rest * rest;
+  }
+  return real > 0 ? 0x1p-23 * sqrt(whole / real) : 0;
+}
+
+/* How much worse than the yardstick a gradient may be, and what exact yardsticks leave for rounding of another order:
+ * an eighth of the dtype's own rounding. */
+static double factor_of(flp_dtype dtype) {
+  return dtype == FLP_DTYPE_FP32 ? 2 : 1.5;
+}
+
+static double floor_of(const compare_state *s) {
+  flp_dtype dtype = s->problem->c.spec.dtype;
+  return dtype == FLP_DTYPE_BF16 ? 0x1p-12 : dtype == FLP_DTYPE_FP16 ? 0x1p-15 : 0x1p-20 + sum_rounding(s);
+}
+
+/* A row's part of a gradient of weight hangs on the rounding of one number, its dz at the target: of few rows one draw
+ * may be lucky, and that of modes S and P, which round twice, not. Half as much again at 36 rows, a thirtieth at
+ * 8192. */
+static double luck_of(const compare_state *s) {
+  return 1 + 3 / sqrt(fmax((double)s->truth->work_count, 1));
+}
+
+/* A gradient in parts, whose roundings are their own: rows of hidden, or columns. */
+typedef struct gradient {
+  int64_t parts, width;                    /* elements of a part */
+  flp_dtype dtype;                         /* in which it is stored */
+  double *exact, *yardstick, *got, *plain; /* (parts, width); plain: mode R's, where that ran */
+  double *squares;                         /* (parts) of the oracle */
+} gradient;
+
+static flp_status gradient_create(int64_t parts, int64_t width, flp_dtype dtype, gradient *out) {
+  size_t count = (size_t)(parts * width);
+  *out = (gradient){.parts = parts, .width = width, .dtype = dtype};
+  out->exact = malloc((4 * count + (size_t)parts + 1) * sizeof(double));
+  if (!out->exact) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for gradients");
+  out->yardstick = out->exact + count;
+  out->got = out->yardstick + count;
+  out->plain = out->got + count;
+  out->squares = out->plain + count;
+  return FLP_OK;
+}
+
+/* What the roundings of modes S and P make of a gradient's error, relative to its size: the root of its mean square and
+ * ten standard deviations of that square. The latter as if all errors of a part were one, so that few parts, which are
+ * few draws, get more: two of a size may err by 3.3 times the root mean square, a thousand by 1.2 times. A number whose
+ * mantissa is log-uniform errs by 2^-9/sqrt(8 ln 2), root mean square, where it is rounded to bf16. */
+static double kept_rounding(const gradient *x) {
+  double mean = 0, variance = 0, size = 0;
+  for (int64_t part = 0; part < x->parts; part++) {
+    double own = 0;
+    for (int64_t i = part * x->width; i < (part + 1) * x->width; i++) own += x->exact[i] * x->exact[i];
+    double square = x->squares[part] + (x->dtype == FLP_DTYPE_FP32 ? 0 : own);
+    if (!isfinite(square)) continue;
+    size += own;
+    mean += square;
+    variance += 2 * square * square;
+  }
+  return size > 0 ? 0x1p-9 * sqrt((mean + 10 * sqrt(variance)) / (8 * LN_2 * size)) : 0;
+}
+
+/* A gradient beside the yardstick's error and, if there is one, mode R's own. */
+static check_metric judge(const compare_state *s, const gradient *x) {
+  flp_dtype dtype = s->problem->c.spec.dtype;
+  int64_t count = x->parts * x->width;
+  double factor = factor_of(dtype), floor = floor_of(s), more = 0;
+  if (s->plain) {
+    check_metric own = check_metric_gradient(x->plain, x->exact, x->yardstick, count, factor, floor);
+    double of_yardstick = own.bound - floor, of_plain = factor * own.rel_l2;
+    double bound = luck_of(s) * fmax(of_yardstick, of_plain);
+    if (dtype == FLP_DTYPE_BF16) bound = fmax(bound, kept_rounding(x));
+    more = bound - of_yardstick;
+  }
+  return check_metric_gradient(x->got, x->exact, x->yardstick, count, factor, floor + more);
+}
+
+/* dh of a row: the shards' own sum. */
+static double hidden_element(const compare_state *s, const check_result *result, int64_t row, int64_t d) {
+  const check_problem *p = s->problem;
+  double sum = 0;
+  for (int64_t shard = 0; shard < p->c.shards; shard++)
+    sum += element(p->c.spec.grad_hidden_dtype, result->grad_hidden, (shard * p->c.n + row) * p->stride + d);
+  return sum;
+}
+
+/* Rows without work hold zeros, bad ones NaN. */
+static const char *check_idle_rows(const compare_state *s) {
+  for (int64_t row = 0; row < s->problem->c.n; row++)
+    for (int64_t d = 0; s->problem->backward_class[row] != CHECK_ACTIVE && d < s->problem->c.spec.hidden; d++) {
+      double value = hidden_element(s, s->result, row, d);
+      if (s->problem->backward_class[row] == CHECK_BAD && !isnan(value)) return "a bad row has a gradient but NaN";
+      if (s->problem->backward_class[row] == CHECK_LEFT_OUT && value != 0) return "a row without work is not 0";
+    }
+  return NULL;
+}
+
+/* Rows that the oracle has evaluated and that have work in backward. */
+static int64_t rows_with_work(const compare_state *s, int64_t *rows, oracle_row *truth) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < s->truth->row_count; i++) {
+    if (s->problem->backward_class[s->truth->rows[i]] != CHECK_ACTIVE) continue;
+    rows[count] = s->truth->rows[i];
+    truth[count++] = s->truth->row_truth[i];
+  }
+  return count;
+}
+
+static flp_status compare_hidden_rows(const compare_state *s, const int64_t *rows, const oracle_row *truth,
+                                      int64_t count) {
+  const flp_spec *spec = &s->problem->c.spec;
+  int64_t depth = spec->hidden;
+  gradient x;
+  FLP_TRY(gradient_create(count, depth, spec->grad_hidden_dtype, &x));
+  flp_status status = oracle_grad_hidden(&s->problem->oracle, rows, truth, count, x.exact, x.yardstick, x.squares);
+  for (int64_t i = 0; i < count * depth; i++) {
+    x.got[i] = hidden_element(s, s->result, rows[i / depth], i % depth);
+    if (s->plain) x.plain[i] = hidden_element(s, s->plain, rows[i / depth], i % depth);
+    x.yardstick[i] = oracle_round(x.dtype, x.yardstick[i]);
+  }
+  check_metric metric = judge(s, &x);
+  const char *note = check_idle_rows(s);
+  if (note) metric.pass = 0;
+  if (status == FLP_OK) add(s, "grad_hidden", metric, note);
+  free(x.exact);
+  return status;
+}
+
+static flp_status compare_hidden(const compare_state *s) {
+  if (!s->result->grad_hidden) return FLP_OK;
+  size_t most = (size_t)s->truth->row_count + 1;
+  int64_t *rows = malloc(most * sizeof *rows);
+  oracle_row *truth = malloc(most * sizeof *truth);
+  flp_status status = flp_fail(FLP_ERROR_MEMORY, "out of host memory");
+  if (rows && truth) status = compare_hidden_rows(s, rows, truth, rows_with_work(s, rows, truth));
+  free(rows);
+  free(truth);
+  return status;
+}
+
+/* Stats of all rows with work: the oracle's, or, where there are too many, those under test, whose sampled rows have
+ * been compared already. */
+static flp_status work_stats(const compare_state *s, oracle_row **out) {
+  *out = malloc(((size_t)s->truth->work_count + 1) * sizeof **out);
+  if (!*out) return flp_fail(FLP_ERROR_MEMORY, "out of host memory");
+  for (int64_t i = 0; i < s->truth->work_count; i++) {
+    if (s->truth->work_truth) {
+      (*out)[i] = s->truth->work_truth[i];
+      continue;
+    }
+    const check_result *from = s->result->stats ? s->result : s->plain; /* a step gives none */
+    const float *stats = from->stats + 4 * s->truth->work[i];
+    (*out)[i] = (oracle_row){.maximum = LN_2 * (double)stats[0],
+                             .log_sum = LN_2 * (double)stats[1],
+                             .entropy = (double)stats[3],
+                             .yardstick_entropy = (double)stats[3],
+                             .yardstick_reference = LN_2 * ((double)stats[0] + (double)stats[1])};
+  }
+  return FLP_OK;
+}
+
+/* What an output started from; an accumulated sum is compared, and the yardstick rounded, with it. */
+static double weight_base(const compare_state *s, int64_t index) {
+  return s->problem->weight_base ? (double)s->problem->weight_base[index] : 0;
+}
+
+static void compare_weight(const compare_state *s, const gradient *x) {
+  for (int64_t i = 0; i < x->parts * x->width; i++) {
+    int64_t index = s->truth->columns[i / x->width] * s->problem->stride + i % x->width;
+    double base = weight_base(s, index);
+    x->got[i] = element(x->dtype, s->result->grad_weight, index) - base;
+    if (s->plain) x->plain[i] = element(x->dtype, s->plain->grad_weight, index) - base;
+    x->yardstick[i] = oracle_round(x->dtype, base + x->yardstick[i]) - base;
+  }
+  add(s, "grad_weight", judge(s, x), NULL);
+}
+
+static void compare_bias(const compare_state *s, const gradient *x) {
+  for (int64_t i = 0; i < x->parts; i++) {
+    x->got[i] = element(x->dtype, s->result->grad_bias, s->truth->columns[i]);
+    if (s->plain) x->plain[i] = element(x->dtype, s->plain->grad_bias, s->truth->columns[i]);
+    x->yardstick[i] = oracle_round(x->dtype, x->yardstick[i]);
+  }
+  add(s, "grad_bias", judge(s, x), NULL);
+}
+
+static flp_status compare_columns(const compare_state *s) {
+  if (!s->result->grad_weight && !s->result->grad_bias) return FLP_OK;
+  const flp_spec *spec = &s->problem->c.spec;
+  int64_t count = s->truth->column_count;
+  gradient weight, bias = {0};
+  oracle_row *stats = NULL;
+  FLP_TRY(gradient_create(count, spec->hidden, spec->grad_weight_dtype, &weight));
+  flp_status status = gradient_create(count, 1, spec->dtype, &bias);
+  if (status == FLP_OK) status = work_stats(s, &stats);
+  if (status == FLP_OK) {
+    oracle_columns out = {weight.exact, weight.yardstick, weight.squares, bias.exact, bias.yardstick, bias.squares};
+    status = oracle_grad_columns(&s->problem->oracle, s->truth->work, stats, s->truth->work_count, s->truth->columns,
+                                 count, &out);
+  }
+  if (status == FLP_OK && s->result->grad_weight) compare_weight(s, &weight);
+  if (status == FLP_OK && s->result->grad_bias) compare_bias(s, &bias);
+  free(stats);
+  free(bias.exact);
+  free(weight.exact);
+  return status;
+}
+
+/* ---- what is not a number ---- */
+
+static void compare_errors(const compare_state *s) {
+  char note[160];
+  check_metric failed = {.max_ulp = -1, .pass = 0};
+  if (s->result->overrun) {
+    snprintf(note, sizeof note, "%s was written outside its rows", s->result->overrun);
+    add(s, "buffers", failed, note);
+  }
+  if (s->result->data_error == s->problem->has_bad) return;
+  add(s, "error word", failed,
+      s->problem->has_bad ? "bad rows were not reported" : "bad rows were reported where there are none");
+}
+
+/* ---- modes S and P ---- */
+
+static void compare_bits(const compare_state *s) {
+  if (!s->plain) return;
+  size_t bytes = (size_t)s->problem->c.n * sizeof(float);
+  check_metric metric = check_metric_bits(s->result->logprob, s->plain->logprob, bytes);
+  add(s, "logprob bits", metric, metric.pass ? NULL : "differs from mode F");
+  if (!s->result->entropy) return;
+  metric = check_metric_bits(s->result->entropy, s->plain->entropy, bytes);
+  add(s, "entropy bits", metric, metric.pass ? NULL : "differs from mode F");
+}
+
+/* The loss of each row, or one of its metrics, at the logprob and entropy under test, which were compared themselves:
+ * double in between, so that little but the rounding to fp32 is left. */
+static flp_status compare_loss(const compare_state *s, const char *output, const float *values, int metric) {
+  const check_problem *p = s->problem;
+  row_arrays a;
+  flp_status status = rows_allocate(&a, p->c.n) ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of host memory");
+  for (int64_t row = 0; row < p->c.n && status == FLP_OK; row++) {
+    double entropy = s->result->entropy ? (double)s->result->entropy[row] : 0;
+    flp_loss_row wanted = check_problem_loss(p, row, (double)s->result->logprob[row], entropy);
+    double value = metric < 0 ? wanted.loss : wanted.metrics[metric];
+    if (p->forward_class[row] != CHECK_ACTIVE) value = p->forward_class[row] == CHECK_BAD ? NAN : 0;
+    double unit = check_ulp(fmax(isfinite(value) ? fabs(value) : 1, 0x1p-20));
+    rows_add(&a, values[row], value, unit, 2 * unit);
+  }
+  if (status == FLP_OK) add(s, output, check_metric_rows(a.got, a.wanted, a.unit, a.allowed, a.count), NULL);
+  rows_free(&a);
+  return status;
+}
+
+static flp_status compare_losses(const compare_state *s) {
+  if (!s->result->loss) return FLP_OK;
+  FLP_TRY(compare_loss(s, "loss", s->result->loss, -1));
+  for (uint32_t i = 0; s->result->metrics && i < s->problem->loss->metric_count; i++)
+    FLP_TRY(compare_loss(s, "metrics", s->result->metrics + (int64_t)i * s->problem->c.n, (int)i));
+  return FLP_OK;
+}
+
+flp_status check_compare(const check_problem *problem, const check_truth *truth, const check_result *result,
+                         const check_result *plain, flp_rung rung, check_report *report) {
+  compare_state s = {problem, truth, result, plain, rung, report};
+  compare_errors(&s);
+  compare_bits(&s);
+  FLP_TRY(compare_losses(&s));
+  FLP_TRY(compare_rows(&s, "logprob", result->logprob, 0));
+  FLP_TRY(compare_rows(&s, "entropy", result->entropy, 1));
+  FLP_TRY(compare_hidden(&s));
+  return compare_columns(&s);
+}

@@ -1,0 +1,262 @@
+/* concurrent.c: bits of every output on several streams at once, beside other work and in CUDA graphs against
+ * those of an undisturbed run.
+ *
+ * The undisturbed run starts from other poison than the rest, so that what is never written differs too. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/check/concurrent.h"
+
+enum { ROUNDS = 4, POISON_ALONE = 0x5a, POISON = 0xff };
+static const double LIMIT_S = 30;
+
+/* ---- situations ---- */
+
+#define NAMES(situation)                                                                               \
+  {                                                                                                    \
+    situation ": logprob", situation ": entropy", situation ": stats", situation ": grad_hidden",      \
+        situation ": grad_weight", situation ": loss", situation ": overlap", situation ": other work" \
+  }
+enum { NAME_OVERLAP = LANES_OUTPUTS, NAME_OTHER, NAME_COUNT };
+
+typedef struct situation {
+  const char *names[NAME_COUNT];
+  int lanes, graphs, loaded; /* graphs: replayed, one of each lane; loaded: beside other work */
+} situation;
+
+static const situation situations[] = {
+    {NAMES("streams"), 3, 0, 0}, {NAMES("beside work"), 1, 0, 1},    {NAMES("streams beside work"), 2, 0, 1},
+    {NAMES("graph"), 1, 1, 0},   {NAMES("graphs at once"), 2, 1, 0}, {NAMES("graphs beside work"), 2, 1, 1},
+};
+enum { SITUATIONS = sizeof situations / sizeof situations[0] };
+
+typedef struct state {
+  lanes lanes;
+  check_load *load;
+  check_report *report;
+  flp_rung rung;
+  void *reference[LANES_OUTPUTS], *got; /* got: room for the largest output */
+  /* of the current situation */
+  check_metric total[LANES_OUTPUTS], other;
+  char note[LANES_OUTPUTS][96];
+  int overlapped; /* rounds in which other work outlasted the lanes */
+} state;
+
+/* ---- comparing ---- */
+
+static flp_status take_reference(state *s) {
+  size_t most = 0;
+  FLP_TRY(lanes_poison(&s->lanes, 1, POISON_ALONE));
+  FLP_TRY(lanes_submit(&s->lanes, 0));
+  FLP_TRY(lanes_wait(&s->lanes, 1));
+  for (int o = 0; o < LANES_OUTPUTS; o++) {
+    const cli_buffer *output = &s->lanes.lane[0].output[o];
+    if (!output->bytes) continue;
+    if (output->bytes > most) most = output->bytes;
+    s->reference[o] = malloc(output->bytes);
+    if (!s->reference[o]) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the result");
+    FLP_TRY(cli_buffer_download(output, 0, s->reference[o], output->bytes));
+  }
+  s->got = malloc(most);
+  return s->got ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of host memory for the result");
+}
+
+static flp_status compare_lane(state *s, int i, int round) {
+  for (int o = 0; o < LANES_OUTPUTS; o++) {
+    const cli_buffer *output = &s->lanes.lane[i].output[o];
+    if (!output->bytes) continue;
+    FLP_TRY(cli_buffer_download(output, 0, s->got, output->bytes));
+    if (memcmp(s->got, s->reference[o], output->bytes) == 0) continue;
+    s->total[o].max_ulp += check_metric_bits(s->got, s->reference[o], output->bytes).max_ulp;
+    if (s->total[o].pass)
+      snprintf(s->note[o], sizeof s->note[o], "differs from an undisturbed run, first in round %d on stream %d",
+               round + 1, i + 1);
+    s->total[o].pass = 0;
+  }
+  return FLP_OK;
+}
+
+/* ---- running ---- */
+
+/* After other work was seen to end before the lanes', there is more of it in the next round. */
+static flp_status note_overlap(state *s) {
+  int busy = 0;
+  FLP_TRY(check_load_busy(s->load, &busy));
+  s->overlapped += busy;
+  if (!busy && s->load->depth < LOAD_DEPTH_MOST) s->load->depth *= 2;
+  return FLP_OK;
+}
+
+static flp_status run_round(state *s, const situation *now, int round) {
+  FLP_TRY(lanes_poison(&s->lanes, now->lanes, POISON));
+  if (now->loaded) FLP_TRY(check_load_enqueue(s->load));
+  for (int i = 0; i < now->lanes; i++) FLP_TRY(lanes_submit(&s->lanes, i));
+  if (now->loaded) FLP_TRY(check_load_enqueue(s->load));
+  FLP_TRY(lanes_wait(&s->lanes, now->lanes));
+  if (now->loaded) FLP_TRY(note_overlap(s));
+  for (int i = 0; i < now->lanes; i++) FLP_TRY(compare_lane(s, i, round));
+  if (!now->loaded) return FLP_OK;
+  check_metric other;
+  FLP_TRY(check_load_wait(s->load));
+  FLP_TRY(check_load_compare(s->load, &other));
+  s->other.max_ulp += other.max_ulp;
+  s->other.pass &= other.pass;
+  return FLP_OK;
+}
+
+static void add(const state *s, const char *output, check_metric metric, const char *note) {
+  check_report_add(s->report, &s->lanes.problem->c, s->rung, output, metric, note);
+}
+
+static void report_situation(const state *s, const situation *now) {
+  for (int o = 0; o < LANES_OUTPUTS; o++)
+    if (s->reference[o]) add(s, now->names[o], s->total[o], s->total[o].pass ? NULL : s->note[o]);
+  if (!now->loaded) return;
+  char note[128];
+  snprintf(note, sizeof note, "other work%s outlasted the checked calls in %d of %d rounds",
+           s->load->library.handle ? " and bare products" : "", s->overlapped, ROUNDS);
+  add(s, now->names[NAME_OVERLAP], (check_metric){.max_ulp = -1, .cosine = 1, .pass = s->overlapped > 0}, note);
+  add(s, now->names[NAME_OTHER], s->other, s->other.pass ? NULL : "other work differs from its undisturbed run");
+}
+
+static flp_status run_situation(state *s, const situation *now) {
+  const check_metric same = {.cosine = 1, .pass = 1};
+  flp_status status = FLP_OK;
+  for (int o = 0; o < LANES_OUTPUTS; o++) s->total[o] = same;
+  s->other = same;
+  s->overlapped = 0;
+  for (int i = 0; now->graphs && i < now->lanes && status == FLP_OK; i++) status = lanes_capture(&s->lanes, i);
+  for (int round = 0; round < ROUNDS && status == FLP_OK; round++) status = run_round(s, now, round);
+  if (s->lanes.watch->hung) return status;
+  for (int i = 0; i < now->lanes; i++) lanes_forget(&s->lanes, i);
+  if (status == FLP_OK) report_situation(s, now);
+  return status;
+}
+
+static flp_status run_case(state *s, const check_problem *problem, const check_how *how) {
+  FLP_TRY(lanes_create(problem, how, s->load->device, s->load->watch, &s->lanes));
+  s->rung = flp_plan_get_rung(s->lanes.plan);
+  FLP_TRY(take_reference(s));
+  for (int i = 0; i < SITUATIONS; i++) FLP_TRY(run_situation(s, &situations[i]));
+  return flp_plan_check(s->lanes.plan, s->load->device->stream); /* no row was bad */
+}
+
+flp_status check_concurrent_case(const check_case *c, const check_how *how, check_load *load, check_report *report) {
+  state s = {.load = load, .report = report};
+  check_problem problem;
+  FLP_TRY(check_problem_create(c, &problem));
+  flp_status status = run_case(&s, &problem, how);
+  char detail[1024];
+  snprintf(detail, sizeof detail, "%s", flp_error_detail());
+  for (int o = 0; o < LANES_OUTPUTS; o++) free(s.reference[o]);
+  free(s.got);
+  if (!load->watch->hung) lanes_clear(&s.lanes);
+  check_problem_clear(&problem);
+  return status == FLP_OK ? FLP_OK : flp_fail(status, "%s", detail);
+}
+
+/* ---- cases ---- */
+
+enum { FORWARD = FLP_ENTROPY_FORWARD, BACKWARD = FLP_ENTROPY_BACKWARD };
+
+/* Small enough for one wave of clusters, and many waves; rows left out, which makes kernels read gathered rows; every
+ * way of chunking; and operands that the copy engine cannot take. */
+static const struct {
+  const char *name;
+  int64_t n, vocab, hidden;
+  uint32_t grads;
+  check_rows rows;
+  flp_mode mode;
+  int64_t chunk_rows, chunk_vocab;
+  uint32_t alignment;
+  int entropy; /* flp_entropy, where there are gradients */
+  const char *loss;
+} cases[] = {
+    {"concurrent", 700, 5000, 512, 0, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 16, BACKWARD, NULL},
+    {"concurrent", 700, 5000, 512, 3, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 16, BACKWARD, NULL},
+    {"concurrent rows", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_R_ROWS, 256, 0, 16, BACKWARD, NULL},
+    {"concurrent twice", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_R2, 512, 2304, 16, BACKWARD, NULL},
+    {"concurrent align", 700, 5000, 512, 3, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 8, BACKWARD, NULL},
+    {"concurrent", 2048, 32768, 1024, 0, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 16, BACKWARD, NULL},
+    {"concurrent vocab", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_R_VOCAB, 0, 8448, 16, BACKWARD, NULL},
+    {"concurrent saved", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_S, 0, 0, 16, FORWARD, NULL},
+    {"concurrent saved", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_S, 0, 0, 16, BACKWARD, NULL},
+    {"concurrent step", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_P, 0, 0, 16, BACKWARD, "grpo+k3+entropy"},
+    {"concurrent step", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_P, 0, 0, 16, FORWARD, "reinforce"},
+};
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+static check_case case_at(int i, flp_dtype dtype) {
+  check_case c = check_case_default(dtype, cases[i].n, cases[i].vocab, cases[i].hidden);
+  c.name = cases[i].name;
+  c.spec.entropy = cases[i].grads ? (flp_entropy)cases[i].entropy : FLP_ENTROPY_FORWARD;
+  c.spec.grads = cases[i].grads;
+  c.spec.alignment = dtype == FLP_DTYPE_FP32 && cases[i].alignment < 16 ? 4 : cases[i].alignment;
+  c.rows = cases[i].rows;
+  c.mode = cases[i].mode;
+  c.spec.keep = cases[i].mode == FLP_MODE_S;
+  c.chunk_rows = cases[i].chunk_rows;
+  c.chunk_vocab = cases[i].chunk_vocab;
+  c.sampled = cases[i].vocab > 10000; /* bits matter, not what they say */
+  c.seed = 11 + (uint64_t)i;
+  return c;
+}
+
+static int is_of_bf16(int i) {
+  return cases[i].mode == FLP_MODE_S || cases[i].mode == FLP_MODE_P;
+}
+
+static int is_wanted(int i, const check_part *of) {
+  return (of->dtype == FLP_DTYPE_BF16 || !is_of_bf16(i)) && (!of->mode || of->mode == cases[i].mode);
+}
+
+static void add_failure(check_report *report, const check_case *c, flp_rung rung) {
+  check_report_add(report, c, rung, "run", (check_metric){.max_ulp = -1}, flp_error_detail());
+}
+
+void check_concurrent_cases(const check_part *of, check_list *list) {
+  check_load_cases(list);
+  for (int i = 0; i < CASES; i++) {
+    check_case c = case_at(i, of->dtype);
+    if (!is_wanted(i, of)) continue;
+    if (!cases[i].loss || cli_loss_keep(cases[i].loss, &c.spec) == FLP_OK) check_list_add(list, c);
+  }
+}
+
+/* Modes S and P exist on some rungs. error: as check_concurrent_case, but for those that lack them */
+static flp_status run_one(int i, flp_dtype dtype, const check_how *how, check_load *load, check_report *report) {
+  check_case c = case_at(i, dtype);
+  if (cases[i].loss) FLP_TRY(cli_loss_keep(cases[i].loss, &c.spec));
+  flp_status status = check_concurrent_case(&c, how, load, report);
+  if (is_of_bf16(i) && status == FLP_ERROR_UNAVAILABLE) return FLP_OK;
+  if (status == FLP_OK || status == FLP_ERROR_UNAVAILABLE || check_how_ends(how, status)) return status;
+  add_failure(report, &c, how->rung);
+  return FLP_OK;
+}
+
+static flp_status run_cases(const check_part *of, const check_how *how, check_load *load, check_report *report) {
+  FLP_TRY(check_load_create(how, load->device, load->watch, load));
+  for (int i = 0; i < CASES && !load->watch->hung; i++)
+    if (is_wanted(i, of)) FLP_TRY(run_one(i, of->dtype, how, load, report));
+  return FLP_OK;
+}
+
+flp_status check_concurrent(const check_part *of, const check_how *how, check_report *report) {
+  cli_device device;
+  FLP_TRY(cli_device_open(how->ordinal, &device));
+  check_watch watch = {.driver = device.driver, .limit_s = how->limit_s > 0 ? how->limit_s : LIMIT_S};
+  check_load load = {.device = &device, .watch = &watch};
+  flp_status status = FLP_ERROR_UNAVAILABLE;
+  if (check_watch_is_offered(device.driver))
+    status = run_cases(of, how, &load, report);
+  else
+    flp_fail(status, "the driver is too old to watch streams and capture graphs: CUDA 11.4 or newer is needed");
+  char detail[1024];
+  snprintf(detail, sizeof detail, "%s", flp_error_detail());
+  report->hung |= watch.hung;
+  if (!watch.hung) {
+    check_load_clear(&load);
+    cli_device_close(&device);
+  }
+  return status == FLP_OK ? FLP_OK : flp_fail(status, "%s", detail);
+}

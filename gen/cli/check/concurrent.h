@@ -1,0 +1,134 @@
+/* concurrent.h: the parts of `flpgen check --concurrent`: streams that are watched, lanes that execute one
+ * problem side by side, and other work that holds multiprocessors meanwhile.
+ *
+ * Invariant: nothing here waits for the device without a limit, except for copies from streams that were seen to be
+ * done. After a limit has passed watch.hung is set and nothing may be cleaned up: freeing memory or destroying streams
+ * would wait for ever. */
+#ifndef FLPGEN_CLI_CHECK_CONCURRENT_H
+#define FLPGEN_CLI_CHECK_CONCURRENT_H
+
+#include "autotune/gemm.h"
+#include "gen/cli/check/check.h"
+
+/* ---- watch.c: waiting with a limit ---- */
+
+typedef struct check_watch {
+  const flp_driver *driver;
+  double limit_s;
+  int hung; /* a limit has passed */
+} check_watch;
+
+/* 1 if the driver has every function that watching and capturing needs. */
+int check_watch_is_offered(const flp_driver *driver);
+
+/* Whether a stream still has work. error: DRIVER, e.g. if its work faulted */
+flp_status check_watch_busy(const check_watch *watch, CUstream stream, int *busy);
+
+/* Waits until all streams are done. what: the work, for the message
+ * error: DRIVER if one is not within the limit, watch->hung is 1 then; as check_watch_busy */
+flp_status check_watch_wait(check_watch *watch, const CUstream *streams, int count, const char *what);
+
+/* ---- lanes.c: one problem on one plan, executed on several streams ---- */
+
+enum { CHECK_LANES = 3 };
+
+typedef enum lanes_output {
+  LANES_LOGPROB,
+  LANES_ENTROPY,
+  LANES_STATS,
+  LANES_GRAD_HIDDEN,
+  LANES_GRAD_WEIGHT,
+  LANES_LOSS,
+  LANES_OUTPUTS
+} lanes_output;
+
+typedef enum lanes_operand {
+  LANES_HIDDEN,
+  LANES_WEIGHT,
+  LANES_TARGET,
+  LANES_UPSTREAM_LOGPROB,
+  LANES_UPSTREAM_ENTROPY,
+  LANES_LOSS_INPUT, /* by flp_loss_input */
+  LANES_OPERANDS = LANES_LOSS_INPUT + FLP_LOSS_INPUTS_MAX
+} lanes_operand;
+
+typedef struct lane {
+  CUstream stream;
+  CUgraphExec graph;                                  /* of what lanes_submit would enqueue; NULL: not captured */
+  cli_buffer output[LANES_OUTPUTS], workspace, saved; /* saved: of mode S */
+} lane;
+
+typedef struct lanes {
+  const check_problem *problem; /* without bias, row list, shards; borrowed, as are the next two */
+  cli_device *device;
+  check_watch *watch;
+  flp_plan *plan;
+  cli_buffer operand[LANES_OPERANDS];
+  size_t workspace_bytes[FLP_PASS_STEP + 1]; /* by pass */
+  size_t saved_bytes;
+  lane lane[CHECK_LANES];
+} lanes;
+
+/* Makes the plan, the operands and every lane. *out is to be cleared, also on failure.
+ * error: UNAVAILABLE if the rung, or its mode S, is not offered here; any of flp_plan_create; DRIVER */
+flp_status lanes_create(const check_problem *problem, const check_how *how, cli_device *device, check_watch *watch,
+                        lanes *out);
+void lanes_clear(lanes *all);
+
+/* Sets every byte that lanes 0 to count-1 write, workspaces too, and waits. error: DRIVER */
+flp_status lanes_poison(lanes *all, int count, int value);
+/* Enqueues the passes of a lane: its graph if there is one, else flp_execute or flp_step. error: DRIVER; as these */
+flp_status lanes_submit(lanes *all, int i);
+/* Waits for lanes 0 to count-1. error: as check_watch_wait */
+flp_status lanes_wait(lanes *all, int count);
+/* Captures the passes of a lane as a graph; then forgets it. error: DRIVER, as flp_execute */
+flp_status lanes_capture(lanes *all, int i);
+void lanes_forget(lanes *all, int i);
+
+/* ---- load.c: other work ---- */
+
+/* Depth: twice 64 calls of four launches stay below the driver's queue of about a thousand a stream. Beyond it a launch
+ * waits for the device, without a limit. */
+enum { LOAD_PIECES = 2, LOAD_DEPTH_LEAST = 8, LOAD_DEPTH_MOST = 64 };
+
+/* A forward pass over constant data on a stream of its own. */
+typedef struct load_piece {
+  flp_plan *plan;
+  CUstream stream;
+  cli_buffer hidden, weight, target, logprob, workspace;
+  flp_args args;
+  float *reference; /* what it gives undisturbed */
+} load_piece;
+
+typedef struct check_load {
+  cli_device *device; /* borrowed, as is the next */
+  check_watch *watch;
+  load_piece piece[LOAD_PIECES];
+  cublaslt library; /* zeroed where there is none */
+  gemm product;
+  CUstream product_stream;
+  cli_buffer operand[4]; /* of the product: a, b, c, workspace */
+  int depth;             /* calls of each piece that check_load_enqueue makes */
+} check_load;
+
+/* Makes the pieces, and a bare product where cuBLASLt is at hand, and runs each once. *out is to be cleared, also on
+ * failure. error: as lanes_create */
+flp_status check_load_create(const check_how *how, cli_device *device, check_watch *watch, check_load *out);
+void check_load_clear(check_load *load);
+/* As check_bits_cases. */
+void check_load_cases(check_list *list);
+/* Enqueues depth calls of every piece in turn. */
+flp_status check_load_enqueue(check_load *load);
+/* 1 if any of it still runs. */
+flp_status check_load_busy(const check_load *load, int *busy);
+flp_status check_load_wait(check_load *load);
+/* Compares what the pieces gave with what they gave undisturbed. error: DRIVER, MEMORY */
+flp_status check_load_compare(check_load *load, check_metric *out);
+
+/* ---- concurrent.c ---- */
+
+/* One case in every situation. load: borrowed; its depth grows until its work outlasts the lanes'
+ * error: as lanes_create; DRIVER with load->watch->hung set after a deadlock */
+flp_status check_concurrent_case(const check_case *c, const check_how *how, check_load *load, check_report *report);
+
+#endif

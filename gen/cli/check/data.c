@@ -1,0 +1,315 @@
+/* data.c: the data of a case, for the rung and for the oracle.
+ *
+ * Invariants: rows of padding behind the vocabulary, and elements between rows, hold NaN, so that whatever reads them
+ * shows; upstream gradients are never 0 unless the case says so; a seed gives the same data everywhere. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/check/check.h"
+#include "runtime/eager.h"
+#include "runtime/half.h"
+#include "runtime/validate.h"
+
+enum { IGNORE_INDEX = -100 };
+
+/* splitmix64 */
+static uint64_t next_random(uint64_t *state) {
+  uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+/* Uniform in (-1, 1). */
+static double uniform(uint64_t *state) {
+  return ((double)(next_random(state) >> 11) + 0.5) * 0x1p-52 - 1.0;
+}
+
+static void *allocate(size_t count, size_t bytes, int *failed) {
+  void *memory = malloc(count * bytes + 64);
+  if (!memory) *failed = 1;
+  return memory;
+}
+
+static int64_t hot_column(const check_case *c) {
+  return c->spec.vocab / 2;
+}
+
+/* Behind the first columns, whatever a kernel takes those to be. */
+static int64_t steep_column(const check_case *c) {
+  return c->spec.vocab - 1 - c->spec.vocab / 16;
+}
+
+static int is_hole(const check_case *c, int64_t column) {
+  if (c->fill == CHECK_FILL_ALL_HOLES) return 1;
+  return c->fill == CHECK_FILL_HOLES && (column < c->spec.vocab / 4 || column % 3 == 1) && column != hot_column(c);
+}
+
+static void fill_hidden_row(const check_case *c, int64_t row, uint64_t *state, float *out) {
+  int64_t depth = c->spec.hidden;
+  int exact = c->fill == CHECK_FILL_EXACT || c->fill == CHECK_FILL_EQUAL || c->fill == CHECK_FILL_ONE_HOT;
+  for (int64_t d = 0; d < depth; d++) {
+    double value = uniform(state);
+    out[d] = (float)(exact ? round(8 * value) / 8 : 1.75 * value);
+  }
+  for (int64_t d = depth / 2; c->fill == CHECK_FILL_EQUAL && d < depth; d++) out[d] = 0;
+  if (c->fill == CHECK_FILL_SHIFTED) out[0] = 100;
+  if (c->fill == CHECK_FILL_ONE_HOT) out[0] = 1;
+  if (c->fill == CHECK_FILL_NEGATIVE) out[0] = 128;
+  if (c->fill == CHECK_FILL_STEEP) out[0] = row >= c->n - 1 - c->n / 8 ? 1.5f : 0;
+  if ((c->rows == CHECK_ROWS_NAN || c->rows == CHECK_ROWS_NAN_IDLE) && row % 5 == 1)
+    out[depth / 2] = row % 2 ? NAN : INFINITY;
+}
+
+static void fill_weight_row(const check_case *c, int64_t column, uint64_t *state, float *out) {
+  int64_t depth = c->spec.hidden;
+  uint64_t same = c->seed + 77;
+  double spread = 3.0 / sqrt((double)depth);
+  for (int64_t d = 0; d < depth; d++) {
+    /* Equal where hidden is not 0; elsewhere rows differ, or the gradient of hidden would be 0 but for rounding. */
+    double value = uniform(c->fill == CHECK_FILL_EQUAL && d < depth / 2 ? &same : state);
+    out[d] = (float)(1.75 * spread * value);
+    if (c->fill == CHECK_FILL_EXACT || c->fill == CHECK_FILL_EQUAL) out[d] = (float)(round(8 * value) / 8);
+    if (c->fill == CHECK_FILL_ONE_HOT) out[d] = 0;
+  }
+  if (c->fill == CHECK_FILL_SHIFTED) out[0] = 100;
+  if (c->fill == CHECK_FILL_ONE_HOT) out[0] = column == hot_column(c) ? 64 : -64;
+  if (c->fill == CHECK_FILL_NEGATIVE) out[0] = -128;
+  if (c->fill == CHECK_FILL_STEEP && column == steep_column(c)) out[0] = 100;
+}
+
+/* A matrix of `rows` rows, of which the first `real` are filled. */
+static void *make_matrix(const check_problem *problem, int64_t rows, int64_t real, uint64_t seed,
+                         void (*fill_row)(const check_case *, int64_t, uint64_t *, float *), int *failed) {
+  const flp_spec *spec = &problem->c.spec;
+  size_t row_bytes = (size_t)(problem->stride * flp_half_bytes(spec->dtype));
+  char *matrix = allocate((size_t)rows, row_bytes, failed);
+  float *row = allocate((size_t)spec->hidden, sizeof *row, failed);
+  uint64_t state = seed;
+  if (matrix && row) {
+    memset(matrix, 0xff, (size_t)rows * row_bytes);
+    for (int64_t i = 0; i < real; i++) {
+      fill_row(&problem->c, i, &state, row);
+      flp_half_narrow(spec->dtype, row, spec->hidden, matrix + (size_t)i * row_bytes);
+    }
+  }
+  free(row);
+  return matrix;
+}
+
+static void *make_bias(const check_problem *problem, uint64_t seed, int *failed) {
+  const check_case *c = &problem->c;
+  int64_t bytes = flp_half_bytes(c->spec.dtype);
+  char *bias = allocate((size_t)problem->padded_vocab, (size_t)bytes, failed);
+  if (!bias) return NULL;
+  memset(bias, 0xff, (size_t)(problem->padded_vocab * bytes));
+  int exact = c->fill == CHECK_FILL_EXACT || c->fill == CHECK_FILL_EQUAL || c->fill == CHECK_FILL_ONE_HOT;
+  for (int64_t v = 0; v < c->spec.vocab; v++) {
+    float value = exact ? 0.5f : (float)uniform(&seed);
+    if (is_hole(c, v)) value = -INFINITY;
+    flp_half_narrow(c->spec.dtype, &value, 1, bias + v * bytes);
+  }
+  return bias;
+}
+
+/* A column with a score above -inf, unless there is none. */
+static int64_t good_target(const check_case *c, uint64_t *state) {
+  int64_t vocab = c->spec.vocab, last = vocab < 5 ? vocab : 5;
+  if (c->rows == CHECK_ROWS_LAST_TILE) return vocab - 1 - (int64_t)(next_random(state) % (uint64_t)last);
+  int64_t target = (int64_t)(next_random(state) % (uint64_t)vocab);
+  if (c->fill == CHECK_FILL_ONE_HOT && next_random(state) % 2) return hot_column(c);
+  return is_hole(c, target) ? hot_column(c) : target;
+}
+
+static int64_t choose_target(const check_case *c, int64_t row, uint64_t *state) {
+  int64_t target = good_target(c, state);
+  if (c->rows == CHECK_ROWS_MASKED && row % 3 == 1) return IGNORE_INDEX;
+  if (c->rows == CHECK_ROWS_BAD && row % 4 == 1) return c->spec.vocab + (row % 8 == 1 ? 0 : 2000000000 - c->spec.vocab);
+  if (c->rows == CHECK_ROWS_BAD && row % 4 == 3) return row % 8 == 3 ? -1 : INT32_MIN;
+  return target;
+}
+
+static double choose_temperature(const check_case *c, int64_t row, uint64_t *state) {
+  static const double bad[] = {0, -1, NAN, INFINITY};
+  double value = uniform(state);
+  if (!c->spec.per_row_temperature) return (double)(float)c->temperature;
+  if (c->rows == CHECK_ROWS_BAD && row % 4 == 2) return bad[row / 4 % 4];
+  return (double)(float)pow(c->temperature, value);
+}
+
+static void fill_rows(check_problem *problem, uint64_t seed) {
+  const check_case *c = &problem->c;
+  uint64_t state = seed;
+  for (int64_t row = 0; row < c->n; row++) {
+    problem->target_id[row] = choose_target(c, row, &state);
+    problem->temperature[row] = choose_temperature(c, row, &state);
+    int idle = (c->rows == CHECK_ROWS_IDLE && row % 2) || (c->rows == CHECK_ROWS_NAN_IDLE && row % 5 == 1);
+    float g = (float)uniform(&state), e = (float)uniform(&state);
+    problem->g[row] = idle ? 0 : (double)g;
+    problem->e[row] = idle || c->spec.entropy != FLP_ENTROPY_BACKWARD ? 0 : (double)e;
+  }
+}
+
+/* Hidden states along the target's row of weight, whose score is then some 9 for a factor of 1 whatever the depth. */
+static void turn_to_targets(check_problem *problem, uint64_t seed) {
+  const flp_spec *spec = &problem->c.spec;
+  int64_t row_bytes = problem->stride * flp_half_bytes(spec->dtype);
+  float *row = malloc((size_t)spec->hidden * sizeof *row);
+  for (int64_t i = 0; row && i < problem->c.n; i++) {
+    int64_t target = problem->target_id[i];
+    if (target < 0 || target >= spec->vocab) continue;
+    double factor = problem->c.fill == CHECK_FILL_PEAKED ? 1.25 + 0.75 * uniform(&seed) : -2 + 0.2 * uniform(&seed);
+    flp_half_widen(spec->dtype, (const char *)problem->weight + target * row_bytes, spec->hidden, row);
+    for (int64_t d = 0; d < spec->hidden; d++) row[d] = (float)(factor * (double)row[d] + 0.05 * uniform(&seed));
+    flp_half_narrow(spec->dtype, row, spec->hidden, (char *)problem->hidden + i * row_bytes);
+  }
+  free(row);
+}
+
+/* Every third row from the end, each twice, between two ids that are no row. */
+static void fill_row_list(check_problem *problem) {
+  int32_t *rows = problem->rows;
+  int64_t count = 0;
+  rows[count++] = -1;
+  for (int64_t row = problem->c.n - 1; row >= 0; row -= 3) {
+    rows[count++] = (int32_t)row;
+    rows[count++] = (int32_t)row;
+  }
+  rows[count++] = (int32_t)problem->c.n;
+  problem->row_count = count;
+  problem->has_bad = problem->c.n > 0; /* with no rows nothing is looked at */
+}
+
+static uint8_t class_of(const check_problem *problem, int64_t row, int backward) {
+  const check_case *c = &problem->c;
+  if (problem->rows && (c->n - 1 - row) % 3 != 0) return CHECK_LEFT_OUT;
+  if (problem->target_id[row] == IGNORE_INDEX) return CHECK_LEFT_OUT;
+  if (backward && problem->g[row] == 0 && problem->e[row] == 0) return CHECK_LEFT_OUT;
+  int good = problem->target_id[row] >= 0 && problem->target_id[row] < c->spec.vocab && problem->temperature[row] > 0 &&
+             isfinite(problem->temperature[row]);
+  return good ? CHECK_ACTIVE : CHECK_BAD;
+}
+
+/* The arrays over rows as the rung takes them, from the oracle's. */
+static void export_rows(check_problem *problem) {
+  for (int64_t row = 0; row < problem->c.n; row++) {
+    if (problem->c.spec.target_dtype == FLP_DTYPE_INT32)
+      ((int32_t *)problem->target)[row] = (int32_t)problem->target_id[row];
+    else
+      ((int64_t *)problem->target)[row] = problem->target_id[row];
+    problem->temperature_rows[row] = (float)problem->temperature[row];
+    problem->grad_logprob[row] = (float)problem->g[row];
+    problem->grad_entropy[row] = (float)problem->e[row];
+    problem->forward_class[row] = class_of(problem, row, 0);
+    problem->backward_class[row] = class_of(problem, row, 1);
+    problem->has_bad |= problem->forward_class[row] == CHECK_BAD;
+  }
+}
+
+static void fill_weight_base(check_problem *problem, uint64_t seed) {
+  size_t count = (size_t)(problem->padded_vocab * problem->stride);
+  for (size_t i = 0; i < count; i++) problem->weight_base[i] = (float)(0.01 * uniform(&seed));
+}
+
+static void allocate_rows(check_problem *problem, int *failed) {
+  size_t n = (size_t)problem->c.n;
+  problem->target = allocate(n, 8, failed);
+  problem->temperature_rows = allocate(n, 4, failed);
+  problem->grad_logprob = allocate(n, 4, failed);
+  problem->grad_entropy = allocate(n, 4, failed);
+  problem->forward_class = allocate(n, 1, failed);
+  problem->backward_class = allocate(n, 1, failed);
+  problem->target_id = allocate(n, 8, failed);
+  problem->temperature = allocate(n, 8, failed);
+  problem->g = allocate(n, 8, failed);
+  problem->e = allocate(n, 8, failed);
+  if (problem->c.rows == CHECK_ROWS_LIST) problem->rows = allocate(2 * n + 4, 4, failed);
+}
+
+static void set_oracle(check_problem *problem) {
+  const flp_spec *spec = &problem->c.spec;
+  problem->oracle = (oracle_problem){.dtype = spec->dtype,
+                                     .n = problem->c.n,
+                                     .vocab = spec->vocab,
+                                     .depth = spec->hidden,
+                                     .hidden = problem->hidden,
+                                     .weight = problem->weight,
+                                     .bias = problem->bias,
+                                     .hidden_stride = problem->stride,
+                                     .weight_stride = problem->stride,
+                                     .target = problem->target_id,
+                                     .temperature = problem->temperature,
+                                     .scale = (double)(float)problem->c.scale,
+                                     .softcap = (double)spec->softcap,
+                                     .grad_logprob = problem->g,
+                                     .grad_entropy = problem->e,
+                                     .threads = flp_processors()};
+}
+
+int64_t check_shard_vocab(const check_case *c) {
+  return (c->spec.vocab + c->shards - 1) / c->shards;
+}
+
+flp_status check_problem_create(const check_case *c, check_problem *out) {
+  *out = (check_problem){.c = *c};
+  FLP_TRY(flp_spec_resolve(&c->spec, &out->c.spec));
+  const flp_spec *spec = &out->c.spec;
+  int failed = 0;
+  out->shard_vocab = check_shard_vocab(c);
+  out->padded_vocab = out->shard_vocab * c->shards;
+  out->stride = spec->hidden + c->padding;
+  out->shift = spec->alignment < 16 ? spec->alignment : 0;
+  uint64_t seed = c->seed * 1000003u;
+  out->hidden = make_matrix(out, c->n, c->n, seed + 1, fill_hidden_row, &failed);
+  out->weight = make_matrix(out, out->padded_vocab, spec->vocab, seed + 2, fill_weight_row, &failed);
+  if (spec->has_bias) out->bias = make_bias(out, seed + 3, &failed);
+  if (spec->accumulate_grad_weight)
+    out->weight_base = allocate((size_t)(out->padded_vocab * out->stride), sizeof(float), &failed);
+  allocate_rows(out, &failed);
+  if (failed) {
+    check_problem_clear(out);
+    return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the data of case %s", c->name);
+  }
+  if (out->weight_base) fill_weight_base(out, seed + 4);
+  if (out->rows) fill_row_list(out);
+  fill_rows(out, seed + 5);
+  if (c->fill == CHECK_FILL_PEAKED || c->fill == CHECK_FILL_UNLIKELY) turn_to_targets(out, seed + 6);
+  export_rows(out);
+  set_oracle(out);
+  flp_status status = check_problem_train(out);
+  if (status != FLP_OK) check_problem_clear(out);
+  return status;
+}
+
+void check_problem_clear(check_problem *problem) {
+  void *const blocks[] = {
+      problem->hidden,         problem->weight,       problem->bias,        problem->target, problem->temperature_rows,
+      problem->grad_logprob,   problem->grad_entropy, problem->weight_base, problem->rows,   problem->forward_class,
+      problem->backward_class, problem->target_id,    problem->temperature, problem->g,      problem->e};
+  for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) free(blocks[i]);
+  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) free(problem->loss_input[i]);
+  free(problem->old_lse);
+  *problem = (check_problem){0};
+}
+
+/* array[i] <- array[order[i]] */
+static void permute(void *array, size_t bytes, const int64_t *order, int64_t n, char *scratch) {
+  for (int64_t i = 0; i < n; i++) memcpy(scratch + (size_t)i * bytes, (char *)array + (size_t)order[i] * bytes, bytes);
+  memcpy(array, scratch, (size_t)n * bytes);
+}
+
+flp_status check_problem_permute(check_problem *problem, const int64_t *order, int64_t n) {
+  size_t row_bytes = (size_t)(problem->stride * flp_half_bytes(problem->c.spec.dtype));
+  char *scratch = malloc((size_t)n * (row_bytes > 8 ? row_bytes : 8) + 8);
+  if (!scratch) return flp_fail(FLP_ERROR_MEMORY, "out of host memory");
+  permute(problem->hidden, row_bytes, order, n, scratch);
+  permute(problem->target_id, 8, order, n, scratch);
+  permute(problem->temperature, 8, order, n, scratch);
+  permute(problem->g, 8, order, n, scratch);
+  permute(problem->e, 8, order, n, scratch);
+  free(scratch);
+  problem->c.n = problem->oracle.n = n;
+  export_rows(problem);
+  return FLP_OK;
+}

@@ -1,0 +1,97 @@
+/* modes.c: modes S and P over repeats and budgets: the same bits from run to run; under every budget the bits of
+ * logprob and entropy that mode F gives, and gradients as near to the oracle. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/check/check.h"
+#include "runtime/half.h"
+
+typedef struct mode_state {
+  check_how how;
+  check_report *report;
+  check_problem problem;
+  check_truth truth;
+  check_result first, plain; /* under the default budget; of modes F and R */
+} mode_state;
+
+static flp_status make_case(flp_mode mode, check_case *out) {
+  check_case c = check_case_default(FLP_DTYPE_BF16, 300, 1700, 72);
+  c.name = "budgets";
+  c.spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  c.spec.entropy = FLP_ENTROPY_FORWARD;
+  c.spec.grad_weight_dtype = FLP_DTYPE_FP32;
+  c.mode = mode;
+  c.spec.keep = mode == FLP_MODE_S;
+  c.rows = CHECK_ROWS_MASKED;
+  c.seed = 8; /* every input is given */
+  if (mode == FLP_MODE_P) FLP_TRY(cli_loss_keep("grpo+k3", &c.spec));
+  *out = c;
+  return FLP_OK;
+}
+
+static void add_bits(const mode_state *s, const char *output, const void *got, const void *wanted, size_t bytes) {
+  if (!wanted) return;
+  check_metric metric = check_metric_bits(got, wanted, bytes);
+  check_report_add(s->report, &s->problem.c, s->how.rung, output, metric,
+                   metric.pass ? NULL : "differs from run to run");
+}
+
+static flp_status check_repeat(const mode_state *s) {
+  const check_problem *p = &s->problem;
+  const check_result *first = &s->first;
+  check_result again;
+  size_t n = (size_t)p->c.n, width = (size_t)p->stride;
+  FLP_TRY(check_run(p, &s->how, &again));
+  add_bits(s, "repeat: logprob", again.logprob, first->logprob, n * 4);
+  add_bits(s, "repeat: entropy", again.entropy, first->entropy, n * 4);
+  add_bits(s, "repeat: loss", again.loss, first->loss, n * 4);
+  add_bits(s, "repeat: grad_hidden", again.grad_hidden, first->grad_hidden,
+           n * width * (size_t)flp_half_bytes(p->c.spec.grad_hidden_dtype));
+  add_bits(s, "repeat: grad_weight", again.grad_weight, first->grad_weight,
+           (size_t)p->padded_vocab * width * (size_t)flp_half_bytes(p->c.spec.grad_weight_dtype));
+  check_result_clear(&again);
+  return FLP_OK;
+}
+
+/* From the least budget that will do, to find which it is doubled, to four times that. */
+static flp_status check_budgets(const mode_state *s) {
+  check_how how = s->how;
+  check_result result = {0};
+  int runs = 0;
+  for (how.budget_bytes = 1 << 14; how.budget_bytes < UINT64_C(1) << 34 && runs < 3; how.budget_bytes *= 2) {
+    flp_status status = check_run(&s->problem, &how, &result);
+    if (status == FLP_ERROR_BUDGET || status == FLP_ERROR_UNAVAILABLE) continue;
+    if (status == FLP_OK) status = check_compare(&s->problem, &s->truth, &result, &s->plain, how.rung, s->report);
+    check_result_clear(&result);
+    FLP_TRY(status);
+    runs++;
+  }
+  return FLP_OK;
+}
+
+static flp_status check_state(mode_state *s) {
+  FLP_TRY(check_truth_create(&s->problem, NULL, &s->truth));
+  FLP_TRY(check_run(&s->problem, &s->how, &s->first));
+  check_problem_follow(&s->problem, &s->first);
+  FLP_TRY(check_run_plain(&s->problem, &s->how, &s->plain));
+  FLP_TRY(check_repeat(s));
+  return check_budgets(s);
+}
+
+void check_mode_cases(const check_part *of, check_list *list) {
+  check_case c;
+  if (make_case(of->mode, &c) == FLP_OK) check_list_add(list, c);
+}
+
+flp_status check_mode_bits(const check_part *of, const check_how *how, check_report *report) {
+  mode_state s = {.how = *how, .report = report};
+  check_case c;
+  FLP_TRY(make_case(of->mode, &c));
+  FLP_TRY(check_problem_create(&c, &s.problem));
+  flp_status status = check_state(&s);
+  check_result_clear(&s.first);
+  check_result_clear(&s.plain);
+  check_truth_clear(&s.truth);
+  check_problem_clear(&s.problem);
+  return status;
+}

@@ -1,0 +1,191 @@
+/* report.c: findings kept, printed for people and written as a record. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/check/check.h"
+#include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/record.h"
+#include "gen/cli/shared/table.h"
+#include "runtime/kernel.h"
+#include "runtime/planner.h"
+
+/* Adds words to a text that ends where its capacity does. */
+static void append(char *text, size_t capacity, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void append(char *text, size_t capacity, const char *format, ...) {
+  size_t used = strlen(text);
+  va_list arguments;
+  va_start(arguments, format);
+  if (used + 1 < capacity) vsnprintf(text + used, capacity - used, format, arguments);
+  va_end(arguments);
+}
+
+static void describe_options(const check_case *c, char *out, size_t capacity) {
+  static const char *const entropies[] = {"", " entropy", " entropy+backward"};
+  const flp_spec *spec = &c->spec;
+  out[0] = 0;
+  append(out, capacity, "%s", entropies[spec->entropy]);
+  if (spec->grads) append(out, capacity, " grads=");
+  if (spec->grads & FLP_GRAD_HIDDEN) append(out, capacity, "h");
+  if (spec->grads & FLP_GRAD_WEIGHT) append(out, capacity, "w");
+  if (spec->grads & FLP_GRAD_BIAS) append(out, capacity, "b");
+  if (spec->has_bias) append(out, capacity, " bias");
+  if (spec->softcap > 0) append(out, capacity, " softcap=%g", (double)spec->softcap);
+  if (c->scale < 1 || c->scale > 1) append(out, capacity, " scale=%g", c->scale);
+  if (spec->per_row_temperature)
+    append(out, capacity, " T-rows=%g", c->temperature);
+  else if (c->temperature < 1 || c->temperature > 1)
+    append(out, capacity, " T=%g", c->temperature);
+  if (c->shards > 1) append(out, capacity, " shards=%d", c->shards);
+  if (spec->alignment < 16) append(out, capacity, " align=%" PRIu32, spec->alignment);
+  if (spec->accumulate_grad_weight) append(out, capacity, " accumulate");
+  const flp_loss *loss = cli_loss_of(spec);
+  if (c->mode) append(out, capacity, " mode=%s", flp_mode_name(c->mode));
+  if (loss) append(out, capacity, " loss=%s", loss->name);
+  memmove(out, out + (out[0] == ' '), strlen(out + (out[0] == ' ')) + 1);
+}
+
+void check_report_add(check_report *report, const check_case *c, flp_rung rung, const char *output, check_metric metric,
+                      const char *note) {
+  if (report->count == report->capacity) {
+    int64_t capacity = report->capacity ? 2 * report->capacity : 256;
+    check_finding *grown = realloc(report->findings, (size_t)capacity * sizeof *grown);
+    if (!grown) {
+      report->incomplete = 1;
+      return;
+    }
+    report->findings = grown;
+    report->capacity = capacity;
+  }
+  check_finding *f = &report->findings[report->count++];
+  *f = (check_finding){
+      .rung = flp_rung_name(rung), .dtype = flp_dtype_name(c->spec.dtype), .output = output, .metric = metric};
+  snprintf(f->name, sizeof f->name, "%s", c->name);
+  snprintf(f->shape, sizeof f->shape, "%" PRId64 "x%" PRId64 "x%" PRId64, c->n, c->spec.vocab, c->spec.hidden);
+  describe_options(c, f->options, sizeof f->options);
+  if (note) snprintf(f->note, sizeof f->note, "%s", note);
+  report->failed += !metric.pass;
+}
+
+/* ---- for people ---- */
+
+enum { CELL = 24 };
+
+static const char *format_number(double value, char out[CELL]) {
+  if (value < 0)
+    snprintf(out, CELL, "-");
+  else
+    snprintf(out, CELL, value != 0 && (value < 1e-3 || value >= 1e5) ? "%.1e" : "%.3g", value);
+  return out;
+}
+
+static void print_findings(const check_report *report, int every) {
+  cli_table table;
+  cli_table_start(&table, "case", "rung", "N x V x D", "dtype", "options", "output", "max ulp", "rel L2", "cosine",
+                  "bound", "", NULL);
+  for (int64_t i = 0; i < report->count; i++) {
+    const check_finding *f = &report->findings[i];
+    if (!every && f->metric.pass) continue;
+    char ulp[CELL], relative[CELL], cosine[CELL], bound[CELL];
+    snprintf(cosine, sizeof cosine, "%.6f", f->metric.cosine);
+    cli_table_add(&table, f->name, f->rung, f->shape, f->dtype, f->options, f->output,
+                  format_number(f->metric.max_ulp, ulp), format_number(f->metric.rel_l2, relative), cosine,
+                  format_number(f->metric.bound, bound),
+                  f->metric.pass ? "pass"
+                  : f->note[0]   ? f->note
+                                 : "FAIL",
+                  NULL);
+  }
+  cli_table_finish(&table);
+}
+
+static int same_kind(const check_finding *a, const check_finding *b) {
+  return strcmp(a->rung, b->rung) == 0 && strcmp(a->dtype, b->dtype) == 0 && strcmp(a->output, b->output) == 0;
+}
+
+/* The first finding of its kind speaks for all of them. */
+static void summarise(const check_report *report, int64_t first, cli_table *table) {
+  const check_finding *kind = &report->findings[first];
+  for (int64_t i = 0; i < first; i++)
+    if (same_kind(&report->findings[i], kind)) return;
+  int64_t count = 0, failed = 0;
+  double ulp = -1, relative = 0, cosine = 1;
+  for (int64_t i = first; i < report->count; i++) {
+    const check_finding *f = &report->findings[i];
+    if (!same_kind(f, kind)) continue;
+    count++;
+    failed += !f->metric.pass;
+    ulp = fmax(ulp, f->metric.max_ulp);
+    relative = fmax(relative, f->metric.rel_l2);
+    cosine = fmin(cosine, f->metric.cosine);
+  }
+  char cells[5][CELL];
+  snprintf(cells[0], CELL, "%" PRId64, count);
+  snprintf(cells[1], CELL, "%.6f", cosine);
+  snprintf(cells[2], CELL, "%" PRId64, failed);
+  cli_table_add(table, kind->rung, kind->dtype, kind->output, cells[0], format_number(ulp, cells[3]),
+                format_number(relative, cells[4]), cells[1], cells[2], NULL);
+}
+
+void check_report_print(const check_report *report, int every) {
+  printf("device: %s\n", report->device);
+  if (report->offered[0]) printf("not offered here: %s\n", report->offered);
+  cli_table table;
+  cli_table_start(&table, "rung", "dtype", "output", "checks", "worst ulp", "worst rel L2", "least cosine", "failed",
+                  NULL);
+  for (int64_t i = 0; i < report->count; i++) summarise(report, i, &table);
+  if (every)
+    print_findings(report, 1);
+  else if (report->failed)
+    print_findings(report, 0);
+  cli_table_finish(&table);
+  printf("%s: %" PRId64 " of %" PRId64 " checks failed\n", report->failed || report->count == 0 ? "FAIL" : "pass",
+         report->failed, report->count);
+}
+
+/* ---- the record ---- */
+
+static json_t *finding_json(const check_finding *f) {
+  json_t *row = json_object();
+  if (!row) return NULL;
+  const struct {
+    const char *key;
+    json_t *value;
+  } fields[] = {{"case", cli_json_text(f->name)},
+                {"rung", json_string(f->rung)},
+                {"shape", json_string(f->shape)},
+                {"dtype", json_string(f->dtype)},
+                {"options", json_string(f->options)},
+                {"output", json_string(f->output)},
+                {"max_ulp", f->metric.max_ulp < 0 ? json_null() : cli_json_number(f->metric.max_ulp)},
+                {"rel_l2", cli_json_number(f->metric.rel_l2)},
+                {"cosine", cli_json_number(f->metric.cosine)},
+                {"bound", cli_json_number(f->metric.bound)},
+                {"pass", json_boolean(f->metric.pass)},
+                {"note", f->note[0] ? cli_json_text(f->note) : NULL}};
+  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+    if (fields[i].value) json_object_set_new(row, fields[i].key, fields[i].value);
+  return row;
+}
+
+flp_status check_report_write(const check_report *report, const char *path, const char *command) {
+  json_t *record = cli_record_create(report->device, report->driver_version, command);
+  json_t *rows = json_array();
+  for (int64_t i = 0; rows && i < report->count; i++) json_array_append_new(rows, finding_json(&report->findings[i]));
+  if (record) {
+    json_object_set_new(record, "not_offered", json_string(report->offered));
+    json_object_set_new(record, "checks", json_integer(report->count));
+    json_object_set_new(record, "failed", json_integer(report->failed));
+    json_object_set(record, "rows", rows);
+  }
+  json_decref(rows);
+  return cli_record_write(record, path);
+}
+
+void check_report_clear(check_report *report) {
+  free(report->findings);
+  *report = (check_report){0};
+}

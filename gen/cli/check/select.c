@@ -1,0 +1,494 @@
+/* select.c: log-softmax of scores that exist already, on one rung, against long double.
+ *
+ * Scores, outputs and gradients lie in poisoned buffers whose rows have gaps behind them and guards at the end; what
+ * stands in gaps and guards must stay. Every case runs with gradients apart and with gradients in the place of the
+ * scores, whose bits must agree. Bounds: logprob, entropy: 4 ulp of the larger of 1, the value, and the distance of the
+ * target to the largest score; entropy:
+ *                   of the log of the sum. fp64: 64 ulp, the kernels' exp being good to 1e-14.
+ * gradients:        relative L2 at most 1.5 times that of the right ones rounded to dtype, plus 1e-6 (fp64: 1e-13). */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/check/check.h"
+#include "gen/cli/shared/normal.h"
+#include "runtime/half.h"
+#include "runtime/kernel.h"
+
+enum { GUARD = 256, IGNORED = -100 };
+
+typedef enum pattern {
+  PLAIN,
+  SHIFTED,   /* all scores near 10^4 (16-bit: 64) */
+  HOLES,     /* -inf on a block and on every third column */
+  ALL_HOLES, /* rows of nothing but -inf */
+  NOT_A_NUMBER,
+  ONE_HOT,  /* one score 128 above all others */
+  IGNORE,   /* targets and whole rows that are ignored; the latter's scores are NaN */
+  BAD,      /* targets outside the vocabulary, of which some have no upstream gradient and do no harm */
+  REPEATED, /* targets of a row that are the same */
+  IDLE,     /* rows without upstream gradient */
+  CANCELS,  /* upstream gradients of a row whose sum is 0 */
+} pattern;
+
+typedef struct shape {
+  const char *name;
+  int64_t n, vocab, k;
+  pattern pattern;
+  double temperature;
+  uint32_t alignment; /* 0: 16 */
+  flp_entropy entropy;
+  flp_dtype targets; /* 0: int64 */
+} shape;
+
+static const shape shapes[] = {
+    {"V=2", 3, 2, 1, PLAIN, 1, 0, FLP_ENTROPY_BACKWARD, 0},
+    {"less than a vector", 5, 7, 2, PLAIN, 1, 0, FLP_ENTROPY_BACKWARD, 0},
+    {"ragged", 9, 2051, 3, PLAIN, 0.7, 0, FLP_ENTROPY_BACKWARD, 0},
+    {"whole blocks", 6, 16384, 1, PLAIN, 1, 0, FLP_ENTROPY_NONE, 0},
+    {"wide", 3, 151936, 1, PLAIN, 1.3, 0, FLP_ENTROPY_FORWARD, FLP_DTYPE_INT32},
+    {"element by element", 7, 5003, 1, PLAIN, 1, 1, FLP_ENTROPY_BACKWARD, 0},
+    {"shifted", 11, 3001, 1, SHIFTED, 1, 0, FLP_ENTROPY_BACKWARD, 0},
+    {"holes", 11, 3001, 1, HOLES, 1, 0, FLP_ENTROPY_BACKWARD, 0},
+    {"all-holes", 5, 3001, 1, ALL_HOLES, 1, 0, FLP_ENTROPY_BACKWARD, 0},
+    {"nan", 5, 3001, 1, NOT_A_NUMBER, 1, 0, FLP_ENTROPY_NONE, 0},
+    {"one-hot", 5, 3001, 1, ONE_HOT, 1, 0, FLP_ENTROPY_BACKWARD, 0},
+    {"ignored", 13, 1531, 2, IGNORE, 1, 0, FLP_ENTROPY_BACKWARD, 0},
+    {"bad targets", 13, 1531, 2, BAD, 1, 0, FLP_ENTROPY_NONE, 0},
+    {"repeated", 13, 1531, 5, REPEATED, 1, 0, FLP_ENTROPY_BACKWARD, 0},
+    {"idle rows", 13, 1531, 1, IDLE, 1, 0, FLP_ENTROPY_BACKWARD, 0},
+    {"cancelling", 13, 1531, 2, CANCELS, 1, 0, FLP_ENTROPY_NONE, 0},
+    {"no rows", 0, 1531, 1, PLAIN, 1, 0, FLP_ENTROPY_BACKWARD, 0},
+};
+
+/* What is computed, and the right answers. */
+typedef struct problem {
+  check_case c; /* for the report, and its spec */
+  shape s;
+  int64_t stride; /* of scores and their gradient */
+  size_t element, number;
+  void *scores, *target, *grad_logprob, *grad_entropy; /* as uploaded; rows of stride elements */
+  double *z;                                           /* (n,V) the scores that dtype holds */
+  int64_t *ids;                                        /* (n,k) */
+  double *g, *e;                                       /* (n,k), (n) */
+  double *logprob, *entropy, *grad, *rounded;          /* right: (n,k), (n), (n,V); rounded to dtype */
+  double *unit, *entropy_unit;                         /* an ulp of each logprob, of each entropy */
+} problem;
+
+/* ---- data ---- */
+
+static double uniform(uint64_t seed) {
+  return ((double)(cli_hash(seed) >> 11) + 0.5) * 0x1p-53;
+}
+
+static double normal(uint64_t seed) {
+  return sqrt(-2 * log(uniform(2 * seed))) * cos(6.283185307179586 * uniform(2 * seed + 1));
+}
+
+static int is_hole(const shape *s, int64_t row, int64_t column) {
+  if (s->pattern == ALL_HOLES) return row % 2 == 0;
+  return s->pattern == HOLES && (column < s->vocab / 4 || column % 3 == 1);
+}
+
+static double score_of(const problem *p, int64_t row, int64_t column) {
+  const shape *s = &p->s;
+  double value = 3 * normal((uint64_t)(row * s->vocab + column) + (p->c.seed << 40));
+  if (is_hole(s, row, column)) return -INFINITY;
+  if (s->pattern == SHIFTED) value += p->element > 2 ? 1e4 : 64;
+  if (s->pattern == ONE_HOT) value = column == s->vocab / 2 ? 64 : -64;
+  if (s->pattern == NOT_A_NUMBER && row % 2 && column == s->vocab / 3) return row % 4 == 1 ? NAN : INFINITY;
+  if (s->pattern == IGNORE && row % 3 == 0) return NAN;
+  return value;
+}
+
+static int64_t target_of(const problem *p, int64_t row, int64_t j) {
+  const shape *s = &p->s;
+  int64_t id = (int64_t)(cli_hash((uint64_t)(row * s->k + j) + 77) % (uint64_t)s->vocab);
+  if (s->pattern == IGNORE && (row % 3 == 0 || (row + j) % 4 == 0)) return IGNORED;
+  if (s->pattern == BAD && (row + j) % 4 == 0) return row % 2 ? s->vocab : -1 - row;
+  if (s->pattern == REPEATED && j % 2) return target_of(p, row, 0);
+  return id;
+}
+
+/* A double in dtype, and back. */
+static void put(const problem *p, void *array, int64_t i, double value) {
+  float narrow = (float)value;
+  if (p->c.spec.dtype == FLP_DTYPE_FP64)
+    ((double *)array)[i] = value;
+  else
+    flp_half_narrow(p->c.spec.dtype, &narrow, 1, (char *)array + (size_t)i * p->element);
+}
+
+static double get(const problem *p, const void *array, int64_t i) {
+  float wide;
+  if (p->c.spec.dtype == FLP_DTYPE_FP64) return ((const double *)array)[i];
+  flp_half_widen(p->c.spec.dtype, (const char *)array + (size_t)i * p->element, 1, &wide);
+  return (double)wide;
+}
+
+static double number_at(const problem *p, const void *numbers, int64_t i) {
+  return p->number == 8 ? ((const double *)numbers)[i] : (double)((const float *)numbers)[i];
+}
+
+static double put_number(const problem *p, void *numbers, int64_t i, double value) {
+  if (p->number == 8)
+    ((double *)numbers)[i] = value;
+  else
+    ((float *)numbers)[i] = (float)value;
+  return number_at(p, numbers, i);
+}
+
+static double grad_of(const problem *p, int64_t row, int64_t j) {
+  const shape *s = &p->s;
+  if (s->pattern == IDLE && row % 2) return 0;
+  if (s->pattern == BAD && j % 2) return 0;
+  if (s->pattern == CANCELS) return j % 2 ? -1 : 1;
+  return normal((uint64_t)(row * s->k + j) + 1234567);
+}
+
+static void fill_rows(problem *p) {
+  const shape *s = &p->s;
+  for (int64_t row = 0; row < s->n; row++) {
+    int idle = s->pattern == IDLE && row % 2;
+    for (int64_t v = 0; v < s->vocab; v++) {
+      put(p, p->scores, row * p->stride + v, score_of(p, row, v));
+      p->z[row * s->vocab + v] = get(p, p->scores, row * p->stride + v);
+    }
+    for (int64_t j = 0; j < s->k; j++) {
+      int64_t at = row * s->k + j;
+      p->ids[at] = target_of(p, row, j);
+      if (s->targets == FLP_DTYPE_INT32)
+        ((int32_t *)p->target)[at] = (int32_t)p->ids[at];
+      else
+        ((int64_t *)p->target)[at] = p->ids[at];
+      p->g[at] = put_number(p, p->grad_logprob, at, grad_of(p, row, j));
+    }
+    p->e[row] = put_number(p, p->grad_entropy, row, idle ? 0 : 0.3 * normal((uint64_t)row + 7654321));
+  }
+}
+
+/* ---- the right answers ---- */
+
+static int is_wanted(const problem *p, int64_t row) {
+  for (int64_t j = 0; j < p->s.k; j++)
+    if (p->ids[row * p->s.k + j] != IGNORED) return 1;
+  return 0;
+}
+
+static double ulp_of(const problem *p, double size) {
+  size = isfinite(size) ? fmax(size, 1) : 1;
+  return p->number == 8 ? nextafter(size, INFINITY) - size : check_ulp(size);
+}
+
+/* The softmax of a row: largest score, log of the sum of e^((z - top)/T), entropy; NaN where there is none. */
+static void softmax_of(const problem *p, int64_t row, long double out[3]) {
+  const double *z = p->z + row * p->s.vocab;
+  long double top = -INFINITY, sum = 0, weighted = 0;
+  for (int64_t v = 0; v < p->s.vocab; v++)
+    if (!((long double)z[v] <= top)) top = (long double)z[v];
+  for (int64_t v = 0; v < p->s.vocab; v++) {
+    long double u = ((long double)z[v] - top) / (long double)p->s.temperature, e = expl(u);
+    sum += e;
+    if (e > 0) weighted += u * e;
+    if (isnan(e)) weighted = e;
+  }
+  out[0] = top;
+  out[1] = logl(sum);
+  out[2] = out[1] - weighted / sum;
+}
+
+static void answer_targets(problem *p, int64_t row, const long double softmax[3]) {
+  const shape *s = &p->s;
+  for (int64_t j = 0; j < s->k; j++) {
+    int64_t at = row * s->k + j, id = p->ids[at];
+    double distance = 0;
+    p->logprob[at] = id == IGNORED ? 0 : NAN;
+    if (id >= 0 && id < s->vocab) {
+      long double u = ((long double)p->z[row * s->vocab + id] - softmax[0]) / (long double)s->temperature;
+      distance = (double)u;
+      p->logprob[at] = (double)(u - softmax[1]);
+    }
+    p->unit[at] = ulp_of(p, fmax(fabs(distance), fabs(p->logprob[at])));
+  }
+}
+
+static void answer_gradient(problem *p, int64_t row, const long double softmax[3]) {
+  const shape *s = &p->s;
+  long double total = 0, e = s->entropy == FLP_ENTROPY_BACKWARD ? (long double)p->e[row] : 0;
+  int idle = !(e > 0 || e < 0), wanted = is_wanted(p, row);
+  for (int64_t j = 0; j < s->k; j++) {
+    int64_t at = row * s->k + j;
+    int counts = p->ids[at] != IGNORED && (p->g[at] < 0 || p->g[at] > 0);
+    if (counts) total += isnan(p->logprob[at]) ? (long double)NAN : (long double)p->g[at];
+    idle &= !counts;
+  }
+  double *grad = p->grad + row * s->vocab;
+  for (int64_t v = 0; v < s->vocab && wanted && !idle; v++) {
+    long double w = ((long double)p->z[row * s->vocab + v] - softmax[0]) / (long double)s->temperature - softmax[1];
+    long double prob = expl(w), pull = prob > 0 ? e * prob * (w + softmax[2]) : 0 * prob, mine = 0;
+    for (int64_t j = 0; j < s->k; j++)
+      if (p->ids[row * s->k + j] == v) mine += (long double)p->g[row * s->k + j];
+    grad[v] = (double)((mine - total * prob - pull) / (long double)s->temperature);
+  }
+}
+
+static void answer(problem *p) {
+  const shape *s = &p->s;
+  void *cell = malloc(8);
+  for (int64_t row = 0; row < s->n; row++) {
+    long double softmax[3] = {0, 0, 0};
+    if (is_wanted(p, row)) softmax_of(p, row, softmax);
+    p->entropy[row] = (double)softmax[2];
+    p->entropy_unit[row] = ulp_of(p, fmax((double)softmax[2], (double)softmax[1]));
+    answer_targets(p, row, softmax);
+    answer_gradient(p, row, softmax);
+  }
+  for (int64_t i = 0; cell && i < s->n * s->vocab; i++) {
+    put(p, cell, 0, p->grad[i]);
+    p->rounded[i] = get(p, cell, 0);
+  }
+  free(cell);
+}
+
+static void *room(size_t count, size_t bytes, int *failed) {
+  void *memory = malloc(count * bytes + 16);
+  if (memory) memset(memory, 0, count * bytes + 16);
+  if (!memory) *failed = 1;
+  return memory;
+}
+
+static void problem_clear(problem *p) {
+  void *const blocks[] = {
+      p->scores, p->target,  p->grad_logprob, p->grad_entropy, p->z,    p->ids,          p->g,
+      p->e,      p->logprob, p->entropy,      p->grad,         p->unit, p->entropy_unit, p->rounded};
+  for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) free(blocks[i]);
+}
+
+static check_case case_of(const shape *s, flp_dtype dtype) {
+  check_case c = check_case_default(dtype, s->n, s->vocab, 0);
+  c.name = s->name;
+  c.temperature = s->temperature;
+  c.spec.op = FLP_OP_SELECT;
+  c.spec.entropy = s->entropy;
+  if (s->targets) c.spec.target_dtype = s->targets;
+  c.spec.alignment = s->alignment ? (uint32_t)flp_dtype_bytes(dtype) : 16;
+  return c;
+}
+
+static flp_status problem_create(const shape *s, flp_dtype dtype, problem *p) {
+  *p = (problem){.c = case_of(s, dtype), .s = *s, .element = flp_dtype_bytes(dtype)};
+  p->number = dtype == FLP_DTYPE_FP64 ? 8 : 4;
+  int64_t unit = (int64_t)(p->c.spec.alignment / p->element);
+  p->stride = (s->vocab + unit) / unit * unit; /* a gap of at least one element */
+  size_t rows = (size_t)s->n, wide = rows * (size_t)s->vocab, targets = rows * (size_t)s->k;
+  int failed = 0;
+  p->scores = room(rows * (size_t)p->stride, p->element, &failed);
+  p->target = room(targets, 8, &failed);
+  p->grad_logprob = room(targets, p->number, &failed);
+  p->grad_entropy = room(rows, p->number, &failed);
+  p->ids = room(targets, sizeof *p->ids, &failed);
+  double **const doubles[] = {&p->z,    &p->grad, &p->rounded, &p->g,           &p->logprob,
+                              &p->unit, &p->e,    &p->entropy, &p->entropy_unit};
+  for (size_t i = 0; i < sizeof doubles / sizeof doubles[0]; i++)
+    *doubles[i] = room(i < 3 ? wide : i < 6 ? targets : rows, sizeof(double), &failed);
+  if (failed) {
+    problem_clear(p);
+    return flp_fail(FLP_ERROR_MEMORY, "out of host memory for scores");
+  }
+  memset(p->scores, 0xff, rows * (size_t)p->stride * p->element);
+  fill_rows(p);
+  answer(p);
+  return FLP_OK;
+}
+
+/* ---- running ---- */
+
+enum { SCORES, TARGET, GRAD_LOGPROB, GRAD_ENTROPY, LOGPROB, ENTROPY, STATS, GRAD, SLOTS };
+
+typedef struct run {
+  const problem *p;
+  cli_device device;
+  cli_buffer buffer[SLOTS];
+  size_t bytes[SLOTS];
+  void *got[SLOTS]; /* what LOGPROB, ENTROPY, GRAD held afterwards */
+  int overrun, data_error;
+} run;
+
+static flp_status make_buffer(run *r, int slot, const void *source, size_t bytes) {
+  r->bytes[slot] = bytes;
+  FLP_TRY(cli_buffer_create(&r->device, bytes + GUARD, &r->buffer[slot]));
+  FLP_TRY(cli_buffer_fill(&r->buffer[slot], 0xff));
+  return source ? cli_buffer_upload(&r->buffer[slot], 0, source, bytes) : FLP_OK;
+}
+
+static flp_status make_buffers(run *r) {
+  const problem *p = r->p;
+  size_t rows = (size_t)p->s.n, targets = rows * (size_t)p->s.k, scores = rows * (size_t)p->stride * p->element;
+  const struct {
+    const void *source;
+    size_t bytes;
+  } slots[SLOTS] = {[SCORES] = {p->scores, scores},
+                    [TARGET] = {p->target, targets * flp_dtype_bytes(p->c.spec.target_dtype)},
+                    [GRAD_LOGPROB] = {p->grad_logprob, targets * p->number},
+                    [GRAD_ENTROPY] = {p->grad_entropy, rows * p->number},
+                    [LOGPROB] = {NULL, targets * p->number},
+                    [ENTROPY] = {NULL, rows * p->number},
+                    [STATS] = {NULL, 3 * rows * p->number},
+                    [GRAD] = {NULL, scores}};
+  for (int i = 0; i < SLOTS; i++) FLP_TRY(make_buffer(r, i, slots[i].source, slots[i].bytes));
+  return cli_device_synchronise(&r->device);
+}
+
+static flp_select_args args_of(const run *r, flp_pass pass) {
+  const problem *p = r->p;
+  flp_select_args args = FLP_SELECT_ARGS_INIT;
+  args.pass = pass;
+  args.n = p->s.n;
+  args.k = p->s.k;
+  args.scores = r->buffer[SCORES].data;
+  args.scores_stride = args.grad_scores_stride = p->stride;
+  args.target = r->buffer[TARGET].data;
+  args.temperature = p->s.temperature;
+  args.ignore_index = IGNORED;
+  args.logprob = r->buffer[LOGPROB].data;
+  args.stats = r->buffer[STATS].data;
+  if (p->s.entropy != FLP_ENTROPY_NONE) args.entropy = r->buffer[ENTROPY].data;
+  args.stream = r->device.stream;
+  if (pass == FLP_PASS_FORWARD) return args;
+  args.grad_logprob = r->buffer[GRAD_LOGPROB].data;
+  if (p->s.entropy == FLP_ENTROPY_BACKWARD) args.grad_entropy = r->buffer[GRAD_ENTROPY].data;
+  return args;
+}
+
+/* Downloads a buffer and looks at its guard. */
+static flp_status take(run *r, int slot) {
+  r->got[slot] = malloc(r->bytes[slot] + GUARD);
+  if (!r->got[slot]) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for results");
+  FLP_TRY(cli_buffer_download(&r->buffer[slot], 0, r->got[slot], r->bytes[slot] + GUARD));
+  const unsigned char *guard = (const unsigned char *)r->got[slot] + r->bytes[slot];
+  for (int i = 0; i < GUARD; i++) r->overrun |= guard[i] != 0xff;
+  return FLP_OK;
+}
+
+static flp_status execute(run *r, flp_plan *plan, int in_place) {
+  flp_select_args args = args_of(r, FLP_PASS_FORWARD);
+  FLP_TRY(flp_select(plan, &args));
+  args = args_of(r, FLP_PASS_BACKWARD);
+  args.grad_scores = r->buffer[in_place ? SCORES : GRAD].data;
+  FLP_TRY(flp_select(plan, &args));
+  flp_status data = flp_plan_check(plan, r->device.stream);
+  if (data != FLP_OK && data != FLP_ERROR_DATA) return data;
+  r->data_error = data == FLP_ERROR_DATA;
+  FLP_TRY(take(r, LOGPROB));
+  FLP_TRY(take(r, ENTROPY));
+  return take(r, in_place ? SCORES : GRAD);
+}
+
+static flp_status run_problem(const problem *p, const check_how *how, int in_place, run *r) {
+  *r = (run){.p = p};
+  flp_options options = FLP_OPTIONS_INIT;
+  flp_plan *plan = NULL;
+  options.rung = how->rung;
+  options.threads = how->threads;
+  options.device = how->rung == FLP_RUNG_EAGER ? FLP_DEVICE_HOST : how->ordinal;
+  FLP_TRY(cli_device_open(options.device, &r->device));
+  flp_status status = check_ahead_plan(how->ahead, &p->c.spec, &options, &plan);
+  if (status == FLP_OK) status = make_buffers(r);
+  if (status == FLP_OK) status = execute(r, plan, in_place);
+  if (status == FLP_OK && in_place) {
+    r->got[GRAD] = r->got[SCORES];
+    r->got[SCORES] = NULL;
+  }
+  flp_plan_destroy(plan);
+  return status;
+}
+
+static void run_clear(run *r) {
+  for (int i = 0; i < SLOTS; i++) cli_buffer_destroy(&r->buffer[i]);
+  for (int i = 0; i < SLOTS; i++) free(r->got[i]);
+  cli_device_close(&r->device);
+  *r = (run){0};
+}
+
+/* ---- comparing ---- */
+
+static flp_status compare_numbers(const run *r, int slot, const double *right, const double *unit, int64_t count,
+                                  check_metric *out) {
+  double *got = malloc(((size_t)count + 1) * sizeof *got), *allowed = malloc(((size_t)count + 1) * sizeof *allowed);
+  int failed = !got || !allowed;
+  for (int64_t i = 0; !failed && i < count; i++) {
+    got[i] = number_at(r->p, r->got[slot], i);
+    allowed[i] = (r->p->number == 8 ? 64 : 4) * unit[i];
+  }
+  if (!failed) *out = check_metric_rows(got, right, unit, allowed, count);
+  free(got);
+  free(allowed);
+  return failed ? flp_fail(FLP_ERROR_MEMORY, "out of host memory for a comparison") : FLP_OK;
+}
+
+/* Whether what stands between the rows of the gradient is what stood there before. */
+static int gaps_untouched(const run *r) {
+  const problem *p = r->p;
+  const unsigned char *grad = r->got[GRAD];
+  for (int64_t row = 0; row < p->s.n; row++)
+    for (size_t i = (size_t)(row * p->stride + p->s.vocab) * p->element;
+         i < (size_t)((row + 1) * p->stride) * p->element; i++)
+      if (grad[i] != 0xff) return 0;
+  return 1;
+}
+
+static flp_status compare_gradient(const run *r, check_metric *out) {
+  const problem *p = r->p;
+  int64_t count = p->s.n * p->s.vocab;
+  double *got = malloc(((size_t)count + 1) * sizeof *got);
+  if (!got) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for a comparison");
+  for (int64_t i = 0; i < count; i++) got[i] = get(p, r->got[GRAD], i / p->s.vocab * p->stride + i % p->s.vocab);
+  *out = check_metric_gradient(got, p->grad, p->rounded, count, 1.5, p->number == 8 ? 1e-13 : 1e-6);
+  free(got);
+  return FLP_OK;
+}
+
+static flp_status compare(const run *r, const run *in_place, flp_rung rung, check_report *report) {
+  const problem *p = r->p;
+  check_metric metric;
+  const char *note = NULL;
+  FLP_TRY(compare_numbers(r, LOGPROB, p->logprob, p->unit, p->s.n * p->s.k, &metric));
+  if (r->data_error != (p->s.pattern == BAD)) note = "bad targets and flp_plan_check do not agree";
+  if (r->overrun || in_place->overrun || !gaps_untouched(r) || !gaps_untouched(in_place))
+    note = "wrote outside of rows";
+  metric.pass &= note == NULL;
+  check_report_add(report, &p->c, rung, "select: logprob", metric, note);
+  if (p->s.entropy != FLP_ENTROPY_NONE) {
+    FLP_TRY(compare_numbers(r, ENTROPY, p->entropy, p->entropy_unit, p->s.n, &metric));
+    check_report_add(report, &p->c, rung, "select: entropy", metric, NULL);
+  }
+  FLP_TRY(compare_gradient(r, &metric));
+  check_report_add(report, &p->c, rung, "select: grad_scores", metric, NULL);
+  metric = check_metric_bits(r->got[GRAD], in_place->got[GRAD], r->bytes[GRAD]);
+  check_report_add(report, &p->c, rung, "select: in place", metric,
+                   metric.pass ? NULL : "differs from gradients apart");
+  return FLP_OK;
+}
+
+static flp_status check_shape(const shape *s, flp_dtype dtype, const check_how *how, check_report *report) {
+  problem p;
+  run apart = {0}, in_place = {0};
+  FLP_TRY(problem_create(s, dtype, &p));
+  flp_status status = run_problem(&p, how, 0, &apart);
+  if (status == FLP_OK) status = run_problem(&p, how, 1, &in_place);
+  if (status == FLP_OK) status = compare(&apart, &in_place, how->rung, report);
+  run_clear(&apart);
+  run_clear(&in_place);
+  problem_clear(&p);
+  return status;
+}
+
+flp_status check_select(const check_part *of, const check_how *how, check_report *report) {
+  for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+    FLP_TRY(check_shape(&shapes[i], of->dtype, how, report));
+  return FLP_OK;
+}
+
+void check_select_cases(const check_part *of, check_list *list) {
+  for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) check_list_add(list, case_of(&shapes[i], of->dtype));
+}

@@ -1,0 +1,280 @@
+/* session.c: the checks of `flpgen check` one after the other, on every rung.
+ *
+ * Invariant: the device's primary context is held from the first run to the last, since making it takes longer than
+ * most runs; it is made anew after a failure of the driver, which may have been its end. */
+#include "gen/cli/check/session.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "gen/cli/shared/compilers.h"
+#include "gen/cli/shared/progress.h"
+
+enum { RUNGS = FLP_RUNG_EAGER + 1 };
+
+typedef struct check_session {
+  const check_args *args;
+  check_report *report;
+  check_how how;     /* args->how with what was made ahead */
+  cli_device device; /* on the host where there is no GPU or none is needed */
+  int offered[RUNGS];
+} check_session;
+
+/* A lower rung's kernels exist for every spec, a cache's only for some. */
+static int may_lack_kernels(flp_rung rung) {
+  return rung == FLP_RUNG_TUNED || rung == FLP_RUNG_HEURISTIC;
+}
+
+/* ---- the device ---- */
+
+static void open_device(check_session *session) {
+  if (session->how.rung != FLP_RUNG_EAGER) cli_device_open(session->how.ordinal, &session->device);
+}
+
+/* After work that faulted a context fails whatever it is asked. */
+static void renew_device(check_session *session, flp_status status) {
+  if (status != FLP_ERROR_DRIVER) return;
+  cli_device_close(&session->device);
+  open_device(session);
+}
+
+static void describe_device(check_session *session) {
+  const cli_device *device = &session->device;
+  check_report *report = session->report;
+  snprintf(report->device, sizeof report->device, "%s", device->driver ? device->info.name : "none");
+  report->driver_version = device->driver ? device->driver->version : 0;
+}
+
+static void add_failure(check_session *session, const check_case *c, flp_rung rung, flp_status status) {
+  check_metric failed = {.max_ulp = -1};
+  check_report_add(session->report, c, rung, "run", failed, flp_error_detail());
+  if (!session->report->hung) renew_device(session, status);
+}
+
+static flp_status fail_case(check_session *session, const check_case *c, flp_rung rung, flp_status status) {
+  if (check_how_ends(&session->how, status))
+    return flp_fail(status, "case %s of %s: %s", c->name, flp_dtype_name(c->spec.dtype), flp_error_detail());
+  add_failure(session, c, rung, status);
+  return FLP_OK;
+}
+
+/* ---- rungs ---- */
+
+static void note_missing(check_report *report, flp_rung rung) {
+  size_t used = strlen(report->offered);
+  snprintf(report->offered + used, sizeof report->offered - used, "%s%s (%.90s)", used ? "; " : "", flp_rung_name(rung),
+           flp_error_detail());
+}
+
+/* Which rungs this machine offers, by a small run on each; why not goes into the report. */
+static void probe_rungs(check_session *session) {
+  flp_rung wanted = session->how.rung;
+  check_case c = check_case_default(FLP_DTYPE_BF16, 3, 64, 16);
+  check_problem problem;
+  if (check_problem_create(&c, &problem) != FLP_OK) return;
+  for (int rung = FLP_RUNG_TUNED; rung < RUNGS; rung++) {
+    if (wanted != FLP_RUNG_AUTO && wanted != (flp_rung)rung) continue;
+    check_how how = session->how;
+    how.rung = (flp_rung)rung;
+    how.budget_bytes = 0;
+    check_result result = {0};
+    flp_status status = check_run(&problem, &how, &result);
+    /* A rung that answers, even wrongly, is offered: the cases will say what is wrong with it. */
+    session->offered[rung] = status != FLP_ERROR_UNAVAILABLE || may_lack_kernels((flp_rung)rung);
+    if (status == FLP_ERROR_UNAVAILABLE && !session->offered[rung]) note_missing(session->report, (flp_rung)rung);
+    check_result_clear(&result);
+    renew_device(session, status);
+  }
+  check_problem_clear(&problem);
+}
+
+/* Mode S exists on some rungs. */
+static int is_lacking(const check_case *c, flp_rung rung, flp_status status) {
+  return status == FLP_ERROR_UNAVAILABLE && (may_lack_kernels(rung) || c->mode == FLP_MODE_S);
+}
+
+/* ---- cases ---- */
+
+static flp_status check_case_on(check_session *session, check_problem *problem, const check_truth *truth,
+                                flp_rung rung) {
+  const check_case *c = &problem->c;
+  check_how how = session->how;
+  how.rung = rung;
+  check_result result = {0}, plain = {0};
+  int has_plain = c->mode == FLP_MODE_S || problem->loss;
+  flp_status status = check_run(problem, &how, &result);
+  if (is_lacking(c, rung, status)) return FLP_OK;
+  if (status == FLP_OK) check_problem_follow(problem, &result);
+  if (status == FLP_OK && has_plain) status = check_run_plain(problem, &how, &plain);
+  if (status != FLP_OK) {
+    check_result_clear(&result);
+    return fail_case(session, c, rung, status);
+  }
+  status = check_compare(problem, truth, &result, has_plain ? &plain : NULL, rung, session->report);
+  check_result_clear(&result);
+  check_result_clear(&plain);
+  return status;
+}
+
+/* The reference of a large shape would take an hour on the CPU; it is run there only if asked for by name. */
+static int is_worth(const check_session *session, const check_case *c, int rung) {
+  double size = (double)c->n * (double)c->spec.vocab * (double)c->spec.hidden;
+  return session->offered[rung] && (rung != FLP_RUNG_EAGER || session->how.rung == FLP_RUNG_EAGER || size < 1e12);
+}
+
+static flp_status check_one(check_session *session, const check_case *c) {
+  check_problem problem;
+  check_truth truth;
+  FLP_TRY(check_problem_create(c, &problem));
+  flp_status status = check_truth_create(&problem, NULL, &truth);
+  for (int rung = FLP_RUNG_TUNED; rung < RUNGS && status == FLP_OK; rung++)
+    if (is_worth(session, c, rung)) status = check_case_on(session, &problem, &truth, (flp_rung)rung);
+  check_truth_clear(&truth);
+  check_problem_clear(&problem);
+  return status;
+}
+
+/* A set's cases are of every dtype and mode, or of the one that was named. */
+static int is_wanted(const check_args *args, flp_dtype dtype) {
+  return args->set == CHECK_SET_GIVEN || !args->spec.has_dtype || args->spec.spec.dtype == dtype;
+}
+
+static int is_wanted_mode(const check_args *args, flp_mode mode) {
+  return args->set == CHECK_SET_GIVEN || !args->given.mode || args->given.mode == mode;
+}
+
+static void keep_wanted(const check_args *args, check_list *list) {
+  int count = 0;
+  for (int i = 0; i < list->count; i++)
+    if (is_wanted(args, list->cases[i].spec.dtype) && is_wanted_mode(args, list->cases[i].mode))
+      list->cases[count++] = list->cases[i];
+  list->count = count;
+}
+
+/* ---- checks that bring their own cases ---- */
+
+/* In the order in which they run: after a deadlock nothing else can. */
+typedef enum part_kind { PART_BITS, PART_BUDGETS, PART_SELECT, PART_CONCURRENT, PART_KINDS } part_kind;
+
+enum { PARTS_MAX = 16 };
+
+static const struct {
+  const char *name; /* in reports */
+  void (*list)(const check_part *of, check_list *list);
+  flp_status (*run)(const check_part *of, const check_how *how, check_report *report);
+} kinds[PART_KINDS] = {[PART_BITS] = {"bits", check_bits_cases, check_bits},
+                       [PART_BUDGETS] = {"budgets", check_mode_cases, check_mode_bits},
+                       [PART_SELECT] = {"select", check_select_cases, check_select},
+                       [PART_CONCURRENT] = {"concurrent", check_concurrent_cases, check_concurrent}};
+
+typedef struct part {
+  part_kind kind;
+  check_part of;
+} part;
+
+static const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32, FLP_DTYPE_FP64};
+static const flp_mode modes[] = {FLP_MODE_S, FLP_MODE_P};
+
+static int list_parts(const check_args *args, part out[PARTS_MAX]) {
+  int count = 0, all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK, any = args->given.mode == 0;
+  int bits = all || args->spec.has_dtype ? 3 : 1; /* of dtypes */
+  for (int d = 0; (all || quick) && any && d < bits; d++)
+    if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_BITS, {.dtype = dtypes[d]}};
+  for (int m = 0; (all || quick) && m < 2; m++)
+    if (is_wanted(args, FLP_DTYPE_BF16) && is_wanted_mode(args, modes[m]))
+      out[count++] = (part){PART_BUDGETS, {FLP_DTYPE_BF16, modes[m]}};
+  for (int d = 0; ((all && any) || args->set == CHECK_SET_SELECT) && d < 4; d++)
+    if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_SELECT, {.dtype = dtypes[d]}};
+  if (all || args->set == CHECK_SET_CONCURRENT)
+    out[count++] = (part){PART_CONCURRENT, {args->given.spec.dtype, args->given.mode}};
+  return count;
+}
+
+/* Concurrent work is checked on rungs that make kernels; a cache holds the same ones, and counts where it is asked for
+ * by name. */
+static int is_run_on(const check_session *session, part_kind kind, int rung) {
+  if (!session->offered[rung] || session->report->hung) return 0;
+  if (kind != PART_CONCURRENT || rung == FLP_RUNG_JIT || rung == FLP_RUNG_GENERIC) return 1;
+  return rung != FLP_RUNG_EAGER && session->how.rung == (flp_rung)rung;
+}
+
+static flp_status run_part(check_session *session, const part *p, flp_rung rung) {
+  check_how how = session->how;
+  how.rung = rung;
+  how.budget_bytes = 0;
+  if (p->kind == PART_CONCURRENT) check_ahead_finish(how.ahead); /* nothing else runs beside it */
+  flp_status status = kinds[p->kind].run(&p->of, &how, session->report);
+  check_case c = check_case_default(p->of.dtype, 0, 0, 0);
+  c.name = kinds[p->kind].name;
+  c.mode = p->of.mode;
+  return status == FLP_OK || is_lacking(&c, rung, status) ? FLP_OK : fail_case(session, &c, rung, status);
+}
+
+static flp_status run_parts(check_session *session, const part *parts, int count) {
+  for (int kind = 0; kind < PART_KINDS; kind++)
+    for (int rung = FLP_RUNG_TUNED; rung < RUNGS; rung++)
+      for (int i = 0; i < count; i++)
+        if ((int)parts[i].kind == kind && is_run_on(session, parts[i].kind, rung))
+          FLP_TRY(run_part(session, &parts[i], (flp_rung)rung));
+  return FLP_OK;
+}
+
+/* ---- the whole ---- */
+
+/* cases: of the list; those behind them are the parts' own */
+static flp_status check_listed(check_session *session, const check_list *list, int cases, const part *parts,
+                               int part_count) {
+  const check_args *args = session->args;
+  cli_progress progress;
+  check_ahead_wish wish = {.device = &session->device,
+                           .jobs = args->jobs,
+                           .jit = session->offered[FLP_RUNG_JIT],
+                           .generic = session->offered[FLP_RUNG_GENERIC],
+                           .tune = args->how.tune,
+                           .list = list};
+  FLP_TRY(check_ahead_start(&wish, &session->how.ahead));
+  flp_status status = FLP_OK;
+  cli_progress_start(&progress, "check", args->quiet);
+  for (int i = 0; i < cases && status == FLP_OK; i++) {
+    cli_progress_update(&progress, i, cases);
+    status = check_one(session, &list->cases[i]);
+  }
+  if (status == FLP_OK) status = run_parts(session, parts, part_count);
+  cli_progress_end(&progress);
+  check_ahead_stop(session->how.ahead);
+  return status;
+}
+
+static flp_status check_all(check_session *session) {
+  const check_args *args = session->args;
+  part parts[PARTS_MAX];
+  check_list list;
+  FLP_TRY(check_list_create(args->set, &args->given, &list));
+  keep_wanted(args, &list);
+  int cases = list.count, count = list_parts(args, parts);
+  for (int i = 0; i < count; i++) kinds[parts[i].kind].list(&parts[i].of, &list);
+  flp_status status = list.status;
+  if (status == FLP_OK) status = check_listed(session, &list, cases, parts, count);
+  check_list_clear(&list);
+  return status;
+}
+
+static flp_status check_offered(check_session *session) {
+  const check_report *report = session->report;
+  flp_rung rung = session->how.rung;
+  describe_device(session);
+  probe_rungs(session);
+  if (rung != FLP_RUNG_AUTO && !session->offered[rung])
+    return flp_fail(FLP_ERROR_UNAVAILABLE, "--rung: %s is not offered here: %s", flp_rung_name(rung), report->offered);
+  if (session->args->set == CHECK_SET_CONCURRENT && report->driver_version == 0)
+    return flp_fail(FLP_ERROR_UNAVAILABLE, "--concurrent needs a GPU; not offered here: %s", report->offered);
+  return check_all(session);
+}
+
+flp_status check_session_run(const check_args *args, check_report *report) {
+  check_session session = {.args = args, .report = report, .how = args->how};
+  open_device(&session);
+  flp_status status = check_offered(&session);
+  if (!report->hung) cli_device_close(&session.device);
+  return status;
+}

@@ -1,0 +1,305 @@
+/* doctor.c: `flpgen doctor`, what this machine offers and where every setting comes from. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "gen/cli/doctor/paths.h"
+#include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/kernels.h"
+#include "gen/cli/shared/table.h"
+#include "gen/cli/verbs.h"
+#include "runtime/driver.h"
+#include "runtime/eager.h"
+#include "runtime/store_internal.h"
+
+#ifndef FLPGEN_LLVM_VERSION
+#define FLPGEN_LLVM_VERSION "19"
+#endif
+
+enum { KEY_JSON = CLI_KEY_FIRST, DEVICES_MAX = 64, DETAIL_BYTES = 1024 };
+
+/* One thing that works, or the reason why it does not. */
+typedef struct finding {
+  int works;
+  char text[DETAIL_BYTES];
+} finding;
+
+/* One directory of entries. */
+typedef struct directory {
+  char path[1024];
+  uint64_t entries, bytes, bad;
+  int exists, is_writable; /* exists: can be used, as a plan would */
+  char problem[DETAIL_BYTES];
+} directory;
+
+typedef struct examination {
+  finding driver, generator, eager;
+  int driver_version;
+  flp_device devices[DEVICES_MAX];
+  int device_count;
+  char generator_path[1024], sources[17];
+  double generator_seconds;
+  directory cache, generic;
+  doctor_path paths[DOCTOR_PATHS_MAX];
+  int path_count;
+  finding rungs[FLP_RUNG_EAGER + 1]; /* by flp_rung; [0] unused */
+  int any_rung;
+} examination;
+
+static void set_finding(finding *out, flp_status status, const char *good) {
+  out->works = status == FLP_OK;
+  snprintf(out->text, sizeof out->text, "%s", status == FLP_OK ? good : flp_error_detail());
+}
+
+static void examine_driver(examination *out) {
+  const flp_driver *driver = NULL;
+  char text[64];
+  flp_status status = flp_driver_get(&driver);
+  if (status == FLP_OK) {
+    out->driver_version = driver->version;
+    snprintf(text, sizeof text, "CUDA %d.%d", driver->version / 1000, driver->version % 1000 / 10);
+    while (out->device_count < DEVICES_MAX &&
+           flp_device_get(driver, out->device_count, &out->devices[out->device_count]) == FLP_OK)
+      out->device_count++;
+  }
+  set_finding(&out->driver, status, text);
+}
+
+/* Generates the smallest module, which takes all of the generator. */
+static void examine_generator(examination *out) {
+  Dl_info info;
+  if (dladdr((const void *)(uintptr_t)flpgen_generate, &info) && info.dli_fname)
+    snprintf(out->generator_path, sizeof out->generator_path, "%s", info.dli_fname);
+  flp_kernel_key key = {
+      .kind = FLP_KERNEL_ROWS, .arch = CLI_PORTABLE_ARCH, .dtype = FLP_DTYPE_BF16, .target_dtype = FLP_DTYPE_INT64};
+  flp_kernel_key_canonicalise(&key);
+  cli_kernel kernel;
+  flp_status status = cli_kernel_generate(&key, NULL, &kernel);
+  set_finding(&out->generator, status, "LLVM " FLPGEN_LLVM_VERSION);
+  if (status != FLP_OK) return;
+  if (memcmp(kernel.result.desc.sources, flp_sources_hash(), sizeof kernel.result.desc.sources) != 0)
+    snprintf(out->generator.text, sizeof out->generator.text,
+             "LLVM " FLPGEN_LLVM_VERSION
+             ", built from other sources than this libflp, which will not find its kernels");
+  out->generator_seconds = kernel.seconds;
+  for (int i = 0; i < 8; i++) snprintf(out->sources + 2 * i, 3, "%02x", kernel.result.desc.sources[i]);
+  flpgen_result_clear(&kernel.result);
+}
+
+static int count_entry(void *context, const flp_store_item *item) {
+  directory *out = context;
+  out->entries++;
+  out->bytes += item->bytes;
+  out->bad += item->status != FLP_OK;
+  return 1;
+}
+
+static void examine_directory(const char *path, int writable, directory *out) {
+  snprintf(out->path, sizeof out->path, "%s", path);
+  int fd, absent;
+  flp_status status = store_file_open_directory(path, writable, 0, &fd, &absent);
+  out->exists = status == FLP_OK;
+  if (!out->exists) {
+    snprintf(out->problem, sizeof out->problem, "%s", absent ? "not there" : flp_error_detail());
+    return;
+  }
+  close(fd);
+  out->is_writable = access(path, W_OK) == 0;
+  flp_store *store = NULL;
+  if (flp_store_open(writable ? path : NULL, writable ? NULL : path, &store) != FLP_OK) return;
+  flp_store_each(store, count_entry, out);
+  flp_store_close(store);
+}
+
+/* Plans a small spec on every rung. */
+static void examine_rungs(examination *out) {
+  flp_spec spec = FLP_SPEC_INIT;
+  spec.vocab = 1024;
+  spec.hidden = 64;
+  for (int rung = FLP_RUNG_TUNED; rung <= FLP_RUNG_EAGER; rung++) {
+    flp_options options = FLP_OPTIONS_INIT;
+    options.rung = (flp_rung)rung;
+    if (rung == FLP_RUNG_EAGER) options.device = FLP_DEVICE_HOST;
+    flp_plan *plan = NULL;
+    flp_status status = flp_plan_create(&spec, &options, &plan);
+    set_finding(&out->rungs[rung], status, "works");
+    flp_plan_destroy(plan);
+    out->any_rung |= status == FLP_OK;
+  }
+}
+
+static void examine(examination *out) {
+  flp_setting cache, generic;
+  flp_setting_get(FLP_SETTING_CACHE_DIR, &cache);
+  flp_setting_get(FLP_SETTING_GENERIC_DIR, &generic);
+  examine_driver(out);
+  examine_generator(out);
+  set_finding(&out->eager, FLP_OK, flp_eager_describe());
+  examine_rungs(out);
+  examine_directory(cache.value, 1, &out->cache);
+  examine_directory(generic.value, 0, &out->generic);
+  out->path_count = doctor_paths_examine(out->devices, out->device_count, out->paths);
+}
+
+/* ---- as JSON ---- */
+
+static json_t *finding_json(const finding *in) {
+  return json_pack("{s:b, s:o}", "works", in->works, "text", cli_json_text(in->text));
+}
+
+static json_t *directory_json(const directory *in) {
+  return json_pack("{s:o, s:b, s:b, s:o, s:o, s:o}", "path", cli_json_text(in->path), "exists", in->exists, "writable",
+                   in->is_writable, "entries", cli_json_count(in->entries), "bytes", cli_json_count(in->bytes), "bad",
+                   cli_json_count(in->bad));
+}
+
+static json_t *devices_json(const examination *in) {
+  json_t *list = json_array();
+  for (int i = 0; i < in->device_count; i++) {
+    const flp_device *device = &in->devices[i];
+    json_array_append_new(
+        list, json_pack("{s:i, s:o, s:[i,i], s:i, s:i, s:i, s:o}", "ordinal", device->ordinal, "name",
+                        cli_json_text(device->name), "compute_capability", device->major, device->minor,
+                        "multiprocessors", device->multiprocessors, "shared_bytes", device->shared_bytes_max,
+                        "l2_bytes", device->l2_bytes, "memory_bytes", cli_json_count(device->memory_bytes)));
+  }
+  return list;
+}
+
+static json_t *text_or_null(const char *text) {
+  return text[0] ? cli_json_text(text) : json_null();
+}
+
+static json_t *settings_json(void) {
+  json_t *list = json_array();
+  for (int i = 0; i < FLP_SETTING_COUNT; i++) {
+    flp_setting setting;
+    flp_setting_get((flp_setting_id)i, &setting);
+    json_array_append_new(
+        list, json_pack("{s:s, s:o, s:o, s:s, s:s}", "name", setting.name, "value", text_or_null(setting.value),
+                        "unset", text_or_null(setting.unset), "source", setting.source, "help", setting.help));
+  }
+  return list;
+}
+
+static flp_status print_json(const examination *in) {
+  json_t *rungs = json_object();
+  for (int rung = FLP_RUNG_TUNED; rung <= FLP_RUNG_EAGER; rung++)
+    json_object_set_new(rungs, flp_rung_name((flp_rung)rung), finding_json(&in->rungs[rung]));
+  json_t *generator = finding_json(&in->generator);
+  json_object_set_new(generator, "library", cli_json_text(in->generator_path));
+  json_object_set_new(generator, "sources", json_string(in->sources));
+  json_object_set_new(generator, "seconds", cli_json_number(in->generator_seconds));
+  json_t *driver = finding_json(&in->driver);
+  json_object_set_new(driver, "version", json_integer(in->driver_version));
+  return cli_json_print(json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version", flp_version(),
+                                  "driver", driver, "devices", devices_json(in), "generator", generator, "eager",
+                                  finding_json(&in->eager), "cache", directory_json(&in->cache), "generic",
+                                  directory_json(&in->generic), "paths", doctor_paths_json(in->paths, in->path_count),
+                                  "rungs", rungs, "settings", settings_json()));
+}
+
+/* ---- for people ---- */
+
+static const char *state_of(const finding *in) {
+  return in->works ? "ok" : "no";
+}
+
+static void add_directory(cli_table *table, const char *name, const directory *in) {
+  char text[256], bytes[CLI_TEXT_BYTES];
+  snprintf(text, sizeof text, "%llu entries, %s, %llu bad, %s", (unsigned long long)in->entries,
+           cli_format_bytes((double)in->bytes, bytes), (unsigned long long)in->bad,
+           in->is_writable ? "writable" : "read-only");
+  cli_table_add(table, name, in->exists ? "ok" : "no", in->exists ? text : in->problem, in->path, NULL);
+}
+
+static void print_parts(const examination *in) {
+  cli_table table;
+  char generator[DETAIL_BYTES + 64];
+  cli_table_start(&table, "part", "state", "what", "where", NULL);
+  cli_table_add(&table, "flpgen", "ok", flp_version(), NULL);
+  cli_table_add(&table, "driver", state_of(&in->driver), in->driver.text, NULL);
+  for (int i = 0; i < in->device_count; i++) {
+    const flp_device *device = &in->devices[i];
+    char name[32], text[256], memory[CLI_TEXT_BYTES];
+    snprintf(name, sizeof name, "GPU %d", i);
+    snprintf(text, sizeof text, "%s, sm_%d%d, %d multiprocessors, %s", device->name, device->major, device->minor,
+             device->multiprocessors, cli_format_bytes((double)device->memory_bytes, memory));
+    cli_table_add(&table, name, "ok", text, NULL);
+  }
+  snprintf(generator, sizeof generator, "%s", in->generator.text);
+  if (in->generator.works)
+    snprintf(generator, sizeof generator, "%.*s, %.0f ms a small module, sources %s", DETAIL_BYTES, in->generator.text,
+             1e3 * in->generator_seconds, in->sources);
+  cli_table_add(&table, "generator", state_of(&in->generator), generator, in->generator_path, NULL);
+  cli_table_add(&table, "CPU rung", state_of(&in->eager), in->eager.text, NULL);
+  add_directory(&table, "cache", &in->cache);
+  add_directory(&table, "generic", &in->generic);
+  cli_table_finish(&table);
+}
+
+static void print_text(const examination *in) {
+  print_parts(in);
+  cli_table table;
+  puts("");
+  doctor_paths_print(in->paths, in->path_count);
+  puts("");
+  cli_table_start(&table, "rung", "state", "for a spec of bf16 V=1024 D=64", NULL);
+  for (int rung = FLP_RUNG_TUNED; rung <= FLP_RUNG_EAGER; rung++)
+    cli_table_add(&table, flp_rung_name((flp_rung)rung), state_of(&in->rungs[rung]), in->rungs[rung].text, NULL);
+  cli_table_finish(&table);
+  puts("");
+  cli_table_start(&table, "setting", "from", "value", "meaning", NULL);
+  for (int i = 0; i < FLP_SETTING_COUNT; i++) {
+    flp_setting setting;
+    char unset[sizeof setting.unset + 16];
+    flp_setting_get((flp_setting_id)i, &setting);
+    snprintf(unset, sizeof unset, "(unset: %s)", setting.unset);
+    cli_table_add(&table, setting.name, setting.source, setting.value[0] ? setting.value : unset, setting.help, NULL);
+  }
+  cli_table_finish(&table);
+}
+
+static const struct argp_option options[] = {{"json", KEY_JSON, NULL, 0, "print one JSON document", 0}, {0}};
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  int *json = state->input;
+  if (key == KEY_JSON) {
+    *json = 1;
+    return 0;
+  }
+  if (key == ARGP_KEY_ARG) argp_error(state, "argument '%s' is not accepted; doctor takes options only", text);
+  return ARGP_ERR_UNKNOWN;
+}
+
+int cli_doctor(int argc, char **argv) {
+  static const struct argp argp = {options,
+                                   parse,
+                                   NULL,
+                                   "Shows what this machine offers: driver, GPUs, generator, caches, rungs and where "
+                                   "every setting comes from. Succeeds if at least one rung works."
+                                   "\v" CLI_EXIT_HELP,
+                                   NULL,
+                                   NULL,
+                                   NULL};
+  int json = 0;
+  argp_parse(&argp, argc, argv, 0, NULL, &json);
+  examination *found = calloc(1, sizeof *found);
+  flp_status status = found ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of memory");
+  flp_log_set(NULL, NULL); /* the tables say it all */
+  if (status == FLP_OK) {
+    examine(found);
+    if (json)
+      status = print_json(found);
+    else
+      print_text(found);
+  }
+  if (status == FLP_OK && !found->any_rung) {
+    json = 0;
+    status = flp_fail(FLP_ERROR_UNAVAILABLE, "no rung works");
+  }
+  free(found);
+  return cli_finish(argv[0], json, status);
+}

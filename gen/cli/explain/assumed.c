@@ -1,0 +1,84 @@
+/* assumed.c: the device that explain assumes: which kernels a plan would take there, and how they divide
+ * work. */
+#include <stdio.h>
+#include <string.h>
+
+#include "gen/cli/explain/explain.h"
+#include "gen/cli/shared/table.h"
+#include "runtime/plan.h"
+
+/* Clocks of an H200: they compare layouts, they predict no time. */
+static flp_device device_of(const explain_args *args) {
+  return (flp_device){.major = args->major,
+                      .minor = args->minor,
+                      .multiprocessors = (int)args->multiprocessors,
+                      .clock_khz = 1700000,
+                      .memory_clock_khz = 3201000,
+                      .memory_bus_bits = 6144};
+}
+
+static flp_status generate(const flp_spec *spec, const flp_tuning *tuning, const char *arch, explain_assumed *out) {
+  flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+  int count = flp_kernel_keys_for(spec, arch, keys);
+  cli_kernels kernels;
+  flp_tuning_apply(tuning, keys, count);
+  FLP_TRY(cli_kernels_generate(keys, count, NULL, NULL, &kernels));
+  for (int i = 0; i < count; i++) out->desc[i] = kernels.items[i].result.desc;
+  out->count = count;
+  snprintf(out->arch, sizeof out->arch, "%s", arch);
+  cli_kernels_destroy(&kernels);
+  return FLP_OK;
+}
+
+flp_status explain_assume(const explain_args *args, explain_assumed *out, flp_planner *planner) {
+  const flp_spec *spec = &args->spec.spec;
+  flp_device device = device_of(args);
+  const char *arches[FLP_LADDER_ARCHES_MAX];
+  flp_tuning tuning;
+  FLP_TRY(flp_tuning_parse("--tune", args->spec.tune, &tuning));
+  int count = flp_ladder_arches(&device, spec, 1, &tuning, arches);
+  int runs = count || flp_ladder_arches(&device, spec, 1, NULL, arches);
+  flp_status status = flp_fail(
+      FLP_ERROR_ARGUMENT, "--capability: %d.%d is not accepted%s", args->major, args->minor,
+      runs ? " with --tune, kernels are cut in one way only there; 9.0 is" : ", no kernels run there; 8.0 or newer is");
+  for (int i = 0; i < count && (i == 0 || status != FLP_OK); i++) status = generate(spec, &tuning, arches[i], out);
+  FLP_TRY(status);
+  flp_planner_init(planner, spec, &args->options, &device, out->desc, out->count);
+  return FLP_OK;
+}
+
+json_t *explain_assumed_json(const explain_args *args, const explain_assumed *assumed) {
+  char capability[16];
+  snprintf(capability, sizeof capability, "%d.%d", args->major, args->minor);
+  json_t *kernels = json_array();
+  for (int i = 0; i < assumed->count; i++) json_array_append_new(kernels, cli_desc_json(&assumed->desc[i]));
+  return json_pack("{s:s, s:I, s:s, s:o}", "capability", capability, "multiprocessors",
+                   (json_int_t)args->multiprocessors, "arch", assumed->arch, "kernels", kernels);
+}
+
+/* ---- for people ---- */
+
+enum { CELL = 40 };
+
+static void add_kernel(cli_table *table, const flp_kernel_desc *desc) {
+  char tile[CELL] = "", stages[CELL] = "", cluster[CELL] = "", unit[CELL] = "", entries[CELL];
+  snprintf(entries, sizeof entries, "%s", desc->entries[0].name);
+  if (desc->entry_count > 1) snprintf(entries, sizeof entries, "%u entries", (unsigned)desc->entry_count);
+  if (desc->tile_rows)
+    snprintf(tile, sizeof tile, "%u x %u x %u", (unsigned)desc->tile_rows, (unsigned)desc->tile_columns,
+             (unsigned)desc->tile_depth);
+  if (desc->stages) snprintf(stages, sizeof stages, "%u", (unsigned)desc->stages);
+  if (desc->cluster) snprintf(cluster, sizeof cluster, "%u", (unsigned)desc->cluster);
+  if (desc->unit_columns) snprintf(unit, sizeof unit, "%u", (unsigned)desc->unit_columns);
+  cli_table_add(table, flp_kernel_kind_name(desc->key.kind), desc->key.arch, entries, tile, stages, cluster, unit,
+                NULL);
+}
+
+void explain_assumed_print(const explain_args *args, const explain_assumed *assumed) {
+  printf("assumed GPU: %lld multiprocessors, compute capability %d.%d; a plan would take kernels of %s there\n",
+         (long long)args->multiprocessors, args->major, args->minor, assumed->arch);
+  cli_table table;
+  cli_table_start(&table, "kernel", "for", "entry", "tile M x N x K", "stages", "cluster", "partial columns", NULL);
+  for (int i = 0; i < assumed->count; i++) add_kernel(&table, &assumed->desc[i]);
+  cli_table_finish(&table);
+}

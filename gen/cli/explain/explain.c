@@ -1,0 +1,155 @@
+/* explain.c: `flpgen explain`, costs and the plan that would run, with or without a GPU. */
+#include "gen/cli/explain/explain.h"
+
+#include <stdio.h>
+
+#include "gen/cli/verbs.h"
+#include "runtime/validate.h"
+
+enum {
+  KEY_ROWS = CLI_KEY_FIRST, /* from here to KEY_CAPABILITY: parse_value */
+  KEY_BUDGET,
+  KEY_MODE,
+  KEY_RUNG,
+  KEY_DEVICE,
+  KEY_CHUNK_ROWS,
+  KEY_CHUNK_VOCAB,
+  KEY_SMS,
+  KEY_CAPABILITY,
+  KEY_JSON
+};
+
+/* The assumed device is an H200. */
+enum { ASSUMED_MULTIPROCESSORS = 132, ASSUMED_MAJOR = 9, ASSUMED_MINOR = 0 };
+
+static const struct argp_option options[] = {
+    {NULL, 0, NULL, 0, "Plan:", 2},
+    {"rows", KEY_ROWS, "LIST", 0, "numbers of rows N, default 8192", 2},
+    {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 2},
+    {"mode", KEY_MODE, "NAME", 0, CLI_MODES_HELP "; S, which --keep is, keeps exponentials; P streams steps of --loss",
+     2},
+    {"rung", KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit, generic or eager", 2},
+    {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 2},
+    {"chunk-rows", KEY_CHUNK_ROWS, "N", 0, "rows of one backward chunk", 2},
+    {"chunk-vocab", KEY_CHUNK_VOCAB, "N", 0, "vocab columns of one backward chunk", 2},
+    {"multiprocessors", KEY_SMS, "N", 0, "of the GPU that is assumed beside this machine's; default 132", 2},
+    {"capability", KEY_CAPABILITY, "M.N", 0, "compute capability of that GPU, which decides its kernels; default 9.0",
+     2},
+    {"json", KEY_JSON, NULL, 0, "print one JSON document", 2},
+    {0}};
+
+static flp_status parse_capability(const char *text, explain_args *args) {
+  int length = 0;
+  int fields = sscanf(text, "%2d.%1d%n", &args->major, &args->minor, &length);
+  if (fields == 2 && text[length] == 0 && text[0] != '-' && text[0] != '+' && args->minor >= 0) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--capability: '%s' is not accepted; a compute capability is, e.g. 8.0 or 9.0",
+                  text);
+}
+
+static flp_status parse_value(int key, const char *text, explain_args *args) {
+  switch (key) {
+    case KEY_ROWS:
+      return cli_parse_integers("--rows", text, 0, FLP_COUNT_MAX, EXPLAIN_ROWS_MAX, args->rows, &args->row_count);
+    case KEY_BUDGET:
+      return cli_parse_bytes("--budget", text, &args->options.budget_bytes);
+    case KEY_MODE:
+      return cli_parse_mode(text, &args->options.mode);
+    case KEY_RUNG:
+      return cli_parse_rung("--rung", text, &args->options.rung);
+    case KEY_CHUNK_ROWS:
+      return cli_parse_integer("--chunk-rows", text, 1, FLP_COUNT_MAX, &args->options.chunk_rows);
+    case KEY_CHUNK_VOCAB:
+      return cli_parse_integer("--chunk-vocab", text, 1, FLP_COUNT_MAX, &args->options.chunk_vocab);
+    case KEY_SMS:
+      return cli_parse_integer("--multiprocessors", text, 1, 65536, &args->multiprocessors);
+    case KEY_CAPABILITY:
+      return parse_capability(text, args);
+    default:
+      return cli_parse_device(text, &args->options.device);
+  }
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  explain_args *args = state->input;
+  if (key >= KEY_ROWS && key <= KEY_CAPABILITY) {
+    cli_argp_check(state, parse_value(key, text, args));
+    return 0;
+  }
+  switch (key) {
+    case ARGP_KEY_INIT:
+      state->child_inputs[0] = &args->spec;
+      return 0;
+    case KEY_JSON:
+      args->json = 1;
+      return 0;
+    case ARGP_KEY_ARG:
+      argp_error(state, "argument '%s' is not accepted; explain takes options only", text);
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static void set_budgets(const explain_args *args, explanation *out) {
+  for (int pass = FLP_PASS_FORWARD; pass < EXPLAIN_PASSES; pass++)
+    out->budget[pass] = flp_pass_budget(args->options.budget_bytes, (flp_pass)pass);
+}
+
+static flp_status check_mode(const explain_args *args) {
+  uint32_t both = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  if (args->options.mode != FLP_MODE_R2 || (args->spec.spec.grads & both) == both) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'R2' is not accepted without --grad hidden,weight");
+}
+
+static flp_status explain(explain_args *args) {
+  FLP_TRY(cli_spec_args_mode(&args->spec, &args->options.mode));
+  FLP_TRY(cli_spec_args_resolve(&args->spec));
+  FLP_TRY(check_mode(args));
+  FLP_TRY(cli_spec_check_cut("--tune", args->spec.tune, &args->spec.spec));
+  FLP_TRY(cli_spec_args_tune(&args->spec, &args->options));
+  flp_mode mode = args->options.mode <= FLP_MODE_R2 ? args->options.mode : (flp_mode)0;
+  FLP_TRY(cli_spec_args_backward(&args->spec, mode, args->options.chunk_rows, args->options.chunk_vocab));
+  flp_options resolved;
+  FLP_TRY(flp_options_resolve(&args->options, &resolved));
+  args->options = resolved;
+  if (args->row_count == 0) args->rows[args->row_count++] = 8192;
+  explanation out = {.args = args};
+  set_budgets(args, &out);
+  FLP_TRY(explain_assume(args, &out.assumed, &out.planner));
+  flp_plan *plan = NULL;
+  if (flp_plan_create(&args->spec.spec, &args->options, &plan) != FLP_OK)
+    snprintf(out.plan_error, sizeof out.plan_error, "%s", flp_error_detail());
+  out.plan = plan;
+  flp_status status = FLP_OK;
+  if (args->json)
+    status = explain_print_json(&out);
+  else
+    explain_print_text(&out);
+  flp_plan_destroy(plan);
+  return status;
+}
+
+int cli_explain(int argc, char **argv) {
+  static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
+  static const struct argp argp = {
+      options,
+      parse,
+      NULL,
+      "Shows flop, memory and memory traffic of the naive way and of each mode, and the plan that would run here and "
+      "on an assumed GPU; none is needed."
+      "\vThe assumed GPU gets the kernels that a plan would take there. Workspace is memory beyond inputs and outputs. "
+      "Traffic is a lower bound: every operand once a product, plus "
+      "chunks and accumulators.\n\n" CLI_EXIT_HELP,
+      children,
+      NULL,
+      NULL};
+  explain_args args = {.spec = CLI_SPEC_ARGS_INIT,
+                       .options = FLP_OPTIONS_INIT,
+                       .multiprocessors = ASSUMED_MULTIPROCESSORS,
+                       .major = ASSUMED_MAJOR,
+                       .minor = ASSUMED_MINOR};
+  args.options.host_fallback = 1;
+  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  flp_log_set(NULL, NULL); /* the reasons are shown */
+  return cli_finish(argv[0], args.json, explain(&args));
+}

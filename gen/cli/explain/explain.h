@@ -1,0 +1,84 @@
+/* explain.h: the parts of `flpgen explain`: what each way of computing costs, and the plan that would run.
+ *
+ * Beside this machine's plan there is one of an assumed device: the planner on the descriptors of the kernels that the
+ * generator makes for it. */
+#ifndef FLPGEN_CLI_EXPLAIN_H
+#define FLPGEN_CLI_EXPLAIN_H
+
+#include "gen/cli/shared/kernels.h"
+#include "gen/cli/shared/spec_args.h"
+#include "runtime/planner.h"
+
+enum { EXPLAIN_ROWS_MAX = 16, EXPLAIN_WAYS_MAX = 8, EXPLAIN_REASON_BYTES = 256 };
+enum { EXPLAIN_PASSES = FLP_PASS_FORWARD_SAVED + 1 };
+
+typedef struct explain_args {
+  cli_spec_args spec;
+  flp_options options; /* resolved before use */
+  int64_t rows[EXPLAIN_ROWS_MAX];
+  int row_count;
+  int64_t multiprocessors; /* of the assumed device, as are the next two */
+  int major, minor;        /* compute capability */
+  int json;
+} explain_args;
+
+/* ---- assumed.c: the device that is assumed, and its kernels ---- */
+
+typedef struct explain_assumed {
+  char arch[16]; /* of the best of the kernels */
+  flp_kernel_desc desc[FLP_SPEC_KERNELS_MAX];
+  int count;
+} explain_assumed;
+
+/* Generates the kernels that a plan would run on the assumed device, chosen as the ladder chooses, and makes a planner
+ * of them. spec: resolved. error: ARGUMENT if the device runs no kernels; the generator's */
+flp_status explain_assume(const explain_args *args, explain_assumed *out, flp_planner *planner);
+
+json_t *explain_assumed_json(const explain_args *args, const explain_assumed *assumed);
+void explain_assumed_print(const explain_args *args, const explain_assumed *assumed);
+
+/* ---- ways.c ---- */
+
+/* One way of computing everything that the spec asks for, over n rows. */
+typedef struct explain_way {
+  const char *name;
+  int products; /* of 2·N·D·V flop, forward and backward */
+  double flops;
+  double workspace; /* bytes beyond inputs and outputs; the larger of forward and backward, and what S keeps between */
+  double traffic;   /* bytes that device memory moves at least: operands once a product, chunks and accumulators */
+  int fits;         /* 0: not within the budget; workspace is then the least that would do */
+} explain_way;
+
+/* Fills the ways of n rows, naive ones first; returns their number. planner: of the spec, chunk sizes ignored */
+int explain_ways(const flp_planner *planner, int64_t n, uint64_t forward_budget, uint64_t backward_budget,
+                 explain_way out[EXPLAIN_WAYS_MAX]);
+
+/* What is shown; borrowed from cli_explain. */
+typedef struct explanation {
+  const explain_args *args;
+  explain_assumed assumed;
+  flp_planner planner;             /* of the assumed device */
+  const flp_plan *plan;            /* of this machine, or NULL */
+  char plan_error[1024];           /* why there is none */
+  uint64_t budget[EXPLAIN_PASSES]; /* by flp_pass */
+} explanation;
+
+/* ---- modes.c: the layouts, and why mode S or P is taken or not ---- */
+
+/* "forward", "backward", "step", "backward, saved", "forward, saved" */
+const char *explain_pass_name(flp_pass pass);
+/* 1 if the spec has this pass. */
+int explain_has_pass(const explanation *in, int assumed, flp_pass pass);
+/* The layout of a pass: of this machine's plan, or of the assumed device. error: BUDGET, UNSUPPORTED, as the planner */
+flp_status explain_layout(const explanation *in, int assumed, flp_pass pass, int64_t n, flp_layout *out);
+/* Bytes that mode S keeps of n rows; 0 where it keeps none. */
+uint64_t explain_saved_bytes(const explanation *in, int assumed, int64_t n);
+/* One sentence on mode S or P over n rows. 0 if the spec does not ask for the mode. */
+int explain_mode_reason(const explanation *in, int assumed, flp_mode mode, int64_t n, char out[EXPLAIN_REASON_BYTES]);
+
+/* ---- out.c ---- */
+
+flp_status explain_print_json(const explanation *in);
+void explain_print_text(const explanation *in);
+
+#endif

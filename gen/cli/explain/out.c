@@ -1,0 +1,197 @@
+/* out.c: an explanation as tables or as JSON. */
+#include <stdio.h>
+
+#include "gen/cli/explain/explain.h"
+#include "gen/cli/shared/cost.h"
+#include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/reasons.h"
+#include "gen/cli/shared/table.h"
+#include "runtime/plan.h"
+
+static const char *mode_name(flp_mode mode) {
+  static const char *const names[] = {"-", "F", "R by vocab", "R by rows", "R2", "S", "P"};
+  return mode >= FLP_MODE_F && mode <= FLP_MODE_P ? names[mode] : names[0];
+}
+
+/* ---- as JSON ---- */
+
+static json_t *way_json(const explain_way *way) {
+  return json_pack("{s:s, s:i, s:f, s:f, s:f, s:b}", "name", way->name, "products", way->products, "flops", way->flops,
+                   "workspace_bytes", way->workspace, "traffic_bytes", way->traffic, "fits", way->fits);
+}
+
+static json_t *layout_json(const explanation *in, int assumed, flp_pass pass, int64_t n) {
+  flp_layout layout;
+  if (explain_layout(in, assumed, pass, n, &layout) != FLP_OK)
+    return json_pack("{s:s, s:o}", "pass", explain_pass_name(pass), "error", cli_json_text(flp_error_detail()));
+  return json_pack("{s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:o, s:o, s:f}", "pass", explain_pass_name(pass), "mode",
+                   mode_name(layout.mode), "chunk_rows", (json_int_t)layout.chunk_rows, "chunk_vocab",
+                   (json_int_t)layout.chunk_vocab, "chunks", (json_int_t)layout.chunks, "products", layout.products,
+                   "launches", layout.launches, "workspace_bytes", cli_json_count(layout.bytes), "smallest_bytes",
+                   cli_json_count(layout.smallest_bytes), "flops", layout.flops);
+}
+
+static json_t *layouts_json(const explanation *in, int assumed, int64_t n) {
+  json_t *list = json_array();
+  for (int pass = FLP_PASS_FORWARD; pass < EXPLAIN_PASSES; pass++)
+    if (explain_has_pass(in, assumed, (flp_pass)pass))
+      json_array_append_new(list, layout_json(in, assumed, (flp_pass)pass, n));
+  return list;
+}
+
+/* Modes S and P, where the spec asks for them: what they keep, and why they are taken or not. */
+static json_t *modes_json(const explanation *in, int assumed, int64_t n) {
+  static const flp_mode modes[] = {FLP_MODE_S, FLP_MODE_P};
+  json_t *list = json_array();
+  char reason[EXPLAIN_REASON_BYTES];
+  for (int i = 0; i < 2; i++)
+    if (explain_mode_reason(in, assumed, modes[i], n, reason))
+      json_array_append_new(
+          list, json_pack("{s:s, s:o, s:o}", "mode", flp_mode_name(modes[i]), "saved_bytes",
+                          modes[i] == FLP_MODE_S ? cli_json_count(explain_saved_bytes(in, assumed, n)) : json_null(),
+                          "why", cli_json_text(reason)));
+  return list;
+}
+
+static json_t *rows_json(const explanation *in, int64_t n) {
+  explain_way ways[EXPLAIN_WAYS_MAX];
+  int count = explain_ways(&in->planner, n, in->budget[FLP_PASS_FORWARD], in->budget[FLP_PASS_BACKWARD], ways);
+  json_t *list = json_array();
+  for (int i = 0; i < count; i++) json_array_append_new(list, way_json(&ways[i]));
+  const flp_spec *spec = &in->planner.spec;
+  return json_pack("{s:I, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:o}", "rows", (json_int_t)n, "product_flops",
+                   cli_product_flops(spec, n), "input_bytes", cli_input_bytes(spec, n), "output_bytes",
+                   cli_output_bytes(spec, n), "ways", list, "layouts", in->plan ? layouts_json(in, 0, n) : json_null(),
+                   "assumed_layouts", layouts_json(in, 1, n), "modes", in->plan ? modes_json(in, 0, n) : json_null(),
+                   "assumed_modes", modes_json(in, 1, n));
+}
+
+/* How the kernels that run are cut, as --tune takes it; "" where templates chose. */
+static json_t *tune_json(const flp_plan *plan) {
+  flp_tuning tuning = {0};
+  char text[FLP_TUNING_TEXT_BYTES];
+  for (int i = 0; i < plan->modules.count; i++) {
+    const flp_kernel_key *key = &plan->modules.desc[i].key;
+    tuning.of[key->kind] = key->tune;
+  }
+  flp_tuning_text(&tuning, text);
+  return json_string(text);
+}
+
+static json_t *plan_json(const flp_plan *plan) {
+  char text[CLI_REASONS_BYTES] = "", id[17] = "";
+  flp_plan_describe(plan, text, sizeof text);
+  flp_plan_get_id(plan, id);
+  json_t *reasons = json_object();
+  for (int rung = FLP_RUNG_TUNED; rung <= FLP_RUNG_EAGER; rung++)
+    json_object_set_new(reasons, flp_rung_name((flp_rung)rung),
+                        cli_json_text(flp_plan_get_reason(plan, (flp_rung)rung)));
+  return json_pack("{s:s, s:o, s:o, s:o, s:s, s:o}", "rung", flp_rung_name(flp_plan_get_rung(plan)), "cut",
+                   plan->cut[0] ? cli_json_text(plan->cut) : json_null(), "tune", tune_json(plan), "description",
+                   cli_json_text(text), "id", id, "reasons", reasons);
+}
+
+flp_status explain_print_json(const explanation *in) {
+  json_t *rows = json_array();
+  for (int i = 0; i < in->args->row_count; i++) json_array_append_new(rows, rows_json(in, in->args->rows[i]));
+  return cli_json_print(json_pack(
+      "{s:o, s:{s:o, s:o}, s:i, s:o, s:o, s:o, s:o}", "spec", cli_spec_json(&in->planner.spec, in->args->spec.scale),
+      "budget_bytes", "forward", cli_json_count(in->budget[FLP_PASS_FORWARD]), "backward",
+      cli_json_count(in->budget[FLP_PASS_BACKWARD]), "assumed_multiprocessors", in->planner.multiprocessors, "assumed",
+      explain_assumed_json(in->args, &in->assumed), "plan", in->plan ? plan_json(in->plan) : json_null(), "plan_error",
+      in->plan ? json_null() : cli_json_text(in->plan_error), "rows", rows));
+}
+
+/* ---- for people ---- */
+
+static void print_ways(const explanation *in, int64_t n) {
+  explain_way ways[EXPLAIN_WAYS_MAX];
+  int count = explain_ways(&in->planner, n, in->budget[FLP_PASS_FORWARD], in->budget[FLP_PASS_BACKWARD], ways);
+  cli_table table;
+  cli_table_start(&table, "way", "products", "work", "workspace", "traffic", "budget", NULL);
+  for (int i = 0; i < count; i++) {
+    char products[16], work[CLI_TEXT_BYTES], workspace[CLI_TEXT_BYTES], traffic[CLI_TEXT_BYTES];
+    snprintf(products, sizeof products, "%d", ways[i].products);
+    cli_table_add(&table, ways[i].name, products, cli_format_flops(ways[i].flops, work),
+                  cli_format_bytes(ways[i].workspace, workspace), cli_format_bytes(ways[i].traffic, traffic),
+                  ways[i].fits ? "" : "does not fit: this is its least", NULL);
+  }
+  cli_table_finish(&table);
+}
+
+static void add_layout(const explanation *in, cli_table *table, const char *where, int assumed, flp_pass pass,
+                       int64_t n) {
+  flp_layout layout;
+  char rows[32], vocab[32], chunks[32], products[16], launches[16], bytes[CLI_TEXT_BYTES], least[CLI_TEXT_BYTES];
+  if (explain_layout(in, assumed, pass, n, &layout) != FLP_OK) {
+    cli_table_add(table, where, explain_pass_name(pass), flp_error_detail(), NULL);
+    return;
+  }
+  snprintf(rows, sizeof rows, "%lld", (long long)layout.chunk_rows);
+  snprintf(vocab, sizeof vocab, "%lld", (long long)layout.chunk_vocab);
+  snprintf(chunks, sizeof chunks, "%lld", (long long)layout.chunks);
+  snprintf(products, sizeof products, "%d", layout.products);
+  snprintf(launches, sizeof launches, "%d", layout.launches);
+  cli_table_add(table, where, explain_pass_name(pass), mode_name(layout.mode), rows, vocab, chunks, products, launches,
+                cli_format_bytes((double)layout.bytes, bytes), cli_format_bytes((double)layout.smallest_bytes, least),
+                NULL);
+}
+
+static void print_layouts(const explanation *in, int64_t n) {
+  char assumed[64];
+  snprintf(assumed, sizeof assumed, "GPU of %d multiprocessors", in->planner.multiprocessors);
+  cli_table table;
+  cli_table_start(&table, "plan", "pass", "mode", "chunk rows", "chunk vocab", "chunks", "products", "launches",
+                  "workspace", "least", NULL);
+  for (int on_assumed = 0; on_assumed < 2; on_assumed++) {
+    if (!on_assumed && !in->plan) continue;
+    const char *where = on_assumed ? assumed : "this machine";
+    for (int pass = FLP_PASS_FORWARD; pass < EXPLAIN_PASSES; pass++)
+      if (explain_has_pass(in, on_assumed, (flp_pass)pass))
+        add_layout(in, &table, where, on_assumed, (flp_pass)pass, n);
+  }
+  cli_table_finish(&table);
+}
+
+static void print_modes(const explanation *in, int64_t n) {
+  static const flp_mode modes[] = {FLP_MODE_S, FLP_MODE_P};
+  char reason[EXPLAIN_REASON_BYTES];
+  for (int on_assumed = in->plan ? 0 : 1; on_assumed < 2; on_assumed++)
+    for (int i = 0; i < 2; i++)
+      if (explain_mode_reason(in, on_assumed, modes[i], n, reason))
+        printf("%s: mode %s: %s\n", on_assumed ? "assumed GPU" : "this machine", flp_mode_name(modes[i]), reason);
+}
+
+static void print_plan(const explanation *in) {
+  if (!in->plan) {
+    printf("no plan on this machine: %s\n", in->plan_error);
+    return;
+  }
+  char reasons[CLI_REASONS_BYTES];
+  cli_reasons_text(in->plan, reasons, sizeof reasons);
+  printf("plan on this machine: rung %s\n", flp_rung_name(flp_plan_get_rung(in->plan)));
+  if (in->plan->cut[0]) printf("  kernels are cut: %s\n", in->plan->cut);
+  cli_reasons_print(reasons, "  not taken: ");
+}
+
+void explain_print_text(const explanation *in) {
+  const flp_spec *spec = &in->planner.spec;
+  char text[256], forward[CLI_TEXT_BYTES], backward[CLI_TEXT_BYTES];
+  printf("%s\nbudget: forward %s, backward %s\n\n", cli_spec_text(spec, text, sizeof text),
+         cli_format_bytes((double)in->budget[FLP_PASS_FORWARD], forward),
+         cli_format_bytes((double)in->budget[FLP_PASS_BACKWARD], backward));
+  print_plan(in);
+  puts("");
+  explain_assumed_print(in->args, &in->assumed);
+  for (int i = 0; i < in->args->row_count; i++) {
+    int64_t n = in->args->rows[i];
+    char flops[CLI_TEXT_BYTES], inputs[CLI_TEXT_BYTES], outputs[CLI_TEXT_BYTES];
+    printf("\nN = %lld: one product 2*N*D*V = %s; inputs %s, outputs %s\n", (long long)n,
+           cli_format_flops(cli_product_flops(spec, n), flops), cli_format_bytes(cli_input_bytes(spec, n), inputs),
+           cli_format_bytes(cli_output_bytes(spec, n), outputs));
+    print_ways(in, n);
+    puts("");
+    print_layouts(in, n);
+    print_modes(in, n);
+  }
+}

@@ -1,0 +1,266 @@
+/* gen.c: `flpgen gen`, the kernels of one specialisation (or the shape-generic set) as PTX and cache entries. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/kernels.h"
+#include "gen/cli/shared/spec_args.h"
+#include "gen/cli/shared/table.h"
+#include "gen/cli/verbs.h"
+
+enum { EMIT_IR = 1, EMIT_OPT = 2, EMIT_PTX = 4, ARCHES_MAX = 16 };
+enum { KEY_ARCH = CLI_KEY_FIRST, KEY_EMIT, KEY_GENERIC, KEY_TEMPLATES, KEY_JSON, KEY_INSTALL };
+
+typedef struct gen_args {
+  cli_spec_args spec;
+  char *arches;
+  const char *out;
+  flpgen_options options;
+  uint32_t emit;
+  int generic, json, install;
+} gen_args;
+
+/* What was asked for and what is made. */
+typedef struct gen_work {
+  char asked[ARCHES_MAX][16], target[ARCHES_MAX][16]; /* target[i] covers asked[i] */
+  int arches;
+  flp_kernel_key *keys;
+  int key_count;
+  cli_kernels kernels;
+} gen_work;
+
+static const struct argp_option options[] = {
+    {NULL, 0, NULL, 0, "Output:", 2},
+    {"arch", KEY_ARCH, "LIST", 0, "architectures, e.g. sm_80,sm_90; sm_80 (default) runs on every newer GPU", 2},
+    {"out", 'o', "DIR", 0, "write PTX, descriptors and cache entries here; FLP_CACHE_PATH=DIR then finds them", 2},
+    {"emit", KEY_EMIT, "LIST", 0, "any of ir,opt,ptx: also write the IR; without --out print to standard output", 2},
+    {"generic", KEY_GENERIC, NULL, 0, "write the shape-generic kernels of rung 4 in place of one specialisation", 2},
+    {"install-cache", KEY_INSTALL, NULL, 0, "store the kernels in the cache of this user", 2},
+    {"template-dir", KEY_TEMPLATES, "DIR", 0, "take templates from here, not those built in", 2},
+    {"json", KEY_JSON, NULL, 0, "print one JSON document", 2},
+    {0}};
+
+static const cli_choice emits[] = {{"ir", EMIT_IR}, {"opt", EMIT_OPT}, {"ptx", EMIT_PTX}, {NULL, 0}};
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  gen_args *args = state->input;
+  switch (key) {
+    case ARGP_KEY_INIT:
+      state->child_inputs[0] = &args->spec;
+      return 0;
+    case KEY_ARCH:
+      args->arches = text;
+      return 0;
+    case 'o':
+      args->out = text;
+      return 0;
+    case KEY_EMIT:
+      cli_argp_check(state, cli_parse_flags("--emit", text, emits, &args->emit));
+      return 0;
+    case KEY_GENERIC:
+      args->generic = 1;
+      return 0;
+    case KEY_TEMPLATES:
+      args->options.template_dir = text;
+      return 0;
+    case KEY_JSON:
+      args->json = 1;
+      return 0;
+    case KEY_INSTALL:
+      args->install = 1;
+      return 0;
+    case ARGP_KEY_ARG:
+      argp_error(state, "argument '%s' is not accepted; gen takes options only", text);
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static flp_status add_arch(gen_work *work, const gen_args *args, const char *name) {
+  if (work->arches == ARCHES_MAX)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--arch: '%s' has too many names; at most %d are accepted", args->arches,
+                    ARCHES_MAX);
+  char target[16];
+  FLP_TRY(cli_kernels_target(name, &args->options, target));
+  strcpy(work->asked[work->arches], name); /* fits: the target check has bounded it */
+  memcpy(work->target[work->arches++], target, sizeof target);
+  return FLP_OK;
+}
+
+static flp_status choose_arches(gen_work *work, const gen_args *args) {
+  char *list = strdup(args->arches ? args->arches : CLI_PORTABLE_ARCH);
+  if (!list) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
+  flp_status status = FLP_OK;
+  for (char *name = list, *next; status == FLP_OK && name; name = next) {
+    next = strchr(name, ',');
+    if (next) *next++ = 0;
+    status = add_arch(work, args, name);
+  }
+  free(list);
+  return status;
+}
+
+/* 1 if target i was met before. */
+static int is_repeated(const gen_work *work, int i) {
+  for (int j = 0; j < i; j++)
+    if (strcmp(work->target[j], work->target[i]) == 0) return 1;
+  return 0;
+}
+
+static flp_status choose_keys(gen_work *work, const gen_args *args) {
+  work->keys = calloc(ARCHES_MAX * FLP_SPEC_KERNELS_MAX, sizeof *work->keys);
+  if (!work->keys) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
+  flp_tuning tuning;
+  FLP_TRY(cli_spec_check_cut("--tune", args->spec.tune, &args->spec.spec));
+  FLP_TRY(flp_tuning_parse("--tune", args->spec.tune, &tuning));
+  int leaves_choice = !flp_tuning_asks(&tuning);
+  for (int i = 0; i < work->arches; i++) {
+    if (is_repeated(work, i)) continue;
+    work->key_count += flp_kernel_keys_for(&args->spec.spec, work->target[i], work->keys + work->key_count);
+    leaves_choice |= flp_kernel_arch_leaves_choice(work->target[i], &args->spec.spec);
+  }
+  flp_tuning_apply(&tuning, work->keys, work->key_count);
+  if (leaves_choice) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "--tune: not accepted with --arch %s, whose kernels are cut in one way only; "
+                  "sm_90a is",
+                  args->arches ? args->arches : CLI_PORTABLE_ARCH " (default)");
+}
+
+/* What would do nothing beside --generic. */
+static flp_status check_generic(const gen_args *args) {
+  static const char *const none[] = {NULL};
+  const char *option = cli_spec_args_other(&args->spec, none);
+  if (option)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--%s: not accepted with --generic, which makes kernels for any shape", option);
+  if (args->arches && strchr(args->arches, ','))
+    return flp_fail(FLP_ERROR_ARGUMENT, "--arch: '%s' is not accepted with --generic; one architecture is",
+                    args->arches);
+  if (args->out || args->install) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--generic: where to is not said; --out DIR or --install-cache does");
+}
+
+static flp_status write_files(const gen_work *work, const gen_args *args) {
+  if (args->out) {
+    FLP_TRY(cli_make_directory(args->out));
+    for (int i = 0; !args->generic && i < work->kernels.count; i++)
+      FLP_TRY(cli_kernel_write(&work->kernels.items[i], args->out));
+    FLP_TRY(cli_kernels_store(&work->kernels, args->out));
+  }
+  if (!args->install) return FLP_OK;
+  flp_setting cache;
+  flp_setting_get(FLP_SETTING_CACHE_DIR, &cache);
+  return cli_kernels_store(&work->kernels, cache.value);
+}
+
+static json_t *kernel_json(const cli_kernel *kernel, const gen_args *args) {
+  const flpgen_result *result = &kernel->result;
+  json_t *object = cli_desc_json(&result->desc);
+  json_object_set_new(object, "ptx_bytes", cli_json_count(result->ptx_bytes));
+  json_object_set_new(object, "seconds", cli_json_number(kernel->seconds));
+  if (args->out) return object;
+  if (args->emit & EMIT_IR) json_object_set_new(object, "ir", cli_json_text(result->ir));
+  if (args->emit & EMIT_OPT) json_object_set_new(object, "opt", cli_json_text(result->opt_ir));
+  if (args->emit & EMIT_PTX) json_object_set_new(object, "ptx", cli_json_text(result->ptx));
+  return object;
+}
+
+static flp_status print_json(const gen_work *work, const gen_args *args) {
+  json_t *kernels = json_array(), *arches = json_object();
+  for (int i = 0; i < work->kernels.count; i++)
+    json_array_append_new(kernels, kernel_json(&work->kernels.items[i], args));
+  for (int i = 0; i < work->arches; i++) json_object_set_new(arches, work->asked[i], json_string(work->target[i]));
+  json_t *spec = args->generic ? json_null() : cli_spec_json(&args->spec.spec, args->spec.scale);
+  return cli_json_print(json_pack("{s:o, s:o, s:o, s:o}", "spec", spec, "arches", arches, "out",
+                                  args->out ? cli_json_text(args->out) : json_null(), "kernels", kernels));
+}
+
+static void print_text(const gen_work *work, uint32_t emit) {
+  for (int i = 0; i < work->kernels.count; i++) {
+    const flpgen_result *result = &work->kernels.items[i].result;
+    if (emit & EMIT_IR) printf("%s\n", result->ir);
+    if (emit & EMIT_OPT) printf("%s\n", result->opt_ir);
+    if (emit & EMIT_PTX) printf("%s\n", result->ptx);
+  }
+}
+
+static void add_kernel_row(cli_table *table, const cli_kernel *kernel) {
+  const flp_kernel_desc *desc = &kernel->result.desc;
+  char ptx[32], bytes[CLI_TEXT_BYTES], tile[64] = "", threads[32], shared[CLI_TEXT_BYTES], milliseconds[32];
+  uint32_t most = 0, most_shared = 0;
+  for (uint32_t i = 0; i < desc->entry_count; i++) {
+    if (desc->entries[i].threads > most) most = desc->entries[i].threads;
+    if (desc->entries[i].shared_bytes > most_shared) most_shared = desc->entries[i].shared_bytes;
+  }
+  snprintf(ptx, sizeof ptx, "%u.%u", desc->ptx_major, desc->ptx_minor);
+  snprintf(threads, sizeof threads, "%u", most);
+  snprintf(milliseconds, sizeof milliseconds, "%.0f ms", 1e3 * kernel->seconds);
+  if (desc->tile_rows)
+    snprintf(tile, sizeof tile, "%ux%ux%u, %u stages", desc->tile_rows, desc->tile_columns, desc->tile_depth,
+             desc->stages);
+  cli_format_bytes((double)kernel->result.ptx_bytes, bytes);
+  cli_format_bytes((double)most_shared, shared);
+  cli_table_add(table, flp_kernel_kind_name(desc->key.kind), desc->key.arch, ptx, bytes, threads, shared, milliseconds,
+                tile, NULL);
+}
+
+static void print_table(const gen_work *work, const gen_args *args) {
+  char spec[256];
+  if (args->generic)
+    printf("shape-generic kernels: %d\n", work->kernels.count);
+  else
+    printf("%s\n", cli_spec_text(&args->spec.spec, spec, sizeof spec));
+  if (!args->generic) {
+    cli_table table;
+    cli_table_start(&table, "kernel", "arch", "PTX", "size", "threads", "shared", "time", "tile", NULL);
+    for (int i = 0; i < work->kernels.count; i++) add_kernel_row(&table, &work->kernels.items[i]);
+    cli_table_finish(&table);
+  }
+  for (int i = 0; i < work->arches; i++)
+    if (strcmp(work->asked[i], work->target[i]) != 0)
+      printf("%s: covered by the %s PTX, which runs on every newer GPU\n", work->asked[i], work->target[i]);
+  if (args->out) printf("written to %s; FLP_CACHE_PATH=%s finds them\n", args->out, args->out);
+  if (args->install) puts("stored in the cache of this user");
+}
+
+static flp_status generate(gen_work *work, gen_args *args) {
+  FLP_TRY(args->generic ? check_generic(args) : cli_spec_args_resolve(&args->spec));
+  FLP_TRY(choose_arches(work, args));
+  if (args->generic)
+    FLP_TRY(cli_kernels_generic_keys(work->target[0], &work->keys, &work->key_count));
+  else
+    FLP_TRY(choose_keys(work, args));
+  return cli_kernels_generate(work->keys, work->key_count, &args->options, "generating", &work->kernels);
+}
+
+int cli_gen(int argc, char **argv) {
+  static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
+  static const struct argp argp = {options,
+                                   parse,
+                                   NULL,
+                                   "Generates the kernels of one specialisation of a language-model head."
+                                   "\vThe output is the same byte for byte whenever the input is.\n\n" CLI_EXIT_HELP,
+                                   children,
+                                   NULL,
+                                   NULL};
+  gen_args args = {.spec = CLI_SPEC_ARGS_INIT};
+  gen_work work = {.arches = 0};
+  args.spec.takes_select = 1;
+  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  args.options.want_ir = (args.emit & EMIT_IR) != 0;
+  args.options.want_opt_ir = (args.emit & EMIT_OPT) != 0;
+  flp_status status = generate(&work, &args);
+  if (status == FLP_OK) status = write_files(&work, &args);
+  if (status == FLP_OK && args.json) status = print_json(&work, &args);
+  if (status == FLP_OK && !args.json) {
+    if (args.emit && !args.out)
+      print_text(&work, args.emit);
+    else
+      print_table(&work, &args);
+  }
+  cli_kernels_destroy(&work.kernels);
+  free(work.keys);
+  return cli_finish(argv[0], args.json, status);
+}

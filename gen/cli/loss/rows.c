@@ -1,0 +1,134 @@
+/* rows.c: seeded rows for the check of a loss, and whether a number can be a derivative. */
+#include <math.h>
+
+#include "gen/cli/loss/losses.h"
+#include "gen/cli/shared/normal.h"
+
+/* ---- rows ---- */
+
+static double uniform(uint64_t *state) {
+  return (double)(cli_hash((*state)++) >> 11) * 0x1p-53;
+}
+
+static double normal(uint64_t *state) {
+  double radius = sqrt(-2 * log(1 - uniform(state)));
+  return radius * cos(6.283185307179586 * uniform(state));
+}
+
+/* A number near the fallback, inside the bounds. */
+static double draw_parameter(const flp_loss_parameter *p, uint64_t *state) {
+  double low = p->low > p->fallback - 1 ? p->low : p->fallback - 1;
+  double high = p->high < p->fallback + 1 ? p->high : p->fallback + 1;
+  return low + (high - low) * uniform(state);
+}
+
+/* An operation that may have a kink, at a row. */
+typedef struct kink {
+  const flp_loss *loss;
+  double *inputs;
+  const double *parameters;
+  uint32_t node;
+  int bound; /* of clamp: operand 1 or 2 */
+} kink;
+
+/* What changes its sign at the kink, for a logprob; NAN if the operation has none. */
+static double side(const kink *k, double logprob) {
+  double values[FLP_LOSS_NODES_MAX];
+  const uint16_t *at = k->loss->nodes[k->node].operands;
+  k->inputs[FLP_LOSS_LOGPROB] = logprob;
+  flp_loss_values(k->loss, k->inputs, k->parameters, NULL, values);
+  switch (k->loss->nodes[k->node].op) {
+    case FLP_LOSS_ABS:
+      return values[at[0]];
+    case FLP_LOSS_MIN:
+    case FLP_LOSS_MAX:
+    case FLP_LOSS_LT:
+    case FLP_LOSS_LE:
+    case FLP_LOSS_EQ:
+      return values[at[0]] - values[at[1]];
+    case FLP_LOSS_CLAMP:
+      return values[at[0]] - values[at[k->bound]];
+    default:
+      return NAN;
+  }
+}
+
+/* A logprob from -12 to 0 at the kink, by bisection; NAN if there is none. */
+static double find_kink(const kink *k) {
+  enum { STEPS = 48, HALVINGS = 60 };
+  for (int step = 0; step < STEPS; step++) {
+    double low = -12.0 * (step + 1) / STEPS, high = -12.0 * step / STEPS, at_low = side(k, low);
+    if (!(at_low * side(k, high) < 0)) continue;
+    for (int n = 0; n < HALVINGS; n++) {
+      double middle = (low + high) / 2;
+      *(at_low * side(k, middle) > 0 ? &low : &high) = middle;
+    }
+    return high;
+  }
+  return NAN;
+}
+
+/* Moves logprob beside a kink of some operation from a random one on; leaves it if there is none. Not upon it: there
+ * rounding can make equal what is not, ratio·A and clamp(ratio)·A, and so half a derivative. */
+static void move_to_kink(const flp_loss *loss, uint64_t *state, double *inputs, const double *parameters) {
+  const double start = inputs[FLP_LOSS_LOGPROB];
+  uint32_t first = (uint32_t)(uniform(state) * loss->node_count);
+  kink k = {loss, inputs, parameters, first, uniform(state) < 0.5 ? 1 : 2};
+  double found = NAN;
+  for (uint32_t i = 0; i < loss->node_count && isnan(found); i++) {
+    k.node = (first + i) % loss->node_count;
+    found = find_kink(&k);
+  }
+  float towards = uniform(state) < 0.5 ? -INFINITY : 0;
+  inputs[FLP_LOSS_LOGPROB] = isnan(found) ? start : (double)nextafterf(nextafterf((float)found, towards), towards);
+}
+
+void cli_loss_draw(const flp_loss *loss, uint64_t seed, int i, const double *given, double inputs[FLP_LOSS_INPUTS_MAX],
+                   double parameters[FLP_LOSS_PARAMETERS_MAX]) {
+  enum { ORDINARY, TIED = 5, FAR, IDLE, KINKED, KINDS };
+  uint64_t state = cli_hash(seed) + ((uint64_t)i << 32);
+  int kind = i % KINDS;
+  double spread = kind == TIED ? 0 : kind == FAR ? 8 : 0.3;
+  double logprob = -12 * uniform(&state);
+  inputs[FLP_LOSS_LOGPROB] = logprob;
+  inputs[FLP_LOSS_ENTROPY] = 8 * uniform(&state);
+  inputs[FLP_LOSS_OLD_LOGPROB] = fmin(logprob + spread * normal(&state), 0);
+  inputs[FLP_LOSS_REF_LOGPROB] = fmin(logprob + spread * normal(&state), 0);
+  inputs[FLP_LOSS_ADVANTAGE] = kind == IDLE && i & 1 ? 0 : normal(&state);
+  inputs[FLP_LOSS_WEIGHT] = kind == IDLE && !(i & 1) ? 0 : uniform(&state);
+  for (int j = FLP_LOSS_FIRST_VECTOR; j < FLP_LOSS_INPUTS_MAX; j++) inputs[j] = normal(&state);
+  for (int j = 0; j < FLP_LOSS_INPUTS_MAX; j++) inputs[j] = (double)(float)inputs[j];
+  for (uint32_t j = 0; j < loss->parameter_count; j++)
+    parameters[j] = i / KINDS % 2 ? draw_parameter(&loss->parameters[j], &state) : given[j];
+  if (kind == KINKED) move_to_kink(loss, &state, inputs, parameters);
+}
+
+/* ---- derivatives ---- */
+
+/* Difference quotient of one side, extrapolated: its error is of the order of the step's square. */
+static double one_sided(cli_loss_fn f, const void *context, double x, double at_x, double step) {
+  double whole = (f(x + step, context) - at_x) / step, half = (f(x + step / 2, context) - at_x) / (step / 2);
+  return 2 * half - whole;
+}
+
+static int is_near(double a, double b, double slack) {
+  return fabs(a - b) <= slack + 1e-5 * fmax(fabs(a), fabs(b));
+}
+
+int cli_loss_derivative_holds(cli_loss_fn f, const void *context, double x, double claimed, double *nearest) {
+  double at_x = f(x, context), slack = 1e-7 * (1 + fabs(at_x)), scale = fmax(1, fabs(x));
+  double left_before = NAN, right_before = NAN;
+  *nearest = NAN;
+  for (double h = 1e-3; h > 1e-6; h /= 10) {
+    double left = one_sided(f, context, x, at_x, -h * scale), right = one_sided(f, context, x, at_x, h * scale);
+    double both = (left + right) / 2;
+    if (is_near(claimed, both, slack) || is_near(claimed, left, slack) || is_near(claimed, right, slack)) return 1;
+    /* a jump has quotients that grow; those of a kink stay */
+    int is_kink = is_near(left, left_before, slack) && is_near(right, right_before, slack);
+    if (is_kink && fmin(left, right) <= claimed && claimed <= fmax(left, right)) return 1;
+    if (isnan(*nearest) || fabs(both - claimed) < fabs(*nearest - claimed)) *nearest = both;
+    left_before = left;
+    right_before = right;
+  }
+  return 0;
+}

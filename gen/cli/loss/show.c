@@ -1,0 +1,191 @@
+/* show.c: `flpgen loss list` and `flpgen loss show`: what is built in, and everything about one loss. */
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "gen/cli/loss/losses.h"
+#include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/kernels.h"
+#include "gen/cli/shared/table.h"
+
+enum { EMIT_IR = 1, EMIT_OPT = 2, EMIT_PTX = 4 };
+enum { KEY_JSON = CLI_KEY_FIRST, KEY_EMIT, KEY_ARCH, KEY_BYTES };
+
+typedef struct show_args {
+  const char *text, *arch, *bytes;
+  uint32_t emit;
+  int json;
+} show_args;
+
+static const cli_choice emits[] = {{"ir", EMIT_IR}, {"opt", EMIT_OPT}, {"ptx", EMIT_PTX}, {NULL, 0}};
+
+/* ---- list ---- */
+
+static flp_status list(int json) {
+  json_t *document = json_array();
+  cli_table table;
+  flp_status status = FLP_OK;
+  if (!json) cli_table_start(&table, "loss", "formula", "parameters", "source", NULL);
+  for (int i = 0; status == FLP_OK && flp_loss_builtin(i); i++) {
+    cli_loss loss;
+    char parameters[CLI_LOSS_TEXT_BYTES];
+    status = cli_loss_load(flp_loss_builtin(i), &loss);
+    if (status != FLP_OK) break;
+    if (json)
+      json_array_append_new(document, cli_loss_json(&loss));
+    else
+      cli_table_add(&table, loss.program.name, loss.formula, cli_loss_parameters_text(&loss.program, parameters),
+                    loss.source, NULL);
+  }
+  if (!json) cli_table_finish(&table);
+  if (json && status == FLP_OK) return cli_json_print(document);
+  json_decref(document);
+  return status;
+}
+
+static error_t parse_list(int key, char *text, struct argp_state *state) {
+  if (key == KEY_JSON) *(int *)state->input = 1;
+  if (key == ARGP_KEY_ARG) argp_error(state, "argument '%s' is not accepted; loss list takes options only", text);
+  return key == KEY_JSON ? 0 : ARGP_ERR_UNKNOWN;
+}
+
+int cli_loss_list(int argc, char **argv) {
+  static const struct argp_option options[] = {{"json", KEY_JSON, NULL, 0, "print one JSON document", 0}, {0}};
+  static const struct argp argp = {
+      options,
+      parse_list,
+      NULL,
+      "Lists the losses that are built in. w: weight, A: advantage, H: entropy."
+      "\vLosses of this list and files are added by '+': grpo+k3+entropy.\n\n" CLI_EXIT_HELP,
+      NULL,
+      NULL,
+      NULL};
+  int json = 0;
+  argp_parse(&argp, argc, argv, 0, NULL, &json);
+  return cli_finish(argv[0], json, list(json));
+}
+
+/* ---- show ---- */
+
+static void print_operation(const flp_loss *loss, uint32_t i) {
+  const flp_loss_node *node = &loss->nodes[i];
+  printf("  %%%-3u = ", i);
+  if (node->op == FLP_LOSS_CONSTANT)
+    printf("%.17g", loss->constants[node->operands[0]]);
+  else if (node->op == FLP_LOSS_INPUT)
+    printf("row.%s", flp_loss_input_name(loss, node->operands[0]));
+  else if (node->op == FLP_LOSS_PARAMETER)
+    printf("p.%s", loss->parameters[node->operands[0]].name);
+  else
+    printf("%s", flp_loss_op_name(node->op));
+  for (int j = 0; j < flp_loss_op_arity(node->op); j++) printf("%s%%%u", j ? ", " : " ", node->operands[j]);
+  putchar('\n');
+}
+
+static void print_loss(const cli_loss *loss) {
+  const flp_loss *program = &loss->program;
+  char text[CLI_LOSS_TEXT_BYTES];
+  printf("%-12s %s\n", "loss", program->name);
+  if (loss->formula[0]) printf("%-12s %s\n", "formula", loss->formula);
+  if (loss->source[0]) printf("%-12s %s\n", "source", loss->source);
+  printf("%-12s %s\n", "reads", cli_loss_inputs_text(program, text));
+  printf("%-12s %s\n", "parameters", cli_loss_parameters_text(program, text));
+  printf("%-12s %s\n", "metrics", cli_loss_metrics_text(program, text));
+  printf("%-12s %s\n\n", "gradients", cli_loss_gradients_text(program, text));
+  for (uint32_t i = 0; i < program->node_count; i++) print_operation(program, i);
+  printf("  loss = %%%u\n", program->loss);
+  for (uint32_t i = 0; i < program->metric_count; i++)
+    printf("  %s = %%%u\n", program->metrics[i].name, program->metrics[i].node);
+}
+
+static flp_status generate(const show_args *args, const flp_loss *loss, cli_kernel *out) {
+  uint8_t bytes[FLP_LOSS_BYTES_MAX];
+  flpgen_options options = {.want_ir = 1, .want_opt_ir = 1, .loss = loss};
+  flp_kernel_key key = {.kind = FLP_KERNEL_LOSS, .dtype = FLP_DTYPE_FP32};
+  crypto_hash_sha256(key.loss, bytes, flp_loss_write(loss, bytes, sizeof bytes));
+  flpgen_options plain = {.want_ir = 0};
+  FLP_TRY(cli_kernels_target(args->arch ? args->arch : CLI_PORTABLE_ARCH, &plain, key.arch));
+  return cli_kernel_generate(&key, &options, out);
+}
+
+static flp_status write_bytes(const char *path, const flp_loss *loss) {
+  uint8_t bytes[FLP_LOSS_BYTES_MAX];
+  return cli_write_file(path, bytes, flp_loss_write(loss, bytes, sizeof bytes));
+}
+
+static flp_status show(const show_args *args) {
+  cli_loss loss;
+  cli_kernel kernel = {.seconds = 0};
+  FLP_TRY(cli_loss_load(args->text, &loss));
+  if (args->bytes) FLP_TRY(write_bytes(args->bytes, &loss.program));
+  if (args->emit) FLP_TRY(generate(args, &loss.program, &kernel));
+  const struct {
+    uint32_t flag;
+    const char *name, *text;
+  } parts[] = {
+      {EMIT_IR, "ir", kernel.result.ir}, {EMIT_OPT, "opt", kernel.result.opt_ir}, {EMIT_PTX, "ptx", kernel.result.ptx}};
+  json_t *document = args->json ? cli_loss_json(&loss) : NULL;
+  if (args->json && args->emit) json_object_set_new(document, "kernel", cli_desc_json(&kernel.result.desc));
+  if (!args->json && !args->emit) print_loss(&loss);
+  for (int i = 0; i < 3; i++) {
+    if (!(args->emit & parts[i].flag)) continue;
+    if (args->json)
+      json_object_set_new(document, parts[i].name, cli_json_text(parts[i].text));
+    else
+      fputs(parts[i].text, stdout);
+  }
+  flpgen_result_clear(&kernel.result);
+  return args->json ? cli_json_print(document) : FLP_OK;
+}
+
+static error_t parse_show(int key, char *text, struct argp_state *state) {
+  show_args *args = state->input;
+  switch (key) {
+    case KEY_JSON:
+      args->json = 1;
+      return 0;
+    case KEY_EMIT:
+      cli_argp_check(state, cli_parse_flags("--emit", text, emits, &args->emit));
+      return 0;
+    case KEY_ARCH:
+      args->arch = text;
+      return 0;
+    case KEY_BYTES:
+      args->bytes = text;
+      return 0;
+    case ARGP_KEY_ARG:
+      if (args->text) argp_error(state, "argument '%s' is not accepted after '%s'", text, args->text);
+      args->text = text;
+      return 0;
+    case ARGP_KEY_END:
+      if (!args->text)
+        argp_error(state, "the loss is missing: a name of `flpgen loss list`, or a file that ends in .lua");
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+int cli_loss_show(int argc, char **argv) {
+  static const struct argp_option options[] = {
+      {"emit", KEY_EMIT, "LIST", 0, "any of ir,opt,ptx: print the kernel of this loss over arrays of rows", 0},
+      {"arch", KEY_ARCH, "NAME", 0, "its architecture, e.g. sm_90a; sm_80 (default) runs on every newer GPU", 0},
+      {"bytes", KEY_BYTES, "FILE", 0, "write the program here, as flp_spec.loss takes it", 0},
+      {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
+      {0}};
+  static const struct argp argp = {
+      options,
+      parse_show,
+      "LOSS",
+      "Shows what a loss reads, its parameters, metrics and operations."
+      "\vLOSS is a name of `flpgen loss list`, a file that ends in .lua, or a sum of them.\n\n"
+      "  flpgen loss show grpo+k3\n"
+      "  flpgen loss show my.lua --emit ptx --arch sm_90a\n"
+      "  flpgen loss show my.lua --bytes my.loss\n\n" CLI_EXIT_HELP,
+      NULL,
+      NULL,
+      NULL};
+  show_args args = {.text = NULL};
+  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  return cli_finish(argv[0], args.json, show(&args));
+}

@@ -1,0 +1,327 @@
+/* build.c: `flpgen pack build`, from specs, lists of specs, cache directories and packs to one signed file. */
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/pack/pack.h"
+#include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/spec_args.h"
+
+enum {
+  KEY_ARCH = CLI_KEY_FIRST,
+  KEY_FROM,
+  KEY_LIST,
+  KEY_TUNED_FOR,
+  KEY_CHUNKS,
+  KEY_CUBIN,
+  KEY_SIGN,
+  KEY_NAME,
+  KEY_STEP_ROWS,
+  KEY_VARIANTS,
+  KEY_JSON
+};
+enum { SOURCES_MAX = 64, SPECS_MAX = 4096, LIST_BYTES_MAX = 1 << 20, WORDS_MAX = 64 };
+
+typedef struct build_args {
+  cli_spec_args spec;
+  const char *arches, *tuned_for, *cubin, *sign, *name, *out;
+  uint32_t chunk_rows, chunk_vocab;
+  int64_t step_rows;
+  const char *from[SOURCES_MAX], *list[SOURCES_MAX];
+  size_t from_count, list_count;
+  int variants, json;
+} build_args;
+
+/* Specs, and the texts of lists that they borrow from. */
+typedef struct spec_list {
+  cli_pack_spec *specs;
+  size_t count;
+  char *texts[SOURCES_MAX];
+} spec_list;
+
+static const struct argp_option options[] = {
+    {NULL, 0, NULL, 0, "What is packed:", 2},
+    {"list", KEY_LIST, "FILE", 0,
+     "a specialisation a line: its options, and --arch, --tuned-for, --chunks, --step-rows; # begins a comment (flpgen "
+     "tune --list writes such lines)",
+     2},
+    {"from", KEY_FROM, "PATH", 0, "the entries of a cache directory, or of another pack", 2},
+    {"arch", KEY_ARCH, "LIST", 0,
+     "architectures, default sm_80,sm_90a: every one that there are kernels for; sm_80 is always among them", 2},
+    {"tuned-for", KEY_TUNED_FOR, "DEVICE", 0,
+     "kernels cut by --tune, or by the templates where that was found best, are for this device alone, e.g. 'NVIDIA "
+     "H200/132/13000' (name/multiprocessors/driver), and the templates' own choice is packed beside them",
+     2},
+    {"chunks", KEY_CHUNKS, "RxC", 0,
+     "with --tuned-for: chunks of so many rows, or so many columns, that the backward pass prefers; 0 for no "
+     "preference",
+     2},
+    {"step-rows", KEY_STEP_ROWS, "N", 0,
+     "with --tuned-for and --loss: chunks of so many rows, that steps in mode P prefer", 2},
+    {"variants", KEY_VARIANTS, NULL, 0,
+     "beside every specialisation those that share its model: scores, the gradient of hidden alone and all that --grad "
+     "names, each without and with entropy and, in bf16, able to keep exponentials; cut and tuned alike. A loss comes "
+     "with its own line, and serves every head",
+     2},
+    {NULL, 0, NULL, 0, "The pack:", 3},
+    {"out", 'o', "FILE", 0, "where to write it (required)", 3},
+    {"name", KEY_NAME, "TEXT", 0, "a name for the manifest", 3},
+    {"cubin", KEY_CUBIN, "LIST", 0,
+     "also machine code for these GPUs, e.g. sm_90, made by ptxas (FLP_PTXAS, else found in PATH): a start without the "
+     "driver's compiler",
+     3},
+    {"sign", KEY_SIGN, "KEYFILE", 0,
+     "sign with an Ed25519 private key: 64 hex digits (openssl rand -hex 32) or PEM (openssl genpkey -algorithm "
+     "ed25519), in a file of mode 0600; the public key is printed",
+     3},
+    {"json", KEY_JSON, NULL, 0, "print one JSON document", 3},
+    {0}};
+
+/* "8192x0" */
+static flp_status parse_chunks(const char *text, build_args *args) {
+  unsigned rows = 0, vocab = 0;
+  char end = 0;
+  if (sscanf(text, "%9ux%9u%c", &rows, &vocab, &end) != 2)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--chunks: '%s' is not accepted; ROWSxCOLUMNS is, e.g. 0x50688", text);
+  args->chunk_rows = rows;
+  args->chunk_vocab = vocab;
+  return FLP_OK;
+}
+
+static void add_source(const char **list, size_t *count, const char *text, struct argp_state *state) {
+  if (*count == SOURCES_MAX) argp_error(state, "'%s' is one file too many; %d are accepted", text, SOURCES_MAX);
+  list[(*count)++] = text;
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  build_args *args = state->input;
+  const char **const texts[] = {&args->arches, NULL,         NULL,        &args->tuned_for,
+                                NULL,          &args->cubin, &args->sign, &args->name};
+  switch (key) {
+    case ARGP_KEY_INIT:
+      state->child_inputs[0] = &args->spec;
+      return 0;
+    case KEY_FROM:
+      add_source(args->from, &args->from_count, text, state);
+      return 0;
+    case KEY_LIST:
+      add_source(args->list, &args->list_count, text, state);
+      return 0;
+    case KEY_ARCH:
+    case KEY_TUNED_FOR:
+    case KEY_CUBIN:
+    case KEY_SIGN:
+    case KEY_NAME:
+      *texts[key - KEY_ARCH] = text;
+      return 0;
+    case KEY_CHUNKS:
+      cli_argp_check(state, parse_chunks(text, args));
+      return 0;
+    case KEY_STEP_ROWS:
+      cli_argp_check(state, cli_parse_integer("--step-rows", text, 1, INT32_MAX, &args->step_rows));
+      return 0;
+    case 'o':
+      args->out = text;
+      return 0;
+    case KEY_VARIANTS:
+    case KEY_JSON:
+      *(key == KEY_JSON ? &args->json : &args->variants) = 1;
+      return 0;
+    case ARGP_KEY_ARG:
+      argp_error(state, "argument '%s' is not accepted; build takes options only", text);
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
+static const struct argp argp = {
+    options,
+    parse,
+    NULL,
+    "Packs kernels into one file, which FLP_CACHE_PATH may name as it is."
+    "\vThe kernels of a specialisation, of lists of them, of caches and of packs, each once; beside those for one GPU "
+    "stand the sm_80 kernels of the same specialisation, so that a pack runs everywhere. The same kernels give the "
+    "same bytes, in whatever order they were named.\n\n"
+    "  flpgen pack build --vocab 151936 --hidden 4096 --grad hidden,weight -o qwen.flpp\n"
+    "  flpgen pack build --list presets.txt --variants --sign key.hex -o h200.flpp\n"
+    "  flpgen pack build --from h200.flpp --vocab 151936 --hidden 4096 --loss grpo+k3 -o steps.flpp\n"
+    "  flpgen pack build --from ~/.cache/flp --cubin sm_90 -o mine.flpp\n"
+    "  FLP_CACHE_PATH=h200.flpp python train.py\n\n" CLI_EXIT_HELP,
+    children,
+    NULL,
+    NULL};
+
+/* ---- specs ---- */
+
+static flp_status add_spec(spec_list *specs, build_args *args) {
+  if ((args->chunk_rows || args->chunk_vocab) && !args->tuned_for)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--chunks: %ux%u is not accepted without --tuned-for", args->chunk_rows,
+                    args->chunk_vocab);
+  if (args->step_rows && (!args->tuned_for || !args->spec.loss.name))
+    return flp_fail(FLP_ERROR_ARGUMENT, "--step-rows: %lld is not accepted without --tuned-for and --loss",
+                    (long long)args->step_rows);
+  int variants = args->variants && args->spec.spec.op == FLP_OP_HEAD ? CLI_PACK_VARIANTS : 0;
+  if (specs->count + (size_t)variants >= SPECS_MAX)
+    return flp_fail(FLP_ERROR_ARGUMENT, "more than %d specialisations, variants included, are not accepted", SPECS_MAX);
+  FLP_TRY(cli_spec_args_resolve(&args->spec));
+  cli_pack_spec *added = &specs->specs[specs->count++];
+  *added = (cli_pack_spec){.spec = args->spec.spec,
+                           .tune = args->spec.tune,
+                           .tuned_for = args->tuned_for,
+                           .arches = args->arches,
+                           .chunk_rows = args->chunk_rows,
+                           .chunk_vocab = args->chunk_vocab,
+                           .step_rows = (uint32_t)args->step_rows,
+                           .keeps = flp_kernel_spec_keeps(&args->spec.spec)};
+  if (variants) cli_pack_variants(added, added + 1);
+  specs->count += (size_t)variants;
+  return FLP_OK;
+}
+
+/* Cuts a line into words, in place; quotes ' and " hold words together. Returns their number, or -1. */
+static int cut_words(char *line, char *words[WORDS_MAX]) {
+  int count = 0;
+  for (char *at = line;;) {
+    at += strspn(at, " \t\r");
+    if (!*at || *at == '#') return count;
+    if (count == WORDS_MAX) return -1;
+    char *to = words[count++] = at, quote = 0;
+    for (; *at && (quote || !strchr(" \t\r", *at)); at++) {
+      if (*at == quote)
+        quote = 0;
+      else if (!quote && (*at == '\'' || *at == '"'))
+        quote = *at;
+      else
+        *to++ = *at;
+    }
+    if (quote) return -1;
+    int last = *at == 0;
+    *to = 0;
+    if (last) return count;
+    at++;
+  }
+}
+
+/* One line of a list, with the options of build that a line may have. What argp refuses ends the program. */
+static flp_status add_line(spec_list *specs, const build_args *args, const char *file, int number, char *line) {
+  char *words[WORDS_MAX + 1], name[512];
+  int count = cut_words(line, words + 1);
+  if (count == 0) return FLP_OK;
+  snprintf(name, sizeof name, "flpgen pack build: %s:%d", file, number);
+  if (count < 0 || count == WORDS_MAX)
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s:%d: unbalanced quotes, or more than %d words", file, number, WORDS_MAX - 1);
+  words[0] = name;
+  build_args own = {.spec = CLI_SPEC_ARGS_INIT, .arches = args->arches, .variants = args->variants};
+  own.spec.takes_select = 1;
+  argp_parse(&argp, count + 1, words, ARGP_NO_HELP, NULL, &own);
+  flp_status status = own.from_count || own.list_count || own.cubin || own.sign || own.name || own.out || own.json
+                          ? flp_fail(FLP_ERROR_ARGUMENT, "options of the pack are not accepted in a list")
+                          : add_spec(specs, &own);
+  if (status == FLP_OK) return FLP_OK;
+  char reason[768];
+  snprintf(reason, sizeof reason, "%s", flp_error_detail());
+  return flp_fail(status, "%s:%d: %s", file, number, reason);
+}
+
+static flp_status add_list(spec_list *specs, const build_args *args, size_t i) {
+  size_t bytes;
+  FLP_TRY(cli_read_file(args->list[i], LIST_BYTES_MAX, &specs->texts[i], &bytes));
+  int number = 0;
+  for (char *line = specs->texts[i], *next; line; line = next) {
+    next = strchr(line, '\n');
+    if (next) *next++ = 0;
+    FLP_TRY(add_line(specs, args, args->list[i], ++number, line));
+  }
+  return FLP_OK;
+}
+
+static flp_status collect_specs(spec_list *specs, build_args *args) {
+  specs->specs = calloc(SPECS_MAX, sizeof *specs->specs);
+  if (!specs->specs) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
+  int is_given = args->spec.spec.vocab || args->spec.spec.hidden || args->spec.model;
+  if (is_given || (!args->from_count && !args->list_count))
+    FLP_TRY(add_spec(specs, args));
+  else if (args->spec.loss.name)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--loss: '%s' is not accepted without --vocab and --hidden, any head's; or in a line of a list",
+                    args->spec.loss.name);
+  for (size_t i = 0; i < args->list_count; i++) FLP_TRY(add_list(specs, args, i));
+  return FLP_OK;
+}
+
+/* ---- the pack ---- */
+
+static flp_status collect(build_args *args, cli_pack_items *items, uint64_t *left_out) {
+  spec_list specs = {.count = 0};
+  flp_status status = collect_specs(&specs, args);
+  for (size_t i = 0; i < args->from_count && status == FLP_OK; i++)
+    status = cli_pack_add_from(items, args->from[i], left_out);
+  if (status == FLP_OK) status = cli_pack_generate(specs.specs, specs.count, items);
+  for (size_t i = 0; i < SOURCES_MAX; i++) free(specs.texts[i]);
+  free(specs.specs);
+  if (status == FLP_OK && !items->count)
+    return flp_fail(FLP_ERROR_ARGUMENT, "nothing to pack: %llu entries are of other sources than this generator's",
+                    (unsigned long long)*left_out);
+  return status;
+}
+
+static flp_status write_pack(const build_args *args, const cli_pack_items *items, const uint8_t *seed) {
+  char *manifest = NULL;
+  uint8_t *bytes = NULL;
+  size_t length = 0;
+  FLP_TRY(cli_pack_manifest(items, args->name, &manifest));
+  flp_status status = cli_pack_encode(items, manifest, seed, &bytes, &length);
+  if (status == FLP_OK) status = cli_write_file(args->out, bytes, length);
+  free(bytes);
+  free(manifest);
+  return status;
+}
+
+/* Reads back what was written: a pack that would be refused elsewhere is refused here. */
+static flp_status report(const build_args *args, uint64_t left_out) {
+  cli_pack_file file;
+  FLP_TRY(cli_pack_file_open(args->out, &file));
+  flp_status status = cli_pack_file_verify(&file, "");
+  if (status == FLP_OK && args->json) {
+    json_t *document = cli_pack_file_json(&file);
+    if (document) json_object_set_new(document, "left_out", cli_json_count(left_out));
+    status = cli_json_print(document);
+  } else if (status == FLP_OK) {
+    char size[CLI_TEXT_BYTES], signer[CLI_PACK_KEY_TEXT];
+    printf("%s: %u kernels, %s\n", args->out, file.pack->entry_count,
+           cli_format_bytes((double)file.pack->file_bytes, size));
+    if (left_out) printf("%llu entries of other sources were left out\n", (unsigned long long)left_out);
+    if (file.pack->is_signed)
+      printf("signed; the public key is %s\n",
+             sodium_bin2hex(signer, sizeof signer, file.pack->signer, sizeof file.pack->signer));
+    printf("FLP_CACHE_PATH=%s uses it in place; `flpgen pack install %s` copies it to a cache\n", args->out, args->out);
+  }
+  cli_pack_file_close(&file);
+  return status;
+}
+
+static flp_status build(build_args *args) {
+  uint8_t seed[32];
+  uint64_t left_out = 0;
+  cli_pack_items items = {.count = 0};
+  if (!args->out) return flp_fail(FLP_ERROR_ARGUMENT, "--out: the file to write is not given; --out FILE gives it");
+  if (sodium_init() < 0) return flp_fail(FLP_ERROR_INTERNAL, "libsodium could not be initialised");
+  if (args->sign) FLP_TRY(cli_pack_read_seed(args->sign, seed));
+  flp_status status = collect(args, &items, &left_out);
+  if (status == FLP_OK && args->cubin) status = cli_pack_make_cubins(&items, args->cubin);
+  if (status == FLP_OK) status = write_pack(args, &items, args->sign ? seed : NULL);
+  if (status == FLP_OK) status = report(args, left_out);
+  sodium_memzero(seed, sizeof seed);
+  cli_pack_items_clear(&items);
+  return status;
+}
+
+int cli_pack_build(int argc, char **argv) {
+  build_args args = {.spec = CLI_SPEC_ARGS_INIT};
+  args.spec.takes_select = 1;
+  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  return cli_finish(argv[0], args.json, build(&args));
+}

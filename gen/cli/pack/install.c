@@ -1,0 +1,160 @@
+/* install.c: `flpgen pack install`, the kernels of a pack as entries of a cache.
+ *
+ * Invariant: nothing is written before all of the pack was verified; each entry is put in place in one step, so the
+ * cache is valid whenever this ends, and running it again completes it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "gen/cli/pack/pack.h"
+#include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/progress.h"
+
+enum { KEY_JSON = CLI_KEY_FIRST, KEY_TRUST, KEY_DIR };
+
+typedef struct install_args {
+  const char *path, *directory;
+  cli_pack_trust trust;
+  int json;
+} install_args;
+
+typedef struct outcome {
+  uint32_t written, there; /* entries; there: equal ones that the cache has already */
+  uint32_t cubins;         /* that stay in the pack */
+} outcome;
+
+static const struct argp_option options[] = {
+    {"dir", KEY_DIR, "DIR", 0, "the cache to install into, default FLP_CACHE_DIR: that of this user", 0},
+    {"trust", KEY_TRUST, "KEY", 0,
+     "install only what is signed with this public key: 64 hex digits, or a file with them or with PEM; may be "
+     "repeated; default FLP_PACK_KEYS",
+     0},
+    {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
+    {0}};
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  install_args *args = state->input;
+  switch (key) {
+    case KEY_DIR:
+      args->directory = text;
+      return 0;
+    case KEY_TRUST:
+      cli_argp_check(state, cli_pack_trust_add(&args->trust, text));
+      return 0;
+    case KEY_JSON:
+      args->json = 1;
+      return 0;
+    case ARGP_KEY_ARG:
+      if (args->path) argp_error(state, "argument '%s' is not accepted after '%s'", text, args->path);
+      args->path = text;
+      return 0;
+    case ARGP_KEY_END:
+      if (!args->path) argp_error(state, "the pack's file is missing");
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static int is_equal(const flp_kernel_image *a, const flp_kernel_image *b) {
+  uint8_t left[FLP_DESC_BYTES_MAX], right[FLP_DESC_BYTES_MAX];
+  size_t left_bytes = flp_kernel_desc_write(&a->desc, left, sizeof left);
+  size_t right_bytes = flp_kernel_desc_write(&b->desc, right, sizeof right);
+  return left_bytes == right_bytes && memcmp(left, right, left_bytes) == 0 && a->ptx_bytes == b->ptx_bytes &&
+         memcmp(a->ptx, b->ptx, a->ptx_bytes) == 0;
+}
+
+/* 1 if the cache has this very entry already. */
+static int is_there(flp_store *store, const flp_pack_entry *entry, const flp_kernel_image *image) {
+  flp_kernel_image got;
+  int found = 0;
+  if (flp_store_get(store, entry->key, entry->key_bytes, &got, &found) != FLP_OK || !found) return 0;
+  int equal = is_equal(&got, image);
+  flp_kernel_image_clear(&got);
+  return equal;
+}
+
+static flp_status install_entry(flp_store *store, const cli_pack_file *file, const flp_pack_entry *entry,
+                                outcome *out) {
+  flp_kernel_image image;
+  FLP_TRY(flp_pack_load(file->pack, file->fd, entry, &image));
+  flp_status status = FLP_OK;
+  out->cubins += entry->image_count - 1;
+  if (is_there(store, entry, &image)) {
+    out->there++;
+  } else {
+    status = flp_store_put(store, entry->key, entry->key_bytes, &image);
+    out->written += status == FLP_OK;
+  }
+  flp_kernel_image_clear(&image);
+  return status;
+}
+
+static flp_status install_all(const cli_pack_file *file, const char *directory, outcome *out) {
+  flp_store *store = NULL;
+  cli_progress progress;
+  FLP_TRY(flp_store_open(directory, NULL, &store));
+  cli_progress_start(&progress, "installing", 0);
+  flp_status status = FLP_OK;
+  uint32_t count = file->pack->entry_count;
+  for (uint32_t i = 0; i < count && status == FLP_OK; i++) {
+    status = install_entry(store, file, &file->pack->entries[i], out);
+    cli_progress_update(&progress, (int64_t)i + 1, (int64_t)count);
+  }
+  cli_progress_end(&progress);
+  flp_store_close(store);
+  if (status == FLP_OK) return FLP_OK;
+  char reason[768];
+  snprintf(reason, sizeof reason, "%s", flp_error_detail());
+  return flp_fail(status, "%u of %u kernels are installed, the cache is valid: %s", out->written + out->there, count,
+                  reason);
+}
+
+static flp_status print(const install_args *args, const char *directory, const outcome *out) {
+  if (args->json)
+    return cli_json_print(json_pack("{s:o, s:o, s:i, s:i, s:i}", "file", cli_json_text(args->path), "directory",
+                                    cli_json_text(directory), "written", (int)out->written, "there", (int)out->there,
+                                    "cubins_left", (int)out->cubins));
+  printf("%u kernels installed in %s, %u were there already\n", out->written, directory, out->there);
+  if (out->cubins)
+    printf("%u pieces of machine code stay in the pack; FLP_CACHE_PATH=%s uses them\n", out->cubins, args->path);
+  return FLP_OK;
+}
+
+static flp_status install(install_args *args) {
+  cli_pack_file file;
+  outcome out = {0};
+  flp_setting cache;
+  flp_setting_get(FLP_SETTING_CACHE_DIR, &cache);
+  const char *directory = args->directory ? args->directory : cache.value;
+  if (!directory[0]) return flp_fail(FLP_ERROR_ARGUMENT, "no cache directory is known; --dir DIR gives one");
+  FLP_TRY(cli_pack_trust_finish(&args->trust));
+  FLP_TRY(cli_pack_file_open(args->path, &file));
+  flp_status status = cli_pack_file_verify(&file, args->trust.keys);
+  if (status == FLP_OK) status = install_all(&file, directory, &out);
+  if (status == FLP_OK) status = print(args, directory, &out);
+  cli_pack_file_close(&file);
+  return status;
+}
+
+int cli_pack_install(int argc, char **argv) {
+  static const struct argp argp = {
+      options,
+      parse,
+      "FILE",
+      "Installs the kernels of a pack into a cache."
+      "\vThe whole pack is verified first, and one that is refused leaves the cache as it was. Each kernel is put in "
+      "place in one step: an installation that is cut off or meets a full disk leaves a valid cache, and running it "
+      "again completes it. Without installing, FLP_CACHE_PATH=FILE reads a pack in place.\n\n"
+      "  flpgen pack install h200.flpp\n"
+      "  flpgen pack install h200.flpp --trust release.pub --dir /srv/flp\n\n" CLI_EXIT_HELP,
+      NULL,
+      NULL,
+      NULL};
+  install_args args = {.path = NULL};
+  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  int code = cli_finish(argv[0], args.json, install(&args));
+  free(args.trust.keys);
+  return code;
+}

@@ -1,0 +1,188 @@
+/* show.c: `flpgen pack verify` and `flpgen pack inspect`: whether a pack is sound and whose, and what it holds. */
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/pack/pack.h"
+#include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/table.h"
+
+enum { KEY_JSON = CLI_KEY_FIRST, KEY_TRUST };
+
+typedef struct show_args {
+  const char *path;
+  cli_pack_trust trust;
+  int json;
+} show_args;
+
+static const struct argp_option verify_options[] = {
+    {"trust", KEY_TRUST, "KEY", 0,
+     "accept only packs signed with this public key: 64 hex digits, or a file with them or with PEM; may be repeated; "
+     "default FLP_PACK_KEYS, and without that any pack that is sound",
+     0},
+    {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
+    {0}};
+static const struct argp_option inspect_options[] = {{"json", KEY_JSON, NULL, 0, "print one JSON document", 0}, {0}};
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  show_args *args = state->input;
+  switch (key) {
+    case KEY_TRUST:
+      cli_argp_check(state, cli_pack_trust_add(&args->trust, text));
+      return 0;
+    case KEY_JSON:
+      args->json = 1;
+      return 0;
+    case ARGP_KEY_ARG:
+      if (args->path) argp_error(state, "argument '%s' is not accepted after '%s'", text, args->path);
+      args->path = text;
+      return 0;
+    case ARGP_KEY_END:
+      if (!args->path) argp_error(state, "the pack's file is missing");
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+/* ---- verify ---- */
+
+static void signer_of(const flp_pack *pack, char out[CLI_PACK_KEY_TEXT]) {
+  sodium_bin2hex(out, CLI_PACK_KEY_TEXT, pack->signer, sizeof pack->signer);
+}
+
+static flp_status print_verified(const cli_pack_file *file, const show_args *args) {
+  const flp_pack *pack = file->pack;
+  int is_trusted = args->trust.keys[0] != 0; /* or verifying would have failed */
+  char signer[CLI_PACK_KEY_TEXT], size[CLI_TEXT_BYTES];
+  signer_of(pack, signer);
+  if (args->json)
+    return cli_json_print(json_pack("{s:o, s:o, s:i, s:i, s:o, s:b}", "file", cli_json_text(file->path), "bytes",
+                                    cli_json_count(pack->file_bytes), "entries", (int)pack->entry_count, "blobs",
+                                    (int)pack->blob_count, "signed_by",
+                                    pack->is_signed ? json_string(signer) : json_null(), "trusted", is_trusted));
+  printf("%s: sound: %u kernels, %u blobs, %s\n", file->path, pack->entry_count, pack->blob_count,
+         cli_format_bytes((double)pack->file_bytes, size));
+  if (!pack->is_signed)
+    puts("not signed");
+  else
+    printf("signed with %s, %s\n", signer,
+           is_trusted ? "which is trusted" : "which was held against no trusted key; --trust KEY does");
+  return FLP_OK;
+}
+
+static flp_status verify(show_args *args) {
+  cli_pack_file file;
+  FLP_TRY(cli_pack_trust_finish(&args->trust));
+  FLP_TRY(cli_pack_file_open(args->path, &file));
+  flp_status status = cli_pack_file_verify(&file, args->trust.keys);
+  if (status == FLP_OK) status = print_verified(&file, args);
+  cli_pack_file_close(&file);
+  return status;
+}
+
+int cli_pack_verify(int argc, char **argv) {
+  static const struct argp argp = {
+      verify_options,
+      parse,
+      "FILE",
+      "Verifies a pack: every hash, descriptor, kernel symbol and size, the manifest and the signature."
+      "\vNo GPU is needed and nothing is written. A signature that is there must be right whoever made it; --trust "
+      "asks "
+      "whose it is.\n\n"
+      "  flpgen pack verify h200.flpp\n"
+      "  flpgen pack verify h200.flpp --trust release.pub\n\n"
+      "A pack that is sound but not signed by a trusted key is exit status 1, one that is corrupt 4.\n\n" CLI_EXIT_HELP,
+      NULL,
+      NULL,
+      NULL};
+  show_args args = {.path = NULL};
+  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  int code = cli_finish(argv[0], args.json, verify(&args));
+  free(args.trust.keys);
+  return code;
+}
+
+/* ---- inspect ---- */
+
+/* "a, b" of an array of texts, "-" if it is empty. */
+static const char *join(const json_t *array, char *out, size_t capacity) {
+  size_t i, used = 0;
+  json_t *text;
+  snprintf(out, capacity, "-");
+  json_array_foreach(array, i, text) {
+    int got = snprintf(out + used, capacity - used, "%s%s", i ? ", " : "", json_string_value(text));
+    if (got < 0 || (size_t)got >= capacity - used) break;
+    used += (size_t)got;
+  }
+  return out;
+}
+
+static void print_head(const cli_pack_file *file) {
+  static const char *const fields[][2] = {{"arches", "architectures"},
+                                          {"dtypes", "dtypes"},
+                                          {"shapes", "vocab x hidden"},
+                                          {"tuned_for", "tuned for"},
+                                          {"cubins", "machine code"}};
+  const flp_pack *pack = file->pack;
+  char signer[CLI_PACK_KEY_TEXT], size[CLI_TEXT_BYTES], text[1024];
+  const char *name = json_string_value(json_object_get(file->manifest, "name"));
+  signer_of(pack, signer);
+  if (name && name[0]) printf("%-15s %s\n", "name", name);
+  printf("%-15s %s, %u kernels in %u blobs\n", "size", cli_format_bytes((double)pack->file_bytes, size),
+         pack->entry_count, pack->blob_count);
+  printf("%-15s %s\n", "signed with", pack->is_signed ? signer : "-");
+  printf("%-15s %.16s\n", "sources", json_string_value(json_object_get(file->manifest, "sources")));
+  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+    printf("%-15s %s\n", fields[i][1], join(json_object_get(file->manifest, fields[i][0]), text, sizeof text));
+}
+
+static void add_row(cli_table *table, const flp_pack *pack, const flp_pack_entry *entry) {
+  flp_kernel_desc desc;
+  char key[FLP_KEY_BYTES_MAX + 1] = "", shape[CLI_PACK_SHAPE_BYTES], cut[FLP_TUNABLES_TEXT_BYTES], cubins[32];
+  char stored[CLI_TEXT_BYTES], unpacked[CLI_TEXT_BYTES];
+  memcpy(key, entry->key, entry->key_bytes);
+  if (flp_kernel_desc_read(entry->desc, entry->desc_bytes, &desc) != FLP_OK) return; /* opening has read them all */
+  const flp_pack_blob *blob = &pack->blobs[entry->images[0].blob];
+  const char *tuned = strstr(key, " tuned=");
+  cli_pack_shape(&desc.key, shape);
+  flp_tunables_text(&desc.key.tune, cut);
+  snprintf(cubins, sizeof cubins, "%u", entry->image_count - 1);
+  cli_table_add(table, flp_kernel_kind_name(desc.key.kind), desc.key.arch, flp_dtype_name(desc.key.dtype), shape, cut,
+                tuned && tuned[7] ? tuned + 7 : "-", cli_format_bytes((double)blob->stored_bytes, stored),
+                cli_format_bytes((double)blob->unpacked_bytes, unpacked), cubins, NULL);
+}
+
+static flp_status inspect(const show_args *args) {
+  cli_pack_file file;
+  FLP_TRY(cli_pack_file_open(args->path, &file));
+  flp_status status = FLP_OK;
+  if (args->json) {
+    status = cli_json_print(cli_pack_file_json(&file));
+  } else {
+    cli_table table;
+    print_head(&file);
+    cli_table_start(&table, "kernel", "arch", "dtype", "vocab x hidden", "cut", "tuned for", "packed", "PTX", "cubins",
+                    NULL);
+    for (uint32_t i = 0; i < file.pack->entry_count; i++) add_row(&table, file.pack, &file.pack->entries[i]);
+    cli_table_finish(&table);
+  }
+  cli_pack_file_close(&file);
+  return status;
+}
+
+int cli_pack_inspect(int argc, char **argv) {
+  static const struct argp argp = {inspect_options,
+                                   parse,
+                                   "FILE",
+                                   "Shows what a pack holds: its manifest, its signer and its kernels."
+                                   "\vThe table of the pack is checked on the way; `flpgen pack verify` reads the code "
+                                   "as well.\n\n" CLI_EXIT_HELP,
+                                   NULL,
+                                   NULL,
+                                   NULL};
+  show_args args = {.path = NULL};
+  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  return cli_finish(argv[0], args.json, inspect(&args));
+}

@@ -1,0 +1,104 @@
+/* best.c: the best of each tuned kernel beside the bare matrix products that it stands for. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/report/lines.h"
+#include "gen/cli/report/svg.h"
+
+enum { LINES_MAX = 120 };
+
+static const char title[] = "Best kernel of each kind against the bare matrix products";
+
+static int count_best(const report_data *data) {
+  int count = 0;
+  for (int s = 0; s < data->spec_count; s++)
+    for (int k = 0; REPORT_KINDS[k]; k++) count += report_data_best(data, s, REPORT_KINDS[k]) >= 0;
+  return count;
+}
+
+static void fill_line(const report_data *data, int spec, int kind, const report_candidate *best, report_line *out) {
+  double bare = report_data_bare_ms(data, spec, REPORT_KINDS[kind]);
+  char ms[REPORT_NUMBER_BYTES];
+  memset(out, 0, sizeof *out);
+  report_data_shape(&data->specs[spec], out->group);
+  const char *record = report_data_record(data, spec);
+  snprintf(out->who, sizeof out->who, "%s%s%.*s", REPORT_KINDS[kind], record[0] ? " \u00b7 " : "",
+           (int)strcspn(record, "."), record);
+  snprintf(out->tip, sizeof out->tip, "%s %.160s: %s ms", REPORT_KINDS[kind], best->tune,
+           report_number(best->ms, 5, ms));
+  out->series = kind;
+  out->ms = best->ms;
+  out->ratio = best->ms / bare;
+  out->low = best->ms_low / bare;
+  out->high = best->ms_high / bare;
+  out->reason = "";
+}
+
+static void write_table(FILE *out, const report_data *data, int count) {
+  static const char *const columns[] = {"shape",    "kernel", "cut",    "#ms",     "#least ms", "#most ms",
+                                        "#bare ms", "#ratio", "#error", "#SM MHz", "#W",        "#rounds"};
+  enum { COLUMNS = sizeof columns / sizeof columns[0] };
+  report_table_start(out, "best candidates", count, columns, COLUMNS);
+  for (int s = 0; s < data->spec_count; s++)
+    for (int k = 0; REPORT_KINDS[k]; k++) {
+      int i = report_data_best(data, s, REPORT_KINDS[k]);
+      if (i < 0) continue;
+      const report_candidate *c = &data->candidates[i];
+      double bare = report_data_bare_ms(data, s, REPORT_KINDS[k]);
+      char shape[REPORT_SHAPE_BYTES], n[9][REPORT_NUMBER_BYTES];
+      const char *const cells[COLUMNS] = {report_data_shape(&data->specs[s], shape),
+                                          REPORT_KINDS[k],
+                                          c->tune,
+                                          report_places(c->ms, 3, n[0]),
+                                          report_places(c->ms_low, 3, n[1]),
+                                          report_places(c->ms_high, 3, n[2]),
+                                          report_places(bare, 3, n[3]),
+                                          report_places(c->ms / bare, 3, n[4]),
+                                          report_number(c->error, 3, n[5]),
+                                          report_number(c->clock_mhz, 4, n[6]),
+                                          report_number(c->power_w, 4, n[7]),
+                                          report_number((double)c->rounds, 6, n[8])};
+      report_table_row(out, columns, COLUMNS, cells);
+    }
+  report_table_finish(out);
+}
+
+/* Fills at most LINES_MAX; returns their number. */
+static int fill_lines(const report_data *data, report_line *lines) {
+  int count = 0;
+  for (int s = 0; s < data->spec_count; s++)
+    for (int k = 0; REPORT_KINDS[k] && count < LINES_MAX; k++) {
+      int i = report_data_best(data, s, REPORT_KINDS[k]);
+      if (i >= 0) fill_line(data, s, k, &data->candidates[i], &lines[count++]);
+    }
+  return count;
+}
+
+void report_chart_best(FILE *out, const report_data *data) {
+  int all = count_best(data);
+  report_line *lines = all ? calloc(LINES_MAX, sizeof *lines) : NULL;
+  if (!lines) {
+    report_figure_missing(out, "best", title, "No candidate was timed: give the records that flpgen tune wrote.");
+    return;
+  }
+  int count = fill_lines(data, lines);
+  report_figure_start(
+      out, "best", title,
+      "Left of the dashed line is faster than cuBLASLt's products of the same shapes alone. Marks are "
+      "medians, whiskers the least and the most. Of dz, products and layout the whole backward pass is "
+      "timed, with that one tuned; of forward_keep and what is tuned beside it the pass of mode S or the "
+      "step of mode P.");
+  report_legend_start(out);
+  for (int k = 0; REPORT_KINDS[k]; k++) {
+    int used = 0;
+    for (int i = 0; i < count; i++) used |= lines[i].series == k;
+    if (used) report_legend_mark(out, k, 0, REPORT_KINDS[k]);
+  }
+  report_legend_line(out, "base", "bare products (1\u00d7)");
+  report_legend_finish(out);
+  report_lines_draw(out, lines, count, title, "time / bare time (\u00d7, less is faster)");
+  if (all > count) report_note(out, "Only the first 120 lines are drawn; the table has all.");
+  write_table(out, data, all);
+  report_figure_finish(out);
+  free(lines);
+}

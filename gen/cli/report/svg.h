@@ -1,0 +1,71 @@
+/* svg.h: what charts are made of: scales, ticks, axes, marks and text in inline SVG.
+ *
+ * Every chart is drawn twice, for desktops and for phones, and the page's style shows one of them: lengths are CSS
+ * pixels in both, so text keeps its size. Nothing has an id. Colours are classes of style.c: s0 to s7. */
+#ifndef FLPGEN_CLI_REPORT_SVG_H
+#define FLPGEN_CLI_REPORT_SVG_H
+
+#include <stdio.h>
+
+enum { REPORT_TICKS_MAX = 24, REPORT_SERIES = 8 };
+
+/* Maps values of low..high to pixels of from..to. */
+typedef struct report_scale {
+  double low, high, from, to;
+  int is_log;
+} report_scale;
+
+/* A scale that ends on round numbers around low..high; equal, reversed or bad ends are mended. most: ticks at most */
+report_scale report_scale_make(double low, double high, int is_log, int most, double from, double to);
+/* Pixels of a value, kept within the scale. */
+double report_scale_at(const report_scale *scale, double value);
+/* Values to mark, ascending: steps of 1, 2 or 5 times a power of ten. Returns their number, at most `most` and
+ * REPORT_TICKS_MAX. */
+int report_scale_ticks(const report_scale *scale, int most, double out[REPORT_TICKS_MAX]);
+
+/* Drawings of a figure: i = 0 for desktops, 1 for phones. */
+enum { REPORT_WIDTHS = 2 };
+extern const double REPORT_WIDTH[REPORT_WIDTHS];
+
+void report_svg_start(FILE *out, int i, double height, const char *label);
+void report_svg_finish(FILE *out);
+
+typedef enum report_anchor { REPORT_START, REPORT_MIDDLE, REPORT_END } report_anchor;
+
+/* One line of text; cut with an ellipsis to that many pixels, then whole as a tooltip. class: "" or names of the
+ * style */
+void report_svg_text(FILE *out, double x, double y, report_anchor anchor, const char *class, double most,
+                     const char *text);
+/* Lines that a text takes in that many pixels, broken at blanks; at most `lines`. */
+int report_svg_line_count(const char *text, double most, int lines);
+/* These lines, one every REPORT_LINE pixels; the last is cut where the text goes on. y: of the first */
+enum { REPORT_LINE = 16 };
+void report_svg_lines(FILE *out, double x, double y, const char *class, double most, int lines, const char *text);
+/* Pixels that a text may take at most in the fonts of the page. */
+double report_svg_text_width(const char *text);
+void report_svg_line(FILE *out, double x1, double y1, double x2, double y2, const char *class);
+
+/* A mark of a series: colour and shape belong together. tip: tooltip or NULL */
+void report_svg_mark(FILE *out, double x, double y, double radius, int series, int hollow, const char *tip);
+
+/* What stands for a mark that lies beyond the end of an axis. */
+void report_svg_arrow(FILE *out, double x, double y, int series, const char *tip);
+
+/* Grid lines, labels and title of an axis. format: text of a tick */
+typedef const char *(*report_format)(double value, char buffer[32]);
+const char *report_format_number(double value, char buffer[32]);
+const char *report_format_bytes(double value, char buffer[32]);
+void report_svg_axis_x(FILE *out, const report_scale *x, double top, double bottom, const char *title, int most,
+                       report_format format);
+void report_svg_axis_y(FILE *out, const report_scale *y, double left, double right, const char *title, int most,
+                       report_format format);
+
+/* Legend, in HTML so that it wraps. */
+void report_legend_start(FILE *out);
+void report_legend_mark(FILE *out, int series, int hollow, const char *text);
+void report_legend_line(FILE *out, const char *class, const char *text);
+/* A filled box; class: of the style */
+void report_legend_swatch(FILE *out, const char *class, const char *text);
+void report_legend_finish(FILE *out);
+
+#endif

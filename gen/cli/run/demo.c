@@ -1,0 +1,125 @@
+/* demo.c: a problem of random data at real size, the same for the same seed on every machine. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/run/run.h"
+#include "gen/cli/shared/hfconfig.h"
+#include "gen/cli/shared/normal.h"
+#include "gen/cli/shared/progress.h"
+#include "runtime/kernel.h"
+#include "runtime/validate.h"
+
+/* Elements made between two looks of the progress bar. */
+enum { BLOCK = 1 << 22, MASK_EVERY = 3 };
+
+/* Allocates an operand of `count` elements and fills it with normal numbers. */
+static flp_status make_normal(run_problem *problem, run_operand operand, flp_dtype dtype, int64_t count, uint64_t seed,
+                              double sigma, cli_progress *progress) {
+  size_t element = flp_dtype_bytes(dtype), bytes = (size_t)count * element;
+  char *data = aligned_alloc(256, (bytes + 256) / 256 * 256);
+  cli_normal normal;
+  problem->memory[operand] = data;
+  problem->operand[operand] = data;
+  problem->bytes[operand] = bytes;
+  if (!data) return flp_fail(FLP_ERROR_MEMORY, "out of host memory: %zu bytes were asked for", bytes);
+  FLP_TRY(cli_normal_create(dtype, sigma, seed, &normal));
+  for (int64_t begin = 0; begin < count; begin += BLOCK) {
+    int64_t some = count - begin < BLOCK ? count - begin : BLOCK;
+    cli_normal_fill(&normal, begin, some, data + (size_t)begin * element);
+    cli_progress_update(progress, begin + some, count);
+  }
+  cli_normal_destroy(&normal);
+  return FLP_OK;
+}
+
+/* Random targets; rows 0, 3, 6, ... are masked. */
+static flp_status make_targets(run_problem *problem, uint64_t seed) {
+  int64_t *target = malloc((size_t)problem->n * sizeof *target + 1);
+  if (!target) return flp_fail(FLP_ERROR_MEMORY, "out of host memory");
+  for (int64_t i = 0; i < problem->n; i++)
+    target[i] = i % MASK_EVERY == 0 ? problem->ignore_index
+                                    : (int64_t)(cli_hash(seed + (uint64_t)i) % (uint64_t)problem->spec.vocab);
+  problem->memory[RUN_TARGET] = target;
+  problem->operand[RUN_TARGET] = target;
+  problem->bytes[RUN_TARGET] = (size_t)problem->n * sizeof *target;
+  return FLP_OK;
+}
+
+static flp_status check_args(const run_args *args) {
+  static const char *const names[RUN_VECTOR] = {NULL,
+                                                "--weight",
+                                                "--bias",
+                                                "--target",
+                                                NULL,
+                                                "--grad-logprob",
+                                                "--grad-entropy",
+                                                "--old-logprob",
+                                                "--ref-logprob",
+                                                "--advantage",
+                                                "--row-weight"};
+  for (int i = 0; i < RUN_VECTOR; i++)
+    if (names[i] && args->source[i])
+      return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted with --demo, which makes its own data", names[i],
+                      args->source[i]);
+  if (args->file_count)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--input: '%s' is not accepted with --demo, which makes its own data",
+                    args->files[0]);
+  return FLP_OK;
+}
+
+static flp_status choose_sizes(const run_args *args, run_problem *problem) {
+  cli_hfconfig model = {.vocab = 151936, .hidden = 4096, .dtype = FLP_DTYPE_BF16};
+  if (args->model) FLP_TRY(cli_hfconfig_read(args->model, &model));
+  flp_spec *spec = &problem->spec;
+  spec->vocab = args->vocab ? args->vocab : model.vocab;
+  spec->hidden = model.hidden;
+  if (args->source[RUN_HIDDEN])
+    FLP_TRY(cli_parse_integer("--hidden", args->source[RUN_HIDDEN], 8, FLP_HIDDEN_MAX, &spec->hidden));
+  if (args->dtype || model.dtype) spec->dtype = args->dtype ? args->dtype : model.dtype;
+  if (args->source[RUN_TEMPERATURE])
+    FLP_TRY(cli_parse_number("--temperature", args->source[RUN_TEMPERATURE], &problem->temperature));
+  problem->n = args->rows;
+  problem->rank = 1;
+  problem->shape[0] = args->rows;
+  return FLP_OK;
+}
+
+/* What the loss reads: advantages and vectors; a reference near what such scores give; on policy, of weight 1. */
+static flp_status make_loss_inputs(run_problem *problem, uint64_t seed, cli_progress *progress) {
+  uint32_t read = problem->loss ? flp_loss_inputs(problem->loss) : 0;
+  for (int i = RUN_REF_LOGPROB; i < RUN_OPERANDS; i++) {
+    if (i == RUN_ROW_WEIGHT || !(read >> run_loss_input((run_operand)i) & 1)) continue;
+    FLP_TRY(
+        make_normal(problem, (run_operand)i, FLP_DTYPE_FP32, problem->n, cli_hash(seed + (uint64_t)i), 1.0, progress));
+  }
+  float *reference = problem->memory[RUN_REF_LOGPROB];
+  for (int64_t row = 0; reference && row < problem->n; row++)
+    reference[row] = fminf(reference[row] - (float)log((double)problem->spec.vocab) - 2, 0);
+  return FLP_OK;
+}
+
+flp_status run_problem_demo(run_args *args, run_problem *out) {
+  *out = (run_problem){.spec = FLP_SPEC_INIT, .temperature = 1.0, .ignore_index = args->ignore_index};
+  FLP_TRY(check_args(args));
+  FLP_TRY(run_problem_loss(args, out));
+  FLP_TRY(choose_sizes(args, out));
+  flp_spec *spec = &out->spec, resolved;
+  spec->entropy = cli_loss_entropy(spec);
+  FLP_TRY(flp_spec_resolve(spec, &resolved)); /* before anything of that size is allocated */
+  uint64_t seed = (uint64_t)args->seed;
+  cli_progress progress;
+  cli_progress_start(&progress, "making the head", args->quiet);
+  /* Scores of standard deviation 2: neither flat nor saturated. */
+  flp_status status = make_normal(out, RUN_WEIGHT, spec->dtype, spec->vocab * spec->hidden, cli_hash(seed),
+                                  2.0 / sqrt((double)spec->hidden), &progress);
+  cli_progress_end(&progress);
+  if (status == FLP_OK)
+    status = make_normal(out, RUN_HIDDEN, spec->dtype, out->n * spec->hidden, cli_hash(seed + 1), 1.0, &progress);
+  if (status == FLP_OK) status = make_targets(out, cli_hash(seed + 2));
+  if (status == FLP_OK) status = make_loss_inputs(out, seed + 4, &progress);
+  if (status == FLP_OK && args->has_grads && !out->loss)
+    status = make_normal(out, RUN_GRAD_LOGPROB, FLP_DTYPE_FP32, out->n, cli_hash(seed + 3), 1.0, &progress);
+  if (status == FLP_OK) status = run_problem_resolve(args, out);
+  return status;
+}

@@ -1,0 +1,85 @@
+/* exact.c: logprob and entropy of a few rows in fp64, through the oracle. */
+#include "gen/cli/run/exact.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/shared/oracle.h"
+#include "runtime/kernel.h"
+
+static double temperature_of(const run_problem *problem, int64_t row) {
+  float value = (float)problem->temperature;
+  const char *rows = problem->operand[RUN_TEMPERATURE];
+  if (rows) memcpy(&value, rows + 4 * row, sizeof value);
+  return (double)value;
+}
+
+/* A row that has an answer: neither masked nor bad. */
+static int is_active(const run_problem *problem, int64_t row) {
+  int64_t target = run_problem_target(problem, row);
+  double temperature = temperature_of(problem, row);
+  return target != problem->ignore_index && target >= 0 && target < problem->spec.vocab && temperature > 0 &&
+         isfinite(temperature);
+}
+
+/* The first active row of each eighth of them, and all if there are few. */
+static void choose_rows(const run_problem *problem, run_exact *out) {
+  int64_t active = 0, seen = 0;
+  for (int64_t i = 0; i < problem->n; i++) active += is_active(problem, i);
+  for (int64_t i = 0; i < problem->n && out->count < RUN_SAMPLES_MAX; i++) {
+    if (!is_active(problem, i)) continue;
+    if (seen++ * RUN_SAMPLES_MAX >= out->count * active) out->row[out->count++] = i;
+  }
+}
+
+/* The problem of the chosen rows alone, whose hidden states are gathered into hidden. */
+static oracle_problem gather(const run_problem *problem, const run_exact *rows, char *hidden, int64_t *target,
+                             double *temperature, const double *zeros) {
+  const flp_spec *spec = &problem->spec;
+  size_t bytes = (size_t)spec->hidden * flp_dtype_bytes(spec->dtype);
+  for (int i = 0; i < rows->count; i++) {
+    memcpy(hidden + (size_t)i * bytes, (const char *)problem->operand[RUN_HIDDEN] + (size_t)rows->row[i] * bytes,
+           bytes);
+    target[i] = run_problem_target(problem, rows->row[i]);
+    temperature[i] = temperature_of(problem, rows->row[i]);
+  }
+  return (oracle_problem){.dtype = spec->dtype,
+                          .n = rows->count,
+                          .vocab = spec->vocab,
+                          .depth = spec->hidden,
+                          .hidden = hidden,
+                          .weight = problem->operand[RUN_WEIGHT],
+                          .bias = problem->operand[RUN_BIAS],
+                          .hidden_stride = spec->hidden,
+                          .weight_stride = spec->hidden,
+                          .target = target,
+                          .temperature = temperature,
+                          .scale = (double)(float)problem->scale,
+                          .softcap = (double)spec->softcap,
+                          .grad_logprob = zeros,
+                          .grad_entropy = zeros,
+                          .threads = 1};
+}
+
+flp_status run_exact_sample(const run_problem *problem, run_exact *out) {
+  *out = (run_exact){0};
+  choose_rows(problem, out);
+  if (out->count == 0) return FLP_OK;
+  char *hidden = malloc(RUN_SAMPLES_MAX * (size_t)problem->spec.hidden * flp_dtype_bytes(problem->spec.dtype));
+  if (!hidden) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the fp64 comparison");
+  static const double zeros[RUN_SAMPLES_MAX];
+  int64_t target[RUN_SAMPLES_MAX], ids[RUN_SAMPLES_MAX];
+  double temperature[RUN_SAMPLES_MAX];
+  oracle_row rows[RUN_SAMPLES_MAX];
+  oracle_problem exact = gather(problem, out, hidden, target, temperature, zeros);
+  for (int i = 0; i < out->count; i++) ids[i] = i;
+  flp_status status = oracle_forward(&exact, ids, out->count, rows);
+  for (int i = 0; status == FLP_OK && i < out->count; i++) {
+    out->logprob[i] = rows[i].logprob;
+    out->entropy[i] = rows[i].entropy;
+    out->score_error = fmax(out->score_error, rows[i].product_error);
+  }
+  free(hidden);
+  return status;
+}

@@ -1,0 +1,312 @@
+/* inputs.c: the tensors of `flpgen run`, found in safetensors files and checked to fit together. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "gen/cli/run/run.h"
+#include "gen/cli/shared/hfconfig.h"
+#include "runtime/kernel.h"
+#include "runtime/validate.h"
+
+enum { NAMES_MAX = 4 };
+
+/* What an operand is called in files, first choice first, and in messages. */
+static const struct {
+  const char *option;
+  const char *names[NAMES_MAX];
+  int required;
+} operands[RUN_OPERANDS] = {
+    [RUN_HIDDEN] = {"hidden", {"hidden", "hidden_states"}, 1},
+    [RUN_WEIGHT] = {"weight", {"weight", "lm_head.weight", "model.embed_tokens.weight"}, 1},
+    [RUN_BIAS] = {"bias", {"bias", "lm_head.bias"}, 0},
+    [RUN_TARGET] = {"target", {"target", "targets", "labels"}, 1},
+    [RUN_TEMPERATURE] = {"temperature", {"temperature"}, 0},
+    [RUN_GRAD_LOGPROB] = {"grad-logprob", {"grad_logprob"}, 0},
+    [RUN_GRAD_ENTROPY] = {"grad-entropy", {"grad_entropy"}, 0},
+    [RUN_OLD_LOGPROB] = {"old-logprob", {"old_logprob"}, 0},
+    [RUN_REF_LOGPROB] = {"ref-logprob", {"ref_logprob"}, 0},
+    [RUN_ADVANTAGE] = {"advantage", {"advantage", "advantages"}, 0},
+    [RUN_ROW_WEIGHT] = {"row-weight", {"row_weight"}, 0},
+};
+
+/* A tensor and the file it was found in. */
+typedef struct found {
+  const cli_tensor *tensor;
+  const char *path;
+} found;
+
+/* Opens a file once, however often it is named. */
+static flp_status open_file(run_problem *problem, const char *path, cli_safetensors **out) {
+  for (int i = 0; i < problem->file_count; i++)
+    if (strcmp(cli_safetensors_path(problem->files[i]), path) == 0) {
+      *out = problem->files[i];
+      return FLP_OK;
+    }
+  FLP_TRY(cli_safetensors_open(path, out));
+  problem->files[problem->file_count++] = *out; /* room for every input and one a operand */
+  return FLP_OK;
+}
+
+static const cli_tensor *find_default(const run_problem *problem, const cli_safetensors *file, run_operand operand) {
+  const cli_tensor *tensor = NULL;
+  if (operand >= RUN_VECTOR) return cli_safetensors_find(file, problem->loss->vectors[operand - RUN_VECTOR]);
+  for (int i = 0; !tensor && i < NAMES_MAX && operands[operand].names[i]; i++)
+    tensor = cli_safetensors_find(file, operands[operand].names[i]);
+  return tensor;
+}
+
+/* The first few names of a file, for messages. */
+static void list_names(const cli_safetensors *file, char *out, size_t capacity) {
+  size_t used = 0, count = cli_safetensors_count(file);
+  out[0] = 0;
+  for (size_t i = 0; i < count && used < capacity; i++) {
+    int length = i < 8
+                     ? snprintf(out + used, capacity - used, "%s%s", i ? ", " : "", cli_safetensors_get(file, i)->name)
+                     : snprintf(out + used, capacity - used, ", ... (%zu in all)", count);
+    used += length > 0 ? (size_t)length : 0;
+    if (i == 8) break;
+  }
+}
+
+/* Finds what "FILE:TENSOR" or "FILE" names. */
+static flp_status find_source(run_problem *problem, run_operand operand, const char *source, found *out) {
+  char *path = strdup(source);
+  if (!path) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
+  char *colon = strrchr(path, ':');
+  const char *name = NULL;
+  if (colon && access(path, F_OK) != 0) {
+    *colon = 0;
+    name = colon + 1;
+  }
+  cli_safetensors *file = NULL;
+  flp_status status = open_file(problem, path, &file);
+  if (status == FLP_OK) {
+    out->path = cli_safetensors_path(file);
+    out->tensor = name ? cli_safetensors_find(file, name) : find_default(problem, file, operand);
+    char names[512];
+    list_names(file, names, sizeof names);
+    if (!out->tensor)
+      status = flp_fail(FLP_ERROR_ARGUMENT, "--%s: %s has no tensor '%s'; it has %s", operands[operand].option, path,
+                        name ? name : operands[operand].names[0], names[0] ? names : "none");
+  }
+  free(path);
+  return status;
+}
+
+int run_loss_input(run_operand operand) {
+  static const int inputs[RUN_OPERANDS] = {[RUN_OLD_LOGPROB] = FLP_LOSS_OLD_LOGPROB,
+                                           [RUN_REF_LOGPROB] = FLP_LOSS_REF_LOGPROB,
+                                           [RUN_ADVANTAGE] = FLP_LOSS_ADVANTAGE,
+                                           [RUN_ROW_WEIGHT] = FLP_LOSS_WEIGHT};
+  if (operand < RUN_OLD_LOGPROB) return -1;
+  return operand < RUN_VECTOR ? inputs[operand] : FLP_LOSS_FIRST_VECTOR + (int)(operand - RUN_VECTOR);
+}
+
+/* What the loss does not read is not looked for. */
+static int is_read(const run_problem *problem, run_operand operand) {
+  int input = run_loss_input(operand);
+  return input < 0 || (problem->loss && flp_loss_inputs(problem->loss) >> input & 1);
+}
+
+/* Read, and without the default that a weight and an old policy have. */
+static int needs_input(const run_problem *problem, run_operand operand) {
+  return run_loss_input(operand) >= 0 && operand != RUN_ROW_WEIGHT && operand != RUN_OLD_LOGPROB &&
+         is_read(problem, operand);
+}
+
+static flp_status find_operand(run_problem *problem, const run_args *args, run_operand operand, found *out) {
+  *out = (found){NULL, NULL};
+  if (!is_read(problem, operand)) return FLP_OK;
+  const char *source = operand < RUN_VECTOR ? args->source[operand] : NULL;
+  if (source) return find_source(problem, operand, source, out);
+  for (int i = 0; !out->tensor && i < args->file_count; i++) {
+    cli_safetensors *file = NULL;
+    FLP_TRY(open_file(problem, args->files[i], &file));
+    out->tensor = find_default(problem, file, operand);
+    out->path = args->files[i];
+  }
+  if (!out->tensor && needs_input(problem, operand)) {
+    const char *name = flp_loss_input_name(problem->loss, (uint32_t)run_loss_input(operand));
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s is missing; loss %s reads it: a tensor '%s' in an --input file is needed",
+                    name, problem->loss->name, name);
+  }
+  if (!out->tensor && operands[operand].required)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--%s is missing; a tensor '%s' in an --input file, or --%s FILE:TENSOR, is needed",
+                    operands[operand].option, operands[operand].names[0], operands[operand].option);
+  return FLP_OK;
+}
+
+static flp_status fail_shape(run_operand operand, const found *in, const char *accepted) {
+  char shape[CLI_TENSOR_TEXT_BYTES];
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s: tensor '%s' of %s has shape %s; %s is accepted", operands[operand].option,
+                  in->tensor->name, in->path, cli_tensor_shape_text(in->tensor, shape), accepted);
+}
+
+static flp_status fail_dtype(run_operand operand, const found *in, const char *accepted) {
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s: tensor '%s' of %s has dtype %s; %s is accepted", operands[operand].option,
+                  in->tensor->name, in->path, cli_tensor_dtype_name(in->tensor->dtype), accepted);
+}
+
+/* hidden (..., D) and weight (V, D) decide dtype, D, V and N. */
+static flp_status check_matrices(run_problem *problem, const found *hidden, const found *weight) {
+  const cli_tensor *h = hidden->tensor, *w = weight->tensor;
+  flp_dtype dtype = cli_tensor_dtype_flp(h->dtype);
+  if (dtype != FLP_DTYPE_BF16 && dtype != FLP_DTYPE_FP16 && dtype != FLP_DTYPE_FP32)
+    return fail_dtype(RUN_HIDDEN, hidden, "BF16, F16 or F32");
+  if (w->dtype != h->dtype) {
+    char accepted[64];
+    snprintf(accepted, sizeof accepted, "%s, as hidden has,", cli_tensor_dtype_name(h->dtype));
+    return fail_dtype(RUN_WEIGHT, weight, accepted);
+  }
+  if (h->rank < 2) return fail_shape(RUN_HIDDEN, hidden, "(..., D) of at least two dimensions");
+  if (w->rank != 2) return fail_shape(RUN_WEIGHT, weight, "(V, D)");
+  int64_t columns = h->shape[h->rank - 1];
+  if (w->shape[1] != columns) {
+    char accepted[64];
+    snprintf(accepted, sizeof accepted, "(V, %lld), as hidden has D = %lld,", (long long)columns, (long long)columns);
+    return fail_shape(RUN_WEIGHT, weight, accepted);
+  }
+  problem->spec.dtype = dtype;
+  problem->spec.hidden = columns;
+  problem->spec.vocab = w->shape[0];
+  problem->n = columns > 0 ? (int64_t)(h->elements / (uint64_t)columns) : 0;
+  return FLP_OK;
+}
+
+static flp_status check_target(run_problem *problem, const found *target) {
+  const cli_tensor *tensor = target->tensor;
+  flp_dtype dtype = cli_tensor_dtype_flp(tensor->dtype);
+  if (dtype != FLP_DTYPE_INT32 && dtype != FLP_DTYPE_INT64) return fail_dtype(RUN_TARGET, target, "I32 or I64");
+  char accepted[64];
+  snprintf(accepted, sizeof accepted, "one of %lld elements, a row of hidden each,", (long long)problem->n);
+  if (tensor->elements != (uint64_t)problem->n) return fail_shape(RUN_TARGET, target, accepted);
+  problem->spec.target_dtype = dtype;
+  problem->rank = tensor->rank;
+  memcpy(problem->shape, tensor->shape, sizeof problem->shape);
+  return FLP_OK;
+}
+
+/* A vector of `count` elements of one dtype. */
+static flp_status check_vector(run_operand operand, const found *in, cli_tensor_dtype dtype, int64_t count,
+                               const char *what) {
+  if (!in->tensor) return FLP_OK;
+  char accepted[96];
+  snprintf(accepted, sizeof accepted, "%s", cli_tensor_dtype_name(dtype));
+  if (in->tensor->dtype != dtype) return fail_dtype(operand, in, accepted);
+  snprintf(accepted, sizeof accepted, "one of %lld elements, a %s each,", (long long)count, what);
+  if (in->tensor->elements != (uint64_t)count) return fail_shape(operand, in, accepted);
+  return FLP_OK;
+}
+
+static flp_status check_all(run_problem *problem, const found in[RUN_OPERANDS]) {
+  FLP_TRY(check_matrices(problem, &in[RUN_HIDDEN], &in[RUN_WEIGHT]));
+  FLP_TRY(check_target(problem, &in[RUN_TARGET]));
+  FLP_TRY(check_vector(RUN_BIAS, &in[RUN_BIAS], in[RUN_HIDDEN].tensor->dtype, problem->spec.vocab, "row of weight"));
+  for (int i = RUN_TEMPERATURE; i < RUN_OPERANDS; i++)
+    FLP_TRY(check_vector((run_operand)i, &in[i], CLI_TENSOR_F32, problem->n, "row of hidden"));
+  for (int i = 0; i < RUN_OPERANDS; i++)
+    if (in[i].tensor) {
+      problem->operand[i] = in[i].tensor->data;
+      problem->bytes[i] = in[i].tensor->bytes;
+    }
+  return FLP_OK;
+}
+
+/* Infinity and NaN too: they are refused as numbers, not looked for as files. */
+static int is_number(const char *text) {
+  char *end;
+  strtod(text, &end);
+  return end != text && !*end;
+}
+
+/* error: ARGUMENT for what has no place beside a loss or without one */
+static flp_status check_loss_sources(const run_args *args) {
+  for (int i = RUN_GRAD_LOGPROB; i < RUN_VECTOR; i++) {
+    int of_loss = i >= RUN_OLD_LOGPROB;
+    if (!args->source[i] || of_loss == (args->loss.name != NULL)) continue;
+    return flp_fail(FLP_ERROR_ARGUMENT, "--%s: '%s' is not accepted %s --loss%s", operands[i].option, args->source[i],
+                    of_loss ? "without" : "beside", of_loss ? "" : ", which makes its own");
+  }
+  return FLP_OK;
+}
+
+flp_status run_problem_loss(run_args *args, run_problem *problem) {
+  FLP_TRY(check_loss_sources(args));
+  FLP_TRY(cli_loss_args_resolve(&args->loss, &problem->spec));
+  problem->loss = cli_loss_of(&problem->spec);
+  return FLP_OK;
+}
+
+flp_status run_problem_load(run_args *args, run_problem *out) {
+  *out = (run_problem){.spec = FLP_SPEC_INIT, .temperature = 1.0, .ignore_index = args->ignore_index};
+  found in[RUN_OPERANDS] = {{NULL, NULL}};
+  const char *temperature = args->source[RUN_TEMPERATURE];
+  int scalar = temperature && is_number(temperature);
+  if (args->demo_option)
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s: is accepted with --demo only; tensors have their own", args->demo_option);
+  flp_status status = run_problem_loss(args, out);
+  if (status == FLP_OK && scalar) status = cli_parse_number("--temperature", temperature, &out->temperature);
+  for (int i = 0; status == FLP_OK && i < RUN_OPERANDS; i++)
+    if (i != RUN_TEMPERATURE || !scalar) status = find_operand(out, args, (run_operand)i, &in[i]);
+  if (status == FLP_OK) status = check_all(out, in);
+  if (status == FLP_OK) status = run_problem_resolve(args, out);
+  return status;
+}
+
+void run_problem_clear(run_problem *problem) {
+  for (int i = 0; i < problem->file_count; i++) cli_safetensors_close(problem->files[i]);
+  for (int i = 0; i < RUN_OPERANDS; i++) free(problem->memory[i]);
+  *problem = (run_problem){.n = 0};
+}
+
+static flp_status resolve_gradients(const run_args *args, run_problem *problem) {
+  flp_spec *spec = &problem->spec;
+  int upstream = problem->operand[RUN_GRAD_LOGPROB] || problem->operand[RUN_GRAD_ENTROPY] || problem->loss;
+  uint32_t all = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | (spec->has_bias ? (uint32_t)FLP_GRAD_BIAS : 0u);
+  if (args->has_grads && !upstream)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--grad: there is no upstream gradient; --grad-logprob, --grad-entropy or both, or --loss, "
+                    "are needed");
+  if (args->has_grads && (args->grads & FLP_GRAD_BIAS) && !spec->has_bias)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--grad: 'bias' is not accepted without a bias");
+  if (upstream) spec->grads = args->has_grads ? args->grads : all;
+  spec->entropy = args->entropy;
+  if (problem->operand[RUN_GRAD_ENTROPY]) {
+    if (args->has_entropy && args->entropy == FLP_ENTROPY_NONE)
+      return flp_fail(FLP_ERROR_ARGUMENT, "--entropy: 'none' is not accepted with a gradient of the entropy");
+    spec->entropy = FLP_ENTROPY_BACKWARD;
+  }
+  if (spec->entropy < cli_loss_entropy(spec)) spec->entropy = cli_loss_entropy(spec);
+  spec->grad_hidden_dtype = args->grad_hidden_dtype;
+  spec->grad_weight_dtype = args->grad_weight_dtype;
+  return FLP_OK;
+}
+
+flp_status run_problem_resolve(const run_args *args, run_problem *problem) {
+  cli_hfconfig model = {.scale = 1.0};
+  if (args->model) FLP_TRY(cli_hfconfig_read(args->model, &model));
+  flp_spec *spec = &problem->spec;
+  problem->scale = args->has_scale ? args->scale : model.scale;
+  spec->softcap = args->has_softcap ? args->softcap : (float)model.softcap;
+  spec->has_bias = problem->operand[RUN_BIAS] != NULL;
+  spec->per_row_temperature = problem->operand[RUN_TEMPERATURE] != NULL;
+  FLP_TRY(resolve_gradients(args, problem));
+  flp_spec resolved;
+  FLP_TRY(flp_spec_resolve(spec, &resolved));
+  *spec = resolved;
+  return FLP_OK;
+}
+
+int64_t run_problem_target(const run_problem *problem, int64_t row) {
+  const char *data = problem->operand[RUN_TARGET];
+  int64_t wide = 0;
+  int32_t narrow = 0;
+  if (problem->spec.target_dtype == FLP_DTYPE_INT64) {
+    memcpy(&wide, data + row * 8, sizeof wide);
+    return wide;
+  }
+  memcpy(&narrow, data + row * 4, sizeof narrow);
+  return narrow;
+}

@@ -1,0 +1,275 @@
+/* report.c: outputs as a file, and the summary of a run. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "gen/cli/run/exact.h"
+#include "gen/cli/run/run.h"
+#include "gen/cli/shared/cost.h"
+#include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/kernels.h"
+#include "runtime/kernel.h"
+#include "runtime/planner.h"
+
+enum { METRIC_NAME_BYTES = FLP_LOSS_NAME_BYTES + 16 };
+
+static const char *const names[RUN_OUTPUTS] = {"logprob",     "entropy",   NULL,   "grad_hidden",
+                                               "grad_weight", "grad_bias", "loss", NULL};
+
+/* ---- the file ---- */
+
+static cli_tensor describe_output(const run_problem *problem, const run_result *result, run_output which) {
+  const flp_spec *spec = &problem->spec;
+  cli_tensor tensor = {.name = names[which], .dtype = CLI_TENSOR_F32, .data = result->output[which]};
+  if (which == RUN_OUT_GRAD_WEIGHT || which == RUN_OUT_GRAD_BIAS) {
+    tensor.shape[tensor.rank++] = spec->vocab;
+  } else {
+    tensor.rank = problem->rank;
+    memcpy(tensor.shape, problem->shape, sizeof tensor.shape);
+  }
+  if (which == RUN_OUT_GRAD_HIDDEN || which == RUN_OUT_GRAD_WEIGHT) tensor.shape[tensor.rank++] = spec->hidden;
+  if (which == RUN_OUT_GRAD_HIDDEN) tensor.dtype = cli_tensor_dtype_of(spec->grad_hidden_dtype);
+  if (which == RUN_OUT_GRAD_WEIGHT) tensor.dtype = cli_tensor_dtype_of(spec->grad_weight_dtype);
+  if (which == RUN_OUT_GRAD_BIAS) tensor.dtype = cli_tensor_dtype_of(spec->dtype);
+  return tensor;
+}
+
+static int is_asked(const flp_spec *spec, run_output which) {
+  switch (which) {
+    case RUN_OUT_LOGPROB:
+      return 1;
+    case RUN_OUT_ENTROPY:
+      return spec->entropy != FLP_ENTROPY_NONE;
+    case RUN_OUT_GRAD_HIDDEN:
+      return (spec->grads & FLP_GRAD_HIDDEN) != 0;
+    case RUN_OUT_GRAD_WEIGHT:
+      return (spec->grads & FLP_GRAD_WEIGHT) != 0;
+    case RUN_OUT_GRAD_BIAS:
+      return (spec->grads & FLP_GRAD_BIAS) != 0;
+    case RUN_OUT_LOSS:
+      return spec->loss != NULL;
+    default:
+      return 0;
+  }
+}
+
+/* Metrics, each a tensor of its own. names: room for one each. */
+static size_t describe_metrics(const run_problem *problem, const run_result *result, cli_tensor *tensors,
+                               char (*metric_names)[METRIC_NAME_BYTES]) {
+  size_t count = problem->loss ? problem->loss->metric_count : 0;
+  for (size_t i = 0; i < count; i++) {
+    snprintf(metric_names[i], METRIC_NAME_BYTES, "metrics.%s", problem->loss->metrics[i].name);
+    tensors[i] = (cli_tensor){.name = metric_names[i], .dtype = CLI_TENSOR_F32, .rank = problem->rank};
+    tensors[i].data = (const float *)result->output[RUN_OUT_METRICS] + i * (size_t)problem->n;
+    memcpy(tensors[i].shape, problem->shape, sizeof problem->shape);
+  }
+  return count;
+}
+
+flp_status run_write(const char *path, const run_problem *problem, const run_result *result) {
+  cli_tensor tensors[RUN_OUTPUTS + FLP_LOSS_METRICS_MAX];
+  char metric_names[FLP_LOSS_METRICS_MAX][METRIC_NAME_BYTES];
+  size_t count = 0;
+  for (int i = 0; i < RUN_OUTPUTS; i++)
+    if (is_asked(&problem->spec, (run_output)i)) tensors[count++] = describe_output(problem, result, (run_output)i);
+  count += describe_metrics(problem, result, tensors + count, metric_names);
+  return cli_safetensors_write(path, tensors, count);
+}
+
+/* ---- statistics ---- */
+
+typedef struct summary {
+  int64_t rows, nans; /* counted; of those NaN */
+  double sum, mean, least, most;
+} summary;
+
+/* Over the rows that are not masked; NaN rows are counted but left out. */
+static summary summarise(const run_problem *problem, const float *values) {
+  summary out = {.least = INFINITY, .most = -INFINITY};
+  double sum = 0.0;
+  for (int64_t i = 0; values && i < problem->n; i++) {
+    if (run_problem_target(problem, i) == problem->ignore_index) continue;
+    double value = (double)values[i];
+    out.rows++;
+    if (isnan(value)) {
+      out.nans++;
+      continue;
+    }
+    sum += value;
+    out.least = fmin(out.least, value);
+    out.most = fmax(out.most, value);
+  }
+  out.sum = sum;
+  out.mean = sum / (double)(out.rows - out.nans);
+  return out;
+}
+
+/* Largest distance from fp64 over the sample rows. */
+static double worst(const run_exact *exact, const double *right, const float *got) {
+  double most = 0.0;
+  for (int i = 0; i < exact->count; i++) {
+    double distance = fabs((double)got[exact->row[i]] - right[i]);
+    if (!(distance <= most)) most = distance; /* a NaN stays */
+  }
+  return most;
+}
+
+typedef struct report {
+  const run_args *args;
+  const run_problem *problem;
+  const run_result *result;
+  summary logprob, entropy, loss, metrics[FLP_LOSS_METRICS_MAX];
+  run_exact exact;
+  int has_exact;
+  double logprob_error, entropy_error;
+  cli_naive naive;
+  double naive_peak; /* inputs, outputs and what a plain implementation adds */
+} report;
+
+static flp_status measure(report *out) {
+  const run_problem *problem = out->problem;
+  const float *logprob = out->result->output[RUN_OUT_LOGPROB], *entropy = out->result->output[RUN_OUT_ENTROPY];
+  out->logprob = summarise(problem, logprob);
+  out->entropy = summarise(problem, entropy);
+  out->loss = summarise(problem, out->result->output[RUN_OUT_LOSS]);
+  const float *metrics = out->result->output[RUN_OUT_METRICS];
+  for (uint32_t i = 0; metrics && i < problem->loss->metric_count; i++)
+    out->metrics[i] = summarise(problem, metrics + (int64_t)i * problem->n);
+  out->naive = cli_naive_of(&problem->spec, problem->n);
+  out->naive_peak = cli_input_bytes(&problem->spec, problem->n) + cli_output_bytes(&problem->spec, problem->n) +
+                    (problem->spec.grads ? out->naive.backward : out->naive.forward);
+  out->has_exact = out->args->demo && logprob;
+  if (!out->has_exact) return FLP_OK;
+  FLP_TRY(run_exact_sample(problem, &out->exact));
+  out->logprob_error = worst(&out->exact, out->exact.logprob, logprob);
+  if (entropy) out->entropy_error = worst(&out->exact, out->exact.entropy, entropy);
+  return FLP_OK;
+}
+
+/* ---- as JSON ---- */
+
+static json_t *summary_json(const summary *in) {
+  return json_pack("{s:o, s:o, s:o, s:I}", "mean", cli_json_number(in->mean), "min", cli_json_number(in->least), "max",
+                   cli_json_number(in->most), "nan_rows", (json_int_t)in->nans);
+}
+
+/* The loss is the sum over rows; metrics are means over them. */
+static json_t *loss_json(const report *in) {
+  const flp_loss *loss = in->problem->loss;
+  if (!loss) return json_null();
+  json_t *metrics = json_object(), *object = summary_json(&in->loss);
+  for (uint32_t i = 0; i < loss->metric_count; i++)
+    json_object_set_new(metrics, loss->metrics[i].name, cli_json_number(in->metrics[i].mean));
+  json_object_set_new(object, "name", json_string(loss->name));
+  json_object_set_new(object, "sum", cli_json_number(in->loss.sum));
+  json_object_set_new(object, "metrics", metrics);
+  json_object_set_new(object, "mode", json_string(flp_mode_name(in->result->step.mode)));
+  json_object_set_new(object, "chunks", json_integer(in->result->step.chunks));
+  return object;
+}
+
+static json_t *exact_json(const report *in) {
+  json_t *rows = json_array();
+  for (int i = 0; i < in->exact.count; i++) json_array_append_new(rows, json_integer(in->exact.row[i]));
+  return json_pack("{s:o, s:o, s:o, s:o}", "rows", rows, "fp32_score_error", cli_json_number(in->exact.score_error),
+                   "logprob_error", cli_json_number(in->logprob_error), "entropy_error",
+                   in->result->output[RUN_OUT_ENTROPY] ? cli_json_number(in->entropy_error) : json_null());
+}
+
+static flp_status print_json(const report *in) {
+  const run_problem *problem = in->problem;
+  const run_result *result = in->result;
+  json_t *document = json_pack("{s:o, s:I, s:I, s:s, s:o, s:o, s:s}", "spec",
+                               cli_spec_json(&problem->spec, problem->scale), "rows", (json_int_t)problem->n,
+                               "active_rows", (json_int_t)in->logprob.rows, "rung", flp_rung_name(result->rung),
+                               "device", cli_json_text(result->device), "plan", cli_json_text(result->description),
+                               "plan_id", result->plan_id);
+  json_object_set_new(
+      document, "seconds",
+      json_pack("{s:f, s:f, s:f, s:f}", "plan", result->plan_seconds, "forward", result->forward_seconds, "backward",
+                result->backward_seconds, "step", result->step_seconds));
+  json_object_set_new(document, "memory",
+                      json_pack("{s:o, s:o, s:o, s:f, s:f}", "peak_bytes", cli_json_count(result->peak_bytes),
+                                "workspace_bytes", cli_json_count(result->workspace_bytes), "host_resident_bytes",
+                                cli_json_count(cli_peak_resident_bytes()), "naive_scores_bytes", in->naive.scores,
+                                "naive_peak_bytes", in->naive_peak));
+  json_object_set_new(document, "logprob", summary_json(&in->logprob));
+  json_object_set_new(document, "entropy", result->output[RUN_OUT_ENTROPY] ? summary_json(&in->entropy) : json_null());
+  json_object_set_new(document, "loss", loss_json(in));
+  json_object_set_new(document, "fp64", in->has_exact ? exact_json(in) : json_null());
+  json_object_set_new(document, "bad_rows", result->data ? cli_json_text(result->data_detail) : json_null());
+  json_object_set_new(document, "output", in->args->output ? cli_json_text(in->args->output) : json_null());
+  return cli_json_print(document);
+}
+
+/* ---- for people ---- */
+
+static void print_summary(const char *name, const summary *in) {
+  printf("%-12s mean %.6f  min %.6f  max %.6f", name, in->mean, in->least, in->most);
+  if (in->nans) printf("  (%lld rows NaN)", (long long)in->nans);
+  putchar('\n');
+}
+
+static void print_memory(const report *in) {
+  const run_result *result = in->result;
+  const flp_spec *spec = &in->problem->spec;
+  char peak[CLI_TEXT_BYTES], workspace[CLI_TEXT_BYTES], naive[CLI_TEXT_BYTES], scores[CLI_TEXT_BYTES],
+      extra[CLI_TEXT_BYTES];
+  printf("%-12s %s of inputs, outputs and workspace (%s)\n", "peak memory",
+         cli_format_bytes((double)result->peak_bytes, peak),
+         cli_format_bytes((double)result->workspace_bytes, workspace));
+  double beyond = spec->grads ? in->naive.backward : in->naive.forward;
+  printf("%-12s %s: scores N*V*4 = %s, with their log-softmax%s %s\n", "naive peak",
+         cli_format_bytes(in->naive_peak, naive), cli_format_bytes(in->naive.scores, scores),
+         spec->grads ? " and gradient" : "", cli_format_bytes(beyond, extra));
+}
+
+static void print_time(const report *in) {
+  const run_result *result = in->result;
+  char flops[CLI_TEXT_BYTES], rate[CLI_TEXT_BYTES];
+  double work = cli_product_flops(&in->problem->spec, in->logprob.rows);
+  if (in->problem->loss) {
+    printf("%-12s step %.4g s in mode %s, plan %.3g s\n", "time", result->step_seconds,
+           flp_mode_name(result->step.mode), result->plan_seconds);
+    return;
+  }
+  printf("%-12s forward %.4g s (%s, %s/s)", "time", result->forward_seconds, cli_format_flops(work, flops),
+         cli_format_flops(work / fmax(result->forward_seconds, 1e-9), rate));
+  if (in->problem->spec.grads) printf(", backward %.4g s", result->backward_seconds);
+  printf(", plan %.3g s\n", result->plan_seconds);
+}
+
+static void print_loss(const report *in) {
+  const flp_loss *loss = in->problem->loss;
+  printf("%-12s %s: sum %.6f  mean %.6f\n", "loss", loss->name, in->loss.sum, in->loss.mean);
+  for (uint32_t i = 0; i < loss->metric_count; i++) print_summary(loss->metrics[i].name, &in->metrics[i]);
+}
+
+static void print_text(const report *in) {
+  const run_problem *problem = in->problem;
+  const run_result *result = in->result;
+  char spec[256];
+  printf("%-12s %s, N=%lld (%lld masked)\n", "spec", cli_spec_text(&problem->spec, spec, sizeof spec),
+         (long long)problem->n, (long long)(problem->n - in->logprob.rows));
+  printf("%-12s %s on %s\n", "rung", flp_rung_name(result->rung), result->device);
+  cli_reasons_print(result->reasons, "not taken    ");
+  if (in->logprob.rows) print_summary("logprob", &in->logprob);
+  if (in->logprob.rows && result->output[RUN_OUT_ENTROPY]) print_summary("entropy", &in->entropy);
+  if (in->logprob.rows && problem->loss) print_loss(in);
+  if (in->has_exact && in->exact.count) {
+    printf("%-12s largest error over %d rows: logprob %.2e", "against fp64", in->exact.count, in->logprob_error);
+    if (result->output[RUN_OUT_ENTROPY]) printf(", entropy %.2e", in->entropy_error);
+    printf(" (worst score of an ordinary product in fp32: %.2e)\n", in->exact.score_error);
+  }
+  print_time(in);
+  print_memory(in);
+  if (in->args->output) printf("%-12s %s\n", "written to", in->args->output);
+}
+
+flp_status run_report(const run_args *args, const run_problem *problem, const run_result *result) {
+  report out = {.args = args, .problem = problem, .result = result};
+  FLP_TRY(measure(&out));
+  if (args->json) return print_json(&out);
+  print_text(&out);
+  return FLP_OK;
+}

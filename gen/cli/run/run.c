@@ -1,0 +1,270 @@
+/* run.c: `flpgen run`, log-probabilities and gradients of tensors in safetensors files. */
+#include "gen/cli/run/run.h"
+
+#include "gen/cli/verbs.h"
+
+enum {
+  KEY_HIDDEN = CLI_KEY_FIRST, /* the operands in the order of run_operand */
+  KEY_WEIGHT,
+  KEY_BIAS,
+  KEY_TARGET,
+  KEY_TEMPERATURE,
+  KEY_GRAD_LOGPROB,
+  KEY_GRAD_ENTROPY,
+  KEY_OLD_LOGPROB,
+  KEY_REF_LOGPROB,
+  KEY_ADVANTAGE,
+  KEY_ROW_WEIGHT,
+  KEY_IGNORE, /* from here to KEY_THREADS: parse_size */
+  KEY_CHUNK_ROWS,
+  KEY_CHUNK_VOCAB,
+  KEY_ROWS,
+  KEY_VOCAB,
+  KEY_SEED,
+  KEY_DEVICE,
+  KEY_THREADS,
+  KEY_SCALE, /* from here to KEY_ENTROPY: parse_word */
+  KEY_SOFTCAP,
+  KEY_GRAD,
+  KEY_BUDGET,
+  KEY_RUNG,
+  KEY_DTYPE,
+  KEY_GRAD_HIDDEN_DTYPE,
+  KEY_GRAD_WEIGHT_DTYPE,
+  KEY_LOSS,
+  KEY_LOSS_PARAMETER,
+  KEY_ENTROPY,
+  KEY_MODEL,
+  KEY_STRICT,
+  KEY_DEMO,
+  KEY_JSON
+};
+
+static const struct argp_option options[] = {
+    {NULL, 0, NULL, 0, "Data:", 1},
+    {"input", 'i', "FILE", 0, "look for tensors here, by the names of the options below; may be repeated", 1},
+    {"hidden", KEY_HIDDEN, "FILE:TENSOR", 0, "hidden states (..., D) in BF16, F16 or F32; with --demo the number D", 1},
+    {"weight", KEY_WEIGHT, "FILE:TENSOR", 0, "weight of the head (V, D), same dtype", 1},
+    {"bias", KEY_BIAS, "FILE:TENSOR", 0, "bias of the head (V), same dtype", 1},
+    {"target", KEY_TARGET, "FILE:TENSOR", 0, "token ids (...) in I32 or I64", 1},
+    {"grad-logprob", KEY_GRAD_LOGPROB, "FILE:TENSOR", 0, "upstream gradient of logprob (...) in F32", 1},
+    {"grad-entropy", KEY_GRAD_ENTROPY, "FILE:TENSOR", 0, "upstream gradient of entropy (...) in F32", 1},
+    {"old-logprob", KEY_OLD_LOGPROB, "FILE:TENSOR", 0, "of a loss: logprob of the policy that sampled (...) in F32", 1},
+    {"ref-logprob", KEY_REF_LOGPROB, "FILE:TENSOR", 0, "of a loss: logprob of the reference policy (...) in F32", 1},
+    {"advantage", KEY_ADVANTAGE, "FILE:TENSOR", 0, "of a loss: (...) in F32", 1},
+    {"row-weight", KEY_ROW_WEIGHT, "FILE:TENSOR", 0, "of a loss: the weight of each row's part (...) in F32; default 1",
+     1},
+    {"output", 'o', "FILE", 0, "write logprob, entropy, loss, metrics.NAME, grad_hidden, grad_weight, grad_bias here",
+     1},
+    {NULL, 0, NULL, 0, "Operation:", 2},
+    {"temperature", KEY_TEMPERATURE, "T", 0, "a number > 0, or FILE:TENSOR with one F32 per row; default 1", 2},
+    {"scale", KEY_SCALE, "A", 0, "factor of the scores; default 1", 2},
+    {"softcap", KEY_SOFTCAP, "X", 0, "scores become X*tanh(score/X), X > 0", 2},
+    {"ignore-index", KEY_IGNORE, "ID", 0, "target of rows that are masked; default -100", 2},
+    {"entropy", KEY_ENTROPY, "WHICH", 0, "none or forward (default); backward if a gradient of it is given", 2},
+    {"grad", KEY_GRAD, "LIST", 0, "any of hidden,weight,bias; default all, if upstream gradients or a loss are given",
+     2},
+    {"grad-hidden-dtype", KEY_GRAD_HIDDEN_DTYPE, "T", 0, "that of hidden (default) or fp32", 2},
+    {"grad-weight-dtype", KEY_GRAD_WEIGHT_DTYPE, "T", 0, "that of weight (default) or fp32", 2},
+    {"loss", KEY_LOSS, "LOSS", 0, CLI_LOSS_HELP "; one step gives it and its gradients", 2},
+    {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 2},
+    {"model", KEY_MODEL, "FILE", 0, "take softcap and scale (with --demo sizes too) from a config.json", 2},
+    {NULL, 0, NULL, 0, "Execution:", 3},
+    {"rung", KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit, generic or eager", 3},
+    {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 3},
+    {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 3},
+    {"chunk-rows", KEY_CHUNK_ROWS, "N", 0, "rows of one backward chunk", 3},
+    {"chunk-vocab", KEY_CHUNK_VOCAB, "N", 0, "vocab columns of one backward chunk", 3},
+    {"threads", KEY_THREADS, "N", 0, "CPU threads of the eager rung; default all", 3},
+    {"strict", KEY_STRICT, NULL, 0, "fail where a lower rung would run", 3},
+    {"quiet", 'q', NULL, 0, "no progress", 3},
+    {"json", KEY_JSON, NULL, 0, "print one JSON document", 3},
+    {NULL, 0, NULL, 0, "Demonstration:", 4},
+    {"demo", KEY_DEMO, NULL, 0, "random data at real size; no files needed", 4},
+    {"rows", KEY_ROWS, "N", 0, "default 256; a third of them masked", 4},
+    {"vocab", KEY_VOCAB, "V", 0, "default 151936", 4},
+    {"dtype", KEY_DTYPE, "T", 0, "bf16 (default), fp16 or fp32", 4},
+    {"seed", KEY_SEED, "N", 0, "default 1", 4},
+    {0}};
+
+static const cli_choice entropies[] = {{"none", FLP_ENTROPY_NONE}, {"forward", FLP_ENTROPY_FORWARD}, {NULL, 0}};
+
+static flp_status parse_softcap(const char *text, run_args *args) {
+  double value = 0;
+  FLP_TRY(cli_parse_number("--softcap", text, &value));
+  args->softcap = (float)value;
+  args->has_softcap = 1;
+  if (!(args->softcap > 0) || value > 3e38)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--softcap: '%s' is not accepted; a finite number > 0 is", text);
+  return FLP_OK;
+}
+
+static flp_status parse_size(int key, const char *text, run_args *args) {
+  int64_t value = 0;
+  switch (key) {
+    case KEY_IGNORE:
+      return cli_parse_integer("--ignore-index", text, INT64_MIN, INT64_MAX, &args->ignore_index);
+    case KEY_CHUNK_ROWS:
+      return cli_parse_integer("--chunk-rows", text, 1, INT32_MAX, &args->options.chunk_rows);
+    case KEY_CHUNK_VOCAB:
+      return cli_parse_integer("--chunk-vocab", text, 1, INT32_MAX, &args->options.chunk_vocab);
+    case KEY_ROWS:
+      return cli_parse_integer("--rows", text, 0, INT32_MAX, &args->rows);
+    case KEY_VOCAB:
+      return cli_parse_integer("--vocab", text, 2, INT32_MAX, &args->vocab);
+    case KEY_SEED:
+      return cli_parse_integer("--seed", text, 0, INT64_MAX, &args->seed);
+    case KEY_DEVICE:
+      return cli_parse_device(text, &args->options.device);
+    default:
+      FLP_TRY(cli_parse_integer("--threads", text, 1, 4096, &value));
+      args->options.threads = (int32_t)value;
+      return FLP_OK;
+  }
+}
+
+static flp_status parse_dtype(const char *field, const char *text, flp_dtype *out) {
+  int value = 0;
+  FLP_TRY(cli_parse_choice(field, text, CLI_DTYPES, &value));
+  *out = (flp_dtype)value;
+  return FLP_OK;
+}
+
+static flp_status parse_word(int key, const char *text, run_args *args) {
+  int value = 0;
+  switch (key) {
+    case KEY_SCALE:
+      args->has_scale = 1;
+      return cli_parse_number("--scale", text, &args->scale);
+    case KEY_SOFTCAP:
+      return parse_softcap(text, args);
+    case KEY_GRAD:
+      args->has_grads = 1;
+      return cli_parse_flags("--grad", text, CLI_GRADS, &args->grads);
+    case KEY_BUDGET:
+      return cli_parse_bytes("--budget", text, &args->options.budget_bytes);
+    case KEY_RUNG:
+      return cli_parse_rung("--rung", text, &args->options.rung);
+    case KEY_DTYPE:
+      return parse_dtype("--dtype", text, &args->dtype);
+    case KEY_GRAD_HIDDEN_DTYPE:
+      return parse_dtype("--grad-hidden-dtype", text, &args->grad_hidden_dtype);
+    case KEY_GRAD_WEIGHT_DTYPE:
+      return parse_dtype("--grad-weight-dtype", text, &args->grad_weight_dtype);
+    case KEY_LOSS:
+      args->loss.name = text;
+      return FLP_OK;
+    case KEY_LOSS_PARAMETER:
+      return cli_loss_args_add(&args->loss, text);
+    default:
+      args->has_entropy = 1;
+      FLP_TRY(cli_parse_choice("--entropy", text, entropies, &value));
+      args->entropy = (flp_entropy)value;
+      return FLP_OK;
+  }
+}
+
+static flp_status add_file(run_args *args, const char *path) {
+  if (args->file_count == RUN_FILES_MAX)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--input: '%s' is one too many; at most %d files are accepted", path,
+                    RUN_FILES_MAX);
+  args->files[args->file_count++] = path;
+  return FLP_OK;
+}
+
+/* The option's name if it has no meaning but with --demo. */
+static const char *name_demo_option(int key) {
+  switch (key) {
+    case KEY_ROWS:
+      return "--rows";
+    case KEY_VOCAB:
+      return "--vocab";
+    case KEY_DTYPE:
+      return "--dtype";
+    case KEY_SEED:
+      return "--seed";
+    default:
+      return NULL;
+  }
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  run_args *args = state->input;
+  if (name_demo_option(key)) args->demo_option = name_demo_option(key);
+  if (key >= KEY_HIDDEN && key < KEY_HIDDEN + RUN_VECTOR) {
+    args->source[key - KEY_HIDDEN] = text;
+    return 0;
+  }
+  if (key >= KEY_IGNORE && key <= KEY_THREADS) {
+    cli_argp_check(state, parse_size(key, text, args));
+    return 0;
+  }
+  if (key >= KEY_SCALE && key <= KEY_ENTROPY) {
+    cli_argp_check(state, parse_word(key, text, args));
+    return 0;
+  }
+  switch (key) {
+    case 'i':
+      cli_argp_check(state, add_file(args, text));
+      return 0;
+    case 'o':
+      args->output = text;
+      return 0;
+    case 'q':
+      args->quiet = 1;
+      return 0;
+    case KEY_JSON:
+      args->json = 1;
+      return 0;
+    case KEY_DEMO:
+      args->demo = 1;
+      return 0;
+    case KEY_MODEL:
+      args->model = text;
+      return 0;
+    case KEY_STRICT:
+      args->options.strict = 1;
+      return 0;
+    case ARGP_KEY_ARG:
+      argp_error(state, "argument '%s' is not accepted; run takes options only", text);
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static const struct argp argp = {
+    options,
+    parse,
+    NULL,
+    "Computes log-probabilities, entropies and gradients of a language-model head."
+    "\vTensors that no option names are looked up in the --input files as hidden, weight (or lm_head.weight, "
+    "model.embed_tokens.weight), bias (or lm_head.bias), target (or targets, labels), grad_logprob, grad_entropy and "
+    "temperature; what a loss reads as old_logprob, ref_logprob, advantage, row_weight and the names of its "
+    "vectors.\n\n" CLI_EXIT_HELP,
+    NULL,
+    NULL,
+    NULL};
+
+int cli_run(int argc, char **argv) {
+  run_args args = {.options = FLP_OPTIONS_INIT,
+                   .entropy = FLP_ENTROPY_FORWARD,
+                   .scale = 1.0,
+                   .ignore_index = -100,
+                   .rows = 256,
+                   .seed = 1};
+  args.options.host_fallback = 1;
+  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  run_problem problem = {.n = 0};
+  run_result result = {.data = FLP_OK};
+  flp_status status = args.demo ? run_problem_demo(&args, &problem) : run_problem_load(&args, &problem);
+  if (status == FLP_OK) status = run_execute(&args, &problem, &result);
+  if (status == FLP_OK && args.output) status = run_write(args.output, &problem, &result);
+  if (status == FLP_OK) status = run_report(&args, &problem, &result);
+  /* Outputs of the good rows stand; the report has said it in JSON already. */
+  int json = args.json && status != FLP_OK;
+  if (status == FLP_OK && result.data != FLP_OK) status = flp_fail(result.data, "%s", result.data_detail);
+  run_result_clear(&result);
+  run_problem_clear(&problem);
+  return cli_finish(argv[0], json, status);
+}

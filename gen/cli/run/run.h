@@ -1,0 +1,125 @@
+/* run.h: the parts of `flpgen run`, divided by the file that implements them.
+ *
+ * A problem is host memory and the values of one call; executing it gives a result, host memory again. */
+#ifndef FLPGEN_CLI_RUN_H
+#define FLPGEN_CLI_RUN_H
+
+#include "gen/cli/loss/losses.h"
+#include "gen/cli/shared/common.h"
+#include "gen/cli/shared/device.h"
+#include "gen/cli/shared/reasons.h"
+#include "gen/cli/tensors/safetensors.h"
+
+/* ---- run.c: the arguments ---- */
+
+typedef enum run_operand {
+  RUN_HIDDEN,
+  RUN_WEIGHT,
+  RUN_BIAS,
+  RUN_TARGET,
+  RUN_TEMPERATURE,
+  RUN_GRAD_LOGPROB,
+  RUN_GRAD_ENTROPY,
+  RUN_OLD_LOGPROB, /* of a loss, from here on */
+  RUN_REF_LOGPROB,
+  RUN_ADVANTAGE,
+  RUN_ROW_WEIGHT,
+  RUN_VECTOR, /* those of the loss, in its order; found by name alone */
+  RUN_OPERANDS = RUN_VECTOR + FLP_LOSS_VECTORS_MAX
+} run_operand;
+
+enum { RUN_FILES_MAX = 256 };
+
+typedef struct run_args {
+  const char *files[RUN_FILES_MAX]; /* --input */
+  int file_count;
+  const char *source[RUN_VECTOR]; /* "FILE:TENSOR" or "FILE"; RUN_TEMPERATURE: or a number; NULL if not given */
+  const char *output, *model;
+  flp_options options;
+  flp_entropy entropy;
+  uint32_t grads;
+  int has_entropy, has_grads, has_softcap, has_scale;
+  float softcap;
+  double scale;
+  int64_t ignore_index;
+  cli_loss_args loss;
+  flp_dtype grad_hidden_dtype, grad_weight_dtype;
+  int json, quiet, demo;
+  /* demo */
+  const char *demo_option; /* one of its options that was given, or NULL */
+  int64_t rows, vocab;
+  flp_dtype dtype; /* 0 if not given */
+  int64_t seed;
+} run_args;
+
+/* ---- inputs.c, demo.c: problems ---- */
+
+typedef struct run_problem {
+  flp_spec spec; /* resolved */
+  int64_t n;
+  const void *operand[RUN_OPERANDS]; /* host; NULL if absent. RUN_TEMPERATURE: float rows */
+  size_t bytes[RUN_OPERANDS];
+  const flp_loss *loss; /* of spec.loss, or NULL */
+  double temperature, scale;
+  int64_t ignore_index;
+  int rank; /* of the target, whose shape the outputs share */
+  int64_t shape[CLI_TENSOR_RANK_MAX];
+
+  cli_safetensors *files[RUN_FILES_MAX + RUN_OPERANDS]; /* owned, as is what memory[] points at */
+  int file_count;
+  void *memory[RUN_OPERANDS];
+} run_problem;
+
+/* Opens the files and checks that what they hold fits together. error: ARGUMENT, IO, CORRUPT */
+flp_status run_problem_load(run_args *args, run_problem *out);
+/* Makes deterministic random data at real size, a third of the rows masked. error: ARGUMENT, MEMORY */
+flp_status run_problem_demo(run_args *args, run_problem *out);
+void run_problem_clear(run_problem *problem);
+/* Sets the loss of the spec, whose inputs are to be found. error: as cli_loss_args_resolve */
+flp_status run_problem_loss(run_args *args, run_problem *problem);
+/* Which input of a loss an operand is; -1 for none. */
+int run_loss_input(run_operand operand);
+/* The spec's fields that the arguments, not the data, decide; then checks the whole. error: ARGUMENT */
+flp_status run_problem_resolve(const run_args *args, run_problem *problem);
+/* The target of a row, whatever its dtype. */
+int64_t run_problem_target(const run_problem *problem, int64_t row);
+
+/* ---- exec.c: execution ---- */
+
+typedef enum run_output {
+  RUN_OUT_LOGPROB,
+  RUN_OUT_ENTROPY,
+  RUN_OUT_STATS,
+  RUN_OUT_GRAD_HIDDEN,
+  RUN_OUT_GRAD_WEIGHT,
+  RUN_OUT_GRAD_BIAS,
+  RUN_OUT_LOSS,
+  RUN_OUT_METRICS, /* (metrics of the loss, N) */
+  RUN_OUTPUTS
+} run_output;
+
+typedef struct run_result {
+  void *output[RUN_OUTPUTS]; /* host, owned; NULL if not asked for */
+  size_t bytes[RUN_OUTPUTS];
+  flp_rung rung;
+  char description[CLI_REASONS_BYTES], reasons[CLI_REASONS_BYTES], device[128], plan_id[17];
+  flp_layout forward, backward, step;
+  double forward_seconds, backward_seconds, step_seconds, plan_seconds;
+  uint64_t peak_bytes, workspace_bytes; /* buffers of this run; the larger workspace */
+  flp_status data;                      /* FLP_OK, or DATA if rows held bad values */
+  char data_detail[256];
+} run_result;
+
+/* Plans, runs forward and, if the spec has gradients, backward; or a step of its loss.
+ * error: any of flp_plan_create, flp_execute and flp_step */
+flp_status run_execute(const run_args *args, const run_problem *problem, run_result *out);
+void run_result_clear(run_result *result);
+
+/* ---- report.c: what is said about it ---- */
+
+/* Writes the outputs to a safetensors file. error: IO */
+flp_status run_write(const char *path, const run_problem *problem, const run_result *result);
+/* Prints the summary, as a table or a JSON document. error: IO, MEMORY */
+flp_status run_report(const run_args *args, const run_problem *problem, const run_result *result);
+
+#endif

@@ -1,0 +1,115 @@
+/* common.h: what every verb shares: exit codes, parsing of argument values, reporting of errors, small formats.
+ *
+ * Convention: a verb does its work in functions that return flp_status with a detail sentence (status.h) and ends in
+ * cli_finish, the one place that writes an error. A sentence names the field, its value and what is accepted. */
+#ifndef FLPGEN_CLI_COMMON_H
+#define FLPGEN_CLI_COMMON_H
+
+#include <argp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "runtime/flp.h"
+#include "runtime/status.h"
+
+/* Documented in every --help; pinned. */
+enum cli_exit {
+  CLI_EXIT_OK = 0,
+  CLI_EXIT_FAILED = 1,      /* a check failed, or the data held bad values */
+  CLI_EXIT_USAGE = 2,       /* a bad argument or shape; a budget that is too small */
+  CLI_EXIT_UNAVAILABLE = 3, /* no GPU, driver, library or rung for this */
+  CLI_EXIT_IO = 4,          /* a file could not be read or written, or is not what it claims to be */
+  CLI_EXIT_INTERNAL = 5     /* a template, the generator or flpgen itself failed */
+};
+#define CLI_EXIT_HELP                                                                                     \
+  "Exit status: 0 success, 1 a check failed or the data held bad values, 2 bad usage, 3 no GPU, driver, library, " \
+  "memory or rung for this, 4 a file is unreadable, unwritable or corrupt, 5 the generator or flpgen itself failed."
+
+int cli_exit_code(flp_status status);
+
+/* Writes "VERB: detail" to stderr if status is a failure and, if json, {"error": {...}} to stdout. Returns the exit
+ * code. */
+int cli_finish(const char *verb, int json, flp_status status);
+
+/* The actions of a verb such as `flpgen pack ACTION`; the list ends with a NULL name. */
+typedef struct cli_action {
+  const char *name;
+  int (*run)(int argc, char **argv);
+  const char *help;
+} cli_action;
+/* Runs the action that argv[1] names, with "VERB ACTION" as its argv[0], or prints the help: head, a line an action,
+ * tail. Returns the exit code. */
+int cli_action_run(int argc, char **argv, const cli_action *actions, const char *head, const char *tail);
+
+/* Ends an argp parser callback on a value that was not accepted: prints the detail and exits 2. */
+void cli_argp_check(struct argp_state *state, flp_status status);
+
+/* The free argument of a verb whose --json takes a file: argp hands an optional value over as an argument. Any other
+ * free argument is refused. json: "-" after a bare --json, NULL without one */
+void cli_argp_json_file(struct argp_state *state, const char *verb, const char *text, const char **json);
+
+/* Keys of options without a short form start here; spec_args.h has its own range above. */
+enum { CLI_KEY_FIRST = 0x1000, CLI_KEY_SPEC = 0x2000 };
+
+/* Parse one value of a field; the whole text must be used. error: ARGUMENT */
+flp_status cli_parse_integer(const char *field, const char *text, int64_t least, int64_t most, int64_t *out);
+flp_status cli_parse_number(const char *field, const char *text, double *out);  /* finite */
+flp_status cli_parse_bytes(const char *field, const char *text, uint64_t *out); /* > 0; as flp_bytes_parse */
+flp_status cli_parse_mode(const char *text, flp_mode *out);                     /* of --mode; 0 for auto */
+#define CLI_MODES_HELP "auto (default), R_VOCAB, R_ROWS, R2, S or P"
+flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out);
+flp_status cli_parse_device(const char *text, int32_t *out); /* of --device: a CUDA ordinal */
+flp_status cli_parse_burst(const char *text, double *out);   /* of --burst-ms */
+
+/* A word of a fixed list; the list ends with a NULL name. */
+typedef struct cli_choice {
+  const char *name;
+  int value;
+} cli_choice;
+flp_status cli_parse_choice(const char *field, const char *text, const cli_choice *choices, int *out);
+/* Words separated by commas; *out is the union of their bits. */
+flp_status cli_parse_flags(const char *field, const char *text, const cli_choice *choices, uint32_t *out);
+/* Integers separated by commas. */
+flp_status cli_parse_integers(const char *field, const char *text, int64_t least, int64_t most, int capacity,
+                              int64_t *out, int *count);
+
+extern const cli_choice CLI_DTYPES[];  /* bf16, fp16, fp32 */
+extern const cli_choice CLI_TARGETS[]; /* int32, int64 */
+extern const cli_choice CLI_GRADS[];   /* hidden, weight, bias: FLP_GRAD_* */
+extern const cli_choice CLI_RUNGS[];   /* auto and the rungs of flp.h */
+
+/* "1.24 GB", "256 B": decimal units. "94 TFLOP". Returns buffer. */
+enum { CLI_TEXT_BYTES = 32 };
+const char *cli_format_bytes(double bytes, char buffer[CLI_TEXT_BYTES]);
+const char *cli_format_flops(double flops, char buffer[CLI_TEXT_BYTES]);
+
+/* Reads a whole regular file, at most limit bytes; *out is malloc'ed and NUL-terminated. error: IO, CORRUPT */
+flp_status cli_read_file(const char *path, size_t limit, char **out, size_t *bytes);
+
+/* A file that is written: through a temporary one in the same directory; or what has its name and is no regular file, a
+ * device or a pipe, itself. */
+typedef struct cli_output {
+  const char *path; /* borrowed */
+  char *temporary;  /* NULL without one */
+  FILE *file;
+  int cause; /* errno of the first failure, or 0 */
+} cli_output;
+/* error: IO, MEMORY */
+flp_status cli_output_open(const char *path, cli_output *out);
+/* A failure is told by cli_output_close. */
+void cli_output_write(cli_output *out, const void *bytes, size_t length);
+/* error: IO */
+flp_status cli_output_close(cli_output *out);
+/* Writes a whole file so. error: IO, MEMORY */
+flp_status cli_write_file(const char *path, const void *bytes, size_t length);
+/* Creates a directory and its parents unless they are there. error: IO */
+flp_status cli_make_directory(const char *path);
+/* "a/b" in malloc'ed memory. error: MEMORY */
+flp_status cli_join_path(const char *directory, const char *name, char **out);
+
+double cli_seconds_now(void);
+/* Largest resident set of this process so far. */
+uint64_t cli_peak_resident_bytes(void);
+
+#endif

@@ -1,0 +1,121 @@
+/* files.c: whole-file reads, atomic whole-file writes, directories. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "gen/cli/shared/common.h"
+
+static flp_status fail_file(const char *path, const char *action) {
+  return flp_fail(FLP_ERROR_IO, "%s: cannot %s: %s", path, action, strerror(errno));
+}
+
+static flp_status read_all(int fd, const char *path, char *out, size_t bytes) {
+  for (size_t done = 0; done < bytes;) {
+    ssize_t got = read(fd, out + done, bytes - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return fail_file(path, "read");
+    if (got == 0) return flp_fail(FLP_ERROR_IO, "%s: cannot read: it ended after %zu of %zu bytes", path, done, bytes);
+    done += (size_t)got;
+  }
+  return FLP_OK;
+}
+
+flp_status cli_read_file(const char *path, size_t limit, char **out, size_t *bytes) {
+  *out = NULL;
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return fail_file(path, "open");
+  struct stat info;
+  flp_status status = FLP_OK;
+  if (fstat(fd, &info) != 0)
+    status = fail_file(path, "stat");
+  else if (!S_ISREG(info.st_mode))
+    status = flp_fail(FLP_ERROR_IO, "%s: cannot read: not a regular file", path);
+  else if ((uint64_t)info.st_size > limit)
+    status =
+        flp_fail(FLP_ERROR_CORRUPT, "%s: %lld bytes; at most %zu are accepted", path, (long long)info.st_size, limit);
+  if (status == FLP_OK) {
+    *bytes = (size_t)info.st_size;
+    *out = malloc(*bytes + 1);
+    status = *out ? read_all(fd, path, *out, *bytes) : flp_fail(FLP_ERROR_MEMORY, "%s: out of memory", path);
+  }
+  close(fd);
+  if (status == FLP_OK) {
+    (*out)[*bytes] = 0;
+  } else {
+    free(*out);
+    *out = NULL;
+  }
+  return status;
+}
+
+flp_status cli_output_open(const char *path, cli_output *out) {
+  struct stat info;
+  *out = (cli_output){.path = path};
+  int is_special = stat(path, &info) == 0 && !S_ISREG(info.st_mode);
+  if (!is_special && asprintf(&out->temporary, "%s.tmp-%ld", path, (long)getpid()) < 0) {
+    out->temporary = NULL;
+    return flp_fail(FLP_ERROR_MEMORY, "%s: out of memory", path);
+  }
+  out->file = fopen(is_special ? path : out->temporary, "wbe");
+  if (out->file) return FLP_OK;
+  flp_status status = fail_file(path, "write");
+  free(out->temporary);
+  return status;
+}
+
+void cli_output_write(cli_output *out, const void *bytes, size_t length) {
+  if (!length || out->cause || fwrite(bytes, 1, length, out->file) == length) return;
+  out->cause = errno ? errno : EIO;
+}
+
+flp_status cli_output_close(cli_output *out) {
+  const char *action = "write";
+  if (fclose(out->file) != 0 && !out->cause) out->cause = errno;
+  if (!out->cause && out->temporary && rename(out->temporary, out->path) != 0) {
+    out->cause = errno;
+    action = "replace";
+  }
+  if (out->cause && out->temporary) unlink(out->temporary);
+  free(out->temporary);
+  errno = out->cause;
+  return out->cause ? fail_file(out->path, action) : FLP_OK;
+}
+
+flp_status cli_write_file(const char *path, const void *bytes, size_t length) {
+  cli_output out;
+  FLP_TRY(cli_output_open(path, &out));
+  cli_output_write(&out, bytes, length);
+  return cli_output_close(&out);
+}
+
+flp_status cli_make_directory(const char *path) {
+  if (path[0] == 0) return flp_fail(FLP_ERROR_ARGUMENT, "directory: '' is not accepted; a path is");
+  char *copy = strdup(path);
+  if (!copy) return flp_fail(FLP_ERROR_MEMORY, "%s: out of memory", path);
+  flp_status status = FLP_OK;
+  for (char *slash = copy + 1; status == FLP_OK; slash++) {
+    slash += strcspn(slash, "/");
+    int last = *slash == 0;
+    *slash = 0;
+    if (mkdir(copy, 0755) != 0 && errno != EEXIST) status = fail_file(copy, "create the directory");
+    if (last) break;
+    *slash = '/';
+  }
+  struct stat info;
+  if (status == FLP_OK && (stat(path, &info) != 0 || !S_ISDIR(info.st_mode)))
+    status = flp_fail(FLP_ERROR_IO, "%s: cannot create the directory: a file of that name is there", path);
+  free(copy);
+  return status;
+}
+
+flp_status cli_join_path(const char *directory, const char *name, char **out) {
+  size_t length = strlen(directory);
+  const char *slash = length && directory[length - 1] == '/' ? "" : "/";
+  if (asprintf(out, "%s%s%s", directory, slash, name) >= 0) return FLP_OK;
+  *out = NULL;
+  return flp_fail(FLP_ERROR_MEMORY, "%s: out of memory", directory);
+}

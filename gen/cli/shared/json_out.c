@@ -1,0 +1,38 @@
+/* json_out.c: the one JSON document that a verb prints with --json. */
+#include "gen/cli/shared/json_out.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/status.h"
+
+flp_status cli_json_print(json_t *document) {
+  if (!document) return flp_fail(FLP_ERROR_MEMORY, "out of memory while building the JSON document");
+  int failed = json_dumpf(document, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) != 0;
+  json_decref(document);
+  failed |= fputc('\n', stdout) == EOF;
+  failed |= fflush(stdout) != 0;
+  return failed ? flp_fail(FLP_ERROR_IO, "stdout: cannot write the JSON document") : FLP_OK;
+}
+
+json_t *cli_json_number(double value) {
+  return isfinite(value) ? json_real(value) : json_null();
+}
+
+json_t *cli_json_count(uint64_t value) {
+  return value <= (uint64_t)INT64_MAX ? json_integer((json_int_t)value) : json_real((double)value);
+}
+
+json_t *cli_json_text(const char *text) {
+  json_t *string = json_string(text);
+  if (string) return string;
+  char *copy = strdup(text);
+  if (!copy) return NULL;
+  for (char *c = copy; *c; c++)
+    if ((unsigned char)*c >= 0x80) *c = '?';
+  string = json_string(copy);
+  free(copy);
+  return string;
+}

@@ -1,0 +1,21 @@
+/* json_out.h: the one JSON document that a verb prints with --json. */
+#ifndef FLPGEN_CLI_JSON_OUT_H
+#define FLPGEN_CLI_JSON_OUT_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include "runtime/flp.h"
+
+/* Prints a document to stdout, indented, and releases it. NULL (out of memory while building) fails.
+ * error: MEMORY; IO if stdout cannot be written */
+flp_status cli_json_print(json_t *document);
+
+/* A number, or null where JSON has none (NaN, infinities). */
+json_t *cli_json_number(double value);
+/* A count of bytes or rows. */
+json_t *cli_json_count(uint64_t value);
+/* A string; bytes that are not UTF-8 are shown as '?'. */
+json_t *cli_json_text(const char *text);
+
+#endif

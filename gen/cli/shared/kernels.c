@@ -1,0 +1,171 @@
+/* kernels.c: generating the kernels of a list of keys, and the list of the shape-generic ones. */
+#include "gen/cli/shared/kernels.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/loss/losses.h"
+#include "gen/cli/shared/parallel.h"
+
+enum { ERROR_BYTES = 1024 };
+
+flp_status cli_kernel_generate(const flp_kernel_key *key, const flpgen_options *options, cli_kernel *out) {
+  double start = cli_seconds_now();
+  char error[ERROR_BYTES] = "";
+  flpgen_options own = options ? *options : (flpgen_options){.loss = NULL};
+  if (key->kind == FLP_KERNEL_LOSS && !own.loss) own.loss = cli_loss_kept(key->loss);
+  flp_status status = flpgen_generate(key, &own, &out->result, error, sizeof error);
+  out->seconds = cli_seconds_now() - start;
+  if (status == FLP_OK) return FLP_OK;
+  flp_fail(status, "%s", error);
+  return flp_tuning_blame("--tune", key, status);
+}
+
+typedef struct batch {
+  const flp_kernel_key *keys;
+  const flpgen_options *options;
+  cli_kernel *items;
+} batch;
+
+static flp_status generate_one(void *context, size_t i) {
+  const batch *b = context;
+  return cli_kernel_generate(&b->keys[i], b->options, &b->items[i]);
+}
+
+flp_status cli_kernels_generate(const flp_kernel_key *keys, int count, const flpgen_options *options, const char *label,
+                                cli_kernels *out) {
+  *out = (cli_kernels){.items = calloc((size_t)count + 1, sizeof *out->items), .count = count};
+  if (!out->items) return flp_fail(FLP_ERROR_MEMORY, "out of memory for %d kernels", count);
+  batch all = {keys, options, out->items};
+  flp_status status = cli_parallel(generate_one, &all, (size_t)count, label);
+  if (status != FLP_OK) cli_kernels_destroy(out);
+  return status;
+}
+
+void cli_kernels_destroy(cli_kernels *kernels) {
+  for (int i = 0; kernels->items && i < kernels->count; i++) flpgen_result_clear(&kernels->items[i].result);
+  free(kernels->items);
+  *kernels = (cli_kernels){0};
+}
+
+/* Adds a key unless it is there already. The list has room. */
+static void add_key(flp_kernel_key *keys, int *count, const flp_kernel_key *key) {
+  for (int i = 0; i < *count; i++)
+    if (memcmp(&keys[i], key, sizeof *key) == 0) return;
+  keys[(*count)++] = *key;
+}
+
+/* Every value of a field that a generic kernel is specialised for. */
+static const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32};
+static const flp_dtype targets[] = {FLP_DTYPE_INT64, FLP_DTYPE_INT32};
+enum {
+  DTYPES = 3,
+  TARGETS = 2,
+  CAPS = 2,
+  OUTS = 2,
+  ALIGNMENTS = 4,
+  POINTS = DTYPES * TARGETS * CAPS * OUTS * ALIGNMENTS,
+  SELECTS = 4 * TARGETS * 2 /* dtypes, targets, 16-byte loads or not */
+};
+
+/* Adds the key's generic form unless it is there already. */
+static void add_generic(flp_kernel_key *out, int *count, const flp_kernel_key *given) {
+  flp_kernel_key key;
+  memset(&key, 0, sizeof key); /* padding too: keys are compared as bytes */
+  flp_kernel_key generic = flp_kernel_key_generic(given, given->arch);
+  memcpy(&key, &generic, sizeof key);
+  add_key(out, count, &key);
+}
+
+/* The generic kernels of scores that exist already. */
+static void add_select_keys(const char *arch, flp_kernel_key *out, int *count) {
+  static const flp_dtype scores[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32, FLP_DTYPE_FP64};
+  for (int i = 0; i < SELECTS; i++) {
+    flp_spec spec = FLP_SPEC_INIT;
+    spec.op = FLP_OP_SELECT;
+    spec.vocab = 2;
+    spec.dtype = scores[i % 4];
+    spec.target_dtype = targets[i / 4 % TARGETS];
+    if (i / 8) spec.alignment = (uint32_t)flp_dtype_bytes(spec.dtype);
+    flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+    flp_kernel_keys_for(&spec, arch, keys);
+    add_generic(out, count, &keys[0]);
+  }
+}
+
+/* The generic kernel of every loss. */
+static void add_loss_key(const char *arch, flp_kernel_key *out, int *count) {
+  flp_kernel_key key = {.kind = FLP_KERNEL_LOSS, .dtype = FLP_DTYPE_FP32};
+  strncpy(key.arch, arch, sizeof key.arch - 1);
+  add_generic(out, count, &key);
+}
+
+/* Point i of the lattice as a spec; 0 if its alignment is below the element size. */
+static int spec_at(int i, flp_spec *spec) {
+  *spec = (flp_spec)FLP_SPEC_INIT;
+  spec->vocab = 2;
+  spec->hidden = 8;
+  spec->entropy = FLP_ENTROPY_BACKWARD;
+  spec->has_bias = 1;
+  spec->grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS;
+  spec->dtype = dtypes[i % DTYPES];
+  spec->keep = spec->dtype == FLP_DTYPE_BF16;
+  i /= DTYPES;
+  spec->target_dtype = targets[i % TARGETS];
+  i /= TARGETS;
+  spec->softcap = i % CAPS ? 30.0f : 0.0f;
+  i /= CAPS;
+  spec->grad_hidden_dtype = spec->grad_weight_dtype = i % OUTS ? FLP_DTYPE_FP32 : spec->dtype;
+  i /= OUTS;
+  spec->alignment = 16u >> i;
+  return spec->alignment >= flp_dtype_bytes(spec->dtype);
+}
+
+static void add_generic_keys(const char *arch, flp_kernel_key *out, int *count) {
+  for (int i = 0; i < POINTS; i++) {
+    flp_spec spec;
+    flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+    int needed = spec_at(i, &spec) ? flp_kernel_keys_for(&spec, arch, keys) : 0;
+    for (int j = 0; j < needed; j++) add_generic(out, count, &keys[j]);
+  }
+}
+
+flp_status cli_kernels_generic_keys(const char *arch, flp_kernel_key **out, int *count) {
+  /* Architectures that are made beside the portable one, for the kernels that are their own. */
+  static const char *const faster[] = {"sm_90a"};
+  enum { FASTER = sizeof faster / sizeof faster[0] };
+  *count = 0;
+  *out = calloc(POINTS * FLP_SPEC_KERNELS_MAX * (1 + FASTER) + SELECTS + 1, sizeof **out);
+  if (!*out) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
+  add_generic_keys(arch, *out, count);
+  add_select_keys(arch, *out, count);
+  add_loss_key(arch, *out, count);
+  for (int i = 0; strcmp(arch, CLI_PORTABLE_ARCH) == 0 && i < FASTER; i++) add_generic_keys(faster[i], *out, count);
+  return FLP_OK;
+}
+
+static int arch_number(const char *arch) {
+  if (strncmp(arch, "sm_", 3) != 0) return -1;
+  char *end;
+  long number = strtol(arch + 3, &end, 10);
+  size_t digits = (size_t)(end - (arch + 3));
+  int suffix = (*end == 'a' || *end == 'f') && end[1] == 0;
+  return digits >= 2 && digits <= 3 && arch[3] >= '1' && arch[3] <= '9' && (*end == 0 || suffix) ? (int)number : -1;
+}
+
+flp_status cli_kernels_target(const char *arch, const flpgen_options *options, char target[16]) {
+  int number = arch_number(arch);
+  if (number < 80)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--arch: '%s' is not accepted; sm_80 or newer is, e.g. sm_80, sm_90, sm_100",
+                    arch);
+  flp_kernel_key key = {.kind = FLP_KERNEL_ROWS, .dtype = FLP_DTYPE_BF16, .target_dtype = FLP_DTYPE_INT64};
+  strncpy(key.arch, arch, sizeof key.arch - 1);
+  flp_kernel_key_canonicalise(&key);
+  cli_kernel probe;
+  flp_status status = cli_kernel_generate(&key, options, &probe);
+  if (status != FLP_OK && status != FLP_ERROR_UNSUPPORTED) return status;
+  if (status == FLP_OK) flpgen_result_clear(&probe.result);
+  memset(target, 0, 16);
+  strncpy(target, status == FLP_OK ? arch : CLI_PORTABLE_ARCH, 15);
+  return FLP_OK;
+}

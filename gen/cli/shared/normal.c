@@ -1,0 +1,74 @@
+/* normal.c: random data by a table of normal quantiles. */
+#include "gen/cli/shared/normal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "runtime/half.h"
+#include "runtime/status.h"
+
+enum { QUANTILES = 65536 };
+
+/* SplitMix64. source: Steele, Lea, Flood, OOPSLA 2014 */
+uint64_t cli_hash(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+
+/* quantiles[i] = sigma·Φ⁻¹((i + 1/2)/65536), by Newton from the neighbour nearer to the middle. */
+static void fill_quantiles(float quantiles[QUANTILES], double sigma) {
+  double x = 0.0;
+  for (int i = QUANTILES / 2; i < QUANTILES; i++) {
+    double upper = (QUANTILES - i - 0.5) / QUANTILES; /* 1 - p, exact in the tail */
+    for (int step = 0; step < 4; step++) {
+      double error = 0.5 * erfc(x * M_SQRT1_2) - upper;
+      x += error / (exp(-0.5 * x * x) * 0.3989422804014327);
+    }
+    quantiles[i] = (float)(sigma * x);
+    quantiles[QUANTILES - 1 - i] = -quantiles[i];
+  }
+}
+
+flp_status cli_normal_create(flp_dtype dtype, double sigma, uint64_t seed, cli_normal *out) {
+  *out = (cli_normal){.dtype = dtype, .seed = seed};
+  float *wide = malloc(QUANTILES * sizeof *wide);
+  out->quantiles = malloc(QUANTILES * (size_t)flp_half_bytes(dtype));
+  flp_status status = FLP_OK;
+  if (wide && out->quantiles) {
+    fill_quantiles(wide, sigma);
+    flp_half_narrow(dtype, wide, QUANTILES, out->quantiles);
+  } else {
+    cli_normal_destroy(out);
+    status = flp_fail(FLP_ERROR_MEMORY, "out of host memory for random data");
+  }
+  free(wide);
+  return status;
+}
+
+void cli_normal_destroy(cli_normal *normal) {
+  free(normal->quantiles);
+  *normal = (cli_normal){0};
+}
+
+static void fill_narrow(const uint16_t *quantiles, uint64_t seed, int64_t begin, int64_t count, uint16_t *out) {
+  for (int64_t i = 0; i < count; i += CLI_NORMAL_BLOCK) {
+    uint64_t bits = cli_hash(seed + (uint64_t)(begin + i) / CLI_NORMAL_BLOCK);
+    for (int64_t j = i; j < i + CLI_NORMAL_BLOCK && j < count; j++, bits >>= 16) out[j] = quantiles[bits & 0xffff];
+  }
+}
+
+static void fill_wide(const float *quantiles, uint64_t seed, int64_t begin, int64_t count, float *out) {
+  for (int64_t i = 0; i < count; i += CLI_NORMAL_BLOCK) {
+    uint64_t bits = cli_hash(seed + (uint64_t)(begin + i) / CLI_NORMAL_BLOCK);
+    for (int64_t j = i; j < i + CLI_NORMAL_BLOCK && j < count; j++, bits >>= 16) out[j] = quantiles[bits & 0xffff];
+  }
+}
+
+void cli_normal_fill(const cli_normal *normal, int64_t begin, int64_t count, void *out) {
+  if (normal->dtype == FLP_DTYPE_FP32)
+    fill_wide(normal->quantiles, normal->seed, begin, count, out);
+  else
+    fill_narrow(normal->quantiles, normal->seed, begin, count, out);
+}

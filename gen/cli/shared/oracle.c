@@ -1,0 +1,423 @@
+/* oracle.c: scores, softmax and gradients in fp64, eight rows at a time; see the header.
+ *
+ * Invariant: a block is eight rows of one operand (the left) against a list of rows of the other (the right), so that
+ * one routine gives the scores of rows against the vocabulary and of columns against the batch. */
+#include "gen/cli/shared/oracle.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/half.h"
+#include "runtime/process.h"
+#include "runtime/status.h"
+
+enum { BLOCK = 8, THREADS_MAX = 64 };
+
+typedef double wide __attribute__((vector_size(64), aligned(8)));
+typedef int64_t wide_bits __attribute__((vector_size(64), aligned(8)));
+typedef float narrow __attribute__((vector_size(32), aligned(4)));
+
+double oracle_round(flp_dtype dtype, double value) {
+  float single = (float)value;
+  if (dtype == FLP_DTYPE_BF16) return (double)flp_half_from_bf16(flp_half_to_bf16(single));
+  if (dtype == FLP_DTYPE_FP16) return (double)flp_half_from_fp16(flp_half_to_fp16(single));
+  return (double)single;
+}
+
+/* ---- blocks of work over threads ---- */
+
+typedef struct block_job block_job;
+/* Does block `block` with memory of its own. */
+typedef void (*block_fn)(const block_job *job, int64_t block, double *scratch);
+
+struct block_job {
+  const oracle_problem *problem;
+  block_fn work;
+  const int64_t *left, *right; /* ids of rows of either operand; right NULL: 0, 1, 2, ... */
+  int64_t left_count, right_count;
+  int left_is_weight;
+  const oracle_row *stats; /* of the hidden rows, in their list's order */
+  oracle_row *out;
+  double *exact, *yardstick, *squares;
+  const oracle_columns *columns;
+  atomic_llong *next;
+  atomic_int *failed;
+};
+
+/* Doubles that one worker needs: squares and operands of the left block, one right row, scores and their yardstick,
+ * sums. */
+static size_t scratch_count(const block_job *job) {
+  size_t depth = (size_t)job->problem->depth, right = (size_t)job->right_count;
+  return BLOCK * depth * 4 + 2 * depth + 2 * BLOCK * right + 64;
+}
+
+static void *block_worker(void *argument) {
+  const block_job *job = argument;
+  double *scratch = aligned_alloc(64, (scratch_count(job) * sizeof(double) + 63) / 64 * 64);
+  if (!scratch) {
+    atomic_store(job->failed, 1);
+    return NULL;
+  }
+  int64_t blocks = (job->left_count + BLOCK - 1) / BLOCK;
+  for (;;) {
+    int64_t block = atomic_fetch_add(job->next, 1);
+    if (block >= blocks) break;
+    job->work(job, block, scratch);
+  }
+  free(scratch);
+  return NULL;
+}
+
+static flp_status run_blocks(block_job *job) {
+  atomic_llong next = 0;
+  atomic_int failed = 0;
+  job->next = &next;
+  job->failed = &failed;
+  pthread_t threads[THREADS_MAX];
+  int started = 0;
+  int wanted = job->problem->threads < THREADS_MAX ? job->problem->threads : THREADS_MAX;
+  if ((job->left_count + BLOCK - 1) / BLOCK < wanted) wanted = (int)((job->left_count + BLOCK - 1) / BLOCK);
+  while (started + 1 < wanted && flp_thread_start(&threads[started], block_worker, job) == 0) started++;
+  block_worker(job);
+  for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
+  return atomic_load(&failed) ? flp_fail(FLP_ERROR_MEMORY, "the oracle ran out of host memory") : FLP_OK;
+}
+
+/* ---- scores ---- */
+
+typedef struct block_memory {
+  double *left;     /* (depth, 8) */
+  float *left32;    /* (depth, 8) */
+  float *row;       /* (depth) one row of the right operand */
+  double *scores;   /* (right, 8) x = z + b in fp64 */
+  double *scores32; /* (right, 8) the same by the yardstick */
+  double *sums;     /* (2, depth) per output row: exact and yardstick */
+  float *sums32;    /* (depth) */
+  double *squares;  /* (8, 2) of the left rows: times the right rows' own, and without */
+} block_memory;
+
+static block_memory split(const block_job *job, double *scratch) {
+  size_t depth = (size_t)job->problem->depth, right = (size_t)job->right_count;
+  block_memory m;
+  m.squares = scratch;
+  m.left = m.squares + 2 * BLOCK;
+  m.left32 = (float *)(m.left + BLOCK * depth);
+  m.scores = m.left + BLOCK * depth * 2;
+  m.scores32 = m.scores + BLOCK * right;
+  m.sums = m.scores32 + BLOCK * right;
+  m.sums32 = (float *)(m.sums + 2 * depth);
+  m.row = m.sums32 + depth;
+  return m;
+}
+
+static void widen_row(const oracle_problem *problem, int is_weight, int64_t row, float *out) {
+  int64_t stride = is_weight ? problem->weight_stride : problem->hidden_stride;
+  const char *base = is_weight ? problem->weight : problem->hidden;
+  flp_half_widen(problem->dtype, base + row * stride * flp_half_bytes(problem->dtype), problem->depth, out);
+}
+
+static int64_t right_id(const block_job *job, int64_t i) {
+  return job->right ? job->right[i] : i;
+}
+
+static void load_left(const block_job *job, int64_t block, const block_memory *m) {
+  int64_t depth = job->problem->depth;
+  for (int64_t r = 0; r < BLOCK; r++) {
+    int64_t i = block * BLOCK + r;
+    if (i < job->left_count)
+      widen_row(job->problem, job->left_is_weight, job->left[i], m->row);
+    else
+      memset(m->row, 0, (size_t)depth * sizeof *m->row);
+    for (int64_t d = 0; d < depth; d++) {
+      m->left32[d * BLOCK + r] = m->row[d];
+      m->left[d * BLOCK + r] = (double)m->row[d];
+    }
+  }
+}
+
+static float bias_of(const oracle_problem *problem, int64_t column) {
+  float value = 0;
+  if (problem->bias)
+    flp_half_widen(problem->dtype, (const char *)problem->bias + column * flp_half_bytes(problem->dtype), 1, &value);
+  return value;
+}
+
+/* A product of 16-bit operands as tensor cores form it: 16 deep steps into an fp32 accumulator that is truncated, not
+ * rounded, after each. The bias towards zero is theirs: at D = 4096 it is most of the error. */
+static void tensor_core_sum(const block_memory *m, int64_t depth, narrow *out) {
+  wide sum = {0};
+  for (int64_t d = 0; d < depth; d++) {
+    sum += *(const wide *)(m->left + d * BLOCK) * (double)m->row[d];
+    if (d % 16 == 15 || d == depth - 1) sum = (wide)((wide_bits)sum & ~(int64_t)0x1fffffff);
+  }
+  *out = __builtin_convertvector(sum, narrow);
+}
+
+static void fp32_sum(const block_memory *m, int64_t depth, narrow *out) {
+  narrow sum = {0};
+  for (int64_t d = 0; d < depth; d++) sum += *(const narrow *)(m->left32 + d * BLOCK) * m->row[d];
+  *out = sum;
+}
+
+/* Replaces each plain sum by that of tensor cores where the latter is farther off. */
+static void take_worse(const block_memory *m, int64_t depth, const wide *exact, narrow *rounded) {
+  narrow truncated;
+  tensor_core_sum(m, depth, &truncated);
+  for (int r = 0; r < BLOCK; r++)
+    if (fabs((double)truncated[r] - (*exact)[r]) > fabs((double)(*rounded)[r] - (*exact)[r]))
+      (*rounded)[r] = truncated[r];
+}
+
+/* Each sum runs over d in order, in fp64 and as the yardstick forms it; the vectors are eight independent rows. */
+static void block_scores(const block_job *job, int64_t block, const block_memory *m) {
+  const oracle_problem *problem = job->problem;
+  load_left(job, block, m);
+  for (int64_t i = 0; i < job->right_count; i++) {
+    widen_row(problem, !job->left_is_weight, right_id(job, i), m->row);
+    wide exact = {0};
+    for (int64_t d = 0; d < problem->depth; d++) exact += *(const wide *)(m->left + d * BLOCK) * (double)m->row[d];
+    narrow rounded;
+    fp32_sum(m, problem->depth, &rounded);
+    if (problem->dtype != FLP_DTYPE_FP32) take_worse(m, problem->depth, &exact, &rounded);
+    for (int64_t r = 0; r < BLOCK && block * BLOCK + r < job->left_count; r++) {
+      float bias = bias_of(problem, job->left_is_weight ? job->left[block * BLOCK + r] : right_id(job, i));
+      m->scores[i * BLOCK + r] = exact[r] + (double)bias;
+      m->scores32[i * BLOCK + r] = (double)(rounded[r] + bias);
+    }
+  }
+}
+
+/* t and dt/dx of one score. */
+typedef struct point {
+  double t, slope;
+} point;
+
+static point exact_point(const oracle_problem *problem, int64_t row, double x) {
+  double factor = problem->scale / problem->temperature[row];
+  if (!(problem->softcap > 0)) return (point){factor * x, factor};
+  double tanh_x = tanh(problem->scale * x / problem->softcap);
+  return (point){problem->softcap * tanh_x / problem->temperature[row], factor * (1 - tanh_x) * (1 + tanh_x)};
+}
+
+static point yardstick_point(const oracle_problem *problem, int64_t row, double x) {
+  float temperature = (float)problem->temperature[row], scale = (float)problem->scale, cap = (float)problem->softcap;
+  float z = scale * (float)x;
+  if (!(cap > 0)) return (point){(double)(z / temperature), (double)(scale / temperature)};
+  float tanh_x = tanhf(z / cap);
+  return (point){(double)(cap * tanh_x / temperature), (double)(scale * (1 - tanh_x * tanh_x) / temperature)};
+}
+
+/* ---- forward ---- */
+
+typedef struct softmax {
+  double maximum, log_sum, entropy, spread, largest;
+} softmax;
+
+/* stride: between scores; point: the exact one or the yardstick's */
+static softmax fold(const oracle_problem *problem, int64_t row, const double *scores, int64_t count,
+                    point (*at)(const oracle_problem *, int64_t, double)) {
+  softmax s = {.maximum = -INFINITY};
+  int has_nan = 0;
+  for (int64_t v = 0; v < count; v++) {
+    double t = at(problem, row, scores[v * BLOCK]).t;
+    has_nan |= isnan(t);
+    if (t > s.maximum) s.maximum = t;
+    if (isfinite(t) && fabs(t) > s.largest) s.largest = fabs(t);
+  }
+  if (has_nan || !isfinite(s.maximum)) return (softmax){NAN, NAN, NAN, NAN, s.largest};
+  double sum = 0, weighted = 0;
+  for (int64_t v = 0; v < count; v++) {
+    double u = at(problem, row, scores[v * BLOCK]).t - s.maximum, e = exp(u);
+    sum += e;
+    if (e > 0) weighted += e * u;
+  }
+  s.log_sum = log(sum);
+  s.entropy = s.log_sum - weighted / sum;
+  for (int64_t v = 0; v < count; v++) {
+    double log_p = at(problem, row, scores[v * BLOCK]).t - s.maximum - s.log_sum, p = exp(log_p);
+    if (p > 0) s.spread += p * fabs(log_p + s.entropy);
+  }
+  return s;
+}
+
+static double product_error(const oracle_problem *problem, int64_t row, const double *exact, const double *rounded,
+                            int64_t count) {
+  double largest = 0;
+  for (int64_t v = 0; v < count; v++) {
+    double error = fabs(exact[v * BLOCK] - rounded[v * BLOCK]);
+    if (isfinite(error) && error > largest) largest = error;
+  }
+  return largest * fabs(problem->scale) / problem->temperature[row];
+}
+
+static void forward_block(const block_job *job, int64_t block, double *scratch) {
+  const oracle_problem *problem = job->problem;
+  block_memory m = split(job, scratch);
+  block_scores(job, block, &m);
+  for (int64_t r = 0; r < BLOCK && block * BLOCK + r < job->left_count; r++) {
+    int64_t row = job->left[block * BLOCK + r];
+    softmax exact = fold(problem, row, m.scores + r, job->right_count, exact_point);
+    softmax yardstick = fold(problem, row, m.scores32 + r, job->right_count, yardstick_point);
+    double target = exact_point(problem, row, m.scores[problem->target[row] * BLOCK + r]).t;
+    oracle_row *out = &job->out[block * BLOCK + r];
+    *out = (oracle_row){.maximum = exact.maximum,
+                        .log_sum = exact.log_sum,
+                        .entropy = exact.entropy,
+                        .logprob = (target - exact.maximum) - exact.log_sum,
+                        .largest = exact.largest,
+                        .spread = exact.spread,
+                        .yardstick_reference = yardstick.maximum + yardstick.log_sum,
+                        .yardstick_entropy = yardstick.entropy};
+    if (problem->softcap > 0) out->largest = problem->softcap / problem->temperature[row];
+    out->product_error = product_error(problem, row, m.scores + r, m.scores32 + r, job->right_count);
+  }
+}
+
+flp_status oracle_forward(const oracle_problem *problem, const int64_t *rows, int64_t count, oracle_row *out) {
+  block_job job = {.problem = problem,
+                   .work = forward_block,
+                   .left = rows,
+                   .left_count = count,
+                   .right_count = problem->vocab,
+                   .out = out};
+  return run_blocks(&job);
+}
+
+/* ---- gradients ---- */
+
+/* d(loss)/dx of one score, and its derivative by log p, where dz is made of p: not at the target. */
+typedef struct score_gradient {
+  double dz, by_log_p;
+} score_gradient;
+
+static score_gradient exact_dz(const oracle_problem *problem, int64_t row, const oracle_row *stats, double x,
+                               int is_target) {
+  point at = exact_point(problem, row, x);
+  double log_p = at.t - stats->maximum - stats->log_sum, p = exp(log_p);
+  double g = problem->grad_logprob[row], e = problem->grad_entropy[row];
+  double from_entropy = p == 0 || e == 0 ? 0 : -e * p * (log_p + stats->entropy);
+  double from_logprob = is_target ? -g * expm1(log_p) : -g * p;
+  double dz = (from_logprob + from_entropy) * at.slope;
+  return (score_gradient){dz, is_target ? 0 : dz - e * p * at.slope};
+}
+
+/* The same in fp32, rounded to the operands' dtype as a pipeline stores it. */
+static double yardstick_dz(const oracle_problem *problem, int64_t row, const oracle_row *stats, double x,
+                           int is_target) {
+  point at = yardstick_point(problem, row, x);
+  float log_p = (float)(at.t - stats->yardstick_reference), p = expf(log_p);
+  float g = (float)problem->grad_logprob[row], e = (float)problem->grad_entropy[row];
+  float from_entropy = p == 0 || e == 0 ? 0 : -e * p * (log_p + (float)stats->yardstick_entropy);
+  float from_logprob = is_target ? g - g * p : -g * p;
+  return oracle_round(problem->dtype, (double)((from_logprob + from_entropy) * (float)at.slope));
+}
+
+static double square_of(const float *row, int64_t depth) {
+  double sum = 0;
+  for (int64_t d = 0; d < depth; d++) sum += (double)row[d] * (double)row[d];
+  return sum;
+}
+
+/* Turns scores into gradients in place, and sums up squares. */
+static void block_dz(const block_job *job, int64_t block, const block_memory *m) {
+  const oracle_problem *problem = job->problem;
+  memset(m->squares, 0, 2 * BLOCK * sizeof *m->squares);
+  for (int64_t i = 0; i < job->right_count; i++) {
+    widen_row(problem, !job->left_is_weight, right_id(job, i), m->row);
+    double operand = square_of(m->row, problem->depth);
+    for (int64_t r = 0; r < BLOCK && block * BLOCK + r < job->left_count; r++) {
+      int64_t left = block * BLOCK + r;
+      int64_t listed = job->left_is_weight ? i : left;
+      int64_t row = job->left_is_weight ? right_id(job, i) : job->left[left];
+      int64_t column = job->left_is_weight ? job->left[left] : right_id(job, i);
+      int is_target = problem->target[row] == column;
+      double *exact = &m->scores[i * BLOCK + r], *rounded = &m->scores32[i * BLOCK + r];
+      score_gradient gradient = exact_dz(problem, row, &job->stats[listed], *exact, is_target);
+      double square = gradient.dz * gradient.dz + gradient.by_log_p * gradient.by_log_p;
+      m->squares[2 * r] += square * operand;
+      m->squares[2 * r + 1] += square;
+      *exact = gradient.dz;
+      *rounded = yardstick_dz(problem, row, &job->stats[listed], *rounded, is_target);
+    }
+  }
+}
+
+/* Σ over the right operand's rows, weighted by the block's gradients, for output row r of the block. */
+static void block_product(const block_job *job, const block_memory *m, int64_t r) {
+  const oracle_problem *problem = job->problem;
+  int64_t depth = problem->depth;
+  int single = problem->dtype == FLP_DTYPE_FP32;
+  double *exact = m->sums, *rounded = m->sums + depth;
+  memset(m->sums, 0, 2 * (size_t)depth * sizeof *m->sums);
+  memset(m->sums32, 0, (size_t)depth * sizeof *m->sums32);
+  for (int64_t i = 0; i < job->right_count; i++) {
+    widen_row(problem, !job->left_is_weight, right_id(job, i), m->row);
+    double dz = m->scores[i * BLOCK + r], dz_rounded = m->scores32[i * BLOCK + r];
+    for (int64_t d = 0; d < depth; d++) exact[d] += dz * (double)m->row[d];
+    if (single)
+      for (int64_t d = 0; d < depth; d++) m->sums32[d] += (float)dz_rounded * m->row[d];
+    else
+      for (int64_t d = 0; d < depth; d++) rounded[d] += dz_rounded * (double)m->row[d];
+  }
+  for (int64_t d = 0; single && d < depth; d++) rounded[d] = (double)m->sums32[d];
+}
+
+static void bias_sums(const block_job *job, const block_memory *m, int64_t block, int64_t r) {
+  double exact = 0, rounded = 0;
+  for (int64_t i = 0; i < job->right_count; i++) {
+    exact += m->scores[i * BLOCK + r];
+    rounded += m->scores32[i * BLOCK + r];
+  }
+  job->columns->bias_squares[block * BLOCK + r] = m->squares[2 * r + 1];
+  job->columns->bias[block * BLOCK + r] = exact;
+  job->columns->bias_yardstick[block * BLOCK + r] = rounded;
+}
+
+static void gradient_block(const block_job *job, int64_t block, double *scratch) {
+  size_t depth = (size_t)job->problem->depth;
+  block_memory m = split(job, scratch);
+  block_scores(job, block, &m);
+  block_dz(job, block, &m);
+  for (int64_t r = 0; r < BLOCK && block * BLOCK + r < job->left_count; r++) {
+    size_t at = (size_t)(block * BLOCK + r) * depth;
+    job->squares[block * BLOCK + r] = m.squares[2 * r];
+    if (job->columns) bias_sums(job, &m, block, r);
+    block_product(job, &m, r);
+    memcpy(job->exact + at, m.sums, depth * sizeof *m.sums);
+    memcpy(job->yardstick + at, m.sums + depth, depth * sizeof *m.sums);
+  }
+}
+
+flp_status oracle_grad_hidden(const oracle_problem *problem, const int64_t *rows, const oracle_row *stats,
+                              int64_t count, double *exact, double *yardstick, double *squares) {
+  block_job job = {.problem = problem,
+                   .work = gradient_block,
+                   .left = rows,
+                   .left_count = count,
+                   .right_count = problem->vocab,
+                   .stats = stats,
+                   .exact = exact,
+                   .yardstick = yardstick,
+                   .squares = squares};
+  return run_blocks(&job);
+}
+
+flp_status oracle_grad_columns(const oracle_problem *problem, const int64_t *rows, const oracle_row *stats,
+                               int64_t row_count, const int64_t *columns, int64_t count, const oracle_columns *out) {
+  block_job job = {.problem = problem,
+                   .work = gradient_block,
+                   .left = columns,
+                   .left_count = count,
+                   .left_is_weight = 1,
+                   .right = rows,
+                   .right_count = row_count,
+                   .stats = stats,
+                   .exact = out->weight,
+                   .yardstick = out->weight_yardstick,
+                   .squares = out->weight_squares,
+                   .columns = out};
+  return run_blocks(&job);
+}

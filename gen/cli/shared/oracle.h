@@ -1,0 +1,62 @@
+/* oracle.h: the operation of flp.h in fp64 on the very operands that a rung gets, and beside it the yardstick: the same
+ * operation as an ordinary fp32-accumulating matrix pipeline would round it.
+ *
+ * The yardstick's roundings: scores summed one product after another in fp32 or, of 16-bit operands, as tensor cores
+ * sum them, whichever is farther off; scale, softcap, probabilities and score gradients in fp32; score gradients
+ * rounded to the operands' dtype; for fp32 operands the gradient products summed in fp32 too, else in fp64. Rounding to
+ * the output's dtype is the caller's, who knows what is added to.
+ *
+ * Squares say what independent errors add up to. Let every probability but the target's, and every score gradient, be
+ * off by a relative error of its own, of mean square 1 and so small that its effect is linear: the squared error of a
+ * row or column of a gradient then has this mean. The entropy and log Σ e^t of a row are taken as exact.
+ *
+ * Rows and columns are asked for by id, so that a large problem can be sampled. Not for rows that are masked or bad. */
+#ifndef FLPGEN_CLI_ORACLE_H
+#define FLPGEN_CLI_ORACLE_H
+
+#include <stdint.h>
+
+#include "runtime/flp.h"
+
+typedef struct oracle_problem {
+  flp_dtype dtype;
+  int64_t n, vocab, depth;            /* vocab: real columns only */
+  const void *hidden, *weight, *bias; /* dtype; bias NULL for none */
+  int64_t hidden_stride, weight_stride;
+  const int64_t *target;                     /* (n) */
+  const double *temperature;                 /* (n) */
+  double scale, softcap;                     /* softcap 0 for none */
+  const double *grad_logprob, *grad_entropy; /* (n) zeros where absent */
+  int threads;
+} oracle_problem;
+
+/* All in nats. */
+typedef struct oracle_row {
+  double maximum, log_sum; /* of t, log Σ e^(t - maximum) */
+  double logprob, entropy;
+  double largest;       /* max |t| over finite scores; with softcap, c/T, what tanh is computed relative to */
+  double spread;        /* Σ p·|log p + H|, how far a unit of error in each score can move the entropy */
+  double product_error; /* max over columns of the yardstick's error in h·W (+ b), as it reaches t */
+  double yardstick_reference, yardstick_entropy; /* log Σ e^t and H from the yardstick's scores */
+} oracle_row;
+
+/* Evaluates rows. out: (count). error: MEMORY */
+flp_status oracle_forward(const oracle_problem *problem, const int64_t *rows, int64_t count, oracle_row *out);
+
+/* Gradients of rows of hidden, (count, D) each, exact and by the yardstick, and their squares (count).
+ * stats: of these rows. error: MEMORY */
+flp_status oracle_grad_hidden(const oracle_problem *problem, const int64_t *rows, const oracle_row *stats,
+                              int64_t count, double *exact, double *yardstick, double *squares);
+
+/* Gradients of columns: of weight (count, D) and of bias (count), exact and by the yardstick; squares (count) of each.
+ * rows: all that have work, with their stats. error: MEMORY */
+typedef struct oracle_columns {
+  double *weight, *weight_yardstick, *weight_squares, *bias, *bias_yardstick, *bias_squares;
+} oracle_columns;
+flp_status oracle_grad_columns(const oracle_problem *problem, const int64_t *rows, const oracle_row *stats,
+                               int64_t row_count, const int64_t *columns, int64_t count, const oracle_columns *out);
+
+/* One value as an fp32 or 16-bit tensor would hold it. */
+double oracle_round(flp_dtype dtype, double value);
+
+#endif

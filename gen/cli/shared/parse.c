@@ -1,0 +1,143 @@
+/* parse.c: parsing of argument values, each failure naming the field, the value and what is accepted. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/shared/common.h"
+
+const cli_choice CLI_DTYPES[] = {
+    {"bf16", FLP_DTYPE_BF16}, {"fp16", FLP_DTYPE_FP16}, {"fp32", FLP_DTYPE_FP32}, {NULL, 0}};
+const cli_choice CLI_TARGETS[] = {{"int32", FLP_DTYPE_INT32}, {"int64", FLP_DTYPE_INT64}, {NULL, 0}};
+const cli_choice CLI_GRADS[] = {
+    {"hidden", FLP_GRAD_HIDDEN}, {"weight", FLP_GRAD_WEIGHT}, {"bias", FLP_GRAD_BIAS}, {NULL, 0}};
+const cli_choice CLI_RUNGS[] = {{"auto", FLP_RUNG_AUTO},
+                                {"tuned", FLP_RUNG_TUNED},
+                                {"heuristic", FLP_RUNG_HEURISTIC},
+                                {"jit", FLP_RUNG_JIT},
+                                {"generic", FLP_RUNG_GENERIC},
+                                {"eager", FLP_RUNG_EAGER},
+                                {NULL, 0}};
+
+flp_status cli_parse_integer(const char *field, const char *text, int64_t least, int64_t most, int64_t *out) {
+  char *end;
+  errno = 0;
+  long long value = strtoll(text, &end, 10);
+  if (end == text || *end || errno || value < least || value > most)
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted; a whole number from %lld to %lld is", field, text,
+                    (long long)least, (long long)most);
+  *out = value;
+  return FLP_OK;
+}
+
+flp_status cli_parse_number(const char *field, const char *text, double *out) {
+  char *end;
+  double value = strtod(text, &end);
+  if (end == text || *end || !isfinite(value))
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted; a finite number is", field, text);
+  *out = value;
+  return FLP_OK;
+}
+
+flp_status cli_parse_bytes(const char *field, const char *text, uint64_t *out) {
+  return flp_bytes_parse(field, text, 1, out);
+}
+
+/* The names of a list, for messages: "bf16, fp16, fp32". */
+static void join_names(const cli_choice *choices, char *out, size_t capacity) {
+  size_t used = 0;
+  out[0] = 0;
+  for (; choices->name; choices++) {
+    size_t length = strlen(choices->name);
+    if (used + length + 3 > capacity) return;
+    if (used) {
+      memcpy(out + used, ", ", 2);
+      used += 2;
+    }
+    memcpy(out + used, choices->name, length + 1);
+    used += length;
+  }
+}
+
+static flp_status find_choice(const char *field, const char *text, size_t length, const cli_choice *choices, int *out) {
+  for (const cli_choice *choice = choices; choice->name; choice++)
+    if (strlen(choice->name) == length && memcmp(choice->name, text, length) == 0) {
+      *out = choice->value;
+      return FLP_OK;
+    }
+  char names[256];
+  join_names(choices, names, sizeof names);
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%.*s' is not accepted; one of %s is", field, (int)length, text, names);
+}
+
+flp_status cli_parse_choice(const char *field, const char *text, const cli_choice *choices, int *out) {
+  return find_choice(field, text, strlen(text), choices, out);
+}
+
+flp_status cli_parse_flags(const char *field, const char *text, const cli_choice *choices, uint32_t *out) {
+  uint32_t flags = 0;
+  for (const char *word = text;; word++) {
+    size_t length = strcspn(word, ",");
+    int value = 0;
+    FLP_TRY(find_choice(field, word, length, choices, &value));
+    flags |= (uint32_t)value;
+    word += length;
+    if (*word == 0) break;
+  }
+  *out = flags;
+  return FLP_OK;
+}
+
+flp_status cli_parse_integers(const char *field, const char *text, int64_t least, int64_t most, int capacity,
+                              int64_t *out, int *count) {
+  char *copy = strdup(text);
+  if (!copy) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
+  flp_status status = FLP_OK;
+  *count = 0;
+  for (char *word = copy, *next; status == FLP_OK && word; word = next) {
+    next = strchr(word, ',');
+    if (next) *next++ = 0;
+    if (*count == capacity)
+      status =
+          flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' has too many numbers; at most %d are accepted", field, text, capacity);
+    else
+      status = cli_parse_integer(field, word, least, most, &out[*count]);
+    *count += status == FLP_OK;
+  }
+  free(copy);
+  return status;
+}
+
+flp_status cli_parse_mode(const char *text, flp_mode *out) {
+  static const cli_choice modes[] = {{"auto", 0},
+                                     {"R_VOCAB", FLP_MODE_R_VOCAB},
+                                     {"R_ROWS", FLP_MODE_R_ROWS},
+                                     {"R2", FLP_MODE_R2},
+                                     {"S", FLP_MODE_S},
+                                     {"P", FLP_MODE_P},
+                                     {NULL, 0}};
+  int value = 0;
+  FLP_TRY(cli_parse_choice("--mode", text, modes, &value));
+  *out = (flp_mode)value;
+  return FLP_OK;
+}
+
+flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out) {
+  int value = 0;
+  FLP_TRY(cli_parse_choice(field, text, CLI_RUNGS, &value));
+  *out = (flp_rung)value;
+  return FLP_OK;
+}
+
+flp_status cli_parse_device(const char *text, int32_t *out) {
+  int64_t value = 0;
+  FLP_TRY(cli_parse_integer("--device", text, 0, 4096, &value));
+  *out = (int32_t)value;
+  return FLP_OK;
+}
+
+flp_status cli_parse_burst(const char *text, double *out) {
+  FLP_TRY(cli_parse_number("--burst-ms", text, out));
+  if (*out > 0 && *out <= 60000) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--burst-ms: '%s' is not accepted; a number > 0 and at most 60000 is", text);
+}

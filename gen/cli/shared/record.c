@@ -1,0 +1,92 @@
+/* record.c: records of measurements: a header that says where and how, and rows that a diff can be read by. */
+#include "gen/cli/shared/record.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gen/cli/shared/json_out.h"
+#include "runtime/status.h"
+
+/* "580.159.04 (CUDA 13.0)": the kernel module's version where the system shows it. */
+static void driver_text(int cuda_version, char *out, size_t capacity) {
+  char module[64] = "";
+  FILE *file = fopen("/sys/module/nvidia/version", "r");
+  if (file) {
+    if (fgets(module, sizeof module, file)) module[strcspn(module, "\n")] = 0;
+    fclose(file);
+  }
+  int major = cuda_version / 1000, minor = cuda_version % 1000 / 10;
+  if (!cuda_version)
+    snprintf(out, capacity, "none");
+  else if (module[0])
+    snprintf(out, capacity, "%s (CUDA %d.%d)", module, major, minor);
+  else
+    snprintf(out, capacity, "CUDA %d.%d", major, minor);
+}
+
+void cli_record_join_command(int argc, char **argv, char *out, size_t capacity) {
+  out[0] = 0;
+  for (int i = 0; i < argc; i++) {
+    size_t used = strlen(out);
+    snprintf(out + used, capacity - used, "%s%s", i ? " " : "", argv[i]);
+  }
+}
+
+json_t *cli_record_create(const char *gpu, int cuda_version, const char *command) {
+  char driver[128], date[32];
+  driver_text(cuda_version, driver, sizeof driver);
+  time_t now = time(NULL);
+  struct tm utc;
+  strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+  return json_pack("{s:o, s:s, s:s, s:o, s:s}", "gpu", cli_json_text(gpu && gpu[0] ? gpu : "none"), "driver", driver,
+                   "sources_hash", flp_sources_id(), "command", cli_json_text(command), "date", date);
+}
+
+/* Ends with the rows, so that the closing brace can follow them. Returns 0 or -1. */
+static int print(FILE *file, json_t *record) {
+  json_t *rows = json_incref(json_object_get(record, "rows"));
+  json_object_del(record, "rows");
+  char *head = json_dumps(record, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+  if (!head) {
+    json_decref(rows);
+    return -1;
+  }
+  size_t length = strlen(head);
+  fprintf(file, "%.*s", (int)(length - 2), head); /* without "\n}" */
+  free(head);
+  fprintf(file, ",\n \"rows\": [");
+  for (size_t i = 0; i < json_array_size(rows); i++) {
+    char *row = json_dumps(json_array_get(rows, i), JSON_COMPACT | JSON_REAL_PRECISION(6));
+    fprintf(file, "%s\n  %s", i ? "," : "", row ? row : "null");
+    free(row);
+  }
+  json_decref(rows);
+  return fprintf(file, "\n ]\n}\n") < 0 || ferror(file) ? -1 : 0;
+}
+
+flp_status cli_record_probe(const char *path) {
+  struct stat info;
+  int is_new = lstat(path, &info) != 0;
+  int is_special = stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+  if (strcmp(path, "-") == 0 || is_special) return FLP_OK; /* a pipe's reader would see its end */
+  FILE *file = fopen(path, "ae");
+  if (!file) return flp_fail(FLP_ERROR_IO, "%s: cannot write: %s", path, strerror(errno));
+  fclose(file);
+  if (is_new) unlink(path);
+  return FLP_OK;
+}
+
+flp_status cli_record_write(json_t *record, const char *path) {
+  if (!record) return flp_fail(FLP_ERROR_MEMORY, "out of memory while building the record");
+  int is_standard = strcmp(path, "-") == 0;
+  FILE *file = is_standard ? stdout : fopen(path, "w");
+  int failed = !file || print(file, record) != 0;
+  if (file && (is_standard ? fflush(file) : fclose(file)) != 0) failed = 1;
+  json_decref(record);
+  return failed ? flp_fail(FLP_ERROR_IO, "%s: the record cannot be written", path) : FLP_OK;
+}

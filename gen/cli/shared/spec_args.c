@@ -1,0 +1,300 @@
+/* spec_args.c: the options that name a specialisation. */
+#include "gen/cli/shared/spec_args.h"
+
+#include <string.h>
+
+#include "gen/cli/shared/hfconfig.h"
+#include "runtime/kernel.h"
+#include "runtime/planner.h"
+#include "runtime/validate.h"
+
+enum {
+  KEY_VOCAB = CLI_KEY_SPEC,
+  KEY_HIDDEN,
+  KEY_DTYPE,
+  KEY_ENTROPY,
+  KEY_GRAD,
+  KEY_BIAS,
+  KEY_SOFTCAP,
+  KEY_PER_ROW_TEMPERATURE,
+  KEY_TARGET_DTYPE,
+  KEY_GRAD_HIDDEN_DTYPE,
+  KEY_GRAD_WEIGHT_DTYPE,
+  KEY_ACCUMULATE,
+  KEY_ALIGNMENT,
+  KEY_MODEL,
+  KEY_TUNE,
+  KEY_OP,
+  KEY_KEEP,
+  KEY_LOSS,
+  KEY_LOSS_PARAMETER
+};
+
+static const struct argp_option options[] = {
+    {NULL, 0, NULL, 0, "Specialisation:", 1},
+    {"op", KEY_OP, "WHICH", 0,
+     "head (default): from hidden states and weight; select: from scores that exist already, with --vocab, --dtype, "
+     "--entropy, --target-dtype and --alignment alone",
+     1},
+    {"vocab", KEY_VOCAB, "V", 0, "rows of the head's weight, at least 2", 1},
+    {"hidden", KEY_HIDDEN, "D", 0, "columns of hidden states and weight, a multiple of 8", 1},
+    {"dtype", KEY_DTYPE, "T", 0, "bf16 (default), fp16 or fp32; with --op select fp64 too", 1},
+    {"entropy", KEY_ENTROPY, "WHICH", 0,
+     "none (default, or what --loss needs), forward, or backward: with its gradient", 1},
+    {"grad", KEY_GRAD, "LIST", 0, "gradients: any of hidden,weight,bias", 1},
+    {"bias", KEY_BIAS, NULL, 0, "the head has a bias", 1},
+    {"softcap", KEY_SOFTCAP, "X", 0, "scores become X*tanh(score/X), X > 0", 1},
+    {"per-row-temperature", KEY_PER_ROW_TEMPERATURE, NULL, 0, "one temperature per row, not one in all", 1},
+    {"target-dtype", KEY_TARGET_DTYPE, "T", 0, "int64 (default) or int32", 1},
+    {"grad-hidden-dtype", KEY_GRAD_HIDDEN_DTYPE, "T", 0, "the dtype (default) or fp32", 1},
+    {"grad-weight-dtype", KEY_GRAD_WEIGHT_DTYPE, "T", 0, "the dtype (default) or fp32", 1},
+    {"accumulate-grad-weight", KEY_ACCUMULATE, NULL, 0, "add to an fp32 weight gradient of the caller", 1},
+    {"alignment", KEY_ALIGNMENT, "BYTES", 0, "of every operand's base and row stride: 16 (default), 8, 4 or 2", 1},
+    {"keep", KEY_KEEP, NULL, 0,
+     "mode S: a forward pass may keep exponentials for the backward pass, 2 bytes a score; needs --grad and bf16", 1},
+    {"loss", KEY_LOSS, "LOSS", 0, CLI_LOSS_HELP "; mode P streams its steps", 1},
+    {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 1},
+    {"model", KEY_MODEL, "FILE", 0, "read vocab, hidden, dtype, softcap and scale from a Hugging Face config.json", 1},
+    {"tune", KEY_TUNE, "TEXT", 0,
+     "cut kernels for sm_90a otherwise than their templates choose, or fail; e.g. "
+     "'forward:cooperative,256x192,stages=4,cluster=2,raster=8;products:256x128'; kernels: forward, dz, products, "
+     "forward_keep; schedules: ping-pong, cooperative",
+     1},
+    {0}};
+
+static const cli_choice entropies[] = {
+    {"none", FLP_ENTROPY_NONE}, {"forward", FLP_ENTROPY_FORWARD}, {"backward", FLP_ENTROPY_BACKWARD}, {NULL, 0}};
+
+static const cli_choice ops[] = {{"head", FLP_OP_HEAD}, {"select", FLP_OP_SELECT}, {NULL, 0}};
+static const cli_choice dtypes[] = {
+    {"bf16", FLP_DTYPE_BF16}, {"fp16", FLP_DTYPE_FP16}, {"fp32", FLP_DTYPE_FP32}, {"fp64", FLP_DTYPE_FP64}, {NULL, 0}};
+
+static flp_status parse_softcap(const char *text, cli_spec_args *args) {
+  double value = 0;
+  FLP_TRY(cli_parse_number("--softcap", text, &value));
+  if (!(value > 0) || !((float)value > 0) || (float)value > 3e38f)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--softcap: '%s' is not accepted; a finite number > 0 is", text);
+  args->spec.softcap = (float)value;
+  args->has_softcap = 1;
+  return FLP_OK;
+}
+
+static flp_status parse_dtype(const char *field, const char *text, const cli_choice *choices, flp_dtype *out) {
+  int value = 0;
+  FLP_TRY(cli_parse_choice(field, text, choices, &value));
+  *out = (flp_dtype)value;
+  return FLP_OK;
+}
+
+static flp_status parse_enumeration(int key, const char *text, cli_spec_args *args) {
+  flp_spec *spec = &args->spec;
+  int value = 0;
+  switch (key) {
+    case KEY_DTYPE:
+      args->has_dtype = 1;
+      return parse_dtype("--dtype", text, dtypes, &spec->dtype);
+    case KEY_OP:
+      FLP_TRY(cli_parse_choice("--op", text, ops, &value));
+      spec->op = (flp_op)value;
+      return FLP_OK;
+    case KEY_TARGET_DTYPE:
+      return parse_dtype("--target-dtype", text, CLI_TARGETS, &spec->target_dtype);
+    case KEY_GRAD_HIDDEN_DTYPE:
+      return parse_dtype("--grad-hidden-dtype", text, CLI_DTYPES, &spec->grad_hidden_dtype);
+    case KEY_GRAD_WEIGHT_DTYPE:
+      return parse_dtype("--grad-weight-dtype", text, CLI_DTYPES, &spec->grad_weight_dtype);
+    case KEY_GRAD:
+      return cli_parse_flags("--grad", text, CLI_GRADS, &spec->grads);
+    default:
+      args->has_entropy = 1;
+      FLP_TRY(cli_parse_choice("--entropy", text, entropies, &value));
+      spec->entropy = (flp_entropy)value;
+      return FLP_OK;
+  }
+}
+
+static flp_status parse_alignment(const char *text, flp_spec *spec) {
+  int64_t value = 0;
+  FLP_TRY(cli_parse_integer("--alignment", text, 2, 16, &value));
+  spec->alignment = (uint32_t)value;
+  return FLP_OK;
+}
+
+static flp_status parse_tune(const char *text, cli_spec_args *args) {
+  flp_tuning tuning;
+  args->tune = text;
+  return flp_tuning_parse("--tune", text, &tuning);
+}
+
+static flp_status parse_training(int key, const char *text, cli_spec_args *args) {
+  if (key == KEY_LOSS_PARAMETER) return cli_loss_args_add(&args->loss, text);
+  if (key == KEY_LOSS)
+    args->loss.name = text;
+  else
+    args->spec.keep = 1;
+  return FLP_OK;
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  cli_spec_args *args = state->input;
+  flp_spec *spec = &args->spec;
+  flp_status status = FLP_OK;
+  switch (key) {
+    case KEY_VOCAB:
+      status = cli_parse_integer("--vocab", text, 2, INT32_MAX, &spec->vocab);
+      break;
+    case KEY_HIDDEN:
+      status = cli_parse_integer("--hidden", text, 8, INT32_MAX, &spec->hidden);
+      break;
+    case KEY_ALIGNMENT:
+      status = parse_alignment(text, spec);
+      break;
+    case KEY_SOFTCAP:
+      status = parse_softcap(text, args);
+      break;
+    case KEY_BIAS:
+      spec->has_bias = 1;
+      break;
+    case KEY_PER_ROW_TEMPERATURE:
+      spec->per_row_temperature = 1;
+      break;
+    case KEY_ACCUMULATE:
+      spec->accumulate_grad_weight = 1;
+      break;
+    case KEY_KEEP:
+    case KEY_LOSS:
+    case KEY_LOSS_PARAMETER:
+      status = parse_training(key, text, args);
+      break;
+    case KEY_MODEL:
+      args->model = text;
+      break;
+    case KEY_TUNE:
+      status = parse_tune(text, args);
+      break;
+    case KEY_DTYPE:
+    case KEY_TARGET_DTYPE:
+    case KEY_GRAD_HIDDEN_DTYPE:
+    case KEY_GRAD_WEIGHT_DTYPE:
+    case KEY_GRAD:
+    case KEY_ENTROPY:
+    case KEY_OP:
+      status = parse_enumeration(key, text, args);
+      break;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+  cli_argp_check(state, status);
+  args->given |= UINT32_C(1) << (key - CLI_KEY_SPEC);
+  return 0;
+}
+
+const struct argp cli_spec_argp = {options, parse, NULL, NULL, NULL, NULL, NULL};
+
+static int is_one_of(const char *name, const char *const *list) {
+  for (; *list; list++)
+    if (strcmp(name, *list) == 0) return 1;
+  return 0;
+}
+
+const char *cli_spec_args_other(const cli_spec_args *args, const char *const *accepted) {
+  for (const struct argp_option *o = options; o->name || o->doc; o++)
+    if (o->name && args->given >> (o->key - CLI_KEY_SPEC) & 1 && !is_one_of(o->name, accepted)) return o->name;
+  return NULL;
+}
+
+flp_status cli_spec_args_tune(const cli_spec_args *args, flp_options *out) {
+  out->tune = args->tune;
+  if (args->tune && out->rung == FLP_RUNG_AUTO) out->rung = FLP_RUNG_JIT;
+  if (!args->tune || out->rung < FLP_RUNG_GENERIC) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--tune: not accepted with --rung %s, whose kernels are cut in one way only",
+                  flp_rung_name(out->rung));
+}
+
+flp_status cli_spec_check_cut(const char *field, const char *text, const flp_spec *spec) {
+  flp_tuning tuning;
+  flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+  char accepted[128] = "";
+  FLP_TRY(flp_tuning_parse(field, text, &tuning));
+  int count = flp_kernel_keys_for(spec, "sm_90a", keys);
+  for (int i = 0; i < count; i++) {
+    size_t used = strlen(accepted);
+    if (!flp_kernel_is_tunable(&keys[i])) continue;
+    snprintf(accepted + used, sizeof accepted - used, "%s%s", used ? ", " : "", flp_kernel_kind_name(keys[i].kind));
+    tuning.of[keys[i].kind] = (flp_tunables){0};
+  }
+  if (!flp_tuning_asks(&tuning)) return FLP_OK;
+  char others[FLP_TUNING_TEXT_BYTES];
+  flp_tuning_text(&tuning, others);
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted; of this specialisation %s can be cut otherwise", field,
+                  others, accepted[0] ? accepted : "no kernel");
+}
+
+flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode *mode) {
+  if (*mode == FLP_MODE_P && !args->loss.name)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'P' is not accepted without --loss, what its steps minimise");
+  if (*mode != FLP_MODE_S) return FLP_OK;
+  *mode = (flp_mode)0;
+  args->spec.keep = 1;
+  return FLP_OK;
+}
+
+flp_status cli_spec_args_backward(const cli_spec_args *args, flp_mode mode, int64_t chunk_rows, int64_t chunk_vocab) {
+  static const struct {
+    int has_rows, has_vocab;
+  } chunks[] = {[0] = {1, 1},           [FLP_MODE_R_VOCAB] = {0, 1}, [FLP_MODE_R_ROWS] = {1, 0},
+                [FLP_MODE_R2] = {1, 1}, [FLP_MODE_S] = {0, 0},       [FLP_MODE_P] = {1, 0}};
+  const char *field = mode >= FLP_MODE_R_VOCAB && mode <= FLP_MODE_R2 ? "--mode"
+                      : chunk_rows                                    ? "--chunk-rows"
+                      : chunk_vocab                                   ? "--chunk-vocab"
+                                                                      : NULL;
+  if (field && !args->spec.grads)
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted without --grad, as it is of the backward pass", field);
+  field = chunk_rows && !chunks[mode].has_rows     ? "--chunk-rows"
+          : chunk_vocab && !chunks[mode].has_vocab ? "--chunk-vocab"
+                                                   : NULL;
+  if (!field) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted in mode %s, which has no such chunks", field,
+                  flp_mode_name(mode));
+}
+
+flp_status cli_spec_args_one_mode(const cli_spec_args *args) {
+  if (!args->loss.name || !args->spec.keep) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--loss: '%s' is not accepted beside --keep; steps keep nothing",
+                  args->loss.name);
+}
+
+static flp_status apply_model(cli_spec_args *args) {
+  cli_hfconfig config;
+  FLP_TRY(cli_hfconfig_read(args->model, &config));
+  flp_spec *spec = &args->spec;
+  if (spec->vocab == 0) spec->vocab = config.vocab;
+  if (spec->hidden == 0) spec->hidden = config.hidden;
+  if (!args->has_dtype && config.dtype) spec->dtype = config.dtype;
+  if (!args->has_softcap) spec->softcap = (float)config.softcap;
+  args->scale = config.scale;
+  return FLP_OK;
+}
+
+void cli_spec_args_complete(const cli_spec_args *args, flp_spec *spec) {
+  if (spec->accumulate_grad_weight && !spec->grad_weight_dtype) spec->grad_weight_dtype = FLP_DTYPE_FP32;
+  if (!args->has_entropy && spec->entropy < cli_loss_entropy(spec)) spec->entropy = cli_loss_entropy(spec);
+}
+
+flp_status cli_spec_args_resolve(cli_spec_args *args) {
+  if (args->model) FLP_TRY(apply_model(args));
+  const flp_spec *spec = &args->spec;
+  if (spec->vocab == 0)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--vocab is missing; the number of rows of the weight, or --model, is needed");
+  if (spec->op == FLP_OP_SELECT && !args->takes_select)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--op: 'select' is not accepted here; gen, pack build and check accept it");
+  if (spec->op == FLP_OP_HEAD && spec->hidden == 0)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--hidden is missing; the number of columns of the weight, or --model, is needed");
+  FLP_TRY(cli_loss_args_resolve(&args->loss, &args->spec));
+  cli_spec_args_complete(args, &args->spec);
+  flp_spec resolved;
+  FLP_TRY(flp_spec_resolve(spec, &resolved));
+  args->spec = resolved;
+  return FLP_OK;
+}

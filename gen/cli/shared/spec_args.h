@@ -1,0 +1,57 @@
+/* spec_args.h: the options that name a specialisation and how its kernels are cut, shared by gen, explain, bench and
+ * check as an argp child. */
+#ifndef FLPGEN_CLI_SPEC_ARGS_H
+#define FLPGEN_CLI_SPEC_ARGS_H
+
+#include "gen/cli/loss/losses.h"
+#include "gen/cli/shared/common.h"
+
+typedef struct cli_spec_args {
+  flp_spec spec;     /* as given; cli_spec_args_resolve fills it in */
+  const char *model; /* config.json, or NULL */
+  double scale;      /* logit scale of the model, 1 without one; a run-time value */
+  int has_dtype, has_softcap, has_entropy;
+  uint32_t given;   /* a bit for each of the options that was given */
+  const char *tune; /* for flp_options.tune, parsed once; or NULL */
+  int takes_select; /* the verb accepts --op select */
+  cli_loss_args loss;
+} cli_spec_args;
+
+#define CLI_SPEC_ARGS_INIT \
+  { .spec = FLP_SPEC_INIT, .scale = 1.0 }
+
+/* The argp child; its input is a cli_spec_args. */
+extern const struct argp cli_spec_argp;
+
+/* The first option given that is none of those whose names are accepted; NULL if there is none. accepted: ends in
+ * NULL */
+const char *cli_spec_args_other(const cli_spec_args *args, const char *const *accepted);
+
+/* Sets out->tune where --tune was given, and the rung to the generator's then, unless one is pinned.
+ * error: ARGUMENT if that is a rung whose kernels are cut in one way */
+flp_status cli_spec_args_tune(const cli_spec_args *args, flp_options *out);
+
+/* Whether each kernel that text cuts is one that a resolved spec has, and that can be cut in more than one way.
+ * field: the option that text is of. error: ARGUMENT naming the kernel */
+flp_status cli_spec_check_cut(const char *field, const char *text, const flp_spec *spec);
+
+/* Mode S is the caller's, who says it by keeping: *mode is 0 then, and spec.keep 1. Mode P needs a loss.
+ * error: ARGUMENT */
+flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode *mode);
+
+/* Whether mode and chunks are of a backward pass that there is, and the chunks of that mode.
+ * mode: 0 for any; chunk sizes: 0 where none was given. error: ARGUMENT naming the option that would do nothing */
+flp_status cli_spec_args_backward(const cli_spec_args *args, flp_mode mode, int64_t chunk_rows, int64_t chunk_vocab);
+
+/* For verbs that time one of the modes S and P. error: ARGUMENT if both --keep and --loss are given */
+flp_status cli_spec_args_one_mode(const cli_spec_args *args);
+
+/* Fills what follows from other options in a spec whose loss, if any, is loaded: the dtype of a gradient that is added
+ * to, the entropy that the loss needs. */
+void cli_spec_args_complete(const cli_spec_args *args, flp_spec *spec);
+
+/* Fills what was not given from the model and checks the whole.
+ * error: ARGUMENT naming the field; IO, CORRUPT for the model's file */
+flp_status cli_spec_args_resolve(cli_spec_args *args);
+
+#endif

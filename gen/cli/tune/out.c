@@ -1,0 +1,178 @@
+/* out.c: what tuning has found, for people and as JSON; and what would be tried, without a GPU. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/table.h"
+#include "gen/cli/tune/tune.h"
+#include "runtime/plan.h"
+
+static const char *layout_text(const search_candidate *c, char out[FLP_TUNABLES_TEXT_BYTES]) {
+  snprintf(out, FLP_TUNABLES_TEXT_BYTES, "%s, chunks of %lld x %lld", flp_mode_name(c->mode), (long long)c->chunk_rows,
+           (long long)c->chunk_vocab);
+  return out;
+}
+
+static const char *cut_text(const search_candidate *c, char out[FLP_TUNABLES_TEXT_BYTES]) {
+  if (!c->kind) return layout_text(c, out);
+  flp_tunables_text(&c->tune, out);
+  return out;
+}
+
+static json_t *step_json(const tune_step *step) {
+  char chosen[FLP_TUNABLES_TEXT_BYTES], own[FLP_TUNABLES_TEXT_BYTES];
+  const search_candidate *included = &step->included;
+  json_t *also = json_null();
+  if (included->kind) {
+    char cut[FLP_TUNABLES_TEXT_BYTES];
+    also = json_pack("{s:s, s:s, s:o, s:s}", "cut", cut_text(included, cut), "status",
+                     search_status_name(included->status), "ratio",
+                     included->rounds ? cli_json_number(included->ratio) : json_null(), "reason", included->reason);
+  }
+  const tune_spent *spent = &step->spent;
+  json_t *seconds = json_pack("{s:o, s:o, s:o, s:o}", "beginning", cli_json_number(step->beginning), "compiling",
+                              cli_json_number(spent->compiling), "verifying", cli_json_number(spent->verifying),
+                              "timing", cli_json_number(spent->timing));
+  return json_pack("{s:s, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:i, s:i, s:i, s:i, s:b, s:o, s:o, s:o}", "kind",
+                   step->kind, "chosen", cut_text(&step->chosen, chosen), "default", cut_text(&step->own, own),
+                   "is_default", step->chosen.is_default, "ms", cli_json_number(step->result.ms), "default_ms",
+                   cli_json_number(step->result.default_ms), "ratio", cli_json_number(step->chosen.ratio), "noise",
+                   cli_json_number(step->result.noise), "candidates", step->candidates, "legal", step->legal, "tried",
+                   step->result.tried, "timed", step->result.timed, "out_of_time", step->result.out_of_time, "seconds",
+                   cli_json_number(step->seconds), "spent_s", seconds, "included", also);
+}
+
+json_t *tune_outcome_json(const tune_outcome *outcome) {
+  json_t *all = json_array(), *bare = json_array();
+  for (int i = 0; i < outcome->steps; i++) json_array_append_new(all, step_json(&outcome->step[i]));
+  for (int i = 0; i < outcome->bare_count; i++)
+    json_array_append_new(bare, json_pack("{s:s, s:o}", "product", gemm_product_name(outcome->bare[i].product), "ms",
+                                          cli_json_number(outcome->bare[i].ms.median)));
+  return json_pack("{s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:o, s:o}", "spec", outcome->target->text, "model",
+                   outcome->target->model[0] ? cli_json_text(outcome->target->model) : json_null(), "mode",
+                   outcome->mode ? json_string(flp_mode_name(outcome->mode)) : json_null(), "steps", all, "bare", bare,
+                   "plan", outcome->plan_id, "done_before", outcome->done_before, "stopped", outcome->stopped,
+                   "seconds", cli_json_number(outcome->seconds), "opening_s", cli_json_number(outcome->opening));
+}
+
+void tune_outcome_line(const tune_outcome *outcome, int64_t rows, const char *loss, const char *device,
+                       char out[TUNE_LINE_BYTES]) {
+  const flp_spec *spec = &outcome->target->spec;
+  flp_tuning tuning = {0};
+  char cuts[FLP_TUNING_TEXT_BYTES];
+  tune_chunks chunks = {0, 0, 0};
+  flp_plan_spec_options(spec, out);
+  for (int i = 0; i < outcome->steps; i++) {
+    const search_candidate *c = &outcome->step[i].chosen;
+    if (c->is_default) continue;
+    if (c->kind) tuning.of[c->kind] = c->tune;
+    if (!c->kind) chunks = tune_chunks_of(spec, rows, c->mode, c->chunk_rows, c->chunk_vocab);
+  }
+  size_t used = strlen(out);
+  if (loss) used += (size_t)snprintf(out + used, TUNE_LINE_BYTES - used, " --loss '%s'", loss);
+  flp_tuning_text(&tuning, cuts);
+  if (cuts[0]) used += (size_t)snprintf(out + used, TUNE_LINE_BYTES - used, " --tune '%s'", cuts);
+  if (chunks.rows || chunks.vocab)
+    used += (size_t)snprintf(out + used, TUNE_LINE_BYTES - used, " --chunks %ux%u", chunks.rows, chunks.vocab);
+  if (chunks.step) used += (size_t)snprintf(out + used, TUNE_LINE_BYTES - used, " --step-rows %u", chunks.step);
+  snprintf(out + used, TUNE_LINE_BYTES - used, " --tuned-for '%s'", device);
+}
+
+static void print_step(cli_table *table, const tune_step *step) {
+  char cut[FLP_TUNABLES_TEXT_BYTES], ms[32], own[32], gain[32], tried[64];
+  snprintf(ms, sizeof ms, "%.3f ms", step->result.ms);
+  snprintf(own, sizeof own, "%.3f ms", step->result.default_ms);
+  snprintf(gain, sizeof gain, "%+.1f %%", 100 * (1 / step->chosen.ratio - 1));
+  snprintf(tried, sizeof tried, "%d of %d", step->result.timed, step->legal);
+  cli_table_add(table, step->kind, cut_text(&step->chosen, cut), ms, own, step->chosen.is_default ? "stays" : gain,
+                tried, NULL);
+}
+
+void tune_outcome_print(const tune_outcome *outcome) {
+  printf("%s%s%s\n", outcome->target->model, outcome->target->model[0] ? ": " : "", outcome->target->text);
+  if (outcome->done_before) {
+    printf("tuned before, as the record says; plan %s\n", outcome->plan_id);
+    return;
+  }
+  cli_table table;
+  cli_table_start(&table, "kernel", "cut", "pass", "untuned", "faster", "timed", NULL);
+  for (int i = 0; i < outcome->steps; i++) print_step(&table, &outcome->step[i]);
+  cli_table_finish(&table);
+  if (outcome->target->spec.loss && !outcome->mode && tune_has_kind(&outcome->target->spec, FLP_KERNEL_KEEP))
+    puts("steps over so many rows run in mode R, where forward_keep counts for nothing; --mode P times it");
+  for (int i = 0; i < outcome->bare_count; i++)
+    printf("bare %s: %.3f ms\n", gemm_product_name(outcome->bare[i].product), outcome->bare[i].ms.median);
+  if (outcome->plan_id[0]) printf("stored; plan %s, %.0f s\n", outcome->plan_id, outcome->seconds);
+  if (outcome->stopped) puts("stopped before the end: --resume goes on from here");
+}
+
+/* ---- without a GPU ---- */
+
+static int by_prediction(const void *a, const void *b) {
+  const search_candidate *x = a, *y = b;
+  return (x->predicted_ms > y->predicted_ms) - (x->predicted_ms < y->predicted_ms);
+}
+
+static json_t *dry_kind(const tune_args *args, const tune_target *target, const flp_device *device,
+                        flp_kernel_kind kind, int *tried) {
+  tune_list list;
+  char cut[FLP_TUNABLES_TEXT_BYTES];
+  search_options options = search_options_of(args->effort);
+  tune_work work = {.rows = args->rows};
+  if (tune_list_kernels(kind, target, &work, device, &args->included.of[kind], &list) != FLP_OK) return NULL;
+  int illegal = 0;
+  *tried = 0;
+  for (int i = 0; i < list.count; i++) illegal += list.items[i].status == SEARCH_ILLEGAL;
+  flp_status status = search_prune(list.items, list.count, &options);
+  json_t *items = json_array();
+  qsort(list.items, (size_t)list.count, sizeof *list.items, by_prediction);
+  for (int i = 0; status == FLP_OK && i < list.count; i++) {
+    const search_candidate *c = &list.items[i];
+    if (c->status != SEARCH_WAITING) continue;
+    ++*tried;
+    json_array_append_new(items, json_pack("{s:s, s:o, s:b}", "cut", cut_text(c, cut), "predicted_ms",
+                                           cli_json_number(c->predicted_ms), "is_default", c->is_default));
+  }
+  json_t *object = json_pack("{s:s, s:i, s:i, s:i, s:o}", "kind", flp_kernel_kind_name(kind), "candidates", list.count,
+                             "illegal", illegal, "pruned", list.count - illegal - *tried, "tried", items);
+  tune_list_clear(&list);
+  return object;
+}
+
+static void dry_print(const tune_target *target, const json_t *kinds) {
+  size_t i;
+  json_t *kind;
+  printf("%s%s%s\n", target->model, target->model[0] ? ": " : "", target->text);
+  json_array_foreach(kinds, i, kind) {
+    const json_t *tried = json_object_get(kind, "tried"), *first = json_array_get(tried, 0);
+    printf("  %s: %lld candidates, %lld not built, %lld pruned, %zu tried; first %s\n",
+           json_string_value(json_object_get(kind, "kind")),
+           (long long)json_integer_value(json_object_get(kind, "candidates")),
+           (long long)json_integer_value(json_object_get(kind, "illegal")),
+           (long long)json_integer_value(json_object_get(kind, "pruned")), json_array_size(tried),
+           json_string_value(json_object_get(first, "cut")));
+  }
+}
+
+flp_status tune_dry_run(const tune_args *args, const tune_targets *targets, const flp_device *device) {
+  static const flp_kernel_kind kinds[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_KEEP, FLP_KERNEL_PRODUCTS};
+  json_t *all = json_array();
+  for (int i = 0; i < targets->count; i++) {
+    const tune_target *target = &targets->items[i];
+    json_t *searches = json_array();
+    for (int k = 0; k < 4; k++) {
+      int tried = 0;
+      if (!tune_has_kind(&target->spec, kinds[k])) continue;
+      json_array_append_new(searches, dry_kind(args, target, device, kinds[k], &tried));
+    }
+    if (!args->json) dry_print(target, searches);
+    json_array_append_new(
+        all,
+        json_pack("{s:s, s:o, s:o}", "spec", target->text, "model", cli_json_text(target->model), "kinds", searches));
+  }
+  if (args->json) return cli_json_print(json_pack("{s:b, s:o}", "dry_run", 1, "targets", all));
+  json_decref(all);
+  return FLP_OK;
+}

@@ -1,0 +1,419 @@
+/* tune.c: `flpgen tune`, the fastest kernels of specialisations on this machine's GPU, verified, timed and stored. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/record.h"
+#include "gen/cli/shared/scratch.h"
+#include "gen/cli/tune/tune.h"
+#include "gen/cli/verbs.h"
+#include "runtime/eager.h"
+#include "runtime/kernel.h"
+#include "runtime/tuned.h"
+#include "runtime/validate.h"
+
+enum {
+  KEY_PRESET = CLI_KEY_FIRST,
+  KEY_PRESET_FILE,
+  KEY_SHAPES,
+  KEY_EFFORT, /* from here to KEY_DEVICE: parse_value */
+  KEY_BUDGET,
+  KEY_ROWS,
+  KEY_SEED,
+  KEY_BURST,
+  KEY_WORKSPACE,
+  KEY_MODE,
+  KEY_DEVICE,
+  KEY_RECORD,
+  KEY_RESUME,
+  KEY_OUT,
+  KEY_LIST,
+  KEY_INCLUDE,
+  KEY_DRY_RUN,
+  KEY_NO_BARE,
+  KEY_JSON
+};
+
+static const struct argp_option options[] = {
+    {NULL, 0, NULL, 0, "More than one specialisation:", 2},
+    {"shapes", KEY_SHAPES, "LIST", 0, "heads as VOCABxHIDDEN, e.g. 151936x4096,128256x2048", 2},
+    {"preset", KEY_PRESET, "LIST", 0, "heads of popular models by name, or all", 2},
+    {"preset-file", KEY_PRESET_FILE, "FILE", 0,
+     "take presets from here, not those built in; all of them without --preset", 2},
+    {NULL, 0, NULL, 0, "How:", 3},
+    {"effort", KEY_EFFORT, "HOW", 0,
+     "quick: 24 candidates a kernel, 20 s; normal (default): 120, 60 s; exhaustive: all that are not predicted to take "
+     "1.4 times as long as the fastest, no limit",
+     3},
+    {"budget", KEY_BUDGET, "TIME", 0,
+     "for each specialisation from its opening on, in seconds or as 90s, 2m; 0: no limit", 3},
+    {"rows", KEY_ROWS, "N", 0, "rows that are timed; default 8192", 3},
+    {"workspace", KEY_WORKSPACE, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 3},
+    {"mode", KEY_MODE, "NAME", 0,
+     "P: time steps of --loss in mode P even where mode R is predicted to be faster; S, which --keep is", 3},
+    {"burst-ms", KEY_BURST, "MS", 0, "least length of a burst of calls; default 75, 40 where the effort is quick", 3},
+    {"seed", KEY_SEED, "S", 0, "of the data and of the order; default 1", 3},
+    {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 3},
+    {"no-bare", KEY_NO_BARE, NULL, 0, "without the bare matrix products, which need cuBLASLt", 3},
+    {"record", KEY_RECORD, "FILE", 0, "SQLite file of every candidate; default tune.sqlite beside the cache entries",
+     3},
+    {"resume", KEY_RESUME, NULL, 0, "go on where the record stops: what was done on this GPU is not done again", 3},
+    {"out", 'o', "DIR", 0, "store the kernels here, not in the cache of this user", 3},
+    {"include", KEY_INCLUDE, "TEXT", 0, "time these cuts to the end whatever they take, named as by bench --tune", 3},
+    {"list", KEY_LIST, "FILE", 0, "append what was found as lines of a list for flpgen pack build", 3},
+    {"dry-run", KEY_DRY_RUN, NULL, 0, "only say what would be tried; needs no GPU", 3},
+    {"quiet", 'q', NULL, 0, "no progress", 3},
+    {"json", KEY_JSON, NULL, 0, "print one JSON document", 3},
+    {0}};
+
+/* "90", "90s", "1.5m", "1h" */
+static flp_status parse_time(const char *text, double *out) {
+  static const struct {
+    const char *suffix;
+    double seconds;
+  } units[] = {{"", 1}, {"s", 1}, {"m", 60}, {"h", 3600}};
+  char *end;
+  double value = strtod(text, &end);
+  for (size_t i = 0; end != text && i < sizeof units / sizeof units[0]; i++)
+    if (strcmp(end, units[i].suffix) == 0 && value >= 0 && value < 1e6) {
+      *out = value * units[i].seconds;
+      return FLP_OK;
+    }
+  return flp_fail(FLP_ERROR_ARGUMENT, "--budget: '%s' is not accepted; seconds are, or a time such as 90s, 2m", text);
+}
+
+static flp_status parse_effort(const char *text, search_effort *out) {
+  static const cli_choice efforts[] = {
+      {"quick", SEARCH_QUICK}, {"normal", SEARCH_NORMAL}, {"exhaustive", SEARCH_EXHAUSTIVE}, {NULL, 0}};
+  int value = 0;
+  FLP_TRY(cli_parse_choice("--effort", text, efforts, &value));
+  *out = (search_effort)value;
+  return FLP_OK;
+}
+
+static flp_status parse_mode(const char *text, flp_mode *out) {
+  static const cli_choice modes[] = {{"S", FLP_MODE_S}, {"P", FLP_MODE_P}, {NULL, 0}};
+  int value = 0;
+  FLP_TRY(cli_parse_choice("--mode", text, modes, &value));
+  *out = (flp_mode)value;
+  return FLP_OK;
+}
+
+static flp_status parse_value(int key, const char *text, tune_args *args) {
+  switch (key) {
+    case KEY_EFFORT:
+      return parse_effort(text, &args->effort);
+    case KEY_BUDGET:
+      return parse_time(text, &args->budget_s);
+    case KEY_ROWS:
+      return cli_parse_integer("--rows", text, 1, FLP_COUNT_MAX, &args->rows);
+    case KEY_SEED:
+      return cli_parse_integer("--seed", text, 0, INT64_MAX, &args->seed);
+    case KEY_WORKSPACE:
+      return cli_parse_bytes("--workspace", text, &args->options.budget_bytes);
+    case KEY_MODE:
+      return parse_mode(text, &args->options.mode);
+    case KEY_BURST:
+      return cli_parse_burst(text, &args->burst_ms);
+    default:
+      return cli_parse_device(text, &args->options.device);
+  }
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  tune_args *args = state->input;
+  if (key >= KEY_EFFORT && key <= KEY_DEVICE) {
+    cli_argp_check(state, parse_value(key, text, args));
+    return 0;
+  }
+  switch (key) {
+    case ARGP_KEY_INIT:
+      state->child_inputs[0] = &args->spec;
+      return 0;
+    case KEY_PRESET:
+      args->preset = text;
+      return 0;
+    case KEY_PRESET_FILE:
+      args->preset_file = text;
+      return 0;
+    case KEY_SHAPES:
+      args->shapes = text;
+      return 0;
+    case KEY_RECORD:
+      args->record = text;
+      return 0;
+    case KEY_RESUME:
+      args->resume = 1;
+      return 0;
+    case 'o':
+      args->out = text;
+      return 0;
+    case KEY_INCLUDE:
+      args->include = text;
+      return 0;
+    case KEY_LIST:
+      args->list = text;
+      return 0;
+    case KEY_DRY_RUN:
+      args->dry_run = 1;
+      return 0;
+    case KEY_NO_BARE:
+      args->no_bare = 1;
+      return 0;
+    case 'q':
+      args->quiet = 1;
+      return 0;
+    case KEY_JSON:
+      args->json = 1;
+      return 0;
+    case ARGP_KEY_ARG:
+      argp_error(state, "argument '%s' is not accepted; tune takes options only", text);
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+/* ---- where things lie ---- */
+
+typedef struct tune_places {
+  cli_scratch scratch; /* kernels that are tried, and the driver's cache of them */
+  char out[4096], record[4200];
+} tune_places;
+
+/* Comes before the device is opened and threads are started (scratch.h). */
+static flp_status make_places(tune_args *args, tune_places *places) {
+  flp_setting setting;
+  FLP_TRY(cli_scratch_open("tune", &places->scratch));
+  flp_setting_get(FLP_SETTING_CACHE_DIR, &setting);
+  snprintf(places->out, sizeof places->out, "%s", args->out ? args->out : setting.value);
+  snprintf(places->record, sizeof places->record, "%s/tune.sqlite", places->out);
+  if (!places->out[0])
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "there is no cache directory to store kernels in; --out or FLP_CACHE_DIR names one");
+  FLP_TRY(cli_make_directory(places->out));
+  args->out = places->out;
+  if (!args->record) args->record = places->record;
+  args->options.cache_dir = places->scratch.kernels;
+  args->options.cache_path = "";
+  return FLP_OK;
+}
+
+/* ---- running ---- */
+
+static void interrupt(int signal_number) {
+  (void)signal_number;
+  tune_interrupted = 1;
+}
+
+/* The first Ctrl-C ends the search, the second the process. */
+static void catch_interrupts(void) {
+  struct sigaction action = {.sa_handler = interrupt, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, NULL);
+  sigaction(SIGTERM, &action, NULL);
+}
+
+typedef struct tune_run {
+  const tune_args *args;
+  const tune_targets *targets;
+  cli_device device;
+  cublaslt library;
+  tune_workshop workshop;
+  records *file;
+  records_run run;
+  json_t *outcomes;
+  int done;
+} tune_run;
+
+static flp_status check_arch(const tune_run *r) {
+  const flp_device *device = &r->device.info;
+  if (device->major == 9 && device->minor == 0 && flp_driver_has_clusters(r->device.driver)) return FLP_OK;
+  return flp_fail(FLP_ERROR_UNAVAILABLE,
+                  "%s has compute capability %d.%d, whose kernels leave nothing to tune; those of 9.0 do", device->name,
+                  device->major, device->minor);
+}
+
+static flp_status open_run(tune_run *r, const char *command) {
+  const tune_args *args = r->args;
+  int processors = flp_processors();
+  FLP_TRY(cli_device_open(args->options.device, &r->device));
+  FLP_TRY(check_arch(r));
+  if (!args->no_bare) {
+    flp_status status = cublaslt_open(&r->library);
+    char detail[1536];
+    snprintf(detail, sizeof detail, "%s", flp_error_detail());
+    if (status != FLP_OK) return flp_fail(status, "%s, or leave the bare products out with --no-bare", detail);
+  }
+  FLP_TRY(cli_compilers_open(&r->device, processors < TUNE_COMPILERS_MAX ? processors : TUNE_COMPILERS_MAX,
+                             &r->workshop.compilers));
+  FLP_TRY(records_open(args->record, &r->file));
+  r->run = (records_run){.command = command,
+                         .gpu = r->device.info.name,
+                         .sources = flp_sources_id(),
+                         .effort = search_effort_name(args->effort),
+                         .multiprocessors = r->device.info.multiprocessors,
+                         .driver = r->device.driver->version,
+                         .seed = args->seed,
+                         .budget_s = args->budget_s >= 0 ? args->budget_s : search_options_of(args->effort).budget_s};
+  return records_begin_run(r->file, &r->run);
+}
+
+/* 1 for what is wrong with one target and leaves files and device fit for the next. */
+static int is_of_target(tune_run *r, flp_status status) {
+  if (status == FLP_ERROR_IO || status == FLP_ERROR_CORRUPT) return 0;
+  return status != FLP_ERROR_DRIVER || cli_device_synchronise(&r->device) == FLP_OK;
+}
+
+static flp_status append_line(const tune_run *r, const tune_outcome *outcome) {
+  char device[FLP_TUNED_FOR_BYTES], line[TUNE_LINE_BYTES];
+  if (!r->args->list || outcome->done_before || !outcome->steps) return FLP_OK;
+  flp_tuned_for(&r->device.info, r->device.driver->version, device);
+  tune_outcome_line(outcome, r->args->rows, r->args->spec.loss.name, device, line);
+  FILE *file = fopen(r->args->list, "ae");
+  int failed = !file || fprintf(file, "%s\n", line) < 0;
+  if (file) failed |= fclose(file) != 0;
+  return failed ? flp_fail(FLP_ERROR_IO, "--list: %s cannot be written: %s", r->args->list, strerror(errno)) : FLP_OK;
+}
+
+static flp_status run_one(tune_run *r, const tune_target *target) {
+  tune_outcome outcome;
+  FLP_TRY(tune_target_run(r->args, target, &r->device, r->args->no_bare ? NULL : &r->library, r->file, &r->run,
+                          &r->workshop, &outcome));
+  r->done += !outcome.stopped;
+  if (r->args->json)
+    json_array_append_new(r->outcomes, tune_outcome_json(&outcome));
+  else
+    tune_outcome_print(&outcome);
+  fflush(stdout);
+  return append_line(r, &outcome);
+}
+
+static void tell_failure(tune_run *r, const tune_target *target, const char *detail) {
+  fprintf(stderr, "flpgen tune: %s: %s\n", target->text, detail);
+  json_array_append_new(r->outcomes, json_pack("{s:s, s:o}", "spec", target->text, "error", cli_json_text(detail)));
+}
+
+/* A target that fails is told, and the next begun; the first failure is what the command ends with. */
+static flp_status run_targets(tune_run *r) {
+  flp_status first = FLP_OK;
+  char first_detail[1280] = "", detail[768];
+  for (int i = 0; i < r->targets->count && !tune_interrupted; i++) {
+    const tune_target *target = &r->targets->items[i];
+    flp_status status = run_one(r, target);
+    if (status == FLP_OK) continue;
+    snprintf(detail, sizeof detail, "%s", flp_error_detail());
+    if (r->targets->count > 1) tell_failure(r, target, detail);
+    if (first == FLP_OK) snprintf(first_detail, sizeof first_detail, "%s: %s", target->text, detail);
+    if (first == FLP_OK) first = status;
+    if (!is_of_target(r, status)) break;
+  }
+  if (first != FLP_OK) return flp_fail(first, "%s", first_detail);
+  return records_finish_run(r->file, &r->run);
+}
+
+static json_t *document(const tune_run *r) {
+  return json_pack("{s:o, s:i, s:o, s:o, s:s, s:b, s:O}", "gpu", cli_json_text(r->run.gpu), "driver", r->run.driver,
+                   "record", cli_json_text(r->args->record), "stored_in", cli_json_text(r->args->out), "effort",
+                   r->run.effort, "stopped", (int)tune_interrupted, "targets", r->outcomes);
+}
+
+static flp_status run(tune_args *args, const tune_targets *targets, const tune_places *places, const char *command) {
+  tune_run r = {
+      .args = args, .targets = targets, .outcomes = json_array(), .workshop = {.directory = places->scratch.kernels}};
+  catch_interrupts();
+  flp_status status = open_run(&r, command);
+  if (status == FLP_OK) status = run_targets(&r);
+  char detail[2048];
+  snprintf(detail, sizeof detail, "%s", flp_error_detail());
+  flp_status printed = FLP_OK;
+  if (!args->json && r.run.id)
+    printf("%d of %d done; kernels in %s, record %s\n", r.done, targets->count, args->out, args->record);
+  if (args->json && (status == FLP_OK || json_array_size(r.outcomes))) {
+    printed = cli_json_print(document(&r));
+    args->json = 0; /* what failed stands in it */
+  }
+  if (status != FLP_OK)
+    flp_fail(status, "%s", detail);
+  else
+    status = printed;
+  json_decref(r.outcomes);
+  records_close(r.file);
+  cli_compilers_close(&r.workshop.compilers);
+  cublaslt_close(&r.library);
+  cli_device_close(&r.device);
+  return status;
+}
+
+/* What a dry run assumes where no GPU is: an H200. */
+static flp_device assumed_device(const tune_args *args) {
+  flp_device info = {.name = "H200",
+                     .major = 9,
+                     .multiprocessors = 132,
+                     .l2_bytes = 50 << 20,
+                     .clock_khz = 1980000,
+                     .memory_clock_khz = 3201000,
+                     .memory_bus_bits = 6144};
+  const flp_driver *driver;
+  flp_device found;
+  if (flp_driver_get(&driver) == FLP_OK && flp_device_get(driver, args->options.device, &found) == FLP_OK) info = found;
+  return info;
+}
+
+static flp_status tune(tune_args *args, const char *command) {
+  tune_targets targets;
+  tune_places places = {.scratch = {.root = ""}};
+  if (args->spec.tune)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--tune: it is for this verb to find out; bench times a given cut");
+  FLP_TRY(flp_tuning_parse("--include", args->include, &args->included));
+  FLP_TRY(cli_spec_args_mode(&args->spec, &args->options.mode));
+  FLP_TRY(cli_spec_args_one_mode(&args->spec));
+  FLP_TRY(cli_loss_args_resolve(&args->spec.loss, &args->spec.spec));
+  FLP_TRY(tune_targets_create(args, &targets));
+  flp_status status;
+  if (args->dry_run) {
+    flp_device device = assumed_device(args);
+    status = tune_dry_run(args, &targets, &device);
+  } else {
+    status = make_places(args, &places);
+    if (status == FLP_OK) status = run(args, &targets, &places, command);
+    cli_scratch_close(&places.scratch);
+  }
+  tune_targets_clear(&targets);
+  return status;
+}
+
+int cli_tune(int argc, char **argv) {
+  static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
+  static const struct argp argp = {
+      options,
+      parse,
+      NULL,
+      "Finds the fastest kernels of specialisations on this machine's GPU and stores them in the cache, where plans of "
+      "the same specialisation find them first."
+      "\vEvery candidate is verified before it is timed: forward bits are those of the untuned kernel, gradients "
+      "are within the bounds of flpgen check. Survivors are timed in bursts, interleaved with the untuned kernel "
+      "and the bare matrix products; the better third goes on with more rounds. The untuned kernel stays unless "
+      "another is faster by more than the measured noise; of those within the noise of the fastest, the one that "
+      "the cost model puts first is taken. forward is timed in a forward pass, dz and chunks in a backward pass of "
+      "mode R. With --keep forward_keep is timed in a forward pass that keeps exponentials, products in that and "
+      "backward together: mode S. With --loss both are timed in steps of mode P, and so are the rows of its chunks. "
+      "Ctrl-C keeps what was found.\n\n" CLI_EXIT_HELP,
+      children,
+      NULL,
+      NULL};
+  tune_args args = {.spec = CLI_SPEC_ARGS_INIT,
+                    .options = FLP_OPTIONS_INIT,
+                    .rows = 8192,
+                    .seed = 1,
+                    .budget_s = -1,
+                    .effort = SEARCH_NORMAL};
+  char command[1024];
+  cli_record_join_command(argc, argv, command, sizeof command);
+  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  if (args.burst_ms <= 0) args.burst_ms = args.effort == SEARCH_QUICK ? 40 : 75;
+  flp_status status = tune(&args, command);
+  return cli_finish("flpgen tune", args.json, status);
+}

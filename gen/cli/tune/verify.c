@@ -1,0 +1,188 @@
+/* verify.c: a plan's kernels on a small problem, before they are timed.
+ *
+ * Kernels are specialised for their vocabulary, so the problem keeps it and makes few of its columns valid, as a padded
+ * shard does: the same machine code, an oracle that takes no time. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/tune/tune.h"
+#include "runtime/half.h"
+
+/* A ragged last band in every tiling, masked rows, two leaves of columns of which the last is not full. */
+enum { ROWS = 200, COLUMNS = 1531 };
+
+static flp_status upload(cli_device *device, cli_buffer *buffer, const void *source, size_t bytes) {
+  if (!source || bytes == 0) return FLP_OK;
+  FLP_TRY(cli_buffer_create(device, bytes, buffer));
+  return cli_buffer_upload(buffer, 0, source, bytes);
+}
+
+static flp_status upload_all(tune_check *check) {
+  const check_problem *p = &check->problem;
+  const flp_spec *spec = &p->c.spec;
+  cli_device *device = check->device;
+  size_t n = (size_t)p->c.n, element = (size_t)flp_half_bytes(spec->dtype), row = (size_t)p->stride * element;
+  FLP_TRY(upload(device, &check->hidden, p->hidden, n * row));
+  FLP_TRY(upload(device, &check->weight, p->weight, (size_t)spec->vocab * row));
+  FLP_TRY(upload(device, &check->bias, p->bias, (size_t)spec->vocab * element));
+  FLP_TRY(upload(device, &check->target, p->target, n * (spec->target_dtype == FLP_DTYPE_INT32 ? 4 : 8)));
+  if (spec->per_row_temperature) FLP_TRY(upload(device, &check->temperature, p->temperature_rows, n * 4));
+  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) FLP_TRY(upload(device, &check->loss_input[i], p->loss_input[i], n * 4));
+  if (!spec->grads) return FLP_OK;
+  FLP_TRY(upload(device, &check->grad_logprob, p->grad_logprob, n * 4));
+  if (spec->entropy != FLP_ENTROPY_BACKWARD) return FLP_OK;
+  return upload(device, &check->grad_entropy, p->grad_entropy, n * 4);
+}
+
+flp_status tune_check_create(const tune_target *target, const double *loss_parameters, cli_device *device,
+                             cli_buffer *grad_weight, cli_buffer *grad_bias, tune_check *out) {
+  *out = (tune_check){.device = device, .grad_weight = grad_weight, .grad_bias = grad_bias};
+  check_case c = check_case_default(target->spec.dtype, ROWS, COLUMNS, target->spec.hidden);
+  c.name = "tune";
+  c.spec = target->spec;
+  c.spec.vocab = target->spec.vocab < COLUMNS ? target->spec.vocab : COLUMNS;
+  c.scale = target->scale;
+  c.temperature = c.spec.per_row_temperature ? 1.5 : 1;
+  c.rows = CHECK_ROWS_MASKED;
+  c.loss_parameters = loss_parameters;
+  c.seed = 11;
+  FLP_TRY(check_problem_create(&c, &out->problem));
+  FLP_TRY(check_truth_create(&out->problem, NULL, &out->truth));
+  out->problem.c.sampled = 1;
+  FLP_TRY(check_truth_create(&out->problem, &out->truth, &out->sample));
+  return upload_all(out);
+}
+
+void tune_check_clear(tune_check *check) {
+  cli_buffer *const buffers[] = {&check->hidden,      &check->weight,       &check->bias,        &check->target,
+                                 &check->temperature, &check->grad_logprob, &check->grad_entropy};
+  for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) cli_buffer_destroy(buffers[i]);
+  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) cli_buffer_destroy(&check->loss_input[i]);
+  check_result_clear(&check->reference);
+  check_result_clear(&check->trained);
+  check_truth_clear(&check->truth);
+  check_truth_clear(&check->sample);
+  check_problem_clear(&check->problem);
+  *check = (tune_check){0};
+}
+
+/* ---- judging ---- */
+
+/* The first thing that the check found to be wrong, in words. */
+static void say_finding(const check_report *report, char reason[SEARCH_REASON_BYTES]) {
+  for (int64_t i = 0; i < report->count; i++) {
+    const check_finding *f = &report->findings[i];
+    if (f->metric.pass) continue;
+    if (f->note[0])
+      snprintf(reason, SEARCH_REASON_BYTES, "%s: %.200s", f->output, f->note);
+    else if (f->metric.max_ulp >= 0)
+      snprintf(reason, SEARCH_REASON_BYTES, "%s is off by %.3g ulp, allowed: %.3g", f->output, f->metric.max_ulp,
+               f->metric.bound);
+    else
+      snprintf(reason, SEARCH_REASON_BYTES, "%s is off by %.3g (relative L2), allowed: %.3g", f->output,
+               f->metric.rel_l2, f->metric.bound);
+    return;
+  }
+}
+
+/* Modes S and P, whose gradients may be somewhat worse than those of mode R. */
+static int trains(tune_call call) {
+  return call == TUNE_KEEPING || call == TUNE_SAVED || call == TUNE_STEP;
+}
+
+/* Against the oracle. *error: the largest relative one of the gradients */
+static flp_status judge(const tune_check *check, const check_truth *truth, const check_result *result, tune_call call,
+                        double *error, char reason[SEARCH_REASON_BYTES]) {
+  check_report report = {0};
+  const check_result *plain = trains(call) ? &check->reference : NULL;
+  flp_status status = check_compare(&check->problem, truth, result, plain, FLP_RUNG_JIT, &report);
+  reason[0] = 0;
+  *error = 0;
+  for (int64_t i = 0; status == FLP_OK && i < report.count; i++)
+    if (strncmp(report.findings[i].output, "grad_", 5) == 0 && report.findings[i].metric.rel_l2 > *error)
+      *error = report.findings[i].metric.rel_l2;
+  if (status == FLP_OK && report.failed) say_finding(&report, reason);
+  check_report_clear(&report);
+  return status;
+}
+
+flp_status tune_check_reference(tune_check *check, flp_plan *plan, tune_call call) {
+  char reason[SEARCH_REASON_BYTES];
+  double error = 0;
+  check_result *out = trains(call) ? &check->trained : &check->reference;
+  check_result_clear(out);
+  FLP_TRY(tune_check_run(check, plan, call, out));
+  FLP_TRY(judge(check, &check->truth, out, call, &error, reason));
+  if (!reason[0]) return FLP_OK;
+  return flp_fail(FLP_ERROR_INTERNAL, "the untuned kernels are wrong, nothing is tuned: %s", reason);
+}
+
+/* Bytes of the rows that differ from the untuned kernels'. */
+static int64_t differing(const tune_check *check, const check_result *got) {
+  size_t n = (size_t)check->problem.c.n;
+  double bytes = check_metric_bits(got->logprob, check->reference.logprob, n * 4).max_ulp;
+  if (got->stats) bytes += check_metric_bits(got->stats, check->reference.stats, n * 16).max_ulp;
+  if (got->entropy) bytes += check_metric_bits(got->entropy, check->reference.entropy, n * 4).max_ulp;
+  return (int64_t)bytes;
+}
+
+double tune_distance(const float *got, const float *wanted, size_t count) {
+  double off = 0, whole = 0;
+  for (size_t i = 0; i < count; i++) {
+    double difference = (double)got[i] - (double)wanted[i];
+    off += difference * difference;
+    whole += (double)wanted[i] * (double)wanted[i];
+  }
+  return whole > 0 ? sqrt(off / whole) : sqrt(off);
+}
+
+double tune_distance_allowed(flp_dtype dtype) {
+  return dtype == FLP_DTYPE_BF16 ? 0x1p-7 : dtype == FLP_DTYPE_FP16 ? 0x1p-10 : 0x1p-17;
+}
+
+static flp_status compare_one(const char *output, flp_dtype dtype, const void *got, const void *wanted, int64_t count,
+                              char reason[SEARCH_REASON_BYTES]) {
+  if (!wanted || reason[0]) return FLP_OK;
+  float *a = malloc(2 * (size_t)count * sizeof *a), *b = a + count;
+  if (!a) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for gradients");
+  flp_half_widen(dtype, got, count, a);
+  flp_half_widen(dtype, wanted, count, b);
+  double off = tune_distance(a, b, (size_t)count), allowed = tune_distance_allowed(dtype);
+  free(a);
+  if (!(off <= allowed))
+    snprintf(reason, SEARCH_REASON_BYTES, "%s is %.3g (relative L2) from the untuned kernels', allowed: %.3g", output,
+             off, allowed);
+  return FLP_OK;
+}
+
+/* Every element beside those of the untuned kernels in the same mode, which were held to the oracle. */
+static flp_status compare_gradients(const tune_check *check, const check_result *got, tune_call call,
+                                    char reason[SEARCH_REASON_BYTES]) {
+  const check_problem *p = &check->problem;
+  const flp_spec *spec = &p->c.spec;
+  const check_result *wanted = trains(call) ? &check->trained : &check->reference;
+  FLP_TRY(compare_one("grad_hidden", spec->grad_hidden_dtype, got->grad_hidden, wanted->grad_hidden, p->c.n * p->stride,
+                      reason));
+  FLP_TRY(compare_one("grad_weight", spec->grad_weight_dtype, got->grad_weight, wanted->grad_weight,
+                      spec->vocab * p->stride, reason));
+  return compare_one("grad_bias", spec->dtype, got->grad_bias, wanted->grad_bias, spec->vocab, reason);
+}
+
+flp_status tune_check_plan(tune_check *check, flp_plan *plan, tune_call call, double *error,
+                           char reason[SEARCH_REASON_BYTES]) {
+  check_result got;
+  reason[0] = 0;
+  *error = 0;
+  FLP_TRY(tune_check_run(check, plan, call, &got));
+  int64_t bytes = differing(check, &got);
+  flp_status status = FLP_OK;
+  if (bytes)
+    snprintf(reason, SEARCH_REASON_BYTES, "forward differs in %lld bytes from the untuned kernel's", (long long)bytes);
+  else if (call != TUNE_FORWARD)
+    status = judge(check, &check->sample, &got, call, error, reason);
+  if (status == FLP_OK && !reason[0] && call != TUNE_FORWARD) status = compare_gradients(check, &got, call, reason);
+  check_result_clear(&got);
+  return status;
+}
