@@ -29,7 +29,8 @@ static flp_status make_root(const char *verb, char root[256]) {
 static int is_only_thread(void) {
   int threads = 0;
   DIR *tasks = opendir("/proc/self/task");
-  for (struct dirent *task = tasks ? readdir(tasks) : NULL; task; task = readdir(tasks)) threads += task->d_name[0] != '.';
+  for (struct dirent *task = tasks ? readdir(tasks) : NULL; task; task = readdir(tasks))
+    threads += task->d_name[0] != '.';
   if (tasks) closedir(tasks);
   return threads == 1;
 }
