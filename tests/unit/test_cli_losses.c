@@ -2,7 +2,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 
-#include "gen/cli/loss/losses.h"
+#include "gen/cli/loss/loss.h"
 
 static double smooth(double x, const void *context) {
   (void)context;

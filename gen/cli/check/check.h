@@ -5,9 +5,9 @@
 #ifndef FLPGEN_CLI_CHECK_H
 #define FLPGEN_CLI_CHECK_H
 
-#include "gen/cli/loss/losses.h"
 #include "gen/cli/shared/common.h"
 #include "gen/cli/shared/device.h"
+#include "gen/cli/shared/losses.h"
 #include "gen/cli/shared/oracle.h"
 
 /* ---- cases.c: what is computed ---- */

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "gen/cli/loss/losses.h"
+#include "gen/cli/loss/loss.h"
 #include "gen/cli/shared/json_out.h"
 
 enum { KEY_JSON = CLI_KEY_FIRST, KEY_ROWS, KEY_SEED, KEY_SET, SETS_MAX = FLP_LOSS_PARAMETERS_MAX };

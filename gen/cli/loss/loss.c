@@ -1,5 +1,5 @@
 /* loss.c: `flpgen loss list|show|check`: finds the action and hands over. */
-#include "gen/cli/loss/losses.h"
+#include "gen/cli/loss/loss.h"
 #include "gen/cli/verbs.h"
 
 int cli_losses(int argc, char **argv) {

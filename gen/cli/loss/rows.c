@@ -1,7 +1,7 @@
 /* rows.c: seeded rows for the check of a loss, and whether a number can be a derivative. */
 #include <math.h>
 
-#include "gen/cli/loss/losses.h"
+#include "gen/cli/loss/loss.h"
 #include "gen/cli/shared/normal.h"
 
 /* ---- rows ---- */

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "gen/cli/loss/losses.h"
+#include "gen/cli/loss/loss.h"
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/kernels.h"
 #include "gen/cli/shared/table.h"

@@ -4,9 +4,9 @@
 #ifndef FLPGEN_CLI_RUN_H
 #define FLPGEN_CLI_RUN_H
 
-#include "gen/cli/loss/losses.h"
 #include "gen/cli/shared/common.h"
 #include "gen/cli/shared/device.h"
+#include "gen/cli/shared/losses.h"
 #include "gen/cli/shared/reasons.h"
 #include "gen/cli/tensors/safetensors.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/loss/losses.h"
+#include "gen/cli/shared/losses.h"
 #include "gen/cli/shared/parallel.h"
 
 enum { ERROR_BYTES = 1024 };

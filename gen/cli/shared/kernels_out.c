@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/loss/losses.h"
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/kernels.h"
+#include "gen/cli/shared/losses.h"
 #include "runtime/store.h"
 
 static json_t *hex_json(const uint8_t *bytes, size_t count) {

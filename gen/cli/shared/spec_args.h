@@ -3,8 +3,8 @@
 #ifndef FLPGEN_CLI_SPEC_ARGS_H
 #define FLPGEN_CLI_SPEC_ARGS_H
 
-#include "gen/cli/loss/losses.h"
 #include "gen/cli/shared/common.h"
+#include "gen/cli/shared/losses.h"
 
 typedef struct cli_spec_args {
   flp_spec spec;     /* as given; cli_spec_args_resolve fills it in */

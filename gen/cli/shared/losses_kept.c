@@ -1,10 +1,10 @@
-/* kept.c: the losses that a command line names, kept until the program ends: specs borrow their bytes, and kernels
+/* losses_kept.c: the losses that a command line names, kept until the program ends: specs borrow their bytes, and kernels
  * are generated from them. */
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/loss/losses.h"
+#include "gen/cli/shared/losses.h"
 
 typedef struct kept {
   struct kept *next;

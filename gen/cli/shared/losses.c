@@ -1,12 +1,12 @@
-/* load.c: losses from names and files, their parameters from text, and both as text and JSON. */
+/* losses.c: losses from names and files, their parameters from text, and both as text and JSON. */
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "gen/cli/loss/losses.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/losses.h"
 
 enum { FILE_BYTES_MAX = 1 << 20 };
 

@@ -1,4 +1,4 @@
-/* losses.h: what the files of `flpgen loss` share: a loss by name or from a file, and its check. */
+/* losses.h: a loss by name or from a file, the options that name one, and its texts. */
 #ifndef FLPGEN_CLI_LOSSES_H
 #define FLPGEN_CLI_LOSSES_H
 
@@ -31,7 +31,7 @@ const char *cli_loss_gradients_text(const flp_loss *loss, char buffer[CLI_LOSS_T
 /* The whole of a loss: texts, what it reads and reports, operations, bytes in hex and their SHA-256. */
 json_t *cli_loss_json(const cli_loss *loss);
 
-/* ---- kept.c ---- */
+/* ---- losses_kept.c ---- */
 
 /* Loads a loss and keeps it until the program ends: spec->loss borrows its bytes. Not for several threads.
  * error: as cli_loss_load; MEMORY */
@@ -59,25 +59,5 @@ flp_status cli_loss_args_add(cli_loss_args *args, const char *text);
 /* Keeps the loss for spec and fills the parameters; without a loss only refuses parameters.
  * error: as cli_loss_keep, cli_loss_set */
 flp_status cli_loss_args_resolve(cli_loss_args *args, flp_spec *spec);
-
-/* ---- rows.c ---- */
-
-/* Row i of the check: ordinary ones, ties (logprob = old_logprob = ref_logprob), far ratios, advantage or weight 0, and
- * logprob beside a kink of the loss; all of them numbers of float32.
- * given: parameters of half of the rows; the others draw theirs within the bounds. */
-void cli_loss_draw(const flp_loss *loss, uint64_t seed, int i, const double *given, double inputs[FLP_LOSS_INPUTS_MAX],
-                   double parameters[FLP_LOSS_PARAMETERS_MAX]);
-
-/* Whether `claimed` can be the derivative of f at x: it equals the difference quotient of both sides, or where f has a
- * kink that of one side, or lies between them. Quotients are taken at several steps, each extrapolated to 0.
- * error: *nearest is the quotient of both sides that comes nearest */
-typedef double (*cli_loss_fn)(double x, const void *context);
-int cli_loss_derivative_holds(cli_loss_fn f, const void *context, double x, double claimed, double *nearest);
-
-/* ---- the actions ---- */
-
-int cli_loss_list(int argc, char **argv);
-int cli_loss_show(int argc, char **argv);
-int cli_loss_check(int argc, char **argv);
 
 #endif
