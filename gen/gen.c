@@ -1,11 +1,11 @@
 /* gen.c: the entry points of gen.h: one generation from key to result, and everything it owned freed. */
-#include "gen.h"
+#include "gen/gen.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "gen/internal.h"
 
 static void state_close(gen_state *g) {
   if (g->lua) lua_close(g->lua);

@@ -13,8 +13,8 @@
 #include <lua.h>
 #include <stdbool.h>
 
-#include "gen.h"
-#include "sources.h"
+#include "gen/gen.h"
+#include "gen/sources/sources.h"
 
 /* ---- arch.c ---- */
 
@@ -233,7 +233,7 @@ LLVMValueRef gen_nvptx_shared_load_vector(gen_state *g, gen_type type, unsigned 
 void gen_nvptx_shared_store_vector(gen_state *g, gen_type type, unsigned n, LLVMValueRef address,
                                    const LLVMValueRef *values);
 
-/* ---- loss_push.c ---- */
+/* ---- loss/push.c ---- */
 
 /* Pushes a loss program as the table that templates/loss.lua reads. */
 void gen_loss_push(lua_State *L, const flp_loss *loss);

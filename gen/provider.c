@@ -1,11 +1,11 @@
 /* provider.c: the table that libflp finds in libflpgen.so (runtime/provider.h). */
-#include "../runtime/provider.h"
+#include "runtime/provider.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "gen/internal.h"
 
 static flp_status generate(const flp_kernel_key *key, const uint8_t *loss, size_t loss_bytes, flp_kernel_desc *desc,
                            char **ptx, size_t *ptx_bytes, char *error, size_t error_capacity) {

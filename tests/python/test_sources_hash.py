@@ -21,10 +21,9 @@ pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="flp_hash_sources w
 def sources(tmp_path):
     """A copy of what is hashed: templates/, and the C of the generator in gen/."""
     shutil.copytree(TREE / "templates", tmp_path / "templates")
-    (tmp_path / "gen").mkdir()
-    for path in [*(TREE / "gen").glob("*.[ch]"), TREE / "runtime/abi.h"]:
-        shutil.copy(path, tmp_path / "gen")
-    (tmp_path / "gen/hash_sources.c").unlink()  # a program of the build, no part of the generator
+    # the command and the program of the build are no part of the generator
+    shutil.copytree(TREE / "gen", tmp_path / "gen", ignore=shutil.ignore_patterns("cli", "hash_sources.c"))
+    shutil.copy(TREE / "runtime/abi.h", tmp_path / "gen")
     return tmp_path
 
 
@@ -46,7 +45,7 @@ def test_comments_and_layout_change_nothing(sources):
     for path in sources.glob("templates/**/*.lua"):
         text = path.read_text()
         path.write_text("-- another comment\n--[[ and a long\none ]]\n" + text.replace("\n", "  -- note\n \n", 1))
-    for path in sources.glob("gen/*.[ch]"):
+    for path in sources.glob("gen/**/*.[ch]"):
         path.write_text("/* another comment */\n// and one more\n\n" + path.read_text())
     assert hash_of(sources) == before
     assert (sources / "flp_sources.h").stat().st_mtime_ns == written, "nothing is to be built anew for it"
@@ -54,11 +53,11 @@ def test_comments_and_layout_change_nothing(sources):
 
 def test_files_of_c_may_move(sources):
     before = hash_of(sources)
-    (sources / "gen/target").mkdir()
-    (sources / "gen/nvptx.c").rename(sources / "gen/target/a.c")
-    text = (sources / "gen/target/a.c").read_text()
-    assert '#include "internal.h"' in text
-    (sources / "gen/target/a.c").write_text(text.replace('#include "internal.h"', '#include "gen/internal.h"'))
+    (sources / "gen/ptx").mkdir()
+    (sources / "gen/target/nvptx.c").rename(sources / "gen/ptx/a.c")
+    text = (sources / "gen/ptx/a.c").read_text()
+    assert '#include "gen/internal.h"' in text
+    (sources / "gen/ptx/a.c").write_text(text.replace('#include "gen/internal.h"', '#include "internal.h"'))
     assert hash_of(sources) == before
 
 

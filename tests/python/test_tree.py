@@ -7,7 +7,12 @@ TREE = Path(__file__).resolve().parents[2]
 # Folder: the folders that its C files may include, beside itself and the system. Each names none that stands above it.
 BELOW = {
     "runtime": [],
-    "gen": ["runtime"],
+    "gen/sources": ["runtime"],
+    "gen": ["runtime", "gen/sources"],
+    "gen/lint": ["gen", "gen/sources"],
+    "gen/lang": ["runtime", "gen"],
+    "gen/target": ["runtime", "gen"],
+    "gen/loss": ["runtime", "gen"],
     "autotune": ["runtime", "gen"],
     "gen/cli/shared": ["runtime", "gen", "autotune"],
     "gen/cli/tensors": ["gen/cli/shared", "runtime"],

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "gen.h"
+#include "gen/gen.h"
 
 static const char *gen_case_arch = "sm_80";
 

@@ -1,0 +1,263 @@
+/* memory.c: global memory through pointers and 64-bit element indices, shared memory through 32-bit byte addresses.
+ *
+ * A scalar access is aligned to its element, a vector access to the whole vector. */
+#include <string.h>
+
+#include "gen/internal.h"
+
+enum { VECTOR_BYTES_MAX = 16 };
+
+static unsigned bytes_of(lua_State *L, gen_type type, const char *what) {
+  if (type == GEN_I1) gen_fail(L, "%s: i1 has no form in memory; use i8 or i32", what);
+  return gen_types[type].bits / 8;
+}
+
+static LLVMValueRef element(gen_state *g, gen_type type, LLVMValueRef pointer, LLVMValueRef index) {
+  return LLVMBuildGEP2(g->builder, g->types[type], pointer, &index, 1, "");
+}
+
+/* opts.const: read through the non-coherent path; the memory does not change while the kernel runs. */
+static bool is_const_option(lua_State *L, int arg, const char *what) {
+  if (lua_isnoneornil(L, arg)) return false;
+  if (!lua_istable(L, arg)) gen_fail(L, "%s: options: expected a table, got %s", what, gen_value_describe(L, arg));
+  for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1))
+    if (lua_type(L, -2) != LUA_TSTRING || strcmp(lua_tostring(L, -2), "const") != 0)
+      gen_fail(L, "%s: options: only 'const' is known", what);
+  lua_getfield(L, arg, "const");
+  bool result = lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  return result;
+}
+
+static LLVMValueRef build_load(gen_state *g, LLVMTypeRef type, LLVMValueRef pointer, unsigned align, bool is_const) {
+  LLVMValueRef load = LLVMBuildLoad2(g->builder, type, pointer, "");
+  LLVMSetAlignment(load, align);
+  if (is_const) {
+    LLVMMetadataRef node = LLVMMDNodeInContext2(g->context, NULL, 0);
+    LLVMSetMetadata(load, LLVMGetMDKindIDInContext(g->context, "invariant.load", 14),
+                    LLVMMetadataAsValue(g->context, node));
+  }
+  return load;
+}
+
+static int load(lua_State *L) {
+  gen_state *g = gen_building(L, "k.load");
+  gen_type type = gen_types_check(L, 1, "k.load: type");
+  unsigned bytes = bytes_of(L, type, "k.load");
+  LLVMValueRef pointer = gen_value_of(L, 2, GEN_PTR, "k.load: pointer");
+  LLVMValueRef index = gen_value_index(L, 3, "k.load: index");
+  bool is_const = is_const_option(L, 4, "k.load");
+  gen_value_push(L, type, build_load(g, g->types[type], element(g, type, pointer, index), bytes, is_const));
+  return 1;
+}
+
+static int store(lua_State *L) {
+  gen_state *g = gen_building(L, "k.store");
+  LLVMValueRef pointer = gen_value_of(L, 1, GEN_PTR, "k.store: pointer");
+  LLVMValueRef index = gen_value_index(L, 2, "k.store: index");
+  gen_value value = gen_value_check(L, 3, "k.store: value");
+  unsigned bytes = bytes_of(L, value.type, "k.store");
+  is_const_option(L, 4, "k.store");
+  LLVMSetAlignment(LLVMBuildStore(g->builder, value.ref, element(g, value.type, pointer, index)), bytes);
+  return 0;
+}
+
+static int offset(lua_State *L) {
+  gen_state *g = gen_building(L, "k.offset");
+  LLVMValueRef pointer = gen_value_of(L, 1, GEN_PTR, "k.offset: pointer");
+  LLVMValueRef bytes = gen_value_index(L, 2, "k.offset: bytes");
+  gen_value_push(L, GEN_PTR, element(g, GEN_I8, pointer, bytes));
+  return 1;
+}
+
+static int is_null(lua_State *L) {
+  gen_state *g = gen_building(L, "k.is_null");
+  gen_value_push(L, GEN_I1, LLVMBuildIsNull(g->builder, gen_value_of(L, 1, GEN_PTR, "k.is_null"), ""));
+  return 1;
+}
+
+static int atomic_add(lua_State *L) {
+  gen_state *g = gen_building(L, "k.atomic_add");
+  LLVMValueRef pointer = gen_value_of(L, 1, GEN_PTR, "k.atomic_add: pointer");
+  LLVMValueRef index = gen_value_index(L, 2, "k.atomic_add: index");
+  LLVMValueRef value = gen_value_of(L, 3, GEN_I32, "k.atomic_add: value");
+  LLVMBuildAtomicRMW(g->builder, LLVMAtomicRMWBinOpAdd, element(g, GEN_I32, pointer, index), value,
+                     LLVMAtomicOrderingMonotonic, 0);
+  return 0;
+}
+
+/* ---- vectors: n elements travel as words, so that 16-bit elements need no 16-bit registers ---- */
+
+typedef struct vector {
+  gen_type type;
+  unsigned n, bytes;
+  unsigned parts, per_part; /* registers, and elements in each */
+  LLVMTypeRef part, whole;
+} vector;
+
+static vector vector_of(lua_State *L, gen_type type, lua_Integer n, const char *what) {
+  gen_state *g = gen_state_get(L);
+  vector v = {.type = type, .n = (unsigned)n};
+  unsigned size = bytes_of(L, type, what);
+  v.bytes = size * v.n;
+  if (v.bytes & (v.bytes - 1) || v.bytes > VECTOR_BYTES_MAX)
+    gen_fail(L, "%s: %u %s are %u bytes; a vector has 1, 2, 4, 8 or 16", what, v.n, gen_types[type].name, v.bytes);
+  unsigned part_bytes = size >= 4 ? size : v.bytes >= 4 ? 4 : v.bytes;
+  v.per_part = part_bytes / size;
+  v.parts = v.bytes / part_bytes;
+  v.part = v.per_part > 1 ? LLVMIntTypeInContext(g->context, 8 * part_bytes) : g->types[type];
+  v.whole = v.parts > 1 ? LLVMVectorType(v.part, v.parts) : v.part;
+  return v;
+}
+
+/* Element e of a part, moved to the low bits. */
+static LLVMValueRef unpack(gen_state *g, const vector *v, LLVMValueRef part, unsigned e) {
+  unsigned bits = gen_types[v->type].bits;
+  if (v->per_part == 1) return part;
+  LLVMValueRef shifted = e ? LLVMBuildLShr(g->builder, part, LLVMConstInt(v->part, e * bits, 0), "") : part;
+  LLVMValueRef low = LLVMBuildTrunc(g->builder, shifted, LLVMIntTypeInContext(g->context, bits), "");
+  return LLVMBuildBitCast(g->builder, low, g->types[v->type], "");
+}
+
+static LLVMValueRef pack_part(gen_state *g, const vector *v, const LLVMValueRef *elements) {
+  unsigned bits = gen_types[v->type].bits;
+  if (v->per_part == 1) return elements[0];
+  LLVMValueRef part = NULL;
+  for (unsigned e = 0; e < v->per_part; e++) {
+    LLVMValueRef raw = LLVMBuildBitCast(g->builder, elements[e], LLVMIntTypeInContext(g->context, bits), "");
+    raw = LLVMBuildZExt(g->builder, raw, v->part, "");
+    if (e) raw = LLVMBuildShl(g->builder, raw, LLVMConstInt(v->part, e * bits, 0), "");
+    part = part ? LLVMBuildOr(g->builder, part, raw, "") : raw;
+  }
+  return part;
+}
+
+static LLVMValueRef vector_element(gen_state *g, const vector *v, LLVMValueRef pointer, LLVMValueRef index) {
+  LLVMTypeRef bytes = LLVMArrayType2(LLVMInt8TypeInContext(g->context), v->bytes);
+  return LLVMBuildGEP2(g->builder, bytes, pointer, &index, 1, "");
+}
+
+static int load_vector(lua_State *L) {
+  gen_state *g = gen_building(L, "k.load_vector");
+  gen_type type = gen_types_check(L, 1, "k.load_vector: type");
+  lua_Integer n = gen_value_integer(L, 2, 1, VECTOR_BYTES_MAX, "k.load_vector: n");
+  LLVMValueRef pointer = gen_value_of(L, 3, GEN_PTR, "k.load_vector: pointer");
+  LLVMValueRef index = gen_value_index(L, 4, "k.load_vector: index");
+  bool is_const = is_const_option(L, 5, "k.load_vector");
+  vector v = vector_of(L, type, n, "k.load_vector");
+  LLVMValueRef whole = build_load(g, v.whole, vector_element(g, &v, pointer, index), v.bytes, is_const);
+  lua_createtable(L, (int)n, 0);
+  for (unsigned i = 0; i < v.n; i++) {
+    LLVMValueRef at = LLVMConstInt(g->types[GEN_I32], i / v.per_part, 0);
+    LLVMValueRef part = v.parts > 1 ? LLVMBuildExtractElement(g->builder, whole, at, "") : whole;
+    gen_value_push(L, type, unpack(g, &v, part, i % v.per_part));
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+  return 1;
+}
+
+static int store_vector(lua_State *L) {
+  gen_state *g = gen_building(L, "k.store_vector");
+  LLVMValueRef pointer = gen_value_of(L, 1, GEN_PTR, "k.store_vector: pointer");
+  LLVMValueRef index = gen_value_index(L, 2, "k.store_vector: index");
+  luaL_checktype(L, 3, LUA_TTABLE);
+  lua_Integer n = (lua_Integer)lua_rawlen(L, 3);
+  if (n < 1 || n > VECTOR_BYTES_MAX) gen_fail(L, "k.store_vector: an array of 1 to 16 values is needed");
+  lua_rawgeti(L, 3, 1);
+  vector v = vector_of(L, gen_value_check(L, -1, "k.store_vector: value[1]").type, n, "k.store_vector");
+  LLVMValueRef elements[VECTOR_BYTES_MAX];
+  gen_value_array(L, 3, v.type, (int)n, "k.store_vector: value", elements);
+  LLVMValueRef whole = v.parts > 1 ? LLVMGetPoison(v.whole) : NULL;
+  for (unsigned i = 0; i < v.parts; i++) {
+    LLVMValueRef part = pack_part(g, &v, elements + i * v.per_part), at = LLVMConstInt(g->types[GEN_I32], i, 0);
+    whole = v.parts > 1 ? LLVMBuildInsertElement(g->builder, whole, part, at, "") : part;
+  }
+  LLVMSetAlignment(LLVMBuildStore(g->builder, whole, vector_element(g, &v, pointer, index)), v.bytes);
+  return 0;
+}
+
+/* ---- shared memory ---- */
+
+static int shared(lua_State *L) {
+  gen_state *g = gen_building(L, "k.shared");
+  unsigned alignment = 0;
+  if (!lua_isnoneornil(L, 1)) alignment = (unsigned)gen_value_integer(L, 1, 1, 1024, "k.shared: alignment");
+  if (alignment & (alignment - 1)) gen_fail(L, "k.shared: alignment: %d is no power of 2", (int)alignment);
+  if (!g->shared) {
+    LLVMTypeRef array = LLVMArrayType2(LLVMInt8TypeInContext(g->context), 0);
+    g->shared = LLVMAddGlobalInAddressSpace(g->module, array, "flp_shared", 3);
+    LLVMSetAlignment(g->shared, 128);
+  }
+  if (alignment > LLVMGetAlignment(g->shared)) LLVMSetAlignment(g->shared, alignment);
+  gen_value_push(L, GEN_I32, LLVMBuildPtrToInt(g->builder, g->shared, g->types[GEN_I32], ""));
+  return 1;
+}
+
+static int shared_load(lua_State *L) {
+  gen_state *g = gen_building(L, "k.shared_load");
+  gen_type type = gen_types_check(L, 1, "k.shared_load: type");
+  bytes_of(L, type, "k.shared_load");
+  gen_value_push(L, type, gen_nvptx_shared_load(g, type, gen_value_of(L, 2, GEN_I32, "k.shared_load: address")));
+  return 1;
+}
+
+static int shared_store(lua_State *L) {
+  gen_state *g = gen_building(L, "k.shared_store");
+  LLVMValueRef address = gen_value_of(L, 1, GEN_I32, "k.shared_store: address");
+  gen_value value = gen_value_check(L, 2, "k.shared_store: value");
+  bytes_of(L, value.type, "k.shared_store");
+  gen_nvptx_shared_store(g, value.type, address, value.ref);
+  return 0;
+}
+
+static void check_shared_vector(lua_State *L, gen_type type, lua_Integer n, const char *what) {
+  if (type != GEN_I32 && type != GEN_F32) gen_fail(L, "%s: expected i32 or f32, got %s", what, gen_types[type].name);
+  if (n != 2 && n != 4) gen_fail(L, "%s: %d elements; 2 or 4 are accepted", what, (int)n);
+}
+
+static int shared_load_vector(lua_State *L) {
+  static const char what[] = "k.shared_load_vector";
+  gen_state *g = gen_building(L, what);
+  gen_type type = gen_types_check(L, 1, "k.shared_load_vector: type");
+  lua_Integer n = gen_value_integer(L, 2, 1, VECTOR_BYTES_MAX, "k.shared_load_vector: n");
+  check_shared_vector(L, type, n, what);
+  LLVMValueRef address = gen_value_of(L, 3, GEN_I32, "k.shared_load_vector: address");
+  gen_value_push_struct(L, type, gen_nvptx_shared_load_vector(g, type, (unsigned)n, address), (unsigned)n);
+  return 1;
+}
+
+static int shared_store_vector(lua_State *L) {
+  static const char what[] = "k.shared_store_vector";
+  gen_state *g = gen_building(L, what);
+  LLVMValueRef address = gen_value_of(L, 1, GEN_I32, "k.shared_store_vector: address");
+  luaL_checktype(L, 2, LUA_TTABLE);
+  lua_Integer n = (lua_Integer)lua_rawlen(L, 2);
+  lua_rawgeti(L, 2, 1);
+  gen_type type = gen_value_check(L, -1, "k.shared_store_vector: value[1]").type;
+  check_shared_vector(L, type, n, what);
+  LLVMValueRef values[4];
+  gen_value_array(L, 2, type, (int)n, "k.shared_store_vector: value", values);
+  gen_nvptx_shared_store_vector(g, type, (unsigned)n, address, values);
+  return 0;
+}
+
+void gen_memory_open(lua_State *L, int words) {
+  static const luaL_Reg functions[] = {
+      {"load", load},
+      {"store", store},
+      {"offset", offset},
+      {"is_null", is_null},
+      {"atomic_add", atomic_add},
+      {"load_vector", load_vector},
+      {"store_vector", store_vector},
+      {"shared", shared},
+      {"shared_load", shared_load},
+      {"shared_store", shared_store},
+      {"shared_load_vector", shared_load_vector},
+      {"shared_store_vector", shared_store_vector},
+      {NULL, NULL},
+  };
+  lua_pushvalue(L, words);
+  luaL_setfuncs(L, functions, 0);
+  lua_pop(L, 1);
+}

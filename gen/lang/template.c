@@ -1,0 +1,214 @@
+/* template.c: finds, lints and runs template files, and hands them the words `k` and the key `spec`. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/internal.h"
+
+/* Registry keys: addresses of these. */
+static const char environment_key = 'e', modules_key = 'm', loading_mark = 'l';
+
+/* ---- files ---- */
+
+static void check_name(lua_State *L, const char *name) {
+  size_t length = strlen(name);
+  if (length == 0 || length > 64 || strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_/") != length || name[0] == '/')
+    gen_fail(L, "k.import: '%s' is no name of a template (a-z, 0-9, _ and / only)", name);
+}
+
+/* Reads the file of this architecture, else the portable one, into g->text; pushes its name for messages. */
+static const char *read_text(lua_State *L, const char *name, size_t *length) {
+  gen_state *g = gen_state_get(L);
+  const char *const folders[] = {g->arch->folder, ""};
+  free(g->text);
+  g->text = NULL;
+  for (int i = g->arch->folder[0] ? 0 : 1; i < 2; i++) {
+    const char *file = lua_pushfstring(L, "%s%s.lua", folders[i], name);
+    flp_status status = gen_sources_read(g->template_dir, file, &g->text, length);
+    if (status != FLP_OK) {
+      g->fail_status = status;
+      gen_fail(L, "template %s cannot be read", file);
+    }
+    if (g->text) return file;
+    lua_pop(L, 1);
+  }
+  gen_fail(L, "there is no template %s.lua", name);
+}
+
+void gen_template_load(lua_State *L, const char *file, size_t length) {
+  gen_state *g = gen_state_get(L);
+  char message[256];
+  int line = gen_lint_check(g->text, length, g->traced != NULL, message, sizeof message);
+  if (line) {
+    lua_pushfstring(L, "%s:%d: %s", file, line, message);
+    lua_error(L);
+  }
+  if (length && g->text[0] == LUA_SIGNATURE[0]) {
+    lua_pushfstring(L, "%s:1: a template is text, not a binary chunk", file);
+    lua_error(L);
+  }
+  const char *chunk = lua_pushfstring(L, "@%s", file);
+  if (luaL_loadbufferx(L, g->text, length, chunk, "t") != LUA_OK) lua_error(L);
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &environment_key);
+  lua_setupvalue(L, -2, 1); /* _ENV */
+}
+
+void gen_template_environment(lua_State *L) {
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &environment_key);
+}
+
+/* Runs templates/<name>.lua once and leaves its value. */
+static void run_file(lua_State *L, const char *name) {
+  int top = lua_gettop(L);
+  luaL_checkstack(L, 12, "templates import too deeply");
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &modules_key);
+  if (lua_getfield(L, top + 1, name) != LUA_TNIL) {
+    if (lua_touserdata(L, -1) == (const void *)&loading_mark) gen_fail(L, "k.import: '%s' imports itself", name);
+    lua_replace(L, top + 1);
+    lua_settop(L, top + 1);
+    return;
+  }
+  lua_pushlightuserdata(L, (void *)&loading_mark);
+  lua_setfield(L, top + 1, name);
+  size_t length;
+  const char *file = read_text(L, name, &length);
+  gen_template_load(L, file, length);
+  lua_call(L, 0, 1);
+  if (lua_isnil(L, -1)) {
+    lua_pushfstring(L, "%s:1: the file returns nothing", file);
+    lua_error(L);
+  }
+  lua_pushvalue(L, -1);
+  lua_setfield(L, top + 1, name);
+  lua_replace(L, top + 1);
+  lua_settop(L, top + 1);
+}
+
+static int import(lua_State *L) {
+  if (lua_type(L, 1) != LUA_TSTRING) gen_fail(L, "k.import: expected a name, got %s", gen_value_describe(L, 1));
+  const char *name = lua_tostring(L, 1);
+  check_name(L, name);
+  run_file(L, name);
+  return 1;
+}
+
+/* ---- what templates see ---- */
+
+static void push_words(lua_State *L) {
+  lua_newtable(L);
+  int words = lua_gettop(L);
+  gen_types_open(L, words);
+  gen_value_open(L, words);
+  gen_arith_open(L, words);
+  gen_convert_open(L, words);
+  gen_control_open(L, words);
+  gen_kernel_open(L, words);
+  gen_memory_open(L, words);
+  gen_nvptx_open(L, words);
+  gen_sm90a_open(L, words);
+  gen_terms_open(L, words);
+  lua_pushcfunction(L, import);
+  lua_setfield(L, words, "import");
+  gen_sandbox_freeze(L, "k", "word");
+}
+
+static void set_string(lua_State *L, const char *name, const char *value) {
+  lua_pushstring(L, value);
+  lua_setfield(L, -2, name);
+}
+
+/* A table with false for each choice that is left to the template. */
+static void push_tune(lua_State *L, const flp_tunables *tune) {
+  static const char *const schedules[] = {
+      NULL, [FLP_SCHEDULE_PING_PONG] = "ping-pong", [FLP_SCHEDULE_COOPERATIVE] = "cooperative"};
+  const struct {
+    const char *name;
+    uint32_t value;
+  } numbers[] = {{"rows", tune->rows},
+                 {"columns", tune->columns},
+                 {"stages", tune->stages},
+                 {"cluster", tune->cluster},
+                 {"raster", tune->raster}};
+  lua_newtable(L);
+  for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+    if (numbers[i].value)
+      lua_pushinteger(L, (lua_Integer)numbers[i].value);
+    else
+      lua_pushboolean(L, 0);
+    lua_setfield(L, -2, numbers[i].name);
+  }
+  if (tune->schedule)
+    lua_pushstring(L, schedules[tune->schedule]);
+  else
+    lua_pushboolean(L, 0);
+  lua_setfield(L, -2, "schedule");
+  gen_sandbox_freeze(L, "spec.tune", "field");
+}
+
+/* false for a module that computes no loss */
+static void push_loss(lua_State *L, const flp_kernel_key *key) {
+  const flp_loss *loss = gen_state_get(L)->loss;
+  if (loss)
+    gen_loss_push(L, loss);
+  else if (key->kind == FLP_KERNEL_LOSS)
+    gen_loss_push_operations(L);
+  else
+    lua_pushboolean(L, 0);
+}
+
+static void push_spec(lua_State *L, const flp_kernel_key *key) {
+  const struct {
+    const char *name;
+    uint32_t value;
+  } flags[] = {
+      {"entropy", key->entropy}, {"bias", key->bias}, {"bias_grad", key->bias_grad}, {"softcap", key->softcap}};
+  lua_newtable(L);
+  set_string(L, "kind", flp_kernel_kind_name(key->kind));
+  set_string(L, "arch", key->arch);
+  set_string(L, "dtype", flp_dtype_name(key->dtype));
+  set_string(L, "target_dtype", flp_dtype_name(key->target_dtype));
+  set_string(L, "out_dtype", flp_dtype_name(key->out_dtype));
+  for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
+    lua_pushboolean(L, flags[i].value != 0);
+    lua_setfield(L, -2, flags[i].name);
+  }
+  lua_pushinteger(L, (lua_Integer)key->alignment);
+  lua_setfield(L, -2, "alignment");
+  lua_pushinteger(L, key->hidden);
+  lua_setfield(L, -2, "hidden");
+  lua_pushinteger(L, key->vocab);
+  lua_setfield(L, -2, "vocab");
+  push_tune(L, &key->tune);
+  lua_setfield(L, -2, "tune");
+  push_loss(L, key);
+  lua_setfield(L, -2, "loss");
+  gen_sandbox_freeze(L, "spec", "field");
+}
+
+static void prepare(lua_State *L) {
+  gen_sandbox_push(L);
+  push_words(L);
+  lua_setfield(L, -2, "k");
+  gen_sandbox_freeze(L, "the sandbox", "global");
+  gen_template_environment(L);
+  lua_newtable(L);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &modules_key);
+}
+
+int gen_template_main(lua_State *L) {
+  gen_state *g = gen_state_get(L);
+  prepare(L);
+  const char *name = flp_kernel_kind_name(g->key->kind);
+  const char *file = lua_pushfstring(L, "%s.lua", name);
+  run_file(L, name);
+  if (!lua_isfunction(L, -1)) {
+    lua_pushfstring(L, "%s:1: a template returns a function of k and spec, not %s", file, gen_value_describe(L, -1));
+    lua_error(L);
+  }
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &environment_key);
+  lua_getfield(L, -1, "k");
+  lua_remove(L, -2);
+  push_spec(L, g->key);
+  lua_call(L, 2, 0);
+  gen_kernel_finish(L, file);
+  return 0;
+}

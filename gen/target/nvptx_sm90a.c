@@ -1,0 +1,313 @@
+/* nvptx_sm90a.c: the words that only Hopper has: mbarriers, tensor copies, wgmma, clusters, registers by role.
+ *
+ * A wait is one piece of inline PTX with its loop inside, and a pipeline stage of wgmma is one piece with every
+ * accumulator tied to its output, so that neither LLVM nor ptxas finds a place to move registers while products fly. */
+#include <string.h>
+
+#include "gen/internal.h"
+
+gen_state *gen_sm90a_building(lua_State *L, const char *word) {
+  gen_state *g = gen_building(L, word);
+  if (strcmp(g->arch->name, "sm_90a") != 0)
+    gen_fail(L, "%s: architecture %s does not have it; sm_90a does", word, g->arch->name);
+  return g;
+}
+
+/* ---- words that are one instruction, or a few ---- */
+
+typedef struct plain_word {
+  const char *name, *text, *constraints;
+  const char *arguments; /* i: i32, l: i64, p: ptr, b: i1, handed over as 0 or 1 */
+  bool gives;            /* an i32 */
+} plain_word;
+
+static const plain_word plain_words[] = {
+    {"k.mbarrier_init", "mbarrier.init.shared::cta.b64 [$0], $1;", "r,r,~{memory}", "ii", false},
+    {"k.mbarrier_fence", "fence.mbarrier_init.release.cluster;", "~{memory}", "", false},
+    {"k.mbarrier_expect", "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r,~{memory}", "ii", false},
+    {"k.mbarrier_wait",
+     "{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; @p bra passed; bra again; passed: }",
+     "r,r,~{memory}", "ii", false},
+    {"k.mbarrier_arrive", "{ .reg .pred p; setp.ne.b32 p, $1, 0; @p mbarrier.arrive.shared::cta.b64 _, [$0]; }",
+     "r,r,~{memory}", "ib", false},
+    /* With .release.cluster it costs a full memory barrier a stage; what is handed back was only read. */
+    {"k.mbarrier_arrive_there",
+     "{ .reg .pred p; setp.ne.b32 p, $1, 0; @p mbarrier.arrive.shared::cluster.b64 _, [$0]; }", "r,r,~{memory}", "ib",
+     false},
+    {"k.cluster_address", "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", "ii", true},
+    {"k.barrier_sync", "bar.sync $0, $1;", "r,r,~{memory}", "ii", false},
+    {"k.barrier_arrive", "bar.arrive $0, $1;", "r,r,~{memory}", "ii", false},
+    {"k.cluster_sync", "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;", "~{memory}", "",
+     false},
+    {"k.cluster_rank", "mov.u32 $0, %cluster_ctarank;", "=r", "", true},
+    {"k.atomic_next", "atom.relaxed.gpu.global.add.u32 $0, [$1], 1;", "=r,l,~{memory}", "p", true},
+    {"k.store_there", "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [$0], $1, [$2];", "r,r,r,~{memory}",
+     "iii", false},
+    {"k.store_matrix", "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1, $2, $3, $4};", "r,r,r,r,r,~{memory}",
+     "iiiii", false},
+    {"k.proxy_fence", "fence.proxy.async.shared::cta;", "~{memory}", "", false},
+    {"k.tensor_store",
+     "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [$0, {$2, $3}], [$1]; cp.async.bulk.commit_group;",
+     "l,r,r,r,~{memory}", "liii", false},
+    {"k.tensor_stores_read", "cp.async.bulk.wait_group.read 0;", "~{memory}", "", false},
+    {"k.uniform", "redux.sync.or.b32 $0, $1, 0xffffffff;", "=r,r", "i", true},
+    {"k.warp_sync", "bar.warp.sync 0xffffffff;", "~{memory}", "", false},
+};
+
+static LLVMValueRef plain_argument(lua_State *L, int arg, char letter, const char *word) {
+  gen_state *g = gen_state_get(L);
+  switch (letter) {
+    case 'b':
+      return LLVMBuildZExt(g->builder, gen_value_of(L, arg, GEN_I1, word), g->types[GEN_I32], "");
+    case 'p':
+      return gen_value_of(L, arg, GEN_PTR, word);
+    case 'l':
+      return gen_value_of(L, arg, GEN_I64, word);
+    default:
+      return gen_value_of(L, arg, GEN_I32, word);
+  }
+}
+
+static int plain(lua_State *L) {
+  const plain_word *w = lua_touserdata(L, lua_upvalueindex(1));
+  gen_state *g = gen_sm90a_building(L, w->name);
+  const gen_asm text = {w->text, w->constraints, GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
+  LLVMValueRef args[5];
+  unsigned count = 0;
+  for (; w->arguments[count]; count++) args[count] = plain_argument(L, (int)count + 1, w->arguments[count], w->name);
+  LLVMValueRef result = gen_nvptx_asm(g, &text, w->gives ? g->types[GEN_I32] : NULL, args, count);
+  if (w->gives) gen_value_push(L, GEN_I32, result);
+  return w->gives;
+}
+
+/* ---- setmaxnreg ---- */
+
+static int registers(lua_State *L, const char *word, const char *direction) {
+  gen_state *g = gen_sm90a_building(L, word);
+  lua_Integer n = gen_value_integer(L, 1, 24, 256, word);
+  if (n % 8) gen_fail(L, "%s: %d is no multiple of 8", word, (int)n);
+  const char *text = lua_pushfstring(L, "setmaxnreg.%s.sync.aligned.u32 %d;", direction, (int)n);
+  const gen_asm set = {text, "~{memory}", GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
+  gen_nvptx_asm(g, &set, NULL, NULL, 0);
+  return 0;
+}
+
+static int registers_raise(lua_State *L) {
+  return registers(L, "k.registers_raise", "inc");
+}
+
+static int registers_lower(lua_State *L) {
+  return registers(L, "k.registers_lower", "dec");
+}
+
+/* ---- tensor copies ---- */
+
+/* The policies that createpolicy makes for a whole access: a constant each. */
+static const struct {
+  const char *name;
+  uint64_t policy;
+} keeps[] = {{"first", 0x12F0000000000000}, {"last", 0x14F0000000000000}};
+
+static LLVMValueRef cache_policy(lua_State *L, int arg) {
+  const char *name = lua_type(L, arg) == LUA_TSTRING ? lua_tostring(L, arg) : "";
+  for (size_t i = 0; i < sizeof keeps / sizeof keeps[0]; i++)
+    if (strcmp(keeps[i].name, name) == 0) return LLVMConstInt(gen_state_get(L)->types[GEN_I64], keeps[i].policy, 0);
+  gen_fail(L, "k.tensor_copy: evict: expected \"first\" or \"last\", got %s", gen_value_describe(L, arg));
+}
+
+/* k.tensor_copy(map, shared, mbarrier, x, y, {cast = mask, evict = "first"}) */
+static int tensor_copy(lua_State *L) {
+  static const char what[] = "k.tensor_copy";
+  gen_state *g = gen_sm90a_building(L, what);
+  lua_settop(L, 6);
+  LLVMValueRef args[7] = {gen_value_of(L, 2, GEN_I32, what), gen_value_of(L, 1, GEN_I64, what),
+                          gen_value_of(L, 3, GEN_I32, what), gen_value_of(L, 4, GEN_I32, what),
+                          gen_value_of(L, 5, GEN_I32, what)};
+  unsigned count = 5;
+  const char *cast = "", *hint = "", *operands = "[$0], [$1, {$3, $4}], [$2]", *constraints = "r,l,r,r,r";
+  if (!lua_isnil(L, 6)) {
+    luaL_checktype(L, 6, LUA_TTABLE);
+    if (lua_getfield(L, 6, "cast") != LUA_TNIL) {
+      lua_Integer mask = gen_value_integer(L, -1, 1, 0xffff, "k.tensor_copy: cast");
+      cast = ".multicast::cluster";
+      operands = lua_pushfstring(L, "%s, $%d", operands, (int)count);
+      constraints = lua_pushfstring(L, "%s,h", constraints);
+      args[count++] = LLVMConstInt(g->types[GEN_I16], (unsigned long long)mask, 0);
+    }
+    if (lua_getfield(L, 6, "evict") != LUA_TNIL) {
+      LLVMValueRef policy = cache_policy(L, -1);
+      hint = ".L2::cache_hint";
+      operands = lua_pushfstring(L, "%s, $%d", operands, (int)count);
+      constraints = lua_pushfstring(L, "%s,l", constraints);
+      args[count++] = policy;
+    }
+  }
+  const char *text = lua_pushfstring(
+      L, "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes%s%s %s;", cast, hint, operands);
+  const gen_asm copy = {text, lua_pushfstring(L, "%s,~{memory}", constraints),
+                        GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
+  gen_nvptx_asm(g, &copy, NULL, args, count);
+  return 0;
+}
+
+/* ---- wgmma ---- */
+
+enum { ACCUMULATORS_MAX = 256 };
+
+/* One stage of products: blocks x steps instructions m64 x columns x k16. */
+typedef struct stage {
+  const char *type; /* of the operands, in PTX */
+  int columns, blocks, steps;
+  int a_step, b_step, a_block; /* how far descriptors move, in units of 16 bytes */
+  int a_transposed, b_transposed;
+  int wait; /* products that may stay in flight, in stages */
+  int accumulators;
+} stage;
+
+static lua_Integer stage_integer(lua_State *L, const char *name, lua_Integer low, lua_Integer high) {
+  const char *what = lua_pushfstring(L, "k.wgmma: %s", name);
+  lua_getfield(L, 1, name);
+  lua_Integer result = gen_value_integer(L, -1, low, high, what);
+  lua_pop(L, 2);
+  return result;
+}
+
+static int stage_transposed(lua_State *L, const char *name) {
+  lua_getfield(L, 1, name);
+  const char *major = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+  int is_mn = strcmp(major, "mn") == 0;
+  if (!is_mn && strcmp(major, "k") != 0)
+    gen_fail(L, "k.wgmma: %s: expected \"k\" or \"mn\", got %s", name, gen_value_describe(L, -1));
+  lua_pop(L, 1);
+  return is_mn;
+}
+
+static stage read_stage(lua_State *L) {
+  stage s = {0};
+  lua_getfield(L, 1, "kind");
+  const char *kind = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+  if (strcmp(kind, "bf16") == 0) s.type = "bf16";
+  if (strcmp(kind, "fp16") == 0) s.type = "f16";
+  if (!s.type) gen_fail(L, "k.wgmma: kind: expected \"bf16\" or \"fp16\", got \"%s\"", kind);
+  lua_pop(L, 1);
+  s.columns = (int)stage_integer(L, "columns", 8, 256);
+  if (s.columns % 8) gen_fail(L, "k.wgmma: columns: %d is no multiple of 8", s.columns);
+  s.blocks = (int)stage_integer(L, "blocks", 1, 4);
+  s.steps = (int)stage_integer(L, "steps", 1, 16);
+  s.a_step = (int)stage_integer(L, "a_step", 1, 16383);
+  s.b_step = (int)stage_integer(L, "b_step", 1, 16383);
+  s.a_block = (int)stage_integer(L, "a_block", 1, 16383);
+  s.a_transposed = stage_transposed(L, "a_major");
+  s.b_transposed = stage_transposed(L, "b_major");
+  s.wait = (int)stage_integer(L, "wait", 0, 7);
+  s.accumulators = s.columns / 2 * s.blocks;
+  if (s.accumulators > ACCUMULATORS_MAX)
+    gen_fail(L, "k.wgmma: %d accumulators a thread; %d are the most", s.accumulators, (int)ACCUMULATORS_MAX);
+  return s;
+}
+
+static void add_format(lua_State *L, luaL_Buffer *b, const char *format, int x) {
+  lua_pushfstring(L, format, x);
+  luaL_addvalue(b);
+}
+
+/* "=f" for each output, then each input tied to its output. */
+static void add_tied(lua_State *L, luaL_Buffer *b, int n) {
+  for (int i = 0; i < n; i++) luaL_addstring(b, "=f,");
+  for (int i = 0; i < n; i++) add_format(L, b, "%d,", i);
+}
+
+/* Addresses stand in the low words: adding to those alone spares carries, and registers for the high ones. */
+static void add_product(lua_State *L, luaL_Buffer *b, const stage *s, int step, int block) {
+  int each = s->columns / 2;
+  add_format(L, b, "add.u32 low, a_low, %d; mov.b64 da, {low, a_high}; ", step * s->a_step + block * s->a_block);
+  add_format(L, b, "add.u32 low, b_low, %d; mov.b64 db, {low, b_high}; ", step * s->b_step);
+  add_format(L, b, "wgmma.mma_async.sync.aligned.m64n%dk16.f32.", s->columns);
+  lua_pushfstring(L, "%s.%s {", s->type, s->type);
+  luaL_addvalue(b);
+  for (int i = 0; i < each; i++) add_format(L, b, i ? ",$%d" : "$%d", block * each + i);
+  luaL_addstring(b, "}, da, db, ");
+  luaL_addstring(b, step ? "1" : "p");
+  add_format(L, b, ", 1, 1, %d, ", s->a_transposed);
+  add_format(L, b, "%d; ", s->b_transposed);
+}
+
+static const char *stage_text(lua_State *L, const stage *s) {
+  luaL_Buffer b;
+  luaL_buffinit(L, &b);
+  luaL_addstring(&b, "{ .reg .pred p; .reg .b64 da, db; .reg .b32 low, a_low, a_high, b_low, b_high; ");
+  add_format(L, &b, "mov.b64 {a_low, a_high}, $%d; ", 2 * s->accumulators);
+  add_format(L, &b, "mov.b64 {b_low, b_high}, $%d; ", 2 * s->accumulators + 1);
+  add_format(L, &b, "setp.ne.b32 p, $%d, 0; wgmma.fence.sync.aligned; ", 2 * s->accumulators + 2);
+  for (int step = 0; step < s->steps; step++)
+    for (int block = 0; block < s->blocks; block++) add_product(L, &b, s, step, block);
+  add_format(L, &b, "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned %d; }", s->wait);
+  luaL_pushresult(&b);
+  return lua_tostring(L, -1);
+}
+
+static const char *tied_constraints(lua_State *L, int n, const char *rest) {
+  luaL_Buffer b;
+  luaL_buffinit(L, &b);
+  add_tied(L, &b, n);
+  luaL_addstring(&b, rest);
+  luaL_pushresult(&b);
+  return lua_tostring(L, -1);
+}
+
+static int wgmma(lua_State *L) {
+  static const char *const known[] = {"kind",    "columns", "blocks", "steps", "a_step", "b_step", "a_block", "a_major",
+                                      "b_major", "wait",    "a",      "b",     "keep",   "into",   NULL};
+  gen_state *g = gen_sm90a_building(L, "k.wgmma");
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_settop(L, 1);
+  gen_order_refuse_unknown(L, 1, known, "k.wgmma");
+  stage s = read_stage(L);
+  LLVMValueRef args[ACCUMULATORS_MAX + 3];
+  lua_getfield(L, 1, "into");
+  gen_value_array(L, -1, GEN_F32, s.accumulators, "k.wgmma: into", args);
+  lua_getfield(L, 1, "a");
+  args[s.accumulators] = gen_value_of(L, -1, GEN_I64, "k.wgmma: a");
+  lua_getfield(L, 1, "b");
+  args[s.accumulators + 1] = gen_value_of(L, -1, GEN_I64, "k.wgmma: b");
+  lua_getfield(L, 1, "keep");
+  args[s.accumulators + 2] =
+      LLVMBuildZExt(g->builder, gen_value_of(L, -1, GEN_I1, "k.wgmma: keep"), g->types[GEN_I32], "");
+  const char *text = stage_text(L, &s);
+  const gen_asm products = {text, tied_constraints(L, s.accumulators, "l,l,r,~{memory}"),
+                            GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
+  LLVMTypeRef result = gen_nvptx_struct(g, GEN_F32, (unsigned)s.accumulators);
+  LLVMValueRef call = gen_nvptx_asm(g, &products, result, args, (unsigned)s.accumulators + 3);
+  gen_value_push_struct(L, GEN_F32, call, (unsigned)s.accumulators);
+  return 1;
+}
+
+/* k.wgmma_wait(pending, accumulators) -> the accumulators, complete */
+static int wgmma_wait(lua_State *L) {
+  gen_state *g = gen_sm90a_building(L, "k.wgmma_wait");
+  lua_Integer pending = gen_value_integer(L, 1, 0, 7, "k.wgmma_wait: pending stages");
+  luaL_checktype(L, 2, LUA_TTABLE);
+  lua_Integer n = (lua_Integer)lua_rawlen(L, 2);
+  if (n < 1 || n > ACCUMULATORS_MAX) gen_fail(L, "k.wgmma_wait: 1 to %d accumulators are accepted", ACCUMULATORS_MAX);
+  LLVMValueRef args[ACCUMULATORS_MAX];
+  gen_value_array(L, 2, GEN_F32, (int)n, "k.wgmma_wait", args);
+  const char *text = lua_pushfstring(L, "wgmma.wait_group.sync.aligned %d;", (int)pending);
+  const gen_asm wait = {text, tied_constraints(L, (int)n, "~{memory}"), GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
+  LLVMValueRef call = gen_nvptx_asm(g, &wait, gen_nvptx_struct(g, GEN_F32, (unsigned)n), args, (unsigned)n);
+  gen_value_push_struct(L, GEN_F32, call, (unsigned)n);
+  return 1;
+}
+
+void gen_sm90a_open(lua_State *L, int words) {
+  static const luaL_Reg functions[] = {{"registers_raise", registers_raise}, {"registers_lower", registers_lower},
+                                       {"tensor_copy", tensor_copy},         {"wgmma", wgmma},
+                                       {"wgmma_wait", wgmma_wait},           {NULL, NULL}};
+  lua_pushvalue(L, words);
+  luaL_setfuncs(L, functions, 0);
+  for (size_t i = 0; i < sizeof plain_words / sizeof plain_words[0]; i++) {
+    lua_pushlightuserdata(L, (void *)&plain_words[i]);
+    lua_pushcclosure(L, plain, 1);
+    lua_setfield(L, -2, plain_words[i].name + 2);
+  }
+  lua_pop(L, 1);
+}
