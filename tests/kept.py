@@ -1,6 +1,7 @@
 """Files that tests make and share: compiled kernels under the hash of what they were made from, in build/ of the tree."""
 import hashlib
 import os
+import threading
 from pathlib import Path
 
 BUILD = Path(__file__).resolve().parents[1] / "build"
@@ -13,12 +14,12 @@ def hash_of(*parts):
 
 def kept(folder, name, make):
     """The file build/<folder>/<name>, by make(path) if it is not there; None where build/ cannot be written. Processes
-    that make the same file at once each make it whole, and the last one stays."""
+    and threads that make the same file at once each make it whole, and the last one stays."""
     path = BUILD / folder / name
     try:
         path.parent.mkdir(exist_ok=True)
         if not path.exists():
-            own = path.with_name(f"{os.getpid()}.{name}")
+            own = path.with_name(f"{os.getpid()}.{threading.get_ident()}.{name}")
             make(own)
             own.rename(path)
     except OSError:
