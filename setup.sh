@@ -149,16 +149,14 @@ run_hosts() {
 }
 
 main() {
-  case "${1:-}" in
+  unset FLP_TEST_LONG
+  packages=("${RUN_PACKAGES[@]}" "${TEST_PACKAGES[@]}")
+  case "$*" in
     run) packages=("${RUN_PACKAGES[@]}") ;;
-    test | hosts) packages=("${RUN_PACKAGES[@]}" "${TEST_PACKAGES[@]}") ;;
+    test | hosts) ;;
+    'test --all') export FLP_TEST_LONG=1 ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
-  esac
-  case "$*" in
-    'test --all') export FLP_TEST_LONG=1 ;;
-    'test') unset FLP_TEST_LONG ;;
-    *) (($# == 1)) || { usage >&2; exit 2; } ;;
   esac
   check_system
   install_packages

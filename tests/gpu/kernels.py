@@ -174,10 +174,14 @@ class Generator:
                 for name, digests in groups.items()}
 
 
+def changed(then, now):
+    """Names of the kernels that two results of digests do not have alike."""
+    return sorted(name for name in {*now, *then} if now.get(name) != then.get(name))
+
+
 def differences(record, generator):
     """Names of the kernels that a record ran and the generator makes otherwise today."""
-    now, then = generator.digests(specs_of(record)), record["kernels"]
-    return sorted(name for name in {*now, *then} if now.get(name) != then.get(name))
+    return changed(record["kernels"], generator.digests(specs_of(record)))
 
 
 # ---- the command ----
@@ -202,8 +206,8 @@ def compare(path, generator, _):
         return True, "current, made with these sources"
     if "kernels" not in record:
         return False, f"STALE, made with sources {record['sources_hash'][:12]}, and it lists no kernels"
-    changed = differences(record, generator)
-    return not changed, f"STALE in {', '.join(changed)}" if changed else "current, its kernels are made as they were"
+    stale = differences(record, generator)
+    return not stale, f"STALE in {', '.join(stale)}" if stale else "current, its kernels are made as they were"
 
 
 def stamp(path, generator, _):
@@ -226,8 +230,7 @@ def restamp(path, generator, before):
         return True, "names no specification: left as it is"
     then, now = before.digests(specs), generator.digests(specs)
     if then != now:
-        changed = sorted(name for name in {*now, *then} if now.get(name) != then.get(name))
-        return False, f"STALE in {', '.join(changed)}: left as it is"
+        return False, f"STALE in {', '.join(changed(then, now))}: left as it is"
     write(path, [*record.get("sources_hash_before", []), record["sources_hash"]], generator.sources_hash, now)
     return True, f"restamped, {sum(group['kernels'] for group in now.values())} kernels equal to the byte"
 
