@@ -2,6 +2,7 @@
 #include "eager.h"
 
 #include "eager_core.h"
+#include "process.h"
 #include "status.h"
 
 int eager_thread_count(int threads) {

@@ -24,9 +24,6 @@ flp_status flp_eager_step(const flp_spec *spec, const flp_loss *loss, const flp_
 /* One pass of flp_select. args have been validated and strides filled in. bad_targets: added to */
 void flp_eager_select(const flp_spec *spec, const flp_select_args *args, int threads, uint64_t *bad_targets);
 
-/* The processors that this process may run on. */
-int flp_processors(void);
-
 /* "OpenBLAS 0.3.21 (libopenblas.so.0), 16 threads" or "plain C, 16 threads". Borrowed. */
 const char *flp_eager_describe(void);
 

@@ -7,7 +7,6 @@
 #include "eager.h"
 #include "eager_core.h"
 #include "status.h"
-#include "validate.h"
 
 /* What passes from one pass to the next, by row. */
 typedef struct step_memory {
@@ -70,7 +69,7 @@ static flp_status evaluate(const flp_loss *loss, const flp_args *args, const ste
                         .grad_logprob = m->grad_logprob,
                         .grad_entropy = m->grad_entropy,
                         .metrics = args->metrics};
-  flp_step_inputs(args, rows.inputs);
+  flp_loss_inputs_of(args, rows.inputs);
   rows.inputs[FLP_LOSS_LOGPROB] = m->logprob;
   rows.inputs[FLP_LOSS_ENTROPY] = m->entropy;
   FLP_TRY(flp_loss_evaluate(loss, &rows));

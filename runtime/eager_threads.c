@@ -2,17 +2,11 @@
  *
  * Invariants: generation counts jobs, so a worker that wakes late cannot take a job twice; units are handed out by one
  * atomic counter, so which worker does which is unspecified and results must not depend on it. */
-#include <sched.h>
 #include <string.h>
 
 #include "eager.h"
 #include "eager_core.h"
 #include "process.h"
-
-int flp_processors(void) {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
 
 static void do_units(eager_team *team, int worker) {
   for (;;) {

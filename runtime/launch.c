@@ -1,15 +1,11 @@
-/* launch.c: flp_execute, and the launch of one kernel. */
+/* launch.c: the launch of one kernel. */
 #include "launch.h"
 
-#include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "eager.h"
-#include "process.h"
 #include "status.h"
-#include "validate.h"
+#include "util.h"
 
 CUdeviceptr flp_call_pointer(const void *pointer) {
   return (CUdeviceptr)(uintptr_t)pointer;
@@ -27,7 +23,7 @@ const flp_kernel_desc *flp_call_desc(const flp_call *call, flp_kernel_kind kind)
   return NULL;
 }
 
-static flp_status call_failed(const flp_call *call, CUresult result, const char *what) {
+flp_status flp_call_status(const flp_call *call, CUresult result, const char *what) {
   char text[FLP_SPEC_TEXT_BYTES + 96];
   snprintf(text, sizeof text, "%s for %s", what, call->plan->spec_text);
   return flp_driver_status(call->plan->driver, result, text);
@@ -42,7 +38,7 @@ static flp_status launched(const flp_call *call, CUresult result, const char *ho
   if (result == 0) return FLP_OK;
   char what[64];
   snprintf(what, sizeof what, "%s(flp_%s)", how, function->abi->name);
-  return call_failed(call, result, what);
+  return flp_call_status(call, result, what);
 }
 
 flp_status flp_launch(const flp_call *call, flp_entry_id entry, const void *params, int64_t ctas) {
@@ -81,9 +77,9 @@ flp_status flp_launch_set(const flp_call *call, flp_byte_matrix m, unsigned char
   size_t rows = (size_t)m.rows;
   if (rows == 0) return FLP_OK;
   if (m.pitch_bytes == m.width_bytes)
-    return call_failed(call, driver->cuMemsetD8Async(m.start, value, m.width_bytes * rows, call->stream),
+    return flp_call_status(call, driver->cuMemsetD8Async(m.start, value, m.width_bytes * rows, call->stream),
                        "cuMemsetD8Async");
-  return call_failed(call, driver->cuMemsetD2D8Async(m.start, m.pitch_bytes, value, m.width_bytes, rows, call->stream),
+  return flp_call_status(call, driver->cuMemsetD2D8Async(m.start, m.pitch_bytes, value, m.width_bytes, rows, call->stream),
                      "cuMemsetD2D8Async");
 }
 
@@ -119,24 +115,6 @@ flp_status flp_launch_prepare(const flp_call *call, int outputs) {
   return flp_launch(call, FLP_ENTRY_prepare, &p, 1);
 }
 
-/* ---- flp_execute ---- */
-
-static void set_scales(flp_call *call) {
-  double softcap = (double)call->plan->spec.softcap, scale = (double)call->args->scale;
-  double unit = (softcap > 0 ? softcap : scale) * M_LOG2E;
-  call->capped = softcap > 0;
-  call->cap_in = softcap > 0 ? (float)(scale / softcap) : 0.0f;
-  call->unit = (float)unit;
-  call->row_scale = call->plan->spec.per_row_temperature ? 0.0f : (float)(unit / (double)call->args->temperature);
-}
-
-static flp_status too_small(const flp_args *args, uint64_t smallest) {
-  return flp_fail(FLP_ERROR_WORKSPACE,
-                  "args.workspace_bytes is %zu, but the smallest layout of this pass over %" PRId64
-                  " rows needs %" PRIu64,
-                  args->workspace_bytes, args->n, smallest);
-}
-
 flp_status flp_call_pick(flp_call *call, flp_pass pass) {
   flp_plan *plan = call->plan;
   const flp_args *args = call->args;
@@ -152,69 +130,4 @@ flp_status flp_call_pick(flp_call *call, flp_pass pass) {
   plan->last[pass].scheme = call->scheme;
   pthread_mutex_unlock(&plan->lock);
   return FLP_OK;
-}
-
-/* Mode S where there is what forward saved, and the workspace for it. */
-static flp_status pick_scheme(flp_call *call) {
-  flp_pass pass = call->args->pass;
-  if (pass != FLP_PASS_BACKWARD || !call->args->saved) return flp_call_pick(call, pass);
-  flp_status status = flp_call_pick(call, FLP_PASS_BACKWARD_SAVED);
-  if (status != FLP_ERROR_BUDGET && status != FLP_ERROR_UNSUPPORTED) return status;
-  flp_detail_clear();
-  return flp_call_pick(call, pass);
-}
-
-static flp_status enqueue(flp_call *call, const void *context) {
-  const flp_args *args = context;
-  if (args->n == 0) return args->pass >= FLP_PASS_BACKWARD ? flp_launch_zero_head(call, 0) : FLP_OK;
-  flp_status status = pick_scheme(call);
-  if (status == FLP_ERROR_BUDGET) return too_small(args, call->scheme.smallest_bytes);
-  FLP_TRY(status);
-  static flp_status (*const passes[])(const flp_call *) = {[FLP_PASS_FORWARD] = flp_launch_forward,
-                                                           [FLP_PASS_COMBINE] = flp_launch_combine,
-                                                           [FLP_PASS_BACKWARD] = flp_launch_backward,
-                                                           [FLP_PASS_STEP] = flp_launch_step};
-  return passes[args->pass](call);
-}
-
-flp_status flp_call_run(flp_call *call, flp_enqueue_fn run, const void *context) {
-  const flp_driver *driver = call->plan->driver;
-  FLP_TRY(flp_process_check("plan", call->plan->process));
-  FLP_TRY(call_failed(call, driver->cuCtxPushCurrent_v2(call->plan->context), "cuCtxPushCurrent"));
-  flp_status status = run(call, context);
-  CUcontext popped;
-  CUresult result = driver->cuCtxPopCurrent_v2(&popped);
-  if (status == FLP_OK) status = call_failed(call, result, "cuCtxPopCurrent");
-  if (status == FLP_OK && call->plan->options.strict) status = flp_plan_check(call->plan, call->stream);
-  return status;
-}
-
-flp_status flp_call_device(flp_plan *plan, const flp_args *args) {
-  flp_call call = {.plan = plan, .args = args, .stream = args->stream, .error_word = plan->error_word};
-  set_scales(&call);
-  return flp_call_run(&call, enqueue, args);
-}
-
-flp_status flp_call_host(flp_plan *plan, const flp_args *args) {
-  uint64_t bad_rows = 0;
-  int threads = plan->options.threads;
-  flp_status status = args->pass == FLP_PASS_STEP ? flp_eager_step(&plan->spec, &plan->loss, args, threads, &bad_rows)
-                                                  : flp_eager_execute(&plan->spec, args, threads, &bad_rows);
-  atomic_fetch_add(&plan->bad_rows, bad_rows);
-  if (status == FLP_OK && plan->options.strict) status = flp_plan_check(plan, args->stream);
-  return status;
-}
-
-flp_status flp_execute(flp_plan *plan, const flp_args *args) {
-  flp_detail_clear();
-  if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
-  if (plan->spec.op != FLP_OP_HEAD)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "the plan's spec.op is FLP_OP_SELECT (accepted: FLP_OP_HEAD; flp_select runs it)");
-  flp_args resolved;
-  FLP_TRY(flp_args_resolve(&plan->spec, args, &resolved));
-  if (resolved.saved && !flp_plan_keeps(plan))
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "args.saved is given, but this plan keeps nothing (accepted: NULL where flp_plan_saved gives 0)");
-  return plan->rung == FLP_RUNG_EAGER ? flp_call_host(plan, &resolved) : flp_call_device(plan, &resolved);
 }

@@ -21,14 +21,6 @@ typedef struct flp_call {
 
 /* ---- launch.c ---- */
 
-/* Enqueues with the plan's context current and, in strict mode, synchronises and checks. */
-typedef flp_status (*flp_enqueue_fn)(flp_call *call, const void *args);
-flp_status flp_call_run(flp_call *call, flp_enqueue_fn enqueue, const void *args);
-
-/* One resolved call of a head, from its pass's layout to its launches; or on the eager rung to its results. */
-flp_status flp_call_device(flp_plan *plan, const flp_args *args);
-flp_status flp_call_host(flp_plan *plan, const flp_args *args);
-
 /* Launches an entry with `ctas` CTAs. params: the entry's struct of abi.h. error: DRIVER naming kernel and spec */
 flp_status flp_launch(const flp_call *call, flp_entry_id entry, const void *params, int64_t ctas);
 /* Launches an entry with as many clusters as the device holds at once, at most `clusters`. */
@@ -53,6 +45,8 @@ flp_status flp_launch_set(const flp_call *call, flp_byte_matrix matrix, unsigned
 CUdeviceptr flp_call_region(const flp_call *call, flp_region region);
 /* A device pointer as kernels take it. */
 CUdeviceptr flp_call_pointer(const void *pointer);
+/* OK for result 0; else as flp_driver_status, naming the plan's spec. */
+flp_status flp_call_status(const flp_call *call, CUresult result, const char *what);
 /* The descriptor of the module of that kind. */
 const flp_kernel_desc *flp_call_desc(const flp_call *call, flp_kernel_kind kind);
 
@@ -108,6 +102,7 @@ flp_status flp_launch_forward(const flp_call *call);
 flp_status flp_launch_combine(const flp_call *call);
 flp_status flp_launch_backward(const flp_call *call);
 flp_status flp_launch_step(const flp_call *call);
+flp_status flp_launch_select(const flp_call *call, const flp_select_args *args);
 /* Gradients of rows and columns that no product reaches. */
 flp_status flp_launch_fill(const flp_call *call);
 /* Zeroes the rows of grad_weight and grad_bias from `first` on, where they are asked for and not accumulated. */

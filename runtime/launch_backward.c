@@ -7,6 +7,7 @@
 #include "launch_backward.h"
 #include "kernel.h"
 #include "launch_keep.h"
+#include "util.h"
 #include "status.h"
 
 flp_status backward_launch_record(const flp_call *call, flp_row_range rows) {

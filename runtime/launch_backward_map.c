@@ -6,6 +6,7 @@
 #include "kernel.h"
 #include "launch_backward.h"
 #include "status.h"
+#include "util.h"
 
 /* The four matrices of a chunk, for the caller to give boxes. */
 typedef struct matrices {

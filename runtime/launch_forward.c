@@ -3,6 +3,7 @@
  * their sizes do not enter a row's bits. In mode S forward_keep takes forward's place (launch_keep.c). */
 #include "launch.h"
 #include "launch_keep.h"
+#include "util.h"
 #include "status.h"
 
 /* What forward reads are the first fields of what forward_keep does. */

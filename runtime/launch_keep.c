@@ -5,6 +5,7 @@
  * Invariants: reference, record and factor are indexed by active row, exponentials and redo by row and block of the
  * chunk; the chunk's gathered rows give way to the same rows times their factors, once dz is done. */
 #include "launch_keep.h"
+#include "util.h"
 
 #include "launch_backward.h"
 #include "status.h"

@@ -282,3 +282,14 @@ flp_status flp_loss_add(flp_loss *sum, const flp_loss *term) {
   memcpy(sum->name, name, strlen(name));
   return flp_loss_finish(sum, result);
 }
+
+void flp_loss_inputs_of(const flp_args *args, const float *out[FLP_LOSS_INPUTS_MAX]) {
+  memset(out, 0, FLP_LOSS_INPUTS_MAX * sizeof *out);
+  out[FLP_LOSS_LOGPROB] = args->logprob;
+  out[FLP_LOSS_ENTROPY] = args->entropy;
+  out[FLP_LOSS_OLD_LOGPROB] = args->old_logprob;
+  out[FLP_LOSS_REF_LOGPROB] = args->ref_logprob;
+  out[FLP_LOSS_ADVANTAGE] = args->advantage;
+  out[FLP_LOSS_WEIGHT] = args->row_weight;
+  memcpy(&out[FLP_LOSS_FIRST_VECTOR], args->vectors, sizeof args->vectors);
+}

@@ -117,6 +117,9 @@ const char *flp_loss_input_name(const flp_loss *loss, uint32_t input);
 /* Bits 1 << flp_loss_input of what the program reads. */
 uint32_t flp_loss_inputs(const flp_loss *loss);
 
+/* What a program's inputs are in a call, by flp_loss_input. */
+void flp_loss_inputs_of(const flp_args *args, const float *out[FLP_LOSS_INPUTS_MAX]);
+
 /* Whether each node has a derivative by logprob (bit 0) and entropy (bit 1) that is not zero by construction. */
 enum { FLP_LOSS_BY_LOGPROB = 1, FLP_LOSS_BY_ENTROPY = 2 };
 void flp_loss_activity(const flp_loss *loss, uint8_t out[FLP_LOSS_NODES_MAX]);

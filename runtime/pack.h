@@ -16,7 +16,7 @@
 #ifndef FLP_PACK_H
 #define FLP_PACK_H
 
-#include "store.h"
+#include "image.h"
 
 enum {
   FLP_PACK_FORMAT = 1,

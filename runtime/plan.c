@@ -8,6 +8,7 @@
 
 #include "eager.h"
 #include "process.h"
+#include "quantity.h"
 #include "status.h"
 #include "structs.h"
 #include "validate.h"

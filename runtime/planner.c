@@ -8,6 +8,7 @@
 
 #include "kernel.h"
 #include "planner_internal.h"
+#include "util.h"
 #include "status.h"
 
 enum { REGION_ALIGNMENT = 256, DZ_ALIGNMENT = 64 };
@@ -474,11 +475,6 @@ void flp_planner_describe(const flp_planner *p, const flp_scheme *s, int64_t n, 
   out->smallest_bytes = s->smallest_bytes;
   out->saved_bytes = s->saved_bytes;
   out->flops = 2.0 * (double)s->products * (double)n * (double)p->spec.hidden * (double)p->spec.vocab;
-}
-
-uint64_t flp_pass_budget(uint64_t given_bytes, flp_pass pass) {
-  if (given_bytes) return given_bytes;
-  return pass >= FLP_PASS_BACKWARD ? UINT64_C(1) << 30 : UINT64_C(256) << 20;
 }
 
 const char *flp_mode_name(flp_mode mode) {

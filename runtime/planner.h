@@ -114,9 +114,6 @@ uint64_t flp_planner_saved_bytes(const flp_spec *spec, int64_t n);
 /* That, where the planner saves and the workspace of both passes fits the budget beside it; else 0. */
 uint64_t flp_planner_saved(const flp_planner *planner, int64_t n, uint64_t budget);
 
-/* ceil(a / b) for a >= 0, b > 0. */
-int64_t flp_ceil_div(int64_t a, int64_t b);
-
 /* ---- planner_cost.c: the cost model ---- */
 
 /* Seconds of the dz chunks of chunk_rows x chunk_vocab that cover n x V, and of the products that grads asks for made
@@ -136,9 +133,6 @@ double flp_planner_forward_cost(const flp_planner *planner, int64_t n, int64_t c
 
 /* 1 if every grid of a chunk of rows x columns has at most 2^31 - 1 CTAs. */
 int flp_planner_grids_fit(const flp_planner *planner, int64_t rows, int64_t columns);
-
-/* The workspace budget of a pass: what was given, or where that is 0 what a plan takes by itself. unit: bytes */
-uint64_t flp_pass_budget(uint64_t given_bytes, flp_pass pass);
 
 /* "F", "R_VOCAB", "R_ROWS", "R2", "S", "P"; "-" for none. */
 const char *flp_mode_name(flp_mode mode);

@@ -6,13 +6,10 @@
  * last units: all tiles shared out evenly, and half of the longest unit for the end. */
 #include "abi.h"
 #include "planner.h"
+#include "util.h"
 
 /* One launch with its ramp-up and drain, from the gap between dependent kernels on one stream of a Hopper card. */
 static const double launch_seconds = 4e-6;
-
-int64_t flp_ceil_div(int64_t a, int64_t b) {
-  return a / b + (a % b != 0);
-}
 
 typedef struct product {
   int64_t m, n, k;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "planner_internal.h"
+#include "util.h"
 
 static int32_t clamp_launches(int64_t launches) {
   return launches > INT32_MAX ? INT32_MAX : (int32_t)launches;

@@ -3,6 +3,7 @@
  * Invariant: the handlers run in every fork of a process that has this code loaded, from the moment it is loaded. */
 #include "process.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -81,4 +82,9 @@ int flp_thread_start(pthread_t *thread, void *(*work)(void *), void *argument) {
   int failed = pthread_create(thread, NULL, work, argument);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   return failed;
+}
+
+int flp_processors(void) {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }

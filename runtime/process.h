@@ -45,4 +45,7 @@ flp_status flp_process_check(const char *what, unsigned made_in);
  * instructions raise. */
 int flp_thread_start(pthread_t *thread, void *(*work)(void *), void *argument);
 
+/* The number of processors that this process may run on. */
+int flp_processors(void);
+
 #endif

@@ -69,3 +69,8 @@ flp_status flp_bytes_parse(const char *name, const char *text, uint64_t least, u
   return flp_fail(FLP_ERROR_ARGUMENT, "%.60s is \"%.60s\" (accepted: bytes >= %" PRIu64 ", " FLP_BYTES_FORMS ")", name,
                   text ? text : "", least);
 }
+
+uint64_t flp_pass_budget(uint64_t given_bytes, flp_pass pass) {
+  if (given_bytes) return given_bytes;
+  return pass >= FLP_PASS_BACKWARD ? UINT64_C(1) << 30 : UINT64_C(256) << 20;
+}

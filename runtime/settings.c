@@ -12,7 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "planner.h"
 #include "status.h"
 
 enum { VALUE_BYTES = sizeof((flp_setting *)0)->value };

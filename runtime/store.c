@@ -14,13 +14,6 @@
 #include "status.h"
 #include "store_internal.h"
 
-void flp_kernel_image_clear(flp_kernel_image *image) {
-  if (!image) return;
-  free(image->ptx);
-  free(image->cubin);
-  memset(image, 0, sizeof *image);
-}
-
 /* ---- opening ---- */
 
 /* A copy of path[0..length), made absolute so that a later chdir changes nothing, without trailing slashes (open would

@@ -10,19 +10,9 @@
 #ifndef FLP_STORE_H
 #define FLP_STORE_H
 
-#include "kernel.h"
+#include "image.h"
 
 typedef struct flp_store flp_store;
-
-typedef struct flp_kernel_image {
-  flp_kernel_desc desc;
-  char *ptx; /* NUL-terminated, owned */
-  size_t ptx_bytes;
-  void *cubin; /* the same kernel made for the device and driver of flp_store_set_device, owned; or NULL */
-  size_t cubin_bytes;
-} flp_kernel_image;
-
-void flp_kernel_image_clear(flp_kernel_image *image);
 
 /* Opens the cache described by directories; never fails for an absent or unusable directory.
  * writable: NULL or "" for none; read_only: colon-separated list of directories and packs or NULL, searched first, in

@@ -11,6 +11,7 @@
 #include "kernel.h"
 #include "loss.h"
 #include "planner.h"
+#include "quantity.h"
 #include "status.h"
 #include "structs.h"
 

@@ -21,9 +21,6 @@ flp_status flp_args_resolve(const flp_spec *spec, const flp_args *args, flp_args
 /* The same for a call of flp_step, with what its program reads: the other function leaves that to this one. */
 flp_status flp_step_resolve(const flp_spec *spec, const flp_loss *loss, const flp_args *args, flp_args *out);
 
-/* What a program's inputs are in a call, by flp_loss_input. */
-void flp_step_inputs(const flp_args *args, const float *out[FLP_LOSS_INPUTS_MAX]);
-
 /* The same for a call of flp_select. validate_select.c */
 flp_status flp_select_args_resolve(const flp_spec *spec, const flp_select_args *args, flp_select_args *out);
 

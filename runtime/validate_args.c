@@ -247,7 +247,7 @@ static flp_status check_step(const flp_spec *spec, flp_args *args) {
 static flp_status check_loss_inputs(const flp_loss *loss, const flp_args *args) {
   const float *given[FLP_LOSS_INPUTS_MAX];
   uint32_t needed = args->n > 0 ? flp_loss_inputs(loss) : 0;
-  flp_step_inputs(args, given);
+  flp_loss_inputs_of(args, given);
   needed &= ~(1u << FLP_LOSS_LOGPROB | 1u << FLP_LOSS_ENTROPY | 1u << FLP_LOSS_OLD_LOGPROB | 1u << FLP_LOSS_WEIGHT);
   for (uint32_t i = FLP_LOSS_OLD_LOGPROB; i < FLP_LOSS_INPUTS_MAX; i++) {
     char field[FLP_LOSS_NAME_BYTES + 16], because[FLP_LOSS_TITLE_BYTES + 32];
@@ -309,15 +309,4 @@ flp_status flp_args_resolve(const flp_spec *spec, const flp_args *args, flp_args
 flp_status flp_step_resolve(const flp_spec *spec, const flp_loss *loss, const flp_args *args, flp_args *out) {
   FLP_TRY(resolve(spec, args, 1, out));
   return check_loss_inputs(loss, out);
-}
-
-void flp_step_inputs(const flp_args *args, const float *out[FLP_LOSS_INPUTS_MAX]) {
-  memset(out, 0, FLP_LOSS_INPUTS_MAX * sizeof *out);
-  out[FLP_LOSS_LOGPROB] = args->logprob;
-  out[FLP_LOSS_ENTROPY] = args->entropy;
-  out[FLP_LOSS_OLD_LOGPROB] = args->old_logprob;
-  out[FLP_LOSS_REF_LOGPROB] = args->ref_logprob;
-  out[FLP_LOSS_ADVANTAGE] = args->advantage;
-  out[FLP_LOSS_WEIGHT] = args->row_weight;
-  memcpy(&out[FLP_LOSS_FIRST_VECTOR], args->vectors, sizeof args->vectors);
 }

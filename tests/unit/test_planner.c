@@ -5,6 +5,7 @@
 
 #include "kernel.h"
 #include "planner.h"
+#include "runtime/util.h"
 #include "validate.h"
 
 enum { MIB = 1 << 20 };

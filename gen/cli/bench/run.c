@@ -5,6 +5,7 @@
 #include "gen/cli/bench/bench.h"
 #include "gen/cli/shared/progress.h"
 #include "runtime/planner.h"
+#include "runtime/quantity.h"
 #include "runtime/validate.h"
 
 /* Rounds of bursts that choose the algorithm of a bare product. */

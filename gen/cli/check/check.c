@@ -8,6 +8,7 @@
 #include "gen/cli/shared/record.h"
 #include "gen/cli/verbs.h"
 #include "runtime/eager.h"
+#include "runtime/process.h"
 
 enum {
   KEY_ROWS = CLI_KEY_FIRST, /* from here to KEY_SEED: parse_value */

@@ -9,6 +9,7 @@
 #include "gen/cli/check/check.h"
 #include "runtime/eager.h"
 #include "runtime/half.h"
+#include "runtime/process.h"
 #include "runtime/validate.h"
 
 enum { IGNORE_INDEX = -100 };

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "gen/cli/verbs.h"
+#include "runtime/quantity.h"
 #include "runtime/validate.h"
 
 enum {

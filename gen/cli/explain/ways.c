@@ -4,6 +4,7 @@
 #include "gen/cli/explain/explain.h"
 #include "gen/cli/shared/cost.h"
 #include "runtime/kernel.h"
+#include "runtime/util.h"
 
 static int count_bits(uint32_t grads, uint32_t which) {
   return __builtin_popcount(grads & which);

@@ -6,6 +6,7 @@
 
 #include "gen/cli/shared/common.h"
 #include "runtime/pack.h"
+#include "runtime/store.h"
 
 /* ---- items.c: what is to be packed ---- */
 

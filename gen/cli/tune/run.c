@@ -5,6 +5,7 @@
 
 #include "gen/cli/tune/tune.h"
 #include "runtime/plan.h"
+#include "runtime/quantity.h"
 #include "runtime/validate.h"
 
 /* How the budget is shared among the searches that a target needs; what one leaves over goes to the next. */

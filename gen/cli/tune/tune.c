@@ -11,6 +11,7 @@
 #include "gen/cli/verbs.h"
 #include "runtime/eager.h"
 #include "runtime/kernel.h"
+#include "runtime/process.h"
 #include "runtime/tuned.h"
 #include "runtime/validate.h"
 

@@ -6,6 +6,7 @@
 #include "gen/cli/explain/explain.h"
 #include "gen/cli/report/report.h"
 #include "gen/cli/report/svg.h"
+#include "runtime/quantity.h"
 #include "runtime/status.h"
 #include "runtime/validate.h"
 

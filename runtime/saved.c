@@ -1,5 +1,6 @@
-/* step.c: flp_step, and what mode S passes from forward to backward. */
-#include "launch.h"
+/* saved.c: what mode S passes from forward to backward. */
+#include "plan.h"
+#include "quantity.h"
 #include "status.h"
 #include "validate.h"
 
@@ -36,14 +37,4 @@ flp_status flp_spec_saved(const flp_spec *spec, int64_t n, uint64_t budget_bytes
   uint64_t bytes = resolved.keep ? flp_planner_saved_bytes(&resolved, n) : 0;
   if (bytes <= budget) *out_bytes = bytes;
   return FLP_OK;
-}
-
-flp_status flp_step(flp_plan *plan, const flp_args *args) {
-  flp_args resolved;
-  flp_detail_clear();
-  if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
-  if (!plan->spec.loss)
-    return flp_fail(FLP_ERROR_ARGUMENT, "the plan's spec.loss is NULL (accepted: a loss program, for flp_step)");
-  FLP_TRY(flp_step_resolve(&plan->spec, &plan->loss, args, &resolved));
-  return plan->rung == FLP_RUNG_EAGER ? flp_call_host(plan, &resolved) : flp_call_device(plan, &resolved);
 }
