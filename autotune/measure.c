@@ -1,10 +1,10 @@
 /* measure.c: bursts of device work between two events, interleaved in random order. */
-#include "measure.h"
+#include "autotune/measure.h"
 
 #include <stdlib.h>
 #include <time.h>
 
-#include "../runtime/status.h"
+#include "runtime/base/status.h"
 
 /* A burst that came out short, for clocks rose since it was sized, is made longer and taken again, so often at most. */
 enum { BURST_TRIES = 4 };

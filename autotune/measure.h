@@ -6,7 +6,7 @@
 #ifndef FLP_AUTOTUNE_MEASURE_H
 #define FLP_AUTOTUNE_MEASURE_H
 
-#include "../runtime/driver.h"
+#include "runtime/driver/driver.h"
 
 enum { MEASURE_ITEMS_MAX = 64, MEASURE_ROUNDS_MAX = 1000, MEASURE_REPEATS_MAX = 1000000 };
 

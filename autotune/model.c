@@ -1,5 +1,5 @@
 /* model.c: what a tiling costs: shares of the time at the power limit, waves, re-reads. See model.h. */
-#include "model.h"
+#include "autotune/model.h"
 
 #include <math.h>
 

@@ -9,8 +9,8 @@
 #ifndef FLP_AUTOTUNE_MODEL_H
 #define FLP_AUTOTUNE_MODEL_H
 
-#include "../runtime/driver.h"
-#include "../runtime/kernel.h"
+#include "runtime/driver/driver.h"
+#include "runtime/kernel/kernel.h"
 
 /* Milliseconds of the kernel over n rows of a spec's head. dz and products: over all chunks of `chunk_vocab` columns.
  * tune: every field set and accepted. spec: resolved */

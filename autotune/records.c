@@ -1,13 +1,13 @@
 /* records.c: records of tuning in SQLite. See records.h. */
-#include "records.h"
+#include "autotune/records.h"
 
 #include <sqlite3.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "../runtime/planner.h"
-#include "../runtime/status.h"
+#include "runtime/base/status.h"
+#include "runtime/planner/planner.h"
 
 struct records {
   sqlite3 *db;

@@ -16,7 +16,7 @@
 #ifndef FLP_AUTOTUNE_RECORDS_H
 #define FLP_AUTOTUNE_RECORDS_H
 
-#include "search.h"
+#include "autotune/search.h"
 
 enum { RECORDS_VERSION = 1 };
 

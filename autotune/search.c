@@ -1,12 +1,12 @@
 /* search.c: pruning, successive halving under a deadline, choice with ties. See search.h. */
-#include "search.h"
+#include "autotune/search.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "../runtime/status.h"
+#include "runtime/base/status.h"
 
 /* Candidates of one group: as many as are compiled side by side, and so few that stopping and the deadline come
  * soon. */

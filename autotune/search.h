@@ -16,8 +16,8 @@
 #ifndef FLP_AUTOTUNE_SEARCH_H
 #define FLP_AUTOTUNE_SEARCH_H
 
-#include "../runtime/kernel.h"
-#include "measure.h"
+#include "autotune/measure.h"
+#include "runtime/kernel/kernel.h"
 
 typedef enum search_status {
   SEARCH_WAITING = 0, /* not looked at: time ran out */

@@ -1,5 +1,5 @@
 /* sensors.c: clock and power through NVML. See sensors.h. */
-#include "sensors.h"
+#include "autotune/sensors.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

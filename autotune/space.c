@@ -1,5 +1,5 @@
 /* space.c: the tunables of sm_90a's kernels: defaults, legality, enumeration. See space.h. */
-#include "space.h"
+#include "autotune/space.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../runtime/status.h"
+#include "runtime/base/status.h"
 
 /* As tune.lua has them: shared memory of a CTA, accumulators of a thread, L2 for the hidden rows of a sweep. */
 enum { SHARED_BYTES = 232448, ACCUMULATORS = 192, ACCUMULATORS_WIDE = 96, RASTER_MOST = 64, PANEL_BYTES = 24 << 20 };

@@ -6,7 +6,7 @@
 #ifndef FLP_AUTOTUNE_SPACE_H
 #define FLP_AUTOTUNE_SPACE_H
 
-#include "../runtime/kernel.h"
+#include "runtime/kernel/kernel.h"
 
 enum { SPACE_REASON_BYTES = 128, SPACE_STAGES_LEAST = 3, SPACE_STAGES_MOST = 8 };
 

@@ -2,8 +2,8 @@
 #ifndef FLPGEN_GEN_H
 #define FLPGEN_GEN_H
 
-#include "runtime/kernel.h"
-#include "runtime/loss.h"
+#include "runtime/kernel/kernel.h"
+#include "runtime/loss/loss.h"
 
 typedef struct flpgen_options {
   const char *template_dir; /* NULL: the templates embedded in the library */

@@ -1,5 +1,5 @@
-/* provider.c: the table that libflp finds in libflpgen.so (runtime/provider.h). */
-#include "runtime/provider.h"
+/* provider.c: the table that libflp finds in libflpgen.so (runtime/kernel/provider.h). */
+#include "runtime/kernel/provider.h"
 
 #include <stdio.h>
 #include <stdlib.h>

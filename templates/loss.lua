@@ -1,6 +1,6 @@
--- loss.lua: a loss program (runtime/loss.h) as kernel code: its value, its derivatives by dual numbers, its metrics.
+-- loss.lua: a loss program (runtime/loss/loss.h) as kernel code: its value, its derivatives by dual numbers, its metrics.
 --
--- Everything is f64, as in the reference (runtime/loss_eval.c), whose conventions at kinks these are: a program costs
+-- Everything is f64, as in the reference (runtime/loss/eval.c), whose conventions at kinks these are: a program costs
 -- some hundred operations a row, once.
 
 return function(k)

@@ -1,5 +1,5 @@
 -- loss_any.lua: any loss program as data, one operation after the other, for where nothing can compile it: the formulas
--- of loss.lua, so the same results as its kernel's. The data is flp_loss_code of runtime/loss.h.
+-- of loss.lua, so the same results as its kernel's. The data is flp_loss_code of runtime/loss/loss.h.
 --
 -- Every operation is computed at every node and one is chosen: a program has some tens of nodes, a row passes once. The
 -- value and both derivatives of each node stand in shared memory, 24 bytes, so a CTA has as many rows at a time as

@@ -1,5 +1,5 @@
 -- loss_rows.lua: a loss program over arrays of rows, all or those that are listed, one thread a row; or what rows
--- without work get in its place: see runtime/abi.h. The program is compiled (loss.lua), or data (loss_any.lua).
+-- without work get in its place: see runtime/kernel/abi.h. The program is compiled (loss.lua), or data (loss_any.lua).
 
 local INPUTS = {"logprob", "entropy", "old_logprob", "ref_logprob", "advantage", "weight",
                 "vector0", "vector1", "vector2", "vector3", "vector4", "vector5", "vector6", "vector7"}

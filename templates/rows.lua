@@ -1,4 +1,4 @@
--- rows.lua: the small kernels around the matrix work, one number a row or column: see runtime/abi.h for each entry.
+-- rows.lua: the small kernels around the matrix work, one number a row or column: see runtime/kernel/abi.h for each entry.
 --
 --   prepare      classify rows, compact the active ones, fill the outputs of the others
 --   gather       copy the hidden rows that are active side by side

@@ -1,6 +1,6 @@
 /* value.c: what a loss file computes with: symbolic values of a row, their operators and the words on them.
  *
- * A value is the number of a node of the program that is being traced (runtime/loss.h). A Lua number becomes a constant
+ * A value is the number of a node of the program that is being traced (runtime/loss/loss.h). A Lua number becomes a constant
  * where it meets one. */
 #include <math.h>
 

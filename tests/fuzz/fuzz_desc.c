@@ -1,11 +1,11 @@
 /* fuzz_desc.c: any bytes as a descriptor: refused with a reason, or read and written back as the same bytes.
  *
- * Build: clang -fsanitize=fuzzer,address,undefined; tests/unit/test_mutation.c runs the same function in every test. */
+ * Build: clang -fsanitize=fuzzer,address,undefined; tests/unit/store/test_mutation.c runs the same function in every test. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-#include "kernel.h"
+#include "runtime/kernel/kernel.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length);
 

@@ -1,14 +1,14 @@
 /* fuzz_entry.c: any bytes as a cache entry file, as they are and with the checksum made right: refused with a reason, or
  * read and written back as the same bytes.
  *
- * Build: clang -fsanitize=fuzzer,address,undefined; tests/unit/test_mutation.c runs the same function in every test. */
+ * Build: clang -fsanitize=fuzzer,address,undefined; tests/unit/store/test_mutation.c runs the same function in every test. */
 #include <sodium.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "store_internal.h"
+#include "runtime/store/internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length);
 

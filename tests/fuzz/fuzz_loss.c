@@ -1,12 +1,12 @@
 /* fuzz_loss.c: any bytes as a loss program: refused with a reason, or read, written back as the same bytes, evaluated,
  * and added to itself.
  *
- * Build: clang -fsanitize=fuzzer,address,undefined; tests/unit/test_mutation.c runs the same function in every test. */
+ * Build: clang -fsanitize=fuzzer,address,undefined; tests/unit/store/test_mutation.c runs the same function in every test. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-#include "loss.h"
+#include "runtime/loss/loss.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length);
 

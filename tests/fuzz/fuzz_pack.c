@@ -1,7 +1,7 @@
 /* fuzz_pack.c: any bytes as a pack, as they are and with the digest made right: refused with a reason, or every entry
  * of it is found, and verifying ends in one of the promised ways.
  *
- * Build: clang -fsanitize=fuzzer,address,undefined; tests/unit/test_pack_mutation.c runs the same function in every
+ * Build: clang -fsanitize=fuzzer,address,undefined; tests/unit/pack/test_pack_mutation.c runs the same function in every
  * test. */
 #include <sodium.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "pack.h"
+#include "runtime/pack/pack.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length);
 

@@ -36,10 +36,11 @@ ldd "$root/bin/flpgen" "$root"/lib*/*.so | awk '$2 == "=>" && $3 ~ /^\// { print
   grep -Ev '/(libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+|ld-[^/]*|libflp(gen)?)\.so' |
   xargs -I{} cp -L {} "$root/lib/"
 
-mkdir -p "$root/tests" "$root/runtime" "$root/autotune"
+mkdir -p "$root/tests" "$root/runtime" "$root/autotune/presets"
 cp -r "$tree/tests/gpu" "$tree/tests/tilings.json" "$root/tests/"
 cp -r "$tree/runtime/python" "$root/runtime/"
-cp "$tree"/autotune/*.py "$tree/autotune/presets.json" "$root/autotune/"
+cp "$tree"/autotune/*.py "$root/autotune/"
+cp "$tree/autotune/presets/presets.json" "$root/autotune/presets/"
 rm -rf "$root/tests/gpu/evidence" "$root/runtime/python/flp/lib"
 find "$root" -name __pycache__ -prune -exec rm -rf {} +
 for file in "$@"; do cp "$file" "$root/"; done

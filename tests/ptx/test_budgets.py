@@ -101,7 +101,7 @@ def chosen(name, arch, kind, kernels):
 
 
 def levels_of(kernel):
-    """ptxas's levels that a kernel must be good at: libflp asks the driver for 1 where that is (runtime/compile.c)."""
+    """ptxas's levels that a kernel must be good at: libflp asks the driver for 1 where that is (runtime/driver/compile.c)."""
     key = kernel["key"]
     is_quick = key["kind"] == "forward" and key.get("arch") == "sm_90a" and key["dtype"] != "fp32" and not key["softcap"]
     return (3, 1) if is_quick else (3,)

@@ -8,7 +8,7 @@ from flpgen_tool import flpgen
 from flpgen_tune_tool import (  # noqa: F401
     BACKWARD, SPEC, TREE, cache, plan_of, pytestmark, result, rows, steps, tune, ways_tried)
 
-PRESETS = TREE / "autotune" / "presets.json"
+PRESETS = TREE / "autotune" / "presets" / "presets.json"
 
 
 def dry(*arguments, **environment):

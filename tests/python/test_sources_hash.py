@@ -23,7 +23,7 @@ def sources(tmp_path):
     shutil.copytree(TREE / "templates", tmp_path / "templates")
     # the command and the program of the build are no part of the generator
     shutil.copytree(TREE / "gen", tmp_path / "gen", ignore=shutil.ignore_patterns("cli", "hash_sources.c"))
-    shutil.copy(TREE / "runtime/abi.h", tmp_path / "gen")
+    shutil.copy(TREE / "runtime/kernel/abi.h", tmp_path / "gen")
     return tmp_path
 
 

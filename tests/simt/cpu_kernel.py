@@ -50,8 +50,8 @@ class Kernel:
 
 
 def parameters(entry):
-    """Names of an entry's parameters, as runtime/abi.h lists them."""
-    text = re.sub(r"/\*.*?\*/", "", (TREE / "runtime/abi.h").read_text(), flags=re.S).replace("\\\n", " ")
+    """Names of an entry's parameters, as runtime/kernel/abi.h lists them."""
+    text = re.sub(r"/\*.*?\*/", "", (TREE / "runtime/kernel/abi.h").read_text(), flags=re.S).replace("\\\n", " ")
 
     def expand(name):
         names = []

@@ -1,10 +1,9 @@
-# One Criterion executable per tests/unit/test_*.c. Other sources there are helpers linked into all of them, but for
-# fake_*.c: shared libraries that stand in for libcuda and for libflpgen.
+# One Criterion executable per tests/unit/*/test_*.c, in folders named as those that they test. support/ holds helpers
+# that are linked into all of them, fakes/ shared libraries that stand in for libcuda, cuBLASLt and libflpgen.
 set(unit ${CMAKE_CURRENT_SOURCE_DIR}/unit)
-file(GLOB tests CONFIGURE_DEPENDS ${unit}/test_*.c)
-file(GLOB helpers CONFIGURE_DEPENDS ${unit}/*.c)
-list(FILTER helpers EXCLUDE REGEX "/(test|fake)_[^/]*$")
-file(GLOB fakes CONFIGURE_DEPENDS ${unit}/fake_*.c)
+file(GLOB tests CONFIGURE_DEPENDS ${unit}/*/test_*.c)
+file(GLOB helpers CONFIGURE_DEPENDS ${unit}/support/*.c)
+file(GLOB fakes CONFIGURE_DEPENDS ${unit}/fakes/*.c)
 
 # Tests that need the command's own parts, by name.
 set(CLI_TESTS "^test_(cli|safetensors|hfconfig|oracle|check|bench|measure|gemm|pack|parallel|space|model|search|records|tune)")
@@ -15,7 +14,7 @@ file(MAKE_DIRECTORY ${FLP_TEST_SCRATCH})
 foreach(source IN LISTS fakes)
   get_filename_component(name ${source} NAME_WE)
   add_library(${name} MODULE ${source})
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/runtime)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(${name} PRIVATE _GNU_SOURCE)
   target_link_libraries(${name} PRIVATE Threads::Threads ${CMAKE_DL_LIBS} m)
   list(APPEND FLP_TEST_FAKES ${name})
@@ -25,7 +24,7 @@ endforeach()
 target_link_libraries(fake_ir_provider PRIVATE flp_core) # to read a loss program
 
 add_library(flp_test_settings INTERFACE)
-target_include_directories(flp_test_settings INTERFACE ${unit} ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/gen)
+target_include_directories(flp_test_settings INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_definitions(flp_test_settings INTERFACE
   FLP_TEST_TREE="${PROJECT_SOURCE_DIR}" FLP_TEST_SCRATCH="${FLP_TEST_SCRATCH}"
   FLP_TEST_FAKE_CUDA="${PROJECT_BINARY_DIR}/tests/libfake_cuda.so"

@@ -1,6 +1,6 @@
 /* bare.c: bare matrix products over a benchmark's data, of the same shapes as a pass is made of. */
 #include "gen/cli/bench/bench.h"
-#include "runtime/kernel.h"
+#include "runtime/kernel/kernel.h"
 
 /* Workspace as NVIDIA advises for Hopper, twice over; memory that is left alone. */
 enum { BARE_WORKSPACE = 64 << 20, MEMORY_RESERVE = 128 << 20 };

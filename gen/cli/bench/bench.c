@@ -5,7 +5,7 @@
 #include "gen/cli/bench/bench.h"
 #include "gen/cli/shared/record.h"
 #include "gen/cli/verbs.h"
-#include "runtime/validate.h"
+#include "runtime/api/validate.h"
 
 enum {
   KEY_ROWS = CLI_KEY_FIRST, /* from here to KEY_SEED: parse_value */

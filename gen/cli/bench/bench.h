@@ -4,7 +4,7 @@
 #ifndef FLPGEN_CLI_BENCH_H
 #define FLPGEN_CLI_BENCH_H
 
-#include "autotune/gemm.h"
+#include "autotune/gemm/gemm.h"
 #include "gen/cli/shared/device.h"
 #include "gen/cli/shared/reasons.h"
 #include "gen/cli/shared/scratch.h"

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "gen/cli/bench/bench.h"
-#include "runtime/half.h"
+#include "runtime/base/half.h"
 
 const char *bench_case_name(bench_case which) {
   static const char *const names[BENCH_CASES] = {"forward", "backward", "forward+backward", "step"};

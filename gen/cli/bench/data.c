@@ -6,8 +6,8 @@
 #include "gen/cli/bench/bench.h"
 #include "gen/cli/shared/normal.h"
 #include "gen/cli/shared/parallel.h"
-#include "runtime/half.h"
-#include "runtime/kernel.h"
+#include "runtime/base/half.h"
+#include "runtime/kernel/kernel.h"
 
 /* Elements uploaded at a time, and made by one thread at a time. */
 enum { BLOCK = 1 << 24, PART = 1 << 18 };

@@ -11,7 +11,7 @@
 
 #include "gen/cli/bench/bench.h"
 #include "gen/cli/shared/record.h"
-#include "runtime/kernel.h"
+#include "runtime/kernel/kernel.h"
 
 enum { WORDS = 48, TEXT_BYTES = 4096 };
 

@@ -8,8 +8,8 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/record.h"
 #include "gen/cli/shared/table.h"
-#include "runtime/kernel.h"
-#include "runtime/planner.h"
+#include "runtime/kernel/kernel.h"
+#include "runtime/planner/planner.h"
 
 static const char *entropy_name(flp_entropy entropy) {
   static const char *const names[] = {"none", "forward", "backward"};

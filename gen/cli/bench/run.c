@@ -4,9 +4,9 @@
 
 #include "gen/cli/bench/bench.h"
 #include "gen/cli/shared/progress.h"
-#include "runtime/planner.h"
-#include "runtime/quantity.h"
-#include "runtime/validate.h"
+#include "runtime/api/validate.h"
+#include "runtime/base/quantity.h"
+#include "runtime/planner/planner.h"
 
 /* Rounds of bursts that choose the algorithm of a bare product. */
 enum { CHOOSE_ROUNDS = 3 };

@@ -9,7 +9,7 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/table.h"
 #include "gen/cli/verbs.h"
-#include "runtime/store_internal.h"
+#include "runtime/store/internal.h"
 
 enum { KEY_KEEP = CLI_KEY_FIRST, KEY_JSON, KEY_DIR };
 

@@ -7,9 +7,9 @@
 
 #include "gen/cli/check/check.h"
 #include "gen/cli/shared/compilers.h"
-#include "runtime/jit.h"
-#include "runtime/plan.h"
-#include "runtime/validate.h"
+#include "runtime/api/validate.h"
+#include "runtime/load/jit.h"
+#include "runtime/plan/plan.h"
 
 enum { LOCK_TIMEOUT_MS = 30000 }; /* for the lock of a key, as of the jit rung */
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "gen/cli/check/check.h"
-#include "runtime/half.h"
+#include "runtime/base/half.h"
 
 enum { ROWS = 150, ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "gen/cli/check/check.h"
-#include "runtime/half.h"
+#include "runtime/base/half.h"
 
 enum { ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
 

@@ -7,8 +7,8 @@
 #include "gen/cli/shared/compilers.h"
 #include "gen/cli/shared/record.h"
 #include "gen/cli/verbs.h"
-#include "runtime/eager.h"
-#include "runtime/process.h"
+#include "runtime/base/process.h"
+#include "runtime/eager/eager.h"
 
 enum {
   KEY_ROWS = CLI_KEY_FIRST, /* from here to KEY_SEED: parse_value */

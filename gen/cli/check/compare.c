@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "gen/cli/check/check.h"
-#include "runtime/half.h"
+#include "runtime/base/half.h"
 
 static const double EXACT_LIMIT = 4;
 static const double LN_2 = 0.69314718055994530942;

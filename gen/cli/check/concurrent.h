@@ -7,7 +7,7 @@
 #ifndef FLPGEN_CLI_CHECK_CONCURRENT_H
 #define FLPGEN_CLI_CHECK_CONCURRENT_H
 
-#include "autotune/gemm.h"
+#include "autotune/gemm/gemm.h"
 #include "gen/cli/check/check.h"
 
 /* ---- watch.c: waiting with a limit ---- */

@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "gen/cli/check/check.h"
-#include "runtime/eager.h"
-#include "runtime/half.h"
-#include "runtime/process.h"
-#include "runtime/validate.h"
+#include "runtime/api/validate.h"
+#include "runtime/base/half.h"
+#include "runtime/base/process.h"
+#include "runtime/eager/eager.h"
 
 enum { IGNORE_INDEX = -100 };
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "gen/cli/check/check.h"
-#include "runtime/half.h"
+#include "runtime/base/half.h"
 
 typedef struct mode_state {
   check_how how;

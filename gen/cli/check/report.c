@@ -10,8 +10,8 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/record.h"
 #include "gen/cli/shared/table.h"
-#include "runtime/kernel.h"
-#include "runtime/planner.h"
+#include "runtime/kernel/kernel.h"
+#include "runtime/planner/planner.h"
 
 /* Adds words to a text that ends where its capacity does. */
 static void append(char *text, size_t capacity, const char *format, ...) __attribute__((format(printf, 3, 4)));

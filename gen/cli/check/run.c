@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "gen/cli/check/check.h"
-#include "runtime/half.h"
-#include "runtime/planner.h"
+#include "runtime/base/half.h"
+#include "runtime/planner/planner.h"
 
 enum { GUARD = 256 };
 

@@ -12,8 +12,8 @@
 
 #include "gen/cli/check/check.h"
 #include "gen/cli/shared/normal.h"
-#include "runtime/half.h"
-#include "runtime/kernel.h"
+#include "runtime/base/half.h"
+#include "runtime/kernel/kernel.h"
 
 enum { GUARD = 256, IGNORED = -100 };
 

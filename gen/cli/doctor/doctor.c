@@ -10,9 +10,9 @@
 #include "gen/cli/shared/kernels.h"
 #include "gen/cli/shared/table.h"
 #include "gen/cli/verbs.h"
-#include "runtime/driver.h"
-#include "runtime/eager.h"
-#include "runtime/store_internal.h"
+#include "runtime/driver/driver.h"
+#include "runtime/eager/eager.h"
+#include "runtime/store/internal.h"
 
 #ifndef FLPGEN_LLVM_VERSION
 #define FLPGEN_LLVM_VERSION "19"

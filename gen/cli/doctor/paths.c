@@ -8,8 +8,8 @@
 #include "gen/cli/pack/pack.h"
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/table.h"
-#include "runtime/status.h"
-#include "runtime/store_internal.h"
+#include "runtime/base/status.h"
+#include "runtime/store/internal.h"
 
 typedef struct counting {
   const flp_device *devices;

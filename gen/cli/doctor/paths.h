@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-#include "runtime/driver.h"
+#include "runtime/driver/driver.h"
 
 enum { DOCTOR_PATHS_MAX = 32 };
 

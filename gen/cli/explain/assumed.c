@@ -5,7 +5,7 @@
 
 #include "gen/cli/explain/explain.h"
 #include "gen/cli/shared/table.h"
-#include "runtime/plan.h"
+#include "runtime/plan/plan.h"
 
 /* Clocks of an H200: they compare layouts, they predict no time. */
 static flp_device device_of(const explain_args *args) {

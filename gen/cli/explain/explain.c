@@ -4,8 +4,8 @@
 #include <stdio.h>
 
 #include "gen/cli/verbs.h"
-#include "runtime/quantity.h"
-#include "runtime/validate.h"
+#include "runtime/api/validate.h"
+#include "runtime/base/quantity.h"
 
 enum {
   KEY_ROWS = CLI_KEY_FIRST, /* from here to KEY_CAPABILITY: parse_value */

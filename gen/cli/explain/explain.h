@@ -7,7 +7,7 @@
 
 #include "gen/cli/shared/kernels.h"
 #include "gen/cli/shared/spec_args.h"
-#include "runtime/planner.h"
+#include "runtime/planner/planner.h"
 
 enum { EXPLAIN_ROWS_MAX = 16, EXPLAIN_WAYS_MAX = 8, EXPLAIN_REASON_BYTES = 256 };
 enum { EXPLAIN_PASSES = FLP_PASS_FORWARD_SAVED + 1 };

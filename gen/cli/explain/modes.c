@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "gen/cli/explain/explain.h"
-#include "runtime/plan.h"
+#include "runtime/plan/plan.h"
 
 const char *explain_pass_name(flp_pass pass) {
   static const char *const names[EXPLAIN_PASSES] = {"",     "forward",         "combine",       "backward",

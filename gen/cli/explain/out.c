@@ -6,7 +6,7 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/reasons.h"
 #include "gen/cli/shared/table.h"
-#include "runtime/plan.h"
+#include "runtime/plan/plan.h"
 
 static const char *mode_name(flp_mode mode) {
   static const char *const names[] = {"-", "F", "R by vocab", "R by rows", "R2", "S", "P"};

@@ -3,8 +3,8 @@
 
 #include "gen/cli/explain/explain.h"
 #include "gen/cli/shared/cost.h"
-#include "runtime/kernel.h"
-#include "runtime/util.h"
+#include "runtime/base/util.h"
+#include "runtime/kernel/kernel.h"
 
 static int count_bits(uint32_t grads, uint32_t which) {
   return __builtin_popcount(grads & which);

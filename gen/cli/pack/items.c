@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "gen/cli/pack/pack.h"
-#include "runtime/store_internal.h"
+#include "runtime/store/internal.h"
 
 /* ---- the list ---- */
 

@@ -1,12 +1,12 @@
-/* pack.h: what the files of `flpgen pack` share. The format is that of runtime/pack.h; here it is written. */
+/* pack.h: what the files of `flpgen pack` share. The format is that of runtime/pack/pack.h; here it is written. */
 #ifndef FLPGEN_CLI_PACK_H
 #define FLPGEN_CLI_PACK_H
 
 #include <jansson.h>
 
 #include "gen/cli/shared/common.h"
-#include "runtime/pack.h"
-#include "runtime/store.h"
+#include "runtime/pack/pack.h"
+#include "runtime/store/store.h"
 
 /* ---- items.c: what is to be packed ---- */
 

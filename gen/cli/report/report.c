@@ -8,7 +8,7 @@
 
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/verbs.h"
-#include "runtime/status.h"
+#include "runtime/base/status.h"
 
 enum { KEY_OUT = CLI_KEY_FIRST, KEY_NOTE, KEY_LANDSCAPES, KEY_JSON, FILES_MAX = 1024 };
 

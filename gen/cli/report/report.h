@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "gen/cli/shared/spec_args.h"
-#include "runtime/kernel.h"
+#include "runtime/kernel/kernel.h"
 
 /* ---- what was read; texts are never NULL ---- */
 

@@ -7,8 +7,8 @@
 #include "gen/cli/shared/hfconfig.h"
 #include "gen/cli/shared/normal.h"
 #include "gen/cli/shared/progress.h"
-#include "runtime/kernel.h"
-#include "runtime/validate.h"
+#include "runtime/api/validate.h"
+#include "runtime/kernel/kernel.h"
 
 /* Elements made between two looks of the progress bar. */
 enum { BLOCK = 1 << 22, MASK_EVERY = 3 };

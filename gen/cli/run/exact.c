@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "gen/cli/shared/oracle.h"
-#include "runtime/kernel.h"
+#include "runtime/kernel/kernel.h"
 
 static double temperature_of(const run_problem *problem, int64_t row) {
   float value = (float)problem->temperature;

@@ -6,8 +6,8 @@
 
 #include "gen/cli/run/run.h"
 #include "gen/cli/shared/hfconfig.h"
-#include "runtime/kernel.h"
-#include "runtime/validate.h"
+#include "runtime/api/validate.h"
+#include "runtime/kernel/kernel.h"
 
 enum { NAMES_MAX = 4 };
 

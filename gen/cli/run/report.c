@@ -8,8 +8,8 @@
 #include "gen/cli/shared/cost.h"
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/kernels.h"
-#include "runtime/kernel.h"
-#include "runtime/planner.h"
+#include "runtime/kernel/kernel.h"
+#include "runtime/planner/planner.h"
 
 enum { METRIC_NAME_BYTES = FLP_LOSS_NAME_BYTES + 16 };
 

@@ -10,8 +10,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "runtime/base/status.h"
 #include "runtime/flp.h"
-#include "runtime/status.h"
 
 /* Documented in every --help; pinned. */
 enum cli_exit {

@@ -3,10 +3,10 @@
 
 #include <stdlib.h>
 
-#include "runtime/compile.h"
-#include "runtime/linker.h"
-#include "runtime/process.h"
-#include "runtime/status.h"
+#include "runtime/base/process.h"
+#include "runtime/base/status.h"
+#include "runtime/driver/compile.h"
+#include "runtime/load/linker.h"
 
 enum { CONTEXT_NEEDS = 1 << 30 }; /* bytes of device memory for each */
 

@@ -9,7 +9,7 @@
 #include <pthread.h>
 
 #include "gen/cli/shared/device.h"
-#include "runtime/store.h"
+#include "runtime/store/store.h"
 
 enum { CLI_COMPILERS_MAX = 64 };
 

@@ -1,7 +1,7 @@
 /* cost.c: what the operation costs where the scores are materialised. */
 #include "gen/cli/shared/cost.h"
 
-#include "runtime/kernel.h"
+#include "runtime/kernel/kernel.h"
 
 cli_naive cli_naive_of(const flp_spec *spec, int64_t n) {
   double scores = 4.0 * (double)n * (double)spec->vocab;

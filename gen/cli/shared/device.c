@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "runtime/status.h"
+#include "runtime/base/status.h"
 
 enum { BUFFER_ALIGNMENT = 256 };
 

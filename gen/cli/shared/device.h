@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "runtime/driver.h"
+#include "runtime/driver/driver.h"
 #include "runtime/flp.h"
 
 typedef struct cli_device {

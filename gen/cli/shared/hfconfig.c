@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "gen/cli/shared/common.h"
-#include "runtime/status.h"
+#include "runtime/base/status.h"
 
 enum { CONFIG_BYTES_MAX = 16 << 20 };
 

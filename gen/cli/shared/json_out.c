@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/status.h"
+#include "runtime/base/status.h"
 
 flp_status cli_json_print(json_t *document) {
   if (!document) return flp_fail(FLP_ERROR_MEMORY, "out of memory while building the JSON document");

@@ -6,7 +6,7 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/kernels.h"
 #include "gen/cli/shared/losses.h"
-#include "runtime/store.h"
+#include "runtime/store/store.h"
 
 static json_t *hex_json(const uint8_t *bytes, size_t count) {
   char text[2 * 32 + 1];

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "runtime/half.h"
-#include "runtime/status.h"
+#include "runtime/base/half.h"
+#include "runtime/base/status.h"
 
 enum { QUANTILES = 65536 };
 

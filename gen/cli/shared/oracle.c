@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/half.h"
-#include "runtime/process.h"
-#include "runtime/status.h"
+#include "runtime/base/half.h"
+#include "runtime/base/process.h"
+#include "runtime/base/status.h"
 
 enum { BLOCK = 8, THREADS_MAX = 64 };
 

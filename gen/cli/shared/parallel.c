@@ -8,8 +8,8 @@
 #include <stdio.h>
 
 #include "gen/cli/shared/progress.h"
-#include "runtime/eager.h"
-#include "runtime/process.h"
+#include "runtime/base/process.h"
+#include "runtime/eager/eager.h"
 
 enum { THREADS_MAX = 16, DETAIL_BYTES = 1024 };
 

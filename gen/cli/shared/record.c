@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "gen/cli/shared/json_out.h"
-#include "runtime/status.h"
+#include "runtime/base/status.h"
 
 /* "580.159.04 (CUDA 13.0)": the kernel module's version where the system shows it. */
 static void driver_text(int cuda_version, char *out, size_t capacity) {

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/status.h"
+#include "runtime/base/status.h"
 
 enum { TEMPORARY_BYTES_MAX = 200 };
 

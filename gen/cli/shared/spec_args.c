@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "gen/cli/shared/hfconfig.h"
-#include "runtime/kernel.h"
-#include "runtime/planner.h"
-#include "runtime/validate.h"
+#include "runtime/api/validate.h"
+#include "runtime/kernel/kernel.h"
+#include "runtime/planner/planner.h"
 
 enum {
   KEY_VOCAB = CLI_KEY_SPEC,

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "gen/cli/tensors/internal.h"
-#include "runtime/status.h"
+#include "runtime/base/status.h"
 
 enum { LENGTH_BYTES = 8 };
 

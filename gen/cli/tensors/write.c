@@ -5,7 +5,7 @@
 
 #include "gen/cli/shared/common.h"
 #include "gen/cli/tensors/internal.h"
-#include "runtime/status.h"
+#include "runtime/base/status.h"
 
 enum { HEADER_ALIGNMENT = 8 };
 

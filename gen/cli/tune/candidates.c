@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "gen/cli/tune/tune.h"
-#include "runtime/util.h"
+#include "runtime/base/util.h"
 
 static search_candidate blank(flp_kernel_kind kind) {
   return (search_candidate){.kind = kind, .error = -1, .clock_mhz = -1, .power_w = -1};

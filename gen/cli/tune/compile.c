@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "gen/cli/tune/tune.h"
-#include "runtime/jit.h"
-#include "runtime/plan.h"
+#include "runtime/load/jit.h"
+#include "runtime/plan/plan.h"
 
 flp_status tune_generate(const flp_spec *spec, const flp_kernel_key *key, flp_kernel_image *image) {
   const flp_provider *provider;

@@ -7,7 +7,7 @@
 
 #include "autotune/sensors.h"
 #include "gen/cli/tune/tune.h"
-#include "runtime/plan.h"
+#include "runtime/plan/plan.h"
 
 /* A short choice of the bare products' algorithms will do, and half of the memory: workspace is still to come. */
 enum { CHOOSE_ROUNDS = 1, BARE_SHARE = 2 };

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "gen/cli/tune/tune.h"
-#include "runtime/half.h"
-#include "runtime/plan.h"
+#include "runtime/base/half.h"
+#include "runtime/plan/plan.h"
 
 /* What a call is made of. */
 static const struct {

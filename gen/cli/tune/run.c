@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "gen/cli/tune/tune.h"
-#include "runtime/plan.h"
-#include "runtime/quantity.h"
-#include "runtime/validate.h"
+#include "runtime/api/validate.h"
+#include "runtime/base/quantity.h"
+#include "runtime/plan/plan.h"
 
 /* How the budget is shared among the searches that a target needs; what one leaves over goes to the next. */
 static const struct {

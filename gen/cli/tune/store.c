@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "gen/cli/tune/tune.h"
-#include "runtime/jit.h"
-#include "runtime/plan.h"
-#include "runtime/store.h"
+#include "runtime/load/jit.h"
+#include "runtime/plan/plan.h"
+#include "runtime/store/store.h"
 
 static flp_status key_bytes(const flp_kernel_key *key, const uint8_t *sources, const char *tuned_for,
                             char out[FLP_KEY_BYTES_MAX]) {

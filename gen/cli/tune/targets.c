@@ -6,7 +6,7 @@
 
 #include "gen/cli/shared/kernels.h"
 #include "gen/cli/tune/tune.h"
-#include "runtime/validate.h"
+#include "runtime/api/validate.h"
 
 enum { PRESETS_BYTES_MAX = 1 << 20, TARGETS_MOST = 1024 };
 

@@ -9,11 +9,11 @@
 #include "gen/cli/shared/scratch.h"
 #include "gen/cli/tune/tune.h"
 #include "gen/cli/verbs.h"
-#include "runtime/eager.h"
-#include "runtime/kernel.h"
-#include "runtime/process.h"
-#include "runtime/tuned.h"
-#include "runtime/validate.h"
+#include "runtime/api/validate.h"
+#include "runtime/base/process.h"
+#include "runtime/eager/eager.h"
+#include "runtime/kernel/kernel.h"
+#include "runtime/load/tuned.h"
 
 enum {
   KEY_PRESET = CLI_KEY_FIRST,

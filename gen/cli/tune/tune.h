@@ -16,8 +16,8 @@
 #include "gen/cli/check/check.h"
 #include "gen/cli/shared/compilers.h"
 #include "gen/cli/shared/progress.h"
-#include "runtime/planner.h"
-#include "runtime/store.h"
+#include "runtime/planner/planner.h"
+#include "runtime/store/store.h"
 
 enum { TUNE_STEPS = 5, TUNE_TEXT_BYTES = 320 }; /* forward, dz, forward_keep, products, layout */
 
@@ -57,7 +57,7 @@ void tune_targets_clear(tune_targets *targets);
 /* The presets as their file has them. path: NULL for the ones built in. error: IO, CORRUPT naming entry and field */
 flp_status tune_presets_read(const char *path, json_t **out);
 
-/* The file autotune/presets.json, NUL-terminated. */
+/* The file autotune/presets/presets.json, NUL-terminated. */
 extern const unsigned char tune_presets_text[];
 
 /* ---- candidates.c ---- */

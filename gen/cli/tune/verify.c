@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "gen/cli/tune/tune.h"
-#include "runtime/half.h"
+#include "runtime/base/half.h"
 
 /* A ragged last band in every tiling, masked rows, two leaves of columns of which the last is not full. */
 enum { ROWS = 200, COLUMNS = 1531 };

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "gen/cli/tune/tune.h"
-#include "runtime/half.h"
+#include "runtime/base/half.h"
 
 enum { LOGPROB, ENTROPY, STATS, GRAD_HIDDEN, LOSS, SAVED, WORKSPACE, BUFFERS };
 

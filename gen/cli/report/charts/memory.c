@@ -6,9 +6,9 @@
 #include "gen/cli/explain/explain.h"
 #include "gen/cli/report/report.h"
 #include "gen/cli/report/svg.h"
-#include "runtime/quantity.h"
-#include "runtime/status.h"
-#include "runtime/validate.h"
+#include "runtime/api/validate.h"
+#include "runtime/base/quantity.h"
+#include "runtime/base/status.h"
 
 enum { ROWS_LEAST = 8, ROWS_MOST = 17, COUNTS = ROWS_MOST - ROWS_LEAST + 1 }; /* powers of two */
 enum { HEIGHT = 420, HEIGHT_NARROW = 360 };

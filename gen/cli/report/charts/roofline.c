@@ -8,7 +8,7 @@
 #include "gen/cli/report/report.h"
 #include "gen/cli/report/svg.h"
 #include "gen/cli/shared/cost.h"
-#include "runtime/validate.h"
+#include "runtime/api/validate.h"
 
 enum { POINTS_MAX = 1000, HEIGHT = 400, HEIGHT_NARROW = 340 };
 enum { HIDDEN_MAX = REPORT_SERIES - 1 }; /* one series is the legend's */

@@ -1,0 +1,101 @@
+/* execute.c: flp_execute and flp_step: one call of a head, from its layout to its launches or to the eager rung. */
+#include "runtime/api/execute.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+#include "runtime/api/validate.h"
+#include "runtime/base/process.h"
+#include "runtime/base/status.h"
+#include "runtime/eager/eager.h"
+
+static void set_scales(flp_call *call) {
+  double softcap = (double)call->plan->spec.softcap, scale = (double)call->args->scale;
+  double unit = (softcap > 0 ? softcap : scale) * M_LOG2E;
+  call->capped = softcap > 0;
+  call->cap_in = softcap > 0 ? (float)(scale / softcap) : 0.0f;
+  call->unit = (float)unit;
+  call->row_scale = call->plan->spec.per_row_temperature ? 0.0f : (float)(unit / (double)call->args->temperature);
+}
+
+static flp_status too_small(const flp_args *args, uint64_t smallest) {
+  return flp_fail(FLP_ERROR_WORKSPACE,
+                  "args.workspace_bytes is %zu, but the smallest layout of this pass over %" PRId64
+                  " rows needs %" PRIu64,
+                  args->workspace_bytes, args->n, smallest);
+}
+
+/* Mode S where there is what forward saved, and the workspace for it. */
+static flp_status pick_scheme(flp_call *call) {
+  flp_pass pass = call->args->pass;
+  if (pass != FLP_PASS_BACKWARD || !call->args->saved) return flp_call_pick(call, pass);
+  flp_status status = flp_call_pick(call, FLP_PASS_BACKWARD_SAVED);
+  if (status != FLP_ERROR_BUDGET && status != FLP_ERROR_UNSUPPORTED) return status;
+  flp_detail_clear();
+  return flp_call_pick(call, pass);
+}
+
+static flp_status enqueue(flp_call *call, const void *context) {
+  const flp_args *args = context;
+  if (args->n == 0) return args->pass >= FLP_PASS_BACKWARD ? flp_launch_zero_head(call, 0) : FLP_OK;
+  flp_status status = pick_scheme(call);
+  if (status == FLP_ERROR_BUDGET) return too_small(args, call->scheme.smallest_bytes);
+  FLP_TRY(status);
+  static flp_status (*const passes[])(const flp_call *) = {[FLP_PASS_FORWARD] = flp_launch_forward,
+                                                           [FLP_PASS_COMBINE] = flp_launch_combine,
+                                                           [FLP_PASS_BACKWARD] = flp_launch_backward,
+                                                           [FLP_PASS_STEP] = flp_launch_step};
+  return passes[args->pass](call);
+}
+
+flp_status flp_call_run(flp_call *call, flp_enqueue_fn run, const void *context) {
+  const flp_driver *driver = call->plan->driver;
+  FLP_TRY(flp_process_check("plan", call->plan->process));
+  FLP_TRY(flp_call_status(call, driver->cuCtxPushCurrent_v2(call->plan->context), "cuCtxPushCurrent"));
+  flp_status status = run(call, context);
+  CUcontext popped;
+  CUresult result = driver->cuCtxPopCurrent_v2(&popped);
+  if (status == FLP_OK) status = flp_call_status(call, result, "cuCtxPopCurrent");
+  if (status == FLP_OK && call->plan->options.strict) status = flp_plan_check(call->plan, call->stream);
+  return status;
+}
+
+static flp_status run_device(flp_plan *plan, const flp_args *args) {
+  flp_call call = {.plan = plan, .args = args, .stream = args->stream, .error_word = plan->error_word};
+  set_scales(&call);
+  return flp_call_run(&call, enqueue, args);
+}
+
+static flp_status run_host(flp_plan *plan, const flp_args *args) {
+  uint64_t bad_rows = 0;
+  int threads = plan->options.threads;
+  flp_status status = args->pass == FLP_PASS_STEP ? flp_eager_step(&plan->spec, &plan->loss, args, threads, &bad_rows)
+                                                  : flp_eager_execute(&plan->spec, args, threads, &bad_rows);
+  atomic_fetch_add(&plan->bad_rows, bad_rows);
+  if (status == FLP_OK && plan->options.strict) status = flp_plan_check(plan, args->stream);
+  return status;
+}
+
+flp_status flp_execute(flp_plan *plan, const flp_args *args) {
+  flp_detail_clear();
+  if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
+  if (plan->spec.op != FLP_OP_HEAD)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "the plan's spec.op is FLP_OP_SELECT (accepted: FLP_OP_HEAD; flp_select runs it)");
+  flp_args resolved;
+  FLP_TRY(flp_args_resolve(&plan->spec, args, &resolved));
+  if (resolved.saved && !flp_plan_keeps(plan))
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "args.saved is given, but this plan keeps nothing (accepted: NULL where flp_plan_saved gives 0)");
+  return plan->rung == FLP_RUNG_EAGER ? run_host(plan, &resolved) : run_device(plan, &resolved);
+}
+
+flp_status flp_step(flp_plan *plan, const flp_args *args) {
+  flp_args resolved;
+  flp_detail_clear();
+  if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
+  if (!plan->spec.loss)
+    return flp_fail(FLP_ERROR_ARGUMENT, "the plan's spec.loss is NULL (accepted: a loss program, for flp_step)");
+  FLP_TRY(flp_step_resolve(&plan->spec, &plan->loss, args, &resolved));
+  return plan->rung == FLP_RUNG_EAGER ? run_host(plan, &resolved) : run_device(plan, &resolved);
+}

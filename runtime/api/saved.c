@@ -1,0 +1,40 @@
+/* saved.c: what mode S passes from forward to backward. */
+#include "runtime/api/validate.h"
+#include "runtime/base/quantity.h"
+#include "runtime/base/status.h"
+#include "runtime/plan/plan.h"
+
+int flp_plan_keeps(const flp_plan *plan) {
+  return plan->rung != FLP_RUNG_EAGER && flp_planner_saves(&plan->planner);
+}
+
+static flp_status check_saved(int64_t n, const size_t *out_bytes) {
+  if (!out_bytes) return flp_fail(FLP_ERROR_ARGUMENT, "out_bytes is NULL (accepted: where to put the size)");
+  if (n < 0 || n > FLP_COUNT_MAX)
+    return flp_fail(FLP_ERROR_ARGUMENT, "n is %lld (accepted: 0 to %d)", (long long)n, FLP_COUNT_MAX);
+  return FLP_OK;
+}
+
+flp_status flp_plan_saved(const flp_plan *plan, int64_t n, uint64_t budget_bytes, size_t *out_bytes) {
+  flp_detail_clear();
+  if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
+  if (out_bytes) *out_bytes = 0;
+  FLP_TRY(check_saved(n, out_bytes));
+  uint64_t budget = flp_pass_budget(budget_bytes ? budget_bytes : plan->options.budget_bytes, FLP_PASS_BACKWARD);
+  if (flp_plan_keeps(plan)) *out_bytes = flp_planner_saved(&plan->planner, n, budget);
+  return FLP_OK;
+}
+
+flp_status flp_spec_saved(const flp_spec *spec, int64_t n, uint64_t budget_bytes, size_t *out_bytes) {
+  flp_spec resolved;
+  flp_options defaults;
+  flp_detail_clear();
+  if (out_bytes) *out_bytes = 0;
+  FLP_TRY(check_saved(n, out_bytes));
+  FLP_TRY(flp_spec_resolve(spec, &resolved));
+  FLP_TRY(flp_options_resolve(NULL, &defaults));
+  uint64_t budget = flp_pass_budget(budget_bytes ? budget_bytes : defaults.budget_bytes, FLP_PASS_BACKWARD);
+  uint64_t bytes = resolved.keep ? flp_planner_saved_bytes(&resolved, n) : 0;
+  if (bytes <= budget) *out_bytes = bytes;
+  return FLP_OK;
+}

@@ -1,0 +1,237 @@
+/* validate.c: the checks of a spec and of the options; those of a call's arguments are in validate_args.c.
+ *
+ * Invariant: what a *_resolve function returns holds no "0 means the default" that later code would have to know. The
+ * one exception is budget_bytes, whose default depends on the pass. */
+#include "runtime/api/validate.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "runtime/base/quantity.h"
+#include "runtime/base/status.h"
+#include "runtime/base/structs.h"
+#include "runtime/kernel/kernel.h"
+#include "runtime/loss/loss.h"
+#include "runtime/planner/planner.h"
+
+static flp_status out_of_range(const char *field, int64_t value, int64_t low, int64_t high) {
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s is %" PRId64 " (accepted: %" PRId64 " to %" PRId64 ")", field, value, low,
+                  high);
+}
+
+static flp_status check_range(const char *field, int64_t value, int64_t low, int64_t high) {
+  return value < low || value > high ? out_of_range(field, value, low, high) : FLP_OK;
+}
+
+/* What a spec of scores that exist already leaves at 0. */
+static flp_status check_select(const flp_spec *spec) {
+  const struct {
+    const char *name;
+    int64_t value;
+  } unused[] = {{"hidden", spec->hidden},
+                {"grads", spec->grads},
+                {"has_bias", spec->has_bias},
+                {"softcap", spec->softcap != 0},
+                {"per_row_temperature", spec->per_row_temperature},
+                {"grad_hidden_dtype", spec->grad_hidden_dtype},
+                {"grad_weight_dtype", spec->grad_weight_dtype},
+                {"accumulate_grad_weight", spec->accumulate_grad_weight},
+                {"keep", spec->keep},
+                {"loss", spec->loss != NULL}};
+  if (spec->dtype != FLP_DTYPE_FP64 && (spec->dtype < FLP_DTYPE_BF16 || spec->dtype > FLP_DTYPE_FP32))
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.dtype is %d (accepted: BF16 1, FP16 2, FP32 3, FP64 6)",
+                    (int)spec->dtype);
+  for (size_t i = 0; i < sizeof unused / sizeof unused[0]; i++)
+    if (unused[i].value)
+      return flp_fail(FLP_ERROR_ARGUMENT, "spec.%s is not 0, but spec.op is FLP_OP_SELECT (accepted: 0)",
+                      unused[i].name);
+  return FLP_OK;
+}
+
+static flp_status check_target_dtype(const flp_spec *spec) {
+  if (spec->target_dtype == FLP_DTYPE_INT32 || spec->target_dtype == FLP_DTYPE_INT64) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "spec.target_dtype is %d (accepted: INT32 4, INT64 5)", (int)spec->target_dtype);
+}
+
+static flp_status check_dtypes(const flp_spec *spec) {
+  if (spec->dtype < FLP_DTYPE_BF16 || spec->dtype > FLP_DTYPE_FP32)
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.dtype is %d (accepted: BF16 1, FP16 2, FP32 3)", (int)spec->dtype);
+  const struct {
+    const char *name;
+    flp_dtype value;
+  } grads[] = {{"spec.grad_hidden_dtype", spec->grad_hidden_dtype},
+               {"spec.grad_weight_dtype", spec->grad_weight_dtype}};
+  for (size_t i = 0; i < 2; i++)
+    if (grads[i].value && grads[i].value != spec->dtype && grads[i].value != FLP_DTYPE_FP32)
+      return flp_fail(FLP_ERROR_ARGUMENT, "%s is %d (accepted: 0, spec.dtype %d, FP32 3)", grads[i].name,
+                      (int)grads[i].value, (int)spec->dtype);
+  return FLP_OK;
+}
+
+static flp_status check_shape(const flp_spec *spec) {
+  FLP_TRY(check_range("spec.vocab", spec->vocab, 2, FLP_COUNT_MAX));
+  if (spec->op == FLP_OP_HEAD && (spec->hidden < 8 || spec->hidden > FLP_HIDDEN_MAX || spec->hidden % 8))
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.hidden is %" PRId64 " (accepted: multiples of 8 from 8 to %d)",
+                    spec->hidden, FLP_HIDDEN_MAX);
+  size_t element = flp_dtype_bytes(spec->dtype);
+  uint32_t a = spec->alignment;
+  if (a < element || a > 16 || (a & (a - 1)))
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.alignment is %" PRIu32 " (accepted: powers of two from %zu to 16)", a,
+                    element);
+  return FLP_OK;
+}
+
+static flp_status check_wishes(const flp_spec *spec) {
+  FLP_TRY(check_range("spec.entropy", spec->entropy, FLP_ENTROPY_NONE, FLP_ENTROPY_BACKWARD));
+  FLP_TRY(check_range("spec.grads", spec->grads, 0, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS));
+  FLP_TRY(check_range("spec.has_bias", spec->has_bias, 0, 1));
+  FLP_TRY(check_range("spec.per_row_temperature", spec->per_row_temperature, 0, 1));
+  FLP_TRY(check_range("spec.accumulate_grad_weight", spec->accumulate_grad_weight, 0, 1));
+  if (!(spec->softcap >= 0) || !isfinite(spec->softcap))
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.softcap is %g (accepted: a finite number > 0, or 0 for none)",
+                    (double)spec->softcap);
+  if ((spec->grads & FLP_GRAD_BIAS) && !spec->has_bias)
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.grads has FLP_GRAD_BIAS, but spec.has_bias is 0 (accepted: 1)");
+  flp_dtype grad_weight = spec->grad_weight_dtype ? spec->grad_weight_dtype : spec->dtype;
+  if (spec->accumulate_grad_weight && grad_weight != FLP_DTYPE_FP32)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "spec.accumulate_grad_weight is 1, but spec.grad_weight_dtype is %d (accepted: FP32 3)",
+                    (int)spec->grad_weight_dtype);
+  return FLP_OK;
+}
+
+static flp_status check_keep(const flp_spec *spec) {
+  FLP_TRY(check_range("spec.keep", spec->keep, 0, 1));
+  if (spec->keep && !spec->grads)
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.keep is 1, but spec.grads is 0 (accepted: FLP_GRAD_* bits)");
+  if (spec->keep && spec->dtype != FLP_DTYPE_BF16)
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.keep is 1, but spec.dtype is %s (accepted: bf16)",
+                    flp_dtype_name(spec->dtype));
+  return FLP_OK;
+}
+
+/* A program that reads the entropy needs its value, one whose loss depends on it its gradient too. */
+static flp_status check_loss(const flp_spec *spec) {
+  flp_loss loss;
+  if (!spec->loss && spec->loss_bytes)
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.loss is NULL, but spec.loss_bytes is %zu (accepted: 0)",
+                    spec->loss_bytes);
+  if (!spec->loss) return FLP_OK;
+  if (flp_loss_read(spec->loss, spec->loss_bytes, &loss) != FLP_OK)
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.loss is no loss program: %s", flp_error_detail());
+  int reads = flp_loss_inputs(&loss) >> FLP_LOSS_ENTROPY & 1, depends = flp_loss_is_active(&loss) & FLP_LOSS_BY_ENTROPY;
+  flp_entropy least = depends && spec->grads ? FLP_ENTROPY_BACKWARD : reads ? FLP_ENTROPY_FORWARD : FLP_ENTROPY_NONE;
+  if (spec->entropy < least)
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.entropy is %d, but loss %s %s (accepted: %s)", (int)spec->entropy,
+                    loss.name, least == FLP_ENTROPY_FORWARD ? "reads the entropy" : "has a gradient by the entropy",
+                    least == FLP_ENTROPY_FORWARD ? "FORWARD 1, BACKWARD 2" : "BACKWARD 2");
+  return FLP_OK;
+}
+
+flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
+  flp_spec read;
+  memset(out, 0, sizeof *out);
+  if (!spec) return flp_fail(FLP_ERROR_ARGUMENT, "spec is NULL (accepted: a flp_spec)");
+  FLP_TRY(flp_struct_read(FLP_STRUCT_SPEC, spec, &read));
+  spec = &read;
+  FLP_TRY(check_range("spec.op", spec->op, FLP_OP_HEAD, FLP_OP_SELECT));
+  FLP_TRY(spec->op == FLP_OP_SELECT ? check_select(spec) : check_dtypes(spec));
+  FLP_TRY(check_target_dtype(spec));
+  FLP_TRY(check_shape(spec));
+  FLP_TRY(check_wishes(spec));
+  FLP_TRY(check_keep(spec));
+  FLP_TRY(check_loss(spec));
+  *out = *spec;
+  if (spec->op == FLP_OP_SELECT) return FLP_OK;
+  if (!out->grad_hidden_dtype) out->grad_hidden_dtype = spec->dtype;
+  if (!out->grad_weight_dtype) out->grad_weight_dtype = spec->dtype;
+  return FLP_OK;
+}
+
+/* Reads a setting that the user gave; "" stands for one that was not given. */
+static void given_setting(flp_setting_id id, flp_setting *out) {
+  flp_setting_get(id, out);
+  if (strcmp(out->source, "environment") != 0) out->value[0] = 0;
+}
+
+static flp_status read_force(flp_rung *rung) {
+  flp_setting force;
+  given_setting(FLP_SETTING_FORCE, &force);
+  if (!force.value[0]) return FLP_OK;
+  for (int r = FLP_RUNG_TUNED; r <= FLP_RUNG_EAGER; r++)
+    if (strcmp(force.value, flp_rung_name((flp_rung)r)) == 0) {
+      *rung = (flp_rung)r;
+      return FLP_OK;
+    }
+  return flp_fail(FLP_ERROR_ARGUMENT, "FLP_FORCE is \"%.60s\" (accepted: tuned, heuristic, jit, generic, eager)",
+                  force.value);
+}
+
+static flp_status read_strict(int32_t *strict) {
+  flp_setting setting;
+  given_setting(FLP_SETTING_STRICT, &setting);
+  if (!setting.value[0] || strcmp(setting.value, "0") == 0) return FLP_OK;
+  if (strcmp(setting.value, "1") != 0)
+    return flp_fail(FLP_ERROR_ARGUMENT, "FLP_STRICT is \"%.60s\" (accepted: 0, 1)", setting.value);
+  *strict = 1;
+  return FLP_OK;
+}
+
+static flp_status read_budget(uint64_t *budget) {
+  flp_setting setting;
+  given_setting(FLP_SETTING_BUDGET, &setting);
+  if (!setting.value[0]) return FLP_OK;
+  return flp_bytes_parse(setting.name, setting.value, 1, budget);
+}
+
+static flp_status check_options(const flp_options *options) {
+  FLP_TRY(check_range("options.device", options->device, FLP_DEVICE_HOST, 1023));
+  FLP_TRY(check_range("options.rung", options->rung, FLP_RUNG_AUTO, FLP_RUNG_EAGER));
+  FLP_TRY(check_range("options.strict", options->strict, 0, 1));
+  FLP_TRY(check_range("options.host_fallback", options->host_fallback, 0, 1));
+  FLP_TRY(check_range("options.chunk_rows", options->chunk_rows, 0, FLP_COUNT_MAX));
+  FLP_TRY(check_range("options.chunk_vocab", options->chunk_vocab, 0, FLP_COUNT_MAX));
+  int is_backward = options->mode >= FLP_MODE_R_VOCAB && options->mode <= FLP_MODE_R2;
+  if (options->mode && !is_backward && options->mode != FLP_MODE_P)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "options.mode is %d (accepted: 0, FLP_MODE_R_VOCAB 2 to FLP_MODE_R2 4, FLP_MODE_P 6)",
+                    (int)options->mode);
+  FLP_TRY(check_range("options.threads", options->threads, 0, 4096));
+  if (options->device == FLP_DEVICE_HOST && options->rung != FLP_RUNG_AUTO && options->rung != FLP_RUNG_EAGER)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "options.rung is %s, but options.device is FLP_DEVICE_HOST (accepted: auto, eager)",
+                    flp_rung_name(options->rung));
+  return FLP_OK;
+}
+
+flp_status flp_options_resolve(const flp_options *options, flp_options *out) {
+  flp_options merged = FLP_OPTIONS_INIT;
+  memset(out, 0, sizeof *out);
+  if (options) {
+    FLP_TRY(flp_struct_read(FLP_STRUCT_OPTIONS, options, &merged));
+    FLP_TRY(check_options(&merged));
+  }
+  /* Read even where it does not apply, so that a misspelt FLP_FORCE never passes in silence. Host pointers have one
+   * rung only: there FLP_FORCE has nothing to choose. */
+  flp_rung forced = FLP_RUNG_AUTO;
+  FLP_TRY(read_force(&forced));
+  if (merged.device == FLP_DEVICE_HOST) forced = FLP_RUNG_EAGER;
+  if (merged.rung == FLP_RUNG_AUTO) merged.rung = forced;
+  FLP_TRY(read_strict(&merged.strict));
+  if (!merged.budget_bytes) FLP_TRY(read_budget(&merged.budget_bytes));
+  *out = merged;
+  return FLP_OK;
+}
+
+flp_status flp_options_in_force(const flp_options *options, flp_pass pass, flp_rung *rung, int32_t *strict,
+                                uint64_t *budget_bytes) {
+  flp_options resolved;
+  flp_detail_clear();
+  FLP_TRY(check_range("pass", pass, FLP_PASS_FORWARD, FLP_PASS_FORWARD_SAVED));
+  FLP_TRY(flp_options_resolve(options, &resolved));
+  if (rung) *rung = resolved.rung;
+  if (strict) *strict = resolved.strict;
+  if (budget_bytes) *budget_bytes = flp_pass_budget(resolved.budget_bytes, pass);
+  return FLP_OK;
+}

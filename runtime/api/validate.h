@@ -1,0 +1,27 @@
+/* validate.h: the checks that stand before every rung; each failure names the field, its value and what is accepted. */
+#ifndef FLP_VALIDATE_H
+#define FLP_VALIDATE_H
+
+#include "runtime/loss/loss.h"
+
+/* Kernels index rows and columns in 32 bits, tiles past the end included; the same bound keeps every workspace size
+ * of the planner below 2^64: 12 bytes · 2^30 rows · 2^30 groups. */
+enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
+
+/* Checks a spec and writes its resolved copy (gradient dtypes filled in). error: ARGUMENT */
+flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out);
+
+/* Checks the options and merges the environment (FLP_FORCE, FLP_STRICT, FLP_BUDGET). options may be NULL. */
+flp_status flp_options_resolve(const flp_options *options, flp_options *out);
+
+/* Checks args against a resolved spec and writes a resolved copy: strides and shard ranges filled in, size arithmetic
+ * checked for overflow, required pointers present, alignment as the spec promises. error: ARGUMENT */
+flp_status flp_args_resolve(const flp_spec *spec, const flp_args *args, flp_args *out);
+
+/* The same for a call of flp_step, with what its program reads: the other function leaves that to this one. */
+flp_status flp_step_resolve(const flp_spec *spec, const flp_loss *loss, const flp_args *args, flp_args *out);
+
+/* The same for a call of flp_select. validate_select.c */
+flp_status flp_select_args_resolve(const flp_spec *spec, const flp_select_args *args, flp_select_args *out);
+
+#endif

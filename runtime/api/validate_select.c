@@ -1,0 +1,127 @@
+/* validate_select.c: the checks of a flp_select call against its plan's resolved spec.
+ *
+ * Invariant: as in validate_args.c, pointers of arrays over rows are looked at only if n > 0. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "runtime/api/validate.h"
+#include "runtime/base/status.h"
+#include "runtime/base/structs.h"
+#include "runtime/kernel/kernel.h"
+
+static size_t number_bytes(const flp_spec *spec) {
+  return spec->dtype == FLP_DTYPE_FP64 ? sizeof(double) : sizeof(float);
+}
+
+static flp_status check_numbers(const flp_select_args *args) {
+  if (args->pass != FLP_PASS_FORWARD && args->pass != FLP_PASS_BACKWARD)
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.pass is %d (accepted: FORWARD 1, BACKWARD 3)", (int)args->pass);
+  if (args->n < 0 || args->n > FLP_COUNT_MAX)
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.n is %" PRId64 " (accepted: 0 to %d)", args->n, FLP_COUNT_MAX);
+  if (args->k < 1 || args->k > FLP_COUNT_MAX)
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.k is %" PRId64 " (accepted: 1 to %d)", args->k, FLP_COUNT_MAX);
+  if (!(args->temperature > 0) || !isnormal((float)(M_LOG2E / args->temperature)))
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "args.temperature is %g (accepted: numbers > 0 for which log2(e)/T is normal in fp32)",
+                    args->temperature);
+  return FLP_OK;
+}
+
+static flp_status check_matrix(const flp_spec *spec, const char *field, const void *base, int64_t n, int64_t *stride) {
+  int64_t element = (int64_t)flp_dtype_bytes(spec->dtype), bytes = 0;
+  int64_t unit = element > spec->alignment ? element : spec->alignment;
+  if (*stride == 0) *stride = spec->vocab;
+  if (*stride < spec->vocab)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "args.%s_stride is %" PRId64 " (accepted: 0 for dense, or at least spec.vocab %" PRId64 ")", field,
+                    *stride, spec->vocab);
+  if (__builtin_mul_overflow(*stride, element, &bytes) || __builtin_mul_overflow(bytes, n, &bytes))
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "args.%s_stride is %" PRId64 " (accepted: at most 2^63 - 1 bytes in all %" PRId64 " rows)", field,
+                    *stride, n);
+  if (n == 0) return FLP_OK;
+  if (!base) return flp_fail(FLP_ERROR_ARGUMENT, "args.%s is NULL, but n is %" PRId64, field, n);
+  if (*stride * element % unit || (uintptr_t)base % (uintptr_t)unit)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "args.%s is %p with a stride of %" PRId64 " elements (accepted: multiples of %" PRId64
+                    " bytes, the larger of element and spec.alignment)",
+                    field, base, *stride, unit);
+  return FLP_OK;
+}
+
+static flp_status check_array(const char *field, const void *pointer, size_t element) {
+  if ((uintptr_t)pointer % element)
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.%s is %p (accepted: multiples of %zu bytes)", field, pointer, element);
+  return FLP_OK;
+}
+
+static flp_status check_arrays(const flp_spec *spec, const flp_select_args *args) {
+  size_t number = number_bytes(spec);
+  const struct {
+    const char *name;
+    const void *pointer;
+    size_t element;
+  } arrays[] = {{"target", args->target, flp_dtype_bytes(spec->target_dtype)},
+                {"logprob", args->logprob, number},
+                {"entropy", args->entropy, number},
+                {"stats", args->stats, number},
+                {"grad_logprob", args->grad_logprob, number},
+                {"grad_entropy", args->grad_entropy, number}};
+  for (size_t i = 0; args->n > 0 && i < sizeof arrays / sizeof arrays[0]; i++)
+    FLP_TRY(check_array(arrays[i].name, arrays[i].pointer, arrays[i].element));
+  return FLP_OK;
+}
+
+static flp_status refuse_given(const char *field, const void *pointer, const char *because) {
+  return pointer ? flp_fail(FLP_ERROR_ARGUMENT, "args.%s is given, but %s", field, because) : FLP_OK;
+}
+
+static flp_status check_pass(const flp_spec *spec, const flp_select_args *args) {
+  int backward = args->pass == FLP_PASS_BACKWARD;
+  const struct {
+    const char *name;
+    const void *pointer;
+  } needed[] = {{"target", args->target},
+                {"logprob", backward ? args->logprob : args->target},
+                {"stats", backward ? args->stats : args->target}};
+  for (size_t i = 0; args->n > 0 && i < sizeof needed / sizeof needed[0]; i++)
+    if (!needed[i].pointer)
+      return flp_fail(FLP_ERROR_ARGUMENT, "args.%s is NULL, but n is %" PRId64, needed[i].name, args->n);
+  if (spec->entropy == FLP_ENTROPY_NONE) FLP_TRY(refuse_given("entropy", args->entropy, "spec.entropy is NONE"));
+  if (spec->entropy != FLP_ENTROPY_BACKWARD)
+    FLP_TRY(refuse_given("grad_entropy", args->grad_entropy, "spec.entropy is not BACKWARD"));
+  if (backward) return FLP_OK;
+  FLP_TRY(refuse_given("grad_logprob", args->grad_logprob, "args.pass is FORWARD"));
+  FLP_TRY(refuse_given("grad_entropy", args->grad_entropy, "args.pass is FORWARD"));
+  return refuse_given("grad_scores", args->grad_scores, "args.pass is FORWARD");
+}
+
+/* Gradients over part of the scores would be read as scores by other rows. */
+static flp_status check_overlap(const flp_spec *spec, const flp_select_args *args) {
+  uint64_t element = flp_dtype_bytes(spec->dtype), rows = (uint64_t)args->n;
+  uint64_t scores = (uint64_t)(uintptr_t)args->scores, grads = (uint64_t)(uintptr_t)args->grad_scores;
+  if (scores == grads && args->scores_stride == args->grad_scores_stride) return FLP_OK;
+  uint64_t scores_end = scores + rows * (uint64_t)args->scores_stride * element;
+  uint64_t grads_end = grads + rows * (uint64_t)args->grad_scores_stride * element;
+  if (scores_end <= grads || grads_end <= scores) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "args.grad_scores overlaps args.scores (accepted: the very same base and stride, or memory apart)");
+}
+
+flp_status flp_select_args_resolve(const flp_spec *spec, const flp_select_args *args, flp_select_args *out) {
+  flp_select_args resolved;
+  memset(out, 0, sizeof *out);
+  if (!args) return flp_fail(FLP_ERROR_ARGUMENT, "args is NULL (accepted: a flp_select_args)");
+  FLP_TRY(flp_struct_read(FLP_STRUCT_SELECT_ARGS, args, &resolved));
+  FLP_TRY(check_numbers(&resolved));
+  FLP_TRY(check_pass(spec, &resolved));
+  FLP_TRY(check_arrays(spec, &resolved));
+  FLP_TRY(check_matrix(spec, "scores", resolved.scores, resolved.n, &resolved.scores_stride));
+  if (resolved.pass == FLP_PASS_BACKWARD) {
+    FLP_TRY(check_matrix(spec, "grad_scores", resolved.grad_scores, resolved.n, &resolved.grad_scores_stride));
+    FLP_TRY(check_overlap(spec, &resolved));
+  }
+  *out = resolved;
+  return FLP_OK;
+}

@@ -1,0 +1,51 @@
+/* process.h: what belongs to the whole process: its locks, its threads, and what a fork does to both.
+ *
+ * A fork copies one thread and every lock as it is. So the thread that forks first takes the locks below, in their
+ * order, and what they protect is whole in the child, which starts with all of them free. Two are not waited for, as
+ * they are held while the host's log callback runs, which may wait for the thread that forks (Python's callback waits
+ * for the interpreter's lock): LOG protects nothing else, and of PACKS the child starts anew.
+ * No thread holds one of the others while it takes a second; all are recursive, since libcuda may fork in cuInit. */
+#ifndef FLP_PROCESS_H
+#define FLP_PROCESS_H
+
+#include <pthread.h>
+
+#include "runtime/base/status.h"
+
+/* Name, and whether a fork waits for it. */
+#define FLP_LOCK_LIST(LOCK)                                                                \
+  LOCK(DRIVER, 1)       /* driver.c: libraries that are open */                            \
+  LOCK(PROVIDER, 1)     /* jit.c: likewise */                                              \
+  LOCK(BLAS, 1)         /* eager_blas.c: passes that multiply */                           \
+  LOCK(HOST_ARENAS, 1)  /* arena.c: every arena of host memory */                          \
+  LOCK(REASONS, 1)      /* ladder.c: what was said */                                      \
+  LOCK(KERNELS, 1)      /* store_memory.c: kernels that no cache took */                   \
+  LOCK(TOPICS, 1)       /* store_say.c: what was said */                                   \
+  LOCK(LOG_TARGET, 1)   /* status.c: where messages go, while that changes */              \
+  LOCK(PACKS, 0)        /* store_pack.c: tables of packs */                                \
+  LOCK(LOG, 0)          /* status.c: one message at a time; LOG_TARGET is taken inside */
+
+typedef enum flp_lock_id {
+#define FLP_LOCK_ID(NAME, waits) FLP_LOCK_##NAME,
+  FLP_LOCK_LIST(FLP_LOCK_ID)
+#undef FLP_LOCK_ID
+      FLP_LOCK_COUNT
+} flp_lock_id;
+
+void flp_lock(flp_lock_id id);
+void flp_unlock(flp_lock_id id);
+
+/* Grows by one with every fork on the way to this process, so that what a parent made can be recognised. */
+unsigned flp_process(void);
+
+/* Refuses what a parent process made. what: "plan", "arena". error: UNAVAILABLE */
+flp_status flp_process_check(const char *what, unsigned made_in);
+
+/* pthread_create of a thread that the host's signal handlers never run on: it blocks every signal but those that its
+ * instructions raise. */
+int flp_thread_start(pthread_t *thread, void *(*work)(void *), void *argument);
+
+/* The number of processors that this process may run on. */
+int flp_processors(void);
+
+#endif

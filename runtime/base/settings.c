@@ -1,0 +1,146 @@
+/* settings.c: the settings of flp.h as one table: name, help, and how the default is found.
+ *
+ * Invariants: a value is shown only if the variable may be set to it; an empty variable counts as unset; a value too
+ * long to be held is refused with a warning rather than cut; privileged programs (set-user-ID) ignore the environment,
+ * since settings name code to load. */
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <link.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/base/status.h"
+
+enum { VALUE_BYTES = sizeof((flp_setting *)0)->value };
+
+typedef void (*default_fn)(flp_setting *out);
+
+/* Writes a value of parts; leaves it empty if it does not fit, for half a path is another path. */
+static void set(char value[VALUE_BYTES], const char *first, const char *second) {
+  int length = snprintf(value, VALUE_BYTES, "%s%s", first, second);
+  if (length < 0 || length >= VALUE_BYTES) value[0] = 0;
+}
+
+/* ---- where this library lies ---- */
+
+/* Writes the real directory of the file that this code was loaded from; "" if unknown. */
+static void own_directory(char out[VALUE_BYTES]) {
+  static const char anchor; /* any address of this library */
+  out[0] = 0;
+  Dl_info info;
+  struct link_map *map = NULL;
+  if (!dladdr1(&anchor, &info, (void **)&map, RTLD_DL_LINKMAP) || !map) return;
+  /* A program that holds this code itself has no name there, and its argv[0] may be any. */
+  char *real = realpath(map->l_name[0] ? map->l_name : "/proc/self/exe", NULL);
+  if (!real) return;
+  char *slash = strrchr(real, '/');
+  if (slash) {
+    *slash = 0;
+    set(out, real, "");
+  }
+  free(real);
+}
+
+/* ---- defaults ----
+ * Each fills in value, or says in unset what holds without one. */
+
+static void default_force(flp_setting *out) {
+  snprintf(out->unset, sizeof out->unset, "the best rung that runs");
+}
+
+static void default_strict(flp_setting *out) {
+  set(out->value, "0", "");
+}
+
+static void default_budget(flp_setting *out) {
+  snprintf(out->unset, sizeof out->unset, "%" PRIu64 "M forward, %" PRIu64 "G backward",
+           flp_pass_budget(0, FLP_PASS_FORWARD) >> 20, flp_pass_budget(0, FLP_PASS_BACKWARD) >> 30);
+}
+
+/* $XDG_CACHE_HOME/flp if that is absolute (the XDG specification ignores others), else ~/.cache/flp, else none. */
+static void find_cache_dir(char value[VALUE_BYTES]) {
+  const char *xdg = secure_getenv("XDG_CACHE_HOME"), *home = secure_getenv("HOME");
+  if (xdg && xdg[0] == '/') {
+    set(value, xdg, "/flp");
+    return;
+  }
+  if (home && home[0] == '/') {
+    set(value, home, "/.cache/flp");
+    return;
+  }
+  char buffer[4096];
+  struct passwd record, *found = NULL;
+  if (getpwuid_r(geteuid(), &record, buffer, sizeof buffer, &found) == 0 && found && found->pw_dir[0] == '/')
+    set(value, found->pw_dir, "/.cache/flp");
+}
+
+static void default_cache_dir(flp_setting *out) {
+  find_cache_dir(out->value);
+  if (!out->value[0]) snprintf(out->unset, sizeof out->unset, "no cache is written");
+}
+
+static void default_cache_path(flp_setting *out) {
+  snprintf(out->unset, sizeof out->unset, "none");
+}
+
+static void default_pack_keys(flp_setting *out) {
+  snprintf(out->unset, sizeof out->unset, "every sound pack is used");
+}
+
+/* The library lies in <prefix>/lib or <prefix>/lib/<triplet>, or in a wheel beside share/: the nearest one wins. */
+static void default_generic_dir(flp_setting *out) {
+  static const char *const candidates[] = {"/../share/flp/generic", "/share/flp/generic", "/../../share/flp/generic"};
+  char own[VALUE_BYTES];
+  own_directory(own);
+  if (!own[0]) return;
+  for (size_t i = 0; i < sizeof candidates / sizeof candidates[0]; i++) {
+    set(out->value, own, candidates[i]);
+    if (access(out->value, F_OK) == 0) return;
+  }
+  set(out->value, own, candidates[0]);
+}
+
+static void default_jit_library(flp_setting *out) {
+  char own[VALUE_BYTES];
+  own_directory(own);
+  set(out->value, own, "/libflpgen.so");
+  if (!own[0] || access(out->value, F_OK) != 0) set(out->value, "libflpgen.so", ""); /* the loader's path */
+}
+
+static void default_cuda_library(flp_setting *out) {
+  set(out->value, "libcuda.so.1", "");
+}
+
+static void default_blas_library(flp_setting *out) {
+  set(out->value, "libopenblas.so.0", "");
+}
+
+/* ---- the table, in the order of flp.h ---- */
+
+static const struct {
+  const char *name, *help;
+  default_fn find_default;
+} settings[FLP_SETTING_COUNT] = {
+#define SETTING(NAME, function, help) [FLP_SETTING_##NAME] = {"FLP_" #NAME, help, default_##function},
+    FLP_SETTING_LIST(SETTING)
+#undef SETTING
+};
+
+void flp_setting_get(flp_setting_id id, flp_setting *out) {
+  memset(out, 0, sizeof *out);
+  out->name = settings[id].name;
+  out->help = settings[id].help;
+  const char *given = secure_getenv(out->name);
+  if (given && given[0]) {
+    set(out->value, given, "");
+    out->source = "environment";
+    if (out->value[0]) return;
+    flp_log(FLP_LOG_WARNING, "%s is ignored: its value has %zu bytes, accepted: up to %d", out->name, strlen(given),
+            VALUE_BYTES - 1);
+  }
+  settings[id].find_default(out);
+  out->source = "default";
+}

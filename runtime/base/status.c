@@ -1,0 +1,88 @@
+/* status.c: status names, the per-thread detail sentence and the log callback.
+ *
+ * Invariants: the detail belongs to one thread, so it needs no lock; the callback runs under one recursive lock, so
+ * after flp_log_set returns no other thread is still inside the callback that was replaced. */
+#include "runtime/base/status.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/process.h"
+
+enum { DETAIL_BYTES = 1024 };
+
+static _Thread_local char detail[DETAIL_BYTES];
+
+static flp_log_fn log_fn;
+static void *log_user;
+
+static const char *const status_names[] = {
+    [FLP_OK] = "FLP_OK",
+    [FLP_ERROR_ARGUMENT] = "FLP_ERROR_ARGUMENT",
+    [FLP_ERROR_UNSUPPORTED] = "FLP_ERROR_UNSUPPORTED",
+    [FLP_ERROR_MEMORY] = "FLP_ERROR_MEMORY",
+    [FLP_ERROR_WORKSPACE] = "FLP_ERROR_WORKSPACE",
+    [FLP_ERROR_BUDGET] = "FLP_ERROR_BUDGET",
+    [FLP_ERROR_UNAVAILABLE] = "FLP_ERROR_UNAVAILABLE",
+    [FLP_ERROR_DRIVER] = "FLP_ERROR_DRIVER",
+    [FLP_ERROR_IO] = "FLP_ERROR_IO",
+    [FLP_ERROR_CORRUPT] = "FLP_ERROR_CORRUPT",
+    [FLP_ERROR_COMPILE] = "FLP_ERROR_COMPILE",
+    [FLP_ERROR_DATA] = "FLP_ERROR_DATA",
+    [FLP_ERROR_INTERNAL] = "FLP_ERROR_INTERNAL",
+};
+
+const char *flp_status_name(flp_status status) {
+  size_t i = (size_t)status;
+  return i < sizeof status_names / sizeof status_names[0] ? status_names[i] : "unknown flp_status";
+}
+
+const char *flp_error_detail(void) {
+  return detail;
+}
+
+const char *flp_version(void) {
+  return FLP_VERSION_STRING;
+}
+
+flp_status flp_fail(flp_status status, const char *format, ...) {
+  int saved_errno = errno;
+  /* By way of a copy, so that an argument may be flp_error_detail() itself. */
+  char text[DETAIL_BYTES];
+  va_list arguments;
+  va_start(arguments, format);
+  if (vsnprintf(text, sizeof text, format, arguments) < 0) text[0] = 0;
+  va_end(arguments);
+  memcpy(detail, text, strlen(text) + 1);
+  errno = saved_errno;
+  return status;
+}
+
+void flp_detail_clear(void) {
+  detail[0] = 0;
+}
+
+void flp_log(flp_log_level level, const char *format, ...) {
+  int saved_errno = errno;
+  char text[2 * DETAIL_BYTES];
+  va_list arguments;
+  va_start(arguments, format);
+  int length = vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  if (length >= 0) {
+    flp_lock(FLP_LOCK_LOG);
+    if (log_fn) log_fn(level, text, log_user);
+    flp_unlock(FLP_LOCK_LOG);
+  }
+  errno = saved_errno;
+}
+
+void flp_log_set(flp_log_fn fn, void *user) {
+  flp_lock(FLP_LOCK_LOG);
+  flp_lock(FLP_LOCK_LOG_TARGET);
+  log_fn = fn;
+  log_user = user;
+  flp_unlock(FLP_LOCK_LOG_TARGET);
+  flp_unlock(FLP_LOCK_LOG);
+}

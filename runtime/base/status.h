@@ -1,0 +1,60 @@
+/* status.h: how the library's own files report failures, warnings and settings. */
+#ifndef FLP_STATUS_H
+#define FLP_STATUS_H
+
+#include <stdarg.h>
+
+#include "runtime/base/quantity.h"
+#include "runtime/flp.h"
+
+/* Sets this thread's detail sentence and returns status, so that `return flp_fail(...)` reads as one thought. */
+flp_status flp_fail(flp_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Clears this thread's detail sentence; called at the top of public functions. */
+void flp_detail_clear(void);
+
+/* Sends one message to the log callback, if any. */
+void flp_log(flp_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Returns from the calling function if the expression is not FLP_OK. */
+#define FLP_TRY(expression)                     \
+  do {                                          \
+    flp_status try_status = (expression);       \
+    if (try_status != FLP_OK) return try_status; \
+  } while (0)
+
+/* Every setting, in the order of flp.h: its name without FLP_, its default (settings.c), one line of help. */
+#define FLP_SETTING_LIST(SETTING)                                                                                    \
+  SETTING(FORCE, force, "pin a rung: tuned, heuristic, jit, generic or eager")                                       \
+  SETTING(STRICT, strict, "1: a fall to a lower rung is an error")                                                   \
+  SETTING(BUDGET, budget, "workspace budget of every pass: bytes, " FLP_BYTES_FORMS)                                 \
+  SETTING(CACHE_DIR, cache_dir, "writable kernel cache")                                                             \
+  SETTING(CACHE_PATH, cache_path,                                                                                    \
+          "read-only kernel caches: directories and packs, separated by ':', searched before the writable one")      \
+  SETTING(PACK_KEYS, pack_keys,                                                                                      \
+          "public keys of 64 hex digits, separated by ',': packs signed by none of them are not used")               \
+  SETTING(GENERIC_DIR, generic_dir, "shape-generic kernels")                                                         \
+  SETTING(JIT_LIBRARY, jit_library, "path of the code generator, libflpgen.so")                                      \
+  SETTING(CUDA_LIBRARY, cuda_library, "path of the CUDA driver library")                                             \
+  SETTING(BLAS_LIBRARY, blas_library, "path of an OpenBLAS-like library for the eager rung")
+
+typedef enum flp_setting_id {
+#define FLP_SETTING_ID(NAME, function, help) FLP_SETTING_##NAME,
+  FLP_SETTING_LIST(FLP_SETTING_ID)
+#undef FLP_SETTING_ID
+      FLP_SETTING_COUNT
+} flp_setting_id;
+
+/* One setting as `flpgen doctor` shows it. */
+typedef struct flp_setting {
+  const char *name;   /* "FLP_CACHE_DIR" */
+  const char *help;   /* one line */
+  char value[1024];   /* in force, as the variable may be set to; "" where no value says what holds */
+  char unset[64];     /* what holds while there is no value; "" where there is one */
+  const char *source; /* "environment" or "default" */
+} flp_setting;
+
+/* Reads a setting from the environment or computes its default. */
+void flp_setting_get(flp_setting_id id, flp_setting *out);
+
+#endif

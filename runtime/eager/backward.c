@@ -1,0 +1,308 @@
+/* backward.c: gradients from recomputed scores, by chunks of columns and panels of rows.
+ *
+ * With w = t - lse in log2 units, p = 2^w, g and e the upstream gradients and H the entropy:
+ *   dt = p·(alpha + beta·w), alpha = -g - e·H, beta = -e·ln 2; at the target
+ *   dt_y = -g·expm1(w_y·ln 2) - e·p_y·(w_y·ln 2 + H);   dx = dt·(dt/dx).
+ * Invariants: dh of a row sums its columns tile by tile, dW and db of a column sum their rows tile by tile, both in
+ * ascending order whatever the chunks; each sum has one writer. */
+#include <string.h>
+
+#include "runtime/base/half.h"
+#include "runtime/eager/core.h"
+
+static const double ln_2 = 0.69314718055994530942;
+
+typedef struct backward_job {
+  const eager_call *call;
+  const eager_backward_memory *memory;
+  int hidden, weight, bias; /* gradients that this sweep computes */
+  int64_t first, count;     /* active rows of the panel */
+  int64_t column, columns;  /* columns of the chunk */
+  int64_t row_tiles, tiles; /* tiles of the panel and of the chunk */
+  int64_t depth_blocks;     /* blocks of EAGER_DEPTH_BLOCK columns of a gradient */
+  float *grad_hidden;       /* accumulator of the panel's first row */
+} backward_job;
+
+void eager_backward_carve(const flp_spec *spec, const eager_plan *plan, int64_t n, eager_block *block,
+                          eager_backward_memory *out) {
+  uint64_t panel = (uint64_t)plan->panel_rows, chunk = (uint64_t)plan->chunk_columns, depth = (uint64_t)spec->hidden;
+  uint64_t all = (uint64_t)eager_ceil_div(n, EAGER_TILE_ROWS) * EAGER_TILE_ROWS;
+  *out = (eager_backward_memory){0};
+  out->hidden = eager_block_take(block, panel * depth, sizeof(float));
+  out->weight = eager_block_take(block, chunk * depth, sizeof(float));
+  out->bias = eager_block_take(block, chunk, sizeof(float));
+  out->dz = eager_block_take(block, panel * chunk, sizeof(float));
+  out->records = eager_block_take(block, panel, sizeof(eager_record));
+  if (spec->grads & FLP_GRAD_HIDDEN) {
+    uint64_t rows = plan->mode == FLP_MODE_R_VOCAB ? all : panel;
+    out->grad_hidden = eager_block_take(block, rows, depth * sizeof(float));
+  }
+  if (spec->grads & FLP_GRAD_WEIGHT) out->grad_weight = eager_block_take(block, chunk * depth, sizeof(float));
+  if (spec->grads & FLP_GRAD_BIAS) out->grad_bias = eager_block_take(block, chunk, sizeof(double));
+}
+
+static eager_record make_record(const flp_spec *spec, const flp_args *args, int64_t row) {
+  const float *stats = args->stats + 4 * row;
+  double g = args->grad_logprob ? (double)args->grad_logprob[row] : 0;
+  double e = args->grad_entropy && spec->entropy == FLP_ENTROPY_BACKWARD ? (double)args->grad_entropy[row] : 0;
+  double entropy = e != 0 ? (double)stats[3] : 0;
+  return (eager_record){.scale = eager_row_scale(spec, args, row),
+                        .maximum = (double)stats[0],
+                        .log_sum = (double)stats[1],
+                        .alpha = -g - e * entropy,
+                        .beta = -e * ln_2,
+                        .entropy = entropy,
+                        .grad_logprob = g,
+                        .grad_entropy = e,
+                        .target = eager_row_target(spec, args, row)};
+}
+
+/* Gradient of one score. Where p is 0, so is p·w, and slope·0 even where the slope is unbounded. */
+static double grad_score(const eager_record *record, double x, int is_target) {
+  double w = (eager_score(&record->scale, x) - record->maximum) - record->log_sum;
+  double p = exp2(w), dt;
+  if (is_target) {
+    double entropy_part = p == 0 ? 0 : record->grad_entropy * p * (w * ln_2 + record->entropy);
+    dt = -record->grad_logprob * expm1(w * ln_2) - entropy_part;
+  } else {
+    if (p == 0) return 0;
+    dt = p * (record->alpha + record->beta * w);
+  }
+  return dt * eager_score_slope(&record->scale, x);
+}
+
+static void widen_rows(void *context, int64_t tile, int worker) {
+  (void)worker;
+  const backward_job *job = context;
+  const eager_call *call = job->call;
+  int64_t begin = tile * EAGER_TILE_ROWS, count = job->count - begin;
+  if (count > EAGER_TILE_ROWS) count = EAGER_TILE_ROWS;
+  eager_widen_hidden(call->spec, call->args, &call->rows, job->first + begin, count,
+                     job->memory->hidden + begin * call->spec->hidden);
+  for (int64_t i = begin; i < begin + count; i++)
+    job->memory->records[i] = make_record(call->spec, call->args, call->rows.index[job->first + i]);
+}
+
+static void widen_columns(void *context, int64_t tile, int worker) {
+  (void)worker;
+  const backward_job *job = context;
+  int64_t begin = tile * EAGER_TILE_COLUMNS;
+  eager_widen_weight(job->call->spec, job->call->args, job->column + begin,
+                     job->memory->weight + begin * job->call->spec->hidden, job->memory->bias + begin);
+}
+
+static float *dz_tile(const backward_job *job, int64_t row_tile, int64_t tile) {
+  return job->memory->dz + (row_tile * job->tiles + tile) * EAGER_TILE_ROWS * EAGER_TILE_COLUMNS;
+}
+
+/* Scores of one tile, turned into their gradients in place; rows and columns of padding become 0. */
+static void grad_tile(void *context, int64_t unit, int worker) {
+  (void)worker;
+  const backward_job *job = context;
+  const eager_backward_memory *memory = job->memory;
+  int64_t row_tile = unit / job->tiles, tile = unit % job->tiles, depth = job->call->spec->hidden;
+  float *dz = dz_tile(job, row_tile, tile);
+  eager_matrices x = {EAGER_TILE_ROWS,
+                      EAGER_TILE_COLUMNS,
+                      (int)depth,
+                      memory->hidden + row_tile * EAGER_TILE_ROWS * depth,
+                      depth,
+                      memory->weight + tile * EAGER_TILE_COLUMNS * depth,
+                      depth,
+                      dz,
+                      EAGER_TILE_COLUMNS};
+  eager_multiply(EAGER_SCORES, &x);
+  const float *bias = memory->bias + tile * EAGER_TILE_COLUMNS;
+  int64_t rows = job->count - row_tile * EAGER_TILE_ROWS, columns = job->columns - tile * EAGER_TILE_COLUMNS;
+  int64_t first_column = job->column + tile * EAGER_TILE_COLUMNS;
+  for (int64_t i = 0; i < EAGER_TILE_ROWS; i++)
+    for (int64_t j = 0; j < EAGER_TILE_COLUMNS; j++) {
+      float *out = &dz[i * EAGER_TILE_COLUMNS + j];
+      if (i >= rows || j >= columns) {
+        *out = 0;
+        continue;
+      }
+      const eager_record *record = &memory->records[row_tile * EAGER_TILE_ROWS + i];
+      *out = (float)grad_score(record, (double)*out + (double)bias[j], record->target == first_column + j);
+    }
+}
+
+static int block_width(const backward_job *job, int64_t block) {
+  int64_t left = job->call->spec->hidden - block * EAGER_DEPTH_BLOCK;
+  return (int)(left < EAGER_DEPTH_BLOCK ? left : EAGER_DEPTH_BLOCK);
+}
+
+/* dh of a row tile += Σ over the chunk's column tiles. */
+static void add_grad_hidden(const backward_job *job, int64_t row_tile, int64_t block) {
+  int64_t depth = job->call->spec->hidden, begin = block * EAGER_DEPTH_BLOCK;
+  for (int64_t tile = 0; tile < job->tiles; tile++) {
+    eager_matrices x = {EAGER_TILE_ROWS,
+                        block_width(job, block),
+                        EAGER_TILE_COLUMNS,
+                        dz_tile(job, row_tile, tile),
+                        EAGER_TILE_COLUMNS,
+                        job->memory->weight + tile * EAGER_TILE_COLUMNS * depth + begin,
+                        depth,
+                        job->grad_hidden + row_tile * EAGER_TILE_ROWS * depth + begin,
+                        depth};
+    eager_multiply(EAGER_GRAD_HIDDEN, &x);
+  }
+}
+
+/* dW of a column tile += Σ over the panel's row tiles. */
+static void add_grad_weight(const backward_job *job, int64_t tile, int64_t block) {
+  int64_t depth = job->call->spec->hidden, begin = block * EAGER_DEPTH_BLOCK;
+  for (int64_t row_tile = 0; row_tile < job->row_tiles; row_tile++) {
+    eager_matrices x = {EAGER_TILE_COLUMNS,
+                        block_width(job, block),
+                        EAGER_TILE_ROWS,
+                        dz_tile(job, row_tile, tile),
+                        EAGER_TILE_COLUMNS,
+                        job->memory->hidden + row_tile * EAGER_TILE_ROWS * depth + begin,
+                        depth,
+                        job->memory->grad_weight + tile * EAGER_TILE_COLUMNS * depth + begin,
+                        depth};
+    eager_multiply(EAGER_GRAD_WEIGHT, &x);
+  }
+}
+
+static void add_grad_bias(const backward_job *job, int64_t tile) {
+  double *sums = job->memory->grad_bias + tile * EAGER_TILE_COLUMNS;
+  for (int64_t i = 0; i < job->count; i++) {
+    const float *dz = dz_tile(job, i / EAGER_TILE_ROWS, tile) + (i % EAGER_TILE_ROWS) * EAGER_TILE_COLUMNS;
+    for (int64_t j = 0; j < EAGER_TILE_COLUMNS; j++) sums[j] += (double)dz[j];
+  }
+}
+
+/* Units: (row tile, block) of dh, then (column tile, block) of dW, then column tiles of db. */
+static void add_product(void *context, int64_t unit, int worker) {
+  (void)worker;
+  const backward_job *job = context;
+  int64_t hidden_units = job->hidden ? job->row_tiles * job->depth_blocks : 0;
+  int64_t weight_units = job->weight ? job->tiles * job->depth_blocks : 0;
+  if (unit < hidden_units)
+    add_grad_hidden(job, unit / job->depth_blocks, unit % job->depth_blocks);
+  else if (unit < hidden_units + weight_units)
+    add_grad_weight(job, (unit - hidden_units) / job->depth_blocks, (unit - hidden_units) % job->depth_blocks);
+  else
+    add_grad_bias(job, unit - hidden_units - weight_units);
+}
+
+static void set_panel(backward_job *job, int64_t first) {
+  const eager_call *call = job->call;
+  int64_t left = call->rows.count - first;
+  job->first = first;
+  job->count = left < call->plan->panel_rows ? left : call->plan->panel_rows;
+  job->row_tiles = eager_ceil_div(job->count, EAGER_TILE_ROWS);
+  eager_team_run(call->team, job->row_tiles, widen_rows, job);
+}
+
+static void set_chunk(backward_job *job, int64_t column) {
+  const eager_call *call = job->call;
+  int64_t left = call->args->vocab_valid - column;
+  job->column = column;
+  job->columns = left < call->plan->chunk_columns ? left : call->plan->chunk_columns;
+  job->tiles = eager_ceil_div(job->columns, EAGER_TILE_COLUMNS);
+  eager_team_run(call->team, job->tiles, widen_columns, job);
+}
+
+static void add_products(backward_job *job) {
+  eager_team *team = job->call->team;
+  eager_team_run(team, job->row_tiles * job->tiles, grad_tile, job);
+  int64_t units = (job->hidden ? job->row_tiles * job->depth_blocks : 0) +
+                  (job->weight ? job->tiles * job->depth_blocks : 0) + (job->bias ? job->tiles : 0);
+  eager_team_run(team, units, add_product, job);
+}
+
+static void write_grad_hidden(const backward_job *job) {
+  const flp_spec *spec = job->call->spec;
+  const flp_args *args = job->call->args;
+  for (int64_t i = 0; i < job->count; i++) {
+    int64_t row = job->call->rows.index[job->first + i];
+    char *out = (char *)args->grad_hidden + row * args->grad_hidden_stride * flp_half_bytes(spec->grad_hidden_dtype);
+    flp_half_narrow(spec->grad_hidden_dtype, job->grad_hidden + i * spec->hidden, spec->hidden, out);
+  }
+}
+
+static void write_grad_weight(void *context, int64_t column, int worker) {
+  (void)worker;
+  const backward_job *job = context;
+  const flp_spec *spec = job->call->spec;
+  const flp_args *args = job->call->args;
+  const float *sum = job->memory->grad_weight + column * spec->hidden;
+  int64_t offset = (job->column + column) * args->grad_weight_stride;
+  char *out = (char *)args->grad_weight + offset * flp_half_bytes(spec->grad_weight_dtype);
+  if (spec->accumulate_grad_weight)
+    for (int64_t d = 0; d < spec->hidden; d++) ((float *)out)[d] += sum[d];
+  else
+    flp_half_narrow(spec->grad_weight_dtype, sum, spec->hidden, out);
+}
+
+static void write_grad_bias(const backward_job *job) {
+  flp_dtype dtype = job->call->spec->dtype;
+  char *out = (char *)job->call->args->grad_bias + job->column * flp_half_bytes(dtype);
+  for (int64_t j = 0; j < job->columns; j++) {
+    float sum = (float)job->memory->grad_bias[j];
+    flp_half_narrow(dtype, &sum, 1, out + j * flp_half_bytes(dtype));
+  }
+}
+
+/* dh alone: rows outside, so that one panel of sums is enough. */
+static void sweep_rows(backward_job *job) {
+  const eager_call *call = job->call;
+  for (int64_t first = 0; first < call->rows.count; first += call->plan->panel_rows) {
+    set_panel(job, first);
+    job->grad_hidden = job->memory->grad_hidden;
+    memset(job->grad_hidden, 0, (size_t)(job->row_tiles * EAGER_TILE_ROWS * call->spec->hidden) * sizeof(float));
+    for (int64_t column = 0; column < call->args->vocab_valid; column += call->plan->chunk_columns) {
+      set_chunk(job, column);
+      add_products(job);
+    }
+    write_grad_hidden(job);
+  }
+}
+
+static void clear_chunk(const backward_job *job) {
+  size_t columns = (size_t)(job->tiles * EAGER_TILE_COLUMNS);
+  if (job->weight) memset(job->memory->grad_weight, 0, columns * (size_t)job->call->spec->hidden * sizeof(float));
+  if (job->bias) memset(job->memory->grad_bias, 0, columns * sizeof(double));
+}
+
+/* dW and db, and with them dh if all of its rows fit: columns outside, so that one chunk of sums is enough. */
+static void sweep_columns(backward_job *job) {
+  const eager_call *call = job->call;
+  int64_t depth = call->spec->hidden, padded = eager_ceil_div(call->rows.count, EAGER_TILE_ROWS) * EAGER_TILE_ROWS;
+  if (job->hidden) memset(job->memory->grad_hidden, 0, (size_t)(padded * depth) * sizeof(float));
+  for (int64_t column = 0; column < call->args->vocab_valid; column += call->plan->chunk_columns) {
+    set_chunk(job, column);
+    clear_chunk(job);
+    int last = column + call->plan->chunk_columns >= call->args->vocab_valid;
+    for (int64_t first = 0; first < call->rows.count; first += call->plan->panel_rows) {
+      set_panel(job, first);
+      if (job->hidden) job->grad_hidden = job->memory->grad_hidden + first * depth;
+      add_products(job);
+      if (job->hidden && last) write_grad_hidden(job);
+    }
+    if (job->weight) eager_team_run(call->team, job->columns, write_grad_weight, job);
+    if (job->bias) write_grad_bias(job);
+  }
+}
+
+void eager_backward(const eager_call *call, const eager_backward_memory *memory) {
+  const flp_spec *spec = call->spec;
+  backward_job job = {.call = call,
+                      .memory = memory,
+                      .depth_blocks = eager_ceil_div(spec->hidden, EAGER_DEPTH_BLOCK),
+                      .hidden = (spec->grads & FLP_GRAD_HIDDEN) != 0,
+                      .weight = (spec->grads & FLP_GRAD_WEIGHT) != 0,
+                      .bias = (spec->grads & FLP_GRAD_BIAS) != 0};
+  if (call->plan->mode == FLP_MODE_R_VOCAB) {
+    sweep_columns(&job);
+    return;
+  }
+  backward_job head = job;
+  job.weight = job.bias = 0;
+  head.hidden = 0;
+  if (job.hidden) sweep_rows(&job);
+  if (head.weight || head.bias) sweep_columns(&head);
+}

@@ -1,0 +1,224 @@
+/* core.h: what the files of the eager reference share, divided by the file that implements it.
+ *
+ * Invariants: every matrix product runs on tiles of one fixed shape, padded with zeros, and everything that is summed
+ * is summed in an order that only the spec fixes. So no result depends on threads, workspace, N or a row's position. */
+#ifndef FLP_EAGER_CORE_H
+#define FLP_EAGER_CORE_H
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "runtime/flp.h"
+
+/* A tile of scores: 64 x 128 keeps packing under 2% of a product at D = 4096 and its fp32 weight tile within 2 MiB. */
+enum {
+  EAGER_TILE_ROWS = 64,
+  EAGER_TILE_COLUMNS = 128,
+  EAGER_GROUP_TILES = 4,   /* column tiles that one unit of forward folds into one partial */
+  EAGER_DEPTH_BLOCK = 512, /* columns of a gradient that one unit sums: 128 x 512 fp32 stay in the second cache */
+  EAGER_THREADS_MAX = 256
+};
+
+/* Where a partial's maximum stands for "no score above -inf here"; see abi.h, prepare. */
+#define EAGER_NO_MAXIMUM (-0x1p100)
+
+/* ---- eager_threads.c ---- */
+
+/* Does one unit of a job. worker: 0 <= worker < team->count, for scratch of its own */
+typedef void (*eager_work_fn)(void *context, int64_t unit, int worker);
+
+typedef struct eager_team {
+  pthread_t threads[EAGER_THREADS_MAX];
+  int count; /* workers, the calling thread (worker 0) included */
+  pthread_mutex_t lock;
+  pthread_cond_t begun, ended;
+  uint64_t generation; /* jobs begun */
+  int busy;            /* workers still inside the current job */
+  int stopping;
+  eager_work_fn work;
+  void *context;
+  int64_t units;
+  atomic_llong next;
+} eager_team;
+
+/* Starts at most `threads` workers; fewer if the system has no more to give. */
+void eager_team_start(eager_team *team, int threads);
+/* Does units 0 .. units-1, in any order, and returns when all are done. */
+void eager_team_run(eager_team *team, int64_t units, eager_work_fn work, void *context);
+void eager_team_stop(eager_team *team);
+
+/* ---- eager_blas.c, eager_sgemm.c ---- */
+
+/* Opens OpenBLAS on first use; brackets the products of one pass, during which the library runs one thread. */
+void eager_blas_enter(void);
+void eager_blas_leave(void);
+/* To be called on each thread that multiplies (an OpenMP build counts threads per thread). */
+void eager_blas_enter_thread(void);
+
+/* A product of row-major fp32 matrices; c <- a·b or c <- c + a·b. */
+typedef enum eager_product {
+  EAGER_SCORES,      /* c (m,n) <-     a (m,k) · b (n,k)^T */
+  EAGER_GRAD_HIDDEN, /* c (m,n) <- c + a (m,k) · b (k,n)   */
+  EAGER_GRAD_WEIGHT  /* c (m,n) <- c + a (k,m)^T · b (k,n) */
+} eager_product;
+
+typedef struct eager_matrices {
+  int m, n, k;
+  const float *a;
+  int64_t a_stride;
+  const float *b;
+  int64_t b_stride;
+  float *c;
+  int64_t c_stride;
+} eager_matrices;
+
+void eager_multiply(eager_product product, const eager_matrices *x);
+/* The same in plain C, whatever library is there. */
+void eager_multiply_plain(eager_product product, const eager_matrices *x);
+
+/* ---- eager_rows.c ---- */
+
+/* Classes of rows, as in abi.h, prepare. */
+enum { EAGER_ROW_ACTIVE = 0, EAGER_ROW_LEFT_OUT = 1, EAGER_ROW_BAD = 2 };
+
+/* The scores of one row, t = outer·x, or outer·tanh(inner·x) with softcap, in log2 units; x is z + b. */
+typedef struct eager_scale {
+  double outer, inner;
+  int capped;
+} eager_scale;
+
+static inline double eager_score(const eager_scale *scale, double x) {
+  return scale->capped ? scale->outer * tanh(scale->inner * x) : scale->outer * x;
+}
+
+/* dt/dx without the log2(e) of t, that is: how a gradient of t in nats passes to x. */
+double eager_score_slope(const eager_scale *scale, double x);
+
+eager_scale eager_row_scale(const flp_spec *spec, const flp_args *args, int64_t row);
+/* Row of weight that holds the target, or -1 if it lies on another shard. */
+int64_t eager_row_target(const flp_spec *spec, const flp_args *args, int64_t row);
+/* Fills row_class (n) and index (n); adds bad rows and row ids to *bad_rows. Returns the number of active rows. */
+int64_t eager_rows_classify(const flp_spec *spec, const flp_args *args, uint8_t *row_class, int32_t *index,
+                            uint64_t *bad_rows);
+/* Writes logprob, entropy, stats and, in a forward pass, partial of the rows that are not active. */
+void eager_rows_fill(const flp_args *args, const uint8_t *row_class);
+
+/* Softmax of a row so far: maximum, sum and weighted sum in log2 units; sum is 0 while no score was above -inf. */
+typedef struct eager_partial {
+  double maximum, sum, weighted;
+} eager_partial;
+
+eager_partial eager_partial_merge(eager_partial left, eager_partial right);
+/* Moves the reference of a partial from its maximum to another number near it. */
+eager_partial eager_partial_move(eager_partial partial, double maximum);
+/* Writes logprob, entropy and stats of a row. target: raw score, x */
+void eager_row_finish(const flp_args *args, int64_t row, const eager_scale *scale, eager_partial whole, double target);
+
+/* ---- eager_memory.c ---- */
+
+/* Carves arrays out of one block; with base NULL it only counts. */
+typedef struct eager_block {
+  char *base;
+  uint64_t used; /* UINT64_MAX once a size has overflowed */
+} eager_block;
+
+void *eager_block_take(eager_block *block, uint64_t count, uint64_t element_bytes);
+
+/* Sizes of one pass. */
+typedef struct eager_plan {
+  flp_mode mode;
+  int threads;
+  int64_t panel_rows;    /* rows that are worked on at a time, a multiple of EAGER_TILE_ROWS */
+  int64_t chunk_columns; /* columns that backward works on at a time, a multiple of EAGER_TILE_COLUMNS */
+  int products;
+  uint64_t bytes, smallest_bytes;
+} eager_plan;
+
+/* Picks the first plan, from fast to small, whose bytes fit; planning for its own bytes gives the same plan.
+ * error: BUDGET naming the smallest that would do */
+flp_status eager_plan_pick(const flp_spec *spec, flp_pass pass, int64_t n, uint64_t budget_bytes, int threads,
+                           eager_plan *out);
+
+static inline int64_t eager_ceil_div(int64_t a, int64_t b) {
+  return a / b + (a % b != 0);
+}
+
+/* ---- eager.c, eager_step.c ---- */
+
+/* Threads of a pass for what the options ask; 0: all. */
+int eager_thread_count(int threads);
+void eager_layout_of(const flp_spec *spec, flp_pass pass, int64_t n, const eager_plan *plan, flp_layout *layout);
+/* What flp_eager_layout says of a step. */
+flp_status eager_step_layout(const flp_spec *spec, int64_t n, uint64_t budget_bytes, int threads, flp_layout *layout);
+
+/* ---- eager_panel.c ---- */
+
+/* Arrays that every pass has. */
+typedef struct eager_rows {
+  uint8_t *row_class; /* (n) */
+  int32_t *index;     /* (n) row of each active row */
+  int64_t count;      /* active rows */
+} eager_rows;
+
+void eager_rows_carve(eager_block *block, int64_t n, eager_rows *out);
+
+/* Widens `rows` active rows from `first` on to fp32 (EAGER_TILE_ROWS, D), the rest zeros. */
+void eager_widen_hidden(const flp_spec *spec, const flp_args *args, const eager_rows *rows, int64_t first,
+                        int64_t count, float *out);
+/* Widens columns [first, min(first + 128, vocab_valid)) to fp32 (EAGER_TILE_COLUMNS, D), the rest zeros, and their
+ * biases (zeros without). */
+void eager_widen_weight(const flp_spec *spec, const flp_args *args, int64_t first, float *out, float *bias);
+
+/* ---- eager_forward.c, eager_combine.c, eager_backward.c ---- */
+
+typedef struct eager_call {
+  const flp_spec *spec;
+  const flp_args *args;
+  const eager_plan *plan;
+  eager_team *team;
+  eager_rows rows;
+} eager_call;
+
+/* Takes the arrays of a pass from a block; used to count and to run. */
+typedef struct eager_forward_memory {
+  float *hidden;        /* (panel, D) */
+  eager_partial *parts; /* (panel, groups) */
+  double *target;       /* (panel) raw score of the target */
+  float *weight;        /* (threads, 128, D) */
+  float *scores;        /* (threads, 64, 128) */
+  float *bias;          /* (threads, 128) */
+} eager_forward_memory;
+
+void eager_forward_carve(const flp_spec *spec, const eager_plan *plan, eager_block *block, eager_forward_memory *out);
+void eager_forward(const eager_call *call, const eager_forward_memory *memory);
+
+void eager_combine(const eager_call *call);
+
+/* What the gradient of one row's scores needs: dx = slope·2^w·(alpha + beta·w) off the target. */
+typedef struct eager_record {
+  eager_scale scale;
+  double maximum, log_sum; /* w = (t - maximum) - log_sum */
+  double alpha, beta, entropy;
+  double grad_logprob, grad_entropy;
+  int64_t target;
+} eager_record;
+
+typedef struct eager_backward_memory {
+  float *hidden;         /* (panel, D) */
+  float *weight;         /* (chunk, D) */
+  float *bias;           /* (chunk) */
+  float *dz;             /* (panel/64, chunk/128) tiles of (64,128) */
+  eager_record *records; /* (panel) */
+  float *grad_hidden;    /* (rows, D) by active row; rows = panel, or all of them in mode R_VOCAB */
+  float *grad_weight;    /* (chunk, D) */
+  double *grad_bias;     /* (chunk) */
+} eager_backward_memory;
+
+void eager_backward_carve(const flp_spec *spec, const eager_plan *plan, int64_t n, eager_block *block,
+                          eager_backward_memory *out);
+void eager_backward(const eager_call *call, const eager_backward_memory *memory);
+/* Gradients of rows and columns that no product reaches: zeros, and NaN for bad rows. */
+void eager_backward_fill(const flp_spec *spec, const flp_args *args, const uint8_t *row_class);
+
+#endif

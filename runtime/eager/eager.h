@@ -1,0 +1,30 @@
+/* eager.h: the multi-threaded CPU reference: every pass, option and dtype of flp.h on host pointers.
+ *
+ * It is the lowest rung of the ladder and the plainest statement of the contract: scores of a bounded block of rows in
+ * fp32 (products through OpenBLAS when it can be opened, plain C otherwise), reductions in double. Results do not
+ * depend on the number of threads. */
+#ifndef FLP_EAGER_H
+#define FLP_EAGER_H
+
+#include "runtime/loss/loss.h"
+
+/* Workspace bytes of one pass, exact. unit: budget bytes; a smaller budget means smaller blocks.
+ * error: BUDGET naming the smallest that would do */
+flp_status flp_eager_layout(const flp_spec *spec, flp_pass pass, int64_t n, uint64_t budget_bytes, int threads,
+                            flp_layout *layout);
+
+/* Runs one pass to completion. spec and args have been validated (validate.h); strides are filled in (never 0).
+ * bad_rows: added to, the rows and row ids that the contract makes NaN or skips */
+flp_status flp_eager_execute(const flp_spec *spec, const flp_args *args, int threads, uint64_t *bad_rows);
+
+/* One training step, FLP_PASS_STEP: forward, the loss of each row, backward. As flp_eager_execute. */
+flp_status flp_eager_step(const flp_spec *spec, const flp_loss *loss, const flp_args *args, int threads,
+                          uint64_t *bad_rows);
+
+/* One pass of flp_select. args have been validated and strides filled in. bad_targets: added to */
+void flp_eager_select(const flp_spec *spec, const flp_select_args *args, int threads, uint64_t *bad_targets);
+
+/* "OpenBLAS 0.3.21 (libopenblas.so.0), 16 threads" or "plain C, 16 threads". Borrowed. */
+const char *flp_eager_describe(void);
+
+#endif

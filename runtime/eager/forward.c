@@ -1,0 +1,142 @@
+/* forward.c: scores of a panel of rows, column group by column group, folded into softmax statistics.
+ *
+ * source: the online softmax of arXiv:1805.02867, in double, with fixed groups that are merged left to right. */
+#include "runtime/eager/core.h"
+
+typedef struct forward_job {
+  const eager_call *call;
+  const eager_forward_memory *memory;
+  int64_t first, count; /* active rows of this panel */
+  int64_t groups;
+} forward_job;
+
+static int64_t group_count(const flp_spec *spec) {
+  return eager_ceil_div(spec->vocab, (int64_t)EAGER_TILE_COLUMNS * EAGER_GROUP_TILES);
+}
+
+void eager_forward_carve(const flp_spec *spec, const eager_plan *plan, eager_block *block, eager_forward_memory *out) {
+  uint64_t panel = (uint64_t)plan->panel_rows, depth = (uint64_t)spec->hidden, threads = (uint64_t)plan->threads;
+  out->hidden = eager_block_take(block, panel * depth, sizeof(float));
+  out->parts = eager_block_take(block, panel * (uint64_t)group_count(spec), sizeof(eager_partial));
+  out->target = eager_block_take(block, panel, sizeof(double));
+  out->weight = eager_block_take(block, threads * EAGER_TILE_COLUMNS * depth, sizeof(float));
+  out->scores = eager_block_take(block, threads * EAGER_TILE_ROWS * EAGER_TILE_COLUMNS, sizeof(float));
+  out->bias = eager_block_take(block, threads * EAGER_TILE_COLUMNS, sizeof(float));
+}
+
+/* Softmax statistics of one row's scores in one tile. A NaN is no maximum, but it reaches the sums. */
+static eager_partial fold_tile(const eager_scale *scale, const float *scores, const float *bias, int64_t columns) {
+  double t[EAGER_TILE_COLUMNS], maximum = -INFINITY;
+  int has_nan = 0;
+  for (int64_t j = 0; j < columns; j++) {
+    t[j] = eager_score(scale, (double)scores[j] + (double)bias[j]);
+    if (t[j] > maximum) maximum = t[j];
+    has_nan |= isnan(t[j]);
+  }
+  if (has_nan) return (eager_partial){maximum, NAN, NAN};
+  eager_partial partial = {maximum, 0, 0};
+  for (int64_t j = 0; j < columns; j++) {
+    if (t[j] == -INFINITY) continue; /* probability 0, and nothing to the entropy */
+    double u = t[j] - maximum, e = exp2(u);
+    partial.sum += e;
+    partial.weighted += e * u;
+  }
+  return partial;
+}
+
+static void fold_tile_rows(const forward_job *job, int64_t group, int64_t column, int64_t subtile, const float *scores,
+                           const float *bias) {
+  const eager_call *call = job->call;
+  int64_t columns = call->args->vocab_valid - column;
+  if (columns > EAGER_TILE_COLUMNS) columns = EAGER_TILE_COLUMNS;
+  for (int64_t i = 0; i < EAGER_TILE_ROWS; i++) {
+    int64_t in_panel = subtile * EAGER_TILE_ROWS + i;
+    if (in_panel >= job->count) return;
+    int64_t row = call->rows.index[job->first + in_panel];
+    eager_scale scale = eager_row_scale(call->spec, call->args, row);
+    const float *row_scores = scores + i * EAGER_TILE_COLUMNS;
+    eager_partial *part = &job->memory->parts[in_panel * job->groups + group];
+    *part = eager_partial_merge(*part, fold_tile(&scale, row_scores, bias, columns));
+    int64_t target = eager_row_target(call->spec, call->args, row) - column;
+    if (target >= 0 && target < columns)
+      job->memory->target[in_panel] = (double)row_scores[target] + (double)bias[target];
+  }
+}
+
+static void fold_group(void *context, int64_t group, int worker) {
+  const forward_job *job = context;
+  const eager_call *call = job->call;
+  int64_t depth = call->spec->hidden, subtiles = eager_ceil_div(job->count, EAGER_TILE_ROWS);
+  float *weight = job->memory->weight + worker * EAGER_TILE_COLUMNS * depth;
+  float *scores = job->memory->scores + worker * EAGER_TILE_ROWS * EAGER_TILE_COLUMNS;
+  float *bias = job->memory->bias + worker * EAGER_TILE_COLUMNS;
+  for (int64_t i = 0; i < job->count; i++)
+    job->memory->parts[i * job->groups + group] = (eager_partial){-INFINITY, 0, 0};
+  for (int64_t tile = group * EAGER_GROUP_TILES; tile < (group + 1) * EAGER_GROUP_TILES; tile++) {
+    int64_t column = tile * EAGER_TILE_COLUMNS;
+    if (column >= call->args->vocab_valid) return;
+    eager_widen_weight(call->spec, call->args, column, weight, bias);
+    for (int64_t subtile = 0; subtile < subtiles; subtile++) {
+      eager_matrices x = {EAGER_TILE_ROWS,
+                          EAGER_TILE_COLUMNS,
+                          (int)depth,
+                          job->memory->hidden + subtile * EAGER_TILE_ROWS * depth,
+                          depth,
+                          weight,
+                          depth,
+                          scores,
+                          EAGER_TILE_COLUMNS};
+      eager_multiply(EAGER_SCORES, &x);
+      fold_tile_rows(job, group, column, subtile, scores, bias);
+    }
+  }
+}
+
+static void widen_subtile(void *context, int64_t subtile, int worker) {
+  (void)worker;
+  const forward_job *job = context;
+  const eager_call *call = job->call;
+  int64_t begin = subtile * EAGER_TILE_ROWS, count = job->count - begin;
+  if (count > EAGER_TILE_ROWS) count = EAGER_TILE_ROWS;
+  eager_widen_hidden(call->spec, call->args, &call->rows, job->first + begin, count,
+                     job->memory->hidden + begin * call->spec->hidden);
+}
+
+/* The sums are moved to the maximum as stored, unless fp32 rounds it by more than their own exponents hold. */
+static void write_partial(const flp_args *args, int64_t row, eager_partial part, double target) {
+  enum { OCTAVES = 64 };
+  float *out = args->partial + 4 * row;
+  int empty = part.sum == 0;
+  double maximum = empty ? EAGER_NO_MAXIMUM : (double)(float)part.maximum;
+  if (!empty && fabs(part.maximum - maximum) < OCTAVES) part = eager_partial_move(part, maximum);
+  out[0] = (float)maximum;
+  out[1] = empty ? 0 : (float)part.sum;
+  out[2] = empty ? 0 : (float)part.weighted;
+  out[3] = (float)target;
+}
+
+static void finish_row(void *context, int64_t in_panel, int worker) {
+  (void)worker;
+  const forward_job *job = context;
+  const eager_call *call = job->call;
+  const eager_partial *parts = job->memory->parts + in_panel * job->groups;
+  int64_t row = call->rows.index[job->first + in_panel];
+  eager_partial whole = parts[0];
+  for (int64_t group = 1; group < job->groups; group++) whole = eager_partial_merge(whole, parts[group]);
+  eager_scale scale = eager_row_scale(call->spec, call->args, row);
+  double target = job->memory->target[in_panel];
+  if (call->args->partial) write_partial(call->args, row, whole, target);
+  eager_row_finish(call->args, row, &scale, whole, target);
+}
+
+void eager_forward(const eager_call *call, const eager_forward_memory *memory) {
+  int64_t panel = call->plan->panel_rows;
+  for (int64_t first = 0; first < call->rows.count; first += panel) {
+    forward_job job = {.call = call, .memory = memory, .first = first, .groups = group_count(call->spec)};
+    job.count = call->rows.count - first < panel ? call->rows.count - first : panel;
+    for (int64_t i = 0; i < job.count; i++) memory->target[i] = -INFINITY;
+    eager_team_run(call->team, eager_ceil_div(job.count, EAGER_TILE_ROWS), widen_subtile, &job);
+    eager_team_run(call->team, job.groups, fold_group, &job);
+    eager_team_run(call->team, job.count, finish_row, &job);
+  }
+}

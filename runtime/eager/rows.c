@@ -1,0 +1,132 @@
+/* rows.c: what is decided per row: which rows cost work, their scale and target, and their outputs. */
+#include <string.h>
+
+#include "runtime/eager/core.h"
+
+static const double log2_e = 1.4426950408889634074;
+static const double ln_2 = 0.69314718055994530942;
+
+static int64_t target_id(const flp_spec *spec, const flp_args *args, int64_t row) {
+  if (spec->target_dtype == FLP_DTYPE_INT32) return ((const int32_t *)args->target)[row];
+  return ((const int64_t *)args->target)[row];
+}
+
+static double temperature_of(const flp_spec *spec, const flp_args *args, int64_t row) {
+  return spec->per_row_temperature ? (double)args->temperature_rows[row] : (double)args->temperature;
+}
+
+eager_scale eager_row_scale(const flp_spec *spec, const flp_args *args, int64_t row) {
+  double temperature = temperature_of(spec, args, row), cap = (double)spec->softcap, logit_scale = (double)args->scale;
+  eager_scale scale = {.capped = spec->softcap > 0};
+  scale.outer = (scale.capped ? cap : logit_scale) * log2_e / temperature;
+  scale.inner = scale.capped ? logit_scale / cap : 0;
+  return scale;
+}
+
+double eager_score_slope(const eager_scale *scale, double x) {
+  if (!scale->capped) return scale->outer * ln_2;
+  double tanh_x = tanh(scale->inner * x);
+  return scale->outer * ln_2 * scale->inner * (1 - tanh_x) * (1 + tanh_x);
+}
+
+int64_t eager_row_target(const flp_spec *spec, const flp_args *args, int64_t row) {
+  int64_t local = target_id(spec, args, row) - args->vocab_offset;
+  return local >= 0 && local < args->vocab_valid ? local : -1;
+}
+
+/* No gradient that is given asks anything of this row. A NaN does. */
+static int is_idle(const flp_spec *spec, const flp_args *args, int64_t row) {
+  const float *entropy = spec->entropy == FLP_ENTROPY_BACKWARD ? args->grad_entropy : NULL;
+  return !(args->grad_logprob && args->grad_logprob[row] != 0) && !(entropy && entropy[row] != 0);
+}
+
+static int is_bad(const flp_spec *spec, const flp_args *args, int64_t row) {
+  int64_t id = target_id(spec, args, row);
+  double temperature = temperature_of(spec, args, row);
+  return id < 0 || id >= args->vocab_total || !(temperature > 0) || !isfinite(temperature);
+}
+
+static uint8_t class_of(const flp_spec *spec, const flp_args *args, int64_t row) {
+  if (target_id(spec, args, row) == args->ignore_index) return EAGER_ROW_LEFT_OUT;
+  if (args->pass == FLP_PASS_BACKWARD && is_idle(spec, args, row)) return EAGER_ROW_LEFT_OUT;
+  return is_bad(spec, args, row) ? EAGER_ROW_BAD : EAGER_ROW_ACTIVE;
+}
+
+/* Marks the rows of the list active and all others left out; ids that are no row are counted. */
+static void mark_listed(const flp_args *args, uint8_t *row_class, uint64_t *bad_rows) {
+  memset(row_class, EAGER_ROW_LEFT_OUT, (size_t)args->n);
+  for (int64_t i = 0; i < args->row_count; i++) {
+    int64_t row = args->rows[i];
+    if (row < 0 || row >= args->n)
+      ++*bad_rows;
+    else
+      row_class[row] = EAGER_ROW_ACTIVE;
+  }
+}
+
+int64_t eager_rows_classify(const flp_spec *spec, const flp_args *args, uint8_t *row_class, int32_t *index,
+                            uint64_t *bad_rows) {
+  if (args->rows)
+    mark_listed(args, row_class, bad_rows);
+  else
+    memset(row_class, EAGER_ROW_ACTIVE, (size_t)args->n);
+  int64_t count = 0;
+  for (int64_t row = 0; row < args->n; row++) {
+    if (row_class[row] == EAGER_ROW_ACTIVE) row_class[row] = class_of(spec, args, row);
+    if (row_class[row] == EAGER_ROW_ACTIVE) index[count++] = (int32_t)row;
+    if (row_class[row] == EAGER_ROW_BAD) ++*bad_rows;
+  }
+  return count;
+}
+
+void eager_rows_fill(const flp_args *args, const uint8_t *row_class) {
+  for (int64_t row = 0; row < args->n; row++) {
+    if (row_class[row] == EAGER_ROW_ACTIVE) continue;
+    float value = row_class[row] == EAGER_ROW_BAD ? NAN : 0.0f;
+    if (args->logprob) args->logprob[row] = value;
+    if (args->entropy) args->entropy[row] = value;
+    for (int i = 0; args->stats && i < 4; i++) args->stats[4 * row + i] = value;
+    if (!args->partial || args->pass != FLP_PASS_FORWARD) continue;
+    float *partial = args->partial + 4 * row;
+    partial[0] = row_class[row] == EAGER_ROW_BAD ? NAN : (float)EAGER_NO_MAXIMUM;
+    partial[1] = partial[2] = 0;
+    partial[3] = -INFINITY;
+  }
+}
+
+eager_partial eager_partial_move(eager_partial partial, double maximum) {
+  double shift = partial.maximum - maximum, factor = exp2(shift);
+  return (eager_partial){maximum, partial.sum * factor, (partial.weighted + shift * partial.sum) * factor};
+}
+
+/* A sum of 0 means that no score was above -inf: the other side stands alone, and 0·inf is never formed. */
+eager_partial eager_partial_merge(eager_partial left, eager_partial right) {
+  if (right.sum == 0) return left;
+  if (left.sum == 0) return right;
+  if (left.maximum >= right.maximum) {
+    eager_partial moved = eager_partial_move(right, left.maximum);
+    return (eager_partial){left.maximum, left.sum + moved.sum, left.weighted + moved.weighted};
+  }
+  eager_partial moved = eager_partial_move(left, right.maximum);
+  return (eager_partial){right.maximum, moved.sum + right.sum, moved.weighted + right.weighted};
+}
+
+/* The stored sum is about the maximum as stored, in fp32, so that stats are consistent to double precision. Its
+ * logarithm is moved, not the sum: beyond 2^34 or so fp32 rounds a maximum by more than a double's exponent holds. */
+void eager_row_finish(const flp_args *args, int64_t row, const eager_scale *scale, eager_partial whole, double target) {
+  double maximum = NAN, log_sum = NAN, logprob = NAN, entropy = NAN;
+  if (whole.sum != 0) {
+    double log_whole = log2(whole.sum);
+    maximum = (double)(float)whole.maximum;
+    log_sum = log_whole + (whole.maximum - maximum);
+    logprob = ln_2 * ((eager_score(scale, target) - whole.maximum) - log_whole);
+    entropy = ln_2 * (log_whole - whole.weighted / whole.sum);
+    if (logprob > 0) logprob = 0;
+    if (entropy < 0) entropy = 0;
+  }
+  if (args->logprob) args->logprob[row] = (float)logprob;
+  if (args->entropy) args->entropy[row] = (float)entropy;
+  if (!args->stats) return;
+  const double stats[4] = {maximum, log_sum, logprob, entropy};
+  for (int i = 0; i < 4; i++) args->stats[4 * row + i] = (float)stats[i];
+}

@@ -1,0 +1,112 @@
+/* step.c: one training step of the reference: forward, the loss of each row, backward, in one workspace.
+ *
+ * Invariant: both passes get what the step's own arrays leave of a workspace, so a layout planned for its own bytes is
+ * the same layout. */
+#include <string.h>
+
+#include "runtime/base/status.h"
+#include "runtime/eager/core.h"
+#include "runtime/eager/eager.h"
+
+/* What passes from one pass to the next, by row. */
+typedef struct step_memory {
+  eager_rows rows;
+  float *logprob, *entropy, *stats, *grad_logprob, *grad_entropy;
+} step_memory;
+
+static void carve(int64_t n, eager_block *block, step_memory *out) {
+  uint64_t rows = (uint64_t)n;
+  eager_rows_carve(block, n, &out->rows);
+  float **const each[] = {&out->logprob, &out->entropy, &out->grad_logprob, &out->grad_entropy};
+  for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) *each[i] = eager_block_take(block, rows, sizeof(float));
+  out->stats = eager_block_take(block, rows, 4 * sizeof(float));
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) {
+  return a > b ? a : b;
+}
+
+flp_status eager_step_layout(const flp_spec *spec, int64_t n, uint64_t budget_bytes, int threads, flp_layout *layout) {
+  eager_block own = {0};
+  step_memory memory;
+  eager_plan forward, backward = {0};
+  if (n > 0) carve(n, &own, &memory);
+  uint64_t left = budget_bytes > own.used ? budget_bytes - own.used : 0;
+  int count = eager_thread_count(threads);
+  flp_status first = eager_plan_pick(spec, FLP_PASS_FORWARD, n, left, count, &forward), last = FLP_OK;
+  if (spec->grads) last = eager_plan_pick(spec, FLP_PASS_BACKWARD, n, left, count, &backward);
+  uint64_t smallest = own.used + larger(forward.smallest_bytes, backward.smallest_bytes);
+  if (first != FLP_OK || last != FLP_OK || own.used > budget_bytes)
+    return flp_fail(
+        FLP_ERROR_BUDGET,
+        "budget: %llu bytes are too few for a step over %lld rows on the eager rung; %llu bytes or more are "
+        "accepted",
+        (unsigned long long)budget_bytes, (long long)n, (unsigned long long)smallest);
+  eager_layout_of(spec, spec->grads ? FLP_PASS_BACKWARD : FLP_PASS_FORWARD, n, spec->grads ? &backward : &forward,
+                  layout);
+  layout->products += spec->grads ? forward.products : 0;
+  layout->flops = 2.0 * (double)n * (double)spec->vocab * (double)spec->hidden * layout->products;
+  layout->bytes = own.used + larger(forward.bytes, backward.bytes);
+  layout->smallest_bytes = smallest;
+  return FLP_OK;
+}
+
+/* A row without work has no loss and no gradient, a bad one NaN. */
+static void fill_rows(const flp_loss *loss, const flp_args *args, const step_memory *m) {
+  for (int64_t row = 0; row < args->n; row++) {
+    if (m->rows.row_class[row] == EAGER_ROW_ACTIVE) continue;
+    float value = m->rows.row_class[row] == EAGER_ROW_BAD ? NAN : 0.0f;
+    m->grad_logprob[row] = m->grad_entropy[row] = value;
+    if (args->loss) args->loss[row] = value;
+    for (int64_t i = 0; args->metrics && i < (int64_t)loss->metric_count; i++) args->metrics[i * args->n + row] = value;
+  }
+}
+
+static flp_status evaluate(const flp_loss *loss, const flp_args *args, const step_memory *m) {
+  flp_loss_rows rows = {.n = args->n,
+                        .parameters = args->loss_parameters,
+                        .loss = args->loss,
+                        .grad_logprob = m->grad_logprob,
+                        .grad_entropy = m->grad_entropy,
+                        .metrics = args->metrics};
+  flp_loss_inputs_of(args, rows.inputs);
+  rows.inputs[FLP_LOSS_LOGPROB] = m->logprob;
+  rows.inputs[FLP_LOSS_ENTROPY] = m->entropy;
+  FLP_TRY(flp_loss_evaluate(loss, &rows));
+  fill_rows(loss, args, m);
+  return FLP_OK;
+}
+
+static void hand_out(const flp_args *args, const step_memory *m) {
+  size_t bytes = (size_t)args->n * sizeof(float);
+  if (args->logprob) memcpy(args->logprob, m->logprob, bytes);
+  if (args->entropy) memcpy(args->entropy, m->entropy, bytes);
+}
+
+flp_status flp_eager_step(const flp_spec *spec, const flp_loss *loss, const flp_args *args, int threads,
+                          uint64_t *bad_rows) {
+  eager_block block = {.base = args->workspace};
+  step_memory m = {0};
+  flp_layout layout;
+  flp_args pass = *args;
+  uint64_t counted_before = 0; /* the backward pass meets the same bad rows again */
+  pass.pass = FLP_PASS_BACKWARD;
+  if (args->n == 0) return spec->grads ? flp_eager_execute(spec, &pass, threads, bad_rows) : FLP_OK;
+  if (eager_step_layout(spec, args->n, args->workspace_bytes, threads, &layout) != FLP_OK)
+    return flp_fail(FLP_ERROR_WORKSPACE, "args.workspace_bytes: %s", flp_error_detail());
+  carve(args->n, &block, &m);
+  pass.workspace = block.base + block.used;
+  pass.workspace_bytes = args->workspace_bytes - block.used;
+  pass.pass = FLP_PASS_FORWARD;
+  pass.logprob = m.logprob;
+  pass.entropy = spec->entropy != FLP_ENTROPY_NONE ? m.entropy : NULL;
+  pass.stats = m.stats;
+  FLP_TRY(flp_eager_execute(spec, &pass, threads, bad_rows));
+  eager_rows_classify(spec, &pass, m.rows.row_class, m.rows.index, &counted_before);
+  FLP_TRY(evaluate(loss, args, &m));
+  hand_out(args, &m);
+  pass.pass = FLP_PASS_BACKWARD;
+  pass.grad_logprob = m.grad_logprob;
+  pass.grad_entropy = spec->entropy == FLP_ENTROPY_BACKWARD ? m.grad_entropy : NULL;
+  return spec->grads ? flp_eager_execute(spec, &pass, threads, &counted_before) : FLP_OK;
+}

@@ -1,0 +1,177 @@
+/* kernel.h: the identity of a kernel (its key) and what a launch must know about it (its descriptor).
+ *
+ * Invariants: a key is canonical (fields that a kind does not use are 0), so equal kernels have equal key bytes; a
+ * descriptor's serialised form is little-endian, versioned and checked field by field when it is read. */
+#ifndef FLP_KERNEL_H
+#define FLP_KERNEL_H
+
+#include "runtime/flp.h"
+#include "runtime/kernel/abi.h"
+
+enum { FLP_KEY_FORMAT = 3, FLP_DESC_FORMAT = 5 };
+
+typedef enum flp_kernel_kind {
+  FLP_KERNEL_ROWS = 1,        /* prepare, combine, merge, record, dz_scale, bias_reduce, fill */
+  FLP_KERNEL_FORWARD = 2,     /* forward */
+  FLP_KERNEL_DZ = 3,          /* dz */
+  FLP_KERNEL_GRAD_HIDDEN = 4, /* grad_hidden */
+  FLP_KERNEL_GRAD_WEIGHT = 5, /* grad_weight */
+  FLP_KERNEL_PRODUCTS = 6,    /* products_map: in place of the two before it, on sm_90a */
+  FLP_KERNEL_SELECT = 7,      /* select, select_grad: scores that exist already */
+  FLP_KERNEL_KEEP = 8,        /* forward_keep: forward that also stores exponentials (modes S and P) */
+  FLP_KERNEL_KEPT = 9,        /* keep_reference, keep_finish, keep_expand, keep_gather: what turns those into gradients */
+  FLP_KERNEL_LOSS = 10        /* loss_rows: a loss program */
+} flp_kernel_kind;
+enum { FLP_KERNEL_KINDS = FLP_KERNEL_LOSS + 1 };
+
+/* How two warpgroups of a CTA divide the work. */
+typedef enum flp_schedule {
+  FLP_SCHEDULE_PING_PONG = 1,  /* a tile each, in turn: one multiplies while the other works on its results */
+  FLP_SCHEDULE_COOPERATIVE = 2 /* half the rows of one tile each */
+} flp_schedule;
+
+/* How a kernel is cut, for architectures that leave a choice; 0 in a field is the template's own choice. It decides the
+ * time that a kernel takes, and in the forward pass not one bit of what it computes. */
+typedef struct flp_tunables {
+  uint32_t schedule;      /* flp_schedule */
+  uint32_t rows, columns; /* of a tile */
+  uint32_t stages;        /* of the pipeline from memory */
+  uint32_t cluster;       /* CTAs along the rows that share what they load */
+  uint32_t raster;        /* how many bands of rows may walk along the columns together */
+} flp_tunables;
+
+typedef struct flp_kernel_key {
+  flp_kernel_kind kind;
+  char arch[16];          /* "sm_80", "sm_90a", ... */
+  flp_dtype dtype;        /* of operands; LOSS: FP32 */
+  flp_dtype target_dtype; /* ROWS, SELECT */
+  flp_dtype out_dtype;    /* GRAD_HIDDEN, GRAD_WEIGHT */
+  uint32_t entropy;       /* FORWARD, KEEP: accumulate the weighted sum; DZ: upstream entropy gradients; SELECT: both */
+  uint32_t bias;          /* FORWARD, KEEP, DZ: add the bias if its pointer is not null */
+  uint32_t bias_grad;     /* DZ: column sums if bias_part is not null */
+  uint32_t softcap;       /* FORWARD, KEEP, DZ */
+  uint32_t alignment;     /* all but ROWS and LOSS: 16, or one element for element-wise copies */
+  int64_t hidden;         /* all but ROWS, SELECT, KEPT and LOSS: D, 0 for any */
+  int64_t vocab;          /* FORWARD, KEEP, DZ, SELECT: V, 0 for any */
+  flp_tunables tune;      /* FORWARD, DZ, PRODUCTS, KEEP */
+  uint8_t loss[32];       /* LOSS: SHA-256 of the program's bytes (flp_loss_write); 0: any program, as data */
+} flp_kernel_key;
+
+/* Tunables by kind of kernel. */
+typedef struct flp_tuning {
+  flp_tunables of[FLP_KERNEL_KINDS];
+} flp_tuning;
+
+/* Zeroes the fields that key->kind does not use. */
+void flp_kernel_key_canonicalise(flp_kernel_key *key);
+
+/* 1 if a resolved spec wants kernels that keep exponentials: for modes S or P, with gradients, in bf16. */
+int flp_kernel_spec_keeps(const flp_spec *spec);
+
+/* The kernels that a resolved spec needs on an architecture: of a head, ROWS, FORWARD and, by its gradients, DZ,
+ * GRAD_HIDDEN, GRAD_WEIGHT (where the architecture has it for this spec, PRODUCTS in place of these two), KEEP and KEPT
+ * if it keeps exponentials, for spec.loss LOSS, in that order, each for that architecture or, where it has none of its
+ * own, for the one below; of scores that exist, SELECT. Returns their number (1 to FLP_SPEC_KERNELS_MAX). */
+enum { FLP_SPEC_KERNELS_MAX = 8 };
+int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]);
+
+/* 1 if its architecture leaves a choice of how such a kernel is cut: sm_90a. */
+int flp_kernel_is_tunable(const flp_kernel_key *key);
+
+/* Sets the tunables of those keys. */
+void flp_tuning_apply(const flp_tuning *tuning, flp_kernel_key *keys, int count);
+
+/* 1 if at least one of the kernels that a resolved spec needs there is tunable. */
+int flp_kernel_arch_leaves_choice(const char *arch, const flp_spec *spec);
+
+/* 1 if at least one of those kernels is the architecture's own. Some have only a part of the kernels: sm_90a has
+ * FORWARD, DZ and PRODUCTS of operands whose addresses are multiples of 16 bytes, as the copy engine asks; the rest are
+ * sm_80's, which run there as well. */
+int flp_kernel_arch_serves(const char *arch, const flp_spec *spec);
+
+/* The shape-generic kernel that can stand in for this one: hidden and vocab any, entropy, bias and bias_grad on, cut as
+ * its template chooses; of a loss the one for any. */
+flp_kernel_key flp_kernel_key_generic(const flp_kernel_key *key, const char *arch);
+
+/* 1 if the kernel runs any loss, as data. */
+int flp_kernel_runs_any_loss(const flp_kernel_key *key);
+
+/* Writes the key's bytes, e.g. "flp-key/1 kind=forward arch=sm_80 dtype=bf16 ... tune=<tunables> sources=<64 hex>
+ * tuned=<device>". tuned_for: "" or "<device name>/<SM count>/<driver>" for an entry tuned on one device Returns the
+ * length without the terminating 0, or 0 if capacity is too small. FLP_KEY_BYTES_MAX always suffices. */
+enum { FLP_KEY_BYTES_MAX = 720 };
+size_t flp_kernel_key_bytes(const flp_kernel_key *key, const uint8_t sources[32], const char *tuned_for, char *out,
+                            size_t capacity);
+
+/* Reads what flp_kernel_key_bytes wrote, whatever it was tuned for. 0: the text is not exactly that. key_text.c */
+int flp_kernel_key_read(const char *text, flp_kernel_key *out, uint8_t sources[32]);
+
+/* ---- tunables.c: tunables as text ---- */
+
+/* Reads e.g. "forward:cooperative,256x192,stages=4;products:raster=16": kinds divided by ';', and of each any of
+ * ping-pong or cooperative, ROWSxCOLUMNS, stages=N, cluster=N, raster=N. What can be built is for the template to say.
+ * text: NULL or "" for the templates' own choices. field: names the text in errors. error: ARGUMENT */
+flp_status flp_tuning_parse(const char *field, const char *text, flp_tuning *out);
+
+/* 1 if it says how kernels of some kind are cut, so that not all is left to templates. */
+int flp_tuning_asks(const flp_tuning *tuning);
+
+/* Writes them as flp_tuning_parse reads those of a kind, "own" where every field is 0. */
+enum { FLP_TUNABLES_TEXT_BYTES = 96 };
+void flp_tunables_text(const flp_tunables *tunables, char out[FLP_TUNABLES_TEXT_BYTES]);
+
+/* Writes those of the kinds that are not all 0, as flp_tuning_parse reads them; "" for none. */
+enum { FLP_TUNING_TEXT_BYTES = 4 * FLP_TUNABLES_TEXT_BYTES + 64 };
+void flp_tuning_text(const flp_tuning *tuning, char out[FLP_TUNING_TEXT_BYTES]);
+
+/* Says who is to blame for a kernel that a template did not make (COMPILE, with the reason as the thread's detail):
+ * where the key says how it is cut, that, since templates' own choices can be made. Returns ARGUMENT then, with a
+ * detail that names field, kernel, cut and reason; else the status as it was. field: where the cut was given,
+ * "options.tune" */
+flp_status flp_tuning_blame(const char *field, const flp_kernel_key *key, flp_status status);
+
+/* Names for messages and files. */
+const char *flp_kernel_kind_name(flp_kernel_kind kind); /* "forward" */
+const char *flp_dtype_name(flp_dtype dtype);            /* "bf16"; "?" if unknown */
+size_t flp_dtype_bytes(flp_dtype dtype);                /* 2; 0 if unknown */
+
+enum { FLP_ENTRIES_MAX = 8 };
+
+typedef struct flp_kernel_entry {
+  char name[32];      /* abi.h entry; the PTX symbol is "flp_" + name */
+  char signature[40]; /* abi.h signature that the kernel was built for */
+  uint32_t threads;   /* of a CTA */
+  uint32_t shared_bytes; /* dynamic shared memory */
+} flp_kernel_entry;
+
+typedef struct flp_kernel_desc {
+  flp_kernel_key key;
+  uint8_t sources[32];   /* hash of templates + generator */
+  uint32_t ptx_major, ptx_minor;
+  uint32_t entry_count;
+  flp_kernel_entry entries[FLP_ENTRIES_MAX];
+  /* tunables; 0 where the kind has none */
+  uint32_t tile_rows, tile_columns, tile_depth, stages; /* products: tile_rows is M, tile_columns N, tile_depth K */
+  uint32_t unit_columns; /* FORWARD: columns of one unit = one group of partials */
+  uint32_t raster;       /* row bands, at most, that CTAs walk before the next columns */
+  uint32_t cluster;      /* entries named ..._map: CTAs of a cluster, along the rows; else 0 */
+  /* DZ: the backward layout that was measured to be the fastest; 0: no preference. Columns alone ask for R_VOCAB, rows
+   * alone for R_ROWS, both for R2, in chunks of that size or, where the budget has no room, smaller ones.
+   * KEEP: rows of a chunk of mode P, likewise; no columns. */
+  uint32_t chunk_rows, chunk_vocab;
+} flp_kernel_desc;
+
+/* Launch grid of an entry that has one CTA a tile: tiles in x, never over 2^31-1 (checked by the planner). */
+
+/* Serialises; returns bytes written, 0 if capacity is too small. FLP_DESC_BYTES_MAX always suffices. */
+enum { FLP_DESC_BYTES_MAX = 2048 };
+size_t flp_kernel_desc_write(const flp_kernel_desc *desc, uint8_t *out, size_t capacity);
+
+/* error: CORRUPT naming the field: bad version, length, unterminated string, count, or a signature that differs from
+ * this library's abi.h */
+flp_status flp_kernel_desc_read(const uint8_t *bytes, size_t length, flp_kernel_desc *out);
+
+/* Hash of templates and generator that this library was built beside (the generated header flp_sources.h). */
+const uint8_t *flp_sources_hash(void);
+
+#endif

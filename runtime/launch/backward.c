@@ -1,0 +1,306 @@
+/* backward.c: the backward pass: prepare, record, then per chunk dz and the products made from it, then fill.
+ * Where operands come through tensor maps, active rows are gathered before: all of them, or those of a chunk of rows.
+ * In mode S dz is made of what forward saved (launch_keep.c).
+ *
+ * Invariants: each gradient element is written out once, by the last chunk that adds to it; chunks of one call reuse
+ * one dz buffer, in stream order. */
+#include "runtime/base/status.h"
+#include "runtime/base/util.h"
+#include "runtime/kernel/kernel.h"
+#include "runtime/launch/backward.h"
+#include "runtime/launch/keep.h"
+
+flp_status backward_launch_record(const flp_call *call, flp_row_range rows) {
+  const flp_args *a = call->args;
+  flp_record_params p = {
+      .stats = flp_call_pointer(a->stats),
+      .grad_logprob = flp_call_pointer(a->grad_logprob),
+      .grad_entropy = flp_call_pointer(a->grad_entropy),
+      .index = flp_call_region(call, FLP_REGION_INDEX),
+      .scale = flp_call_region(call, FLP_REGION_SCALE),
+      .count = flp_call_region(call, FLP_REGION_COUNT),
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
+      .cap_in = call->cap_in,
+      .capped = call->capped,
+      .record = flp_call_region(call, FLP_REGION_RECORD),
+      .bound = flp_call_region(call, FLP_REGION_BOUND),
+  };
+  return flp_launch_over(call, FLP_ENTRY_record, &p, rows.end - rows.begin, 1);
+}
+
+static flp_status launch_dz_scale(const flp_call *call) {
+  if (call->plan->spec.dtype != FLP_DTYPE_FP16) return FLP_OK;
+  flp_dz_scale_params scale = {.bound = flp_call_region(call, FLP_REGION_BOUND),
+                               .count = flp_call_region(call, FLP_REGION_COUNT),
+                               .scale_pair = flp_call_region(call, FLP_REGION_SCALE_PAIR)};
+  return flp_launch(call, FLP_ENTRY_dz_scale, &scale, 1);
+}
+
+static int64_t rows_of(const backward_chunk *c) {
+  return c->row_end - c->row_begin;
+}
+
+static int64_t columns_of(const backward_chunk *c) {
+  return c->column_end - c->column_begin;
+}
+
+static flp_status launch_dz_portable(const flp_call *call, const backward_chunk *c) {
+  const flp_args *a = call->args;
+  const flp_kernel_desc *desc = flp_call_desc(call, FLP_KERNEL_DZ);
+  int64_t tiles_m = flp_ceil_div(rows_of(c), desc->tile_rows),
+          tiles_n = flp_ceil_div(columns_of(c), desc->tile_columns);
+  flp_dz_params p = {
+      .hidden = flp_call_pointer(a->hidden),
+      .hidden_stride = a->hidden_stride,
+      .weight = flp_call_pointer(a->weight),
+      .weight_stride = a->weight_stride,
+      .bias = flp_call_pointer(a->bias),
+      .index = flp_call_region(call, FLP_REGION_INDEX),
+      .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
+      .scale = flp_call_region(call, FLP_REGION_SCALE),
+      .count = c->count,
+      .record = flp_call_region(call, FLP_REGION_RECORD),
+      .cap_in = call->cap_in,
+      .depth = (int32_t)call->plan->spec.hidden,
+      .row_begin = (int32_t)c->row_begin,
+      .row_end = (int32_t)c->row_end,
+      .column_begin = (int32_t)c->column_begin,
+      .column_end = (int32_t)c->column_end,
+      .tiles_m = (int32_t)tiles_m,
+      .tiles_n = (int32_t)tiles_n,
+      .dz = c->dz,
+      .dz_stride = c->dz_stride,
+      .scale_pair = flp_call_region(call, FLP_REGION_SCALE_PAIR),
+      .bias_part = c->bias_part,
+  };
+  return flp_launch(call, FLP_ENTRY_dz, &p, tiles_m * tiles_n);
+}
+
+flp_status backward_launch_dz(const flp_call *call, const backward_chunk *c) {
+  return call->plan->planner.backward_cluster ? backward_launch_dz_map(call, c) : launch_dz_portable(call, c);
+}
+
+/* m: rows of the result that the chunk covers */
+static flp_status launch_product(const flp_call *call, const backward_chunk *c, flp_kernel_kind kind, int64_t m,
+                                 const backward_sink *to) {
+  const flp_args *a = call->args;
+  const flp_kernel_desc *desc = flp_call_desc(call, kind);
+  int of_hidden = kind == FLP_KERNEL_GRAD_HIDDEN;
+  int64_t depth = call->plan->spec.hidden;
+  int64_t tiles_m = flp_ceil_div(m, desc->tile_rows), tiles_n = flp_ceil_div(depth, desc->tile_columns);
+  flp_grad_hidden_params p = {
+      .dz = c->dz,
+      .dz_stride = c->dz_stride,
+      .operand = flp_call_pointer(of_hidden ? a->weight : a->hidden),
+      .operand_stride = of_hidden ? a->weight_stride : a->hidden_stride,
+      .index = flp_call_region(call, FLP_REGION_INDEX),
+      .count = c->count,
+      .factor = of_hidden ? c->factor : 0,
+      .depth = (int32_t)depth,
+      .row_begin = (int32_t)c->row_begin,
+      .row_end = (int32_t)c->row_end,
+      .column_begin = (int32_t)c->column_begin,
+      .column_end = (int32_t)c->column_end,
+      .tiles_m = (int32_t)tiles_m,
+      .tiles_n = (int32_t)tiles_n,
+      .scale_pair = flp_call_region(call, FLP_REGION_SCALE_PAIR),
+      .acc = to->acc,
+      .acc_stride = to->acc_stride,
+      .out = to->out,
+      .out_stride = to->out_stride,
+      .read_acc = to->read_acc,
+      .write_acc = to->write_acc,
+      .write_out = to->write_out,
+  };
+  if (!of_hidden && c->factor) {
+    p.operand = flp_call_region(call, FLP_REGION_GATHER);
+    p.operand_stride = flp_planner_gather_stride(depth);
+    p.index = 0;
+  }
+  return flp_launch(call, of_hidden ? FLP_ENTRY_grad_hidden : FLP_ENTRY_grad_weight, &p, tiles_m * tiles_n);
+}
+
+/* Sums over chunks in a workspace accumulator; the last chunk writes the result out. */
+static backward_sink through(CUdeviceptr acc, int64_t acc_stride, const backward_chunk *c, CUdeviceptr out,
+                             int64_t out_stride) {
+  backward_sink to = {
+      .out = out, .out_stride = out_stride, .read_acc = !c->first, .write_acc = !c->last, .write_out = c->last};
+  if (to.read_acc || to.write_acc) {
+    to.acc = acc;
+    to.acc_stride = acc_stride;
+  }
+  return to;
+}
+
+static backward_sink hidden_sink(const flp_call *call, const backward_chunk *c) {
+  const flp_args *a = call->args;
+  backward_chunk whole = *c; /* every chunk of rows holds all that its rows add */
+  if (call->scheme.mode != FLP_MODE_R_VOCAB) whole.first = whole.last = 1;
+  return through(flp_call_region(call, FLP_REGION_HIDDEN_ACC), call->plan->spec.hidden, &whole,
+                 flp_call_pointer(a->grad_hidden), a->grad_hidden_stride);
+}
+
+/* Whether chunks of rows follow each other, each adding to all of the head's gradients. */
+static int is_by_rows(const flp_call *call) {
+  return call->scheme.mode == FLP_MODE_R_ROWS || call->scheme.mode == FLP_MODE_P;
+}
+
+static backward_sink weight_sink(const flp_call *call, const backward_chunk *c) {
+  const flp_args *a = call->args;
+  const flp_spec *spec = &call->plan->spec;
+  CUdeviceptr out = flp_call_pointer(a->grad_weight);
+  int by_rows = is_by_rows(call);
+  backward_chunk whole = *c;
+  if (!by_rows) whole.first = whole.last = 1;
+  if (spec->accumulate_grad_weight || (by_rows && spec->grad_weight_dtype == FLP_DTYPE_FP32))
+    return (backward_sink){.acc = out,
+                           .acc_stride = a->grad_weight_stride,
+                           .write_acc = 1,
+                           .read_acc = spec->accumulate_grad_weight || !whole.first};
+  return through(flp_call_region(call, FLP_REGION_WEIGHT_ACC), spec->hidden, &whole, out, a->grad_weight_stride);
+}
+
+flp_status backward_launch_products(const flp_call *call, const backward_chunk *c) {
+  backward_sink hidden = hidden_sink(call, c), weight = weight_sink(call, c);
+  int wants_hidden = (c->grads & FLP_GRAD_HIDDEN) != 0, wants_weight = (c->grads & FLP_GRAD_WEIGHT) != 0;
+  if (!wants_hidden && !wants_weight) return FLP_OK;
+  if (call->plan->planner.backward_cluster)
+    return backward_launch_products_map(call, c, wants_hidden ? &hidden : NULL, wants_weight ? &weight : NULL);
+  if (wants_hidden) FLP_TRY(launch_product(call, c, FLP_KERNEL_GRAD_HIDDEN, rows_of(c), &hidden));
+  return wants_weight ? launch_product(call, c, FLP_KERNEL_GRAD_WEIGHT, columns_of(c), &weight) : FLP_OK;
+}
+
+flp_status backward_launch_bias_reduce(const flp_call *call, const backward_chunk *c) {
+  backward_chunk whole = *c;
+  if (!is_by_rows(call)) whole.first = whole.last = 1;
+  backward_sink to =
+      through(flp_call_region(call, FLP_REGION_BIAS_ACC), 1, &whole, flp_call_pointer(call->args->grad_bias), 1);
+  flp_bias_reduce_params p = {
+      .bias_part = c->bias_part,
+      .count = c->count,
+      .row_begin = (int32_t)c->row_begin,
+      .row_end = (int32_t)c->row_end,
+      .tile_rows = (int32_t)flp_call_desc(call, FLP_KERNEL_DZ)->tile_rows,
+      .column_begin = (int32_t)c->column_begin,
+      .column_end = (int32_t)c->column_end,
+      .acc = to.acc,
+      .out = to.out,
+      .read_acc = to.read_acc,
+      .write_acc = to.write_acc,
+      .write_out = to.write_out,
+  };
+  return flp_launch_over(call, FLP_ENTRY_bias_reduce, &p, columns_of(c), 1);
+}
+
+/* A chunk of dz made from hidden and weight, in the plan's own order of columns and rows. */
+static flp_status launch_chunk(const flp_call *call, flp_row_range rows, flp_row_range columns, uint32_t grads,
+                               int first, int last) {
+  int gathers_own = call->plan->planner.backward_cluster && call->scheme.mode == FLP_MODE_R_ROWS;
+  backward_chunk c = {.row_begin = rows.begin,
+                      .row_end = rows.end,
+                      .column_begin = columns.begin,
+                      .column_end = columns.end,
+                      .grads = grads,
+                      .first = first,
+                      .last = last,
+                      .count = flp_call_region(call, FLP_REGION_COUNT),
+                      .dz = flp_call_region(call, FLP_REGION_DZ),
+                      .dz_stride = flp_planner_dz_stride(columns.end - columns.begin),
+                      .bias_part = grads & FLP_GRAD_BIAS ? flp_call_region(call, FLP_REGION_BIAS_PART) : 0,
+                      .gathered_from = gathers_own ? rows.begin : 0};
+  if (gathers_own) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
+  FLP_TRY(backward_launch_dz(call, &c));
+  FLP_TRY(backward_launch_products(call, &c));
+  return grads & FLP_GRAD_BIAS ? backward_launch_bias_reduce(call, &c) : FLP_OK;
+}
+
+static int64_t smaller(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+static flp_status by_vocab(const flp_call *call, uint32_t grads) {
+  int64_t step = call->scheme.chunk_vocab, end = call->args->vocab_valid;
+  flp_row_range rows = {0, call->args->n};
+  for (int64_t begin = 0; begin < end; begin += step) {
+    flp_row_range columns = {begin, smaller(begin + step, end)};
+    FLP_TRY(launch_chunk(call, rows, columns, grads, begin == 0, begin + step >= end));
+  }
+  return FLP_OK;
+}
+
+static flp_status by_rows(const flp_call *call, uint32_t grads) {
+  int64_t step = call->scheme.chunk_rows, end = call->args->n;
+  flp_row_range columns = {0, call->args->vocab_valid};
+  for (int64_t begin = 0; begin < end; begin += step) {
+    flp_row_range rows = {begin, smaller(begin + step, end)};
+    FLP_TRY(launch_chunk(call, rows, columns, grads, begin == 0, begin + step >= end));
+  }
+  return FLP_OK;
+}
+
+static flp_status launch_fill(const flp_call *call) {
+  const flp_args *a = call->args;
+  flp_fill_params p = {
+      .row_class = flp_call_region(call, FLP_REGION_ROW_CLASS),
+      .out = flp_call_pointer(a->grad_hidden),
+      .out_stride = a->grad_hidden_stride,
+      .depth = (int32_t)call->plan->spec.hidden,
+      .n = a->n,
+      .out_is_f32 = call->plan->spec.grad_hidden_dtype == FLP_DTYPE_FP32,
+  };
+  return flp_launch_over(call, FLP_ENTRY_fill, &p, a->n, 32);
+}
+
+flp_status flp_launch_zero_head(const flp_call *call, int64_t first) {
+  const flp_spec *spec = &call->plan->spec;
+  const flp_args *a = call->args;
+  int64_t rows = spec->vocab - first;
+  if ((spec->grads & FLP_GRAD_WEIGHT) && !spec->accumulate_grad_weight) {
+    uint64_t element = flp_dtype_bytes(spec->grad_weight_dtype), pitch = (uint64_t)a->grad_weight_stride * element;
+    flp_byte_matrix weight = {flp_call_pointer(a->grad_weight) + (uint64_t)first * pitch, pitch,
+                              (uint64_t)spec->hidden * element, rows};
+    FLP_TRY(flp_launch_set(call, weight, 0));
+  }
+  if (!(spec->grads & FLP_GRAD_BIAS)) return FLP_OK;
+  uint64_t element = flp_dtype_bytes(spec->dtype);
+  flp_byte_matrix bias = {flp_call_pointer(a->grad_bias) + (uint64_t)first * element, element, element, rows};
+  return flp_launch_set(call, bias, 0);
+}
+
+flp_status flp_launch_fill(const flp_call *call) {
+  if (call->plan->spec.grads & FLP_GRAD_HIDDEN) FLP_TRY(launch_fill(call));
+  return flp_launch_zero_head(call, call->args->vocab_valid);
+}
+
+/* What forward saved, in one chunk. */
+static flp_status from_saved(const flp_call *call) {
+  flp_row_range rows = {0, call->args->n};
+  flp_keep_sink keep = flp_keep_saved(call, 0);
+  if (call->plan->planner.backward_cluster) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
+  return flp_launch_kept(call, rows, &keep, 1, 1);
+}
+
+static flp_status recompute(const flp_call *call) {
+  uint32_t grads = call->plan->spec.grads;
+  flp_row_range rows = {0, call->args->n};
+  FLP_TRY(backward_launch_record(call, rows));
+  FLP_TRY(launch_dz_scale(call));
+  if (call->plan->planner.backward_cluster && call->scheme.mode != FLP_MODE_R_ROWS)
+    FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
+  switch (call->scheme.mode) {
+    case FLP_MODE_R_ROWS:
+      return by_rows(call, grads);
+    case FLP_MODE_R2:
+      FLP_TRY(by_rows(call, FLP_GRAD_HIDDEN));
+      return by_vocab(call, grads & ~(uint32_t)FLP_GRAD_HIDDEN);
+    default:
+      return by_vocab(call, grads);
+  }
+}
+
+flp_status flp_launch_backward(const flp_call *call) {
+  FLP_TRY(flp_launch_prepare(call, 0));
+  FLP_TRY(call->scheme.mode == FLP_MODE_S ? from_saved(call) : recompute(call));
+  return flp_launch_fill(call);
+}

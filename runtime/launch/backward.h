@@ -1,0 +1,45 @@
+/* backward.h: what the two ways of a backward pass share: its chunks, and where products go. */
+#ifndef FLP_LAUNCH_BACKWARD_H
+#define FLP_LAUNCH_BACKWARD_H
+
+#include "runtime/launch/launch.h"
+
+/* One dz chunk and what is made of it. first, last: among the chunks that add to the same gradient. */
+typedef struct backward_chunk {
+  int64_t row_begin, row_end, column_begin, column_end;
+  uint32_t grads; /* FLP_GRAD_*: products to make */
+  int first, last;
+  CUdeviceptr count; /* active rows */
+  CUdeviceptr dz;    /* of its first row and column */
+  int64_t dz_stride;
+  CUdeviceptr bias_part; /* 0: no column sums */
+  int64_t gathered_from; /* active row in row 0 of the gathered rows, where there are */
+  CUdeviceptr factor;    /* of active rows, which the gathered rows have been multiplied by; 0: there are none */
+} backward_chunk;
+
+/* Where a product goes. */
+typedef struct backward_sink {
+  CUdeviceptr acc;
+  int64_t acc_stride;
+  CUdeviceptr out;
+  int64_t out_stride;
+  int read_acc, write_acc, write_out;
+} backward_sink;
+
+/* ---- launch_backward.c ---- */
+
+flp_status backward_launch_record(const flp_call *call, flp_row_range rows);
+/* The dz of a chunk, and its column sums if it has bias_part. */
+flp_status backward_launch_dz(const flp_call *call, const backward_chunk *chunk);
+flp_status backward_launch_products(const flp_call *call, const backward_chunk *chunk);
+flp_status backward_launch_bias_reduce(const flp_call *call, const backward_chunk *chunk);
+
+/* ---- launch_backward_map.c: where operands come through tensor maps and rows have been gathered ---- */
+
+flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *chunk);
+
+/* Both products of a chunk in one launch, or one of them. hidden, weight: where they go, NULL if not wanted */
+flp_status backward_launch_products_map(const flp_call *call, const backward_chunk *chunk, const backward_sink *hidden,
+                                        const backward_sink *weight);
+
+#endif

@@ -1,0 +1,22 @@
+/* combine.c: the combine pass over the partials of all vocab shards: prepare, merge. */
+#include "runtime/base/status.h"
+#include "runtime/launch/launch.h"
+
+flp_status flp_launch_combine(const flp_call *call) {
+  const flp_args *a = call->args;
+  FLP_TRY(flp_launch_prepare(call, 1));
+  flp_merge_params p = {
+      .partial = flp_call_pointer(a->partial),
+      .shard_count = a->shard_count,
+      .n = a->n,
+      .index = flp_call_region(call, FLP_REGION_INDEX),
+      .scale = flp_call_region(call, FLP_REGION_SCALE),
+      .count = flp_call_region(call, FLP_REGION_COUNT),
+      .cap_in = call->cap_in,
+      .capped = call->capped,
+      .logprob = flp_call_pointer(a->logprob),
+      .entropy = flp_call_pointer(a->entropy),
+      .stats = flp_call_pointer(a->stats),
+  };
+  return flp_launch_over(call, FLP_ENTRY_merge, &p, a->n, 1);
+}

@@ -1,0 +1,157 @@
+/* forward.c: the forward pass: prepare, then for each chunk of rows gather (where operands come through tensor
+ * maps), forward and combine (twice where both partial and outputs are wanted). Chunks share one block of partials;
+ * their sizes do not enter a row's bits. In mode S forward_keep takes forward's place (launch_keep.c). */
+#include "runtime/base/status.h"
+#include "runtime/base/util.h"
+#include "runtime/launch/keep.h"
+#include "runtime/launch/launch.h"
+
+/* What forward reads are the first fields of what forward_keep does. */
+#define SAME_PLACE(type, name) \
+  _Static_assert(offsetof(flp_forward_params, name) == offsetof(flp_forward_keep_params, name), #name);
+FLP_FORWARD_PARAMS(SAME_PLACE)
+#undef SAME_PLACE
+#define SAME_PLACE(type, name) \
+  _Static_assert(offsetof(flp_forward_map_params, name) == offsetof(flp_forward_keep_map_params, name), #name);
+FLP_FORWARD_MAP_PARAMS(SAME_PLACE)
+#undef SAME_PLACE
+
+static flp_status encode_maps(const flp_call *call, flp_row_range rows, int64_t columns, const flp_kernel_desc *desc,
+                              flp_forward_keep_map_params *p) {
+  flp_matrix hidden = flp_matrix_hidden(call, 0, call->args->n);
+  flp_matrix gathered = flp_matrix_gathered(call, 0, rows.end - rows.begin);
+  flp_matrix weight = flp_matrix_weight(call, 0, columns);
+  hidden.box_columns = gathered.box_columns = weight.box_columns = desc->tile_depth;
+  hidden.box_rows = gathered.box_rows = desc->tile_rows;
+  weight.box_rows = desc->tile_columns / (desc->cluster > 1 ? desc->cluster : 1);
+  FLP_TRY(flp_map_encode(call, &hidden, &p->hidden_map));
+  FLP_TRY(flp_map_encode(call, &gathered, &p->gathered_map));
+  return flp_map_encode(call, &weight, &p->weight_map);
+}
+
+static flp_status encode_kept(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep, flp_abi_map *out) {
+  flp_matrix kept = {.name = "kept exponentials",
+                     .start = keep->kept,
+                     .rows = rows.end - rows.begin,
+                     .columns = call->args->vocab_valid,
+                     .stride = keep->stride,
+                     .box_columns = flp_box_columns(call),
+                     .box_rows = FLP_DZ_BOX_ROWS};
+  return flp_map_encode(call, &kept, out);
+}
+
+static flp_status launch_scores_mapped(const flp_call *call, flp_row_range rows, int64_t columns,
+                                       const flp_keep_sink *keep) {
+  const flp_args *a = call->args;
+  flp_forward_keep_map_params p = {
+      .bias = flp_call_pointer(a->bias),
+      .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
+      .scale = flp_call_region(call, FLP_REGION_SCALE),
+      .count = flp_call_region(call, FLP_REGION_COUNT),
+      .cap_in = call->cap_in,
+      .depth = (int32_t)call->plan->spec.hidden,
+      .vocab_valid = (int32_t)columns,
+      .n = (int32_t)a->n,
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
+      .part = flp_call_region(call, FLP_REGION_PART),
+      .capacity = call->scheme.chunk_rows,
+      .zy = flp_call_region(call, FLP_REGION_ZY),
+      .turn = flp_call_region(call, FLP_REGION_TURN),
+  };
+  const flp_planner *planner = &call->plan->planner;
+  FLP_TRY(encode_maps(call, rows, columns, flp_call_desc(call, keep ? FLP_KERNEL_KEEP : FLP_KERNEL_FORWARD), &p));
+  int64_t band = keep ? planner->keep_rows : planner->forward_rows;
+  int64_t leaves = flp_ceil_div(rows.end - rows.begin, band) * flp_ceil_div(columns, FLP_LEAF_COLUMNS);
+  if (!keep) return flp_launch_clusters(call, FLP_ENTRY_forward_map, &p, leaves);
+  p.reference = keep->reference;
+  p.slope = keep->expands ? 0 : 1;
+  FLP_TRY(encode_kept(call, rows, keep, &p.kept_map));
+  return flp_launch_clusters(call, FLP_ENTRY_forward_keep_map, &p, leaves);
+}
+
+static flp_status launch_scores_portable(const flp_call *call, flp_row_range rows, int64_t columns,
+                                         const flp_keep_sink *keep) {
+  const flp_args *a = call->args;
+  const flp_kernel_desc *desc = flp_call_desc(call, keep ? FLP_KERNEL_KEEP : FLP_KERNEL_FORWARD);
+  int64_t bands = flp_ceil_div(rows.end - rows.begin, desc->tile_rows);
+  int64_t groups = flp_ceil_div(columns, desc->unit_columns);
+  flp_forward_keep_params p = {
+      .hidden = flp_call_pointer(a->hidden),
+      .hidden_stride = a->hidden_stride,
+      .weight = flp_call_pointer(a->weight),
+      .weight_stride = a->weight_stride,
+      .bias = flp_call_pointer(a->bias),
+      .index = flp_call_region(call, FLP_REGION_INDEX),
+      .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
+      .scale = flp_call_region(call, FLP_REGION_SCALE),
+      .count = flp_call_region(call, FLP_REGION_COUNT),
+      .cap_in = call->cap_in,
+      .depth = (int32_t)call->plan->spec.hidden,
+      .vocab_valid = (int32_t)columns,
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
+      .bands = (int32_t)bands,
+      .groups = (int32_t)groups,
+      .part = flp_call_region(call, FLP_REGION_PART),
+      .capacity = call->scheme.chunk_rows,
+      .zy = flp_call_region(call, FLP_REGION_ZY),
+  };
+  if (!keep) return flp_launch(call, FLP_ENTRY_forward, &p, bands * groups);
+  p.reference = keep->reference;
+  p.slope = keep->expands ? 0 : 1;
+  p.kept = keep->kept;
+  p.kept_stride = keep->stride;
+  return flp_launch(call, FLP_ENTRY_forward_keep, &p, bands * groups);
+}
+
+flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, int64_t columns, const flp_keep_sink *keep) {
+  return call->plan->planner.forward_gathers ? launch_scores_mapped(call, rows, columns, keep)
+                                             : launch_scores_portable(call, rows, columns, keep);
+}
+
+/* The kernel writes either a shard's partial or the outputs of a whole head. */
+flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, int partial) {
+  const flp_args *a = call->args;
+  const flp_planner *planner = &call->plan->planner;
+  flp_combine_params p = {
+      .part = flp_call_region(call, FLP_REGION_PART),
+      .capacity = call->scheme.chunk_rows,
+      .parts = (int32_t)flp_ceil_div(a->vocab_valid, planner->unit_columns),
+      .fold = planner->unit_columns == FLP_LEAF_COLUMNS ? FLP_GROUP_LEAVES : 1,
+      .zy = flp_call_region(call, FLP_REGION_ZY),
+      .index = flp_call_region(call, FLP_REGION_INDEX),
+      .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
+      .scale = flp_call_region(call, FLP_REGION_SCALE),
+      .count = flp_call_region(call, FLP_REGION_COUNT),
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
+      .cap_in = call->cap_in,
+      .capped = call->capped,
+      .logprob = partial ? 0 : flp_call_pointer(a->logprob),
+      .entropy = partial ? 0 : flp_call_pointer(a->entropy),
+      .stats = partial ? 0 : flp_call_pointer(a->stats),
+      .partial = partial ? flp_call_pointer(a->partial) : 0,
+  };
+  return flp_launch_over(call, FLP_ENTRY_combine, &p, rows.end - rows.begin, FLP_COMBINE_LANES);
+}
+
+flp_status flp_launch_forward(const flp_call *call) {
+  const flp_args *a = call->args;
+  FLP_TRY(flp_launch_prepare(call, 1));
+  int outputs = a->logprob || a->entropy || a->stats;
+  int64_t chunk = call->scheme.chunk_rows;
+  for (int64_t begin = 0; begin < a->n; begin += chunk) {
+    flp_row_range rows = {begin, a->n - begin < chunk ? a->n : begin + chunk};
+    if (call->plan->planner.forward_gathers) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
+    if (a->saved) {
+      flp_keep_sink keep = flp_keep_saved(call, begin);
+      FLP_TRY(flp_launch_keep(call, rows, &keep));
+    } else {
+      FLP_TRY(flp_launch_scores(call, rows, a->vocab_valid, NULL));
+    }
+    if (a->partial) FLP_TRY(flp_launch_fold(call, rows, 1));
+    if (outputs) FLP_TRY(flp_launch_fold(call, rows, 0));
+  }
+  return FLP_OK;
+}

@@ -1,0 +1,149 @@
+/* keep.c: exponentials of a chunk of rows and the gradients made of them (abi.h, kept exponentials).
+ *
+ * keep_reference, forward_keep; then record, keep_finish, dz over each block of rows in case it is to be redone,
+ * keep_expand in the expanded form, keep_gather for grad_weight, the products, bias_reduce.
+ * Invariants: reference, record and factor are indexed by active row, exponentials and redo by row and block of the
+ * chunk; the chunk's gathered rows give way to the same rows times their factors, once dz is done. */
+#include "runtime/base/util.h"
+#include "runtime/launch/keep.h"
+
+#include "runtime/base/status.h"
+#include "runtime/launch/backward.h"
+
+flp_keep_sink flp_keep_saved(const flp_call *call, int64_t first) {
+  const flp_spec *spec = &call->plan->spec;
+  CUdeviceptr start = flp_call_pointer(call->args->saved);
+  int64_t stride = flp_planner_dz_stride(spec->vocab);
+  uint64_t row_bytes = (uint64_t)stride * flp_dtype_bytes(spec->dtype);
+  return (flp_keep_sink){.reference = start,
+                         .kept = start + flp_planner_references_bytes(call->args->n) + (uint64_t)first * row_bytes,
+                         .stride = stride,
+                         .expands = call->plan->planner.saved_expands};
+}
+
+/* The maximum over the first columns, or the LSE of a policy near this one. */
+static flp_status launch_reference(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep) {
+  const flp_args *a = call->args;
+  int64_t columns = a->vocab_valid < FLP_LEAF_COLUMNS ? a->vocab_valid : FLP_LEAF_COLUMNS;
+  if (!a->old_lse) FLP_TRY(flp_launch_scores(call, rows, columns, NULL));
+  flp_keep_reference_params p = {
+      .part = a->old_lse ? 0 : flp_call_region(call, FLP_REGION_PART),
+      .old_lse = flp_call_pointer(a->old_lse),
+      .index = flp_call_region(call, FLP_REGION_INDEX),
+      .count = flp_call_region(call, FLP_REGION_COUNT),
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
+      .reference = keep->reference,
+  };
+  return flp_launch_over(call, FLP_ENTRY_keep_reference, &p, rows.end - rows.begin, 1);
+}
+
+flp_status flp_launch_keep(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep) {
+  FLP_TRY(launch_reference(call, rows, keep));
+  return flp_launch_scores(call, rows, call->args->vocab_valid, keep);
+}
+
+/* ---- gradients ---- */
+
+static flp_status launch_finish(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep) {
+  const flp_args *a = call->args;
+  flp_keep_finish_params p = {
+      .stats = flp_call_pointer(a->stats),
+      .record = flp_call_region(call, FLP_REGION_RECORD),
+      .reference = keep->reference,
+      .index = flp_call_region(call, FLP_REGION_INDEX),
+      .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
+      .scale = flp_call_region(call, FLP_REGION_SCALE),
+      .count = flp_call_region(call, FLP_REGION_COUNT),
+      .capped = call->capped,
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
+      .vocab_valid = (int32_t)a->vocab_valid,
+      .plain = !keep->expands,
+      .kept = keep->kept,
+      .kept_stride = keep->stride,
+      .factor = flp_call_region(call, FLP_REGION_FACTOR),
+      .redo = flp_call_region(call, FLP_REGION_REDO),
+  };
+  return flp_launch(call, FLP_ENTRY_keep_finish, &p, flp_ceil_div(rows.end - rows.begin, FLP_KEPT_BLOCK_ROWS));
+}
+
+/* dz over one block of rows after the other; the device says of each whether there is anything to do. */
+static flp_status launch_redo(const flp_call *call, const backward_chunk *whole) {
+  uint64_t element = flp_dtype_bytes(call->plan->spec.dtype);
+  uint64_t tiles = (uint64_t)(FLP_KEPT_BLOCK_ROWS / call->plan->planner.dz_rows);
+  backward_chunk block = *whole;
+  block.count = flp_call_region(call, FLP_REGION_REDO);
+  for (int64_t begin = whole->row_begin; begin < whole->row_end; begin += FLP_KEPT_BLOCK_ROWS) {
+    int64_t left = whole->row_end - begin;
+    block.row_begin = begin;
+    block.row_end = begin + (left < FLP_KEPT_BLOCK_ROWS ? left : FLP_KEPT_BLOCK_ROWS);
+    FLP_TRY(backward_launch_dz(call, &block));
+    block.count += sizeof(int32_t);
+    block.dz += FLP_KEPT_BLOCK_ROWS * (uint64_t)whole->dz_stride * element;
+    if (block.bias_part) block.bias_part += tiles * (uint64_t)(whole->column_end - whole->column_begin) * sizeof(float);
+  }
+  return FLP_OK;
+}
+
+static flp_status launch_expand(const flp_call *call, const backward_chunk *c, const flp_keep_sink *keep) {
+  int64_t tile_rows = call->plan->planner.dz_rows, vocab_valid = call->args->vocab_valid;
+  flp_keep_expand_params p = {
+      .kept = keep->kept,
+      .kept_stride = keep->stride,
+      .reference = keep->reference,
+      .record = flp_call_region(call, FLP_REGION_RECORD),
+      .scale = flp_call_region(call, FLP_REGION_SCALE),
+      .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
+      .count = flp_call_region(call, FLP_REGION_COUNT),
+      .redo = flp_call_region(call, FLP_REGION_REDO),
+      .capped = call->capped,
+      .row_begin = (int32_t)c->row_begin,
+      .row_end = (int32_t)c->row_end,
+      .vocab_valid = (int32_t)vocab_valid,
+      .tile_rows = (int32_t)tile_rows,
+      .bias_part = c->bias_part,
+  };
+  return flp_launch(call, FLP_ENTRY_keep_expand, &p,
+                    flp_ceil_div(c->row_end - c->row_begin, tile_rows) * flp_ceil_div(vocab_valid, FLP_EXPAND_COLUMNS));
+}
+
+static flp_status launch_scaled_rows(const flp_call *call, flp_row_range rows) {
+  const flp_args *a = call->args;
+  flp_keep_gather_params p = {
+      .hidden = flp_call_pointer(a->hidden),
+      .hidden_stride = a->hidden_stride,
+      .index = flp_call_region(call, FLP_REGION_INDEX),
+      .count = flp_call_region(call, FLP_REGION_COUNT),
+      .factor = flp_call_region(call, FLP_REGION_FACTOR),
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
+      .depth = (int32_t)call->plan->spec.hidden,
+      .out = flp_call_region(call, FLP_REGION_GATHER),
+      .out_stride = flp_planner_gather_stride(call->plan->spec.hidden),
+  };
+  return flp_launch_over(call, FLP_ENTRY_keep_gather, &p, rows.end - rows.begin, 32);
+}
+
+flp_status flp_launch_kept(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep, int first, int last) {
+  uint32_t grads = call->plan->spec.grads;
+  backward_chunk c = {.row_begin = rows.begin,
+                      .row_end = rows.end,
+                      .column_end = call->args->vocab_valid,
+                      .grads = grads,
+                      .first = first,
+                      .last = last,
+                      .count = flp_call_region(call, FLP_REGION_COUNT),
+                      .dz = keep->kept,
+                      .dz_stride = keep->stride,
+                      .bias_part = grads & FLP_GRAD_BIAS ? flp_call_region(call, FLP_REGION_BIAS_PART) : 0,
+                      .gathered_from = rows.begin,
+                      .factor = flp_call_region(call, FLP_REGION_FACTOR)};
+  FLP_TRY(backward_launch_record(call, rows));
+  FLP_TRY(launch_finish(call, rows, keep));
+  FLP_TRY(launch_redo(call, &c));
+  if (keep->expands) FLP_TRY(launch_expand(call, &c, keep));
+  if (grads & FLP_GRAD_WEIGHT) FLP_TRY(launch_scaled_rows(call, rows));
+  FLP_TRY(backward_launch_products(call, &c));
+  return grads & FLP_GRAD_BIAS ? backward_launch_bias_reduce(call, &c) : FLP_OK;
+}

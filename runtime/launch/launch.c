@@ -1,0 +1,133 @@
+/* launch.c: the launch of one kernel. */
+#include "runtime/launch/launch.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/status.h"
+#include "runtime/base/util.h"
+
+CUdeviceptr flp_call_pointer(const void *pointer) {
+  return (CUdeviceptr)(uintptr_t)pointer;
+}
+
+CUdeviceptr flp_call_region(const flp_call *call, flp_region region) {
+  if (!call->scheme.size[region]) return 0;
+  return flp_call_pointer(call->args->workspace) + call->scheme.offset[region];
+}
+
+const flp_kernel_desc *flp_call_desc(const flp_call *call, flp_kernel_kind kind) {
+  const flp_modules *modules = &call->plan->modules;
+  for (int i = 0; i < modules->count; i++)
+    if (modules->desc[i].key.kind == kind) return &modules->desc[i];
+  return NULL;
+}
+
+flp_status flp_call_status(const flp_call *call, CUresult result, const char *what) {
+  char text[FLP_SPEC_TEXT_BYTES + 96];
+  snprintf(text, sizeof text, "%s for %s", what, call->plan->spec_text);
+  return flp_driver_status(call->plan->driver, result, text);
+}
+
+static void point_at_fields(const flp_function *function, const void *params, void *fields[FLP_ABI_PARAMS_MAX]) {
+  for (uint32_t i = 0; i < function->abi->param_count; i++)
+    fields[i] = (char *)(uintptr_t)params + function->abi->params[i].offset; /* the driver only reads */
+}
+
+static flp_status launched(const flp_call *call, CUresult result, const char *how, const flp_function *function) {
+  if (result == 0) return FLP_OK;
+  char what[64];
+  snprintf(what, sizeof what, "%s(flp_%s)", how, function->abi->name);
+  return flp_call_status(call, result, what);
+}
+
+flp_status flp_launch(const flp_call *call, flp_entry_id entry, const void *params, int64_t ctas) {
+  const flp_function *function = &call->plan->modules.function[entry];
+  void *fields[FLP_ABI_PARAMS_MAX];
+  point_at_fields(function, params, fields);
+  CUresult result = call->plan->driver->cuLaunchKernel(function->handle, (unsigned)ctas, 1, 1, function->threads, 1, 1,
+                                                       function->shared_bytes, call->stream, fields, NULL);
+  return launched(call, result, "cuLaunchKernel", function);
+}
+
+flp_status flp_launch_clusters(const flp_call *call, flp_entry_id entry, const void *params, int64_t clusters) {
+  const flp_function *function = &call->plan->modules.function[entry];
+  unsigned most = function->clusters_max;
+  unsigned count = clusters < most ? (unsigned)clusters : most;
+  flp_launch_attribute attribute = {.id = FLP_LAUNCH_CLUSTER_DIMENSION, .value = {function->cluster, 1, 1}};
+  flp_launch_config config = {.grid = {count * function->cluster, 1, 1},
+                              .block = {function->threads, 1, 1},
+                              .shared_bytes = function->shared_bytes,
+                              .stream = call->stream,
+                              .attributes = &attribute,
+                              .attribute_count = 1};
+  void *fields[FLP_ABI_PARAMS_MAX];
+  point_at_fields(function, params, fields);
+  CUresult result = call->plan->driver->cuLaunchKernelEx(&config, function->handle, fields, NULL);
+  return launched(call, result, "cuLaunchKernelEx", function);
+}
+
+flp_status flp_launch_over(const flp_call *call, flp_entry_id entry, const void *params, int64_t items, int lanes) {
+  int64_t threads = call->plan->modules.function[entry].threads;
+  return flp_launch(call, entry, params, flp_ceil_div(items, threads / lanes));
+}
+
+flp_status flp_launch_set(const flp_call *call, flp_byte_matrix m, unsigned char value) {
+  const flp_driver *driver = call->plan->driver;
+  size_t rows = (size_t)m.rows;
+  if (rows == 0) return FLP_OK;
+  if (m.pitch_bytes == m.width_bytes)
+    return flp_call_status(call, driver->cuMemsetD8Async(m.start, value, m.width_bytes * rows, call->stream),
+                       "cuMemsetD8Async");
+  return flp_call_status(call, driver->cuMemsetD2D8Async(m.start, m.pitch_bytes, value, m.width_bytes, rows, call->stream),
+                     "cuMemsetD2D8Async");
+}
+
+flp_status flp_launch_prepare(const flp_call *call, int outputs) {
+  const flp_args *a = call->args;
+  /* What forward saved is of forward's active rows, whatever the upstream gradients. */
+  int backward = a->pass == FLP_PASS_BACKWARD && call->scheme.mode != FLP_MODE_S;
+  flp_prepare_params p = {
+      .target = flp_call_pointer(a->target),
+      .temperature = flp_call_pointer(a->temperature_rows),
+      .row_scale = call->row_scale,
+      .unit = call->unit,
+      .rows = flp_call_pointer(a->rows),
+      .row_count = a->row_count,
+      .n = a->n,
+      .ignore_index = a->ignore_index,
+      .vocab_offset = a->vocab_offset,
+      .vocab_valid = a->vocab_valid,
+      .vocab_total = a->vocab_total,
+      .grad_logprob = backward ? flp_call_pointer(a->grad_logprob) : 0,
+      .grad_entropy = backward ? flp_call_pointer(a->grad_entropy) : 0,
+      .logprob = outputs ? flp_call_pointer(a->logprob) : 0,
+      .entropy = outputs ? flp_call_pointer(a->entropy) : 0,
+      .stats = outputs ? flp_call_pointer(a->stats) : 0,
+      .partial = a->pass == FLP_PASS_FORWARD ? flp_call_pointer(a->partial) : 0,
+      .row_class = flp_call_region(call, FLP_REGION_ROW_CLASS),
+      .index = flp_call_region(call, FLP_REGION_INDEX),
+      .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
+      .scale = flp_call_region(call, FLP_REGION_SCALE),
+      .count = flp_call_region(call, FLP_REGION_COUNT),
+      .error_word = call->error_word,
+  };
+  return flp_launch(call, FLP_ENTRY_prepare, &p, 1);
+}
+
+flp_status flp_call_pick(flp_call *call, flp_pass pass) {
+  flp_plan *plan = call->plan;
+  const flp_args *args = call->args;
+  pthread_mutex_lock(&plan->lock);
+  int is_known = plan->last[pass].n == args->n && plan->last[pass].workspace_bytes == args->workspace_bytes;
+  if (is_known) call->scheme = plan->last[pass].scheme;
+  pthread_mutex_unlock(&plan->lock);
+  if (is_known) return FLP_OK;
+  FLP_TRY(flp_planner_pick(&plan->planner, pass, args->n, args->workspace_bytes, 0, &call->scheme));
+  pthread_mutex_lock(&plan->lock);
+  plan->last[pass].n = args->n;
+  plan->last[pass].workspace_bytes = args->workspace_bytes;
+  plan->last[pass].scheme = call->scheme;
+  pthread_mutex_unlock(&plan->lock);
+  return FLP_OK;
+}

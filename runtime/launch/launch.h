@@ -1,0 +1,111 @@
+/* launch.h: what the launch_*.c files share: one call of flp_execute on the way to the device.
+ *
+ * Invariants: nothing here allocates, loads or synchronises, so that a call can be captured in a CUDA graph; grids are
+ * sized for n rows, because only the device knows how many are active. */
+#ifndef FLP_LAUNCH_H
+#define FLP_LAUNCH_H
+
+#include "runtime/plan/plan.h"
+
+typedef struct flp_call {
+  flp_plan *plan;
+  const flp_args *args; /* resolved */
+  flp_scheme scheme;
+  CUstream stream;
+  CUdeviceptr error_word; /* where prepare counts bad rows: one of the plan's two */
+  float unit;             /* a·log2(e), or softcap·log2(e) */
+  float row_scale;        /* unit/T; unused with per-row temperatures */
+  float cap_in;           /* a/softcap; 0 without */
+  int32_t capped;
+} flp_call;
+
+/* ---- launch.c ---- */
+
+/* Launches an entry with `ctas` CTAs. params: the entry's struct of abi.h. error: DRIVER naming kernel and spec */
+flp_status flp_launch(const flp_call *call, flp_entry_id entry, const void *params, int64_t ctas);
+/* Launches an entry with as many clusters as the device holds at once, at most `clusters`. */
+flp_status flp_launch_clusters(const flp_call *call, flp_entry_id entry, const void *params, int64_t clusters);
+/* Launches an entry that gives each item that many threads. */
+flp_status flp_launch_over(const flp_call *call, flp_entry_id entry, const void *params, int64_t items, int lanes);
+/* The layout of a pass over the call's rows in its workspace. Searching for one takes longer than a launch, so the plan
+ * remembers the last of each pass. error: BUDGET, with scheme.smallest_bytes */
+flp_status flp_call_pick(flp_call *call, flp_pass pass);
+
+/* Launches prepare. outputs: 1 to fill logprob, entropy, stats and, in a forward pass, partial of idle rows. */
+flp_status flp_launch_prepare(const flp_call *call, int outputs);
+/* A matrix of bytes: rows x width_bytes, pitch_bytes apart. */
+typedef struct flp_byte_matrix {
+  CUdeviceptr start;
+  uint64_t pitch_bytes, width_bytes;
+  int64_t rows;
+} flp_byte_matrix;
+/* Sets every byte of it. */
+flp_status flp_launch_set(const flp_call *call, flp_byte_matrix matrix, unsigned char value);
+/* Address of a workspace array; 0 if the layout has none. */
+CUdeviceptr flp_call_region(const flp_call *call, flp_region region);
+/* A device pointer as kernels take it. */
+CUdeviceptr flp_call_pointer(const void *pointer);
+/* OK for result 0; else as flp_driver_status, naming the plan's spec. */
+flp_status flp_call_status(const flp_call *call, CUresult result, const char *what);
+/* The descriptor of the module of that kind. */
+const flp_kernel_desc *flp_call_desc(const flp_call *call, flp_kernel_kind kind);
+
+/* ---- maps.c: matrices that the copy engine reads and writes ---- */
+
+/* A matrix of the operand dtype: boxes of at most flp_box_columns elements along a row, in the 128-byte swizzle. */
+typedef struct flp_matrix {
+  const char *name; /* for messages */
+  CUdeviceptr start;
+  int64_t rows, columns, stride; /* elements */
+  uint32_t box_columns, box_rows;
+} flp_matrix;
+
+/* Elements of the operand dtype in 128 bytes, the width of the swizzle. */
+uint32_t flp_box_columns(const flp_call *call);
+
+/* error: DRIVER naming matrix and spec */
+flp_status flp_map_encode(const flp_call *call, const flp_matrix *matrix, flp_abi_map *out);
+
+/* Rows of operands, for the caller to give boxes: of hidden, of the gathered rows from row `first` of their region on,
+ * and of weight. */
+flp_matrix flp_matrix_hidden(const flp_call *call, int64_t begin, int64_t end);
+flp_matrix flp_matrix_gathered(const flp_call *call, int64_t first, int64_t rows);
+flp_matrix flp_matrix_weight(const flp_call *call, int64_t begin, int64_t end);
+
+/* Puts active rows [begin, end) together in their region, from its row 0 on. */
+flp_status flp_launch_gather(const flp_call *call, int64_t begin, int64_t end);
+
+/* ---- launch_forward.c ---- */
+
+/* Rows of a chunk: active rows [begin, end). */
+typedef struct flp_row_range {
+  int64_t begin, end;
+} flp_row_range;
+
+/* Where forward_keep puts exponentials: of the chunk's first row, stride elements apart. expands: 1 if they become dz
+ * in place before the products; else they have the slope of a softcap from the start. */
+typedef struct flp_keep_sink {
+  CUdeviceptr reference, kept;
+  int64_t stride;
+  int expands;
+} flp_keep_sink;
+
+/* Partials of the scores of a chunk's rows with the first `columns` of the vocabulary; rows have been gathered where
+ * kernels want that. keep: where exponentials go, or NULL */
+flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, int64_t columns, const flp_keep_sink *keep);
+/* logprob, entropy and stats from those; partial: 1 for a shard's partial in their place */
+flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, int partial);
+
+/* ---- one file a pass ---- */
+
+flp_status flp_launch_forward(const flp_call *call);
+flp_status flp_launch_combine(const flp_call *call);
+flp_status flp_launch_backward(const flp_call *call);
+flp_status flp_launch_step(const flp_call *call);
+flp_status flp_launch_select(const flp_call *call, const flp_select_args *args);
+/* Gradients of rows and columns that no product reaches. */
+flp_status flp_launch_fill(const flp_call *call);
+/* Zeroes the rows of grad_weight and grad_bias from `first` on, where they are asked for and not accumulated. */
+flp_status flp_launch_zero_head(const flp_call *call, int64_t first);
+
+#endif

@@ -1,0 +1,75 @@
+/* maps.c: matrices as the copy engine reads and writes them (CUtensorMap), and the rows put together for it.
+ *
+ * Invariants: elements are of the operand dtype; what a box has beyond a matrix is read as zeros and never written. */
+#include <stdio.h>
+
+#include "runtime/base/status.h"
+#include "runtime/launch/launch.h"
+
+static uint64_t element_bytes(const flp_call *call) {
+  return flp_dtype_bytes(call->plan->spec.dtype);
+}
+
+uint32_t flp_box_columns(const flp_call *call) {
+  enum { SWIZZLE_BYTES = 128 };
+  return (uint32_t)(SWIZZLE_BYTES / element_bytes(call));
+}
+
+flp_status flp_map_encode(const flp_call *call, const flp_matrix *m, flp_abi_map *out) {
+  enum { FLOAT16 = 6, FLOAT32 = 7, BFLOAT16 = 9 };
+  enum { NO_INTERLEAVE = 0, SWIZZLE_128B = 3, PROMOTE_256B = 3, FILL_ZEROS = 0 };
+  static const int types[] = {[FLP_DTYPE_BF16] = BFLOAT16, [FLP_DTYPE_FP16] = FLOAT16, [FLP_DTYPE_FP32] = FLOAT32};
+  int type = types[call->plan->spec.dtype];
+  const uint64_t extent[] = {(uint64_t)m->columns, (uint64_t)m->rows};
+  const uint64_t stride[] = {(uint64_t)m->stride * element_bytes(call)};
+  const uint32_t box[] = {m->box_columns, m->box_rows}, step[] = {1, 1};
+  const flp_driver *driver = call->plan->driver;
+  CUresult result = driver->cuTensorMapEncodeTiled(out, type, 2, (void *)(uintptr_t)m->start, extent, stride, box, step,
+                                                   NO_INTERLEAVE, SWIZZLE_128B, PROMOTE_256B, FILL_ZEROS);
+  if (result == 0) return FLP_OK;
+  char what[FLP_SPEC_TEXT_BYTES + 64];
+  snprintf(what, sizeof what, "cuTensorMapEncodeTiled(%s) for %s", m->name, call->plan->spec_text);
+  return flp_driver_status(driver, result, what);
+}
+
+static flp_matrix rows_of(const flp_call *call, const char *name, CUdeviceptr start, int64_t stride, int64_t begin,
+                          int64_t end) {
+  return (flp_matrix){.name = name,
+                      .start = start + (CUdeviceptr)(begin * stride) * element_bytes(call),
+                      .rows = end - begin,
+                      .columns = call->plan->spec.hidden,
+                      .stride = stride};
+}
+
+flp_matrix flp_matrix_hidden(const flp_call *call, int64_t begin, int64_t end) {
+  const flp_args *a = call->args;
+  return rows_of(call, "hidden", flp_call_pointer(a->hidden), a->hidden_stride, begin, end);
+}
+
+flp_matrix flp_matrix_gathered(const flp_call *call, int64_t first, int64_t rows) {
+  return rows_of(call, "gathered hidden", flp_call_region(call, FLP_REGION_GATHER),
+                 flp_planner_gather_stride(call->plan->spec.hidden), first, first + rows);
+}
+
+flp_matrix flp_matrix_weight(const flp_call *call, int64_t begin, int64_t end) {
+  const flp_args *a = call->args;
+  return rows_of(call, "weight", flp_call_pointer(a->weight), a->weight_stride, begin, end);
+}
+
+flp_status flp_launch_gather(const flp_call *call, int64_t begin, int64_t end) {
+  const flp_args *a = call->args;
+  flp_gather_params p = {
+      .hidden = flp_call_pointer(a->hidden),
+      .hidden_stride = a->hidden_stride,
+      .index = flp_call_region(call, FLP_REGION_INDEX),
+      .count = flp_call_region(call, FLP_REGION_COUNT),
+      .n = (int32_t)a->n,
+      .row_begin = (int32_t)begin,
+      .row_end = (int32_t)end,
+      .depth = (int32_t)call->plan->spec.hidden,
+      .out = flp_call_region(call, FLP_REGION_GATHER),
+      .out_stride = flp_planner_gather_stride(call->plan->spec.hidden),
+      .turn = flp_call_region(call, FLP_REGION_TURN),
+  };
+  return flp_launch_over(call, FLP_ENTRY_gather, &p, end - begin, 32);
+}

@@ -1,0 +1,150 @@
+/* step.c: one training step: mode P, where each chunk of rows passes through forward, loss and both products
+ * before the next begins; or forward, the losses of all rows and backward in mode R.
+ *
+ * Invariants: in mode P rows are prepared once, so one numbering of active rows holds from scores to gradients; rows
+ * without an upstream gradient have factor 0. In mode R backward prepares them again and leaves those out; what passes
+ * from one pass to the other is by row. Either way a bad row counts once. */
+#include "runtime/base/status.h"
+#include "runtime/launch/keep.h"
+#include "runtime/launch/launch.h"
+
+static CUdeviceptr after(const flp_call *call, uint64_t bytes) {
+  return flp_call_pointer(call->args->workspace) + bytes;
+}
+
+static float *device_floats(CUdeviceptr address) {
+  return (float *)(uintptr_t)address;
+}
+
+/* What one part of the step hands to the next: the caller's arrays, or the workspace's. */
+static void set_arrays(const flp_call *call, flp_args *a) {
+  const flp_planner *planner = &call->plan->planner;
+  if (!a->logprob) a->logprob = device_floats(flp_call_region(call, FLP_REGION_LOGPROB));
+  if (!a->entropy && planner->spec.entropy) a->entropy = device_floats(flp_call_region(call, FLP_REGION_ENTROPY));
+  a->stats = device_floats(flp_call_region(call, FLP_REGION_STATS));
+  a->grad_logprob = device_floats(flp_call_region(call, FLP_REGION_GRAD_LOGPROB));
+  a->grad_entropy = device_floats(flp_call_region(call, FLP_REGION_GRAD_ENTROPY));
+}
+
+static double parameter(const flp_call *call, uint32_t i) {
+  const flp_loss *loss = &call->plan->loss;
+  if (i >= loss->parameter_count) return 0;
+  return call->args->loss_parameters ? call->args->loss_parameters[i] : loss->parameters[i].fallback;
+}
+
+static void set_parameters(const flp_call *call, flp_loss_rows_params *p) {
+  double *const each[] = {&p->parameter0, &p->parameter1, &p->parameter2, &p->parameter3,
+                          &p->parameter4, &p->parameter5, &p->parameter6, &p->parameter7};
+  for (uint32_t i = 0; i < FLP_LOSS_PARAMETERS_MAX; i++) *each[i] = parameter(call, i);
+}
+
+static flp_loss_rows_params loss_params(const flp_call *call) {
+  const flp_args *a = call->args;
+  flp_loss_rows_params p = {
+      .logprob = flp_call_pointer(a->logprob),
+      .entropy = flp_call_pointer(a->entropy),
+      .old_logprob = flp_call_pointer(a->old_logprob),
+      .ref_logprob = flp_call_pointer(a->ref_logprob),
+      .advantage = flp_call_pointer(a->advantage),
+      .weight = flp_call_pointer(a->row_weight),
+      .program = call->plan->program,
+      .vector0 = flp_call_pointer(a->vectors[0]),
+      .vector1 = flp_call_pointer(a->vectors[1]),
+      .vector2 = flp_call_pointer(a->vectors[2]),
+      .vector3 = flp_call_pointer(a->vectors[3]),
+      .vector4 = flp_call_pointer(a->vectors[4]),
+      .vector5 = flp_call_pointer(a->vectors[5]),
+      .vector6 = flp_call_pointer(a->vectors[6]),
+      .vector7 = flp_call_pointer(a->vectors[7]),
+      .n = a->n,
+      .loss = flp_call_pointer(a->loss),
+      .metrics = flp_call_pointer(a->metrics),
+  };
+  set_parameters(call, &p);
+  return p;
+}
+
+/* Losses of active rows, and their derivatives where a gradient is wanted. */
+static flp_status launch_loss(const flp_call *call, flp_row_range rows) {
+  const flp_args *a = call->args;
+  flp_loss_rows_params p = loss_params(call);
+  p.index = flp_call_region(call, FLP_REGION_INDEX);
+  p.count = flp_call_region(call, FLP_REGION_COUNT);
+  p.row_begin = (int32_t)rows.begin;
+  p.row_end = (int32_t)rows.end;
+  p.grad_logprob = flp_call_pointer(a->grad_logprob);
+  p.grad_entropy = flp_call_pointer(a->grad_entropy);
+  return flp_launch_over(call, FLP_ENTRY_loss_rows, &p, rows.end - rows.begin, 1);
+}
+
+/* Losses of rows without work. */
+static flp_status launch_idle_loss(const flp_call *call) {
+  flp_loss_rows_params p = loss_params(call);
+  if (!p.loss && !p.metrics) return FLP_OK;
+  p.row_class = flp_call_region(call, FLP_REGION_ROW_CLASS);
+  return flp_launch_over(call, FLP_ENTRY_loss_rows, &p, p.n, 1);
+}
+
+/* ---- mode P ---- */
+
+static flp_keep_sink chunk_sink(const flp_call *call) {
+  return (flp_keep_sink){.reference = flp_call_region(call, FLP_REGION_REFERENCE),
+                         .kept = flp_call_region(call, FLP_REGION_DZ),
+                         .stride = flp_planner_dz_stride(call->plan->spec.vocab),
+                         .expands = call->plan->planner.step_expands};
+}
+
+static flp_status stream(const flp_call *call) {
+  int64_t n = call->args->n, chunk = call->scheme.chunk_rows;
+  flp_keep_sink keep = chunk_sink(call);
+  FLP_TRY(flp_launch_prepare(call, 1));
+  for (int64_t begin = 0; begin < n; begin += chunk) {
+    flp_row_range rows = {begin, n - begin < chunk ? n : begin + chunk};
+    if (call->plan->planner.forward_gathers) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
+    FLP_TRY(flp_launch_keep(call, rows, &keep));
+    FLP_TRY(flp_launch_fold(call, rows, 0));
+    FLP_TRY(launch_loss(call, rows));
+    FLP_TRY(flp_launch_kept(call, rows, &keep, begin == 0, rows.end == n));
+  }
+  FLP_TRY(launch_idle_loss(call));
+  return flp_launch_fill(call);
+}
+
+/* ---- mode R ---- */
+
+/* NaN wherever the loss will not write: bad rows then have an upstream gradient, and are bad in backward too. */
+static flp_status unset_upstream(const flp_call *call) {
+  const float *const gradients[] = {call->args->grad_logprob, call->args->grad_entropy};
+  for (size_t i = 0; i < sizeof gradients / sizeof gradients[0]; i++) {
+    flp_byte_matrix rows = {flp_call_pointer(gradients[i]), sizeof(float), sizeof(float), call->args->n};
+    if (gradients[i]) FLP_TRY(flp_launch_set(call, rows, 0xff));
+  }
+  return FLP_OK;
+}
+
+/* Both passes have the workspace behind the step's arrays. */
+static flp_status pass_by_pass(const flp_call *step, flp_args *args) {
+  flp_call call = *step;
+  flp_row_range rows = {0, args->n};
+  args->workspace = (void *)(uintptr_t)after(step, step->scheme.passes);
+  args->workspace_bytes -= step->scheme.passes;
+  call.args = args;
+  FLP_TRY(flp_call_pick(&call, FLP_PASS_FORWARD));
+  FLP_TRY(flp_launch_forward(&call));
+  FLP_TRY(unset_upstream(&call));
+  FLP_TRY(launch_loss(&call, rows));
+  FLP_TRY(launch_idle_loss(&call));
+  if (!call.plan->spec.grads) return FLP_OK;
+  args->pass = FLP_PASS_BACKWARD;
+  call.error_word += sizeof(int32_t); /* forward has counted them */
+  FLP_TRY(flp_call_pick(&call, FLP_PASS_BACKWARD));
+  return flp_launch_backward(&call);
+}
+
+flp_status flp_launch_step(const flp_call *call) {
+  flp_args args = *call->args;
+  flp_call own = *call;
+  set_arrays(call, &args);
+  own.args = &args;
+  return call->scheme.mode == FLP_MODE_P ? stream(&own) : pass_by_pass(&own, &args);
+}

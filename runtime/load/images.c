@@ -1,0 +1,354 @@
+/* images.c: the four device rungs as sources of kernel images: tuned and plain cache entries, the generator, and the
+ * shape-generic kernels that ship. */
+#include "runtime/load/images.h"
+
+#include <inttypes.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/status.h"
+#include "runtime/load/jit.h"
+
+/* A compile takes well under a second; a lock held for longer is held by a process that hangs. */
+enum { LOCK_TIMEOUT_MS = 30000 };
+
+typedef struct collector {
+  const flp_images_request *request;
+  flp_store *store;
+  const flp_provider *provider;        /* jit */
+  char device_id[FLP_TUNED_FOR_BYTES]; /* tuned */
+  int driver;                          /* tuned: of the entry that was found last, 0 if it was a plain one */
+  char place[512];                     /* for messages */
+} collector;
+
+/* Finds or makes the image of one key; writes the key's bytes. */
+typedef flp_status (*source_fn)(collector *c, const flp_kernel_key *key, char bytes[FLP_KEY_BYTES_MAX],
+                                flp_kernel_image *out);
+
+static flp_status key_bytes(const flp_kernel_key *key, const uint8_t *sources, const char *tuned_for, char *out) {
+  if (flp_kernel_key_bytes(key, sources, tuned_for, out, FLP_KEY_BYTES_MAX)) return FLP_OK;
+  return flp_fail(FLP_ERROR_INTERNAL, "the key of kernel %s does not fit %d bytes", flp_kernel_kind_name(key->kind),
+                  FLP_KEY_BYTES_MAX);
+}
+
+static flp_status look_up(collector *c, const flp_kernel_key *key, const char *tuned_for, char *bytes,
+                          flp_kernel_image *out, int *found) {
+  FLP_TRY(key_bytes(key, flp_sources_hash(), tuned_for, bytes));
+  return flp_store_get(c->store, bytes, strlen(bytes), out, found);
+}
+
+/* The same kernel, tuned for such a device with another driver. */
+static flp_status look_up_other(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out,
+                                int *found) {
+  flp_tuned_entry *entry;
+  FLP_TRY(flp_tuned_read(c->request->tuned, c->store, c->request->device));
+  while (!*found && (entry = flp_tuned_find(c->request->tuned, key, c->request->driver_version)) != NULL) {
+    snprintf(bytes, FLP_KEY_BYTES_MAX, "%s", entry->text);
+    FLP_TRY(flp_store_get(c->store, bytes, strlen(bytes), out, found));
+    c->driver = entry->driver;
+    entry->bad = !*found;
+  }
+  return FLP_OK;
+}
+
+static int has_tuning(flp_kernel_kind kind) {
+  return kind != FLP_KERNEL_ROWS && kind != FLP_KERNEL_KEPT && kind != FLP_KERNEL_LOSS;
+}
+
+/* Kinds whose plain entries serve: those that leave nothing to tune, and forward_keep where a head was tuned for what
+ * keeps nothing. */
+static int may_be_plain(flp_kernel_kind kind) {
+  return !has_tuning(kind) || kind == FLP_KERNEL_KEEP;
+}
+
+static flp_status from_tuned(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out) {
+  int found = 0;
+  c->driver = c->request->driver_version;
+  FLP_TRY(look_up(c, key, c->device_id, bytes, out, &found));
+  if (!found && has_tuning(key->kind)) FLP_TRY(look_up_other(c, key, bytes, out, &found));
+  if (!found && may_be_plain(key->kind)) {
+    c->driver = 0;
+    FLP_TRY(look_up(c, key, "", bytes, out, &found));
+  }
+  if (found) return FLP_OK;
+  return flp_fail(FLP_ERROR_UNAVAILABLE, "%s has no %s kernel %s tuned for %s", c->place, key->arch,
+                  flp_kernel_kind_name(key->kind), c->device_id);
+}
+
+static flp_status from_cache(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out) {
+  int found = 0;
+  FLP_TRY(look_up(c, key, "", bytes, out, &found));
+  if (found) return FLP_OK;
+  return flp_fail(FLP_ERROR_UNAVAILABLE, "%s has no %s kernel %s for this spec", c->place, key->arch,
+                  flp_kernel_kind_name(key->kind));
+}
+
+static flp_status from_generic(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out) {
+  flp_kernel_key generic = flp_kernel_key_generic(key, key->arch);
+  return from_cache(c, &generic, bytes, out);
+}
+
+typedef struct make_context {
+  const flp_provider *provider;
+  const flp_kernel_key *key;
+  const flp_spec *spec;
+} make_context;
+
+static flp_status make_image(void *context, flp_kernel_image *out) {
+  const make_context *make = context;
+  int is_loss = make->key->kind == FLP_KERNEL_LOSS;
+  return flp_jit_generate(make->provider, make->key, is_loss ? make->spec->loss : NULL,
+                          is_loss ? make->spec->loss_bytes : 0, out);
+}
+
+static flp_status from_jit(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out) {
+  make_context context = {c->provider, key, c->request->spec};
+  int made = 0;
+  FLP_TRY(key_bytes(key, c->provider->sources_hash(), "", bytes));
+  flp_status status =
+      flp_store_get_or_make(c->store, bytes, strlen(bytes), LOCK_TIMEOUT_MS, make_image, &context, out, &made);
+  if (status == FLP_OK && made)
+    flp_log(FLP_LOG_INFO, "generated kernel %s for %s", flp_kernel_kind_name(key->kind), key->arch);
+  if (status == FLP_OK) return FLP_OK;
+  return flp_fail(status, "kernel %s: %s", flp_kernel_kind_name(key->kind), flp_error_detail());
+}
+
+/* A key as its nearest tuned neighbour is cut; the same key where that is the template's own choice. */
+static flp_kernel_key cut_key(const flp_images_request *request, const flp_kernel_key *key) {
+  flp_kernel_key cut = *key;
+  const flp_tuned_cut *nearest = request->nearest;
+  if (nearest && (nearest->kinds >> key->kind & 1)) flp_tuning_apply(&nearest->tuning, &cut, 1);
+  return cut;
+}
+
+/* From a cache either way of cutting a kernel is welcome, the neighbour's rather; what is yet to be made takes the
+ * neighbour's. */
+static flp_status from_nearest(collector *c, flp_rung rung, const flp_kernel_key *key, char *bytes,
+                               flp_kernel_image *out, int *found) {
+  flp_kernel_key cut = cut_key(c->request, key);
+  *found = 0;
+  if (memcmp(&cut.tune, &key->tune, sizeof cut.tune) == 0) return FLP_OK;
+  if (rung == FLP_RUNG_HEURISTIC) return look_up(c, &cut, "", bytes, out, found);
+  if (rung != FLP_RUNG_JIT) return FLP_OK;
+  flp_status status = from_jit(c, &cut, bytes, out);
+  *found = status == FLP_OK;
+  return status;
+}
+
+/* ---- checks ---- */
+
+/* Entries that a module must have, and when. */
+static const struct {
+  flp_kernel_kind kind;
+  const char *entry;
+  uint32_t grads;  /* needed if the spec asks for one of these; 0: always */
+  flp_dtype dtype; /* needed for this operand dtype only; 0: for any */
+} needed[] = {
+    {FLP_KERNEL_ROWS, "prepare", 0, 0},
+    {FLP_KERNEL_ROWS, "combine", 0, 0},
+    {FLP_KERNEL_ROWS, "merge", 0, 0},
+    {FLP_KERNEL_ROWS, "record", 7, 0},
+    {FLP_KERNEL_ROWS, "dz_scale", 7, FLP_DTYPE_FP16},
+    {FLP_KERNEL_ROWS, "fill", FLP_GRAD_HIDDEN, 0},
+    {FLP_KERNEL_ROWS, "bias_reduce", FLP_GRAD_BIAS, 0},
+    {FLP_KERNEL_ROWS, "gather", 0, 0},
+    {FLP_KERNEL_GRAD_HIDDEN, "grad_hidden", 0, 0},
+    {FLP_KERNEL_GRAD_WEIGHT, "grad_weight", 0, 0},
+    {FLP_KERNEL_PRODUCTS, "products_map", 0, 0},
+    {FLP_KERNEL_KEPT, "keep_reference", 0, 0},
+    {FLP_KERNEL_KEPT, "keep_finish", 0, 0},
+    {FLP_KERNEL_KEPT, "keep_expand", 0, 0},
+    {FLP_KERNEL_KEPT, "keep_gather", 0, 0},
+    {FLP_KERNEL_LOSS, "loss_rows", 0, 0},
+    {FLP_KERNEL_SELECT, "select", 0, 0},
+    {FLP_KERNEL_SELECT, "select_grad", 0, 0},
+};
+
+static int has_entry(const flp_kernel_desc *desc, const char *name) {
+  for (uint32_t i = 0; i < desc->entry_count; i++)
+    if (strcmp(desc->entries[i].name, name) == 0) return 1;
+  return 0;
+}
+
+static flp_status check_entries(const flp_spec *spec, const flp_kernel_desc *desc) {
+  for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
+    int asked =
+        (!needed[i].grads || (spec->grads & needed[i].grads)) && (!needed[i].dtype || needed[i].dtype == spec->dtype);
+    if (needed[i].kind == desc->key.kind && asked && !has_entry(desc, needed[i].entry))
+      return flp_fail(FLP_ERROR_CORRUPT, "module %s has no entry %s", flp_kernel_kind_name(desc->key.kind),
+                      needed[i].entry);
+  }
+  if (desc->key.kind != FLP_KERNEL_FORWARD && desc->key.kind != FLP_KERNEL_DZ && desc->key.kind != FLP_KERNEL_KEEP)
+    return FLP_OK;
+  const char *kind = flp_kernel_kind_name(desc->key.kind);
+  char mapped[32];
+  snprintf(mapped, sizeof mapped, "%s_map", kind);
+  if (has_entry(desc, kind) || has_entry(desc, mapped)) return FLP_OK;
+  return flp_fail(FLP_ERROR_CORRUPT, "module %s has neither entry %s nor %s", kind, kind, mapped);
+}
+
+static int any_has(const flp_images *images, const char *entry) {
+  for (int i = 0; i < images->count; i++)
+    if (has_entry(&images->image[i].desc, entry)) return 1;
+  return 0;
+}
+
+static const flp_kernel_desc *desc_of(const flp_images *images, flp_kernel_kind kind) {
+  for (int i = 0; i < images->count; i++)
+    if (images->image[i].desc.key.kind == kind) return &images->image[i].desc;
+  return NULL;
+}
+
+/* Exponentials come with the partials that forward gives, and from rows read in the same way. */
+static flp_status check_keep(const flp_images *images) {
+  const flp_kernel_desc *forward = desc_of(images, FLP_KERNEL_FORWARD), *keep = desc_of(images, FLP_KERNEL_KEEP);
+  if (!keep) return FLP_OK;
+  int same = has_entry(forward, "forward_map") == has_entry(keep, "forward_keep_map") &&
+             has_entry(forward, "forward_map") == any_has(images, "dz_map");
+  if (same && forward->unit_columns == keep->unit_columns) return FLP_OK;
+  return flp_fail(FLP_ERROR_CORRUPT, "modules forward, forward_keep and dz are for different architectures");
+}
+
+/* The kernels of one backward pass read their rows in one way: by index, or put together in the workspace. */
+static flp_status check_together(const flp_images *images) {
+  int by_index = any_has(images, "grad_hidden") || any_has(images, "grad_weight");
+  int mixed = (any_has(images, "dz") && any_has(images, "products_map")) || (any_has(images, "dz_map") && by_index);
+  if (!mixed) return check_keep(images);
+  return flp_fail(FLP_ERROR_CORRUPT, "modules dz and products are for different architectures");
+}
+
+static flp_status check_device(const flp_device *device, const flp_kernel_desc *desc) {
+  for (uint32_t i = 0; i < desc->entry_count; i++)
+    if (desc->entries[i].shared_bytes > (uint32_t)device->shared_bytes_max)
+      return flp_fail(FLP_ERROR_UNAVAILABLE, "entry %s needs %" PRIu32 " bytes of shared memory, but %s allows %d",
+                      desc->entries[i].name, desc->entries[i].shared_bytes, device->name, device->shared_bytes_max);
+  return FLP_OK;
+}
+
+/* A descriptor fresh from the generator is held to the rules of a stored one: writing and reading it checks them. */
+static flp_status check_image(const flp_images_request *request, const flp_kernel_key *key, flp_kernel_image *image) {
+  uint8_t bytes[FLP_DESC_BYTES_MAX];
+  size_t length = flp_kernel_desc_write(&image->desc, bytes, sizeof bytes);
+  if (!length)
+    return flp_fail(FLP_ERROR_CORRUPT, "the descriptor of kernel %s cannot be written",
+                    flp_kernel_kind_name(key->kind));
+  flp_status status = flp_kernel_desc_read(bytes, length, &image->desc);
+  if (status != FLP_OK) return flp_fail(status, "kernel %s: %s", flp_kernel_kind_name(key->kind), flp_error_detail());
+  const flp_kernel_key *got = &image->desc.key;
+  if (got->kind != key->kind || got->dtype != key->dtype || got->target_dtype != key->target_dtype ||
+      got->out_dtype != key->out_dtype || got->softcap != key->softcap ||
+      (memcmp(got->loss, key->loss, sizeof got->loss) != 0 && !flp_kernel_runs_any_loss(got)))
+    return flp_fail(FLP_ERROR_CORRUPT, "the entry of kernel %s holds kernel %s %s of other types or another loss",
+                    flp_kernel_kind_name(key->kind), flp_kernel_kind_name(got->kind), flp_dtype_name(got->dtype));
+  FLP_TRY(check_entries(request->spec, &image->desc));
+  return check_device(request->device, &image->desc);
+}
+
+/* ---- rungs ---- */
+
+/* kind: of the place, for messages */
+static flp_status open_store(collector *c, const char *kind, const char *writable, const char *read_only) {
+  snprintf(c->place, sizeof c->place, "%s%.200s%s%.200s", kind, read_only, read_only[0] && writable[0] ? ":" : "",
+           writable);
+  FLP_TRY(flp_store_open(writable, read_only, &c->store));
+  const flp_device *device = c->request->device;
+  flp_store_set_device(c->store, device->major * 10 + device->minor, c->request->driver_version);
+  return FLP_OK;
+}
+
+static flp_status open_generic(collector *c) {
+  flp_setting setting;
+  flp_setting_get(FLP_SETTING_GENERIC_DIR, &setting);
+  return open_store(c, "", "", setting.value);
+}
+
+static flp_status open_cache(collector *c) {
+  const flp_images_request *request = c->request;
+  flp_setting writable, read_only;
+  flp_setting_get(FLP_SETTING_CACHE_DIR, &writable);
+  flp_setting_get(FLP_SETTING_CACHE_PATH, &read_only);
+  return open_store(c, "the cache ", request->cache_dir ? request->cache_dir : writable.value,
+                    request->cache_path ? request->cache_path : read_only.value);
+}
+
+static flp_status prepare(flp_rung rung, collector *c) {
+  if (rung == FLP_RUNG_GENERIC) return open_generic(c);
+  if (rung == FLP_RUNG_JIT) FLP_TRY(flp_jit_get(&c->provider));
+  flp_tuned_for(c->request->device, c->request->driver_version, c->device_id);
+  return open_cache(c);
+}
+
+/* Finds or makes the image of one kernel. */
+static flp_status collect_one(collector *c, flp_rung rung, const flp_kernel_key *key, flp_images *out) {
+  static const source_fn sources[] = {[FLP_RUNG_TUNED] = from_tuned,
+                                      [FLP_RUNG_HEURISTIC] = from_cache,
+                                      [FLP_RUNG_JIT] = from_jit,
+                                      [FLP_RUNG_GENERIC] = from_generic};
+  char bytes[FLP_KEY_BYTES_MAX];
+  int i = out->count, is_cut = 0;
+  flp_status status = from_nearest(c, rung, key, bytes, &out->image[i], &is_cut);
+  if (is_cut || (status != FLP_OK && rung == FLP_RUNG_JIT)) out->cut_kinds |= 1u << key->kind;
+  if (status == FLP_OK && !is_cut) status = sources[rung](c, key, bytes, &out->image[i]);
+  FLP_TRY(flp_tuning_blame("options.tune", key, status));
+  if (rung == FLP_RUNG_TUNED) out->driver[i] = c->driver;
+  crypto_hash_sha256(out->key_hash[i], (const unsigned char *)bytes, strlen(bytes));
+  out->count++;
+  return check_image(c->request, key, &out->image[i]);
+}
+
+flp_status flp_images_collect(flp_rung rung, const flp_images_request *request, flp_images *out) {
+  memset(out, 0, sizeof *out);
+  collector c = {.request = request};
+  flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+  int count = flp_kernel_keys_for(request->spec, request->arch, keys);
+  flp_tuning_apply(request->tuning, keys, count);
+  flp_status status = prepare(rung, &c);
+  out->store = c.store;
+  for (int i = 0; i < count && status == FLP_OK; i++) status = collect_one(&c, rung, &keys[i], out);
+  return status == FLP_OK ? check_together(out) : status;
+}
+
+void flp_images_clear(flp_images *images) {
+  for (int i = 0; i < FLP_SPEC_KERNELS_MAX; i++) flp_kernel_image_clear(&images->image[i]);
+  flp_store_close(images->store);
+  images->store = NULL;
+  images->count = 0;
+}
+
+/* ---- nearest neighbours ---- */
+
+/* Takes over the tunables of the nearest entry that can be read. */
+static flp_status take_nearest(collector *c, const flp_kernel_key *key, flp_tuned_cut *out) {
+  static const flp_tunables own = {0};
+  flp_tuned_entry *entry;
+  while ((entry = flp_tuned_nearest(c->request->tuned, key, c->request->driver_version)) != NULL) {
+    flp_kernel_image image;
+    int found = 0;
+    FLP_TRY(flp_store_get(c->store, entry->text, strlen(entry->text), &image, &found));
+    flp_tunables tune = image.desc.key.tune;
+    entry->bad = !found || image.desc.key.kind != key->kind;
+    flp_kernel_image_clear(&image);
+    if (entry->bad) continue;
+    if (memcmp(&tune, &own, sizeof own) == 0) return FLP_OK;
+    out->tuning.of[key->kind] = tune;
+    out->from[key->kind] = entry->key;
+    out->kinds |= 1u << key->kind;
+    return FLP_OK;
+  }
+  return FLP_OK;
+}
+
+flp_status flp_images_nearest(const flp_images_request *request, flp_tuned_cut *out) {
+  collector c = {.request = request};
+  flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+  int count = flp_kernel_keys_for(request->spec, request->arch, keys);
+  memset(out, 0, sizeof *out);
+  if (!flp_kernel_arch_leaves_choice(request->arch, request->spec)) return FLP_OK;
+  flp_status status = open_cache(&c);
+  if (status == FLP_OK) status = flp_tuned_read(request->tuned, c.store, request->device);
+  for (int i = 0; i < count && status == FLP_OK; i++)
+    if (flp_kernel_is_tunable(&keys[i])) status = take_nearest(&c, &keys[i], out);
+  flp_store_close(c.store);
+  return status;
+}

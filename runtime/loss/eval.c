@@ -1,0 +1,237 @@
+/* eval.c: a program's value and derivatives, row by row, in double. */
+#include <math.h>
+
+#include "runtime/base/status.h"
+#include "runtime/loss/loss.h"
+
+static double lesser(double a, double b) {
+  return a < b || isnan(a) ? a : b;
+}
+
+static double greater(double a, double b) {
+  return a > b || isnan(a) ? a : b;
+}
+
+static double apply_one(flp_loss_op op, double a) {
+  switch (op) {
+    case FLP_LOSS_NEG:
+      return -a;
+    case FLP_LOSS_ABS:
+      return fabs(a);
+    case FLP_LOSS_EXP:
+      return exp(a);
+    case FLP_LOSS_EXPM1:
+      return expm1(a);
+    case FLP_LOSS_LOG:
+      return log(a);
+    case FLP_LOSS_SQRT:
+      return sqrt(a);
+    case FLP_LOSS_NOT:
+      return a == 0;
+    default: /* detach */
+      return a;
+  }
+}
+
+static double apply_two(flp_loss_op op, double a, double b) {
+  switch (op) {
+    case FLP_LOSS_ADD:
+      return a + b;
+    case FLP_LOSS_SUB:
+      return a - b;
+    case FLP_LOSS_MUL:
+      return a * b;
+    case FLP_LOSS_DIV:
+      return a / b;
+    case FLP_LOSS_MIN:
+      return lesser(a, b);
+    case FLP_LOSS_MAX:
+      return greater(a, b);
+    case FLP_LOSS_LT:
+      return a < b;
+    case FLP_LOSS_LE:
+      return a <= b;
+    case FLP_LOSS_EQ:
+      return a == b;
+    case FLP_LOSS_AND:
+      return a != 0 && b != 0;
+    default: /* or */
+      return a != 0 || b != 0;
+  }
+}
+
+double flp_loss_apply(flp_loss_op op, double a, double b, double c) {
+  if (op == FLP_LOSS_WHERE) return a != 0 ? b : c;
+  if (op == FLP_LOSS_CLAMP) return lesser(greater(a, b), c);
+  return flp_loss_op_arity(op) == 1 ? apply_one(op, a) : apply_two(op, a, b);
+}
+
+/* Share of the left of two operands where the first of them wins, loses or equals the other. NaN: it has all of it. */
+static double share(int loses, int ties) {
+  return loses ? 0 : ties ? 0.5 : 1;
+}
+
+static int is_mask(uint32_t op) {
+  return op == FLP_LOSS_MIN || op == FLP_LOSS_MAX || op == FLP_LOSS_CLAMP || op == FLP_LOSS_WHERE;
+}
+
+/* ∂y/∂a of y = op(a). */
+static double partial_of_one(uint32_t op, double a, double y) {
+  switch (op) {
+    case FLP_LOSS_NEG:
+      return -1;
+    case FLP_LOSS_ABS:
+      return (a > 0) - (a < 0);
+    case FLP_LOSS_EXP:
+      return y;
+    case FLP_LOSS_EXPM1:
+      return y + 1;
+    case FLP_LOSS_LOG:
+      return 1 / a;
+    default: /* sqrt */
+      return 0.5 / y;
+  }
+}
+
+static void set(double out[3], double a, double b, double c) {
+  out[0] = a;
+  out[1] = b;
+  out[2] = c;
+}
+
+/* Of min(max(a, low), high). Bounds that cross leave the upper one. NaN is neither between bounds nor beyond one. */
+static void clamp_partials(double a, double low, double high, double out[3]) {
+  int is_between = a >= low && a <= high;
+  int is_low = a < low && low < high;
+  int is_high = a > high || high < low;
+  set(out, is_between, is_low, is_high);
+}
+
+/* ∂y/∂operand of y = op(v): of torch where y has a kink. */
+static void partials(uint32_t op, const double v[3], double y, double out[3]) {
+  double a = v[0], b = v[1], c = v[2];
+  switch (op) {
+    case FLP_LOSS_ADD:
+      return set(out, 1, 1, 0);
+    case FLP_LOSS_SUB:
+      return set(out, 1, -1, 0);
+    case FLP_LOSS_MUL:
+      return set(out, b, a, 0);
+    case FLP_LOSS_DIV:
+      return set(out, 1 / b, -y / b, 0);
+    case FLP_LOSS_MIN:
+      return set(out, share(a > b, a == b), share(b > a, a == b), 0);
+    case FLP_LOSS_MAX:
+      return set(out, share(a < b, a == b), share(b < a, a == b), 0);
+    case FLP_LOSS_CLAMP:
+      return clamp_partials(a, b, c, out);
+    case FLP_LOSS_WHERE:
+      return set(out, 0, a != 0, a == 0);
+    default:
+      return set(out, partial_of_one(op, a, y), 0, 0);
+  }
+}
+
+void flp_loss_values(const flp_loss *loss, const double inputs[FLP_LOSS_INPUTS_MAX], const double *parameters,
+                     const double *detached, double out[FLP_LOSS_NODES_MAX]) {
+  for (uint32_t i = 0; i < loss->node_count; i++) {
+    const flp_loss_node *node = &loss->nodes[i];
+    const uint16_t *at = node->operands;
+    if (node->op == FLP_LOSS_CONSTANT)
+      out[i] = loss->constants[at[0]];
+    else if (node->op == FLP_LOSS_INPUT)
+      out[i] = inputs[at[0]];
+    else if (node->op == FLP_LOSS_PARAMETER)
+      out[i] = parameters[at[0]];
+    else if (node->op == FLP_LOSS_DETACH && detached)
+      out[i] = detached[i];
+    else /* operands that the operation lacks are 0: node 0, which is there */
+      out[i] = flp_loss_apply((flp_loss_op)node->op, out[at[0]], out[at[1]], out[at[2]]);
+  }
+}
+
+/* Derivative of every node by one input, bit of activity. */
+static double derivative(const flp_loss *loss, const double *values, const uint8_t *activity, unsigned bit) {
+  double tangents[FLP_LOSS_NODES_MAX];
+  for (uint32_t i = 0; i <= loss->loss; i++) {
+    const flp_loss_node *node = &loss->nodes[i];
+    const uint16_t *at = node->operands;
+    tangents[i] = node->op == FLP_LOSS_INPUT; /* of the one input that is active */
+    if (!(activity[i] & bit) || node->op == FLP_LOSS_INPUT) continue;
+    double partial[3], v[3] = {values[at[0]], values[at[1]], values[at[2]]}, sum = 0;
+    partials(node->op, v, values[i], partial);
+    for (int j = 0; j < flp_loss_op_arity(node->op); j++) {
+      if (!(activity[at[j]] & bit) || (is_mask(node->op) && partial[j] == 0)) continue;
+      sum += partial[j] * tangents[at[j]];
+    }
+    tangents[i] = sum;
+  }
+  return activity[loss->loss] & bit ? tangents[loss->loss] : 0;
+}
+
+static void evaluate_row(const flp_loss *loss, const uint8_t *activity, const double inputs[FLP_LOSS_INPUTS_MAX],
+                         const double *parameters, flp_loss_row *out) {
+  double values[FLP_LOSS_NODES_MAX];
+  flp_loss_values(loss, inputs, parameters, NULL, values);
+  out->loss = values[loss->loss];
+  out->grad_logprob = derivative(loss, values, activity, FLP_LOSS_BY_LOGPROB);
+  out->grad_entropy = derivative(loss, values, activity, FLP_LOSS_BY_ENTROPY);
+  for (uint32_t i = 0; i < loss->metric_count; i++) out->metrics[i] = values[loss->metrics[i].node];
+}
+
+void flp_loss_evaluate_row(const flp_loss *loss, const double inputs[FLP_LOSS_INPUTS_MAX], const double *parameters,
+                           flp_loss_row *out) {
+  uint8_t activity[FLP_LOSS_NODES_MAX];
+  flp_loss_activity(loss, activity);
+  evaluate_row(loss, activity, inputs, parameters, out);
+}
+
+flp_status flp_loss_check_parameters(const flp_loss *loss, const double *parameters) {
+  for (uint32_t i = 0; i < loss->parameter_count; i++) {
+    const flp_loss_parameter *p = &loss->parameters[i];
+    if (!isfinite(parameters[i]) || parameters[i] < p->low || parameters[i] > p->high)
+      return flp_fail(FLP_ERROR_ARGUMENT, "%s of loss %s is %g; a finite number from %g to %g is accepted", p->name,
+                      loss->name, parameters[i], p->low, p->high);
+  }
+  return FLP_OK;
+}
+
+/* The value of an input where its array is missing. error: ARGUMENT unless it has one */
+static flp_status check_inputs(const flp_loss *loss, const flp_loss_rows *rows) {
+  uint32_t missing = flp_loss_inputs(loss) & ~(1u << FLP_LOSS_WEIGHT | 1u << FLP_LOSS_OLD_LOGPROB);
+  if (flp_loss_inputs(loss) >> FLP_LOSS_OLD_LOGPROB & 1 && !rows->inputs[FLP_LOSS_OLD_LOGPROB])
+    missing |= 1u << FLP_LOSS_LOGPROB; /* which stands in for it */
+  for (uint32_t i = 0; i < FLP_LOSS_INPUTS_MAX; i++)
+    if (missing >> i & 1 && !rows->inputs[i] && rows->n > 0)
+      return flp_fail(FLP_ERROR_ARGUMENT, "%s is NULL; loss %s needs an array of %lld", flp_loss_input_name(loss, i),
+                      loss->name, (long long)rows->n);
+  return FLP_OK;
+}
+
+static void load_row(const flp_loss_rows *rows, int64_t row, double out[FLP_LOSS_INPUTS_MAX]) {
+  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) out[i] = rows->inputs[i] ? (double)rows->inputs[i][row] : 0;
+  if (!rows->inputs[FLP_LOSS_WEIGHT]) out[FLP_LOSS_WEIGHT] = 1;
+  if (!rows->inputs[FLP_LOSS_OLD_LOGPROB]) out[FLP_LOSS_OLD_LOGPROB] = out[FLP_LOSS_LOGPROB];
+}
+
+flp_status flp_loss_evaluate(const flp_loss *loss, const flp_loss_rows *rows) {
+  double parameters[FLP_LOSS_PARAMETERS_MAX], inputs[FLP_LOSS_INPUTS_MAX];
+  uint8_t activity[FLP_LOSS_NODES_MAX];
+  if (rows->n < 0) return flp_fail(FLP_ERROR_ARGUMENT, "n is %lld (accepted: 0 or more)", (long long)rows->n);
+  for (uint32_t i = 0; i < loss->parameter_count; i++)
+    parameters[i] = rows->parameters ? rows->parameters[i] : loss->parameters[i].fallback;
+  FLP_TRY(flp_loss_check_parameters(loss, parameters));
+  FLP_TRY(check_inputs(loss, rows));
+  flp_loss_activity(loss, activity);
+  for (int64_t row = 0; row < rows->n; row++) {
+    flp_loss_row result;
+    load_row(rows, row, inputs);
+    evaluate_row(loss, activity, inputs, parameters, &result);
+    if (rows->loss) rows->loss[row] = (float)result.loss;
+    if (rows->grad_logprob) rows->grad_logprob[row] = (float)result.grad_logprob;
+    if (rows->grad_entropy) rows->grad_entropy[row] = (float)result.grad_entropy;
+    for (uint32_t i = 0; rows->metrics && i < loss->metric_count; i++)
+      rows->metrics[(int64_t)i * rows->n + row] = (float)result.metrics[i];
+  }
+  return FLP_OK;
+}

@@ -1,0 +1,204 @@
+/* loss.h: a per-row loss as a small program: a list of operations on the values of one row, with its derivatives.
+ *
+ * A program is made by the generator from a Lua function (gen/loss/loss.c) or taken from the table of built-in ones; here it
+ * is checked, stored, added to another and evaluated, without Lua. Nodes are in static single assignment: node i reads
+ * nodes before it, so evaluation is one pass and every program ends. Its result is a loss per row and named metrics;
+ * d loss / d logprob and d loss / d entropy follow by dual numbers (forward mode), in the same pass.
+ *
+ * Numbers. Values enter and leave as float32 and are double in between, on the CPU and in the kernel: a row costs some
+ * hundred operations once beside 2·D·V of its scores, and a ratio exp(logprob − old_logprob) then has the accuracy of
+ * its operands. No operation is fused or reordered.
+ *
+ * Derivatives at kinks are torch's: min and max halve between equal operands, clamp(x, low, high) lets x through where
+ * low <= x <= high, abs has 0 at 0, comparisons and detach have none. One thing differs on purpose: what a mask (min,
+ * max, clamp, where) leaves out contributes 0 even if its own derivative is not finite; in torch 0·inf makes it NaN.
+ *
+ * A plan carries one (flp_spec.loss, what flp_loss_write gave): its kernel is compiled from it (templates/loss.lua) and
+ * has the SHA-256 of those bytes in its key; on rung generic the program is the data of a kernel for any
+ * (templates/loss_any.lua). Parameters are arguments of the kernel, so a schedule of beta compiles nothing. */
+#ifndef FLP_LOSS_H
+#define FLP_LOSS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/flp.h"
+
+enum { FLP_LOSS_FORMAT = 1, FLP_LOSS_NODES_MAX = 256, FLP_LOSS_CONSTANTS_MAX = 64 };
+
+/* What every loss may read of a row; vectors of the host follow them. */
+typedef enum flp_loss_input {
+  FLP_LOSS_LOGPROB,
+  FLP_LOSS_ENTROPY,
+  FLP_LOSS_OLD_LOGPROB,
+  FLP_LOSS_REF_LOGPROB,
+  FLP_LOSS_ADVANTAGE,
+  FLP_LOSS_WEIGHT,
+  FLP_LOSS_FIRST_VECTOR
+} flp_loss_input;
+
+typedef enum flp_loss_op {
+  FLP_LOSS_CONSTANT, /* operand 0: index of constants */
+  FLP_LOSS_INPUT,    /* operand 0: flp_loss_input */
+  FLP_LOSS_PARAMETER, /* operand 0: index of parameters */
+  FLP_LOSS_NEG,
+  FLP_LOSS_ABS,
+  FLP_LOSS_EXP,
+  FLP_LOSS_EXPM1,
+  FLP_LOSS_LOG,
+  FLP_LOSS_SQRT,
+  FLP_LOSS_DETACH, /* the value without its derivatives */
+  FLP_LOSS_ADD,
+  FLP_LOSS_SUB,
+  FLP_LOSS_MUL,
+  FLP_LOSS_DIV,
+  FLP_LOSS_MIN, /* NaN if either is */
+  FLP_LOSS_MAX,
+  FLP_LOSS_CLAMP, /* x, low, high: min(max(x, low), high) */
+  FLP_LOSS_LT,    /* from here on conditions, false with NaN */
+  FLP_LOSS_LE,
+  FLP_LOSS_EQ,
+  FLP_LOSS_AND, /* of conditions */
+  FLP_LOSS_OR,
+  FLP_LOSS_NOT,
+  FLP_LOSS_WHERE, /* condition, value if it holds, value if not */
+  FLP_LOSS_OPS
+} flp_loss_op;
+
+typedef struct flp_loss_node {
+  uint8_t op;           /* flp_loss_op */
+  uint16_t operands[3]; /* nodes before this one, or an index; 0 where the operation has fewer */
+} flp_loss_node;
+
+/* A value that is reported for each row beside the loss. */
+typedef struct flp_loss_metric {
+  char name[FLP_LOSS_NAME_BYTES];
+  uint16_t node;
+} flp_loss_metric;
+
+typedef struct flp_loss {
+  char name[FLP_LOSS_TITLE_BYTES]; /* "grpo", "grpo+k3" */
+  uint32_t parameter_count, vector_count, constant_count, node_count, metric_count;
+  flp_loss_parameter parameters[FLP_LOSS_PARAMETERS_MAX];
+  char vectors[FLP_LOSS_VECTORS_MAX][FLP_LOSS_NAME_BYTES];
+  double constants[FLP_LOSS_CONSTANTS_MAX]; /* never NaN */
+  flp_loss_node nodes[FLP_LOSS_NODES_MAX];
+  uint16_t loss; /* its node */
+  flp_loss_metric metrics[FLP_LOSS_METRICS_MAX];
+} flp_loss;
+
+/* ---- loss.c: building ---- */
+
+/* An empty program. error: ARGUMENT if name is no name (a-z, 0-9, _ and +, at most 63 bytes) */
+flp_status flp_loss_start(flp_loss *loss, const char *name);
+/* Appends a node unless an equal one is there; folds constants where IEEE arithmetic is exact on every machine.
+ * error: ARGUMENT for operands that do not fit the operation, or if the program is full */
+flp_status flp_loss_append(flp_loss *loss, flp_loss_op op, uint32_t a, uint32_t b, uint32_t c, uint16_t *out);
+flp_status flp_loss_constant(flp_loss *loss, double value, uint16_t *out);
+/* Declares a parameter or a vector, or finds the equal one of that name. *out: its index. error: ARGUMENT */
+flp_status flp_loss_declare_parameter(flp_loss *loss, const flp_loss_parameter *parameter, uint32_t *out);
+flp_status flp_loss_declare_vector(flp_loss *loss, const char *name, uint32_t *out);
+flp_status flp_loss_declare_metric(flp_loss *loss, const char *name, uint16_t node);
+/* Sets the result and drops what neither it nor a metric needs. */
+flp_status flp_loss_finish(flp_loss *loss, uint16_t node);
+/* sum += term: losses are added, metrics, parameters and vectors joined by name; the name becomes "sum+term".
+ * error: ARGUMENT if a metric stands in both, a parameter has other bounds, or the sum is too large */
+flp_status flp_loss_add(flp_loss *sum, const flp_loss *term);
+
+/* "mul", and how many of the operands are nodes. NULL and 0 for what is no operation. */
+const char *flp_loss_op_name(uint32_t op);
+int flp_loss_op_arity(uint32_t op);
+/* 1 if operand j of the operation is a condition. */
+int flp_loss_takes_condition(uint32_t op, int j);
+/* 1 if the node is a condition. */
+int flp_loss_is_condition(const flp_loss *loss, uint32_t node);
+/* "logprob", ..., or the name of a vector. */
+const char *flp_loss_input_name(const flp_loss *loss, uint32_t input);
+/* Bits 1 << flp_loss_input of what the program reads. */
+uint32_t flp_loss_inputs(const flp_loss *loss);
+
+/* What a program's inputs are in a call, by flp_loss_input. */
+void flp_loss_inputs_of(const flp_args *args, const float *out[FLP_LOSS_INPUTS_MAX]);
+
+/* Whether each node has a derivative by logprob (bit 0) and entropy (bit 1) that is not zero by construction. */
+enum { FLP_LOSS_BY_LOGPROB = 1, FLP_LOSS_BY_ENTROPY = 2 };
+void flp_loss_activity(const flp_loss *loss, uint8_t out[FLP_LOSS_NODES_MAX]);
+/* That of the loss itself. */
+uint32_t flp_loss_is_active(const flp_loss *loss);
+
+/* ---- loss_bytes.c ---- */
+
+enum { FLP_LOSS_BYTES_MAX = 4096 };
+/* Serialises; returns bytes written, 0 if capacity is too small. FLP_LOSS_BYTES_MAX always suffices. */
+size_t flp_loss_write(const flp_loss *loss, uint8_t *out, size_t capacity);
+/* Reads what flp_loss_write wrote, from any source. error: CORRUPT naming the field */
+flp_status flp_loss_read(const uint8_t *bytes, size_t length, flp_loss *out);
+
+/* ---- loss_code.c ---- */
+
+/* A program as the data that templates/loss_any.lua runs. */
+typedef struct flp_loss_code {
+  int32_t node_count, result, metric_count, unused;
+  int32_t metrics[FLP_LOSS_METRICS_MAX]; /* their nodes */
+  int32_t reserved[4];
+  struct {
+    int32_t op;
+    /* bits: of the node by logprob 0, by entropy 1; of operand j by logprob 2 + j, by entropy 5 + j */
+    int32_t active;
+    int32_t operands[3];
+    int32_t reserved;
+    double value; /* of a constant */
+  } nodes[FLP_LOSS_NODES_MAX];
+} flp_loss_code;
+
+void flp_loss_encode(const flp_loss *loss, flp_loss_code *out);
+
+/* ---- loss_find.c ---- */
+
+/* Name of built-in program i, in alphabetical order; NULL past the last. */
+const char *flp_loss_builtin(int i);
+/* A built-in program or a sum of them: "grpo", "grpo+k3+entropy". error: ARGUMENT naming the accepted ones */
+flp_status flp_loss_find(const char *text, flp_loss *out);
+
+/* One built-in program; loss_table.c, written by the test of its currency (tests/unit/gen/test_gen_loss_table.c). */
+typedef struct flp_loss_builtin_entry {
+  const char *name;
+  const uint8_t *bytes;
+  size_t length;
+} flp_loss_builtin_entry;
+extern const flp_loss_builtin_entry flp_loss_table[];
+extern const int flp_loss_table_count;
+
+/* ---- loss_eval.c ---- */
+
+/* What one row gives, in double. */
+typedef struct flp_loss_row {
+  double loss, grad_logprob, grad_entropy;
+  double metrics[FLP_LOSS_METRICS_MAX];
+} flp_loss_row;
+
+/* inputs: by flp_loss_input; parameters: in the program's order. The program was made here or by flp_loss_read. */
+void flp_loss_evaluate_row(const flp_loss *loss, const double inputs[FLP_LOSS_INPUTS_MAX], const double *parameters,
+                           flp_loss_row *out);
+/* The values of all nodes. detached: NULL, or values of an earlier call that detach gives in place of its own. */
+void flp_loss_values(const flp_loss *loss, const double inputs[FLP_LOSS_INPUTS_MAX], const double *parameters,
+                     const double *detached, double out[FLP_LOSS_NODES_MAX]);
+/* One operation on values; conditions are 0 and 1. */
+double flp_loss_apply(flp_loss_op op, double a, double b, double c);
+
+/* Arrays of n rows. Inputs that the program does not read may be NULL. Of the others, weight may be NULL for 1, and
+ * old_logprob for logprob itself, as a constant: the ratio of the policy to itself. */
+typedef struct flp_loss_rows {
+  int64_t n;
+  const float *inputs[FLP_LOSS_INPUTS_MAX]; /* (n) each */
+  const double *parameters;                 /* in the program's order; NULL: their fallbacks */
+  float *loss, *grad_logprob, *grad_entropy; /* (n) or NULL */
+  float *metrics;                            /* (metric_count, n) or NULL */
+} flp_loss_rows;
+
+/* error: ARGUMENT for a missing input or a parameter outside its bounds. thread: any */
+flp_status flp_loss_evaluate(const flp_loss *loss, const flp_loss_rows *rows);
+/* error: ARGUMENT naming the parameter and its bounds */
+flp_status flp_loss_check_parameters(const flp_loss *loss, const double *parameters);
+
+#endif

@@ -1,0 +1,142 @@
+/* text.c: what a plan says about itself. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/status.h"
+#include "runtime/eager/eager.h"
+#include "runtime/plan/plan.h"
+
+const char *flp_rung_name(flp_rung rung) {
+  static const char *const names[] = {
+      [FLP_RUNG_AUTO] = "auto", [FLP_RUNG_TUNED] = "tuned",     [FLP_RUNG_HEURISTIC] = "heuristic",
+      [FLP_RUNG_JIT] = "jit",   [FLP_RUNG_GENERIC] = "generic", [FLP_RUNG_EAGER] = "eager"};
+  return (size_t)rung < sizeof names / sizeof names[0] ? names[rung] : "unknown";
+}
+
+/* Text that stops at its buffer's end. */
+typedef struct text {
+  char *at;
+  size_t left;
+} text;
+
+static void add(text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(text *t, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  int length = vsnprintf(t->at, t->left, format, arguments);
+  va_end(arguments);
+  size_t used = length < 0 ? 0 : (size_t)length < t->left ? (size_t)length : t->left - 1;
+  t->at += used;
+  t->left -= used;
+}
+
+void flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
+  static const char *const entropies[] = {"none", "forward", "backward"};
+  static const char *const grads[] = {"hidden", "weight", "bias"};
+  text t = {out, FLP_SPEC_TEXT_BYTES};
+  if (spec->op == FLP_OP_SELECT) {
+    add(&t, "select V=%" PRId64 " %s entropy=%s", spec->vocab, flp_dtype_name(spec->dtype), entropies[spec->entropy]);
+    return;
+  }
+  add(&t, "V=%" PRId64 " D=%" PRId64 " %s entropy=%s grads=", spec->vocab, spec->hidden, flp_dtype_name(spec->dtype),
+      entropies[spec->entropy]);
+  const char *between = "";
+  for (int i = 0; i < 3; i++)
+    if (spec->grads & 1u << i) {
+      add(&t, "%s%s", between, grads[i]);
+      between = "+";
+    }
+  if (!spec->grads) add(&t, "none");
+  if (spec->has_bias) add(&t, " bias");
+  if (spec->softcap > 0) add(&t, " softcap=%g", (double)spec->softcap);
+  if (spec->keep) add(&t, " keep");
+  flp_loss loss;
+  if (spec->loss && flp_loss_read(spec->loss, spec->loss_bytes, &loss) == FLP_OK) add(&t, " loss=%s", loss.name);
+}
+
+void flp_plan_spec_options(const flp_spec *spec, char out[FLP_SPEC_OPTIONS_BYTES]) {
+  static const char *const entropies[] = {"none", "forward", "backward"};
+  static const char *const grads[] = {"hidden", "weight", "bias"};
+  const flp_spec usual = FLP_SPEC_INIT;
+  text t = {out, FLP_SPEC_OPTIONS_BYTES};
+  if (spec->op == FLP_OP_SELECT) add(&t, "--op select ");
+  add(&t, "--vocab %" PRId64, spec->vocab);
+  if (spec->op == FLP_OP_HEAD) add(&t, " --hidden %" PRId64, spec->hidden);
+  add(&t, " --dtype %s", flp_dtype_name(spec->dtype));
+  if (spec->entropy) add(&t, " --entropy %s", entropies[spec->entropy]);
+  for (int i = 0, any = 0; i < 3; i++)
+    if (spec->grads & 1u << i) add(&t, "%s%s", any++ ? "," : " --grad ", grads[i]);
+  if (spec->has_bias) add(&t, " --bias");
+  if (spec->softcap > 0) add(&t, " --softcap %.9g", (double)spec->softcap);
+  if (spec->per_row_temperature) add(&t, " --per-row-temperature");
+  if (spec->target_dtype != usual.target_dtype) add(&t, " --target-dtype %s", flp_dtype_name(spec->target_dtype));
+  if (spec->grad_hidden_dtype && spec->grad_hidden_dtype != spec->dtype)
+    add(&t, " --grad-hidden-dtype %s", flp_dtype_name(spec->grad_hidden_dtype));
+  if (spec->grad_weight_dtype && spec->grad_weight_dtype != spec->dtype)
+    add(&t, " --grad-weight-dtype %s", flp_dtype_name(spec->grad_weight_dtype));
+  if (spec->accumulate_grad_weight) add(&t, " --accumulate-grad-weight");
+  if (spec->alignment && spec->alignment < 16) add(&t, " --alignment %" PRIu32, spec->alignment);
+  if (spec->keep) add(&t, " --keep");
+}
+
+void flp_plan_tune_command(const flp_spec *spec, char out[FLP_TUNE_COMMAND_BYTES]) {
+  char options[FLP_SPEC_OPTIONS_BYTES];
+  flp_loss loss;
+  flp_plan_spec_options(spec, options);
+  snprintf(out, FLP_TUNE_COMMAND_BYTES, "flpgen tune %s", options);
+  if (!spec->loss || flp_loss_read(spec->loss, spec->loss_bytes, &loss) != FLP_OK) return;
+  text t = {out + strlen(out), FLP_TUNE_COMMAND_BYTES - strlen(out)};
+  if (flp_loss_builtin_bytes(loss.name, NULL, 0, &(size_t){0}) == FLP_OK)
+    add(&t, " --loss %s", loss.name);
+  else
+    add(&t, " --loss FILE"); /* of the caller's own, which the library does not know */
+}
+
+static void add_device(text *t, const flp_plan *plan) {
+  const flp_device *device = &plan->device;
+  add(t, " on %s (compute capability %d.%d, %d multiprocessors, driver %d): kernels", device->name, device->major,
+      device->minor, device->multiprocessors, plan->driver->version);
+  for (int i = 0; i < plan->modules.count; i++)
+    add(t, "%s %s", i ? "," : "", flp_kernel_kind_name(plan->modules.desc[i].key.kind));
+  add(t, " for %s", plan->arch);
+}
+
+flp_status flp_plan_describe(const flp_plan *plan, char *buffer, size_t capacity) {
+  flp_detail_clear();
+  if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
+  if (!buffer) return flp_fail(FLP_ERROR_ARGUMENT, "buffer is NULL (accepted: capacity bytes to write to)");
+  if (!capacity) return flp_fail(FLP_ERROR_ARGUMENT, "capacity is 0 (accepted: 1 or more)");
+  text t = {buffer, capacity};
+  add(&t, "rung %s", flp_rung_name(plan->rung));
+  if (plan->rung == FLP_RUNG_EAGER)
+    add(&t, " on host pointers: %s", flp_eager_describe());
+  else
+    add_device(&t, plan);
+  add(&t, "; spec %s", plan->spec_text);
+  if (plan->cut[0]) add(&t, "; cut: %s", plan->cut);
+  if (plan->spec.keep && !flp_plan_keeps(plan))
+    add(&t, "; keeps nothing for backward: %s",
+        plan->rung == FLP_RUNG_EAGER ? "the eager rung recomputes" : "options.mode asks for mode R");
+  add(&t, "; plan id %s", plan->id);
+  for (int rung = FLP_RUNG_TUNED; rung < (int)plan->rung; rung++)
+    add(&t, "; not %s: %s", flp_rung_name((flp_rung)rung), plan->reason[rung]);
+  return FLP_OK;
+}
+
+flp_rung flp_plan_get_rung(const flp_plan *plan) {
+  return plan ? plan->rung : FLP_RUNG_AUTO;
+}
+
+const char *flp_plan_get_reason(const flp_plan *plan, flp_rung rung) {
+  if (!plan || rung < FLP_RUNG_TUNED || rung > FLP_RUNG_EAGER || rung >= plan->rung) return "";
+  return plan->reason[rung];
+}
+
+flp_status flp_plan_get_id(const flp_plan *plan, char out[17]) {
+  flp_detail_clear();
+  if (!plan || !out) return flp_fail(FLP_ERROR_ARGUMENT, "%s is NULL", plan ? "out" : "plan");
+  memcpy(out, plan->id, sizeof plan->id);
+  return FLP_OK;
+}

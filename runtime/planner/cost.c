@@ -1,0 +1,165 @@
+/* cost.c: what a layout costs in seconds, from tiles, waves and bytes.
+ *
+ * A product of M x N x K runs ceil(tiles / multiprocessors) waves of one tile a multiprocessor, so padding and the last
+ * partial wave count as work; it is never faster than its operands come from memory. Chunks add their launches.
+ * Where clusters take their units in order and a launch makes several products, all multiprocessors are busy until the
+ * last units: all tiles shared out evenly, and half of the longest unit for the end. */
+#include "runtime/base/util.h"
+#include "runtime/kernel/abi.h"
+#include "runtime/planner/planner.h"
+
+/* One launch with its ramp-up and drain, from the gap between dependent kernels on one stream of a Hopper card. */
+static const double launch_seconds = 4e-6;
+
+typedef struct product {
+  int64_t m, n, k;
+  int64_t tile_m, tile_n;
+  int unit_tiles; /* tiles that a cluster takes at a time */
+} product;
+
+static double element_bytes(const flp_planner *p) {
+  return p->spec.dtype == FLP_DTYPE_FP32 ? 4.0 : 2.0;
+}
+
+static int64_t tiles_of(const product *x) {
+  return flp_ceil_div(x->m, x->tile_m) * flp_ceil_div(x->n, x->tile_n);
+}
+
+static double tile_flops(const product *x) {
+  return 2.0 * (double)x->tile_m * (double)x->tile_n * (double)x->k;
+}
+
+static double larger(double a, double b) {
+  return a > b ? a : b;
+}
+
+static double memory_seconds(const flp_planner *p, const product *x) {
+  double m = (double)x->m, n = (double)x->n, k = (double)x->k;
+  return (m * k + n * k + m * n) * element_bytes(p) / p->bandwidth;
+}
+
+static double product_cost(const flp_planner *p, const product *x) {
+  int64_t waves = flp_ceil_div(tiles_of(x), p->multiprocessors);
+  return larger((double)waves * tile_flops(x) / p->flop_rate, memory_seconds(p, x)) + launch_seconds;
+}
+
+/* One launch that makes `count` products, unit by unit. */
+static double shared_out_cost(const flp_planner *p, const product *x, int count) {
+  double flops = 0, longest = 0, memory = 0;
+  for (int i = 0; i < count; i++) {
+    flops += (double)tiles_of(&x[i]) * tile_flops(&x[i]);
+    longest = larger(longest, tile_flops(&x[i]) * x[i].unit_tiles / (p->flop_rate * p->backward_cluster));
+    memory += memory_seconds(p, &x[i]);
+  }
+  double compute = larger(flops / (p->flop_rate * p->multiprocessors) + longest / 2, longest);
+  return larger(compute, memory) + launch_seconds;
+}
+
+static product dz_of(const flp_planner *p, int64_t rows, int64_t columns) {
+  return (product){rows, columns, p->spec.hidden, p->dz_band, p->dz_columns, p->dz_unit_tiles};
+}
+
+static product grad_hidden_of(const flp_planner *p, int64_t rows, int64_t columns) {
+  return (product){rows, p->spec.hidden, columns, p->hidden_rows, p->hidden_columns, 1};
+}
+
+static product grad_weight_of(const flp_planner *p, int64_t rows, int64_t columns) {
+  return (product){columns, p->spec.hidden, rows, p->weight_rows, p->weight_columns, 1};
+}
+
+static double chunk_cost(const flp_planner *p, int64_t rows, int64_t columns, uint32_t grads) {
+  if (rows == 0 || columns == 0) return 0;
+  product dz = dz_of(p, rows, columns), made[2];
+  int count = 0;
+  if (grads & FLP_GRAD_HIDDEN) made[count++] = grad_hidden_of(p, rows, columns);
+  if (grads & FLP_GRAD_WEIGHT) made[count++] = grad_weight_of(p, rows, columns);
+  double seconds = p->backward_cluster ? shared_out_cost(p, &dz, 1) : product_cost(p, &dz);
+  if (p->backward_cluster && count) seconds += shared_out_cost(p, made, count);
+  for (int i = 0; i < count && !p->backward_cluster; i++) seconds += product_cost(p, &made[i]);
+  if (grads & FLP_GRAD_BIAS) seconds += launch_seconds;
+  return seconds;
+}
+
+double flp_planner_chunks_cost(const flp_planner *p, int64_t n, int64_t chunk_rows, int64_t chunk_vocab,
+                               uint32_t grads) {
+  int64_t full_rows = n / chunk_rows, last_rows = n % chunk_rows;
+  int64_t full_columns = p->spec.vocab / chunk_vocab, last_columns = p->spec.vocab % chunk_vocab;
+  double row_of_chunks = (double)full_columns * chunk_cost(p, chunk_rows, chunk_vocab, grads) +
+                         chunk_cost(p, chunk_rows, last_columns, grads);
+  double last_row = (double)full_columns * chunk_cost(p, last_rows, chunk_vocab, grads) +
+                    chunk_cost(p, last_rows, last_columns, grads);
+  return (double)full_rows * row_of_chunks + last_row;
+}
+
+double flp_planner_gather_cost(const flp_planner *p, int64_t n, int64_t launches) {
+  double bytes = launches ? 2.0 * (double)n * (double)p->spec.hidden * element_bytes(p) : 0;
+  return bytes / p->bandwidth + (double)launches * launch_seconds;
+}
+
+static double forward_chunk_cost(const flp_planner *p, int64_t rows) {
+  product x = {rows, p->spec.vocab, p->spec.hidden, p->forward_rows, p->unit_columns, 1};
+  return rows == 0 ? 0 : product_cost(p, &x) + launch_seconds; /* forward and combine */
+}
+
+double flp_planner_forward_cost(const flp_planner *p, int64_t n, int64_t chunk_rows) {
+  return (double)(n / chunk_rows) * forward_chunk_cost(p, chunk_rows) + forward_chunk_cost(p, n % chunk_rows) +
+         launch_seconds;
+}
+
+/* One product of a launch, in tiles of equal work: whole waves of them. */
+static double waves_cost(const flp_planner *p, const product *x) {
+  if (!p->backward_cluster) return product_cost(p, x);
+  int64_t at_once = p->multiprocessors / p->backward_cluster > 0 ? p->multiprocessors / p->backward_cluster : 1;
+  int64_t waves = flp_ceil_div(flp_ceil_div(tiles_of(x), x->unit_tiles), at_once);
+  double unit = tile_flops(x) * x->unit_tiles / (p->flop_rate * p->backward_cluster);
+  return larger((double)waves * unit, memory_seconds(p, x)) + launch_seconds;
+}
+
+/* The products of rows of exponentials, and what turns those into gradients: blocks that need not be redone launch for
+ * nothing; in the expanded form all of them pass through memory. */
+static double kept_cost(const flp_planner *p, int64_t rows, int expands) {
+  int hidden = (p->spec.grads & FLP_GRAD_HIDDEN) != 0, weight = (p->spec.grads & FLP_GRAD_WEIGHT) != 0;
+  product made[] = {grad_hidden_of(p, rows, p->spec.vocab), grad_weight_of(p, rows, p->spec.vocab)};
+  double seconds = (double)flp_ceil_div(rows, FLP_KEPT_BLOCK_ROWS) * launch_seconds;
+  if (hidden && weight && p->backward_cluster)
+    seconds += shared_out_cost(p, made, 2);
+  else
+    seconds += (hidden ? waves_cost(p, &made[0]) : 0) + (weight ? waves_cost(p, &made[1]) : 0);
+  if (expands) seconds += 2.0 * (double)rows * (double)p->spec.vocab * element_bytes(p) / p->bandwidth;
+  if (weight) seconds += flp_planner_gather_cost(p, rows, 1);
+  return seconds + 3 * launch_seconds; /* record, keep_finish, keep_expand or bias_reduce */
+}
+
+double flp_planner_saved_cost(const flp_planner *p, int64_t n) {
+  return kept_cost(p, n, p->saved_expands);
+}
+
+static double stream_chunk_cost(const flp_planner *p, int64_t rows, int accumulates) {
+  if (rows == 0) return 0;
+  product scores = {rows, p->spec.vocab, p->spec.hidden, p->keep_rows, p->unit_columns, 1}, first = scores;
+  first.n = p->unit_columns < p->spec.vocab ? p->unit_columns : p->spec.vocab;
+  double seconds = waves_cost(p, &scores) + waves_cost(p, &first) + kept_cost(p, rows, p->step_expands);
+  if (p->forward_gathers) seconds += flp_planner_gather_cost(p, rows, 1);
+  if (accumulates && (p->spec.grads & FLP_GRAD_WEIGHT))
+    seconds += 8.0 * (double)p->spec.vocab * (double)p->spec.hidden / p->bandwidth;
+  return seconds + 3 * launch_seconds; /* keep_reference, combine, loss_rows */
+}
+
+double flp_planner_stream_cost(const flp_planner *p, int64_t n, int64_t chunk_rows) {
+  int accumulates = chunk_rows < n;
+  return (double)(n / chunk_rows) * stream_chunk_cost(p, chunk_rows, accumulates) +
+         stream_chunk_cost(p, n % chunk_rows, accumulates) + launch_seconds;
+}
+
+static int grid_fits(const product *x) {
+  int64_t tiles = 0;
+  return !__builtin_mul_overflow(flp_ceil_div(x->m, x->tile_m), flp_ceil_div(x->n, x->tile_n), &tiles) &&
+         tiles <= INT32_MAX;
+}
+
+int flp_planner_grids_fit(const flp_planner *p, int64_t rows, int64_t columns) {
+  product dz = dz_of(p, rows, columns);
+  product hidden = grad_hidden_of(p, rows, columns), weight = grad_weight_of(p, rows, columns);
+  return grid_fits(&dz) && (!(p->spec.grads & FLP_GRAD_HIDDEN) || grid_fits(&hidden)) &&
+         (!(p->spec.grads & FLP_GRAD_WEIGHT) || grid_fits(&weight));
+}

@@ -1,0 +1,118 @@
+/* init.c: what the planner must know of kernels and device: tiles from descriptors, rates from clocks. */
+#include <string.h>
+
+#include "runtime/loss/loss.h"
+#include "runtime/planner/planner.h"
+
+/* Floating-point operations a clock of one multiprocessor: mma.sync m16n8k16 makes 2048 on sm_80 and newer, wgmma 4096;
+ * fp32 operands take six bf16 products. Layouts are compared with each other, so what the main loop loses cancels. */
+static const double flops_per_clock = 2048, flops_per_clock_mapped = 4096;
+static const double fp32_products = 6;
+
+/* Where the driver names no clocks: those of an A100. */
+static const double default_clock = 1.41e9, default_bandwidth = 1.55e12;
+
+/* Whether both warpgroups of a mapped dz share a tile, rather than having one each: asked for, or the template's
+ * choice. */
+static int is_cooperative(const flp_kernel_key *key) {
+  return key->tune.schedule ? key->tune.schedule == FLP_SCHEDULE_COOPERATIVE : key->dtype == FLP_DTYPE_FP32;
+}
+
+/* The layouts that tuning put into the descriptors of dz and forward_keep. What the options say of layouts comes
+ * first. */
+static void set_preference(flp_planner *p, const flp_kernel_desc *desc) {
+  if (p->chunk_rows || p->chunk_vocab) return;
+  if (desc->key.kind == FLP_KERNEL_KEEP) p->tuned_step_rows = desc->chunk_rows;
+  if (desc->key.kind != FLP_KERNEL_DZ) return;
+  uint32_t two = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  flp_mode mode = desc->chunk_rows && desc->chunk_vocab ? FLP_MODE_R2
+                  : desc->chunk_vocab                   ? FLP_MODE_R_VOCAB
+                  : desc->chunk_rows                    ? FLP_MODE_R_ROWS
+                                                        : (flp_mode)0;
+  if ((p->mode && p->mode != FLP_MODE_P && p->mode != mode) || (mode == FLP_MODE_R2 && (p->spec.grads & two) != two))
+    return;
+  p->tuned_mode = mode;
+  p->tuned_rows = desc->chunk_rows;
+  p->tuned_vocab = desc->chunk_vocab;
+}
+
+static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
+  int64_t band = (int64_t)desc->tile_rows * (desc->cluster > 1 ? desc->cluster : 1);
+  switch (desc->key.kind) {
+    case FLP_KERNEL_ROWS:
+    case FLP_KERNEL_SELECT:
+    case FLP_KERNEL_KEPT:
+    case FLP_KERNEL_LOSS:
+      break;
+    case FLP_KERNEL_KEEP:
+      p->keep_rows = band;
+      break;
+    case FLP_KERNEL_FORWARD:
+      p->forward_rows = band;
+      p->unit_columns = desc->unit_columns;
+      p->forward_gathers = strcmp(desc->entries[0].name, "forward_map") == 0;
+      break;
+    case FLP_KERNEL_DZ:
+      p->dz_rows = desc->tile_rows;
+      p->dz_columns = desc->tile_columns;
+      p->dz_band = band;
+      p->dz_unit_tiles = is_cooperative(&desc->key) ? 1 : 2;
+      if (strcmp(desc->entries[0].name, "dz_map") == 0)
+        p->backward_cluster = desc->cluster > 1 ? (int)desc->cluster : 1;
+      break;
+    case FLP_KERNEL_GRAD_HIDDEN:
+      p->hidden_rows = desc->tile_rows;
+      p->hidden_columns = desc->tile_columns;
+      break;
+    case FLP_KERNEL_GRAD_WEIGHT:
+      p->weight_rows = desc->tile_rows;
+      p->weight_columns = desc->tile_columns;
+      break;
+    case FLP_KERNEL_PRODUCTS:
+      p->hidden_rows = p->weight_rows = band;
+      p->hidden_columns = p->weight_columns = desc->tile_columns;
+      break;
+  }
+}
+
+/* Whether exponentials, times the slope of a softcap, are a gradient but for a factor a row, and nothing sums
+ * columns. */
+static void set_forms(flp_planner *p) {
+  const flp_spec *spec = &p->spec;
+  flp_loss loss;
+  int sums_columns = (spec->grads & FLP_GRAD_BIAS) != 0;
+  p->saved_expands = sums_columns || spec->entropy == FLP_ENTROPY_BACKWARD;
+  p->step_entropy = spec->loss && flp_loss_read(spec->loss, spec->loss_bytes, &loss) == FLP_OK &&
+                    (flp_loss_is_active(&loss) & FLP_LOSS_BY_ENTROPY);
+  p->step_expands = sums_columns || p->step_entropy;
+}
+
+void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options *options, const flp_device *device,
+                      const flp_kernel_desc *descs, int count) {
+  *out = (flp_planner){.spec = *spec,
+                       .forward_rows = 1,
+                       .unit_columns = 1,
+                       .dz_rows = 1,
+                       .dz_columns = 1,
+                       .dz_band = 1,
+                       .dz_unit_tiles = 1,
+                       .hidden_rows = 1,
+                       .hidden_columns = 1,
+                       .weight_rows = 1,
+                       .weight_columns = 1,
+                       .chunk_rows = options->chunk_rows,
+                       .chunk_vocab = options->chunk_vocab,
+                       .mode = options->mode,
+                       .multiprocessors = device->multiprocessors > 0 ? device->multiprocessors : 1};
+  for (int i = 0; i < count; i++) {
+    set_tiles(out, &descs[i]);
+    set_preference(out, &descs[i]);
+  }
+  set_forms(out);
+  double clock = device->clock_khz > 0 ? device->clock_khz * 1e3 : default_clock;
+  double per_clock = out->forward_gathers || out->backward_cluster ? flops_per_clock_mapped : flops_per_clock;
+  out->flop_rate = per_clock * clock / (spec->dtype == FLP_DTYPE_FP32 ? fp32_products : 1);
+  /* Two transfers a clock and bus line. */
+  out->bandwidth = 2e3 * device->memory_clock_khz * (device->memory_bus_bits / 8.0);
+  if (!(out->bandwidth > 0)) out->bandwidth = default_bandwidth;
+}

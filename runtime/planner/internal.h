@@ -1,0 +1,51 @@
+/* internal.h: what the planner's files share: how workspaces are carved, and how the cheapest layout is
+ * kept. */
+#ifndef FLP_PLANNER_INTERNAL_H
+#define FLP_PLANNER_INTERNAL_H
+
+#include "runtime/planner/planner.h"
+
+/* 1 if the mask holds the gradient. */
+static inline int planner_wants(uint32_t grads, uint32_t which) {
+  return (grads & which) != 0;
+}
+
+/* Up to a multiple of the alignment of arrays. */
+uint64_t planner_round_up(uint64_t bytes);
+
+/* Each adds arrays at the end of a scheme. */
+void planner_put_region(flp_scheme *s, flp_region region, int64_t count, uint64_t element_bytes);
+/* What prepare writes; every pass starts with it. */
+void planner_put_rows(flp_scheme *s, int64_t n);
+/* gathered: rows that are put together at a time; 0 for the counter alone */
+void planner_put_gather(const flp_planner *p, flp_scheme *s, int64_t gathered);
+/* Sums over chunks of rows: of the head's gradients, where the caller's arrays do not serve. */
+void planner_put_head_accumulators(const flp_planner *p, flp_scheme *s);
+
+uint64_t planner_dz_bytes(const flp_planner *p, int64_t rows, int64_t columns);
+/* One line a tile of rows, whole bands of them; 0 without a gradient of the bias. */
+uint64_t planner_bias_part_bytes(const flp_planner *p, int64_t rows, int64_t columns);
+
+typedef struct planner_search {
+  const flp_planner *planner;
+  int64_t n;
+  uint64_t budget;
+  int any, found; /* a layout exists; one fits */
+  uint64_t smallest;
+  flp_scheme best;
+} planner_search;
+
+/* Keeps the candidate if it fits and is cheaper. */
+void planner_offer(planner_search *s, const flp_scheme *candidate);
+
+/* Offers every layout of a pass over n > 0 rows. */
+planner_search planner_search_pass(const flp_planner *p, flp_pass pass, int64_t n, uint64_t budget);
+
+/* ---- planner_keep.c ---- */
+
+/* The backward pass of what mode S saved: one layout. 0: no grid can hold it. */
+int planner_build_saved(const flp_planner *p, int64_t n, flp_scheme *out);
+/* Layouts of a step: mode P in chunks of rows, and forward, loss and backward one after the other. */
+void planner_search_step(planner_search *s);
+
+#endif

@@ -1,0 +1,194 @@
+/* keep.c: layouts of modes S and P, and of a step in mode R.
+ *
+ * A step in mode R is a forward and a backward pass over one block of rows' arrays and of workspace, each the cheapest
+ * in what those arrays leave: so both are what they would be alone, and the block is as large as the larger of them. */
+#include <string.h>
+
+#include "runtime/base/util.h"
+#include "runtime/planner/internal.h"
+
+static int32_t clamp_launches(int64_t launches) {
+  return launches > INT32_MAX ? INT32_MAX : (int32_t)launches;
+}
+
+static int64_t blocks_of(int64_t rows) {
+  return flp_ceil_div(rows, FLP_KEPT_BLOCK_ROWS);
+}
+
+/* Blocks start with a tile of column sums. */
+static int keeps(const flp_planner *p) {
+  return p->keep_rows > 0 && FLP_KEPT_BLOCK_ROWS % p->dz_rows == 0;
+}
+
+int flp_planner_saves(const flp_planner *p) {
+  return keeps(p) && p->spec.keep && (!p->mode || p->mode == FLP_MODE_P);
+}
+
+int flp_planner_streams(const flp_planner *p) {
+  int asked = p->mode == FLP_MODE_P || (!p->mode && (!p->chunk_vocab || p->chunk_rows));
+  return keeps(p) && p->spec.loss && p->spec.grads && asked;
+}
+
+/* Rows that are put together, or times their factor in the same place. */
+static void put_rows_together(const flp_planner *p, flp_scheme *s, int64_t rows) {
+  if (p->backward_cluster || planner_wants(p->spec.grads, FLP_GRAD_WEIGHT)) planner_put_gather(p, s, rows);
+}
+
+/* rows: of a chunk */
+static void put_kept(const flp_planner *p, flp_scheme *s, int64_t n, int64_t rows) {
+  planner_put_region(s, FLP_REGION_RECORD, n, 16);
+  planner_put_region(s, FLP_REGION_BOUND, n, 4);
+  planner_put_region(s, FLP_REGION_FACTOR, n, 4);
+  planner_put_region(s, FLP_REGION_REDO, blocks_of(rows), 4);
+  put_rows_together(p, s, rows);
+  s->offset[FLP_REGION_BIAS_PART] = s->bytes;
+  s->size[FLP_REGION_BIAS_PART] = planner_bias_part_bytes(p, rows, p->spec.vocab);
+  s->bytes += planner_round_up(s->size[FLP_REGION_BIAS_PART]);
+}
+
+/* Launches that make gradients of a chunk of kept exponentials; without those for its blocks. */
+static int64_t chunk_launches(const flp_planner *p, int expands) {
+  uint32_t grads = p->spec.grads;
+  int hidden = planner_wants(grads, FLP_GRAD_HIDDEN), weight = planner_wants(grads, FLP_GRAD_WEIGHT);
+  /* record, keep_finish; keep_expand; keep_gather; products; bias_reduce */
+  return 2 + expands + weight + (p->backward_cluster ? hidden | weight : hidden + weight) +
+         planner_wants(grads, FLP_GRAD_BIAS);
+}
+
+int planner_build_saved(const flp_planner *p, int64_t n, flp_scheme *s) {
+  memset(s, 0, sizeof *s);
+  if (!keeps(p) || !flp_planner_grids_fit(p, n, p->spec.vocab)) return 0;
+  s->mode = FLP_MODE_S;
+  s->chunk_rows = n;
+  s->chunk_vocab = p->spec.vocab;
+  s->chunks = 1;
+  s->products = planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + planner_wants(p->spec.grads, FLP_GRAD_WEIGHT);
+  planner_put_rows(s, n);
+  put_kept(p, s, n, n);
+  /* prepare, gather, fill */
+  int64_t others = 1 + (p->backward_cluster != 0) + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN);
+  s->launches = clamp_launches(others + chunk_launches(p, p->saved_expands) + blocks_of(n));
+  s->seconds = flp_planner_saved_cost(p, n);
+  return 1;
+}
+
+uint64_t flp_planner_saved(const flp_planner *p, int64_t n, uint64_t budget) {
+  uint64_t saved = flp_planner_saved_bytes(&p->spec, n);
+  if (!flp_planner_saves(p) || n == 0 || saved > budget) return 0;
+  int fits = planner_search_pass(p, FLP_PASS_FORWARD_SAVED, n, budget - saved).found &&
+             planner_search_pass(p, FLP_PASS_BACKWARD_SAVED, n, budget - saved).found;
+  return fits ? saved : 0;
+}
+
+/* ---- a step ---- */
+
+/* What passes from forward to loss to gradients, by row. */
+static void put_step_rows(const flp_planner *p, flp_scheme *s, int64_t n) {
+  planner_put_region(s, FLP_REGION_STATS, n, 16);
+  planner_put_region(s, FLP_REGION_LOGPROB, n, 4);
+  planner_put_region(s, FLP_REGION_ENTROPY, p->spec.entropy ? n : 0, 4);
+  planner_put_region(s, FLP_REGION_GRAD_LOGPROB, p->spec.grads ? n : 0, 4);
+  planner_put_region(s, FLP_REGION_GRAD_ENTROPY, p->spec.grads && p->step_entropy ? n : 0, 4);
+}
+
+static int64_t stream_launches(const flp_planner *p, int64_t n, int64_t rows) {
+  int64_t chunks = flp_ceil_div(n, rows);
+  int64_t blocks = n / rows * blocks_of(rows) + blocks_of(n % rows);
+  /* gather, forward over the first columns, keep_reference, forward_keep, combine, loss_rows */
+  int64_t each = 5 + p->forward_gathers + chunk_launches(p, p->step_expands);
+  return 2 + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + chunks * each +
+         blocks; /* prepare, loss_rows of idle rows, fill */
+}
+
+static void build_stream(const flp_planner *p, int64_t n, int64_t rows, flp_scheme *s) {
+  memset(s, 0, sizeof *s);
+  s->mode = FLP_MODE_P;
+  s->chunk_rows = rows;
+  s->chunk_vocab = p->spec.vocab;
+  s->chunks = flp_ceil_div(n, rows);
+  s->products = 1 + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + planner_wants(p->spec.grads, FLP_GRAD_WEIGHT);
+  planner_put_rows(s, n);
+  put_step_rows(p, s, n);
+  planner_put_region(s, FLP_REGION_ZY, n, 4);
+  planner_put_region(s, FLP_REGION_PART, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
+  planner_put_region(s, FLP_REGION_REFERENCE, n, 4);
+  planner_put_region(s, FLP_REGION_DZ, 1, planner_dz_bytes(p, rows, p->spec.vocab));
+  put_kept(p, s, n, rows);
+  if (s->chunks > 1) planner_put_head_accumulators(p, s);
+  s->launches = clamp_launches(stream_launches(p, n, rows));
+  s->seconds = flp_planner_stream_cost(p, n, rows);
+}
+
+static void offer_stream(planner_search *s, int64_t rows) {
+  const flp_planner *p = s->planner;
+  flp_scheme candidate;
+  int64_t groups = flp_ceil_div(p->spec.vocab, p->unit_columns);
+  if (rows > s->n) rows = s->n;
+  if (flp_ceil_div(rows, p->keep_rows) > INT32_MAX / groups || !flp_planner_grids_fit(p, rows, p->spec.vocab)) return;
+  build_stream(p, s->n, rows, &candidate);
+  planner_offer(s, &candidate);
+}
+
+/* Every number of bands up to where a chunk's exponentials are tens of gigabytes, then those that divide n evenly. */
+static void search_stream(planner_search *s) {
+  enum { BANDS_TRIED = 256 };
+  const flp_planner *p = s->planner;
+  int64_t band = p->keep_rows > p->dz_band ? p->keep_rows : p->dz_band, bands = flp_ceil_div(s->n, band);
+  if (p->chunk_rows) {
+    offer_stream(s, p->chunk_rows);
+    return;
+  }
+  int64_t count = bands;
+  for (; count > BANDS_TRIED; count = flp_ceil_div(bands, flp_ceil_div(bands, count - 1)))
+    offer_stream(s, count * band);
+  for (count = bands < BANDS_TRIED ? bands : BANDS_TRIED; count > 0; count--) offer_stream(s, count * band);
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) {
+  return a > b ? a : b;
+}
+
+/* Forward, the loss of all rows, backward. */
+static void offer_passes(planner_search *s) {
+  const flp_planner *p = s->planner;
+  flp_scheme own = {.mode = FLP_MODE_F};
+  put_step_rows(p, &own, s->n);
+  uint64_t left = s->budget > own.bytes ? s->budget - own.bytes : 0;
+  planner_search forward = planner_search_pass(p, FLP_PASS_FORWARD, s->n, left), backward = {.any = 1, .found = 1};
+  if (p->spec.grads) backward = planner_search_pass(p, FLP_PASS_BACKWARD, s->n, left);
+  if (!forward.any || !backward.any) return;
+  uint64_t smallest = own.bytes + larger(forward.smallest, backward.smallest);
+  if (!s->any || smallest < s->smallest) s->smallest = smallest;
+  s->any = 1;
+  if (!forward.found || !backward.found || own.bytes > s->budget) return;
+  flp_scheme both = own;
+  const flp_scheme *shown = p->spec.grads ? &backward.best : &forward.best;
+  both.mode = shown->mode;
+  both.chunk_rows = shown->chunk_rows;
+  both.chunk_vocab = shown->chunk_vocab;
+  both.chunks = shown->chunks;
+  both.products = forward.best.products + backward.best.products;
+  both.passes = own.bytes;
+  both.bytes = own.bytes + larger(forward.best.bytes, backward.best.bytes);
+  both.seconds = forward.best.seconds + backward.best.seconds;
+  /* The loss of active rows, and of idle ones. */
+  both.launches = clamp_launches((int64_t)forward.best.launches + backward.best.launches + 2);
+  planner_offer(s, &both);
+}
+
+/* Chunks as tuned: before what the cost model finds, if they fit and it puts them before mode R. */
+static int offer_tuned(planner_search *s) {
+  int64_t rows = s->planner->tuned_step_rows;
+  if (!rows || rows >= s->n || s->planner->chunk_rows) return 0;
+  offer_stream(s, rows);
+  return s->found && s->best.mode == FLP_MODE_P;
+}
+
+void planner_search_step(planner_search *s) {
+  if (s->planner->mode != FLP_MODE_P) offer_passes(s);
+  if (!flp_planner_streams(s->planner)) return;
+  int is_tuned = offer_tuned(s);
+  flp_scheme tuned = s->best;
+  search_stream(s); /* for what is the smallest, too */
+  if (is_tuned) s->best = tuned;
+}

@@ -1,0 +1,140 @@
+/* planner.h: how one pass lays out its workspace and orders its matrix products; pure functions, no driver.
+ *
+ * Invariants: the candidates depend on the planner and n, never on the budget, and the cheapest that fits is picked
+ * with ties broken by bytes and then by order; a layout that tuning preferred goes before all others. So a larger
+ * budget never gives a dearer layout, and picking again with the bytes of a picked layout as the budget gives that
+ * layout: a query and the execute that follows it agree. A layout holds for every vocab_valid <= V. */
+#ifndef FLP_PLANNER_H
+#define FLP_PLANNER_H
+
+#include "runtime/driver/driver.h"
+#include "runtime/kernel/kernel.h"
+
+typedef struct flp_planner {
+  flp_spec spec;                      /* resolved */
+  int64_t forward_rows, unit_columns; /* tile of forward: rows of a band, columns of one partial */
+  int forward_gathers;                /* 1 if forward reads compacted rows, put together in the workspace */
+  int64_t dz_rows, dz_columns;        /* tile of dz */
+  int64_t dz_band;                    /* rows of a unit of dz: chunks of rows are multiples of it */
+  int dz_unit_tiles;                  /* tiles of a unit of dz, side by side */
+  /* CTAs of a unit where the backward pass is mapped: its kernels read compacted rows, put together in the workspace,
+   * and one launch makes both products of a chunk; else 0 */
+  int backward_cluster;
+  int64_t hidden_rows, hidden_columns; /* tile of grad_hidden, over active rows x D */
+  int64_t weight_rows, weight_columns; /* tile of grad_weight, over vocab columns x D */
+  int64_t keep_rows; /* rows of a band of forward_keep, 0: no such kernel; the rest of it is as forward's */
+  int saved_expands,
+      step_expands; /* 1 if exponentials become dz in place before the products, in mode S and in a step */
+  int step_entropy; /* 1 if the loss has a gradient by the entropy */
+  int64_t chunk_rows, chunk_vocab; /* explicit chunk sizes, 0 for the planner's choice */
+  flp_mode mode;                   /* explicit mode of the backward pass, 0 for the planner's choice */
+  flp_mode tuned_mode;             /* the layout that tuning preferred, 0 for none; its chunks are the most to take */
+  int64_t tuned_rows, tuned_vocab;
+  int64_t tuned_step_rows; /* of a chunk of mode P, as tuning preferred; 0: no preference */
+  int multiprocessors;
+  double flop_rate; /* flop/s of one multiprocessor in the main loops */
+  double bandwidth; /* bytes/s of device memory */
+} flp_planner;
+
+/* A planner for a resolved spec on kernels with these descriptors. Only mode and chunk sizes of the options are read;
+ * facts that the device does not tell (0) take defaults. planner_init.c */
+void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options *options, const flp_device *device,
+                      const flp_kernel_desc *descs, int count);
+
+/* Workspace arrays; each starts 256-byte aligned. */
+typedef enum flp_region {
+  FLP_REGION_ROW_CLASS,
+  FLP_REGION_INDEX,
+  FLP_REGION_LOCAL_TARGET,
+  FLP_REGION_SCALE,
+  FLP_REGION_COUNT,
+  FLP_REGION_ZY,     /* forward */
+  FLP_REGION_PART,   /* forward */
+  FLP_REGION_GATHER, /* passes that gather */
+  FLP_REGION_TURN,   /* passes that gather */
+  FLP_REGION_RECORD, /* backward from here on */
+  FLP_REGION_BOUND,
+  FLP_REGION_SCALE_PAIR, /* fp16 */
+  FLP_REGION_DZ,
+  FLP_REGION_BIAS_PART,
+  FLP_REGION_HIDDEN_ACC,
+  FLP_REGION_WEIGHT_ACC,
+  FLP_REGION_BIAS_ACC,
+  FLP_REGION_FACTOR, /* modes S and P from here on; exponentials of P are in the place of dz */
+  FLP_REGION_REDO,
+  FLP_REGION_REFERENCE, /* P; S has them in what forward saved */
+  FLP_REGION_STATS,     /* step from here on, by row */
+  FLP_REGION_LOGPROB,
+  FLP_REGION_ENTROPY,
+  FLP_REGION_GRAD_LOGPROB,
+  FLP_REGION_GRAD_ENTROPY,
+  FLP_REGION_COUNT_OF
+} flp_region;
+
+typedef struct flp_scheme {
+  flp_mode mode;
+  int64_t chunk_rows, chunk_vocab; /* as in flp_layout */
+  int64_t chunks;
+  int32_t products, launches;
+  uint64_t bytes;
+  uint64_t smallest_bytes;
+  uint64_t saved_bytes; /* as in flp_layout */
+  uint64_t passes;      /* step in mode R: where the workspace of its forward and of its backward pass begins */
+  double seconds;       /* of the cost model; compares layouts, predicts nothing */
+  uint64_t offset[FLP_REGION_COUNT_OF], size[FLP_REGION_COUNT_OF]; /* size 0: the layout has no such array */
+} flp_scheme;
+
+/* Picks the cheapest layout of at most budget bytes.
+ * query: 1 where the budget is the pass's: explicit chunk sizes override it, and what mode S saves counts to it;
+ *        0 where it is the workspace that there is
+ * error: BUDGET naming the smallest budget that would do, which is in out->smallest_bytes too; UNSUPPORTED if no grid
+ * can hold the launch */
+flp_status flp_planner_pick(const flp_planner *planner, flp_pass pass, int64_t n, uint64_t budget, int query,
+                            flp_scheme *out);
+
+/* 1 if there are kernels to keep exponentials, and nothing asks for mode R; and if a step may run in mode P, whatever
+ * the budget. */
+int flp_planner_saves(const flp_planner *planner);
+int flp_planner_streams(const flp_planner *planner);
+
+/* The public view of a scheme. */
+void flp_planner_describe(const flp_planner *planner, const flp_scheme *scheme, int64_t n, flp_layout *out);
+
+/* Elements between two rows of a dz chunk of that many columns. */
+int64_t flp_planner_dz_stride(int64_t columns);
+
+/* Elements between two gathered rows. */
+int64_t flp_planner_gather_stride(int64_t depth);
+
+/* What mode S passes from forward to backward: a reference a row, up to a multiple of 256 bytes, then the exponentials,
+ * their rows flp_planner_dz_stride(V) elements apart. */
+uint64_t flp_planner_references_bytes(int64_t n);
+uint64_t flp_planner_saved_bytes(const flp_spec *spec, int64_t n);
+
+/* That, where the planner saves and the workspace of both passes fits the budget beside it; else 0. */
+uint64_t flp_planner_saved(const flp_planner *planner, int64_t n, uint64_t budget);
+
+/* ---- planner_cost.c: the cost model ---- */
+
+/* Seconds of the dz chunks of chunk_rows x chunk_vocab that cover n x V, and of the products that grads asks for made
+ * from each. */
+double flp_planner_chunks_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows, int64_t chunk_vocab,
+                               uint32_t grads);
+
+/* Seconds of putting n rows together in that many launches. */
+double flp_planner_gather_cost(const flp_planner *planner, int64_t n, int64_t launches);
+
+/* Seconds of mode P in chunks of that many rows, and of the backward pass of mode S, in one. */
+double flp_planner_stream_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows);
+double flp_planner_saved_cost(const flp_planner *planner, int64_t n);
+
+/* Seconds of one forward pass in chunks of that many rows. */
+double flp_planner_forward_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows);
+
+/* 1 if every grid of a chunk of rows x columns has at most 2^31 - 1 CTAs. */
+int flp_planner_grids_fit(const flp_planner *planner, int64_t rows, int64_t columns);
+
+/* "F", "R_VOCAB", "R_ROWS", "R2", "S", "P"; "-" for none. */
+const char *flp_mode_name(flp_mode mode);
+
+#endif

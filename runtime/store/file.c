@@ -1,0 +1,262 @@
+/* file.c: cache directories opened with suspicion, and files that are written whole or not at all.
+ *
+ * Invariants: no link is followed in the last part of a path; a directory that another user could write is refused,
+ * because a PTX file is code; a file under its final name is complete, whatever moment the writer was killed at. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "runtime/base/status.h"
+#include "runtime/store/internal.h"
+
+/* ---- directories ---- */
+
+/* Makes path and its parents, mode 0700. What exists is left alone; the open that follows judges the result. */
+static void make_directories(const char *path) {
+  char part[4096];
+  size_t length = strlen(path);
+  if (length >= sizeof part) return;
+  for (size_t i = 1; i <= length; i++) {
+    if (path[i] != '/' && path[i] != 0) continue;
+    memcpy(part, path, i);
+    part[i] = 0;
+    (void)mkdir(part, 0700);
+  }
+}
+
+/* A directory or a pack that another user could write is not read: what is in it runs. */
+static flp_status check_owner(const char *path, int writable, int fd) {
+  struct stat st;
+  if (fstat(fd, &st) != 0) return flp_fail(FLP_ERROR_IO, "%s: %s", path, strerror(errno));
+  uid_t user = geteuid();
+  if (st.st_uid != user && (writable || st.st_uid != 0))
+    return flp_fail(FLP_ERROR_IO, "%s: owned by user %u, accepted: user %u%s", path, (unsigned)st.st_uid,
+                    (unsigned)user, writable ? "" : " or root");
+  if (st.st_mode & (S_IWGRP | S_IWOTH))
+    return flp_fail(FLP_ERROR_IO, "%s: mode %04o lets other users write, accepted: 0700 or 0755", path,
+                    (unsigned)(st.st_mode & 07777));
+  return FLP_OK;
+}
+
+flp_status store_file_open_directory(const char *path, int writable, int create, int *fd, int *absent) {
+  *fd = -1;
+  if (absent) *absent = 0;
+  if (create) make_directories(path);
+  int opened = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (opened < 0) {
+    if (absent) *absent = errno == ENOENT;
+    /* A link and a plain file both fail with ENOTDIR when O_DIRECTORY is asked for. */
+    const char *reason =
+        errno == ELOOP || errno == ENOTDIR ? "not a directory (links are not followed)" : strerror(errno);
+    return flp_fail(FLP_ERROR_IO, "%s: %s", path, reason);
+  }
+  flp_status status = check_owner(path, writable, opened);
+  if (status != FLP_OK) {
+    close(opened);
+    return status;
+  }
+  *fd = opened;
+  return FLP_OK;
+}
+
+flp_status store_file_open_pack(const char *path, int *fd, struct stat *stat) {
+  *fd = -1;
+  int opened = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+  if (opened < 0) return flp_fail(FLP_ERROR_IO, "%s: %s", path, strerror(errno));
+  flp_status status = fstat(opened, stat) == 0 ? check_owner(path, 0, opened)
+                                               : flp_fail(FLP_ERROR_IO, "%s: %s", path, strerror(errno));
+  if (status == FLP_OK && !S_ISREG(stat->st_mode)) status = flp_fail(FLP_ERROR_IO, "%s: not a regular file", path);
+  if (status != FLP_OK) {
+    close(opened);
+    return status;
+  }
+  *fd = opened;
+  return FLP_OK;
+}
+
+/* ---- whole files ---- */
+
+static flp_status read_all(int fd, const char *name, uint8_t *out, size_t length) {
+  size_t done = 0;
+  while (done < length) {
+    ssize_t got = read(fd, out + done, length - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return flp_fail(FLP_ERROR_IO, "%s: read: %s", name, strerror(errno));
+    if (got == 0) return flp_fail(FLP_ERROR_CORRUPT, "%s: ends after %zu of %zu bytes", name, done, length);
+    done += (size_t)got;
+  }
+  return FLP_OK;
+}
+
+static flp_status read_open_file(int fd, const char *name, const struct stat *st, uint8_t **bytes, size_t *length) {
+  if (!S_ISREG(st->st_mode)) return flp_fail(FLP_ERROR_CORRUPT, "%s: not a regular file", name);
+  if (st->st_size < 1 || st->st_size > STORE_ENTRY_BYTES_MAX)
+    return flp_fail(FLP_ERROR_CORRUPT, "%s: %jd bytes, accepted: 1 to %d", name, (intmax_t)st->st_size,
+                    STORE_ENTRY_BYTES_MAX);
+  size_t size = (size_t)st->st_size;
+  uint8_t *out = malloc(size);
+  if (!out) return flp_fail(FLP_ERROR_MEMORY, "%s: no memory for %zu bytes", name, size);
+  flp_status status = read_all(fd, name, out, size);
+  if (status != FLP_OK) {
+    free(out);
+    return status;
+  }
+  *bytes = out;
+  *length = size;
+  return FLP_OK;
+}
+
+flp_status store_file_read(int directory, const char *name, uint8_t **bytes, size_t *length, struct stat *stat,
+                           int *absent) {
+  *bytes = NULL;
+  *length = 0;
+  *absent = 0;
+  memset(stat, 0, sizeof *stat);
+  /* O_NONBLOCK: a FIFO under an entry's name must not make the process wait. */
+  int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) {
+    int reason = errno;
+    *absent = reason == ENOENT;
+    if (*absent) return FLP_OK;
+    if (reason != ELOOP) return flp_fail(FLP_ERROR_IO, "%s: %s", name, strerror(reason));
+    (void)fstatat(directory, name, stat, AT_SYMLINK_NOFOLLOW);
+    return flp_fail(FLP_ERROR_CORRUPT, "%s: a link, which is not followed", name);
+  }
+  flp_status status = fstat(fd, stat) == 0 ? read_open_file(fd, name, stat, bytes, length)
+                                           : flp_fail(FLP_ERROR_IO, "%s: %s", name, strerror(errno));
+  close(fd);
+  return status;
+}
+
+static int write_all(int fd, const uint8_t *bytes, size_t length) {
+  while (length > 0) {
+    ssize_t put = write(fd, bytes, length);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return -1;
+    bytes += put;
+    length -= (size_t)put;
+  }
+  return 0;
+}
+
+/* Random, because hosts that share a network directory may have equal process ids. */
+static int create_temporary(int directory, char name[32]) {
+  uint64_t number;
+  if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number) return -1;
+  snprintf(name, 32, ".tmp-%016" PRIx64, number);
+  return openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+}
+
+flp_status store_file_write(int directory, const char *name, const uint8_t *bytes, size_t length) {
+  char temporary[32];
+  int fd = create_temporary(directory, temporary);
+  if (fd < 0) return flp_fail(FLP_ERROR_IO, "%s: create: %s", name, strerror(errno));
+  const char *step = "write";
+  int failed = write_all(fd, bytes, length);
+  if (!failed) {
+    step = "fsync";
+    failed = fsync(fd);
+  }
+  int reason = errno;
+  /* Network file systems may report a full disk only here. */
+  if (close(fd) != 0 && !failed) {
+    step = "close";
+    reason = errno;
+    failed = 1;
+  }
+  if (!failed && renameat(directory, temporary, directory, name) != 0) {
+    step = "rename";
+    reason = errno;
+    failed = 1;
+  }
+  if (failed) {
+    (void)unlinkat(directory, temporary, 0);
+    return flp_fail(FLP_ERROR_IO, "%s: %s: %s", name, step, strerror(reason));
+  }
+  (void)fsync(directory); /* a name lost in a power cut costs a compile, not a wrong answer */
+  return FLP_OK;
+}
+
+void store_file_quarantine(int directory, const char *hex, const struct stat *stat) {
+  enum { BAD_MAX = 100 };
+  char name[STORE_HEX + 16], bad[STORE_HEX + 32];
+  struct stat now;
+  snprintf(name, sizeof name, "%s.flpk", hex);
+  if (fstatat(directory, name, &now, AT_SYMLINK_NOFOLLOW) != 0 || now.st_dev != stat->st_dev ||
+      now.st_ino != stat->st_ino || now.st_mtim.tv_sec != stat->st_mtim.tv_sec ||
+      now.st_mtim.tv_nsec != stat->st_mtim.tv_nsec)
+    return;
+  for (int i = 0; i < BAD_MAX; i++) {
+    snprintf(bad, sizeof bad, "%s.bad-%d", hex, i);
+    if (fstatat(directory, bad, &now, AT_SYMLINK_NOFOLLOW) == 0) continue;
+    (void)renameat(directory, name, directory, bad);
+    return;
+  }
+  (void)unlinkat(directory, name, 0); /* a hundred specimens are enough */
+}
+
+/* ---- names ---- */
+
+store_file_kind store_file_classify(const char *name) {
+  if (strncmp(name, ".tmp-", 5) == 0) return STORE_FILE_TEMPORARY;
+  size_t hex = strspn(name, "0123456789abcdef");
+  if (hex != STORE_HEX) return STORE_FILE_OTHER;
+  if (strcmp(name + hex, ".flpk") == 0) return STORE_FILE_ENTRY;
+  if (strcmp(name + hex, ".flpc") == 0) return STORE_FILE_CUBIN;
+  if (strcmp(name + hex, ".lock") == 0) return STORE_FILE_LOCK;
+  if (strncmp(name + hex, ".bad-", 5) == 0) return STORE_FILE_BAD;
+  return STORE_FILE_OTHER;
+}
+
+static int by_bytes(const void *a, const void *b) {
+  return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Appends a copy of name; the array doubles at powers of two. */
+static int append_name(char ***names, size_t *count, const char *name) {
+  if ((*count & (*count - 1)) == 0) {
+    char **grown = realloc(*names, (*count ? 2 * *count : 1) * sizeof **names);
+    if (!grown) return -1;
+    *names = grown;
+  }
+  char *copy = strdup(name);
+  if (!copy) return -1;
+  (*names)[(*count)++] = copy;
+  return 0;
+}
+
+flp_status store_file_list(int directory, char ***names, size_t *count) {
+  *names = NULL;
+  *count = 0;
+  int fd = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* closedir closes it */
+  DIR *stream = fd < 0 ? NULL : fdopendir(fd);
+  if (!stream) {
+    flp_status status = flp_fail(FLP_ERROR_IO, "cache directory: %s", strerror(errno));
+    if (fd >= 0) close(fd);
+    return status;
+  }
+  flp_status status = FLP_OK;
+  for (struct dirent *entry; status == FLP_OK && (entry = readdir(stream)) != NULL;)
+    if (store_file_classify(entry->d_name) != STORE_FILE_OTHER && append_name(names, count, entry->d_name) != 0)
+      status = flp_fail(FLP_ERROR_MEMORY, "no memory for the names of %zu cache files", *count);
+  closedir(stream);
+  if (status != FLP_OK) {
+    store_file_free_names(*names, *count);
+    *names = NULL;
+    *count = 0;
+    return status;
+  }
+  if (*count) qsort(*names, *count, sizeof **names, by_bytes);
+  return FLP_OK;
+}
+
+void store_file_free_names(char **names, size_t count) {
+  for (size_t i = 0; i < count; i++) free(names[i]);
+  free(names);
+}

@@ -1,0 +1,127 @@
+/* test_model.c: the cost model, held to what was measured: autotune/bench/tune_forward_4096.json. */
+#include <criterion/criterion.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "autotune/model.h"
+#include "autotune/space.h"
+#include "runtime/api/validate.h"
+
+enum { ROWS_MOST = 2000 };
+
+static const flp_device h200 = {
+    .name = "H200", .major = 9, .multiprocessors = 132, .l2_bytes = 50 << 20, .clock_khz = 1980000};
+
+static flp_spec spec_of(int64_t vocab, int64_t hidden, uint32_t grads) {
+  flp_spec spec = FLP_SPEC_INIT, resolved;
+  spec.vocab = vocab;
+  spec.hidden = hidden;
+  spec.dtype = FLP_DTYPE_BF16;
+  spec.grads = grads;
+  cr_assert_eq(flp_spec_resolve(&spec, &resolved), FLP_OK);
+  return resolved;
+}
+
+static double forward_ms(const flp_spec *spec, int64_t n, const flp_tunables *tune) {
+  return model_ms(FLP_KERNEL_FORWARD, spec, n, 0, &h200, tune);
+}
+
+typedef struct measured {
+  double ms, ratio, predicted;
+} measured;
+
+static int read_record(measured out[ROWS_MOST]) {
+  json_error_t error;
+  json_t *record = json_load_file(FLP_TEST_TREE "/autotune/bench/tune_forward_4096.json", 0, &error), *row;
+  cr_assert(record, "%s", error.text);
+  flp_spec spec = spec_of(151936, 4096, 0);
+  size_t i;
+  json_array_foreach(json_object_get(record, "rows"), i, row) {
+    char text[128];
+    flp_tuning tuning;
+    snprintf(text, sizeof text, "forward:%s", json_string_value(json_object_get(row, "tune")));
+    cr_assert_eq(flp_tuning_parse("tune", text, &tuning), FLP_OK);
+    cr_assert_lt(i, ROWS_MOST);
+    out[i] = (measured){json_number_value(json_object_get(row, "ms")), json_number_value(json_object_get(row, "ratio")),
+                        forward_ms(&spec, 8192, &tuning.of[FLP_KERNEL_FORWARD])};
+  }
+  json_decref(record);
+  return (int)i;
+}
+
+static int by_prediction(const void *a, const void *b) {
+  const measured *x = a, *y = b;
+  return (x->predicted > y->predicted) - (x->predicted < y->predicted);
+}
+
+Test(model, ranks_what_was_measured) {
+  static measured rows[ROWS_MOST];
+  int count = read_record(rows), near = 0;
+  double fastest = INFINITY, best = INFINITY, squares = 0;
+  cr_assert_gt(count, 300);
+  for (int i = 0; i < count; i++) fastest = fmin(fastest, rows[i].ratio);
+  for (int i = 0; i < count; i++) {
+    if (rows[i].ratio > 1.2 * fastest) continue;
+    double off = rows[i].predicted / rows[i].ms - 1;
+    squares += off * off;
+    near++;
+  }
+  cr_expect_lt(sqrt(squares / near), 0.06, "off by %g", sqrt(squares / near));
+  qsort(rows, (size_t)count, sizeof *rows, by_prediction);
+  for (int i = 0; i < 16; i++) best = fmin(best, rows[i].ratio);
+  cr_expect_lt(best, 1.015 * fastest, "the best of the first 16 is at %g", best / fastest);
+}
+
+/* So that kernels made ahead of time, for a GPU that is not here, are cut as the model would have them. */
+Test(model, the_templates_own_choice_is_its_first_or_nearly_so) {
+  static const int64_t shapes[][2] = {{151936, 1024}, {151936, 4096}, {128256, 8192}, {32000, 4096}, {262144, 1152}};
+  static const int64_t rows[] = {256, 1024, 8192, 65536};
+  for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+      flp_spec spec = spec_of(shapes[s][0], shapes[s][1], 0);
+      flp_tunables own = space_own(FLP_KERNEL_FORWARD, &spec);
+      double own_ms = forward_ms(&spec, rows[r], &own), least = own_ms;
+      space_points points;
+      cr_assert_eq(space_list(FLP_KERNEL_FORWARD, &spec, &points), FLP_OK);
+      for (int i = 0; i < points.count; i++)
+        if (points.items[i].legal) least = fmin(least, forward_ms(&spec, rows[r], &points.items[i].tune));
+      space_clear(&points);
+      cr_expect_leq(own_ms, (rows[r] < 8192 ? 1.25 : 1.04) * least, "V=%d D=%d N=%d: %g ms of %g", (int)shapes[s][0],
+                    (int)shapes[s][1], (int)rows[r], own_ms, least);
+    }
+}
+
+Test(model, times_grow_with_the_work) {
+  flp_spec spec = spec_of(151936, 4096, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT),
+           frozen = spec_of(151936, 4096, FLP_GRAD_HIDDEN);
+  for (int k = 0; k < FLP_KERNEL_KINDS; k++) {
+    flp_kernel_kind kind = (flp_kernel_kind)k;
+    if (!space_has(kind)) continue;
+    flp_tunables own = space_own(kind, &spec);
+    double once = model_ms(kind, &spec, 8192, 50688, &h200, &own),
+           twice = model_ms(kind, &spec, 16384, 50688, &h200, &own);
+    cr_expect(once > 0 && twice > 1.7 * once && twice < 2.3 * once, "%s: %g, %g", flp_kernel_kind_name(kind), once,
+              twice);
+  }
+  flp_tunables own = space_own(FLP_KERNEL_PRODUCTS, &spec);
+  cr_expect_lt(model_ms(FLP_KERNEL_PRODUCTS, &frozen, 8192, 50688, &h200, &own),
+               0.6 * model_ms(FLP_KERNEL_PRODUCTS, &spec, 8192, 50688, &h200, &own));
+}
+
+/* 2 bytes a score, at the rate of the device where it is known: 2.5 GB at 4.8 TB/s here. */
+Test(model, keeping_costs_what_it_stores_beside_forward) {
+  flp_spec spec = spec_of(151936, 4096, FLP_GRAD_HIDDEN);
+  flp_device slow = h200;
+  slow.memory_clock_khz = 1000000; /* 2 TB/s */
+  slow.memory_bus_bits = 8000;
+  const flp_tunables cuts[] = {space_own(FLP_KERNEL_KEEP, &spec), {FLP_SCHEDULE_COOPERATIVE, 128, 128, 4, 1, 16}};
+  for (int i = 0; i < 2; i++) {
+    double own = forward_ms(&spec, 8192, &cuts[i]);
+    double keep = model_ms(FLP_KERNEL_KEEP, &spec, 8192, 0, &h200, &cuts[i]);
+    cr_expect_float_eq(keep - own, 1e3 * 2 * 8192 * 151936.0 / 4.8e12, 1e-6, "%g, %g", own, keep);
+    cr_expect_float_eq(model_ms(FLP_KERNEL_KEEP, &spec, 8192, 0, &slow, &cuts[i]) - own,
+                       1e3 * 2 * 8192 * 151936.0 / 2e12, 1e-6);
+  }
+}

@@ -1,0 +1,392 @@
+/* test_check_metrics.c: the judgement of `flpgen check`: right results pass, results with a planted fault fail. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "gen/cli/check/check.h"
+#include "runtime/base/half.h"
+
+Test(check_metrics, ulp_is_the_distance_to_the_next_float) {
+  cr_assert_eq(check_ulp(1.0), 0x1p-23);
+  cr_assert_eq(check_ulp(-1.5), 0x1p-23);
+  cr_assert_eq(check_ulp(10000), 0x1p-10);
+}
+
+static check_metric one_row(double got, double wanted, double allowed) {
+  const double unit = 0x1p-23;
+  return check_metric_rows(&got, &wanted, &unit, &allowed, 1);
+}
+
+Test(check_metrics, rows_pass_up_to_their_allowance) {
+  check_metric at = one_row(-2.0f + 4 * 0x1p-23f, -2.0, 4 * 0x1p-23),
+               above = one_row(-2.0f + 5 * 0x1p-23f, -2.0, 4 * 0x1p-23);
+  cr_assert(at.pass && at.max_ulp == 4 && at.bound == 4);
+  cr_assert(!above.pass && above.max_ulp == 5);
+}
+
+Test(check_metrics, nan_and_infinity_must_be_met) {
+  cr_assert(one_row(NAN, NAN, 0).pass);
+  cr_assert(!one_row(0, NAN, 1e9).pass);
+  cr_assert(!one_row(NAN, 0, 1e9).pass);
+  cr_assert(!one_row(-INFINITY, -5, 1e9).pass);
+  cr_assert(one_row(-INFINITY, -INFINITY, 0).pass);
+  cr_assert(!one_row(-1e30f, -INFINITY, 0).pass);
+}
+
+Test(check_metrics, gradients_are_judged_by_the_yardstick) {
+  const double wanted[4] = {1, -2, 3, 0}, yardstick[4] = {1.01, -2, 3, 0};
+  double got[4] = {1, -2, 3.014, 0};
+  cr_assert(check_metric_gradient(got, wanted, yardstick, 4, 1.5, 0).pass); /* 0.014 <= 1.5 * 0.01 */
+  got[2] = 3.016;
+  check_metric metric = check_metric_gradient(got, wanted, yardstick, 4, 1.5, 0);
+  cr_assert(!metric.pass);
+  cr_assert_float_eq(metric.rel_l2, 0.016 / sqrt(14), 1e-12);
+  got[2] = NAN;
+  cr_assert(!check_metric_gradient(got, wanted, yardstick, 4, 1.5, 1).pass);
+  const double zeros[4] = {0}, tiny[4] = {0, 1e-30, 0, 0};
+  cr_assert(check_metric_gradient(zeros, zeros, zeros, 4, 1.5, 0.1).pass);
+  cr_assert(!check_metric_gradient(tiny, zeros, zeros, 4, 1.5, 0.1).pass);
+  const double nan_wanted[4] = {NAN, NAN, NAN, NAN};
+  cr_assert(check_metric_gradient(nan_wanted, nan_wanted, zeros, 4, 1.5, 0).pass);
+  cr_assert(!check_metric_gradient(zeros, nan_wanted, zeros, 4, 1.5, 0).pass);
+}
+
+Test(check_metrics, what_kernels_flush_is_no_error) {
+  const double wanted[] = {1e-86, -3e-300}, yardstick[] = {0, 0}, got[] = {1.4e-45, 0}, wrong[] = {1e-37, 0};
+  cr_expect(check_metric_gradient(got, wanted, yardstick, 2, 1.5, 0).pass);
+  cr_expect_not(check_metric_gradient(wrong, wanted, yardstick, 2, 1.5, 0).pass);
+}
+
+Test(check_metrics, bits_count_bytes_that_differ) {
+  float a[3] = {1, 2, 3}, b[3] = {1, 2, 3};
+  cr_assert(check_metric_bits(a, b, sizeof a).pass);
+  b[1] = nextafterf(2, 3);
+  check_metric metric = check_metric_bits(a, b, sizeof a);
+  cr_assert(!metric.pass && metric.max_ulp == 1);
+}
+
+/* ---- whole cases with planted faults ---- */
+
+typedef struct check_fixture {
+  check_problem problem;
+  check_truth truth;
+  check_result result, plain; /* plain: of modes F and R, or nothing */
+} check_fixture;
+
+static check_case whole_case(flp_dtype dtype, int64_t n, int64_t vocab, int64_t hidden) {
+  check_case c = check_case_default(dtype, n, vocab, hidden);
+  c.spec.entropy = FLP_ENTROPY_BACKWARD;
+  c.spec.has_bias = 1;
+  c.spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS;
+  return c;
+}
+
+static void run_case(check_fixture *f, const check_case *c, int has_plain) {
+  const check_how how = {.rung = FLP_RUNG_EAGER, .threads = 2};
+  memset(&f->plain, 0, sizeof f->plain);
+  cr_assert_eq(check_problem_create(c, &f->problem), FLP_OK, "%s", flp_error_detail());
+  cr_assert_eq(check_truth_create(&f->problem, NULL, &f->truth), FLP_OK, "%s", flp_error_detail());
+  cr_assert_eq(check_run(&f->problem, &how, &f->result), FLP_OK, "%s", flp_error_detail());
+  check_problem_follow(&f->problem, &f->result);
+  if (has_plain) cr_assert_eq(check_run_plain(&f->problem, &how, &f->plain), FLP_OK, "%s", flp_error_detail());
+}
+
+/* loss: of a step; NULL for forward and backward */
+static void create_step(check_fixture *f, flp_dtype dtype, check_rows rows, const char *loss) {
+  check_case c = whole_case(dtype, 40, 300, 32);
+  c.rows = rows;
+  c.padding = 8;
+  if (loss) cr_assert_eq(cli_loss_keep(loss, &c.spec), FLP_OK, "%s", flp_error_detail());
+  run_case(f, &c, loss != NULL);
+}
+
+static void create(check_fixture *f, flp_dtype dtype, check_rows rows) {
+  create_step(f, dtype, rows, NULL);
+}
+
+/* Two columns, whose gradients are sums that cancel, and mode R's beside them. */
+static void create_narrow(check_fixture *f, uint64_t seed) {
+  check_case c = whole_case(FLP_DTYPE_BF16, 67, 2, 72);
+  c.seed = seed;
+  run_case(f, &c, 1);
+}
+
+static void destroy(check_fixture *f) {
+  check_result_clear(&f->result);
+  check_result_clear(&f->plain);
+  check_truth_clear(&f->truth);
+  check_problem_clear(&f->problem);
+}
+
+/* How many findings failed, and whether one of this output is among them. */
+static int64_t failures(const check_fixture *f, const char *output, int *found) {
+  check_report report = {0};
+  const check_result *plain = f->plain.logprob ? &f->plain : NULL;
+  cr_assert_eq(check_compare(&f->problem, &f->truth, &f->result, plain, FLP_RUNG_EAGER, &report), FLP_OK);
+  cr_assert_geq(report.count, 5);
+  *found = 0;
+  for (int64_t i = 0; i < report.count; i++)
+    *found |= !report.findings[i].metric.pass && strcmp(report.findings[i].output, output) == 0;
+  int64_t failed = report.failed;
+  check_report_clear(&report);
+  return failed;
+}
+
+static void expect_only(const check_fixture *f, const char *output) {
+  int found = 0;
+  int64_t failed = failures(f, output, &found);
+  cr_assert(failed == 1 && found, "%ld findings failed; a fault in %s was %s", (long)failed, output,
+            found ? "found" : "missed");
+}
+
+Test(check_compare, a_right_result_passes) {
+  const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32};
+  for (int d = 0; d < 3; d++) {
+    check_fixture f;
+    int found = 0;
+    create(&f, dtypes[d], CHECK_ROWS_MASKED);
+    cr_assert_eq(failures(&f, "logprob", &found), 0);
+    destroy(&f);
+  }
+}
+
+Test(check_compare, one_wrong_logprob_fails) {
+  check_fixture f;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_ALL);
+  f.result.logprob[17] *= 1.0001f;
+  expect_only(&f, "logprob");
+  destroy(&f);
+}
+
+Test(check_compare, a_logprob_above_zero_fails) {
+  check_fixture f;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_MASKED);
+  f.result.logprob[1] = 1e-9f; /* a masked row, where it would be within 4 ulp of 1 */
+  expect_only(&f, "logprob");
+  destroy(&f);
+}
+
+Test(check_compare, a_poisoned_entropy_fails) {
+  check_fixture f;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_ALL);
+  memset(&f.result.entropy[39], 0xff, 4);
+  expect_only(&f, "entropy");
+  destroy(&f);
+}
+
+Test(check_compare, a_bad_row_that_is_not_nan_fails) {
+  check_fixture f;
+  create(&f, FLP_DTYPE_FP32, CHECK_ROWS_BAD);
+  f.result.entropy[1] = 0;
+  expect_only(&f, "entropy");
+  destroy(&f);
+}
+
+Test(check_compare, bad_rows_that_are_not_reported_fail) {
+  check_fixture f;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_BAD);
+  cr_assert(f.result.data_error);
+  f.result.data_error = 0;
+  expect_only(&f, "error word");
+  destroy(&f);
+}
+
+Test(check_compare, a_right_step_passes) {
+  check_fixture f;
+  int found = 0;
+  create_step(&f, FLP_DTYPE_BF16, CHECK_ROWS_MASKED, "grpo+k3+entropy");
+  cr_assert_eq(failures(&f, "loss", &found), 0);
+  destroy(&f);
+}
+
+Test(check_compare, a_loss_a_little_off_fails) {
+  check_fixture f;
+  create_step(&f, FLP_DTYPE_BF16, CHECK_ROWS_MASKED, "grpo+k3");
+  f.result.loss[17] *= 1.00001f;
+  expect_only(&f, "loss");
+  f.result.loss[17] /= 1.00001f;
+  f.result.loss[1] = 1e-6f; /* a row without work */
+  expect_only(&f, "loss");
+  destroy(&f);
+}
+
+Test(check_compare, a_metric_that_is_off_fails) {
+  check_fixture f;
+  create_step(&f, FLP_DTYPE_FP32, CHECK_ROWS_BAD, "ppo");
+  f.result.metrics[40] = 1; /* of a good row; the bad ones are NaN */
+  expect_only(&f, "metrics");
+  destroy(&f);
+}
+
+/* Far within what the oracle allows. */
+Test(check_compare, one_bit_beside_mode_f_fails) {
+  check_fixture f;
+  create_step(&f, FLP_DTYPE_BF16, CHECK_ROWS_ALL, "nll");
+  f.result.entropy[3] = nextafterf(f.result.entropy[3], 0);
+  expect_only(&f, "entropy bits");
+  destroy(&f);
+}
+
+/* Multiplies one row of a bf16 matrix. */
+static void scale_row(const check_fixture *f, void *matrix, int64_t row, float factor) {
+  uint16_t *bits = (uint16_t *)matrix + row * f->problem.stride;
+  for (int d = 0; d < 32; d++) bits[d] = flp_half_to_bf16(factor * flp_half_from_bf16(bits[d]));
+}
+
+Test(check_compare, a_step_whose_gradients_are_a_percent_off_fails) {
+  check_fixture f;
+  create_step(&f, FLP_DTYPE_BF16, CHECK_ROWS_ALL, "grpo+k3");
+  for (int64_t row = 0; row < f.problem.c.n; row++) scale_row(&f, f.result.grad_hidden, row, 1.01f);
+  expect_only(&f, "grad_hidden");
+  destroy(&f);
+}
+
+Test(check_compare, one_row_of_a_gradient_at_twice_its_size_fails) {
+  check_fixture f;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_ALL);
+  scale_row(&f, f.result.grad_hidden, 5, 2);
+  expect_only(&f, "grad_hidden");
+  scale_row(&f, f.result.grad_hidden, 5, 0.5f);
+  scale_row(&f, f.result.grad_weight, f.problem.target_id[3], 0);
+  expect_only(&f, "grad_weight");
+  destroy(&f);
+}
+
+Test(check_compare, a_gradient_one_percent_too_large_fails) {
+  check_fixture f;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_ALL);
+  for (int row = 0; row < 40; row++) scale_row(&f, f.result.grad_hidden, row, 1.01f);
+  expect_only(&f, "grad_hidden");
+  destroy(&f);
+}
+
+Test(check_compare, a_gradient_in_a_masked_row_fails) {
+  check_fixture f;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_MASKED);
+  ((uint16_t *)f.result.grad_hidden)[1 * f.problem.stride + 30] = flp_half_to_bf16(1e-20f);
+  expect_only(&f, "grad_hidden");
+  destroy(&f);
+}
+
+Test(check_compare, a_bias_gradient_of_another_column_fails) {
+  check_fixture f;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_ALL);
+  uint16_t *bias = f.result.grad_bias;
+  memmove(bias + 1, bias, 299 * sizeof *bias);
+  expect_only(&f, "grad_bias");
+  destroy(&f);
+}
+
+/* dz of the target and of the other column of two, as modes S and P form them: the other from p·2^k, an exponential
+ * relative to some reference, in bf16. */
+static void kept_dz(const check_fixture *f, int64_t row, double out[2]) {
+  const oracle_problem *o = &f->problem.oracle;
+  const oracle_row *truth = &f->truth.work_truth[row];
+  double g = o->grad_logprob[row], e = o->grad_entropy[row], factor = o->scale / o->temperature[row];
+  double reference = 0.37 + 0.11 * (double)(row % 7), log_y = truth->logprob;
+  double kept = oracle_round(FLP_DTYPE_BF16, -expm1(log_y) * exp(reference)), log_p = log(kept) - reference;
+  out[0] = oracle_round(FLP_DTYPE_BF16, factor * (-g * expm1(log_y) - e * exp(log_y) * (log_y + truth->entropy)));
+  out[1] = oracle_round(FLP_DTYPE_BF16, -factor * exp(log_p) * (g + e * (log_p + truth->entropy)));
+}
+
+enum { NO_FAULT, MISSING_ROW, OTHER_TARGET, TWICE };
+
+/* The bias gradient that modes S and P would leave, with a fault in the row of the largest dz. */
+static void put_kept_bias(check_fixture *f, int fault) {
+  double sums[2] = {0}, dz[2], largest = 0, worst[2] = {0};
+  int64_t at = 0;
+  for (int64_t row = 0; row < f->problem.c.n; row++) {
+    int64_t target = f->problem.target_id[row];
+    kept_dz(f, row, dz);
+    sums[target] += dz[0];
+    sums[1 - target] += dz[1];
+    if (fabs(dz[0]) <= largest) continue;
+    largest = fabs(dz[0]);
+    at = target;
+    memcpy(worst, dz, sizeof worst);
+  }
+  double swapped = fault == OTHER_TARGET ? 1 : 0;
+  for (int v = 0; v < 2 && (fault == MISSING_ROW || fault == OTHER_TARGET); v++)
+    sums[v] += swapped * worst[v == at] - worst[v != at];
+  for (int v = 0; v < 2; v++)
+    ((uint16_t *)f->result.grad_bias)[v] = flp_half_to_bf16((float)(sums[v] * (fault == TWICE ? 2 : 1)));
+}
+
+/* Of some of these draws the yardstick and mode R are right by luck. */
+Test(check_compare, sums_that_cancel_may_err_as_kept_exponentials_round) {
+  for (uint64_t seed = 1; seed <= 32; seed++) {
+    check_fixture f;
+    int found = 0;
+    create_narrow(&f, seed);
+    put_kept_bias(&f, NO_FAULT);
+    cr_expect_eq(failures(&f, "grad_bias", &found), 0, "seed %d", (int)seed);
+    for (int fault = MISSING_ROW; fault <= TWICE; fault++) {
+      put_kept_bias(&f, fault);
+      cr_expect(failures(&f, "grad_bias", &found) == 1 && found, "seed %d, fault %d", (int)seed, fault);
+    }
+    destroy(&f);
+  }
+}
+
+Test(check_compare, an_overrun_fails) {
+  check_fixture f;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_ALL);
+  f.result.overrun = "workspace";
+  expect_only(&f, "buffers");
+  destroy(&f);
+}
+
+static void expect_same_truth(const check_truth *a, const check_truth *b) {
+  cr_assert(a->row_count == b->row_count && a->work_count == b->work_count && a->column_count == b->column_count);
+  cr_expect_arr_eq(a->rows, b->rows, (size_t)a->row_count * sizeof *a->rows);
+  cr_expect_arr_eq(a->row_truth, b->row_truth, (size_t)a->row_count * sizeof *a->row_truth);
+  cr_expect_arr_eq(a->work_truth, b->work_truth, (size_t)a->work_count * sizeof *a->work_truth);
+}
+
+Test(check_truth, a_sample_of_what_was_evaluated_is_as_if_made_alone) {
+  check_fixture f;
+  check_truth from_whole, alone;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_MASKED);
+  cr_assert_lt(f.truth.work_count, f.problem.c.n, "some rows have no gradient");
+  f.problem.c.sampled = 1;
+  cr_assert_eq(check_truth_create(&f.problem, &f.truth, &from_whole), FLP_OK);
+  cr_assert_eq(check_truth_create(&f.problem, NULL, &alone), FLP_OK);
+  cr_expect_lt(alone.row_count, f.truth.row_count);
+  expect_same_truth(&from_whole, &alone);
+  f.truth.row_truth[0].logprob = 7;
+  check_truth_clear(&from_whole);
+  cr_assert_eq(check_truth_create(&f.problem, &f.truth, &from_whole), FLP_OK);
+  cr_expect_eq(from_whole.row_truth[0].logprob, 7, "it is taken over");
+  check_truth_clear(&from_whole);
+  check_truth_clear(&alone);
+  destroy(&f);
+}
+
+Test(check_run, the_row_list_computes_its_rows_only) {
+  check_fixture f;
+  int found = 0;
+  create(&f, FLP_DTYPE_BF16, CHECK_ROWS_LIST);
+  cr_assert_eq(f.truth.row_count, 14); /* 39, 36, ..., 0 */
+  cr_assert_eq(failures(&f, "logprob", &found), 0);
+  f.result.logprob[1] = -1; /* not in the list */
+  expect_only(&f, "logprob");
+  destroy(&f);
+}
+
+Test(check_run, no_rows_pass_with_every_pattern) {
+  for (int rows = CHECK_ROWS_ALL; rows <= CHECK_ROWS_NAN_IDLE; rows++) {
+    check_fixture f = {.truth = {0}};
+    check_case c = check_case_default(FLP_DTYPE_FP32, 0, 20, 8);
+    c.rows = (check_rows)rows;
+    c.spec.grads = FLP_GRAD_WEIGHT;
+    const check_how how = {.rung = FLP_RUNG_EAGER};
+    cr_assert_eq(check_problem_create(&c, &f.problem), FLP_OK, "%s", flp_error_detail());
+    cr_assert_eq(check_truth_create(&f.problem, NULL, &f.truth), FLP_OK, "%s", flp_error_detail());
+    cr_assert_eq(check_run(&f.problem, &how, &f.result), FLP_OK, "%s", flp_error_detail());
+    check_report report = {0};
+    cr_assert_eq(check_compare(&f.problem, &f.truth, &f.result, NULL, FLP_RUNG_EAGER, &report), FLP_OK);
+    cr_assert(report.count == 2 && report.failed == 0, "pattern %d", rows);
+    check_report_clear(&report);
+    destroy(&f);
+  }
+}

@@ -1,0 +1,225 @@
+/* test_oracle.c: the fp64 oracle of `flpgen check` against long double, and its yardstick's size. */
+#include "gen/cli/shared/oracle.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "runtime/base/half.h"
+#include "tests/unit/support/long_oracle.h"
+
+enum { N = 11, VOCAB = 29, DEPTH = 16, STRIDE = 20 };
+
+typedef struct oracle_fixture {
+  oracle_problem problem;
+  long_problem reference;
+  uint16_t hidden[N * STRIDE], weight[VOCAB * STRIDE], bias[VOCAB];
+  int64_t target[N], rows[N], columns[VOCAB];
+  double temperature[N], g[N], e[N];
+} oracle_fixture;
+
+static double draw(uint32_t *state) {
+  *state = *state * 1664525u + 1013904223u;
+  return (double)(*state >> 8) * 0x1p-23 - 1;
+}
+
+static long double put(uint16_t *out, double value) {
+  *out = flp_half_to_bf16((float)value);
+  return (long double)flp_half_from_bf16(*out);
+}
+
+static void fill_rows(oracle_fixture *f, uint32_t *state) {
+  for (int i = 0; i < N; i++) {
+    f->rows[i] = i;
+    f->target[i] = f->reference.target[i] = (i * 7 + 3) % VOCAB;
+    f->temperature[i] = 1.25 + draw(state);
+    f->g[i] = draw(state);
+    f->e[i] = draw(state);
+    f->reference.temperature[i] = (long double)f->temperature[i];
+    f->reference.grad_logprob[i] = (long double)f->g[i];
+    f->reference.grad_entropy[i] = (long double)f->e[i];
+  }
+}
+
+static oracle_fixture *create(double softcap, double scale) {
+  oracle_fixture *f = calloc(1, sizeof *f);
+  uint32_t state = 17;
+  long_problem_create(&f->reference, N, VOCAB, DEPTH);
+  for (int i = 0; i < N * DEPTH; i++)
+    f->reference.hidden[i] = put(&f->hidden[i / DEPTH * STRIDE + i % DEPTH], 1.5 * draw(&state));
+  for (int i = 0; i < VOCAB * DEPTH; i++)
+    f->reference.weight[i] = put(&f->weight[i / DEPTH * STRIDE + i % DEPTH], draw(&state));
+  for (int v = 0; v < VOCAB; v++) f->reference.bias[v] = put(&f->bias[v], draw(&state));
+  for (int v = 0; v < VOCAB; v++) f->columns[v] = v;
+  fill_rows(f, &state);
+  f->reference.scale = (long double)scale;
+  f->reference.softcap = (long double)softcap;
+  f->problem = (oracle_problem){.dtype = FLP_DTYPE_BF16,
+                                .n = N,
+                                .vocab = VOCAB,
+                                .depth = DEPTH,
+                                .hidden = f->hidden,
+                                .weight = f->weight,
+                                .bias = f->bias,
+                                .hidden_stride = STRIDE,
+                                .weight_stride = STRIDE,
+                                .target = f->target,
+                                .temperature = f->temperature,
+                                .scale = scale,
+                                .softcap = softcap,
+                                .grad_logprob = f->g,
+                                .grad_entropy = f->e,
+                                .threads = 2};
+  return f;
+}
+
+static void destroy(oracle_fixture *f) {
+  long_problem_destroy(&f->reference);
+  free(f);
+}
+
+static void check_forward(double softcap, double scale) {
+  oracle_fixture *f = create(softcap, scale);
+  oracle_row rows[N];
+  int any_error = 0;
+  cr_assert_eq(oracle_forward(&f->problem, f->rows, N, rows), FLP_OK);
+  for (int i = 0; i < N; i++) {
+    long double logprob, entropy, largest = 0;
+    long_forward(&f->reference, i, &logprob, &entropy);
+    cr_assert_float_eq(rows[i].logprob, (double)logprob, 1e-13);
+    cr_assert_float_eq(rows[i].entropy, (double)entropy, 1e-13);
+    for (int v = 0; v < VOCAB; v++) largest = fmaxl(largest, fabsl(long_score(&f->reference, i, v)));
+    if (softcap == 0) cr_assert_float_eq(rows[i].largest, (double)largest, 1e-12);
+    cr_assert(rows[i].largest >= (double)largest * (1 - 1e-12));
+    /* sixteen fp32 additions of numbers near 10, over a temperature from 0.25; some rows' are exact */
+    cr_assert(rows[i].product_error >= 0 && rows[i].product_error < 2e-5);
+    any_error |= rows[i].product_error > 0;
+    cr_assert_float_eq(rows[i].yardstick_reference, rows[i].maximum + rows[i].log_sum, 2e-5);
+  }
+  cr_assert(any_error);
+  destroy(f);
+}
+
+Test(oracle, forward_is_right_to_thirteen_digits) {
+  check_forward(0, 1);
+  check_forward(0, -0.75);
+  check_forward(3, 1.5);
+}
+
+/* A score's gradient in nats of t, of a column but the target, with its probability times 1 + off. */
+static long double other_dz(const long_problem *p, int row, int v, long double off) {
+  long double logprob, entropy, top = -INFINITY, sum = 0;
+  long_forward(p, row, &logprob, &entropy);
+  for (int j = 0; j < p->vocab; j++) top = fmaxl(top, long_score(p, row, j));
+  for (int j = 0; j < p->vocab; j++) sum += expl(long_score(p, row, j) - top);
+  long double log_p = long_score(p, row, v) - top - logl(sum) + log1pl(off);
+  return -expl(log_p) * (p->grad_logprob[row] + p->grad_entropy[row] * (log_p + entropy));
+}
+
+/* (dz² + (∂dz/∂log p)²) of one score, the latter by a central difference. */
+static long double square_of_score(const long_problem *p, int row, int v) {
+  long double x = p->scale * long_raw_score(p, row, v), tanh_x = p->softcap > 0 ? tanhl(x / p->softcap) : 0;
+  long double slope = p->scale / p->temperature[row] * (1 - tanh_x * tanh_x), dz = other_dz(p, row, v, 0);
+  long double moved = (other_dz(p, row, v, 1e-4L) - other_dz(p, row, v, -1e-4L)) / 2e-4L;
+  if (v == p->target[row]) {
+    dz += p->grad_logprob[row];
+    moved = 0;
+  }
+  return slope * slope * (dz * dz + moved * moved);
+}
+
+static long double size_of(const long double *row) {
+  long double sum = 0;
+  for (int d = 0; d < DEPTH; d++) sum += row[d] * row[d];
+  return sum;
+}
+
+static void check_squares(const long_problem *p, const double *hidden, const double *weight, const double *bias) {
+  static long double of_row[N], of_column[VOCAB], plain[VOCAB];
+  for (int i = 0; i < N; i++) of_row[i] = 0;
+  for (int v = 0; v < VOCAB; v++) of_column[v] = plain[v] = 0;
+  for (int i = 0; i < N; i++)
+    for (int v = 0; v < VOCAB; v++) {
+      long double square = square_of_score(p, i, v);
+      of_row[i] += square * size_of(p->weight + v * DEPTH);
+      of_column[v] += square * size_of(p->hidden + i * DEPTH);
+      plain[v] += square;
+    }
+  for (int i = 0; i < N; i++) cr_assert_float_eq(hidden[i] / (double)of_row[i], 1, 1e-6);
+  for (int v = 0; v < VOCAB; v++) cr_assert_float_eq(weight[v] / (double)of_column[v], 1, 1e-6);
+  for (int v = 0; v < VOCAB; v++) cr_assert_float_eq(bias[v] / (double)plain[v], 1, 1e-6);
+}
+
+static void check_gradients(double softcap, double scale) {
+  oracle_fixture *f = create(softcap, scale);
+  oracle_row stats[N];
+  static double hidden[2][N * DEPTH], weight[2][VOCAB * DEPTH], bias[2][VOCAB], squares[3][VOCAB];
+  const oracle_columns out = {weight[0], weight[1], squares[1], bias[0], bias[1], squares[2]};
+  cr_assert_eq(oracle_forward(&f->problem, f->rows, N, stats), FLP_OK);
+  cr_assert_eq(oracle_grad_hidden(&f->problem, f->rows, stats, N, hidden[0], hidden[1], squares[0]), FLP_OK);
+  cr_assert_eq(oracle_grad_columns(&f->problem, f->rows, stats, N, f->columns, VOCAB, &out), FLP_OK);
+  for (int i = 0; i < N * DEPTH; i++)
+    cr_assert_float_eq(hidden[0][i], (double)long_derivative(&f->reference, f->reference.hidden + i), 1e-7);
+  for (int i = 0; i < VOCAB * DEPTH; i++)
+    cr_assert_float_eq(weight[0][i], (double)long_derivative(&f->reference, f->reference.weight + i), 1e-7);
+  for (int v = 0; v < VOCAB; v++)
+    cr_assert_float_eq(bias[0][v], (double)long_derivative(&f->reference, f->reference.bias + v), 1e-7);
+  check_squares(&f->reference, squares[0], squares[1], squares[2]);
+  destroy(f);
+}
+
+Test(oracle, gradients_match_central_differences) {
+  check_gradients(0, 1);
+  check_gradients(3, 1.5);
+}
+
+Test(oracle, the_yardstick_errs_as_bf16_does) {
+  oracle_fixture *f = create(0, 1);
+  oracle_row stats[N];
+  static double exact[N * DEPTH], yardstick[N * DEPTH], squares[N];
+  oracle_forward(&f->problem, f->rows, N, stats);
+  oracle_grad_hidden(&f->problem, f->rows, stats, N, exact, yardstick, squares);
+  double error = 0, size = 0;
+  for (int i = 0; i < N * DEPTH; i++) {
+    error += (yardstick[i] - exact[i]) * (yardstick[i] - exact[i]);
+    size += exact[i] * exact[i];
+  }
+  cr_assert(sqrt(error / size) > 0x1p-12 && sqrt(error / size) < 0x1p-8, "%g", sqrt(error / size));
+  destroy(f);
+}
+
+Test(oracle, a_sample_of_rows_and_columns_is_part_of_the_whole) {
+  oracle_fixture *f = create(0, 1);
+  oracle_row all[N], some[2], work[N];
+  static double whole[2][VOCAB * DEPTH], part[2][3 * DEPTH], bias[4][VOCAB], squares[4][VOCAB];
+  const int64_t rows[2] = {9, 2}, columns[3] = {28, 0, 13};
+  oracle_forward(&f->problem, f->rows, N, all);
+  oracle_forward(&f->problem, rows, 2, some);
+  for (int i = 0; i < 2; i++) cr_assert_eq(some[i].logprob, all[rows[i]].logprob);
+  for (int i = 0; i < N; i++) work[i] = all[i];
+  const oracle_columns of_all = {whole[0], whole[1], squares[0], bias[0], bias[1], squares[1]};
+  const oracle_columns of_part = {part[0], part[1], squares[2], bias[2], bias[3], squares[3]};
+  oracle_grad_columns(&f->problem, f->rows, work, N, f->columns, VOCAB, &of_all);
+  oracle_grad_columns(&f->problem, f->rows, work, N, columns, 3, &of_part);
+  for (int i = 0; i < 3 * DEPTH; i++) cr_assert_eq(part[0][i], whole[0][columns[i / DEPTH] * DEPTH + i % DEPTH]);
+  for (int i = 0; i < 3; i++) cr_assert_eq(bias[2][i], bias[0][columns[i]]);
+  for (int i = 0; i < 3; i++) cr_assert_eq(squares[2][i], squares[0][columns[i]]);
+  destroy(f);
+}
+
+Test(oracle, columns_of_minus_infinity_and_rows_of_nothing_else) {
+  oracle_fixture *f = create(0, 1);
+  for (int v = 0; v < VOCAB; v++)
+    if (v % 2) f->reference.bias[v] = put(&f->bias[v], -INFINITY);
+  f->target[0] = f->reference.target[0] = 4;
+  oracle_row row;
+  long double logprob, entropy;
+  oracle_forward(&f->problem, f->rows, 1, &row);
+  long_forward(&f->reference, 0, &logprob, &entropy);
+  cr_assert_float_eq(row.logprob, (double)logprob, 1e-13);
+  cr_assert_float_eq(row.entropy, (double)entropy, 1e-13);
+  for (int v = 0; v < VOCAB; v++) put(&f->bias[v], -INFINITY);
+  oracle_forward(&f->problem, f->rows, 1, &row);
+  cr_assert(isnan(row.logprob) && isnan(row.entropy));
+  destroy(f);
+}

@@ -1,0 +1,180 @@
+/* test_arena_device.c: the arena over the stand-in driver: streams, contexts, what is allocated and freed, and
+ * failures. The stand-in's device memory is malloc'ed, so the addresses are real but nothing runs on the streams. */
+#include <criterion/criterion.h>
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/flp.h"
+#include "tests/unit/fakes/fake_cuda.h"
+
+enum { MIB = 1 << 20, BLOCK = 2 * MIB };
+
+static fake_cuda_calls_fn calls;
+static fake_cuda_held_fn held;
+
+/* Streams are only compared, never entered. */
+static void *const one = (void *)(uintptr_t)0x1000, *const two = (void *)(uintptr_t)0x2000;
+
+static flp_arena *device_arena(const char *script) {
+  setenv("FLP_CUDA_LIBRARY", FLP_TEST_FAKE_CUDA, 1);
+  void *library = dlopen(FLP_TEST_FAKE_CUDA, RTLD_NOW);
+  cr_assert_not_null(library, "%s", dlerror());
+  fake_cuda_script_fn set = (fake_cuda_script_fn)dlsym(library, "fake_cuda_script");
+  calls = (fake_cuda_calls_fn)dlsym(library, "fake_cuda_calls");
+  held = (fake_cuda_held_fn)dlsym(library, "fake_cuda_held");
+  cr_assert(set && calls && held);
+  set(script);
+  flp_arena *arena;
+  cr_assert_eq(flp_arena_create(0, &arena), FLP_OK, "%s", flp_error_detail());
+  return arena;
+}
+
+static size_t held_bytes(void) {
+  size_t bytes;
+  int modules, contexts;
+  held(&bytes, &modules, &contexts);
+  return bytes;
+}
+
+static int held_contexts(void) {
+  size_t bytes;
+  int modules, contexts;
+  held(&bytes, &modules, &contexts);
+  return contexts;
+}
+
+static char *take(flp_arena *arena, size_t bytes, void *stream) {
+  void *memory;
+  cr_assert_eq(flp_arena_take(arena, bytes, stream, &memory), FLP_OK, "%s", flp_error_detail());
+  return memory;
+}
+
+static void give_back(flp_arena *arena, void *memory, void *stream) {
+  cr_assert_eq(flp_arena_give_back(arena, memory, stream), FLP_OK, "%s", flp_error_detail());
+}
+
+static flp_arena_stats stats_of(const flp_arena *arena) {
+  flp_arena_stats stats = FLP_ARENA_STATS_INIT;
+  cr_assert_eq(flp_arena_get_stats(arena, &stats), FLP_OK);
+  return stats;
+}
+
+Test(arena_device, memory_is_allocated_and_freed_in_stream_order) {
+  flp_arena *arena = device_arena("");
+  char *memory = take(arena, 1000, one);
+  cr_expect_eq(calls("cuMemAllocAsync"), 1);
+  cr_expect_eq(calls("cuMemAlloc_v2"), 0);
+  cr_expect_eq(held_bytes(), BLOCK);
+  give_back(arena, memory, one);
+  cr_expect_eq(held_bytes(), BLOCK, "kept for the next head");
+  cr_assert_eq(flp_arena_end_phase(arena, one), FLP_OK);
+  cr_expect_eq(calls("cuMemFreeAsync"), 1);
+  cr_expect_eq(held_bytes(), 0);
+  cr_expect_eq(calls("cuCtxPushCurrent_v2"), calls("cuCtxPopCurrent_v2"));
+  cr_expect_eq(held_contexts(), 1);
+  flp_arena_destroy(arena);
+  cr_expect_eq(held_contexts(), 0);
+  cr_expect_eq(calls("cuStreamSynchronize"), 0, "nothing here waits for the device");
+}
+
+Test(arena_device, memory_is_reused_on_its_own_stream_only) {
+  flp_arena *arena = device_arena("");
+  char *memory = take(arena, BLOCK, one);
+  give_back(arena, memory, one);
+  char *other = take(arena, BLOCK, two);
+  cr_expect_neq(other, memory, "work on stream one may still use it");
+  cr_expect_eq(take(arena, BLOCK, one), memory);
+  cr_expect_eq(stats_of(arena).fragmentation_bytes, BLOCK, "what another stream holds free cannot serve either");
+  /* given back on another stream, it belongs to that one */
+  give_back(arena, memory, two);
+  cr_expect_eq(take(arena, BLOCK, two), memory);
+  cr_expect_eq(calls("cuMemAllocAsync"), 2);
+  flp_arena_destroy(arena);
+}
+
+Test(arena_device, neighbours_of_different_streams_stay_apart) {
+  flp_arena *arena = device_arena("");
+  char *a = take(arena, MIB, one), *b = take(arena, MIB, one);
+  give_back(arena, a, one);
+  give_back(arena, b, two);
+  take(arena, BLOCK, one);
+  cr_expect_eq(calls("cuMemAllocAsync"), 2, "two halves of two streams are not one block");
+  cr_expect_eq(calls("cuMemFreeAsync"), 0, "nor may the block go while another stream may use it");
+  flp_arena_destroy(arena);
+}
+
+Test(arena_device, outgrown_block_of_another_stream_stays) {
+  flp_arena *arena = device_arena("");
+  give_back(arena, take(arena, MIB, one), one);
+  give_back(arena, take(arena, MIB, two), two);
+  give_back(arena, take(arena, 2 * BLOCK, two), two);
+  cr_expect_eq(calls("cuMemFreeAsync"), 1);
+  cr_expect_eq(stats_of(arena).reserved_bytes, BLOCK + 2 * BLOCK);
+  cr_expect_eq(held_bytes(), BLOCK + 2 * BLOCK);
+  flp_arena_destroy(arena);
+  cr_expect_eq(held_bytes(), 0);
+}
+
+Test(arena_device, device_without_pools_is_served_by_plain_allocations) {
+  flp_arena *arena = device_arena("fail:cuMemAllocAsync=801");
+  give_back(arena, take(arena, 1000, one), one);
+  cr_expect_eq(calls("cuMemAlloc_v2"), 1);
+  cr_assert_eq(flp_arena_end_phase(arena, one), FLP_OK, "%s", flp_error_detail());
+  cr_expect_eq(calls("cuMemFreeAsync"), 0);
+  cr_expect_eq(calls("cuMemFree_v2"), 1);
+  cr_expect_eq(held_bytes(), 0);
+  flp_arena_destroy(arena);
+}
+
+Test(arena_device, full_device_is_an_error_that_leaves_the_arena_sound) {
+  flp_arena *arena = device_arena("fail:cuMemAllocAsync=2@2");
+  char *memory = take(arena, 1000, one);
+  void *out = &out;
+  cr_expect_eq(flp_arena_take(arena, BLOCK, one, &out), FLP_ERROR_DRIVER);
+  cr_expect_str_eq(flp_error_detail(), "cuMemAllocAsync (arena) failed: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory");
+  cr_expect_null(out);
+  flp_arena_stats stats = stats_of(arena);
+  cr_expect_eq(stats.reserved_bytes, BLOCK);
+  cr_expect_eq(stats.allocated_bytes, 1024);
+  cr_expect_eq(stats.driver_allocations, 1);
+  give_back(arena, memory, one);
+  take(arena, BLOCK, one);
+  cr_expect_eq(calls("cuCtxPushCurrent_v2"), calls("cuCtxPopCurrent_v2"));
+  flp_arena_destroy(arena);
+  cr_expect_eq(held_bytes(), 0);
+}
+
+Test(arena_device, failure_to_free_is_told_and_counts_nothing_as_freed) {
+  flp_arena *arena = device_arena("fail:cuMemFreeAsync=700@1");
+  give_back(arena, take(arena, 1000, one), one);
+  cr_expect_eq(flp_arena_end_phase(arena, one), FLP_ERROR_DRIVER);
+  cr_expect_not_null(strstr(flp_error_detail(), "cuMemFreeAsync (arena) failed: CUDA_ERROR_ILLEGAL_ADDRESS"));
+  cr_expect_eq(stats_of(arena).reserved_bytes, BLOCK);
+  cr_expect_eq(stats_of(arena).phases, 0);
+  cr_expect_eq(flp_arena_end_phase(arena, one), FLP_OK);
+  cr_expect_eq(stats_of(arena).phases, 1);
+  flp_arena_destroy(arena);
+}
+
+Test(arena_device, lost_context_is_told) {
+  flp_arena *arena = device_arena("fail:cuCtxPushCurrent_v2=201@1");
+  void *out;
+  cr_expect_eq(flp_arena_take(arena, 1000, one, &out), FLP_ERROR_DRIVER);
+  cr_expect_eq(calls("cuCtxPopCurrent_v2"), 0, "what was not pushed is not popped");
+  flp_arena_destroy(arena);
+}
+
+Test(arena_device, create_fails_with_the_reason) {
+  flp_arena_destroy(device_arena("devices=1"));
+  flp_arena *arena = (flp_arena *)1;
+  cr_expect_eq(flp_arena_create(7, &arena), FLP_ERROR_ARGUMENT);
+  cr_expect_null(arena);
+  fake_cuda_script_fn set = (fake_cuda_script_fn)dlsym(dlopen(FLP_TEST_FAKE_CUDA, RTLD_NOW), "fake_cuda_script");
+  set("fail:cuDevicePrimaryCtxRetain=2");
+  cr_expect_eq(flp_arena_create(0, &arena), FLP_ERROR_DRIVER);
+  cr_expect_null(arena);
+  setenv("FLP_CUDA_LIBRARY", "/nonexistent/libcuda.so", 1);
+  cr_expect_eq(flp_arena_create(0, &arena), FLP_ERROR_UNAVAILABLE);
+}

@@ -1,0 +1,164 @@
+/* fake_provider.c: a scripted stand-in for libflpgen: makes descriptors that are sound and PTX that only names its
+ * entries, or fails as told. Tests build the images that they put into caches with it, too.
+ *
+ * fake_provider_script takes settings divided by ';': version=1 served provider version; fail=10 a flp_status for every
+ * kernel, with error=text; shared=98304 of the tiled kernels; threads=256; missing=fill an entry left out;
+ * kind=2 a kind that the descriptor claims; portable=dz a kind made for sm_90a as for sm_80; ptx=text added to the
+ * PTX. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/process.c"
+#include "runtime/base/status.c"
+#include "runtime/kernel/abi.c"
+#include "runtime/kernel/kernel.c"
+#include "runtime/kernel/provider.h"
+#include "runtime/kernel/tunables.c"
+
+/* A stand-in's symbols must not be mistaken for the library's. */
+void fake_provider_script(const char *script);
+void fake_provider_set_sources(const uint8_t sources[32]);
+int fake_provider_calls(void);
+
+static struct {
+  int version, fail, threads, shared, kind;
+  char error[256], missing[32], portable[32], ptx[64];
+} now = {.version = FLP_PROVIDER_VERSION, .threads = 256, .shared = 98304};
+static uint8_t sources_now[32];
+static int calls;
+
+void fake_provider_set_sources(const uint8_t sources[32]) {
+  memcpy(sources_now, sources, sizeof sources_now);
+}
+
+int fake_provider_calls(void) {
+  return __atomic_load_n(&calls, __ATOMIC_SEQ_CST);
+}
+
+void fake_provider_script(const char *script) {
+  memset(&now, 0, sizeof now);
+  now.version = FLP_PROVIDER_VERSION;
+  now.threads = 256;
+  now.shared = 98304;
+  char *copy = strdup(script), *rest = copy;
+  for (char *setting; (setting = strtok_r(rest, ";", &rest));) {
+    char *value = strchr(setting, '=');
+    if (!value) continue;
+    *value++ = 0;
+    if (strcmp(setting, "version") == 0) now.version = atoi(value);
+    if (strcmp(setting, "fail") == 0) now.fail = atoi(value);
+    if (strcmp(setting, "threads") == 0) now.threads = atoi(value);
+    if (strcmp(setting, "shared") == 0) now.shared = atoi(value);
+    if (strcmp(setting, "kind") == 0) now.kind = atoi(value);
+    if (strcmp(setting, "error") == 0) snprintf(now.error, sizeof now.error, "%s", value);
+    if (strcmp(setting, "missing") == 0) snprintf(now.missing, sizeof now.missing, "%s", value);
+    if (strcmp(setting, "portable") == 0) snprintf(now.portable, sizeof now.portable, "%s", value);
+    if (strcmp(setting, "ptx") == 0) snprintf(now.ptx, sizeof now.ptx, "%s", value);
+  }
+  free(copy);
+}
+
+static void add_entry(flp_kernel_desc *desc, const char *name, int shared) {
+  if (strcmp(name, now.missing) == 0) return;
+  flp_kernel_entry *entry = &desc->entries[desc->entry_count++];
+  snprintf(entry->name, sizeof entry->name, "%s", name);
+  snprintf(entry->signature, sizeof entry->signature, "%s", flp_abi_find(name)->signature);
+  entry->threads = (uint32_t)now.threads;
+  entry->shared_bytes = (uint32_t)shared;
+}
+
+/* A kernel whose operands come through tensor maps. */
+static void fill_mapped(flp_kernel_desc *desc) {
+  char entry[32];
+  snprintf(entry, sizeof entry, "%s_map", flp_kernel_kind_name(desc->key.kind));
+  add_entry(desc, entry, now.shared);
+  desc->tile_rows = 128;
+  int wide = desc->key.dtype == FLP_DTYPE_FP32;
+  desc->tile_columns = wide ? 128 : desc->key.kind == FLP_KERNEL_PRODUCTS ? 256 : 192;
+  desc->tile_depth = wide ? 32 : 64;
+  desc->stages = 5;
+  int is_forward = desc->key.kind == FLP_KERNEL_FORWARD || desc->key.kind == FLP_KERNEL_KEEP;
+  desc->unit_columns = is_forward ? FLP_LEAF_COLUMNS : 0;
+  desc->raster = 8;
+  desc->cluster = 2;
+  const flp_tunables *tune = &desc->key.tune;
+  if (tune->rows) desc->tile_rows = tune->rows;
+  if (tune->columns) desc->tile_columns = tune->columns;
+  if (tune->stages) desc->stages = tune->stages;
+  if (tune->raster) desc->raster = tune->raster;
+  if (tune->cluster) desc->cluster = tune->cluster;
+}
+
+static void fill_desc(const flp_kernel_key *key, flp_kernel_desc *desc) {
+  static const char *const rows[] = {"prepare", "gather",   "combine",     "merge",
+                                     "record",  "dz_scale", "bias_reduce", "fill"};
+  memset(desc, 0, sizeof *desc);
+  desc->key = *key;
+  if (now.kind) desc->key.kind = (flp_kernel_kind)now.kind;
+  flp_kernel_key_canonicalise(&desc->key);
+  memcpy(desc->sources, sources_now, sizeof sources_now);
+  desc->ptx_major = 7;
+  if (desc->key.kind == FLP_KERNEL_ROWS) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) add_entry(desc, rows[i], 0);
+    return;
+  }
+  if (desc->key.kind == FLP_KERNEL_KEPT) {
+    add_entry(desc, "keep_reference", 0);
+    add_entry(desc, "keep_finish", 0);
+    add_entry(desc, "keep_expand", 0);
+    add_entry(desc, "keep_gather", 0);
+    return;
+  }
+  if (desc->key.kind == FLP_KERNEL_SELECT) {
+    add_entry(desc, "select", 0);
+    add_entry(desc, "select_grad", 0);
+    return;
+  }
+  int is_portable = strcmp(now.portable, flp_kernel_kind_name(desc->key.kind)) == 0;
+  if (strcmp(key->arch, "sm_90a") == 0 && !is_portable) {
+    fill_mapped(desc);
+    return;
+  }
+  add_entry(desc, flp_kernel_kind_name(desc->key.kind), now.shared);
+  desc->tile_rows = 128;
+  desc->tile_columns = 256;
+  desc->tile_depth = 32;
+  desc->stages = 4;
+  desc->unit_columns = desc->key.kind == FLP_KERNEL_FORWARD || desc->key.kind == FLP_KERNEL_KEEP ? 3072 : 0;
+  desc->raster = 16;
+}
+
+static flp_status generate(const flp_kernel_key *key, const uint8_t *loss, size_t loss_bytes, flp_kernel_desc *desc,
+                           char **ptx, size_t *ptx_bytes, char *error, size_t error_capacity) {
+  (void)loss, (void)loss_bytes;
+  __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
+  *ptx = NULL;
+  if (now.fail) {
+    snprintf(error, error_capacity, "%s", now.error);
+    return (flp_status)now.fail;
+  }
+  fill_desc(key, desc);
+  char text[4096];
+  char bytes[FLP_KEY_BYTES_MAX];
+  flp_kernel_key_bytes(key, sources_now, "", bytes, sizeof bytes);
+  int used = snprintf(text, sizeof text, "// %s%s\n", bytes, now.ptx);
+  for (uint32_t i = 0; i < desc->entry_count; i++)
+    used += snprintf(text + used, sizeof text - (size_t)used, ".entry flp_%s\n", desc->entries[i].name);
+  *ptx = strdup(text);
+  *ptx_bytes = (size_t)used;
+  return *ptx ? FLP_OK : FLP_ERROR_MEMORY;
+}
+
+static void free_ptx(char *ptx) {
+  free(ptx);
+}
+
+static const uint8_t *sources_hash(void) {
+  return sources_now;
+}
+
+const flp_provider *flp_provider_get(uint32_t version) {
+  static flp_provider provider = {FLP_PROVIDER_VERSION, generate, free_ptx, sources_hash};
+  return version == (uint32_t)now.version ? &provider : NULL;
+}

@@ -1,0 +1,312 @@
+/* test_gen_engine.c: the generator as a whole: reproducible, self-contained, honest about what it cannot do. */
+#include <pthread.h>
+
+#include "runtime/kernel/provider.h"
+#include "tests/unit/support/gen_case.h"
+
+FLP_API const flp_provider *flp_provider_get(uint32_t version);
+
+static const flp_kernel_kind kinds[] = {FLP_KERNEL_ROWS, FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_GRAD_HIDDEN,
+                                        FLP_KERNEL_GRAD_WEIGHT, FLP_KERNEL_SELECT};
+enum { KINDS = sizeof kinds / sizeof kinds[0] };
+
+static flpgen_result generate(const flp_kernel_key *key) {
+  flpgen_options options = {.want_ir = 1, .want_opt_ir = 1};
+  flpgen_result result;
+  char error[512];
+  cr_assert_eq(flpgen_generate(key, &options, &result, error, sizeof error), FLP_OK, "%s", error);
+  return result;
+}
+
+static bool is_same(const flpgen_result *a, const flpgen_result *b) {
+  return a->ptx_bytes == b->ptx_bytes && memcmp(a->ptx, b->ptx, a->ptx_bytes) == 0 && strcmp(a->ir, b->ir) == 0 &&
+         strcmp(a->opt_ir, b->opt_ir) == 0 && memcmp(&a->desc, &b->desc, sizeof a->desc) == 0;
+}
+
+Test(gen_engine, same_key_same_bytes) {
+  for (int i = 0; i < KINDS; i++) {
+    flp_kernel_key key = gen_case_key(kinds[i]);
+    flpgen_result a = generate(&key), b = generate(&key);
+    cr_expect(is_same(&a, &b), "%s", flp_kernel_kind_name(kinds[i]));
+    flpgen_result_clear(&a);
+    flpgen_result_clear(&b);
+  }
+}
+
+static void *generate_in_thread(void *argument) {
+  flp_kernel_key key = gen_case_key(*(const flp_kernel_kind *)argument);
+  flpgen_result *result = malloc(sizeof *result);
+  *result = generate(&key);
+  return result;
+}
+
+Test(gen_engine, threads_do_not_meet) {
+  pthread_t threads[2 * KINDS];
+  void *results[2 * KINDS];
+  for (int i = 0; i < 2 * KINDS; i++)
+    cr_assert_eq(pthread_create(&threads[i], NULL, generate_in_thread, (void *)&kinds[i % KINDS]), 0);
+  for (int i = 0; i < 2 * KINDS; i++) pthread_join(threads[i], &results[i]);
+  for (int i = 0; i < KINDS; i++) cr_expect(is_same(results[i], results[i + KINDS]));
+  for (int i = 0; i < 2 * KINDS; i++) {
+    flpgen_result_clear(results[i]);
+    free(results[i]);
+  }
+}
+
+Test(gen_engine, descriptor_says_what_the_kernel_is) {
+  flp_kernel_key key = gen_case_key(FLP_KERNEL_FORWARD);
+  flpgen_result result = generate(&key);
+  const flp_kernel_desc *d = &result.desc;
+  cr_expect_eq(memcmp(&d->key, &key, sizeof key), 0);
+  cr_expect_arr_eq(d->sources, flp_sources_hash(), 32);
+  cr_expect_eq(d->ptx_major, 7);
+  cr_expect_eq(d->ptx_minor, 0);
+  cr_assert_eq(d->entry_count, 1);
+  cr_expect_str_eq(d->entries[0].name, "forward");
+  cr_expect_str_eq(d->entries[0].signature, flp_abi_find("forward")->signature);
+  cr_expect_not_null(strstr(result.ptx, ".version 7.0\n.target sm_80\n.address_size 64"));
+  cr_expect_not_null(strstr(result.ptx, ".visible .entry flp_forward("));
+  uint8_t bytes[FLP_DESC_BYTES_MAX];
+  flp_kernel_desc back;
+  size_t length = flp_kernel_desc_write(d, bytes, sizeof bytes);
+  cr_expect_eq(flp_kernel_desc_read(bytes, length, &back), FLP_OK, "%s", flp_error_detail());
+  flpgen_result_clear(&result);
+  cr_expect_null(result.ptx);
+  flpgen_result_clear(&result);
+  flpgen_result_clear(NULL);
+}
+
+Test(gen_engine, rows_has_every_entry) {
+  static const char *const names[] = {"prepare", "gather",   "combine",     "merge",
+                                      "record",  "dz_scale", "bias_reduce", "fill"};
+  flp_kernel_key key = gen_case_key(FLP_KERNEL_ROWS);
+  flpgen_result result = generate(&key);
+  cr_expect_eq(result.desc.entry_count, sizeof names / sizeof names[0]);
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    char symbol[64];
+    snprintf(symbol, sizeof symbol, ".entry flp_%s(", names[i]);
+    cr_expect_not_null(strstr(result.ptx, symbol), "%s", symbol);
+  }
+  flpgen_result_clear(&result);
+}
+
+Test(gen_engine, launch_bounds_and_tile_come_from_the_template) {
+  flpgen_result result;
+  char error[512];
+  const char *text =
+      "return function(k, spec)\n"
+      "k.kernel {entry = 'forward', threads = 96, min_ctas = 3, shared_bytes = 512, body = function(p) end,\n"
+      "tile = {rows = 1, columns = 2, depth = 3, stages = 4, unit_columns = 5, raster = 6, cluster = 7}}\nend";
+  cr_assert_eq(gen_case_text(text, strlen(text), &result, error), FLP_OK, "%s", error);
+  const flp_kernel_desc *d = &result.desc;
+  cr_expect_eq(d->entries[0].threads, 96);
+  cr_expect_eq(d->entries[0].shared_bytes, 512);
+  const uint32_t tile[] = {d->tile_rows,    d->tile_columns, d->tile_depth, d->stages,
+                           d->unit_columns, d->raster,       d->cluster};
+  for (uint32_t i = 0; i < 7; i++) cr_expect_eq(tile[i], i + 1);
+  cr_expect_not_null(strstr(result.ptx, ".maxntid 96, 1, 1"));
+  cr_expect_not_null(strstr(result.ptx, ".minnctapersm 3"));
+  cr_expect_eq(memcmp(d->sources, flp_sources_hash(), 32) == 0, false, "another template, another hash");
+  flpgen_result_clear(&result);
+}
+
+Test(gen_engine, spec_fields_reach_the_template) {
+  const char *text =
+      "return function(k, spec)\nlocal t = {}\n"
+      "for key, value in pairs(spec) do t[#t + 1] = key .. '=' .. tostring(value) end\n"
+      "error(table.concat(t, ' '))\nend";
+  flpgen_result result;
+  char error[512];
+  cr_expect_eq(gen_case_text(text, strlen(text), &result, error), FLP_ERROR_COMPILE);
+  cr_expect_str_eq(error,
+                   "forward.lua:4: alignment=16 arch=sm_80 bias=true bias_grad=false dtype=bf16 entropy=true "
+                   "hidden=4096 kind=forward loss=false out_dtype=? softcap=false target_dtype=? tune=table vocab=151936");
+}
+
+/* What Lua leaves open is fixed: the order of pairs, ties in a sort, the text of a table. */
+Test(gen_engine, lua_has_one_order) {
+  const char *text =
+      "local seen, words = {}, {}\n"
+      "local function add(x) seen[#seen + 1] = tostring(x) end\n"
+      "for key in pairs {10, 20, b = 1, a = 2, [0] = 3, [-1.5] = 4, [true] = 5, ['\\0'] = 6} do add(key) end\n"
+      "for i = 1, 300 do words[i] = {rank = i % 3, at = i} end\n"
+      "table.sort(words, function(x, y) return x.rank < y.rank end)\n"
+      "for _, i in ipairs {1, 2, 100, 101, 300} do add(words[i].rank .. ':' .. words[i].at) end\n"
+      "for key in pairs {1, nil, 3} do add(key) end\n"
+      "add({}); add(add); add(string.format('%s %5.1f %%p', {}, 2))\n"
+      "local n = 0\n"
+      "for key in pairs(math) do n = n + 1 end\n"
+      "add(n > 20)\n"
+      "for i, word in ipairs(seen) do seen[i] = word == '\\0' and 'NUL' or word end\n"
+      "error(table.concat(seen, ' '), 0)\n";
+  flpgen_result result;
+  char error[512];
+  cr_expect_eq(gen_case_text(text, strlen(text), &result, error), FLP_ERROR_COMPILE);
+  cr_expect_str_eq(error, "1 2 -1.5 0 NUL a b true 0:3 0:6 0:300 1:1 2:299 1 3 table function table   2.0 %p true");
+}
+
+Test(gen_engine, imports_run_once_and_come_from_the_folder) {
+  const char *folder = gen_case_folder("import");
+  const char *library = "local t = {n = 0}\nreturn t";
+  const char *text =
+      "return function(k, spec)\nk.import('part').n = 41\nlocal t = k.import 'part'\nerror('n is ' .. t.n + 1)\nend";
+  gen_case_write(folder, "part.lua", library, strlen(library));
+  gen_case_write(folder, "forward.lua", text, strlen(text));
+  flp_kernel_key key = gen_case_key(FLP_KERNEL_FORWARD);
+  flpgen_options options = {.template_dir = folder};
+  flpgen_result result;
+  char error[512];
+  cr_expect_eq(flpgen_generate(&key, &options, &result, error, sizeof error), FLP_ERROR_COMPILE);
+  cr_expect_str_eq(error, "forward.lua:4: n is 42");
+  gen_case_write(folder, "part.lua", "return 1 +", 10);
+  cr_expect_eq(flpgen_generate(&key, &options, &result, error, sizeof error), FLP_ERROR_COMPILE);
+  cr_expect_str_eq(error, "part.lua:1: unexpected symbol near <eof>");
+  gen_case_remove(folder);
+}
+
+/* ---- what it cannot do ---- */
+
+Test(gen_engine, unknown_architecture_is_unsupported) {
+  flp_kernel_key key = gen_case_key(FLP_KERNEL_FORWARD);
+  strcpy(key.arch, "sm_75");
+  flpgen_result result;
+  char error[512];
+  cr_expect_eq(flpgen_generate(&key, NULL, &result, error, sizeof error), FLP_ERROR_UNSUPPORTED);
+  cr_expect_str_eq(error,
+                   "key.arch: no templates for 'sm_75'; there are for sm_80, sm_86, sm_87, sm_89, sm_90, "
+                   "sm_90a, sm_100, sm_103, sm_120");
+}
+
+Test(gen_engine, unknown_kind_is_an_argument_error) {
+  flp_kernel_key key = gen_case_key(FLP_KERNEL_FORWARD);
+  key.kind = (flp_kernel_kind)11;
+  flpgen_result result;
+  char error[512], small[10];
+  cr_expect_eq(flpgen_generate(&key, NULL, &result, error, sizeof error), FLP_ERROR_ARGUMENT);
+  cr_expect_str_eq(error, "key.kind: 11 is no kernel kind (1 to 10)");
+  cr_expect_eq(flpgen_generate(&key, NULL, &result, small, sizeof small), FLP_ERROR_ARGUMENT);
+  cr_expect_str_eq(small, "key.kind:", "a message is cut to its capacity");
+  cr_expect_eq(flpgen_generate(&key, NULL, &result, NULL, 0), FLP_ERROR_ARGUMENT);
+}
+
+Test(gen_engine, a_missing_template_folder_is_an_io_error) {
+  flp_kernel_key key = gen_case_key(FLP_KERNEL_FORWARD);
+  flpgen_options options = {.template_dir = "/nonexistent/templates"};
+  flpgen_result result;
+  char error[512];
+  cr_expect_eq(flpgen_generate(&key, &options, &result, error, sizeof error), FLP_ERROR_IO);
+  cr_expect_str_eq(error, "template_dir: '/nonexistent/templates' cannot be read or holds over 256 templates");
+}
+
+/* ---- the hash of sources ---- */
+
+Test(gen_engine, hash_follows_the_templates) {
+  uint8_t embedded[32], folder_hash[32], changed[32];
+  char command[8500];
+  cr_assert_eq(flpgen_sources_hash(NULL, embedded), FLP_OK);
+  cr_expect_arr_eq(embedded, flp_sources_hash(), 32);
+  flpgen_options options = {.template_dir = FLP_TEST_TREE "/templates"};
+  cr_assert_eq(flpgen_sources_hash(&options, folder_hash), FLP_OK);
+  cr_expect_arr_eq(folder_hash, embedded, 32, "a folder equal to the embedded templates has their hash");
+
+  const char *folder = gen_case_folder("hash");
+  snprintf(command, sizeof command, "cp -r '%s'/. '%s'", FLP_TEST_TREE "/templates", folder);
+  cr_assert_eq(system(command), 0);
+  options.template_dir = folder;
+  cr_assert_eq(flpgen_sources_hash(&options, changed), FLP_OK);
+  cr_expect_arr_eq(changed, embedded, 32);
+  gen_case_write(folder, "forward.lua", "return 1", 8);
+  cr_assert_eq(flpgen_sources_hash(&options, changed), FLP_OK);
+  cr_expect_neq(memcmp(changed, embedded, 32), 0, "another text, another hash");
+  gen_case_remove(folder);
+}
+
+/* ---- the provider ---- */
+
+Test(gen_engine, provider_serves_its_version_only) {
+  const flp_provider *provider = flp_provider_get(FLP_PROVIDER_VERSION);
+  cr_assert_not_null(provider);
+  cr_expect_null(flp_provider_get(FLP_PROVIDER_VERSION + 1));
+  cr_expect_arr_eq(provider->sources_hash(), flp_sources_hash(), 32);
+  flp_kernel_key key = gen_case_key(FLP_KERNEL_GRAD_WEIGHT);
+  flp_kernel_desc desc;
+  char *ptx, error[512];
+  size_t bytes;
+  cr_assert_eq(provider->generate(&key, NULL, 0, &desc, &ptx, &bytes, error, sizeof error), FLP_OK, "%s", error);
+  cr_expect_eq(strlen(ptx), bytes);
+  cr_expect_str_eq(desc.entries[0].name, "grad_weight");
+  provider->free_ptx(ptx);
+  strcpy(key.arch, "sm_1");
+  cr_expect_eq(provider->generate(&key, NULL, 0, &desc, &ptx, &bytes, error, sizeof error), FLP_ERROR_UNSUPPORTED);
+  cr_expect_null(ptx);
+  cr_expect_eq(bytes, 0);
+}
+
+/* ---- architectures and registers ---- */
+
+Test(gen_engine, every_architecture_assembles) {
+  static const char *const arches[] = {"sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"};
+  if (!gen_case_ptxas()) cr_skip_test("no ptxas");
+  for (size_t i = 0; i < sizeof arches / sizeof arches[0]; i++) {
+    flp_kernel_key key = gen_case_key(FLP_KERNEL_ROWS);
+    strcpy(key.arch, arches[i]);
+    flpgen_result result = generate(&key);
+    char report[8192];
+    cr_expect_eq(gen_case_assemble(result.ptx, result.ptx_bytes, arches[i], report, sizeof report), 0, "%s: %s",
+                 arches[i], report);
+    flpgen_result_clear(&result);
+  }
+}
+
+/* A warp's 64x32 tile of a matrix product: 64 accumulators a thread through two loops, copies three stages ahead. */
+static const char product[] =
+    "local STAGES, BYTES = 3, 8192\n"
+    "local shared, lane = k.shared(), k.lane()\n"
+    "local function copy(step)\n"
+    "  for i = 0, 3 do\n"
+    "    k.copy_async16(shared + (step % STAGES) * BYTES + k.tid() * 16 + i * 2048,\n"
+    "      k.offset(p.hidden, k.convert(k.i64, step) * 64 + i * 16), 16)\n"
+    "  end\n"
+    "  k.copy_commit()\n"
+    "end\n"
+    "for i = 0, STAGES - 2 do copy(k.const(k.i32, i)) end\n"
+    "local zeros = {}\n"
+    "for i = 1, 64 do zeros[i] = k.const(k.f32, 0.0) end\n"
+    "k.loop(0, p.bands, 1, nil, function(band)\n"
+    "  local acc = k.loop(0, p.depth, 1, zeros, function(step, acc)\n"
+    "    k.copy_wait(STAGES - 2)\n"
+    "    k.barrier()\n"
+    "    copy(step + (STAGES - 1))\n"
+    "    local base = shared + (step % STAGES) * BYTES + lane * 16\n"
+    "    for m = 0, 3 do\n"
+    "      local a = k.ldmatrix(base + m * 512)\n"
+    "      for n = 0, 1 do\n"
+    "        local b = k.ldmatrix(base + 4096 + n * 512)\n"
+    "        for h = 0, 1 do\n"
+    "          local at, c = ((m * 2 + n) * 2 + h) * 4, {}\n"
+    "          for e = 1, 4 do c[e] = acc[at + e] end\n"
+    "          c = k.mma('bf16', a, {b[2 * h + 1], b[2 * h + 2]}, c)\n"
+    "          for e = 1, 4 do acc[at + e] = c[e] end\n"
+    "        end\n"
+    "      end\n"
+    "    end\n"
+    "    return acc\n"
+    "  end)\n"
+    "  for i = 1, 64 do k.store(p.part, (k.convert(k.i64, band) * 64 + (i - 1)) * 128 + k.convert(k.i64, k.tid()), "
+    "acc[i]) end\n"
+    "end)\n";
+
+Test(gen_engine, accumulators_live_in_registers) {
+  flpgen_result result;
+  char error[512], report[4096];
+  cr_assert_eq(gen_case_body(product, &result, error), FLP_OK, "%s", error);
+  cr_expect_null(strstr(result.ir, "alloca"));
+  cr_expect_null(strstr(result.ptx, ".local"));
+  int products = 0;
+  for (const char *at = result.ptx; (at = strstr(at, "mma.sync")); at++) products++;
+  cr_expect_eq(products, 16, "the loops of the kernel are not unrolled: %d", products);
+  if (!gen_case_ptxas()) cr_skip_test("no ptxas");
+  cr_assert_eq(gen_case_assemble(result.ptx, result.ptx_bytes, "sm_80", report, sizeof report), 0, "%s", report);
+  cr_expect_not_null(strstr(report, "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"), "%s", report);
+  flpgen_result_clear(&result);
+}

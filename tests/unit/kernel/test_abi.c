@@ -1,0 +1,142 @@
+/* test_abi.c: the tables of abi.h describe their structs and stay within the descriptor's limits. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "runtime/kernel/abi.h"
+#include "runtime/kernel/kernel.h"
+
+/* Written out a second time on purpose: what a kernel built yesterday was compiled against. A change here is a change
+ * of the kernel ABI, and cached kernels of the old one must be refused (their signatures are compared at load). */
+static const struct {
+  const char *name, *signature;
+  size_t struct_bytes;
+} expected[] = {
+    {"prepare", "ppffpllllllpppppppppppp", sizeof(flp_prepare_params)},
+    {"forward", "plplpppppfiiiiiiplp", sizeof(flp_forward_params)},
+    {"combine", "pliipppppiifipppp", sizeof(flp_combine_params)},
+    {"forward_map", "mmmppppfiiiiiplpp", sizeof(flp_forward_map_params)},
+    {"dz_map", "mmmmpppppfiiiiiippp", sizeof(flp_dz_map_params)},
+    {"products_map", "mmmmpppiiiiiipplpliplplip", sizeof(flp_products_map_params)},
+    {"gather", "plppiiiiplp", sizeof(flp_gather_params)},
+    {"merge", "pllpppfippp", sizeof(flp_merge_params)},
+    {"record", "ppppppiifipp", sizeof(flp_record_params)},
+    {"dz_scale", "ppp", sizeof(flp_dz_scale_params)},
+    {"dz", "plplppppppfiiiiiiiplpp", sizeof(flp_dz_params)},
+    {"grad_hidden", "plplpppiiiiiiipplpliii", sizeof(flp_grad_hidden_params)},
+    {"grad_weight", "plplpppiiiiiiipplpliii", sizeof(flp_grad_weight_params)},
+    {"bias_reduce", "ppiiiiippiii", sizeof(flp_bias_reduce_params)},
+    {"fill", "pplili", sizeof(flp_fill_params)},
+    {"select", "plpiildpppp", sizeof(flp_select_params)},
+    {"select_grad", "plpiildpppppl", sizeof(flp_select_grad_params)},
+    {"loss_rows", "ppppppppppppppddddddddlppiipppppp", sizeof(flp_loss_rows_params)},
+    {"forward_keep", "plplpppppfiiiiiiplppfpl", sizeof(flp_forward_keep_params)},
+    {"forward_keep_map", "mmmppppfiiiiiplpppfm", sizeof(flp_forward_keep_map_params)},
+    {"keep_reference", "ppppiip", sizeof(flp_keep_reference_params)},
+    {"keep_finish", "pppppppiiiiiplpp", sizeof(flp_keep_finish_params)},
+    {"keep_expand", "plppppppiiiiip", sizeof(flp_keep_expand_params)},
+    {"keep_gather", "plpppiiipl", sizeof(flp_keep_gather_params)},
+};
+enum { EXPECTED_COUNT = sizeof expected / sizeof expected[0] };
+
+static size_t type_bytes(flp_abi_type type) {
+  if (type == FLP_ABI_MAP) return 128;
+  return type == FLP_ABI_I32 || type == FLP_ABI_F32 ? 4 : 8;
+}
+
+Test(abi, signatures_are_pinned) {
+  for (size_t i = 0; i < EXPECTED_COUNT; i++) {
+    const flp_abi_entry *entry = flp_abi_find(expected[i].name);
+    cr_assert_not_null(entry, "entry %s is missing", expected[i].name);
+    cr_expect_str_eq(entry->name, expected[i].name);
+    cr_expect_str_eq(entry->signature, expected[i].signature, "%s is \"%s\"", entry->name, entry->signature);
+  }
+}
+
+Test(abi, every_entry_has_its_own_number) {
+#define NUMBER(entry, LIST) cr_expect_eq(flp_abi_find(#entry)->id, FLP_ENTRY_##entry, #entry);
+  FLP_ENTRY_LIST(NUMBER)
+#undef NUMBER
+  cr_expect_eq((int)FLP_ENTRY_ID_COUNT, (int)EXPECTED_COUNT);
+}
+
+Test(abi, list_holds_no_other_entry) {
+#define COUNT(entry, LIST) +1
+  cr_expect_eq(0 FLP_ENTRY_LIST(COUNT), EXPECTED_COUNT);
+#undef COUNT
+}
+
+Test(abi, parameters_agree_with_signature) {
+  for (size_t i = 0; i < EXPECTED_COUNT; i++) {
+    const flp_abi_entry *entry = flp_abi_find(expected[i].name);
+    cr_assert_not_null(entry);
+    cr_assert_eq(entry->param_count, strlen(entry->signature), "%s", entry->name);
+    for (uint32_t p = 0; p < entry->param_count; p++)
+      cr_expect_eq((char)entry->params[p].type, entry->signature[p], "%s.%s", entry->name, entry->params[p].name);
+  }
+}
+
+Test(abi, offsets_rise_and_stay_inside_the_struct) {
+  for (size_t i = 0; i < EXPECTED_COUNT; i++) {
+    const flp_abi_entry *entry = flp_abi_find(expected[i].name);
+    cr_assert_not_null(entry);
+    size_t end = 0;
+    for (uint32_t p = 0; p < entry->param_count; p++) {
+      const flp_abi_param *param = &entry->params[p];
+      size_t bytes = type_bytes(param->type);
+      cr_expect_geq(param->offset, end, "%s.%s overlaps its predecessor", entry->name, param->name);
+      cr_expect_eq(param->offset % (bytes > 64 ? 64 : bytes), 0, "%s.%s is misaligned", entry->name, param->name);
+      size_t widest = bytes > 64 ? 64 : 8;
+      cr_expect_lt(param->offset - end, widest, "%s.%s leaves a hole wider than alignment", entry->name, param->name);
+      end = param->offset + bytes;
+    }
+    cr_expect_leq(end, expected[i].struct_bytes, "%s", entry->name);
+    size_t alignment = strchr(entry->signature, 'm') ? 64 : 8;
+    cr_expect_lt(expected[i].struct_bytes - end, alignment, "%s has fields that its table lacks", entry->name);
+  }
+}
+
+Test(abi, names_are_unique_within_an_entry) {
+  for (size_t i = 0; i < EXPECTED_COUNT; i++) {
+    const flp_abi_entry *entry = flp_abi_find(expected[i].name);
+    cr_assert_not_null(entry);
+    for (uint32_t a = 0; a < entry->param_count; a++)
+      for (uint32_t b = a + 1; b < entry->param_count; b++)
+        cr_expect_str_neq(entry->params[a].name, entry->params[b].name, "%s", entry->name);
+  }
+}
+
+Test(abi, entries_fit_launch_and_descriptor) {
+  const flp_kernel_entry *desc_entry = NULL;
+  for (size_t i = 0; i < EXPECTED_COUNT; i++) {
+    const flp_abi_entry *entry = flp_abi_find(expected[i].name);
+    cr_assert_not_null(entry);
+    cr_expect_leq(entry->param_count, FLP_ABI_PARAMS_MAX, "%s", entry->name);
+    cr_expect_lt(strlen(entry->signature), sizeof desc_entry->signature, "%s", entry->name);
+    cr_expect_lt(strlen(entry->name), sizeof desc_entry->name, "%s", entry->name);
+  }
+}
+
+/* One field of each type, filled by name and read back through the table, as a launch does. */
+Test(abi, table_reads_the_field_of_that_name) {
+  flp_forward_params params = {.hidden = 0x1122334455667788u, .hidden_stride = -7, .cap_in = 0.5f, .bands = 42};
+  const flp_abi_entry *entry = flp_abi_find("forward");
+  cr_assert_not_null(entry);
+  unsigned seen = 0;
+  for (uint32_t p = 0; p < entry->param_count; p++) {
+    const char *name = entry->params[p].name;
+    const char *field = (const char *)&params + entry->params[p].offset;
+    if (strcmp(name, "hidden") == 0) seen += memcmp(field, &params.hidden, sizeof params.hidden) == 0;
+    if (strcmp(name, "hidden_stride") == 0) seen += memcmp(field, &params.hidden_stride, 8) == 0;
+    if (strcmp(name, "cap_in") == 0) seen += memcmp(field, &params.cap_in, 4) == 0;
+    if (strcmp(name, "bands") == 0) seen += memcmp(field, &params.bands, 4) == 0;
+  }
+  cr_expect_eq(seen, 4);
+}
+
+Test(abi, find_knows_only_whole_names) {
+  cr_expect_null(flp_abi_find(""));
+  cr_expect_null(flp_abi_find("forwar"));
+  cr_expect_null(flp_abi_find("forward "));
+  cr_expect_null(flp_abi_find("flp_forward"));
+  cr_expect_not_null(flp_abi_find("dz"));
+}

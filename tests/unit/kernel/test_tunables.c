@@ -1,0 +1,121 @@
+/* test_tunables.c: how kernels are to be cut, as text, in keys, and in what the generator makes of it. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/status.h"
+#include "tests/unit/support/kernel_sample.h"
+
+static flp_tuning parse(const char *text) {
+  flp_tuning tuning;
+  cr_assert_eq(flp_tuning_parse("tune", text, &tuning), FLP_OK, "%s: %s", text, flp_error_detail());
+  return tuning;
+}
+
+static void expect_text(const flp_tunables *tunables, const char *want) {
+  char text[FLP_TUNABLES_TEXT_BYTES];
+  flp_tunables_text(tunables, text);
+  cr_expect_str_eq(text, want);
+}
+
+Test(tunables, every_item_is_read) {
+  flp_tuning t = parse("forward:cooperative,256x192,stages=4,cluster=1,raster=32;products:raster=16;dz:ping-pong");
+  const flp_tunables forward = {FLP_SCHEDULE_COOPERATIVE, 256, 192, 4, 1, 32}, products = {.raster = 16};
+  const flp_tunables dz = {.schedule = FLP_SCHEDULE_PING_PONG};
+  cr_expect_arr_eq(&t.of[FLP_KERNEL_FORWARD], &forward, sizeof forward);
+  cr_expect_arr_eq(&t.of[FLP_KERNEL_PRODUCTS], &products, sizeof products);
+  cr_expect_arr_eq(&t.of[FLP_KERNEL_DZ], &dz, sizeof dz);
+}
+
+Test(tunables, nothing_is_the_templates_own_choice) {
+  const char *const texts[] = {NULL, ""};
+  for (int i = 0; i < 2; i++) {
+    flp_tuning t = parse(texts[i]);
+    for (int kind = 0; kind < FLP_KERNEL_KINDS; kind++) expect_text(&t.of[kind], "own");
+  }
+}
+
+Test(tunables, what_is_written_is_read_back) {
+  static const char *const items[] = {"ping-pong", "128x64", "stages=12,cluster=4,raster=1024",
+                                      "cooperative,256x128,stages=4,cluster=2,raster=8"};
+  for (size_t i = 0; i < sizeof items / sizeof items[0]; i++) {
+    char text[FLP_TUNABLES_TEXT_BYTES + 16];
+    snprintf(text, sizeof text, "forward:%s", items[i]);
+    flp_tuning t = parse(text);
+    expect_text(&t.of[FLP_KERNEL_FORWARD], items[i]);
+  }
+}
+
+Test(tunables, what_is_not_known_is_named) {
+  static const char *const wrong[][2] = {
+      {"forward", "tune: 'forward' does not begin with a kernel"},
+      {"rows:raster=8", "tune: 'rows:raster=8' does not begin with a kernel"},
+      {"forward:raster=8;", "tune: '' does not begin with a kernel"},
+      {"forward:", "tune: '' of forward is not known"},
+      {"forward:fast", "tune: 'fast' of forward is not known"},
+      {"forward:128x", "tune: '128x' of forward is not known"},
+      {"dz:x192", "tune: 'x192' of dz is not known"},
+      {"dz:128x192x64", "tune: '128x192x64' of dz is not known"},
+      {"products:stages=0", "tune: 'stages=0' of products is not known"},
+      {"products:stages=1025", "tune: 'stages=1025' of products is not known"},
+      {"products:stages=99999999999999999999", "tune: 'stages=99999999999999999999' of products is not known"},
+      {"products:stages=4 ", "tune: 'stages=4 ' of products is not known"},
+      {"products:stages=", "tune: 'stages=' of products is not known"},
+  };
+  for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+    flp_tuning t;
+    cr_expect_eq(flp_tuning_parse("tune", wrong[i][0], &t), FLP_ERROR_ARGUMENT, "%s", wrong[i][0]);
+    cr_expect(strstr(flp_error_detail(), wrong[i][1]), "%s: %s", wrong[i][0], flp_error_detail());
+  }
+}
+
+Test(tunables, a_text_of_any_length_is_refused_in_bounds) {
+  char text[4096];
+  memset(text, 'x', sizeof text - 1);
+  text[sizeof text - 1] = 0;
+  flp_tuning t;
+  cr_expect_eq(flp_tuning_parse("tune", text, &t), FLP_ERROR_ARGUMENT);
+  memcpy(text, "forward:", 8);
+  cr_expect_eq(flp_tuning_parse("tune", text, &t), FLP_ERROR_ARGUMENT);
+}
+
+Test(tunables, they_reach_the_keys_of_architectures_with_a_choice) {
+  flp_spec spec = FLP_SPEC_INIT;
+  spec.vocab = 1000;
+  spec.hidden = 64;
+  spec.grads = FLP_GRAD_HIDDEN;
+  spec.grad_hidden_dtype = spec.dtype;
+  flp_tuning t = parse("forward:cluster=1;products:raster=4");
+  static const char *const arches[] = {"sm_80", "sm_90a"};
+  for (int a = 0; a < 2; a++) {
+    flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+    int count = flp_kernel_keys_for(&spec, arches[a], keys), tuned = 0;
+    flp_tuning_apply(&t, keys, count);
+    for (int i = 0; i < count; i++) {
+      expect_text(&keys[i].tune, strcmp(keys[i].arch, "sm_90a") != 0          ? "own"
+                                 : keys[i].kind == FLP_KERNEL_FORWARD  ? "cluster=1"
+                                 : keys[i].kind == FLP_KERNEL_PRODUCTS ? "raster=4"
+                                                                       : "own");
+      tuned += keys[i].tune.cluster || keys[i].tune.raster;
+    }
+    cr_expect_eq(tuned, 2 * a);
+  }
+}
+
+Test(tunables, they_are_part_of_a_key_and_of_its_descriptor) {
+  flp_kernel_desc desc = sample_desc(FLP_KERNEL_FORWARD), back;
+  desc.key.tune = (flp_tunables){FLP_SCHEDULE_COOPERATIVE, 256, 192, 4, 2, 8};
+  char bytes[FLP_KEY_BYTES_MAX];
+  cr_assert_gt(flp_kernel_key_bytes(&desc.key, flp_sources_hash(), "", bytes, sizeof bytes), 0);
+  cr_expect(strstr(bytes, " tune=cooperative,256x192,stages=4,cluster=2,raster=8 loss=none sources="), "%s", bytes);
+  uint8_t written[FLP_DESC_BYTES_MAX];
+  size_t length = flp_kernel_desc_write(&desc, written, sizeof written);
+  cr_assert_eq(flp_kernel_desc_read(written, length, &back), FLP_OK, "%s", flp_error_detail());
+  cr_expect_arr_eq(&back.key.tune, &desc.key.tune, sizeof back.key.tune);
+  desc.key.tune.schedule = 3;
+  length = flp_kernel_desc_write(&desc, written, sizeof written);
+  cr_expect_eq(flp_kernel_desc_read(written, length, &back), FLP_ERROR_CORRUPT);
+  cr_expect_str_eq(flp_error_detail(), "descriptor: key.tune.schedule is 3, accepted: 0 to 2");
+  flp_kernel_key generic = flp_kernel_key_generic(&desc.key, "sm_90a");
+  expect_text(&generic.tune, "own");
+}

@@ -1,0 +1,422 @@
+/* test_loss.c: loss programs: bytes and refusals, building and sums, values and derivatives beside formulas by hand. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "runtime/loss/loss.h"
+
+/* Where fields stand in the bytes. */
+enum { NAME_AT = 12, COUNTS_AT = 76, BODY_AT = 100, PARAMETER_BYTES = 56, NODE_BYTES = 8 };
+
+static flp_loss find(const char *text) {
+  flp_loss loss;
+  cr_assert_eq(flp_loss_find(text, &loss), FLP_OK, "%s", flp_error_detail());
+  return loss;
+}
+
+static uint16_t append(flp_loss *loss, flp_loss_op op, uint32_t a, uint32_t b, uint32_t c) {
+  uint16_t node;
+  cr_assert_eq(flp_loss_append(loss, op, a, b, c, &node), FLP_OK, "%s", flp_error_detail());
+  return node;
+}
+
+static uint16_t constant(flp_loss *loss, double value) {
+  uint16_t node;
+  cr_assert_eq(flp_loss_constant(loss, value, &node), FLP_OK, "%s", flp_error_detail());
+  return node;
+}
+
+/* ---- bytes ---- */
+
+static size_t write_sample(uint8_t out[FLP_LOSS_BYTES_MAX]) {
+  flp_loss loss = find("ppo+k3");
+  size_t length = flp_loss_write(&loss, out, FLP_LOSS_BYTES_MAX);
+  cr_assert_gt(length, 0);
+  return length;
+}
+
+Test(loss, layout_is_fixed) {
+  uint8_t bytes[FLP_LOSS_BYTES_MAX];
+  size_t length = write_sample(bytes);
+  cr_expect_arr_eq(bytes, "FLPL\1\0\0\0", 8);
+  cr_expect_eq((size_t)bytes[8] + 256u * bytes[9], length);
+  cr_expect_str_eq((char *)bytes + NAME_AT, "ppo+k3");
+  cr_expect_eq(bytes[COUNTS_AT], 3, "parameters");
+  cr_expect_str_eq((char *)bytes + BODY_AT, "clip_high");
+}
+
+/* Beside the program itself, and beside a table by hand. */
+Test(loss, a_program_describes_itself) {
+  uint8_t bytes[FLP_LOSS_BYTES_MAX];
+  for (int i = 0; flp_loss_builtin(i); i++) {
+    flp_loss loss = find(flp_loss_builtin(i));
+    flp_loss_description said = FLP_LOSS_DESCRIPTION_INIT;
+    cr_assert_eq(flp_loss_describe(bytes, flp_loss_write(&loss, bytes, sizeof bytes), &said), FLP_OK);
+    cr_expect_str_eq(said.name, loss.name);
+    cr_expect_eq(said.parameter_count, (int32_t)loss.parameter_count);
+    cr_expect_eq(said.metric_count, (int32_t)loss.metric_count);
+    cr_expect_eq(said.input_count, __builtin_popcount(flp_loss_inputs(&loss)));
+  }
+  size_t length = write_sample(bytes);
+  flp_loss_description said = FLP_LOSS_DESCRIPTION_INIT;
+  cr_assert_eq(flp_loss_describe(bytes, length, &said), FLP_OK);
+  cr_expect_str_eq(said.name, "ppo+k3");
+  cr_assert_eq(said.parameter_count, 3);
+  cr_expect_str_eq(said.parameters[0].name, "clip_high");
+  cr_expect_eq(said.parameters[0].fallback, 0.2);
+  cr_expect_eq(said.vector_count, 0);
+  const char *const inputs[] = {"logprob", "old_logprob", "ref_logprob", "advantage", "weight"};
+  cr_assert_eq(said.input_count, 5);
+  for (int i = 0; i < 5; i++) cr_expect_str_eq(said.inputs[i], inputs[i]);
+  bytes[0] = 'f';
+  cr_expect_eq(flp_loss_describe(bytes, length, &said), FLP_ERROR_CORRUPT);
+  cr_expect_str_eq(flp_error_detail(), "loss: the bytes do not begin with FLPL");
+  cr_expect_eq(said.input_count, 0, "nothing is said of bytes that are no program");
+  cr_expect_eq(flp_loss_describe(NULL, 0, &said), FLP_ERROR_ARGUMENT);
+  said.struct_bytes = 4;
+  cr_expect_eq(flp_loss_describe(bytes, length, &said), FLP_ERROR_ARGUMENT);
+}
+
+Test(loss, every_builtin_reads_back_equal_and_needs_its_capacity) {
+  cr_assert_not_null(flp_loss_builtin(10));
+  cr_expect_null(flp_loss_builtin(-1));
+  for (int i = 0; flp_loss_builtin(i); i++) {
+    uint8_t bytes[FLP_LOSS_BYTES_MAX];
+    flp_loss want = find(flp_loss_builtin(i)), got;
+    size_t length = flp_loss_write(&want, bytes, sizeof bytes);
+    cr_assert_eq(flp_loss_read(bytes, length, &got), FLP_OK, "%s", flp_error_detail());
+    cr_expect_eq(memcmp(&got, &want, sizeof got), 0);
+    for (size_t capacity = 0; capacity < length; capacity++)
+      cr_expect_eq(flp_loss_write(&want, bytes, capacity), 0, "capacity %zu", capacity);
+  }
+}
+
+Test(loss, the_largest_program_fits) {
+  flp_loss loss;
+  uint8_t bytes[FLP_LOSS_BYTES_MAX];
+  cr_assert_eq(flp_loss_start(&loss, "large"), FLP_OK);
+  loss.parameter_count = FLP_LOSS_PARAMETERS_MAX;
+  loss.vector_count = FLP_LOSS_VECTORS_MAX;
+  loss.constant_count = FLP_LOSS_CONSTANTS_MAX;
+  loss.node_count = FLP_LOSS_NODES_MAX;
+  loss.metric_count = FLP_LOSS_METRICS_MAX;
+  cr_expect_gt(flp_loss_write(&loss, bytes, sizeof bytes), 0);
+}
+
+Test(loss, every_truncation_is_corrupt) {
+  uint8_t bytes[FLP_LOSS_BYTES_MAX];
+  size_t length = write_sample(bytes);
+  for (size_t shorter = 0; shorter < length; shorter++) {
+    flp_loss got;
+    bytes[8] = (uint8_t)shorter; /* the length field agrees */
+    bytes[9] = (uint8_t)(shorter >> 8);
+    cr_expect_eq(flp_loss_read(bytes, shorter, &got), FLP_ERROR_CORRUPT, "length %zu", shorter);
+  }
+}
+
+Test(loss, a_bad_field_is_named) {
+  uint8_t bytes[FLP_LOSS_BYTES_MAX], good[FLP_LOSS_BYTES_MAX];
+  size_t length = write_sample(good);
+  flp_loss loss = find("ppo+k3"), got;
+  size_t constants = BODY_AT + loss.parameter_count * PARAMETER_BYTES;
+  size_t nodes = constants + 8 * loss.constant_count, metrics = nodes + NODE_BYTES * loss.node_count;
+  uint32_t where = 0, sub = 0;
+  while (loss.nodes[where].op != FLP_LOSS_WHERE) where++;
+  while (loss.nodes[sub].op != FLP_LOSS_SUB) sub++;
+  const struct {
+    size_t at, count;
+    const char *value, *message;
+  } cases[] = {
+      {0, 1, "f", "loss: the bytes do not begin with FLPL"},
+      {4, 1, "\2", "loss: version is 2, accepted: 1"},
+      {9, 1, "\x77", NULL},
+      {NAME_AT, 1, "P", "loss: its name is not a terminated name"},
+      {COUNTS_AT, 1, "\11", "loss: parameter_count is 9, accepted: 0 to 8"},
+      {COUNTS_AT + 4, 1, "\11", "loss: vector_count is 9, accepted: 0 to 8"},
+      {COUNTS_AT + 8, 1, "\101", "loss: constant_count is 65, accepted: 0 to 64"},
+      {COUNTS_AT + 13, 1, "\2", NULL},
+      {COUNTS_AT + 16, 1, "\11", "loss: metric_count is 9, accepted: 0 to 8"},
+      {COUNTS_AT + 20, 2, "\xff\xff", NULL},
+      {BODY_AT, 1, "\0", "loss: the name of parameter 0 is not a terminated name"},
+      {BODY_AT + PARAMETER_BYTES + 39, 1, "\x7f", NULL},
+      {BODY_AT + PARAMETER_BYTES, 10, "clip_high\0", "loss: parameter clip_high stands twice"},
+      {constants, 8, "\0\0\0\0\0\0\xf8\x7f", "loss: constant 0 is NaN"},
+      {nodes, 1, "\30", "loss: operation of node 0 is 24, accepted: 0 to 23"},
+      {nodes + 2, 1, "\6", "loss: operand of node 0 is 6, accepted: an index of what the loss has"},
+      {nodes + 4, 1, "\1", "loss: unused operand of node 0 is 1, accepted: 0"},
+      {nodes + NODE_BYTES * sub + 2, 1, "\xff", NULL},
+      {nodes + NODE_BYTES * where + 2, 1, "\0", NULL},
+      {metrics, 1, "%", "loss: the name of metric 0 is not a terminated name"},
+      {metrics + 32, 1, "\xff", NULL},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    memcpy(bytes, good, sizeof bytes);
+    memcpy(bytes + cases[i].at, cases[i].value, cases[i].count);
+    cr_expect_eq(flp_loss_read(bytes, length, &got), FLP_ERROR_CORRUPT, "case %zu", i);
+    if (cases[i].message) cr_expect_str_eq(flp_error_detail(), cases[i].message, "case %zu: %s", i, flp_error_detail());
+  }
+}
+
+/* ---- building ---- */
+
+Test(loss, operands_must_fit) {
+  flp_loss loss;
+  uint16_t node, number, condition;
+  cr_expect_eq(flp_loss_start(&loss, "Bad name"), FLP_ERROR_ARGUMENT);
+  cr_assert_eq(flp_loss_start(&loss, "x"), FLP_OK);
+  number = append(&loss, FLP_LOSS_INPUT, FLP_LOSS_LOGPROB, 0, 0);
+  condition = append(&loss, FLP_LOSS_LT, number, number, 0);
+  cr_expect_eq(flp_loss_append(&loss, FLP_LOSS_ADD, number, 7, 0, &node), FLP_ERROR_ARGUMENT);
+  cr_expect_str_eq(flp_error_detail(), "add: there is no such value");
+  cr_expect_eq(flp_loss_append(&loss, FLP_LOSS_ADD, number, condition, 0, &node), FLP_ERROR_ARGUMENT);
+  cr_expect_str_eq(flp_error_detail(), "add: expected a number, got a condition");
+  cr_expect_eq(flp_loss_append(&loss, FLP_LOSS_WHERE, number, number, number, &node), FLP_ERROR_ARGUMENT);
+  cr_expect_str_eq(flp_error_detail(), "where: expected a condition, got a number");
+  cr_expect_eq(flp_loss_finish(&loss, condition), FLP_ERROR_ARGUMENT);
+}
+
+Test(loss, sums_share_what_is_equal) {
+  flp_loss both = find("ppo+k3"), ppo = find("ppo"), k3 = find("k3"), k1 = find("k1");
+  cr_expect_lt(both.node_count, ppo.node_count + k3.node_count, "logprob and weight are read once");
+  cr_expect_eq(both.parameter_count, 3);
+  cr_expect_eq(both.metric_count, 4);
+  cr_expect_eq(flp_loss_add(&both, &k1), FLP_ERROR_ARGUMENT);
+  cr_expect_str_eq(flp_error_detail(), "metric 'kl' stands twice");
+  flp_loss dapo = find("dapo");
+  cr_expect_eq(flp_loss_add(&dapo, &ppo), FLP_ERROR_ARGUMENT);
+  cr_expect_str_eq(flp_error_detail(), "parameter 'clip_high' has two defaults or bounds");
+}
+
+Test(loss, an_unknown_name_tells_the_accepted_ones) {
+  flp_loss loss;
+  cr_expect_eq(flp_loss_find("grpo+k4", &loss), FLP_ERROR_ARGUMENT);
+  cr_expect_str_eq(flp_error_detail(),
+                   "loss 'k4' is not accepted; one of cispo, dapo, dr_grpo, entropy, grpo, k1, k2, k3, nll, ppo, "
+                   "reinforce, token_entropy, or a sum such as grpo+k3, is");
+  cr_expect_eq(flp_loss_find("", &loss), FLP_ERROR_ARGUMENT);
+  cr_expect_eq(flp_loss_find("grpo+", &loss), FLP_ERROR_ARGUMENT);
+}
+
+Test(loss, activity_says_which_gradients_exist) {
+  flp_loss nll = find("nll"), entropy = find("entropy"), both = find("nll+entropy");
+  cr_expect_eq(flp_loss_is_active(&nll), FLP_LOSS_BY_LOGPROB);
+  cr_expect_eq(flp_loss_is_active(&entropy), FLP_LOSS_BY_ENTROPY);
+  cr_expect_eq(flp_loss_is_active(&both), FLP_LOSS_BY_LOGPROB | FLP_LOSS_BY_ENTROPY);
+}
+
+/* ---- values and derivatives ---- */
+
+/* y = op(x, b, c) with x the logprob: its value and derivative. */
+static flp_loss_row unary(flp_loss_op op, double x, double b, double c) {
+  flp_loss loss;
+  cr_assert_eq(flp_loss_start(&loss, "x"), FLP_OK);
+  uint32_t operands[3] = {append(&loss, FLP_LOSS_INPUT, FLP_LOSS_LOGPROB, 0, 0), 0, 0};
+  for (int j = 1; j < flp_loss_op_arity(op); j++) /* inputs, lest they fold */
+    operands[j] = append(&loss, FLP_LOSS_INPUT, j == 1 ? FLP_LOSS_ADVANTAGE : FLP_LOSS_WEIGHT, 0, 0);
+  cr_assert_eq(flp_loss_finish(&loss, append(&loss, op, operands[0], operands[1], operands[2])), FLP_OK);
+  double inputs[FLP_LOSS_INPUTS_MAX] = {x, 0, 0, 0, b, c};
+  flp_loss_row row;
+  flp_loss_evaluate_row(&loss, inputs, NULL, &row);
+  return row;
+}
+
+Test(loss, each_operation_has_its_value_and_derivative) {
+  const struct {
+    flp_loss_op op;
+    double x, b, c, value, derivative;
+  } cases[] = {
+      {FLP_LOSS_NEG, 2, 0, 0, -2, -1},
+      {FLP_LOSS_ABS, -2, 0, 0, 2, -1},
+      {FLP_LOSS_ABS, 0, 0, 0, 0, 0},
+      {FLP_LOSS_EXP, 0.5, 0, 0, exp(0.5), exp(0.5)},
+      {FLP_LOSS_EXPM1, 1e-9, 0, 0, 1e-9 + 5e-19, 1 + 1e-9},
+      {FLP_LOSS_LOG, 4, 0, 0, log(4), 0.25},
+      {FLP_LOSS_SQRT, 4, 0, 0, 2, 0.25},
+      {FLP_LOSS_DETACH, 4, 0, 0, 4, 0},
+      {FLP_LOSS_ADD, 4, 3, 0, 7, 1},
+      {FLP_LOSS_SUB, 4, 3, 0, 1, 1},
+      {FLP_LOSS_MUL, 4, 3, 0, 12, 3},
+      {FLP_LOSS_DIV, 4, 8, 0, 0.5, 0.125},
+      {FLP_LOSS_MIN, 1, 2, 0, 1, 1},
+      {FLP_LOSS_MIN, 2, 2, 0, 2, 0.5},
+      {FLP_LOSS_MIN, 3, 2, 0, 2, 0},
+      {FLP_LOSS_MAX, 1, 2, 0, 2, 0},
+      {FLP_LOSS_MAX, 2, 2, 0, 2, 0.5},
+      {FLP_LOSS_MAX, 3, 2, 0, 3, 1},
+      {FLP_LOSS_CLAMP, 0.5, 1, 2, 1, 0},
+      {FLP_LOSS_CLAMP, 1, 1, 2, 1, 1},
+      {FLP_LOSS_CLAMP, 1.5, 1, 2, 1.5, 1},
+      {FLP_LOSS_CLAMP, 2, 1, 2, 2, 1},
+      {FLP_LOSS_CLAMP, 2.5, 1, 2, 2, 0},
+      {FLP_LOSS_CLAMP, 1.5, 2, 1, 1, 0},
+      {FLP_LOSS_CLAMP, 0.5, 1, 1, 1, 0},
+      {FLP_LOSS_CLAMP, 1, 1, 1, 1, 1},
+      {FLP_LOSS_CLAMP, 1.5, 1, 1, 1, 0},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    flp_loss_row got = unary(cases[i].op, cases[i].x, cases[i].b, cases[i].c);
+    cr_expect_lt(fabs(got.loss - cases[i].value), 1e-15, "case %zu: %.17g", i, got.loss);
+    cr_expect_lt(fabs(got.grad_logprob - cases[i].derivative), 1e-15, "case %zu: %.17g", i, got.grad_logprob);
+  }
+  cr_expect(isnan(unary(FLP_LOSS_MIN, NAN, 2, 0).loss));
+  cr_expect(isnan(unary(FLP_LOSS_MAX, 2, NAN, 0).loss));
+  cr_expect(isnan(unary(FLP_LOSS_CLAMP, NAN, 1, 2).loss));
+}
+
+/* The upper bound of clamp and the second operand of div and sub, by logprob. */
+Test(loss, other_operands_have_derivatives_too) {
+  const struct {
+    flp_loss_op op;
+    int at; /* of logprob = 2 among operands; the others are 3 and 5 */
+    double derivative;
+  } cases[] = {{FLP_LOSS_SUB, 1, -1},  {FLP_LOSS_DIV, 1, -0.75}, {FLP_LOSS_CLAMP, 1, 0},
+               {FLP_LOSS_CLAMP, 2, 1}, {FLP_LOSS_MIN, 1, 1},     {FLP_LOSS_MAX, 1, 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    flp_loss loss;
+    cr_assert_eq(flp_loss_start(&loss, "x"), FLP_OK);
+    uint32_t operands[3];
+    for (int j = 0, other = FLP_LOSS_ADVANTAGE; j < 3; j++)
+      operands[j] = append(&loss, FLP_LOSS_INPUT, j == cases[i].at ? FLP_LOSS_LOGPROB : (uint32_t)other++, 0, 0);
+    if (flp_loss_op_arity(cases[i].op) == 2) operands[2] = 0;
+    cr_assert_eq(flp_loss_finish(&loss, append(&loss, cases[i].op, operands[0], operands[1], operands[2])), FLP_OK);
+    double inputs[FLP_LOSS_INPUTS_MAX] = {2, 0, 0, 0, 3, cases[i].at == 2 ? 1 : 5};
+    flp_loss_row row;
+    flp_loss_evaluate_row(&loss, inputs, NULL, &row);
+    cr_expect_eq(row.grad_logprob, cases[i].derivative, "case %zu: %g", i, row.grad_logprob);
+  }
+}
+
+/* Derivative of clamp(x, low, high) by operand at. */
+static double by_operand_of_clamp(int at, double x, double low, double high) {
+  flp_loss loss;
+  double v[3] = {x, low, high}, inputs[FLP_LOSS_INPUTS_MAX] = {v[at]};
+  uint32_t operands[3], other = FLP_LOSS_ADVANTAGE;
+  cr_assert_eq(flp_loss_start(&loss, "x"), FLP_OK);
+  for (int j = 0; j < 3; j++) {
+    uint32_t input = j == at ? FLP_LOSS_LOGPROB : other++;
+    inputs[input] = v[j];
+    operands[j] = append(&loss, FLP_LOSS_INPUT, input, 0, 0);
+  }
+  cr_assert_eq(flp_loss_finish(&loss, append(&loss, FLP_LOSS_CLAMP, operands[0], operands[1], operands[2])), FLP_OK);
+  flp_loss_row row;
+  flp_loss_evaluate_row(&loss, inputs, NULL, &row);
+  return row.grad_logprob;
+}
+
+Test(loss, edges_of_clamp) {
+  const struct {
+    double x, low, high, by[3];
+  } cases[] = {{0, 1, 2, {0, 1, 0}},   {1, 1, 2, {1, 0, 0}},   {2, 1, 2, {1, 0, 0}},        {3, 1, 2, {0, 0, 1}},
+               {0, 1, 1, {0, 0, 0}},   {1, 1, 1, {1, 0, 0}},   {2, 1, 1, {0, 0, 1}},        {0, 2, 1, {0, 0, 1}},
+               {NAN, 1, 2, {0, 0, 0}}, {NAN, 2, 1, {0, 0, 1}}, {0, NAN, 2, {0, 0, 0}},      {3, NAN, 2, {0, 0, 1}},
+               {0, 1, NAN, {0, 0, 0}}, {1, 1, NAN, {0, 0, 0}}, {-INFINITY, 1, 2, {0, 1, 0}}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+    for (int at = 0; at < 3; at++) {
+      double got = by_operand_of_clamp(at, cases[i].x, cases[i].low, cases[i].high);
+      cr_expect_eq(got, cases[i].by[at], "case %zu, operand %d: %g", i, at, got);
+    }
+}
+
+/* min(max(x, low), high) with low above high is high, wherever x stands: by x, low and high. */
+Test(loss, bounds_of_clamp_that_cross) {
+  for (int at = 0; at < 3; at++) {
+    flp_loss loss;
+    cr_assert_eq(flp_loss_start(&loss, "x"), FLP_OK);
+    uint32_t operands[3];
+    for (int j = 0, other = FLP_LOSS_ADVANTAGE; j < 3; j++)
+      operands[j] = append(&loss, FLP_LOSS_INPUT, j == at ? FLP_LOSS_LOGPROB : (uint32_t)other++, 0, 0);
+    cr_assert_eq(flp_loss_finish(&loss, append(&loss, FLP_LOSS_CLAMP, operands[0], operands[1], operands[2])), FLP_OK);
+    const double xs[] = {1, 3, 6};
+    for (int i = 0; i < 3; i++) {
+      double v[3] = {xs[i], 5, 2}, inputs[FLP_LOSS_INPUTS_MAX] = {v[at]};
+      inputs[FLP_LOSS_ADVANTAGE] = v[at == 0 ? 1 : 0];
+      inputs[FLP_LOSS_WEIGHT] = v[at == 2 ? 1 : 2];
+      flp_loss_row row;
+      flp_loss_evaluate_row(&loss, inputs, NULL, &row);
+      cr_expect_eq(row.loss, 2);
+      cr_expect_eq(row.grad_logprob, at == 2, "x = %g, operand %d: %g", v[0], at, row.grad_logprob);
+    }
+  }
+}
+
+/* where(x < 0, exp(x), log(x)): the branch that is not taken counts for nothing, NaN and inf included. */
+Test(loss, where_leaves_out_what_it_does_not_take) {
+  flp_loss loss;
+  cr_assert_eq(flp_loss_start(&loss, "x"), FLP_OK);
+  uint16_t x = append(&loss, FLP_LOSS_INPUT, FLP_LOSS_LOGPROB, 0, 0), zero = constant(&loss, 0);
+  uint16_t below = append(&loss, FLP_LOSS_LT, x, zero, 0), root = append(&loss, FLP_LOSS_SQRT, x, 0, 0);
+  cr_assert_eq(flp_loss_finish(&loss, append(&loss, FLP_LOSS_WHERE, below, append(&loss, FLP_LOSS_EXP, x, 0, 0), root)),
+               FLP_OK);
+  const double xs[] = {-1, 4, 0}, values[] = {exp(-1), 2, 0}, derivatives[] = {exp(-1), 0.25, INFINITY};
+  for (int i = 0; i < 3; i++) {
+    double inputs[FLP_LOSS_INPUTS_MAX] = {xs[i]};
+    flp_loss_row row;
+    flp_loss_evaluate_row(&loss, inputs, NULL, &row);
+    cr_expect_eq(row.loss, values[i]);
+    cr_expect_eq(row.grad_logprob, derivatives[i]);
+  }
+}
+
+/* PPO on either side of both bounds, and where old and new policy agree. */
+Test(loss, ppo_is_the_clipped_surrogate) {
+  flp_loss ppo = find("ppo+k3+entropy");
+  double parameters[] = {0.3, 0.2, 0.5, 0.01}; /* clip_high, clip_low, beta, entropy_weight */
+  for (int i = 0; i < 80; i++) {
+    double d = -0.6 + 0.3 * (i % 5), a = i / 5 % 2 ? 1.5 : -0.7, w = 0.25, lp = -2, ref = -2.3 + 0.1 * (i / 10), h = 3;
+    double inputs[FLP_LOSS_INPUTS_MAX] = {lp, h, lp - d, ref, a, w}, r = exp(d), u = lp - ref;
+    double bounded = r < 0.8 ? 0.8 : r > 1.3 ? 1.3 : r;
+    int is_cut = r * a > bounded * a;
+    double want = -w * (is_cut ? bounded : r) * a + w * 0.5 * (exp(-u) - 1 + u) - w * 0.01 * h;
+    double slope = -w * (is_cut ? 0 : r) * a + w * 0.5 * (1 - exp(-u));
+    flp_loss_row row;
+    flp_loss_evaluate_row(&ppo, inputs, parameters, &row);
+    cr_expect_lt(fabs(row.loss - want), 1e-14, "row %d: %g, want %g", i, row.loss, want);
+    cr_expect_lt(fabs(row.grad_logprob - slope), 1e-14, "row %d: %g, want %g", i, row.grad_logprob, slope);
+    cr_expect_eq(row.grad_entropy, -w * 0.01);
+    cr_expect_eq(row.metrics[0], is_cut, "clip_fraction");
+    cr_expect_eq(row.metrics[4], h, "entropy");
+  }
+}
+
+/* ---- arrays ---- */
+
+Test(loss, arrays_have_defaults_where_they_are_documented) {
+  flp_loss ppo = find("ppo");
+  const float logprob[] = {-1, -2, -3}, advantage[] = {1, -2, 0.5f}, old[] = {-1, -2, -3}, ones[] = {1, 1, 1};
+  float loss[2][3], grad[2][3], metrics[2][9];
+  flp_loss_rows rows = {.n = 3, .loss = loss[0], .grad_logprob = grad[0], .metrics = metrics[0]};
+  rows.inputs[FLP_LOSS_LOGPROB] = logprob;
+  rows.inputs[FLP_LOSS_ADVANTAGE] = advantage;
+  cr_assert_eq(flp_loss_evaluate(&ppo, &rows), FLP_OK, "%s", flp_error_detail());
+  rows.inputs[FLP_LOSS_OLD_LOGPROB] = old;
+  rows.inputs[FLP_LOSS_WEIGHT] = ones;
+  rows.loss = loss[1], rows.grad_logprob = grad[1], rows.metrics = metrics[1];
+  cr_assert_eq(flp_loss_evaluate(&ppo, &rows), FLP_OK, "%s", flp_error_detail());
+  cr_expect_arr_eq(loss[0], loss[1], sizeof loss[0]);
+  cr_expect_arr_eq(grad[0], grad[1], sizeof grad[0]);
+  cr_expect_arr_eq(metrics[0], metrics[1], sizeof metrics[0]);
+  for (int i = 0; i < 3; i++) cr_expect_eq(grad[0][i], -advantage[i], "ratio 1: the policy gradient");
+  for (int i = 0; i < 3; i++) cr_expect_eq(metrics[0][6 + i], 1, "metric 2, ratio, row %d", i);
+}
+
+Test(loss, arrays_that_are_missing_and_parameters_out_of_bounds_are_refused) {
+  flp_loss ppo = find("ppo");
+  const float some[] = {0};
+  flp_loss_rows rows = {.n = 1};
+  rows.inputs[FLP_LOSS_LOGPROB] = some;
+  cr_expect_eq(flp_loss_evaluate(&ppo, &rows), FLP_ERROR_ARGUMENT);
+  cr_expect_str_eq(flp_error_detail(), "advantage is NULL; loss ppo needs an array of 1");
+  rows.inputs[FLP_LOSS_LOGPROB] = NULL;
+  rows.inputs[FLP_LOSS_ADVANTAGE] = some;
+  cr_expect_eq(flp_loss_evaluate(&ppo, &rows), FLP_ERROR_ARGUMENT);
+  cr_expect_str_eq(flp_error_detail(), "logprob is NULL; loss ppo needs an array of 1");
+  rows.parameters = (const double[]){0.2, 1.5};
+  cr_expect_eq(flp_loss_evaluate(&ppo, &rows), FLP_ERROR_ARGUMENT);
+  cr_expect_str_eq(flp_error_detail(), "clip_low of loss ppo is 1.5; a finite number from 0 to 1 is accepted");
+  rows.parameters = (const double[]){INFINITY, 0.2};
+  cr_expect_eq(flp_loss_evaluate(&ppo, &rows), FLP_ERROR_ARGUMENT);
+  rows.n = -1;
+  cr_expect_eq(flp_loss_evaluate(&ppo, &rows), FLP_ERROR_ARGUMENT);
+  rows = (flp_loss_rows){.n = 0};
+  cr_expect_eq(flp_loss_evaluate(&ppo, &rows), FLP_OK);
+}

@@ -1,0 +1,205 @@
+/* stage.c: see stage.h. */
+#include "tests/unit/support/stage.h"
+
+#include <criterion/criterion.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "runtime/kernel/provider.h"
+#include "tests/unit/support/kernel_sample.h"
+
+static char messages[65536];
+static const flp_provider *provider;
+
+static void keep(flp_log_level level, const char *message, void *user) {
+  (void)user;
+  size_t used = strlen(messages);
+  snprintf(messages + used, sizeof messages - used, "%d %s\n", (int)level, message);
+}
+
+static void find(void *library, const char *name, void *out) {
+  void *address = library ? dlsym(library, name) : NULL;
+  if (!address) {
+    fprintf(stderr, "stage: no %s: %s\n", name, dlerror());
+    abort();
+  }
+  memcpy(out, &address, sizeof address);
+}
+
+static void set_environment(stage *s) {
+  snprintf(s->root, sizeof s->root, "%s", sample_directory());
+  snprintf(s->cache, sizeof s->cache, "%s/cache", s->root);
+  snprintf(s->generic, sizeof s->generic, "%s/generic", s->root);
+  const char *const variables[][2] = {{"FLP_CUDA_LIBRARY", FLP_TEST_FAKE_CUDA},
+                                      {"FLP_JIT_LIBRARY", FLP_TEST_FAKE_PROVIDER},
+                                      {"FLP_CACHE_DIR", s->cache},
+                                      {"FLP_GENERIC_DIR", s->generic}};
+  const char *const absent[] = {"FLP_CACHE_PATH", "FLP_PACK_KEYS", "FLP_FORCE",
+                                "FLP_STRICT",     "FLP_BUDGET",    "FAKE_CUDA"};
+  for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) setenv(variables[i][0], variables[i][1], 1);
+  for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++) unsetenv(absent[i]);
+}
+
+void stage_open(stage *s, const char *cuda_script) {
+  memset(s, 0, sizeof *s);
+  set_environment(s);
+  void *cuda = dlopen(FLP_TEST_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
+  void *generator = dlopen(FLP_TEST_FAKE_PROVIDER, RTLD_NOW | RTLD_LOCAL);
+  find(cuda, "fake_cuda_script", &s->script);
+  find(cuda, "fake_cuda_reset", &s->reset);
+  find(cuda, "fake_cuda_log", &s->log);
+  find(cuda, "fake_cuda_calls", &s->calls);
+  find(cuda, "fake_cuda_launch_count", &s->launch_count);
+  find(cuda, "fake_cuda_launch_at", &s->launch_at);
+  find(cuda, "fake_cuda_held", &s->held);
+  find(generator, "fake_provider_script", &s->provider_script);
+  find(generator, "fake_provider_calls", &s->provider_calls);
+  void (*set_sources)(const uint8_t *);
+  find(generator, "fake_provider_set_sources", &set_sources);
+  set_sources(flp_sources_hash());
+  flp_provider_get_fn get;
+  find(generator, FLP_PROVIDER_SYMBOL, &get);
+  provider = get(FLP_PROVIDER_VERSION);
+  s->script(cuda_script);
+  messages[0] = 0;
+  flp_log_set(keep, NULL);
+}
+
+static void put(flp_store *store, const flp_kernel_key *key, const char *tuned_for) {
+  flp_kernel_image image = {.ptx = NULL};
+  char error[256], bytes[FLP_KEY_BYTES_MAX];
+  size_t length = flp_kernel_key_bytes(key, flp_sources_hash(), tuned_for, bytes, sizeof bytes);
+  if (provider->generate(key, NULL, 0, &image.desc, &image.ptx, &image.ptx_bytes, error, sizeof error) != FLP_OK ||
+      flp_store_put(store, bytes, length, &image) != FLP_OK) {
+    fprintf(stderr, "stage: cannot put %s: %s\n", bytes, flp_error_detail());
+    abort();
+  }
+  flp_kernel_image_clear(&image);
+}
+
+static void fill(const char *directory, const flp_spec *spec, const char *tuned_for, int generic) {
+  flp_store *store;
+  flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+  mkdir(directory, 0700);
+  if (flp_store_open(directory, NULL, &store) != FLP_OK) abort();
+  int count = flp_kernel_keys_for(spec, "sm_80", keys);
+  for (int i = 0; i < count; i++) {
+    flp_kernel_key key = generic ? flp_kernel_key_generic(&keys[i], "sm_80") : keys[i];
+    put(store, &key, tuned_for);
+  }
+  flp_store_close(store);
+}
+
+void stage_fill_cache(const char *directory, const flp_spec *spec, const char *tuned_for) {
+  fill(directory, spec, tuned_for, 0);
+}
+
+void stage_fill_generic(const char *directory, const flp_spec *spec) {
+  fill(directory, spec, "", 1);
+}
+
+const char *stage_messages(void) {
+  return messages;
+}
+
+int stage_said(const char *text) {
+  int count = 0;
+  for (const char *at = messages; (at = strstr(at, text)); at++) count++;
+  return count;
+}
+
+flp_spec stage_spec(uint32_t grads) {
+  flp_spec spec = FLP_SPEC_INIT;
+  spec.vocab = 1000;
+  spec.hidden = 64;
+  spec.grads = grads;
+  spec.has_bias = (grads & FLP_GRAD_BIAS) != 0;
+  return spec;
+}
+
+flp_options stage_options(int64_t chunk_rows, flp_mode mode) {
+  flp_options options = FLP_OPTIONS_INIT;
+  options.rung = FLP_RUNG_JIT;
+  options.chunk_rows = chunk_rows;
+  options.mode = mode;
+  return options;
+}
+
+flp_plan *stage_plan(const flp_spec *spec, const flp_options *options) {
+  flp_plan *plan = NULL;
+  if (flp_plan_create(spec, options, &plan) != FLP_OK) {
+    fprintf(stderr, "stage: no plan: %s\n", flp_error_detail());
+    abort();
+  }
+  return plan;
+}
+
+uint64_t stage_address(const void *pointer) {
+  return (uint64_t)(uintptr_t)pointer;
+}
+
+flp_args stage_args(const flp_spec *spec, flp_pass pass, int64_t n) {
+  flp_args a = FLP_ARGS_INIT;
+  a.pass = pass;
+  a.n = n;
+  a.hidden = STAGE_AT(1);
+  a.weight = STAGE_AT(2);
+  if (spec->has_bias) a.bias = STAGE_AT(3);
+  a.target = STAGE_AT(4);
+  a.stats = STAGE_AT(5);
+  a.stream = STAGE_STREAM;
+  a.workspace = STAGE_AT(50);
+  if (pass != FLP_PASS_BACKWARD) {
+    a.logprob = STAGE_AT(6);
+    return a;
+  }
+  a.grad_logprob = STAGE_AT(7);
+  if (spec->grads & FLP_GRAD_HIDDEN) a.grad_hidden = STAGE_AT(8);
+  if (spec->grads & FLP_GRAD_WEIGHT) a.grad_weight = STAGE_AT(9);
+  if (spec->grads & FLP_GRAD_BIAS) a.grad_bias = STAGE_AT(10);
+  return a;
+}
+
+size_t stage_workspace(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget) {
+  size_t bytes;
+  cr_assert_eq(flp_plan_workspace(plan, pass, n, budget, &bytes), FLP_OK, "%s", flp_error_detail());
+  return bytes;
+}
+
+void stage_execute(stage *s, flp_plan *plan, const flp_args *args) {
+  s->reset();
+  cr_assert_eq(flp_execute(plan, args), FLP_OK, "%s", flp_error_detail());
+}
+
+stage_map stage_read_map(const flp_abi_map *map) {
+  stage_map text;
+  memcpy(&text, map, sizeof text);
+  return text;
+}
+
+const fake_launch *stage_launch(const stage *s, const char *entry, int which) {
+  for (size_t i = 0; i < s->launch_count(); i++)
+    if (strcmp(s->launch_at(i)->entry, entry) == 0 && which-- == 0) return s->launch_at(i);
+  cr_assert_fail("no launch of %s", entry);
+  return NULL;
+}
+
+void stage_expect_sequence(stage *s, const char *expected) {
+  char got[4096] = "";
+  for (size_t i = 0; i < s->launch_count(); i++) {
+    size_t used = strlen(got);
+    snprintf(got + used, sizeof got - used, "%s%s", i ? " " : "", s->launch_at(i)->entry);
+  }
+  cr_expect_str_eq(got, expected);
+}
+
+void stage_expect_capturable(stage *s) {
+  static const char *const forbidden[] = {"cuMemAlloc", "cuMemFree", "cuStreamSynchronize",
+                                          "cuModule",   "cuMemcpy",  "cuFuncSetAttr",
+                                          "cuEvent",    "cuDevice",  "cuInit"};
+  for (size_t i = 0; i < sizeof forbidden / sizeof forbidden[0]; i++)
+    cr_expect_null(strstr(s->log(), forbidden[i]), "%s in\n%s", forbidden[i], s->log());
+}
