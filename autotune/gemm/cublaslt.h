@@ -87,7 +87,7 @@ void cublaslt_close(cublaslt *library);
 /* UNSUPPORTED with "what failed: CUBLAS_STATUS_X (n)"; OK for 0. */
 flp_status cublaslt_status(const cublaslt *library, cublasStatus_t status, const char *what);
 
-/* ---- cublaslt_places.c ---- */
+/* ---- places.c ---- */
 
 enum { CUBLASLT_PLACES_MAX = 64 };
 

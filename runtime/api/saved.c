@@ -4,10 +4,6 @@
 #include "runtime/base/status.h"
 #include "runtime/plan/plan.h"
 
-int flp_plan_keeps(const flp_plan *plan) {
-  return plan->rung != FLP_RUNG_EAGER && flp_planner_saves(&plan->planner);
-}
-
 static flp_status check_saved(int64_t n, const size_t *out_bytes) {
   if (!out_bytes) return flp_fail(FLP_ERROR_ARGUMENT, "out_bytes is NULL (accepted: where to put the size)");
   if (n < 0 || n > FLP_COUNT_MAX)

@@ -23,7 +23,7 @@ enum {
 /* Where a partial's maximum stands for "no score above -inf here"; see abi.h, prepare. */
 #define EAGER_NO_MAXIMUM (-0x1p100)
 
-/* ---- eager_threads.c ---- */
+/* ---- threads.c ---- */
 
 /* Does one unit of a job. worker: 0 <= worker < team->count, for scratch of its own */
 typedef void (*eager_work_fn)(void *context, int64_t unit, int worker);
@@ -48,7 +48,7 @@ void eager_team_start(eager_team *team, int threads);
 void eager_team_run(eager_team *team, int64_t units, eager_work_fn work, void *context);
 void eager_team_stop(eager_team *team);
 
-/* ---- eager_blas.c, eager_sgemm.c ---- */
+/* ---- blas.c, sgemm.c ---- */
 
 /* Opens OpenBLAS on first use; brackets the products of one pass, during which the library runs one thread. */
 void eager_blas_enter(void);
@@ -77,7 +77,7 @@ void eager_multiply(eager_product product, const eager_matrices *x);
 /* The same in plain C, whatever library is there. */
 void eager_multiply_plain(eager_product product, const eager_matrices *x);
 
-/* ---- eager_rows.c ---- */
+/* ---- rows.c ---- */
 
 /* Classes of rows, as in abi.h, prepare. */
 enum { EAGER_ROW_ACTIVE = 0, EAGER_ROW_LEFT_OUT = 1, EAGER_ROW_BAD = 2 };
@@ -115,7 +115,7 @@ eager_partial eager_partial_move(eager_partial partial, double maximum);
 /* Writes logprob, entropy and stats of a row. target: raw score, x */
 void eager_row_finish(const flp_args *args, int64_t row, const eager_scale *scale, eager_partial whole, double target);
 
-/* ---- eager_memory.c ---- */
+/* ---- memory.c ---- */
 
 /* Carves arrays out of one block; with base NULL it only counts. */
 typedef struct eager_block {
@@ -144,7 +144,7 @@ static inline int64_t eager_ceil_div(int64_t a, int64_t b) {
   return a / b + (a % b != 0);
 }
 
-/* ---- eager.c, eager_step.c ---- */
+/* ---- eager.c, step.c ---- */
 
 /* Threads of a pass for what the options ask; 0: all. */
 int eager_thread_count(int threads);
@@ -152,7 +152,7 @@ void eager_layout_of(const flp_spec *spec, flp_pass pass, int64_t n, const eager
 /* What flp_eager_layout says of a step. */
 flp_status eager_step_layout(const flp_spec *spec, int64_t n, uint64_t budget_bytes, int threads, flp_layout *layout);
 
-/* ---- eager_panel.c ---- */
+/* ---- panel.c ---- */
 
 /* Arrays that every pass has. */
 typedef struct eager_rows {
@@ -170,7 +170,7 @@ void eager_widen_hidden(const flp_spec *spec, const flp_args *args, const eager_
  * biases (zeros without). */
 void eager_widen_weight(const flp_spec *spec, const flp_args *args, int64_t first, float *out, float *bias);
 
-/* ---- eager_forward.c, eager_combine.c, eager_backward.c ---- */
+/* ---- forward.c, combine.c, backward.c ---- */
 
 typedef struct eager_call {
   const flp_spec *spec;

@@ -1,6 +1,6 @@
 /* backward.c: the backward pass: prepare, record, then per chunk dz and the products made from it, then fill.
  * Where operands come through tensor maps, active rows are gathered before: all of them, or those of a chunk of rows.
- * In mode S dz is made of what forward saved (launch_keep.c).
+ * In mode S dz is made of what forward saved (keep.c).
  *
  * Invariants: each gradient element is written out once, by the last chunk that adds to it; chunks of one call reuse
  * one dz buffer, in stream order. */

@@ -26,7 +26,7 @@ typedef struct backward_sink {
   int read_acc, write_acc, write_out;
 } backward_sink;
 
-/* ---- launch_backward.c ---- */
+/* ---- backward.c ---- */
 
 flp_status backward_launch_record(const flp_call *call, flp_row_range rows);
 /* The dz of a chunk, and its column sums if it has bias_part. */
@@ -34,7 +34,7 @@ flp_status backward_launch_dz(const flp_call *call, const backward_chunk *chunk)
 flp_status backward_launch_products(const flp_call *call, const backward_chunk *chunk);
 flp_status backward_launch_bias_reduce(const flp_call *call, const backward_chunk *chunk);
 
-/* ---- launch_backward_map.c: where operands come through tensor maps and rows have been gathered ---- */
+/* ---- backward_map.c: where operands come through tensor maps and rows have been gathered ---- */
 
 flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *chunk);
 

@@ -1,4 +1,4 @@
-/* launch.h: what the launch_*.c files share: one call of flp_execute on the way to the device.
+/* launch.h: what the files of this folder share: one call of flp_execute on the way to the device.
  *
  * Invariants: nothing here allocates, loads or synchronises, so that a call can be captured in a CUDA graph; grids are
  * sized for n rows, because only the device knows how many are active. */
@@ -75,7 +75,7 @@ flp_matrix flp_matrix_weight(const flp_call *call, int64_t begin, int64_t end);
 /* Puts active rows [begin, end) together in their region, from its row 0 on. */
 flp_status flp_launch_gather(const flp_call *call, int64_t begin, int64_t end);
 
-/* ---- launch_forward.c ---- */
+/* ---- forward.c ---- */
 
 /* Rows of a chunk: active rows [begin, end). */
 typedef struct flp_row_range {

@@ -126,7 +126,7 @@ void flp_loss_activity(const flp_loss *loss, uint8_t out[FLP_LOSS_NODES_MAX]);
 /* That of the loss itself. */
 uint32_t flp_loss_is_active(const flp_loss *loss);
 
-/* ---- loss_bytes.c ---- */
+/* ---- bytes.c ---- */
 
 enum { FLP_LOSS_BYTES_MAX = 4096 };
 /* Serialises; returns bytes written, 0 if capacity is too small. FLP_LOSS_BYTES_MAX always suffices. */
@@ -134,7 +134,7 @@ size_t flp_loss_write(const flp_loss *loss, uint8_t *out, size_t capacity);
 /* Reads what flp_loss_write wrote, from any source. error: CORRUPT naming the field */
 flp_status flp_loss_read(const uint8_t *bytes, size_t length, flp_loss *out);
 
-/* ---- loss_code.c ---- */
+/* ---- code.c ---- */
 
 /* A program as the data that templates/loss_any.lua runs. */
 typedef struct flp_loss_code {
@@ -153,14 +153,14 @@ typedef struct flp_loss_code {
 
 void flp_loss_encode(const flp_loss *loss, flp_loss_code *out);
 
-/* ---- loss_find.c ---- */
+/* ---- find.c ---- */
 
 /* Name of built-in program i, in alphabetical order; NULL past the last. */
 const char *flp_loss_builtin(int i);
 /* A built-in program or a sum of them: "grpo", "grpo+k3+entropy". error: ARGUMENT naming the accepted ones */
 flp_status flp_loss_find(const char *text, flp_loss *out);
 
-/* One built-in program; loss_table.c, written by the test of its currency (tests/unit/gen/test_gen_loss_table.c). */
+/* One built-in program; table.c, written by the test of its currency (tests/unit/gen/test_gen_loss_table.c). */
 typedef struct flp_loss_builtin_entry {
   const char *name;
   const uint8_t *bytes;
@@ -169,7 +169,7 @@ typedef struct flp_loss_builtin_entry {
 extern const flp_loss_builtin_entry flp_loss_table[];
 extern const int flp_loss_table_count;
 
-/* ---- loss_eval.c ---- */
+/* ---- eval.c ---- */
 
 /* What one row gives, in double. */
 typedef struct flp_loss_row {

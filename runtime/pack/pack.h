@@ -90,7 +90,7 @@ void flp_pack_close(flp_pack *pack);
 /* The entry of a key, or NULL. */
 const flp_pack_entry *flp_pack_find(const flp_pack *pack, const char *key, size_t key_bytes);
 
-/* ---- pack_read.c: the data ---- */
+/* ---- read.c: the data ---- */
 
 /* Reads, verifies and unpacks a blob. *out is malloc'ed and followed by a 0. error: CORRUPT, IO, MEMORY */
 flp_status flp_pack_unpack(const flp_pack *pack, int fd, uint32_t blob, uint8_t **out, size_t *bytes);
@@ -98,7 +98,7 @@ flp_status flp_pack_unpack(const flp_pack *pack, int fd, uint32_t blob, uint8_t 
 /* The same for a cubin, which must be sound enough to be handed to a driver. */
 flp_status flp_pack_unpack_cubin(const flp_pack *pack, int fd, uint32_t blob, uint8_t **out, size_t *bytes);
 
-/* Checks that a cubin is an ELF file for CUDA whose parts lie within it. pack_cubin.c. error: CORRUPT */
+/* Checks that a cubin is an ELF file for CUDA whose parts lie within it. cubin.c. error: CORRUPT */
 flp_status flp_pack_check_cubin(const uint8_t *code, size_t bytes);
 
 /* The cubin of an entry that a device runs: of its very capability, and of the newest driver not newer than its own.
@@ -108,7 +108,7 @@ const flp_pack_image *flp_pack_cubin(const flp_pack_entry *entry, uint32_t capab
 /* Reads an entry's descriptor, which must be that of its key, and its PTX. error: CORRUPT, IO, MEMORY */
 flp_status flp_pack_load(const flp_pack *pack, int fd, const flp_pack_entry *entry, flp_kernel_image *out);
 
-/* ---- pack_check.c: all of a pack, before it is trusted with a cache ---- */
+/* ---- check.c: all of a pack, before it is trusted with a cache ---- */
 
 /* Called before each entry and once at the end (done = all); may be NULL. */
 typedef void (*flp_pack_step_fn)(void *context, uint32_t done, uint32_t all);
@@ -117,7 +117,7 @@ typedef void (*flp_pack_step_fn)(void *context, uint32_t done, uint32_t all);
  * those of one capability. error: CORRUPT naming the entry; IO, MEMORY */
 flp_status flp_pack_check(const flp_pack *pack, int fd, flp_pack_step_fn step, void *context);
 
-/* ---- pack_trust.c ---- */
+/* ---- trust.c ---- */
 
 /* Whether a pack may be used where only these keys are trusted: public keys of 64 hex digits divided by ','; "" trusts
  * every pack. error: ARGUMENT if the keys cannot be read; DATA if it is not signed, or by none of them */

@@ -91,12 +91,12 @@ enum { FLP_LADDER_ARCHES_MAX = 4 };
 int flp_ladder_arches(const flp_device *device, const flp_spec *spec, int clusters, const flp_tuning *tuning,
                       const char *out[FLP_LADDER_ARCHES_MAX]);
 
-/* ---- step.c ---- */
-
 /* 1 if the plan keeps exponentials from forward to backward, where the caller has the memory. */
-int flp_plan_keeps(const flp_plan *plan);
+static inline int flp_plan_keeps(const flp_plan *plan) {
+  return plan->rung != FLP_RUNG_EAGER && flp_planner_saves(&plan->planner);
+}
 
-/* ---- plan_text.c ---- */
+/* ---- text.c ---- */
 
 /* "V=151936 D=4096 bf16 entropy=none grads=hidden+weight", for messages. */
 void flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]);

@@ -41,7 +41,7 @@ void planner_offer(planner_search *s, const flp_scheme *candidate);
 /* Offers every layout of a pass over n > 0 rows. */
 planner_search planner_search_pass(const flp_planner *p, flp_pass pass, int64_t n, uint64_t budget);
 
-/* ---- planner_keep.c ---- */
+/* ---- keep.c ---- */
 
 /* The backward pass of what mode S saved: one layout. 0: no grid can hold it. */
 int planner_build_saved(const flp_planner *p, int64_t n, flp_scheme *out);

@@ -37,7 +37,7 @@ typedef struct flp_planner {
 } flp_planner;
 
 /* A planner for a resolved spec on kernels with these descriptors. Only mode and chunk sizes of the options are read;
- * facts that the device does not tell (0) take defaults. planner_init.c */
+ * facts that the device does not tell (0) take defaults. init.c */
 void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options *options, const flp_device *device,
                       const flp_kernel_desc *descs, int count);
 
@@ -114,7 +114,7 @@ uint64_t flp_planner_saved_bytes(const flp_spec *spec, int64_t n);
 /* That, where the planner saves and the workspace of both passes fits the budget beside it; else 0. */
 uint64_t flp_planner_saved(const flp_planner *planner, int64_t n, uint64_t budget);
 
-/* ---- planner_cost.c: the cost model ---- */
+/* ---- cost.c: the cost model ---- */
 
 /* Seconds of the dz chunks of chunk_rows x chunk_vocab that cover n x V, and of the products that grads asks for made
  * from each. */

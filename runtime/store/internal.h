@@ -1,4 +1,4 @@
-/* internal.h: what the store_*.c files share, divided by the file that implements it.
+/* internal.h: what the files of this folder share, divided by the file that implements it.
  *
  * Invariants: a directory is opened and checked anew for each operation, so that a store holds no descriptor that a
  * fork, a removed directory or a second thread could spoil; every file name is relative to such a descriptor. */
@@ -16,7 +16,7 @@ struct flp_store {
   uint32_t capability, driver; /* of the device whose cubins are wanted; 0 for none */
 };
 
-/* ---- store_entry.c: the bytes of an entry file ---- */
+/* ---- entry.c: the bytes of an entry file ---- */
 
 enum { STORE_HEX = 64, STORE_DIGEST = 32, STORE_ENTRY_BYTES_MAX = 64 << 20, STORE_HEAD_BYTES = 24 };
 
@@ -38,14 +38,14 @@ int store_entry_is_key(const char *key, size_t key_bytes);
 /* Reads the key of an entry file's first bytes (STORE_HEAD_BYTES and the key are enough); 0 if there is none. */
 int store_entry_peek(const uint8_t *bytes, size_t length, char key_out[FLP_KEY_BYTES_MAX + 1]);
 
-/* ---- store_cubin.c: machine code kept beside the entries ---- */
+/* ---- cubin.c: machine code kept beside the entries ---- */
 
 /* Reads a file of machine code. key_out: the key's bytes and a 0. image: gets the cubin; NULL only checks.
  * error: CORRUPT; MEMORY */
 flp_status store_cubin_decode(const uint8_t *bytes, size_t length, char key_out[FLP_KEY_BYTES_MAX + 1],
                               flp_kernel_image *image);
 
-/* ---- store_file.c: directories and whole files ---- */
+/* ---- file.c: directories and whole files ---- */
 
 /* Opens a cache directory and checks that it is one that only this user (or, read-only, root) writes.
  * create: make it and its parents, mode 0700. *fd is -1 on failure.
@@ -81,18 +81,18 @@ store_file_kind store_file_classify(const char *name);
 flp_status store_file_list(int directory, char ***names, size_t *count);
 void store_file_free_names(char **names, size_t count);
 
-/* ---- store_lock.c: one lock a key ---- */
+/* ---- lock.c: one lock a key ---- */
 
 /* Takes <hex>.lock. *lock is -1 if it could not be had in time or not at all. timeout 0 tries once. */
 void store_lock_take(int directory, const char *hex, uint32_t timeout_ms, int *lock);
 void store_lock_release(int lock);
 
-/* ---- store_memory.c: entries that could not be written, for the life of this process ---- */
+/* ---- memory.c: entries that could not be written, for the life of this process ---- */
 
 flp_status store_memory_put(const char hex[STORE_HEX + 1], const flp_kernel_image *image);
 flp_status store_memory_get(const char hex[STORE_HEX + 1], flp_kernel_image *out, int *found);
 
-/* ---- store_pack.c: packs where directories may stand ---- */
+/* ---- pack.c: packs where directories may stand ---- */
 
 /* 1 if the path is a regular file, which can only be a pack. Links are not followed. */
 int store_pack_is(const char *path);
@@ -107,7 +107,7 @@ flp_status store_pack_each_key(const char *path, flp_store_key_fn visit, void *c
 /* Visits the entries of a pack as flp_store_each does. *stop is set when visit asks for it. */
 flp_status store_pack_each(const char *path, flp_store_visit_fn visit, void *context, int *stop);
 
-/* ---- store_say.c ---- */
+/* ---- say.c ---- */
 
 /* Logs a warning unless this process has already warned about the topic: a directory's path, or an entry's name. */
 void store_say(const char *topic, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -1,49 +1,73 @@
-"""Folders include only what stands below them, so that one can be read, built and changed without those above."""
+"""Folders use only what stands below them, so that one can be read, built and changed without those above."""
+import json
+import os
 import re
+import subprocess
+from collections import defaultdict
 from pathlib import Path
 
-TREE = Path(__file__).resolve().parents[2]
+import pytest
 
-# Folder: the folders that its C files may include, beside itself and the system. Each names none that stands above it.
+TREE = Path(__file__).resolve().parents[2]
+CODE = [path for top in ("runtime", "gen", "autotune") for path in (TREE / top).rglob("*.[ch]")]
+
+# The parts of libflp, lowest first, with the parts below that each uses. runtime/ itself is flp.h.
+LIBFLP = {
+    "base": "",
+    "kernel": "base",
+    "loss": "base",
+    "driver": "base kernel",
+    "pack": "base kernel",
+    "store": "base kernel pack",
+    "planner": "base kernel loss driver",
+    "eager": "base loss",
+    "load": "base kernel driver pack store",
+    "plan": "base kernel loss driver planner eager load",
+    "launch": "base kernel driver planner plan",
+    "api": "base kernel loss driver planner eager plan launch",
+}
+RUNTIME = ["runtime", *(f"runtime/{part}" for part in LIBFLP)]
+SHARED = [*RUNTIME, "gen", "autotune", "autotune/gemm", "gen/cli/shared"]
+
+# Folder: the folders that its files may include, or call, beside itself and the system.
 BELOW = {
     "runtime": [],
-    "gen/sources": ["runtime"],
-    "gen": ["runtime", "gen/sources"],
+    **{f"runtime/{part}": ["runtime", *(f"runtime/{other}" for other in below.split())] for part, below in LIBFLP.items()},
+    "gen/sources": RUNTIME,
+    "gen": [*RUNTIME, "gen/sources"],
     "gen/lint": ["gen", "gen/sources"],
-    "gen/lang": ["runtime", "gen"],
-    "gen/target": ["runtime", "gen"],
-    "gen/loss": ["runtime", "gen"],
-    "autotune": ["runtime", "gen"],
-    "gen/cli/shared": ["runtime", "gen", "autotune"],
-    "gen/cli/tensors": ["gen/cli/shared", "runtime"],
-    **{f"gen/cli/{verb}": ["gen/cli", "gen/cli/shared", "gen/cli/tensors", "runtime", "gen", "autotune"]
+    "gen/lang": [*RUNTIME, "gen"],
+    "gen/target": [*RUNTIME, "gen"],
+    "gen/loss": [*RUNTIME, "gen"],
+    "autotune": [*RUNTIME, "gen"],
+    "autotune/gemm": [*RUNTIME, "autotune"],
+    "gen/cli/shared": [*RUNTIME, "gen", "autotune", "autotune/gemm"],
+    "gen/cli/tensors": [*RUNTIME, "gen/cli/shared"],
+    **{f"gen/cli/{verb}": [*SHARED, "gen/cli", "gen/cli/tensors"]
        for verb in ("gen", "run", "cache", "loss", "pack", "bench", "check", "explain")},
-    "gen/cli/report": ["gen/cli", "gen/cli/shared", "gen/cli/explain", "runtime", "autotune"],
-    "gen/cli/report/charts": ["gen/cli/report", "gen/cli/shared", "gen/cli/explain", "runtime", "autotune"],
-    "gen/cli/doctor": ["gen/cli", "gen/cli/shared", "gen/cli/pack", "runtime", "gen"],
-    "gen/cli/tune": ["gen/cli", "gen/cli/shared", "gen/cli/bench", "gen/cli/check", "runtime", "gen", "autotune"],
+    "gen/cli/report": [*SHARED, "gen/cli", "gen/cli/explain"],
+    "gen/cli/report/charts": [*SHARED, "gen/cli/report", "gen/cli/explain"],
+    "gen/cli/doctor": [*SHARED, "gen/cli", "gen/cli/pack"],
+    "gen/cli/tune": [*SHARED, "gen/cli", "gen/cli/bench", "gen/cli/check"],
     "gen/cli": ["gen/cli/shared"],
 }
 
 
-def included_folder(path, name):
-    """Folder of a header of the tree; None for one that is made by the build or stands elsewhere."""
-    for place in (TREE, path.parent, TREE / "runtime", TREE / "gen", TREE / "autotune"):
-        if (place / name).exists():
-            return str((place / name).resolve().parent.relative_to(TREE))
-    return None
+def folder_of(path):
+    return str(Path(path).parent.relative_to(TREE))
 
 
 def test_folders_include_what_is_below_them():
-    files = [path for top in ("runtime", "gen", "autotune") for path in (TREE / top).rglob("*.[ch]")]
     wrong = []
-    for path in files:
-        folder = str(path.parent.relative_to(TREE))
+    for path in CODE:
         for name in re.findall(r'^#include "([^"]+)"', path.read_text(), re.M):
-            other = included_folder(path, name)
-            if other not in (None, folder, *BELOW.get(folder, ())):
-                wrong.append(f"{path.relative_to(TREE)} includes {name}")
-    assert files and wrong == []
+            if (TREE / name).exists():
+                allowed = (folder_of(path), *BELOW.get(folder_of(path), ()))
+                if folder_of(TREE / name) not in allowed:
+                    wrong.append(f"{path.relative_to(TREE)} includes {name}")
+            elif name not in ("flp_sources.h",):  # made by the build
+                wrong.append(f"{path.relative_to(TREE)} includes {name}, which is no path from the top of the tree")
+    assert CODE and wrong == []
 
 
 def test_no_folder_stands_above_itself():
@@ -53,3 +77,50 @@ def test_no_folder_stands_above_itself():
             below(other, (*seen, folder))
     for folder in BELOW:
         below(folder)
+
+
+def test_rooms_are_small():
+    held = defaultdict(int)
+    for path in CODE:
+        held[folder_of(path)] += 1
+    assert {folder: count for folder, count in held.items() if count > 38} == {}
+
+
+def objects():
+    """The C files of libflp, libflpgen and the command, each with the object that the build made of it."""
+    build = Path(os.environ.get("FLP_TEST_BUILD", TREE / "build/release"))
+    commands = build / "compile_commands.json"
+    if not commands.exists():
+        pytest.skip(f"{build} holds no build")
+    found = {}
+    for entry in json.loads(commands.read_text()):
+        made = Path(entry["directory"]) / re.search(r" -o (\S+)", entry["command"])[1]
+        if Path(entry["file"]) in CODE and "flp_hash_sources" not in str(made) and made.exists():
+            found[Path(entry["file"])] = made
+    return found
+
+
+def calls(found):
+    """(folder, folder): who calls what, between folders."""
+    defines, needs = {}, defaultdict(set)
+    for path, made in found.items():
+        for line in subprocess.run(["nm", "-P", made], capture_output=True, text=True, check=True).stdout.splitlines():
+            name, kind = line.split()[:2]
+            if kind == "U":
+                needs[path].add(name)
+            elif kind.isupper():
+                defines[name] = path
+    edges = defaultdict(list)
+    for path, names in needs.items():
+        for name in sorted(names & defines.keys()):
+            if folder_of(path) != folder_of(defines[name]):
+                edges[folder_of(path), folder_of(defines[name])].append(f"{path.name} calls {name}")
+    return edges
+
+
+def test_folders_call_what_is_below_them():
+    """A function that is declared below and defined above would pass the test of includes."""
+    edges = calls(objects())
+    assert len(edges) > 50
+    edges = {edge: names for edge, names in edges.items() if edge[0].startswith("runtime")}
+    assert {edge: names for edge, names in edges.items() if edge[1] not in BELOW[edge[0]]} == {}
