@@ -15,13 +15,14 @@ static void check_name(lua_State *L, const char *name) {
     gen_fail(L, "k.import: '%s' is no name of a template (a-z, 0-9, _ and / only)", name);
 }
 
-/* Reads the file of this architecture, else the portable one, into g->text; pushes its name for messages. */
+/* Reads the file of a name without folder from the first that has one: the architecture's, portable/, common/, the top.
+ * Into g->text; pushes its name for messages. */
 static const char *read_text(lua_State *L, const char *name, size_t *length) {
   gen_state *g = gen_state_get(L);
-  const char *const folders[] = {g->arch->folder, ""};
+  const char *const folders[] = {g->arch->folder, "portable/", "common/", ""};
   free(g->text);
   g->text = NULL;
-  for (int i = g->arch->folder[0] ? 0 : 1; i < 2; i++) {
+  for (size_t i = g->arch->folder[0] ? 0 : 1; i < sizeof folders / sizeof folders[0]; i++) {
     const char *file = lua_pushfstring(L, "%s%s.lua", folders[i], name);
     flp_status status = gen_sources_read(g->template_dir, file, &g->text, length);
     if (status != FLP_OK) {
