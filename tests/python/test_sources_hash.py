@@ -94,7 +94,7 @@ def test_another_meaning_another_hash(sources, language, one, other):
 
 def test_templates_have_names(sources):
     before = hash_of(sources)
-    (sources / "templates/head.lua").rename(sources / "templates/heads.lua")
+    (sources / "templates/portable/head.lua").rename(sources / "templates/portable/heads.lua")
     assert hash_of(sources) != before
 
 
@@ -108,5 +108,5 @@ def test_a_cache_outlives_an_edited_comment(sources):
         path.write_text("-- another comment\n" + path.read_text())
     built_in = [kernel["sources"] for kernel in flpgen("gen", "--vocab", 64, "--hidden", 16, "--json").json()["kernels"]]
     assert keys() == built_in
-    (sources / "templates/head.lua").write_text("local unused = 1\n" + (sources / "templates/head.lua").read_text())
+    (sources / "templates/portable/head.lua").write_text("local unused = 1\n" + (sources / "templates/portable/head.lua").read_text())
     assert keys() != built_in
