@@ -15,7 +15,7 @@ enum { SHARED_BYTES = 232448, ACCUMULATORS = 192, ACCUMULATORS_WIDE = 96, RASTER
 /* Of a warp that stores what its tile gives, as staging.lua has it: 16 rows of 128 bytes. With a bias gradient dz has a
  * float a column beside them. */
 enum { STAGED_BYTES = 16 * 128 };
-/* Of a row of a box, as hopper.lua has it: its elements are the columns that a CTA loads at a time of an MN-major
+/* Of a row of a box, as engine.lua has it: its elements are the columns that a CTA loads at a time of an MN-major
  * operand. */
 enum { BOX_BYTES = 128 };
 
@@ -39,7 +39,7 @@ static uint32_t own_raster(const flp_spec *spec) {
   return bands < 1 ? 1 : bands > RASTER_MOST ? RASTER_MOST : (uint32_t)bands;
 }
 
-/* As products.lua has them: the tile that leaves the fewest of D's columns unused. */
+/* As product.lua has them: the tile that leaves the fewest of D's columns unused. */
 static flp_tunables own_of_products(const flp_spec *spec) {
   static const struct {
     uint32_t rows, columns, cluster;

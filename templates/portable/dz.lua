@@ -1,4 +1,4 @@
--- dz.lua: the gradient of the raw scores of one chunk, recomputed and stored in the operand dtype.
+-- dz.lua (portable): the gradient of the raw scores of one chunk, recomputed and stored in the operand dtype.
 --
 --   dz = 2^u·(A + B·u)      u = t - m; with p = 2^u/s and w = log2 p this is p·(α + β·w)·∂t/∂x, where
 --                           α = -g - e·H, β = -e·ln2, g = ∂L/∂logprob, e = ∂L/∂entropy (folded into A, B by `record`)
@@ -12,7 +12,7 @@
 -- fp16: dz is stored times scale_pair[0], one power of two a call, and the products undo it.
 
 return function(k, spec)
-  local M = k.import "portable" (k, spec)
+  local M = k.import "engine" (k, spec)
   local H = k.import "head" (k, spec, M)
   local S = k.import "score" (k)
   local RASTER = 16

@@ -1,6 +1,6 @@
 -- head.lua: the operands of the score product x = h·wᵀ + b, the same in every kernel that forms scores.
 --
--- Operands are described in portable.lua. Rows are active rows [first, last); columns are vocabulary columns, of which
+-- Operands are described in engine.lua. Rows are active rows [first, last); columns are vocabulary columns, of which
 -- those from column_end on are read as zero.
 
 return function(k, spec, M)
@@ -25,7 +25,7 @@ return function(k, spec, M)
     }
   end
 
-  -- column(row): of tile row `row`; per_copy: see portable.lua; per_tile: columns from one tile of the stream to the
+  -- column(row): of tile row `row`; per_copy: see engine.lua; per_tile: columns from one tile of the stream to the
   -- next
   function H.weight(p, column, column_end, per_copy, per_tile)
     local depth = H.depth(p)

@@ -1,4 +1,5 @@
--- online.lua: scores of a band of rows against a group of columns, reduced as they appear: forward and forward_keep.
+-- online.lua (portable): scores of a band of rows against a group of columns, reduced as they appear: forward and
+-- forward_keep.
 --
 --   hidden (n,D), weight (V,D) -> part[group][m|s|q][row], zy[row]
 --   m = max t,  s = Σ 2^(t-m),  q = Σ (t-m)·2^(t-m)        over the columns of the group, in log2 units
@@ -19,7 +20,7 @@ local LEAF, BLOCK, LEAVES = 768, 64, 4
 local GROUP = LEAF * LEAVES
 
 return function(k, spec, entry, keep)
-  local M = k.import "portable" (k, spec)
+  local M = k.import "engine" (k, spec)
   local H = k.import "head" (k, spec, M)
   local S = k.import "score" (k)
   local RASTER = 16

@@ -1,4 +1,4 @@
--- product.lua: the two matrix products of the backward pass, out (M,N) = A (M,K) · B (K,N), N = D.
+-- product.lua (portable): the two matrix products of the backward pass, out (M,N) = A (M,K) · B (K,N), N = D.
 --
 --   grad_hidden: out[index[a]][d] = factor[a]·Σ_v dz[a][v]·weight[v][d]  M = active rows, K = columns of the chunk
 --   grad_weight: out[v][d]        = Σ_a dz[a][v]·hidden[index[a]][d]     M = columns,     K = active rows of the chunk
@@ -8,7 +8,7 @@
 -- operand MN-major in both. The epilogue adds to and stores fp32 accumulators and the final gradient as its flags say.
 
 return function(k, spec, entry)
-  local M = k.import "portable" (k, spec)
+  local M = k.import "engine" (k, spec)
   local RASTER = 8
   local for_hidden = entry == "grad_hidden"
   local out_type = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.out_dtype]

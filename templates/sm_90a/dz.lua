@@ -23,7 +23,7 @@ return function(k, spec)
     stages = fp32 and 4 or 5, cluster = 2, widths = fp32 and {64, 128} or nil,
     staging = staging.bytes + (spec.bias_grad and SUMS_BYTES or 0),
   })
-  local H = k.import "hopper" (k, spec, T)
+  local H = k.import "engine" (k, spec, T)
   local S = k.import "score" (k)
   local B = staging.over(k, spec, H)
   local TILES = T.schedule == "ping-pong" and 2 or 1     -- of a unit

@@ -28,7 +28,7 @@ return function(k, spec, entry, keep)
     stages = fp32 and 4 or 5, cluster = 2, widths = fp32 and {64, 128} or nil,
     staging = keep and keep.staging,
   })
-  local H = k.import "hopper" (k, spec, T)
+  local H = k.import "engine" (k, spec, T)
   local K = keep and keep.over(H)
   local S = k.import "score" (k)
   local LEAVES = T.schedule == "ping-pong" and 2 or 1 -- of a unit

@@ -1,6 +1,6 @@
 -- tune.lua: how a kernel of sm_90a is cut: what the key asks for, and where it leaves a choice, the kernel's own.
 --
---   schedule         "ping-pong" or "cooperative", see hopper.lua
+--   schedule         "ping-pong" or "cooperative", see engine.lua
 --   rows, columns    of a tile: what a CTA, or in ping-pong one of its two warpgroups, multiplies at a time
 --   stages           of the ring from memory; fp32 operands have a second ring, one stage shorter (terms.lua)
 --   cluster          CTAs along the rows that share the tiles of the second operand

@@ -67,7 +67,7 @@ Test(space, its_own_choice_is_the_templates) {
   static const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32};
   static const int64_t depths[] = {8, 896, 1152, 2880, 4096, 4160, 16384};
   const char *folder = copy_templates("own");
-  put_template(folder, "hopper",
+  put_template(folder, "engine",
                "return function(k, spec, T)\n  error((\"%s,%dx%d,stages=%d,cluster=%d,raster=%d\"):format("
                "T.schedule, T.rows, T.columns, T.stages, T.cluster, T.raster), 0)\nend\n");
   for (int i = 0; i < KINDS * 3 * 7 * 2; i++) {

@@ -1,10 +1,9 @@
--- portable.lua: the matrix engine of the portable path (target sm_80): cp.async rings, ldmatrix, mma.sync.
+-- engine.lua (portable): the matrix engine of the portable path (target sm_80): cp.async rings, ldmatrix, mma.sync.
 --
 --   C (BM, BN) += A (BM, K) · B (BN, K)ᵀ       one CTA of 8 warps, 2 along M x 4 along N, fp32 accumulators
 --
 -- An operand tile is a ring of shared-memory stages, each 64 bytes of K by BM or BN rows (K-major), or the same bytes
 -- as K rows of BM or BN elements (MN-major), in 16-byte chunks XOR-swizzled so that ldmatrix meets no bank conflict.
--- Another architecture replaces this file: forward, dz and product only use the functions returned at its end.
 --
 -- Precision. bf16 and fp16 accumulate inside the tensor core. fp32 operands are split in registers into three bf16
 -- terms each, of which the six products above 2^-25 are kept; every 16 deep step sums into a fresh accumulator that is

@@ -1,4 +1,4 @@
--- hopper.lua: the matrix engine of sm_90a: tensor copies into an mbarrier ring, wgmma, warpgroups with roles.
+-- engine.lua (sm_90a): the matrix engine of sm_90a: tensor copies into an mbarrier ring, wgmma, warpgroups with roles.
 --
 --   C (M, N) += A (M, K) · B (N, K)ᵀ       fp32 accumulators in registers, each operand K-major or MN-major in memory
 --

@@ -1,0 +1,173 @@
+-- product.lua (sm_90a): the two matrix products of the backward pass, of one chunk of dz, in one launch.
+--
+--   grad_hidden: out[index[a]][d] = factor[a]·Σ_v dz[a][v]·weight[v][d]  M = active rows, K = columns of the chunk
+--   grad_weight: out[v][d]        = Σ_a dz[a][v]·hidden[index[a]][d]     M = columns,     K = active rows of the chunk
+--
+-- Without factor it is 1. No operand is transposed in memory: dz is read K-major for grad_hidden and MN-major for
+-- grad_weight, the other operand MN-major in both, all in boxes of 64 x 64, fp32 of 32 x 32. The epilogue adds to and
+-- stores fp32 accumulators and the final gradient as the flags say.
+--
+-- A unit is a band of rows of a result against one tile of D. Those of grad_hidden, long ones, come first; the short
+-- ones of grad_weight fill the last wave.
+
+local WANTED, READ_ACC, WRITE_ACC, WRITE_OUT, OUT_F32 = 1, 2, 4, 8, 16 -- FLP_PRODUCT_* of abi.h
+
+-- Tiles of 16-bit operands, in order of preference. A multiplication takes about as long in each, so what counts is how
+-- many of D's columns a last tile leaves unused: loss is what a tile takes longer where none leaves any.
+local TILES = {
+  {rows = 128, columns = 256, cluster = 2, loss = 1},
+  {rows = 256, columns = 192, cluster = 1, loss = 1.005},
+  {rows = 256, columns = 128, cluster = 1, loss = 1.02},
+}
+local WIDE = {rows = 128, columns = 128, cluster = 2}
+
+local function tile_of(hidden)
+  local best, least
+  for _, tile in ipairs(TILES) do
+    local cost = (hidden + tile.columns - 1) // tile.columns * tile.columns * tile.loss
+    if not least or cost < least then best, least = tile, cost end
+  end
+  return best
+end
+
+return function(k, spec)
+  local fp32 = spec.dtype == "fp32"
+  local tile = fp32 and WIDE or tile_of(spec.hidden)
+  local T = k.import "tune" (spec, {
+    schedule = "cooperative", rows = tile.rows, columns = tile.columns, stages = 4, cluster = tile.cluster, raster = 8,
+    schedules = {"cooperative"}, widths = fp32 and {64, 128} or nil,
+  })
+  local H = k.import "engine" (k, spec, T)
+  local element = ({bf16 = k.bf16, fp16 = k.f16})[spec.dtype]
+  local BAND = H.rows * H.cluster
+
+  local function depth_of(p) return spec.hidden > 0 and k.const(k.i32, spec.hidden) or p.depth end
+
+  local function problem(p)
+    local q = {}
+    q.active = H.uniform(k.load(k.i32, p.count, 0))
+    q.rows = k.max(k.min(q.active, p.row_end) - p.row_begin, 0)
+    q.columns = p.column_end - p.column_begin
+    q.across = (depth_of(p) + (H.columns - 1)) // H.columns
+    local function bands(flags, size) return k.select(k.ne(flags & WANTED, 0), (size + (BAND - 1)) // BAND, 0) end
+    q.hidden_bands, q.weight_bands = bands(p.hidden_flags, q.rows), bands(p.weight_flags, q.columns)
+    q.hidden_units = q.hidden_bands * q.across
+    q.units = q.hidden_units + q.weight_bands * q.across
+    return q
+  end
+
+  -- of_hidden: which product; m, n: first row and column of the tile of the result; size, depth: M and K.
+  local function unit_at(q, unit)
+    local of_hidden = k.lt(unit, q.hidden_units)
+    local inside, bands = unit - q.hidden_units, k.select(of_hidden, q.hidden_bands, q.weight_bands)
+    local band, n = H.walk(k.select(of_hidden, unit, inside), bands, q.across, T.raster)
+    local size, depth = k.select(of_hidden, q.rows, q.columns), k.select(of_hidden, q.columns, q.rows)
+    return {
+      of_hidden = of_hidden, m = band * BAND + H.rank() * H.rows, n = n * H.columns, size = size, depth = depth,
+      steps = k.max((depth + (H.depth - 1)) // H.depth, 1), -- one even without active rows: whoever multiplies, waits
+    }
+  end
+
+  local function feed(p)
+    H.feed_units(function() return problem(p) end, function(unit, start, q)
+      local u = unit_at(q, unit)
+      return k.branch(u.of_hidden, function()
+        return H.feed(start, u.steps, {map = p.dz_map, major = "k", at = u.m, box = H.box},
+          {map = p.weight_map, major = "mn", at = u.n})
+      end, function()
+        local rows = k.select(k.eq(q.active, p.n), p.hidden_map, p.gathered_map)
+        return H.feed(start, u.steps, {map = p.dz_map, major = "mn", at = u.m}, {map = rows, major = "mn", at = u.n})
+      end)
+    end)
+  end
+
+  ------------------------------------------------------------------------------------------------ the epilogue
+  -- Adds the accumulators of a tile to those in memory and stores them, row by row. of: "hidden" or "weight"
+  local function finish(p, acc, u, of)
+    H.reread()
+    local to, for_hidden = {}, of == "hidden"
+    for _, name in ipairs {"acc", "acc_stride", "out", "out_stride", "flags"} do to[name] = p[of .. "_" .. name] end
+    local begin = for_hidden and p.row_begin or p.column_begin
+    local depth = depth_of(p)
+    local fits = spec.hidden > 0 and spec.hidden % H.columns == 0 -- whole tiles of D
+    local scale = spec.dtype == "fp16" and k.load(k.f32, p.scale_pair, 1) or nil
+    local function flag(which) return k.ne(to.flags & which, 0) end
+    local function wide(value) return k.convert(k.i64, value) end
+
+    -- visit(i, n) for the sums i and i+1 of a row and the column n of the first, where that is inside the result.
+    local function each_pair(visit)
+      for j = 0, H.columns // 8 - 1 do
+        local n = u.n + H.column(j, 0)
+        if fits then visit(2 * j + 1, n) else k.when(k.lt(n, depth), function() visit(2 * j + 1, n) end) end
+      end
+    end
+
+    local function finish_row(w, h, m)
+      local row = m + begin
+      local acc_at, sums = wide(row) * to.acc_stride, {}
+      local factor = for_hidden and k.branch(k.is_null(p.factor), function() return k.const(k.f32, 1.0) end,
+        function() return k.load(k.f32, p.factor, row) end)
+      for j = 0, H.columns // 8 - 1 do
+        for e = 0, 1 do
+          local sum = acc[H.at(w, h, j, e)]
+          if scale then sum = sum * scale end
+          if factor then sum = sum * factor end
+          -- without active rows dz holds anything
+          sums[2 * j + e + 1] = for_hidden and sum or k.select(k.gt(u.depth, 0), sum, 0.0)
+        end
+      end
+      sums = k.branch(flag(READ_ACC), function()
+        local more = {}
+        for j = 0, H.columns // 8 - 1 do
+          local i, n = 2 * j + 1, k.min(u.n + H.column(j, 0), depth - 2)
+          local before = k.load_vector(k.f32, 2, to.acc, (acc_at + wide(n)) >> 1)
+          more[i], more[i + 1] = sums[i] + before[1], sums[i + 1] + before[2]
+        end
+        return more
+      end, function() return sums end)
+      local function store_f32(ptr, at)
+        each_pair(function(i, n) k.store_vector(ptr, (at + wide(n)) >> 1, {sums[i], sums[i + 1]}) end)
+      end
+      k.when(flag(WRITE_ACC), function() store_f32(to.acc, acc_at) end)
+      k.when(flag(WRITE_OUT), function()
+        local out_row = for_hidden and k.load(k.i32, p.index, row, {const = true}) or row
+        local at = wide(out_row) * to.out_stride
+        if fp32 then return store_f32(to.out, at) end
+        k.branch(flag(OUT_F32), function() store_f32(to.out, at) end, function()
+          each_pair(function(i, n) k.store(to.out, (at + wide(n)) >> 1, k.pack(element, sums[i], sums[i + 1])) end)
+        end)
+      end)
+    end
+
+    for w = 0, H.blocks - 1 do
+      for h = 0, 1 do
+        local m = u.m + H.row(w, h)
+        k.when(k.lt(m, u.size), function() finish_row(w, h, m) end)
+      end
+    end
+  end
+
+  local function multiply(p)
+    H.multiply_units(function() return problem(p) end, function(unit, index, q)
+      local u = unit_at(q, unit)
+      local function product(of, a_major)
+        return function()
+          local acc = H.multiply(index, u.steps, a_major, "mn")
+          finish(p, acc, unit_at(problem(p), unit), of)
+        end
+      end
+      k.branch(u.of_hidden, product("hidden", "k"), product("weight", "mn"))
+      return H.advance(index, u.steps)
+    end)
+  end
+
+  k.kernel {
+    entry = "products_map", threads = H.threads, min_ctas = 1, shared_bytes = H.shared_bytes,
+    tile = {rows = H.rows, columns = H.columns, depth = H.depth, stages = H.stages, raster = T.raster,
+            cluster = H.cluster},
+    body = function(p)
+      H.begin()
+      H.roles(function() feed(p) end, function() H.dispatch(p.turn, problem(p).units) end, function() multiply(p) end)
+    end,
+  }
+end
