@@ -39,6 +39,7 @@ BELOW = {
     "gen/lang": [*RUNTIME, "gen"],
     "gen/target": [*RUNTIME, "gen"],
     "gen/loss": [*RUNTIME, "gen"],
+    "gen/generate": [*RUNTIME, "gen", "gen/sources"],
     "autotune": [*RUNTIME, "gen"],
     "autotune/gemm": [*RUNTIME, "autotune"],
     "gen/cli/shared": [*RUNTIME, "gen", "autotune", "autotune/gemm"],

@@ -1,4 +1,4 @@
-/* gen.c: the entry points of gen.h: one generation from key to result, and everything it owned freed. */
+/* generate.c: the entry points of gen.h: one generation from key to result, and everything it owned freed. */
 #include "gen/gen.h"
 
 #include <stdio.h>
