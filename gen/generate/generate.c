@@ -5,7 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/internal.h"
+#include "gen/generate/template.h"
+#include "gen/lang/sandbox.h"
+#include "gen/sources/sources.h"
+#include "gen/target/arch.h"
+#include "gen/target/emit.h"
 
 static void state_close(gen_state *g) {
   if (g->lua) lua_close(g->lua);
@@ -78,7 +82,9 @@ flp_status flpgen_generate(const flp_kernel_key *key, const flpgen_options *opti
   memset(out, 0, sizeof *out);
   flp_kernel_key canonical = *key;
   flp_kernel_key_canonicalise(&canonical);
-  gen_state g = {.key = &canonical, .desc = &out->desc, .template_dir = options ? options->template_dir : NULL,
+  gen_state g = {.key = &canonical,
+                 .desc = &out->desc,
+                 .template_dir = options ? options->template_dir : NULL,
                  .loss = options ? options->loss : NULL};
   out->desc.key = canonical;
   flp_status status = check_key(key, &g.arch, error, error_capacity);

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/internal.h"
+#include "gen/gen.h"
+#include "runtime/base/status.h"
 
 static flp_status generate(const flp_kernel_key *key, const uint8_t *loss, size_t loss_bytes, flp_kernel_desc *desc,
                            char **ptx, size_t *ptx_bytes, char *error, size_t error_capacity) {

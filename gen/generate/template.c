@@ -1,11 +1,20 @@
 /* template.c: finds, lints and runs template files, and hands them the words `k` and the key `spec`. */
+#include "gen/generate/template.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/internal.h"
+#include "gen/lang/chunk.h"
+#include "gen/lang/sandbox.h"
+#include "gen/lang/types.h"
+#include "gen/lang/words.h"
+#include "gen/loss/push.h"
+#include "gen/sources/sources.h"
+#include "gen/target/arch.h"
+#include "gen/target/words.h"
 
 /* Registry keys: addresses of these. */
-static const char environment_key = 'e', modules_key = 'm', loading_mark = 'l';
+static const char modules_key = 'm', loading_mark = 'l';
 
 /* ---- files ---- */
 
@@ -35,28 +44,6 @@ static const char *read_text(lua_State *L, const char *name, size_t *length) {
   gen_fail(L, "there is no template %s.lua", name);
 }
 
-void gen_template_load(lua_State *L, const char *file, size_t length) {
-  gen_state *g = gen_state_get(L);
-  char message[256];
-  int line = gen_lint_check(g->text, length, g->traced != NULL, message, sizeof message);
-  if (line) {
-    lua_pushfstring(L, "%s:%d: %s", file, line, message);
-    lua_error(L);
-  }
-  if (length && g->text[0] == LUA_SIGNATURE[0]) {
-    lua_pushfstring(L, "%s:1: a template is text, not a binary chunk", file);
-    lua_error(L);
-  }
-  const char *chunk = lua_pushfstring(L, "@%s", file);
-  if (luaL_loadbufferx(L, g->text, length, chunk, "t") != LUA_OK) lua_error(L);
-  lua_rawgetp(L, LUA_REGISTRYINDEX, &environment_key);
-  lua_setupvalue(L, -2, 1); /* _ENV */
-}
-
-void gen_template_environment(lua_State *L) {
-  lua_rawsetp(L, LUA_REGISTRYINDEX, &environment_key);
-}
-
 /* Runs templates/<name>.lua once and leaves its value. */
 static void run_file(lua_State *L, const char *name) {
   int top = lua_gettop(L);
@@ -72,7 +59,7 @@ static void run_file(lua_State *L, const char *name) {
   lua_setfield(L, top + 1, name);
   size_t length;
   const char *file = read_text(L, name, &length);
-  gen_template_load(L, file, length);
+  gen_chunk_load(L, file, length);
   lua_call(L, 0, 1);
   if (lua_isnil(L, -1)) {
     lua_pushfstring(L, "%s:1: the file returns nothing", file);
@@ -85,7 +72,7 @@ static void run_file(lua_State *L, const char *name) {
 }
 
 static int import(lua_State *L) {
-  if (lua_type(L, 1) != LUA_TSTRING) gen_fail(L, "k.import: expected a name, got %s", gen_value_describe(L, 1));
+  if (lua_type(L, 1) != LUA_TSTRING) gen_fail(L, "k.import: expected a name, got %s", gen_describe(L, 1));
   const char *name = lua_tostring(L, 1);
   check_name(L, name);
   run_file(L, name);
@@ -104,6 +91,7 @@ static void push_words(lua_State *L) {
   gen_control_open(L, words);
   gen_kernel_open(L, words);
   gen_memory_open(L, words);
+  gen_shared_open(L, words);
   gen_nvptx_open(L, words);
   gen_sm90a_open(L, words);
   gen_terms_open(L, words);
@@ -190,7 +178,7 @@ static void prepare(lua_State *L) {
   push_words(L);
   lua_setfield(L, -2, "k");
   gen_sandbox_freeze(L, "the sandbox", "global");
-  gen_template_environment(L);
+  gen_chunk_environment(L);
   lua_newtable(L);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &modules_key);
 }
@@ -202,10 +190,10 @@ int gen_template_main(lua_State *L) {
   const char *file = lua_pushfstring(L, "%s.lua", name);
   run_file(L, name);
   if (!lua_isfunction(L, -1)) {
-    lua_pushfstring(L, "%s:1: a template returns a function of k and spec, not %s", file, gen_value_describe(L, -1));
+    lua_pushfstring(L, "%s:1: a template returns a function of k and spec, not %s", file, gen_describe(L, -1));
     lua_error(L);
   }
-  lua_rawgetp(L, LUA_REGISTRYINDEX, &environment_key);
+  gen_chunk_push_environment(L);
   lua_getfield(L, -1, "k");
   lua_remove(L, -2);
   push_spec(L, g->key);

@@ -1,7 +1,9 @@
 /* arith.c: operators, comparisons and mathematical words, as tables from names to LLVM operations.
  *
  * No fast-math flag is ever set, so a multiply and an add stay two roundings unless k.fma is written. */
-#include "gen/internal.h"
+#include "gen/lang/call.h"
+#include "gen/lang/value.h"
+#include "gen/lang/words.h"
 
 typedef struct binary {
   const char *name;
@@ -184,7 +186,7 @@ static gen_type type_of_first(lua_State *L, const function *f) {
   gen_value v;
   for (int i = 1; i <= f->operands; i++)
     if (gen_value_test(L, i, &v)) return v.type;
-  gen_fail(L, "%s: expected a kernel value, got %s", f->name, gen_value_describe(L, 1));
+  gen_fail(L, "%s: expected a kernel value, got %s", f->name, gen_describe(L, 1));
 }
 
 static int apply_function(lua_State *L) {
@@ -200,7 +202,7 @@ static int apply_function(lua_State *L) {
   unsigned count = (unsigned)f->operands;
   for (unsigned i = 0; i < count; i++) v[i] = gen_value_of(L, (int)i + 1, type, f->name);
   if (intrinsic == f->on_int && count == 1) v[count++] = LLVMConstInt(g->types[GEN_I1], 0, 0); /* abs of the minimum */
-  gen_value_push(L, type, gen_nvptx_call(g, intrinsic, f->overloaded ? g->types[type] : NULL, v, count));
+  gen_value_push(L, type, gen_call_intrinsic(g, intrinsic, f->overloaded ? g->types[type] : NULL, v, count));
   return 1;
 }
 
@@ -212,16 +214,20 @@ static void add(lua_State *L, int table, const char *name, const void *entry, lu
   lua_setfield(L, table, name);
 }
 
-void gen_arith_operators(lua_State *L, int metatable) {
+static void add_operators(lua_State *L) {
+  luaL_getmetatable(L, gen_value_metatable);
+  int metatable = lua_gettop(L);
   for (size_t i = 0; i < sizeof operators / sizeof operators[0]; i++)
     add(L, metatable, operators[i].name, &operators[i], apply_binary);
   lua_pushcfunction(L, negate);
   lua_setfield(L, metatable, "__unm");
   lua_pushcfunction(L, complement);
   lua_setfield(L, metatable, "__bnot");
+  lua_pop(L, 1);
 }
 
 void gen_arith_open(lua_State *L, int table) {
+  add_operators(L);
   for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) add(L, table, words[i].name + 2, &words[i], apply_binary);
   for (size_t i = 0; i < sizeof comparisons / sizeof comparisons[0]; i++)
     add(L, table, comparisons[i].name + 2, &comparisons[i], compare);

@@ -1,7 +1,9 @@
 /* control.c: loops and branches of the kernel; the state they carry becomes phis.
  *
  * Blocks are placed in source order, so that the IR reads like the template. */
-#include "gen/internal.h"
+#include "gen/lang/nested.h"
+#include "gen/lang/value.h"
+#include "gen/lang/words.h"
 
 /* The state of one loop or branch, in memory that Lua frees if an error passes. */
 typedef struct carried {
@@ -50,7 +52,7 @@ static void add_incoming(const carried *c, const gen_value *values, LLVMBasicBlo
 }
 
 static void check_function(lua_State *L, int arg, const char *what) {
-  if (!lua_isfunction(L, arg)) gen_fail(L, "%s: expected a function, got %s", what, gen_value_describe(L, arg));
+  if (!lua_isfunction(L, arg)) gen_fail(L, "%s: expected a function, got %s", what, gen_describe(L, arg));
 }
 
 /* Calls the function at index f with the state as it is inside the loop; leaves its one result. */
@@ -161,7 +163,7 @@ static int when(lua_State *L) {
   gen_region_enter(L);
   lua_settop(L, 2);
   lua_call(L, 0, 1);
-  if (!lua_isnil(L, -1)) gen_fail(L, "k.when: the body returns %s; use k.branch", gen_value_describe(L, -1));
+  if (!lua_isnil(L, -1)) gen_fail(L, "k.when: the body returns %s; use k.branch", gen_describe(L, -1));
   gen_region_leave(g);
   LLVMBuildBr(g->builder, join);
   start_block(g, join);

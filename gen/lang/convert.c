@@ -1,7 +1,8 @@
 /* convert.c: changes of type.
  *
  * The 16-bit floats convert to and from f32 only, so that no value is rounded twice unseen. */
-#include "gen/internal.h"
+#include "gen/lang/value.h"
+#include "gen/lang/words.h"
 
 static LLVMValueRef int_to_int(gen_state *g, gen_value v, gen_type to) {
   LLVMTypeRef type = g->types[to];

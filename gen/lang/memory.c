@@ -1,9 +1,10 @@
-/* memory.c: global memory through pointers and 64-bit element indices, shared memory through 32-bit byte addresses.
+/* memory.c: global memory through pointers and 64-bit element indices.
  *
  * A scalar access is aligned to its element, a vector access to the whole vector. */
 #include <string.h>
 
-#include "gen/internal.h"
+#include "gen/lang/value.h"
+#include "gen/lang/words.h"
 
 enum { VECTOR_BYTES_MAX = 16 };
 
@@ -19,7 +20,7 @@ static LLVMValueRef element(gen_state *g, gen_type type, LLVMValueRef pointer, L
 /* opts.const: read through the non-coherent path; the memory does not change while the kernel runs. */
 static bool is_const_option(lua_State *L, int arg, const char *what) {
   if (lua_isnoneornil(L, arg)) return false;
-  if (!lua_istable(L, arg)) gen_fail(L, "%s: options: expected a table, got %s", what, gen_value_describe(L, arg));
+  if (!lua_istable(L, arg)) gen_fail(L, "%s: options: expected a table, got %s", what, gen_describe(L, arg));
   for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1))
     if (lua_type(L, -2) != LUA_TSTRING || strcmp(lua_tostring(L, -2), "const") != 0)
       gen_fail(L, "%s: options: only 'const' is known", what);
@@ -176,71 +177,6 @@ static int store_vector(lua_State *L) {
   return 0;
 }
 
-/* ---- shared memory ---- */
-
-static int shared(lua_State *L) {
-  gen_state *g = gen_building(L, "k.shared");
-  unsigned alignment = 0;
-  if (!lua_isnoneornil(L, 1)) alignment = (unsigned)gen_value_integer(L, 1, 1, 1024, "k.shared: alignment");
-  if (alignment & (alignment - 1)) gen_fail(L, "k.shared: alignment: %d is no power of 2", (int)alignment);
-  if (!g->shared) {
-    LLVMTypeRef array = LLVMArrayType2(LLVMInt8TypeInContext(g->context), 0);
-    g->shared = LLVMAddGlobalInAddressSpace(g->module, array, "flp_shared", 3);
-    LLVMSetAlignment(g->shared, 128);
-  }
-  if (alignment > LLVMGetAlignment(g->shared)) LLVMSetAlignment(g->shared, alignment);
-  gen_value_push(L, GEN_I32, LLVMBuildPtrToInt(g->builder, g->shared, g->types[GEN_I32], ""));
-  return 1;
-}
-
-static int shared_load(lua_State *L) {
-  gen_state *g = gen_building(L, "k.shared_load");
-  gen_type type = gen_types_check(L, 1, "k.shared_load: type");
-  bytes_of(L, type, "k.shared_load");
-  gen_value_push(L, type, gen_nvptx_shared_load(g, type, gen_value_of(L, 2, GEN_I32, "k.shared_load: address")));
-  return 1;
-}
-
-static int shared_store(lua_State *L) {
-  gen_state *g = gen_building(L, "k.shared_store");
-  LLVMValueRef address = gen_value_of(L, 1, GEN_I32, "k.shared_store: address");
-  gen_value value = gen_value_check(L, 2, "k.shared_store: value");
-  bytes_of(L, value.type, "k.shared_store");
-  gen_nvptx_shared_store(g, value.type, address, value.ref);
-  return 0;
-}
-
-static void check_shared_vector(lua_State *L, gen_type type, lua_Integer n, const char *what) {
-  if (type != GEN_I32 && type != GEN_F32) gen_fail(L, "%s: expected i32 or f32, got %s", what, gen_types[type].name);
-  if (n != 2 && n != 4) gen_fail(L, "%s: %d elements; 2 or 4 are accepted", what, (int)n);
-}
-
-static int shared_load_vector(lua_State *L) {
-  static const char what[] = "k.shared_load_vector";
-  gen_state *g = gen_building(L, what);
-  gen_type type = gen_types_check(L, 1, "k.shared_load_vector: type");
-  lua_Integer n = gen_value_integer(L, 2, 1, VECTOR_BYTES_MAX, "k.shared_load_vector: n");
-  check_shared_vector(L, type, n, what);
-  LLVMValueRef address = gen_value_of(L, 3, GEN_I32, "k.shared_load_vector: address");
-  gen_value_push_struct(L, type, gen_nvptx_shared_load_vector(g, type, (unsigned)n, address), (unsigned)n);
-  return 1;
-}
-
-static int shared_store_vector(lua_State *L) {
-  static const char what[] = "k.shared_store_vector";
-  gen_state *g = gen_building(L, what);
-  LLVMValueRef address = gen_value_of(L, 1, GEN_I32, "k.shared_store_vector: address");
-  luaL_checktype(L, 2, LUA_TTABLE);
-  lua_Integer n = (lua_Integer)lua_rawlen(L, 2);
-  lua_rawgeti(L, 2, 1);
-  gen_type type = gen_value_check(L, -1, "k.shared_store_vector: value[1]").type;
-  check_shared_vector(L, type, n, what);
-  LLVMValueRef values[4];
-  gen_value_array(L, 2, type, (int)n, "k.shared_store_vector: value", values);
-  gen_nvptx_shared_store_vector(g, type, (unsigned)n, address, values);
-  return 0;
-}
-
 void gen_memory_open(lua_State *L, int words) {
   static const luaL_Reg functions[] = {
       {"load", load},
@@ -250,11 +186,6 @@ void gen_memory_open(lua_State *L, int words) {
       {"atomic_add", atomic_add},
       {"load_vector", load_vector},
       {"store_vector", store_vector},
-      {"shared", shared},
-      {"shared_load", shared_load},
-      {"shared_store", shared_store},
-      {"shared_load_vector", shared_load_vector},
-      {"shared_store_vector", shared_store_vector},
       {NULL, NULL},
   };
   lua_pushvalue(L, words);

@@ -1,9 +1,12 @@
 /* nested.c: the state of loops and branches, nested tables of values, as flat lists in a fixed order and back.
  *
  * Order: array part, other numbers, strings, booleans (order.c), depth first. Errors name the path, "state.m[3]". */
+#include "gen/lang/nested.h"
+
 #include <stdio.h>
 
-#include "gen/internal.h"
+#include "gen/lang/order.h"
+#include "gen/lang/value.h"
 
 enum { DEPTH_MAX = 16, PATH_MAX_BYTES = 200 };
 
@@ -54,9 +57,9 @@ static void visit(lua_State *L, int arg, const path *p, gen_value *out, int *n) 
     return;
   }
   if (lua_type(L, arg) == LUA_TNUMBER)
-    gen_fail(L, "%s: %s has no kernel type; use k.const", path_text(L, p), gen_value_describe(L, arg));
+    gen_fail(L, "%s: %s has no kernel type; use k.const", path_text(L, p), gen_describe(L, arg));
   if (!lua_istable(L, arg))
-    gen_fail(L, "%s: expected a kernel value or a table of them, got %s", path_text(L, p), gen_value_describe(L, arg));
+    gen_fail(L, "%s: expected a kernel value or a table of them, got %s", path_text(L, p), gen_describe(L, arg));
   gen_order_keys(L, arg);
   int keys = lua_gettop(L);
   for (lua_Integer i = 1; lua_rawgeti(L, keys, i) != LUA_TNIL; i++) {
@@ -107,7 +110,7 @@ static void match(lua_State *L, int shape, int arg, const path *p, const gen_val
     ++*n;
     return;
   }
-  if (!lua_istable(L, arg)) gen_fail(L, "%s: expected a table, got %s", path_text(L, p), gen_value_describe(L, arg));
+  if (!lua_istable(L, arg)) gen_fail(L, "%s: expected a table, got %s", path_text(L, p), gen_describe(L, arg));
   gen_order_keys(L, shape);
   int keys = lua_gettop(L);
   for (lua_Integer i = 1; lua_rawgeti(L, keys, i) != LUA_TNIL; i++) {
@@ -130,7 +133,7 @@ void gen_nested_match(lua_State *L, int shape, int arg, const gen_value *like, g
   if (!lua_isnoneornil(L, shape))
     match(L, shape, arg, NULL, like, out, &n);
   else if (!lua_isnil(L, arg))
-    gen_fail(L, "state: expected nil, got %s", gen_value_describe(L, arg));
+    gen_fail(L, "state: expected nil, got %s", gen_describe(L, arg));
 }
 
 /* ---- rebuilding ---- */

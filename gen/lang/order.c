@@ -2,9 +2,11 @@
  *
  * Lua leaves the order of its hash part open (it follows string seeds) and picks sort pivots by the clock; generated
  * code must depend on neither. */
+#include "gen/lang/order.h"
+
 #include <string.h>
 
-#include "gen/internal.h"
+#include "gen/lang/types.h"
 
 /* ---- stable merge sort of the array at stack index 1 by the function at 2, through the scratch table at 3 ---- */
 
@@ -50,7 +52,7 @@ int gen_order_sort(lua_State *L) {
   lua_newtable(L);
   lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
   for (lua_Integer width = 1; width < n; width *= 2) {
-    gen_sandbox_pay(L, STEPS_A_MERGE * (uint64_t)n);
+    gen_state_pay(L, STEPS_A_MERGE * (uint64_t)n);
     for (lua_Integer low = 1; low + width <= n; low += 2 * width)
       merge(L, low, low + width, low + 2 * width <= n ? low + 2 * width : n + 1);
   }
@@ -69,7 +71,7 @@ static int rank(lua_State *L, int index) {
     case LUA_TBOOLEAN:
       return 2;
     default:
-      gen_fail(L, "a table with a %s as key has no fixed order", gen_value_describe(L, index));
+      gen_fail(L, "a table with a %s as key has no fixed order", gen_describe(L, index));
   }
 }
 
@@ -130,7 +132,7 @@ const char *gen_order_unknown_key(lua_State *L, int index, const char *const *kn
   gen_order_keys(L, index);
   int keys = lua_gettop(L);
   for (lua_Integer i = 1; lua_rawgeti(L, keys, i) != LUA_TNIL; i++) {
-    const char *name = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : gen_value_describe(L, -1);
+    const char *name = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : gen_describe(L, -1);
     int j = 0;
     while (known[j] && strcmp(known[j], name) != 0) j++;
     if (!known[j]) return name;
@@ -166,7 +168,7 @@ int gen_order_pairs(lua_State *L) {
     lua_call(L, 1, 3);
     return 3;
   }
-  if (!lua_istable(L, 1)) gen_fail(L, "pairs: expected a table, got %s", gen_value_describe(L, 1));
+  if (!lua_istable(L, 1)) gen_fail(L, "pairs: expected a table, got %s", gen_describe(L, 1));
   lua_settop(L, 1);
   gen_order_keys(L, 1);
   lua_pushinteger(L, 0);

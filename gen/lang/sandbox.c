@@ -4,49 +4,27 @@
  * built kernel), next (no fixed order), rawset (would thaw what is frozen), coroutines, os, io, debug, utf8,
  * math.random, string.dump, and what searches strings by pattern: those run outside the count of steps, for ever if a
  * pattern is made so. What else runs in C pays in steps for what it makes or walks. */
-#include <stdarg.h>
+#include "gen/lang/sandbox.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <lualib.h>
 
-#include "gen/internal.h"
+#include "gen/lang/order.h"
+#include "gen/lang/types.h"
 
 enum { HOOK_STEPS = 1 << 12, STEP_BYTES = 16 }; /* bytes that are made in the time of a step */
 enum { BLOCK_BYTES_MAX = 16 << 20, MESSAGE_BYTES_MAX = 4096, REPEATS_MAX = 1 << 20 };
-static const uint64_t steps_max = 200u * 1000 * 1000; /* the largest template runs well under a million */
 static const size_t bytes_max = (size_t)512 << 20;
-
-/* ---- errors ---- */
-
-void gen_fail(lua_State *L, const char *format, ...) {
-  char message[512];
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(message, sizeof message, format, arguments);
-  va_end(arguments);
-  lua_Debug where;
-  for (int level = 0; lua_getstack(L, level, &where); level++) {
-    lua_getinfo(L, "Sl", &where);
-    if (where.currentline <= 0) continue;
-    lua_pushfstring(L, "%s:%d: %s", where.short_src, where.currentline, message);
-    lua_error(L);
-  }
-  lua_pushstring(L, message);
-  lua_error(L);
-  abort(); /* not reached: lua_error does not return */
-}
 
 /* ---- bounds ---- */
 
-bool gen_sandbox_is_spent(const gen_state *g) {
-  return g->lua_steps > steps_max;
-}
-
 void gen_sandbox_explain(const gen_state *g, const char *where, const char *what, char *error, size_t capacity) {
-  if (gen_sandbox_is_spent(g))
-    snprintf(error, capacity, "%s: the template ran %llu steps without an end", where, (unsigned long long)steps_max);
+  if (gen_state_is_spent(g))
+    snprintf(error, capacity, "%s: the template ran %llu steps without an end", where,
+             (unsigned long long)GEN_STEPS_MAX);
   else
     snprintf(error, capacity, "%s: the %s needs more memory than a template may have", where, what);
 }
@@ -62,7 +40,7 @@ static void *allocate(void *user, void *block, size_t old_bytes, size_t new_byte
   if (new_bytes > had) {
     g->lua_steps += new_bytes / STEP_BYTES;
     int is_too_large = new_bytes > BLOCK_BYTES_MAX || g->lua_bytes - had + new_bytes > bytes_max;
-    if (is_too_large || (new_bytes > MESSAGE_BYTES_MAX && gen_sandbox_is_spent(g))) return NULL;
+    if (is_too_large || (new_bytes > MESSAGE_BYTES_MAX && gen_state_is_spent(g))) return NULL;
   }
   void *result = realloc(block, new_bytes);
   if (result) g->lua_bytes = g->lua_bytes - had + new_bytes;
@@ -71,13 +49,7 @@ static void *allocate(void *user, void *block, size_t old_bytes, size_t new_byte
 
 static void count_steps(lua_State *L, lua_Debug *activation) {
   (void)activation;
-  gen_sandbox_pay(L, HOOK_STEPS);
-}
-
-void gen_sandbox_pay(lua_State *L, uint64_t steps) {
-  gen_state *g = gen_state_get(L);
-  g->lua_steps = steps > steps_max ? steps_max + 1 : g->lua_steps + steps;
-  if (gen_sandbox_is_spent(g)) gen_fail(L, "the template ran %llu steps without an end", (unsigned long long)steps_max);
+  gen_state_pay(L, HOOK_STEPS);
 }
 
 lua_State *gen_sandbox_open(gen_state *g) {
@@ -86,16 +58,6 @@ lua_State *gen_sandbox_open(gen_state *g) {
   *(gen_state **)lua_getextraspace(L) = g;
   lua_sethook(L, count_steps, LUA_MASKCOUNT, HOOK_STEPS);
   return L;
-}
-
-gen_state *gen_state_get(lua_State *L) {
-  return *(gen_state **)lua_getextraspace(L);
-}
-
-gen_state *gen_building(lua_State *L, const char *word) {
-  gen_state *g = gen_state_get(L);
-  if (!g->function) gen_fail(L, "%s: only inside the body of a kernel", word);
-  return g;
 }
 
 /* ---- base functions made safe ---- */
@@ -166,7 +128,7 @@ static int walk(lua_State *L) {
     low = luaL_optinteger(L, first, 1);
     high = luaL_optinteger(L, first + 1, high);
   }
-  gen_sandbox_pay(L, high > low ? (uint64_t)high - (uint64_t)low : 0);
+  gen_state_pay(L, high > low ? (uint64_t)high - (uint64_t)low : 0);
   return call_own(L);
 }
 
@@ -194,13 +156,13 @@ static int read_frozen(lua_State *L) {
   lua_pushvalue(L, 2);
   if (lua_rawget(L, lua_upvalueindex(1)) == LUA_TNIL)
     gen_fail(L, "%s has no %s '%s'", lua_tostring(L, lua_upvalueindex(2)), lua_tostring(L, lua_upvalueindex(3)),
-             lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : gen_value_describe(L, 2));
+             lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : gen_describe(L, 2));
   return 1;
 }
 
 static int write_frozen(lua_State *L) {
   gen_fail(L, "%s is read-only: '%s' cannot be set", lua_tostring(L, lua_upvalueindex(1)),
-           lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : gen_value_describe(L, 2));
+           lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : gen_describe(L, 2));
 }
 
 /* pairs() of a view walks the table behind it. */

@@ -1,7 +1,9 @@
-/* types.c: the types of kernel values and the Lua objects that stand for them.
+/* types.c: the types of kernel values and the Lua objects that stand for them, and what messages call any object.
  *
  * Each type is one userdata for the life of the state, so that `v.type == k.f32` is plain identity. */
-#include "gen/internal.h"
+#include "gen/lang/types.h"
+
+#include "gen/lang/words.h"
 
 const gen_type_info gen_types[GEN_TYPE_COUNT] = {
     [GEN_I1] = {"i1", GEN_INT, 1},         [GEN_I8] = {"i8", GEN_INT, 8},      [GEN_I16] = {"i16", GEN_INT, 16},
@@ -10,7 +12,7 @@ const gen_type_info gen_types[GEN_TYPE_COUNT] = {
     [GEN_PTR] = {"ptr", GEN_ADDRESS, 64},
 };
 
-static const char metatable_name[] = "flp.type";
+const char gen_type_metatable[] = "flp.type", gen_value_metatable[] = "flp.value";
 
 void gen_types_init(gen_state *g) {
   LLVMContextRef c = g->context;
@@ -27,13 +29,13 @@ void gen_types_init(gen_state *g) {
 }
 
 static int to_string(lua_State *L) {
-  gen_type *type = luaL_checkudata(L, 1, metatable_name);
+  gen_type *type = luaL_checkudata(L, 1, gen_type_metatable);
   lua_pushstring(L, gen_types[*type].name);
   return 1;
 }
 
 void gen_types_open(lua_State *L, int words) {
-  luaL_newmetatable(L, metatable_name);
+  luaL_newmetatable(L, gen_type_metatable);
   lua_pushcfunction(L, to_string);
   lua_setfield(L, -2, "__tostring");
   lua_pushboolean(L, 0);
@@ -41,7 +43,7 @@ void gen_types_open(lua_State *L, int words) {
   for (int i = 0; i < GEN_TYPE_COUNT; i++) {
     gen_type *type = lua_newuserdatauv(L, sizeof *type, 0);
     *type = (gen_type)i;
-    luaL_setmetatable(L, metatable_name);
+    luaL_setmetatable(L, gen_type_metatable);
     lua_pushvalue(L, -1);
     lua_rawsetp(L, LUA_REGISTRYINDEX, &gen_types[i]);
     lua_setfield(L, words, gen_types[i].name);
@@ -54,7 +56,7 @@ void gen_types_push(lua_State *L, gen_type type) {
 }
 
 bool gen_types_test(lua_State *L, int arg, gen_type *out) {
-  gen_type *type = luaL_testudata(L, arg, metatable_name);
+  gen_type *type = luaL_testudata(L, arg, gen_type_metatable);
   if (type) *out = *type;
   return type != NULL;
 }
@@ -62,6 +64,16 @@ bool gen_types_test(lua_State *L, int arg, gen_type *out) {
 gen_type gen_types_check(lua_State *L, int arg, const char *what) {
   gen_type type;
   if (!gen_types_test(L, arg, &type))
-    gen_fail(L, "%s: expected a type such as k.f32, got %s", what, gen_value_describe(L, arg));
+    gen_fail(L, "%s: expected a type such as k.f32, got %s", what, gen_describe(L, arg));
   return type;
+}
+
+const char *gen_describe(lua_State *L, int arg) {
+  gen_value *value = luaL_testudata(L, arg, gen_value_metatable);
+  gen_type type;
+  if (value) return gen_types[value->type].name;
+  if (gen_types_test(L, arg, &type)) return "a type";
+  if (lua_isinteger(L, arg)) return "a Lua integer";
+  if (lua_type(L, arg) == LUA_TNUMBER) return "a Lua float";
+  return lua_isnone(L, arg) ? "nothing" : luaL_typename(L, arg);
 }

@@ -2,15 +2,15 @@
  *
  * A value is immutable: an LLVM value, its type and the region that may use it. A Lua number takes the type of the
  * value it meets. */
+#include "gen/lang/value.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/internal.h"
+#include "gen/lang/words.h"
 
 enum { VALUES_MAX = 1 << 20 }; /* a kernel of a million instructions is a template gone astray */
-
-static const char metatable_name[] = "flp.value";
 
 /* ---- regions ---- */
 
@@ -45,7 +45,7 @@ void gen_value_push(lua_State *L, gen_type type, LLVMValueRef ref) {
   if (++g->values > VALUES_MAX) gen_fail(L, "the module is larger than %d instructions", (int)VALUES_MAX);
   gen_value *value = lua_newuserdatauv(L, sizeof *value, 0);
   *value = (gen_value){ref, type, LLVMIsConstant(ref) && type != GEN_PTR ? 0 : g->region};
-  luaL_setmetatable(L, metatable_name);
+  luaL_setmetatable(L, gen_value_metatable);
 }
 
 void gen_value_push_struct(lua_State *L, gen_type type, LLVMValueRef aggregate, unsigned n) {
@@ -59,22 +59,12 @@ void gen_value_push_struct(lua_State *L, gen_type type, LLVMValueRef aggregate, 
 
 /* ---- reading arguments ---- */
 
-const char *gen_value_describe(lua_State *L, int arg) {
-  gen_value *value = luaL_testudata(L, arg, metatable_name);
-  gen_type type;
-  if (value) return gen_types[value->type].name;
-  if (gen_types_test(L, arg, &type)) return "a type";
-  if (lua_isinteger(L, arg)) return "a Lua integer";
-  if (lua_type(L, arg) == LUA_TNUMBER) return "a Lua float";
-  return lua_isnone(L, arg) ? "nothing" : luaL_typename(L, arg);
-}
-
 bool gen_value_is(lua_State *L, int arg) {
-  return luaL_testudata(L, arg, metatable_name) != NULL;
+  return luaL_testudata(L, arg, gen_value_metatable) != NULL;
 }
 
 bool gen_value_test(lua_State *L, int arg, gen_value *out) {
-  gen_value *value = luaL_testudata(L, arg, metatable_name);
+  gen_value *value = luaL_testudata(L, arg, gen_value_metatable);
   if (!value) return false;
   if (!is_visible(gen_state_get(L), value->region))
     gen_fail(L, "this %s was made inside a loop, arm or kernel that has ended; return it as state",
@@ -85,13 +75,12 @@ bool gen_value_test(lua_State *L, int arg, gen_value *out) {
 
 gen_value gen_value_check(lua_State *L, int arg, const char *what) {
   gen_value value;
-  if (!gen_value_test(L, arg, &value))
-    gen_fail(L, "%s: expected a kernel value, got %s", what, gen_value_describe(L, arg));
+  if (!gen_value_test(L, arg, &value)) gen_fail(L, "%s: expected a kernel value, got %s", what, gen_describe(L, arg));
   return value;
 }
 
 lua_Integer gen_value_integer(lua_State *L, int arg, lua_Integer low, lua_Integer high, const char *what) {
-  if (!lua_isinteger(L, arg)) gen_fail(L, "%s: expected a Lua integer, got %s", what, gen_value_describe(L, arg));
+  if (!lua_isinteger(L, arg)) gen_fail(L, "%s: expected a Lua integer, got %s", what, gen_describe(L, arg));
   lua_Integer n = lua_tointeger(L, arg);
   if (n < low || n > high)
     gen_fail(L, "%s: %lld is not in [%lld, %lld]", what, (long long)n, (long long)low, (long long)high);
@@ -103,8 +92,7 @@ static LLVMValueRef integer_constant(lua_State *L, int arg, gen_type type, const
   unsigned bits = gen_types[type].bits;
   if (lua_type(L, arg) == LUA_TBOOLEAN && type == GEN_I1)
     return LLVMConstInt(g->types[type], (unsigned long long)lua_toboolean(L, arg), 0);
-  if (!lua_isinteger(L, arg))
-    gen_fail(L, "%s: %s cannot become %s", what, gen_value_describe(L, arg), gen_types[type].name);
+  if (!lua_isinteger(L, arg)) gen_fail(L, "%s: %s cannot become %s", what, gen_describe(L, arg), gen_types[type].name);
   lua_Integer n = lua_tointeger(L, arg);
   if (bits < 64 && (n < -((lua_Integer)1 << (bits - 1)) || n >= (lua_Integer)1 << bits))
     gen_fail(L, "%s: %lld does not fit %s", what, (long long)n, gen_types[type].name);
@@ -115,7 +103,7 @@ LLVMValueRef gen_value_constant(lua_State *L, int arg, gen_type type, const char
   gen_state *g = gen_state_get(L);
   if (gen_types[type].class == GEN_INT) return integer_constant(L, arg, type, what);
   if (gen_types[type].class == GEN_ADDRESS || lua_type(L, arg) != LUA_TNUMBER)
-    gen_fail(L, "%s: %s cannot become %s", what, gen_value_describe(L, arg), gen_types[type].name);
+    gen_fail(L, "%s: %s cannot become %s", what, gen_describe(L, arg), gen_types[type].name);
   double number = lua_tonumber(L, arg);
   /* the sign of 0/0 differs between machines */
   return LLVMConstReal(g->types[type], isnan(number) ? (double)NAN : number);
@@ -130,7 +118,7 @@ LLVMValueRef gen_value_of(lua_State *L, int arg, gen_type type, const char *what
   }
   int kind = lua_type(L, arg);
   if (kind != LUA_TNUMBER && !(kind == LUA_TBOOLEAN && type == GEN_I1))
-    gen_fail(L, "%s: expected %s, got %s", what, gen_types[type].name, gen_value_describe(L, arg));
+    gen_fail(L, "%s: expected %s, got %s", what, gen_types[type].name, gen_describe(L, arg));
   return gen_value_constant(L, arg, type, what);
 }
 
@@ -139,7 +127,7 @@ LLVMValueRef gen_value_index(lua_State *L, int arg, const char *what) {
   gen_value value;
   if (!gen_value_test(L, arg, &value)) {
     if (!lua_isinteger(L, arg))
-      gen_fail(L, "%s: expected i32, i64 or a Lua integer, got %s", what, gen_value_describe(L, arg));
+      gen_fail(L, "%s: expected i32, i64 or a Lua integer, got %s", what, gen_describe(L, arg));
     return LLVMConstInt(g->types[GEN_I64], (unsigned long long)lua_tointeger(L, arg), 1);
   }
   if (value.type == GEN_I64) return value.ref;
@@ -151,7 +139,7 @@ gen_type gen_value_pair(lua_State *L, int a, int b, const char *what, LLVMValueR
   gen_value va, vb;
   bool is_a = gen_value_test(L, a, &va), is_b = gen_value_test(L, b, &vb);
   if (!is_a && !is_b)
-    gen_fail(L, "%s: expected a kernel value, got %s and %s", what, gen_value_describe(L, a), gen_value_describe(L, b));
+    gen_fail(L, "%s: expected a kernel value, got %s and %s", what, gen_describe(L, a), gen_describe(L, b));
   if (is_a && is_b && va.type != vb.type)
     gen_fail(L, "%s: operands differ in type, %s and %s; use k.convert", what, gen_types[va.type].name,
              gen_types[vb.type].name);
@@ -164,7 +152,7 @@ gen_type gen_value_pair(lua_State *L, int a, int b, const char *what, LLVMValueR
 void gen_value_array(lua_State *L, int arg, gen_type type, int n, const char *what, LLVMValueRef *out) {
   arg = lua_absindex(L, arg);
   if (!lua_istable(L, arg))
-    gen_fail(L, "%s: expected an array of %d %s, got %s", what, n, gen_types[type].name, gen_value_describe(L, arg));
+    gen_fail(L, "%s: expected an array of %d %s, got %s", what, n, gen_types[type].name, gen_describe(L, arg));
   if ((int)lua_rawlen(L, arg) != n)
     gen_fail(L, "%s: expected an array of %d %s, got one of %d", what, n, gen_types[type].name,
              (int)lua_rawlen(L, arg));
@@ -179,8 +167,8 @@ void gen_value_array(lua_State *L, int arg, gen_type type, int n, const char *wh
 /* ---- the Lua object ---- */
 
 static int index_field(lua_State *L) {
-  gen_value *value = luaL_checkudata(L, 1, metatable_name);
-  const char *field = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : gen_value_describe(L, 2);
+  gen_value *value = luaL_checkudata(L, 1, gen_value_metatable);
+  const char *field = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : gen_describe(L, 2);
   if (lua_type(L, 2) != LUA_TSTRING || field[0] != 't' || strcmp(field, "type") != 0)
     gen_fail(L, "a value (%s) has no field '%s', only 'type'", gen_types[value->type].name, field);
   gen_types_push(L, value->type);
@@ -188,7 +176,7 @@ static int index_field(lua_State *L) {
 }
 
 static int to_string(lua_State *L) {
-  gen_value *value = luaL_checkudata(L, 1, metatable_name);
+  gen_value *value = luaL_checkudata(L, 1, gen_value_metatable);
   lua_pushfstring(L, "%s value", gen_types[value->type].name);
   return 1;
 }
@@ -221,7 +209,7 @@ void gen_value_open(lua_State *L, int words) {
                                      {"__concat", refuse_concat},
                                      {"__len", refuse_length},
                                      {NULL, NULL}};
-  luaL_newmetatable(L, metatable_name);
+  luaL_newmetatable(L, gen_value_metatable);
   luaL_setfuncs(L, methods, 0);
   for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
     lua_pushstring(L, refused[i][1]);
@@ -231,7 +219,6 @@ void gen_value_open(lua_State *L, int words) {
   }
   lua_pushboolean(L, 0);
   lua_setfield(L, -2, "__metatable");
-  gen_arith_operators(L, lua_absindex(L, -1));
   lua_pop(L, 1);
   lua_pushcfunction(L, constant);
   lua_setfield(L, words, "const");

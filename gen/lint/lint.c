@@ -4,11 +4,12 @@
  * a call and which no statement of the file assigns anew. Only those are judged, so ordinary Lua is never flagged:
  * optional values (`x and k.load(...) or nil`, `if bias then`) stay idiomatic. Files of losses have words of their own,
  * lt(a, b), and fields of `row` are values. */
+#include "gen/lint/lint.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/internal.h"
 #include "gen/sources/tokens.h"
 
 enum { NAMES_MAX = 4096, BLOCKS_MAX = 256 };

@@ -11,6 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gen/gen.h"
+#include "gen/lang/chunk.h"
+#include "gen/lang/order.h"
+#include "gen/lang/sandbox.h"
+#include "gen/sources/sources.h"
+
 /* What one trace reads and writes; on the stack of flpgen_loss_trace. */
 typedef struct tracing {
   const char *file;
@@ -215,7 +221,7 @@ static int import(lua_State *L) {
   free(g->text);
   if (gen_sources_read(NULL, file, &g->text, &length) != FLP_OK || !g->text)
     gen_fail(L, "import: there is no built-in loss '%s'", lua_tostring(L, 1));
-  gen_template_load(L, file, length);
+  gen_chunk_load(L, file, length);
   lua_call(L, 0, 1);
   return 1;
 }
@@ -226,7 +232,7 @@ static void prepare(lua_State *L) {
   lua_pushcfunction(L, import);
   lua_setfield(L, -2, "import");
   gen_sandbox_freeze(L, "the sandbox", "global");
-  gen_template_environment(L);
+  gen_chunk_environment(L);
 }
 
 /* Names the program and keeps what is in it: values that the file made outside its function. */
@@ -244,7 +250,7 @@ static int trace(lua_State *L) {
   const tracing *t = lua_touserdata(L, 1);
   size_t length = (size_t)lua_tointeger(L, 2);
   prepare(L);
-  gen_template_load(L, t->file, length);
+  gen_chunk_load(L, t->file, length);
   lua_call(L, 0, 1);
   int value = lua_gettop(L);
   if (lua_istable(L, value)) {

@@ -1,6 +1,9 @@
 /* push.c: a loss program as the Lua table that templates/loss.lua turns into kernel code, and the operations that
  * templates/loss_any.lua knows. */
-#include "gen/internal.h"
+#include "gen/loss/push.h"
+
+#include <lauxlib.h>
+#include <stdbool.h>
 
 static void set_integer(lua_State *L, const char *name, lua_Integer value) {
   lua_pushinteger(L, value);

@@ -2,7 +2,7 @@
 #ifndef FLPGEN_TRACE_H
 #define FLPGEN_TRACE_H
 
-#include "gen/internal.h"
+#include "gen/lang/state.h"
 
 /* Adds the words of losses to the table at index environment, and the metatable of their values. */
 void gen_loss_value_open(lua_State *L, int environment);

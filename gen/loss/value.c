@@ -4,7 +4,9 @@
  * where it meets one. */
 #include <math.h>
 
+#include "gen/lang/types.h"
 #include "gen/loss/trace.h"
+#include "runtime/base/status.h"
 
 static const char metatable_name[] = "flp.loss";
 
@@ -22,7 +24,7 @@ bool gen_loss_test(lua_State *L, int arg, uint16_t *out) {
 
 const char *gen_loss_describe(lua_State *L, int arg) {
   uint16_t node;
-  if (!gen_loss_test(L, arg, &node)) return gen_value_describe(L, arg);
+  if (!gen_loss_test(L, arg, &node)) return gen_describe(L, arg);
   return flp_loss_is_condition(gen_state_get(L)->traced, node) ? "a condition" : "a value";
 }
 

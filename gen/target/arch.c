@@ -1,10 +1,10 @@
 /* arch.c: the architectures that templates exist for, as data.
  *
  * An architecture newer than LLVM 19 knows is given the newest older target, which its driver accepts. */
+#include "gen/target/arch.h"
+
 #include <stdio.h>
 #include <string.h>
-
-#include "gen/internal.h"
 
 static const gen_arch arches[] = {
     {"sm_80", "sm_80", "+ptx70", ""},  {"sm_86", "sm_86", "+ptx71", ""},  {"sm_87", "sm_87", "+ptx74", ""},

@@ -2,6 +2,8 @@
  *
  * The passes simplify and share, no more: a Lua `for` has unrolled what is to be unrolled, and lanes are threads, so
  * there is nothing to vectorise. Floats are left as written: no fast-math flag, no contraction. */
+#include "gen/target/emit.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +14,8 @@
 #include <llvm-c/Target.h>
 #include <llvm-c/Transforms/PassBuilder.h>
 
-#include "gen/internal.h"
+#include "gen/lang/types.h"
+#include "gen/target/arch.h"
 
 static const char triple[] = "nvptx64-nvidia-cuda";
 /* No loop-invariant code motion: hoisting every address of a main loop costs the registers that its 128 accumulators

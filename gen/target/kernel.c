@@ -2,7 +2,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "gen/internal.h"
+#include "gen/lang/order.h"
+#include "gen/lang/sandbox.h"
+#include "gen/lang/value.h"
+#include "gen/target/words.h"
 
 /* Shared memory that one CTA may have on any architecture in arch.c. */
 enum { SHARED_BYTES_MAX = 232448, THREADS_MAX = 1024 };
@@ -79,7 +82,7 @@ static void read_tile(lua_State *L) {
   uint32_t *const fields[] = {&d->tile_rows,    &d->tile_columns, &d->tile_depth, &d->stages,
                               &d->unit_columns, &d->raster,       &d->cluster};
   if (lua_getfield(L, 1, "tile") != LUA_TNIL) {
-    if (!lua_istable(L, -1)) gen_fail(L, "k.kernel: tile: expected a table, got %s", gen_value_describe(L, -1));
+    if (!lua_istable(L, -1)) gen_fail(L, "k.kernel: tile: expected a table, got %s", gen_describe(L, -1));
     int tile = lua_gettop(L);
     gen_order_refuse_unknown(L, tile, known, "k.kernel: tile");
     for (int i = 0; known[i]; i++) {
@@ -100,7 +103,7 @@ static void read_tile(lua_State *L) {
 static const flp_abi_entry *read_entry(lua_State *L) {
   gen_state *g = gen_state_get(L);
   if (lua_getfield(L, 1, "entry") != LUA_TSTRING)
-    gen_fail(L, "k.kernel: entry: expected a string, got %s", gen_value_describe(L, -1));
+    gen_fail(L, "k.kernel: entry: expected a string, got %s", gen_describe(L, -1));
   const char *name = lua_tostring(L, -1);
   const flp_abi_entry *abi = flp_abi_find(name);
   const char *const *names = entries_of(g);
@@ -219,11 +222,11 @@ static int kernel(lua_State *L) {
   static const char *const known[] = {"entry", "threads", "min_ctas", "shared_bytes", "tile", "body", NULL};
   gen_state *g = gen_state_get(L);
   if (g->function) gen_fail(L, "k.kernel: a kernel cannot be defined inside another");
-  if (!lua_istable(L, 1)) gen_fail(L, "k.kernel: expected a table, got %s", gen_value_describe(L, 1));
+  if (!lua_istable(L, 1)) gen_fail(L, "k.kernel: expected a table, got %s", gen_describe(L, 1));
   lua_settop(L, 1);
   gen_order_refuse_unknown(L, 1, known, "k.kernel");
   if (lua_getfield(L, 1, "body") != LUA_TFUNCTION)
-    gen_fail(L, "k.kernel: body: expected a function, got %s", gen_value_describe(L, -1));
+    gen_fail(L, "k.kernel: body: expected a function, got %s", gen_describe(L, -1));
   uint32_t min_ctas = (uint32_t)integer_field(L, "min_ctas", 0, 0, 32);
   const flp_abi_entry *abi = read_entry(L);
   read_tile(L);

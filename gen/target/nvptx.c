@@ -4,48 +4,9 @@
  * under a condition. Constraint strings are fixed here and covered by tests: a wrong one is fatal in LLVM. */
 #include <string.h>
 
-#include "gen/internal.h"
-
-/* ---- intrinsics ---- */
-
-LLVMValueRef gen_nvptx_call(gen_state *g, const char *name, LLVMTypeRef overload, LLVMValueRef *args, unsigned count) {
-  unsigned id = LLVMLookupIntrinsicID(name, strlen(name));
-  size_t overloads = overload ? 1 : 0;
-  LLVMValueRef function = LLVMGetIntrinsicDeclaration(g->module, id, &overload, overloads);
-  LLVMTypeRef type = LLVMIntrinsicGetType(g->context, id, &overload, overloads);
-  return LLVMBuildCall2(g->builder, type, function, args, count, "");
-}
-
-/* ---- inline PTX ---- */
-
-static void add_attribute(gen_state *g, LLVMValueRef call, const char *name) {
-  unsigned kind = LLVMGetEnumAttributeKindForName(name, strlen(name));
-  LLVMAttributeRef attribute = LLVMCreateEnumAttribute(g->context, kind, 0);
-  LLVMAddCallSiteAttribute(call, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, attribute);
-}
-
-LLVMValueRef gen_nvptx_asm(gen_state *g, const gen_asm *a, LLVMTypeRef result, LLVMValueRef *args, unsigned count) {
-  LLVMTypeRef types[GEN_ASM_ARGS_MAX];
-  if (!result) result = LLVMVoidTypeInContext(g->context);
-  for (unsigned i = 0; i < count; i++) types[i] = LLVMTypeOf(args[i]);
-  LLVMTypeRef type = LLVMFunctionType(result, types, count, 0);
-  LLVMValueRef code = LLVMGetInlineAsm(type, a->text, strlen(a->text), a->constraints, strlen(a->constraints),
-                                       (a->flags & GEN_ASM_SIDE_EFFECT) != 0, 0, LLVMInlineAsmDialectATT, 0);
-  LLVMValueRef call = LLVMBuildCall2(g->builder, type, code, args, count, "");
-  add_attribute(g, call, "nounwind");
-  if (a->flags & GEN_ASM_CONVERGENT) add_attribute(g, call, "convergent");
-  if (!(a->flags & GEN_ASM_SIDE_EFFECT)) {
-    add_attribute(g, call, "memory"); /* value 0: none */
-    add_attribute(g, call, "willreturn");
-  }
-  return call;
-}
-
-LLVMTypeRef gen_nvptx_struct(gen_state *g, gen_type type, unsigned n) {
-  LLVMTypeRef elements[256];
-  for (unsigned i = 0; i < n; i++) elements[i] = g->types[type];
-  return LLVMStructTypeInContext(g->context, elements, n, 0);
-}
+#include "gen/lang/call.h"
+#include "gen/lang/value.h"
+#include "gen/target/words.h"
 
 static LLVMValueRef i32_constant(gen_state *g, uint32_t n) {
   return LLVMConstInt(g->types[GEN_I32], n, 0);
@@ -67,7 +28,7 @@ static const special specials[] = {
 
 /* The range lets LLVM turn the template's signed divisions into shifts and masks. */
 static LLVMValueRef read_special(gen_state *g, const special *s) {
-  LLVMValueRef call = gen_nvptx_call(g, s->intrinsic, NULL, NULL, 0);
+  LLVMValueRef call = gen_call_intrinsic(g, s->intrinsic, NULL, NULL, 0);
   LLVMMetadataRef bounds[2] = {LLVMValueAsMetadata(i32_constant(g, s->low)),
                                LLVMValueAsMetadata(i32_constant(g, s->high ? s->high : g->threads))};
   LLVMMetadataRef node = LLVMMDNodeInContext2(g->context, bounds, 2);
@@ -92,7 +53,7 @@ static int warp(lua_State *L) {
 static int reread(lua_State *L, const char *word, const char *text) {
   const gen_asm read = {text, "=r", GEN_ASM_SIDE_EFFECT};
   gen_state *g = gen_building(L, word);
-  gen_value_push(L, GEN_I32, gen_nvptx_asm(g, &read, g->types[GEN_I32], NULL, 0));
+  gen_value_push(L, GEN_I32, gen_call_asm(g, &read, g->types[GEN_I32], NULL, 0));
   return 1;
 }
 
@@ -111,7 +72,7 @@ static int reread_nctaid(lua_State *L) {
 /* ---- barrier, shuffles, votes ---- */
 
 static int barrier(lua_State *L) {
-  gen_nvptx_call(gen_building(L, "k.barrier"), "llvm.nvvm.barrier0", NULL, NULL, 0);
+  gen_call_intrinsic(gen_building(L, "k.barrier"), "llvm.nvvm.barrier0", NULL, NULL, 0);
   return 0;
 }
 
@@ -134,21 +95,21 @@ static int shuffle_word(lua_State *L) {
     gen_fail(L, "%s: expected i32 or f32, got %s", s->name, gen_types[v.type].name);
   LLVMValueRef lane = gen_value_of(L, 2, GEN_I32, s->name);
   LLVMValueRef args[4] = {i32_constant(g, UINT32_MAX), v.ref, lane, i32_constant(g, s->clamp)};
-  gen_value_push(L, v.type, gen_nvptx_call(g, v.type == GEN_I32 ? s->on_i32 : s->on_f32, NULL, args, 4));
+  gen_value_push(L, v.type, gen_call_intrinsic(g, v.type == GEN_I32 ? s->on_i32 : s->on_f32, NULL, args, 4));
   return 1;
 }
 
 static int ballot(lua_State *L) {
   gen_state *g = gen_building(L, "k.ballot");
   LLVMValueRef args[2] = {i32_constant(g, UINT32_MAX), gen_value_of(L, 1, GEN_I1, "k.ballot")};
-  gen_value_push(L, GEN_I32, gen_nvptx_call(g, "llvm.nvvm.vote.ballot.sync", NULL, args, 2));
+  gen_value_push(L, GEN_I32, gen_call_intrinsic(g, "llvm.nvvm.vote.ballot.sync", NULL, args, 2));
   return 1;
 }
 
 static int any(lua_State *L) {
   gen_state *g = gen_building(L, "k.any");
   LLVMValueRef args[2] = {i32_constant(g, UINT32_MAX), gen_value_of(L, 1, GEN_I1, "k.any")};
-  gen_value_push(L, GEN_I1, gen_nvptx_call(g, "llvm.nvvm.vote.any.sync", NULL, args, 2));
+  gen_value_push(L, GEN_I1, gen_call_intrinsic(g, "llvm.nvvm.vote.any.sync", NULL, args, 2));
   return 1;
 }
 
@@ -156,7 +117,7 @@ static int popcount(lua_State *L) {
   gen_state *g = gen_building(L, "k.popcount");
   gen_value v = gen_value_check(L, 1, "k.popcount");
   LLVMValueRef args[1] = {gen_value_of(L, 1, GEN_I32, "k.popcount")};
-  gen_value_push(L, v.type, gen_nvptx_call(g, "llvm.ctpop", g->types[GEN_I32], args, 1));
+  gen_value_push(L, v.type, gen_call_intrinsic(g, "llvm.ctpop", g->types[GEN_I32], args, 1));
   return 1;
 }
 
@@ -173,14 +134,14 @@ static int copy_async16(lua_State *L) {
                           gen_value_of(L, 3, GEN_I32, "k.copy_async16: bytes")};
   bool is_whole = false;
   if (lua_isinteger(L, 3)) is_whole = gen_value_integer(L, 3, 0, 16, "k.copy_async16: bytes") == 16;
-  gen_nvptx_asm(g, is_whole ? &whole : &part, NULL, args, is_whole ? 2 : 3);
+  gen_call_asm(g, is_whole ? &whole : &part, NULL, args, is_whole ? 2 : 3);
   return 0;
 }
 
 static int copy_commit(lua_State *L) {
   static const gen_asm commit = {"cp.async.commit_group;", "~{memory}", GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
   gen_state *g = gen_building(L, "k.copy_commit");
-  gen_nvptx_asm(g, &commit, NULL, NULL, 0);
+  gen_call_asm(g, &commit, NULL, NULL, 0);
   return 0;
 }
 
@@ -189,7 +150,7 @@ static int copy_wait(lua_State *L) {
   lua_Integer pending = gen_value_integer(L, 1, 0, 63, "k.copy_wait: pending groups");
   const char *text = lua_pushfstring(L, "cp.async.wait_group %d;", (int)pending);
   gen_asm wait = {text, "~{memory}", GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
-  gen_nvptx_asm(g, &wait, NULL, NULL, 0);
+  gen_call_asm(g, &wait, NULL, NULL, 0);
   return 0;
 }
 
@@ -205,7 +166,7 @@ static int load_matrix(lua_State *L) {
   gen_state *g = gen_building(L, name);
   LLVMValueRef address = gen_value_of(L, 1, GEN_I32, name);
   const gen_asm *text = is_transposed ? &transposed : &plain;
-  gen_value_push_struct(L, GEN_I32, gen_nvptx_asm(g, text, gen_nvptx_struct(g, GEN_I32, 4), &address, 1), 4);
+  gen_value_push_struct(L, GEN_I32, gen_call_asm(g, text, gen_call_struct(g, GEN_I32, 4), &address, 1), 4);
   return 1;
 }
 
@@ -239,7 +200,7 @@ static int mma(lua_State *L) {
   gen_value_array(L, 2, GEN_I32, 4, "k.mma: a", args);
   gen_value_array(L, 3, GEN_I32, 2, "k.mma: b", args + 4);
   gen_value_array(L, 4, GEN_F32, 4, "k.mma: c", args + 6);
-  gen_value_push_struct(L, GEN_F32, gen_nvptx_asm(g, &kind->text, gen_nvptx_struct(g, GEN_F32, 4), args, 10), 4);
+  gen_value_push_struct(L, GEN_F32, gen_call_asm(g, &kind->text, gen_call_struct(g, GEN_F32, 4), args, 10), 4);
   return 1;
 }
 
@@ -253,82 +214,8 @@ static int pack(lua_State *L) {
     gen_fail(L, "k.pack: type: expected bf16 or f16, got %s", gen_types[type].name);
   LLVMValueRef args[2] = {gen_value_of(L, 3, GEN_F32, "k.pack: high half"),
                           gen_value_of(L, 2, GEN_F32, "k.pack: low half")};
-  gen_value_push(L, GEN_I32, gen_nvptx_asm(g, type == GEN_BF16 ? &bf16 : &f16, g->types[GEN_I32], args, 2));
+  gen_value_push(L, GEN_I32, gen_call_asm(g, type == GEN_BF16 ? &bf16 : &f16, g->types[GEN_I32], args, 2));
   return 1;
-}
-
-/* ---- shared memory by 32-bit address ---- */
-
-typedef struct shared_access {
-  gen_asm load, store;
-  gen_type as; /* register type that the constraint takes */
-} shared_access;
-
-#define SHARED(suffix, letter, as_type)                                                            \
-  {                                                                                                \
-    {"ld.shared." suffix " $0, [$1];", "=" letter ",r,~{memory}", GEN_ASM_SIDE_EFFECT},            \
-        {"st.shared." suffix " [$0], $1;", "r," letter ",~{memory}", GEN_ASM_SIDE_EFFECT}, as_type \
-  }
-
-static const shared_access shared_accesses[GEN_TYPE_COUNT] = {
-    [GEN_I8] = SHARED("b8", "h", GEN_I16),   [GEN_I16] = SHARED("b16", "h", GEN_I16),
-    [GEN_I32] = SHARED("b32", "r", GEN_I32), [GEN_I64] = SHARED("b64", "l", GEN_I64),
-    [GEN_F16] = SHARED("b16", "h", GEN_I16), [GEN_BF16] = SHARED("b16", "h", GEN_I16),
-    [GEN_F32] = SHARED("f32", "f", GEN_F32), [GEN_F64] = SHARED("f64", "d", GEN_F64),
-    [GEN_PTR] = SHARED("b64", "l", GEN_PTR),
-};
-
-LLVMValueRef gen_nvptx_shared_load(gen_state *g, gen_type type, LLVMValueRef address) {
-  const shared_access *access = &shared_accesses[type];
-  LLVMValueRef raw = gen_nvptx_asm(g, &access->load, g->types[access->as], &address, 1);
-  if (access->as == type) return raw;
-  if (type == GEN_I8) return LLVMBuildTrunc(g->builder, raw, g->types[type], "");
-  return LLVMBuildBitCast(g->builder, raw, g->types[type], "");
-}
-
-void gen_nvptx_shared_store(gen_state *g, gen_type type, LLVMValueRef address, LLVMValueRef value) {
-  const shared_access *access = &shared_accesses[type];
-  LLVMValueRef raw = value;
-  if (type == GEN_I8)
-    raw = LLVMBuildZExt(g->builder, value, g->types[access->as], "");
-  else if (access->as != type)
-    raw = LLVMBuildBitCast(g->builder, value, g->types[access->as], "");
-  LLVMValueRef args[2] = {address, raw};
-  gen_nvptx_asm(g, &access->store, NULL, args, 2);
-}
-
-typedef struct shared_vector {
-  gen_type type;
-  unsigned n;
-  gen_asm load, store;
-} shared_vector;
-
-static const shared_vector shared_vectors[] = {
-    {GEN_I32, 2, {"ld.shared.v2.b32 {$0,$1}, [$2];", "=r,=r,r,~{memory}", GEN_ASM_SIDE_EFFECT},
-     {"st.shared.v2.b32 [$0], {$1,$2};", "r,r,r,~{memory}", GEN_ASM_SIDE_EFFECT}},
-    {GEN_I32, 4, {"ld.shared.v4.b32 {$0,$1,$2,$3}, [$4];", "=r,=r,=r,=r,r,~{memory}", GEN_ASM_SIDE_EFFECT},
-     {"st.shared.v4.b32 [$0], {$1,$2,$3,$4};", "r,r,r,r,r,~{memory}", GEN_ASM_SIDE_EFFECT}},
-    {GEN_F32, 2, {"ld.shared.v2.f32 {$0,$1}, [$2];", "=f,=f,r,~{memory}", GEN_ASM_SIDE_EFFECT},
-     {"st.shared.v2.f32 [$0], {$1,$2};", "r,f,f,~{memory}", GEN_ASM_SIDE_EFFECT}},
-    {GEN_F32, 4, {"ld.shared.v4.f32 {$0,$1,$2,$3}, [$4];", "=f,=f,=f,=f,r,~{memory}", GEN_ASM_SIDE_EFFECT},
-     {"st.shared.v4.f32 [$0], {$1,$2,$3,$4};", "r,f,f,f,f,~{memory}", GEN_ASM_SIDE_EFFECT}},
-};
-
-static const shared_vector *shared_vector_of(gen_type type, unsigned n) {
-  size_t i = 0;
-  while (shared_vectors[i].type != type || shared_vectors[i].n != n) i++;
-  return &shared_vectors[i];
-}
-
-LLVMValueRef gen_nvptx_shared_load_vector(gen_state *g, gen_type type, unsigned n, LLVMValueRef address) {
-  return gen_nvptx_asm(g, &shared_vector_of(type, n)->load, gen_nvptx_struct(g, type, n), &address, 1);
-}
-
-void gen_nvptx_shared_store_vector(gen_state *g, gen_type type, unsigned n, LLVMValueRef address,
-                                   const LLVMValueRef *values) {
-  LLVMValueRef args[5] = {address};
-  memcpy(args + 1, values, n * sizeof *values);
-  gen_nvptx_asm(g, &shared_vector_of(type, n)->store, NULL, args, n + 1);
 }
 
 /* ---- registration ---- */

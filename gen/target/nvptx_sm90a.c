@@ -4,7 +4,11 @@
  * accumulator tied to its output, so that neither LLVM nor ptxas finds a place to move registers while products fly. */
 #include <string.h>
 
-#include "gen/internal.h"
+#include "gen/lang/call.h"
+#include "gen/lang/order.h"
+#include "gen/lang/value.h"
+#include "gen/target/arch.h"
+#include "gen/target/words.h"
 
 gen_state *gen_sm90a_building(lua_State *L, const char *word) {
   gen_state *g = gen_building(L, word);
@@ -75,7 +79,7 @@ static int plain(lua_State *L) {
   LLVMValueRef args[5];
   unsigned count = 0;
   for (; w->arguments[count]; count++) args[count] = plain_argument(L, (int)count + 1, w->arguments[count], w->name);
-  LLVMValueRef result = gen_nvptx_asm(g, &text, w->gives ? g->types[GEN_I32] : NULL, args, count);
+  LLVMValueRef result = gen_call_asm(g, &text, w->gives ? g->types[GEN_I32] : NULL, args, count);
   if (w->gives) gen_value_push(L, GEN_I32, result);
   return w->gives;
 }
@@ -88,7 +92,7 @@ static int registers(lua_State *L, const char *word, const char *direction) {
   if (n % 8) gen_fail(L, "%s: %d is no multiple of 8", word, (int)n);
   const char *text = lua_pushfstring(L, "setmaxnreg.%s.sync.aligned.u32 %d;", direction, (int)n);
   const gen_asm set = {text, "~{memory}", GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
-  gen_nvptx_asm(g, &set, NULL, NULL, 0);
+  gen_call_asm(g, &set, NULL, NULL, 0);
   return 0;
 }
 
@@ -112,7 +116,7 @@ static LLVMValueRef cache_policy(lua_State *L, int arg) {
   const char *name = lua_type(L, arg) == LUA_TSTRING ? lua_tostring(L, arg) : "";
   for (size_t i = 0; i < sizeof keeps / sizeof keeps[0]; i++)
     if (strcmp(keeps[i].name, name) == 0) return LLVMConstInt(gen_state_get(L)->types[GEN_I64], keeps[i].policy, 0);
-  gen_fail(L, "k.tensor_copy: evict: expected \"first\" or \"last\", got %s", gen_value_describe(L, arg));
+  gen_fail(L, "k.tensor_copy: evict: expected \"first\" or \"last\", got %s", gen_describe(L, arg));
 }
 
 /* k.tensor_copy(map, shared, mbarrier, x, y, {cast = mask, evict = "first"}) */
@@ -146,7 +150,7 @@ static int tensor_copy(lua_State *L) {
       L, "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes%s%s %s;", cast, hint, operands);
   const gen_asm copy = {text, lua_pushfstring(L, "%s,~{memory}", constraints),
                         GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
-  gen_nvptx_asm(g, &copy, NULL, args, count);
+  gen_call_asm(g, &copy, NULL, args, count);
   return 0;
 }
 
@@ -177,7 +181,7 @@ static int stage_transposed(lua_State *L, const char *name) {
   const char *major = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
   int is_mn = strcmp(major, "mn") == 0;
   if (!is_mn && strcmp(major, "k") != 0)
-    gen_fail(L, "k.wgmma: %s: expected \"k\" or \"mn\", got %s", name, gen_value_describe(L, -1));
+    gen_fail(L, "k.wgmma: %s: expected \"k\" or \"mn\", got %s", name, gen_describe(L, -1));
   lua_pop(L, 1);
   return is_mn;
 }
@@ -276,8 +280,8 @@ static int wgmma(lua_State *L) {
   const char *text = stage_text(L, &s);
   const gen_asm products = {text, tied_constraints(L, s.accumulators, "l,l,r,~{memory}"),
                             GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
-  LLVMTypeRef result = gen_nvptx_struct(g, GEN_F32, (unsigned)s.accumulators);
-  LLVMValueRef call = gen_nvptx_asm(g, &products, result, args, (unsigned)s.accumulators + 3);
+  LLVMTypeRef result = gen_call_struct(g, GEN_F32, (unsigned)s.accumulators);
+  LLVMValueRef call = gen_call_asm(g, &products, result, args, (unsigned)s.accumulators + 3);
   gen_value_push_struct(L, GEN_F32, call, (unsigned)s.accumulators);
   return 1;
 }
@@ -293,7 +297,7 @@ static int wgmma_wait(lua_State *L) {
   gen_value_array(L, 2, GEN_F32, (int)n, "k.wgmma_wait", args);
   const char *text = lua_pushfstring(L, "wgmma.wait_group.sync.aligned %d;", (int)pending);
   const gen_asm wait = {text, tied_constraints(L, (int)n, "~{memory}"), GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
-  LLVMValueRef call = gen_nvptx_asm(g, &wait, gen_nvptx_struct(g, GEN_F32, (unsigned)n), args, (unsigned)n);
+  LLVMValueRef call = gen_call_asm(g, &wait, gen_call_struct(g, GEN_F32, (unsigned)n), args, (unsigned)n);
   gen_value_push_struct(L, GEN_F32, call, (unsigned)n);
   return 1;
 }

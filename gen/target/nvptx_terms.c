@@ -5,7 +5,10 @@
  * then. */
 #include <string.h>
 
-#include "gen/internal.h"
+#include "gen/lang/call.h"
+#include "gen/lang/order.h"
+#include "gen/lang/value.h"
+#include "gen/target/words.h"
 
 enum { TERMS_MAX = 8, PAIRS_MAX = 16, FRAGMENT = 4, COLUMNS_MAX = 256 };
 
@@ -20,7 +23,7 @@ static const char word[] = "k.wgmma_terms";
 /* Leaves the array in that field on the stack; its length is in [1, most]. */
 static int array_field(lua_State *L, const char *name, int most) {
   lua_getfield(L, 1, name);
-  if (!lua_istable(L, -1)) gen_fail(L, "%s: %s: expected an array, got %s", word, name, gen_value_describe(L, -1));
+  if (!lua_istable(L, -1)) gen_fail(L, "%s: %s: expected an array, got %s", word, name, gen_describe(L, -1));
   lua_Integer n = (lua_Integer)lua_rawlen(L, -1);
   if (n < 1 || n > most) gen_fail(L, "%s: %s: %d elements; 1 to %d are accepted", word, name, (int)n, most);
   return (int)n;
@@ -56,7 +59,7 @@ static terms read_terms(lua_State *L, LLVMValueRef *args) {
   const char *major = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
   t.b_transposed = strcmp(major, "mn") == 0;
   if (!t.b_transposed && strcmp(major, "k") != 0)
-    gen_fail(L, "%s: b_major: expected \"k\" or \"mn\", got %s", word, gen_value_describe(L, -1));
+    gen_fail(L, "%s: b_major: expected \"k\" or \"mn\", got %s", word, gen_describe(L, -1));
   t.a_terms = array_field(L, "a", TERMS_MAX);
   for (int i = 0; i < t.a_terms; i++) {
     lua_rawgeti(L, -1, i + 1);
@@ -124,7 +127,7 @@ static int wgmma_terms(lua_State *L) {
   const char *text = products_text(L, &t);
   const gen_asm products = {text, constraints_text(L, &t), GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
   unsigned sums = (unsigned)t.columns / 2;
-  gen_value_push_struct(L, GEN_F32, gen_nvptx_asm(g, &products, gen_nvptx_struct(g, GEN_F32, sums), args, count), sums);
+  gen_value_push_struct(L, GEN_F32, gen_call_asm(g, &products, gen_call_struct(g, GEN_F32, sums), args, count), sums);
   return 1;
 }
 

@@ -56,8 +56,8 @@ def test_files_of_c_may_move(sources):
     (sources / "gen/ptx").mkdir()
     (sources / "gen/target/nvptx.c").rename(sources / "gen/ptx/a.c")
     text = (sources / "gen/ptx/a.c").read_text()
-    assert '#include "gen/internal.h"' in text
-    (sources / "gen/ptx/a.c").write_text(text.replace('#include "gen/internal.h"', '#include "internal.h"'))
+    assert '#include "gen/lang/call.h"' in text
+    (sources / "gen/ptx/a.c").write_text(text.replace('#include "gen/lang/call.h"', '#include "call.h"'))
     assert hash_of(sources) == before
 
 

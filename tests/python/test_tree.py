@@ -33,13 +33,13 @@ SHARED = [*RUNTIME, "gen", "autotune", "autotune/gemm", "gen/cli/shared"]
 BELOW = {
     "runtime": [],
     **{f"runtime/{part}": ["runtime", *(f"runtime/{other}" for other in below.split())] for part, below in LIBFLP.items()},
+    "gen": RUNTIME,  # gen.h alone
     "gen/sources": RUNTIME,
-    "gen": [*RUNTIME, "gen/sources"],
-    "gen/lint": ["gen", "gen/sources"],
-    "gen/lang": [*RUNTIME, "gen"],
-    "gen/target": [*RUNTIME, "gen"],
-    "gen/loss": [*RUNTIME, "gen"],
-    "gen/generate": [*RUNTIME, "gen", "gen/sources"],
+    "gen/lint": ["gen/sources"],
+    "gen/lang": [*RUNTIME, "gen/lint"],
+    "gen/loss": [*RUNTIME, "gen", "gen/sources", "gen/lang"],
+    "gen/target": [*RUNTIME, "gen", "gen/lang"],
+    "gen/generate": [*RUNTIME, "gen", "gen/sources", "gen/lang", "gen/loss", "gen/target"],
     "autotune": [*RUNTIME, "gen"],
     "autotune/gemm": [*RUNTIME, "autotune"],
     "gen/cli/shared": [*RUNTIME, "gen", "autotune", "autotune/gemm"],
@@ -50,7 +50,7 @@ BELOW = {
     "gen/cli/report/charts": [*SHARED, "gen/cli/report", "gen/cli/explain"],
     "gen/cli/doctor": [*SHARED, "gen/cli", "gen/cli/pack"],
     "gen/cli/tune": [*SHARED, "gen/cli", "gen/cli/bench", "gen/cli/check"],
-    "gen/cli": ["gen/cli/shared"],
+    "gen/cli": ["runtime", "runtime/base", "gen/cli/shared"],
 }
 
 
@@ -114,14 +114,18 @@ def calls(found):
     edges = defaultdict(list)
     for path, names in needs.items():
         for name in sorted(names & defines.keys()):
-            if folder_of(path) != folder_of(defines[name]):
-                edges[folder_of(path), folder_of(defines[name])].append(f"{path.name} calls {name}")
+            above = folder_of(path).startswith(("autotune", "gen/cli"))  # of libflpgen these see gen.h, which declares it
+            defined = "gen" if above and name.startswith("flpgen_") else folder_of(defines[name])
+            if folder_of(path) != defined:
+                edges[folder_of(path), defined].append(f"{path.name} calls {name}")
     return edges
 
 
 def test_folders_call_what_is_below_them():
     """A function that is declared below and defined above would pass the test of includes."""
     edges = calls(objects())
-    assert len(edges) > 50
-    edges = {edge: names for edge, names in edges.items() if edge[0].startswith("runtime")}
+    assert len(edges) > 100
+    # a folder whose parts stand below it in folders of their own and share its header: the verbs, the charts of a page
+    edges = {edge: names for edge, names in edges.items()
+             if not (edge[0] in ("gen/cli", "gen/cli/report") and edge[1].startswith(edge[0]))}
     assert {edge: names for edge, names in edges.items() if edge[1] not in BELOW[edge[0]]} == {}

@@ -1,0 +1,14 @@
+/* push.h: loss programs as what templates read. */
+#ifndef FLPGEN_PUSH_H
+#define FLPGEN_PUSH_H
+
+#include <lua.h>
+
+#include "runtime/loss/loss.h"
+
+/* Pushes a loss program as the table that templates/loss.lua reads. */
+void gen_loss_push(lua_State *L, const flp_loss *loss);
+/* Pushes what templates/loss_any.lua has to know of the operations of programs. */
+void gen_loss_push_operations(lua_State *L);
+
+#endif
