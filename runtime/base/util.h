@@ -4,9 +4,30 @@
 
 #include <stdint.h>
 
+static inline int64_t flp_min(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+static inline int64_t flp_max(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+
+static inline uint64_t flp_max_u64(uint64_t a, uint64_t b) {
+  return a > b ? a : b;
+}
+
 /* ceil(a / b) for a >= 0, b > 0. */
 static inline int64_t flp_ceil_div(int64_t a, int64_t b) {
   return a / b + (a % b != 0);
+}
+
+/* The smallest multiple of unit > 0 that is not below value >= 0. */
+static inline int64_t flp_round_up(int64_t value, int64_t unit) {
+  return flp_ceil_div(value, unit) * unit;
+}
+
+static inline uint64_t flp_round_up_u64(uint64_t value, uint64_t unit) {
+  return (value + unit - 1) / unit * unit;
 }
 
 #endif

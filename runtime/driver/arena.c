@@ -12,6 +12,7 @@
 #include "runtime/base/process.h"
 #include "runtime/base/status.h"
 #include "runtime/base/structs.h"
+#include "runtime/base/util.h"
 #include "runtime/driver/driver.h"
 
 enum {
@@ -64,10 +65,6 @@ static int is_parents(const flp_arena *arena) {
 /* error: UNAVAILABLE */
 static flp_status check_process(const flp_arena *arena) {
   return is_parents(arena) ? flp_process_check("arena", arena->process) : FLP_OK;
-}
-
-static uint64_t round_up(uint64_t value, uint64_t grain) {
-  return (value + grain - 1) / grain * grain;
 }
 
 static void raise_to(uint64_t *peak, uint64_t value) {
@@ -190,7 +187,7 @@ static flp_status drop_outgrown(flp_arena *arena, CUstream stream) {
 /* Adds a block with one free segment of at least bytes. */
 static flp_status grow(flp_arena *arena, uint64_t bytes, CUstream stream) {
   FLP_TRY(drop_outgrown(arena, stream));
-  uint64_t size = round_up(bytes, BLOCK_GRAIN), address = 0;
+  uint64_t size = flp_round_up_u64(bytes, BLOCK_GRAIN), address = 0;
   block *b = calloc(1, sizeof *b);
   segment *s = calloc(1, sizeof *s);
   flp_status status = b && s ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "arena: no host memory for a block");
@@ -307,7 +304,7 @@ flp_status flp_arena_take(flp_arena *arena, size_t bytes, void *stream, void **o
   lock(arena);
   flp_status status = enter(arena);
   if (status == FLP_OK) {
-    status = take(arena, round_up(bytes, GRAIN), stream_of(arena, stream), out);
+    status = take(arena, flp_round_up_u64(bytes, GRAIN), stream_of(arena, stream), out);
     leave(arena);
   }
   unlock(arena);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "runtime/base/half.h"
+#include "runtime/base/util.h"
 #include "runtime/eager/core.h"
 
 static const double ln_2 = 0.69314718055994530942;
@@ -26,7 +27,7 @@ typedef struct backward_job {
 void eager_backward_carve(const flp_spec *spec, const eager_plan *plan, int64_t n, eager_block *block,
                           eager_backward_memory *out) {
   uint64_t panel = (uint64_t)plan->panel_rows, chunk = (uint64_t)plan->chunk_columns, depth = (uint64_t)spec->hidden;
-  uint64_t all = (uint64_t)eager_ceil_div(n, EAGER_TILE_ROWS) * EAGER_TILE_ROWS;
+  uint64_t all = (uint64_t)flp_round_up(n, EAGER_TILE_ROWS);
   *out = (eager_backward_memory){0};
   out->hidden = eager_block_take(block, panel * depth, sizeof(float));
   out->weight = eager_block_take(block, chunk * depth, sizeof(float));
@@ -75,8 +76,7 @@ static void widen_rows(void *context, int64_t tile, int worker) {
   (void)worker;
   const backward_job *job = context;
   const eager_call *call = job->call;
-  int64_t begin = tile * EAGER_TILE_ROWS, count = job->count - begin;
-  if (count > EAGER_TILE_ROWS) count = EAGER_TILE_ROWS;
+  int64_t begin = tile * EAGER_TILE_ROWS, count = flp_min(job->count - begin, EAGER_TILE_ROWS);
   eager_widen_hidden(call->spec, call->args, &call->rows, job->first + begin, count,
                      job->memory->hidden + begin * call->spec->hidden);
   for (int64_t i = begin; i < begin + count; i++)
@@ -128,8 +128,7 @@ static void grad_tile(void *context, int64_t unit, int worker) {
 }
 
 static int block_width(const backward_job *job, int64_t block) {
-  int64_t left = job->call->spec->hidden - block * EAGER_DEPTH_BLOCK;
-  return (int)(left < EAGER_DEPTH_BLOCK ? left : EAGER_DEPTH_BLOCK);
+  return (int)flp_min(job->call->spec->hidden - block * EAGER_DEPTH_BLOCK, EAGER_DEPTH_BLOCK);
 }
 
 /* dh of a row tile += Σ over the chunk's column tiles. */
@@ -190,19 +189,17 @@ static void add_product(void *context, int64_t unit, int worker) {
 
 static void set_panel(backward_job *job, int64_t first) {
   const eager_call *call = job->call;
-  int64_t left = call->rows.count - first;
   job->first = first;
-  job->count = left < call->plan->panel_rows ? left : call->plan->panel_rows;
-  job->row_tiles = eager_ceil_div(job->count, EAGER_TILE_ROWS);
+  job->count = flp_min(call->rows.count - first, call->plan->panel_rows);
+  job->row_tiles = flp_ceil_div(job->count, EAGER_TILE_ROWS);
   eager_team_run(call->team, job->row_tiles, widen_rows, job);
 }
 
 static void set_chunk(backward_job *job, int64_t column) {
   const eager_call *call = job->call;
-  int64_t left = call->args->vocab_valid - column;
   job->column = column;
-  job->columns = left < call->plan->chunk_columns ? left : call->plan->chunk_columns;
-  job->tiles = eager_ceil_div(job->columns, EAGER_TILE_COLUMNS);
+  job->columns = flp_min(call->args->vocab_valid - column, call->plan->chunk_columns);
+  job->tiles = flp_ceil_div(job->columns, EAGER_TILE_COLUMNS);
   eager_team_run(call->team, job->tiles, widen_columns, job);
 }
 
@@ -271,7 +268,7 @@ static void clear_chunk(const backward_job *job) {
 /* dW and db, and with them dh if all of its rows fit: columns outside, so that one chunk of sums is enough. */
 static void sweep_columns(backward_job *job) {
   const eager_call *call = job->call;
-  int64_t depth = call->spec->hidden, padded = eager_ceil_div(call->rows.count, EAGER_TILE_ROWS) * EAGER_TILE_ROWS;
+  int64_t depth = call->spec->hidden, padded = flp_round_up(call->rows.count, EAGER_TILE_ROWS);
   if (job->hidden) memset(job->memory->grad_hidden, 0, (size_t)(padded * depth) * sizeof(float));
   for (int64_t column = 0; column < call->args->vocab_valid; column += call->plan->chunk_columns) {
     set_chunk(job, column);
@@ -292,7 +289,7 @@ void eager_backward(const eager_call *call, const eager_backward_memory *memory)
   const flp_spec *spec = call->spec;
   backward_job job = {.call = call,
                       .memory = memory,
-                      .depth_blocks = eager_ceil_div(spec->hidden, EAGER_DEPTH_BLOCK),
+                      .depth_blocks = flp_ceil_div(spec->hidden, EAGER_DEPTH_BLOCK),
                       .hidden = (spec->grads & FLP_GRAD_HIDDEN) != 0,
                       .weight = (spec->grads & FLP_GRAD_WEIGHT) != 0,
                       .bias = (spec->grads & FLP_GRAD_BIAS) != 0};

@@ -140,10 +140,6 @@ typedef struct eager_plan {
 flp_status eager_plan_pick(const flp_spec *spec, flp_pass pass, int64_t n, uint64_t budget_bytes, int threads,
                            eager_plan *out);
 
-static inline int64_t eager_ceil_div(int64_t a, int64_t b) {
-  return a / b + (a % b != 0);
-}
-
 /* ---- eager.c, step.c ---- */
 
 /* Threads of a pass for what the options ask; 0: all. */

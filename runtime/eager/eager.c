@@ -3,16 +3,17 @@
 
 #include "runtime/base/process.h"
 #include "runtime/base/status.h"
+#include "runtime/base/util.h"
 #include "runtime/eager/core.h"
 
 int eager_thread_count(int threads) {
   int available = threads > 0 ? threads : flp_processors();
-  return available > EAGER_THREADS_MAX ? EAGER_THREADS_MAX : available;
+  return (int)flp_min(available, EAGER_THREADS_MAX);
 }
 
 void eager_layout_of(const flp_spec *spec, flp_pass pass, int64_t n, const eager_plan *plan, flp_layout *layout) {
-  int64_t rows = plan->panel_rows < n ? plan->panel_rows : n;
-  int64_t columns = plan->chunk_columns < spec->vocab ? plan->chunk_columns : spec->vocab;
+  int64_t rows = flp_min(plan->panel_rows, n);
+  int64_t columns = flp_min(plan->chunk_columns, spec->vocab);
   int backward = pass == FLP_PASS_BACKWARD;
   *layout = (flp_layout){.struct_bytes = sizeof *layout,
                          .mode = plan->mode,
@@ -22,7 +23,7 @@ void eager_layout_of(const flp_spec *spec, flp_pass pass, int64_t n, const eager
   layout->chunk_rows = rows;
   layout->chunk_vocab = backward ? columns : spec->vocab;
   if (backward && n > 0) {
-    int64_t chunks = eager_ceil_div(n, rows) * eager_ceil_div(spec->vocab, columns);
+    int64_t chunks = flp_ceil_div(n, rows) * flp_ceil_div(spec->vocab, columns);
     layout->chunks = plan->mode == FLP_MODE_R2 ? 2 * chunks : chunks;
   }
   layout->flops = 2.0 * (double)n * (double)spec->vocab * (double)spec->hidden * plan->products;

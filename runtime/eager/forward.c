@@ -1,6 +1,7 @@
 /* forward.c: scores of a panel of rows, column group by column group, folded into softmax statistics.
  *
  * source: the online softmax of arXiv:1805.02867, in double, with fixed groups that are merged left to right. */
+#include "runtime/base/util.h"
 #include "runtime/eager/core.h"
 
 typedef struct forward_job {
@@ -11,7 +12,7 @@ typedef struct forward_job {
 } forward_job;
 
 static int64_t group_count(const flp_spec *spec) {
-  return eager_ceil_div(spec->vocab, (int64_t)EAGER_TILE_COLUMNS * EAGER_GROUP_TILES);
+  return flp_ceil_div(spec->vocab, (int64_t)EAGER_TILE_COLUMNS * EAGER_GROUP_TILES);
 }
 
 void eager_forward_carve(const flp_spec *spec, const eager_plan *plan, eager_block *block, eager_forward_memory *out) {
@@ -47,8 +48,7 @@ static eager_partial fold_tile(const eager_scale *scale, const float *scores, co
 static void fold_tile_rows(const forward_job *job, int64_t group, int64_t column, int64_t subtile, const float *scores,
                            const float *bias) {
   const eager_call *call = job->call;
-  int64_t columns = call->args->vocab_valid - column;
-  if (columns > EAGER_TILE_COLUMNS) columns = EAGER_TILE_COLUMNS;
+  int64_t columns = flp_min(call->args->vocab_valid - column, EAGER_TILE_COLUMNS);
   for (int64_t i = 0; i < EAGER_TILE_ROWS; i++) {
     int64_t in_panel = subtile * EAGER_TILE_ROWS + i;
     if (in_panel >= job->count) return;
@@ -66,7 +66,7 @@ static void fold_tile_rows(const forward_job *job, int64_t group, int64_t column
 static void fold_group(void *context, int64_t group, int worker) {
   const forward_job *job = context;
   const eager_call *call = job->call;
-  int64_t depth = call->spec->hidden, subtiles = eager_ceil_div(job->count, EAGER_TILE_ROWS);
+  int64_t depth = call->spec->hidden, subtiles = flp_ceil_div(job->count, EAGER_TILE_ROWS);
   float *weight = job->memory->weight + worker * EAGER_TILE_COLUMNS * depth;
   float *scores = job->memory->scores + worker * EAGER_TILE_ROWS * EAGER_TILE_COLUMNS;
   float *bias = job->memory->bias + worker * EAGER_TILE_COLUMNS;
@@ -96,8 +96,7 @@ static void widen_subtile(void *context, int64_t subtile, int worker) {
   (void)worker;
   const forward_job *job = context;
   const eager_call *call = job->call;
-  int64_t begin = subtile * EAGER_TILE_ROWS, count = job->count - begin;
-  if (count > EAGER_TILE_ROWS) count = EAGER_TILE_ROWS;
+  int64_t begin = subtile * EAGER_TILE_ROWS, count = flp_min(job->count - begin, EAGER_TILE_ROWS);
   eager_widen_hidden(call->spec, call->args, &call->rows, job->first + begin, count,
                      job->memory->hidden + begin * call->spec->hidden);
 }
@@ -133,9 +132,9 @@ void eager_forward(const eager_call *call, const eager_forward_memory *memory) {
   int64_t panel = call->plan->panel_rows;
   for (int64_t first = 0; first < call->rows.count; first += panel) {
     forward_job job = {.call = call, .memory = memory, .first = first, .groups = group_count(call->spec)};
-    job.count = call->rows.count - first < panel ? call->rows.count - first : panel;
+    job.count = flp_min(call->rows.count - first, panel);
     for (int64_t i = 0; i < job.count; i++) memory->target[i] = -INFINITY;
-    eager_team_run(call->team, eager_ceil_div(job.count, EAGER_TILE_ROWS), widen_subtile, &job);
+    eager_team_run(call->team, flp_ceil_div(job.count, EAGER_TILE_ROWS), widen_subtile, &job);
     eager_team_run(call->team, job.groups, fold_group, &job);
     eager_team_run(call->team, job.count, finish_row, &job);
   }

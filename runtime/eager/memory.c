@@ -2,6 +2,7 @@
  *
  * Invariant: counting and carving are one code path, so a plan's bytes are exact. */
 #include "runtime/base/status.h"
+#include "runtime/base/util.h"
 #include "runtime/eager/core.h"
 
 enum { BLOCK_ALIGNMENT = 64 };
@@ -25,10 +26,6 @@ static const struct {
 } sizes[] = {{512, 4096}, {512, 2048}, {256, 2048}, {256, 1024}, {256, 512}, {128, 256}, {64, 128}};
 enum { SIZE_COUNT = sizeof sizes / sizeof sizes[0] };
 
-static int64_t smaller(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
 static uint64_t plan_bytes(const flp_spec *spec, flp_pass pass, int64_t n, const eager_plan *plan) {
   if (n == 0) return 0;
   eager_block block = {0};
@@ -45,11 +42,11 @@ static uint64_t plan_bytes(const flp_spec *spec, flp_pass pass, int64_t n, const
 }
 
 static eager_plan plan_at(const flp_spec *spec, flp_pass pass, int64_t n, flp_mode mode, int size, int threads) {
-  int64_t rows = eager_ceil_div(n > 0 ? n : 1, EAGER_TILE_ROWS) * EAGER_TILE_ROWS;
-  int64_t columns = eager_ceil_div(spec->vocab, EAGER_TILE_COLUMNS) * EAGER_TILE_COLUMNS;
+  int64_t rows = flp_round_up(flp_max(n, 1), EAGER_TILE_ROWS);
+  int64_t columns = flp_round_up(spec->vocab, EAGER_TILE_COLUMNS);
   eager_plan plan = {.mode = mode, .threads = threads};
-  plan.panel_rows = smaller(sizes[size].panel_rows, rows);
-  plan.chunk_columns = smaller(sizes[size].chunk_columns, columns);
+  plan.panel_rows = flp_min(sizes[size].panel_rows, rows);
+  plan.chunk_columns = flp_min(sizes[size].chunk_columns, columns);
   plan.bytes = plan_bytes(spec, pass, n, &plan);
   return plan;
 }

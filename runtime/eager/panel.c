@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "runtime/base/half.h"
+#include "runtime/base/util.h"
 #include "runtime/eager/core.h"
 
 void eager_rows_carve(eager_block *block, int64_t n, eager_rows *out) {
@@ -28,8 +29,7 @@ void eager_widen_hidden(const flp_spec *spec, const flp_args *args, const eager_
 }
 
 void eager_widen_weight(const flp_spec *spec, const flp_args *args, int64_t first, float *out, float *bias) {
-  int64_t count = args->vocab_valid - first;
-  if (count > EAGER_TILE_COLUMNS) count = EAGER_TILE_COLUMNS;
+  int64_t count = flp_min(args->vocab_valid - first, EAGER_TILE_COLUMNS);
   for (int64_t i = 0; i < count; i++) {
     const char *source = row_at(args->weight, first + i, args->weight_stride, spec->dtype);
     flp_half_widen(spec->dtype, source, spec->hidden, out + i * spec->hidden);

@@ -2,6 +2,7 @@
 #include <stdatomic.h>
 
 #include "runtime/base/half.h"
+#include "runtime/base/util.h"
 #include "runtime/eager/core.h"
 #include "runtime/eager/eager.h"
 
@@ -81,7 +82,7 @@ typedef struct row_sum {
 static double top_of(const job *j, const char *row) {
   double values[BLOCK], top = -INFINITY;
   for (int64_t first = 0; first < j->spec->vocab; first += BLOCK) {
-    int64_t count = j->spec->vocab - first < BLOCK ? j->spec->vocab - first : BLOCK;
+    int64_t count = flp_min(j->spec->vocab - first, BLOCK);
     widen(j->spec, row, first, count, values);
     for (int64_t i = 0; i < count; i++)
       if (!(values[i] <= top)) top = values[i]; /* a NaN stays */
@@ -95,7 +96,7 @@ static row_sum sum_of(const job *j, const char *row) {
   double values[BLOCK];
   if (!isfinite(r.top)) return r.top == -INFINITY ? r : (row_sum){NAN, NAN, NAN};
   for (int64_t first = 0; first < j->spec->vocab; first += BLOCK) {
-    int64_t count = j->spec->vocab - first < BLOCK ? j->spec->vocab - first : BLOCK;
+    int64_t count = flp_min(j->spec->vocab - first, BLOCK);
     widen(j->spec, row, first, count, values);
     for (int64_t i = 0; i < count; i++) {
       double u = (values[i] - r.top) / j->args->temperature, e = exp(u);
@@ -176,7 +177,7 @@ static double slope_at(const row_grad *r, double z, double temperature) {
 static void write_slopes(const job *j, const row_grad *r, const char *scores, char *out) {
   double values[BLOCK];
   for (int64_t first = 0; first < j->spec->vocab; first += BLOCK) {
-    int64_t count = j->spec->vocab - first < BLOCK ? j->spec->vocab - first : BLOCK;
+    int64_t count = flp_min(j->spec->vocab - first, BLOCK);
     widen(j->spec, scores, first, count, values);
     for (int64_t i = 0; i < count; i++) values[i] = slope_at(r, values[i], j->args->temperature);
     store(j->spec, out, first, count, values);
@@ -206,7 +207,7 @@ static void correct_targets(const job *j, int64_t row, const row_grad *r, char *
 static void clear_row(const job *j, char *out) {
   static const double zeros[BLOCK];
   for (int64_t first = 0; first < j->spec->vocab; first += BLOCK)
-    store(j->spec, out, first, j->spec->vocab - first < BLOCK ? j->spec->vocab - first : BLOCK, zeros);
+    store(j->spec, out, first, flp_min(j->spec->vocab - first, BLOCK), zeros);
 }
 
 static void backward_row(void *context, int64_t row, int worker) {

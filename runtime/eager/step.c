@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runtime/base/status.h"
+#include "runtime/base/util.h"
 #include "runtime/eager/core.h"
 #include "runtime/eager/eager.h"
 
@@ -22,10 +23,6 @@ static void carve(int64_t n, eager_block *block, step_memory *out) {
   out->stats = eager_block_take(block, rows, 4 * sizeof(float));
 }
 
-static uint64_t larger(uint64_t a, uint64_t b) {
-  return a > b ? a : b;
-}
-
 flp_status eager_step_layout(const flp_spec *spec, int64_t n, uint64_t budget_bytes, int threads, flp_layout *layout) {
   eager_block own = {0};
   step_memory memory;
@@ -35,7 +32,7 @@ flp_status eager_step_layout(const flp_spec *spec, int64_t n, uint64_t budget_by
   int count = eager_thread_count(threads);
   flp_status first = eager_plan_pick(spec, FLP_PASS_FORWARD, n, left, count, &forward), last = FLP_OK;
   if (spec->grads) last = eager_plan_pick(spec, FLP_PASS_BACKWARD, n, left, count, &backward);
-  uint64_t smallest = own.used + larger(forward.smallest_bytes, backward.smallest_bytes);
+  uint64_t smallest = own.used + flp_max_u64(forward.smallest_bytes, backward.smallest_bytes);
   if (first != FLP_OK || last != FLP_OK || own.used > budget_bytes)
     return flp_fail(
         FLP_ERROR_BUDGET,
@@ -46,7 +43,7 @@ flp_status eager_step_layout(const flp_spec *spec, int64_t n, uint64_t budget_by
                   layout);
   layout->products += spec->grads ? forward.products : 0;
   layout->flops = 2.0 * (double)n * (double)spec->vocab * (double)spec->hidden * layout->products;
-  layout->bytes = own.used + larger(forward.bytes, backward.bytes);
+  layout->bytes = own.used + flp_max_u64(forward.bytes, backward.bytes);
   layout->smallest_bytes = smallest;
   return FLP_OK;
 }

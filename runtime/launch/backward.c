@@ -4,10 +4,10 @@
  *
  * Invariants: each gradient element is written out once, by the last chunk that adds to it; chunks of one call reuse
  * one dz buffer, in stream order. */
+#include "runtime/launch/backward.h"
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/kernel/kernel.h"
-#include "runtime/launch/backward.h"
 #include "runtime/launch/keep.h"
 
 flp_status backward_launch_record(const flp_call *call, flp_row_range rows) {
@@ -215,15 +215,11 @@ static flp_status launch_chunk(const flp_call *call, flp_row_range rows, flp_row
   return grads & FLP_GRAD_BIAS ? backward_launch_bias_reduce(call, &c) : FLP_OK;
 }
 
-static int64_t smaller(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
 static flp_status by_vocab(const flp_call *call, uint32_t grads) {
   int64_t step = call->scheme.chunk_vocab, end = call->args->vocab_valid;
   flp_row_range rows = {0, call->args->n};
   for (int64_t begin = 0; begin < end; begin += step) {
-    flp_row_range columns = {begin, smaller(begin + step, end)};
+    flp_row_range columns = {begin, flp_min(begin + step, end)};
     FLP_TRY(launch_chunk(call, rows, columns, grads, begin == 0, begin + step >= end));
   }
   return FLP_OK;
@@ -233,7 +229,7 @@ static flp_status by_rows(const flp_call *call, uint32_t grads) {
   int64_t step = call->scheme.chunk_rows, end = call->args->n;
   flp_row_range columns = {0, call->args->vocab_valid};
   for (int64_t begin = 0; begin < end; begin += step) {
-    flp_row_range rows = {begin, smaller(begin + step, end)};
+    flp_row_range rows = {begin, flp_min(begin + step, end)};
     FLP_TRY(launch_chunk(call, rows, columns, grads, begin == 0, begin + step >= end));
   }
   return FLP_OK;

@@ -31,7 +31,7 @@ static flp_status encode_for_dz(const flp_call *call, const backward_chunk *c, f
   matrices m = matrices_of(call, c);
   set_box(&m.hidden, desc->tile_depth, desc->tile_rows);
   set_box(&m.gathered, desc->tile_depth, desc->tile_rows);
-  set_box(&m.weight, desc->tile_depth, desc->tile_columns / (desc->cluster > 1 ? desc->cluster : 1));
+  set_box(&m.weight, desc->tile_depth, desc->tile_columns / (uint32_t)flp_max(desc->cluster, 1));
   set_box(&m.dz, flp_box_columns(call), FLP_DZ_BOX_ROWS);
   FLP_TRY(flp_map_encode(call, &m.hidden, &p->hidden_map));
   FLP_TRY(flp_map_encode(call, &m.gathered, &p->gathered_map));

@@ -23,7 +23,7 @@ static flp_status encode_maps(const flp_call *call, flp_row_range rows, int64_t 
   flp_matrix weight = flp_matrix_weight(call, 0, columns);
   hidden.box_columns = gathered.box_columns = weight.box_columns = desc->tile_depth;
   hidden.box_rows = gathered.box_rows = desc->tile_rows;
-  weight.box_rows = desc->tile_columns / (desc->cluster > 1 ? desc->cluster : 1);
+  weight.box_rows = desc->tile_columns / (uint32_t)flp_max(desc->cluster, 1);
   FLP_TRY(flp_map_encode(call, &hidden, &p->hidden_map));
   FLP_TRY(flp_map_encode(call, &gathered, &p->gathered_map));
   return flp_map_encode(call, &weight, &p->weight_map);
@@ -142,7 +142,7 @@ flp_status flp_launch_forward(const flp_call *call) {
   int outputs = a->logprob || a->entropy || a->stats;
   int64_t chunk = call->scheme.chunk_rows;
   for (int64_t begin = 0; begin < a->n; begin += chunk) {
-    flp_row_range rows = {begin, a->n - begin < chunk ? a->n : begin + chunk};
+    flp_row_range rows = {begin, flp_min(begin + chunk, a->n)};
     if (call->plan->planner.forward_gathers) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
     if (a->saved) {
       flp_keep_sink keep = flp_keep_saved(call, begin);

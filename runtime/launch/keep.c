@@ -4,8 +4,8 @@
  * keep_expand in the expanded form, keep_gather for grad_weight, the products, bias_reduce.
  * Invariants: reference, record and factor are indexed by active row, exponentials and redo by row and block of the
  * chunk; the chunk's gathered rows give way to the same rows times their factors, once dz is done. */
-#include "runtime/base/util.h"
 #include "runtime/launch/keep.h"
+#include "runtime/base/util.h"
 
 #include "runtime/base/status.h"
 #include "runtime/launch/backward.h"
@@ -24,7 +24,7 @@ flp_keep_sink flp_keep_saved(const flp_call *call, int64_t first) {
 /* The maximum over the first columns, or the LSE of a policy near this one. */
 static flp_status launch_reference(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep) {
   const flp_args *a = call->args;
-  int64_t columns = a->vocab_valid < FLP_LEAF_COLUMNS ? a->vocab_valid : FLP_LEAF_COLUMNS;
+  int64_t columns = flp_min(a->vocab_valid, FLP_LEAF_COLUMNS);
   if (!a->old_lse) FLP_TRY(flp_launch_scores(call, rows, columns, NULL));
   flp_keep_reference_params p = {
       .part = a->old_lse ? 0 : flp_call_region(call, FLP_REGION_PART),
@@ -75,9 +75,8 @@ static flp_status launch_redo(const flp_call *call, const backward_chunk *whole)
   backward_chunk block = *whole;
   block.count = flp_call_region(call, FLP_REGION_REDO);
   for (int64_t begin = whole->row_begin; begin < whole->row_end; begin += FLP_KEPT_BLOCK_ROWS) {
-    int64_t left = whole->row_end - begin;
     block.row_begin = begin;
-    block.row_end = begin + (left < FLP_KEPT_BLOCK_ROWS ? left : FLP_KEPT_BLOCK_ROWS);
+    block.row_end = flp_min(begin + FLP_KEPT_BLOCK_ROWS, whole->row_end);
     FLP_TRY(backward_launch_dz(call, &block));
     block.count += sizeof(int32_t);
     block.dz += FLP_KEPT_BLOCK_ROWS * (uint64_t)whole->dz_stride * element;

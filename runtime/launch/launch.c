@@ -52,8 +52,7 @@ flp_status flp_launch(const flp_call *call, flp_entry_id entry, const void *para
 
 flp_status flp_launch_clusters(const flp_call *call, flp_entry_id entry, const void *params, int64_t clusters) {
   const flp_function *function = &call->plan->modules.function[entry];
-  unsigned most = function->clusters_max;
-  unsigned count = clusters < most ? (unsigned)clusters : most;
+  unsigned count = (unsigned)flp_min(clusters, function->clusters_max);
   flp_launch_attribute attribute = {.id = FLP_LAUNCH_CLUSTER_DIMENSION, .value = {function->cluster, 1, 1}};
   flp_launch_config config = {.grid = {count * function->cluster, 1, 1},
                               .block = {function->threads, 1, 1},
@@ -78,9 +77,10 @@ flp_status flp_launch_set(const flp_call *call, flp_byte_matrix m, unsigned char
   if (rows == 0) return FLP_OK;
   if (m.pitch_bytes == m.width_bytes)
     return flp_call_status(call, driver->cuMemsetD8Async(m.start, value, m.width_bytes * rows, call->stream),
-                       "cuMemsetD8Async");
-  return flp_call_status(call, driver->cuMemsetD2D8Async(m.start, m.pitch_bytes, value, m.width_bytes, rows, call->stream),
-                     "cuMemsetD2D8Async");
+                           "cuMemsetD8Async");
+  return flp_call_status(call,
+                         driver->cuMemsetD2D8Async(m.start, m.pitch_bytes, value, m.width_bytes, rows, call->stream),
+                         "cuMemsetD2D8Async");
 }
 
 flp_status flp_launch_prepare(const flp_call *call, int outputs) {

@@ -5,6 +5,7 @@
  * without an upstream gradient have factor 0. In mode R backward prepares them again and leaves those out; what passes
  * from one pass to the other is by row. Either way a bad row counts once. */
 #include "runtime/base/status.h"
+#include "runtime/base/util.h"
 #include "runtime/launch/keep.h"
 #include "runtime/launch/launch.h"
 
@@ -99,7 +100,7 @@ static flp_status stream(const flp_call *call) {
   flp_keep_sink keep = chunk_sink(call);
   FLP_TRY(flp_launch_prepare(call, 1));
   for (int64_t begin = 0; begin < n; begin += chunk) {
-    flp_row_range rows = {begin, n - begin < chunk ? n : begin + chunk};
+    flp_row_range rows = {begin, flp_min(begin + chunk, n)};
     if (call->plan->planner.forward_gathers) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
     FLP_TRY(flp_launch_keep(call, rows, &keep));
     FLP_TRY(flp_launch_fold(call, rows, 0));

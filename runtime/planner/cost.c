@@ -4,6 +4,8 @@
  * partial wave count as work; it is never faster than its operands come from memory. Chunks add their launches.
  * Where clusters take their units in order and a launch makes several products, all multiprocessors are busy until the
  * last units: all tiles shared out evenly, and half of the longest unit for the end. */
+#include <math.h>
+
 #include "runtime/base/util.h"
 #include "runtime/kernel/abi.h"
 #include "runtime/planner/planner.h"
@@ -29,10 +31,6 @@ static double tile_flops(const product *x) {
   return 2.0 * (double)x->tile_m * (double)x->tile_n * (double)x->k;
 }
 
-static double larger(double a, double b) {
-  return a > b ? a : b;
-}
-
 static double memory_seconds(const flp_planner *p, const product *x) {
   double m = (double)x->m, n = (double)x->n, k = (double)x->k;
   return (m * k + n * k + m * n) * element_bytes(p) / p->bandwidth;
@@ -40,7 +38,7 @@ static double memory_seconds(const flp_planner *p, const product *x) {
 
 static double product_cost(const flp_planner *p, const product *x) {
   int64_t waves = flp_ceil_div(tiles_of(x), p->multiprocessors);
-  return larger((double)waves * tile_flops(x) / p->flop_rate, memory_seconds(p, x)) + launch_seconds;
+  return fmax((double)waves * tile_flops(x) / p->flop_rate, memory_seconds(p, x)) + launch_seconds;
 }
 
 /* One launch that makes `count` products, unit by unit. */
@@ -48,11 +46,11 @@ static double shared_out_cost(const flp_planner *p, const product *x, int count)
   double flops = 0, longest = 0, memory = 0;
   for (int i = 0; i < count; i++) {
     flops += (double)tiles_of(&x[i]) * tile_flops(&x[i]);
-    longest = larger(longest, tile_flops(&x[i]) * x[i].unit_tiles / (p->flop_rate * p->backward_cluster));
+    longest = fmax(longest, tile_flops(&x[i]) * x[i].unit_tiles / (p->flop_rate * p->backward_cluster));
     memory += memory_seconds(p, &x[i]);
   }
-  double compute = larger(flops / (p->flop_rate * p->multiprocessors) + longest / 2, longest);
-  return larger(compute, memory) + launch_seconds;
+  double compute = fmax(flops / (p->flop_rate * p->multiprocessors) + longest / 2, longest);
+  return fmax(compute, memory) + launch_seconds;
 }
 
 static product dz_of(const flp_planner *p, int64_t rows, int64_t columns) {
@@ -109,10 +107,10 @@ double flp_planner_forward_cost(const flp_planner *p, int64_t n, int64_t chunk_r
 /* One product of a launch, in tiles of equal work: whole waves of them. */
 static double waves_cost(const flp_planner *p, const product *x) {
   if (!p->backward_cluster) return product_cost(p, x);
-  int64_t at_once = p->multiprocessors / p->backward_cluster > 0 ? p->multiprocessors / p->backward_cluster : 1;
+  int64_t at_once = flp_max(p->multiprocessors / p->backward_cluster, 1);
   int64_t waves = flp_ceil_div(flp_ceil_div(tiles_of(x), x->unit_tiles), at_once);
   double unit = tile_flops(x) * x->unit_tiles / (p->flop_rate * p->backward_cluster);
-  return larger((double)waves * unit, memory_seconds(p, x)) + launch_seconds;
+  return fmax((double)waves * unit, memory_seconds(p, x)) + launch_seconds;
 }
 
 /* The products of rows of exponentials, and what turns those into gradients: blocks that need not be redone launch for
@@ -137,7 +135,7 @@ double flp_planner_saved_cost(const flp_planner *p, int64_t n) {
 static double stream_chunk_cost(const flp_planner *p, int64_t rows, int accumulates) {
   if (rows == 0) return 0;
   product scores = {rows, p->spec.vocab, p->spec.hidden, p->keep_rows, p->unit_columns, 1}, first = scores;
-  first.n = p->unit_columns < p->spec.vocab ? p->unit_columns : p->spec.vocab;
+  first.n = flp_min(p->unit_columns, p->spec.vocab);
   double seconds = waves_cost(p, &scores) + waves_cost(p, &first) + kept_cost(p, rows, p->step_expands);
   if (p->forward_gathers) seconds += flp_planner_gather_cost(p, rows, 1);
   if (accumulates && (p->spec.grads & FLP_GRAD_WEIGHT))

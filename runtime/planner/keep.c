@@ -8,7 +8,7 @@
 #include "runtime/planner/internal.h"
 
 static int32_t clamp_launches(int64_t launches) {
-  return launches > INT32_MAX ? INT32_MAX : (int32_t)launches;
+  return (int32_t)flp_min(launches, INT32_MAX);
 }
 
 static int64_t blocks_of(int64_t rows) {
@@ -123,7 +123,7 @@ static void offer_stream(planner_search *s, int64_t rows) {
   const flp_planner *p = s->planner;
   flp_scheme candidate;
   int64_t groups = flp_ceil_div(p->spec.vocab, p->unit_columns);
-  if (rows > s->n) rows = s->n;
+  rows = flp_min(rows, s->n);
   if (flp_ceil_div(rows, p->keep_rows) > INT32_MAX / groups || !flp_planner_grids_fit(p, rows, p->spec.vocab)) return;
   build_stream(p, s->n, rows, &candidate);
   planner_offer(s, &candidate);
@@ -133,7 +133,7 @@ static void offer_stream(planner_search *s, int64_t rows) {
 static void search_stream(planner_search *s) {
   enum { BANDS_TRIED = 256 };
   const flp_planner *p = s->planner;
-  int64_t band = p->keep_rows > p->dz_band ? p->keep_rows : p->dz_band, bands = flp_ceil_div(s->n, band);
+  int64_t band = flp_max(p->keep_rows, p->dz_band), bands = flp_ceil_div(s->n, band);
   if (p->chunk_rows) {
     offer_stream(s, p->chunk_rows);
     return;
@@ -141,11 +141,7 @@ static void search_stream(planner_search *s) {
   int64_t count = bands;
   for (; count > BANDS_TRIED; count = flp_ceil_div(bands, flp_ceil_div(bands, count - 1)))
     offer_stream(s, count * band);
-  for (count = bands < BANDS_TRIED ? bands : BANDS_TRIED; count > 0; count--) offer_stream(s, count * band);
-}
-
-static uint64_t larger(uint64_t a, uint64_t b) {
-  return a > b ? a : b;
+  for (count = flp_min(bands, BANDS_TRIED); count > 0; count--) offer_stream(s, count * band);
 }
 
 /* Forward, the loss of all rows, backward. */
@@ -157,7 +153,7 @@ static void offer_passes(planner_search *s) {
   planner_search forward = planner_search_pass(p, FLP_PASS_FORWARD, s->n, left), backward = {.any = 1, .found = 1};
   if (p->spec.grads) backward = planner_search_pass(p, FLP_PASS_BACKWARD, s->n, left);
   if (!forward.any || !backward.any) return;
-  uint64_t smallest = own.bytes + larger(forward.smallest, backward.smallest);
+  uint64_t smallest = own.bytes + flp_max_u64(forward.smallest, backward.smallest);
   if (!s->any || smallest < s->smallest) s->smallest = smallest;
   s->any = 1;
   if (!forward.found || !backward.found || own.bytes > s->budget) return;
@@ -169,7 +165,7 @@ static void offer_passes(planner_search *s) {
   both.chunks = shown->chunks;
   both.products = forward.best.products + backward.best.products;
   both.passes = own.bytes;
-  both.bytes = own.bytes + larger(forward.best.bytes, backward.best.bytes);
+  both.bytes = own.bytes + flp_max_u64(forward.best.bytes, backward.best.bytes);
   both.seconds = forward.best.seconds + backward.best.seconds;
   /* The loss of active rows, and of idle ones. */
   both.launches = clamp_launches((int64_t)forward.best.launches + backward.best.launches + 2);

@@ -14,16 +14,16 @@
 enum { REGION_ALIGNMENT = 256, DZ_ALIGNMENT = 64 };
 
 int64_t flp_planner_dz_stride(int64_t columns) {
-  return flp_ceil_div(columns, DZ_ALIGNMENT) * DZ_ALIGNMENT;
+  return flp_round_up(columns, DZ_ALIGNMENT);
 }
 
 int64_t flp_planner_gather_stride(int64_t depth) {
   enum { TENSOR_MAP_ELEMENTS = 8 }; /* strides are multiples of 16 bytes, elements have 2 or 4 */
-  return flp_ceil_div(depth, TENSOR_MAP_ELEMENTS) * TENSOR_MAP_ELEMENTS;
+  return flp_round_up(depth, TENSOR_MAP_ELEMENTS);
 }
 
 uint64_t planner_round_up(uint64_t bytes) {
-  return (bytes + REGION_ALIGNMENT - 1) / REGION_ALIGNMENT * REGION_ALIGNMENT;
+  return flp_round_up_u64(bytes, REGION_ALIGNMENT);
 }
 
 uint64_t flp_planner_references_bytes(int64_t n) {
@@ -76,8 +76,8 @@ static void put_chunks(const flp_planner *p, flp_scheme *s, int64_t n) {
   s->size[FLP_REGION_BIAS_PART] = planner_bias_part_bytes(p, rows, columns);
   if (s->mode == FLP_MODE_R2) {
     uint64_t other = planner_dz_bytes(p, s->chunk_rows, p->spec.vocab);
-    if (other > s->size[FLP_REGION_DZ]) s->size[FLP_REGION_DZ] = other;
-    if (base + planner_round_up(other) > end) end = base + planner_round_up(other);
+    s->size[FLP_REGION_DZ] = flp_max_u64(s->size[FLP_REGION_DZ], other);
+    end = flp_max_u64(end, base + planner_round_up(other));
   }
   s->bytes = end;
 }
@@ -148,7 +148,7 @@ static void count_work(const flp_planner *p, flp_scheme *s, int64_t n) {
     s->products = 1 + hidden + weight;
     launches += s->chunks * (1 + (p->backward_cluster ? hidden | weight : hidden + weight) + bias);
   }
-  s->launches = launches > INT32_MAX ? INT32_MAX : (int32_t)launches;
+  s->launches = (int32_t)flp_min(launches, INT32_MAX);
 }
 
 static void build(const flp_planner *p, flp_mode mode, int64_t n, int64_t rows, int64_t columns, flp_scheme *s) {
@@ -196,13 +196,13 @@ static sizes sizes_along(const flp_planner *p, int64_t extent, int64_t tile, int
 }
 
 static int64_t in_extent(const sizes *s, int64_t tiles) {
-  return tiles * s->tile < s->extent ? tiles * s->tile : s->extent;
+  return flp_min(tiles * s->tile, s->extent);
 }
 
 static int64_t sizes_next(sizes *s) {
   int first = !s->started;
   s->started = 1;
-  if (s->explicit_size) return !first ? 0 : s->explicit_size < s->extent ? s->explicit_size : s->extent;
+  if (s->explicit_size) return first ? flp_min(s->explicit_size, s->extent) : 0;
   if (first) {
     s->step = s->tiles;
     return in_extent(s, s->step);
@@ -314,8 +314,8 @@ static void search_backward(planner_search *s) {
 /* Whether a chunk as tuned gives every multiprocessor a tile. It was timed with many rows; with so few that it does
  * not, the time says nothing, and the cost model decides. */
 static int fills_device(const flp_planner *p, int64_t n) {
-  int64_t rows = p->tuned_rows && p->tuned_rows < n ? p->tuned_rows : n;
-  int64_t columns = p->tuned_vocab && p->tuned_vocab < p->spec.vocab ? p->tuned_vocab : p->spec.vocab;
+  int64_t rows = p->tuned_rows ? flp_min(p->tuned_rows, n) : n;
+  int64_t columns = p->tuned_vocab ? flp_min(p->tuned_vocab, p->spec.vocab) : p->spec.vocab;
   return flp_ceil_div(rows, p->dz_rows) * flp_ceil_div(columns, p->dz_columns) >= p->multiprocessors;
 }
 
@@ -323,9 +323,9 @@ static int fills_device(const flp_planner *p, int64_t n) {
  * the workspace is the larger of one term for each. */
 static int64_t largest_tuned(const planner_search *s, sizes axis, int64_t most, int by_rows) {
   const flp_planner *p = s->planner;
-  int64_t best = 0, band = p->dz_band < s->n ? p->dz_band : s->n;
-  int64_t tile = p->dz_columns < p->spec.vocab ? p->dz_columns : p->spec.vocab;
-  for (int64_t chunk = most < axis.extent ? most : axis.extent; chunk; chunk = sizes_next(&axis)) {
+  int64_t best = 0, band = flp_min(p->dz_band, s->n);
+  int64_t tile = flp_min(p->dz_columns, p->spec.vocab);
+  for (int64_t chunk = flp_min(most, axis.extent); chunk; chunk = sizes_next(&axis)) {
     flp_scheme candidate;
     if (chunk > most || chunk <= best) continue;
     if (!flp_planner_grids_fit(p, by_rows ? chunk : s->n, by_rows ? p->spec.vocab : chunk)) continue;
@@ -371,7 +371,7 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t rows, flp_sch
   s->chunks = flp_ceil_div(n, rows);
   s->products = 1;
   int64_t launches = 1 + (2 + p->forward_gathers) * s->chunks; /* prepare; gather, forward, combine */
-  s->launches = launches > INT32_MAX ? INT32_MAX : (int32_t)launches;
+  s->launches = (int32_t)flp_min(launches, INT32_MAX);
   s->seconds = flp_planner_forward_cost(p, n, rows);
 }
 
