@@ -3,102 +3,52 @@
 
 #include <string.h>
 
+/* By kind of parameter: its letter, its type and who fills it. */
 #define LETTER_ptr "p"
 #define LETTER_i64 "l"
 #define LETTER_i32 "i"
 #define LETTER_f32 "f"
 #define LETTER_f64 "d"
 #define LETTER_map "m"
+#define LETTER_region LETTER_ptr
+#define LETTER_region_or_null LETTER_ptr
 #define TYPE_ptr FLP_ABI_PTR
 #define TYPE_i64 FLP_ABI_I64
 #define TYPE_i32 FLP_ABI_I32
 #define TYPE_f32 FLP_ABI_F32
 #define TYPE_f64 FLP_ABI_F64
 #define TYPE_map FLP_ABI_MAP
+#define TYPE_region FLP_ABI_PTR
+#define TYPE_region_or_null FLP_ABI_PTR
+#define GIVEN(name) FLP_ABI_GIVEN, (uint32_t)offsetof(GIVEN_STRUCT, name)
+#define SOURCE_ptr GIVEN
+#define SOURCE_i64 GIVEN
+#define SOURCE_i32 GIVEN
+#define SOURCE_f32 GIVEN
+#define SOURCE_f64 GIVEN
+#define SOURCE_map GIVEN
+#define SOURCE_region(name) FLP_ABI_REGION, FLP_REGION_##name
+#define SOURCE_region_or_null(name) FLP_ABI_REGION_OR_NULL, FLP_REGION_##name
 
-/* offsetof needs the entry's struct name, so each list is expanded inside a typedef of that struct. */
-#define ROW(type, name) {#name, TYPE_##type, (uint32_t)offsetof(STRUCT, name)},
-#define SIGNATURE(type, name) LETTER_##type
+#define LETTER(kind, name) LETTER_##kind
+#define PARAM(kind, name) {#name, TYPE_##kind, (uint32_t)offsetof(STRUCT, name), SOURCE_##kind(name)},
 
-#define STRUCT flp_prepare_params
-static const flp_abi_param prepare_params[] = {FLP_PREPARE_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_forward_params
-static const flp_abi_param forward_params[] = {FLP_FORWARD_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_forward_map_params
-static const flp_abi_param forward_map_params[] = {FLP_FORWARD_MAP_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_gather_params
-static const flp_abi_param gather_params[] = {FLP_GATHER_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_combine_params
-static const flp_abi_param combine_params[] = {FLP_COMBINE_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_merge_params
-static const flp_abi_param merge_params[] = {FLP_MERGE_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_record_params
-static const flp_abi_param record_params[] = {FLP_RECORD_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_dz_scale_params
-static const flp_abi_param dz_scale_params[] = {FLP_DZ_SCALE_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_dz_params
-static const flp_abi_param dz_params[] = {FLP_DZ_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_dz_map_params
-static const flp_abi_param dz_map_params[] = {FLP_DZ_MAP_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_products_map_params
-static const flp_abi_param products_map_params[] = {FLP_PRODUCTS_MAP_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_grad_hidden_params
-static const flp_abi_param grad_hidden_params[] = {FLP_PRODUCT_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_grad_weight_params
-static const flp_abi_param grad_weight_params[] = {FLP_PRODUCT_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_bias_reduce_params
-static const flp_abi_param bias_reduce_params[] = {FLP_BIAS_REDUCE_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_fill_params
-static const flp_abi_param fill_params[] = {FLP_FILL_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_select_params
-static const flp_abi_param select_params[] = {FLP_SELECT_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_select_grad_params
-static const flp_abi_param select_grad_params[] = {FLP_SELECT_GRAD_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_loss_rows_params
-static const flp_abi_param loss_rows_params[] = {FLP_LOSS_ROWS_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_forward_keep_params
-static const flp_abi_param forward_keep_params[] = {FLP_FORWARD_KEEP_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_forward_keep_map_params
-static const flp_abi_param forward_keep_map_params[] = {FLP_FORWARD_KEEP_MAP_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_keep_reference_params
-static const flp_abi_param keep_reference_params[] = {FLP_KEEP_REFERENCE_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_keep_finish_params
-static const flp_abi_param keep_finish_params[] = {FLP_KEEP_FINISH_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_keep_expand_params
-static const flp_abi_param keep_expand_params[] = {FLP_KEEP_EXPAND_PARAMS(ROW)};
-#undef STRUCT
-#define STRUCT flp_keep_gather_params
-static const flp_abi_param keep_gather_params[] = {FLP_KEEP_GATHER_PARAMS(ROW)};
-#undef STRUCT
-
-#define ENTRY(entry, LIST) \
-  {FLP_ENTRY_##entry, #entry, entry##_params, sizeof entry##_params / sizeof entry##_params[0], "" LIST(SIGNATURE)},
-static const flp_abi_entry entries[] = {FLP_ENTRY_LIST(ENTRY)};
+/* A function an entry, so that the names of its structs are known where its list is expanded. */
+#define ENTRY(entry, LIST)                                                                                  \
+  static const flp_abi_entry *entry##_entry(void) {                                                         \
+    typedef flp_##entry##_params STRUCT;                                                                    \
+    typedef flp_##entry##_given GIVEN_STRUCT __attribute__((unused));                                       \
+    static const flp_abi_param params[] = {LIST(PARAM)};                                                    \
+    static const flp_abi_entry self = {FLP_ENTRY_##entry, #entry, params, sizeof params / sizeof params[0], \
+                                       "" LIST(LETTER)};                                                    \
+    return &self;                                                                                           \
+  }
+FLP_ENTRY_LIST(ENTRY)
 
 const flp_abi_entry *flp_abi_find(const char *name) {
+#define FUNCTION(entry, LIST) entry##_entry,
+  static const flp_abi_entry *(*const entries[])(void) = {FLP_ENTRY_LIST(FUNCTION)};
   for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++)
-    if (strcmp(entries[i].name, name) == 0) return &entries[i];
+    if (strcmp(entries[i]()->name, name) == 0) return entries[i]();
   return NULL;
 }

@@ -1,9 +1,13 @@
 /* abi.h: the parameters of every kernel entry, said once for the templates that read them and the launches that fill
  * them.
  *
- * Each list below becomes a C struct (the launch fills it by name), a table of names, types and offsets (the launch
- * points CUDA at each field; the generator declares the kernel from it, so p.hidden in a template is this hidden) and
- * a signature that travels in the kernel descriptor and is compared at load.
+ * Each list below becomes a C struct of what the launch fills by name, a table of names and types (the launch points
+ * CUDA at each value; the generator declares the kernel from it, so p.hidden in a template is this hidden) and a
+ * signature that travels in the kernel descriptor and is compared at load.
+ *
+ * Kinds: ptr, a device pointer, which may be null only where the list says so; i64, i32, f32, f64; map, a CUtensorMap
+ * by value; region, the workspace array of that name; region_or_null, the same, null where the layout of the call has
+ * none. A launch does not fill regions: flp_launch takes them from the call's layout (launch.h).
  *
  * Index spaces. A "row" is a row of the caller's hidden (0 <= row < n). Rows that cost work are compacted by `prepare`
  * into "active rows" a (0 <= a < *count), in ascending order: row = index[a]. All workspace arrays over rows are
@@ -14,6 +18,26 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
+/* The workspace arrays; each starts 256-byte aligned. The planner says which of them a pass has. */
+#define FLP_REGION_LIST(R)                                                          \
+  R(row_class) R(index) R(local_target) R(scale) R(count)                           \
+  R(zy) R(part) /* forward */                                                       \
+  R(gather) R(turn) /* passes that gather */                                        \
+  R(record) R(bound) /* backward from here on */                                    \
+  R(scale_pair) /* fp16 */                                                          \
+  R(dz) R(bias_part) R(hidden_acc) R(weight_acc) R(bias_acc)                        \
+  R(factor) R(redo) /* modes S and P; exponentials of P are in the place of dz */   \
+  R(reference) /* P; S has them in what forward saved */                            \
+  R(stats) R(logprob) R(entropy) R(grad_logprob) R(grad_entropy) /* step, by row */
+
+/* The arrays as numbers, FLP_REGION_index and so on. */
+typedef enum flp_region {
+#define FLP_REGION_ID(name) FLP_REGION_##name,
+  FLP_REGION_LIST(FLP_REGION_ID)
+#undef FLP_REGION_ID
+      FLP_REGION_ID_COUNT
+} flp_region;
 
 /* The order in which a row's scores are summed, a part of what the kernels promise and never tuned: leaves of columns
  * are summed from first to last column, folded left to right in groups, and the groups left to right. */
@@ -42,11 +66,11 @@ enum { FLP_LEAF_COLUMNS = 768, FLP_GROUP_LEAVES = 4, FLP_GROUP_COLUMNS = FLP_LEA
   P(ptr, entropy)                                                                                         \
   P(ptr, stats)         /* (n,4) */                                                                       \
   P(ptr, partial)       /* (n,4) */                                                                       \
-  P(ptr, row_class)     /* (n) u8 out */                                                                  \
-  P(ptr, index)         /* (n) i32 out: row of each active row */                                         \
-  P(ptr, local_target)  /* (n) i32 out, by active row: target - vocab_offset, or -1 if not in this shard */ \
-  P(ptr, scale)         /* (n) f32 out, by active row: row_scale */                                       \
-  P(ptr, count)         /* (1) i32 out: active rows */                                                    \
+  P(region, row_class)  /* (n) u8 out */                                                                  \
+  P(region, index)      /* (n) i32 out: row of each active row */                                         \
+  P(region, local_target) /* (n) i32 out, by active row: target - vocab_offset, or -1 if not in this shard */ \
+  P(region, scale)      /* (n) f32 out, by active row: row_scale */                                       \
+  P(region, count)      /* (1) i32 out: active rows */                                                    \
   P(ptr, error_word)    /* (1) i32, added to: bad rows and bad row ids */
 
 /* module forward: entry forward. One CTA a unit: a band of tile_rows of the active rows [row_begin, row_end) x
@@ -60,14 +84,14 @@ enum { FLP_LEAF_COLUMNS = 768, FLP_GROUP_LEAVES = 4, FLP_GROUP_COLUMNS = FLP_LEA
   P(ptr, weight)       /* (V,D) */                                         \
   P(i64, weight_stride)                                                    \
   P(ptr, bias)         /* (V) or null */                                   \
-  P(ptr, index) P(ptr, local_target) P(ptr, scale) P(ptr, count)           \
+  P(region, index) P(region, local_target) P(region, scale) P(region, count) \
   P(f32, cap_in)       /* a/softcap; unused without softcap */             \
   P(i32, depth)        /* D */                                             \
   P(i32, vocab_valid)                                                      \
   P(i32, row_begin) P(i32, row_end)                                        \
   P(i32, bands)        /* ceil((row_end - row_begin) / tile_rows) */       \
   P(i32, groups)       /* ceil(vocab_valid / unit_columns) */              \
-  P(ptr, part) P(i64, capacity) P(ptr, zy)
+  P(region, part) P(i64, capacity) P(region, zy)
 
 /* module forward: entry forward_map, in place of forward where operands come through tensor maps (CUtensorMap). A grid
  * of any size whose clusters of tile.cluster CTAs take the units in order: tile_rows·cluster active rows x one or two
@@ -79,28 +103,28 @@ enum { FLP_LEAF_COLUMNS = 768, FLP_GROUP_LEAVES = 4, FLP_GROUP_COLUMNS = FLP_LEA
   P(map, gathered_map) /* (row_end - row_begin, D) */                      \
   P(map, weight_map)   /* (vocab_valid,D) */                               \
   P(ptr, bias)         /* (V) or null */                                   \
-  P(ptr, local_target) P(ptr, scale) P(ptr, count)                         \
+  P(region, local_target) P(region, scale) P(region, count)                \
   P(f32, cap_in) P(i32, depth) P(i32, vocab_valid)                         \
   P(i32, n) P(i32, row_begin) P(i32, row_end)                              \
-  P(ptr, part) P(i64, capacity) P(ptr, zy)                                 \
-  P(ptr, turn) /* (1) i32, 0 before and after the launch: the next unit */
+  P(region, part) P(i64, capacity) P(region, zy)                           \
+  P(region, turn) /* (1) i32, 0 before and after the launch: the next unit */
 
 /* module rows: entry gather, one warp a row of [row_begin, row_end): copies hidden[index[a]] of each active row to
  * out[a - row_begin] and zeroes what follows up to a multiple of FLP_GATHER_ROWS, unless every row is active; and sets
  * *turn to 0. hidden and out allow 16-byte accesses. */
 enum { FLP_GATHER_ROWS = 64 };
 #define FLP_GATHER_PARAMS(P)                                               \
-  P(ptr, hidden) P(i64, hidden_stride) P(ptr, index) P(ptr, count)         \
+  P(ptr, hidden) P(i64, hidden_stride) P(region, index) P(region, count)   \
   P(i32, n) P(i32, row_begin) P(i32, row_end) P(i32, depth)                \
-  P(ptr, out) P(i64, out_stride) P(ptr, turn)
+  P(ptr, out) P(i64, out_stride) P(region, turn)
 
 /* module rows: entry combine, FLP_COMBINE_LANES threads an active row of [row_begin, row_end). Folds `parts`
  * partials of one shard in order, first the `fold` (1 or FLP_GROUP_LEAVES) of a group, then the groups; writes logprob,
  * entropy, stats, or partial; each may be null. Target score zy is read only where local_target >= 0. */
 enum { FLP_COMBINE_LANES = 8 };
 #define FLP_COMBINE_PARAMS(P)                                              \
-  P(ptr, part) P(i64, capacity) P(i32, parts) P(i32, fold) P(ptr, zy)      \
-  P(ptr, index) P(ptr, local_target) P(ptr, scale) P(ptr, count)           \
+  P(region, part) P(i64, capacity) P(i32, parts) P(i32, fold) P(region, zy) \
+  P(region, index) P(region, local_target) P(region, scale) P(region, count) \
   P(i32, row_begin) P(i32, row_end)                                        \
   P(f32, cap_in) P(i32, capped) /* capped: 1 if softcap applies to zy */   \
   P(ptr, logprob) P(ptr, entropy) P(ptr, stats) P(ptr, partial)
@@ -109,7 +133,7 @@ enum { FLP_COMBINE_LANES = 8 };
 #define FLP_MERGE_PARAMS(P)                                                \
   P(ptr, partial) /* (shard_count, n, 4) */                                \
   P(i64, shard_count) P(i64, n)                                            \
-  P(ptr, index) P(ptr, scale) P(ptr, count)                                \
+  P(region, index) P(region, scale) P(region, count)                       \
   P(f32, cap_in) P(i32, capped)                                            \
   P(ptr, logprob) P(ptr, entropy) P(ptr, stats)
 
@@ -118,15 +142,15 @@ enum { FLP_COMBINE_LANES = 8 };
  * upstream gradients are zero has A = B = dz_y = 0, whatever its stats, and dz 0, whatever its scores. */
 #define FLP_RECORD_PARAMS(P)                                               \
   P(ptr, stats) P(ptr, grad_logprob) P(ptr, grad_entropy)                  \
-  P(ptr, index) P(ptr, scale) P(ptr, count)                                \
+  P(region, index) P(region, scale) P(region, count)                       \
   P(i32, row_begin) P(i32, row_end)                                        \
   P(f32, cap_in) P(i32, capped)                                            \
-  P(ptr, record) /* (n,4) f32 */                                           \
-  P(ptr, bound)  /* (n) f32 */
+  P(region, record) /* (n,4) f32 */                                        \
+  P(region, bound)  /* (n) f32 */
 
 /* module rows: entry dz_scale, one CTA. fp16 only: the power of two that brings the largest bound to 2^14.
  * scale_pair: {scale, 1/scale} f32; {1, 1} when every bound is 0. */
-#define FLP_DZ_SCALE_PARAMS(P) P(ptr, bound) P(ptr, count) P(ptr, scale_pair)
+#define FLP_DZ_SCALE_PARAMS(P) P(region, bound) P(region, count) P(region, scale_pair)
 
 /* module dz: entry dz. One CTA a tile of active rows [row_begin, row_end) x columns [column_begin, column_end):
  * recomputes the scores and stores their gradient, dz[a - row_begin][v - column_begin], in the operand dtype.
@@ -135,14 +159,14 @@ enum { FLP_COMBINE_LANES = 8 };
   P(ptr, hidden) P(i64, hidden_stride)                                     \
   P(ptr, weight) P(i64, weight_stride)                                     \
   P(ptr, bias)                                                             \
-  P(ptr, index) P(ptr, local_target) P(ptr, scale) P(ptr, count)           \
-  P(ptr, record)                                                           \
+  P(region, index) P(region, local_target) P(region, scale) P(ptr, count)  \
+  P(region, record)                                                        \
   P(f32, cap_in) P(i32, depth)                                             \
   P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
   P(i32, tiles_m) /* ceil((row_end - row_begin)/tile_rows) */              \
   P(i32, tiles_n) /* ceil((column_end - column_begin)/tile_columns) */     \
   P(ptr, dz) P(i64, dz_stride)                                             \
-  P(ptr, scale_pair) /* fp16: dz is stored times scale_pair[0]; else null */ \
+  P(region_or_null, scale_pair) /* fp16: dz is stored times scale_pair[0]; else null */ \
   P(ptr, bias_part)
 
 /* module dz: entry dz_map, in place of dz where operands come through tensor maps. A grid of any size whose clusters of
@@ -157,11 +181,11 @@ enum { FLP_DZ_BOX_ROWS = 16 };
   P(map, weight_map)   /* (column_end - column_begin, D) */                 \
   P(map, dz_map)       /* (row_end - row_begin, column_end - column_begin) */ \
   P(ptr, bias)                                                              \
-  P(ptr, local_target) P(ptr, scale) P(ptr, count) P(ptr, record)           \
+  P(region, local_target) P(region, scale) P(ptr, count) P(region, record)  \
   P(f32, cap_in) P(i32, depth) P(i32, n)                                    \
   P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
-  P(ptr, scale_pair) P(ptr, bias_part)                                      \
-  P(ptr, turn) /* (1) i32, 0 before and after the launch: the next unit */
+  P(region_or_null, scale_pair) P(ptr, bias_part)                           \
+  P(region, turn) /* (1) i32, 0 before and after the launch: the next unit */
 
 /* module products: entry products_map, in place of grad_hidden and grad_weight where operands come through tensor maps:
  * both products of a chunk in one launch, or one of them. A grid of any size whose clusters take the units in order,
@@ -179,14 +203,14 @@ enum {
   P(map, weight_map)   /* (column_end - column_begin, D): rows of the chunk */ \
   P(map, hidden_map)   /* (row_end - row_begin, D) */                       \
   P(map, gathered_map) /* (row_end - row_begin, D) */                       \
-  P(ptr, index) P(ptr, count)                                               \
+  P(region, index) P(region, count)                                         \
   P(ptr, factor) /* (n) f32 by active row, of grad_hidden's sums; null: 1 */ \
   P(i32, depth) P(i32, n)                                                   \
   P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
-  P(ptr, scale_pair)                                                        \
+  P(region_or_null, scale_pair)                                             \
   P(ptr, hidden_acc) P(i64, hidden_acc_stride) P(ptr, hidden_out) P(i64, hidden_out_stride) P(i32, hidden_flags) \
   P(ptr, weight_acc) P(i64, weight_acc_stride) P(ptr, weight_out) P(i64, weight_out_stride) P(i32, weight_flags) \
-  P(ptr, turn) /* (1) i32, 0 before and after the launch: the next unit */
+  P(region, turn) /* (1) i32, 0 before and after the launch: the next unit */
 
 /* modules grad_hidden and grad_weight share one list.
  * grad_hidden: out[index[a]][d] = Σ_v dz[a][v]·weight[v][d]  (M = active rows, K = columns, N = D);
@@ -198,19 +222,19 @@ enum {
   P(ptr, dz) P(i64, dz_stride)                                             \
   P(ptr, operand) P(i64, operand_stride) /* weight (V,D) or hidden (n,D) */ \
   P(ptr, index) /* null in grad_weight: operand holds the chunk's active rows one after the other */ \
-  P(ptr, count)                                                            \
+  P(region, count)                                                         \
   P(ptr, factor) /* (n) f32 by active row, of grad_hidden's sums; null: 1 */ \
   P(i32, depth)                                                            \
   P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
   P(i32, tiles_m) P(i32, tiles_n)                                          \
-  P(ptr, scale_pair)                                                       \
+  P(region_or_null, scale_pair)                                            \
   P(ptr, acc) P(i64, acc_stride) P(ptr, out) P(i64, out_stride)            \
   P(i32, read_acc) P(i32, write_acc) P(i32, write_out)
 
 /* module rows: entry bias_reduce, one thread a column of the chunk: sums bias_part over its tile rows, in order.
  * result = Σ + (read_acc ? acc[v] : 0), stored to acc[v] if write_acc, to out[v] (operand dtype) if write_out. */
 #define FLP_BIAS_REDUCE_PARAMS(P)                                          \
-  P(ptr, bias_part) P(ptr, count)                                          \
+  P(region, bias_part) P(region, count)                                    \
   P(i32, row_begin) P(i32, row_end) P(i32, tile_rows)                      \
   P(i32, column_begin) P(i32, column_end)                                  \
   P(ptr, acc) P(ptr, out)                                                  \
@@ -218,7 +242,7 @@ enum {
 
 /* module rows: entry fill, one warp a row: writes grad_hidden rows that have no work: 0, or NaN for bad rows. */
 #define FLP_FILL_PARAMS(P)                                                 \
-  P(ptr, row_class) P(ptr, out) P(i64, out_stride) P(i32, depth) P(i64, n) \
+  P(region, row_class) P(ptr, out) P(i64, out_stride) P(i32, depth) P(i64, n) \
   P(i32, out_is_f32) /* 1: out is f32, 0: operand dtype */
 
 /* module select: scores that exist already, (n,V) in the operand dtype; "numbers" are f32, or f64 where that is it.
@@ -289,7 +313,7 @@ enum { FLP_KEPT_BLOCK_ROWS = 1024 };
 #define FLP_KEEP_REFERENCE_PARAMS(P)                                       \
   P(ptr, part)    /* [3][capacity] f32 by a - row_begin, or null */        \
   P(ptr, old_lse) /* (n) f32 by row, nats, or null */                      \
-  P(ptr, index) P(ptr, count) P(i32, row_begin) P(i32, row_end)            \
+  P(region, index) P(region, count) P(i32, row_begin) P(i32, row_end)      \
   P(ptr, reference) /* (n) f32 by active row, out */
 
 /* module kept: entry keep_finish, one CTA a block of FLP_KEPT_BLOCK_ROWS active rows of [row_begin, row_end): fills
@@ -297,13 +321,13 @@ enum { FLP_KEPT_BLOCK_ROWS = 1024 };
  * elements of blocks that are not. A row without upstream gradient becomes zeros if its scores hold a NaN. */
 #define FLP_KEEP_FINISH_PARAMS(P)                                          \
   P(ptr, stats)  /* (n,4) f32 by row */                                    \
-  P(ptr, record) P(ptr, reference)                                         \
-  P(ptr, index) P(ptr, local_target) P(ptr, scale) P(ptr, count)           \
+  P(region, record) P(ptr, reference)                                      \
+  P(region, index) P(region, local_target) P(region, scale) P(region, count) \
   P(i32, capped) /* 1: softcap */                                          \
   P(i32, row_begin) P(i32, row_end) P(i32, vocab_valid) P(i32, plain)      \
   P(ptr, kept) P(i64, kept_stride)                                         \
-  P(ptr, factor) /* (n) f32 by active row, out: 0 without upstream gradient; 1 in the expanded form and where redone */ \
-  P(ptr, redo)   /* (blocks) i32 out: a `count` for dz */
+  P(region, factor) /* (n) f32 by active row, out: 0 without upstream gradient; 1 if expanded or redone */ \
+  P(region, redo)   /* (blocks) i32 out: a `count` for dz */
 
 /* module kept: entry keep_expand: kept becomes dz, in place, in blocks that are not redone; and column sums of each
  * tile_rows active rows (a divisor of FLP_KEPT_BLOCK_ROWS) go to bias_part [tile][vocab_valid], if not null. One CTA
@@ -311,17 +335,17 @@ enum { FLP_KEPT_BLOCK_ROWS = 1024 };
 enum { FLP_EXPAND_COLUMNS = 2048 };
 #define FLP_KEEP_EXPAND_PARAMS(P)                                          \
   P(ptr, kept) P(i64, kept_stride)                                         \
-  P(ptr, reference) P(ptr, record) P(ptr, scale) P(ptr, local_target)      \
-  P(ptr, count) P(ptr, redo)                                               \
+  P(ptr, reference) P(region, record) P(region, scale) P(region, local_target) \
+  P(region, count) P(region, redo)                                         \
   P(i32, capped) /* 1: softcap, times 1 - tanh² */                         \
   P(i32, row_begin) P(i32, row_end) P(i32, vocab_valid) P(i32, tile_rows)  \
-  P(ptr, bias_part)
+  P(region_or_null, bias_part)
 
 /* module kept: entry keep_gather, one warp a row of [row_begin, row_end): out[a - row_begin] = factor[a]·hidden[index[a]],
  * zeros up to a multiple of FLP_GATHER_ROWS; always, also where every row is active. */
 #define FLP_KEEP_GATHER_PARAMS(P)                                          \
-  P(ptr, hidden) P(i64, hidden_stride) P(ptr, index) P(ptr, count)         \
-  P(ptr, factor)                                                           \
+  P(ptr, hidden) P(i64, hidden_stride) P(region, index) P(region, count)   \
+  P(region, factor)                                                        \
   P(i32, row_begin) P(i32, row_end) P(i32, depth)                          \
   P(ptr, out) P(i64, out_stride)
 
@@ -357,6 +381,8 @@ enum { FLP_EXPAND_COLUMNS = 2048 };
   E(keep_expand, FLP_KEEP_EXPAND_PARAMS) E(keep_gather, FLP_KEEP_GATHER_PARAMS)
 
 typedef uint64_t flp_abi_ptr;
+typedef uint64_t flp_abi_region;
+typedef uint64_t flp_abi_region_or_null;
 typedef int64_t flp_abi_i64;
 typedef int32_t flp_abi_i32;
 typedef float flp_abi_f32;
@@ -366,10 +392,28 @@ typedef struct flp_abi_map {
   _Alignas(64) uint8_t bytes[128];
 } flp_abi_map;
 
-#define FLP_ABI_FIELD(type, name) flp_abi_##type name;
+/* flp_forward_params and so on: all that a kernel gets. */
+#define FLP_ABI_FIELD(kind, name) flp_abi_##kind name;
 #define FLP_ABI_STRUCT(entry, LIST) \
   typedef struct flp_##entry##_params { LIST(FLP_ABI_FIELD) } flp_##entry##_params;
 FLP_ENTRY_LIST(FLP_ABI_STRUCT)
+
+/* Some text for each parameter that a launch fills, none for a region. */
+#define FLP_GIVEN_ptr(...) __VA_ARGS__
+#define FLP_GIVEN_i64(...) __VA_ARGS__
+#define FLP_GIVEN_i32(...) __VA_ARGS__
+#define FLP_GIVEN_f32(...) __VA_ARGS__
+#define FLP_GIVEN_f64(...) __VA_ARGS__
+#define FLP_GIVEN_map(...) __VA_ARGS__
+#define FLP_GIVEN_region(...)
+#define FLP_GIVEN_region_or_null(...)
+
+/* flp_forward_given and so on: what a launch fills of an entry's parameters. It has no regions, so that none can be
+ * forgotten, nor set by hand. */
+#define FLP_GIVEN_FIELD(kind, name) FLP_GIVEN_##kind(flp_abi_##kind name;)
+#define FLP_GIVEN_STRUCT(entry, LIST) \
+  typedef struct flp_##entry##_given { LIST(FLP_GIVEN_FIELD) } flp_##entry##_given;
+FLP_ENTRY_LIST(FLP_GIVEN_STRUCT)
 
 typedef enum flp_abi_type {
   FLP_ABI_PTR = 'p',
@@ -380,10 +424,19 @@ typedef enum flp_abi_type {
   FLP_ABI_MAP = 'm'
 } flp_abi_type;
 
+/* Who fills a parameter. */
+typedef enum flp_abi_source {
+  FLP_ABI_GIVEN,
+  FLP_ABI_REGION,
+  FLP_ABI_REGION_OR_NULL,
+} flp_abi_source;
+
 typedef struct flp_abi_param {
   const char *name;
   flp_abi_type type;
   uint32_t offset; /* in the entry's params struct */
+  flp_abi_source source;
+  uint32_t place; /* GIVEN: offset in the entry's given struct; else the flp_region */
 } flp_abi_param;
 
 enum { FLP_ABI_PARAMS_MAX = 40 };

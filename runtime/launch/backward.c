@@ -12,29 +12,21 @@
 
 flp_status backward_launch_record(const flp_call *call, flp_row_range rows) {
   const flp_args *a = call->args;
-  flp_record_params p = {
+  flp_record_given p = {
       .stats = flp_call_pointer(a->stats),
       .grad_logprob = flp_call_pointer(a->grad_logprob),
       .grad_entropy = flp_call_pointer(a->grad_entropy),
-      .index = flp_call_region(call, FLP_REGION_INDEX),
-      .scale = flp_call_region(call, FLP_REGION_SCALE),
-      .count = flp_call_region(call, FLP_REGION_COUNT),
       .row_begin = (int32_t)rows.begin,
       .row_end = (int32_t)rows.end,
       .cap_in = call->cap_in,
       .capped = call->capped,
-      .record = flp_call_region(call, FLP_REGION_RECORD),
-      .bound = flp_call_region(call, FLP_REGION_BOUND),
   };
   return flp_launch_over(call, FLP_ENTRY_record, &p, rows.end - rows.begin, 1);
 }
 
 static flp_status launch_dz_scale(const flp_call *call) {
   if (call->plan->spec.dtype != FLP_DTYPE_FP16) return FLP_OK;
-  flp_dz_scale_params scale = {.bound = flp_call_region(call, FLP_REGION_BOUND),
-                               .count = flp_call_region(call, FLP_REGION_COUNT),
-                               .scale_pair = flp_call_region(call, FLP_REGION_SCALE_PAIR)};
-  return flp_launch(call, FLP_ENTRY_dz_scale, &scale, 1);
+  return flp_launch(call, FLP_ENTRY_dz_scale, NULL, 1);
 }
 
 static int64_t rows_of(const backward_chunk *c) {
@@ -50,17 +42,13 @@ static flp_status launch_dz_portable(const flp_call *call, const backward_chunk 
   const flp_kernel_desc *desc = flp_call_desc(call, FLP_KERNEL_DZ);
   int64_t tiles_m = flp_ceil_div(rows_of(c), desc->tile_rows),
           tiles_n = flp_ceil_div(columns_of(c), desc->tile_columns);
-  flp_dz_params p = {
+  flp_dz_given p = {
       .hidden = flp_call_pointer(a->hidden),
       .hidden_stride = a->hidden_stride,
       .weight = flp_call_pointer(a->weight),
       .weight_stride = a->weight_stride,
       .bias = flp_call_pointer(a->bias),
-      .index = flp_call_region(call, FLP_REGION_INDEX),
-      .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
-      .scale = flp_call_region(call, FLP_REGION_SCALE),
       .count = c->count,
-      .record = flp_call_region(call, FLP_REGION_RECORD),
       .cap_in = call->cap_in,
       .depth = (int32_t)call->plan->spec.hidden,
       .row_begin = (int32_t)c->row_begin,
@@ -71,7 +59,6 @@ static flp_status launch_dz_portable(const flp_call *call, const backward_chunk 
       .tiles_n = (int32_t)tiles_n,
       .dz = c->dz,
       .dz_stride = c->dz_stride,
-      .scale_pair = flp_call_region(call, FLP_REGION_SCALE_PAIR),
       .bias_part = c->bias_part,
   };
   return flp_launch(call, FLP_ENTRY_dz, &p, tiles_m * tiles_n);
@@ -89,13 +76,12 @@ static flp_status launch_product(const flp_call *call, const backward_chunk *c, 
   int of_hidden = kind == FLP_KERNEL_GRAD_HIDDEN;
   int64_t depth = call->plan->spec.hidden;
   int64_t tiles_m = flp_ceil_div(m, desc->tile_rows), tiles_n = flp_ceil_div(depth, desc->tile_columns);
-  flp_grad_hidden_params p = {
+  flp_grad_hidden_given p = {
       .dz = c->dz,
       .dz_stride = c->dz_stride,
       .operand = flp_call_pointer(of_hidden ? a->weight : a->hidden),
       .operand_stride = of_hidden ? a->weight_stride : a->hidden_stride,
-      .index = flp_call_region(call, FLP_REGION_INDEX),
-      .count = c->count,
+      .index = flp_call_region(call, FLP_REGION_index),
       .factor = of_hidden ? c->factor : 0,
       .depth = (int32_t)depth,
       .row_begin = (int32_t)c->row_begin,
@@ -104,7 +90,6 @@ static flp_status launch_product(const flp_call *call, const backward_chunk *c, 
       .column_end = (int32_t)c->column_end,
       .tiles_m = (int32_t)tiles_m,
       .tiles_n = (int32_t)tiles_n,
-      .scale_pair = flp_call_region(call, FLP_REGION_SCALE_PAIR),
       .acc = to->acc,
       .acc_stride = to->acc_stride,
       .out = to->out,
@@ -114,7 +99,7 @@ static flp_status launch_product(const flp_call *call, const backward_chunk *c, 
       .write_out = to->write_out,
   };
   if (!of_hidden && c->factor) {
-    p.operand = flp_call_region(call, FLP_REGION_GATHER);
+    p.operand = flp_call_region(call, FLP_REGION_gather);
     p.operand_stride = flp_planner_gather_stride(depth);
     p.index = 0;
   }
@@ -137,7 +122,7 @@ static backward_sink hidden_sink(const flp_call *call, const backward_chunk *c) 
   const flp_args *a = call->args;
   backward_chunk whole = *c; /* every chunk of rows holds all that its rows add */
   if (call->scheme.mode != FLP_MODE_R_VOCAB) whole.first = whole.last = 1;
-  return through(flp_call_region(call, FLP_REGION_HIDDEN_ACC), call->plan->spec.hidden, &whole,
+  return through(flp_call_region(call, FLP_REGION_hidden_acc), call->plan->spec.hidden, &whole,
                  flp_call_pointer(a->grad_hidden), a->grad_hidden_stride);
 }
 
@@ -158,7 +143,7 @@ static backward_sink weight_sink(const flp_call *call, const backward_chunk *c) 
                            .acc_stride = a->grad_weight_stride,
                            .write_acc = 1,
                            .read_acc = spec->accumulate_grad_weight || !whole.first};
-  return through(flp_call_region(call, FLP_REGION_WEIGHT_ACC), spec->hidden, &whole, out, a->grad_weight_stride);
+  return through(flp_call_region(call, FLP_REGION_weight_acc), spec->hidden, &whole, out, a->grad_weight_stride);
 }
 
 flp_status backward_launch_products(const flp_call *call, const backward_chunk *c) {
@@ -175,10 +160,8 @@ flp_status backward_launch_bias_reduce(const flp_call *call, const backward_chun
   backward_chunk whole = *c;
   if (!is_by_rows(call)) whole.first = whole.last = 1;
   backward_sink to =
-      through(flp_call_region(call, FLP_REGION_BIAS_ACC), 1, &whole, flp_call_pointer(call->args->grad_bias), 1);
-  flp_bias_reduce_params p = {
-      .bias_part = c->bias_part,
-      .count = c->count,
+      through(flp_call_region(call, FLP_REGION_bias_acc), 1, &whole, flp_call_pointer(call->args->grad_bias), 1);
+  flp_bias_reduce_given p = {
       .row_begin = (int32_t)c->row_begin,
       .row_end = (int32_t)c->row_end,
       .tile_rows = (int32_t)flp_call_desc(call, FLP_KERNEL_DZ)->tile_rows,
@@ -204,10 +187,10 @@ static flp_status launch_chunk(const flp_call *call, flp_row_range rows, flp_row
                       .grads = grads,
                       .first = first,
                       .last = last,
-                      .count = flp_call_region(call, FLP_REGION_COUNT),
-                      .dz = flp_call_region(call, FLP_REGION_DZ),
+                      .count = flp_call_region(call, FLP_REGION_count),
+                      .dz = flp_call_region(call, FLP_REGION_dz),
                       .dz_stride = flp_planner_dz_stride(columns.end - columns.begin),
-                      .bias_part = grads & FLP_GRAD_BIAS ? flp_call_region(call, FLP_REGION_BIAS_PART) : 0,
+                      .bias_part = grads & FLP_GRAD_BIAS ? flp_call_region(call, FLP_REGION_bias_part) : 0,
                       .gathered_from = gathers_own ? rows.begin : 0};
   if (gathers_own) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
   FLP_TRY(backward_launch_dz(call, &c));
@@ -237,8 +220,7 @@ static flp_status by_rows(const flp_call *call, uint32_t grads) {
 
 static flp_status launch_fill(const flp_call *call) {
   const flp_args *a = call->args;
-  flp_fill_params p = {
-      .row_class = flp_call_region(call, FLP_REGION_ROW_CLASS),
+  flp_fill_given p = {
       .out = flp_call_pointer(a->grad_hidden),
       .out_stride = a->grad_hidden_stride,
       .depth = (int32_t)call->plan->spec.hidden,

@@ -26,7 +26,7 @@ static void set_box(flp_matrix *m, uint32_t columns, uint32_t rows) {
   m->box_rows = rows;
 }
 
-static flp_status encode_for_dz(const flp_call *call, const backward_chunk *c, flp_dz_map_params *p) {
+static flp_status encode_for_dz(const flp_call *call, const backward_chunk *c, flp_dz_map_given *p) {
   const flp_kernel_desc *desc = flp_call_desc(call, FLP_KERNEL_DZ);
   matrices m = matrices_of(call, c);
   set_box(&m.hidden, desc->tile_depth, desc->tile_rows);
@@ -42,12 +42,9 @@ static flp_status encode_for_dz(const flp_call *call, const backward_chunk *c, f
 flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *c) {
   const flp_args *a = call->args;
   const flp_planner *planner = &call->plan->planner;
-  flp_dz_map_params p = {
+  flp_dz_map_given p = {
       .bias = flp_call_pointer(a->bias),
-      .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
-      .scale = flp_call_region(call, FLP_REGION_SCALE),
       .count = c->count,
-      .record = flp_call_region(call, FLP_REGION_RECORD),
       .cap_in = call->cap_in,
       .depth = (int32_t)call->plan->spec.hidden,
       .n = (int32_t)a->n,
@@ -55,9 +52,7 @@ flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *c)
       .row_end = (int32_t)c->row_end,
       .column_begin = (int32_t)c->column_begin,
       .column_end = (int32_t)c->column_end,
-      .scale_pair = flp_call_region(call, FLP_REGION_SCALE_PAIR),
       .bias_part = c->bias_part,
-      .turn = flp_call_region(call, FLP_REGION_TURN),
   };
   FLP_TRY(encode_for_dz(call, c, &p));
   int64_t tiles = flp_ceil_div(c->column_end - c->column_begin, planner->dz_columns);
@@ -66,7 +61,7 @@ flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *c)
   return flp_launch_clusters(call, FLP_ENTRY_dz_map, &p, units);
 }
 
-static flp_status encode_for_products(const flp_call *call, const backward_chunk *c, flp_products_map_params *p) {
+static flp_status encode_for_products(const flp_call *call, const backward_chunk *c, flp_products_map_given *p) {
   matrices m = matrices_of(call, c);
   if (c->factor) m.hidden = m.gathered;
   flp_matrix *const each[] = {&m.dz, &m.weight, &m.hidden, &m.gathered};
@@ -91,9 +86,7 @@ flp_status backward_launch_products_map(const flp_call *call, const backward_chu
   const flp_spec *spec = &call->plan->spec;
   const flp_planner *planner = &call->plan->planner;
   const backward_sink *h = hidden ? hidden : &nowhere, *w = weight ? weight : &nowhere;
-  flp_products_map_params p = {
-      .index = flp_call_region(call, FLP_REGION_INDEX),
-      .count = c->count,
+  flp_products_map_given p = {
       .factor = c->factor,
       .depth = (int32_t)spec->hidden,
       .n = (int32_t)call->args->n,
@@ -101,7 +94,6 @@ flp_status backward_launch_products_map(const flp_call *call, const backward_chu
       .row_end = (int32_t)c->row_end,
       .column_begin = (int32_t)c->column_begin,
       .column_end = (int32_t)c->column_end,
-      .scale_pair = flp_call_region(call, FLP_REGION_SCALE_PAIR),
       .hidden_acc = h->acc,
       .hidden_acc_stride = h->acc_stride,
       .hidden_out = h->out,
@@ -112,7 +104,6 @@ flp_status backward_launch_products_map(const flp_call *call, const backward_chu
       .weight_out = w->out,
       .weight_out_stride = w->out_stride,
       .weight_flags = flags_of(weight, spec->grad_weight_dtype),
-      .turn = flp_call_region(call, FLP_REGION_TURN),
   };
   FLP_TRY(encode_for_products(call, c, &p));
   int64_t bands = hidden ? flp_ceil_div(c->row_end - c->row_begin, planner->hidden_rows) : 0;

@@ -5,13 +5,10 @@
 flp_status flp_launch_combine(const flp_call *call) {
   const flp_args *a = call->args;
   FLP_TRY(flp_launch_prepare(call, 1));
-  flp_merge_params p = {
+  flp_merge_given p = {
       .partial = flp_call_pointer(a->partial),
       .shard_count = a->shard_count,
       .n = a->n,
-      .index = flp_call_region(call, FLP_REGION_INDEX),
-      .scale = flp_call_region(call, FLP_REGION_SCALE),
-      .count = flp_call_region(call, FLP_REGION_COUNT),
       .cap_in = call->cap_in,
       .capped = call->capped,
       .logprob = flp_call_pointer(a->logprob),

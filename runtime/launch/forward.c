@@ -6,18 +6,19 @@
 #include "runtime/launch/keep.h"
 #include "runtime/launch/launch.h"
 
-/* What forward reads are the first fields of what forward_keep does. */
-#define SAME_PLACE(type, name) \
-  _Static_assert(offsetof(flp_forward_params, name) == offsetof(flp_forward_keep_params, name), #name);
+/* What forward is given are the first fields of what forward_keep is. */
+#define SAME_PLACE(kind, name) \
+  FLP_GIVEN_##kind(_Static_assert(offsetof(flp_forward_given, name) == offsetof(flp_forward_keep_given, name), #name);)
 FLP_FORWARD_PARAMS(SAME_PLACE)
 #undef SAME_PLACE
-#define SAME_PLACE(type, name) \
-  _Static_assert(offsetof(flp_forward_map_params, name) == offsetof(flp_forward_keep_map_params, name), #name);
+#define SAME_PLACE(kind, name) \
+  FLP_GIVEN_##kind(            \
+      _Static_assert(offsetof(flp_forward_map_given, name) == offsetof(flp_forward_keep_map_given, name), #name);)
 FLP_FORWARD_MAP_PARAMS(SAME_PLACE)
 #undef SAME_PLACE
 
 static flp_status encode_maps(const flp_call *call, flp_row_range rows, int64_t columns, const flp_kernel_desc *desc,
-                              flp_forward_keep_map_params *p) {
+                              flp_forward_keep_map_given *p) {
   flp_matrix hidden = flp_matrix_hidden(call, 0, call->args->n);
   flp_matrix gathered = flp_matrix_gathered(call, 0, rows.end - rows.begin);
   flp_matrix weight = flp_matrix_weight(call, 0, columns);
@@ -43,21 +44,15 @@ static flp_status encode_kept(const flp_call *call, flp_row_range rows, const fl
 static flp_status launch_scores_mapped(const flp_call *call, flp_row_range rows, int64_t columns,
                                        const flp_keep_sink *keep) {
   const flp_args *a = call->args;
-  flp_forward_keep_map_params p = {
+  flp_forward_keep_map_given p = {
       .bias = flp_call_pointer(a->bias),
-      .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
-      .scale = flp_call_region(call, FLP_REGION_SCALE),
-      .count = flp_call_region(call, FLP_REGION_COUNT),
       .cap_in = call->cap_in,
       .depth = (int32_t)call->plan->spec.hidden,
       .vocab_valid = (int32_t)columns,
       .n = (int32_t)a->n,
       .row_begin = (int32_t)rows.begin,
       .row_end = (int32_t)rows.end,
-      .part = flp_call_region(call, FLP_REGION_PART),
       .capacity = call->scheme.chunk_rows,
-      .zy = flp_call_region(call, FLP_REGION_ZY),
-      .turn = flp_call_region(call, FLP_REGION_TURN),
   };
   const flp_planner *planner = &call->plan->planner;
   FLP_TRY(encode_maps(call, rows, columns, flp_call_desc(call, keep ? FLP_KERNEL_KEEP : FLP_KERNEL_FORWARD), &p));
@@ -76,16 +71,12 @@ static flp_status launch_scores_portable(const flp_call *call, flp_row_range row
   const flp_kernel_desc *desc = flp_call_desc(call, keep ? FLP_KERNEL_KEEP : FLP_KERNEL_FORWARD);
   int64_t bands = flp_ceil_div(rows.end - rows.begin, desc->tile_rows);
   int64_t groups = flp_ceil_div(columns, desc->unit_columns);
-  flp_forward_keep_params p = {
+  flp_forward_keep_given p = {
       .hidden = flp_call_pointer(a->hidden),
       .hidden_stride = a->hidden_stride,
       .weight = flp_call_pointer(a->weight),
       .weight_stride = a->weight_stride,
       .bias = flp_call_pointer(a->bias),
-      .index = flp_call_region(call, FLP_REGION_INDEX),
-      .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
-      .scale = flp_call_region(call, FLP_REGION_SCALE),
-      .count = flp_call_region(call, FLP_REGION_COUNT),
       .cap_in = call->cap_in,
       .depth = (int32_t)call->plan->spec.hidden,
       .vocab_valid = (int32_t)columns,
@@ -93,9 +84,7 @@ static flp_status launch_scores_portable(const flp_call *call, flp_row_range row
       .row_end = (int32_t)rows.end,
       .bands = (int32_t)bands,
       .groups = (int32_t)groups,
-      .part = flp_call_region(call, FLP_REGION_PART),
       .capacity = call->scheme.chunk_rows,
-      .zy = flp_call_region(call, FLP_REGION_ZY),
   };
   if (!keep) return flp_launch(call, FLP_ENTRY_forward, &p, bands * groups);
   p.reference = keep->reference;
@@ -114,16 +103,10 @@ flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, int64_t c
 flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, int partial) {
   const flp_args *a = call->args;
   const flp_planner *planner = &call->plan->planner;
-  flp_combine_params p = {
-      .part = flp_call_region(call, FLP_REGION_PART),
+  flp_combine_given p = {
       .capacity = call->scheme.chunk_rows,
       .parts = (int32_t)flp_ceil_div(a->vocab_valid, planner->unit_columns),
       .fold = planner->unit_columns == FLP_LEAF_COLUMNS ? FLP_GROUP_LEAVES : 1,
-      .zy = flp_call_region(call, FLP_REGION_ZY),
-      .index = flp_call_region(call, FLP_REGION_INDEX),
-      .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
-      .scale = flp_call_region(call, FLP_REGION_SCALE),
-      .count = flp_call_region(call, FLP_REGION_COUNT),
       .row_begin = (int32_t)rows.begin,
       .row_end = (int32_t)rows.end,
       .cap_in = call->cap_in,

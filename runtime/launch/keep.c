@@ -26,11 +26,9 @@ static flp_status launch_reference(const flp_call *call, flp_row_range rows, con
   const flp_args *a = call->args;
   int64_t columns = flp_min(a->vocab_valid, FLP_LEAF_COLUMNS);
   if (!a->old_lse) FLP_TRY(flp_launch_scores(call, rows, columns, NULL));
-  flp_keep_reference_params p = {
-      .part = a->old_lse ? 0 : flp_call_region(call, FLP_REGION_PART),
+  flp_keep_reference_given p = {
+      .part = a->old_lse ? 0 : flp_call_region(call, FLP_REGION_part),
       .old_lse = flp_call_pointer(a->old_lse),
-      .index = flp_call_region(call, FLP_REGION_INDEX),
-      .count = flp_call_region(call, FLP_REGION_COUNT),
       .row_begin = (int32_t)rows.begin,
       .row_end = (int32_t)rows.end,
       .reference = keep->reference,
@@ -47,14 +45,9 @@ flp_status flp_launch_keep(const flp_call *call, flp_row_range rows, const flp_k
 
 static flp_status launch_finish(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep) {
   const flp_args *a = call->args;
-  flp_keep_finish_params p = {
+  flp_keep_finish_given p = {
       .stats = flp_call_pointer(a->stats),
-      .record = flp_call_region(call, FLP_REGION_RECORD),
       .reference = keep->reference,
-      .index = flp_call_region(call, FLP_REGION_INDEX),
-      .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
-      .scale = flp_call_region(call, FLP_REGION_SCALE),
-      .count = flp_call_region(call, FLP_REGION_COUNT),
       .capped = call->capped,
       .row_begin = (int32_t)rows.begin,
       .row_end = (int32_t)rows.end,
@@ -62,8 +55,6 @@ static flp_status launch_finish(const flp_call *call, flp_row_range rows, const 
       .plain = !keep->expands,
       .kept = keep->kept,
       .kept_stride = keep->stride,
-      .factor = flp_call_region(call, FLP_REGION_FACTOR),
-      .redo = flp_call_region(call, FLP_REGION_REDO),
   };
   return flp_launch(call, FLP_ENTRY_keep_finish, &p, flp_ceil_div(rows.end - rows.begin, FLP_KEPT_BLOCK_ROWS));
 }
@@ -73,7 +64,7 @@ static flp_status launch_redo(const flp_call *call, const backward_chunk *whole)
   uint64_t element = flp_dtype_bytes(call->plan->spec.dtype);
   uint64_t tiles = (uint64_t)(FLP_KEPT_BLOCK_ROWS / call->plan->planner.dz_rows);
   backward_chunk block = *whole;
-  block.count = flp_call_region(call, FLP_REGION_REDO);
+  block.count = flp_call_region(call, FLP_REGION_redo);
   for (int64_t begin = whole->row_begin; begin < whole->row_end; begin += FLP_KEPT_BLOCK_ROWS) {
     block.row_begin = begin;
     block.row_end = flp_min(begin + FLP_KEPT_BLOCK_ROWS, whole->row_end);
@@ -87,21 +78,15 @@ static flp_status launch_redo(const flp_call *call, const backward_chunk *whole)
 
 static flp_status launch_expand(const flp_call *call, const backward_chunk *c, const flp_keep_sink *keep) {
   int64_t tile_rows = call->plan->planner.dz_rows, vocab_valid = call->args->vocab_valid;
-  flp_keep_expand_params p = {
+  flp_keep_expand_given p = {
       .kept = keep->kept,
       .kept_stride = keep->stride,
       .reference = keep->reference,
-      .record = flp_call_region(call, FLP_REGION_RECORD),
-      .scale = flp_call_region(call, FLP_REGION_SCALE),
-      .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
-      .count = flp_call_region(call, FLP_REGION_COUNT),
-      .redo = flp_call_region(call, FLP_REGION_REDO),
       .capped = call->capped,
       .row_begin = (int32_t)c->row_begin,
       .row_end = (int32_t)c->row_end,
       .vocab_valid = (int32_t)vocab_valid,
       .tile_rows = (int32_t)tile_rows,
-      .bias_part = c->bias_part,
   };
   return flp_launch(call, FLP_ENTRY_keep_expand, &p,
                     flp_ceil_div(c->row_end - c->row_begin, tile_rows) * flp_ceil_div(vocab_valid, FLP_EXPAND_COLUMNS));
@@ -109,16 +94,13 @@ static flp_status launch_expand(const flp_call *call, const backward_chunk *c, c
 
 static flp_status launch_scaled_rows(const flp_call *call, flp_row_range rows) {
   const flp_args *a = call->args;
-  flp_keep_gather_params p = {
+  flp_keep_gather_given p = {
       .hidden = flp_call_pointer(a->hidden),
       .hidden_stride = a->hidden_stride,
-      .index = flp_call_region(call, FLP_REGION_INDEX),
-      .count = flp_call_region(call, FLP_REGION_COUNT),
-      .factor = flp_call_region(call, FLP_REGION_FACTOR),
       .row_begin = (int32_t)rows.begin,
       .row_end = (int32_t)rows.end,
       .depth = (int32_t)call->plan->spec.hidden,
-      .out = flp_call_region(call, FLP_REGION_GATHER),
+      .out = flp_call_region(call, FLP_REGION_gather),
       .out_stride = flp_planner_gather_stride(call->plan->spec.hidden),
   };
   return flp_launch_over(call, FLP_ENTRY_keep_gather, &p, rows.end - rows.begin, 32);
@@ -132,12 +114,12 @@ flp_status flp_launch_kept(const flp_call *call, flp_row_range rows, const flp_k
                       .grads = grads,
                       .first = first,
                       .last = last,
-                      .count = flp_call_region(call, FLP_REGION_COUNT),
+                      .count = flp_call_region(call, FLP_REGION_count),
                       .dz = keep->kept,
                       .dz_stride = keep->stride,
-                      .bias_part = grads & FLP_GRAD_BIAS ? flp_call_region(call, FLP_REGION_BIAS_PART) : 0,
+                      .bias_part = grads & FLP_GRAD_BIAS ? flp_call_region(call, FLP_REGION_bias_part) : 0,
                       .gathered_from = rows.begin,
-                      .factor = flp_call_region(call, FLP_REGION_FACTOR)};
+                      .factor = flp_call_region(call, FLP_REGION_factor)};
   FLP_TRY(backward_launch_record(call, rows));
   FLP_TRY(launch_finish(call, rows, keep));
   FLP_TRY(launch_redo(call, &c));

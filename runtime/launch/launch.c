@@ -29,9 +29,27 @@ flp_status flp_call_status(const flp_call *call, CUresult result, const char *wh
   return flp_driver_status(call->plan->driver, result, text);
 }
 
-static void point_at_fields(const flp_function *function, const void *params, void *fields[FLP_ABI_PARAMS_MAX]) {
-  for (uint32_t i = 0; i < function->abi->param_count; i++)
-    fields[i] = (char *)(uintptr_t)params + function->abi->params[i].offset; /* the driver only reads */
+/* What the driver is pointed at: what the launch gives, and the addresses of the regions. */
+typedef struct values {
+  CUdeviceptr region[FLP_ABI_PARAMS_MAX];
+  void *at[FLP_ABI_PARAMS_MAX];
+} values;
+
+/* error: INTERNAL if the layout lacks a region that must be there */
+static flp_status bind(const flp_call *call, const flp_abi_entry *entry, const void *given, values *out) {
+  for (uint32_t i = 0; i < entry->param_count; i++) {
+    const flp_abi_param *param = &entry->params[i];
+    if (param->source == FLP_ABI_GIVEN) {
+      out->at[i] = (char *)(uintptr_t)given + param->place; /* the driver only reads */
+      continue;
+    }
+    out->region[i] = flp_call_region(call, (flp_region)param->place);
+    out->at[i] = &out->region[i];
+    if (!out->region[i] && param->source == FLP_ABI_REGION)
+      return flp_fail(FLP_ERROR_INTERNAL, "flp_%s for %s: the layout of the pass has no array '%s'", entry->name,
+                      call->plan->spec_text, param->name);
+  }
+  return FLP_OK;
 }
 
 static flp_status launched(const flp_call *call, CUresult result, const char *how, const flp_function *function) {
@@ -41,16 +59,16 @@ static flp_status launched(const flp_call *call, CUresult result, const char *ho
   return flp_call_status(call, result, what);
 }
 
-flp_status flp_launch(const flp_call *call, flp_entry_id entry, const void *params, int64_t ctas) {
+flp_status flp_launch(const flp_call *call, flp_entry_id entry, const void *given, int64_t ctas) {
   const flp_function *function = &call->plan->modules.function[entry];
-  void *fields[FLP_ABI_PARAMS_MAX];
-  point_at_fields(function, params, fields);
+  values v;
+  FLP_TRY(bind(call, function->abi, given, &v));
   CUresult result = call->plan->driver->cuLaunchKernel(function->handle, (unsigned)ctas, 1, 1, function->threads, 1, 1,
-                                                       function->shared_bytes, call->stream, fields, NULL);
+                                                       function->shared_bytes, call->stream, v.at, NULL);
   return launched(call, result, "cuLaunchKernel", function);
 }
 
-flp_status flp_launch_clusters(const flp_call *call, flp_entry_id entry, const void *params, int64_t clusters) {
+flp_status flp_launch_clusters(const flp_call *call, flp_entry_id entry, const void *given, int64_t clusters) {
   const flp_function *function = &call->plan->modules.function[entry];
   unsigned count = (unsigned)flp_min(clusters, function->clusters_max);
   flp_launch_attribute attribute = {.id = FLP_LAUNCH_CLUSTER_DIMENSION, .value = {function->cluster, 1, 1}};
@@ -60,15 +78,15 @@ flp_status flp_launch_clusters(const flp_call *call, flp_entry_id entry, const v
                               .stream = call->stream,
                               .attributes = &attribute,
                               .attribute_count = 1};
-  void *fields[FLP_ABI_PARAMS_MAX];
-  point_at_fields(function, params, fields);
-  CUresult result = call->plan->driver->cuLaunchKernelEx(&config, function->handle, fields, NULL);
+  values v;
+  FLP_TRY(bind(call, function->abi, given, &v));
+  CUresult result = call->plan->driver->cuLaunchKernelEx(&config, function->handle, v.at, NULL);
   return launched(call, result, "cuLaunchKernelEx", function);
 }
 
-flp_status flp_launch_over(const flp_call *call, flp_entry_id entry, const void *params, int64_t items, int lanes) {
+flp_status flp_launch_over(const flp_call *call, flp_entry_id entry, const void *given, int64_t items, int lanes) {
   int64_t threads = call->plan->modules.function[entry].threads;
-  return flp_launch(call, entry, params, flp_ceil_div(items, threads / lanes));
+  return flp_launch(call, entry, given, flp_ceil_div(items, threads / lanes));
 }
 
 flp_status flp_launch_set(const flp_call *call, flp_byte_matrix m, unsigned char value) {
@@ -87,7 +105,7 @@ flp_status flp_launch_prepare(const flp_call *call, int outputs) {
   const flp_args *a = call->args;
   /* What forward saved is of forward's active rows, whatever the upstream gradients. */
   int backward = a->pass == FLP_PASS_BACKWARD && call->scheme.mode != FLP_MODE_S;
-  flp_prepare_params p = {
+  flp_prepare_given p = {
       .target = flp_call_pointer(a->target),
       .temperature = flp_call_pointer(a->temperature_rows),
       .row_scale = call->row_scale,
@@ -105,11 +123,6 @@ flp_status flp_launch_prepare(const flp_call *call, int outputs) {
       .entropy = outputs ? flp_call_pointer(a->entropy) : 0,
       .stats = outputs ? flp_call_pointer(a->stats) : 0,
       .partial = a->pass == FLP_PASS_FORWARD ? flp_call_pointer(a->partial) : 0,
-      .row_class = flp_call_region(call, FLP_REGION_ROW_CLASS),
-      .index = flp_call_region(call, FLP_REGION_INDEX),
-      .local_target = flp_call_region(call, FLP_REGION_LOCAL_TARGET),
-      .scale = flp_call_region(call, FLP_REGION_SCALE),
-      .count = flp_call_region(call, FLP_REGION_COUNT),
       .error_word = call->error_word,
   };
   return flp_launch(call, FLP_ENTRY_prepare, &p, 1);

@@ -21,12 +21,13 @@ typedef struct flp_call {
 
 /* ---- launch.c ---- */
 
-/* Launches an entry with `ctas` CTAs. params: the entry's struct of abi.h. error: DRIVER naming kernel and spec */
-flp_status flp_launch(const flp_call *call, flp_entry_id entry, const void *params, int64_t ctas);
+/* Launches an entry with `ctas` CTAs. given: the entry's struct of abi.h, NULL where every parameter is a region;
+ * regions are taken from the call's layout. error: DRIVER naming kernel and spec; INTERNAL if the layout lacks one */
+flp_status flp_launch(const flp_call *call, flp_entry_id entry, const void *given, int64_t ctas);
 /* Launches an entry with as many clusters as the device holds at once, at most `clusters`. */
-flp_status flp_launch_clusters(const flp_call *call, flp_entry_id entry, const void *params, int64_t clusters);
+flp_status flp_launch_clusters(const flp_call *call, flp_entry_id entry, const void *given, int64_t clusters);
 /* Launches an entry that gives each item that many threads. */
-flp_status flp_launch_over(const flp_call *call, flp_entry_id entry, const void *params, int64_t items, int lanes);
+flp_status flp_launch_over(const flp_call *call, flp_entry_id entry, const void *given, int64_t items, int lanes);
 /* The layout of a pass over the call's rows in its workspace. Searching for one takes longer than a launch, so the plan
  * remembers the last of each pass. error: BUDGET, with scheme.smallest_bytes */
 flp_status flp_call_pick(flp_call *call, flp_pass pass);

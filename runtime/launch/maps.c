@@ -47,7 +47,7 @@ flp_matrix flp_matrix_hidden(const flp_call *call, int64_t begin, int64_t end) {
 }
 
 flp_matrix flp_matrix_gathered(const flp_call *call, int64_t first, int64_t rows) {
-  return rows_of(call, "gathered hidden", flp_call_region(call, FLP_REGION_GATHER),
+  return rows_of(call, "gathered hidden", flp_call_region(call, FLP_REGION_gather),
                  flp_planner_gather_stride(call->plan->spec.hidden), first, first + rows);
 }
 
@@ -58,18 +58,15 @@ flp_matrix flp_matrix_weight(const flp_call *call, int64_t begin, int64_t end) {
 
 flp_status flp_launch_gather(const flp_call *call, int64_t begin, int64_t end) {
   const flp_args *a = call->args;
-  flp_gather_params p = {
+  flp_gather_given p = {
       .hidden = flp_call_pointer(a->hidden),
       .hidden_stride = a->hidden_stride,
-      .index = flp_call_region(call, FLP_REGION_INDEX),
-      .count = flp_call_region(call, FLP_REGION_COUNT),
       .n = (int32_t)a->n,
       .row_begin = (int32_t)begin,
       .row_end = (int32_t)end,
       .depth = (int32_t)call->plan->spec.hidden,
-      .out = flp_call_region(call, FLP_REGION_GATHER),
+      .out = flp_call_region(call, FLP_REGION_gather),
       .out_stride = flp_planner_gather_stride(call->plan->spec.hidden),
-      .turn = flp_call_region(call, FLP_REGION_TURN),
   };
   return flp_launch_over(call, FLP_ENTRY_gather, &p, end - begin, 32);
 }

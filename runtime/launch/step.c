@@ -20,11 +20,11 @@ static float *device_floats(CUdeviceptr address) {
 /* What one part of the step hands to the next: the caller's arrays, or the workspace's. */
 static void set_arrays(const flp_call *call, flp_args *a) {
   const flp_planner *planner = &call->plan->planner;
-  if (!a->logprob) a->logprob = device_floats(flp_call_region(call, FLP_REGION_LOGPROB));
-  if (!a->entropy && planner->spec.entropy) a->entropy = device_floats(flp_call_region(call, FLP_REGION_ENTROPY));
-  a->stats = device_floats(flp_call_region(call, FLP_REGION_STATS));
-  a->grad_logprob = device_floats(flp_call_region(call, FLP_REGION_GRAD_LOGPROB));
-  a->grad_entropy = device_floats(flp_call_region(call, FLP_REGION_GRAD_ENTROPY));
+  if (!a->logprob) a->logprob = device_floats(flp_call_region(call, FLP_REGION_logprob));
+  if (!a->entropy && planner->spec.entropy) a->entropy = device_floats(flp_call_region(call, FLP_REGION_entropy));
+  a->stats = device_floats(flp_call_region(call, FLP_REGION_stats));
+  a->grad_logprob = device_floats(flp_call_region(call, FLP_REGION_grad_logprob));
+  a->grad_entropy = device_floats(flp_call_region(call, FLP_REGION_grad_entropy));
 }
 
 static double parameter(const flp_call *call, uint32_t i) {
@@ -33,15 +33,15 @@ static double parameter(const flp_call *call, uint32_t i) {
   return call->args->loss_parameters ? call->args->loss_parameters[i] : loss->parameters[i].fallback;
 }
 
-static void set_parameters(const flp_call *call, flp_loss_rows_params *p) {
+static void set_parameters(const flp_call *call, flp_loss_rows_given *p) {
   double *const each[] = {&p->parameter0, &p->parameter1, &p->parameter2, &p->parameter3,
                           &p->parameter4, &p->parameter5, &p->parameter6, &p->parameter7};
   for (uint32_t i = 0; i < FLP_LOSS_PARAMETERS_MAX; i++) *each[i] = parameter(call, i);
 }
 
-static flp_loss_rows_params loss_params(const flp_call *call) {
+static flp_loss_rows_given loss_params(const flp_call *call) {
   const flp_args *a = call->args;
-  flp_loss_rows_params p = {
+  flp_loss_rows_given p = {
       .logprob = flp_call_pointer(a->logprob),
       .entropy = flp_call_pointer(a->entropy),
       .old_logprob = flp_call_pointer(a->old_logprob),
@@ -68,9 +68,9 @@ static flp_loss_rows_params loss_params(const flp_call *call) {
 /* Losses of active rows, and their derivatives where a gradient is wanted. */
 static flp_status launch_loss(const flp_call *call, flp_row_range rows) {
   const flp_args *a = call->args;
-  flp_loss_rows_params p = loss_params(call);
-  p.index = flp_call_region(call, FLP_REGION_INDEX);
-  p.count = flp_call_region(call, FLP_REGION_COUNT);
+  flp_loss_rows_given p = loss_params(call);
+  p.index = flp_call_region(call, FLP_REGION_index);
+  p.count = flp_call_region(call, FLP_REGION_count);
   p.row_begin = (int32_t)rows.begin;
   p.row_end = (int32_t)rows.end;
   p.grad_logprob = flp_call_pointer(a->grad_logprob);
@@ -80,17 +80,17 @@ static flp_status launch_loss(const flp_call *call, flp_row_range rows) {
 
 /* Losses of rows without work. */
 static flp_status launch_idle_loss(const flp_call *call) {
-  flp_loss_rows_params p = loss_params(call);
+  flp_loss_rows_given p = loss_params(call);
   if (!p.loss && !p.metrics) return FLP_OK;
-  p.row_class = flp_call_region(call, FLP_REGION_ROW_CLASS);
+  p.row_class = flp_call_region(call, FLP_REGION_row_class);
   return flp_launch_over(call, FLP_ENTRY_loss_rows, &p, p.n, 1);
 }
 
 /* ---- mode P ---- */
 
 static flp_keep_sink chunk_sink(const flp_call *call) {
-  return (flp_keep_sink){.reference = flp_call_region(call, FLP_REGION_REFERENCE),
-                         .kept = flp_call_region(call, FLP_REGION_DZ),
+  return (flp_keep_sink){.reference = flp_call_region(call, FLP_REGION_reference),
+                         .kept = flp_call_region(call, FLP_REGION_dz),
                          .stride = flp_planner_dz_stride(call->plan->spec.vocab),
                          .expands = call->plan->planner.step_expands};
 }

@@ -36,14 +36,14 @@ static void put_rows_together(const flp_planner *p, flp_scheme *s, int64_t rows)
 
 /* rows: of a chunk */
 static void put_kept(const flp_planner *p, flp_scheme *s, int64_t n, int64_t rows) {
-  planner_put_region(s, FLP_REGION_RECORD, n, 16);
-  planner_put_region(s, FLP_REGION_BOUND, n, 4);
-  planner_put_region(s, FLP_REGION_FACTOR, n, 4);
-  planner_put_region(s, FLP_REGION_REDO, blocks_of(rows), 4);
+  planner_put_region(s, FLP_REGION_record, n, 16);
+  planner_put_region(s, FLP_REGION_bound, n, 4);
+  planner_put_region(s, FLP_REGION_factor, n, 4);
+  planner_put_region(s, FLP_REGION_redo, blocks_of(rows), 4);
   put_rows_together(p, s, rows);
-  s->offset[FLP_REGION_BIAS_PART] = s->bytes;
-  s->size[FLP_REGION_BIAS_PART] = planner_bias_part_bytes(p, rows, p->spec.vocab);
-  s->bytes += planner_round_up(s->size[FLP_REGION_BIAS_PART]);
+  s->offset[FLP_REGION_bias_part] = s->bytes;
+  s->size[FLP_REGION_bias_part] = planner_bias_part_bytes(p, rows, p->spec.vocab);
+  s->bytes += planner_round_up(s->size[FLP_REGION_bias_part]);
 }
 
 /* Launches that make gradients of a chunk of kept exponentials; without those for its blocks. */
@@ -84,11 +84,11 @@ uint64_t flp_planner_saved(const flp_planner *p, int64_t n, uint64_t budget) {
 
 /* What passes from forward to loss to gradients, by row. */
 static void put_step_rows(const flp_planner *p, flp_scheme *s, int64_t n) {
-  planner_put_region(s, FLP_REGION_STATS, n, 16);
-  planner_put_region(s, FLP_REGION_LOGPROB, n, 4);
-  planner_put_region(s, FLP_REGION_ENTROPY, p->spec.entropy ? n : 0, 4);
-  planner_put_region(s, FLP_REGION_GRAD_LOGPROB, p->spec.grads ? n : 0, 4);
-  planner_put_region(s, FLP_REGION_GRAD_ENTROPY, p->spec.grads && p->step_entropy ? n : 0, 4);
+  planner_put_region(s, FLP_REGION_stats, n, 16);
+  planner_put_region(s, FLP_REGION_logprob, n, 4);
+  planner_put_region(s, FLP_REGION_entropy, p->spec.entropy ? n : 0, 4);
+  planner_put_region(s, FLP_REGION_grad_logprob, p->spec.grads ? n : 0, 4);
+  planner_put_region(s, FLP_REGION_grad_entropy, p->spec.grads && p->step_entropy ? n : 0, 4);
 }
 
 static int64_t stream_launches(const flp_planner *p, int64_t n, int64_t rows) {
@@ -109,10 +109,10 @@ static void build_stream(const flp_planner *p, int64_t n, int64_t rows, flp_sche
   s->products = 1 + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + planner_wants(p->spec.grads, FLP_GRAD_WEIGHT);
   planner_put_rows(s, n);
   put_step_rows(p, s, n);
-  planner_put_region(s, FLP_REGION_ZY, n, 4);
-  planner_put_region(s, FLP_REGION_PART, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
-  planner_put_region(s, FLP_REGION_REFERENCE, n, 4);
-  planner_put_region(s, FLP_REGION_DZ, 1, planner_dz_bytes(p, rows, p->spec.vocab));
+  planner_put_region(s, FLP_REGION_zy, n, 4);
+  planner_put_region(s, FLP_REGION_part, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
+  planner_put_region(s, FLP_REGION_reference, n, 4);
+  planner_put_region(s, FLP_REGION_dz, 1, planner_dz_bytes(p, rows, p->spec.vocab));
   put_kept(p, s, n, rows);
   if (s->chunks > 1) planner_put_head_accumulators(p, s);
   s->launches = clamp_launches(stream_launches(p, n, rows));

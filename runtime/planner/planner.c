@@ -44,11 +44,11 @@ void planner_put_region(flp_scheme *s, flp_region region, int64_t count, uint64_
 }
 
 void planner_put_rows(flp_scheme *s, int64_t n) {
-  planner_put_region(s, FLP_REGION_ROW_CLASS, n, 1);
-  planner_put_region(s, FLP_REGION_INDEX, n, 4);
-  planner_put_region(s, FLP_REGION_LOCAL_TARGET, n, 4);
-  planner_put_region(s, FLP_REGION_SCALE, n, 4);
-  planner_put_region(s, FLP_REGION_COUNT, 1, 4);
+  planner_put_region(s, FLP_REGION_row_class, n, 1);
+  planner_put_region(s, FLP_REGION_index, n, 4);
+  planner_put_region(s, FLP_REGION_local_target, n, 4);
+  planner_put_region(s, FLP_REGION_scale, n, 4);
+  planner_put_region(s, FLP_REGION_count, 1, 4);
 }
 
 uint64_t planner_dz_bytes(const flp_planner *p, int64_t rows, int64_t columns) {
@@ -70,13 +70,13 @@ static void put_chunks(const flp_planner *p, flp_scheme *s, int64_t n) {
   int64_t rows = s->mode == FLP_MODE_R_ROWS ? s->chunk_rows : n;
   int64_t columns = s->mode == FLP_MODE_R_ROWS ? p->spec.vocab : s->chunk_vocab;
   uint64_t base = s->bytes, end = base + chunk_bytes(p, rows, columns, 1);
-  s->offset[FLP_REGION_DZ] = base;
-  s->size[FLP_REGION_DZ] = planner_dz_bytes(p, rows, columns);
-  s->offset[FLP_REGION_BIAS_PART] = base + planner_round_up(s->size[FLP_REGION_DZ]);
-  s->size[FLP_REGION_BIAS_PART] = planner_bias_part_bytes(p, rows, columns);
+  s->offset[FLP_REGION_dz] = base;
+  s->size[FLP_REGION_dz] = planner_dz_bytes(p, rows, columns);
+  s->offset[FLP_REGION_bias_part] = base + planner_round_up(s->size[FLP_REGION_dz]);
+  s->size[FLP_REGION_bias_part] = planner_bias_part_bytes(p, rows, columns);
   if (s->mode == FLP_MODE_R2) {
     uint64_t other = planner_dz_bytes(p, s->chunk_rows, p->spec.vocab);
-    s->size[FLP_REGION_DZ] = flp_max_u64(s->size[FLP_REGION_DZ], other);
+    s->size[FLP_REGION_dz] = flp_max_u64(s->size[FLP_REGION_dz], other);
     end = flp_max_u64(end, base + planner_round_up(other));
   }
   s->bytes = end;
@@ -86,8 +86,8 @@ void planner_put_head_accumulators(const flp_planner *p, flp_scheme *s) {
   uint32_t grads = p->spec.grads;
   /* An fp32 grad_weight is its own accumulator. */
   if ((grads & FLP_GRAD_WEIGHT) && p->spec.grad_weight_dtype != FLP_DTYPE_FP32)
-    planner_put_region(s, FLP_REGION_WEIGHT_ACC, p->spec.vocab * p->spec.hidden, 4);
-  if (grads & FLP_GRAD_BIAS) planner_put_region(s, FLP_REGION_BIAS_ACC, p->spec.vocab, 4);
+    planner_put_region(s, FLP_REGION_weight_acc, p->spec.vocab * p->spec.hidden, 4);
+  if (grads & FLP_GRAD_BIAS) planner_put_region(s, FLP_REGION_bias_acc, p->spec.vocab, 4);
 }
 
 static void put_accumulators(const flp_planner *p, flp_scheme *s, int64_t n) {
@@ -95,23 +95,23 @@ static void put_accumulators(const flp_planner *p, flp_scheme *s, int64_t n) {
   int64_t vocab = p->spec.vocab, depth = p->spec.hidden;
   int split_vocab = s->mode == FLP_MODE_R_VOCAB && s->chunk_vocab < vocab;
   int split_rows = s->mode == FLP_MODE_R_ROWS && s->chunk_rows < n;
-  if (split_vocab && (grads & FLP_GRAD_HIDDEN)) planner_put_region(s, FLP_REGION_HIDDEN_ACC, n * depth, 4);
+  if (split_vocab && (grads & FLP_GRAD_HIDDEN)) planner_put_region(s, FLP_REGION_hidden_acc, n * depth, 4);
   if (split_rows) planner_put_head_accumulators(p, s);
 }
 
 /* Rows put together, and the counter by which CTAs share out the work. */
 void planner_put_gather(const flp_planner *p, flp_scheme *s, int64_t gathered) {
-  planner_put_region(s, FLP_REGION_GATHER, gathered * flp_planner_gather_stride(p->spec.hidden),
+  planner_put_region(s, FLP_REGION_gather, gathered * flp_planner_gather_stride(p->spec.hidden),
                      flp_dtype_bytes(p->spec.dtype));
-  planner_put_region(s, FLP_REGION_TURN, 1, 4);
+  planner_put_region(s, FLP_REGION_turn, 1, 4);
 }
 
 /* gathered: rows that are put together at a time */
 static void put_backward_rows(const flp_planner *p, flp_scheme *s, int64_t n, int64_t gathered) {
   planner_put_rows(s, n);
-  planner_put_region(s, FLP_REGION_RECORD, n, 16);
-  planner_put_region(s, FLP_REGION_BOUND, n, 4);
-  if (p->spec.dtype == FLP_DTYPE_FP16) planner_put_region(s, FLP_REGION_SCALE_PAIR, 2, 4);
+  planner_put_region(s, FLP_REGION_record, n, 16);
+  planner_put_region(s, FLP_REGION_bound, n, 4);
+  if (p->spec.dtype == FLP_DTYPE_FP16) planner_put_region(s, FLP_REGION_scale_pair, 2, 4);
   if (p->backward_cluster) planner_put_gather(p, s, gathered);
 }
 
@@ -365,8 +365,8 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t rows, flp_sch
   s->chunk_rows = rows;
   s->chunk_vocab = p->spec.vocab;
   planner_put_rows(s, n);
-  planner_put_region(s, FLP_REGION_ZY, n, 4);
-  planner_put_region(s, FLP_REGION_PART, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
+  planner_put_region(s, FLP_REGION_zy, n, 4);
+  planner_put_region(s, FLP_REGION_part, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
   if (p->forward_gathers) planner_put_gather(p, s, rows);
   s->chunks = flp_ceil_div(n, rows);
   s->products = 1;

@@ -41,36 +41,6 @@ typedef struct flp_planner {
 void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options *options, const flp_device *device,
                       const flp_kernel_desc *descs, int count);
 
-/* Workspace arrays; each starts 256-byte aligned. */
-typedef enum flp_region {
-  FLP_REGION_ROW_CLASS,
-  FLP_REGION_INDEX,
-  FLP_REGION_LOCAL_TARGET,
-  FLP_REGION_SCALE,
-  FLP_REGION_COUNT,
-  FLP_REGION_ZY,     /* forward */
-  FLP_REGION_PART,   /* forward */
-  FLP_REGION_GATHER, /* passes that gather */
-  FLP_REGION_TURN,   /* passes that gather */
-  FLP_REGION_RECORD, /* backward from here on */
-  FLP_REGION_BOUND,
-  FLP_REGION_SCALE_PAIR, /* fp16 */
-  FLP_REGION_DZ,
-  FLP_REGION_BIAS_PART,
-  FLP_REGION_HIDDEN_ACC,
-  FLP_REGION_WEIGHT_ACC,
-  FLP_REGION_BIAS_ACC,
-  FLP_REGION_FACTOR, /* modes S and P from here on; exponentials of P are in the place of dz */
-  FLP_REGION_REDO,
-  FLP_REGION_REFERENCE, /* P; S has them in what forward saved */
-  FLP_REGION_STATS,     /* step from here on, by row */
-  FLP_REGION_LOGPROB,
-  FLP_REGION_ENTROPY,
-  FLP_REGION_GRAD_LOGPROB,
-  FLP_REGION_GRAD_ENTROPY,
-  FLP_REGION_COUNT_OF
-} flp_region;
-
 typedef struct flp_scheme {
   flp_mode mode;
   int64_t chunk_rows, chunk_vocab; /* as in flp_layout */
@@ -81,7 +51,7 @@ typedef struct flp_scheme {
   uint64_t saved_bytes; /* as in flp_layout */
   uint64_t passes;      /* step in mode R: where the workspace of its forward and of its backward pass begins */
   double seconds;       /* of the cost model; compares layouts, predicts nothing */
-  uint64_t offset[FLP_REGION_COUNT_OF], size[FLP_REGION_COUNT_OF]; /* size 0: the layout has no such array */
+  uint64_t offset[FLP_REGION_ID_COUNT], size[FLP_REGION_ID_COUNT]; /* size 0: the layout has no such array */
 } flp_scheme;
 
 /* Picks the cheapest layout of at most budget bytes.

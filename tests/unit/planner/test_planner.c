@@ -52,13 +52,13 @@ static flp_scheme pick(const flp_planner *p, flp_pass pass, int64_t n, uint64_t 
 }
 
 static int is_chunk_region(int region) {
-  return region == FLP_REGION_DZ || region == FLP_REGION_BIAS_PART;
+  return region == FLP_REGION_dz || region == FLP_REGION_bias_part;
 }
 
 /* Every array starts aligned, ends inside, and overlaps no other; R2's dz lies over its column sums, which its row
  * chunks do not use. */
 static void expect_sound(const flp_scheme *s) {
-  for (int a = 0; a < FLP_REGION_COUNT_OF; a++) {
+  for (int a = 0; a < FLP_REGION_ID_COUNT; a++) {
     if (!s->size[a]) continue;
     cr_expect_eq(s->offset[a] % 256, 0);
     cr_expect_leq(s->offset[a] + s->size[a], s->bytes);
@@ -75,7 +75,7 @@ Test(planner, forward_workspace_is_what_the_formula_says) {
   flp_scheme s = pick(&p, FLP_PASS_FORWARD, 8192, GIB);
   uint64_t n = 8192, groups = 50; /* ceil(151936 / 3072) */
   cr_expect_eq(s.bytes, n + 4 * 4 * n + 256 + 12 * n * groups);
-  cr_expect_eq(s.size[FLP_REGION_PART], 12 * n * groups);
+  cr_expect_eq(s.size[FLP_REGION_part], 12 * n * groups);
   cr_expect_eq(s.mode, FLP_MODE_F);
   cr_expect_eq(s.launches, 3);
   cr_expect_eq(s.products, 1);
@@ -91,7 +91,7 @@ Test(planner, forward_takes_chunks_of_rows_when_the_partials_of_all_do_not_fit) 
   cr_expect_lt(s.chunk_rows, n);
   cr_expect_eq(s.chunks, flp_ceil_div(n, s.chunk_rows));
   cr_expect_eq(s.launches, 1 + 2 * s.chunks);
-  cr_expect_eq(s.size[FLP_REGION_PART], (uint64_t)s.chunk_rows * 50 * 12);
+  cr_expect_eq(s.size[FLP_REGION_part], (uint64_t)s.chunk_rows * 50 * 12);
   cr_expect_leq(s.bytes, GIB / 4);
   expect_sound(&s);
   flp_scheme again = pick(&p, FLP_PASS_FORWARD, n, s.bytes);
@@ -121,9 +121,9 @@ Test(planner, one_vocab_chunk_takes_no_accumulator) {
   flp_planner p = planner_of(4096, 1024, FLP_DTYPE_BF16, 3);
   flp_scheme s = pick(&p, FLP_PASS_BACKWARD, 512, GIB);
   cr_expect_eq(s.chunks, 1);
-  cr_expect_eq(s.size[FLP_REGION_DZ], (uint64_t)512 * 4096 * 2);
-  cr_expect_eq(s.size[FLP_REGION_HIDDEN_ACC], 0);
-  cr_expect_eq(s.size[FLP_REGION_WEIGHT_ACC], 0);
+  cr_expect_eq(s.size[FLP_REGION_dz], (uint64_t)512 * 4096 * 2);
+  cr_expect_eq(s.size[FLP_REGION_hidden_acc], 0);
+  cr_expect_eq(s.size[FLP_REGION_weight_acc], 0);
   cr_expect_eq(s.launches, 2 + 3 + 1);
   cr_expect_eq(s.products, 3);
 }
@@ -132,19 +132,19 @@ Test(planner, mapped_kernels_gather_their_rows) {
   flp_planner p = mapped_of(4096, 1000, FLP_DTYPE_BF16, 7);
   flp_scheme s = pick(&p, FLP_PASS_BACKWARD, 300, GIB);
   cr_expect_eq(s.chunks, 1);
-  cr_expect_eq(s.size[FLP_REGION_GATHER], (uint64_t)300 * 1000 * 2);
-  cr_expect_eq(s.size[FLP_REGION_TURN], 4);
-  cr_expect_eq(s.size[FLP_REGION_BIAS_PART], (uint64_t)4 * 4096 * 4, "whole bands: the last has a tile without rows");
+  cr_expect_eq(s.size[FLP_REGION_gather], (uint64_t)300 * 1000 * 2);
+  cr_expect_eq(s.size[FLP_REGION_turn], 4);
+  cr_expect_eq(s.size[FLP_REGION_bias_part], (uint64_t)4 * 4096 * 4, "whole bands: the last has a tile without rows");
   cr_expect_eq(s.launches, 2 + 1 + 3 + 1, "prepare, record; gather; dz, products, bias_reduce; fill");
   p.chunk_rows = 256;
   s = pick(&p, FLP_PASS_BACKWARD, 600, GIB);
   cr_expect_eq(s.mode, FLP_MODE_R_ROWS);
-  cr_expect_eq(s.size[FLP_REGION_GATHER], (uint64_t)256 * 1000 * 2, "those of one chunk");
+  cr_expect_eq(s.size[FLP_REGION_gather], (uint64_t)256 * 1000 * 2, "those of one chunk");
   cr_expect_eq(s.launches, 2 + 3 * 4 + 1);
   p.chunk_vocab = 1000;
   p.mode = FLP_MODE_R2;
   s = pick(&p, FLP_PASS_BACKWARD, 600, GIB);
-  cr_expect_eq(s.size[FLP_REGION_GATHER], (uint64_t)600 * 1000 * 2);
+  cr_expect_eq(s.size[FLP_REGION_gather], (uint64_t)600 * 1000 * 2);
   cr_expect_eq(s.launches, 2 + 1 + 3 * 2 + 5 * 3 + 1);
 }
 
@@ -250,13 +250,13 @@ Test(planner, modes_of_the_design_at_real_size) {
   flp_scheme s = pick(&p, FLP_PASS_BACKWARD, 16384, GIB);
   cr_expect_eq(s.mode, FLP_MODE_R_VOCAB);
   cr_expect_gt(s.chunks, 1);
-  cr_expect_eq(s.size[FLP_REGION_HIDDEN_ACC], (uint64_t)16384 * 4096 * 4);
+  cr_expect_eq(s.size[FLP_REGION_hidden_acc], (uint64_t)16384 * 4096 * 4);
   /* A frozen head by rows needs a chunk and no accumulator. */
   p = planner_of(131072, 4096, FLP_DTYPE_BF16, 1);
   s = pick(&p, FLP_PASS_BACKWARD, 16384, 512 * MIB);
   cr_expect_eq(s.mode, FLP_MODE_R_ROWS);
   cr_expect_eq(s.products, 2);
-  cr_expect_eq(s.size[FLP_REGION_WEIGHT_ACC], 0);
+  cr_expect_eq(s.size[FLP_REGION_weight_acc], 0);
   /* A budget that holds no accumulator at all: R2. */
   p = planner_of(131072, 4096, FLP_DTYPE_BF16, 3);
   s = pick(&p, FLP_PASS_BACKWARD, 16384, 200 * MIB);
@@ -270,14 +270,14 @@ Test(planner, accumulators_appear_where_they_must) {
   flp_scheme s = pick(&p, FLP_PASS_BACKWARD, 1000, 1);
   cr_expect_eq(s.mode, FLP_MODE_R_ROWS);
   cr_expect_eq(s.chunks, 10);
-  cr_expect_eq(s.size[FLP_REGION_DZ], (uint64_t)100 * 10048 * 2, "columns rounded up to 64");
-  cr_expect_eq(s.size[FLP_REGION_WEIGHT_ACC], (uint64_t)10000 * 512 * 4);
-  cr_expect_eq(s.size[FLP_REGION_BIAS_ACC], (uint64_t)10000 * 4);
-  cr_expect_eq(s.size[FLP_REGION_BIAS_PART], (uint64_t)10000 * 4, "one tile of rows");
+  cr_expect_eq(s.size[FLP_REGION_dz], (uint64_t)100 * 10048 * 2, "columns rounded up to 64");
+  cr_expect_eq(s.size[FLP_REGION_weight_acc], (uint64_t)10000 * 512 * 4);
+  cr_expect_eq(s.size[FLP_REGION_bias_acc], (uint64_t)10000 * 4);
+  cr_expect_eq(s.size[FLP_REGION_bias_part], (uint64_t)10000 * 4, "one tile of rows");
   expect_sound(&s);
   p.spec.grad_weight_dtype = FLP_DTYPE_FP32;
   s = pick(&p, FLP_PASS_BACKWARD, 1000, 1);
-  cr_expect_eq(s.size[FLP_REGION_WEIGHT_ACC], 0, "grad_weight is its own accumulator");
+  cr_expect_eq(s.size[FLP_REGION_weight_acc], 0, "grad_weight is its own accumulator");
 }
 
 Test(planner, an_explicit_chunk_overrides_the_budget_of_a_query_only) {

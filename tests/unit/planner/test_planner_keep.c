@@ -68,7 +68,7 @@ static flp_scheme pick(const flp_planner *p, flp_pass pass, int64_t n, uint64_t 
 }
 
 static void expect_sound(const flp_scheme *s) {
-  for (int a = 0; a < FLP_REGION_COUNT_OF; a++) {
+  for (int a = 0; a < FLP_REGION_ID_COUNT; a++) {
     if (!s->size[a]) continue;
     cr_expect_eq(s->offset[a] % 256, 0);
     cr_expect_leq(s->offset[a] + s->size[a], s->bytes);
@@ -113,8 +113,8 @@ Test(planner_keep, saved_backward_holds_rows_and_no_exponentials) {
   cr_expect_eq(flp_planner_pick(&p, FLP_PASS_BACKWARD_SAVED, 8192, s.bytes - 1, 0, &less), FLP_ERROR_BUDGET);
   p = planner_of(&(asked){1000, 64, 7, NULL, FLP_ENTROPY_NONE, FLP_DTYPE_BF16}, 0);
   s = pick(&p, FLP_PASS_BACKWARD_SAVED, 300, GIB);
-  cr_expect_eq(s.size[FLP_REGION_GATHER], 300 * 64 * 2, "rows times 1, or 0 without a gradient");
-  cr_expect_eq(s.size[FLP_REGION_BIAS_PART], 3 * 1000 * 4);
+  cr_expect_eq(s.size[FLP_REGION_gather], 300 * 64 * 2, "rows times 1, or 0 without a gradient");
+  cr_expect_eq(s.size[FLP_REGION_bias_part], 3 * 1000 * 4);
   expect_sound(&s);
 }
 
@@ -159,8 +159,8 @@ Test(planner_keep, a_step_streams_in_the_issues_budgets) {
   cr_expect_eq(s.products, 3);
   cr_expect_eq(s.chunk_rows % 256, 0);
   cr_expect_eq(s.chunks, 2);
-  cr_expect_eq(s.size[FLP_REGION_WEIGHT_ACC], 0, "the caller's buffer is its own accumulator");
-  cr_expect_eq(s.size[FLP_REGION_DZ], (uint64_t)s.chunk_rows * 151936 * 2);
+  cr_expect_eq(s.size[FLP_REGION_weight_acc], 0, "the caller's buffer is its own accumulator");
+  cr_expect_eq(s.size[FLP_REGION_dz], (uint64_t)s.chunk_rows * 151936 * 2);
   expect_sound(&s);
   p = planner_of(&(asked){151936, 4096, 1, "grpo+k3", FLP_ENTROPY_NONE, FLP_DTYPE_BF16}, 1);
   s = pick(&p, FLP_PASS_STEP, 8192, 768 * MIB);
@@ -232,12 +232,12 @@ Test(planner_keep, what_depends_on_the_entropy_expands) {
   flp_planner p = planner_of(&(asked){1000, 64, 3, "grpo+entropy", FLP_ENTROPY_BACKWARD, FLP_DTYPE_BF16}, 0);
   cr_expect(p.step_entropy && p.step_expands && p.saved_expands);
   flp_scheme s = pick(&p, FLP_PASS_STEP, 100, GIB);
-  cr_expect_eq(s.size[FLP_REGION_GRAD_ENTROPY], 400);
+  cr_expect_eq(s.size[FLP_REGION_grad_entropy], 400);
   p = planner_of(&(asked){1000, 64, 3, "grpo", FLP_ENTROPY_BACKWARD, FLP_DTYPE_BF16}, 0);
   cr_expect(!p.step_entropy && !p.step_expands && p.saved_expands);
   s = pick(&p, FLP_PASS_STEP, 100, GIB);
-  cr_expect_eq(s.size[FLP_REGION_GRAD_ENTROPY], 0);
-  cr_expect_eq(s.size[FLP_REGION_ENTROPY], 400);
+  cr_expect_eq(s.size[FLP_REGION_grad_entropy], 0);
+  cr_expect_eq(s.size[FLP_REGION_entropy], 400);
 }
 
 Test(planner_keep, a_softcap_alone_does_not_expand) {

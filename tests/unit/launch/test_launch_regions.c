@@ -1,0 +1,124 @@
+/* test_launch_regions.c: every kernel gets its workspace arrays from the call's layout, whatever the launch fills in:
+ * all entries, with every array there, and with one missing after the other. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/launch/launch.h"
+
+enum { WORKSPACE = 1 << 20, GIVEN_BYTES = 4096 };
+
+static _Alignas(64) char given[GIVEN_BYTES];
+static void *passed[FLP_ABI_PARAMS_MAX];     /* where the driver was pointed at */
+static uint64_t address[FLP_ABI_PARAMS_MAX]; /* of a region: what stood there */
+static const flp_abi_entry *launched;
+static int launches;
+
+static CUresult launch(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
+                       unsigned threads_z, unsigned shared, CUstream stream, void **fields, void **extra) {
+  (void)function, (void)x, (void)y, (void)z, (void)threads_x, (void)threads_y, (void)threads_z;
+  (void)shared, (void)stream, (void)extra;
+  launches++;
+  for (uint32_t i = 0; i < launched->param_count; i++) {
+    passed[i] = fields[i];
+    if (launched->params[i].source != FLP_ABI_GIVEN) memcpy(&address[i], fields[i], sizeof address[i]);
+  }
+  return 0;
+}
+
+static const char *const entry_names[] = {
+#define NAME(entry, LIST) #entry,
+    FLP_ENTRY_LIST(NAME)
+#undef NAME
+};
+
+/* A call whose layout has each region at its number times 256. */
+static flp_call call_of(flp_plan *plan, flp_driver *driver, flp_args *args) {
+  memset(plan, 0, sizeof *plan);
+  memset(driver, 0, sizeof *driver);
+  driver->cuLaunchKernel = launch;
+  plan->driver = driver;
+  strcpy(plan->spec_text, "a spec");
+  for (int i = 0; i < FLP_ENTRY_ID_COUNT; i++)
+    plan->modules.function[i] = (flp_function){.abi = flp_abi_find(entry_names[i]), .threads = 32};
+  args->workspace = (void *)(uintptr_t)WORKSPACE;
+  flp_call call = {.plan = plan, .args = args};
+  for (int i = 0; i < FLP_REGION_ID_COUNT; i++) {
+    call.scheme.offset[i] = 256 * (uint64_t)i;
+    call.scheme.size[i] = 256;
+  }
+  return call;
+}
+
+static void expect_bound(const flp_abi_param *param, uint32_t i, uint64_t want) {
+  if (param->source == FLP_ABI_GIVEN)
+    cr_expect_eq(passed[i], given + param->place, "flp_%s: %s", launched->name, param->name);
+  else
+    cr_expect_eq(address[i], want, "flp_%s: %s", launched->name, param->name);
+}
+
+Test(launch_regions, every_parameter_comes_from_the_launch_or_from_the_layout) {
+  static flp_plan plan;
+  flp_driver driver;
+  flp_args args = FLP_ARGS_INIT;
+  flp_call call = call_of(&plan, &driver, &args);
+  int regions = 0;
+  for (int id = 0; id < FLP_ENTRY_ID_COUNT; id++) {
+    launched = plan.modules.function[id].abi;
+    cr_assert_eq(flp_launch(&call, (flp_entry_id)id, given, 1), FLP_OK, "%s", flp_error_detail());
+    for (uint32_t i = 0; i < launched->param_count; i++) {
+      const flp_abi_param *param = &launched->params[i];
+      expect_bound(param, i, WORKSPACE + 256 * (uint64_t)param->place);
+      regions += param->source != FLP_ABI_GIVEN;
+    }
+  }
+  cr_expect_eq(launches, FLP_ENTRY_ID_COUNT);
+  cr_expect_gt(regions, 50, "there are %d", regions);
+}
+
+/* One entry without one of its regions. */
+static void expect_without(flp_call *call, int id, uint32_t missing) {
+  const flp_abi_param *param = &launched->params[missing];
+  call->scheme.size[param->place] = 0;
+  int before = launches;
+  flp_status status = flp_launch(call, (flp_entry_id)id, given, 1);
+  call->scheme.size[param->place] = 256;
+  if (param->source == FLP_ABI_REGION_OR_NULL) {
+    cr_expect_eq(status, FLP_OK);
+    expect_bound(param, missing, 0);
+    return;
+  }
+  char want[256];
+  snprintf(want, sizeof want, "flp_%s for a spec: the layout of the pass has no array '%s'", launched->name,
+           param->name);
+  cr_expect_eq(status, FLP_ERROR_INTERNAL, "flp_%s ran without %s", launched->name, param->name);
+  cr_expect_str_eq(flp_error_detail(), want);
+  cr_expect_eq(launches, before);
+}
+
+Test(launch_regions, a_missing_array_stops_the_launch_unless_it_may_be_null) {
+  static flp_plan plan;
+  flp_driver driver;
+  flp_args args = FLP_ARGS_INIT;
+  flp_call call = call_of(&plan, &driver, &args);
+  for (int id = 0; id < FLP_ENTRY_ID_COUNT; id++) {
+    launched = plan.modules.function[id].abi;
+    for (uint32_t i = 0; i < launched->param_count; i++)
+      if (launched->params[i].source != FLP_ABI_GIVEN) expect_without(&call, id, i);
+  }
+}
+
+/* The name of the parameter is that of the array. */
+Test(launch_regions, a_region_is_the_array_of_the_parameters_name) {
+  static const char *const names[] = {
+#define NAME(name) #name,
+      FLP_REGION_LIST(NAME)
+#undef NAME
+  };
+  for (int id = 0; id < FLP_ENTRY_ID_COUNT; id++) {
+    const flp_abi_entry *entry = flp_abi_find(entry_names[id]);
+    for (uint32_t i = 0; i < entry->param_count; i++)
+      if (entry->params[i].source != FLP_ABI_GIVEN)
+        cr_expect_str_eq(names[entry->params[i].place], entry->params[i].name, "flp_%s", entry->name);
+  }
+}
