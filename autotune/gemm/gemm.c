@@ -3,7 +3,6 @@
 #include "autotune/gemm/gemm.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 
 #include "runtime/base/status.h"
 
@@ -120,11 +119,7 @@ static flp_status find_algorithms(gemm *product, size_t workspace_bytes) {
                                  product->out, preference, GEMM_ALGORITHMS_MAX, product->algorithm, &count),
                              "cublasLtMatmulAlgoGetHeuristic");
   library->cublasLtMatmulPreferenceDestroy(preference);
-  if (status != FLP_OK) {
-    char why[256];
-    snprintf(why, sizeof why, "%s", flp_error_detail());
-    return no_algorithm(product, why);
-  }
+  if (status != FLP_OK) return no_algorithm(product, flp_error_detail());
   /* Those that do not apply are marked so, and dropped. */
   for (int i = 0; i < count; i++)
     if (product->algorithm[i].state == 0) product->algorithm[product->algorithm_count++] = product->algorithm[i];

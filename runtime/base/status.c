@@ -10,9 +10,7 @@
 
 #include "runtime/base/process.h"
 
-enum { DETAIL_BYTES = 1024 };
-
-static _Thread_local char detail[DETAIL_BYTES];
+static _Thread_local char detail[FLP_DETAIL_BYTES];
 
 static flp_log_fn log_fn;
 static void *log_user;
@@ -49,7 +47,7 @@ const char *flp_version(void) {
 flp_status flp_fail(flp_status status, const char *format, ...) {
   int saved_errno = errno;
   /* By way of a copy, so that an argument may be flp_error_detail() itself. */
-  char text[DETAIL_BYTES];
+  char text[FLP_DETAIL_BYTES];
   va_list arguments;
   va_start(arguments, format);
   if (vsnprintf(text, sizeof text, format, arguments) < 0) text[0] = 0;
@@ -63,9 +61,20 @@ void flp_detail_clear(void) {
   detail[0] = 0;
 }
 
+flp_failure flp_failure_hold(flp_status status) {
+  flp_failure held;
+  held.status = status;
+  memcpy(held.detail, status == FLP_OK ? "" : detail, status == FLP_OK ? 1 : strlen(detail) + 1);
+  return held;
+}
+
+flp_status flp_failure_restore(const flp_failure *held) {
+  return held->status == FLP_OK ? FLP_OK : flp_fail(held->status, "%s", held->detail);
+}
+
 void flp_log(flp_log_level level, const char *format, ...) {
   int saved_errno = errno;
-  char text[2 * DETAIL_BYTES];
+  char text[2 * FLP_DETAIL_BYTES];
   va_list arguments;
   va_start(arguments, format);
   int length = vsnprintf(text, sizeof text, format, arguments);

@@ -13,6 +13,21 @@ flp_status flp_fail(flp_status status, const char *format, ...) __attribute__((f
 /* Clears this thread's detail sentence; called at the top of public functions. */
 void flp_detail_clear(void);
 
+enum { FLP_DETAIL_BYTES = 1024 };
+
+/* A status with its detail sentence, held while clean-up, or another attempt, may fail and set a sentence of its own:
+ *     flp_failure held = flp_failure_hold(status);
+ *     ...
+ *     return flp_failure_restore(&held); */
+typedef struct flp_failure {
+  flp_status status;
+  char detail[FLP_DETAIL_BYTES]; /* of a failure */
+} flp_failure;
+
+flp_failure flp_failure_hold(flp_status status);
+/* Returns the status, and if it is a failure sets its sentence again. */
+flp_status flp_failure_restore(const flp_failure *held);
+
 /* Sends one message to the log callback, if any. */
 void flp_log(flp_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -166,10 +166,7 @@ static flp_status write_entry(flp_store *store, const query *q, const uint8_t *b
   snprintf(name, sizeof name, "%s.flpk", q->hex);
   flp_status status = store_file_write(directory, name, bytes, length);
   close(directory);
-  if (status == FLP_OK) return FLP_OK;
-  char reason[768];
-  snprintf(reason, sizeof reason, "%s", flp_error_detail());
-  return flp_fail(status, "%s/%s", store->writable, reason);
+  return status == FLP_OK ? FLP_OK : flp_fail(status, "%s/%s", store->writable, flp_error_detail());
 }
 
 flp_status flp_store_put(flp_store *store, const char *key, size_t key_bytes, const flp_kernel_image *image) {
@@ -179,13 +176,9 @@ flp_status flp_store_put(flp_store *store, const char *key, size_t key_bytes, co
   FLP_TRY(store_entry_encode(key, key_bytes, image, &bytes, &length));
   flp_status status = write_entry(store, &q, bytes, length);
   free(bytes);
-  if (status != FLP_OK) {
-    char reason[1024];
-    snprintf(reason, sizeof reason, "%s", flp_error_detail());
-    (void)store_memory_put(q.hex, image); /* if even that fails, the kernel is compiled again */
-    return flp_fail(status, "%s", reason);
-  }
-  return FLP_OK;
+  flp_failure held = flp_failure_hold(status);
+  if (status != FLP_OK) (void)store_memory_put(q.hex, image); /* if even that fails, the kernel is compiled again */
+  return flp_failure_restore(&held);
 }
 
 /* Makes and stores. A cache that cannot be written is worth one warning, not a failure. */

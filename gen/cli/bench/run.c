@@ -49,11 +49,8 @@ static flp_status open_plan(session *s) {
 static flp_status open_library(session *s) {
   if (s->args->no_bare) return FLP_OK;
   flp_status status = cublaslt_open(&s->library);
-  if (status != FLP_OK) {
-    char detail[1536];
-    snprintf(detail, sizeof detail, "%s", flp_error_detail());
-    return flp_fail(status, "%s, or leave the bare products out with --no-bare", detail);
-  }
+  if (status != FLP_OK)
+    return flp_fail(status, "%s, or leave the bare products out with --no-bare", flp_error_detail());
   snprintf(s->result->cublaslt, sizeof s->result->cublaslt, "%s, version %zu", s->library.path, s->library.version);
   return FLP_OK;
 }
@@ -298,9 +295,8 @@ flp_status bench_run(const bench_args *args, bench_result *out) {
   s.data.device = &s.device;
   bench_plan_begin(&caches, out);
   flp_status status = run_all(&s, &caches);
-  char detail[2048];
-  snprintf(detail, sizeof detail, "%s", flp_error_detail());
+  flp_failure held = flp_failure_hold(status);
   close_session(&s);
   cli_scratch_close(&caches);
-  return status == FLP_OK ? FLP_OK : flp_fail(status, "%s", detail);
+  return flp_failure_restore(&held);
 }

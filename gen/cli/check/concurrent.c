@@ -146,13 +146,12 @@ flp_status check_concurrent_case(const check_case *c, const check_how *how, chec
   check_problem problem;
   FLP_TRY(check_problem_create(c, &problem));
   flp_status status = run_case(&s, &problem, how);
-  char detail[1024];
-  snprintf(detail, sizeof detail, "%s", flp_error_detail());
+  flp_failure held = flp_failure_hold(status);
   for (int o = 0; o < LANES_OUTPUTS; o++) free(s.reference[o]);
   free(s.got);
   if (!load->watch->hung) lanes_clear(&s.lanes);
   check_problem_clear(&problem);
-  return status == FLP_OK ? FLP_OK : flp_fail(status, "%s", detail);
+  return flp_failure_restore(&held);
 }
 
 /* ---- cases ---- */
@@ -251,12 +250,11 @@ flp_status check_concurrent(const check_part *of, const check_how *how, check_re
     status = run_cases(of, how, &load, report);
   else
     flp_fail(status, "the driver is too old to watch streams and capture graphs: CUDA 11.4 or newer is needed");
-  char detail[1024];
-  snprintf(detail, sizeof detail, "%s", flp_error_detail());
+  flp_failure held = flp_failure_hold(status);
   report->hung |= watch.hung;
   if (!watch.hung) {
     check_load_clear(&load);
     cli_device_close(&device);
   }
-  return status == FLP_OK ? FLP_OK : flp_fail(status, "%s", detail);
+  return flp_failure_restore(&held);
 }

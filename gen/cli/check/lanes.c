@@ -194,10 +194,9 @@ flp_status lanes_wait(lanes *all, int count) {
 static flp_status end_capture(lanes *all, const lane *l, flp_status status, CUgraph *out) {
   if (status == FLP_OK)
     return check(all, all->device->driver->cuStreamEndCapture(l->stream, out), "cuStreamEndCapture");
-  char detail[1024];
-  snprintf(detail, sizeof detail, "%s", flp_error_detail());
+  flp_failure held = flp_failure_hold(status);
   all->device->driver->cuStreamEndCapture(l->stream, out);
-  return flp_fail(status, "while a graph was captured: %s", detail);
+  return flp_fail(status, "while a graph was captured: %s", held.detail);
 }
 
 flp_status lanes_capture(lanes *all, int i) {

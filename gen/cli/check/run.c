@@ -379,14 +379,12 @@ flp_status check_run(const check_problem *problem, const check_how *how, check_r
   *out = (check_result){0};
   run_state run = {.problem = problem, .how = how, .out = out};
   flp_status status = run_all(&run);
-  char detail[1024];
-  snprintf(detail, sizeof detail, "%s", flp_error_detail());
+  flp_failure held = flp_failure_hold(status);
   flp_plan_destroy(run.plan);
   for (int i = 0; i < SLOTS; i++) cli_buffer_destroy(&run.slots[i].buffer);
   cli_device_close(&run.device);
-  if (status == FLP_OK) return FLP_OK;
-  check_result_clear(out);
-  return flp_fail(status, "%s", detail);
+  if (status != FLP_OK) check_result_clear(out);
+  return flp_failure_restore(&held);
 }
 
 flp_status check_run_plain(const check_problem *problem, const check_how *how, check_result *out) {

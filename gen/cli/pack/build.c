@@ -220,10 +220,7 @@ static flp_status add_line(spec_list *specs, const build_args *args, const char 
   flp_status status = own.from_count || own.list_count || own.cubin || own.sign || own.name || own.out || own.json
                           ? flp_fail(FLP_ERROR_ARGUMENT, "options of the pack are not accepted in a list")
                           : add_spec(specs, &own);
-  if (status == FLP_OK) return FLP_OK;
-  char reason[768];
-  snprintf(reason, sizeof reason, "%s", flp_error_detail());
-  return flp_fail(status, "%s:%d: %s", file, number, reason);
+  return status == FLP_OK ? FLP_OK : flp_fail(status, "%s:%d: %s", file, number, flp_error_detail());
 }
 
 static flp_status add_list(spec_list *specs, const build_args *args, size_t i) {

@@ -105,10 +105,8 @@ static flp_status install_all(const cli_pack_file *file, const char *directory, 
   cli_progress_end(&progress);
   flp_store_close(store);
   if (status == FLP_OK) return FLP_OK;
-  char reason[768];
-  snprintf(reason, sizeof reason, "%s", flp_error_detail());
   return flp_fail(status, "%u of %u kernels are installed, the cache is valid: %s", out->written + out->there, count,
-                  reason);
+                  flp_error_detail());
 }
 
 static flp_status print(const install_args *args, const char *directory, const outcome *out) {

@@ -1,5 +1,4 @@
 /* items.c: the kernels that are to be packed, each once, and where they come from when they exist already. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -112,11 +111,7 @@ static flp_status add_entry_file(cli_pack_items *items, int directory, const cha
   if (status == FLP_OK && absent) return FLP_OK; /* removed since it was listed */
   if (status == FLP_OK) status = store_entry_decode(bytes, length, key, &image);
   free(bytes);
-  if (status != FLP_OK) {
-    char reason[512];
-    snprintf(reason, sizeof reason, "%s", flp_error_detail());
-    return flp_fail(status, "%s/%s: %s", path, name, reason);
-  }
+  if (status != FLP_OK) return flp_fail(status, "%s/%s: %s", path, name, flp_error_detail());
   if (is_current(&image.desc))
     status = cli_pack_add(items, key, &image.desc, image.ptx, image.ptx_bytes);
   else

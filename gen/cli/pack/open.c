@@ -19,9 +19,7 @@ flp_status cli_pack_file_open(const char *path, cli_pack_file *out) {
   flp_status status = flp_pack_open(out->fd, path, &out->pack);
   if (status == FLP_OK) {
     status = cli_pack_read_manifest(out->pack, &out->manifest);
-    char reason[768];
-    snprintf(reason, sizeof reason, "%s", flp_error_detail());
-    if (status != FLP_OK) flp_fail(status, "%s: %s", path, reason);
+    if (status != FLP_OK) flp_fail(status, "%s: %s", path, flp_error_detail());
   }
   if (status != FLP_OK) cli_pack_file_close(out);
   return status;
@@ -44,10 +42,7 @@ flp_status cli_pack_file_verify(const cli_pack_file *file, const char *keys) {
   flp_status status = flp_pack_check(file->pack, file->fd, show, &progress);
   cli_progress_end(&progress);
   if (status == FLP_OK) status = flp_pack_trusts(file->pack, keys);
-  if (status == FLP_OK) return FLP_OK;
-  char reason[900];
-  snprintf(reason, sizeof reason, "%s", flp_error_detail());
-  return flp_fail(status, "%s: %s", file->path, reason);
+  return status == FLP_OK ? FLP_OK : flp_fail(status, "%s: %s", file->path, flp_error_detail());
 }
 
 /* ---- as JSON ---- */

@@ -5,22 +5,20 @@
 #include "gen/cli/shared/parallel.h"
 
 #include <pthread.h>
-#include <stdio.h>
 
 #include "gen/cli/shared/progress.h"
 #include "runtime/base/process.h"
 #include "runtime/eager/eager.h"
 
-enum { THREADS_MAX = 16, DETAIL_BYTES = 1024 };
+enum { THREADS_MAX = 16 };
 
 /* Everything but job, context and count is under the lock. */
 typedef struct batch {
   cli_job_fn job;
   void *context;
   size_t count, next, done;
-  size_t failed; /* least index that failed, or count */
-  flp_status status;
-  char detail[DETAIL_BYTES];
+  size_t failed;       /* least index that failed, or count */
+  flp_failure failure; /* its own */
   cli_progress progress;
   pthread_mutex_t lock;
 } batch;
@@ -35,8 +33,7 @@ static void *work(void *context) {
     pthread_mutex_lock(&shared->lock);
     if (status != FLP_OK && i < shared->failed) {
       shared->failed = i;
-      shared->status = status;
-      snprintf(shared->detail, sizeof shared->detail, "%s", flp_error_detail());
+      shared->failure = flp_failure_hold(status);
     }
     cli_progress_update(&shared->progress, (int64_t)++shared->done, (int64_t)shared->count);
   }
@@ -61,5 +58,5 @@ flp_status cli_parallel(cli_job_fn job, void *context, size_t count, const char 
   run(&shared);
   cli_progress_end(&shared.progress);
   pthread_mutex_destroy(&shared.lock);
-  return shared.status == FLP_OK ? FLP_OK : flp_fail(shared.status, "%s", shared.detail);
+  return flp_failure_restore(&shared.failure);
 }

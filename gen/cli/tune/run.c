@@ -1,6 +1,5 @@
 /* run.c: one target: its kinds of kernels in turn, then the layout, then what was chosen into the cache. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "gen/cli/tune/tune.h"
@@ -272,10 +271,9 @@ flp_status tune_target_run(const tune_args *args, const tune_target *target, cli
   if (file) FLP_TRY(records_begin_spec(file, run_record, &t.record));
   cli_progress_start(&t.session.progress, target->model[0] ? target->model : "tune", args->quiet);
   flp_status status = run(&t);
-  char detail[1024];
-  snprintf(detail, sizeof detail, "%s", flp_error_detail());
+  flp_failure held = flp_failure_hold(status);
   cli_progress_end(&t.session.progress);
   tune_session_close(&t.session);
   out->seconds = cli_seconds_now() - t.start;
-  return status == FLP_OK ? FLP_OK : flp_fail(status, "%s", detail);
+  return flp_failure_restore(&held);
 }

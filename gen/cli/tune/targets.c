@@ -153,15 +153,12 @@ static flp_status add_preset(const tune_args *args, const json_t *preset, tune_t
   flp_spec spec = args->spec.spec;
   const json_t *scale = json_object_get(preset, "scale");
   const char *name = json_string_value(json_object_get(preset, "name"));
-  char detail[512];
   spec.vocab = json_integer_value(json_object_get(preset, "vocab"));
   spec.hidden = json_integer_value(json_object_get(preset, "hidden"));
   if (!args->spec.has_softcap) spec.softcap = (float)json_number_value(json_object_get(preset, "softcap"));
   if (json_is_true(json_object_get(preset, "bias"))) spec.has_bias = 1;
   flp_status status = add(args, out, &spec, scale ? json_number_value(scale) : args->spec.scale, name);
-  if (status == FLP_OK) return FLP_OK;
-  snprintf(detail, sizeof detail, "%s", flp_error_detail());
-  return flp_fail(status, "preset %.64s: %s", name, detail);
+  return status == FLP_OK ? FLP_OK : flp_fail(status, "preset %.64s: %s", name, flp_error_detail());
 }
 
 static flp_status no_preset(const json_t *presets, const char *word) {

@@ -244,9 +244,8 @@ static flp_status open_run(tune_run *r, const char *command) {
   FLP_TRY(check_arch(r));
   if (!args->no_bare) {
     flp_status status = cublaslt_open(&r->library);
-    char detail[1536];
-    snprintf(detail, sizeof detail, "%s", flp_error_detail());
-    if (status != FLP_OK) return flp_fail(status, "%s, or leave the bare products out with --no-bare", detail);
+    if (status != FLP_OK)
+      return flp_fail(status, "%s, or leave the bare products out with --no-bare", flp_error_detail());
   }
   FLP_TRY(cli_compilers_open(&r->device, processors < TUNE_COMPILERS_MAX ? processors : TUNE_COMPILERS_MAX,
                              &r->workshop.compilers));
@@ -299,19 +298,17 @@ static void tell_failure(tune_run *r, const tune_target *target, const char *det
 
 /* A target that fails is told, and the next begun; the first failure is what the command ends with. */
 static flp_status run_targets(tune_run *r) {
-  flp_status first = FLP_OK;
-  char first_detail[1280] = "", detail[768];
+  flp_failure first = {.status = FLP_OK};
   for (int i = 0; i < r->targets->count && !tune_interrupted; i++) {
     const tune_target *target = &r->targets->items[i];
     flp_status status = run_one(r, target);
     if (status == FLP_OK) continue;
-    snprintf(detail, sizeof detail, "%s", flp_error_detail());
-    if (r->targets->count > 1) tell_failure(r, target, detail);
-    if (first == FLP_OK) snprintf(first_detail, sizeof first_detail, "%s: %s", target->text, detail);
-    if (first == FLP_OK) first = status;
+    if (r->targets->count > 1) tell_failure(r, target, flp_error_detail());
+    flp_fail(status, "%s: %s", target->text, flp_error_detail());
+    if (first.status == FLP_OK) first = flp_failure_hold(status);
     if (!is_of_target(r, status)) break;
   }
-  if (first != FLP_OK) return flp_fail(first, "%s", first_detail);
+  FLP_TRY(flp_failure_restore(&first));
   return records_finish_run(r->file, &r->run);
 }
 
@@ -327,8 +324,7 @@ static flp_status run(tune_args *args, const tune_targets *targets, const tune_p
   catch_interrupts();
   flp_status status = open_run(&r, command);
   if (status == FLP_OK) status = run_targets(&r);
-  char detail[2048];
-  snprintf(detail, sizeof detail, "%s", flp_error_detail());
+  flp_failure held = flp_failure_hold(status);
   flp_status printed = FLP_OK;
   if (!args->json && r.run.id)
     printf("%d of %d done; kernels in %s, record %s\n", r.done, targets->count, args->out, args->record);
@@ -336,10 +332,8 @@ static flp_status run(tune_args *args, const tune_targets *targets, const tune_p
     printed = cli_json_print(document(&r));
     args->json = 0; /* what failed stands in it */
   }
-  if (status != FLP_OK)
-    flp_fail(status, "%s", detail);
-  else
-    status = printed;
+  flp_failure_restore(&held);
+  if (status == FLP_OK) status = printed;
   json_decref(r.outcomes);
   records_close(r.file);
   cli_compilers_close(&r.workshop.compilers);

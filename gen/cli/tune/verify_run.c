@@ -176,10 +176,8 @@ flp_status tune_check_run(tune_check *check, flp_plan *plan, tune_call call, che
   check_call run = {.check = check, .plan = plan, .call = call == TUNE_KEEPING ? TUNE_SAVED : call};
   *out = (check_result){0};
   flp_status status = run_all(&run, out);
-  char detail[1024];
-  snprintf(detail, sizeof detail, "%s", flp_error_detail());
+  flp_failure held = flp_failure_hold(status);
   for (int i = 0; i < BUFFERS; i++) cli_buffer_destroy(&run.buffer[i]);
-  if (status == FLP_OK) return FLP_OK;
-  check_result_clear(out);
-  return flp_fail(status, "%s", detail);
+  if (status != FLP_OK) check_result_clear(out);
+  return flp_failure_restore(&held);
 }

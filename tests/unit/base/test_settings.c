@@ -157,6 +157,18 @@ Test(status, detail_is_cut_at_its_capacity) {
   cr_expect_eq(strlen(flp_error_detail()), 1023);
 }
 
+Test(status, a_failure_outlives_what_fails_after_it) {
+  flp_fail(FLP_ERROR_IO, "first");
+  flp_failure held = flp_failure_hold(FLP_ERROR_IO);
+  flp_fail(FLP_ERROR_DATA, "second");
+  cr_expect_eq(flp_failure_restore(&held), FLP_ERROR_IO);
+  cr_expect_str_eq(flp_error_detail(), "first");
+  held = flp_failure_hold(FLP_OK);
+  flp_fail(FLP_ERROR_DATA, "third");
+  cr_expect_eq(flp_failure_restore(&held), FLP_OK);
+  cr_expect_str_eq(flp_error_detail(), "third", "success has no sentence of its own");
+}
+
 static void *fail_elsewhere(void *unused) {
   (void)unused;
   cr_expect_str_empty(flp_error_detail());
