@@ -44,12 +44,13 @@ BELOW = {
     "autotune/gemm": [*RUNTIME, "autotune"],
     "gen/cli/shared": [*RUNTIME, "gen", "autotune", "autotune/gemm"],
     "gen/cli/tensors": [*RUNTIME, "gen/cli/shared"],
-    **{f"gen/cli/{verb}": [*SHARED, "gen/cli", "gen/cli/tensors"]
+    "gen/cli/call": [*RUNTIME, "gen/cli/shared"],
+    **{f"gen/cli/{verb}": [*SHARED, "gen/cli", "gen/cli/call", "gen/cli/tensors"]
        for verb in ("gen", "run", "cache", "loss", "pack", "bench", "check", "explain")},
     "gen/cli/report": [*SHARED, "gen/cli", "gen/cli/explain"],
     "gen/cli/report/charts": [*SHARED, "gen/cli/report", "gen/cli/explain"],
     "gen/cli/doctor": [*SHARED, "gen/cli", "gen/cli/pack"],
-    "gen/cli/tune": [*SHARED, "gen/cli", "gen/cli/bench", "gen/cli/check"],
+    "gen/cli/tune": [*SHARED, "gen/cli", "gen/cli/call", "gen/cli/bench", "gen/cli/check"],
     "gen/cli": ["runtime", "runtime/base", "gen/cli/shared"],
 }
 

@@ -14,7 +14,7 @@ typedef struct bits_state {
   check_how how;
   check_report *report;
   check_problem problem; /* the reference: all rows, all gradients */
-  check_result reference;
+  call_result reference;
 } bits_state;
 
 static check_case make_case(flp_dtype dtype, uint32_t grads) {
@@ -32,7 +32,7 @@ static void add(const bits_state *s, const char *output, check_metric metric, co
 }
 
 /* Row i of a result against row order[i] of the reference; order NULL: the same. */
-static check_metric compare_rows(const bits_state *s, const check_result *result, const int64_t *order, int64_t n) {
+static check_metric compare_rows(const bits_state *s, const call_result *result, const int64_t *order, int64_t n) {
   check_metric total = {.cosine = 1, .pass = 1};
   for (int64_t i = 0; i < n; i++) {
     int64_t from = order ? order[i] : i;
@@ -46,7 +46,7 @@ static check_metric compare_rows(const bits_state *s, const check_result *result
 
 static flp_status check_repeat(const bits_state *s) {
   const check_problem *p = &s->problem;
-  check_result again;
+  call_result again;
   FLP_TRY(check_run(p, &s->how, &again));
   size_t element = (size_t)flp_half_bytes(p->c.spec.dtype), width = (size_t)p->stride * element;
   const char *note = "differs from run to run";
@@ -56,19 +56,19 @@ static flp_status check_repeat(const bits_state *s) {
       check_metric_bits(again.grad_weight, s->reference.grad_weight, (size_t)p->padded_vocab * width), note);
   add(s, "repeat: grad_bias",
       check_metric_bits(again.grad_bias, s->reference.grad_bias, (size_t)p->padded_vocab * element), note);
-  check_result_clear(&again);
+  call_result_clear(&again);
   return FLP_OK;
 }
 
 static flp_status check_order(const bits_state *s, const char *output, const int64_t *order, int64_t n,
                               const char *note) {
   check_problem permuted;
-  check_result result = {0};
+  call_result result = {0};
   FLP_TRY(check_problem_create(&s->problem.c, &permuted));
   flp_status status = check_problem_permute(&permuted, order, n);
   if (status == FLP_OK) status = check_run(&permuted, &s->how, &result);
   if (status == FLP_OK) add(s, output, compare_rows(s, &result, order, n), note);
-  check_result_clear(&result);
+  call_result_clear(&result);
   check_problem_clear(&permuted);
   return status;
 }
@@ -88,21 +88,21 @@ static flp_status check_orders(const bits_state *s) {
 /* Forward alone: under the default budget and under about the smallest that will do. */
 static flp_status check_forward_only(const bits_state *s) {
   check_problem problem;
-  check_result result = {0};
+  call_result result = {0};
   check_case c = make_case(s->problem.c.spec.dtype, 0);
   FLP_TRY(check_problem_create(&c, &problem));
   check_how how = s->how;
   flp_status status = check_run(&problem, &how, &result);
   if (status == FLP_OK)
     add(s, "no gradients", compare_rows(s, &result, NULL, ROWS), "forward depends on whether gradients are asked for");
-  check_result_clear(&result);
+  call_result_clear(&result);
   how.budget_bytes = 1024;
   do {
     how.budget_bytes *= 2;
     if (status == FLP_OK || status == FLP_ERROR_BUDGET) status = check_run(&problem, &how, &result);
   } while (status == FLP_ERROR_BUDGET && how.budget_bytes < UINT64_C(1) << 34);
   if (status == FLP_OK) add(s, "small budget", compare_rows(s, &result, NULL, ROWS), "forward depends on the budget");
-  check_result_clear(&result);
+  call_result_clear(&result);
   check_problem_clear(&problem);
   return status;
 }
@@ -112,10 +112,10 @@ static flp_status check_tunables(const bits_state *s) {
   if (!s->how.tune) return FLP_OK;
   check_how how = s->how;
   how.tune = NULL;
-  check_result result;
+  call_result result;
   FLP_TRY(check_run(&s->problem, &how, &result));
   add(s, "own tunables", compare_rows(s, &result, NULL, ROWS), "forward depends on how the kernel is cut");
-  check_result_clear(&result);
+  call_result_clear(&result);
   return FLP_OK;
 }
 
@@ -133,7 +133,7 @@ flp_status check_bits(const check_part *of, const check_how *how, check_report *
   if (status == FLP_OK) status = check_orders(&s);
   if (status == FLP_OK) status = check_forward_only(&s);
   if (status == FLP_OK) status = check_tunables(&s);
-  check_result_clear(&s.reference);
+  call_result_clear(&s.reference);
   check_problem_clear(&s.problem);
   return status;
 }

@@ -5,8 +5,8 @@
 #ifndef FLPGEN_CLI_CHECK_H
 #define FLPGEN_CLI_CHECK_H
 
+#include "gen/cli/call/call.h"
 #include "gen/cli/shared/common.h"
-#include "gen/cli/shared/device.h"
 #include "gen/cli/shared/losses.h"
 #include "gen/cli/shared/oracle.h"
 
@@ -119,6 +119,8 @@ typedef struct check_problem {
 int64_t check_shard_vocab(const check_case *c);
 /* error: MEMORY; ARGUMENT if the case's spec is not accepted */
 flp_status check_problem_create(const check_case *c, check_problem *out);
+/* What a rung gets of it; borrows everything. */
+call_problem check_problem_call(const check_problem *problem);
 void check_problem_clear(check_problem *problem);
 /* train.c: draws what a forward pass is told of an old policy and what the loss of a step reads, about what the
  * oracle says of each row; upstream gradients and classes become those of the loss.
@@ -164,29 +166,19 @@ typedef struct check_how {
   check_ahead *ahead;    /* borrowed, or NULL */
 } check_how;
 
-typedef struct check_result {
-  float *logprob, *entropy, *stats; /* (n), (n), (n,4); entropy NULL if not asked for */
-  void *grad_hidden;                /* (shards, n, stride) */
-  void *grad_weight;                /* (padded vocab, stride) */
-  void *grad_bias;                  /* (padded vocab) */
-  float *loss, *metrics;            /* (n), (metrics of the loss, n); NULL without a loss */
-  int data_error;                   /* flp_plan_check reported bad rows */
-  const char *overrun;              /* a buffer that was written outside its rows, or NULL */
-} check_result;
-
 /* The --tune of a spec: NULL where its operands leave no choice, as those of some cases of a set. spec: resolved */
 const char *check_how_tune(const check_how *how, const flp_spec *spec);
 /* 1 for a failure that every case would meet: of memory, or of a --tune that is refused. */
 int check_how_ends(const check_how *how, flp_status status);
 /* Uploads, poisons outputs and workspace, runs forward (or shards and combine) and backward, or a step, downloads.
  * error: UNAVAILABLE if this rung, or its mode S, is not offered here; any of flp_plan_create, flp_execute, flp_step */
-flp_status check_run(const check_problem *problem, const check_how *how, check_result *out);
-/* Runs the same problem in modes F and R, with the upstream gradients of its loss. */
-flp_status check_run_plain(const check_problem *problem, const check_how *how, check_result *out);
-void check_result_clear(check_result *result);
+flp_status check_run(const check_problem *problem, const check_how *how, call_result *out);
+/* The same problem for modes F and R, with the upstream gradients of its loss; borrows everything. */
+check_problem check_problem_plain(const check_problem *problem);
+flp_status check_run_plain(const check_problem *problem, const check_how *how, call_result *out);
 /* train.c: upstream gradients of a loss at the logprob and entropy of a result, which are compared themselves: a
  * ratio to another policy magnifies what they may be off. Classes stay. */
-void check_problem_follow(check_problem *problem, const check_result *result);
+void check_problem_follow(check_problem *problem, const call_result *result);
 
 /* ---- metrics.c: how far off ---- */
 
@@ -258,8 +250,8 @@ void check_truth_clear(check_truth *truth);
 /* Compares every output of a result; adds findings.
  * plain: NULL, or the same problem's in modes F and R: bits of logprob and entropy are equal, and gradients may be as
  * much worse than its as they may be than the yardstick's. error: MEMORY */
-flp_status check_compare(const check_problem *problem, const check_truth *truth, const check_result *result,
-                         const check_result *plain, flp_rung rung, check_report *report);
+flp_status check_compare(const check_problem *problem, const check_truth *truth, const call_result *result,
+                         const call_result *plain, flp_rung rung, check_report *report);
 
 /* What a check is asked for that brings its own cases. */
 typedef struct check_part {

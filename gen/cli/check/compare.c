@@ -28,7 +28,7 @@ static const double LN_2 = 0.69314718055994530942;
 typedef struct compare_state {
   const check_problem *problem;
   const check_truth *truth;
-  const check_result *result, *plain; /* plain: of modes F and R, or NULL */
+  const call_result *result, *plain; /* plain: of modes F and R, or NULL */
   flp_rung rung;
   check_report *report;
 } compare_state;
@@ -199,7 +199,7 @@ static check_metric judge(const compare_state *s, const gradient *x) {
 }
 
 /* dh of a row: the shards' own sum. */
-static double hidden_element(const compare_state *s, const check_result *result, int64_t row, int64_t d) {
+static double hidden_element(const compare_state *s, const call_result *result, int64_t row, int64_t d) {
   const check_problem *p = s->problem;
   double sum = 0;
   for (int64_t shard = 0; shard < p->c.shards; shard++)
@@ -271,7 +271,7 @@ static flp_status work_stats(const compare_state *s, oracle_row **out) {
       (*out)[i] = s->truth->work_truth[i];
       continue;
     }
-    const check_result *from = s->result->stats ? s->result : s->plain; /* a step gives none */
+    const call_result *from = s->result->stats ? s->result : s->plain; /* a step gives none */
     const float *stats = from->stats + 4 * s->truth->work[i];
     (*out)[i] = (oracle_row){.maximum = LN_2 * (double)stats[0],
                              .log_sum = LN_2 * (double)stats[1],
@@ -382,8 +382,8 @@ static flp_status compare_losses(const compare_state *s) {
   return FLP_OK;
 }
 
-flp_status check_compare(const check_problem *problem, const check_truth *truth, const check_result *result,
-                         const check_result *plain, flp_rung rung, check_report *report) {
+flp_status check_compare(const check_problem *problem, const check_truth *truth, const call_result *result,
+                         const call_result *plain, flp_rung rung, check_report *report) {
   compare_state s = {problem, truth, result, plain, rung, report};
   compare_errors(&s);
   compare_bits(&s);

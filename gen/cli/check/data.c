@@ -283,6 +283,35 @@ flp_status check_problem_create(const check_case *c, check_problem *out) {
   return status;
 }
 
+call_problem check_problem_call(const check_problem *p) {
+  const flp_spec *spec = &p->c.spec;
+  call_problem call = {.spec = *spec,
+                       .loss = p->loss,
+                       .n = p->c.n,
+                       .stride = p->stride,
+                       .shards = p->c.shards,
+                       .shard_vocab = p->shard_vocab,
+                       .temperature = p->c.temperature,
+                       .scale = p->c.scale,
+                       .ignore_index = IGNORE_INDEX,
+                       .row_count = p->row_count,
+                       .loss_parameters = p->loss_parameters,
+                       .gives_stats = !p->loss,
+                       .gives_metrics = 1,
+                       .weight_base = p->weight_base,
+                       .operand = {[CALL_HIDDEN] = p->hidden,
+                                   [CALL_WEIGHT] = p->weight,
+                                   [CALL_BIAS] = p->bias,
+                                   [CALL_TARGET] = p->target,
+                                   [CALL_ROWS] = p->rows,
+                                   [CALL_OLD_LSE] = p->old_lse}};
+  if (spec->per_row_temperature) call.operand[CALL_TEMPERATURE] = p->temperature_rows;
+  if (spec->grads) call.operand[CALL_GRAD_LOGPROB] = p->grad_logprob;
+  if (spec->grads && spec->entropy == FLP_ENTROPY_BACKWARD) call.operand[CALL_GRAD_ENTROPY] = p->grad_entropy;
+  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) call.operand[CALL_LOSS_INPUT + i] = p->loss_input[i];
+  return call;
+}
+
 void check_problem_clear(check_problem *problem) {
   void *const blocks[] = {
       problem->hidden,         problem->weight,       problem->bias,        problem->target, problem->temperature_rows,

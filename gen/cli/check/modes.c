@@ -11,7 +11,7 @@ typedef struct mode_state {
   check_report *report;
   check_problem problem;
   check_truth truth;
-  check_result first, plain; /* under the default budget; of modes F and R */
+  call_result first, plain; /* under the default budget; of modes F and R */
 } mode_state;
 
 static flp_status make_case(flp_mode mode, check_case *out) {
@@ -38,8 +38,8 @@ static void add_bits(const mode_state *s, const char *output, const void *got, c
 
 static flp_status check_repeat(const mode_state *s) {
   const check_problem *p = &s->problem;
-  const check_result *first = &s->first;
-  check_result again;
+  const call_result *first = &s->first;
+  call_result again;
   size_t n = (size_t)p->c.n, width = (size_t)p->stride;
   FLP_TRY(check_run(p, &s->how, &again));
   add_bits(s, "repeat: logprob", again.logprob, first->logprob, n * 4);
@@ -49,20 +49,20 @@ static flp_status check_repeat(const mode_state *s) {
            n * width * (size_t)flp_half_bytes(p->c.spec.grad_hidden_dtype));
   add_bits(s, "repeat: grad_weight", again.grad_weight, first->grad_weight,
            (size_t)p->padded_vocab * width * (size_t)flp_half_bytes(p->c.spec.grad_weight_dtype));
-  check_result_clear(&again);
+  call_result_clear(&again);
   return FLP_OK;
 }
 
 /* From the least budget that will do, to find which it is doubled, to four times that. */
 static flp_status check_budgets(const mode_state *s) {
   check_how how = s->how;
-  check_result result = {0};
+  call_result result = {0};
   int runs = 0;
   for (how.budget_bytes = 1 << 14; how.budget_bytes < UINT64_C(1) << 34 && runs < 3; how.budget_bytes *= 2) {
     flp_status status = check_run(&s->problem, &how, &result);
     if (status == FLP_ERROR_BUDGET || status == FLP_ERROR_UNAVAILABLE) continue;
     if (status == FLP_OK) status = check_compare(&s->problem, &s->truth, &result, &s->plain, how.rung, s->report);
-    check_result_clear(&result);
+    call_result_clear(&result);
     FLP_TRY(status);
     runs++;
   }
@@ -89,8 +89,8 @@ flp_status check_mode_bits(const check_part *of, const check_how *how, check_rep
   FLP_TRY(make_case(of->mode, &c));
   FLP_TRY(check_problem_create(&c, &s.problem));
   flp_status status = check_state(&s);
-  check_result_clear(&s.first);
-  check_result_clear(&s.plain);
+  call_result_clear(&s.first);
+  call_result_clear(&s.plain);
   check_truth_clear(&s.truth);
   check_problem_clear(&s.problem);
   return status;

@@ -77,12 +77,12 @@ static void probe_rungs(check_session *session) {
     check_how how = session->how;
     how.rung = (flp_rung)rung;
     how.budget_bytes = 0;
-    check_result result = {0};
+    call_result result = {0};
     flp_status status = check_run(&problem, &how, &result);
     /* A rung that answers, even wrongly, is offered: the cases will say what is wrong with it. */
     session->offered[rung] = status != FLP_ERROR_UNAVAILABLE || may_lack_kernels((flp_rung)rung);
     if (status == FLP_ERROR_UNAVAILABLE && !session->offered[rung]) note_missing(session->report, (flp_rung)rung);
-    check_result_clear(&result);
+    call_result_clear(&result);
     renew_device(session, status);
   }
   check_problem_clear(&problem);
@@ -100,19 +100,19 @@ static flp_status check_case_on(check_session *session, check_problem *problem, 
   const check_case *c = &problem->c;
   check_how how = session->how;
   how.rung = rung;
-  check_result result = {0}, plain = {0};
+  call_result result = {0}, plain = {0};
   int has_plain = c->mode == FLP_MODE_S || problem->loss;
   flp_status status = check_run(problem, &how, &result);
   if (is_lacking(c, rung, status)) return FLP_OK;
   if (status == FLP_OK) check_problem_follow(problem, &result);
   if (status == FLP_OK && has_plain) status = check_run_plain(problem, &how, &plain);
   if (status != FLP_OK) {
-    check_result_clear(&result);
+    call_result_clear(&result);
     return fail_case(session, c, rung, status);
   }
   status = check_compare(problem, truth, &result, has_plain ? &plain : NULL, rung, session->report);
-  check_result_clear(&result);
-  check_result_clear(&plain);
+  call_result_clear(&result);
+  call_result_clear(&plain);
   return status;
 }
 

@@ -142,7 +142,7 @@ static void set_upstream(check_problem *problem, const oracle_row *truth) {
   }
 }
 
-void check_problem_follow(check_problem *problem, const check_result *result) {
+void check_problem_follow(check_problem *problem, const call_result *result) {
   for (int64_t row = 0; problem->loss && row < problem->c.n; row++)
     set_row(problem, row, (double)result->logprob[row], result->entropy ? (double)result->entropy[row] : 0);
 }

@@ -159,7 +159,7 @@ flp_status cli_buffer_download(const cli_buffer *buffer, size_t offset, void *ta
   return cli_device_synchronise(device);
 }
 
-flp_status cli_buffer_fill(cli_buffer *buffer, uint8_t value) {
+flp_status cli_buffer_fill_on(const cli_buffer *buffer, CUstream stream, uint8_t value) {
   if (buffer->bytes == 0) return FLP_OK;
   cli_device *device = buffer->device;
   if (!device->driver) {
@@ -167,6 +167,10 @@ flp_status cli_buffer_fill(cli_buffer *buffer, uint8_t value) {
     return FLP_OK;
   }
   CUdeviceptr address = (CUdeviceptr)(uintptr_t)buffer->data;
-  return device_check(device, device->driver->cuMemsetD8Async(address, value, buffer->bytes, device->stream),
-                      "cuMemsetD8Async");
+  CUresult result = device->driver->cuMemsetD8Async(address, value, buffer->bytes, stream ? stream : device->stream);
+  return device_check(device, result, "cuMemsetD8Async");
+}
+
+flp_status cli_buffer_fill(const cli_buffer *buffer, uint8_t value) {
+  return cli_buffer_fill_on(buffer, NULL, value);
 }

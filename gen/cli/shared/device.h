@@ -52,7 +52,8 @@ void cli_buffer_destroy(cli_buffer *buffer);
 /* Copies bytes in or out at an offset. error: ARGUMENT if the range leaves the buffer; DRIVER */
 flp_status cli_buffer_upload(cli_buffer *buffer, size_t offset, const void *source, size_t bytes);
 flp_status cli_buffer_download(const cli_buffer *buffer, size_t offset, void *target, size_t bytes);
-/* Sets every byte to value, ordered on the stream. */
-flp_status cli_buffer_fill(cli_buffer *buffer, uint8_t value);
+/* Sets every byte to value, ordered on a stream: NULL, and in cli_buffer_fill, the device's. */
+flp_status cli_buffer_fill(const cli_buffer *buffer, uint8_t value);
+flp_status cli_buffer_fill_on(const cli_buffer *buffer, CUstream stream, uint8_t value);
 
 #endif

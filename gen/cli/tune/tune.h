@@ -100,8 +100,8 @@ typedef enum tune_call {
 typedef struct tune_check {
   check_problem problem;
   check_truth truth, sample; /* sample: of some rows and columns, for every candidate */
-  check_result reference;    /* of the untuned kernels in modes F and R, compared with the oracle */
-  check_result trained;      /* the same in mode S or P */
+  call_result reference;    /* of the untuned kernels in modes F and R, compared with the oracle */
+  call_result trained;      /* the same in mode S or P */
   cli_device *device;        /* borrowed */
   cli_buffer hidden, weight, bias, target, temperature, grad_logprob, grad_entropy;
   cli_buffer loss_input[FLP_LOSS_INPUTS_MAX];
@@ -129,7 +129,7 @@ flp_status tune_check_plan(tune_check *check, flp_plan *plan, tune_call call, do
 /* ---- verify_run.c ---- */
 
 /* Runs that problem. error: DRIVER */
-flp_status tune_check_run(tune_check *check, flp_plan *plan, tune_call call, check_result *out);
+flp_status tune_check_run(tune_check *check, flp_plan *plan, tune_call call, call_result *out);
 
 /* ---- compile.c ---- */
 

@@ -60,8 +60,8 @@ void tune_check_clear(tune_check *check) {
                                  &check->temperature, &check->grad_logprob, &check->grad_entropy};
   for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) cli_buffer_destroy(buffers[i]);
   for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) cli_buffer_destroy(&check->loss_input[i]);
-  check_result_clear(&check->reference);
-  check_result_clear(&check->trained);
+  call_result_clear(&check->reference);
+  call_result_clear(&check->trained);
   check_truth_clear(&check->truth);
   check_truth_clear(&check->sample);
   check_problem_clear(&check->problem);
@@ -93,10 +93,10 @@ static int trains(tune_call call) {
 }
 
 /* Against the oracle. *error: the largest relative one of the gradients */
-static flp_status judge(const tune_check *check, const check_truth *truth, const check_result *result, tune_call call,
+static flp_status judge(const tune_check *check, const check_truth *truth, const call_result *result, tune_call call,
                         double *error, char reason[SEARCH_REASON_BYTES]) {
   check_report report = {0};
-  const check_result *plain = trains(call) ? &check->reference : NULL;
+  const call_result *plain = trains(call) ? &check->reference : NULL;
   flp_status status = check_compare(&check->problem, truth, result, plain, FLP_RUNG_JIT, &report);
   reason[0] = 0;
   *error = 0;
@@ -111,8 +111,8 @@ static flp_status judge(const tune_check *check, const check_truth *truth, const
 flp_status tune_check_reference(tune_check *check, flp_plan *plan, tune_call call) {
   char reason[SEARCH_REASON_BYTES];
   double error = 0;
-  check_result *out = trains(call) ? &check->trained : &check->reference;
-  check_result_clear(out);
+  call_result *out = trains(call) ? &check->trained : &check->reference;
+  call_result_clear(out);
   FLP_TRY(tune_check_run(check, plan, call, out));
   FLP_TRY(judge(check, &check->truth, out, call, &error, reason));
   if (!reason[0]) return FLP_OK;
@@ -120,7 +120,7 @@ flp_status tune_check_reference(tune_check *check, flp_plan *plan, tune_call cal
 }
 
 /* Bytes of the rows that differ from the untuned kernels'. */
-static int64_t differing(const tune_check *check, const check_result *got) {
+static int64_t differing(const tune_check *check, const call_result *got) {
   size_t n = (size_t)check->problem.c.n;
   double bytes = check_metric_bits(got->logprob, check->reference.logprob, n * 4).max_ulp;
   if (got->stats) bytes += check_metric_bits(got->stats, check->reference.stats, n * 16).max_ulp;
@@ -158,11 +158,11 @@ static flp_status compare_one(const char *output, flp_dtype dtype, const void *g
 }
 
 /* Every element beside those of the untuned kernels in the same mode, which were held to the oracle. */
-static flp_status compare_gradients(const tune_check *check, const check_result *got, tune_call call,
+static flp_status compare_gradients(const tune_check *check, const call_result *got, tune_call call,
                                     char reason[SEARCH_REASON_BYTES]) {
   const check_problem *p = &check->problem;
   const flp_spec *spec = &p->c.spec;
-  const check_result *wanted = trains(call) ? &check->trained : &check->reference;
+  const call_result *wanted = trains(call) ? &check->trained : &check->reference;
   FLP_TRY(compare_one("grad_hidden", spec->grad_hidden_dtype, got->grad_hidden, wanted->grad_hidden, p->c.n * p->stride,
                       reason));
   FLP_TRY(compare_one("grad_weight", spec->grad_weight_dtype, got->grad_weight, wanted->grad_weight,
@@ -172,7 +172,7 @@ static flp_status compare_gradients(const tune_check *check, const check_result 
 
 flp_status tune_check_plan(tune_check *check, flp_plan *plan, tune_call call, double *error,
                            char reason[SEARCH_REASON_BYTES]) {
-  check_result got;
+  call_result got;
   reason[0] = 0;
   *error = 0;
   FLP_TRY(tune_check_run(check, plan, call, &got));
@@ -183,6 +183,6 @@ flp_status tune_check_plan(tune_check *check, flp_plan *plan, tune_call call, do
   else if (call != TUNE_FORWARD)
     status = judge(check, &check->sample, &got, call, error, reason);
   if (status == FLP_OK && !reason[0] && call != TUNE_FORWARD) status = compare_gradients(check, &got, call, reason);
-  check_result_clear(&got);
+  call_result_clear(&got);
   return status;
 }

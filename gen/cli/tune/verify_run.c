@@ -124,7 +124,7 @@ static flp_status download(const cli_buffer *buffer, size_t bytes, void **out) {
   return cli_buffer_download(buffer, 0, *out, bytes);
 }
 
-static flp_status download_rows(check_call *run, check_result *out) {
+static flp_status download_rows(check_call *run, call_result *out) {
   static const int slots[] = {LOGPROB, ENTROPY, STATS, LOSS};
   void *rows[4] = {NULL, NULL, NULL, NULL};
   flp_status status = FLP_OK;
@@ -137,7 +137,7 @@ static flp_status download_rows(check_call *run, check_result *out) {
   return status;
 }
 
-static flp_status download_gradients(check_call *run, check_result *out) {
+static flp_status download_gradients(check_call *run, call_result *out) {
   const check_problem *p = &run->check->problem;
   const flp_spec *spec = &p->c.spec;
   size_t width = (size_t)(p->stride * flp_half_bytes(spec->grad_weight_dtype)), valid = (size_t)spec->vocab;
@@ -148,7 +148,7 @@ static flp_status download_gradients(check_call *run, check_result *out) {
 }
 
 /* Upstream gradients are those of the loss at what forward has given. */
-static flp_status follow_loss(check_call *run, const check_result *forward) {
+static flp_status follow_loss(check_call *run, const call_result *forward) {
   tune_check *check = run->check;
   size_t bytes = (size_t)check->problem.c.n * sizeof(float);
   if (!check->problem.loss) return FLP_OK;
@@ -158,7 +158,7 @@ static flp_status follow_loss(check_call *run, const check_result *forward) {
   return cli_buffer_upload(&check->grad_entropy, 0, check->problem.grad_entropy, bytes);
 }
 
-static flp_status run_all(check_call *run, check_result *out) {
+static flp_status run_all(check_call *run, call_result *out) {
   int has_gradients = run->call != TUNE_FORWARD && run->check->problem.c.spec.grads;
   FLP_TRY(create_outputs(run));
   FLP_TRY(run->call == TUNE_STEP ? run_step(run) : run_forward(run));
@@ -171,13 +171,13 @@ static flp_status run_all(check_call *run, check_result *out) {
   return has_gradients ? download_gradients(run, out) : FLP_OK;
 }
 
-flp_status tune_check_run(tune_check *check, flp_plan *plan, tune_call call, check_result *out) {
+flp_status tune_check_run(tune_check *check, flp_plan *plan, tune_call call, call_result *out) {
   /* What a forward pass keeps shows in gradients alone. */
   check_call run = {.check = check, .plan = plan, .call = call == TUNE_KEEPING ? TUNE_SAVED : call};
-  *out = (check_result){0};
+  *out = (call_result){0};
   flp_status status = run_all(&run, out);
   flp_failure held = flp_failure_hold(status);
   for (int i = 0; i < BUFFERS; i++) cli_buffer_destroy(&run.buffer[i]);
-  if (status != FLP_OK) check_result_clear(out);
+  if (status != FLP_OK) call_result_clear(out);
   return flp_failure_restore(&held);
 }

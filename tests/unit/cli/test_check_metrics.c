@@ -70,7 +70,7 @@ Test(check_metrics, bits_count_bytes_that_differ) {
 typedef struct check_fixture {
   check_problem problem;
   check_truth truth;
-  check_result result, plain; /* plain: of modes F and R, or nothing */
+  call_result result, plain; /* plain: of modes F and R, or nothing */
 } check_fixture;
 
 static check_case whole_case(flp_dtype dtype, int64_t n, int64_t vocab, int64_t hidden) {
@@ -112,8 +112,8 @@ static void create_narrow(check_fixture *f, uint64_t seed) {
 }
 
 static void destroy(check_fixture *f) {
-  check_result_clear(&f->result);
-  check_result_clear(&f->plain);
+  call_result_clear(&f->result);
+  call_result_clear(&f->plain);
   check_truth_clear(&f->truth);
   check_problem_clear(&f->problem);
 }
@@ -121,7 +121,7 @@ static void destroy(check_fixture *f) {
 /* How many findings failed, and whether one of this output is among them. */
 static int64_t failures(const check_fixture *f, const char *output, int *found) {
   check_report report = {0};
-  const check_result *plain = f->plain.logprob ? &f->plain : NULL;
+  const call_result *plain = f->plain.logprob ? &f->plain : NULL;
   cr_assert_eq(check_compare(&f->problem, &f->truth, &f->result, plain, FLP_RUNG_EAGER, &report), FLP_OK);
   cr_assert_geq(report.count, 5);
   *found = 0;

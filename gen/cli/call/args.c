@@ -1,0 +1,92 @@
+/* args.c: flp_args of a pass: the one place that knows which array goes into which field. */
+#include <string.h>
+
+#include "gen/cli/call/call.h"
+#include "runtime/kernel/kernel.h"
+
+static void *at(const call_buffers *b, call_slot slot) {
+  return call_buffer_at(&b->at[slot], 0);
+}
+
+/* Where the rows of one shard begin, in an array that holds those of all. */
+static void *shard_at(const call_buffers *b, const call_problem *p, call_slot slot, int shard, int64_t rows) {
+  call_array array = call_array_of(p, slot);
+  return call_buffer_at(&b->at[slot], (size_t)(shard * rows) * array.stride * array.element);
+}
+
+static flp_args base_args(const call_buffers *b, const call_problem *p, flp_pass pass, int shard) {
+  int64_t first = shard * p->shard_vocab, left = p->spec.vocab - first;
+  flp_args args = FLP_ARGS_INIT;
+  args.pass = pass;
+  args.n = p->n;
+  args.hidden = at(b, CALL_HIDDEN);
+  args.weight = shard_at(b, p, CALL_WEIGHT, shard, p->shard_vocab);
+  args.bias = shard_at(b, p, CALL_BIAS, shard, p->shard_vocab);
+  args.hidden_stride = args.weight_stride = args.grad_hidden_stride = args.grad_weight_stride = p->stride;
+  args.target = at(b, CALL_TARGET);
+  args.temperature_rows = at(b, CALL_TEMPERATURE);
+  args.temperature = (float)p->temperature;
+  args.scale = (float)p->scale;
+  args.ignore_index = p->ignore_index;
+  args.rows = at(b, CALL_ROWS);
+  args.row_count = p->row_count;
+  args.vocab_offset = first;
+  args.vocab_valid = left < p->shard_vocab ? left : p->shard_vocab;
+  args.vocab_total = p->spec.vocab;
+  args.workspace = at(b, CALL_WORKSPACE);
+  args.workspace_bytes = b->at[CALL_WORKSPACE].bytes;
+  args.stream = b->stream ? b->stream : b->device->stream;
+  return args;
+}
+
+static void set_rows(const call_buffers *b, flp_args *args) {
+  args->logprob = at(b, CALL_LOGPROB);
+  args->entropy = at(b, CALL_ENTROPY);
+  if (args->pass != FLP_PASS_STEP) args->stats = at(b, CALL_STATS);
+  if (args->pass != FLP_PASS_COMBINE) args->old_lse = at(b, CALL_OLD_LSE);
+}
+
+static void set_saved(const call_buffers *b, flp_args *args) {
+  args->saved = at(b, CALL_SAVED);
+  args->saved_bytes = b->at[CALL_SAVED].bytes;
+}
+
+static void set_gradients(const call_buffers *b, const call_problem *p, int shard, flp_args *args) {
+  args->grad_hidden = shard_at(b, p, CALL_GRAD_HIDDEN, shard, p->n);
+  args->grad_weight = shard_at(b, p, CALL_GRAD_WEIGHT, shard, p->shard_vocab);
+  args->grad_bias = shard_at(b, p, CALL_GRAD_BIAS, shard, p->shard_vocab);
+}
+
+static void set_loss(const call_buffers *b, const call_problem *p, flp_args *args) {
+  const float *inputs[FLP_LOSS_INPUTS_MAX];
+  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) inputs[i] = at(b, (call_slot)(CALL_LOSS_INPUT + i));
+  args->old_logprob = inputs[FLP_LOSS_OLD_LOGPROB];
+  args->ref_logprob = inputs[FLP_LOSS_REF_LOGPROB];
+  args->advantage = inputs[FLP_LOSS_ADVANTAGE];
+  args->row_weight = inputs[FLP_LOSS_WEIGHT];
+  memcpy(args->vectors, inputs + FLP_LOSS_FIRST_VECTOR, sizeof args->vectors);
+  args->loss_parameters = p->loss_parameters;
+  args->loss = at(b, CALL_LOSS);
+  args->metrics = at(b, CALL_METRICS);
+}
+
+flp_args call_args(const call_buffers *b, const call_problem *p, flp_pass pass, int shard) {
+  flp_args args = base_args(b, p, pass, shard);
+  int is_sharded = p->shards > 1 && pass <= FLP_PASS_COMBINE;
+  if (is_sharded)
+    args.partial = pass == FLP_PASS_COMBINE ? at(b, CALL_PARTIAL) : shard_at(b, p, CALL_PARTIAL, shard, p->n);
+  if (pass == FLP_PASS_COMBINE) args.shard_count = p->shards;
+  if (pass != FLP_PASS_BACKWARD && !(is_sharded && pass == FLP_PASS_FORWARD)) set_rows(b, &args);
+  if (pass == FLP_PASS_FORWARD || pass == FLP_PASS_BACKWARD) set_saved(b, &args);
+  if (pass == FLP_PASS_STEP) set_loss(b, p, &args);
+  if (pass == FLP_PASS_STEP || pass == FLP_PASS_BACKWARD) set_gradients(b, p, shard, &args);
+  if (pass != FLP_PASS_BACKWARD) return args;
+  args.stats = at(b, CALL_STATS);
+  args.grad_logprob = at(b, CALL_GRAD_LOGPROB);
+  args.grad_entropy = at(b, CALL_GRAD_ENTROPY);
+  return args;
+}
+
+flp_status call_execute(flp_plan *plan, const flp_args *args) {
+  return args->pass == FLP_PASS_STEP ? flp_step(plan, args) : flp_execute(plan, args);
+}

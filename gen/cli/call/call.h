@@ -1,0 +1,154 @@
+/* call.h: a problem on a plan: its buffers, the arguments of its passes, what they wrote.
+ *
+ * Every array of flp_args has a slot. A problem says what its slots hold, buffers say where they lie, and the two give
+ * the arguments of a pass:
+ *
+ *     call_problem problem = {.spec = spec, .n = n, .operand = {[CALL_HIDDEN] = hidden, ...}, ...};
+ *     call_buffers buffers = {.device = &device};
+ *     call_upload(&buffers, &problem);
+ *     call_make_outputs(&buffers, &problem);
+ *     call_forward(&buffers, &problem, plan);
+ *     call_backward(&buffers, &problem, plan);
+ *     call_download(&buffers, &problem, &result);
+ *     call_clear(&buffers);
+ *
+ * What is timed or captured is enqueued with call_args and call_execute instead: call_forward and call_backward make
+ * a workspace for each pass and wait for it. */
+#ifndef FLPGEN_CLI_CALL_H
+#define FLPGEN_CLI_CALL_H
+
+#include "gen/cli/shared/device.h"
+#include "runtime/loss/loss.h"
+
+typedef enum call_slot {
+  CALL_HIDDEN,
+  CALL_WEIGHT,
+  CALL_BIAS,
+  CALL_TARGET,
+  CALL_TEMPERATURE, /* by row */
+  CALL_GRAD_LOGPROB,
+  CALL_GRAD_ENTROPY,
+  CALL_ROWS,
+  CALL_OLD_LSE,
+  CALL_LOSS_INPUT,                                       /* by flp_loss_input */
+  CALL_OPERANDS = CALL_LOSS_INPUT + FLP_LOSS_INPUTS_MAX, /* the slots above are read */
+  CALL_LOGPROB = CALL_OPERANDS,
+  CALL_ENTROPY,
+  CALL_STATS,
+  CALL_GRAD_HIDDEN, /* of each shard */
+  CALL_GRAD_WEIGHT,
+  CALL_GRAD_BIAS,
+  CALL_LOSS,
+  CALL_METRICS,
+  CALL_PARTIAL, /* from the shards' forward passes to combine */
+  CALL_OUTPUTS_END,
+  CALL_SAVED = CALL_OUTPUTS_END, /* from forward to backward in mode S */
+  CALL_WORKSPACE,
+  CALL_SLOTS
+} call_slot;
+
+typedef struct call_problem {
+  flp_spec spec;        /* resolved; vocab: that of all shards together */
+  const flp_loss *loss; /* of spec.loss: a step is run; or NULL */
+  int64_t n;
+  int64_t stride;            /* elements between rows of every matrix */
+  int shards;                /* 1: the whole head in one call */
+  int64_t shard_vocab;       /* rows of one shard's weight; of the last one some may be padding */
+  double temperature, scale; /* temperature: unless it is given by row */
+  int64_t ignore_index, row_count;
+  const double *loss_parameters;
+  int gives_stats, gives_metrics;     /* whether forward, or a step, writes them */
+  const void *operand[CALL_OPERANDS]; /* host; NULL if absent */
+  const float *weight_base;           /* host: what grad_weight is added to; or NULL */
+} call_problem;
+
+/* ---- buffers.c: where arrays lie ---- */
+
+enum { CALL_GUARD = 256, CALL_POISON = 0xff };
+
+/* Memory that holds one array. A guarded one is filled with poison when it is made and has a guard behind the array: a
+ * byte that is written outside of it shows. */
+typedef struct call_buffer {
+  cli_buffer buffer;
+  size_t shift, bytes; /* of the array: from the start of the buffer, and its size */
+  int guarded, borrowed;
+} call_buffer;
+
+/* What *out held is released first. error: as cli_buffer_create */
+flp_status call_buffer_make(cli_device *device, size_t bytes, size_t shift, int guarded, call_buffer *out);
+/* Where the array, or a byte of it, lies; NULL without a buffer. */
+void *call_buffer_at(const call_buffer *buffer, size_t offset);
+/* Copies the array's first bytes to *out, malloc'ed; the memory itself is handed over where it is the host's and not
+ * guarded. *out stays NULL without a buffer. *overrun: 1 if a guard was written. error: MEMORY, DRIVER */
+flp_status call_buffer_take(call_buffer *buffer, size_t bytes, void **out, int *overrun);
+/* error: DRIVER */
+flp_status call_buffer_guard(const call_buffer *buffer, int *overrun);
+void call_buffer_clear(call_buffer *buffer);
+
+typedef struct call_buffers {
+  cli_device *device; /* borrowed */
+  CUstream stream;    /* of the calls; NULL: the device's */
+  size_t shift;       /* bytes from a 256-byte boundary to every array of spec.dtype and of gradients */
+  int guarded;
+  call_buffer at[CALL_SLOTS];
+} call_buffers;
+
+/* The array of a slot: rows of so many elements from one to the next, of so many bytes each. wanted: of an output, 1 if
+ * the problem asks for it */
+typedef struct call_array {
+  int wanted;
+  size_t rows, stride, element;
+} call_array;
+call_array call_array_of(const call_problem *problem, call_slot slot);
+size_t call_bytes(const call_problem *problem, call_slot slot);
+
+/* Makes a buffer for a slot, or makes it anew. error: as cli_buffer_create */
+flp_status call_make(call_buffers *buffers, call_slot slot, size_t bytes);
+/* Makes the operands that the problem has; on the host those that are not guarded stay where they are. */
+flp_status call_upload(call_buffers *buffers, const call_problem *problem);
+/* Makes the outputs that the problem asks for; those that are borrowed are filled as if they had been made. */
+flp_status call_make_outputs(call_buffers *buffers, const call_problem *problem);
+/* Has a slot in common with another set of buffers, which outlives this one. */
+void call_borrow(call_buffers *buffers, const call_buffers *from, call_slot slot);
+/* Sets every byte that a call writes, in order on the stream. error: DRIVER */
+flp_status call_poison(const call_buffers *buffers, uint8_t value);
+void call_clear(call_buffers *buffers);
+
+/* ---- args.c: the arguments of a pass ---- */
+
+/* Of the whole head or, of FORWARD and BACKWARD, of one shard. The workspace is all that there is. */
+flp_args call_args(const call_buffers *buffers, const call_problem *problem, flp_pass pass, int shard);
+/* Enqueues flp_step or flp_execute, as the pass says. */
+flp_status call_execute(flp_plan *plan, const flp_args *args);
+
+/* ---- run.c: the passes, one after the other, and their results ---- */
+
+/* Makes CALL_SAVED if the plan keeps anything of these rows, whatever it takes. error: as flp_plan_saved */
+flp_status call_make_saved(call_buffers *buffers, const call_problem *problem, const flp_plan *plan);
+/* The layout of a pass under the plan's budget; of a backward pass that reads CALL_SAVED, whatever it takes. */
+flp_status call_layout(const call_buffers *buffers, const flp_plan *plan, flp_pass pass, int64_t n, flp_layout *out);
+/* Forward passes of all shards and combine, or a step; then backward passes, of a step none. Each has a workspace made
+ * for it, and is waited for. error: any of flp_plan_layout, flp_execute, flp_step */
+flp_status call_forward(call_buffers *buffers, const call_problem *problem, flp_plan *plan);
+flp_status call_backward(call_buffers *buffers, const call_problem *problem, flp_plan *plan);
+
+/* Host memory, owned; NULL if not asked for. */
+typedef struct call_result {
+  float *logprob, *entropy, *stats; /* (n), (n), (n,4) */
+  void *grad_hidden;                /* (shards, n, stride) */
+  void *grad_weight;                /* (padded vocab, stride) */
+  void *grad_bias;                  /* (padded vocab) */
+  float *loss, *metrics;            /* (n), (metrics of the loss, n) */
+  int data_error;                   /* flp_plan_check reported bad rows */
+  const char *overrun;              /* a buffer that was written outside its rows, or NULL */
+} call_result;
+
+/* Whether rows were bad since the last time. error: DRIVER */
+flp_status call_check_data(flp_plan *plan, CUstream stream, int *data_error);
+/* Adds what one slot holds to a result that has it not. */
+flp_status call_take(call_buffers *buffers, const call_problem *problem, call_slot slot, call_result *result);
+/* Adds all that is left, and looks at every guard and at the elements between rows. error: MEMORY, DRIVER */
+flp_status call_download(call_buffers *buffers, const call_problem *problem, call_result *result);
+void call_result_clear(call_result *result);
+
+#endif
