@@ -175,12 +175,12 @@ enum { FLP_DEVICE_HOST = -1 };
 
 /* How the matrix products are ordered. */
 typedef enum flp_mode {
-  FLP_MODE_F = 1,       /* scoring: one product */
-  FLP_MODE_R_VOCAB = 2, /* recompute by vocab chunks: 1 + 3 products */
-  FLP_MODE_R_ROWS = 3,  /* recompute by row chunks: 1 + 3, frozen head 1 + 2 */
-  FLP_MODE_R2 = 4,      /* dh by row chunks, dW by vocab chunks: 1 + 4, no accumulator */
-  FLP_MODE_S = 5,       /* saved exponentials: 1 + 2, frozen head 1 + 1; 2·N·V bytes from forward to backward */
-  FLP_MODE_P = 6        /* streamed: forward, loss and both products of a chunk of rows at a time: 3, frozen head 2 */
+  FLP_MODE_SCORE = 1,           /* scoring: one product */
+  FLP_MODE_RECOMPUTE_VOCAB = 2, /* recompute by vocab chunks: 1 + 3 products */
+  FLP_MODE_RECOMPUTE_ROWS = 3,  /* recompute by row chunks: 1 + 3, frozen head 1 + 2 */
+  FLP_MODE_RECOMPUTE_SPLIT = 4, /* dh by row chunks, dW by vocab chunks: 1 + 4, no accumulator */
+  FLP_MODE_SAVE = 5,  /* saved exponentials: 1 + 2, frozen head 1 + 1; 2·N·V bytes from forward to backward */
+  FLP_MODE_STREAM = 6 /* streamed: forward, loss and both products of a chunk of rows at a time: 3, frozen head 2 */
 } flp_mode;
 
 typedef struct flp_options {

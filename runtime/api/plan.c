@@ -97,15 +97,17 @@ static flp_status fill_plan(flp_plan *plan) {
 
 static flp_status check_mode(const flp_spec *spec, const flp_options *options) {
   uint32_t two = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
-  if (options->mode == FLP_MODE_R2 && (spec->grads & two) != two)
+  if (options->mode == FLP_MODE_RECOMPUTE_SPLIT && (spec->grads & two) != two)
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "options.mode is FLP_MODE_R2, but spec.grads is %u (accepted: gradients of both hidden and weight)",
+                    "options.mode is FLP_MODE_RECOMPUTE_SPLIT, but spec.grads is %u (accepted: gradients of both "
+                    "hidden and weight)",
                     (unsigned)spec->grads);
-  if (options->mode != FLP_MODE_P || (spec->loss && flp_kernel_spec_keeps(spec))) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT,
-                  "options.mode is FLP_MODE_P, but spec.loss is %s, spec.grads %u and spec.dtype %s (accepted: a loss, "
-                  "gradients and bf16)",
-                  spec->loss ? "given" : "NULL", (unsigned)spec->grads, flp_dtype_name(spec->dtype));
+  if (options->mode != FLP_MODE_STREAM || (spec->loss && flp_kernel_spec_keeps(spec))) return FLP_OK;
+  return flp_fail(
+      FLP_ERROR_ARGUMENT,
+      "options.mode is FLP_MODE_STREAM, but spec.loss is %s, spec.grads %u and spec.dtype %s (accepted: a loss, "
+      "gradients and bf16)",
+      spec->loss ? "given" : "NULL", (unsigned)spec->grads, flp_dtype_name(spec->dtype));
 }
 
 static flp_status read_tuning(const flp_options *options, flp_tuning *out) {

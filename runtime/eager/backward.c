@@ -35,7 +35,7 @@ void eager_backward_carve(const flp_spec *spec, const eager_plan *plan, int64_t 
   out->dz = eager_block_take(block, panel * chunk, sizeof(float));
   out->records = eager_block_take(block, panel, sizeof(eager_record));
   if (spec->grads & FLP_GRAD_HIDDEN) {
-    uint64_t rows = plan->mode == FLP_MODE_R_VOCAB ? all : panel;
+    uint64_t rows = plan->mode == FLP_MODE_RECOMPUTE_VOCAB ? all : panel;
     out->grad_hidden = eager_block_take(block, rows, depth * sizeof(float));
   }
   if (spec->grads & FLP_GRAD_WEIGHT) out->grad_weight = eager_block_take(block, chunk * depth, sizeof(float));
@@ -293,7 +293,7 @@ void eager_backward(const eager_call *call, const eager_backward_memory *memory)
                       .hidden = (spec->grads & FLP_GRAD_HIDDEN) != 0,
                       .weight = (spec->grads & FLP_GRAD_WEIGHT) != 0,
                       .bias = (spec->grads & FLP_GRAD_BIAS) != 0};
-  if (call->plan->mode == FLP_MODE_R_VOCAB) {
+  if (call->plan->mode == FLP_MODE_RECOMPUTE_VOCAB) {
     sweep_columns(&job);
     return;
   }

@@ -24,7 +24,7 @@ void eager_layout_of(const flp_spec *spec, flp_pass pass, int64_t n, const eager
   layout->chunk_vocab = backward ? columns : spec->vocab;
   if (backward && n > 0) {
     int64_t chunks = flp_ceil_div(n, rows) * flp_ceil_div(spec->vocab, columns);
-    layout->chunks = plan->mode == FLP_MODE_R2 ? 2 * chunks : chunks;
+    layout->chunks = plan->mode == FLP_MODE_RECOMPUTE_SPLIT ? 2 * chunks : chunks;
   }
   layout->flops = 2.0 * (double)n * (double)spec->vocab * (double)spec->hidden * plan->products;
 }

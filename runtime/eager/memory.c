@@ -56,18 +56,18 @@ static int count_products(const flp_spec *spec, flp_pass pass, flp_mode mode) {
   if (pass == FLP_PASS_COMBINE) return 0;
   if (pass == FLP_PASS_FORWARD) return 1;
   int gradients = ((spec->grads & FLP_GRAD_HIDDEN) != 0) + ((spec->grads & FLP_GRAD_WEIGHT) != 0);
-  return 1 + (mode == FLP_MODE_R2) + gradients;
+  return 1 + (mode == FLP_MODE_RECOMPUTE_SPLIT) + gradients;
 }
 
 /* Modes that a pass may run in, fastest first; returns their number. */
 static int list_modes(const flp_spec *spec, flp_pass pass, flp_mode out[2]) {
   int hidden = (spec->grads & FLP_GRAD_HIDDEN) != 0, head = (spec->grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS)) != 0;
   if (pass != FLP_PASS_BACKWARD) {
-    out[0] = FLP_MODE_F;
+    out[0] = FLP_MODE_SCORE;
     return 1;
   }
-  out[0] = head ? FLP_MODE_R_VOCAB : FLP_MODE_R_ROWS;
-  out[1] = FLP_MODE_R2;
+  out[0] = head ? FLP_MODE_RECOMPUTE_VOCAB : FLP_MODE_RECOMPUTE_ROWS;
+  out[1] = FLP_MODE_RECOMPUTE_SPLIT;
   return hidden && head ? 2 : 1;
 }
 

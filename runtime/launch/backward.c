@@ -121,14 +121,14 @@ static backward_sink through(CUdeviceptr acc, int64_t acc_stride, const backward
 static backward_sink hidden_sink(const flp_call *call, const backward_chunk *c) {
   const flp_args *a = call->args;
   backward_chunk whole = *c; /* every chunk of rows holds all that its rows add */
-  if (call->scheme.mode != FLP_MODE_R_VOCAB) whole.first = whole.last = 1;
+  if (call->scheme.mode != FLP_MODE_RECOMPUTE_VOCAB) whole.first = whole.last = 1;
   return through(flp_call_region(call, FLP_REGION_hidden_acc), call->plan->spec.hidden, &whole,
                  flp_call_pointer(a->grad_hidden), a->grad_hidden_stride);
 }
 
 /* Whether chunks of rows follow each other, each adding to all of the head's gradients. */
 static int is_by_rows(const flp_call *call) {
-  return call->scheme.mode == FLP_MODE_R_ROWS || call->scheme.mode == FLP_MODE_P;
+  return call->scheme.mode == FLP_MODE_RECOMPUTE_ROWS || call->scheme.mode == FLP_MODE_STREAM;
 }
 
 static backward_sink weight_sink(const flp_call *call, const backward_chunk *c) {
@@ -179,7 +179,7 @@ flp_status backward_launch_bias_reduce(const flp_call *call, const backward_chun
 /* A chunk of dz made from hidden and weight, in the plan's own order of columns and rows. */
 static flp_status launch_chunk(const flp_call *call, flp_row_range rows, flp_row_range columns, uint32_t grads,
                                int first, int last) {
-  int gathers_own = call->plan->planner.backward_cluster && call->scheme.mode == FLP_MODE_R_ROWS;
+  int gathers_own = call->plan->planner.backward_cluster && call->scheme.mode == FLP_MODE_RECOMPUTE_ROWS;
   backward_chunk c = {.row_begin = rows.begin,
                       .row_end = rows.end,
                       .column_begin = columns.begin,
@@ -264,12 +264,12 @@ static flp_status recompute(const flp_call *call) {
   flp_row_range rows = {0, call->args->n};
   FLP_TRY(backward_launch_record(call, rows));
   FLP_TRY(launch_dz_scale(call));
-  if (call->plan->planner.backward_cluster && call->scheme.mode != FLP_MODE_R_ROWS)
+  if (call->plan->planner.backward_cluster && call->scheme.mode != FLP_MODE_RECOMPUTE_ROWS)
     FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
   switch (call->scheme.mode) {
-    case FLP_MODE_R_ROWS:
+    case FLP_MODE_RECOMPUTE_ROWS:
       return by_rows(call, grads);
-    case FLP_MODE_R2:
+    case FLP_MODE_RECOMPUTE_SPLIT:
       FLP_TRY(by_rows(call, FLP_GRAD_HIDDEN));
       return by_vocab(call, grads & ~(uint32_t)FLP_GRAD_HIDDEN);
     default:
@@ -279,6 +279,6 @@ static flp_status recompute(const flp_call *call) {
 
 flp_status flp_launch_backward(const flp_call *call) {
   FLP_TRY(flp_launch_prepare(call, 0));
-  FLP_TRY(call->scheme.mode == FLP_MODE_S ? from_saved(call) : recompute(call));
+  FLP_TRY(call->scheme.mode == FLP_MODE_SAVE ? from_saved(call) : recompute(call));
   return flp_launch_fill(call);
 }

@@ -104,7 +104,7 @@ flp_status flp_launch_set(const flp_call *call, flp_byte_matrix m, unsigned char
 flp_status flp_launch_prepare(const flp_call *call, int outputs) {
   const flp_args *a = call->args;
   /* What forward saved is of forward's active rows, whatever the upstream gradients. */
-  int backward = a->pass == FLP_PASS_BACKWARD && call->scheme.mode != FLP_MODE_S;
+  int backward = a->pass == FLP_PASS_BACKWARD && call->scheme.mode != FLP_MODE_SAVE;
   flp_prepare_given p = {
       .target = flp_call_pointer(a->target),
       .temperature = flp_call_pointer(a->temperature_rows),

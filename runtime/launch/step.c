@@ -147,5 +147,5 @@ flp_status flp_launch_step(const flp_call *call) {
   flp_call own = *call;
   set_arrays(call, &args);
   own.args = &args;
-  return call->scheme.mode == FLP_MODE_P ? stream(&own) : pass_by_pass(&own, &args);
+  return call->scheme.mode == FLP_MODE_STREAM ? stream(&own) : pass_by_pass(&own, &args);
 }

@@ -25,11 +25,12 @@ static void set_preference(flp_planner *p, const flp_kernel_desc *desc) {
   if (desc->key.kind == FLP_KERNEL_KEEP) p->tuned_step_rows = desc->chunk_rows;
   if (desc->key.kind != FLP_KERNEL_DZ) return;
   uint32_t two = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
-  flp_mode mode = desc->chunk_rows && desc->chunk_vocab ? FLP_MODE_R2
-                  : desc->chunk_vocab                   ? FLP_MODE_R_VOCAB
-                  : desc->chunk_rows                    ? FLP_MODE_R_ROWS
+  flp_mode mode = desc->chunk_rows && desc->chunk_vocab ? FLP_MODE_RECOMPUTE_SPLIT
+                  : desc->chunk_vocab                   ? FLP_MODE_RECOMPUTE_VOCAB
+                  : desc->chunk_rows                    ? FLP_MODE_RECOMPUTE_ROWS
                                                         : (flp_mode)0;
-  if ((p->mode && p->mode != FLP_MODE_P && p->mode != mode) || (mode == FLP_MODE_R2 && (p->spec.grads & two) != two))
+  if ((p->mode && p->mode != FLP_MODE_STREAM && p->mode != mode) ||
+      (mode == FLP_MODE_RECOMPUTE_SPLIT && (p->spec.grads & two) != two))
     return;
   p->tuned_mode = mode;
   p->tuned_rows = desc->chunk_rows;

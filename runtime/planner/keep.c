@@ -21,11 +21,11 @@ static int keeps(const flp_planner *p) {
 }
 
 int flp_planner_saves(const flp_planner *p) {
-  return keeps(p) && p->spec.keep && (!p->mode || p->mode == FLP_MODE_P);
+  return keeps(p) && p->spec.keep && (!p->mode || p->mode == FLP_MODE_STREAM);
 }
 
 int flp_planner_streams(const flp_planner *p) {
-  int asked = p->mode == FLP_MODE_P || (!p->mode && (!p->chunk_vocab || p->chunk_rows));
+  int asked = p->mode == FLP_MODE_STREAM || (!p->mode && (!p->chunk_vocab || p->chunk_rows));
   return keeps(p) && p->spec.loss && p->spec.grads && asked;
 }
 
@@ -58,7 +58,7 @@ static int64_t chunk_launches(const flp_planner *p, int expands) {
 int planner_build_saved(const flp_planner *p, int64_t n, flp_scheme *s) {
   memset(s, 0, sizeof *s);
   if (!keeps(p) || !flp_planner_grids_fit(p, n, p->spec.vocab)) return 0;
-  s->mode = FLP_MODE_S;
+  s->mode = FLP_MODE_SAVE;
   s->chunk_rows = n;
   s->chunk_vocab = p->spec.vocab;
   s->chunks = 1;
@@ -102,7 +102,7 @@ static int64_t stream_launches(const flp_planner *p, int64_t n, int64_t rows) {
 
 static void build_stream(const flp_planner *p, int64_t n, int64_t rows, flp_scheme *s) {
   memset(s, 0, sizeof *s);
-  s->mode = FLP_MODE_P;
+  s->mode = FLP_MODE_STREAM;
   s->chunk_rows = rows;
   s->chunk_vocab = p->spec.vocab;
   s->chunks = flp_ceil_div(n, rows);
@@ -147,7 +147,7 @@ static void search_stream(planner_search *s) {
 /* Forward, the loss of all rows, backward. */
 static void offer_passes(planner_search *s) {
   const flp_planner *p = s->planner;
-  flp_scheme own = {.mode = FLP_MODE_F};
+  flp_scheme own = {.mode = FLP_MODE_SCORE};
   put_step_rows(p, &own, s->n);
   uint64_t left = s->budget > own.bytes ? s->budget - own.bytes : 0;
   planner_search forward = planner_search_pass(p, FLP_PASS_FORWARD, s->n, left), backward = {.any = 1, .found = 1};
@@ -177,11 +177,11 @@ static int offer_tuned(planner_search *s) {
   int64_t rows = s->planner->tuned_step_rows;
   if (!rows || rows >= s->n || s->planner->chunk_rows) return 0;
   offer_stream(s, rows);
-  return s->found && s->best.mode == FLP_MODE_P;
+  return s->found && s->best.mode == FLP_MODE_STREAM;
 }
 
 void planner_search_step(planner_search *s) {
-  if (s->planner->mode != FLP_MODE_P) offer_passes(s);
+  if (s->planner->mode != FLP_MODE_STREAM) offer_passes(s);
   if (!flp_planner_streams(s->planner)) return;
   int is_tuned = offer_tuned(s);
   flp_scheme tuned = s->best;

@@ -67,14 +67,14 @@ static uint64_t chunk_bytes(const flp_planner *p, int64_t rows, int64_t columns,
 }
 
 static void put_chunks(const flp_planner *p, flp_scheme *s, int64_t n) {
-  int64_t rows = s->mode == FLP_MODE_R_ROWS ? s->chunk_rows : n;
-  int64_t columns = s->mode == FLP_MODE_R_ROWS ? p->spec.vocab : s->chunk_vocab;
+  int64_t rows = s->mode == FLP_MODE_RECOMPUTE_ROWS ? s->chunk_rows : n;
+  int64_t columns = s->mode == FLP_MODE_RECOMPUTE_ROWS ? p->spec.vocab : s->chunk_vocab;
   uint64_t base = s->bytes, end = base + chunk_bytes(p, rows, columns, 1);
   s->offset[FLP_REGION_dz] = base;
   s->size[FLP_REGION_dz] = planner_dz_bytes(p, rows, columns);
   s->offset[FLP_REGION_bias_part] = base + planner_round_up(s->size[FLP_REGION_dz]);
   s->size[FLP_REGION_bias_part] = planner_bias_part_bytes(p, rows, columns);
-  if (s->mode == FLP_MODE_R2) {
+  if (s->mode == FLP_MODE_RECOMPUTE_SPLIT) {
     uint64_t other = planner_dz_bytes(p, s->chunk_rows, p->spec.vocab);
     s->size[FLP_REGION_dz] = flp_max_u64(s->size[FLP_REGION_dz], other);
     end = flp_max_u64(end, base + planner_round_up(other));
@@ -93,8 +93,8 @@ void planner_put_head_accumulators(const flp_planner *p, flp_scheme *s) {
 static void put_accumulators(const flp_planner *p, flp_scheme *s, int64_t n) {
   uint32_t grads = p->spec.grads;
   int64_t vocab = p->spec.vocab, depth = p->spec.hidden;
-  int split_vocab = s->mode == FLP_MODE_R_VOCAB && s->chunk_vocab < vocab;
-  int split_rows = s->mode == FLP_MODE_R_ROWS && s->chunk_rows < n;
+  int split_vocab = s->mode == FLP_MODE_RECOMPUTE_VOCAB && s->chunk_vocab < vocab;
+  int split_rows = s->mode == FLP_MODE_RECOMPUTE_ROWS && s->chunk_rows < n;
   if (split_vocab && (grads & FLP_GRAD_HIDDEN)) planner_put_region(s, FLP_REGION_hidden_acc, n * depth, 4);
   if (split_rows) planner_put_head_accumulators(p, s);
 }
@@ -122,14 +122,14 @@ static double accumulator_cost(const flp_planner *p, const flp_scheme *s, int64_
   double weight = 4.0 * (double)p->spec.vocab * (double)p->spec.hidden;
   double passes = 2.0 * (double)(s->chunks - 1); /* every chunk but the last writes, every one but the first reads */
   double bytes = 0;
-  if (s->mode == FLP_MODE_R_VOCAB && (p->spec.grads & FLP_GRAD_HIDDEN)) bytes += passes * hidden;
-  if (s->mode == FLP_MODE_R_ROWS && (p->spec.grads & FLP_GRAD_WEIGHT)) bytes += passes * weight;
+  if (s->mode == FLP_MODE_RECOMPUTE_VOCAB && (p->spec.grads & FLP_GRAD_HIDDEN)) bytes += passes * hidden;
+  if (s->mode == FLP_MODE_RECOMPUTE_ROWS && (p->spec.grads & FLP_GRAD_WEIGHT)) bytes += passes * weight;
   return bytes / p->bandwidth;
 }
 
 static int64_t gather_launches(const flp_planner *p, const flp_scheme *s, int64_t n) {
   if (!p->backward_cluster) return 0;
-  return s->mode == FLP_MODE_R_ROWS ? flp_ceil_div(n, s->chunk_rows) : 1;
+  return s->mode == FLP_MODE_RECOMPUTE_ROWS ? flp_ceil_div(n, s->chunk_rows) : 1;
 }
 
 static void count_work(const flp_planner *p, flp_scheme *s, int64_t n) {
@@ -139,12 +139,12 @@ static void count_work(const flp_planner *p, flp_scheme *s, int64_t n) {
   int64_t row_chunks = flp_ceil_div(n, s->chunk_rows), vocab_chunks = flp_ceil_div(p->spec.vocab, s->chunk_vocab);
   /* prepare, record, dz_scale, fill, gather */
   int64_t launches = 2 + (p->spec.dtype == FLP_DTYPE_FP16) + hidden + gather_launches(p, s, n);
-  if (s->mode == FLP_MODE_R2) {
+  if (s->mode == FLP_MODE_RECOMPUTE_SPLIT) {
     s->chunks = row_chunks + vocab_chunks;
     s->products = 4;
     launches += row_chunks * 2 + vocab_chunks * (2 + bias);
   } else {
-    s->chunks = s->mode == FLP_MODE_R_ROWS ? row_chunks : vocab_chunks;
+    s->chunks = s->mode == FLP_MODE_RECOMPUTE_ROWS ? row_chunks : vocab_chunks;
     s->products = 1 + hidden + weight;
     launches += s->chunks * (1 + (p->backward_cluster ? hidden | weight : hidden + weight) + bias);
   }
@@ -154,13 +154,13 @@ static void count_work(const flp_planner *p, flp_scheme *s, int64_t n) {
 static void build(const flp_planner *p, flp_mode mode, int64_t n, int64_t rows, int64_t columns, flp_scheme *s) {
   memset(s, 0, sizeof *s);
   s->mode = mode;
-  s->chunk_rows = mode == FLP_MODE_R_VOCAB ? n : rows;
-  s->chunk_vocab = mode == FLP_MODE_R_ROWS ? p->spec.vocab : columns;
+  s->chunk_rows = mode == FLP_MODE_RECOMPUTE_VOCAB ? n : rows;
+  s->chunk_vocab = mode == FLP_MODE_RECOMPUTE_ROWS ? p->spec.vocab : columns;
   count_work(p, s, n);
-  put_backward_rows(p, s, n, mode == FLP_MODE_R_ROWS ? s->chunk_rows : n);
+  put_backward_rows(p, s, n, mode == FLP_MODE_RECOMPUTE_ROWS ? s->chunk_rows : n);
   put_chunks(p, s, n);
   put_accumulators(p, s, n);
-  if (mode == FLP_MODE_R2)
+  if (mode == FLP_MODE_RECOMPUTE_SPLIT)
     s->seconds = flp_planner_chunks_cost(p, n, rows, p->spec.vocab, FLP_GRAD_HIDDEN) +
                  flp_planner_chunks_cost(p, n, n, columns, p->spec.grads & ~(uint32_t)FLP_GRAD_HIDDEN);
   else
@@ -246,14 +246,14 @@ static void offer_backward(planner_search *s, flp_mode mode, int64_t rows, int64
 static void search_r_vocab(planner_search *s) {
   sizes axis = vocab_sizes(s->planner, s->n);
   for (int64_t columns; (columns = sizes_next(&axis));)
-    if (flp_planner_grids_fit(s->planner, s->n, columns)) offer_backward(s, FLP_MODE_R_VOCAB, s->n, columns);
+    if (flp_planner_grids_fit(s->planner, s->n, columns)) offer_backward(s, FLP_MODE_RECOMPUTE_VOCAB, s->n, columns);
 }
 
 static void search_r_rows(planner_search *s) {
   sizes axis = row_sizes(s->planner, s->n);
   for (int64_t rows; (rows = sizes_next(&axis));)
     if (flp_planner_grids_fit(s->planner, rows, s->planner->spec.vocab))
-      offer_backward(s, FLP_MODE_R_ROWS, rows, s->planner->spec.vocab);
+      offer_backward(s, FLP_MODE_RECOMPUTE_ROWS, rows, s->planner->spec.vocab);
 }
 
 /* The best chunk of one axis of R2 within a budget, and the one of the fewest bytes. */
@@ -294,18 +294,18 @@ static void search_r2(planner_search *s) {
   for (int64_t chunk; (chunk = sizes_next(&axis));)
     if (flp_planner_grids_fit(p, n, chunk))
       axis_offer(&columns, chunk, flp_planner_chunks_cost(p, n, n, chunk, others), chunk_bytes(p, n, chunk, 1), budget);
-  if (rows.best && columns.best) offer_backward(s, FLP_MODE_R2, rows.best, columns.best);
-  if (rows.smallest && columns.smallest) offer_backward(s, FLP_MODE_R2, rows.smallest, columns.smallest);
+  if (rows.best && columns.best) offer_backward(s, FLP_MODE_RECOMPUTE_SPLIT, rows.best, columns.best);
+  if (rows.smallest && columns.smallest) offer_backward(s, FLP_MODE_RECOMPUTE_SPLIT, rows.smallest, columns.smallest);
 }
 
 static void search_backward(planner_search *s) {
   const flp_planner *p = s->planner;
   int free = !p->chunk_rows && !p->chunk_vocab, both = p->chunk_rows && p->chunk_vocab;
-  int any = !p->mode || p->mode == FLP_MODE_P;
+  int any = !p->mode || p->mode == FLP_MODE_STREAM;
   uint32_t two = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
-  if (any ? free || p->chunk_vocab : p->mode == FLP_MODE_R_VOCAB) search_r_vocab(s);
-  if (any ? free || p->chunk_rows : p->mode == FLP_MODE_R_ROWS) search_r_rows(s);
-  int wants_r2 = any ? free || both : p->mode == FLP_MODE_R2;
+  if (any ? free || p->chunk_vocab : p->mode == FLP_MODE_RECOMPUTE_VOCAB) search_r_vocab(s);
+  if (any ? free || p->chunk_rows : p->mode == FLP_MODE_RECOMPUTE_ROWS) search_r_rows(s);
+  int wants_r2 = any ? free || both : p->mode == FLP_MODE_RECOMPUTE_SPLIT;
   if (wants_r2 && (p->spec.grads & two) == two) search_r2(s);
 }
 
@@ -340,8 +340,8 @@ static void prefer_tuned(planner_search *s) {
   const flp_planner *p = s->planner;
   if (!p->tuned_mode || !fills_device(p, s->n)) return;
   int64_t rows = s->n, columns = p->spec.vocab;
-  if (p->tuned_mode != FLP_MODE_R_VOCAB) rows = largest_tuned(s, row_sizes(p, s->n), p->tuned_rows, 1);
-  if (p->tuned_mode != FLP_MODE_R_ROWS) columns = largest_tuned(s, vocab_sizes(p, s->n), p->tuned_vocab, 0);
+  if (p->tuned_mode != FLP_MODE_RECOMPUTE_VOCAB) rows = largest_tuned(s, row_sizes(p, s->n), p->tuned_rows, 1);
+  if (p->tuned_mode != FLP_MODE_RECOMPUTE_ROWS) columns = largest_tuned(s, vocab_sizes(p, s->n), p->tuned_vocab, 0);
   if (!rows || !columns) return;
   s->found = s->any = 1;
   build(p, p->tuned_mode, s->n, rows, columns, &s->best);
@@ -361,7 +361,7 @@ static flp_status grid_too_large(flp_pass pass, int64_t n) {
 /* Partials of one chunk of rows at a time; what prepare and the target scores take is for all of them. */
 static void build_forward(const flp_planner *p, int64_t n, int64_t rows, flp_scheme *s) {
   memset(s, 0, sizeof *s);
-  s->mode = FLP_MODE_F;
+  s->mode = FLP_MODE_SCORE;
   s->chunk_rows = rows;
   s->chunk_vocab = p->spec.vocab;
   planner_put_rows(s, n);
@@ -397,7 +397,7 @@ static flp_status over_budget(flp_pass pass, int64_t n, uint64_t budget, uint64_
 }
 
 static void search_combine(planner_search *s) {
-  flp_scheme only = {.mode = FLP_MODE_F, .chunk_rows = s->n, .chunk_vocab = s->planner->spec.vocab, .chunks = 1};
+  flp_scheme only = {.mode = FLP_MODE_SCORE, .chunk_rows = s->n, .chunk_vocab = s->planner->spec.vocab, .chunks = 1};
   planner_put_rows(&only, s->n);
   only.launches = 2; /* prepare, merge */
   planner_offer(s, &only);
@@ -442,11 +442,11 @@ static void make_room_for_saved(const planner_search *s, uint64_t bytes, flp_sch
 flp_status flp_planner_pick(const flp_planner *p, flp_pass pass, int64_t n, uint64_t budget, int query,
                             flp_scheme *out) {
   memset(out, 0, sizeof *out);
-  out->mode = pass == FLP_PASS_BACKWARD         ? FLP_MODE_R_VOCAB
-              : pass == FLP_PASS_BACKWARD_SAVED ? FLP_MODE_S
-              : pass != FLP_PASS_STEP           ? FLP_MODE_F
-              : flp_planner_streams(p)          ? FLP_MODE_P
-                                                : FLP_MODE_R_VOCAB;
+  out->mode = pass == FLP_PASS_BACKWARD         ? FLP_MODE_RECOMPUTE_VOCAB
+              : pass == FLP_PASS_BACKWARD_SAVED ? FLP_MODE_SAVE
+              : pass != FLP_PASS_STEP           ? FLP_MODE_SCORE
+              : flp_planner_streams(p)          ? FLP_MODE_STREAM
+                                                : FLP_MODE_RECOMPUTE_VOCAB;
   out->chunk_rows = n;
   out->chunk_vocab = p->spec.vocab;
   if (n == 0) return FLP_OK;
@@ -479,5 +479,5 @@ void flp_planner_describe(const flp_planner *p, const flp_scheme *s, int64_t n, 
 
 const char *flp_mode_name(flp_mode mode) {
   static const char *const names[] = {"-", "F", "R_VOCAB", "R_ROWS", "R2", "S", "P"};
-  return mode >= FLP_MODE_F && mode <= FLP_MODE_P ? names[mode] : names[0];
+  return mode >= FLP_MODE_SCORE && mode <= FLP_MODE_STREAM ? names[mode] : names[0];
 }

@@ -96,9 +96,9 @@ static const oddity oddities[] = {
     {.name = "vocab-masked", .chunk_vocab = 768, .n = 300, .rows = CHECK_ROWS_MASKED},
     {.name = "rows-accumulate", .chunk_rows = 128, .n = 300, .rows = CHECK_ROWS_MASKED, .accumulate = 1},
     {.name = "rows-fp32-grads", .chunk_rows = 128, .n = 300, .grads_fp32 = 1},
-    {.name = "R2", .mode = FLP_MODE_R2, .chunk_rows = 128, .chunk_vocab = 512, .n = 300},
+    {.name = "R2", .mode = FLP_MODE_RECOMPUTE_SPLIT, .chunk_rows = 128, .chunk_vocab = 512, .n = 300},
     {.name = "R2-masked",
-     .mode = FLP_MODE_R2,
+     .mode = FLP_MODE_RECOMPUTE_SPLIT,
      .chunk_rows = 64,
      .chunk_vocab = 768,
      .n = 300,
@@ -181,10 +181,10 @@ static void add_mode(check_list *list, check_case c, flp_mode mode, int plain, i
     c.spec.entropy = FLP_ENTROPY_FORWARD;
     c.spec.grads &= ~(uint32_t)FLP_GRAD_BIAS;
   }
-  c.spec.keep = mode == FLP_MODE_S;
+  c.spec.keep = mode == FLP_MODE_SAVE;
   /* of a row that is not a number, a loss without ratios knows that it has no weight */
-  if (mode != FLP_MODE_S && c.rows == CHECK_ROWS_NAN_IDLE) set_loss(list, &c, "nll");
-  if (mode != FLP_MODE_S && c.rows != CHECK_ROWS_NAN_IDLE) set_builtin(list, &c, turn, !plain);
+  if (mode != FLP_MODE_SAVE && c.rows == CHECK_ROWS_NAN_IDLE) set_loss(list, &c, "nll");
+  if (mode != FLP_MODE_SAVE && c.rows != CHECK_ROWS_NAN_IDLE) set_builtin(list, &c, turn, !plain);
   check_list_add(list, c);
 }
 
@@ -202,9 +202,9 @@ static void add_modes(check_list *list, flp_dtype dtype, int both) {
     check_case c = make_odd(&oddities[i], dtype);
     for (int plain = 0; plain < 2; plain++) {
       if (!both && plain != turn % 2) continue;
-      if (dtype == FLP_DTYPE_BF16 && !c.chunk_rows) add_mode(list, c, FLP_MODE_S, plain, 0);
-      add_mode(list, c, dtype == FLP_DTYPE_BF16 ? FLP_MODE_P : (flp_mode)0, dtype == FLP_DTYPE_BF16 ? !plain : plain,
-               turn);
+      if (dtype == FLP_DTYPE_BF16 && !c.chunk_rows) add_mode(list, c, FLP_MODE_SAVE, plain, 0);
+      add_mode(list, c, dtype == FLP_DTYPE_BF16 ? FLP_MODE_STREAM : (flp_mode)0,
+               dtype == FLP_DTYPE_BF16 ? !plain : plain, turn);
     }
     turn++;
   }
@@ -244,9 +244,10 @@ static void add_large(check_list *list, const check_case *given) {
   check_list_add(list, c);
   if (c.spec.dtype != FLP_DTYPE_BF16) return;
   c.sampled = 1;
-  add_mode(list, c, FLP_MODE_S, 0, 0);
-  add_mode(list, c, FLP_MODE_S, 1, 0);
-  c.mode = FLP_MODE_P; /* losses whose derivatives need no reference of every row; grad_weight's sum is the caller's */
+  add_mode(list, c, FLP_MODE_SAVE, 0, 0);
+  add_mode(list, c, FLP_MODE_SAVE, 1, 0);
+  c.mode =
+      FLP_MODE_STREAM; /* losses whose derivatives need no reference of every row; grad_weight's sum is the caller's */
   c.spec.accumulate_grad_weight = 1;
   c.spec.grad_weight_dtype = FLP_DTYPE_FP32;
   c.spec.entropy = FLP_ENTROPY_FORWARD;

@@ -146,7 +146,7 @@ static flp_status resolve_mode(check_args *args) {
   if (loss && args->spec.spec.keep)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--loss: '%s' is not accepted in mode S, whose backward pass takes any gradient", loss);
-  if (args->spec.spec.keep) args->given.mode = FLP_MODE_S;
+  if (args->spec.spec.keep) args->given.mode = FLP_MODE_SAVE;
   FLP_TRY(cli_spec_args_backward(&args->spec, args->given.mode, 0, 0));
   if (loss) args->given.loss_parameters = args->spec.loss.set_count ? args->spec.loss.parameters : NULL;
   return FLP_OK;

@@ -173,15 +173,15 @@ static const struct {
 } cases[] = {
     {"concurrent", 700, 5000, 512, 0, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 16, BACKWARD, NULL},
     {"concurrent", 700, 5000, 512, 3, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 16, BACKWARD, NULL},
-    {"concurrent rows", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_R_ROWS, 256, 0, 16, BACKWARD, NULL},
-    {"concurrent twice", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_R2, 512, 2304, 16, BACKWARD, NULL},
+    {"concurrent rows", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_RECOMPUTE_ROWS, 256, 0, 16, BACKWARD, NULL},
+    {"concurrent twice", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_RECOMPUTE_SPLIT, 512, 2304, 16, BACKWARD, NULL},
     {"concurrent align", 700, 5000, 512, 3, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 8, BACKWARD, NULL},
     {"concurrent", 2048, 32768, 1024, 0, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 16, BACKWARD, NULL},
-    {"concurrent vocab", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_R_VOCAB, 0, 8448, 16, BACKWARD, NULL},
-    {"concurrent saved", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_S, 0, 0, 16, FORWARD, NULL},
-    {"concurrent saved", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_S, 0, 0, 16, BACKWARD, NULL},
-    {"concurrent step", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_P, 0, 0, 16, BACKWARD, "grpo+k3+entropy"},
-    {"concurrent step", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_P, 0, 0, 16, FORWARD, "reinforce"},
+    {"concurrent vocab", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_RECOMPUTE_VOCAB, 0, 8448, 16, BACKWARD, NULL},
+    {"concurrent saved", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_SAVE, 0, 0, 16, FORWARD, NULL},
+    {"concurrent saved", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_SAVE, 0, 0, 16, BACKWARD, NULL},
+    {"concurrent step", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_STREAM, 0, 0, 16, BACKWARD, "grpo+k3+entropy"},
+    {"concurrent step", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_STREAM, 0, 0, 16, FORWARD, "reinforce"},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -193,7 +193,7 @@ static check_case case_at(int i, flp_dtype dtype) {
   c.spec.alignment = dtype == FLP_DTYPE_FP32 && cases[i].alignment < 16 ? 4 : cases[i].alignment;
   c.rows = cases[i].rows;
   c.mode = cases[i].mode;
-  c.spec.keep = cases[i].mode == FLP_MODE_S;
+  c.spec.keep = cases[i].mode == FLP_MODE_SAVE;
   c.chunk_rows = cases[i].chunk_rows;
   c.chunk_vocab = cases[i].chunk_vocab;
   c.sampled = cases[i].vocab > 10000; /* bits matter, not what they say */
@@ -202,7 +202,7 @@ static check_case case_at(int i, flp_dtype dtype) {
 }
 
 static int is_of_bf16(int i) {
-  return cases[i].mode == FLP_MODE_S || cases[i].mode == FLP_MODE_P;
+  return cases[i].mode == FLP_MODE_SAVE || cases[i].mode == FLP_MODE_STREAM;
 }
 
 static int is_wanted(int i, const check_part *of) {

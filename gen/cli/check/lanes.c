@@ -18,7 +18,7 @@ static flp_status make_plan(const check_how *how, lanes *all) {
   options.rung = how->rung;
   options.chunk_rows = c->chunk_rows;
   options.chunk_vocab = c->chunk_vocab;
-  options.mode = c->mode == FLP_MODE_S ? (flp_mode)0 : c->mode;
+  options.mode = c->mode == FLP_MODE_SAVE ? (flp_mode)0 : c->mode;
   options.tune = check_how_tune(how, &c->spec);
   FLP_TRY(check_ahead_plan(how->ahead, &c->spec, &options, &all->plan));
   size_t *bytes = all->workspace_bytes;

@@ -21,10 +21,10 @@ static flp_status make_case(flp_mode mode, check_case *out) {
   c.spec.entropy = FLP_ENTROPY_FORWARD;
   c.spec.grad_weight_dtype = FLP_DTYPE_FP32;
   c.mode = mode;
-  c.spec.keep = mode == FLP_MODE_S;
+  c.spec.keep = mode == FLP_MODE_SAVE;
   c.rows = CHECK_ROWS_MASKED;
   c.seed = 8; /* every input is given */
-  if (mode == FLP_MODE_P) FLP_TRY(cli_loss_keep("grpo+k3", &c.spec));
+  if (mode == FLP_MODE_STREAM) FLP_TRY(cli_loss_keep("grpo+k3", &c.spec));
   *out = c;
   return FLP_OK;
 }

@@ -33,7 +33,7 @@ static flp_status make_plan(run_state *run) {
   options.budget_bytes = run->how->budget_bytes;
   options.chunk_rows = run->problem->c.chunk_rows;
   options.chunk_vocab = run->problem->c.chunk_vocab;
-  options.mode = run->problem->c.mode == FLP_MODE_S ? (flp_mode)0 : run->problem->c.mode;
+  options.mode = run->problem->c.mode == FLP_MODE_SAVE ? (flp_mode)0 : run->problem->c.mode;
   options.threads = run->how->threads;
   options.tune = check_how_tune(run->how, &spec);
   return check_ahead_plan(run->how->ahead, &spec, &options, &run->plan);
@@ -41,7 +41,7 @@ static flp_status make_plan(run_state *run) {
 
 /* error: UNAVAILABLE if the rung keeps nothing */
 static flp_status make_saved(run_state *run) {
-  if (run->problem->c.mode != FLP_MODE_S) return FLP_OK;
+  if (run->problem->c.mode != FLP_MODE_SAVE) return FLP_OK;
   FLP_TRY(call_make_saved(&run->buffers, &run->call, run->plan));
   if (run->buffers.at[CALL_SAVED].bytes || run->call.n == 0) return FLP_OK;
   return flp_fail(FLP_ERROR_UNAVAILABLE, "rung %s keeps no exponentials", flp_rung_name(run->how->rung));
@@ -50,9 +50,9 @@ static flp_status make_saved(run_state *run) {
 /* What was asked for by name is what runs, but for the eager rung, which has one way. */
 static flp_status check_streams(const run_state *run) {
   flp_layout layout;
-  if (run->how->rung == FLP_RUNG_EAGER || run->problem->c.mode != FLP_MODE_P || !run->call.loss) return FLP_OK;
+  if (run->how->rung == FLP_RUNG_EAGER || run->problem->c.mode != FLP_MODE_STREAM || !run->call.loss) return FLP_OK;
   FLP_TRY(call_layout(&run->buffers, run->plan, FLP_PASS_STEP, run->call.n, &layout));
-  if (layout.mode == FLP_MODE_P) return FLP_OK;
+  if (layout.mode == FLP_MODE_STREAM) return FLP_OK;
   return flp_fail(FLP_ERROR_INTERNAL, "mode P was asked for, and %s was taken", flp_mode_name(layout.mode));
 }
 

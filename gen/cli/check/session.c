@@ -90,7 +90,7 @@ static void probe_rungs(check_session *session) {
 
 /* Mode S exists on some rungs. */
 static int is_lacking(const check_case *c, flp_rung rung, flp_status status) {
-  return status == FLP_ERROR_UNAVAILABLE && (may_lack_kernels(rung) || c->mode == FLP_MODE_S);
+  return status == FLP_ERROR_UNAVAILABLE && (may_lack_kernels(rung) || c->mode == FLP_MODE_SAVE);
 }
 
 /* ---- cases ---- */
@@ -101,7 +101,7 @@ static flp_status check_case_on(check_session *session, check_problem *problem, 
   check_how how = session->how;
   how.rung = rung;
   call_result result = {0}, plain = {0};
-  int has_plain = c->mode == FLP_MODE_S || problem->loss;
+  int has_plain = c->mode == FLP_MODE_SAVE || problem->loss;
   flp_status status = check_run(problem, &how, &result);
   if (is_lacking(c, rung, status)) return FLP_OK;
   if (status == FLP_OK) check_problem_follow(problem, &result);
@@ -173,7 +173,7 @@ typedef struct part {
 } part;
 
 static const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32, FLP_DTYPE_FP64};
-static const flp_mode modes[] = {FLP_MODE_S, FLP_MODE_P};
+static const flp_mode modes[] = {FLP_MODE_SAVE, FLP_MODE_STREAM};
 
 static int list_parts(const check_args *args, part out[PARTS_MAX]) {
   int count = 0, all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK, any = args->given.mode == 0;

@@ -98,7 +98,7 @@ static void set_budgets(const explain_args *args, explanation *out) {
 
 static flp_status check_mode(const explain_args *args) {
   uint32_t both = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
-  if (args->options.mode != FLP_MODE_R2 || (args->spec.spec.grads & both) == both) return FLP_OK;
+  if (args->options.mode != FLP_MODE_RECOMPUTE_SPLIT || (args->spec.spec.grads & both) == both) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'R2' is not accepted without --grad hidden,weight");
 }
 
@@ -108,7 +108,7 @@ static flp_status explain(explain_args *args) {
   FLP_TRY(check_mode(args));
   FLP_TRY(cli_spec_check_cut("--tune", args->spec.tune, &args->spec.spec));
   FLP_TRY(cli_spec_args_tune(&args->spec, &args->options));
-  flp_mode mode = args->options.mode <= FLP_MODE_R2 ? args->options.mode : (flp_mode)0;
+  flp_mode mode = args->options.mode <= FLP_MODE_RECOMPUTE_SPLIT ? args->options.mode : (flp_mode)0;
   FLP_TRY(cli_spec_args_backward(&args->spec, mode, args->options.chunk_rows, args->options.chunk_vocab));
   flp_options resolved;
   FLP_TRY(flp_options_resolve(&args->options, &resolved));

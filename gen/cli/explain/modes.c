@@ -71,7 +71,7 @@ static void reason_of_stream(const explanation *in, int assumed, int64_t n, char
   cli_format_bytes((double)in->budget[FLP_PASS_STEP], most);
   if (explain_layout(in, assumed, FLP_PASS_STEP, n, &layout) != FLP_OK)
     snprintf(out, EXPLAIN_REASON_BYTES, "not taken: %.200s", flp_error_detail());
-  else if (layout.mode == FLP_MODE_P)
+  else if (layout.mode == FLP_MODE_STREAM)
     snprintf(out, EXPLAIN_REASON_BYTES, "taken: %lld chunks of at most %lld rows within the budget of %s",
              (long long)layout.chunks, (long long)layout.chunk_rows, most);
   else
@@ -83,8 +83,8 @@ static void reason_of_stream(const explanation *in, int assumed, int64_t n, char
 
 int explain_mode_reason(const explanation *in, int assumed, flp_mode mode, int64_t n, char out[EXPLAIN_REASON_BYTES]) {
   const flp_spec *spec = &in->planner.spec;
-  if (mode == FLP_MODE_S ? !spec->keep : !spec->loss) return 0;
-  if (mode == FLP_MODE_S)
+  if (mode == FLP_MODE_SAVE ? !spec->keep : !spec->loss) return 0;
+  if (mode == FLP_MODE_SAVE)
     reason_of_saved(in, assumed, n, out);
   else
     reason_of_stream(in, assumed, n, out);

@@ -10,7 +10,7 @@
 
 static const char *mode_name(flp_mode mode) {
   static const char *const names[] = {"-", "F", "R by vocab", "R by rows", "R2", "S", "P"};
-  return mode >= FLP_MODE_F && mode <= FLP_MODE_P ? names[mode] : names[0];
+  return mode >= FLP_MODE_SCORE && mode <= FLP_MODE_STREAM ? names[mode] : names[0];
 }
 
 /* ---- as JSON ---- */
@@ -41,14 +41,14 @@ static json_t *layouts_json(const explanation *in, int assumed, int64_t n) {
 
 /* Modes S and P, where the spec asks for them: what they keep, and why they are taken or not. */
 static json_t *modes_json(const explanation *in, int assumed, int64_t n) {
-  static const flp_mode modes[] = {FLP_MODE_S, FLP_MODE_P};
+  static const flp_mode modes[] = {FLP_MODE_SAVE, FLP_MODE_STREAM};
   json_t *list = json_array();
   char reason[EXPLAIN_REASON_BYTES];
   for (int i = 0; i < 2; i++)
     if (explain_mode_reason(in, assumed, modes[i], n, reason))
       json_array_append_new(
           list, json_pack("{s:s, s:o, s:o}", "mode", flp_mode_name(modes[i]), "saved_bytes",
-                          modes[i] == FLP_MODE_S ? cli_json_count(explain_saved_bytes(in, assumed, n)) : json_null(),
+                          modes[i] == FLP_MODE_SAVE ? cli_json_count(explain_saved_bytes(in, assumed, n)) : json_null(),
                           "why", cli_json_text(reason)));
   return list;
 }
@@ -154,7 +154,7 @@ static void print_layouts(const explanation *in, int64_t n) {
 }
 
 static void print_modes(const explanation *in, int64_t n) {
-  static const flp_mode modes[] = {FLP_MODE_S, FLP_MODE_P};
+  static const flp_mode modes[] = {FLP_MODE_SAVE, FLP_MODE_STREAM};
   char reason[EXPLAIN_REASON_BYTES];
   for (int on_assumed = in->plan ? 0 : 1; on_assumed < 2; on_assumed++)
     for (int i = 0; i < 2; i++)

@@ -75,7 +75,7 @@ static explain_way twice(flp_planner planner, int64_t n, uint64_t budget) {
   flp_scheme scheme;
   explain_way way = {.name = "R2: dz twice, no accumulator", .products = 5};
   planner.chunk_rows = planner.chunk_vocab = 0;
-  planner.mode = FLP_MODE_R2;
+  planner.mode = FLP_MODE_RECOMPUTE_SPLIT;
   way.fits = flp_planner_pick(&planner, FLP_PASS_BACKWARD, n, budget, 0, &scheme) == FLP_OK;
   way.workspace = (double)(way.fits ? scheme.bytes : scheme.smallest_bytes);
   way.traffic = 3.0 * cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + 4.0 * dz_traffic(spec, n);
@@ -100,7 +100,7 @@ static explain_way saved(const flp_planner *planner, int64_t n, uint64_t budget)
 static explain_way streamed(const flp_planner *planner, int64_t n, uint64_t budget) {
   const flp_spec *spec = &planner->spec;
   flp_planner own = *planner;
-  own.mode = FLP_MODE_P;
+  own.mode = FLP_MODE_STREAM;
   int products = count_bits(spec->grads, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT), passes = planner->step_expands ? 3 : 1;
   flp_scheme scheme;
   explain_way way = {.name = "P: streamed steps", .products = 1 + products};

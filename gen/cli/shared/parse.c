@@ -110,11 +110,11 @@ flp_status cli_parse_integers(const char *field, const char *text, int64_t least
 
 flp_status cli_parse_mode(const char *text, flp_mode *out) {
   static const cli_choice modes[] = {{"auto", 0},
-                                     {"R_VOCAB", FLP_MODE_R_VOCAB},
-                                     {"R_ROWS", FLP_MODE_R_ROWS},
-                                     {"R2", FLP_MODE_R2},
-                                     {"S", FLP_MODE_S},
-                                     {"P", FLP_MODE_P},
+                                     {"R_VOCAB", FLP_MODE_RECOMPUTE_VOCAB},
+                                     {"R_ROWS", FLP_MODE_RECOMPUTE_ROWS},
+                                     {"R2", FLP_MODE_RECOMPUTE_SPLIT},
+                                     {"S", FLP_MODE_SAVE},
+                                     {"P", FLP_MODE_STREAM},
                                      {NULL, 0}};
   int value = 0;
   FLP_TRY(cli_parse_choice("--mode", text, modes, &value));

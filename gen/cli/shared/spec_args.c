@@ -231,9 +231,9 @@ flp_status cli_spec_check_cut(const char *field, const char *text, const flp_spe
 }
 
 flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode *mode) {
-  if (*mode == FLP_MODE_P && !args->loss.name)
+  if (*mode == FLP_MODE_STREAM && !args->loss.name)
     return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'P' is not accepted without --loss, what its steps minimise");
-  if (*mode != FLP_MODE_S) return FLP_OK;
+  if (*mode != FLP_MODE_SAVE) return FLP_OK;
   *mode = (flp_mode)0;
   args->spec.keep = 1;
   return FLP_OK;
@@ -242,12 +242,16 @@ flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode *mode) {
 flp_status cli_spec_args_backward(const cli_spec_args *args, flp_mode mode, int64_t chunk_rows, int64_t chunk_vocab) {
   static const struct {
     int has_rows, has_vocab;
-  } chunks[] = {[0] = {1, 1},           [FLP_MODE_R_VOCAB] = {0, 1}, [FLP_MODE_R_ROWS] = {1, 0},
-                [FLP_MODE_R2] = {1, 1}, [FLP_MODE_S] = {0, 0},       [FLP_MODE_P] = {1, 0}};
-  const char *field = mode >= FLP_MODE_R_VOCAB && mode <= FLP_MODE_R2 ? "--mode"
-                      : chunk_rows                                    ? "--chunk-rows"
-                      : chunk_vocab                                   ? "--chunk-vocab"
-                                                                      : NULL;
+  } chunks[] = {[0] = {1, 1},
+                [FLP_MODE_RECOMPUTE_VOCAB] = {0, 1},
+                [FLP_MODE_RECOMPUTE_ROWS] = {1, 0},
+                [FLP_MODE_RECOMPUTE_SPLIT] = {1, 1},
+                [FLP_MODE_SAVE] = {0, 0},
+                [FLP_MODE_STREAM] = {1, 0}};
+  const char *field = mode >= FLP_MODE_RECOMPUTE_VOCAB && mode <= FLP_MODE_RECOMPUTE_SPLIT ? "--mode"
+                      : chunk_rows                                                         ? "--chunk-rows"
+                      : chunk_vocab                                                        ? "--chunk-vocab"
+                                                                                           : NULL;
   if (field && !args->spec.grads)
     return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted without --grad, as it is of the backward pass", field);
   field = chunk_rows && !chunks[mode].has_rows     ? "--chunk-rows"

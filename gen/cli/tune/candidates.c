@@ -139,15 +139,15 @@ static void add_mode(const flp_planner *planner, flp_mode mode, int64_t rows, ui
   add_layout(out, &largest, 0);
   for (int i = 1; i < PARTS; i++) {
     int64_t by_vocab = largest.chunk_vocab * eighths[i] / 8, by_rows = largest.chunk_rows * eighths[i] / 8;
-    p.chunk_vocab = mode == FLP_MODE_R_ROWS ? 0 : by_vocab;
-    p.chunk_rows = mode == FLP_MODE_R_VOCAB ? 0 : by_rows;
+    p.chunk_vocab = mode == FLP_MODE_RECOMPUTE_ROWS ? 0 : by_vocab;
+    p.chunk_rows = mode == FLP_MODE_RECOMPUTE_VOCAB ? 0 : by_rows;
     if (by_vocab < 1 || by_rows < 1) return;
     if (flp_planner_pick(&p, FLP_PASS_BACKWARD, rows, budget, 0, &scheme) == FLP_OK) add_layout(out, &scheme, 0);
   }
 }
 
 flp_status tune_list_layouts(const flp_planner *planner, int64_t rows, uint64_t budget, tune_list *out) {
-  static const flp_mode modes[] = {FLP_MODE_R_VOCAB, FLP_MODE_R_ROWS, FLP_MODE_R2};
+  static const flp_mode modes[] = {FLP_MODE_RECOMPUTE_VOCAB, FLP_MODE_RECOMPUTE_ROWS, FLP_MODE_RECOMPUTE_SPLIT};
   flp_scheme own;
   *out = (tune_list){0};
   FLP_TRY(flp_planner_pick(planner, FLP_PASS_BACKWARD, rows, budget, 0, &own));
@@ -166,7 +166,7 @@ flp_status tune_list_streams(const flp_planner *planner, int64_t rows, uint64_t 
   flp_scheme own, scheme;
   int64_t band = p.keep_rows > p.dz_band ? p.keep_rows : p.dz_band, bands = flp_ceil_div(rows, band);
   *out = (tune_list){0};
-  p.mode = FLP_MODE_P;
+  p.mode = FLP_MODE_STREAM;
   FLP_TRY(flp_planner_pick(&p, FLP_PASS_STEP, rows, budget, 0, &own));
   out->items = calloc(2 + FEWER + MORE, sizeof *out->items);
   if (!out->items) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the layouts");

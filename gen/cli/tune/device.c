@@ -243,7 +243,7 @@ static flp_status make_saved(tune_session *s, const flp_plan *plan) {
 static flp_status find_streams(tune_session *s, const flp_plan *plan) {
   flp_layout layout = FLP_LAYOUT_INIT;
   FLP_TRY(flp_plan_layout(plan, FLP_PASS_STEP, s->args->rows, 0, &layout));
-  s->streams = layout.mode == FLP_MODE_P;
+  s->streams = layout.mode == FLP_MODE_STREAM;
   return FLP_OK;
 }
 

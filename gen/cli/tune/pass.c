@@ -32,7 +32,7 @@ int tune_call_has_gradients(tune_call call) {
 }
 
 flp_mode tune_session_mode(const tune_session *s) {
-  return s->streams ? FLP_MODE_P : s->saved_bytes ? FLP_MODE_S : (flp_mode)0;
+  return s->streams ? FLP_MODE_STREAM : s->saved_bytes ? FLP_MODE_SAVE : (flp_mode)0;
 }
 
 tune_call tune_session_call(const tune_session *s, flp_kernel_kind kind) {
@@ -60,8 +60,9 @@ static flp_status refuse_others(flp_plan **plan) {
 
 static void set_layout(flp_options *options, const search_candidate *layout) {
   options->mode = layout->mode;
-  options->chunk_rows = layout->mode == FLP_MODE_R_VOCAB ? 0 : layout->chunk_rows;
-  options->chunk_vocab = layout->mode == FLP_MODE_R_ROWS || layout->mode == FLP_MODE_P ? 0 : layout->chunk_vocab;
+  options->chunk_rows = layout->mode == FLP_MODE_RECOMPUTE_VOCAB ? 0 : layout->chunk_rows;
+  options->chunk_vocab =
+      layout->mode == FLP_MODE_RECOMPUTE_ROWS || layout->mode == FLP_MODE_STREAM ? 0 : layout->chunk_vocab;
 }
 
 flp_status tune_pass_plan(const tune_session *s, const search_candidate *c, flp_plan **out) {
@@ -80,7 +81,7 @@ flp_status tune_pass_plan(const tune_session *s, const search_candidate *c, flp_
   flp_tuning_text(&tuning, text);
   options.rung = FLP_RUNG_JIT;
   options.tune = text[0] ? text : NULL;
-  options.mode = s->call == TUNE_STEP ? FLP_MODE_P : (flp_mode)0;
+  options.mode = s->call == TUNE_STEP ? FLP_MODE_STREAM : (flp_mode)0;
   if (c && !c->kind && !c->is_default) set_layout(&options, c);
   FLP_TRY(flp_plan_create(&spec, &options, out));
   return refuse_others(out);

@@ -30,12 +30,13 @@ static flp_status find_made(flp_store *made, const flp_spec *spec, const flp_ker
 
 tune_chunks tune_chunks_of(const flp_spec *spec, int64_t rows, flp_mode mode, int64_t chunk_rows, int64_t chunk_vocab) {
   tune_chunks chunks = {0, 0, 0};
-  if (mode == FLP_MODE_P && chunk_rows < rows) chunks.step = (uint32_t)chunk_rows;
-  if (mode != FLP_MODE_R_VOCAB && mode != FLP_MODE_R_ROWS && mode != FLP_MODE_R2) return chunks;
-  if (mode == FLP_MODE_R_VOCAB && chunk_vocab >= spec->vocab) return chunks;
-  if (mode == FLP_MODE_R_ROWS && chunk_rows >= rows) return chunks;
-  if (mode != FLP_MODE_R_VOCAB) chunks.rows = (uint32_t)chunk_rows;
-  if (mode != FLP_MODE_R_ROWS) chunks.vocab = (uint32_t)chunk_vocab;
+  if (mode == FLP_MODE_STREAM && chunk_rows < rows) chunks.step = (uint32_t)chunk_rows;
+  if (mode != FLP_MODE_RECOMPUTE_VOCAB && mode != FLP_MODE_RECOMPUTE_ROWS && mode != FLP_MODE_RECOMPUTE_SPLIT)
+    return chunks;
+  if (mode == FLP_MODE_RECOMPUTE_VOCAB && chunk_vocab >= spec->vocab) return chunks;
+  if (mode == FLP_MODE_RECOMPUTE_ROWS && chunk_rows >= rows) return chunks;
+  if (mode != FLP_MODE_RECOMPUTE_VOCAB) chunks.rows = (uint32_t)chunk_rows;
+  if (mode != FLP_MODE_RECOMPUTE_ROWS) chunks.vocab = (uint32_t)chunk_vocab;
   return chunks;
 }
 

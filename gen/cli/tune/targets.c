@@ -105,8 +105,8 @@ static flp_status set_text(const tune_args *args, tune_target *target) {
     snprintf(workspace, sizeof workspace, " workspace=%llu", (unsigned long long)resolved.budget_bytes);
   cli_spec_text(&target->spec, target->text, sizeof target->text);
   size_t used = strlen(target->text);
-  snprintf(target->text + used, sizeof target->text - used, "%s%s", args->options.mode == FLP_MODE_P ? " mode=P" : "",
-           workspace);
+  snprintf(target->text + used, sizeof target->text - used, "%s%s",
+           args->options.mode == FLP_MODE_STREAM ? " mode=P" : "", workspace);
   return FLP_OK;
 }
 

@@ -95,7 +95,7 @@ static flp_status parse_effort(const char *text, search_effort *out) {
 }
 
 static flp_status parse_mode(const char *text, flp_mode *out) {
-  static const cli_choice modes[] = {{"S", FLP_MODE_S}, {"P", FLP_MODE_P}, {NULL, 0}};
+  static const cli_choice modes[] = {{"S", FLP_MODE_SAVE}, {"P", FLP_MODE_STREAM}, {NULL, 0}};
   int value = 0;
   FLP_TRY(cli_parse_choice("--mode", text, modes, &value));
   *out = (flp_mode)value;

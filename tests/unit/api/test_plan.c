@@ -78,12 +78,13 @@ Test(plan, null_arguments) {
   size_t bytes;
   cr_expect_eq(flp_plan_create(&spec, NULL, NULL), FLP_ERROR_ARGUMENT);
   flp_options r2 = FLP_OPTIONS_INIT;
-  r2.mode = FLP_MODE_R2;
+  r2.mode = FLP_MODE_RECOMPUTE_SPLIT;
   spec.grads = FLP_GRAD_HIDDEN;
   flp_plan *none = NULL;
   cr_expect_eq(flp_plan_create(&spec, &r2, &none), FLP_ERROR_ARGUMENT);
-  cr_expect_str_eq(flp_error_detail(), "options.mode is FLP_MODE_R2, but spec.grads is 1 (accepted: gradients of both "
-                                       "hidden and weight)");
+  cr_expect_str_eq(flp_error_detail(),
+                   "options.mode is FLP_MODE_RECOMPUTE_SPLIT, but spec.grads is 1 (accepted: gradients of both "
+                   "hidden and weight)");
   spec.grads = 0;
   flp_plan *plan = stage_plan(&spec, NULL);
   flp_plan_destroy(NULL);

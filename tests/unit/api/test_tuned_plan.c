@@ -443,7 +443,7 @@ Test(tuned_plan, the_tuned_layout_reaches_the_plan) {
   flp_plan *plan = stage_plan(&spec, NULL);
   flp_layout layout = FLP_LAYOUT_INIT;
   cr_assert_eq(flp_plan_layout(plan, FLP_PASS_BACKWARD, 8192, 0, &layout), FLP_OK, "%s", flp_error_detail());
-  cr_expect_eq(layout.mode, FLP_MODE_R_VOCAB);
+  cr_expect_eq(layout.mode, FLP_MODE_RECOMPUTE_VOCAB);
   cr_expect_eq(layout.chunk_vocab, 20000);
   flp_plan_destroy(plan);
   flp_options options = FLP_OPTIONS_INIT;

@@ -26,18 +26,18 @@ static void expect_products(bench_case which, flp_mode mode, uint32_t grads, int
 }
 
 Test(bench, cases_are_compared_with_the_products_that_they_need) {
-  expect_products(BENCH_FORWARD, FLP_MODE_F, 3, 1, 0, 0);
-  expect_products(BENCH_BACKWARD, FLP_MODE_R_ROWS, 3, 1, 1, 1);
-  expect_products(BENCH_BOTH, FLP_MODE_R_ROWS, 3, 2, 1, 1);
-  expect_products(BENCH_BACKWARD, FLP_MODE_R_VOCAB, FLP_GRAD_HIDDEN, 1, 1, 0);
-  expect_products(BENCH_BOTH, FLP_MODE_R2, FLP_GRAD_HIDDEN, 2, 1, 0);
-  expect_products(BENCH_BOTH, FLP_MODE_R_VOCAB, FLP_GRAD_WEIGHT | FLP_GRAD_BIAS, 2, 0, 1);
-  expect_products(BENCH_BOTH, FLP_MODE_S, 3, 1, 1, 1);
-  expect_products(BENCH_BOTH, FLP_MODE_S, FLP_GRAD_HIDDEN, 1, 1, 0);
-  expect_products(BENCH_STEP, FLP_MODE_P, 3, 1, 1, 1);
-  expect_products(BENCH_STEP, FLP_MODE_P, FLP_GRAD_HIDDEN, 1, 1, 0);
-  expect_products(BENCH_STEP, FLP_MODE_R_ROWS, 3, 2, 1, 1);
-  expect_products(BENCH_STEP, FLP_MODE_F, 0, 1, 0, 0);
+  expect_products(BENCH_FORWARD, FLP_MODE_SCORE, 3, 1, 0, 0);
+  expect_products(BENCH_BACKWARD, FLP_MODE_RECOMPUTE_ROWS, 3, 1, 1, 1);
+  expect_products(BENCH_BOTH, FLP_MODE_RECOMPUTE_ROWS, 3, 2, 1, 1);
+  expect_products(BENCH_BACKWARD, FLP_MODE_RECOMPUTE_VOCAB, FLP_GRAD_HIDDEN, 1, 1, 0);
+  expect_products(BENCH_BOTH, FLP_MODE_RECOMPUTE_SPLIT, FLP_GRAD_HIDDEN, 2, 1, 0);
+  expect_products(BENCH_BOTH, FLP_MODE_RECOMPUTE_VOCAB, FLP_GRAD_WEIGHT | FLP_GRAD_BIAS, 2, 0, 1);
+  expect_products(BENCH_BOTH, FLP_MODE_SAVE, 3, 1, 1, 1);
+  expect_products(BENCH_BOTH, FLP_MODE_SAVE, FLP_GRAD_HIDDEN, 1, 1, 0);
+  expect_products(BENCH_STEP, FLP_MODE_STREAM, 3, 1, 1, 1);
+  expect_products(BENCH_STEP, FLP_MODE_STREAM, FLP_GRAD_HIDDEN, 1, 1, 0);
+  expect_products(BENCH_STEP, FLP_MODE_RECOMPUTE_ROWS, 3, 2, 1, 1);
+  expect_products(BENCH_STEP, FLP_MODE_SCORE, 0, 1, 0, 0);
 }
 
 static void expect_cases(const flp_spec *spec, int forward, int backward, int both, int step) {

@@ -228,13 +228,13 @@ Test(records, layouts_are_told_apart_by_mode_and_chunks) {
   records_spec spec = sample_spec();
   search_candidate c = sample_candidate(SEARCH_TIMED);
   c.kind = 0;
-  c.mode = FLP_MODE_R_VOCAB;
+  c.mode = FLP_MODE_RECOMPUTE_VOCAB;
   c.chunk_rows = 128;
   c.chunk_vocab = 512;
   records_close(with_candidate(path, &run, &spec, &c));
   cr_expect_str_eq(records_kind(&c), "layout");
   search_candidate same = c, other_mode = c, other_chunk = c;
-  other_mode.mode = FLP_MODE_R2;
+  other_mode.mode = FLP_MODE_RECOMPUTE_SPLIT;
   other_chunk.chunk_vocab = 256;
   cr_expect_eq(recalled(path, &run, &spec, &same), 1);
   cr_expect_eq(recalled(path, &run, &spec, &other_mode), 0);

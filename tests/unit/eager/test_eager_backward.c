@@ -140,13 +140,13 @@ Test(eager_backward, bits_do_not_depend_on_threads_or_budget) {
   eager_case_backward(&c);
   flp_layout layout = FLP_LAYOUT_INIT;
   cr_assert_eq(flp_eager_layout(&c.spec, FLP_PASS_BACKWARD, 150, UINT64_C(1) << 30, 1, &layout), FLP_OK);
-  cr_assert_eq(layout.mode, FLP_MODE_R_VOCAB);
+  cr_assert_eq(layout.mode, FLP_MODE_RECOMPUTE_VOCAB);
   const struct {
     int threads;
     uint64_t budget;
   } runs[] = {{3, UINT64_C(1) << 30}, {2, layout.smallest_bytes}, {1, (layout.smallest_bytes + layout.bytes) / 2}};
   cr_assert_eq(flp_eager_layout(&c.spec, FLP_PASS_BACKWARD, 150, layout.smallest_bytes, 1, &layout), FLP_OK);
-  cr_assert_eq(layout.mode, FLP_MODE_R2);
+  cr_assert_eq(layout.mode, FLP_MODE_RECOMPUTE_SPLIT);
   cr_assert_eq(layout.products, 4);
   for (int i = 0; i < 3; i++) {
     eager_case_create(&other, &spec, 150, 25);

@@ -131,7 +131,7 @@ static void follow(stage *s, follower *f) {
     cr_expect_eq((int)s->launch_count(), f->layout->launches);
   }
   int in_place = f->spec->accumulate_grad_weight ||
-                 (f->layout->mode == FLP_MODE_R_ROWS && f->spec->grad_weight_dtype == FLP_DTYPE_FP32);
+                 (f->layout->mode == FLP_MODE_RECOMPUTE_ROWS && f->spec->grad_weight_dtype == FLP_DTYPE_FP32);
   expect_ledger(&f->hidden, n, valid, (f->spec->grads & FLP_GRAD_HIDDEN) != 0, 0);
   expect_ledger(&f->weight, valid, n, (f->spec->grads & FLP_GRAD_WEIGHT) != 0, in_place);
   expect_ledger(&f->bias, valid, n, (f->spec->grads & FLP_GRAD_BIAS) != 0, 0);
@@ -212,9 +212,9 @@ Test(launch, backward_under_budgets) {
     }
     flp_plan_destroy(plan);
   }
-  cr_expect_gt(modes[FLP_MODE_R_VOCAB], 0);
-  cr_expect_gt(modes[FLP_MODE_R_ROWS], 0);
-  cr_expect_gt(modes[FLP_MODE_R2], 0);
+  cr_expect_gt(modes[FLP_MODE_RECOMPUTE_VOCAB], 0);
+  cr_expect_gt(modes[FLP_MODE_RECOMPUTE_ROWS], 0);
+  cr_expect_gt(modes[FLP_MODE_RECOMPUTE_SPLIT], 0);
 }
 
 Test(launch, backward_in_full_once) {

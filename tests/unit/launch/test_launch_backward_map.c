@@ -195,13 +195,13 @@ static void expect_all_made(const follower *f) {
   uint32_t grads = f->spec->grads;
   int64_t valid = f->args->vocab_valid ? f->args->vocab_valid : f->spec->vocab, n = f->args->n;
   int in_place = f->spec->accumulate_grad_weight ||
-                 (f->layout->mode == FLP_MODE_R_ROWS && f->spec->grad_weight_dtype == FLP_DTYPE_FP32);
+                 (f->layout->mode == FLP_MODE_RECOMPUTE_ROWS && f->spec->grad_weight_dtype == FLP_DTYPE_FP32);
   expect_ledger(&f->hidden, n, valid, (grads & FLP_GRAD_HIDDEN) != 0, 0);
   expect_ledger(&f->weight, valid, n, (grads & FLP_GRAD_WEIGHT) != 0, in_place);
   expect_ledger(&f->bias, valid, n, (grads & FLP_GRAD_BIAS) != 0, 0);
   cr_expect_eq(f->products, grads & (FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT) ? f->chunks : 0,
                "one launch for both products");
-  cr_expect_eq(f->gathers, f->layout->mode == FLP_MODE_R_ROWS ? f->chunks : 1);
+  cr_expect_eq(f->gathers, f->layout->mode == FLP_MODE_RECOMPUTE_ROWS ? f->chunks : 1);
 }
 
 static void follow(stage *s, follower *f) {
@@ -300,9 +300,9 @@ Test(launch_backward_map, under_budgets) {
       modes[run_backward(&s, plan, &spec, 1000, 0, budget)]++;
     flp_plan_destroy(plan);
   }
-  cr_expect_gt(modes[FLP_MODE_R_VOCAB], 0);
-  cr_expect_gt(modes[FLP_MODE_R_ROWS], 0);
-  cr_expect_gt(modes[FLP_MODE_R2], 0);
+  cr_expect_gt(modes[FLP_MODE_RECOMPUTE_VOCAB], 0);
+  cr_expect_gt(modes[FLP_MODE_RECOMPUTE_ROWS], 0);
+  cr_expect_gt(modes[FLP_MODE_RECOMPUTE_SPLIT], 0);
 }
 
 static void expect_sequence(uint32_t grads, flp_dtype dtype, int64_t chunk_rows, int64_t chunk_vocab,

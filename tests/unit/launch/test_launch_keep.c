@@ -191,7 +191,7 @@ Test(launch_keep, old_lse_takes_the_place_of_the_first_columns) {
 }
 
 Test(launch_keep, nothing_is_kept_where_it_cannot_be) {
-  open_plan("", keep_spec(3, FLP_ENTROPY_NONE), 0, FLP_MODE_R_ROWS);
+  open_plan("", keep_spec(3, FLP_ENTROPY_NONE), 0, FLP_MODE_RECOMPUTE_ROWS);
   cr_expect_eq(saved_bytes(100), 0, "mode R was asked for");
   flp_args a = stage_args(&spec, FLP_PASS_FORWARD, 100);
   a.saved = STAGE_AT(60);

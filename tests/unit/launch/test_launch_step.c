@@ -62,11 +62,11 @@ static void expect_chunk(int i, int64_t n) {
 }
 
 Test(launch_step, a_step_streams_chunks_of_rows) {
-  open_plan("", step_spec(3, "grpo+k3", FLP_ENTROPY_NONE), 256, FLP_MODE_P);
+  open_plan("", step_spec(3, "grpo+k3", FLP_ENTROPY_NONE), 256, FLP_MODE_STREAM);
   flp_layout layout = FLP_LAYOUT_INIT;
   int64_t n = 600;
   cr_assert_eq(flp_plan_layout(plan, FLP_PASS_STEP, n, 0, &layout), FLP_OK);
-  cr_expect_eq(layout.mode, FLP_MODE_P);
+  cr_expect_eq(layout.mode, FLP_MODE_STREAM);
   cr_expect_eq(layout.products, 3);
   cr_expect_eq(layout.chunks, 3);
   flp_args a = step_args(n);
@@ -86,7 +86,7 @@ Test(launch_step, a_step_on_hopper_adds_to_the_callers_own_gradient) {
   flp_spec wanted = step_spec(3, "grpo+entropy", FLP_ENTROPY_BACKWARD);
   wanted.grad_weight_dtype = FLP_DTYPE_FP32;
   wanted.accumulate_grad_weight = 1;
-  open_plan("capability=9.0", wanted, 512, FLP_MODE_P);
+  open_plan("capability=9.0", wanted, 512, FLP_MODE_STREAM);
   flp_args a = step_args(600);
   a.logprob = STAGE_AT(6);
   run_step(&a);

@@ -70,7 +70,7 @@ Test(tuned_store, the_layout_that_was_chosen_is_taken) {
   static const struct {
     flp_mode mode;
     int64_t rows, vocab; /* as the search leaves them: whole along an axis that is not cut */
-  } cases[] = {{FLP_MODE_R_VOCAB, 8192, 20000}, {FLP_MODE_R2, 1024, 9000}};
+  } cases[] = {{FLP_MODE_RECOMPUTE_VOCAB, 8192, 20000}, {FLP_MODE_RECOMPUTE_SPLIT, 1024, 9000}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     scene s;
     flp_layout layout;
@@ -82,7 +82,7 @@ Test(tuned_store, the_layout_that_was_chosen_is_taken) {
     cr_expect_eq(layout.mode, cases[i].mode);
     cr_expect_eq(layout.chunk_rows, cases[i].rows);
     cr_expect_eq(layout.chunk_vocab, cases[i].vocab);
-    cr_expect_eq(plan->planner.tuned_rows, cases[i].mode == FLP_MODE_R_VOCAB ? 0 : cases[i].rows);
+    cr_expect_eq(plan->planner.tuned_rows, cases[i].mode == FLP_MODE_RECOMPUTE_VOCAB ? 0 : cases[i].rows);
     flp_plan_destroy(plan);
   }
 }
@@ -92,13 +92,13 @@ Test(tuned_store, rows_alone_ask_for_chunks_of_rows) {
   flp_layout layout;
   open_scene(&s);
   s.target.spec.grads = FLP_GRAD_HIDDEN;
-  s.session.mode = FLP_MODE_R_ROWS;
+  s.session.mode = FLP_MODE_RECOMPUTE_ROWS;
   s.session.chunk_rows = 1536;
   s.session.chunk_vocab = 151936;
   flp_plan *plan = stored_plan(&s, &layout);
-  cr_expect_eq(plan->planner.tuned_mode, FLP_MODE_R_ROWS);
+  cr_expect_eq(plan->planner.tuned_mode, FLP_MODE_RECOMPUTE_ROWS);
   cr_expect_eq(plan->planner.tuned_vocab, 0);
-  cr_expect_eq(layout.mode, FLP_MODE_R_ROWS);
+  cr_expect_eq(layout.mode, FLP_MODE_RECOMPUTE_ROWS);
   cr_expect_eq(layout.chunk_rows, 1536);
   flp_plan_destroy(plan);
 }
@@ -119,7 +119,7 @@ Test(tuned_store, forward_keep_is_cut_and_chunked_as_was_chosen) {
   cr_assert_eq(flp_loss_builtin_bytes("grpo", program, sizeof program, &s.target.spec.loss_bytes), FLP_OK);
   s.session.streams = 1;
   s.session.chosen.of[FLP_KERNEL_KEEP].raster = 32;
-  s.session.mode = FLP_MODE_P;
+  s.session.mode = FLP_MODE_STREAM;
   s.session.chunk_rows = 1792;
   s.session.chunk_vocab = 151936;
   flp_plan *plan = stored_plan(&s, &backward);
@@ -127,7 +127,7 @@ Test(tuned_store, forward_keep_is_cut_and_chunked_as_was_chosen) {
   cr_expect_eq(plan->planner.tuned_step_rows, 1792);
   cr_expect_eq(plan->planner.tuned_mode, 0, "nothing is said of mode R");
   cr_assert_eq(flp_plan_layout(plan, FLP_PASS_STEP, 8192, (uint64_t)1 << 30, &layout), FLP_OK);
-  cr_expect_eq(layout.mode, FLP_MODE_P);
+  cr_expect_eq(layout.mode, FLP_MODE_STREAM);
   cr_expect_eq(layout.chunk_rows, 1792);
   flp_plan_destroy(plan);
 }
@@ -160,7 +160,7 @@ Test(tuned_store, one_chunk_of_everything_is_no_preference) {
   scene s;
   flp_layout layout;
   open_scene(&s);
-  s.session.mode = FLP_MODE_R_ROWS;
+  s.session.mode = FLP_MODE_RECOMPUTE_ROWS;
   s.session.chunk_rows = 8192;
   s.session.chunk_vocab = 151936;
   flp_plan *plan = stored_plan(&s, &layout);

@@ -63,7 +63,7 @@ static void expect_sound(const flp_scheme *s) {
     cr_expect_eq(s->offset[a] % 256, 0);
     cr_expect_leq(s->offset[a] + s->size[a], s->bytes);
     for (int b = 0; b < a; b++) {
-      if (!s->size[b] || (s->mode == FLP_MODE_R2 && is_chunk_region(a) && is_chunk_region(b))) continue;
+      if (!s->size[b] || (s->mode == FLP_MODE_RECOMPUTE_SPLIT && is_chunk_region(a) && is_chunk_region(b))) continue;
       cr_expect(s->offset[a] >= s->offset[b] + s->size[b] || s->offset[b] >= s->offset[a] + s->size[a],
                 "regions %d and %d overlap", a, b);
     }
@@ -76,7 +76,7 @@ Test(planner, forward_workspace_is_what_the_formula_says) {
   uint64_t n = 8192, groups = 50; /* ceil(151936 / 3072) */
   cr_expect_eq(s.bytes, n + 4 * 4 * n + 256 + 12 * n * groups);
   cr_expect_eq(s.size[FLP_REGION_part], 12 * n * groups);
-  cr_expect_eq(s.mode, FLP_MODE_F);
+  cr_expect_eq(s.mode, FLP_MODE_SCORE);
   cr_expect_eq(s.launches, 3);
   cr_expect_eq(s.products, 1);
   uint64_t band = 128 * 12 * groups; /* partials of the smallest chunk: one band of tile_rows */
@@ -138,11 +138,11 @@ Test(planner, mapped_kernels_gather_their_rows) {
   cr_expect_eq(s.launches, 2 + 1 + 3 + 1, "prepare, record; gather; dz, products, bias_reduce; fill");
   p.chunk_rows = 256;
   s = pick(&p, FLP_PASS_BACKWARD, 600, GIB);
-  cr_expect_eq(s.mode, FLP_MODE_R_ROWS);
+  cr_expect_eq(s.mode, FLP_MODE_RECOMPUTE_ROWS);
   cr_expect_eq(s.size[FLP_REGION_gather], (uint64_t)256 * 1000 * 2, "those of one chunk");
   cr_expect_eq(s.launches, 2 + 3 * 4 + 1);
   p.chunk_vocab = 1000;
-  p.mode = FLP_MODE_R2;
+  p.mode = FLP_MODE_RECOMPUTE_SPLIT;
   s = pick(&p, FLP_PASS_BACKWARD, 600, GIB);
   cr_expect_eq(s.size[FLP_REGION_gather], (uint64_t)600 * 1000 * 2);
   cr_expect_eq(s.launches, 2 + 1 + 3 * 2 + 5 * 3 + 1);
@@ -152,7 +152,7 @@ Test(planner, chunks_of_rows_are_whole_bands_of_mapped_kernels) {
   flp_planner p = mapped_of(131072, 4096, FLP_DTYPE_BF16, 1);
   for (uint64_t budget = 128 * MIB; budget < 4 * GIB; budget += budget / 3) {
     flp_scheme s;
-    if (flp_planner_pick(&p, FLP_PASS_BACKWARD, 16384, budget, 1, &s) != FLP_OK || s.mode != FLP_MODE_R_ROWS) continue;
+    if (flp_planner_pick(&p, FLP_PASS_BACKWARD, 16384, budget, 1, &s) != FLP_OK || s.mode != FLP_MODE_RECOMPUTE_ROWS) continue;
     cr_expect_eq(s.chunk_rows % 256, 0);
     expect_sound(&s);
   }
@@ -248,19 +248,19 @@ Test(planner, modes_of_the_design_at_real_size) {
   /* Both gradients: the vocab axis, whose accumulator traffic is 1.4% of the products where rows cost 11%. */
   flp_planner p = planner_of(131072, 4096, FLP_DTYPE_BF16, 3);
   flp_scheme s = pick(&p, FLP_PASS_BACKWARD, 16384, GIB);
-  cr_expect_eq(s.mode, FLP_MODE_R_VOCAB);
+  cr_expect_eq(s.mode, FLP_MODE_RECOMPUTE_VOCAB);
   cr_expect_gt(s.chunks, 1);
   cr_expect_eq(s.size[FLP_REGION_hidden_acc], (uint64_t)16384 * 4096 * 4);
   /* A frozen head by rows needs a chunk and no accumulator. */
   p = planner_of(131072, 4096, FLP_DTYPE_BF16, 1);
   s = pick(&p, FLP_PASS_BACKWARD, 16384, 512 * MIB);
-  cr_expect_eq(s.mode, FLP_MODE_R_ROWS);
+  cr_expect_eq(s.mode, FLP_MODE_RECOMPUTE_ROWS);
   cr_expect_eq(s.products, 2);
   cr_expect_eq(s.size[FLP_REGION_weight_acc], 0);
   /* A budget that holds no accumulator at all: R2. */
   p = planner_of(131072, 4096, FLP_DTYPE_BF16, 3);
   s = pick(&p, FLP_PASS_BACKWARD, 16384, 200 * MIB);
-  cr_expect_eq(s.mode, FLP_MODE_R2);
+  cr_expect_eq(s.mode, FLP_MODE_RECOMPUTE_SPLIT);
   cr_expect_eq(s.products, 4);
 }
 
@@ -268,7 +268,7 @@ Test(planner, accumulators_appear_where_they_must) {
   flp_planner p = planner_of(10000, 512, FLP_DTYPE_BF16, 7);
   p.chunk_rows = 100;
   flp_scheme s = pick(&p, FLP_PASS_BACKWARD, 1000, 1);
-  cr_expect_eq(s.mode, FLP_MODE_R_ROWS);
+  cr_expect_eq(s.mode, FLP_MODE_RECOMPUTE_ROWS);
   cr_expect_eq(s.chunks, 10);
   cr_expect_eq(s.size[FLP_REGION_dz], (uint64_t)100 * 10048 * 2, "columns rounded up to 64");
   cr_expect_eq(s.size[FLP_REGION_weight_acc], (uint64_t)10000 * 512 * 4);
@@ -284,7 +284,7 @@ Test(planner, an_explicit_chunk_overrides_the_budget_of_a_query_only) {
   flp_planner p = planner_of(10000, 512, FLP_DTYPE_BF16, 3);
   p.chunk_vocab = 3000;
   flp_scheme s = pick(&p, FLP_PASS_BACKWARD, 1000, 1);
-  cr_expect_eq(s.mode, FLP_MODE_R_VOCAB);
+  cr_expect_eq(s.mode, FLP_MODE_RECOMPUTE_VOCAB);
   cr_expect_eq(s.chunk_vocab, 3000);
   cr_expect_eq(s.chunks, 4);
   flp_scheme refused;
@@ -295,21 +295,21 @@ Test(planner, an_explicit_chunk_overrides_the_budget_of_a_query_only) {
     expect_round_trip(&p, n, UINT64_MAX);
     s = pick(&p, FLP_PASS_BACKWARD, n, 1);
     cr_expect_leq(s.chunk_rows, n);
-    cr_expect(s.mode == FLP_MODE_R_ROWS ? s.chunk_vocab == 10000 : s.chunk_vocab == 3000);
+    cr_expect(s.mode == FLP_MODE_RECOMPUTE_ROWS ? s.chunk_vocab == 10000 : s.chunk_vocab == 3000);
   }
 }
 
 Test(planner, an_explicit_mode_is_kept) {
   flp_planner p = planner_of(10000, 512, FLP_DTYPE_BF16, 7);
-  for (p.mode = FLP_MODE_R_VOCAB; p.mode <= FLP_MODE_R2; p.mode++)
+  for (p.mode = FLP_MODE_RECOMPUTE_VOCAB; p.mode <= FLP_MODE_RECOMPUTE_SPLIT; p.mode++)
     for (uint64_t budget = 16 * MIB; budget < 4 * GIB; budget *= 4) {
       flp_scheme s;
       if (flp_planner_pick(&p, FLP_PASS_BACKWARD, 3000, budget, 1, &s) != FLP_OK) continue;
       cr_expect_eq(s.mode, p.mode);
       expect_sound(&s);
     }
-  p.mode = FLP_MODE_R2;
-  cr_expect_eq(pick(&p, FLP_PASS_BACKWARD, 3000, 4 * GIB).mode, FLP_MODE_R2);
+  p.mode = FLP_MODE_RECOMPUTE_SPLIT;
+  cr_expect_eq(pick(&p, FLP_PASS_BACKWARD, 3000, 4 * GIB).mode, FLP_MODE_RECOMPUTE_SPLIT);
 }
 
 Test(planner, r2_without_both_gradients_is_never_picked) {
@@ -318,8 +318,8 @@ Test(planner, r2_without_both_gradients_is_never_picked) {
     for (uint64_t budget = MIB; budget < 4 * GIB; budget *= 2) {
       flp_scheme s;
       if (flp_planner_pick(&p, FLP_PASS_BACKWARD, 8192, budget, 1, &s) != FLP_OK) continue;
-      cr_expect((grads & 3) == 3 || s.mode != FLP_MODE_R2);
-      cr_expect_eq(s.products, s.mode == FLP_MODE_R2 ? 4 : 1 + (int)(grads & 1) + (int)(grads >> 1 & 1));
+      cr_expect((grads & 3) == 3 || s.mode != FLP_MODE_RECOMPUTE_SPLIT);
+      cr_expect_eq(s.products, s.mode == FLP_MODE_RECOMPUTE_SPLIT ? 4 : 1 + (int)(grads & 1) + (int)(grads >> 1 & 1));
     }
   }
 }
@@ -377,26 +377,26 @@ static void expect_layout(const flp_scheme *s, flp_mode mode, int64_t rows, int6
 Test(planner, takes_the_layout_that_tuning_preferred) {
   flp_planner own = mapped_of(151936, 4096, FLP_DTYPE_BF16, 3);
   flp_scheme s = pick(&own, FLP_PASS_BACKWARD, 8192, GIB);
-  cr_expect(s.mode != FLP_MODE_R2 && s.chunk_vocab != 20000, "the case is no case");
-  flp_planner p = tuned_to(FLP_MODE_R_VOCAB, 0, 20000);
+  cr_expect(s.mode != FLP_MODE_RECOMPUTE_SPLIT && s.chunk_vocab != 20000, "the case is no case");
+  flp_planner p = tuned_to(FLP_MODE_RECOMPUTE_VOCAB, 0, 20000);
   s = pick(&p, FLP_PASS_BACKWARD, 8192, GIB);
-  expect_layout(&s, FLP_MODE_R_VOCAB, 8192, 20000);
+  expect_layout(&s, FLP_MODE_RECOMPUTE_VOCAB, 8192, 20000);
   expect_sound(&s);
-  p = tuned_to(FLP_MODE_R_ROWS, 1536, 0);
+  p = tuned_to(FLP_MODE_RECOMPUTE_ROWS, 1536, 0);
   s = pick(&p, FLP_PASS_BACKWARD, 8192, 4 * GIB);
-  expect_layout(&s, FLP_MODE_R_ROWS, 1536, 151936);
-  p = tuned_to(FLP_MODE_R2, 1024, 9000);
+  expect_layout(&s, FLP_MODE_RECOMPUTE_ROWS, 1536, 151936);
+  p = tuned_to(FLP_MODE_RECOMPUTE_SPLIT, 1024, 9000);
   s = pick(&p, FLP_PASS_BACKWARD, 8192, GIB);
-  expect_layout(&s, FLP_MODE_R2, 1024, 9000);
+  expect_layout(&s, FLP_MODE_RECOMPUTE_SPLIT, 1024, 9000);
   expect_sound(&s);
 }
 
 Test(planner, a_preferred_chunk_shrinks_until_it_fits) {
-  flp_planner p = tuned_to(FLP_MODE_R_VOCAB, 0, 20000);
+  flp_planner p = tuned_to(FLP_MODE_RECOMPUTE_VOCAB, 0, 20000);
   int64_t before = 20000;
   for (uint64_t budget = 600 * (uint64_t)MIB; budget > 256 * (uint64_t)MIB; budget -= 8 * (uint64_t)MIB) {
     flp_scheme s = pick(&p, FLP_PASS_BACKWARD, 8192, budget), again;
-    cr_expect_eq(s.mode, FLP_MODE_R_VOCAB);
+    cr_expect_eq(s.mode, FLP_MODE_RECOMPUTE_VOCAB);
     cr_expect_leq(s.chunk_vocab, before);
     cr_expect_leq(s.bytes, budget);
     before = s.chunk_vocab;
@@ -412,11 +412,11 @@ Test(planner, a_preferred_chunk_shrinks_until_it_fits) {
 }
 
 Test(planner, a_preferred_chunk_that_fills_no_device_is_no_preference) {
-  flp_planner p = tuned_to(FLP_MODE_R_VOCAB, 0, 20000), own = mapped_of(151936, 4096, FLP_DTYPE_BF16, 3);
+  flp_planner p = tuned_to(FLP_MODE_RECOMPUTE_VOCAB, 0, 20000), own = mapped_of(151936, 4096, FLP_DTYPE_BF16, 3);
   flp_scheme s = pick(&p, FLP_PASS_BACKWARD, 100, GIB), t = pick(&own, FLP_PASS_BACKWARD, 100, GIB);
   expect_layout(&s, t.mode, t.chunk_rows, t.chunk_vocab);
   s = pick(&p, FLP_PASS_BACKWARD, 256, GIB); /* two rows of 105 tiles */
-  expect_layout(&s, FLP_MODE_R_VOCAB, 256, 20000);
+  expect_layout(&s, FLP_MODE_RECOMPUTE_VOCAB, 256, 20000);
 }
 
 Test(planner, options_override_the_preference_of_a_descriptor) {
@@ -428,12 +428,12 @@ Test(planner, options_override_the_preference_of_a_descriptor) {
   flp_device device = {.multiprocessors = 132};
   flp_planner p;
   flp_planner_init(&p, &spec, &options, &device, &dz, 1);
-  cr_expect_eq(p.tuned_mode, FLP_MODE_R_VOCAB);
+  cr_expect_eq(p.tuned_mode, FLP_MODE_RECOMPUTE_VOCAB);
   cr_expect_eq(p.tuned_vocab, 20000);
-  options.mode = FLP_MODE_R_VOCAB;
+  options.mode = FLP_MODE_RECOMPUTE_VOCAB;
   flp_planner_init(&p, &spec, &options, &device, &dz, 1);
-  cr_expect_eq(p.tuned_mode, FLP_MODE_R_VOCAB, "the same mode is no objection");
-  options.mode = FLP_MODE_R2;
+  cr_expect_eq(p.tuned_mode, FLP_MODE_RECOMPUTE_VOCAB, "the same mode is no objection");
+  options.mode = FLP_MODE_RECOMPUTE_SPLIT;
   flp_planner_init(&p, &spec, &options, &device, &dz, 1);
   cr_expect_eq(p.tuned_mode, 0);
   options.mode = (flp_mode)0;
@@ -443,11 +443,11 @@ Test(planner, options_override_the_preference_of_a_descriptor) {
   options.chunk_rows = 0;
   dz.chunk_rows = 700;
   flp_planner_init(&p, &spec, &options, &device, &dz, 1);
-  cr_expect_eq(p.tuned_mode, FLP_MODE_R2);
+  cr_expect_eq(p.tuned_mode, FLP_MODE_RECOMPUTE_SPLIT);
   spec.grads = FLP_GRAD_HIDDEN;
   flp_planner_init(&p, &spec, &options, &device, &dz, 1);
   cr_expect_eq(p.tuned_mode, 0, "R2 is for both products");
   dz.chunk_vocab = 0;
   flp_planner_init(&p, &spec, &options, &device, &dz, 1);
-  cr_expect_eq(p.tuned_mode, FLP_MODE_R_ROWS);
+  cr_expect_eq(p.tuned_mode, FLP_MODE_RECOMPUTE_ROWS);
 }

@@ -93,7 +93,7 @@ Test(planner_keep, saved_backward_holds_rows_and_no_exponentials) {
   flp_planner p = planner_of(&grpo, 1);
   uint64_t n = 8192, saved = 4 * n + 2 * n * 151936;
   flp_scheme s = pick(&p, FLP_PASS_BACKWARD_SAVED, 8192, 3 * GIB);
-  cr_expect_eq(s.mode, FLP_MODE_S);
+  cr_expect_eq(s.mode, FLP_MODE_SAVE);
   cr_expect_eq(s.products, 2);
   cr_expect_eq(s.bytes, n + 3 * 4 * n + 256 + 16 * n + 4 * n + 4 * n + 256 + n * 4096 * 2 + 256);
   cr_expect_eq(s.launches, 3 + 4 + 8, "prepare, gather, fill; record, finish, keep_gather, products; 8 blocks");
@@ -148,14 +148,14 @@ Test(planner_keep, mode_s_is_taken_where_either_pass_fits_beside_what_it_saves) 
     cr_expect_eq(chosen.saved_bytes, saved);
   }
   cr_expect_eq(flp_planner_saved(&p, 0, GIB), 0);
-  p.mode = FLP_MODE_R_ROWS;
+  p.mode = FLP_MODE_RECOMPUTE_ROWS;
   cr_expect_eq(flp_planner_saved(&p, 100, GIB), 0);
 }
 
 Test(planner_keep, a_step_streams_in_the_issues_budgets) {
   flp_planner p = planner_of(&grpo, 1);
   flp_scheme s = pick(&p, FLP_PASS_STEP, 8192, 1536 * MIB);
-  cr_expect_eq(s.mode, FLP_MODE_P);
+  cr_expect_eq(s.mode, FLP_MODE_STREAM);
   cr_expect_eq(s.products, 3);
   cr_expect_eq(s.chunk_rows % 256, 0);
   cr_expect_eq(s.chunks, 2);
@@ -164,36 +164,36 @@ Test(planner_keep, a_step_streams_in_the_issues_budgets) {
   expect_sound(&s);
   p = planner_of(&(asked){151936, 4096, 1, "grpo+k3", FLP_ENTROPY_NONE, FLP_DTYPE_BF16}, 1);
   s = pick(&p, FLP_PASS_STEP, 8192, 768 * MIB);
-  cr_expect_eq(s.mode, FLP_MODE_P);
+  cr_expect_eq(s.mode, FLP_MODE_STREAM);
   cr_expect_eq(s.products, 2);
   cr_expect_eq(s.chunk_rows, 2048, "128 tiles of grad_hidden on 66 clusters: two waves, nearly full");
   p = planner_of(&(asked){248320, 2048, 1, "grpo+k3", FLP_ENTROPY_NONE, FLP_DTYPE_BF16}, 1);
   s = pick(&p, FLP_PASS_STEP, 65536, GIB);
-  cr_expect_eq(s.mode, FLP_MODE_P);
+  cr_expect_eq(s.mode, FLP_MODE_STREAM);
   cr_expect_leq(s.bytes, GIB);
 }
 
 Test(planner_keep, a_step_without_room_for_a_chunk_recomputes) {
   flp_planner p = planner_of(&(asked){151936, 2048, 3, "grpo", FLP_ENTROPY_NONE, FLP_DTYPE_BF16}, 1);
   flp_scheme s = pick(&p, FLP_PASS_STEP, 8192, 3 * GIB);
-  cr_expect_eq(s.mode, FLP_MODE_P);
+  cr_expect_eq(s.mode, FLP_MODE_STREAM);
   flp_scheme least = pick(&p, FLP_PASS_STEP, 8192, s.smallest_bytes);
   cr_expect_eq(least.bytes, s.smallest_bytes);
-  cr_expect_neq(least.mode, FLP_MODE_P, "its grad_weight needs no accumulator");
-  cr_expect_eq(least.products, least.mode == FLP_MODE_R2 ? 5 : 4);
+  cr_expect_neq(least.mode, FLP_MODE_STREAM, "its grad_weight needs no accumulator");
+  cr_expect_eq(least.products, least.mode == FLP_MODE_RECOMPUTE_SPLIT ? 5 : 4);
   cr_expect_gt(least.passes, 0);
   flp_scheme less;
   cr_expect_eq(flp_planner_pick(&p, FLP_PASS_STEP, 8192, s.smallest_bytes - 1, 1, &less), FLP_ERROR_BUDGET);
-  p.mode = FLP_MODE_P;
+  p.mode = FLP_MODE_STREAM;
   cr_expect_eq(flp_planner_pick(&p, FLP_PASS_STEP, 8192, s.smallest_bytes, 1, &less), FLP_ERROR_BUDGET);
-  p.mode = FLP_MODE_R_ROWS;
-  cr_expect_eq(pick(&p, FLP_PASS_STEP, 8192, 4 * GIB).mode, FLP_MODE_R_ROWS);
+  p.mode = FLP_MODE_RECOMPUTE_ROWS;
+  cr_expect_eq(pick(&p, FLP_PASS_STEP, 8192, 4 * GIB).mode, FLP_MODE_RECOMPUTE_ROWS);
 }
 
 Test(planner_keep, explicit_chunks_are_taken) {
   flp_planner p = planner_of(&grpo, 1);
   p.chunk_rows = 1000;
-  p.mode = FLP_MODE_P;
+  p.mode = FLP_MODE_STREAM;
   flp_scheme s = pick(&p, FLP_PASS_STEP, 8192, 1);
   cr_expect_eq(s.chunk_rows, 1000);
   cr_expect_eq(s.chunks, 9);
@@ -216,7 +216,7 @@ Test(planner_keep, tuned_chunks_of_a_step_are_taken_where_they_fit) {
   flp_scheme few = pick(&p, FLP_PASS_STEP, 1000, 1536 * MIB), plain = pick(&own, FLP_PASS_STEP, 1000, 1536 * MIB);
   cr_expect_eq(memcmp(&few, &plain, sizeof few), 0, "one chunk is what it is");
   p.chunk_rows = 1536;
-  p.mode = FLP_MODE_P;
+  p.mode = FLP_MODE_STREAM;
   cr_expect_eq(pick(&p, FLP_PASS_STEP, 8192, 1536 * MIB).chunk_rows, 1536, "options come first");
 }
 
@@ -224,7 +224,7 @@ Test(planner_keep, tuned_chunks_of_a_step_leave_it_in_mode_r_where_that_is_faste
   flp_planner own = planner_of(&(asked){1000, 8, 3, "grpo", FLP_ENTROPY_NONE, FLP_DTYPE_BF16}, 1), p = own;
   p.tuned_step_rows = 256;
   flp_scheme s = pick(&p, FLP_PASS_STEP, 2048, GIB), plain = pick(&own, FLP_PASS_STEP, 2048, GIB);
-  cr_assert_neq(plain.mode, FLP_MODE_P);
+  cr_assert_neq(plain.mode, FLP_MODE_STREAM);
   cr_expect_eq(memcmp(&s, &plain, sizeof s), 0);
 }
 
