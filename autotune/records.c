@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/modes.h"
 #include "runtime/base/status.h"
 #include "runtime/planner/planner.h"
 
@@ -277,10 +278,10 @@ flp_status records_put_bare(records *file, const records_spec *spec, const recor
 
 /* ---- going on ---- */
 
-/* What was measured elsewhere or with other sources says nothing here. */
-#define SAME_PLACE                                                                                             \
-  " s.text = ? AND s.rows = ? AND r.gpu = ? AND r.multiprocessors = ? AND r.driver = ? AND r.sources = ? AND " \
-  "r.flp_version = ?"
+/* What was measured elsewhere or with other sources says nothing here. Release 0.1.0 named modes by letters. */
+#define SAME_PLACE                                                                                              \
+  " replace(s.text, ' mode=P', ' mode=stream') = ? AND s.rows = ? AND r.gpu = ? AND r.multiprocessors = ? AND " \
+  "r.driver = ? AND r.sources = ? AND r.flp_version = ?"
 
 flp_status records_find_finished(records *file, const records_run *run, const records_spec *spec, char plan_id[17],
                                  int *found) {
@@ -323,10 +324,11 @@ flp_status records_recall(records *file, const records_run *run, const records_s
   FLP_TRY(prepare(file, &statement,
                   "SELECT c.status, c.reason, c.error, c.rounds, c.ms, c.ms_low, c.ms_high, c.ratio, c.clock_mhz,"
                   " c.power_w FROM candidate c JOIN spec s ON s.id = c.spec JOIN run r ON r.id = s.run WHERE" SAME_PLACE
-                  " AND c.kind = ? AND c.tune = ? AND c.chunk_rows = ? AND c.chunk_vocab = ? AND c.is_default = 0"
+                  " AND c.kind = ? AND c.tune IN (?, ?) AND c.chunk_rows = ? AND c.chunk_vocab = ? AND c.is_default = 0"
                   " AND c.status IN ('wrong', 'failed', 'timed', 'chosen') ORDER BY c.id DESC LIMIT 1",
-                  "sisiissssii", spec->text, spec->rows, run->gpu, (int64_t)run->multiprocessors, (int64_t)run->driver,
-                  run->sources, flp_version(), records_kind(c), tune, c->chunk_rows, c->chunk_vocab));
+                  "sisiisssssii", spec->text, spec->rows, run->gpu, (int64_t)run->multiprocessors, (int64_t)run->driver,
+                  run->sources, flp_version(), records_kind(c), tune, c->kind ? tune : flp_mode_alias(c->mode),
+                  c->chunk_rows, c->chunk_vocab));
   int result = sqlite3_step(statement);
   if (result == SQLITE_ROW) {
     *found = 1;

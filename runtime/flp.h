@@ -149,7 +149,7 @@ typedef struct flp_spec {
                          of two down to the element size; below 16 kernels without 16-byte copies are used */
   flp_op op;          /* SELECT: dtype is that of the scores, FP64 too; hidden, grads, has_bias, softcap,
                          per_row_temperature, accumulate_grad_weight and the gradients' dtypes stay 0 */
-  int32_t keep;       /* 1: a forward pass may keep exponentials for the backward pass (mode S, flp_args.saved);
+  int32_t keep;       /* 1: a forward pass may keep exponentials for the backward pass (FLP_MODE_SAVE, flp_args.saved);
                          needs grads and dtype BF16 */
   const void *loss;   /* of flp_step: a program (flp_loss_builtin_bytes, flpgen loss show --bytes), which is copied */
   size_t loss_bytes;
@@ -173,7 +173,8 @@ typedef enum flp_rung {
 
 enum { FLP_DEVICE_HOST = -1 };
 
-/* How the matrix products are ordered. */
+/* How the matrix products are ordered. Commands and records name a mode "score", "recompute-vocab", "recompute-rows",
+ * "recompute-split", "save" or "stream". They still accept the names of release 0.1.0: F, R_VOCAB, R_ROWS, R2, S, P. */
 typedef enum flp_mode {
   FLP_MODE_SCORE = 1,           /* scoring: one product */
   FLP_MODE_RECOMPUTE_VOCAB = 2, /* recompute by vocab chunks: 1 + 3 products */

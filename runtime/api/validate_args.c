@@ -161,7 +161,7 @@ static flp_status check_saved(const flp_spec *spec, const flp_args *args) {
   uint64_t bytes = flp_planner_saved_bytes(spec, args->n);
   if (args->saved_bytes < bytes)
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "args.saved_bytes is %zu, but mode S keeps %" PRIu64 " bytes of %" PRId64
+                    "args.saved_bytes is %zu, but mode save keeps %" PRIu64 " bytes of %" PRId64
                     " rows (accepted: what flp_plan_saved gives)",
                     args->saved_bytes, bytes, args->n);
   return FLP_OK;

@@ -118,7 +118,7 @@ flp_status flp_plan_describe(const flp_plan *plan, char *buffer, size_t capacity
   if (plan->cut[0]) add(&t, "; cut: %s", plan->cut);
   if (plan->spec.keep && !flp_plan_keeps(plan))
     add(&t, "; keeps nothing for backward: %s",
-        plan->rung == FLP_RUNG_EAGER ? "the eager rung recomputes" : "options.mode asks for mode R");
+        plan->rung == FLP_RUNG_EAGER ? "the eager rung recomputes" : "options.mode asks for recomputing");
   add(&t, "; plan id %s", plan->id);
   for (int rung = FLP_RUNG_TUNED; rung < (int)plan->rung; rung++)
     add(&t, "; not %s: %s", flp_rung_name((flp_rung)rung), plan->reason[rung]);

@@ -389,7 +389,7 @@ static void search_forward(planner_search *s) {
 
 static flp_status over_budget(flp_pass pass, int64_t n, uint64_t budget, uint64_t smallest, uint64_t saved) {
   char with[64] = "";
-  if (saved) snprintf(with, sizeof with, ", %" PRIu64 " of them for what mode S saves", saved);
+  if (saved) snprintf(with, sizeof with, ", %" PRIu64 " of them for what mode save keeps", saved);
   return flp_fail(FLP_ERROR_BUDGET,
                   "budget: %" PRIu64 " bytes are too few for the %s pass over %" PRId64 " rows; %" PRIu64
                   " bytes or more are accepted%s",
@@ -475,9 +475,4 @@ void flp_planner_describe(const flp_planner *p, const flp_scheme *s, int64_t n, 
   out->smallest_bytes = s->smallest_bytes;
   out->saved_bytes = s->saved_bytes;
   out->flops = 2.0 * (double)s->products * (double)n * (double)p->spec.hidden * (double)p->spec.vocab;
-}
-
-const char *flp_mode_name(flp_mode mode) {
-  static const char *const names[] = {"-", "F", "R_VOCAB", "R_ROWS", "R2", "S", "P"};
-  return mode >= FLP_MODE_SCORE && mode <= FLP_MODE_STREAM ? names[mode] : names[0];
 }

@@ -104,7 +104,4 @@ double flp_planner_forward_cost(const flp_planner *planner, int64_t n, int64_t c
 /* 1 if every grid of a chunk of rows x columns has at most 2^31 - 1 CTAs. */
 int flp_planner_grids_fit(const flp_planner *planner, int64_t rows, int64_t columns);
 
-/* "F", "R_VOCAB", "R_ROWS", "R2", "S", "P"; "-" for none. */
-const char *flp_mode_name(flp_mode mode);
-
 #endif

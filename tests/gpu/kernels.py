@@ -82,7 +82,7 @@ def of_check(row):
         options += ["--entropy", "backward" if hidden and "entropy+backward" in words else "forward"]
     if "grads" in words and hidden:
         options += ["--grad", ",".join(GRADS[letter] for letter in words["grads"])]
-    options += ["--bias"] * ("bias" in words) + ["--keep"] * (words.get("mode") == "S")
+    options += ["--bias"] * ("bias" in words) + ["--keep"] * (words.get("mode") in ("save", "S"))
     for word, option in (("softcap", "--softcap"), ("align", "--alignment"), ("loss", "--loss")):
         options += [option, words[word]] if word in words else []
     if "accumulate" in words:

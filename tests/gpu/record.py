@@ -69,16 +69,16 @@ SANITIZED = [  # one problem for each variant of a kernel's memory accesses
     ["--dtype", "bf16", "--accumulate-grad-weight"]]
 SANITIZED_MODES = [  # modes S and P
     ["--dtype", "bf16", "--keep"], ["--dtype", "bf16", "--keep", "--alignment", "2"],
-    ["--dtype", "bf16", "--loss", "grpo+k3+entropy", "--mode", "P"]]
+    ["--dtype", "bf16", "--loss", "grpo+k3+entropy", "--mode", "stream"]]
 PLAIN = [  # kept exponentials that are multiplied as they are: no gradient of entropy or bias
     ["--dtype", "bf16", "--entropy", "forward", "--grad", "hidden,weight", *options]
-    for options in (["--keep"], ["--keep", "--alignment", "2"], ["--loss", "grpo+k3", "--mode", "P"],
-                    ["--loss", "grpo+k3", "--mode", "P", "--rung", "generic"])]
+    for options in (["--keep"], ["--keep", "--alignment", "2"], ["--loss", "grpo+k3", "--mode", "stream"],
+                    ["--loss", "grpo+k3", "--mode", "stream", "--rung", "generic"])]
 HEAD = ["--vocab", "151936", "--hidden", "4096"]
 FLAGSHIP = [*HEAD, "--dtype", "bf16"]
 FORWARD = ["--dtype", "bf16", "--entropy", "forward"]
 WIDE = ["--vocab", "248320", "--hidden", "2048", "--dtype", "bf16"]
-STEP = ["--mode", "P", "--loss", "grpo+k3", "--loss-parameter", "beta=0.04"]
+STEP = ["--mode", "stream", "--loss", "grpo+k3", "--loss-parameter", "beta=0.04"]
 TRAINING = ["--entropy", "backward", "--grad", "hidden,weight", "--budget", "1G"]
 BENCHES = {  # by part; flpgen bench
     "bench": {
@@ -165,7 +165,7 @@ class Campaign:
         self.run("check", ["flpgen", "check", "--all", "--json=check_all.json", "-q"])
 
     def check_modes(self):
-        for mode, name in (("S", "check_saved"), ("P", "check_streamed")):
+        for mode, name in (("save", "check_saved"), ("stream", "check_streamed")):
             done = self.run(name, ["flpgen", "check", "--quick", "--mode", mode, f"--json={name}.json", "-q"])
             print(done.stdout, flush=True)
 

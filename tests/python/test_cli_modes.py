@@ -75,13 +75,13 @@ def explained(*arguments):
 
 def test_explain_tells_what_is_kept_and_why():
     row = explained(*FULL, "--keep", "--budget", "4G")
-    way = {way["name"]: way for way in row["ways"]}["S: saved exponentials"]
-    mode = {mode["mode"]: mode for mode in row["assumed_modes"]}["S"]
+    way = {way["name"]: way for way in row["ways"]}["save"]
+    mode = {mode["mode"]: mode for mode in row["assumed_modes"]}["save"]
     assert way["products"] == 3 and way["fits"]
     assert 2 * 8192 * 151936 <= mode["saved_bytes"] <= 2 * 8192 * (151936 + 64) + 4 * 8192
     assert way["workspace_bytes"] > mode["saved_bytes"] and mode["why"].startswith("taken: 2.49 GB")
     layouts = {layout["pass"]: layout for layout in row["assumed_layouts"]}
-    assert layouts["backward, saved"]["mode"] == "S" and layouts["backward, saved"]["products"] == 2
+    assert layouts["backward, saved"]["mode"] == "save" and layouts["backward, saved"]["products"] == 2
     tight = explained(*FULL, "--keep", "--budget", "1G")
     assert tight["assumed_modes"][0]["why"].startswith("not taken: it would keep 2.49 GB")
     assert row["modes"][0]["why"].startswith("not here"), "the CPU keeps nothing"
@@ -91,12 +91,19 @@ def test_explain_tells_what_is_kept_and_why():
 def test_explain_tells_how_steps_are_streamed():
     row = explained(*FULL, "--loss", "grpo", "--accumulate-grad-weight", "--budget", "1.5G")
     step = {layout["pass"]: layout for layout in row["assumed_layouts"]}["step"]
-    assert step["mode"] == "P" and step["products"] == 3 and step["workspace_bytes"] <= 1.5 * 2**30
+    assert step["mode"] == "stream" and step["products"] == 3 and step["workspace_bytes"] <= 1.5 * 2**30
     assert step["chunks"] == -(-8192 // step["chunk_rows"]) > 1
     assert row["assumed_modes"][0]["why"].startswith(f"taken: {step['chunks']} chunks")
-    assert {way["name"]: way for way in row["ways"]}["P: streamed steps"]["products"] == 3
+    assert {way["name"]: way for way in row["ways"]}["stream"]["products"] == 3
     text = flpgen("explain", *FULL, "--loss", "grpo", **NO_GPU).out
-    assert "this machine: mode P: " in text and "assumed GPU: mode P: " in text
+    assert "this machine: mode stream: " in text and "assumed GPU: mode stream: " in text
+
+
+@pytest.mark.parametrize("letter, name", [("R_VOCAB", "recompute-vocab"), ("r_rows", "recompute-rows"),
+                                          ("R2", "recompute-split"), ("R2", "Recompute-Split")])
+def test_letters_of_modes_are_accepted(letter, name):
+    first, second = (explained(*FULL, "--budget", "8G", "--mode", mode)["assumed_layouts"] for mode in (letter, name))
+    assert first == second and first[1]["mode"] == name.lower()
 
 
 # ---- run ----
@@ -162,7 +169,7 @@ def test_a_set_checks_every_built_in_loss(tmp_path):
     done = flpgen("check", "--mode", "P", "--rung", "eager", "-q", f"--json={path}", **NO_GPU)
     assert done.code == 0, done.out + done.err
     rows = json.loads(path.read_text())["rows"]
-    assert all("mode=P" in row["options"] for row in rows)
+    assert all("mode=stream" in row["options"] for row in rows)
     checked = {row["options"].split("loss=")[1].split("+")[0] for row in rows}
     assert checked == {loss["name"] for loss in flpgen("loss", "list", "--json").json()}
 
@@ -177,11 +184,12 @@ def test_a_set_checks_every_built_in_loss(tmp_path):
     (["gen", *SHAPE, "--loss", "ppo", "--loss-parameter", "clip_low=2"], "clip_low of loss ppo is 2"),
     (["gen", *SHAPE, "--keep", "--dtype", "fp16"], "spec.keep is 1, but spec.dtype is fp16 (accepted: bf16)"),
     (["gen", "--vocab", 1000, "--hidden", 64, "--keep"], "spec.keep is 1, but spec.grads is 0"),
-    (["explain", *SHAPE, "--mode", "P"], "--mode: 'P' is not accepted without --loss"),
-    (["explain", *SHAPE, "--mode", "Q"], "--mode: 'Q' is not accepted; one of auto, R_VOCAB, R_ROWS, R2, S, P is"),
+    (["explain", *SHAPE, "--mode", "P"], "--mode: 'stream' is not accepted without --loss"),
+    (["explain", *SHAPE, "--mode", "Q"], "--mode: 'Q' is not accepted; one of auto, recompute-vocab, "
+     "recompute-rows, recompute-split, save, stream is"),
     (["bench", *SHAPE, "--keep", "--loss", "nll"], "--loss: 'nll' is not accepted beside --keep"),
     (["gen", *SHAPE, "--keep", "--arch", "sm_90a", "--tune", "kept:cooperative"], "dz:, products: or forward_keep:"),
-    (["check", *SHAPE, "--loss", "nll", "--mode", "S"], "--loss: 'nll' is not accepted in mode S"),
+    (["check", *SHAPE, "--loss", "nll", "--mode", "S"], "--loss: 'nll' is not accepted in mode save"),
     (["run", "--demo", "--advantage", "a:b"], "--advantage: 'a:b' is not accepted with --demo"),
     (["run", "--advantage", "a:b"], "--advantage: 'a:b' is not accepted without --loss"),
     (["run", "--loss", "nll", "--grad-logprob", "a:b"], "--grad-logprob: 'a:b' is not accepted beside --loss"),

@@ -26,8 +26,8 @@ def test_explain_without_a_gpu():
     ways = {way["name"]: way for way in part["ways"]}
     assert ways["naive, forward"]["workspace_bytes"] == 2 * 8192 * 151936 * 4
     assert ways["naive, forward + backward"]["workspace_bytes"] == 3 * 8192 * 151936 * 4
-    assert ways["F: scoring"]["workspace_bytes"] < ways["naive, forward"]["workspace_bytes"] / 100
-    assert ways["R: recompute by vocab chunks"]["products"] == 4
+    assert ways["score"]["workspace_bytes"] < ways["naive, forward"]["workspace_bytes"] / 100
+    assert ways["recompute-vocab"]["products"] == 4
     for layouts in (part["layouts"], part["assumed_layouts"]):
         assert [layout["pass"] for layout in layouts] == ["forward", "backward"]
         for layout in layouts:
@@ -36,7 +36,7 @@ def test_explain_without_a_gpu():
 
 def test_explain_scoring_has_no_backward():
     part = explain(*FULL)["rows"][0]
-    assert [way["name"] for way in part["ways"]] == ["naive, forward", "F: scoring"]
+    assert [way["name"] for way in part["ways"]] == ["naive, forward", "score"]
     assert [layout["pass"] for layout in part["assumed_layouts"]] == ["forward"]
 
 
@@ -46,7 +46,7 @@ def test_explain_budget():
     roomy = explain(*FULL, "--grad", "hidden,weight", "--budget", "8G")["rows"][0]["assumed_layouts"][1]
     assert roomy["chunks"] == 1
     chunked = explain(*FULL, "--grad", "hidden,weight", "--chunk-vocab", "4096")["rows"][0]["assumed_layouts"][1]
-    assert chunked["chunk_vocab"] == 4096 and chunked["mode"] == "R by vocab"
+    assert chunked["chunk_vocab"] == 4096 and chunked["mode"] == "recompute-vocab"
 
 
 def kinds_of(document):
@@ -76,7 +76,7 @@ def test_explain_r2_is_what_the_planner_makes_of_it():
     """The way that makes dz twice: within the budget, or, where none fits, the least that would do."""
     def way(*options):
         ways = explain(*FULL, "--grad", "hidden,weight", *options)["rows"][0]["ways"]
-        return [way for way in ways if way["name"].startswith("R2")][0]
+        return [way for way in ways if way["name"] == "recompute-split"][0]
     roomy, tight = way("--budget", "1G"), way("--budget", "1M")
     assert roomy["fits"] and 1e6 < roomy["workspace_bytes"] <= 2**30
     assert not tight["fits"] and 2**20 < tight["workspace_bytes"] < roomy["workspace_bytes"]
@@ -94,7 +94,7 @@ def test_explain_tables():
     (["--rows", "1,x"], "--rows: 'x' is not accepted; a whole number from 0 to 1073741824 is"),
     (["--rows", ",".join(["1"] * 17)], "has too many numbers; at most 16 are accepted"),
     (["--multiprocessors", "0"], "--multiprocessors: '0' is not accepted; a whole number from 1 to 65536 is"),
-    (["--mode", "R2", "--grad", "hidden"], "--mode: 'R2' is not accepted without --grad hidden,weight"),
+    (["--mode", "R2", "--grad", "hidden"], "--mode: 'recompute-split' is not accepted without --grad hidden,weight"),
     (["--capability", "nine"], "--capability: 'nine' is not accepted; a compute capability is, e.g. 8.0 or 9.0"),
     (["--capability", "9.0a"], "--capability: '9.0a' is not accepted; a compute capability is, e.g. 8.0 or 9.0"),
     (["--capability", "7.5"], "--capability: 7.5 is not accepted, no kernels run there; 8.0 or newer is"),

@@ -12,23 +12,23 @@ from flpgen_tune_tool import (  # noqa: F401
 GRADS = ["--grad", "hidden,weight"]
 KEEP = [*GRADS, "--keep"]
 # The stand-in knows the loss -weight * advantage * logprob; so few rows would run in mode R.
-STEP = [*GRADS, "--loss", "reinforce", "--mode", "P"]
-MODES = pytest.mark.parametrize("options, mode", [(KEEP, "S"), (STEP, "P")], ids=["S", "P"])
+STEP = [*GRADS, "--loss", "reinforce", "--mode", "stream"]
+MODES = pytest.mark.parametrize("options, mode", [(KEEP, "save"), (STEP, "stream")], ids=["save", "stream"])
 
 
 def without_mode(options):
-    return [word for word in options if word not in ("--mode", "P")]
+    return [word for word in options if word not in ("--mode", "stream")]
 
 
 # ---- what is found
 
 
 @pytest.mark.parametrize("options, mode, more", [
-    (KEEP, "S", []), (STEP, "P", ["--entropy", "forward"]),
-    (KEEP, "S", ["--bias", "--grad", "hidden,weight,bias", "--per-row-temperature"]),  # exponentials are expanded
-    pytest.param(KEEP, "S", ["--accumulate-grad-weight", "--softcap", 3], marks=pytest.mark.long),
-    pytest.param(STEP, "P", ["--accumulate-grad-weight"], marks=pytest.mark.long),
-    pytest.param(STEP, "P", ["--grad", "hidden", "--target-dtype", "int32"], marks=pytest.mark.long)])
+    (KEEP, "save", []), (STEP, "stream", ["--entropy", "forward"]),
+    (KEEP, "save", ["--bias", "--grad", "hidden,weight,bias", "--per-row-temperature"]),  # exponentials are expanded
+    pytest.param(KEEP, "save", ["--accumulate-grad-weight", "--softcap", 3], marks=pytest.mark.long),
+    pytest.param(STEP, "stream", ["--accumulate-grad-weight"], marks=pytest.mark.long),
+    pytest.param(STEP, "stream", ["--grad", "hidden", "--target-dtype", "int32"], marks=pytest.mark.long)])
 def test_every_kernel_of_the_mode_is_tuned(cache, options, mode, more):
     target = result(*options, *more, cache=cache)
     found = steps(target)
@@ -55,7 +55,7 @@ def test_kinds_are_timed_in_steps_of_mode_p(cache):
 
 def test_steps_that_run_in_mode_r_leave_forward_keep_alone(cache):
     done = tune(*GRADS, "--loss", "reinforce", cache=cache)
-    assert done.code == 0 and "forward_keep counts for nothing; --mode P times it" in done.out
+    assert done.code == 0 and "forward_keep counts for nothing; --mode stream times it" in done.out
     assert rows(cache, "SELECT count(*) FROM candidate WHERE kind = 'forward_keep'") == [(0,)]
     rung, _ = plan_of(cache, *SPEC, *GRADS, "--loss", "reinforce")
     assert rung == "tuned", "its plain entry serves"
@@ -87,10 +87,10 @@ def test_ties_fall_to_the_least_predicted_whatever_the_seed(tmp_path):
 def test_rows_of_a_chunk_of_mode_p_are_layouts(cache):
     found = steps(result(*STEP, "--rows", 300, "--workspace", 200000, cache=cache))
     layouts = rows(cache, "SELECT tune, chunk_rows, chunk_vocab, is_default FROM candidate WHERE kind = 'layout'")
-    assert {tune for tune, *_ in layouts} == {"P"} and {vocab for *_, vocab, _ in layouts} == {200}
+    assert {tune for tune, *_ in layouts} == {"stream"} and {vocab for *_, vocab, _ in layouts} == {200}
     assert all(size % 128 == 0 or size == 300 for _, size, _, _ in layouts), "whole bands"
     assert len(layouts) == len({size for _, size, *_ in layouts}) > 1 and layouts[0][3] == 1
-    assert found["layout"]["chosen"].startswith("P, chunks of ")
+    assert found["layout"]["chosen"].startswith("stream, chunks of ")
 
 
 # ---- what is refused
@@ -121,7 +121,7 @@ def test_tiles_that_would_take_the_modes_away_are_not_tried(cache):
     result(*GRADS, cache=cache)
     reasons = rows(cache, "SELECT DISTINCT reason FROM candidate WHERE kind = 'dz' AND status = 'illegal' AND "
                           "tune LIKE '%,192x64,stages=3,%raster=%'")
-    assert reasons == [("modes S and P redo blocks of 1024 rows, which tiles of 192 do not divide",)]
+    assert reasons == [("save and stream modes redo blocks of 1024 rows, which tiles of 192 do not divide",)]
     included = tune(*GRADS, "--include", "dz:192x64", "--json", cache=cache).json()["targets"][0]["steps"][1]["included"]
     assert included["status"] == "illegal" and "tiles of 192 do not divide" in included["reason"]
 
@@ -131,8 +131,8 @@ def test_tiles_that_would_take_the_modes_away_are_not_tried(cache):
     ([*GRADS, "--loss", "gppo"], "loss 'gppo' is not accepted"),
     ([*GRADS, "--loss-parameter", "beta=1"], "--loss-parameter: 'beta=1' is not accepted without --loss"),
     ([*GRADS, "--loss", "grpo", "--loss-parameter", "beta=1"], "--loss-parameter: 'beta=1' is not accepted"),
-    ([*GRADS, "--mode", "P"], "--mode: 'P' is not accepted without --loss"),
-    ([*GRADS, "--mode", "R2"], "--mode: 'R2' is not accepted; one of S, P is"),
+    ([*GRADS, "--mode", "P"], "--mode: 'stream' is not accepted without --loss"),
+    ([*GRADS, "--mode", "R2"], "--mode: 'R2' is not accepted; one of save, stream is"),
     ([*KEEP, "--dtype", "fp16"], "spec.keep is 1, but spec.dtype is fp16"),
     (["--keep"], "spec.keep is 1, but spec.grads is 0"),
 ])
@@ -165,12 +165,12 @@ def test_it_is_recorded_gone_on_with_and_drawn(cache, tmp_path, options, mode):
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert done.code == 0, done.err
     assert "Time of every candidate by tunable: forward_keep" in page
-    assert {"S": "the whole training step is timed", "P": "the whole step is timed"}[mode] in page
-    assert {"S": "· keep", "P": "· loss=reinforce"}[mode] in page
+    assert {"save": "the whole training step is timed", "stream": "the whole step is timed"}[mode] in page
+    assert {"save": "· keep", "stream": "· loss=reinforce"}[mode] in page
 
 
 @pytest.mark.parametrize("options", [KEEP, [*GRADS, "--loss", "grpo+k3+entropy", "--loss-parameter", "beta=0.1"]],
-                         ids=["S", "P"])
+                         ids=["save", "stream"])
 @pytest.mark.parametrize("heads", [["--preset", "qwen3-8b,gemma-2-9b"], ["--shapes", "4000x512,8000x512"]],
                          ids=["presets", "shapes"])
 def test_presets_and_shapes_take_them(options, heads):
@@ -188,7 +188,7 @@ def test_presets_and_shapes_take_them(options, heads):
 # ---- who takes what was found
 
 
-@pytest.fixture(scope="module", params=[KEEP, STEP], ids=["S", "P"])
+@pytest.fixture(scope="module", params=[KEEP, STEP], ids=["save", "stream"])
 def listed(request, tmp_path_factory):
     """-> (options, list, cache, target) of a search."""
     folder = tmp_path_factory.mktemp("listed")

@@ -48,7 +48,8 @@ def test_record_has_the_head_of_flpgen_bench_and_every_row_its_figures(tmp_path,
         assert 0 < row["ms_low"] <= row["ms"] <= row["ms_high"]
         assert row["ratio"] == pytest.approx(row["ms"] / row["bare_ms"], rel=1e-4)
     printed = capsys.readouterr().out
-    assert "flp: rung eager, mode R" in printed and {row["rung"] for row in rows_of(result, peer="flp")} == {"eager"}
+    assert "flp: rung eager, mode recompute-" in printed
+    assert {row["rung"] for row in rows_of(result, peer="flp")} == {"eager"}
     assert "absent: cce (ModuleNotFoundError: No module named 'no_such_library'); to have it: pip install " \
            "cut-cross-entropy" in printed
     assert "present: flp %s" % result["peers"][0]["version"] in printed

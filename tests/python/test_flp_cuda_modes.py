@@ -57,9 +57,9 @@ class Batch:
 def test_mode_p_runs_and_is_right():
     batch = Batch()
     step = flp.explain(batch.hidden, batch.weight, batch.target, loss="grpo+k3+entropy", entropy=True).step
-    assert (step["mode"], step["products"]) == ("P", 3)
+    assert (step["mode"], step["products"]) == ("stream", 3)
     frozen = flp.explain(batch.hidden, batch.weight.detach(), batch.target, loss="grpo+k3").step
-    assert (frozen["mode"], frozen["products"]) == ("P", 2)
+    assert (frozen["mode"], frozen["products"]) == ("stream", 2)
     want, wanted = batch.exact()
     loss, metrics = batch.step()
     assert abs(loss.item() - want.item()) < 2e-5 and 0 < metrics["clip_fraction"].item() < 1
@@ -83,7 +83,7 @@ def test_the_callers_buffer_gathers():
 def test_mode_s_is_as_right_as_mode_r(scale):
     batch = Batch(scale)
     info = flp.explain(batch.hidden, batch.weight, batch.target, entropy=True, save=True)
-    assert info.backward["mode"] == "S" and info.forward["products"] + info.backward["products"] == 3
+    assert info.backward["mode"] == "save" and info.forward["products"] + info.backward["products"] == 3
     hidden, weight = doubles(batch.hidden, batch.weight)
     logp = torch.log_softmax(hidden @ weight.t(), -1)
     logprob, entropy = logp.gather(-1, batch.target[..., None])[..., 0], -(logp.exp() * logp).sum(-1)

@@ -128,7 +128,7 @@ def test_constants(probe):
 
 def test_modes_are_those_of_the_header():
     numbers = dict(re.findall(r"FLP_MODE_(\w+) = (\d+)", HEADER.read_text()))
-    assert {int(number): name for name, number in numbers.items()} == _c.MODE_NAMES
+    assert {int(number): name.lower().replace("_", "-") for name, number in numbers.items()} == _c.MODE_NAMES
 
 
 def test_statuses_are_those_of_the_header():

@@ -256,7 +256,7 @@ def test_rules_of_sequences_say_how_they_run(monkeypatch):
         batch.fused("gspo"), batch.fused("gspo"), batch.fused("grpo")
     finally:
         flp.set_log(None)
-    assert [text for text in said if "gspo pools" in text and "mode R" in text] == said
+    assert [text for text in said if "gspo pools" in text and "mode recompute" in text] == said
 
 
 def test_the_snippet_of_the_readme_runs(capsys):

@@ -178,5 +178,5 @@ def test_an_old_reference_is_handed_on(passes):
 def test_it_is_explained(passes):
     hidden, weight, target = operands()
     info = flp.explain(hidden, weight, target)
-    assert info.backward["mode"] == "S" and info.backward["saved_bytes"] == BYTES
-    assert flp.explain(hidden, weight, target, save=False).backward["mode"] != "S"
+    assert info.backward["mode"] == "save" and info.backward["saved_bytes"] == BYTES
+    assert flp.explain(hidden, weight, target, save=False).backward["mode"] != "save"

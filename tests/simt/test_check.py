@@ -80,7 +80,8 @@ def test_kept_exponentials(tmp_path, capability, entry, mode):
     passed(record, least=50)
     assert {"logprob bits", "grad_hidden", "grad_weight"} <= {row["output"] for row in record["rows"]}
     assert "steep" in {row["case"] for row in record["rows"]}, "what is redone"
-    assert all(f"mode={mode[1]}" in row["options"] for row in record["rows"])
+    name = {"S": "save", "P": "stream"}[mode[1]]
+    assert all(f"mode={name}" in row["options"] for row in record["rows"])
     assert entry in entries_in(tmp_path)
 
 

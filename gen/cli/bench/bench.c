@@ -30,7 +30,9 @@ static const struct argp_option options[] = {
     {"masked", KEY_MASKED, "FRACTION", 0, "of the rows whose target is the ignore index; default 0", 2},
     {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 2},
     {"mode", KEY_MODE, "NAME", 0,
-     CLI_MODES_HELP "; S, which --keep is, keeps exponentials for backward; P streams the steps of --loss", 2},
+     CLI_MODES_HELP
+     "; save, which --keep is, keeps exponentials for backward; stream runs the steps of --loss in chunks",
+     2},
     {"chunk-rows", KEY_CHUNK_ROWS, "N", 0, "rows of one backward chunk", 2},
     {"chunk-vocab", KEY_CHUNK_VOCAB, "N", 0, "vocab columns of one backward chunk", 2},
     {"rung", KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit or generic", 2},
@@ -148,7 +150,8 @@ int cli_bench(int argc, char **argv) {
       "same shapes."
       "\vData is random. Every case and product runs in bursts, interleaved in random order; figures are medians over "
       "the rounds, with the least and the most. Bare products are the fastest of the first eight algorithms that "
-      "cuBLASLt's heuristics name: one (the scores) for forward; for backward the scores again, but in modes S and P, "
+      "cuBLASLt's heuristics name: one (the scores) for forward; for backward the scores again, but in save and stream "
+      "modes, "
       "and one for the gradient of hidden and of weight each. They compute every row, masked or not. Host times are "
       "those of "
       "flp_execute until it returns, with the fewest of the rows. cuBLASLt is looked for where the "

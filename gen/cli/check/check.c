@@ -38,7 +38,9 @@ static const struct argp_option options[] = {
      "bits on several streams at once, beside other work and in CUDA graphs; a part of --all where there is a GPU", 2},
     {"large", KEY_LARGE, NULL, 0, "N=8192, V=151936, D=4096 with gradients, on sampled rows and columns", 2},
     {"mode", KEY_MODE, "NAME", 0,
-     CLI_MODES_HELP "; beside a set only its cases of this mode; S keeps exponentials, P needs --loss with a shape", 2},
+     CLI_MODES_HELP
+     "; beside a set only its cases of this mode; save keeps exponentials, stream needs --loss with a shape",
+     2},
     {"rows", KEY_ROWS, "N", 0, "rows, with --vocab and --hidden; default 67", 2},
     {"temperature", KEY_TEMPERATURE, "T", 0, "with --vocab; per row, from 1/T to T", 2},
     {"scale", KEY_SCALE, "A", 0, "factor of the scores, with --vocab", 2},
@@ -145,7 +147,7 @@ static flp_status resolve_mode(check_args *args) {
   FLP_TRY(cli_spec_args_mode(&args->spec, &args->given.mode));
   if (loss && args->spec.spec.keep)
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "--loss: '%s' is not accepted in mode S, whose backward pass takes any gradient", loss);
+                    "--loss: '%s' is not accepted in mode save, whose backward pass takes any gradient", loss);
   if (args->spec.spec.keep) args->given.mode = FLP_MODE_SAVE;
   FLP_TRY(cli_spec_args_backward(&args->spec, args->given.mode, 0, 0));
   if (loss) args->given.loss_parameters = args->spec.loss.set_count ? args->spec.loss.parameters : NULL;

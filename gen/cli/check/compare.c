@@ -349,10 +349,10 @@ static void compare_bits(const compare_state *s) {
   if (!s->plain) return;
   size_t bytes = (size_t)s->problem->c.n * sizeof(float);
   check_metric metric = check_metric_bits(s->result->logprob, s->plain->logprob, bytes);
-  add(s, "logprob bits", metric, metric.pass ? NULL : "differs from mode F");
+  add(s, "logprob bits", metric, metric.pass ? NULL : "differs from mode score");
   if (!s->result->entropy) return;
   metric = check_metric_bits(s->result->entropy, s->plain->entropy, bytes);
-  add(s, "entropy bits", metric, metric.pass ? NULL : "differs from mode F");
+  add(s, "entropy bits", metric, metric.pass ? NULL : "differs from mode score");
 }
 
 /* The loss of each row, or one of its metrics, at the logprob and entropy under test, which were compared themselves:

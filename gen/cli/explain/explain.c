@@ -27,8 +27,8 @@ static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Plan:", 2},
     {"rows", KEY_ROWS, "LIST", 0, "numbers of rows N, default 8192", 2},
     {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 2},
-    {"mode", KEY_MODE, "NAME", 0, CLI_MODES_HELP "; S, which --keep is, keeps exponentials; P streams steps of --loss",
-     2},
+    {"mode", KEY_MODE, "NAME", 0,
+     CLI_MODES_HELP "; save, which --keep is, keeps exponentials; stream is of steps of --loss", 2},
     {"rung", KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit, generic or eager", 2},
     {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 2},
     {"chunk-rows", KEY_CHUNK_ROWS, "N", 0, "rows of one backward chunk", 2},
@@ -99,7 +99,7 @@ static void set_budgets(const explain_args *args, explanation *out) {
 static flp_status check_mode(const explain_args *args) {
   uint32_t both = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
   if (args->options.mode != FLP_MODE_RECOMPUTE_SPLIT || (args->spec.spec.grads & both) == both) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'R2' is not accepted without --grad hidden,weight");
+  return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'recompute-split' is not accepted without --grad hidden,weight");
 }
 
 static flp_status explain(explain_args *args) {

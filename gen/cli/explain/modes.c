@@ -54,10 +54,10 @@ static void reason_of_saved(const explanation *in, int assumed, int64_t n, char 
   int fits = explain_layout(in, assumed, FLP_PASS_FORWARD_SAVED, n, &layout) == FLP_OK &&
              explain_layout(in, assumed, FLP_PASS_BACKWARD_SAVED, n, &layout) == FLP_OK;
   if (!can_keep(in, assumed))
-    snprintf(out, EXPLAIN_REASON_BYTES, "not here: these kernels keep nothing; backward takes mode R");
+    snprintf(out, EXPLAIN_REASON_BYTES, "not here: these kernels keep nothing; backward recomputes");
   else if (!fits)
     snprintf(out, EXPLAIN_REASON_BYTES,
-             "not taken: it would keep %s, with its workspace more than the budget of %s; backward takes mode R", kept,
+             "not taken: it would keep %s, with its workspace more than the budget of %s; backward recomputes", kept,
              most);
   else
     snprintf(out, EXPLAIN_REASON_BYTES,
@@ -77,7 +77,7 @@ static void reason_of_stream(const explanation *in, int assumed, int64_t n, char
   else
     snprintf(out, EXPLAIN_REASON_BYTES,
              "not taken: these kernels do not stream, no chunk fits the budget of %s, or another mode is cheaper; the "
-             "step takes modes F and R",
+             "step scores and recomputes",
              most);
 }
 

@@ -6,12 +6,8 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/reasons.h"
 #include "gen/cli/shared/table.h"
+#include "runtime/base/modes.h"
 #include "runtime/plan/plan.h"
-
-static const char *mode_name(flp_mode mode) {
-  static const char *const names[] = {"-", "F", "R by vocab", "R by rows", "R2", "S", "P"};
-  return mode >= FLP_MODE_SCORE && mode <= FLP_MODE_STREAM ? names[mode] : names[0];
-}
 
 /* ---- as JSON ---- */
 
@@ -25,7 +21,7 @@ static json_t *layout_json(const explanation *in, int assumed, flp_pass pass, in
   if (explain_layout(in, assumed, pass, n, &layout) != FLP_OK)
     return json_pack("{s:s, s:o}", "pass", explain_pass_name(pass), "error", cli_json_text(flp_error_detail()));
   return json_pack("{s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:o, s:o, s:f}", "pass", explain_pass_name(pass), "mode",
-                   mode_name(layout.mode), "chunk_rows", (json_int_t)layout.chunk_rows, "chunk_vocab",
+                   flp_mode_name(layout.mode), "chunk_rows", (json_int_t)layout.chunk_rows, "chunk_vocab",
                    (json_int_t)layout.chunk_vocab, "chunks", (json_int_t)layout.chunks, "products", layout.products,
                    "launches", layout.launches, "workspace_bytes", cli_json_count(layout.bytes), "smallest_bytes",
                    cli_json_count(layout.smallest_bytes), "flops", layout.flops);
@@ -132,9 +128,9 @@ static void add_layout(const explanation *in, cli_table *table, const char *wher
   snprintf(chunks, sizeof chunks, "%lld", (long long)layout.chunks);
   snprintf(products, sizeof products, "%d", layout.products);
   snprintf(launches, sizeof launches, "%d", layout.launches);
-  cli_table_add(table, where, explain_pass_name(pass), mode_name(layout.mode), rows, vocab, chunks, products, launches,
-                cli_format_bytes((double)layout.bytes, bytes), cli_format_bytes((double)layout.smallest_bytes, least),
-                NULL);
+  cli_table_add(table, where, explain_pass_name(pass), flp_mode_name(layout.mode), rows, vocab, chunks, products,
+                launches, cli_format_bytes((double)layout.bytes, bytes),
+                cli_format_bytes((double)layout.smallest_bytes, least), NULL);
 }
 
 static void print_layouts(const explanation *in, int64_t n) {

@@ -3,6 +3,7 @@
 
 #include "gen/cli/explain/explain.h"
 #include "gen/cli/shared/cost.h"
+#include "runtime/base/modes.h"
 #include "runtime/base/util.h"
 #include "runtime/kernel/kernel.h"
 
@@ -34,7 +35,7 @@ static explain_way naive(const flp_spec *spec, int64_t n, int backward) {
 
 static explain_way forward(const flp_planner *planner, int64_t n, uint64_t budget) {
   flp_scheme scheme;
-  explain_way way = {.name = "F: scoring", .products = 1};
+  explain_way way = {.name = flp_mode_name(FLP_MODE_SCORE), .products = 1};
   flp_status status = flp_planner_pick(planner, FLP_PASS_FORWARD, n, UINT64_MAX, 0, &scheme);
   way.workspace = status == FLP_OK ? (double)scheme.bytes : 0.0;
   way.fits = status == FLP_OK && scheme.bytes <= budget;
@@ -58,7 +59,7 @@ static explain_way chunked(const flp_planner *planner, int64_t n, uint64_t budge
   const flp_spec *spec = &planner->spec;
   flp_scheme scheme;
   memset(&scheme, 0, sizeof scheme);
-  explain_way way = {.name = by_rows ? "R: recompute by row chunks" : "R: recompute by vocab chunks"};
+  explain_way way = {.name = flp_mode_name(by_rows ? FLP_MODE_RECOMPUTE_ROWS : FLP_MODE_RECOMPUTE_VOCAB)};
   way.fits = pick_chunk(*planner, n, budget, by_rows, &scheme) == 1;
   way.products = 1 + backward_products(spec);
   way.workspace = (double)scheme.bytes;
@@ -73,7 +74,7 @@ static explain_way chunked(const flp_planner *planner, int64_t n, uint64_t budge
 static explain_way twice(flp_planner planner, int64_t n, uint64_t budget) {
   const flp_spec *spec = &planner.spec;
   flp_scheme scheme;
-  explain_way way = {.name = "R2: dz twice, no accumulator", .products = 5};
+  explain_way way = {.name = flp_mode_name(FLP_MODE_RECOMPUTE_SPLIT), .products = 5};
   planner.chunk_rows = planner.chunk_vocab = 0;
   planner.mode = FLP_MODE_RECOMPUTE_SPLIT;
   way.fits = flp_planner_pick(&planner, FLP_PASS_BACKWARD, n, budget, 0, &scheme) == FLP_OK;
@@ -89,7 +90,7 @@ static explain_way saved(const flp_planner *planner, int64_t n, uint64_t budget)
   flp_planner own = *planner;
   own.mode = (flp_mode)0;
   flp_scheme scheme;
-  explain_way way = {.name = "S: saved exponentials", .products = 1 + products};
+  explain_way way = {.name = flp_mode_name(FLP_MODE_SAVE), .products = 1 + products};
   way.fits = flp_planner_saved(&own, n, budget) > 0;
   flp_planner_pick(&own, FLP_PASS_BACKWARD_SAVED, n, UINT64_MAX, 1, &scheme);
   way.workspace = (double)(scheme.saved_bytes + scheme.bytes);
@@ -103,7 +104,7 @@ static explain_way streamed(const flp_planner *planner, int64_t n, uint64_t budg
   own.mode = FLP_MODE_STREAM;
   int products = count_bits(spec->grads, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT), passes = planner->step_expands ? 3 : 1;
   flp_scheme scheme;
-  explain_way way = {.name = "P: streamed steps", .products = 1 + products};
+  explain_way way = {.name = flp_mode_name(FLP_MODE_STREAM), .products = 1 + products};
   way.fits = flp_planner_pick(&own, FLP_PASS_STEP, n, budget, 0, &scheme) == FLP_OK;
   if (!way.fits) flp_planner_pick(&own, FLP_PASS_STEP, n, UINT64_MAX, 0, &scheme);
   way.workspace = (double)(way.fits ? scheme.bytes : scheme.smallest_bytes);

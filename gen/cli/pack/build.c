@@ -58,7 +58,7 @@ static const struct argp_option options[] = {
      "preference",
      2},
     {"step-rows", KEY_STEP_ROWS, "N", 0,
-     "with --tuned-for and --loss: chunks of so many rows, that steps in mode P prefer", 2},
+     "with --tuned-for and --loss: chunks of so many rows, that streamed steps prefer", 2},
     {"variants", KEY_VARIANTS, NULL, 0,
      "beside every specialisation those that share its model: scores, the gradient of hidden alone and all that --grad "
      "names, each without and with entropy and, in bf16, able to keep exponentials; cut and tuned alike. A loss comes "

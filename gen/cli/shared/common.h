@@ -56,8 +56,12 @@ enum { CLI_KEY_FIRST = 0x1000, CLI_KEY_SPEC = 0x2000 };
 flp_status cli_parse_integer(const char *field, const char *text, int64_t least, int64_t most, int64_t *out);
 flp_status cli_parse_number(const char *field, const char *text, double *out);  /* finite */
 flp_status cli_parse_bytes(const char *field, const char *text, uint64_t *out); /* > 0; as flp_bytes_parse */
-flp_status cli_parse_mode(const char *text, flp_mode *out);                     /* of --mode; 0 for auto */
-#define CLI_MODES_HELP "auto (default), R_VOCAB, R_ROWS, R2, S or P"
+/* Of --mode: auto, which is 0, or a name or letter of a backward pass or step. */
+flp_status cli_parse_mode(const char *text, flp_mode *out);
+/* One of the modes whose bits (1 << mode; 1 for auto) are in accepted. */
+flp_status cli_parse_mode_of(const char *text, unsigned accepted, flp_mode *out);
+#define CLI_MODES_HELP \
+  "auto (default), recompute-vocab (R_VOCAB), recompute-rows (R_ROWS), recompute-split (R2), save (S) or stream (P)"
 flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out);
 flp_status cli_parse_device(const char *text, int32_t *out); /* of --device: a CUDA ordinal */
 flp_status cli_parse_burst(const char *text, double *out);   /* of --burst-ms */

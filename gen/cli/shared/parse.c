@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "gen/cli/shared/common.h"
+#include "runtime/base/modes.h"
 
 const cli_choice CLI_DTYPES[] = {
     {"bf16", FLP_DTYPE_BF16}, {"fp16", FLP_DTYPE_FP16}, {"fp32", FLP_DTYPE_FP32}, {NULL, 0}};
@@ -108,18 +109,22 @@ flp_status cli_parse_integers(const char *field, const char *text, int64_t least
   return status;
 }
 
-flp_status cli_parse_mode(const char *text, flp_mode *out) {
-  static const cli_choice modes[] = {{"auto", 0},
-                                     {"R_VOCAB", FLP_MODE_RECOMPUTE_VOCAB},
-                                     {"R_ROWS", FLP_MODE_RECOMPUTE_ROWS},
-                                     {"R2", FLP_MODE_RECOMPUTE_SPLIT},
-                                     {"S", FLP_MODE_SAVE},
-                                     {"P", FLP_MODE_STREAM},
-                                     {NULL, 0}};
+flp_status cli_parse_mode_of(const char *text, unsigned accepted, flp_mode *out) {
+  cli_choice choices[FLP_MODE_STREAM + 2] = {{NULL, 0}};
+  int count = 0;
+  for (int mode = 0; mode <= FLP_MODE_STREAM; mode++)
+    if (accepted >> mode & 1) choices[count++] = (cli_choice){mode ? flp_mode_name((flp_mode)mode) : "auto", mode};
+  flp_mode named = flp_mode_find(text);
+  if (named && accepted >> named & 1) text = flp_mode_name(named);
   int value = 0;
-  FLP_TRY(cli_parse_choice("--mode", text, modes, &value));
+  FLP_TRY(cli_parse_choice("--mode", text, choices, &value));
   *out = (flp_mode)value;
   return FLP_OK;
+}
+
+flp_status cli_parse_mode(const char *text, flp_mode *out) {
+  unsigned all = (1u << (FLP_MODE_STREAM + 1)) - 1;
+  return cli_parse_mode_of(text, all & ~(1u << FLP_MODE_SCORE), out); /* score has no backward pass */
 }
 
 flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out) {

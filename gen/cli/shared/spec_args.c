@@ -5,6 +5,7 @@
 
 #include "gen/cli/shared/hfconfig.h"
 #include "runtime/api/validate.h"
+#include "runtime/base/modes.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/planner/planner.h"
 
@@ -51,8 +52,10 @@ static const struct argp_option options[] = {
     {"accumulate-grad-weight", KEY_ACCUMULATE, NULL, 0, "add to an fp32 weight gradient of the caller", 1},
     {"alignment", KEY_ALIGNMENT, "BYTES", 0, "of every operand's base and row stride: 16 (default), 8, 4 or 2", 1},
     {"keep", KEY_KEEP, NULL, 0,
-     "mode S: a forward pass may keep exponentials for the backward pass, 2 bytes a score; needs --grad and bf16", 1},
-    {"loss", KEY_LOSS, "LOSS", 0, CLI_LOSS_HELP "; mode P streams its steps", 1},
+     "mode save (S): a forward pass may keep exponentials for the backward pass, 2 bytes a score; needs --grad and "
+     "bf16",
+     1},
+    {"loss", KEY_LOSS, "LOSS", 0, CLI_LOSS_HELP "; mode stream (P) streams its steps", 1},
     {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 1},
     {"model", KEY_MODEL, "FILE", 0, "read vocab, hidden, dtype, softcap and scale from a Hugging Face config.json", 1},
     {"tune", KEY_TUNE, "TEXT", 0,
@@ -232,7 +235,7 @@ flp_status cli_spec_check_cut(const char *field, const char *text, const flp_spe
 
 flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode *mode) {
   if (*mode == FLP_MODE_STREAM && !args->loss.name)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'P' is not accepted without --loss, what its steps minimise");
+    return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'stream' is not accepted without --loss, what its steps minimise");
   if (*mode != FLP_MODE_SAVE) return FLP_OK;
   *mode = (flp_mode)0;
   args->spec.keep = 1;

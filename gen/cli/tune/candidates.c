@@ -36,7 +36,7 @@ static void prune_same_walk(const tune_list *list, search_candidate *c, int64_t 
 static void prune_indivisible(search_candidate *c, const flp_spec *spec) {
   if (c->kind != FLP_KERNEL_DZ || spec->dtype != FLP_DTYPE_BF16 || FLP_KEPT_BLOCK_ROWS % c->tune.rows == 0) return;
   c->status = SEARCH_ILLEGAL;
-  snprintf(c->reason, sizeof c->reason, "modes S and P redo blocks of %d rows, which tiles of %u do not divide",
+  snprintf(c->reason, sizeof c->reason, "save and stream modes redo blocks of %d rows, which tiles of %u do not divide",
            FLP_KEPT_BLOCK_ROWS, (unsigned)c->tune.rows);
 }
 

@@ -7,6 +7,7 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/table.h"
 #include "gen/cli/tune/tune.h"
+#include "runtime/base/modes.h"
 #include "runtime/plan/plan.h"
 
 static const char *layout_text(const search_candidate *c, char out[FLP_TUNABLES_TEXT_BYTES]) {
@@ -101,7 +102,7 @@ void tune_outcome_print(const tune_outcome *outcome) {
   for (int i = 0; i < outcome->steps; i++) print_step(&table, &outcome->step[i]);
   cli_table_finish(&table);
   if (outcome->target->spec.loss && !outcome->mode && tune_has_kind(&outcome->target->spec, FLP_KERNEL_KEEP))
-    puts("steps over so many rows run in mode R, where forward_keep counts for nothing; --mode P times it");
+    puts("steps over so many rows recompute, where forward_keep counts for nothing; --mode stream times it");
   for (int i = 0; i < outcome->bare_count; i++)
     printf("bare %s: %.3f ms\n", gemm_product_name(outcome->bare[i].product), outcome->bare[i].ms.median);
   if (outcome->plan_id[0]) printf("stored; plan %s, %.0f s\n", outcome->plan_id, outcome->seconds);

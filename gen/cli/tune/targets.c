@@ -106,7 +106,7 @@ static flp_status set_text(const tune_args *args, tune_target *target) {
   cli_spec_text(&target->spec, target->text, sizeof target->text);
   size_t used = strlen(target->text);
   snprintf(target->text + used, sizeof target->text - used, "%s%s",
-           args->options.mode == FLP_MODE_STREAM ? " mode=P" : "", workspace);
+           args->options.mode == FLP_MODE_STREAM ? " mode=stream" : "", workspace);
   return FLP_OK;
 }
 

@@ -53,7 +53,8 @@ static const struct argp_option options[] = {
     {"rows", KEY_ROWS, "N", 0, "rows that are timed; default 8192", 3},
     {"workspace", KEY_WORKSPACE, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 3},
     {"mode", KEY_MODE, "NAME", 0,
-     "P: time steps of --loss in mode P even where mode R is predicted to be faster; S, which --keep is", 3},
+     "stream (P): time streamed steps of --loss even where recomputing is predicted to be faster; save (S), as --keep",
+     3},
     {"burst-ms", KEY_BURST, "MS", 0, "least length of a burst of calls; default 75, 40 where the effort is quick", 3},
     {"seed", KEY_SEED, "S", 0, "of the data and of the order; default 1", 3},
     {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 3},
@@ -94,14 +95,6 @@ static flp_status parse_effort(const char *text, search_effort *out) {
   return FLP_OK;
 }
 
-static flp_status parse_mode(const char *text, flp_mode *out) {
-  static const cli_choice modes[] = {{"S", FLP_MODE_SAVE}, {"P", FLP_MODE_STREAM}, {NULL, 0}};
-  int value = 0;
-  FLP_TRY(cli_parse_choice("--mode", text, modes, &value));
-  *out = (flp_mode)value;
-  return FLP_OK;
-}
-
 static flp_status parse_value(int key, const char *text, tune_args *args) {
   switch (key) {
     case KEY_EFFORT:
@@ -115,7 +108,7 @@ static flp_status parse_value(int key, const char *text, tune_args *args) {
     case KEY_WORKSPACE:
       return cli_parse_bytes("--workspace", text, &args->options.budget_bytes);
     case KEY_MODE:
-      return parse_mode(text, &args->options.mode);
+      return cli_parse_mode_of(text, 1u << FLP_MODE_SAVE | 1u << FLP_MODE_STREAM, &args->options.mode);
     case KEY_BURST:
       return cli_parse_burst(text, &args->burst_ms);
     default:
@@ -393,8 +386,8 @@ int cli_tune(int argc, char **argv) {
       "and the bare matrix products; the better third goes on with more rounds. The untuned kernel stays unless "
       "another is faster by more than the measured noise; of those within the noise of the fastest, the one that "
       "the cost model puts first is taken. forward is timed in a forward pass, dz and chunks in a backward pass of "
-      "mode R. With --keep forward_keep is timed in a forward pass that keeps exponentials, products in that and "
-      "backward together: mode S. With --loss both are timed in steps of mode P, and so are the rows of its chunks. "
+      "recomputing. With --keep forward_keep is timed in a forward pass that keeps exponentials, products in that and "
+      "backward together. With --loss both are timed in streamed steps, and so are the rows of its chunks. "
       "Ctrl-C keeps what was found.\n\n" CLI_EXIT_HELP,
       children,
       NULL,

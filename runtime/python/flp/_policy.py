@@ -186,9 +186,9 @@ _said = set()
 
 def _say_pooled(rule, ops, settings, grads):
     """Says once a rule and mode how it runs."""
-    mode = "F, scoring alone"
+    mode = "score"
     if grads:
-        mode = "S, exponentials kept" if _run.keeping_plan(ops, settings, grads)[1] else "R, scores recomputed"
+        mode = "save" if _run.keeping_plan(ops, settings, grads)[1] else "recompute"
     if (rule, mode) not in _said:
         _said.add((rule, mode))
         _c.log(_c.LOG_INFO, "policy_loss: %s pools the log-probabilities of a sequence, so it is no loss program of rows; "

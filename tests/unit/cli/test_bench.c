@@ -273,9 +273,9 @@ Test(bench_verb, every_case_and_size_is_in_the_record) {
   cr_assert_eq(json_array_size(rows), 6);
   for (size_t i = 0; i < 2; i++) {
     int n = i ? 300 : 40;
-    expect_row(rows, 3 * i, "forward", n, 1, "F");
-    expect_row(rows, 3 * i + 1, "backward", n, 3, "R_VOCAB");
-    expect_row(rows, 3 * i + 2, "forward+backward", n, 4, "R_VOCAB");
+    expect_row(rows, 3 * i, "forward", n, 1, "score");
+    expect_row(rows, 3 * i + 1, "backward", n, 3, "recompute-vocab");
+    expect_row(rows, 3 * i + 2, "forward+backward", n, 4, "recompute-vocab");
   }
   json_t *bare = json_object_get(record, "bare");
   cr_assert_eq(json_array_size(bare), 6);
@@ -302,7 +302,7 @@ Test(bench_verb, mode_s_is_in_the_record) {
   json_t *record = read_record(), *rows = json_object_get(record, "rows"), *both = json_array_get(rows, 1);
   cr_expect_eq(json_array_size(rows), 2, "backward alone would read what it has used up");
   cr_expect_str_eq(text(both, "case"), "forward+backward");
-  cr_expect_str_eq(text(both, "mode"), "S");
+  cr_expect_str_eq(text(both, "mode"), "save");
   cr_expect_eq(number(both, "gemms"), 3);
   cr_expect_geq(number(both, "extra_bytes"), 2 * 40 * 1000);
   cr_expect_float_eq(number(both, "ratio"), number(both, "ms") / number(both, "bare_ms"), 1e-3);
@@ -319,7 +319,7 @@ Test(bench_verb, steps_of_mode_p_are_in_the_record) {
   json_t *host = json_object_get(record, "host");
   cr_expect_eq(json_array_size(rows), 1);
   cr_expect_str_eq(text(step, "case"), "step");
-  cr_expect_str_eq(text(step, "mode"), "P");
+  cr_expect_str_eq(text(step, "mode"), "stream");
   cr_expect_str_eq(text(step, "loss"), "grpo+k3");
   cr_expect_eq(number(step, "gemms"), 2);
   cr_expect(number(step, "extra_bytes") > 0 && number(step, "extra_bytes") <= number(step, "budget_bytes"));
@@ -390,7 +390,7 @@ Test(bench_verb, budget_and_mode_reach_the_plan) {
   int code = run(&s, "--vocab 1000 --hidden 64 --grad hidden,weight --rows 300 --mode R_ROWS --budget 600K");
   cr_assert_eq(code, 0, "%s", printed(&s, 2));
   json_t *record = read_record(), *row = json_array_get(json_object_get(record, "rows"), 2);
-  cr_expect_str_eq(text(row, "mode"), "R_ROWS");
+  cr_expect_str_eq(text(row, "mode"), "recompute-rows");
   cr_expect_eq(number(row, "budget_bytes"), 600 * 1024);
   cr_expect_leq(number(row, "extra_bytes"), 600 * 1024);
   json_decref(record);

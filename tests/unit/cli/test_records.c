@@ -241,6 +241,25 @@ Test(records, layouts_are_told_apart_by_mode_and_chunks) {
   cr_expect_eq(recalled(path, &run, &spec, &other_chunk), 0);
 }
 
+/* What release 0.1.0 wrote: letters for modes. */
+Test(records, layouts_and_targets_with_letters_of_modes_are_recalled) {
+  const char *path = new_path();
+  records_run run = sample_run();
+  records_spec spec = sample_spec();
+  spec.text = "bf16 V=1000 D=64 mode=stream workspace=1024";
+  search_candidate c = sample_candidate(SEARCH_TIMED);
+  c.kind = 0;
+  c.mode = FLP_MODE_STREAM;
+  c.chunk_rows = 128;
+  records_close(with_candidate(path, &run, &spec, &c));
+  cr_expect_eq(number(path, "SELECT count(*) FROM candidate WHERE tune = 'stream'"), 1);
+  run_sql(path, "UPDATE candidate SET tune = 'P'; UPDATE spec SET text = replace(text, 'stream', 'P')");
+  search_candidate same = c, other = c;
+  other.mode = FLP_MODE_SAVE;
+  cr_expect_eq(recalled(path, &run, &spec, &same), 1);
+  cr_expect_eq(recalled(path, &run, &spec, &other), 0);
+}
+
 Test(records, the_newest_counts) {
   const char *path = new_path();
   records_run run = sample_run();

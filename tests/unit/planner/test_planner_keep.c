@@ -104,10 +104,11 @@ Test(planner_keep, saved_backward_holds_rows_and_no_exponentials) {
   cr_expect_eq(flp_planner_pick(&p, FLP_PASS_BACKWARD_SAVED, 8192, saved + s.bytes - 1, 1, &less), FLP_ERROR_BUDGET);
   cr_expect_eq(less.smallest_bytes, s.bytes);
   char sentence[256];
-  snprintf(sentence, sizeof sentence,
-           "budget: %llu bytes are too few for the backward pass over 8192 rows; %llu bytes or more are accepted, %llu of "
-           "them for what mode S saves",
-           (unsigned long long)(saved + s.bytes - 1), (unsigned long long)(saved + s.bytes), (unsigned long long)saved);
+  snprintf(
+      sentence, sizeof sentence,
+      "budget: %llu bytes are too few for the backward pass over 8192 rows; %llu bytes or more are accepted, %llu of "
+      "them for what mode save keeps",
+      (unsigned long long)(saved + s.bytes - 1), (unsigned long long)(saved + s.bytes), (unsigned long long)saved);
   cr_expect_str_eq(flp_error_detail(), sentence);
   cr_expect_eq(flp_planner_pick(&p, FLP_PASS_BACKWARD_SAVED, 8192, s.bytes, 0, &less), FLP_OK, "of workspace alone");
   cr_expect_eq(flp_planner_pick(&p, FLP_PASS_BACKWARD_SAVED, 8192, s.bytes - 1, 0, &less), FLP_ERROR_BUDGET);

@@ -86,8 +86,8 @@ void report_chart_best(FILE *out, const report_data *data) {
       out, "best", title,
       "Left of the dashed line is faster than cuBLASLt's products of the same shapes alone. Marks are "
       "medians, whiskers the least and the most. Of dz, products and layout the whole backward pass is "
-      "timed, with that one tuned; of forward_keep and what is tuned beside it the pass of mode S or the "
-      "step of mode P.");
+      "timed, with that one tuned; of forward_keep and what is tuned beside it the whole training step or the "
+      "streamed step.");
   report_legend_start(out);
   for (int k = 0; REPORT_KINDS[k]; k++) {
     int used = 0;
