@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/base/modes.h"
+#include "runtime/base/names.h"
 #include "runtime/base/status.h"
 #include "runtime/planner/planner.h"
 
@@ -199,26 +199,16 @@ flp_status records_finish_run(records *file, const records_run *run) {
   return finish(file, statement);
 }
 
-static const char *entropy_name(flp_entropy entropy) {
-  static const char *const names[] = {"none", "forward", "backward"};
-  return names[entropy];
-}
-
-static const char *grads_name(uint32_t grads) {
-  static const char *const names[] = {"none", "hidden",      "weight",      "hidden,weight",
-                                      "bias", "hidden,bias", "weight,bias", "hidden,weight,bias"};
-  return names[grads & 7];
-}
-
 flp_status records_begin_spec(records *file, const records_run *run, records_spec *s) {
   sqlite3_stmt *statement;
   const flp_spec *spec = s->spec;
+  char grads[FLP_GRADS_TEXT_BYTES];
   FLP_TRY(prepare(file, &statement,
                   "INSERT INTO spec(run, text, vocab, hidden, dtype, entropy, grads, bias, softcap, rows, model)"
                   " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                   "isiisssiiis", run->id, s->text, spec->vocab, spec->hidden, flp_dtype_name(spec->dtype),
-                  entropy_name(spec->entropy), grads_name(spec->grads), (int64_t)spec->has_bias,
-                  (int64_t)(spec->softcap > 0), s->rows, s->model));
+                  flp_entropy_name(spec->entropy), spec->grads ? flp_grads_text(spec->grads, ",", grads) : "none",
+                  (int64_t)spec->has_bias, (int64_t)(spec->softcap > 0), s->rows, s->model));
   return finish_insert(file, statement, &s->id);
 }
 

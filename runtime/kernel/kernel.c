@@ -41,27 +41,9 @@ static const struct {
     [FLP_KERNEL_LOSS] = {"loss_rows", USES_LOSS},
 };
 
-static const struct {
-  const char *name;
-  size_t bytes;
-} dtypes[] = {
-    [FLP_DTYPE_BF16] = {"bf16", 2},   [FLP_DTYPE_FP16] = {"fp16", 2},   [FLP_DTYPE_FP32] = {"fp32", 4},
-    [FLP_DTYPE_INT32] = {"int32", 4}, [FLP_DTYPE_INT64] = {"int64", 8}, [FLP_DTYPE_FP64] = {"fp64", 8},
-};
-
 const char *flp_kernel_kind_name(flp_kernel_kind kind) {
   size_t i = (size_t)kind;
   return i < sizeof kinds / sizeof kinds[0] && kinds[i].name ? kinds[i].name : "?";
-}
-
-const char *flp_dtype_name(flp_dtype dtype) {
-  size_t i = (size_t)dtype;
-  return i < sizeof dtypes / sizeof dtypes[0] && dtypes[i].name ? dtypes[i].name : "?";
-}
-
-size_t flp_dtype_bytes(flp_dtype dtype) {
-  size_t i = (size_t)dtype;
-  return i < sizeof dtypes / sizeof dtypes[0] ? dtypes[i].bytes : 0;
 }
 
 static unsigned fields_of(flp_kernel_kind kind) {

@@ -5,6 +5,7 @@
 #ifndef FLP_KERNEL_H
 #define FLP_KERNEL_H
 
+#include "runtime/base/names.h"
 #include "runtime/flp.h"
 #include "runtime/kernel/abi.h"
 
@@ -130,10 +131,8 @@ void flp_tuning_text(const flp_tuning *tuning, char out[FLP_TUNING_TEXT_BYTES]);
  * "options.tune" */
 flp_status flp_tuning_blame(const char *field, const flp_kernel_key *key, flp_status status);
 
-/* Names for messages and files. */
-const char *flp_kernel_kind_name(flp_kernel_kind kind); /* "forward" */
-const char *flp_dtype_name(flp_dtype dtype);            /* "bf16"; "?" if unknown */
-size_t flp_dtype_bytes(flp_dtype dtype);                /* 2; 0 if unknown */
+/* "forward", for messages and files; "?" if unknown. */
+const char *flp_kernel_kind_name(flp_kernel_kind kind);
 
 enum { FLP_ENTRIES_MAX = 8 };
 

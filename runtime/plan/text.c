@@ -8,13 +8,6 @@
 #include "runtime/eager/eager.h"
 #include "runtime/plan/plan.h"
 
-const char *flp_rung_name(flp_rung rung) {
-  static const char *const names[] = {
-      [FLP_RUNG_AUTO] = "auto", [FLP_RUNG_TUNED] = "tuned",     [FLP_RUNG_HEURISTIC] = "heuristic",
-      [FLP_RUNG_JIT] = "jit",   [FLP_RUNG_GENERIC] = "generic", [FLP_RUNG_EAGER] = "eager"};
-  return (size_t)rung < sizeof names / sizeof names[0] ? names[rung] : "unknown";
-}
-
 /* Text that stops at its buffer's end. */
 typedef struct text {
   char *at;
@@ -33,22 +26,15 @@ static void add(text *t, const char *format, ...) {
 }
 
 void flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
-  static const char *const entropies[] = {"none", "forward", "backward"};
-  static const char *const grads[] = {"hidden", "weight", "bias"};
+  char grads[FLP_GRADS_TEXT_BYTES];
   text t = {out, FLP_SPEC_TEXT_BYTES};
   if (spec->op == FLP_OP_SELECT) {
-    add(&t, "select V=%" PRId64 " %s entropy=%s", spec->vocab, flp_dtype_name(spec->dtype), entropies[spec->entropy]);
+    add(&t, "select V=%" PRId64 " %s entropy=%s", spec->vocab, flp_dtype_name(spec->dtype),
+        flp_entropy_name(spec->entropy));
     return;
   }
-  add(&t, "V=%" PRId64 " D=%" PRId64 " %s entropy=%s grads=", spec->vocab, spec->hidden, flp_dtype_name(spec->dtype),
-      entropies[spec->entropy]);
-  const char *between = "";
-  for (int i = 0; i < 3; i++)
-    if (spec->grads & 1u << i) {
-      add(&t, "%s%s", between, grads[i]);
-      between = "+";
-    }
-  if (!spec->grads) add(&t, "none");
+  add(&t, "V=%" PRId64 " D=%" PRId64 " %s entropy=%s grads=%s", spec->vocab, spec->hidden, flp_dtype_name(spec->dtype),
+      flp_entropy_name(spec->entropy), spec->grads ? flp_grads_text(spec->grads, "+", grads) : "none");
   if (spec->has_bias) add(&t, " bias");
   if (spec->softcap > 0) add(&t, " softcap=%g", (double)spec->softcap);
   if (spec->keep) add(&t, " keep");
@@ -57,17 +43,15 @@ void flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
 }
 
 void flp_plan_spec_options(const flp_spec *spec, char out[FLP_SPEC_OPTIONS_BYTES]) {
-  static const char *const entropies[] = {"none", "forward", "backward"};
-  static const char *const grads[] = {"hidden", "weight", "bias"};
+  char grads[FLP_GRADS_TEXT_BYTES];
   const flp_spec usual = FLP_SPEC_INIT;
   text t = {out, FLP_SPEC_OPTIONS_BYTES};
   if (spec->op == FLP_OP_SELECT) add(&t, "--op select ");
   add(&t, "--vocab %" PRId64, spec->vocab);
   if (spec->op == FLP_OP_HEAD) add(&t, " --hidden %" PRId64, spec->hidden);
   add(&t, " --dtype %s", flp_dtype_name(spec->dtype));
-  if (spec->entropy) add(&t, " --entropy %s", entropies[spec->entropy]);
-  for (int i = 0, any = 0; i < 3; i++)
-    if (spec->grads & 1u << i) add(&t, "%s%s", any++ ? "," : " --grad ", grads[i]);
+  if (spec->entropy) add(&t, " --entropy %s", flp_entropy_name(spec->entropy));
+  if (spec->grads) add(&t, " --grad %s", flp_grads_text(spec->grads, ",", grads));
   if (spec->has_bias) add(&t, " --bias");
   if (spec->softcap > 0) add(&t, " --softcap %.9g", (double)spec->softcap);
   if (spec->per_row_temperature) add(&t, " --per-row-temperature");

@@ -87,7 +87,6 @@ static flp_status check_fields(const bench_args *args) {
 }
 
 static void add_shape(command *c, const bench_args *args) {
-  static const char *const entropies[] = {"none", "forward", "backward"};
   const flp_spec *spec = &args->spec.spec;
   char rows[BENCH_SIZES_MAX * 21] = "";
   for (int i = 0; i < args->row_count; i++) {
@@ -98,7 +97,7 @@ static void add_shape(command *c, const bench_args *args) {
   add(c, "--hidden=%" PRId64, spec->hidden);
   add(c, "--rows=%s", rows);
   add(c, "--dtype=%s", flp_dtype_name(spec->dtype));
-  if (!spec->loss) add(c, "--entropy=%s", entropies[spec->entropy]);
+  if (!spec->loss) add(c, "--entropy=%s", flp_entropy_name(spec->entropy));
   if (spec->grads) add(c, "--grad=hidden%s", spec->grads & FLP_GRAD_WEIGHT ? ",weight" : "");
   if (spec->has_bias) add(c, "--bias");
   if (spec->softcap > 0) add(c, "--softcap=%.9g", (double)spec->softcap);

@@ -8,14 +8,9 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/record.h"
 #include "gen/cli/shared/table.h"
-#include "runtime/base/modes.h"
+#include "runtime/base/names.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/planner/planner.h"
-
-static const char *entropy_name(flp_entropy entropy) {
-  static const char *const names[] = {"none", "forward", "backward"};
-  return entropy >= FLP_ENTROPY_NONE && entropy <= FLP_ENTROPY_BACKWARD ? names[entropy] : "?";
-}
 
 /* Of the products that the case stands for, over the rows that are not masked. */
 static double tflops_of(const bench_args *args, const bench_row *row) {
@@ -132,7 +127,7 @@ static json_t *number_or_null(int known, double value) {
 
 static json_t *grads_json(uint32_t grads) {
   json_t *list = json_array();
-  for (const cli_choice *choice = CLI_GRADS; choice->name; choice++)
+  for (const cli_choice *choice = FLP_GRAD_WORDS; choice->name; choice++)
     if (grads & (uint32_t)choice->value) json_array_append_new(list, json_string(choice->name));
   return list;
 }
@@ -146,7 +141,7 @@ static json_t *row_json(const bench_args *args, const bench_result *result, cons
                           {"D", json_integer(spec->hidden)},
                           {"V", json_integer(spec->vocab)},
                           {"dtype", json_string(flp_dtype_name(spec->dtype))},
-                          {"entropy", json_string(entropy_name(spec->entropy))},
+                          {"entropy", json_string(flp_entropy_name(spec->entropy))},
                           {"grads", grads_json(row->which == BENCH_FORWARD ? 0 : spec->grads)},
                           {"loss", loss ? json_string(loss->name) : json_null()},
                           {"active_rows", json_integer(row->active)},

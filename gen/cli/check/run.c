@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "gen/cli/check/check.h"
-#include "runtime/base/modes.h"
+#include "runtime/base/names.h"
 #include "runtime/planner/planner.h"
 
 typedef struct run_state {
@@ -49,20 +49,12 @@ static flp_status make_saved(run_state *run) {
 }
 
 /* What was asked for by name is what runs, but for the eager rung, which has one way. */
-<<<<<<< HEAD
 static flp_status check_streams(const run_state *run) {
   flp_layout layout;
   if (run->how->rung == FLP_RUNG_EAGER || run->problem->c.mode != FLP_MODE_STREAM || !run->call.loss) return FLP_OK;
   FLP_TRY(call_layout(&run->buffers, run->plan, FLP_PASS_STEP, run->call.n, &layout));
   if (layout.mode == FLP_MODE_STREAM) return FLP_OK;
-  return flp_fail(FLP_ERROR_INTERNAL, "mode P was asked for, and %s was taken", flp_mode_name(layout.mode));
-=======
-static flp_status check_layout(const run_state *run, flp_pass pass, const flp_layout *layout) {
-  flp_mode mode = run->problem->c.mode;
-  if (run->how->rung == FLP_RUNG_EAGER || mode != FLP_MODE_STREAM || pass != FLP_PASS_STEP || layout->mode == mode)
-    return FLP_OK;
-  return flp_fail(FLP_ERROR_INTERNAL, "mode stream was asked for, and %s was taken", flp_mode_name(layout->mode));
->>>>>>> 926638e (Modes are named score, recompute-vocab, recompute-rows, recompute-split, save and stream; letters are still read)
+  return flp_fail(FLP_ERROR_INTERNAL, "mode stream was asked for, and %s was taken", flp_mode_name(layout.mode));
 }
 
 static flp_status run_all(run_state *run, call_result *out) {

@@ -6,7 +6,7 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/reasons.h"
 #include "gen/cli/shared/table.h"
-#include "runtime/base/modes.h"
+#include "runtime/base/names.h"
 #include "runtime/plan/plan.h"
 
 /* ---- as JSON ---- */

@@ -3,7 +3,7 @@
 
 #include "gen/cli/explain/explain.h"
 #include "gen/cli/shared/cost.h"
-#include "runtime/base/modes.h"
+#include "runtime/base/names.h"
 #include "runtime/base/util.h"
 #include "runtime/kernel/kernel.h"
 

@@ -8,7 +8,7 @@
 #include "gen/cli/shared/cost.h"
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/kernels.h"
-#include "runtime/base/modes.h"
+#include "runtime/base/names.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/planner/planner.h"
 

@@ -87,8 +87,6 @@ static const struct argp_option options[] = {
     {"seed", KEY_SEED, "N", 0, "default 1", 4},
     {0}};
 
-static const cli_choice entropies[] = {{"none", FLP_ENTROPY_NONE}, {"forward", FLP_ENTROPY_FORWARD}, {NULL, 0}};
-
 static flp_status parse_softcap(const char *text, run_args *args) {
   double value = 0;
   FLP_TRY(cli_parse_number("--softcap", text, &value));
@@ -140,7 +138,7 @@ static flp_status parse_word(int key, const char *text, run_args *args) {
       return parse_softcap(text, args);
     case KEY_GRAD:
       args->has_grads = 1;
-      return cli_parse_flags("--grad", text, CLI_GRADS, &args->grads);
+      return cli_parse_flags("--grad", text, FLP_GRAD_WORDS, &args->grads);
     case KEY_BUDGET:
       return cli_parse_bytes("--budget", text, &args->options.budget_bytes);
     case KEY_RUNG:
@@ -158,7 +156,7 @@ static flp_status parse_word(int key, const char *text, run_args *args) {
       return cli_loss_args_add(&args->loss, text);
     default:
       args->has_entropy = 1;
-      FLP_TRY(cli_parse_choice("--entropy", text, entropies, &value));
+      FLP_TRY(cli_parse_choice("--entropy", text, CLI_ENTROPY_VALUES, &value));
       args->entropy = (flp_entropy)value;
       return FLP_OK;
   }

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "runtime/base/names.h"
 #include "runtime/base/status.h"
 #include "runtime/flp.h"
 
@@ -67,10 +68,7 @@ flp_status cli_parse_device(const char *text, int32_t *out); /* of --device: a C
 flp_status cli_parse_burst(const char *text, double *out);   /* of --burst-ms */
 
 /* A word of a fixed list; the list ends with a NULL name. */
-typedef struct cli_choice {
-  const char *name;
-  int value;
-} cli_choice;
+typedef flp_word cli_choice;
 flp_status cli_parse_choice(const char *field, const char *text, const cli_choice *choices, int *out);
 /* Words separated by commas; *out is the union of their bits. */
 flp_status cli_parse_flags(const char *field, const char *text, const cli_choice *choices, uint32_t *out);
@@ -78,10 +76,10 @@ flp_status cli_parse_flags(const char *field, const char *text, const cli_choice
 flp_status cli_parse_integers(const char *field, const char *text, int64_t least, int64_t most, int capacity,
                               int64_t *out, int *count);
 
-extern const cli_choice CLI_DTYPES[];  /* bf16, fp16, fp32 */
-extern const cli_choice CLI_TARGETS[]; /* int32, int64 */
-extern const cli_choice CLI_GRADS[];   /* hidden, weight, bias: FLP_GRAD_* */
-extern const cli_choice CLI_RUNGS[];   /* auto and the rungs of flp.h */
+extern const cli_choice CLI_DTYPES[];         /* of operands */
+extern const cli_choice CLI_SCORE_DTYPES[];   /* of scores that exist already */
+extern const cli_choice CLI_TARGETS[];        /* of targets */
+extern const cli_choice CLI_ENTROPY_VALUES[]; /* without a gradient */
 
 /* "1.24 GB", "256 B": decimal units. "94 TFLOP". Returns buffer. */
 enum { CLI_TEXT_BYTES = 32 };

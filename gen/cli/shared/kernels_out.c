@@ -50,23 +50,17 @@ json_t *cli_desc_json(const flp_kernel_desc *desc) {
 
 static json_t *grads_json(uint32_t grads) {
   json_t *list = json_array();
-  for (const cli_choice *choice = CLI_GRADS; choice->name; choice++)
+  for (const cli_choice *choice = FLP_GRAD_WORDS; choice->name; choice++)
     if (grads & (uint32_t)choice->value) json_array_append_new(list, json_string(choice->name));
   return list;
-}
-
-static const char *entropy_name(flp_entropy entropy) {
-  static const char *const names[] = {"none", "forward", "backward"};
-  return names[entropy];
 }
 
 json_t *cli_spec_json(const flp_spec *spec, double scale) {
   const flp_loss *loss = cli_loss_of(spec);
   return json_pack("{s:s, s:I, s:I, s:s, s:s, s:s, s:o, s:b, s:o, s:b, s:s, s:s, s:b, s:i, s:b, s:o, s:o}", "op",
-                   spec->op == FLP_OP_SELECT ? "select" : "head", "vocab", (json_int_t)spec->vocab, "hidden",
-                   (json_int_t)spec->hidden, "dtype", flp_dtype_name(spec->dtype), "target_dtype",
-                   flp_dtype_name(spec->target_dtype), "entropy", entropy_name(spec->entropy), "grads",
-                   grads_json(spec->grads), "bias", spec->has_bias, "softcap",
+                   flp_op_name(spec->op), "vocab", (json_int_t)spec->vocab, "hidden", (json_int_t)spec->hidden, "dtype",
+                   flp_dtype_name(spec->dtype), "target_dtype", flp_dtype_name(spec->target_dtype), "entropy",
+                   flp_entropy_name(spec->entropy), "grads", grads_json(spec->grads), "bias", spec->has_bias, "softcap",
                    spec->softcap > 0 ? cli_json_number((double)spec->softcap) : json_null(), "per_row_temperature",
                    spec->per_row_temperature, "grad_hidden_dtype", flp_dtype_name(spec->grad_hidden_dtype),
                    "grad_weight_dtype", flp_dtype_name(spec->grad_weight_dtype), "accumulate_grad_weight",
@@ -79,22 +73,16 @@ const char *cli_spec_text(const flp_spec *spec, char *buffer, size_t capacity) {
   const flp_loss *loss = cli_loss_of(spec);
   if (spec->op == FLP_OP_SELECT) {
     snprintf(buffer, capacity, "select %s V=%lld entropy=%s", flp_dtype_name(spec->dtype), (long long)spec->vocab,
-             entropy_name(spec->entropy));
+             flp_entropy_name(spec->entropy));
     return buffer;
   }
+  char grads[FLP_GRADS_TEXT_BYTES];
   if (spec->softcap > 0) snprintf(softcap, sizeof softcap, " softcap=%g", (double)spec->softcap);
-  snprintf(buffer, capacity, "%s V=%lld D=%lld entropy=%s grad=%s%s%s%s%s%s%s%s%s%s%s", flp_dtype_name(spec->dtype),
-           (long long)spec->vocab, (long long)spec->hidden, entropy_name(spec->entropy), spec->grads ? "" : "none",
-           spec->grads & FLP_GRAD_HIDDEN ? "hidden," : "", spec->grads & FLP_GRAD_WEIGHT ? "weight," : "",
-           spec->grads & FLP_GRAD_BIAS ? "bias," : "", spec->has_bias ? " bias" : "", softcap,
+  snprintf(buffer, capacity, "%s V=%lld D=%lld entropy=%s grad=%s%s%s%s%s%s%s%s", flp_dtype_name(spec->dtype),
+           (long long)spec->vocab, (long long)spec->hidden, flp_entropy_name(spec->entropy),
+           spec->grads ? flp_grads_text(spec->grads, ",", grads) : "none", spec->has_bias ? " bias" : "", softcap,
            spec->per_row_temperature ? " per-row-temperature" : "", spec->keep ? " keep" : "", loss ? " loss=" : "",
            loss ? loss->name : "", spec->accumulate_grad_weight ? " accumulate-grad-weight" : "");
-  char *comma = strstr(buffer, ", ");
-  size_t length = strlen(buffer);
-  if (comma)
-    memmove(comma, comma + 1, strlen(comma));
-  else if (length && buffer[length - 1] == ',')
-    buffer[length - 1] = 0;
   return buffer;
 }
 

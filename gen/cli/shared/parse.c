@@ -5,20 +5,14 @@
 #include <string.h>
 
 #include "gen/cli/shared/common.h"
-#include "runtime/base/modes.h"
+#include "runtime/base/names.h"
 
-const cli_choice CLI_DTYPES[] = {
-    {"bf16", FLP_DTYPE_BF16}, {"fp16", FLP_DTYPE_FP16}, {"fp32", FLP_DTYPE_FP32}, {NULL, 0}};
-const cli_choice CLI_TARGETS[] = {{"int32", FLP_DTYPE_INT32}, {"int64", FLP_DTYPE_INT64}, {NULL, 0}};
-const cli_choice CLI_GRADS[] = {
-    {"hidden", FLP_GRAD_HIDDEN}, {"weight", FLP_GRAD_WEIGHT}, {"bias", FLP_GRAD_BIAS}, {NULL, 0}};
-const cli_choice CLI_RUNGS[] = {{"auto", FLP_RUNG_AUTO},
-                                {"tuned", FLP_RUNG_TUNED},
-                                {"heuristic", FLP_RUNG_HEURISTIC},
-                                {"jit", FLP_RUNG_JIT},
-                                {"generic", FLP_RUNG_GENERIC},
-                                {"eager", FLP_RUNG_EAGER},
-                                {NULL, 0}};
+#define DTYPE(value, word, bytes) {word, FLP_DTYPE_##value},
+#define ENTROPY(value, word) {word, FLP_ENTROPY_##value},
+const cli_choice CLI_DTYPES[] = {FLP_OPERAND_DTYPES(DTYPE){NULL, 0}};
+const cli_choice CLI_SCORE_DTYPES[] = {FLP_SCORE_DTYPES(DTYPE){NULL, 0}};
+const cli_choice CLI_TARGETS[] = {FLP_TARGET_DTYPES(DTYPE){NULL, 0}};
+const cli_choice CLI_ENTROPY_VALUES[] = {FLP_ENTROPY_VALUES(ENTROPY){NULL, 0}};
 
 flp_status cli_parse_integer(const char *field, const char *text, int64_t least, int64_t most, int64_t *out) {
   char *end;
@@ -129,7 +123,7 @@ flp_status cli_parse_mode(const char *text, flp_mode *out) {
 
 flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out) {
   int value = 0;
-  FLP_TRY(cli_parse_choice(field, text, CLI_RUNGS, &value));
+  FLP_TRY(cli_parse_choice(field, text, FLP_RUNG_WORDS, &value));
   *out = (flp_rung)value;
   return FLP_OK;
 }

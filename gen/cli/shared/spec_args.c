@@ -5,7 +5,7 @@
 
 #include "gen/cli/shared/hfconfig.h"
 #include "runtime/api/validate.h"
-#include "runtime/base/modes.h"
+#include "runtime/base/names.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/planner/planner.h"
 
@@ -65,13 +65,6 @@ static const struct argp_option options[] = {
      1},
     {0}};
 
-static const cli_choice entropies[] = {
-    {"none", FLP_ENTROPY_NONE}, {"forward", FLP_ENTROPY_FORWARD}, {"backward", FLP_ENTROPY_BACKWARD}, {NULL, 0}};
-
-static const cli_choice ops[] = {{"head", FLP_OP_HEAD}, {"select", FLP_OP_SELECT}, {NULL, 0}};
-static const cli_choice dtypes[] = {
-    {"bf16", FLP_DTYPE_BF16}, {"fp16", FLP_DTYPE_FP16}, {"fp32", FLP_DTYPE_FP32}, {"fp64", FLP_DTYPE_FP64}, {NULL, 0}};
-
 static flp_status parse_softcap(const char *text, cli_spec_args *args) {
   double value = 0;
   FLP_TRY(cli_parse_number("--softcap", text, &value));
@@ -95,9 +88,9 @@ static flp_status parse_enumeration(int key, const char *text, cli_spec_args *ar
   switch (key) {
     case KEY_DTYPE:
       args->has_dtype = 1;
-      return parse_dtype("--dtype", text, dtypes, &spec->dtype);
+      return parse_dtype("--dtype", text, CLI_SCORE_DTYPES, &spec->dtype);
     case KEY_OP:
-      FLP_TRY(cli_parse_choice("--op", text, ops, &value));
+      FLP_TRY(cli_parse_choice("--op", text, FLP_OP_WORDS, &value));
       spec->op = (flp_op)value;
       return FLP_OK;
     case KEY_TARGET_DTYPE:
@@ -107,10 +100,10 @@ static flp_status parse_enumeration(int key, const char *text, cli_spec_args *ar
     case KEY_GRAD_WEIGHT_DTYPE:
       return parse_dtype("--grad-weight-dtype", text, CLI_DTYPES, &spec->grad_weight_dtype);
     case KEY_GRAD:
-      return cli_parse_flags("--grad", text, CLI_GRADS, &spec->grads);
+      return cli_parse_flags("--grad", text, FLP_GRAD_WORDS, &spec->grads);
     default:
       args->has_entropy = 1;
-      FLP_TRY(cli_parse_choice("--entropy", text, entropies, &value));
+      FLP_TRY(cli_parse_choice("--entropy", text, FLP_ENTROPY_WORDS, &value));
       spec->entropy = (flp_entropy)value;
       return FLP_OK;
   }

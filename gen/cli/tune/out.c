@@ -7,7 +7,7 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/table.h"
 #include "gen/cli/tune/tune.h"
-#include "runtime/base/modes.h"
+#include "runtime/base/names.h"
 #include "runtime/plan/plan.h"
 
 static const char *layout_text(const search_candidate *c, char out[FLP_TUNABLES_TEXT_BYTES]) {

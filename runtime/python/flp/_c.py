@@ -21,7 +21,6 @@ GRAD_HIDDEN, GRAD_WEIGHT, GRAD_BIAS = 1, 2, 4
 RUNG_AUTO, RUNG_TUNED, RUNG_HEURISTIC, RUNG_JIT, RUNG_GENERIC, RUNG_EAGER = range(6)
 DEVICE_HOST = -1
 PASS_FORWARD, PASS_COMBINE, PASS_BACKWARD, PASS_STEP, PASS_BACKWARD_SAVED, PASS_FORWARD_SAVED = 1, 2, 3, 4, 5, 6
-MODE_NAMES = {1: "score", 2: "recompute-vocab", 3: "recompute-rows", 4: "recompute-split", 5: "save", 6: "stream"}
 LOSS_BYTES_MAX = 4096  # loss.h: capacity that always suffices for a loss program
 VECTORS_MAX = 8
 WORKSPACE_ALIGNMENT = 256
@@ -136,6 +135,7 @@ PROTOTYPES = {
     "flp_plan_get_rung": (c_int, [c_void_p]),
     "flp_plan_get_reason": (c_char_p, [c_void_p, c_int]),
     "flp_rung_name": (c_char_p, [c_int]),
+    "flp_mode_name": (c_char_p, [c_int]),
     "flp_plan_get_id": (c_int, [c_void_p, POINTER(c_char)]),
     "flp_plan_layout": (c_int, [c_void_p, c_int, c_int64, c_uint64, POINTER(Layout)]),
     "flp_plan_saved": (c_int, [c_void_p, c_int64, c_uint64, POINTER(c_size_t)]),

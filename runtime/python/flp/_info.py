@@ -34,7 +34,7 @@ def _layout(plan, which, n, budget):
                 "bytes": _eager_torch.workspace_bytes(plan, which, n, plan.key.hidden, budget)}
     layout = plan.layout(which, n, budget)
     values = {name: getattr(layout, name) for name, _ in _c.Layout._fields_ if name != "struct_bytes"}
-    values["mode"] = _c.MODE_NAMES.get(layout.mode, str(layout.mode))
+    values["mode"] = _plans.mode_name(layout.mode)
     return values
 
 

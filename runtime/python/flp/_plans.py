@@ -226,6 +226,10 @@ def rung_name(rung):
     return _c.get().flp_rung_name(rung).decode()
 
 
+def mode_name(mode):
+    return _c.get().flp_mode_name(mode).decode()
+
+
 # What FLP_FORCE, FLP_STRICT and FLP_BUDGET ask for: the pinned rung or _c.RUNG_AUTO, whether a fall and bad values are
 # errors, bytes of workspace by pass.
 InForce = collections.namedtuple("InForce", "rung strict budgets")

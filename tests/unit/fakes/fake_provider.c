@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/names.c"
 #include "runtime/base/process.c"
 #include "runtime/base/status.c"
 #include "runtime/kernel/abi.c"

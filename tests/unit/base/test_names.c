@@ -1,0 +1,72 @@
+/* test_names.c: every value of an enumeration has one word, and no two share one. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/names.h"
+
+static void expect_words(const flp_word *words, const char *want) {
+  char got[256] = "";
+  for (const flp_word *word = words; word->name; word++) {
+    size_t used = strlen(got);
+    snprintf(got + used, sizeof got - used, "%s=%d ", word->name, word->value);
+  }
+  cr_expect_str_eq(got, want);
+}
+
+Test(names, lists_hold_every_value) {
+  expect_words(FLP_ENTROPY_WORDS, "none=0 forward=1 backward=2 ");
+  expect_words(FLP_GRAD_WORDS, "hidden=1 weight=2 bias=4 ");
+  expect_words(FLP_OP_WORDS, "head=0 select=1 ");
+  expect_words(FLP_RUNG_WORDS, "auto=0 tuned=1 heuristic=2 jit=3 generic=4 eager=5 ");
+}
+
+Test(names, dtypes_have_a_word_and_a_size) {
+  static const char *const names[] = {"?", "bf16", "fp16", "fp32", "int32", "int64", "fp64", "?"};
+  static const size_t bytes[] = {0, 2, 2, 4, 4, 8, 8, 0};
+  for (int i = 0; i < 8; i++) {
+    cr_expect_str_eq(flp_dtype_name((flp_dtype)i), names[i]);
+    cr_expect_eq(flp_dtype_bytes((flp_dtype)i), bytes[i], "dtype %d", i);
+  }
+}
+
+Test(names, modes_are_named_by_what_they_do) {
+  cr_expect_str_eq(flp_mode_name(FLP_MODE_SCORE), "score");
+  cr_expect_str_eq(flp_mode_name(FLP_MODE_RECOMPUTE_VOCAB), "recompute-vocab");
+  cr_expect_str_eq(flp_mode_name(FLP_MODE_RECOMPUTE_ROWS), "recompute-rows");
+  cr_expect_str_eq(flp_mode_name(FLP_MODE_RECOMPUTE_SPLIT), "recompute-split");
+  cr_expect_str_eq(flp_mode_name(FLP_MODE_SAVE), "save");
+  cr_expect_str_eq(flp_mode_name(FLP_MODE_STREAM), "stream");
+  cr_expect_str_eq(flp_mode_name((flp_mode)0), "-");
+  cr_expect_str_eq(flp_mode_name((flp_mode)7), "-");
+  cr_expect_str_eq(flp_mode_alias((flp_mode)7), "-");
+}
+
+Test(names, modes_names_and_letters_are_found_in_either_case) {
+  static const struct {
+    const char *text;
+    int mode;
+  } cases[] = {{"F", 1},   {"r_vocab", 2}, {"R_ROWS", 3},          {"R2", 4}, {"r2", 4},
+               {"S", 5},   {"p", 6},       {"RECOMPUTE-SPLIT", 4}, {"-", 0},  {"", 0},
+               {"sav", 0}, {"save ", 0},   {"recompute", 0},       {"R", 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+    cr_expect_eq((int)flp_mode_find(cases[i].text), cases[i].mode, "'%s'", cases[i].text);
+  for (int mode = FLP_MODE_SCORE; mode <= FLP_MODE_STREAM; mode++) {
+    cr_expect_eq((int)flp_mode_find(flp_mode_name((flp_mode)mode)), mode);
+    cr_expect_eq((int)flp_mode_find(flp_mode_alias((flp_mode)mode)), mode);
+  }
+}
+
+Test(names, unknown_values_have_none) {
+  cr_expect_str_eq(flp_entropy_name((flp_entropy)3), "?");
+  cr_expect_str_eq(flp_op_name((flp_op)99), "?");
+  cr_expect_str_eq(flp_rung_name((flp_rung)6), "unknown");
+  cr_expect_str_eq(flp_mode_name((flp_mode)-1), "-");
+}
+
+Test(names, a_mask_of_gradients_is_a_list) {
+  char text[FLP_GRADS_TEXT_BYTES];
+  cr_expect_str_eq(flp_grads_text(0, ",", text), "");
+  cr_expect_str_eq(flp_grads_text(FLP_GRAD_WEIGHT, ",", text), "weight");
+  cr_expect_str_eq(flp_grads_text(FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS, "+", text), "hidden+weight+bias");
+}
