@@ -234,7 +234,8 @@ FLP_API const char *flp_plan_get_reason(const flp_plan *plan, flp_rung rung);
 /* Name of a rung: "tuned", "heuristic", "jit", "generic", "eager". */
 FLP_API const char *flp_rung_name(flp_rung rung);
 
-/* Name of a mode: "F", "R_VOCAB", "R_ROWS", "R2", "S", "P"; "-" for 0. thread: any */
+/* Name of a mode: "score", "recompute-vocab", "recompute-rows", "recompute-split", "save", "stream"; "-" for 0.
+ * thread: any */
 FLP_API const char *flp_mode_name(flp_mode mode);
 
 /* 16 hexadecimal digits that are equal on two ranks if and only if they run the same kernels. */
