@@ -2,7 +2,8 @@
 """How much of the fragmentation of an RLHF loop (arXiv:2410.15651) is the log-prob step's own?
 
     FLP_LIBRARY=... PYTHONPATH=runtime/python python3 tests/gpu/fragmentation.py --json fragmentation.json --plots plots
-    ... --tiny          the same loop on the CPU in seconds; memory is then known of flp's host arena only
+    ... --tiny          the same loop on the CPU in seconds, without a record unless --json is given; memory is then
+                        known of flp's host arena only
 
 A PPO loop with actor, reference, critic and reward model, small transformers with random weights: a rollout and four
 inferences, then updates of actor and critic, with responses of another length every iteration, as sampling gives them.
@@ -269,7 +270,7 @@ def say(row):
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", required=True, help="file for the record; - for standard output")
+    parser.add_argument("--json", help="file for the record; - for standard output; --tiny does without one")
     parser.add_argument("--plots", help="folder for a picture of every row")
     parser.add_argument("--format", choices=("png", "svg"), default="png", help="of pictures, default %(default)s")
     parser.add_argument("--tiny", action="store_true", help="small sizes on the CPU, in fp32")
@@ -286,6 +287,8 @@ def parse(arguments):
         vars(sizes).update(TINY)
     elif not torch.cuda.is_available():
         parser.error("no CUDA device is usable; accepted: --tiny")
+    if not sizes.json and not sizes.tiny:
+        parser.error("--json: a run on a GPU leaves a record; name its file, or - for standard output")
     if sizes.iterations < 2:
         parser.error("--iterations: %d is not accepted; 2 or more are" % sizes.iterations)
     if sizes.plots and importlib.util.find_spec("matplotlib") is None:
@@ -303,7 +306,8 @@ def main(arguments):
               "sizes": {name: getattr(sizes, name) for name in (*TINY, "updates", "rate", "seed")},
               "acceptance": accepted(rows, sizes.device.type == "cuda"),
               "failed": sum(bool(row["errors"]) for row in rows), "rows": rows}
-    records.write(record, sizes.json)
+    if sizes.json:
+        records.write(record, sizes.json)
     print("%d rows failed; missed: %s" % (record["failed"], ", ".join(record["acceptance"]["missed"]) or "nothing"),
           file=sys.stderr)
     return 1 if record["failed"] or record["acceptance"]["missed"] else 0

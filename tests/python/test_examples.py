@@ -1,7 +1,9 @@
 """The examples without a GPU: they learn, and what they say of themselves is so."""
 import json
+import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -115,8 +117,7 @@ def test_without_adapters_the_model_is_what_it_was():
 
 def test_long_context_tiny(tmp_path):
     out = tmp_path / "long.json"
-    sizes = ["--tokens", "256", "--vocab", "1000", "--hidden", "64", "--budget", "4M"]
-    command = [sys.executable, str(EXAMPLES / "long_context.py"), *sizes, "--device", "cpu", "--json", str(out)]
+    command = [sys.executable, str(EXAMPLES / "long_context.py"), "--tiny", "--device", "cpu", "--json", str(out)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads(out.read_text())
@@ -175,7 +176,107 @@ def test_an_unwritable_record_is_told_before_the_work(tmp_path, capsys):
     assert "argument --json: %s cannot be written: No such file or directory\n" % path in capsys.readouterr().err
 
 
-def test_an_example_without_options_refuses_them():
-    done = subprocess.run([sys.executable, str(EXAMPLES / "tensor_parallel.py"), "--json", "x"], capture_output=True,
-                          text=True)
-    assert done.returncode == 2 and "unrecognized arguments: --json x" in done.stderr
+# ---- what every example promises ----
+
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if not path.stem.startswith("_"))
+
+
+def run_example(name, *options, **environment):
+    return subprocess.run([sys.executable, str(EXAMPLES / (name + ".py")), *map(str, options)], capture_output=True,
+                          text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_example_has_help_a_device_and_a_record(name):
+    done = run_example(name, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "runtime/python/examples/%s.py" % name in done.stdout or "python %s.py" % name in done.stdout
+    assert {"--device", "--json"} <= set(done.stdout.split())
+
+
+def test_the_example_of_two_processes_leaves_a_record(tmp_path):
+    done = run_example("tensor_parallel", "--json", tmp_path / "record.json")
+    assert done.returncode == 0, done.stderr
+    ranks = json.loads((tmp_path / "record.json").read_text())["results"]["ranks"]
+    assert len(ranks) == 2
+    for rank in ranks:
+        assert rank["losses_two_processes"] == pytest.approx(rank["losses_one"], abs=1e-5) and len(rank["losses_one"]) == 5
+
+
+def test_progress_is_seen_while_it_runs(tmp_path):
+    """Lines come as steps end, not when the example does."""
+    command = [sys.executable, "-c", "import sys; sys.path.insert(0, %r)\nimport train_tiny_lm\n"
+               "train_tiny_lm.main(['--tiny', '--device', 'cpu', '--steps', '100000'])" % str(EXAMPLES)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        lines = [running.stdout.readline() for _ in range(3)]
+        running.kill()
+    assert [line.split()[:3] for line in lines] == [["flp", "step", str(step)] for step in (1, 2, 3)]
+
+
+TRANSFORMERS = """
+    import flp_standin_lm, torch
+
+
+    class LlamaConfig:
+        def __init__(self, **fields):
+            self.fields = fields
+
+
+    class LlamaForCausalLM(torch.nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.model = Trunk(config.fields["vocab_size"], config.fields["hidden_size"])
+            self.lm_head = torch.nn.Linear(config.fields["hidden_size"], config.fields["vocab_size"], bias=False)
+
+
+    class Trunk(torch.nn.Embedding):
+        def forward(self, ids):
+            return (super().forward(ids),)
+
+
+    class Qwen3Config(LlamaConfig):
+        pass
+
+
+    class Qwen3ForCausalLM(flp_standin_lm.TinyLM):
+        def __init__(self, config):
+            super().__init__(config.fields["vocab_size"], config.fields["hidden_size"])
+    """
+PEFT = """
+    import contextlib
+
+
+    class LoraConfig:
+        def __init__(self, target_modules):
+            self.target_modules = target_modules
+
+
+    def get_peft_model(model, config):
+        model.disable_adapter = contextlib.nullcontext
+        return model
+    """
+
+
+@pytest.fixture
+def stand_ins(tmp_path):
+    """A folder with small modules in the place of transformers and peft."""
+    (tmp_path / "transformers.py").write_text(textwrap.dedent(TRANSFORMERS))
+    (tmp_path / "peft.py").write_text(textwrap.dedent(PEFT))
+    return os.pathsep.join([str(tmp_path), str(Path(__file__).parent), os.environ["PYTHONPATH"]])
+
+
+@pytest.mark.parametrize("name,options,steps", [("ten_lines", ["--tiny"], 20), ("hf_logprobs", [], 8)])
+def test_examples_of_transformers_need_no_gpu(tmp_path, stand_ins, name, options, steps):
+    out = tmp_path / "record.json"
+    done = run_example(name, *options, "--json", out, PYTHONPATH=stand_ins)
+    assert done.returncode == 0, done.stderr
+    losses = json.loads(out.read_text())["results"]["losses"]
+    assert len(losses) == len(done.stdout.splitlines()) == steps and losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("name", ["ten_lines", "hf_logprobs", "train_tiny_lm"])
+def test_a_package_that_is_not_there_is_named(tmp_path, name):
+    (tmp_path / "transformers.py").write_text("raise ModuleNotFoundError('no', name='transformers')")
+    done = run_example(name, PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]]))
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.endswith("needs transformers, which is not installed: pip install transformers\n")

@@ -68,11 +68,6 @@ def test_heads_of_models():
     assert torch.equal(names["old"], names["reference"]) and names["out"].entropy.shape == (3, 10)
 
 
-def test_ten_lines_are_the_example():
-    snippet, = (snippet for snippet in SNIPPETS if "from transformers" in snippet)
-    assert snippet == (TREE / "runtime/python/examples/ten_lines.py").read_text()
-
-
 def test_explain():
     names = run("flp.explain")
     assert names["info"].forward["products"] + names["info"].backward["products"] == 3

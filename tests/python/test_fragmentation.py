@@ -158,13 +158,28 @@ def test_losses_that_are_wrong():
 
 
 @pytest.mark.parametrize("arguments,says", [
-    (["--tiny"], "--json"), (["--json", "-"], "no CUDA device is usable; accepted: --tiny"),
+    (["--json", "-"], "no CUDA device is usable; accepted: --tiny"), ([], "no CUDA device is usable"),
     (["--json", "-", "--format", "jpg", "--tiny"], "--format")])
 def test_what_is_refused(arguments, says, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit):
         fragmentation.parse(arguments)
     assert says in capsys.readouterr().err
+
+
+def test_a_run_on_a_gpu_leaves_a_record(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(SystemExit):
+        fragmentation.parse([])
+    assert "--json: a run on a GPU leaves a record" in capsys.readouterr().err
+
+
+def test_a_tiny_run_needs_no_record(monkeypatch, capsys):
+    """As the documents have it: --tiny alone."""
+    monkeypatch.setattr(fragmentation, "measure", lambda sizes: [])
+    monkeypatch.setattr(fragmentation, "accepted", lambda rows, on_gpu: {"missed": []})
+    assert fragmentation.main(["--tiny"]) == 0
+    assert capsys.readouterr().out == ""
 
 
 def test_pictures_that_cannot_be_drawn_are_refused_before_anything_is_measured(capsys, monkeypatch):

@@ -3,11 +3,11 @@
 A sequence is rewarded for every token that is greater than the one before it. Chance gets one half, and the model
 learns to climb. The scores of shape (tokens, vocab) exist nowhere but for the one position that is sampled.
 """
-import argparse
 import time
 
+import _tiny
 import torch
-from _tiny import TinyLM, add_options, autocast
+from _tiny import TinyLM, autocast
 from flp.bench import memory
 
 import flp
@@ -63,7 +63,7 @@ def update(model, optimizer, loss_of, *batch):
     return metrics
 
 
-def loop(model, reference, arguments, say=print, loss_of=loss_of):
+def loop(model, reference, arguments, say=_tiny.say, loss_of=loss_of):
     """Trains those parameters that require gradients -> the mean reward of every step.
 
     reference  tokens (B, T+1) -> log-probabilities (B, T) of the policy that beta holds the model to
@@ -85,7 +85,7 @@ def loop(model, reference, arguments, say=print, loss_of=loss_of):
     return rewards
 
 
-def run(model, reference, arguments, say=print, loss_of=loss_of):
+def run(model, reference, arguments, say=_tiny.say, loss_of=loss_of):
     """The loop -> what it showed: rewards, seconds, and the peak above the bytes held before (None on the CPU)."""
     start = time.perf_counter()
     rewards, peak = memory.peak_of(lambda: loop(model, reference, arguments, say, loss_of), arguments.device)
@@ -95,7 +95,7 @@ def run(model, reference, arguments, say=print, loss_of=loss_of):
 
 def parser(text):
     """The command line of an example whose help is text."""
-    options = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = _tiny.parser(text)
     options.add_argument("--steps", type=int, default=40)
     options.add_argument("--rule", default="grpo", choices=sorted(flp.losses.RULES))
     options.add_argument("--vocab", type=int, default=64)
@@ -106,7 +106,7 @@ def parser(text):
     options.add_argument("--updates", type=int, default=2, help="of each rollout")
     options.add_argument("--beta", type=float, default=0.005)
     options.add_argument("--lr", type=float, default=3e-3)
-    add_options(options)
+    _tiny.add_options(options)
     return options
 
 

@@ -1,6 +1,7 @@
 """What the examples share: a small causal language model in plain torch, the record that they write, where they run."""
 import argparse
 import contextlib
+import importlib
 import json
 import math
 import sys
@@ -58,6 +59,40 @@ class TinyLM(nn.Module):
 def autocast(device):
     """bfloat16 on a GPU, as trainers run; as it is on the CPU."""
     return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else contextlib.nullcontext()
+
+
+def say(line):
+    """A line of progress, at once even where standard output is a file or a pipe."""
+    print(line, flush=True)
+
+
+def needed(name, *others):
+    """The module of that name and others, or the end of the example with what to install."""
+    try:
+        return [importlib.import_module(module) for module in (name, *others)]
+    except ModuleNotFoundError as error:
+        sys.exit("%s needs %s, which is not installed: pip install %s" % (sys.argv[0], error.name, error.name))
+
+
+def parser(text):
+    """The command line of an example whose help is text."""
+    return argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def add_sizes(options, **sizes):
+    """--tiny and a whole number each. sizes: name=(default, default with --tiny)"""
+    options.add_argument("--tiny", action="store_true", help="small sizes, for a machine without a GPU")
+    for name, (full, tiny) in sizes.items():
+        options.add_argument("--" + name, type=int, help="default %d, with --tiny %d" % (full, tiny))
+    options.set_defaults(sizes=sizes)
+
+
+def with_sizes(arguments):
+    """The arguments, with the sizes that were not given."""
+    for name, values in arguments.sizes.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, values[arguments.tiny])
+    return arguments
 
 
 def add_options(options):

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """Trains on the few sequences that are worth it: batched generation, one scoring pass, a gate, one backward pass.
 
-    python3 runtime/python/examples/gated_batch.py [--steps 100] [--fraction 0.1] [--device cuda]
+    python3 runtime/python/examples/gated_batch.py [--steps 100] [--fraction 0.1] [--json FILE]
 
 30 agents a step each sample a reply to a prompt, of unequal lengths. A reply is rewarded for each token that is greater
 than the one before it. All of them are scored in one pass; delight = advantage x surprisal says which few to learn from.
 """
-import argparse
-
+import _tiny
 import torch
 from torch import nn
 
@@ -27,9 +26,9 @@ def generate(embed, trunk, head, agents, device):
     return tokens, prompts, torch.randint(12, WIDTH + 1, (agents,), device=device)
 
 
-def train(steps, fraction, agents=30, device="cpu", say=print):
+def train(steps, fraction, agents=30, device="cpu", say=_tiny.say, seed=0):
     """-> the mean reward of every step"""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     embed, trunk = nn.Embedding(VOCAB, HIDDEN).to(device), nn.GRU(HIDDEN, HIDDEN, batch_first=True).to(device)
     head = nn.Linear(HIDDEN, VOCAB, bias=False).to(device)
     optimizer = torch.optim.Adam([*embed.parameters(), *trunk.parameters(), *head.parameters()], lr=0.01)
@@ -50,10 +49,15 @@ def train(steps, fraction, agents=30, device="cpu", say=print):
     return torch.stack(rewards).tolist()
 
 
-if __name__ == "__main__":
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser():
+    options = _tiny.parser(__doc__)
     options.add_argument("--steps", type=int, default=100)
     options.add_argument("--fraction", type=float, default=0.1, help="of the sequences that are trained on")
-    options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    arguments = options.parse_args()
-    train(arguments.steps, arguments.fraction, device=arguments.device)
+    _tiny.add_options(options)
+    return options
+
+
+if __name__ == "__main__":
+    given = parser().parse_args()
+    rewards = train(given.steps, given.fraction, device=given.device, seed=given.seed)
+    _tiny.write_record(given, {"rewards": rewards})

@@ -67,7 +67,7 @@ def products_of(model, arguments, frozen):
     return plan.forward["products"] + plan.backward["products"]
 
 
-def train(arguments, say=print):
+def train(arguments, say=_tiny.say):
     """-> what the loop showed, and what was trained of how much"""
     model = _grpo.policy_of(arguments)
     add_lora(model, arguments.rank, 2 * arguments.rank)

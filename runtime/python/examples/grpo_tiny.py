@@ -26,7 +26,7 @@ def loss_of(model, tokens, advantage, old, ref, arguments):
         ref_logprob=ref, beta=arguments.beta, entropy_weight=_grpo.ENTROPY_WEIGHT, length=arguments.length)
 
 
-def train(arguments, say=print):
+def train(arguments, say=_tiny.say):
     """-> what the loop showed: rewards, seconds, peak"""
     model = _grpo.policy_of(arguments)
     reference = copy.deepcopy(model)

@@ -2,7 +2,7 @@
 """One training step of a policy over a long context, through flp within a budget and as trainers write it.
 
     python3 runtime/python/examples/long_context.py              65536 tokens, a head of 248320 x 2048, bf16: a GPU
-    python3 runtime/python/examples/long_context.py --tokens 256 --vocab 1000 --hidden 64 --device cpu
+    python3 runtime/python/examples/long_context.py --tiny       256 tokens, 1000 x 64: seconds without a GPU
 
 The model is a small trunk of plain torch. Every way computes log-probabilities of the same tokens and takes the same
 clipped policy loss of them; what a way asks for and does not get is in its row. Two parts are measured, each after one
@@ -10,7 +10,6 @@ call that is not: `loss` is the head and the loss alone, forward and backward fr
 and the head's; `step` is the whole model with its optimiser. Peaks are above what is held between steps (parameters and
 the optimiser's state). Errors are the greatest of 256 tokens against fp64 of the same hidden states, in nats.
 """
-import argparse
 import gc
 import math
 import re
@@ -123,11 +122,12 @@ def measure(call, device):
     return {"ms": None, "reason": reason, "requested_bytes": requested(reason)}
 
 
-def rows_of(task, device):
+def rows_of(task, device, say):
     """Losses first, while the weights are those that the errors are against."""
     rows = []
     for part, call in (("loss", task.loss), ("step", task.step)):
         for way in WAYS:
+            say("measuring %s, %s" % (part, way))
             if device.type == "cuda":
                 torch.cuda.empty_cache()
             rows.append({"part": part, "way": way, **measure(lambda: call(way), device)})
@@ -149,12 +149,12 @@ def faults_of(rows, workspace, budget):
     return faults
 
 
-def run(arguments):
+def run(arguments, say):
     """-> the record: sizes, workspace, rows, and their faults"""
     device = arguments.device
     task = Task(arguments)
     workspace = task.workspace()
-    rows = rows_of(task, device)
+    rows = rows_of(task, device, say)
     faults = faults_of(rows, workspace, arguments.budget)
     return {**record.head(_tiny.command_line(arguments.json), device),
             "gpu_memory_bytes": torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else None,
@@ -164,21 +164,33 @@ def run(arguments):
             "faults": faults, "rows": rows}
 
 
+TINY = {"tokens": 256, "vocab": 1000, "hidden": 64, "budget": 4 << 20}
+
+
 def parser():
-    given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    given.add_argument("--tokens", type=options.integer(1), default=65536, help="default %(default)s")
-    given.add_argument("--vocab", type=options.integer(2), default=248320, help="default %(default)s")
-    given.add_argument("--hidden", type=options.depth, default=2048, help="default %(default)s")
+    given = _tiny.parser(__doc__)
+    given.add_argument("--tiny", action="store_true", help="small sizes, for a machine without a GPU")
+    for name, kind, full, text in (("tokens", options.integer(1), 65536, ""), ("vocab", options.integer(2), 248320, ""),
+                                   ("hidden", options.depth, 2048, ""),
+                                   ("budget", options.size, 1 << 30, "bytes of each pass of flp, as 4M or 1G; ")):
+        given.add_argument("--" + name, type=kind, help="%sdefault %d, with --tiny %d" % (text, full, TINY[name]))
+        given.set_defaults(**{"full_" + name: full})
     given.add_argument("--layers", type=options.integer(1), default=2, help="of the trunk, default %(default)s")
-    given.add_argument("--budget", type=options.size, default=1 << 30,
-                       help="bytes of each pass of flp, with or without K, M, G; default 1G")
     _tiny.add_options(given)
     return given
 
 
+def parse(words=None):
+    arguments = parser().parse_args(words)
+    for name, tiny in TINY.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, tiny if arguments.tiny else getattr(arguments, "full_" + name))
+    return arguments
+
+
 def main():
-    arguments = parser().parse_args()
-    done = run(arguments)
+    arguments = parse()
+    done = run(arguments, _tiny.say)
     print("\n".join(table.lines_of([COLUMNS, *map(cells, done["rows"])])))
     print("flp's workspace: %s forward, %s backward, of a budget of %s" % tuple(map(table.bytes_text, (
         done["workspace_forward_bytes"], done["workspace_backward_bytes"], done["budget_bytes"]))))

@@ -1,10 +1,42 @@
-import torch, flp
-from transformers import LlamaConfig, LlamaForCausalLM
-config = LlamaConfig(hidden_size=1024, intermediate_size=2816, num_hidden_layers=4, num_attention_heads=16)
-model = LlamaForCausalLM(config).cuda()
-optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-for step in range(20):
-    ids = torch.arange(8 * 1025, device="cuda").reshape(8, 1025) * (step + 1) % 997  # your tokens go here
-    with torch.autocast("cuda", torch.bfloat16):
-        loss = -flp.linear_logprob(model.model(ids[:, :-1])[0], model.lm_head.weight, ids[:, 1:]).mean()
-    loss.backward(), optimizer.step(), optimizer.zero_grad(), print(step, loss.item())
+#!/usr/bin/env python3
+"""Ten lines that train a causal language model of transformers through flp; train() has them.
+
+    python3 runtime/python/examples/ten_lines.py [--tiny] [--device cuda] [--json FILE]
+
+--tiny takes sizes for a machine without a GPU. Needs transformers.
+"""
+import _tiny
+import torch
+
+import flp
+
+
+def train(arguments, say=_tiny.say):
+    """-> the loss of every step"""
+    transformers, = _tiny.needed("transformers")
+    batch, length, device, losses = arguments.batch, arguments.length, arguments.device, []
+    config = transformers.LlamaConfig(hidden_size=arguments.hidden, intermediate_size=11 * arguments.hidden // 4,
+                                      num_hidden_layers=4, num_attention_heads=16, vocab_size=arguments.vocab)
+    model = transformers.LlamaForCausalLM(config).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.3 / arguments.hidden)
+    for step in range(arguments.steps):
+        ids = torch.arange(batch * (length + 1), device=device).reshape(batch, length + 1) * (step + 1) % 997
+        with _tiny.autocast(device):
+            loss = -flp.linear_logprob(model.model(ids[:, :-1])[0], model.lm_head.weight, ids[:, 1:]).mean()
+        loss.backward(), optimizer.step(), optimizer.zero_grad()
+        losses.append(loss.item())
+        say("step %3d  loss %.4f" % (step, losses[-1]))
+    return losses
+
+
+def parser():
+    options = _tiny.parser(__doc__)
+    _tiny.add_sizes(options, steps=(20, 20), batch=(8, 2), length=(1024, 32), vocab=(32000, 1000), hidden=(1024, 64))
+    _tiny.add_options(options)
+    return options
+
+
+if __name__ == "__main__":
+    given = _tiny.with_sizes(parser().parse_args())
+    torch.manual_seed(given.seed)
+    _tiny.write_record(given, {"losses": train(given)})

@@ -2,12 +2,11 @@
 
     python train_tiny_lm.py                          flp, a Llama of transformers with random weights, on the GPU if any
     python train_tiny_lm.py --compare --json f.json  the same steps with materialised scores too; losses, peak memory
-    python train_tiny_lm.py --tiny-torch --compare   plain torch modules and small sizes: no transformers, no GPU
+    python train_tiny_lm.py --tiny --compare         plain torch modules and small sizes: no transformers, no GPU
 
 The data is synthetic: walks through a fixed random table of successors of a thousand ids, one step in ten at random, so
 the loss has something to learn. The first step is not measured: it allocates the optimiser's state.
 """
-import argparse
 import time
 
 import _tiny
@@ -23,9 +22,8 @@ class LlamaLM(torch.nn.Module):
 
     def __init__(self, sizes):
         super().__init__()
-        from transformers import LlamaConfig, LlamaForCausalLM
-
-        self.model = LlamaForCausalLM(LlamaConfig(
+        transformers, = _tiny.needed("transformers")
+        self.model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
             vocab_size=sizes.vocab, hidden_size=sizes.hidden, intermediate_size=11 * sizes.hidden // 4,
             num_hidden_layers=sizes.layers, num_attention_heads=sizes.heads, max_position_embeddings=sizes.length))
         self.head = self.model.lm_head
@@ -75,12 +73,12 @@ def step_of(name, model, optimizer, ids):
 def model_of(sizes):
     """A model of random weights, from the seed."""
     torch.manual_seed(sizes.seed)
-    if sizes.tiny_torch:
+    if sizes.tiny:
         return _tiny.TinyLM(sizes.vocab, sizes.hidden, sizes.layers, sizes.heads)
     return LlamaLM(sizes)
 
 
-def train(name, sizes):
+def train(name, sizes, say=_tiny.say):
     """Trains from the seed -> losses of every step, peak bytes above those held before a step (None on the CPU)."""
     model = model_of(sizes).to(sizes.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=sizes.rate)
@@ -89,6 +87,7 @@ def train(name, sizes):
         loss, peak = memory.peak_of(lambda: step_of(name, model, optimizer, ids), sizes.device)
         losses.append(loss)
         peaks.append(peak)
+        say("%-12s step %3d  loss %.4f" % (name, len(losses), loss))
     return losses, max(peaks[1:], default=None) if sizes.device.type == "cuda" else None
 
 
@@ -105,21 +104,14 @@ def results_of(sizes, runs, seconds):
 
 
 def parse(arguments):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _tiny.parser(__doc__)
     parser.add_argument("--compare", action="store_true", help="also train with materialised scores")
-    parser.add_argument("--tiny-torch", action="store_true", help="plain torch modules and small sizes")
+    _tiny.add_sizes(parser, steps=(20, 6), batch=(8, 2), length=(1024, 24), vocab=(128256, 509), hidden=(1024, 32),
+                    layers=(4, 1), heads=(16, 2))
     _tiny.add_options(parser)
     parser.set_defaults(seed=1)
     parser.add_argument("--rate", type=float, default=3e-4)
-    for name, full, tiny in (("steps", 20, 6), ("batch", 8, 2), ("length", 1024, 24), ("vocab", 128256, 509),
-                             ("hidden", 1024, 32), ("layers", 4, 1), ("heads", 16, 2)):
-        parser.add_argument("--" + name, type=int, help="default %d, with --tiny-torch %d" % (full, tiny))
-        parser.set_defaults(**{"_" + name: (full, tiny)})
-    sizes = parser.parse_args(arguments)
-    for name in ("steps", "batch", "length", "vocab", "hidden", "layers", "heads"):
-        if getattr(sizes, name) is None:
-            setattr(sizes, name, getattr(sizes, "_" + name)[sizes.tiny_torch])
-    return sizes
+    return _tiny.with_sizes(parser.parse_args(arguments))
 
 
 def main(arguments=None):

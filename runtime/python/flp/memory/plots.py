@@ -14,7 +14,7 @@ def _pyplot():
     try:
         import matplotlib
     except ModuleNotFoundError as error:
-        raise ImportError("flp.memory.plot needs matplotlib, which is not installed") from error
+        raise ImportError("flp.memory.plot needs matplotlib, which is not installed: pip install flp[plot]") from error
     matplotlib.use("Agg", force=False)
     from matplotlib import pyplot
     return pyplot
