@@ -1,6 +1,8 @@
 """Finding libflp, its log, its plans in words, the fall of device tensors, fork, and a process without torch."""
 import logging
+import operator
 import os
+import re
 import subprocess
 import sys
 
@@ -67,12 +69,29 @@ def test_without_torch():
             "try:\n    flp.linear_logprob\nexcept ImportError as error:\n    print(error)\n"
             "try:\n    flp.nothing\nexcept AttributeError as error:\n    print(error)\n")
     done = python(code)
-    assert done.stdout.splitlines() == [_c.version(), "flp.linear_logprob needs torch, which is not installed",
+    assert done.stdout.splitlines() == [_c.version(), "flp.linear_logprob needs torch, which is not installed: pip install torch",
                                         "module 'flp' has no attribute 'nothing'"], done.stderr
 
 
 def test_every_public_name_exists():
     assert all(hasattr(flp, name) for name in flp.__all__)
+
+
+def test_help_opens_with_what_people_look_for():
+    """Every name of its table is there, and exceptions do not fill the pages before the functions."""
+    table = re.findall(r"^    ([a-z_.]+(?:, [a-z_.]+)*)  ", flp.__doc__, re.M)
+    names = [name for entry in table for name in entry.split(", ")]
+    assert len(names) > 10 and {"linear_logprob", "policy_loss", "logprob_head", "install", "errors"} <= set(names)
+    for name in names:
+        assert operator.attrgetter(name)(flp) is not None
+        assert name.split(".")[0] in flp.__all__
+    assert not any(isinstance(getattr(flp, name), type) and issubclass(getattr(flp, name), Exception)
+                   for name in flp.__all__)
+
+
+def test_exceptions_stand_in_errors_and_beside_the_functions():
+    kinds = [kind for kind in vars(flp.errors).values() if isinstance(kind, type)]
+    assert len(kinds) == 15 and all(getattr(flp, kind.__name__) is kind for kind in kinds)
 
 
 def test_messages_go_to_logging(caplog):

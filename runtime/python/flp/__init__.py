@@ -2,8 +2,22 @@
 
     logprob = flp.linear_logprob(hidden, lm_head.weight, target)      # (..., D), (V, D), (...) -> (...)
 
-The (N, V) scores never exist in memory, forward or backward. set_log, version and the exceptions work without torch;
-everything that takes tensors needs it.
+The (N, V) scores never exist in memory, forward or backward. What people look for:
+
+    linear_logprob           log-probabilities, and entropies, from hidden states and head; differentiable
+    policy_loss              loss, metrics and gradients of a policy update (grpo, ppo, ...) in one call
+    losses.policy_loss       the same losses over log-probabilities that you have
+    logprob_head             a transformers model whose forward returns log-probabilities, not scores
+    selective_log_softmax    log-probabilities from scores that exist already
+    score, gate              batches of unequal sequences; which of them to train on
+    parallel.linear_logprob  a head whose vocabulary is divided over the ranks of a process group
+    install, uninstall       adapters for TRL, AgileRL, verl, OpenRLHF, slime and Miles
+    explain, plan_info       what a call runs, its memory, and why faster kernels do not run
+    memory, phase            where workspace comes from; a profile of memory over time
+    set_log, errors          the library's messages; the exceptions, all of them flp.errors.FlpError
+
+help(flp.linear_logprob) and so on have shapes, arguments and errors. Exceptions may also be written flp.BudgetError.
+set_log, version and errors work without torch; everything that takes tensors needs it.
 """
 from . import _plans, errors
 from ._c import library_path, set_log, sources_id, version
@@ -41,7 +55,7 @@ except ModuleNotFoundError as error:
 
     def __getattr__(name):
         if name in _TENSOR_NAMES:
-            raise ImportError("flp.%s needs torch, which is not installed" % name)
+            raise ImportError("flp.%s needs torch, which is not installed: pip install torch" % name)
         raise AttributeError("module 'flp' has no attribute %r" % name)
 
 
@@ -56,7 +70,5 @@ def clear_plans():
     _plans.clear()
 
 
-__all__ = sorted(_TENSOR_NAMES + ("set_log", "sources_id", "version", "library_path", "clear_plans", "errors", "FlpError",
-                                  "ArgumentError", "BudgetError", "CompileError", "CorruptError", "DataError",
-                                  "DriverError", "FileError", "HostError", "HostMemoryError", "InternalError",
-                                  "LibraryError", "UnavailableError", "UnsupportedError", "WorkspaceError"))
+# The exceptions are in errors; flp.BudgetError and the others stay, but help(flp) is about functions.
+__all__ = sorted(_TENSOR_NAMES + ("set_log", "sources_id", "version", "library_path", "clear_plans", "errors"))
