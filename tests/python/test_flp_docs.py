@@ -1,19 +1,20 @@
-"""What users read: every Python snippet of the README runs, every public function tells its arguments and errors."""
+"""What users read: every Python block of the documents runs, every public function tells its arguments and errors."""
 import contextlib
 import inspect
 import re
-from pathlib import Path
+import sys
+import types
 
 import pytest
 import torch
 
 import flp
 import flp_standin_lm
+from documents import blocks
 from flp_reference import problem
 from test_flp_adapters import hosts  # noqa: F401
 
-TREE = Path(__file__).resolve().parents[2]
-SNIPPETS = re.findall(r"```python\n(.*?)```", (TREE / "README.md").read_text(), re.S)
+SNIPPETS = [block.text for block in blocks("python")]
 
 
 def operands(vocab=331):
@@ -33,11 +34,19 @@ def run(text, **names):
 
 
 def test_every_snippet_has_a_test():
-    words = ["flp.linear_logprob(hidden, lm_head.weight, tokens, temperature", "flp.losses.policy_loss(",
-             "flp.policy_loss(", "selective_log_softmax", "flp.score(", "logprob_head", "from transformers", "flp.explain",
-             "flp.install", "memory.Profiler", "flp.parallel"]
-    # test_flp_policy.py runs flp.policy_loss, test_flp_scoring.py flp.score, test_flp_phase.py the Profiler
+    words = ["flp.policy_loss(\"grpo\", hidden, head.weight",  # of README.md
+             "flp.linear_logprob(hidden, lm_head.weight, tokens, temperature", "flp.explain", "flp.losses.policy_loss(",
+             "grad_weight_accumulate=", "selective_log_softmax", "flp.score(", "logprob_head", "from transformers",
+             "flp.install", "flp.parallel", "memory.Profiler",
+             "cpu_kernel import Kernel"]                            # of templates/README.md
+    # test_flp_policy.py runs grad_weight_accumulate, test_flp_scoring.py flp.score, test_flp_phase.py the Profiler,
+    # test_docs_code.py the kernel
     assert [[word for word in words if word in snippet] for snippet in SNIPPETS] == [[word] for word in words]
+
+
+def test_the_first_document():
+    names = run("hidden, head.weight, tokens, advantage")
+    assert names["hidden"].grad.abs().sum() > 0 and "clip_fraction" in names["metrics"]
 
 
 def test_first_calls():
@@ -66,6 +75,23 @@ def test_heads_of_models():
     ids = flp_standin_lm.IDS
     names = run("logprob_head", model=model, ids=ids, mask=torch.ones_like(ids))
     assert torch.equal(names["old"], names["reference"]) and names["out"].entropy.shape == (3, 10)
+
+
+def test_ten_lines(monkeypatch, capsys):
+    """With a stand-in for transformers: small, and a head that learns."""
+    class Trunk(torch.nn.Embedding):
+        def forward(self, ids):
+            return (super().forward(ids),)
+
+    class LM(torch.nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.model, self.lm_head = Trunk(config["vocab_size"], 64), torch.nn.Linear(64, config["vocab_size"], bias=False)
+
+    monkeypatch.setitem(sys.modules, "transformers", types.SimpleNamespace(LlamaConfig=dict, LlamaForCausalLM=LM))
+    run("from transformers")
+    losses = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
+    assert len(losses) == 20 and losses[-1] < losses[0]
 
 
 def test_explain():

@@ -2,15 +2,14 @@
 import contextlib
 import logging
 import os
-import re
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 import torch
 
+import documents
 import flp
 from flp import _arena, _c, _check, _phase, _run
 from flp_reference import DEVICE, problem
@@ -408,9 +407,8 @@ def test_enqueue_asks_for_its_own_device(monkeypatch):
         assert start % 256 == 0 and asked == [5]
 
 
-def test_the_snippet_of_the_readme(tmp_path, monkeypatch):
-    text = (Path(os.environ.get("FLP_TEST_TREE") or Path(__file__).resolve().parents[2]) / "README.md").read_text()
-    (snippet,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "flp.memory.Profiler" in block)
+def test_the_snippet_of_the_manual(tmp_path, monkeypatch):
+    snippet = documents.python_block("flp.memory.Profiler")
     hidden, weight, tokens, _ = problem()
     names = {"flp": flp, "hidden": hidden.requires_grad_(), "weight": weight, "tokens": tokens}
     monkeypatch.chdir(tmp_path)

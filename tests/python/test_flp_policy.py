@@ -2,7 +2,6 @@
 linear_logprob; masks, micro-batches, the caller's buffer, frozen heads, losses from files, and what is refused."""
 import math
 import os
-import re
 import textwrap
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import torch
 from conftest import torch_form
 from flp_reference import DEVICE
 
+import documents
 import flp
 from flp import _plans, _programs, losses
 
@@ -259,11 +259,9 @@ def test_rules_of_sequences_say_how_they_run(monkeypatch):
     assert [text for text in said if "gspo pools" in text and "mode recompute" in text] == said
 
 
-def test_the_snippet_of_the_readme_runs(capsys):
-    text = (Path(__file__).resolve().parents[2] / "README.md").read_text()
-    snippet, = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "flp.policy_loss(" in block]
+def test_the_snippet_of_the_manual_runs(capsys):
     names = {}
-    exec(snippet, names)
+    exec(documents.python_block("grad_weight_accumulate="), names)
     assert names["main_grad"].abs().sum() > 0 and names["hidden"].grad.abs().sum() > 0 and names["head"].grad is None
     assert capsys.readouterr().out.count("clip_fraction") == 2
 

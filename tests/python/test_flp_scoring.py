@@ -1,12 +1,11 @@
 """flp.score: ragged batches, padded and packed, against a plain float64 loop over sequences; and nothing read on the host."""
-import re
-from pathlib import Path
 
 import pytest
 import torch
 from flp_reference import DEVICE, DTYPES, GRAD_TOLERANCE, VALUE_TOLERANCE, doubles, relative
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import documents
 import flp
 
 LENGTHS = [5, 0, 1, 7, 3, 2]
@@ -319,11 +318,9 @@ def test_a_seed_may_be_on_the_device():
         flp.gate(worth, price=0.0, temperature=1.0, seed=on_device(1, torch.int32))
 
 
-def test_the_snippet_of_the_readme_runs():
-    text = (Path(__file__).resolve().parents[2] / "README.md").read_text()
-    snippet, = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "flp.score(" in block]
+def test_the_snippet_of_the_manual_runs():
     names = {}
-    exec(snippet, names)
+    exec(documents.python_block("flp.score("), names)
     assert names["kept"].sum() == 1 and torch.isfinite(names["loss"])
     used = torch.roll(names["chosen"].mask, -1)
     assert torch.equal(names["hidden"].grad.abs().sum(1) > 0, used)

@@ -1,0 +1,188 @@
+"""The documents themselves: length and width, links, versions, and what they say of the command's output."""
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from documents import TREE, blocks, documents
+from flpgen_tool import FLPGEN, flpgen, needs_flpgen
+
+DOCUMENTS = [str(path.relative_to(TREE)) for path in documents()]
+
+
+def text_of(name):
+    return (TREE / name).read_text()
+
+
+def test_the_documents_are_there():
+    assert {"README.md", "CHANGELOG.md", "runtime/README.md", "runtime/python/README.md", "gen/README.md",
+            "gen/cli/README.md", "templates/README.md", "autotune/README.md", "autotune/bench/README.md",
+            "tests/README.md", "docs/decisions.md", "docs/contributing.md"} <= set(DOCUMENTS)
+
+
+def test_the_first_document_is_short():
+    assert len(text_of("README.md").splitlines()) <= 250
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_lines_fit(name):
+    assert [line for line in text_of(name).splitlines() if len(line) > 120] == []
+
+
+def test_decisions_are_short_and_the_newest_stands_first():
+    _, *entries = text_of("docs/decisions.md").split("\n### ")
+    dates = [re.match(r"(\d{4}-\d\d-\d\d) · \S", entry).group(1) for entry in entries]
+    assert len(entries) > 50 and dates == sorted(dates, reverse=True)
+    for entry in entries:
+        assert 1 <= len(entry.strip().split("\n")) - 1 <= 5, entry
+
+
+# ---- links
+
+def slug(heading):
+    """The anchor that a heading gets: lower case, spaces as hyphens, no punctuation."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def prose_of(name):
+    return re.sub(r"^```.*?^```$", "", text_of(name), flags=re.S | re.M)
+
+
+def anchors_of(path):
+    return {slug(heading) for heading in re.findall(r"^#+ (.*)$", prose_of(path.relative_to(TREE)), re.M)}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_lead_somewhere(name):
+    dead = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose_of(name)):
+        if re.match(r"\w+://", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = ((TREE / name).parent / path).resolve() if path else TREE / name
+        if not target.exists() or (anchor and anchor not in anchors_of(target)):
+            dead.append(link)
+    assert dead == []
+
+
+def test_every_document_is_linked_from_another():
+    linked = set()
+    for name in DOCUMENTS:
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text_of(name)):
+            linked.add(os.path.relpath((TREE / name).parent / link, TREE))
+    assert set(DOCUMENTS) - linked <= {"README.md"}
+
+
+# ---- versions and figures
+
+def test_versions_agree():
+    header = text_of("runtime/flp.h")
+    numbers = [re.search(rf"#define FLP_VERSION_{part} (\d+)", header).group(1) for part in ("MAJOR", "MINOR", "PATCH")]
+    version = ".".join(numbers)
+    assert f'#define FLP_VERSION_STRING "{version}"' in header
+    assert f'__version__ = "{version}"' in text_of("runtime/python/flp/__init__.py")
+    assert f"## {version}\n" in text_of("CHANGELOG.md")
+    minor = ".".join(numbers[:2])
+    for place in ("README.md", "tests/install/consumer/CMakeLists.txt"):
+        assert f"find_package(flp {minor} REQUIRED)" in text_of(place)
+
+
+def test_the_picture_is_what_the_records_give(tmp_path):
+    done = subprocess.run([sys.executable, TREE / "autotune/bench/draw.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_picture_of_other_records_is_noticed(tmp_path):
+    for name in ("draw.py", "peers.svg", "peers_training.json", "peers_saved.json"):
+        (tmp_path / name).write_text((TREE / "autotune/bench" / name).read_text())
+    record = json.loads((tmp_path / "peers_training.json").read_text())
+    for row in record["rows"]:
+        row["ms"] = row["ms"] and row["ms"] / 2
+    (tmp_path / "peers_training.json").write_text(json.dumps(record))
+    done = subprocess.run([sys.executable, tmp_path / "draw.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 1 and "peers.svg is not what the records give" in done.stderr
+
+
+# ---- the command
+
+def is_output(shown, printed):
+    """Whether this was printed: blanks count alike; a line ... stands for any lines, ... in a line for any text."""
+    pattern = r"\s+".join(".*?" if word == "..." else re.escape(word) for word in shown.split())
+    return re.fullmatch(pattern.replace(r"\s+.*?\s+", r"\s.*?\s"), printed.strip(), re.S) is not None
+
+
+def test_what_counts_as_output():
+    printed = "rung   eager\nnot taken  none\ntime 0.3 s\nend 2\n"
+    assert is_output("rung eager\n...\nend 2", printed)
+    assert is_output("rung eager\nnot taken none\ntime ... s\nend 2", printed)
+    assert not is_output("rung jit\n...\nend 2", printed) and not is_output("rung eager\nend 2", printed)
+    assert not is_output("rung eager", printed) and not is_output("...\nend 3", printed)
+
+
+@needs_flpgen
+@pytest.mark.parametrize("block", blocks("console"), ids=lambda block: block.name)
+def test_output_is_as_shown(block):
+    assert block.text.startswith("$ ")
+    for step in re.split(r"^\$ ", block.text, flags=re.M)[1:]:
+        command, shown = step.split("\n", 1)
+        name, *arguments = command.split()
+        assert name == "flpgen"
+        done = flpgen(*arguments, FLP_CUDA_LIBRARY="/nonexistent/libcuda.so.1")
+        assert done.code == 0 and is_output(shown, done.out), done.out + done.err
+
+
+MANUAL = "gen/cli/README.md"
+
+
+@needs_flpgen
+def test_every_verb_has_examples():
+    verbs = re.findall(r"^  (\w+) +\S", flpgen("--help").out.split("\n\n")[1], re.M)
+    text = "\n".join(block.text for block in blocks("sh") if str(block.document).endswith(MANUAL))
+    assert len(verbs) == 11 and [verb for verb in verbs if len(re.findall(rf"^flpgen {verb}\b", text, re.M)) < 2] == []
+
+
+JSON_KEYS = re.findall(r"^\| ([a-z ]+) \| (.*`.*) \|$", text_of(MANUAL).split("## What --json gives")[1], re.M)
+TRIED = {  # the verbs of the table: what is run for it
+    "gen": ["gen", "--vocab", 64, "--hidden", 16],
+    "run": ["run", "--demo", "--vocab", 64, "--hidden", 16, "--rows", 4],
+    "check": ["check", "--vocab", 64, "--hidden", 16, "--rung", "eager"],
+    "tune": ["tune", "--vocab", 64, "--hidden", 16, "--dry-run"],
+    "explain": ["explain", "--vocab", 64, "--hidden", 16],
+    "loss show": ["loss", "show", "nll"],
+    "loss check": ["loss", "check", "nll", "--rows", 16],
+    "pack inspect": ["pack", "inspect", "one.flpp"],
+    "report": ["report", TREE / "autotune/bench/bench_saved.json", "--out", "page.html"],
+    "cache": ["cache", "ls"],
+    "doctor": ["doctor"]}
+
+
+@needs_flpgen
+@pytest.mark.parametrize("verb,cell", [row for row in JSON_KEYS if row[0] != "bench"])
+def test_json_has_the_keys(tmp_path, monkeypatch, verb, cell):
+    monkeypatch.chdir(tmp_path)
+    if verb == "pack inspect":
+        assert flpgen("pack", "build", "--vocab", 64, "--hidden", 16, "-o", "one.flpp").code == 0
+    document = flpgen(*TRIED[verb], "--json", cache=tmp_path).json()
+    keys = [key for key in re.findall(r"`([^`]+)`", cell) if not key.startswith("--")]
+    assert keys and [key for key in keys if key not in document] == []
+
+
+def test_the_keys_of_a_benchmark():
+    (cell,) = [cell for verb, cell in JSON_KEYS if verb == "bench"]
+    record = json.loads(text_of("autotune/bench/bench_saved.json"))
+    assert [key for key in re.findall(r"`([^`]+)`", cell) if key not in record] == []
+
+
+@needs_flpgen
+def test_an_image_gets_the_libraries_that_the_command_is_linked_to():
+    """Debian's packages in the Dockerfile, beside what ldd names; the C library is in every image."""
+    packages = {"libsodium.so.23": "libsodium23", "libzstd.so.1": "libzstd1", "liblua5.4.so.0": "liblua5.4-0",
+                "libjansson.so.4": "libjansson4", "libsqlite3.so.0": "libsqlite3-0", "libgcc_s.so.1": "libgcc-s1",
+                "libz.so.1": "zlib1g"}
+    listed = subprocess.run(["ldd", FLPGEN], capture_output=True, text=True).stdout
+    needed = set(re.findall(r"^\s*(\S+) =>", listed, re.M)) - {"libc.so.6", "libm.so.6", "libflpgen.so"}
+    block, = blocks("dockerfile")
+    assert needed == set(packages) and set(packages.values()) <= set(block.text.split())
