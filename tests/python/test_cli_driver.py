@@ -108,6 +108,23 @@ def test_explain_assumes_what_a_plan_of_that_device_takes(tmp_path, capability, 
         assert part["layouts"] == part["assumed_layouts"]
 
 
+@pytest.mark.parametrize("budget", ["32M", "100M", "256M", "1G"])
+def test_explain_of_a_mode_is_what_the_plan_answers(tmp_path, budget):
+    """flp_plan_layout of a plan of such a GPU beside the table of alternatives."""
+    document = on_fake("explain", "--vocab", 151936, "--hidden", 1024, "--grad", "hidden,weight", "--rows", "700,8192,65536",
+                       "--budget", budget, "--json", cache=tmp_path, script="sms=132;capability=9.0").json()
+    assert document["plan"]["rung"] == "jit"
+    for part in document["rows"]:
+        ways = {way["name"]: way for way in part["ways"]}
+        forward = part["layouts"][0]
+        assert forward["mode"] == "score" and ways["score"]["workspace_bytes"] == forward["workspace_bytes"]
+        assert ways["score"]["chunks"] == forward["chunks"]
+        backward = part["layouts"][1]
+        fitting = [way["workspace_bytes"] for name, way in ways.items() if name.startswith("recompute") and way["fits"]]
+        assert backward["workspace_bytes"] in fitting if "mode" in backward else not fitting
+    assert document["rows"][2]["layouts"][0]["chunks"] > 1 or budget == "1G"
+
+
 def test_explain_without_the_device_that_is_asked_for(tmp_path):
     missing = on_fake("explain", "--vocab", 4000, "--hidden", 64, "--json", "--device", "5", cache=tmp_path)
     assert missing.code == 0 and missing.json()["plan"] is None and "5" in missing.json()["plan_error"]

@@ -1,6 +1,7 @@
 """Modes S and P on the command line: what is generated, packed and explained, steps of a loss against float64 torch,
 and what is refused."""
 import json
+import re
 
 import pytest
 import torch
@@ -84,7 +85,7 @@ def test_explain_tells_what_is_kept_and_why():
     assert layouts["backward, saved"]["mode"] == "save" and layouts["backward, saved"]["products"] == 2
     tight = explained(*FULL, "--keep", "--budget", "1G")
     assert tight["assumed_modes"][0]["why"].startswith("not taken: it would keep 2.49 GB")
-    assert row["modes"][0]["why"].startswith("not here"), "the CPU keeps nothing"
+    assert row["modes"][0]["why"] == "not taken: the CPU rung does not keep exponentials"
     assert explained(*FULL)["assumed_modes"] == []
 
 
@@ -104,6 +105,40 @@ def test_explain_tells_how_steps_are_streamed():
 def test_letters_of_modes_are_accepted(letter, name):
     first, second = (explained(*FULL, "--budget", "8G", "--mode", mode)["assumed_layouts"] for mode in (letter, name))
     assert first == second and first[1]["mode"] == name.lower()
+
+
+SHORT = ["--vocab", 1000, "--hidden", 2048, "--grad", "hidden,weight", "--rows", 64]
+
+
+@pytest.mark.parametrize("arguments, mode, why", [
+    ([*FULL, "--loss", "grpo"], "stream", r"not taken: no chunk fits the budget of 1\.07 GB; the least is 2\.57 GB"),
+    ([*FULL, "--loss", "grpo", "--mode", "R2"], "stream", "not taken: mode recompute-split is asked for"),
+    ([*FULL, "--loss", "grpo", "--chunk-vocab", 4096], "stream", "not taken: chunks of the vocabulary are asked for, .*"),
+    ([*FULL, "--loss", "grpo", "--chunk-rows", 4096], "stream", r"taken: 2 chunks .* 4096 rows as asked for, beyond .* 1\.07 GB"),
+    ([*FULL, "--loss", "grpo", "--budget", "3G"], "stream", r"taken: 1 chunk of at most 8192 rows within the budget of 3\.22 GB"),
+    ([*SHORT, "--loss", "nll", "--capability", "8.0"], "stream",
+     r"not taken: modes score and recompute-vocab are cheaper: ([0-9.]+) ms against ([0-9.]+) ms by the cost model"),
+    ([*FULL, "--keep", "--mode", "R_VOCAB", "--budget", "4G"], "save", "not taken: mode recompute-vocab is asked for"),
+    ([*FULL, "--keep"], "save", r"not taken: it would keep 2\.49 GB, and with workspace needs 2\.\d\d GB at least; .* 1\.07 GB"),
+])
+def test_explain_names_the_one_reason(arguments, mode, why):
+    row = explained(*arguments)
+    said = {mode["mode"]: mode["why"] for mode in row["assumed_modes"]}[mode]
+    found = re.fullmatch(why, said)
+    assert found, said
+    if found.groups():
+        assert float(found.group(1)) < float(found.group(2))
+        assert {layout["pass"]: layout for layout in row["assumed_layouts"]}["step"]["mode"] == "recompute-vocab"
+
+
+def test_the_least_that_explain_names_is_enough():
+    said = explained(*FULL, "--loss", "grpo")
+    least = {way["name"]: way for way in said["ways"]}["stream"]["least_bytes"]
+    assert "are cheaper: " in explained(*FULL, "--loss", "grpo", "--budget", int(least))["assumed_modes"][0]["why"]
+    assert "no chunk fits" in explained(*FULL, "--loss", "grpo", "--budget", int(least) - 256)["assumed_modes"][0]["why"]
+    kept = {way["name"]: way for way in explained(*FULL, "--keep")["ways"]}["save"]["least_bytes"]
+    assert explained(*FULL, "--keep", "--budget", int(kept))["assumed_modes"][0]["why"].startswith("taken: ")
+    assert "at least" in explained(*FULL, "--keep", "--budget", int(kept) - 256)["assumed_modes"][0]["why"]
 
 
 # ---- run ----

@@ -279,17 +279,26 @@ def test_roofline_has_a_series_for_each_hidden_size_and_the_limits_of_the_card(t
     assert float(row["TFLOP/s"]) == pytest.approx(2e-9 * n * d * v / measured, rel=1e-3)
 
 
-def test_memory_is_the_planners(tmp_path):
-    _, tree = page(tmp_path, "--vocab", 151936, "--hidden", 4096)
+def bytes_of(cell):
+    value, unit = cell.split()[:2]
+    return float(value) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}[unit]
+
+
+def test_memory_is_what_explain_says(tmp_path):
+    _, tree = page(tmp_path, "--vocab", 248320, "--hidden", 2048)
     rows = table(figures(tree, "memory")[0])
-    explained = flpgen("explain", "--vocab", 151936, "--hidden", 4096, "--grad", "hidden,weight", "--rows", 8192, "--json",
-                       FLP_CUDA_LIBRARY="/nonexistent/libcuda.so.1").json()["rows"][0]["ways"]
-    found = [row for row in rows if row["N"] == "8192"][0]
-    assert len(found) == 1 + len(explained)
-    for way in explained:
-        value, unit = found[way["name"]].split()[:2]
-        size = float(value) * {"kB": 1e3, "MB": 1e6, "GB": 1e9}[unit]
-        assert size == pytest.approx(way["workspace_bytes"], rel=6e-3)
+    explained = flpgen("explain", "--vocab", 248320, "--hidden", 2048, "--grad", "hidden,weight", "--rows",
+                       ",".join(row["N"] for row in rows), "--json", FLP_CUDA_LIBRARY="/nonexistent/libcuda.so.1").json()["rows"]
+    assert len(rows) == len(explained) == 10
+    for found, part in zip(rows, explained):
+        assert len(found) == 1 + len(part["ways"])
+        for way in part["ways"]:
+            assert bytes_of(found[way["name"]]) == pytest.approx(way["workspace_bytes"], rel=6e-3)
+            assert found[way["name"]].endswith("(beyond)") == (not way["fits"])
+        plan = {layout["pass"]: layout for layout in part["assumed_layouts"]}["forward"]
+        assert bytes_of(found["score"]) == pytest.approx(plan["workspace_bytes"], rel=6e-3)
+    scoring = {int(row["N"]): bytes_of(row["score"]) for row in rows}
+    assert max(scoring.values()) <= 256 * 2**20 and scoring[65536] == pytest.approx(181e6, rel=6e-3), "as README has it"
 
 
 # ---- what is missing or wrong ----

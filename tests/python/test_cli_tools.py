@@ -1,4 +1,7 @@
 """flpgen explain and doctor: shape of their JSON, and what they say without a GPU."""
+import json
+from pathlib import Path
+
 import pytest
 
 from flpgen_tool import flpgen, needs_flpgen
@@ -7,6 +10,7 @@ pytestmark = needs_flpgen
 
 NO_GPU = {"FLP_CUDA_LIBRARY": "/nonexistent/libcuda.so.1"}
 FULL = ["--vocab", "151936", "--hidden", "4096", "--dtype", "bf16"]
+BENCH = Path(__file__).resolve().parents[2] / "autotune" / "bench"
 
 
 def explain(*arguments):
@@ -32,6 +36,53 @@ def test_explain_without_a_gpu():
         assert [layout["pass"] for layout in layouts] == ["forward", "backward"]
         for layout in layouts:
             assert layout["smallest_bytes"] <= layout["workspace_bytes"] <= document["budget_bytes"][layout["pass"]]
+
+
+@pytest.mark.parametrize("budget", [None, "64M", "300M", "1G", "1.5G", "3G"])
+@pytest.mark.parametrize("options", [[], ["--keep"], ["--loss", "grpo"], ["--mode", "R_ROWS"], ["--chunk-vocab", "4096"]])
+def test_explain_has_one_figure_a_mode(budget, options):
+    """An alternative is the planner's answer for its mode: what the plan takes is among them, to the byte."""
+    document = explain(*FULL, "--grad", "hidden,weight", "--rows", "300,8192,65536", *options,
+                       *(["--budget", budget] if budget else []))
+    for part in document["rows"]:
+        ways = {way["name"]: way for way in part["ways"]}
+        layouts = {layout["pass"]: layout for layout in part["assumed_layouts"] if "mode" in layout}
+        forward, scoring = layouts["forward"], ways["score"]
+        assert scoring["fits"] and scoring["least_bytes"] == forward["smallest_bytes"]
+        for name in {"forward", "backward", "step"} & set(layouts):
+            layout = layouts[name]
+            if name == "step" and layout["mode"] != "stream":
+                continue
+            for key in ("workspace_bytes", "chunks", "chunk_rows", "chunk_vocab"):
+                assert ways[layout["mode"]][key] == layout[key], (name, key)
+        backward = [way for name, way in ways.items() if name.startswith("recompute")]
+        limit = document["budget_bytes"]["backward"]
+        for way in backward + [scoring]:
+            assert way["least_bytes"] <= way["workspace_bytes"]
+            assert way["fits"] == (way["workspace_bytes"] <= limit)
+        if not options:
+            assert ("backward" in layouts) == any(way["fits"] for way in backward)
+            least = layouts["backward"]["smallest_bytes"] if "backward" in layouts else None
+            assert least in (None, min(way["least_bytes"] for way in backward))
+        if "backward, saved" in layouts and "forward, saved" in layouts:
+            both = max(layouts[name]["workspace_bytes"] for name in ("backward, saved", "forward, saved"))
+            kept = part["assumed_modes"][0]["saved_bytes"]
+            assert ways["save"]["workspace_bytes"] == kept + both
+
+
+def test_explain_of_scoring_is_what_was_measured():
+    """Workspace and chunks of mode F in the benchmark records of forward passes, on the GPU that explain assumes."""
+    found = 0
+    for path in sorted(BENCH.glob("bench_forward_*.json")):
+        for row in json.loads(path.read_text())["rows"]:
+            if row.get("who") or row.get("peer"):
+                continue
+            part = explain("--vocab", row["V"], "--hidden", row["D"], "--dtype", row["dtype"], "--entropy", row["entropy"],
+                           "--rows", row["N"], "--budget", row["budget_bytes"])["rows"][0]
+            way = {way["name"]: way for way in part["ways"]}["score"]
+            assert (way["workspace_bytes"], way["chunks"], way["fits"]) == (row["extra_bytes"], row["chunks"], True), path.name
+            found += row["chunks"] > 1
+    assert found, "one of them was cut into chunks"
 
 
 def test_explain_scoring_has_no_backward():
@@ -85,7 +136,13 @@ def test_explain_r2_is_what_the_planner_makes_of_it():
 def test_explain_tables():
     done = flpgen("explain", *FULL, "--grad", "hidden", **NO_GPU)
     assert done.code == 0 and "not taken: tuned, heuristic, jit, generic: " in done.out
-    assert "naive, forward + backward" in done.out and "GPU of 132 multiprocessors" in done.out
+    assert "naive, forward + backward" in done.out and "assumed GPU" in done.out
+    assert "does not fit" not in done.out
+    tight = flpgen("explain", *FULL, "--grad", "hidden,weight", "--budget", "100M", **NO_GPU).out.splitlines()
+    row = next(line for line in tight if line.startswith("recompute-rows"))
+    assert "does not fit" in row and row.split("does not fit")[1].split()[1] == "GB", "the least stands in its own column"
+    refused = next(line for line in tight if line.startswith("assumed GPU: backward: budget: 104857600 bytes are too few"))
+    assert refused.endswith(" bytes or more are accepted"), "the sentence stands below the table"
     assert "compute capability 9.0; a plan would take kernels of sm_90a there" in done.out
     assert any(line.split()[:3] == ["dz", "sm_90a", "dz_map"] for line in done.out.splitlines())
 

@@ -39,19 +39,38 @@ void explain_assumed_print(const explain_args *args, const explain_assumed *assu
 
 /* ---- ways.c ---- */
 
+typedef enum explain_fit {
+  EXPLAIN_LEAST,  /* nothing fits the budget: shown is the least that would do */
+  EXPLAIN_BEYOND, /* beyond the budget, which chunk sizes that were asked for override */
+  EXPLAIN_FITS
+} explain_fit;
+
 /* One way of computing everything that the spec asks for, over n rows. */
 typedef struct explain_way {
   const char *name;
   int products; /* of 2·N·D·V flop, forward and backward */
   double flops;
-  double workspace; /* bytes beyond inputs and outputs; the larger of forward and backward, and what S keeps between */
-  double traffic;   /* bytes that device memory moves at least: operands once a product, chunks and accumulators */
-  int fits;         /* 0: not within the budget; workspace is then the least that would do */
+  double workspace; /* bytes beyond inputs and outputs, and of S what it keeps: what the planner takes in the budget */
+  double least;     /* the least that would do */
+  int64_t chunk_rows, chunk_vocab, chunks; /* as in flp_layout; 0 for the naive way */
+  double traffic; /* bytes that device memory moves at least: operands once a product, chunks and accumulators */
+  explain_fit fit;
 } explain_way;
 
-/* Fills the ways of n rows, naive ones first; returns their number. planner: of the spec, chunk sizes ignored */
+/* Fills the ways of n rows, naive ones first; returns their number. */
 int explain_ways(const flp_planner *planner, int64_t n, uint64_t forward_budget, uint64_t backward_budget,
                  explain_way out[EXPLAIN_WAYS_MAX]);
+
+/* Asks the planner for a pass as a plan does: what the plan takes where that is in this mode, else what it would take
+ * if it were asked for the mode. */
+explain_fit explain_query(const flp_planner *planner, flp_pass pass, flp_mode mode, int64_t n, uint64_t budget,
+                          flp_scheme *out);
+
+/* The same of mode S: what it keeps, the larger workspace of its two passes, and the least of all that. */
+typedef struct explain_saved {
+  uint64_t kept, workspace, least;
+} explain_saved;
+explain_fit explain_query_saved(const flp_planner *planner, int64_t n, uint64_t budget, explain_saved *out);
 
 /* What is shown; borrowed from cli_explain. */
 typedef struct explanation {

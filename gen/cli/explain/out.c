@@ -12,8 +12,10 @@
 /* ---- as JSON ---- */
 
 static json_t *way_json(const explain_way *way) {
-  return json_pack("{s:s, s:i, s:f, s:f, s:f, s:b}", "name", way->name, "products", way->products, "flops", way->flops,
-                   "workspace_bytes", way->workspace, "traffic_bytes", way->traffic, "fits", way->fits);
+  return json_pack("{s:s, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:b}", "name", way->name, "products", way->products,
+                   "flops", way->flops, "workspace_bytes", way->workspace, "least_bytes", way->least, "chunk_rows",
+                   (json_int_t)way->chunk_rows, "chunk_vocab", (json_int_t)way->chunk_vocab, "chunks",
+                   (json_int_t)way->chunks, "traffic_bytes", way->traffic, "fits", way->fit == EXPLAIN_FITS);
 }
 
 static json_t *layout_json(const explanation *in, int assumed, flp_pass pass, int64_t n) {
@@ -100,17 +102,32 @@ flp_status explain_print_json(const explanation *in) {
 
 /* ---- for people ---- */
 
+/* Where nothing fits there is no workspace to name, but the least that would do. */
+static const char *format_workspace(const explain_way *way, char out[2 * CLI_TEXT_BYTES]) {
+  char bytes[CLI_TEXT_BYTES];
+  if (way->fit == EXPLAIN_LEAST) return "does not fit";
+  snprintf(out, 2 * CLI_TEXT_BYTES, "%s%s", cli_format_bytes(way->workspace, bytes),
+           way->fit == EXPLAIN_BEYOND ? ", over budget" : "");
+  return out;
+}
+
 static void print_ways(const explanation *in, int64_t n) {
   explain_way ways[EXPLAIN_WAYS_MAX];
   int count = explain_ways(&in->planner, n, in->budget[FLP_PASS_FORWARD], in->budget[FLP_PASS_BACKWARD], ways);
   cli_table table;
-  cli_table_start(&table, "way", "products", "work", "workspace", "traffic", "budget", NULL);
+  cli_table_start(&table, "way, on the assumed GPU", "products", "work", "chunks", "workspace", "least", "traffic",
+                  NULL);
   for (int i = 0; i < count; i++) {
-    char products[16], work[CLI_TEXT_BYTES], workspace[CLI_TEXT_BYTES], traffic[CLI_TEXT_BYTES];
-    snprintf(products, sizeof products, "%d", ways[i].products);
-    cli_table_add(&table, ways[i].name, products, cli_format_flops(ways[i].flops, work),
-                  cli_format_bytes(ways[i].workspace, workspace), cli_format_bytes(ways[i].traffic, traffic),
-                  ways[i].fits ? "" : "does not fit: this is its least", NULL);
+    const explain_way *way = &ways[i];
+    char products[16], work[CLI_TEXT_BYTES], chunks[32] = "", workspace[2 * CLI_TEXT_BYTES], least[CLI_TEXT_BYTES] = "",
+                                             traffic[CLI_TEXT_BYTES];
+    snprintf(products, sizeof products, "%d", way->products);
+    if (way->chunks) {
+      snprintf(chunks, sizeof chunks, "%lld", (long long)way->chunks);
+      cli_format_bytes(way->least, least);
+    }
+    cli_table_add(&table, way->name, products, cli_format_flops(way->flops, work), chunks,
+                  format_workspace(way, workspace), least, cli_format_bytes(way->traffic, traffic), NULL);
   }
   cli_table_finish(&table);
 }
@@ -120,7 +137,7 @@ static void add_layout(const explanation *in, cli_table *table, const char *wher
   flp_layout layout;
   char rows[32], vocab[32], chunks[32], products[16], launches[16], bytes[CLI_TEXT_BYTES], least[CLI_TEXT_BYTES];
   if (explain_layout(in, assumed, pass, n, &layout) != FLP_OK) {
-    cli_table_add(table, where, explain_pass_name(pass), flp_error_detail(), NULL);
+    cli_table_add(table, where, explain_pass_name(pass), "none", NULL);
     return;
   }
   snprintf(rows, sizeof rows, "%lld", (long long)layout.chunk_rows);
@@ -133,20 +150,27 @@ static void add_layout(const explanation *in, cli_table *table, const char *wher
                 cli_format_bytes((double)layout.smallest_bytes, least), NULL);
 }
 
+/* Why a pass has no layout: a sentence each, below the table. */
+static void print_layout_errors(const explanation *in, const char *const where[2], int64_t n) {
+  flp_layout layout;
+  for (int assumed = in->plan ? 0 : 1; assumed < 2; assumed++)
+    for (int pass = FLP_PASS_FORWARD; pass < EXPLAIN_PASSES; pass++)
+      if (explain_has_pass(in, assumed, (flp_pass)pass) &&
+          explain_layout(in, assumed, (flp_pass)pass, n, &layout) != FLP_OK)
+        printf("%s: %s: %s\n", where[assumed], explain_pass_name((flp_pass)pass), flp_error_detail());
+}
+
 static void print_layouts(const explanation *in, int64_t n) {
-  char assumed[64];
-  snprintf(assumed, sizeof assumed, "GPU of %d multiprocessors", in->planner.multiprocessors);
+  static const char *const where[] = {"this machine", "assumed GPU"};
   cli_table table;
   cli_table_start(&table, "plan", "pass", "mode", "chunk rows", "chunk vocab", "chunks", "products", "launches",
                   "workspace", "least", NULL);
-  for (int on_assumed = 0; on_assumed < 2; on_assumed++) {
-    if (!on_assumed && !in->plan) continue;
-    const char *where = on_assumed ? assumed : "this machine";
+  for (int assumed = in->plan ? 0 : 1; assumed < 2; assumed++)
     for (int pass = FLP_PASS_FORWARD; pass < EXPLAIN_PASSES; pass++)
-      if (explain_has_pass(in, on_assumed, (flp_pass)pass))
-        add_layout(in, &table, where, on_assumed, (flp_pass)pass, n);
-  }
+      if (explain_has_pass(in, assumed, (flp_pass)pass))
+        add_layout(in, &table, where[assumed], assumed, (flp_pass)pass, n);
   cli_table_finish(&table);
+  print_layout_errors(in, where, n);
 }
 
 static void print_modes(const explanation *in, int64_t n) {

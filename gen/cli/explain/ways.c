@@ -1,10 +1,12 @@
-/* ways.c: flop, workspace and memory traffic of the naive way and of each mode. */
+/* ways.c: flop, workspace and memory traffic of the naive way and of each mode.
+ *
+ * Invariant: workspace of a mode is the planner's answer to the query that a plan asks, for that mode alone; where the
+ * plan takes the mode it is the plan's own. */
 #include <string.h>
 
 #include "gen/cli/explain/explain.h"
 #include "gen/cli/shared/cost.h"
 #include "runtime/base/names.h"
-#include "runtime/base/util.h"
 #include "runtime/kernel/kernel.h"
 
 static int count_bits(uint32_t grads, uint32_t which) {
@@ -25,44 +27,84 @@ static double dz_traffic(const flp_spec *spec, int64_t n) {
 static explain_way naive(const flp_spec *spec, int64_t n, int backward) {
   cli_naive bytes = cli_naive_of(spec, n);
   int reads = count_bits(spec->grads, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT);
-  explain_way way = {.name = backward ? "naive, forward + backward" : "naive, forward", .fits = 1};
+  explain_way way = {.name = backward ? "naive, forward + backward" : "naive, forward", .fit = EXPLAIN_FITS};
   way.products = 1 + (backward ? reads : 0);
-  way.workspace = backward ? bytes.backward : bytes.forward;
+  way.workspace = way.least = backward ? bytes.backward : bytes.forward;
   way.traffic = way.products * cli_input_bytes(spec, n) + (3.0 + (backward ? 2.0 + reads : 0.0)) * bytes.scores;
   if (backward) way.traffic += cli_output_bytes(spec, n);
   return way;
 }
 
+/* ---- what the planner answers ---- */
+
+/* The query of a plan; where nothing fits, again with the least that would do. */
+static explain_fit query(const flp_planner *planner, flp_pass pass, int64_t n, uint64_t budget, flp_scheme *out) {
+  if (flp_planner_pick(planner, pass, n, budget, 1, out) == FLP_OK)
+    return out->bytes + out->saved_bytes <= budget ? EXPLAIN_FITS : EXPLAIN_BEYOND;
+  uint64_t least = out->smallest_bytes + out->saved_bytes;
+  if (least > budget) flp_planner_pick(planner, pass, n, least, 1, out);
+  return EXPLAIN_LEAST;
+}
+
+/* A planner that is asked for one mode; chunk sizes and tuned layouts of other modes are let go. */
+static flp_planner restricted(const flp_planner *planner, flp_mode mode) {
+  flp_planner own = *planner;
+  own.mode = mode;
+  if (mode == FLP_MODE_RECOMPUTE_VOCAB) own.chunk_rows = 0;
+  if (mode == FLP_MODE_RECOMPUTE_ROWS || mode == FLP_MODE_STREAM) own.chunk_vocab = 0;
+  if (own.tuned_mode != mode) own.tuned_mode = (flp_mode)0;
+  return own;
+}
+
+explain_fit explain_query(const flp_planner *planner, flp_pass pass, flp_mode mode, int64_t n, uint64_t budget,
+                          flp_scheme *out) {
+  explain_fit fit = query(planner, pass, n, budget, out);
+  if (fit != EXPLAIN_LEAST && out->mode == mode) return fit;
+  flp_planner own = restricted(planner, mode);
+  return query(&own, pass, n, budget, out);
+}
+
+explain_fit explain_query_saved(const flp_planner *planner, int64_t n, uint64_t budget, explain_saved *out) {
+  flp_planner own = restricted(planner, (flp_mode)0);
+  flp_scheme forward, backward;
+  explain_fit first = query(&own, FLP_PASS_FORWARD_SAVED, n, budget, &forward);
+  explain_fit second = query(&own, FLP_PASS_BACKWARD_SAVED, n, budget, &backward);
+  out->kept = backward.saved_bytes;
+  out->workspace = forward.bytes > backward.bytes ? forward.bytes : backward.bytes;
+  out->least = backward.saved_bytes +
+               (forward.smallest_bytes > backward.smallest_bytes ? forward.smallest_bytes : backward.smallest_bytes);
+  return first == EXPLAIN_FITS ? second : first;
+}
+
+static void set_scheme(explain_way *way, const flp_scheme *scheme) {
+  way->workspace = (double)scheme->bytes;
+  way->least = (double)scheme->smallest_bytes;
+  way->chunk_rows = scheme->chunk_rows;
+  way->chunk_vocab = scheme->chunk_vocab;
+  way->chunks = scheme->chunks;
+}
+
+/* ---- ways ---- */
+
+/* Every array of the workspace is written and read once, those of a chunk of rows once a chunk. */
 static explain_way forward(const flp_planner *planner, int64_t n, uint64_t budget) {
   flp_scheme scheme;
   explain_way way = {.name = flp_mode_name(FLP_MODE_SCORE), .products = 1};
-  flp_status status = flp_planner_pick(planner, FLP_PASS_FORWARD, n, UINT64_MAX, 0, &scheme);
-  way.workspace = status == FLP_OK ? (double)scheme.bytes : 0.0;
-  way.fits = status == FLP_OK && scheme.bytes <= budget;
-  way.traffic = cli_input_bytes(&planner->spec, n) + 2.0 * way.workspace;
+  way.fit = query(planner, FLP_PASS_FORWARD, n, budget, &scheme);
+  set_scheme(&way, &scheme);
+  double again = scheme.chunk_rows > 0 ? (double)n / (double)scheme.chunk_rows - 1 : 0;
+  double of_chunk = (double)(scheme.size[FLP_REGION_part] + scheme.size[FLP_REGION_gather]);
+  way.traffic = cli_input_bytes(&planner->spec, n) + 2.0 * (way.workspace + again * of_chunk);
   return way;
-}
-
-/* The largest chunk along one axis whose workspace fits, halving from all of it. 1 if one fits. */
-static int pick_chunk(flp_planner planner, int64_t n, uint64_t budget, int by_rows, flp_scheme *out) {
-  int64_t extent = by_rows ? n : planner.spec.vocab, tile = by_rows ? planner.dz_band : planner.dz_columns;
-  for (int64_t chunk = extent;; chunk = flp_ceil_div(flp_ceil_div(chunk, 2), tile) * tile) {
-    planner.chunk_rows = by_rows ? chunk : 0;
-    planner.chunk_vocab = by_rows ? 0 : chunk;
-    if (flp_planner_pick(&planner, FLP_PASS_BACKWARD, n, budget, 0, out) == FLP_OK) return 1;
-    if (chunk <= tile) break;
-  }
-  return flp_planner_pick(&planner, FLP_PASS_BACKWARD, n, UINT64_MAX, 0, out) == FLP_OK ? 0 : -1;
 }
 
 static explain_way chunked(const flp_planner *planner, int64_t n, uint64_t budget, int by_rows) {
   const flp_spec *spec = &planner->spec;
   flp_scheme scheme;
-  memset(&scheme, 0, sizeof scheme);
   explain_way way = {.name = flp_mode_name(by_rows ? FLP_MODE_RECOMPUTE_ROWS : FLP_MODE_RECOMPUTE_VOCAB)};
-  way.fits = pick_chunk(*planner, n, budget, by_rows, &scheme) == 1;
+  way.fit = explain_query(planner, FLP_PASS_BACKWARD, by_rows ? FLP_MODE_RECOMPUTE_ROWS : FLP_MODE_RECOMPUTE_VOCAB, n, budget, &scheme);
   way.products = 1 + backward_products(spec);
-  way.workspace = (double)scheme.bytes;
+  set_scheme(&way, &scheme);
   double passes = scheme.chunks > 0 ? 2.0 * (double)(scheme.chunks - 1) : 0.0;
   double accumulator = 4.0 * (double)spec->hidden * (double)(by_rows ? spec->vocab : n);
   if (!(spec->grads & (by_rows ? FLP_GRAD_WEIGHT : FLP_GRAD_HIDDEN))) accumulator = 0.0;
@@ -71,14 +113,12 @@ static explain_way chunked(const flp_planner *planner, int64_t n, uint64_t budge
   return way;
 }
 
-static explain_way twice(flp_planner planner, int64_t n, uint64_t budget) {
-  const flp_spec *spec = &planner.spec;
+static explain_way twice(const flp_planner *planner, int64_t n, uint64_t budget) {
+  const flp_spec *spec = &planner->spec;
   flp_scheme scheme;
   explain_way way = {.name = flp_mode_name(FLP_MODE_RECOMPUTE_SPLIT), .products = 5};
-  planner.chunk_rows = planner.chunk_vocab = 0;
-  planner.mode = FLP_MODE_RECOMPUTE_SPLIT;
-  way.fits = flp_planner_pick(&planner, FLP_PASS_BACKWARD, n, budget, 0, &scheme) == FLP_OK;
-  way.workspace = (double)(way.fits ? scheme.bytes : scheme.smallest_bytes);
+  way.fit = explain_query(planner, FLP_PASS_BACKWARD, FLP_MODE_RECOMPUTE_SPLIT, n, budget, &scheme);
+  set_scheme(&way, &scheme);
   way.traffic = 3.0 * cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + 4.0 * dz_traffic(spec, n);
   return way;
 }
@@ -87,27 +127,24 @@ static explain_way twice(flp_planner planner, int64_t n, uint64_t budget) {
 static explain_way saved(const flp_planner *planner, int64_t n, uint64_t budget) {
   const flp_spec *spec = &planner->spec;
   int products = count_bits(spec->grads, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT), passes = planner->saved_expands ? 3 : 1;
-  flp_planner own = *planner;
-  own.mode = (flp_mode)0;
-  flp_scheme scheme;
-  explain_way way = {.name = flp_mode_name(FLP_MODE_SAVE), .products = 1 + products};
-  way.fits = flp_planner_saved(&own, n, budget) > 0;
-  flp_planner_pick(&own, FLP_PASS_BACKWARD_SAVED, n, UINT64_MAX, 1, &scheme);
-  way.workspace = (double)(scheme.saved_bytes + scheme.bytes);
+  explain_saved bytes;
+  explain_way way = {.name = flp_mode_name(FLP_MODE_SAVE), .products = 1 + products, .chunks = 1};
+  way.fit = explain_query_saved(planner, n, budget, &bytes);
+  way.workspace = (double)(bytes.kept + bytes.workspace);
+  way.least = (double)bytes.least;
+  way.chunk_rows = n;
+  way.chunk_vocab = spec->vocab;
   way.traffic = 2.0 * cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + (passes + products) * dz_traffic(spec, n);
   return way;
 }
 
 static explain_way streamed(const flp_planner *planner, int64_t n, uint64_t budget) {
   const flp_spec *spec = &planner->spec;
-  flp_planner own = *planner;
-  own.mode = FLP_MODE_STREAM;
   int products = count_bits(spec->grads, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT), passes = planner->step_expands ? 3 : 1;
   flp_scheme scheme;
   explain_way way = {.name = flp_mode_name(FLP_MODE_STREAM), .products = 1 + products};
-  way.fits = flp_planner_pick(&own, FLP_PASS_STEP, n, budget, 0, &scheme) == FLP_OK;
-  if (!way.fits) flp_planner_pick(&own, FLP_PASS_STEP, n, UINT64_MAX, 0, &scheme);
-  way.workspace = (double)(way.fits ? scheme.bytes : scheme.smallest_bytes);
+  way.fit = explain_query(planner, FLP_PASS_STEP, FLP_MODE_STREAM, n, budget, &scheme);
+  set_scheme(&way, &scheme);
   double accumulator = spec->grads & FLP_GRAD_WEIGHT ? 4.0 * (double)spec->hidden * (double)spec->vocab : 0.0;
   double rest = scheme.chunks > 0 ? (double)(scheme.chunks - 1) : 0.0;
   way.traffic = 2.0 * cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + 2.0 * rest * accumulator +
@@ -126,10 +163,11 @@ int explain_ways(const flp_planner *planner, int64_t n, uint64_t forward_budget,
     out[count++] = naive(spec, n, 1);
     out[count++] = chunked(planner, n, backward_budget, 0);
     out[count++] = chunked(planner, n, backward_budget, 1);
-    if ((spec->grads & both) == both) out[count++] = twice(*planner, n, backward_budget);
+    if ((spec->grads & both) == both) out[count++] = twice(planner, n, backward_budget);
   }
   if (planner->keep_rows && spec->keep) out[count++] = saved(planner, n, backward_budget);
-  if (spec->loss && flp_planner_streams(planner)) out[count++] = streamed(planner, n, backward_budget);
+  flp_planner streaming = restricted(planner, FLP_MODE_STREAM);
+  if (flp_planner_streams(&streaming)) out[count++] = streamed(planner, n, backward_budget);
   for (int i = 0; i < count; i++) out[i].flops = out[i].products * cli_product_flops(spec, n);
   return count;
 }

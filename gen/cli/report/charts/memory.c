@@ -100,9 +100,9 @@ static void draw_way(FILE *out, const plot *p, int w, const report_scale *x, con
     const explain_way *way = &p->way[i][w];
     char tip[128], bytes[CLI_TEXT_BYTES];
     snprintf(tip, sizeof tip, "%s, N %lld: %s%s", way->name, (long long)p->rows[i],
-             cli_format_bytes(way->workspace, bytes), way->fits ? "" : ", beyond the budget");
-    report_svg_mark(out, report_scale_at(x, (double)p->rows[i]), report_scale_at(y, way->workspace), 4, w, !way->fits,
-                    tip);
+             cli_format_bytes(way->workspace, bytes), way->fit == EXPLAIN_FITS ? "" : ", beyond the budget");
+    report_svg_mark(out, report_scale_at(x, (double)p->rows[i]), report_scale_at(y, way->workspace), 4, w,
+                    way->fit != EXPLAIN_FITS, tip);
   }
 }
 
@@ -142,7 +142,7 @@ static void write_table(FILE *out, const plot *p) {
     for (int w = 0; w < p->ways; w++) {
       char bytes[CLI_TEXT_BYTES];
       snprintf(text[1 + w], sizeof text[1 + w], "%s%s", cli_format_bytes(p->way[i][w].workspace, bytes),
-               p->way[i][w].fits ? "" : " (beyond)");
+               p->way[i][w].fit == EXPLAIN_FITS ? "" : " (beyond)");
       cells[1 + w] = text[1 + w];
     }
     report_table_row(out, columns, 1 + p->ways, cells);
