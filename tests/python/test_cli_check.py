@@ -40,6 +40,30 @@ def test_usage(arguments, message):
     assert done.code == 2 and message in done.err.splitlines()[0]
 
 
+def test_the_summary_has_the_worst_share_and_its_case(tmp_path):
+    path = tmp_path / "record.json"
+    done = flpgen("check", "--rung", "eager", f"--json={path}", **NO_GPU)
+    rows = json.loads(path.read_text())["rows"]
+    assert done.code == 0 and done.out.splitlines()[-1] == f"pass: {len(rows)} checks"
+    for row in rows:
+        assert row["pass"] and 0 <= row["worst_share"] <= 1, row
+        assert row["rel_l2"] <= 1 and -1 <= row["cosine"] <= 1, row
+    lines = [re.split("  +", line) for line in done.out.splitlines()]
+    head = next(i for i, line in enumerate(lines) if line[0] == "rung")
+    assert lines[head] == ["rung", "dtype", "output", "checks", "failed", "worst / allowed", "in case"]
+    kinds = {(row["rung"], row["dtype"], row["output"]) for row in rows}
+    assert len(lines) - head - 2 == len(kinds) > 20
+    for line in lines[head + 1:-1]:
+        alike = [row for row in rows if (row["rung"], row["dtype"], row["output"]) == tuple(line[:3])]
+        worst = max(alike, key=lambda row: row["worst_share"])
+        assert line[3:5] == [str(len(alike)), "0"]
+        if worst["worst_share"]:
+            assert line[5:] == ["%.2f" % worst["worst_share"], f"{worst['case']} {worst['shape']}"]
+        else:
+            assert line[5:] == ["0"]
+    assert {line[5] for line in lines[head + 1:-1] if line[2] == "grad_weight"} != {"0"}
+
+
 def test_an_unwritable_record_is_told_before_the_work(tmp_path):
     eager = ["check", "--vocab", "40", "--hidden", "16", "--rung", "eager"]
     path = tmp_path / "no" / "record.json"
@@ -102,7 +126,7 @@ def test_a_deadlock_ends_the_command(tmp_path):
                    script="capability=9.0;fill=1;busy=1000000000")
     assert done.code == 1 and "FAIL: 1 of 1 checks failed" in done.out
     row = json.loads(path.read_text())["rows"][0]
-    assert row["output"] == "run" and not row["pass"]
+    assert row["output"] == "run" and not row["pass"] and row["worst_share"] is None
     assert row["note"] == "deadlock: the other work's calls on stream 1 of 2 still run after 0.2 seconds"
 
 

@@ -183,9 +183,10 @@ void check_problem_follow(check_problem *problem, const call_result *result);
 /* ---- metrics.c: how far off ---- */
 
 typedef struct check_metric {
+  double share;   /* worst error over allowed error, at most 1 in what passes; infinite where a number is not finite */
   double max_ulp; /* largest error in units of the row's ulp; -1 where it does not apply */
-  double rel_l2, cosine;
-  double bound; /* of max_ulp at the worst row, or of rel_l2; 0 for bit identity */
+  double rel_l2, cosine; /* of a reference that is zero: share, and pass */
+  double bound;          /* of max_ulp at the worst row, or of rel_l2; 0 for bit identity */
   int pass;
 } check_metric;
 
@@ -193,10 +194,16 @@ typedef struct check_metric {
  * unit: value of one ulp; allowed: in the values' unit */
 check_metric check_metric_rows(const double *got, const double *wanted, const double *unit, const double *allowed,
                                int64_t count);
-/* Gradients: relative L2 at most factor times the yardstick's, plus floor. Where NaN is wanted only NaN will do.
- * A yardstick of its own NaN is left out of its error. Differences below the least normal fp32 number count as none. */
+/* A tensor: the L2 norm of its error against what is allowed of that, and the least normal fp32 number an element.
+ * Where NaN is wanted only NaN will do. */
+check_metric check_metric_tensor(const double *got, const double *wanted, int64_t count, double allowed);
+/* Gradients: factor times the yardstick's error, plus floor times the norm of what is wanted. */
 check_metric check_metric_gradient(const double *got, const double *wanted, const double *yardstick, int64_t count,
                                    double factor, double floor);
+/* L2 norms over what is finite: of a tensor, and of a result's error, in which differences below the least normal fp32
+ * number count as none and elements of its own NaN as the others do. */
+double check_metric_norm(const double *wanted, int64_t count);
+double check_metric_error(const double *got, const double *wanted, int64_t count);
 /* Bit identity of two arrays; max_ulp is the number of bytes that differ. */
 check_metric check_metric_bits(const void *a, const void *b, size_t bytes);
 /* One unit in the last place of an fp32 number of this magnitude. */
@@ -223,7 +230,7 @@ typedef struct check_report {
 
 void check_report_add(check_report *report, const check_case *c, flp_rung rung, const char *output, check_metric metric,
                       const char *note);
-/* Prints a table; one line per finding, or only failures and a summary. */
+/* Prints the worst share of the allowed error of every output, and findings: each, or only failures. */
 void check_report_print(const check_report *report, int every);
 /* Writes the record. path: "-" for stdout. error: IO, MEMORY */
 flp_status check_report_write(const check_report *report, const char *path, const char *command);

@@ -11,6 +11,8 @@
  *           exponential, of what is made of it, of the result. Where terms cancel that is many times the relative
  *           error of one, and another draw, such as the yardstick's, may be lucky: of V = 2 its dz of both columns are
  *           opposite to the bit.
+ *           A gradient that is zero is relative to nothing: its error is held against the yardstick's and the least
+ *           normal fp32 number.
  * Exact products still meet rounding when t = z·log2(e)/T is formed; below |t| = 4 that is inside the 4 ulp. */
 #include <math.h>
 #include <stdio.h>
@@ -187,15 +189,13 @@ static double kept_rounding(const gradient *x) {
 static check_metric judge(const compare_state *s, const gradient *x) {
   flp_dtype dtype = s->problem->c.spec.dtype;
   int64_t count = x->parts * x->width;
-  double factor = factor_of(dtype), floor = floor_of(s), more = 0;
+  double factor = factor_of(dtype), norm = check_metric_norm(x->exact, count);
+  double allowed = factor * check_metric_error(x->yardstick, x->exact, count);
   if (s->plain) {
-    check_metric own = check_metric_gradient(x->plain, x->exact, x->yardstick, count, factor, floor);
-    double of_yardstick = own.bound - floor, of_plain = factor * own.rel_l2;
-    double bound = luck_of(s) * fmax(of_yardstick, of_plain);
-    if (dtype == FLP_DTYPE_BF16) bound = fmax(bound, kept_rounding(x));
-    more = bound - of_yardstick;
+    allowed = luck_of(s) * fmax(allowed, factor * check_metric_error(x->plain, x->exact, count));
+    if (dtype == FLP_DTYPE_BF16) allowed = fmax(allowed, kept_rounding(x) * norm);
   }
-  return check_metric_gradient(x->got, x->exact, x->yardstick, count, factor, floor + more);
+  return check_metric_tensor(x->got, x->exact, count, allowed + floor_of(s) * norm);
 }
 
 /* dh of a row: the shards' own sum. */

@@ -68,6 +68,7 @@ void check_report_add(check_report *report, const check_case *c, flp_rung rung, 
   snprintf(f->shape, sizeof f->shape, "%" PRId64 "x%" PRId64 "x%" PRId64, c->n, c->spec.vocab, c->spec.hidden);
   describe_options(c, f->options, sizeof f->options);
   if (note) snprintf(f->note, sizeof f->note, "%s", note);
+  if (!metric.pass && !(metric.share > 1)) f->metric.share = INFINITY; /* no number says how far off it is */
   report->failed += !metric.pass;
 }
 
@@ -76,25 +77,41 @@ void check_report_add(check_report *report, const check_case *c, flp_rung rung, 
 enum { CELL = 24 };
 
 static const char *format_number(double value, char out[CELL]) {
-  if (value < 0)
-    snprintf(out, CELL, "-");
-  else
-    snprintf(out, CELL, value != 0 && (value < 1e-3 || value >= 1e5) ? "%.1e" : "%.3g", value);
+  snprintf(out, CELL, value != 0 && (value < 1e-3 || value >= 1e5) ? "%.1e" : "%.3g", value);
   return out;
+}
+
+/* "-" where something is wrong that has no size. */
+static const char *format_share(double share, char out[CELL]) {
+  if (isinf(share)) return "-";
+  if (share == 0) return "0";
+  if (share < 0.005) return "<0.01";
+  snprintf(out, CELL, share >= 1e5 ? "%.1e" : share > 1 ? "%.4g" : "%.2f", share);
+  return out;
+}
+
+/* The error where it is the worst share, and what is allowed there, in the unit in which this output is judged. */
+static void format_error(const check_metric *m, char error[2 * CELL], char allowed[2 * CELL]) {
+  char number[CELL];
+  int is_rows = m->max_ulp >= 0, is_bits = is_rows && m->bound == 0;
+  double worst = !is_rows ? m->rel_l2 : is_bits || isinf(m->share) ? m->max_ulp : m->share * m->bound;
+  error[0] = allowed[0] = 0;
+  if (!is_rows && m->bound == 0) return; /* no number was compared */
+  snprintf(error, 2 * CELL, "%s%s", format_number(worst, number), is_bits ? " differ" : is_rows ? " ulp" : "");
+  snprintf(allowed, 2 * CELL, "%s%s", format_number(m->bound, number), is_rows && !is_bits ? " ulp" : "");
 }
 
 static void print_findings(const check_report *report, int every) {
   cli_table table;
-  cli_table_start(&table, "case", "rung", "N x V x D", "dtype", "options", "output", "max ulp", "rel L2", "cosine",
-                  "bound", "", NULL);
+  cli_table_start(&table, "case", "rung", "N x V x D", "dtype", "options", "output", "worst error", "allowed",
+                  "worst / allowed", "", NULL);
   for (int64_t i = 0; i < report->count; i++) {
     const check_finding *f = &report->findings[i];
     if (!every && f->metric.pass) continue;
-    char ulp[CELL], relative[CELL], cosine[CELL], bound[CELL];
-    snprintf(cosine, sizeof cosine, "%.6f", f->metric.cosine);
-    cli_table_add(&table, f->name, f->rung, f->shape, f->dtype, f->options, f->output,
-                  format_number(f->metric.max_ulp, ulp), format_number(f->metric.rel_l2, relative), cosine,
-                  format_number(f->metric.bound, bound),
+    char share[CELL], error[2 * CELL], allowed[2 * CELL];
+    format_error(&f->metric, error, allowed);
+    cli_table_add(&table, f->name, f->rung, f->shape, f->dtype, f->options, f->output, error, allowed,
+                  format_share(f->metric.share, share),
                   f->metric.pass ? "pass"
                   : f->note[0]   ? f->note
                                  : "FAIL",
@@ -109,42 +126,43 @@ static int same_kind(const check_finding *a, const check_finding *b) {
 
 /* The first finding of its kind speaks for all of them. */
 static void summarise(const check_report *report, int64_t first, cli_table *table) {
-  const check_finding *kind = &report->findings[first];
+  const check_finding *kind = &report->findings[first], *worst = kind;
   for (int64_t i = 0; i < first; i++)
     if (same_kind(&report->findings[i], kind)) return;
   int64_t count = 0, failed = 0;
-  double ulp = -1, relative = 0, cosine = 1;
   for (int64_t i = first; i < report->count; i++) {
     const check_finding *f = &report->findings[i];
     if (!same_kind(f, kind)) continue;
     count++;
     failed += !f->metric.pass;
-    ulp = fmax(ulp, f->metric.max_ulp);
-    relative = fmax(relative, f->metric.rel_l2);
-    cosine = fmin(cosine, f->metric.cosine);
+    if (f->metric.share > worst->metric.share) worst = f;
   }
-  char cells[5][CELL];
-  snprintf(cells[0], CELL, "%" PRId64, count);
-  snprintf(cells[1], CELL, "%.6f", cosine);
-  snprintf(cells[2], CELL, "%" PRId64, failed);
-  cli_table_add(table, kind->rung, kind->dtype, kind->output, cells[0], format_number(ulp, cells[3]),
-                format_number(relative, cells[4]), cells[1], cells[2], NULL);
+  char checks[CELL], fails[CELL], share[CELL], where[sizeof worst->name + sizeof worst->shape] = "";
+  snprintf(checks, sizeof checks, "%" PRId64, count);
+  snprintf(fails, sizeof fails, "%" PRId64, failed);
+  if (worst->metric.share > 0) snprintf(where, sizeof where, "%s %s", worst->name, worst->shape);
+  cli_table_add(table, kind->rung, kind->dtype, kind->output, checks, fails, format_share(worst->metric.share, share),
+                where, NULL);
+}
+
+static void print_verdict(const check_report *report) {
+  if (report->count == 0)
+    puts("FAIL: nothing was checked");
+  else if (report->failed)
+    printf("FAIL: %" PRId64 " of %" PRId64 " checks failed\n", report->failed, report->count);
+  else
+    printf("pass: %" PRId64 " check%s\n", report->count, report->count == 1 ? "" : "s");
 }
 
 void check_report_print(const check_report *report, int every) {
   printf("device: %s\n", report->device);
   if (report->offered[0]) printf("not offered here: %s\n", report->offered);
   cli_table table;
-  cli_table_start(&table, "rung", "dtype", "output", "checks", "worst ulp", "worst rel L2", "least cosine", "failed",
-                  NULL);
+  cli_table_start(&table, "rung", "dtype", "output", "checks", "failed", "worst / allowed", "in case", NULL);
   for (int64_t i = 0; i < report->count; i++) summarise(report, i, &table);
-  if (every)
-    print_findings(report, 1);
-  else if (report->failed)
-    print_findings(report, 0);
+  if (every || report->failed) print_findings(report, every);
   cli_table_finish(&table);
-  printf("%s: %" PRId64 " of %" PRId64 " checks failed\n", report->failed || report->count == 0 ? "FAIL" : "pass",
-         report->failed, report->count);
+  print_verdict(report);
 }
 
 /* ---- the record ---- */
@@ -161,6 +179,7 @@ static json_t *finding_json(const check_finding *f) {
                 {"dtype", json_string(f->dtype)},
                 {"options", json_string(f->options)},
                 {"output", json_string(f->output)},
+                {"worst_share", cli_json_number(f->metric.share)},
                 {"max_ulp", f->metric.max_ulp < 0 ? json_null() : cli_json_number(f->metric.max_ulp)},
                 {"rel_l2", cli_json_number(f->metric.rel_l2)},
                 {"cosine", cli_json_number(f->metric.cosine)},

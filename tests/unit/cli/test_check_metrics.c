@@ -57,6 +57,37 @@ Test(check_metrics, what_kernels_flush_is_no_error) {
   cr_expect_not(check_metric_gradient(wrong, wanted, yardstick, 2, 1.5, 0).pass);
 }
 
+Test(check_metrics, a_share_is_the_worst_error_over_what_is_allowed_there) {
+  const double wanted[] = {-2, -3, 0}, unit[] = {1, 1, 1}, allowed[] = {8, 2, 0};
+  check_metric metric = check_metric_rows((double[]){-6, -4.5, 0}, wanted, unit, allowed, 3);
+  cr_expect(metric.pass && metric.share == 0.75 && metric.bound == 2 && metric.max_ulp == 4);
+  metric = check_metric_rows((double[]){-6, -4.5, 0.5}, wanted, unit, allowed, 3);
+  cr_expect(!metric.pass && metric.share == 1.5 && metric.bound == 0, "nothing is allowed: 1 and its ulps");
+  cr_expect(isinf(one_row(NAN, 0, 1e9).share) && isinf(one_row(0, NAN, 1e9).share));
+  cr_expect(one_row(-2, -2, 0).share == 0 && one_row(NAN, NAN, 0).share == 0);
+  cr_expect_float_eq(check_metric_tensor((double[]){1, 2.5}, (double[]){1, 2}, 2, 2).share, 0.25, 1e-12);
+  cr_expect(check_metric_bits("abc", "abd", 3).share == 2 && check_metric_bits("abc", "abc", 3).share == 0);
+}
+
+/* 1e-60 is what exact arithmetic leaves of a gradient at a probability of 1; fp32 rounds about 1e-9. */
+Test(check_metrics, of_a_zero_reference_errors_are_relative_to_what_is_allowed) {
+  const double zeros[] = {0, 0}, tiny[] = {1e-60, -1e-60}, yardstick[] = {1e-9, 0};
+  const double *const references[] = {zeros, tiny};
+  for (int i = 0; i < 2; i++) {
+    check_metric good = check_metric_gradient((double[]){0, 6e-10}, references[i], yardstick, 2, 1.5, 0x1p-12);
+    cr_expect(good.pass && good.bound == 1 && good.rel_l2 == good.share && good.cosine == 1);
+    cr_expect_float_eq(good.share, 0.4, 1e-12);
+    check_metric bad = check_metric_gradient((double[]){0, 3e-9}, references[i], yardstick, 2, 1.5, 0x1p-12);
+    cr_expect(!bad.pass && bad.cosine == 0);
+    cr_expect_float_eq(bad.rel_l2, 2, 1e-12);
+  }
+  check_metric none = check_metric_gradient((double[]){1e-30, 0}, zeros, zeros, 2, 1.5, 0.1);
+  cr_expect(!none.pass && none.share > 1 && isfinite(none.rel_l2), "the least normal number is all that is allowed");
+  double allowed = 4 * 0x1p-23, zero = 0, unit = 0x1p-23, got = 0x1p-23;
+  check_metric row = check_metric_rows(&got, &zero, &unit, &allowed, 1);
+  cr_expect(row.pass && row.rel_l2 == 0.25 && row.cosine == 1);
+}
+
 Test(check_metrics, bits_count_bytes_that_differ) {
   float a[3] = {1, 2, 3}, b[3] = {1, 2, 3};
   cr_assert(check_metric_bits(a, b, sizeof a).pass);
