@@ -58,6 +58,40 @@ def table(figure):
     return [dict(zip(names, row)) for row in rows if row]
 
 
+def labels(svg):
+    """Names of the lines of a chart, in groups by their headings; a name may take several lines."""
+    found, group = {}, None
+    for text in svg.iter("text"):
+        if text.get("class") == "head":
+            joined = group is not None and not found[group]
+            name = " ".join([group, words(text)]) if joined else words(text)
+            if joined:
+                del found[group]
+            group = name
+            found[group] = []
+        elif not text.get("class") and text.get("text-anchor") == "start":
+            found[group].append((float(text.get("y")), words(text)))
+    return {group: join_lines(lines) for group, lines in found.items()}
+
+
+def join_lines(lines):
+    """Lines of one label are 16 pixels apart, labels more."""
+    joined, last = [], None
+    for y, text in lines:
+        if last is not None and y - last < 17:
+            joined[-1] += " " + text
+        else:
+            joined.append(text)
+        last = y
+    return joined
+
+
+def mark_of(path):
+    shape = path.get("d")
+    classes = path.get("class").split()
+    return shape, classes[1], classes[2] if len(classes) > 2 else None
+
+
 def peers_record(path):
     rows = [{"case": "forward", "peer": peer, "N": 8192, "D": 4096, "V": 151936, "dtype": "bf16", "entropy": "forward",
              "grads": [], "gemms": 1, "ms": ms, "ms_low": ms and ms * 0.98, "ms_high": ms and ms * 1.03, "bare_ms": 15.0,
@@ -241,15 +275,102 @@ def test_peers_stand_beside_ours_with_their_reasons(tmp_path):
     _, tree = page(tmp_path, peers_record(tmp_path / "peers.json"))
     figure = figures(tree, "peers")[0]
     legend = [words(item) for item in figure.findall("ul/li")]
-    assert legend == ["flp", "naive", "compile", "one", "two", "bare products (1×)"]
-    assert any(text.startswith("not timed: needs a newer torch") for text in texts(figure.find("svg"), "dim"))
-    alike = json.loads((tmp_path / "peers.json").read_text())
-    alike["rows"].append(dict(alike["rows"][-1], peer="three"))
-    (tmp_path / "alike.json").write_text(json.dumps(alike))
-    svg = figures(page(tmp_path, tmp_path / "alike.json")[1], "peers")[0].find("svg")
-    assert "two, three" in [words(text) for text in svg.iter("text")] and len(texts(svg, "dim")) == 1
+    assert legend == ["flp", "naive", "compile", "one", "bare products (1×)"], "no mark for what was not timed"
+    assert untimed(figure) == ["two needs a newer torch, which this machine does not have"]
     assert {row["who"]: row["ratio"] for row in table(figure)} == {"flp": "0.980", "naive": "4.067", "compile": "2.933",
                                                                   "one": "2.000", "two": "–"}
+
+
+def untimed(figure):
+    return [words(item) for item in figure.findall("div[@class='untimed']/ul/li")]
+
+
+def test_names_that_were_not_timed_are_listed_once(tmp_path):
+    record = json.loads(peers_record(tmp_path / "peers.json").read_text())
+    missing = record["rows"][-1]
+    here = dict(missing, peer="one", N=1024, reason="does not train")
+    record["rows"] += [dict(record["rows"][0], N=1024), here, here, dict(here, peer="naive"), dict(missing, peer="three"),
+                       dict(missing, N=1024), dict(missing, peer="four"), dict(missing, peer="four", N=1024, reason="is slow")]
+    path = tmp_path / "more.json"
+    path.write_text(json.dumps(record))
+    figure = figures(page(tmp_path, path)[1], "peers")[0]
+    assert untimed(figure) == ["two, three " + missing["reason"], "four " + missing["reason"] + "; is slow"]
+    for svg in figure.findall("svg"):
+        assert " ".join(texts(svg, "dim")) == "not timed: one, naive: does not train"
+
+
+def test_marks_tell_fifteen_names_apart(tmp_path):
+    record = json.loads(peers_record(tmp_path / "peers.json").read_text())
+    names = ["flp"] + [f"peer-{i}" for i in range(14)]
+    record["rows"] = [dict(record["rows"][1], peer=name, ms=20.0 + i) for i, name in enumerate(names)]
+    path = tmp_path / "many.json"
+    path.write_text(json.dumps(record))
+    figure = figures(page(tmp_path, path)[1], "peers")[0]
+    items = [item for item in figure.findall("ul[@class='legend']/li") if item.find("svg/path") is not None]
+    assert [words(item) for item in items] == names
+    marks = [mark_of(item.find("svg/path")) for item in items]
+    assert len(set(marks)) == 15
+    own, others = marks[0], marks[1:]
+    assert own[0] not in [shape for shape, _, _ in others] and own[1] not in [colour for _, colour, _ in others]
+    assert all(a != b for left, right in zip(marks, marks[1:]) for a, b in zip(left, right)), "neighbours differ in all three"
+    said = [item.find("svg").get("aria-label") for item in items]
+    assert len(set(said)) == 15 and said[0] == "blue circle on a solid line"
+    for svg in figure.findall("svg"):
+        drawn = [path for path in svg.iter("path") if path.get("class").startswith("mark")]
+        assert [mark_of(path) for path in drawn] == marks, "a line has the mark of its name"
+        stems = [line.get("class").split()[1:] for line in svg.iter("line") if line.get("class").startswith("stem")]
+        assert stems == [list(mark[1:]) for mark in marks]
+
+
+def test_labels_of_unequal_rows_are_unequal(tmp_path):
+    twice = json.loads(peers_record(tmp_path / "peers.json").read_text())
+    twice["rows"] += [dict(twice["rows"][0], rounds=3), dict(twice["rows"][1], variant="a,b=1"), dict(twice["rows"][1], run=2)]
+    (tmp_path / "same").mkdir()
+    for path in (tmp_path / "twice.json", tmp_path / "same" / "twice.json"):
+        path.write_text(json.dumps(twice))
+        twice["rows"] = twice["rows"][2:4]
+    _, tree = page(tmp_path, *BENCH, tmp_path / "twice.json", tmp_path / "same" / "twice.json")
+    for figure in figures(tree, "peers"):
+        for svg in figure.findall("svg"):
+            found = labels(svg)
+            assert len(found) > 5
+            for group, names in found.items():
+                assert len(set(names)) == len(names), (group, names)
+            assert not [text for text in svg.iter("text") if "…" in words(text)], "there is room for every label"
+    found = labels(figures(tree, "peers")[0].find("svg"))
+    steps = [group for group in found if group.startswith("step")]
+    assert len(steps) == 4
+    assert all(" · loss nll · " in group or " · loss grpo+k3 · " in group for group in steps)
+    assert "flp · twice · row 1" in str(found) and "flp · twice · row 2" in str(found)
+    assert "one · row 1" in str(found) and "one · row 2" in str(found), "of files of one name"
+    assert "naive · a, b=1" in str(found) and "naive · run 2" in str(found)
+    assert {row["loss"] for row in table(figures(tree, "peers")[0]) if row["pass"] == "step"} == {"nll", "grpo+k3"}
+
+
+def test_labels_of_searches_of_one_file_are_unequal(tmp_path):
+    for name in ("one.db", "two.db"):
+        add_timed(tmp_path / name, [(4, 9, 1.0, 1)])
+    db = sqlite3.connect(str(tmp_path / "two.db"))
+    run = report_sample.insert(db, "run", gpu="NVIDIA H200", driver=13000)
+    spec = report_sample.insert(db, "spec", run=run, vocab=1000, hidden=64, dtype="bf16", entropy="none", grads="none", rows=8)
+    report_sample.insert(db, "candidate", spec=spec, kind="forward", ms=2.0, rounds=1, tune="raster=4", status="chosen")
+    db.commit()
+    db.close()
+    _, tree = page(tmp_path, tmp_path / "one.db", tmp_path / "two.db")
+    found, = labels(figures(tree, "best")[0].find("svg")).values()
+    assert found == ["forward · one.db", "forward · two.db, run 1", "forward · two.db, run 2"]
+
+
+def test_every_drawing_has_a_role_and_a_label(tmp_path, records):
+    _, tree = page(tmp_path, records, *BENCH, peers_record(tmp_path / "peers.json"))
+    drawings = list(tree.iter("svg"))
+    assert len(drawings) > 60
+    for svg in drawings:
+        assert svg.get("role") == "img" and svg.get("aria-label").strip() and not svg.get("aria-hidden")
+    for legend in tree.iter("ul"):
+        if legend.get("class") == "legend":
+            said = [(item.find("svg").get("aria-label"), words(item)) for item in legend.findall("li")]
+            assert len(set(said)) == len(said)
 
 
 def test_times_beyond_the_axis_are_arrows_and_flp_alone_is_folded(tmp_path):
@@ -297,6 +418,8 @@ def test_memory_is_what_explain_says(tmp_path):
             assert found[way["name"]].endswith("(beyond)") == (not way["fits"])
         plan = {layout["pass"]: layout for layout in part["assumed_layouts"]}["forward"]
         assert bytes_of(found["score"]) == pytest.approx(plan["workspace_bytes"], rel=6e-3)
+    own = [item for item in figures(tree, "memory")[0].findall("ul/li") if "blue circle" in item.find("svg").get("aria-label")]
+    assert [words(item) for item in own] == ["score"], "the naive way has not flp's mark"
     scoring = {int(row["N"]): bytes_of(row["score"]) for row in rows}
     assert max(scoring.values()) <= 256 * 2**20 and scoring[65536] == pytest.approx(181e6, rel=6e-3), "as README has it"
 
@@ -456,6 +579,12 @@ addEventListener("load", () => {
         if (a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 4 && b.top < a.bottom - 4)
           wrong.push("over each other: " + boxes[i][0] + " / " + boxes[j][0]);
       }
+    for (const line of svg.querySelectorAll("figure.peers line.base, figure.best line.base")) {
+      const base = line.getBoundingClientRect();
+      for (const [text, box] of boxes)
+        if (base.left < box.right && box.left < base.right && base.top < box.bottom - 3 && box.top + 3 < base.bottom)
+          wrong.push("a line runs through: " + text);
+    }
   }
   for (const box of document.querySelectorAll(".tiles li, summary, h3, dd, .legend li"))
     if (box.scrollWidth > box.clientWidth + 1) wrong.push("too wide: " + box.textContent.slice(0, 40));

@@ -1,4 +1,4 @@
-/* modes.c: the passes of a spec and their layouts, and why mode S or P is taken or not. */
+/* modes.c: the passes of a spec and their layouts, and why mode save or stream is taken or not. */
 #include <stdio.h>
 
 #include "gen/cli/explain/explain.h"
@@ -95,11 +95,11 @@ static void reason_of_saved(const explanation *in, int assumed, int64_t n, char 
              "not taken: it would keep %s, and with workspace needs %s at least; the budget is %s", kept, least, most);
 }
 
-/* What a step takes instead of mode P: of the two, the cheaper by the cost model. */
+/* What a step takes instead of mode stream: of the two, the cheaper by the cost model. */
 static void compare_costs(const flp_scheme *taken, const flp_scheme *stream, char out[EXPLAIN_REASON_BYTES]) {
   snprintf(out, EXPLAIN_REASON_BYTES,
-           "not taken: modes F and %s are cheaper: %.4g ms against %.4g ms by the cost model",
-           flp_mode_name(taken->mode), 1e3 * taken->seconds, 1e3 * stream->seconds);
+           "not taken: modes %s and %s are cheaper: %.4g ms against %.4g ms by the cost model",
+           flp_mode_name(FLP_MODE_SCORE), flp_mode_name(taken->mode), 1e3 * taken->seconds, 1e3 * stream->seconds);
 }
 
 static void reason_of_stream(const explanation *in, int assumed, int64_t n, char out[EXPLAIN_REASON_BYTES]) {

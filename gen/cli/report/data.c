@@ -403,13 +403,24 @@ const char *report_data_shape(const report_spec *spec, char buffer[REPORT_SHAPE_
   return buffer;
 }
 
-const char *report_data_record(const report_data *data, int spec) {
+const char *report_data_record(const report_data *data, int spec, char buffer[REPORT_RECORD_BYTES]) {
   char shape[REPORT_SHAPE_BYTES], other[REPORT_SHAPE_BYTES];
-  report_data_shape(&data->specs[spec], shape);
-  for (int s = 0; s < data->spec_count; s++)
-    if (s != spec && strcmp(shape, report_data_shape(&data->specs[s], other)) == 0)
-      return report_data_base(data->runs[data->specs[spec].run].file);
-  return "";
+  const report_spec *own = &data->specs[spec];
+  const char *file = report_data_base(data->runs[own->run].file);
+  int alike = 0, in_file = 0, in_run = 0;
+  report_data_shape(own, shape);
+  for (int s = 0; s < data->spec_count; s++) {
+    if (s == spec || strcmp(shape, report_data_shape(&data->specs[s], other)) != 0) continue;
+    alike = 1;
+    in_file |= strcmp(data->runs[data->specs[s].run].file, data->runs[own->run].file) == 0;
+    in_run |= data->specs[s].run == own->run;
+  }
+  int used = snprintf(buffer, REPORT_RECORD_BYTES, "%.*s", alike ? 48 : 0, file);
+  if (in_file)
+    used +=
+        snprintf(buffer + used, REPORT_RECORD_BYTES - (size_t)used, ", run %lld", (long long)data->runs[own->run].id);
+  if (in_run) snprintf(buffer + used, REPORT_RECORD_BYTES - (size_t)used, ", spec %lld", (long long)own->id);
+  return buffer;
 }
 
 int report_data_best(const report_data *data, int spec, const char *kind) {

@@ -5,18 +5,15 @@
 
 #include "gen/cli/report/svg.h"
 
-enum { HEAD = 14, TOP = 6, FOOT = 48, GROUP_LINES_MAX = 3 };
+enum { HEAD = 14, TOP = 6, FOOT = 48, GROUP_LINES_MAX = 3, WHO_LINES_MAX = 3, REASON_LINES_MAX = 4 };
 
 /* Places in a drawing: on a desktop names, plot and values stand side by side, on a phone the plot is below both. */
 static const struct {
-  double row, text, plot; /* height of a line; of it, where its text and its marks are */
+  double row, text, plot; /* height of a line whose name takes one; of it, where its text and its marks are */
   double names, values;   /* pixels that they take */
   double left, right;     /* of the plot */
-  int ticks;
-} places[REPORT_WIDTHS] = {{23, 15.5, 11.5, 190, 150, 206, 724, 10}, {38, 14, 26, 200, 130, 14, 334, 6}};
-
-/* Pixels of the names of those that were not timed. */
-static const double names_most[REPORT_WIDTHS] = {420, 330};
+  int is_below, ticks;    /* the plot is below the text */
+} places[REPORT_WIDTHS] = {{23, 15.5, 11.5, 250, 150, 272, 724, 0, 9}, {38, 14, 26, 212, 122, 14, 334, 1, 6}};
 
 static int begins_group(const report_line *lines, int i) {
   return i == 0 || strcmp(lines[i].group, lines[i - 1].group) != 0;
@@ -26,10 +23,32 @@ static int group_lines(const report_line *line, int i) {
   return report_svg_line_count(line->group, REPORT_WIDTH[i] - 8, GROUP_LINES_MAX);
 }
 
+static double reason_width(int i) {
+  return REPORT_WIDTH[i] - 16;
+}
+
+/* What stands for a line without a time. */
+enum { REASON_BYTES = REPORT_WHO_BYTES + 256 };
+static const char *reason_text(const report_line *line, char out[REASON_BYTES]) {
+  snprintf(out, REASON_BYTES, "not timed: %s: %.240s", line->who, line->reason);
+  return out;
+}
+
+static int text_lines(const report_line *line, int i) {
+  char text[REASON_BYTES];
+  if (line->reason[0]) return report_svg_line_count(reason_text(line, text), reason_width(i), REASON_LINES_MAX);
+  return report_svg_line_count(line->who, places[i].names, WHO_LINES_MAX);
+}
+
+static double line_height(const report_line *line, int i) {
+  double one = line->reason[0] ? places[0].row : places[i].row;
+  return one + REPORT_LINE * (text_lines(line, i) - 1);
+}
+
 static double height_of(const report_line *lines, int count, int i) {
   double height = TOP + FOOT;
   for (int l = 0; l < count; l++)
-    height += places[i].row + (begins_group(lines, l) ? HEAD + REPORT_LINE * group_lines(&lines[l], i) : 0);
+    height += line_height(&lines[l], i) + (begins_group(lines, l) ? HEAD + REPORT_LINE * group_lines(&lines[l], i) : 0);
   return height;
 }
 
@@ -61,36 +80,21 @@ static void draw_value(FILE *out, const report_line *line, int i, double y) {
   report_svg_text(out, REPORT_WIDTH[i] - 2, y + places[i].text, REPORT_END, "", places[i].values, text);
 }
 
-/* A line without a time says why, where its marks would be or behind its names. */
 static void draw_reason(FILE *out, const report_line *line, int i, double y) {
-  char text[300];
-  double names = fmin(report_svg_text_width(line->who), names_most[i]), left = places[i].left + 4;
-  snprintf(text, sizeof text, "not timed: %s", line->reason);
-  report_svg_text(out, 12, y + places[i].text, REPORT_START, "", names_most[i], line->who);
-  if (i == 0) left = fmax(left, 12 + names + 14);
-  report_svg_text(out, left, y + (i ? places[i].text + REPORT_LINE : places[i].text), REPORT_START, "dim",
-                  REPORT_WIDTH[i] - left - 4, text);
+  char text[REASON_BYTES];
+  report_svg_lines(out, 12, y + places[i].text, "dim", reason_width(i), text_lines(line, i), reason_text(line, text));
 }
 
-/* y: its top */
-static void draw_line(FILE *out, const report_line *line, int i, const report_scale *x, double y) {
-  char class[32];
-  if (line->reason[0]) {
-    draw_reason(out, line, i, y);
-    return;
-  }
-  report_svg_text(out, 12, y + places[i].text, REPORT_START, "", places[i].names, line->who);
-  draw_value(out, line, i, y);
-  if (!(line->ratio > 0)) return;
-  y += places[i].plot;
+/* y: of its marks */
+static void draw_marks(FILE *out, const report_line *line, const report_scale *x, double y) {
+  char class[REPORT_CLASS_BYTES];
   double at = report_scale_at(x, line->ratio);
-  snprintf(class, sizeof class, "stem s%d", line->series % REPORT_SERIES);
-  report_svg_line(out, report_scale_at(x, 1), y, at, y, class);
+  report_svg_line(out, report_scale_at(x, 1), y, at, y, report_series_class("stem", line->series, class));
   if (line->ratio > x->high) {
     report_svg_arrow(out, at, y, line->series, line->tip);
     return;
   }
-  snprintf(class, sizeof class, "spread s%d", line->series % REPORT_SERIES);
+  report_series_class("spread", line->series, class);
   if (line->low > 0 && line->high > 0) {
     double low = report_scale_at(x, line->low), high = report_scale_at(x, line->high);
     report_svg_line(out, low, y, high, y, class);
@@ -98,6 +102,21 @@ static void draw_line(FILE *out, const report_line *line, int i, const report_sc
     report_svg_line(out, high, y - 4, high, y + 4, class);
   }
   report_svg_mark(out, at, y, 4.6, line->series, 0, line->tip);
+}
+
+/* y: its top. The reference is drawn where there are marks, so that it runs through no text. */
+static void draw_line(FILE *out, const report_line *line, int i, const report_scale *x, double y) {
+  if (line->reason[0]) {
+    draw_reason(out, line, i, y);
+    return;
+  }
+  double more = REPORT_LINE * (text_lines(line, i) - 1),
+         plot = y + places[i].plot + (places[i].is_below ? more : more / 2);
+  double bottom = y + places[i].row + more, top = places[i].is_below ? plot - 6 : y;
+  report_svg_line(out, report_scale_at(x, 1), top, report_scale_at(x, 1), bottom, "base");
+  report_svg_lines(out, 12, y + places[i].text, "", places[i].names, text_lines(line, i), line->who);
+  draw_value(out, line, i, y + (places[i].is_below ? 0 : more / 2));
+  if (line->ratio > 0) draw_marks(out, line, x, plot);
 }
 
 /* A band with the name of the group that a line begins; returns its height. */
@@ -115,11 +134,10 @@ static void draw(FILE *out, const report_line *lines, int count, int i, const ch
   report_scale x = scale_of(lines, count, places[i].ticks, places[i].left, places[i].right);
   report_svg_start(out, i, height, label);
   report_svg_axis_x(out, &x, TOP, bottom, axis, places[i].ticks, report_format_number);
-  report_svg_line(out, report_scale_at(&x, 1), TOP, report_scale_at(&x, 1), bottom, "base");
   for (int l = 0; l < count; l++) {
     if (begins_group(lines, l)) y += draw_group(out, &lines[l], i, y);
     draw_line(out, &lines[l], i, &x, y);
-    y += places[i].row;
+    y += line_height(&lines[l], i);
   }
   report_svg_finish(out);
 }

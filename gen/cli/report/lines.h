@@ -4,9 +4,12 @@
 
 #include "gen/cli/report/report.h"
 
+enum { REPORT_WHO_BYTES = 192 };
+
 typedef struct report_line {
   char group[REPORT_SHAPE_BYTES]; /* lines of one group follow each other */
-  char who[96], tip[256];
+  char who[REPORT_WHO_BYTES];     /* one name, or, where there is no time, the names that share the reason */
+  char tip[256];
   int series;
   double ratio, low, high, ms; /* NaN where unknown */
   const char *reason;          /* why there is no time; "" otherwise */

@@ -60,7 +60,9 @@ typedef struct report_bare {
 typedef struct report_bench {
   int source;               /* index of its file */
   const char *which, *peer; /* case; "" for flpgen's own record */
-  const char *dtype, *entropy, *grads, *reason;
+  const char *dtype, *entropy, *grads, *loss, *reason;
+  const char *variant; /* of the kernels, in studies of them */
+  int64_t run;         /* of a study, 0 without */
   int64_t rows, hidden, vocab, active, gemms;
   double ms, ms_low, ms_high, bare_ms, extra_bytes;
 } report_bench;
@@ -117,8 +119,10 @@ extern const char *const REPORT_KINDS[];
 /* "Qwen3-8B · V 151936 · D 4096 · bf16 · N 8192 · loss=grpo+k3". */
 enum { REPORT_SHAPE_BYTES = 256 };
 const char *report_data_shape(const report_spec *spec, char buffer[REPORT_SHAPE_BYTES]);
-/* What tells two records of one shape apart: "run1.sqlite"; "" where no other spec is of this shape. */
-const char *report_data_record(const report_data *data, int spec);
+/* What tells two records of one shape apart: "a.sqlite", of one file "a.sqlite, run 2"; "" where no other spec is of
+ * this shape. Returns buffer. */
+enum { REPORT_RECORD_BYTES = 112 };
+const char *report_data_record(const report_data *data, int spec, char buffer[REPORT_RECORD_BYTES]);
 
 /* ---- bench.c: benchmark records, exported searches ---- */
 

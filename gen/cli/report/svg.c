@@ -1,4 +1,4 @@
-/* svg.c: scales, axes and marks in inline SVG. */
+/* svg.c: scales, text and axes in inline SVG. */
 #include "gen/cli/report/svg.h"
 
 #include <math.h>
@@ -211,40 +211,6 @@ void report_svg_line(FILE *out, double x1, double y1, double x2, double y2, cons
   fprintf(out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" class=\"%s\"/>\n", x1, y1, x2, y2, class);
 }
 
-/* Shapes as paths around 0,0 with radius 1; areas are about the same. */
-static const char *const shapes[REPORT_SERIES] = {
-    "M-1 0A1 1 0 1 0 1 0A1 1 0 1 0 -1 0Z",
-    "M0 -1.3L1.3 0L0 1.3L-1.3 0Z",
-    "M-.89 -.89H.89V.89H-.89Z",
-    "M0 -1.25L1.2 .9H-1.2Z",
-    "M0 1.25L1.2 -.9H-1.2Z",
-    "M-.4 -1.2H.4V-.4H1.2V.4H.4V1.2H-.4V.4H-1.2V-.4H-.4Z",
-    "M-1.2 -.7L-.7 -1.2L0 -.5L.7 -1.2L1.2 -.7L.5 0L1.2 .7L.7 1.2L0 .5L-.7 1.2L-1.2 .7L-.5 0Z",
-    "M0 -1.3L1.25 -.4L.77 1.05H-.77L-1.25 -.4Z",
-};
-
-void report_svg_mark(FILE *out, double x, double y, double radius, int series, int hollow, const char *tip) {
-  series = (series % REPORT_SERIES + REPORT_SERIES) % REPORT_SERIES;
-  fprintf(out, "<path transform=\"translate(%.1f %.1f) scale(%g)\" d=\"%s\" class=\"mark s%d%s\"", x, y, radius,
-          shapes[series], series, hollow ? " hollow" : "");
-  if (!tip) {
-    fputs("/>\n", out);
-    return;
-  }
-  fputs("><title>", out);
-  report_escape(out, tip);
-  fputs("</title></path>\n", out);
-}
-
-void report_svg_arrow(FILE *out, double x, double y, int series, const char *tip) {
-  fprintf(
-      out,
-      "<path transform=\"translate(%.1f %.1f)\" d=\"M-10 -5L-3 0L-10 5M-5 -5L2 0L-5 5\" class=\"arrow s%d\"><title>", x,
-      y, series % REPORT_SERIES);
-  report_escape(out, tip);
-  fputs("</title></path>\n", out);
-}
-
 /* ---- axes ---- */
 
 const char *report_format_number(double value, char buffer[32]) {
@@ -288,39 +254,4 @@ void report_svg_axis_y(FILE *out, const report_scale *y, double left, double rig
   }
   report_svg_line(out, left, y->from, left, y->to, "axis");
   report_svg_text(out, 2, y->to - 14, REPORT_START, "title", right, title);
-}
-
-/* ---- legends ---- */
-
-void report_legend_start(FILE *out) {
-  fputs("<ul class=\"legend\" aria-label=\"Legend\">\n", out);
-}
-
-void report_legend_mark(FILE *out, int series, int hollow, const char *text) {
-  fputs("<li><svg width=\"16\" height=\"16\" viewBox=\"0 0 16 16\" aria-hidden=\"true\">", out);
-  report_svg_mark(out, 8, 8, 4.6, series, hollow, NULL);
-  fputs("</svg>", out);
-  report_escape(out, text);
-  fputs("</li>\n", out);
-}
-
-void report_legend_line(FILE *out, const char *class, const char *text) {
-  fputs("<li><svg width=\"22\" height=\"16\" viewBox=\"0 0 22 16\" aria-hidden=\"true\">", out);
-  report_svg_line(out, 1, 8, 21, 8, class);
-  fputs("</svg>", out);
-  report_escape(out, text);
-  fputs("</li>\n", out);
-}
-
-void report_legend_swatch(FILE *out, const char *class, const char *text) {
-  fprintf(out,
-          "<li><svg width=\"16\" height=\"16\" viewBox=\"0 0 16 16\" aria-hidden=\"true\"><rect x=\"1\" y=\"3\" "
-          "width=\"14\" height=\"10\" class=\"%s\"/></svg>",
-          class);
-  report_escape(out, text);
-  fputs("</li>\n", out);
-}
-
-void report_legend_finish(FILE *out) {
-  fputs("</ul>\n", out);
 }

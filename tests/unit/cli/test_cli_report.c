@@ -116,6 +116,28 @@ Test(report, text_breaks_at_blanks) {
   cr_expect_eq(report_svg_line_count("wwwwwwwwwwwwwwwwwwwwwwwwww", 1, 4), 4, "even where not one letter fits");
 }
 
+Test(report, no_two_series_are_alike_and_the_first_shares_nothing) {
+  report_series of[REPORT_SERIES];
+  for (int i = 0; i < REPORT_SERIES; i++) {
+    of[i] = report_series_of(i);
+    for (int j = 0; j < i; j++) {
+      int shape = of[i].shape == of[j].shape, colour = of[i].colour == of[j].colour, dash = of[i].dash == of[j].dash;
+      cr_expect_not(shape && colour, "series %d and %d", i, j);
+      cr_expect_not(j == 0 && (shape || colour), "series %d has flp's mark", i);
+      cr_expect_not(j == i - 1 && (shape || colour || dash), "series %d is like the one before", i);
+    }
+  }
+  report_series again = report_series_of(REPORT_SERIES);
+  cr_expect(again.shape == of[1].shape && again.colour == of[1].colour);
+}
+
+Test(report, classes_name_colour_and_dash) {
+  char class[REPORT_CLASS_BYTES];
+  cr_expect_str_eq(report_series_class("stem", 0, class), "stem s0 d0");
+  cr_expect_str_eq(report_series_class("stem", 2, class), "stem s2 d2");
+  cr_expect_str_eq(report_series_class("mark", REPORT_NEUTRAL, class), "mark sn");
+}
+
 Test(report, bytes_have_units) {
   char text[32];
   cr_expect_str_eq(report_format_bytes(1e9, text), "1 GB");

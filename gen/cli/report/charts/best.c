@@ -21,9 +21,9 @@ static void fill_line(const report_data *data, int spec, int kind, const report_
   char ms[REPORT_NUMBER_BYTES];
   memset(out, 0, sizeof *out);
   report_data_shape(&data->specs[spec], out->group);
-  const char *record = report_data_record(data, spec);
-  snprintf(out->who, sizeof out->who, "%s%s%.*s", REPORT_KINDS[kind], record[0] ? " \u00b7 " : "",
-           (int)strcspn(record, "."), record);
+  char record[REPORT_RECORD_BYTES];
+  report_data_record(data, spec, record);
+  snprintf(out->who, sizeof out->who, "%s%s%s", REPORT_KINDS[kind], record[0] ? " \u00b7 " : "", record);
   snprintf(out->tip, sizeof out->tip, "%s %.160s: %s ms", REPORT_KINDS[kind], best->tune,
            report_number(best->ms, 5, ms));
   out->series = kind;
@@ -85,16 +85,16 @@ void report_chart_best(FILE *out, const report_data *data) {
   report_figure_start(
       out, "best", title,
       "Left of the dashed line is faster than cuBLASLt's products of the same shapes alone. Marks are "
-      "medians, whiskers the least and the most. Of dz, products and layout the whole backward pass is "
-      "timed, with that one tuned; of forward_keep and what is tuned beside it the whole training step or the "
-      "streamed step.");
+      "medians, whiskers the least and the most. For dz, products and layout the whole backward pass is "
+      "timed, with that one tuned; for forward_keep and what is tuned beside it, the whole training "
+      "step or the streamed step.");
   report_legend_start(out);
   for (int k = 0; REPORT_KINDS[k]; k++) {
     int used = 0;
     for (int i = 0; i < count; i++) used |= lines[i].series == k;
-    if (used) report_legend_mark(out, k, 0, REPORT_KINDS[k]);
+    if (used) report_legend_series(out, "stem", k, REPORT_KINDS[k]);
   }
-  report_legend_line(out, "base", "bare products (1\u00d7)");
+  report_legend_line(out, "base", "dashed line", "bare products (1\u00d7)");
   report_legend_finish(out);
   report_lines_draw(out, lines, count, title, "time / bare time (\u00d7, less is faster)");
   if (all > count) report_note(out, "Only the first 120 lines are drawn; the table has all.");

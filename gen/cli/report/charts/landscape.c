@@ -330,18 +330,19 @@ static void write_legend(FILE *out, const landscape *in) {
   report_legend_mark(out, CHOSEN, 0, "chosen");
   report_legend_mark(out, TIMED, 0, "timed to the end");
   report_legend_mark(out, TIMED, 1, "left early (fewer rounds)");
-  report_legend_line(out, "tickmark", "fastest of a value");
+  report_legend_line(out, "tickmark", "thick line", "fastest of a value");
   if (spread_of(in->best, ends)) {
-    report_legend_line(out, "whisker", "its bursts, least to most");
-    report_legend_swatch(out, "noise", "bursts of the chosen, least to most");
+    report_legend_line(out, "whisker", "thin line", "its bursts, least to most");
+    report_legend_swatch(out, "noise", "orange ground", "bursts of the chosen, least to most");
   }
-  if (in->bare > 0) report_legend_line(out, "base", "bare products");
+  if (in->bare > 0) report_legend_line(out, "base", "dashed line", "bare products");
   report_legend_finish(out);
 }
 
 static void write_figure(FILE *out, const report_data *data, const landscape *in, int spec, const char *kind) {
   char shape[REPORT_SHAPE_BYTES], title[REPORT_SHAPE_BYTES + 120], about[320], high[REPORT_NUMBER_BYTES];
-  const char *record = report_data_record(data, spec);
+  char record[REPORT_RECORD_BYTES];
+  report_data_record(data, spec, record);
   snprintf(title, sizeof title, "Time of every candidate by tunable: %s, %s%s%.60s", kind,
            report_data_shape(&data->specs[spec], shape), record[0] ? " \u00b7 " : "", record);
   snprintf(about, sizeof about,
@@ -364,7 +365,7 @@ static void write_figure(FILE *out, const report_data *data, const landscape *in
 
 /* The landscapes of one spec, at most `room`; those behind the first spec's are folded away. Returns their number. */
 static int64_t write_spec(FILE *out, const report_data *data, int spec, int is_folded, int64_t room) {
-  char shape[REPORT_SHAPE_BYTES];
+  char shape[REPORT_SHAPE_BYTES], record[REPORT_RECORD_BYTES];
   int64_t drawn = 0;
   for (int k = 0; REPORT_KINDS[k] && drawn < room; k++) {
     landscape in;
@@ -372,8 +373,8 @@ static int64_t write_spec(FILE *out, const report_data *data, int spec, int is_f
       if (is_folded && drawn == 0) {
         fputs("<details class=\"more\"><summary>", out);
         report_escape(out, report_data_shape(&data->specs[spec], shape));
-        fputs(report_data_record(data, spec)[0] ? " \u00b7 " : "", out);
-        report_escape(out, report_data_record(data, spec));
+        fputs(report_data_record(data, spec, record)[0] ? " \u00b7 " : "", out);
+        report_escape(out, record);
         fputs("</summary>\n", out);
       }
       write_figure(out, data, &in, spec, REPORT_KINDS[k]);

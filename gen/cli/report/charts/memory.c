@@ -68,6 +68,11 @@ static flp_status compute(plot *p) {
 
 /* ---- drawing ---- */
 
+/* Scoring, which every head has, gets flp's own mark, and the naive way, which stands before it, the next. */
+static int series_of(int way) {
+  return way < 2 ? 1 - way : way;
+}
+
 /* "256", "1k", "128k" rows: powers of two. */
 static const char *format_rows(double value, char buffer[32]) {
   if (value >= 1024)
@@ -90,8 +95,8 @@ static void draw_axis_rows(FILE *out, const plot *p, const report_scale *x, doub
 }
 
 static void draw_way(FILE *out, const plot *p, int w, const report_scale *x, const report_scale *y) {
-  fputs("<polyline class=\"curve", out);
-  fprintf(out, " s%d\" points=\"", w);
+  char class[REPORT_CLASS_BYTES];
+  fprintf(out, "<polyline class=\"%s\" points=\"", report_series_class("curve", series_of(w), class));
   for (int i = 0; i < COUNTS; i++)
     fprintf(out, "%s%.1f,%.1f", i ? " " : "", report_scale_at(x, (double)p->rows[i]),
             report_scale_at(y, p->way[i][w].workspace));
@@ -101,7 +106,7 @@ static void draw_way(FILE *out, const plot *p, int w, const report_scale *x, con
     char tip[128], bytes[CLI_TEXT_BYTES];
     snprintf(tip, sizeof tip, "%s, N %lld: %s%s", way->name, (long long)p->rows[i],
              cli_format_bytes(way->workspace, bytes), way->fit == EXPLAIN_FITS ? "" : ", beyond the budget");
-    report_svg_mark(out, report_scale_at(x, (double)p->rows[i]), report_scale_at(y, way->workspace), 4, w,
+    report_svg_mark(out, report_scale_at(x, (double)p->rows[i]), report_scale_at(y, way->workspace), 4, series_of(w),
                     way->fit != EXPLAIN_FITS, tip);
   }
 }
@@ -159,10 +164,10 @@ static void write_figure(FILE *out, const plot *p) {
       (long long)p->spec.vocab, (long long)p->spec.hidden, flp_dtype_name(p->spec.dtype));
   report_figure_start(out, "memory", title, about);
   report_legend_start(out);
-  for (int w = 0; w < p->ways; w++) report_legend_mark(out, w, 0, p->way[0][w].name);
-  report_legend_mark(out, REPORT_SERIES - 1, 1, "hollow: beyond the budget, the least that would do");
-  report_legend_line(out, "budget", "default budgets: 256 MiB forward, 1 GiB training");
-  report_legend_line(out, "base", "memory of the card: 141 GB");
+  for (int w = 0; w < p->ways; w++) report_legend_series(out, "curve", series_of(w), p->way[0][w].name);
+  report_legend_mark(out, REPORT_NEUTRAL, 1, "hollow: beyond the budget, the least that would do");
+  report_legend_line(out, "budget", "dotted line", "default budgets: 256 MiB forward, 1 GiB training");
+  report_legend_line(out, "base", "dashed line", "memory of the card: 141 GB");
   report_legend_finish(out);
   for (int i = 0; i < REPORT_WIDTHS; i++) draw(out, p, i);
   write_table(out, p);

@@ -1,11 +1,15 @@
-/* peers.c: whole passes beside bare matrix products and other implementations, from benchmark records. */
+/* peers.c: whole passes beside bare matrix products and other implementations, from benchmark records.
+ *
+ * Invariants: rows of one group differ in nothing but who ran, how and when, and no two of their labels are alike; a
+ * name has a mark where it was timed at all, and is else named once, below the chart. */
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "gen/cli/report/lines.h"
 #include "gen/cli/report/svg.h"
 
-enum { LINES_MAX = 160, NAMES_MAX = 64 };
+enum { LINES_MAX = 160, NAMES_MAX = REPORT_SERIES, REASONS_BYTES = 1024 };
 
 static const char title[] = "Whole passes against the bare matrix products and peers";
 
@@ -35,6 +39,7 @@ static int compare_groups(const report_bench *a, const report_bench *b) {
   if (order == 0) order = strcmp(a->which, b->which);
   if (order == 0) order = strcmp(a->dtype, b->dtype);
   if (order == 0) order = strcmp(a->grads, b->grads);
+  if (order == 0) order = strcmp(a->loss, b->loss);
   return order ? order : strcmp(a->entropy, b->entropy);
 }
 
@@ -50,6 +55,10 @@ static const char *name_of(const report_bench *row) {
   return row->peer[0] ? row->peer : "flp";
 }
 
+static int is_timed(const report_bench *row) {
+  return row->ms > 0;
+}
+
 /* Index of a name in the order of their first appearance; added if it is new and there is room. */
 static int series_of(const char *names[NAMES_MAX], int *count, const char *name) {
   for (int i = 0; i < *count; i++)
@@ -59,48 +68,177 @@ static int series_of(const char *names[NAMES_MAX], int *count, const char *name)
   return (*count)++;
 }
 
-/* 1 if another row of the group has the same name. */
-static int is_ambiguous(report_bench *const *rows, int count, int i) {
-  for (int step = -1; step <= 1; step += 2)
-    for (int j = i + step; j >= 0 && j < count && compare_groups(rows[i], rows[j]) == 0; j += step)
-      if (strcmp(name_of(rows[i]), name_of(rows[j])) == 0) return 1;
+/* What a label says of the file: its name up to a dot. */
+enum { STEM_BYTES = 41 };
+static const char *stem_of(const report_data *data, const report_bench *row, char out[STEM_BYTES]) {
+  const char *file = data->sources[row->source].file;
+  size_t length = strcspn(file, ".");
+  snprintf(out, STEM_BYTES, "%.*s", (int)(length < STEM_BYTES ? length : STEM_BYTES - 1), file);
+  return out;
+}
+
+/* Parts of a label, each there where rows of the group that are alike in those before it differ in it. */
+typedef enum label_part { PART_NAME, PART_FILE, PART_VARIANT, PART_RUN, PARTS } label_part;
+
+static int differ_in(const report_data *data, const report_bench *a, const report_bench *b, label_part part) {
+  char stems[2][STEM_BYTES];
+  switch (part) {
+    case PART_NAME:
+      return strcmp(name_of(a), name_of(b)) != 0;
+    case PART_FILE:
+      return strcmp(stem_of(data, a, stems[0]), stem_of(data, b, stems[1])) != 0;
+    case PART_VARIANT:
+      return strcmp(a->variant, b->variant) != 0;
+    default:
+      return a->run != b->run;
+  }
+}
+
+static int are_alike(const report_data *data, const report_bench *a, const report_bench *b, label_part before) {
+  int alike = is_timed(a) && is_timed(b);
+  for (label_part part = PART_NAME; alike && part < before; part++) alike = !differ_in(data, a, b, part);
+  return alike;
+}
+
+/* A row among those of its group: first..end-1. */
+typedef struct place {
+  const report_data *data;
+  report_bench *const *rows;
+  int first, end, at;
+} place;
+
+static int needs_part(const place *p, label_part part) {
+  const report_bench *row = p->rows[p->at];
+  for (int j = p->first; j < p->end; j++)
+    if (are_alike(p->data, row, p->rows[j], part) && differ_in(p->data, row, p->rows[j], part)) return 1;
   return 0;
+}
+
+/* The how-manieth row that no part tells from the others; 0 where there is none. */
+static int ordinal_of(const place *p) {
+  int before = 0, all = 0;
+  for (int j = p->first; j < p->end; j++) {
+    int alike = are_alike(p->data, p->rows[p->at], p->rows[j], PARTS);
+    all += alike;
+    before += alike && j < p->at;
+  }
+  return all > 1 ? before + 1 : 0;
+}
+
+/* Adds words behind a dot. */
+static void append(char *out, size_t capacity, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void append(char *out, size_t capacity, const char *format, ...) {
+  size_t used = strlen(out);
+  va_list list;
+  va_start(list, format);
+  if (used && used + 5 < capacity) used += (size_t)snprintf(out + used, capacity - used, " \u00b7 ");
+  vsnprintf(out + used, capacity - used, format, list);
+  va_end(list);
+}
+
+/* Tunables, with blanks where a line may break. */
+static void append_variant(char *out, size_t capacity, const char *variant) {
+  if (!variant[0]) return;
+  append(out, capacity, "%.1s", variant);
+  for (size_t used = strlen(out); *++variant && used + 2 < capacity; out[used] = 0) {
+    out[used++] = *variant;
+    if (*variant == ',') out[used++] = ' ';
+  }
+}
+
+static void label_of(const report_data *data, report_bench *const *rows, int count, int i, char out[REPORT_WHO_BYTES]) {
+  const report_bench *row = rows[i];
+  place p = {.data = data, .rows = rows, .first = i, .end = i + 1, .at = i};
+  while (p.first > 0 && compare_groups(rows[p.first - 1], row) == 0) p.first--;
+  while (p.end < count && compare_groups(rows[p.end], row) == 0) p.end++;
+  char stem[STEM_BYTES];
+  snprintf(out, REPORT_WHO_BYTES, "%.40s", name_of(row));
+  if (needs_part(&p, PART_FILE)) append(out, REPORT_WHO_BYTES, "%s", stem_of(data, row, stem));
+  if (needs_part(&p, PART_VARIANT)) append_variant(out, REPORT_WHO_BYTES - 32, row->variant);
+  if (row->run && needs_part(&p, PART_RUN)) append(out, REPORT_WHO_BYTES, "run %lld", (long long)row->run);
+  int ordinal = ordinal_of(&p);
+  if (ordinal) append(out, REPORT_WHO_BYTES, "row %d", ordinal);
 }
 
 static void group_text(const report_bench *row, char out[REPORT_SHAPE_BYTES]) {
   char masked[48] = "";
   if (row->active < row->rows)
     snprintf(masked, sizeof masked, " \u00b7 %.0f%% masked", 100.0 * (1 - (double)row->active / (double)row->rows));
-  snprintf(out, REPORT_SHAPE_BYTES, "%.40s%s \u00b7 N %lld \u00b7 D %lld \u00b7 V %lld \u00b7 %.12s%s%.20s%s%.40s",
-           row->which, masked, (long long)row->rows, (long long)row->hidden, (long long)row->vocab, row->dtype,
-           row->entropy[0] ? " \u00b7 entropy " : "", row->entropy, row->grads[0] ? " \u00b7 grads " : "", row->grads);
+  snprintf(out, REPORT_SHAPE_BYTES, "%.40s%s%s%.40s \u00b7 N %lld \u00b7 D %lld \u00b7 V %lld \u00b7 %.12s", row->which,
+           masked, row->loss[0] ? " \u00b7 loss " : "", row->loss, (long long)row->rows, (long long)row->hidden,
+           (long long)row->vocab, row->dtype);
+  if (row->entropy[0]) append(out, REPORT_SHAPE_BYTES, "entropy %.20s", row->entropy);
+  if (row->grads[0]) append(out, REPORT_SHAPE_BYTES, "grads %.40s", row->grads);
 }
 
 static void fill_line(const report_data *data, report_bench *const *rows, int count, int i, report_line *out) {
   const report_bench *row = rows[i];
-  const char *file = data->sources[row->source].file;
-  size_t stem = strcspn(file, ".");
+  char ms[REPORT_NUMBER_BYTES];
   memset(out, 0, sizeof *out);
   group_text(row, out->group);
-  if (is_ambiguous(rows, count, i) && row->ms > 0)
-    snprintf(out->who, sizeof out->who, "%.40s \u00b7 %.*s", name_of(row), (int)(stem < 40 ? stem : 40), file);
-  else
-    snprintf(out->who, sizeof out->who, "%.80s", name_of(row));
-  char ms[REPORT_NUMBER_BYTES];
-  snprintf(out->tip, sizeof out->tip, "%.60s: %s ms (%.80s)", name_of(row), report_number(row->ms, 5, ms), file);
+  label_of(data, rows, count, i, out->who);
+  snprintf(out->tip, sizeof out->tip, "%.60s: %s ms (%.80s)", name_of(row), report_number(row->ms, 5, ms),
+           data->sources[row->source].file);
   out->ms = row->ms;
   out->ratio = row->ms / row->bare_ms;
   out->low = row->ms_low / row->bare_ms;
   out->high = row->ms_high / row->bare_ms;
-  out->reason = row->ms > 0 ? "" : row->reason;
+  out->reason = is_timed(row) ? "" : row->reason;
+}
+
+/* ---- names that were not timed ---- */
+
+/* 1 if the rows have a time of this name. */
+static int is_ever_timed(const report_data *data, const char *name) {
+  for (int i = 0; i < data->bench_count; i++)
+    if (is_timed(&data->benches[i]) && strcmp(name_of(&data->benches[i]), name) == 0) return 1;
+  return 0;
+}
+
+/* The different reasons of a name, one behind the other. */
+static void reasons_of(const report_data *data, const char *name, char out[REASONS_BYTES]) {
+  out[0] = 0;
+  for (int i = 0; i < data->bench_count; i++) {
+    const report_bench *row = &data->benches[i];
+    size_t used = strlen(out);
+    if (strcmp(name_of(row), name) == 0 && !strstr(out, row->reason))
+      snprintf(out + used, REASONS_BYTES - used, "%s%.300s", used ? "; " : "", row->reason);
+  }
+}
+
+/* Names that were timed nowhere, those of the same reasons together. */
+static void write_untimed(FILE *out, const report_data *data) {
+  const char *names[NAMES_MAX];
+  char done[NAMES_MAX] = "", reasons[REASONS_BYTES], other[REASONS_BYTES];
+  int count = 0, any = 0;
+  for (int i = 0; i < data->bench_count; i++)
+    if (!is_ever_timed(data, name_of(&data->benches[i]))) series_of(names, &count, name_of(&data->benches[i]));
+  for (int i = 0; i < count; i++) {
+    if (done[i]) continue;
+    fputs(any++ ? "" : "<div class=\"untimed\"><p>Not timed:</p><ul>\n", out);
+    reasons_of(data, names[i], reasons);
+    fputs("<li><b>", out);
+    report_escape(out, names[i]);
+    for (int j = i + 1; j < count; j++) {
+      reasons_of(data, names[j], other);
+      if (strcmp(reasons, other) != 0) continue;
+      done[j] = 1;
+      fputs(", ", out);
+      report_escape(out, names[j]);
+    }
+    fputs("</b> ", out);
+    report_escape(out, reasons);
+    fputs("</li>\n", out);
+  }
+  if (any) fputs("</ul></div>\n", out);
 }
 
 /* ---- the figure ---- */
 
 static void write_table(FILE *out, const report_data *data, report_bench *const *rows, int count) {
   static const char *const columns[] = {
-      "pass", "who",    "#N",    "#D",       "#V",     "dtype",      "entropy", "grads",
-      "#ms",  "#least", "#most", "#bare ms", "#ratio", "#workspace", "file",    "not timed because"};
+      "pass",   "who",   "#N",       "#D",     "#V",         "dtype", "entropy",          "grads", "loss", "#ms",
+      "#least", "#most", "#bare ms", "#ratio", "#workspace", "file",  "not timed because"};
   enum { COLUMNS = sizeof columns / sizeof columns[0] };
   report_table_start(out, "every row of the benchmark records", count, columns, COLUMNS);
   for (int i = 0; i < count; i++) {
@@ -114,6 +252,7 @@ static void write_table(FILE *out, const report_data *data, report_bench *const 
                                         r->dtype,
                                         r->entropy,
                                         r->grads,
+                                        r->loss,
                                         report_places(r->ms, 3, n[3]),
                                         report_places(r->ms_low, 3, n[4]),
                                         report_places(r->ms_high, 3, n[5]),
@@ -134,13 +273,22 @@ typedef struct drawing {
   int count, name_count, is_cut;
 } drawing;
 
+/* 1 if a list of names holds the name. */
+static int is_listed(const char *list, const char *name) {
+  size_t length = strlen(name);
+  for (const char *at = list; (at = strstr(at, name)); at += length)
+    if ((at == list || at[-1] == ' ') && (at[length] == 0 || at[length] == ',')) return 1;
+  return 0;
+}
+
 /* Adds a name to the line of the group that gives this reason; 0 if there is none. */
 static int join_line(drawing *d, const char *group, const report_bench *row) {
   for (int i = d->count - 1; i >= 0 && strcmp(d->lines[i].group, group) == 0; i--) {
     report_line *line = &d->lines[i];
     if (!line->reason[0] || strcmp(line->reason, row->reason) != 0) continue;
     size_t used = strlen(line->who);
-    snprintf(line->who + used, sizeof line->who - used, ", %.40s", name_of(row));
+    if (!is_listed(line->who, name_of(row)))
+      snprintf(line->who + used, sizeof line->who - used, ", %.40s", name_of(row));
     return 1;
   }
   return 0;
@@ -149,21 +297,21 @@ static int join_line(drawing *d, const char *group, const report_bench *row) {
 static void add_line(const report_data *data, report_bench *const *rows, int count, int i, drawing *d) {
   char group[REPORT_SHAPE_BYTES];
   group_text(rows[i], group);
-  int series = series_of(d->names, &d->name_count, name_of(rows[i]));
-  if (!(rows[i]->ms > 0) && join_line(d, group, rows[i])) return;
+  if (!is_timed(rows[i]) && join_line(d, group, rows[i])) return;
   if (d->count == LINES_MAX) {
     d->is_cut = 1;
     return;
   }
-  fill_line(data, rows, count, i, &d->lines[d->count]);
-  d->lines[d->count++].series = series;
+  report_line *line = &d->lines[d->count++];
+  fill_line(data, rows, count, i, line);
+  if (is_timed(rows[i])) line->series = series_of(d->names, &d->name_count, name_of(rows[i]));
 }
 
 static void fill_group(const report_data *data, report_bench *const *rows, int count, int first, int end, drawing *d) {
   for (int i = first; i < end; i++)
-    if (rows[i]->ms > 0) add_line(data, rows, count, i, d);
+    if (is_timed(rows[i])) add_line(data, rows, count, i, d);
   for (int i = first; i < end; i++)
-    if (!(rows[i]->ms > 0)) add_line(data, rows, count, i, d);
+    if (!is_timed(rows[i]) && is_ever_timed(data, name_of(rows[i]))) add_line(data, rows, count, i, d);
 }
 
 /* Fills in the groups in which others stand beside flp, or those in which none does. */
@@ -182,8 +330,8 @@ static void fill(const report_data *data, report_bench *const *rows, int with_ot
 static void draw(FILE *out, const drawing *d, const char *name, const char *about) {
   report_figure_start(out, "peers", name, about);
   report_legend_start(out);
-  for (int i = 0; i < d->name_count; i++) report_legend_mark(out, i, 0, d->names[i]);
-  report_legend_line(out, "base", "bare products (1\u00d7)");
+  for (int i = 0; i < d->name_count; i++) report_legend_series(out, "stem", i, d->names[i]);
+  report_legend_line(out, "base", "dashed line", "bare products (1\u00d7)");
   report_legend_finish(out);
   report_lines_draw(out, d->lines, d->count, name, "time / bare time (\u00d7, less is faster)");
   if (d->is_cut) report_note(out, "Only the first 160 lines are drawn; the table has all.");
@@ -199,6 +347,7 @@ static void write_figures(FILE *out, const report_data *data, report_bench *cons
   int with_others = d->count > 0;
   if (!with_others) fill(data, rows, 0, d);
   draw(out, d, title, about);
+  write_untimed(out, data);
   write_table(out, data, rows, data->bench_count);
   report_figure_finish(out);
   if (!with_others) return;

@@ -112,7 +112,7 @@ static void write_legend(FILE *out, const tally *t) {
     if (!used) continue;
     char class[16];
     snprintf(class, sizeof class, "bar s%d", status);
-    report_legend_swatch(out, class, meaning[status]);
+    report_legend_swatch(out, class, report_status_name((report_status)status), meaning[status]);
   }
   report_legend_finish(out);
 }
@@ -120,7 +120,7 @@ static void write_legend(FILE *out, const tally *t) {
 static void write_figure(FILE *out, const report_data *data, const tally *t) {
   char about[256];
   snprintf(about, sizeof about,
-           "Of %d candidates %d were timed, %d rejected before, and %d not reached. Numbers in reasons are shown as #.",
+           "%d candidates: %d were timed, %d rejected before, and %d not reached. Numbers in reasons are shown as #.",
            data->candidate_count, data->candidate_count - t->rejected - t->waiting, t->rejected, t->waiting);
   report_figure_start(out, "rejected", title, about);
   write_legend(out, t);

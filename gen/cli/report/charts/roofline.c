@@ -11,7 +11,7 @@
 #include "runtime/api/validate.h"
 
 enum { POINTS_MAX = 1000, HEIGHT = 400, HEIGHT_NARROW = 340 };
-enum { HIDDEN_MAX = REPORT_SERIES - 1 }; /* one series is the legend's */
+enum { HIDDEN_MAX = 14 };
 
 static const char title[] = "Roofline: throughput of 16-bit passes against arithmetic intensity, by hidden size D";
 
@@ -179,16 +179,16 @@ static void write_legend(FILE *out, const plot *p) {
     snprintf(text, sizeof text, "D %lld", (long long)p->hidden[i]);
     report_legend_mark(out, i, 0, text);
   }
-  report_legend_mark(out, REPORT_SERIES - 1, 0, "filled: forward");
-  report_legend_mark(out, REPORT_SERIES - 1, 1, "hollow: with gradients");
+  report_legend_mark(out, REPORT_NEUTRAL, 0, "filled: forward");
+  report_legend_mark(out, REPORT_NEUTRAL, 1, "hollow: with gradients");
   if (p->card) {
     snprintf(text, sizeof text, "limits of the card: %.0f TFLOP/s dense bf16, %.2f TB/s", p->card->tflops,
              1e-12 * p->card->bytes_per_s);
-    report_legend_line(out, "limit", text);
+    report_legend_line(out, "limit", "solid line", text);
   }
   if (p->bare_tflops > 0) {
     snprintf(text, sizeof text, "best bare products here: %.0f TFLOP/s", p->bare_tflops);
-    report_legend_line(out, "base", text);
+    report_legend_line(out, "base", "dashed line", text);
   }
   report_legend_finish(out);
 }
