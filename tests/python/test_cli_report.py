@@ -361,6 +361,23 @@ def test_labels_of_searches_of_one_file_are_unequal(tmp_path):
     assert found == ["forward · one.db", "forward · two.db, run 1", "forward · two.db, run 2"]
 
 
+@pytest.mark.parametrize("files, title, tiles", [
+    (["peers"], "flp: benchmarks", ["benchmark rows"]),
+    (["records"], "flp: tuning", ["searches", "candidates timed", "candidates rejected",
+                                  "best tuned time / bare time (geometric mean)"]),
+    (["export"], "flp: tuning", ["search", "candidates timed", "best tuned time / bare time (geometric mean)"]),
+    (["export", "peers"], "flp: tuning and benchmarks", ["search", "candidates timed",
+                                                         "best tuned time / bare time (geometric mean)", "benchmark rows"]),
+    ([], "flp: no records", []),
+])
+def test_title_and_tiles_claim_what_the_records_know(tmp_path, records, files, title, tiles):
+    given = {"peers": peers_record(tmp_path / "peers.json"), "records": records,
+             "export": next(path for path in BENCH if path.name == "tune_forward_4096.json")}
+    text, tree = page(tmp_path, *[given[name] for name in files])
+    assert [words(tree.find("head/title")), words(tree.find("body/header/h1"))] == [title, title]
+    assert [words(item.find("span")) for item in tree.findall("body/main/ul[@class='tiles']/li")] == tiles
+
+
 def test_every_drawing_has_a_role_and_a_label(tmp_path, records):
     _, tree = page(tmp_path, records, *BENCH, peers_record(tmp_path / "peers.json"))
     drawings = list(tree.iter("svg"))

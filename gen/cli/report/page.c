@@ -41,31 +41,53 @@ static void write_count(FILE *out, int count, const char *one, const char *many)
   write_tile(out, text, count == 1 ? one : many);
 }
 
+/* Databases hold every candidate; exported searches, which name no version, the timed ones alone. */
+static int holds_rejected(const report_data *data) {
+  for (int i = 0; i < data->run_count; i++)
+    if (data->runs[i].flp_version[0]) return 1;
+  return 0;
+}
+
+/* What the records can know, and nothing else. */
 static void write_tiles(FILE *out, const report_data *data) {
-  char text[32] = "\u2013";
+  char text[32];
   double ratio = mean_ratio(data);
-  if (!isnan(ratio)) snprintf(text, sizeof text, "%.3f\u00d7", ratio);
+  if (!data->spec_count && !data->bench_count) return;
   fputs("<ul class=\"tiles\">\n", out);
-  write_count(out, data->spec_count, "search", "searches");
-  write_count(out, count_status(data, REPORT_TIMED, REPORT_CHOSEN), "candidate timed", "candidates timed");
-  write_count(out, count_status(data, REPORT_ILLEGAL, REPORT_FAILED), "candidate rejected", "candidates rejected");
-  write_tile(out, text, "of the bare time (geometric mean)");
-  write_count(out, data->bench_count, "benchmark row", "benchmark rows");
+  if (data->spec_count) {
+    write_count(out, data->spec_count, "search", "searches");
+    write_count(out, count_status(data, REPORT_TIMED, REPORT_CHOSEN), "candidate timed", "candidates timed");
+  }
+  if (holds_rejected(data))
+    write_count(out, count_status(data, REPORT_ILLEGAL, REPORT_FAILED), "candidate rejected", "candidates rejected");
+  if (!isnan(ratio)) {
+    snprintf(text, sizeof text, "%.3f\u00d7", ratio);
+    write_tile(out, text, "best tuned time / bare time (geometric mean)");
+  }
+  if (data->bench_count) write_count(out, data->bench_count, "benchmark row", "benchmark rows");
   fputs("</ul>\n", out);
 }
 
+static const char *title_of(const report_data *data, const report_options *options) {
+  if (data->spec_count) return data->bench_count ? "flp: tuning and benchmarks" : "flp: tuning";
+  if (data->bench_count) return "flp: benchmarks";
+  return options->spec.spec.vocab ? "flp: memory against rows" : "flp: no records";
+}
+
 static void write_head(FILE *out, const report_data *data, const report_options *options) {
-  const char *gpu = data->source_count ? data->sources[0].gpu : "";
-  fputs(
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"/>\n"
-      "<title>flp: tuning report</title>\n<style>\n",
-      out);
+  const char *gpu = data->source_count ? data->sources[0].gpu : "", *title = title_of(data, options);
+  fprintf(out,
+          "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
+          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
+          "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"/>\n"
+          "<title>%s</title>\n<style>\n",
+          title);
   fputs(REPORT_STYLE, out);
-  fputs("</style>\n</head>\n<body>\n<header><h1>flp: tuning report</h1>\n<p class=\"dim\">", out);
+  fprintf(out, "</style>\n</head>\n<body>\n<header><h1>%s</h1>\n<p class=\"dim\">", title);
   report_escape(out, gpu[0] ? gpu : "no GPU in the records");
-  fputs(". Times are milliseconds on the GPU; ratios are to cuBLASLt's matrix products of the same shapes.</p>\n", out);
+  if (data->spec_count || data->bench_count)
+    fputs(". Times are milliseconds on the GPU; ratios are to cuBLASLt's matrix products of the same shapes", out);
+  fputs(".</p>\n", out);
   if (options->note) report_note(out, options->note);
   fputs("</header>\n<main>\n", out);
   write_tiles(out, data);
