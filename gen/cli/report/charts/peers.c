@@ -188,11 +188,23 @@ static void fill_line(const report_data *data, report_bench *const *rows, int co
 
 /* ---- names that were not timed ---- */
 
-/* 1 if the rows have a time of this name. */
-static int is_ever_timed(const report_data *data, const char *name) {
+/* The names that were timed at all. */
+typedef struct timed_names {
+  const char *of[NAMES_MAX];
+  int count;
+} timed_names;
+
+static void collect_timed(const report_data *data, timed_names *out) {
+  out->count = 0;
   for (int i = 0; i < data->bench_count; i++)
-    if (is_timed(&data->benches[i]) && strcmp(name_of(&data->benches[i]), name) == 0) return 1;
-  return 0;
+    if (is_timed(&data->benches[i])) series_of(out->of, &out->count, name_of(&data->benches[i]));
+}
+
+/* 1 as well for a name that the list has no room for. */
+static int is_ever_timed(const timed_names *timed, const char *name) {
+  for (int i = 0; i < timed->count; i++)
+    if (strcmp(timed->of[i], name) == 0) return 1;
+  return timed->count == NAMES_MAX;
 }
 
 /* The different reasons of a name, one behind the other. */
@@ -207,12 +219,12 @@ static void reasons_of(const report_data *data, const char *name, char out[REASO
 }
 
 /* Names that were timed nowhere, those of the same reasons together. */
-static void write_untimed(FILE *out, const report_data *data) {
+static void write_untimed(FILE *out, const report_data *data, const timed_names *timed) {
   const char *names[NAMES_MAX];
   char done[NAMES_MAX] = "", reasons[REASONS_BYTES], other[REASONS_BYTES];
   int count = 0, any = 0;
   for (int i = 0; i < data->bench_count; i++)
-    if (!is_ever_timed(data, name_of(&data->benches[i]))) series_of(names, &count, name_of(&data->benches[i]));
+    if (!is_ever_timed(timed, name_of(&data->benches[i]))) series_of(names, &count, name_of(&data->benches[i]));
   for (int i = 0; i < count; i++) {
     if (done[i]) continue;
     fputs(any++ ? "" : "<div class=\"untimed\"><p>Not timed:</p><ul>\n", out);
@@ -271,6 +283,7 @@ typedef struct drawing {
   report_line lines[LINES_MAX];
   const char *names[NAMES_MAX];
   int count, name_count, is_cut;
+  timed_names timed;
 } drawing;
 
 /* 1 if a list of names holds the name. */
@@ -311,13 +324,14 @@ static void fill_group(const report_data *data, report_bench *const *rows, int c
   for (int i = first; i < end; i++)
     if (is_timed(rows[i])) add_line(data, rows, count, i, d);
   for (int i = first; i < end; i++)
-    if (!is_timed(rows[i]) && is_ever_timed(data, name_of(rows[i]))) add_line(data, rows, count, i, d);
+    if (!is_timed(rows[i]) && is_ever_timed(&d->timed, name_of(rows[i]))) add_line(data, rows, count, i, d);
 }
 
 /* Fills in the groups in which others stand beside flp, or those in which none does. */
 static void fill(const report_data *data, report_bench *const *rows, int with_others, drawing *d) {
   int count = data->bench_count;
   memset(d, 0, sizeof *d);
+  collect_timed(data, &d->timed);
   series_of(d->names, &d->name_count, "flp");
   for (int first = 0, end; first < count; first = end) {
     int has_others = 0;
@@ -347,7 +361,7 @@ static void write_figures(FILE *out, const report_data *data, report_bench *cons
   int with_others = d->count > 0;
   if (!with_others) fill(data, rows, 0, d);
   draw(out, d, title, about);
-  write_untimed(out, data);
+  write_untimed(out, data, &d->timed);
   write_table(out, data, rows, data->bench_count);
   report_figure_finish(out);
   if (!with_others) return;
