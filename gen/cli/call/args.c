@@ -1,8 +1,25 @@
-/* args.c: flp_args of a pass: the one place that knows which array goes into which field. */
+/* args.c: a problem, and flp_args of its passes: the one place that knows which array goes into which field. */
 #include <string.h>
 
 #include "gen/cli/call/call.h"
 #include "runtime/kernel/kernel.h"
+
+call_problem call_problem_of(const flp_spec *spec, int64_t n) {
+  const flp_args defaults = FLP_ARGS_INIT;
+  return (call_problem){.spec = *spec,
+                        .n = n,
+                        .stride = spec->hidden,
+                        .shards = 1,
+                        .shard_vocab = spec->vocab,
+                        .temperature = (double)defaults.temperature,
+                        .scale = (double)defaults.scale,
+                        .ignore_index = defaults.ignore_index};
+}
+
+int call_has_pass(const call_problem *p, flp_pass pass) {
+  if (p->loss || pass == FLP_PASS_STEP) return p->loss && pass == FLP_PASS_STEP;
+  return pass == FLP_PASS_FORWARD || (pass == FLP_PASS_BACKWARD && p->spec.grads);
+}
 
 static void *at(const call_buffers *b, call_slot slot) {
   return call_buffer_at(&b->at[slot], 0);

@@ -62,6 +62,11 @@ typedef struct call_problem {
   const float *weight_base;           /* host: what grad_weight is added to; or NULL */
 } call_problem;
 
+/* The whole head over dense rows that lie nowhere yet; temperature and scale 1. spec: resolved */
+call_problem call_problem_of(const flp_spec *spec, int64_t n);
+/* Whether a problem of the whole head is run by that pass: forward, and backward for gradients; or a step. */
+int call_has_pass(const call_problem *problem, flp_pass pass);
+
 /* ---- buffers.c: where arrays lie ---- */
 
 enum { CALL_GUARD = 256, CALL_POISON = 0xff };

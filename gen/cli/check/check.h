@@ -168,6 +168,10 @@ typedef struct check_how {
 
 /* The --tune of a spec: NULL where its operands leave no choice, as those of some cases of a set. spec: resolved */
 const char *check_how_tune(const check_how *how, const flp_spec *spec);
+/* The CUDA device, or the host. */
+int check_how_device(const check_how *how);
+/* The plan of a problem, or of each of its shards. error: any of flp_plan_create */
+flp_status check_how_plan(const check_how *how, const check_problem *problem, flp_plan **out);
 /* 1 for a failure that every case would meet: of memory, or of a --tune that is refused. */
 int check_how_ends(const check_how *how, flp_status status);
 /* Uploads, poisons outputs and workspace, runs forward (or shards and combine) and backward, or a step, downloads.

@@ -50,7 +50,7 @@ static flp_status take_reference(state *s) {
   FLP_TRY(lanes_submit(&s->lanes, 0));
   FLP_TRY(lanes_wait(&s->lanes, 1));
   for (int o = 0; o < LANES_OUTPUTS; o++) {
-    const cli_buffer *output = &s->lanes.lane[0].output[o];
+    const cli_buffer *output = lanes_output(&s->lanes, 0, o);
     if (!output->bytes) continue;
     if (output->bytes > most) most = output->bytes;
     s->reference[o] = malloc(output->bytes);
@@ -63,7 +63,7 @@ static flp_status take_reference(state *s) {
 
 static flp_status compare_lane(state *s, int i, int round) {
   for (int o = 0; o < LANES_OUTPUTS; o++) {
-    const cli_buffer *output = &s->lanes.lane[i].output[o];
+    const cli_buffer *output = lanes_output(&s->lanes, i, o);
     if (!output->bytes) continue;
     FLP_TRY(cli_buffer_download(output, 0, s->got, output->bytes));
     if (memcmp(s->got, s->reference[o], output->bytes) == 0) continue;

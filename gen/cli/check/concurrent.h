@@ -30,42 +30,21 @@ flp_status check_watch_wait(check_watch *watch, const CUstream *streams, int cou
 
 /* ---- lanes.c: one problem on one plan, executed on several streams ---- */
 
-enum { CHECK_LANES = 3 };
-
-typedef enum lanes_output {
-  LANES_LOGPROB,
-  LANES_ENTROPY,
-  LANES_STATS,
-  LANES_GRAD_HIDDEN,
-  LANES_GRAD_WEIGHT,
-  LANES_LOSS,
-  LANES_OUTPUTS
-} lanes_output;
-
-typedef enum lanes_operand {
-  LANES_HIDDEN,
-  LANES_WEIGHT,
-  LANES_TARGET,
-  LANES_UPSTREAM_LOGPROB,
-  LANES_UPSTREAM_ENTROPY,
-  LANES_LOSS_INPUT, /* by flp_loss_input */
-  LANES_OPERANDS = LANES_LOSS_INPUT + FLP_LOSS_INPUTS_MAX
-} lanes_operand;
+enum { CHECK_LANES = 3, LANES_OUTPUTS = 6 };
 
 typedef struct lane {
-  CUstream stream;
-  CUgraphExec graph;                                  /* of what lanes_submit would enqueue; NULL: not captured */
-  cli_buffer output[LANES_OUTPUTS], workspace, saved; /* saved: of mode S */
+  CUgraphExec graph;    /* of what lanes_submit would enqueue; NULL: not captured */
+  call_buffers buffers; /* on a stream of its own; operands are shared */
 } lane;
 
 typedef struct lanes {
-  const check_problem *problem; /* without bias, row list, shards; borrowed, as are the next two */
+  const check_problem *problem; /* without shards; borrowed, as are the next two */
   cli_device *device;
   check_watch *watch;
   flp_plan *plan;
-  cli_buffer operand[LANES_OPERANDS];
+  call_problem call;
+  call_buffers operands;
   size_t workspace_bytes[FLP_PASS_STEP + 1]; /* by pass */
-  size_t saved_bytes;
   lane lane[CHECK_LANES];
 } lanes;
 
@@ -75,6 +54,9 @@ flp_status lanes_create(const check_problem *problem, const check_how *how, cli_
                         lanes *out);
 void lanes_clear(lanes *all);
 
+/* An output of a lane, in the order logprob, entropy, stats, grad_hidden, grad_weight, loss; empty if it is not asked
+ * for. */
+const cli_buffer *lanes_output(const lanes *all, int i, int output);
 /* Sets every byte that lanes 0 to count-1 write, workspaces too, and waits. error: DRIVER */
 flp_status lanes_poison(lanes *all, int count, int value);
 /* Enqueues the passes of a lane: its graph if there is one, else flp_execute or flp_step. error: DRIVER; as these */
@@ -94,10 +76,9 @@ enum { LOAD_PIECES = 2, LOAD_DEPTH_LEAST = 8, LOAD_DEPTH_MOST = 64 };
 /* A forward pass over constant data on a stream of its own. */
 typedef struct load_piece {
   flp_plan *plan;
-  CUstream stream;
-  cli_buffer hidden, weight, target, logprob, workspace;
-  flp_args args;
-  float *reference; /* what it gives undisturbed */
+  call_problem call;
+  call_buffers buffers;
+  void *reference; /* logprob undisturbed */
 } load_piece;
 
 typedef struct check_load {

@@ -2,7 +2,6 @@
  * and, where cuBLASLt is at hand, a bare product, each on a stream of its own. Its data are constant: only bits
  * matter. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "gen/cli/check/concurrent.h"
 
@@ -29,14 +28,6 @@ static flp_status make_stream(const check_load *load, CUstream *out) {
   return flp_driver_status(driver, driver->cuStreamCreate(out, NON_BLOCKING), "cuStreamCreate");
 }
 
-static flp_status make_buffers(const check_load *load, const piece_shape *shape, load_piece *piece) {
-  size_t n = (size_t)shape->n, row = (size_t)shape->hidden * 2;
-  FLP_TRY(make_filled(load->device, n * row, CONSTANT, &piece->hidden));
-  FLP_TRY(make_filled(load->device, (size_t)shape->vocab * row, CONSTANT, &piece->weight));
-  FLP_TRY(make_filled(load->device, n * sizeof(int64_t), 0, &piece->target)); /* column 0 */
-  return make_filled(load->device, n * sizeof(float), 0xff, &piece->logprob);
-}
-
 static check_case case_of(const piece_shape *shape) {
   return check_case_default(FLP_DTYPE_BF16, shape->n, shape->vocab, shape->hidden);
 }
@@ -45,28 +36,33 @@ void check_load_cases(check_list *list) {
   for (int i = 0; i < LOAD_PIECES; i++) check_list_add(list, case_of(&shapes[i]));
 }
 
+static flp_status make_buffers(load_piece *piece) {
+  static const struct {
+    call_slot slot;
+    uint8_t value;
+  } arrays[] = {
+      {CALL_HIDDEN, CONSTANT}, {CALL_WEIGHT, CONSTANT}, {CALL_TARGET, 0 /* the column */}, {CALL_LOGPROB, 0xff}};
+  call_buffers *b = &piece->buffers;
+  for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
+    FLP_TRY(call_make(b, arrays[i].slot, call_bytes(&piece->call, arrays[i].slot)));
+    FLP_TRY(cli_buffer_fill(&b->at[arrays[i].slot].buffer, arrays[i].value));
+  }
+  flp_layout layout;
+  FLP_TRY(call_layout(b, piece->plan, FLP_PASS_FORWARD, piece->call.n, &layout));
+  return call_make(b, CALL_WORKSPACE, (size_t)layout.bytes);
+}
+
 static flp_status make_piece(const check_load *load, const check_how *how, const piece_shape *shape,
                              load_piece *piece) {
   flp_spec spec = case_of(shape).spec;
   flp_options options = FLP_OPTIONS_INIT;
-  size_t bytes = 0;
   options.device = load->device->ordinal;
   options.rung = how->rung;
+  piece->call = call_problem_of(&spec, shape->n);
+  piece->buffers.device = load->device;
   FLP_TRY(check_ahead_plan(how->ahead, &spec, &options, &piece->plan));
-  FLP_TRY(make_stream(load, &piece->stream));
-  FLP_TRY(make_buffers(load, shape, piece));
-  FLP_TRY(flp_plan_workspace(piece->plan, FLP_PASS_FORWARD, shape->n, 0, &bytes));
-  FLP_TRY(cli_buffer_create(load->device, bytes, &piece->workspace));
-  piece->args = (flp_args)FLP_ARGS_INIT;
-  piece->args.n = shape->n;
-  piece->args.hidden = piece->hidden.data;
-  piece->args.weight = piece->weight.data;
-  piece->args.target = piece->target.data;
-  piece->args.logprob = piece->logprob.data;
-  piece->args.workspace = piece->workspace.data;
-  piece->args.workspace_bytes = bytes;
-  piece->args.stream = piece->stream;
-  return FLP_OK;
+  FLP_TRY(make_stream(load, &piece->buffers.stream));
+  return make_buffers(piece);
 }
 
 static flp_status make_product(check_load *load) {
@@ -96,17 +92,21 @@ static flp_status open_product(check_load *load) {
   return FLP_OK;
 }
 
-static flp_status download(const load_piece *piece, float **out) {
-  *out = malloc(piece->logprob.bytes);
-  if (!*out) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the other work's result");
-  return cli_buffer_download(&piece->logprob, 0, *out, piece->logprob.bytes);
+static flp_status enqueue(const load_piece *piece) {
+  flp_args args = call_args(&piece->buffers, &piece->call, FLP_PASS_FORWARD, 0);
+  return call_execute(piece->plan, &args);
+}
+
+static flp_status download(load_piece *piece, void **out) {
+  int overrun = 0;
+  return call_buffer_take(&piece->buffers.at[CALL_LOGPROB], call_bytes(&piece->call, CALL_LOGPROB), out, &overrun);
 }
 
 /* One call of each, alone: kernels are loaded on their first call, and that may synchronise. */
 static flp_status run_once(check_load *load) {
   for (int i = 0; i < LOAD_PIECES; i++) {
     load_piece *piece = &load->piece[i];
-    FLP_TRY(flp_execute(piece->plan, &piece->args));
+    FLP_TRY(enqueue(piece));
     FLP_TRY(check_load_wait(load));
     FLP_TRY(download(piece, &piece->reference));
   }
@@ -127,9 +127,8 @@ void check_load_clear(check_load *load) {
   const flp_driver *driver = load->device->driver;
   for (int i = 0; i < LOAD_PIECES; i++) {
     load_piece *piece = &load->piece[i];
-    cli_buffer *const buffers[] = {&piece->hidden, &piece->weight, &piece->target, &piece->logprob, &piece->workspace};
-    for (size_t b = 0; b < sizeof buffers / sizeof buffers[0]; b++) cli_buffer_destroy(buffers[b]);
-    if (piece->stream) driver->cuStreamDestroy_v2(piece->stream);
+    call_clear(&piece->buffers);
+    if (piece->buffers.stream) driver->cuStreamDestroy_v2(piece->buffers.stream);
     flp_plan_destroy(piece->plan);
     free(piece->reference);
   }
@@ -144,7 +143,7 @@ void check_load_clear(check_load *load) {
 
 flp_status check_load_enqueue(check_load *load) {
   for (int call = 0; call < load->depth; call++) {
-    for (int i = 0; i < LOAD_PIECES; i++) FLP_TRY(flp_execute(load->piece[i].plan, &load->piece[i].args));
+    for (int i = 0; i < LOAD_PIECES; i++) FLP_TRY(enqueue(&load->piece[i]));
     if (load->library.handle) FLP_TRY(gemm_enqueue(&load->product, load->product_stream));
   }
   return FLP_OK;
@@ -153,7 +152,7 @@ flp_status check_load_enqueue(check_load *load) {
 static int list_streams(const check_load *load, CUstream out[LOAD_PIECES + 1]) {
   int count = 0;
   for (int i = 0; i < LOAD_PIECES; i++)
-    if (load->piece[i].stream) out[count++] = load->piece[i].stream;
+    if (load->piece[i].buffers.stream) out[count++] = load->piece[i].buffers.stream;
   if (load->product_stream) out[count++] = load->product_stream;
   return count;
 }
@@ -175,10 +174,11 @@ flp_status check_load_wait(check_load *load) {
 flp_status check_load_compare(check_load *load, check_metric *out) {
   *out = (check_metric){.cosine = 1, .pass = 1};
   for (int i = 0; i < LOAD_PIECES; i++) {
-    float *got = NULL;
+    void *got = NULL;
     flp_status status = download(&load->piece[i], &got);
     check_metric piece = {.pass = 1};
-    if (status == FLP_OK) piece = check_metric_bits(got, load->piece[i].reference, load->piece[i].logprob.bytes);
+    if (status == FLP_OK)
+      piece = check_metric_bits(got, load->piece[i].reference, call_bytes(&load->piece[i].call, CALL_LOGPROB));
     free(got);
     FLP_TRY(status);
     out->max_ulp += piece.max_ulp;

@@ -25,19 +25,24 @@ int check_how_ends(const check_how *how, flp_status status) {
   return status == FLP_ERROR_MEMORY || (status == FLP_ERROR_ARGUMENT && how->tune);
 }
 
-static flp_status make_plan(run_state *run) {
-  flp_spec spec = run->problem->c.spec;
-  spec.vocab = run->problem->shard_vocab;
+int check_how_device(const check_how *how) {
+  return how->rung == FLP_RUNG_EAGER ? FLP_DEVICE_HOST : how->ordinal;
+}
+
+flp_status check_how_plan(const check_how *how, const check_problem *problem, flp_plan **out) {
+  const check_case *c = &problem->c;
+  flp_spec spec = c->spec;
+  spec.vocab = problem->shard_vocab;
   flp_options options = FLP_OPTIONS_INIT;
-  options.device = run->device.ordinal;
-  options.rung = run->how->rung;
-  options.budget_bytes = run->how->budget_bytes;
-  options.chunk_rows = run->problem->c.chunk_rows;
-  options.chunk_vocab = run->problem->c.chunk_vocab;
-  options.mode = run->problem->c.mode == FLP_MODE_SAVE ? (flp_mode)0 : run->problem->c.mode;
-  options.threads = run->how->threads;
-  options.tune = check_how_tune(run->how, &spec);
-  return check_ahead_plan(run->how->ahead, &spec, &options, &run->plan);
+  options.device = check_how_device(how);
+  options.rung = how->rung;
+  options.budget_bytes = how->budget_bytes;
+  options.chunk_rows = c->chunk_rows;
+  options.chunk_vocab = c->chunk_vocab;
+  options.mode = c->mode == FLP_MODE_SAVE ? (flp_mode)0 : c->mode;
+  options.threads = how->threads;
+  options.tune = check_how_tune(how, &spec);
+  return check_ahead_plan(how->ahead, &spec, &options, out);
 }
 
 /* error: UNAVAILABLE if the rung keeps nothing */
@@ -58,8 +63,8 @@ static flp_status check_streams(const run_state *run) {
 }
 
 static flp_status run_all(run_state *run, call_result *out) {
-  FLP_TRY(cli_device_open(run->how->rung == FLP_RUNG_EAGER ? FLP_DEVICE_HOST : run->how->ordinal, &run->device));
-  FLP_TRY(make_plan(run));
+  FLP_TRY(cli_device_open(check_how_device(run->how), &run->device));
+  FLP_TRY(check_how_plan(run->how, run->problem, &run->plan));
   FLP_TRY(call_upload(&run->buffers, &run->call));
   FLP_TRY(call_make_outputs(&run->buffers, &run->call));
   FLP_TRY(make_saved(run));

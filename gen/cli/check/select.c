@@ -15,7 +15,7 @@
 #include "runtime/base/half.h"
 #include "runtime/kernel/kernel.h"
 
-enum { GUARD = 256, IGNORED = -100 };
+enum { IGNORED = -100 };
 
 typedef enum pattern {
   PLAIN,
@@ -308,18 +308,10 @@ enum { SCORES, TARGET, GRAD_LOGPROB, GRAD_ENTROPY, LOGPROB, ENTROPY, STATS, GRAD
 typedef struct run {
   const problem *p;
   cli_device device;
-  cli_buffer buffer[SLOTS];
-  size_t bytes[SLOTS];
+  call_buffer buffer[SLOTS];
   void *got[SLOTS]; /* what LOGPROB, ENTROPY, GRAD held afterwards */
   int overrun, data_error;
 } run;
-
-static flp_status make_buffer(run *r, int slot, const void *source, size_t bytes) {
-  r->bytes[slot] = bytes;
-  FLP_TRY(cli_buffer_create(&r->device, bytes + GUARD, &r->buffer[slot]));
-  FLP_TRY(cli_buffer_fill(&r->buffer[slot], 0xff));
-  return source ? cli_buffer_upload(&r->buffer[slot], 0, source, bytes) : FLP_OK;
-}
 
 static flp_status make_buffers(run *r) {
   const problem *p = r->p;
@@ -335,7 +327,10 @@ static flp_status make_buffers(run *r) {
                     [ENTROPY] = {NULL, rows * p->number},
                     [STATS] = {NULL, 3 * rows * p->number},
                     [GRAD] = {NULL, scores}};
-  for (int i = 0; i < SLOTS; i++) FLP_TRY(make_buffer(r, i, slots[i].source, slots[i].bytes));
+  for (int i = 0; i < SLOTS; i++) {
+    FLP_TRY(call_buffer_make(&r->device, slots[i].bytes, 0, 1, &r->buffer[i]));
+    if (slots[i].source) FLP_TRY(cli_buffer_upload(&r->buffer[i].buffer, 0, slots[i].source, slots[i].bytes));
+  }
   return cli_device_synchronise(&r->device);
 }
 
@@ -345,40 +340,32 @@ static flp_select_args args_of(const run *r, flp_pass pass) {
   args.pass = pass;
   args.n = p->s.n;
   args.k = p->s.k;
-  args.scores = r->buffer[SCORES].data;
+  args.scores = call_buffer_at(&r->buffer[SCORES], 0);
   args.scores_stride = args.grad_scores_stride = p->stride;
-  args.target = r->buffer[TARGET].data;
+  args.target = call_buffer_at(&r->buffer[TARGET], 0);
   args.temperature = p->s.temperature;
   args.ignore_index = IGNORED;
-  args.logprob = r->buffer[LOGPROB].data;
-  args.stats = r->buffer[STATS].data;
-  if (p->s.entropy != FLP_ENTROPY_NONE) args.entropy = r->buffer[ENTROPY].data;
+  args.logprob = call_buffer_at(&r->buffer[LOGPROB], 0);
+  args.stats = call_buffer_at(&r->buffer[STATS], 0);
+  if (p->s.entropy != FLP_ENTROPY_NONE) args.entropy = call_buffer_at(&r->buffer[ENTROPY], 0);
   args.stream = r->device.stream;
   if (pass == FLP_PASS_FORWARD) return args;
-  args.grad_logprob = r->buffer[GRAD_LOGPROB].data;
-  if (p->s.entropy == FLP_ENTROPY_BACKWARD) args.grad_entropy = r->buffer[GRAD_ENTROPY].data;
+  args.grad_logprob = call_buffer_at(&r->buffer[GRAD_LOGPROB], 0);
+  if (p->s.entropy == FLP_ENTROPY_BACKWARD) args.grad_entropy = call_buffer_at(&r->buffer[GRAD_ENTROPY], 0);
   return args;
 }
 
-/* Downloads a buffer and looks at its guard. */
 static flp_status take(run *r, int slot) {
-  r->got[slot] = malloc(r->bytes[slot] + GUARD);
-  if (!r->got[slot]) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for results");
-  FLP_TRY(cli_buffer_download(&r->buffer[slot], 0, r->got[slot], r->bytes[slot] + GUARD));
-  const unsigned char *guard = (const unsigned char *)r->got[slot] + r->bytes[slot];
-  for (int i = 0; i < GUARD; i++) r->overrun |= guard[i] != 0xff;
-  return FLP_OK;
+  return call_buffer_take(&r->buffer[slot], r->buffer[slot].bytes, &r->got[slot], &r->overrun);
 }
 
 static flp_status execute(run *r, flp_plan *plan, int in_place) {
   flp_select_args args = args_of(r, FLP_PASS_FORWARD);
   FLP_TRY(flp_select(plan, &args));
   args = args_of(r, FLP_PASS_BACKWARD);
-  args.grad_scores = r->buffer[in_place ? SCORES : GRAD].data;
+  args.grad_scores = call_buffer_at(&r->buffer[in_place ? SCORES : GRAD], 0);
   FLP_TRY(flp_select(plan, &args));
-  flp_status data = flp_plan_check(plan, r->device.stream);
-  if (data != FLP_OK && data != FLP_ERROR_DATA) return data;
-  r->data_error = data == FLP_ERROR_DATA;
+  FLP_TRY(call_check_data(plan, r->device.stream, &r->data_error));
   FLP_TRY(take(r, LOGPROB));
   FLP_TRY(take(r, ENTROPY));
   return take(r, in_place ? SCORES : GRAD);
@@ -390,7 +377,7 @@ static flp_status run_problem(const problem *p, const check_how *how, int in_pla
   flp_plan *plan = NULL;
   options.rung = how->rung;
   options.threads = how->threads;
-  options.device = how->rung == FLP_RUNG_EAGER ? FLP_DEVICE_HOST : how->ordinal;
+  options.device = check_how_device(how);
   FLP_TRY(cli_device_open(options.device, &r->device));
   flp_status status = check_ahead_plan(how->ahead, &p->c.spec, &options, &plan);
   if (status == FLP_OK) status = make_buffers(r);
@@ -404,7 +391,7 @@ static flp_status run_problem(const problem *p, const check_how *how, int in_pla
 }
 
 static void run_clear(run *r) {
-  for (int i = 0; i < SLOTS; i++) cli_buffer_destroy(&r->buffer[i]);
+  for (int i = 0; i < SLOTS; i++) call_buffer_clear(&r->buffer[i]);
   for (int i = 0; i < SLOTS; i++) free(r->got[i]);
   cli_device_close(&r->device);
   *r = (run){0};
@@ -464,7 +451,7 @@ static flp_status compare(const run *r, const run *in_place, flp_rung rung, chec
   }
   FLP_TRY(compare_gradient(r, &metric));
   check_report_add(report, &p->c, rung, "select: grad_scores", metric, NULL);
-  metric = check_metric_bits(r->got[GRAD], in_place->got[GRAD], r->bytes[GRAD]);
+  metric = check_metric_bits(r->got[GRAD], in_place->got[GRAD], r->buffer[GRAD].bytes);
   check_report_add(report, &p->c, rung, "select: in place", metric,
                    metric.pass ? NULL : "differs from gradients apart");
   return FLP_OK;
