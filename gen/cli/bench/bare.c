@@ -6,7 +6,7 @@
 enum { BARE_WORKSPACE = 64 << 20, MEMORY_RESERVE = 128 << 20 };
 
 static flp_status make_scores(bench_products *p, int share) {
-  const flp_driver *driver = p->data->device->driver;
+  const flp_driver *driver = p->data->buffers.device->driver;
   size_t available = 0, total = 0;
   FLP_TRY(flp_driver_status(driver, driver->cuMemGetInfo_v2(&available, &total), "cuMemGetInfo"));
   size_t usable = available > MEMORY_RESERVE ? (available - MEMORY_RESERVE) / (size_t)share : 0;
@@ -17,20 +17,21 @@ static flp_status make_scores(bench_products *p, int share) {
                     "bytes of device memory that are free; fewer rows do, or none with --no-bare",
                     (long long)p->n, available);
   size_t element = flp_dtype_bytes(p->spec->dtype);
-  return bench_data_create(p->data, BENCH_BARE_SCORES, (size_t)p->n * (size_t)p->vocab * element);
+  return cli_buffer_create(p->data->buffers.device, (size_t)p->n * (size_t)p->vocab * element, &p->data->scores);
 }
 
 static void set_operands(bench_products *p, gemm_product which) {
-  static const bench_slot slots[GEMM_PRODUCTS][3] = {
-      [GEMM_SCORES] = {BENCH_HIDDEN, BENCH_WEIGHT, BENCH_BARE_SCORES},
-      [GEMM_GRAD_HIDDEN] = {BENCH_BARE_SCORES, BENCH_WEIGHT, BENCH_GRAD_HIDDEN},
-      [GEMM_GRAD_WEIGHT] = {BENCH_BARE_SCORES, BENCH_HIDDEN, BENCH_GRAD_WEIGHT}};
+  const call_buffer *at = p->data->buffers.at;
+  void *hidden = at[CALL_HIDDEN].buffer.data, *weight = at[CALL_WEIGHT].buffer.data, *scores = p->data->scores.data;
+  void *const operands[GEMM_PRODUCTS][3] = {[GEMM_SCORES] = {hidden, weight, scores},
+                                            [GEMM_GRAD_HIDDEN] = {scores, weight, at[CALL_GRAD_HIDDEN].buffer.data},
+                                            [GEMM_GRAD_WEIGHT] = {scores, hidden, at[CALL_GRAD_WEIGHT].buffer.data}};
   gemm *product = &p->product[which];
-  product->a = p->data->slot[slots[which][0]].data;
-  product->b = p->data->slot[slots[which][1]].data;
-  product->c = p->data->slot[slots[which][2]].data;
-  product->workspace = p->data->slot[BENCH_BARE_WORKSPACE].data;
-  product->workspace_bytes = p->data->slot[BENCH_BARE_WORKSPACE].bytes;
+  product->a = operands[which][0];
+  product->b = operands[which][1];
+  product->c = operands[which][2];
+  product->workspace = p->data->workspace.data;
+  product->workspace_bytes = p->data->workspace.bytes;
 }
 
 /* Those of all passes of the spec. */
@@ -43,8 +44,8 @@ static int is_of_spec(const bench_products *p, gemm_product which) {
 /* The scores come first: random as they are, they stand for dz in the other two. */
 flp_status bench_products_create(bench_products *p, int share, measure_clock *clock, const measure_options *choose) {
   if (!p->library) return FLP_OK;
-  if (!p->data->slot[BENCH_BARE_WORKSPACE].data)
-    FLP_TRY(bench_data_create(p->data, BENCH_BARE_WORKSPACE, BARE_WORKSPACE));
+  if (!p->data->workspace.data)
+    FLP_TRY(cli_buffer_create(p->data->buffers.device, BARE_WORKSPACE, &p->data->workspace));
   FLP_TRY(make_scores(p, share));
   for (int i = 0; i < GEMM_PRODUCTS; i++) {
     if (!is_of_spec(p, (gemm_product)i)) continue;

@@ -5,7 +5,7 @@
 #define FLPGEN_CLI_BENCH_H
 
 #include "autotune/gemm/gemm.h"
-#include "gen/cli/shared/device.h"
+#include "gen/cli/call/call.h"
 #include "gen/cli/shared/reasons.h"
 #include "gen/cli/shared/scratch.h"
 #include "gen/cli/shared/spec_args.h"
@@ -111,49 +111,24 @@ flp_status bench_write(const bench_args *args, const bench_result *result, const
 
 /* ---- data.c: buffers and what is in them ---- */
 
-typedef enum bench_slot {
-  BENCH_WEIGHT, /* of the head, for every number of rows */
-  BENCH_BIAS,
-  BENCH_GRAD_WEIGHT,
-  BENCH_GRAD_BIAS,
-  BENCH_BARE_WORKSPACE,
-  BENCH_HIDDEN, /* from here on: of one number of rows */
-  BENCH_TARGET,
-  BENCH_TEMPERATURE,
-  BENCH_UPSTREAM_LOGPROB,
-  BENCH_UPSTREAM_ENTROPY,
-  BENCH_LOGPROB,
-  BENCH_ENTROPY,
-  BENCH_STATS,
-  BENCH_GRAD_HIDDEN,
-  BENCH_SAVED,
-  BENCH_LOSS,
-  BENCH_LOSS_INPUT, /* by flp_loss_input */
-  BENCH_LAST_INPUT = BENCH_LOSS_INPUT + FLP_LOSS_INPUTS_MAX - 1,
-  BENCH_WORKSPACE,
-  BENCH_BARE_SCORES,
-  BENCH_SLOTS
-} bench_slot;
-
 typedef struct bench_data {
   const bench_args *args;
-  cli_device *device; /* borrowed */
-  cli_buffer slot[BENCH_SLOTS];
+  call_buffers buffers;         /* its device is set */
+  call_problem call;            /* of the current number of rows */
+  cli_buffer scores, workspace; /* of the bare products */
 } bench_data;
 
 /* Makes what belongs to the head; then, after clearing those before, what belongs to n rows.
  * error: DRIVER, MEMORY */
 flp_status bench_data_head(bench_data *data);
 flp_status bench_data_rows(bench_data *data, int64_t n);
-/* Makes an uninitialised buffer. error: DRIVER */
-flp_status bench_data_create(bench_data *data, bench_slot slot, size_t bytes);
 void bench_data_clear_rows(bench_data *data);
 void bench_data_clear(bench_data *data);
 /* Sets what the loss reads of the policies before to what a step has just written, give or take a tenth of a nat: a
  * policy far from them would be clipped, and products of zeros run faster. error: DRIVER, MEMORY */
-flp_status bench_data_follow(bench_data *data, int64_t n);
+flp_status bench_data_follow(bench_data *data);
 /* The arguments of a pass; workspace_bytes is the layout's. */
-flp_args bench_data_args(const bench_data *data, flp_pass pass, int64_t n, const flp_layout *layout);
+flp_args bench_data_args(const bench_data *data, flp_pass pass, const flp_layout *layout);
 
 /* ---- bare.c: bare matrix products over that data ---- */
 

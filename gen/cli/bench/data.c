@@ -7,17 +7,10 @@
 #include "gen/cli/shared/normal.h"
 #include "gen/cli/shared/parallel.h"
 #include "runtime/base/half.h"
-#include "runtime/kernel/kernel.h"
 
 /* Elements uploaded at a time, and made by one thread at a time. */
 enum { BLOCK = 1 << 24, PART = 1 << 18 };
 _Static_assert(PART % CLI_NORMAL_BLOCK == 0, "parts are made as the whole is");
-
-enum { IGNORE_INDEX = -100 };
-
-flp_status bench_data_create(bench_data *data, bench_slot slot, size_t bytes) {
-  return cli_buffer_create(data->device, bytes, &data->slot[slot]);
-}
 
 typedef struct filling {
   const cli_normal *normal;
@@ -43,89 +36,105 @@ static flp_status upload_blocks(cli_buffer *buffer, const cli_normal *normal, in
   return FLP_OK;
 }
 
-/* Makes a buffer of count normal numbers; each slot has a stream of its own. */
-static flp_status create_normal(bench_data *data, bench_slot slot, flp_dtype dtype, int64_t count, double sigma) {
+/* Those of one slot are the same for the same seed, and not those of another. */
+static uint64_t seed_of(const bench_data *data, call_slot slot) {
+  return cli_hash((uint64_t)data->args->seed * CALL_SLOTS + slot);
+}
+
+static flp_status make(bench_data *data, call_slot slot) {
+  return call_make(&data->buffers, slot, call_bytes(&data->call, slot));
+}
+
+/* Makes the buffer of a slot and fills it with normal numbers. */
+static flp_status make_normal(bench_data *data, call_slot slot, double sigma) {
+  flp_dtype dtype = slot <= CALL_BIAS ? data->call.spec.dtype : FLP_DTYPE_FP32;
   size_t element = (size_t)flp_half_bytes(dtype);
+  int64_t count = (int64_t)(call_bytes(&data->call, slot) / element);
   cli_normal normal;
-  FLP_TRY(bench_data_create(data, slot, (size_t)count * element));
-  FLP_TRY(cli_normal_create(dtype, sigma, cli_hash((uint64_t)data->args->seed * BENCH_SLOTS + slot), &normal));
+  FLP_TRY(make(data, slot));
+  FLP_TRY(cli_normal_create(dtype, sigma, seed_of(data, slot), &normal));
   void *block = malloc((size_t)(count < BLOCK ? count : BLOCK) * element);
-  flp_status status = block ? upload_blocks(&data->slot[slot], &normal, count, block)
+  flp_status status = block ? upload_blocks(&data->buffers.at[slot].buffer, &normal, count, block)
                             : flp_fail(FLP_ERROR_MEMORY, "out of host memory for random data");
   free(block);
   cli_normal_destroy(&normal);
   return status;
 }
 
-static flp_status create_outputs_of_head(bench_data *data) {
-  const flp_spec *spec = &data->args->spec.spec;
-  if (spec->grads & FLP_GRAD_WEIGHT) {
-    size_t elements = (size_t)spec->vocab * (size_t)spec->hidden;
-    FLP_TRY(bench_data_create(data, BENCH_GRAD_WEIGHT, elements * flp_dtype_bytes(spec->grad_weight_dtype)));
-    FLP_TRY(cli_buffer_fill(&data->slot[BENCH_GRAD_WEIGHT], 0)); /* it may be added to */
-  }
-  if (spec->grads & FLP_GRAD_BIAS)
-    FLP_TRY(bench_data_create(data, BENCH_GRAD_BIAS, (size_t)spec->vocab * flp_dtype_bytes(spec->dtype)));
+static flp_status make_outputs(bench_data *data, const call_slot *slots, int count) {
+  for (int i = 0; i < count; i++)
+    if (call_array_of(&data->call, slots[i]).wanted) FLP_TRY(make(data, slots[i]));
   return FLP_OK;
 }
 
-flp_status bench_data_head(bench_data *data) {
-  const flp_spec *spec = &data->args->spec.spec;
-  /* Scores of standard deviation 1.5: neither flat nor saturated. */
-  FLP_TRY(create_normal(data, BENCH_WEIGHT, spec->dtype, spec->vocab * spec->hidden, 1.5 / sqrt((double)spec->hidden)));
-  if (spec->has_bias) FLP_TRY(create_normal(data, BENCH_BIAS, spec->dtype, spec->vocab, 0.5));
-  return create_outputs_of_head(data);
+/* Statistics are for the passes of a spec with a loss that are timed alone: tune's. */
+static void set_problem(bench_data *data, int64_t n) {
+  const cli_spec_args *spec = &data->args->spec;
+  data->call = call_problem_of(&spec->spec, n);
+  data->call.loss = cli_loss_of(&spec->spec);
+  data->call.loss_parameters = spec->loss.parameters;
+  data->call.scale = spec->scale;
+  data->call.gives_stats = spec->spec.grads != 0;
 }
 
-static flp_status create_targets(bench_data *data, int64_t n) {
-  const flp_spec *spec = &data->args->spec.spec;
-  int narrow = spec->target_dtype == FLP_DTYPE_INT32;
-  size_t bytes = (size_t)n * (narrow ? sizeof(int32_t) : sizeof(int64_t));
-  uint64_t seed = cli_hash((uint64_t)data->args->seed * BENCH_SLOTS + BENCH_TARGET);
-  FLP_TRY(bench_data_create(data, BENCH_TARGET, bytes));
+flp_status bench_data_head(bench_data *data) {
+  static const call_slot outputs[] = {CALL_GRAD_WEIGHT, CALL_GRAD_BIAS};
+  set_problem(data, 0);
+  /* Scores of standard deviation 1.5: neither flat nor saturated. */
+  FLP_TRY(make_normal(data, CALL_WEIGHT, 1.5 / sqrt((double)data->call.spec.hidden)));
+  if (data->call.spec.has_bias) FLP_TRY(make_normal(data, CALL_BIAS, 0.5));
+  FLP_TRY(make_outputs(data, outputs, 2));
+  return cli_buffer_fill(&data->buffers.at[CALL_GRAD_WEIGHT].buffer, 0); /* it may be added to */
+}
+
+static flp_status make_targets(bench_data *data) {
+  const call_problem *call = &data->call;
+  size_t element = call_array_of(call, CALL_TARGET).element, bytes = call_bytes(call, CALL_TARGET);
+  uint64_t seed = seed_of(data, CALL_TARGET);
+  FLP_TRY(make(data, CALL_TARGET));
   char *targets = malloc(bytes);
   if (!targets) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the targets");
-  for (int64_t row = 0; row < n; row++) {
-    int64_t id = (int64_t)(cli_hash(seed + (uint64_t)row) % (uint64_t)spec->vocab);
-    if (bench_row_is_masked(row, data->args->masked)) id = IGNORE_INDEX;
-    int32_t narrow_id = (int32_t)id;
-    memcpy(targets + row * (narrow ? 4 : 8), narrow ? (void *)&narrow_id : (void *)&id, narrow ? 4 : 8);
+  for (int64_t row = 0; row < call->n; row++) {
+    int64_t id = (int64_t)(cli_hash(seed + (uint64_t)row) % (uint64_t)call->spec.vocab);
+    if (bench_row_is_masked(row, data->args->masked)) id = call->ignore_index;
+    memcpy(targets + (size_t)row * element, &id, element); /* little-endian: the low half of it, or all */
   }
-  flp_status status = cli_buffer_upload(&data->slot[BENCH_TARGET], 0, targets, bytes);
+  flp_status status = cli_buffer_upload(&data->buffers.at[CALL_TARGET].buffer, 0, targets, bytes);
   free(targets);
   return status;
 }
 
 /* Temperatures from 0.75 to 1.25. */
-static flp_status create_temperatures(bench_data *data, int64_t n) {
-  uint64_t seed = cli_hash((uint64_t)data->args->seed * BENCH_SLOTS + BENCH_TEMPERATURE);
-  FLP_TRY(bench_data_create(data, BENCH_TEMPERATURE, (size_t)n * sizeof(float)));
-  float *values = malloc((size_t)n * sizeof *values);
+static flp_status make_temperatures(bench_data *data) {
+  size_t bytes = call_bytes(&data->call, CALL_TEMPERATURE);
+  uint64_t seed = seed_of(data, CALL_TEMPERATURE);
+  FLP_TRY(make(data, CALL_TEMPERATURE));
+  float *values = malloc(bytes);
   if (!values) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the temperatures");
-  for (int64_t row = 0; row < n; row++)
+  for (int64_t row = 0; row < data->call.n; row++)
     values[row] = 0.75f + 0.5f * 0x1p-24f * (float)(cli_hash(seed + (uint64_t)row) >> 40);
-  flp_status status = cli_buffer_upload(&data->slot[BENCH_TEMPERATURE], 0, values, (size_t)n * sizeof *values);
+  flp_status status = cli_buffer_upload(&data->buffers.at[CALL_TEMPERATURE].buffer, 0, values, bytes);
   free(values);
   return status;
 }
 
 /* What the loss reads: rewards and vectors of standard deviation 1, weights near 1, policies before as flat ones. */
-static flp_status create_loss_inputs(bench_data *data, int64_t n) {
-  const flp_loss *loss = cli_loss_of(&data->args->spec.spec);
-  uint32_t read = loss ? flp_loss_inputs(loss) : 0;
+static flp_status make_loss_inputs(bench_data *data) {
+  uint32_t read = data->call.loss ? flp_loss_inputs(data->call.loss) : 0;
   for (int i = FLP_LOSS_OLD_LOGPROB; i < FLP_LOSS_INPUTS_MAX; i++)
-    if (read >> i & 1) FLP_TRY(create_normal(data, (bench_slot)(BENCH_LOSS_INPUT + i), FLP_DTYPE_FP32, n, 1.0));
-  return loss ? bench_data_create(data, BENCH_LOSS, (size_t)n * sizeof(float)) : FLP_OK;
+    if (read >> i & 1) FLP_TRY(make_normal(data, (call_slot)(CALL_LOSS_INPUT + i), 1.0));
+  return FLP_OK;
 }
 
-flp_status bench_data_follow(bench_data *data, int64_t n) {
+flp_status bench_data_follow(bench_data *data) {
   static const int followers[] = {FLP_LOSS_OLD_LOGPROB, FLP_LOSS_REF_LOGPROB};
+  int64_t n = data->call.n;
   size_t bytes = (size_t)n * sizeof(float);
   float *logprob = malloc(2 * bytes), *other = logprob ? logprob + n : NULL;
   if (!logprob) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the policies before");
-  flp_status status = cli_buffer_download(&data->slot[BENCH_LOGPROB], 0, logprob, bytes);
+  flp_status status = cli_buffer_download(&data->buffers.at[CALL_LOGPROB].buffer, 0, logprob, bytes);
   for (int i = 0; i < 2 && status == FLP_OK; i++) {
-    cli_buffer *input = &data->slot[BENCH_LOSS_INPUT + followers[i]];
+    cli_buffer *input = &data->buffers.at[CALL_LOSS_INPUT + followers[i]].buffer;
     if (!input->data) continue;
     status = cli_buffer_download(input, 0, other, bytes); /* of standard deviation 1 */
     for (int64_t row = 0; row < n; row++) other[row] = fminf(logprob[row] + 0.1f * other[row], 0);
@@ -135,83 +144,38 @@ flp_status bench_data_follow(bench_data *data, int64_t n) {
   return status;
 }
 
-static flp_status create_outputs_of_rows(bench_data *data, int64_t n) {
-  const flp_spec *spec = &data->args->spec.spec;
-  size_t rows = (size_t)n;
-  FLP_TRY(bench_data_create(data, BENCH_LOGPROB, rows * sizeof(float)));
-  if (spec->entropy != FLP_ENTROPY_NONE) FLP_TRY(bench_data_create(data, BENCH_ENTROPY, rows * sizeof(float)));
-  if (spec->grads) FLP_TRY(bench_data_create(data, BENCH_STATS, rows * 4 * sizeof(float)));
-  if (!(spec->grads & FLP_GRAD_HIDDEN)) return FLP_OK;
-  return bench_data_create(data, BENCH_GRAD_HIDDEN,
-                           rows * (size_t)spec->hidden * flp_dtype_bytes(spec->grad_hidden_dtype));
+flp_status bench_data_rows(bench_data *data, int64_t n) {
+  static const call_slot outputs[] = {CALL_LOGPROB, CALL_ENTROPY, CALL_STATS, CALL_GRAD_HIDDEN, CALL_LOSS};
+  bench_data_clear_rows(data);
+  set_problem(data, n);
+  const flp_spec *spec = &data->call.spec;
+  FLP_TRY(make_normal(data, CALL_HIDDEN, 1.0));
+  FLP_TRY(make_targets(data));
+  if (spec->per_row_temperature) FLP_TRY(make_temperatures(data));
+  FLP_TRY(make_loss_inputs(data));
+  if (spec->grads) FLP_TRY(make_normal(data, CALL_GRAD_LOGPROB, 1.0));
+  if (spec->grads && spec->entropy == FLP_ENTROPY_BACKWARD) FLP_TRY(make_normal(data, CALL_GRAD_ENTROPY, 1.0));
+  return make_outputs(data, outputs, sizeof outputs / sizeof outputs[0]);
 }
 
-flp_status bench_data_rows(bench_data *data, int64_t n) {
-  const flp_spec *spec = &data->args->spec.spec;
-  bench_data_clear_rows(data);
-  FLP_TRY(create_normal(data, BENCH_HIDDEN, spec->dtype, n * spec->hidden, 1.0));
-  FLP_TRY(create_targets(data, n));
-  if (spec->per_row_temperature) FLP_TRY(create_temperatures(data, n));
-  FLP_TRY(create_loss_inputs(data, n));
-  if (spec->grads) FLP_TRY(create_normal(data, BENCH_UPSTREAM_LOGPROB, FLP_DTYPE_FP32, n, 1.0));
-  if (spec->grads && spec->entropy == FLP_ENTROPY_BACKWARD)
-    FLP_TRY(create_normal(data, BENCH_UPSTREAM_ENTROPY, FLP_DTYPE_FP32, n, 1.0));
-  return create_outputs_of_rows(data, n);
+static int is_of_head(int slot) {
+  return slot == CALL_WEIGHT || slot == CALL_BIAS || slot == CALL_GRAD_WEIGHT || slot == CALL_GRAD_BIAS;
 }
 
 void bench_data_clear_rows(bench_data *data) {
-  for (int i = BENCH_HIDDEN; i < BENCH_SLOTS; i++) cli_buffer_destroy(&data->slot[i]);
+  for (int slot = 0; slot < CALL_SLOTS; slot++)
+    if (!is_of_head(slot)) call_buffer_clear(&data->buffers.at[slot]);
+  cli_buffer_destroy(&data->scores);
 }
 
 void bench_data_clear(bench_data *data) {
-  for (int i = 0; i < BENCH_SLOTS; i++) cli_buffer_destroy(&data->slot[i]);
+  bench_data_clear_rows(data);
+  call_clear(&data->buffers);
+  cli_buffer_destroy(&data->workspace);
 }
 
-static void set_step(const bench_data *data, flp_args *args) {
-  const float *inputs[FLP_LOSS_INPUTS_MAX];
-  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) inputs[i] = data->slot[BENCH_LOSS_INPUT + i].data;
-  args->old_logprob = inputs[FLP_LOSS_OLD_LOGPROB];
-  args->ref_logprob = inputs[FLP_LOSS_REF_LOGPROB];
-  args->advantage = inputs[FLP_LOSS_ADVANTAGE];
-  args->row_weight = inputs[FLP_LOSS_WEIGHT];
-  memcpy(args->vectors, inputs + FLP_LOSS_FIRST_VECTOR, sizeof args->vectors);
-  args->loss_parameters = data->args->spec.loss.parameters;
-  args->loss = data->slot[BENCH_LOSS].data;
-  args->stats = NULL;
-}
-
-static void set_gradients(const bench_data *data, flp_args *args) {
-  args->grad_hidden = data->slot[BENCH_GRAD_HIDDEN].data;
-  args->grad_weight = data->slot[BENCH_GRAD_WEIGHT].data;
-  args->grad_bias = data->slot[BENCH_GRAD_BIAS].data;
-}
-
-flp_args bench_data_args(const bench_data *data, flp_pass pass, int64_t n, const flp_layout *layout) {
-  const cli_buffer *slot = data->slot;
-  flp_args args = FLP_ARGS_INIT;
-  args.pass = pass;
-  args.n = n;
-  args.hidden = slot[BENCH_HIDDEN].data;
-  args.weight = slot[BENCH_WEIGHT].data;
-  args.bias = slot[BENCH_BIAS].data;
-  args.target = slot[BENCH_TARGET].data;
-  args.temperature_rows = slot[BENCH_TEMPERATURE].data;
-  args.scale = (float)data->args->spec.scale;
-  args.ignore_index = IGNORE_INDEX;
-  args.stats = slot[BENCH_STATS].data;
-  args.workspace = slot[BENCH_WORKSPACE].data;
+flp_args bench_data_args(const bench_data *data, flp_pass pass, const flp_layout *layout) {
+  flp_args args = call_args(&data->buffers, &data->call, pass, 0);
   args.workspace_bytes = (size_t)layout->bytes;
-  args.stream = data->device->stream;
-  args.saved = slot[BENCH_SAVED].data; /* NULL but in mode S */
-  args.saved_bytes = slot[BENCH_SAVED].bytes;
-  if (pass != FLP_PASS_BACKWARD) {
-    args.logprob = slot[BENCH_LOGPROB].data;
-    args.entropy = slot[BENCH_ENTROPY].data;
-  } else {
-    args.grad_logprob = slot[BENCH_UPSTREAM_LOGPROB].data;
-    args.grad_entropy = slot[BENCH_UPSTREAM_ENTROPY].data;
-  }
-  if (pass != FLP_PASS_FORWARD) set_gradients(data, &args);
-  if (pass == FLP_PASS_STEP) set_step(data, &args);
   return args;
 }

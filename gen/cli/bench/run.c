@@ -83,8 +83,8 @@ static void close_session(session *s) {
 /* ---- what is measured ---- */
 
 static flp_status enqueue_pass(session *s, flp_pass pass) {
-  flp_args args = bench_data_args(&s->data, pass, s->n, &s->layout[pass]);
-  return pass == FLP_PASS_STEP ? flp_step(s->plan, &args) : flp_execute(s->plan, &args);
+  flp_args args = bench_data_args(&s->data, pass, &s->layout[pass]);
+  return call_execute(s->plan, &args);
 }
 
 static flp_status enqueue_forward(void *context, CUstream stream) {
@@ -113,12 +113,6 @@ static measure_item case_item(session *s, bench_case which) {
   return (measure_item){.enqueue = functions[which], .context = s};
 }
 
-static int has_pass(const session *s, flp_pass pass) {
-  const flp_spec *spec = spec_of(s);
-  if (spec->loss || pass == FLP_PASS_STEP) return spec->loss && pass == FLP_PASS_STEP;
-  return pass == FLP_PASS_FORWARD || (pass == FLP_PASS_BACKWARD && spec->grads);
-}
-
 uint64_t bench_keep_budget(const flp_options *options) {
   return options->budget_bytes ? 0 : UINT64_MAX;
 }
@@ -132,7 +126,7 @@ static flp_status make_saved(session *s) {
     return flp_fail(FLP_ERROR_UNAVAILABLE,
                     "--keep: nothing is kept of %lld rows: rung %s has no kernels for it, or --budget is too small",
                     (long long)s->n, flp_rung_name(s->result->rung));
-  return bench_data_create(&s->data, BENCH_SAVED, s->saved_bytes);
+  return call_make(&s->data.buffers, CALL_SAVED, s->saved_bytes);
 }
 
 static flp_status find_layout(session *s, flp_pass pass) {
@@ -146,11 +140,11 @@ static flp_status make_workspace(session *s) {
   FLP_TRY(make_saved(s));
   for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_STEP; pass++) {
     s->layout[pass] = (flp_layout)FLP_LAYOUT_INIT;
-    if (!has_pass(s, (flp_pass)pass)) continue;
+    if (!call_has_pass(&s->data.call, (flp_pass)pass)) continue;
     FLP_TRY(find_layout(s, (flp_pass)pass));
     if (s->layout[pass].bytes > most) most = s->layout[pass].bytes;
   }
-  return bench_data_create(&s->data, BENCH_WORKSPACE, (size_t)most);
+  return call_make(&s->data.buffers, CALL_WORKSPACE, (size_t)most);
 }
 
 static flp_status make_products(session *s) {
@@ -258,7 +252,7 @@ static flp_status measure_host_time(session *s) {
 static flp_status follow(session *s) {
   FLP_TRY(enqueue_pass(s, FLP_PASS_STEP));
   FLP_TRY(cli_device_synchronise(&s->device));
-  return bench_data_follow(&s->data, s->n);
+  return bench_data_follow(&s->data);
 }
 
 static flp_status run_rows(session *s, int64_t n) {
@@ -292,7 +286,7 @@ flp_status bench_run(const bench_args *args, bench_result *out) {
   *out = (bench_result){0};
   session s = {.args = args, .result = out, .data = {.args = args}};
   cli_scratch caches;
-  s.data.device = &s.device;
+  s.data.buffers.device = &s.device;
   bench_plan_begin(&caches, out);
   flp_status status = run_all(&s, &caches);
   flp_failure held = flp_failure_hold(status);

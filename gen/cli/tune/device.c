@@ -235,7 +235,7 @@ static flp_status make_bare(tune_session *s) {
 /* What mode S keeps. error: UNAVAILABLE where nothing is: mode R would be tuned in its name */
 static flp_status make_saved(tune_session *s, const flp_plan *plan) {
   FLP_TRY(flp_plan_saved(plan, s->args->rows, bench_keep_budget(&s->args->options), &s->saved_bytes));
-  if (s->saved_bytes) return bench_data_create(&s->data, BENCH_SAVED, s->saved_bytes);
+  if (s->saved_bytes) return call_make(&s->data.buffers, CALL_SAVED, s->saved_bytes);
   return flp_fail(FLP_ERROR_UNAVAILABLE, "--keep: nothing is kept of %lld rows, as --workspace is too small for it",
                   (long long)s->args->rows);
 }
@@ -265,7 +265,7 @@ static void open_data(tune_session *s) {
   s->bench.spec.spec = *spec_of(s);
   s->bench.spec.scale = s->target->scale;
   s->bench.spec.loss = s->args->spec.loss;
-  s->data = (bench_data){.args = &s->bench, .device = s->device};
+  s->data = (bench_data){.args = &s->bench, .buffers = {.device = s->device}};
 }
 
 flp_status tune_session_open(tune_session *s) {
@@ -279,8 +279,9 @@ flp_status tune_session_open(tune_session *s) {
   FLP_TRY(tune_compile(s->workshop, spec_of(s), keys, tune_session_keys(s, &own, keys)));
   FLP_TRY(find_modes(s));
   FLP_TRY(make_bare(s));
-  return tune_check_create(s->target, s->args->spec.loss.parameters, s->device, &s->data.slot[BENCH_GRAD_WEIGHT],
-                           &s->data.slot[BENCH_GRAD_BIAS], &s->check);
+  return tune_check_create(s->target, s->args->spec.loss.parameters, s->device,
+                           &s->data.buffers.at[CALL_GRAD_WEIGHT].buffer, &s->data.buffers.at[CALL_GRAD_BIAS].buffer,
+                           &s->check);
 }
 
 void tune_session_close(tune_session *s) {
@@ -304,5 +305,5 @@ flp_status tune_session_begin(tune_session *s, flp_kernel_kind kind) {
   if (kind == FLP_KERNEL_FORWARD) FLP_TRY(tune_check_reference(&s->check, s->reference, TUNE_BACKWARD));
   if (kind == FLP_KERNEL_KEEP) FLP_TRY(tune_check_reference(&s->check, s->reference, s->call));
   FLP_TRY(tune_pass_reference(s));
-  return kind == FLP_KERNEL_FORWARD && spec_of(s)->loss ? bench_data_follow(&s->data, s->args->rows) : FLP_OK;
+  return kind == FLP_KERNEL_FORWARD && spec_of(s)->loss ? bench_data_follow(&s->data) : FLP_OK;
 }

@@ -100,22 +100,20 @@ flp_status tune_pass_layouts(const tune_session *s, const flp_plan *plan, flp_la
 /* ---- running ---- */
 
 flp_status tune_pass_reserve(tune_session *s, const flp_layout layout[TUNE_CALL_PASSES]) {
-  cli_buffer *workspace = &s->data.slot[BENCH_WORKSPACE];
   uint64_t bytes = 0;
   for (int i = 0; i < calls[s->call].passes; i++)
     if (layout[i].bytes > bytes) bytes = layout[i].bytes;
-  if (workspace->bytes >= bytes) return FLP_OK;
+  if (s->data.buffers.at[CALL_WORKSPACE].bytes >= bytes) return FLP_OK;
   FLP_TRY(cli_device_synchronise(s->device));
-  cli_buffer_destroy(workspace);
-  return bench_data_create(&s->data, BENCH_WORKSPACE, (size_t)bytes);
+  return call_make(&s->data.buffers, CALL_WORKSPACE, (size_t)bytes);
 }
 
 flp_status tune_pass_enqueue(tune_session *s, flp_plan *plan, const flp_layout layout[TUNE_CALL_PASSES]) {
   for (int i = 0; i < calls[s->call].passes; i++) {
     flp_pass pass = calls[s->call].pass[i];
-    flp_args args = bench_data_args(&s->data, pass, s->args->rows, &layout[i]);
+    flp_args args = bench_data_args(&s->data, pass, &layout[i]);
     if (!calls[s->call].trains) args.saved = NULL;
-    FLP_TRY(pass == FLP_PASS_STEP ? flp_step(plan, &args) : flp_execute(plan, &args));
+    FLP_TRY(call_execute(plan, &args));
   }
   return FLP_OK;
 }
@@ -123,10 +121,9 @@ flp_status tune_pass_enqueue(tune_session *s, flp_plan *plan, const flp_layout l
 /* One call, from outputs that hold nothing. *seconds: that it took */
 static flp_status run_once(tune_session *s, flp_plan *plan, const flp_layout layout[TUNE_CALL_PASSES],
                            double *seconds) {
-  static const bench_slot slots[] = {BENCH_LOGPROB, BENCH_ENTROPY, BENCH_GRAD_HIDDEN, BENCH_GRAD_WEIGHT};
+  static const call_slot slots[] = {CALL_LOGPROB, CALL_ENTROPY, CALL_GRAD_HIDDEN, CALL_GRAD_WEIGHT};
   int first = calls[s->call].rows ? 0 : 2, end = calls[s->call].gradients ? 4 : 2;
-  for (int i = first; i < end; i++)
-    if (s->data.slot[slots[i]].data) FLP_TRY(cli_buffer_fill(&s->data.slot[slots[i]], 0));
+  for (int i = first; i < end; i++) FLP_TRY(cli_buffer_fill(&s->data.buffers.at[slots[i]].buffer, 0));
   FLP_TRY(cli_device_synchronise(s->device));
   double start = cli_seconds_now();
   FLP_TRY(tune_pass_enqueue(s, plan, layout));
@@ -149,11 +146,11 @@ static size_t sample_floats(const tune_session *s) {
 static flp_status download_rows(const tune_session *s, float *out) {
   size_t n = (size_t)s->args->rows;
   static const struct {
-    bench_slot slot;
+    call_slot slot;
     size_t columns;
-  } parts[] = {{BENCH_LOGPROB, 1}, {BENCH_ENTROPY, 1}, {BENCH_STATS, 4}};
+  } parts[] = {{CALL_LOGPROB, 1}, {CALL_ENTROPY, 1}, {CALL_STATS, 4}};
   for (int i = 0; i < (calls[s->call].rows > 2 ? 3 : 2); i++) {
-    const cli_buffer *buffer = &s->data.slot[parts[i].slot];
+    const cli_buffer *buffer = &s->data.buffers.at[parts[i].slot].buffer;
     if (buffer->data) FLP_TRY(cli_buffer_download(buffer, 0, out, n * parts[i].columns * sizeof(float)));
     out += n * parts[i].columns;
   }
@@ -176,8 +173,9 @@ static flp_status download_some(const cli_buffer *buffer, int64_t rows, int64_t 
 
 static flp_status download_gradients(const tune_session *s, float *out) {
   const flp_spec *spec = spec_of(s);
-  FLP_TRY(download_some(&s->data.slot[BENCH_GRAD_HIDDEN], s->args->rows, spec->hidden, spec->grad_hidden_dtype, out));
-  return download_some(&s->data.slot[BENCH_GRAD_WEIGHT], spec->vocab, spec->hidden, spec->grad_weight_dtype,
+  const call_buffer *at = s->data.buffers.at;
+  FLP_TRY(download_some(&at[CALL_GRAD_HIDDEN].buffer, s->args->rows, spec->hidden, spec->grad_hidden_dtype, out));
+  return download_some(&at[CALL_GRAD_WEIGHT].buffer, spec->vocab, spec->hidden, spec->grad_weight_dtype,
                        out + TUNE_SAMPLE_ROWS * spec->hidden);
 }
 

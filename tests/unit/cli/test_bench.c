@@ -114,7 +114,7 @@ static void expect_targets(flp_dtype dtype) {
   cli_device device;
   args.spec.spec = stage_spec(0);
   args.spec.spec.target_dtype = dtype;
-  bench_data data = {.args = &args, .device = &device};
+  bench_data data = {.args = &args, .buffers = {.device = &device}};
   int64_t wide[ROWS], different = 0;
   int32_t narrow[ROWS];
   cr_assert_eq(cli_device_open(0, &device), FLP_OK, "%s", flp_error_detail());
@@ -122,9 +122,9 @@ static void expect_targets(flp_dtype dtype) {
   int is_narrow = dtype == FLP_DTYPE_INT32;
   void *out = is_narrow ? (void *)narrow : (void *)wide;
   size_t bytes = is_narrow ? sizeof narrow : sizeof wide;
-  cr_assert_eq(data.slot[BENCH_TARGET].bytes, bytes);
-  cr_assert_eq(cli_buffer_download(&data.slot[BENCH_TARGET], 0, out, bytes), FLP_OK);
-  int64_t ignore = bench_data_args(&data, FLP_PASS_FORWARD, ROWS, &(flp_layout){.bytes = 0}).ignore_index, masked = 0;
+  cr_assert_eq(data.buffers.at[CALL_TARGET].bytes, bytes);
+  cr_assert_eq(cli_buffer_download(&data.buffers.at[CALL_TARGET].buffer, 0, out, bytes), FLP_OK);
+  int64_t ignore = bench_data_args(&data, FLP_PASS_FORWARD, &(flp_layout){.bytes = 0}).ignore_index, masked = 0;
   for (int i = 0; i < ROWS; i++) {
     int64_t id = is_narrow ? narrow[i] : wide[i];
     masked += id == ignore;
