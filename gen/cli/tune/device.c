@@ -279,9 +279,7 @@ flp_status tune_session_open(tune_session *s) {
   FLP_TRY(tune_compile(s->workshop, spec_of(s), keys, tune_session_keys(s, &own, keys)));
   FLP_TRY(find_modes(s));
   FLP_TRY(make_bare(s));
-  return tune_check_create(s->target, s->args->spec.loss.parameters, s->device,
-                           &s->data.buffers.at[CALL_GRAD_WEIGHT].buffer, &s->data.buffers.at[CALL_GRAD_BIAS].buffer,
-                           &s->check);
+  return tune_check_create(s->target, s->args->spec.loss.parameters, &s->data.buffers, &s->check);
 }
 
 void tune_session_close(tune_session *s) {

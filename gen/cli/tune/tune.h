@@ -100,17 +100,15 @@ typedef enum tune_call {
 typedef struct tune_check {
   check_problem problem;
   check_truth truth, sample; /* sample: of some rows and columns, for every candidate */
-  call_result reference;    /* of the untuned kernels in modes F and R, compared with the oracle */
-  call_result trained;      /* the same in mode S or P */
-  cli_device *device;        /* borrowed */
-  cli_buffer hidden, weight, bias, target, temperature, grad_logprob, grad_entropy;
-  cli_buffer loss_input[FLP_LOSS_INPUTS_MAX];
-  cli_buffer *grad_weight, *grad_bias; /* of V columns; borrowed */
+  call_result reference;     /* of the untuned kernels in modes F and R, compared with the oracle */
+  call_result trained;       /* the same in mode S or P */
+  call_buffers operands;
+  const call_buffers *head; /* where gradients of the head go, of V columns; borrowed */
 } tune_check;
 
 /* loss_parameters: of the target's loss, borrowed. error: MEMORY, DRIVER */
-flp_status tune_check_create(const tune_target *target, const double *loss_parameters, cli_device *device,
-                             cli_buffer *grad_weight, cli_buffer *grad_bias, tune_check *out);
+flp_status tune_check_create(const tune_target *target, const double *loss_parameters, const call_buffers *head,
+                             tune_check *out);
 void tune_check_clear(tune_check *check);
 /* Runs the untuned kernels and holds them to the oracle: TUNE_BACKWARD first, modes F and R; then a call of S or P, if
  * any.
@@ -125,11 +123,6 @@ double tune_distance_allowed(flp_dtype dtype);
  * *error: of the gradients, relative; reason: "" if all is right. error: DRIVER */
 flp_status tune_check_plan(tune_check *check, flp_plan *plan, tune_call call, double *error,
                            char reason[SEARCH_REASON_BYTES]);
-
-/* ---- verify_run.c ---- */
-
-/* Runs that problem. error: DRIVER */
-flp_status tune_check_run(tune_check *check, flp_plan *plan, tune_call call, call_result *out);
 
 /* ---- compile.c ---- */
 

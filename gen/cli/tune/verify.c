@@ -13,32 +13,9 @@
 /* A ragged last band in every tiling, masked rows, two leaves of columns of which the last is not full. */
 enum { ROWS = 200, COLUMNS = 1531 };
 
-static flp_status upload(cli_device *device, cli_buffer *buffer, const void *source, size_t bytes) {
-  if (!source || bytes == 0) return FLP_OK;
-  FLP_TRY(cli_buffer_create(device, bytes, buffer));
-  return cli_buffer_upload(buffer, 0, source, bytes);
-}
-
-static flp_status upload_all(tune_check *check) {
-  const check_problem *p = &check->problem;
-  const flp_spec *spec = &p->c.spec;
-  cli_device *device = check->device;
-  size_t n = (size_t)p->c.n, element = (size_t)flp_half_bytes(spec->dtype), row = (size_t)p->stride * element;
-  FLP_TRY(upload(device, &check->hidden, p->hidden, n * row));
-  FLP_TRY(upload(device, &check->weight, p->weight, (size_t)spec->vocab * row));
-  FLP_TRY(upload(device, &check->bias, p->bias, (size_t)spec->vocab * element));
-  FLP_TRY(upload(device, &check->target, p->target, n * (spec->target_dtype == FLP_DTYPE_INT32 ? 4 : 8)));
-  if (spec->per_row_temperature) FLP_TRY(upload(device, &check->temperature, p->temperature_rows, n * 4));
-  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) FLP_TRY(upload(device, &check->loss_input[i], p->loss_input[i], n * 4));
-  if (!spec->grads) return FLP_OK;
-  FLP_TRY(upload(device, &check->grad_logprob, p->grad_logprob, n * 4));
-  if (spec->entropy != FLP_ENTROPY_BACKWARD) return FLP_OK;
-  return upload(device, &check->grad_entropy, p->grad_entropy, n * 4);
-}
-
-flp_status tune_check_create(const tune_target *target, const double *loss_parameters, cli_device *device,
-                             cli_buffer *grad_weight, cli_buffer *grad_bias, tune_check *out) {
-  *out = (tune_check){.device = device, .grad_weight = grad_weight, .grad_bias = grad_bias};
+flp_status tune_check_create(const tune_target *target, const double *loss_parameters, const call_buffers *head,
+                             tune_check *out) {
+  *out = (tune_check){.head = head, .operands = {.device = head->device}};
   check_case c = check_case_default(target->spec.dtype, ROWS, COLUMNS, target->spec.hidden);
   c.name = "tune";
   c.spec = target->spec;
@@ -52,20 +29,63 @@ flp_status tune_check_create(const tune_target *target, const double *loss_param
   FLP_TRY(check_truth_create(&out->problem, NULL, &out->truth));
   out->problem.c.sampled = 1;
   FLP_TRY(check_truth_create(&out->problem, &out->truth, &out->sample));
-  return upload_all(out);
+  call_problem call = check_problem_call(&out->problem);
+  return call_upload(&out->operands, &call);
 }
 
 void tune_check_clear(tune_check *check) {
-  cli_buffer *const buffers[] = {&check->hidden,      &check->weight,       &check->bias,        &check->target,
-                                 &check->temperature, &check->grad_logprob, &check->grad_entropy};
-  for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) cli_buffer_destroy(buffers[i]);
-  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) cli_buffer_destroy(&check->loss_input[i]);
+  call_clear(&check->operands);
   call_result_clear(&check->reference);
   call_result_clear(&check->trained);
   check_truth_clear(&check->truth);
   check_truth_clear(&check->sample);
   check_problem_clear(&check->problem);
   *check = (tune_check){0};
+}
+
+/* ---- running ---- */
+
+/* Upstream gradients are those of the loss at what forward has given. */
+static flp_status follow_loss(tune_check *check, const call_result *forward) {
+  size_t bytes = (size_t)check->problem.c.n * sizeof(float);
+  cli_buffer *logprob = &check->operands.at[CALL_GRAD_LOGPROB].buffer;
+  cli_buffer *entropy = &check->operands.at[CALL_GRAD_ENTROPY].buffer;
+  if (!check->problem.loss) return FLP_OK;
+  check_problem_follow(&check->problem, forward);
+  FLP_TRY(cli_buffer_upload(logprob, 0, check->problem.grad_logprob, bytes));
+  return entropy->data ? cli_buffer_upload(entropy, 0, check->problem.grad_entropy, bytes) : FLP_OK;
+}
+
+static flp_status run_passes(tune_check *check, const call_problem *p, call_buffers *b, flp_plan *plan, tune_call call,
+                             call_result *out) {
+  FLP_TRY(call_make_outputs(b, p));
+  /* What a forward pass keeps shows in gradients alone. */
+  if (call == TUNE_KEEPING || call == TUNE_SAVED) FLP_TRY(call_make_saved(b, p, plan));
+  FLP_TRY(call_forward(b, p, plan));
+  if (call == TUNE_BACKWARD && p->spec.grads) {
+    FLP_TRY(call_take(b, p, CALL_LOGPROB, out));
+    FLP_TRY(call_take(b, p, CALL_ENTROPY, out));
+    FLP_TRY(follow_loss(check, out));
+  }
+  FLP_TRY(call_backward(b, p, plan));
+  FLP_TRY(call_check_data(plan, b->device->stream, &out->data_error));
+  return call_download(b, p, out);
+}
+
+/* error: DRIVER */
+static flp_status run(tune_check *check, flp_plan *plan, tune_call call, call_result *out) {
+  check_problem plain = check_problem_plain(&check->problem);
+  call_problem p = check_problem_call(call == TUNE_STEP ? &check->problem : &plain);
+  call_buffers b = {.device = check->operands.device, .guarded = 1};
+  *out = (call_result){0};
+  if (call == TUNE_FORWARD) p.spec.grads = 0;
+  for (int slot = 0; slot < CALL_OPERANDS; slot++) call_borrow(&b, &check->operands, (call_slot)slot);
+  call_borrow(&b, check->head, CALL_GRAD_WEIGHT);
+  call_borrow(&b, check->head, CALL_GRAD_BIAS);
+  flp_failure held = flp_failure_hold(run_passes(check, &p, &b, plan, call, out));
+  call_clear(&b);
+  if (held.status != FLP_OK) call_result_clear(out);
+  return flp_failure_restore(&held);
 }
 
 /* ---- judging ---- */
@@ -113,7 +133,7 @@ flp_status tune_check_reference(tune_check *check, flp_plan *plan, tune_call cal
   double error = 0;
   call_result *out = trains(call) ? &check->trained : &check->reference;
   call_result_clear(out);
-  FLP_TRY(tune_check_run(check, plan, call, out));
+  FLP_TRY(run(check, plan, call, out));
   FLP_TRY(judge(check, &check->truth, out, call, &error, reason));
   if (!reason[0]) return FLP_OK;
   return flp_fail(FLP_ERROR_INTERNAL, "the untuned kernels are wrong, nothing is tuned: %s", reason);
@@ -175,7 +195,7 @@ flp_status tune_check_plan(tune_check *check, flp_plan *plan, tune_call call, do
   call_result got;
   reason[0] = 0;
   *error = 0;
-  FLP_TRY(tune_check_run(check, plan, call, &got));
+  FLP_TRY(run(check, plan, call, &got));
   int64_t bytes = differing(check, &got);
   flp_status status = FLP_OK;
   if (bytes)
