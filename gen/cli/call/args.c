@@ -25,10 +25,9 @@ static void *at(const call_buffers *b, call_slot slot) {
   return call_buffer_at(&b->at[slot], 0);
 }
 
-/* Where the rows of one shard begin, in an array that holds those of all. */
-static void *shard_at(const call_buffers *b, const call_problem *p, call_slot slot, int shard, int64_t rows) {
+void *call_row(const call_buffers *b, const call_problem *p, call_slot slot, int64_t row) {
   call_array array = call_array_of(p, slot);
-  return call_buffer_at(&b->at[slot], (size_t)(shard * rows) * array.stride * array.element);
+  return call_buffer_at(&b->at[slot], (size_t)row * array.stride * array.element);
 }
 
 static flp_args base_args(const call_buffers *b, const call_problem *p, flp_pass pass, int shard) {
@@ -37,8 +36,8 @@ static flp_args base_args(const call_buffers *b, const call_problem *p, flp_pass
   args.pass = pass;
   args.n = p->n;
   args.hidden = at(b, CALL_HIDDEN);
-  args.weight = shard_at(b, p, CALL_WEIGHT, shard, p->shard_vocab);
-  args.bias = shard_at(b, p, CALL_BIAS, shard, p->shard_vocab);
+  args.weight = call_row(b, p, CALL_WEIGHT, shard * p->shard_vocab);
+  args.bias = call_row(b, p, CALL_BIAS, shard * p->shard_vocab);
   args.hidden_stride = args.weight_stride = args.grad_hidden_stride = args.grad_weight_stride = p->stride;
   args.target = at(b, CALL_TARGET);
   args.temperature_rows = at(b, CALL_TEMPERATURE);
@@ -69,9 +68,9 @@ static void set_saved(const call_buffers *b, flp_args *args) {
 }
 
 static void set_gradients(const call_buffers *b, const call_problem *p, int shard, flp_args *args) {
-  args->grad_hidden = shard_at(b, p, CALL_GRAD_HIDDEN, shard, p->n);
-  args->grad_weight = shard_at(b, p, CALL_GRAD_WEIGHT, shard, p->shard_vocab);
-  args->grad_bias = shard_at(b, p, CALL_GRAD_BIAS, shard, p->shard_vocab);
+  args->grad_hidden = call_row(b, p, CALL_GRAD_HIDDEN, shard * p->n);
+  args->grad_weight = call_row(b, p, CALL_GRAD_WEIGHT, shard * p->shard_vocab);
+  args->grad_bias = call_row(b, p, CALL_GRAD_BIAS, shard * p->shard_vocab);
 }
 
 static void set_loss(const call_buffers *b, const call_problem *p, flp_args *args) {
@@ -91,7 +90,7 @@ flp_args call_args(const call_buffers *b, const call_problem *p, flp_pass pass, 
   flp_args args = base_args(b, p, pass, shard);
   int is_sharded = p->shards > 1 && pass <= FLP_PASS_COMBINE;
   if (is_sharded)
-    args.partial = pass == FLP_PASS_COMBINE ? at(b, CALL_PARTIAL) : shard_at(b, p, CALL_PARTIAL, shard, p->n);
+    args.partial = pass == FLP_PASS_COMBINE ? at(b, CALL_PARTIAL) : call_row(b, p, CALL_PARTIAL, shard * p->n);
   if (pass == FLP_PASS_COMBINE) args.shard_count = p->shards;
   if (pass != FLP_PASS_BACKWARD && !(is_sharded && pass == FLP_PASS_FORWARD)) set_rows(b, &args);
   if (pass == FLP_PASS_FORWARD || pass == FLP_PASS_BACKWARD) set_saved(b, &args);

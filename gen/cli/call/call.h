@@ -123,6 +123,8 @@ void call_clear(call_buffers *buffers);
 
 /* Of the whole head or, of FORWARD and BACKWARD, of one shard. The workspace is all that there is. */
 flp_args call_args(const call_buffers *buffers, const call_problem *problem, flp_pass pass, int shard);
+/* Where a row of a slot's array begins; NULL without a buffer. */
+void *call_row(const call_buffers *buffers, const call_problem *problem, call_slot slot, int64_t row);
 /* Enqueues flp_step or flp_execute, as the pass says. */
 flp_status call_execute(flp_plan *plan, const flp_args *args);
 

@@ -21,7 +21,6 @@ static flp_status make_normal(run_problem *problem, run_operand operand, flp_dty
   cli_normal normal;
   problem->memory[operand] = data;
   problem->operand[operand] = data;
-  problem->bytes[operand] = bytes;
   if (!data) return flp_fail(FLP_ERROR_MEMORY, "out of host memory: %zu bytes were asked for", bytes);
   FLP_TRY(cli_normal_create(dtype, sigma, seed, &normal));
   for (int64_t begin = 0; begin < count; begin += BLOCK) {
@@ -42,7 +41,6 @@ static flp_status make_targets(run_problem *problem, uint64_t seed) {
                                     : (int64_t)(cli_hash(seed + (uint64_t)i) % (uint64_t)problem->spec.vocab);
   problem->memory[RUN_TARGET] = target;
   problem->operand[RUN_TARGET] = target;
-  problem->bytes[RUN_TARGET] = (size_t)problem->n * sizeof *target;
   return FLP_OK;
 }
 

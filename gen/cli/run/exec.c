@@ -17,7 +17,8 @@ typedef struct run_state {
   run_result *result;
   flp_plan *plan;
   cli_device device;
-  cli_buffer operand[RUN_OPERANDS], output[RUN_OUTPUTS], workspace;
+  call_problem call;
+  call_buffers buffers;
 } run_state;
 
 static const flp_options *options_of(const run_state *state) {
@@ -49,103 +50,56 @@ static flp_status open_device(run_state *state) {
   return FLP_OK;
 }
 
-static flp_status upload(run_state *state) {
+_Static_assert((int)RUN_GRAD_ENTROPY == (int)CALL_GRAD_ENTROPY, "operands that no loss reads are slots of a call");
+
+static void set_problem(run_state *state) {
   const run_problem *problem = state->problem;
+  call_problem *call = &state->call;
+  *call = call_problem_of(&problem->spec, problem->n);
+  call->loss = problem->loss;
+  call->loss_parameters = state->args->loss.parameters;
+  call->temperature = problem->temperature;
+  call->scale = problem->scale;
+  call->ignore_index = problem->ignore_index;
+  call->gives_stats = problem->spec.grads && !problem->loss;
+  call->gives_metrics = 1;
   for (int i = 0; i < RUN_OPERANDS; i++) {
-    if (!problem->operand[i]) continue;
-    size_t element = i == RUN_TARGET                                       ? flp_dtype_bytes(problem->spec.target_dtype)
-                     : i == RUN_HIDDEN || i == RUN_WEIGHT || i == RUN_BIAS ? flp_dtype_bytes(problem->spec.dtype)
-                                                                           : sizeof(float);
-    FLP_TRY(
-        cli_buffer_create_from(&state->device, problem->operand[i], problem->bytes[i], element, &state->operand[i]));
+    int input = run_loss_input((run_operand)i);
+    call->operand[input < 0 ? i : CALL_LOSS_INPUT + input] = problem->operand[i];
   }
-  return FLP_OK;
 }
 
-/* Bytes of each output that the spec asks for, else 0. */
-static void size_outputs(const flp_spec *spec, const flp_loss *loss, int64_t n, size_t bytes[RUN_OUTPUTS]) {
-  size_t rows = (size_t)n, columns = (size_t)spec->hidden, vocab = (size_t)spec->vocab;
-  memset(bytes, 0, RUN_OUTPUTS * sizeof *bytes);
-  bytes[RUN_OUT_LOGPROB] = rows * sizeof(float);
-  if (spec->entropy != FLP_ENTROPY_NONE) bytes[RUN_OUT_ENTROPY] = rows * sizeof(float);
-  if (spec->grads && !loss) bytes[RUN_OUT_STATS] = rows * 4 * sizeof(float);
-  if (loss) bytes[RUN_OUT_LOSS] = rows * sizeof(float);
-  if (loss) bytes[RUN_OUT_METRICS] = loss->metric_count * rows * sizeof(float);
-  if (spec->grads & FLP_GRAD_HIDDEN)
-    bytes[RUN_OUT_GRAD_HIDDEN] = rows * columns * flp_dtype_bytes(spec->grad_hidden_dtype);
-  if (spec->grads & FLP_GRAD_WEIGHT)
-    bytes[RUN_OUT_GRAD_WEIGHT] = vocab * columns * flp_dtype_bytes(spec->grad_weight_dtype);
-  if (spec->grads & FLP_GRAD_BIAS) bytes[RUN_OUT_GRAD_BIAS] = vocab * flp_dtype_bytes(spec->dtype);
+static flp_status open_buffers(run_state *state) {
+  set_problem(state);
+  state->buffers.device = &state->device;
+  FLP_TRY(call_upload(&state->buffers, &state->call));
+  return call_make_outputs(&state->buffers, &state->call);
 }
 
-static flp_status create_outputs(run_state *state) {
-  size_t bytes[RUN_OUTPUTS];
-  size_outputs(&state->problem->spec, state->problem->loss, state->problem->n, bytes);
-  for (int i = 0; i < RUN_OUTPUTS; i++)
-    if (bytes[i]) FLP_TRY(cli_buffer_create(&state->device, bytes[i], &state->output[i]));
-  return FLP_OK;
-}
-
-static void set_step(const run_state *state, flp_args *args) {
-  args->old_logprob = state->operand[RUN_OLD_LOGPROB].data;
-  args->ref_logprob = state->operand[RUN_REF_LOGPROB].data;
-  args->advantage = state->operand[RUN_ADVANTAGE].data;
-  args->row_weight = state->operand[RUN_ROW_WEIGHT].data;
-  for (int i = 0; i < FLP_LOSS_VECTORS_MAX; i++) args->vectors[i] = state->operand[RUN_VECTOR + i].data;
-  args->loss_parameters = state->args->loss.parameters;
-  args->loss = state->output[RUN_OUT_LOSS].data;
-  args->metrics = state->output[RUN_OUT_METRICS].data;
-}
-
-/* The arguments of a pass over rows [begin, begin + n). */
-static flp_args args_of(const run_state *state, flp_pass pass, int64_t begin, int64_t n) {
-  const run_problem *problem = state->problem;
-  const flp_spec *spec = &problem->spec;
-  size_t row = (size_t)begin, element = flp_dtype_bytes(spec->dtype);
-  const char *hidden = state->operand[RUN_HIDDEN].data, *target = state->operand[RUN_TARGET].data;
-  const float *rows = state->operand[RUN_TEMPERATURE].data;
-  float *logprob = state->output[RUN_OUT_LOGPROB].data, *entropy = state->output[RUN_OUT_ENTROPY].data;
-  float *stats = state->output[RUN_OUT_STATS].data;
-  flp_args args = FLP_ARGS_INIT;
-  args.pass = pass;
+/* Forward arguments of rows [begin, begin + n). */
+static flp_args args_of_rows(const run_state *state, int64_t begin, int64_t n) {
+  const call_buffers *b = &state->buffers;
+  const call_problem *call = &state->call;
+  flp_args args = call_args(b, call, FLP_PASS_FORWARD, 0);
   args.n = n;
-  args.hidden = hidden ? hidden + row * (size_t)spec->hidden * element : NULL;
-  args.weight = state->operand[RUN_WEIGHT].data;
-  args.bias = state->operand[RUN_BIAS].data;
-  args.target = target ? target + row * flp_dtype_bytes(spec->target_dtype) : NULL;
-  args.temperature_rows = rows ? rows + row : NULL;
-  args.temperature = (float)problem->temperature;
-  args.scale = (float)problem->scale;
-  args.ignore_index = problem->ignore_index;
-  args.stats = stats ? stats + 4 * row : NULL;
-  args.stream = state->device.stream;
-  if (pass != FLP_PASS_BACKWARD) {
-    args.logprob = logprob ? logprob + row : NULL;
-    args.entropy = entropy ? entropy + row : NULL;
-  } else {
-    args.grad_logprob = state->operand[RUN_GRAD_LOGPROB].data;
-    args.grad_entropy = state->operand[RUN_GRAD_ENTROPY].data;
-  }
-  if (pass == FLP_PASS_FORWARD) return args;
-  if (pass == FLP_PASS_STEP) set_step(state, &args);
-  args.grad_hidden = state->output[RUN_OUT_GRAD_HIDDEN].data;
-  args.grad_weight = state->output[RUN_OUT_GRAD_WEIGHT].data;
-  args.grad_bias = state->output[RUN_OUT_GRAD_BIAS].data;
+  args.hidden = call_row(b, call, CALL_HIDDEN, begin);
+  args.target = call_row(b, call, CALL_TARGET, begin);
+  args.temperature_rows = call_row(b, call, CALL_TEMPERATURE, begin);
+  args.logprob = call_row(b, call, CALL_LOGPROB, begin);
+  args.entropy = call_row(b, call, CALL_ENTROPY, begin);
+  args.stats = call_row(b, call, CALL_STATS, begin);
   return args;
 }
 
 /* Makes the workspace of a pass over n rows; an explicit budget was merged into the plan. */
 static flp_status open_workspace(run_state *state, flp_pass pass, int64_t n, flp_layout *layout) {
-  *layout = (flp_layout)FLP_LAYOUT_INIT;
-  FLP_TRY(flp_plan_layout(state->plan, pass, n, 0, layout));
+  FLP_TRY(call_layout(&state->buffers, state->plan, pass, n, layout));
   if (layout->bytes > state->result->workspace_bytes) state->result->workspace_bytes = layout->bytes;
-  return cli_buffer_create(&state->device, (size_t)layout->bytes, &state->workspace);
+  return call_make(&state->buffers, CALL_WORKSPACE, (size_t)layout->bytes);
 }
 
-static flp_status execute(run_state *state, flp_args *args) {
-  args->workspace = state->workspace.data;
-  args->workspace_bytes = state->workspace.bytes;
-  return args->pass == FLP_PASS_STEP ? flp_step(state->plan, args) : flp_execute(state->plan, args);
+static void close_workspace(run_state *state) {
+  call_buffer_clear(&state->buffers.at[CALL_WORKSPACE]);
 }
 
 static flp_status run_blocks(run_state *state, int64_t block) {
@@ -155,8 +109,8 @@ static flp_status run_blocks(run_state *state, int64_t block) {
   flp_status status = FLP_OK;
   do {
     int64_t rows = n - begin < block ? n - begin : block;
-    flp_args args = args_of(state, FLP_PASS_FORWARD, begin, rows);
-    status = execute(state, &args);
+    flp_args args = args_of_rows(state, begin, rows);
+    status = call_execute(state->plan, &args);
     begin += rows;
     cli_progress_update(&progress, begin, n);
   } while (status == FLP_OK && begin < n);
@@ -171,18 +125,18 @@ static flp_status run_forward(run_state *state) {
   FLP_TRY(cli_device_timer_start(&state->device));
   FLP_TRY(run_blocks(state, block));
   FLP_TRY(cli_device_timer_stop(&state->device, &state->result->forward_seconds));
-  cli_buffer_destroy(&state->workspace);
+  close_workspace(state);
   return FLP_OK;
 }
 
 /* A pass over all rows at once. */
 static flp_status run_whole(run_state *state, flp_pass pass, flp_layout *layout, double *seconds) {
   FLP_TRY(open_workspace(state, pass, state->problem->n, layout));
-  flp_args args = args_of(state, pass, 0, state->problem->n);
+  flp_args args = call_args(&state->buffers, &state->call, pass, 0);
   FLP_TRY(cli_device_timer_start(&state->device));
-  FLP_TRY(execute(state, &args));
+  FLP_TRY(call_execute(state->plan, &args));
   FLP_TRY(cli_device_timer_stop(&state->device, seconds));
-  cli_buffer_destroy(&state->workspace);
+  close_workspace(state);
   return FLP_OK;
 }
 
@@ -206,28 +160,23 @@ static flp_status run_passes(run_state *state) {
   return run_whole(state, FLP_PASS_BACKWARD, &result->backward, &result->backward_seconds);
 }
 
-/* Hands the outputs over as host memory: a copy from a GPU, the buffer itself from the host. */
 static flp_status take_outputs(run_state *state) {
-  for (int i = 0; i < RUN_OUTPUTS; i++) {
-    cli_buffer *buffer = &state->output[i];
-    if (!buffer->data) continue;
-    state->result->bytes[i] = buffer->bytes;
-    if (!state->device.driver) {
-      state->result->output[i] = buffer->data;
-      *buffer = (cli_buffer){0};
-      continue;
-    }
-    state->result->output[i] = malloc(buffer->bytes);
-    if (!state->result->output[i]) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the outputs");
-    FLP_TRY(cli_buffer_download(buffer, 0, state->result->output[i], buffer->bytes));
-  }
-  return FLP_OK;
+  call_result got = {0};
+  flp_status status = call_download(&state->buffers, &state->call, &got);
+  void *const outputs[RUN_OUTPUTS] = {[RUN_OUT_LOGPROB] = got.logprob,
+                                      [RUN_OUT_ENTROPY] = got.entropy,
+                                      [RUN_OUT_STATS] = got.stats,
+                                      [RUN_OUT_GRAD_HIDDEN] = got.grad_hidden,
+                                      [RUN_OUT_GRAD_WEIGHT] = got.grad_weight,
+                                      [RUN_OUT_GRAD_BIAS] = got.grad_bias,
+                                      [RUN_OUT_LOSS] = got.loss,
+                                      [RUN_OUT_METRICS] = got.metrics};
+  memcpy(state->result->output, outputs, sizeof outputs);
+  return status;
 }
 
 static void run_close(run_state *state) {
-  for (int i = 0; i < RUN_OPERANDS; i++) cli_buffer_destroy(&state->operand[i]);
-  for (int i = 0; i < RUN_OUTPUTS; i++) cli_buffer_destroy(&state->output[i]);
-  cli_buffer_destroy(&state->workspace);
+  call_clear(&state->buffers);
   flp_plan_destroy(state->plan);
   cli_device_close(&state->device);
 }
@@ -237,8 +186,7 @@ flp_status run_execute(const run_args *args, const run_problem *problem, run_res
   run_state state = {.args = args, .problem = problem, .result = out, .device = {.ordinal = FLP_DEVICE_HOST}};
   flp_status status = open_plan(&state);
   if (status == FLP_OK) status = open_device(&state);
-  if (status == FLP_OK) status = upload(&state);
-  if (status == FLP_OK) status = create_outputs(&state);
+  if (status == FLP_OK) status = open_buffers(&state);
   if (status == FLP_OK) status = run_passes(&state);
   if (status == FLP_OK) status = check_data(&state);
   if (status == FLP_OK) status = take_outputs(&state);

@@ -207,10 +207,7 @@ static flp_status check_all(run_problem *problem, const found in[RUN_OPERANDS]) 
   for (int i = RUN_TEMPERATURE; i < RUN_OPERANDS; i++)
     FLP_TRY(check_vector((run_operand)i, &in[i], CLI_TENSOR_F32, problem->n, "row of hidden"));
   for (int i = 0; i < RUN_OPERANDS; i++)
-    if (in[i].tensor) {
-      problem->operand[i] = in[i].tensor->data;
-      problem->bytes[i] = in[i].tensor->bytes;
-    }
+    if (in[i].tensor) problem->operand[i] = in[i].tensor->data;
   return FLP_OK;
 }
 

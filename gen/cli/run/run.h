@@ -4,8 +4,8 @@
 #ifndef FLPGEN_CLI_RUN_H
 #define FLPGEN_CLI_RUN_H
 
+#include "gen/cli/call/call.h"
 #include "gen/cli/shared/common.h"
-#include "gen/cli/shared/device.h"
 #include "gen/cli/shared/losses.h"
 #include "gen/cli/shared/reasons.h"
 #include "gen/cli/tensors/safetensors.h"
@@ -58,8 +58,7 @@ typedef struct run_problem {
   flp_spec spec; /* resolved */
   int64_t n;
   const void *operand[RUN_OPERANDS]; /* host; NULL if absent. RUN_TEMPERATURE: float rows */
-  size_t bytes[RUN_OPERANDS];
-  const flp_loss *loss; /* of spec.loss, or NULL */
+  const flp_loss *loss;              /* of spec.loss, or NULL */
   double temperature, scale;
   int64_t ignore_index;
   int rank; /* of the target, whose shape the outputs share */
@@ -100,7 +99,6 @@ typedef enum run_output {
 
 typedef struct run_result {
   void *output[RUN_OUTPUTS]; /* host, owned; NULL if not asked for */
-  size_t bytes[RUN_OUTPUTS];
   flp_rung rung;
   char description[CLI_REASONS_BYTES], reasons[CLI_REASONS_BYTES], device[128], plan_id[17];
   flp_layout forward, backward, step;
