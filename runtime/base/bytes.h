@@ -48,14 +48,23 @@ static inline void flp_put_string(flp_writer *w, const char *string, size_t fiel
   flp_put_bytes(w, field, field_bytes);
 }
 
-static inline void flp_get_bytes(flp_reader *r, void *out, size_t count) {
+/* The next `count` bytes where they lie, or NULL. */
+static inline const uint8_t *flp_take_bytes(flp_reader *r, size_t count) {
   if (r->short_of_bytes || (size_t)(r->end - r->at) < count) {
     r->short_of_bytes = 1;
-    memset(out, 0, count);
-    return;
+    return NULL;
   }
-  memcpy(out, r->at, count);
+  const uint8_t *taken = r->at;
   r->at += count;
+  return taken;
+}
+
+static inline void flp_get_bytes(flp_reader *r, void *out, size_t count) {
+  const uint8_t *taken = flp_take_bytes(r, count);
+  if (taken)
+    memcpy(out, taken, count);
+  else
+    memset(out, 0, count);
 }
 
 static inline uint16_t flp_get_u16(flp_reader *r) {

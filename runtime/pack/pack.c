@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/base/bytes.h"
 #include "runtime/base/status.h"
 #include "runtime/pack/internal.h"
 
@@ -20,10 +21,6 @@ typedef struct head {
   uint32_t format, desc_format, manifest, index, entries, blobs, signature;
   uint64_t data;
 } head;
-
-static uint32_t get_u32(const uint8_t *at) {
-  return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
-}
 
 flp_status pack_read_at(int fd, const char *name, uint64_t offset, uint8_t *out, size_t bytes) {
   for (size_t done = 0; done < bytes;) {
@@ -73,12 +70,13 @@ static flp_status read_head(int fd, const char *name, head *out, uint64_t *file_
     return flp_fail(FLP_ERROR_CORRUPT, "%s: %" PRIdMAX " bytes are too few for a pack", name, (intmax_t)st.st_size);
   uint8_t bytes[FLP_PACK_HEAD_BYTES];
   FLP_TRY(pack_read_at(fd, name, 0, bytes, sizeof bytes));
-  if (memcmp(bytes, FLP_PACK_MAGIC, 4) != 0)
+  flp_reader r = {.at = bytes, .end = bytes + sizeof bytes};
+  if (memcmp(flp_take_bytes(&r, 4), FLP_PACK_MAGIC, 4) != 0)
     return flp_fail(FLP_ERROR_CORRUPT, "%s: no pack, it does not begin with " FLP_PACK_MAGIC, name);
   uint32_t *const fields[] = {&out->format,  &out->desc_format, &out->manifest, &out->index,
                               &out->entries, &out->blobs,       &out->signature};
-  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) *fields[i] = get_u32(bytes + 4 + 4 * i);
-  out->data = get_u32(bytes + 32) | (uint64_t)get_u32(bytes + 36) << 32;
+  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) *fields[i] = flp_get_u32(&r);
+  out->data = flp_get_u64(&r);
   *file_bytes = (uint64_t)st.st_size;
   return check_head(name, out, *file_bytes);
 }
@@ -103,27 +101,17 @@ static flp_status check_seal(const char *name, const head *h, flp_pack *pack) {
 
 /* ---- index ---- */
 
-typedef struct cursor {
-  const uint8_t *at, *end;
-} cursor;
-
-/* Takes count bytes, or returns NULL where there are not as many. */
-static const uint8_t *take(cursor *c, size_t count) {
-  if ((size_t)(c->end - c->at) < count) return NULL;
-  const uint8_t *taken = c->at;
-  c->at += count;
-  return taken;
-}
-
-static flp_status read_blobs(const char *name, cursor *c, const head *h, flp_pack *pack) {
+static flp_status read_blobs(const char *name, flp_reader *r, const head *h, flp_pack *pack) {
   uint64_t offset = pack->file_bytes - h->data, start = offset;
   for (uint32_t i = 0; i < h->blobs; i++) {
-    const uint8_t *at = take(c, FLP_PACK_BLOB_BYTES); /* check_head has seen that there are as many */
     flp_pack_blob *blob = &pack->blobs[i];
-    *blob = (flp_pack_blob){at, get_u32(at + 32), get_u32(at + 36), offset};
+    blob->sha256 = flp_take_bytes(r, FLP_PACK_DIGEST); /* check_head has seen that there are as many */
+    blob->stored_bytes = flp_get_u32(r);
+    blob->unpacked_bytes = flp_get_u32(r);
+    blob->offset = offset;
     FLP_TRY(bound(name, "stored bytes of a blob", blob->stored_bytes, 1, FLP_PACK_CODE_BYTES_MAX));
     FLP_TRY(bound(name, "unpacked bytes of a blob", blob->unpacked_bytes, 1, FLP_PACK_CODE_BYTES_MAX));
-    if (i && memcmp(at - FLP_PACK_BLOB_BYTES, at, FLP_PACK_DIGEST) >= 0)
+    if (i && memcmp(blob[-1].sha256, blob->sha256, FLP_PACK_DIGEST) >= 0)
       return flp_fail(FLP_ERROR_CORRUPT, "%s: blob %" PRIu32 " is out of order, or there twice", name, i);
     offset += blob->stored_bytes;
   }
@@ -151,10 +139,11 @@ static flp_status check_image(const char *name, const flp_pack_image *image, uin
   return FLP_OK;
 }
 
-static flp_status read_images(const char *name, const uint8_t *at, uint32_t count, const flp_pack *pack,
+static flp_status read_images(const char *name, flp_reader *r, uint32_t count, const flp_pack *pack,
                               flp_pack_image *out, uint8_t *used) {
-  for (uint32_t i = 0; i < count; i++, at += FLP_PACK_IMAGE_BYTES) {
-    out[i] = (flp_pack_image){get_u32(at), get_u32(at + 4), get_u32(at + 8), get_u32(at + 12)};
+  for (uint32_t i = 0; i < count; i++) {
+    uint32_t *const fields[] = {&out[i].code, &out[i].capability, &out[i].driver, &out[i].blob};
+    for (size_t j = 0; j < sizeof fields / sizeof fields[0]; j++) *fields[j] = flp_get_u32(r);
     FLP_TRY(check_image(name, &out[i], i, pack->blob_count));
     if (i && rank_of(&out[i - 1]) >= rank_of(&out[i]))
       return flp_fail(FLP_ERROR_CORRUPT, "%s: images of an entry are out of order, or there twice", name);
@@ -168,38 +157,37 @@ static int compare_keys(const char *a, size_t a_bytes, const char *b, size_t b_b
   return order ? order : a_bytes < b_bytes ? -1 : a_bytes > b_bytes;
 }
 
-static flp_status read_entry(const char *name, cursor *c, flp_pack_entry *out, uint32_t *images) {
-  const uint8_t *counts = take(c, FLP_PACK_ENTRY_BYTES);
-  if (!counts) return flp_fail(FLP_ERROR_CORRUPT, "%s: its index ends within its entries", name);
-  uint32_t key = get_u32(counts), desc = get_u32(counts + 4), count = get_u32(counts + 8);
+/* Up to its images, all of which are there. */
+static flp_status read_entry(const char *name, flp_reader *r, flp_pack_entry *out) {
+  uint32_t key = flp_get_u32(r), desc = flp_get_u32(r), count = flp_get_u32(r);
+  if (r->short_of_bytes) return flp_fail(FLP_ERROR_CORRUPT, "%s: its index ends within its entries", name);
   FLP_TRY(bound(name, "key bytes of an entry", key, 1, FLP_KEY_BYTES_MAX));
   FLP_TRY(bound(name, "descriptor bytes of an entry", desc, 1, FLP_DESC_BYTES_MAX));
   FLP_TRY(bound(name, "images of an entry", count, 1, FLP_PACK_IMAGES_MAX));
-  const uint8_t *at = take(c, key + desc + count * (size_t)FLP_PACK_IMAGE_BYTES);
-  if (!at) return flp_fail(FLP_ERROR_CORRUPT, "%s: its index ends within an entry", name);
+  const uint8_t *at = flp_take_bytes(r, key + desc);
+  if (!at || (size_t)(r->end - r->at) < count * (size_t)FLP_PACK_IMAGE_BYTES)
+    return flp_fail(FLP_ERROR_CORRUPT, "%s: its index ends within an entry", name);
   for (uint32_t i = 0; i < key; i++)
     if (at[i] < 0x20 || at[i] == 0x7f)
       return flp_fail(FLP_ERROR_CORRUPT, "%s: the key of an entry has a control character", name);
   *out = (flp_pack_entry){(const char *)at, key, at + key, desc, NULL, count};
-  *images = count;
   return FLP_OK;
 }
 
-static flp_status read_entries(const char *name, cursor *c, const head *h, flp_pack *pack, uint8_t *used) {
+static flp_status read_entries(const char *name, flp_reader *r, const head *h, flp_pack *pack, uint8_t *used) {
   flp_pack_image *next = pack->images;
   uint64_t unpacked = 0;
   for (uint32_t i = 0; i < h->entries; i++) {
     flp_pack_entry *entry = &pack->entries[i], *before = entry - 1;
-    uint32_t images = 0;
-    FLP_TRY(read_entry(name, c, entry, &images));
+    FLP_TRY(read_entry(name, r, entry));
     if (i && compare_keys(before->key, before->key_bytes, entry->key, entry->key_bytes) >= 0)
       return flp_fail(FLP_ERROR_CORRUPT, "%s: entry %" PRIu32 " is out of order, or there twice", name, i);
-    FLP_TRY(read_images(name, entry->desc + entry->desc_bytes, images, pack, next, used));
+    FLP_TRY(read_images(name, r, entry->image_count, pack, next, used));
     entry->images = next;
     unpacked += pack->blobs[next->blob].unpacked_bytes;
-    next += images;
+    next += entry->image_count;
   }
-  if (c->at != c->end) return flp_fail(FLP_ERROR_CORRUPT, "%s: bytes are left over behind its index", name);
+  if (r->at != r->end) return flp_fail(FLP_ERROR_CORRUPT, "%s: bytes are left over behind its index", name);
   FLP_TRY(bound(name, "PTX of all entries", unpacked, 1, FLP_PACK_UNPACKED_BYTES_MAX));
   for (uint32_t i = 0; i < h->blobs; i++)
     if (!used[i]) return flp_fail(FLP_ERROR_CORRUPT, "%s: blob %" PRIu32 " belongs to no entry", name, i);
@@ -212,15 +200,15 @@ static flp_status read_index(const char *name, const head *h, flp_pack *pack) {
   pack->blob_count = h->blobs;
   pack->entry_count = h->entries;
   const uint8_t *index = pack->table + FLP_PACK_HEAD_BYTES + h->manifest;
-  cursor c = {index, index + h->index};
+  flp_reader r = {.at = index, .end = index + h->index};
   uint8_t *used = calloc(h->blobs, 1);
   pack->blobs = calloc(h->blobs, sizeof *pack->blobs);
   pack->entries = calloc(h->entries, sizeof *pack->entries);
   pack->images = calloc(h->index / FLP_PACK_IMAGE_BYTES + 1, sizeof *pack->images); /* as many as could fit */
   flp_status status = used && pack->blobs && pack->entries && pack->images
-                          ? read_blobs(name, &c, h, pack)
+                          ? read_blobs(name, &r, h, pack)
                           : flp_fail(FLP_ERROR_MEMORY, "%s: no memory for its index", name);
-  if (status == FLP_OK) status = read_entries(name, &c, h, pack, used);
+  if (status == FLP_OK) status = read_entries(name, &r, h, pack, used);
   free(used);
   return status;
 }

@@ -1,8 +1,7 @@
 /* cubin.c: machine code that was made of an entry's PTX in this process, kept for the next.
  *
- * Layout of a file, little-endian: "FLPC", u32 format, u32 key bytes, u64 cubin bytes, key, cubin, SHA-256 of all
- * before it. Invariants: the key names the PTX by its hash, the device and the driver, so whoever writes a file writes
- * code of equal worth, and nothing is locked; the checksum is compared before anything else is interpreted. */
+ * A file is a container (container.c) of the key and a cubin. Invariant: the key names the PTX by its hash, the device
+ * and the driver, so whoever writes a file writes code of equal worth, and nothing is locked. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sodium.h>
@@ -11,14 +10,19 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/base/bytes.h"
 #include "runtime/base/status.h"
 #include "runtime/pack/pack.h"
 #include "runtime/store/internal.h"
 
-enum { CUBIN_FORMAT = 1, HEAD_BYTES = 20, NAME_BYTES = STORE_HEX + 8 };
+enum { CUBIN_FORMAT = 1, NAME_BYTES = STORE_HEX + 8 };
 
-static const char magic[4] = {'F', 'L', 'P', 'C'};
+static const store_container container = {
+    .name = "machine code",
+    .magic = "FLPC",
+    .format = CUBIN_FORMAT,
+    .part_count = 1,
+    .parts = {{"cubin", STORE_ENTRY_BYTES_MAX}},
+};
 
 /* Writes the key and the file's name. */
 static void name_of(const flp_store *store, const flp_kernel_image *image, char key[FLP_KEY_BYTES_MAX],
@@ -38,34 +42,21 @@ static void name_of(const flp_store *store, const flp_kernel_image *image, char 
 
 flp_status store_cubin_decode(const uint8_t *bytes, size_t length, char key_out[FLP_KEY_BYTES_MAX + 1],
                               flp_kernel_image *image) {
-  flp_reader r = {.at = bytes, .end = bytes + length};
-  char found[sizeof magic];
-  uint8_t digest[STORE_DIGEST];
+  store_piece cubin;
   key_out[0] = 0;
-  flp_get_bytes(&r, found, sizeof found);
-  uint32_t format = flp_get_u32(&r), key_bytes = flp_get_u32(&r);
-  uint64_t cubin_bytes = flp_get_u64(&r);
-  if (r.short_of_bytes || memcmp(found, magic, sizeof magic) != 0 || format != CUBIN_FORMAT)
-    return flp_fail(FLP_ERROR_CORRUPT, "machine code: no FLPC of format %d", CUBIN_FORMAT);
-  /* Each part is bounded before they are added, so the sum cannot wrap. */
-  if (key_bytes > FLP_KEY_BYTES_MAX || cubin_bytes > STORE_ENTRY_BYTES_MAX ||
-      HEAD_BYTES + key_bytes + cubin_bytes + STORE_DIGEST != length)
-    return flp_fail(FLP_ERROR_CORRUPT, "machine code: key %" PRIu32 " and cubin %" PRIu64 " bytes do not make %zu",
-                    key_bytes, cubin_bytes, length);
-  crypto_hash_sha256(digest, bytes, length - STORE_DIGEST);
-  if (memcmp(digest, bytes + length - STORE_DIGEST, STORE_DIGEST) != 0)
-    return flp_fail(FLP_ERROR_CORRUPT, "machine code: checksum differs");
-  const char *key = (const char *)r.at;
-  if (!store_entry_is_key(key, key_bytes)) return flp_fail(FLP_ERROR_CORRUPT, "machine code: key is no text");
-  memcpy(key_out, key, key_bytes);
-  key_out[key_bytes] = 0;
-  FLP_TRY(flp_pack_check_cubin(r.at + key_bytes, cubin_bytes));
+  FLP_TRY(store_container_decode(&container, bytes, length, key_out, &cubin));
+  FLP_TRY(flp_pack_check_cubin(cubin.at, cubin.bytes));
   if (!image) return FLP_OK;
-  image->cubin = malloc(cubin_bytes);
-  if (!image->cubin) return flp_fail(FLP_ERROR_MEMORY, "no memory for a cubin of %" PRIu64 " bytes", cubin_bytes);
-  memcpy(image->cubin, r.at + key_bytes, cubin_bytes);
-  image->cubin_bytes = cubin_bytes;
+  image->cubin = malloc(cubin.bytes);
+  if (!image->cubin) return flp_fail(FLP_ERROR_MEMORY, "no memory for a cubin of %zu bytes", cubin.bytes);
+  memcpy(image->cubin, cubin.at, cubin.bytes);
+  image->cubin_bytes = cubin.bytes;
   return FLP_OK;
+}
+
+flp_status store_cubin_encode(const char *key, const flp_kernel_image *image, uint8_t **bytes, size_t *length) {
+  const store_piece cubin = {image->cubin, image->cubin_bytes};
+  return store_container_encode(&container, (store_piece){key, strlen(key)}, &cubin, bytes, length);
 }
 
 static flp_status read_cubin(int directory, const char *name, const char *key, flp_kernel_image *image) {
@@ -101,29 +92,13 @@ void flp_store_get_cubin(const flp_store *store, flp_kernel_image *image) {
   close(directory);
 }
 
-static flp_status encode(const char *key, const flp_kernel_image *image, uint8_t **bytes, size_t *length) {
-  size_t key_bytes = strlen(key), body = HEAD_BYTES + key_bytes + image->cubin_bytes;
-  *length = body + STORE_DIGEST;
-  uint8_t *out = *bytes = malloc(*length);
-  if (!out) return flp_fail(FLP_ERROR_MEMORY, "no memory for a cubin of %zu bytes", image->cubin_bytes);
-  flp_writer w = {.at = out, .end = out + body};
-  flp_put_bytes(&w, magic, sizeof magic);
-  flp_put_u32(&w, CUBIN_FORMAT);
-  flp_put_u32(&w, (uint32_t)key_bytes);
-  flp_put_u64(&w, image->cubin_bytes);
-  flp_put_bytes(&w, key, key_bytes);
-  flp_put_bytes(&w, image->cubin, image->cubin_bytes);
-  crypto_hash_sha256(out + body, out, body);
-  return FLP_OK;
-}
-
 static flp_status write_cubin(const flp_store *store, const flp_kernel_image *image) {
   char key[FLP_KEY_BYTES_MAX], name[NAME_BYTES];
   uint8_t *bytes;
   size_t length;
   int directory;
   name_of(store, image, key, name);
-  FLP_TRY(encode(key, image, &bytes, &length));
+  FLP_TRY(store_cubin_encode(key, image, &bytes, &length));
   flp_status status = store_file_open_directory(store->writable, 1, 1, &directory, NULL);
   if (status == FLP_OK) {
     status = store_file_write(directory, name, bytes, length);

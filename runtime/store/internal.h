@@ -16,9 +16,46 @@ struct flp_store {
   uint32_t capability, driver; /* of the device whose cubins are wanted; 0 for none */
 };
 
-/* ---- entry.c: the bytes of an entry file ---- */
-
 enum { STORE_HEX = 64, STORE_DIGEST = 32, STORE_ENTRY_BYTES_MAX = 64 << 20, STORE_HEAD_BYTES = 24 };
+
+/* ---- container.c: what files of entries and of machine code have in common ---- */
+
+enum { STORE_PARTS_MAX = 2 };
+
+/* Bytes of a file; borrowed. */
+typedef struct store_piece {
+  const void *at;
+  size_t bytes;
+} store_piece;
+
+/* A kind of file. */
+typedef struct store_container {
+  const char *name;  /* for messages */
+  const char *magic; /* four letters */
+  uint32_t format;
+  int part_count; /* beside the key */
+  struct {
+    const char *name;
+    size_t most; /* bytes */
+  } parts[STORE_PARTS_MAX];
+} store_container;
+
+/* 1 if bytes can be a key: text without control characters, not empty and not too long. */
+int store_is_key(const char *key, size_t key_bytes);
+
+/* Builds a file of a key and parts, which the caller has checked. *bytes is malloc'ed. error: MEMORY */
+flp_status store_container_encode(const store_container *kind, store_piece key, const store_piece *parts,
+                                  uint8_t **bytes, size_t *length);
+
+/* Reads a file. key_out: the key's bytes and a 0, or NULL; parts: where they lie in the file. error: CORRUPT */
+flp_status store_container_decode(const store_container *kind, const uint8_t *bytes, size_t length,
+                                  char key_out[FLP_KEY_BYTES_MAX + 1], store_piece *parts);
+
+/* Reads the key of a file's first bytes (STORE_HEAD_BYTES and the key are enough); 0 if there is none. */
+int store_container_peek(const store_container *kind, const uint8_t *bytes, size_t length,
+                         char key_out[FLP_KEY_BYTES_MAX + 1]);
+
+/* ---- entry.c: the bytes of an entry file ---- */
 
 /* Writes SHA-256(key) as 64 hex digits and a 0. */
 void store_entry_name(const char *key, size_t key_bytes, char hex[STORE_HEX + 1]);
@@ -32,13 +69,13 @@ flp_status store_entry_encode(const char *key, size_t key_bytes, const flp_kerne
 flp_status store_entry_decode(const uint8_t *bytes, size_t length, char key_out[FLP_KEY_BYTES_MAX + 1],
                               flp_kernel_image *image);
 
-/* 1 if bytes can be a key: text without control characters, not empty and not too long. */
-int store_entry_is_key(const char *key, size_t key_bytes);
-
-/* Reads the key of an entry file's first bytes (STORE_HEAD_BYTES and the key are enough); 0 if there is none. */
+/* As store_container_peek. */
 int store_entry_peek(const uint8_t *bytes, size_t length, char key_out[FLP_KEY_BYTES_MAX + 1]);
 
 /* ---- cubin.c: machine code kept beside the entries ---- */
+
+/* Builds the file of an image's cubin. *bytes is malloc'ed. error: MEMORY */
+flp_status store_cubin_encode(const char *key, const flp_kernel_image *image, uint8_t **bytes, size_t *length);
 
 /* Reads a file of machine code. key_out: the key's bytes and a 0. image: gets the cubin; NULL only checks.
  * error: CORRUPT; MEMORY */

@@ -9,6 +9,7 @@
 
 #include "gen/cli/pack/pack.h"
 #include "gen/cli/shared/parallel.h"
+#include "runtime/base/bytes.h"
 
 /* 19 makes PTX a tenth of its size; dictionaries and windows over all kernels save some 5% more, for which a kernel
  * could no longer be read alone. */
@@ -26,7 +27,8 @@ typedef struct packer {
   size_t item_count;
   blob *blobs; /* while code is collected by no order, then by ascending sha256 */
   size_t blob_count, blob_capacity;
-  uint8_t *out, *at; /* being filled */
+  uint8_t *out;
+  flp_writer to; /* in out */
 } packer;
 
 /* ---- blobs ---- */
@@ -89,15 +91,6 @@ static flp_status collect(packer *p) {
 
 /* ---- layout ---- */
 
-static void put(packer *p, const void *bytes, size_t count) {
-  memcpy(p->at, bytes, count);
-  p->at += count;
-}
-
-static void put_u32(packer *p, uint64_t value) {
-  for (int i = 0; i < 4; i++) *p->at++ = (uint8_t)(value >> 8 * i);
-}
-
 static size_t index_bytes(const packer *p) {
   size_t sum = p->blob_count * FLP_PACK_BLOB_BYTES;
   for (size_t i = 0; i < p->item_count; i++) {
@@ -117,10 +110,10 @@ static uint64_t data_bytes(const packer *p) {
 
 static void put_image(packer *p, flp_pack_code code, uint32_t capability, uint32_t driver, const void *image,
                       size_t bytes) {
-  put_u32(p, code);
-  put_u32(p, capability);
-  put_u32(p, driver);
-  put_u32(p, (uint64_t)(find_blob(p, image, bytes) - p->blobs));
+  flp_put_u32(&p->to, code);
+  flp_put_u32(&p->to, capability);
+  flp_put_u32(&p->to, driver);
+  flp_put_u32(&p->to, (uint32_t)(find_blob(p, image, bytes) - p->blobs));
 }
 
 static int by_device(const void *left, const void *right) {
@@ -132,11 +125,11 @@ static int by_device(const void *left, const void *right) {
 static void put_entry(packer *p, const cli_pack_item *item) {
   uint8_t desc[FLP_DESC_BYTES_MAX];
   size_t length = flp_kernel_desc_write(&item->desc, desc, sizeof desc);
-  put_u32(p, strlen(item->key));
-  put_u32(p, length);
-  put_u32(p, 1 + (uint64_t)item->cubin_count);
-  put(p, item->key, strlen(item->key));
-  put(p, desc, length);
+  flp_put_u32(&p->to, (uint32_t)strlen(item->key));
+  flp_put_u32(&p->to, (uint32_t)length);
+  flp_put_u32(&p->to, 1 + item->cubin_count);
+  flp_put_bytes(&p->to, item->key, strlen(item->key));
+  flp_put_bytes(&p->to, desc, length);
   put_image(p, FLP_PACK_PTX, 0, 0, item->ptx, item->ptx_bytes);
   if (item->cubin_count) qsort(item->cubins, item->cubin_count, sizeof *item->cubins, by_device);
   for (uint32_t i = 0; i < item->cubin_count; i++) {
@@ -146,32 +139,33 @@ static void put_entry(packer *p, const cli_pack_item *item) {
 }
 
 static void put_head(packer *p, size_t manifest, size_t index, size_t signature, uint64_t data) {
-  put(p, FLP_PACK_MAGIC, 4);
-  const uint64_t fields[] = {FLP_PACK_FORMAT, FLP_DESC_FORMAT, manifest,          index,     p->item_count,
-                             p->blob_count,   signature,       data & UINT32_MAX, data >> 32};
-  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) put_u32(p, fields[i]);
+  flp_put_bytes(&p->to, FLP_PACK_MAGIC, 4);
+  const size_t fields[] = {FLP_PACK_FORMAT, FLP_DESC_FORMAT, manifest, index, p->item_count, p->blob_count, signature};
+  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) flp_put_u32(&p->to, (uint32_t)fields[i]);
+  flp_put_u64(&p->to, data);
 }
 
 static void put_index(packer *p) {
   for (size_t i = 0; i < p->blob_count; i++) {
-    put(p, p->blobs[i].sha256, FLP_PACK_DIGEST);
-    put_u32(p, p->blobs[i].stored_bytes);
-    put_u32(p, p->blobs[i].unpacked_bytes);
+    flp_put_bytes(&p->to, p->blobs[i].sha256, FLP_PACK_DIGEST);
+    flp_put_u32(&p->to, (uint32_t)p->blobs[i].stored_bytes);
+    flp_put_u32(&p->to, (uint32_t)p->blobs[i].unpacked_bytes);
   }
   for (size_t i = 0; i < p->item_count; i++) put_entry(p, p->items[i]);
 }
 
 static void put_seal(packer *p, const uint8_t *seed) {
   uint8_t digest[FLP_PACK_DIGEST];
-  crypto_hash_sha256(digest, p->out, (size_t)(p->at - p->out));
-  put(p, digest, sizeof digest);
+  crypto_hash_sha256(digest, p->out, (size_t)(p->to.at - p->out));
+  flp_put_bytes(&p->to, digest, sizeof digest);
   if (!seed) return;
-  uint8_t public[crypto_sign_PUBLICKEYBYTES], secret[crypto_sign_SECRETKEYBYTES], message[FLP_PACK_MESSAGE_BYTES];
+  uint8_t public[crypto_sign_PUBLICKEYBYTES], secret[crypto_sign_SECRETKEYBYTES], message[FLP_PACK_MESSAGE_BYTES],
+      signature[crypto_sign_BYTES];
   size_t length = flp_pack_message(digest, message);
   crypto_sign_seed_keypair(public, secret, seed);
-  put(p, public, sizeof public);
-  crypto_sign_detached(p->at, NULL, message, length, secret);
-  p->at += crypto_sign_BYTES;
+  flp_put_bytes(&p->to, public, sizeof public);
+  crypto_sign_detached(signature, NULL, message, length, secret);
+  flp_put_bytes(&p->to, signature, sizeof signature);
   sodium_memzero(secret, sizeof secret);
 }
 
@@ -190,13 +184,14 @@ static flp_status lay_out(packer *p, const char *manifest, const uint8_t *seed, 
   FLP_TRY(bound("bytes of the index", index, FLP_PACK_INDEX_BYTES_MAX));
   FLP_TRY(bound("bytes of data", data, FLP_PACK_DATA_BYTES_MAX));
   *length = FLP_PACK_HEAD_BYTES + manifest_bytes + index + FLP_PACK_DIGEST + signature + (size_t)data;
-  p->out = p->at = malloc(*length);
+  p->out = malloc(*length);
   if (!p->out) return flp_fail(FLP_ERROR_MEMORY, "out of memory for a pack of %zu bytes", *length);
+  p->to = (flp_writer){.at = p->out, .end = p->out + *length};
   put_head(p, manifest_bytes, index, signature, data);
-  put(p, manifest, manifest_bytes);
+  flp_put_bytes(&p->to, manifest, manifest_bytes);
   put_index(p);
   put_seal(p, seed);
-  for (size_t i = 0; i < p->blob_count; i++) put(p, p->blobs[i].stored, p->blobs[i].stored_bytes);
+  for (size_t i = 0; i < p->blob_count; i++) flp_put_bytes(&p->to, p->blobs[i].stored, p->blobs[i].stored_bytes);
   return FLP_OK;
 }
 

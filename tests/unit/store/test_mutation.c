@@ -1,6 +1,7 @@
 /* test_mutation.c: the fuzz targets over a fixed corpus of mutations, so that every test run exercises them without a
  * fuzzer. The targets trap on a broken promise; here that is a crashed test. */
 #include <criterion/criterion.h>
+#include <elf.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,8 +11,8 @@
 #define LLVMFuzzerTestOneInput fuzz_desc
 #include "tests/fuzz/fuzz_desc.c"
 #undef LLVMFuzzerTestOneInput
-#define LLVMFuzzerTestOneInput fuzz_entry
-#include "tests/fuzz/fuzz_entry.c"
+#define LLVMFuzzerTestOneInput fuzz_container
+#include "tests/fuzz/fuzz_container.c"
 #undef LLVMFuzzerTestOneInput
 #define LLVMFuzzerTestOneInput fuzz_loss
 #include "tests/fuzz/fuzz_loss.c"
@@ -84,10 +85,21 @@ Test(mutation, entries) {
   uint8_t *bytes;
   size_t length;
   cr_assert_eq(store_entry_encode("flp-key/1 mutation", 18, &image, &bytes, &length), FLP_OK);
-  fuzz_entry(bytes, length);
-  run(fuzz_entry, bytes, length);
+  fuzz_container(bytes, length);
+  run(fuzz_container, bytes, length);
   free(bytes);
   flp_kernel_image_clear(&image);
+}
+
+Test(mutation, machine_code) {
+  Elf64_Ehdr head = {.e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB}, .e_machine = 190};
+  const flp_kernel_image image = {.cubin = &head, .cubin_bytes = sizeof head};
+  uint8_t *bytes;
+  size_t length;
+  cr_assert_eq(store_cubin_encode("flp-cubin/1 mutation", &image, &bytes, &length), FLP_OK);
+  fuzz_container(bytes, length);
+  run(fuzz_container, bytes, length);
+  free(bytes);
 }
 
 Test(mutation, losses) {
