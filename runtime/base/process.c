@@ -1,61 +1,9 @@
-/* process.c: see process.h.
- *
- * Invariant: the handlers run in every fork of a process that has this code loaded, from the moment it is loaded. */
+/* process.c: threads and processors of the process, and what a parent process made (process.h). */
 #include "runtime/base/process.h"
 
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stddef.h>
-
-static pthread_mutex_t locks[FLP_LOCK_COUNT] = {
-#define FREE(NAME, waits) [FLP_LOCK_##NAME] = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP,
-    FLP_LOCK_LIST(FREE)
-#undef FREE
-};
-
-static const int waited_for[FLP_LOCK_COUNT] = {
-#define WAITS(NAME, waits) [FLP_LOCK_##NAME] = (waits),
-    FLP_LOCK_LIST(WAITS)
-#undef WAITS
-};
-
-static atomic_uint process;
-
-void flp_lock(flp_lock_id id) {
-  pthread_mutex_lock(&locks[id]);
-}
-
-void flp_unlock(flp_lock_id id) {
-  pthread_mutex_unlock(&locks[id]);
-}
-
-/* ---- forks ---- */
-
-static void before_fork(void) {
-  for (int i = 0; i < FLP_LOCK_COUNT; i++)
-    if (waited_for[i]) pthread_mutex_lock(&locks[i]);
-}
-
-static void after_fork_in_parent(void) {
-  for (int i = FLP_LOCK_COUNT - 1; i >= 0; i--)
-    if (waited_for[i]) pthread_mutex_unlock(&locks[i]);
-}
-
-/* Made anew, not unlocked: a recursive lock belongs to the thread that took it, and that one is the parent's. */
-static void after_fork_in_child(void) {
-  static const pthread_mutex_t unlocked = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-  for (int i = 0; i < FLP_LOCK_COUNT; i++) locks[i] = unlocked;
-  atomic_fetch_add(&process, 1);
-}
-
-__attribute__((constructor)) static void watch_forks(void) {
-  (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-}
-
-unsigned flp_process(void) {
-  return atomic_load(&process);
-}
 
 flp_status flp_process_check(const char *what, unsigned made_in) {
   if (made_in == flp_process()) return FLP_OK;
@@ -64,8 +12,6 @@ flp_status flp_process_check(const char *what, unsigned made_in) {
                   "a %s of this process)",
                   what, what);
 }
-
-/* ---- threads ---- */
 
 /* A blocked fault kills the process without the host's handler, which may report it, or expect it. */
 static void block_signals(sigset_t *before) {

@@ -12,6 +12,8 @@
 
 #include "runtime/base/status.h"
 
+/* ---- locks.c ---- */
+
 /* Name, and whether a fork waits for it. */
 #define FLP_LOCK_LIST(LOCK)                                                                \
   LOCK(DRIVER, 1)       /* driver.c: libraries that are open */                            \
@@ -37,6 +39,8 @@ void flp_unlock(flp_lock_id id);
 
 /* Grows by one with every fork on the way to this process, so that what a parent made can be recognised. */
 unsigned flp_process(void);
+
+/* ---- process.c ---- */
 
 /* Refuses what a parent process made. what: "plan", "arena". error: UNAVAILABLE */
 flp_status flp_process_check(const char *what, unsigned made_in);

@@ -1,179 +1,18 @@
-/* backward.c: the backward pass: prepare, record, then per chunk dz and the products made from it, then fill.
+/* backward.c: the backward pass: prepare, record, then chunk after chunk (chunk.c), then fill.
  * Where operands come through tensor maps, active rows are gathered before: all of them, or those of a chunk of rows.
  * In mode S dz is made of what forward saved (keep.c).
  *
- * Invariants: each gradient element is written out once, by the last chunk that adds to it; chunks of one call reuse
- * one dz buffer, in stream order. */
+ * Invariant: chunks of one call reuse one dz buffer, in stream order. */
 #include "runtime/launch/backward.h"
+
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/launch/keep.h"
 
-flp_status backward_launch_record(const flp_call *call, flp_row_range rows) {
-  const flp_args *a = call->args;
-  flp_record_given p = {
-      .stats = flp_call_pointer(a->stats),
-      .grad_logprob = flp_call_pointer(a->grad_logprob),
-      .grad_entropy = flp_call_pointer(a->grad_entropy),
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
-      .cap_in = call->cap_in,
-      .capped = call->capped,
-  };
-  return flp_launch_over(call, FLP_ENTRY_record, &p, rows.end - rows.begin, 1);
-}
-
 static flp_status launch_dz_scale(const flp_call *call) {
   if (call->plan->spec.dtype != FLP_DTYPE_FP16) return FLP_OK;
   return flp_launch(call, FLP_ENTRY_dz_scale, NULL, 1);
-}
-
-static int64_t rows_of(const backward_chunk *c) {
-  return c->row_end - c->row_begin;
-}
-
-static int64_t columns_of(const backward_chunk *c) {
-  return c->column_end - c->column_begin;
-}
-
-static flp_status launch_dz_portable(const flp_call *call, const backward_chunk *c) {
-  const flp_args *a = call->args;
-  const flp_kernel_desc *desc = flp_call_desc(call, FLP_KERNEL_DZ);
-  int64_t tiles_m = flp_ceil_div(rows_of(c), desc->tile_rows),
-          tiles_n = flp_ceil_div(columns_of(c), desc->tile_columns);
-  flp_dz_given p = {
-      .hidden = flp_call_pointer(a->hidden),
-      .hidden_stride = a->hidden_stride,
-      .weight = flp_call_pointer(a->weight),
-      .weight_stride = a->weight_stride,
-      .bias = flp_call_pointer(a->bias),
-      .count = c->count,
-      .cap_in = call->cap_in,
-      .depth = (int32_t)call->plan->spec.hidden,
-      .row_begin = (int32_t)c->row_begin,
-      .row_end = (int32_t)c->row_end,
-      .column_begin = (int32_t)c->column_begin,
-      .column_end = (int32_t)c->column_end,
-      .tiles_m = (int32_t)tiles_m,
-      .tiles_n = (int32_t)tiles_n,
-      .dz = c->dz,
-      .dz_stride = c->dz_stride,
-      .bias_part = c->bias_part,
-  };
-  return flp_launch(call, FLP_ENTRY_dz, &p, tiles_m * tiles_n);
-}
-
-flp_status backward_launch_dz(const flp_call *call, const backward_chunk *c) {
-  return call->plan->planner.backward_cluster ? backward_launch_dz_map(call, c) : launch_dz_portable(call, c);
-}
-
-/* m: rows of the result that the chunk covers */
-static flp_status launch_product(const flp_call *call, const backward_chunk *c, flp_kernel_kind kind, int64_t m,
-                                 const backward_sink *to) {
-  const flp_args *a = call->args;
-  const flp_kernel_desc *desc = flp_call_desc(call, kind);
-  int of_hidden = kind == FLP_KERNEL_GRAD_HIDDEN;
-  int64_t depth = call->plan->spec.hidden;
-  int64_t tiles_m = flp_ceil_div(m, desc->tile_rows), tiles_n = flp_ceil_div(depth, desc->tile_columns);
-  flp_grad_hidden_given p = {
-      .dz = c->dz,
-      .dz_stride = c->dz_stride,
-      .operand = flp_call_pointer(of_hidden ? a->weight : a->hidden),
-      .operand_stride = of_hidden ? a->weight_stride : a->hidden_stride,
-      .index = flp_call_region(call, FLP_REGION_index),
-      .factor = of_hidden ? c->factor : 0,
-      .depth = (int32_t)depth,
-      .row_begin = (int32_t)c->row_begin,
-      .row_end = (int32_t)c->row_end,
-      .column_begin = (int32_t)c->column_begin,
-      .column_end = (int32_t)c->column_end,
-      .tiles_m = (int32_t)tiles_m,
-      .tiles_n = (int32_t)tiles_n,
-      .acc = to->acc,
-      .acc_stride = to->acc_stride,
-      .out = to->out,
-      .out_stride = to->out_stride,
-      .read_acc = to->read_acc,
-      .write_acc = to->write_acc,
-      .write_out = to->write_out,
-  };
-  if (!of_hidden && c->factor) {
-    p.operand = flp_call_region(call, FLP_REGION_gather);
-    p.operand_stride = flp_planner_gather_stride(depth);
-    p.index = 0;
-  }
-  return flp_launch(call, of_hidden ? FLP_ENTRY_grad_hidden : FLP_ENTRY_grad_weight, &p, tiles_m * tiles_n);
-}
-
-/* Sums over chunks in a workspace accumulator; the last chunk writes the result out. */
-static backward_sink through(CUdeviceptr acc, int64_t acc_stride, const backward_chunk *c, CUdeviceptr out,
-                             int64_t out_stride) {
-  backward_sink to = {
-      .out = out, .out_stride = out_stride, .read_acc = !c->first, .write_acc = !c->last, .write_out = c->last};
-  if (to.read_acc || to.write_acc) {
-    to.acc = acc;
-    to.acc_stride = acc_stride;
-  }
-  return to;
-}
-
-static backward_sink hidden_sink(const flp_call *call, const backward_chunk *c) {
-  const flp_args *a = call->args;
-  backward_chunk whole = *c; /* every chunk of rows holds all that its rows add */
-  if (call->scheme.mode != FLP_MODE_RECOMPUTE_VOCAB) whole.first = whole.last = 1;
-  return through(flp_call_region(call, FLP_REGION_hidden_acc), call->plan->spec.hidden, &whole,
-                 flp_call_pointer(a->grad_hidden), a->grad_hidden_stride);
-}
-
-/* Whether chunks of rows follow each other, each adding to all of the head's gradients. */
-static int is_by_rows(const flp_call *call) {
-  return call->scheme.mode == FLP_MODE_RECOMPUTE_ROWS || call->scheme.mode == FLP_MODE_STREAM;
-}
-
-static backward_sink weight_sink(const flp_call *call, const backward_chunk *c) {
-  const flp_args *a = call->args;
-  const flp_spec *spec = &call->plan->spec;
-  CUdeviceptr out = flp_call_pointer(a->grad_weight);
-  int by_rows = is_by_rows(call);
-  backward_chunk whole = *c;
-  if (!by_rows) whole.first = whole.last = 1;
-  if (spec->accumulate_grad_weight || (by_rows && spec->grad_weight_dtype == FLP_DTYPE_FP32))
-    return (backward_sink){.acc = out,
-                           .acc_stride = a->grad_weight_stride,
-                           .write_acc = 1,
-                           .read_acc = spec->accumulate_grad_weight || !whole.first};
-  return through(flp_call_region(call, FLP_REGION_weight_acc), spec->hidden, &whole, out, a->grad_weight_stride);
-}
-
-flp_status backward_launch_products(const flp_call *call, const backward_chunk *c) {
-  backward_sink hidden = hidden_sink(call, c), weight = weight_sink(call, c);
-  int wants_hidden = (c->grads & FLP_GRAD_HIDDEN) != 0, wants_weight = (c->grads & FLP_GRAD_WEIGHT) != 0;
-  if (!wants_hidden && !wants_weight) return FLP_OK;
-  if (call->plan->planner.backward_cluster)
-    return backward_launch_products_map(call, c, wants_hidden ? &hidden : NULL, wants_weight ? &weight : NULL);
-  if (wants_hidden) FLP_TRY(launch_product(call, c, FLP_KERNEL_GRAD_HIDDEN, rows_of(c), &hidden));
-  return wants_weight ? launch_product(call, c, FLP_KERNEL_GRAD_WEIGHT, columns_of(c), &weight) : FLP_OK;
-}
-
-flp_status backward_launch_bias_reduce(const flp_call *call, const backward_chunk *c) {
-  backward_chunk whole = *c;
-  if (!is_by_rows(call)) whole.first = whole.last = 1;
-  backward_sink to =
-      through(flp_call_region(call, FLP_REGION_bias_acc), 1, &whole, flp_call_pointer(call->args->grad_bias), 1);
-  flp_bias_reduce_given p = {
-      .row_begin = (int32_t)c->row_begin,
-      .row_end = (int32_t)c->row_end,
-      .tile_rows = (int32_t)flp_call_desc(call, FLP_KERNEL_DZ)->tile_rows,
-      .column_begin = (int32_t)c->column_begin,
-      .column_end = (int32_t)c->column_end,
-      .acc = to.acc,
-      .out = to.out,
-      .read_acc = to.read_acc,
-      .write_acc = to.write_acc,
-      .write_out = to.write_out,
-  };
-  return flp_launch_over(call, FLP_ENTRY_bias_reduce, &p, columns_of(c), 1);
 }
 
 /* A chunk of dz made from hidden and weight, in the plan's own order of columns and rows. */

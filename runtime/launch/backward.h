@@ -1,4 +1,4 @@
-/* backward.h: what the two ways of a backward pass share: its chunks, and where products go. */
+/* backward.h: what the files of the backward pass share: its chunks, and where products go. */
 #ifndef FLP_LAUNCH_BACKWARD_H
 #define FLP_LAUNCH_BACKWARD_H
 
@@ -26,7 +26,7 @@ typedef struct backward_sink {
   int read_acc, write_acc, write_out;
 } backward_sink;
 
-/* ---- backward.c ---- */
+/* ---- chunk.c ---- */
 
 flp_status backward_launch_record(const flp_call *call, flp_row_range rows);
 /* The dz of a chunk, and its column sums if it has bias_part. */

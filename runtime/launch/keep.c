@@ -5,9 +5,9 @@
  * Invariants: reference, record and factor are indexed by active row, exponentials and redo by row and block of the
  * chunk; the chunk's gathered rows give way to the same rows times their factors, once dz is done. */
 #include "runtime/launch/keep.h"
-#include "runtime/base/util.h"
 
 #include "runtime/base/status.h"
+#include "runtime/base/util.h"
 #include "runtime/launch/backward.h"
 
 flp_keep_sink flp_keep_saved(const flp_call *call, int64_t first) {

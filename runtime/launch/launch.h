@@ -76,7 +76,7 @@ flp_matrix flp_matrix_weight(const flp_call *call, int64_t begin, int64_t end);
 /* Puts active rows [begin, end) together in their region, from its row 0 on. */
 flp_status flp_launch_gather(const flp_call *call, int64_t begin, int64_t end);
 
-/* ---- forward.c ---- */
+/* ---- scores.c ---- */
 
 /* Rows of a chunk: active rows [begin, end). */
 typedef struct flp_row_range {

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/locks.c"
 #include "runtime/base/names.c"
-#include "runtime/base/process.c"
 #include "runtime/base/status.c"
 #include "runtime/kernel/abi.c"
 #include "runtime/kernel/kernel.c"

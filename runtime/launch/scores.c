@@ -1,0 +1,118 @@
+/* scores.c: scores of a chunk of rows, folded where they are made: forward or forward_keep, portable or through tensor
+ * maps, then combine. */
+#include "runtime/base/status.h"
+#include "runtime/base/util.h"
+#include "runtime/launch/launch.h"
+
+/* What forward is given are the first fields of what forward_keep is. */
+#define SAME_PLACE(kind, name) \
+  FLP_GIVEN_##kind(_Static_assert(offsetof(flp_forward_given, name) == offsetof(flp_forward_keep_given, name), #name);)
+FLP_FORWARD_PARAMS(SAME_PLACE)
+#undef SAME_PLACE
+#define SAME_PLACE(kind, name) \
+  FLP_GIVEN_##kind(            \
+      _Static_assert(offsetof(flp_forward_map_given, name) == offsetof(flp_forward_keep_map_given, name), #name);)
+FLP_FORWARD_MAP_PARAMS(SAME_PLACE)
+#undef SAME_PLACE
+
+static flp_status encode_maps(const flp_call *call, flp_row_range rows, int64_t columns, const flp_kernel_desc *desc,
+                              flp_forward_keep_map_given *p) {
+  flp_matrix hidden = flp_matrix_hidden(call, 0, call->args->n);
+  flp_matrix gathered = flp_matrix_gathered(call, 0, rows.end - rows.begin);
+  flp_matrix weight = flp_matrix_weight(call, 0, columns);
+  hidden.box_columns = gathered.box_columns = weight.box_columns = desc->tile_depth;
+  hidden.box_rows = gathered.box_rows = desc->tile_rows;
+  weight.box_rows = desc->tile_columns / (uint32_t)flp_max(desc->cluster, 1);
+  FLP_TRY(flp_map_encode(call, &hidden, &p->hidden_map));
+  FLP_TRY(flp_map_encode(call, &gathered, &p->gathered_map));
+  return flp_map_encode(call, &weight, &p->weight_map);
+}
+
+static flp_status encode_kept(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep, flp_abi_map *out) {
+  flp_matrix kept = {.name = "kept exponentials",
+                     .start = keep->kept,
+                     .rows = rows.end - rows.begin,
+                     .columns = call->args->vocab_valid,
+                     .stride = keep->stride,
+                     .box_columns = flp_box_columns(call),
+                     .box_rows = FLP_DZ_BOX_ROWS};
+  return flp_map_encode(call, &kept, out);
+}
+
+static flp_status launch_scores_mapped(const flp_call *call, flp_row_range rows, int64_t columns,
+                                       const flp_keep_sink *keep) {
+  const flp_args *a = call->args;
+  flp_forward_keep_map_given p = {
+      .bias = flp_call_pointer(a->bias),
+      .cap_in = call->cap_in,
+      .depth = (int32_t)call->plan->spec.hidden,
+      .vocab_valid = (int32_t)columns,
+      .n = (int32_t)a->n,
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
+      .capacity = call->scheme.chunk_rows,
+  };
+  const flp_planner *planner = &call->plan->planner;
+  FLP_TRY(encode_maps(call, rows, columns, flp_call_desc(call, keep ? FLP_KERNEL_KEEP : FLP_KERNEL_FORWARD), &p));
+  int64_t band = keep ? planner->keep_rows : planner->forward_rows;
+  int64_t leaves = flp_ceil_div(rows.end - rows.begin, band) * flp_ceil_div(columns, FLP_LEAF_COLUMNS);
+  if (!keep) return flp_launch_clusters(call, FLP_ENTRY_forward_map, &p, leaves);
+  p.reference = keep->reference;
+  p.slope = keep->expands ? 0 : 1;
+  FLP_TRY(encode_kept(call, rows, keep, &p.kept_map));
+  return flp_launch_clusters(call, FLP_ENTRY_forward_keep_map, &p, leaves);
+}
+
+static flp_status launch_scores_portable(const flp_call *call, flp_row_range rows, int64_t columns,
+                                         const flp_keep_sink *keep) {
+  const flp_args *a = call->args;
+  const flp_kernel_desc *desc = flp_call_desc(call, keep ? FLP_KERNEL_KEEP : FLP_KERNEL_FORWARD);
+  int64_t bands = flp_ceil_div(rows.end - rows.begin, desc->tile_rows);
+  int64_t groups = flp_ceil_div(columns, desc->unit_columns);
+  flp_forward_keep_given p = {
+      .hidden = flp_call_pointer(a->hidden),
+      .hidden_stride = a->hidden_stride,
+      .weight = flp_call_pointer(a->weight),
+      .weight_stride = a->weight_stride,
+      .bias = flp_call_pointer(a->bias),
+      .cap_in = call->cap_in,
+      .depth = (int32_t)call->plan->spec.hidden,
+      .vocab_valid = (int32_t)columns,
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
+      .bands = (int32_t)bands,
+      .groups = (int32_t)groups,
+      .capacity = call->scheme.chunk_rows,
+  };
+  if (!keep) return flp_launch(call, FLP_ENTRY_forward, &p, bands * groups);
+  p.reference = keep->reference;
+  p.slope = keep->expands ? 0 : 1;
+  p.kept = keep->kept;
+  p.kept_stride = keep->stride;
+  return flp_launch(call, FLP_ENTRY_forward_keep, &p, bands * groups);
+}
+
+flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, int64_t columns, const flp_keep_sink *keep) {
+  return call->plan->planner.forward_gathers ? launch_scores_mapped(call, rows, columns, keep)
+                                             : launch_scores_portable(call, rows, columns, keep);
+}
+
+/* The kernel writes either a shard's partial or the outputs of a whole head. */
+flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, int partial) {
+  const flp_args *a = call->args;
+  const flp_planner *planner = &call->plan->planner;
+  flp_combine_given p = {
+      .capacity = call->scheme.chunk_rows,
+      .parts = (int32_t)flp_ceil_div(a->vocab_valid, planner->unit_columns),
+      .fold = planner->unit_columns == FLP_LEAF_COLUMNS ? FLP_GROUP_LEAVES : 1,
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
+      .cap_in = call->cap_in,
+      .capped = call->capped,
+      .logprob = partial ? 0 : flp_call_pointer(a->logprob),
+      .entropy = partial ? 0 : flp_call_pointer(a->entropy),
+      .stats = partial ? 0 : flp_call_pointer(a->stats),
+      .partial = partial ? flp_call_pointer(a->partial) : 0,
+  };
+  return flp_launch_over(call, FLP_ENTRY_combine, &p, rows.end - rows.begin, FLP_COMBINE_LANES);
+}
