@@ -19,13 +19,14 @@ static void state_close(gen_state *g) {
 }
 
 /* One sentence: the first line of what Lua says. */
-static void copy_lua_error(lua_State *L, char *error, size_t capacity) {
-  const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
-  if (text)
-    snprintf(error, capacity, "%s", text);
+static void copy_lua_error(const gen_state *g, int result, char *error, size_t capacity) {
+  const char *file = g->file[0] ? g->file : flp_kernel_kind_name(g->key->kind);
+  if (result == LUA_ERRMEM)
+    gen_sandbox_explain(g, file, "template", error, capacity);
+  else if (lua_type(g->lua, -1) == LUA_TSTRING)
+    snprintf(error, capacity, "%s", lua_tostring(g->lua, -1));
   else
-    snprintf(error, capacity, "%s.lua: the template raised a %s instead of a message",
-             flp_kernel_kind_name(gen_state_get(L)->key->kind), luaL_typename(L, -1));
+    snprintf(error, capacity, "%s: the template raised a %s instead of a message", file, luaL_typename(g->lua, -1));
 }
 
 static flp_status run_template(gen_state *g, char *error, size_t capacity) {
@@ -34,14 +35,8 @@ static flp_status run_template(gen_state *g, char *error, size_t capacity) {
   lua_pushcfunction(g->lua, gen_template_main);
   int result = lua_pcall(g->lua, 0, 0, 0);
   if (result == LUA_OK) return FLP_OK;
-  copy_lua_error(g->lua, error, capacity);
-  if (result == LUA_ERRMEM) {
-    char file[64];
-    snprintf(file, sizeof file, "%s.lua", flp_kernel_kind_name(g->key->kind));
-    gen_sandbox_explain(g, file, "template", error, capacity);
-    return FLP_ERROR_COMPILE;
-  }
-  return g->fail_status != FLP_OK ? g->fail_status : FLP_ERROR_COMPILE;
+  copy_lua_error(g, result, error, capacity);
+  return result != LUA_ERRMEM && g->fail_status != FLP_OK ? g->fail_status : FLP_ERROR_COMPILE;
 }
 
 static flp_status check_key(const flp_kernel_key *key, const gen_arch **arch, char *error, size_t capacity) {

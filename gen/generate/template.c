@@ -1,6 +1,7 @@
 /* template.c: finds, lints and runs template files, and hands them the words `k` and the key `spec`. */
 #include "gen/generate/template.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,27 +25,42 @@ static void check_name(lua_State *L, const char *name) {
     gen_fail(L, "k.import: '%s' is no name of a template (a-z, 0-9, _ and / only)", name);
 }
 
-/* Reads the file of a name without folder from the first that has one: the architecture's, portable/, common/, the top.
- * Into g->text; pushes its name for messages. */
-static const char *read_text(lua_State *L, const char *name, size_t *length) {
+/* Reads folder/name.lua into g->text and pushes its name for messages. Returns that name, or NULL if there is none. */
+static const char *read_file(lua_State *L, const char *folder, const char *name, size_t *length) {
   gen_state *g = gen_state_get(L);
-  const char *const folders[] = {g->arch->folder, "portable/", "common/", ""};
+  const char *file = lua_pushfstring(L, "%s%s.lua", folder, name);
   free(g->text);
   g->text = NULL;
-  for (size_t i = g->arch->folder[0] ? 0 : 1; i < sizeof folders / sizeof folders[0]; i++) {
-    const char *file = lua_pushfstring(L, "%s%s.lua", folders[i], name);
-    flp_status status = gen_sources_read(g->template_dir, file, &g->text, length);
-    if (status != FLP_OK) {
-      g->fail_status = status;
-      gen_fail(L, "template %s cannot be read", file);
-    }
-    if (g->text) return file;
-    lua_pop(L, 1);
+  flp_status status = gen_sources_read(g->template_dir, file, &g->text, length);
+  if (status != FLP_OK) {
+    g->fail_status = status;
+    gen_fail(L, "template %s cannot be read", file);
   }
-  gen_fail(L, "there is no template %s.lua", name);
+  if (g->text) return file;
+  lua_pop(L, 1);
+  return NULL;
 }
 
-/* Runs templates/<name>.lua once and leaves its value. */
+/* A name is a role. Its file stands in the architecture's folder, else in portable/, else in common/; what is common is
+ * so for every architecture: a second file of that name is a mistake. A name with a folder is that file. */
+static const char *find_file(lua_State *L, const char *name, size_t *length) {
+  const char *folder = gen_state_get(L)->arch->folder;
+  if (strchr(name, '/')) {
+    const char *file = read_file(L, "", name, length);
+    if (!file) gen_fail(L, "there is no template %s.lua", name);
+    return file;
+  }
+  const char *common = read_file(L, "common/", name, length);
+  const char *own = folder[0] ? read_file(L, folder, name, length) : NULL;
+  if (!own) own = read_file(L, "portable/", name, length);
+  if (own && common) gen_fail(L, "%s cannot take the place of %s", own, common);
+  if (own) return own;
+  if (!common)
+    gen_fail(L, "there is no template %s.lua in %s%sportable/ or common/", name, folder, folder[0] ? ", " : "");
+  return read_file(L, "common/", name, length);
+}
+
+/* Runs the template of that name once and leaves its value. */
 static void run_file(lua_State *L, const char *name) {
   int top = lua_gettop(L);
   luaL_checkstack(L, 12, "templates import too deeply");
@@ -58,7 +74,9 @@ static void run_file(lua_State *L, const char *name) {
   lua_pushlightuserdata(L, (void *)&loading_mark);
   lua_setfield(L, top + 1, name);
   size_t length;
-  const char *file = read_text(L, name, &length);
+  gen_state *g = gen_state_get(L);
+  const char *file = find_file(L, name, &length);
+  if (!g->file[0]) snprintf(g->file, sizeof g->file, "%s", file);
   gen_chunk_load(L, file, length);
   lua_call(L, 0, 1);
   if (lua_isnil(L, -1)) {
@@ -187,10 +205,9 @@ int gen_template_main(lua_State *L) {
   gen_state *g = gen_state_get(L);
   prepare(L);
   const char *name = flp_kernel_kind_name(g->key->kind);
-  const char *file = lua_pushfstring(L, "%s.lua", name);
   run_file(L, name);
   if (!lua_isfunction(L, -1)) {
-    lua_pushfstring(L, "%s:1: a template returns a function of k and spec, not %s", file, gen_describe(L, -1));
+    lua_pushfstring(L, "%s:1: a template returns a function of k and spec, not %s", g->file, gen_describe(L, -1));
     lua_error(L);
   }
   gen_chunk_push_environment(L);
@@ -198,6 +215,6 @@ int gen_template_main(lua_State *L) {
   lua_remove(L, -2);
   push_spec(L, g->key);
   lua_call(L, 2, 0);
-  gen_kernel_finish(L, file);
+  gen_kernel_finish(L, g->file);
   return 0;
 }

@@ -42,6 +42,7 @@ typedef struct gen_state {
   size_t lua_bytes;       /* in use, see sandbox.c */
   uint64_t lua_steps;     /* VM instructions run, and what else took as long */
   char *text;             /* template being loaded */
+  char file[96];          /* the module's own template, for messages; "" until it was found */
   flp_status fail_status; /* what a Lua error means; 0: COMPILE */
 
   LLVMContextRef context;

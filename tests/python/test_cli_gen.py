@@ -149,10 +149,11 @@ def test_model_configs(tmp_path):
 
 
 def test_broken_template_names_file_and_line(tmp_path):
-    (tmp_path / "rows.lua").write_text("return function(k, spec)\n  error('broken on purpose')\nend\n")
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common/rows.lua").write_text("return function(k, spec)\n  error('broken on purpose')\nend\n")
     done = flpgen("gen", *SMALL, "--template-dir", tmp_path)
     assert done.code == 5
-    assert done.err == "flpgen gen: rows.lua:2: broken on purpose\n"
+    assert done.err == "flpgen gen: common/rows.lua:2: broken on purpose\n"
 
 
 def test_out_that_cannot_be_written(tmp_path):

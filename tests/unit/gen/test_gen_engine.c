@@ -6,8 +6,8 @@
 
 FLP_API const flp_provider *flp_provider_get(uint32_t version);
 
-static const flp_kernel_kind kinds[] = {FLP_KERNEL_ROWS, FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_GRAD_HIDDEN,
-                                        FLP_KERNEL_GRAD_WEIGHT, FLP_KERNEL_SELECT};
+static const flp_kernel_kind kinds[] = {FLP_KERNEL_ROWS,        FLP_KERNEL_FORWARD,     FLP_KERNEL_DZ,
+                                        FLP_KERNEL_GRAD_HIDDEN, FLP_KERNEL_GRAD_WEIGHT, FLP_KERNEL_SELECT};
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
 static flpgen_result generate(const flp_kernel_key *key) {
@@ -118,9 +118,10 @@ Test(gen_engine, spec_fields_reach_the_template) {
   flpgen_result result;
   char error[512];
   cr_expect_eq(gen_case_text(text, strlen(text), &result, error), FLP_ERROR_COMPILE);
-  cr_expect_str_eq(error,
-                   "forward.lua:4: alignment=16 arch=sm_80 bias=true bias_grad=false dtype=bf16 entropy=true "
-                   "hidden=4096 kind=forward loss=false out_dtype=? softcap=false target_dtype=? tune=table vocab=151936");
+  cr_expect_str_eq(
+      error,
+      "portable/forward.lua:4: alignment=16 arch=sm_80 bias=true bias_grad=false dtype=bf16 entropy=true "
+      "hidden=4096 kind=forward loss=false out_dtype=? softcap=false target_dtype=? tune=table vocab=151936");
 }
 
 /* What Lua leaves open is fixed: the order of pairs, ties in a sort, the text of a table. */
@@ -150,17 +151,51 @@ Test(gen_engine, imports_run_once_and_come_from_the_folder) {
   const char *library = "local t = {n = 0}\nreturn t";
   const char *text =
       "return function(k, spec)\nk.import('part').n = 41\nlocal t = k.import 'part'\nerror('n is ' .. t.n + 1)\nend";
-  gen_case_write(folder, "part.lua", library, strlen(library));
-  gen_case_write(folder, "forward.lua", text, strlen(text));
+  gen_case_write(folder, "common/part.lua", library, strlen(library));
+  gen_case_write(folder, "portable/forward.lua", text, strlen(text));
   flp_kernel_key key = gen_case_key(FLP_KERNEL_FORWARD);
   flpgen_options options = {.template_dir = folder};
   flpgen_result result;
   char error[512];
   cr_expect_eq(flpgen_generate(&key, &options, &result, error, sizeof error), FLP_ERROR_COMPILE);
-  cr_expect_str_eq(error, "forward.lua:4: n is 42");
-  gen_case_write(folder, "part.lua", "return 1 +", 10);
+  cr_expect_str_eq(error, "portable/forward.lua:4: n is 42");
+  gen_case_write(folder, "common/part.lua", "return 1 +", 10);
   cr_expect_eq(flpgen_generate(&key, &options, &result, error, sizeof error), FLP_ERROR_COMPILE);
-  cr_expect_str_eq(error, "part.lua:1: unexpected symbol near <eof>");
+  cr_expect_str_eq(error, "common/part.lua:1: unexpected symbol near <eof>");
+  gen_case_remove(folder);
+}
+
+/* An architecture's file takes the place of the portable one of its name, and of no other. */
+Test(gen_engine, an_architecture_replaces_portable_templates_alone) {
+  static const char main_text[] = "return function(k)\nerror(k.import 'part', 0)\nend";
+  static const struct {
+    const char *arch, *file, *expected; /* file: added to the folder; what the kernel then finds */
+  } steps[] = {
+      {"sm_90a", "common/part.lua", "common/part.lua"},
+      {"sm_90a", "portable/part.lua",
+       "portable/forward.lua:2: portable/part.lua cannot take the place of common/part.lua"},
+      {"sm_90a", NULL, "portable/part.lua"}, /* the common one is taken away */
+      {"sm_90a", "sm_90a/part.lua", "sm_90a/part.lua"},
+      {"sm_90", NULL, "portable/part.lua"},
+      {"sm_90a", "common/part.lua", "portable/forward.lua:2: sm_90a/part.lua cannot take the place of common/part.lua"},
+  };
+  const char *folder = gen_case_folder("places");
+  gen_case_write(folder, "portable/forward.lua", main_text, sizeof main_text - 1);
+  for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+    char text[64], path[6000], error[512];
+    flp_kernel_key key = gen_case_key(FLP_KERNEL_FORWARD);
+    flpgen_options options = {.template_dir = folder};
+    flpgen_result result;
+    snprintf(key.arch, sizeof key.arch, "%s", steps[i].arch);
+    snprintf(text, sizeof text, "return '%s'", steps[i].file ? steps[i].file : "");
+    snprintf(path, sizeof path, "%s/common/part.lua", folder);
+    if (steps[i].file)
+      gen_case_write(folder, steps[i].file, text, strlen(text));
+    else
+      unlink(path);
+    cr_expect_eq(flpgen_generate(&key, &options, &result, error, sizeof error), FLP_ERROR_COMPILE);
+    cr_expect_str_eq(error, steps[i].expected, "step %zu: %s", i, error);
+  }
   gen_case_remove(folder);
 }
 
@@ -215,7 +250,7 @@ Test(gen_engine, hash_follows_the_templates) {
   options.template_dir = folder;
   cr_assert_eq(flpgen_sources_hash(&options, changed), FLP_OK);
   cr_expect_arr_eq(changed, embedded, 32);
-  gen_case_write(folder, "forward.lua", "return 1", 8);
+  gen_case_write(folder, "portable/forward.lua", "return 1", 8);
   cr_assert_eq(flpgen_sources_hash(&options, changed), FLP_OK);
   cr_expect_neq(memcmp(changed, embedded, 32), 0, "another text, another hash");
   gen_case_remove(folder);

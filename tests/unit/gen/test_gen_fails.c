@@ -24,7 +24,7 @@ Test(gen_fails, a_binary_chunk_is_refused) {
   flpgen_result result;
   char error[512];
   cr_expect_eq(gen_case_text("\x1bLua", 4, &result, error), FLP_ERROR_COMPILE);
-  cr_expect_str_eq(error, "forward.lua:1: a template is text, not a binary chunk");
+  cr_expect_str_eq(error, "portable/forward.lua:1: a template is text, not a binary chunk");
 }
 
 /* A module of more than a million instructions would take LLVM minutes and gigabytes. */
@@ -33,5 +33,5 @@ Test(gen_fails, a_module_may_not_grow_without_bound) {
   char error[512];
   flp_status status = gen_case_body("local x = k.tid()\nfor _ = 1, 2000000 do x = x * x end", &result, error);
   cr_expect_eq(status, FLP_ERROR_COMPILE);
-  cr_expect_str_eq(error, "forward.lua:4: the module is larger than 1048576 instructions");
+  cr_expect_str_eq(error, "portable/forward.lua:4: the module is larger than 1048576 instructions");
 }

@@ -53,7 +53,7 @@ Test(gen_lint, faults_are_found_in_any_scope) {
     flpgen_result result;
     char error[512], start[64];
     cr_expect_eq(gen_case_body(faulty[i].body, &result, error), FLP_ERROR_COMPILE, "%s", faulty[i].body);
-    snprintf(start, sizeof start, "forward.lua:%d: ", faulty[i].line);
+    snprintf(start, sizeof start, "portable/forward.lua:%d: ", faulty[i].line);
     cr_expect_eq(strncmp(error, start, strlen(start)), 0, "%s\n%s", faulty[i].body, error);
     flpgen_result_clear(&result);
   }

@@ -129,7 +129,7 @@ Test(gen_sm90a, no_other_architecture_has_the_words) {
   flpgen_result result;
   char error[512];
   cr_expect_eq(gen_case_body("k.mbarrier_fence()", &result, error), FLP_ERROR_COMPILE);
-  cr_expect_str_eq(error, "forward.lua:3: k.mbarrier_fence: architecture sm_80 does not have it; sm_90a does");
+  cr_expect_str_eq(error, "portable/forward.lua:3: k.mbarrier_fence: architecture sm_80 does not have it; sm_90a does");
 }
 
 static void expect_refusal(const char *body, const char *message) {
@@ -141,22 +141,24 @@ static void expect_refusal(const char *body, const char *message) {
 }
 
 Test(gen_sm90a, refusals_say_what_is_accepted) {
-  expect_refusal("k.registers_raise(100)", "forward.lua:3: k.registers_raise: 100 is no multiple of 8");
-  expect_refusal("k.wgmma{kind = 'tf32'}", "forward.lua:3: k.wgmma: kind: expected \"bf16\" or \"fp16\", got \"tf32\"");
-  expect_refusal("k.wgmma{sort = 'bf16'}", "forward.lua:3: k.wgmma: unknown field 'sort'");
-  expect_refusal("k.wgmma{kind = 'bf16', columns = 12}", "forward.lua:3: k.wgmma: columns: 12 is no multiple of 8");
+  expect_refusal("k.registers_raise(100)", "portable/forward.lua:3: k.registers_raise: 100 is no multiple of 8");
+  expect_refusal("k.wgmma{kind = 'tf32'}",
+                 "portable/forward.lua:3: k.wgmma: kind: expected \"bf16\" or \"fp16\", got \"tf32\"");
+  expect_refusal("k.wgmma{sort = 'bf16'}", "portable/forward.lua:3: k.wgmma: unknown field 'sort'");
+  expect_refusal("k.wgmma{kind = 'bf16', columns = 12}",
+                 "portable/forward.lua:3: k.wgmma: columns: 12 is no multiple of 8");
   expect_refusal("k.tensor_copy(k.const(k.i64, 0), 0, 0, 0, 0, {evict = 'soon'})",
-                 "forward.lua:3: k.tensor_copy: evict: expected \"first\" or \"last\", got string");
-  expect_refusal("k.wgmma_terms{kind = 'bf16'}", "forward.lua:3: k.wgmma_terms: unknown field 'kind'");
+                 "portable/forward.lua:3: k.tensor_copy: evict: expected \"first\" or \"last\", got string");
+  expect_refusal("k.wgmma_terms{kind = 'bf16'}", "portable/forward.lua:3: k.wgmma_terms: unknown field 'kind'");
   expect_refusal("k.wgmma_terms{columns = 20, b_major = 'k'}",
-                 "forward.lua:3: k.wgmma_terms: columns: 20 is no multiple of 8");
+                 "portable/forward.lua:3: k.wgmma_terms: columns: 20 is no multiple of 8");
   expect_refusal("k.wgmma_terms{columns = 8, b_major = 'k', a = {}}",
-                 "forward.lua:3: k.wgmma_terms: a: 0 elements; 1 to 8 are accepted");
+                 "portable/forward.lua:3: k.wgmma_terms: a: 0 elements; 1 to 8 are accepted");
   expect_refusal("k.wgmma_terms{columns = 8, b_major = 'm'}",
-                 "forward.lua:3: k.wgmma_terms: b_major: expected \"k\" or \"mn\", got string");
+                 "portable/forward.lua:3: k.wgmma_terms: b_major: expected \"k\" or \"mn\", got string");
   expect_refusal("k.wgmma_terms{columns = 8, b_major = 'k', a = {{1, 2, 3, 4}}, b_at = {0}, pairs = {{1, 2}}}",
-                 "forward.lua:3: k.wgmma_terms: pairs: term of b: 2 is not in [1, 1]");
-  expect_refusal("k.shared(96)", "forward.lua:3: k.shared: alignment: 96 is no power of 2");
+                 "portable/forward.lua:3: k.wgmma_terms: pairs: term of b: 2 is not in [1, 1]");
+  expect_refusal("k.shared(96)", "portable/forward.lua:3: k.shared: alignment: 96 is no power of 2");
 }
 
 /* The forward kernel over its lattice: wgmma stays asynchronous, roles keep their registers, and maps are not

@@ -34,8 +34,11 @@ static inline flp_kernel_key gen_case_key(flp_kernel_kind kind) {
   return key;
 }
 
+/* name: of a file in the folder, or in one of its folders, which is made if it is not there. */
 static inline void gen_case_write(const char *folder, const char *name, const char *text, size_t length) {
   char path[6000];
+  snprintf(path, sizeof path, "%s/%.*s", folder, strchr(name, '/') ? (int)strcspn(name, "/") : 0, name);
+  mkdir(path, 0700);
   snprintf(path, sizeof path, "%s/%s", folder, name);
   FILE *file = fopen(path, "wb");
   cr_assert_not_null(file, "%s", path);
@@ -57,13 +60,13 @@ static inline void gen_case_remove(const char *folder) {
   cr_assert_eq(system(command), 0);
 }
 
-/* Generates from this text as forward.lua. error has room for 512 bytes. */
+/* Generates from this text as portable/forward.lua. error has room for 512 bytes. */
 static inline flp_status gen_case_text(const char *text, size_t length, flpgen_result *out, char error[512]) {
   static int serial;
   char name[32];
   snprintf(name, sizeof name, "%d", serial++);
   const char *folder = gen_case_folder(name);
-  gen_case_write(folder, "forward.lua", text, length);
+  gen_case_write(folder, "portable/forward.lua", text, length);
   flp_kernel_key key = gen_case_key(FLP_KERNEL_FORWARD);
   flpgen_options options = {.template_dir = folder, .want_ir = 1, .want_opt_ir = 1};
   flp_status status = flpgen_generate(&key, &options, out, error, 512);

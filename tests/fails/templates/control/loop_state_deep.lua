@@ -1,4 +1,4 @@
--- expect: forward.lua:6: state nests deeper than 16 tables
+-- expect: portable/forward.lua:6: state nests deeper than 16 tables
 return function(k, spec)
   k.kernel {entry = "forward", threads = 128, body = function(p)
     local s = {p.cap_in}

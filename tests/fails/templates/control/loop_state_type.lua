@@ -1,4 +1,4 @@
--- expect: forward.lua:5: state.m[3]: expected f32, got i32
+-- expect: portable/forward.lua:5: state.m[3]: expected f32, got i32
 return function(k, spec)
   k.kernel {entry = "forward", threads = 128, body = function(p)
     local s = {m = {k.tid(), k.tid(), p.cap_in}}

@@ -1,2 +1,2 @@
--- expect: forward.lua:1: the file returns nothing
+-- expect: portable/forward.lua:1: the file returns nothing
 local x = 1

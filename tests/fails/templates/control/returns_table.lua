@@ -1,2 +1,2 @@
--- expect: forward.lua:1: a template returns a function of k and spec, not table
+-- expect: portable/forward.lua:1: a template returns a function of k and spec, not table
 return {}

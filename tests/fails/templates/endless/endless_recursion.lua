@@ -1,4 +1,4 @@
--- expect: forward.lua:3: stack overflow
+-- expect: portable/forward.lua:3: stack overflow
 return function(k, spec)
   local function f() return 1 + f() end
   f()

@@ -1,4 +1,4 @@
--- expect: forward.lua: the template ran 200000000 steps without an end
+-- expect: portable/forward.lua: the template ran 200000000 steps without an end
 return function(k, spec)
   while true do local s = ("x"):rep(1000000) end
 end

@@ -1,4 +1,4 @@
--- expect: forward.lua: the template needs more memory than a template may have
+-- expect: portable/forward.lua: the template needs more memory than a template may have
 return function(k, spec)
   local s = "x"
   while true do s = s .. s end

@@ -1,4 +1,4 @@
--- expect: forward.lua:3: k.kernel: unknown field 'shared'
+-- expect: portable/forward.lua:3: k.kernel: unknown field 'shared'
 return function(k, spec)
   k.kernel {entry = "forward", threads = 128, shared = 64, body = function(p) end}
 end

@@ -1,4 +1,4 @@
--- expect: forward.lua:3: k.kernel: tile: unknown field 'width'
+-- expect: portable/forward.lua:3: k.kernel: tile: unknown field 'width'
 return function(k, spec)
   k.kernel {entry = "forward", threads = 128, tile = {width = 8}, body = function(p) end}
 end

@@ -1,4 +1,4 @@
--- expect: forward.lua:3: k.tid: only inside the body of a kernel
+-- expect: portable/forward.lua:3: k.tid: only inside the body of a kernel
 return function(k, spec)
   local id = k.tid()
 end

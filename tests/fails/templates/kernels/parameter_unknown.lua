@@ -1,4 +1,4 @@
--- expect: forward.lua:4: kernel 'forward' has no parameter 'hiden'
+-- expect: portable/forward.lua:4: kernel 'forward' has no parameter 'hiden'
 return function(k, spec)
   k.kernel {entry = "forward", threads = 128, body = function(p)
     local x = p.hiden

@@ -1,4 +1,4 @@
--- expect: forward.lua:4: k.shared_store: value: expected a kernel value, got a Lua float
+-- expect: portable/forward.lua:4: k.shared_store: value: expected a kernel value, got a Lua float
 return function(k, spec)
   k.kernel {entry = "forward", threads = 128, body = function(p)
     k.shared_store(k.shared(), 1.0)

@@ -1,4 +1,4 @@
--- expect: forward.lua:4: +: a Lua float cannot become i32
+-- expect: portable/forward.lua:4: +: a Lua float cannot become i32
 return function(k, spec)
   k.kernel {entry = "forward", threads = 128, body = function(p)
     local x = k.tid() + 1.5

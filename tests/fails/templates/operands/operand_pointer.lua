@@ -1,4 +1,4 @@
--- expect: forward.lua:4: + is not defined on ptr; use k.offset
+-- expect: portable/forward.lua:4: + is not defined on ptr; use k.offset
 return function(k, spec)
   k.kernel {entry = "forward", threads = 128, body = function(p)
     local x = p.hidden + 16

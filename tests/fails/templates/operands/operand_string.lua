@@ -1,4 +1,4 @@
--- expect: forward.lua:4: a kernel value cannot be part of a string
+-- expect: portable/forward.lua:4: a kernel value cannot be part of a string
 return function(k, spec)
   k.kernel {entry = "forward", threads = 128, body = function(p)
     local x = k.tid() .. "!"

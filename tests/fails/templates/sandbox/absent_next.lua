@@ -1,4 +1,4 @@
--- expect: forward.lua:3: the sandbox has no global 'next'
+-- expect: portable/forward.lua:3: the sandbox has no global 'next'
 return function(k, spec)
   local key = next({1})
 end

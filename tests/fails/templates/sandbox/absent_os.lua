@@ -1,4 +1,4 @@
--- expect: forward.lua:3: the sandbox has no global 'os'
+-- expect: portable/forward.lua:3: the sandbox has no global 'os'
 return function(k, spec)
   local t = os.time()
 end

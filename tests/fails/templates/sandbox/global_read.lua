@@ -1,4 +1,4 @@
--- expect: forward.lua:3: the sandbox has no global 'undefined_thing'
+-- expect: portable/forward.lua:3: the sandbox has no global 'undefined_thing'
 return function(k, spec)
   local x = undefined_thing
 end

@@ -1,4 +1,4 @@
--- expect: forward.lua:3: there is no template nowhere.lua
+-- expect: portable/forward.lua:3: there is no template nowhere.lua in portable/ or common/
 return function(k, spec)
   k.import "nowhere"
 end

@@ -1,4 +1,4 @@
--- expect: forward.lua:3: k.import: '../secret' is no name of a template (a-z, 0-9, _ and / only)
+-- expect: portable/forward.lua:3: k.import: '../secret' is no name of a template (a-z, 0-9, _ and / only)
 return function(k, spec)
   k.import "../secret"
 end

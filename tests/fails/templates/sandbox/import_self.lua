@@ -1,3 +1,3 @@
--- expect: forward.lua:2: k.import: 'forward' imports itself
+-- expect: portable/forward.lua:2: k.import: 'forward' imports itself
 local again = k.import "forward"
 return function(k, spec) end

@@ -1,4 +1,4 @@
--- expect: forward.lua:3: math is read-only: 'floor' cannot be set
+-- expect: portable/forward.lua:3: math is read-only: 'floor' cannot be set
 return function(k, spec)
   math.floor = nil
 end

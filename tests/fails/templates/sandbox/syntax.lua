@@ -1,4 +1,4 @@
--- expect: forward.lua:3: unexpected symbol near '='
+-- expect: portable/forward.lua:3: unexpected symbol near '='
 return function(k, spec)
   local x = = 1
 end

@@ -1,4 +1,4 @@
--- expect: forward.lua:4: k has no word 'exp'
+-- expect: portable/forward.lua:4: k has no word 'exp'
 return function(k, spec)
   k.kernel {entry = "forward", threads = 128, body = function(p)
     local x = k.exp(p.cap_in)

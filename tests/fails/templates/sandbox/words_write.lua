@@ -1,4 +1,4 @@
--- expect: forward.lua:3: k is read-only: 'load' cannot be set
+-- expect: portable/forward.lua:3: k is read-only: 'load' cannot be set
 return function(k, spec)
   k.load = nil
 end

@@ -1,4 +1,4 @@
--- expect: forward.lua:4: k.exp2 is not defined on i32
+-- expect: portable/forward.lua:4: k.exp2 is not defined on i32
 return function(k, spec)
   k.kernel {entry = "forward", threads = 128, body = function(p)
     local x = k.exp2(k.tid())

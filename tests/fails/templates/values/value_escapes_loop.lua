@@ -1,4 +1,4 @@
--- expect: forward.lua:6: this i32 was made inside a loop, arm or kernel that has ended; return it as state
+-- expect: portable/forward.lua:6: this i32 was made inside a loop, arm or kernel that has ended; return it as state
 return function(k, spec)
   k.kernel {entry = "forward", threads = 128, body = function(p)
     local kept

@@ -1,4 +1,4 @@
--- expect: forward.lua:5: k.mma: b[2]: expected i32, got f32
+-- expect: portable/forward.lua:5: k.mma: b[2]: expected i32, got f32
 return function(k, spec)
   k.kernel {entry = "forward", threads = 128, body = function(p)
     local w = k.ldmatrix(k.shared())

@@ -1,4 +1,4 @@
--- expect: forward.lua:5: k.wgmma: unknown field 'sort'
+-- expect: portable/forward.lua:5: k.wgmma: unknown field 'sort'
 -- arch: sm_90a
 return function(k, spec)
   k.kernel {entry = "forward", threads = 128, body = function(p)

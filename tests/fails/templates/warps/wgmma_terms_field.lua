@@ -1,4 +1,4 @@
--- expect: forward.lua:5: k.wgmma_terms: unknown field 'kind'
+-- expect: portable/forward.lua:5: k.wgmma_terms: unknown field 'kind'
 -- arch: sm_90a
 return function(k, spec)
   k.kernel {entry = "forward", threads = 128, body = function(p)
