@@ -1,9 +1,13 @@
-/* push.c: a loss program as the Lua table that templates/loss.lua turns into kernel code, and the operations that
- * templates/loss_any.lua knows. */
+/* push.c: a loss program as the Lua table that templates/common/loss.lua turns into kernel code, and the operations
+ * that templates/common/loss_any.lua knows. */
 #include "gen/loss/push.h"
 
 #include <lauxlib.h>
 #include <stdbool.h>
+#include <stddef.h>
+
+#include "gen/lang/sandbox.h"
+#include "runtime/kernel/abi.h"
 
 static void set_integer(lua_State *L, const char *name, lua_Integer value) {
   lua_pushinteger(L, value);
@@ -14,6 +18,19 @@ static void set_flag(lua_State *L, const char *name, bool value) {
   lua_pushboolean(L, value);
   lua_setfield(L, -2, name);
 }
+
+/* inputs = {"logprob", ...}: the parameters of loss_rows that a program may read, in the order of flp_loss_input. */
+static void push_inputs(lua_State *L) {
+  const flp_abi_entry *abi = flp_abi_find("loss_rows");
+  lua_newtable(L);
+  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) {
+    lua_pushstring(L, abi->params[i].name);
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_setfield(L, -2, "inputs");
+}
+_Static_assert(offsetof(flp_loss_rows_params, parameter0) == FLP_LOSS_INPUTS_MAX * sizeof(flp_abi_ptr),
+               "inputs are the first parameters of loss_rows");
 
 /* {op = "mul", [1] = node, [2] = node, by_logprob =, by_entropy =}, of leaves value = or index = instead of nodes. */
 static void push_node(lua_State *L, const flp_loss *loss, uint32_t i, unsigned activity) {
@@ -41,6 +58,7 @@ void gen_loss_push(lua_State *L, const flp_loss *loss) {
   flp_loss_activity(loss, activity);
   luaL_checkstack(L, 8, "a loss");
   lua_newtable(L);
+  push_inputs(L);
   set_integer(L, "result", loss->loss + 1);
   set_integer(L, "parameter_count", (lua_Integer)loss->parameter_count);
   lua_newtable(L);
@@ -57,10 +75,38 @@ void gen_loss_push(lua_State *L, const flp_loss *loss) {
   lua_setfield(L, -2, "metrics"); /* their nodes, in the program's order */
 }
 
+/* code = {...}: where the fields of flp_loss_code stand, in bytes, those of a node from its start; and its bounds. */
+static void push_code(lua_State *L) {
+#define NODE(field) (offsetof(flp_loss_code, nodes[0].field) - offsetof(flp_loss_code, nodes))
+  static const struct {
+    const char *name;
+    size_t value;
+  } fields[] = {{"node_count", offsetof(flp_loss_code, node_count)},
+                {"result", offsetof(flp_loss_code, result)},
+                {"metric_count", offsetof(flp_loss_code, metric_count)},
+                {"metrics", offsetof(flp_loss_code, metrics)},
+                {"head_bytes", offsetof(flp_loss_code, nodes)},
+                {"node_bytes", sizeof((flp_loss_code *)0)->nodes[0]},
+                {"op", NODE(op)},
+                {"active", NODE(active)},
+                {"operands", NODE(operands)},
+                {"value", NODE(value)},
+                {"nodes_max", FLP_LOSS_NODES_MAX},
+                {"parameters_max", FLP_LOSS_PARAMETERS_MAX}};
+#undef NODE
+  lua_newtable(L);
+  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+    set_integer(L, fields[i].name, (lua_Integer)fields[i].value);
+  gen_sandbox_freeze(L, "spec.loss.code", "field");
+  lua_setfield(L, -2, "code");
+}
+
 /* {operations = {{name = "constant", arity = 0, conditions = {}}, ...}}, by their numbers. */
 void gen_loss_push_operations(lua_State *L) {
   luaL_checkstack(L, 8, "operations");
   lua_newtable(L);
+  push_inputs(L);
+  push_code(L);
   lua_newtable(L);
   for (uint32_t op = 0; op < FLP_LOSS_OPS; op++) {
     lua_newtable(L);

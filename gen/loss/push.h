@@ -6,9 +6,9 @@
 
 #include "runtime/loss/loss.h"
 
-/* Pushes a loss program as the table that templates/loss.lua reads. */
+/* Pushes a loss program as the table that templates/common/loss.lua reads. */
 void gen_loss_push(lua_State *L, const flp_loss *loss);
-/* Pushes what templates/loss_any.lua has to know of the operations of programs. */
+/* Pushes what templates/common/loss_any.lua has to know of the operations of programs. */
 void gen_loss_push_operations(lua_State *L);
 
 #endif

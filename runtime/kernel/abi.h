@@ -39,11 +39,33 @@ typedef enum flp_region {
       FLP_REGION_ID_COUNT
 } flp_region;
 
-/* The order in which a row's scores are summed, a part of what the kernels promise and never tuned: leaves of columns
- * are summed from first to last column, folded left to right in groups, and the groups left to right. */
-enum { FLP_LEAF_COLUMNS = 768, FLP_GROUP_LEAVES = 4, FLP_GROUP_COLUMNS = FLP_LEAF_COLUMNS * FLP_GROUP_LEAVES };
+/* Numbers that kernels and launches share: FLP_LEAF_COLUMNS here, k.abi.LEAF_COLUMNS in a template.
+ *
+ * Leaves and groups are the order in which a row's scores are summed, a part of what the kernels promise and never
+ * tuned: leaves of columns are summed from first to last column, folded left to right in groups, and the groups left
+ * to right. */
+#define FLP_ABI_CONSTANT_LIST(C)                                                                      \
+  C(LEAF_COLUMNS, 768)                                                                                \
+  C(GROUP_LEAVES, 4)                                                                                  \
+  C(GROUP_COLUMNS, FLP_LEAF_COLUMNS * FLP_GROUP_LEAVES)                                               \
+  C(ROW_ACTIVE, 0)         /* row_class, as prepare fills it */                                       \
+  C(ROW_LEFT_OUT, 1)                                                                                  \
+  C(ROW_BAD, 2)                                                                                       \
+  C(GATHER_ROWS, 64)       /* gather, keep_gather: zeros follow up to a multiple */                   \
+  C(COMBINE_LANES, 8)      /* combine: threads of an active row */                                    \
+  C(DZ_BOX_ROWS, 16)       /* rows of the boxes in which dz and kept leave */                         \
+  C(PRODUCT_WANTED, 1)     /* products_map: bits of hidden_flags and weight_flags */                  \
+  C(PRODUCT_READ_ACC, 2)                                                                              \
+  C(PRODUCT_WRITE_ACC, 4)                                                                             \
+  C(PRODUCT_WRITE_OUT, 8)                                                                             \
+  C(PRODUCT_OUT_F32, 16)   /* out is f32, else of the operand dtype */                                \
+  C(KEPT_BLOCK_ROWS, 1024) /* active rows that are redone together */                                 \
+  C(EXPAND_COLUMNS, 2048)  /* keep_expand: columns of a CTA */
+#define FLP_ABI_CONSTANT(name, value) FLP_##name = (value),
+enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
+#undef FLP_ABI_CONSTANT
 
-/* module rows: entry prepare, one CTA. Classifies each row (0 active, 1 left out, 2 bad), compacts the active ones and
+/* module rows: entry prepare, one CTA. Classifies each row (row_class, FLP_ROW_*), compacts the active ones and
  * fills the outputs of the others: left out -> 0, bad -> NaN (partial: maximum -2^100 or NaN, sums 0, target -inf).
  * A row is left out if its target is ignore_index, if `rows` is given and lacks it, or (backward) if both upstream
  * gradients that are given are zero. It is bad if its target is outside [0, vocab_total), or its temperature is not
@@ -112,7 +134,6 @@ enum { FLP_LEAF_COLUMNS = 768, FLP_GROUP_LEAVES = 4, FLP_GROUP_COLUMNS = FLP_LEA
 /* module rows: entry gather, one warp a row of [row_begin, row_end): copies hidden[index[a]] of each active row to
  * out[a - row_begin] and zeroes what follows up to a multiple of FLP_GATHER_ROWS, unless every row is active; and sets
  * *turn to 0. hidden and out allow 16-byte accesses. */
-enum { FLP_GATHER_ROWS = 64 };
 #define FLP_GATHER_PARAMS(P)                                               \
   P(ptr, hidden) P(i64, hidden_stride) P(region, index) P(region, count)   \
   P(i32, n) P(i32, row_begin) P(i32, row_end) P(i32, depth)                \
@@ -121,7 +142,6 @@ enum { FLP_GATHER_ROWS = 64 };
 /* module rows: entry combine, FLP_COMBINE_LANES threads an active row of [row_begin, row_end). Folds `parts`
  * partials of one shard in order, first the `fold` (1 or FLP_GROUP_LEAVES) of a group, then the groups; writes logprob,
  * entropy, stats, or partial; each may be null. Target score zy is read only where local_target >= 0. */
-enum { FLP_COMBINE_LANES = 8 };
 #define FLP_COMBINE_PARAMS(P)                                              \
   P(region, part) P(i64, capacity) P(i32, parts) P(i32, fold) P(region, zy) \
   P(region, index) P(region, local_target) P(region, scale) P(region, count) \
@@ -174,7 +194,6 @@ enum { FLP_COMBINE_LANES = 8 };
  * tile_depth x tile_rows of hidden, tile_depth x tile_columns/cluster of weight, 128-byte swizzle; dz leaves in boxes of
  * 128 bytes x FLP_DZ_BOX_ROWS rows. Rows behind the last active one are stored as zeros up to the end of their band. The
  * rest as in dz. */
-enum { FLP_DZ_BOX_ROWS = 16 };
 #define FLP_DZ_MAP_PARAMS(P)                                                \
   P(map, hidden_map)   /* (row_end - row_begin, D): rows of the chunk */    \
   P(map, gathered_map) /* (row_end - row_begin, D): its active rows */      \
@@ -191,13 +210,6 @@ enum { FLP_DZ_BOX_ROWS = 16 };
  * both products of a chunk in one launch, or one of them. A grid of any size whose clusters take the units in order,
  * first those of grad_hidden: tile_rows·cluster rows of a result x tile_columns of D. All boxes are 64 x 64, those of
  * fp32 32 x 32, 128-byte swizzle. acc and out point at row 0 of the whole tensor; flags: FLP_PRODUCT_*. */
-enum {
-  FLP_PRODUCT_WANTED = 1,
-  FLP_PRODUCT_READ_ACC = 2,
-  FLP_PRODUCT_WRITE_ACC = 4,
-  FLP_PRODUCT_WRITE_OUT = 8,
-  FLP_PRODUCT_OUT_F32 = 16 /* out is f32, else of the operand dtype */
-};
 #define FLP_PRODUCTS_MAP_PARAMS(P)                                          \
   P(map, dz_map)       /* (row_end - row_begin, column_end - column_begin) */ \
   P(map, weight_map)   /* (column_end - column_begin, D): rows of the chunk */ \
@@ -290,7 +302,6 @@ enum {
  * recomputes the block from hidden and weight, in the place of kept, and its rows have factor 1. So are rows of the expanded
  * form whose target, with a gradient of its own, has vanished from kept: its score is needed for the slope of a softcap; and
  * rows of a softcap with a row_scale below 4, whose slopes the rounding of kept would move, or in the plain form 2^-25. */
-enum { FLP_KEPT_BLOCK_ROWS = 1024 };
 
 /* module forward_keep: entries forward_keep and forward_keep_map: forward and forward_map, which also store kept. Rows
  * behind the last active one are stored as zeros up to the end of their band where they exist in kept; columns from
@@ -332,7 +343,6 @@ enum { FLP_KEPT_BLOCK_ROWS = 1024 };
 /* module kept: entry keep_expand: kept becomes dz, in place, in blocks that are not redone; and column sums of each
  * tile_rows active rows (a divisor of FLP_KEPT_BLOCK_ROWS) go to bias_part [tile][vocab_valid], if not null. One CTA
  * FLP_EXPAND_COLUMNS columns of tile_rows rows: ceil(vocab_valid / FLP_EXPAND_COLUMNS) CTAs a tile of rows. */
-enum { FLP_EXPAND_COLUMNS = 2048 };
 #define FLP_KEEP_EXPAND_PARAMS(P)                                          \
   P(ptr, kept) P(i64, kept_stride)                                         \
   P(ptr, reference) P(region, record) P(region, scale) P(region, local_target) \

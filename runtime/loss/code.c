@@ -1,9 +1,7 @@
-/* code.c: a loss program as data for a kernel that runs any (templates/loss_any.lua). */
+/* code.c: a loss program as data for a kernel that runs any (templates/common/loss_any.lua). */
 #include <string.h>
 
 #include "runtime/loss/loss.h"
-
-_Static_assert(sizeof(flp_loss_code) == 64 + 32 * FLP_LOSS_NODES_MAX, "the offsets in templates/loss_any.lua");
 
 /* The activity of a node and of its operands, as bits. */
 static int32_t active_bits(const flp_loss *loss, const uint8_t *activity, uint32_t i) {

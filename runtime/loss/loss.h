@@ -13,9 +13,10 @@
  * low <= x <= high, abs has 0 at 0, comparisons and detach have none. One thing differs on purpose: what a mask (min,
  * max, clamp, where) leaves out contributes 0 even if its own derivative is not finite; in torch 0·inf makes it NaN.
  *
- * A plan carries one (flp_spec.loss, what flp_loss_write gave): its kernel is compiled from it (templates/loss.lua) and
- * has the SHA-256 of those bytes in its key; on rung generic the program is the data of a kernel for any
- * (templates/loss_any.lua). Parameters are arguments of the kernel, so a schedule of beta compiles nothing. */
+ * A plan carries one (flp_spec.loss, what flp_loss_write gave): its kernel is compiled from it
+ * (templates/common/loss.lua) and has the SHA-256 of those bytes in its key; on rung generic the program is the data of
+ * a kernel for any (templates/common/loss_any.lua). Parameters are arguments of the kernel, so a schedule of beta
+ * compiles nothing. */
 #ifndef FLP_LOSS_H
 #define FLP_LOSS_H
 
@@ -136,7 +137,7 @@ flp_status flp_loss_read(const uint8_t *bytes, size_t length, flp_loss *out);
 
 /* ---- code.c ---- */
 
-/* A program as the data that templates/loss_any.lua runs. */
+/* A program as the data that templates/common/loss_any.lua runs. */
 typedef struct flp_loss_code {
   int32_t node_count, result, metric_count, unused;
   int32_t metrics[FLP_LOSS_METRICS_MAX]; /* their nodes */

@@ -21,9 +21,8 @@ local LEAST = 0x1p-126                              -- the smallest normal numbe
 -- as they are, in the expanded form where log2 of what was kept, rounded, moves them by less than that rounding
 local LEAST_SCALE, LEAST_SCALE_EXPANDED = 0x1p-25, 4.0
 local ROUNDING = 0x1p-8 * LOG2E                     -- twice what bf16's rounding moves log2 of kept by
-local ROWS = 1024                                   -- FLP_KEPT_BLOCK_ROWS
-local COLUMNS, THREADS, EACH = 2048, 256, 8         -- FLP_EXPAND_COLUMNS; columns of a thread, 16 bytes
-local GATHERED = 64                                 -- FLP_GATHER_ROWS
+local ROWS, COLUMNS, GATHERED = k.abi.KEPT_BLOCK_ROWS, k.abi.EXPAND_COLUMNS, k.abi.GATHER_ROWS
+local THREADS, EACH = 256, 8                        -- of a CTA; columns of a thread of keep_expand, 16 bytes
 local IN_FLIGHT = 4                                 -- rows that a thread of keep_expand loads at a time
 
 return function(k, spec)

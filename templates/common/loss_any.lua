@@ -5,15 +5,13 @@
 -- value and both derivatives of each node stand in shared memory, 24 bytes, so a CTA has as many rows at a time as
 -- 48 KiB hold of the longest program.
 
-local NODES, ROWS, TURNS = 256, 8, 4
-local RESULT, METRIC_COUNT, FIRST_METRIC = 1, 2, 4  -- words of the head, after the count of nodes
-local HEAD_BYTES, NODE_BYTES = 64, 32
-local ACTIVE, OPERANDS, VALUE = 1, 2, 24 // 8       -- words of a node, after its operation; the constant in doubles
+local ROWS, TURNS = 8, 4
 local FIELDS = 2                                    -- by logprob, by entropy
-local INPUTS, PARAMETERS = 14, 8
 
-return function(k, operations)
-  local A = {threads = ROWS * TURNS, shared_bytes = NODES * ROWS * (1 + FIELDS) * 8, reads_all = true}
+-- about: spec.loss; about.code: byte offsets inside the data and of a node, and how long it may be.
+return function(k, about)
+  local code, operations = about.code, about.operations
+  local A = {threads = ROWS * TURNS, shared_bytes = code.nodes_max * ROWS * (1 + FIELDS) * 8, reads_all = true}
   local L = k.import "loss" (k)
   local f64 = function(x) return k.const(k.f64, x) end
   local zero, one = f64(0.0), f64(1.0)
@@ -69,13 +67,15 @@ return function(k, operations)
   end
 
   local function node(program, i, inputs, parameters)
-    local function word(w) return k.load(k.i32, program, HEAD_BYTES // 4 + i * (NODE_BYTES // 4) + w) end
-    local op, active, at, operands = word(0), word(ACTIVE), {}, {}
+    local function word(offset)
+      return k.load(k.i32, program, code.head_bytes // 4 + i * (code.node_bytes // 4) + offset // 4)
+    end
+    local op, active, at, operands = word(code.op), word(code.active), {}, {}
     for j = 1, 3 do
-      at[j] = word(OPERANDS + j - 1)
+      at[j] = word(code.operands + 4 * (j - 1))
       operands[j] = k.shared_load(k.f64, slot(at[j], 0))
     end
-    local value = k.load(k.f64, program, HEAD_BYTES // 8 + i * (NODE_BYTES // 8) + VALUE)
+    local value = k.load(k.f64, program, code.head_bytes // 8 + i * (code.node_bytes // 8) + code.value // 8)
     local leaves = {value, choose(inputs, at[1], zero), choose(parameters, at[1], zero)}
     local y, parts, is_mask = apply(op, choose(leaves, op, zero), operands)
     local is_input = k.eq(op, 1)
@@ -87,19 +87,21 @@ return function(k, operations)
 
   -- f of the number of each metric, 0 on.
   function A.each_metric(program, f)
-    k.loop(0, k.load(k.i32, program, METRIC_COUNT), 1, nil, function(i) f(k.convert(k.i64, i)) end)
+    k.loop(0, k.load(k.i32, program, code.metric_count // 4), 1, nil, function(i) f(k.convert(k.i64, i)) end)
   end
 
   -- inputs, parameters: as of loss.lua; all of them are read, whatever the program reads. Returns {loss, by_logprob,
   -- by_entropy, metric = function of its number}, f64 values.
   function A.emit(program, input, parameter)
     local inputs, parameters = {}, {}
-    for i = 1, INPUTS do inputs[i] = input(i) end
-    for i = 1, PARAMETERS do parameters[i] = parameter(i) end
-    k.loop(0, k.load(k.i32, program, 0), 1, nil, function(i) node(program, i, inputs, parameters) end)
-    local function result(word, field) return k.shared_load(k.f64, slot(k.load(k.i32, program, word), field)) end
-    return {loss = result(RESULT, 0), by_logprob = result(RESULT, 1), by_entropy = result(RESULT, 2),
-            metric = function(i) return result(k.convert(k.i32, i) + FIRST_METRIC, 0) end}
+    for i = 1, #about.inputs do inputs[i] = input(i) end
+    for i = 1, code.parameters_max do parameters[i] = parameter(i) end
+    local nodes = k.load(k.i32, program, code.node_count // 4)
+    k.loop(0, nodes, 1, nil, function(i) node(program, i, inputs, parameters) end)
+    local function of_node(word, field) return k.shared_load(k.f64, slot(k.load(k.i32, program, word), field)) end
+    local function result(field) return of_node(code.result // 4, field) end
+    return {loss = result(0), by_logprob = result(1), by_entropy = result(2),
+            metric = function(i) return of_node(k.convert(k.i32, i) + code.metrics // 4, 0) end}
   end
 
   -- f of each row of the CTA that falls to this thread, 0 on.

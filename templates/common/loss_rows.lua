@@ -1,10 +1,6 @@
 -- loss_rows.lua: a loss program over arrays of rows, all or those that are listed, one thread a row; or what rows
 -- without work get in its place: see runtime/kernel/abi.h. The program is compiled (loss.lua), or data (loss_any.lua).
 
-local INPUTS = {"logprob", "entropy", "old_logprob", "ref_logprob", "advantage", "weight",
-                "vector0", "vector1", "vector2", "vector3", "vector4", "vector5", "vector6", "vector7"}
-local ACTIVE, BAD = 0, 2                            -- of row_class
-
 -- loss.lua in the form of loss_any.lua.
 local function compiled(k, program)
   local L = k.import "loss" (k)
@@ -22,7 +18,7 @@ local function compiled(k, program)
 end
 
 return function(k, spec)
-  local L = spec.loss.operations and k.import "loss_any" (k, spec.loss.operations) or compiled(k, spec.loss)
+  local L = spec.loss.operations and k.import "loss_any" (k, spec.loss) or compiled(k, spec.loss)
 
   local function load(p, row, name)
     return k.convert(k.f64, k.load(k.f32, p[name], row, {const = true}))
@@ -42,7 +38,7 @@ return function(k, spec)
   end
 
   local function compute(p, row)
-    local out = L.emit(p.program, function(i) return input(p, row, INPUTS[i]) end,
+    local out = L.emit(p.program, function(i) return input(p, row, spec.loss.inputs[i]) end,
       function(i) return p["parameter" .. i - 1] end)
     store(p.loss, row, out.loss)
     store(p.grad_logprob, row, out.by_logprob)
@@ -52,8 +48,8 @@ return function(k, spec)
 
   local function fill(p, row)
     local class = k.convert(k.i32, k.load(k.i8, p.row_class, row))
-    local value = k.select(k.eq(class, BAD), k.const(k.f64, 0.0 / 0.0), 0.0)
-    k.when(k.ne(class, ACTIVE), function()
+    local value = k.select(k.eq(class, k.abi.ROW_BAD), k.const(k.f64, 0.0 / 0.0), 0.0)
+    k.when(k.ne(class, k.abi.ROW_ACTIVE), function()
       store(p.loss, row, value)
       L.each_metric(p.program, function(i) store(p.metrics, p.n * i + row, value) end)
     end)

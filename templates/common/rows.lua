@@ -12,7 +12,9 @@
 local WARPS = 32            -- of the one CTA of prepare and dz_scale
 local THREADS = WARPS * 32
 local LN2, LOWEST_REAL = 0.6931471805599453, -0x1p99
-local ACTIVE, LEFT_OUT, BAD, LISTED = 0, 1, 2, 4
+local ACTIVE, LEFT_OUT, BAD = k.abi.ROW_ACTIVE, k.abi.ROW_LEFT_OUT, k.abi.ROW_BAD
+local LISTED = 4 -- a row class on its way through prepare: to be looked at
+local GATHERED = k.abi.GATHER_ROWS
 
 return function(k, spec)
   local S = k.import "score" (k)
@@ -179,7 +181,7 @@ return function(k, spec)
     local count = k.load(k.i32, p.count, 0)
     local active = k.max(k.min(count, p.row_end) - p.row_begin, 0)
     local a = k.ctaid() * 8 + k.warp()                -- of the chunk
-    local padded = k.min((active + 63) & ~63, p.row_end - p.row_begin) -- products read whole boxes of rows
+    local padded = k.min((active + (GATHERED - 1)) & -GATHERED, p.row_end - p.row_begin) -- products read whole boxes of rows
     k.exit_if(k.eq(count, p.n) | k.ge(a, padded))
     local bytes = spec.dtype == "fp32" and 4 or 2
     local real = k.lt(a, active)
@@ -236,7 +238,7 @@ return function(k, spec)
   end
 
   -- 32 rows a CTA, a row a lane: each warp folds a group, warp 0 then takes the groups in order.
-  local COMBINE_WARPS, COMBINE_ROWS, FOLD = 8, 32, 4
+  local COMBINE_WARPS, COMBINE_ROWS, FOLD = k.abi.COMBINE_LANES, 32, k.abi.GROUP_LEAVES
   local COMBINE_SHARED = COMBINE_WARPS * 3 * COMBINE_ROWS * 4
 
   local function combine(p)

@@ -16,8 +16,8 @@
 -- summed: 2^(t-m) of its columns, m the maximum so far; of active row `active`, which exists below `count`; valid(j):
 -- is column j real, false where all are; y: with a softcap their tanh.
 
-local LEAF, BLOCK, LEAVES = 768, 64, 4
-local GROUP = LEAF * LEAVES
+local LEAF, LEAVES, GROUP = k.abi.LEAF_COLUMNS, k.abi.GROUP_LEAVES, k.abi.GROUP_COLUMNS
+local BLOCK = 64
 
 return function(k, spec, entry, keep)
   local M = k.import "engine" (k, spec)

@@ -19,7 +19,7 @@
 -- of the columns of this thread, m the maximum so far, y: with a softcap their tanh. A block of a row with h = 0 comes
 -- before that of its neighbour with h = 1. K.finish(): behind the last tile.
 
-local LEAF, BLOCK = 768, 64
+local LEAF, BLOCK = k.abi.LEAF_COLUMNS, 64
 
 return function(k, spec, entry, keep)
   local fp32 = spec.dtype == "fp32"

@@ -10,8 +10,6 @@
 -- A unit is a band of rows of a result against one tile of D. Those of grad_hidden, long ones, come first; the short
 -- ones of grad_weight fill the last wave.
 
-local WANTED, READ_ACC, WRITE_ACC, WRITE_OUT, OUT_F32 = 1, 2, 4, 8, 16 -- FLP_PRODUCT_* of abi.h
-
 -- Tiles of 16-bit operands, in order of preference. A multiplication takes about as long in each, so what counts is how
 -- many of D's columns a last tile leaves unused: loss is what a tile takes longer where none leaves any.
 local TILES = {
@@ -49,7 +47,9 @@ return function(k, spec)
     q.rows = k.max(k.min(q.active, p.row_end) - p.row_begin, 0)
     q.columns = p.column_end - p.column_begin
     q.across = (depth_of(p) + (H.columns - 1)) // H.columns
-    local function bands(flags, size) return k.select(k.ne(flags & WANTED, 0), (size + (BAND - 1)) // BAND, 0) end
+    local function bands(flags, size)
+      return k.select(k.ne(flags & k.abi.PRODUCT_WANTED, 0), (size + (BAND - 1)) // BAND, 0)
+    end
     q.hidden_bands, q.weight_bands = bands(p.hidden_flags, q.rows), bands(p.weight_flags, q.columns)
     q.hidden_units = q.hidden_bands * q.across
     q.units = q.hidden_units + q.weight_bands * q.across
@@ -116,7 +116,7 @@ return function(k, spec)
           sums[2 * j + e + 1] = for_hidden and sum or k.select(k.gt(u.depth, 0), sum, 0.0)
         end
       end
-      sums = k.branch(flag(READ_ACC), function()
+      sums = k.branch(flag(k.abi.PRODUCT_READ_ACC), function()
         local more = {}
         for j = 0, H.columns // 8 - 1 do
           local i, n = 2 * j + 1, k.min(u.n + H.column(j, 0), depth - 2)
@@ -128,12 +128,12 @@ return function(k, spec)
       local function store_f32(ptr, at)
         each_pair(function(i, n) k.store_vector(ptr, (at + wide(n)) >> 1, {sums[i], sums[i + 1]}) end)
       end
-      k.when(flag(WRITE_ACC), function() store_f32(to.acc, acc_at) end)
-      k.when(flag(WRITE_OUT), function()
+      k.when(flag(k.abi.PRODUCT_WRITE_ACC), function() store_f32(to.acc, acc_at) end)
+      k.when(flag(k.abi.PRODUCT_WRITE_OUT), function()
         local out_row = for_hidden and k.load(k.i32, p.index, row, {const = true}) or row
         local at = wide(out_row) * to.out_stride
         if fp32 then return store_f32(to.out, at) end
-        k.branch(flag(OUT_F32), function() store_f32(to.out, at) end, function()
+        k.branch(flag(k.abi.PRODUCT_OUT_F32), function() store_f32(to.out, at) end, function()
           each_pair(function(i, n) k.store(to.out, (at + wide(n)) >> 1, k.pack(element, sums[i], sums[i + 1])) end)
         end)
       end)

@@ -3,7 +3,7 @@
 -- on.
 
 local ROW = 128
-local BYTES = 16 * ROW                            -- of a warp
+local BYTES = k.abi.DZ_BOX_ROWS * ROW             -- of a warp
 
 local function over(k, spec, H)
   local fp32 = spec.dtype == "fp32"

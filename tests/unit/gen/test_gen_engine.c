@@ -124,6 +124,22 @@ Test(gen_engine, spec_fields_reach_the_template) {
       "hidden=4096 kind=forward loss=false out_dtype=? softcap=false target_dtype=? tune=table vocab=151936");
 }
 
+/* Under the names that runtime/kernel/abi.h gives them. */
+Test(gen_engine, constants_of_the_interface_reach_the_template) {
+  char text[256], expected[128], error[512];
+  flpgen_result result;
+  snprintf(text, sizeof text,
+           "return function(k)\nlocal n, a = 0, k.abi\nfor _ in pairs(a) do n = n + 1 end\n"
+           "error(n .. ' ' .. a.GROUP_COLUMNS .. ' ' .. a.ROW_BAD .. ' ' .. a.EXPAND_COLUMNS, 0)\nend");
+  int count = 0;
+#define COUNT(name, value) count++;
+  FLP_ABI_CONSTANT_LIST(COUNT)
+#undef COUNT
+  snprintf(expected, sizeof expected, "%d %d %d %d", count, FLP_GROUP_COLUMNS, FLP_ROW_BAD, FLP_EXPAND_COLUMNS);
+  cr_expect_eq(gen_case_text(text, strlen(text), &result, error), FLP_ERROR_COMPILE);
+  cr_expect_str_eq(error, expected);
+}
+
 /* What Lua leaves open is fixed: the order of pairs, ties in a sort, the text of a table. */
 Test(gen_engine, lua_has_one_order) {
   const char *text =

@@ -1,0 +1,94 @@
+/* spec.c: the kernel's key as the table `spec`, and the constants of abi.h as `k.abi`. */
+#include "gen/generate/spec.h"
+
+#include "gen/lang/sandbox.h"
+#include "gen/loss/push.h"
+
+static void set_string(lua_State *L, const char *name, const char *value) {
+  lua_pushstring(L, value);
+  lua_setfield(L, -2, name);
+}
+
+/* A table with false for each choice that is left to the template. */
+static void push_tune(lua_State *L, const flp_tunables *tune) {
+  static const char *const schedules[] = {
+      NULL, [FLP_SCHEDULE_PING_PONG] = "ping-pong", [FLP_SCHEDULE_COOPERATIVE] = "cooperative"};
+  const struct {
+    const char *name;
+    uint32_t value;
+  } numbers[] = {{"rows", tune->rows},
+                 {"columns", tune->columns},
+                 {"stages", tune->stages},
+                 {"cluster", tune->cluster},
+                 {"raster", tune->raster}};
+  lua_newtable(L);
+  for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+    if (numbers[i].value)
+      lua_pushinteger(L, (lua_Integer)numbers[i].value);
+    else
+      lua_pushboolean(L, 0);
+    lua_setfield(L, -2, numbers[i].name);
+  }
+  if (tune->schedule)
+    lua_pushstring(L, schedules[tune->schedule]);
+  else
+    lua_pushboolean(L, 0);
+  lua_setfield(L, -2, "schedule");
+  gen_sandbox_freeze(L, "spec.tune", "field");
+}
+
+/* false for a module that computes no loss */
+static void push_loss(lua_State *L, const flp_kernel_key *key) {
+  const flp_loss *loss = gen_state_get(L)->loss;
+  if (loss)
+    gen_loss_push(L, loss);
+  else if (key->kind == FLP_KERNEL_LOSS)
+    gen_loss_push_operations(L);
+  else
+    lua_pushboolean(L, 0);
+}
+
+void gen_spec_push(lua_State *L) {
+  const flp_kernel_key *key = gen_state_get(L)->key;
+  const struct {
+    const char *name;
+    uint32_t value;
+  } flags[] = {
+      {"entropy", key->entropy}, {"bias", key->bias}, {"bias_grad", key->bias_grad}, {"softcap", key->softcap}};
+  lua_newtable(L);
+  set_string(L, "kind", flp_kernel_kind_name(key->kind));
+  set_string(L, "arch", key->arch);
+  set_string(L, "dtype", flp_dtype_name(key->dtype));
+  set_string(L, "target_dtype", flp_dtype_name(key->target_dtype));
+  set_string(L, "out_dtype", flp_dtype_name(key->out_dtype));
+  for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
+    lua_pushboolean(L, flags[i].value != 0);
+    lua_setfield(L, -2, flags[i].name);
+  }
+  lua_pushinteger(L, (lua_Integer)key->alignment);
+  lua_setfield(L, -2, "alignment");
+  lua_pushinteger(L, key->hidden);
+  lua_setfield(L, -2, "hidden");
+  lua_pushinteger(L, key->vocab);
+  lua_setfield(L, -2, "vocab");
+  push_tune(L, &key->tune);
+  lua_setfield(L, -2, "tune");
+  push_loss(L, key);
+  lua_setfield(L, -2, "loss");
+  gen_sandbox_freeze(L, "spec", "field");
+}
+
+void gen_spec_push_abi(lua_State *L) {
+#define CONSTANT(name, value) {#name, FLP_##name},
+  static const struct {
+    const char *name;
+    int value;
+  } constants[] = {FLP_ABI_CONSTANT_LIST(CONSTANT)};
+#undef CONSTANT
+  lua_newtable(L);
+  for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++) {
+    lua_pushinteger(L, constants[i].value);
+    lua_setfield(L, -2, constants[i].name);
+  }
+  gen_sandbox_freeze(L, "k.abi", "constant");
+}
