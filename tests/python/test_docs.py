@@ -76,6 +76,24 @@ def test_every_document_is_linked_from_another():
     assert set(DOCUMENTS) - linked <= {"README.md"}
 
 
+TABLES = [(name, folder) for name in DOCUMENTS
+          for cell in re.findall(r"^\| (`[\w./]+/`(?:, `[\w./]+/`)*) \|", text_of(name), re.M)
+          for folder in re.findall(r"`([^`]+)`", cell)]
+
+
+def test_folders_that_tables_list_are_there():
+    assert len(TABLES) > 30
+    assert [(name, folder) for name, folder in TABLES if not ((TREE / name).parent / folder).is_dir()] == []
+
+
+def test_tables_list_the_folders():
+    """Those of code in runtime, gen and the command."""
+    for name in ("runtime/README.md", "gen/README.md", "gen/cli/README.md"):
+        listed = {folder.rstrip("/") for table, folder in TABLES if table == name}
+        there = {path.parent.relative_to((TREE / name).parent).parts[0] for path in (TREE / name).parent.rglob("*/*.[ch]")}
+        assert there - listed == set(), name
+
+
 # ---- versions and figures
 
 def test_versions_agree():
@@ -137,11 +155,10 @@ def test_output_is_as_shown(block):
 MANUAL = "gen/cli/README.md"
 
 
-@needs_flpgen
 def test_every_verb_has_examples():
-    verbs = re.findall(r"^  (\w+) +\S", flpgen("--help").out.split("\n\n")[1], re.M)
+    verbs = re.findall(r'^    \{"(\w+)", cli_', text_of("gen/cli/main.c"), re.M)
     text = "\n".join(block.text for block in blocks("sh") if str(block.document).endswith(MANUAL))
-    assert len(verbs) == 11 and [verb for verb in verbs if len(re.findall(rf"^flpgen {verb}\b", text, re.M)) < 2] == []
+    assert len(verbs) >= 11 and [verb for verb in verbs if len(re.findall(rf"^flpgen {verb}\b", text, re.M)) < 2] == []
 
 
 JSON_KEYS = re.findall(r"^\| ([a-z ]+) \| (.*`.*) \|$", text_of(MANUAL).split("## What --json gives")[1], re.M)
@@ -174,6 +191,23 @@ def test_the_keys_of_a_benchmark():
     (cell,) = [cell for verb, cell in JSON_KEYS if verb == "bench"]
     record = json.loads(text_of("autotune/bench/bench_saved.json"))
     assert [key for key in re.findall(r"`([^`]+)`", cell) if key not in record] == []
+
+
+@needs_flpgen
+def test_every_setting_is_described():
+    """In the table of the manual, and none that there is not."""
+    table = text_of("runtime/README.md").split("\n## Settings\n")[1].split("\n\n")[1]
+    settings = [setting["name"] for setting in flpgen("doctor", "--json").json()["settings"]]
+    assert sorted(re.findall(r"^\| `(FLP_\w+)` \|", table, re.M)) == sorted(settings)
+
+
+def test_the_table_of_changes_names_tests():
+    table = text_of("docs/contributing.md").split("\n## Where do I change X\n")[1].split("\n\n")[1]
+    names = re.findall(r"\| `([\w./]+)` \|$", table, re.M)
+    assert len(names) == 10 and len(set(names)) >= 8
+    for name in names:
+        places = TREE / name, TREE / "tests/python" / name, *(TREE / "tests/unit").rglob(f"{name}.c")
+        assert any(place.exists() for place in places), name
 
 
 @needs_flpgen
