@@ -11,7 +11,6 @@
 #include "runtime/base/process.h"
 #include "runtime/base/status.h"
 #include "runtime/eager/core.h"
-#include "runtime/eager/eager.h"
 
 typedef void (*sgemm_fn)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float *a,
                          int a_stride, const float *b, int b_stride, float beta, float *c, int c_stride);
@@ -147,10 +146,7 @@ void eager_multiply(eager_product product, const eager_matrices *x) {
     eager_multiply_plain(product, x);
 }
 
-const char *flp_eager_describe(void) {
-  static _Thread_local char text[224];
+const char *eager_blas_name(void) {
   pthread_once(&blas.once, open_blas);
-  int threads = eager_thread_count(0);
-  snprintf(text, sizeof text, "%s, %d thread%s", blas.name, threads, threads == 1 ? "" : "s");
-  return text;
+  return blas.name;
 }

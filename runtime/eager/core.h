@@ -55,6 +55,8 @@ void eager_blas_enter(void);
 void eager_blas_leave(void);
 /* To be called on each thread that multiplies (an OpenMP build counts threads per thread). */
 void eager_blas_enter_thread(void);
+/* "OpenBLAS 0.3.21 (libopenblas.so.0)" or "plain C". Borrowed. */
+const char *eager_blas_name(void);
 
 /* A product of row-major fp32 matrices; c <- a·b or c <- c + a·b. */
 typedef enum eager_product {
@@ -115,7 +117,7 @@ eager_partial eager_partial_move(eager_partial partial, double maximum);
 /* Writes logprob, entropy and stats of a row. target: raw score, x */
 void eager_row_finish(const flp_args *args, int64_t row, const eager_scale *scale, eager_partial whole, double target);
 
-/* ---- memory.c ---- */
+/* ---- block.c ---- */
 
 /* Carves arrays out of one block; with base NULL it only counts. */
 typedef struct eager_block {
@@ -124,6 +126,8 @@ typedef struct eager_block {
 } eager_block;
 
 void *eager_block_take(eager_block *block, uint64_t count, uint64_t element_bytes);
+
+/* ---- memory.c ---- */
 
 /* Sizes of one pass. */
 typedef struct eager_plan {
@@ -140,7 +144,7 @@ typedef struct eager_plan {
 flp_status eager_plan_pick(const flp_spec *spec, flp_pass pass, int64_t n, uint64_t budget_bytes, int threads,
                            eager_plan *out);
 
-/* ---- eager.c, step.c ---- */
+/* ---- pass.c, step.c ---- */
 
 /* Threads of a pass for what the options ask; 0: all. */
 int eager_thread_count(int threads);

@@ -1,24 +1,9 @@
-/* memory.c: the sizes of a pass: which plan fits a budget, and the arrays it carves out of the workspace.
+/* memory.c: the sizes of a pass: which plan fits a budget.
  *
  * Invariant: counting and carving are one code path, so a plan's bytes are exact. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/eager/core.h"
-
-enum { BLOCK_ALIGNMENT = 64 };
-
-void *eager_block_take(eager_block *block, uint64_t count, uint64_t element_bytes) {
-  uint64_t bytes, end;
-  if (__builtin_mul_overflow(count, element_bytes, &bytes) ||
-      __builtin_add_overflow(bytes, (uint64_t)BLOCK_ALIGNMENT - 1, &bytes) ||
-      __builtin_add_overflow(block->used, bytes - bytes % BLOCK_ALIGNMENT, &end)) {
-    block->used = UINT64_MAX;
-    return NULL;
-  }
-  char *start = block->base ? block->base + block->used : NULL;
-  block->used = end;
-  return start;
-}
 
 /* Plans from fast to small. Wider panels read the weight less often, wider chunks wake the team less often. */
 static const struct {

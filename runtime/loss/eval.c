@@ -4,68 +4,6 @@
 #include "runtime/base/status.h"
 #include "runtime/loss/loss.h"
 
-static double lesser(double a, double b) {
-  return a < b || isnan(a) ? a : b;
-}
-
-static double greater(double a, double b) {
-  return a > b || isnan(a) ? a : b;
-}
-
-static double apply_one(flp_loss_op op, double a) {
-  switch (op) {
-    case FLP_LOSS_NEG:
-      return -a;
-    case FLP_LOSS_ABS:
-      return fabs(a);
-    case FLP_LOSS_EXP:
-      return exp(a);
-    case FLP_LOSS_EXPM1:
-      return expm1(a);
-    case FLP_LOSS_LOG:
-      return log(a);
-    case FLP_LOSS_SQRT:
-      return sqrt(a);
-    case FLP_LOSS_NOT:
-      return a == 0;
-    default: /* detach */
-      return a;
-  }
-}
-
-static double apply_two(flp_loss_op op, double a, double b) {
-  switch (op) {
-    case FLP_LOSS_ADD:
-      return a + b;
-    case FLP_LOSS_SUB:
-      return a - b;
-    case FLP_LOSS_MUL:
-      return a * b;
-    case FLP_LOSS_DIV:
-      return a / b;
-    case FLP_LOSS_MIN:
-      return lesser(a, b);
-    case FLP_LOSS_MAX:
-      return greater(a, b);
-    case FLP_LOSS_LT:
-      return a < b;
-    case FLP_LOSS_LE:
-      return a <= b;
-    case FLP_LOSS_EQ:
-      return a == b;
-    case FLP_LOSS_AND:
-      return a != 0 && b != 0;
-    default: /* or */
-      return a != 0 || b != 0;
-  }
-}
-
-double flp_loss_apply(flp_loss_op op, double a, double b, double c) {
-  if (op == FLP_LOSS_WHERE) return a != 0 ? b : c;
-  if (op == FLP_LOSS_CLAMP) return lesser(greater(a, b), c);
-  return flp_loss_op_arity(op) == 1 ? apply_one(op, a) : apply_two(op, a, b);
-}
-
 /* Share of the left of two operands where the first of them wins, loses or equals the other. NaN: it has all of it. */
 static double share(int loses, int ties) {
   return loses ? 0 : ties ? 0.5 : 1;

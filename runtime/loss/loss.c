@@ -1,4 +1,4 @@
-/* loss.c: building programs: the table of operations, nodes met once, constants folded, sums. */
+/* loss.c: building programs: nodes met once, constants folded, sums. */
 #include "runtime/loss/loss.h"
 
 #include <math.h>
@@ -8,59 +8,11 @@
 #include "runtime/base/bytes.h"
 #include "runtime/base/status.h"
 
-/* ---- operations ---- */
-
-enum { NUMBER = 'n', CONDITION = 'c' };
-
-/* Exact ones give the same bits on every machine, so that folding them keeps programs reproducible. */
-static const struct {
-  const char *name, *operands; /* a letter a node */
-  char result;
-  int is_exact;
-} ops[FLP_LOSS_OPS] = {
-    [FLP_LOSS_CONSTANT] = {"constant", "", NUMBER, 0},
-    [FLP_LOSS_INPUT] = {"input", "", NUMBER, 0},
-    [FLP_LOSS_PARAMETER] = {"parameter", "", NUMBER, 0},
-    [FLP_LOSS_NEG] = {"neg", "n", NUMBER, 1},
-    [FLP_LOSS_ABS] = {"abs", "n", NUMBER, 1},
-    [FLP_LOSS_EXP] = {"exp", "n", NUMBER, 0},
-    [FLP_LOSS_EXPM1] = {"expm1", "n", NUMBER, 0},
-    [FLP_LOSS_LOG] = {"log", "n", NUMBER, 0},
-    [FLP_LOSS_SQRT] = {"sqrt", "n", NUMBER, 1},
-    [FLP_LOSS_DETACH] = {"detach", "n", NUMBER, 1},
-    [FLP_LOSS_ADD] = {"add", "nn", NUMBER, 1},
-    [FLP_LOSS_SUB] = {"sub", "nn", NUMBER, 1},
-    [FLP_LOSS_MUL] = {"mul", "nn", NUMBER, 1},
-    [FLP_LOSS_DIV] = {"div", "nn", NUMBER, 1},
-    [FLP_LOSS_MIN] = {"min", "nn", NUMBER, 1},
-    [FLP_LOSS_MAX] = {"max", "nn", NUMBER, 1},
-    [FLP_LOSS_CLAMP] = {"clamp", "nnn", NUMBER, 1},
-    [FLP_LOSS_LT] = {"lt", "nn", CONDITION, 0},
-    [FLP_LOSS_LE] = {"le", "nn", CONDITION, 0},
-    [FLP_LOSS_EQ] = {"eq", "nn", CONDITION, 0},
-    [FLP_LOSS_AND] = {"and", "cc", CONDITION, 0},
-    [FLP_LOSS_OR] = {"or", "cc", CONDITION, 0},
-    [FLP_LOSS_NOT] = {"not", "c", CONDITION, 0},
-    [FLP_LOSS_WHERE] = {"where", "cnn", NUMBER, 0},
-};
-
 static const char *const input_names[FLP_LOSS_FIRST_VECTOR] = {"logprob",     "entropy",   "old_logprob",
                                                                "ref_logprob", "advantage", "weight"};
 
-const char *flp_loss_op_name(uint32_t op) {
-  return op < FLP_LOSS_OPS ? ops[op].name : NULL;
-}
-
-int flp_loss_op_arity(uint32_t op) {
-  return op < FLP_LOSS_OPS ? (int)strlen(ops[op].operands) : 0;
-}
-
-int flp_loss_takes_condition(uint32_t op, int j) {
-  return ops[op].operands[j] == CONDITION;
-}
-
 int flp_loss_is_condition(const flp_loss *loss, uint32_t node) {
-  return ops[loss->nodes[node].op].result == CONDITION;
+  return flp_loss_gives_condition(loss->nodes[node].op);
 }
 
 const char *flp_loss_input_name(const flp_loss *loss, uint32_t input) {
@@ -75,7 +27,7 @@ uint32_t flp_loss_inputs(const flp_loss *loss) {
 }
 
 static int stops_derivatives(uint32_t op) {
-  return op == FLP_LOSS_DETACH || ops[op].result == CONDITION;
+  return op == FLP_LOSS_DETACH || flp_loss_gives_condition(op);
 }
 
 void flp_loss_activity(const flp_loss *loss, uint8_t out[FLP_LOSS_NODES_MAX]) {
@@ -130,7 +82,7 @@ static int folds(const flp_loss *loss, flp_loss_op op, const uint32_t *operands,
   double v[3] = {0, 0, 0};
   int constants = 0, arity = flp_loss_op_arity(op);
   for (int j = 0; j < arity; j++) constants += is_constant(loss, operands[j], &v[j]);
-  if (ops[op].is_exact && constants == arity) {
+  if (flp_loss_is_exact(op) && constants == arity) {
     *value = flp_loss_apply(op, v[0], v[1], v[2]);
     return !isnan(*value) ? 1 : 0;
   }
@@ -146,11 +98,11 @@ flp_status flp_loss_append(flp_loss *loss, flp_loss_op op, uint32_t a, uint32_t 
   for (int j = 0; j < 3; j++) node.operands[j] = (uint16_t)operands[j];
   for (int j = 0; j < flp_loss_op_arity(op); j++) {
     if (operands[j] >= loss->node_count)
-      return flp_fail(FLP_ERROR_ARGUMENT, "%s: there is no such value", ops[op].name);
+      return flp_fail(FLP_ERROR_ARGUMENT, "%s: there is no such value", flp_loss_op_name(op));
     int wants = flp_loss_takes_condition(op, j);
     if (flp_loss_is_condition(loss, operands[j]) != wants)
-      return flp_fail(FLP_ERROR_ARGUMENT, "%s: expected a %s, got a %s", ops[op].name, wants ? "condition" : "number",
-                      wants ? "number" : "condition");
+      return flp_fail(FLP_ERROR_ARGUMENT, "%s: expected a %s, got a %s", flp_loss_op_name(op),
+                      wants ? "condition" : "number", wants ? "number" : "condition");
   }
   double value;
   int folded = folds(loss, op, operands, &value, out);

@@ -1,7 +1,7 @@
 /* loss.h: a per-row loss as a small program: a list of operations on the values of one row, with its derivatives.
  *
- * A program is made by the generator from a Lua function (gen/loss/loss.c) or taken from the table of built-in ones; here it
- * is checked, stored, added to another and evaluated, without Lua. Nodes are in static single assignment: node i reads
+ * A program is made by the generator from a Lua function (gen/loss/loss.c) or taken from the table of built-in ones; here
+ * it is checked, stored, added to another and evaluated, without Lua. Nodes are in static single assignment: node i reads
  * nodes before it, so evaluation is one pass and every program ends. Its result is a loss per row and named metrics;
  * d loss / d logprob and d loss / d entropy follow by dual numbers (forward mode), in the same pass.
  *
@@ -39,8 +39,8 @@ typedef enum flp_loss_input {
 } flp_loss_input;
 
 typedef enum flp_loss_op {
-  FLP_LOSS_CONSTANT, /* operand 0: index of constants */
-  FLP_LOSS_INPUT,    /* operand 0: flp_loss_input */
+  FLP_LOSS_CONSTANT,  /* operand 0: index of constants */
+  FLP_LOSS_INPUT,     /* operand 0: flp_loss_input */
   FLP_LOSS_PARAMETER, /* operand 0: index of parameters */
   FLP_LOSS_NEG,
   FLP_LOSS_ABS,
@@ -88,6 +88,20 @@ typedef struct flp_loss {
   flp_loss_metric metrics[FLP_LOSS_METRICS_MAX];
 } flp_loss;
 
+/* ---- ops.c: operations ---- */
+
+/* "mul", and how many of the operands are nodes. NULL and 0 for what is no operation. */
+const char *flp_loss_op_name(uint32_t op);
+int flp_loss_op_arity(uint32_t op);
+/* 1 if operand j of the operation is a condition. */
+int flp_loss_takes_condition(uint32_t op, int j);
+/* 1 if its result is one. */
+int flp_loss_gives_condition(uint32_t op);
+/* 1 if it gives the same bits on every machine, so that folding constants keeps programs reproducible. */
+int flp_loss_is_exact(uint32_t op);
+/* One operation on values; conditions are 0 and 1. */
+double flp_loss_apply(flp_loss_op op, double a, double b, double c);
+
 /* ---- loss.c: building ---- */
 
 /* An empty program. error: ARGUMENT if name is no name (a-z, 0-9, _ and +, at most 63 bytes) */
@@ -106,11 +120,6 @@ flp_status flp_loss_finish(flp_loss *loss, uint16_t node);
  * error: ARGUMENT if a metric stands in both, a parameter has other bounds, or the sum is too large */
 flp_status flp_loss_add(flp_loss *sum, const flp_loss *term);
 
-/* "mul", and how many of the operands are nodes. NULL and 0 for what is no operation. */
-const char *flp_loss_op_name(uint32_t op);
-int flp_loss_op_arity(uint32_t op);
-/* 1 if operand j of the operation is a condition. */
-int flp_loss_takes_condition(uint32_t op, int j);
 /* 1 if the node is a condition. */
 int flp_loss_is_condition(const flp_loss *loss, uint32_t node);
 /* "logprob", ..., or the name of a vector. */
@@ -184,15 +193,13 @@ void flp_loss_evaluate_row(const flp_loss *loss, const double inputs[FLP_LOSS_IN
 /* The values of all nodes. detached: NULL, or values of an earlier call that detach gives in place of its own. */
 void flp_loss_values(const flp_loss *loss, const double inputs[FLP_LOSS_INPUTS_MAX], const double *parameters,
                      const double *detached, double out[FLP_LOSS_NODES_MAX]);
-/* One operation on values; conditions are 0 and 1. */
-double flp_loss_apply(flp_loss_op op, double a, double b, double c);
 
 /* Arrays of n rows. Inputs that the program does not read may be NULL. Of the others, weight may be NULL for 1, and
  * old_logprob for logprob itself, as a constant: the ratio of the policy to itself. */
 typedef struct flp_loss_rows {
   int64_t n;
-  const float *inputs[FLP_LOSS_INPUTS_MAX]; /* (n) each */
-  const double *parameters;                 /* in the program's order; NULL: their fallbacks */
+  const float *inputs[FLP_LOSS_INPUTS_MAX];  /* (n) each */
+  const double *parameters;                  /* in the program's order; NULL: their fallbacks */
   float *loss, *grad_logprob, *grad_entropy; /* (n) or NULL */
   float *metrics;                            /* (metric_count, n) or NULL */
 } flp_loss_rows;

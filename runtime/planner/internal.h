@@ -1,5 +1,4 @@
-/* internal.h: what the planner's files share: how workspaces are carved, and how the cheapest layout is
- * kept. */
+/* internal.h: what the planner's files share, divided by the file that implements it. */
 #ifndef FLP_PLANNER_INTERNAL_H
 #define FLP_PLANNER_INTERNAL_H
 
@@ -9,6 +8,8 @@
 static inline int planner_wants(uint32_t grads, uint32_t which) {
   return (grads & which) != 0;
 }
+
+/* ---- carve.c: the arrays of a workspace ---- */
 
 /* Up to a multiple of the alignment of arrays. */
 uint64_t planner_round_up(uint64_t bytes);
@@ -26,6 +27,8 @@ uint64_t planner_dz_bytes(const flp_planner *p, int64_t rows, int64_t columns);
 /* One line a tile of rows, whole bands of them; 0 without a gradient of the bias. */
 uint64_t planner_bias_part_bytes(const flp_planner *p, int64_t rows, int64_t columns);
 
+/* ---- search.c: layouts of forward, and of backward in mode R ---- */
+
 typedef struct planner_search {
   const flp_planner *planner;
   int64_t n;
@@ -38,8 +41,9 @@ typedef struct planner_search {
 /* Keeps the candidate if it fits and is cheaper. */
 void planner_offer(planner_search *s, const flp_scheme *candidate);
 
-/* Offers every layout of a pass over n > 0 rows. */
-planner_search planner_search_pass(const flp_planner *p, flp_pass pass, int64_t n, uint64_t budget);
+/* Each offers every layout of a pass over n > 0 rows; of backward the one that tuning preferred, if it fits. */
+void planner_search_forward(planner_search *s);
+void planner_search_backward(planner_search *s);
 
 /* ---- keep.c ---- */
 

@@ -72,14 +72,6 @@ int planner_build_saved(const flp_planner *p, int64_t n, flp_scheme *s) {
   return 1;
 }
 
-uint64_t flp_planner_saved(const flp_planner *p, int64_t n, uint64_t budget) {
-  uint64_t saved = flp_planner_saved_bytes(&p->spec, n);
-  if (!flp_planner_saves(p) || n == 0 || saved > budget) return 0;
-  int fits = planner_search_pass(p, FLP_PASS_FORWARD_SAVED, n, budget - saved).found &&
-             planner_search_pass(p, FLP_PASS_BACKWARD_SAVED, n, budget - saved).found;
-  return fits ? saved : 0;
-}
-
 /* ---- a step ---- */
 
 /* What passes from forward to loss to gradients, by row. */
@@ -150,8 +142,12 @@ static void offer_passes(planner_search *s) {
   flp_scheme own = {.mode = FLP_MODE_SCORE};
   put_step_rows(p, &own, s->n);
   uint64_t left = s->budget > own.bytes ? s->budget - own.bytes : 0;
-  planner_search forward = planner_search_pass(p, FLP_PASS_FORWARD, s->n, left), backward = {.any = 1, .found = 1};
-  if (p->spec.grads) backward = planner_search_pass(p, FLP_PASS_BACKWARD, s->n, left);
+  planner_search forward = {.planner = p, .n = s->n, .budget = left}, backward = forward;
+  planner_search_forward(&forward);
+  if (p->spec.grads)
+    planner_search_backward(&backward);
+  else
+    backward.any = backward.found = 1;
   if (!forward.any || !backward.any) return;
   uint64_t smallest = own.bytes + flp_max_u64(forward.smallest, backward.smallest);
   if (!s->any || smallest < s->smallest) s->smallest = smallest;

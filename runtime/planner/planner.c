@@ -1,7 +1,4 @@
-/* planner.c: carves workspaces and picks the cheapest layout that fits a budget.
- *
- * R2 is searched axis by axis: its cost is a sum and its workspace a maximum of one term for the row chunks and one for
- * the vocab chunks, so the best of either axis under a budget is found alone. */
+/* planner.c: picks the layout of a pass: the cheapest of those that search.c and keep.c offer and a budget holds. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,342 +7,6 @@
 #include "runtime/base/util.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/planner/internal.h"
-
-enum { REGION_ALIGNMENT = 256, DZ_ALIGNMENT = 64 };
-
-int64_t flp_planner_dz_stride(int64_t columns) {
-  return flp_round_up(columns, DZ_ALIGNMENT);
-}
-
-int64_t flp_planner_gather_stride(int64_t depth) {
-  enum { TENSOR_MAP_ELEMENTS = 8 }; /* strides are multiples of 16 bytes, elements have 2 or 4 */
-  return flp_round_up(depth, TENSOR_MAP_ELEMENTS);
-}
-
-uint64_t planner_round_up(uint64_t bytes) {
-  return flp_round_up_u64(bytes, REGION_ALIGNMENT);
-}
-
-uint64_t flp_planner_references_bytes(int64_t n) {
-  return planner_round_up((uint64_t)n * 4);
-}
-
-uint64_t flp_planner_saved_bytes(const flp_spec *spec, int64_t n) {
-  uint64_t row = (uint64_t)flp_planner_dz_stride(spec->vocab) * flp_dtype_bytes(spec->dtype);
-  return flp_planner_references_bytes(n) + (uint64_t)n * row;
-}
-
-/* ---- workspace ---- */
-
-void planner_put_region(flp_scheme *s, flp_region region, int64_t count, uint64_t element_bytes) {
-  s->offset[region] = s->bytes;
-  s->size[region] = (uint64_t)count * element_bytes;
-  s->bytes += planner_round_up(s->size[region]);
-}
-
-void planner_put_rows(flp_scheme *s, int64_t n) {
-  planner_put_region(s, FLP_REGION_row_class, n, 1);
-  planner_put_region(s, FLP_REGION_index, n, 4);
-  planner_put_region(s, FLP_REGION_local_target, n, 4);
-  planner_put_region(s, FLP_REGION_scale, n, 4);
-  planner_put_region(s, FLP_REGION_count, 1, 4);
-}
-
-uint64_t planner_dz_bytes(const flp_planner *p, int64_t rows, int64_t columns) {
-  return (uint64_t)rows * (uint64_t)flp_planner_dz_stride(columns) * flp_dtype_bytes(p->spec.dtype);
-}
-
-uint64_t planner_bias_part_bytes(const flp_planner *p, int64_t rows, int64_t columns) {
-  if (!(p->spec.grads & FLP_GRAD_BIAS)) return 0;
-  return (uint64_t)(flp_ceil_div(rows, p->dz_band) * (p->dz_band / p->dz_rows)) * (uint64_t)columns * 4;
-}
-
-/* A chunk's dz and column sums stand side by side; R2 lays its two kinds of chunk over each other. */
-static uint64_t chunk_bytes(const flp_planner *p, int64_t rows, int64_t columns, int with_bias) {
-  return planner_round_up(planner_dz_bytes(p, rows, columns)) +
-         (with_bias ? planner_round_up(planner_bias_part_bytes(p, rows, columns)) : 0);
-}
-
-static void put_chunks(const flp_planner *p, flp_scheme *s, int64_t n) {
-  int64_t rows = s->mode == FLP_MODE_RECOMPUTE_ROWS ? s->chunk_rows : n;
-  int64_t columns = s->mode == FLP_MODE_RECOMPUTE_ROWS ? p->spec.vocab : s->chunk_vocab;
-  uint64_t base = s->bytes, end = base + chunk_bytes(p, rows, columns, 1);
-  s->offset[FLP_REGION_dz] = base;
-  s->size[FLP_REGION_dz] = planner_dz_bytes(p, rows, columns);
-  s->offset[FLP_REGION_bias_part] = base + planner_round_up(s->size[FLP_REGION_dz]);
-  s->size[FLP_REGION_bias_part] = planner_bias_part_bytes(p, rows, columns);
-  if (s->mode == FLP_MODE_RECOMPUTE_SPLIT) {
-    uint64_t other = planner_dz_bytes(p, s->chunk_rows, p->spec.vocab);
-    s->size[FLP_REGION_dz] = flp_max_u64(s->size[FLP_REGION_dz], other);
-    end = flp_max_u64(end, base + planner_round_up(other));
-  }
-  s->bytes = end;
-}
-
-void planner_put_head_accumulators(const flp_planner *p, flp_scheme *s) {
-  uint32_t grads = p->spec.grads;
-  /* An fp32 grad_weight is its own accumulator. */
-  if ((grads & FLP_GRAD_WEIGHT) && p->spec.grad_weight_dtype != FLP_DTYPE_FP32)
-    planner_put_region(s, FLP_REGION_weight_acc, p->spec.vocab * p->spec.hidden, 4);
-  if (grads & FLP_GRAD_BIAS) planner_put_region(s, FLP_REGION_bias_acc, p->spec.vocab, 4);
-}
-
-static void put_accumulators(const flp_planner *p, flp_scheme *s, int64_t n) {
-  uint32_t grads = p->spec.grads;
-  int64_t vocab = p->spec.vocab, depth = p->spec.hidden;
-  int split_vocab = s->mode == FLP_MODE_RECOMPUTE_VOCAB && s->chunk_vocab < vocab;
-  int split_rows = s->mode == FLP_MODE_RECOMPUTE_ROWS && s->chunk_rows < n;
-  if (split_vocab && (grads & FLP_GRAD_HIDDEN)) planner_put_region(s, FLP_REGION_hidden_acc, n * depth, 4);
-  if (split_rows) planner_put_head_accumulators(p, s);
-}
-
-/* Rows put together, and the counter by which CTAs share out the work. */
-void planner_put_gather(const flp_planner *p, flp_scheme *s, int64_t gathered) {
-  planner_put_region(s, FLP_REGION_gather, gathered * flp_planner_gather_stride(p->spec.hidden),
-                     flp_dtype_bytes(p->spec.dtype));
-  planner_put_region(s, FLP_REGION_turn, 1, 4);
-}
-
-/* gathered: rows that are put together at a time */
-static void put_backward_rows(const flp_planner *p, flp_scheme *s, int64_t n, int64_t gathered) {
-  planner_put_rows(s, n);
-  planner_put_region(s, FLP_REGION_record, n, 16);
-  planner_put_region(s, FLP_REGION_bound, n, 4);
-  if (p->spec.dtype == FLP_DTYPE_FP16) planner_put_region(s, FLP_REGION_scale_pair, 2, 4);
-  if (p->backward_cluster) planner_put_gather(p, s, gathered);
-}
-
-/* ---- one layout of the backward pass ---- */
-
-static double accumulator_cost(const flp_planner *p, const flp_scheme *s, int64_t n) {
-  double hidden = 4.0 * (double)n * (double)p->spec.hidden;
-  double weight = 4.0 * (double)p->spec.vocab * (double)p->spec.hidden;
-  double passes = 2.0 * (double)(s->chunks - 1); /* every chunk but the last writes, every one but the first reads */
-  double bytes = 0;
-  if (s->mode == FLP_MODE_RECOMPUTE_VOCAB && (p->spec.grads & FLP_GRAD_HIDDEN)) bytes += passes * hidden;
-  if (s->mode == FLP_MODE_RECOMPUTE_ROWS && (p->spec.grads & FLP_GRAD_WEIGHT)) bytes += passes * weight;
-  return bytes / p->bandwidth;
-}
-
-static int64_t gather_launches(const flp_planner *p, const flp_scheme *s, int64_t n) {
-  if (!p->backward_cluster) return 0;
-  return s->mode == FLP_MODE_RECOMPUTE_ROWS ? flp_ceil_div(n, s->chunk_rows) : 1;
-}
-
-static void count_work(const flp_planner *p, flp_scheme *s, int64_t n) {
-  uint32_t grads = p->spec.grads;
-  int hidden = planner_wants(grads, FLP_GRAD_HIDDEN), weight = planner_wants(grads, FLP_GRAD_WEIGHT),
-      bias = planner_wants(grads, FLP_GRAD_BIAS);
-  int64_t row_chunks = flp_ceil_div(n, s->chunk_rows), vocab_chunks = flp_ceil_div(p->spec.vocab, s->chunk_vocab);
-  /* prepare, record, dz_scale, fill, gather */
-  int64_t launches = 2 + (p->spec.dtype == FLP_DTYPE_FP16) + hidden + gather_launches(p, s, n);
-  if (s->mode == FLP_MODE_RECOMPUTE_SPLIT) {
-    s->chunks = row_chunks + vocab_chunks;
-    s->products = 4;
-    launches += row_chunks * 2 + vocab_chunks * (2 + bias);
-  } else {
-    s->chunks = s->mode == FLP_MODE_RECOMPUTE_ROWS ? row_chunks : vocab_chunks;
-    s->products = 1 + hidden + weight;
-    launches += s->chunks * (1 + (p->backward_cluster ? hidden | weight : hidden + weight) + bias);
-  }
-  s->launches = (int32_t)flp_min(launches, INT32_MAX);
-}
-
-static void build(const flp_planner *p, flp_mode mode, int64_t n, int64_t rows, int64_t columns, flp_scheme *s) {
-  memset(s, 0, sizeof *s);
-  s->mode = mode;
-  s->chunk_rows = mode == FLP_MODE_RECOMPUTE_VOCAB ? n : rows;
-  s->chunk_vocab = mode == FLP_MODE_RECOMPUTE_ROWS ? p->spec.vocab : columns;
-  count_work(p, s, n);
-  put_backward_rows(p, s, n, mode == FLP_MODE_RECOMPUTE_ROWS ? s->chunk_rows : n);
-  put_chunks(p, s, n);
-  put_accumulators(p, s, n);
-  if (mode == FLP_MODE_RECOMPUTE_SPLIT)
-    s->seconds = flp_planner_chunks_cost(p, n, rows, p->spec.vocab, FLP_GRAD_HIDDEN) +
-                 flp_planner_chunks_cost(p, n, n, columns, p->spec.grads & ~(uint32_t)FLP_GRAD_HIDDEN);
-  else
-    s->seconds = flp_planner_chunks_cost(p, n, s->chunk_rows, s->chunk_vocab, p->spec.grads);
-  s->seconds += accumulator_cost(p, s, n) + flp_planner_gather_cost(p, n, gather_launches(p, s, n));
-}
-
-/* ---- candidates: chunk sizes along one axis ---- */
-
-/* Sizes that divide the axis evenly in whole tiles, largest first, then sizes that fill whole waves. */
-typedef struct sizes {
-  int64_t extent, tile, tiles;
-  int64_t step;    /* tiles of the last even size; 0 when those are done */
-  int64_t quantum; /* tiles of the next wave-filling size */
-  int64_t explicit_size;
-  int started;
-} sizes;
-
-static int64_t gcd(int64_t a, int64_t b) {
-  while (b) {
-    int64_t rest = a % b;
-    a = b;
-    b = rest;
-  }
-  return a;
-}
-
-/* across: tiles of a chunk along the other axis */
-static sizes sizes_along(const flp_planner *p, int64_t extent, int64_t tile, int64_t across, int64_t explicit_size) {
-  sizes s = {.extent = extent, .tile = tile, .tiles = flp_ceil_div(extent, tile), .explicit_size = explicit_size};
-  s.quantum = p->multiprocessors / gcd(p->multiprocessors, across);
-  return s;
-}
-
-static int64_t in_extent(const sizes *s, int64_t tiles) {
-  return flp_min(tiles * s->tile, s->extent);
-}
-
-static int64_t sizes_next(sizes *s) {
-  int first = !s->started;
-  s->started = 1;
-  if (s->explicit_size) return first ? flp_min(s->explicit_size, s->extent) : 0;
-  if (first) {
-    s->step = s->tiles;
-    return in_extent(s, s->step);
-  }
-  if (s->step > 1) { /* the next smaller value of ceil(tiles / k) over k */
-    s->step = flp_ceil_div(s->tiles, flp_ceil_div(s->tiles, s->step - 1));
-    return in_extent(s, s->step);
-  }
-  if (s->quantum >= s->tiles) return 0;
-  int64_t tiles = s->quantum;
-  s->quantum *= 2;
-  return in_extent(s, tiles);
-}
-
-static sizes row_sizes(const flp_planner *p, int64_t n) {
-  return sizes_along(p, n, p->dz_band, flp_ceil_div(p->spec.vocab, p->dz_columns), p->chunk_rows);
-}
-
-static sizes vocab_sizes(const flp_planner *p, int64_t n) {
-  return sizes_along(p, p->spec.vocab, p->dz_columns, flp_ceil_div(n, p->dz_band), p->chunk_vocab);
-}
-
-/* ---- search ---- */
-
-void planner_offer(planner_search *s, const flp_scheme *candidate) {
-  if (!s->any || candidate->bytes < s->smallest) s->smallest = candidate->bytes;
-  s->any = 1;
-  if (candidate->bytes > s->budget) return;
-  int better = !s->found || candidate->seconds < s->best.seconds ||
-               (candidate->seconds == s->best.seconds && candidate->bytes < s->best.bytes);
-  if (better) s->best = *candidate;
-  s->found = 1;
-}
-
-static void offer_backward(planner_search *s, flp_mode mode, int64_t rows, int64_t columns) {
-  flp_scheme candidate;
-  build(s->planner, mode, s->n, rows, columns, &candidate);
-  planner_offer(s, &candidate);
-}
-
-static void search_r_vocab(planner_search *s) {
-  sizes axis = vocab_sizes(s->planner, s->n);
-  for (int64_t columns; (columns = sizes_next(&axis));)
-    if (flp_planner_grids_fit(s->planner, s->n, columns)) offer_backward(s, FLP_MODE_RECOMPUTE_VOCAB, s->n, columns);
-}
-
-static void search_r_rows(planner_search *s) {
-  sizes axis = row_sizes(s->planner, s->n);
-  for (int64_t rows; (rows = sizes_next(&axis));)
-    if (flp_planner_grids_fit(s->planner, rows, s->planner->spec.vocab))
-      offer_backward(s, FLP_MODE_RECOMPUTE_ROWS, rows, s->planner->spec.vocab);
-}
-
-/* The best chunk of one axis of R2 within a budget, and the one of the fewest bytes. */
-typedef struct axis_pick {
-  int64_t best, smallest; /* 0: none */
-  double best_seconds;
-  uint64_t best_bytes, smallest_bytes;
-} axis_pick;
-
-static void axis_offer(axis_pick *pick, int64_t chunk, double seconds, uint64_t bytes, uint64_t budget) {
-  if (!pick->smallest || bytes < pick->smallest_bytes) {
-    pick->smallest = chunk;
-    pick->smallest_bytes = bytes;
-  }
-  int better =
-      !pick->best || seconds < pick->best_seconds || (seconds == pick->best_seconds && bytes < pick->best_bytes);
-  if (bytes > budget || !better) return;
-  pick->best = chunk;
-  pick->best_seconds = seconds;
-  pick->best_bytes = bytes;
-}
-
-static void search_r2(planner_search *s) {
-  const flp_planner *p = s->planner;
-  int64_t n = s->n, vocab = p->spec.vocab;
-  uint32_t others = p->spec.grads & ~(uint32_t)FLP_GRAD_HIDDEN;
-  flp_scheme fixed;
-  memset(&fixed, 0, sizeof fixed);
-  put_backward_rows(p, &fixed, n, n);
-  uint64_t budget = s->budget > fixed.bytes ? s->budget - fixed.bytes : 0;
-  axis_pick rows = {0}, columns = {0};
-  sizes axis = row_sizes(p, n);
-  for (int64_t chunk; (chunk = sizes_next(&axis));)
-    if (flp_planner_grids_fit(p, chunk, vocab))
-      axis_offer(&rows, chunk, flp_planner_chunks_cost(p, n, chunk, vocab, FLP_GRAD_HIDDEN),
-                 chunk_bytes(p, chunk, vocab, 0), budget);
-  axis = vocab_sizes(p, n);
-  for (int64_t chunk; (chunk = sizes_next(&axis));)
-    if (flp_planner_grids_fit(p, n, chunk))
-      axis_offer(&columns, chunk, flp_planner_chunks_cost(p, n, n, chunk, others), chunk_bytes(p, n, chunk, 1), budget);
-  if (rows.best && columns.best) offer_backward(s, FLP_MODE_RECOMPUTE_SPLIT, rows.best, columns.best);
-  if (rows.smallest && columns.smallest) offer_backward(s, FLP_MODE_RECOMPUTE_SPLIT, rows.smallest, columns.smallest);
-}
-
-static void search_backward(planner_search *s) {
-  const flp_planner *p = s->planner;
-  int free = !p->chunk_rows && !p->chunk_vocab, both = p->chunk_rows && p->chunk_vocab;
-  int any = !p->mode || p->mode == FLP_MODE_STREAM;
-  uint32_t two = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
-  if (any ? free || p->chunk_vocab : p->mode == FLP_MODE_RECOMPUTE_VOCAB) search_r_vocab(s);
-  if (any ? free || p->chunk_rows : p->mode == FLP_MODE_RECOMPUTE_ROWS) search_r_rows(s);
-  int wants_r2 = any ? free || both : p->mode == FLP_MODE_RECOMPUTE_SPLIT;
-  if (wants_r2 && (p->spec.grads & two) == two) search_r2(s);
-}
-
-/* ---- the layout that tuning preferred ---- */
-
-/* Whether a chunk as tuned gives every multiprocessor a tile. It was timed with many rows; with so few that it does
- * not, the time says nothing, and the cost model decides. */
-static int fills_device(const flp_planner *p, int64_t n) {
-  int64_t rows = p->tuned_rows ? flp_min(p->tuned_rows, n) : n;
-  int64_t columns = p->tuned_vocab ? flp_min(p->tuned_vocab, p->spec.vocab) : p->spec.vocab;
-  return flp_ceil_div(rows, p->dz_rows) * flp_ceil_div(columns, p->dz_columns) >= p->multiprocessors;
-}
-
-/* The largest chunk of one axis, at most as tuned, whose layout fits; 0: none. In R2 the other axis takes its least, as
- * the workspace is the larger of one term for each. */
-static int64_t largest_tuned(const planner_search *s, sizes axis, int64_t most, int by_rows) {
-  const flp_planner *p = s->planner;
-  int64_t best = 0, band = flp_min(p->dz_band, s->n);
-  int64_t tile = flp_min(p->dz_columns, p->spec.vocab);
-  for (int64_t chunk = flp_min(most, axis.extent); chunk; chunk = sizes_next(&axis)) {
-    flp_scheme candidate;
-    if (chunk > most || chunk <= best) continue;
-    if (!flp_planner_grids_fit(p, by_rows ? chunk : s->n, by_rows ? p->spec.vocab : chunk)) continue;
-    build(p, p->tuned_mode, s->n, by_rows ? chunk : band, by_rows ? tile : chunk, &candidate);
-    if (candidate.bytes <= s->budget) best = chunk;
-  }
-  return best;
-}
-
-/* Puts that layout in the place of what the cost model found, if it fits. */
-static void prefer_tuned(planner_search *s) {
-  const flp_planner *p = s->planner;
-  if (!p->tuned_mode || !fills_device(p, s->n)) return;
-  int64_t rows = s->n, columns = p->spec.vocab;
-  if (p->tuned_mode != FLP_MODE_RECOMPUTE_VOCAB) rows = largest_tuned(s, row_sizes(p, s->n), p->tuned_rows, 1);
-  if (p->tuned_mode != FLP_MODE_RECOMPUTE_ROWS) columns = largest_tuned(s, vocab_sizes(p, s->n), p->tuned_vocab, 0);
-  if (!rows || !columns) return;
-  s->found = s->any = 1;
-  build(p, p->tuned_mode, s->n, rows, columns, &s->best);
-}
 
 /* ---- passes ---- */
 
@@ -356,35 +17,6 @@ static const char *const pass_names[] = {
 static flp_status grid_too_large(flp_pass pass, int64_t n) {
   return flp_fail(FLP_ERROR_UNSUPPORTED, "n is %" PRId64 ": the %s pass would need a grid of more than 2^31 - 1 CTAs",
                   n, pass_names[pass]);
-}
-
-/* Partials of one chunk of rows at a time; what prepare and the target scores take is for all of them. */
-static void build_forward(const flp_planner *p, int64_t n, int64_t rows, flp_scheme *s) {
-  memset(s, 0, sizeof *s);
-  s->mode = FLP_MODE_SCORE;
-  s->chunk_rows = rows;
-  s->chunk_vocab = p->spec.vocab;
-  planner_put_rows(s, n);
-  planner_put_region(s, FLP_REGION_zy, n, 4);
-  planner_put_region(s, FLP_REGION_part, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
-  if (p->forward_gathers) planner_put_gather(p, s, rows);
-  s->chunks = flp_ceil_div(n, rows);
-  s->products = 1;
-  int64_t launches = 1 + (2 + p->forward_gathers) * s->chunks; /* prepare; gather, forward, combine */
-  s->launches = (int32_t)flp_min(launches, INT32_MAX);
-  s->seconds = flp_planner_forward_cost(p, n, rows);
-}
-
-static void search_forward(planner_search *s) {
-  const flp_planner *p = s->planner;
-  int64_t groups = flp_ceil_div(p->spec.vocab, p->unit_columns);
-  sizes axis = sizes_along(p, s->n, p->forward_rows, groups, 0);
-  for (int64_t rows; (rows = sizes_next(&axis));) {
-    if (flp_ceil_div(rows, p->forward_rows) > INT32_MAX / groups) continue;
-    flp_scheme candidate;
-    build_forward(p, s->n, rows, &candidate);
-    planner_offer(s, &candidate);
-  }
 }
 
 static flp_status over_budget(flp_pass pass, int64_t n, uint64_t budget, uint64_t smallest, uint64_t saved) {
@@ -408,19 +40,19 @@ static void search_saved(planner_search *s) {
   if (planner_build_saved(s->planner, s->n, &only)) planner_offer(s, &only);
 }
 
-planner_search planner_search_pass(const flp_planner *p, flp_pass pass, int64_t n, uint64_t budget) {
+/* Offers every layout of a pass over n > 0 rows. */
+static planner_search search_pass(const flp_planner *p, flp_pass pass, int64_t n, uint64_t budget) {
   planner_search s = {.planner = p, .n = n, .budget = budget};
   switch (pass) {
     case FLP_PASS_FORWARD:
     case FLP_PASS_FORWARD_SAVED:
-      search_forward(&s);
+      planner_search_forward(&s);
       break;
     case FLP_PASS_COMBINE:
       search_combine(&s);
       break;
     case FLP_PASS_BACKWARD:
-      search_backward(&s);
-      prefer_tuned(&s);
+      planner_search_backward(&s);
       break;
     case FLP_PASS_STEP:
       planner_search_step(&s);
@@ -454,13 +86,21 @@ flp_status flp_planner_pick(const flp_planner *p, flp_pass pass, int64_t n, uint
   int is_explicit = has_chunks && (p->chunk_rows || p->chunk_vocab);
   uint64_t saved = query ? flp_planner_saved_bytes(&p->spec, n) : 0, beside = pass > FLP_PASS_STEP ? saved : 0;
   uint64_t left = budget > beside ? budget - beside : 0;
-  planner_search s = planner_search_pass(p, pass, n, query && is_explicit ? UINT64_MAX : left);
+  planner_search s = search_pass(p, pass, n, query && is_explicit ? UINT64_MAX : left);
   if (!s.any) return grid_too_large(pass, n);
   if (s.found) *out = s.best;
   if (s.found && pass == FLP_PASS_BACKWARD) make_room_for_saved(&s, saved, out);
   out->smallest_bytes = s.smallest;
   out->saved_bytes = beside;
   return s.found ? FLP_OK : over_budget(pass, n, budget, s.smallest, beside);
+}
+
+uint64_t flp_planner_saved(const flp_planner *p, int64_t n, uint64_t budget) {
+  uint64_t saved = flp_planner_saved_bytes(&p->spec, n);
+  if (!flp_planner_saves(p) || n == 0 || saved > budget) return 0;
+  int fits = search_pass(p, FLP_PASS_FORWARD_SAVED, n, budget - saved).found &&
+             search_pass(p, FLP_PASS_BACKWARD_SAVED, n, budget - saved).found;
+  return fits ? saved : 0;
 }
 
 void flp_planner_describe(const flp_planner *p, const flp_scheme *s, int64_t n, flp_layout *out) {

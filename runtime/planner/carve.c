@@ -1,0 +1,67 @@
+/* carve.c: the arrays of a workspace, one behind the other, and how large they are. */
+#include "runtime/base/util.h"
+#include "runtime/planner/internal.h"
+
+enum { REGION_ALIGNMENT = 256, DZ_ALIGNMENT = 64 };
+
+int64_t flp_planner_dz_stride(int64_t columns) {
+  return flp_round_up(columns, DZ_ALIGNMENT);
+}
+
+int64_t flp_planner_gather_stride(int64_t depth) {
+  enum { TENSOR_MAP_ELEMENTS = 8 }; /* strides are multiples of 16 bytes, elements have 2 or 4 */
+  return flp_round_up(depth, TENSOR_MAP_ELEMENTS);
+}
+
+uint64_t planner_round_up(uint64_t bytes) {
+  return flp_round_up_u64(bytes, REGION_ALIGNMENT);
+}
+
+uint64_t flp_planner_references_bytes(int64_t n) {
+  return planner_round_up((uint64_t)n * 4);
+}
+
+uint64_t flp_planner_saved_bytes(const flp_spec *spec, int64_t n) {
+  uint64_t row = (uint64_t)flp_planner_dz_stride(spec->vocab) * flp_dtype_bytes(spec->dtype);
+  return flp_planner_references_bytes(n) + (uint64_t)n * row;
+}
+
+/* ---- arrays ---- */
+
+void planner_put_region(flp_scheme *s, flp_region region, int64_t count, uint64_t element_bytes) {
+  s->offset[region] = s->bytes;
+  s->size[region] = (uint64_t)count * element_bytes;
+  s->bytes += planner_round_up(s->size[region]);
+}
+
+void planner_put_rows(flp_scheme *s, int64_t n) {
+  planner_put_region(s, FLP_REGION_row_class, n, 1);
+  planner_put_region(s, FLP_REGION_index, n, 4);
+  planner_put_region(s, FLP_REGION_local_target, n, 4);
+  planner_put_region(s, FLP_REGION_scale, n, 4);
+  planner_put_region(s, FLP_REGION_count, 1, 4);
+}
+
+uint64_t planner_dz_bytes(const flp_planner *p, int64_t rows, int64_t columns) {
+  return (uint64_t)rows * (uint64_t)flp_planner_dz_stride(columns) * flp_dtype_bytes(p->spec.dtype);
+}
+
+uint64_t planner_bias_part_bytes(const flp_planner *p, int64_t rows, int64_t columns) {
+  if (!(p->spec.grads & FLP_GRAD_BIAS)) return 0;
+  return (uint64_t)(flp_ceil_div(rows, p->dz_band) * (p->dz_band / p->dz_rows)) * (uint64_t)columns * 4;
+}
+
+void planner_put_head_accumulators(const flp_planner *p, flp_scheme *s) {
+  uint32_t grads = p->spec.grads;
+  /* An fp32 grad_weight is its own accumulator. */
+  if ((grads & FLP_GRAD_WEIGHT) && p->spec.grad_weight_dtype != FLP_DTYPE_FP32)
+    planner_put_region(s, FLP_REGION_weight_acc, p->spec.vocab * p->spec.hidden, 4);
+  if (grads & FLP_GRAD_BIAS) planner_put_region(s, FLP_REGION_bias_acc, p->spec.vocab, 4);
+}
+
+/* Rows put together, and the counter by which CTAs share out the work. */
+void planner_put_gather(const flp_planner *p, flp_scheme *s, int64_t gathered) {
+  planner_put_region(s, FLP_REGION_gather, gathered * flp_planner_gather_stride(p->spec.hidden),
+                     flp_dtype_bytes(p->spec.dtype));
+  planner_put_region(s, FLP_REGION_turn, 1, 4);
+}
