@@ -25,7 +25,7 @@ static const uint32_t rasters[] = {4, 8, 16, 32, 64}; /* beside the kernel's own
 #define COUNT(array) ((int)(sizeof(array) / sizeof(array)[0]))
 
 int space_has(flp_kernel_kind kind) {
-  return kind == FLP_KERNEL_FORWARD || kind == FLP_KERNEL_DZ || kind == FLP_KERNEL_PRODUCTS || kind == FLP_KERNEL_KEEP;
+  return flp_kind_has(kind, FLP_KIND_TUNE);
 }
 
 static int is_wide(const flp_spec *spec) {

@@ -2,6 +2,8 @@
 #ifndef FLPGEN_GEN_H
 #define FLPGEN_GEN_H
 
+#include <stdbool.h>
+
 #include "runtime/kernel/kernel.h"
 #include "runtime/loss/loss.h"
 
@@ -25,6 +27,9 @@ typedef struct flpgen_result {
 FLP_API flp_status flpgen_generate(const flp_kernel_key *key, const flpgen_options *options, flpgen_result *out,
                                    char *error, size_t error_capacity);
 FLP_API void flpgen_result_clear(flpgen_result *result);
+
+/* 1 if kernels can be made for an architecture of that name. thread: any */
+FLP_API bool flpgen_arch_supported(const char *name);
 
 /* A per-row loss as its file describes it. */
 typedef struct flpgen_loss {

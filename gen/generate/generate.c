@@ -39,16 +39,15 @@ static flp_status run_template(gen_state *g, char *error, size_t capacity) {
   return result != LUA_ERRMEM && g->fail_status != FLP_OK ? g->fail_status : FLP_ERROR_COMPILE;
 }
 
-static flp_status check_key(const flp_kernel_key *key, const gen_arch **arch, char *error, size_t capacity) {
-  if (key->kind < FLP_KERNEL_ROWS || key->kind > FLP_KERNEL_LOSS) {
+static flp_status check_key(const flp_kernel_key *key, gen_arch *arch, char *error, size_t capacity) {
+  if (!flp_kind_of(key->kind)->facts) {
     snprintf(error, capacity, "key.kind: %d is no kernel kind (1 to %d)", (int)key->kind, FLP_KERNEL_KINDS - 1);
     return FLP_ERROR_ARGUMENT;
   }
   char name[sizeof key->arch + 1], list[128];
   snprintf(name, sizeof name, "%.*s", (int)sizeof key->arch, key->arch);
-  *arch = gen_arch_find(name);
-  if (*arch) return FLP_OK;
-  gen_arch_list(list, sizeof list);
+  if (gen_arch_find(name, arch)) return FLP_OK;
+  flp_arch_list(0, ", ", list, sizeof list);
   snprintf(error, capacity, "key.arch: no templates for '%s'; there are for %s", name, list);
   return FLP_ERROR_UNSUPPORTED;
 }
@@ -60,9 +59,10 @@ static flp_status check_tune(const flp_tunables *tune, const gen_arch *arch, cha
     return FLP_ERROR_ARGUMENT;
   }
   int any = tune->schedule || tune->rows || tune->columns || tune->stages || tune->cluster || tune->raster;
-  if (!any || arch->folder[0]) return FLP_OK;
-  snprintf(error, capacity, "key.tune: kernels for %s are cut in one way only; those for sm_90a leave a choice",
-           arch->name);
+  if (!any || flp_arch_has(arch->name, FLP_ARCH_TUNABLE)) return FLP_OK;
+  char list[128];
+  snprintf(error, capacity, "key.tune: kernels for %s are cut in one way only; those for %s leave a choice", arch->name,
+           flp_arch_list(FLP_ARCH_TUNABLE, " or ", list, sizeof list));
   return FLP_ERROR_UNSUPPORTED;
 }
 
@@ -77,12 +77,14 @@ flp_status flpgen_generate(const flp_kernel_key *key, const flpgen_options *opti
   memset(out, 0, sizeof *out);
   flp_kernel_key canonical = *key;
   flp_kernel_key_canonicalise(&canonical);
+  gen_arch target;
   gen_state g = {.key = &canonical,
                  .desc = &out->desc,
                  .template_dir = options ? options->template_dir : NULL,
-                 .loss = options ? options->loss : NULL};
+                 .loss = options ? options->loss : NULL,
+                 .arch = &target};
   out->desc.key = canonical;
-  flp_status status = check_key(key, &g.arch, error, error_capacity);
+  flp_status status = check_key(key, &target, error, error_capacity);
   int takes_loss = key->kind == FLP_KERNEL_LOSS, needs_loss = takes_loss && !flp_kernel_runs_any_loss(&canonical);
   if (status == FLP_OK && (g.loss ? !takes_loss : needs_loss)) {
     snprintf(error, error_capacity,

@@ -1,28 +1,34 @@
-/* arch.c: the architectures that templates exist for, as data.
+/* arch.c: what LLVM calls the architectures of runtime/kernel/arch.c.
  *
  * An architecture newer than LLVM 19 knows is given the newest older target, which its driver accepts. */
 #include "gen/target/arch.h"
 
-#include <stdio.h>
 #include <string.h>
 
-static const gen_arch arches[] = {
-    {"sm_80", "sm_80", "+ptx70", ""},  {"sm_86", "sm_86", "+ptx71", ""},  {"sm_87", "sm_87", "+ptx74", ""},
-    {"sm_89", "sm_89", "+ptx78", ""},  {"sm_90", "sm_90", "+ptx78", ""},  {"sm_90a", "sm_90a", "+ptx81", "sm_90a/"},
-    {"sm_100", "sm_90", "+ptx78", ""}, {"sm_103", "sm_90", "+ptx78", ""}, {"sm_120", "sm_90", "+ptx78", ""},
-};
+#include "gen/gen.h"
+#include "runtime/kernel/arch.h"
 
-const gen_arch *gen_arch_find(const char *name) {
-  for (size_t i = 0; i < sizeof arches / sizeof arches[0]; i++)
-    if (strcmp(arches[i].name, name) == 0) return &arches[i];
-  return NULL;
+/* features: the lowest PTX version that the cpu accepts */
+static const struct {
+  const char *name, *cpu, *features;
+} targets[] = {
+    {"sm_80", "sm_80", "+ptx70"},  {"sm_86", "sm_86", "+ptx71"},  {"sm_87", "sm_87", "+ptx74"},
+    {"sm_89", "sm_89", "+ptx78"},  {"sm_90", "sm_90", "+ptx78"},  {"sm_90a", "sm_90a", "+ptx81"},
+    {"sm_100", "sm_90", "+ptx78"}, {"sm_103", "sm_90", "+ptx78"}, {"sm_120", "sm_90", "+ptx78"},
+};
+enum { TARGETS = sizeof targets / sizeof targets[0] };
+
+bool gen_arch_find(const char *name, gen_arch *out) {
+  const flp_arch *arch = flp_arch_find(name);
+  for (size_t i = 0; arch && i < TARGETS; i++)
+    if (strcmp(targets[i].name, name) == 0) {
+      *out = (gen_arch){arch->name, targets[i].cpu, targets[i].features, arch->templates};
+      return true;
+    }
+  return false;
 }
 
-void gen_arch_list(char *out, size_t capacity) {
-  size_t used = 0;
-  out[0] = 0;
-  for (size_t i = 0; i < sizeof arches / sizeof arches[0] && used < capacity; i++) {
-    int n = snprintf(out + used, capacity - used, "%s%s", i ? ", " : "", arches[i].name);
-    used += n > 0 ? (size_t)n : 0;
-  }
+bool flpgen_arch_supported(const char *name) {
+  gen_arch arch;
+  return gen_arch_find(name, &arch);
 }

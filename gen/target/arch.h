@@ -1,19 +1,17 @@
-/* arch.h: the architectures that templates exist for. */
+/* arch.h: what LLVM calls the architectures of runtime/kernel/arch.h. */
 #ifndef FLPGEN_ARCH_H
 #define FLPGEN_ARCH_H
 
-#include <stddef.h>
+#include <stdbool.h>
 
 typedef struct gen_arch {
   const char *name;     /* as in the key: "sm_80" */
   const char *cpu;      /* what LLVM calls it, or the newest older one that LLVM knows */
   const char *features; /* lowest PTX version that the cpu accepts */
-  const char *folder;   /* templates that replace the portable ones of the same name: "" or "sm_90a/" */
+  const char *folder;   /* templates that replace the portable ones of the same name: "" or "sm_90a/" (runtime/kernel/arch.h) */
 } gen_arch;
 
-/* NULL if the architecture has no templates. */
-const gen_arch *gen_arch_find(const char *name);
-/* "sm_80, sm_86, ..." for messages. */
-void gen_arch_list(char *out, size_t capacity);
+/* False if kernels cannot be made for it. */
+bool gen_arch_find(const char *name, gen_arch *out);
 
 #endif

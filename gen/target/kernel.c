@@ -10,58 +10,27 @@
 /* Shared memory that one CTA may have on any architecture in arch.c. */
 enum { SHARED_BYTES_MAX = 232448, THREADS_MAX = 1024 };
 
-/* Entries that a module must define, by kind. */
-static const struct {
-  flp_kernel_kind kind;
-  const char *entries[FLP_ENTRIES_MAX]; /* "a|b": one of the two; NULL behind the last. One more does not compile */
-} modules[] = {
-    {FLP_KERNEL_ROWS, {"prepare", "gather", "combine", "merge", "record", "dz_scale", "bias_reduce", "fill"}},
-    {FLP_KERNEL_FORWARD, {"forward|forward_map"}},
-    {FLP_KERNEL_DZ, {"dz|dz_map"}},
-    {FLP_KERNEL_GRAD_HIDDEN, {"grad_hidden"}},
-    {FLP_KERNEL_GRAD_WEIGHT, {"grad_weight"}},
-    {FLP_KERNEL_PRODUCTS, {"products_map"}},
-    {FLP_KERNEL_SELECT, {"select", "select_grad"}},
-    {FLP_KERNEL_KEEP, {"forward_keep|forward_keep_map"}},
-    {FLP_KERNEL_KEPT, {"keep_reference", "keep_finish", "keep_expand", "keep_gather"}},
-    {FLP_KERNEL_LOSS, {"loss_rows"}},
-};
-
-static const char *const *entries_of(const gen_state *g) {
-  for (size_t i = 0; i < sizeof modules / sizeof modules[0]; i++)
-    if (modules[i].kind == g->key->kind) return modules[i].entries;
-  return NULL;
-}
-
-/* Whether name is one of the alternatives. */
-static bool is_among(const char *alternatives, const char *name) {
-  size_t length = strlen(name);
-  for (const char *at = alternatives; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
-    if (strncmp(at, name, length) == 0 && (at[length] == 0 || at[length] == '|')) return true;
-  return false;
-}
-
 static bool is_defined(const flp_kernel_desc *desc, const char *name) {
   for (uint32_t i = 0; i < desc->entry_count; i++)
     if (strcmp(desc->entries[i].name, name) == 0) return true;
   return false;
 }
 
-static bool is_any_defined(const flp_kernel_desc *desc, const char *alternatives) {
-  for (uint32_t i = 0; i < desc->entry_count; i++)
-    if (is_among(alternatives, desc->entries[i].name)) return true;
-  return false;
+/* Whether the entry was defined in either form. */
+static bool is_either_defined(const flp_kernel_desc *desc, const flp_kind_entry *entry) {
+  return is_defined(desc, flp_entry_name(entry->plain)) || is_defined(desc, flp_entry_name(entry->mapped));
 }
 
 void gen_kernel_finish(lua_State *L, const char *file) {
   gen_state *g = gen_state_get(L);
-  const char *const *names = entries_of(g);
-  for (int i = 0; i < FLP_ENTRIES_MAX && names[i]; i++)
-    if (!is_any_defined(g->desc, names[i])) {
-      const char *first = lua_pushlstring(L, names[i], strcspn(names[i], "|"));
-      lua_pushfstring(L, "%s:1: the file defines no kernel '%s'", file, first);
-      lua_error(L);
-    }
+  const flp_kind *kind = flp_kind_of(g->key->kind);
+  for (int i = 0; i < kind->entry_count; i++) {
+    const flp_kind_entry *entry = &kind->entries[i];
+    if (is_either_defined(g->desc, entry)) continue;
+    int first = entry->plain != FLP_NO_ENTRY ? entry->plain : entry->mapped;
+    lua_pushfstring(L, "%s:1: the file defines no kernel '%s'", file, flp_entry_name(first));
+    lua_error(L);
+  }
 }
 
 /* ---- reading the table ---- */
@@ -106,10 +75,7 @@ static const flp_abi_entry *read_entry(lua_State *L) {
     gen_fail(L, "k.kernel: entry: expected a string, got %s", gen_describe(L, -1));
   const char *name = lua_tostring(L, -1);
   const flp_abi_entry *abi = flp_abi_find(name);
-  const char *const *names = entries_of(g);
-  bool belongs = false;
-  for (int i = 0; i < FLP_ENTRIES_MAX && names[i]; i++) belongs |= is_among(names[i], name);
-  if (!abi || !belongs)
+  if (!abi || !flp_kind_entry_find(g->key->kind, name))
     gen_fail(L, "k.kernel: entry: '%s' is no kernel of module %s", name, flp_kernel_kind_name(g->key->kind));
   if (is_defined(g->desc, name)) gen_fail(L, "k.kernel: entry: '%s' is defined twice", name);
   if (g->desc->entry_count == FLP_ENTRIES_MAX)

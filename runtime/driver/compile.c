@@ -15,11 +15,10 @@ enum {
   JIT_OPTIMIZATION_LEVEL = 7
 };
 
-/* A first logprob waits for Hopper's forward of 16-bit operands. Level 1 saves a fifth of that time, and its code is as
- * fast, measured without a softcap; tests/ptx holds it to the budget of the default level, 4. */
+/* A first logprob waits for forward, for which some architectures need no more than level 1 (arch.c). */
 static int is_level_1_enough(const flp_kernel_key *key) {
-  return key->kind == FLP_KERNEL_FORWARD && strcmp(key->arch, "sm_90a") == 0 && key->dtype != FLP_DTYPE_FP32 &&
-         !key->softcap;
+  return key->kind == FLP_KERNEL_FORWARD && flp_arch_has(key->arch, FLP_ARCH_QUICK_FORWARD) &&
+         key->dtype != FLP_DTYPE_FP32 && !key->softcap;
 }
 
 static void add_option(flp_compile *call, int option, void *value) {

@@ -114,19 +114,20 @@ static flp_status bad_field(const char *field, uint64_t value, const char *accep
 }
 
 static flp_status check_key(const flp_kernel_key *key) {
-  if (key->kind < FLP_KERNEL_ROWS || key->kind > FLP_KERNEL_LOSS) return bad_field("key.kind", key->kind, "1 to 10");
+  char kinds[24];
+  snprintf(kinds, sizeof kinds, "1 to %d", FLP_KERNEL_KINDS - 1);
+  if (!flp_kind_of(key->kind)->facts) return bad_field("key.kind", key->kind, kinds);
   if (!flp_is_name(key->arch, sizeof key->arch, ""))
     return flp_fail(FLP_ERROR_CORRUPT, "descriptor: key.arch is not a terminated name such as sm_80");
-  int is_select = key->kind == FLP_KERNEL_SELECT;
-  if (!is_float(key->dtype) && !(is_select && key->dtype == FLP_DTYPE_FP64))
-    return bad_field("key.dtype", key->dtype, is_select ? "1 to 3, or 6" : "1 to 3");
-  if ((key->kind == FLP_KERNEL_ROWS || is_select) && !is_index(key->target_dtype))
+  int takes_fp64 = flp_kind_has(key->kind, FLP_KIND_FP64);
+  if (!is_float(key->dtype) && !(takes_fp64 && key->dtype == FLP_DTYPE_FP64))
+    return bad_field("key.dtype", key->dtype, takes_fp64 ? "1 to 3, or 6" : "1 to 3");
+  if (flp_kind_has(key->kind, FLP_KIND_TARGET) && !is_index(key->target_dtype))
     return bad_field("key.target_dtype", key->target_dtype, "4 or 5");
-  int is_product = key->kind == FLP_KERNEL_GRAD_HIDDEN || key->kind == FLP_KERNEL_GRAD_WEIGHT;
-  if (is_product && !is_float(key->out_dtype)) return bad_field("key.out_dtype", key->out_dtype, "1 to 3");
+  if (flp_kind_has(key->kind, FLP_KIND_OUT) && !is_float(key->out_dtype))
+    return bad_field("key.out_dtype", key->out_dtype, "1 to 3");
   uint32_t alignment = key->alignment;
-  int is_aligned = key->kind != FLP_KERNEL_ROWS && key->kind != FLP_KERNEL_LOSS;
-  if (is_aligned && (alignment < 2 || alignment > 16 || (alignment & (alignment - 1))))
+  if (flp_kind_has(key->kind, FLP_KIND_ALIGNMENT) && (alignment < 2 || alignment > 16 || (alignment & (alignment - 1))))
     return bad_field("key.alignment", alignment, "2, 4, 8 or 16");
   if (key->hidden < 0) return bad_field("key.hidden", (uint64_t)key->hidden, "0 to 2^63-1");
   if (key->vocab < 0) return bad_field("key.vocab", (uint64_t)key->vocab, "0 to 2^63-1");
@@ -162,27 +163,22 @@ static flp_status check_entry(const flp_kernel_entry *entry, uint32_t i) {
 }
 
 static flp_status check_entries(const flp_kernel_desc *desc) {
-  /* the other kinds are named after their one entry */
-  int has_own = desc->key.kind == FLP_KERNEL_ROWS || desc->key.kind == FLP_KERNEL_KEPT;
-  const char *kind = flp_kernel_kind_name(desc->key.kind);
-  char mapped[32];
-  snprintf(mapped, sizeof mapped, "%s_map", kind);
   for (uint32_t i = 0; i < desc->entry_count; i++) {
     FLP_TRY(check_entry(&desc->entries[i], i));
-    if (strcmp(desc->entries[i].name, kind) == 0 || strcmp(desc->entries[i].name, mapped) == 0) has_own = 1;
+    if (!flp_kind_entry_find(desc->key.kind, desc->entries[i].name))
+      return flp_fail(FLP_ERROR_CORRUPT, "descriptor: entry %s is none of kind %s", desc->entries[i].name,
+                      flp_kernel_kind_name(desc->key.kind));
     for (uint32_t j = 0; j < i; j++)
       if (strcmp(desc->entries[i].name, desc->entries[j].name) == 0)
         return flp_fail(FLP_ERROR_CORRUPT, "descriptor: entry %s stands twice", desc->entries[i].name);
   }
-  if (!has_own) return flp_fail(FLP_ERROR_CORRUPT, "descriptor: kind %s has no entry of that name", kind);
   return FLP_OK;
 }
 
 static flp_status check_tunables(const flp_kernel_desc *desc) {
   enum { LARGEST = 1 << 20 }; /* so that the planner's products of two of them stay within 64 bits */
   flp_kernel_kind kind = desc->key.kind;
-  int is_tiled =
-      kind != FLP_KERNEL_ROWS && kind != FLP_KERNEL_SELECT && kind != FLP_KERNEL_KEPT && kind != FLP_KERNEL_LOSS;
+  int is_tiled = flp_kind_has(kind, FLP_KIND_TILED);
   const struct {
     const char *name;
     uint32_t value;
@@ -192,7 +188,7 @@ static flp_status check_tunables(const flp_kernel_desc *desc) {
       {"tile_columns", desc->tile_columns, is_tiled},
       {"tile_depth", desc->tile_depth, 0},
       {"stages", desc->stages, 0},
-      {"unit_columns", desc->unit_columns, kind == FLP_KERNEL_FORWARD || kind == FLP_KERNEL_KEEP},
+      {"unit_columns", desc->unit_columns, flp_kind_has(kind, FLP_KIND_UNITS)},
       {"raster", desc->raster, 0},
       {"cluster", desc->cluster, 0},
   };
@@ -204,13 +200,17 @@ static flp_status check_tunables(const flp_kernel_desc *desc) {
 
 /* Any chunk that an axis may hold. */
 static flp_status check_chunks(const flp_kernel_desc *desc) {
-  static const char any[] = "0 to 2147483647";
-  int is_dz = desc->key.kind == FLP_KERNEL_DZ, by_rows = is_dz || desc->key.kind == FLP_KERNEL_KEEP;
-  if (desc->chunk_rows > (by_rows ? INT32_MAX : 0))
-    return bad_field("chunk_rows", desc->chunk_rows,
-                     by_rows ? any : "0, since only dz and forward_keep are made in chunks");
-  if (desc->chunk_vocab > (is_dz ? INT32_MAX : 0))
-    return bad_field("chunk_vocab", desc->chunk_vocab, is_dz ? any : "0, since only dz is made in chunks");
+  const struct {
+    const char *name;
+    uint32_t value;
+    unsigned fact;
+  } chunks[] = {{"chunk_rows", desc->chunk_rows, FLP_KIND_CHUNK_ROWS},
+                {"chunk_vocab", desc->chunk_vocab, FLP_KIND_CHUNK_VOCAB}};
+  for (size_t i = 0; i < sizeof chunks / sizeof chunks[0]; i++) {
+    int may = flp_kind_has(desc->key.kind, chunks[i].fact);
+    if (chunks[i].value > (may ? INT32_MAX : 0))
+      return bad_field(chunks[i].name, chunks[i].value, may ? "0 to 2147483647" : "0 for a kernel of this kind");
+  }
   return FLP_OK;
 }
 
@@ -242,4 +242,13 @@ flp_status flp_kernel_desc_read(const uint8_t *bytes, size_t length, flp_kernel_
   FLP_TRY(check_desc(&desc));
   memcpy(out, &desc, sizeof desc);
   return FLP_OK;
+}
+
+int flp_kernel_is_mapped(const flp_kernel_desc *desc) {
+  for (uint32_t i = 0; i < desc->entry_count; i++) {
+    const flp_kind_entry *entry = flp_kind_entry_find(desc->key.kind, desc->entries[i].name);
+    if (entry && entry->mapped != FLP_NO_ENTRY && strcmp(desc->entries[i].name, flp_entry_name(entry->mapped)) == 0)
+      return 1;
+  }
+  return 0;
 }

@@ -1,7 +1,6 @@
-/* kernel.c: keys of kernels: canonical form, which ones a spec needs, their bytes, and names.
+/* kernel.c: keys of kernels: canonical form, which ones a spec needs, and their bytes.
  *
- * Invariants: fields_of is the one place that says which fields a kind uses; key bytes name every field, so two keys
- * have equal bytes if and only if their canonical forms are equal. */
+ * Invariant: key bytes name every field, so two keys have equal bytes if and only if their canonical forms are equal. */
 #include "runtime/kernel/kernel.h"
 
 #include <inttypes.h>
@@ -9,92 +8,32 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-  USES_TARGET = 1,
-  USES_OUT = 2,
-  USES_ENTROPY = 4,
-  USES_BIAS = 8, /* with softcap: both change the scores */
-  USES_BIAS_GRAD = 16,
-  USES_ALIGNMENT = 32,
-  USES_HIDDEN = 64,
-  USES_VOCAB = 128,
-  USES_TUNE = 256,
-  USES_LOSS = 512
-};
-
-static const struct {
-  const char *name;
-  unsigned fields;
-} kinds[] = {
-    [FLP_KERNEL_ROWS] = {"rows", USES_TARGET},
-    [FLP_KERNEL_FORWARD] = {"forward",
-                            USES_ENTROPY | USES_BIAS | USES_ALIGNMENT | USES_HIDDEN | USES_VOCAB | USES_TUNE},
-    [FLP_KERNEL_DZ] = {"dz", USES_ENTROPY | USES_BIAS | USES_BIAS_GRAD | USES_ALIGNMENT | USES_HIDDEN | USES_VOCAB |
-                                 USES_TUNE},
-    [FLP_KERNEL_GRAD_HIDDEN] = {"grad_hidden", USES_OUT | USES_ALIGNMENT | USES_HIDDEN},
-    [FLP_KERNEL_GRAD_WEIGHT] = {"grad_weight", USES_OUT | USES_ALIGNMENT | USES_HIDDEN},
-    [FLP_KERNEL_PRODUCTS] = {"products", USES_ALIGNMENT | USES_HIDDEN | USES_TUNE},
-    [FLP_KERNEL_SELECT] = {"select", USES_TARGET | USES_ENTROPY | USES_ALIGNMENT | USES_VOCAB},
-    [FLP_KERNEL_KEEP] = {"forward_keep",
-                         USES_ENTROPY | USES_BIAS | USES_ALIGNMENT | USES_HIDDEN | USES_VOCAB | USES_TUNE},
-    [FLP_KERNEL_KEPT] = {"kept", USES_ALIGNMENT},
-    [FLP_KERNEL_LOSS] = {"loss_rows", USES_LOSS},
-};
-
-const char *flp_kernel_kind_name(flp_kernel_kind kind) {
-  size_t i = (size_t)kind;
-  return i < sizeof kinds / sizeof kinds[0] && kinds[i].name ? kinds[i].name : "?";
-}
-
-static unsigned fields_of(flp_kernel_kind kind) {
-  size_t i = (size_t)kind;
-  return i < sizeof kinds / sizeof kinds[0] ? kinds[i].fields : 0;
-}
-
 void flp_kernel_key_canonicalise(flp_kernel_key *key) {
-  unsigned fields = fields_of(key->kind);
+  unsigned fields = flp_kind_of(key->kind)->facts;
   flp_kernel_key out;
   memset(&out, 0, sizeof out); /* padding too, so that canonical keys also compare with memcmp */
   out.kind = key->kind;
   memcpy(out.arch, key->arch, strnlen(key->arch, sizeof out.arch - 1));
   out.dtype = key->dtype;
-  if (fields & USES_TARGET) out.target_dtype = key->target_dtype;
-  if (fields & USES_OUT) out.out_dtype = key->out_dtype;
-  if (fields & USES_ENTROPY) out.entropy = key->entropy != 0;
-  if (fields & USES_BIAS) {
+  if (fields & FLP_KIND_TARGET) out.target_dtype = key->target_dtype;
+  if (fields & FLP_KIND_OUT) out.out_dtype = key->out_dtype;
+  if (fields & FLP_KIND_ENTROPY) out.entropy = key->entropy != 0;
+  if (fields & FLP_KIND_BIAS) {
     out.bias = key->bias != 0;
     out.softcap = key->softcap != 0;
   }
-  if (fields & USES_BIAS_GRAD) out.bias_grad = key->bias_grad != 0;
-  if (fields & USES_ALIGNMENT) out.alignment = key->alignment >= 16 ? 16 : (uint32_t)flp_dtype_bytes(key->dtype);
-  if (fields & USES_HIDDEN) out.hidden = key->hidden;
-  if (fields & USES_VOCAB) out.vocab = key->vocab;
-  if (fields & USES_TUNE) out.tune = key->tune;
-  if (fields & USES_LOSS) memcpy(out.loss, key->loss, sizeof out.loss);
+  if (fields & FLP_KIND_BIAS_GRAD) out.bias_grad = key->bias_grad != 0;
+  if (fields & FLP_KIND_ALIGNMENT) out.alignment = key->alignment >= 16 ? 16 : (uint32_t)flp_dtype_bytes(key->dtype);
+  if (fields & FLP_KIND_HIDDEN) out.hidden = key->hidden;
+  if (fields & FLP_KIND_VOCAB) out.vocab = key->vocab;
+  if (fields & FLP_KIND_TUNE) out.tune = key->tune;
+  if (fields & FLP_KIND_LOSS) memcpy(out.loss, key->loss, sizeof out.loss);
   memcpy(key, &out, sizeof out);
 }
 
 /* The dtype that a gradient is written in, for specs whether resolved or not. */
 static flp_dtype grad_dtype(flp_dtype asked, flp_dtype operand) {
   return asked ? asked : operand;
-}
-
-/* Architectures that have kernels of their own for some kinds only. */
-static const struct {
-  const char *name, *below; /* below: whose kernels serve for the other kinds */
-  unsigned kinds;           /* 1 << kind */
-} partial_arches[] = {
-    {"sm_90a", "sm_80",
-     1u << FLP_KERNEL_FORWARD | 1u << FLP_KERNEL_DZ | 1u << FLP_KERNEL_PRODUCTS | 1u << FLP_KERNEL_KEEP},
-};
-
-static const char *arch_of(const flp_spec *spec, const char *arch, flp_kernel_kind kind) {
-  for (size_t i = 0; i < sizeof partial_arches / sizeof partial_arches[0]; i++) {
-    if (strcmp(partial_arches[i].name, arch) != 0) continue;
-    int own = (partial_arches[i].kinds >> kind & 1) && spec->alignment >= 16;
-    return own ? arch : partial_arches[i].below;
-  }
-  return arch;
 }
 
 static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_kind kind) {
@@ -117,7 +56,7 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
   if (kind == FLP_KERNEL_GRAD_HIDDEN) key.out_dtype = grad_dtype(spec->grad_hidden_dtype, spec->dtype);
   if (kind == FLP_KERNEL_GRAD_WEIGHT)
     key.out_dtype = spec->accumulate_grad_weight ? FLP_DTYPE_FP32 : grad_dtype(spec->grad_weight_dtype, spec->dtype);
-  arch = arch_of(spec, arch, kind);
+  arch = flp_arch_of_kind(arch, kind, spec->alignment);
   memcpy(key.arch, arch, strnlen(arch, sizeof key.arch - 1));
   flp_kernel_key_canonicalise(&key);
   return key;
@@ -125,9 +64,8 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
 
 /* 1 if one kernel makes both products of a chunk there. */
 static int has_products(const flp_spec *spec, const char *arch) {
-  for (size_t i = 0; i < sizeof partial_arches / sizeof partial_arches[0]; i++)
-    if (strcmp(partial_arches[i].name, arch) == 0) return strcmp(arch_of(spec, arch, FLP_KERNEL_PRODUCTS), arch) == 0;
-  return 0;
+  const flp_arch *maker = flp_arch_find(flp_arch_of_kind(arch, FLP_KERNEL_PRODUCTS, spec->alignment));
+  return maker && (maker->kinds >> FLP_KERNEL_PRODUCTS & 1);
 }
 
 int flp_kernel_spec_keeps(const flp_spec *spec) {
@@ -161,9 +99,7 @@ int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key o
 }
 
 int flp_kernel_is_tunable(const flp_kernel_key *key) {
-  for (size_t i = 0; i < sizeof partial_arches / sizeof partial_arches[0]; i++)
-    if (strcmp(partial_arches[i].name, key->arch) == 0) return (fields_of(key->kind) & USES_TUNE) != 0;
-  return 0;
+  return flp_arch_has(key->arch, FLP_ARCH_TUNABLE) && flp_kind_has(key->kind, FLP_KIND_TUNE);
 }
 
 void flp_tuning_apply(const flp_tuning *tuning, flp_kernel_key *keys, int count) {
@@ -171,11 +107,24 @@ void flp_tuning_apply(const flp_tuning *tuning, flp_kernel_key *keys, int count)
     if (flp_kernel_is_tunable(&keys[i])) keys[i].tune = tuning->of[keys[i].kind];
 }
 
-int flp_kernel_arch_leaves_choice(const char *arch, const flp_spec *spec) {
+static unsigned tunable_kinds(const char *arch, const flp_spec *spec) {
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
-  int count = flp_kernel_keys_for(spec, arch, keys), tunable = 0;
-  for (int i = 0; i < count; i++) tunable |= flp_kernel_is_tunable(&keys[i]);
-  return tunable;
+  unsigned kinds = 0;
+  int count = flp_kernel_keys_for(spec, arch, keys);
+  for (int i = 0; i < count; i++)
+    if (flp_kernel_is_tunable(&keys[i])) kinds |= 1u << keys[i].kind;
+  return kinds;
+}
+
+int flp_kernel_arch_leaves_choice(const char *arch, const flp_spec *spec) {
+  return tunable_kinds(arch, spec) != 0;
+}
+
+unsigned flp_kernel_tunable_kinds(const flp_spec *spec) {
+  unsigned kinds = 0;
+  const flp_arch *arch;
+  for (int i = 0; (arch = flp_arch_at(i)); i++) kinds |= tunable_kinds(arch->name, spec);
+  return kinds;
 }
 
 int flp_kernel_arch_serves(const char *arch, const flp_spec *spec) {

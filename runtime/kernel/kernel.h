@@ -7,23 +7,10 @@
 
 #include "runtime/base/names.h"
 #include "runtime/flp.h"
-#include "runtime/kernel/abi.h"
+#include "runtime/kernel/arch.h"
+#include "runtime/kernel/kind.h"
 
 enum { FLP_KEY_FORMAT = 3, FLP_DESC_FORMAT = 5 };
-
-typedef enum flp_kernel_kind {
-  FLP_KERNEL_ROWS = 1,        /* prepare, combine, merge, record, dz_scale, bias_reduce, fill */
-  FLP_KERNEL_FORWARD = 2,     /* forward */
-  FLP_KERNEL_DZ = 3,          /* dz */
-  FLP_KERNEL_GRAD_HIDDEN = 4, /* grad_hidden */
-  FLP_KERNEL_GRAD_WEIGHT = 5, /* grad_weight */
-  FLP_KERNEL_PRODUCTS = 6,    /* products_map: in place of the two before it, on sm_90a */
-  FLP_KERNEL_SELECT = 7,      /* select, select_grad: scores that exist already */
-  FLP_KERNEL_KEEP = 8,        /* forward_keep: forward that also stores exponentials (modes S and P) */
-  FLP_KERNEL_KEPT = 9,        /* keep_reference, keep_finish, keep_expand, keep_gather: what turns those into gradients */
-  FLP_KERNEL_LOSS = 10        /* loss_rows: a loss program */
-} flp_kernel_kind;
-enum { FLP_KERNEL_KINDS = FLP_KERNEL_LOSS + 1 };
 
 /* How two warpgroups of a CTA divide the work. */
 typedef enum flp_schedule {
@@ -43,7 +30,7 @@ typedef struct flp_tunables {
 
 typedef struct flp_kernel_key {
   flp_kernel_kind kind;
-  char arch[16];          /* "sm_80", "sm_90a", ... */
+  char arch[16];          /* "sm_80", ... (arch.h) */
   flp_dtype dtype;        /* of operands; LOSS: FP32 */
   flp_dtype target_dtype; /* ROWS, SELECT */
   flp_dtype out_dtype;    /* GRAD_HIDDEN, GRAD_WEIGHT */
@@ -63,7 +50,7 @@ typedef struct flp_tuning {
   flp_tunables of[FLP_KERNEL_KINDS];
 } flp_tuning;
 
-/* Zeroes the fields that key->kind does not use. */
+/* Zeroes the fields that the kind does not use. */
 void flp_kernel_key_canonicalise(flp_kernel_key *key);
 
 /* 1 if a resolved spec wants kernels that keep exponentials: for modes S or P, with gradients, in bf16. */
@@ -76,18 +63,18 @@ int flp_kernel_spec_keeps(const flp_spec *spec);
 enum { FLP_SPEC_KERNELS_MAX = 8 };
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]);
 
-/* 1 if its architecture leaves a choice of how such a kernel is cut: sm_90a. */
+/* 1 if such a kernel is tunable on its architecture. */
 int flp_kernel_is_tunable(const flp_kernel_key *key);
 
 /* Sets the tunables of those keys. */
 void flp_tuning_apply(const flp_tuning *tuning, flp_kernel_key *keys, int count);
 
-/* 1 if at least one of the kernels that a resolved spec needs there is tunable. */
+/* 1 if at least one of the kernels that a resolved spec needs there is tunable; and a mask, 1 << kind, of those that are
+ * tunable on some architecture, 0 if none is. */
 int flp_kernel_arch_leaves_choice(const char *arch, const flp_spec *spec);
+unsigned flp_kernel_tunable_kinds(const flp_spec *spec);
 
-/* 1 if at least one of those kernels is the architecture's own. Some have only a part of the kernels: sm_90a has
- * FORWARD, DZ and PRODUCTS of operands whose addresses are multiples of 16 bytes, as the copy engine asks; the rest are
- * sm_80's, which run there as well. */
+/* 1 if at least one of those kernels is the architecture's own (arch.h). */
 int flp_kernel_arch_serves(const char *arch, const flp_spec *spec);
 
 /* The shape-generic kernel that can stand in for this one: hidden and vocab any, entropy, bias and bias_grad on, cut as
@@ -97,8 +84,8 @@ flp_kernel_key flp_kernel_key_generic(const flp_kernel_key *key, const char *arc
 /* 1 if the kernel runs any loss, as data. */
 int flp_kernel_runs_any_loss(const flp_kernel_key *key);
 
-/* Writes the key's bytes, e.g. "flp-key/1 kind=forward arch=sm_80 dtype=bf16 ... tune=<tunables> sources=<64 hex>
- * tuned=<device>". tuned_for: "" or "<device name>/<SM count>/<driver>" for an entry tuned on one device Returns the
+/* Writes the key's bytes, e.g. "flp-key/3 kind=forward arch=sm_80 dtype=bf16 ... tune=<tunables> sources=<64 hex>
+ * tuned=<device>". tuned_for: "" or "<device name>/<SM count>/<driver>" for an entry tuned on one device. Returns the
  * length without the terminating 0, or 0 if capacity is too small. FLP_KEY_BYTES_MAX always suffices. */
 enum { FLP_KEY_BYTES_MAX = 720 };
 size_t flp_kernel_key_bytes(const flp_kernel_key *key, const uint8_t sources[32], const char *tuned_for, char *out,
@@ -132,9 +119,9 @@ void flp_tuning_text(const flp_tuning *tuning, char out[FLP_TUNING_TEXT_BYTES]);
 flp_status flp_tuning_blame(const char *field, const flp_kernel_key *key, flp_status status);
 
 /* "forward", for messages and files; "?" if unknown. */
-const char *flp_kernel_kind_name(flp_kernel_kind kind);
-
-enum { FLP_ENTRIES_MAX = 8 };
+static inline const char *flp_kernel_kind_name(flp_kernel_kind kind) {
+  return flp_kind_of(kind)->name;
+}
 
 typedef struct flp_kernel_entry {
   char name[32];      /* abi.h entry; the PTX symbol is "flp_" + name */
@@ -165,6 +152,9 @@ typedef struct flp_kernel_desc {
 /* Serialises; returns bytes written, 0 if capacity is too small. FLP_DESC_BYTES_MAX always suffices. */
 enum { FLP_DESC_BYTES_MAX = 2048 };
 size_t flp_kernel_desc_write(const flp_kernel_desc *desc, uint8_t *out, size_t capacity);
+
+/* 1 if the kernel takes its operands through tensor maps, and is launched in clusters. */
+int flp_kernel_is_mapped(const flp_kernel_desc *desc);
 
 /* error: CORRUPT naming the field: bad version, length, unterminated string, count, or a signature that differs from
  * this library's abi.h */

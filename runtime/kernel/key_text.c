@@ -17,12 +17,6 @@ static flp_dtype dtype_of(const char *name) {
   return (flp_dtype)0;
 }
 
-static flp_kernel_kind kind_of(const char *name) {
-  for (int kind = FLP_KERNEL_ROWS; kind < FLP_KERNEL_KINDS; kind++)
-    if (strcmp(flp_kernel_kind_name((flp_kernel_kind)kind), name) == 0) return (flp_kernel_kind)kind;
-  return (flp_kernel_kind)0;
-}
-
 static int read_tune(const flp_kernel_key *key, const char *text, flp_tunables *out) {
   char whole[FLP_TUNABLES_TEXT_BYTES + 32];
   flp_tuning tuning;
@@ -56,7 +50,7 @@ int flp_kernel_key_read(const char *text, flp_kernel_key *out, uint8_t sources[3
                       &format, kind, out->arch, dtype, target, written, &out->entropy, &out->bias, &out->bias_grad,
                       &out->softcap, &out->alignment, &out->hidden, &out->vocab, tune, loss, hex, &end);
   if (fields != 16 || !end) return 0;
-  out->kind = kind_of(kind);
+  out->kind = flp_kind_find(kind, strlen(kind));
   out->dtype = dtype_of(dtype);
   out->target_dtype = dtype_of(target);
   out->out_dtype = dtype_of(written);

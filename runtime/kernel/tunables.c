@@ -82,12 +82,10 @@ static int read_item(piece p, flp_tunables *out) {
   return read_tile(p, out);
 }
 
-/* The kinds that can be cut in more than one way. */
+/* The kind of that name, if some architecture leaves a choice of it; else 0. */
 static int kind_of(piece p) {
-  static const flp_kernel_kind tunable[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_PRODUCTS, FLP_KERNEL_KEEP};
-  for (size_t i = 0; i < sizeof tunable / sizeof tunable[0]; i++)
-    if (is_word(p, flp_kernel_kind_name(tunable[i]))) return (int)tunable[i];
-  return 0;
+  flp_kernel_kind kind = flp_kind_find(p.at, p.length);
+  return flp_kind_has(kind, FLP_KIND_TUNE) ? (int)kind : 0;
 }
 
 static flp_status parse_kind(const char *field, piece p, flp_tuning *out) {
@@ -95,11 +93,10 @@ static flp_status parse_kind(const char *field, piece p, flp_tuning *out) {
   snprintf(text, sizeof text, "%.*s", (int)(p.length < sizeof text ? p.length : sizeof text - 1), p.at);
   const char *items = strchr(text, ':');
   int kind = items ? kind_of((piece){text, (size_t)(items - text)}) : 0;
+  char accepted[128];
   if (!kind)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "%s: '%s' does not begin with a kernel (accepted: forward:, dz:, products: or "
-                    "forward_keep:)",
-                    field, text);
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' does not begin with a kernel (accepted: %s)", field, text,
+                    flp_kind_list(FLP_KIND_TUNE, ":", accepted, sizeof accepted));
   items++;
   for (piece item; next_piece(&items, ',', &item);)
     if (!read_item(item, &out->of[kind]))

@@ -52,21 +52,17 @@ static flp_status look_up_other(collector *c, const flp_kernel_key *key, char *b
   return FLP_OK;
 }
 
-static int has_tuning(flp_kernel_kind kind) {
-  return kind != FLP_KERNEL_ROWS && kind != FLP_KERNEL_KEPT && kind != FLP_KERNEL_LOSS;
-}
-
 /* Kinds whose plain entries serve: those that leave nothing to tune, and forward_keep where a head was tuned for what
  * keeps nothing. */
 static int may_be_plain(flp_kernel_kind kind) {
-  return !has_tuning(kind) || kind == FLP_KERNEL_KEEP;
+  return !flp_kind_has(kind, FLP_KIND_TUNE) || kind == FLP_KERNEL_KEEP;
 }
 
 static flp_status from_tuned(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out) {
   int found = 0;
   c->driver = c->request->driver_version;
   FLP_TRY(look_up(c, key, c->device_id, bytes, out, &found));
-  if (!found && has_tuning(key->kind)) FLP_TRY(look_up_other(c, key, bytes, out, &found));
+  if (!found && flp_kind_has(key->kind, FLP_KIND_TUNE)) FLP_TRY(look_up_other(c, key, bytes, out, &found));
   if (!found && may_be_plain(key->kind)) {
     c->driver = 0;
     FLP_TRY(look_up(c, key, "", bytes, out, &found));
@@ -138,60 +134,30 @@ static flp_status from_nearest(collector *c, flp_rung rung, const flp_kernel_key
 
 /* ---- checks ---- */
 
-/* Entries that a module must have, and when. */
-static const struct {
-  flp_kernel_kind kind;
-  const char *entry;
-  uint32_t grads;  /* needed if the spec asks for one of these; 0: always */
-  flp_dtype dtype; /* needed for this operand dtype only; 0: for any */
-} needed[] = {
-    {FLP_KERNEL_ROWS, "prepare", 0, 0},
-    {FLP_KERNEL_ROWS, "combine", 0, 0},
-    {FLP_KERNEL_ROWS, "merge", 0, 0},
-    {FLP_KERNEL_ROWS, "record", 7, 0},
-    {FLP_KERNEL_ROWS, "dz_scale", 7, FLP_DTYPE_FP16},
-    {FLP_KERNEL_ROWS, "fill", FLP_GRAD_HIDDEN, 0},
-    {FLP_KERNEL_ROWS, "bias_reduce", FLP_GRAD_BIAS, 0},
-    {FLP_KERNEL_ROWS, "gather", 0, 0},
-    {FLP_KERNEL_GRAD_HIDDEN, "grad_hidden", 0, 0},
-    {FLP_KERNEL_GRAD_WEIGHT, "grad_weight", 0, 0},
-    {FLP_KERNEL_PRODUCTS, "products_map", 0, 0},
-    {FLP_KERNEL_KEPT, "keep_reference", 0, 0},
-    {FLP_KERNEL_KEPT, "keep_finish", 0, 0},
-    {FLP_KERNEL_KEPT, "keep_expand", 0, 0},
-    {FLP_KERNEL_KEPT, "keep_gather", 0, 0},
-    {FLP_KERNEL_LOSS, "loss_rows", 0, 0},
-    {FLP_KERNEL_SELECT, "select", 0, 0},
-    {FLP_KERNEL_SELECT, "select_grad", 0, 0},
-};
-
-static int has_entry(const flp_kernel_desc *desc, const char *name) {
+static int has_entry(const flp_kernel_desc *desc, int entry) {
   for (uint32_t i = 0; i < desc->entry_count; i++)
-    if (strcmp(desc->entries[i].name, name) == 0) return 1;
+    if (strcmp(desc->entries[i].name, flp_entry_name(entry)) == 0) return 1;
   return 0;
 }
 
+static flp_status no_entry(const char *kind, const flp_kind_entry *entry) {
+  if (entry->plain == FLP_NO_ENTRY || entry->mapped == FLP_NO_ENTRY)
+    return flp_fail(FLP_ERROR_CORRUPT, "module %s has no entry %s%s", kind, flp_entry_name(entry->plain),
+                    flp_entry_name(entry->mapped));
+  return flp_fail(FLP_ERROR_CORRUPT, "module %s has neither entry %s nor %s", kind, flp_entry_name(entry->plain),
+                  flp_entry_name(entry->mapped));
+}
+
+/* The entries that plans of this spec launch. */
 static flp_status check_entries(const flp_spec *spec, const flp_kernel_desc *desc) {
-  for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
-    int asked =
-        (!needed[i].grads || (spec->grads & needed[i].grads)) && (!needed[i].dtype || needed[i].dtype == spec->dtype);
-    if (needed[i].kind == desc->key.kind && asked && !has_entry(desc, needed[i].entry))
-      return flp_fail(FLP_ERROR_CORRUPT, "module %s has no entry %s", flp_kernel_kind_name(desc->key.kind),
-                      needed[i].entry);
+  const flp_kind *kind = flp_kind_of(desc->key.kind);
+  for (int i = 0; i < kind->entry_count; i++) {
+    const flp_kind_entry *entry = &kind->entries[i];
+    int is_asked = (!entry->grads || (spec->grads & entry->grads)) && (!entry->dtype || entry->dtype == spec->dtype);
+    if (is_asked && !has_entry(desc, entry->plain) && !has_entry(desc, entry->mapped))
+      return no_entry(kind->name, entry);
   }
-  if (desc->key.kind != FLP_KERNEL_FORWARD && desc->key.kind != FLP_KERNEL_DZ && desc->key.kind != FLP_KERNEL_KEEP)
-    return FLP_OK;
-  const char *kind = flp_kernel_kind_name(desc->key.kind);
-  char mapped[32];
-  snprintf(mapped, sizeof mapped, "%s_map", kind);
-  if (has_entry(desc, kind) || has_entry(desc, mapped)) return FLP_OK;
-  return flp_fail(FLP_ERROR_CORRUPT, "module %s has neither entry %s nor %s", kind, kind, mapped);
-}
-
-static int any_has(const flp_images *images, const char *entry) {
-  for (int i = 0; i < images->count; i++)
-    if (has_entry(&images->image[i].desc, entry)) return 1;
-  return 0;
+  return FLP_OK;
 }
 
 static const flp_kernel_desc *desc_of(const flp_images *images, flp_kernel_kind kind) {
@@ -200,22 +166,25 @@ static const flp_kernel_desc *desc_of(const flp_images *images, flp_kernel_kind 
   return NULL;
 }
 
-/* Exponentials come with the partials that forward gives, and from rows read in the same way. */
+/* Exponentials come with the partials that forward gives. */
 static flp_status check_keep(const flp_images *images) {
   const flp_kernel_desc *forward = desc_of(images, FLP_KERNEL_FORWARD), *keep = desc_of(images, FLP_KERNEL_KEEP);
-  if (!keep) return FLP_OK;
-  int same = has_entry(forward, "forward_map") == has_entry(keep, "forward_keep_map") &&
-             has_entry(forward, "forward_map") == any_has(images, "dz_map");
-  if (same && forward->unit_columns == keep->unit_columns) return FLP_OK;
-  return flp_fail(FLP_ERROR_CORRUPT, "modules forward, forward_keep and dz are for different architectures");
+  if (!keep || (forward && forward->unit_columns == keep->unit_columns)) return FLP_OK;
+  return flp_fail(FLP_ERROR_CORRUPT, "modules forward and forward_keep have partials of different columns");
 }
 
-/* The kernels of one backward pass read their rows in one way: by index, or put together in the workspace. */
+/* The kernels of one plan read their rows in one way: by index, or put together in the workspace for tensor maps. */
 static flp_status check_together(const flp_images *images) {
-  int by_index = any_has(images, "grad_hidden") || any_has(images, "grad_weight");
-  int mixed = (any_has(images, "dz") && any_has(images, "products_map")) || (any_has(images, "dz_map") && by_index);
-  if (!mixed) return check_keep(images);
-  return flp_fail(FLP_ERROR_CORRUPT, "modules dz and products are for different architectures");
+  const flp_kernel_desc *first = NULL;
+  for (int i = 0; i < images->count; i++) {
+    const flp_kernel_desc *desc = &images->image[i].desc;
+    if (!flp_kind_has(desc->key.kind, FLP_KIND_TILED)) continue;
+    if (!first) first = desc;
+    if (flp_kernel_is_mapped(first) != flp_kernel_is_mapped(desc))
+      return flp_fail(FLP_ERROR_CORRUPT, "modules %s and %s are for different architectures",
+                      flp_kernel_kind_name(first->key.kind), flp_kernel_kind_name(desc->key.kind));
+  }
+  return check_keep(images);
 }
 
 static flp_status check_device(const flp_device *device, const flp_kernel_desc *desc) {
@@ -297,6 +266,13 @@ static flp_status collect_one(collector *c, flp_rung rung, const flp_kernel_key 
   return check_image(c->request, key, &out->image[i]);
 }
 
+/* Plain kernels alone are what the next rung is for. */
+static flp_status check_tuned(const collector *c, const flp_images *images) {
+  for (int i = 0; i < images->count; i++)
+    if (images->driver[i]) return FLP_OK;
+  return flp_fail(FLP_ERROR_UNAVAILABLE, "%s has no kernel tuned for %s", c->place, c->device_id);
+}
+
 flp_status flp_images_collect(flp_rung rung, const flp_images_request *request, flp_images *out) {
   memset(out, 0, sizeof *out);
   collector c = {.request = request};
@@ -306,6 +282,7 @@ flp_status flp_images_collect(flp_rung rung, const flp_images_request *request, 
   flp_status status = prepare(rung, &c);
   out->store = c.store;
   for (int i = 0; i < count && status == FLP_OK; i++) status = collect_one(&c, rung, &keys[i], out);
+  if (status == FLP_OK && rung == FLP_RUNG_TUNED) status = check_tuned(&c, out);
   return status == FLP_OK ? check_together(out) : status;
 }
 

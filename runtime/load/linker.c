@@ -14,7 +14,7 @@
 enum { LINK_INPUT_PTX = 1 }; /* CUjitInputType; pinned by the driver's ABI */
 
 int flp_linker_takes(flp_kernel_kind kind) {
-  return kind == FLP_KERNEL_ROWS || kind == FLP_KERNEL_LOSS;
+  return flp_kind_has(kind, FLP_KIND_LINKED);
 }
 
 /* Takes over what the linker made, as long as its state lives. */

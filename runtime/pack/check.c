@@ -80,13 +80,12 @@ static int has_product(const flp_pack *pack, flp_kernel_key key, const uint8_t *
 
 static flp_status check_portable(const flp_pack *pack, const flp_pack_entry *entry, const flp_kernel_desc *desc) {
   flp_kernel_key key = desc->key;
-  char last = key.arch[strlen(key.arch) - 1]; /* a descriptor that was read has an arch */
-  if (last >= '0' && last <= '9') return FLP_OK;
-  snprintf(key.arch, sizeof key.arch, "%s", FLP_PACK_PORTABLE_ARCH);
+  if (!flp_arch_is_exact(key.arch)) return FLP_OK;
+  snprintf(key.arch, sizeof key.arch, "%s", FLP_PORTABLE_ARCH);
   key.tune = (flp_tunables){0};
   int found =
       key.kind == FLP_KERNEL_PRODUCTS ? has_product(pack, key, desc->sources) : has_key(pack, &key, desc->sources);
-  return found ? FLP_OK : bad(entry, "there is no kernel for " FLP_PACK_PORTABLE_ARCH " beside it", "");
+  return found ? FLP_OK : bad(entry, "there is no kernel for " FLP_PORTABLE_ARCH " beside it", "");
 }
 
 /* ---- all entries ---- */

@@ -40,9 +40,6 @@ enum {
 
 #define FLP_PACK_MAGIC "FLPP"
 #define FLP_PACK_SIGNED "flp-pack/1 signature of "
-/* The architecture whose kernels must accompany those that run on one capability alone. */
-#define FLP_PACK_PORTABLE_ARCH "sm_80"
-
 typedef enum flp_pack_code {
   FLP_PACK_PTX = 1,  /* capability and driver are 0 */
   FLP_PACK_CUBIN = 2 /* capability as 90; driver: the oldest that loads it, as cuDriverGetVersion counts, 13000 */

@@ -13,22 +13,6 @@
 #include "runtime/eager/eager.h"
 #include "runtime/plan/plan.h"
 
-/* Which kernels a device runs, best first. exact: code with an architecture suffix runs on that capability alone. */
-static const struct {
-  int major, minor, exact;
-  const char *name;
-} architectures[] = {
-    {9, 0, 1, "sm_90a"},
-    {8, 0, 0, "sm_80"},
-};
-enum { ARCHITECTURE_COUNT = sizeof architectures / sizeof architectures[0] };
-_Static_assert((int)ARCHITECTURE_COUNT <= (int)FLP_LADDER_ARCHES_MAX, "flp_ladder_arches lists every architecture");
-
-static int runs(int i, const flp_device *device) {
-  int wanted = architectures[i].major * 1000 + architectures[i].minor, got = device->major * 1000 + device->minor;
-  return architectures[i].exact ? got == wanted : got >= wanted;
-}
-
 /* ---- saying each reason once ---- */
 
 enum { SAID_MAX = 256 };
@@ -208,10 +192,13 @@ static flp_status try_architecture(walk *w, flp_rung rung, const char *arch, int
 int flp_ladder_arches(const flp_device *device, const flp_spec *spec, int clusters, const flp_tuning *tuning,
                       const char *out[FLP_LADDER_ARCHES_MAX]) {
   int count = 0, asks = tuning && flp_tuning_asks(tuning);
-  for (int i = 0; i < ARCHITECTURE_COUNT; i++) {
-    const char *arch = architectures[i].name;
-    int worth = !architectures[i].exact || (clusters && flp_kernel_arch_serves(arch, spec));
-    if (worth && runs(i, device) && (!asks || flp_kernel_arch_leaves_choice(arch, spec))) out[count++] = arch;
+  for (int i = FLP_ARCHES_MAX - 1; i >= 0; i--) {
+    const flp_arch *arch = flp_arch_at(i);
+    if (!arch || !(arch->facts & FLP_ARCH_PLANNED) || !flp_arch_runs(arch, device->major, device->minor)) continue;
+    if (!clusters && (arch->facts & FLP_ARCH_CLUSTERS)) continue;
+    if (!flp_kernel_arch_serves(arch->name, spec) || (asks && !flp_kernel_arch_leaves_choice(arch->name, spec)))
+      continue;
+    out[count++] = arch->name;
   }
   return count;
 }
@@ -230,12 +217,6 @@ static flp_status try_rung(walk *w, flp_rung rung, int *fallback) {
     if (status == FLP_OK || !*fallback) break;
   }
   return status;
-}
-
-static int runs_any(const flp_device *device) {
-  int any = 0;
-  for (int i = 0; i < ARCHITECTURE_COUNT; i++) any |= runs(i, device);
-  return any;
 }
 
 /* ---- the walk ---- */
@@ -297,22 +278,24 @@ static flp_status end_here(const flp_plan *plan, flp_rung rung, flp_status statu
 }
 
 static flp_status no_choice(const flp_plan *plan) {
-  char tune[FLP_TUNING_TEXT_BYTES];
+  char tune[FLP_TUNING_TEXT_BYTES], arches[128];
   flp_tuning_text(&plan->tuning, tune);
   return flp_fail(FLP_ERROR_ARGUMENT,
                   "options.tune is \"%s\", but on %s kernels of %s are cut in one way only (accepted: NULL, \"\"); "
-                  "those of sm_90a for operands aligned to 16 bytes leave a choice",
-                  tune, plan->device.name, plan->spec_text);
+                  "those of %s for operands aligned to 16 bytes leave a choice",
+                  tune, plan->device.name, plan->spec_text,
+                  flp_arch_list(FLP_ARCH_TUNABLE, " or ", arches, sizeof arches));
 }
 
 static flp_status climb(walk *w) {
   flp_plan *plan = w->plan;
   flp_rung pinned = plan->options.rung;
   const char *arches[FLP_LADDER_ARCHES_MAX];
-  if (!runs_any(&plan->device)) {
+  const flp_arch *portable = flp_arch_find(FLP_PORTABLE_ARCH);
+  if (!flp_arch_runs(portable, plan->device.major, plan->device.minor)) {
     char reason[96];
     snprintf(reason, sizeof reason, "compute capability %d.%d is below %d.%d", plan->device.major, plan->device.minor,
-             architectures[ARCHITECTURE_COUNT - 1].major, architectures[ARCHITECTURE_COUNT - 1].minor);
+             portable->capability / 10, portable->capability % 10);
     return flp_ladder_without_device(plan, reason);
   }
   if (list_arches(plan, arches) == 0) return no_choice(plan);

@@ -87,7 +87,7 @@ flp_status flp_ladder_without_device(flp_plan *plan, const char *reason);
  * that have kernels of their own for the spec, then the portable one. Returns their number, 0 if there is none.
  * spec: resolved; clusters: 1 if the driver can launch them (flp_driver_has_clusters); tuning: NULL, or how kernels are
  * cut: where it asks for anything, only those are listed that leave a choice */
-enum { FLP_LADDER_ARCHES_MAX = 4 };
+enum { FLP_LADDER_ARCHES_MAX = FLP_ARCHES_MAX };
 int flp_ladder_arches(const flp_device *device, const flp_spec *spec, int clusters, const flp_tuning *tuning,
                       const char *out[FLP_LADDER_ARCHES_MAX]);
 

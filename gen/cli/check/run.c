@@ -18,7 +18,7 @@ typedef struct run_state {
 } run_state;
 
 const char *check_how_tune(const check_how *how, const flp_spec *spec) {
-  return how->tune && flp_kernel_arch_leaves_choice("sm_90a", spec) ? how->tune : NULL;
+  return how->tune && flp_kernel_tunable_kinds(spec) ? how->tune : NULL;
 }
 
 int check_how_ends(const check_how *how, flp_status status) {

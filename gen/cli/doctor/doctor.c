@@ -73,7 +73,7 @@ static void examine_generator(examination *out) {
   if (dladdr((const void *)(uintptr_t)flpgen_generate, &info) && info.dli_fname)
     snprintf(out->generator_path, sizeof out->generator_path, "%s", info.dli_fname);
   flp_kernel_key key = {
-      .kind = FLP_KERNEL_ROWS, .arch = CLI_PORTABLE_ARCH, .dtype = FLP_DTYPE_BF16, .target_dtype = FLP_DTYPE_INT64};
+      .kind = FLP_KERNEL_ROWS, .arch = FLP_PORTABLE_ARCH, .dtype = FLP_DTYPE_BF16, .target_dtype = FLP_DTYPE_INT64};
   flp_kernel_key_canonicalise(&key);
   cli_kernel kernel;
   flp_status status = cli_kernel_generate(&key, NULL, &kernel);

@@ -30,6 +30,17 @@ static flp_status generate(const flp_spec *spec, const flp_tuning *tuning, const
   return FLP_OK;
 }
 
+/* Capabilities of the architectures with these facts: "9.0"; for no facts the least of all: "8.0 or newer". */
+static void list_capabilities(unsigned facts, char out[96]) {
+  const flp_arch *arch = flp_arch_find(FLP_PORTABLE_ARCH);
+  size_t used = 0;
+  snprintf(out, 96, "%d.%d or newer", arch->capability / 10, arch->capability % 10);
+  for (int i = 0; facts && used < 96 && (arch = flp_arch_at(i)); i++)
+    if ((arch->facts & facts) == facts)
+      used += (size_t)snprintf(out + used, 96 - used, "%s%d.%d", used ? " or " : "", arch->capability / 10,
+                               arch->capability % 10);
+}
+
 flp_status explain_assume(const explain_args *args, explain_assumed *out, flp_planner *planner) {
   const flp_spec *spec = &args->spec.spec;
   flp_device device = device_of(args);
@@ -38,9 +49,11 @@ flp_status explain_assume(const explain_args *args, explain_assumed *out, flp_pl
   FLP_TRY(flp_tuning_parse("--tune", args->spec.tune, &tuning));
   int count = flp_ladder_arches(&device, spec, 1, &tuning, arches);
   int runs = count || flp_ladder_arches(&device, spec, 1, NULL, arches);
-  flp_status status = flp_fail(
-      FLP_ERROR_ARGUMENT, "--capability: %d.%d is not accepted%s", args->major, args->minor,
-      runs ? " with --tune, kernels are cut in one way only there; 9.0 is" : ", no kernels run there; 8.0 or newer is");
+  char accepted[96];
+  list_capabilities(runs ? FLP_ARCH_TUNABLE : 0, accepted);
+  flp_status status =
+      flp_fail(FLP_ERROR_ARGUMENT, "--capability: %d.%d is not accepted%s; %s is", args->major, args->minor,
+               runs ? " with --tune, kernels are cut in one way only there" : ", no kernels run there", accepted);
   for (int i = 0; i < count && (i == 0 || status != FLP_OK); i++) status = generate(spec, &tuning, arches[i], out);
   FLP_TRY(status);
   flp_planner_init(planner, spec, &args->options, &device, out->desc, out->count);

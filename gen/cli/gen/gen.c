@@ -83,14 +83,14 @@ static flp_status add_arch(gen_work *work, const gen_args *args, const char *nam
     return flp_fail(FLP_ERROR_ARGUMENT, "--arch: '%s' has too many names; at most %d are accepted", args->arches,
                     ARCHES_MAX);
   char target[16];
-  FLP_TRY(cli_kernels_target(name, &args->options, target));
+  FLP_TRY(cli_kernels_target(name, target));
   strcpy(work->asked[work->arches], name); /* fits: the target check has bounded it */
   memcpy(work->target[work->arches++], target, sizeof target);
   return FLP_OK;
 }
 
 static flp_status choose_arches(gen_work *work, const gen_args *args) {
-  char *list = strdup(args->arches ? args->arches : CLI_PORTABLE_ARCH);
+  char *list = strdup(args->arches ? args->arches : FLP_PORTABLE_ARCH);
   if (!list) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
   flp_status status = FLP_OK;
   for (char *name = list, *next; status == FLP_OK && name; name = next) {
@@ -123,10 +123,11 @@ static flp_status choose_keys(gen_work *work, const gen_args *args) {
   }
   flp_tuning_apply(&tuning, work->keys, work->key_count);
   if (leaves_choice) return FLP_OK;
+  char tunable[128];
   return flp_fail(FLP_ERROR_ARGUMENT,
-                  "--tune: not accepted with --arch %s, whose kernels are cut in one way only; "
-                  "sm_90a is",
-                  args->arches ? args->arches : CLI_PORTABLE_ARCH " (default)");
+                  "--tune: not accepted with --arch %s, whose kernels are cut in one way only; %s is",
+                  args->arches ? args->arches : FLP_PORTABLE_ARCH " (default)",
+                  flp_arch_list(FLP_ARCH_TUNABLE, " or ", tunable, sizeof tunable));
 }
 
 /* What would do nothing beside --generic. */

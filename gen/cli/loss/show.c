@@ -103,8 +103,7 @@ static flp_status generate(const show_args *args, const flp_loss *loss, cli_kern
   flpgen_options options = {.want_ir = 1, .want_opt_ir = 1, .loss = loss};
   flp_kernel_key key = {.kind = FLP_KERNEL_LOSS, .dtype = FLP_DTYPE_FP32};
   crypto_hash_sha256(key.loss, bytes, flp_loss_write(loss, bytes, sizeof bytes));
-  flpgen_options plain = {.want_ir = 0};
-  FLP_TRY(cli_kernels_target(args->arch ? args->arch : CLI_PORTABLE_ARCH, &plain, key.arch));
+  FLP_TRY(cli_kernels_target(args->arch ? args->arch : FLP_PORTABLE_ARCH, key.arch));
   return cli_kernel_generate(&key, &options, out);
 }
 
@@ -169,7 +168,7 @@ static error_t parse_show(int key, char *text, struct argp_state *state) {
 int cli_loss_show(int argc, char **argv) {
   static const struct argp_option options[] = {
       {"emit", KEY_EMIT, "LIST", 0, "any of ir,opt,ptx: print the kernel of this loss over arrays of rows", 0},
-      {"arch", KEY_ARCH, "NAME", 0, "its architecture, e.g. sm_90a; sm_80 (default) runs on every newer GPU", 0},
+      {"arch", KEY_ARCH, "NAME", 0, "its architecture, e.g. sm_90; sm_80 (default) runs on every newer GPU", 0},
       {"bytes", KEY_BYTES, "FILE", 0, "write the program here, as flp_spec.loss takes it", 0},
       {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
       {0}};
@@ -180,7 +179,7 @@ int cli_loss_show(int argc, char **argv) {
       "Shows what a loss reads, its parameters, metrics and operations."
       "\vLOSS is a name of `flpgen loss list`, a file that ends in .lua, or a sum of them.\n\n"
       "  flpgen loss show grpo+k3\n"
-      "  flpgen loss show my.lua --emit ptx --arch sm_90a\n"
+      "  flpgen loss show my.lua --emit ptx --arch sm_90\n"
       "  flpgen loss show my.lua --bytes my.loss\n\n" CLI_EXIT_HELP,
       NULL,
       NULL,

@@ -48,7 +48,7 @@ static const struct argp_option options[] = {
      2},
     {"from", KEY_FROM, "PATH", 0, "the entries of a cache directory, or of another pack", 2},
     {"arch", KEY_ARCH, "LIST", 0,
-     "architectures, default sm_80,sm_90a: every one that there are kernels for; sm_80 is always among them", 2},
+     "architectures, default: every one that plans take kernels of; sm_80 is always among them", 2},
     {"tuned-for", KEY_TUNED_FOR, "DEVICE", 0,
      "kernels cut by --tune, or by the templates where that was found best, are for this device alone, e.g. 'NVIDIA "
      "H200/132/13000' (name/multiprocessors/driver), and the templates' own choice is packed beside them",

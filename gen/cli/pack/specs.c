@@ -13,27 +13,10 @@ typedef struct wish {
   uint32_t chunk_rows, chunk_vocab; /* of dz or forward_keep for a device */
 } wish;
 
-enum { ARCHES_MAX = 16 };
-
 typedef struct wishes {
   wish *list;
-  size_t count, capacity, last;                       /* last: asked for */
-  char asked[ARCHES_MAX][32], target[ARCHES_MAX][16]; /* answers of cli_kernels_target, which cost a kernel each */
-  int arches;
+  size_t count, capacity, last; /* last: asked for */
 } wishes;
-
-static flp_status target_of(wishes *w, const char *asked, char target[16]) {
-  for (int i = 0; i < w->arches; i++)
-    if (strcmp(w->asked[i], asked) == 0) {
-      memcpy(target, w->target[i], 16);
-      return FLP_OK;
-    }
-  FLP_TRY(cli_kernels_target(asked, NULL, target));
-  if (w->arches == ARCHES_MAX || strlen(asked) >= sizeof w->asked[0]) return FLP_OK;
-  strcpy(w->asked[w->arches], asked);
-  memcpy(w->target[w->arches++], target, 16);
-  return FLP_OK;
-}
 
 static flp_status wish_for(wishes *w, const flp_kernel_key *key, const char *tuned_for) {
   if (w->count == w->capacity) {
@@ -61,8 +44,7 @@ static flp_status wish_for(wishes *w, const flp_kernel_key *key, const char *tun
 }
 
 static int is_portable(const flp_kernel_key *key) {
-  char last = key->arch[strlen(key->arch) - 1];
-  return last >= '0' && last <= '9';
+  return !flp_arch_is_exact(key->arch);
 }
 
 /* ---- from specs ---- */
@@ -93,14 +75,15 @@ static flp_status wish_for_arch(wishes *w, const cli_pack_spec *spec, const char
 static flp_status wish_for_spec(wishes *w, const cli_pack_spec *spec) {
   flp_tuning tuning;
   FLP_TRY(flp_tuning_parse("--tune", spec->tune, &tuning));
-  char *list = strdup(spec->arches ? spec->arches : CLI_PORTABLE_ARCH ",sm_90a");
+  char planned[128];
+  char *list = strdup(spec->arches ? spec->arches : flp_arch_list(FLP_ARCH_PLANNED, ",", planned, sizeof planned));
   if (!list) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
-  flp_status status = wish_for_arch(w, spec, CLI_PORTABLE_ARCH, &tuning); /* whatever else was asked for */
+  flp_status status = wish_for_arch(w, spec, FLP_PORTABLE_ARCH, &tuning); /* whatever else was asked for */
   for (char *name = list, *next; status == FLP_OK && name; name = next) {
     char target[16];
     next = strchr(name, ',');
     if (next) *next++ = 0;
-    status = target_of(w, name, target);
+    status = cli_kernels_target(name, target);
     if (status == FLP_OK) status = wish_for_arch(w, spec, target, &tuning);
   }
   free(list);
@@ -114,7 +97,7 @@ static flp_status wish_for_company(wishes *w, const cli_pack_items *items, const
   static const flp_kernel_kind products[] = {FLP_KERNEL_GRAD_HIDDEN, FLP_KERNEL_GRAD_WEIGHT};
   flp_kernel_key key = *given, wanted[4];
   memset(key.arch, 0, sizeof key.arch);
-  strcpy(key.arch, CLI_PORTABLE_ARCH);
+  strcpy(key.arch, FLP_PORTABLE_ARCH);
   key.tune = (flp_tunables){0};
   int is_products = key.kind == FLP_KERNEL_PRODUCTS, forms = is_products ? 4 : 1;
   for (int i = 0; i < forms; i++) {

@@ -131,41 +131,28 @@ static void add_generic_keys(const char *arch, flp_kernel_key *out, int *count) 
 }
 
 flp_status cli_kernels_generic_keys(const char *arch, flp_kernel_key **out, int *count) {
-  /* Architectures that are made beside the portable one, for the kernels that are their own. */
-  static const char *const faster[] = {"sm_90a"};
-  enum { FASTER = sizeof faster / sizeof faster[0] };
+  int is_portable = strcmp(arch, FLP_PORTABLE_ARCH) == 0;
   *count = 0;
-  *out = calloc(POINTS * FLP_SPEC_KERNELS_MAX * (1 + FASTER) + SELECTS + 1, sizeof **out);
+  *out = calloc(POINTS * FLP_SPEC_KERNELS_MAX * (1 + FLP_ARCHES_MAX) + SELECTS + 1, sizeof **out);
   if (!*out) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
   add_generic_keys(arch, *out, count);
   add_select_keys(arch, *out, count);
   add_loss_key(arch, *out, count);
-  for (int i = 0; strcmp(arch, CLI_PORTABLE_ARCH) == 0 && i < FASTER; i++) add_generic_keys(faster[i], *out, count);
+  /* Beside the portable kernels those of other architectures that plans take. */
+  const flp_arch *other;
+  for (int i = 0; is_portable && (other = flp_arch_at(i)); i++)
+    if ((other->facts & FLP_ARCH_PLANNED) && other->below) add_generic_keys(other->name, *out, count);
   return FLP_OK;
 }
 
-static int arch_number(const char *arch) {
-  if (strncmp(arch, "sm_", 3) != 0) return -1;
-  char *end;
-  long number = strtol(arch + 3, &end, 10);
-  size_t digits = (size_t)(end - (arch + 3));
-  int suffix = (*end == 'a' || *end == 'f') && end[1] == 0;
-  return digits >= 2 && digits <= 3 && arch[3] >= '1' && arch[3] <= '9' && (*end == 0 || suffix) ? (int)number : -1;
-}
-
-flp_status cli_kernels_target(const char *arch, const flpgen_options *options, char target[16]) {
-  int number = arch_number(arch);
-  if (number < 80)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--arch: '%s' is not accepted; sm_80 or newer is, e.g. sm_80, sm_90, sm_100",
+flp_status cli_kernels_target(const char *arch, char target[16]) {
+  const flp_arch *serving = flp_arch_serving(arch);
+  if (!serving)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--arch: '%s' is not accepted; " FLP_PORTABLE_ARCH " or newer is, e.g. " FLP_PORTABLE_ARCH
+                    ", sm_90, sm_100",
                     arch);
-  flp_kernel_key key = {.kind = FLP_KERNEL_ROWS, .dtype = FLP_DTYPE_BF16, .target_dtype = FLP_DTYPE_INT64};
-  strncpy(key.arch, arch, sizeof key.arch - 1);
-  flp_kernel_key_canonicalise(&key);
-  cli_kernel probe;
-  flp_status status = cli_kernel_generate(&key, options, &probe);
-  if (status != FLP_OK && status != FLP_ERROR_UNSUPPORTED) return status;
-  if (status == FLP_OK) flpgen_result_clear(&probe.result);
   memset(target, 0, 16);
-  strncpy(target, status == FLP_OK ? arch : CLI_PORTABLE_ARCH, 15);
+  strncpy(target, flpgen_arch_supported(serving->name) ? serving->name : FLP_PORTABLE_ARCH, 15);
   return FLP_OK;
 }

@@ -7,9 +7,6 @@
 #include "gen/cli/shared/common.h"
 #include "gen/gen.h"
 
-/* The architecture whose PTX runs on every newer GPU. */
-#define CLI_PORTABLE_ARCH "sm_80"
-
 typedef struct cli_kernel {
   flpgen_result result;
   double seconds;
@@ -33,9 +30,9 @@ void cli_kernels_destroy(cli_kernels *kernels);
 /* The keys of every shape-generic kernel, each once. *out is malloc'ed. error: MEMORY */
 flp_status cli_kernels_generic_keys(const char *arch, flp_kernel_key **out, int *count);
 
-/* The architecture to generate for when this one is asked for: itself if templates exist, else the portable one.
- * target: 16 bytes. error: ARGUMENT if arch is no "sm_NN" or older than sm_80 */
-flp_status cli_kernels_target(const char *arch, const flpgen_options *options, char target[16]);
+/* The architecture to generate for when this one is asked for: itself if kernels can be made for it, else the portable
+ * one. target: 16 bytes. error: ARGUMENT if arch is no "sm_NN" or older than the portable one */
+flp_status cli_kernels_target(const char *arch, char target[16]);
 
 /* A descriptor as JSON, and a spec. */
 json_t *cli_desc_json(const flp_kernel_desc *desc);

@@ -59,7 +59,7 @@ static const struct argp_option options[] = {
     {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 1},
     {"model", KEY_MODEL, "FILE", 0, "read vocab, hidden, dtype, softcap and scale from a Hugging Face config.json", 1},
     {"tune", KEY_TUNE, "TEXT", 0,
-     "cut kernels for sm_90a otherwise than their templates choose, or fail; e.g. "
+     "cut kernels otherwise than their templates choose, where an architecture leaves a choice, or fail; e.g. "
      "'forward:cooperative,256x192,stages=4,cluster=2,raster=8;products:256x128'; kernels: forward, dz, products, "
      "forward_keep; schedules: ping-pong, cooperative",
      1},
@@ -209,15 +209,15 @@ flp_status cli_spec_args_tune(const cli_spec_args *args, flp_options *out) {
 
 flp_status cli_spec_check_cut(const char *field, const char *text, const flp_spec *spec) {
   flp_tuning tuning;
-  flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
   char accepted[128] = "";
   FLP_TRY(flp_tuning_parse(field, text, &tuning));
-  int count = flp_kernel_keys_for(spec, "sm_90a", keys);
-  for (int i = 0; i < count; i++) {
+  unsigned kinds = flp_kernel_tunable_kinds(spec);
+  for (int kind = 0; kind < FLP_KERNEL_KINDS; kind++) {
     size_t used = strlen(accepted);
-    if (!flp_kernel_is_tunable(&keys[i])) continue;
-    snprintf(accepted + used, sizeof accepted - used, "%s%s", used ? ", " : "", flp_kernel_kind_name(keys[i].kind));
-    tuning.of[keys[i].kind] = (flp_tunables){0};
+    if (!(kinds >> kind & 1)) continue;
+    snprintf(accepted + used, sizeof accepted - used, "%s%s", used ? ", " : "",
+             flp_kernel_kind_name((flp_kernel_kind)kind));
+    tuning.of[kind] = (flp_tunables){0};
   }
   if (!flp_tuning_asks(&tuning)) return FLP_OK;
   char others[FLP_TUNING_TEXT_BYTES];

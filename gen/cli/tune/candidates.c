@@ -71,14 +71,6 @@ static int is_listed(const tune_list *list, int first, const flp_tunables *tune)
   return 0;
 }
 
-int tune_has_kind(const flp_spec *spec, flp_kernel_kind kind) {
-  flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
-  int count = flp_kernel_keys_for(spec, "sm_90a", keys);
-  for (int i = 0; i < count; i++)
-    if (keys[i].kind == kind) return 1;
-  return 0;
-}
-
 flp_status tune_list_kernels(flp_kernel_kind kind, const tune_target *target, const tune_work *work,
                              const flp_device *device, const flp_tunables *included, tune_list *out) {
   space_points points;

@@ -48,14 +48,15 @@ tune_call tune_session_call(const tune_session *s, flp_kernel_kind kind) {
 /* A plan that is asked for no cut and whose kernels do not load falls to those of a lower architecture or rung, which
  * leave nothing to tune. A strict one would not, but waits for every call. */
 static flp_status refuse_others(flp_plan **plan) {
-  if (flp_plan_get_rung(*plan) == FLP_RUNG_JIT && strcmp((*plan)->arch, "sm_90a") == 0) return FLP_OK;
+  if (flp_plan_get_rung(*plan) == FLP_RUNG_JIT && flp_arch_has((*plan)->arch, FLP_ARCH_TUNABLE)) return FLP_OK;
   char arch[sizeof(*plan)->arch];
   snprintf(arch, sizeof arch, "%s", (*plan)->arch);
   const char *rung = flp_rung_name(flp_plan_get_rung(*plan));
   flp_plan_destroy(*plan);
   *plan = NULL;
-  return flp_fail(FLP_ERROR_UNAVAILABLE, "its kernels for sm_90a do not load; those for %s of rung %s would run", arch,
-                  rung);
+  char tunable[128];
+  return flp_fail(FLP_ERROR_UNAVAILABLE, "its kernels for %s do not load; those for %s of rung %s would run",
+                  flp_arch_list(FLP_ARCH_TUNABLE, " or ", tunable, sizeof tunable), arch, rung);
 }
 
 static void set_layout(flp_options *options, const search_candidate *layout) {

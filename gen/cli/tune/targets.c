@@ -119,7 +119,7 @@ static flp_status add(const tune_args *args, tune_targets *out, const flp_spec *
   tune_target *target = &out->items[out->count];
   *target = (tune_target){.scale = scale};
   FLP_TRY(flp_spec_resolve(&spec, &target->spec));
-  if (!flp_kernel_arch_serves("sm_90a", &target->spec))
+  if (!flp_kernel_tunable_kinds(&target->spec))
     return flp_fail(FLP_ERROR_ARGUMENT, "alignment %u is not accepted; 16 is: other kernels leave nothing to tune",
                     (unsigned)target->spec.alignment);
   FLP_TRY(cli_spec_check_cut("--include", args->include, &target->spec));

@@ -67,8 +67,10 @@ typedef struct tune_list {
   int count;
 } tune_list;
 
-/* 1 if plans of the spec have that kind of kernel on sm_90a. */
-int tune_has_kind(const flp_spec *spec, flp_kernel_kind kind);
+/* 1 if plans of the spec have a kernel of that kind that can be tuned. */
+static inline int tune_has_kind(const flp_spec *spec, flp_kernel_kind kind) {
+  return flp_kernel_tunable_kinds(spec) >> kind & 1;
+}
 
 /* What a kernel is launched over: rows in launches of chunk_rows, and columns in launches of chunk_vocab; 0: all. */
 typedef struct tune_work {

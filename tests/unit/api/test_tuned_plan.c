@@ -34,13 +34,14 @@ static void put(flp_store *store, const flp_kernel_key *key, const flp_tuning *t
   cr_assert_eq(flp_jit_get(&provider), FLP_OK, "%s", flp_error_detail());
   cr_assert_eq(flp_jit_generate(provider, &cut, NULL, 0, &image), FLP_OK, "%s", flp_error_detail());
   if (key->kind == FLP_KERNEL_DZ) image.desc.chunk_vocab = chunk_vocab;
-  int is_plain = key->kind == FLP_KERNEL_ROWS || key->kind == FLP_KERNEL_KEPT;
+  int is_plain = !flp_kind_has(key->kind, FLP_KIND_TUNE);
   size_t length = flp_kernel_key_bytes(key, flp_sources_hash(), is_plain ? "" : tuned_for, bytes, sizeof bytes);
   cr_assert_eq(flp_store_put(store, bytes, length, &image), FLP_OK, "%s", flp_error_detail());
   flp_kernel_image_clear(&image);
 }
 
-static void tune_for(const char *directory, const flp_spec *spec, const char *tune, int driver, uint32_t chunk_vocab) {
+static void tune_on(const char *arch, const char *directory, const flp_spec *spec, const char *tune, int driver,
+                    uint32_t chunk_vocab) {
   flp_store *store;
   flp_tuning tuning;
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
@@ -49,9 +50,13 @@ static void tune_for(const char *directory, const flp_spec *spec, const char *tu
   mkdir(directory, 0700);
   cr_assert_eq(flp_tuning_parse("tune", tune, &tuning), FLP_OK);
   cr_assert_eq(flp_store_open(directory, NULL, &store), FLP_OK);
-  int count = flp_kernel_keys_for(spec, "sm_90a", keys);
+  int count = flp_kernel_keys_for(spec, arch, keys);
   for (int i = 0; i < count; i++) put(store, &keys[i], &tuning, device, chunk_vocab);
   flp_store_close(store);
+}
+
+static void tune_for(const char *directory, const flp_spec *spec, const char *tune, int driver, uint32_t chunk_vocab) {
+  tune_on("sm_90a", directory, spec, tune, driver, chunk_vocab);
 }
 
 static void expect_plan(const flp_plan *plan, flp_rung rung, const char *cut) {
@@ -72,6 +77,33 @@ static void expect_cut(const flp_plan *plan, flp_kernel_kind kind, const char *w
     return;
   }
   cr_expect(0, "no kernel %s", flp_kernel_kind_name(kind));
+}
+
+/* Kernels of kinds that no architecture can tune are plain: the products of sm_80, too. */
+Test(tuned_plan, plain_kernels_serve_where_their_kind_leaves_nothing_to_tune) {
+  stage s;
+  stage_open(&s, "capability=8.0;driver=13000");
+  flp_spec spec = spec_of(1000, 64, 3);
+  tune_on("sm_80", s.cache, &spec, "", 13000, 512);
+  int put_calls = s.provider_calls();
+  flp_plan *plan = stage_plan(&spec, NULL);
+  expect_plan(plan, FLP_RUNG_TUNED, "tuned here");
+  cr_expect_eq(s.provider_calls(), put_calls);
+  flp_plan_destroy(plan);
+}
+
+/* An operation that has nothing to tune is not called tuned for that. */
+Test(tuned_plan, plain_kernels_alone_are_not_tuned) {
+  stage s;
+  stage_open(&s, hopper);
+  flp_spec spec = FLP_SPEC_INIT;
+  spec.op = FLP_OP_SELECT;
+  spec.vocab = 1000;
+  tune_for(s.cache, &spec, "", 13000, 0);
+  flp_plan *plan = stage_plan(&spec, NULL);
+  expect_plan(plan, FLP_RUNG_HEURISTIC, "own choice");
+  cr_expect_not_null(strstr(flp_plan_get_reason(plan, FLP_RUNG_TUNED), " has no kernel tuned for Fake H200/132/13000"));
+  flp_plan_destroy(plan);
 }
 
 /* ---- another driver ---- */

@@ -13,7 +13,9 @@
 #include "runtime/base/names.c"
 #include "runtime/base/status.c"
 #include "runtime/kernel/abi.c"
+#include "runtime/kernel/arch.c"
 #include "runtime/kernel/kernel.c"
+#include "runtime/kernel/kind.c"
 #include "runtime/kernel/provider.h"
 #include "runtime/kernel/tunables.c"
 

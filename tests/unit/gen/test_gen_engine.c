@@ -228,6 +228,22 @@ Test(gen_engine, unknown_architecture_is_unsupported) {
                    "sm_90a, sm_100, sm_103, sm_120");
 }
 
+/* The table of arch.c knows each row of runtime/kernel/arch.c, and LLVM what it names. */
+Test(gen_engine, every_architecture_has_a_target) {
+  const flp_arch *arch;
+  for (int i = 0; (arch = flp_arch_at(i)); i++) {
+    cr_assert(flpgen_arch_supported(arch->name), "%s", arch->name);
+    flp_kernel_key key = gen_case_key(FLP_KERNEL_ROWS);
+    flpgen_result result;
+    char error[512];
+    snprintf(key.arch, sizeof key.arch, "%s", arch->name);
+    cr_assert_eq(flpgen_generate(&key, NULL, &result, error, sizeof error), FLP_OK, "%s: %s", arch->name, error);
+    cr_expect_str_eq(result.desc.key.arch, arch->name);
+    flpgen_result_clear(&result);
+  }
+  cr_expect(!flpgen_arch_supported("sm_75") && !flpgen_arch_supported("sm_90aa") && !flpgen_arch_supported(""));
+}
+
 Test(gen_engine, unknown_kind_is_an_argument_error) {
   flp_kernel_key key = gen_case_key(FLP_KERNEL_FORWARD);
   key.kind = (flp_kernel_kind)11;

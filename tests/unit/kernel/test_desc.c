@@ -144,13 +144,13 @@ Test(desc, refusals_name_the_field) {
       {"chunk of rows", FLP_KERNEL_DZ, TUNABLES_AT + 31, "\200", 1,
        "descriptor: chunk_rows is 2147483648, accepted: 0 to 2147483647"},
       {"chunk of columns", FLP_KERNEL_PRODUCTS, TUNABLES_AT + 32, "\1", 1,
-       "descriptor: chunk_vocab is 1, accepted: 0, since only dz is made in chunks"},
+       "descriptor: chunk_vocab is 1, accepted: 0 for a kernel of this kind"},
       {"chunk of rows of others", FLP_KERNEL_PRODUCTS, TUNABLES_AT + 28, "\1", 1,
-       "descriptor: chunk_rows is 1, accepted: 0, since only dz and forward_keep are made in chunks"},
+       "descriptor: chunk_rows is 1, accepted: 0 for a kernel of this kind"},
       {"chunk of rows of P", FLP_KERNEL_KEEP, TUNABLES_AT + 31, "\200", 1,
        "descriptor: chunk_rows is 2147483648, accepted: 0 to 2147483647"},
       {"chunk of columns of P", FLP_KERNEL_KEEP, TUNABLES_AT + 32, "\1", 1,
-       "descriptor: chunk_vocab is 1, accepted: 0, since only dz is made in chunks"},
+       "descriptor: chunk_vocab is 1, accepted: 0 for a kernel of this kind"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     const bad_case *c = &cases[i];
@@ -180,7 +180,7 @@ Test(desc, entries_match_this_library) {
   expect_refused(&desc, "descriptor: signature of entry dz is not terminated");
   desc = sample_desc(FLP_KERNEL_DZ);
   desc.key.kind = FLP_KERNEL_FORWARD;
-  expect_refused(&desc, "descriptor: kind forward has no entry of that name");
+  expect_refused(&desc, "descriptor: entry dz is none of kind forward");
   desc = sample_desc(FLP_KERNEL_ROWS);
   desc.entries[2] = desc.entries[0];
   expect_refused(&desc, "descriptor: entry prepare stands twice");

@@ -1,0 +1,54 @@
+/* arch.h: the architectures that there are kernels for, one row each. What LLVM calls them is in gen/target/arch.c.
+ *
+ * Kernels for an architecture without a suffix run on every newer GPU, those for one with a suffix on that capability
+ * alone. A row may have kernels of its own for some kinds only; another one then serves for the rest. */
+#ifndef FLP_ARCH_H
+#define FLP_ARCH_H
+
+#include "runtime/kernel/kind.h"
+
+/* The architecture whose kernels run on every GPU that is supported at all. */
+#define FLP_PORTABLE_ARCH "sm_80"
+
+typedef struct flp_arch {
+  const char *name;      /* as in keys of kernels */
+  int capability;        /* 10·major + minor of the GPUs that it is made for */
+  unsigned kinds;        /* 1 << kind of those that it has kernels of its own for */
+  const char *below;     /* the architecture that serves for the other kinds; NULL if there are none */
+  uint32_t alignment;    /* least alignment of operands that its own kernels take; below serves for others */
+  const char *templates; /* folder of the templates that replace portable ones: "" or "sm_90a/" */
+  unsigned facts;
+  /* for the planner: floating-point operations a clock of one multiprocessor, and where the driver names none, its clock
+   * (Hz) and the bandwidth of device memory (bytes/s) */
+  double flops_per_clock, clock, bandwidth;
+} flp_arch;
+
+/* Facts of an architecture. */
+enum {
+  FLP_ARCH_PLANNED = 1,      /* plans try its kernels; else they are made for `flpgen gen --arch` alone */
+  FLP_ARCH_TUNABLE = 2,      /* its own kernels leave a choice of their tile configuration */
+  FLP_ARCH_CLUSTERS = 4,     /* its own kernels are launched in clusters, their operands come through tensor maps */
+  FLP_ARCH_QUICK_FORWARD = 8 /* level 1 of the driver's compiler is right for its forward of 16-bit operands */
+};
+
+enum { FLP_ARCHES_MAX = 16 };
+
+/* Row i, in ascending order: plans try the last one that runs first. NULL behind the last. */
+const flp_arch *flp_arch_at(int i);
+/* The row of that name; NULL if there is none. */
+const flp_arch *flp_arch_find(const char *name);
+/* 1 if an architecture of that name has these facts. */
+int flp_arch_has(const char *name, unsigned facts);
+/* 1 if code for that name runs on one capability alone; of names without a row, too. */
+int flp_arch_is_exact(const char *name);
+/* 1 if kernels of that row run on GPUs of this compute capability. */
+int flp_arch_runs(const flp_arch *arch, int major, int minor);
+/* The row whose kernels serve where this architecture is asked for: its own, or the portable one for what has none, from
+ * sm_80 on. NULL for what is older, or no name of an architecture. */
+const flp_arch *flp_arch_serving(const char *name);
+/* The name of the architecture whose kernel of that kind serves for this one. alignment: of operands, in bytes */
+const char *flp_arch_of_kind(const char *name, flp_kernel_kind kind, uint32_t alignment);
+/* Names of the rows that have these facts, divided by that text. Returns out. */
+const char *flp_arch_list(unsigned facts, const char *between, char *out, size_t capacity);
+
+#endif

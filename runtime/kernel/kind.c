@@ -1,0 +1,109 @@
+/* kind.c: see kind.h. */
+#include "runtime/kernel/kind.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { ANY_GRAD = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
+
+/* ---- entries ---- */
+
+#define PLAIN(entry) FLP_ENTRY_##entry, FLP_NO_ENTRY
+#define MAPPED(entry) FLP_NO_ENTRY, FLP_ENTRY_##entry##_map
+#define EITHER(entry) FLP_ENTRY_##entry, FLP_ENTRY_##entry##_map
+
+static const flp_kind_entry rows_entries[] = {
+    {PLAIN(prepare), 0, 0},
+    {PLAIN(gather), 0, 0},
+    {PLAIN(combine), 0, 0},
+    {PLAIN(merge), 0, 0},
+    {PLAIN(record), ANY_GRAD, 0},
+    {PLAIN(dz_scale), ANY_GRAD, FLP_DTYPE_FP16},
+    {PLAIN(bias_reduce), FLP_GRAD_BIAS, 0},
+    {PLAIN(fill), FLP_GRAD_HIDDEN, 0},
+};
+static const flp_kind_entry forward_entries[] = {{EITHER(forward), 0, 0}};
+static const flp_kind_entry dz_entries[] = {{EITHER(dz), 0, 0}};
+static const flp_kind_entry grad_hidden_entries[] = {{PLAIN(grad_hidden), 0, 0}};
+static const flp_kind_entry grad_weight_entries[] = {{PLAIN(grad_weight), 0, 0}};
+static const flp_kind_entry products_entries[] = {{MAPPED(products), 0, 0}};
+static const flp_kind_entry select_entries[] = {{PLAIN(select), 0, 0}, {PLAIN(select_grad), 0, 0}};
+static const flp_kind_entry forward_keep_entries[] = {{EITHER(forward_keep), 0, 0}};
+static const flp_kind_entry kept_entries[] = {
+    {PLAIN(keep_reference), 0, 0}, {PLAIN(keep_finish), 0, 0}, {PLAIN(keep_expand), 0, 0}, {PLAIN(keep_gather), 0, 0}};
+static const flp_kind_entry loss_rows_entries[] = {{PLAIN(loss_rows), 0, 0}};
+
+/* ---- kinds ---- */
+
+#define SCORES                                                                                                \
+  (FLP_KIND_ENTROPY | FLP_KIND_BIAS | FLP_KIND_ALIGNMENT | FLP_KIND_HIDDEN | FLP_KIND_VOCAB | FLP_KIND_TUNE | \
+   FLP_KIND_TILED)
+#define PRODUCT (FLP_KIND_ALIGNMENT | FLP_KIND_HIDDEN | FLP_KIND_TILED)
+
+/* X(kind, name, facts) */
+#define KINDS(X)                                                                                              \
+  X(ROWS, rows, FLP_KIND_TARGET | FLP_KIND_LINKED)                                                            \
+  X(FORWARD, forward, SCORES | FLP_KIND_UNITS)                                                                \
+  X(DZ, dz, SCORES | FLP_KIND_BIAS_GRAD | FLP_KIND_CHUNK_ROWS | FLP_KIND_CHUNK_VOCAB)                         \
+  X(GRAD_HIDDEN, grad_hidden, PRODUCT | FLP_KIND_OUT)                                                         \
+  X(GRAD_WEIGHT, grad_weight, PRODUCT | FLP_KIND_OUT)                                                         \
+  X(PRODUCTS, products, PRODUCT | FLP_KIND_TUNE)                                                              \
+  X(SELECT, select, FLP_KIND_TARGET | FLP_KIND_ENTROPY | FLP_KIND_ALIGNMENT | FLP_KIND_VOCAB | FLP_KIND_FP64) \
+  X(KEEP, forward_keep, SCORES | FLP_KIND_UNITS | FLP_KIND_CHUNK_ROWS)                                        \
+  X(KEPT, kept, FLP_KIND_ALIGNMENT)                                                                           \
+  X(LOSS, loss_rows, FLP_KIND_LOSS | FLP_KIND_LINKED)
+
+static const flp_kind kinds[FLP_KERNEL_KINDS] = {{"?", 0, 0, NULL},
+#define KIND_ROW(kind, name, facts) \
+  [FLP_KERNEL_##kind] = {#name, facts, sizeof name##_entries / sizeof name##_entries[0], name##_entries},
+                                                 KINDS(KIND_ROW)
+#undef KIND_ROW
+};
+
+#define FITS(kind, name, facts) \
+  _Static_assert(sizeof name##_entries / sizeof name##_entries[0] <= FLP_ENTRIES_MAX, "entries of a descriptor");
+KINDS(FITS)
+#undef FITS
+
+const flp_kind *flp_kind_of(flp_kernel_kind kind) {
+  return &kinds[(size_t)kind < FLP_KERNEL_KINDS ? (size_t)kind : 0];
+}
+
+int flp_kind_has(flp_kernel_kind kind, unsigned facts) {
+  return (flp_kind_of(kind)->facts & facts) == facts;
+}
+
+flp_kernel_kind flp_kind_find(const char *name, size_t length) {
+  for (int kind = 1; kind < FLP_KERNEL_KINDS; kind++)
+    if (strlen(kinds[kind].name) == length && memcmp(kinds[kind].name, name, length) == 0) return (flp_kernel_kind)kind;
+  return (flp_kernel_kind)0;
+}
+
+const char *flp_entry_name(int entry) {
+#define NAME(entry, LIST) #entry,
+  static const char *const names[] = {FLP_ENTRY_LIST(NAME)};
+#undef NAME
+  return entry >= 0 && entry < FLP_NO_ENTRY ? names[entry] : "";
+}
+
+const flp_kind_entry *flp_kind_entry_find(flp_kernel_kind kind, const char *name) {
+  const flp_kind *row = flp_kind_of(kind);
+  const flp_abi_entry *abi = flp_abi_find(name);
+  for (int i = 0; abi && i < row->entry_count; i++)
+    if (row->entries[i].plain == (int)abi->id || row->entries[i].mapped == (int)abi->id) return &row->entries[i];
+  return NULL;
+}
+
+const char *flp_kind_list(unsigned facts, const char *suffix, char *out, size_t capacity) {
+  int left = 0;
+  size_t used = 0;
+  for (int kind = 1; kind < FLP_KERNEL_KINDS; kind++) left += flp_kind_has((flp_kernel_kind)kind, facts);
+  out[0] = 0;
+  for (int kind = 1; kind < FLP_KERNEL_KINDS && used < capacity; kind++) {
+    if (!flp_kind_has((flp_kernel_kind)kind, facts)) continue;
+    const char *between = used == 0 ? "" : left == 1 ? " or " : ", ";
+    used += (size_t)snprintf(out + used, capacity - used, "%s%s%s", between, kinds[kind].name, suffix);
+    left--;
+  }
+  return out;
+}

@@ -1,0 +1,75 @@
+/* kind.h: the kinds of kernels, one row each: what names a kernel of that kind, what its module holds, how it is made.
+ *
+ * A module is the PTX of one kernel of this list; its entries are what is launched. */
+#ifndef FLP_KIND_H
+#define FLP_KIND_H
+
+#include "runtime/flp.h"
+#include "runtime/kernel/abi.h"
+
+typedef enum flp_kernel_kind {
+  FLP_KERNEL_ROWS = 1,        /* what is done a row at a time around the products */
+  FLP_KERNEL_FORWARD = 2,     /* scores, reduced to partials of each row */
+  FLP_KERNEL_DZ = 3,          /* the gradient of scores, in chunks */
+  FLP_KERNEL_GRAD_HIDDEN = 4, /* the gradient of hidden from that */
+  FLP_KERNEL_GRAD_WEIGHT = 5, /* the gradient of weight */
+  FLP_KERNEL_PRODUCTS = 6,    /* both of these in one, where an architecture has it */
+  FLP_KERNEL_SELECT = 7,      /* scores that exist already */
+  FLP_KERNEL_KEEP = 8,        /* forward that also stores exponentials (modes S and P) */
+  FLP_KERNEL_KEPT = 9,        /* what turns those into gradients */
+  FLP_KERNEL_LOSS = 10        /* a loss program */
+} flp_kernel_kind;
+enum { FLP_KERNEL_KINDS = FLP_KERNEL_LOSS + 1 };
+
+/* Facts of a kind. The first ones say which fields of flp_kernel_key it uses. */
+enum {
+  FLP_KIND_TARGET = 1 << 0,
+  FLP_KIND_OUT = 1 << 1,
+  FLP_KIND_ENTROPY = 1 << 2,
+  FLP_KIND_BIAS = 1 << 3, /* with softcap: both change the scores */
+  FLP_KIND_BIAS_GRAD = 1 << 4,
+  FLP_KIND_ALIGNMENT = 1 << 5,
+  FLP_KIND_HIDDEN = 1 << 6,
+  FLP_KIND_VOCAB = 1 << 7,
+  FLP_KIND_TUNE = 1 << 8, /* architectures may leave a choice of its tile configuration */
+  FLP_KIND_LOSS = 1 << 9,
+  FLP_KIND_FP64 = 1 << 10,        /* its operands may be FP64 */
+  FLP_KIND_TILED = 1 << 11,       /* its descriptor has tile_rows and tile_columns */
+  FLP_KIND_UNITS = 1 << 12,       /* and unit_columns */
+  FLP_KIND_CHUNK_ROWS = 1 << 13,  /* its descriptor may prefer chunks of rows */
+  FLP_KIND_CHUNK_VOCAB = 1 << 14, /* and of columns */
+  FLP_KIND_LINKED = 1 << 15       /* its relocatable code is as good (linker.h) */
+};
+
+enum { FLP_ENTRIES_MAX = 8, FLP_NO_ENTRY = FLP_ENTRY_ID_COUNT };
+
+/* An entry that the module of a kind defines: with operands by pointer, or in its place one with operands through tensor
+ * maps; FLP_NO_ENTRY where there is no such form. Plans need it if the spec asks for one of these gradients (0: always),
+ * and its operands have this dtype (0: any). */
+typedef struct flp_kind_entry {
+  int plain, mapped;
+  uint32_t grads;
+  flp_dtype dtype;
+} flp_kind_entry;
+
+typedef struct flp_kind {
+  const char *name; /* for keys, messages and files; of its template, too */
+  unsigned facts;
+  int entry_count;
+  const flp_kind_entry *entries;
+} flp_kind;
+
+/* The row of a kind; for what is no kind one without facts and entries, named "?". */
+const flp_kind *flp_kind_of(flp_kernel_kind kind);
+/* 1 if all of these facts hold. */
+int flp_kind_has(flp_kernel_kind kind, unsigned facts);
+/* The kind of that name; 0 if there is none. */
+flp_kernel_kind flp_kind_find(const char *name, size_t length);
+/* The entry of the kind that is this one in either form, by the name of abi.h; NULL if it is none of that kind. */
+const flp_kind_entry *flp_kind_entry_find(flp_kernel_kind kind, const char *name);
+/* Name of an entry; "" for FLP_NO_ENTRY. */
+const char *flp_entry_name(int entry);
+/* Names of the kinds that have these facts: "forward:, dz: or products:" with suffix ":". Returns out. */
+const char *flp_kind_list(unsigned facts, const char *suffix, char *out, size_t capacity);
+
+#endif
