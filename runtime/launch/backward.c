@@ -18,7 +18,7 @@ static flp_status launch_dz_scale(const flp_call *call) {
 /* A chunk of dz made from hidden and weight, in the plan's own order of columns and rows. */
 static flp_status launch_chunk(const flp_call *call, flp_row_range rows, flp_row_range columns, uint32_t grads,
                                int first, int last) {
-  int gathers_own = call->plan->planner.backward_cluster && call->scheme.mode == FLP_MODE_RECOMPUTE_ROWS;
+  int gathers_own = call->plan->planner.is_mapped && call->scheme.mode == FLP_MODE_RECOMPUTE_ROWS;
   backward_chunk c = {.row_begin = rows.begin,
                       .row_end = rows.end,
                       .column_begin = columns.begin,
@@ -94,7 +94,7 @@ flp_status flp_launch_fill(const flp_call *call) {
 static flp_status from_saved(const flp_call *call) {
   flp_row_range rows = {0, call->args->n};
   flp_keep_sink keep = flp_keep_saved(call, 0);
-  if (call->plan->planner.backward_cluster) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
+  if (call->plan->planner.is_mapped) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
   return flp_launch_kept(call, rows, &keep, 1, 1);
 }
 
@@ -103,7 +103,7 @@ static flp_status recompute(const flp_call *call) {
   flp_row_range rows = {0, call->args->n};
   FLP_TRY(backward_launch_record(call, rows));
   FLP_TRY(launch_dz_scale(call));
-  if (call->plan->planner.backward_cluster && call->scheme.mode != FLP_MODE_RECOMPUTE_ROWS)
+  if (call->plan->planner.is_mapped && call->scheme.mode != FLP_MODE_RECOMPUTE_ROWS)
     FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
   switch (call->scheme.mode) {
     case FLP_MODE_RECOMPUTE_ROWS:

@@ -56,7 +56,7 @@ static flp_status launch_dz_portable(const flp_call *call, const backward_chunk 
 }
 
 flp_status backward_launch_dz(const flp_call *call, const backward_chunk *c) {
-  return call->plan->planner.backward_cluster ? backward_launch_dz_map(call, c) : launch_dz_portable(call, c);
+  return call->plan->planner.is_mapped ? backward_launch_dz_map(call, c) : launch_dz_portable(call, c);
 }
 
 /* m: rows of the result that the chunk covers */
@@ -141,7 +141,7 @@ flp_status backward_launch_products(const flp_call *call, const backward_chunk *
   backward_sink hidden = hidden_sink(call, c), weight = weight_sink(call, c);
   int wants_hidden = (c->grads & FLP_GRAD_HIDDEN) != 0, wants_weight = (c->grads & FLP_GRAD_WEIGHT) != 0;
   if (!wants_hidden && !wants_weight) return FLP_OK;
-  if (call->plan->planner.backward_cluster)
+  if (call->plan->planner.is_mapped)
     return backward_launch_products_map(call, c, wants_hidden ? &hidden : NULL, wants_weight ? &weight : NULL);
   if (wants_hidden) FLP_TRY(launch_product(call, c, FLP_KERNEL_GRAD_HIDDEN, rows_of(c), &hidden));
   return wants_weight ? launch_product(call, c, FLP_KERNEL_GRAD_WEIGHT, columns_of(c), &weight) : FLP_OK;

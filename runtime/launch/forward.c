@@ -13,7 +13,7 @@ flp_status flp_launch_forward(const flp_call *call) {
   int64_t chunk = call->scheme.chunk_rows;
   for (int64_t begin = 0; begin < a->n; begin += chunk) {
     flp_row_range rows = {begin, flp_min(begin + chunk, a->n)};
-    if (call->plan->planner.forward_gathers) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
+    if (call->plan->planner.is_mapped) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
     if (a->saved) {
       flp_keep_sink keep = flp_keep_saved(call, begin);
       FLP_TRY(flp_launch_keep(call, rows, &keep));

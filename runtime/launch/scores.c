@@ -93,7 +93,7 @@ static flp_status launch_scores_portable(const flp_call *call, flp_row_range row
 }
 
 flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, int64_t columns, const flp_keep_sink *keep) {
-  return call->plan->planner.forward_gathers ? launch_scores_mapped(call, rows, columns, keep)
+  return call->plan->planner.is_mapped ? launch_scores_mapped(call, rows, columns, keep)
                                              : launch_scores_portable(call, rows, columns, keep);
 }
 

@@ -101,7 +101,7 @@ static flp_status stream(const flp_call *call) {
   FLP_TRY(flp_launch_prepare(call, 1));
   for (int64_t begin = 0; begin < n; begin += chunk) {
     flp_row_range rows = {begin, flp_min(begin + chunk, n)};
-    if (call->plan->planner.forward_gathers) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
+    if (call->plan->planner.is_mapped) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
     FLP_TRY(flp_launch_keep(call, rows, &keep));
     FLP_TRY(flp_launch_fold(call, rows, 0));
     FLP_TRY(launch_loss(call, rows));

@@ -46,7 +46,7 @@ static double shared_out_cost(const flp_planner *p, const product *x, int count)
   double flops = 0, longest = 0, memory = 0;
   for (int i = 0; i < count; i++) {
     flops += (double)tiles_of(&x[i]) * tile_flops(&x[i]);
-    longest = fmax(longest, tile_flops(&x[i]) * x[i].unit_tiles / (p->flop_rate * p->backward_cluster));
+    longest = fmax(longest, tile_flops(&x[i]) * x[i].unit_tiles / (p->flop_rate * p->dz_cluster));
     memory += memory_seconds(p, &x[i]);
   }
   double compute = fmax(flops / (p->flop_rate * p->multiprocessors) + longest / 2, longest);
@@ -71,9 +71,9 @@ static double chunk_cost(const flp_planner *p, int64_t rows, int64_t columns, ui
   int count = 0;
   if (grads & FLP_GRAD_HIDDEN) made[count++] = grad_hidden_of(p, rows, columns);
   if (grads & FLP_GRAD_WEIGHT) made[count++] = grad_weight_of(p, rows, columns);
-  double seconds = p->backward_cluster ? shared_out_cost(p, &dz, 1) : product_cost(p, &dz);
-  if (p->backward_cluster && count) seconds += shared_out_cost(p, made, count);
-  for (int i = 0; i < count && !p->backward_cluster; i++) seconds += product_cost(p, &made[i]);
+  double seconds = p->is_mapped ? shared_out_cost(p, &dz, 1) : product_cost(p, &dz);
+  if (p->is_mapped && count) seconds += shared_out_cost(p, made, count);
+  for (int i = 0; i < count && !p->is_mapped; i++) seconds += product_cost(p, &made[i]);
   if (grads & FLP_GRAD_BIAS) seconds += launch_seconds;
   return seconds;
 }
@@ -106,10 +106,10 @@ double flp_planner_forward_cost(const flp_planner *p, int64_t n, int64_t chunk_r
 
 /* One product of a launch, in tiles of equal work: whole waves of them. */
 static double waves_cost(const flp_planner *p, const product *x) {
-  if (!p->backward_cluster) return product_cost(p, x);
-  int64_t at_once = flp_max(p->multiprocessors / p->backward_cluster, 1);
+  if (!p->is_mapped) return product_cost(p, x);
+  int64_t at_once = flp_max(p->multiprocessors / p->dz_cluster, 1);
   int64_t waves = flp_ceil_div(flp_ceil_div(tiles_of(x), x->unit_tiles), at_once);
-  double unit = tile_flops(x) * x->unit_tiles / (p->flop_rate * p->backward_cluster);
+  double unit = tile_flops(x) * x->unit_tiles / (p->flop_rate * p->dz_cluster);
   return fmax((double)waves * unit, memory_seconds(p, x)) + launch_seconds;
 }
 
@@ -119,7 +119,7 @@ static double kept_cost(const flp_planner *p, int64_t rows, int expands) {
   int hidden = (p->spec.grads & FLP_GRAD_HIDDEN) != 0, weight = (p->spec.grads & FLP_GRAD_WEIGHT) != 0;
   product made[] = {grad_hidden_of(p, rows, p->spec.vocab), grad_weight_of(p, rows, p->spec.vocab)};
   double seconds = (double)flp_ceil_div(rows, FLP_KEPT_BLOCK_ROWS) * launch_seconds;
-  if (hidden && weight && p->backward_cluster)
+  if (hidden && weight && p->is_mapped)
     seconds += shared_out_cost(p, made, 2);
   else
     seconds += (hidden ? waves_cost(p, &made[0]) : 0) + (weight ? waves_cost(p, &made[1]) : 0);
@@ -137,7 +137,7 @@ static double stream_chunk_cost(const flp_planner *p, int64_t rows, int accumula
   product scores = {rows, p->spec.vocab, p->spec.hidden, p->keep_rows, p->unit_columns, 1}, first = scores;
   first.n = flp_min(p->unit_columns, p->spec.vocab);
   double seconds = waves_cost(p, &scores) + waves_cost(p, &first) + kept_cost(p, rows, p->step_expands);
-  if (p->forward_gathers) seconds += flp_planner_gather_cost(p, rows, 1);
+  if (p->is_mapped) seconds += flp_planner_gather_cost(p, rows, 1);
   if (accumulates && (p->spec.grads & FLP_GRAD_WEIGHT))
     seconds += 8.0 * (double)p->spec.vocab * (double)p->spec.hidden / p->bandwidth;
   return seconds + 3 * launch_seconds; /* keep_reference, combine, loss_rows */

@@ -1,16 +1,9 @@
 /* init.c: what the planner must know of kernels and device: tiles from descriptors, rates from clocks. */
-#include <string.h>
-
 #include "runtime/loss/loss.h"
 #include "runtime/planner/planner.h"
 
-/* Floating-point operations a clock of one multiprocessor: mma.sync m16n8k16 makes 2048 on sm_80 and newer, wgmma 4096;
- * fp32 operands take six bf16 products. Layouts are compared with each other, so what the main loop loses cancels. */
-static const double flops_per_clock = 2048, flops_per_clock_mapped = 4096;
+/* fp32 operands take six bf16 products. */
 static const double fp32_products = 6;
-
-/* Where the driver names no clocks: those of an A100. */
-static const double default_clock = 1.41e9, default_bandwidth = 1.55e12;
 
 /* Whether both warpgroups of a mapped dz share a tile, rather than having one each: asked for, or the template's
  * choice. */
@@ -39,27 +32,21 @@ static void set_preference(flp_planner *p, const flp_kernel_desc *desc) {
 
 static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
   int64_t band = (int64_t)desc->tile_rows * (desc->cluster > 1 ? desc->cluster : 1);
+  p->is_mapped |= flp_kernel_is_mapped(desc);
   switch (desc->key.kind) {
-    case FLP_KERNEL_ROWS:
-    case FLP_KERNEL_SELECT:
-    case FLP_KERNEL_KEPT:
-    case FLP_KERNEL_LOSS:
-      break;
     case FLP_KERNEL_KEEP:
       p->keep_rows = band;
       break;
     case FLP_KERNEL_FORWARD:
       p->forward_rows = band;
       p->unit_columns = desc->unit_columns;
-      p->forward_gathers = strcmp(desc->entries[0].name, "forward_map") == 0;
       break;
     case FLP_KERNEL_DZ:
       p->dz_rows = desc->tile_rows;
       p->dz_columns = desc->tile_columns;
       p->dz_band = band;
       p->dz_unit_tiles = is_cooperative(&desc->key) ? 1 : 2;
-      if (strcmp(desc->entries[0].name, "dz_map") == 0)
-        p->backward_cluster = desc->cluster > 1 ? (int)desc->cluster : 1;
+      p->dz_cluster = desc->cluster > 1 ? (int)desc->cluster : 1;
       break;
     case FLP_KERNEL_GRAD_HIDDEN:
       p->hidden_rows = desc->tile_rows;
@@ -73,7 +60,28 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
       p->hidden_rows = p->weight_rows = band;
       p->hidden_columns = p->weight_columns = desc->tile_columns;
       break;
+    default: /* no matrix product */
+      break;
   }
+}
+
+/* The fastest architecture that the kernels are for decides how long products take. Layouts are compared with each other,
+ * so what the main loop loses cancels. */
+static const flp_arch *fastest(const flp_kernel_desc *descs, int count) {
+  const flp_arch *best = flp_arch_find(FLP_PORTABLE_ARCH);
+  for (int i = 0; i < count; i++) {
+    const flp_arch *arch = flp_arch_find(descs[i].key.arch);
+    if (arch && arch->flops_per_clock > best->flops_per_clock) best = arch;
+  }
+  return best;
+}
+
+static void set_rates(flp_planner *p, const flp_device *device, const flp_arch *arch) {
+  double clock = device->clock_khz > 0 ? device->clock_khz * 1e3 : arch->clock;
+  p->flop_rate = arch->flops_per_clock * clock / (p->spec.dtype == FLP_DTYPE_FP32 ? fp32_products : 1);
+  /* Two transfers a clock and bus line. */
+  p->bandwidth = 2e3 * device->memory_clock_khz * (device->memory_bus_bits / 8.0);
+  if (!(p->bandwidth > 0)) p->bandwidth = arch->bandwidth;
 }
 
 /* Whether exponentials, times the slope of a softcap, are a gradient but for a factor a row, and nothing sums
@@ -97,6 +105,7 @@ void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options 
                        .dz_columns = 1,
                        .dz_band = 1,
                        .dz_unit_tiles = 1,
+                       .dz_cluster = 1,
                        .hidden_rows = 1,
                        .hidden_columns = 1,
                        .weight_rows = 1,
@@ -110,10 +119,5 @@ void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options 
     set_preference(out, &descs[i]);
   }
   set_forms(out);
-  double clock = device->clock_khz > 0 ? device->clock_khz * 1e3 : default_clock;
-  double per_clock = out->forward_gathers || out->backward_cluster ? flops_per_clock_mapped : flops_per_clock;
-  out->flop_rate = per_clock * clock / (spec->dtype == FLP_DTYPE_FP32 ? fp32_products : 1);
-  /* Two transfers a clock and bus line. */
-  out->bandwidth = 2e3 * device->memory_clock_khz * (device->memory_bus_bits / 8.0);
-  if (!(out->bandwidth > 0)) out->bandwidth = default_bandwidth;
+  set_rates(out, device, fastest(descs, count));
 }

@@ -31,7 +31,7 @@ int flp_planner_streams(const flp_planner *p) {
 
 /* Rows that are put together, or times their factor in the same place. */
 static void put_rows_together(const flp_planner *p, flp_scheme *s, int64_t rows) {
-  if (p->backward_cluster || planner_wants(p->spec.grads, FLP_GRAD_WEIGHT)) planner_put_gather(p, s, rows);
+  if (p->is_mapped || planner_wants(p->spec.grads, FLP_GRAD_WEIGHT)) planner_put_gather(p, s, rows);
 }
 
 /* rows: of a chunk */
@@ -51,7 +51,7 @@ static int64_t chunk_launches(const flp_planner *p, int expands) {
   uint32_t grads = p->spec.grads;
   int hidden = planner_wants(grads, FLP_GRAD_HIDDEN), weight = planner_wants(grads, FLP_GRAD_WEIGHT);
   /* record, keep_finish; keep_expand; keep_gather; products; bias_reduce */
-  return 2 + expands + weight + (p->backward_cluster ? hidden | weight : hidden + weight) +
+  return 2 + expands + weight + (p->is_mapped ? hidden | weight : hidden + weight) +
          planner_wants(grads, FLP_GRAD_BIAS);
 }
 
@@ -66,7 +66,7 @@ int planner_build_saved(const flp_planner *p, int64_t n, flp_scheme *s) {
   planner_put_rows(s, n);
   put_kept(p, s, n, n);
   /* prepare, gather, fill */
-  int64_t others = 1 + (p->backward_cluster != 0) + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN);
+  int64_t others = 1 + p->is_mapped + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN);
   s->launches = clamp_launches(others + chunk_launches(p, p->saved_expands) + blocks_of(n));
   s->seconds = flp_planner_saved_cost(p, n);
   return 1;
@@ -87,7 +87,7 @@ static int64_t stream_launches(const flp_planner *p, int64_t n, int64_t rows) {
   int64_t chunks = flp_ceil_div(n, rows);
   int64_t blocks = n / rows * blocks_of(rows) + blocks_of(n % rows);
   /* gather, forward over the first columns, keep_reference, forward_keep, combine, loss_rows */
-  int64_t each = 5 + p->forward_gathers + chunk_launches(p, p->step_expands);
+  int64_t each = 5 + p->is_mapped + chunk_launches(p, p->step_expands);
   return 2 + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + chunks * each +
          blocks; /* prepare, loss_rows of idle rows, fill */
 }

@@ -46,7 +46,7 @@ static void put_backward_rows(const flp_planner *p, flp_scheme *s, int64_t n, in
   planner_put_region(s, FLP_REGION_record, n, 16);
   planner_put_region(s, FLP_REGION_bound, n, 4);
   if (p->spec.dtype == FLP_DTYPE_FP16) planner_put_region(s, FLP_REGION_scale_pair, 2, 4);
-  if (p->backward_cluster) planner_put_gather(p, s, gathered);
+  if (p->is_mapped) planner_put_gather(p, s, gathered);
 }
 
 /* ---- one layout of the backward pass ---- */
@@ -62,7 +62,7 @@ static double accumulator_cost(const flp_planner *p, const flp_scheme *s, int64_
 }
 
 static int64_t gather_launches(const flp_planner *p, const flp_scheme *s, int64_t n) {
-  if (!p->backward_cluster) return 0;
+  if (!p->is_mapped) return 0;
   return s->mode == FLP_MODE_RECOMPUTE_ROWS ? flp_ceil_div(n, s->chunk_rows) : 1;
 }
 
@@ -80,7 +80,7 @@ static void count_work(const flp_planner *p, flp_scheme *s, int64_t n) {
   } else {
     s->chunks = s->mode == FLP_MODE_RECOMPUTE_ROWS ? row_chunks : vocab_chunks;
     s->products = 1 + hidden + weight;
-    launches += s->chunks * (1 + (p->backward_cluster ? hidden | weight : hidden + weight) + bias);
+    launches += s->chunks * (1 + (p->is_mapped ? hidden | weight : hidden + weight) + bias);
   }
   s->launches = (int32_t)flp_min(launches, INT32_MAX);
 }
@@ -297,10 +297,10 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t rows, flp_sch
   planner_put_rows(s, n);
   planner_put_region(s, FLP_REGION_zy, n, 4);
   planner_put_region(s, FLP_REGION_part, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
-  if (p->forward_gathers) planner_put_gather(p, s, rows);
+  if (p->is_mapped) planner_put_gather(p, s, rows);
   s->chunks = flp_ceil_div(n, rows);
   s->products = 1;
-  int64_t launches = 1 + (2 + p->forward_gathers) * s->chunks; /* prepare; gather, forward, combine */
+  int64_t launches = 1 + (2 + p->is_mapped) * s->chunks; /* prepare; gather, forward, combine */
   s->launches = (int32_t)flp_min(launches, INT32_MAX);
   s->seconds = flp_planner_forward_cost(p, n, rows);
 }

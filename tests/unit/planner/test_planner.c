@@ -41,7 +41,8 @@ static flp_planner mapped_of(int64_t vocab, int64_t hidden, flp_dtype dtype, uin
   flp_planner p = planner_of(vocab, hidden, dtype, grads);
   p.dz_band = p.hidden_rows = p.weight_rows = 256;
   p.dz_columns = 192;
-  p.backward_cluster = 2;
+  p.is_mapped = 1;
+  p.dz_cluster = 2;
   return p;
 }
 
