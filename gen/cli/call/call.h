@@ -152,6 +152,8 @@ typedef struct call_result {
 
 /* Whether rows were bad since the last time. error: DRIVER */
 flp_status call_check_data(flp_plan *plan, CUstream stream, int *data_error);
+/* The array of an output. */
+const void *call_result_at(const call_result *result, call_slot slot);
 /* Adds what one slot holds to a result that has it not. */
 flp_status call_take(call_buffers *buffers, const call_problem *problem, call_slot slot, call_result *result);
 /* Adds all that is left, and looks at every guard and at the elements between rows. error: MEMORY, DRIVER */

@@ -76,14 +76,18 @@ static int is_gap_written(const call_problem *p, call_slot slot, const unsigned 
   return 0;
 }
 
+const void *call_result_at(const call_result *result, call_slot slot) {
+  const void *array;
+  memcpy(&array, (const char *)result + outputs[slot].field, sizeof array);
+  return array;
+}
+
 flp_status call_take(call_buffers *b, const call_problem *p, call_slot slot, call_result *result) {
-  char *field = (char *)result + outputs[slot].field;
-  void *taken;
+  void *taken = NULL;
   int overrun = 0;
-  memcpy(&taken, field, sizeof taken);
-  if (taken || !call_array_of(p, slot).wanted) return FLP_OK;
+  if (call_result_at(result, slot) || !call_array_of(p, slot).wanted) return FLP_OK;
   flp_status status = call_buffer_take(&b->at[slot], call_bytes(p, slot), &taken, &overrun);
-  memcpy(field, &taken, sizeof taken);
+  memcpy((char *)result + outputs[slot].field, &taken, sizeof taken);
   FLP_TRY(status);
   if (overrun || (taken && b->guarded && is_gap_written(p, slot, taken))) result->overrun = outputs[slot].name;
   return FLP_OK;

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "gen/cli/check/check.h"
-#include "runtime/base/half.h"
 
 enum { ROWS = 150, ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
 
@@ -44,18 +43,21 @@ static check_metric compare_rows(const bits_state *s, const call_result *result,
   return total;
 }
 
+check_metric check_result_bits(const check_problem *problem, call_slot slot, const call_result *a,
+                               const call_result *b) {
+  call_problem call = check_problem_call(problem);
+  return check_metric_bits(call_result_at(a, slot), call_result_at(b, slot), call_bytes(&call, slot));
+}
+
 static flp_status check_repeat(const bits_state *s) {
   const check_problem *p = &s->problem;
   call_result again;
   FLP_TRY(check_run(p, &s->how, &again));
-  size_t element = (size_t)flp_half_bytes(p->c.spec.dtype), width = (size_t)p->stride * element;
   const char *note = "differs from run to run";
   add(s, "repeat: rows", compare_rows(s, &again, NULL, ROWS), note);
-  add(s, "repeat: grad_hidden", check_metric_bits(again.grad_hidden, s->reference.grad_hidden, ROWS * width), note);
-  add(s, "repeat: grad_weight",
-      check_metric_bits(again.grad_weight, s->reference.grad_weight, (size_t)p->padded_vocab * width), note);
-  add(s, "repeat: grad_bias",
-      check_metric_bits(again.grad_bias, s->reference.grad_bias, (size_t)p->padded_vocab * element), note);
+  add(s, "repeat: grad_hidden", check_result_bits(p, CALL_GRAD_HIDDEN, &again, &s->reference), note);
+  add(s, "repeat: grad_weight", check_result_bits(p, CALL_GRAD_WEIGHT, &again, &s->reference), note);
+  add(s, "repeat: grad_bias", check_result_bits(p, CALL_GRAD_BIAS, &again, &s->reference), note);
   call_result_clear(&again);
   return FLP_OK;
 }

@@ -273,6 +273,9 @@ typedef struct check_part {
 /* Bit identity of logprob and entropy over repeats, row order, N, budget and gradients, and of gradients over repeats.
  * error: as check_run */
 flp_status check_bits(const check_part *of, const check_how *how, check_report *report);
+/* Bit identity of one output of two results. */
+check_metric check_result_bits(const check_problem *problem, call_slot slot, const call_result *a,
+                               const call_result *b);
 /* Adds the cases that it makes plans for; so do the other check_*_cases. */
 void check_bits_cases(const check_part *of, check_list *list);
 

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "gen/cli/check/check.h"
-#include "runtime/base/half.h"
 
 typedef struct mode_state {
   check_how how;
@@ -29,26 +28,24 @@ static flp_status make_case(flp_mode mode, check_case *out) {
   return FLP_OK;
 }
 
-static void add_bits(const mode_state *s, const char *output, const void *got, const void *wanted, size_t bytes) {
-  if (!wanted) return;
-  check_metric metric = check_metric_bits(got, wanted, bytes);
-  check_report_add(s->report, &s->problem.c, s->how.rung, output, metric,
-                   metric.pass ? NULL : "differs from run to run");
-}
-
 static flp_status check_repeat(const mode_state *s) {
+  static const struct {
+    const char *name;
+    call_slot slot;
+  } outputs[] = {{"repeat: logprob", CALL_LOGPROB},
+                 {"repeat: entropy", CALL_ENTROPY},
+                 {"repeat: loss", CALL_LOSS},
+                 {"repeat: grad_hidden", CALL_GRAD_HIDDEN},
+                 {"repeat: grad_weight", CALL_GRAD_WEIGHT}};
   const check_problem *p = &s->problem;
-  const call_result *first = &s->first;
   call_result again;
-  size_t n = (size_t)p->c.n, width = (size_t)p->stride;
   FLP_TRY(check_run(p, &s->how, &again));
-  add_bits(s, "repeat: logprob", again.logprob, first->logprob, n * 4);
-  add_bits(s, "repeat: entropy", again.entropy, first->entropy, n * 4);
-  add_bits(s, "repeat: loss", again.loss, first->loss, n * 4);
-  add_bits(s, "repeat: grad_hidden", again.grad_hidden, first->grad_hidden,
-           n * width * (size_t)flp_half_bytes(p->c.spec.grad_hidden_dtype));
-  add_bits(s, "repeat: grad_weight", again.grad_weight, first->grad_weight,
-           (size_t)p->padded_vocab * width * (size_t)flp_half_bytes(p->c.spec.grad_weight_dtype));
+  for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) {
+    if (!call_result_at(&s->first, outputs[i].slot)) continue;
+    check_metric metric = check_result_bits(p, outputs[i].slot, &again, &s->first);
+    check_report_add(s->report, &p->c, s->how.rung, outputs[i].name, metric,
+                     metric.pass ? NULL : "differs from run to run");
+  }
   call_result_clear(&again);
   return FLP_OK;
 }

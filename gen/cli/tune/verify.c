@@ -141,10 +141,11 @@ flp_status tune_check_reference(tune_check *check, flp_plan *plan, tune_call cal
 
 /* Bytes of the rows that differ from the untuned kernels'. */
 static int64_t differing(const tune_check *check, const call_result *got) {
-  size_t n = (size_t)check->problem.c.n;
-  double bytes = check_metric_bits(got->logprob, check->reference.logprob, n * 4).max_ulp;
-  if (got->stats) bytes += check_metric_bits(got->stats, check->reference.stats, n * 16).max_ulp;
-  if (got->entropy) bytes += check_metric_bits(got->entropy, check->reference.entropy, n * 4).max_ulp;
+  static const call_slot slots[] = {CALL_LOGPROB, CALL_ENTROPY, CALL_STATS};
+  check_problem plain = check_problem_plain(&check->problem);
+  double bytes = 0;
+  for (int i = 0; i < 3; i++)
+    if (call_result_at(got, slots[i])) bytes += check_result_bits(&plain, slots[i], got, &check->reference).max_ulp;
   return (int64_t)bytes;
 }
 
