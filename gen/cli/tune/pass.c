@@ -13,15 +13,17 @@ static const struct {
   int passes;
   flp_pass pass[TUNE_CALL_PASSES], query[TUNE_CALL_PASSES]; /* query: for its layout */
   int trains;          /* keeps exponentials: of the whole spec, else of the head alone */
-  int rows, gradients; /* outputs by row; gradients */
+  int rows, gradients; /* how many of row_slots; gradients */
 } calls[] = {
-    [TUNE_FORWARD] = {1, {FLP_PASS_FORWARD}, {FLP_PASS_FORWARD}, 0, 6, 0},
+    [TUNE_FORWARD] = {1, {FLP_PASS_FORWARD}, {FLP_PASS_FORWARD}, 0, 3, 0},
     [TUNE_BACKWARD] = {1, {FLP_PASS_BACKWARD}, {FLP_PASS_BACKWARD}, 0, 0, 1},
-    [TUNE_KEEPING] = {1, {FLP_PASS_FORWARD}, {FLP_PASS_FORWARD_SAVED}, 1, 6, 0},
+    [TUNE_KEEPING] = {1, {FLP_PASS_FORWARD}, {FLP_PASS_FORWARD_SAVED}, 1, 3, 0},
     [TUNE_SAVED] =
-        {2, {FLP_PASS_FORWARD, FLP_PASS_BACKWARD}, {FLP_PASS_FORWARD_SAVED, FLP_PASS_BACKWARD_SAVED}, 1, 6, 1},
+        {2, {FLP_PASS_FORWARD, FLP_PASS_BACKWARD}, {FLP_PASS_FORWARD_SAVED, FLP_PASS_BACKWARD_SAVED}, 1, 3, 1},
     [TUNE_STEP] = {1, {FLP_PASS_STEP}, {FLP_PASS_STEP}, 1, 2, 1},
 };
+
+static const call_slot row_slots[] = {CALL_LOGPROB, CALL_ENTROPY, CALL_STATS};
 
 static const flp_spec *spec_of(const tune_session *s) {
   return &s->target->spec;
@@ -135,26 +137,12 @@ static flp_status run_once(tune_session *s, flp_plan *plan, const flp_layout lay
 
 /* ---- numbers at full size ---- */
 
-static size_t row_floats(const tune_session *s) {
-  return (size_t)calls[s->call].rows * (size_t)s->args->rows;
-}
-
 static size_t sample_floats(const tune_session *s) {
   return 2 * TUNE_SAMPLE_ROWS * (size_t)spec_of(s)->hidden;
 }
 
-/* logprob, entropy and, of what gives them, stats. */
-static flp_status download_rows(const tune_session *s, float *out) {
-  size_t n = (size_t)s->args->rows;
-  static const struct {
-    call_slot slot;
-    size_t columns;
-  } parts[] = {{CALL_LOGPROB, 1}, {CALL_ENTROPY, 1}, {CALL_STATS, 4}};
-  for (int i = 0; i < (calls[s->call].rows > 2 ? 3 : 2); i++) {
-    const cli_buffer *buffer = &s->data.buffers.at[parts[i].slot].buffer;
-    if (buffer->data) FLP_TRY(cli_buffer_download(buffer, 0, out, n * parts[i].columns * sizeof(float)));
-    out += n * parts[i].columns;
-  }
+static flp_status download_rows(tune_session *s, call_result *out) {
+  for (int i = 0; i < calls[s->call].rows; i++) FLP_TRY(call_take(&s->data.buffers, &s->data.call, row_slots[i], out));
   return FLP_OK;
 }
 
@@ -181,55 +169,57 @@ static flp_status download_gradients(const tune_session *s, float *out) {
 }
 
 flp_status tune_pass_open(tune_session *s) {
-  s->row_reference = calloc(6 * (size_t)s->args->rows, sizeof(float));
   s->grad_reference = calloc(sample_floats(s), sizeof(float));
-  if (s->row_reference && s->grad_reference) return FLP_OK;
-  return flp_fail(FLP_ERROR_MEMORY, "out of host memory for results");
+  return s->grad_reference ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of host memory for results");
 }
 
 void tune_pass_close(tune_session *s) {
-  free(s->row_reference);
+  call_result_clear(&s->row_reference);
   free(s->grad_reference);
 }
 
 flp_status tune_pass_reference(tune_session *s) {
   FLP_TRY(run_once(s, s->reference, s->layout, &s->call_s));
-  if (s->call == TUNE_FORWARD) FLP_TRY(download_rows(s, s->row_reference));
+  if (s->call == TUNE_FORWARD) {
+    call_result_clear(&s->row_reference);
+    FLP_TRY(download_rows(s, &s->row_reference));
+  }
   return calls[s->call].gradients ? download_gradients(s, s->grad_reference) : FLP_OK;
 }
 
-static flp_status compare_rows(tune_session *s, float *got, char reason[SEARCH_REASON_BYTES]) {
-  size_t count = row_floats(s);
-  if (!count) return FLP_OK;
-  FLP_TRY(download_rows(s, got));
-  double bytes = check_metric_bits(got, s->row_reference, count * sizeof *got).max_ulp;
+static flp_status compare_rows(tune_session *s, char reason[SEARCH_REASON_BYTES]) {
+  call_result got = {0};
+  double bytes = 0;
+  flp_status status = download_rows(s, &got);
+  for (int i = 0; i < calls[s->call].rows && status == FLP_OK; i++) {
+    const void *rows = call_result_at(&got, row_slots[i]), *wanted = call_result_at(&s->row_reference, row_slots[i]);
+    if (rows) bytes += check_metric_bits(rows, wanted, call_bytes(&s->data.call, row_slots[i])).max_ulp;
+  }
+  call_result_clear(&got);
   if (bytes > 0)
     snprintf(reason, SEARCH_REASON_BYTES, "of %lld rows, forward differs in %.0f bytes from the untuned kernel's",
              (long long)s->args->rows, bytes);
-  return FLP_OK;
+  return status;
 }
 
-static flp_status compare_gradients(tune_session *s, float *got, char reason[SEARCH_REASON_BYTES]) {
+static flp_status compare_gradients(tune_session *s, char reason[SEARCH_REASON_BYTES]) {
   size_t count = sample_floats(s);
   if (reason[0] || !calls[s->call].gradients) return FLP_OK;
-  memset(got, 0, count * sizeof *got);
-  FLP_TRY(download_gradients(s, got));
+  float *got = calloc(count, sizeof *got);
+  if (!got) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for results");
+  flp_status status = download_gradients(s, got);
   double off = tune_distance(got, s->grad_reference, count), allowed = tune_distance_allowed(spec_of(s)->dtype);
   if (!(off <= allowed))
     snprintf(reason, SEARCH_REASON_BYTES,
              "of %lld rows, gradients are %.3g (relative L2) from the untuned kernels', allowed: %.3g",
              (long long)s->args->rows, off, allowed);
-  return FLP_OK;
+  free(got);
+  return status;
 }
 
 flp_status tune_pass_compare(tune_session *s, flp_plan *plan, const flp_layout layout[TUNE_CALL_PASSES],
                              double *seconds, char reason[SEARCH_REASON_BYTES]) {
-  size_t count = row_floats(s) > sample_floats(s) ? row_floats(s) : sample_floats(s);
-  float *got = calloc(count, sizeof *got);
-  if (!got) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for results");
-  flp_status status = run_once(s, plan, layout, seconds);
-  if (status == FLP_OK) status = compare_rows(s, got, reason);
-  if (status == FLP_OK) status = compare_gradients(s, got, reason);
-  free(got);
-  return status;
+  FLP_TRY(run_once(s, plan, layout, seconds));
+  FLP_TRY(compare_rows(s, reason));
+  return compare_gradients(s, reason);
 }

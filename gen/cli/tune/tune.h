@@ -175,7 +175,7 @@ typedef struct tune_session {
   int64_t chunk_rows, chunk_vocab;
   flp_plan *reference;
   flp_layout layout[TUNE_CALL_PASSES]; /* of the reference, by pass of the call */
-  float *row_reference;                /* (rows, 6): logprob, entropy, stats of the untuned kernels; owned */
+  call_result row_reference;           /* logprob, entropy, stats of the untuned kernels */
   float *grad_reference;               /* sampled rows of the gradients; owned */
   double call_s;                       /* that a call of the reference takes */
   tune_spent spent;                    /* of the search that runs */
