@@ -2,9 +2,6 @@
  *
  * Forward: repeats, the order and number of rows, the budget, gradients asked for or not, how the kernel is cut.
  * Gradients: repeats. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "gen/cli/check/check.h"
 
 enum { ROWS = 150, ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
@@ -41,12 +38,6 @@ static check_metric compare_rows(const bits_state *s, const call_result *result,
     total.pass &= logprob.pass && entropy.pass;
   }
   return total;
-}
-
-check_metric check_result_bits(const check_problem *problem, call_slot slot, const call_result *a,
-                               const call_result *b) {
-  call_problem call = check_problem_call(problem);
-  return check_metric_bits(call_result_at(a, slot), call_result_at(b, slot), call_bytes(&call, slot));
 }
 
 static flp_status check_repeat(const bits_state *s) {

@@ -19,6 +19,10 @@ check_case check_case_default(flp_dtype dtype, int64_t n, int64_t vocab, int64_t
   return c;
 }
 
+int64_t check_shard_vocab(const check_case *c) {
+  return (c->spec.vocab + c->shards - 1) / c->shards;
+}
+
 void check_list_add(check_list *list, check_case c) {
   if (list->status != FLP_OK) return;
   if (list->count == list->capacity) {

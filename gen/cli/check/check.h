@@ -86,6 +86,8 @@ void check_list_clear(check_list *list);
 void check_list_add(check_list *list, check_case c);
 /* A case with everything at its default. */
 check_case check_case_default(flp_dtype dtype, int64_t n, int64_t vocab, int64_t hidden);
+/* Rows of one shard's weight. */
+int64_t check_shard_vocab(const check_case *c);
 
 /* ---- data.c: problems ---- */
 
@@ -115,17 +117,20 @@ typedef struct check_problem {
   oracle_problem oracle;
 } check_problem;
 
-/* Rows of one shard's weight. */
-int64_t check_shard_vocab(const check_case *c);
 /* error: MEMORY; ARGUMENT if the case's spec is not accepted */
 flp_status check_problem_create(const check_case *c, check_problem *out);
 /* What a rung gets of it; borrows everything. */
 call_problem check_problem_call(const check_problem *problem);
+/* The same problem for modes F and R, with the upstream gradients of its loss; borrows everything. */
+check_problem check_problem_plain(const check_problem *problem);
 void check_problem_clear(check_problem *problem);
 /* train.c: draws what a forward pass is told of an old policy and what the loss of a step reads, about what the
  * oracle says of each row; upstream gradients and classes become those of the loss.
  * error: MEMORY; ARGUMENT if the problem is too large for the oracle to see every row and the loss needs it */
 flp_status check_problem_train(check_problem *problem);
+/* Sets upstream gradients of a loss at the logprob and entropy of a result, which are compared themselves: a
+ * ratio to another policy magnifies what they may be off. Classes stay. */
+void check_problem_follow(check_problem *problem, const call_result *result);
 /* One row's loss at a logprob and entropy, in fp64. */
 flp_loss_row check_problem_loss(const check_problem *problem, int64_t row, double logprob, double entropy);
 /* Reorders rows: new row i is old row order[i], for i < n. error: MEMORY */
@@ -177,13 +182,8 @@ int check_how_ends(const check_how *how, flp_status status);
 /* Uploads, poisons outputs and workspace, runs forward (or shards and combine) and backward, or a step, downloads.
  * error: UNAVAILABLE if this rung, or its mode S, is not offered here; any of flp_plan_create, flp_execute, flp_step */
 flp_status check_run(const check_problem *problem, const check_how *how, call_result *out);
-/* The same problem for modes F and R, with the upstream gradients of its loss; borrows everything. */
-check_problem check_problem_plain(const check_problem *problem);
+/* The same for check_problem_plain. */
 flp_status check_run_plain(const check_problem *problem, const check_how *how, call_result *out);
-/* train.c: upstream gradients of a loss at the logprob and entropy of a result, which are compared themselves: a
- * ratio to another policy magnifies what they may be off. Classes stay. */
-void check_problem_follow(check_problem *problem, const call_result *result);
-
 /* ---- metrics.c: how far off ---- */
 
 typedef struct check_metric {
@@ -264,6 +264,10 @@ void check_truth_clear(check_truth *truth);
 flp_status check_compare(const check_problem *problem, const check_truth *truth, const call_result *result,
                          const call_result *plain, flp_rung rung, check_report *report);
 
+/* Bit identity of one output of two results. */
+check_metric check_result_bits(const check_problem *problem, call_slot slot, const call_result *a,
+                               const call_result *b);
+
 /* What a check is asked for that brings its own cases. */
 typedef struct check_part {
   flp_dtype dtype;
@@ -273,9 +277,6 @@ typedef struct check_part {
 /* Bit identity of logprob and entropy over repeats, row order, N, budget and gradients, and of gradients over repeats.
  * error: as check_run */
 flp_status check_bits(const check_part *of, const check_how *how, check_report *report);
-/* Bit identity of one output of two results. */
-check_metric check_result_bits(const check_problem *problem, call_slot slot, const call_result *a,
-                               const call_result *b);
 /* Adds the cases that it makes plans for; so do the other check_*_cases. */
 void check_bits_cases(const check_part *of, check_list *list);
 

@@ -345,13 +345,18 @@ static void compare_errors(const compare_state *s) {
 
 /* ---- modes S and P ---- */
 
+check_metric check_result_bits(const check_problem *problem, call_slot slot, const call_result *a,
+                               const call_result *b) {
+  call_problem call = check_problem_call(problem);
+  return check_metric_bits(call_result_at(a, slot), call_result_at(b, slot), call_bytes(&call, slot));
+}
+
 static void compare_bits(const compare_state *s) {
   if (!s->plain) return;
-  size_t bytes = (size_t)s->problem->c.n * sizeof(float);
-  check_metric metric = check_metric_bits(s->result->logprob, s->plain->logprob, bytes);
+  check_metric metric = check_result_bits(s->problem, CALL_LOGPROB, s->result, s->plain);
   add(s, "logprob bits", metric, metric.pass ? NULL : "differs from mode score");
   if (!s->result->entropy) return;
-  metric = check_metric_bits(s->result->entropy, s->plain->entropy, bytes);
+  metric = check_result_bits(s->problem, CALL_ENTROPY, s->result, s->plain);
   add(s, "entropy bits", metric, metric.pass ? NULL : "differs from mode score");
 }
 

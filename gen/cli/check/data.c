@@ -248,10 +248,6 @@ static void set_oracle(check_problem *problem) {
                                      .threads = flp_processors()};
 }
 
-int64_t check_shard_vocab(const check_case *c) {
-  return (c->spec.vocab + c->shards - 1) / c->shards;
-}
-
 flp_status check_problem_create(const check_case *c, check_problem *out) {
   *out = (check_problem){.c = *c};
   FLP_TRY(flp_spec_resolve(&c->spec, &out->c.spec));
@@ -310,6 +306,18 @@ call_problem check_problem_call(const check_problem *p) {
   if (spec->grads && spec->entropy == FLP_ENTROPY_BACKWARD) call.operand[CALL_GRAD_ENTROPY] = p->grad_entropy;
   for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) call.operand[CALL_LOSS_INPUT + i] = p->loss_input[i];
   return call;
+}
+
+check_problem check_problem_plain(const check_problem *problem) {
+  check_problem plain = *problem;
+  plain.c.mode = (flp_mode)0;
+  plain.c.spec.keep = 0;
+  plain.c.spec.loss = NULL;
+  plain.c.spec.loss_bytes = 0;
+  plain.loss = NULL;
+  plain.old_lse = NULL;
+  memset(plain.loss_input, 0, sizeof plain.loss_input);
+  return plain;
 }
 
 void check_problem_clear(check_problem *problem) {

@@ -1,8 +1,5 @@
 /* modes.c: modes S and P over repeats and budgets: the same bits from run to run; under every budget the bits of
  * logprob and entropy that mode F gives, and gradients as near to the oracle. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "gen/cli/check/check.h"
 
 typedef struct mode_state {

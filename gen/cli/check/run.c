@@ -2,8 +2,6 @@
  *
  * Invariants: every output and workspace holds 0xff bytes before it is written, and so do a guard behind each buffer
  * and the elements between rows; after the run the latter still do. */
-#include <string.h>
-
 #include "gen/cli/check/check.h"
 #include "runtime/base/names.h"
 #include "runtime/planner/planner.h"
@@ -86,18 +84,6 @@ flp_status check_run(const check_problem *problem, const check_how *how, call_re
   cli_device_close(&run.device);
   if (held.status != FLP_OK) call_result_clear(out);
   return flp_failure_restore(&held);
-}
-
-check_problem check_problem_plain(const check_problem *problem) {
-  check_problem plain = *problem;
-  plain.c.mode = (flp_mode)0;
-  plain.c.spec.keep = 0;
-  plain.c.spec.loss = NULL;
-  plain.c.spec.loss_bytes = 0;
-  plain.loss = NULL;
-  plain.old_lse = NULL;
-  memset(plain.loss_input, 0, sizeof plain.loss_input);
-  return plain;
 }
 
 flp_status check_run_plain(const check_problem *problem, const check_how *how, call_result *out) {
