@@ -5,9 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/check/check.h"
+#include "gen/cli/check/ahead.h"
 #include "gen/cli/shared/compilers.h"
 #include "runtime/api/validate.h"
+#include "runtime/base/status.h"
 #include "runtime/load/jit.h"
 #include "runtime/plan/plan.h"
 

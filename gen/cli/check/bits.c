@@ -2,7 +2,9 @@
  *
  * Forward: repeats, the order and number of rows, the budget, gradients asked for or not, how the kernel is cut.
  * Gradients: repeats. */
-#include "gen/cli/check/check.h"
+#include "gen/cli/check/compare.h"
+#include "gen/cli/check/parts.h"
+#include "runtime/base/status.h"
 
 enum { ROWS = 150, ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
 

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/check/check.h"
+#include "gen/cli/check/case.h"
+#include "gen/cli/shared/losses.h"
 #include "runtime/base/half.h"
 
 enum { ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };

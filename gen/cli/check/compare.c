@@ -19,8 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/check/check.h"
+#include "gen/cli/check/compare.h"
 #include "runtime/base/half.h"
+#include "runtime/base/status.h"
 
 static const double EXACT_LIMIT = 4;
 static const double LN_2 = 0.69314718055994530942;

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "gen/cli/check/concurrent.h"
+#include "gen/cli/check/parts.h"
+#include "gen/cli/shared/losses.h"
 
 enum { ROUNDS = 4, POISON_ALONE = 0x5a, POISON = 0xff };
 static const double LIMIT_S = 30;

@@ -8,7 +8,8 @@
 #define FLPGEN_CLI_CHECK_CONCURRENT_H
 
 #include "autotune/gemm/gemm.h"
-#include "gen/cli/check/check.h"
+#include "gen/cli/check/report.h"
+#include "gen/cli/check/run.h"
 
 /* ---- watch.c: waiting with a limit ---- */
 

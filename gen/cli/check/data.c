@@ -6,10 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/check/check.h"
+#include "gen/cli/check/problem.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/half.h"
 #include "runtime/base/process.h"
+#include "runtime/base/status.h"
 #include "runtime/eager/eager.h"
 
 enum { IGNORE_INDEX = -100 };

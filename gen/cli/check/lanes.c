@@ -1,5 +1,6 @@
 /* lanes.c: one problem on one plan, executed on several streams, each with outputs and workspace of its own. */
 #include "gen/cli/check/concurrent.h"
+#include "runtime/base/status.h"
 
 /* CU_STREAM_NON_BLOCKING; CU_STREAM_CAPTURE_MODE_GLOBAL, which forbids every call that might synchronise. */
 enum { NON_BLOCKING = 1, CAPTURE_GLOBAL = 0 };

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "gen/cli/check/concurrent.h"
+#include "runtime/base/status.h"
 
 enum { NON_BLOCKING = 1, CONSTANT = 0x3c /* as bf16: 0x3c3c, about 0.011 */ };
 

@@ -1,6 +1,8 @@
 /* modes.c: modes S and P over repeats and budgets: the same bits from run to run; under every budget the bits of
  * logprob and entropy that mode F gives, and gradients as near to the oracle. */
-#include "gen/cli/check/check.h"
+#include "gen/cli/check/compare.h"
+#include "gen/cli/check/parts.h"
+#include "gen/cli/shared/losses.h"
 
 typedef struct mode_state {
   check_how how;

@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/check/check.h"
+#include "gen/cli/check/report.h"
+#include "gen/cli/shared/common.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/losses.h"
 #include "gen/cli/shared/record.h"
 #include "gen/cli/shared/table.h"
 #include "runtime/base/names.h"

@@ -2,7 +2,8 @@
  *
  * Invariants: every output and workspace holds 0xff bytes before it is written, and so do a guard behind each buffer
  * and the elements between rows; after the run the latter still do. */
-#include "gen/cli/check/check.h"
+#include "gen/cli/check/run.h"
+#include "runtime/base/status.h"
 #include "runtime/base/names.h"
 #include "runtime/planner/planner.h"
 

@@ -10,9 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/check/check.h"
+#include "gen/cli/check/parts.h"
 #include "gen/cli/shared/normal.h"
 #include "runtime/base/half.h"
+#include "runtime/base/status.h"
 #include "runtime/kernel/kernel.h"
 
 enum { IGNORED = -100 };

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "gen/cli/check/compare.h"
+#include "gen/cli/check/parts.h"
 #include "gen/cli/shared/compilers.h"
 #include "gen/cli/shared/progress.h"
 

@@ -2,7 +2,8 @@
 #ifndef FLPGEN_CLI_CHECK_SESSION_H
 #define FLPGEN_CLI_CHECK_SESSION_H
 
-#include "gen/cli/check/check.h"
+#include "gen/cli/check/report.h"
+#include "gen/cli/check/run.h"
 #include "gen/cli/shared/spec_args.h"
 
 typedef struct check_args {

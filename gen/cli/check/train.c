@@ -5,7 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "gen/cli/check/check.h"
+#include "gen/cli/check/problem.h"
+#include "gen/cli/shared/losses.h"
 #include "gen/cli/shared/normal.h"
 
 /* Above this many multiplications the oracle does not look at every row. unit: rows x columns x depth */

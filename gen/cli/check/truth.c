@@ -2,7 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/check/check.h"
+#include "gen/cli/check/compare.h"
+#include "runtime/base/status.h"
 
 /* Above this many multiplications the oracle samples. unit: rows x columns x depth */
 static const double WHOLE_GRADIENTS = 2e9, WHOLE_ROWS = 2e11;

@@ -2,6 +2,7 @@
 #include <time.h>
 
 #include "gen/cli/check/concurrent.h"
+#include "gen/cli/shared/common.h"
 
 /* cuStreamQuery of a stream with work. */
 enum { NOT_READY = 600 };

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/tune/tune.h"
+#include "autotune/model.h"
+#include "gen/cli/tune/candidates.h"
 #include "runtime/base/util.h"
 
 static search_candidate blank(flp_kernel_kind kind) {

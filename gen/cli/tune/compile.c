@@ -1,7 +1,8 @@
 /* compile.c: kernels compiled side by side before plans ask for them. */
 #include <string.h>
 
-#include "gen/cli/tune/tune.h"
+#include "gen/cli/tune/compile.h"
+#include "runtime/base/status.h"
 #include "runtime/load/jit.h"
 #include "runtime/plan/plan.h"
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "autotune/sensors.h"
-#include "gen/cli/tune/tune.h"
+#include "gen/cli/tune/pass.h"
 #include "runtime/plan/plan.h"
 
 /* A short choice of the bare products' algorithms will do, and half of the memory: workspace is still to come. */

@@ -6,7 +6,9 @@
 
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/table.h"
-#include "gen/cli/tune/tune.h"
+#include "gen/cli/tune/candidates.h"
+#include "gen/cli/tune/outcome.h"
+#include "gen/cli/tune/store.h"
 #include "runtime/base/names.h"
 #include "runtime/plan/plan.h"
 

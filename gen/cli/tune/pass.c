@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/tune/tune.h"
+#include "gen/cli/tune/pass.h"
 #include "runtime/base/half.h"
 #include "runtime/plan/plan.h"
 

@@ -2,7 +2,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "gen/cli/tune/tune.h"
+#include "gen/cli/tune/candidates.h"
+#include "gen/cli/tune/outcome.h"
+#include "gen/cli/tune/pass.h"
+#include "gen/cli/tune/store.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/quantity.h"
 #include "runtime/plan/plan.h"

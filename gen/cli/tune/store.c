@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "gen/cli/tune/tune.h"
+#include "autotune/space.h"
+#include "gen/cli/tune/pass.h"
+#include "gen/cli/tune/store.h"
 #include "runtime/load/jit.h"
 #include "runtime/plan/plan.h"
 #include "runtime/store/store.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "gen/cli/shared/kernels.h"
-#include "gen/cli/tune/tune.h"
+#include "gen/cli/tune/targets.h"
 #include "runtime/api/validate.h"
 
 enum { PRESETS_BYTES_MAX = 1 << 20, TARGETS_MOST = 1024 };

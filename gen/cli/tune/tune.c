@@ -7,7 +7,7 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/record.h"
 #include "gen/cli/shared/scratch.h"
-#include "gen/cli/tune/tune.h"
+#include "gen/cli/tune/outcome.h"
 #include "gen/cli/verbs.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/process.h"

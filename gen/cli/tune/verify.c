@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/tune/tune.h"
+#include "gen/cli/tune/verify.h"
 #include "runtime/base/half.h"
 
 /* A ragged last band in every tiling, masked rows, two leaves of columns of which the last is not full. */

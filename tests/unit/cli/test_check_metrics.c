@@ -3,7 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "gen/cli/check/check.h"
+#include "gen/cli/check/compare.h"
+#include "gen/cli/check/run.h"
+#include "gen/cli/shared/losses.h"
 #include "runtime/base/half.h"
 
 Test(check_metrics, ulp_is_the_distance_to_the_next_float) {

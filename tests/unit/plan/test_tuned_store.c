@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "gen/cli/tune/tune.h"
+#include "gen/cli/tune/store.h"
 #include "runtime/plan/plan.h"
 #include "tests/unit/support/kernel_sample.h"
 #include "tests/unit/support/stage.h"

@@ -1,0 +1,29 @@
+/* ahead.h: kernels made before they are needed. */
+#ifndef FLPGEN_CLI_CHECK_AHEAD_H
+#define FLPGEN_CLI_CHECK_AHEAD_H
+
+#include "gen/cli/check/case.h"
+#include "gen/cli/shared/device.h"
+
+typedef struct check_ahead check_ahead;
+
+/* What is to be made. */
+typedef struct check_ahead_wish {
+  const cli_device *device;
+  int jobs;               /* threads; 1: nothing is made ahead */
+  int jit, generic;       /* kernels of these rungs */
+  const char *tune;       /* of flp_options, or NULL */
+  const check_list *list; /* cases in the order in which they will run */
+} check_ahead_wish;
+
+/* Starts to make the kernels of cases on threads of its own. *out is NULL if there is nothing to be made.
+ * wish: device and losses of the list outlive *out. error: MEMORY, DRIVER */
+flp_status check_ahead_start(const check_ahead_wish *wish, check_ahead **out);
+/* As flp_plan_create, with the kernels that were made ahead, for which it waits. ahead: NULL for none */
+flp_status check_ahead_plan(check_ahead *ahead, const flp_spec *spec, const flp_options *options, flp_plan **out);
+/* Waits until all are made, and lets go of the threads' contexts. NULL is fine, as below. */
+void check_ahead_finish(check_ahead *ahead);
+/* Waits for kernels that were begun, begins no other, and forgets all. */
+void check_ahead_stop(check_ahead *ahead);
+
+#endif

@@ -1,0 +1,84 @@
+/* case.h: what is computed: a case, and the lists of them. */
+#ifndef FLPGEN_CLI_CHECK_CASE_H
+#define FLPGEN_CLI_CHECK_CASE_H
+
+#include "runtime/flp.h"
+
+/* Patterns of scores. */
+typedef enum check_fill {
+  CHECK_FILL_RANDOM,    /* scores of a spread of about 3 */
+  CHECK_FILL_EXACT,     /* multiples of 1/8: every product and sum is exact in fp32 */
+  CHECK_FILL_SHIFTED,   /* random, all scores near 10^4 */
+  CHECK_FILL_EQUAL,     /* all scores of a row equal */
+  CHECK_FILL_ONE_HOT,   /* one column 128 above all others */
+  CHECK_FILL_NEGATIVE,  /* random, all scores near -16384 */
+  CHECK_FILL_HOLES,     /* bias -inf on a quarter of the columns in a block and on every third */
+  CHECK_FILL_ALL_HOLES, /* bias -inf everywhere */
+  CHECK_FILL_PEAKED,    /* as a trained model's: most targets are likely, up to 1 - 10^-4 */
+  CHECK_FILL_UNLIKELY,  /* every target has a probability of about 10^-12 */
+  CHECK_FILL_STEEP /* random, but in the last rows a column near the end of the vocabulary is 150 above all others */
+} check_fill;
+
+/* Patterns of rows. */
+typedef enum check_rows {
+  CHECK_ROWS_ALL,
+  CHECK_ROWS_MASKED,    /* every third has the ignore index */
+  CHECK_ROWS_LIST,      /* a row list, unordered, with repeats and two ids that are no row */
+  CHECK_ROWS_BAD,       /* targets out of range and, if per row, temperatures <= 0, NaN and infinite */
+  CHECK_ROWS_NAN,       /* NaN and Inf in hidden rows */
+  CHECK_ROWS_IDLE,      /* every second row without upstream gradient */
+  CHECK_ROWS_LAST_TILE, /* every target among the last columns */
+  CHECK_ROWS_NAN_IDLE   /* NaN and Inf in hidden rows without upstream gradient */
+} check_rows;
+
+/* What a forward pass is told of an old policy. */
+typedef enum check_old {
+  CHECK_OLD_NONE,
+  CHECK_OLD_NEAR, /* a few nats off */
+  CHECK_OLD_FAR   /* 200 nats off, either way, and NaN: everything that was kept is to be redone */
+} check_old;
+
+typedef struct check_case {
+  const char *name;
+  flp_spec spec; /* vocab: of all shards together */
+  int64_t n;
+  check_fill fill;
+  check_rows rows;
+  double temperature, scale; /* per row: from 1/temperature to temperature */
+  int shards;                /* 1: the whole head in one call */
+  int64_t padding;           /* elements between rows of every matrix */
+  int64_t chunk_rows, chunk_vocab;
+  flp_mode mode; /* 0: the planner's; S keeps exponentials, P streams steps */
+  check_old old;
+  const double *loss_parameters; /* of spec.loss; NULL: such that every term counts */
+  int sampled;                   /* compare some rows and columns alone, as of a large problem */
+  uint64_t seed;
+} check_case;
+
+typedef struct check_list {
+  check_case *cases; /* owned */
+  int count, capacity;
+  flp_status status; /* of the first case that could not be made; none follows it */
+} check_list;
+
+typedef enum check_set {
+  CHECK_SET_QUICK,
+  CHECK_SET_ALL,
+  CHECK_SET_LARGE,
+  CHECK_SET_CONCURRENT, /* no cases: check_concurrent */
+  CHECK_SET_SELECT,     /* no cases: check_select */
+  CHECK_SET_GIVEN
+} check_set;
+
+/* Lists the cases of a set. given: spec, rows, temperature, scale and seed of CHECK_SET_GIVEN. error: MEMORY; that of a
+ * loss that cannot be loaded */
+flp_status check_list_create(check_set set, const check_case *given, check_list *out);
+void check_list_clear(check_list *list);
+/* Adds a case; if that fails list->status says so. */
+void check_list_add(check_list *list, check_case c);
+/* A case with everything at its default. */
+check_case check_case_default(flp_dtype dtype, int64_t n, int64_t vocab, int64_t hidden);
+/* Rows of one shard's weight. */
+int64_t check_shard_vocab(const check_case *c);
+
+#endif

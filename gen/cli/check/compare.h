@@ -1,0 +1,32 @@
+/* compare.h: a result against the oracle. */
+#ifndef FLPGEN_CLI_CHECK_COMPARE_H
+#define FLPGEN_CLI_CHECK_COMPARE_H
+
+#include "gen/cli/check/problem.h"
+#include "gen/cli/check/report.h"
+
+/* What the oracle says of a problem, made once for all rungs. */
+typedef struct check_truth {
+  int64_t *rows, *columns; /* sampled: active rows in forward, columns */
+  int64_t row_count, column_count;
+  oracle_row *row_truth; /* of rows */
+  int64_t *work;         /* rows active in backward */
+  int64_t work_count;
+  oracle_row *work_truth; /* of work; NULL if too many: then taken from the stats under test */
+} check_truth;
+
+/* whole: the same problem's, whose rows are not evaluated again; or NULL. error: MEMORY */
+flp_status check_truth_create(const check_problem *problem, const check_truth *whole, check_truth *out);
+void check_truth_clear(check_truth *truth);
+
+/* Compares every output of a result; adds findings.
+ * plain: NULL, or the same problem's in modes F and R: bits of logprob and entropy are equal, and gradients may be as
+ * much worse than its as they may be than the yardstick's. error: MEMORY */
+flp_status check_compare(const check_problem *problem, const check_truth *truth, const call_result *result,
+                         const call_result *plain, flp_rung rung, check_report *report);
+
+/* Bit identity of one output of two results. */
+check_metric check_result_bits(const check_problem *problem, call_slot slot, const call_result *a,
+                               const call_result *b);
+
+#endif

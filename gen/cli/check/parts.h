@@ -1,0 +1,34 @@
+/* parts.h: checks that bring their own cases. */
+#ifndef FLPGEN_CLI_CHECK_PARTS_H
+#define FLPGEN_CLI_CHECK_PARTS_H
+
+#include "gen/cli/check/report.h"
+#include "gen/cli/check/run.h"
+
+/* What a check is asked for that brings its own cases. */
+typedef struct check_part {
+  flp_dtype dtype;
+  flp_mode mode; /* of check_mode_bits: S or P; of check_concurrent: 0 for all */
+} check_part;
+
+/* Bit identity of logprob and entropy over repeats, row order, N, budget and gradients, and of gradients over repeats.
+ * error: as check_run */
+flp_status check_bits(const check_part *of, const check_how *how, check_report *report);
+/* Adds the cases that it makes plans for; so do the other check_*_cases. */
+void check_bits_cases(const check_part *of, check_list *list);
+
+/* modes.c: bits of modes S and P over repeats, and their results over budgets. error: as check_run */
+flp_status check_mode_bits(const check_part *of, const check_how *how, check_report *report);
+void check_mode_cases(const check_part *of, check_list *list);
+
+/* select.c: flp_select over random and adversarial scores. error: as check_run */
+flp_status check_select(const check_part *of, const check_how *how, check_report *report);
+void check_select_cases(const check_part *of, check_list *list);
+
+/* concurrent.c: bit identity of every output on several streams at once, beside other work and in CUDA graphs. A
+ * deadlock is a finding that failed, and sets report->hung.
+ * how: of a GPU; the budget is not used. error: UNAVAILABLE if rung or driver do not offer it; DRIVER, MEMORY */
+flp_status check_concurrent(const check_part *of, const check_how *how, check_report *report);
+void check_concurrent_cases(const check_part *of, check_list *list);
+
+#endif

@@ -1,0 +1,54 @@
+/* problem.h: the data of a case on the host, for a rung and for the oracle. */
+#ifndef FLPGEN_CLI_CHECK_PROBLEM_H
+#define FLPGEN_CLI_CHECK_PROBLEM_H
+
+#include "gen/cli/call/call.h"
+#include "gen/cli/check/case.h"
+#include "gen/cli/shared/oracle.h"
+
+enum { CHECK_ACTIVE = 0, CHECK_LEFT_OUT = 1, CHECK_BAD = 2 };
+
+typedef struct check_problem {
+  check_case c;                      /* spec resolved */
+  int64_t shard_vocab, padded_vocab; /* rows of one shard's weight, of all shards' */
+  int64_t stride;                    /* of every matrix */
+  size_t shift;                      /* bytes from a 256-byte boundary to the base of every array of dtype */
+  void *hidden, *weight, *bias;      /* rows of padding hold NaN */
+  void *target;                      /* (n) target dtype */
+  float *temperature_rows, *grad_logprob, *grad_entropy; /* (n) */
+  float *weight_base; /* (padded vocab, stride) what grad_weight starts from, or NULL */
+  int32_t *rows;
+  int64_t row_count;
+  int has_bad;                            /* a bad row or row id */
+  float *old_lse;                         /* (n), or NULL */
+  const flp_loss *loss;                   /* of spec.loss, or NULL */
+  float *loss_input[FLP_LOSS_INPUTS_MAX]; /* (n) what the loss reads; NULL: not read, or left to its default */
+  double loss_parameters[FLP_LOSS_PARAMETERS_MAX];
+
+  /* the oracle's view */
+  uint8_t *forward_class, *backward_class; /* (n) CHECK_* */
+  int64_t *target_id;
+  double *temperature, *g, *e; /* (n) */
+  oracle_problem oracle;
+} check_problem;
+
+/* error: MEMORY; ARGUMENT if the case's spec is not accepted */
+flp_status check_problem_create(const check_case *c, check_problem *out);
+/* What a rung gets of it; borrows everything. */
+call_problem check_problem_call(const check_problem *problem);
+/* The same problem for modes F and R, with the upstream gradients of its loss; borrows everything. */
+check_problem check_problem_plain(const check_problem *problem);
+void check_problem_clear(check_problem *problem);
+/* train.c: draws what a forward pass is told of an old policy and what the loss of a step reads, about what the
+ * oracle says of each row; upstream gradients and classes become those of the loss.
+ * error: MEMORY; ARGUMENT if the problem is too large for the oracle to see every row and the loss needs it */
+flp_status check_problem_train(check_problem *problem);
+/* Sets upstream gradients of a loss at the logprob and entropy of a result, which are compared themselves: a
+ * ratio to another policy magnifies what they may be off. Classes stay. */
+void check_problem_follow(check_problem *problem, const call_result *result);
+/* One row's loss at a logprob and entropy, in fp64. */
+flp_loss_row check_problem_loss(const check_problem *problem, int64_t row, double logprob, double entropy);
+/* Reorders rows: new row i is old row order[i], for i < n. error: MEMORY */
+flp_status check_problem_permute(check_problem *problem, const int64_t *order, int64_t n);
+
+#endif

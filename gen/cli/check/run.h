@@ -1,0 +1,32 @@
+/* run.h: a problem executed on one rung, which gives a result. */
+#ifndef FLPGEN_CLI_CHECK_RUN_H
+#define FLPGEN_CLI_CHECK_RUN_H
+
+#include "gen/cli/check/ahead.h"
+#include "gen/cli/check/problem.h"
+
+typedef struct check_how {
+  flp_rung rung;
+  int ordinal;           /* CUDA device; the eager rung runs on the host */
+  uint64_t budget_bytes; /* 0: the default */
+  int threads;           /* of the eager rung, 0 = all */
+  const char *tune;      /* of flp_options, or NULL */
+  double limit_s;        /* check_concurrent: of a wait for the device; 0: the default */
+  check_ahead *ahead;    /* borrowed, or NULL */
+} check_how;
+
+/* The --tune of a spec: NULL where its operands leave no choice, as those of some cases of a set. spec: resolved */
+const char *check_how_tune(const check_how *how, const flp_spec *spec);
+/* The CUDA device, or the host. */
+int check_how_device(const check_how *how);
+/* The plan of a problem, or of each of its shards. error: any of flp_plan_create */
+flp_status check_how_plan(const check_how *how, const check_problem *problem, flp_plan **out);
+/* 1 for a failure that every case would meet: of memory, or of a --tune that is refused. */
+int check_how_ends(const check_how *how, flp_status status);
+/* Uploads, poisons outputs and workspace, runs forward (or shards and combine) and backward, or a step, downloads.
+ * error: UNAVAILABLE if this rung, or its mode S, is not offered here; any of flp_plan_create, flp_execute, flp_step */
+flp_status check_run(const check_problem *problem, const check_how *how, call_result *out);
+/* The same for check_problem_plain. */
+flp_status check_run_plain(const check_problem *problem, const check_how *how, call_result *out);
+
+#endif
