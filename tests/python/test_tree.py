@@ -27,7 +27,7 @@ LIBFLP = {
     "api": "base kernel loss driver planner eager plan launch",
 }
 RUNTIME = ["runtime", *(f"runtime/{part}" for part in LIBFLP)]
-SHARED = [*RUNTIME, "gen", "autotune", "autotune/gemm", "gen/cli/shared"]
+SHARED = [*RUNTIME, "gen", "autotune", "autotune/gemm", "gen/cli/shared", "gen/cli/call", "gen/cli/kernels"]
 
 # Folder: the folders that its files may include, or call, beside itself and the system.
 BELOW = {
@@ -45,12 +45,13 @@ BELOW = {
     "gen/cli/shared": [*RUNTIME, "gen", "autotune", "autotune/gemm"],
     "gen/cli/tensors": [*RUNTIME, "gen/cli/shared"],
     "gen/cli/call": [*RUNTIME, "gen/cli/shared"],
-    **{f"gen/cli/{verb}": [*SHARED, "gen/cli", "gen/cli/call", "gen/cli/tensors"]
+    "gen/cli/kernels": [*RUNTIME, "gen", "gen/cli/shared", "gen/cli/call"],
+    **{f"gen/cli/{verb}": [*SHARED, "gen/cli", "gen/cli/tensors"]
        for verb in ("gen", "run", "cache", "loss", "pack", "bench", "check", "explain")},
     "gen/cli/report": [*SHARED, "gen/cli", "gen/cli/explain"],
     "gen/cli/report/charts": [*SHARED, "gen/cli/report", "gen/cli/explain"],
     "gen/cli/doctor": [*SHARED, "gen/cli", "gen/cli/pack"],
-    "gen/cli/tune": [*SHARED, "gen/cli", "gen/cli/call", "gen/cli/bench", "gen/cli/check"],
+    "gen/cli/tune": [*SHARED, "gen/cli", "gen/cli/bench", "gen/cli/check"],
     "gen/cli": ["runtime", "runtime/base", "gen/cli/shared"],
 }
 
@@ -85,7 +86,7 @@ def test_rooms_are_small():
     held = defaultdict(int)
     for path in CODE:
         held[folder_of(path)] += 1
-    assert {folder: count for folder, count in held.items() if count > 38} == {}
+    assert {folder: count for folder, count in held.items() if count > 30} == {}
 
 
 def objects():

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gen/cli/kernels/kernels.h"
 #include "gen/cli/shared/json_out.h"
-#include "gen/cli/shared/kernels.h"
 
 static const char *find(char **fields, const char *name, const char *fallback) {
   size_t length = strlen(name);

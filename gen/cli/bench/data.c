@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "gen/cli/bench/bench.h"
-#include "gen/cli/shared/normal.h"
-#include "gen/cli/shared/parallel.h"
+#include "gen/cli/call/normal.h"
+#include "gen/cli/kernels/parallel.h"
 #include "runtime/base/half.h"
 
 /* Elements uploaded at a time, and made by one thread at a time. */

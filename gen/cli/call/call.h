@@ -17,7 +17,7 @@
 #ifndef FLPGEN_CLI_CALL_H
 #define FLPGEN_CLI_CALL_H
 
-#include "gen/cli/shared/device.h"
+#include "gen/cli/call/device.h"
 #include "runtime/loss/loss.h"
 
 typedef enum call_slot {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "gen/cli/check/ahead.h"
-#include "gen/cli/shared/compilers.h"
+#include "gen/cli/kernels/compilers.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/status.h"
 #include "runtime/load/jit.h"

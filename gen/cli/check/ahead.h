@@ -2,8 +2,8 @@
 #ifndef FLPGEN_CLI_CHECK_AHEAD_H
 #define FLPGEN_CLI_CHECK_AHEAD_H
 
+#include "gen/cli/call/device.h"
 #include "gen/cli/check/case.h"
-#include "gen/cli/shared/device.h"
 
 typedef struct check_ahead check_ahead;
 

@@ -3,8 +3,8 @@
 #define FLPGEN_CLI_CHECK_PROBLEM_H
 
 #include "gen/cli/call/call.h"
+#include "gen/cli/call/oracle.h"
 #include "gen/cli/check/case.h"
-#include "gen/cli/shared/oracle.h"
 
 enum { CHECK_ACTIVE = 0, CHECK_LEFT_OUT = 1, CHECK_BAD = 2 };
 

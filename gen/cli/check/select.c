@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gen/cli/call/normal.h"
 #include "gen/cli/check/parts.h"
-#include "gen/cli/shared/normal.h"
 #include "runtime/base/half.h"
 #include "runtime/base/status.h"
 #include "runtime/kernel/kernel.h"

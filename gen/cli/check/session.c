@@ -9,7 +9,7 @@
 
 #include "gen/cli/check/compare.h"
 #include "gen/cli/check/parts.h"
-#include "gen/cli/shared/compilers.h"
+#include "gen/cli/kernels/compilers.h"
 #include "gen/cli/shared/progress.h"
 
 enum { RUNGS = FLP_RUNG_EAGER + 1 };

@@ -5,9 +5,9 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "gen/cli/call/normal.h"
 #include "gen/cli/check/problem.h"
 #include "gen/cli/shared/losses.h"
-#include "gen/cli/shared/normal.h"
 
 /* Above this many multiplications the oracle does not look at every row. unit: rows x columns x depth */
 static const double WHOLE_ROWS = 2e11;

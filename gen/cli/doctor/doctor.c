@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "gen/cli/doctor/paths.h"
+#include "gen/cli/kernels/kernels.h"
 #include "gen/cli/shared/json_out.h"
-#include "gen/cli/shared/kernels.h"
 #include "gen/cli/shared/table.h"
 #include "gen/cli/verbs.h"
 #include "runtime/driver/driver.h"

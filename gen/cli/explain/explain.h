@@ -5,7 +5,7 @@
 #ifndef FLPGEN_CLI_EXPLAIN_H
 #define FLPGEN_CLI_EXPLAIN_H
 
-#include "gen/cli/shared/kernels.h"
+#include "gen/cli/kernels/kernels.h"
 #include "gen/cli/shared/spec_args.h"
 #include "runtime/planner/planner.h"
 

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gen/cli/kernels/kernels.h"
 #include "gen/cli/shared/json_out.h"
-#include "gen/cli/shared/kernels.h"
 #include "gen/cli/shared/spec_args.h"
 #include "gen/cli/shared/table.h"
 #include "gen/cli/verbs.h"

@@ -1,8 +1,8 @@
 /* rows.c: seeded rows for the check of a loss, and whether a number can be a derivative. */
 #include <math.h>
 
+#include "gen/cli/call/normal.h"
 #include "gen/cli/loss/loss.h"
-#include "gen/cli/shared/normal.h"
 
 /* ---- rows ---- */
 

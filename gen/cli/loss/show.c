@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "gen/cli/kernels/kernels.h"
 #include "gen/cli/loss/loss.h"
 #include "gen/cli/shared/json_out.h"
-#include "gen/cli/shared/kernels.h"
 #include "gen/cli/shared/table.h"
 
 enum { EMIT_IR = 1, EMIT_OPT = 2, EMIT_PTX = 4 };

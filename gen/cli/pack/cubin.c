@@ -12,8 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "gen/cli/kernels/parallel.h"
 #include "gen/cli/pack/pack.h"
-#include "gen/cli/shared/parallel.h"
 
 enum { TEXT_BYTES = 4096, CAPABILITIES_MAX = 16 };
 

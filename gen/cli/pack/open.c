@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "gen/cli/kernels/kernels.h"
 #include "gen/cli/pack/pack.h"
 #include "gen/cli/shared/json_out.h"
-#include "gen/cli/shared/kernels.h"
 #include "gen/cli/shared/progress.h"
 
 flp_status cli_pack_file_open(const char *path, cli_pack_file *out) {

@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gen/cli/kernels/kernels.h"
 #include "gen/cli/pack/pack.h"
-#include "gen/cli/shared/kernels.h"
 
 /* A kernel to be made, and whose place it takes: kernels tuned for a device stand under the key of the untuned one.
  * Where specialisations share one and cut it in several ways, the last stands, as in a cache. */

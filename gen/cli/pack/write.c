@@ -7,8 +7,8 @@
 #include <string.h>
 #include <zstd.h>
 
+#include "gen/cli/kernels/parallel.h"
 #include "gen/cli/pack/pack.h"
-#include "gen/cli/shared/parallel.h"
 #include "runtime/base/bytes.h"
 
 /* 19 makes PTX a tenth of its size; dictionaries and windows over all kernels save some 5% more, for which a kernel

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gen/cli/call/normal.h"
 #include "gen/cli/run/run.h"
 #include "gen/cli/shared/hfconfig.h"
-#include "gen/cli/shared/normal.h"
 #include "gen/cli/shared/progress.h"
 #include "runtime/api/validate.h"
 #include "runtime/kernel/kernel.h"

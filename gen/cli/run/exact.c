@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/shared/oracle.h"
+#include "gen/cli/call/oracle.h"
 #include "runtime/kernel/kernel.h"
 
 static double temperature_of(const run_problem *problem, int64_t row) {

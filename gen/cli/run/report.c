@@ -3,11 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "gen/cli/kernels/kernels.h"
 #include "gen/cli/run/exact.h"
 #include "gen/cli/run/run.h"
 #include "gen/cli/shared/cost.h"
 #include "gen/cli/shared/json_out.h"
-#include "gen/cli/shared/kernels.h"
 #include "runtime/base/names.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/planner/planner.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/shared/kernels.h"
+#include "gen/cli/kernels/kernels.h"
 #include "gen/cli/tune/targets.h"
 #include "runtime/api/validate.h"
 

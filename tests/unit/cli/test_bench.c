@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "gen/cli/bench/bench.h"
-#include "gen/cli/shared/normal.h"
+#include "gen/cli/call/normal.h"
 #include "gen/cli/verbs.h"
 #include "runtime/base/half.h"
 #include "tests/unit/support/stage.h"

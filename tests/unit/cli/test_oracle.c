@@ -1,5 +1,5 @@
 /* test_oracle.c: the fp64 oracle of `flpgen check` against long double, and its yardstick's size. */
-#include "gen/cli/shared/oracle.h"
+#include "gen/cli/call/oracle.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

@@ -3,7 +3,7 @@
 #include <criterion/criterion.h>
 #include <unistd.h>
 
-#include "gen/cli/shared/parallel.h"
+#include "gen/cli/kernels/parallel.h"
 
 enum { JOBS = 400 };
 

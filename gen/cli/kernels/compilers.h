@@ -8,7 +8,7 @@
 
 #include <pthread.h>
 
-#include "gen/cli/shared/device.h"
+#include "gen/cli/call/device.h"
 #include "runtime/store/store.h"
 
 enum { CLI_COMPILERS_MAX = 64 };

@@ -2,7 +2,7 @@
  *
  * Invariant: a block is eight rows of one operand (the left) against a list of rows of the other (the right), so that
  * one routine gives the scores of rows against the vocabulary and of columns against the batch. */
-#include "gen/cli/shared/oracle.h"
+#include "gen/cli/call/oracle.h"
 
 #include <math.h>
 #include <pthread.h>

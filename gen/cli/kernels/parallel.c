@@ -2,7 +2,7 @@
  *
  * Invariant: a job is begun only after all before it, so the first that fails is the one that fails on one thread
  * too. */
-#include "gen/cli/shared/parallel.h"
+#include "gen/cli/kernels/parallel.h"
 
 #include <pthread.h>
 

@@ -1,5 +1,5 @@
 /* compilers.c: see compilers.h. */
-#include "gen/cli/shared/compilers.h"
+#include "gen/cli/kernels/compilers.h"
 
 #include <stdlib.h>
 

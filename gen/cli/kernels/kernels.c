@@ -1,11 +1,11 @@
 /* kernels.c: generating the kernels of a list of keys, and the list of the shape-generic ones. */
-#include "gen/cli/shared/kernels.h"
+#include "gen/cli/kernels/kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "gen/cli/kernels/parallel.h"
 #include "gen/cli/shared/losses.h"
-#include "gen/cli/shared/parallel.h"
 
 enum { ERROR_BYTES = 1024 };
 

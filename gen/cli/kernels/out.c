@@ -1,10 +1,10 @@
-/* kernels_out.c: kernels as JSON, as text, as files and as cache entries. */
+/* out.c: kernels as JSON, as text, as files and as cache entries. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "gen/cli/kernels/kernels.h"
 #include "gen/cli/shared/json_out.h"
-#include "gen/cli/shared/kernels.h"
 #include "gen/cli/shared/losses.h"
 #include "runtime/store/store.h"
 

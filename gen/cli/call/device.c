@@ -1,5 +1,5 @@
 /* device.c: buffers in device or host memory, with accounting. */
-#include "gen/cli/shared/device.h"
+#include "gen/cli/call/device.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* normal.c: random data by a table of normal quantiles. */
-#include "gen/cli/shared/normal.h"
+#include "gen/cli/call/normal.h"
 
 #include <math.h>
 #include <stdlib.h>
