@@ -1,0 +1,32 @@
+/* text.h: text for people: how wide it may be, and where its lines end. */
+#ifndef FLPGEN_CLI_TEXT_H
+#define FLPGEN_CLI_TEXT_H
+
+#include <stddef.h>
+
+/* Columns that a line of standard output may have. A terminal's are what it says it has. Elsewhere COLUMNS counts, and
+ * without it lines are as long as they need to be: behind a pipe stands grep, sort or awk, which want a row of a table
+ * on one line. So do git, lsblk and systemctl. */
+size_t cli_text_width(void);
+
+/* Columns that UTF-8 text takes: characters, not bytes. */
+size_t cli_text_columns(const char *text);
+/* Columns of the longest piece that no line end may divide. in_words: long words may be divided too, see below */
+size_t cli_text_least(const char *text, int in_words);
+
+/* One line of a text. */
+typedef struct cli_text_line {
+  const char *text;
+  size_t bytes, columns;
+} cli_text_line;
+/* Takes the next line, at most `width` wide, from *text, and moves *text behind it. Returns 0 at the end. Lines end at
+ * blanks, never between a number and its unit. A word that is wider than a line is divided behind one of ,;:=/+ and
+ * only without one of these anywhere. */
+int cli_text_next(const char **text, size_t width, cli_text_line *out);
+
+/* Prints a paragraph; its second and further lines begin `hang` blanks to the right. */
+void cli_print(size_t hang, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Prints "label   text", the text `indent` columns from the left, on its further lines too. */
+void cli_print_field(size_t indent, const char *label, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+#endif
