@@ -11,13 +11,13 @@ static const struct {
   int (*run)(int argc, char **argv);
   const char *help;
 } verbs[] = {
-    {"gen", cli_gen, "generate the kernels of one specialisation (the verb if none is given)"},
-    {"run", cli_run, "log-probabilities and gradients of tensors in safetensors files; --demo at real size"},
+    {"gen", cli_gen, "generate the kernels of one specialisation; the default verb"},
+    {"run", cli_run, "log-probabilities and gradients of tensors in files, or of a demo"},
     {"check", cli_check, "compare every rung that this machine offers with fp64"},
-    {"bench", cli_bench, "time forward and backward beside bare matrix products of the same shapes"},
-    {"tune", cli_tune, "the fastest kernels on this machine's GPU, verified, timed and stored"},
+    {"bench", cli_bench, "time forward and backward beside matrix products of the same shapes"},
+    {"tune", cli_tune, "find, verify and store the fastest kernels for this machine's GPU"},
     {"explain", cli_explain, "cost of naive and of each mode, the plan that would run, and why"},
-    {"doctor", cli_doctor, "driver, GPU, libraries, cache, rungs, and where every setting comes from"},
+    {"doctor", cli_doctor, "driver, GPU, libraries, cache, rungs; where settings come from"},
     {"pack", cli_pack, "build, verify, inspect or install a pack: many kernels in one file"},
     {"loss", cli_losses, "list, show or check losses of a row: built in, or Lua files of yours"},
     {"report", cli_report, "one HTML page with charts of tuning and benchmark records"},
@@ -33,24 +33,19 @@ static void print_help(FILE *out) {
       out);
   for (int i = 0; i < VERBS; i++) fprintf(out, "  %-8s %s\n", verbs[i].name, verbs[i].help);
   fputs(
-      "\n  -?, --help     this text; `flpgen VERB --help` for the options of a verb\n"
+      "\n  -h, --help     this text; `flpgen VERB --help` for the options of a verb\n"
       "  -V, --version  version\n\n"
-      "Every verb takes --json: one JSON document on standard output.\n\n"
-      "Exit status:\n"
-      "  0  success\n"
-      "  1  a check failed, or the data held bad values\n"
-      "  2  bad usage: an argument, a shape, a budget that is too small\n"
-      "  3  unavailable: no GPU, driver, library, memory or rung for this\n"
-      "  4  a file is unreadable, unwritable or corrupt\n"
-      "  5  a template, the generator or flpgen itself failed\n",
+      "Every verb takes --json: one JSON document on standard output.\n\n" CLI_EXIT_HELP "\n",
       out);
 }
 
-static int unknown_verb(const char *name) {
-  fprintf(stderr, "flpgen: verb '%s' is not accepted; one of ", name);
-  for (int i = 0; i < VERBS; i++) fprintf(stderr, "%s%s", i ? ", " : "", verbs[i].name);
-  fputs(" is\n", stderr);
-  return CLI_EXIT_USAGE;
+static int unknown_verb(int argc, char **argv) {
+  char names[256] = "";
+  size_t used = 0;
+  for (int i = 0; i < VERBS; i++)
+    used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", verbs[i].name);
+  argv[0] = (char[]){"flpgen"};
+  return cli_usage_error(argc, argv, "expected a verb, one of %s, got '%s'", names, argv[1]);
 }
 
 /* What the command printed must have arrived; a write that failed before the last one counts too. */
@@ -76,13 +71,6 @@ static int run_verb(int i, int argc, char **argv, int first) {
   return check_output(name, code);
 }
 
-/* Warnings of the library, such as a fall of the ladder, belong on stderr. */
-static void show_log(flp_log_level level, const char *message, void *user) {
-  (void)user;
-  if (level <= FLP_LOG_WARNING)
-    fprintf(stderr, "flpgen: %s: %s\n", level == FLP_LOG_ERROR ? "error" : "warning", message);
-}
-
 static int is_one_of(const char *text, const char *first, const char *second) {
   return strcmp(text, first) == 0 || strcmp(text, second) == 0;
 }
@@ -90,13 +78,13 @@ static int is_one_of(const char *text, const char *first, const char *second) {
 int main(int argc, char **argv) {
   argp_err_exit_status = CLI_EXIT_USAGE;
   argp_program_version = "flpgen " FLP_VERSION_STRING;
-  flp_log_set(show_log, NULL);
+  cli_log_start();
   if (argc < 2) {
     print_help(stderr);
     return CLI_EXIT_USAGE;
   }
   const char *word = argv[1];
-  if (is_one_of(word, "--help", "-?") || strcmp(word, "help") == 0) {
+  if (cli_is_help(word) || strcmp(word, "help") == 0) {
     print_help(stdout);
     return check_output("flpgen", CLI_EXIT_OK);
   }
@@ -107,5 +95,5 @@ int main(int argc, char **argv) {
   if (word[0] == '-') return run_verb(0, argc, argv, 1);
   for (int i = 0; i < VERBS; i++)
     if (strcmp(verbs[i].name, word) == 0) return run_verb(i, argc, argv, 2);
-  return unknown_verb(word);
+  return unknown_verb(argc, argv);
 }

@@ -26,11 +26,12 @@ class Outcome:
         return json.loads(self.out)
 
 
-def flpgen(*arguments, cache=None, timeout=HANG, **environment):
-    """Runs the command with a cache of its own and no settings but those given."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("FLP_")}
+def flpgen(*arguments, cache=None, timeout=HANG, program=FLPGEN, cwd=None, **environment):
+    """Runs the command with a cache of its own and no settings but those given; output of any width, unless COLUMNS is."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("FLP_") and name != "COLUMNS"}
     env.update({"LC_ALL": "C.UTF-8", "FLP_CACHE_DIR": str(cache) if cache else "/nonexistent/flp"}, **environment)
-    done = subprocess.run([FLPGEN, *map(str, arguments)], env=env, capture_output=True, text=True, timeout=timeout)
+    done = subprocess.run([program, *map(str, arguments)], env=env, capture_output=True, text=True, timeout=timeout,
+                          cwd=cwd)
     assert done.returncode >= 0, f"killed by signal {-done.returncode}: {arguments}\n{done.stderr}"
     return Outcome(done)
 

@@ -23,14 +23,14 @@ def on_fake(*arguments, cache, script):
 def test_without_a_gpu_it_is_unavailable():
     done = flpgen(*CONCURRENT, **NO_GPU)
     assert done.code == 3 and done.out == ""
-    assert done.err.startswith("flpgen check: --concurrent needs a GPU; not offered here: jit (/nonexistent/libcuda.so.1")
+    assert done.err.startswith("flpgen check: --concurrent needs a GPU; no GPU rung: no NVIDIA driver (/nonexistent/libcuda.so.1")
     document = flpgen(*CONCURRENT, "--json=-", **NO_GPU).json()
     assert document["error"]["status"] == "FLP_ERROR_UNAVAILABLE" and document["error"]["exit"] == 3
 
 
 @pytest.mark.parametrize("arguments, message", [
     (["--rung", "eager"], "--rung: 'eager' is not accepted with --concurrent, it runs on the CPU"),
-    (["--limit", "0"], "--limit: '0' is not accepted; a number > 0 is"),
+    (["--limit", "0"], "--limit: expected a number > 0, got '0'"),
     (["--all"], "one of --quick, --all, --large and --concurrent is accepted, not two"),
     (["--vocab", "100", "--hidden", "64"],
      "--vocab, --hidden and --model are not accepted beside --quick, --all, --large, --concurrent"),
@@ -161,4 +161,4 @@ def test_what_is_made_ahead_changes_no_finding(tmp_path):
 
 def test_a_number_of_jobs_is_refused():
     done = flpgen("check", "--jobs", 0, **NO_GPU)
-    assert done.code == 2 and done.err.splitlines()[0].startswith("flpgen check: --jobs: '0' is not accepted")
+    assert done.code == 2 and done.err.splitlines()[0].startswith("flpgen check: --jobs: expected a whole number from 1 to 64, got '0'")

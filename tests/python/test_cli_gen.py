@@ -7,7 +7,7 @@ from flpgen_tool import flpgen, needs_flpgen
 
 pytestmark = needs_flpgen
 
-VERBS = ["gen", "run", "check", "bench", "explain", "doctor", "cache"]
+VERBS = ["gen", "run", "check", "bench", "tune", "explain", "doctor", "pack", "loss", "report", "cache"]
 SMALL = ["--vocab", "1000", "--hidden", "64", "--dtype", "bf16"]
 
 
@@ -26,7 +26,11 @@ def test_help_of_a_verb(verb):
     assert done.code == 0 and done.err == ""
     assert done.out.startswith(f"Usage: flpgen {verb} ")
     assert "--json" in done.out
-    assert "Exit status: 0" in done.out
+    examples = [line for line in done.out.splitlines() if line.startswith(f"  flpgen {verb}")]
+    assert len(examples) >= 2, "two examples, whole on their lines"
+    for status in range(6):
+        assert f"\n  {status}  " in done.out
+    assert flpgen(verb, "-h").out == done.out
 
 
 def test_version():
@@ -42,24 +46,24 @@ def test_no_arguments():
 def test_unknown_verb():
     done = flpgen("frobnicate")
     assert done.code == 2
-    assert done.err == "flpgen: verb 'frobnicate' is not accepted; one of gen, run, check, bench, tune, explain, doctor, pack, loss, report, cache is\n"
+    assert done.err == "flpgen: expected a verb, one of gen, run, check, bench, tune, explain, doctor, pack, loss, report, cache, got 'frobnicate'\n"
 
 
 USAGE = [
-    (["--vocab", "1"], "--vocab: '1' is not accepted; a whole number from 2 to 2147483647 is"),
-    (["--vocab", "10x"], "--vocab: '10x' is not accepted; a whole number from 2 to 2147483647 is"),
+    (["--vocab", "1"], "--vocab: expected a whole number from 2 to 2147483647, got '1'"),
+    (["--vocab", "10x"], "--vocab: expected a whole number from 2 to 2147483647, got '10x'"),
     (["--vocab", "99999999999999999999"],
-     "--vocab: '99999999999999999999' is not accepted; a whole number from 2 to 2147483647 is"),
-    (["--hidden", "-8"], "--hidden: '-8' is not accepted; a whole number from 8 to 2147483647 is"),
-    (["--dtype", "int8"], "--dtype: 'int8' is not accepted; one of bf16, fp16, fp32, fp64 is"),
-    (["--entropy", "yes"], "--entropy: 'yes' is not accepted; one of none, forward, backward is"),
-    (["--grad", "hidden,wait"], "--grad: 'wait' is not accepted; one of hidden, weight, bias is"),
-    (["--grad", ""], "--grad: '' is not accepted; one of hidden, weight, bias is"),
-    (["--softcap", "0"], "--softcap: '0' is not accepted; a finite number > 0 is"),
-    (["--softcap", "nan"], "--softcap: 'nan' is not accepted; a finite number is"),
-    (["--target-dtype", "int16"], "--target-dtype: 'int16' is not accepted; one of int32, int64 is"),
-    (["--emit", "sass"], "--emit: 'sass' is not accepted; one of ir, opt, ptx is"),
-    (["--alignment", "32"], "--alignment: '32' is not accepted; a whole number from 2 to 16 is"),
+     "--vocab: expected a whole number from 2 to 2147483647, got '99999999999999999999'"),
+    (["--hidden", "-8"], "--hidden: expected a whole number from 8 to 2147483647, got '-8'"),
+    (["--dtype", "int8"], "--dtype: expected one of bf16, fp16, fp32, fp64, got 'int8'"),
+    (["--entropy", "yes"], "--entropy: expected one of none, forward, backward, got 'yes'"),
+    (["--grad", "hidden,wait"], "--grad: expected one of hidden, weight, bias, got 'wait'"),
+    (["--grad", ""], "--grad: expected one of hidden, weight, bias, got ''"),
+    (["--softcap", "0"], "--softcap: expected a finite number > 0, got '0'"),
+    (["--softcap", "nan"], "--softcap: expected a finite number, got 'nan'"),
+    (["--target-dtype", "int16"], "--target-dtype: expected one of int32, int64, got 'int16'"),
+    (["--emit", "sass"], "--emit: expected one of ir, opt, ptx, got 'sass'"),
+    (["--alignment", "32"], "--alignment: expected a whole number from 2 to 16, got '32'"),
     (["extra"], "argument 'extra' is not accepted; gen takes options only"),
 ]
 
@@ -69,6 +73,38 @@ def test_usage_errors_name_field_value_and_range(arguments, message):
     done = flpgen("gen", *SMALL, *arguments)
     assert done.code == 2 and done.out == ""
     assert done.err.splitlines()[0] == f"flpgen gen: {message}"
+
+
+WRONG = [*[[verb, "--bogus"] for verb in VERBS], ["frobnicate"], ["pack", "frob"], ["pack", "verify"], ["loss", "show"],
+         ["loss", "list", "extra"], ["cache"], ["cache", "burn"], ["report"], ["gen", *SMALL, "--emit", "sass"],
+         ["gen", *SMALL, "--out", "-"], ["check", "--limit", "0"], ["doctor", "--require", "best"]]
+
+
+@pytest.mark.parametrize("words", WRONG, ids=" ".join)
+def test_wrong_usage_is_json_too(words):
+    plain, done = flpgen(*words), flpgen(*words, "--json")
+    assert plain.code == done.code == 2 and plain.out == ""
+    assert done.err == plain.err
+    error = done.json()["error"]
+    assert (error["status"], error["exit"]) == ("FLP_ERROR_ARGUMENT", 2)
+    assert done.err.splitlines()[0].endswith(f": {error['message']}")
+
+
+def test_json_may_be_shortened_and_stand_first():
+    for words in (["gen", "--js", "--vocab"], ["cache", "--json", "burn"], ["run", "--j", "--bogus"]):
+        assert flpgen(*words).json()["error"]["exit"] == 2
+
+
+def test_json_that_goes_to_a_file_leaves_standard_output_alone(tmp_path):
+    for option in (["--json=x.json"], ["--json", "x.json"]):
+        done = flpgen("bench", "--bogus", *option, cwd=tmp_path)
+        assert done.code == 2 and done.out == "" and done.err
+    assert flpgen("bench", "--bogus", "--json=-").json()["error"]["exit"] == 2
+
+
+def test_help_before_wrong_usage_is_no_error():
+    done = flpgen("gen", "--help", "--json")
+    assert done.code == 0 and done.err == "" and done.out.startswith("Usage: ")
 
 
 def test_missing_and_unfit_shapes():
@@ -83,7 +119,7 @@ def test_missing_and_unfit_shapes():
     assert done.code == 2 and "spec.has_bias is 0" in done.err
     done = flpgen("gen", *SMALL, "--arch", "sm_75")
     assert done.code == 2
-    assert done.err == ("flpgen gen: --arch: 'sm_75' is not accepted; sm_80 or newer is, e.g. sm_80, sm_90, sm_100\n")
+    assert done.err == ("flpgen gen: --arch: expected sm_80 or newer, e.g. sm_80, sm_90, sm_100, got 'sm_75'\n")
     assert flpgen("gen", *SMALL, "--arch", "sm_80,,sm_90").code == 2
     assert flpgen("gen", *SMALL, "--arch", "sm_800000000000000000000").code == 2
 
@@ -118,6 +154,17 @@ def test_gen_is_the_default_verb_and_json_has_it_all():
     assert all(kernel["ptx_bytes"] > 100 for kernel in document["kernels"])
 
 
+def test_gen_says_what_becomes_of_the_kernels(tmp_path):
+    says = "nothing was written; --out DIR or --install-cache keeps the kernels"
+    assert flpgen("gen", *SMALL).out.endswith(f"\n{says}\n")
+    assert says not in flpgen("gen", *SMALL, "--out", "made", cwd=tmp_path).out
+    assert says not in flpgen("gen", *SMALL, "--install-cache", cache=tmp_path / "cache").out
+    done = flpgen("gen", *SMALL, "--out", "-", cwd=tmp_path)
+    assert done.code == 2 and done.out == ""
+    assert done.err == "flpgen gen: --out: expected a folder, got '-'; --emit without --out prints the code\n"
+    assert not (tmp_path / "-").exists()
+
+
 def test_emit_without_out_prints_the_text():
     done = flpgen("gen", *SMALL, "--emit", "ptx")
     assert done.code == 0 and done.out.count(".version") == 2
@@ -127,7 +174,7 @@ def test_emit_without_out_prints_the_text():
 def test_generic_needs_a_place():
     done = flpgen("gen", "--generic")
     assert done.code == 2
-    assert done.err == "flpgen gen: --generic: where to is not said; --out DIR or --install-cache does\n"
+    assert done.err == "flpgen gen: --generic: expected --out DIR or --install-cache beside it, got neither\n"
 
 
 def test_model_configs(tmp_path):
@@ -183,10 +230,15 @@ def test_cache_ls_verify_gc(tmp_path):
     assert flpgen("cache", "ls", "--json", cache=cache).json()["entries_count"] == 0
 
 
+def test_ls_and_list_are_the_same(tmp_path):
+    assert flpgen("cache", "list", cache=tmp_path).out == flpgen("cache", "ls", cache=tmp_path).out != ""
+    assert flpgen("loss", "ls").out == flpgen("loss", "list").out != ""
+
+
 def test_cache_usage():
-    assert flpgen("cache").err.splitlines()[0] == "flpgen cache: the action is missing; one of ls, verify, gc is needed"
+    assert flpgen("cache").err.splitlines()[0] == "flpgen cache: expected an action, one of ls, verify, gc, got none"
     done = flpgen("cache", "burn")
-    assert done.code == 2 and done.err == "flpgen cache: action 'burn' is not accepted; one of ls, verify, gc is\n"
+    assert done.code == 2 and done.err == "flpgen cache: expected an action, one of ls, verify, gc, got 'burn'\n"
     assert flpgen("cache", "ls", "--keep", "1G").err.splitlines()[0] == (
         "flpgen cache: --keep: is accepted by gc only, not by 'ls'")
     assert flpgen("cache", "gc", "--keep", "1Q").err.splitlines()[0] == (

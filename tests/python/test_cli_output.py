@@ -41,9 +41,9 @@ def test_run_writes_to_a_pipe_as_to_a_file(tmp_path):
 
 
 def test_report_writes_to_a_pipe_as_to_a_file(tmp_path):
-    done, got = read_pipe(tmp_path / "pipe", ["report", "--out", tmp_path / "pipe"])
+    done, got = read_pipe(tmp_path / "pipe", ["report", *SMALL, "--out", tmp_path / "pipe"])
     assert done.code == 0, done.err
-    assert flpgen("report", "--out", tmp_path / "file").code == 0
+    assert flpgen("report", *SMALL, "--out", tmp_path / "file").code == 0
     assert got == (tmp_path / "file").read_bytes()
 
 

@@ -133,13 +133,13 @@ def test_kernels_of_scores_that_exist(tmp_path):
     (["--out", "x"], "flpgen pack build: --vocab is missing"),
     ([*SPEC], "--out: the file to write is not given"),
     ([*SPEC, "--out", "x", "--chunks", "0x64"], "--chunks: 0x64 is not accepted without --tuned-for"),
-    ([*SPEC, "--out", "x", "--tuned-for", "GPU", "--chunks", "64"], "--chunks: '64' is not accepted; ROWSxCOLUMNS is"),
+    ([*SPEC, "--out", "x", "--tuned-for", "GPU", "--chunks", "64"], "--chunks: expected ROWSxCOLUMNS, e.g. 0x50688, got '64'"),
     ([*SPEC, "--out", "x", "--tuned-for", "GPU", "--step-rows", "64"], "--step-rows: 64 is not accepted without --tuned-for and"),
-    ([*SPEC, "--out", "x", "--tuned-for", "GPU", "--step-rows", "0"], "--step-rows: '0' is not accepted"),
+    ([*SPEC, "--out", "x", "--tuned-for", "GPU", "--step-rows", "0"], "--step-rows: expected a whole number from 1 to 2147483647, got '0'"),
     (["--list", "/nonexistent/list", "--out", "x"], "/nonexistent/list: cannot open"),
     (["--from", "/nonexistent/dir", "--out", "x"], "/nonexistent/dir: No such file"),
     ([*SPEC, "--out", "x", "--sign", "/nonexistent/key"], "/nonexistent/key: cannot open"),
-    ([*SPEC, "--out", "x", "--cubin", "hopper"], "--cubin: 'hopper' is not accepted; a list of GPUs is, e.g. sm_90"),
+    ([*SPEC, "--out", "x", "--cubin", "hopper"], "--cubin: expected a list of GPUs, e.g. sm_90,sm_100, got 'hopper'"),
     ([*SPEC, "--out", "x", "y"], "argument 'y' is not accepted"),
 ])
 def test_build_usage(tmp_path, arguments, message, monkeypatch):
@@ -175,6 +175,7 @@ def test_signing_and_trust(tmp_path, key_file, made):
     assert build(tmp_path / "again.flpp", *SPEC, "--sign", key_file).read_bytes() == signed.read_bytes()
     assert pack("verify", signed, "--json").json()["signed_by"] == PUBLIC
     assert pack("verify", signed, "--trust", PUBLIC, "--json").json()["trusted"] is True
+    assert pack("verify", signed, "--json").json()["sound"] is True
     (tmp_path / "pub").write_text(PUBLIC)
     assert pack("verify", signed, "--trust", "0" * 64, "--trust", tmp_path / "pub").code == 0
     for arguments, environment in ((["--trust", "0" * 64], {}), ([], {"FLP_PACK_KEYS": "0" * 64})):
@@ -244,6 +245,22 @@ def test_links_and_directories_are_refused(tmp_path, made):
     os.mkfifo(tmp_path / "fifo")
     assert pack("verify", tmp_path / "fifo").code == 4
     assert names(tmp_path / "cache") == []
+
+
+def test_doctor_trusts_nobody_of_itself(tmp_path, made, key_file):
+    signed = build(tmp_path / "signed.flpp", "--from", made, "--sign", key_file)
+
+    def doctor(**settings):
+        settings.update(FLP_CACHE_PATH=str(signed), FLP_CUDA_LIBRARY="/nonexistent/libcuda.so.1")
+        return flpgen("doctor", "--json", **settings).json()["paths"][0], flpgen("doctor", **settings).out
+
+    found, text = doctor()
+    assert (found["signed"], found["signed_by"], found["trusted"], found["usable"]) == (True, PUBLIC, False, True)
+    assert f"signed with {PUBLIC[:16]}..., compared with no trusted key" in text
+    found, text = doctor(FLP_PACK_KEYS=PUBLIC)
+    assert found["trusted"] is True and f"signed with {PUBLIC[:16]}..., a trusted key" in text
+    found, text = doctor(FLP_PACK_KEYS="0" * 64)
+    assert (found["trusted"], found["usable"]) == (False, False) and "not among the trusted ones" in text
 
 
 # ---- installing ----

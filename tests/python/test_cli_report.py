@@ -443,18 +443,21 @@ def test_memory_is_what_explain_says(tmp_path):
 
 # ---- what is missing or wrong ----
 
-def test_without_records_the_page_says_what_is_missing(tmp_path):
-    _, tree = page(tmp_path)
-    for name in AXES:
-        figure, = figures(tree, name)
-        assert "missing" in figure.get("class") and "Not drawn." in words(figure) and figure.find("svg") is None
+def test_without_records_there_is_nothing_to_draw(tmp_path):
+    (tmp_path / "report.html").write_text("a page of before")
+    done = flpgen("report", cwd=tmp_path)
+    assert done.code == 2 and done.out == "" and "expected records to draw, or --vocab and --hidden" in done.err
+    assert (tmp_path / "report.html").read_text() == "a page of before"
+    assert "default report.html, replaced if it is there" in " ".join(flpgen("report", "-h").out.split())
 
 
-def test_empty_records(tmp_path):
+def test_empty_records_say_what_is_missing(tmp_path):
     report_sample.create(tmp_path / "empty.db").close()
     (tmp_path / "empty.json").write_text('{"rows": []}')
     _, tree = page(tmp_path, tmp_path / "empty.db", tmp_path / "empty.json")
-    assert all("missing" in figures(tree, name)[0].get("class") for name in AXES)
+    for name in AXES:
+        figure, = figures(tree, name)
+        assert "missing" in figure.get("class") and "Not drawn." in words(figure) and figure.find("svg") is None
 
 
 def add_sparse(path, text):

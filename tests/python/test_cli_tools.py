@@ -1,5 +1,6 @@
 """flpgen explain and doctor: shape of their JSON, and what they say without a GPU."""
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -135,25 +136,25 @@ def test_explain_r2_is_what_the_planner_makes_of_it():
 
 def test_explain_tables():
     done = flpgen("explain", *FULL, "--grad", "hidden", **NO_GPU)
-    assert done.code == 0 and "not taken: tuned, heuristic, jit, generic: " in done.out
+    assert done.code == 0 and "  not taken: no GPU rung: no NVIDIA driver (" in done.out
     assert "naive, forward + backward" in done.out and "assumed GPU" in done.out
     assert "does not fit" not in done.out
-    tight = flpgen("explain", *FULL, "--grad", "hidden,weight", "--budget", "100M", **NO_GPU).out.splitlines()
+    tight = flpgen("explain", *FULL, "--grad", "hidden,weight", "--budget", "100M", COLUMNS="200", **NO_GPU).out.splitlines()
     row = next(line for line in tight if line.startswith("recompute-rows"))
     assert "does not fit" in row and row.split("does not fit")[1].split()[1] == "GB", "the least stands in its own column"
-    refused = next(line for line in tight if line.startswith("assumed GPU: backward: budget: 104857600 bytes are too few"))
+    refused = next(line for line in tight if line.startswith("backward: budget: 104857600 bytes are too few"))
     assert refused.endswith(" bytes or more are accepted"), "the sentence stands below the table"
     assert "compute capability 9.0; a plan would take kernels of sm_90a there" in done.out
     assert any(line.split()[:3] == ["dz", "sm_90a", "dz_map"] for line in done.out.splitlines())
 
 
 @pytest.mark.parametrize("arguments, message", [
-    (["--rows", "1,x"], "--rows: 'x' is not accepted; a whole number from 0 to 1073741824 is"),
+    (["--rows", "1,x"], "--rows: expected a whole number from 0 to 1073741824, got 'x'"),
     (["--rows", ",".join(["1"] * 17)], "has too many numbers; at most 16 are accepted"),
-    (["--multiprocessors", "0"], "--multiprocessors: '0' is not accepted; a whole number from 1 to 65536 is"),
+    (["--multiprocessors", "0"], "--multiprocessors: expected a whole number from 1 to 65536, got '0'"),
     (["--mode", "R2", "--grad", "hidden"], "--mode: 'recompute-split' is not accepted without --grad hidden,weight"),
-    (["--capability", "nine"], "--capability: 'nine' is not accepted; a compute capability is, e.g. 8.0 or 9.0"),
-    (["--capability", "9.0a"], "--capability: '9.0a' is not accepted; a compute capability is, e.g. 8.0 or 9.0"),
+    (["--capability", "nine"], "--capability: expected a compute capability, e.g. 8.0 or 9.0, got 'nine'"),
+    (["--capability", "9.0a"], "--capability: expected a compute capability, e.g. 8.0 or 9.0, got '9.0a'"),
     (["--capability", "7.5"], "--capability: 7.5 is not accepted, no kernels run there; 8.0 or newer is"),
 ])
 def test_explain_usage(arguments, message):
@@ -223,6 +224,57 @@ def test_doctor_tables():
     assert done.code == 0
     for word in ("driver", "generator", "CPU rung", "cache", "generic", "FLP_CACHE_DIR", "eager"):
         assert word in done.out
+
+
+@pytest.mark.parametrize("arguments, settings, code, why", [
+    ([], {}, 0, ""),
+    (["--require", "eager"], {}, 0, ""),
+    (["--require", "gpu"], {}, 3, "--require: no GPU rung works: no NVIDIA driver (/nonexistent/libcuda.so.1: "),
+    (["--require", "jit"], {}, 3, "--require: rung jit does not work: no NVIDIA driver ("),
+    (["--require", "tuned"], {}, 3, "--require: rung tuned does not work: no NVIDIA driver ("),
+    (["--require", "best"], {}, 2, "--require: expected one of gpu, tuned, heuristic, jit, generic, eager, got 'best'"),
+    ([], {"FLP_FORCE": "eager"}, 0, ""),
+    ([], {"FLP_FORCE": "generic"}, 3, "FLP_FORCE: rung generic does not work: no NVIDIA driver ("),
+    ([], {"FLP_STRICT": "1"}, 3, "strict mode refuses the fall to host pointers"),
+])
+def test_doctor_as_a_health_check(tmp_path, arguments, settings, code, why):
+    done = flpgen("doctor", *arguments, cache=tmp_path, **NO_GPU, **settings)
+    assert done.code == code and why in done.err.split("\n")[0]
+    assert bool(done.err) == bool(code)
+    document = flpgen("doctor", *arguments, "--json", cache=tmp_path, **NO_GPU, **settings)
+    assert document.code == code and document.json(), "one document, whatever the outcome"
+
+
+def test_doctor_names_a_missing_driver_once():
+    done = flpgen("doctor", **NO_GPU)
+    assert "pinned" not in done.out
+    assert done.out.count("no GPU rung: no NVIDIA driver (/nonexistent/libcuda.so.1: cannot open shared object file") == 1
+
+
+def test_a_cache_that_is_not_there_yet_is_no_fault(tmp_path):
+    absent = flpgen("doctor", cache=tmp_path / "none" / "cache", **NO_GPU)
+    assert re.search(r"^cache +ok +not there yet; it is made when needed", absent.out, flags=re.M)
+    cache = flpgen("doctor", "--json", cache=tmp_path / "none" / "cache", **NO_GPU).json()["cache"]
+    assert (cache["exists"], cache["writable"]) == (False, True)
+    (tmp_path / "file").write_text("")
+    blocked = flpgen("doctor", cache=tmp_path / "file" / "cache", **NO_GPU)
+    assert re.search(r"^cache +no ", blocked.out, flags=re.M)
+
+
+def test_a_store_whose_every_entry_is_bad_is_bad(tmp_path):
+    generic = tmp_path / "generic"
+    assert flpgen("gen", "--vocab", 1000, "--hidden", 64, "--out", generic).code == 0
+    entries = sorted(generic.glob("*.flpk"))
+
+    def state():
+        done = flpgen("doctor", FLP_GENERIC_DIR=str(generic), **NO_GPU)
+        return re.search(r"^generic +(\w+) +(\d+ entries), .*?, (\d+ bad)", done.out, flags=re.M).groups()
+
+    assert state() == ("ok", "2 entries", "0 bad")
+    entries[0].write_bytes(entries[0].read_bytes()[:-1])
+    assert state() == ("ok", "2 entries", "1 bad")
+    entries[1].write_bytes(b"no entry")
+    assert state() == ("bad", "2 entries", "2 bad")
 
 
 def test_doctor_takes_no_arguments():

@@ -116,7 +116,7 @@ def test_doctor_lists_paths_and_what_was_tuned(tmp_path, pack):
     assert [path["kind"] for path in found] == ["pack", "directory", "directory", "pack", "directory"]
     assert [path["usable"] for path in found] == [True, False, False, False, True]
     packed = found[0]
-    assert packed["name"] == "a set" and packed["signed"] and packed["trusted"]
+    assert packed["name"] == "a set" and packed["signed"] and not packed["trusted"], "no key is trusted"
     assert packed["tuned_here"] == 3 and packed["tuned_elsewhere"] == packed["tuned_before"] == 0
     assert packed["entries"] > 6
     assert "lets other users write" in found[1]["problem"] and found[2]["problem"] == "not there"
@@ -132,6 +132,8 @@ def test_doctor_lists_paths_and_what_was_tuned(tmp_path, pack):
 
 def test_doctor_tables_list_paths(tmp_path, pack):
     done = on_fake("doctor", cache=tmp_path, FLP_CACHE_PATH=str(pack))
-    rows = [line.split() for line in done.out.splitlines() if line.startswith(str(pack) + " ")]
-    assert len(rows) == 1 and rows[0][1:6] == ["pack", "a", "set", "yes,", "trusted"] and rows[0][-1] == "ok"
-    assert rows[0][7:10] == ["3", "0", "0"]
+    lines = done.out.splitlines()
+    at, = [i for i, line in enumerate(lines) if line.endswith(f" {pack}") and line.startswith("pack ")]
+    row = lines[at].split()
+    assert row[1] == "ok" and row[3:] == ["3", "0", "0", str(pack)]
+    assert lines[at + 1].startswith("    a set: signed with ")

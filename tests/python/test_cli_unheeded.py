@@ -97,7 +97,7 @@ def test_a_cut_where_there_is_no_choice(tmp_path, verb):
     (["gen", *HEAD, "--arch", "sm_90a", "--tune", "dz:raster=4"], "--tune: 'dz:raster=4' is not accepted"),
     (["gen", "--generic", "--out", "x", "--hidden", 64], "--hidden: not accepted with --generic"),
     (["gen", "--generic", "--out", "x", "--model", "x"], "--model: not accepted with --generic"),
-    (["gen", "--generic", "--out", "x", "--arch", "sm_80,sm_100"], "--arch: 'sm_80,sm_100' is not accepted with --generic"),
+    (["gen", "--generic", "--out", "x", "--arch", "sm_80,sm_100"], "--arch: expected one architecture with --generic, got 'sm_80,sm_100'"),
     (["tune", *HEAD, "--include", "dz:raster=4"], "--include: 'dz:raster=4' is not accepted; of this specialisation forward"),
 ], ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else None)
 def test_options_that_would_do_nothing(tmp_path, arguments, message):

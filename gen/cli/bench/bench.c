@@ -46,14 +46,14 @@ static const struct argp_option options[] = {
      "beside other libraries: runs python3 -m flp.bench with these options; all (default), or names that its help "
      "lists",
      3},
-    {"quiet", 'q', NULL, 0, "no progress", 3},
+    {"quiet", 'q', NULL, 0, "no progress, no warnings", 3},
     {"json", KEY_JSON, "FILE", OPTION_ARG_OPTIONAL, "write the record here; alone or '-': to standard output", 3},
     {0}};
 
 static flp_status parse_masked(const char *text, double *out) {
   FLP_TRY(cli_parse_number("--masked", text, out));
   if (*out < 0 || *out >= 1)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--masked: '%s' is not accepted; a fraction from 0 to below 1 is", text);
+    return flp_fail(FLP_ERROR_ARGUMENT, "--masked: expected a fraction from 0 to below 1, got '%s'", text);
   return FLP_OK;
 }
 
@@ -61,8 +61,7 @@ static flp_status parse_rung(const char *text, flp_rung *out) {
   FLP_TRY(cli_parse_rung("--rung", text, out));
   if (*out == FLP_RUNG_EAGER)
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "--rung: 'eager' is not accepted, it runs on the CPU; one of auto, tuned, heuristic, jit, generic "
-                    "is");
+                    "--rung: expected one of auto, tuned, heuristic, jit, generic, got 'eager', which runs on the CPU");
   return FLP_OK;
 }
 
@@ -104,6 +103,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       state->child_inputs[0] = &args->spec;
       return 0;
     case 'q':
+      cli_log_quiet();
       args->quiet = 1;
       return 0;
     case KEY_NO_BARE:
@@ -156,13 +156,15 @@ int cli_bench(int argc, char **argv) {
       "those of "
       "flp_execute until it returns, with the fewest of the rows. cuBLASLt is looked for where the "
       "loader looks, beside the CUDA toolkit and in the Python environments at hand; FLP_CUBLASLT_LIBRARY names "
-      "another.\n\n" CLI_EXIT_HELP,
+      "another.\n\n"
+      "  flpgen bench --vocab 151936 --hidden 4096 --grad hidden,weight\n"
+      "  flpgen bench --model config.json --rows 4096,16384 --json=bench.json\n\n" CLI_EXIT_HELP,
       children,
       NULL,
       NULL};
   bench_args args = {.spec = CLI_SPEC_ARGS_INIT, .options = FLP_OPTIONS_INIT, .burst_ms = 75, .rounds = 7, .seed = 1};
   char command[1024];
   cli_record_join_command(argc, argv, command, sizeof command);
-  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  cli_parse(&argp, argc, argv, &args);
   return cli_finish("flpgen bench", args.json && strcmp(args.json, "-") == 0, bench(&args, command));
 }

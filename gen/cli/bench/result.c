@@ -8,6 +8,7 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/record.h"
 #include "gen/cli/shared/table.h"
+#include "gen/cli/shared/text.h"
 #include "runtime/base/names.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/planner/planner.h"
@@ -36,6 +37,8 @@ static void print_rows(const bench_args *args, const bench_result *result) {
   cli_table table;
   cli_table_start(&table, "N", "case", "mode", "ms", "least .. most", "products", "bare ms", "ratio", "to first",
                   "TFLOP/s", "workspace", NULL);
+  cli_table_may_move(&table, 4, "least .. most ms: ");
+  cli_table_may_move(&table, 10, "workspace: ");
   for (int i = 0; i < result->row_count; i++) {
     const bench_row *row = &result->row[i];
     char n[CELL], gemms[CELL], cell[6][CELL], bytes[CLI_TEXT_BYTES];
@@ -75,7 +78,8 @@ static double us_per_launch(const bench_host *host) {
 }
 
 static void print_host(const bench_result *result) {
-  printf("\nhost: flp_execute returns, not synchronised, with N=%" PRId64 ", after\n", result->host_rows);
+  putchar('\n');
+  cli_print(2, "host: flp_execute returns, not synchronised, with N=%" PRId64 ", after", result->host_rows);
   cli_table table;
   cli_table_start(&table, "pass", "us", "least .. most", "launches", "us a launch", NULL);
   static const char *const names[] = {"", "forward", "combine", "backward", "step"};
@@ -92,19 +96,21 @@ static void print_host(const bench_result *result) {
 }
 
 void bench_print(const bench_args *args, const bench_result *result) {
-  printf("device: %s\nplan: %s\n", result->device, result->description);
-  if (args->masked > 0) printf("masked: %g of the rows; bare products compute all rows\n", args->masked);
+  cli_print(2, "device: %s", result->device);
+  cli_print(2, "plan: %s", result->description);
+  if (args->masked > 0) cli_print(2, "masked: %g of the rows; bare products compute all rows", args->masked);
   putchar('\n');
   print_rows(args, result);
   if (result->bare_count) {
-    printf("\ncuBLASLt: %s\n", result->cublaslt);
+    putchar('\n');
+    cli_print(2, "cuBLASLt: %s", result->cublaslt);
     print_bare(args, result);
   }
   print_host(result);
   if (result->plan_warm_ms >= 0)
     printf("plan: %.0f ms with empty caches, %.0f ms with full ones\n", result->plan_cold_ms, result->plan_warm_ms);
   else
-    printf("plan: its creation was not timed: %s\n", result->plan_error);
+    cli_print(2, "plan: its creation was not timed: %s", result->plan_error);
 }
 
 /* ---- the record ---- */

@@ -43,7 +43,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       args->action = text;
       return 0;
     case ARGP_KEY_END:
-      if (!args->action) argp_error(state, "the action is missing; one of ls, verify, gc is needed");
+      if (!args->action) argp_error(state, "expected an action, one of ls, verify, gc, got none");
       if (args->has_keep && strcmp(args->action, "gc") != 0)
         argp_error(state, "--keep: is accepted by gc only, not by '%s'", args->action);
       return 0;
@@ -71,6 +71,13 @@ static const char *key_field(const char *key, const char *name, char *out, size_
   return out;
 }
 
+static void start_table(cli_table *table) {
+  cli_table_start(table, "file", "kernel", "arch", "dtype", "vocab x hidden", "tuned for", "size", "modified", "state",
+                  NULL);
+  cli_table_may_move(table, 5, "tuned for ");
+  cli_table_may_move(table, 0, "file ");
+}
+
 static void add_table_row(listing *list, const flp_store_item *item) {
   int is_cubin = strncmp(item->key, "flp-cubin/", 10) == 0; /* machine code that was made here of an entry */
   char file[32], kind[48], arch[32], dtype[32], shape[80], tuned[64], vocab[32], hidden[32], bytes[CLI_TEXT_BYTES],
@@ -86,8 +93,9 @@ static void add_table_row(listing *list, const flp_store_item *item) {
   if (localtime_r(&modified, &parts)) strftime(when, sizeof when, "%Y-%m-%d %H:%M", &parts);
   cli_table_add(&list->table, file, kind, key_field(item->key, "arch", arch, sizeof arch),
                 key_field(item->key, "dtype", dtype, sizeof dtype), item->key[0] && !is_cubin ? shape : "-",
-                key_field(item->key, "tuned", tuned, sizeof tuned),
-                cli_format_bytes((double)item->bytes, bytes), when, item->status == FLP_OK ? "ok" : item->reason, NULL);
+                key_field(item->key, "tuned", tuned, sizeof tuned), cli_format_bytes((double)item->bytes, bytes), when,
+                item->status == FLP_OK ? "ok" : "bad", NULL);
+  if (item->status != FLP_OK) cli_table_note(&list->table, "%s", item->reason ? item->reason : "");
 }
 
 static json_t *item_json(const flp_store_item *item) {
@@ -125,9 +133,7 @@ static flp_status list_entries(const cache_args *args, int verify) {
   flp_store *store = NULL;
   FLP_TRY(open_store(args, &store));
   listing list = {.entries = args->json ? json_array() : NULL};
-  if (!args->json)
-    cli_table_start(&list.table, "file", "kernel", "arch", "dtype", "vocab x hidden", "tuned for", "size", "modified",
-                    "state", NULL);
+  if (!args->json) start_table(&list.table);
   flp_status status = flp_store_each(store, visit, &list);
   flp_store_close(store);
   if (args->json && status == FLP_OK) {
@@ -164,21 +170,24 @@ static flp_status collect(const cache_args *args) {
 }
 
 int cli_cache(int argc, char **argv) {
-  static const struct argp argp = {options,
-                                   parse,
-                                   "ls|verify|gc",
-                                   "Lists, verifies or cleans the kernel cache."
-                                   "\vEntries are kernels and, as `cubin`, machine code that was made of them here. "
-                                   "verify reads every entry and fails if one is bad; gc removes quarantined and stale files, "
-                                   "then the oldest entries of the writable directory.\n\n" CLI_EXIT_HELP,
-                                   NULL,
-                                   NULL,
-                                   NULL};
+  static const struct argp argp = {
+      options,
+      parse,
+      "ls|verify|gc",
+      "Lists, verifies or cleans the kernel cache."
+      "\vEntries are kernels and, as `cubin`, machine code that was made of them here. "
+      "verify reads every entry and fails if one is bad; gc removes quarantined and stale files, "
+      "then the oldest entries of the writable directory. list is ls.\n\n"
+      "  flpgen cache ls\n"
+      "  flpgen cache gc --keep 1G\n\n" CLI_EXIT_HELP,
+      NULL,
+      NULL,
+      NULL};
   cache_args args = {.action = NULL};
-  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  cli_parse(&argp, argc, argv, &args);
   flp_status status;
   int listed = 0; /* the JSON document has been printed */
-  if (strcmp(args.action, "ls") == 0) {
+  if (cli_is_action(args.action, "ls")) {
     status = list_entries(&args, 0);
   } else if (strcmp(args.action, "verify") == 0) {
     status = list_entries(&args, 1);
@@ -186,7 +195,7 @@ int cli_cache(int argc, char **argv) {
   } else if (strcmp(args.action, "gc") == 0) {
     status = collect(&args);
   } else {
-    status = flp_fail(FLP_ERROR_ARGUMENT, "action '%s' is not accepted; one of ls, verify, gc is", args.action);
+    status = flp_fail(FLP_ERROR_ARGUMENT, "expected an action, one of ls, verify, gc, got '%s'", args.action);
   }
   return cli_finish(argv[0], args.json && !listed, status);
 }

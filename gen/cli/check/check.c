@@ -54,7 +54,7 @@ static const struct argp_option options[] = {
     {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 3},
     {"limit", KEY_LIMIT, "SECONDS", 0, "of concurrent work: what takes longer is a deadlock; default 30", 3},
     {"verbose", 'v', NULL, 0, "print every finding, not only those that failed", 3},
-    {"quiet", 'q', NULL, 0, "no progress", 3},
+    {"quiet", 'q', NULL, 0, "no progress, no warnings", 3},
     {"json", KEY_JSON, "FILE", OPTION_ARG_OPTIONAL, "write the record here; alone or '-': to standard output", 3},
     {0}};
 
@@ -86,7 +86,7 @@ static flp_status parse_value(int key, const char *text, check_args *args) {
     case KEY_LIMIT:
       FLP_TRY(cli_parse_number("--limit", text, &args->how.limit_s));
       if (args->how.limit_s > 0) return FLP_OK;
-      return flp_fail(FLP_ERROR_ARGUMENT, "--limit: '%s' is not accepted; a number > 0 is", text);
+      return flp_fail(FLP_ERROR_ARGUMENT, "--limit: expected a number > 0, got '%s'", text);
     default:
       FLP_TRY(cli_parse_integer("--seed", text, 0, INT64_MAX, &value));
       args->given.seed = (uint64_t)value;
@@ -116,6 +116,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       args->verbose = 1;
       return 0;
     case 'q':
+      cli_log_quiet();
       args->quiet = 1;
       return 0;
     case KEY_QUICK:
@@ -208,7 +209,7 @@ static flp_status resolve(check_args *args) {
   FLP_TRY(cli_spec_check_cut("--tune", args->spec.tune, &args->spec.spec));
   args->given.spec = args->spec.spec;
   if (!(args->given.temperature > 0) || args->given.temperature > 1e30)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--temperature: %g is not accepted; a number > 0 and at most 1e30 is",
+    return flp_fail(FLP_ERROR_ARGUMENT, "--temperature: expected a number > 0 and at most 1e30, got %g",
                     args->given.temperature);
   if (args->spec.model && !(args->given.scale < 1) && !(args->given.scale > 1)) args->given.scale = args->spec.scale;
   return FLP_OK;
@@ -245,7 +246,9 @@ int cli_check(int argc, char **argv) {
       "With --vocab and --hidden that one specialisation is checked over random and adversarial data. logprob and "
       "entropy are judged in ulps, gradients by their relative L2 error beside that of an ordinary matrix pipeline; "
       "outputs and workspace are poisoned first. Beside --quick, --all, --large and --concurrent, --dtype leaves the "
-      "cases of the other dtypes out.\n\n" CLI_EXIT_HELP,
+      "cases of the other dtypes out.\n\n"
+      "  flpgen check --quick\n"
+      "  flpgen check --vocab 50257 --hidden 768 --grad hidden,weight --rung jit\n\n" CLI_EXIT_HELP,
       children,
       NULL,
       NULL};
@@ -255,7 +258,7 @@ int cli_check(int argc, char **argv) {
   args.given.seed = 1;
   char command[1024];
   cli_record_join_command(argc, argv, command, sizeof command);
-  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  cli_parse(&argp, argc, argv, &args);
   check_report report = {0};
   flp_status status = run_check(&args, command, &report);
   int code = report.failed > 0 ? CLI_EXIT_FAILED : CLI_EXIT_OK;

@@ -12,6 +12,7 @@
 #include "gen/cli/shared/losses.h"
 #include "gen/cli/shared/record.h"
 #include "gen/cli/shared/table.h"
+#include "gen/cli/shared/text.h"
 #include "runtime/base/names.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/planner/planner.h"
@@ -107,6 +108,9 @@ static void print_findings(const check_report *report, int every) {
   cli_table table;
   cli_table_start(&table, "case", "rung", "N x V x D", "dtype", "options", "output", "worst error", "allowed",
                   "worst / allowed", "", NULL);
+  cli_table_may_move(&table, 4, "");
+  cli_table_may_move(&table, 2, "");
+  cli_table_may_move(&table, 3, "");
   for (int64_t i = 0; i < report->count; i++) {
     const check_finding *f = &report->findings[i];
     if (!every && f->metric.pass) continue;
@@ -157,8 +161,8 @@ static void print_verdict(const check_report *report) {
 }
 
 void check_report_print(const check_report *report, int every) {
-  printf("device: %s\n", report->device);
-  if (report->offered[0]) printf("not offered here: %s\n", report->offered);
+  cli_print(2, "device: %s", report->device);
+  if (report->offered[0]) cli_print_field(18, "not offered here:", "%s", report->offered);
   cli_table table;
   cli_table_start(&table, "rung", "dtype", "output", "checks", "failed", "worst / allowed", "in case", NULL);
   for (int64_t i = 0; i < report->count; i++) summarise(report, i, &table);

@@ -19,7 +19,7 @@ typedef struct check_report {
   int hung; /* the device still works on what was checked: nothing that belongs to it can be released */
   char device[128];
   int driver_version;
-  char offered[256]; /* rungs that ran, and why the others did not */
+  char offered[1024]; /* why rungs that did not run did not; "" where all did */
 } check_report;
 
 void check_report_add(check_report *report, const check_case *c, flp_rung rung, const char *output, check_metric metric,

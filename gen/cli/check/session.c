@@ -11,6 +11,7 @@
 #include "gen/cli/check/parts.h"
 #include "gen/cli/kernels/compilers.h"
 #include "gen/cli/shared/progress.h"
+#include "gen/cli/shared/reasons.h"
 
 enum { RUNGS = FLP_RUNG_EAGER + 1 };
 
@@ -62,17 +63,13 @@ static flp_status fail_case(check_session *session, const check_case *c, flp_run
 
 /* ---- rungs ---- */
 
-static void note_missing(check_report *report, flp_rung rung) {
-  size_t used = strlen(report->offered);
-  snprintf(report->offered + used, sizeof report->offered - used, "%s%s (%.90s)", used ? "; " : "", flp_rung_name(rung),
-           flp_error_detail());
-}
-
 /* Which rungs this machine offers, by a small run on each; why not goes into the report. */
 static void probe_rungs(check_session *session) {
   flp_rung wanted = session->how.rung;
   check_case c = check_case_default(FLP_DTYPE_BF16, 3, 64, 16);
   check_problem problem;
+  char reason[RUNGS][CLI_REASON_BYTES] = {""};
+  const char *reasons[RUNGS] = {NULL};
   if (check_problem_create(&c, &problem) != FLP_OK) return;
   for (int rung = FLP_RUNG_TUNED; rung < RUNGS; rung++) {
     if (wanted != FLP_RUNG_AUTO && wanted != (flp_rung)rung) continue;
@@ -83,11 +80,12 @@ static void probe_rungs(check_session *session) {
     flp_status status = check_run(&problem, &how, &result);
     /* A rung that answers, even wrongly, is offered: the cases will say what is wrong with it. */
     session->offered[rung] = status != FLP_ERROR_UNAVAILABLE || may_lack_kernels((flp_rung)rung);
-    if (status == FLP_ERROR_UNAVAILABLE && !session->offered[rung]) note_missing(session->report, (flp_rung)rung);
+    if (!session->offered[rung]) reasons[rung] = cli_reason_text(flp_error_detail(), reason[rung]);
     call_result_clear(&result);
     renew_device(session, status);
   }
   check_problem_clear(&problem);
+  cli_reasons_join(reasons, "; ", session->report->offered, sizeof session->report->offered);
 }
 
 /* Mode S exists on some rungs. */
@@ -267,9 +265,9 @@ static flp_status check_offered(check_session *session) {
   describe_device(session);
   probe_rungs(session);
   if (rung != FLP_RUNG_AUTO && !session->offered[rung])
-    return flp_fail(FLP_ERROR_UNAVAILABLE, "--rung: %s is not offered here: %s", flp_rung_name(rung), report->offered);
+    return flp_fail(FLP_ERROR_UNAVAILABLE, "--rung: %s is not offered here; %s", flp_rung_name(rung), report->offered);
   if (session->args->set == CHECK_SET_CONCURRENT && report->driver_version == 0)
-    return flp_fail(FLP_ERROR_UNAVAILABLE, "--concurrent needs a GPU; not offered here: %s", report->offered);
+    return flp_fail(FLP_ERROR_UNAVAILABLE, "--concurrent needs a GPU; %s", report->offered);
   return check_all(session);
 }
 

@@ -8,7 +8,9 @@
 #include "gen/cli/doctor/paths.h"
 #include "gen/cli/kernels/kernels.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/reasons.h"
 #include "gen/cli/shared/table.h"
+#include "gen/cli/shared/text.h"
 #include "gen/cli/verbs.h"
 #include "runtime/driver/driver.h"
 #include "runtime/eager/eager.h"
@@ -18,7 +20,7 @@
 #define FLPGEN_LLVM_VERSION "19"
 #endif
 
-enum { KEY_JSON = CLI_KEY_FIRST, DEVICES_MAX = 64, DETAIL_BYTES = 1024 };
+enum { KEY_JSON = CLI_KEY_FIRST, KEY_REQUIRE, DEVICES_MAX = 64, DETAIL_BYTES = 1024 };
 
 /* One thing that works, or the reason why it does not. */
 typedef struct finding {
@@ -31,6 +33,7 @@ typedef struct directory {
   char path[1024];
   uint64_t entries, bytes, bad;
   int exists, is_writable; /* exists: can be used, as a plan would */
+  int can_be_made;         /* is not there, and would be made when a kernel is stored */
   char problem[DETAIL_BYTES];
 } directory;
 
@@ -46,7 +49,14 @@ typedef struct examination {
   int path_count;
   finding rungs[FLP_RUNG_EAGER + 1]; /* by flp_rung; [0] unused */
   int any_rung;
+  finding plan; /* what FLP_FORCE and FLP_STRICT leave of them: the rung that is taken, or why none is */
 } examination;
+
+enum { REQUIRE_NOTHING, REQUIRE_GPU = FLP_RUNG_EAGER + 1 }; /* or a rung */
+
+typedef struct doctor_args {
+  int json, require;
+} doctor_args;
 
 static void set_finding(finding *out, flp_status status, const char *good) {
   out->works = status == FLP_OK;
@@ -103,6 +113,8 @@ static void examine_directory(const char *path, int writable, directory *out) {
   out->exists = status == FLP_OK;
   if (!out->exists) {
     snprintf(out->problem, sizeof out->problem, "%s", absent ? "not there" : flp_error_detail());
+    out->can_be_made = absent && writable && doctor_path_can_be_made(path);
+    out->is_writable = out->can_be_made;
     return;
   }
   close(fd);
@@ -130,6 +142,19 @@ static void examine_rungs(examination *out) {
   }
 }
 
+/* The plan that a program gets which asks for nothing. */
+static void examine_plan(examination *out) {
+  flp_spec spec = FLP_SPEC_INIT;
+  spec.vocab = 1024;
+  spec.hidden = 64;
+  flp_options options = FLP_OPTIONS_INIT;
+  options.host_fallback = 1;
+  flp_plan *plan = NULL;
+  flp_status status = flp_plan_create(&spec, &options, &plan);
+  set_finding(&out->plan, status, status == FLP_OK ? flp_rung_name(flp_plan_get_rung(plan)) : "");
+  flp_plan_destroy(plan);
+}
+
 static void examine(examination *out) {
   flp_setting cache, generic;
   flp_setting_get(FLP_SETTING_CACHE_DIR, &cache);
@@ -138,6 +163,7 @@ static void examine(examination *out) {
   examine_generator(out);
   set_finding(&out->eager, FLP_OK, flp_eager_describe());
   examine_rungs(out);
+  examine_plan(out);
   examine_directory(cache.value, 1, &out->cache);
   examine_directory(generic.value, 0, &out->generic);
   out->path_count = doctor_paths_examine(out->devices, out->device_count, out->paths);
@@ -194,11 +220,11 @@ static flp_status print_json(const examination *in) {
   json_object_set_new(generator, "seconds", cli_json_number(in->generator_seconds));
   json_t *driver = finding_json(&in->driver);
   json_object_set_new(driver, "version", json_integer(in->driver_version));
-  return cli_json_print(json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version", flp_version(),
+  return cli_json_print(json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version", flp_version(),
                                   "driver", driver, "devices", devices_json(in), "generator", generator, "eager",
                                   finding_json(&in->eager), "cache", directory_json(&in->cache), "generic",
                                   directory_json(&in->generic), "paths", doctor_paths_json(in->paths, in->path_count),
-                                  "rungs", rungs, "settings", settings_json()));
+                                  "rungs", rungs, "plan", finding_json(&in->plan), "settings", settings_json()));
 }
 
 /* ---- for people ---- */
@@ -207,20 +233,27 @@ static const char *state_of(const finding *in) {
   return in->works ? "ok" : "no";
 }
 
+static const char *state_of_directory(const directory *in) {
+  if (!in->exists) return in->can_be_made ? "ok" : "no";
+  return in->entries && in->bad == in->entries ? "bad" : "ok";
+}
+
 static void add_directory(cli_table *table, const char *name, const directory *in) {
   char text[256], bytes[CLI_TEXT_BYTES];
   snprintf(text, sizeof text, "%llu entries, %s, %llu bad, %s", (unsigned long long)in->entries,
            cli_format_bytes((double)in->bytes, bytes), (unsigned long long)in->bad,
            in->is_writable ? "writable" : "read-only");
-  cli_table_add(table, name, in->exists ? "ok" : "no", in->exists ? text : in->problem, in->path, NULL);
+  const char *what = in->exists ? text : in->can_be_made ? "not there yet; it is made when needed" : in->problem;
+  cli_table_add(table, name, state_of_directory(in), what, in->path, NULL);
 }
 
 static void print_parts(const examination *in) {
   cli_table table;
-  char generator[DETAIL_BYTES + 64];
+  char generator[DETAIL_BYTES + 64], driver[CLI_REASON_BYTES];
   cli_table_start(&table, "part", "state", "what", "where", NULL);
+  cli_table_may_move(&table, 3, "");
   cli_table_add(&table, "flpgen", "ok", flp_version(), NULL);
-  cli_table_add(&table, "driver", state_of(&in->driver), in->driver.text, NULL);
+  cli_table_add(&table, "driver", state_of(&in->driver), cli_reason_text(in->driver.text, driver), NULL);
   for (int i = 0; i < in->device_count; i++) {
     const flp_device *device = &in->devices[i];
     char name[32], text[256], memory[CLI_TEXT_BYTES];
@@ -240,18 +273,27 @@ static void print_parts(const examination *in) {
   cli_table_finish(&table);
 }
 
-static void print_text(const examination *in) {
-  print_parts(in);
+/* Rungs, and in one line those that lack a driver. */
+static void print_rungs(const examination *in) {
   cli_table table;
-  puts("");
-  doctor_paths_print(in->paths, in->path_count);
-  puts("");
+  char text[CLI_REASON_BYTES], driver[CLI_REASON_BYTES] = "";
+  if (!in->driver.works) cli_reason_text(in->driver.text, driver);
   cli_table_start(&table, "rung", "state", "for a spec of bf16 V=1024 D=64", NULL);
-  for (int rung = FLP_RUNG_TUNED; rung <= FLP_RUNG_EAGER; rung++)
-    cli_table_add(&table, flp_rung_name((flp_rung)rung), state_of(&in->rungs[rung]), in->rungs[rung].text, NULL);
+  for (int rung = FLP_RUNG_TUNED; rung <= FLP_RUNG_EAGER; rung++) {
+    const finding *found = &in->rungs[rung];
+    if (found->works || strcmp(cli_reason_text(found->text, text), driver) != 0)
+      cli_table_add(&table, flp_rung_name((flp_rung)rung), state_of(found), found->works ? found->text : text, NULL);
+  }
   cli_table_finish(&table);
-  puts("");
+  if (driver[0]) cli_print(2, "no GPU rung: %s", driver);
+  cli_print(2, in->plan.works ? "a plan takes rung %s" : "a plan fails: %s",
+            in->plan.works ? in->plan.text : cli_reason_text(in->plan.text, text));
+}
+
+static void print_settings(void) {
+  cli_table table;
   cli_table_start(&table, "setting", "from", "value", "meaning", NULL);
+  cli_table_may_move(&table, 3, "");
   for (int i = 0; i < FLP_SETTING_COUNT; i++) {
     flp_setting setting;
     char unset[sizeof setting.unset + 16];
@@ -262,44 +304,128 @@ static void print_text(const examination *in) {
   cli_table_finish(&table);
 }
 
-static const struct argp_option options[] = {{"json", KEY_JSON, NULL, 0, "print one JSON document", 0}, {0}};
+static void print_text(const examination *in) {
+  print_parts(in);
+  puts("");
+  doctor_paths_print(in->paths, in->path_count);
+  puts("");
+  print_rungs(in);
+  puts("");
+  print_settings();
+}
+
+/* ---- what is required ---- */
+
+/* 1 if a cache or a pack holds kernels, or kernels tuned for a device of this machine. */
+static int has_kernels(const examination *in, int tuned) {
+  for (int i = 0; i < in->path_count; i++)
+    if (!in->paths[i].problem[0] && (tuned ? in->paths[i].tuned_here : in->paths[i].entries)) return 1;
+  return 0;
+}
+
+/* Whether the rung works for the spec that was tried, or has kernels for others. */
+static int rung_works(const examination *in, int rung) {
+  if (in->rungs[rung].works) return 1;
+  return rung <= FLP_RUNG_HEURISTIC && in->device_count && has_kernels(in, rung == FLP_RUNG_TUNED);
+}
+
+static int any_gpu_rung(const examination *in) {
+  for (int rung = FLP_RUNG_TUNED; rung <= FLP_RUNG_GENERIC; rung++)
+    if (in->rungs[rung].works) return 1;
+  return 0;
+}
+
+/* who: what asks for the rung. error: UNAVAILABLE */
+static flp_status require(const examination *in, const char *who, int rung) {
+  char text[CLI_REASON_BYTES];
+  if (rung == REQUIRE_NOTHING) return FLP_OK;
+  if (rung == REQUIRE_GPU)
+    return any_gpu_rung(in) ? FLP_OK
+                            : flp_fail(FLP_ERROR_UNAVAILABLE, "%s: no GPU rung works: %s", who,
+                                       cli_reason_text(in->rungs[FLP_RUNG_GENERIC].text, text));
+  if (rung_works(in, rung)) return FLP_OK;
+  return flp_fail(FLP_ERROR_UNAVAILABLE, "%s: rung %s does not work: %s", who, flp_rung_name((flp_rung)rung),
+                  cli_reason_text(in->rungs[rung].text, text));
+}
+
+/* What --require, FLP_FORCE and FLP_STRICT ask for. */
+static flp_status judge(const examination *in, const doctor_args *args) {
+  flp_setting force;
+  flp_rung forced = FLP_RUNG_AUTO;
+  char text[CLI_REASON_BYTES];
+  if (!in->any_rung) return flp_fail(FLP_ERROR_UNAVAILABLE, "no rung works");
+  FLP_TRY(require(in, "--require", args->require));
+  flp_setting_get(FLP_SETTING_FORCE, &force);
+  if (force.value[0]) FLP_TRY(cli_parse_rung("FLP_FORCE", force.value, &forced));
+  if (forced != FLP_RUNG_AUTO) return require(in, "FLP_FORCE", (int)forced);
+  if (in->plan.works) return FLP_OK;
+  return flp_fail(FLP_ERROR_UNAVAILABLE, "%s", cli_reason_text(in->plan.text, text));
+}
+
+static const struct argp_option options[] = {
+    {"require", KEY_REQUIRE, "RUNG", 0,
+     "fail unless this rung works: tuned, heuristic, jit, generic, eager, or gpu for any but eager", 0},
+    {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
+    {0}};
+
+static flp_status parse_require(const char *text, int *out) {
+  static const cli_choice choices[] = {{"gpu", REQUIRE_GPU},
+                                       {"tuned", FLP_RUNG_TUNED},
+                                       {"heuristic", FLP_RUNG_HEURISTIC},
+                                       {"jit", FLP_RUNG_JIT},
+                                       {"generic", FLP_RUNG_GENERIC},
+                                       {"eager", FLP_RUNG_EAGER},
+                                       {NULL, 0}};
+  return cli_parse_choice("--require", text, choices, out);
+}
 
 static error_t parse(int key, char *text, struct argp_state *state) {
-  int *json = state->input;
-  if (key == KEY_JSON) {
-    *json = 1;
-    return 0;
+  doctor_args *args = state->input;
+  switch (key) {
+    case KEY_JSON:
+      args->json = 1;
+      return 0;
+    case KEY_REQUIRE:
+      cli_argp_check(state, parse_require(text, &args->require));
+      return 0;
+    case ARGP_KEY_ARG:
+      argp_error(state, "argument '%s' is not accepted; doctor takes options only", text);
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
   }
-  if (key == ARGP_KEY_ARG) argp_error(state, "argument '%s' is not accepted; doctor takes options only", text);
-  return ARGP_ERR_UNKNOWN;
 }
 
 int cli_doctor(int argc, char **argv) {
-  static const struct argp argp = {options,
-                                   parse,
-                                   NULL,
-                                   "Shows what this machine offers: driver, GPUs, generator, caches, rungs and where "
-                                   "every setting comes from. Succeeds if at least one rung works."
-                                   "\v" CLI_EXIT_HELP,
-                                   NULL,
-                                   NULL,
-                                   NULL};
-  int json = 0;
-  argp_parse(&argp, argc, argv, 0, NULL, &json);
+  static const struct argp argp = {
+      options,
+      parse,
+      NULL,
+      "Shows what this machine offers: driver, GPUs, generator, caches, rungs and where every setting comes from."
+      "\vFails with exit status 3 if no rung works, if --require or FLP_FORCE names one that does not, or if "
+      "FLP_STRICT "
+      "lets no plan be made. For tuned and heuristic, kernels of any specialisation in a cache or pack count.\n\n"
+      "  flpgen doctor\n"
+      "  flpgen doctor --require gpu --json\n\n" CLI_EXIT_HELP,
+      NULL,
+      NULL,
+      NULL};
+  doctor_args args = {.json = 0};
+  cli_parse(&argp, argc, argv, &args);
   examination *found = calloc(1, sizeof *found);
   flp_status status = found ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of memory");
   flp_log_set(NULL, NULL); /* the tables say it all */
   if (status == FLP_OK) {
     examine(found);
-    if (json)
+    if (args.json)
       status = print_json(found);
     else
       print_text(found);
   }
-  if (status == FLP_OK && !found->any_rung) {
-    json = 0;
-    status = flp_fail(FLP_ERROR_UNAVAILABLE, "no rung works");
+  if (status == FLP_OK) {
+    status = judge(found, &args);
+    args.json = 0; /* the document is out */
   }
   free(found);
-  return cli_finish(argv[0], json, status);
+  return cli_finish(argv[0], args.json, status);
 }

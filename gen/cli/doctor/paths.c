@@ -1,6 +1,7 @@
 /* paths.c: every directory and pack that plans look into, with what is tuned for this machine's devices. */
 #include "gen/cli/doctor/paths.h"
 
+#include <sodium.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -68,10 +69,22 @@ static void examine_pack(counting *c) {
   const char *name = json_string_value(json_object_get(file.manifest, "name"));
   snprintf(out->name, sizeof out->name, "%s", name ? name : "");
   flp_setting_get(FLP_SETTING_PACK_KEYS, &keys);
-  out->is_signed = file.pack->is_signed;
-  out->is_trusted = flp_pack_trusts(file.pack, keys.value) == FLP_OK;
-  if (!out->is_trusted) set_problem(out);
+  if (file.pack->is_signed)
+    sodium_bin2hex(out->signer, sizeof out->signer, file.pack->signer, sizeof file.pack->signer);
+  out->has_keys = keys.value[0] != 0;
+  if (flp_pack_trusts(file.pack, keys.value) != FLP_OK) set_problem(out);
   cli_pack_file_close(&file);
+}
+
+int doctor_path_can_be_made(const char *path) {
+  char above[1024];
+  snprintf(above, sizeof above, "%s", path);
+  for (;;) {
+    char *slash = strrchr(above, '/');
+    if (!slash) return access(".", W_OK | X_OK) == 0;
+    slash[slash == above] = 0;
+    if (access(above, F_OK) == 0 || slash == above) return access(above, W_OK | X_OK) == 0;
+  }
 }
 
 static void examine_directory(counting *c, int writable) {
@@ -80,11 +93,12 @@ static void examine_directory(counting *c, int writable) {
   int fd, absent;
   if (store_file_open_directory(out->path, writable, 0, &fd, &absent) != FLP_OK) {
     set_problem(out);
+    out->is_absent = absent;
     if (absent) snprintf(out->problem, sizeof out->problem, "not there");
+    if (absent && writable && doctor_path_can_be_made(out->path)) out->problem[0] = 0;
     return;
   }
   close(fd);
-  out->is_trusted = 1;
   if (flp_store_open(NULL, out->path, &store) != FLP_OK || flp_store_each_key(store, count_key, c) != FLP_OK)
     set_problem(out);
   flp_store_close(store);
@@ -119,6 +133,11 @@ int doctor_paths_examine(const flp_device *devices, int device_count, doctor_pat
 
 /* ---- output ---- */
 
+/* Whether the pack is signed by a key that the user trusts; no key, no trust. */
+static int is_trusted(const doctor_path *in) {
+  return in->signer[0] && in->has_keys && !in->problem[0];
+}
+
 static const char *kind_of(const doctor_path *in) {
   return in->is_pack ? "pack" : "directory";
 }
@@ -134,31 +153,48 @@ json_t *doctor_paths_json(const doctor_path *paths, int count) {
                                json_boolean(!in->problem[0]), "problem", cli_json_text(in->problem));
     if (in->is_pack) {
       json_object_set_new(object, "name", cli_json_text(in->name));
-      json_object_set_new(object, "signed", json_boolean(in->is_signed));
-      json_object_set_new(object, "trusted", json_boolean(in->is_trusted));
+      json_object_set_new(object, "signed", json_boolean(in->signer[0]));
+      json_object_set_new(object, "signed_by", in->signer[0] ? json_string(in->signer) : json_null());
+      json_object_set_new(object, "trusted", json_boolean(is_trusted(in)));
     }
     json_array_append_new(list, object);
   }
   return list;
 }
 
+/* Whose a pack is. Opening it has read its table and compared the signature; the code is for `pack verify`. */
+static void note_pack(cli_table *table, const doctor_path *in) {
+  const char *trust = is_trusted(in) ? "a trusted key"
+                      : in->has_keys ? "no trusted key"
+                                     : "compared with no trusted key: FLP_PACK_KEYS names none";
+  char name[160] = "";
+  if (in->name[0]) snprintf(name, sizeof name, "%s: ", in->name);
+  if (in->signer[0])
+    cli_table_note(table, "%ssigned with %.16s..., %s; its code was not verified", name, in->signer, trust);
+  else
+    cli_table_note(table, "%snot signed; its code was not verified", name);
+}
+
+static void add_path(cli_table *table, const doctor_path *in) {
+  char entries[32], here[32], elsewhere[32], before[32];
+  snprintf(entries, sizeof entries, "%llu", (unsigned long long)in->entries);
+  snprintf(here, sizeof here, "%llu", (unsigned long long)in->tuned_here);
+  snprintf(elsewhere, sizeof elsewhere, "%llu", (unsigned long long)in->tuned_elsewhere);
+  snprintf(before, sizeof before, "%llu", (unsigned long long)in->tuned_before);
+  cli_table_add(table, kind_of(in), in->problem[0] ? "no" : "ok", entries, here, elsewhere, before, in->path, NULL);
+  if (in->problem[0])
+    cli_table_note(table, "%s", in->problem);
+  else if (in->is_absent)
+    cli_table_note(table, "not there yet; it is made when needed");
+  else if (in->is_pack)
+    note_pack(table, in);
+}
+
 void doctor_paths_print(const doctor_path *paths, int count) {
   cli_table table;
-  cli_table_start(&table, "kernels from", "kind", "name", "signed", "entries", "tuned for this device", "for others",
-                  "by other sources", "state", NULL);
-  for (int i = 0; i < count; i++) {
-    const doctor_path *in = &paths[i];
-    char entries[32], here[32], elsewhere[32], before[32];
-    snprintf(entries, sizeof entries, "%llu", (unsigned long long)in->entries);
-    snprintf(here, sizeof here, "%llu", (unsigned long long)in->tuned_here);
-    snprintf(elsewhere, sizeof elsewhere, "%llu", (unsigned long long)in->tuned_elsewhere);
-    snprintf(before, sizeof before, "%llu", (unsigned long long)in->tuned_before);
-    const char *sign = !in->is_pack     ? "-"
-                       : !in->is_signed ? "no"
-                       : in->is_trusted ? "yes, trusted"
-                                        : "yes, not trusted";
-    cli_table_add(&table, in->path, kind_of(in), in->name[0] ? in->name : "-", sign, entries, here, elsewhere, before,
-                  in->problem[0] ? in->problem : "ok", NULL);
-  }
+  cli_table_start(&table, "kernels from", "state", "entries", "tuned for this device", "for others", "by other sources",
+                  "path", NULL);
+  cli_table_may_move(&table, 6, "");
+  for (int i = 0; i < count; i++) add_path(&table, &paths[i]);
   cli_table_finish(&table);
 }

@@ -12,9 +12,11 @@ enum { DOCTOR_PATHS_MAX = 32 };
 typedef struct doctor_path {
   char path[1024];
   int is_pack;
-  char name[128];            /* that a pack gives itself */
-  char problem[1024];        /* why nothing is taken from it, or "" */
-  int is_signed, is_trusted; /* packs; directories are trusted as their owner and mode allow */
+  char name[128];     /* that a pack gives itself */
+  char problem[1024]; /* why nothing is taken from it, or "" */
+  char signer[65];    /* packs: the public key in hex; "" if it is not signed */
+  int has_keys;       /* FLP_PACK_KEYS names trusted keys, which signers are compared with */
+  int is_absent;      /* there is no such directory */
   uint64_t entries;
   uint64_t tuned_here, tuned_elsewhere; /* for a device of this machine, by name and SM count; for others */
   uint64_t tuned_before;                /* by a flpgen of other sources: of no use */
@@ -26,5 +28,8 @@ int doctor_paths_examine(const flp_device *devices, int device_count, doctor_pat
 
 json_t *doctor_paths_json(const doctor_path *paths, int count);
 void doctor_paths_print(const doctor_path *paths, int count);
+
+/* Whether a directory that is not there could be made: the nearest one above it may be written. */
+int doctor_path_can_be_made(const char *path);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "gen/cli/explain/explain.h"
 #include "gen/cli/shared/table.h"
+#include "gen/cli/shared/text.h"
 #include "runtime/plan/plan.h"
 
 /* Clocks of an H200: they compare layouts, they predict no time. */
@@ -88,8 +89,8 @@ static void add_kernel(cli_table *table, const flp_kernel_desc *desc) {
 }
 
 void explain_assumed_print(const explain_args *args, const explain_assumed *assumed) {
-  printf("assumed GPU: %lld multiprocessors, compute capability %d.%d; a plan would take kernels of %s there\n",
-         (long long)args->multiprocessors, args->major, args->minor, assumed->arch);
+  cli_print(2, "assumed GPU: %lld multiprocessors, compute capability %d.%d; a plan would take kernels of %s there",
+            (long long)args->multiprocessors, args->major, args->minor, assumed->arch);
   cli_table table;
   cli_table_start(&table, "kernel", "for", "entry", "tile M x N x K", "stages", "cluster", "partial columns", NULL);
   for (int i = 0; i < assumed->count; i++) add_kernel(&table, &assumed->desc[i]);

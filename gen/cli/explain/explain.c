@@ -43,8 +43,7 @@ static flp_status parse_capability(const char *text, explain_args *args) {
   int length = 0;
   int fields = sscanf(text, "%2d.%1d%n", &args->major, &args->minor, &length);
   if (fields == 2 && text[length] == 0 && text[0] != '-' && text[0] != '+' && args->minor >= 0) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT, "--capability: '%s' is not accepted; a compute capability is, e.g. 8.0 or 9.0",
-                  text);
+  return flp_fail(FLP_ERROR_ARGUMENT, "--capability: expected a compute capability, e.g. 8.0 or 9.0, got '%s'", text);
 }
 
 static flp_status parse_value(int key, const char *text, explain_args *args) {
@@ -140,7 +139,9 @@ int cli_explain(int argc, char **argv) {
       "on an assumed GPU; none is needed."
       "\vThe assumed GPU gets the kernels that a plan would take there. Workspace is memory beyond inputs and outputs. "
       "Traffic is a lower bound: every operand once a product, plus "
-      "chunks and accumulators.\n\n" CLI_EXIT_HELP,
+      "chunks and accumulators.\n\n"
+      "  flpgen explain --vocab 151936 --hidden 4096 --grad hidden,weight\n"
+      "  flpgen explain --model config.json --rows 1024,65536 --capability 8.0\n\n" CLI_EXIT_HELP,
       children,
       NULL,
       NULL};
@@ -150,7 +151,7 @@ int cli_explain(int argc, char **argv) {
                        .major = ASSUMED_MAJOR,
                        .minor = ASSUMED_MINOR};
   args.options.host_fallback = 1;
-  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  cli_parse(&argp, argc, argv, &args);
   flp_log_set(NULL, NULL); /* the reasons are shown */
   return cli_finish(argv[0], args.json, explain(&args));
 }

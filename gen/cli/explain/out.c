@@ -6,6 +6,7 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/reasons.h"
 #include "gen/cli/shared/table.h"
+#include "gen/cli/shared/text.h"
 #include "runtime/base/names.h"
 #include "runtime/plan/plan.h"
 
@@ -132,12 +133,11 @@ static void print_ways(const explanation *in, int64_t n) {
   cli_table_finish(&table);
 }
 
-static void add_layout(const explanation *in, cli_table *table, const char *where, int assumed, flp_pass pass,
-                       int64_t n) {
+static void add_layout(const explanation *in, cli_table *table, int assumed, flp_pass pass, int64_t n) {
   flp_layout layout;
   char rows[32], vocab[32], chunks[32], products[16], launches[16], bytes[CLI_TEXT_BYTES], least[CLI_TEXT_BYTES];
   if (explain_layout(in, assumed, pass, n, &layout) != FLP_OK) {
-    cli_table_add(table, where, explain_pass_name(pass), "none", NULL);
+    cli_table_add(table, explain_pass_name(pass), "none", NULL);
     return;
   }
   snprintf(rows, sizeof rows, "%lld", (long long)layout.chunk_rows);
@@ -145,32 +145,28 @@ static void add_layout(const explanation *in, cli_table *table, const char *wher
   snprintf(chunks, sizeof chunks, "%lld", (long long)layout.chunks);
   snprintf(products, sizeof products, "%d", layout.products);
   snprintf(launches, sizeof launches, "%d", layout.launches);
-  cli_table_add(table, where, explain_pass_name(pass), flp_mode_name(layout.mode), rows, vocab, chunks, products,
-                launches, cli_format_bytes((double)layout.bytes, bytes),
-                cli_format_bytes((double)layout.smallest_bytes, least), NULL);
+  cli_table_add(table, explain_pass_name(pass), flp_mode_name(layout.mode), rows, vocab, chunks, products, launches,
+                cli_format_bytes((double)layout.bytes, bytes), cli_format_bytes((double)layout.smallest_bytes, least),
+                NULL);
 }
 
 /* Why a pass has no layout: a sentence each, below the table. */
-static void print_layout_errors(const explanation *in, const char *const where[2], int64_t n) {
+static void print_layout_errors(const explanation *in, int assumed, int64_t n) {
   flp_layout layout;
-  for (int assumed = in->plan ? 0 : 1; assumed < 2; assumed++)
-    for (int pass = FLP_PASS_FORWARD; pass < EXPLAIN_PASSES; pass++)
-      if (explain_has_pass(in, assumed, (flp_pass)pass) &&
-          explain_layout(in, assumed, (flp_pass)pass, n, &layout) != FLP_OK)
-        printf("%s: %s: %s\n", where[assumed], explain_pass_name((flp_pass)pass), flp_error_detail());
+  for (int pass = FLP_PASS_FORWARD; pass < EXPLAIN_PASSES; pass++)
+    if (explain_has_pass(in, assumed, (flp_pass)pass) &&
+        explain_layout(in, assumed, (flp_pass)pass, n, &layout) != FLP_OK)
+      cli_print(2, "%s: %s", explain_pass_name((flp_pass)pass), flp_error_detail());
 }
 
-static void print_layouts(const explanation *in, int64_t n) {
-  static const char *const where[] = {"this machine", "assumed GPU"};
+static void print_layouts(const explanation *in, int assumed, int64_t n) {
   cli_table table;
-  cli_table_start(&table, "plan", "pass", "mode", "chunk rows", "chunk vocab", "chunks", "products", "launches",
-                  "workspace", "least", NULL);
-  for (int assumed = in->plan ? 0 : 1; assumed < 2; assumed++)
-    for (int pass = FLP_PASS_FORWARD; pass < EXPLAIN_PASSES; pass++)
-      if (explain_has_pass(in, assumed, (flp_pass)pass))
-        add_layout(in, &table, where[assumed], assumed, (flp_pass)pass, n);
+  cli_table_start(&table, "pass", "mode", "chunk rows", "chunk vocab", "chunks", "products", "launches", "workspace",
+                  "least", NULL);
+  for (int pass = FLP_PASS_FORWARD; pass < EXPLAIN_PASSES; pass++)
+    if (explain_has_pass(in, assumed, (flp_pass)pass)) add_layout(in, &table, assumed, (flp_pass)pass, n);
   cli_table_finish(&table);
-  print_layout_errors(in, where, n);
+  print_layout_errors(in, assumed, n);
 }
 
 static void print_modes(const explanation *in, int64_t n) {
@@ -179,26 +175,26 @@ static void print_modes(const explanation *in, int64_t n) {
   for (int on_assumed = in->plan ? 0 : 1; on_assumed < 2; on_assumed++)
     for (int i = 0; i < 2; i++)
       if (explain_mode_reason(in, on_assumed, modes[i], n, reason))
-        printf("%s: mode %s: %s\n", on_assumed ? "assumed GPU" : "this machine", flp_mode_name(modes[i]), reason);
+        cli_print(2, "%s: mode %s: %s", on_assumed ? "assumed GPU" : "this machine", flp_mode_name(modes[i]), reason);
 }
 
 static void print_plan(const explanation *in) {
   if (!in->plan) {
-    printf("no plan on this machine: %s\n", in->plan_error);
+    cli_print(2, "no plan on this machine: %s", in->plan_error);
     return;
   }
   char reasons[CLI_REASONS_BYTES];
   cli_reasons_text(in->plan, reasons, sizeof reasons);
   printf("plan on this machine: rung %s\n", flp_rung_name(flp_plan_get_rung(in->plan)));
-  if (in->plan->cut[0]) printf("  kernels are cut: %s\n", in->plan->cut);
-  cli_reasons_print(reasons, "  not taken: ");
+  if (in->plan->cut[0]) cli_print(4, "  kernels are cut: %s", in->plan->cut);
+  cli_reasons_print(13, "  not taken:", reasons);
 }
 
 void explain_print_text(const explanation *in) {
   const flp_spec *spec = &in->planner.spec;
   char text[256], forward[CLI_TEXT_BYTES], backward[CLI_TEXT_BYTES];
-  printf("%s\nbudget: forward %s, backward %s\n\n", cli_spec_text(spec, text, sizeof text),
-         cli_format_bytes((double)in->budget[FLP_PASS_FORWARD], forward),
+  cli_print(2, "%s", cli_spec_text(spec, text, sizeof text));
+  printf("budget: forward %s, backward %s\n\n", cli_format_bytes((double)in->budget[FLP_PASS_FORWARD], forward),
          cli_format_bytes((double)in->budget[FLP_PASS_BACKWARD], backward));
   print_plan(in);
   puts("");
@@ -206,12 +202,15 @@ void explain_print_text(const explanation *in) {
   for (int i = 0; i < in->args->row_count; i++) {
     int64_t n = in->args->rows[i];
     char flops[CLI_TEXT_BYTES], inputs[CLI_TEXT_BYTES], outputs[CLI_TEXT_BYTES];
-    printf("\nN = %lld: one product 2*N*D*V = %s; inputs %s, outputs %s\n", (long long)n,
-           cli_format_flops(cli_product_flops(spec, n), flops), cli_format_bytes(cli_input_bytes(spec, n), inputs),
-           cli_format_bytes(cli_output_bytes(spec, n), outputs));
-    print_ways(in, n);
     puts("");
-    print_layouts(in, n);
+    cli_print(2, "N = %lld: one product 2*N*D*V = %s; inputs %s, outputs %s", (long long)n,
+              cli_format_flops(cli_product_flops(spec, n), flops), cli_format_bytes(cli_input_bytes(spec, n), inputs),
+              cli_format_bytes(cli_output_bytes(spec, n), outputs));
+    print_ways(in, n);
+    if (in->plan) puts("\nplan on this machine");
+    if (in->plan) print_layouts(in, 0, n);
+    printf("\nplan on a GPU of %d multiprocessors\n", in->planner.multiprocessors);
+    print_layouts(in, 1, n);
     print_modes(in, n);
   }
 }

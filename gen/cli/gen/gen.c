@@ -7,6 +7,7 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/spec_args.h"
 #include "gen/cli/shared/table.h"
+#include "gen/cli/shared/text.h"
 #include "gen/cli/verbs.h"
 
 enum { EMIT_IR = 1, EMIT_OPT = 2, EMIT_PTX = 4, ARCHES_MAX = 16 };
@@ -137,10 +138,9 @@ static flp_status check_generic(const gen_args *args) {
   if (option)
     return flp_fail(FLP_ERROR_ARGUMENT, "--%s: not accepted with --generic, which makes kernels for any shape", option);
   if (args->arches && strchr(args->arches, ','))
-    return flp_fail(FLP_ERROR_ARGUMENT, "--arch: '%s' is not accepted with --generic; one architecture is",
-                    args->arches);
+    return flp_fail(FLP_ERROR_ARGUMENT, "--arch: expected one architecture with --generic, got '%s'", args->arches);
   if (args->out || args->install) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT, "--generic: where to is not said; --out DIR or --install-cache does");
+  return flp_fail(FLP_ERROR_ARGUMENT, "--generic: expected --out DIR or --install-cache beside it, got neither");
 }
 
 static flp_status write_files(const gen_work *work, const gen_args *args) {
@@ -189,7 +189,8 @@ static void print_text(const gen_work *work, uint32_t emit) {
 
 static void add_kernel_row(cli_table *table, const cli_kernel *kernel) {
   const flp_kernel_desc *desc = &kernel->result.desc;
-  char ptx[32], bytes[CLI_TEXT_BYTES], tile[64] = "", threads[32], shared[CLI_TEXT_BYTES], milliseconds[32];
+  char ptx[32], bytes[CLI_TEXT_BYTES], tile[64] = "", stages[32] = "", threads[32], shared[CLI_TEXT_BYTES],
+                                       milliseconds[32];
   uint32_t most = 0, most_shared = 0;
   for (uint32_t i = 0; i < desc->entry_count; i++) {
     if (desc->entries[i].threads > most) most = desc->entries[i].threads;
@@ -198,13 +199,14 @@ static void add_kernel_row(cli_table *table, const cli_kernel *kernel) {
   snprintf(ptx, sizeof ptx, "%u.%u", desc->ptx_major, desc->ptx_minor);
   snprintf(threads, sizeof threads, "%u", most);
   snprintf(milliseconds, sizeof milliseconds, "%.0f ms", 1e3 * kernel->seconds);
-  if (desc->tile_rows)
-    snprintf(tile, sizeof tile, "%ux%ux%u, %u stages", desc->tile_rows, desc->tile_columns, desc->tile_depth,
-             desc->stages);
+  if (desc->tile_rows) {
+    snprintf(tile, sizeof tile, "%ux%ux%u", desc->tile_rows, desc->tile_columns, desc->tile_depth);
+    snprintf(stages, sizeof stages, "%u", desc->stages);
+  }
   cli_format_bytes((double)kernel->result.ptx_bytes, bytes);
   cli_format_bytes((double)most_shared, shared);
   cli_table_add(table, flp_kernel_kind_name(desc->key.kind), desc->key.arch, ptx, bytes, threads, shared, milliseconds,
-                tile, NULL);
+                tile, stages, NULL);
 }
 
 static void print_table(const gen_work *work, const gen_args *args) {
@@ -212,21 +214,29 @@ static void print_table(const gen_work *work, const gen_args *args) {
   if (args->generic)
     printf("shape-generic kernels: %d\n", work->kernels.count);
   else
-    printf("%s\n", cli_spec_text(&args->spec.spec, spec, sizeof spec));
+    cli_print(2, "%s", cli_spec_text(&args->spec.spec, spec, sizeof spec));
   if (!args->generic) {
     cli_table table;
-    cli_table_start(&table, "kernel", "arch", "PTX", "size", "threads", "shared", "time", "tile", NULL);
+    cli_table_start(&table, "kernel", "arch", "PTX", "size", "threads", "shared", "time", "tile", "stages", NULL);
     for (int i = 0; i < work->kernels.count; i++) add_kernel_row(&table, &work->kernels.items[i]);
     cli_table_finish(&table);
   }
   for (int i = 0; i < work->arches; i++)
     if (strcmp(work->asked[i], work->target[i]) != 0)
-      printf("%s: covered by the %s PTX, which runs on every newer GPU\n", work->asked[i], work->target[i]);
-  if (args->out) printf("written to %s; FLP_CACHE_PATH=%s finds them\n", args->out, args->out);
+      cli_print(2, "%s: covered by the %s PTX, which runs on every newer GPU", work->asked[i], work->target[i]);
+  if (args->out) cli_print(2, "written to %s; FLP_CACHE_PATH=%s finds them", args->out, args->out);
   if (args->install) puts("stored in the cache of this user");
+  if (!args->out && !args->install) cli_print(2, "nothing was written; --out DIR or --install-cache keeps the kernels");
+}
+
+/* "-" is a folder's name to nobody; elsewhere it is standard output. */
+static flp_status check_out(const gen_args *args) {
+  if (!args->out || strcmp(args->out, "-") != 0) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--out: expected a folder, got '-'; --emit without --out prints the code");
 }
 
 static flp_status generate(gen_work *work, gen_args *args) {
+  FLP_TRY(check_out(args));
   FLP_TRY(args->generic ? check_generic(args) : cli_spec_args_resolve(&args->spec));
   FLP_TRY(choose_arches(work, args));
   if (args->generic)
@@ -238,18 +248,22 @@ static flp_status generate(gen_work *work, gen_args *args) {
 
 int cli_gen(int argc, char **argv) {
   static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
-  static const struct argp argp = {options,
-                                   parse,
-                                   NULL,
-                                   "Generates the kernels of one specialisation of a language-model head."
-                                   "\vThe output is the same byte for byte whenever the input is.\n\n" CLI_EXIT_HELP,
-                                   children,
-                                   NULL,
-                                   NULL};
+  static const struct argp argp = {
+      options,
+      parse,
+      NULL,
+      "Generates the kernels of one specialisation of a language-model head. Without --out or "
+      "--install-cache nothing is written: the table shows what would be."
+      "\vThe output is the same byte for byte whenever the input is.\n\n"
+      "  flpgen gen --vocab 151936 --hidden 4096 --grad hidden,weight --install-cache\n"
+      "  flpgen gen --model config.json --arch sm_80,sm_90a --emit ir,ptx -o kernels\n\n" CLI_EXIT_HELP,
+      children,
+      NULL,
+      NULL};
   gen_args args = {.spec = CLI_SPEC_ARGS_INIT};
   gen_work work = {.arches = 0};
   args.spec.takes_select = 1;
-  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  cli_parse(&argp, argc, argv, &args);
   args.options.want_ir = (args.emit & EMIT_IR) != 0;
   args.options.want_opt_ir = (args.emit & EMIT_OPT) != 0;
   flp_status status = generate(&work, &args);

@@ -149,8 +149,8 @@ flp_status cli_kernels_target(const char *arch, char target[16]) {
   const flp_arch *serving = flp_arch_serving(arch);
   if (!serving)
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "--arch: '%s' is not accepted; " FLP_PORTABLE_ARCH " or newer is, e.g. " FLP_PORTABLE_ARCH
-                    ", sm_90, sm_100",
+                    "--arch: expected " FLP_PORTABLE_ARCH " or newer, e.g. " FLP_PORTABLE_ARCH
+                    ", sm_90, sm_100, got '%s'",
                     arch);
   memset(target, 0, 16);
   strncpy(target, flpgen_arch_supported(serving->name) ? serving->name : FLP_PORTABLE_ARCH, 15);

@@ -5,6 +5,7 @@
 
 #include "gen/cli/loss/loss.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/text.h"
 
 enum { KEY_JSON = CLI_KEY_FIRST, KEY_ROWS, KEY_SEED, KEY_SET, SETS_MAX = FLP_LOSS_PARAMETERS_MAX };
 
@@ -95,12 +96,12 @@ static void run_rows(const check_args *args, const flp_loss *loss, const double 
 static void print_summary(const cli_loss *loss, const check_args *args, const tally *result) {
   char text[CLI_LOSS_TEXT_BYTES];
   const flp_loss *program = &loss->program;
-  printf("%-12s %s\n", "loss", program->name);
-  printf("%-12s %s\n", "reads", cli_loss_inputs_text(program, text));
-  printf("%-12s %s\n", "parameters", cli_loss_parameters_text(program, text));
-  printf("%-12s %s\n", "metrics", cli_loss_metrics_text(program, text));
-  printf("%-12s %s\n", "gradients", cli_loss_gradients_text(program, text));
-  printf("%-12s %lld, %d failed\n", "rows", (long long)args->rows, result->failed);
+  cli_print_field(LOSS_INDENT, "loss", "%s", program->name);
+  cli_print_field(LOSS_INDENT, "reads", "%s", cli_loss_inputs_text(program, text));
+  cli_print_field(LOSS_INDENT, "parameters", "%s", cli_loss_parameters_text(program, text));
+  cli_print_field(LOSS_INDENT, "metrics", "%s", cli_loss_metrics_text(program, text));
+  cli_print_field(LOSS_INDENT, "gradients", "%s", cli_loss_gradients_text(program, text));
+  cli_print_field(LOSS_INDENT, "rows", "%lld, %d failed", (long long)args->rows, result->failed);
 }
 
 static flp_status check(check_args *args) {
@@ -176,7 +177,7 @@ int cli_loss_check(int argc, char **argv) {
       NULL,
       NULL};
   check_args args = {.rows = 1024};
-  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  cli_parse(&argp, argc, argv, &args);
   flp_status status = check(&args);
   return cli_finish(argv[0], args.json && !args.is_printed, status);
 }

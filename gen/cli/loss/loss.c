@@ -5,14 +5,15 @@
 int cli_losses(int argc, char **argv) {
   static const cli_action actions[] = {
       {"list", cli_loss_list, "the losses that are built in: formulas, parameters, sources"},
-      {"show", cli_loss_show, "what a loss reads, its parameters, metrics and operations, its kernel"},
+      {"show", cli_loss_show, "what a loss reads, its parameters, metrics, operations and kernel"},
       {"check", cli_loss_check, "compare the derivatives of a loss with finite differences"},
       {NULL, NULL, NULL}};
   return cli_action_run(
       argc, argv, actions,
       "Usage: flpgen loss ACTION [OPTION...]\n"
-      "Losses of a row: Lua functions of its logprob, entropy, old and reference logprob, advantage, weight and\n"
-      "vectors of yours, with derivatives by dual numbers.\n\n",
+      "Losses of a row: Lua functions of its logprob, entropy, old and reference\n"
+      "logprob, advantage, weight and vectors of yours, with derivatives by dual\n"
+      "numbers.\n\n",
       "\n  flpgen loss show grpo+k3+entropy        terms are added\n"
       "  flpgen loss check my.lua\n\n"
       "  -- my.lua\n"
@@ -20,12 +21,14 @@ int cli_losses(int argc, char **argv) {
       "    parameters = {margin = 0.1}, vectors = {\"reward\"},\n"
       "    loss = function(row, p)\n"
       "      local ratio = exp(row.logprob - row.old_logprob)\n"
-      "      return -row.weight * min(ratio, 1 + p.margin) * row.reward, {ratio = ratio}\n"
+      "      local gain = min(ratio, 1 + p.margin) * row.reward\n"
+      "      return -row.weight * gain, {ratio = ratio}\n"
       "    end,\n"
       "  }\n\n"
-      "Words: + - * / and ^ with a small whole number; abs clamp detach exp expm1 log max min sqrt;\n"
-      "where(condition, a, b) with lt le gt ge eq ne, and & | ~ between conditions; import \"ppo\" gives what the\n"
-      "file of a built-in loss returns.\n"
-      "A row has logprob, entropy, old_logprob, ref_logprob, advantage, weight and the vectors of the file.\n\n"
-      "`flpgen loss ACTION --help` tells the options of an action; each takes --json.\n" CLI_EXIT_HELP "\n");
+      "Words: + - * / and ^ with a small whole number; abs clamp detach exp expm1 log\n"
+      "max min sqrt; where(condition, a, b) with lt le gt ge eq ne, and & | ~ between\n"
+      "conditions; import \"ppo\" gives what the file of a built-in loss returns.\n"
+      "A row has logprob, entropy, old_logprob, ref_logprob, advantage, weight and the\n"
+      "vectors of the file.\n\n"
+      "`flpgen loss ACTION --help` shows the options of an action; each takes --json.\n\n" CLI_EXIT_HELP "\n");
 }

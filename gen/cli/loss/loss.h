@@ -18,6 +18,8 @@ void cli_loss_draw(const flp_loss *loss, uint64_t seed, int i, const double *giv
 typedef double (*cli_loss_fn)(double x, const void *context);
 int cli_loss_derivative_holds(cli_loss_fn f, const void *context, double x, double claimed, double *nearest);
 
+enum { LOSS_INDENT = 13 }; /* of what is said of a loss, beside labels */
+
 /* ---- the actions ---- */
 
 int cli_loss_list(int argc, char **argv);

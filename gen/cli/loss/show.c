@@ -7,6 +7,7 @@
 #include "gen/cli/loss/loss.h"
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/table.h"
+#include "gen/cli/shared/text.h"
 
 enum { EMIT_IR = 1, EMIT_OPT = 2, EMIT_PTX = 4 };
 enum { KEY_JSON = CLI_KEY_FIRST, KEY_EMIT, KEY_ARCH, KEY_BYTES };
@@ -21,11 +22,17 @@ static const cli_choice emits[] = {{"ir", EMIT_IR}, {"opt", EMIT_OPT}, {"ptx", E
 
 /* ---- list ---- */
 
+static void start_list(cli_table *table) {
+  cli_table_start(table, "loss", "formula", "parameters", "source", NULL);
+  cli_table_may_move(table, 3, "source: ");
+  cli_table_may_move(table, 2, "parameters: ");
+}
+
 static flp_status list(int json) {
   json_t *document = json_array();
   cli_table table;
   flp_status status = FLP_OK;
-  if (!json) cli_table_start(&table, "loss", "formula", "parameters", "source", NULL);
+  if (!json) start_list(&table);
   for (int i = 0; status == FLP_OK && flp_loss_builtin(i); i++) {
     cli_loss loss;
     char parameters[CLI_LOSS_TEXT_BYTES];
@@ -51,17 +58,18 @@ static error_t parse_list(int key, char *text, struct argp_state *state) {
 
 int cli_loss_list(int argc, char **argv) {
   static const struct argp_option options[] = {{"json", KEY_JSON, NULL, 0, "print one JSON document", 0}, {0}};
-  static const struct argp argp = {
-      options,
-      parse_list,
-      NULL,
-      "Lists the losses that are built in. w: weight, A: advantage, H: entropy."
-      "\vLosses of this list and files are added by '+': grpo+k3+entropy.\n\n" CLI_EXIT_HELP,
-      NULL,
-      NULL,
-      NULL};
+  static const struct argp argp = {options,
+                                   parse_list,
+                                   NULL,
+                                   "Lists the losses that are built in. w: weight, A: advantage, H: entropy."
+                                   "\vLosses of this list and files are added by '+': grpo+k3+entropy.\n\n"
+                                   "  flpgen loss list\n"
+                                   "  flpgen loss list --json\n\n" CLI_EXIT_HELP,
+                                   NULL,
+                                   NULL,
+                                   NULL};
   int json = 0;
-  argp_parse(&argp, argc, argv, 0, NULL, &json);
+  cli_parse(&argp, argc, argv, &json);
   return cli_finish(argv[0], json, list(json));
 }
 
@@ -85,13 +93,14 @@ static void print_operation(const flp_loss *loss, uint32_t i) {
 static void print_loss(const cli_loss *loss) {
   const flp_loss *program = &loss->program;
   char text[CLI_LOSS_TEXT_BYTES];
-  printf("%-12s %s\n", "loss", program->name);
-  if (loss->formula[0]) printf("%-12s %s\n", "formula", loss->formula);
-  if (loss->source[0]) printf("%-12s %s\n", "source", loss->source);
-  printf("%-12s %s\n", "reads", cli_loss_inputs_text(program, text));
-  printf("%-12s %s\n", "parameters", cli_loss_parameters_text(program, text));
-  printf("%-12s %s\n", "metrics", cli_loss_metrics_text(program, text));
-  printf("%-12s %s\n\n", "gradients", cli_loss_gradients_text(program, text));
+  cli_print_field(LOSS_INDENT, "loss", "%s", program->name);
+  if (loss->formula[0]) cli_print_field(LOSS_INDENT, "formula", "%s", loss->formula);
+  if (loss->source[0]) cli_print_field(LOSS_INDENT, "source", "%s", loss->source);
+  cli_print_field(LOSS_INDENT, "reads", "%s", cli_loss_inputs_text(program, text));
+  cli_print_field(LOSS_INDENT, "parameters", "%s", cli_loss_parameters_text(program, text));
+  cli_print_field(LOSS_INDENT, "metrics", "%s", cli_loss_metrics_text(program, text));
+  cli_print_field(LOSS_INDENT, "gradients", "%s", cli_loss_gradients_text(program, text));
+  putchar('\n');
   for (uint32_t i = 0; i < program->node_count; i++) print_operation(program, i);
   printf("  loss = %%%u\n", program->loss);
   for (uint32_t i = 0; i < program->metric_count; i++)
@@ -185,6 +194,6 @@ int cli_loss_show(int argc, char **argv) {
       NULL,
       NULL};
   show_args args = {.text = NULL};
-  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  cli_parse(&argp, argc, argv, &args);
   return cli_finish(argv[0], args.json, show(&args));
 }

@@ -7,6 +7,7 @@
 #include "gen/cli/pack/pack.h"
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/spec_args.h"
+#include "gen/cli/shared/text.h"
 
 enum {
   KEY_ARCH = CLI_KEY_FIRST,
@@ -83,7 +84,7 @@ static flp_status parse_chunks(const char *text, build_args *args) {
   unsigned rows = 0, vocab = 0;
   char end = 0;
   if (sscanf(text, "%9ux%9u%c", &rows, &vocab, &end) != 2)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--chunks: '%s' is not accepted; ROWSxCOLUMNS is, e.g. 0x50688", text);
+    return flp_fail(FLP_ERROR_ARGUMENT, "--chunks: expected ROWSxCOLUMNS, e.g. 0x50688, got '%s'", text);
   args->chunk_rows = rows;
   args->chunk_vocab = vocab;
   return FLP_OK;
@@ -145,9 +146,9 @@ static const struct argp argp = {
     "\vThe kernels of a specialisation, of lists of them, of caches and of packs, each once; beside those for one GPU "
     "stand the sm_80 kernels of the same specialisation, so that a pack runs everywhere. The same kernels give the "
     "same bytes, in whatever order they were named.\n\n"
-    "  flpgen pack build --vocab 151936 --hidden 4096 --grad hidden,weight -o qwen.flpp\n"
+    "  flpgen pack build --vocab 151936 --hidden 4096 --grad hidden -o qwen.flpp\n"
     "  flpgen pack build --list presets.txt --variants --sign key.hex -o h200.flpp\n"
-    "  flpgen pack build --from h200.flpp --vocab 151936 --hidden 4096 --loss grpo+k3 -o steps.flpp\n"
+    "  flpgen pack build --from h200.flpp --model config.json --loss grpo -o x.flpp\n"
     "  flpgen pack build --from ~/.cache/flp --cubin sm_90 -o mine.flpp\n"
     "  FLP_CACHE_PATH=h200.flpp python train.py\n\n" CLI_EXIT_HELP,
     children,
@@ -216,7 +217,7 @@ static flp_status add_line(spec_list *specs, const build_args *args, const char 
   words[0] = name;
   build_args own = {.spec = CLI_SPEC_ARGS_INIT, .arches = args->arches, .variants = args->variants};
   own.spec.takes_select = 1;
-  argp_parse(&argp, count + 1, words, ARGP_NO_HELP, NULL, &own);
+  cli_parse_line(&argp, count + 1, words, &own);
   flp_status status = own.from_count || own.list_count || own.cubin || own.sign || own.name || own.out || own.json
                           ? flp_fail(FLP_ERROR_ARGUMENT, "options of the pack are not accepted in a list")
                           : add_spec(specs, &own);
@@ -288,13 +289,14 @@ static flp_status report(const build_args *args, uint64_t left_out) {
     status = cli_json_print(document);
   } else if (status == FLP_OK) {
     char size[CLI_TEXT_BYTES], signer[CLI_PACK_KEY_TEXT];
-    printf("%s: %u kernels, %s\n", args->out, file.pack->entry_count,
-           cli_format_bytes((double)file.pack->file_bytes, size));
+    cli_print(2, "%s: %u kernels, %s", args->out, file.pack->entry_count,
+              cli_format_bytes((double)file.pack->file_bytes, size));
     if (left_out) printf("%llu entries of other sources were left out\n", (unsigned long long)left_out);
     if (file.pack->is_signed)
-      printf("signed; the public key is %s\n",
-             sodium_bin2hex(signer, sizeof signer, file.pack->signer, sizeof file.pack->signer));
-    printf("FLP_CACHE_PATH=%s uses it in place; `flpgen pack install %s` copies it to a cache\n", args->out, args->out);
+      cli_print(2, "signed; the public key is %s",
+                sodium_bin2hex(signer, sizeof signer, file.pack->signer, sizeof file.pack->signer));
+    cli_print(2, "FLP_CACHE_PATH=%s uses it in place; `flpgen pack install %s` copies it to a cache", args->out,
+              args->out);
   }
   cli_pack_file_close(&file);
   return status;
@@ -319,6 +321,6 @@ static flp_status build(build_args *args) {
 int cli_pack_build(int argc, char **argv) {
   build_args args = {.spec = CLI_SPEC_ARGS_INIT};
   args.spec.takes_select = 1;
-  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  cli_parse(&argp, argc, argv, &args);
   return cli_finish(argv[0], args.json, build(&args));
 }

@@ -147,7 +147,7 @@ static flp_status read_capabilities(const char *text, uint32_t out[CAPABILITIES_
     unsigned number = 0;
     int used = 0;
     if (sscanf(at, "sm_%3u%n", &number, &used) != 1 || number < 80 || (at[used] && at[used] != ','))
-      return flp_fail(FLP_ERROR_ARGUMENT, "--cubin: '%s' is not accepted; a list of GPUs is, e.g. sm_90,sm_100", text);
+      return flp_fail(FLP_ERROR_ARGUMENT, "--cubin: expected a list of GPUs, e.g. sm_90,sm_100, got '%s'", text);
     if (*count == CAPABILITIES_MAX)
       return flp_fail(FLP_ERROR_ARGUMENT, "--cubin: '%s' has too many names; at most %d are accepted", text,
                       CAPABILITIES_MAX);

@@ -10,6 +10,7 @@
 #include "gen/cli/pack/pack.h"
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/progress.h"
+#include "gen/cli/shared/text.h"
 
 enum { KEY_JSON = CLI_KEY_FIRST, KEY_TRUST, KEY_DIR };
 
@@ -114,9 +115,9 @@ static flp_status print(const install_args *args, const char *directory, const o
     return cli_json_print(json_pack("{s:o, s:o, s:i, s:i, s:i}", "file", cli_json_text(args->path), "directory",
                                     cli_json_text(directory), "written", (int)out->written, "there", (int)out->there,
                                     "cubins_left", (int)out->cubins));
-  printf("%u kernels installed in %s, %u were there already\n", out->written, directory, out->there);
+  cli_print(2, "%u kernels installed in %s, %u were there already", out->written, directory, out->there);
   if (out->cubins)
-    printf("%u pieces of machine code stay in the pack; FLP_CACHE_PATH=%s uses them\n", out->cubins, args->path);
+    cli_print(2, "%u pieces of machine code stay in the pack; FLP_CACHE_PATH=%s uses them", out->cubins, args->path);
   return FLP_OK;
 }
 
@@ -151,7 +152,7 @@ int cli_pack_install(int argc, char **argv) {
       NULL,
       NULL};
   install_args args = {.path = NULL};
-  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  cli_parse(&argp, argc, argv, &args);
   int code = cli_finish(argv[0], args.json, install(&args));
   free(args.trust.keys);
   return code;

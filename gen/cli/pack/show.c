@@ -7,8 +7,10 @@
 #include "gen/cli/pack/pack.h"
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/table.h"
+#include "gen/cli/shared/text.h"
 
 enum { KEY_JSON = CLI_KEY_FIRST, KEY_TRUST };
+enum { INDENT = 16 }; /* of what is said of a pack, beside labels */
 
 typedef struct show_args {
   const char *path;
@@ -58,17 +60,17 @@ static flp_status print_verified(const cli_pack_file *file, const show_args *arg
   char signer[CLI_PACK_KEY_TEXT], size[CLI_TEXT_BYTES];
   signer_of(pack, signer);
   if (args->json)
-    return cli_json_print(json_pack("{s:o, s:o, s:i, s:i, s:o, s:b}", "file", cli_json_text(file->path), "bytes",
-                                    cli_json_count(pack->file_bytes), "entries", (int)pack->entry_count, "blobs",
-                                    (int)pack->blob_count, "signed_by",
+    return cli_json_print(json_pack("{s:o, s:b, s:o, s:i, s:i, s:o, s:b}", "file", cli_json_text(file->path), "sound",
+                                    1, "bytes", cli_json_count(pack->file_bytes), "entries", (int)pack->entry_count,
+                                    "blobs", (int)pack->blob_count, "signed_by",
                                     pack->is_signed ? json_string(signer) : json_null(), "trusted", is_trusted));
-  printf("%s: sound: %u kernels, %u blobs, %s\n", file->path, pack->entry_count, pack->blob_count,
-         cli_format_bytes((double)pack->file_bytes, size));
+  cli_print(2, "%s: sound: %u kernels, %u blobs, %s", file->path, pack->entry_count, pack->blob_count,
+            cli_format_bytes((double)pack->file_bytes, size));
   if (!pack->is_signed)
     puts("not signed");
   else
-    printf("signed with %s, %s\n", signer,
-           is_trusted ? "which is trusted" : "which was held against no trusted key; --trust KEY does");
+    cli_print(2, "signed with %s, %s", signer,
+              is_trusted ? "a trusted key" : "and compared with no trusted key; --trust KEY names one");
   return FLP_OK;
 }
 
@@ -89,8 +91,7 @@ int cli_pack_verify(int argc, char **argv) {
       "FILE",
       "Verifies a pack: every hash, descriptor, kernel symbol and size, the manifest and the signature."
       "\vNo GPU is needed and nothing is written. A signature that is there must be right whoever made it; --trust "
-      "asks "
-      "whose it is.\n\n"
+      "asks whose it is.\n\n"
       "  flpgen pack verify h200.flpp\n"
       "  flpgen pack verify h200.flpp --trust release.pub\n\n"
       "A pack that is sound but not signed by a trusted key is exit status 1, one that is corrupt 4.\n\n" CLI_EXIT_HELP,
@@ -98,7 +99,7 @@ int cli_pack_verify(int argc, char **argv) {
       NULL,
       NULL};
   show_args args = {.path = NULL};
-  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  cli_parse(&argp, argc, argv, &args);
   int code = cli_finish(argv[0], args.json, verify(&args));
   free(args.trust.keys);
   return code;
@@ -129,13 +130,13 @@ static void print_head(const cli_pack_file *file) {
   char signer[CLI_PACK_KEY_TEXT], size[CLI_TEXT_BYTES], text[1024];
   const char *name = json_string_value(json_object_get(file->manifest, "name"));
   signer_of(pack, signer);
-  if (name && name[0]) printf("%-15s %s\n", "name", name);
-  printf("%-15s %s, %u kernels in %u blobs\n", "size", cli_format_bytes((double)pack->file_bytes, size),
-         pack->entry_count, pack->blob_count);
-  printf("%-15s %s\n", "signed with", pack->is_signed ? signer : "-");
-  printf("%-15s %.16s\n", "sources", json_string_value(json_object_get(file->manifest, "sources")));
+  if (name && name[0]) cli_print_field(INDENT, "name", "%s", name);
+  cli_print_field(INDENT, "size", "%s, %u kernels in %u blobs", cli_format_bytes((double)pack->file_bytes, size),
+                  pack->entry_count, pack->blob_count);
+  cli_print_field(INDENT, "signed with", "%s", pack->is_signed ? signer : "-");
+  cli_print_field(INDENT, "sources", "%.16s", json_string_value(json_object_get(file->manifest, "sources")));
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
-    printf("%-15s %s\n", fields[i][1], join(json_object_get(file->manifest, fields[i][0]), text, sizeof text));
+    cli_print_field(INDENT, fields[i][1], "%s", join(json_object_get(file->manifest, fields[i][0]), text, sizeof text));
 }
 
 static void add_row(cli_table *table, const flp_pack *pack, const flp_pack_entry *entry) {
@@ -165,6 +166,8 @@ static flp_status inspect(const show_args *args) {
     print_head(&file);
     cli_table_start(&table, "kernel", "arch", "dtype", "vocab x hidden", "cut", "tuned for", "packed", "PTX", "cubins",
                     NULL);
+    cli_table_may_move(&table, 5, "tuned for ");
+    cli_table_may_move(&table, 4, "cut ");
     for (uint32_t i = 0; i < file.pack->entry_count; i++) add_row(&table, file.pack, &file.pack->entries[i]);
     cli_table_finish(&table);
   }
@@ -178,11 +181,13 @@ int cli_pack_inspect(int argc, char **argv) {
                                    "FILE",
                                    "Shows what a pack holds: its manifest, its signer and its kernels."
                                    "\vThe table of the pack is checked on the way; `flpgen pack verify` reads the code "
-                                   "as well.\n\n" CLI_EXIT_HELP,
+                                   "as well.\n\n"
+                                   "  flpgen pack inspect h200.flpp\n"
+                                   "  flpgen pack inspect h200.flpp --json\n\n" CLI_EXIT_HELP,
                                    NULL,
                                    NULL,
                                    NULL};
   show_args args = {.path = NULL};
-  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  cli_parse(&argp, argc, argv, &args);
   return cli_finish(argv[0], args.json, inspect(&args));
 }

@@ -32,7 +32,7 @@ static flp_status wish_for(wishes *w, const flp_kernel_key *key, const char *tun
   flp_kernel_key named = *key;
   if (tuned_for[0]) named.tune = (flp_tunables){0};
   if (!flp_kernel_key_bytes(&named, flp_sources_hash(), tuned_for, added->name, sizeof added->name))
-    return flp_fail(FLP_ERROR_ARGUMENT, "--tuned-for: '%s' is not accepted; shorter text is", tuned_for);
+    return flp_fail(FLP_ERROR_ARGUMENT, "--tuned-for: expected shorter text, got '%s'", tuned_for);
   for (size_t i = 0; i < w->count; i++)
     if (strcmp(w->list[i].name, added->name) == 0) {
       memcpy(&w->list[i].key, key, sizeof *key);

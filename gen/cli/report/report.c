@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/text.h"
 #include "gen/cli/verbs.h"
 #include "runtime/base/status.h"
 
@@ -14,7 +15,7 @@ enum { KEY_OUT = CLI_KEY_FIRST, KEY_NOTE, KEY_LANDSCAPES, KEY_JSON, FILES_MAX = 
 
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Page:", 2},
-    {"out", KEY_OUT, "FILE", 0, "the page, default report.html; '-' for standard output", 2},
+    {"out", KEY_OUT, "FILE", 0, "the page; default report.html, replaced if it is there; '-' for standard output", 2},
     {"note", KEY_NOTE, "TEXT", 0, "a sentence at the top of the page", 2},
     {"landscapes", KEY_LANDSCAPES, "N", 0, "landscapes of tunables drawn at most, default 40", 2},
     {"json", KEY_JSON, NULL, 0, "print one JSON document that says what was drawn", 2},
@@ -88,8 +89,8 @@ static flp_status print_summary(const report_data *data, const report_options *g
                                     cli_json_count(bytes), "files", data->source_count, "specs", data->spec_count,
                                     "candidates", data->candidate_count, "bench_rows", data->bench_count));
   if (strcmp(given->out, "-") != 0)
-    printf("%s: tuned shapes: %d; candidates: %d; benchmark rows: %d\n", given->out, data->spec_count,
-           data->candidate_count, data->bench_count);
+    cli_print(2, "%s: tuned shapes: %d; candidates: %d; benchmark rows: %d", given->out, data->spec_count,
+              data->candidate_count, data->bench_count);
   return FLP_OK;
 }
 
@@ -97,6 +98,9 @@ static flp_status draw(arguments *args, report_data *data) {
   report_options *given = &args->options;
   if (given->spec.spec.vocab || given->spec.spec.hidden || given->spec.model)
     FLP_TRY(cli_spec_args_resolve(&given->spec));
+  else if (args->file_count == 0)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "expected records to draw, or --vocab and --hidden for the chart of memory, got none");
   FLP_TRY(read_files(args, data));
   char *page = NULL;
   size_t bytes = 0;
@@ -121,13 +125,14 @@ int cli_report(int argc, char **argv) {
       "python -m flp.bench (JSON): best against bare products and peers, landscape per tunable, rejected candidates, "
       "roofline, memory against rows. No GPU is needed."
       "\vThe specialisation is the one of the chart of memory; by default the first of the records. The same files "
-      "give "
-      "the same bytes.\n\n" CLI_EXIT_HELP,
+      "give the same bytes.\n\n"
+      "  flpgen report ~/.cache/flp/tune.sqlite bench.json\n"
+      "  flpgen report --vocab 151936 --hidden 4096 --grad hidden,weight --out plan.html\n\n" CLI_EXIT_HELP,
       children,
       NULL,
       NULL};
   arguments args = {.options = {.spec = CLI_SPEC_ARGS_INIT, .out = "report.html", .landscapes = 40}};
-  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  cli_parse(&argp, argc, argv, &args);
   report_data data;
   memset(&data, 0, sizeof data);
   int to_standard = strcmp(args.options.out, "-") == 0;

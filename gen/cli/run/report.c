@@ -8,11 +8,13 @@
 #include "gen/cli/run/run.h"
 #include "gen/cli/shared/cost.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/text.h"
 #include "runtime/base/names.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/planner/planner.h"
 
 enum { METRIC_NAME_BYTES = FLP_LOSS_NAME_BYTES + 16 };
+enum { INDENT = 13 }; /* of what is said of a run, beside labels */
 
 static const char *const names[RUN_OUTPUTS] = {"logprob",     "entropy",   NULL,   "grad_hidden",
                                                "grad_weight", "grad_bias", "loss", NULL};
@@ -180,11 +182,10 @@ static json_t *exact_json(const report *in) {
 static flp_status print_json(const report *in) {
   const run_problem *problem = in->problem;
   const run_result *result = in->result;
-  json_t *document = json_pack("{s:o, s:I, s:I, s:s, s:o, s:o, s:s}", "spec",
-                               cli_spec_json(&problem->spec, problem->scale), "rows", (json_int_t)problem->n,
-                               "active_rows", (json_int_t)in->logprob.rows, "rung", flp_rung_name(result->rung),
-                               "device", cli_json_text(result->device), "plan", cli_json_text(result->description),
-                               "plan_id", result->plan_id);
+  json_t *document = json_pack(
+      "{s:o, s:I, s:I, s:s, s:o, s:o, s:s}", "spec", cli_spec_json(&problem->spec, problem->scale), "rows",
+      (json_int_t)problem->n, "active_rows", (json_int_t)in->logprob.rows, "rung", flp_rung_name(result->rung),
+      "device", cli_json_text(result->device), "plan", cli_json_text(result->description), "plan_id", result->plan_id);
   json_object_set_new(
       document, "seconds",
       json_pack("{s:f, s:f, s:f, s:f}", "plan", result->plan_seconds, "forward", result->forward_seconds, "backward",
@@ -206,9 +207,9 @@ static flp_status print_json(const report *in) {
 /* ---- for people ---- */
 
 static void print_summary(const char *name, const summary *in) {
-  printf("%-12s mean %.6f  min %.6f  max %.6f", name, in->mean, in->least, in->most);
-  if (in->nans) printf("  (%lld rows NaN)", (long long)in->nans);
-  putchar('\n');
+  char nans[48] = "";
+  if (in->nans) snprintf(nans, sizeof nans, "  (%lld rows NaN)", (long long)in->nans);
+  cli_print_field(INDENT, name, "mean %.6f  min %.6f  max %.6f%s", in->mean, in->least, in->most, nans);
 }
 
 static void print_memory(const report *in) {
@@ -216,13 +217,13 @@ static void print_memory(const report *in) {
   const flp_spec *spec = &in->problem->spec;
   char peak[CLI_TEXT_BYTES], workspace[CLI_TEXT_BYTES], naive[CLI_TEXT_BYTES], scores[CLI_TEXT_BYTES],
       extra[CLI_TEXT_BYTES];
-  printf("%-12s %s of inputs, outputs and workspace (%s)\n", "peak memory",
-         cli_format_bytes((double)result->peak_bytes, peak),
-         cli_format_bytes((double)result->workspace_bytes, workspace));
+  cli_print_field(INDENT, "peak memory", "%s of inputs, outputs and workspace (%s)",
+                  cli_format_bytes((double)result->peak_bytes, peak),
+                  cli_format_bytes((double)result->workspace_bytes, workspace));
   double beyond = spec->grads ? in->naive.backward : in->naive.forward;
-  printf("%-12s %s: scores N*V*4 = %s, with their log-softmax%s %s\n", "naive peak",
-         cli_format_bytes(in->naive_peak, naive), cli_format_bytes(in->naive.scores, scores),
-         spec->grads ? " and gradient" : "", cli_format_bytes(beyond, extra));
+  cli_print_field(INDENT, "naive peak", "%s: scores N*V*4 = %s, with their log-softmax%s %s",
+                  cli_format_bytes(in->naive_peak, naive), cli_format_bytes(in->naive.scores, scores),
+                  spec->grads ? " and gradient" : "", cli_format_bytes(beyond, extra));
 }
 
 static void print_time(const report *in) {
@@ -230,19 +231,20 @@ static void print_time(const report *in) {
   char flops[CLI_TEXT_BYTES], rate[CLI_TEXT_BYTES];
   double work = cli_product_flops(&in->problem->spec, in->logprob.rows);
   if (in->problem->loss) {
-    printf("%-12s step %.4g s in mode %s, plan %.3g s\n", "time", result->step_seconds,
-           flp_mode_name(result->step.mode), result->plan_seconds);
+    cli_print_field(INDENT, "time", "step %.4g s in mode %s, plan %.3g s", result->step_seconds,
+                    flp_mode_name(result->step.mode), result->plan_seconds);
     return;
   }
-  printf("%-12s forward %.4g s (%s, %s/s)", "time", result->forward_seconds, cli_format_flops(work, flops),
-         cli_format_flops(work / fmax(result->forward_seconds, 1e-9), rate));
-  if (in->problem->spec.grads) printf(", backward %.4g s", result->backward_seconds);
-  printf(", plan %.3g s\n", result->plan_seconds);
+  char backward[48] = "";
+  if (in->problem->spec.grads) snprintf(backward, sizeof backward, ", backward %.4g s", result->backward_seconds);
+  cli_print_field(INDENT, "time", "forward %.4g s (%s, %s/s)%s, plan %.3g s", result->forward_seconds,
+                  cli_format_flops(work, flops), cli_format_flops(work / fmax(result->forward_seconds, 1e-9), rate),
+                  backward, result->plan_seconds);
 }
 
 static void print_loss(const report *in) {
   const flp_loss *loss = in->problem->loss;
-  printf("%-12s %s: sum %.6f  mean %.6f\n", "loss", loss->name, in->loss.sum, in->loss.mean);
+  cli_print_field(INDENT, "loss", "%s: sum %.6f  mean %.6f", loss->name, in->loss.sum, in->loss.mean);
   for (uint32_t i = 0; i < loss->metric_count; i++) print_summary(loss->metrics[i].name, &in->metrics[i]);
 }
 
@@ -250,21 +252,23 @@ static void print_text(const report *in) {
   const run_problem *problem = in->problem;
   const run_result *result = in->result;
   char spec[256];
-  printf("%-12s %s, N=%lld (%lld masked)\n", "spec", cli_spec_text(&problem->spec, spec, sizeof spec),
-         (long long)problem->n, (long long)(problem->n - in->logprob.rows));
-  printf("%-12s %s on %s\n", "rung", flp_rung_name(result->rung), result->device);
-  cli_reasons_print(result->reasons, "not taken    ");
+  cli_print_field(INDENT, "spec", "%s, N=%lld (%lld masked)", cli_spec_text(&problem->spec, spec, sizeof spec),
+                  (long long)problem->n, (long long)(problem->n - in->logprob.rows));
+  cli_print_field(INDENT, "rung", "%s on %s", flp_rung_name(result->rung), result->device);
+  cli_reasons_print(INDENT, "not taken", result->reasons);
   if (in->logprob.rows) print_summary("logprob", &in->logprob);
   if (in->logprob.rows && result->output[RUN_OUT_ENTROPY]) print_summary("entropy", &in->entropy);
   if (in->logprob.rows && problem->loss) print_loss(in);
   if (in->has_exact && in->exact.count) {
-    printf("%-12s largest error over %d rows: logprob %.2e", "against fp64", in->exact.count, in->logprob_error);
-    if (result->output[RUN_OUT_ENTROPY]) printf(", entropy %.2e", in->entropy_error);
-    printf(" (worst score of an ordinary product in fp32: %.2e)\n", in->exact.score_error);
+    char entropy[48] = "";
+    if (result->output[RUN_OUT_ENTROPY]) snprintf(entropy, sizeof entropy, ", entropy %.2e", in->entropy_error);
+    cli_print_field(INDENT, "against fp64",
+                    "largest error over %d rows: logprob %.2e%s (worst score of an ordinary product in fp32: %.2e)",
+                    in->exact.count, in->logprob_error, entropy, in->exact.score_error);
   }
   print_time(in);
   print_memory(in);
-  if (in->args->output) printf("%-12s %s\n", "written to", in->args->output);
+  if (in->args->output) cli_print_field(INDENT, "written to", "%s", in->args->output);
 }
 
 flp_status run_report(const run_args *args, const run_problem *problem, const run_result *result) {

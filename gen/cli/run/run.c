@@ -77,7 +77,7 @@ static const struct argp_option options[] = {
     {"chunk-vocab", KEY_CHUNK_VOCAB, "N", 0, "vocab columns of one backward chunk", 3},
     {"threads", KEY_THREADS, "N", 0, "CPU threads of the eager rung; default all", 3},
     {"strict", KEY_STRICT, NULL, 0, "fail where a lower rung would run", 3},
-    {"quiet", 'q', NULL, 0, "no progress", 3},
+    {"quiet", 'q', NULL, 0, "no progress, no warnings", 3},
     {"json", KEY_JSON, NULL, 0, "print one JSON document", 3},
     {NULL, 0, NULL, 0, "Demonstration:", 4},
     {"demo", KEY_DEMO, NULL, 0, "random data at real size; no files needed", 4},
@@ -93,7 +93,7 @@ static flp_status parse_softcap(const char *text, run_args *args) {
   args->softcap = (float)value;
   args->has_softcap = 1;
   if (!(args->softcap > 0) || value > 3e38)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--softcap: '%s' is not accepted; a finite number > 0 is", text);
+    return flp_fail(FLP_ERROR_ARGUMENT, "--softcap: expected a finite number > 0, got '%s'", text);
   return FLP_OK;
 }
 
@@ -209,6 +209,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       args->output = text;
       return 0;
     case 'q':
+      cli_log_quiet();
       args->quiet = 1;
       return 0;
     case KEY_JSON:
@@ -239,7 +240,9 @@ static const struct argp argp = {
     "\vTensors that no option names are looked up in the --input files as hidden, weight (or lm_head.weight, "
     "model.embed_tokens.weight), bias (or lm_head.bias), target (or targets, labels), grad_logprob, grad_entropy and "
     "temperature; what a loss reads as old_logprob, ref_logprob, advantage, row_weight and the names of its "
-    "vectors.\n\n" CLI_EXIT_HELP,
+    "vectors.\n\n"
+    "  flpgen run --demo --rows 512\n"
+    "  flpgen run -i model.safetensors -i batch.safetensors -o out.safetensors\n\n" CLI_EXIT_HELP,
     NULL,
     NULL,
     NULL};
@@ -252,7 +255,7 @@ int cli_run(int argc, char **argv) {
                    .rows = 256,
                    .seed = 1};
   args.options.host_fallback = 1;
-  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  cli_parse(&argp, argc, argv, &args);
   run_problem problem = {.n = 0};
   run_result result = {.data = FLP_OK};
   flp_status status = args.demo ? run_problem_demo(&args, &problem) : run_problem_load(&args, &problem);

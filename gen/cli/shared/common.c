@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/reasons.h"
 
 int cli_exit_code(flp_status status) {
   static const int codes[] = {
@@ -29,48 +30,20 @@ int cli_exit_code(flp_status status) {
   return index < sizeof codes / sizeof codes[0] ? codes[index] : CLI_EXIT_INTERNAL;
 }
 
+void cli_error_print_json(flp_status status, const char *detail) {
+  cli_json_print(json_pack("{s:{s:s, s:o, s:i}}", "error", "status", flp_status_name(status), "message",
+                           cli_json_text(detail), "exit", cli_exit_code(status)));
+}
+
 int cli_finish(const char *verb, int json, flp_status status) {
   if (status == FLP_OK) return CLI_EXIT_OK;
   const char *detail = flp_error_detail();
-  if (detail[0] == 0) detail = flp_status_name(status);
+  char text[CLI_REASON_BYTES];
+  detail = detail[0] ? cli_error_text(detail, text) : flp_status_name(status);
   fflush(stdout);
   fprintf(stderr, "%s: %s\n", verb, detail);
-  if (json) {
-    json_t *error = json_pack("{s:{s:s, s:o, s:i}}", "error", "status", flp_status_name(status), "message",
-                              cli_json_text(detail), "exit", cli_exit_code(status));
-    cli_json_print(error);
-  }
+  if (json) cli_error_print_json(status, detail);
   return cli_exit_code(status);
-}
-
-static void print_actions(FILE *out, const cli_action *actions, const char *head, const char *tail) {
-  fputs(head, out);
-  for (; actions->name; actions++) fprintf(out, "  %-8s %s\n", actions->name, actions->help);
-  fputs(tail, out);
-}
-
-int cli_action_run(int argc, char **argv, const cli_action *actions, const char *head, const char *tail) {
-  const char *word = argc > 1 ? argv[1] : "";
-  if (strcmp(word, "--help") == 0 || strcmp(word, "-?") == 0) {
-    print_actions(stdout, actions, head, tail);
-    return CLI_EXIT_OK;
-  }
-  for (const cli_action *action = actions; action->name; action++) {
-    if (strcmp(action->name, word) != 0) continue;
-    char name[64];
-    snprintf(name, sizeof name, "%s %s", argv[0], word);
-    argv[1] = name;
-    return action->run(argc - 1, argv + 1);
-  }
-  if (!word[0]) {
-    print_actions(stderr, actions, head, tail);
-    return CLI_EXIT_USAGE;
-  }
-  fprintf(stderr, "%s: action '%s' is not accepted; one of ", argv[0], word);
-  for (const cli_action *action = actions; action->name; action++)
-    fprintf(stderr, "%s%s", action == actions ? "" : ", ", action->name);
-  fputs(" is\n", stderr);
-  return CLI_EXIT_USAGE;
 }
 
 void cli_argp_check(struct argp_state *state, flp_status status) {

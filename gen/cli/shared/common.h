@@ -23,15 +23,38 @@ enum cli_exit {
   CLI_EXIT_IO = 4,          /* a file could not be read or written, or is not what it claims to be */
   CLI_EXIT_INTERNAL = 5     /* a template, the generator or flpgen itself failed */
 };
-#define CLI_EXIT_HELP                                                                                     \
-  "Exit status: 0 success, 1 a check failed or the data held bad values, 2 bad usage, 3 no GPU, driver, library, " \
-  "memory or rung for this, 4 a file is unreadable, unwritable or corrupt, 5 the generator or flpgen itself failed."
+#define CLI_EXIT_HELP                                                    \
+  "Exit status:\n"                                                       \
+  "  0  success\n"                                                       \
+  "  1  a check failed, or the data held bad values\n"                   \
+  "  2  wrong usage: an argument, a shape, a budget that is too small\n" \
+  "  3  unavailable: no GPU, driver, library, memory or rung for this\n" \
+  "  4  a file is unreadable, unwritable or corrupt\n"                   \
+  "  5  a template, the generator or flpgen itself failed"
 
 int cli_exit_code(flp_status status);
 
 /* Writes "VERB: detail" to stderr if status is a failure and, if json, {"error": {...}} to stdout. Returns the exit
  * code. */
 int cli_finish(const char *verb, int json, flp_status status);
+/* Prints {"error": {...}} to stdout. */
+void cli_error_print_json(flp_status status, const char *detail);
+
+/* ---- usage.c ---- */
+
+/* Parses the arguments of a verb, beside the options that every verb has: -h, --help, --usage, -V. Ends the process
+ * after help, and after wrong usage with exit status 2; with --json the error is on stdout too, as by cli_finish. */
+void cli_parse(const struct argp *argp, int argc, char **argv, void *input);
+/* Parses further words of the verb that cli_parse was called for, such as a line of a file. */
+void cli_parse_line(const struct argp *argp, int argc, char **argv, void *input);
+
+/* Writes "NAME: message", NAME being argv[0], and with --json among the words the error as JSON. Returns 2. */
+int cli_usage_error(int argc, char **argv, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* 1 for -h, --help and -?. */
+int cli_is_help(const char *word);
+/* 1 if the word names the action; "ls" and "list" are the same. */
+int cli_is_action(const char *word, const char *name);
 
 /* The actions of a verb such as `flpgen pack ACTION`; the list ends with a NULL name. */
 typedef struct cli_action {
@@ -42,6 +65,11 @@ typedef struct cli_action {
 /* Runs the action that argv[1] names, with "VERB ACTION" as its argv[0], or prints the help: head, a line an action,
  * tail. Returns the exit code. */
 int cli_action_run(int argc, char **argv, const cli_action *actions, const char *head, const char *tail);
+
+/* ---- log.c: messages of the library go to stderr: warnings and errors, or errors alone ---- */
+
+void cli_log_start(void);
+void cli_log_quiet(void);
 
 /* Ends an argp parser callback on a value that was not accepted: prints the detail and exits 2. */
 void cli_argp_check(struct argp_state *state, flp_status status);

@@ -93,7 +93,7 @@ flp_status cli_write_file(const char *path, const void *bytes, size_t length) {
 }
 
 flp_status cli_make_directory(const char *path) {
-  if (path[0] == 0) return flp_fail(FLP_ERROR_ARGUMENT, "directory: '' is not accepted; a path is");
+  if (path[0] == 0) return flp_fail(FLP_ERROR_ARGUMENT, "directory: expected a path, got ''");
   char *copy = strdup(path);
   if (!copy) return flp_fail(FLP_ERROR_MEMORY, "%s: out of memory", path);
   flp_status status = FLP_OK;

@@ -92,8 +92,8 @@ static flp_status read_dtype(const config *file, flp_dtype *out) {
       *out = dtypes[i].dtype;
       return FLP_OK;
     }
-  return flp_fail(FLP_ERROR_CORRUPT, "%s: %s '%s' is not accepted; one of bfloat16, float16, float32 is", file->path,
-                  field, text);
+  return flp_fail(FLP_ERROR_CORRUPT, "%s: %s: expected one of bfloat16, float16, float32, got '%s'", file->path, field,
+                  text);
 }
 
 /* Cohere multiplies scores by logit_scale, Granite divides them by logits_scaling. */

@@ -74,8 +74,8 @@ flp_status cli_loss_set(const flp_loss *loss, const char *field, const char *tex
     FLP_TRY(cli_parse_number(field, text + length + 1, &parameters[i]));
     return flp_loss_check_parameters(loss, parameters);
   }
-  return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted; NAME=NUMBER is, of %s", field, text,
-                  cli_loss_parameters_text(loss, names));
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s: expected NAME=NUMBER of %s, got '%s'", field,
+                  cli_loss_parameters_text(loss, names), text);
 }
 
 /* ---- as text ---- */

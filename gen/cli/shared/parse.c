@@ -19,8 +19,8 @@ flp_status cli_parse_integer(const char *field, const char *text, int64_t least,
   errno = 0;
   long long value = strtoll(text, &end, 10);
   if (end == text || *end || errno || value < least || value > most)
-    return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted; a whole number from %lld to %lld is", field, text,
-                    (long long)least, (long long)most);
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s: expected a whole number from %lld to %lld, got '%s'", field,
+                    (long long)least, (long long)most, text);
   *out = value;
   return FLP_OK;
 }
@@ -29,7 +29,7 @@ flp_status cli_parse_number(const char *field, const char *text, double *out) {
   char *end;
   double value = strtod(text, &end);
   if (end == text || *end || !isfinite(value))
-    return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted; a finite number is", field, text);
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s: expected a finite number, got '%s'", field, text);
   *out = value;
   return FLP_OK;
 }
@@ -62,7 +62,7 @@ static flp_status find_choice(const char *field, const char *text, size_t length
     }
   char names[256];
   join_names(choices, names, sizeof names);
-  return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%.*s' is not accepted; one of %s is", field, (int)length, text, names);
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s: expected one of %s, got '%.*s'", field, names, (int)length, text);
 }
 
 flp_status cli_parse_choice(const char *field, const char *text, const cli_choice *choices, int *out) {
@@ -138,5 +138,5 @@ flp_status cli_parse_device(const char *text, int32_t *out) {
 flp_status cli_parse_burst(const char *text, double *out) {
   FLP_TRY(cli_parse_number("--burst-ms", text, out));
   if (*out > 0 && *out <= 60000) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT, "--burst-ms: '%s' is not accepted; a number > 0 and at most 60000 is", text);
+  return flp_fail(FLP_ERROR_ARGUMENT, "--burst-ms: expected a number > 0 and at most 60000, got '%s'", text);
 }

@@ -5,6 +5,52 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "gen/cli/shared/text.h"
+#include "runtime/base/status.h"
+
+static const char no_driver[] = "no NVIDIA driver";
+
+/* ---- one reason ---- */
+
+/* Behind "rung jit is pinned and failed: ", if the reason begins so. */
+static const char *skip_pinned(const char *reason) {
+  static const char pinned[] = " is pinned and failed: ";
+  for (int rung = FLP_RUNG_TUNED; rung <= FLP_RUNG_EAGER; rung++) {
+    const char *name = flp_rung_name((flp_rung)rung);
+    size_t length = strlen(name);
+    if (strncmp(reason, "rung ", 5) == 0 && strncmp(reason + 5, name, length) == 0 &&
+        strncmp(reason + 5 + length, pinned, sizeof pinned - 1) == 0)
+      return reason + 5 + length + sizeof pinned - 1;
+  }
+  return reason;
+}
+
+const char *cli_reason_text(const char *reason, char out[CLI_REASON_BYTES]) {
+  return cli_error_text(skip_pinned(reason), out);
+}
+
+const char *cli_error_text(const char *text, char out[CLI_REASON_BYTES]) {
+  static const char cannot[] = " cannot be opened: ";
+  const char *at = strstr(text, cannot);
+  flp_setting driver;
+  snprintf(out, CLI_REASON_BYTES, "%s", text);
+  if (!at || at == text) return out;
+  /* "libx.so cannot be opened: libx.so: why": dlopen names the file again. */
+  int length = (int)(at - text);
+  const char *why = at + sizeof cannot - 1;
+  if (strncmp(why, text, (size_t)length) != 0 || strncmp(why + length, ": ", 2) != 0) return out;
+  why += length + 2;
+  flp_setting_get(FLP_SETTING_CUDA_LIBRARY, &driver);
+  int is_driver = strlen(driver.value) == (size_t)length && strncmp(driver.value, text, (size_t)length) == 0;
+  if (is_driver)
+    snprintf(out, CLI_REASON_BYTES, "%s (%.*s: %s)", no_driver, length, text, why);
+  else
+    snprintf(out, CLI_REASON_BYTES, "%.*s%s%s", length, text, cannot, why);
+  return out;
+}
+
+/* ---- several ---- */
+
 typedef struct text_buffer {
   char *out;
   size_t used, capacity;
@@ -19,25 +65,46 @@ __attribute__((format(printf, 2, 3))) static void append(text_buffer *buffer, co
   buffer->used += length > 0 ? (size_t)length : 0;
 }
 
-void cli_reasons_text(const flp_plan *plan, char *out, size_t capacity) {
+static int is_same(const char *a, const char *b) {
+  return strcmp(a ? a : "", b ? b : "") == 0;
+}
+
+static void append_group(text_buffer *buffer, int first, int end, const char *reason) {
+  char text[CLI_REASON_BYTES];
+  cli_reason_text(reason, text);
+  if (strncmp(text, no_driver, sizeof no_driver - 1) == 0)
+    append(buffer, "no GPU rung");
+  else
+    for (int i = first; i < end; i++) append(buffer, "%s%s", i > first ? ", " : "", flp_rung_name((flp_rung)i));
+  append(buffer, ": %s", text);
+}
+
+void cli_reasons_join(const char *const reasons[FLP_RUNG_EAGER + 1], const char *separator, char *out,
+                      size_t capacity) {
   text_buffer buffer = {out, 0, capacity};
   out[0] = 0;
   for (int rung = FLP_RUNG_TUNED; rung <= FLP_RUNG_EAGER;) {
-    const char *reason = flp_plan_get_reason(plan, (flp_rung)rung);
     int end = rung + 1;
-    while (end <= FLP_RUNG_EAGER && strcmp(flp_plan_get_reason(plan, (flp_rung)end), reason) == 0) end++;
-    if (reason[0]) {
-      for (int i = rung; i < end; i++) append(&buffer, "%s%s", i > rung ? ", " : "", flp_rung_name((flp_rung)i));
-      append(&buffer, ": %s\n", reason);
+    while (end <= FLP_RUNG_EAGER && is_same(reasons[end], reasons[rung])) end++;
+    if (!is_same(reasons[rung], "")) {
+      if (buffer.used) append(&buffer, "%s", separator);
+      append_group(&buffer, rung, end, reasons[rung]);
     }
     rung = end;
   }
 }
 
-void cli_reasons_print(const char *text, const char *label) {
+void cli_reasons_text(const flp_plan *plan, char *out, size_t capacity) {
+  const char *reasons[FLP_RUNG_EAGER + 1] = {NULL};
+  for (int rung = FLP_RUNG_TUNED; rung <= FLP_RUNG_EAGER; rung++)
+    reasons[rung] = flp_plan_get_reason(plan, (flp_rung)rung);
+  cli_reasons_join(reasons, "\n", out, capacity);
+}
+
+void cli_reasons_print(size_t indent, const char *label, const char *text) {
   while (*text) {
     size_t length = strcspn(text, "\n");
-    printf("%s%.*s\n", label, (int)length, text);
+    cli_print_field(indent, label, "%.*s", (int)length, text);
     text += length + (text[length] == '\n');
   }
 }

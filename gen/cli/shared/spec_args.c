@@ -60,8 +60,8 @@ static const struct argp_option options[] = {
     {"model", KEY_MODEL, "FILE", 0, "read vocab, hidden, dtype, softcap and scale from a Hugging Face config.json", 1},
     {"tune", KEY_TUNE, "TEXT", 0,
      "cut kernels otherwise than their templates choose, where an architecture leaves a choice, or fail; e.g. "
-     "'forward:cooperative,256x192,stages=4,cluster=2,raster=8;products:256x128'; kernels: forward, dz, products, "
-     "forward_keep; schedules: ping-pong, cooperative",
+     "'forward:cooperative,256x192;products:256x128', and stages=4, cluster=2, raster=8 beside a size; kernels: "
+     "forward, dz, products, forward_keep; schedules: ping-pong, cooperative",
      1},
     {0}};
 
@@ -69,7 +69,7 @@ static flp_status parse_softcap(const char *text, cli_spec_args *args) {
   double value = 0;
   FLP_TRY(cli_parse_number("--softcap", text, &value));
   if (!(value > 0) || !((float)value > 0) || (float)value > 3e38f)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--softcap: '%s' is not accepted; a finite number > 0 is", text);
+    return flp_fail(FLP_ERROR_ARGUMENT, "--softcap: expected a finite number > 0, got '%s'", text);
   args->spec.softcap = (float)value;
   args->has_softcap = 1;
   return FLP_OK;

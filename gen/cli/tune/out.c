@@ -6,6 +6,7 @@
 
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/table.h"
+#include "gen/cli/shared/text.h"
 #include "gen/cli/tune/candidates.h"
 #include "gen/cli/tune/outcome.h"
 #include "gen/cli/tune/store.h"
@@ -93,18 +94,23 @@ static void print_step(cli_table *table, const tune_step *step) {
                 tried, NULL);
 }
 
+static void print_target(const tune_target *target) {
+  cli_print(2, "%s%s%s", target->model, target->model[0] ? ": " : "", target->text);
+}
+
 void tune_outcome_print(const tune_outcome *outcome) {
-  printf("%s%s%s\n", outcome->target->model, outcome->target->model[0] ? ": " : "", outcome->target->text);
+  print_target(outcome->target);
   if (outcome->done_before) {
     printf("tuned before, as the record says; plan %s\n", outcome->plan_id);
     return;
   }
   cli_table table;
   cli_table_start(&table, "kernel", "cut", "pass", "untuned", "faster", "timed", NULL);
+  cli_table_may_move(&table, 1, "");
   for (int i = 0; i < outcome->steps; i++) print_step(&table, &outcome->step[i]);
   cli_table_finish(&table);
   if (outcome->target->spec.loss && !outcome->mode && tune_has_kind(&outcome->target->spec, FLP_KERNEL_KEEP))
-    puts("steps over so many rows recompute, where forward_keep counts for nothing; --mode stream times it");
+    cli_print(2, "steps over so many rows recompute, where forward_keep counts for nothing; --mode stream times it");
   for (int i = 0; i < outcome->bare_count; i++)
     printf("bare %s: %.3f ms\n", gemm_product_name(outcome->bare[i].product), outcome->bare[i].ms.median);
   if (outcome->plan_id[0]) printf("stored; plan %s, %.0f s\n", outcome->plan_id, outcome->seconds);
@@ -145,18 +151,23 @@ static json_t *dry_kind(const tune_args *args, const tune_target *target, const 
 }
 
 static void dry_print(const tune_target *target, const json_t *kinds) {
+  static const char *const counted[] = {"candidates", "illegal", "pruned"};
   size_t i;
   json_t *kind;
-  printf("%s%s%s\n", target->model, target->model[0] ? ": " : "", target->text);
+  cli_table table;
+  print_target(target);
+  cli_table_start(&table, "kernel", "candidates", "not built", "pruned", "tried", "first", NULL);
+  cli_table_may_move(&table, 5, "first ");
   json_array_foreach(kinds, i, kind) {
     const json_t *tried = json_object_get(kind, "tried"), *first = json_array_get(tried, 0);
-    printf("  %s: %lld candidates, %lld not built, %lld pruned, %zu tried; first %s\n",
-           json_string_value(json_object_get(kind, "kind")),
-           (long long)json_integer_value(json_object_get(kind, "candidates")),
-           (long long)json_integer_value(json_object_get(kind, "illegal")),
-           (long long)json_integer_value(json_object_get(kind, "pruned")), json_array_size(tried),
-           json_string_value(json_object_get(first, "cut")));
+    char count[3][24], tries[24];
+    for (int c = 0; c < 3; c++)
+      snprintf(count[c], sizeof count[c], "%lld", (long long)json_integer_value(json_object_get(kind, counted[c])));
+    snprintf(tries, sizeof tries, "%zu", json_array_size(tried));
+    cli_table_add(&table, json_string_value(json_object_get(kind, "kind")), count[0], count[1], count[2], tries,
+                  json_string_value(json_object_get(first, "cut")), NULL);
   }
+  cli_table_finish(&table);
 }
 
 flp_status tune_dry_run(const tune_args *args, const tune_targets *targets, const flp_device *device) {
@@ -171,9 +182,8 @@ flp_status tune_dry_run(const tune_args *args, const tune_targets *targets, cons
       json_array_append_new(searches, dry_kind(args, target, device, kinds[k], &tried));
     }
     if (!args->json) dry_print(target, searches);
-    json_array_append_new(
-        all,
-        json_pack("{s:s, s:o, s:o}", "spec", target->text, "model", cli_json_text(target->model), "kinds", searches));
+    json_array_append_new(all, json_pack("{s:s, s:o, s:o}", "spec", target->text, "model", cli_json_text(target->model),
+                                         "kinds", searches));
   }
   if (args->json) return cli_json_print(json_pack("{s:b, s:o}", "dry_run", 1, "targets", all));
   json_decref(all);

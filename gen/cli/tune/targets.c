@@ -120,7 +120,7 @@ static flp_status add(const tune_args *args, tune_targets *out, const flp_spec *
   *target = (tune_target){.scale = scale};
   FLP_TRY(flp_spec_resolve(&spec, &target->spec));
   if (!flp_kernel_tunable_kinds(&target->spec))
-    return flp_fail(FLP_ERROR_ARGUMENT, "alignment %u is not accepted; 16 is: other kernels leave nothing to tune",
+    return flp_fail(FLP_ERROR_ARGUMENT, "--alignment: expected 16, got %u; other kernels leave nothing to tune",
                     (unsigned)target->spec.alignment);
   FLP_TRY(cli_spec_check_cut("--include", args->include, &target->spec));
   set_model(target, model ? model : "");
@@ -141,7 +141,7 @@ static flp_status add_shapes(const tune_args *args, tune_targets *out) {
     flp_spec spec = args->spec.spec;
     if (by) *by++ = 0;
     status = by ? cli_parse_integer("--shapes", word, 2, INT32_MAX, &spec.vocab)
-                : flp_fail(FLP_ERROR_ARGUMENT, "--shapes: '%s' is not accepted; VOCABxHIDDEN is", word);
+                : flp_fail(FLP_ERROR_ARGUMENT, "--shapes: expected VOCABxHIDDEN, got '%s'", word);
     if (status == FLP_OK) status = cli_parse_integer("--shapes", by, 8, INT32_MAX, &spec.hidden);
     if (status == FLP_OK) status = add(args, out, &spec, args->spec.scale, NULL);
   }
@@ -170,7 +170,7 @@ static flp_status no_preset(const json_t *presets, const char *word) {
     snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "",
              json_string_value(json_object_get(preset, "name")));
   }
-  return flp_fail(FLP_ERROR_ARGUMENT, "--preset: '%.64s' is not accepted; all is, or any of %s", word, names);
+  return flp_fail(FLP_ERROR_ARGUMENT, "--preset: expected all, or any of %s, got '%.64s'", names, word);
 }
 
 /* Those of that name, or of every name. */

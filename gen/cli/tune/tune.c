@@ -7,6 +7,7 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/record.h"
 #include "gen/cli/shared/scratch.h"
+#include "gen/cli/shared/text.h"
 #include "gen/cli/tune/outcome.h"
 #include "gen/cli/verbs.h"
 #include "runtime/api/validate.h"
@@ -66,7 +67,7 @@ static const struct argp_option options[] = {
     {"include", KEY_INCLUDE, "TEXT", 0, "time these cuts to the end whatever they take, named as by bench --tune", 3},
     {"list", KEY_LIST, "FILE", 0, "append what was found as lines of a list for flpgen pack build", 3},
     {"dry-run", KEY_DRY_RUN, NULL, 0, "only say what would be tried; needs no GPU", 3},
-    {"quiet", 'q', NULL, 0, "no progress", 3},
+    {"quiet", 'q', NULL, 0, "no progress, no warnings", 3},
     {"json", KEY_JSON, NULL, 0, "print one JSON document", 3},
     {0}};
 
@@ -83,7 +84,7 @@ static flp_status parse_time(const char *text, double *out) {
       *out = value * units[i].seconds;
       return FLP_OK;
     }
-  return flp_fail(FLP_ERROR_ARGUMENT, "--budget: '%s' is not accepted; seconds are, or a time such as 90s, 2m", text);
+  return flp_fail(FLP_ERROR_ARGUMENT, "--budget: expected seconds, or a time such as 90s, 2m, got '%s'", text);
 }
 
 static flp_status parse_effort(const char *text, search_effort *out) {
@@ -157,6 +158,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       args->no_bare = 1;
       return 0;
     case 'q':
+      cli_log_quiet();
       args->quiet = 1;
       return 0;
     case KEY_JSON:
@@ -320,7 +322,7 @@ static flp_status run(tune_args *args, const tune_targets *targets, const tune_p
   flp_failure held = flp_failure_hold(status);
   flp_status printed = FLP_OK;
   if (!args->json && r.run.id)
-    printf("%d of %d done; kernels in %s, record %s\n", r.done, targets->count, args->out, args->record);
+    cli_print(2, "%d of %d done; kernels in %s, record %s", r.done, targets->count, args->out, args->record);
   if (args->json && (status == FLP_OK || json_array_size(r.outcomes))) {
     printed = cli_json_print(document(&r));
     args->json = 0; /* what failed stands in it */
@@ -388,7 +390,9 @@ int cli_tune(int argc, char **argv) {
       "the cost model puts first is taken. forward is timed in a forward pass, dz and chunks in a backward pass of "
       "recomputing. With --keep forward_keep is timed in a forward pass that keeps exponentials, products in that and "
       "backward together. With --loss both are timed in streamed steps, and so are the rows of its chunks. "
-      "Ctrl-C keeps what was found.\n\n" CLI_EXIT_HELP,
+      "Ctrl-C keeps what was found.\n\n"
+      "  flpgen tune --vocab 151936 --hidden 4096 --grad hidden,weight\n"
+      "  flpgen tune --preset all --effort quick --list found.txt\n\n" CLI_EXIT_HELP,
       children,
       NULL,
       NULL};
@@ -400,7 +404,7 @@ int cli_tune(int argc, char **argv) {
                     .effort = SEARCH_NORMAL};
   char command[1024];
   cli_record_join_command(argc, argv, command, sizeof command);
-  argp_parse(&argp, argc, argv, 0, NULL, &args);
+  cli_parse(&argp, argc, argv, &args);
   if (args.burst_ms <= 0) args.burst_ms = args.effort == SEARCH_QUICK ? 40 : 75;
   flp_status status = tune(&args, command);
   return cli_finish("flpgen tune", args.json, status);

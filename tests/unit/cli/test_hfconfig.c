@@ -86,7 +86,7 @@ Test(hfconfig, malformed) {
       {"{\"vocab_size\":8,\"hidden_size\":[8]}", "hidden_size is not a whole number >= 1"},
       {"{\"vocab_size\":8,\"hidden_size\":8,\"text_config\":3}", "text_config is not an object"},
       {"{\"vocab_size\":8,\"hidden_size\":8,\"torch_dtype\":\"int8\"}",
-       "torch_dtype 'int8' is not accepted; one of bfloat16, float16, float32 is"},
+       "torch_dtype: expected one of bfloat16, float16, float32, got 'int8'"},
       {"{\"vocab_size\":8,\"hidden_size\":8,\"dtype\":16}", "dtype is not a string"},
       {"{\"vocab_size\":8,\"hidden_size\":8,\"final_logit_softcapping\":-1}",
        "final_logit_softcapping is not a finite number > 0"},

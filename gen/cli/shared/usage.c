@@ -1,0 +1,170 @@
+/* usage.c: what every verb does alike with its arguments: help, and wrong usage, with --json as JSON too. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/shared/common.h"
+#include "gen/cli/shared/json_out.h"
+
+/* ---- whether JSON is asked for ---- */
+
+/* 1 if the verb's --json may name a file: then the document goes there. */
+static int takes_file(const struct argp *argp) {
+  for (const struct argp_option *option = argp->options; option && (option->name || option->doc); option++)
+    if (option->name && strcmp(option->name, "json") == 0) return option->flags & OPTION_ARG_OPTIONAL;
+  return 0;
+}
+
+/* Whether the words ask for JSON on standard output. Whole options may be shortened; "--j" is the least. */
+static int wants_json(int argc, char **argv, int may_name_file) {
+  for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+    size_t length = strcspn(argv[i], "=");
+    if (length < 3 || strncmp(argv[i], "--json", length) != 0) continue;
+    const char *file = argv[i][length]                                          ? argv[i] + length + 1
+                       : may_name_file && i + 1 < argc && argv[i + 1][0] != '-' ? argv[i + 1]
+                                                                                : "-";
+    if (strcmp(file, "-") == 0) return 1;
+  }
+  return 0;
+}
+
+/* ---- wrong usage ---- */
+
+int cli_usage_error(int argc, char **argv, const char *format, ...) {
+  char text[1024];
+  va_list list;
+  va_start(list, format);
+  vsnprintf(text, sizeof text, format, list);
+  va_end(list);
+  fprintf(stderr, "%s: %s\n", argv[0], text);
+  if (wants_json(argc, argv, 0)) cli_error_print_json(FLP_ERROR_ARGUMENT, text);
+  return CLI_EXIT_USAGE;
+}
+
+/* What argp and getopt write to stderr before they end the process, kept for the JSON document. */
+static struct {
+  FILE *file, *standard; /* file: NULL while nothing is kept */
+  char *text;
+  size_t bytes;
+  const char *name; /* of the verb */
+  int is_wanted, is_registered;
+} kept;
+
+static void stop_keeping(void) {
+  stderr = kept.standard;
+  fclose(kept.file);
+  kept.file = NULL;
+  fwrite(kept.text, 1, kept.bytes, stderr);
+}
+
+/* At the end of the process. */
+static void print_kept(void) {
+  if (!kept.file) return;
+  stop_keeping();
+  size_t length = strlen(kept.name), from = 0;
+  kept.text[strcspn(kept.text, "\n")] = 0; /* the second line says how to get help */
+  if (strncmp(kept.text, kept.name, length) == 0 && strncmp(kept.text + length, ": ", 2) == 0) from = length + 2;
+  if (kept.bytes) cli_error_print_json(FLP_ERROR_ARGUMENT, kept.text + from);
+  free(kept.text);
+}
+
+static void parse_words(const struct argp *argp, int argc, char **argv, unsigned flags, void *input) {
+  FILE *memory = kept.is_wanted ? open_memstream(&kept.text, &kept.bytes) : NULL;
+  if (memory) {
+    if (!kept.is_registered) atexit(print_kept);
+    kept.is_registered = 1;
+    kept.standard = stderr;
+    kept.file = stderr = memory;
+  }
+  argp_parse(argp, argc, argv, flags, NULL, input);
+  if (!memory) return;
+  stop_keeping();
+  free(kept.text);
+}
+
+/* ---- the options of every verb ---- */
+
+enum { KEY_USAGE = CLI_KEY_FIRST - 1 };
+
+static const struct argp_option options[] = {{"help", 'h', NULL, 0, "print this help", -1},
+                                             {NULL, '?', NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
+                                             {"usage", KEY_USAGE, NULL, 0, "print a short form of it", -1},
+                                             {"version", 'V', NULL, 0, "print the version", -1},
+                                             {0}};
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  (void)text;
+  switch (key) {
+    case ARGP_KEY_INIT:
+      state->child_inputs[0] = state->input;
+      return 0;
+    case 'h':
+    case '?':
+      argp_state_help(state, state->out_stream, ARGP_HELP_STD_HELP);
+      return 0;
+    case KEY_USAGE:
+      argp_state_help(state, state->out_stream, ARGP_HELP_USAGE | ARGP_HELP_EXIT_OK);
+      return 0;
+    case 'V':
+      fprintf(state->out_stream, "%s\n", argp_program_version);
+      exit(CLI_EXIT_OK);
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+void cli_parse(const struct argp *argp, int argc, char **argv, void *input) {
+  const struct argp_child children[] = {{argp, 0, NULL, 0}, {0}};
+  const struct argp whole = {options, parse, NULL, NULL, children, NULL, NULL};
+  kept.is_wanted = wants_json(argc, argv, takes_file(argp));
+  kept.name = argv[0];
+  parse_words(&whole, argc, argv, ARGP_NO_HELP, input);
+}
+
+void cli_parse_line(const struct argp *argp, int argc, char **argv, void *input) {
+  parse_words(argp, argc, argv, ARGP_NO_HELP, input);
+}
+
+/* ---- verbs that have actions ---- */
+
+static void print_actions(FILE *out, const cli_action *actions, const char *head, const char *tail) {
+  fputs(head, out);
+  for (; actions->name; actions++) fprintf(out, "  %-8s %s\n", actions->name, actions->help);
+  fputs(tail, out);
+}
+
+int cli_is_action(const char *word, const char *name) {
+  static const char *const listing[] = {"ls", "list"};
+  int is_listing = strcmp(name, listing[0]) == 0 || strcmp(name, listing[1]) == 0;
+  return strcmp(word, name) == 0 || (is_listing && (strcmp(word, listing[0]) == 0 || strcmp(word, listing[1]) == 0));
+}
+
+int cli_is_help(const char *word) {
+  return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "-?") == 0;
+}
+
+static int unknown_action(int argc, char **argv, const cli_action *actions) {
+  char names[256] = "";
+  for (size_t used = 0; actions->name && used < sizeof names; actions++)
+    used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", actions->name);
+  return cli_usage_error(argc, argv, "expected an action, one of %s, got '%s'", names, argv[1]);
+}
+
+int cli_action_run(int argc, char **argv, const cli_action *actions, const char *head, const char *tail) {
+  const char *word = argc > 1 ? argv[1] : "";
+  if (cli_is_help(word)) {
+    print_actions(stdout, actions, head, tail);
+    return CLI_EXIT_OK;
+  }
+  for (const cli_action *action = actions; action->name; action++) {
+    if (!cli_is_action(word, action->name)) continue;
+    char name[64];
+    snprintf(name, sizeof name, "%s %s", argv[0], action->name);
+    argv[1] = name;
+    return action->run(argc - 1, argv + 1);
+  }
+  if (word[0]) return unknown_action(argc, argv, actions);
+  print_actions(stderr, actions, head, tail);
+  return CLI_EXIT_USAGE;
+}
