@@ -69,8 +69,8 @@ flp_status store_file_open_pack(const char *path, int *fd, struct stat *stat) {
   *fd = -1;
   int opened = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
   if (opened < 0) return flp_fail(FLP_ERROR_IO, "%s: %s", path, strerror(errno));
-  flp_status status = fstat(opened, stat) == 0 ? check_owner(path, 0, opened)
-                                               : flp_fail(FLP_ERROR_IO, "%s: %s", path, strerror(errno));
+  flp_status status =
+      fstat(opened, stat) == 0 ? check_owner(path, 0, opened) : flp_fail(FLP_ERROR_IO, "%s: %s", path, strerror(errno));
   if (status == FLP_OK && !S_ISREG(stat->st_mode)) status = flp_fail(FLP_ERROR_IO, "%s: not a regular file", path);
   if (status != FLP_OK) {
     close(opened);
@@ -145,12 +145,18 @@ static int write_all(int fd, const uint8_t *bytes, size_t length) {
   return 0;
 }
 
+/* Who may enter the directory may read its files, as far as the umask allows: 0600 in one of mode 0700. */
+static mode_t mode_of_files(int directory) {
+  struct stat st;
+  return fstat(directory, &st) == 0 ? 0600 | (st.st_mode & 0044) : 0600;
+}
+
 /* Random, because hosts that share a network directory may have equal process ids. */
 static int create_temporary(int directory, char name[32]) {
   uint64_t number;
   if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number) return -1;
   snprintf(name, 32, ".tmp-%016" PRIx64, number);
-  return openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  return openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode_of_files(directory));
 }
 
 flp_status store_file_write(int directory, const char *name, const uint8_t *bytes, size_t length) {

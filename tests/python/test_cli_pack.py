@@ -265,11 +265,30 @@ def test_doctor_trusts_nobody_of_itself(tmp_path, made, key_file):
 
 # ---- installing ----
 
+@pytest.mark.parametrize("mask, folder, file", [(0o022, 0o755, 0o644), (0o077, 0o700, 0o600), (0o002, 0o755, 0o644)])
+def test_a_directory_of_ones_choice_is_made_as_the_umask_says(tmp_path, made, mask, folder, file):
+    """What an image's build installs, another user must be able to read; the cache of a user is for nobody else."""
+    before = os.umask(mask)
+    try:
+        assert pack("install", made, "--dir", tmp_path / "served" / "kernels").code == 0
+        assert flpgen("gen", *SPEC, "--out", tmp_path / "made").code == 0
+        assert pack("install", made, cache=tmp_path / "cache").code == 0
+        assert flpgen("gen", *SPEC, "--install-cache", cache=tmp_path / "another").code == 0
+    finally:
+        os.umask(before)
+
+    def modes(path):
+        return {stat.S_IMODE(path.stat().st_mode)}, {stat.S_IMODE(entry.stat().st_mode) for entry in path.glob("*.flpk")}
+
+    for place in ("served/kernels", "made"):
+        assert modes(tmp_path / place) == ({folder}, {file})
+    for place in ("cache", "another"):
+        assert modes(tmp_path / place) == ({0o700}, {0o600})
+
 def test_install(tmp_path, made):
     cache = tmp_path / "cache"
     first = pack("install", made, "--dir", cache, "--json").json()
     assert first["written"] == len(names(cache)) == 3 and first["there"] == 0
-    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
     for name in names(cache):
         assert len(name) == 64 + 5 and name.endswith(".flpk")
     before = {name: (cache / name).stat().st_mtime_ns for name in names(cache)}

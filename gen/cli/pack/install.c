@@ -92,12 +92,13 @@ static flp_status install_entry(flp_store *store, const cli_pack_file *file, con
   return status;
 }
 
-static flp_status install_all(const cli_pack_file *file, const char *directory, outcome *out) {
+/* shared: a directory that is not the cache of this user is made as the umask says */
+static flp_status install_all(const cli_pack_file *file, const char *directory, int shared, outcome *out) {
   flp_store *store = NULL;
   cli_progress progress;
-  FLP_TRY(flp_store_open(directory, NULL, &store));
+  FLP_TRY(flp_store_open(directory, NULL, &store)); /* looks only: what is not there is made when an entry is put */
   cli_progress_start(&progress, "installing", 0);
-  flp_status status = FLP_OK;
+  flp_status status = shared ? cli_make_directory(directory) : FLP_OK;
   uint32_t count = file->pack->entry_count;
   for (uint32_t i = 0; i < count && status == FLP_OK; i++) {
     status = install_entry(store, file, &file->pack->entries[i], out);
@@ -131,7 +132,7 @@ static flp_status install(install_args *args) {
   FLP_TRY(cli_pack_trust_finish(&args->trust));
   FLP_TRY(cli_pack_file_open(args->path, &file));
   flp_status status = cli_pack_file_verify(&file, args->trust.keys);
-  if (status == FLP_OK) status = install_all(&file, directory, &out);
+  if (status == FLP_OK) status = install_all(&file, directory, args->directory != NULL, &out);
   if (status == FLP_OK) status = print(args, directory, &out);
   cli_pack_file_close(&file);
   return status;

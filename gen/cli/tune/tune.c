@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/record.h"
@@ -15,6 +16,7 @@
 #include "runtime/eager/eager.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/load/tuned.h"
+#include "runtime/store/internal.h"
 
 enum {
   KEY_PRESET = CLI_KEY_FIRST,
@@ -179,6 +181,14 @@ typedef struct tune_places {
   char out[4096], record[4200];
 } tune_places;
 
+/* The cache of this user, where the records lie too, is for nobody else. */
+static flp_status make_cache(const char *path) {
+  int fd;
+  FLP_TRY(store_file_open_directory(path, 1, 1, &fd, NULL));
+  close(fd);
+  return FLP_OK;
+}
+
 /* Comes before the device is opened and threads are started (scratch.h). */
 static flp_status make_places(tune_args *args, tune_places *places) {
   flp_setting setting;
@@ -189,7 +199,7 @@ static flp_status make_places(tune_args *args, tune_places *places) {
   if (!places->out[0])
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "there is no cache directory to store kernels in; --out or FLP_CACHE_DIR names one");
-  FLP_TRY(cli_make_directory(places->out));
+  FLP_TRY(args->out ? cli_make_directory(places->out) : make_cache(places->out));
   args->out = places->out;
   if (!args->record) args->record = places->record;
   args->options.cache_dir = places->scratch.kernels;

@@ -42,6 +42,24 @@ Test(store, directory_is_made_private_with_its_parents) {
   flp_store_close(store);
 }
 
+/* A directory that others may enter is there to be read: an image's, a server's. */
+Test(store, files_may_be_read_by_whom_the_directory_admits) {
+  static const struct {
+    mode_t directory, mask, file;
+  } cases[] = {{0755, 022, 0644}, {0755, 077, 0600}, {0750, 022, 0640}, {0755, 0, 0644}, {0700, 0, 0600}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char path[FIXTURE_PATH_BYTES], file[FIXTURE_PATH_BYTES];
+    struct stat stat_;
+    snprintf(path, sizeof path, "%s/%zu", sample_directory(), i);
+    cr_assert(mkdir(path, 0700) == 0 && chmod(path, cases[i].directory) == 0);
+    mode_t before = umask(cases[i].mask);
+    fixture_put_in(path, FIXTURE_KEY, 1);
+    umask(before);
+    cr_assert_eq(stat(fixture_path(path, FIXTURE_KEY, ".flpk", file), &stat_), 0);
+    cr_expect_eq(stat_.st_mode & 07777, cases[i].file, "%zu: %o", i, (unsigned)stat_.st_mode);
+  }
+}
+
 Test(store, file_layout_is_fixed) {
   const char *directory = sample_directory();
   fixture_put_in(directory, FIXTURE_KEY, 1);
