@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "runtime/api/op.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/process.h"
 #include "runtime/base/status.h"
@@ -78,10 +79,7 @@ static flp_status run_host(flp_plan *plan, const flp_args *args) {
 
 flp_status flp_execute(flp_plan *plan, const flp_args *args) {
   flp_detail_clear();
-  if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
-  if (plan->spec.op != FLP_OP_HEAD)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "the plan's spec.op is FLP_OP_SELECT (accepted: FLP_OP_HEAD; flp_select runs it)");
+  FLP_TRY(flp_op_check_plan(plan, FLP_OP_HEAD));
   flp_args resolved;
   FLP_TRY(flp_args_resolve(&plan->spec, args, &resolved));
   if (resolved.saved && !flp_plan_keeps(plan))

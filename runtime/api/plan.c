@@ -6,12 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/api/op.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/process.h"
 #include "runtime/base/quantity.h"
 #include "runtime/base/status.h"
 #include "runtime/base/structs.h"
 #include "runtime/eager/eager.h"
+#include "runtime/kernel/op.h"
 
 /* ---- creation ---- */
 
@@ -188,24 +190,15 @@ static flp_status check_query(const flp_plan *plan, flp_pass pass, int64_t n) {
                     pass == FLP_PASS_FORWARD_SAVED ? "FORWARD_SAVED" : "BACKWARD_SAVED");
   if (pass == FLP_PASS_STEP && !plan->spec.loss)
     return flp_fail(FLP_ERROR_ARGUMENT, "pass is STEP, but spec.loss is NULL (accepted: a loss program)");
-  int is_head = plan->spec.op == FLP_OP_HEAD;
-  if (pass == FLP_PASS_COMBINE && !is_head)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "pass is COMBINE, but spec.op is FLP_OP_SELECT (accepted: FORWARD 1, BACKWARD 3)");
-  if (pass == FLP_PASS_BACKWARD && is_head && !plan->spec.grads)
+  FLP_TRY(flp_op_check_pass(plan, pass));
+  if (pass == FLP_PASS_BACKWARD && flp_op_of(plan->spec.op)->has_head && !plan->spec.grads)
     return flp_fail(FLP_ERROR_ARGUMENT, "pass is FLP_PASS_BACKWARD, but spec.grads is 0 (accepted: FLP_GRAD_* bits)");
   if (n < 0 || n > FLP_COUNT_MAX)
     return flp_fail(FLP_ERROR_ARGUMENT, "n is %" PRId64 " (accepted: 0 to %d)", n, FLP_COUNT_MAX);
   return FLP_OK;
 }
 
-static flp_status find_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes,
-                              flp_layout *layout) {
-  if (plan->spec.op == FLP_OP_SELECT) {
-    *layout = (flp_layout){
-        .struct_bytes = sizeof *layout, .chunk_rows = n, .chunk_vocab = plan->spec.vocab, .launches = n > 0};
-    return FLP_OK;
-  }
+flp_status flp_head_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes, flp_layout *layout) {
   uint64_t budget = budget_of(plan, pass, budget_bytes);
   if (plan->rung == FLP_RUNG_EAGER)
     return flp_eager_layout(&plan->spec, pass, n, budget, plan->options.threads, layout);
@@ -221,7 +214,7 @@ flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint6
   FLP_TRY(check_query(plan, pass, n));
   if (!layout) return flp_fail(FLP_ERROR_ARGUMENT, "layout is NULL (accepted: a flp_layout)");
   FLP_TRY(flp_struct_check(FLP_STRUCT_LAYOUT, layout));
-  FLP_TRY(find_layout(plan, pass, n, budget_bytes, &found));
+  FLP_TRY(flp_op_calls_of(plan->spec.op)->layout(plan, pass, n, budget_bytes, &found));
   flp_struct_write(FLP_STRUCT_LAYOUT, &found, layout);
   return FLP_OK;
 }

@@ -1,8 +1,15 @@
 /* select.c: flp_select, one pass over scores that exist already: a single launch, or the eager rung. */
 #include "runtime/api/execute.h"
+#include "runtime/api/op.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/status.h"
 #include "runtime/eager/eager.h"
+
+flp_status flp_select_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes, flp_layout *out) {
+  (void)pass, (void)budget_bytes;
+  *out = (flp_layout){.struct_bytes = sizeof *out, .chunk_rows = n, .chunk_vocab = plan->spec.vocab, .launches = n > 0};
+  return FLP_OK;
+}
 
 static flp_status enqueue(flp_call *call, const void *args) {
   return flp_launch_select(call, args);
@@ -17,10 +24,7 @@ static flp_status run_host(flp_plan *plan, const flp_select_args *args) {
 
 flp_status flp_select(flp_plan *plan, const flp_select_args *args) {
   flp_detail_clear();
-  if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
-  if (plan->spec.op != FLP_OP_SELECT)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "the plan's spec.op is FLP_OP_HEAD (accepted: FLP_OP_SELECT; flp_execute runs it)");
+  FLP_TRY(flp_op_check_plan(plan, FLP_OP_SELECT));
   flp_select_args resolved;
   FLP_TRY(flp_select_args_resolve(&plan->spec, args, &resolved));
   if (plan->rung == FLP_RUNG_EAGER) return run_host(plan, &resolved);

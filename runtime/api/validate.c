@@ -8,10 +8,12 @@
 #include <math.h>
 #include <string.h>
 
+#include "runtime/api/op.h"
 #include "runtime/base/quantity.h"
 #include "runtime/base/status.h"
 #include "runtime/base/structs.h"
 #include "runtime/kernel/kernel.h"
+#include "runtime/kernel/op.h"
 #include "runtime/loss/loss.h"
 #include "runtime/planner/planner.h"
 
@@ -24,37 +26,12 @@ static flp_status check_range(const char *field, int64_t value, int64_t low, int
   return value < low || value > high ? out_of_range(field, value, low, high) : FLP_OK;
 }
 
-/* What a spec of scores that exist already leaves at 0. */
-static flp_status check_select(const flp_spec *spec) {
-  const struct {
-    const char *name;
-    int64_t value;
-  } unused[] = {{"hidden", spec->hidden},
-                {"grads", spec->grads},
-                {"has_bias", spec->has_bias},
-                {"softcap", spec->softcap != 0},
-                {"per_row_temperature", spec->per_row_temperature},
-                {"grad_hidden_dtype", spec->grad_hidden_dtype},
-                {"grad_weight_dtype", spec->grad_weight_dtype},
-                {"accumulate_grad_weight", spec->accumulate_grad_weight},
-                {"keep", spec->keep},
-                {"loss", spec->loss != NULL}};
-  if (spec->dtype != FLP_DTYPE_FP64 && (spec->dtype < FLP_DTYPE_BF16 || spec->dtype > FLP_DTYPE_FP32))
-    return flp_fail(FLP_ERROR_ARGUMENT, "spec.dtype is %d (accepted: BF16 1, FP16 2, FP32 3, FP64 6)",
-                    (int)spec->dtype);
-  for (size_t i = 0; i < sizeof unused / sizeof unused[0]; i++)
-    if (unused[i].value)
-      return flp_fail(FLP_ERROR_ARGUMENT, "spec.%s is not 0, but spec.op is FLP_OP_SELECT (accepted: 0)",
-                      unused[i].name);
-  return FLP_OK;
-}
-
 static flp_status check_target_dtype(const flp_spec *spec) {
   if (spec->target_dtype == FLP_DTYPE_INT32 || spec->target_dtype == FLP_DTYPE_INT64) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT, "spec.target_dtype is %d (accepted: INT32 4, INT64 5)", (int)spec->target_dtype);
 }
 
-static flp_status check_dtypes(const flp_spec *spec) {
+flp_status flp_head_check_spec(const flp_spec *spec) {
   if (spec->dtype < FLP_DTYPE_BF16 || spec->dtype > FLP_DTYPE_FP32)
     return flp_fail(FLP_ERROR_ARGUMENT, "spec.dtype is %d (accepted: BF16 1, FP16 2, FP32 3)", (int)spec->dtype);
   const struct {
@@ -71,7 +48,7 @@ static flp_status check_dtypes(const flp_spec *spec) {
 
 static flp_status check_shape(const flp_spec *spec) {
   FLP_TRY(check_range("spec.vocab", spec->vocab, 2, FLP_COUNT_MAX));
-  if (spec->op == FLP_OP_HEAD && (spec->hidden < 8 || spec->hidden > FLP_HIDDEN_MAX || spec->hidden % 8))
+  if (flp_op_of(spec->op)->has_head && (spec->hidden < 8 || spec->hidden > FLP_HIDDEN_MAX || spec->hidden % 8))
     return flp_fail(FLP_ERROR_ARGUMENT, "spec.hidden is %" PRId64 " (accepted: multiples of 8 from 8 to %d)",
                     spec->hidden, FLP_HIDDEN_MAX);
   size_t element = flp_dtype_bytes(spec->dtype);
@@ -135,15 +112,15 @@ flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
   if (!spec) return flp_fail(FLP_ERROR_ARGUMENT, "spec is NULL (accepted: a flp_spec)");
   FLP_TRY(flp_struct_read(FLP_STRUCT_SPEC, spec, &read));
   spec = &read;
-  FLP_TRY(check_range("spec.op", spec->op, FLP_OP_HEAD, FLP_OP_SELECT));
-  FLP_TRY(spec->op == FLP_OP_SELECT ? check_select(spec) : check_dtypes(spec));
+  FLP_TRY(check_range("spec.op", spec->op, 0, FLP_OP_COUNT - 1));
+  FLP_TRY(flp_op_calls_of(spec->op)->check_spec(spec));
   FLP_TRY(check_target_dtype(spec));
   FLP_TRY(check_shape(spec));
   FLP_TRY(check_wishes(spec));
   FLP_TRY(check_keep(spec));
   FLP_TRY(check_loss(spec));
   *out = *spec;
-  if (spec->op == FLP_OP_SELECT) return FLP_OK;
+  if (!flp_op_of(spec->op)->has_head) return FLP_OK;
   if (!out->grad_hidden_dtype) out->grad_hidden_dtype = spec->dtype;
   if (!out->grad_weight_dtype) out->grad_weight_dtype = spec->dtype;
   return FLP_OK;

@@ -1,14 +1,41 @@
-/* validate_select.c: the checks of a flp_select call against its plan's resolved spec.
+/* validate_select.c: the checks of a spec of flp_select, and of a call against its plan's resolved spec.
  *
  * Invariant: as in validate_args.c, pointers of arrays over rows are looked at only if n > 0. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
+#include "runtime/api/op.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/status.h"
 #include "runtime/base/structs.h"
 #include "runtime/kernel/kernel.h"
+#include "runtime/kernel/op.h"
+
+/* What a spec of scores that exist already leaves at 0. */
+flp_status flp_select_check_spec(const flp_spec *spec) {
+  const struct {
+    const char *name;
+    int64_t value;
+  } unused[] = {{"hidden", spec->hidden},
+                {"grads", spec->grads},
+                {"has_bias", spec->has_bias},
+                {"softcap", spec->softcap != 0},
+                {"per_row_temperature", spec->per_row_temperature},
+                {"grad_hidden_dtype", spec->grad_hidden_dtype},
+                {"grad_weight_dtype", spec->grad_weight_dtype},
+                {"accumulate_grad_weight", spec->accumulate_grad_weight},
+                {"keep", spec->keep},
+                {"loss", spec->loss != NULL}};
+  if (spec->dtype != FLP_DTYPE_FP64 && (spec->dtype < FLP_DTYPE_BF16 || spec->dtype > FLP_DTYPE_FP32))
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.dtype is %d (accepted: BF16 1, FP16 2, FP32 3, FP64 6)",
+                    (int)spec->dtype);
+  for (size_t i = 0; i < sizeof unused / sizeof unused[0]; i++)
+    if (unused[i].value)
+      return flp_fail(FLP_ERROR_ARGUMENT, "spec.%s is not 0, but spec.op is %s (accepted: 0)", unused[i].name,
+                      flp_op_of(spec->op)->symbol);
+  return FLP_OK;
+}
 
 static size_t number_bytes(const flp_spec *spec) {
   return spec->dtype == FLP_DTYPE_FP64 ? sizeof(double) : sizeof(float);

@@ -7,14 +7,17 @@
 #define ENTROPY(value, word) {word, FLP_ENTROPY_##value},
 #define GRAD(value, word) {word, FLP_GRAD_##value},
 #define OP(value, word) {word, FLP_OP_##value},
+#define PASS(value, word) {word, FLP_PASS_##value},
 #define RUNG(value, word) {word, FLP_RUNG_##value},
 const flp_word FLP_ENTROPY_WORDS[] = {FLP_ENTROPIES(ENTROPY){NULL, 0}};
 const flp_word FLP_GRAD_WORDS[] = {FLP_GRADS(GRAD){NULL, 0}};
 const flp_word FLP_OP_WORDS[] = {FLP_OPS(OP){NULL, 0}};
+const flp_word FLP_PASS_WORDS[] = {FLP_PASSES(PASS){NULL, 0}};
 const flp_word FLP_RUNG_WORDS[] = {FLP_RUNGS(RUNG){NULL, 0}};
 #undef ENTROPY
 #undef GRAD
 #undef OP
+#undef PASS
 #undef RUNG
 
 static const char *name_of(const flp_word *words, int value, const char *none) {
@@ -29,6 +32,10 @@ const char *flp_entropy_name(flp_entropy entropy) {
 
 const char *flp_op_name(flp_op op) {
   return name_of(FLP_OP_WORDS, (int)op, "?");
+}
+
+const char *flp_pass_name(flp_pass pass) {
+  return name_of(FLP_PASS_WORDS, (int)pass, "?");
 }
 
 const char *flp_rung_name(flp_rung rung) {

@@ -12,6 +12,10 @@
 #define FLP_ENTROPIES(X) FLP_ENTROPY_VALUES(X) X(BACKWARD, "backward")
 #define FLP_GRADS(X) X(HIDDEN, "hidden") X(WEIGHT, "weight") X(BIAS, "bias")
 #define FLP_OPS(X) X(HEAD, "head") X(SELECT, "select")
+#define FLP_PASSES(X)                                                                                \
+  X(FORWARD, "forward")                                                                              \
+  X(COMBINE, "combine") X(BACKWARD, "backward") X(STEP, "step") X(BACKWARD_SAVED, "backward, saved") \
+      X(FORWARD_SAVED, "forward, saved")
 #define FLP_RUNGS(X) \
   X(AUTO, "auto") X(TUNED, "tuned") X(HEURISTIC, "heuristic") X(JIT, "jit") X(GENERIC, "generic") X(EAGER, "eager")
 
@@ -27,17 +31,22 @@
   X(RECOMPUTE_VOCAB, "recompute-vocab", "R_VOCAB") X(RECOMPUTE_ROWS, "recompute-rows", "R_ROWS") \
   X(RECOMPUTE_SPLIT, "recompute-split", "R2") X(SAVE, "save", "S") X(STREAM, "stream", "P")
 
+#define FLP_COUNT_ONE(value, word) +1
+enum { FLP_OP_COUNT = 0 FLP_OPS(FLP_COUNT_ONE) };
+#undef FLP_COUNT_ONE
+
 /* A value and its word. A list of them ends with a NULL name. */
 typedef struct flp_word {
   const char *name;
   int value;
 } flp_word;
 
-extern const flp_word FLP_ENTROPY_WORDS[], FLP_GRAD_WORDS[], FLP_OP_WORDS[], FLP_RUNG_WORDS[];
+extern const flp_word FLP_ENTROPY_WORDS[], FLP_GRAD_WORDS[], FLP_OP_WORDS[], FLP_PASS_WORDS[], FLP_RUNG_WORDS[];
 
 /* The word of a value; "?" where there is none. flp.h declares flp_rung_name and flp_mode_name. */
 const char *flp_entropy_name(flp_entropy entropy);
 const char *flp_op_name(flp_op op);
+const char *flp_pass_name(flp_pass pass);
 const char *flp_dtype_name(flp_dtype dtype);
 /* The mode's alias; "-" where there is none. */
 const char *flp_mode_alias(flp_mode mode);

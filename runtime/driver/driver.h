@@ -75,8 +75,8 @@ typedef struct flp_launch_config {
   F(cuEventSynchronize, (CUevent))                                                                           \
   F(cuEventElapsedTime, (float *, CUevent, CUevent))
 
-/* The last four save time (linker.h). The others are needed for architecture sm_90a only: a driver older than CUDA 12.0
- * lacks some of them. */
+/* The last four save time (linker.h). The others are needed to launch kernels in clusters only: a driver older than CUDA
+ * 12.0 lacks some of them. */
 #define FLP_DRIVER_OPTIONAL(F)                                                                                \
   F(cuLaunchKernelEx, (const flp_launch_config *, CUfunction, void **, void **))                              \
   F(cuOccupancyMaxActiveClusters, (int *, CUfunction, const flp_launch_config *))                             \
@@ -135,7 +135,7 @@ flp_status flp_device_get(const flp_driver *driver, int ordinal, flp_device *out
  * plus, for a launch, kernel and spec. */
 flp_status flp_driver_status(const flp_driver *driver, CUresult result, const char *what);
 
-/* 1 if every function that sm_90a kernels are launched with is there. */
+/* 1 if every function that kernels in clusters are launched with is there. */
 int flp_driver_has_clusters(const flp_driver *driver);
 
 /* 1 for results that mean "this PTX cannot run here" (209, 218, 221, 222, 223, 200, 300): the next rung is tried. */

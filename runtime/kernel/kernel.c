@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/kernel/op.h"
+
 void flp_kernel_key_canonicalise(flp_kernel_key *key) {
   unsigned fields = flp_kind_of(key->kind)->facts;
   flp_kernel_key out;
@@ -62,39 +64,16 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
   return key;
 }
 
-/* 1 if one kernel makes both products of a chunk there. */
-static int has_products(const flp_spec *spec, const char *arch) {
-  const flp_arch *maker = flp_arch_find(flp_arch_of_kind(arch, FLP_KERNEL_PRODUCTS, spec->alignment));
-  return maker && (maker->kinds >> FLP_KERNEL_PRODUCTS & 1);
-}
-
 int flp_kernel_spec_keeps(const flp_spec *spec) {
   return spec->grads && spec->dtype == FLP_DTYPE_BF16 && (spec->keep || spec->loss);
 }
 
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]) {
+  const flp_op_row *op = flp_op_of(spec->op);
   int count = 0;
-  if (spec->op == FLP_OP_SELECT) {
-    out[count++] = key_of(spec, arch, FLP_KERNEL_SELECT);
-    return count;
-  }
-  int hidden = (spec->grads & FLP_GRAD_HIDDEN) != 0, weight = (spec->grads & FLP_GRAD_WEIGHT) != 0;
-  int products = (hidden || weight) && has_products(spec, arch);
-  int keeps = flp_kernel_spec_keeps(spec);
-  const struct {
-    flp_kernel_kind kind;
-    int wanted;
-  } kinds_for[] = {{FLP_KERNEL_ROWS, 1},
-                   {FLP_KERNEL_FORWARD, 1},
-                   {FLP_KERNEL_DZ, spec->grads != 0},
-                   {FLP_KERNEL_PRODUCTS, products},
-                   {FLP_KERNEL_GRAD_HIDDEN, hidden && !products},
-                   {FLP_KERNEL_GRAD_WEIGHT, weight && !products},
-                   {FLP_KERNEL_KEEP, keeps},
-                   {FLP_KERNEL_KEPT, keeps},
-                   {FLP_KERNEL_LOSS, spec->loss != NULL}};
-  for (size_t i = 0; i < sizeof kinds_for / sizeof kinds_for[0]; i++)
-    if (kinds_for[i].wanted) out[count++] = key_of(spec, arch, kinds_for[i].kind);
+  for (int i = 0; i < op->kernel_count; i++)
+    if (!op->kernels[i].is_wanted || op->kernels[i].is_wanted(spec, arch))
+      out[count++] = key_of(spec, arch, op->kernels[i].kind);
   return count;
 }
 

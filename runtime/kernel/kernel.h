@@ -56,10 +56,8 @@ void flp_kernel_key_canonicalise(flp_kernel_key *key);
 /* 1 if a resolved spec wants kernels that keep exponentials: for modes S or P, with gradients, in bf16. */
 int flp_kernel_spec_keeps(const flp_spec *spec);
 
-/* The kernels that a resolved spec needs on an architecture: of a head, ROWS, FORWARD and, by its gradients, DZ,
- * GRAD_HIDDEN, GRAD_WEIGHT (where the architecture has it for this spec, PRODUCTS in place of these two), KEEP and KEPT
- * if it keeps exponentials, for spec.loss LOSS, in that order, each for that architecture or, where it has none of its
- * own, for the one below; of scores that exist, SELECT. Returns their number (1 to FLP_SPEC_KERNELS_MAX). */
+/* The kernels that a resolved spec needs on an architecture, in the order of op.c, each for that architecture or, where it
+ * has none of its own, for the one below (arch.h). Returns their number (1 to FLP_SPEC_KERNELS_MAX). */
 enum { FLP_SPEC_KERNELS_MAX = 8 };
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]);
 

@@ -6,6 +6,7 @@
 
 #include "runtime/base/status.h"
 #include "runtime/eager/eager.h"
+#include "runtime/kernel/op.h"
 #include "runtime/plan/plan.h"
 
 /* Text that stops at its buffer's end. */
@@ -28,13 +29,12 @@ static void add(text *t, const char *format, ...) {
 void flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
   char grads[FLP_GRADS_TEXT_BYTES];
   text t = {out, FLP_SPEC_TEXT_BYTES};
-  if (spec->op == FLP_OP_SELECT) {
-    add(&t, "select V=%" PRId64 " %s entropy=%s", spec->vocab, flp_dtype_name(spec->dtype),
-        flp_entropy_name(spec->entropy));
-    return;
-  }
-  add(&t, "V=%" PRId64 " D=%" PRId64 " %s entropy=%s grads=%s", spec->vocab, spec->hidden, flp_dtype_name(spec->dtype),
-      flp_entropy_name(spec->entropy), spec->grads ? flp_grads_text(spec->grads, "+", grads) : "none");
+  int has_head = flp_op_of(spec->op)->has_head;
+  if (spec->op != FLP_OP_HEAD) add(&t, "%s ", flp_op_name(spec->op));
+  add(&t, "V=%" PRId64, spec->vocab);
+  if (has_head) add(&t, " D=%" PRId64, spec->hidden);
+  add(&t, " %s entropy=%s", flp_dtype_name(spec->dtype), flp_entropy_name(spec->entropy));
+  if (has_head) add(&t, " grads=%s", spec->grads ? flp_grads_text(spec->grads, "+", grads) : "none");
   if (spec->has_bias) add(&t, " bias");
   if (spec->softcap > 0) add(&t, " softcap=%g", (double)spec->softcap);
   if (spec->keep) add(&t, " keep");
@@ -46,9 +46,9 @@ void flp_plan_spec_options(const flp_spec *spec, char out[FLP_SPEC_OPTIONS_BYTES
   char grads[FLP_GRADS_TEXT_BYTES];
   const flp_spec usual = FLP_SPEC_INIT;
   text t = {out, FLP_SPEC_OPTIONS_BYTES};
-  if (spec->op == FLP_OP_SELECT) add(&t, "--op select ");
+  if (spec->op != FLP_OP_HEAD) add(&t, "--op %s ", flp_op_name(spec->op));
   add(&t, "--vocab %" PRId64, spec->vocab);
-  if (spec->op == FLP_OP_HEAD) add(&t, " --hidden %" PRId64, spec->hidden);
+  if (flp_op_of(spec->op)->has_head) add(&t, " --hidden %" PRId64, spec->hidden);
   add(&t, " --dtype %s", flp_dtype_name(spec->dtype));
   if (spec->entropy) add(&t, " --entropy %s", flp_entropy_name(spec->entropy));
   if (spec->grads) add(&t, " --grad %s", flp_grads_text(spec->grads, ",", grads));

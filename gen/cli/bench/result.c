@@ -82,14 +82,13 @@ static void print_host(const bench_result *result) {
   cli_print(2, "host: flp_execute returns, not synchronised, with N=%" PRId64 ", after", result->host_rows);
   cli_table table;
   cli_table_start(&table, "pass", "us", "least .. most", "launches", "us a launch", NULL);
-  static const char *const names[] = {"", "forward", "combine", "backward", "step"};
   for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_STEP; pass++) {
     const bench_host *host = &result->host[pass];
     char cell[3][CELL], launches[CELL];
     if (!host->launches) continue;
     snprintf(launches, sizeof launches, "%d", host->launches);
     snprintf(cell[1], CELL, "%.1f .. %.1f", host->us.low, host->us.high);
-    cli_table_add(&table, names[pass], format(cell[0], "%.1f", host->us.median), cell[1], launches,
+    cli_table_add(&table, flp_pass_name((flp_pass)pass), format(cell[0], "%.1f", host->us.median), cell[1], launches,
                   format(cell[2], "%.2f", us_per_launch(host)), NULL);
   }
   cli_table_finish(&table);

@@ -190,10 +190,15 @@ static flp_status check_unused(const check_args *args) {
 static flp_status resolve(check_args *args) {
   const flp_spec *spec = &args->spec.spec;
   int has_shape = spec->vocab > 0 || spec->hidden > 0 || args->spec.model;
-  if (spec->op == FLP_OP_SELECT) {
+  if (spec->op != FLP_OP_HEAD) {
+    static const check_set sets[FLP_OP_COUNT] = {[FLP_OP_SELECT] = CHECK_SET_SELECT};
     if (has_shape || args->has_set)
-      return flp_fail(FLP_ERROR_ARGUMENT, "--op select is not accepted beside a shape or a set; it has its own cases");
-    args->set = CHECK_SET_SELECT;
+      return flp_fail(FLP_ERROR_ARGUMENT, "--op %s is not accepted beside a shape or a set; it has its own cases",
+                      flp_op_name(spec->op));
+    args->set = sets[spec->op];
+    if (!args->set)
+      return flp_fail(FLP_ERROR_ARGUMENT, "--op: '%s' is not accepted; there are no cases of it",
+                      flp_op_name(spec->op));
   }
   if (has_shape && args->has_set)
     return flp_fail(FLP_ERROR_ARGUMENT,

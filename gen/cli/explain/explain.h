@@ -84,8 +84,6 @@ typedef struct explanation {
 
 /* ---- modes.c: the layouts, and why mode S or P is taken or not ---- */
 
-/* "forward", "backward", "step", "backward, saved", "forward, saved" */
-const char *explain_pass_name(flp_pass pass);
 /* 1 if the spec has this pass. */
 int explain_has_pass(const explanation *in, int assumed, flp_pass pass);
 /* The layout of a pass: of this machine's plan, or of the assumed device. error: BUDGET, UNSUPPORTED, as the planner */

@@ -4,12 +4,6 @@
 #include "gen/cli/explain/explain.h"
 #include "runtime/plan/plan.h"
 
-const char *explain_pass_name(flp_pass pass) {
-  static const char *const names[EXPLAIN_PASSES] = {"",     "forward",         "combine",       "backward",
-                                                    "step", "backward, saved", "forward, saved"};
-  return names[pass];
-}
-
 /* Of the assumed device, or of this machine's plan; NULL on the CPU rung, which keeps and streams nothing. */
 static const flp_planner *planner_of(const explanation *in, int assumed) {
   if (assumed) return &in->planner;

@@ -22,8 +22,8 @@ static json_t *way_json(const explain_way *way) {
 static json_t *layout_json(const explanation *in, int assumed, flp_pass pass, int64_t n) {
   flp_layout layout;
   if (explain_layout(in, assumed, pass, n, &layout) != FLP_OK)
-    return json_pack("{s:s, s:o}", "pass", explain_pass_name(pass), "error", cli_json_text(flp_error_detail()));
-  return json_pack("{s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:o, s:o, s:f}", "pass", explain_pass_name(pass), "mode",
+    return json_pack("{s:s, s:o}", "pass", flp_pass_name(pass), "error", cli_json_text(flp_error_detail()));
+  return json_pack("{s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:o, s:o, s:f}", "pass", flp_pass_name(pass), "mode",
                    flp_mode_name(layout.mode), "chunk_rows", (json_int_t)layout.chunk_rows, "chunk_vocab",
                    (json_int_t)layout.chunk_vocab, "chunks", (json_int_t)layout.chunks, "products", layout.products,
                    "launches", layout.launches, "workspace_bytes", cli_json_count(layout.bytes), "smallest_bytes",
@@ -137,7 +137,7 @@ static void add_layout(const explanation *in, cli_table *table, int assumed, flp
   flp_layout layout;
   char rows[32], vocab[32], chunks[32], products[16], launches[16], bytes[CLI_TEXT_BYTES], least[CLI_TEXT_BYTES];
   if (explain_layout(in, assumed, pass, n, &layout) != FLP_OK) {
-    cli_table_add(table, explain_pass_name(pass), "none", NULL);
+    cli_table_add(table, flp_pass_name(pass), "none", NULL);
     return;
   }
   snprintf(rows, sizeof rows, "%lld", (long long)layout.chunk_rows);
@@ -145,7 +145,7 @@ static void add_layout(const explanation *in, cli_table *table, int assumed, flp
   snprintf(chunks, sizeof chunks, "%lld", (long long)layout.chunks);
   snprintf(products, sizeof products, "%d", layout.products);
   snprintf(launches, sizeof launches, "%d", layout.launches);
-  cli_table_add(table, explain_pass_name(pass), flp_mode_name(layout.mode), rows, vocab, chunks, products, launches,
+  cli_table_add(table, flp_pass_name(pass), flp_mode_name(layout.mode), rows, vocab, chunks, products, launches,
                 cli_format_bytes((double)layout.bytes, bytes), cli_format_bytes((double)layout.smallest_bytes, least),
                 NULL);
 }
@@ -156,7 +156,7 @@ static void print_layout_errors(const explanation *in, int assumed, int64_t n) {
   for (int pass = FLP_PASS_FORWARD; pass < EXPLAIN_PASSES; pass++)
     if (explain_has_pass(in, assumed, (flp_pass)pass) &&
         explain_layout(in, assumed, (flp_pass)pass, n, &layout) != FLP_OK)
-      cli_print(2, "%s: %s", explain_pass_name((flp_pass)pass), flp_error_detail());
+      cli_print(2, "%s: %s", flp_pass_name((flp_pass)pass), flp_error_detail());
 }
 
 static void print_layouts(const explanation *in, int assumed, int64_t n) {

@@ -262,7 +262,7 @@ int cli_gen(int argc, char **argv) {
       NULL};
   gen_args args = {.spec = CLI_SPEC_ARGS_INIT};
   gen_work work = {.arches = 0};
-  args.spec.takes_select = 1;
+  args.spec.takes_op = 1;
   cli_parse(&argp, argc, argv, &args);
   args.options.want_ir = (args.emit & EMIT_IR) != 0;
   args.options.want_opt_ir = (args.emit & EMIT_OPT) != 0;

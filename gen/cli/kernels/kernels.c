@@ -6,6 +6,7 @@
 
 #include "gen/cli/kernels/parallel.h"
 #include "gen/cli/shared/losses.h"
+#include "runtime/kernel/op.h"
 
 enum { ERROR_BYTES = 1024 };
 
@@ -65,7 +66,7 @@ enum {
   OUTS = 2,
   ALIGNMENTS = 4,
   POINTS = DTYPES * TARGETS * CAPS * OUTS * ALIGNMENTS,
-  SELECTS = 4 * TARGETS * 2 /* dtypes, targets, 16-byte loads or not */
+  OP_POINTS = 4 * TARGETS * 2 /* dtypes of scores, targets, 16-byte loads or not */
 };
 
 /* Adds the key's generic form unless it is there already. */
@@ -77,19 +78,18 @@ static void add_generic(flp_kernel_key *out, int *count, const flp_kernel_key *g
   add_key(out, count, &key);
 }
 
-/* The generic kernels of scores that exist already. */
-static void add_select_keys(const char *arch, flp_kernel_key *out, int *count) {
-  static const flp_dtype scores[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32, FLP_DTYPE_FP64};
-  for (int i = 0; i < SELECTS; i++) {
+/* The generic kernels of an operation that has no head. */
+static void add_op_keys(flp_op op, const char *arch, flp_kernel_key *out, int *count) {
+  for (int i = 0; i < OP_POINTS; i++) {
     flp_spec spec = FLP_SPEC_INIT;
-    spec.op = FLP_OP_SELECT;
+    spec.op = op;
     spec.vocab = 2;
-    spec.dtype = scores[i % 4];
+    spec.dtype = (flp_dtype)CLI_SCORE_DTYPES[i % 4].value;
     spec.target_dtype = targets[i / 4 % TARGETS];
     if (i / 8) spec.alignment = (uint32_t)flp_dtype_bytes(spec.dtype);
     flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
-    flp_kernel_keys_for(&spec, arch, keys);
-    add_generic(out, count, &keys[0]);
+    int needed = flp_kernel_keys_for(&spec, arch, keys);
+    for (int j = 0; j < needed; j++) add_generic(out, count, &keys[j]);
   }
 }
 
@@ -133,10 +133,11 @@ static void add_generic_keys(const char *arch, flp_kernel_key *out, int *count) 
 flp_status cli_kernels_generic_keys(const char *arch, flp_kernel_key **out, int *count) {
   int is_portable = strcmp(arch, FLP_PORTABLE_ARCH) == 0;
   *count = 0;
-  *out = calloc(POINTS * FLP_SPEC_KERNELS_MAX * (1 + FLP_ARCHES_MAX) + SELECTS + 1, sizeof **out);
+  *out = calloc((POINTS * (1 + FLP_ARCHES_MAX) + OP_POINTS * FLP_OP_COUNT) * FLP_SPEC_KERNELS_MAX + 1, sizeof **out);
   if (!*out) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
   add_generic_keys(arch, *out, count);
-  add_select_keys(arch, *out, count);
+  for (int op = 0; op < FLP_OP_COUNT; op++)
+    if (!flp_op_of((flp_op)op)->has_head) add_op_keys((flp_op)op, arch, *out, count);
   add_loss_key(arch, *out, count);
   /* Beside the portable kernels those of other architectures that plans take. */
   const flp_arch *other;

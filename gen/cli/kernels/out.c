@@ -6,6 +6,7 @@
 #include "gen/cli/kernels/kernels.h"
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/losses.h"
+#include "runtime/kernel/op.h"
 #include "runtime/store/store.h"
 
 static json_t *hex_json(const uint8_t *bytes, size_t count) {
@@ -71,9 +72,9 @@ json_t *cli_spec_json(const flp_spec *spec, double scale) {
 const char *cli_spec_text(const flp_spec *spec, char *buffer, size_t capacity) {
   char softcap[48] = "";
   const flp_loss *loss = cli_loss_of(spec);
-  if (spec->op == FLP_OP_SELECT) {
-    snprintf(buffer, capacity, "select %s V=%lld entropy=%s", flp_dtype_name(spec->dtype), (long long)spec->vocab,
-             flp_entropy_name(spec->entropy));
+  if (!flp_op_of(spec->op)->has_head) {
+    snprintf(buffer, capacity, "%s %s V=%lld entropy=%s", flp_op_name(spec->op), flp_dtype_name(spec->dtype),
+             (long long)spec->vocab, flp_entropy_name(spec->entropy));
     return buffer;
   }
   char grads[FLP_GRADS_TEXT_BYTES];

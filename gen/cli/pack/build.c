@@ -8,6 +8,7 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/spec_args.h"
 #include "gen/cli/shared/text.h"
+#include "runtime/kernel/op.h"
 
 enum {
   KEY_ARCH = CLI_KEY_FIRST,
@@ -164,7 +165,7 @@ static flp_status add_spec(spec_list *specs, build_args *args) {
   if (args->step_rows && (!args->tuned_for || !args->spec.loss.name))
     return flp_fail(FLP_ERROR_ARGUMENT, "--step-rows: %lld is not accepted without --tuned-for and --loss",
                     (long long)args->step_rows);
-  int variants = args->variants && args->spec.spec.op == FLP_OP_HEAD ? CLI_PACK_VARIANTS : 0;
+  int variants = args->variants && flp_op_of(args->spec.spec.op)->has_head ? CLI_PACK_VARIANTS : 0;
   if (specs->count + (size_t)variants >= SPECS_MAX)
     return flp_fail(FLP_ERROR_ARGUMENT, "more than %d specialisations, variants included, are not accepted", SPECS_MAX);
   FLP_TRY(cli_spec_args_resolve(&args->spec));
@@ -216,7 +217,7 @@ static flp_status add_line(spec_list *specs, const build_args *args, const char 
     return flp_fail(FLP_ERROR_ARGUMENT, "%s:%d: unbalanced quotes, or more than %d words", file, number, WORDS_MAX - 1);
   words[0] = name;
   build_args own = {.spec = CLI_SPEC_ARGS_INIT, .arches = args->arches, .variants = args->variants};
-  own.spec.takes_select = 1;
+  own.spec.takes_op = 1;
   cli_parse_line(&argp, count + 1, words, &own);
   flp_status status = own.from_count || own.list_count || own.cubin || own.sign || own.name || own.out || own.json
                           ? flp_fail(FLP_ERROR_ARGUMENT, "options of the pack are not accepted in a list")
@@ -320,7 +321,7 @@ static flp_status build(build_args *args) {
 
 int cli_pack_build(int argc, char **argv) {
   build_args args = {.spec = CLI_SPEC_ARGS_INIT};
-  args.spec.takes_select = 1;
+  args.spec.takes_op = 1;
   cli_parse(&argp, argc, argv, &args);
   return cli_finish(argv[0], args.json, build(&args));
 }

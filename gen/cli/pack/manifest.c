@@ -49,7 +49,7 @@ void cli_pack_shape(const flp_kernel_key *key, char out[CLI_PACK_SHAPE_BYTES]) {
   long long vocab = key->vocab, hidden = key->hidden;
   if (key->kind == FLP_KERNEL_LOSS)
     snprintf(out, CLI_PACK_SHAPE_BYTES, "loss %02x%02x%02x%02x", key->loss[0], key->loss[1], key->loss[2], key->loss[3]);
-  else if (vocab && key->kind == FLP_KERNEL_SELECT)
+  else if (vocab && !flp_kind_has(key->kind, FLP_KIND_HIDDEN))
     snprintf(out, CLI_PACK_SHAPE_BYTES, "%lld", vocab);
   else if (vocab)
     snprintf(out, CLI_PACK_SHAPE_BYTES, "%lld x %lld", vocab, hidden);

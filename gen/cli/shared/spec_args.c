@@ -7,6 +7,7 @@
 #include "runtime/api/validate.h"
 #include "runtime/base/names.h"
 #include "runtime/kernel/kernel.h"
+#include "runtime/kernel/op.h"
 #include "runtime/planner/planner.h"
 
 enum {
@@ -286,9 +287,10 @@ flp_status cli_spec_args_resolve(cli_spec_args *args) {
   const flp_spec *spec = &args->spec;
   if (spec->vocab == 0)
     return flp_fail(FLP_ERROR_ARGUMENT, "--vocab is missing; the number of rows of the weight, or --model, is needed");
-  if (spec->op == FLP_OP_SELECT && !args->takes_select)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--op: 'select' is not accepted here; gen, pack build and check accept it");
-  if (spec->op == FLP_OP_HEAD && spec->hidden == 0)
+  if (spec->op != FLP_OP_HEAD && !args->takes_op)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--op: '%s' is not accepted here; gen, pack build and check accept it",
+                    flp_op_name(spec->op));
+  if (flp_op_of(spec->op)->has_head && spec->hidden == 0)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--hidden is missing; the number of columns of the weight, or --model, is needed");
   FLP_TRY(cli_loss_args_resolve(&args->loss, &args->spec));

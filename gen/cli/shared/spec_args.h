@@ -13,7 +13,7 @@ typedef struct cli_spec_args {
   int has_dtype, has_softcap, has_entropy;
   uint32_t given;   /* a bit for each of the options that was given */
   const char *tune; /* for flp_options.tune, parsed once; or NULL */
-  int takes_select; /* the verb accepts --op select */
+  int takes_op;     /* the verb accepts other operations than head */
   cli_loss_args loss;
 } cli_spec_args;
 

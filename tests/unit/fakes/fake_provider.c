@@ -16,6 +16,7 @@
 #include "runtime/kernel/arch.c"
 #include "runtime/kernel/kernel.c"
 #include "runtime/kernel/kind.c"
+#include "runtime/kernel/op.c"
 #include "runtime/kernel/provider.h"
 #include "runtime/kernel/tunables.c"
 

@@ -1,10 +1,13 @@
-/* test_tables.c: the tables of architectures and of kinds are complete: every row says what its readers rely on. */
+/* test_tables.c: the tables of architectures, kinds and operations are complete: every row says what its readers rely
+ * on. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "runtime/api/op.h"
 #include "runtime/kernel/kernel.h"
+#include "runtime/kernel/op.h"
 
 #define ALL_KINDS (((1u << FLP_KERNEL_KINDS) - 1) & ~1u)
 
@@ -155,4 +158,51 @@ Test(tables, lists_name_rows_by_their_facts) {
   cr_expect_str_eq(flp_arch_list(FLP_ARCH_TUNABLE, " or ", text, sizeof text), "sm_90a");
   cr_expect(flp_arch_has("sm_90a", FLP_ARCH_CLUSTERS | FLP_ARCH_TUNABLE) && !flp_arch_has("sm_90", FLP_ARCH_CLUSTERS));
   cr_expect(!flp_arch_has("sm_80", FLP_ARCH_TUNABLE | FLP_ARCH_PLANNED) && !flp_arch_has("none", 0));
+}
+
+/* ---- operations ---- */
+
+Test(tables, every_operation_is_complete) {
+  unsigned kinds = 0;
+  for (int i = 0; i < FLP_OP_COUNT; i++) {
+    const flp_op_row *op = flp_op_of((flp_op)i);
+    const flp_op_calls *calls = flp_op_calls_of((flp_op)i);
+    cr_assert(op->symbol && op->kernels && op->kernel_count > 0, "operation %d", i);
+    cr_expect_eq(strncmp(op->symbol, "FLP_OP_", 7), 0, "%s", op->symbol);
+    cr_expect_str_neq(flp_op_name((flp_op)i), "?", "%s", op->symbol);
+    cr_expect_eq(FLP_OP_WORDS[i].value, i, "%s", op->symbol);
+    cr_expect(calls->call && calls->check_spec && calls->layout, "%s", op->symbol);
+    cr_expect(calls->passes >> FLP_PASS_FORWARD & 1, "%s", op->symbol);
+    for (int j = 0; j < op->kernel_count; j++) {
+      cr_expect_neq(flp_kind_of(op->kernels[j].kind)->facts, 0, "%s", op->symbol);
+      kinds |= 1u << op->kernels[j].kind;
+    }
+  }
+  cr_expect_eq(kinds, ALL_KINDS, "a kind that no operation needs");
+}
+
+/* Whatever a spec of a head asks for, its kernels fit a plan, none twice, and each runs where it is asked for. */
+Test(tables, kernels_of_every_spec_fit_a_plan) {
+  static const uint8_t program[] = "any bytes";
+  const flp_arch *arch;
+  for (int i = 0; (arch = flp_arch_at(i)); i++)
+    for (unsigned point = 0; point < 8 * 3 * 2 * 2 * 2; point++) {
+      flp_spec spec = FLP_SPEC_INIT;
+      flp_kernel_key keys[FLP_SPEC_KERNELS_MAX + 1];
+      spec.grads = point % 8;
+      spec.dtype = (flp_dtype)(FLP_DTYPE_BF16 + point / 8 % 3);
+      spec.keep = (int)(point / 24 % 2);
+      spec.loss = point / 48 % 2 ? program : NULL;
+      spec.loss_bytes = spec.loss ? sizeof program : 0;
+      spec.alignment = point / 96 ? 4 : 16;
+      int count = flp_kernel_keys_for(&spec, arch->name, keys);
+      unsigned seen = 0;
+      cr_assert(count >= 1 && count <= FLP_SPEC_KERNELS_MAX, "%d kernels", count);
+      for (int j = 0; j < count; j++) {
+        cr_expect(!(seen >> keys[j].kind & 1), "%s twice", flp_kernel_kind_name(keys[j].kind));
+        seen |= 1u << keys[j].kind;
+        cr_expect(flp_arch_find(keys[j].arch)->kinds >> keys[j].kind & 1, "%s of %s",
+                  flp_kernel_kind_name(keys[j].kind), keys[j].arch);
+      }
+    }
 }

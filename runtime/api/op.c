@@ -1,0 +1,45 @@
+/* op.c: see op.h. */
+#include "runtime/api/op.h"
+
+#include <stdio.h>
+
+#include "runtime/base/status.h"
+#include "runtime/kernel/op.h"
+
+#define PASS(pass) (1u << FLP_PASS_##pass)
+
+static const flp_op_calls ops[] = {
+    [FLP_OP_HEAD] = {"flp_execute",
+                     PASS(FORWARD) | PASS(COMBINE) | PASS(BACKWARD) | PASS(STEP) | PASS(BACKWARD_SAVED) |
+                         PASS(FORWARD_SAVED),
+                     flp_head_check_spec, flp_head_layout},
+    [FLP_OP_SELECT] = {"flp_select", PASS(FORWARD) | PASS(BACKWARD), flp_select_check_spec, flp_select_layout},
+};
+_Static_assert(sizeof ops / sizeof ops[0] == FLP_OP_COUNT, "a row for every operation of names.h");
+
+const flp_op_calls *flp_op_calls_of(flp_op op) {
+  return &ops[op];
+}
+
+flp_status flp_op_check_plan(const flp_plan *plan, flp_op op) {
+  if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
+  flp_op own = plan->spec.op;
+  if (own == op) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "the plan's spec.op is %s (accepted: %s; %s runs it)", flp_op_of(own)->symbol,
+                  flp_op_of(op)->symbol, ops[own].call);
+}
+
+flp_status flp_op_check_pass(const flp_plan *plan, flp_pass pass) {
+  unsigned passes = ops[plan->spec.op].passes;
+  if (passes >> pass & 1) return FLP_OK;
+#define NAME(value, word) [FLP_PASS_##value] = #value,
+  static const char *const names[] = {FLP_PASSES(NAME)};
+#undef NAME
+  char accepted[128] = "";
+  size_t used = 0;
+  for (int i = FLP_PASS_FORWARD; i <= FLP_PASS_FORWARD_SAVED && used < sizeof accepted; i++)
+    if (passes >> i & 1)
+      used += (size_t)snprintf(accepted + used, sizeof accepted - used, "%s%s %d", used ? ", " : "", names[i], i);
+  return flp_fail(FLP_ERROR_ARGUMENT, "pass is %s, but spec.op is %s (accepted: %s)", names[pass],
+                  flp_op_of(plan->spec.op)->symbol, accepted);
+}

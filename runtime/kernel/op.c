@@ -1,0 +1,68 @@
+/* op.c: see op.h. */
+#include "runtime/kernel/op.h"
+
+#include "runtime/kernel/kernel.h"
+
+/* ---- head ---- */
+
+/* 1 if one kernel makes both products of a chunk there. */
+static int makes_both(const flp_spec *spec, const char *arch) {
+  const flp_arch *maker = flp_arch_find(flp_arch_of_kind(arch, FLP_KERNEL_PRODUCTS, spec->alignment));
+  return maker && (maker->kinds >> FLP_KERNEL_PRODUCTS & 1);
+}
+
+static int wants_products(const flp_spec *spec, const char *arch) {
+  return (spec->grads & (FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT)) && makes_both(spec, arch);
+}
+
+static int wants_grad_hidden(const flp_spec *spec, const char *arch) {
+  return (spec->grads & FLP_GRAD_HIDDEN) && !makes_both(spec, arch);
+}
+
+static int wants_grad_weight(const flp_spec *spec, const char *arch) {
+  return (spec->grads & FLP_GRAD_WEIGHT) && !makes_both(spec, arch);
+}
+
+static int wants_dz(const flp_spec *spec, const char *arch) {
+  (void)arch;
+  return spec->grads != 0;
+}
+
+static int wants_keep(const flp_spec *spec, const char *arch) {
+  (void)arch;
+  return flp_kernel_spec_keeps(spec);
+}
+
+static int wants_loss(const flp_spec *spec, const char *arch) {
+  (void)arch;
+  return spec->loss != NULL;
+}
+
+static const flp_op_kernel head_kernels[] = {
+    {FLP_KERNEL_ROWS, NULL},
+    {FLP_KERNEL_FORWARD, NULL},
+    {FLP_KERNEL_DZ, wants_dz},
+    {FLP_KERNEL_PRODUCTS, wants_products},
+    {FLP_KERNEL_GRAD_HIDDEN, wants_grad_hidden},
+    {FLP_KERNEL_GRAD_WEIGHT, wants_grad_weight},
+    {FLP_KERNEL_KEEP, wants_keep},
+    {FLP_KERNEL_KEPT, wants_keep},
+    {FLP_KERNEL_LOSS, wants_loss},
+};
+
+/* ---- select ---- */
+
+static const flp_op_kernel select_kernels[] = {{FLP_KERNEL_SELECT, NULL}};
+
+/* ---- all ---- */
+
+#define OP_ROW(op, head, list) [FLP_OP_##op] = {"FLP_OP_" #op, head, sizeof list / sizeof list[0], list}
+static const flp_op_row ops[] = {
+    OP_ROW(HEAD, 1, head_kernels),
+    OP_ROW(SELECT, 0, select_kernels),
+};
+_Static_assert(sizeof ops / sizeof ops[0] == FLP_OP_COUNT, "a row for every operation of names.h");
+
+const flp_op_row *flp_op_of(flp_op op) {
+  return &ops[op];
+}
