@@ -198,9 +198,10 @@ typedef struct flp_options {
   int32_t threads;        /* eager rung: CPU threads, 0 = all */
   flp_mode mode;          /* 0: the planner chooses; else R_VOCAB, R_ROWS or R2 for the backward pass of a GPU plan (R2
                              where both hidden and weight need gradients), or P for its step */
-  const char *tune;       /* how kernels of sm_90a are cut, e.g. "forward:cooperative,256x192,stages=4;dz:raster=8":
-                             those that the plan has are cut so, or it fails. "": as their templates choose; NULL: so
-                             too where a rung is pinned, else as the nearest shape tuned on this device, if any was */
+  const char *tune;       /* how kernels are cut where an architecture leaves a choice, e.g.
+                             "forward:cooperative,256x192,stages=4;dz:raster=8": those that the plan has are cut so, or
+                             it fails. "": as their templates choose; NULL: so too where a rung is pinned, else as the
+                             nearest shape tuned on this device, if any was */
   const char *cache_dir;  /* of this plan, in place of FLP_CACHE_DIR; "": none is written; NULL: that setting */
   const char *cache_path; /* of this plan, in place of FLP_CACHE_PATH; "": none; NULL: that setting */
 } flp_options;
