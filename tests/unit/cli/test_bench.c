@@ -423,7 +423,7 @@ Test(bench_verb, failures_say_what_to_do) {
   open_stage(&s, "");
   const char *small = "--vocab 1000 --hidden 64 --rows 8";
   setenv("FLP_CUDA_LIBRARY", "/nonexistent/libcuda.so", 1);
-  expect_failure(&s, small, 3, "flpgen bench: /nonexistent/libcuda.so cannot be opened: ");
+  expect_failure(&s, small, 3, "flpgen bench: no NVIDIA driver (/nonexistent/libcuda.so: ");
   setenv("FLP_CUDA_LIBRARY", FLP_TEST_FAKE_CUDA, 1);
   setenv("FLP_CUBLASLT_LIBRARY", "/nonexistent/lt.so", 1);
   expect_failure(&s, small, 3,
