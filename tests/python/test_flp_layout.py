@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flp import _c, errors
+from flp import _c, _plans, errors
 
 TREE = Path(os.environ.get("FLP_TEST_TREE") or Path(__file__).resolve().parents[2])
 HEADER = TREE / "runtime" / "flp.h"
@@ -112,6 +112,29 @@ def test_initial_values_in_cpp_are_those_in_c(tmp_path, standard):
                     str(HEADER.parent), str(tmp_path / "probe.cpp"), "-o", str(tmp_path / "probe")], check=True)
     done = subprocess.run([str(tmp_path / "probe")], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_a_name_that_is_no_field_is_refused(name):
+    """Else a mistyped argument would be an attribute that libflp never sees."""
+    for make in (STRUCTS[name], INITIAL.get(name, (STRUCTS[name],))[0]):
+        with pytest.raises(AttributeError, match="hiden"):
+            make().hiden = 1
+    with pytest.raises(AttributeError, match="hiden"):
+        STRUCTS[name](hiden=1)
+
+
+def test_a_spec_has_the_fields_of_the_struct_and_its_initial_values():
+    names = [name for name, _ in _c.Spec._fields_ if name not in ("struct_bytes", "loss_bytes")]
+    assert list(_plans.Spec._fields) == ["device", "chunk_rows", *names]
+    made = _plans.Spec(_c.DEVICE_HOST)
+    assert bytes(_plans._flp_spec(made)) == bytes(_c.new_spec())
+    given = {name: place for place, name in enumerate(names[:-1], 1)}
+    loss = b"a program"
+    struct = _plans._flp_spec(_plans.Spec(3, 4, **given, loss=loss))
+    assert {name: getattr(struct, name) for name in given} == given
+    assert ctypes.string_at(struct.loss, struct.loss_bytes) == loss
+    assert len({made, _plans.Spec(_c.DEVICE_HOST), made._replace(keep=1)}) == 2
 
 
 def test_initial_values_name_their_fields():

@@ -59,7 +59,7 @@ def cuda(events, monkeypatch):
 
 
 def plan(handle, device=0):
-    key = _plans.Key(device, _c.DTYPE_BF16, _c.DTYPE_INT64, 1000, 64, 0, 0, 0, 0.0, 0, 0, 16)
+    key = _plans.Spec(device, vocab=1000, hidden=64)
     return _plans.Plan(key, handle, _c.RUNG_JIT)
 
 

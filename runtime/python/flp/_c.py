@@ -1,7 +1,7 @@
 """libflp through ctypes: the structs, enums and functions of runtime/flp.h, and the search for the library.
 
 Invariants: the structs mirror flp.h field by field (tests/python/test_flp_layout.py compares every offset with a
-compiled probe); the library is opened once, at first use, never at import; ctypes.CDLL releases the GIL in each call.
+compiled probe), and have __slots__, so that a name that is no field raises AttributeError; the library is opened once, at first use, never at import; ctypes.CDLL releases the GIL in each call.
 """
 import ctypes
 import logging
@@ -27,21 +27,28 @@ WORKSPACE_ALIGNMENT = 256
 LOG_ERROR, LOG_WARNING, LOG_INFO = 0, 1, 2
 
 
-class Spec(Structure):
-    """flp_spec: what a plan is specialised for."""
+# flp_spec: what a plan is specialised for, but its loss: name, type and value of FLP_SPEC_INIT. _plans.Spec has the same
+# fields.
+SPEC_FIELDS = (
+    ("dtype", c_int, DTYPE_BF16), ("vocab", c_int64, 0), ("hidden", c_int64, 0), ("target_dtype", c_int, DTYPE_INT64),
+    ("entropy", c_int, ENTROPY_NONE), ("grads", c_uint32, 0), ("has_bias", c_int32, 0), ("softcap", c_float, 0.0),
+    ("per_row_temperature", c_int32, 0), ("grad_hidden_dtype", c_int, 0), ("grad_weight_dtype", c_int, 0),
+    ("accumulate_grad_weight", c_int32, 0), ("alignment", c_uint32, 16), ("op", c_int, OP_HEAD), ("keep", c_int32, 0),
+)
 
-    _fields_ = [
-        ("struct_bytes", c_uint32), ("dtype", c_int), ("vocab", c_int64), ("hidden", c_int64), ("target_dtype", c_int),
-        ("entropy", c_int), ("grads", c_uint32), ("has_bias", c_int32), ("softcap", c_float),
-        ("per_row_temperature", c_int32), ("grad_hidden_dtype", c_int), ("grad_weight_dtype", c_int),
-        ("accumulate_grad_weight", c_int32), ("alignment", c_uint32), ("op", c_int), ("keep", c_int32),
-        ("loss", c_void_p), ("loss_bytes", c_size_t),
-    ]
+
+class Spec(Structure):
+    """flp_spec."""
+
+    __slots__ = ()
+    _fields_ = [("struct_bytes", c_uint32), *((name, kind) for name, kind, _ in SPEC_FIELDS), ("loss", c_void_p),
+                ("loss_bytes", c_size_t)]
 
 
 class Options(Structure):
     """flp_options: how a plan is to run."""
 
+    __slots__ = ()
     _fields_ = [
         ("struct_bytes", c_uint32), ("device", c_int32), ("rung", c_int), ("strict", c_int32),
         ("host_fallback", c_int32), ("budget_bytes", c_uint64), ("chunk_rows", c_int64), ("chunk_vocab", c_int64),
@@ -52,6 +59,7 @@ class Options(Structure):
 class Layout(Structure):
     """flp_layout: what one pass does and takes."""
 
+    __slots__ = ()
     _fields_ = [
         ("struct_bytes", c_uint32), ("mode", c_int), ("chunk_rows", c_int64), ("chunk_vocab", c_int64),
         ("chunks", c_int64), ("products", c_int32), ("launches", c_int32), ("bytes", c_uint64),
@@ -62,6 +70,7 @@ class Layout(Structure):
 class Args(Structure):
     """flp_args: pointers and run-time values of one call."""
 
+    __slots__ = ()
     _fields_ = [
         ("struct_bytes", c_uint32), ("pass", c_int), ("n", c_int64),
         ("hidden", c_void_p), ("hidden_stride", c_int64), ("weight", c_void_p), ("weight_stride", c_int64),
@@ -86,12 +95,14 @@ NAME_BYTES = 32
 class LossParameter(Structure):
     """flp_loss_parameter: a number that the caller may set for a step."""
 
+    __slots__ = ()
     _fields_ = [("name", c_char * NAME_BYTES), ("fallback", c_double), ("low", c_double), ("high", c_double)]
 
 
 class LossDescription(Structure):
     """flp_loss_description: what a loss program says of itself."""
 
+    __slots__ = ()
     _fields_ = [
         ("struct_bytes", c_uint32), ("parameter_count", c_int32), ("vector_count", c_int32), ("input_count", c_int32),
         ("metric_count", c_int32), ("name", c_char * 64), ("parameters", LossParameter * 8),
@@ -103,6 +114,7 @@ class LossDescription(Structure):
 class SelectArgs(Structure):
     """flp_select_args: pointers and run-time values of one call over scores that exist."""
 
+    __slots__ = ()
     _fields_ = [
         ("struct_bytes", c_uint32), ("pass", c_int), ("n", c_int64), ("k", c_int64),
         ("scores", c_void_p), ("scores_stride", c_int64), ("target", c_void_p), ("temperature", c_double),
@@ -115,6 +127,7 @@ class SelectArgs(Structure):
 class ArenaStats(Structure):
     """flp_arena_stats: bytes that an arena holds and lends."""
 
+    __slots__ = ()
     _fields_ = [
         ("struct_bytes", c_uint32), ("reserved_bytes", c_uint64), ("allocated_bytes", c_uint64),
         ("fragmentation_bytes", c_uint64), ("peak_reserved_bytes", c_uint64), ("peak_allocated_bytes", c_uint64),
@@ -161,7 +174,7 @@ LOGGING_LEVELS = {LOG_ERROR: logging.ERROR, LOG_WARNING: logging.WARNING, LOG_IN
 
 def new_spec():
     """FLP_SPEC_INIT."""
-    return Spec(struct_bytes=ctypes.sizeof(Spec), dtype=DTYPE_BF16, target_dtype=DTYPE_INT64, alignment=16)
+    return Spec(ctypes.sizeof(Spec), *(initial for _, _, initial in SPEC_FIELDS))
 
 
 def new_options():
@@ -169,18 +182,23 @@ def new_options():
     return Options(struct_bytes=ctypes.sizeof(Options))
 
 
+def _initial(struct, **fields):
+    return bytes(struct(struct_bytes=ctypes.sizeof(struct), **fields))
+
+
+# Made once: a copy takes a third of the time, and every call takes one.
+_ARGS = _initial(Args, **{"pass": PASS_FORWARD}, temperature=1.0, scale=1.0, ignore_index=-100)
+_SELECT_ARGS = _initial(SelectArgs, **{"pass": PASS_FORWARD}, k=1, temperature=1.0, ignore_index=-2**63)
+
+
 def new_args():
     """FLP_ARGS_INIT."""
-    args = Args(struct_bytes=ctypes.sizeof(Args), temperature=1.0, scale=1.0, ignore_index=-100)
-    setattr(args, "pass", PASS_FORWARD)
-    return args
+    return Args.from_buffer_copy(_ARGS)
 
 
 def new_select_args():
     """FLP_SELECT_ARGS_INIT."""
-    args = SelectArgs(struct_bytes=ctypes.sizeof(SelectArgs), k=1, temperature=1.0, ignore_index=-2**63)
-    setattr(args, "pass", PASS_FORWARD)
-    return args
+    return SelectArgs.from_buffer_copy(_SELECT_ARGS)
 
 
 def new_layout():

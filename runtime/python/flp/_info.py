@@ -79,9 +79,10 @@ def plan_info(*, vocab, hidden, n=1024, dtype=torch.bfloat16, device="cpu", targ
         _check.refuse(ValueError, "grads", "%r" % (unknown[0],), ", ".join(names))
     mask = sum(names[name] for name in set(grads))
     value = (_c.ENTROPY_BACKWARD if mask else _c.ENTROPY_FORWARD) if entropy else _c.ENTROPY_NONE
-    key = _plans.Key(_check.ordinal_of(device), _run.TO_C[dtype], _run.TO_C[target_dtype],
-                     _check.integer_of("vocab", vocab), _check.integer_of("hidden", hidden), value, mask,
-                     int(bool(bias)), _check.softcap_of(softcap), int(bool(per_row_temperature)), 0, 16)
+    key = _plans.Spec(_check.ordinal_of(device), dtype=_run.TO_C[dtype], target_dtype=_run.TO_C[target_dtype],
+                      vocab=_check.integer_of("vocab", vocab), hidden=_check.integer_of("hidden", hidden),
+                      entropy=value, grads=mask, has_bias=int(bool(bias)), softcap=_check.softcap_of(softcap),
+                      per_row_temperature=int(bool(per_row_temperature)))
     return _info_of(_plans.get(key), _check.integer_of("n", n), _check.budget_of(budget))
 
 

@@ -14,10 +14,10 @@ import threading
 
 from . import _c, errors
 
-# The specialisation of flp_spec, and the device: a CUDA ordinal or _c.DEVICE_HOST. loss: bytes of a program, or none.
-Key = collections.namedtuple("Key", "device dtype target_dtype vocab hidden entropy grads has_bias softcap "
-                                    "per_row_temperature accumulate alignment op chunk_rows wide_grad_hidden keep loss",
-                             defaults=(_c.OP_HEAD, 0, 0, 0, b""))
+# What a plan is made for, and its key: the fields of flp_spec, after the device, a CUDA ordinal or _c.DEVICE_HOST, and the
+# rows of a chunk, 0 for the planner's choice. loss: bytes of a program, or none.
+Spec = collections.namedtuple("Spec", ["device", "chunk_rows", *(name for name, _, _ in _c.SPEC_FIELDS), "loss"],
+                              defaults=[0, *(initial for _, _, initial in _c.SPEC_FIELDS), b""])
 
 # Keeps the remembered workspace sizes of a plan bounded when every call has another number of rows.
 SIZES_MAX = 1024
@@ -194,7 +194,7 @@ def saved_bytes(key, n, budget):
     if slot.plan is None:
         most = slot.sizes.get((n, budget))
         if most is None:
-            most = _remember(slot.sizes, (n, budget), _saved("flp_spec_saved", _spec_of(key), n, budget))
+            most = _remember(slot.sizes, (n, budget), _saved("flp_spec_saved", _flp_spec(key), n, budget))
         if not most:
             return 0
     return get(key).saved_bytes(n, budget)
@@ -246,16 +246,9 @@ def in_force():
     return InForce(rung.value, bool(strict.value), budgets)
 
 
-def _spec_of(key):
-    spec = _c.new_spec()
-    spec.dtype, spec.target_dtype, spec.vocab, spec.hidden = key.dtype, key.target_dtype, key.vocab, key.hidden
-    spec.entropy, spec.grads, spec.has_bias, spec.softcap = key.entropy, key.grads, key.has_bias, key.softcap
-    spec.per_row_temperature, spec.alignment, spec.op = key.per_row_temperature, key.alignment, key.op
-    if key.wide_grad_hidden:
-        spec.grad_hidden_dtype = _c.DTYPE_FP32
-    if key.accumulate:
-        spec.accumulate_grad_weight, spec.grad_weight_dtype = 1, _c.DTYPE_FP32
-    spec.keep = key.keep
+def _flp_spec(key):
+    """The flp_spec of a Spec. It points at the loss, so the Spec must outlive it."""
+    spec = _c.Spec(ctypes.sizeof(_c.Spec), *key[2:-1])
     if key.loss:
         spec.loss, spec.loss_bytes = ctypes.cast(key.loss, ctypes.c_void_p), len(key.loss)
     return spec
@@ -267,7 +260,7 @@ def _create(key):
     options = _c.new_options()
     options.device, options.chunk_rows = key.device, key.chunk_rows
     handle = ctypes.c_void_p()
-    status = library.flp_plan_create(_spec_of(key), options, ctypes.byref(handle))
+    status = library.flp_plan_create(_flp_spec(key), options, ctypes.byref(handle))
     if status == errors.OK:
         rung = library.flp_plan_get_rung(handle)
         if key.device < 0 or rung != _c.RUNG_EAGER:

@@ -55,7 +55,7 @@ def plan_for(ops, settings, grads, keep=False, program=None):
 
 
 def key_of(ops, settings, grads, keep=False, program=None):
-    """The _plans.Key of plan_for."""
+    """The _plans.Spec of plan_for."""
     element_bytes = ops.hidden.element_size()
     places = [ops.hidden.data_ptr(), ops.hidden_stride * element_bytes, ops.weight.data_ptr(),
               ops.weight_stride * element_bytes]
@@ -67,13 +67,14 @@ def key_of(ops, settings, grads, keep=False, program=None):
         entropy = _c.ENTROPY_BACKWARD if grads else _c.ENTROPY_FORWARD
     if program is not None:
         entropy = step_entropy(settings, grads, program)
-    return _plans.Key(
-        device_of(ops.hidden), TO_C[ops.hidden.dtype], TO_C[ops.target.dtype], ops.weight.shape[0],
-        ops.weight.shape[1], entropy, grads, int(ops.bias is not None), settings.softcap,
-        int(ops.temperature_rows is not None), int(accumulate is not None),
-        _check.alignment_of(element_bytes, *places),
-        chunk_rows=settings.chunk_rows if grads else 0,
-        wide_grad_hidden=int(settings.wide_grad_hidden and grads & _c.GRAD_HIDDEN and element_bytes < 4),
+    vocab, hidden = ops.weight.shape
+    wide = settings.wide_grad_hidden and grads & _c.GRAD_HIDDEN and element_bytes < 4
+    return _plans.Spec(
+        device_of(ops.hidden), settings.chunk_rows if grads else 0, TO_C[ops.hidden.dtype], vocab, hidden,
+        TO_C[ops.target.dtype], entropy, grads, has_bias=int(ops.bias is not None), softcap=settings.softcap,
+        per_row_temperature=int(ops.temperature_rows is not None), grad_hidden_dtype=_c.DTYPE_FP32 if wide else 0,
+        grad_weight_dtype=0 if accumulate is None else _c.DTYPE_FP32,
+        accumulate_grad_weight=int(accumulate is not None), alignment=_check.alignment_of(element_bytes, *places),
         keep=int(keep), loss=b"" if program is None else program.data)
 
 

@@ -53,9 +53,9 @@ def plan_for(scores, target, entropy, *others):
     """The plan of scores (N, V); others: matrices that stand beside them, such as their gradient."""
     places = [place for matrix in (scores, *others)
               for place in (matrix.data_ptr(), stride_of(matrix) * matrix.element_size())]
-    return _plans.get(_plans.Key(
-        _run.device_of(scores), DTYPES[scores.dtype], _run.TO_C[target.dtype], scores.shape[1], 0, entropy, 0, 0, 0.0, 0, 0,
-        _check.alignment_of(scores.element_size(), *places), op=_c.OP_SELECT))
+    return _plans.get(_plans.Spec(
+        _run.device_of(scores), dtype=DTYPES[scores.dtype], target_dtype=_run.TO_C[target.dtype], vocab=scores.shape[1],
+        entropy=entropy, alignment=_check.alignment_of(scores.element_size(), *places), op=_c.OP_SELECT))
 
 
 def execute(plan, which, scores, target, settings, fields):

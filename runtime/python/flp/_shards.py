@@ -83,10 +83,10 @@ def _combine_plan(partials, ids, weight_shard, temperature_rows, settings):
     if weight_shard is not None:
         _check.tensor_of("weight_shard", weight_shard)
         vocab, depth, dtype = weight_shard.shape[0], weight_shard.shape[1], _run.TO_C[weight_shard.dtype]
-    return _plans.get(_plans.Key(
-        _run.device_of(partials), dtype, _run.TO_C[ids.dtype], vocab, depth,
-        _c.ENTROPY_FORWARD if settings.entropy else _c.ENTROPY_NONE, 0, 0, settings.softcap,
-        int(temperature_rows is not None), 0, 16))
+    return _plans.get(_plans.Spec(
+        _run.device_of(partials), dtype=dtype, target_dtype=_run.TO_C[ids.dtype], vocab=vocab, hidden=depth,
+        entropy=_c.ENTROPY_FORWARD if settings.entropy else _c.ENTROPY_NONE, softcap=settings.softcap,
+        per_row_temperature=int(temperature_rows is not None)))
 
 
 @outside_graphs
