@@ -1,9 +1,9 @@
 /* loss.h: a per-row loss as a small program: a list of operations on the values of one row, with its derivatives.
  *
- * A program is made by the generator from a Lua function (gen/loss/loss.c) or taken from the table of built-in ones; here
- * it is checked, stored, added to another and evaluated, without Lua. Nodes are in static single assignment: node i reads
- * nodes before it, so evaluation is one pass and every program ends. Its result is a loss per row and named metrics;
- * d loss / d logprob and d loss / d entropy follow by dual numbers (forward mode), in the same pass.
+ * A program is made by the generator from a Lua function (gen/loss/loss.c) or taken from the table of built-in ones;
+ * here it is checked, stored, added to another and evaluated, without Lua. Nodes are in static single assignment:
+ * node i reads nodes before it, so evaluation is one pass and every program ends. Its result is a loss per row and
+ * named metrics; d loss / d logprob and d loss / d entropy follow by dual numbers (forward mode), in the same pass.
  *
  * Numbers. Values enter and leave as float32 and are double in between, on the CPU and in the kernel: a row costs some
  * hundred operations once beside 2·D·V of its scores, and a ratio exp(logprob − old_logprob) then has the accuracy of

@@ -1,7 +1,8 @@
 /* plan.h: a plan inside the library.
  *
- * Invariants: everything but the error bookkeeping is constant once flp_plan_create has returned, so executes on many
- * threads need no lock; a device plan holds one reference of the primary context and every function it may launch. */
+ * Invariants: once flp_plan_create has returned, only `last` and errors_seen change, under the lock, and bad_rows,
+ * which is atomic. An execute takes the lock to copy a layout, not while it plans or launches, so many threads may
+ * share a plan. A device plan holds one reference of the primary context and every function it may launch. */
 #ifndef FLP_PLAN_H
 #define FLP_PLAN_H
 
@@ -53,7 +54,7 @@ struct flp_plan {
   CUdeviceptr error_word; /* two i32: the first counts bad rows, the second those that a step prepares again */
   CUdeviceptr program;    /* flp_loss_code, where the kernel of the loss runs any; else 0 */
 
-  pthread_mutex_t lock;
+  pthread_mutex_t lock; /* of last and errors_seen */
   struct {
     int64_t n; /* 0: none yet */
     uint64_t workspace_bytes;

@@ -1,8 +1,8 @@
 /* pack.c: packs where a cache path may name directories: each table is read and checked once a process.
  *
  * Invariants: a table is used for the very file that it was read from (device, inode, size, times), so a pack that was
- * replaced is read anew; a file that was found bad is not read again, and spoken of once. Tables never leave the lock,
- * descriptors never outlive a look-up, and nothing is locked in the file system: any number of processes may read. */
+ * replaced is read anew; a bad file is reported once and never read again. Tables never leave the lock, descriptors
+ * never outlive a look-up, and nothing is locked in the file system: any number of processes may read. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
