@@ -1,29 +1,34 @@
-/* space.h: the ways in which a kernel of sm_90a may be cut: what its template chooses, what it accepts, and the list of
- * all that is worth a look.
+/* space.h: the tile configurations of a kernel that a search may try: the list, each with the template's refusal if it
+ * cannot be built.
  *
- * This is a mirror of templates/sm_90a, asked thousands of times where a template takes milliseconds; the tests
- * hold it to the template's answers. The canonical split of the vocabulary is no tunable and does not appear. */
+ * What a kernel chooses, what it accepts and what is worth a look is asked of its template (gen.h). The canonical split
+ * of the vocabulary is no tunable and does not appear. */
 #ifndef FLP_AUTOTUNE_SPACE_H
 #define FLP_AUTOTUNE_SPACE_H
 
 #include "runtime/kernel/kernel.h"
 
-enum { SPACE_REASON_BYTES = 128, SPACE_STAGES_LEAST = 3, SPACE_STAGES_MOST = 8 };
+enum { SPACE_REASON_BYTES = 128 };
 
-/* 1 for the kinds of kernels that leave a choice: forward, dz, products, forward_keep. */
-int space_has(flp_kernel_kind kind);
+/* The space of one kernel. */
+typedef struct tile_space tile_space;
 
-/* What the template chooses by itself, every field set. spec: resolved */
-flp_tunables space_own(flp_kernel_kind kind, const flp_spec *spec);
+/* spec: resolved. error: UNSUPPORTED if the spec needs no such kernel on that architecture, or one without a choice;
+ * otherwise as flpgen_space_open
+ * thread: safe; a space serves one thread at a time */
+flp_status space_open(flp_kernel_kind kind, const flp_spec *spec, const char *arch, tile_space **out);
+void space_close(tile_space *space); /* NULL is fine */
+
+/* What the template chooses by itself, every field set. */
+flp_tunables space_own(const tile_space *space);
 
 /* The tunables that are given, and own ones for those that are 0. */
 flp_tunables space_over(const flp_tunables *given, const flp_tunables *own);
 
-/* 1 if the template builds it. tune: every field set. reason: NULL, or why not, in the template's words */
-int space_accepts(flp_kernel_kind kind, const flp_spec *spec, const flp_tunables *tune,
-                  char reason[SPACE_REASON_BYTES]);
+/* 1 if the template builds it. reason: NULL, or why not, in the template's words */
+int space_accepts(const tile_space *space, const flp_tunables *tune, char reason[SPACE_REASON_BYTES]);
 
-/* One way; raster, or cluster and raster, are 0 in ways that are refused whatever these are. */
+/* One configuration; raster, or cluster and raster, are 0 in those that are refused whatever these are. */
 typedef struct space_point {
   flp_tunables tune;
   int legal;
@@ -35,10 +40,10 @@ typedef struct space_points {
   int count;
 } space_points;
 
-/* Lists the space of a kind, its own choice among it, in a fixed order: schedule, rows, columns, stages, cluster,
- * raster, each ascending. A tile that is refused is listed once, with the least stages that are refused. error:
- * MEMORY */
-flp_status space_list(flp_kernel_kind kind, const flp_spec *spec, space_points *out);
+/* Lists what is worth a look, the template's own raster among the others', in a fixed order: schedule, rows, columns,
+ * stages, cluster, raster, each ascending. A tile that is refused is listed once, with the least stages that are
+ * refused. error: MEMORY */
+flp_status space_list(const tile_space *space, space_points *out);
 void space_clear(space_points *points);
 
 #endif

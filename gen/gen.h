@@ -31,6 +31,41 @@ FLP_API void flpgen_result_clear(flpgen_result *result);
 /* 1 if kernels can be made for an architecture of that name. thread: any */
 FLP_API bool flpgen_arch_supported(const char *name);
 
+/* ---- tile configurations ---- */
+
+/* What the templates know of one kernel's tile configurations. Nothing is built for it: an answer takes microseconds. */
+typedef struct flpgen_space flpgen_space;
+
+/* A configuration as it would be built. */
+typedef struct flpgen_tile {
+  flp_tunables tune;     /* every field set */
+  uint32_t shared_bytes; /* of a CTA */
+} flpgen_tile;
+
+/* Values of each tunable that are worth a look, ascending; the kernel's own choice may be another. */
+enum { FLPGEN_AXIS_MAX = 16 };
+typedef struct flpgen_axis {
+  uint32_t values[FLPGEN_AXIS_MAX];
+  int count;
+} flpgen_axis;
+typedef struct flpgen_axes {
+  flpgen_axis schedule, rows, columns, stages, cluster, raster;
+} flpgen_axes;
+
+/* key: its tunables do not matter. options: as for flpgen_generate, of which template_dir counts
+ * error:   as flpgen_generate; UNSUPPORTED for a kernel that leaves no choice
+ * thread:  safe; a space serves one thread at a time */
+FLP_API flp_status flpgen_space_open(const flp_kernel_key *key, const flpgen_options *options, flpgen_space **out,
+                                     char *error, size_t error_capacity);
+FLP_API void flpgen_space_close(flpgen_space *space);                    /* NULL is fine */
+FLP_API const flpgen_axes *flpgen_space_axes(const flpgen_space *space); /* borrowed */
+/* The configuration that a key with these tunables gives; 0 in a field is the kernel's own choice. out: may be NULL
+ * error: COMPILE with the template's refusal in error, the one that flpgen_generate would give */
+FLP_API flp_status flpgen_space_ask(flpgen_space *space, const flp_tunables *tune, flpgen_tile *out, char *error,
+                                    size_t error_capacity);
+
+/* ---- losses ---- */
+
 /* A per-row loss as its file describes it. */
 typedef struct flpgen_loss {
   flp_loss program;

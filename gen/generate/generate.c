@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gen/generate/generate.h"
 #include "gen/generate/template.h"
 #include "gen/lang/sandbox.h"
 #include "gen/sources/sources.h"
-#include "gen/target/arch.h"
 #include "gen/target/emit.h"
 
 static void state_close(gen_state *g) {
@@ -18,28 +18,14 @@ static void state_close(gen_state *g) {
   free(g->text);
 }
 
-/* One sentence: the first line of what Lua says. */
-static void copy_lua_error(const gen_state *g, int result, char *error, size_t capacity) {
-  const char *file = g->file[0] ? g->file : flp_kernel_kind_name(g->key->kind);
-  if (result == LUA_ERRMEM)
-    gen_sandbox_explain(g, file, "template", error, capacity);
-  else if (lua_type(g->lua, -1) == LUA_TSTRING)
-    snprintf(error, capacity, "%s", lua_tostring(g->lua, -1));
-  else
-    snprintf(error, capacity, "%s: the template raised a %s instead of a message", file, luaL_typename(g->lua, -1));
-}
-
 static flp_status run_template(gen_state *g, char *error, size_t capacity) {
   g->lua = gen_sandbox_open(g);
   if (!g->lua) return FLP_ERROR_MEMORY;
   lua_pushcfunction(g->lua, gen_template_main);
-  int result = lua_pcall(g->lua, 0, 0, 0);
-  if (result == LUA_OK) return FLP_OK;
-  copy_lua_error(g, result, error, capacity);
-  return result != LUA_ERRMEM && g->fail_status != FLP_OK ? g->fail_status : FLP_ERROR_COMPILE;
+  return gen_template_call(g, 0, error, capacity);
 }
 
-static flp_status check_key(const flp_kernel_key *key, gen_arch *arch, char *error, size_t capacity) {
+flp_status gen_generate_check(const flp_kernel_key *key, gen_arch *arch, char *error, size_t capacity) {
   if (!flp_kind_of(key->kind)->facts) {
     snprintf(error, capacity, "key.kind: %d is no kernel kind (1 to %d)", (int)key->kind, FLP_KERNEL_KINDS - 1);
     return FLP_ERROR_ARGUMENT;
@@ -52,8 +38,7 @@ static flp_status check_key(const flp_kernel_key *key, gen_arch *arch, char *err
   return FLP_ERROR_UNSUPPORTED;
 }
 
-/* Whether the tunables are for this architecture; which of them can be built is for the templates to say. */
-static flp_status check_tune(const flp_tunables *tune, const gen_arch *arch, char *error, size_t capacity) {
+flp_status gen_generate_check_tune(const flp_tunables *tune, const gen_arch *arch, char *error, size_t capacity) {
   if (tune->schedule > FLP_SCHEDULE_COOPERATIVE) {
     snprintf(error, capacity, "key.tune.schedule: %u is no schedule (0 to 2)", (unsigned)tune->schedule);
     return FLP_ERROR_ARGUMENT;
@@ -84,14 +69,14 @@ flp_status flpgen_generate(const flp_kernel_key *key, const flpgen_options *opti
                  .loss = options ? options->loss : NULL,
                  .arch = &target};
   out->desc.key = canonical;
-  flp_status status = check_key(key, &target, error, error_capacity);
+  flp_status status = gen_generate_check(key, &target, error, error_capacity);
   int takes_loss = key->kind == FLP_KERNEL_LOSS, needs_loss = takes_loss && !flp_kernel_runs_any_loss(&canonical);
   if (status == FLP_OK && (g.loss ? !takes_loss : needs_loss)) {
     snprintf(error, error_capacity,
              "options.loss: needed with key.kind loss_rows and a digest in key.loss, and with no other kind");
     status = FLP_ERROR_ARGUMENT;
   }
-  if (status == FLP_OK) status = check_tune(&canonical.tune, g.arch, error, error_capacity);
+  if (status == FLP_OK) status = gen_generate_check_tune(&canonical.tune, g.arch, error, error_capacity);
   if (status == FLP_OK) status = gen_sources_hash(g.template_dir, out->desc.sources, error, error_capacity);
   if (status == FLP_OK) status = gen_emit_open(&g);
   if (status == FLP_OK) status = run_template(&g, error, error_capacity);

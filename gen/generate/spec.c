@@ -1,6 +1,9 @@
 /* spec.c: the kernel's key as the table `spec`, and the constants of abi.h as `k.abi`. */
 #include "gen/generate/spec.h"
 
+#include <stddef.h>
+#include <string.h>
+
 #include "gen/lang/sandbox.h"
 #include "gen/loss/push.h"
 
@@ -9,31 +12,29 @@ static void set_string(lua_State *L, const char *name, const char *value) {
   lua_setfield(L, -2, name);
 }
 
+const gen_tunable gen_tunables[GEN_TUNABLES] = {
+    {"schedule", offsetof(flp_tunables, schedule)}, {"rows", offsetof(flp_tunables, rows)},
+    {"columns", offsetof(flp_tunables, columns)},   {"stages", offsetof(flp_tunables, stages)},
+    {"cluster", offsetof(flp_tunables, cluster)},   {"raster", offsetof(flp_tunables, raster)},
+};
+
+const char *const gen_schedules[GEN_SCHEDULES] = {
+    NULL, [FLP_SCHEDULE_PING_PONG] = "ping-pong", [FLP_SCHEDULE_COOPERATIVE] = "cooperative"};
+
 /* A table with false for each choice that is left to the template. */
 static void push_tune(lua_State *L, const flp_tunables *tune) {
-  static const char *const schedules[] = {
-      NULL, [FLP_SCHEDULE_PING_PONG] = "ping-pong", [FLP_SCHEDULE_COOPERATIVE] = "cooperative"};
-  const struct {
-    const char *name;
-    uint32_t value;
-  } numbers[] = {{"rows", tune->rows},
-                 {"columns", tune->columns},
-                 {"stages", tune->stages},
-                 {"cluster", tune->cluster},
-                 {"raster", tune->raster}};
   lua_newtable(L);
-  for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-    if (numbers[i].value)
-      lua_pushinteger(L, (lua_Integer)numbers[i].value);
-    else
+  for (int i = 0; i < GEN_TUNABLES; i++) {
+    uint32_t value;
+    memcpy(&value, (const char *)tune + gen_tunables[i].offset, sizeof value);
+    if (!value)
       lua_pushboolean(L, 0);
-    lua_setfield(L, -2, numbers[i].name);
+    else if (i == 0)
+      lua_pushstring(L, gen_schedules[value]);
+    else
+      lua_pushinteger(L, (lua_Integer)value);
+    lua_setfield(L, -2, gen_tunables[i].name);
   }
-  if (tune->schedule)
-    lua_pushstring(L, schedules[tune->schedule]);
-  else
-    lua_pushboolean(L, 0);
-  lua_setfield(L, -2, "schedule");
   gen_sandbox_freeze(L, "spec.tune", "field");
 }
 

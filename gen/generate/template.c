@@ -60,8 +60,7 @@ static const char *find_file(lua_State *L, const char *name, size_t *length) {
   return read_file(L, "common/", name, length);
 }
 
-/* Runs the template of that name once and leaves its value. */
-static void run_file(lua_State *L, const char *name) {
+void gen_template_run(lua_State *L, const char *name) {
   int top = lua_gettop(L);
   luaL_checkstack(L, 12, "templates import too deeply");
   lua_rawgetp(L, LUA_REGISTRYINDEX, &modules_key);
@@ -93,36 +92,35 @@ static int import(lua_State *L) {
   if (lua_type(L, 1) != LUA_TSTRING) gen_fail(L, "k.import: expected a name, got %s", gen_describe(L, 1));
   const char *name = lua_tostring(L, 1);
   check_name(L, name);
-  run_file(L, name);
+  gen_template_run(L, name);
   return 1;
 }
 
 /* ---- what templates see ---- */
 
-static void push_words(lua_State *L) {
-  lua_newtable(L);
-  int words = lua_gettop(L);
+static void add_building_words(lua_State *L, int words) {
   gen_types_open(L, words);
   gen_value_open(L, words);
   gen_arith_open(L, words);
   gen_convert_open(L, words);
   gen_control_open(L, words);
-  gen_kernel_open(L, words);
   gen_memory_open(L, words);
-  gen_shared_open(L, words);
+  gen_kernel_open(L, words);
   gen_nvptx_open(L, words);
+  gen_shared_open(L, words);
   gen_sm90a_open(L, words);
   gen_terms_open(L, words);
-  lua_pushcfunction(L, import);
-  lua_setfield(L, words, "import");
-  gen_spec_push_abi(L);
-  lua_setfield(L, words, "abi");
-  gen_sandbox_freeze(L, "k", "word");
 }
 
-static void prepare(lua_State *L) {
+void gen_template_prepare(lua_State *L, bool builds) {
   gen_sandbox_push(L);
-  push_words(L);
+  lua_newtable(L);
+  if (builds) add_building_words(L, lua_gettop(L));
+  lua_pushcfunction(L, import);
+  lua_setfield(L, -2, "import");
+  gen_spec_push_abi(L);
+  lua_setfield(L, -2, "abi");
+  gen_sandbox_freeze(L, "k", "word");
   lua_setfield(L, -2, "k");
   gen_sandbox_freeze(L, "the sandbox", "global");
   gen_chunk_environment(L);
@@ -132,9 +130,9 @@ static void prepare(lua_State *L) {
 
 int gen_template_main(lua_State *L) {
   gen_state *g = gen_state_get(L);
-  prepare(L);
+  gen_template_prepare(L, true);
   const char *name = flp_kernel_kind_name(g->key->kind);
-  run_file(L, name);
+  gen_template_run(L, name);
   if (!lua_isfunction(L, -1)) {
     lua_pushfstring(L, "%s:1: a template returns a function of k and spec, not %s", g->file, gen_describe(L, -1));
     lua_error(L);
@@ -146,4 +144,18 @@ int gen_template_main(lua_State *L) {
   lua_call(L, 2, 0);
   gen_kernel_finish(L, g->file);
   return 0;
+}
+
+flp_status gen_template_call(gen_state *g, int arguments, char *error, size_t capacity) {
+  int result = lua_pcall(g->lua, arguments, 0, 0);
+  if (result == LUA_OK) return FLP_OK;
+  const char *file = g->file[0] ? g->file : flp_kernel_kind_name(g->key->kind);
+  bool is_full = result == LUA_ERRMEM, is_text = lua_type(g->lua, -1) == LUA_TSTRING;
+  if (is_full)
+    gen_sandbox_explain(g, file, "template", error, capacity);
+  else if (is_text)
+    snprintf(error, capacity, "%s", lua_tostring(g->lua, -1));
+  else
+    snprintf(error, capacity, "%s: the template raised a %s instead of a message", file, luaL_typename(g->lua, -1));
+  return !is_full && g->fail_status != FLP_OK ? g->fail_status : FLP_ERROR_COMPILE;
 }

@@ -106,6 +106,14 @@ unsigned flp_kernel_tunable_kinds(const flp_spec *spec) {
   return kinds;
 }
 
+const char *flp_kernel_tunable_arch(const flp_spec *spec, flp_kernel_kind kind) {
+  const char *name = NULL;
+  const flp_arch *arch;
+  for (int i = 0; (arch = flp_arch_at(i)); i++)
+    if (tunable_kinds(arch->name, spec) >> kind & 1) name = arch->name;
+  return name;
+}
+
 int flp_kernel_arch_serves(const char *arch, const flp_spec *spec) {
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
   int count = flp_kernel_keys_for(spec, arch, keys);

@@ -71,6 +71,8 @@ void flp_tuning_apply(const flp_tuning *tuning, flp_kernel_key *keys, int count)
  * tunable on some architecture, 0 if none is. */
 int flp_kernel_arch_leaves_choice(const char *arch, const flp_spec *spec);
 unsigned flp_kernel_tunable_kinds(const flp_spec *spec);
+/* The newest architecture on which plans of a resolved spec have a tunable kernel of that kind; NULL if there is none. */
+const char *flp_kernel_tunable_arch(const flp_spec *spec, flp_kernel_kind kind);
 
 /* 1 if at least one of those kernels is the architecture's own (arch.h). */
 int flp_kernel_arch_serves(const char *arch, const flp_spec *spec);

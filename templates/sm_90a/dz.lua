@@ -14,15 +14,9 @@
 -- A unit is a band of rows against two tiles of columns, one a warpgroup, or cooperative one tile.
 
 return function(k, spec)
-  local fp32 = spec.dtype == "fp32"
-  local columns = fp32 and 128 or 192
   local staging = k.import "staging"
-  local SUMS_BYTES = (spec.tune.columns or columns) * 4   -- of a warp, one a column
-  local T = k.import "tune" (spec, {
-    schedule = fp32 and "cooperative" or "ping-pong", rows = 128, columns = columns,
-    stages = fp32 and 4 or 5, cluster = 2, widths = fp32 and {64, 128} or nil,
-    staging = staging.bytes + (spec.bias_grad and SUMS_BYTES or 0),
-  })
+  local T = k.import "tune".choose(spec)
+  local SUMS_BYTES = T.columns * 4                       -- of a warp, one a column
   local H = k.import "engine" (k, spec, T)
   local S = k.import "score" (k)
   local B = staging.over(k, spec, H)

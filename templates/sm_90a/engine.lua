@@ -27,7 +27,7 @@ return function(k, spec, options)
 
   H.a_bytes, H.b_bytes = H.rows * 128, H.columns * 128
   H.stage_bytes = H.a_bytes + H.b_bytes
-  local staging_bytes = 8 * (options.staging or 0) -- for the epilogues of the eight warps that multiply
+  local staging_bytes = 8 * options.staging -- for the epilogues of the eight warps that multiply
 
   -- A value that is the same in all lanes. What the role that multiplies decides by comes from such values alone: its
   -- loops and descriptors then live in uniform registers, which saves a third of the instructions. Roles of one thread
@@ -40,8 +40,9 @@ return function(k, spec, options)
   local ring = k.import "ring" (k, H, units)
   local engine = wide and k.import "terms" (k, spec, H, ring, units, options) or k.import "whole" (k, spec, H, ring)
   H.threads = engine.warpgroups * 128
-  H.shared_bytes = H.stages * H.stage_bytes + engine.bytes + staging_bytes + ring.barrier_bytes + engine.barrier_bytes
-    + units.bytes
+  H.shared_bytes = options.shared_bytes
+  assert(H.shared_bytes == H.stages * H.stage_bytes + engine.bytes + staging_bytes + ring.barrier_bytes
+    + engine.barrier_bytes + units.bytes, "what tune.lua counts is not what is laid out here")
 
   local warpgroup, lane, first_row
 

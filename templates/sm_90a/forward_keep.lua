@@ -59,5 +59,5 @@ return function(k, spec)
     return K
   end
 
-  k.import "online" (k, spec, "forward_keep", {staging = staging.bytes, over = over})
+  k.import "online" (k, spec, "forward_keep", over)
 end

@@ -14,7 +14,7 @@
 -- ring, and the warpgroups take turns. What does not fill a wave goes leaf by leaf. Cooperative, a unit is a band of
 -- rows against one leaf, and each warpgroup has half of the rows.
 --
--- keep, if given: {staging = bytes of shared memory a warp, over = function(H) -> K}. K.row(p, u, row) ->
+-- keep, if given: function(H) -> K. K.row(p, u, row) ->
 -- see(block_column, exponentials, m, y): before each row of a tile, and for each of its blocks as it is summed: 2^(t-m)
 -- of the columns of this thread, m the maximum so far, y: with a softcap their tanh. A block of a row with h = 0 comes
 -- before that of its neighbour with h = 1. K.finish(): behind the last tile.
@@ -22,14 +22,9 @@
 local LEAF, BLOCK = k.abi.LEAF_COLUMNS, 64
 
 return function(k, spec, entry, keep)
-  local fp32 = spec.dtype == "fp32"
-  local T = k.import "tune" (spec, {
-    schedule = fp32 and "cooperative" or "ping-pong", rows = 128, columns = fp32 and 128 or 192,
-    stages = fp32 and 4 or 5, cluster = 2, widths = fp32 and {64, 128} or nil,
-    staging = keep and keep.staging,
-  })
+  local T = k.import "tune".choose(spec)
   local H = k.import "engine" (k, spec, T)
-  local K = keep and keep.over(H)
+  local K = keep and keep(H)
   local S = k.import "score" (k)
   local LEAVES = T.schedule == "ping-pong" and 2 or 1 -- of a unit
   local TILES = LEAF // H.columns                     -- of a leaf

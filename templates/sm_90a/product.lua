@@ -10,31 +10,9 @@
 -- A unit is a band of rows of a result against one tile of D. Those of grad_hidden, long ones, come first; the short
 -- ones of grad_weight fill the last wave.
 
--- Tiles of 16-bit operands, in order of preference. A multiplication takes about as long in each, so what counts is how
--- many of D's columns a last tile leaves unused: loss is what a tile takes longer where none leaves any.
-local TILES = {
-  {rows = 128, columns = 256, cluster = 2, loss = 1},
-  {rows = 256, columns = 192, cluster = 1, loss = 1.005},
-  {rows = 256, columns = 128, cluster = 1, loss = 1.02},
-}
-local WIDE = {rows = 128, columns = 128, cluster = 2}
-
-local function tile_of(hidden)
-  local best, least
-  for _, tile in ipairs(TILES) do
-    local cost = (hidden + tile.columns - 1) // tile.columns * tile.columns * tile.loss
-    if not least or cost < least then best, least = tile, cost end
-  end
-  return best
-end
-
 return function(k, spec)
   local fp32 = spec.dtype == "fp32"
-  local tile = fp32 and WIDE or tile_of(spec.hidden)
-  local T = k.import "tune" (spec, {
-    schedule = "cooperative", rows = tile.rows, columns = tile.columns, stages = 4, cluster = tile.cluster, raster = 8,
-    schedules = {"cooperative"}, widths = fp32 and {64, 128} or nil,
-  })
+  local T = k.import "tune".choose(spec)
   local H = k.import "engine" (k, spec, T)
   local element = ({bf16 = k.bf16, fp16 = k.f16})[spec.dtype]
   local BAND = H.rows * H.cluster

@@ -31,9 +31,6 @@ return function(k, H, units)
   local function load(operand, part, offset, to, ready, step, cast)
     local height = operand.major == "mn" and H.box or operand.box or part
     local bytes = operand.major == "mn" and H.depth * 128 or height * 128
-    if part % height > 0 then
-      error(("tune: each CTA would load %d columns; boxes have %d"):format(part, height), 0)
-    end
     for i = 0, part // height - 1 do
       local x, y = step * H.depth, operand.at + offset + i * height
       if operand.major == "mn" then x, y = y, x end

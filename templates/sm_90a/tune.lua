@@ -1,4 +1,5 @@
--- tune.lua: how a kernel of sm_90a is cut: what the key asks for, and where it leaves a choice, the kernel's own.
+-- tune.lua: tile configurations of sm_90a's kernels: what a kernel chooses by itself, what can be built, and what it
+-- takes. The generator asks it before it builds, the tuner for every candidate (gen/generate/space.c).
 --
 --   schedule         "ping-pong" or "cooperative", see engine.lua
 --   rows, columns    of a tile: what a CTA, or in ping-pong one of its two warpgroups, multiplies at a time
@@ -6,60 +7,112 @@
 --   cluster          CTAs along the rows that share the tiles of the second operand
 --   raster           how many bands of rows may walk along the columns together, for what they share in L2
 
+local staging = k.import "staging"
+
 local SHARED_BYTES = 232448   -- of a CTA
 -- Of a thread that multiplies. It has 240 registers, and with fp32 operands 208, of which a k16 takes up to 64 beside
 -- them.
 local ACCUMULATORS, ACCUMULATORS_WIDE = 192, 96
-
+local RASTER_MOST = 64
 -- Bytes of L2 for the hidden rows of a sweep: with more than a good half of it they do not stay there.
 local PANEL_BYTES = 24 << 20
 
--- Of bands of that many rows; where D is not known, as with 4096 columns.
+------------------------------------------------------------------------------------------------ what kernels choose
+-- Bands of that many rows whose hidden rows stay in L2; where D is not known, as with 4096 columns.
 local function panel(spec, band)
   local depth, bytes = spec.hidden > 0 and spec.hidden or 4096, spec.dtype == "fp32" and 4 or 2
-  return math.max(1, math.min(64, PANEL_BYTES // (band * depth * bytes)))
+  return math.max(1, math.min(RASTER_MOST, PANEL_BYTES // (band * depth * bytes)))
 end
 
--- own: what the kernel chooses; without a raster, the bands of its own tile whose hidden rows stay in L2.
-return function(spec, own)
-  local tune, T = spec.tune, {}
+local function for_scores(spec)
   local wide = spec.dtype == "fp32"
-  for _, name in ipairs {"schedule", "rows", "columns", "stages", "cluster", "raster"} do
-    T[name] = tune[name] or own[name]
-  end
-  T.raster = T.raster or panel(spec, own.rows * own.cluster)
-  T.staging = own.staging
+  return {schedule = wide and "cooperative" or "ping-pong", rows = 128, columns = wide and 128 or 192,
+          stages = wide and 4 or 5, cluster = 2, raster = panel(spec, 128 * 2)}
+end
 
-  local function refuse(name, accepted)
-    error(("tune: %s %s is not accepted; %s"):format(name, T[name], accepted), 0)
+-- Tiles of products of 16-bit operands, in order of preference. A multiplication takes about as long in each, so what
+-- counts is how many of D's columns a last tile leaves unused: loss is what a tile takes longer where none leaves any.
+local TILES = {
+  {rows = 128, columns = 256, cluster = 2, loss = 1},
+  {rows = 256, columns = 192, cluster = 1, loss = 1.005},
+  {rows = 256, columns = 128, cluster = 1, loss = 1.02},
+}
+
+local function for_products(spec)
+  local best, least = {rows = 128, columns = 128, cluster = 2}, nil
+  for _, tile in ipairs(spec.dtype == "fp32" and {} or TILES) do
+    local cost = (spec.hidden + tile.columns - 1) // tile.columns * tile.columns * tile.loss
+    if not least or cost < least then best, least = tile, cost end
   end
+  return {schedule = "cooperative", rows = best.rows, columns = best.columns, stages = 4, cluster = best.cluster,
+          raster = 8}
+end
+
+-- By kind of kernel. own: its choice; staging: bytes of shared memory that a warp needs for its results; schedules:
+-- those that it can run, if not all; boxed: its second operand is MN-major, which a CTA loads in whole boxes of columns
+local KINDS = {
+  forward = {own = for_scores, staging = function() return 0 end},
+  forward_keep = {own = for_scores, staging = function() return staging.bytes end},
+  dz = {own = for_scores, staging = function(spec, T) -- and with a bias gradient a sum a column
+    return staging.bytes + (spec.bias_grad and T.columns * 4 or 0)
+  end},
+  products = {own = for_products, staging = function() return 0 end, schedules = {"cooperative"}, boxed = true},
+}
+
+--------------------------------------------------------------------------------------------------- what can be built
+local function refuse(format, ...) error(("tune: " .. format):format(...), 0) end
+
+local function check_values(T, kind, wide)
   local function among(name, values)
     for _, value in ipairs(values) do
       if T[name] == value then return end
     end
-    refuse(name, "one of " .. table.concat(values, ", ") .. " is")
+    refuse("%s %s is not accepted; one of %s is", name, T[name], table.concat(values, ", "))
   end
-
-  among("schedule", wide and {"cooperative"} or own.schedules or {"ping-pong", "cooperative"})
-  among("columns", own.widths or {64, 128, 192, 256})
+  local cooperative = T.schedule == "cooperative"
+  among("schedule", wide and {"cooperative"} or kind.schedules or {"ping-pong", "cooperative"})
+  among("columns", wide and {64, 128} or {64, 128, 192, 256})
   among("cluster", {1, 2, 4})
   -- 64 rows are the height of one wgmma, and a box of a tensor map has 256 rows at most
-  among("rows", wide and {128} or T.schedule == "cooperative" and {128, 256} or {64, 128, 192, 256})
-  if T.raster > 64 then refuse("raster", "1 to 64 is") end
-  if T.stages < 2 or T.stages > 12 then refuse("stages", "2 to 12 is") end
+  among("rows", wide and {128} or cooperative and {128, 256} or {64, 128, 192, 256})
+  if T.raster > RASTER_MOST then refuse("raster %d is not accepted; 1 to %d is", T.raster, RASTER_MOST) end
+  if T.stages < 2 or T.stages > 12 then refuse("stages %d is not accepted; 2 to 12 is", T.stages) end
+end
 
+local function check_resources(T, kind, wide)
   local accumulators = T.rows * T.columns // (T.schedule == "cooperative" and 256 or 128)
   local most = wide and ACCUMULATORS_WIDE or ACCUMULATORS
   if accumulators > most then
-    error(("tune: %dx%d %s needs %d accumulators a thread; at most %d fit"):format(
-      T.rows, T.columns, T.schedule, accumulators, most), 0)
+    refuse("%dx%d %s needs %d accumulators a thread; at most %d fit", T.rows, T.columns, T.schedule, accumulators, most)
   end
+  if T.shared_bytes > SHARED_BYTES then
+    refuse("%d stages of %dx%d need %d bytes of shared memory; there are %d", T.stages, T.rows, T.columns,
+      T.shared_bytes, SHARED_BYTES)
+  end
+  local part, box = T.columns // T.cluster, wide and 32 or 64
+  if kind.boxed and part % box > 0 then
+    refuse("each CTA would load %d columns; boxes have %d", part, box)
+  end
+end
+
+-- The configuration of the kernel: what the key asks for, else its own choice. Raises why it cannot be built.
+local function choose(spec)
+  local kind, wide, T = KINDS[spec.kind], spec.dtype == "fp32", {}
+  for name, own in pairs(kind.own(spec)) do T[name] = spec.tune[name] or own end
+  check_values(T, kind, wide)
+  T.staging = kind.staging(spec, T)
   T.planes = wide and T.stages - 1 or 0 -- stages of the second ring: of three terms of B, 64 bytes a column each
-  local bytes = T.stages * (T.rows + T.columns) * 128 + T.planes * (T.columns * 192) + 8 * (T.staging or 0)
+  T.shared_bytes = T.stages * (T.rows + T.columns) * 128 + T.planes * (T.columns * 192) + 8 * T.staging
     + (T.stages + T.planes) * 16 + 24
-  if bytes > SHARED_BYTES then
-    error(("tune: %d stages of %dx%d need %d bytes of shared memory; there are %d"):format(
-      T.stages, T.rows, T.columns, bytes, SHARED_BYTES), 0)
-  end
+  check_resources(T, kind, wide)
   return T
 end
+
+-- What a search goes over, each ascending: values that are worth a look, not all that can be built. Beside them it takes
+-- the kernel's own choice.
+local axes = {
+  schedule = {"ping-pong", "cooperative"}, rows = {64, 128, 192, 256}, columns = {64, 128, 192, 256},
+  stages = {3, 4, 5, 6, 7, 8}, cluster = {1, 2, 4}, raster = {4, 8, 16, 32, 64},
+}
+
+return {choose = choose, axes = axes}

@@ -55,7 +55,7 @@ static void refuse(search_candidate *c, const char *reason) {
 }
 
 /* Adds what is to be timed to the end, unless it is the default. */
-static void add_included(tune_list *out, const tune_target *target, const flp_tunables *included) {
+static void add_included(tune_list *out, const tile_space *space, const flp_tunables *included) {
   static const flp_tunables none = {0};
   const search_candidate *own = &out->items[0];
   flp_tunables tune = space_over(included, &own->tune);
@@ -63,7 +63,7 @@ static void add_included(tune_list *out, const tune_target *target, const flp_tu
   if (memcmp(included, &none, sizeof none) == 0 || memcmp(&tune, &own->tune, sizeof tune) == 0) return;
   search_candidate *c = add_kernel(out, own->kind, &tune);
   c->is_included = 1;
-  if (!space_accepts(own->kind, &target->spec, &tune, reason)) refuse(c, reason);
+  if (!space_accepts(space, &tune, reason)) refuse(c, reason);
 }
 
 static int is_listed(const tune_list *list, int first, const flp_tunables *tune) {
@@ -72,16 +72,16 @@ static int is_listed(const tune_list *list, int first, const flp_tunables *tune)
   return 0;
 }
 
-flp_status tune_list_kernels(flp_kernel_kind kind, const tune_target *target, const tune_work *work,
-                             const flp_device *device, const flp_tunables *included, tune_list *out) {
+/* Fills out: the template's own choice first, then what is to be timed, then the rest of the space. */
+static flp_status list_space(flp_kernel_kind kind, const tile_space *space, const flp_tunables *included,
+                             tune_list *out) {
   space_points points;
-  flp_tunables own = space_own(kind, &target->spec);
-  *out = (tune_list){0};
-  FLP_TRY(space_list(kind, &target->spec, &points));
+  flp_tunables own = space_own(space);
+  FLP_TRY(space_list(space, &points));
   out->items = calloc((size_t)points.count + 2, sizeof *out->items);
   if (out->items) {
     add_kernel(out, kind, &own);
-    add_included(out, target, included);
+    add_included(out, space, included);
     int first = out->count;
     for (int i = 0; i < points.count; i++) {
       if (is_listed(out, first, &points.items[i].tune)) continue;
@@ -90,6 +90,17 @@ flp_status tune_list_kernels(flp_kernel_kind kind, const tune_target *target, co
     }
   }
   space_clear(&points);
+  return out->items ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of host memory for the candidates");
+}
+
+flp_status tune_list_kernels(flp_kernel_kind kind, const tune_target *target, const tune_work *work,
+                             const flp_device *device, const flp_tunables *included, tune_list *out) {
+  tile_space *space;
+  *out = (tune_list){0};
+  FLP_TRY(space_open(kind, &target->spec, flp_kernel_tunable_arch(&target->spec, kind), &space));
+  flp_status status = list_space(kind, space, included, out);
+  space_close(space);
+  FLP_TRY(status);
   int64_t rows = work->chunk_rows > 0 ? work->chunk_rows : work->rows;
   for (int i = 0; i < out->count; i++) {
     search_candidate *c = &out->items[i];
@@ -99,7 +110,7 @@ flp_status tune_list_kernels(flp_kernel_kind kind, const tune_target *target, co
     c->predicted_ms = ms * (double)work->rows / (double)rows;
     if (!c->is_included) prune_same_walk(out, c, rows);
   }
-  return out->items ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of host memory for the candidates");
+  return FLP_OK;
 }
 
 /* ---- layouts ---- */

@@ -51,8 +51,8 @@ static void put_layout(const tune_session *s, flp_kernel_desc *desc) {
 }
 
 /* Whether the target's kernel of that kind was searched: forward_keep is not where steps run in mode R. */
-static int was_searched(const tune_session *s, flp_kernel_kind kind) {
-  return space_has(kind) && (kind != FLP_KERNEL_KEEP || tune_session_mode(s));
+static int was_searched(const tune_session *s, const flp_kernel_key *key) {
+  return flp_kernel_is_tunable(key) && (key->kind != FLP_KERNEL_KEEP || tune_session_mode(s));
 }
 
 static flp_status store_one(const tune_session *s, flp_store *made, flp_store *out, const flp_kernel_key *key,
@@ -64,7 +64,7 @@ static flp_status store_one(const tune_session *s, flp_store *made, flp_store *o
   flp_tuning_apply(&s->chosen, &cut, 1);
   flp_status status = find_made(made, &s->target->spec, &cut, &image);
   put_layout(s, &image.desc);
-  if (status == FLP_OK) status = key_bytes(key, flp_sources_hash(), was_searched(s, key->kind) ? device : "", bytes);
+  if (status == FLP_OK) status = key_bytes(key, flp_sources_hash(), was_searched(s, key) ? device : "", bytes);
   if (status == FLP_OK) status = flp_store_put(out, bytes, strlen(bytes), &image);
   flp_kernel_image_clear(&image);
   return status;

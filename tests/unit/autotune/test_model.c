@@ -20,8 +20,19 @@ static flp_spec spec_of(int64_t vocab, int64_t hidden, uint32_t grads) {
   spec.hidden = hidden;
   spec.dtype = FLP_DTYPE_BF16;
   spec.grads = grads;
+  spec.keep = grads != 0;
   cr_assert_eq(flp_spec_resolve(&spec, &resolved), FLP_OK);
   return resolved;
+}
+
+static const flp_kernel_kind kinds[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_PRODUCTS, FLP_KERNEL_KEEP};
+
+static flp_tunables own_of(flp_kernel_kind kind, const flp_spec *spec) {
+  tile_space *space;
+  cr_assert_eq(space_open(kind, spec, "sm_90a", &space), FLP_OK, "%s", flp_error_detail());
+  flp_tunables own = space_own(space);
+  space_close(space);
+  return own;
 }
 
 static double forward_ms(const flp_spec *spec, int64_t n, const flp_tunables *tune) {
@@ -81,13 +92,16 @@ Test(model, the_templates_own_choice_is_its_first_or_nearly_so) {
   for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
       flp_spec spec = spec_of(shapes[s][0], shapes[s][1], 0);
-      flp_tunables own = space_own(FLP_KERNEL_FORWARD, &spec);
-      double own_ms = forward_ms(&spec, rows[r], &own), least = own_ms;
+      tile_space *space;
       space_points points;
-      cr_assert_eq(space_list(FLP_KERNEL_FORWARD, &spec, &points), FLP_OK);
+      cr_assert_eq(space_open(FLP_KERNEL_FORWARD, &spec, "sm_90a", &space), FLP_OK);
+      cr_assert_eq(space_list(space, &points), FLP_OK);
+      flp_tunables own = space_own(space);
+      double own_ms = forward_ms(&spec, rows[r], &own), least = own_ms;
       for (int i = 0; i < points.count; i++)
         if (points.items[i].legal) least = fmin(least, forward_ms(&spec, rows[r], &points.items[i].tune));
       space_clear(&points);
+      space_close(space);
       cr_expect_leq(own_ms, (rows[r] < 8192 ? 1.25 : 1.04) * least, "V=%d D=%d N=%d: %g ms of %g", (int)shapes[s][0],
                     (int)shapes[s][1], (int)rows[r], own_ms, least);
     }
@@ -96,16 +110,15 @@ Test(model, the_templates_own_choice_is_its_first_or_nearly_so) {
 Test(model, times_grow_with_the_work) {
   flp_spec spec = spec_of(151936, 4096, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT),
            frozen = spec_of(151936, 4096, FLP_GRAD_HIDDEN);
-  for (int k = 0; k < FLP_KERNEL_KINDS; k++) {
-    flp_kernel_kind kind = (flp_kernel_kind)k;
-    if (!space_has(kind)) continue;
-    flp_tunables own = space_own(kind, &spec);
+  for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+    flp_kernel_kind kind = kinds[k];
+    flp_tunables own = own_of(kind, &spec);
     double once = model_ms(kind, &spec, 8192, 50688, &h200, &own),
            twice = model_ms(kind, &spec, 16384, 50688, &h200, &own);
     cr_expect(once > 0 && twice > 1.7 * once && twice < 2.3 * once, "%s: %g, %g", flp_kernel_kind_name(kind), once,
               twice);
   }
-  flp_tunables own = space_own(FLP_KERNEL_PRODUCTS, &spec);
+  flp_tunables own = own_of(FLP_KERNEL_PRODUCTS, &spec);
   cr_expect_lt(model_ms(FLP_KERNEL_PRODUCTS, &frozen, 8192, 50688, &h200, &own),
                0.6 * model_ms(FLP_KERNEL_PRODUCTS, &spec, 8192, 50688, &h200, &own));
 }
@@ -116,7 +129,7 @@ Test(model, keeping_costs_what_it_stores_beside_forward) {
   flp_device slow = h200;
   slow.memory_clock_khz = 1000000; /* 2 TB/s */
   slow.memory_bus_bits = 8000;
-  const flp_tunables cuts[] = {space_own(FLP_KERNEL_KEEP, &spec), {FLP_SCHEDULE_COOPERATIVE, 128, 128, 4, 1, 16}};
+  const flp_tunables cuts[] = {own_of(FLP_KERNEL_KEEP, &spec), {FLP_SCHEDULE_COOPERATIVE, 128, 128, 4, 1, 16}};
   for (int i = 0; i < 2; i++) {
     double own = forward_ms(&spec, 8192, &cuts[i]);
     double keep = model_ms(FLP_KERNEL_KEEP, &spec, 8192, 0, &h200, &cuts[i]);
