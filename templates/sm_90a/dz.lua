@@ -26,33 +26,27 @@ return function(k, spec)
   local STAGED_COLUMNS = H.box
 
   local function problem(p)
-    local depth = spec.hidden > 0 and spec.hidden or p.depth
-    local q = {}
-    q.active = H.uniform(k.load(k.i32, p.count, 0))
+    local q = {active = H.active(p)}
     q.rows = k.max(k.min(q.active, p.row_end) - p.row_begin, 0)
     q.bands = (q.rows + (BAND - 1)) // BAND
     q.tiles = (p.column_end - p.column_begin + (H.columns - 1)) // H.columns
     q.across = (q.tiles + (TILES - 1)) // TILES
     q.units = q.bands * q.across
-    q.steps = spec.hidden > 0 and k.const(k.i32, (depth + H.depth - 1) // H.depth)
-      or k.max((depth + (H.depth - 1)) // H.depth, 1)
+    q.steps = H.steps(p)
     return q
   end
 
-  local function unit_at(q, unit)
+  local function unit_at(_, q, unit)
     local band, across = H.walk(unit, q.bands, q.across, T.raster)
     local tile = across * TILES
     return {row = band * BAND + H.rank() * H.rows, tile = tile, tiles = k.min(q.tiles - tile, TILES)}
   end
 
-  local function feed(p)
-    H.feed_units(function() return problem(p) end, function(unit, start, q)
-      local u = unit_at(q, unit)
-      local rows = k.select(k.eq(q.active, p.n), p.hidden_map, p.gathered_map)
-      return k.loop(k.const(k.i32, 0), u.tiles, 1, start, function(i, at)
-        return H.feed(at, q.steps, {map = rows, major = "k", at = u.row},
-          {map = p.weight_map, major = "k", at = (u.tile + i) * H.columns, evict = "first"})
-      end)
+  local function feed(p, u, start, q)
+    local rows = k.select(k.eq(q.active, p.n), p.hidden_map, p.gathered_map)
+    return k.loop(k.const(k.i32, 0), u.tiles, 1, start, function(i, at)
+      return H.feed(at, q.steps, {map = rows, major = "k", at = u.row},
+        {map = p.weight_map, major = "k", at = (u.tile + i) * H.columns, evict = "first"})
     end)
   end
 
@@ -139,9 +133,7 @@ return function(k, spec)
   end
 
   local function multiply(p)
-    H.first_turn()
-    H.multiply_units(function() return problem(p) end, function(unit, index, q)
-      local u = unit_at(q, unit)
+    return function(u, index, q)
       local mine = TILES == 2 and k.zext(k.i32, H.second()) or k.const(k.i32, 0)
       k.branch(k.lt(mine, u.tiles), function()
         H.take_turn()
@@ -152,17 +144,8 @@ return function(k, spec)
         H.pass_turn()
       end)
       return H.advance(index, u.tiles * q.steps)
-    end)
-    B.finish()
+    end
   end
 
-  k.kernel {
-    entry = "dz_map", threads = H.threads, min_ctas = 1, shared_bytes = H.shared_bytes,
-    tile = {rows = H.rows, columns = H.columns, depth = H.depth, stages = H.stages, raster = T.raster,
-            cluster = H.cluster},
-    body = function(p)
-      H.begin()
-      H.roles(function() feed(p) end, function() H.dispatch(p.turn, problem(p).units) end, function() multiply(p) end)
-    end,
-  }
+  H.kernel("dz_map", {problem = problem, unit_at = unit_at, feed = feed, multiply = multiply, finish = B.finish})
 end

@@ -47,7 +47,7 @@ return function(k, spec, options)
   local warpgroup, lane, first_row
 
   -- First in a kernel's body. Nothing may leave the kernel before.
-  function H.begin()
+  local function begin()
     local base = k.shared(1024)
     local behind = base + H.stages * H.stage_bytes
     H.staging = behind + engine.bytes
@@ -91,16 +91,23 @@ return function(k, spec, options)
   -- Where that accumulator stands.
   function H.at(w, h, j, e) return w * each + 4 * j + 2 * h + e + 1 end
 
+  -- What every kernel begins its problem with: the active rows, and at its end the steps along K of a product over D.
+  function H.active(p) return H.uniform(k.load(k.i32, p.count, 0)) end
+  function H.steps(p)
+    if spec.hidden > 0 then return k.const(k.i32, (spec.hidden + H.depth - 1) // H.depth) end
+    return k.max((p.depth + (H.depth - 1)) // H.depth, 1)
+  end
+
   -- Splits the warpgroups: feed() and dispatch() run in one thread each, multiply() in two warpgroups. Where there is
   -- one that splits, feed() runs there as well: the same units and tiles, of which it splits what the feeder loads.
-  function H.roles(feed, dispatch, multiply)
+  local function roles(feed, dispatch, multiply)
     local function as_feeder()
-      H.feed_units, H.feed = ring.feed_units, ring.feed
-      feed()
+      H.feed = ring.feed
+      feed(ring.feed_units)
     end
     local function as_splitter()
-      H.feed_units, H.feed = engine.split_units, engine.split
-      feed()
+      H.feed = engine.split
+      feed(engine.split_units)
     end
     k.branch(k.eq(warpgroup, 2), function()
       k.registers_lower(engine.feeder_registers)
@@ -121,11 +128,7 @@ return function(k, spec, options)
     end)
   end
 
-  H.dispatch, H.walk, H.advance = units.dispatch, units.walk, engine.advance
-  -- Runs body(unit, place in the ring, q) -> place over the units, from place 0 on.
-  function H.multiply_units(problem, body)
-    units.over(problem, k.const(k.i32, 0), function(...) return H.uniform(body(...)) end, false)
-  end
+  H.walk, H.advance = units.walk, engine.advance
 
   ------------------------------------------------------------------------------------------------ multiplying
   local TURN = 2                                  -- named barriers TURN and TURN + 1: whose turn it is to multiply
@@ -139,7 +142,7 @@ return function(k, spec, options)
     if not cooperative then k.barrier_arrive((H.own() ~ 1) + TURN, 256) end
   end
   -- Warpgroup 0 begins.
-  function H.first_turn()
+  local function first_turn()
     if not cooperative then
       k.when(k.eq(warpgroup, 1), function() k.barrier_arrive(TURN, 256) end)
     end
@@ -171,6 +174,38 @@ return function(k, spec, options)
       end
       return out
     end)
+  end
+
+  ------------------------------------------------------------------------------------------------ a kernel
+  -- Defines the kernel of an entry from its parts:
+  --   problem(p) -> q            what all roles must agree on; q.units is how many units the grid has
+  --   unit_at(p, q, unit) -> u   one of them. Both are worked out anew for each unit: no role has registers to keep them
+  --   feed(p, u, place, q) -> place            loads a unit's stages, by H.feed, from a place in the ring on
+  --   multiply(p) -> function(u, place, q, unit) -> place    takes them from there
+  --   finish()                   if given, behind the last unit, in the threads that multiply
+  --   unit_columns               if given, for the descriptor
+  function H.kernel(entry, parts)
+    local function body(p)
+      local function problem() return parts.problem(p) end
+      local function feed(over_units)
+        over_units(problem, function(unit, place, q) return parts.feed(p, parts.unit_at(p, q, unit), place, q) end)
+      end
+      local function multiply()
+        local run = parts.multiply(p)
+        first_turn()
+        units.over(problem, k.const(k.i32, 0), function(unit, place, q)
+          return H.uniform(run(parts.unit_at(p, q, unit), place, q, unit))
+        end, false)
+        if parts.finish then parts.finish() end
+      end
+      begin()
+      roles(feed, function() units.dispatch(p.turn, problem().units) end, multiply)
+    end
+    k.kernel {
+      entry = entry, threads = H.threads, min_ctas = 1, shared_bytes = H.shared_bytes, body = body,
+      tile = {rows = H.rows, columns = H.columns, depth = H.depth, stages = H.stages, raster = options.raster,
+              cluster = H.cluster, unit_columns = parts.unit_columns},
+    }
   end
 
   return H

@@ -32,9 +32,7 @@ return function(k, spec, entry, keep)
 
   -- Everything both roles must agree on.
   local function problem(p)
-    local depth = spec.hidden > 0 and spec.hidden or p.depth
-    local q = {}
-    q.active = H.uniform(k.load(k.i32, p.count, 0))
+    local q = {active = H.active(p)}
     q.row_end = k.min(q.active, p.row_end)
     q.bands = k.max(q.row_end - p.row_begin + (BAND - 1), 0) // BAND
     q.across = (p.vocab_valid + (LEAVES * LEAF - 1)) // (LEAVES * LEAF)
@@ -43,8 +41,7 @@ return function(k, spec, entry, keep)
     local rest = LEAVES == 2 and k.urem(whole, clusters) or k.const(k.i32, 0)
     rest = k.select(k.le(rest * 2, clusters), rest, 0)
     q.whole, q.units = whole - rest, whole + rest
-    q.steps = spec.hidden > 0 and k.const(k.i32, (depth + H.depth - 1) // H.depth)
-      or k.max((depth + (H.depth - 1)) // H.depth, 1)
+    q.steps = H.steps(p)
     return q
   end
 
@@ -64,21 +61,17 @@ return function(k, spec, entry, keep)
   end
 
   ------------------------------------------------------------------------------------------------ the feeder
-  local function feed(p)
-    -- What a unit starts from is worked out anew for each, here and below: neither role has registers to keep it in.
-    H.feed_units(function() return problem(p) end, function(unit, start, q)
-      local u = unit_at(p, q, unit)
-      local whole = k.eq(q.active, p.n)
-      local rows = k.select(whole, p.hidden_map, p.gathered_map)
-      local row = u.row + k.select(whole, p.row_begin, 0)
-      local shared = u.second * 2                     -- tiles that alternate; the first leaf goes on alone behind them
-      return k.loop(k.const(k.i32, 0), u.first + u.second, 1, start, function(i, at)
-        local paired = k.lt(i, shared)
-        local tile = k.select(paired, k.lshr(i, 1) + (i & 1) * TILES, i - k.lshr(shared, 1))
-        -- W passes once through L2 for all row bands of a group, hidden is read again and again
-        return H.feed(at, q.steps, {map = rows, major = "k", at = row},
-          {map = p.weight_map, major = "k", at = u.leaf * LEAF + tile * H.columns, evict = "first"})
-      end)
+  local function feed(p, u, start, q)
+    local whole = k.eq(q.active, p.n)
+    local rows = k.select(whole, p.hidden_map, p.gathered_map)
+    local row = u.row + k.select(whole, p.row_begin, 0)
+    local shared = u.second * 2                       -- tiles that alternate; the first leaf goes on alone behind them
+    return k.loop(k.const(k.i32, 0), u.first + u.second, 1, start, function(i, at)
+      local paired = k.lt(i, shared)
+      local tile = k.select(paired, k.lshr(i, 1) + (i & 1) * TILES, i - k.lshr(shared, 1))
+      -- W passes once through L2 for all row bands of a group, hidden is read again and again
+      return H.feed(at, q.steps, {map = rows, major = "k", at = row},
+        {map = p.weight_map, major = "k", at = u.leaf * LEAF + tile * H.columns, evict = "first"})
     end)
   end
 
@@ -251,9 +244,7 @@ return function(k, spec, entry, keep)
       k.when(k.gt(tiles, 0), function() store_leaf(u, leaf, sums) end)
     end
 
-    H.first_turn()
-    H.multiply_units(function() return problem(p) end, function(unit, index, q)
-      local u = unit_at(p, q, unit)
+    return function(u, index, q)
       if LEAVES == 1 then
         reduce_leaf(u, u.leaf, u.first, index, q.steps, function(tile) return tile end)
       else
@@ -268,17 +259,9 @@ return function(k, spec, entry, keep)
         end)
       end
       return H.advance(index, (u.first + u.second) * q.steps)
-    end)
-    if K then K.finish() end
+    end
   end
 
-  k.kernel {
-    entry = entry .. "_map", threads = H.threads, min_ctas = 1, shared_bytes = H.shared_bytes,
-    tile = {rows = H.rows, columns = H.columns, depth = H.depth, stages = H.stages, unit_columns = LEAF,
-            raster = T.raster, cluster = H.cluster},
-    body = function(p)
-      H.begin()
-      H.roles(function() feed(p) end, function() H.dispatch(p.turn, problem(p).units) end, function() multiply(p) end)
-    end,
-  }
+  H.kernel(entry .. "_map", {problem = problem, unit_at = unit_at, feed = feed, multiply = multiply,
+                             finish = K and K.finish, unit_columns = LEAF})
 end

@@ -20,8 +20,7 @@ return function(k, spec)
   local function depth_of(p) return spec.hidden > 0 and k.const(k.i32, spec.hidden) or p.depth end
 
   local function problem(p)
-    local q = {}
-    q.active = H.uniform(k.load(k.i32, p.count, 0))
+    local q = {active = H.active(p)}
     q.rows = k.max(k.min(q.active, p.row_end) - p.row_begin, 0)
     q.columns = p.column_end - p.column_begin
     q.across = (depth_of(p) + (H.columns - 1)) // H.columns
@@ -35,7 +34,7 @@ return function(k, spec)
   end
 
   -- of_hidden: which product; m, n: first row and column of the tile of the result; size, depth: M and K.
-  local function unit_at(q, unit)
+  local function unit_at(_, q, unit)
     local of_hidden = k.lt(unit, q.hidden_units)
     local inside, bands = unit - q.hidden_units, k.select(of_hidden, q.hidden_bands, q.weight_bands)
     local band, n = H.walk(k.select(of_hidden, unit, inside), bands, q.across, T.raster)
@@ -46,16 +45,13 @@ return function(k, spec)
     }
   end
 
-  local function feed(p)
-    H.feed_units(function() return problem(p) end, function(unit, start, q)
-      local u = unit_at(q, unit)
-      return k.branch(u.of_hidden, function()
-        return H.feed(start, u.steps, {map = p.dz_map, major = "k", at = u.m, box = H.box},
-          {map = p.weight_map, major = "mn", at = u.n})
-      end, function()
-        local rows = k.select(k.eq(q.active, p.n), p.hidden_map, p.gathered_map)
-        return H.feed(start, u.steps, {map = p.dz_map, major = "mn", at = u.m}, {map = rows, major = "mn", at = u.n})
-      end)
+  local function feed(p, u, start, q)
+    return k.branch(u.of_hidden, function()
+      return H.feed(start, u.steps, {map = p.dz_map, major = "k", at = u.m, box = H.box},
+        {map = p.weight_map, major = "mn", at = u.n})
+    end, function()
+      local rows = k.select(k.eq(q.active, p.n), p.hidden_map, p.gathered_map)
+      return H.feed(start, u.steps, {map = p.dz_map, major = "mn", at = u.m}, {map = rows, major = "mn", at = u.n})
     end)
   end
 
@@ -126,26 +122,17 @@ return function(k, spec)
   end
 
   local function multiply(p)
-    H.multiply_units(function() return problem(p) end, function(unit, index, q)
-      local u = unit_at(q, unit)
+    return function(u, index, _, unit)
       local function product(of, a_major)
         return function()
           local acc = H.multiply(index, u.steps, a_major, "mn")
-          finish(p, acc, unit_at(problem(p), unit), of)
+          finish(p, acc, unit_at(p, problem(p), unit), of)
         end
       end
       k.branch(u.of_hidden, product("hidden", "k"), product("weight", "mn"))
       return H.advance(index, u.steps)
-    end)
+    end
   end
 
-  k.kernel {
-    entry = "products_map", threads = H.threads, min_ctas = 1, shared_bytes = H.shared_bytes,
-    tile = {rows = H.rows, columns = H.columns, depth = H.depth, stages = H.stages, raster = T.raster,
-            cluster = H.cluster},
-    body = function(p)
-      H.begin()
-      H.roles(function() feed(p) end, function() H.dispatch(p.turn, problem(p).units) end, function() multiply(p) end)
-    end,
-  }
+  H.kernel("products_map", {problem = problem, unit_at = unit_at, feed = feed, multiply = multiply})
 end
