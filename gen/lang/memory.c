@@ -1,8 +1,7 @@
 /* memory.c: global memory through pointers and 64-bit element indices.
  *
  * A scalar access is aligned to its element, a vector access to the whole vector. */
-#include <string.h>
-
+#include "gen/lang/order.h"
 #include "gen/lang/value.h"
 #include "gen/lang/words.h"
 
@@ -19,14 +18,13 @@ static LLVMValueRef element(gen_state *g, gen_type type, LLVMValueRef pointer, L
 
 /* opts.const: read through the non-coherent path; the memory does not change while the kernel runs. */
 static bool is_const_option(lua_State *L, int arg, const char *what) {
+  static const char *const known[] = {"const", NULL};
   if (lua_isnoneornil(L, arg)) return false;
   if (!lua_istable(L, arg)) gen_fail(L, "%s: options: expected a table, got %s", what, gen_describe(L, arg));
-  for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1))
-    if (lua_type(L, -2) != LUA_TSTRING || strcmp(lua_tostring(L, -2), "const") != 0)
-      gen_fail(L, "%s: options: only 'const' is known", what);
+  gen_order_refuse_unknown(L, arg, known, lua_pushfstring(L, "%s: options", what));
   lua_getfield(L, arg, "const");
   bool result = lua_toboolean(L, -1);
-  lua_pop(L, 1);
+  lua_pop(L, 2);
   return result;
 }
 

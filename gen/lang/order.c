@@ -143,8 +143,11 @@ const char *gen_order_unknown_key(lua_State *L, int index, const char *const *kn
 
 void gen_order_refuse_unknown(lua_State *L, int index, const char *const *known, const char *what) {
   int top = lua_gettop(L);
-  const char *name = gen_order_unknown_key(L, index, known);
-  if (name) gen_fail(L, "%s: unknown field '%s'", what, name);
+  const char *name = gen_order_unknown_key(L, index, known), *accepted = known[0];
+  if (name) {
+    for (int i = 1; known[i]; i++) accepted = lua_pushfstring(L, "%s, %s", accepted, known[i]);
+    gen_fail(L, "%s: unknown field '%s'; %s %s", what, name, known[1] ? "accepted are" : "accepted is", accepted);
+  }
   lua_settop(L, top);
 }
 

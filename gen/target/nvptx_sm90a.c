@@ -8,6 +8,7 @@
 #include "gen/lang/order.h"
 #include "gen/lang/value.h"
 #include "gen/target/arch.h"
+#include "gen/target/options.h"
 #include "gen/target/words.h"
 
 gen_state *gen_sm90a_building(lua_State *L, const char *word) {
@@ -130,7 +131,9 @@ static int tensor_copy(lua_State *L) {
   unsigned count = 5;
   const char *cast = "", *hint = "", *operands = "[$0], [$1, {$3, $4}], [$2]", *constraints = "r,l,r,r,r";
   if (!lua_isnil(L, 6)) {
+    static const char *const known[] = {"cast", "evict", NULL};
     luaL_checktype(L, 6, LUA_TTABLE);
+    gen_order_refuse_unknown(L, 6, known, "k.tensor_copy: options");
     if (lua_getfield(L, 6, "cast") != LUA_TNIL) {
       lua_Integer mask = gen_value_integer(L, -1, 1, 0xffff, "k.tensor_copy: cast");
       cast = ".multicast::cluster";
@@ -168,24 +171,6 @@ typedef struct stage {
   int accumulators;
 } stage;
 
-static lua_Integer stage_integer(lua_State *L, const char *name, lua_Integer low, lua_Integer high) {
-  const char *what = lua_pushfstring(L, "k.wgmma: %s", name);
-  lua_getfield(L, 1, name);
-  lua_Integer result = gen_value_integer(L, -1, low, high, what);
-  lua_pop(L, 2);
-  return result;
-}
-
-static int stage_transposed(lua_State *L, const char *name) {
-  lua_getfield(L, 1, name);
-  const char *major = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
-  int is_mn = strcmp(major, "mn") == 0;
-  if (!is_mn && strcmp(major, "k") != 0)
-    gen_fail(L, "k.wgmma: %s: expected \"k\" or \"mn\", got %s", name, gen_describe(L, -1));
-  lua_pop(L, 1);
-  return is_mn;
-}
-
 static stage read_stage(lua_State *L) {
   stage s = {0};
   lua_getfield(L, 1, "kind");
@@ -194,58 +179,53 @@ static stage read_stage(lua_State *L) {
   if (strcmp(kind, "fp16") == 0) s.type = "f16";
   if (!s.type) gen_fail(L, "k.wgmma: kind: expected \"bf16\" or \"fp16\", got \"%s\"", kind);
   lua_pop(L, 1);
-  s.columns = (int)stage_integer(L, "columns", 8, 256);
-  if (s.columns % 8) gen_fail(L, "k.wgmma: columns: %d is no multiple of 8", s.columns);
-  s.blocks = (int)stage_integer(L, "blocks", 1, 4);
-  s.steps = (int)stage_integer(L, "steps", 1, 16);
-  s.a_step = (int)stage_integer(L, "a_step", 1, 16383);
-  s.b_step = (int)stage_integer(L, "b_step", 1, 16383);
-  s.a_block = (int)stage_integer(L, "a_block", 1, 16383);
-  s.a_transposed = stage_transposed(L, "a_major");
-  s.b_transposed = stage_transposed(L, "b_major");
-  s.wait = (int)stage_integer(L, "wait", 0, 7);
+  s.columns = gen_options_columns(L, "k.wgmma");
+  s.blocks = gen_options_integer(L, "k.wgmma", "blocks", 1, 4);
+  s.steps = gen_options_integer(L, "k.wgmma", "steps", 1, 16);
+  s.a_step = gen_options_integer(L, "k.wgmma", "a_step", 1, 16383);
+  s.b_step = gen_options_integer(L, "k.wgmma", "b_step", 1, 16383);
+  s.a_block = gen_options_integer(L, "k.wgmma", "a_block", 1, 16383);
+  s.a_transposed = gen_options_is_mn_major(L, "k.wgmma", "a_major");
+  s.b_transposed = gen_options_is_mn_major(L, "k.wgmma", "b_major");
+  s.wait = gen_options_integer(L, "k.wgmma", "wait", 0, 7);
   s.accumulators = s.columns / 2 * s.blocks;
   if (s.accumulators > ACCUMULATORS_MAX)
     gen_fail(L, "k.wgmma: %d accumulators a thread; %d are the most", s.accumulators, (int)ACCUMULATORS_MAX);
   return s;
 }
 
-static void add_format(lua_State *L, luaL_Buffer *b, const char *format, int x) {
-  lua_pushfstring(L, format, x);
-  luaL_addvalue(b);
-}
-
 /* "=f" for each output, then each input tied to its output. */
 static void add_tied(lua_State *L, luaL_Buffer *b, int n) {
   for (int i = 0; i < n; i++) luaL_addstring(b, "=f,");
-  for (int i = 0; i < n; i++) add_format(L, b, "%d,", i);
+  for (int i = 0; i < n; i++) gen_options_add_text(L, b, "%d,", i);
 }
 
 /* Addresses stand in the low words: adding to those alone spares carries, and registers for the high ones. */
 static void add_product(lua_State *L, luaL_Buffer *b, const stage *s, int step, int block) {
   int each = s->columns / 2;
-  add_format(L, b, "add.u32 low, a_low, %d; mov.b64 da, {low, a_high}; ", step * s->a_step + block * s->a_block);
-  add_format(L, b, "add.u32 low, b_low, %d; mov.b64 db, {low, b_high}; ", step * s->b_step);
-  add_format(L, b, "wgmma.mma_async.sync.aligned.m64n%dk16.f32.", s->columns);
+  gen_options_add_text(L, b, "add.u32 low, a_low, %d; mov.b64 da, {low, a_high}; ",
+                       step * s->a_step + block * s->a_block);
+  gen_options_add_text(L, b, "add.u32 low, b_low, %d; mov.b64 db, {low, b_high}; ", step * s->b_step);
+  gen_options_add_text(L, b, "wgmma.mma_async.sync.aligned.m64n%dk16.f32.", s->columns);
   lua_pushfstring(L, "%s.%s {", s->type, s->type);
   luaL_addvalue(b);
-  for (int i = 0; i < each; i++) add_format(L, b, i ? ",$%d" : "$%d", block * each + i);
+  for (int i = 0; i < each; i++) gen_options_add_text(L, b, i ? ",$%d" : "$%d", block * each + i);
   luaL_addstring(b, "}, da, db, ");
   luaL_addstring(b, step ? "1" : "p");
-  add_format(L, b, ", 1, 1, %d, ", s->a_transposed);
-  add_format(L, b, "%d; ", s->b_transposed);
+  gen_options_add_text(L, b, ", 1, 1, %d, ", s->a_transposed);
+  gen_options_add_text(L, b, "%d; ", s->b_transposed);
 }
 
 static const char *stage_text(lua_State *L, const stage *s) {
   luaL_Buffer b;
   luaL_buffinit(L, &b);
   luaL_addstring(&b, "{ .reg .pred p; .reg .b64 da, db; .reg .b32 low, a_low, a_high, b_low, b_high; ");
-  add_format(L, &b, "mov.b64 {a_low, a_high}, $%d; ", 2 * s->accumulators);
-  add_format(L, &b, "mov.b64 {b_low, b_high}, $%d; ", 2 * s->accumulators + 1);
-  add_format(L, &b, "setp.ne.b32 p, $%d, 0; wgmma.fence.sync.aligned; ", 2 * s->accumulators + 2);
+  gen_options_add_text(L, &b, "mov.b64 {a_low, a_high}, $%d; ", 2 * s->accumulators);
+  gen_options_add_text(L, &b, "mov.b64 {b_low, b_high}, $%d; ", 2 * s->accumulators + 1);
+  gen_options_add_text(L, &b, "setp.ne.b32 p, $%d, 0; wgmma.fence.sync.aligned; ", 2 * s->accumulators + 2);
   for (int step = 0; step < s->steps; step++)
     for (int block = 0; block < s->blocks; block++) add_product(L, &b, s, step, block);
-  add_format(L, &b, "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned %d; }", s->wait);
+  gen_options_add_text(L, &b, "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned %d; }", s->wait);
   luaL_pushresult(&b);
   return lua_tostring(L, -1);
 }
@@ -263,9 +243,7 @@ static int wgmma(lua_State *L) {
   static const char *const known[] = {"kind",    "columns", "blocks", "steps", "a_step", "b_step", "a_block", "a_major",
                                       "b_major", "wait",    "a",      "b",     "keep",   "into",   NULL};
   gen_state *g = gen_sm90a_building(L, "k.wgmma");
-  luaL_checktype(L, 1, LUA_TTABLE);
-  lua_settop(L, 1);
-  gen_order_refuse_unknown(L, 1, known, "k.wgmma");
+  gen_options_open(L, "k.wgmma", known);
   stage s = read_stage(L);
   LLVMValueRef args[ACCUMULATORS_MAX + 3];
   lua_getfield(L, 1, "into");

@@ -3,14 +3,12 @@
  * One piece of inline PTX holds every product of a k16, so that neither LLVM nor ptxas finds a place to move registers
  * while they fly; who reads the result waits with k.wgmma_wait. ptxas knows that they read their registers until
  * then. */
-#include <string.h>
-
 #include "gen/lang/call.h"
-#include "gen/lang/order.h"
 #include "gen/lang/value.h"
+#include "gen/target/options.h"
 #include "gen/target/words.h"
 
-enum { TERMS_MAX = 8, PAIRS_MAX = 16, FRAGMENT = 4, COLUMNS_MAX = 256 };
+enum { TERMS_MAX = 8, PAIRS_MAX = 16, FRAGMENT = 4 };
 
 typedef struct terms {
   int columns, a_terms, b_terms, pairs, b_transposed;
@@ -52,14 +50,8 @@ static void read_pairs(lua_State *L, terms *t) {
 /* The terms of A as arguments; the rest of the fields as constants. */
 static terms read_terms(lua_State *L, LLVMValueRef *args) {
   terms t = {0};
-  lua_getfield(L, 1, "columns");
-  t.columns = (int)gen_value_integer(L, -1, 8, COLUMNS_MAX, "k.wgmma_terms: columns");
-  if (t.columns % 8) gen_fail(L, "%s: columns: %d is no multiple of 8", word, t.columns);
-  lua_getfield(L, 1, "b_major");
-  const char *major = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
-  t.b_transposed = strcmp(major, "mn") == 0;
-  if (!t.b_transposed && strcmp(major, "k") != 0)
-    gen_fail(L, "%s: b_major: expected \"k\" or \"mn\", got %s", word, gen_describe(L, -1));
+  t.columns = gen_options_columns(L, word);
+  t.b_transposed = gen_options_is_mn_major(L, word, "b_major");
   t.a_terms = array_field(L, "a", TERMS_MAX);
   for (int i = 0; i < t.a_terms; i++) {
     lua_rawgeti(L, -1, i + 1);
@@ -73,28 +65,23 @@ static terms read_terms(lua_State *L, LLVMValueRef *args) {
   return t;
 }
 
-static void add_number(lua_State *L, luaL_Buffer *b, const char *format, int x) {
-  lua_pushfstring(L, format, x);
-  luaL_addvalue(b);
-}
-
 /* The first product starts from zero. */
 static void add_product(lua_State *L, luaL_Buffer *b, const terms *t, int i) {
   int sums = t->columns / 2, a = sums + FRAGMENT * t->pair[i][0];
-  add_number(L, b, "add.u32 low, b_low, %d; mov.b64 db, {low, b_high}; ", t->b_at[t->pair[i][1]]);
-  add_number(L, b, "wgmma.mma_async.sync.aligned.m64n%dk16.f32.bf16.bf16 {", t->columns);
-  for (int j = 0; j < sums; j++) add_number(L, b, j ? ",$%d" : "$%d", j);
+  gen_options_add_text(L, b, "add.u32 low, b_low, %d; mov.b64 db, {low, b_high}; ", t->b_at[t->pair[i][1]]);
+  gen_options_add_text(L, b, "wgmma.mma_async.sync.aligned.m64n%dk16.f32.bf16.bf16 {", t->columns);
+  for (int j = 0; j < sums; j++) gen_options_add_text(L, b, j ? ",$%d" : "$%d", j);
   luaL_addstring(b, "}, {");
-  for (int j = 0; j < FRAGMENT; j++) add_number(L, b, j ? ",$%d" : "$%d", a + j);
-  add_number(L, b, "}, db, %d", i > 0);
-  add_number(L, b, ", 1, 1, %d; ", t->b_transposed);
+  for (int j = 0; j < FRAGMENT; j++) gen_options_add_text(L, b, j ? ",$%d" : "$%d", a + j);
+  gen_options_add_text(L, b, "}, db, %d", i > 0);
+  gen_options_add_text(L, b, ", 1, 1, %d; ", t->b_transposed);
 }
 
 static const char *products_text(lua_State *L, const terms *t) {
   luaL_Buffer b;
   luaL_buffinit(L, &b);
-  add_number(L, &b, "{ .reg .b64 db; .reg .b32 low, b_low, b_high; mov.b64 {b_low, b_high}, $%d; ",
-             t->columns / 2 + FRAGMENT * t->a_terms);
+  gen_options_add_text(L, &b, "{ .reg .b64 db; .reg .b32 low, b_low, b_high; mov.b64 {b_low, b_high}, $%d; ",
+                       t->columns / 2 + FRAGMENT * t->a_terms);
   luaL_addstring(&b, "wgmma.fence.sync.aligned; ");
   for (int i = 0; i < t->pairs; i++) add_product(L, &b, t, i);
   luaL_addstring(&b, "wgmma.commit_group.sync.aligned; }");
@@ -116,9 +103,7 @@ static const char *constraints_text(lua_State *L, const terms *t) {
 static int wgmma_terms(lua_State *L) {
   static const char *const known[] = {"columns", "a", "b", "b_at", "b_major", "pairs", NULL};
   gen_state *g = gen_sm90a_building(L, word);
-  luaL_checktype(L, 1, LUA_TTABLE);
-  lua_settop(L, 1);
-  gen_order_refuse_unknown(L, 1, known, word);
+  gen_options_open(L, word, known);
   LLVMValueRef args[TERMS_MAX * FRAGMENT + 1];
   terms t = read_terms(L, args);
   unsigned count = (unsigned)(FRAGMENT * t.a_terms);

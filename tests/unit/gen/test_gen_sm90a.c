@@ -144,12 +144,16 @@ Test(gen_sm90a, refusals_say_what_is_accepted) {
   expect_refusal("k.registers_raise(100)", "portable/forward.lua:3: k.registers_raise: 100 is no multiple of 8");
   expect_refusal("k.wgmma{kind = 'tf32'}",
                  "portable/forward.lua:3: k.wgmma: kind: expected \"bf16\" or \"fp16\", got \"tf32\"");
-  expect_refusal("k.wgmma{sort = 'bf16'}", "portable/forward.lua:3: k.wgmma: unknown field 'sort'");
+  expect_refusal("k.wgmma{sort = 'bf16'}",
+                 "portable/forward.lua:3: k.wgmma: unknown field 'sort'; accepted are kind, columns, blocks, steps, "
+                 "a_step, b_step, a_block, a_major, b_major, wait, a, b, keep, into");
   expect_refusal("k.wgmma{kind = 'bf16', columns = 12}",
                  "portable/forward.lua:3: k.wgmma: columns: 12 is no multiple of 8");
   expect_refusal("k.tensor_copy(k.const(k.i64, 0), 0, 0, 0, 0, {evict = 'soon'})",
                  "portable/forward.lua:3: k.tensor_copy: evict: expected \"first\" or \"last\", got string");
-  expect_refusal("k.wgmma_terms{kind = 'bf16'}", "portable/forward.lua:3: k.wgmma_terms: unknown field 'kind'");
+  expect_refusal(
+      "k.wgmma_terms{kind = 'bf16'}",
+      "portable/forward.lua:3: k.wgmma_terms: unknown field 'kind'; accepted are columns, a, b, b_at, b_major, pairs");
   expect_refusal("k.wgmma_terms{columns = 20, b_major = 'k'}",
                  "portable/forward.lua:3: k.wgmma_terms: columns: 20 is no multiple of 8");
   expect_refusal("k.wgmma_terms{columns = 8, b_major = 'k', a = {}}",
