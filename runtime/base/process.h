@@ -22,7 +22,7 @@
   LOCK(HOST_ARENAS, 1)  /* arena.c: every arena of host memory */                          \
   LOCK(REASONS, 1)      /* ladder.c: what was said */                                      \
   LOCK(KERNELS, 1)      /* store/memory.c: kernels that no cache took */                   \
-  LOCK(TOPICS, 1)       /* store/say.c: what was said */                                   \
+  LOCK(TOPICS, 1)       /* store/warn.c: what was said */                                   \
   LOCK(LOG_TARGET, 1)   /* status.c: where messages go, while that changes */              \
   LOCK(PACKS, 0)        /* store/pack.c: tables of packs */                                \
   LOCK(LOG, 0)          /* status.c: one message at a time; LOG_TARGET is taken inside */

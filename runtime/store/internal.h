@@ -144,7 +144,7 @@ flp_status store_pack_each_key(const char *path, flp_store_key_fn visit, void *c
 /* Visits the entries of a pack as flp_store_each does. *stop is set when visit asks for it. */
 flp_status store_pack_each(const char *path, flp_store_visit_fn visit, void *context, int *stop);
 
-/* ---- say.c ---- */
+/* ---- warn.c ---- */
 
 /* Logs a warning unless this process has already warned about the topic: a directory's path, or an entry's name. */
 void store_say(const char *topic, const char *format, ...) __attribute__((format(printf, 2, 3)));

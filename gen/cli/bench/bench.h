@@ -130,7 +130,7 @@ flp_status bench_data_follow(bench_data *data);
 /* The arguments of a pass; workspace_bytes is the layout's. */
 flp_args bench_data_args(const bench_data *data, flp_pass pass, const flp_layout *layout);
 
-/* ---- bare.c: bare matrix products over that data ---- */
+/* ---- baseline.c: bare matrix products over that data ---- */
 
 typedef struct bench_products {
   const cublaslt *library; /* borrowed; NULL: there are none */

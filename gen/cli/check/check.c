@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "gen/cli/check/session.h"
-#include "gen/cli/kernels/compilers.h"
+#include "gen/cli/kernels/compile_pool.h"
 #include "gen/cli/shared/record.h"
 #include "gen/cli/verbs.h"
 #include "runtime/base/process.h"

@@ -11,7 +11,7 @@
 #include "gen/cli/check/report.h"
 #include "gen/cli/check/run.h"
 
-/* ---- watch.c: waiting with a limit ---- */
+/* ---- timeout.c: waiting with a limit ---- */
 
 typedef struct check_watch {
   const flp_driver *driver;
@@ -29,7 +29,7 @@ flp_status check_watch_busy(const check_watch *watch, CUstream stream, int *busy
  * error: DRIVER if one is not within the limit, watch->hung is 1 then; as check_watch_busy */
 flp_status check_watch_wait(check_watch *watch, const CUstream *streams, int count, const char *what);
 
-/* ---- lanes.c: one problem on one plan, executed on several streams ---- */
+/* ---- streams.c: one problem on one plan, executed on several streams ---- */
 
 enum { CHECK_LANES = 3, LANES_OUTPUTS = 6 };
 

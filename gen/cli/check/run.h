@@ -2,7 +2,7 @@
 #ifndef FLPGEN_CLI_CHECK_RUN_H
 #define FLPGEN_CLI_CHECK_RUN_H
 
-#include "gen/cli/check/ahead.h"
+#include "gen/cli/check/precompile.h"
 #include "gen/cli/check/problem.h"
 
 typedef struct check_how {

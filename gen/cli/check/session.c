@@ -9,7 +9,7 @@
 
 #include "gen/cli/check/compare.h"
 #include "gen/cli/check/parts.h"
-#include "gen/cli/kernels/compilers.h"
+#include "gen/cli/kernels/compile_pool.h"
 #include "gen/cli/shared/progress.h"
 #include "gen/cli/shared/reasons.h"
 

@@ -37,7 +37,7 @@ flp_status explain_assume(const explain_args *args, explain_assumed *out, flp_pl
 json_t *explain_assumed_json(const explain_args *args, const explain_assumed *assumed);
 void explain_assumed_print(const explain_args *args, const explain_assumed *assumed);
 
-/* ---- ways.c ---- */
+/* ---- alternatives.c ---- */
 
 typedef enum explain_fit {
   EXPLAIN_LEAST,  /* nothing fits the budget: shown is the least that would do */

@@ -2,7 +2,7 @@
 #ifndef FLPGEN_CLI_TUNE_COMPILE_H
 #define FLPGEN_CLI_TUNE_COMPILE_H
 
-#include "gen/cli/kernels/compilers.h"
+#include "gen/cli/kernels/compile_pool.h"
 #include "runtime/store/store.h"
 
 enum { TUNE_COMPILERS_MAX = 8 };

@@ -1,4 +1,4 @@
-/* ways.c: flop, workspace and memory traffic of the naive way and of each mode.
+/* alternatives.c: flop, workspace and memory traffic of the naive way and of each mode.
  *
  * Invariant: workspace of a mode is the planner's answer to the query that a plan asks, for that mode alone; where the
  * plan takes the mode it is the plan's own. */

@@ -1,12 +1,12 @@
-/* ahead.c: the kernels of cases to come, made by other threads while cases before them run.
+/* precompile.c: the kernels of cases to come, made by other threads while cases before them run.
  *
  * A kernel is handed to the cache no sooner than a plan on the jit rung asks for it, so that the rungs of a cache find
  * what they would find if nothing were made ahead. What cannot be made ahead is left to that plan, which says why. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/check/ahead.h"
-#include "gen/cli/kernels/compilers.h"
+#include "gen/cli/check/precompile.h"
+#include "gen/cli/kernels/compile_pool.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/status.h"
 #include "runtime/load/jit.h"

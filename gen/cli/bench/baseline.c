@@ -1,4 +1,4 @@
-/* bare.c: bare matrix products over a benchmark's data, of the same shapes as a pass is made of. */
+/* baseline.c: bare matrix products over a benchmark's data, of the same shapes as a pass is made of. */
 #include "gen/cli/bench/bench.h"
 #include "runtime/kernel/kernel.h"
 

@@ -1,5 +1,5 @@
-/* compilers.c: see compilers.h. */
-#include "gen/cli/kernels/compilers.h"
+/* compile_pool.c: see compile_pool.h. */
+#include "gen/cli/kernels/compile_pool.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* say.c: warnings of the cache, once a topic and process: a full disk is news once, not at every kernel. */
+/* warn.c: warnings of the cache, once a topic and process: a full disk is news once, not at every kernel. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* watch.c: waits for streams with a limit, so that a deadlock is reported and not suffered. */
+/* timeout.c: waits for streams with a limit, so that a deadlock is reported and not suffered. */
 #include <time.h>
 
 #include "gen/cli/check/concurrent.h"

@@ -1,4 +1,4 @@
-/* compilers.h: threads that make kernels, each in a CUDA context of its own.
+/* compile_pool.h: threads that make kernels, each in a CUDA context of its own.
  *
  * The driver compiles the PTX of one context one after the other, whatever the number of threads, and its linker,
  * which does not, makes code in which wgmma is serialised. So every thread loads a kernel once in a context of its own;

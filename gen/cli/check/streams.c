@@ -1,4 +1,4 @@
-/* lanes.c: one problem on one plan, executed on several streams, each with outputs and workspace of its own. */
+/* streams.c: one problem on one plan, executed on several streams, each with outputs and workspace of its own. */
 #include "gen/cli/check/concurrent.h"
 #include "runtime/base/status.h"
 

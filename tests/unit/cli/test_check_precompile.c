@@ -1,5 +1,5 @@
-/* test_check_ahead.c: kernels that `flpgen check` makes before a case needs them: side by side, once, in the cache when
- * a plan asks and not before; and the context that is held while cases run. */
+/* test_check_precompile.c: kernels that `flpgen check` makes before a case needs them: side by side, once, in the cache
+ * when a plan asks and not before; and the context that is held while cases run. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

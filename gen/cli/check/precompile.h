@@ -1,4 +1,4 @@
-/* ahead.h: kernels made before they are needed. */
+/* precompile.h: kernels made before they are needed. */
 #ifndef FLPGEN_CLI_CHECK_AHEAD_H
 #define FLPGEN_CLI_CHECK_AHEAD_H
 

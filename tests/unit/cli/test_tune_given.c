@@ -1,4 +1,4 @@
-/* test_tune_asked.c: plans whose options say how kernels are cut: they get kernels that are cut so, or an error that
+/* test_tune_given.c: plans whose options say how kernels are cut: they get kernels that are cut so, or an error that
  * says why not, and never those of another rung or architecture. */
 #include <criterion/criterion.h>
 #include <stdio.h>
