@@ -27,7 +27,7 @@ typedef struct measure_options {
 #define MEASURE_OPTIONS_INIT \
   { 75.0, 7, 1, 0.0 }
 
-/* unit: milliseconds a call, unless said otherwise */
+/* unit: milliseconds a call, unless stated otherwise */
 typedef struct measure_summary {
   double median, low, high; /* over the rounds; low and high are the least and the greatest */
 } measure_summary;

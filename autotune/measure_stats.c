@@ -1,4 +1,4 @@
-/* measure_stats.c: what the samples of a measurement say, in which order they are taken and how long they last. */
+/* measure_stats.c: statistics of the samples of a measurement, in which order they are taken and how long they last. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -50,7 +50,7 @@ typedef struct product {
   double unit_tiles; /* tiles that a cluster takes at a time, side by side */
   int pairs;         /* of these, in ping-pong: what does not fill a round goes singly */
   int reduces;       /* every element of a tile goes through an epilogue of many instructions */
-  int sweeps;        /* bands of rows stay while all columns pass by */
+  int sweeps;        /* row panels stay while all columns pass by */
 } product;
 
 /* Clocks of one CTA for one tile, but for what depends on other tiles. */
@@ -67,16 +67,16 @@ static double tile_clocks(const product *x, const flp_tunables *t) {
 }
 
 /* A factor for operands that come from device memory more than once. */
-static double reread_factor(const machine *m, const product *x, const flp_tunables *t, double bands, double tile) {
-  double band = (double)t->rows * t->cluster, clusters = floor(m->sms / t->cluster);
-  double sweeps = ceil(bands / t->raster), walk = ceil(bands / sweeps);
+static double reread_factor(const machine *m, const product *x, const flp_tunables *t, double panels, double tile) {
+  double panel_rows = (double)t->rows * t->cluster, clusters = floor(m->sms / t->cluster);
+  double sweeps = ceil(panels / t->raster), sweep_panels = ceil(panels / sweeps);
   if (x->sweeps) {
-    double panel = walk * band * x->k * x->element / m->l2_bytes;
+    double panel = sweep_panels * panel_rows * x->k * x->element / m->l2_bytes;
     return 1 + share.panel * fmax(0, fmin(panel, 3) - panel_free) + share.again * (sweeps - 1) / x->m;
   }
-  /* Those that run at once walk along K together: rows of `walk` bands, and as many columns as clusters are left
+  /* Units that run at once go along K together: rows of `sweep_panels` panels, and as many columns as clusters are left
    * for. */
-  double wave = (walk * band + ceil(clusters / walk) * t->columns) * x->k * x->element;
+  double wave = (sweep_panels * panel_rows + ceil(clusters / sweep_panels) * t->columns) * x->k * x->element;
   return 1 + share.memory * fmax(0, wave / tile - memory_free);
 }
 
@@ -94,9 +94,9 @@ typedef struct units {
 } units;
 
 static units units_of(const machine *m, const product *x, const flp_tunables *t) {
-  double band = (double)t->rows * t->cluster, clusters = floor(m->sms / t->cluster), tile = tile_clocks(x, t);
-  double bands = ceil(x->m / band), across = ceil(x->n / (t->columns * x->unit_tiles));
-  return (units){bands * across / clusters, x->unit_tiles * tile * reread_factor(m, x, t, bands, tile) / m->clock};
+  double panel_rows = (double)t->rows * t->cluster, clusters = floor(m->sms / t->cluster), tile = tile_clocks(x, t);
+  double panels = ceil(x->m / panel_rows), across = ceil(x->n / (t->columns * x->unit_tiles));
+  return (units){panels * across / clusters, x->unit_tiles * tile * reread_factor(m, x, t, panels, tile) / m->clock};
 }
 
 /* unit_columns: that a warpgroup, or both together, reduce before the next unit; 0: one tile */

@@ -1,4 +1,4 @@
-/* model.h: what a way of cutting a kernel costs on paper: enough to leave out what cannot win and to order the rest.
+/* model.h: the predicted cost of a tile configuration: enough to leave out what cannot win and to order the rest.
  *
  * A tile of R x C over K takes the tensor cores' clocks, and beside them shares for what moves: operands from shared
  * memory and from L2 (a cluster divides the second), waiting in a cluster, a pipeline that is short, an epilogue that

@@ -80,7 +80,7 @@ static void copy_text(char *out, size_t capacity, const unsigned char *text) {
 
 /* ---- opening ---- */
 
-/* What SQLite says of a file that is none of its own, or damaged. */
+/* SQLite's message for a file that is no database, or damaged. */
 static flp_status failed_to_read(const records *file) {
   int code = sqlite3_errcode(file->db);
   if (code != SQLITE_NOTADB && code != SQLITE_CORRUPT) return failed(file);
@@ -257,18 +257,18 @@ flp_status records_put(records *file, const records_spec *spec, search_candidate
   return FLP_OK;
 }
 
-flp_status records_put_bare(records *file, const records_spec *spec, const records_bare *bare) {
+flp_status records_put_baseline(records *file, const records_spec *spec, const records_baseline *baseline) {
   sqlite3_stmt *statement;
   FLP_TRY(prepare(file, &statement,
                   "INSERT INTO bare(spec, product, rows, ms, ms_low, ms_high, algorithm) VALUES(?, ?, ?, ?, ?, ?, ?)",
-                  "isidddi", spec->id, bare->product, bare->rows, bare->ms.median, bare->ms.low, bare->ms.high,
-                  (int64_t)bare->algorithm));
+                  "isidddi", spec->id, baseline->product, baseline->rows, baseline->ms.median, baseline->ms.low,
+                  baseline->ms.high, (int64_t)baseline->algorithm));
   return finish(file, statement);
 }
 
 /* ---- going on ---- */
 
-/* What was measured elsewhere or with other sources says nothing here. Release 0.1.0 named modes by letters. */
+/* Measurements elsewhere or with other sources do not count. Release 0.1.0 named modes by letters. */
 #define SAME_PLACE                                                                                              \
   " replace(s.text, ' mode=P', ' mode=stream') = ? AND s.rows = ? AND r.gpu = ? AND r.multiprocessors = ? AND " \
   "r.driver = ? AND r.sources = ? AND r.flp_version = ?"

@@ -6,11 +6,11 @@
  *   spec       one specialisation of a run; text is the one that the command prints, with the mode and workspace
  *              that were asked for. finished: when its kernels were stored, null before; plan: id of the plan that then
  *              runs
- *   candidate  one way of cutting a kernel (kind forward, dz, forward_keep, products), or one layout of the backward pass
- *              or of a step (layout). ms, ms_low, ms_high: the pass that the kernel is timed in, over spec.rows rows: forward,
- *              backward, what mode S makes of both, or a step of mode P;
+ *   candidate  one tile configuration of a kernel (kind forward, dz, forward_keep, products), or one layout of the
+ *              backward pass or of a step (layout). ms, ms_low, ms_high: the pass that the kernel is timed in, over
+ *              spec.rows rows: forward, backward, what save mode makes of both, or a step of stream mode;
  *              ratio: to that of the untuned default (is_default) in the same group of bursts
- *   bare       bare matrix products of the same shapes, timed among them
+ *   bare       GEMM baselines of the same shapes, timed among them
  * Rows are written one at a time in transactions of their own, so that a process that is killed leaves what it had. Not
  * before the run ends is it forced onto the disk: at some 10 ms a row that would take a good part of the budget. */
 #ifndef FLP_AUTOTUNE_RECORDS_H
@@ -58,13 +58,13 @@ flp_status records_put(records *file, const records_spec *spec, search_candidate
 flp_status records_begin(records *file);
 flp_status records_commit(records *file);
 
-typedef struct records_bare {
+typedef struct records_baseline {
   const char *product;
   int64_t rows;
   measure_summary ms;
   int algorithm;
-} records_bare;
-flp_status records_put_bare(records *file, const records_spec *spec, const records_bare *bare);
+} records_baseline;
+flp_status records_put_baseline(records *file, const records_spec *spec, const records_baseline *baseline);
 
 /* ---- going on ---- */
 

@@ -15,7 +15,7 @@ enum { GROUP = SEARCH_GROUP_MAX, KEEP_ONE_IN = 3, FINALISTS_MOST = SEARCH_GROUP_
 enum { BESIDE = 2 };
 /* Bounds of what counts as noise: what no clock resolves, and what would hide real differences. */
 static const double noise_least = 0.002, noise_most = 0.03, noise_unknown = 0.05, noise_between = 0.005;
-/* Of the budget: what the passes between the first and the last one have, and the last one at most. */
+/* Fractions of the time budget: all middle passes together; upper limit of the last pass. */
 static const double middle_part = 0.15, last_part = 0.5;
 
 static const char *const status_names[] = {"waiting", "illegal", "pruned", "wrong", "failed", "timed", "chosen"};
@@ -260,20 +260,20 @@ static flp_status run_group(search *s, search_candidate **list, int count, int r
 /* The default and what was included, whatever the deadline; then those that are predicted to be the fastest while there
  * is time. */
 static flp_status first_pass(search *s) {
-  search_candidate *own = &s->all[0];
+  search_candidate *untuned = &s->all[0];
   int done = 0;
-  while (!own->ready || (done < s->order_count && goes_on(s, middle_part))) {
+  while (!untuned->ready || (done < s->order_count && goes_on(s, middle_part))) {
     search_candidate *group[GROUP];
-    int count = 0, most = group_size(s, own->ready ? 1 : 1 + count_included(s->order, s->order_count));
-    if (!own->ready) group[count++] = own;
+    int count = 0, most = group_size(s, untuned->ready ? 1 : 1 + count_included(s->order, s->order_count));
+    if (!untuned->ready) group[count++] = untuned;
     while (done < s->order_count && count < most && !is_stopped(s)) {
       search_candidate *c = s->order[done++];
       if (c->status == SEARCH_WAITING) group[count++] = c;
     }
     if (count) FLP_TRY(run_group(s, group, count, s->options->first_rounds, 0));
-    if (!own->ready)
-      return flp_fail(FLP_ERROR_INTERNAL, "the untuned default is %s: %s", search_status_name(own->status),
-                      own->reason);
+    if (!untuned->ready)
+      return flp_fail(FLP_ERROR_INTERNAL, "the untuned default is %s: %s", search_status_name(untuned->status),
+                      untuned->reason);
     /* A plan holds modules and memory: only the better part stays. */
     for (int i = 0; i < count; i++) {
       s->out->tried += !group[i]->is_default;
@@ -292,7 +292,7 @@ static int rank(search_candidate **list, int count) {
   return kept;
 }
 
-/* Of those that are ranked, lets `kept` go on: a half for their times, and of those that may tie with the best as
+/* Lets `kept` of the ranked candidates go on: half of them by time, and of those that may tie with the best as
  * many as come first in the order that breaks ties, so that noise does not decide which of them are seen at the
  * end. */
 static void keep(search_candidate **list, int count, int kept) {

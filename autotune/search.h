@@ -114,7 +114,7 @@ flp_status search_run(search_candidate *candidates, int count, const search_opti
 
 /* ---- pure parts, for tests ---- */
 
-/* Sets WAITING to PRUNED where the prediction says so, the default never. error: MEMORY */
+/* Sets WAITING to PRUNED by prediction, the default never. error: MEMORY */
 flp_status search_prune(search_candidate *candidates, int count, const search_options *options);
 
 /* Which of the timed candidates is chosen. Only those with at least `rounds` rounds count, unless none has. */

@@ -10,7 +10,7 @@
 
 struct tile_space {
   flpgen_space *templates;
-  flp_tunables own;
+  flp_tunables defaults;
 };
 
 /* ---- asking ---- */
@@ -33,7 +33,7 @@ static flp_status ask_own(tile_space *s, const flp_kernel_key *key) {
   flpgen_tile tile = {.shared_bytes = 0};
   flp_status status = flpgen_space_open(key, NULL, &s->templates, error, sizeof error);
   if (status == FLP_OK) status = flpgen_space_ask(s->templates, &none, &tile, error, sizeof error);
-  s->own = tile.tune;
+  s->defaults = tile.tune;
   return status == FLP_OK ? FLP_OK : flp_fail(status, "%s", error);
 }
 
@@ -57,14 +57,15 @@ void space_close(tile_space *s) {
   free(s);
 }
 
-flp_tunables space_own(const tile_space *s) {
-  return s->own;
+flp_tunables space_default(const tile_space *s) {
+  return s->defaults;
 }
 
-flp_tunables space_over(const flp_tunables *given, const flp_tunables *own) {
-  return (flp_tunables){given->schedule ? given->schedule : own->schedule, given->rows ? given->rows : own->rows,
-                        given->columns ? given->columns : own->columns,    given->stages ? given->stages : own->stages,
-                        given->cluster ? given->cluster : own->cluster,    given->raster ? given->raster : own->raster};
+flp_tunables space_over(const flp_tunables *given, const flp_tunables *defaults) {
+  return (flp_tunables){
+      given->schedule ? given->schedule : defaults->schedule, given->rows ? given->rows : defaults->rows,
+      given->columns ? given->columns : defaults->columns,    given->stages ? given->stages : defaults->stages,
+      given->cluster ? given->cluster : defaults->cluster,    given->raster ? given->raster : defaults->raster};
 }
 
 int space_accepts(const tile_space *s, const flp_tunables *tune, char reason[SPACE_REASON_BYTES]) {
@@ -83,16 +84,16 @@ typedef struct lister {
 
 static lister lister_of(const tile_space *s, space_points *out) {
   lister l = {.space = s, .axes = flpgen_space_axes(s->templates), .out = out};
-  uint32_t own = s->own.raster;
+  uint32_t defaults = s->defaults.raster;
   for (int r = 0; r < l.axes->raster.count; r++) {
     uint32_t value = l.axes->raster.values[r];
-    if (own && own <= value) {
-      if (own < value) l.raster[l.raster_count++] = own;
-      own = 0;
+    if (defaults && defaults <= value) {
+      if (defaults < value) l.raster[l.raster_count++] = defaults;
+      defaults = 0;
     }
     l.raster[l.raster_count++] = value;
   }
-  if (own) l.raster[l.raster_count++] = own;
+  if (defaults) l.raster[l.raster_count++] = defaults;
   return l;
 }
 

@@ -20,10 +20,10 @@ flp_status space_open(flp_kernel_kind kind, const flp_spec *spec, const char *ar
 void space_close(tile_space *space); /* NULL is fine */
 
 /* What the template chooses by itself, every field set. */
-flp_tunables space_own(const tile_space *space);
+flp_tunables space_default(const tile_space *space);
 
-/* The tunables that are given, and own ones for those that are 0. */
-flp_tunables space_over(const flp_tunables *given, const flp_tunables *own);
+/* The tunables that are given, and defaults for those that are 0. */
+flp_tunables space_over(const flp_tunables *given, const flp_tunables *defaults);
 
 /* 1 if the template builds it. reason: NULL, or why not, in the template's words */
 int space_accepts(const tile_space *space, const flp_tunables *tune, char reason[SPACE_REASON_BYTES]);

@@ -7,7 +7,7 @@
 
 export: rows are the timed candidates of the first file; `searches` says of every file how long it searched, what it chose
 and against what. heads: a row for each specialisation whose search was finished, the last one in the order of the files:
-what was chosen for each kernel, beside the untuned one and the bare products. fit: least squares for the shares of
+what was chosen for each kernel, beside the untuned one and the GEMM baselines. fit: least squares for the shares of
 autotune/model.c, weighted towards the fast half, from the forward kernel of one deep head, so that everything but the
 tiling is constant. Shares come out in the unit of model.c: of a tensor core at the device's full clock.
 """
@@ -84,10 +84,10 @@ def told(command):
 def kernel_of(candidates):
     chosen = next(c for c in candidates if c["status"] == "chosen")
     own = next(c for c in candidates if c["is_default"])
-    cut = chosen["tune"]
+    tiling = chosen["tune"]
     if chosen["chunk_vocab"]:
-        cut += f", chunks of {chosen['chunk_rows']} x {chosen['chunk_vocab']}"
-    return {"chosen": cut, "is_own": bool(chosen["is_default"]), "ms": round(chosen["ms"], 4), "own_ms": round(own["ms"], 4),
+        tiling += f", chunks of {chosen['chunk_rows']} x {chosen['chunk_vocab']}"
+    return {"chosen": tiling, "is_own": bool(chosen["is_default"]), "ms": round(chosen["ms"], 4), "own_ms": round(own["ms"], 4),
             "ratio": round(chosen["ratio"], 4), "timed": sum(c["status"] in TIMED for c in candidates)}
 
 
@@ -127,10 +127,10 @@ def features(tune, spec, n, l2_bytes=50 << 20):
     schedule, tile, stages, cluster, raster = tune.split(",")
     rows, columns = map(int, tile.split("x"))
     stages, cluster, raster = (int(text.split("=")[1]) for text in (stages, cluster, raster))
-    ping_pong, band = schedule == "ping-pong", rows * cluster
-    bands = -(-n // band)
-    sweeps = -(-bands // raster)
-    panel = -(-bands // sweeps) * band * spec["hidden"] * 2 / l2_bytes
+    ping_pong, panel_rows = schedule == "ping-pong", rows * cluster
+    panels = -(-n // panel_rows)
+    sweeps = -(-panels // raster)
+    panel = -(-panels // sweeps) * panel_rows * spec["hidden"] * 2 / l2_bytes
     return [1, 1 / columns, (rows + columns / cluster) / (rows * columns), cluster == 2, cluster == 4,
             ping_pong and rows == 64, ((stages - 1) * rows * columns) ** -2.0, (not ping_pong) / spec["hidden"],
             max(0, min(panel, 3) - 0.5), (sweeps - 1) / n]

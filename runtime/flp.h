@@ -133,7 +133,7 @@ enum { FLP_GRAD_HIDDEN = 1, FLP_GRAD_WEIGHT = 2, FLP_GRAD_BIAS = 4 };
 /* The specialisation. Everything here may be folded into a kernel; values of one call are in flp_args. */
 typedef struct flp_spec {
   uint32_t struct_bytes;
-  flp_dtype dtype;        /* of hidden, weight, bias and, unless said otherwise, their gradients */
+  flp_dtype dtype;        /* of hidden, weight, bias and, unless stated otherwise, their gradients */
   int64_t vocab;          /* V, rows of the weight of this process (a shard counts its own rows), >= 2 */
   int64_t hidden;         /* D, columns of hidden and weight; a multiple of 8, >= 8 */
   flp_dtype target_dtype; /* INT32 or INT64 */
@@ -149,7 +149,7 @@ typedef struct flp_spec {
                          of two down to the element size; below 16 kernels without 16-byte copies are used */
   flp_op op;          /* SELECT: dtype is that of the scores, FP64 too; hidden, grads, has_bias, softcap,
                          per_row_temperature, accumulate_grad_weight and the gradients' dtypes stay 0 */
-  int32_t keep;       /* 1: a forward pass may keep exponentials for the backward pass (FLP_MODE_SAVE, flp_args.saved);
+  int32_t keep;       /* 1: a forward pass may save exponentials for the backward pass (FLP_MODE_SAVE, flp_args.saved);
                          needs grads and dtype BF16 */
   const void *loss;   /* of flp_step: a program (flp_loss_builtin_bytes, flpgen loss show --bytes), which is copied */
   size_t loss_bytes;
@@ -188,7 +188,7 @@ typedef struct flp_options {
   uint32_t struct_bytes;
   int32_t device;         /* CUDA ordinal, default 0; FLP_DEVICE_HOST: pointers are host memory, eager rung */
   flp_rung rung;          /* pin a rung; AUTO also honours the environment variable FLP_FORCE */
-  int32_t strict;         /* 1: a fall to a lower rung and device-side bad data are errors (a cache miss that JIT makes
+  int32_t strict;         /* 1: a lower rung and device-side bad data are errors (a cache miss that JIT makes
                              good is none); flp_execute synchronises, so no graph capture; also FLP_STRICT=1 */
   int32_t host_fallback;  /* 1: with no usable GPU, plan for host pointers instead of failing UNAVAILABLE */
   uint64_t budget_bytes;  /* 0: FLP_BUDGET, or else 256 MiB forward, 1 GiB backward and step */
@@ -199,8 +199,8 @@ typedef struct flp_options {
   flp_mode mode;          /* 0: the planner chooses; else R_VOCAB, R_ROWS or R2 for the backward pass of a GPU plan (R2
                              where both hidden and weight need gradients), or P for its step */
   const char *tune;       /* how kernels are cut where an architecture leaves a choice, e.g.
-                             "forward:cooperative,256x192,stages=4;dz:raster=8": those that the plan has are cut so, or
-                             it fails. "": as their templates choose; NULL: so too where a rung is pinned, else as the
+                             "forward:cooperative,256x192,stages=4;dz:raster=8": the plan's kernels have these, or it fails.
+                             "": defaults of the templates; NULL: these too where a rung is pinned, else as the
                              nearest shape tuned on this device, if any was */
   const char *cache_dir;  /* of this plan, in place of FLP_CACHE_DIR; "": none is written; NULL: that setting */
   const char *cache_path; /* of this plan, in place of FLP_CACHE_PATH; "": none; NULL: that setting */
@@ -243,12 +243,13 @@ FLP_API const char *flp_mode_name(flp_mode mode);
 FLP_API flp_status flp_plan_get_id(const flp_plan *plan, char out[17]);
 
 typedef enum flp_pass {
-  FLP_PASS_FORWARD = 1, /* logprob, entropy, stats; or partial for a vocab shard */
-  FLP_PASS_COMBINE = 2, /* partials of all shards -> logprob, entropy, stats */
+  FLP_PASS_FORWARD = 1,  /* logprob, entropy, stats; or partial for a vocab shard */
+  FLP_PASS_COMBINE = 2,  /* partials of all shards -> logprob, entropy, stats */
   FLP_PASS_BACKWARD = 3, /* gradients, from stats or from what forward saved */
   FLP_PASS_STEP = 4,     /* loss and gradients in one: flp_step */
-  /* For flp_plan_layout and flp_plan_workspace: of mode S, in a budget that counts what forward saves too; flp_execute
-     takes args.saved instead. The workspace of BACKWARD holds mode S as well, where the budget does */
+  /* For flp_plan_layout and flp_plan_workspace: of save mode, in a budget that counts what forward saves too;
+   * flp_execute
+     takes args.saved instead. The workspace of BACKWARD holds save mode as well, where the budget does */
   FLP_PASS_BACKWARD_SAVED = 5,
   FLP_PASS_FORWARD_SAVED = 6
 } flp_pass;
@@ -265,13 +266,13 @@ typedef struct flp_layout {
   uint64_t bytes;          /* workspace, exact */
   uint64_t smallest_bytes; /* workspace of the smallest layout of any mode */
   double flops;
-  uint64_t saved_bytes; /* mode S: what forward saves beside the workspace; else 0 */
+  uint64_t saved_bytes; /* save mode: what forward saves beside the workspace; else 0 */
 } flp_layout;
 
 #define FLP_LAYOUT_INIT FLP_INIT_(flp_layout, FLP_SET_(struct_bytes) = sizeof(flp_layout))
 
-/* Picks the fastest layout of a pass whose workspace fits, in mode S with what forward saves.
- * unit:  budget in bytes, 0 for the plan's (of mode S that of backward); layout->bytes is what flp_execute needs for
+/* Picks the fastest layout of a pass whose workspace fits, in save mode with what forward saves.
+ * unit:  budget in bytes, 0 for the plan's (of save mode that of backward); layout->bytes is what flp_execute needs for
  *        the same layout
  * error: BUDGET naming the smallest budget that would do; ARGUMENT if n < 0 */
 FLP_API flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes,
@@ -281,16 +282,16 @@ FLP_API flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t 
 FLP_API flp_status flp_plan_workspace(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes,
                                       size_t *out_bytes);
 
-/* Whether to take mode S: the bytes that a forward pass over n rows saves, a reference a row and the exponentials,
- * 2·n·V, where they and the workspace of either pass fit the budget; else 0, for mode R. With the same budget,
- * FORWARD_SAVED and BACKWARD_SAVED tell the workspaces. 0 too where spec.keep is 0, options ask for mode R, or the rung
- * has no kernels for it (flp_plan_describe says why).
- * unit:  budget in bytes, 0 for the plan's backward budget; UINT64_MAX for mode S whatever it takes
+/* Whether to take save mode: the bytes that a forward pass over n rows saves, a reference a row and the exponentials,
+ * 2·n·V, where they and the workspace of either pass fit the budget; else 0, for recompute mode. With the same budget,
+ * FORWARD_SAVED and BACKWARD_SAVED give the workspaces. 0 too where spec.keep is 0, options ask for recompute mode, or
+ * the rung has no kernels for it (flp_plan_describe has the reason).
+ * unit:  budget in bytes, 0 for the plan's backward budget; UINT64_MAX for save mode whatever it takes
  * error: ARGUMENT if n < 0 */
 FLP_API flp_status flp_plan_saved(const flp_plan *plan, int64_t n, uint64_t budget_bytes, size_t *out_bytes);
 
 /* The most that flp_plan_saved of any plan of this spec can give: where it is 0, a plan without keep serves, and
- * kernels of mode S need not be made.
+ * kernels of save mode need not be made.
  * unit:  as flp_plan_saved; the default is FLP_BUDGET or 1 GiB
  * error: ARGUMENT if n < 0, or names a bad field of the spec or a setting */
 FLP_API flp_status flp_spec_saved(const flp_spec *spec, int64_t n, uint64_t budget_bytes, size_t *out_bytes);
@@ -336,7 +337,7 @@ typedef struct flp_args {
   /* backward: upstream gradients (N), either may be NULL; outputs as spec.grads asks */
   const float *grad_logprob;
   const float *grad_entropy;
-  void *grad_hidden; /* (N,D) grad_hidden_dtype; rows without work are zeroed */
+  void *grad_hidden; /* (N,D) grad_hidden_dtype; inactive rows are zeroed */
   int64_t grad_hidden_stride;
   void *grad_weight; /* (V,D) grad_weight_dtype */
   int64_t grad_weight_stride;
@@ -346,9 +347,9 @@ typedef struct flp_args {
   size_t workspace_bytes;
   void *stream; /* CUstream; NULL is the legacy default stream; ignored on the eager rung */
 
-  /* mode S: forward writes, backward of the same rows, targets and temperatures reads, and may overwrite it: once.
-     NULL: mode R, as is backward in a workspace that mode S does not fit. Whole heads alone, no shards. 256-byte
-     aligned, as many bytes as flp_plan_saved says */
+  /* save mode: forward writes, backward of the same rows, targets and temperatures reads, and may overwrite it: once.
+     NULL: recomputes, as does backward in a workspace too small for it. Whole heads alone, no shards. 256-byte
+     aligned, as many bytes as flp_plan_saved returns */
   void *saved;
   size_t saved_bytes;
   const float *old_lse; /* forward and step: (N) nats, log Σ exp t of a policy near this one; NULL: a reference from the
@@ -358,7 +359,7 @@ typedef struct flp_args {
   const float *old_logprob, *ref_logprob, *advantage, *row_weight; /* (N) */
   const float *vectors[8];       /* (N) each, in the program's order */
   const double *loss_parameters; /* host memory, in the program's order; NULL: its defaults */
-  float *loss;    /* (N) or NULL; rows without work 0 */
+  float *loss;                   /* (N) or NULL; inactive rows 0 */
   float *metrics; /* (metrics of the program, N) or NULL */
 } flp_args;
 
@@ -413,16 +414,16 @@ typedef struct flp_loss_description {
 
 #define FLP_LOSS_DESCRIPTION_INIT FLP_INIT_(flp_loss_description, FLP_SET_(struct_bytes) = sizeof(flp_loss_description))
 
-/* What a program says of itself. error: ARGUMENT; CORRUPT naming what is wrong with the bytes. thread: any */
+/* The description of a program. error: ARGUMENT; CORRUPT naming what is wrong with the bytes. thread: any */
 FLP_API flp_status flp_loss_describe(const void *bytes, size_t length, flp_loss_description *out);
 
 /* Enqueues one training step of the plan's spec.loss: logprob and entropy of every row, its loss, and the gradients of
- * the sum of losses that spec.grads asks for. Mode P: rows pass in chunks through forward, loss and both products, so
- * that nothing of size N·V and no second product h·Wᵀ exist; mode R where that cannot be (fp16 and fp32 operands, a
- * budget that holds no chunk) or is no gain (few rows, few columns). args->pass is STEP; logprob, entropy, loss and
- * metrics may be NULL; grad_logprob, grad_entropy and stats stay NULL. Bits of logprob, entropy are those of forward.
- * A row whose loss has no gradient, such as one of weight 0, adds nothing to one, not even where its hidden is NaN.
- * error, thread: as flp_execute; ARGUMENT too for an input that the program reads and is not there */
+ * the sum of losses that spec.grads asks for. Stream mode: rows pass in chunks through forward, loss and both products,
+ * so that nothing of size N·V and no second product h·Wᵀ exist; recompute mode where that cannot be (fp16 and fp32
+ * operands, a budget that holds no chunk) or is no gain (few rows, few columns). args->pass is STEP; logprob, entropy,
+ * loss and metrics may be NULL; grad_logprob, grad_entropy and stats stay NULL. Bits of logprob, entropy are those of
+ * forward. A row whose loss has no gradient, such as one of weight 0, adds nothing to one, not even where its hidden is
+ * NaN. error, thread: as flp_execute; ARGUMENT too for an input that the program reads and is not there */
 FLP_API flp_status flp_step(flp_plan *plan, const flp_args *args);
 
 /* ---- scores that exist already: flp_select --------------------------------------------------------------------- */
@@ -506,7 +507,7 @@ FLP_API void flp_arena_reset_peaks(flp_arena *arena);
 /* ---- settings and log ---------------------------------------------------------------------------------------------
  * Read from the environment when a plan is created:
  *   FLP_FORCE        tuned|heuristic|jit|generic|eager   pin a rung
- *   FLP_STRICT       1                                   a fall is an error
+ *   FLP_STRICT       1                                   a fallback is an error
  *   FLP_BUDGET       bytes, as flp_bytes_parse has them  workspace budget of every pass
  *   FLP_CACHE_DIR    writable cache, default $XDG_CACHE_HOME/flp or ~/.cache/flp
  *   FLP_CACHE_PATH   read-only cache directories and packs, separated by ':', searched before the writable one
@@ -538,7 +539,7 @@ typedef enum flp_log_level { FLP_LOG_ERROR = 0, FLP_LOG_WARNING = 1, FLP_LOG_INF
 
 typedef void (*flp_log_fn)(flp_log_level level, const char *message, void *user);
 
-/* Sets where messages go; NULL drops them (the default). Each fall of the ladder is said once a reason. thread: any */
+/* Sets where messages go; NULL drops them (the default). Each fallback is logged once per reason. thread: any */
 FLP_API void flp_log_set(flp_log_fn fn, void *user);
 
 #ifdef __cplusplus

@@ -53,18 +53,18 @@ static flp_status open_one(const char *name, cublaslt *out) {
 }
 
 static flp_status none_opened(const cublaslt_places *places, const char *reason) {
-  char tried[512] = ""; /* the sentence ends in what to do, which must not be cut off */
+  char tried[512] = ""; /* the sentence ends in what to do, which must not be truncated */
   for (int i = 0; i < places->count; i++) {
     size_t used = strlen(tried);
     snprintf(tried + used, sizeof tried - used, "%s%s", i ? ", " : "", places->name[i]);
   }
   return flp_fail(FLP_ERROR_UNAVAILABLE,
-                  "cuBLASLt, for bare matrix products, cannot be opened: %s (tried: %s); set FLP_CUBLASLT_LIBRARY to "
+                  "cuBLASLt, for GEMM baselines, cannot be opened: %s (tried: %s); set FLP_CUBLASLT_LIBRARY to "
                   "the path of libcublasLt.so.13 or libcublasLt.so.12",
                   reason, tried);
 }
 
-/* Of several failures the one of a library that was there is the most telling. */
+/* Reports the failure of a library that was found, if there was one: it explains most. */
 flp_status cublaslt_open(cublaslt *out) {
   cublaslt_places places;
   cublaslt_places_find(&places);

@@ -1,4 +1,4 @@
-/* gemm.c: bare matrix products: row-major shapes, their column-major view, descriptors and the choice of an
+/* gemm.c: GEMM baselines: row-major shapes, their column-major view, descriptors and the choice of an
  * algorithm. */
 #include "autotune/gemm/gemm.h"
 

@@ -1,4 +1,4 @@
-/* gemm.h: bare matrix products through cuBLASLt, the yardstick of the fused kernels.
+/* gemm.h: GEMM baselines through cuBLASLt, the yardstick of the fused kernels.
  *
  * Shapes are row-major and dense, as everywhere in this project; cuBLASLt sees their column-major view. Accumulation is
  * in fp32 whatever the operands. */
@@ -35,7 +35,7 @@ gemm_shape gemm_shape_of(gemm_product product, const flp_spec *spec, int64_t n, 
 /* 2·m·n·k */
 double gemm_flops(const gemm_shape *shape);
 
-/* The same product as cuBLASLt is told it: column-major out (rows,columns) = op(first) · op(second). A row-major matrix
+/* The same product in cuBLASLt's form: column-major out (rows,columns) = op(first) · op(second). A row-major matrix
  * is the column-major one of its transpose, and (A·B)ᵀ = Bᵀ·Aᵀ: first is b, second is a. */
 typedef struct gemm_matrix {
   uint64_t rows, columns;

@@ -46,8 +46,8 @@ flp_status gen_generate_check_tune(const flp_tunables *tune, const gen_arch *arc
   int any = tune->schedule || tune->rows || tune->columns || tune->stages || tune->cluster || tune->raster;
   if (!any || flp_arch_has(arch->name, FLP_ARCH_TUNABLE)) return FLP_OK;
   char list[128];
-  snprintf(error, capacity, "key.tune: kernels for %s are cut in one way only; those for %s leave a choice", arch->name,
-           flp_arch_list(FLP_ARCH_TUNABLE, " or ", list, sizeof list));
+  snprintf(error, capacity, "key.tune: kernels for %s have one tile configuration; those for %s leave a choice",
+           arch->name, flp_arch_list(FLP_ARCH_TUNABLE, " or ", list, sizeof list));
   return FLP_ERROR_UNSUPPORTED;
 }
 

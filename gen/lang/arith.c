@@ -35,7 +35,7 @@ static const binary words[] = {
 };
 
 /* What a template calls the operator, for messages. */
-static const char *spoken(const binary *op) {
+static const char *printed_name(const binary *op) {
   static const char *const names[] = {"+", "-", "*", "/", "//", "%", "&", "|", "~", "<<", ">>"};
   ptrdiff_t i = op - operators;
   if (i >= 0 && i < (ptrdiff_t)(sizeof names / sizeof names[0])) return names[i];
@@ -58,25 +58,25 @@ static LLVMOpcode opcode_for(lua_State *L, const binary *op, gen_type type) {
                        : class == GEN_ADDRESS ? "; use k.offset"
                        : op->on_float         ? "; use //"
                                               : "";
-  gen_fail(L, "%s is not defined on %s%s", spoken(op), gen_types[type].name, advice);
+  gen_fail(L, "%s is not defined on %s%s", printed_name(op), gen_types[type].name, advice);
 }
 
 /* Raises for what would be poison whatever the other operand. */
 static void check_right(lua_State *L, const binary *op, gen_type type, unsigned long long right) {
-  if (op->is_division && right == 0) gen_fail(L, "%s by zero", spoken(op));
+  if (op->is_division && right == 0) gen_fail(L, "%s by zero", printed_name(op));
   if (op->is_shift && right >= gen_types[type].bits)
-    gen_fail(L, "%s by %lld, but %s has %u bits", spoken(op), (long long)right, gen_types[type].name,
+    gen_fail(L, "%s by %lld, but %s has %u bits", printed_name(op), (long long)right, gen_types[type].name,
              gen_types[type].bits);
 }
 
 static int apply_binary(lua_State *L) {
   const binary *op = lua_touserdata(L, lua_upvalueindex(1));
-  gen_state *g = gen_building(L, spoken(op));
+  gen_state *g = gen_building(L, printed_name(op));
   gen_value pointer;
   for (int i = 1; i <= 2; i++)
     if (gen_value_test(L, i, &pointer) && pointer.type == GEN_PTR) opcode_for(L, op, GEN_PTR); /* raises */
   LLVMValueRef v[2];
-  gen_type type = gen_value_pair(L, 1, 2, spoken(op), v);
+  gen_type type = gen_value_pair(L, 1, 2, printed_name(op), v);
   LLVMOpcode code = opcode_for(L, op, type);
   unsigned long long c;
   LLVMValueRef result = NULL;

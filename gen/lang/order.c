@@ -160,7 +160,7 @@ static int step(lua_State *L) {
     if (lua_rawgeti(L, lua_upvalueindex(2), i) == LUA_TNIL) return 1;
     lua_pushvalue(L, -1);
     if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 2;
-    lua_pop(L, 2); /* removed since the walk began */
+    lua_pop(L, 2); /* removed since the iteration began */
   }
 }
 

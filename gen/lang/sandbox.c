@@ -3,7 +3,7 @@
  * Absent on purpose: load, dofile, loadfile, require, collectgarbage, print, pcall (a caught error would leave a half
  * built kernel), next (no fixed order), rawset (would thaw what is frozen), coroutines, os, io, debug, utf8,
  * math.random, string.dump, and what searches strings by pattern: those run outside the count of steps, for ever if a
- * pattern is made so. What else runs in C pays in steps for what it makes or walks. */
+ * pattern is made so. What else runs in C pays in steps for what it makes or visits. */
 #include "gen/lang/sandbox.h"
 
 #include <stdio.h>
@@ -120,7 +120,7 @@ static int repeat(lua_State *L) {
 
 /* Functions over the elements of a table or string pay for each. Upvalues: Lua's own; the argument that has the first
  * element, the next one the last; 0 where they take all. */
-static int walk(lua_State *L) {
+static int visit(lua_State *L) {
   int first = (int)lua_tointeger(L, lua_upvalueindex(2));
   if (luaL_getmetafield(L, 1, "__len") != LUA_TNIL) gen_fail(L, "table: a length of its own (__len) is not accepted");
   lua_Integer low = 1, high = (lua_Integer)lua_rawlen(L, 1);
@@ -165,7 +165,7 @@ static int write_frozen(lua_State *L) {
            lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : gen_describe(L, 2));
 }
 
-/* pairs() of a view walks the table behind it. */
+/* pairs() of a view visits the table behind it. */
 static int pairs_frozen(lua_State *L) {
   lua_pushcfunction(L, gen_order_pairs);
   lua_pushvalue(L, lua_upvalueindex(1));
@@ -218,11 +218,11 @@ static void replace(lua_State *L, const char *name, lua_CFunction by, int number
 }
 
 static void bound_table(lua_State *L) {
-  replace(L, "concat", walk, 3);
-  replace(L, "unpack", walk, 2);
-  replace(L, "move", walk, 2);
-  replace(L, "insert", walk, 0);
-  replace(L, "remove", walk, 0);
+  replace(L, "concat", visit, 3);
+  replace(L, "unpack", visit, 2);
+  replace(L, "move", visit, 2);
+  replace(L, "insert", visit, 0);
+  replace(L, "remove", visit, 0);
   lua_pushcfunction(L, gen_order_sort);
   lua_setfield(L, -2, "sort");
 }
@@ -230,7 +230,7 @@ static void bound_table(lua_State *L) {
 static void bound_string(lua_State *L) {
   replace(L, "format", format, 0);
   replace(L, "rep", repeat, 0);
-  replace(L, "byte", walk, 0);
+  replace(L, "byte", visit, 0);
 }
 
 static void add_library(lua_State *L, int environment, const char *name, lua_CFunction open,

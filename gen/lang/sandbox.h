@@ -6,7 +6,8 @@
 
 /* Opens a state whose memory and running time are bounded. NULL if memory ran out. */
 lua_State *gen_sandbox_open(gen_state *g);
-/* Says why Lua had no memory: "<where>: the <what> needs more memory than a template may have", or no steps left. */
+/* Explains why Lua had no memory: "<where>: the <what> needs more memory than a template may have", or no steps
+ * left. */
 void gen_sandbox_explain(const gen_state *g, const char *where, const char *what, char *error, size_t capacity);
 /* Leaves the environment of templates on the stack: base, math, string, table. Called once, under lua_pcall. */
 void gen_sandbox_push(lua_State *L);

@@ -19,7 +19,7 @@ typedef struct declared {
   bool is_value;
 } declared;
 
-/* What values are called, and what is said of them. */
+/* How values are named, and what is reported of them. */
 typedef struct dialect {
   bool is_loss;             /* words stand alone, min(a, b), and fields of a row are values */
   const char *const *words; /* that always give a value */

@@ -121,7 +121,7 @@ static void read_vectors(lua_State *L, const tracing *t, int table) {
   lua_settop(L, top);
 }
 
-/* Copies a string field, cut to its capacity; false if it is missing. */
+/* Copies a string field, truncated to its capacity; false if it is missing. */
 static bool read_text(lua_State *L, const tracing *t, int table, const char *field, char *out, size_t capacity) {
   int type = lua_getfield(L, table, field);
   if (type == LUA_TSTRING)
@@ -134,7 +134,7 @@ static bool read_text(lua_State *L, const tracing *t, int table, const char *fie
 
 /* ---- row and p ---- */
 
-/* Pushes a read-only table of the leaves of one kind; its messages tell their names. */
+/* Pushes a read-only table of the leaves of one kind; its messages list their names. */
 static void push_leaves(lua_State *L, flp_loss_op op, uint32_t count, const char *what, const char *noun) {
   flp_loss *loss = gen_state_get(L)->traced;
   const char *names = lua_pushstring(L, count ? "" : "none");

@@ -57,7 +57,7 @@ static void append(lua_State *L, const char *word, flp_loss_op op, const uint16_
 /* ---- operators and words of one operation ---- */
 
 typedef struct word {
-  const char *name, *spoken;
+  const char *name, *printed_name;
   flp_loss_op op;
   bool swaps, negates; /* a > b is b < a, a ~= b is not a == b */
 } word;
@@ -85,12 +85,14 @@ static int apply(lua_State *L) {
   int arity = flp_loss_op_arity(w->op);
   bool is_operator = w->name[0] == '_';
   if (!is_operator && lua_gettop(L) != arity)
-    gen_fail(L, "%s: expected %d arguments, got %d", w->spoken, arity, lua_gettop(L));
+    gen_fail(L, "%s: expected %d arguments, got %d", w->printed_name, arity, lua_gettop(L));
   uint16_t operands[3] = {0, 0, 0};
   for (int j = 0; j < arity; j++)
-    operands[w->swaps ? arity - 1 - j : j] = gen_loss_node_of(L, j + 1, flp_loss_takes_condition(w->op, j), w->spoken);
-  append(L, w->spoken, w->op, operands);
-  if (w->negates) append(L, w->spoken, FLP_LOSS_NOT, (uint16_t[3]){gen_loss_node_of(L, -1, true, w->spoken), 0, 0});
+    operands[w->swaps ? arity - 1 - j : j] =
+        gen_loss_node_of(L, j + 1, flp_loss_takes_condition(w->op, j), w->printed_name);
+  append(L, w->printed_name, w->op, operands);
+  if (w->negates)
+    append(L, w->printed_name, FLP_LOSS_NOT, (uint16_t[3]){gen_loss_node_of(L, -1, true, w->printed_name), 0, 0});
   return 1;
 }
 

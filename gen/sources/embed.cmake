@@ -1,4 +1,4 @@
-# Writes a C file that holds every template (gen/sources/sources.h says its form).
+# Writes a C file that holds every template (gen/sources/sources.h defines its form).
 #
 #   cmake -DOUT=<file.c> -DDIR=<templates> -P gen/sources/embed.cmake
 #

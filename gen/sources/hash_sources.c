@@ -22,7 +22,7 @@ static void make_header(const char *generator, const uint8_t sources[32], char o
            generator, hex, bytes);
 }
 
-/* A header that says the same is left alone, so that nothing is built anew for an edited comment. */
+/* A header with the same content is left alone, so that nothing is built anew for an edited comment. */
 static int write_header(const char *path, const char *header) {
   char *before = NULL;
   size_t length;

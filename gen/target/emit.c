@@ -124,7 +124,7 @@ static flp_status emit_ptx(gen_state *g, LLVMTargetMachineRef machine, flpgen_re
   return out->ptx ? FLP_OK : FLP_ERROR_MEMORY;
 }
 
-/* The text itself says which PTX version it needs. */
+/* The text itself names the PTX version that it needs. */
 static flp_status read_version(const char *ptx, flp_kernel_desc *desc, char *error, size_t capacity) {
   const char *at = strstr(ptx, "\n.version ");
   if (at && sscanf(at, " .version %u.%u", &desc->ptx_major, &desc->ptx_minor) == 2) return FLP_OK;

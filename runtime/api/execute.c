@@ -26,7 +26,7 @@ static flp_status too_small(const flp_args *args, uint64_t smallest) {
                   args->workspace_bytes, args->n, smallest);
 }
 
-/* Mode S where there is what forward saved, and the workspace for it. */
+/* Save mode where there is what forward saved, and the workspace for it. */
 static flp_status pick_scheme(flp_call *call) {
   flp_pass pass = call->args->pass;
   if (pass != FLP_PASS_BACKWARD || !call->args->saved) return flp_call_pick(call, pass);

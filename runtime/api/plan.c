@@ -114,10 +114,10 @@ static flp_status check_mode(const flp_spec *spec, const flp_options *options) {
 
 static flp_status read_tuning(const flp_options *options, flp_tuning *out) {
   FLP_TRY(flp_tuning_parse("options.tune", options->tune, out));
-  if (options->rung < FLP_RUNG_GENERIC || !flp_tuning_asks(out)) return FLP_OK;
+  if (options->rung < FLP_RUNG_GENERIC || !flp_tuning_is_set(out)) return FLP_OK;
   return flp_fail(
       FLP_ERROR_ARGUMENT,
-      "options.tune is \"%s\", but rung %s is pinned, whose kernels are cut in one way only (accepted: NULL, "
+      "options.tune is \"%s\", but rung %s is pinned, whose kernels have one tile configuration (accepted: NULL, "
       "\"\", or rung auto, tuned, heuristic, jit)",
       options->tune, flp_rung_name(options->rung));
 }
@@ -159,7 +159,7 @@ flp_status flp_plan_create(const flp_spec *spec, const flp_options *options, flp
     return status;
   }
   plan->options.cache_dir = plan->options.cache_path = NULL; /* the caller's memory */
-  flp_detail_clear(); /* the falls on the way are in the plan's reasons */
+  flp_detail_clear();                                        /* the fallbacks on the way are in the plan's reasons */
   *out = plan;
   return FLP_OK;
 }

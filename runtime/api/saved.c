@@ -1,4 +1,4 @@
-/* saved.c: what mode S passes from forward to backward. */
+/* saved.c: what save mode passes from forward to backward. */
 #include "runtime/api/validate.h"
 #include "runtime/base/quantity.h"
 #include "runtime/base/status.h"

@@ -148,7 +148,7 @@ static flp_status check_forward(const flp_spec *spec, flp_args *args) {
   return FLP_OK;
 }
 
-/* What mode S keeps; a plan's rung is not known here. */
+/* What save mode saves; a plan's rung is not known here. */
 static flp_status check_saved(const flp_spec *spec, const flp_args *args) {
   if (args->pass != FLP_PASS_FORWARD && args->pass != FLP_PASS_STEP)
     FLP_TRY(check_pointer("old_lse", args->old_lse, MUST_NOT, "only forward and step choose references", 1));
@@ -243,7 +243,7 @@ static flp_status check_step(const flp_spec *spec, flp_args *args) {
   return check_gradients(spec, args);
 }
 
-/* Inputs of a program by their names in flp_args; what loss.h says of a missing weight or old_logprob holds. */
+/* Inputs of a program by their names in flp_args; loss.h defines a missing weight or old_logprob. */
 static flp_status check_loss_inputs(const flp_loss *loss, const flp_args *args) {
   const float *given[FLP_LOSS_INPUTS_MAX];
   uint32_t needed = args->n > 0 ? flp_loss_inputs(loss) : 0;

@@ -41,7 +41,7 @@ static inline void flp_put_u64(flp_writer *w, uint64_t value) {
   flp_put_u32(w, (uint32_t)(value >> 32));
 }
 
-/* A fixed field: the string, cut to end in a zero, then zeros. */
+/* A fixed field: the string, truncated to end in a zero, then zeros. */
 static inline void flp_put_string(flp_writer *w, const char *string, size_t field_bytes) {
   char field[64] = {0};
   memcpy(field, string, strnlen(string, field_bytes - 1));

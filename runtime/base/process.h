@@ -15,17 +15,17 @@
 /* ---- locks.c ---- */
 
 /* Name, and whether a fork waits for it. */
-#define FLP_LOCK_LIST(LOCK)                                                                \
-  LOCK(DRIVER, 1)       /* driver.c: libraries that are open */                            \
-  LOCK(PROVIDER, 1)     /* jit.c: likewise */                                              \
-  LOCK(BLAS, 1)         /* eager/blas.c: passes that multiply */                           \
-  LOCK(HOST_ARENAS, 1)  /* arena.c: every arena of host memory */                          \
-  LOCK(REASONS, 1)      /* ladder.c: what was said */                                      \
-  LOCK(KERNELS, 1)      /* store/memory.c: kernels that no cache took */                   \
-  LOCK(TOPICS, 1)       /* store/warn.c: what was said */                                   \
-  LOCK(LOG_TARGET, 1)   /* status.c: where messages go, while that changes */              \
-  LOCK(PACKS, 0)        /* store/pack.c: tables of packs */                                \
-  LOCK(LOG, 0)          /* status.c: one message at a time; LOG_TARGET is taken inside */
+#define FLP_LOCK_LIST(LOCK)                                                  \
+  LOCK(DRIVER, 1)      /* driver.c: libraries that are open */               \
+  LOCK(PROVIDER, 1)    /* jit.c: likewise */                                 \
+  LOCK(BLAS, 1)        /* eager/blas.c: passes that multiply */              \
+  LOCK(HOST_ARENAS, 1) /* arena.c: every arena of host memory */             \
+  LOCK(REASONS, 1)     /* ladder.c: what was logged */                       \
+  LOCK(KERNELS, 1)     /* store/memory.c: kernels that no cache took */      \
+  LOCK(TOPICS, 1)      /* store/warn.c: what was logged */                   \
+  LOCK(LOG_TARGET, 1)  /* status.c: where messages go, while that changes */ \
+  LOCK(PACKS, 0)       /* store/pack.c: tables of packs */                   \
+  LOCK(LOG, 0)         /* status.c: one message at a time; LOG_TARGET is taken inside */
 
 typedef enum flp_lock_id {
 #define FLP_LOCK_ID(NAME, waits) FLP_LOCK_##NAME,

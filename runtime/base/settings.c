@@ -1,8 +1,8 @@
 /* settings.c: the settings of flp.h as one table: name, help, and how the default is found.
  *
  * Invariants: a value is shown only if the variable may be set to it; an empty variable counts as unset; a value too
- * long to be held is refused with a warning rather than cut; privileged programs (set-user-ID) ignore the environment,
- * since settings name code to load. */
+ * long to be held is refused with a warning rather than truncated; privileged programs (set-user-ID) ignore the
+ * environment, since settings name code to load. */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <link.h>
@@ -45,7 +45,7 @@ static void own_directory(char out[VALUE_BYTES]) {
 }
 
 /* ---- defaults ----
- * Each fills in value, or says in unset what holds without one. */
+ * Each fills in value, or describes in unset what holds without one. */
 
 static void default_force(flp_setting *out) {
   snprintf(out->unset, sizeof out->unset, "the best rung that runs");

@@ -39,18 +39,18 @@ void flp_log(flp_log_level level, const char *format, ...) __attribute__((format
   } while (0)
 
 /* Every setting, in the order of flp.h: its name without FLP_, its default (settings.c), one line of help. */
-#define FLP_SETTING_LIST(SETTING)                                                                                    \
-  SETTING(FORCE, force, "pin a rung: tuned, heuristic, jit, generic or eager")                                       \
-  SETTING(STRICT, strict, "1: a fall to a lower rung is an error")                                                   \
-  SETTING(BUDGET, budget, "workspace budget of every pass: bytes, " FLP_BYTES_FORMS)                                 \
-  SETTING(CACHE_DIR, cache_dir, "writable kernel cache")                                                             \
-  SETTING(CACHE_PATH, cache_path,                                                                                    \
-          "read-only kernel caches: directories and packs, separated by ':', searched before the writable one")      \
-  SETTING(PACK_KEYS, pack_keys,                                                                                      \
-          "public keys of 64 hex digits, separated by ',': packs signed by none of them are not used")               \
-  SETTING(GENERIC_DIR, generic_dir, "shape-generic kernels")                                                         \
-  SETTING(JIT_LIBRARY, jit_library, "path of the code generator, libflpgen.so")                                      \
-  SETTING(CUDA_LIBRARY, cuda_library, "path of the CUDA driver library")                                             \
+#define FLP_SETTING_LIST(SETTING)                                                                               \
+  SETTING(FORCE, force, "pin a rung: tuned, heuristic, jit, generic or eager")                                  \
+  SETTING(STRICT, strict, "1: a fallback to a lower rung is an error")                                          \
+  SETTING(BUDGET, budget, "workspace budget of every pass: bytes, " FLP_BYTES_FORMS)                            \
+  SETTING(CACHE_DIR, cache_dir, "writable kernel cache")                                                        \
+  SETTING(CACHE_PATH, cache_path,                                                                               \
+          "read-only kernel caches: directories and packs, separated by ':', searched before the writable one") \
+  SETTING(PACK_KEYS, pack_keys,                                                                                 \
+          "public keys of 64 hex digits, separated by ',': packs signed by none of them are not used")          \
+  SETTING(GENERIC_DIR, generic_dir, "shape-generic kernels")                                                    \
+  SETTING(JIT_LIBRARY, jit_library, "path of the code generator, libflpgen.so")                                 \
+  SETTING(CUDA_LIBRARY, cuda_library, "path of the CUDA driver library")                                        \
   SETTING(BLAS_LIBRARY, blas_library, "path of an OpenBLAS-like library for the eager rung")
 
 typedef enum flp_setting_id {
@@ -64,7 +64,7 @@ typedef enum flp_setting_id {
 typedef struct flp_setting {
   const char *name;   /* "FLP_CACHE_DIR" */
   const char *help;   /* one line */
-  char value[1024];   /* in force, as the variable may be set to; "" where no value says what holds */
+  char value[1024];   /* in force, as the variable may be set to; "" if no value expresses it */
   char unset[64];     /* what holds while there is no value; "" where there is one */
   const char *source; /* "environment" or "default" */
 } flp_setting;

@@ -1,9 +1,9 @@
 /* structs.h: the structs of flp.h as callers of another release have them.
  *
- * A struct grows at its end and nowhere else, so its size says which release the caller was compiled against. A smaller
- * one is read over the INIT value of the fields that it lacks, and is written as far as it goes. A larger one is
- * accepted while the bytes beyond those known here are 0. Fields are added in whole words of 8 bytes, padding included:
- * what a compiler leaves in padding need not be 0. */
+ * A struct grows at its end and nowhere else, so its size identifies the release that the caller was compiled against.
+ * A smaller one is read over the INIT value of the fields that it lacks, and is written as far as it goes. A larger one
+ * is accepted while the bytes beyond those known here are 0. Fields are added in whole words of 8 bytes, padding
+ * included: what a compiler leaves in padding need not be 0. */
 #ifndef FLP_STRUCTS_H
 #define FLP_STRUCTS_H
 

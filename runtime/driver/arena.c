@@ -1,4 +1,4 @@
-/* arena.c: flp_arena: blocks from the driver (or malloc), cut into segments that are taken and given back.
+/* arena.c: flp_arena: blocks from the driver (or malloc), split into segments that are taken and given back.
  *
  * Invariants: the segments of a block cover it from first to last byte in address order, each a multiple of GRAIN; two
  * free neighbours of one stream are always one segment; a free segment is handed out only to the stream on which it
@@ -113,7 +113,7 @@ static void leave(flp_arena *arena) {
 
 /* ---- segments ---- */
 
-/* Cuts a segment so that it has bytes; the rest becomes a free segment behind it. */
+/* Splits a segment so that it has bytes; the rest becomes a free segment behind it. */
 static flp_status split(segment *s, uint64_t bytes) {
   if (s->bytes == bytes) return FLP_OK;
   segment *rest = calloc(1, sizeof *rest);

@@ -62,7 +62,7 @@ int flp_compile_is_doubtful(const flp_compile *call) {
 void flp_compile_warn(const flp_compile *call, const char *kernel) {
   char line[FLP_COMPILE_LOG_BYTES];
   for (const char *rest = call->info; next_line(&rest, line);)
-    if (is_doubtful(line)) flp_log(FLP_LOG_WARNING, "kernel %s: the PTX compiler says: %s", kernel, line);
+    if (is_doubtful(line)) flp_log(FLP_LOG_WARNING, "kernel %s: the PTX compiler reports: %s", kernel, line);
 }
 
 const char *flp_compile_error(flp_compile *call) {

@@ -87,7 +87,7 @@ typedef struct flp_launch_config {
   F(cuLinkComplete, (CUlinkState, void **, size_t *))                                                         \
   F(cuLinkDestroy, (CUlinkState))
 
-/* What tools need to watch and to capture what the library enqueues, and to compile; the library calls none of it. A
+/* What tools need to query and to capture what the library enqueues, and to compile; the library calls none of it. A
  * driver older than CUDA 11.4 lacks some. */
 #define FLP_DRIVER_TOOLS(F)                                               \
   F(cuStreamQuery, (CUstream))                                            \
@@ -122,9 +122,9 @@ typedef struct flp_device {
   int multiprocessors;
   int shared_bytes_max;    /* dynamic shared memory that one CTA may opt in to */
   int l2_bytes;
-  int clock_khz;        /* of the multiprocessors; 0 if the driver does not say */
-  int memory_clock_khz; /* 0 if the driver does not say */
-  int memory_bus_bits;  /* 0 if the driver does not say */
+  int clock_khz;        /* of the multiprocessors; 0 if the driver does not report it */
+  int memory_clock_khz; /* 0 if the driver does not report it */
+  int memory_bus_bits;  /* 0 if the driver does not report it */
   uint64_t memory_bytes;
 } flp_device;
 

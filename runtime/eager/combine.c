@@ -1,7 +1,7 @@
 /* combine.c: partials of all shards of a vocabulary, merged in rank order into the outputs of each row. */
 #include "runtime/eager/core.h"
 
-/* A maximum of -2^100 stands for a shard without a score above -inf, whatever its sums say. */
+/* A maximum of -2^100 stands for a shard without a score above -inf, whatever its sums are. */
 static eager_partial read_partial(const float *in) {
   if ((double)in[0] <= EAGER_NO_MAXIMUM) return (eager_partial){-INFINITY, 0, 0};
   return (eager_partial){(double)in[0], (double)in[1], (double)in[2]};

@@ -149,7 +149,7 @@ flp_status eager_plan_pick(const flp_spec *spec, flp_pass pass, int64_t n, uint6
 /* Threads of a pass for what the options ask; 0: all. */
 int eager_thread_count(int threads);
 void eager_layout_of(const flp_spec *spec, flp_pass pass, int64_t n, const eager_plan *plan, flp_layout *layout);
-/* What flp_eager_layout says of a step. */
+/* The layout of a step, as flp_eager_layout gives it. */
 flp_status eager_step_layout(const flp_spec *spec, int64_t n, uint64_t budget_bytes, int threads, flp_layout *layout);
 
 /* ---- panel.c ---- */

@@ -35,7 +35,7 @@ int64_t eager_row_target(const flp_spec *spec, const flp_args *args, int64_t row
 }
 
 /* No gradient that is given asks anything of this row. A NaN does. */
-static int is_idle(const flp_spec *spec, const flp_args *args, int64_t row) {
+static int is_inactive(const flp_spec *spec, const flp_args *args, int64_t row) {
   const float *entropy = spec->entropy == FLP_ENTROPY_BACKWARD ? args->grad_entropy : NULL;
   return !(args->grad_logprob && args->grad_logprob[row] != 0) && !(entropy && entropy[row] != 0);
 }
@@ -48,7 +48,7 @@ static int is_bad(const flp_spec *spec, const flp_args *args, int64_t row) {
 
 static uint8_t class_of(const flp_spec *spec, const flp_args *args, int64_t row) {
   if (target_id(spec, args, row) == args->ignore_index) return EAGER_ROW_LEFT_OUT;
-  if (args->pass == FLP_PASS_BACKWARD && is_idle(spec, args, row)) return EAGER_ROW_LEFT_OUT;
+  if (args->pass == FLP_PASS_BACKWARD && is_inactive(spec, args, row)) return EAGER_ROW_LEFT_OUT;
   return is_bad(spec, args, row) ? EAGER_ROW_BAD : EAGER_ROW_ACTIVE;
 }
 

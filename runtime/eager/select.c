@@ -74,7 +74,8 @@ static int is_wanted(const job *j, int64_t row) {
 
 /* ---- forward ---- */
 
-/* Of a row, in nats: its largest score, Σ e^u and Σ u·e^u with u = (z - top)/T. sum: 0 with no score above -inf */
+/* Partial sums of a row, in nats: its largest score, Σ e^u and Σ u·e^u with u = (z - top)/T. sum: 0 with no score above
+ * -inf */
 typedef struct row_sum {
   double top, sum, weighted;
 } row_sum;

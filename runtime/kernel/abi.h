@@ -1,4 +1,4 @@
-/* abi.h: the parameters of every kernel entry, said once for the templates that read them and the launches that fill
+/* abi.h: the parameters of every kernel entry, defined once for the templates that read them and the launches that fill
  * them.
  *
  * Each list below becomes a C struct of what the launch fills by name, a table of names and types (the launch points
@@ -20,16 +20,17 @@
 #include <stdint.h>
 
 /* The workspace arrays; each starts 256-byte aligned. The planner says which of them a pass has. */
-#define FLP_REGION_LIST(R)                                                          \
-  R(row_class) R(index) R(local_target) R(scale) R(count)                           \
-  R(zy) R(part) /* forward */                                                       \
-  R(gather) R(turn) /* passes that gather */                                        \
-  R(record) R(bound) /* backward from here on */                                    \
-  R(scale_pair) /* fp16 */                                                          \
-  R(dz) R(bias_part) R(hidden_acc) R(weight_acc) R(bias_acc)                        \
-  R(factor) R(redo) /* modes S and P; exponentials of P are in the place of dz */   \
-  R(reference) /* P; S has them in what forward saved */                            \
-  R(stats) R(logprob) R(entropy) R(grad_logprob) R(grad_entropy) /* step, by row */
+#define FLP_REGION_LIST(R)                                                                             \
+  R(row_class)                                                                                         \
+  R(index)                                                                                             \
+  R(local_target) R(scale) R(count) R(zy) R(part) /* forward */                                        \
+      R(gather) R(turn)                           /* passes that gather */                             \
+      R(record) R(bound)                          /* backward from here on */                          \
+      R(scale_pair)                               /* fp16 */                                           \
+      R(dz) R(bias_part) R(hidden_acc) R(weight_acc) R(bias_acc) R(factor)                             \
+          R(redo)  /* save and stream modes; exponentials of a streamed step are in the place of dz */ \
+      R(reference) /* P; S has them in what forward saved */                                           \
+      R(stats) R(logprob) R(entropy) R(grad_logprob) R(grad_entropy) /* step, by row */
 
 /* The arrays as numbers, FLP_REGION_index and so on. */
 typedef enum flp_region {
@@ -70,32 +71,32 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * A row is left out if its target is ignore_index, if `rows` is given and lacks it, or (backward) if both upstream
  * gradients that are given are zero. It is bad if its target is outside [0, vocab_total), or its temperature is not
  * finite and > 0. Row ids outside [0,n) count in the error word and are skipped. */
-#define FLP_PREPARE_PARAMS(P)                                                                             \
-  P(ptr, target)        /* (n) target dtype */                                                            \
-  P(ptr, temperature)   /* (n) f32 or null */                                                             \
-  P(f32, row_scale)     /* used when temperature is null: unit/T */                                       \
-  P(f32, unit)          /* a·log2(e), or softcap·log2(e) */                                               \
-  P(ptr, rows)          /* (row_count) i32 or null */                                                     \
-  P(i64, row_count)                                                                                       \
-  P(i64, n)                                                                                               \
-  P(i64, ignore_index)                                                                                    \
-  P(i64, vocab_offset)                                                                                    \
-  P(i64, vocab_valid)                                                                                     \
-  P(i64, vocab_total)                                                                                     \
-  P(ptr, grad_logprob)  /* (n) f32 or null */                                                             \
-  P(ptr, grad_entropy)  /* (n) f32 or null */                                                             \
-  P(ptr, logprob)       /* outputs to fill for rows without work, each may be null */                     \
-  P(ptr, entropy)                                                                                         \
-  P(ptr, stats)         /* (n,4) */                                                                       \
-  P(ptr, partial)       /* (n,4) */                                                                       \
-  P(region, row_class)  /* (n) u8 out */                                                                  \
-  P(region, index)      /* (n) i32 out: row of each active row */                                         \
+#define FLP_PREPARE_PARAMS(P)                                                                                 \
+  P(ptr, target)      /* (n) target dtype */                                                                  \
+  P(ptr, temperature) /* (n) f32 or null */                                                                   \
+  P(f32, row_scale)   /* used when temperature is null: unit/T */                                             \
+  P(f32, unit)        /* a·log2(e), or softcap·log2(e) */                                                   \
+  P(ptr, rows)        /* (row_count) i32 or null */                                                           \
+  P(i64, row_count)                                                                                           \
+  P(i64, n)                                                                                                   \
+  P(i64, ignore_index)                                                                                        \
+  P(i64, vocab_offset)                                                                                        \
+  P(i64, vocab_valid)                                                                                         \
+  P(i64, vocab_total)                                                                                         \
+  P(ptr, grad_logprob) /* (n) f32 or null */                                                                  \
+  P(ptr, grad_entropy) /* (n) f32 or null */                                                                  \
+  P(ptr, logprob)      /* outputs to fill for inactive rows, each may be null */                              \
+  P(ptr, entropy)                                                                                             \
+  P(ptr, stats)           /* (n,4) */                                                                         \
+  P(ptr, partial)         /* (n,4) */                                                                         \
+  P(region, row_class)    /* (n) u8 out */                                                                    \
+  P(region, index)        /* (n) i32 out: row of each active row */                                           \
   P(region, local_target) /* (n) i32 out, by active row: target - vocab_offset, or -1 if not in this shard */ \
-  P(region, scale)      /* (n) f32 out, by active row: row_scale */                                       \
-  P(region, count)      /* (1) i32 out: active rows */                                                    \
-  P(ptr, error_word)    /* (1) i32, added to: bad rows and bad row ids */
+  P(region, scale)        /* (n) f32 out, by active row: row_scale */                                         \
+  P(region, count)        /* (1) i32 out: active rows */                                                      \
+  P(ptr, error_word)      /* (1) i32, added to: bad rows and bad row ids */
 
-/* module forward: entry forward. One CTA a unit: a band of tile_rows of the active rows [row_begin, row_end) x
+/* module forward: entry forward. One CTA a unit: a panel of tile_rows of the active rows [row_begin, row_end) x
  * unit_columns columns.
  * part: [unit column group][3][capacity] f32 by a - row_begin: maximum, sum, weighted sum of the group in log2 units.
  * zy: (n) f32 by active row: raw score z + b of the target (before cap and scale), written by the one CTA that meets
@@ -192,8 +193,8 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 /* module dz: entry dz_map, in place of dz where operands come through tensor maps. A grid of any size whose clusters of
  * tile.cluster CTAs take the units in order: tile_rows·cluster active rows x one or two tiles of columns. Boxes:
  * tile_depth x tile_rows of hidden, tile_depth x tile_columns/cluster of weight, 128-byte swizzle; dz leaves in boxes of
- * 128 bytes x FLP_DZ_BOX_ROWS rows. Rows behind the last active one are stored as zeros up to the end of their band. The
- * rest as in dz. */
+ * 128 bytes x FLP_DZ_BOX_ROWS rows. Rows behind the last active one are stored as zeros up to the end of their row
+ * panel. The rest as in dz. */
 #define FLP_DZ_MAP_PARAMS(P)                                                \
   P(map, hidden_map)   /* (row_end - row_begin, D): rows of the chunk */    \
   P(map, gathered_map) /* (row_end - row_begin, D): its active rows */      \
@@ -285,7 +286,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(ptr, grad_entropy) /* (n) or null */                                  \
   P(ptr, grad_scores) P(i64, grad_scores_stride) /* (n,V) operand dtype out */
 
-/* ---- kept exponentials: modes S and P ----
+/* ---- saved exponentials: save and stream modes ----
  *
  * kept[a - row_begin][v] = 2^(t - k_a), in the operand dtype (bf16), with one reference k_a a row, reference[a]: while
  * -66 <= lse - k_a <= 100 in log2 units, every probability above 2^-60 is a normal number of bf16 and products of kept
@@ -304,9 +305,10 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * rows of a softcap with a row_scale below 4, whose slopes the rounding of kept would move, or in the plain form 2^-25. */
 
 /* module forward_keep: entries forward_keep and forward_keep_map: forward and forward_map, which also store kept. Rows
- * behind the last active one are stored as zeros up to the end of their band where they exist in kept; columns from
- * vocab_valid on as zeros up to kept_stride, vocab_valid rounded up to 64 (forward_keep_map: left out, as outside the
- * map). kept leaves forward_keep_map in boxes of 128 bytes x FLP_DZ_BOX_ROWS rows. part, zy: the bits that forward gives. */
+ * behind the last active one are stored as zeros up to the end of their row panel where they exist in kept; columns
+ * from vocab_valid on as zeros up to kept_stride, vocab_valid rounded up to 64 (forward_keep_map: left out, as outside
+ * the map). kept leaves forward_keep_map in boxes of 128 bytes x FLP_DZ_BOX_ROWS rows. part, zy: the bits that forward
+ * gives. */
 #define FLP_FORWARD_KEEP_PARAMS(P)                                         \
   FLP_FORWARD_PARAMS(P)                                                    \
   P(ptr, reference) /* (n) f32 by active row */                            \

@@ -226,11 +226,11 @@ static flp_status check_desc(const flp_kernel_desc *desc) {
 flp_status flp_kernel_desc_read(const uint8_t *bytes, size_t length, flp_kernel_desc *out) {
   flp_reader r = {bytes, bytes + length, 0};
   memset(out, 0, sizeof *out);
-  uint32_t version = flp_get_u32(&r), said_length = flp_get_u32(&r);
+  uint32_t version = flp_get_u32(&r), stated_length = flp_get_u32(&r);
   if (r.short_of_bytes) return flp_fail(FLP_ERROR_CORRUPT, "descriptor: %zu bytes are too few", length);
   if (version != FLP_DESC_FORMAT) return bad_field("version", version, "5");
-  if (said_length != length)
-    return flp_fail(FLP_ERROR_CORRUPT, "descriptor: length says %" PRIu32 ", there are %zu bytes", said_length, length);
+  if (stated_length != length)
+    return flp_fail(FLP_ERROR_CORRUPT, "descriptor: length is %" PRIu32 ", there are %zu bytes", stated_length, length);
   flp_kernel_desc desc;
   memset(&desc, 0, sizeof desc);
   get_body(&r, &desc);

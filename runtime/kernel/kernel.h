@@ -18,14 +18,14 @@ typedef enum flp_schedule {
   FLP_SCHEDULE_COOPERATIVE = 2 /* half the rows of one tile each */
 } flp_schedule;
 
-/* How a kernel is cut, for architectures that leave a choice; 0 in a field is the template's own choice. It decides the
+/* The tile configuration of a kernel, where it is tunable; 0 in a field is the template's default. It decides the
  * time that a kernel takes, and in the forward pass not one bit of what it computes. */
 typedef struct flp_tunables {
   uint32_t schedule;      /* flp_schedule */
   uint32_t rows, columns; /* of a tile */
   uint32_t stages;        /* of the pipeline from memory */
   uint32_t cluster;       /* CTAs along the rows that share what they load */
-  uint32_t raster;        /* how many bands of rows may walk along the columns together */
+  uint32_t raster;        /* raster width: the most row panels that go over the columns together */
 } flp_tunables;
 
 typedef struct flp_kernel_key {
@@ -53,7 +53,7 @@ typedef struct flp_tuning {
 /* Zeroes the fields that the kind does not use. */
 void flp_kernel_key_canonicalise(flp_kernel_key *key);
 
-/* 1 if a resolved spec wants kernels that keep exponentials: for modes S or P, with gradients, in bf16. */
+/* 1 if a resolved spec wants kernels that save exponentials: for save or stream modes, with gradients, in bf16. */
 int flp_kernel_spec_keeps(const flp_spec *spec);
 
 /* The kernels that a resolved spec needs on an architecture, in the order of op.c, each for that architecture or, where it
@@ -77,7 +77,7 @@ const char *flp_kernel_tunable_arch(const flp_spec *spec, flp_kernel_kind kind);
 /* 1 if at least one of those kernels is the architecture's own (arch.h). */
 int flp_kernel_arch_serves(const char *arch, const flp_spec *spec);
 
-/* The shape-generic kernel that can stand in for this one: hidden and vocab any, entropy, bias and bias_grad on, cut as
+/* The shape-generic kernel that can replace this one: hidden and vocab any, entropy, bias and bias_grad on, tiling as
  * its template chooses; of a loss the one for any. */
 flp_kernel_key flp_kernel_key_generic(const flp_kernel_key *key, const char *arch);
 
@@ -97,12 +97,12 @@ int flp_kernel_key_read(const char *text, flp_kernel_key *out, uint8_t sources[3
 /* ---- tunables.c: tunables as text ---- */
 
 /* Reads e.g. "forward:cooperative,256x192,stages=4;products:raster=16": kinds divided by ';', and of each any of
- * ping-pong or cooperative, ROWSxCOLUMNS, stages=N, cluster=N, raster=N. What can be built is for the template to say.
- * text: NULL or "" for the templates' own choices. field: names the text in errors. error: ARGUMENT */
+ * ping-pong or cooperative, ROWSxCOLUMNS, stages=N, cluster=N, raster=N. The template decides what can be built.
+ * text: NULL or "" for the templates' defaults. field: names the text in errors. error: ARGUMENT */
 flp_status flp_tuning_parse(const char *field, const char *text, flp_tuning *out);
 
-/* 1 if it says how kernels of some kind are cut, so that not all is left to templates. */
-int flp_tuning_asks(const flp_tuning *tuning);
+/* 1 if it gives a tile configuration for some kind; 0 if it leaves all to defaults. */
+int flp_tuning_is_set(const flp_tuning *tuning);
 
 /* Writes them as flp_tuning_parse reads those of a kind, "own" where every field is 0. */
 enum { FLP_TUNABLES_TEXT_BYTES = 96 };
@@ -112,11 +112,11 @@ void flp_tunables_text(const flp_tunables *tunables, char out[FLP_TUNABLES_TEXT_
 enum { FLP_TUNING_TEXT_BYTES = 4 * FLP_TUNABLES_TEXT_BYTES + 64 };
 void flp_tuning_text(const flp_tuning *tuning, char out[FLP_TUNING_TEXT_BYTES]);
 
-/* Says who is to blame for a kernel that a template did not make (COMPILE, with the reason as the thread's detail):
- * where the key says how it is cut, that, since templates' own choices can be made. Returns ARGUMENT then, with a
- * detail that names field, kernel, cut and reason; else the status as it was. field: where the cut was given,
+/* Turns COMPILE into ARGUMENT if the caller chose the tile configuration: the default
+ * one always builds. The detail names field, kernel, tiling and reason then; else
+ * the status stays as it was. field: where the tiling was given,
  * "options.tune" */
-flp_status flp_tuning_blame(const char *field, const flp_kernel_key *key, flp_status status);
+flp_status flp_tuning_status(const char *field, const flp_kernel_key *key, flp_status status);
 
 /* "forward", for messages and files; "?" if unknown. */
 static inline const char *flp_kernel_kind_name(flp_kernel_kind kind) {
@@ -139,11 +139,11 @@ typedef struct flp_kernel_desc {
   /* tunables; 0 where the kind has none */
   uint32_t tile_rows, tile_columns, tile_depth, stages; /* products: tile_rows is M, tile_columns N, tile_depth K */
   uint32_t unit_columns; /* FORWARD: columns of one unit = one group of partials */
-  uint32_t raster;       /* row bands, at most, that CTAs walk before the next columns */
+  uint32_t raster;       /* raster width: the most row panels before the next columns */
   uint32_t cluster;      /* entries named ..._map: CTAs of a cluster, along the rows; else 0 */
   /* DZ: the backward layout that was measured to be the fastest; 0: no preference. Columns alone ask for R_VOCAB, rows
    * alone for R_ROWS, both for R2, in chunks of that size or, where the budget has no room, smaller ones.
-   * KEEP: rows of a chunk of mode P, likewise; no columns. */
+   * KEEP: rows of a chunk of stream mode, likewise; no columns. */
   uint32_t chunk_rows, chunk_vocab;
 } flp_kernel_desc;
 

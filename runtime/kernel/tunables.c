@@ -1,4 +1,4 @@
-/* tunables.c: how kernels are to be cut, as text: reading it for keys, writing it into key bytes.
+/* tunables.c: tile configurations as text: reading it for keys, writing it into key bytes.
  *
  * Invariant: what is written is read back as the same tunables. */
 #include <inttypes.h>
@@ -9,7 +9,7 @@
 #include "runtime/base/status.h"
 #include "runtime/kernel/kernel.h"
 
-/* Every number is a count of rows, columns, stages, CTAs or bands; none of them ever needs more. */
+/* Every number is a count of rows, columns, stages, CTAs or row panels; none of them ever needs more. */
 enum { LARGEST = 1024 };
 
 static const char *const schedules[] = {
@@ -37,7 +37,7 @@ typedef struct piece {
   size_t length;
 } piece;
 
-/* Cuts the piece up to the next divider off the text; 0 behind the last. */
+/* Takes the piece up to the next divider off the text; 0 behind the last. */
 static int next_piece(const char **text, char divider, piece *out) {
   if (!*text) return 0;
   const char *end = strchr(*text, divider);
@@ -115,7 +115,7 @@ flp_status flp_tuning_parse(const char *field, const char *text, flp_tuning *out
   return FLP_OK;
 }
 
-int flp_tuning_asks(const flp_tuning *tuning) {
+int flp_tuning_is_set(const flp_tuning *tuning) {
   static const flp_tuning none;
   return memcmp(tuning, &none, sizeof none) != 0;
 }
@@ -150,11 +150,11 @@ void flp_tuning_text(const flp_tuning *tuning, char out[FLP_TUNING_TEXT_BYTES]) 
   }
 }
 
-flp_status flp_tuning_blame(const char *field, const flp_kernel_key *key, flp_status status) {
-  char cut[FLP_TUNING_TEXT_BYTES];
+flp_status flp_tuning_status(const char *field, const flp_kernel_key *key, flp_status status) {
+  char tiling[FLP_TUNING_TEXT_BYTES];
   flp_tuning tuning = {0};
   tuning.of[key->kind] = key->tune;
-  if (status != FLP_ERROR_COMPILE || !flp_tuning_asks(&tuning)) return status;
-  flp_tuning_text(&tuning, cut);
-  return flp_fail(FLP_ERROR_ARGUMENT, "%s is \"%s\", which is refused: %s", field, cut, flp_error_detail());
+  if (status != FLP_ERROR_COMPILE || !flp_tuning_is_set(&tuning)) return status;
+  flp_tuning_text(&tuning, tiling);
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s is \"%s\", which is refused: %s", field, tiling, flp_error_detail());
 }

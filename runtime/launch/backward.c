@@ -1,6 +1,6 @@
 /* backward.c: the backward pass: prepare, record, then chunk after chunk (chunk.c), then fill.
  * Where operands come through tensor maps, active rows are gathered before: all of them, or those of a chunk of rows.
- * In mode S dz is made of what forward saved (keep.c).
+ * In save mode dz is made of what forward saved (keep.c).
  *
  * Invariant: chunks of one call reuse one dz buffer, in stream order. */
 #include "runtime/launch/backward.h"

@@ -57,7 +57,7 @@ flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *c)
   FLP_TRY(encode_for_dz(call, c, &p));
   int64_t tiles = flp_ceil_div(c->column_end - c->column_begin, planner->dz_columns);
   int64_t units =
-      flp_ceil_div(c->row_end - c->row_begin, planner->dz_band) * flp_ceil_div(tiles, planner->dz_unit_tiles);
+      flp_ceil_div(c->row_end - c->row_begin, planner->dz_unit_rows) * flp_ceil_div(tiles, planner->dz_unit_tiles);
   return flp_launch_clusters(call, FLP_ENTRY_dz_map, &p, units);
 }
 
@@ -106,8 +106,8 @@ flp_status backward_launch_products_map(const flp_call *call, const backward_chu
       .weight_flags = flags_of(weight, spec->grad_weight_dtype),
   };
   FLP_TRY(encode_for_products(call, c, &p));
-  int64_t bands = hidden ? flp_ceil_div(c->row_end - c->row_begin, planner->hidden_rows) : 0;
-  if (weight) bands += flp_ceil_div(c->column_end - c->column_begin, planner->weight_rows);
+  int64_t panels = hidden ? flp_ceil_div(c->row_end - c->row_begin, planner->hidden_rows) : 0;
+  if (weight) panels += flp_ceil_div(c->column_end - c->column_begin, planner->weight_rows);
   return flp_launch_clusters(call, FLP_ENTRY_products_map, &p,
-                             bands * flp_ceil_div(spec->hidden, planner->hidden_columns));
+                             panels * flp_ceil_div(spec->hidden, planner->hidden_columns));
 }

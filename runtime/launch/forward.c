@@ -1,6 +1,6 @@
 /* forward.c: the forward pass: prepare, then for each chunk of rows gather (where operands come through tensor
  * maps), forward and combine (twice where both partial and outputs are wanted). Chunks share one block of partials;
- * their sizes do not enter a row's bits. In mode S forward_keep takes forward's place (keep.c). */
+ * their sizes do not enter a row's bits. In save mode forward_keep takes forward's place (keep.c). */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/launch/keep.h"

@@ -1,4 +1,4 @@
-/* keep.c: exponentials of a chunk of rows and the gradients made of them (abi.h, kept exponentials).
+/* keep.c: exponentials of a chunk of rows and the gradients made of them (abi.h, saved exponentials).
  *
  * keep_reference, forward_keep; then record, keep_finish, dz over each block of rows in case it is to be redone,
  * keep_expand in the expanded form, keep_gather for grad_weight, the products, bias_reduce.
@@ -59,7 +59,7 @@ static flp_status launch_finish(const flp_call *call, flp_row_range rows, const 
   return flp_launch(call, FLP_ENTRY_keep_finish, &p, flp_ceil_div(rows.end - rows.begin, FLP_KEPT_BLOCK_ROWS));
 }
 
-/* dz over one block of rows after the other; the device says of each whether there is anything to do. */
+/* dz over one block of rows after the other; the device decides for each whether there is anything to do. */
 static flp_status launch_redo(const flp_call *call, const backward_chunk *whole) {
   uint64_t element = flp_dtype_bytes(call->plan->spec.dtype);
   uint64_t tiles = (uint64_t)(FLP_KEPT_BLOCK_ROWS / call->plan->planner.dz_rows);

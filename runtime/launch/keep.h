@@ -1,10 +1,10 @@
-/* keep.h: kept exponentials, from a chunk's scores to its gradients: what modes S and P share. */
+/* keep.h: saved exponentials, from a chunk's scores to its gradients: what save and stream modes share. */
 #ifndef FLP_LAUNCH_KEEP_H
 #define FLP_LAUNCH_KEEP_H
 
 #include "runtime/launch/launch.h"
 
-/* Where mode S keeps those of active rows from `first` on: in args.saved. */
+/* Where save mode saves those of active rows from `first` on: in args.saved. */
 flp_keep_sink flp_keep_saved(const flp_call *call, int64_t first);
 
 /* References of a chunk's rows, then its partials and exponentials. Rows have been gathered where kernels want that. */

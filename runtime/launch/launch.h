@@ -32,7 +32,7 @@ flp_status flp_launch_over(const flp_call *call, flp_entry_id entry, const void 
  * remembers the last of each pass. error: BUDGET, with scheme.smallest_bytes */
 flp_status flp_call_pick(flp_call *call, flp_pass pass);
 
-/* Launches prepare. outputs: 1 to fill logprob, entropy, stats and, in a forward pass, partial of idle rows. */
+/* Launches prepare. outputs: 1 to fill logprob, entropy, stats and, in a forward pass, partial of inactive rows. */
 flp_status flp_launch_prepare(const flp_call *call, int outputs);
 /* A matrix of bytes: rows x width_bytes, pitch_bytes apart. */
 typedef struct flp_byte_matrix {

@@ -29,7 +29,7 @@ static flp_status encode_maps(const flp_call *call, flp_row_range rows, int64_t 
 }
 
 static flp_status encode_kept(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep, flp_abi_map *out) {
-  flp_matrix kept = {.name = "kept exponentials",
+  flp_matrix kept = {.name = "saved exponentials",
                      .start = keep->kept,
                      .rows = rows.end - rows.begin,
                      .columns = call->args->vocab_valid,
@@ -54,8 +54,8 @@ static flp_status launch_scores_mapped(const flp_call *call, flp_row_range rows,
   };
   const flp_planner *planner = &call->plan->planner;
   FLP_TRY(encode_maps(call, rows, columns, flp_call_desc(call, keep ? FLP_KERNEL_KEEP : FLP_KERNEL_FORWARD), &p));
-  int64_t band = keep ? planner->keep_rows : planner->forward_rows;
-  int64_t leaves = flp_ceil_div(rows.end - rows.begin, band) * flp_ceil_div(columns, FLP_LEAF_COLUMNS);
+  int64_t panel_rows = keep ? planner->keep_rows : planner->forward_rows;
+  int64_t leaves = flp_ceil_div(rows.end - rows.begin, panel_rows) * flp_ceil_div(columns, FLP_LEAF_COLUMNS);
   if (!keep) return flp_launch_clusters(call, FLP_ENTRY_forward_map, &p, leaves);
   p.reference = keep->reference;
   p.slope = keep->expands ? 0 : 1;
@@ -67,7 +67,7 @@ static flp_status launch_scores_portable(const flp_call *call, flp_row_range row
                                          const flp_keep_sink *keep) {
   const flp_args *a = call->args;
   const flp_kernel_desc *desc = flp_call_desc(call, keep ? FLP_KERNEL_KEEP : FLP_KERNEL_FORWARD);
-  int64_t bands = flp_ceil_div(rows.end - rows.begin, desc->tile_rows);
+  int64_t panels = flp_ceil_div(rows.end - rows.begin, desc->tile_rows);
   int64_t groups = flp_ceil_div(columns, desc->unit_columns);
   flp_forward_keep_given p = {
       .hidden = flp_call_pointer(a->hidden),
@@ -80,16 +80,16 @@ static flp_status launch_scores_portable(const flp_call *call, flp_row_range row
       .vocab_valid = (int32_t)columns,
       .row_begin = (int32_t)rows.begin,
       .row_end = (int32_t)rows.end,
-      .bands = (int32_t)bands,
+      .bands = (int32_t)panels,
       .groups = (int32_t)groups,
       .capacity = call->scheme.chunk_rows,
   };
-  if (!keep) return flp_launch(call, FLP_ENTRY_forward, &p, bands * groups);
+  if (!keep) return flp_launch(call, FLP_ENTRY_forward, &p, panels * groups);
   p.reference = keep->reference;
   p.slope = keep->expands ? 0 : 1;
   p.kept = keep->kept;
   p.kept_stride = keep->stride;
-  return flp_launch(call, FLP_ENTRY_forward_keep, &p, bands * groups);
+  return flp_launch(call, FLP_ENTRY_forward_keep, &p, panels * groups);
 }
 
 flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, int64_t columns, const flp_keep_sink *keep) {

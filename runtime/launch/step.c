@@ -1,9 +1,9 @@
-/* step.c: one training step: mode P, where each chunk of rows passes through forward, loss and both products
- * before the next begins; or forward, the losses of all rows and backward in mode R.
+/* step.c: one training step: stream mode, where each chunk of rows passes through forward, loss and both products
+ * before the next begins; or forward, the losses of all rows and backward in recompute mode.
  *
- * Invariants: in mode P rows are prepared once, so one numbering of active rows holds from scores to gradients; rows
- * without an upstream gradient have factor 0. In mode R backward prepares them again and leaves those out; what passes
- * from one pass to the other is by row. Either way a bad row counts once. */
+ * Invariants: in stream mode rows are prepared once, so one numbering of active rows holds from scores to gradients;
+ * rows without an upstream gradient have factor 0. In recompute mode backward prepares them again and leaves those out;
+ * what passes from one pass to the other is by row. Either way a bad row counts once. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/launch/keep.h"
@@ -78,15 +78,15 @@ static flp_status launch_loss(const flp_call *call, flp_row_range rows) {
   return flp_launch_over(call, FLP_ENTRY_loss_rows, &p, rows.end - rows.begin, 1);
 }
 
-/* Losses of rows without work. */
-static flp_status launch_idle_loss(const flp_call *call) {
+/* Losses of inactive rows. */
+static flp_status launch_inactive_loss(const flp_call *call) {
   flp_loss_rows_given p = loss_params(call);
   if (!p.loss && !p.metrics) return FLP_OK;
   p.row_class = flp_call_region(call, FLP_REGION_row_class);
   return flp_launch_over(call, FLP_ENTRY_loss_rows, &p, p.n, 1);
 }
 
-/* ---- mode P ---- */
+/* ---- stream mode ---- */
 
 static flp_keep_sink chunk_sink(const flp_call *call) {
   return (flp_keep_sink){.reference = flp_call_region(call, FLP_REGION_reference),
@@ -107,11 +107,11 @@ static flp_status stream(const flp_call *call) {
     FLP_TRY(launch_loss(call, rows));
     FLP_TRY(flp_launch_kept(call, rows, &keep, begin == 0, rows.end == n));
   }
-  FLP_TRY(launch_idle_loss(call));
+  FLP_TRY(launch_inactive_loss(call));
   return flp_launch_fill(call);
 }
 
-/* ---- mode R ---- */
+/* ---- recompute mode ---- */
 
 /* NaN wherever the loss will not write: bad rows then have an upstream gradient, and are bad in backward too. */
 static flp_status unset_upstream(const flp_call *call) {
@@ -134,7 +134,7 @@ static flp_status pass_by_pass(const flp_call *step, flp_args *args) {
   FLP_TRY(flp_launch_forward(&call));
   FLP_TRY(unset_upstream(&call));
   FLP_TRY(launch_loss(&call, rows));
-  FLP_TRY(launch_idle_loss(&call));
+  FLP_TRY(launch_inactive_loss(&call));
   if (!call.plan->spec.grads) return FLP_OK;
   args->pass = FLP_PASS_BACKWARD;
   call.error_word += sizeof(int32_t); /* forward has counted them */

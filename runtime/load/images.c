@@ -110,24 +110,24 @@ static flp_status from_jit(collector *c, const flp_kernel_key *key, char *bytes,
   return flp_fail(status, "kernel %s: %s", flp_kernel_kind_name(key->kind), flp_error_detail());
 }
 
-/* A key as its nearest tuned neighbour is cut; the same key where that is the template's own choice. */
-static flp_kernel_key cut_key(const flp_images_request *request, const flp_kernel_key *key) {
-  flp_kernel_key cut = *key;
-  const flp_tuned_cut *nearest = request->nearest;
-  if (nearest && (nearest->kinds >> key->kind & 1)) flp_tuning_apply(&nearest->tuning, &cut, 1);
-  return cut;
+/* A key with the tile configuration of its nearest tuned neighbour; the same key where that is the default. */
+static flp_kernel_key nearest_key(const flp_images_request *request, const flp_kernel_key *key) {
+  flp_kernel_key tiling = *key;
+  const flp_tuned_tiling *nearest = request->nearest;
+  if (nearest && (nearest->kinds >> key->kind & 1)) flp_tuning_apply(&nearest->tuning, &tiling, 1);
+  return tiling;
 }
 
-/* From a cache either way of cutting a kernel is welcome, the neighbour's rather; what is yet to be made takes the
+/* A cache may give either tile configuration, the neighbour's first; what is yet to be made takes the
  * neighbour's. */
 static flp_status from_nearest(collector *c, flp_rung rung, const flp_kernel_key *key, char *bytes,
                                flp_kernel_image *out, int *found) {
-  flp_kernel_key cut = cut_key(c->request, key);
+  flp_kernel_key tiling = nearest_key(c->request, key);
   *found = 0;
-  if (memcmp(&cut.tune, &key->tune, sizeof cut.tune) == 0) return FLP_OK;
-  if (rung == FLP_RUNG_HEURISTIC) return look_up(c, &cut, "", bytes, out, found);
+  if (memcmp(&tiling.tune, &key->tune, sizeof tiling.tune) == 0) return FLP_OK;
+  if (rung == FLP_RUNG_HEURISTIC) return look_up(c, &tiling, "", bytes, out, found);
   if (rung != FLP_RUNG_JIT) return FLP_OK;
-  flp_status status = from_jit(c, &cut, bytes, out);
+  flp_status status = from_jit(c, &tiling, bytes, out);
   *found = status == FLP_OK;
   return status;
 }
@@ -255,11 +255,11 @@ static flp_status collect_one(collector *c, flp_rung rung, const flp_kernel_key 
                                       [FLP_RUNG_JIT] = from_jit,
                                       [FLP_RUNG_GENERIC] = from_generic};
   char bytes[FLP_KEY_BYTES_MAX];
-  int i = out->count, is_cut = 0;
-  flp_status status = from_nearest(c, rung, key, bytes, &out->image[i], &is_cut);
-  if (is_cut || (status != FLP_OK && rung == FLP_RUNG_JIT)) out->cut_kinds |= 1u << key->kind;
-  if (status == FLP_OK && !is_cut) status = sources[rung](c, key, bytes, &out->image[i]);
-  FLP_TRY(flp_tuning_blame("options.tune", key, status));
+  int i = out->count, has_tiling = 0;
+  flp_status status = from_nearest(c, rung, key, bytes, &out->image[i], &has_tiling);
+  if (has_tiling || (status != FLP_OK && rung == FLP_RUNG_JIT)) out->nearest_kinds |= 1u << key->kind;
+  if (status == FLP_OK && !has_tiling) status = sources[rung](c, key, bytes, &out->image[i]);
+  FLP_TRY(flp_tuning_status("options.tune", key, status));
   if (rung == FLP_RUNG_TUNED) out->driver[i] = c->driver;
   crypto_hash_sha256(out->key_hash[i], (const unsigned char *)bytes, strlen(bytes));
   out->count++;
@@ -296,7 +296,7 @@ void flp_images_clear(flp_images *images) {
 /* ---- nearest neighbours ---- */
 
 /* Takes over the tunables of the nearest entry that can be read. */
-static flp_status take_nearest(collector *c, const flp_kernel_key *key, flp_tuned_cut *out) {
+static flp_status take_nearest(collector *c, const flp_kernel_key *key, flp_tuned_tiling *out) {
   static const flp_tunables own = {0};
   flp_tuned_entry *entry;
   while ((entry = flp_tuned_nearest(c->request->tuned, key, c->request->driver_version)) != NULL) {
@@ -316,7 +316,7 @@ static flp_status take_nearest(collector *c, const flp_kernel_key *key, flp_tune
   return FLP_OK;
 }
 
-flp_status flp_images_nearest(const flp_images_request *request, flp_tuned_cut *out) {
+flp_status flp_images_nearest(const flp_images_request *request, flp_tuned_tiling *out) {
   collector c = {.request = request};
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
   int count = flp_kernel_keys_for(request->spec, request->arch, keys);

@@ -11,7 +11,7 @@ typedef struct flp_images {
   flp_kernel_image image[FLP_SPEC_KERNELS_MAX];
   uint8_t key_hash[FLP_SPEC_KERNELS_MAX][32]; /* SHA-256 of the key bytes that it was found or made under */
   int driver[FLP_SPEC_KERNELS_MAX];           /* TUNED: that it was tuned with; 0 for a kernel that cannot be tuned */
-  uint32_t cut_kinds;                         /* 1 << kind of those cut as request->nearest says */
+  uint32_t nearest_kinds;                     /* 1 << kind of those with the tiling of request->nearest */
   flp_store *store;                           /* owned: that they came from or went to; NULL if none was opened */
 } flp_images;
 
@@ -24,17 +24,18 @@ typedef struct flp_images_request {
   const char *cache_dir, *cache_path; /* of flp_options */
   const flp_tuning *tuning;
   flp_tuned *tuned;             /* TUNED: where to look for what was tuned with other drivers; read if need be */
-  const flp_tuned_cut *nearest; /* HEURISTIC, JIT: how to cut what tuning leaves to the templates; or NULL */
+  const flp_tuned_tiling *nearest; /* HEURISTIC, JIT: tilings where tuning leaves the default; or NULL */
 } flp_images_request;
 
 /* Collects the images of a rung, TUNED to GENERIC. *out is to be cleared, also on failure.
- * error: UNAVAILABLE if there is none, with the reason; ARGUMENT if a template refuses how request->tuning cuts its
+ * error: UNAVAILABLE if there is none, with the reason; ARGUMENT if a template refuses the tiling of request->tuning
+ * for its
  *        kernel; COMPILE, UNSUPPORTED, CORRUPT, MEMORY */
 flp_status flp_images_collect(flp_rung rung, const flp_images_request *request, flp_images *out);
 void flp_images_clear(flp_images *images);
 
-/* Finds out how the kernels of request->spec would be cut after their nearest tuned neighbours on this device.
+/* Finds the tile configurations of the nearest tuned neighbours of request->spec's kernels on this device.
  * error: MEMORY, INTERNAL */
-flp_status flp_images_nearest(const flp_images_request *request, flp_tuned_cut *out);
+flp_status flp_images_nearest(const flp_images_request *request, flp_tuned_tiling *out);
 
 #endif

@@ -9,7 +9,7 @@
  * error: UNAVAILABLE with the reason */
 flp_status flp_jit_get(const flp_provider **out);
 
-/* Generates one kernel. image->ptx is this library's own copy. error: what the provider says, with its sentence */
+/* Generates one kernel. image->ptx is this library's own copy. error: the provider's status, with its sentence */
 flp_status flp_jit_generate(const flp_provider *provider, const flp_kernel_key *key, const uint8_t *loss,
                             size_t loss_bytes, flp_kernel_image *image);
 

@@ -3,7 +3,7 @@
  * The driver compiles the PTX that it loads one module after the other, whatever the number of threads; beside that it
  * compiles what is linked. But linked code is relocatable: ptxas ignores setmaxnreg, serialises wgmma and runs out of
  * registers where a kernel has none to spare. So this is for the small kernels around the products alone; their
- * arithmetic is IEEE's, rounded as the PTX says, and bits do not depend on the way. What was linked is kept in the
+ * arithmetic is IEEE's, rounded as the PTX states, and bits do not depend on the way. What was linked is kept in the
  * cache, since the driver's own cache does not hold it. */
 #ifndef FLP_LINKER_H
 #define FLP_LINKER_H

@@ -107,12 +107,12 @@ static int64_t ratio(int64_t a, int64_t b, double units) {
   return a > 0 && b > 0 ? llround(units * fabs(log((double)a / (double)b))) : 0;
 }
 
-/* What decides how a kernel is best cut, from its cost terms (a tile of R x C over a depth of K = D for forward,
+/* What decides the best tile configuration, from its cost terms (a tile of R x C over a depth of K = D for forward,
  * forward_keep and dz):
  *   depth    a tile costs R·C·D of products and, whatever D is, R·C of epilogue and one filling of the pipeline: the part
  *            of both, and with it schedule and stages, changes as 1/D; the rows that a raster keeps in L2 take R·D bytes;
  *            a product of dz has D/C tiles across, few enough that how they divide into waves matters. So D weighs 1.
- *   vocab    only counts tiles: V/C of them for every band of rows, hundreds of waves in all; the part of the last,
+ *   vocab    only counts tiles: V/C of them for every row panel, hundreds of waves in all; the part of the last,
  *            incomplete wave changes as 1/V, and is some hundredth where that of the epilogue is some tenth: 1/8.
  *   epilogue entropy, bias and softcap add an instruction or two a score to some twenty: a factor of about 1.1, so each
  *            weighs as D off by 1/16, which lets them decide among shapes that are otherwise alike. */
@@ -157,19 +157,19 @@ static void shape_of(const flp_kernel_key *key, char out[64]) {
     snprintf(out, 64, "D=%" PRId64, key->hidden);
 }
 
-void flp_tuned_shape(const flp_tuned_cut *cut, uint32_t kinds, char out[FLP_TUNED_SHAPE_BYTES]) {
+void flp_tuned_shape(const flp_tuned_tiling *tiling, uint32_t kinds, char out[FLP_TUNED_SHAPE_BYTES]) {
   const flp_kernel_key *first = NULL;
   char shape[64];
   int same = 1;
   size_t used = 0;
   for (int kind = 0; kind < FLP_KERNEL_KINDS; kind++)
-    if (kinds >> kind & 1 && (!first || !first->vocab)) first = &cut->from[kind]; /* products alone has no vocab */
+    if (kinds >> kind & 1 && (!first || !first->vocab)) first = &tiling->from[kind]; /* products alone has no vocab */
   for (int kind = 0; kind < FLP_KERNEL_KINDS; kind++)
-    if (kinds >> kind & 1) same &= is_same_shape(first, &cut->from[kind]);
+    if (kinds >> kind & 1) same &= is_same_shape(first, &tiling->from[kind]);
   out[0] = 0;
   for (int kind = 0; kind < FLP_KERNEL_KINDS && used < FLP_TUNED_SHAPE_BYTES; kind++) {
-    if (!(kinds >> kind & 1) || (same && first != &cut->from[kind])) continue;
-    shape_of(&cut->from[kind], shape);
+    if (!(kinds >> kind & 1) || (same && first != &tiling->from[kind])) continue;
+    shape_of(&tiling->from[kind], shape);
     int length = snprintf(out + used, FLP_TUNED_SHAPE_BYTES - used, "%s%s%s%s", used ? ", " : "",
                           same ? "" : flp_kernel_kind_name((flp_kernel_kind)kind), same ? "" : " ", shape);
     used += (size_t)length;

@@ -1,11 +1,11 @@
 /* tuned.h: the tuned kernels that caches hold for one device, and which of them serve a kernel that was not tuned
  * itself.
  *
- * Two questions are asked. Was this very kernel tuned with another driver? PTX is portable, and how a kernel is best
- * cut depends on the hardware far more than on the driver, so such an entry serves. Else: which tuned kernel is the
- * most alike? That is nearest-neighbour prediction: the tunables of the tuned kernel at the least distance
+ * Two questions are asked. Was this very kernel tuned with another driver? PTX is portable, and the best tile
+ * configuration depends on the hardware far more than on the driver, so such an entry serves. Else: which tuned kernel
+ * is the most alike? That is nearest-neighbour prediction: the tunables of the tuned kernel at the least distance
  * (flp_tuned_distance) are taken over. They change the time that a kernel takes and none of its forward bits, so a poor
- * guess costs speed only. Invariants: a list holds what key texts say, which nobody has checked yet: an entry that
+ * guess costs speed only. Invariants: a list holds key texts that are unchecked yet: an entry that
  * turns out to be unreadable is marked bad and the next one is asked for; equal caches, devices and drivers give equal
  * answers in every process. */
 #ifndef FLP_TUNED_H
@@ -28,12 +28,12 @@ typedef struct flp_tuned {
   int is_read;
 } flp_tuned;
 
-/* How the kernels of a spec are cut after their nearest neighbours. */
-typedef struct flp_tuned_cut {
+/* The tile configurations that the nearest neighbours give a spec's kernels. */
+typedef struct flp_tuned_tiling {
   flp_tuning tuning;
   flp_kernel_key from[FLP_KERNEL_KINDS]; /* by kind: the neighbour, where the tuning is not the template's own */
-  uint32_t kinds;                        /* 1 << kind of those; 0: nothing is cut otherwise */
-} flp_tuned_cut;
+  uint32_t kinds;                        /* 1 << kind of those; 0: all have their default */
+} flp_tuned_tiling;
 
 /* Writes "<device name>/<SM count>/<driver>", as keys name what a kernel was tuned for. */
 enum { FLP_TUNED_FOR_BYTES = 192 };
@@ -52,11 +52,11 @@ flp_tuned_entry *flp_tuned_find(flp_tuned *tuned, const flp_kernel_key *key, int
  * driver as above, then the first by key bytes. NULL: none */
 flp_tuned_entry *flp_tuned_nearest(flp_tuned *tuned, const flp_kernel_key *key, int driver);
 
-/* How far apart the best ways of cutting two kernels of one kind are likely to be, in 1/4096 of a factor e of D. */
+/* Likely distance of the best tile configurations of two kernels of one kind, in 1/4096 of a factor e of D. */
 int64_t flp_tuned_distance(const flp_kernel_key *a, const flp_kernel_key *b);
 
 /* Names the neighbours of these kinds: "V=151936 D=4096", or where they differ "forward V=… D=…, products D=…". */
 enum { FLP_TUNED_SHAPE_BYTES = 192 };
-void flp_tuned_shape(const flp_tuned_cut *cut, uint32_t kinds, char out[FLP_TUNED_SHAPE_BYTES]);
+void flp_tuned_shape(const flp_tuned_tiling *tiling, uint32_t kinds, char out[FLP_TUNED_SHAPE_BYTES]);
 
 #endif

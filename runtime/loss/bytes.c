@@ -196,14 +196,14 @@ flp_status flp_loss_read(const uint8_t *bytes, size_t length, flp_loss *out) {
   char got[sizeof magic];
   memset(out, 0, sizeof *out);
   flp_get_bytes(&r, got, sizeof got);
-  uint32_t version = flp_get_u32(&r), said = flp_get_u32(&r);
+  uint32_t version = flp_get_u32(&r), stated = flp_get_u32(&r);
   if (r.short_of_bytes) return flp_fail(FLP_ERROR_CORRUPT, "loss: %zu bytes are too few", length);
   if (memcmp(got, magic, sizeof magic) != 0)
     return flp_fail(FLP_ERROR_CORRUPT, "loss: the bytes do not begin with FLPL");
   if (version != FLP_LOSS_FORMAT)
     return flp_fail(FLP_ERROR_CORRUPT, "loss: version is %" PRIu32 ", accepted: %d", version, FLP_LOSS_FORMAT);
-  if (said != length)
-    return flp_fail(FLP_ERROR_CORRUPT, "loss: length says %" PRIu32 ", there are %zu bytes", said, length);
+  if (stated != length)
+    return flp_fail(FLP_ERROR_CORRUPT, "loss: length is %" PRIu32 ", there are %zu bytes", stated, length);
   flp_loss loss;
   memset(&loss, 0, sizeof loss);
   FLP_TRY(get_body(&r, &loss));

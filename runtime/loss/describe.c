@@ -1,4 +1,4 @@
-/* describe.c: what a loss program says of itself, for callers that have its bytes alone. */
+/* describe.c: the description of a loss program, for callers that have only its bytes. */
 #include <string.h>
 
 #include "runtime/base/status.h"
@@ -23,14 +23,14 @@ static void fill(const flp_loss *loss, flp_loss_description *out) {
 
 flp_status flp_loss_describe(const void *bytes, size_t length, flp_loss_description *out) {
   flp_loss loss;
-  flp_loss_description said = FLP_LOSS_DESCRIPTION_INIT;
+  flp_loss_description stated = FLP_LOSS_DESCRIPTION_INIT;
   flp_detail_clear();
   if (!bytes || !out)
     return flp_fail(FLP_ERROR_ARGUMENT, "%s is NULL (accepted: %s)", bytes ? "out" : "bytes",
                     bytes ? "a flp_loss_description" : "a loss program");
   FLP_TRY(flp_struct_check(FLP_STRUCT_LOSS_DESCRIPTION, out));
   flp_status status = flp_loss_read(bytes, length, &loss);
-  if (status == FLP_OK) fill(&loss, &said);
-  flp_struct_write(FLP_STRUCT_LOSS_DESCRIPTION, &said, out);
+  if (status == FLP_OK) fill(&loss, &stated);
+  flp_struct_write(FLP_STRUCT_LOSS_DESCRIPTION, &stated, out);
   return status;
 }

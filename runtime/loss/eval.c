@@ -37,7 +37,8 @@ static void set(double out[3], double a, double b, double c) {
   out[2] = c;
 }
 
-/* Of min(max(a, low), high). Bounds that cross leave the upper one. NaN is neither between bounds nor beyond one. */
+/* Partial derivatives of min(max(a, low), high). If the bounds cross, the upper one holds. NaN is neither between
+ * bounds nor beyond one. */
 static void clamp_partials(double a, double low, double high, double out[3]) {
   int is_between = a >= low && a <= high;
   int is_low = a < low && low < high;

@@ -77,7 +77,7 @@ static int is_constant(const flp_loss *loss, uint32_t node, double *out) {
   return 1;
 }
 
-/* Whether the node is a constant, or an operand of another; *value and *out say which. */
+/* Whether the node is a constant, or an operand of another; *value and *out show which. */
 static int folds(const flp_loss *loss, flp_loss_op op, const uint32_t *operands, double *value, uint16_t *out) {
   double v[3] = {0, 0, 0};
   int constants = 0, arity = flp_loss_op_arity(op);

@@ -194,7 +194,7 @@ void flp_loss_evaluate_row(const flp_loss *loss, const double inputs[FLP_LOSS_IN
 void flp_loss_values(const flp_loss *loss, const double inputs[FLP_LOSS_INPUTS_MAX], const double *parameters,
                      const double *detached, double out[FLP_LOSS_NODES_MAX]);
 
-/* Arrays of n rows. Inputs that the program does not read may be NULL. Of the others, weight may be NULL for 1, and
+/* Arrays of n rows. Inputs that the program does not read may be NULL. The weight may be NULL for 1, and
  * old_logprob for logprob itself, as a constant: the ratio of the policy to itself. */
 typedef struct flp_loss_rows {
   int64_t n;

@@ -67,7 +67,7 @@ static int has_key(const flp_pack *pack, const flp_kernel_key *key, const uint8_
   return bytes && flp_pack_find(pack, text, bytes);
 }
 
-/* One kernel of products stands for one of each product elsewhere; which of them a spec needs, it does not say. */
+/* One kernel of products stands for one of each product elsewhere; it does not record which of them a spec needs. */
 static int has_product(const flp_pack *pack, flp_kernel_key key, const uint8_t *sources) {
   static const flp_kernel_kind kinds[] = {FLP_KERNEL_GRAD_HIDDEN, FLP_KERNEL_GRAD_WEIGHT};
   for (int i = 0; i < 4; i++) {

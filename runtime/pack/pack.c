@@ -2,7 +2,7 @@
  *
  * Invariants: nothing behind the head is interpreted before the digest was compared; every pointer of a flp_pack leads
  * into its table and stays within it. The file is read with pread and never mapped: a mapped file that another process
- * cuts short kills its reader. */
+ * truncates kills its reader. */
 #include "runtime/pack/pack.h"
 
 #include <errno.h>
@@ -28,7 +28,8 @@ flp_status pack_read_at(int fd, const char *name, uint64_t offset, uint8_t *out,
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return flp_fail(FLP_ERROR_IO, "%s: read: %s", name, strerror(errno));
     if (got == 0)
-      return flp_fail(FLP_ERROR_CORRUPT, "%s: ends at byte %" PRIu64 ", before its table says", name, offset + done);
+      return flp_fail(FLP_ERROR_CORRUPT, "%s: ends at byte %" PRIu64 ", before the end that its table gives", name,
+                      offset + done);
     done += (size_t)got;
   }
   return FLP_OK;
@@ -58,7 +59,7 @@ static flp_status check_head(const char *name, const head *h, uint64_t file_byte
                     h->blobs, h->entries, h->index);
   uint64_t sum = FLP_PACK_HEAD_BYTES + (uint64_t)h->manifest + h->index + FLP_PACK_DIGEST + h->signature + h->data;
   if (sum != file_bytes)
-    return flp_fail(FLP_ERROR_CORRUPT, "%s: %" PRIu64 " bytes long, its head says %" PRIu64, name, file_bytes, sum);
+    return flp_fail(FLP_ERROR_CORRUPT, "%s: %" PRIu64 " bytes long, its head has %" PRIu64, name, file_bytes, sum);
   return FLP_OK;
 }
 
@@ -116,7 +117,7 @@ static flp_status read_blobs(const char *name, flp_reader *r, const head *h, flp
     offset += blob->stored_bytes;
   }
   if (offset - start == h->data) return FLP_OK;
-  return flp_fail(FLP_ERROR_CORRUPT, "%s: blobs of %" PRIu64 " bytes in all, its head says %" PRIu64, name,
+  return flp_fail(FLP_ERROR_CORRUPT, "%s: blobs of %" PRIu64 " bytes in all, its head has %" PRIu64, name,
                   offset - start, h->data);
 }
 

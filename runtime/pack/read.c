@@ -14,8 +14,8 @@
 /* ---- blobs ---- */
 
 static flp_status check_frame(const uint8_t *stored, const flp_pack_blob *blob, uint32_t i) {
-  unsigned long long says = ZSTD_getFrameContentSize(stored, blob->stored_bytes);
-  if (says != blob->unpacked_bytes || ZSTD_findFrameCompressedSize(stored, blob->stored_bytes) != blob->stored_bytes)
+  unsigned long long stated = ZSTD_getFrameContentSize(stored, blob->stored_bytes);
+  if (stated != blob->unpacked_bytes || ZSTD_findFrameCompressedSize(stored, blob->stored_bytes) != blob->stored_bytes)
     return flp_fail(FLP_ERROR_CORRUPT, "pack: blob %" PRIu32 " is not one zstd frame of %" PRIu32 " bytes", i,
                     blob->unpacked_bytes);
   return FLP_OK;
@@ -85,7 +85,7 @@ flp_status pack_tuned_for(const flp_pack_entry *entry, char out[PACK_TUNED_BYTES
   const char *at = memmem(entry->key, entry->key_bytes, mark, sizeof mark - 1);
   size_t left = at ? (size_t)(entry->key + entry->key_bytes - at) - (sizeof mark - 1) : PACK_TUNED_BYTES;
   if (left >= PACK_TUNED_BYTES)
-    return flp_fail(FLP_ERROR_CORRUPT, "key %.*s: does not say what it was tuned for in %d bytes",
+    return flp_fail(FLP_ERROR_CORRUPT, "key %.*s: does not name what it was tuned for in %d bytes",
                     (int)entry->key_bytes, entry->key, PACK_TUNED_BYTES - 1);
   memcpy(out, at + sizeof mark - 1, left);
   out[left] = 0;
@@ -104,7 +104,7 @@ flp_status pack_read_desc(const flp_pack_entry *entry, flp_kernel_desc *out) {
   FLP_TRY(pack_tuned_for(entry, tuned_for));
   FLP_TRY(flp_kernel_desc_read(entry->desc, entry->desc_bytes, out));
   if (is_key_of(entry, &out->key, out->sources, tuned_for)) return FLP_OK;
-  /* A kernel tuned for a device stands under the key of the template's own choice, in place of that one. */
+  /* A kernel tuned for a device stands under the key of the template's default, in place of that one. */
   flp_kernel_key own = out->key;
   own.tune = (flp_tunables){0};
   if (tuned_for[0] && is_key_of(entry, &own, out->sources, tuned_for)) return FLP_OK;

@@ -1,8 +1,8 @@
-/* ladder.c: walks the fallback ladder: the first rung whose kernels load runs, and every rung above it says why not.
+/* ladder.c: descends the fallback ladder: the first rung whose kernels load runs, and every rung above it has a reason.
  *
- * A fall is a rung that should have worked and did not. A cache without an entry is no fall: the generator then makes
- * what the cache would have held. In strict mode a fall is an error, and so is every failure of a pinned rung. Where
- * the options say how kernels are cut, the walk knows no kernels that are cut otherwise, and ends with the jit rung. */
+ * A fallback means that a rung should have worked and did not. A cache without an entry is none: the generator then
+ * makes what the cache would have held. In strict mode a fallback is an error, and so is every failure of a pinned
+ * rung. Where the options give tile configurations, no other kernels are looked for, and the jit rung is the last. */
 #include <inttypes.h>
 #include <sodium.h>
 #include <stdio.h>
@@ -15,34 +15,34 @@
 
 /* ---- saying each reason once ---- */
 
-enum { SAID_MAX = 256 };
-static uint64_t said[SAID_MAX]; /* FNV-1a of texts; once full, the oldest are forgotten */
-static unsigned said_count;
+enum { LOGGED_MAX = 256 };
+static uint64_t logged[LOGGED_MAX]; /* FNV-1a of texts; once full, the oldest are forgotten */
+static unsigned logged_count;
 
-static int say_first(const char *text) {
+static int log_once(const char *text) {
   uint64_t hash = 14695981039346656037u;
   for (const char *c = text; *c; c++) hash = (hash ^ (unsigned char)*c) * 1099511628211u;
   flp_lock(FLP_LOCK_REASONS);
-  unsigned known = said_count < SAID_MAX ? said_count : SAID_MAX;
+  unsigned known = logged_count < LOGGED_MAX ? logged_count : LOGGED_MAX;
   int first = 1;
   for (unsigned i = 0; i < known; i++)
-    if (said[i] == hash) first = 0;
-  if (first) said[said_count++ % SAID_MAX] = hash;
+    if (logged[i] == hash) first = 0;
+  if (first) logged[logged_count++ % LOGGED_MAX] = hash;
   flp_unlock(FLP_LOCK_REASONS);
   return first;
 }
 
-/* A miss in a cache is everyday news, a fall is worth a warning. */
-static void say(flp_rung rung, int is_miss, const char *reason) {
+/* Cache misses are logged at INFO, fallbacks at WARNING. */
+static void log_outcome(flp_rung rung, int is_miss, const char *reason) {
   char text[FLP_REASON_BYTES + 64];
   snprintf(text, sizeof text, "rung %s is not taken: %s", flp_rung_name(rung), reason);
-  if (say_first(text)) flp_log(is_miss ? FLP_LOG_INFO : FLP_LOG_WARNING, "%s", text);
+  if (log_once(text)) flp_log(is_miss ? FLP_LOG_INFO : FLP_LOG_WARNING, "%s", text);
 }
 
-/* ---- how kernels are cut ---- */
+/* ---- tile configurations ---- */
 
 /* What was tuned, and by which drivers where this one is not the only one. */
-static void say_tuned(flp_plan *plan, const flp_images *images) {
+static void log_tuned(flp_plan *plan, const flp_images *images) {
   int drivers[FLP_SPEC_KERNELS_MAX], count = 0;
   for (int i = 0; i < images->count; i++) {
     int known = !images->driver[i]; /* of a kernel that has nothing to tune */
@@ -50,31 +50,32 @@ static void say_tuned(flp_plan *plan, const flp_images *images) {
     if (!known) drivers[count++] = images->driver[i];
   }
   int here = count == 0 || (count == 1 && drivers[0] == plan->driver->version);
-  int used = snprintf(plan->cut, sizeof plan->cut, here ? "tuned here" : "tuned with driver");
+  int used = snprintf(plan->tiling, sizeof plan->tiling, here ? "tuned here" : "tuned with driver");
   for (int i = 0; i < count && !here; i++)
-    used += snprintf(plan->cut + used, sizeof plan->cut - (size_t)used, "%s %d", i ? " and" : "", drivers[i]);
+    used += snprintf(plan->tiling + used, sizeof plan->tiling - (size_t)used, "%s %d", i ? " and" : "", drivers[i]);
 }
 
-/* Cutting as a neighbour is news once a spec: the text names it. */
-static void say_nearest(flp_plan *plan, const char *shape) {
+/* Logs once per spec that a neighbour's tile configuration is used. */
+static void log_nearest(flp_plan *plan, const char *shape) {
   char text[1024], command[FLP_TUNE_COMMAND_BYTES];
   flp_plan_tune_command(&plan->spec, command);
-  snprintf(plan->cut, sizeof plan->cut, "as the nearest tuned shape, %s", shape);
+  snprintf(plan->tiling, sizeof plan->tiling, "as the nearest tuned shape, %s", shape);
   snprintf(text, sizeof text,
-           "V=%" PRId64 " D=%" PRId64 ": not tuned on %s; cut as the nearest tuned shape %s; `%s` would tune it",
+           "V=%" PRId64 " D=%" PRId64
+           ": not tuned on %s; it has the tile configuration of the nearest tuned shape %s; `%s` would tune it",
            plan->spec.vocab, plan->spec.hidden, plan->device.name, shape, command);
-  if (say_first(text)) flp_log(FLP_LOG_INFO, "%s", text);
+  if (log_once(text)) flp_log(FLP_LOG_INFO, "%s", text);
 }
 
-static void say_cut(flp_plan *plan, flp_rung rung, const flp_images *images, const flp_tuned_cut *nearest) {
+static void log_tiling(flp_plan *plan, flp_rung rung, const flp_images *images, const flp_tuned_tiling *nearest) {
   char shape[FLP_TUNED_SHAPE_BYTES];
   if (rung == FLP_RUNG_TUNED) {
-    say_tuned(plan, images);
-  } else if (nearest && images->cut_kinds) {
-    flp_tuned_shape(nearest, images->cut_kinds, shape);
-    say_nearest(plan, shape);
+    log_tuned(plan, images);
+  } else if (nearest && images->nearest_kinds) {
+    flp_tuned_shape(nearest, images->nearest_kinds, shape);
+    log_nearest(plan, shape);
   } else {
-    snprintf(plan->cut, sizeof plan->cut, plan->has_tuning ? "as the options ask" : "own choice");
+    snprintf(plan->tiling, sizeof plan->tiling, plan->has_tuning ? "as the options ask" : "default");
   }
 }
 
@@ -117,15 +118,15 @@ static int is_miss(flp_rung rung, flp_status status) {
   return rung <= FLP_RUNG_HEURISTIC && status == FLP_ERROR_UNAVAILABLE;
 }
 
-/* What one walk down the ladder finds out on its way. */
-typedef struct walk {
+/* What one descent of the ladder finds out. */
+typedef struct descent {
   flp_plan *plan;
   flp_tuned tuned;
-  flp_tuned_cut cut;    /* for the architecture cut_arch */
-  const char *cut_arch; /* NULL: none yet */
-} walk;
+  flp_tuned_tiling tiling; /* for the architecture tiling_arch */
+  const char *tiling_arch; /* NULL: none yet */
+} descent;
 
-static flp_images_request request_of(walk *w, const char *arch, const flp_tuned_cut *nearest) {
+static flp_images_request request_of(descent *w, const char *arch, const flp_tuned_tiling *nearest) {
   flp_plan *plan = w->plan;
   return (flp_images_request){.spec = &plan->spec,
                               .device = &plan->device,
@@ -138,9 +139,9 @@ static flp_images_request request_of(walk *w, const char *arch, const flp_tuned_
                               .nearest = nearest};
 }
 
-/* nearest: NULL for none. *was_cut: at least one kernel was cut so */
-static flp_status try_images(walk *w, flp_rung rung, const char *arch, const flp_tuned_cut *nearest, int *fallback,
-                             int *was_cut) {
+/* nearest: NULL for none. *used_nearest: at least one kernel has that tiling */
+static flp_status try_images(descent *w, flp_rung rung, const char *arch, const flp_tuned_tiling *nearest,
+                             int *fallback, int *used_nearest) {
   flp_plan *plan = w->plan;
   flp_images_request request = request_of(w, arch, nearest);
   flp_images images;
@@ -150,53 +151,53 @@ static flp_status try_images(walk *w, flp_rung rung, const char *arch, const flp
   if (status == FLP_OK) {
     id_of_images(plan, &images);
     snprintf(plan->arch, sizeof plan->arch, "%s", arch);
-    say_cut(plan, rung, &images, nearest);
+    log_tiling(plan, rung, &images, nearest);
   }
   if (status == FLP_ERROR_MEMORY || status == FLP_ERROR_INTERNAL) *fallback = 0;
-  *was_cut = images.cut_kinds != 0;
+  *used_nearest = images.nearest_kinds != 0;
   flp_images_clear(&images);
   return status;
 }
 
-/* How the spec's kernels would be cut after their neighbours, for rungs that can find or make such ones. *out is NULL
- * where they are not to be: the options or a pinned rung ask for something else, or the templates' own choice is it. */
-static flp_status find_nearest(walk *w, flp_rung rung, const char *arch, const flp_tuned_cut **out) {
+/* The neighbours' tile configurations for the spec's kernels, on rungs that can find or make them. *out is NULL
+ * where they are not to be: the options or a pinned rung give something else, or they are the defaults. */
+static flp_status find_nearest(descent *w, flp_rung rung, const char *arch, const flp_tuned_tiling **out) {
   const flp_plan *plan = w->plan;
   *out = NULL;
   if (rung != FLP_RUNG_HEURISTIC && rung != FLP_RUNG_JIT) return FLP_OK;
   if (plan->options.rung != FLP_RUNG_AUTO || plan->has_tuning) return FLP_OK;
-  if (!w->cut_arch || strcmp(w->cut_arch, arch) != 0) {
+  if (!w->tiling_arch || strcmp(w->tiling_arch, arch) != 0) {
     flp_images_request request = request_of(w, arch, NULL);
-    FLP_TRY(flp_images_nearest(&request, &w->cut));
-    w->cut_arch = arch;
+    FLP_TRY(flp_images_nearest(&request, &w->tiling));
+    w->tiling_arch = arch;
   }
-  if (w->cut.kinds) *out = &w->cut;
+  if (w->tiling.kinds) *out = &w->tiling;
   return FLP_OK;
 }
 
-/* A neighbour's cut is a guess: where such kernels fail, those that the templates choose must still be had. */
-static flp_status try_architecture(walk *w, flp_rung rung, const char *arch, int *fallback) {
-  const flp_tuned_cut *nearest;
-  int was_cut;
+/* A neighbour's tile configuration is a guess: if such kernels fail, those with defaults must still be found. */
+static flp_status try_architecture(descent *w, flp_rung rung, const char *arch, int *fallback) {
+  const flp_tuned_tiling *nearest;
+  int used_nearest;
   *fallback = 0;
   FLP_TRY(find_nearest(w, rung, arch, &nearest));
-  flp_status status = try_images(w, rung, arch, nearest, fallback, &was_cut);
-  if (status == FLP_OK || !was_cut || !*fallback || is_miss(rung, status)) return status;
+  flp_status status = try_images(w, rung, arch, nearest, fallback, &used_nearest);
+  if (status == FLP_OK || !used_nearest || !*fallback || is_miss(rung, status)) return status;
   char text[FLP_REASON_BYTES + 128];
-  snprintf(text, sizeof text, "kernels cut as the nearest tuned shape are not taken on rung %s: %.600s",
+  snprintf(text, sizeof text, "kernels with the tiling of the nearest tuned shape are not taken on rung %s: %.600s",
            flp_rung_name(rung), flp_error_detail());
-  if (say_first(text)) flp_log(FLP_LOG_WARNING, "%s", text);
-  return try_images(w, rung, arch, NULL, fallback, &was_cut);
+  if (log_once(text)) flp_log(FLP_LOG_WARNING, "%s", text);
+  return try_images(w, rung, arch, NULL, fallback, &used_nearest);
 }
 
 int flp_ladder_arches(const flp_device *device, const flp_spec *spec, int clusters, const flp_tuning *tuning,
                       const char *out[FLP_LADDER_ARCHES_MAX]) {
-  int count = 0, asks = tuning && flp_tuning_asks(tuning);
+  int count = 0, is_set = tuning && flp_tuning_is_set(tuning);
   for (int i = FLP_ARCHES_MAX - 1; i >= 0; i--) {
     const flp_arch *arch = flp_arch_at(i);
     if (!arch || !(arch->facts & FLP_ARCH_PLANNED) || !flp_arch_runs(arch, device->major, device->minor)) continue;
     if (!clusters && (arch->facts & FLP_ARCH_CLUSTERS)) continue;
-    if (!flp_kernel_arch_serves(arch->name, spec) || (asks && !flp_kernel_arch_leaves_choice(arch->name, spec)))
+    if (!flp_kernel_arch_serves(arch->name, spec) || (is_set && !flp_kernel_arch_leaves_choice(arch->name, spec)))
       continue;
     out[count++] = arch->name;
   }
@@ -208,7 +209,7 @@ static int list_arches(const flp_plan *plan, const char *out[FLP_LADDER_ARCHES_M
 }
 
 /* Tries the architectures in turn. The reason that stays is that of the last, most portable one. */
-static flp_status try_rung(walk *w, flp_rung rung, int *fallback) {
+static flp_status try_rung(descent *w, flp_rung rung, int *fallback) {
   const char *arches[FLP_LADDER_ARCHES_MAX];
   int count = list_arches(w->plan, arches);
   flp_status status = FLP_ERROR_UNAVAILABLE;
@@ -219,7 +220,7 @@ static flp_status try_rung(walk *w, flp_rung rung, int *fallback) {
   return status;
 }
 
-/* ---- the walk ---- */
+/* ---- the descent ---- */
 
 static flp_status take_eager(flp_plan *plan) {
   plan->rung = FLP_RUNG_EAGER;
@@ -227,7 +228,7 @@ static flp_status take_eager(flp_plan *plan) {
   return FLP_OK;
 }
 
-/* All reasons in one sentence, those that repeat the rung before said once. */
+/* All reasons in one sentence, without repetitions of the rung before. */
 static flp_status no_rung(const flp_plan *plan) {
   char text[1024];
   size_t used = 0;
@@ -244,11 +245,11 @@ static flp_status no_rung(const flp_plan *plan) {
 }
 
 /* The bottom of the ladder for a plan that was made for a device. */
-static flp_status fall_to_eager(flp_plan *plan) {
+static flp_status fall_back_to_eager(flp_plan *plan) {
   const flp_options *options = &plan->options;
   if (options->host_fallback && (!options->strict || options->rung == FLP_RUNG_EAGER)) return take_eager(plan);
   if (options->host_fallback)
-    snprintf(plan->reason[FLP_RUNG_EAGER], FLP_REASON_BYTES, "strict mode refuses the fall to host pointers");
+    snprintf(plan->reason[FLP_RUNG_EAGER], FLP_REASON_BYTES, "strict mode refuses the fallback to host pointers");
   else
     snprintf(plan->reason[FLP_RUNG_EAGER], FLP_REASON_BYTES,
              "takes host pointers, but options.device is %d and options.host_fallback 0", options->device);
@@ -259,21 +260,21 @@ static void set_reason(flp_plan *plan, flp_rung rung, const char *reason) {
   snprintf(plan->reason[rung], FLP_REASON_BYTES, "%s", reason);
 }
 
-/* Whether no rung below has kernels that are cut as the options ask. */
-static int is_last_cut(const flp_plan *plan, flp_rung rung) {
-  return rung == FLP_RUNG_JIT && flp_tuning_asks(&plan->tuning);
+/* Whether no rung below has kernels with the tile configurations of the options. */
+static int is_last_tunable(const flp_plan *plan, flp_rung rung) {
+  return rung == FLP_RUNG_JIT && flp_tuning_is_set(&plan->tuning);
 }
 
-/* Whether the walk ends with this failure instead of going on below. */
+/* Whether the descent ends with this failure instead of going on below. */
 static int ends_here(const flp_plan *plan, flp_rung rung, flp_status status, int fallback) {
-  return !fallback || plan->options.rung == rung || is_last_cut(plan, rung) ||
+  return !fallback || plan->options.rung == rung || is_last_tunable(plan, rung) ||
          (plan->options.strict && !is_miss(rung, status));
 }
 
 static flp_status end_here(const flp_plan *plan, flp_rung rung, flp_status status) {
-  const char *why = plan->options.rung == rung ? "is pinned and failed"
-                    : is_last_cut(plan, rung)  ? "is the last that heeds options.tune and failed"
-                                               : "failed";
+  const char *why = plan->options.rung == rung    ? "is pinned and failed"
+                    : is_last_tunable(plan, rung) ? "is the last that heeds options.tune and failed"
+                                                  : "failed";
   return flp_fail(status, "rung %s %s: %s", flp_rung_name(rung), why, plan->reason[rung]);
 }
 
@@ -281,13 +282,13 @@ static flp_status no_choice(const flp_plan *plan) {
   char tune[FLP_TUNING_TEXT_BYTES], arches[128];
   flp_tuning_text(&plan->tuning, tune);
   return flp_fail(FLP_ERROR_ARGUMENT,
-                  "options.tune is \"%s\", but on %s kernels of %s are cut in one way only (accepted: NULL, \"\"); "
+                  "options.tune is \"%s\", but on %s kernels of %s have one tile configuration (accepted: NULL, \"\"); "
                   "those of %s for operands aligned to 16 bytes leave a choice",
                   tune, plan->device.name, plan->spec_text,
                   flp_arch_list(FLP_ARCH_TUNABLE, " or ", arches, sizeof arches));
 }
 
-static flp_status climb(walk *w) {
+static flp_status descend(descent *w) {
   flp_plan *plan = w->plan;
   flp_rung pinned = plan->options.rung;
   const char *arches[FLP_LADDER_ARCHES_MAX];
@@ -314,14 +315,14 @@ static flp_status climb(walk *w) {
     }
     set_reason(plan, rung, flp_error_detail());
     if (ends_here(plan, rung, status, fallback)) return end_here(plan, rung, status);
-    say(rung, is_miss(rung, status), plan->reason[rung]);
+    log_outcome(rung, is_miss(rung, status), plan->reason[rung]);
   }
-  return fall_to_eager(plan);
+  return fall_back_to_eager(plan);
 }
 
 flp_status flp_ladder_climb(flp_plan *plan) {
-  walk w = {.plan = plan};
-  flp_status status = climb(&w);
+  descent w = {.plan = plan};
+  flp_status status = descend(&w);
   flp_tuned_clear(&w.tuned);
   return status;
 }
@@ -330,9 +331,9 @@ flp_status flp_ladder_without_device(flp_plan *plan, const char *reason) {
   for (int rung = FLP_RUNG_TUNED; rung <= FLP_RUNG_GENERIC; rung++) set_reason(plan, (flp_rung)rung, reason);
   flp_rung pinned = plan->options.rung;
   if (plan->options.device == FLP_DEVICE_HOST) return take_eager(plan);
-  if (pinned == FLP_RUNG_EAGER) return fall_to_eager(plan);
+  if (pinned == FLP_RUNG_EAGER) return fall_back_to_eager(plan);
   char text[FLP_REASON_BYTES + 64];
   snprintf(text, sizeof text, "no rung of the device can run: %s", reason);
-  if (say_first(text)) flp_log(FLP_LOG_WARNING, "%s", text);
-  return pinned != FLP_RUNG_AUTO ? end_here(plan, pinned, FLP_ERROR_UNAVAILABLE) : fall_to_eager(plan);
+  if (log_once(text)) flp_log(FLP_LOG_WARNING, "%s", text);
+  return pinned != FLP_RUNG_AUTO ? end_here(plan, pinned, FLP_ERROR_UNAVAILABLE) : fall_back_to_eager(plan);
 }

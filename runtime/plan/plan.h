@@ -28,7 +28,7 @@ typedef struct flp_modules {
   flp_function function[FLP_ENTRY_ID_COUNT];
 } flp_modules;
 
-enum { FLP_REASON_BYTES = 640, FLP_SPEC_TEXT_BYTES = 192, FLP_CUT_BYTES = 256 };
+enum { FLP_REASON_BYTES = 640, FLP_SPEC_TEXT_BYTES = 192, FLP_TILING_BYTES = 256 };
 
 struct flp_plan {
   flp_spec spec;       /* resolved; its loss is the plan's copy, loss_bytes */
@@ -36,12 +36,12 @@ struct flp_plan {
   flp_loss loss;       /* read from them */
   flp_options options; /* resolved; tune is in tuning, and NULL here, as the cache's places are once it is made */
   flp_tuning tuning;
-  int has_tuning; /* the options say how kernels are cut, be it as their templates choose */
+  int has_tuning; /* the options give tile configurations, if only the defaults */
   char spec_text[FLP_SPEC_TEXT_BYTES];
   flp_rung rung;
   char reason[FLP_RUNG_EAGER + 1][FLP_REASON_BYTES];
   char arch[16];           /* of the kernels; "" on the eager rung */
-  char cut[FLP_CUT_BYTES]; /* how it was decided how the kernels are cut, for people; "" on the eager rung */
+  char tiling[FLP_TILING_BYTES]; /* human-readable origin of the tile configuration; "" on the eager rung */
   char id[17];
 
   /* device plans only */
@@ -76,23 +76,23 @@ void flp_loader_unload(const flp_driver *driver, flp_modules *modules);
 
 /* ---- ladder.c: which rung runs ---- */
 
-/* Walks the ladder for a plan whose spec, options and, for a device, driver, device and context are set: fills rung,
+/* Descends the ladder for a plan whose spec, options and, for a device, driver, device and context are set: fills rung,
  * reasons, arch, modules and id. error: UNAVAILABLE; ARGUMENT if tuning cannot be met; in strict mode, for pinned rungs
  * and with tuning the rung's own */
 flp_status flp_ladder_climb(flp_plan *plan);
 
-/* The same where there is no device: reason says why not. Takes the eager rung if the options allow. */
+/* The same where there is no device, for that reason. Takes the eager rung if the options allow. */
 flp_status flp_ladder_without_device(flp_plan *plan, const char *reason);
 
 /* The architectures whose kernels every rung of a device tries for a spec, best first: those that the device runs and
  * that have kernels of their own for the spec, then the portable one. Returns their number, 0 if there is none.
  * spec: resolved; clusters: 1 if the driver can launch them (flp_driver_has_clusters); tuning: NULL, or how kernels are
- * cut: where it asks for anything, only those are listed that leave a choice */
+ * tuning: if it is set, only tunable ones are listed */
 enum { FLP_LADDER_ARCHES_MAX = FLP_ARCHES_MAX };
 int flp_ladder_arches(const flp_device *device, const flp_spec *spec, int clusters, const flp_tuning *tuning,
                       const char *out[FLP_LADDER_ARCHES_MAX]);
 
-/* 1 if the plan keeps exponentials from forward to backward, where the caller has the memory. */
+/* 1 if the plan saves exponentials from forward to backward, where the caller has the memory. */
 static inline int flp_plan_keeps(const flp_plan *plan) {
   return plan->rung != FLP_RUNG_EAGER && flp_planner_saves(&plan->planner);
 }

@@ -1,4 +1,4 @@
-/* text.c: what a plan says about itself. */
+/* text.c: the description of a plan. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -99,7 +99,7 @@ flp_status flp_plan_describe(const flp_plan *plan, char *buffer, size_t capacity
   else
     add_device(&t, plan);
   add(&t, "; spec %s", plan->spec_text);
-  if (plan->cut[0]) add(&t, "; cut: %s", plan->cut);
+  if (plan->tiling[0]) add(&t, "; tiling: %s", plan->tiling);
   if (plan->spec.keep && !flp_plan_keeps(plan))
     add(&t, "; keeps nothing for backward: %s",
         plan->rung == FLP_RUNG_EAGER ? "the eager rung recomputes" : "options.mode asks for recomputing");

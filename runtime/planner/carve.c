@@ -48,7 +48,7 @@ uint64_t planner_dz_bytes(const flp_planner *p, int64_t rows, int64_t columns) {
 
 uint64_t planner_bias_part_bytes(const flp_planner *p, int64_t rows, int64_t columns) {
   if (!(p->spec.grads & FLP_GRAD_BIAS)) return 0;
-  return (uint64_t)(flp_ceil_div(rows, p->dz_band) * (p->dz_band / p->dz_rows)) * (uint64_t)columns * 4;
+  return (uint64_t)(flp_ceil_div(rows, p->dz_unit_rows) * (p->dz_unit_rows / p->dz_rows)) * (uint64_t)columns * 4;
 }
 
 void planner_put_head_accumulators(const flp_planner *p, flp_scheme *s) {

@@ -54,7 +54,7 @@ static double shared_out_cost(const flp_planner *p, const product *x, int count)
 }
 
 static product dz_of(const flp_planner *p, int64_t rows, int64_t columns) {
-  return (product){rows, columns, p->spec.hidden, p->dz_band, p->dz_columns, p->dz_unit_tiles};
+  return (product){rows, columns, p->spec.hidden, p->dz_unit_rows, p->dz_columns, p->dz_unit_tiles};
 }
 
 static product grad_hidden_of(const flp_planner *p, int64_t rows, int64_t columns) {
@@ -115,7 +115,7 @@ static double waves_cost(const flp_planner *p, const product *x) {
 
 /* The products of rows of exponentials, and what turns those into gradients: blocks that need not be redone launch for
  * nothing; in the expanded form all of them pass through memory. */
-static double kept_cost(const flp_planner *p, int64_t rows, int expands) {
+static double saved_products_cost(const flp_planner *p, int64_t rows, int expands) {
   int hidden = (p->spec.grads & FLP_GRAD_HIDDEN) != 0, weight = (p->spec.grads & FLP_GRAD_WEIGHT) != 0;
   product made[] = {grad_hidden_of(p, rows, p->spec.vocab), grad_weight_of(p, rows, p->spec.vocab)};
   double seconds = (double)flp_ceil_div(rows, FLP_KEPT_BLOCK_ROWS) * launch_seconds;
@@ -129,14 +129,14 @@ static double kept_cost(const flp_planner *p, int64_t rows, int expands) {
 }
 
 double flp_planner_saved_cost(const flp_planner *p, int64_t n) {
-  return kept_cost(p, n, p->saved_expands);
+  return saved_products_cost(p, n, p->saved_expands);
 }
 
 static double stream_chunk_cost(const flp_planner *p, int64_t rows, int accumulates) {
   if (rows == 0) return 0;
   product scores = {rows, p->spec.vocab, p->spec.hidden, p->keep_rows, p->unit_columns, 1}, first = scores;
   first.n = flp_min(p->unit_columns, p->spec.vocab);
-  double seconds = waves_cost(p, &scores) + waves_cost(p, &first) + kept_cost(p, rows, p->step_expands);
+  double seconds = waves_cost(p, &scores) + waves_cost(p, &first) + saved_products_cost(p, rows, p->step_expands);
   if (p->is_mapped) seconds += flp_planner_gather_cost(p, rows, 1);
   if (accumulates && (p->spec.grads & FLP_GRAD_WEIGHT))
     seconds += 8.0 * (double)p->spec.vocab * (double)p->spec.hidden / p->bandwidth;

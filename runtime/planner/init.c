@@ -11,7 +11,7 @@ static int is_cooperative(const flp_kernel_key *key) {
   return key->tune.schedule ? key->tune.schedule == FLP_SCHEDULE_COOPERATIVE : key->dtype == FLP_DTYPE_FP32;
 }
 
-/* The layouts that tuning put into the descriptors of dz and forward_keep. What the options say of layouts comes
+/* The layouts that tuning put into the descriptors of dz and forward_keep. Layouts of the options come
  * first. */
 static void set_preference(flp_planner *p, const flp_kernel_desc *desc) {
   if (p->chunk_rows || p->chunk_vocab) return;
@@ -31,20 +31,20 @@ static void set_preference(flp_planner *p, const flp_kernel_desc *desc) {
 }
 
 static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
-  int64_t band = (int64_t)desc->tile_rows * (desc->cluster > 1 ? desc->cluster : 1);
+  int64_t panel_rows = (int64_t)desc->tile_rows * (desc->cluster > 1 ? desc->cluster : 1);
   p->is_mapped |= flp_kernel_is_mapped(desc);
   switch (desc->key.kind) {
     case FLP_KERNEL_KEEP:
-      p->keep_rows = band;
+      p->keep_rows = panel_rows;
       break;
     case FLP_KERNEL_FORWARD:
-      p->forward_rows = band;
+      p->forward_rows = panel_rows;
       p->unit_columns = desc->unit_columns;
       break;
     case FLP_KERNEL_DZ:
       p->dz_rows = desc->tile_rows;
       p->dz_columns = desc->tile_columns;
-      p->dz_band = band;
+      p->dz_unit_rows = panel_rows;
       p->dz_unit_tiles = is_cooperative(&desc->key) ? 1 : 2;
       p->dz_cluster = desc->cluster > 1 ? (int)desc->cluster : 1;
       break;
@@ -57,7 +57,7 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
       p->weight_columns = desc->tile_columns;
       break;
     case FLP_KERNEL_PRODUCTS:
-      p->hidden_rows = p->weight_rows = band;
+      p->hidden_rows = p->weight_rows = panel_rows;
       p->hidden_columns = p->weight_columns = desc->tile_columns;
       break;
     default: /* no matrix product */
@@ -103,7 +103,7 @@ void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options 
                        .unit_columns = 1,
                        .dz_rows = 1,
                        .dz_columns = 1,
-                       .dz_band = 1,
+                       .dz_unit_rows = 1,
                        .dz_unit_tiles = 1,
                        .dz_cluster = 1,
                        .hidden_rows = 1,

@@ -24,10 +24,10 @@ void planner_put_gather(const flp_planner *p, flp_scheme *s, int64_t gathered);
 void planner_put_head_accumulators(const flp_planner *p, flp_scheme *s);
 
 uint64_t planner_dz_bytes(const flp_planner *p, int64_t rows, int64_t columns);
-/* One line a tile of rows, whole bands of them; 0 without a gradient of the bias. */
+/* One line a tile of rows, whole row panels; 0 without a gradient of the bias. */
 uint64_t planner_bias_part_bytes(const flp_planner *p, int64_t rows, int64_t columns);
 
-/* ---- search.c: layouts of forward, and of backward in mode R ---- */
+/* ---- search.c: layouts of forward, and of backward in recompute mode ---- */
 
 typedef struct planner_search {
   const flp_planner *planner;
@@ -47,9 +47,9 @@ void planner_search_backward(planner_search *s);
 
 /* ---- keep.c ---- */
 
-/* The backward pass of what mode S saved: one layout. 0: no grid can hold it. */
+/* The backward pass of what save mode saved: one layout. 0: no grid can hold it. */
 int planner_build_saved(const flp_planner *p, int64_t n, flp_scheme *out);
-/* Layouts of a step: mode P in chunks of rows, and forward, loss and backward one after the other. */
+/* Layouts of a step: stream mode in chunks of rows, and forward, loss and backward one after the other. */
 void planner_search_step(planner_search *s);
 
 #endif

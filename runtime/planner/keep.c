@@ -1,7 +1,8 @@
-/* keep.c: layouts of modes S and P, and of a step in mode R.
+/* keep.c: layouts of save and stream modes, and of a step in recompute mode.
  *
- * A step in mode R is a forward and a backward pass over one block of rows' arrays and of workspace, each the cheapest
- * in what those arrays leave: so both are what they would be alone, and the block is as large as the larger of them. */
+ * A step in recompute mode is a forward and a backward pass over one block of rows' arrays and of workspace, each the
+ * cheapest in what those arrays leave: so both are what they would be alone, and the block is as large as the larger of
+ * them. */
 #include <string.h>
 
 #include "runtime/base/util.h"
@@ -46,7 +47,7 @@ static void put_kept(const flp_planner *p, flp_scheme *s, int64_t n, int64_t row
   s->bytes += planner_round_up(s->size[FLP_REGION_bias_part]);
 }
 
-/* Launches that make gradients of a chunk of kept exponentials; without those for its blocks. */
+/* Launches that make gradients of a chunk of saved exponentials; without those for its blocks. */
 static int64_t chunk_launches(const flp_planner *p, int expands) {
   uint32_t grads = p->spec.grads;
   int hidden = planner_wants(grads, FLP_GRAD_HIDDEN), weight = planner_wants(grads, FLP_GRAD_WEIGHT);
@@ -89,7 +90,7 @@ static int64_t stream_launches(const flp_planner *p, int64_t n, int64_t rows) {
   /* gather, forward over the first columns, keep_reference, forward_keep, combine, loss_rows */
   int64_t each = 5 + p->is_mapped + chunk_launches(p, p->step_expands);
   return 2 + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + chunks * each +
-         blocks; /* prepare, loss_rows of idle rows, fill */
+         blocks; /* prepare, loss_rows of inactive rows, fill */
 }
 
 static void build_stream(const flp_planner *p, int64_t n, int64_t rows, flp_scheme *s) {
@@ -121,19 +122,20 @@ static void offer_stream(planner_search *s, int64_t rows) {
   planner_offer(s, &candidate);
 }
 
-/* Every number of bands up to where a chunk's exponentials are tens of gigabytes, then those that divide n evenly. */
+/* Every number of row panels up to where a chunk's exponentials are tens of gigabytes, then those that divide n
+ * evenly. */
 static void search_stream(planner_search *s) {
-  enum { BANDS_TRIED = 256 };
+  enum { PANELS_TRIED = 256 };
   const flp_planner *p = s->planner;
-  int64_t band = flp_max(p->keep_rows, p->dz_band), bands = flp_ceil_div(s->n, band);
+  int64_t panel_rows = flp_max(p->keep_rows, p->dz_unit_rows), panels = flp_ceil_div(s->n, panel_rows);
   if (p->chunk_rows) {
     offer_stream(s, p->chunk_rows);
     return;
   }
-  int64_t count = bands;
-  for (; count > BANDS_TRIED; count = flp_ceil_div(bands, flp_ceil_div(bands, count - 1)))
-    offer_stream(s, count * band);
-  for (count = flp_min(bands, BANDS_TRIED); count > 0; count--) offer_stream(s, count * band);
+  int64_t count = panels;
+  for (; count > PANELS_TRIED; count = flp_ceil_div(panels, flp_ceil_div(panels, count - 1)))
+    offer_stream(s, count * panel_rows);
+  for (count = flp_min(panels, PANELS_TRIED); count > 0; count--) offer_stream(s, count * panel_rows);
 }
 
 /* Forward, the loss of all rows, backward. */
@@ -168,7 +170,7 @@ static void offer_passes(planner_search *s) {
   planner_offer(s, &both);
 }
 
-/* Chunks as tuned: before what the cost model finds, if they fit and it puts them before mode R. */
+/* Chunks as tuned: before what the cost model finds, if they fit and it puts them before recompute mode. */
 static int offer_tuned(planner_search *s) {
   int64_t rows = s->planner->tuned_step_rows;
   if (!rows || rows >= s->n || s->planner->chunk_rows) return 0;

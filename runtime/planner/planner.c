@@ -64,7 +64,8 @@ static planner_search search_pass(const flp_planner *p, flp_pass pass, int64_t n
   return s;
 }
 
-/* Where forward may have saved so many bytes, the workspace of mode R holds mode S too, if the budget does. */
+/* Where forward may have saved so many bytes, the workspace of recompute mode holds save mode too, if the budget
+ * does. */
 static void make_room_for_saved(const planner_search *s, uint64_t bytes, flp_scheme *out) {
   flp_scheme saved;
   if (!flp_planner_saves(s->planner) || !planner_build_saved(s->planner, s->n, &saved)) return;

@@ -12,32 +12,32 @@
 
 typedef struct flp_planner {
   flp_spec spec;                      /* resolved */
-  int64_t forward_rows, unit_columns; /* tile of forward: rows of a band, columns of one partial */
+  int64_t forward_rows, unit_columns; /* tile of forward: rows of a panel, columns of one partial */
   /* 1 if operands come through tensor maps: rows are read compacted, put together in the workspace, and one launch makes
    * both products of a chunk */
   int is_mapped;
   int64_t dz_rows, dz_columns;        /* tile of dz */
-  int64_t dz_band;                    /* rows of a unit of dz: chunks of rows are multiples of it */
+  int64_t dz_unit_rows;               /* rows of a unit of dz: chunks of rows are multiples of it */
   int dz_unit_tiles;                  /* tiles of a unit of dz, side by side */
   int dz_cluster;                     /* CTAs of a unit of dz, 1 where kernels are launched without clusters */
   int64_t hidden_rows, hidden_columns; /* tile of grad_hidden, over active rows x D */
   int64_t weight_rows, weight_columns; /* tile of grad_weight, over vocab columns x D */
-  int64_t keep_rows; /* rows of a band of forward_keep, 0: no such kernel; the rest of it is as forward's */
+  int64_t keep_rows; /* rows of a panel of forward_keep, 0: no such kernel; the rest of it is as forward's */
   int saved_expands,
-      step_expands; /* 1 if exponentials become dz in place before the products, in mode S and in a step */
+      step_expands; /* 1 if exponentials become dz in place before the products, in save mode and in a step */
   int step_entropy; /* 1 if the loss has a gradient by the entropy */
   int64_t chunk_rows, chunk_vocab; /* explicit chunk sizes, 0 for the planner's choice */
   flp_mode mode;                   /* explicit mode of the backward pass, 0 for the planner's choice */
   flp_mode tuned_mode;             /* the layout that tuning preferred, 0 for none; its chunks are the most to take */
   int64_t tuned_rows, tuned_vocab;
-  int64_t tuned_step_rows; /* of a chunk of mode P, as tuning preferred; 0: no preference */
+  int64_t tuned_step_rows; /* of a chunk of stream mode, as tuning preferred; 0: no preference */
   int multiprocessors;
   double flop_rate; /* flop/s of one multiprocessor in the main loops */
   double bandwidth; /* bytes/s of device memory */
 } flp_planner;
 
 /* A planner for a resolved spec on kernels with these descriptors. Only mode and chunk sizes of the options are read;
- * facts that the device does not tell (0) take defaults. init.c */
+ * facts that the device does not report (0) take defaults. init.c */
 void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options *options, const flp_device *device,
                       const flp_kernel_desc *descs, int count);
 
@@ -49,21 +49,21 @@ typedef struct flp_scheme {
   uint64_t bytes;
   uint64_t smallest_bytes;
   uint64_t saved_bytes; /* as in flp_layout */
-  uint64_t passes;      /* step in mode R: where the workspace of its forward and of its backward pass begins */
+  uint64_t passes;      /* step in recompute mode: where the workspace of its forward and of its backward pass begins */
   double seconds;       /* of the cost model; compares layouts, predicts nothing */
   uint64_t offset[FLP_REGION_ID_COUNT], size[FLP_REGION_ID_COUNT]; /* size 0: the layout has no such array */
 } flp_scheme;
 
 /* Picks the cheapest layout of at most budget bytes.
- * query: 1 where the budget is the pass's: explicit chunk sizes override it, and what mode S saves counts to it;
+ * query: 1 where the budget is the pass's: explicit chunk sizes override it, and what save mode saves counts to it;
  *        0 where it is the workspace that there is
  * error: BUDGET naming the smallest budget that would do, which is in out->smallest_bytes too; UNSUPPORTED if no grid
  * can hold the launch */
 flp_status flp_planner_pick(const flp_planner *planner, flp_pass pass, int64_t n, uint64_t budget, int query,
                             flp_scheme *out);
 
-/* 1 if there are kernels to keep exponentials, and nothing asks for mode R; and if a step may run in mode P, whatever
- * the budget. */
+/* 1 if there are kernels to save exponentials, and nothing asks for recompute mode; and if a step may run in stream
+ * mode, whatever the budget. */
 int flp_planner_saves(const flp_planner *planner);
 int flp_planner_streams(const flp_planner *planner);
 
@@ -76,8 +76,8 @@ int64_t flp_planner_dz_stride(int64_t columns);
 /* Elements between two gathered rows. */
 int64_t flp_planner_gather_stride(int64_t depth);
 
-/* What mode S passes from forward to backward: a reference a row, up to a multiple of 256 bytes, then the exponentials,
- * their rows flp_planner_dz_stride(V) elements apart. */
+/* What save mode passes from forward to backward: a reference a row, up to a multiple of 256 bytes, then the
+ * exponentials, their rows flp_planner_dz_stride(V) elements apart. */
 uint64_t flp_planner_references_bytes(int64_t n);
 uint64_t flp_planner_saved_bytes(const flp_spec *spec, int64_t n);
 
@@ -94,7 +94,7 @@ double flp_planner_chunks_cost(const flp_planner *planner, int64_t n, int64_t ch
 /* Seconds of putting n rows together in that many launches. */
 double flp_planner_gather_cost(const flp_planner *planner, int64_t n, int64_t launches);
 
-/* Seconds of mode P in chunks of that many rows, and of the backward pass of mode S, in one. */
+/* Seconds of stream mode in chunks of that many rows, and of the backward pass of save mode, in one. */
 double flp_planner_stream_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows);
 double flp_planner_saved_cost(const flp_planner *planner, int64_t n);
 

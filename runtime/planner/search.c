@@ -1,4 +1,4 @@
-/* search.c: the layouts of a forward pass, and of a backward pass in mode R, from which the cheapest is kept.
+/* search.c: the layouts of a forward pass, and of a backward pass in recompute mode, from which the cheapest is kept.
  *
  * R2 is searched axis by axis: its cost is a sum and its workspace a maximum of one term for the row chunks and one for
  * the vocab chunks, so the best of either axis under a budget is found alone. */
@@ -152,11 +152,11 @@ static int64_t sizes_next(sizes *s) {
 }
 
 static sizes row_sizes(const flp_planner *p, int64_t n) {
-  return sizes_along(p, n, p->dz_band, flp_ceil_div(p->spec.vocab, p->dz_columns), p->chunk_rows);
+  return sizes_along(p, n, p->dz_unit_rows, flp_ceil_div(p->spec.vocab, p->dz_columns), p->chunk_rows);
 }
 
 static sizes vocab_sizes(const flp_planner *p, int64_t n) {
-  return sizes_along(p, p->spec.vocab, p->dz_columns, flp_ceil_div(n, p->dz_band), p->chunk_vocab);
+  return sizes_along(p, p->spec.vocab, p->dz_columns, flp_ceil_div(n, p->dz_unit_rows), p->chunk_vocab);
 }
 
 /* ---- search ---- */
@@ -246,7 +246,7 @@ static void search_modes(planner_search *s) {
 /* ---- the layout that tuning preferred ---- */
 
 /* Whether a chunk as tuned gives every multiprocessor a tile. It was timed with many rows; with so few that it does
- * not, the time says nothing, and the cost model decides. */
+ * not, the time does not count, and the cost model decides. */
 static int fills_device(const flp_planner *p, int64_t n) {
   int64_t rows = p->tuned_rows ? flp_min(p->tuned_rows, n) : n;
   int64_t columns = p->tuned_vocab ? flp_min(p->tuned_vocab, p->spec.vocab) : p->spec.vocab;
@@ -257,13 +257,13 @@ static int fills_device(const flp_planner *p, int64_t n) {
  * the workspace is the larger of one term for each. */
 static int64_t largest_tuned(const planner_search *s, sizes axis, int64_t most, int by_rows) {
   const flp_planner *p = s->planner;
-  int64_t best = 0, band = flp_min(p->dz_band, s->n);
+  int64_t best = 0, panel_rows = flp_min(p->dz_unit_rows, s->n);
   int64_t tile = flp_min(p->dz_columns, p->spec.vocab);
   for (int64_t chunk = flp_min(most, axis.extent); chunk; chunk = sizes_next(&axis)) {
     flp_scheme candidate;
     if (chunk > most || chunk <= best) continue;
     if (!flp_planner_grids_fit(p, by_rows ? chunk : s->n, by_rows ? p->spec.vocab : chunk)) continue;
-    build(p, p->tuned_mode, s->n, by_rows ? chunk : band, by_rows ? tile : chunk, &candidate);
+    build(p, p->tuned_mode, s->n, by_rows ? chunk : panel_rows, by_rows ? tile : chunk, &candidate);
     if (candidate.bytes <= s->budget) best = chunk;
   }
   return best;

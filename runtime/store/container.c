@@ -81,7 +81,7 @@ static flp_status read_lengths(const store_container *kind, flp_reader *r, size_
     sum += bytes;
   }
   if (sum == length) return FLP_OK;
-  return flp_fail(FLP_ERROR_CORRUPT, "%s: %zu bytes long, its head says %" PRIu64, kind->name, length, sum);
+  return flp_fail(FLP_ERROR_CORRUPT, "%s: %zu bytes long, its head has %" PRIu64, kind->name, length, sum);
 }
 
 static void copy_key(store_piece key, char out[FLP_KEY_BYTES_MAX + 1]) {

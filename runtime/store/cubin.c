@@ -84,11 +84,11 @@ void flp_store_get_cubin(const flp_store *store, flp_kernel_image *image) {
   char key[FLP_KEY_BYTES_MAX], name[NAME_BYTES];
   int directory;
   if (!store->writable || !store->capability) return;
-  /* A directory that cannot be used was spoken of when the PTX was looked for. */
+  /* A directory that cannot be used was reported when the PTX was looked for. */
   if (store_file_open_directory(store->writable, 1, 0, &directory, NULL) != FLP_OK) return;
   name_of(store, image, key, name);
   if (read_cubin(directory, name, key, image) != FLP_OK)
-    store_say(name, "kernel cache %s: %.16s… is compiled anew: %s", store->writable, name, flp_error_detail());
+    store_warn(name, "kernel cache %s: %.16s… is compiled anew: %s", store->writable, name, flp_error_detail());
   close(directory);
 }
 
@@ -110,7 +110,7 @@ static flp_status write_cubin(const flp_store *store, const flp_kernel_image *im
 
 void flp_store_keep_cubin(const flp_store *store, const flp_kernel_image *image) {
   if (write_cubin(store, image) != FLP_OK)
-    store_say(store->writable, "kernel cache %s: machine code is not kept: %s", store->writable, flp_error_detail());
+    store_warn(store->writable, "kernel cache %s: machine code is not kept: %s", store->writable, flp_error_detail());
 }
 
 int flp_store_keeps_cubins(const flp_store *store) {

@@ -185,7 +185,7 @@ flp_status store_file_write(int directory, const char *name, const uint8_t *byte
     (void)unlinkat(directory, temporary, 0);
     return flp_fail(FLP_ERROR_IO, "%s: %s: %s", name, step, strerror(reason));
   }
-  (void)fsync(directory); /* a name lost in a power cut costs a compile, not a wrong answer */
+  (void)fsync(directory); /* a name lost in a power failure costs a compilation, not a wrong answer */
   return FLP_OK;
 }
 

@@ -89,10 +89,10 @@ flp_status store_cubin_decode(const uint8_t *bytes, size_t length, char key_out[
  * error: IO with the reason; *absent (may be NULL) is 1 if there is simply no such directory */
 flp_status store_file_open_directory(const char *path, int writable, int create, int *fd, int *absent);
 
-/* Opens a pack under the same suspicion. stat tells which file it is. error: IO with the reason */
+/* Opens a pack with the same checks. stat identifies the file. error: IO with the reason */
 flp_status store_file_open_pack(const char *path, int *fd, struct stat *stat);
 
-/* Reads a regular file of at most STORE_ENTRY_BYTES_MAX. *bytes is malloc'ed; stat tells which file it was.
+/* Reads a regular file of at most STORE_ENTRY_BYTES_MAX. *bytes is malloc'ed; stat identifies the file.
  * *absent is 1, with OK, if there is none. error: CORRUPT if it is a link, no file or too large; IO; MEMORY */
 flp_status store_file_read(int directory, const char *name, uint8_t **bytes, size_t *length, struct stat *stat,
                            int *absent);
@@ -147,6 +147,6 @@ flp_status store_pack_each(const char *path, flp_store_visit_fn visit, void *con
 /* ---- warn.c ---- */
 
 /* Logs a warning unless this process has already warned about the topic: a directory's path, or an entry's name. */
-void store_say(const char *topic, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void store_warn(const char *topic, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

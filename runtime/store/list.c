@@ -53,7 +53,7 @@ static int visit_file(int directory, const char *path, int writable, const char 
 static flp_status visit_directory(const char *path, int writable, flp_store_visit_fn visit, void *context, int *stop) {
   int directory, absent;
   if (store_file_open_directory(path, writable, 0, &directory, &absent) != FLP_OK) {
-    if (!absent) store_say(path, "kernel cache ignored: %s", flp_error_detail());
+    if (!absent) store_warn(path, "kernel cache ignored: %s", flp_error_detail());
     return FLP_OK;
   }
   char **names;

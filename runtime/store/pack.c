@@ -57,7 +57,7 @@ static known *record_of(const char *path) {
 }
 
 static void ignore(const char *path) {
-  store_say(path, "pack %s is ignored: %s", path, flp_error_detail());
+  store_warn(path, "pack %s is ignored: %s", path, flp_error_detail());
 }
 
 /* The table of an open file. *out is NULL, with OK, if the pack is of no use. The caller holds the lock. */
@@ -100,7 +100,7 @@ static void add_cubin(const flp_store *store, const char *path, const flp_pack *
   size_t bytes;
   if (!cubin) return;
   if (flp_pack_unpack_cubin(pack, fd, cubin->blob, &code, &bytes) != FLP_OK) {
-    store_say(path, "pack %s: a cubin is ignored: %s", path, flp_error_detail());
+    store_warn(path, "pack %s: a cubin is ignored: %s", path, flp_error_detail());
     return;
   }
   image->cubin = code;
@@ -114,7 +114,7 @@ static flp_status get_entry(const flp_store *store, const char *path, int fd, co
   flp_status status = flp_pack_load(pack, fd, entry, out);
   if (status == FLP_ERROR_MEMORY) return status;
   if (status != FLP_OK) {
-    store_say(path, "pack %s: an entry is ignored: %s", path, flp_error_detail());
+    store_warn(path, "pack %s: an entry is ignored: %s", path, flp_error_detail());
     return FLP_OK;
   }
   add_cubin(store, path, pack, fd, entry, out);

@@ -24,7 +24,7 @@ static flp_status absolute(const char *path, size_t length, char **out) {
   while (length > 1 && path[length - 1] == '/') length--;
   char *cwd = path[0] == '/' ? NULL : getcwd(NULL, 0);
   if (path[0] != '/' && !cwd) {
-    store_say(path, "kernel cache %.*s ignored: it has no absolute path: %s", (int)length, path, strerror(errno));
+    store_warn(path, "kernel cache %.*s ignored: it has no absolute path: %s", (int)length, path, strerror(errno));
     return FLP_OK;
   }
   if (asprintf(out, "%s%s%.*s", cwd ? cwd : "", cwd ? "/" : "", (int)length, path) < 0) *out = NULL;
@@ -91,7 +91,7 @@ static query query_of(const char *key, size_t key_bytes) {
   return q;
 }
 
-/* Reads and checks the entry of one directory. *stat says which file was read. */
+/* Reads and checks the entry of one directory. *stat identifies the file. */
 static flp_status read_entry(int directory, const query *q, flp_kernel_image *out, struct stat *stat, int *absent) {
   char name[STORE_HEX + 16], key[FLP_KEY_BYTES_MAX + 1];
   snprintf(name, sizeof name, "%s.flpk", q->hex);
@@ -120,14 +120,14 @@ static flp_status find_in(const char *path, int writable, int locked, const quer
                           int *found) {
   int directory, absent;
   if (store_file_open_directory(path, writable, 0, &directory, &absent) != FLP_OK) {
-    if (!absent) store_say(path, "kernel cache ignored: %s", flp_error_detail());
+    if (!absent) store_warn(path, "kernel cache ignored: %s", flp_error_detail());
     return FLP_OK;
   }
   struct stat stat;
   flp_status status = read_entry(directory, q, out, &stat, &absent);
   *found = status == FLP_OK && !absent;
   if (status != FLP_OK && status != FLP_ERROR_MEMORY) {
-    store_say(q->hex, "kernel cache %s: entry %.16s… ignored: %s", path, q->hex, flp_error_detail());
+    store_warn(q->hex, "kernel cache %s: entry %.16s… ignored: %s", path, q->hex, flp_error_detail());
     if (status == FLP_ERROR_CORRUPT && writable) set_aside(directory, q, &stat, locked);
     status = FLP_OK;
   }
@@ -191,7 +191,7 @@ static flp_status make_and_put(flp_store *store, const query *q, flp_store_make_
   }
   *made = 1;
   if (flp_store_put(store, q->key, q->key_bytes, out) != FLP_OK && store->writable)
-    store_say(store->writable, "kernels are kept in memory only: %s", flp_error_detail());
+    store_warn(store->writable, "kernels are kept in memory only: %s", flp_error_detail());
   flp_detail_clear();
   return FLP_OK;
 }

@@ -20,7 +20,7 @@ typedef struct flp_store flp_store;
 flp_status flp_store_open(const char *writable, const char *read_only, flp_store **out);
 void flp_store_close(flp_store *store);
 
-/* Says for which device images are wanted, so that packs give its cubins too. capability: as 90; driver: as 13000 */
+/* Sets the device that images are wanted for, so that packs give its cubins too. capability: as 90; driver: as 13000 */
 void flp_store_set_device(flp_store *store, int capability, int driver);
 
 /* Looks a key up. Returns OK with *found 0 or 1; corrupt entries are quarantined and count as not found. */
@@ -36,10 +36,10 @@ flp_status flp_store_get_or_make(flp_store *store, const char *key, size_t key_b
                                  flp_store_make_fn make, void *context, flp_kernel_image *out, int *made);
 
 /* Sets image->cubin to what flp_store_keep_cubin left in the writable directory for this PTX and the device of
- * flp_store_set_device, if that is there and sound; what is not is said once and left to be written over. */
+ * flp_store_set_device, if that is there and sound; what is not is reported once and left to be written over. */
 void flp_store_get_cubin(const flp_store *store, flp_kernel_image *image);
 
-/* Writes image->cubin there, made of image->ptx for that device. A failure is said once. */
+/* Writes image->cubin there, made of image->ptx for that device. A failure is logged once. */
 void flp_store_keep_cubin(const flp_store *store, const flp_kernel_image *image);
 
 /* 1 if there is a writable directory, or one can be made, for a device that was set. */

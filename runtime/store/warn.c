@@ -1,4 +1,4 @@
-/* warn.c: warnings of the cache, once a topic and process: a full disk is news once, not at every kernel. */
+/* warn.c: warnings of the cache, once per topic and process: a full disk is reported once, not at every kernel. */
 #include <stdio.h>
 #include <string.h>
 
@@ -6,27 +6,27 @@
 #include "runtime/base/status.h"
 #include "runtime/store/internal.h"
 
-enum { TOPICS_MAX = 64 }; /* beyond it, warnings are dropped: by then the log has told the story */
+enum { TOPICS_MAX = 64 }; /* beyond it, warnings are dropped: the log has enough by then */
 
 static char *topics[TOPICS_MAX];
 static size_t topic_count;
 
 /* Returns 1 the first time that a topic comes by. */
-static int is_news(const char *topic) {
-  int news = 0;
+static int is_first(const char *topic) {
+  int first = 0;
   flp_lock(FLP_LOCK_TOPICS);
   size_t i = 0;
   while (i < topic_count && strcmp(topics[i], topic) != 0) i++;
   if (i == topic_count && topic_count < TOPICS_MAX && (topics[i] = strdup(topic)) != NULL) {
     topic_count++;
-    news = 1;
+    first = 1;
   }
   flp_unlock(FLP_LOCK_TOPICS);
-  return news;
+  return first;
 }
 
-void store_say(const char *topic, const char *format, ...) {
-  if (!is_news(topic)) return;
+void store_warn(const char *topic, const char *format, ...) {
+  if (!is_first(topic)) return;
   char sentence[1024];
   va_list arguments;
   va_start(arguments, format);

@@ -1,4 +1,4 @@
--- kept.lua: from kept exponentials (forward_keep.lua) to gradients: see runtime/kernel/abi.h for each entry.
+-- kept.lua: from saved exponentials (forward_keep.lua) to gradients: see runtime/kernel/abi.h for each entry.
 --
 --   kept[a][v] = 2^(t - k_a)        dz = 2^(t-m)·(A + B·(t - m)) = kept·2^(k_a-m)·(A + B·(log2 kept + k_a - m))
 --   plain form, B = 0               dz = factor_a·kept, factor_a = A·2^(k_a-m), with the target's element exchanged for
@@ -17,8 +17,8 @@ local ABOVE_FIRST, ABOVE_OLD = 60.0, 20.0
 -- lse - k_a where kept serves: of bf16's normal numbers, 2^-126 on, 60 octaves lie below the LSE, and no sum overflows.
 local LOWEST, HIGHEST = -66.0, 100.0
 local LEAST = 0x1p-126                              -- the smallest normal number
--- |row_scale| of capped rows from which on kept tells slopes: in the plain form where Hopper's online.lua leaves scores
--- as they are, in the expanded form where log2 of what was kept, rounded, moves them by less than that rounding
+-- |row_scale| of capped rows from which on kept determines slopes: in the plain form where Hopper's online.lua leaves
+-- scores as they are, in the expanded form where log2 of what was kept, rounded, moves them by less than that rounding
 local LEAST_SCALE, LEAST_SCALE_EXPANDED = 0x1p-25, 4.0
 local ROUNDING = 0x1p-8 * LOG2E                     -- twice what bf16's rounding moves log2 of kept by
 local ROWS, COLUMNS, GATHERED = k.abi.KEPT_BLOCK_ROWS, k.abi.EXPAND_COLUMNS, k.abi.GATHER_ROWS
@@ -145,7 +145,7 @@ return function(k, spec)
     local dz = value * k.fma(row.slope, log, row.offset)
     dz = k.select(k.eq(row.target, column), row.dz_y, dz)
     if not capped then return dz end
-    local y = (log + row.reference) * row.per_scale       -- tanh, as near as kept's rounding lets it be told
+    local y = (log + row.reference) * row.per_scale       -- tanh, as near as kept's rounding allows
     local is_capped = k.ge(k.abs(y) + k.abs(row.per_scale) * ROUNDING, 1.0)
     return dz * k.select(is_capped, 0.0, (1.0 - y) * (1.0 + y))
   end

@@ -1,5 +1,5 @@
--- loss_rows.lua: a loss program over arrays of rows, all or those that are listed, one thread a row; or what rows
--- without work get in its place: see runtime/kernel/abi.h. The program is compiled (loss.lua), or data (loss_any.lua).
+-- loss_rows.lua: a loss program over arrays of rows, all or those that are listed, one thread a row; or what inactive
+-- rows get in its place: see runtime/kernel/abi.h. The program is compiled (loss.lua), or data (loss_any.lua).
 
 -- loss.lua in the form of loss_any.lua.
 local function compiled(k, program)

@@ -7,7 +7,7 @@
 --   record       {m, A, B, dz_y} of each active row, from stats and the upstream gradients
 --   dz_scale     fp16: the power of two that dz is stored with
 --   bias_reduce  sum the bias gradients of the row tiles, in order
---   fill         grad_hidden of rows without work
+--   fill         grad_hidden of inactive rows
 
 local WARPS = 32            -- of the one CTA of prepare and dz_scale
 local THREADS = WARPS * 32

@@ -15,7 +15,7 @@ return function(k)
     return words
   end
 
-  -- Of the nine products of two such sums the six above 2^-25, {term of a, term of b}: smallest first.
+  -- Six of the nine products of two such sums, those above 2^-25, {term of a, term of b}: smallest first.
   local products = {{3, 1}, {1, 3}, {2, 2}, {2, 1}, {1, 2}, {1, 1}}
 
   return {split = split, products = products}

@@ -1,4 +1,5 @@
--- ppo.lua: the clipped surrogate. Its metrics: was the ratio's gain cut, the ratio, k3 against the policy that sampled.
+-- ppo.lua: the clipped surrogate. Its metrics: was the ratio's gain clipped, the ratio, k3 against the policy that
+-- sampled.
 return {
   formula = "−w·min(r·A, clamp(r, 1−clip_low, 1+clip_high)·A), r = exp(logprob − old_logprob)",
   source = "arXiv:1707.06347, eq. 7",

@@ -49,14 +49,14 @@ return function(k, spec)
   function E.column(ni, e) return quad_column + (ni * 8 + e) end  -- inside the warp's 64 columns
 
   ------------------------------------------------------------------------------------------------ copy engines
-  -- An operand of the stream. Its rows have keys, which say where they are in memory and whether they are real: a
+  -- An operand of the stream. Its rows have keys, with their place in memory and whether they are real: a
   -- column of the vocabulary, an active row, a row of K.
   --
   --   major     "k": a tile row is a row of memory, K runs along it; "mn": a row of K is a row of memory
   --   size      BM or BN
   --   aligned   whether bases and strides are multiples of 16 bytes
   --   key(row)  of tile row `row` ("mn": of row `row` of K) at tile 0, step 0; keys of neighbouring rows differ by 1,
-  --             but per_copy says by how much those of two rows differ that one thread copies one after the other
+  --             but per_copy is the difference of two rows that one thread copies one after the other
   --   base, row_bytes       memory, if rows are evenly spaced: a row starts at base + key*row_bytes
   --   address(key)          else: where a row starts; or address_at(key, at), if steps along K look their rows up
   --   step_bytes, tile_bytes   from one K step, and from one tile, to the next
@@ -331,14 +331,14 @@ return function(k, spec)
   end
 
   ------------------------------------------------------------------------------------------------ helpers
-  -- Walks tiles in bands of `raster` rows of tiles, so that CTAs that run together share both operands in L2.
+  -- Rasterises tiles in panels of `raster` rows of tiles, so that CTAs that run together share both operands in L2.
   function E.raster(id, tiles_m, tiles_n, raster)
-    local per_band = tiles_n * raster
-    local band = id // per_band
-    local inside = id - band * per_band
-    local height = k.min(tiles_m - band * raster, raster)
+    local per_panel = tiles_n * raster
+    local panel = id // per_panel
+    local inside = id - panel * per_panel
+    local height = k.min(tiles_m - panel * raster, raster)
     local n = inside // height
-    return band * raster + (inside - n * height), n
+    return panel * raster + (inside - n * height), n
   end
 
   -- acc[mi][ni] is rewritten through fn(value, mi, h, ni, e), all indices from 0.

@@ -1,4 +1,4 @@
--- online.lua (portable): scores of a band of rows against a group of columns, reduced as they appear: forward and
+-- online.lua (portable): scores of a row panel against a group of columns, reduced as they appear: forward and
 -- forward_keep.
 --
 --   hidden (n,D), weight (V,D) -> part[group][m|s|q][row], zy[row]
@@ -6,8 +6,8 @@
 --
 -- source: online softmax, arXiv:1805.02867, with the shift inside q so that the entropy does not cancel.
 --
--- Canonical order. The vocabulary is cut into leaves of 768 columns. One warp owns a leaf of its rows from first to
--- last column: each thread walks its columns in blocks of 64, moving its maximum once a block; the four threads of a
+-- Canonical order. The vocabulary is split into leaves of 768 columns. One warp owns a leaf of its rows from first to
+-- last column: each thread takes its columns in blocks of 64, moving its maximum once a block; the four threads of a
 -- row merge; the four leaves of a group fold left to right. Tiles, grid, N and position in the batch do not enter, so a
 -- row's bits do not depend on them. The 4 warps along N work on the 4 leaves of the group side by side: tile t of the
 -- CTA is block t of every leaf.
@@ -27,9 +27,9 @@ return function(k, spec, entry, keep)
 
   local function body(p)
     M.begin(k.tid())
-    local band, group = M.raster(k.ctaid(), p.bands, p.groups, RASTER)
+    local panel, group = M.raster(k.ctaid(), p.bands, p.groups, RASTER)
     local count = k.min(k.load(k.i32, p.count, 0), p.row_end)
-    local first_row = p.row_begin + band * M.rows
+    local first_row = p.row_begin + panel * M.rows
     k.exit_if(k.ge(first_row, count))
     local first_column = group * GROUP
 
@@ -134,8 +134,8 @@ return function(k, spec, entry, keep)
     for i = 1, #rows do start[i] = S.empty(spec.entropy) end
     local sums = M.stream(hidden, weight, blocks, steps, start, finish)
 
-    band, group = M.raster(k.reread_ctaid(), p.bands, p.groups, RASTER)
-    first_row, first_column = p.row_begin + band * M.rows, group * GROUP
+    panel, group = M.raster(k.reread_ctaid(), p.bands, p.groups, RASTER)
+    first_row, first_column = p.row_begin + panel * M.rows, group * GROUP
 
     -- Four threads share a row: merge them, then leave the leaf's sums in shared memory.
     local words = spec.entropy and 3 or 2

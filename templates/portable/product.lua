@@ -5,7 +5,7 @@
 --
 -- Without factor it is 1; without index, in grad_weight, hidden holds the active rows of the chunk one after the other.
 -- No operand is transposed in memory: dz is read K-major for grad_hidden and MN-major for grad_weight, the other
--- operand MN-major in both. The epilogue adds to and stores fp32 accumulators and the final gradient as its flags say.
+-- operand MN-major in both. The epilogue adds to and stores fp32 accumulators and the final gradient as its flags ask.
 
 return function(k, spec, entry)
   local M = k.import "engine" (k, spec)

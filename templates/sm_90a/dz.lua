@@ -8,10 +8,10 @@
 --
 -- Shapes: hidden (n,D), weight (V,D), record (n,4) {m, A, B, dz_y} -> dz (rows of the chunk, columns of the chunk), and
 -- with a bias gradient bias_part (tiles of rows, columns of the chunk): column sums of each tile in fp32.
--- Rows behind the last active one become zeros up to the end of their band: the products read whole boxes.
+-- Rows behind the last active one become zeros up to the end of their row panel: the products read whole boxes.
 -- fp16: dz is stored times scale_pair[0], one power of two a call, and the products undo it.
 --
--- A unit is a band of rows against two tiles of columns, one a warpgroup, or cooperative one tile.
+-- A unit is a row panel against two tiles of columns, one a warpgroup, or cooperative one tile.
 
 return function(k, spec)
   local staging = k.import "staging"
@@ -22,30 +22,30 @@ return function(k, spec)
   local B = staging.over(k, spec, H)
   local TILES = T.schedule == "ping-pong" and 2 or 1     -- of a unit
   local WARPS = T.schedule == "ping-pong" and 4 or 8     -- of a tile
-  local BAND = H.rows * H.cluster
+  local PANEL = H.rows * H.cluster
   local STAGED_COLUMNS = H.box
 
   local function problem(p)
     local q = {active = H.active(p)}
     q.rows = k.max(k.min(q.active, p.row_end) - p.row_begin, 0)
-    q.bands = (q.rows + (BAND - 1)) // BAND
+    q.panels = (q.rows + (PANEL - 1)) // PANEL
     q.tiles = (p.column_end - p.column_begin + (H.columns - 1)) // H.columns
     q.across = (q.tiles + (TILES - 1)) // TILES
-    q.units = q.bands * q.across
+    q.units = q.panels * q.across
     q.steps = H.steps(p)
     return q
   end
 
   local function unit_at(_, q, unit)
-    local band, across = H.walk(unit, q.bands, q.across, T.raster)
+    local panel, across = H.rasterise(unit, q.panels, q.across, T.raster)
     local tile = across * TILES
-    return {row = band * BAND + H.rank() * H.rows, tile = tile, tiles = k.min(q.tiles - tile, TILES)}
+    return {row = panel * PANEL + H.rank() * H.rows, tile = tile, tiles = k.min(q.tiles - tile, TILES)}
   end
 
-  local function feed(p, u, start, q)
+  local function produce(p, u, start, q)
     local rows = k.select(k.eq(q.active, p.n), p.hidden_map, p.gathered_map)
     return k.loop(k.const(k.i32, 0), u.tiles, 1, start, function(i, at)
-      return H.feed(at, q.steps, {map = rows, major = "k", at = u.row},
+      return H.produce(at, q.steps, {map = rows, major = "k", at = u.row},
         {map = p.weight_map, major = "k", at = (u.tile + i) * H.columns, evict = "first"})
     end)
   end
@@ -85,7 +85,7 @@ return function(k, spec)
 
   local function store_column_sums(p, u)
     H.tile_sync()
-    local of_chunk = k.lt(u.row, p.row_end - p.row_begin) -- a band may reach beyond it by whole tiles
+    local of_chunk = k.lt(u.row, p.row_end - p.row_begin) -- a row panel may reach beyond it by whole tiles
     local of_tile = warp_sums() - (H.warp & (WARPS - 1)) * SUMS_BYTES
     local width = p.column_end - p.column_begin
     k.loop(k.reread_tid() & (WARPS * 32 - 1), H.columns, WARPS * 32, nil, function(column)
@@ -132,7 +132,7 @@ return function(k, spec)
     end
   end
 
-  local function multiply(p)
+  local function consume(p)
     return function(u, index, q)
       local mine = TILES == 2 and k.zext(k.i32, H.second()) or k.const(k.i32, 0)
       k.branch(k.lt(mine, u.tiles), function()
@@ -147,5 +147,5 @@ return function(k, spec)
     end
   end
 
-  H.kernel("dz_map", {problem = problem, unit_at = unit_at, feed = feed, multiply = multiply, finish = B.finish})
+  H.kernel("dz_map", {problem = problem, unit_at = unit_at, produce = produce, consume = consume, finish = B.finish})
 end

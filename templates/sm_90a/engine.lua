@@ -2,8 +2,9 @@
 --
 --   C (M, N) += A (M, K) · B (N, K)ᵀ       fp32 accumulators in registers, each operand K-major or MN-major in memory
 --
--- One warpgroup, one thread of it, feeds a ring of shared-memory stages (ring.lua); two others multiply, operands of 16
--- bits as they are (whole.lua), of 32 in bf16 terms that one more warpgroup makes of the ring (terms.lua):
+-- One producer thread of a warpgroup fills a ring of shared-memory stages (ring.lua); two consumer warpgroups multiply,
+-- operands of 16 bits as they are (whole.lua), of 32 in bf16 terms that one more warpgroup makes of the ring
+-- (terms.lua):
 --   ping-pong     each a tile of its own, in turn: while one works on its finished tile, the other keeps the tensor
 --                 cores busy. For long epilogues.
 --   cooperative   half the rows of one tile each. For larger tiles, and for 32 bits.
@@ -27,11 +28,11 @@ return function(k, spec, options)
 
   H.a_bytes, H.b_bytes = H.rows * 128, H.columns * 128
   H.stage_bytes = H.a_bytes + H.b_bytes
-  local staging_bytes = 8 * options.staging -- for the epilogues of the eight warps that multiply
+  local staging_bytes = 8 * options.staging -- for the epilogues of the eight consumer warps
 
-  -- A value that is the same in all lanes. What the role that multiplies decides by comes from such values alone: its
+  -- A value that is the same in all lanes. What the consumer role decides by comes from such values alone: its
   -- loops and descriptors then live in uniform registers, which saves a third of the instructions. Roles of one thread
-  -- cannot ask for it. With fp32 operands ptxas finds them unasked; asked, it moves places in the ring to other
+  -- cannot ask for it. With fp32 operands ptxas finds them unasked; asked, it moves pipeline states to other
   -- registers, and dz takes 6 percent longer.
   local whole_warps = false
   function H.uniform(value) return whole_warps and k.uniform(value) or value end
@@ -60,7 +61,7 @@ return function(k, spec, options)
     k.when(k.eq(k.tid(), 0), function()
       ring.begin(engine.arrivals)
       engine.begin()
-      units.begin(engine.warpgroups * 4 - 3)      -- of its warpgroup, only the feeder's takes numbers
+      units.begin(engine.warpgroups * 4 - 3)      -- of its warpgroup, only the producer's takes numbers
       k.mbarrier_fence()
       units.expect()
     end)
@@ -76,7 +77,7 @@ return function(k, spec, options)
     if cooperative then first_row = first_row + k.lshr(tid, 7) * (H.blocks * 64) end
     H.lane, H.warp = lane, k.lshr(tid, 5)
   end
-  function H.second() return k.ne(H.uniform(k.reread_tid() & 128), 0) end -- the second of the two that multiply
+  function H.second() return k.ne(H.uniform(k.reread_tid() & 128), 0) end -- the second of the two consumer warpgroups
 
   function H.rank() return H.cluster > 1 and k.cluster_rank() or k.const(k.i32, 0) end
 
@@ -98,16 +99,17 @@ return function(k, spec, options)
     return k.max((p.depth + (H.depth - 1)) // H.depth, 1)
   end
 
-  -- Splits the warpgroups: feed() and dispatch() run in one thread each, multiply() in two warpgroups. Where there is
-  -- one that splits, feed() runs there as well: the same units and tiles, of which it splits what the feeder loads.
-  local function roles(feed, dispatch, multiply)
+  -- Splits the warpgroups: produce() and dispatch() run in one thread each, consume() in two warpgroups. Where there is
+  -- one that splits, produce() runs there as well: the same units and tiles, of which it splits what the producer
+  -- loads.
+  local function roles(produce, dispatch, consume)
     local function as_feeder()
-      H.feed = ring.feed
-      feed(ring.feed_units)
+      H.produce = ring.produce
+      produce(ring.produce_units)
     end
     local function as_splitter()
-      H.feed = engine.split
-      feed(engine.split_units)
+      H.produce = engine.split
+      produce(engine.split_units)
     end
     k.branch(k.eq(warpgroup, 2), function()
       k.registers_lower(engine.feeder_registers)
@@ -117,7 +119,7 @@ return function(k, spec, options)
       local function as_multiplier()
         k.registers_raise(engine.multiplier_registers)
         whole_warps = not wide
-        multiply()
+        consume()
         whole_warps = false
       end
       if not engine.split then return as_multiplier() end
@@ -128,13 +130,13 @@ return function(k, spec, options)
     end)
   end
 
-  H.walk, H.advance = units.walk, engine.advance
+  H.rasterise, H.advance = units.rasterise, engine.advance
 
   ------------------------------------------------------------------------------------------------ multiplying
-  local TURN = 2                                  -- named barriers TURN and TURN + 1: whose turn it is to multiply
+  local TURN = 2                                  -- named barriers TURN and TURN + 1: which consumer multiplies next
   local GROUP = 4                                 -- GROUP and GROUP + 1: the threads that share a tile
 
-  function H.own() return H.uniform(k.lshr(k.reread_tid(), 7)) end -- warpgroup of the two that multiply
+  function H.own() return H.uniform(k.lshr(k.reread_tid(), 7)) end -- consumer warpgroup, 0 or 1
   function H.take_turn()
     if not cooperative then k.barrier_sync(H.own() + TURN, 256) end
   end
@@ -187,10 +189,10 @@ return function(k, spec, options)
   function H.kernel(entry, parts)
     local function body(p)
       local function problem() return parts.problem(p) end
-      local function feed(over_units)
-        over_units(problem, function(unit, place, q) return parts.feed(p, parts.unit_at(p, q, unit), place, q) end)
+      local function produce(over_units)
+        over_units(problem, function(unit, place, q) return parts.produce(p, parts.unit_at(p, q, unit), place, q) end)
       end
-      local function multiply()
+      local function consume()
         local run = parts.multiply(p)
         first_turn()
         units.over(problem, k.const(k.i32, 0), function(unit, place, q)
@@ -199,7 +201,7 @@ return function(k, spec, options)
         if parts.finish then parts.finish() end
       end
       begin()
-      roles(feed, function() units.dispatch(p.turn, problem().units) end, multiply)
+      roles(produce, function() units.dispatch(p.turn, problem().units) end, consume)
     end
     k.kernel {
       entry = entry, threads = H.threads, min_ctas = 1, shared_bytes = H.shared_bytes, body = body,

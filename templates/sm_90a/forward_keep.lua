@@ -1,11 +1,11 @@
--- forward_keep.lua (sm_90a): forward that also stores what it sums, for the backward pass of modes S and P.
+-- forward_keep.lua (sm_90a): forward that also stores what it sums, for the backward pass of save and stream modes.
 --
 --   kept[a][v] = 2^(t - k_a) in bf16,  k_a = reference[a], chosen before by keep_reference (kept.lua)
 --   kept ← kept·(1 - tanh²)            with softcap, where p.slope is 1: the gradient but for a factor a row
 --
 -- Shapes: as forward (online.lua); reference (n) by active row -> kept (row_end - row_begin, vocab_valid), zeros behind
--- the last active row up to the end of its band. online.lua has 2^(t - m) at hand; 2^(m - k_a), one number a row and
--- block, moves it to the row's reference. Out of range it may be infinite: keep_finish has such rows done again.
+-- the last active row up to the end of its row panel. online.lua has 2^(t - m) at hand; 2^(m - k_a), one number a row
+-- and block, moves it to the row's reference. Out of range it may be infinite: keep_finish has such rows done again.
 --
 -- A block of 64 columns is one staged box (staging.lua). Its first 8 rows wait in registers until the other 8 are
 -- summed.

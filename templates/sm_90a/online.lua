@@ -6,12 +6,12 @@
 --
 -- source: online softmax, arXiv:1805.02867, with the shift inside q so that the entropy does not cancel.
 --
--- Canonical order. One warpgroup owns a leaf of 768 columns of its rows from first to last column; each thread walks
+-- Canonical order. One warpgroup owns a leaf of 768 columns of its rows from first to last column; each thread takes
 -- its columns in blocks of 64, moving its maximum once a block; the four threads of a row merge. Leaves are folded by
 -- combine. Tiles, grid, N and position in the batch do not enter, so a row's bits do not depend on them.
 --
--- Ping-pong, a unit is a band of rows against two neighbouring leaves, one a warpgroup: their tiles alternate in the
--- ring, and the warpgroups take turns. What does not fill a wave goes leaf by leaf. Cooperative, a unit is a band of
+-- Ping-pong, a unit is a row panel against two neighbouring leaves, one a warpgroup: their tiles alternate in the
+-- ring, and the warpgroups take turns. What does not fill a wave goes leaf by leaf. Cooperative, a unit is a panel of
 -- rows against one leaf, and each warpgroup has half of the rows.
 --
 -- keep, if given: function(H) -> K. K.row(p, u, row) ->
@@ -28,16 +28,16 @@ return function(k, spec, entry, keep)
   local S = k.import "score" (k)
   local LEAVES = T.schedule == "ping-pong" and 2 or 1 -- of a unit
   local TILES = LEAF // H.columns                     -- of a leaf
-  local BAND = H.rows * H.cluster
+  local PANEL = H.rows * H.cluster
 
   -- Everything both roles must agree on.
   local function problem(p)
     local q = {active = H.active(p)}
     q.row_end = k.min(q.active, p.row_end)
-    q.bands = k.max(q.row_end - p.row_begin + (BAND - 1), 0) // BAND
+    q.panels = k.max(q.row_end - p.row_begin + (PANEL - 1), 0) // PANEL
     q.across = (p.vocab_valid + (LEAVES * LEAF - 1)) // (LEAVES * LEAF)
     -- The last, partial wave of pairs: single leaves if they can all run at once.
-    local whole, clusters = q.bands * q.across, k.udiv(k.reread_nctaid(), H.cluster)
+    local whole, clusters = q.panels * q.across, k.udiv(k.reread_nctaid(), H.cluster)
     local rest = LEAVES == 2 and k.urem(whole, clusters) or k.const(k.i32, 0)
     rest = k.select(k.le(rest * 2, clusters), rest, 0)
     q.whole, q.units = whole - rest, whole + rest
@@ -53,15 +53,15 @@ return function(k, spec, entry, keep)
   local function unit_at(p, q, unit)
     local single = unit - q.whole
     local is_single = k.ge(single, 0)
-    local band, across = H.walk(k.select(is_single, q.whole + (single >> 1), unit), q.bands, q.across, T.raster)
+    local panel, across = H.rasterise(k.select(is_single, q.whole + (single >> 1), unit), q.panels, q.across, T.raster)
     local leaf = across * LEAVES + k.select(is_single, single & 1, 0)
-    local u = {leaf = leaf, row = band * BAND + H.rank() * H.rows, first = tiles_of(p, leaf)}
+    local u = {leaf = leaf, row = panel * PANEL + H.rank() * H.rows, first = tiles_of(p, leaf)}
     u.second = LEAVES == 2 and k.select(is_single, 0, tiles_of(p, leaf + 1)) or k.const(k.i32, 0)
     return u
   end
 
-  ------------------------------------------------------------------------------------------------ the feeder
-  local function feed(p, u, start, q)
+  ---------------------------------------------------------------------------------------------- the producer
+  local function produce(p, u, start, q)
     local whole = k.eq(q.active, p.n)
     local rows = k.select(whole, p.hidden_map, p.gathered_map)
     local row = u.row + k.select(whole, p.row_begin, 0)
@@ -69,14 +69,14 @@ return function(k, spec, entry, keep)
     return k.loop(k.const(k.i32, 0), u.first + u.second, 1, start, function(i, at)
       local paired = k.lt(i, shared)
       local tile = k.select(paired, k.lshr(i, 1) + (i & 1) * TILES, i - k.lshr(shared, 1))
-      -- W passes once through L2 for all row bands of a group, hidden is read again and again
-      return H.feed(at, q.steps, {map = rows, major = "k", at = row},
+      -- W passes once through L2 for all row panels of a group, hidden is read again and again
+      return H.produce(at, q.steps, {map = rows, major = "k", at = row},
         {map = p.weight_map, major = "k", at = u.leaf * LEAF + tile * H.columns, evict = "first"})
     end)
   end
 
   ------------------------------------------------------------------------------------------------ the multipliers
-  local function multiply(p)
+  local function consume(p)
     local rows = {}                                   -- the rows of this thread
     for w = 0, H.blocks - 1 do
       for h = 0, 1 do rows[#rows + 1] = {w = w, h = h} end
@@ -262,6 +262,6 @@ return function(k, spec, entry, keep)
     end
   end
 
-  H.kernel(entry .. "_map", {problem = problem, unit_at = unit_at, feed = feed, multiply = multiply,
+  H.kernel(entry .. "_map", {problem = problem, unit_at = unit_at, produce = produce, consume = consume,
                              finish = K and K.finish, unit_columns = LEAF})
 end

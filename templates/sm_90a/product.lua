@@ -5,9 +5,9 @@
 --
 -- Without factor it is 1. No operand is transposed in memory: dz is read K-major for grad_hidden and MN-major for
 -- grad_weight, the other operand MN-major in both, all in boxes of 64 x 64, fp32 of 32 x 32. The epilogue adds to and
--- stores fp32 accumulators and the final gradient as the flags say.
+-- stores fp32 accumulators and the final gradient as the flags ask.
 --
--- A unit is a band of rows of a result against one tile of D. Those of grad_hidden, long ones, come first; the short
+-- A unit is a row panel of a result against one tile of D. Those of grad_hidden, long ones, come first; the short
 -- ones of grad_weight fill the last wave.
 
 return function(k, spec)
@@ -15,7 +15,7 @@ return function(k, spec)
   local T = k.import "tune".choose(spec)
   local H = k.import "engine" (k, spec, T)
   local element = ({bf16 = k.bf16, fp16 = k.f16})[spec.dtype]
-  local BAND = H.rows * H.cluster
+  local PANEL = H.rows * H.cluster
 
   local function depth_of(p) return spec.hidden > 0 and k.const(k.i32, spec.hidden) or p.depth end
 
@@ -24,34 +24,34 @@ return function(k, spec)
     q.rows = k.max(k.min(q.active, p.row_end) - p.row_begin, 0)
     q.columns = p.column_end - p.column_begin
     q.across = (depth_of(p) + (H.columns - 1)) // H.columns
-    local function bands(flags, size)
-      return k.select(k.ne(flags & k.abi.PRODUCT_WANTED, 0), (size + (BAND - 1)) // BAND, 0)
+    local function panels(flags, size)
+      return k.select(k.ne(flags & k.abi.PRODUCT_WANTED, 0), (size + (PANEL - 1)) // PANEL, 0)
     end
-    q.hidden_bands, q.weight_bands = bands(p.hidden_flags, q.rows), bands(p.weight_flags, q.columns)
-    q.hidden_units = q.hidden_bands * q.across
-    q.units = q.hidden_units + q.weight_bands * q.across
+    q.hidden_panels, q.weight_panels = panels(p.hidden_flags, q.rows), panels(p.weight_flags, q.columns)
+    q.hidden_units = q.hidden_panels * q.across
+    q.units = q.hidden_units + q.weight_panels * q.across
     return q
   end
 
   -- of_hidden: which product; m, n: first row and column of the tile of the result; size, depth: M and K.
   local function unit_at(_, q, unit)
     local of_hidden = k.lt(unit, q.hidden_units)
-    local inside, bands = unit - q.hidden_units, k.select(of_hidden, q.hidden_bands, q.weight_bands)
-    local band, n = H.walk(k.select(of_hidden, unit, inside), bands, q.across, T.raster)
+    local inside, panels = unit - q.hidden_units, k.select(of_hidden, q.hidden_panels, q.weight_panels)
+    local panel, n = H.rasterise(k.select(of_hidden, unit, inside), panels, q.across, T.raster)
     local size, depth = k.select(of_hidden, q.rows, q.columns), k.select(of_hidden, q.columns, q.rows)
     return {
-      of_hidden = of_hidden, m = band * BAND + H.rank() * H.rows, n = n * H.columns, size = size, depth = depth,
-      steps = k.max((depth + (H.depth - 1)) // H.depth, 1), -- one even without active rows: whoever multiplies, waits
+      of_hidden = of_hidden, m = panel * PANEL + H.rank() * H.rows, n = n * H.columns, size = size, depth = depth,
+      steps = k.max((depth + (H.depth - 1)) // H.depth, 1), -- one even without active rows: the consumers wait
     }
   end
 
-  local function feed(p, u, start, q)
+  local function produce(p, u, start, q)
     return k.branch(u.of_hidden, function()
-      return H.feed(start, u.steps, {map = p.dz_map, major = "k", at = u.m, box = H.box},
+      return H.produce(start, u.steps, {map = p.dz_map, major = "k", at = u.m, box = H.box},
         {map = p.weight_map, major = "mn", at = u.n})
     end, function()
       local rows = k.select(k.eq(q.active, p.n), p.hidden_map, p.gathered_map)
-      return H.feed(start, u.steps, {map = p.dz_map, major = "mn", at = u.m}, {map = rows, major = "mn", at = u.n})
+      return H.produce(start, u.steps, {map = p.dz_map, major = "mn", at = u.m}, {map = rows, major = "mn", at = u.n})
     end)
   end
 
@@ -121,7 +121,7 @@ return function(k, spec)
     end
   end
 
-  local function multiply(p)
+  local function consume(p)
     return function(u, index, _, unit)
       local function product(of, a_major)
         return function()
@@ -134,5 +134,5 @@ return function(k, spec)
     end
   end
 
-  H.kernel("products_map", {problem = problem, unit_at = unit_at, feed = feed, multiply = multiply})
+  H.kernel("products_map", {problem = problem, unit_at = unit_at, produce = produce, consume = consume})
 end

@@ -1,4 +1,4 @@
--- ring.lua: stages of shared memory that tensor copies fill in turn, as units are fed.
+-- ring.lua: the pipeline: stages of shared memory that tensor copies fill in turn, unit by unit.
 --
 -- A stage holds H.depth of K: rows of 128 bytes, swizzled in groups of 8, first those of A, then those of B. A box has
 -- H.box elements along a row; MN-major, a row runs along M or N, and the next H.box of it follow as another box.
@@ -13,7 +13,7 @@ return function(k, H, units)
   end
   R.barrier_bytes = H.stages * 16
 
-  -- In one thread, before a fence. arrivals: who tells that a stage is free
+  -- In one thread, before a fence. arrivals: the threads that signal a free stage
   function R.begin(arrivals)
     for stage = 0, H.stages - 1 do
       k.mbarrier_init(full + stage * 8, 1)
@@ -21,7 +21,7 @@ return function(k, H, units)
     end
   end
 
-  -- The place in a ring of n stages behind this one: {stage, parity} of its next use.
+  -- The pipeline state behind this one in a ring of n stages: {stage, parity} of its next use.
   function R.next_place(at, n)
     local up = at.stage + 1
     local wrap = k.eq(up, n)
@@ -40,7 +40,7 @@ return function(k, H, units)
 
   -- Loads the stages of one tile. a, b: {map, major, at, box, evict}: from row `at` of C's rows or columns on, in boxes
   -- of `box` rows (default: all that a CTA loads), MN-major of H.box columns.
-  function R.feed(at, steps, a, b)
+  function R.produce(at, steps, a, b)
     local part, rank = H.columns // H.cluster, H.rank()
     local cast = H.cluster > 1 and (1 << H.cluster) - 1 or nil
     return k.loop(k.const(k.i32, 0), steps, 1, at, function(step, now)
@@ -54,9 +54,9 @@ return function(k, H, units)
     end)
   end
 
-  -- Runs body(unit, place in the ring) -> place over the units. Behind the last: a CTA must not end while its neighbour
-  -- may still cast into it or arrive at its barriers.
-  function R.feed_units(problem, body)
+  -- Runs body(unit, pipeline state) -> pipeline state over the units. Behind the last: a CTA must not end while its
+  -- neighbour may still cast into it or arrive at its barriers.
+  function R.produce_units(problem, body)
     local at = units.over(problem, {stage = k.const(k.i32, 0), parity = k.const(k.i32, 1)}, body, true)
     if H.cluster == 1 then return end
     for _ = 1, H.stages do

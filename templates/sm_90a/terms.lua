@@ -1,6 +1,6 @@
 -- terms.lua: fp32 operands multiplied as six products of bf16 terms (split.lua).
 --
--- What stands in the ring is fp32. A is split in registers, by the threads that multiply it. B has to stand in shared
+-- What stands in the ring is fp32. A is split in registers, by the consumer threads. B has to stand in shared
 -- memory as bf16: a warpgroup of its own reads each stage and writes three planes of it, one a term, in the layout that
 -- wgmma wants, into a second ring.
 --
@@ -26,7 +26,7 @@ return function(k, spec, H, ring, units, options)
   function E.begin()
     for i = 0, PLANES - 1 do
       k.mbarrier_init(full + i * 8, 4)            -- the warps that split
-      k.mbarrier_init(empty + i * 8, 2)           -- the warpgroups that multiply
+      k.mbarrier_init(empty + i * 8, 2)           -- the consumer warpgroups
     end
   end
 
@@ -59,12 +59,12 @@ return function(k, spec, H, ring, units, options)
     end
   end
 
-  -- The splitter's part of ring.feed: the same stages, split instead of loaded.
+  -- The splitter's part of ring.produce: the same stages, split instead of loaded.
   function E.split(at, steps, _, b)
     local tid = k.reread_tid()
     local warp, lane = k.lshr(tid, 5) & 3, tid & 31
     local put = place_in_planes(b.major, warp, lane)
-    local function release(stage)                 -- lanes 0 to cluster-1 tell, each one CTA
+    local function release(stage)                 -- lanes 0 to cluster-1 signal, each one CTA
       if H.cluster == 1 then return k.mbarrier_arrive(ring.empty + stage * 8, k.eq(lane, 0)) end
       local there = k.cluster_address(ring.empty + stage * 8, k.min(lane, H.cluster - 1))
       k.mbarrier_arrive_there(there, k.lt(lane, H.cluster))
@@ -96,7 +96,7 @@ return function(k, spec, H, ring, units, options)
     local tid = k.reread_tid()
     local lane = tid & 31
     local t, g = lane & 3, E.row_of_lane(lane)
-    local first = (k.lshr(tid, 5) & 7) * 16       -- row of the warp; two warpgroups multiply
+    local first = (k.lshr(tid, 5) & 7) * 16       -- row of the warp; two consumer warpgroups
     if major == "k" then
       local at = (first + g) * 128 + ((k.lshr(t, 1) ~ g) << 4) + (t & 1) * 8
       return function(stage)
@@ -148,7 +148,7 @@ return function(k, spec, H, ring, units, options)
     mn = {high = 1 << 62 | (1024 >> 4) << 32, lead = 4096 // 16, step = 16 * 128 // 16},
   }
 
-  -- A place in both rings moves by whole tiles, too: a number below a common multiple of twice their lengths.
+  -- A pipeline state of both rings moves by whole tiles, too: a number below a common multiple of twice their lengths.
   local PERIOD = 2 * H.stages * PLANES
   local function place(index, n)
     return {stage = k.urem(index, n), parity = k.udiv(index, n) & 1}

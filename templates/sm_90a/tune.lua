@@ -5,12 +5,12 @@
 --   rows, columns    of a tile: what a CTA, or in ping-pong one of its two warpgroups, multiplies at a time
 --   stages           of the ring from memory; fp32 operands have a second ring, one stage shorter (terms.lua)
 --   cluster          CTAs along the rows that share the tiles of the second operand
---   raster           how many bands of rows may walk along the columns together, for what they share in L2
+--   raster           raster width: the most row panels that go over the columns together, for what they share in L2
 
 local staging = k.import "staging"
 
 local SHARED_BYTES = 232448   -- of a CTA
--- Of a thread that multiplies. It has 240 registers, and with fp32 operands 208, of which a k16 takes up to 64 beside
+-- Accumulator registers per MMA thread: of 240 (fp32 operands: 208, of which one k16 step takes up to 64) beside
 -- them.
 local ACCUMULATORS, ACCUMULATORS_WIDE = 192, 96
 local RASTER_MOST = 64
@@ -19,15 +19,15 @@ local PANEL_BYTES = 24 << 20
 
 ------------------------------------------------------------------------------------------------ what kernels choose
 -- Bands of that many rows whose hidden rows stay in L2; where D is not known, as with 4096 columns.
-local function panel(spec, band)
+local function default_raster(spec, panel_rows)
   local depth, bytes = spec.hidden > 0 and spec.hidden or 4096, spec.dtype == "fp32" and 4 or 2
-  return math.max(1, math.min(RASTER_MOST, PANEL_BYTES // (band * depth * bytes)))
+  return math.max(1, math.min(RASTER_MOST, PANEL_BYTES // (panel_rows * depth * bytes)))
 end
 
 local function for_scores(spec)
   local wide = spec.dtype == "fp32"
   return {schedule = wide and "cooperative" or "ping-pong", rows = 128, columns = wide and 128 or 192,
-          stages = wide and 4 or 5, cluster = 2, raster = panel(spec, 128 * 2)}
+          stages = wide and 4 or 5, cluster = 2, raster = default_raster(spec, 128 * 2)}
 end
 
 -- Tiles of products of 16-bit operands, in order of preference. A multiplication takes about as long in each, so what
@@ -51,12 +51,12 @@ end
 -- By kind of kernel. own: its choice; staging: bytes of shared memory that a warp needs for its results; schedules:
 -- those that it can run, if not all; boxed: its second operand is MN-major, which a CTA loads in whole boxes of columns
 local KINDS = {
-  forward = {own = for_scores, staging = function() return 0 end},
-  forward_keep = {own = for_scores, staging = function() return staging.bytes end},
-  dz = {own = for_scores, staging = function(spec, T) -- and with a bias gradient a sum a column
+  forward = {defaults = for_scores, staging = function() return 0 end},
+  forward_keep = {defaults = for_scores, staging = function() return staging.bytes end},
+  dz = {defaults = for_scores, staging = function(spec, T) -- and with a bias gradient a sum a column
     return staging.bytes + (spec.bias_grad and T.columns * 4 or 0)
   end},
-  products = {own = for_products, staging = function() return 0 end, schedules = {"cooperative"}, boxed = true},
+  products = {defaults = for_products, staging = function() return 0 end, schedules = {"cooperative"}, boxed = true},
 }
 
 --------------------------------------------------------------------------------------------------- what can be built
@@ -98,7 +98,7 @@ end
 -- The configuration of the kernel: what the key asks for, else its own choice. Raises why it cannot be built.
 local function choose(spec)
   local kind, wide, T = KINDS[spec.kind], spec.dtype == "fp32", {}
-  for name, own in pairs(kind.own(spec)) do T[name] = spec.tune[name] or own end
+  for name, defaults in pairs(kind.defaults(spec)) do T[name] = spec.tune[name] or defaults end
   check_values(T, kind, wide)
   T.staging = kind.staging(spec, T)
   T.planes = wide and T.stages - 1 or 0 -- stages of the second ring: of three terms of B, 64 bytes a column each

@@ -51,29 +51,29 @@ return function(k, H)
     k.when(k.eq(last.unit, units + clusters - 1), function() k.store(turn, 0, k.const(k.i32, 0)) end)
   end
 
-  -- The next unit, in the feeder's thread or in all threads of a warp, and whether there is one. parity: 0 for the
-  -- first, then in turn. Of a warp only lane 0 reads the number, and so may say that it is read; the others read the
+  -- The next unit, in the producer's thread or in all threads of a warp, and whether there is one. parity: 0 for the
+  -- first, then in turn. Only lane 0 of a warp reads the number and so signals that it was read; the others read the
   -- word behind, which nobody writes (a branch would cost dz spills).
-  local function take(parity, units, feeds)
+  local function take(parity, units, is_producer)
     local lane = k.reread_tid() & 31
     local unit
     k.mbarrier_wait(posted, parity)
-    if feeds then
+    if is_producer then
       unit = k.shared_load(k.i32, number)
       expect_number()
     else
       unit = H.uniform(k.shuffle_idx(k.shared_load(k.i32, number + k.min(lane, 1) * 4), 0))
     end
     local is_unit = k.lt(unit, units())           -- behind the last one the first CTA may be gone
-    local tells = feeds and is_unit or is_unit & k.eq(lane, 0)
-    if H.cluster == 1 then k.mbarrier_arrive(taken, tells)
-    else k.mbarrier_arrive_there(k.cluster_address(taken, k.const(k.i32, 0)), tells) end
+    local signals = is_producer and is_unit or is_unit & k.eq(lane, 0)
+    if H.cluster == 1 then k.mbarrier_arrive(taken, signals)
+    else k.mbarrier_arrive_there(k.cluster_address(taken, k.const(k.i32, 0)), signals) end
     return unit, is_unit
   end
 
   -- Runs body(unit, state, q) -> state over the units of this cluster. problem() -> q: worked out anew for each unit,
   -- q.units is how many the grid has.
-  function U.over(problem, state, body, feeds)
+  function U.over(problem, state, body, is_producer)
     local unit, q
     local function units()
       q = problem()
@@ -81,22 +81,22 @@ return function(k, H)
     end
     return k.while_({parity = k.const(k.i32, 0), state = state}, function(now)
       local is_unit
-      unit, is_unit = take(now.parity, units, feeds)
+      unit, is_unit = take(now.parity, units, is_producer)
       return is_unit
     end, function(now)
       return {parity = now.parity ~ 1, state = body(unit, now.state, q)}
     end).state
   end
 
-  -- Band and column of a unit. Bands walk along the columns together, for what they share in L2: at most `raster` at a
-  -- time, and about as many in each of their sweeps.
-  function U.walk(unit, bands, across, raster)
-    local sweeps = k.max((bands + (raster - 1)) // raster, 1)
-    local most = k.udiv(bands + (sweeps - 1), sweeps)
+  -- Row panel and column of a unit. Panels go over the columns together, for what they share in L2: at most `raster` at
+  -- a time, and about as many in each of their sweeps.
+  function U.rasterise(unit, panels, across, raster)
+    local sweeps = k.max((panels + (raster - 1)) // raster, 1)
+    local most = k.udiv(panels + (sweeps - 1), sweeps)
     local group = across * most
     local sweep = k.udiv(unit, group)
     local inside = unit - sweep * group
-    local height = k.min(bands - sweep * most, most)
+    local height = k.min(panels - sweep * most, most)
     local column = k.udiv(inside, height)
     return sweep * most + (inside - column * height), column
   end

@@ -4,7 +4,7 @@
 
 return function(k, spec, H, ring)
   local E = {warpgroups = 3, bytes = 0, barrier_bytes = 0, feeder_registers = 24, multiplier_registers = 240}
-  E.arrivals = H.cluster * (H.cooperative and 2 or 1) -- at the end of a stage: who multiplies it, in each CTA
+  E.arrivals = H.cluster * (H.cooperative and 2 or 1) -- at the end of a stage: its consumers, in each CTA
 
   function E.row_of_lane(lane) return k.lshr(lane, 2) end -- of the first 8 that a warp has in a block
   function E.place() end
@@ -16,14 +16,15 @@ return function(k, spec, H, ring)
   local STEP = {k = 2, mn = 16 * 128 // 16}       -- from one k16 to the next
   local function descriptor(low) return k.zext(k.i64, low) | (1 << 62 | (1024 >> 4) << 32) end
 
-  -- A place in the ring moves by whole tiles, too: a number from 0 to 2·stages - 1.
+  -- A pipeline state moves by whole tiles, too: a number from 0 to 2·stages - 1.
   local function place(index)
     local again = k.ge(index, H.stages)
     return {stage = k.select(again, index - H.stages, index), parity = k.zext(k.i32, again)}
   end
   function E.advance(index, steps) return k.urem(index + steps, 2 * H.stages) end
 
-  -- Threads 0 to cluster-1 tell that a stage is free, each in one CTA of the cluster. there: of barrier 0 in that CTA.
+  -- Threads 0 to cluster-1 signal that a stage is free, each in one CTA of the cluster. there: of barrier 0 in that
+  -- CTA.
   local function release(there, stage, condition)
     local arrive = H.cluster > 1 and k.mbarrier_arrive_there or k.mbarrier_arrive
     arrive(there + stage * 8, condition)
@@ -37,7 +38,7 @@ return function(k, spec, H, ring)
     local start = place(index)
     local own_thread = k.reread_tid() & 127
     local there = H.cluster > 1 and k.cluster_address(ring.empty, k.min(own_thread, H.cluster - 1)) or ring.empty
-    local tells = k.lt(own_thread, H.cluster)
+    local signals = k.lt(own_thread, H.cluster)
     local low = H.uniform(k.lshr(ring.base, 4) & 0x3fff) -- low words of stage 0's descriptors
     local a_low, b_low = low | LEAD[a_major] << 16, (low + H.a_bytes // 16) | LEAD[b_major] << 16
     if H.cooperative then a_low = a_low + H.own() * (H.blocks * BOX // 16) end
@@ -51,12 +52,12 @@ return function(k, spec, H, ring)
         a_step = STEP[a_major], b_step = STEP[b_major], a_block = BOX // 16, keep = k.gt(step, 0), into = now.acc,
         wait = 1,
       }
-      release(there, now.before, tells & k.gt(step, 0)) -- its products are complete: one stage may be in flight
+      release(there, now.before, signals & k.gt(step, 0)) -- its products are complete: one stage may be in flight
       return {at = ring.next_place(now.at, H.stages), before = stage, acc = sum}
     end)
     H.pass_turn()
     acc = k.wgmma_wait(0, done.acc)
-    release(there, done.before, tells)
+    release(there, done.before, signals)
     return acc
   end
 

@@ -45,7 +45,7 @@ PEERS = ("torch-compile", "cce")
 PASSES = {"forward": [], "forward+backward": ["hidden", "weight"]}
 FROM_NOTHING = ", from nothing"
 ERRORS_KEPT = 5  # of one row, each once
-# Of the environment, what would lead to a warm cache, to another kernel or to the generator.
+# Environment variables that would lead to a warm cache, to another kernel or to the generator.
 DROPPED = re.compile("(FLP|TORCHINDUCTOR|CUDA_CACHE|XDG)_|(TRITON_.*(CACHE|HOME|DIR)|HOME|TMPDIR|LD_LIBRARY_PATH)$")
 KEPT = ("FLP_CUDA_LIBRARY",)
 
@@ -71,7 +71,7 @@ class Flp:
         self.library = self.lib / "libflp.so"
 
     def sources(self):
-        """In a process of its own: where libflp needs libraries that lie beside it, the loader must be told."""
+        """In a process of its own: where libflp needs libraries that lie beside it, the loader needs their path."""
         code = ("import ctypes,sys; f = ctypes.CDLL(sys.argv[1]).flp_sources_id; f.restype = ctypes.c_char_p; "
                 "print(f().decode())")
         done = subprocess.run([sys.executable, "-c", code, str(self.library)], capture_output=True, text=True,
@@ -128,7 +128,7 @@ def empty_home(scratch):
 
 
 def environment(flp, folders, pack, base=os.environ):
-    """Of one process. Python finds what it finds now, wherever HOME is."""
+    """The environment of one process. Python finds what it finds now, wherever HOME is."""
     kept = {name: value for name, value in base.items() if name in KEPT or not DROPPED.match(name)}
     beyond = [path for path in base.get("LD_LIBRARY_PATH", "").split(":")
               if path and not list(Path(path).glob("libflp*.so*"))]
@@ -258,7 +258,7 @@ def is_late(row):
     return row.get("target_ms") is not None and row["median_ms"] is not None and row["median_ms"] > row["target_ms"]
 
 
-def say(row):
+def show(row):
     times = f"median {row['median_ms']:.1f} ms, worst {row['worst_ms']:.1f} ms" if row["ms"] else row["reason"]
     target = f", target {row['target_ms']} ms" if row.get("target_ms") else ""
     print(f"{row['case']}, N={row['n']}, {row['processes']} processes: {times}{target}"
@@ -276,10 +276,10 @@ def flp_rows(bench, options, packs):
             results = bench.measure({**job, "n": n, "context": False}, packs[name], options.repeats)
             nothing = flp_row(name + FROM_NOTHING, n, *results)
             nothing["context_ms"] = up["context_ms"]
-            rows += [say(up), say(nothing)]
+            rows += [show(up), show(nothing)]
     together = {**job, "n": options.together_rows, "context": True}
     results = bench.measure(together, packs["cubin"], together=options.together)
-    return rows + [say(flp_row("cubin, at once", options.together_rows, *results, at_once=options.together))]
+    return rows + [show(flp_row("cubin, at once", options.together_rows, *results, at_once=options.together))]
 
 
 def peer_rows(bench, options):
@@ -290,7 +290,7 @@ def peer_rows(bench, options):
                    "hidden": options.hidden}
             results, written = bench.measure(job, rounds=options.peer_repeats)
             first = next((result for result in results if "version" in result), {})
-            rows.append(say(row_of(f"{peer} {name}", job["n"], results, compiled=len(written), peer=peer,
+            rows.append(show(row_of(f"{peer} {name}", job["n"], results, compiled=len(written), peer=peer,
                                    version=first.get("version"), title=first.get("title"))))
     return rows
 

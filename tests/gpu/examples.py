@@ -163,7 +163,7 @@ def run(example, tiny, limit):
     return {**row, "seconds": time.monotonic() - start}
 
 
-def say(row):
+def show(row):
     shown = row.get("reason") or ", ".join("%s %s" % item for item in record.rounded(row["shows"]).items())
     print("%s: %s%s: %s" % (row["example"], row["status"],
                             ", %.1f s" % row["seconds"] if "seconds" in row else "", shown), flush=True)
@@ -190,7 +190,7 @@ def main(arguments):
     for example in EXAMPLES:
         if example.name in options.only:
             rows.append(run(example, options.tiny, options.limit))
-            say(rows[-1])
+            show(rows[-1])
     device = torch.device("cpu" if options.tiny else "cuda")
     command = "tests/gpu/examples.py" + " --tiny" * options.tiny
     failed = sum(row["status"] == "failed" for row in rows)

@@ -17,7 +17,7 @@ Every method runs with every placing of torch.cuda.empty_cache():
 Peaks are of a run of its own with flp.memory.Profiler, from an emptied allocator; times are of others without it, in
 turn: `rounds` runs of "never", where methods are compared iteration by iteration, and one of every other place.
 `fragmentation` is what was reserved and unallocated when an allocator asked the driver for more. Its part in memory that
-log-prob steps had asked the driver for is told apart by what they asked it for:
+log-prob steps had asked the driver for is split by what they requested:
 
   fragmentation_logprob    what the steps need themselves and have freed when they end: workspace, scores, temporaries
   fragmentation_gradients  what outlives them: the gradients, of the head's weight above all (V·D), which autograd makes
@@ -105,7 +105,8 @@ class Loop:
         return ids
 
     def response_hidden(self, model, ids):
-        """Hidden states that say the response's tokens: (B, length, D), dense, so that no log-prob step copies them"""
+        """Hidden states that encode the response's tokens: (B, length, D), dense, so that no log-prob step copies
+        them"""
         return model(ids[:, :-1])[:, self.sizes.prompt - 1:].contiguous()
 
     def values(self, model, ids):
@@ -257,11 +258,11 @@ def measure(sizes):
         row = row_of(sizes, *key, times[key])
         row["errors"] = errors_of(row, (rows or [row])[0], sizes)
         rows.append(row)
-        say(row)
+        show(row)
     return rows
 
 
-def say(row):
+def show(row):
     sizes = ["%s %s" % (name, "-" if row[name + "_bytes"] is None else "%.3f GB" % (row[name + "_bytes"] / 1e9))
              for name in ("reserved", "allocated", "fragmentation", "fragmentation_logprob", "fragmentation_gradients")]
     print("%-10s  empty_cache %-9s  %8.1f ms  %s" % (row["method"], row["empty_cache"], row["ms"], "  ".join(sizes))

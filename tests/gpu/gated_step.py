@@ -14,7 +14,7 @@ One step is flp.score over all tokens, flp.delight, flp.gate, a loss of what is 
 and the replay is timed in turn with one forward pass and one backward pass, of all rows, of the same batch: `ratio` is
 the step's time to forward + fraction * backward, which must not be above `target`. One of 30 sequences is 3.3 % of the
 rows, yet counts as 3 %. One row more scores the same batch with half of every sequence a prompt. Exit status 1 if
-anything failed, 2 without a GPU. --cpu: the same without graphs and target, at the size of --tiny unless told, to try
+anything failed, 2 without a GPU. --cpu: the same without graphs and target, at the size of --tiny unless given, to try
 the script. Needs torch.
 """
 import argparse

@@ -14,7 +14,7 @@ while one of the two is the tree's: equal hashes need no look at the kernels, an
 (its hash must be the record's). Where OLD and NEW make the same bytes, the record gets NEW's hash and the kernels; the
 hash that it had stays in "sources_hash_before". Any other record is left as it is.
 
-Records of Python scripts and studies name no specification here; their hash alone says whether they are current.
+Records of Python scripts and studies name no specification here; their hash alone shows whether they are current.
 Exit status: 0 all current, or written; 1 a record is not; 2 wrong usage.
 """
 
@@ -110,7 +110,7 @@ def of_tuning(row, spec):
 
 
 def specs_of(record):
-    """What a record ran, as options of `flpgen gen`, sorted; [] where it does not say."""
+    """What a record ran, as options of `flpgen gen`, sorted; [] where it names none."""
     command, rows, specs = record["command"], record.get("rows", []), []
     if rows and "variant" in rows[0]:
         return []  # a study of templates that are not in the tree
@@ -129,7 +129,7 @@ def specs_of(record):
     return sorted(set(specs))
 
 
-# Of the cases of `flpgen check --all --dtype bf16`, which are many: one specification a template's branch.
+# `flpgen check --all --dtype bf16` has many cases: one specification for each branch of a template.
 TILED = [f"--vocab 1531 --hidden 72 --dtype bf16 {options}" for options in (
     "--entropy backward --grad hidden,weight", "--entropy backward --grad hidden,weight,bias --bias",
     "--entropy backward --grad hidden,weight,bias --bias --softcap 30")]
@@ -187,7 +187,7 @@ def differences(record, generator):
 # ---- the command ----
 
 def write(path, before, sources_hash, kernels):
-    """Changes what a record says of its sources, and no other line of it. before: older hashes"""
+    """Changes a record's lines on its sources, and no others. before: older hashes"""
     text = re.sub(r'^ "(sources_hash_before|kernels)": [\[{].*\n(?:  .*\n)*', "", path.read_text(), flags=re.M)
     text = re.sub(r'"sources_hash": "[0-9a-f]+"', f'"sources_hash": "{sources_hash}"', text, count=1)
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(group)}" for name, group in kernels.items())

@@ -5,22 +5,22 @@
 
   check      flpgen check --all: every rung, dtype, entropy, gradient mask, ragged shapes, adversarial inputs
   check_modes
-             flpgen check --quick of modes S and P: the same of them alone
+             flpgen check --quick of save and stream modes: the same of them alone
   large      flpgen check --large: N=8192, V=151936, D=4096 with gradients
-  tilings    the same with the kernels of sm_90a cut in other ways (tests/tilings.json)
+  tilings    the same with other tile configurations of the kernels for sm_90a (tests/tilings.json)
   concurrent flpgen check --concurrent: bits on several streams at once, beside other work and in CUDA graphs
   sanitize   compute-sanitizer memcheck, racecheck and initcheck over small problems of every kernel
   sanitize_modes
-             the same over the kernels of modes S and P
-  bench      flpgen bench: forward and training beside the bare matrix products
+             the same over the kernels of save and stream modes
+  bench      flpgen bench: forward and training beside the GEMM baselines
   bench_modes
-             the same for modes S and P
+             the same for save and stream modes
   peers      python -m flp.bench: other libraries on the same tensors (needs torch; set FLP_LIBRARY)
   peers_modes
-             the same for modes S and P
+             the same for save and stream modes
   tune       flpgen tune: one kernel exhaustively, then twice with the default budget and other seeds
   cold       tests/gpu/cold_start.py: the first logprob of fresh processes with a pack and no generator (needs two
-             packs, see there; what it says of other libraries needs torch)
+             packs, see there; its part on other libraries needs torch)
   gated      tests/gpu/gated_step.py: scoring, gate and backward in one CUDA graph (needs torch; set FLP_LIBRARY)
   heads      tests/gpu/head_memory.py: peak memory and time of the projection step, whole scores beside flp.logprob_head
              (the same)
@@ -67,10 +67,10 @@ SANITIZED = [  # one problem for each variant of a kernel's memory accesses
     ["--dtype", "bf16"], ["--dtype", "fp16", "--softcap", "20"], ["--dtype", "fp32", "--per-row-temperature"],
     ["--dtype", "bf16", "--alignment", "2"], ["--dtype", "fp32", "--alignment", "4"],
     ["--dtype", "bf16", "--accumulate-grad-weight"]]
-SANITIZED_MODES = [  # modes S and P
+SANITIZED_MODES = [  # save and stream modes
     ["--dtype", "bf16", "--keep"], ["--dtype", "bf16", "--keep", "--alignment", "2"],
     ["--dtype", "bf16", "--loss", "grpo+k3+entropy", "--mode", "stream"]]
-PLAIN = [  # kept exponentials that are multiplied as they are: no gradient of entropy or bias
+PLAIN = [  # saved exponentials that are multiplied as they are: no gradient of entropy or bias
     ["--dtype", "bf16", "--entropy", "forward", "--grad", "hidden,weight", *options]
     for options in (["--keep"], ["--keep", "--alignment", "2"], ["--loss", "grpo+k3", "--mode", "stream"],
                     ["--loss", "grpo+k3", "--mode", "stream", "--rung", "generic"])]

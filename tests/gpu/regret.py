@@ -5,9 +5,9 @@
 
 Thirty heads, V from 16384 to 262144 and D from 512 to 8192, both even in their logarithm and rounded to 64, N of 1024 to
 16384, half of them scoring alone and half training. Each is tuned for twenty seconds with what a plan would run without
-that, the cut of the nearest tuned shape in the caches that --tuned names, timed beside it to the end. The regret of a
-kernel is the time of that cut over the time of what tuning chose, less one; of a shape it is the greatest of its kernels.
-Shapes done are kept in the record, so that several runs make one. Standard library only.
+that, the tiling of the nearest tuned shape in the caches that --tuned names, timed beside it to the end. The regret of
+a kernel is the time of that tiling over the time of what tuning chose, less one; of a shape it is the greatest of its
+kernels. Shapes done are kept in the record, so that several runs make one. Standard library only.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from pathlib import Path
 SEED, SHAPES = 20261121, 30
 VOCAB, HIDDEN, ROWS = (16384, 262144), (512, 8192), (1024, 16384)
 TRAINING = ["--entropy", "backward", "--grad", "hidden,weight"]
-CUTS = ("forward", "dz", "products")
+TILINGS = ("forward", "dz", "products")
 
 
 def draw(seed=SEED, count=SHAPES):
@@ -52,8 +52,8 @@ def run(command, **environment):
     return json.loads(done.stdout)
 
 
-def untuned_cuts(flpgen, shape, tuned, folder):
-    """-> what a plan without tuning would be cut like, as --include takes it; "" for the templates' own choice."""
+def untuned_tilings(flpgen, shape, tuned, folder):
+    """-> the tile configuration of a plan without tuning, as --include takes it; "" for defaults."""
     explained = run([flpgen, "explain", *options_of(shape), "--json"], FLP_CACHE_PATH=tuned,
                     FLP_CACHE_DIR=f"{folder}/plan")
     plan = explained["plan"]
@@ -63,7 +63,7 @@ def untuned_cuts(flpgen, shape, tuned, folder):
 
 
 def regret_of(step):
-    """-> time of the untuned cut over that of the chosen one, less 1."""
+    """-> time of the untuned tiling over that of the chosen one, less 1."""
     included = step["included"]
     if included and included["ratio"] is None:
         sys.exit(f"{step['kind']}: {included['cut']} is {included['status']}: {included['reason']}")
@@ -73,15 +73,15 @@ def regret_of(step):
 
 def measure(flpgen, shape, tuned, budget):
     with tempfile.TemporaryDirectory() as folder:
-        tune, cut = untuned_cuts(flpgen, shape, tuned, folder)
+        tune, tiling = untuned_tilings(flpgen, shape, tuned, folder)
         command = [flpgen, "tune", *options_of(shape), "--rows", str(shape["rows"]), "--budget", f"{budget}s", "--json",
                    "--no-bare", "--out", f"{folder}/tuned", *(["--include", tune] if tune else [])]
         document = run(command)
-    steps = [step for step in document["targets"][0]["steps"] if step["kind"] in CUTS]
+    steps = [step for step in document["targets"][0]["steps"] if step["kind"] in TILINGS]
     kernels = {step["kind"]: {"untuned": tune or "own", "chosen": step["chosen"], "ratio": step["ratio"],
                               "noise": step["noise"], "regret": round(regret_of(step), 4)} for step in steps}
     head = {"gpu": document["gpu"], "driver": f"{document['driver'] // 1000}.{document['driver'] % 1000 // 10}"}
-    return head, {**shape, "untuned": cut, "kernels": kernels,
+    return head, {**shape, "untuned": tiling, "kernels": kernels,
                   "regret": max(kernel["regret"] for kernel in kernels.values())}
 
 

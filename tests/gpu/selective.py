@@ -132,8 +132,8 @@ def greatest(values):
 
 
 def bits_of(case, got, known):
-    """Of 16-bit results: how many differ from the naive form's, whose sums are float32, and how many of these also from
-    the 16-bit number nearest to the float64 value or to one MOST_ERROR beside it, as float32 sums tell no closer."""
+    """Counts 16-bit results that differ from the naive form's, whose sums are float32, and those that also differ from
+    the 16-bit number nearest to the float64 value or to one MOST_ERROR beside it, as float32 sums are no closer."""
     expected = naive(case.logits.detach(), case.first)
     got, known = got.to(case.dtype), known[..., 0]
     near = torch.stack([(known + shift).to(case.dtype) for shift in (-MOST_ERROR, 0.0, MOST_ERROR)])
@@ -243,12 +243,13 @@ def verdict(dtype, what, value, limit, least):
 
 
 def figure(dtype, what, value):
-    """What is told beside the claims, without a limit."""
+    """What is reported beside the claims, without a limit."""
     return {"dtype": dtype, "what": what, "value": value, "met": None}
 
 
 def speed_verdicts(dtype, rows, read_gbps):
-    """Of a GPU's rows of one dtype. What failed of ours meets nothing; no torch.compile is nothing to judge by."""
+    """Judges a GPU's rows of one dtype. A failed row of ours meets no claim; without torch.compile there is no
+    judgement."""
     by_key = {(row["pass"], row["way"]): row for row in rows}
     forward = by_key["forward", "flp"]
     rate = 0.0 if forward["ms"] is None else forward["gbps"] / read_gbps
@@ -327,7 +328,7 @@ def cells(row):
             table.number_text("%.1e", row.get("error")))
 
 
-def say(rows, verdicts):
+def show(rows, verdicts):
     print("\n".join(table.lines_of([COLUMNS, *map(cells, rows)])))
     for found in verdicts:
         word = {True: "met", False: "NOT MET", None: "not judged"}[found["met"]]
@@ -339,7 +340,7 @@ def say(rows, verdicts):
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", help="file for the record; - for standard output")
-    parser.add_argument("--judge", metavar="RECORD", help="judge this record again; --json says where the new one goes")
+    parser.add_argument("--judge", metavar="RECORD", help="judge this record again; --json names the new one")
     parser.add_argument("--cpu", action="store_true", help="without a GPU: times say nothing")
     parser.add_argument("--tiny", action="store_true", help="B, T, V = %d, %d, %d" % TINY)
     parser.add_argument("--rounds", type=int, default=9, help="bursts of each call, default %(default)s")
@@ -381,7 +382,7 @@ def main(arguments):
         found = measured(options)
     found["verdicts"] = judged(found["dtypes"], found["rows"], found["gpu"] != "none")
     found["failed"] = sum(one["met"] is False for one in found["verdicts"])
-    say(found["rows"], found["verdicts"])
+    show(found["rows"], found["verdicts"])
     if options.json:
         record.write(found, options.json)
     return 1 if found["failed"] else 0

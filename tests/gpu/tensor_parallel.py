@@ -41,7 +41,7 @@ BURSTS = 5
 OUTPUTS = ("logprob", "entropy", "grad_hidden", "grad_weight")
 
 
-def cuts_of(kind, vocab, ranks):
+def shards_of(kind, vocab, ranks):
     """[(rows, of which real)] of every rank."""
     if kind == "padded":
         rows = -(-(vocab // ranks + 64) // 64) * 64
@@ -182,9 +182,9 @@ class Bench:
 
     def case(self, kind, merge, sequence):
         """Runs one case -> its row of the record, the same on every rank"""
-        cuts, n = cuts_of(kind, self.options.vocab, self.options.ranks), self.options.rows
-        rows, real = cuts[self.rank]
-        first = sum(cut[1] for cut in cuts[:self.rank])
+        shards, n = shards_of(kind, self.options.vocab, self.options.ranks), self.options.rows
+        rows, real = shards[self.rank]
+        first = sum(shard[1] for shard in shards[:self.rank])
         weight = self.batch.weight.new_zeros(rows, self.options.hidden)
         weight[:real] = self.batch.weight[first:first + real]
         own = slice(self.rank * n // self.options.ranks, (self.rank + 1) * n // self.options.ranks)
@@ -255,13 +255,13 @@ def work(rank, options, store, out):
         start = time.time()
         rows.append(bench.case(kind, merge, sequence))
         if rank == 0:
-            say(rows[-1], time.time() - start)
+            show(rows[-1], time.time() - start)
     if rank == 0:
         torch.save({"rows": rows, "head": record.head("", bench.device)}, out)
     dist.destroy_process_group()
 
 
-def say(row, seconds):
+def show(row, seconds):
     print("%-7s %-6s %s  %s  logprob %.2f  entropy %.2f  dh %.2f  dW %.2f of the bound; %.3f, %.3f ms (%.0f s)" % (
         row["case"], row["merge"], "sequence" if row["sequence_parallel"] else "whole   ",
         "FAILED" if row["failed"] else "ok", *(row[name + "_error_of_bound"] for name in OUTPUTS),

@@ -1,4 +1,4 @@
-"""Measured results kept in the tree are whole, and say which kernels they were measured with.
+"""Measured results kept in the tree are whole, and name the kernels they were measured with.
 
 A record is one JSON object, tests/gpu/evidence/*.json or autotune/bench/*.json:
 
@@ -14,8 +14,8 @@ A record is one JSON object, tests/gpu/evidence/*.json or autotune/bench/*.json:
      "host": {...}}           what calls cost the host, not in older records: forward_us, backward_us, their launches; of
                               steps of a loss step_us
 A malformed record fails. A record is current if its sources_hash is the tree's, or if the tree's generator makes the
-kernels that it ran as they were, to the byte. Any other is reported STALE and counts as skipped: what it says was true,
-and should be measured again. Records of many specifications are compared by `./setup.sh test --all` alone.
+kernels that it ran as they were, to the byte. Any other is reported STALE and counts as skipped: what it records was
+true, and should be measured again. Records of many specifications are compared by `./setup.sh test --all` alone.
 """
 
 import datetime
@@ -38,7 +38,7 @@ TEXT_FIELDS = ("command", "gpu", "driver", "date", "sources_hash")
 
 
 def check_host(host):
-    """Why this does not say what calls cost the host, or None. A pass that was not measured is null."""
+    """Why this does not show what calls cost the host, or None. A pass that was not measured is null."""
     for name in ("step",) if "step_us" in host else ("forward", "backward"):
         us, launches = host.get(f"{name}_us"), host.get(f"{name}_launches")
         if name == "backward" and us is None and launches is None:
@@ -90,14 +90,14 @@ def staleness(record, generator, is_long):
     """Why a record may not be what the tree's kernels do, or None."""
     if generator.sources_hash.startswith(record["sources_hash"]):
         return None
-    said = f"recorded with sources {record['sources_hash'][:12]}, the tree has {generator.sources_hash[:12]}"
+    stated = f"recorded with sources {record['sources_hash'][:12]}, the tree has {generator.sources_hash[:12]}"
     if "kernels" not in record:
-        return f"STALE: {said}"
+        return f"STALE: {stated}"
     count = len(kernels.specs_of(record))
     if count > kernels.LARGE and not is_long:
-        return f"{said}; ./setup.sh test --all compares the kernels of its {count} specifications"
+        return f"{stated}; ./setup.sh test --all compares the kernels of its {count} specifications"
     changed = kernels.differences(record, generator)
-    return f"STALE: {said}, which makes otherwise: {', '.join(changed)}" if changed else None
+    return f"STALE: {stated}, which makes otherwise: {', '.join(changed)}" if changed else None
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
@@ -116,7 +116,7 @@ SPEC = "--vocab 331 --hidden 40 --dtype bf16 --entropy forward"
 
 @pytest.fixture
 def record(generator):
-    """Of a benchmark, made with other sources but the same kernels."""
+    """A benchmark's record, made with other sources but the same kernels."""
     return {**GOOD, "command": f"flpgen bench {SPEC} --rows 64 --json=x.json", "kernels": generator.digests([SPEC])}
 
 

@@ -27,7 +27,7 @@ def device(request):
 
 @pytest.fixture(autouse=True)
 def left_to_host():
-    """What flp said; a test that is not about fallbacks must find nothing there."""
+    """What flp logged; a test that is not about fallbacks must find nothing there."""
     messages = []
     flp.set_log(lambda level, text: messages.append(text) if "its own" in text else None)
     yield messages

@@ -103,7 +103,7 @@ def with_gradients(outputs, inputs, seed=0):
 
 
 def compare(own, ours, wanted, dtype, rounded=False, host_values=HOST_VALUES, host_gradients=HOST_GRADIENTS, trunks=()):
-    """flp is as near to float64 as its contract says or as the host is; the host is near, too; shapes, dtypes agree.
+    """flp is as near to float64 as its contract demands or as the host is; the host is near, too; shapes, dtypes agree.
 
     host_values, host_gradients  limits of the host's own errors; what is above the usual ones excuses nothing of flp's
     trunks                       names of gradients of weights before the head

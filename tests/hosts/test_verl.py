@@ -11,8 +11,8 @@ from verl.utils.experimental.torch_functional import FusedLinearForPPO  # noqa: 
 from verl.utils.kernel import linear_cross_entropy as fused  # noqa: E402
 
 
-# On a GPU verl's kernel multiplies float32 as TF32, which cuts operands off behind 10 bits. On an H200 its logprobs are
-# off by 5.26e-4 and 8.63e-4 (T = 1 and 0.7); operands cut off so and multiplied in float64 give the same digits, and
+# On a GPU verl's kernel multiplies float32 as TF32, which truncates operands to 10 bits. On an H200 its logprobs are
+# off by 5.26e-4 and 8.63e-4 (T = 1 and 0.7); operands truncated so and multiplied in float64 give the same digits, and
 # 3.2e-3 of the entropies, 1.3e-3 of the gradients.
 TF32 = {"host_values": {**HOST_VALUES, torch.float32: 5e-3}, "host_gradients": {**HOST_GRADIENTS, torch.float32: 2e-3}}
 

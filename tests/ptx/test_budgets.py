@@ -30,7 +30,7 @@ KINDS = ("rows", "forward", "dz", "grad_hidden", "grad_weight")
 HOPPER_KINDS = ("rows", "forward", "dz", "products")  # where one kernel makes both products
 TENSOR_KINDS = (*KINDS[1:], *HOPPER_KINDS[3:], "forward_keep")
 
-# The flagship on sm_90a, cut in every way that the tree checks.
+# The flagship on sm_90a, with every tile configuration that the tree checks.
 TILINGS = json.loads((Path(__file__).parents[1] / "tilings.json").read_text())["tilings"]
 BUDGETS["specs"].update({f"tiling_{i}": {"options": f"{BUDGETS['specs']['hopper']['options']} --tune {tune}",
                                          "arches": ["sm_90a"]} for i, tune in enumerate(TILINGS)})
@@ -113,14 +113,14 @@ def ptxas_version():
 
 
 def run_ptxas(ptx, arch, level, cubin):
-    """(exit status, what ptxas -v says). Passing stdin keeps no files."""
+    """(exit status, the output of ptxas -v). Passing stdin keeps no files."""
     done = subprocess.run([PTXAS, "-v", f"-O{level}", f"-arch={arch}", "-o", cubin, "/dev/stdin"], input=ptx, text=True,
                           capture_output=True)
     return done.returncode, done.stdout + done.stderr
 
 
 def assemble(ptx, arch, level=3, cubin=None):
-    """(exit status, what ptxas -v says). cubin: also copy the machine code there. Kept under the hash of it all."""
+    """(exit status, the output of ptxas -v). cubin: also copy the machine code there. Kept under the hash of it all."""
     name = hash_of(ptxas_version(), arch, str(level), ptx)
 
     def make(path):

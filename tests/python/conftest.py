@@ -26,7 +26,7 @@ def torch_form(key):
 
 @pytest.fixture(params=["libflp", "torch form"])
 def engine(request, monkeypatch):
-    """libflp, and the torch form of the eager rung that device tensors fall to."""
+    """libflp, and the torch form of the eager rung that device tensors fall back to."""
     from flp import _plans
 
     if request.param == "torch form":

@@ -31,7 +31,7 @@ def upstream(n):
 
 
 def mine(tensor, rank, group):
-    """This rank's rows, of a sequence that is cut over the group."""
+    """This rank's rows, of a sequence that is split over the group."""
     n = tensor.shape[0] // dist.get_world_size(group)
     return tensor[rank * n:(rank + 1) * n].clone()
 

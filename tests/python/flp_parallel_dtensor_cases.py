@@ -43,8 +43,8 @@ class Head(torch.nn.Linear):
 
 
 def fsdp(rank, group, made, reshard, distributed):
-    """A head cut over 2 ranks, plain or distributed (DTensor), that FSDP2 shards over 2 others -> refusal, unsharded
-    logprob, logprob, gradient of the plain shard or of the whole"""
+    """A head sharded over 2 ranks, plain or distributed (DTensor), that FSDP2 shards over 2 others -> refusal,
+    unsharded logprob, logprob, gradient of the plain shard or of the whole"""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))

@@ -24,7 +24,7 @@ def problem(n=13, vocab=331, depth=64, dtype=torch.float32, bias=False, seed=0, 
 
 
 def reference(hidden, weight, target, bias=None, temperature=1.0, softcap=None, scale=1.0, ignore_index=-100, rows=None):
-    """logprob and entropy in float64, differentiable. Rows without work give 0."""
+    """logprob and entropy in float64, differentiable. Inactive rows give 0."""
     z = hidden @ weight.t()
     z = scale * (z if bias is None else z + bias)
     z = z if softcap is None else softcap * torch.tanh(z / softcap)

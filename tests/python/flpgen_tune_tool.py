@@ -22,7 +22,7 @@ BACKWARD = ["--grad", "hidden,weight", "--entropy", "backward"]
 # Whatever the untuned kernels are, all others are faster: the tests know nothing of the cost model.
 KINDS = ("forward", "dz", "forward_keep", "products")
 FASTER = ";".join(f"cost={kind}/tune=own :50" for kind in KINDS)
-# A device of compute capability 9.0 whose times have hardly any noise; 40 ms a launch, if the script says no more.
+# A device of compute capability 9.0 whose times have hardly any noise; 40 ms a launch, if the script sets nothing else.
 DEVICE = "capability=9.0;compute=1;jitter=5;" + "".join(f"cost={kind}/:40;" for kind in KINDS)
 QUICK = ["--rows", 40, "--burst-ms", 1, "--effort", "quick"]
 
@@ -72,7 +72,7 @@ def tuned(tmp_path_factory):
 
 
 def ways_tried(*spec):
-    """kind -> ways to cut it, the least predicted first."""
+    """kind -> its tile configurations, the least predicted first."""
     done = tune("--dry-run", "--json", *spec, cache=TREE)
     return {kind["kind"]: [way["cut"] for way in kind["tried"] if not way["is_default"]]
             for kind in done.json()["targets"][0]["kinds"]}
@@ -80,4 +80,4 @@ def ways_tried(*spec):
 
 def planted(ways, *places):
     """Script in which those of each kind are faster than all others, and equally fast."""
-    return ";".join(f"cost={kind}/{cuts[place]} :35" for kind, cuts in ways.items() for place in places)
+    return ";".join(f"cost={kind}/{tilings[place]} :35" for kind, tilings in ways.items() for place in places)

@@ -1,6 +1,6 @@
 """Sample tuning records for the report, in the schema of version 1.
 
-The times of the best kernels and of the bare products are those of autotune/bench/*.json where a record has the shape.
+The times of the best kernels and of the GEMM baselines are those of autotune/bench/*.json where a record has the shape.
 Every other candidate is made up around them by a seeded generator: a stand-in for records of a tuning run, to look at
 the page with and to test it by. Run it to write them: report_sample.py FILE.
 """
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 TREE = Path(__file__).resolve().parents[2]
-NOTE = ("Sample page. Benchmark rows, and times of best forward kernels and bare products of shapes with a benchmark "
+NOTE = ("Sample page. Benchmark rows, and times of best forward kernels and GEMM baselines of shapes with a benchmark "
         "record, were measured on an H200; all other candidates are made up to show the page.")
 
 SCHEMA = """
@@ -47,7 +47,7 @@ def insert(db, table, **values):
 
 
 def measured(vocab, hidden):
-    """Forward time and bare times of a benchmark record of this shape, or None."""
+    """Forward time and GEMM times of a benchmark record of this shape, or None."""
     for name in ("bench_training", "bench_forward_%d" % hidden):
         path = TREE / "autotune" / "bench" / (name + ".json")
         record = json.loads(path.read_text()) if path.exists() else {"rows": []}
@@ -59,7 +59,7 @@ def measured(vocab, hidden):
 
 
 def legal(schedule, rows, columns, stages):
-    """None, or why a cut cannot be built, as templates/sm_90a/tune.lua says it."""
+    """None, or why a tiling cannot be built, as templates/sm_90a/tune.lua words it."""
     accumulators = rows * columns // (256 if schedule == "cooperative" else 128)
     if accumulators > 192:
         return "tune: %dx%d %s needs %d accumulators a thread; at most 192 fit" % (rows, columns, schedule, accumulators)
@@ -70,7 +70,7 @@ def legal(schedule, rows, columns, stages):
     return None
 
 
-def cuts():
+def tilings():
     for schedule in ("ping-pong", "cooperative"):
         for rows, columns in ((128, 128), (128, 192), (128, 256), (256, 128), (256, 192)):
             for stages in (3, 4, 5, 6):
@@ -80,7 +80,7 @@ def cuts():
 
 
 def slowdown(draw, schedule, rows, columns, stages, cluster, raster):
-    """Made up: how much slower than the best a cut is."""
+    """Made up: how much slower than the best a tiling is."""
     factor = 1.0
     factor *= {"ping-pong": 1.0, "cooperative": 1.03}[schedule]
     factor *= {128 * 128: 1.16, 128 * 192: 1.05, 128 * 256: 1.0, 256 * 192: 1.04}[rows * columns]
@@ -93,11 +93,11 @@ def slowdown(draw, schedule, rows, columns, stages, cluster, raster):
 def add_kind(db, draw, spec, kind, best_ms, share):
     """All candidates of a kind; share of the legal ones is timed, the fastest is chosen."""
     timed = []
-    for cut in cuts():
-        tune = "%s:%s,%dx%d,stages=%d,cluster=%d,raster=%d" % ((kind,) + cut)
+    for tiling in tilings():
+        tune = "%s:%s,%dx%d,stages=%d,cluster=%d,raster=%d" % ((kind,) + tiling)
         row = dict(spec=spec, kind=kind, tune=tune, chunk_rows=0, chunk_vocab=0, rounds=0)
-        reason = legal(*cut[:4])
-        factor = slowdown(draw, *cut)
+        reason = legal(*tiling[:4])
+        factor = slowdown(draw, *tiling)
         row["predicted_ms"] = best_ms * factor * draw.uniform(0.93, 1.04)
         if reason:
             row.update(status="illegal", reason=reason)

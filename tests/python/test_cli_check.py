@@ -64,7 +64,7 @@ def test_the_summary_has_the_worst_share_and_its_case(tmp_path):
     assert {line[5] for line in lines[head + 1:-1] if line[2] == "grad_weight"} != {"0"}
 
 
-def test_an_unwritable_record_is_told_before_the_work(tmp_path):
+def test_an_unwritable_record_is_reported_before_the_work(tmp_path):
     eager = ["check", "--vocab", "40", "--hidden", "16", "--rung", "eager"]
     path = tmp_path / "no" / "record.json"
     done = flpgen(*eager, f"--json={path}")
@@ -102,9 +102,9 @@ def test_every_case_and_situation_is_in_the_record(tmp_path):
             assert (f"{situation}: grad_weight" in outputs) == ("grads=hw" in case[2])
             assert (f"{situation}: overlap" in outputs) == ("beside" in situation)
     made = [entry["key"] for entry in flpgen("cache", "ls", "--json", cache=cache).json()["entries"]]
-    cuts = {re.search("arch=(.*?) .* alignment=(.*?) .* tune=(.*?) ", key).groups() for key in made
+    tilings = {re.search("arch=(.*?) .* alignment=(.*?) .* tune=(.*?) ", key).groups() for key in made
             if "kind=forward " in key and "hidden=512 vocab=5000" in key}
-    assert cuts == {("sm_90a", "16", "raster=4"), ("sm_80", "2", "own")}, "operands that leave no choice are left out"
+    assert tilings == {("sm_90a", "16", "raster=4"), ("sm_80", "2", "own")}, "operands without a choice are left out"
 
 
 @needs_fake
@@ -147,7 +147,7 @@ def test_scores_that_exist_on_the_cpu():
 
 
 @needs_fake
-def test_what_is_made_ahead_changes_no_finding(tmp_path):
+def test_what_is_precompiled_changes_no_finding(tmp_path):
     rows = {}
     for jobs in (1, 3):
         done = flpgen("check", "--vocab", 1000, "--hidden", 64, "--rows", 5, "--grad", "hidden,weight", "--jobs", jobs,

@@ -77,7 +77,7 @@ def test_a_failing_driver_is_unavailable(tmp_path, script, word):
     assert word in done.err and done.json()["error"]["status"] == "FLP_ERROR_DRIVER"
 
 
-def test_an_old_driver_falls_to_the_cpu(tmp_path):
+def test_an_old_driver_falls_back_to_the_cpu(tmp_path):
     done = on_fake(*DEMO, cache=tmp_path, script="fail:cuModuleLoadDataEx=222")
     assert done.code == 0 and done.json()["rung"] == "eager" and done.json()["device"] == "CPU"
     assert done.json()["fp64"]["logprob_error"] < 1e-5

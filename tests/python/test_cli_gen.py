@@ -154,7 +154,7 @@ def test_gen_is_the_default_verb_and_json_has_it_all():
     assert all(kernel["ptx_bytes"] > 100 for kernel in document["kernels"])
 
 
-def test_gen_says_what_becomes_of_the_kernels(tmp_path):
+def test_gen_reports_what_becomes_of_the_kernels(tmp_path):
     says = "nothing was written; --out DIR or --install-cache keeps the kernels"
     assert flpgen("gen", *SMALL).out.endswith(f"\n{says}\n")
     assert says not in flpgen("gen", *SMALL, "--out", "made", cwd=tmp_path).out

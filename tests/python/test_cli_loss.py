@@ -274,7 +274,7 @@ def test_a_derivative_that_is_not_finite_fails(tmp_path):
     assert any(faults) and None in faults
 
 
-def test_show_tells_everything(tmp_path):
+def test_show_prints_everything(tmp_path):
     done = flpgen("loss", "show", "grpo+k3")
     assert done.code == 0
     for word in ("row.ref_logprob", "p.clip_low", "clamp", "loss = %", "kl = %", "arXiv:2402.03300", "gradients"):
@@ -300,12 +300,12 @@ def test_show_tells_everything(tmp_path):
     (["tell"], 2, "expected an action, one of list, show, check, got 'tell'"),
     ([], 2, "Usage: flpgen loss ACTION"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else None)
-def test_bad_usage_is_told(arguments, code, message, tmp_path):
+def test_bad_usage_is_reported(arguments, code, message, tmp_path):
     done = flpgen("loss", *arguments)
     assert done.code == code and message in done.err
 
 
-def test_a_bad_file_is_told_with_its_line(tmp_path):
+def test_a_bad_file_is_reported_with_its_line(tmp_path):
     path = tmp_path / "bad.lua"
     path.write_text("return function(row)\n  return row.logprob < 0\nend\n")
     done = flpgen("loss", "check", path, "--json")

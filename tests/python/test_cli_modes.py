@@ -1,5 +1,5 @@
-"""Modes S and P on the command line: what is generated, packed and explained, steps of a loss against float64 torch,
-and what is refused."""
+"""Save and stream modes on the command line: what is generated, packed and explained, steps of a loss against float64
+torch, and what is refused."""
 import json
 import re
 
@@ -23,7 +23,7 @@ def kinds(document):
 
 # ---- kernels ----
 
-def test_gen_makes_what_modes_s_and_p_launch(tmp_path):
+def test_gen_makes_what_save_and_stream_modes_launch(tmp_path):
     document = flpgen("gen", *SHAPE, "--keep", *LOSS, "--out", tmp_path / "kernels", "--json").json()
     assert document["spec"]["keep"] and document["spec"]["loss"] == "grpo+k3"
     made = kinds(document)
@@ -74,7 +74,7 @@ def explained(*arguments):
     return done.json()["rows"][0]
 
 
-def test_explain_tells_what_is_kept_and_why():
+def test_explain_reports_what_is_kept_and_why():
     row = explained(*FULL, "--keep", "--budget", "4G")
     way = {way["name"]: way for way in row["ways"]}["save"]
     mode = {mode["mode"]: mode for mode in row["assumed_modes"]}["save"]
@@ -85,11 +85,11 @@ def test_explain_tells_what_is_kept_and_why():
     assert layouts["backward, saved"]["mode"] == "save" and layouts["backward, saved"]["products"] == 2
     tight = explained(*FULL, "--keep", "--budget", "1G")
     assert tight["assumed_modes"][0]["why"].startswith("not taken: it would keep 2.49 GB")
-    assert row["modes"][0]["why"] == "not taken: the CPU rung does not keep exponentials"
+    assert row["modes"][0]["why"] == "not taken: the CPU rung does not save exponentials"
     assert explained(*FULL)["assumed_modes"] == []
 
 
-def test_explain_tells_how_steps_are_streamed():
+def test_explain_reports_how_steps_are_streamed():
     row = explained(*FULL, "--loss", "grpo", "--accumulate-grad-weight", "--budget", "1.5G")
     step = {layout["pass"]: layout for layout in row["assumed_layouts"]}["step"]
     assert step["mode"] == "stream" and step["products"] == 3 and step["workspace_bytes"] <= 1.5 * 2**30
@@ -173,15 +173,15 @@ def test_a_step_from_files_against_torch(tmp_path, entropy):
     assert relative(got["loss"], rows.detach()) < 1e-5
     assert relative(got["grad_hidden"], h.grad) < 1e-5 and relative(got["grad_weight"], w.grad) < 1e-5
     assert {"metrics.ratio", "metrics.kl", "metrics.clip_fraction"} <= set(got)
-    told = done.json()["loss"]
-    assert told["sum"] == pytest.approx(float(rows.sum()), rel=1e-5) and told["name"] == name[0]
+    shown = done.json()["loss"]
+    assert shown["sum"] == pytest.approx(float(rows.sum()), rel=1e-5) and shown["name"] == name[0]
 
 
 def test_demo_trains(tmp_path):
     done = flpgen("run", "--demo", "--rows", 32, "--vocab", 500, "--hidden", 32, "--loss", "ppo", "--rung", "eager", "--json")
-    told = done.json()
-    assert done.code == 0 and told["spec"]["loss"] == "ppo" and told["spec"]["grads"] == ["hidden", "weight"]
-    assert told["loss"]["metrics"]["ratio"] == 1 and told["seconds"]["step"] > 0
+    shown = done.json()
+    assert done.code == 0 and shown["spec"]["loss"] == "ppo" and shown["spec"]["grads"] == ["hidden", "weight"]
+    assert shown["loss"]["metrics"]["ratio"] == 1 and shown["seconds"]["step"] > 0
 
 
 # ---- check ----
@@ -229,7 +229,7 @@ def test_a_set_checks_every_built_in_loss(tmp_path):
     (["run", "--advantage", "a:b"], "--advantage: 'a:b' is not accepted without --loss"),
     (["run", "--loss", "nll", "--grad-logprob", "a:b"], "--grad-logprob: 'a:b' is not accepted beside --loss"),
 ], ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else None)
-def test_bad_usage_is_told(arguments, message):
+def test_bad_usage_is_reported(arguments, message):
     done = flpgen(*arguments, **NO_GPU)
     assert done.code == 2 and message in done.err
 

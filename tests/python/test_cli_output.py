@@ -58,7 +58,7 @@ def test_no_temporary_file_stays(tmp_path):
 
 @pytest.mark.parametrize("arguments", [["gen", *SMALL, "--emit", "ptx"], ["loss", "show", "grpo", "--emit", "ptx"],
                                        ["loss", "list"], ["--help"], ["--version"]])
-def test_a_full_disk_is_told_whatever_the_length_of_the_output(arguments):
+def test_a_full_disk_is_reported_whatever_the_length_of_the_output(arguments):
     with open("/dev/full", "w", encoding="ascii") as full:
         done = subprocess.run([FLPGEN, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=600)
     assert done.returncode == 4

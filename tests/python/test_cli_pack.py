@@ -1,4 +1,4 @@
-"""flpgen pack: build, verify, inspect, install; what is refused, and what a cut-off installation leaves behind."""
+"""flpgen pack: build, verify, inspect, install; what is refused, and what an interrupted installation leaves behind."""
 import hashlib
 import os
 import signal
@@ -62,7 +62,7 @@ def test_order_of_lists_changes_nothing(tmp_path):
 
 
 def test_portable_kernels_are_always_there(tmp_path):
-    """Of a directory that holds none, and where only Hopper was asked for."""
+    """A directory without kernels, and a pack for Hopper alone."""
     kernels, hopper = tmp_path / "kernels", tmp_path / "hopper"
     assert flpgen("gen", *SPEC, "--grad", "hidden,weight", "--arch", "sm_90a", "--out", kernels).code == 0
     hopper.mkdir(mode=0o700)
@@ -79,7 +79,7 @@ def test_portable_kernels_are_always_there(tmp_path):
     assert kinds["b.flpp"] == kinds["a.flpp"] | {("rows", "sm_80")}
 
 
-def test_tuned_kernels_stand_beside_the_own_choice(tmp_path):
+def test_tuned_kernels_stand_beside_the_default(tmp_path):
     path = build(tmp_path / "a.flpp", *SPEC, "--tune", "forward:stages=4", "--tuned-for", "A GPU/7/13000")
     document = pack("inspect", path, "--json").json()
     forward = [entry["key"] for entry in document["entries"]
@@ -89,7 +89,7 @@ def test_tuned_kernels_stand_beside_the_own_choice(tmp_path):
     assert document["manifest"]["tuned_for"] == ["A GPU/7/13000"]
 
 
-def test_a_list_says_how_kernels_are_cut_and_chunked(tmp_path):
+def test_a_list_has_tilings_and_chunks(tmp_path):
     spec = "--vocab 700 --hidden 64 --entropy backward --grad hidden,weight --tuned-for 'A GPU/7/13000'"
     (tmp_path / "list.txt").write_text(f"{spec} --tune 'forward:stages=4;products:raster=4' --chunks 0x320\n")
     path = build(tmp_path / "a.flpp", "--list", tmp_path / "list.txt")
@@ -222,8 +222,8 @@ def spoil(made, path, change):
 @pytest.mark.parametrize("change, message", [
     (lambda data: data.__setitem__(0, 0x50), "no pack"),
     (lambda data: data.__setitem__(4, 9), "pack format is 9"),
-    (lambda data: data.__delitem__(-1), "its head says"),
-    (lambda data: data.extend(b"\0"), "its head says"),
+    (lambda data: data.__delitem__(-1), "its head has"),
+    (lambda data: data.extend(b"\0"), "its head has"),
     (lambda data: data.__setitem__(200, data[200] ^ 1), "differs from its digest"),
     (lambda data: data.__setitem__(-1, data[-1] ^ 1), "differs from its SHA-256"),
     (lambda data: data.clear(), "too few"),
@@ -266,7 +266,7 @@ def test_doctor_trusts_nobody_of_itself(tmp_path, made, key_file):
 # ---- installing ----
 
 @pytest.mark.parametrize("mask, folder, file", [(0o022, 0o755, 0o644), (0o077, 0o700, 0o600), (0o002, 0o755, 0o644)])
-def test_a_directory_of_ones_choice_is_made_as_the_umask_says(tmp_path, made, mask, folder, file):
+def test_a_directory_of_ones_choice_is_made_as_the_umask_reports(tmp_path, made, mask, folder, file):
     """What an image's build installs, another user must be able to read; the cache of a user is for nobody else."""
     before = os.umask(mask)
     try:
@@ -392,7 +392,7 @@ def test_plans_of_nothing_but_a_pack(tmp_path, capability):
 @on_a_device
 @pytest.mark.parametrize("capability", ["8.0", "9.0", "12.0"])
 def test_scores_that_exist_take_kernels_of_a_pack(tmp_path, capability):
-    """Of the shapes that are checked the pack has the first; the stand-in computes nothing, so the checks fail."""
+    """The pack has the first of the checked shapes; the stand-in computes nothing, so the checks fail."""
     path = build(tmp_path / "a.flpp", "--op", "select", "--vocab", 2, "--entropy", "backward")
     done = flpgen("check", "--op", "select", "--dtype", "bf16", "--rung", "heuristic", "--json", cache=tmp_path / "cache",
                   FLP_CACHE_PATH=str(path), FLP_JIT_LIBRARY="/nonexistent/libflpgen.so", FLP_GENERIC_DIR="/nonexistent",

@@ -31,7 +31,7 @@ def of_kind(entries, kind):
 
 @pytest.mark.long
 def test_variants_are_what_callers_ask_of_a_head(tmp_path):
-    """The same pack as of a list that spells them out, with forward_keep as its template cuts it."""
+    """The same pack as of a list that spells them out, with forward_keep in its default tiling."""
     tuned = f"--tune 'forward:stages=4;dz:raster=4' --chunks 0x320 {TUNED_FOR}"
     asked = [f"{grads} {entropy}" for grads in ("", "--grad hidden", "--grad hidden,weight")
              for entropy in ("", "--entropy backward" if grads else "--entropy forward")]
@@ -51,7 +51,7 @@ def test_variants_of_a_head_in_fp32_keep_nothing(tmp_path):
 
 
 def test_variants_of_what_keeps_are_tuned_with_it(tmp_path):
-    """forward_keep was searched in mode S or P; a loss is of the line alone."""
+    """forward_keep was searched in save or stream mode; a loss is of the line alone."""
     line = f"{HEAD} --grad hidden --loss grpo --step-rows 512 {TUNED_FOR}"
     entries = entries_of(of_list(tmp_path, "one", [line], "--variants"))
     assert [(entry["kernel"]["key"]["entropy"], entry["kernel"]["chunk_rows"])
@@ -64,19 +64,19 @@ def test_scores_that_exist_have_no_variants(tmp_path):
     assert of_list(tmp_path, "a", line).read_bytes() == of_list(tmp_path, "b", line, "--variants").read_bytes()
 
 
-@pytest.mark.parametrize("cuts", [("--tune products:raster=4", ""), ("", "--tune products:raster=4")])
-def test_heads_that_share_a_tuned_kernel_take_the_last_cut(tmp_path, cuts):
-    """products knows no vocabulary; two heads of one width may have found different cuts."""
-    lines = [f"--vocab {700 + i} --hidden 64 --grad hidden,weight {cut} {TUNED_FOR}" for i, cut in enumerate(cuts)]
+@pytest.mark.parametrize("tilings", [("--tune products:raster=4", ""), ("", "--tune products:raster=4")])
+def test_heads_that_share_a_tuned_kernel_take_the_last_tiling(tmp_path, tilings):
+    """products knows no vocabulary; two heads of one width may have found different tilings."""
+    lines = [f"--vocab {700 + i} --hidden 64 --grad hidden,weight {one} {TUNED_FOR}" for i, one in enumerate(tilings)]
     products = of_kind(entries_of(of_list(tmp_path, "a", lines)), "products")
     raster = {is_tuned(entry): entry["kernel"]["tile"]["raster"] for entry in products}
-    assert len(products) == 2 and raster[False] != 4 and raster[True] == (4 if cuts[1] else raster[False])
+    assert len(products) == 2 and raster[False] != 4 and raster[True] == (4 if tilings[1] else raster[False])
 
 
 # ---- size ----
 
 def image_bytes(entries):
-    """Of PTX and machine code, what entries share counted once."""
+    """Bytes of PTX and machine code; what entries share counts once."""
     return sum({image["sha256"]: image["stored_bytes"] for entry in entries for image in entry["images"]}.values())
 
 
@@ -94,7 +94,7 @@ def test_a_model_fits_two_mebibytes(tmp_path):
 @pytest.mark.long
 @pytest.mark.skipif(not PTXAS, reason="no ptxas")
 def test_a_model_with_cubins_fits_two_mebibytes(tmp_path):
-    """Each kernel cut otherwise than its template would, so that nothing is shared."""
+    """Each kernel with a tiling that is not the default, so that nothing is shared."""
     line = f"{MODEL} --tune 'forward:raster=4;dz:raster=4;products:raster=4' {TUNED_FOR}"
     path = of_list(tmp_path, "a", [line], "--variants", "--cubin", "sm_90", FLP_PTXAS=PTXAS)
     entries = entries_of(path)

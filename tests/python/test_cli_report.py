@@ -1,4 +1,4 @@
-"""flpgen report: every chart of a page, what it says of files that are missing, wrong or hostile, and how it lies."""
+"""flpgen report: every chart of a page, its messages for files that are missing, wrong or hostile, and its layout."""
 import json
 import re
 import shutil
@@ -105,8 +105,8 @@ def peers_record(path):
 # ---- charts ----
 
 AXES = {
-    "best": ["time / bare time (×, less is faster)"],
-    "peers": ["time / bare time (×, less is faster)"],
+    "best": ["time / GEMM time (×, less is faster)"],
+    "peers": ["time / GEMM time (×, less is faster)"],
     "landscape": ["time / time of the default (×, less is faster)"],
     "rejected": ["candidates (count)"],
     "roofline": ["arithmetic intensity (flop / byte)", "throughput (TFLOP/s)"],
@@ -147,7 +147,7 @@ def test_same_files_give_the_same_bytes(tmp_path, records):
     assert first == second
 
 
-def test_best_is_the_chosen_candidate_over_the_bare_products(tmp_path, records):
+def test_best_is_the_chosen_candidate_over_the_gemm_baselines(tmp_path, records):
     _, tree = page(tmp_path, records)
     db = sqlite3.connect(str(records))
     rows = [row for row in table(figures(tree, "best")[0]) if row["shape"].startswith("sample 8B")]
@@ -158,7 +158,7 @@ def test_best_is_the_chosen_candidate_over_the_bare_products(tmp_path, records):
         ms, = db.execute("SELECT ms FROM candidate WHERE spec = 2 AND kind = ? AND status = 'chosen'", [row["kernel"]]).fetchone()
         expected = sum(bare[product] for product in stands_for[row["kernel"]])
         assert float(row["ms"]) == pytest.approx(ms, rel=1e-4)
-        assert float(row["bare ms"]) == pytest.approx(expected, rel=1e-4)
+        assert float(row["GEMM ms"]) == pytest.approx(expected, rel=1e-4)
         assert float(row["ratio"]) == pytest.approx(ms / expected, rel=2e-3)
 
 
@@ -193,7 +193,7 @@ def test_landscape_draws_every_timed_candidate_and_marks_the_best(tmp_path, reco
     assert [row["status"] for row in table(figure)].count("chosen") == 1 and table(figure)[0]["status"] == "chosen"
     svg = figure.find("svg")
     heads = tunables_of(svg)
-    assert heads == ["schedule", "tile (rows × columns)", "stages", "cluster (CTAs)", "raster (bands)"]
+    assert heads == ["schedule", "tile (rows × columns)", "stages", "cluster (CTAs)", "raster (row panels)"]
     dots = [path for path in svg.iter("path") if path.get("class").startswith("mark")]
     assert len(dots) + beyond(svg) == timed * len(heads)
     assert len([dot for dot in dots if "s1" in dot.get("class")]) == len(heads)
@@ -215,7 +215,7 @@ def test_an_exported_search_is_a_landscape(tmp_path):
     assert beyond(svg) >= slower * len(tunables_of(svg)) > 0
     dots = [path for path in svg.iter("path") if path.get("class").startswith("mark")]
     assert len(dots) + beyond(svg) == len(ratios) * len(tunables_of(svg))
-    chosen = [row["kernel"] + ":" + row["cut"] for row in table(figures(tree, "best")[0])]
+    chosen = [row["kernel"] + ":" + row["tiling"] for row in table(figures(tree, "best")[0])]
     assert chosen == ["forward:" + record["searches"][0]["chosen"]]
     rejected, = figures(tree, "rejected")
     assert "missing" in rejected.get("class") and "exported searches the timed ones alone" in words(rejected)
@@ -235,7 +235,7 @@ def test_odd_exported_searches_are_drawn_or_left_out(tmp_path, search, rows):
 
 
 def test_values_cost_what_their_best_does(tmp_path):
-    """One tunable, three values: the head tells the worst, a value the fastest of those timed longest."""
+    """One tunable, three values: the head shows the worst, a value the fastest of those timed longest."""
     path = tmp_path / "three.db"
     add_timed(path, [(4, 9, 1.0, 1), (4, 1, 0.9, 0), (5, 9, 1.04, 0), (6, 3, 1.1, 0), (6, 3, 1.2, 0), (6, 1, 4.0, 0)])
     _, tree = page(tmp_path, path)
@@ -275,7 +275,7 @@ def test_peers_stand_beside_ours_with_their_reasons(tmp_path):
     _, tree = page(tmp_path, peers_record(tmp_path / "peers.json"))
     figure = figures(tree, "peers")[0]
     legend = [words(item) for item in figure.findall("ul/li")]
-    assert legend == ["flp", "naive", "compile", "one", "bare products (1×)"], "no mark for what was not timed"
+    assert legend == ["flp", "naive", "compile", "one", "GEMM baselines (1×)"], "no mark for what was not timed"
     assert untimed(figure) == ["two needs a newer torch, which this machine does not have"]
     assert {row["who"]: row["ratio"] for row in table(figure)} == {"flp": "0.980", "naive": "4.067", "compile": "2.933",
                                                                   "one": "2.000", "two": "–"}
@@ -299,7 +299,7 @@ def test_names_that_were_not_timed_are_listed_once(tmp_path):
         assert " ".join(texts(svg, "dim")) == "not timed: one, naive: does not train"
 
 
-def test_marks_tell_fifteen_names_apart(tmp_path):
+def test_marks_report_fifteen_names_apart(tmp_path):
     record = json.loads(peers_record(tmp_path / "peers.json").read_text())
     names = ["flp"] + [f"peer-{i}" for i in range(14)]
     record["rows"] = [dict(record["rows"][1], peer=name, ms=20.0 + i) for i, name in enumerate(names)]
@@ -364,10 +364,10 @@ def test_labels_of_searches_of_one_file_are_unequal(tmp_path):
 @pytest.mark.parametrize("files, title, tiles", [
     (["peers"], "flp: benchmarks", ["benchmark rows"]),
     (["records"], "flp: tuning", ["searches", "candidates timed", "candidates rejected",
-                                  "best tuned time / bare time (geometric mean)"]),
-    (["export"], "flp: tuning", ["search", "candidates timed", "best tuned time / bare time (geometric mean)"]),
+                                  "best tuned time / GEMM time (geometric mean)"]),
+    (["export"], "flp: tuning", ["search", "candidates timed", "best tuned time / GEMM time (geometric mean)"]),
     (["export", "peers"], "flp: tuning and benchmarks", ["search", "candidates timed",
-                                                         "best tuned time / bare time (geometric mean)", "benchmark rows"]),
+                                                         "best tuned time / GEMM time (geometric mean)", "benchmark rows"]),
     ([], "flp: no records", []),
 ])
 def test_title_and_tiles_claim_what_the_records_know(tmp_path, records, files, title, tiles):
@@ -397,7 +397,7 @@ def test_times_beyond_the_axis_are_arrows_and_flp_alone_is_folded(tmp_path):
     arrows = [path for path in peers.find("svg").iter("path") if path.get("class").startswith("arrow")]
     assert len(arrows) == len([row for row in rows if float(row["ratio"]) > 3.6]) > 0
     assert [folded for folded in tree.iter("details") if folded.get("class") == "more" and alone in list(folded)]
-    assert [words(item) for item in alone.findall("ul/li")] == ["flp", "bare products (1×)"]
+    assert [words(item) for item in alone.findall("ul/li")] == ["flp", "GEMM baselines (1×)"]
 
 
 def test_roofline_has_a_series_for_each_hidden_size_and_the_limits_of_the_card(tmp_path):
@@ -422,7 +422,7 @@ def bytes_of(cell):
     return float(value) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}[unit]
 
 
-def test_memory_is_what_explain_says(tmp_path):
+def test_memory_is_what_explain_reports(tmp_path):
     _, tree = page(tmp_path, "--vocab", 248320, "--hidden", 2048)
     rows = table(figures(tree, "memory")[0])
     explained = flpgen("explain", "--vocab", 248320, "--hidden", 2048, "--grad", "hidden,weight", "--rows",
@@ -451,7 +451,7 @@ def test_without_records_there_is_nothing_to_draw(tmp_path):
     assert "default report.html, replaced if it is there" in " ".join(flpgen("report", "-h").out.split())
 
 
-def test_empty_records_say_what_is_missing(tmp_path):
+def test_empty_records_report_what_is_missing(tmp_path):
     report_sample.create(tmp_path / "empty.db").close()
     (tmp_path / "empty.json").write_text('{"rows": []}')
     _, tree = page(tmp_path, tmp_path / "empty.db", tmp_path / "empty.json")

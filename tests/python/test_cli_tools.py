@@ -1,4 +1,4 @@
-"""flpgen explain and doctor: shape of their JSON, and what they say without a GPU."""
+"""flpgen explain and doctor: shape of their JSON, and their output without a GPU."""
 import json
 import re
 from pathlib import Path
@@ -72,7 +72,8 @@ def test_explain_has_one_figure_a_mode(budget, options):
 
 
 def test_explain_of_scoring_is_what_was_measured():
-    """Workspace and chunks of mode F in the benchmark records of forward passes, on the GPU that explain assumes."""
+    """Workspace and chunks of score mode in the benchmark records of forward passes, on the GPU that explain
+    assumes."""
     found = 0
     for path in sorted(BENCH.glob("bench_forward_*.json")):
         for row in json.loads(path.read_text())["rows"]:
@@ -235,7 +236,7 @@ def test_doctor_tables():
     (["--require", "best"], {}, 2, "--require: expected one of gpu, tuned, heuristic, jit, generic, eager, got 'best'"),
     ([], {"FLP_FORCE": "eager"}, 0, ""),
     ([], {"FLP_FORCE": "generic"}, 3, "FLP_FORCE: rung generic does not work: no NVIDIA driver ("),
-    ([], {"FLP_STRICT": "1"}, 3, "strict mode refuses the fall to host pointers"),
+    ([], {"FLP_STRICT": "1"}, 3, "strict mode refuses the fallback to host pointers"),
 ])
 def test_doctor_as_a_health_check(tmp_path, arguments, settings, code, why):
     done = flpgen("doctor", *arguments, cache=tmp_path, **NO_GPU, **settings)

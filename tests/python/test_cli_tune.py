@@ -83,8 +83,8 @@ def test_candidates_that_do_not_load_are_recorded(cache):
     way = ways_tried()["forward"][2]
     target = result(cache=cache, script=f"cost=forward/{way} :35;refuse=forward/{way} ")
     assert steps(target)["forward"]["is_default"]
-    (cut, reason), = rows(cache, "SELECT tune, reason FROM candidate WHERE status = 'failed'")
-    assert cut == way and "kernel forward: cuModuleLoadDataEx failed: CUDA_ERROR_INVALID_PTX (218)" in reason
+    (tiling, reason), = rows(cache, "SELECT tune, reason FROM candidate WHERE status = 'failed'")
+    assert tiling == way and "kernel forward: cuModuleLoadDataEx failed: CUDA_ERROR_INVALID_PTX (218)" in reason
 
 
 def test_wrong_untuned_kernels_end_it(cache):
@@ -115,16 +115,16 @@ def test_without_a_device_that_leaves_a_choice(cache):
     assert none.code == 3 and "/nonexistent/libcuda.so" in none.err
 
 
-def test_without_cublaslt_it_says_how_to_go_on(cache):
+def test_without_cublaslt_it_reports_how_to_go_on(cache):
     done = tune(cache=cache, FLP_CUBLASLT_LIBRARY="/nonexistent/lib.so")
-    assert done.code == 3 and "--no-bare" in done.err
+    assert done.code == 3 and "--no-baseline" in done.err
     assert result("--no-bare", cache=cache, FLP_CUBLASLT_LIBRARY="/nonexistent/lib.so")["bare"] == []
 
 
 # ---- what is printed
 
 
-def test_it_is_silent_in_a_pipe_and_says_what_it_did(cache):
+def test_it_is_silent_in_a_pipe_and_reports_what_it_did(cache):
     done = tune(cache=cache)
     assert done.code == 0 and done.err == "", done.err
     assert "bf16 V=200 D=8" in done.out and "forward" in done.out

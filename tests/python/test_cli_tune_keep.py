@@ -1,5 +1,5 @@
-"""flpgen tune --keep and --loss on the stand-in for a GPU: forward_keep is searched in the passes of modes S and P, and what
-was found is what plans, packs and nearby shapes take."""
+"""flpgen tune --keep and --loss on the stand-in for a GPU: forward_keep is searched in the passes of save and stream
+modes, and what was found is what plans, packs and nearby shapes take."""
 import re
 
 import pytest
@@ -11,7 +11,7 @@ from flpgen_tune_tool import (  # noqa: F401
 
 GRADS = ["--grad", "hidden,weight"]
 KEEP = [*GRADS, "--keep"]
-# The stand-in knows the loss -weight * advantage * logprob; so few rows would run in mode R.
+# The stand-in knows the loss -weight * advantage * logprob; so few rows would run in recompute mode.
 STEP = [*GRADS, "--loss", "reinforce", "--mode", "stream"]
 MODES = pytest.mark.parametrize("options, mode", [(KEEP, "save"), (STEP, "stream")], ids=["save", "stream"])
 
@@ -38,29 +38,29 @@ def test_every_kernel_of_the_mode_is_tuned(cache, options, mode, more):
     assert plan_of(cache, *SPEC, *without_mode(options), *more) == ("tuned", target["plan"])
 
 
-def test_kinds_are_timed_in_the_passes_of_mode_s(cache):
+def test_kinds_are_timed_in_the_passes_of_save_mode(cache):
     found = steps(result(*KEEP, cache=cache, script=""))
     # launches of 40 ms: forward over the first columns, forward_keep; dz in case rows are redone; products
     assert found["forward_keep"]["ms"] == pytest.approx(80, rel=0.01)
     assert found["products"]["ms"] == pytest.approx(160, rel=0.01)
-    assert found["dz"]["ms"] == pytest.approx(80, rel=0.01), "dz and products, in mode R"
+    assert found["dz"]["ms"] == pytest.approx(80, rel=0.01), "dz and products, in recompute mode"
     assert all(step["is_default"] for step in found.values())
 
 
-def test_kinds_are_timed_in_steps_of_mode_p(cache):
+def test_kinds_are_timed_in_steps_of_stream_mode(cache):
     found = steps(result(*STEP, cache=cache, script=""))
     for kind in ("forward_keep", "products", "layout"):
         assert found[kind]["ms"] == pytest.approx(160, rel=0.01), kind
 
 
-def test_steps_that_run_in_mode_r_leave_forward_keep_alone(cache):
+def test_steps_that_run_in_recompute_mode_leave_forward_keep_alone(cache):
     done = tune(*GRADS, "--loss", "reinforce", cache=cache)
     assert done.code == 0 and "forward_keep counts for nothing; --mode stream times it" in done.out
     assert rows(cache, "SELECT count(*) FROM candidate WHERE kind = 'forward_keep'") == [(0,)]
     rung, _ = plan_of(cache, *SPEC, *GRADS, "--loss", "reinforce")
     assert rung == "tuned", "its plain entry serves"
     pinned = result(*STEP, "--resume", cache=cache)
-    assert not pinned["done_before"] and steps(pinned)["forward"]["tried"] > 4, "what was timed in mode R says nothing"
+    assert not pinned["done_before"] and steps(pinned)["forward"]["tried"] > 4, "recompute mode does not count"
 
 
 def test_a_loss_of_fp32_operands_has_nothing_to_keep(cache):
@@ -84,7 +84,7 @@ def test_ties_fall_to_the_least_predicted_whatever_the_seed(tmp_path):
     assert found[0]["plan"] == found[1]["plan"]
 
 
-def test_rows_of_a_chunk_of_mode_p_are_layouts(cache):
+def test_rows_of_a_chunk_of_stream_mode_are_layouts(cache):
     found = steps(result(*STEP, "--rows", 300, "--workspace", 200000, cache=cache))
     layouts = rows(cache, "SELECT tune, chunk_rows, chunk_vocab, is_default FROM candidate WHERE kind = 'layout'")
     assert {tune for tune, *_ in layouts} == {"stream"} and {vocab for *_, vocab, _ in layouts} == {200}
@@ -105,8 +105,8 @@ def test_wrong_candidates_are_rejected_and_never_stored(cache, options, mode, fa
     target = result(*options, cache=cache, script=planted(ways, 2) + f";{fault}=forward_keep/{bad} ")
     found = steps(target)
     assert found["forward_keep"]["is_default"] and found["products"]["chosen"] == ways["products"][2]
-    (kind, cut, reason), = rows(cache, "SELECT kind, tune, reason FROM candidate WHERE status = 'wrong' AND ms IS NULL")
-    assert (kind, cut) == ("forward_keep", bad) and re.search(words, reason)
+    (kind, got, reason), = rows(cache, "SELECT kind, tune, reason FROM candidate WHERE status = 'wrong' AND ms IS NULL")
+    assert (kind, got) == ("forward_keep", bad) and re.search(words, reason)
     assert plan_of(cache, *SPEC, *without_mode(options)) == ("tuned", target["plan"])
 
 
@@ -141,7 +141,7 @@ def test_what_is_not_accepted_is_named(cache, arguments, words):
     assert done.code == 2 and words in done.err, done.err
 
 
-def test_a_workspace_that_holds_nothing_to_keep_is_told(cache):
+def test_a_workspace_that_holds_nothing_to_keep_is_reported(cache):
     done = tune(*KEEP, "--workspace", 20000, cache=cache)
     assert done.code == 3 and "--keep: nothing is kept of 40 rows, as --workspace is too small for it" in done.err
 
@@ -210,7 +210,7 @@ def test_a_line_names_what_a_pack_needs(listed):
     assert "forward_keep:" + steps(target)["forward_keep"]["chosen"] in line
 
 
-def test_packs_and_nearby_shapes_take_the_cut(listed, tmp_path):
+def test_packs_and_nearby_shapes_take_the_tiling(listed, tmp_path):
     options, path, _, target = listed
     done = flpgen("pack", "build", "--list", path, "--out", tmp_path / "a.flpp")
     assert done.code == 0, done.err

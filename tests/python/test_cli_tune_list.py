@@ -16,7 +16,7 @@ def listed(tmp_path_factory):
     return folder / "list.txt", done.json()["targets"][0]
 
 
-def test_a_line_names_spec_cuts_and_device(listed):
+def test_a_line_names_spec_tilings_and_device(listed):
     path, target = listed
     line, = path.read_text().splitlines()
     assert line.startswith("--vocab 200 --hidden 8 --dtype bf16 --entropy backward --grad hidden,weight --tune '")
@@ -26,7 +26,7 @@ def test_a_line_names_spec_cuts_and_device(listed):
     assert line.endswith("/13000'") and " --tuned-for '" in line
 
 
-def test_what_stays_is_listed_without_a_cut(tmp_path):
+def test_what_stays_is_listed_without_a_tiling(tmp_path):
     tune("--list", tmp_path / "list.txt", cache=tmp_path / "cache", script="")
     line, = (tmp_path / "list.txt").read_text().splitlines()
     assert "--tune " not in line and "--tuned-for" in line
@@ -39,7 +39,7 @@ def test_lines_are_appended_and_a_finished_target_adds_none(tmp_path):
     assert len((tmp_path / "list.txt").read_text().splitlines()) == 2
 
 
-def test_a_list_that_cannot_be_written_is_told(tmp_path):
+def test_a_list_that_cannot_be_written_is_reported(tmp_path):
     done = tune("--list", tmp_path / "none" / "list.txt", cache=tmp_path / "cache")
     assert done.code == 4 and "--list: " in done.err and "No such file" in done.err
 

@@ -82,7 +82,7 @@ def test_a_model_file_makes_one_target(tmp_path):
     ([*SPEC, "--rows", "0"], "--rows: expected a whole number from 1 to 1073741824, got '0'"),
     ([*SPEC, "--burst-ms", "0"], "--burst-ms: expected a number > 0 and at most 60000, got '0'"),
     ([*SPEC, "--seed", "-1"], "--seed: expected a whole number from 0 to 9223372036854775807, got '-1'"),
-    ([*SPEC, "--tune", "forward:stages=4"], "--tune: it is for this verb to find out"),
+    ([*SPEC, "--tune", "forward:stages=4"], "--tune: this verb finds it out"),
     ([*SPEC, "more"], "argument 'more' is not accepted"),
 ])
 def test_what_is_not_accepted_is_named(arguments, words):
@@ -105,13 +105,13 @@ def test_a_budget_is_kept(cache):
 
 
 def test_a_budget_counts_from_the_opening_and_leaves_what_was_included(cache):
-    cut = ways_tried(*BACKWARD)["dz"][3]
-    target = result(*BACKWARD, "--budget", "0.001", "--include", f"dz:{cut}", cache=cache)
+    tiling = ways_tried(*BACKWARD)["dz"][3]
+    target = result(*BACKWARD, "--budget", "0.001", "--include", f"dz:{tiling}", cache=cache)
     assert target["opening_s"] > 0.001
     assert {kind: step["tried"] for kind, step in steps(target).items()} == {
         "forward": 0, "dz": 1, "products": 0, "layout": 0}
     assert steps(target)["forward"]["is_default"] and steps(target)["forward"]["out_of_time"]
-    assert steps(target)["dz"]["chosen"] == cut and plan_of(cache, *SPEC, *BACKWARD) == ("tuned", target["plan"])
+    assert steps(target)["dz"]["chosen"] == tiling and plan_of(cache, *SPEC, *BACKWARD) == ("tuned", target["plan"])
 
 
 # ---- presets

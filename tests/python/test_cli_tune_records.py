@@ -27,9 +27,9 @@ def test_every_candidate_is_recorded(tuned):
         assert count["chosen"] == 1 and count["chosen"] + count.get("timed", 0) == step["timed"]
         assert step["candidates"] - count.get("illegal", 0) == step["legal"]
         assert rows(cache, "SELECT count(*) FROM candidate WHERE kind = ? AND is_default", kind) == [(1,)]
-        (cut, ms, low, high), = rows(cache, "SELECT tune, ms, ms_low, ms_high FROM candidate WHERE kind = ? AND "
+        (tiling, ms, low, high), = rows(cache, "SELECT tune, ms, ms_low, ms_high FROM candidate WHERE kind = ? AND "
                                             "status = 'chosen'", kind)
-        assert step["chosen"].startswith(cut) and low <= ms <= high and ms == pytest.approx(step["ms"])
+        assert step["chosen"].startswith(tiling) and low <= ms <= high and ms == pytest.approx(step["ms"])
     assert rows(cache, "SELECT id FROM candidate WHERE status IN ('illegal', 'pruned') AND reason IS NULL") == []
     (gpu, driver, seed, effort, command, text, plan), = rows(
         cache, "SELECT gpu, driver, seed, effort, command, text, plan FROM run JOIN spec ON spec.run = run.id "
@@ -74,7 +74,7 @@ def test_nothing_is_written_but_cache_and_record(tmp_path):
     assert record.stat().st_size > 0
 
 
-def test_kernels_go_where_out_says(tmp_path):
+def test_kernels_go_that_out_names(tmp_path):
     target = result("--out", tmp_path / "out", cache=tmp_path / "cache")
     assert not (tmp_path / "cache").exists() and (tmp_path / "out" / "tune.sqlite").exists()
     assert plan_of(tmp_path / "out") == ("tuned", target["plan"])

@@ -39,10 +39,10 @@ def explain(vocab, hidden, cache, *arguments, **settings):
 
 
 @pytest.mark.long
-def test_explain_says_how_kernels_are_cut(tmp_path, pack):
+def test_explain_reports_tilings(tmp_path, pack):
     plan = explain(1000, 64, tmp_path, FLP_CACHE_PATH=str(pack))
     assert plan["rung"] == "tuned" and plan["cut"] == "tuned with driver 12080"
-    assert "; cut: tuned with driver 12080; plan id " in plan["description"]
+    assert "; tiling: tuned with driver 12080; plan id " in plan["description"]
     here = explain(1000, 64, tmp_path, FLP_CACHE_PATH=str(pack), script=HOPPER.replace("13000", "12080"))
     assert here["rung"] == "tuned" and here["cut"] == "tuned here" and here["id"] == plan["id"]
     near = explain(1200, 64, tmp_path, FLP_CACHE_PATH=str(pack))
@@ -50,15 +50,15 @@ def test_explain_says_how_kernels_are_cut(tmp_path, pack):
     again = explain(1200, 64, tmp_path, FLP_CACHE_PATH=str(pack))
     assert again["rung"] == "heuristic" and again["cut"] == near["cut"] and again["id"] == near["id"]
     pinned = explain(1300, 64, tmp_path, "--rung", "jit", FLP_CACHE_PATH=str(pack))
-    assert pinned["cut"] == "own choice"
-    assert explain(1400, 64, tmp_path)["cut"] == "own choice"
+    assert pinned["cut"] == "default"
+    assert explain(1400, 64, tmp_path)["cut"] == "default"
     other = explain(1500, 64, tmp_path, FLP_CACHE_PATH=str(pack), script=HOPPER.replace("sms=7", "sms=8"))
-    assert other["cut"] == "own choice"
+    assert other["cut"] == "default"
 
 
-def test_explain_tables_name_the_cut(tmp_path, pack):
+def test_explain_tables_name_the_tiling(tmp_path, pack):
     done = on_fake("explain", "--vocab", 1200, "--hidden", 64, cache=tmp_path, FLP_CACHE_PATH=str(pack))
-    assert "  kernels are cut: as the nearest tuned shape, V=1000 D=64\n" in done.out
+    assert "  tile configuration: as the nearest tuned shape, V=1000 D=64\n" in done.out
     without = flpgen("explain", "--vocab", 1200, "--hidden", 64, FLP_CUDA_LIBRARY="/nonexistent/libcuda.so.1")
     assert "kernels are cut" not in without.out
 
@@ -86,8 +86,8 @@ def variants(tmp_path_factory):
 
 @pytest.mark.parametrize("script, asked, rung, arch, cut", [
     *((HOPPER, asked, "tuned", "sm_90a", "tuned here") for asked in SCORES + GRADS + WIDE),
-    *((OTHER, asked, "heuristic", "sm_90a", "own choice") for asked in ("", GRADS[-1])),
-    *(("capability=12.0", asked, "heuristic", "sm_80", "own choice") for asked in SCORES[1:] + GRADS[1::2])])
+    *((OTHER, asked, "heuristic", "sm_90a", "default") for asked in ("", GRADS[-1])),
+    *(("capability=12.0", asked, "heuristic", "sm_80", "default") for asked in SCORES[1:] + GRADS[1::2])])
 def test_a_tuned_head_serves_whatever_is_asked_of_it(tmp_path, variants, script, asked, rung, arch, cut):
     """With the pack alone: on its device, on another of its architecture, on one of another architecture."""
     done = on_fake("explain", *f"{HEAD} {asked}".split(), "--json", cache=tmp_path / "cache", script=script,

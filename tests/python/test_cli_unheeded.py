@@ -30,19 +30,19 @@ def on_fake(*arguments, cache, script="capability=9.0;fill=1"):
     (["check", "--concurrent", "-q"], f"flpgen check: case concurrent of bf16: {WHY}\n"),
     (["gen", *HEAD, "--arch", "sm_90a"], "flpgen gen: --tune is " + WHY.split(" is ", 2)[2].replace("kernel forward: ", "") + "\n"),
 ], ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else None)
-def test_a_cut_that_a_template_refuses(tmp_path, verb, message):
+def test_a_tiling_that_a_template_refuses(tmp_path, verb, message):
     done = on_fake(*verb, "--tune", REFUSED, cache=tmp_path)
     assert done.code == 2 and done.out == "" and done.err == message
 
 
-def test_a_cut_that_is_accepted_is_what_runs(tmp_path):
+def test_a_tiling_that_is_accepted_is_what_runs(tmp_path):
     done = on_fake("bench", *HEAD, *BENCH, "--tune", "forward:cooperative,256x128,stages=3", cache=tmp_path,
                    script="capability=9.0;compute=1;jitter=5")
     assert done.code == 0, done.err
     assert "forward for sm_90a" in done.out and "cut: as the options ask" in done.out
 
 
-def test_a_cut_of_kernels_that_do_not_load(tmp_path):
+def test_a_tiling_of_kernels_that_do_not_load(tmp_path):
     done = on_fake("bench", *HEAD, *BENCH, "--tune", "forward:raster=4", cache=tmp_path,
                    script="capability=9.0;fail:cuModuleLoadDataEx=218")
     assert done.code == 3 and done.out == ""
@@ -50,9 +50,9 @@ def test_a_cut_of_kernels_that_do_not_load(tmp_path):
 
 
 @pytest.mark.parametrize("verb", [["bench", *HEAD, *BENCH], ["check", "-q"]], ids=lambda verb: verb[0])
-def test_a_cut_where_there_is_no_choice(tmp_path, verb):
+def test_a_tiling_where_there_is_no_choice(tmp_path, verb):
     done = on_fake(*verb, "--tune", "forward:stages=3", cache=tmp_path, script="capability=8.0;fill=1")
-    assert done.code == 2 and "are cut in one way only (accepted: NULL, \"\"); those of sm_90a" in done.err
+    assert done.code == 2 and "have one tile configuration (accepted: NULL, \"\"); those of sm_90a" in done.err
 
 
 # ---- options ----
@@ -105,7 +105,7 @@ def test_options_that_would_do_nothing(tmp_path, arguments, message):
     assert done.code == 2 and done.out == "" and done.err.startswith(f"flpgen {arguments[0]}: ") and message in done.err
 
 
-def test_explain_cuts_the_kernels_of_the_assumed_gpu(tmp_path):
+def test_explain_has_tilings_of_kernels_of_the_assumed_gpu(tmp_path):
     document = on_fake("explain", *HEAD, "--tune", "forward:cooperative,256x128,stages=3", "--json", cache=tmp_path).json()
     tile, = [kernel["tile"] for kernel in document["assumed"]["kernels"] if kernel["key"]["kind"] == "forward"]
     assert (tile["rows"], tile["columns"], tile["stages"]) == (256, 128, 3)

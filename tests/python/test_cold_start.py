@@ -1,4 +1,4 @@
-"""tests/gpu/cold_start.py without a GPU: what it refuses, what its processes see and say, the record it writes."""
+"""tests/gpu/cold_start.py without a GPU: what it refuses, what its processes see and print, the record it writes."""
 import json
 import os
 import subprocess
@@ -27,7 +27,7 @@ on_a_device = pytest.mark.skipif(not os.path.exists(FLPGEN) or not os.path.exist
 
 @pytest.fixture
 def bench(tmp_path):
-    """Of a package without libraries: for children that are no flp."""
+    """The path of a package without libraries, for children that do not run flp."""
     class NoFlp:
         lib, library = tmp_path / "lib", tmp_path / "lib" / "libflp.so"
     return cold_start.Bench(NoFlp, tmp_path, limit=600)
@@ -41,7 +41,7 @@ def flp_bench(tmp_path, monkeypatch):
 
 
 def use_child(monkeypatch, tmp_path, text):
-    """Other text for the child, after its job was read and before it says that it is ready."""
+    """Other text for the child, after its job was read and before it reports that it is ready."""
     path = tmp_path / "child.py"
     path.write_text("import json, os, signal, sys, time\njob = json.loads(sys.argv[1])\n" + text)
     monkeypatch.setattr(cold_start, "CHILD", path)
@@ -191,7 +191,7 @@ def test_the_first_logprobs_are_right(tmp_path, flp_bench, context):
     assert 0 < row["median_ms"] <= row["worst_ms"]
 
 
-def test_other_libraries_are_timed_or_say_why_not(bench):
+def test_other_libraries_are_timed_or_give_the_reason(bench):
     job = {"kind": "peer", "vocab": 96, "hidden": 16, "n": 6, "device": "cpu", "grads": ["hidden", "weight"]}
     (result,), _ = bench.measure({**job, "peer": "torch-fp32"})
     assert result.get("errors") == [] and 0 < result["forward_ms"] < result["ms"] and result["version"]

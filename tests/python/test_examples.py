@@ -1,4 +1,4 @@
-"""The examples without a GPU: they learn, and what they say of themselves is so."""
+"""The examples without a GPU: they learn, and what they report is right."""
 import json
 import os
 import subprocess
@@ -54,7 +54,7 @@ def test_one_call_is_loss_and_logprobs():
         assert torch.allclose(one, two, rtol=1e-4, atol=1e-7)
 
 
-def test_rewards_and_advantages_are_what_they_are_said_to_be():
+def test_rewards_and_advantages_are_what_they_should_be():
     tokens = torch.tensor([[1, 2, 3, 3], [5, 4, 6, 7], [9, 8, 7, 6], [0, 1, 2, 3]])
     assert torch.allclose(_grpo.reward(tokens), torch.tensor([2 / 3, 2 / 3, 0, 1.0]))
     scaled = _grpo.advantages(torch.tensor([1.0, 3.0, 5.0, 5.0]), 2)
@@ -149,7 +149,7 @@ def test_the_gradients_of_all_ways_are_those_of_fp64():
         assert all(torch.allclose(got.double(), known, atol=1e-5) for got, known in zip(grads, exact[has_entropy]))
 
 
-def test_a_way_that_runs_out_of_memory_says_what_it_asked_for():
+def test_a_way_that_runs_out_of_memory_reports_what_it_asked_for():
     def call():
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 60.62 GiB.\nGPU 0 has 139.80 GiB")
 
@@ -168,7 +168,7 @@ def test_faults_are_named():
     assert long_context.faults_of(rows[1:], workspace, 11) == []
 
 
-def test_an_unwritable_record_is_told_before_the_work(tmp_path, capsys):
+def test_an_unwritable_record_is_reported_before_the_work(tmp_path, capsys):
     path = tmp_path / "no" / "record.json"
     with pytest.raises(SystemExit) as ended:
         grpo_tiny.parser().parse_args([*SMALL, "--json", str(path)])

@@ -49,7 +49,7 @@ def hosts(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def said():
+def logged():
     messages = []
     flp.set_log(lambda level, text: messages.append((level, text)))
     yield messages
@@ -147,19 +147,19 @@ def test_a_host_that_was_replaced_already_is_refused(toy, monkeypatch):
         flp.install("toy")
 
 
-def test_untested_accepts_another_text_and_version_but_no_other_parameters(toy, monkeypatch, said):
+def test_untested_accepts_another_text_and_version_but_no_other_parameters(toy, monkeypatch, logged):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "7.1")
     toy(seam(source="0" * 16))
     flp.install("toy", untested=True)
     assert importlib.import_module("toy.core").score(1) == ("flp", 1)
-    assert [level for level, text in said if "7.1" in text] == [logging.WARNING]
+    assert [level for level, text in logged if "7.1" in text] == [logging.WARNING]
     flp.uninstall("toy")
     toy(seam(parameters=("y",)))
     with pytest.raises(flp.HostError):
         flp.install("toy", untested=True)
 
 
-def test_uninstall_tells_of_a_foreign_replacement_and_restores_the_rest(toy):
+def test_uninstall_reports_a_foreign_replacement_and_restores_the_rest(toy):
     core, user = importlib.import_module("toy.core"), importlib.import_module("toy.user")
     own = core.score
     flp.install("toy")
@@ -360,12 +360,12 @@ def test_openrlhf_actor(hosts, packing):
     assert model.head(torch.zeros(1, 32, device=DEVICE)).shape == (1, 97)
 
 
-def test_openrlhf_leaves_to_the_host_what_it_cannot_take(hosts, said):
+def test_openrlhf_leaves_to_the_host_what_it_cannot_take(hosts, logged):
     actor_class = installed(hosts, "openrlhf", "openrlhf.models.actor").Actor
     ids, mask = batch()
     capped = actor_class(flp_hosts.TinyModel(softcap=5.0).to(DEVICE))
     assert [capped(ids, attention_mask=mask, return_logprobs=True) for _ in range(2)] == ["host", "host"]
-    assert sum("softcap" in text for _, text in said) == 1
+    assert sum("softcap" in text for _, text in logged) == 1
     assert "forward" not in vars(capped.model.head)
     twice = actor_class(flp_hosts.TinyModel(heads=2).to(DEVICE))
     assert twice(ids, attention_mask=mask, return_logprobs=True) == "host"
@@ -374,7 +374,7 @@ def test_openrlhf_leaves_to_the_host_what_it_cannot_take(hosts, said):
     assert actor(ids, attention_mask=mask, return_logprobs=True, pixel_values=ids) == "host"
     actor.model.head = torch.nn.Sequential(actor.model.head)
     assert actor(ids, attention_mask=mask, return_logprobs=True) == "host"
-    assert any("Sequential" in text for _, text in said)
+    assert any("Sequential" in text for _, text in logged)
 
 
 class Quantised(torch.nn.Parameter):
@@ -395,12 +395,12 @@ def partitioned(weight):
     (lambda h, w: (h, partitioned(w)), "ZeRO-3"),
     (lambda h, w: (h.to("meta"), w), "hidden is on device meta"),
 ])
-def test_what_flp_cannot_take_goes_to_the_host_and_is_said_once(hosts, said, change, reason):
+def test_what_flp_cannot_take_goes_to_the_host_and_is_logged_once(hosts, logged, change, reason):
     module = installed(hosts, "verl", "verl.utils.kernel.linear_cross_entropy")
     hidden, weight, target, _ = problem()
     hidden, weight = change(hidden, weight)
     assert [module.linear_cross_entropy(hidden, weight, target) for _ in range(2)] == ["host", "host"]
-    assert [level for level, text in said if reason in text] == [logging.WARNING]
+    assert [level for level, text in logged if reason in text] == [logging.WARNING]
 
 
 def test_autocast_takes_mixed_dtypes(hosts):

@@ -92,14 +92,14 @@ def test_progress_names_who_is_measured(capsys):
     assert "torch-fp32, forward, entropy none" in capsys.readouterr().err
 
 
-def test_an_unwritable_record_is_told_before_the_work(tmp_path, capsys, monkeypatch):
+def test_an_unwritable_record_is_reported_before_the_work(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(main.run, "Run", lambda *_: pytest.fail("measured"))
     path = str(tmp_path / "no" / "x.json")
     assert main.main([*SHAPE, "-q", "--peers", "none", "--no-bare", "--json", path]) == 4
     assert capsys.readouterr().err == "flp.bench: %s: cannot write: No such file or directory\n" % path
 
 
-def test_a_full_disk_is_told_behind_the_table(capsys):
+def test_a_full_disk_is_reported_behind_the_table(capsys):
     assert main.main([*SHAPE, "-q", "--peers", "none", "--no-bare", "--json", "/dev/full"]) == 4
     told = capsys.readouterr()
     assert "forward" in told.out and "the record cannot be written: No space left" in told.err
@@ -111,7 +111,7 @@ def test_without_a_gpu_the_device_is_named(capsys, monkeypatch):
     assert "--device: 'cuda' is not available" in capsys.readouterr().err
 
 
-def test_without_libflp_the_reason_is_told(capsys, monkeypatch):
+def test_without_libflp_the_reason_is_reported(capsys, monkeypatch):
     monkeypatch.setattr(ours.Flp, "load", lambda self: importlib.import_module("no_such_library"))
     assert main.main([*SHAPE, "--quiet"]) == 3
     assert "flp cannot run: ModuleNotFoundError" in capsys.readouterr().err
@@ -168,7 +168,7 @@ def test_cases_are_distinct_and_count_their_products():
     assert [case[3] for case in found[2:]] == [4] * 3 + [3] * 3 and len(set(found)) == 8
 
 
-def test_steps_and_kept_exponentials_are_of_three_products():
+def test_steps_and_saved_exponentials_are_of_three_products():
     steps = cases.cases_of(parsed("--grad", "hidden,weight", "--grad", "hidden", "--loss", "grpo+k3,nll", "--accumulate"), 6)
     assert [(case.loss, case.gemms, case.accumulate) for case in steps] == [
         ("grpo+k3", 3, True), ("nll", 3, True), ("grpo+k3", 2, False), ("nll", 2, False)]
@@ -181,7 +181,7 @@ def test_a_record_of_steps(tmp_path, capsys):
     assert [(row["peer"], row["case"], row["loss"], row["upstream"]) for row in result["rows"]] == [
         ("flp", "step", "grpo+k3", "loss"), ("torch-fp32", "step", "grpo+k3", "loss")]
     assert all(row["ratio"] > 0 and row["loss_error"] < 0.02 for row in result["rows"])
-    assert "step, grpo+k3, gradients of hidden and weight: 3 bare products" in capsys.readouterr().out
+    assert "step, grpo+k3, gradients of hidden and weight: 3 GEMM baselines" in capsys.readouterr().out
 
 
 @flpgen_tool.needs_flpgen
@@ -204,7 +204,7 @@ STEP = ["--grad", "hidden,weight", "--loss", "grpo+k3"]
     (["--grad", "hidden", "--keep", "--entropy", "backward", "--softcap", "3"],
      "--entropy=backward --grad=hidden --softcap=3 --save --device=0"),
     (["--grad", "hidden", "--mode", "S"], "--entropy=none --grad=hidden --save --device=0")])
-def test_flpgen_hands_steps_and_kept_exponentials_over(arguments, words):
+def test_flpgen_hands_steps_and_saved_exponentials_over(arguments, words):
     python = {"FLP_PYTHON": sys.executable, "PYTHONPATH": os.environ["PYTHONPATH"]}
     done = flpgen_tool.flpgen("bench", "--vocab", 96, "--hidden", 16, *arguments, "--peers", **python)
     assert "-m flp.bench --peers=all --vocab=96 --hidden=16 --rows=8192 " in done.err and words in done.err
@@ -235,7 +235,7 @@ def test_flpgen_refuses_what_it_cannot_hand_over(arguments, sentence):
 
 
 @flpgen_tool.needs_flpgen
-def test_flpgen_without_python_says_what_to_run():
+def test_flpgen_without_python_reports_what_to_run():
     done = flpgen_tool.flpgen("bench", "--vocab", 96, "--hidden", 16, "--peers", FLP_PYTHON="/nonexistent/python3")
     assert done.code == 2 and "could not be started (No such file or directory)" in done.err
     assert "with: /nonexistent/python3 -m flp.bench --peers=all --vocab=96 --hidden=16" in done.err
@@ -283,7 +283,7 @@ def test_a_peer_that_takes_too_long_is_stopped(tmp_path, monkeypatch):
     assert not finished
 
 
-def test_a_call_that_is_too_slow_to_repeat_is_told(monkeypatch):
+def test_a_call_that_is_too_slow_to_repeat_is_reported(monkeypatch):
     limits.check_pace(2999)
     with pytest.raises(limits.TooSlow, match="one call takes 3.5 s; up to 3.0 s are timed"):
         limits.check_pace(3500)
@@ -331,7 +331,7 @@ def test_a_broken_context_starts_the_command_again(monkeypatch):
     assert main.main([*SHAPE, "--peers", "none"]) == 3 and len(started) == 1
 
 
-def test_a_failure_that_the_device_does_not_survive_is_told_apart():
+def test_a_failure_that_the_device_does_not_survive_is_distinguished():
     class Broken(clock.HostClock):
         def synchronize(self):
             raise RuntimeError("illegal address")

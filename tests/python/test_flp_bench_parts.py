@@ -1,4 +1,4 @@
-"""The measuring parts of flp.bench: bursts, rounds, bare products, memory, the fp64 reference, the record's text."""
+"""The measuring parts of flp.bench: bursts, rounds, GEMM baselines, memory, the fp64 reference, the record's text."""
 import json
 import math
 import time
@@ -7,12 +7,12 @@ import pytest
 import torch
 from flp_bench_tool import parsed, tensors_of
 
-from flp.bench import bare, cases, clock, memory, record, reference, rounds
+from flp.bench import baseline, cases, clock, memory, record, reference, rounds
 from flp.bench.peers import seam
 
 
 class FakeClock:
-    """Each call takes as long as it says."""
+    """Each call takes as long as its text."""
 
     def __init__(self):
         self.log = []
@@ -58,9 +58,9 @@ def test_rounds_end_early_but_not_at_once():
     assert len(subject.samples) == rounds.ROUNDS_LEAST
 
 
-def test_the_bare_products_are_the_best_backends():
+def test_the_gemm_baselines_are_the_best_backends():
     tensors = tensors_of(parsed())
-    products = bare.Bare(tensors, cases.PRODUCTS, torch.device("cpu"))
+    products = baseline.Baselines(tensors, cases.PRODUCTS, torch.device("cpu"))
     assert [key[0] for key in products.subjects] == list(cases.PRODUCTS)
     for key in list(products.subjects):
         products.subjects[key[0], "other"] = rounds.Subject("other", None)
@@ -83,10 +83,10 @@ def test_the_backend_is_set_for_the_call_alone(monkeypatch):
 
     monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", choose, raising=False)
     seen = []
-    bare.under("cublaslt", lambda: seen.append(state[-1]))()
+    baseline.under("cublaslt", lambda: seen.append(state[-1]))()
     assert seen == ["cublaslt"] and state[-1] == "before"
     with pytest.raises(ZeroDivisionError):
-        bare.under("cublas", lambda: 1 / 0)()
+        baseline.under("cublas", lambda: 1 / 0)()
     assert state[-1] == "before"
 
 

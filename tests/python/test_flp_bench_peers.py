@@ -1,4 +1,4 @@
-"""The adapters of flp.bench call their libraries rightly, and say why they cannot."""
+"""The adapters of flp.bench call their libraries rightly, and give a reason where they cannot."""
 import sys
 
 import flp_bench_standins as fake
@@ -85,7 +85,7 @@ def test_steps_by_a_loss(stand_ins, monkeypatch, peer, loss, accumulate):
     assert all(entry.found[name] < 5e-6 for name in ("loss_error", "grad_hidden_error", "grad_weight_error"))
 
 
-def test_losses_that_a_peer_has_not(stand_ins):
+def test_losses_that_a_peer_lacks(stand_ins):
     def reason(peer, **wishes):
         return peer().supports(cases.Case(8, 16, 96, grads=("hidden",), **wishes), torch.device("cpu"))
 
@@ -128,14 +128,14 @@ def test_torch_compile_goes_through_chunks(monkeypatch, entropy):
         assert recomputed == ([4, 4, 2] * 3 if case.grads else [])
 
 
-def test_torch_without_compile_is_told(monkeypatch):
+def test_torch_without_compile_is_reported(monkeypatch):
     monkeypatch.delattr(torch, "compile", raising=False)
     contender = run.Contender(peers.torch_compile.TorchCompile(), 60)
     contender.load({})
     assert contender.reason.startswith("ImportError: torch ") and contender.reason.endswith("has no torch.compile")
 
 
-def test_liger_release_without_a_parameter_is_told():
+def test_liger_release_without_a_parameter_is_reported():
     class Old:
         @staticmethod
         def forward(ctx, _input, weight, target, bias=None):

@@ -1,4 +1,5 @@
-"""What only a GPU shows of modes S and P: that they run, their errors beside mode R's, graphs, memory, no waiting."""
+"""What only a GPU shows of save and stream modes: that they run, their errors beside recompute mode's, graphs, memory,
+no waiting."""
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from graphs import capture, warm_up  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.device(DEVICE).type != "cuda", reason="FLP_TEST_DEVICE names no GPU")
 
-B, T, V, D = 4, 1024, 65536, 1024  # where the planner takes modes S and P by itself
+B, T, V, D = 4, 1024, 65536, 1024  # where the planner takes save and stream modes by itself
 N = B * T
 
 
@@ -54,7 +55,7 @@ class Batch:
         return (logprob * self.old).sum() + 0.1 * entropy.sum()
 
 
-def test_mode_p_runs_and_is_right():
+def test_stream_mode_runs_and_is_right():
     batch = Batch()
     step = flp.explain(batch.hidden, batch.weight, batch.target, loss="grpo+k3+entropy", entropy=True).step
     assert (step["mode"], step["products"]) == ("stream", 3)
@@ -80,7 +81,7 @@ def test_the_callers_buffer_gathers():
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0], ids=["random", "peaked"])
-def test_mode_s_is_as_right_as_mode_r(scale):
+def test_save_mode_is_as_right_as_recompute_mode(scale):
     batch = Batch(scale)
     info = flp.explain(batch.hidden, batch.weight, batch.target, entropy=True, save=True)
     assert info.backward["mode"] == "save" and info.forward["products"] + info.backward["products"] == 3

@@ -1,4 +1,5 @@
-"""What users read: every Python block of the documents runs, every public function tells its arguments and errors."""
+"""What users read: every Python block of the documents runs, every public function documents its arguments and
+errors."""
 import contextlib
 import inspect
 import re
@@ -137,7 +138,7 @@ def test_the_walk_finds_functions():
 
 
 @pytest.mark.parametrize("name", sorted({**FUNCTIONS, **METHODS}))
-def test_public_functions_tell_arguments_and_errors(name):
+def test_public_functions_report_arguments_and_errors(name):
     function = {**FUNCTIONS, **METHODS}[name]
     text = inspect.getdoc(function) or ""
     arguments = [argument for argument in inspect.signature(function).parameters if argument != "self"]

@@ -63,7 +63,7 @@ def test_it_gives_what_the_models_own_scores_give(name, eager):
 
 
 @paths
-def test_padding_is_left_out_unless_labels_say_otherwise(eager):
+def test_padding_is_left_out_unless_labels_differ(eager):
     model = TinyLM()
     want, _, _ = materialised(model, shifted(IDS), input_ids=IDS)
     want = want[:, :-1]
@@ -205,7 +205,7 @@ def test_an_objective_of_sequences_stays_bounded(eager):
     vocab, rows = 4099, 16
     ids = torch.randint(0, vocab, (4, 129))
     model, advantage = TinyLM(vocab, hidden=8), torch.tensor([1.0, -1.0, 0.5, -0.5])
-    # Of libflp the workspace of a pass is the chunk; the weight's gradient is as large as the weight.
+    # libflp's workspace of a pass is the chunk; the weight's gradient is as large as the weight.
     budget = None if eager else 4 << 20
     most = max(model.lm_head.weight.numel() * 4, rows * vocab * 4 if eager else budget)
 

@@ -78,7 +78,7 @@ def test_what_else_a_model_returns_stays():
         assert isinstance(pair.output, tuple) and torch.equal(pair.logprobs, out.logprobs)
 
 
-def test_a_rule_that_config_does_not_tell_is_found_out():
+def test_a_rule_that_config_does_not_name_is_found_out():
     model = make("cohere")
     model.logit_scale = 0.3
     with flp.logprob_head(model), pytest.raises(flp.UnsupportedError, match="otherwise than by scale 0.25"):

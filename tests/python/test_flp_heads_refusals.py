@@ -1,4 +1,4 @@
-"""flp.logprob_head: heads, models, calls and options that it refuses, and what it says then."""
+"""flp.logprob_head: heads, models, calls and options that it refuses, and its messages."""
 import functools
 import weakref
 
@@ -95,7 +95,7 @@ def test_a_model_without_a_head_is_refused():
     (lambda scores: scores[..., :200], {}, r"a tensor of shape \(1, 1, 200\) of scores of shape \(1, 1, 257\)"),
     (lambda scores: None, {}, "makes NoneType of scores"),
 ])
-def test_what_config_does_not_tell_is_found_out(after, config, words):
+def test_what_config_does_not_name_is_found_out(after, config, words):
     model = TinyLM(after=after, **config)
     with flp.logprob_head(model):
         with pytest.raises(flp.UnsupportedError, match=words):

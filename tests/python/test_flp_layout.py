@@ -55,7 +55,7 @@ def probe_source():
 
 @pytest.fixture(scope="module")
 def probe(tmp_path_factory):
-    """What the C compiler says, by first word."""
+    """The output of the C compiler, by first word."""
     folder = tmp_path_factory.mktemp("probe")
     (folder / "probe.c").write_text(probe_source())
     subprocess.run([os.environ.get("CC", "gcc"), "-std=c11", "-I", str(HEADER.parent), str(folder / "probe.c"), "-o",

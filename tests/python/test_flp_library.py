@@ -1,4 +1,4 @@
-"""Finding libflp, its log, its plans in words, the fall of device tensors, fork, and a process without torch."""
+"""Finding libflp, its log, its plans in words, the fallback of device tensors, fork, and a process without torch."""
 import logging
 import operator
 import os
@@ -137,7 +137,7 @@ def test_explain_makes_the_plan_of_the_call():
     assert info.backward and _plans.existing() == made and len(made) == 1
 
 
-def test_workspace_is_what_the_layout_says(monkeypatch):
+def test_workspace_is_that_of_the_layout(monkeypatch):
     hidden, weight, target, _ = problem()
     seen = []
     execute = _plans.Plan.execute
@@ -160,7 +160,7 @@ HAS_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="the driver of th
 
 
 @HAS_GPU
-def test_device_tensors_fall_to_the_torch_form(no_driver, caplog):
+def test_device_tensors_fall_back_to_the_torch_form(no_driver, caplog):
     for _ in range(2):
         flp.clear_plans()
         with caplog.at_level(logging.INFO, logger="flp"):
@@ -175,7 +175,7 @@ def test_device_tensors_fall_to_the_torch_form(no_driver, caplog):
 
 @HAS_GPU
 @pytest.mark.parametrize("environment", [{"FLP_STRICT": "1"}, {"FLP_FORCE": "generic"}, {"FLP_FORCE": "jit"}], ids=str)
-def test_device_tensors_do_not_fall_when_told_so(no_driver, monkeypatch, environment):
+def test_device_tensors_do_not_fall_back_when_asked_to(no_driver, monkeypatch, environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(flp.UnavailableError) as caught:

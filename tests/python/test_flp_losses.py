@@ -88,7 +88,7 @@ def test_the_estimates_mean_the_divergence():
 
 
 @pytest.mark.parametrize("rule", ["ppo", "grpo", "dr_grpo", "gspo"])
-def test_divergence_and_entropy_are_averaged_as_said(batch, rule):
+def test_divergence_and_entropy_are_averaged_as_documented(batch, rule):
     logprob = batch["logprob"].float().requires_grad_()
     entropy = batch["entropy"].float().requires_grad_()
     arguments = {"old_logprob": batch["old"].float(), "mask": batch["mask"], "length": T}

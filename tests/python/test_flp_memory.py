@@ -171,7 +171,7 @@ def test_arguments_that_are_refused():
 
 
 class Allocator:
-    """What torch.cuda tells of one device, and a trace of it; blocks of 10 grains in segments of 20."""
+    """What torch.cuda reports of one device, and a trace of it; blocks of 10 grains in segments of 20."""
 
     def __init__(self, monkeypatch, clock):
         self.trace, self.reserved, self.allocated, self.segments, self.clock = [], 0, 0, 0, clock
@@ -263,7 +263,7 @@ def test_a_trace_of_a_device(allocator, monkeypatch):
     assert peaks["training"]["allocated"] == 60 * UNIT and peaks["training"]["growths"] == 0
 
 
-def test_a_trace_that_lost_its_beginning_says_so(allocator, monkeypatch):
+def test_a_trace_that_lost_its_beginning_reports_it(allocator, monkeypatch):
     monkeypatch.setattr(profiler, "TRACES", True)
     with flp.memory.Profiler(max_entries=4) as prof:
         for _ in range(3):

@@ -142,7 +142,7 @@ def test_rewinding_finds_the_state_before(seed):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_peaks_are_the_greatest_of_what_was_in_force(seed):
-    """Against a walk over every microsecond."""
+    """Against a loop over every microsecond."""
     rng = random.Random(200 + seed)
     events, spans = random_events(rng, 40, 120), random_spans(rng, 1200)
     line = Timeline(None, 0, spans.at).run(events)
@@ -189,7 +189,7 @@ def test_the_studys_terms_by_hand():
     assert peaks["inference"]["reserved"] == 8 * UNIT and peaks["inference/logprob"]["fragmentation"] == 0
 
 
-def test_results_of_a_step_are_told_from_what_it_needs():
+def test_results_of_a_step_are_distinguished_from_what_it_needs():
     """Scores that the forward step keeps for the backward one, a temporary and the gradient of a weight, which is freed
     between steps, each in a segment of its own; an unexplained one, outside of all spans, is nobody's."""
     spans = Spans()

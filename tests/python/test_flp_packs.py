@@ -31,7 +31,7 @@ print(json.dumps([_plans.rung_name(plan.rung), plan.describe()]))
 
 
 def plan_of_a_step(pack_path, cache, **options):
-    """-> (rung, what it says of itself) of a step by grpo with k3."""
+    """-> (rung, its description) of a step by grpo with k3."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("FLP_") or name == "FLP_LIBRARY"}
     env.update(FLP_CACHE_PATH=str(pack_path), FLP_CACHE_DIR=str(cache), FLP_JIT_LIBRARY="/nonexistent/libflpgen.so",
                FLP_CUDA_LIBRARY=FAKE, FAKE_CUDA="capability=9.0;name=A GPU;sms=7;driver=13000")

@@ -182,7 +182,7 @@ def test_a_call_that_fails_gives_its_workspace_back(monkeypatch):
         assert stats()["allocated_bytes"] == 0
 
 
-def test_a_failing_end_is_raised_or_said_beside_what_failed_before(monkeypatch, caplog):
+def test_a_failing_end_is_raised_or_reported_beside_what_failed_before(monkeypatch, caplog):
     def fails(arena):
         raise flp.DriverError("the driver is gone")
 

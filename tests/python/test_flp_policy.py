@@ -247,16 +247,16 @@ def test_a_row_with_a_bad_target_is_loud_and_counted():
         flp.check()
 
 
-def test_rules_of_sequences_say_how_they_run(monkeypatch):
-    said = []
+def test_rules_of_sequences_report_how_they_run(monkeypatch):
+    logged = []
     monkeypatch.setattr("flp._policy._said", set())
-    flp.set_log(lambda level, text: said.append(text))
+    flp.set_log(lambda level, text: logged.append(text))
     try:
         batch = Batch()
         batch.fused("gspo"), batch.fused("gspo"), batch.fused("grpo")
     finally:
         flp.set_log(None)
-    assert [text for text in said if "gspo pools" in text and "mode recompute" in text] == said
+    assert [text for text in logged if "gspo pools" in text and "mode recompute" in text] == logged
 
 
 def test_the_snippet_of_the_manual_runs(capsys):
@@ -347,7 +347,7 @@ def test_the_torch_form_has_no_programs(mine, monkeypatch):
         Batch().fused(mine, beta=0.0, ref_logprob=None, vectors={"reward": given, "unused": given})
 
 
-def test_programs_say_what_they_read():
+def test_programs_report_what_they_read():
     program = _programs.builtin("grpo+k3+entropy")
     assert program.name == "grpo+k3+entropy"
     assert sorted(program.metrics) == ["clip_fraction", "entropy", "kl", "kl_old", "ratio"]

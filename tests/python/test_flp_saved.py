@@ -1,5 +1,6 @@
-"""Mode S in linear_logprob: when exponentials are kept, that they reach both passes, are used once and then freed. The
-eager rung keeps none, so a stand-in grants the memory, notes what a pass is told of it, and lets the pass recompute."""
+"""Save mode in linear_logprob: when exponentials are saved, that they reach both passes, are used once and then freed.
+The eager rung keeps none, so a stand-in grants the memory, notes what a pass gets of it, and lets the pass
+recompute."""
 import gc
 import weakref
 
@@ -10,11 +11,11 @@ import flp
 from flp import _c, _plans, _run
 
 N, D, V = 6, 16, 40
-BYTES = 1 << 20  # what the stand-in says that it keeps
+BYTES = 1 << 20  # what the stand-in reports that it keeps
 
 
 class Passes:
-    """What each executed pass was told: (pass, keeps, saved, saved_bytes, old_lse); and what of mode S was asked with
+    """What each executed pass got: (pass, keeps, saved, saved_bytes, old_lse); and what of save mode was asked with
     which budget."""
 
     def __init__(self):
@@ -116,7 +117,7 @@ def test_one_budget_is_passed_on_to_all_that_is_asked(passes, options, budget):
 
 def test_true_needs_a_rung_that_keeps():
     hidden, weight, target = operands()
-    with pytest.raises(flp.UnsupportedError, match="save is True, but nothing here keeps exponentials of torch.bfloat16"):
+    with pytest.raises(flp.UnsupportedError, match="save is True, but nothing here saves exponentials of torch.bfloat16"):
         flp.linear_logprob(hidden, weight, target, save=True)
     with torch.no_grad():
         flp.linear_logprob(hidden, weight, target, save=True)   # scoring keeps nothing
@@ -154,7 +155,7 @@ def test_what_it_does_not_keep_for(passes):
 
 def test_other_gradients_than_were_planned_recompute(passes):
     if _run_knows_nodes() is None:
-        pytest.skip("this torch cannot tell which gradients a backward pass is for")
+        pytest.skip("this torch does not report which gradients a backward pass is for")
     hidden, weight, target = operands()
     logprob = flp.linear_logprob(hidden * 1, weight, target)
     torch.autograd.grad(logprob.sum(), weight)

@@ -1,4 +1,4 @@
-"""A vocabulary cut over ranks: partials, their merge and the backward pass, against the whole head."""
+"""A vocabulary sharded over ranks: partials, their merge and the backward pass, against the whole head."""
 import pytest
 import torch
 

@@ -77,7 +77,7 @@ def test_the_loop_learns():
     assert all(torch.equal(value, before[name]) for name, value in loop.reference.state_dict().items())
 
 
-def test_gradients_reach_the_trunk_through_the_cut():
+def test_gradients_reach_the_trunk_through_the_split():
     """The split backward pass gives the gradients of the whole one."""
     loop = fragmentation.Loop(tiny(), "naive", "never")
     ids, logprobs, advantage, _ = loop.infer(6)

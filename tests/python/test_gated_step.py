@@ -87,7 +87,7 @@ def test_a_step_that_cannot_be_captured_is_caught(monkeypatch):
     assert row["graph"] is False and row["errors"][0].startswith("cannot be captured: operation not permitted")
 
 
-def test_without_a_gpu_the_script_says_so(monkeypatch, capsys):
+def test_without_a_gpu_the_script_reports_it(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert gated_step.main([]) == 2
     assert "--cpu tries the script without" in capsys.readouterr().err

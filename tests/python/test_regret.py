@@ -26,11 +26,11 @@ def test_the_shapes_are_those_of_the_seed():
 @pytest.mark.parametrize("included, ratio, expected", [
     (None, 0.95, 1 / 0.95 - 1), (None, 1.0, 0), ({"cut": "x", "ratio": 1.2}, 0.96, 0.25),
     ({"cut": "x", "ratio": 0.99}, 1.0, 0)])
-def test_regret_is_what_the_untuned_cut_loses(included, ratio, expected):
+def test_regret_is_what_the_untuned_tiling_loses(included, ratio, expected):
     assert regret.regret_of({"kind": "dz", "included": included, "ratio": ratio}) == pytest.approx(expected)
 
 
-def test_an_untuned_cut_that_was_not_timed_ends_it():
+def test_an_untuned_tiling_that_was_not_timed_ends_it():
     with pytest.raises(SystemExit, match="illegal: too large"):
         regret.regret_of({"kind": "dz", "ratio": 1, "included": {"cut": "x", "status": "illegal", "ratio": None,
                                                                   "reason": "too large"}})
@@ -38,7 +38,7 @@ def test_an_untuned_cut_that_was_not_timed_ends_it():
 
 @pytest.fixture
 def tool(monkeypatch):
-    """Stands in for flpgen: the second shape is cut as a neighbour, which loses a tenth."""
+    """Stands in for flpgen: the second shape has a neighbour's tiling, which loses a tenth."""
     asked = []
 
     def run(command, **environment):
@@ -47,7 +47,7 @@ def tool(monkeypatch):
             return {"generator": {"sources": "a" * 16}}
         if command[1] == "explain":
             near = len([c for c in asked if c[1] == "explain"]) == 2
-            return {"plan": {"rung": "jit", "cut": "as the nearest" if near else "own choice",
+            return {"plan": {"rung": "jit", "cut": "as the nearest" if near else "default",
                              "tune": "forward:stages=4" if near else ""}}
         included = {"cut": "stages=4", "status": "timed", "ratio": 1.1, "reason": ""} if "--include" in command else None
         step = {"kind": "forward", "chosen": "x", "ratio": 1.0, "noise": 0.01, "included": included}

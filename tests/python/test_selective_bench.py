@@ -146,7 +146,7 @@ def test_times_and_memory_are_held_to_their_limits(changed, missed):
     assert [one["what"] for one in claims(found) if not one["met"]] == missed
 
 
-def test_the_static_form_is_told_without_a_limit():
+def test_the_static_form_is_reported_without_a_limit():
     found = {one["what"]: one for one in selective.speed_verdicts("float32", made_up_rows(), read_gbps=4400)}
     assert len(found) == 8 and [what for what, one in found.items() if one not in claims(found.values())] == [
         "forward, times faster than torch.compile, static",

@@ -36,8 +36,8 @@ def test_the_script_writes_a_record(tmp_path):
 @pytest.mark.parametrize("kind, cuts", [("equal", [(100, 100), (100, 100), (101, 101)]),
                                         ("uneven", [(133, 133), (101, 101), (67, 67)]),
                                         ("padded", [(192, 192), (192, 109), (192, 0)])])
-def test_cuts(kind, cuts):
-    got = tensor_parallel.cuts_of(kind, 301, 3)
+def test_shards(kind, cuts):
+    got = tensor_parallel.shards_of(kind, 301, 3)
     assert sum(real for _, real in got) == 301 and sorted(got, reverse=True) == sorted(cuts, reverse=True)
 
 
@@ -48,7 +48,7 @@ def truth():
     return tensor_parallel.Truth(data.Data(options, data.Head(options, device), options.rows, device), options.dtype)
 
 
-def test_the_bounds_tell_right_from_wrong(truth):
+def test_the_bounds_distinguish_right_from_wrong(truth):
     logprob = flp.linear_logprob(truth.batch.hidden, truth.batch.weight, truth.batch.target)
     assert truth.rows_of_bound("logprob", logprob) < 1 < truth.rows_of_bound("logprob", logprob + 2e-5)
     assert truth.rows_of_bound("entropy", torch.full_like(logprob, 5.0)) > 1

@@ -29,7 +29,7 @@ LLC = shutil.which("llc-19") or next(iter(glob.glob("/usr/lib/llvm-19/bin/llc"))
 BY_VALUE = " byval([128 x i8]) align 64"  # tensor maps, which stay where the launch has them
 FOUR = r"(\{ (?:float|i32)(?:, (?:float|i32)){3} \})"
 
-# What the IR says -> the function of simt.c or hopper.c, by its result and the types of its arguments.
+# A call in the IR -> the function of simt.c or hopper.c, by its result and the types of its arguments.
 WORDS = (
     (r'asm sideeffect "ld\.shared\.(\w+) \$0, \[\$1\];", "[^"]*"', r"@simt_ld_\1"),
     (r'asm sideeffect "st\.shared\.(\w+) \[\$0\], \$1;", "[^"]*"', r"@simt_st_\1"),

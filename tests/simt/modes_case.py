@@ -1,8 +1,9 @@
-"""One problem in modes F, R, S and P on the stand-in for libcuda that runs kernels on the CPU: prints what it found as JSON.
+"""One problem in score, recompute, save and stream modes on the stand-in for libcuda that runs kernels on the CPU:
+prints what it found as JSON.
 
 Run with FLP_LIBRARY and the stand-ins in the environment (test_modes.py) and a JSON object of settings, see Case. Device
 memory of the stand-in is host memory, so arrays of numpy are passed as they are. Gradients are compared with float64 by the
-relative Frobenius error; mode R on the same inputs is the measure of modes S and P.
+relative Frobenius error; recompute mode on the same inputs is the measure of save and stream modes.
 """
 import ctypes
 import importlib
@@ -31,7 +32,7 @@ c = bindings()
 
 @dataclass
 class Case:
-    """vocab, hidden, rows; what the spec asks for; and rows that ask something special of mode S or P."""
+    """vocab, hidden, rows; what the spec asks for; and rows that ask something special of save or stream mode."""
     vocab: int = 1100
     hidden: int = 40
     rows: int = 150
@@ -47,7 +48,7 @@ class Case:
     nan_row: bool = False    # a row of NaN and one with an infinity, both without upstream gradient
     old_lse: bool = False
     vocab_valid: int = 0
-    loss: str = ""           # of the step; "" leaves mode P out
+    loss: str = ""           # of the step; "" leaves stream mode out
     chunk_rows: int = 64     # of the step
     step_mode: int = 6
     peaked: bool = False     # scores as of a trained model, shifted by a constant through the bias
@@ -148,7 +149,7 @@ class Problem:
         return logp, p, slope, chosen, entropy, lse[:, 0]
 
     def gradients(self, g, e):
-        """float64 gradients of Σ g·logprob + e·entropy; rows without work give nothing."""
+        """float64 gradients of Σ g·logprob + e·entropy; inactive rows give nothing."""
         logp, p, slope, _, entropy, _ = self.rows()
         one = numpy.zeros_like(p)
         one[numpy.arange(len(p)), numpy.maximum(self.target, 0)] = 1
@@ -313,7 +314,7 @@ def judge(problem, logprob):
 
 
 def run_saved(problem, plain, base, out):
-    """Mode S beside modes F and R."""
+    """Save mode beside score and recompute modes."""
     runner = Runner(problem, keep=1)
     saved = aligned((runner.saved_bytes(),), numpy.uint8)
     forward = runner.forward(saved)
@@ -325,7 +326,7 @@ def run_saved(problem, plain, base, out):
 
 
 def run_step(problem, plain, base, out):
-    """A step, beside the same loss on mode F's logprobs and mode R's gradients of it."""
+    """A step, beside the same loss on score mode's logprobs and recompute mode's gradients of it."""
     runner = Runner(problem, loss=problem.case.loss, mode=problem.case.step_mode, chunk_rows=problem.case.chunk_rows)
     loss, g, e, parameters = judge(problem, base["logprob"].astype(float))
     entropy = base["entropy"].astype(float) if "entropy" in base else 0

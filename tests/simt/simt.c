@@ -1,10 +1,11 @@
 /* simt.c: what a kernel made for the CPU by compile.py calls: threads of a cluster as fibres, and the words of a GPU;
  * those of Hopper alone are in hopper.c.
  *
- * A fibre runs until it waits for others: at a barrier, or where the lanes of a warp exchange values. It says which word
- * it watches, and is not entered again before that has changed. Values are posted in two arrays by turns: no lane is two exchanges ahead of
- * another. Asynchronous work is done at once, so that a missing wait does not show. Clusters run one after the other.
- * Addresses of shared memory are offsets; one that names a CTA of the cluster has its rank + 1 above bit 24. */
+ * A fibre runs until it waits for others: at a barrier, or where the lanes of a warp exchange values. It names the word
+ * that it watches, and is not entered again before that has changed. Values are posted in two arrays by turns: no lane
+ * is two exchanges ahead of another. Asynchronous work is done at once, so that a missing wait does not show. Clusters
+ * run one after the other. Addresses of shared memory are offsets; one that names a CTA of the cluster has its rank + 1
+ * above bit 24. */
 #include "simt.h"
 
 #include <math.h>
@@ -139,7 +140,7 @@ void simt_warpgroup_barrier(void) {
 }
 void simt_nothing(void) {}
 
-/* Barriers by number, for as many threads as each caller says. */
+/* Barriers by number, for as many threads as each caller passes. */
 void simt_bar_arrive(uint32_t id, uint32_t threads) {
   simt_group *g = &simt.named[simt_rank()][id];
   g->live = (int)threads;

@@ -23,7 +23,7 @@ HEADS = [
     ["--dtype", "bf16", "--grad", "hidden,weight,bias", "--bias", "--entropy", "backward"],
     ["--dtype", "fp16", "--grad", "hidden,weight", "--softcap", "20", "--entropy", "forward", "--per-row-temperature"],
     ["--dtype", "fp32", "--grad", "hidden,weight", "--accumulate-grad-weight", "--target-dtype", "int32"]]
-CUTS = [  # of Hopper's kernels, otherwise than their templates choose
+TILINGS = [  # tilings of Hopper's kernels that are not the defaults
     "forward:cooperative,256x192,stages=3;products:128x128,cluster=1", "forward:ping-pong,128x128,cluster=1",
     "forward:192x128,stages=4;dz:192x128,stages=4;products:256x128,cluster=1", "forward:64x256,stages=3;dz:64x256,stages=3"]
 
@@ -64,10 +64,10 @@ def test_a_head(tmp_path, capability, entry, head):
     assert entry in made and ("products_map" in made) == (capability == "9.0")
 
 
-@pytest.mark.parametrize("cut", [*CUTS[:2], *[pytest.param(cut, marks=pytest.mark.long) for cut in CUTS[2:]]])
-def test_hopper_cut_otherwise(tmp_path, cut):
+@pytest.mark.parametrize("tiling", [*TILINGS[:2], *[pytest.param(one, marks=pytest.mark.long) for one in TILINGS[2:]]])
+def test_hopper_other_tilings(tmp_path, tiling):
     passed(check(tmp_path, "9.0", "--vocab", 1100, "--hidden", 40, "--rows", 230, "--dtype", "bf16", "--grad", "hidden,weight",
-                 "--tune", cut), least=20)
+                 "--tune", tiling), least=20)
     made = entries_in(tmp_path)
     assert {"forward_map", "dz_map", "products_map"} <= made and "forward" not in made
 
@@ -75,7 +75,7 @@ def test_hopper_cut_otherwise(tmp_path, cut):
 @pytest.mark.parametrize("capability,entry,mode", [
     ("8.0", "forward_keep", ["--mode", "P", "--loss", "ppo+k2+entropy", "--grad", "hidden,weight,bias", "--bias"]),
     ("9.0", "forward_keep_map", ["--mode", "S", "--grad", "hidden,weight"])], ids=["P", "S"])
-def test_kept_exponentials(tmp_path, capability, entry, mode):
+def test_saved_exponentials(tmp_path, capability, entry, mode):
     record = check(tmp_path, capability, "--vocab", 820, "--hidden", 24, "--rows", 17, "--dtype", "bf16", *mode)
     passed(record, least=50)
     assert {"logprob bits", "grad_hidden", "grad_weight"} <= {row["output"] for row in record["rows"]}

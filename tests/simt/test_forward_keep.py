@@ -54,7 +54,7 @@ class Case:
         return self.scale[:, None] * numpy.tanh(CAP_IN * x), numpy.cosh(CAP_IN * x)**-2
 
     def arguments(self, tile, vocab, part, zy):
-        """Of forward and forward_map alike, but for what is not the entry's."""
+        """Parameters of forward and forward_map alike, without those that the entry lacks."""
         rows = tile["rows"] * max(tile["cluster"], 1)
         own = {"hidden": self.hidden, "hidden_stride": DEPTH, "weight": self.weight, "weight_stride": DEPTH,
                "index": self.index, "bands": -(-ROWS // rows), "groups": -(-vocab // tile["unit_columns"])}
@@ -98,7 +98,7 @@ def bits(array):
 
 
 def hold(case, forward, with_kept, reference, kept, is_map, slope=0):
-    """Everything that abi.h says of a launch."""
+    """Everything that abi.h defines of a launch."""
     (t, slopes), active = case.scores(), case.active
     for plain, keeping in zip(forward, with_kept):
         assert (bits(plain) == bits(keeping)).all()
@@ -132,7 +132,7 @@ def test_keeps_slopes_of_a_softcap(folder, arch):
 
 
 @pytest.mark.parametrize("tune", ["cooperative,256x192,stages=3", "ping-pong,128x128,cluster=1"])
-def test_hopper_cut_otherwise(folder, tune):
+def test_hopper_other_tilings(folder, tune):
     case = Case(HEADS["entropy"], ROWS - 3)
     hold(case, *keep(case, "sm_90a", folder, tune=tune), True)
 

@@ -54,7 +54,8 @@ def test_reference(made):
 
 
 class Rows:
-    """Kept exponentials of random rows, with statistics and records that belong to them. spread: lse - reference of each"""
+    """Saved exponentials of random rows, with statistics and records that belong to them. spread: lse - reference of
+    each"""
 
     def __init__(self, count, vocab, spread, entropy, seed=3):
         random = numpy.random.default_rng(seed)

@@ -1,5 +1,5 @@
-"""The products of kept exponentials with a factor a row, sm_80's and Hopper's, and losses by active row, on the CPU against
-NumPy in double."""
+"""The products of saved exponentials with a factor a row, sm_80's and Hopper's, and losses by active row, on the CPU
+against NumPy in double."""
 import sys
 from pathlib import Path
 

@@ -1,5 +1,6 @@
-"""Modes S and P whole, on kernels that run on the CPU (modes_case.py): logprob and entropy have mode F's bits, gradients are
-as near to float64 as mode R's on the same inputs but for the rounding of what is kept, on sm_80's kernels and Hopper's."""
+"""Save and stream modes whole, on kernels that run on the CPU (modes_case.py): logprob and entropy have score mode's
+bits, gradients are as near to float64 as recompute mode's on the same inputs but for the rounding of what is kept, on
+sm_80's kernels and Hopper's."""
 import json
 import os
 import subprocess
@@ -30,8 +31,8 @@ HEADS = {
 }
 # One head a way through the kernels; the others are variations.
 SHORT = {"plain", "expanded", "frozen", "peaked", "any loss", "nan_redone_expanded"}
-# kept and scaled rows are rounded to bf16 each where mode R rounds dz alone: √2 in grad_weight, and as much again for the
-# luck of a few hundred rows
+# kept and scaled rows are rounded to bf16 each where recompute mode rounds dz alone: √2 in grad_weight, and as much
+# again for the luck of a few hundred rows
 WORST = {"hidden": 1.5, "weight": 1.8, "bias": 1.5}
 
 

@@ -1,5 +1,5 @@
-"""flp.linear_logprob in mode S and flp.policy_loss in mode P, on the stand-in for libcuda that runs kernels on the CPU: prints
-errors against float64 as JSON.
+"""flp.linear_logprob in save mode and flp.policy_loss in stream mode, on the stand-in for libcuda that runs kernels on
+the CPU: prints errors against float64 as JSON.
 
 Tensors of the CPU pass for device memory, as the stand-in's is host memory; workspace comes from an arena of the stand-in,
 which is the memory that its memset fills. Run with the stand-ins in the environment (test_modes.py).
@@ -19,7 +19,7 @@ MODE_P = 6
 
 
 def pretend():
-    """CPU tensors go to device 0; plans that train by a loss are told mode P, which is not worth it at these sizes."""
+    """CPU tensors go to device 0; plans that train by a loss pin stream mode, which is not worth it at these sizes."""
     create, new_options = _plans._create, _c.new_options
 
     def create_in_mode_p(key):
@@ -60,7 +60,7 @@ def relative(got, wanted):
 
 
 def saved(batch):
-    """Mode S, its second backward pass, and mode R, for a gradient of every row and of the entropy."""
+    """Save mode, its second backward pass, and recompute mode, for a gradient of every row and of the entropy."""
     def loss_of(logprob, entropy):
         return (logprob * batch.old).sum() + 0.1 * entropy.sum()
 
@@ -79,7 +79,7 @@ def saved(batch):
 
 
 def streamed(batch):
-    """Mode P: gradients of its own, into a buffer, and of a frozen head."""
+    """Stream mode: gradients of its own, into a buffer, and of a frozen head."""
     leaves, logprob, entropy = batch.exact()
     want, _ = flp.losses.policy_loss("grpo", logprob, batch.advantage, entropy=entropy, **batch.options())
     wanted, buffer = torch.autograd.grad(want, leaves), torch.zeros(V, D)

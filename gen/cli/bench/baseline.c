@@ -1,9 +1,9 @@
-/* baseline.c: bare matrix products over a benchmark's data, of the same shapes as a pass is made of. */
+/* baseline.c: GEMM baselines over a benchmark's data, of the same shapes as a pass is made of. */
 #include "gen/cli/bench/bench.h"
 #include "runtime/kernel/kernel.h"
 
 /* Workspace as NVIDIA advises for Hopper, twice over; memory that is left alone. */
-enum { BARE_WORKSPACE = 64 << 20, MEMORY_RESERVE = 128 << 20 };
+enum { GEMM_WORKSPACE = 64 << 20, MEMORY_RESERVE = 128 << 20 };
 
 static flp_status make_scores(bench_products *p, int share) {
   const flp_driver *driver = p->data->buffers.device->driver;
@@ -13,8 +13,8 @@ static flp_status make_scores(bench_products *p, int share) {
   p->vocab = bench_scores_vocab(p->spec, p->n, usable);
   if (p->vocab == 0)
     return flp_fail(FLP_ERROR_MEMORY,
-                    "--rows: the scores of %lld rows and 1024 columns for the bare products do not fit into the %zu "
-                    "bytes of device memory that are free; fewer rows do, or none with --no-bare",
+                    "--rows: the scores of %lld rows and 1024 columns for the GEMM baselines do not fit into the %zu "
+                    "bytes of device memory that are free; fewer rows do, or none with --no-baseline",
                     (long long)p->n, available);
   size_t element = flp_dtype_bytes(p->spec->dtype);
   return cli_buffer_create(p->data->buffers.device, (size_t)p->n * (size_t)p->vocab * element, &p->data->scores);
@@ -45,12 +45,12 @@ static int is_of_spec(const bench_products *p, gemm_product which) {
 flp_status bench_products_create(bench_products *p, int share, measure_clock *clock, const measure_options *choose) {
   if (!p->library) return FLP_OK;
   if (!p->data->workspace.data)
-    FLP_TRY(cli_buffer_create(p->data->buffers.device, BARE_WORKSPACE, &p->data->workspace));
+    FLP_TRY(cli_buffer_create(p->data->buffers.device, GEMM_WORKSPACE, &p->data->workspace));
   FLP_TRY(make_scores(p, share));
   for (int i = 0; i < GEMM_PRODUCTS; i++) {
     if (!is_of_spec(p, (gemm_product)i)) continue;
     gemm_shape shape = gemm_shape_of((gemm_product)i, p->spec, p->n, p->vocab);
-    FLP_TRY(gemm_create(p->library, &shape, BARE_WORKSPACE, &p->product[i]));
+    FLP_TRY(gemm_create(p->library, &shape, GEMM_WORKSPACE, &p->product[i]));
     set_operands(p, (gemm_product)i);
     FLP_TRY(gemm_choose(&p->product[i], clock, choose));
   }

@@ -1,4 +1,4 @@
-/* bench.c: `flpgen bench`, a specialisation's passes beside bare matrix products of the same shapes. */
+/* bench.c: `flpgen bench`, a specialisation's passes beside GEMM baselines of the same shapes. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ enum {
   KEY_BURST,
   KEY_ROUNDS,
   KEY_SEED,
-  KEY_NO_BARE,
+  KEY_NO_BASELINE,
   KEY_PEERS,
   KEY_JSON
 };
@@ -31,7 +31,7 @@ static const struct argp_option options[] = {
     {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 2},
     {"mode", KEY_MODE, "NAME", 0,
      CLI_MODES_HELP
-     "; save, which --keep is, keeps exponentials for backward; stream runs the steps of --loss in chunks",
+     "; save, which --keep is, saves exponentials for backward; stream runs the steps of --loss in chunks",
      2},
     {"chunk-rows", KEY_CHUNK_ROWS, "N", 0, "rows of one backward chunk", 2},
     {"chunk-vocab", KEY_CHUNK_VOCAB, "N", 0, "vocab columns of one backward chunk", 2},
@@ -41,7 +41,8 @@ static const struct argp_option options[] = {
     {"burst-ms", KEY_BURST, "MS", 0, "least length of a burst of calls; default 75", 3},
     {"rounds", KEY_ROUNDS, "N", 0, "bursts of each case, in random order; default 7", 3},
     {"seed", KEY_SEED, "S", 0, "of the data and of the order; default 1", 3},
-    {"no-bare", KEY_NO_BARE, NULL, 0, "without the bare matrix products, which need cuBLASLt", 3},
+    {"no-baseline", KEY_NO_BASELINE, NULL, 0, "without the GEMM baseline, which needs cuBLASLt", 3},
+    {"no-bare", KEY_NO_BASELINE, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
     {"peers", KEY_PEERS, "LIST", OPTION_ARG_OPTIONAL,
      "beside other libraries: runs python3 -m flp.bench with these options; all (default), or names that its help "
      "lists",
@@ -106,8 +107,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       cli_log_quiet();
       args->quiet = 1;
       return 0;
-    case KEY_NO_BARE:
-      args->no_bare = 1;
+    case KEY_NO_BASELINE:
+      args->no_baseline = 1;
       return 0;
     case KEY_PEERS:
       args->peers = text ? text : "all";
@@ -127,7 +128,7 @@ static flp_status bench(bench_args *args, const char *command) {
   FLP_TRY(cli_spec_args_mode(&args->spec, &args->options.mode));
   FLP_TRY(cli_spec_args_one_mode(&args->spec));
   FLP_TRY(cli_spec_args_resolve(&args->spec));
-  FLP_TRY(cli_spec_check_cut("--tune", args->spec.tune, &args->spec.spec));
+  FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec));
   if (args->row_count == 0) args->rows[args->row_count++] = 8192;
   if (args->peers) return bench_peers(args);
   FLP_TRY(cli_spec_args_tune(&args->spec, &args->options));
@@ -146,10 +147,10 @@ int cli_bench(int argc, char **argv) {
       options,
       parse,
       NULL,
-      "Times forward, backward and both, or steps of a loss, on this machine's GPU, beside bare matrix products of the "
+      "Times forward, backward and both, or steps of a loss, on this machine's GPU, beside GEMM baselines of the "
       "same shapes."
       "\vData is random. Every case and product runs in bursts, interleaved in random order; figures are medians over "
-      "the rounds, with the least and the most. Bare products are the fastest of the first eight algorithms that "
+      "the rounds, with the least and the most. GEMM baselines are the fastest of the first eight algorithms that "
       "cuBLASLt's heuristics name: one (the scores) for forward; for backward the scores again, but in save and stream "
       "modes, "
       "and one for the gradient of hidden and of weight each. They compute every row, masked or not. Host times are "

@@ -1,6 +1,6 @@
 /* bench.h: the parts of `flpgen bench`, divided by the file that implements them.
  *
- * Cases (the passes of a plan) and bare matrix products of the same shapes are timed in one run, interleaved. */
+ * Cases (the passes of a plan) and GEMM baselines of the same shapes are timed in one run, interleaved. */
 #ifndef FLPGEN_CLI_BENCH_H
 #define FLPGEN_CLI_BENCH_H
 
@@ -22,7 +22,7 @@ typedef struct bench_args {
   double masked; /* fraction of rows whose target is the ignore index, 0 <= masked < 1 */
   double burst_ms;
   int64_t rounds, seed;
-  int no_bare, quiet;
+  int no_baseline, quiet;
   const char *json;  /* file, or "-" */
   const char *peers; /* as flp.bench takes them, or NULL: no hand-over */
 } bench_args;
@@ -45,7 +45,7 @@ const char *bench_case_name(bench_case which);
  * kept, comes with forward where anything is kept. */
 int bench_case_exists(bench_case which, const flp_spec *spec);
 
-/* How many of each bare product a case is compared with, by gemm_product: the scores once for each pass, where backward
+/* How many of each GEMM a case is compared with, by gemm_product: the scores once for each pass, where backward
  * computes them again, and a product for each gradient. Returns their sum.
  * mode: S and P compute scores once */
 int bench_case_products(bench_case which, flp_mode mode, const flp_spec *spec, int count[GEMM_PRODUCTS]);
@@ -57,7 +57,8 @@ int bench_row_is_masked(int64_t row, double masked);
 /* Calls of so many launches each that together stay below a number of launches; at least 1. */
 int64_t bench_host_calls(int launches, int most);
 
-/* Columns of the bare scores that fit into memory: V, or the largest multiple of 1024 below it; 0 if not even that. */
+/* Columns of the GEMM baseline's scores that fit into memory: V, or the largest multiple of 1024 below it; 0 if not
+ * even that. */
 int64_t bench_scores_vocab(const flp_spec *spec, int64_t n, uint64_t free_bytes);
 
 /* ---- result.c: what was measured ---- */
@@ -66,15 +67,15 @@ typedef struct bench_row {
   bench_case which;
   int64_t n, active;
   flp_layout layout;        /* of the pass that counts most: backward where there is one */
-  uint64_t workspace_bytes; /* the larger of the passes; with what mode S keeps from one to the other */
+  uint64_t workspace_bytes; /* the larger of the passes; with what save mode saves from one to the other */
   uint64_t budget_bytes;    /* of that pass */
   int gemms;
   measure_summary ms;
-  double bare_ms;  /* sum of the medians of `gemms` bare products; < 0 if not measured */
+  double baseline_ms; /* sum of the medians of `gemms` GEMM baselines; < 0 if not measured */
   double first_ms; /* the same, each by the first algorithm that the library names */
 } bench_row;
 
-typedef struct bench_bare {
+typedef struct bench_baseline {
   gemm_product product;
   int64_t n, vocab; /* vocab: columns that were measured; times are scaled from them to V */
   measure_summary ms;
@@ -82,7 +83,7 @@ typedef struct bench_bare {
   int algorithm, algorithms; /* which of how many */
   int first;                 /* that the library does not refuse */
   double first_ms;           /* median by that one */
-} bench_bare;
+} bench_baseline;
 
 /* What a pass costs the host. */
 typedef struct bench_host {
@@ -93,8 +94,8 @@ typedef struct bench_host {
 typedef struct bench_result {
   bench_row row[BENCH_SIZES_MAX * BENCH_CASES];
   int row_count;
-  bench_bare bare[BENCH_SIZES_MAX * GEMM_PRODUCTS];
-  int bare_count;
+  bench_baseline baseline[BENCH_SIZES_MAX * GEMM_PRODUCTS];
+  int baseline_count;
   char device[128], description[CLI_REASONS_BYTES], plan_id[17], cublaslt[CUBLASLT_PATH_BYTES + 64];
   int driver_version;
   flp_rung rung;
@@ -115,7 +116,7 @@ typedef struct bench_data {
   const bench_args *args;
   call_buffers buffers;         /* its device is set */
   call_problem call;            /* of the current number of rows */
-  cli_buffer scores, workspace; /* of the bare products */
+  cli_buffer scores, workspace; /* of the GEMM baselines */
 } bench_data;
 
 /* Makes what belongs to the head; then, after clearing those before, what belongs to n rows.
@@ -130,7 +131,7 @@ flp_status bench_data_follow(bench_data *data);
 /* The arguments of a pass; workspace_bytes is the layout's. */
 flp_args bench_data_args(const bench_data *data, flp_pass pass, const flp_layout *layout);
 
-/* ---- baseline.c: bare matrix products over that data ---- */
+/* ---- baseline.c: GEMM baselines over that data ---- */
 
 typedef struct bench_products {
   const cublaslt *library; /* borrowed; NULL: there are none */
@@ -161,7 +162,7 @@ void bench_plan_time(const cli_scratch *caches, const bench_args *args, bench_re
 
 /* ---- run.c: the measurement ---- */
 
-/* That of flp_plan_saved: without a budget of the user mode S is measured whatever it takes. */
+/* That of flp_plan_saved: without a budget of the user save mode is measured whatever it takes. */
 uint64_t bench_keep_budget(const flp_options *options);
 /* error: UNAVAILABLE without a GPU or cuBLASLt; any of flp_plan_create, flp_execute and measure_run */
 flp_status bench_run(const bench_args *args, bench_result *out);

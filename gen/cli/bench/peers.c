@@ -112,7 +112,7 @@ static void add_rest(command *c, const bench_args *args) {
   add(c, "--burst-ms=%g", args->burst_ms);
   add(c, "--rounds=%" PRId64, args->rounds);
   add(c, "--seed=%" PRId64, args->seed);
-  if (args->no_bare) add(c, "--no-bare");
+  if (args->no_baseline) add(c, "--no-baseline");
   if (args->quiet) add(c, "--quiet");
   if (args->json) add(c, "--json=%s", args->json);
 }

@@ -13,7 +13,7 @@
 #include "runtime/kernel/kernel.h"
 #include "runtime/planner/planner.h"
 
-/* Of the products that the case stands for, over the rows that are not masked. */
+/* TFLOP/s of the case's products over the rows that are not masked. */
 static double tflops_of(const bench_args *args, const bench_row *row) {
   return 1e-9 * row->gemms * cli_product_flops(&args->spec.spec, row->active) / row->ms.median;
 }
@@ -35,40 +35,40 @@ static const char *format_spread(char out[CELL], const measure_summary *ms) {
 
 static void print_rows(const bench_args *args, const bench_result *result) {
   cli_table table;
-  cli_table_start(&table, "N", "case", "mode", "ms", "least .. most", "products", "bare ms", "ratio", "to first",
+  cli_table_start(&table, "N", "case", "mode", "ms", "least .. most", "products", "GEMM ms", "ratio", "to first",
                   "TFLOP/s", "workspace", NULL);
   cli_table_may_move(&table, 4, "least .. most ms: ");
   cli_table_may_move(&table, 10, "workspace: ");
   for (int i = 0; i < result->row_count; i++) {
     const bench_row *row = &result->row[i];
     char n[CELL], gemms[CELL], cell[6][CELL], bytes[CLI_TEXT_BYTES];
-    int bare = row->bare_ms >= 0;
+    int baseline = row->baseline_ms >= 0;
     snprintf(n, sizeof n, "%" PRId64, row->n);
     snprintf(gemms, sizeof gemms, "%d", row->gemms);
     cli_table_add(&table, n, bench_case_name(row->which), flp_mode_name(row->layout.mode),
                   format(cell[0], "%.3f", row->ms.median), format_spread(cell[1], &row->ms), gemms,
-                  bare ? format(cell[2], "%.3f", row->bare_ms) : "-",
-                  bare ? format(cell[3], "%.3f", row->ms.median / row->bare_ms) : "-",
-                  bare ? format(cell[5], "%.3f", row->ms.median / row->first_ms) : "-",
+                  baseline ? format(cell[2], "%.3f", row->baseline_ms) : "-",
+                  baseline ? format(cell[3], "%.3f", row->ms.median / row->baseline_ms) : "-",
+                  baseline ? format(cell[5], "%.3f", row->ms.median / row->first_ms) : "-",
                   format(cell[4], "%.0f", tflops_of(args, row)), cli_format_bytes((double)row->workspace_bytes, bytes),
                   NULL);
   }
   cli_table_finish(&table);
 }
 
-static void print_bare(const bench_args *args, const bench_result *result) {
+static void print_baselines(const bench_args *args, const bench_result *result) {
   cli_table table;
-  cli_table_start(&table, "N", "bare product", "ms", "least .. most", "TFLOP/s", "algorithm", "first ms", "", NULL);
-  for (int i = 0; i < result->bare_count; i++) {
-    const bench_bare *bare = &result->bare[i];
+  cli_table_start(&table, "N", "GEMM baseline", "ms", "least .. most", "TFLOP/s", "algorithm", "first ms", "", NULL);
+  for (int i = 0; i < result->baseline_count; i++) {
+    const bench_baseline *baseline = &result->baseline[i];
     char n[CELL], which[CELL], scaled[64] = "", cell[4][CELL];
-    snprintf(n, sizeof n, "%" PRId64, bare->n);
-    snprintf(which, sizeof which, "%d of %d", bare->algorithm + 1, bare->algorithms);
-    if (bare->vocab != args->spec.spec.vocab)
-      snprintf(scaled, sizeof scaled, "scaled from %" PRId64 " columns", bare->vocab);
-    cli_table_add(&table, n, gemm_product_name(bare->product), format(cell[0], "%.3f", bare->ms.median),
-                  format_spread(cell[1], &bare->ms), format(cell[2], "%.0f", bare->tflops), which,
-                  format(cell[3], "%.3f", bare->first_ms), scaled, NULL);
+    snprintf(n, sizeof n, "%" PRId64, baseline->n);
+    snprintf(which, sizeof which, "%d of %d", baseline->algorithm + 1, baseline->algorithms);
+    if (baseline->vocab != args->spec.spec.vocab)
+      snprintf(scaled, sizeof scaled, "scaled from %" PRId64 " columns", baseline->vocab);
+    cli_table_add(&table, n, gemm_product_name(baseline->product), format(cell[0], "%.3f", baseline->ms.median),
+                  format_spread(cell[1], &baseline->ms), format(cell[2], "%.0f", baseline->tflops), which,
+                  format(cell[3], "%.3f", baseline->first_ms), scaled, NULL);
   }
   cli_table_finish(&table);
 }
@@ -97,13 +97,13 @@ static void print_host(const bench_result *result) {
 void bench_print(const bench_args *args, const bench_result *result) {
   cli_print(2, "device: %s", result->device);
   cli_print(2, "plan: %s", result->description);
-  if (args->masked > 0) cli_print(2, "masked: %g of the rows; bare products compute all rows", args->masked);
+  if (args->masked > 0) cli_print(2, "masked: %g of the rows; GEMM baselines compute all rows", args->masked);
   putchar('\n');
   print_rows(args, result);
-  if (result->bare_count) {
+  if (result->baseline_count) {
     putchar('\n');
     cli_print(2, "cuBLASLt: %s", result->cublaslt);
-    print_bare(args, result);
+    print_baselines(args, result);
   }
   print_host(result);
   if (result->plan_warm_ms >= 0)
@@ -140,7 +140,7 @@ static json_t *grads_json(uint32_t grads) {
 static json_t *row_json(const bench_args *args, const bench_result *result, const bench_row *row) {
   const flp_spec *spec = &args->spec.spec;
   const flp_loss *loss = cli_loss_of(spec);
-  int bare = row->bare_ms >= 0;
+  int baseline = row->baseline_ms >= 0;
   const field fields[] = {{"case", json_string(bench_case_name(row->which))},
                           {"N", json_integer(row->n)},
                           {"D", json_integer(spec->hidden)},
@@ -154,10 +154,10 @@ static json_t *row_json(const bench_args *args, const bench_result *result, cons
                           {"ms", cli_json_number(row->ms.median)},
                           {"ms_low", cli_json_number(row->ms.low)},
                           {"ms_high", cli_json_number(row->ms.high)},
-                          {"bare_ms", number_or_null(bare, row->bare_ms)},
-                          {"ratio", number_or_null(bare, row->ms.median / row->bare_ms)},
-                          {"first_ms", number_or_null(bare, row->first_ms)},
-                          {"first_ratio", number_or_null(bare, row->ms.median / row->first_ms)},
+                          {"bare_ms", number_or_null(baseline, row->baseline_ms)},
+                          {"ratio", number_or_null(baseline, row->ms.median / row->baseline_ms)},
+                          {"first_ms", number_or_null(baseline, row->first_ms)},
+                          {"first_ratio", number_or_null(baseline, row->ms.median / row->first_ms)},
                           {"tflops", cli_json_number(tflops_of(args, row))},
                           {"extra_bytes", cli_json_count(row->workspace_bytes)},
                           {"budget_bytes", cli_json_count(row->budget_bytes)},
@@ -167,18 +167,18 @@ static json_t *row_json(const bench_args *args, const bench_result *result, cons
   return make_object(fields, sizeof fields / sizeof fields[0]);
 }
 
-static json_t *bare_json(const bench_bare *bare) {
-  const field fields[] = {{"product", json_string(gemm_product_name(bare->product))},
-                          {"N", json_integer(bare->n)},
-                          {"measured_vocab", json_integer(bare->vocab)},
-                          {"ms", cli_json_number(bare->ms.median)},
-                          {"ms_low", cli_json_number(bare->ms.low)},
-                          {"ms_high", cli_json_number(bare->ms.high)},
-                          {"tflops", cli_json_number(bare->tflops)},
-                          {"algorithm", json_integer(bare->algorithm)},
-                          {"algorithms", json_integer(bare->algorithms)},
-                          {"first", json_integer(bare->first)},
-                          {"first_ms", cli_json_number(bare->first_ms)}};
+static json_t *baseline_json(const bench_baseline *baseline) {
+  const field fields[] = {{"product", json_string(gemm_product_name(baseline->product))},
+                          {"N", json_integer(baseline->n)},
+                          {"measured_vocab", json_integer(baseline->vocab)},
+                          {"ms", cli_json_number(baseline->ms.median)},
+                          {"ms_low", cli_json_number(baseline->ms.low)},
+                          {"ms_high", cli_json_number(baseline->ms.high)},
+                          {"tflops", cli_json_number(baseline->tflops)},
+                          {"algorithm", json_integer(baseline->algorithm)},
+                          {"algorithms", json_integer(baseline->algorithms)},
+                          {"first", json_integer(baseline->first)},
+                          {"first_ms", cli_json_number(baseline->first_ms)}};
   return make_object(fields, sizeof fields / sizeof fields[0]);
 }
 
@@ -213,8 +213,8 @@ static void set_fields(json_t *record, const field *fields, size_t count) {
 }
 
 static void fill_record(json_t *record, const bench_args *args, const bench_result *result) {
-  json_t *bare = json_array(), *rows = json_array();
-  for (int i = 0; i < result->bare_count; i++) json_array_append_new(bare, bare_json(&result->bare[i]));
+  json_t *baseline = json_array(), *rows = json_array();
+  for (int i = 0; i < result->baseline_count; i++) json_array_append_new(baseline, baseline_json(&result->baseline[i]));
   for (int i = 0; i < result->row_count; i++) json_array_append_new(rows, row_json(args, result, &result->row[i]));
   const measure_summary *host_us = &result->host[args->spec.spec.loss ? FLP_PASS_STEP : FLP_PASS_FORWARD].us;
   const field fields[] = {{"plan_id", json_string(result->plan_id)},
@@ -229,7 +229,7 @@ static void fill_record(json_t *record, const bench_args *args, const bench_resu
                           {"host", host_json(result)},
                           {"plan_cold_ms", number_or_null(result->plan_cold_ms >= 0, result->plan_cold_ms)},
                           {"plan_warm_ms", number_or_null(result->plan_warm_ms >= 0, result->plan_warm_ms)},
-                          {"bare", bare},
+                          {"bare", baseline},
                           {"rows", rows}};
   set_fields(record, fields, sizeof fields / sizeof fields[0]);
 }

@@ -1,4 +1,4 @@
-/* run.c: times the passes of a plan and bare matrix products of the same shapes, interleaved in one run. */
+/* run.c: times the passes of a plan and GEMM baselines of the same shapes, interleaved in one run. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "runtime/base/quantity.h"
 #include "runtime/planner/planner.h"
 
-/* Rounds of bursts that choose the algorithm of a bare product. */
+/* Rounds of bursts that choose the algorithm of a GEMM baseline. */
 enum { CHOOSE_ROUNDS = 3 };
 
 /* Host time: batches of calls whose launches together stay well below the driver's queue of about a thousand. */
@@ -20,13 +20,13 @@ typedef struct session {
   cli_device device;
   measure_clock clock;
   flp_plan *plan;
-  cublaslt library; /* zeroed without bare products */
+  cublaslt library; /* zeroed without GEMM baselines */
   bench_data data;
   /* of the current number of rows */
   int64_t n;
   flp_layout layout[FLP_PASS_STEP + 1]; /* by pass */
-  size_t saved_bytes;                   /* what mode S keeps; 0: nothing */
-  bench_products bare;
+  size_t saved_bytes;                   /* what save mode saves; 0: nothing */
+  bench_products baseline;
 } session;
 
 static const flp_spec *spec_of(const session *s) {
@@ -47,10 +47,10 @@ static flp_status open_plan(session *s) {
 }
 
 static flp_status open_library(session *s) {
-  if (s->args->no_bare) return FLP_OK;
+  if (s->args->no_baseline) return FLP_OK;
   flp_status status = cublaslt_open(&s->library);
   if (status != FLP_OK)
-    return flp_fail(status, "%s, or leave the bare products out with --no-bare", flp_error_detail());
+    return flp_fail(status, "%s, or leave the GEMM baselines out with --no-baseline", flp_error_detail());
   snprintf(s->result->cublaslt, sizeof s->result->cublaslt, "%s, version %zu", s->library.path, s->library.version);
   return FLP_OK;
 }
@@ -67,7 +67,7 @@ static flp_status open_session(session *s, const cli_scratch *caches) {
 }
 
 static void close_rows(session *s) {
-  bench_products_clear(&s->bare);
+  bench_products_clear(&s->baseline);
   bench_data_clear_rows(&s->data);
 }
 
@@ -117,7 +117,7 @@ uint64_t bench_keep_budget(const flp_options *options) {
   return options->budget_bytes ? 0 : UINT64_MAX;
 }
 
-/* What mode S keeps. error: UNAVAILABLE where nothing is, for then mode R would be measured in its name */
+/* What save mode saves. error: UNAVAILABLE where nothing is, for then recompute mode would be measured in its name */
 static flp_status make_saved(session *s) {
   s->saved_bytes = 0;
   if (!spec_of(s)->keep || spec_of(s)->loss) return FLP_OK;
@@ -149,25 +149,25 @@ static flp_status make_workspace(session *s) {
 
 static flp_status make_products(session *s) {
   measure_options choose = {.burst_ms = s->args->burst_ms, .rounds = CHOOSE_ROUNDS, .seed = (uint64_t)s->args->seed};
-  s->bare = (bench_products){
+  s->baseline = (bench_products){
       .library = s->library.handle ? &s->library : NULL, .data = &s->data, .spec = spec_of(s), .n = s->n};
-  return bench_products_create(&s->bare, 1, &s->clock, &choose);
+  return bench_products_create(&s->baseline, 1, &s->clock, &choose);
 }
 
 /* ---- results ---- */
 
-static const bench_bare *add_bare(session *s, gemm_product which, measure_summary ms, measure_summary first) {
-  bench_bare *bare = &s->result->bare[s->result->bare_count++];
-  *bare = (bench_bare){.product = which,
-                       .n = s->n,
-                       .vocab = s->bare.vocab,
-                       .ms = bench_products_scaled(&s->bare, ms),
-                       .tflops = 1e-9 * gemm_flops(&s->bare.product[which].shape) / ms.median,
-                       .algorithm = s->bare.product[which].chosen,
-                       .algorithms = s->bare.product[which].algorithm_count,
-                       .first = s->bare.product[which].first_algorithm,
-                       .first_ms = bench_products_scaled(&s->bare, first).median};
-  return bare;
+static const bench_baseline *add_baseline(session *s, gemm_product which, measure_summary ms, measure_summary first) {
+  bench_baseline *baseline = &s->result->baseline[s->result->baseline_count++];
+  *baseline = (bench_baseline){.product = which,
+                               .n = s->n,
+                               .vocab = s->baseline.vocab,
+                               .ms = bench_products_scaled(&s->baseline, ms),
+                               .tflops = 1e-9 * gemm_flops(&s->baseline.product[which].shape) / ms.median,
+                               .algorithm = s->baseline.product[which].chosen,
+                               .algorithms = s->baseline.product[which].algorithm_count,
+                               .first = s->baseline.product[which].first_algorithm,
+                               .first_ms = bench_products_scaled(&s->baseline, first).median};
+  return baseline;
 }
 
 static uint64_t budget_of(const session *s, flp_pass pass) {
@@ -176,7 +176,8 @@ static uint64_t budget_of(const session *s, flp_pass pass) {
   return flp_pass_budget(resolved.budget_bytes, pass);
 }
 
-static void add_row(session *s, bench_case which, measure_summary ms, const bench_bare *const bare[GEMM_PRODUCTS]) {
+static void add_row(session *s, bench_case which, measure_summary ms,
+                    const bench_baseline *const baseline[GEMM_PRODUCTS]) {
   bench_row *row = &s->result->row[s->result->row_count++];
   const flp_layout *forward = &s->layout[FLP_PASS_FORWARD], *backward = &s->layout[FLP_PASS_BACKWARD];
   int count[GEMM_PRODUCTS];
@@ -188,21 +189,21 @@ static void add_row(session *s, bench_case which, measure_summary ms, const benc
                      .workspace_bytes = s->layout[pass].bytes,
                      .budget_bytes = budget_of(s, pass),
                      .ms = ms,
-                     .bare_ms = s->library.handle ? 0 : -1,
+                     .baseline_ms = s->library.handle ? 0 : -1,
                      .first_ms = s->library.handle ? 0 : -1};
   if (which == BENCH_BOTH && forward->bytes > backward->bytes) row->workspace_bytes = forward->bytes;
   if (s->saved_bytes) row->workspace_bytes += s->saved_bytes;
   row->gemms = bench_case_products(which, row->layout.mode, spec_of(s), count);
   for (int i = 0; i < GEMM_PRODUCTS; i++) {
-    if (!bare[i]) continue;
-    row->bare_ms += count[i] * bare[i]->ms.median;
-    row->first_ms += count[i] * bare[i]->first_ms;
+    if (!baseline[i]) continue;
+    row->baseline_ms += count[i] * baseline[i]->ms.median;
+    row->first_ms += count[i] * baseline[i]->first_ms;
   }
 }
 
-/* A bare product by the algorithm that was chosen, and by the first one where that is another. */
+/* A GEMM baseline by the algorithm that was chosen, and by the first one where that is another. */
 static int add_product_items(session *s, gemm_product which, measure_item *items) {
-  gemm *product = &s->bare.product[which];
+  gemm *product = &s->baseline.product[which];
   items[0] = gemm_item(product);
   if (product->first_algorithm == product->chosen) return 1;
   items[1] = gemm_first_item(product);
@@ -214,22 +215,22 @@ static flp_status measure_rows(session *s) {
   measure_item items[BENCH_CASES + 2 * GEMM_PRODUCTS];
   measure_summary ms[BENCH_CASES + 2 * GEMM_PRODUCTS];
   measure_options options = {s->args->burst_ms, (int)s->args->rounds, (uint64_t)s->args->seed, 0};
-  const bench_bare *bare[GEMM_PRODUCTS] = {NULL};
+  const bench_baseline *baseline[GEMM_PRODUCTS] = {NULL};
   bench_case which[BENCH_CASES];
   int cases = 0, count = 0, items_of[GEMM_PRODUCTS] = {0};
   for (int i = 0; i < BENCH_CASES; i++)
     if (bench_case_exists((bench_case)i, spec_of(s))) which[cases++] = (bench_case)i;
   for (; count < cases; count++) items[count] = case_item(s, which[count]);
   for (int i = 0; i < GEMM_PRODUCTS; i++) {
-    if (bench_products_has(&s->bare, (gemm_product)i))
+    if (bench_products_has(&s->baseline, (gemm_product)i))
       items_of[i] = add_product_items(s, (gemm_product)i, &items[count]);
     count += items_of[i];
   }
   FLP_TRY(measure_run(&s->clock, items, count, &options, ms));
   const measure_summary *at = &ms[cases];
   for (int i = 0; i < GEMM_PRODUCTS; at += items_of[i++])
-    if (items_of[i]) bare[i] = add_bare(s, (gemm_product)i, at[0], at[items_of[i] - 1]);
-  for (int i = 0; i < cases; i++) add_row(s, which[i], ms[i], bare);
+    if (items_of[i]) baseline[i] = add_baseline(s, (gemm_product)i, at[0], at[items_of[i] - 1]);
+  for (int i = 0; i < cases; i++) add_row(s, which[i], ms[i], baseline);
   return FLP_OK;
 }
 
@@ -262,7 +263,7 @@ static flp_status run_rows(session *s, int64_t n) {
   if (status == FLP_OK && spec_of(s)->loss) status = follow(s);
   if (status == FLP_OK) status = make_products(s);
   if (status == FLP_OK) status = measure_rows(s);
-  /* Of the fewest rows: there the device is least likely to hold the host up. */
+  /* Host times are of the fewest rows, where the host is least likely to wait for the device. */
   if (status == FLP_OK && (s->result->host_rows == 0 || n < s->result->host_rows)) status = measure_host_time(s);
   if (status == FLP_OK) status = flp_plan_check(s->plan, s->device.stream); /* no row was bad */
   close_rows(s);

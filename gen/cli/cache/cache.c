@@ -52,7 +52,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   }
 }
 
-/* What a walk over the entries adds up. */
+/* Totals over the entries. */
 typedef struct listing {
   cli_table table;
   json_t *entries; /* NULL when a table is made */
@@ -128,7 +128,7 @@ static flp_status open_store(const cache_args *args, flp_store **out) {
   return flp_store_open(args->directory, NULL, out);
 }
 
-/* ls and verify are one walk; verify fails where an entry is bad. */
+/* ls and verify visit the entries once; verify fails if an entry is bad. */
 static flp_status list_entries(const cache_args *args, int verify) {
   flp_store *store = NULL;
   FLP_TRY(open_store(args, &store));

@@ -42,7 +42,7 @@ typedef enum call_slot {
   CALL_METRICS,
   CALL_PARTIAL, /* from the shards' forward passes to combine */
   CALL_OUTPUTS_END,
-  CALL_SAVED = CALL_OUTPUTS_END, /* from forward to backward in mode S */
+  CALL_SAVED = CALL_OUTPUTS_END, /* from forward to backward in save mode */
   CALL_WORKSPACE,
   CALL_SLOTS
 } call_slot;

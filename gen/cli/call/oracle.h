@@ -6,7 +6,7 @@
  * rounded to the operands' dtype; for fp32 operands the gradient products summed in fp32 too, else in fp64. Rounding to
  * the output's dtype is the caller's, who knows what is added to.
  *
- * Squares say what independent errors add up to. Let every probability but the target's, and every score gradient, be
+ * Squares give what independent errors add up to. Let every probability but the target's, and every score gradient, be
  * off by a relative error of its own, of mean square 1 and so small that its effect is linear: the squared error of a
  * row or column of a gradient then has this mean. The entropy and log Σ e^t of a row are taken as exact.
  *

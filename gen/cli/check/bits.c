@@ -1,6 +1,6 @@
 /* bits.c: bit identity: what the contract promises not to change a row's numbers.
  *
- * Forward: repeats, the order and number of rows, the budget, gradients asked for or not, how the kernel is cut.
+ * Forward: repeats, the order and number of rows, the budget, gradients asked for or not, the tile configuration.
  * Gradients: repeats. */
 #include "gen/cli/check/compare.h"
 #include "gen/cli/check/parts.h"
@@ -102,14 +102,14 @@ static flp_status check_forward_only(const bits_state *s) {
   return status;
 }
 
-/* The same as its template would cut it. */
+/* The same with its template's default tile configuration. */
 static flp_status check_tunables(const bits_state *s) {
   if (!s->how.tune) return FLP_OK;
   check_how how = s->how;
   how.tune = NULL;
   call_result result;
   FLP_TRY(check_run(&s->problem, &how, &result));
-  add(s, "own tunables", compare_rows(s, &result, NULL, ROWS), "forward depends on how the kernel is cut");
+  add(s, "own tunables", compare_rows(s, &result, NULL, ROWS), "forward depends on the tile configuration");
   call_result_clear(&result);
   return FLP_OK;
 }

@@ -22,16 +22,16 @@ typedef enum check_fill {
 /* Patterns of rows. */
 typedef enum check_rows {
   CHECK_ROWS_ALL,
-  CHECK_ROWS_MASKED,    /* every third has the ignore index */
-  CHECK_ROWS_LIST,      /* a row list, unordered, with repeats and two ids that are no row */
-  CHECK_ROWS_BAD,       /* targets out of range and, if per row, temperatures <= 0, NaN and infinite */
-  CHECK_ROWS_NAN,       /* NaN and Inf in hidden rows */
-  CHECK_ROWS_IDLE,      /* every second row without upstream gradient */
-  CHECK_ROWS_LAST_TILE, /* every target among the last columns */
-  CHECK_ROWS_NAN_IDLE   /* NaN and Inf in hidden rows without upstream gradient */
+  CHECK_ROWS_MASKED,      /* every third has the ignore index */
+  CHECK_ROWS_LIST,        /* a row list, unordered, with repeats and two ids that are no row */
+  CHECK_ROWS_BAD,         /* targets out of range and, if per row, temperatures <= 0, NaN and infinite */
+  CHECK_ROWS_NAN,         /* NaN and Inf in hidden rows */
+  CHECK_ROWS_INACTIVE,    /* every second row without upstream gradient */
+  CHECK_ROWS_LAST_TILE,   /* every target among the last columns */
+  CHECK_ROWS_NAN_INACTIVE /* NaN and Inf in hidden rows without upstream gradient */
 } check_rows;
 
-/* What a forward pass is told of an old policy. */
+/* What a forward pass gets of an old policy. */
 typedef enum check_old {
   CHECK_OLD_NONE,
   CHECK_OLD_NEAR, /* a few nats off */
@@ -48,7 +48,7 @@ typedef struct check_case {
   int shards;                /* 1: the whole head in one call */
   int64_t padding;           /* elements between rows of every matrix */
   int64_t chunk_rows, chunk_vocab;
-  flp_mode mode; /* 0: the planner's; S keeps exponentials, P streams steps */
+  flp_mode mode; /* 0: the planner's; S saves exponentials, P streams steps */
   check_old old;
   const double *loss_parameters; /* of spec.loss; NULL: such that every term counts */
   int sampled;                   /* compare some rows and columns alone, as of a large problem */
@@ -74,7 +74,7 @@ typedef enum check_set {
  * loss that cannot be loaded */
 flp_status check_list_create(check_set set, const check_case *given, check_list *out);
 void check_list_clear(check_list *list);
-/* Adds a case; if that fails list->status says so. */
+/* Adds a case; if that fails list->status is set. */
 void check_list_add(check_list *list, check_case c);
 /* A case with everything at its default. */
 check_case check_case_default(flp_dtype dtype, int64_t n, int64_t vocab, int64_t hidden);

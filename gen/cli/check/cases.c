@@ -62,7 +62,7 @@ typedef struct oddity {
   int per_row, shards, forward_only, accumulate, grads_fp32, int32_targets;
   int64_t padding, chunk_rows, chunk_vocab, n, vocab, hidden;
   flp_mode mode;
-  check_old old;      /* of modes S and P alone */
+  check_old old;      /* of save and stream modes alone */
   uint32_t alignment; /* also the padding, in bytes, so that rows are no better aligned */
 } oddity;
 
@@ -83,7 +83,7 @@ static const oddity oddities[] = {
     {.name = "nan-rows", .rows = CHECK_ROWS_NAN},
     {.name = "masked", .rows = CHECK_ROWS_MASKED, .n = 200},
     {.name = "row-list", .rows = CHECK_ROWS_LIST, .n = 200},
-    {.name = "idle-rows", .rows = CHECK_ROWS_IDLE, .n = 200},
+    {.name = "idle-rows", .rows = CHECK_ROWS_INACTIVE, .n = 200},
     {.name = "shards", .shards = 3, .grads_fp32 = 1, .int32_targets = 1},
     {.name = "shards-masked", .shards = 2, .rows = CHECK_ROWS_MASKED, .grads_fp32 = 1, .softcap = 20},
     {.name = "accumulate", .accumulate = 1},
@@ -112,8 +112,8 @@ static const oddity oddities[] = {
     {.name = "peaked", .fill = CHECK_FILL_PEAKED},
     {.name = "unlikely", .fill = CHECK_FILL_UNLIKELY},
     {.name = "steep", .fill = CHECK_FILL_STEEP, .n = 1100, .vocab = 1601, .hidden = 16},
-    {.name = "nan-idle", .rows = CHECK_ROWS_NAN_IDLE},
-    {.name = "steep-nan-idle", .fill = CHECK_FILL_STEEP, .rows = CHECK_ROWS_NAN_IDLE},
+    {.name = "nan-idle", .rows = CHECK_ROWS_NAN_INACTIVE},
+    {.name = "steep-nan-idle", .fill = CHECK_FILL_STEEP, .rows = CHECK_ROWS_NAN_INACTIVE},
     {.name = "old-lse", .old = CHECK_OLD_NEAR},
     {.name = "old-lse-far", .old = CHECK_OLD_FAR, .fill = CHECK_FILL_PEAKED},
     {.name = "N=0", .n = -1},
@@ -158,7 +158,7 @@ static void add_oddities(check_list *list, flp_dtype dtype) {
       check_list_add(list, make_odd(&oddities[i], dtype));
 }
 
-/* ---- modes S and P ---- */
+/* ---- save and stream modes ---- */
 
 static void set_loss(check_list *list, check_case *c, const char *name) {
   if (list->status == FLP_OK) list->status = cli_loss_keep(name, &c->spec);
@@ -188,18 +188,19 @@ static void add_mode(check_list *list, check_case c, flp_mode mode, int plain, i
   }
   c.spec.keep = mode == FLP_MODE_SAVE;
   /* of a row that is not a number, a loss without ratios knows that it has no weight */
-  if (mode != FLP_MODE_SAVE && c.rows == CHECK_ROWS_NAN_IDLE) set_loss(list, &c, "nll");
-  if (mode != FLP_MODE_SAVE && c.rows != CHECK_ROWS_NAN_IDLE) set_builtin(list, &c, turn, !plain);
+  if (mode != FLP_MODE_SAVE && c.rows == CHECK_ROWS_NAN_INACTIVE) set_loss(list, &c, "nll");
+  if (mode != FLP_MODE_SAVE && c.rows != CHECK_ROWS_NAN_INACTIVE) set_builtin(list, &c, turn, !plain);
   check_list_add(list, c);
 }
 
-/* Whole heads that are not cut along the vocabulary; chunks of rows are those of mode P. */
+/* Whole heads that are not split along the vocabulary; chunks of rows are those of stream mode. */
 static int fits_modes(const oddity *o, flp_dtype dtype) {
   if (o->shards || o->forward_only || o->mode || o->chunk_vocab) return 0;
   return !o->alignment || o->alignment >= flp_half_bytes(dtype);
 }
 
-/* both: each oddity in both forms, else in turn. Steps of the other dtypes take mode R, which is not pinned then. */
+/* both: each oddity in both forms, else in turn. Steps of the other dtypes take recompute mode, which is not pinned
+ * then. */
 static void add_modes(check_list *list, flp_dtype dtype, int both) {
   int turn = 0;
   for (size_t i = 0; i < sizeof oddities / sizeof oddities[0]; i++) {
@@ -222,13 +223,13 @@ static void add_given(check_list *list, const check_case *given) {
     check_fill fill;
     check_rows rows;
   } patterns[] = {
-      {"random", CHECK_FILL_RANDOM, CHECK_ROWS_ALL},     {"masked", CHECK_FILL_RANDOM, CHECK_ROWS_MASKED},
-      {"shifted", CHECK_FILL_SHIFTED, CHECK_ROWS_ALL},   {"one-hot", CHECK_FILL_ONE_HOT, CHECK_ROWS_ALL},
-      {"negative", CHECK_FILL_NEGATIVE, CHECK_ROWS_ALL}, {"bad-rows", CHECK_FILL_RANDOM, CHECK_ROWS_BAD},
-      {"nan-rows", CHECK_FILL_RANDOM, CHECK_ROWS_NAN},   {"row-list", CHECK_FILL_RANDOM, CHECK_ROWS_LIST},
-      {"idle-rows", CHECK_FILL_RANDOM, CHECK_ROWS_IDLE}, {"last-tile", CHECK_FILL_RANDOM, CHECK_ROWS_LAST_TILE},
-      {"peaked", CHECK_FILL_PEAKED, CHECK_ROWS_ALL},     {"unlikely", CHECK_FILL_UNLIKELY, CHECK_ROWS_ALL},
-      {"steep", CHECK_FILL_STEEP, CHECK_ROWS_ALL},       {"holes", CHECK_FILL_HOLES, CHECK_ROWS_ALL}};
+      {"random", CHECK_FILL_RANDOM, CHECK_ROWS_ALL},         {"masked", CHECK_FILL_RANDOM, CHECK_ROWS_MASKED},
+      {"shifted", CHECK_FILL_SHIFTED, CHECK_ROWS_ALL},       {"one-hot", CHECK_FILL_ONE_HOT, CHECK_ROWS_ALL},
+      {"negative", CHECK_FILL_NEGATIVE, CHECK_ROWS_ALL},     {"bad-rows", CHECK_FILL_RANDOM, CHECK_ROWS_BAD},
+      {"nan-rows", CHECK_FILL_RANDOM, CHECK_ROWS_NAN},       {"row-list", CHECK_FILL_RANDOM, CHECK_ROWS_LIST},
+      {"idle-rows", CHECK_FILL_RANDOM, CHECK_ROWS_INACTIVE}, {"last-tile", CHECK_FILL_RANDOM, CHECK_ROWS_LAST_TILE},
+      {"peaked", CHECK_FILL_PEAKED, CHECK_ROWS_ALL},         {"unlikely", CHECK_FILL_UNLIKELY, CHECK_ROWS_ALL},
+      {"steep", CHECK_FILL_STEEP, CHECK_ROWS_ALL},           {"holes", CHECK_FILL_HOLES, CHECK_ROWS_ALL}};
   double size = (double)given->n * (double)given->spec.vocab * (double)given->spec.hidden;
   size_t count = size > 2e9 ? 2 : sizeof patterns / sizeof patterns[0];
   for (size_t i = 0; i < count; i++) {

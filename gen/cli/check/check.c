@@ -39,7 +39,7 @@ static const struct argp_option options[] = {
     {"large", KEY_LARGE, NULL, 0, "N=8192, V=151936, D=4096 with gradients, on sampled rows and columns", 2},
     {"mode", KEY_MODE, "NAME", 0,
      CLI_MODES_HELP
-     "; beside a set only its cases of this mode; save keeps exponentials, stream needs --loss with a shape",
+     "; beside a set only its cases of this mode; save saves exponentials, stream needs --loss with a shape",
      2},
     {"rows", KEY_ROWS, "N", 0, "rows, with --vocab and --hidden; default 67", 2},
     {"temperature", KEY_TEMPERATURE, "T", 0, "with --vocab; per row, from 1/T to T", 2},
@@ -142,7 +142,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   }
 }
 
-/* A spec that keeps exponentials is checked in mode S, one with a loss as a step. error: ARGUMENT */
+/* A spec that saves exponentials is checked in save mode, one with a loss as a step. error: ARGUMENT */
 static flp_status resolve_mode(check_args *args) {
   const char *loss = args->spec.loss.name;
   FLP_TRY(cli_spec_args_mode(&args->spec, &args->given.mode));
@@ -211,7 +211,7 @@ static flp_status resolve(check_args *args) {
   if (!has_shape) return FLP_OK;
   FLP_TRY(resolve_mode(args));
   FLP_TRY(cli_spec_args_resolve(&args->spec));
-  FLP_TRY(cli_spec_check_cut("--tune", args->spec.tune, &args->spec.spec));
+  FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec));
   args->given.spec = args->spec.spec;
   if (!(args->given.temperature > 0) || args->given.temperature > 1e30)
     return flp_fail(FLP_ERROR_ARGUMENT, "--temperature: expected a number > 0 and at most 1e30, got %g",

@@ -5,12 +5,13 @@
  *           apart. (Such a product's own logprobs are off by up to 1.8 times its worst score at D = 7168, whether it
  *           truncates, where errors are towards zero and scores of both signs, or rounds.)
  * entropy:  the same, where an error of the scores counts spread times if that is more than 1.
- * gradients: relative L2 at most 1.5 times (fp32: twice) that of the yardstick, plus a floor. In modes S and P what is
- *           larger: that of the yardstick or of mode R on the same inputs, whichever is more, and 3/sqrt(rows) of it;
- *           or what their own roundings to bf16 add up to, as independent errors of the terms of the exact sum: of each
- *           exponential, of what is made of it, of the result. Where terms cancel that is many times the relative
- *           error of one, and another draw, such as the yardstick's, may be lucky: of V = 2 its dz of both columns are
- *           opposite to the bit.
+ * gradients: relative L2 at most 1.5 times (fp32: twice) that of the yardstick, plus a floor. In save and stream modes
+ * what is
+ *           larger: that of the yardstick or of recompute mode on the same inputs, whichever is more, and 3/sqrt(rows)
+ *           of it; or what their own roundings to bf16 add up to, as independent errors of the terms of the exact sum:
+ *           of each exponential, of what is made of it, of the result. Where terms cancel that is many times the
+ *           relative error of one, and another draw, such as the yardstick's, may be lucky: of V = 2 its dz of both
+ *           columns are opposite to the bit.
  *           A gradient that is zero is relative to nothing: its error is held against the yardstick's and the least
  *           normal fp32 number.
  * Exact products still meet rounding when t = z·log2(e)/T is formed; below |t| = 4 that is inside the 4 ulp. */
@@ -31,7 +32,7 @@ static const double LN_2 = 0.69314718055994530942;
 typedef struct compare_state {
   const check_problem *problem;
   const check_truth *truth;
-  const call_result *result, *plain; /* plain: of modes F and R, or NULL */
+  const call_result *result, *plain; /* plain: of score and recompute modes, or NULL */
   flp_rung rung;
   check_report *report;
 } compare_state;
@@ -142,7 +143,8 @@ static double floor_of(const compare_state *s) {
 }
 
 /* A row's part of a gradient of weight hangs on the rounding of one number, its dz at the target: of few rows one draw
- * may be lucky, and that of modes S and P, which round twice, not. Half as much again at 36 rows, a thirtieth at
+ * may be lucky, and that of save and stream modes, which round twice, not. Half as much again at 36 rows, a thirtieth
+ * at
  * 8192. */
 static double luck_of(const compare_state *s) {
   return 1 + 3 / sqrt(fmax((double)s->truth->work_count, 1));
@@ -152,7 +154,7 @@ static double luck_of(const compare_state *s) {
 typedef struct gradient {
   int64_t parts, width;                    /* elements of a part */
   flp_dtype dtype;                         /* in which it is stored */
-  double *exact, *yardstick, *got, *plain; /* (parts, width); plain: mode R's, where that ran */
+  double *exact, *yardstick, *got, *plain; /* (parts, width); plain: recompute mode's, where that ran */
   double *squares;                         /* (parts) of the oracle */
 } gradient;
 
@@ -168,10 +170,10 @@ static flp_status gradient_create(int64_t parts, int64_t width, flp_dtype dtype,
   return FLP_OK;
 }
 
-/* What the roundings of modes S and P make of a gradient's error, relative to its size: the root of its mean square and
- * ten standard deviations of that square. The latter as if all errors of a part were one, so that few parts, which are
- * few draws, get more: two of a size may err by 3.3 times the root mean square, a thousand by 1.2 times. A number whose
- * mantissa is log-uniform errs by 2^-9/sqrt(8 ln 2), root mean square, where it is rounded to bf16. */
+/* What the roundings of save and stream modes make of a gradient's error, relative to its size: the root of its mean
+ * square and ten standard deviations of that square. The latter as if all errors of a part were one, so that few parts,
+ * which are few draws, get more: two of a size may err by 3.3 times the root mean square, a thousand by 1.2 times. A
+ * number whose mantissa is log-uniform errs by 2^-9/sqrt(8 ln 2), root mean square, where it is rounded to bf16. */
 static double kept_rounding(const gradient *x) {
   double mean = 0, variance = 0, size = 0;
   for (int64_t part = 0; part < x->parts; part++) {
@@ -186,7 +188,7 @@ static double kept_rounding(const gradient *x) {
   return size > 0 ? 0x1p-9 * sqrt((mean + 10 * sqrt(variance)) / (8 * LN_2 * size)) : 0;
 }
 
-/* A gradient beside the yardstick's error and, if there is one, mode R's own. */
+/* A gradient beside the yardstick's error and, if there is one, recompute mode's own. */
 static check_metric judge(const compare_state *s, const gradient *x) {
   flp_dtype dtype = s->problem->c.spec.dtype;
   int64_t count = x->parts * x->width;
@@ -208,13 +210,13 @@ static double hidden_element(const compare_state *s, const call_result *result, 
   return sum;
 }
 
-/* Rows without work hold zeros, bad ones NaN. */
-static const char *check_idle_rows(const compare_state *s) {
+/* Inactive rows hold zeros, bad ones NaN. */
+static const char *check_inactive_rows(const compare_state *s) {
   for (int64_t row = 0; row < s->problem->c.n; row++)
     for (int64_t d = 0; s->problem->backward_class[row] != CHECK_ACTIVE && d < s->problem->c.spec.hidden; d++) {
       double value = hidden_element(s, s->result, row, d);
       if (s->problem->backward_class[row] == CHECK_BAD && !isnan(value)) return "a bad row has a gradient but NaN";
-      if (s->problem->backward_class[row] == CHECK_LEFT_OUT && value != 0) return "a row without work is not 0";
+      if (s->problem->backward_class[row] == CHECK_LEFT_OUT && value != 0) return "an inactive row is not 0";
     }
   return NULL;
 }
@@ -243,7 +245,7 @@ static flp_status compare_hidden_rows(const compare_state *s, const int64_t *row
     x.yardstick[i] = oracle_round(x.dtype, x.yardstick[i]);
   }
   check_metric metric = judge(s, &x);
-  const char *note = check_idle_rows(s);
+  const char *note = check_inactive_rows(s);
   if (note) metric.pass = 0;
   if (status == FLP_OK) add(s, "grad_hidden", metric, note);
   free(x.exact);
@@ -344,7 +346,7 @@ static void compare_errors(const compare_state *s) {
       s->problem->has_bad ? "bad rows were not reported" : "bad rows were reported where there are none");
 }
 
-/* ---- modes S and P ---- */
+/* ---- save and stream modes ---- */
 
 check_metric check_result_bits(const check_problem *problem, call_slot slot, const call_result *a,
                                const call_result *b) {

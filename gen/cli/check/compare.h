@@ -5,7 +5,7 @@
 #include "gen/cli/check/problem.h"
 #include "gen/cli/check/report.h"
 
-/* What the oracle says of a problem, made once for all rungs. */
+/* The oracle's results for a problem, made once for all rungs. */
 typedef struct check_truth {
   int64_t *rows, *columns; /* sampled: active rows in forward, columns */
   int64_t row_count, column_count;
@@ -20,8 +20,8 @@ flp_status check_truth_create(const check_problem *problem, const check_truth *w
 void check_truth_clear(check_truth *truth);
 
 /* Compares every output of a result; adds findings.
- * plain: NULL, or the same problem's in modes F and R: bits of logprob and entropy are equal, and gradients may be as
- * much worse than its as they may be than the yardstick's. error: MEMORY */
+ * plain: NULL, or the same problem's in score and recompute modes: bits of logprob and entropy are equal, and gradients
+ * may be as much worse than its as they may be than the yardstick's. error: MEMORY */
 flp_status check_compare(const check_problem *problem, const check_truth *truth, const call_result *result,
                          const call_result *plain, flp_rung rung, check_report *report);
 

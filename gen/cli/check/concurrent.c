@@ -19,11 +19,11 @@ static const double LIMIT_S = 30;
     situation ": logprob", situation ": entropy", situation ": stats", situation ": grad_hidden",      \
         situation ": grad_weight", situation ": loss", situation ": overlap", situation ": other work" \
   }
-enum { NAME_OVERLAP = LANES_OUTPUTS, NAME_OTHER, NAME_COUNT };
+enum { NAME_OVERLAP = STREAM_OUTPUTS, NAME_OTHER, NAME_COUNT };
 
 typedef struct situation {
   const char *names[NAME_COUNT];
-  int lanes, graphs, loaded; /* graphs: replayed, one of each lane; loaded: beside other work */
+  int streams, graphs, loaded; /* graphs: replayed, one of each stream; loaded: beside other work */
 } situation;
 
 static const situation situations[] = {
@@ -33,26 +33,26 @@ static const situation situations[] = {
 enum { SITUATIONS = sizeof situations / sizeof situations[0] };
 
 typedef struct state {
-  lanes lanes;
+  check_streams streams;
   check_load *load;
   check_report *report;
   flp_rung rung;
-  void *reference[LANES_OUTPUTS], *got; /* got: room for the largest output */
+  void *reference[STREAM_OUTPUTS], *got; /* got: room for the largest output */
   /* of the current situation */
-  check_metric total[LANES_OUTPUTS], other;
-  char note[LANES_OUTPUTS][96];
-  int overlapped; /* rounds in which other work outlasted the lanes */
+  check_metric total[STREAM_OUTPUTS], other;
+  char note[STREAM_OUTPUTS][96];
+  int overlapped; /* rounds in which other work outlasted the streams */
 } state;
 
 /* ---- comparing ---- */
 
 static flp_status take_reference(state *s) {
   size_t most = 0;
-  FLP_TRY(lanes_poison(&s->lanes, 1, POISON_ALONE));
-  FLP_TRY(lanes_submit(&s->lanes, 0));
-  FLP_TRY(lanes_wait(&s->lanes, 1));
-  for (int o = 0; o < LANES_OUTPUTS; o++) {
-    const cli_buffer *output = lanes_output(&s->lanes, 0, o);
+  FLP_TRY(check_streams_poison(&s->streams, 1, POISON_ALONE));
+  FLP_TRY(check_streams_submit(&s->streams, 0));
+  FLP_TRY(check_streams_wait(&s->streams, 1));
+  for (int o = 0; o < STREAM_OUTPUTS; o++) {
+    const cli_buffer *output = check_stream_output(&s->streams, 0, o);
     if (!output->bytes) continue;
     if (output->bytes > most) most = output->bytes;
     s->reference[o] = malloc(output->bytes);
@@ -63,9 +63,9 @@ static flp_status take_reference(state *s) {
   return s->got ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of host memory for the result");
 }
 
-static flp_status compare_lane(state *s, int i, int round) {
-  for (int o = 0; o < LANES_OUTPUTS; o++) {
-    const cli_buffer *output = lanes_output(&s->lanes, i, o);
+static flp_status compare_stream(state *s, int i, int round) {
+  for (int o = 0; o < STREAM_OUTPUTS; o++) {
+    const cli_buffer *output = check_stream_output(&s->streams, i, o);
     if (!output->bytes) continue;
     FLP_TRY(cli_buffer_download(output, 0, s->got, output->bytes));
     if (memcmp(s->got, s->reference[o], output->bytes) == 0) continue;
@@ -80,7 +80,7 @@ static flp_status compare_lane(state *s, int i, int round) {
 
 /* ---- running ---- */
 
-/* After other work was seen to end before the lanes', there is more of it in the next round. */
+/* If other work ended before the streams', the next round has more of it. */
 static flp_status note_overlap(state *s) {
   int busy = 0;
   FLP_TRY(check_load_busy(s->load, &busy));
@@ -90,13 +90,13 @@ static flp_status note_overlap(state *s) {
 }
 
 static flp_status run_round(state *s, const situation *now, int round) {
-  FLP_TRY(lanes_poison(&s->lanes, now->lanes, POISON));
+  FLP_TRY(check_streams_poison(&s->streams, now->streams, POISON));
   if (now->loaded) FLP_TRY(check_load_enqueue(s->load));
-  for (int i = 0; i < now->lanes; i++) FLP_TRY(lanes_submit(&s->lanes, i));
+  for (int i = 0; i < now->streams; i++) FLP_TRY(check_streams_submit(&s->streams, i));
   if (now->loaded) FLP_TRY(check_load_enqueue(s->load));
-  FLP_TRY(lanes_wait(&s->lanes, now->lanes));
+  FLP_TRY(check_streams_wait(&s->streams, now->streams));
   if (now->loaded) FLP_TRY(note_overlap(s));
-  for (int i = 0; i < now->lanes; i++) FLP_TRY(compare_lane(s, i, round));
+  for (int i = 0; i < now->streams; i++) FLP_TRY(compare_stream(s, i, round));
   if (!now->loaded) return FLP_OK;
   check_metric other;
   FLP_TRY(check_load_wait(s->load));
@@ -107,16 +107,16 @@ static flp_status run_round(state *s, const situation *now, int round) {
 }
 
 static void add(const state *s, const char *output, check_metric metric, const char *note) {
-  check_report_add(s->report, &s->lanes.problem->c, s->rung, output, metric, note);
+  check_report_add(s->report, &s->streams.problem->c, s->rung, output, metric, note);
 }
 
 static void report_situation(const state *s, const situation *now) {
-  for (int o = 0; o < LANES_OUTPUTS; o++)
+  for (int o = 0; o < STREAM_OUTPUTS; o++)
     if (s->reference[o]) add(s, now->names[o], s->total[o], s->total[o].pass ? NULL : s->note[o]);
   if (!now->loaded) return;
   char note[128];
   snprintf(note, sizeof note, "other work%s outlasted the checked calls in %d of %d rounds",
-           s->load->library.handle ? " and bare products" : "", s->overlapped, ROUNDS);
+           s->load->library.handle ? " and GEMM baselines" : "", s->overlapped, ROUNDS);
   add(s, now->names[NAME_OVERLAP], (check_metric){.max_ulp = -1, .cosine = 1, .pass = s->overlapped > 0}, note);
   add(s, now->names[NAME_OTHER], s->other, s->other.pass ? NULL : "other work differs from its undisturbed run");
 }
@@ -124,23 +124,24 @@ static void report_situation(const state *s, const situation *now) {
 static flp_status run_situation(state *s, const situation *now) {
   const check_metric same = {.cosine = 1, .pass = 1};
   flp_status status = FLP_OK;
-  for (int o = 0; o < LANES_OUTPUTS; o++) s->total[o] = same;
+  for (int o = 0; o < STREAM_OUTPUTS; o++) s->total[o] = same;
   s->other = same;
   s->overlapped = 0;
-  for (int i = 0; now->graphs && i < now->lanes && status == FLP_OK; i++) status = lanes_capture(&s->lanes, i);
+  for (int i = 0; now->graphs && i < now->streams && status == FLP_OK; i++)
+    status = check_streams_capture(&s->streams, i);
   for (int round = 0; round < ROUNDS && status == FLP_OK; round++) status = run_round(s, now, round);
-  if (s->lanes.watch->hung) return status;
-  for (int i = 0; i < now->lanes; i++) lanes_forget(&s->lanes, i);
+  if (s->streams.timeout->hung) return status;
+  for (int i = 0; i < now->streams; i++) check_streams_forget(&s->streams, i);
   if (status == FLP_OK) report_situation(s, now);
   return status;
 }
 
 static flp_status run_case(state *s, const check_problem *problem, const check_how *how) {
-  FLP_TRY(lanes_create(problem, how, s->load->device, s->load->watch, &s->lanes));
-  s->rung = flp_plan_get_rung(s->lanes.plan);
+  FLP_TRY(check_streams_create(problem, how, s->load->device, s->load->timeout, &s->streams));
+  s->rung = flp_plan_get_rung(s->streams.plan);
   FLP_TRY(take_reference(s));
   for (int i = 0; i < SITUATIONS; i++) FLP_TRY(run_situation(s, &situations[i]));
-  return flp_plan_check(s->lanes.plan, s->load->device->stream); /* no row was bad */
+  return flp_plan_check(s->streams.plan, s->load->device->stream); /* no row was bad */
 }
 
 flp_status check_concurrent_case(const check_case *c, const check_how *how, check_load *load, check_report *report) {
@@ -149,9 +150,9 @@ flp_status check_concurrent_case(const check_case *c, const check_how *how, chec
   FLP_TRY(check_problem_create(c, &problem));
   flp_status status = run_case(&s, &problem, how);
   flp_failure held = flp_failure_hold(status);
-  for (int o = 0; o < LANES_OUTPUTS; o++) free(s.reference[o]);
+  for (int o = 0; o < STREAM_OUTPUTS; o++) free(s.reference[o]);
   free(s.got);
-  if (!load->watch->hung) lanes_clear(&s.lanes);
+  if (!load->timeout->hung) check_streams_clear(&s.streams);
   check_problem_clear(&problem);
   return flp_failure_restore(&held);
 }
@@ -198,7 +199,7 @@ static check_case case_at(int i, flp_dtype dtype) {
   c.spec.keep = cases[i].mode == FLP_MODE_SAVE;
   c.chunk_rows = cases[i].chunk_rows;
   c.chunk_vocab = cases[i].chunk_vocab;
-  c.sampled = cases[i].vocab > 10000; /* bits matter, not what they say */
+  c.sampled = cases[i].vocab > 10000; /* only bits are compared */
   c.seed = 11 + (uint64_t)i;
   return c;
 }
@@ -224,7 +225,7 @@ void check_concurrent_cases(const check_part *of, check_list *list) {
   }
 }
 
-/* Modes S and P exist on some rungs. error: as check_concurrent_case, but for those that lack them */
+/* Save and stream modes exist on some rungs. error: as check_concurrent_case, but for those that lack them */
 static flp_status run_one(int i, flp_dtype dtype, const check_how *how, check_load *load, check_report *report) {
   check_case c = case_at(i, dtype);
   if (cases[i].loss) FLP_TRY(cli_loss_keep(cases[i].loss, &c.spec));
@@ -236,8 +237,8 @@ static flp_status run_one(int i, flp_dtype dtype, const check_how *how, check_lo
 }
 
 static flp_status run_cases(const check_part *of, const check_how *how, check_load *load, check_report *report) {
-  FLP_TRY(check_load_create(how, load->device, load->watch, load));
-  for (int i = 0; i < CASES && !load->watch->hung; i++)
+  FLP_TRY(check_load_create(how, load->device, load->timeout, load));
+  for (int i = 0; i < CASES && !load->timeout->hung; i++)
     if (is_wanted(i, of)) FLP_TRY(run_one(i, of->dtype, how, load, report));
   return FLP_OK;
 }
@@ -245,16 +246,16 @@ static flp_status run_cases(const check_part *of, const check_how *how, check_lo
 flp_status check_concurrent(const check_part *of, const check_how *how, check_report *report) {
   cli_device device;
   FLP_TRY(cli_device_open(how->ordinal, &device));
-  check_watch watch = {.driver = device.driver, .limit_s = how->limit_s > 0 ? how->limit_s : LIMIT_S};
-  check_load load = {.device = &device, .watch = &watch};
+  check_timeout timeout = {.driver = device.driver, .limit_s = how->limit_s > 0 ? how->limit_s : LIMIT_S};
+  check_load load = {.device = &device, .timeout = &timeout};
   flp_status status = FLP_ERROR_UNAVAILABLE;
-  if (check_watch_is_offered(device.driver))
+  if (check_timeout_is_offered(device.driver))
     status = run_cases(of, how, &load, report);
   else
-    flp_fail(status, "the driver is too old to watch streams and capture graphs: CUDA 11.4 or newer is needed");
+    flp_fail(status, "the driver is too old to query streams and capture graphs: CUDA 11.4 or newer is needed");
   flp_failure held = flp_failure_hold(status);
-  report->hung |= watch.hung;
-  if (!watch.hung) {
+  report->hung |= timeout.hung;
+  if (!timeout.hung) {
     check_load_clear(&load);
     cli_device_close(&device);
   }

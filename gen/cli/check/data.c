@@ -1,7 +1,7 @@
 /* data.c: the data of a case, for the rung and for the oracle.
  *
  * Invariants: rows of padding behind the vocabulary, and elements between rows, hold NaN, so that whatever reads them
- * shows; upstream gradients are never 0 unless the case says so; a seed gives the same data everywhere. */
+ * shows; upstream gradients are never 0 unless the case asks for it; a seed gives the same data everywhere. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +60,7 @@ static void fill_hidden_row(const check_case *c, int64_t row, uint64_t *state, f
   if (c->fill == CHECK_FILL_ONE_HOT) out[0] = 1;
   if (c->fill == CHECK_FILL_NEGATIVE) out[0] = 128;
   if (c->fill == CHECK_FILL_STEEP) out[0] = row >= c->n - 1 - c->n / 8 ? 1.5f : 0;
-  if ((c->rows == CHECK_ROWS_NAN || c->rows == CHECK_ROWS_NAN_IDLE) && row % 5 == 1)
+  if ((c->rows == CHECK_ROWS_NAN || c->rows == CHECK_ROWS_NAN_INACTIVE) && row % 5 == 1)
     out[depth / 2] = row % 2 ? NAN : INFINITY;
 }
 
@@ -146,10 +146,10 @@ static void fill_rows(check_problem *problem, uint64_t seed) {
   for (int64_t row = 0; row < c->n; row++) {
     problem->target_id[row] = choose_target(c, row, &state);
     problem->temperature[row] = choose_temperature(c, row, &state);
-    int idle = (c->rows == CHECK_ROWS_IDLE && row % 2) || (c->rows == CHECK_ROWS_NAN_IDLE && row % 5 == 1);
+    int inactive = (c->rows == CHECK_ROWS_INACTIVE && row % 2) || (c->rows == CHECK_ROWS_NAN_INACTIVE && row % 5 == 1);
     float g = (float)uniform(&state), e = (float)uniform(&state);
-    problem->g[row] = idle ? 0 : (double)g;
-    problem->e[row] = idle || c->spec.entropy != FLP_ENTROPY_BACKWARD ? 0 : (double)e;
+    problem->g[row] = inactive ? 0 : (double)g;
+    problem->e[row] = inactive || c->spec.entropy != FLP_ENTROPY_BACKWARD ? 0 : (double)e;
   }
 }
 

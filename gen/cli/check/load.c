@@ -1,5 +1,5 @@
 /* load.c: other work for the device: a forward pass that holds a few multiprocessors, one that wants them all,
- * and, where cuBLASLt is at hand, a bare product, each on a stream of its own. Its data are constant: only bits
+ * and, where cuBLASLt is at hand, a GEMM baseline, each on a stream of its own. Its data are constant: only bits
  * matter. */
 #include <stdlib.h>
 
@@ -61,7 +61,7 @@ static flp_status make_piece(const check_load *load, const check_how *how, const
   options.rung = how->rung;
   piece->call = call_problem_of(&spec, shape->n);
   piece->buffers.device = load->device;
-  FLP_TRY(check_ahead_plan(how->ahead, &spec, &options, &piece->plan));
+  FLP_TRY(check_precompile_plan(how->precompile, &spec, &options, &piece->plan));
   FLP_TRY(make_stream(load, &piece->buffers.stream));
   return make_buffers(piece);
 }
@@ -83,7 +83,7 @@ static flp_status make_product(check_load *load) {
   return FLP_OK;
 }
 
-/* Bare products are welcome, not needed. */
+/* GEMM baselines are welcome, not needed. */
 static flp_status open_product(check_load *load) {
   flp_status status = cublaslt_open(&load->library);
   if (status == FLP_OK) status = make_product(load);
@@ -115,8 +115,8 @@ static flp_status run_once(check_load *load) {
   return check_load_wait(load);
 }
 
-flp_status check_load_create(const check_how *how, cli_device *device, check_watch *watch, check_load *out) {
-  *out = (check_load){.device = device, .watch = watch, .depth = LOAD_DEPTH_LEAST};
+flp_status check_load_create(const check_how *how, cli_device *device, check_timeout *timeout, check_load *out) {
+  *out = (check_load){.device = device, .timeout = timeout, .depth = LOAD_DEPTH_LEAST};
   for (int i = 0; i < LOAD_PIECES; i++) FLP_TRY(make_piece(out, how, &shapes[i], &out->piece[i]));
   FLP_TRY(open_product(out));
   FLP_TRY(cli_device_synchronise(device)); /* the buffers are filled */
@@ -162,14 +162,14 @@ flp_status check_load_busy(const check_load *load, int *busy) {
   CUstream streams[LOAD_PIECES + 1];
   int count = list_streams(load, streams);
   *busy = 0;
-  for (int i = 0; i < count && !*busy; i++) FLP_TRY(check_watch_busy(load->watch, streams[i], busy));
+  for (int i = 0; i < count && !*busy; i++) FLP_TRY(check_timeout_busy(load->timeout, streams[i], busy));
   return FLP_OK;
 }
 
 flp_status check_load_wait(check_load *load) {
   CUstream streams[LOAD_PIECES + 1];
   int count = list_streams(load, streams);
-  return check_watch_wait(load->watch, streams, count, "the other work's calls");
+  return check_timeout_wait(load->timeout, streams, count, "the other work's calls");
 }
 
 flp_status check_load_compare(check_load *load, check_metric *out) {

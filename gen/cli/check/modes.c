@@ -1,5 +1,5 @@
-/* modes.c: modes S and P over repeats and budgets: the same bits from run to run; under every budget the bits of
- * logprob and entropy that mode F gives, and gradients as near to the oracle. */
+/* modes.c: save and stream modes over repeats and budgets: the same bits from run to run; under every budget the bits
+ * of logprob and entropy that score mode gives, and gradients as near to the oracle. */
 #include "gen/cli/check/compare.h"
 #include "gen/cli/check/parts.h"
 #include "gen/cli/shared/losses.h"
@@ -9,7 +9,7 @@ typedef struct mode_state {
   check_report *report;
   check_problem problem;
   check_truth truth;
-  call_result first, plain; /* under the default budget; of modes F and R */
+  call_result first, plain; /* under the default budget; of score and recompute modes */
 } mode_state;
 
 static flp_status make_case(flp_mode mode, check_case *out) {

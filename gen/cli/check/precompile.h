@@ -5,25 +5,26 @@
 #include "gen/cli/call/device.h"
 #include "gen/cli/check/case.h"
 
-typedef struct check_ahead check_ahead;
+typedef struct check_precompile check_precompile;
 
 /* What is to be made. */
-typedef struct check_ahead_wish {
+typedef struct check_precompile_wish {
   const cli_device *device;
-  int jobs;               /* threads; 1: nothing is made ahead */
+  int jobs;               /* threads; 1: nothing is precompiled */
   int jit, generic;       /* kernels of these rungs */
   const char *tune;       /* of flp_options, or NULL */
   const check_list *list; /* cases in the order in which they will run */
-} check_ahead_wish;
+} check_precompile_wish;
 
 /* Starts to make the kernels of cases on threads of its own. *out is NULL if there is nothing to be made.
  * wish: device and losses of the list outlive *out. error: MEMORY, DRIVER */
-flp_status check_ahead_start(const check_ahead_wish *wish, check_ahead **out);
-/* As flp_plan_create, with the kernels that were made ahead, for which it waits. ahead: NULL for none */
-flp_status check_ahead_plan(check_ahead *ahead, const flp_spec *spec, const flp_options *options, flp_plan **out);
+flp_status check_precompile_start(const check_precompile_wish *wish, check_precompile **out);
+/* As flp_plan_create, with the kernels that were precompiled, for which it waits. ahead: NULL for none */
+flp_status check_precompile_plan(check_precompile *precompile, const flp_spec *spec, const flp_options *options,
+                                 flp_plan **out);
 /* Waits until all are made, and lets go of the threads' contexts. NULL is fine, as below. */
-void check_ahead_finish(check_ahead *ahead);
+void check_precompile_finish(check_precompile *precompile);
 /* Waits for kernels that were begun, begins no other, and forgets all. */
-void check_ahead_stop(check_ahead *ahead);
+void check_precompile_stop(check_precompile *precompile);
 
 #endif

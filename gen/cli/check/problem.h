@@ -36,11 +36,11 @@ typedef struct check_problem {
 flp_status check_problem_create(const check_case *c, check_problem *out);
 /* What a rung gets of it; borrows everything. */
 call_problem check_problem_call(const check_problem *problem);
-/* The same problem for modes F and R, with the upstream gradients of its loss; borrows everything. */
+/* The same problem for score and recompute modes, with the upstream gradients of its loss; borrows everything. */
 check_problem check_problem_plain(const check_problem *problem);
 void check_problem_clear(check_problem *problem);
-/* train.c: draws what a forward pass is told of an old policy and what the loss of a step reads, about what the
- * oracle says of each row; upstream gradients and classes become those of the loss.
+/* train.c: draws what a forward pass gets of an old policy and what the loss of a step reads, about what the
+ * oracle gives for each row; upstream gradients and classes become those of the loss.
  * error: MEMORY; ARGUMENT if the problem is too large for the oracle to see every row and the loss needs it */
 flp_status check_problem_train(check_problem *problem);
 /* Sets upstream gradients of a loss at the logprob and entropy of a result, which are compared themselves: a

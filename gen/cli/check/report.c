@@ -130,7 +130,7 @@ static int same_kind(const check_finding *a, const check_finding *b) {
   return strcmp(a->rung, b->rung) == 0 && strcmp(a->dtype, b->dtype) == 0 && strcmp(a->output, b->output) == 0;
 }
 
-/* The first finding of its kind speaks for all of them. */
+/* The first finding of its kind stands for all of them. */
 static void summarise(const check_report *report, int64_t first, cli_table *table) {
   const check_finding *kind = &report->findings[first], *worst = kind;
   for (int64_t i = 0; i < first; i++)

@@ -9,7 +9,7 @@ typedef struct check_finding {
   char name[48], shape[48], options[160];
   const char *rung, *dtype, *output; /* borrowed, static */
   check_metric metric;
-  char note[240]; /* why it failed, where a number does not say */
+  char note[240]; /* why it failed, where a number does not show it */
 } check_finding;
 
 typedef struct check_report {

@@ -41,7 +41,7 @@ flp_status check_how_plan(const check_how *how, const check_problem *problem, fl
   options.mode = c->mode == FLP_MODE_SAVE ? (flp_mode)0 : c->mode;
   options.threads = how->threads;
   options.tune = check_how_tune(how, &spec);
-  return check_ahead_plan(how->ahead, &spec, &options, out);
+  return check_precompile_plan(how->precompile, &spec, &options, out);
 }
 
 /* error: UNAVAILABLE if the rung keeps nothing */
@@ -49,10 +49,10 @@ static flp_status make_saved(run_state *run) {
   if (run->problem->c.mode != FLP_MODE_SAVE) return FLP_OK;
   FLP_TRY(call_make_saved(&run->buffers, &run->call, run->plan));
   if (run->buffers.at[CALL_SAVED].bytes || run->call.n == 0) return FLP_OK;
-  return flp_fail(FLP_ERROR_UNAVAILABLE, "rung %s keeps no exponentials", flp_rung_name(run->how->rung));
+  return flp_fail(FLP_ERROR_UNAVAILABLE, "rung %s saves no exponentials", flp_rung_name(run->how->rung));
 }
 
-/* What was asked for by name is what runs, but for the eager rung, which has one way. */
+/* What was named is what runs, but for the eager rung, which has one mode. */
 static flp_status check_streams(const run_state *run) {
   flp_layout layout;
   if (run->how->rung == FLP_RUNG_EAGER || run->problem->c.mode != FLP_MODE_STREAM || !run->call.loss) return FLP_OK;

@@ -12,7 +12,7 @@ typedef struct check_how {
   int threads;           /* of the eager rung, 0 = all */
   const char *tune;      /* of flp_options, or NULL */
   double limit_s;        /* check_concurrent: of a wait for the device; 0: the default */
-  check_ahead *ahead;    /* borrowed, or NULL */
+  check_precompile *precompile; /* borrowed, or NULL */
 } check_how;
 
 /* The --tune of a spec: NULL where its operands leave no choice, as those of some cases of a set. spec: resolved */
@@ -24,7 +24,8 @@ flp_status check_how_plan(const check_how *how, const check_problem *problem, fl
 /* 1 for a failure that every case would meet: of memory, or of a --tune that is refused. */
 int check_how_ends(const check_how *how, flp_status status);
 /* Uploads, poisons outputs and workspace, runs forward (or shards and combine) and backward, or a step, downloads.
- * error: UNAVAILABLE if this rung, or its mode S, is not offered here; any of flp_plan_create, flp_execute, flp_step */
+ * error: UNAVAILABLE if this rung, or its save mode, is not offered here; any of flp_plan_create, flp_execute,
+ * flp_step */
 flp_status check_run(const check_problem *problem, const check_how *how, call_result *out);
 /* The same for check_problem_plain. */
 flp_status check_run_plain(const check_problem *problem, const check_how *how, call_result *out);

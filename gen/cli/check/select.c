@@ -28,7 +28,7 @@ typedef enum pattern {
   IGNORE,   /* targets and whole rows that are ignored; the latter's scores are NaN */
   BAD,      /* targets outside the vocabulary, of which some have no upstream gradient and do no harm */
   REPEATED, /* targets of a row that are the same */
-  IDLE,     /* rows without upstream gradient */
+  INACTIVE, /* rows without upstream gradient */
   CANCELS,  /* upstream gradients of a row whose sum is 0 */
 } pattern;
 
@@ -57,7 +57,7 @@ static const shape shapes[] = {
     {"ignored", 13, 1531, 2, IGNORE, 1, 0, FLP_ENTROPY_BACKWARD, 0},
     {"bad targets", 13, 1531, 2, BAD, 1, 0, FLP_ENTROPY_NONE, 0},
     {"repeated", 13, 1531, 5, REPEATED, 1, 0, FLP_ENTROPY_BACKWARD, 0},
-    {"idle rows", 13, 1531, 1, IDLE, 1, 0, FLP_ENTROPY_BACKWARD, 0},
+    {"idle rows", 13, 1531, 1, INACTIVE, 1, 0, FLP_ENTROPY_BACKWARD, 0},
     {"cancelling", 13, 1531, 2, CANCELS, 1, 0, FLP_ENTROPY_NONE, 0},
     {"no rows", 0, 1531, 1, PLAIN, 1, 0, FLP_ENTROPY_BACKWARD, 0},
 };
@@ -141,7 +141,7 @@ static double put_number(const problem *p, void *numbers, int64_t i, double valu
 
 static double grad_of(const problem *p, int64_t row, int64_t j) {
   const shape *s = &p->s;
-  if (s->pattern == IDLE && row % 2) return 0;
+  if (s->pattern == INACTIVE && row % 2) return 0;
   if (s->pattern == BAD && j % 2) return 0;
   if (s->pattern == CANCELS) return j % 2 ? -1 : 1;
   return normal((uint64_t)(row * s->k + j) + 1234567);
@@ -150,7 +150,7 @@ static double grad_of(const problem *p, int64_t row, int64_t j) {
 static void fill_rows(problem *p) {
   const shape *s = &p->s;
   for (int64_t row = 0; row < s->n; row++) {
-    int idle = s->pattern == IDLE && row % 2;
+    int inactive = s->pattern == INACTIVE && row % 2;
     for (int64_t v = 0; v < s->vocab; v++) {
       put(p, p->scores, row * p->stride + v, score_of(p, row, v));
       p->z[row * s->vocab + v] = get(p, p->scores, row * p->stride + v);
@@ -164,7 +164,7 @@ static void fill_rows(problem *p) {
         ((int64_t *)p->target)[at] = p->ids[at];
       p->g[at] = put_number(p, p->grad_logprob, at, grad_of(p, row, j));
     }
-    p->e[row] = put_number(p, p->grad_entropy, row, idle ? 0 : 0.3 * normal((uint64_t)row + 7654321));
+    p->e[row] = put_number(p, p->grad_entropy, row, inactive ? 0 : 0.3 * normal((uint64_t)row + 7654321));
   }
 }
 
@@ -216,15 +216,15 @@ static void answer_targets(problem *p, int64_t row, const long double softmax[3]
 static void answer_gradient(problem *p, int64_t row, const long double softmax[3]) {
   const shape *s = &p->s;
   long double total = 0, e = s->entropy == FLP_ENTROPY_BACKWARD ? (long double)p->e[row] : 0;
-  int idle = !(e > 0 || e < 0), wanted = is_wanted(p, row);
+  int inactive = !(e > 0 || e < 0), wanted = is_wanted(p, row);
   for (int64_t j = 0; j < s->k; j++) {
     int64_t at = row * s->k + j;
     int counts = p->ids[at] != IGNORED && (p->g[at] < 0 || p->g[at] > 0);
     if (counts) total += isnan(p->logprob[at]) ? (long double)NAN : (long double)p->g[at];
-    idle &= !counts;
+    inactive &= !counts;
   }
   double *grad = p->grad + row * s->vocab;
-  for (int64_t v = 0; v < s->vocab && wanted && !idle; v++) {
+  for (int64_t v = 0; v < s->vocab && wanted && !inactive; v++) {
     long double w = ((long double)p->z[row * s->vocab + v] - softmax[0]) / (long double)s->temperature - softmax[1];
     long double prob = expl(w), pull = prob > 0 ? e * prob * (w + softmax[2]) : 0 * prob, mine = 0;
     for (int64_t j = 0; j < s->k; j++)
@@ -380,7 +380,7 @@ static flp_status run_problem(const problem *p, const check_how *how, int in_pla
   options.threads = how->threads;
   options.device = check_how_device(how);
   FLP_TRY(cli_device_open(options.device, &r->device));
-  flp_status status = check_ahead_plan(how->ahead, &p->c.spec, &options, &plan);
+  flp_status status = check_precompile_plan(how->precompile, &p->c.spec, &options, &plan);
   if (status == FLP_OK) status = make_buffers(r);
   if (status == FLP_OK) status = execute(r, plan, in_place);
   if (status == FLP_OK && in_place) {

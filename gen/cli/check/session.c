@@ -18,7 +18,7 @@ enum { RUNGS = FLP_RUNG_EAGER + 1 };
 typedef struct check_session {
   const check_args *args;
   check_report *report;
-  check_how how;     /* args->how with what was made ahead */
+  check_how how;     /* args->how with what was precompiled */
   cli_device device; /* on the host where there is no GPU or none is needed */
   int offered[RUNGS];
 } check_session;
@@ -78,7 +78,7 @@ static void probe_rungs(check_session *session) {
     how.budget_bytes = 0;
     call_result result = {0};
     flp_status status = check_run(&problem, &how, &result);
-    /* A rung that answers, even wrongly, is offered: the cases will say what is wrong with it. */
+    /* A rung that answers, even wrongly, is offered: the cases will show what is wrong with it. */
     session->offered[rung] = status != FLP_ERROR_UNAVAILABLE || may_lack_kernels((flp_rung)rung);
     if (!session->offered[rung]) reasons[rung] = cli_reason_text(flp_error_detail(), reason[rung]);
     call_result_clear(&result);
@@ -88,7 +88,7 @@ static void probe_rungs(check_session *session) {
   cli_reasons_join(reasons, "; ", session->report->offered, sizeof session->report->offered);
 }
 
-/* Mode S exists on some rungs. */
+/* Save mode exists on some rungs. */
 static int is_lacking(const check_case *c, flp_rung rung, flp_status status) {
   return status == FLP_ERROR_UNAVAILABLE && (may_lack_kernels(rung) || c->mode == FLP_MODE_SAVE);
 }
@@ -202,7 +202,7 @@ static flp_status run_part(check_session *session, const part *p, flp_rung rung)
   check_how how = session->how;
   how.rung = rung;
   how.budget_bytes = 0;
-  if (p->kind == PART_CONCURRENT) check_ahead_finish(how.ahead); /* nothing else runs beside it */
+  if (p->kind == PART_CONCURRENT) check_precompile_finish(how.precompile); /* nothing else runs beside it */
   flp_status status = kinds[p->kind].run(&p->of, &how, session->report);
   check_case c = check_case_default(p->of.dtype, 0, 0, 0);
   c.name = kinds[p->kind].name;
@@ -226,13 +226,13 @@ static flp_status check_listed(check_session *session, const check_list *list, i
                                int part_count) {
   const check_args *args = session->args;
   cli_progress progress;
-  check_ahead_wish wish = {.device = &session->device,
-                           .jobs = args->jobs,
-                           .jit = session->offered[FLP_RUNG_JIT],
-                           .generic = session->offered[FLP_RUNG_GENERIC],
-                           .tune = args->how.tune,
-                           .list = list};
-  FLP_TRY(check_ahead_start(&wish, &session->how.ahead));
+  check_precompile_wish wish = {.device = &session->device,
+                                .jobs = args->jobs,
+                                .jit = session->offered[FLP_RUNG_JIT],
+                                .generic = session->offered[FLP_RUNG_GENERIC],
+                                .tune = args->how.tune,
+                                .list = list};
+  FLP_TRY(check_precompile_start(&wish, &session->how.precompile));
   flp_status status = FLP_OK;
   cli_progress_start(&progress, "check", args->quiet);
   for (int i = 0; i < cases && status == FLP_OK; i++) {
@@ -241,7 +241,7 @@ static flp_status check_listed(check_session *session, const check_list *list, i
   }
   if (status == FLP_OK) status = run_parts(session, parts, part_count);
   cli_progress_end(&progress);
-  check_ahead_stop(session->how.ahead);
+  check_precompile_stop(session->how.precompile);
   return status;
 }
 

@@ -17,9 +17,9 @@ static double uniform(uint64_t *state) {
   return ((double)(cli_hash((*state)++) >> 11) + 0.5) * 0x1p-52 - 1.0;
 }
 
-/* ---- what the oracle says of every row ---- */
+/* ---- the oracle's results for every row ---- */
 
-/* Rows by id; those without work hold zeros. error: MEMORY */
+/* Rows by id; inactive ones hold zeros. error: MEMORY */
 static flp_status evaluate_rows(const check_problem *problem, oracle_row **out) {
   int64_t n = problem->c.n, count = 0;
   int64_t *ids = malloc(((size_t)n + 1) * sizeof *ids);
@@ -81,8 +81,8 @@ static double draw_input(const check_problem *problem, int input, int64_t row, d
 /* Half of the problems leave to the loss what it has a default for: they are on policy, or of weight 1. */
 static int is_default(const check_problem *problem, int input) {
   const check_case *c = &problem->c;
-  int has_idle = c->rows == CHECK_ROWS_IDLE || c->rows == CHECK_ROWS_NAN_IDLE;
-  if (input == FLP_LOSS_WEIGHT) return c->seed % 4 == 1 && !has_idle;
+  int has_inactive = c->rows == CHECK_ROWS_INACTIVE || c->rows == CHECK_ROWS_NAN_INACTIVE;
+  if (input == FLP_LOSS_WEIGHT) return c->seed % 4 == 1 && !has_inactive;
   return input == FLP_LOSS_OLD_LOGPROB && c->seed % 4 == 2;
 }
 
@@ -148,7 +148,7 @@ void check_problem_follow(check_problem *problem, const call_result *result) {
     set_row(problem, row, (double)result->logprob[row], result->entropy ? (double)result->entropy[row] : 0);
 }
 
-/* Whether the derivatives of a row's loss depend on what the row gives; as the first rows tell. */
+/* Whether the derivatives of a row's loss depend on what the row gives; as the first rows show. */
 static int is_linear(const check_problem *problem) {
   for (int64_t row = 0; row < problem->c.n && row < 4; row++) {
     flp_loss_row near = check_problem_loss(problem, row, -1, 1), far = check_problem_loss(problem, row, -9, 7);

@@ -1,4 +1,4 @@
-/* truth.c: what the oracle says of a problem: all rows and columns, or some; no row is evaluated twice. */
+/* truth.c: the oracle's results for a problem: all rows and columns, or some; no row is evaluated twice. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,7 +49,7 @@ static int64_t *list_columns(const check_problem *problem, const int64_t *work, 
   return list;
 }
 
-/* Rows, in order, and what the oracle says of them. */
+/* Rows, in order, and the oracle's results for them. */
 typedef struct evaluated {
   const int64_t *rows;
   int64_t count;

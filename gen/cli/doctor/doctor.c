@@ -414,7 +414,7 @@ int cli_doctor(int argc, char **argv) {
   cli_parse(&argp, argc, argv, &args);
   examination *found = calloc(1, sizeof *found);
   flp_status status = found ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of memory");
-  flp_log_set(NULL, NULL); /* the tables say it all */
+  flp_log_set(NULL, NULL); /* the tables have it all */
   if (status == FLP_OK) {
     examine(found);
     if (args.json)

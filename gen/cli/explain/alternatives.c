@@ -1,4 +1,4 @@
-/* alternatives.c: flop, workspace and memory traffic of the naive way and of each mode.
+/* alternatives.c: flop, workspace and memory traffic of the naive form and of each mode.
  *
  * Invariant: workspace of a mode is the planner's answer to the query that a plan asks, for that mode alone; where the
  * plan takes the mode it is the plan's own. */
@@ -24,15 +24,17 @@ static double dz_traffic(const flp_spec *spec, int64_t n) {
 
 /* Materialised fp32 scores: written, read for the log-softmax, which is written; in backward it is read, dz written
  * over it and read once for each product. */
-static explain_way naive(const flp_spec *spec, int64_t n, int backward) {
+static explain_alternative naive(const flp_spec *spec, int64_t n, int backward) {
   cli_naive bytes = cli_naive_of(spec, n);
   int reads = count_bits(spec->grads, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT);
-  explain_way way = {.name = backward ? "naive, forward + backward" : "naive, forward", .fit = EXPLAIN_FITS};
-  way.products = 1 + (backward ? reads : 0);
-  way.workspace = way.least = backward ? bytes.backward : bytes.forward;
-  way.traffic = way.products * cli_input_bytes(spec, n) + (3.0 + (backward ? 2.0 + reads : 0.0)) * bytes.scores;
-  if (backward) way.traffic += cli_output_bytes(spec, n);
-  return way;
+  explain_alternative alternative = {.name = backward ? "naive, forward + backward" : "naive, forward",
+                                     .fit = EXPLAIN_FITS};
+  alternative.products = 1 + (backward ? reads : 0);
+  alternative.workspace = alternative.least = backward ? bytes.backward : bytes.forward;
+  alternative.traffic =
+      alternative.products * cli_input_bytes(spec, n) + (3.0 + (backward ? 2.0 + reads : 0.0)) * bytes.scores;
+  if (backward) alternative.traffic += cli_output_bytes(spec, n);
+  return alternative;
 }
 
 /* ---- what the planner answers ---- */
@@ -48,27 +50,27 @@ static explain_fit query(const flp_planner *planner, flp_pass pass, int64_t n, u
 
 /* A planner that is asked for one mode; chunk sizes and tuned layouts of other modes are let go. */
 static flp_planner restricted(const flp_planner *planner, flp_mode mode) {
-  flp_planner own = *planner;
-  own.mode = mode;
-  if (mode == FLP_MODE_RECOMPUTE_VOCAB) own.chunk_rows = 0;
-  if (mode == FLP_MODE_RECOMPUTE_ROWS || mode == FLP_MODE_STREAM) own.chunk_vocab = 0;
-  if (own.tuned_mode != mode) own.tuned_mode = (flp_mode)0;
-  return own;
+  flp_planner unpinned = *planner;
+  unpinned.mode = mode;
+  if (mode == FLP_MODE_RECOMPUTE_VOCAB) unpinned.chunk_rows = 0;
+  if (mode == FLP_MODE_RECOMPUTE_ROWS || mode == FLP_MODE_STREAM) unpinned.chunk_vocab = 0;
+  if (unpinned.tuned_mode != mode) unpinned.tuned_mode = (flp_mode)0;
+  return unpinned;
 }
 
 explain_fit explain_query(const flp_planner *planner, flp_pass pass, flp_mode mode, int64_t n, uint64_t budget,
                           flp_scheme *out) {
   explain_fit fit = query(planner, pass, n, budget, out);
   if (fit != EXPLAIN_LEAST && out->mode == mode) return fit;
-  flp_planner own = restricted(planner, mode);
-  return query(&own, pass, n, budget, out);
+  flp_planner unpinned = restricted(planner, mode);
+  return query(&unpinned, pass, n, budget, out);
 }
 
 explain_fit explain_query_saved(const flp_planner *planner, int64_t n, uint64_t budget, explain_saved *out) {
-  flp_planner own = restricted(planner, (flp_mode)0);
+  flp_planner unpinned = restricted(planner, (flp_mode)0);
   flp_scheme forward, backward;
-  explain_fit first = query(&own, FLP_PASS_FORWARD_SAVED, n, budget, &forward);
-  explain_fit second = query(&own, FLP_PASS_BACKWARD_SAVED, n, budget, &backward);
+  explain_fit first = query(&unpinned, FLP_PASS_FORWARD_SAVED, n, budget, &forward);
+  explain_fit second = query(&unpinned, FLP_PASS_BACKWARD_SAVED, n, budget, &backward);
   out->kept = backward.saved_bytes;
   out->workspace = forward.bytes > backward.bytes ? forward.bytes : backward.bytes;
   out->least = backward.saved_bytes +
@@ -76,84 +78,87 @@ explain_fit explain_query_saved(const flp_planner *planner, int64_t n, uint64_t 
   return first == EXPLAIN_FITS ? second : first;
 }
 
-static void set_scheme(explain_way *way, const flp_scheme *scheme) {
-  way->workspace = (double)scheme->bytes;
-  way->least = (double)scheme->smallest_bytes;
-  way->chunk_rows = scheme->chunk_rows;
-  way->chunk_vocab = scheme->chunk_vocab;
-  way->chunks = scheme->chunks;
+static void set_scheme(explain_alternative *alternative, const flp_scheme *scheme) {
+  alternative->workspace = (double)scheme->bytes;
+  alternative->least = (double)scheme->smallest_bytes;
+  alternative->chunk_rows = scheme->chunk_rows;
+  alternative->chunk_vocab = scheme->chunk_vocab;
+  alternative->chunks = scheme->chunks;
 }
 
 /* ---- ways ---- */
 
 /* Every array of the workspace is written and read once, those of a chunk of rows once a chunk. */
-static explain_way forward(const flp_planner *planner, int64_t n, uint64_t budget) {
+static explain_alternative forward(const flp_planner *planner, int64_t n, uint64_t budget) {
   flp_scheme scheme;
-  explain_way way = {.name = flp_mode_name(FLP_MODE_SCORE), .products = 1};
-  way.fit = query(planner, FLP_PASS_FORWARD, n, budget, &scheme);
-  set_scheme(&way, &scheme);
+  explain_alternative alternative = {.name = flp_mode_name(FLP_MODE_SCORE), .products = 1};
+  alternative.fit = query(planner, FLP_PASS_FORWARD, n, budget, &scheme);
+  set_scheme(&alternative, &scheme);
   double again = scheme.chunk_rows > 0 ? (double)n / (double)scheme.chunk_rows - 1 : 0;
   double of_chunk = (double)(scheme.size[FLP_REGION_part] + scheme.size[FLP_REGION_gather]);
-  way.traffic = cli_input_bytes(&planner->spec, n) + 2.0 * (way.workspace + again * of_chunk);
-  return way;
+  alternative.traffic = cli_input_bytes(&planner->spec, n) + 2.0 * (alternative.workspace + again * of_chunk);
+  return alternative;
 }
 
-static explain_way chunked(const flp_planner *planner, int64_t n, uint64_t budget, int by_rows) {
+static explain_alternative chunked(const flp_planner *planner, int64_t n, uint64_t budget, int by_rows) {
   const flp_spec *spec = &planner->spec;
   flp_scheme scheme;
-  explain_way way = {.name = flp_mode_name(by_rows ? FLP_MODE_RECOMPUTE_ROWS : FLP_MODE_RECOMPUTE_VOCAB)};
-  way.fit = explain_query(planner, FLP_PASS_BACKWARD, by_rows ? FLP_MODE_RECOMPUTE_ROWS : FLP_MODE_RECOMPUTE_VOCAB, n, budget, &scheme);
-  way.products = 1 + backward_products(spec);
-  set_scheme(&way, &scheme);
+  explain_alternative alternative = {.name =
+                                         flp_mode_name(by_rows ? FLP_MODE_RECOMPUTE_ROWS : FLP_MODE_RECOMPUTE_VOCAB)};
+  alternative.fit = explain_query(planner, FLP_PASS_BACKWARD,
+                                  by_rows ? FLP_MODE_RECOMPUTE_ROWS : FLP_MODE_RECOMPUTE_VOCAB, n, budget, &scheme);
+  alternative.products = 1 + backward_products(spec);
+  set_scheme(&alternative, &scheme);
   double passes = scheme.chunks > 0 ? 2.0 * (double)(scheme.chunks - 1) : 0.0;
   double accumulator = 4.0 * (double)spec->hidden * (double)(by_rows ? spec->vocab : n);
   if (!(spec->grads & (by_rows ? FLP_GRAD_WEIGHT : FLP_GRAD_HIDDEN))) accumulator = 0.0;
-  way.traffic = 2.0 * cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + passes * accumulator +
-                (1.0 + count_bits(spec->grads, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT)) * dz_traffic(spec, n);
-  return way;
+  alternative.traffic = 2.0 * cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + passes * accumulator +
+                        (1.0 + count_bits(spec->grads, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT)) * dz_traffic(spec, n);
+  return alternative;
 }
 
-static explain_way twice(const flp_planner *planner, int64_t n, uint64_t budget) {
+static explain_alternative twice(const flp_planner *planner, int64_t n, uint64_t budget) {
   const flp_spec *spec = &planner->spec;
   flp_scheme scheme;
-  explain_way way = {.name = flp_mode_name(FLP_MODE_RECOMPUTE_SPLIT), .products = 5};
-  way.fit = explain_query(planner, FLP_PASS_BACKWARD, FLP_MODE_RECOMPUTE_SPLIT, n, budget, &scheme);
-  set_scheme(&way, &scheme);
-  way.traffic = 3.0 * cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + 4.0 * dz_traffic(spec, n);
-  return way;
+  explain_alternative alternative = {.name = flp_mode_name(FLP_MODE_RECOMPUTE_SPLIT), .products = 5};
+  alternative.fit = explain_query(planner, FLP_PASS_BACKWARD, FLP_MODE_RECOMPUTE_SPLIT, n, budget, &scheme);
+  set_scheme(&alternative, &scheme);
+  alternative.traffic = 3.0 * cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + 4.0 * dz_traffic(spec, n);
+  return alternative;
 }
 
 /* Exponentials are written once, read by each product; in the expanded form they are turned into dz between. */
-static explain_way saved(const flp_planner *planner, int64_t n, uint64_t budget) {
+static explain_alternative saved(const flp_planner *planner, int64_t n, uint64_t budget) {
   const flp_spec *spec = &planner->spec;
   int products = count_bits(spec->grads, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT), passes = planner->saved_expands ? 3 : 1;
   explain_saved bytes;
-  explain_way way = {.name = flp_mode_name(FLP_MODE_SAVE), .products = 1 + products, .chunks = 1};
-  way.fit = explain_query_saved(planner, n, budget, &bytes);
-  way.workspace = (double)(bytes.kept + bytes.workspace);
-  way.least = (double)bytes.least;
-  way.chunk_rows = n;
-  way.chunk_vocab = spec->vocab;
-  way.traffic = 2.0 * cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + (passes + products) * dz_traffic(spec, n);
-  return way;
+  explain_alternative alternative = {.name = flp_mode_name(FLP_MODE_SAVE), .products = 1 + products, .chunks = 1};
+  alternative.fit = explain_query_saved(planner, n, budget, &bytes);
+  alternative.workspace = (double)(bytes.kept + bytes.workspace);
+  alternative.least = (double)bytes.least;
+  alternative.chunk_rows = n;
+  alternative.chunk_vocab = spec->vocab;
+  alternative.traffic =
+      2.0 * cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + (passes + products) * dz_traffic(spec, n);
+  return alternative;
 }
 
-static explain_way streamed(const flp_planner *planner, int64_t n, uint64_t budget) {
+static explain_alternative streamed(const flp_planner *planner, int64_t n, uint64_t budget) {
   const flp_spec *spec = &planner->spec;
   int products = count_bits(spec->grads, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT), passes = planner->step_expands ? 3 : 1;
   flp_scheme scheme;
-  explain_way way = {.name = flp_mode_name(FLP_MODE_STREAM), .products = 1 + products};
-  way.fit = explain_query(planner, FLP_PASS_STEP, FLP_MODE_STREAM, n, budget, &scheme);
-  set_scheme(&way, &scheme);
+  explain_alternative alternative = {.name = flp_mode_name(FLP_MODE_STREAM), .products = 1 + products};
+  alternative.fit = explain_query(planner, FLP_PASS_STEP, FLP_MODE_STREAM, n, budget, &scheme);
+  set_scheme(&alternative, &scheme);
   double accumulator = spec->grads & FLP_GRAD_WEIGHT ? 4.0 * (double)spec->hidden * (double)spec->vocab : 0.0;
   double rest = scheme.chunks > 0 ? (double)(scheme.chunks - 1) : 0.0;
-  way.traffic = 2.0 * cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + 2.0 * rest * accumulator +
-                (passes + products) * dz_traffic(spec, n);
-  return way;
+  alternative.traffic = 2.0 * cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + 2.0 * rest * accumulator +
+                        (passes + products) * dz_traffic(spec, n);
+  return alternative;
 }
 
-int explain_ways(const flp_planner *planner, int64_t n, uint64_t forward_budget, uint64_t backward_budget,
-                 explain_way out[EXPLAIN_WAYS_MAX]) {
+int explain_alternatives(const flp_planner *planner, int64_t n, uint64_t forward_budget, uint64_t backward_budget,
+                         explain_alternative out[EXPLAIN_ALTERNATIVES_MAX]) {
   const flp_spec *spec = &planner->spec;
   uint32_t both = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
   int count = 0;

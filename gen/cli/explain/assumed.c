@@ -54,7 +54,7 @@ flp_status explain_assume(const explain_args *args, explain_assumed *out, flp_pl
   list_capabilities(runs ? FLP_ARCH_TUNABLE : 0, accepted);
   flp_status status =
       flp_fail(FLP_ERROR_ARGUMENT, "--capability: %d.%d is not accepted%s; %s is", args->major, args->minor,
-               runs ? " with --tune, kernels are cut in one way only there" : ", no kernels run there", accepted);
+               runs ? " with --tune, kernels have one tile configuration there" : ", no kernels run there", accepted);
   for (int i = 0; i < count && (i == 0 || status != FLP_OK); i++) status = generate(spec, &tuning, arches[i], out);
   FLP_TRY(status);
   flp_planner_init(planner, spec, &args->options, &device, out->desc, out->count);

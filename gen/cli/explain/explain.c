@@ -28,7 +28,7 @@ static const struct argp_option options[] = {
     {"rows", KEY_ROWS, "LIST", 0, "numbers of rows N, default 8192", 2},
     {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 2},
     {"mode", KEY_MODE, "NAME", 0,
-     CLI_MODES_HELP "; save, which --keep is, keeps exponentials; stream is of steps of --loss", 2},
+     CLI_MODES_HELP "; save, which --keep is, saves exponentials; stream is of steps of --loss", 2},
     {"rung", KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit, generic or eager", 2},
     {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 2},
     {"chunk-rows", KEY_CHUNK_ROWS, "N", 0, "rows of one backward chunk", 2},
@@ -105,7 +105,7 @@ static flp_status explain(explain_args *args) {
   FLP_TRY(cli_spec_args_mode(&args->spec, &args->options.mode));
   FLP_TRY(cli_spec_args_resolve(&args->spec));
   FLP_TRY(check_mode(args));
-  FLP_TRY(cli_spec_check_cut("--tune", args->spec.tune, &args->spec.spec));
+  FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec));
   FLP_TRY(cli_spec_args_tune(&args->spec, &args->options));
   flp_mode mode = args->options.mode <= FLP_MODE_RECOMPUTE_SPLIT ? args->options.mode : (flp_mode)0;
   FLP_TRY(cli_spec_args_backward(&args->spec, mode, args->options.chunk_rows, args->options.chunk_vocab));
@@ -135,7 +135,7 @@ int cli_explain(int argc, char **argv) {
       options,
       parse,
       NULL,
-      "Shows flop, memory and memory traffic of the naive way and of each mode, and the plan that would run here and "
+      "Shows flop, memory and memory traffic of the naive form and of each mode, and the plan that would run here and "
       "on an assumed GPU; none is needed."
       "\vThe assumed GPU gets the kernels that a plan would take there. Workspace is memory beyond inputs and outputs. "
       "Traffic is a lower bound: every operand once a product, plus "

@@ -1,4 +1,4 @@
-/* explain.h: the parts of `flpgen explain`: what each way of computing costs, and the plan that would run.
+/* explain.h: the parts of `flpgen explain`: what each alternative costs, and the plan that would run.
  *
  * Beside this machine's plan there is one of an assumed device: the planner on the descriptors of the kernels that the
  * generator makes for it. */
@@ -9,7 +9,7 @@
 #include "gen/cli/shared/spec_args.h"
 #include "runtime/planner/planner.h"
 
-enum { EXPLAIN_ROWS_MAX = 16, EXPLAIN_WAYS_MAX = 8, EXPLAIN_REASON_BYTES = 256 };
+enum { EXPLAIN_ROWS_MAX = 16, EXPLAIN_ALTERNATIVES_MAX = 8, EXPLAIN_REASON_BYTES = 256 };
 enum { EXPLAIN_PASSES = FLP_PASS_FORWARD_SAVED + 1 };
 
 typedef struct explain_args {
@@ -45,8 +45,8 @@ typedef enum explain_fit {
   EXPLAIN_FITS
 } explain_fit;
 
-/* One way of computing everything that the spec asks for, over n rows. */
-typedef struct explain_way {
+/* One alternative for computing everything that the spec asks for, over n rows. */
+typedef struct explain_alternative {
   const char *name;
   int products; /* of 2·N·D·V flop, forward and backward */
   double flops;
@@ -55,18 +55,18 @@ typedef struct explain_way {
   int64_t chunk_rows, chunk_vocab, chunks; /* as in flp_layout; 0 for the naive way */
   double traffic; /* bytes that device memory moves at least: operands once a product, chunks and accumulators */
   explain_fit fit;
-} explain_way;
+} explain_alternative;
 
-/* Fills the ways of n rows, naive ones first; returns their number. */
-int explain_ways(const flp_planner *planner, int64_t n, uint64_t forward_budget, uint64_t backward_budget,
-                 explain_way out[EXPLAIN_WAYS_MAX]);
+/* Fills the alternatives for n rows, naive ones first; returns their number. */
+int explain_alternatives(const flp_planner *planner, int64_t n, uint64_t forward_budget, uint64_t backward_budget,
+                         explain_alternative out[EXPLAIN_ALTERNATIVES_MAX]);
 
 /* Asks the planner for a pass as a plan does: what the plan takes where that is in this mode, else what it would take
  * if it were asked for the mode. */
 explain_fit explain_query(const flp_planner *planner, flp_pass pass, flp_mode mode, int64_t n, uint64_t budget,
                           flp_scheme *out);
 
-/* The same of mode S: what it keeps, the larger workspace of its two passes, and the least of all that. */
+/* The same of save mode: what it keeps, the larger workspace of its two passes, and the least of all that. */
 typedef struct explain_saved {
   uint64_t kept, workspace, least;
 } explain_saved;
@@ -82,15 +82,15 @@ typedef struct explanation {
   uint64_t budget[EXPLAIN_PASSES]; /* by flp_pass */
 } explanation;
 
-/* ---- modes.c: the layouts, and why mode S or P is taken or not ---- */
+/* ---- modes.c: the layouts, and why save or stream mode is taken or not ---- */
 
 /* 1 if the spec has this pass. */
 int explain_has_pass(const explanation *in, int assumed, flp_pass pass);
 /* The layout of a pass: of this machine's plan, or of the assumed device. error: BUDGET, UNSUPPORTED, as the planner */
 flp_status explain_layout(const explanation *in, int assumed, flp_pass pass, int64_t n, flp_layout *out);
-/* Bytes that mode S keeps of n rows; 0 where it keeps none. */
+/* Bytes that save mode saves of n rows; 0 where it keeps none. */
 uint64_t explain_saved_bytes(const explanation *in, int assumed, int64_t n);
-/* One sentence on mode S or P over n rows. 0 if the spec does not ask for the mode. */
+/* One sentence on save or stream mode over n rows. 0 if the spec does not ask for the mode. */
 int explain_mode_reason(const explanation *in, int assumed, flp_mode mode, int64_t n, char out[EXPLAIN_REASON_BYTES]);
 
 /* ---- out.c ---- */

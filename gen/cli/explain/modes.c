@@ -10,7 +10,7 @@ static const flp_planner *planner_of(const explanation *in, int assumed) {
   return in->plan->rung == FLP_RUNG_EAGER ? NULL : &in->plan->planner;
 }
 
-/* 1 if the kernels that run can keep exponentials, and no other mode is asked for. */
+/* 1 if the kernels that run can save exponentials, and no other mode is asked for. */
 static int can_keep(const explanation *in, int assumed) {
   const flp_planner *planner = planner_of(in, assumed);
   return in->planner.spec.keep && planner && flp_planner_saves(planner);
@@ -56,7 +56,7 @@ static int is_possible(const flp_planner *planner, flp_mode mode) {
 /* Says why kernels or options rule the mode out; 0 if they do not. */
 static int is_ruled_out(const explanation *in, int assumed, flp_mode mode, char out[EXPLAIN_REASON_BYTES]) {
   const flp_planner *planner = planner_of(in, assumed);
-  const char *what = mode == FLP_MODE_STREAM ? "stream steps" : "keep exponentials";
+  const char *what = mode == FLP_MODE_STREAM ? "stream steps" : "save exponentials";
   const char *arch = assumed ? in->assumed.arch : in->plan->arch;
   if (!planner)
     snprintf(out, EXPLAIN_REASON_BYTES, "not taken: the CPU rung does not %s", what);

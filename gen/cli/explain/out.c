@@ -12,11 +12,12 @@
 
 /* ---- as JSON ---- */
 
-static json_t *way_json(const explain_way *way) {
-  return json_pack("{s:s, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:b}", "name", way->name, "products", way->products,
-                   "flops", way->flops, "workspace_bytes", way->workspace, "least_bytes", way->least, "chunk_rows",
-                   (json_int_t)way->chunk_rows, "chunk_vocab", (json_int_t)way->chunk_vocab, "chunks",
-                   (json_int_t)way->chunks, "traffic_bytes", way->traffic, "fits", way->fit == EXPLAIN_FITS);
+static json_t *alternative_json(const explain_alternative *alternative) {
+  return json_pack("{s:s, s:i, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:b}", "name", alternative->name, "products",
+                   alternative->products, "flops", alternative->flops, "workspace_bytes", alternative->workspace,
+                   "least_bytes", alternative->least, "chunk_rows", (json_int_t)alternative->chunk_rows, "chunk_vocab",
+                   (json_int_t)alternative->chunk_vocab, "chunks", (json_int_t)alternative->chunks, "traffic_bytes",
+                   alternative->traffic, "fits", alternative->fit == EXPLAIN_FITS);
 }
 
 static json_t *layout_json(const explanation *in, int assumed, flp_pass pass, int64_t n) {
@@ -38,7 +39,7 @@ static json_t *layouts_json(const explanation *in, int assumed, int64_t n) {
   return list;
 }
 
-/* Modes S and P, where the spec asks for them: what they keep, and why they are taken or not. */
+/* Save and stream modes, where the spec asks for them: what they keep, and why they are taken or not. */
 static json_t *modes_json(const explanation *in, int assumed, int64_t n) {
   static const flp_mode modes[] = {FLP_MODE_SAVE, FLP_MODE_STREAM};
   json_t *list = json_array();
@@ -53,10 +54,11 @@ static json_t *modes_json(const explanation *in, int assumed, int64_t n) {
 }
 
 static json_t *rows_json(const explanation *in, int64_t n) {
-  explain_way ways[EXPLAIN_WAYS_MAX];
-  int count = explain_ways(&in->planner, n, in->budget[FLP_PASS_FORWARD], in->budget[FLP_PASS_BACKWARD], ways);
+  explain_alternative alternatives[EXPLAIN_ALTERNATIVES_MAX];
+  int count =
+      explain_alternatives(&in->planner, n, in->budget[FLP_PASS_FORWARD], in->budget[FLP_PASS_BACKWARD], alternatives);
   json_t *list = json_array();
-  for (int i = 0; i < count; i++) json_array_append_new(list, way_json(&ways[i]));
+  for (int i = 0; i < count; i++) json_array_append_new(list, alternative_json(&alternatives[i]));
   const flp_spec *spec = &in->planner.spec;
   return json_pack("{s:I, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:o}", "rows", (json_int_t)n, "product_flops",
                    cli_product_flops(spec, n), "input_bytes", cli_input_bytes(spec, n), "output_bytes",
@@ -65,7 +67,7 @@ static json_t *rows_json(const explanation *in, int64_t n) {
                    "assumed_modes", modes_json(in, 1, n));
 }
 
-/* How the kernels that run are cut, as --tune takes it; "" where templates chose. */
+/* Tile configurations of the kernels that run, as --tune takes them; "" for defaults. */
 static json_t *tune_json(const flp_plan *plan) {
   flp_tuning tuning = {0};
   char text[FLP_TUNING_TEXT_BYTES];
@@ -86,7 +88,7 @@ static json_t *plan_json(const flp_plan *plan) {
     json_object_set_new(reasons, flp_rung_name((flp_rung)rung),
                         cli_json_text(flp_plan_get_reason(plan, (flp_rung)rung)));
   return json_pack("{s:s, s:o, s:o, s:o, s:s, s:o}", "rung", flp_rung_name(flp_plan_get_rung(plan)), "cut",
-                   plan->cut[0] ? cli_json_text(plan->cut) : json_null(), "tune", tune_json(plan), "description",
+                   plan->tiling[0] ? cli_json_text(plan->tiling) : json_null(), "tune", tune_json(plan), "description",
                    cli_json_text(text), "id", id, "reasons", reasons);
 }
 
@@ -104,31 +106,33 @@ flp_status explain_print_json(const explanation *in) {
 /* ---- for people ---- */
 
 /* Where nothing fits there is no workspace to name, but the least that would do. */
-static const char *format_workspace(const explain_way *way, char out[2 * CLI_TEXT_BYTES]) {
+static const char *format_workspace(const explain_alternative *alternative, char out[2 * CLI_TEXT_BYTES]) {
   char bytes[CLI_TEXT_BYTES];
-  if (way->fit == EXPLAIN_LEAST) return "does not fit";
-  snprintf(out, 2 * CLI_TEXT_BYTES, "%s%s", cli_format_bytes(way->workspace, bytes),
-           way->fit == EXPLAIN_BEYOND ? ", over budget" : "");
+  if (alternative->fit == EXPLAIN_LEAST) return "does not fit";
+  snprintf(out, 2 * CLI_TEXT_BYTES, "%s%s", cli_format_bytes(alternative->workspace, bytes),
+           alternative->fit == EXPLAIN_BEYOND ? ", over budget" : "");
   return out;
 }
 
-static void print_ways(const explanation *in, int64_t n) {
-  explain_way ways[EXPLAIN_WAYS_MAX];
-  int count = explain_ways(&in->planner, n, in->budget[FLP_PASS_FORWARD], in->budget[FLP_PASS_BACKWARD], ways);
+static void print_alternatives(const explanation *in, int64_t n) {
+  explain_alternative alternatives[EXPLAIN_ALTERNATIVES_MAX];
+  int count =
+      explain_alternatives(&in->planner, n, in->budget[FLP_PASS_FORWARD], in->budget[FLP_PASS_BACKWARD], alternatives);
   cli_table table;
   cli_table_start(&table, "way, on the assumed GPU", "products", "work", "chunks", "workspace", "least", "traffic",
                   NULL);
   for (int i = 0; i < count; i++) {
-    const explain_way *way = &ways[i];
+    const explain_alternative *alternative = &alternatives[i];
     char products[16], work[CLI_TEXT_BYTES], chunks[32] = "", workspace[2 * CLI_TEXT_BYTES], least[CLI_TEXT_BYTES] = "",
                                              traffic[CLI_TEXT_BYTES];
-    snprintf(products, sizeof products, "%d", way->products);
-    if (way->chunks) {
-      snprintf(chunks, sizeof chunks, "%lld", (long long)way->chunks);
-      cli_format_bytes(way->least, least);
+    snprintf(products, sizeof products, "%d", alternative->products);
+    if (alternative->chunks) {
+      snprintf(chunks, sizeof chunks, "%lld", (long long)alternative->chunks);
+      cli_format_bytes(alternative->least, least);
     }
-    cli_table_add(&table, way->name, products, cli_format_flops(way->flops, work), chunks,
-                  format_workspace(way, workspace), least, cli_format_bytes(way->traffic, traffic), NULL);
+    cli_table_add(&table, alternative->name, products, cli_format_flops(alternative->flops, work), chunks,
+                  format_workspace(alternative, workspace), least, cli_format_bytes(alternative->traffic, traffic),
+                  NULL);
   }
   cli_table_finish(&table);
 }
@@ -186,7 +190,7 @@ static void print_plan(const explanation *in) {
   char reasons[CLI_REASONS_BYTES];
   cli_reasons_text(in->plan, reasons, sizeof reasons);
   printf("plan on this machine: rung %s\n", flp_rung_name(flp_plan_get_rung(in->plan)));
-  if (in->plan->cut[0]) cli_print(4, "  kernels are cut: %s", in->plan->cut);
+  if (in->plan->tiling[0]) cli_print(4, "  kernels are cut: %s", in->plan->tiling);
   cli_reasons_print(13, "  not taken:", reasons);
 }
 
@@ -206,7 +210,7 @@ void explain_print_text(const explanation *in) {
     cli_print(2, "N = %lld: one product 2*N*D*V = %s; inputs %s, outputs %s", (long long)n,
               cli_format_flops(cli_product_flops(spec, n), flops), cli_format_bytes(cli_input_bytes(spec, n), inputs),
               cli_format_bytes(cli_output_bytes(spec, n), outputs));
-    print_ways(in, n);
+    print_alternatives(in, n);
     if (in->plan) puts("\nplan on this machine");
     if (in->plan) print_layouts(in, 0, n);
     printf("\nplan on a GPU of %d multiprocessors\n", in->planner.multiprocessors);

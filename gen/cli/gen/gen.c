@@ -114,9 +114,9 @@ static flp_status choose_keys(gen_work *work, const gen_args *args) {
   work->keys = calloc(ARCHES_MAX * FLP_SPEC_KERNELS_MAX, sizeof *work->keys);
   if (!work->keys) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
   flp_tuning tuning;
-  FLP_TRY(cli_spec_check_cut("--tune", args->spec.tune, &args->spec.spec));
+  FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec));
   FLP_TRY(flp_tuning_parse("--tune", args->spec.tune, &tuning));
-  int leaves_choice = !flp_tuning_asks(&tuning);
+  int leaves_choice = !flp_tuning_is_set(&tuning);
   for (int i = 0; i < work->arches; i++) {
     if (is_repeated(work, i)) continue;
     work->key_count += flp_kernel_keys_for(&args->spec.spec, work->target[i], work->keys + work->key_count);
@@ -126,7 +126,7 @@ static flp_status choose_keys(gen_work *work, const gen_args *args) {
   if (leaves_choice) return FLP_OK;
   char tunable[128];
   return flp_fail(FLP_ERROR_ARGUMENT,
-                  "--tune: not accepted with --arch %s, whose kernels are cut in one way only; %s is",
+                  "--tune: not accepted with --arch %s, whose kernels have one tile configuration; %s is",
                   args->arches ? args->arches : FLP_PORTABLE_ARCH " (default)",
                   flp_arch_list(FLP_ARCH_TUNABLE, " or ", tunable, sizeof tunable));
 }

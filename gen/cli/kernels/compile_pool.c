@@ -28,7 +28,7 @@ void cli_compilers_close(cli_compilers *compilers) {
   *compilers = (cli_compilers){0};
 }
 
-/* ---- crews ---- */
+/* ---- pools ---- */
 
 /* Makes the context of a thread current, and the context itself when it is the first to need it. */
 static int enter(const cli_compilers *compilers, CUcontext *context) {
@@ -39,45 +39,45 @@ static int enter(const cli_compilers *compilers, CUcontext *context) {
   return 0;
 }
 
-static void do_tasks(cli_crew *crew) {
+static void do_tasks(cli_pool *pool) {
   for (;;) {
-    pthread_mutex_lock(&crew->lock);
-    int i = crew->next < crew->count ? crew->next++ : crew->count;
-    pthread_mutex_unlock(&crew->lock);
-    if (i == crew->count) return;
-    crew->task(crew->argument, i);
-    pthread_mutex_lock(&crew->lock);
-    crew->done[i] = 1;
-    pthread_cond_broadcast(&crew->changed);
-    pthread_mutex_unlock(&crew->lock);
+    pthread_mutex_lock(&pool->lock);
+    int i = pool->next < pool->count ? pool->next++ : pool->count;
+    pthread_mutex_unlock(&pool->lock);
+    if (i == pool->count) return;
+    pool->task(pool->argument, i);
+    pthread_mutex_lock(&pool->lock);
+    pool->done[i] = 1;
+    pthread_cond_broadcast(&pool->changed);
+    pthread_mutex_unlock(&pool->lock);
   }
 }
 
 static void *work(void *argument) {
-  const cli_crew_member *member = argument;
-  cli_crew *crew = member->crew;
+  const cli_pool_worker *member = argument;
+  cli_pool *pool = member->pool;
   CUcontext popped;
-  if (enter(crew->compilers, member->context)) {
-    do_tasks(crew);
-    crew->compilers->driver->cuCtxPopCurrent_v2(&popped);
+  if (enter(pool->compilers, member->context)) {
+    do_tasks(pool);
+    pool->compilers->driver->cuCtxPopCurrent_v2(&popped);
   }
-  pthread_mutex_lock(&crew->lock);
-  crew->left--;
-  pthread_cond_broadcast(&crew->changed);
-  pthread_mutex_unlock(&crew->lock);
+  pthread_mutex_lock(&pool->lock);
+  pool->left--;
+  pthread_cond_broadcast(&pool->changed);
+  pthread_mutex_unlock(&pool->lock);
   return NULL;
 }
 
-flp_status cli_crew_start(cli_compilers *compilers, int count, cli_crew_task task, void *argument, cli_crew *out) {
-  *out = (cli_crew){.compilers = compilers, .task = task, .argument = argument, .count = count};
+flp_status cli_pool_start(cli_compilers *compilers, int count, cli_pool_task task, void *argument, cli_pool *out) {
+  *out = (cli_pool){.compilers = compilers, .task = task, .argument = argument, .count = count};
   out->done = calloc((size_t)count + 1, 1);
   if (!out->done) return flp_fail(FLP_ERROR_MEMORY, "no memory for a list of %d kernels", count);
   pthread_mutex_init(&out->lock, NULL);
   pthread_cond_init(&out->changed, NULL);
   pthread_mutex_lock(&out->lock);
   for (int i = 0; i < compilers->count && i < count; i++) {
-    cli_crew_member *member = &out->member[i];
-    *member = (cli_crew_member){.crew = out, .context = &compilers->context[i]};
+    cli_pool_worker *member = &out->member[i];
+    *member = (cli_pool_worker){.pool = out, .context = &compilers->context[i]};
     if (flp_thread_start(&member->thread, work, member) != 0) break;
     out->started = ++out->left;
   }
@@ -85,39 +85,39 @@ flp_status cli_crew_start(cli_compilers *compilers, int count, cli_crew_task tas
   return FLP_OK;
 }
 
-int cli_crew_wait(cli_crew *crew, int i) {
-  pthread_mutex_lock(&crew->lock);
-  while (!crew->done[i] && crew->left > 0) pthread_cond_wait(&crew->changed, &crew->lock);
-  int done = crew->done[i];
-  pthread_mutex_unlock(&crew->lock);
+int cli_pool_wait(cli_pool *pool, int i) {
+  pthread_mutex_lock(&pool->lock);
+  while (!pool->done[i] && pool->left > 0) pthread_cond_wait(&pool->changed, &pool->lock);
+  int done = pool->done[i];
+  pthread_mutex_unlock(&pool->lock);
   return done;
 }
 
-static void end_threads(cli_crew *crew) {
-  for (int i = 0; i < crew->started; i++) pthread_join(crew->member[i].thread, NULL);
-  crew->started = 0;
+static void end_threads(cli_pool *pool) {
+  for (int i = 0; i < pool->started; i++) pthread_join(pool->member[i].thread, NULL);
+  pool->started = 0;
 }
 
-void cli_crew_finish(cli_crew *crew) {
-  for (int i = 0; i < crew->count; i++) cli_crew_wait(crew, i);
-  end_threads(crew);
+void cli_pool_finish(cli_pool *pool) {
+  for (int i = 0; i < pool->count; i++) cli_pool_wait(pool, i);
+  end_threads(pool);
 }
 
-void cli_crew_stop(cli_crew *crew) {
-  if (!crew->done) return;
-  pthread_mutex_lock(&crew->lock);
-  crew->next = crew->count;
-  pthread_mutex_unlock(&crew->lock);
-  end_threads(crew);
-  pthread_cond_destroy(&crew->changed);
-  pthread_mutex_destroy(&crew->lock);
-  free(crew->done);
-  crew->done = NULL;
+void cli_pool_stop(cli_pool *pool) {
+  if (!pool->done) return;
+  pthread_mutex_lock(&pool->lock);
+  pool->next = pool->count;
+  pthread_mutex_unlock(&pool->lock);
+  end_threads(pool);
+  pthread_cond_destroy(&pool->changed);
+  pthread_mutex_destroy(&pool->lock);
+  free(pool->done);
+  pool->done = NULL;
 }
 
 /* ---- one kernel ---- */
 
-void cli_compile_ahead(const flp_driver *driver, const flp_store *store, flp_kernel_image *image) {
+void cli_precompile(const flp_driver *driver, const flp_store *store, flp_kernel_image *image) {
   CUmodule module = NULL;
   flp_compile call;
   if (flp_linker_takes(image->desc.key.kind)) flp_linker_link(driver, store, image);

@@ -19,7 +19,7 @@ flp_status cli_kernel_generate(const flp_kernel_key *key, const flpgen_options *
   out->seconds = cli_seconds_now() - start;
   if (status == FLP_OK) return FLP_OK;
   flp_fail(status, "%s", error);
-  return flp_tuning_blame("--tune", key, status);
+  return flp_tuning_status("--tune", key, status);
 }
 
 typedef struct batch {

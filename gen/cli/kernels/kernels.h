@@ -18,7 +18,7 @@ typedef struct cli_kernels {
 } cli_kernels;
 
 /* Generates one kernel; the program of a loss is options->loss or one that was kept (losses.h).
- * error: COMPILE, UNSUPPORTED with the generator's sentence; ARGUMENT if it refuses how the key is cut */
+ * error: COMPILE, UNSUPPORTED with the generator's sentence; ARGUMENT if it refuses the key's tile configuration */
 flp_status cli_kernel_generate(const flp_kernel_key *key, const flpgen_options *options, cli_kernel *out);
 
 /* Generates the kernels of a list of keys on every CPU, in the order of the keys.

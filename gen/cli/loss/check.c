@@ -38,7 +38,7 @@ static double value_at(double x, const void *context) {
   return values[p->loss->loss];
 }
 
-/* Whether row i is right; else says in `fault` what is not. */
+/* Whether row i is right; else `fault` names what is not. */
 static int check_row(probe *p, int i, char *fault, size_t capacity) {
   const double claimed[] = {p->got.grad_logprob, p->got.grad_entropy};
   if (!isfinite(p->got.loss)) {

@@ -52,8 +52,9 @@ static const struct argp_option options[] = {
     {"arch", KEY_ARCH, "LIST", 0,
      "architectures, default: every one that plans take kernels of; sm_80 is always among them", 2},
     {"tuned-for", KEY_TUNED_FOR, "DEVICE", 0,
-     "kernels cut by --tune, or by the templates where that was found best, are for this device alone, e.g. 'NVIDIA "
-     "H200/132/13000' (name/multiprocessors/driver), and the templates' own choice is packed beside them",
+     "kernels with the tilings of --tune, or with defaults that were found best, are for this device alone, e.g. "
+     "'NVIDIA "
+     "H200/132/13000' (name/multiprocessors/driver), and kernels with default tilings are packed beside them",
      2},
     {"chunks", KEY_CHUNKS, "RxC", 0,
      "with --tuned-for: chunks of so many rows, or so many columns, that the backward pass prefers; 0 for no "
@@ -63,7 +64,8 @@ static const struct argp_option options[] = {
      "with --tuned-for and --loss: chunks of so many rows, that streamed steps prefer", 2},
     {"variants", KEY_VARIANTS, NULL, 0,
      "beside every specialisation those that share its model: scores, the gradient of hidden alone and all that --grad "
-     "names, each without and with entropy and, in bf16, able to keep exponentials; cut and tuned alike. A loss comes "
+     "names, each without and with entropy and, in bf16, able to save exponentials; with the same tilings and tuning. "
+     "A loss comes "
      "with its own line, and serves every head",
      2},
     {NULL, 0, NULL, 0, "The pack:", 3},
@@ -183,8 +185,8 @@ static flp_status add_spec(spec_list *specs, build_args *args) {
   return FLP_OK;
 }
 
-/* Cuts a line into words, in place; quotes ' and " hold words together. Returns their number, or -1. */
-static int cut_words(char *line, char *words[WORDS_MAX]) {
+/* Splits a line into words, in place; quotes ' and " hold words together. Returns their number, or -1. */
+static int split_words(char *line, char *words[WORDS_MAX]) {
   int count = 0;
   for (char *at = line;;) {
     at += strspn(at, " \t\r");
@@ -210,7 +212,7 @@ static int cut_words(char *line, char *words[WORDS_MAX]) {
 /* One line of a list, with the options of build that a line may have. What argp refuses ends the program. */
 static flp_status add_line(spec_list *specs, const build_args *args, const char *file, int number, char *line) {
   char *words[WORDS_MAX + 1], name[512];
-  int count = cut_words(line, words + 1);
+  int count = split_words(line, words + 1);
   if (count == 0) return FLP_OK;
   snprintf(name, sizeof name, "flpgen pack build: %s:%d", file, number);
   if (count < 0 || count == WORDS_MAX)

@@ -46,7 +46,7 @@ static void path_of(const assembler *a, const char *name, char out[96]) {
   snprintf(out, 96, "%s/%s", a->directory, name);
 }
 
-/* The first bytes of what ptxas said. */
+/* The first bytes of ptxas's output. */
 static void read_log(const assembler *a, char out[TEXT_BYTES]) {
   char path[96];
   path_of(a, "log", path);
@@ -83,7 +83,7 @@ static flp_status read_release(const assembler *a, uint32_t *driver) {
   read_log(a, log);
   const char *release = strstr(log, "release ");
   if (code != 0 || !release || sscanf(release, "release %u.%u", &major, &minor) != 2 || major < 11 || major > 99)
-    return flp_fail(FLP_ERROR_UNAVAILABLE, "--cubin: %s does not say its release; ptxas 11 or newer is needed",
+    return flp_fail(FLP_ERROR_UNAVAILABLE, "--cubin: %s does not print its release; ptxas 11 or newer is needed",
                     a->program);
   *driver = major * 1000 + minor % 100 * 10;
   return FLP_OK;

@@ -145,7 +145,8 @@ int cli_pack_install(int argc, char **argv) {
       "FILE",
       "Installs the kernels of a pack into a cache."
       "\vThe whole pack is verified first, and one that is refused leaves the cache as it was. Each kernel is put in "
-      "place in one step: an installation that is cut off or meets a full disk leaves a valid cache, and running it "
+      "place in one step: an installation that is interrupted or meets a full disk leaves a valid cache, and running "
+      "it "
       "again completes it. Without installing, FLP_CACHE_PATH=FILE reads a pack in place.\n\n"
       "  flpgen pack install h200.flpp\n"
       "  flpgen pack install h200.flpp --trust release.pub --dir /srv/flp\n\n" CLI_EXIT_HELP,

@@ -144,7 +144,7 @@ flp_status cli_pack_read_manifest(const flp_pack *pack, json_t **out) {
   json_t *value;
   if (status == FLP_OK)
     json_object_foreach(wanted, field, value) if (status == FLP_OK && !json_equal(value, json_object_get(*out, field)))
-        status = flp_fail(FLP_ERROR_CORRUPT, "the manifest's %s is not what the entries say", field);
+        status = flp_fail(FLP_ERROR_CORRUPT, "the manifest's %s differs from that of the entries", field);
   json_decref(wanted);
   if (status == FLP_OK) return FLP_OK;
   json_decref(*out);

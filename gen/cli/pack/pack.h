@@ -53,28 +53,28 @@ typedef struct cli_pack_spec {
   const char *tune, *tuned_for, *arches; /* borrowed, or NULL */
   uint32_t chunk_rows, chunk_vocab;      /* of the descriptor of dz */
   uint32_t step_rows;                    /* of that of forward_keep */
-  int keeps;                             /* what tune says was found with forward_keep */
+  int keeps;                             /* what tune found with forward_keep */
 } cli_pack_spec;
 
 /* ---- variants.c ---- */
 
 /* What callers ask of a head: scores, the gradient of the hidden states alone and all gradients that the spec has, each
- * without entropy and with (its gradient too where there is any), in bf16 able to keep exponentials; of no loss. They
- * are cut as the spec is. The spec itself need not be among them. */
+ * without entropy and with (its gradient too where there is any), in bf16 able to save exponentials; of no loss. They
+ * have the spec's tilings. The spec itself need not be among them. */
 enum { CLI_PACK_VARIANTS = 6 };
 void cli_pack_variants(const cli_pack_spec *given, cli_pack_spec out[CLI_PACK_VARIANTS]);
 
 /* ---- specs.c: kernels made for a pack ---- */
 
 /* Generates every kernel of the specs, and the portable ones that those in items lack, and adds them.
- * tuned_for: kernels cut by tune stand for a device in place of the template's own, which are packed beside them */
+ * tuned_for: kernels with the tilings of tune serve a device in place of the defaults, which are packed beside them */
 flp_status cli_pack_generate(const cli_pack_spec *specs, size_t count, cli_pack_items *items);
 
 /* ---- cubin.c ---- */
 
 /* Adds cubins made by ptxas for a list of capabilities, e.g. "sm_90,sm_100", to every item that plans take there: not
  * to portable ones beside kernels for that very capability, which come first; nor to what has one.
- * error: UNAVAILABLE without ptxas; ARGUMENT; COMPILE with what ptxas says */
+ * error: UNAVAILABLE without ptxas; ARGUMENT; COMPILE with the message of ptxas */
 flp_status cli_pack_make_cubins(cli_pack_items *items, const char *capabilities);
 
 /* ---- write.c ---- */
@@ -95,7 +95,7 @@ void cli_pack_shape(const flp_kernel_key *key, char out[CLI_PACK_SHAPE_BYTES]);
 /* The manifest's text, malloc'ed; without times, so that it depends on its arguments alone. name may be NULL.
  * error: MEMORY */
 flp_status cli_pack_manifest(const cli_pack_items *items, const char *name, char **out);
-/* Reads a pack's manifest and compares what it says with the pack. *out is to be released. error: CORRUPT */
+/* Reads a pack's manifest and compares it with the pack. *out is to be released. error: CORRUPT */
 flp_status cli_pack_read_manifest(const flp_pack *pack, json_t **out);
 
 /* ---- keys.c ---- */

@@ -141,17 +141,17 @@ static void print_head(const cli_pack_file *file) {
 
 static void add_row(cli_table *table, const flp_pack *pack, const flp_pack_entry *entry) {
   flp_kernel_desc desc;
-  char key[FLP_KEY_BYTES_MAX + 1] = "", shape[CLI_PACK_SHAPE_BYTES], cut[FLP_TUNABLES_TEXT_BYTES], cubins[32];
+  char key[FLP_KEY_BYTES_MAX + 1] = "", shape[CLI_PACK_SHAPE_BYTES], tiling[FLP_TUNABLES_TEXT_BYTES], cubins[32];
   char stored[CLI_TEXT_BYTES], unpacked[CLI_TEXT_BYTES];
   memcpy(key, entry->key, entry->key_bytes);
   if (flp_kernel_desc_read(entry->desc, entry->desc_bytes, &desc) != FLP_OK) return; /* opening has read them all */
   const flp_pack_blob *blob = &pack->blobs[entry->images[0].blob];
   const char *tuned = strstr(key, " tuned=");
   cli_pack_shape(&desc.key, shape);
-  flp_tunables_text(&desc.key.tune, cut);
+  flp_tunables_text(&desc.key.tune, tiling);
   snprintf(cubins, sizeof cubins, "%u", entry->image_count - 1);
-  cli_table_add(table, flp_kernel_kind_name(desc.key.kind), desc.key.arch, flp_dtype_name(desc.key.dtype), shape, cut,
-                tuned && tuned[7] ? tuned + 7 : "-", cli_format_bytes((double)blob->stored_bytes, stored),
+  cli_table_add(table, flp_kernel_kind_name(desc.key.kind), desc.key.arch, flp_dtype_name(desc.key.dtype), shape,
+                tiling, tuned && tuned[7] ? tuned + 7 : "-", cli_format_bytes((double)blob->stored_bytes, stored),
                 cli_format_bytes((double)blob->unpacked_bytes, unpacked), cubins, NULL);
 }
 
@@ -164,8 +164,8 @@ static flp_status inspect(const show_args *args) {
   } else {
     cli_table table;
     print_head(&file);
-    cli_table_start(&table, "kernel", "arch", "dtype", "vocab x hidden", "cut", "tuned for", "packed", "PTX", "cubins",
-                    NULL);
+    cli_table_start(&table, "kernel", "arch", "dtype", "vocab x hidden", "tiling", "tuned for", "packed", "PTX",
+                    "cubins", NULL);
     cli_table_may_move(&table, 5, "tuned for ");
     cli_table_may_move(&table, 4, "cut ");
     for (uint32_t i = 0; i < file.pack->entry_count; i++) add_row(&table, file.pack, &file.pack->entries[i]);

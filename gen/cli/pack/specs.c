@@ -6,7 +6,7 @@
 #include "gen/cli/pack/pack.h"
 
 /* A kernel to be made, and whose place it takes: kernels tuned for a device stand under the key of the untuned one.
- * Where specialisations share one and cut it in several ways, the last stands, as in a cache. */
+ * If specialisations share one with several tilings, the last counts, as in a cache. */
 typedef struct wish {
   flp_kernel_key key;
   char name[FLP_KEY_BYTES_MAX + 1]; /* key bytes to be packed under */
@@ -51,23 +51,23 @@ static int is_portable(const flp_kernel_key *key) {
 
 static flp_status wish_for_arch(wishes *w, const cli_pack_spec *spec, const char *arch, const flp_tuning *tuning) {
   const char *tuned_for = spec->tuned_for ? spec->tuned_for : "";
-  flp_kernel_key own[FLP_SPEC_KERNELS_MAX], cut[FLP_SPEC_KERNELS_MAX];
-  int count = flp_kernel_keys_for(&spec->spec, arch, own);
-  memcpy(cut, own, sizeof cut);
-  flp_tuning_apply(tuning, cut, count);
+  flp_kernel_key defaults[FLP_SPEC_KERNELS_MAX], tiling[FLP_SPEC_KERNELS_MAX];
+  int count = flp_kernel_keys_for(&spec->spec, arch, defaults);
+  memcpy(tiling, defaults, sizeof tiling);
+  flp_tuning_apply(tuning, tiling, count);
   for (int i = 0; i < count; i++) {
-    int is_tuned = tuned_for[0] && !is_portable(&cut[i]) && (cut[i].kind != FLP_KERNEL_KEEP || spec->keeps);
-    /* Other devices of the architecture take the template's own choice. */
-    if (tuned_for[0]) FLP_TRY(wish_for(w, &own[i], ""));
+    int is_tuned = tuned_for[0] && !is_portable(&tiling[i]) && (tiling[i].kind != FLP_KERNEL_KEEP || spec->keeps);
+    /* Other devices of the architecture take the template's default. */
+    if (tuned_for[0]) FLP_TRY(wish_for(w, &defaults[i], ""));
     if (is_tuned) {
-      FLP_TRY(wish_for(w, &cut[i], tuned_for));
+      FLP_TRY(wish_for(w, &tiling[i], tuned_for));
       wish *made = &w->list[w->last];
-      if (cut[i].kind == FLP_KERNEL_KEEP) made->chunk_rows = spec->step_rows;
-      if (cut[i].kind != FLP_KERNEL_DZ) continue;
+      if (tiling[i].kind == FLP_KERNEL_KEEP) made->chunk_rows = spec->step_rows;
+      if (tiling[i].kind != FLP_KERNEL_DZ) continue;
       made->chunk_rows = spec->chunk_rows;
       made->chunk_vocab = spec->chunk_vocab;
     }
-    if (!tuned_for[0]) FLP_TRY(wish_for(w, &cut[i], ""));
+    if (!tuned_for[0]) FLP_TRY(wish_for(w, &tiling[i], ""));
   }
   return FLP_OK;
 }

@@ -59,7 +59,7 @@ static void take_row(report_data *data, int source, const json_t *row) {
                         .ms = number_of(row, "ms"),
                         .ms_low = number_of(row, "ms_low"),
                         .ms_high = number_of(row, "ms_high"),
-                        .bare_ms = number_of(row, "bare_ms"),
+                        .baseline_ms = number_of(row, "bare_ms"),
                         .extra_bytes = number_of(row, "extra_bytes")};
   if (bench.active <= 0) bench.active = bench.rows;
   if (!is_usable(&bench)) {
@@ -92,7 +92,7 @@ static void take_candidate(report_data *data, const char *kind, const char *chos
     return;
   }
   if (strcmp(c.tune, chosen) == 0) c.status = REPORT_CHOSEN;
-  c.cut = report_data_cut(kind, c.tune);
+  c.tiling = report_data_tiling(kind, c.tune);
   REPORT_ADD(data, candidates, candidate_count);
   if (!data->incomplete) data->candidates[data->candidate_count - 1] = c;
 }
@@ -104,7 +104,7 @@ static void take_search(report_data *data, const json_t *record, const json_t *s
   size_t i;
   REPORT_ADD(data, runs, run_count);
   REPORT_ADD(data, specs, spec_count);
-  REPORT_ADD(data, bares, bare_count);
+  REPORT_ADD(data, bares, baseline_count);
   if (data->incomplete) return;
   data->runs[data->run_count - 1] = (report_run){.id = data->run_count,
                                                  .file = source->file,
@@ -126,12 +126,12 @@ static void take_search(report_data *data, const json_t *record, const json_t *s
                                                     .vocab = count_of(spec, "vocab"),
                                                     .hidden = count_of(spec, "hidden"),
                                                     .rows = count_of(record, "N")};
-  data->bares[data->bare_count - 1] = (report_bare){.spec = data->spec_count - 1,
-                                                    .product = "scores",
-                                                    .rows = count_of(record, "N"),
-                                                    .ms = number_of(search, "bare_ms"),
-                                                    .ms_low = NAN,
-                                                    .ms_high = NAN};
+  data->bares[data->baseline_count - 1] = (report_baseline){.spec = data->spec_count - 1,
+                                                            .product = "scores",
+                                                            .rows = count_of(record, "N"),
+                                                            .ms = number_of(search, "bare_ms"),
+                                                            .ms_low = NAN,
+                                                            .ms_high = NAN};
   json_array_foreach(json_object_get(record, "rows"), i, row) {
     take_candidate(data, kind[0] ? kind : "forward", chosen, row);
   }

@@ -245,7 +245,7 @@ static flp_status read_status(const reader *r, const char *text, report_status *
                   r->path, text);
 }
 
-flp_tunables report_data_cut(const char *kind, const char *tune) {
+flp_tunables report_data_tiling(const char *kind, const char *tune) {
   static const flp_tunables none;
   flp_tuning tuning;
   char text[256];
@@ -274,24 +274,24 @@ static flp_status take_candidate(reader *r) {
                         .ratio = number_at(r, 15)};
   FLP_TRY(find_spec(r, "candidate", integer_at(r, 0), &c.spec));
   FLP_TRY(read_status(r, text_at(r, 5), &c.status));
-  c.cut = report_data_cut(c.kind, c.tune);
+  c.tiling = report_data_tiling(c.kind, c.tune);
   REPORT_ADD(data, candidates, candidate_count);
   FLP_TRY(report_data_check_memory(data, r->path));
   data->candidates[data->candidate_count - 1] = c;
   return FLP_OK;
 }
 
-static flp_status take_bare(reader *r) {
+static flp_status take_baseline(reader *r) {
   report_data *data = r->data;
-  report_bare bare = {.product = text_at(r, 1),
-                      .rows = integer_at(r, 2),
-                      .ms = number_at(r, 3),
-                      .ms_low = number_at(r, 4),
-                      .ms_high = number_at(r, 5)};
-  FLP_TRY(find_spec(r, "bare", integer_at(r, 0), &bare.spec));
-  REPORT_ADD(data, bares, bare_count);
+  report_baseline baseline = {.product = text_at(r, 1),
+                              .rows = integer_at(r, 2),
+                              .ms = number_at(r, 3),
+                              .ms_low = number_at(r, 4),
+                              .ms_high = number_at(r, 5)};
+  FLP_TRY(find_spec(r, "bare", integer_at(r, 0), &baseline.spec));
+  REPORT_ADD(data, bares, baseline_count);
   FLP_TRY(report_data_check_memory(data, r->path));
-  data->bares[data->bare_count - 1] = bare;
+  data->bares[data->baseline_count - 1] = baseline;
   return FLP_OK;
 }
 
@@ -321,7 +321,7 @@ static flp_status read_tables(reader *r) {
                 "SELECT spec, kind, tune, chunk_rows, chunk_vocab, status, reason, predicted_ms, error, rounds, ms, "
                 "ms_low, ms_high, clock_mhz, power_w, ratio FROM candidate ORDER BY id",
                 take_candidate));
-  return read_rows(r, "SELECT spec, product, rows, ms, ms_low, ms_high FROM bare ORDER BY id", take_bare);
+  return read_rows(r, "SELECT spec, product, rows, ms, ms_low, ms_high FROM bare ORDER BY id", take_baseline);
 }
 
 flp_status report_data_read(const char *path, report_data *data) {
@@ -341,11 +341,11 @@ flp_status report_data_read(const char *path, report_data *data) {
 
 /* ---- what charts ask ---- */
 
-static double bare_of(const report_data *data, int spec, const char *product) {
-  for (int i = 0; i < data->bare_count; i++) {
-    const report_bare *bare = &data->bares[i];
-    if (bare->spec == spec && bare->rows == data->specs[spec].rows && strcmp(bare->product, product) == 0)
-      return bare->ms;
+static double baseline_of(const report_data *data, int spec, const char *product) {
+  for (int i = 0; i < data->baseline_count; i++) {
+    const report_baseline *baseline = &data->bares[i];
+    if (baseline->spec == spec && baseline->rows == data->specs[spec].rows && strcmp(baseline->product, product) == 0)
+      return baseline->ms;
   }
   return NAN;
 }
@@ -358,12 +358,12 @@ const char *report_data_pass(const report_data *data, int spec, const char *kind
   return strcmp(kind, "layout") == 0 ? "backward pass" : "training step";
 }
 
-double report_data_bare_ms(const report_data *data, int spec, const char *kind) {
-  double scores = bare_of(data, spec, "scores"), products = 0;
+double report_data_baseline_ms(const report_data *data, int spec, const char *kind) {
+  double scores = baseline_of(data, spec, "scores"), products = 0;
   if (strcmp(report_data_pass(data, spec, kind), "forward pass") == 0) return scores;
-  if (strstr(data->specs[spec].grads, "hidden")) products += bare_of(data, spec, "grad_hidden");
-  if (strstr(data->specs[spec].grads, "weight")) products += bare_of(data, spec, "grad_weight");
-  return products == 0 ? NAN : scores + products; /* whatever is cut, the whole pass is timed */
+  if (strstr(data->specs[spec].grads, "hidden")) products += baseline_of(data, spec, "grad_hidden");
+  if (strstr(data->specs[spec].grads, "weight")) products += baseline_of(data, spec, "grad_weight");
+  return products == 0 ? NAN : scores + products; /* whatever is tuned, the whole pass is timed */
 }
 
 static int compare_candidates(const void *left, const void *right) {

@@ -5,7 +5,7 @@
 
 #include "gen/cli/report/report.h"
 
-/* Bytes of the UTF-8 sequence at text, 0 if it is none: overlong, a surrogate, beyond U+10FFFF or cut off. */
+/* Bytes of the UTF-8 sequence at text, 0 if it is none: overlong, a surrogate, beyond U+10FFFF or truncated. */
 static int sequence_bytes(const unsigned char *text) {
   static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
   if (text[0] < 0x80) return 1;

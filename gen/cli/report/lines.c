@@ -119,7 +119,7 @@ static void draw_line(FILE *out, const report_line *line, int i, const report_sc
   if (line->ratio > 0) draw_marks(out, line, x, plot);
 }
 
-/* A band with the name of the group that a line begins; returns its height. */
+/* A bar with the name of the group that a line begins; returns its height. */
 static double draw_group(FILE *out, const report_line *line, int i, double y) {
   int lines = group_lines(line, i);
   double height = HEAD + REPORT_LINE * lines;

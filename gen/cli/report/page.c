@@ -19,9 +19,9 @@ static double mean_ratio(const report_data *data) {
   for (int s = 0; s < data->spec_count; s++)
     for (int k = 0; REPORT_KINDS[k]; k++) {
       int i = report_data_best(data, s, REPORT_KINDS[k]);
-      double bare = i >= 0 ? report_data_bare_ms(data, s, REPORT_KINDS[k]) : NAN;
-      if (!(bare > 0) || !(data->candidates[i].ms > 0)) continue;
-      sum += log(data->candidates[i].ms / bare);
+      double baseline = i >= 0 ? report_data_baseline_ms(data, s, REPORT_KINDS[k]) : NAN;
+      if (!(baseline > 0) || !(data->candidates[i].ms > 0)) continue;
+      sum += log(data->candidates[i].ms / baseline);
       count++;
     }
   return count ? exp(sum / count) : NAN;
@@ -62,7 +62,7 @@ static void write_tiles(FILE *out, const report_data *data) {
     write_count(out, count_status(data, REPORT_ILLEGAL, REPORT_FAILED), "candidate rejected", "candidates rejected");
   if (!isnan(ratio)) {
     snprintf(text, sizeof text, "%.3f\u00d7", ratio);
-    write_tile(out, text, "best tuned time / bare time (geometric mean)");
+    write_tile(out, text, "best tuned time / GEMM time (geometric mean)");
   }
   if (data->bench_count) write_count(out, data->bench_count, "benchmark row", "benchmark rows");
   fputs("</ul>\n", out);
@@ -158,7 +158,7 @@ static void write_section(FILE *out, const char *name) {
 
 void report_page(FILE *out, const report_data *data, const report_options *options) {
   write_head(out, data, options);
-  write_section(out, "Best against bare products and peers");
+  write_section(out, "Best against GEMM baselines and peers");
   report_chart_best(out, data);
   report_chart_peers(out, data);
   write_section(out, "Landscape of the tunables");

@@ -18,7 +18,7 @@ static const struct argp_option options[] = {
     {"out", KEY_OUT, "FILE", 0, "the page; default report.html, replaced if it is there; '-' for standard output", 2},
     {"note", KEY_NOTE, "TEXT", 0, "a sentence at the top of the page", 2},
     {"landscapes", KEY_LANDSCAPES, "N", 0, "landscapes of tunables drawn at most, default 40", 2},
-    {"json", KEY_JSON, NULL, 0, "print one JSON document that says what was drawn", 2},
+    {"json", KEY_JSON, NULL, 0, "print one JSON document that lists what was drawn", 2},
     {0}};
 
 typedef struct arguments {
@@ -54,7 +54,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   }
 }
 
-/* A database tells itself by its first bytes; everything else must be JSON. */
+/* A database is recognised by its first bytes; everything else must be JSON. */
 static flp_status is_database(const char *path, int *out) {
   static const char magic[] = "SQLite format 3";
   char head[sizeof magic] = "";
@@ -122,7 +122,7 @@ int cli_report(int argc, char **argv) {
       parse,
       "[FILE...]",
       "Draws one HTML page, complete in itself, from the records of flpgen tune (SQLite) and of flpgen bench or "
-      "python -m flp.bench (JSON): best against bare products and peers, landscape per tunable, rejected candidates, "
+      "python -m flp.bench (JSON): best against GEMM baselines and peers, landscape per tunable, rejected candidates, "
       "roofline, memory against rows. No GPU is needed."
       "\vThe specialisation is the one of the chart of memory; by default the first of the records. The same files "
       "give the same bytes.\n\n"

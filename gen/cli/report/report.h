@@ -42,19 +42,19 @@ typedef struct report_candidate {
   int spec;  /* index of its spec */
   int order; /* place in the file */
   const char *kind, *tune, *reason;
-  flp_tunables cut; /* of tune; zeros where it cannot be read */
+  flp_tunables tiling; /* of tune; zeros where it cannot be read */
   report_status status;
   int64_t chunk_rows, chunk_vocab, rounds;
   double predicted_ms, error, ms, ms_low, ms_high, clock_mhz, power_w;
   double ratio; /* to the time of the untuned default beside it */
 } report_candidate;
 
-typedef struct report_bare {
+typedef struct report_baseline {
   int spec; /* index */
   const char *product;
   int64_t rows;
   double ms, ms_low, ms_high;
-} report_bare;
+} report_baseline;
 
 /* One row of a benchmark record. */
 typedef struct report_bench {
@@ -64,7 +64,7 @@ typedef struct report_bench {
   const char *variant; /* of the kernels, in studies of them */
   int64_t run;         /* of a study, 0 without */
   int64_t rows, hidden, vocab, active, gemms;
-  double ms, ms_low, ms_high, bare_ms, extra_bytes;
+  double ms, ms_low, ms_high, baseline_ms, extra_bytes;
 } report_bench;
 
 /* One file, or one run of a file, and where it came from. */
@@ -76,10 +76,10 @@ typedef struct report_data {
   report_run *runs;
   report_spec *specs;
   report_candidate *candidates;
-  report_bare *bares;
+  report_baseline *bares;
   report_bench *benches;
   report_source *sources;
-  int run_count, spec_count, candidate_count, bare_count, bench_count, source_count;
+  int run_count, spec_count, candidate_count, baseline_count, bench_count, source_count;
   int left_out;   /* rows of benchmark records that name no case, shape or time */
   void *texts;    /* owned */
   int incomplete; /* memory ran out */
@@ -98,7 +98,7 @@ void *report_data_grow(report_data *data, void *array, int *count, size_t item_b
   ((data)->array = report_data_grow(data, (data)->array, &(data)->count, sizeof *(data)->array))
 flp_status report_data_check_memory(const report_data *data, const char *path);
 /* Tunables of "forward:256x128,..." or, of the kind alone, "256x128,...". Zeros for what is not understood. */
-flp_tunables report_data_cut(const char *kind, const char *tune);
+flp_tunables report_data_tiling(const char *kind, const char *tune);
 /* The last part of a path. */
 const char *report_data_base(const char *path);
 void report_data_clear(report_data *data);
@@ -107,10 +107,11 @@ void report_data_sort(report_data *data);
 /* The candidates of a spec: first..end-1. */
 void report_data_range(const report_data *data, int spec, int *first, int *end);
 const char *report_status_name(report_status status);
-/* What a kind of kernel is timed in: "forward pass", "backward pass"; in modes S and P also "training step", "step". */
+/* What a kind of kernel is timed in: "forward pass", "backward pass"; in save and stream modes also "training step",
+ * "step". */
 const char *report_data_pass(const report_data *data, int spec, const char *kind);
-/* Milliseconds of the bare products of that pass, NaN if one was not timed. */
-double report_data_bare_ms(const report_data *data, int spec, const char *kind);
+/* Milliseconds of the GEMM baselines of that pass, NaN if one was not timed. */
+double report_data_baseline_ms(const report_data *data, int spec, const char *kind);
 
 /* Best candidate of a kind of a spec: the chosen one, else the fastest of those timed longest; -1 without any. */
 int report_data_best(const report_data *data, int spec, const char *kind);
@@ -119,7 +120,7 @@ extern const char *const REPORT_KINDS[];
 /* "Qwen3-8B · V 151936 · D 4096 · bf16 · N 8192 · loss=grpo+k3". */
 enum { REPORT_SHAPE_BYTES = 256 };
 const char *report_data_shape(const report_spec *spec, char buffer[REPORT_SHAPE_BYTES]);
-/* What tells two records of one shape apart: "a.sqlite", of one file "a.sqlite, run 2"; "" where no other spec is of
+/* Distinguishes two records of one shape: "a.sqlite", of one file "a.sqlite, run 2"; "" where no other spec is of
  * this shape. Returns buffer. */
 enum { REPORT_RECORD_BYTES = 112 };
 const char *report_data_record(const report_data *data, int spec, char buffer[REPORT_RECORD_BYTES]);
@@ -145,7 +146,7 @@ void report_table_start(FILE *out, const char *caption, int rows, const char *co
 void report_table_row(FILE *out, const char *const *columns, int count, const char *const *cells);
 void report_table_finish(FILE *out);
 
-/* A figure: a title that says what is seen, a sentence more, and after its drawings an end. */
+/* A figure: a title, a sentence more, and after its drawings an end. */
 void report_figure_start(FILE *out, const char *name, const char *title, const char *about);
 void report_figure_finish(FILE *out);
 /* What stands in place of a chart for which there are no data. */

@@ -1,6 +1,6 @@
 /* style.c: the style of the page: light and dark, desktop and phone, one colour and one shape a series.
  *
- * Colours are Okabe and Ito's, told apart by the colour-blind, lightened on dark ground. */
+ * Colours are Okabe and Ito's, distinguishable by the colour-blind, lightened on dark ground. */
 #include "gen/cli/report/report.h"
 
 const char *const REPORT_STYLE =

@@ -6,7 +6,7 @@
 
 #include "gen/cli/report/report.h"
 
-/* Of the content: 960 less paddings on a desktop, 390 less paddings on a phone. */
+/* Widths of the content: 960 less paddings on a desktop, 390 less paddings on a phone. */
 const double REPORT_WIDTH[REPORT_WIDTHS] = {880, 350};
 static const char *const classes[REPORT_WIDTHS] = {"wide", "narrow"};
 
@@ -150,11 +150,11 @@ void report_svg_text(FILE *out, double x, double y, report_anchor anchor, const 
   if (report_svg_text_width(text) <= most) {
     report_escape(out, text);
   } else {
-    char cut[256];
+    char shortened[256];
     size_t bytes = fitting_bytes(text, most - 12);
-    if (bytes > sizeof cut - 1) bytes = sizeof cut - 1;
-    snprintf(cut, sizeof cut, "%.*s", (int)bytes, text);
-    report_escape(out, cut);
+    if (bytes > sizeof shortened - 1) bytes = sizeof shortened - 1;
+    snprintf(shortened, sizeof shortened, "%.*s", (int)bytes, text);
+    report_escape(out, shortened);
     fputs("\xe2\x80\xa6<title>", out);
     report_escape(out, text);
     fputs("</title>", out);

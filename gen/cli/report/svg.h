@@ -33,13 +33,13 @@ void report_svg_finish(FILE *out);
 
 typedef enum report_anchor { REPORT_START, REPORT_MIDDLE, REPORT_END } report_anchor;
 
-/* One line of text; cut with an ellipsis to that many pixels, then whole as a tooltip. class: "" or names of the
+/* One line of text; shortened with an ellipsis to that many pixels, then whole as a tooltip. class: "" or names of the
  * style */
 void report_svg_text(FILE *out, double x, double y, report_anchor anchor, const char *class, double most,
                      const char *text);
 /* Lines that a text takes in that many pixels, broken at blanks; at most `lines`. */
 int report_svg_line_count(const char *text, double most, int lines);
-/* These lines, one every REPORT_LINE pixels; the last is cut where the text goes on. y: of the first */
+/* These lines, one every REPORT_LINE pixels; the last is shortened where the text goes on. y: of the first */
 enum { REPORT_LINE = 16 };
 void report_svg_lines(FILE *out, double x, double y, const char *class, double most, int lines, const char *text);
 /* Pixels that a text may take at most in the fonts of the page. */

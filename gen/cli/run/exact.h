@@ -1,4 +1,4 @@
-/* exact.h: logprob and entropy of a few rows of a problem in fp64, to say how far a result is off. */
+/* exact.h: logprob and entropy of a few rows of a problem in fp64, to measure how far a result is off. */
 #ifndef FLPGEN_CLI_RUN_EXACT_H
 #define FLPGEN_CLI_RUN_EXACT_H
 

@@ -140,8 +140,8 @@ static flp_status run_whole(run_state *state, flp_pass pass, flp_layout *layout,
   return FLP_OK;
 }
 
-/* Rows that held bad ids or temperatures are told, not failed: their outputs are NaN, the others stand. Backward meets
- * the same rows as forward, whose count is the one that is told. */
+/* Rows with bad ids or temperatures are reported and do not fail: their outputs are NaN, the others stand. Backward
+ * meets the same rows as forward, whose count is reported. */
 static flp_status check_data(run_state *state) {
   flp_status status = flp_plan_check(state->plan, state->device.stream);
   if (status != FLP_ERROR_DATA) return status;

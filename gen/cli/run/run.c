@@ -262,7 +262,7 @@ int cli_run(int argc, char **argv) {
   if (status == FLP_OK) status = run_execute(&args, &problem, &result);
   if (status == FLP_OK && args.output) status = run_write(args.output, &problem, &result);
   if (status == FLP_OK) status = run_report(&args, &problem, &result);
-  /* Outputs of the good rows stand; the report has said it in JSON already. */
+  /* Outputs of the good rows stand; the JSON report has the bad ones. */
   int json = args.json && status != FLP_OK;
   if (status == FLP_OK && result.data != FLP_OK) status = flp_fail(result.data, "%s", result.data_detail);
   run_result_clear(&result);

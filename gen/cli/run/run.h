@@ -113,7 +113,7 @@ typedef struct run_result {
 flp_status run_execute(const run_args *args, const run_problem *problem, run_result *out);
 void run_result_clear(run_result *result);
 
-/* ---- report.c: what is said about it ---- */
+/* ---- report.c: output ---- */
 
 /* Writes the outputs to a safetensors file. error: IO */
 flp_status run_write(const char *path, const run_problem *problem, const run_result *result);

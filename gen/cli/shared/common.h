@@ -127,7 +127,7 @@ typedef struct cli_output {
 } cli_output;
 /* error: IO, MEMORY */
 flp_status cli_output_open(const char *path, cli_output *out);
-/* A failure is told by cli_output_close. */
+/* cli_output_close reports a failure. */
 void cli_output_write(cli_output *out, const void *bytes, size_t length);
 /* error: IO */
 flp_status cli_output_close(cli_output *out);

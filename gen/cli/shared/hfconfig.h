@@ -1,4 +1,4 @@
-/* hfconfig.h: what a Hugging Face config.json says about the head of a language model. */
+/* hfconfig.h: the head of a language model as a Hugging Face config.json describes it. */
 #ifndef FLPGEN_CLI_HFCONFIG_H
 #define FLPGEN_CLI_HFCONFIG_H
 
@@ -6,9 +6,9 @@
 
 typedef struct cli_hfconfig {
   int64_t vocab, hidden;
-  flp_dtype dtype; /* 0 if the file does not say */
+  flp_dtype dtype; /* 0 if the file has none */
   double softcap;  /* final_logit_softcapping; 0 for none */
-  double scale;    /* logit_scale, or 1 / logits_scaling; 1 if the file does not say */
+  double scale;    /* logit_scale, or 1 / logits_scaling; 1 if the file has none */
 } cli_hfconfig;
 
 /* Reads a config. Fields of a nested text model (text_config, llm_config, language_config) stand before those beside

@@ -1,4 +1,4 @@
-/* record.c: records of measurements: a header that says where and how, and rows that a diff can be read by. */
+/* record.c: records of measurements: a header with place and method, and rows that a diff can be read by. */
 #include "gen/cli/shared/record.h"
 
 #include <errno.h>

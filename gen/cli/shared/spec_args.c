@@ -53,7 +53,7 @@ static const struct argp_option options[] = {
     {"accumulate-grad-weight", KEY_ACCUMULATE, NULL, 0, "add to an fp32 weight gradient of the caller", 1},
     {"alignment", KEY_ALIGNMENT, "BYTES", 0, "of every operand's base and row stride: 16 (default), 8, 4 or 2", 1},
     {"keep", KEY_KEEP, NULL, 0,
-     "mode save (S): a forward pass may keep exponentials for the backward pass, 2 bytes a score; needs --grad and "
+     "mode save (S): a forward pass may save exponentials for the backward pass, 2 bytes a score; needs --grad and "
      "bf16",
      1},
     {"loss", KEY_LOSS, "LOSS", 0, CLI_LOSS_HELP "; mode stream (P) streams its steps", 1},
@@ -204,11 +204,11 @@ flp_status cli_spec_args_tune(const cli_spec_args *args, flp_options *out) {
   out->tune = args->tune;
   if (args->tune && out->rung == FLP_RUNG_AUTO) out->rung = FLP_RUNG_JIT;
   if (!args->tune || out->rung < FLP_RUNG_GENERIC) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT, "--tune: not accepted with --rung %s, whose kernels are cut in one way only",
+  return flp_fail(FLP_ERROR_ARGUMENT, "--tune: not accepted with --rung %s, whose kernels have one tile configuration",
                   flp_rung_name(out->rung));
 }
 
-flp_status cli_spec_check_cut(const char *field, const char *text, const flp_spec *spec) {
+flp_status cli_spec_check_tiling(const char *field, const char *text, const flp_spec *spec) {
   flp_tuning tuning;
   char accepted[128] = "";
   FLP_TRY(flp_tuning_parse(field, text, &tuning));
@@ -220,11 +220,11 @@ flp_status cli_spec_check_cut(const char *field, const char *text, const flp_spe
              flp_kernel_kind_name((flp_kernel_kind)kind));
     tuning.of[kind] = (flp_tunables){0};
   }
-  if (!flp_tuning_asks(&tuning)) return FLP_OK;
+  if (!flp_tuning_is_set(&tuning)) return FLP_OK;
   char others[FLP_TUNING_TEXT_BYTES];
   flp_tuning_text(&tuning, others);
-  return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted; of this specialisation %s can be cut otherwise", field,
-                  others, accepted[0] ? accepted : "no kernel");
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted; of this specialisation %s can be tuned", field, others,
+                  accepted[0] ? accepted : "no kernel");
 }
 
 flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode *mode) {

@@ -1,5 +1,5 @@
-/* spec_args.h: the options that name a specialisation and how its kernels are cut, shared by gen, explain, bench and
- * check as an argp child. */
+/* spec_args.h: the options that name a specialisation and its kernels' tile configurations, shared by gen, explain,
+ * bench and check as an argp child. */
 #ifndef FLPGEN_CLI_SPEC_ARGS_H
 #define FLPGEN_CLI_SPEC_ARGS_H
 
@@ -28,14 +28,14 @@ extern const struct argp cli_spec_argp;
 const char *cli_spec_args_other(const cli_spec_args *args, const char *const *accepted);
 
 /* Sets out->tune where --tune was given, and the rung to the generator's then, unless one is pinned.
- * error: ARGUMENT if that is a rung whose kernels are cut in one way */
+ * error: ARGUMENT if that is a rung whose kernels have one tile configuration */
 flp_status cli_spec_args_tune(const cli_spec_args *args, flp_options *out);
 
-/* Whether each kernel that text cuts is one that a resolved spec has, and that can be cut in more than one way.
+/* Whether each kernel that text names is one that a resolved spec has, and is tunable.
  * field: the option that text is of. error: ARGUMENT naming the kernel */
-flp_status cli_spec_check_cut(const char *field, const char *text, const flp_spec *spec);
+flp_status cli_spec_check_tiling(const char *field, const char *text, const flp_spec *spec);
 
-/* Mode S is the caller's, who says it by keeping: *mode is 0 then, and spec.keep 1. Mode P needs a loss.
+/* Save mode is the caller's choice: *mode is 0 then, and spec.keep 1. Stream mode needs a loss.
  * error: ARGUMENT */
 flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode *mode);
 
@@ -43,7 +43,7 @@ flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode *mode);
  * mode: 0 for any; chunk sizes: 0 where none was given. error: ARGUMENT naming the option that would do nothing */
 flp_status cli_spec_args_backward(const cli_spec_args *args, flp_mode mode, int64_t chunk_rows, int64_t chunk_vocab);
 
-/* For verbs that time one of the modes S and P. error: ARGUMENT if both --keep and --loss are given */
+/* For verbs that time one of the save and stream modes. error: ARGUMENT if both --keep and --loss are given */
 flp_status cli_spec_args_one_mode(const cli_spec_args *args);
 
 /* Fills what follows from other options in a spec whose loss, if any, is loaded: the dtype of a gradient that is added

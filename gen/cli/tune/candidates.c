@@ -13,27 +13,27 @@ static search_candidate blank(flp_kernel_kind kind) {
 }
 
 /* Whether two candidates differ in their rasters at most, and go over the columns as often for that many rows. */
-static int walks_as(const search_candidate *a, const search_candidate *b, int64_t rows) {
+static int rasters_alike(const search_candidate *a, const search_candidate *b, int64_t rows) {
   flp_tunables as_b = a->tune;
   as_b.raster = b->tune.raster;
-  int64_t bands = flp_ceil_div(rows, (int64_t)a->tune.rows * a->tune.cluster);
+  int64_t panels = flp_ceil_div(rows, (int64_t)a->tune.rows * a->tune.cluster);
   return memcmp(&as_b, &b->tune, sizeof as_b) == 0 &&
-         flp_ceil_div(bands, a->tune.raster) == flp_ceil_div(bands, b->tune.raster);
+         flp_ceil_div(panels, a->tune.raster) == flp_ceil_div(panels, b->tune.raster);
 }
 
-/* Leaves out what walks as the untuned kernel does, or as one before. Products have the chunk's columns as rows,
+/* Leaves out what rasterises as the untuned kernel does, or as one before. Products have the chunk's columns as rows,
  * too. */
-static void prune_same_walk(const tune_list *list, search_candidate *c, int64_t rows) {
+static void prune_same_raster(const tune_list *list, search_candidate *c, int64_t rows) {
   if (c->is_default || c->kind == FLP_KERNEL_PRODUCTS || !c->tune.raster) return;
   const search_candidate *other = list->items;
-  while (other < c && !walks_as(c, other, rows)) other++;
+  while (other < c && !rasters_alike(c, other, rows)) other++;
   if (other == c) return;
   c->status = SEARCH_PRUNED;
-  snprintf(c->reason, sizeof c->reason, "%lld rows are walked as %s", (long long)rows,
+  snprintf(c->reason, sizeof c->reason, "%lld rows are rasterised as by %s", (long long)rows,
            other == list->items ? "by the untuned kernel" : "with a smaller raster");
 }
 
-/* Leaves out what would take modes S and P from every plan that finds it. */
+/* Leaves out what would take save and stream modes from every plan that finds it. */
 static void prune_indivisible(search_candidate *c, const flp_spec *spec) {
   if (c->kind != FLP_KERNEL_DZ || spec->dtype != FLP_DTYPE_BF16 || FLP_KEPT_BLOCK_ROWS % c->tune.rows == 0) return;
   c->status = SEARCH_ILLEGAL;
@@ -57,11 +57,11 @@ static void refuse(search_candidate *c, const char *reason) {
 /* Adds what is to be timed to the end, unless it is the default. */
 static void add_included(tune_list *out, const tile_space *space, const flp_tunables *included) {
   static const flp_tunables none = {0};
-  const search_candidate *own = &out->items[0];
-  flp_tunables tune = space_over(included, &own->tune);
+  const search_candidate *untuned = &out->items[0];
+  flp_tunables tune = space_over(included, &untuned->tune);
   char reason[SPACE_REASON_BYTES];
-  if (memcmp(included, &none, sizeof none) == 0 || memcmp(&tune, &own->tune, sizeof tune) == 0) return;
-  search_candidate *c = add_kernel(out, own->kind, &tune);
+  if (memcmp(included, &none, sizeof none) == 0 || memcmp(&tune, &untuned->tune, sizeof tune) == 0) return;
+  search_candidate *c = add_kernel(out, untuned->kind, &tune);
   c->is_included = 1;
   if (!space_accepts(space, &tune, reason)) refuse(c, reason);
 }
@@ -72,15 +72,15 @@ static int is_listed(const tune_list *list, int first, const flp_tunables *tune)
   return 0;
 }
 
-/* Fills out: the template's own choice first, then what is to be timed, then the rest of the space. */
+/* Fills out: the template's default first, then what is to be timed, then the rest of the space. */
 static flp_status list_space(flp_kernel_kind kind, const tile_space *space, const flp_tunables *included,
                              tune_list *out) {
   space_points points;
-  flp_tunables own = space_own(space);
+  flp_tunables untuned = space_default(space);
   FLP_TRY(space_list(space, &points));
   out->items = calloc((size_t)points.count + 2, sizeof *out->items);
   if (out->items) {
-    add_kernel(out, kind, &own);
+    add_kernel(out, kind, &untuned);
     add_included(out, space, included);
     int first = out->count;
     for (int i = 0; i < points.count; i++) {
@@ -108,7 +108,7 @@ flp_status tune_list_kernels(flp_kernel_kind kind, const tune_target *target, co
     if (c->status == SEARCH_ILLEGAL) continue;
     double ms = model_ms(kind, &target->spec, rows, work->chunk_vocab, device, &c->tune);
     c->predicted_ms = ms * (double)work->rows / (double)rows;
-    if (!c->is_included) prune_same_walk(out, c, rows);
+    if (!c->is_included) prune_same_raster(out, c, rows);
   }
   return FLP_OK;
 }
@@ -152,12 +152,12 @@ static void add_mode(const flp_planner *planner, flp_mode mode, int64_t rows, ui
 
 flp_status tune_list_layouts(const flp_planner *planner, int64_t rows, uint64_t budget, tune_list *out) {
   static const flp_mode modes[] = {FLP_MODE_RECOMPUTE_VOCAB, FLP_MODE_RECOMPUTE_ROWS, FLP_MODE_RECOMPUTE_SPLIT};
-  flp_scheme own;
+  flp_scheme untuned;
   *out = (tune_list){0};
-  FLP_TRY(flp_planner_pick(planner, FLP_PASS_BACKWARD, rows, budget, 0, &own));
+  FLP_TRY(flp_planner_pick(planner, FLP_PASS_BACKWARD, rows, budget, 0, &untuned));
   out->items = calloc(1 + 3 * PARTS, sizeof *out->items);
   if (!out->items) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the layouts");
-  add_layout(out, &own, 1);
+  add_layout(out, &untuned, 1);
   for (int i = 0; i < 3; i++) add_mode(planner, modes[i], rows, budget, out);
   return FLP_OK;
 }
@@ -167,17 +167,18 @@ flp_status tune_list_layouts(const flp_planner *planner, int64_t rows, uint64_t 
 flp_status tune_list_streams(const flp_planner *planner, int64_t rows, uint64_t budget, tune_list *out) {
   enum { FEWER = 2, MORE = 6 };
   flp_planner p = *planner;
-  flp_scheme own, scheme;
-  int64_t band = p.keep_rows > p.dz_band ? p.keep_rows : p.dz_band, bands = flp_ceil_div(rows, band);
+  flp_scheme untuned, scheme;
+  int64_t panel_rows = p.keep_rows > p.dz_unit_rows ? p.keep_rows : p.dz_unit_rows,
+          panels = flp_ceil_div(rows, panel_rows);
   *out = (tune_list){0};
   p.mode = FLP_MODE_STREAM;
-  FLP_TRY(flp_planner_pick(&p, FLP_PASS_STEP, rows, budget, 0, &own));
+  FLP_TRY(flp_planner_pick(&p, FLP_PASS_STEP, rows, budget, 0, &untuned));
   out->items = calloc(2 + FEWER + MORE, sizeof *out->items);
   if (!out->items) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the layouts");
-  add_layout(out, &own, 1);
-  for (int64_t count = own.chunks > FEWER ? own.chunks - FEWER : 1; count <= own.chunks + MORE && count <= bands;
-       count++) {
-    p.chunk_rows = flp_ceil_div(bands, count) * band;
+  add_layout(out, &untuned, 1);
+  for (int64_t count = untuned.chunks > FEWER ? untuned.chunks - FEWER : 1;
+       count <= untuned.chunks + MORE && count <= panels; count++) {
+    p.chunk_rows = flp_ceil_div(panels, count) * panel_rows;
     if (flp_planner_pick(&p, FLP_PASS_STEP, rows, budget, 0, &scheme) == FLP_OK) add_layout(out, &scheme, 0);
   }
   return FLP_OK;

@@ -25,8 +25,8 @@ typedef struct tune_work {
  * error: MEMORY */
 flp_status tune_list_kernels(flp_kernel_kind kind, const tune_target *target, const tune_work *work,
                              const flp_device *device, const flp_tunables *included, tune_list *out);
-/* Layouts that fit the budget: of the backward pass chunk sizes of each mode, of a step chunks of rows in mode P. The
- * first is the planner's. planner: of the kernels that run; error: MEMORY, BUDGET */
+/* Layouts that fit the budget: of the backward pass chunk sizes of each mode, of a step chunks of rows in stream mode.
+ * The first is the planner's. planner: of the kernels that run; error: MEMORY, BUDGET */
 flp_status tune_list_layouts(const flp_planner *planner, int64_t rows, uint64_t budget_bytes, tune_list *out);
 flp_status tune_list_streams(const flp_planner *planner, int64_t rows, uint64_t budget_bytes, tune_list *out);
 void tune_list_clear(tune_list *list);

@@ -13,16 +13,16 @@ flp_status tune_generate(const flp_spec *spec, const flp_kernel_key *key, flp_ke
   return flp_jit_generate(provider, key, is_loss ? spec->loss : NULL, is_loss ? spec->loss_bytes : 0, image);
 }
 
-typedef struct shift {
+typedef struct batch {
   const flp_driver *driver;
   flp_store *store;
   const flp_spec *spec;
   const flp_kernel_key *keys;
-} shift;
+} batch;
 
 /* Generates, stores and compiles one kernel. */
 static void compile(void *argument, int i) {
-  const shift *all = argument;
+  const batch *all = argument;
   const flp_kernel_key *key = &all->keys[i];
   const flp_provider *provider;
   flp_kernel_image image;
@@ -32,20 +32,20 @@ static void compile(void *argument, int i) {
   if (!flp_kernel_key_bytes(key, provider->sources_hash(), "", bytes, sizeof bytes)) return;
   if (tune_generate(all->spec, key, &image) == FLP_OK) {
     flp_store_put(all->store, bytes, strlen(bytes), &image);
-    cli_compile_ahead(all->driver, all->store, &image);
+    cli_precompile(all->driver, all->store, &image);
   }
   flp_kernel_image_clear(&image);
 }
 
-flp_status tune_compile(tune_workshop *workshop, const flp_spec *spec, const flp_kernel_key *keys, int count) {
-  cli_crew crew;
-  shift all = {.driver = workshop->compilers.driver, .spec = spec, .keys = keys};
-  if (!workshop->compilers.count || count < 2) return FLP_OK;
-  FLP_TRY(flp_store_open(workshop->directory, NULL, &all.store));
-  flp_status status = cli_crew_start(&workshop->compilers, count, compile, &all, &crew);
+flp_status tune_compile(tune_compile_pool *compile_pool, const flp_spec *spec, const flp_kernel_key *keys, int count) {
+  cli_pool pool;
+  batch all = {.driver = compile_pool->compilers.driver, .spec = spec, .keys = keys};
+  if (!compile_pool->compilers.count || count < 2) return FLP_OK;
+  FLP_TRY(flp_store_open(compile_pool->directory, NULL, &all.store));
+  flp_status status = cli_pool_start(&compile_pool->compilers, count, compile, &all, &pool);
   if (status == FLP_OK) {
-    cli_crew_finish(&crew);
-    cli_crew_stop(&crew);
+    cli_pool_finish(&pool);
+    cli_pool_stop(&pool);
   }
   flp_store_close(all.store);
   return status;

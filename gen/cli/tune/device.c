@@ -1,5 +1,5 @@
 /* device.c: what measures: candidates made and verified, and timed in groups beside the untuned default and the
- * bare products. */
+ * GEMM baselines. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,8 +9,8 @@
 #include "gen/cli/tune/pass.h"
 #include "runtime/plan/plan.h"
 
-/* A short choice of the bare products' algorithms will do, and half of the memory: workspace is still to come. */
-enum { CHOOSE_ROUNDS = 1, BARE_SHARE = 2 };
+/* A short choice of the GEMM baselines' algorithms will do, and half of the memory: workspace is still to come. */
+enum { CHOOSE_ROUNDS = 1, BASELINE_SHARE = 2 };
 static const double choose_burst_ms = 5;
 /* After a pause clocks are high until the power limit bites, about a second in. */
 static const double settle_ms = 1100, settle_bursts = 15;
@@ -80,7 +80,7 @@ static flp_status verify(tune_session *s, search_candidate *c) {
   return FLP_OK;
 }
 
-/* One that cannot be made or run is told so; only a device that is gone ends the search. */
+/* A candidate that cannot be made or run has its reason recorded; only a lost device ends the search. */
 static flp_status fail_one(tune_session *s, search_candidate *c, flp_status why, const char *detail) {
   char kept[SEARCH_REASON_BYTES];
   snprintf(kept, sizeof kept, "%.240s", detail);
@@ -106,7 +106,7 @@ static flp_status compile(tune_session *s, search_candidate *const *list, int co
     for (int j = 0; j < all; j++)
       if (keys[j].kind == list[i]->kind) wanted[wants++] = keys[j];
   }
-  return tune_compile(s->workshop, spec_of(s), wanted, wants);
+  return tune_compile(s->compile_pool, spec_of(s), wanted, wants);
 }
 
 static flp_status prepare(void *context, search_candidate *const *list, int count) {
@@ -129,18 +129,18 @@ static flp_status prepare(void *context, search_candidate *const *list, int coun
 
 /* ---- timing ---- */
 
-/* The bare products that the call is made of. */
-static int wants_bare(const tune_session *s, gemm_product product) {
-  return bench_products_has(&s->bare, product) && (product == GEMM_SCORES || tune_call_has_gradients(s->call));
+/* The GEMM baselines that the call is made of. */
+static int wants_baseline(const tune_session *s, gemm_product product) {
+  return bench_products_has(&s->baseline, product) && (product == GEMM_SCORES || tune_call_has_gradients(s->call));
 }
 
-/* ms: of the bare products that the call is made of, in their order */
-static void keep_bare(tune_session *s, const measure_summary *ms) {
+/* ms: of the GEMM baselines that the call is made of, in their order */
+static void keep_baseline(tune_session *s, const measure_summary *ms) {
   for (int p = 0; p < GEMM_PRODUCTS; p++)
-    if (wants_bare(s, (gemm_product)p)) s->bare_ms[p] = bench_products_scaled(&s->bare, *ms++);
+    if (wants_baseline(s, (gemm_product)p)) s->baseline_ms[p] = bench_products_scaled(&s->baseline, *ms++);
 }
 
-/* Of the GPU that works here, which need not be the first of the machine; -1 where its address is not to be had. */
+/* NVML index of the GPU in use (not necessarily 0); -1 if its PCI address is unknown. */
 static void read_sensors(const tune_session *s, double *clock_mhz, double *power_w) {
   const flp_driver *driver = s->device->driver;
   char pci[32] = "";
@@ -165,9 +165,9 @@ static flp_status time_group(void *context, search_candidate *const *list, int c
     at[i] = list[i]->is_default ? 0 : used;
     if (!list[i]->is_default) items[used++] = (measure_item){enqueue_made, m, 1e3 * m->call_s};
   }
-  int first_bare = used;
+  int first_baseline = used;
   for (int p = 0; p < GEMM_PRODUCTS && is_last; p++)
-    if (wants_bare(s, (gemm_product)p)) items[used++] = gemm_item(&s->bare.product[p]);
+    if (wants_baseline(s, (gemm_product)p)) items[used++] = gemm_item(&s->baseline.product[p]);
   FLP_TRY(measure_run(&s->clock, items, used, &options, ms));
   s->timed_at = cli_seconds_now();
   s->spent.timing += s->timed_at - start;
@@ -179,7 +179,7 @@ static flp_status time_group(void *context, search_candidate *const *list, int c
     list[i]->clock_mhz = clock;
     list[i]->power_w = power;
   }
-  if (is_last) keep_bare(s, ms + first_bare);
+  if (is_last) keep_baseline(s, ms + first_baseline);
   return FLP_OK;
 }
 
@@ -196,7 +196,7 @@ static int stopped(void *context) {
 }
 
 static void note_quietly(void *context, search_candidate *c) {
-  (void)note(context, c); /* a record that cannot be written is met again, and told, when the target ends */
+  (void)note(context, c); /* a record that cannot be written fails again, and is reported, when the target ends */
 }
 
 static void progress(void *context, double fraction) {
@@ -226,13 +226,13 @@ int tune_session_keys(const tune_session *s, const flp_tuning *tuning, flp_kerne
   return count;
 }
 
-static flp_status make_bare(tune_session *s) {
+static flp_status make_baseline(tune_session *s) {
   measure_options choose = {choose_burst_ms, CHOOSE_ROUNDS, (uint64_t)s->args->seed, 0};
-  s->bare = (bench_products){.library = s->library, .data = &s->data, .spec = spec_of(s), .n = s->args->rows};
-  return bench_products_create(&s->bare, BARE_SHARE, &s->clock, &choose);
+  s->baseline = (bench_products){.library = s->library, .data = &s->data, .spec = spec_of(s), .n = s->args->rows};
+  return bench_products_create(&s->baseline, BASELINE_SHARE, &s->clock, &choose);
 }
 
-/* What mode S keeps. error: UNAVAILABLE where nothing is: mode R would be tuned in its name */
+/* What save mode saves. error: UNAVAILABLE where nothing is: recompute mode would be tuned in its name */
 static flp_status make_saved(tune_session *s, const flp_plan *plan) {
   FLP_TRY(flp_plan_saved(plan, s->args->rows, bench_keep_budget(&s->args->options), &s->saved_bytes));
   if (s->saved_bytes) return call_make(&s->data.buffers, CALL_SAVED, s->saved_bytes);
@@ -247,7 +247,7 @@ static flp_status find_streams(tune_session *s, const flp_plan *plan) {
   return FLP_OK;
 }
 
-/* Whether the spec's own pass is of mode S or P. */
+/* Whether the spec's own pass is of save or stream mode. */
 static flp_status find_modes(tune_session *s) {
   flp_plan *plan = NULL;
   flp_options options = s->args->options;
@@ -270,22 +270,22 @@ static void open_data(tune_session *s) {
 
 flp_status tune_session_open(tune_session *s) {
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
-  flp_tuning own = {0};
+  flp_tuning untuned = {0};
   open_data(s);
   FLP_TRY(measure_clock_create(s->device->driver, s->device->stream, &s->clock));
   FLP_TRY(bench_data_head(&s->data));
   FLP_TRY(bench_data_rows(&s->data, s->args->rows));
   FLP_TRY(tune_pass_open(s));
-  FLP_TRY(tune_compile(s->workshop, spec_of(s), keys, tune_session_keys(s, &own, keys)));
+  FLP_TRY(tune_compile(s->compile_pool, spec_of(s), keys, tune_session_keys(s, &untuned, keys)));
   FLP_TRY(find_modes(s));
-  FLP_TRY(make_bare(s));
+  FLP_TRY(make_baseline(s));
   return tune_check_create(s->target, s->args->spec.loss.parameters, &s->data.buffers, &s->check);
 }
 
 void tune_session_close(tune_session *s) {
   flp_plan_destroy(s->reference);
   tune_check_clear(&s->check);
-  bench_products_clear(&s->bare);
+  bench_products_clear(&s->baseline);
   bench_data_clear(&s->data);
   if (s->clock.driver) measure_clock_destroy(&s->clock);
   tune_pass_close(s);

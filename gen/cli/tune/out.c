@@ -19,19 +19,19 @@ static const char *layout_text(const search_candidate *c, char out[FLP_TUNABLES_
   return out;
 }
 
-static const char *cut_text(const search_candidate *c, char out[FLP_TUNABLES_TEXT_BYTES]) {
+static const char *tiling_text(const search_candidate *c, char out[FLP_TUNABLES_TEXT_BYTES]) {
   if (!c->kind) return layout_text(c, out);
   flp_tunables_text(&c->tune, out);
   return out;
 }
 
 static json_t *step_json(const tune_step *step) {
-  char chosen[FLP_TUNABLES_TEXT_BYTES], own[FLP_TUNABLES_TEXT_BYTES];
+  char chosen[FLP_TUNABLES_TEXT_BYTES], untuned[FLP_TUNABLES_TEXT_BYTES];
   const search_candidate *included = &step->included;
   json_t *also = json_null();
   if (included->kind) {
-    char cut[FLP_TUNABLES_TEXT_BYTES];
-    also = json_pack("{s:s, s:s, s:o, s:s}", "cut", cut_text(included, cut), "status",
+    char tiling[FLP_TUNABLES_TEXT_BYTES];
+    also = json_pack("{s:s, s:s, s:o, s:s}", "cut", tiling_text(included, tiling), "status",
                      search_status_name(included->status), "ratio",
                      included->rounds ? cli_json_number(included->ratio) : json_null(), "reason", included->reason);
   }
@@ -40,24 +40,25 @@ static json_t *step_json(const tune_step *step) {
                               cli_json_number(spent->compiling), "verifying", cli_json_number(spent->verifying),
                               "timing", cli_json_number(spent->timing));
   return json_pack("{s:s, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:i, s:i, s:i, s:i, s:b, s:o, s:o, s:o}", "kind",
-                   step->kind, "chosen", cut_text(&step->chosen, chosen), "default", cut_text(&step->own, own),
-                   "is_default", step->chosen.is_default, "ms", cli_json_number(step->result.ms), "default_ms",
-                   cli_json_number(step->result.default_ms), "ratio", cli_json_number(step->chosen.ratio), "noise",
-                   cli_json_number(step->result.noise), "candidates", step->candidates, "legal", step->legal, "tried",
-                   step->result.tried, "timed", step->result.timed, "out_of_time", step->result.out_of_time, "seconds",
-                   cli_json_number(step->seconds), "spent_s", seconds, "included", also);
+                   step->kind, "chosen", tiling_text(&step->chosen, chosen), "default",
+                   tiling_text(&step->untuned, untuned), "is_default", step->chosen.is_default, "ms",
+                   cli_json_number(step->result.ms), "default_ms", cli_json_number(step->result.default_ms), "ratio",
+                   cli_json_number(step->chosen.ratio), "noise", cli_json_number(step->result.noise), "candidates",
+                   step->candidates, "legal", step->legal, "tried", step->result.tried, "timed", step->result.timed,
+                   "out_of_time", step->result.out_of_time, "seconds", cli_json_number(step->seconds), "spent_s",
+                   seconds, "included", also);
 }
 
 json_t *tune_outcome_json(const tune_outcome *outcome) {
-  json_t *all = json_array(), *bare = json_array();
+  json_t *all = json_array(), *baseline = json_array();
   for (int i = 0; i < outcome->steps; i++) json_array_append_new(all, step_json(&outcome->step[i]));
-  for (int i = 0; i < outcome->bare_count; i++)
-    json_array_append_new(bare, json_pack("{s:s, s:o}", "product", gemm_product_name(outcome->bare[i].product), "ms",
-                                          cli_json_number(outcome->bare[i].ms.median)));
+  for (int i = 0; i < outcome->baseline_count; i++)
+    json_array_append_new(baseline, json_pack("{s:s, s:o}", "product", gemm_product_name(outcome->baseline[i].product),
+                                              "ms", cli_json_number(outcome->baseline[i].ms.median)));
   return json_pack("{s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:o, s:o}", "spec", outcome->target->text, "model",
                    outcome->target->model[0] ? cli_json_text(outcome->target->model) : json_null(), "mode",
-                   outcome->mode ? json_string(flp_mode_name(outcome->mode)) : json_null(), "steps", all, "bare", bare,
-                   "plan", outcome->plan_id, "done_before", outcome->done_before, "stopped", outcome->stopped,
+                   outcome->mode ? json_string(flp_mode_name(outcome->mode)) : json_null(), "steps", all, "bare",
+                   baseline, "plan", outcome->plan_id, "done_before", outcome->done_before, "stopped", outcome->stopped,
                    "seconds", cli_json_number(outcome->seconds), "opening_s", cli_json_number(outcome->opening));
 }
 
@@ -65,7 +66,7 @@ void tune_outcome_line(const tune_outcome *outcome, int64_t rows, const char *lo
                        char out[TUNE_LINE_BYTES]) {
   const flp_spec *spec = &outcome->target->spec;
   flp_tuning tuning = {0};
-  char cuts[FLP_TUNING_TEXT_BYTES];
+  char tilings[FLP_TUNING_TEXT_BYTES];
   tune_chunks chunks = {0, 0, 0};
   flp_plan_spec_options(spec, out);
   for (int i = 0; i < outcome->steps; i++) {
@@ -76,8 +77,8 @@ void tune_outcome_line(const tune_outcome *outcome, int64_t rows, const char *lo
   }
   size_t used = strlen(out);
   if (loss) used += (size_t)snprintf(out + used, TUNE_LINE_BYTES - used, " --loss '%s'", loss);
-  flp_tuning_text(&tuning, cuts);
-  if (cuts[0]) used += (size_t)snprintf(out + used, TUNE_LINE_BYTES - used, " --tune '%s'", cuts);
+  flp_tuning_text(&tuning, tilings);
+  if (tilings[0]) used += (size_t)snprintf(out + used, TUNE_LINE_BYTES - used, " --tune '%s'", tilings);
   if (chunks.rows || chunks.vocab)
     used += (size_t)snprintf(out + used, TUNE_LINE_BYTES - used, " --chunks %ux%u", chunks.rows, chunks.vocab);
   if (chunks.step) used += (size_t)snprintf(out + used, TUNE_LINE_BYTES - used, " --step-rows %u", chunks.step);
@@ -85,13 +86,13 @@ void tune_outcome_line(const tune_outcome *outcome, int64_t rows, const char *lo
 }
 
 static void print_step(cli_table *table, const tune_step *step) {
-  char cut[FLP_TUNABLES_TEXT_BYTES], ms[32], own[32], gain[32], tried[64];
+  char tiling[FLP_TUNABLES_TEXT_BYTES], ms[32], untuned[32], gain[32], tried[64];
   snprintf(ms, sizeof ms, "%.3f ms", step->result.ms);
-  snprintf(own, sizeof own, "%.3f ms", step->result.default_ms);
+  snprintf(untuned, sizeof untuned, "%.3f ms", step->result.default_ms);
   snprintf(gain, sizeof gain, "%+.1f %%", 100 * (1 / step->chosen.ratio - 1));
   snprintf(tried, sizeof tried, "%d of %d", step->result.timed, step->legal);
-  cli_table_add(table, step->kind, cut_text(&step->chosen, cut), ms, own, step->chosen.is_default ? "stays" : gain,
-                tried, NULL);
+  cli_table_add(table, step->kind, tiling_text(&step->chosen, tiling), ms, untuned,
+                step->chosen.is_default ? "stays" : gain, tried, NULL);
 }
 
 static void print_target(const tune_target *target) {
@@ -101,18 +102,19 @@ static void print_target(const tune_target *target) {
 void tune_outcome_print(const tune_outcome *outcome) {
   print_target(outcome->target);
   if (outcome->done_before) {
-    printf("tuned before, as the record says; plan %s\n", outcome->plan_id);
+    printf("tuned before, according to the record; plan %s\n", outcome->plan_id);
     return;
   }
   cli_table table;
-  cli_table_start(&table, "kernel", "cut", "pass", "untuned", "faster", "timed", NULL);
+  cli_table_start(&table, "kernel", "tiling", "pass", "untuned", "faster", "timed", NULL);
   cli_table_may_move(&table, 1, "");
   for (int i = 0; i < outcome->steps; i++) print_step(&table, &outcome->step[i]);
   cli_table_finish(&table);
   if (outcome->target->spec.loss && !outcome->mode && tune_has_kind(&outcome->target->spec, FLP_KERNEL_KEEP))
     cli_print(2, "steps over so many rows recompute, where forward_keep counts for nothing; --mode stream times it");
-  for (int i = 0; i < outcome->bare_count; i++)
-    printf("bare %s: %.3f ms\n", gemm_product_name(outcome->bare[i].product), outcome->bare[i].ms.median);
+  for (int i = 0; i < outcome->baseline_count; i++)
+    printf("GEMM baseline, %s: %.3f ms\n", gemm_product_name(outcome->baseline[i].product),
+           outcome->baseline[i].ms.median);
   if (outcome->plan_id[0]) printf("stored; plan %s, %.0f s\n", outcome->plan_id, outcome->seconds);
   if (outcome->stopped) puts("stopped before the end: --resume goes on from here");
 }
@@ -127,7 +129,7 @@ static int by_prediction(const void *a, const void *b) {
 static json_t *dry_kind(const tune_args *args, const tune_target *target, const flp_device *device,
                         flp_kernel_kind kind, int *tried) {
   tune_list list;
-  char cut[FLP_TUNABLES_TEXT_BYTES];
+  char tiling[FLP_TUNABLES_TEXT_BYTES];
   search_options options = search_options_of(args->effort);
   tune_work work = {.rows = args->rows};
   if (tune_list_kernels(kind, target, &work, device, &args->included.of[kind], &list) != FLP_OK) return NULL;
@@ -141,7 +143,7 @@ static json_t *dry_kind(const tune_args *args, const tune_target *target, const 
     const search_candidate *c = &list.items[i];
     if (c->status != SEARCH_WAITING) continue;
     ++*tried;
-    json_array_append_new(items, json_pack("{s:s, s:o, s:b}", "cut", cut_text(c, cut), "predicted_ms",
+    json_array_append_new(items, json_pack("{s:s, s:o, s:b}", "cut", tiling_text(c, tiling), "predicted_ms",
                                            cli_json_number(c->predicted_ms), "is_default", c->is_default));
   }
   json_t *object = json_pack("{s:s, s:i, s:i, s:i, s:o}", "kind", flp_kernel_kind_name(kind), "candidates", list.count,

@@ -8,7 +8,7 @@
 
 typedef struct tune_step {
   const char *kind;
-  search_candidate chosen, own, included; /* included: kind 0 if there is none */
+  search_candidate chosen, untuned, included; /* included: kind 0 if there is none */
   search_result result;
   int candidates, legal;
   double beginning, seconds; /* before the search, and of it, of which so many went into candidates: */
@@ -27,15 +27,15 @@ typedef struct tune_outcome {
     gemm_product product;
     measure_summary ms;
     int algorithm;
-  } bare[GEMM_PRODUCTS];
-  int bare_count;
-  double seconds, opening; /* opening: data, bare products and oracle, before the first step */
+  } baseline[GEMM_PRODUCTS];
+  int baseline_count;
+  double seconds, opening; /* opening: data, GEMM baselines and oracle, before the first step */
 } tune_outcome;
 
 /* Tunes one target. error: as its parts */
 flp_status tune_target_run(const tune_args *args, const tune_target *target, cli_device *device,
-                           const cublaslt *library, records *file, const records_run *run, tune_workshop *workshop,
-                           tune_outcome *out);
+                           const cublaslt *library, records *file, const records_run *run,
+                           tune_compile_pool *compile_pool, tune_outcome *out);
 
 json_t *tune_outcome_json(const tune_outcome *outcome);
 /* What was found as options of `flpgen pack build`, which makes the kernels from them again: the specialisation's own,

@@ -12,7 +12,7 @@
 static const struct {
   int passes;
   flp_pass pass[TUNE_CALL_PASSES], query[TUNE_CALL_PASSES]; /* query: for its layout */
-  int trains;          /* keeps exponentials: of the whole spec, else of the head alone */
+  int trains;          /* saves exponentials: of the whole spec, else of the head alone */
   int rows, gradients; /* how many of row_slots; gradients */
 } calls[] = {
     [TUNE_FORWARD] = {1, {FLP_PASS_FORWARD}, {FLP_PASS_FORWARD}, 0, 3, 0},
@@ -47,7 +47,7 @@ tune_call tune_session_call(const tune_session *s, flp_kernel_kind kind) {
 
 /* ---- plans ---- */
 
-/* A plan that is asked for no cut and whose kernels do not load falls to those of a lower architecture or rung, which
+/* A plan without a given tiling whose kernels do not load falls back to a lower architecture or rung, which
  * leave nothing to tune. A strict one would not, but waits for every call. */
 static flp_status refuse_others(flp_plan **plan) {
   if (flp_plan_get_rung(*plan) == FLP_RUNG_JIT && flp_arch_has((*plan)->arch, FLP_ARCH_TUNABLE)) return FLP_OK;
@@ -73,14 +73,14 @@ flp_status tune_pass_plan(const tune_session *s, const search_candidate *c, flp_
   flp_options options = s->args->options;
   flp_tuning tuning = s->chosen;
   char text[FLP_TUNING_TEXT_BYTES];
-  int is_cut = c && c->kind && !c->is_default;
+  int has_tiling = c && c->kind && !c->is_default;
   if (!calls[s->call].trains) {
     spec.keep = 0;
     spec.loss = NULL;
     spec.loss_bytes = 0;
   }
-  if (is_cut && s->call == TUNE_FORWARD) spec.grads = 0; /* only forward is looked at */
-  if (is_cut) tuning.of[c->kind] = c->tune;
+  if (has_tiling && s->call == TUNE_FORWARD) spec.grads = 0; /* only forward is looked at */
+  if (has_tiling) tuning.of[c->kind] = c->tune;
   flp_tuning_text(&tuning, text);
   options.rung = FLP_RUNG_JIT;
   options.tune = text[0] ? text : NULL;

@@ -4,9 +4,10 @@
 
 #include "gen/cli/tune/session.h"
 
-/* The mode of --keep or --loss that is timed, S or P; 0: none */
+/* The mode of --keep or --loss that is timed, save or stream; 0: none */
 flp_mode tune_session_mode(const tune_session *session);
-/* The call that a kind (0: layouts) is timed in: one of mode S or P where these are asked for and the kind counts. */
+/* The call that a kind (0: layouts) is timed in: one of save or stream mode where these are asked for and the kind
+ * counts. */
 tune_call tune_session_call(const tune_session *session, flp_kernel_kind kind);
 int tune_call_has_gradients(tune_call call);
 /* A plan of session->call, on the jit rung alone, with what was chosen and a candidate, or NULL.

@@ -115,14 +115,14 @@ static void keep_choice(tuner *t, const search_candidate *c) {
   s->chunk_vocab = c->chunk_vocab;
 }
 
-static void keep_bare(tuner *t) {
+static void keep_baseline(tuner *t) {
   tune_outcome *out = t->out;
-  out->bare_count = 0;
+  out->baseline_count = 0;
   for (int p = 0; p < GEMM_PRODUCTS; p++) {
-    if (!(t->session.bare_ms[p].median > 0)) continue;
-    out->bare[out->bare_count].product = (gemm_product)p;
-    out->bare[out->bare_count].ms = t->session.bare_ms[p];
-    out->bare[out->bare_count++].algorithm = t->session.bare.product[p].chosen;
+    if (!(t->session.baseline_ms[p].median > 0)) continue;
+    out->baseline[out->baseline_count].product = (gemm_product)p;
+    out->baseline[out->baseline_count].ms = t->session.baseline_ms[p];
+    out->baseline[out->baseline_count++].algorithm = t->session.baseline.product[p].chosen;
   }
 }
 
@@ -153,7 +153,7 @@ static flp_status search_list(tuner *t, tune_list *list, int index, tune_step *s
   for (int i = 0; i < list->count; i++)
     if (list->items[i].handle) device.release(device.context, &list->items[i]);
   FLP_TRY(status);
-  step->own = list->items[0];
+  step->untuned = list->items[0];
   step->chosen = list->items[step->result.chosen];
   step->candidates = list->count;
   for (int i = 0; i < list->count; i++) {
@@ -165,7 +165,7 @@ static flp_status search_list(tuner *t, tune_list *list, int index, tune_step *s
   learn_costs(t, step);
   t->out->stopped |= step->result.stopped;
   keep_choice(t, &step->chosen);
-  keep_bare(t);
+  keep_baseline(t);
   return record_list(t, list);
 }
 
@@ -221,10 +221,10 @@ static flp_status finish(tuner *t) {
   FLP_TRY(tune_store(&t->session, t->args->out));
   FLP_TRY(read_plan_id(t, t->args->out, out->plan_id));
   if (!t->session.file) return FLP_OK;
-  for (int i = 0; i < out->bare_count; i++) {
-    records_bare bare = {gemm_product_name(out->bare[i].product), t->args->rows, out->bare[i].ms,
-                         out->bare[i].algorithm};
-    FLP_TRY(records_put_bare(t->session.file, &t->record, &bare));
+  for (int i = 0; i < out->baseline_count; i++) {
+    records_baseline baseline = {gemm_product_name(out->baseline[i].product), t->args->rows, out->baseline[i].ms,
+                                 out->baseline[i].algorithm};
+    FLP_TRY(records_put_baseline(t->session.file, &t->record, &baseline));
   }
   /* What was stopped is stored, and gone on with by --resume. */
   return out->stopped ? FLP_OK : records_finish_spec(t->session.file, &t->record, out->plan_id);
@@ -253,7 +253,7 @@ static flp_status run(tuner *t) {
 
 flp_status tune_target_run(const tune_args *args, const tune_target *target, cli_device *device,
                            const cublaslt *library, records *file, const records_run *run_record,
-                           tune_workshop *workshop, tune_outcome *out) {
+                           tune_compile_pool *compile_pool, tune_outcome *out) {
   *out = (tune_outcome){.target = target};
   tuner t = {.args = args,
              .run = run_record,
@@ -262,7 +262,7 @@ flp_status tune_target_run(const tune_args *args, const tune_target *target, cli
              .costs = first_costs,
              .start = cli_seconds_now()};
   t.session = (tune_session){
-      .args = args, .target = target, .file = file, .device = device, .library = library, .workshop = workshop};
+      .args = args, .target = target, .file = file, .device = device, .library = library, .compile_pool = compile_pool};
   t.session.record = &t.record;
   t.record = (records_spec){.spec = &target->spec,
                             .text = target->text,

@@ -22,16 +22,16 @@ typedef struct tune_session {
   records *file; /* or NULL */
   records_spec *record;
   cli_device *device;      /* borrowed */
-  tune_workshop *workshop; /* borrowed */
-  const cublaslt *library; /* borrowed; NULL without bare products */
+  tune_compile_pool *compile_pool; /* borrowed */
+  const cublaslt *library;         /* borrowed; NULL without GEMM baselines */
   measure_clock clock;
   bench_args bench; /* for the data */
   bench_data data;
   tune_check check;
-  bench_products bare;
-  measure_summary bare_ms[GEMM_PRODUCTS]; /* of the last group; median 0: none */
-  size_t saved_bytes;                     /* that mode S keeps; 0: it is not asked for */
-  int streams;                            /* steps run in mode P */
+  bench_products baseline;
+  measure_summary baseline_ms[GEMM_PRODUCTS]; /* of the last group; median 0: none */
+  size_t saved_bytes;                         /* that save mode saves; 0: it is not asked for */
+  int streams;                                /* steps run in stream mode */
   /* of the search that runs */
   flp_kernel_kind kind; /* 0: layouts */
   tune_call call;
@@ -49,14 +49,15 @@ typedef struct tune_session {
   double progress_from, progress_part;
 } tune_session;
 
-/* Makes data, bare products and the check of a target. error: DRIVER, MEMORY; UNAVAILABLE, also if nothing can be
+/* Makes data, GEMM baselines and the check of a target. error: DRIVER, MEMORY; UNAVAILABLE, also if nothing can be
  * kept */
 flp_status tune_session_open(tune_session *session);
 void tune_session_close(tune_session *session);
 /* Starts on a kind: the reference plan with what was chosen. error: of flp_plan_create, flp_execute */
 flp_status tune_session_begin(tune_session *session, flp_kernel_kind kind);
 search_device tune_session_device(tune_session *session);
-/* The keys of the kernels that a plan of the target takes first, cut so; their number, 0 if the device runs none. */
+/* The keys of the kernels that a plan of the target takes first, with these tilings; their number, 0 if the device runs
+ * none. */
 int tune_session_keys(const tune_session *session, const flp_tuning *tuning, flp_kernel_key keys[FLP_SPEC_KERNELS_MAX]);
 
 #endif

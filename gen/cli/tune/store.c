@@ -1,7 +1,7 @@
 /* store.c: winners into a kernel cache: under the keys that plans of the same specialisation look for first.
  *
  * The key of a tuned entry names the device and no tunables; which they are stands in the descriptor. A kernel whose
- * template's own choice stays is stored too: the rung takes all of a plan's kernels or none. */
+ * template's default stays is stored too: the rung takes all of a plan's kernels or none. */
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
@@ -50,19 +50,19 @@ static void put_layout(const tune_session *s, flp_kernel_desc *desc) {
   desc->chunk_vocab = chunks.vocab;
 }
 
-/* Whether the target's kernel of that kind was searched: forward_keep is not where steps run in mode R. */
+/* Whether the target's kernel of that kind was searched: forward_keep is not where steps run in recompute mode. */
 static int was_searched(const tune_session *s, const flp_kernel_key *key) {
   return flp_kernel_is_tunable(key) && (key->kind != FLP_KERNEL_KEEP || tune_session_mode(s));
 }
 
 static flp_status store_one(const tune_session *s, flp_store *made, flp_store *out, const flp_kernel_key *key,
                             const char *device) {
-  flp_kernel_key cut = *key;
+  flp_kernel_key tiling = *key;
   flp_kernel_image image;
   char bytes[FLP_KEY_BYTES_MAX];
   memset(&image, 0, sizeof image);
-  flp_tuning_apply(&s->chosen, &cut, 1);
-  flp_status status = find_made(made, &s->target->spec, &cut, &image);
+  flp_tuning_apply(&s->chosen, &tiling, 1);
+  flp_status status = find_made(made, &s->target->spec, &tiling, &image);
   put_layout(s, &image.desc);
   if (status == FLP_OK) status = key_bytes(key, flp_sources_hash(), was_searched(s, key) ? device : "", bytes);
   if (status == FLP_OK) status = flp_store_put(out, bytes, strlen(bytes), &image);
@@ -71,11 +71,11 @@ static flp_status store_one(const tune_session *s, flp_store *made, flp_store *o
 }
 
 static flp_status store_all(const tune_session *s, flp_store *made, flp_store *out) {
-  static const flp_tuning own;
+  static const flp_tuning untuned;
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
   char device[FLP_TUNED_FOR_BYTES];
   flp_tuned_for(&s->device->info, s->device->driver->version, device);
-  int count = tune_session_keys(s, &own, keys);
+  int count = tune_session_keys(s, &untuned, keys);
   if (count == 0) return flp_fail(FLP_ERROR_UNAVAILABLE, "%s runs none of the architectures", s->device->info.name);
   for (int i = 0; i < count; i++) FLP_TRY(store_one(s, made, out, &keys[i], device));
   return FLP_OK;
@@ -85,7 +85,7 @@ flp_status tune_store(const tune_session *s, const char *directory) {
   flp_store *made = NULL, *out = NULL;
   flp_setting setting;
   flp_setting_get(FLP_SETTING_CACHE_DIR, &setting);
-  flp_status status = flp_store_open(s->workshop->directory, NULL, &made);
+  flp_status status = flp_store_open(s->compile_pool->directory, NULL, &made);
   if (status == FLP_OK) status = flp_store_open(directory ? directory : setting.value, NULL, &out);
   if (status == FLP_OK) status = store_all(s, made, out);
   flp_store_close(made);

@@ -4,7 +4,7 @@
 
 #include "gen/cli/tune/session.h"
 
-/* What descriptors say of a layout that is not the planner's own; 0 for no preference. One chunk of everything is the
+/* The layout in descriptors where it is not the planner's; 0 for no preference. One chunk of everything is the
  * same in either mode, and prefers nothing where the rows are more. */
 typedef struct tune_chunks {
   uint32_t rows, vocab; /* of dz */

@@ -96,7 +96,8 @@ static void set_model(tune_target *target, const char *model) {
     snprintf(target->model, sizeof target->model, "...%s", model + length - (most - 3));
 }
 
-/* What was timed in mode R, or over other chunks, is another thing: --resume tells targets by their text. */
+/* What was timed in recompute mode, or over other chunks, is another thing: --resume identifies targets by their
+ * text. */
 static flp_status set_text(const tune_args *args, tune_target *target) {
   flp_options resolved;
   char workspace[40] = "";
@@ -122,7 +123,7 @@ static flp_status add(const tune_args *args, tune_targets *out, const flp_spec *
   if (!flp_kernel_tunable_kinds(&target->spec))
     return flp_fail(FLP_ERROR_ARGUMENT, "--alignment: expected 16, got %u; other kernels leave nothing to tune",
                     (unsigned)target->spec.alignment);
-  FLP_TRY(cli_spec_check_cut("--include", args->include, &target->spec));
+  FLP_TRY(cli_spec_check_tiling("--include", args->include, &target->spec));
   set_model(target, model ? model : "");
   FLP_TRY(set_text(args, target));
   for (int i = 0; i < out->count; i++)
@@ -201,8 +202,8 @@ static flp_status add_presets(const tune_args *args, tune_targets *out) {
   return status;
 }
 
-/* One way of naming heads at a time: the others would be passed over in silence. */
-static flp_status check_ways(const tune_args *args) {
+/* One list of heads at a time: the others would be passed over in silence. */
+static flp_status check_one_list(const tune_args *args) {
   const cli_spec_args *spec = &args->spec;
   const char *list = args->preset || args->preset_file ? "presets" : args->shapes ? "--shapes" : NULL;
   if (!list) return FLP_OK;
@@ -211,12 +212,12 @@ static flp_status check_ways(const tune_args *args) {
                       : args->shapes && (args->preset || args->preset_file) ? "--shapes"
                                                                             : NULL;
   if (!other) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT, "%s beside %s: heads are named in one of these ways", other, list);
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s beside %s: heads are named by one of these", other, list);
 }
 
 flp_status tune_targets_create(const tune_args *args, tune_targets *out) {
   *out = (tune_targets){0};
-  FLP_TRY(check_ways(args));
+  FLP_TRY(check_one_list(args));
   out->items = calloc(TARGETS_MOST + 1, sizeof *out->items);
   if (!out->items) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
   flp_status status = FLP_OK;

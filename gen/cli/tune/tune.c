@@ -36,7 +36,7 @@ enum {
   KEY_LIST,
   KEY_INCLUDE,
   KEY_DRY_RUN,
-  KEY_NO_BARE,
+  KEY_NO_BASELINE,
   KEY_JSON
 };
 
@@ -61,14 +61,16 @@ static const struct argp_option options[] = {
     {"burst-ms", KEY_BURST, "MS", 0, "least length of a burst of calls; default 75, 40 where the effort is quick", 3},
     {"seed", KEY_SEED, "S", 0, "of the data and of the order; default 1", 3},
     {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 3},
-    {"no-bare", KEY_NO_BARE, NULL, 0, "without the bare matrix products, which need cuBLASLt", 3},
+    {"no-baseline", KEY_NO_BASELINE, NULL, 0, "without the GEMM baseline, which needs cuBLASLt", 3},
+    {"no-bare", KEY_NO_BASELINE, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
     {"record", KEY_RECORD, "FILE", 0, "SQLite file of every candidate; default tune.sqlite beside the cache entries",
      3},
     {"resume", KEY_RESUME, NULL, 0, "go on where the record stops: what was done on this GPU is not done again", 3},
     {"out", 'o', "DIR", 0, "store the kernels here, not in the cache of this user", 3},
-    {"include", KEY_INCLUDE, "TEXT", 0, "time these cuts to the end whatever they take, named as by bench --tune", 3},
+    {"include", KEY_INCLUDE, "TEXT", 0, "time these tilings to the end whatever they take, named as by bench --tune",
+     3},
     {"list", KEY_LIST, "FILE", 0, "append what was found as lines of a list for flpgen pack build", 3},
-    {"dry-run", KEY_DRY_RUN, NULL, 0, "only say what would be tried; needs no GPU", 3},
+    {"dry-run", KEY_DRY_RUN, NULL, 0, "only list what would be tried; needs no GPU", 3},
     {"quiet", 'q', NULL, 0, "no progress, no warnings", 3},
     {"json", KEY_JSON, NULL, 0, "print one JSON document", 3},
     {0}};
@@ -156,8 +158,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_DRY_RUN:
       args->dry_run = 1;
       return 0;
-    case KEY_NO_BARE:
-      args->no_bare = 1;
+    case KEY_NO_BASELINE:
+      args->no_baseline = 1;
       return 0;
     case 'q':
       cli_log_quiet();
@@ -227,7 +229,7 @@ typedef struct tune_run {
   const tune_targets *targets;
   cli_device device;
   cublaslt library;
-  tune_workshop workshop;
+  tune_compile_pool compile_pool;
   records *file;
   records_run run;
   json_t *outcomes;
@@ -247,13 +249,13 @@ static flp_status open_run(tune_run *r, const char *command) {
   int processors = flp_processors();
   FLP_TRY(cli_device_open(args->options.device, &r->device));
   FLP_TRY(check_arch(r));
-  if (!args->no_bare) {
+  if (!args->no_baseline) {
     flp_status status = cublaslt_open(&r->library);
     if (status != FLP_OK)
-      return flp_fail(status, "%s, or leave the bare products out with --no-bare", flp_error_detail());
+      return flp_fail(status, "%s, or leave the GEMM baselines out with --no-baseline", flp_error_detail());
   }
   FLP_TRY(cli_compilers_open(&r->device, processors < TUNE_COMPILERS_MAX ? processors : TUNE_COMPILERS_MAX,
-                             &r->workshop.compilers));
+                             &r->compile_pool.compilers));
   FLP_TRY(records_open(args->record, &r->file));
   r->run = (records_run){.command = command,
                          .gpu = r->device.info.name,
@@ -285,8 +287,8 @@ static flp_status append_line(const tune_run *r, const tune_outcome *outcome) {
 
 static flp_status run_one(tune_run *r, const tune_target *target) {
   tune_outcome outcome;
-  FLP_TRY(tune_target_run(r->args, target, &r->device, r->args->no_bare ? NULL : &r->library, r->file, &r->run,
-                          &r->workshop, &outcome));
+  FLP_TRY(tune_target_run(r->args, target, &r->device, r->args->no_baseline ? NULL : &r->library, r->file, &r->run,
+                          &r->compile_pool, &outcome));
   r->done += !outcome.stopped;
   if (r->args->json)
     json_array_append_new(r->outcomes, tune_outcome_json(&outcome));
@@ -296,19 +298,19 @@ static flp_status run_one(tune_run *r, const tune_target *target) {
   return append_line(r, &outcome);
 }
 
-static void tell_failure(tune_run *r, const tune_target *target, const char *detail) {
+static void report_failure(tune_run *r, const tune_target *target, const char *detail) {
   fprintf(stderr, "flpgen tune: %s: %s\n", target->text, detail);
   json_array_append_new(r->outcomes, json_pack("{s:s, s:o}", "spec", target->text, "error", cli_json_text(detail)));
 }
 
-/* A target that fails is told, and the next begun; the first failure is what the command ends with. */
+/* A failed target is reported and the next one begun; the command ends with the first failure. */
 static flp_status run_targets(tune_run *r) {
   flp_failure first = {.status = FLP_OK};
   for (int i = 0; i < r->targets->count && !tune_interrupted; i++) {
     const tune_target *target = &r->targets->items[i];
     flp_status status = run_one(r, target);
     if (status == FLP_OK) continue;
-    if (r->targets->count > 1) tell_failure(r, target, flp_error_detail());
+    if (r->targets->count > 1) report_failure(r, target, flp_error_detail());
     flp_fail(status, "%s: %s", target->text, flp_error_detail());
     if (first.status == FLP_OK) first = flp_failure_hold(status);
     if (!is_of_target(r, status)) break;
@@ -324,8 +326,10 @@ static json_t *document(const tune_run *r) {
 }
 
 static flp_status run(tune_args *args, const tune_targets *targets, const tune_places *places, const char *command) {
-  tune_run r = {
-      .args = args, .targets = targets, .outcomes = json_array(), .workshop = {.directory = places->scratch.kernels}};
+  tune_run r = {.args = args,
+                .targets = targets,
+                .outcomes = json_array(),
+                .compile_pool = {.directory = places->scratch.kernels}};
   catch_interrupts();
   flp_status status = open_run(&r, command);
   if (status == FLP_OK) status = run_targets(&r);
@@ -341,7 +345,7 @@ static flp_status run(tune_args *args, const tune_targets *targets, const tune_p
   if (status == FLP_OK) status = printed;
   json_decref(r.outcomes);
   records_close(r.file);
-  cli_compilers_close(&r.workshop.compilers);
+  cli_compilers_close(&r.compile_pool.compilers);
   cublaslt_close(&r.library);
   cli_device_close(&r.device);
   return status;
@@ -366,7 +370,7 @@ static flp_status tune(tune_args *args, const char *command) {
   tune_targets targets;
   tune_places places = {.scratch = {.root = ""}};
   if (args->spec.tune)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--tune: it is for this verb to find out; bench times a given cut");
+    return flp_fail(FLP_ERROR_ARGUMENT, "--tune: this verb finds it out; bench times a given tiling");
   FLP_TRY(flp_tuning_parse("--include", args->include, &args->included));
   FLP_TRY(cli_spec_args_mode(&args->spec, &args->options.mode));
   FLP_TRY(cli_spec_args_one_mode(&args->spec));
@@ -395,10 +399,10 @@ int cli_tune(int argc, char **argv) {
       "the same specialisation find them first."
       "\vEvery candidate is verified before it is timed: forward bits are those of the untuned kernel, gradients "
       "are within the bounds of flpgen check. Survivors are timed in bursts, interleaved with the untuned kernel "
-      "and the bare matrix products; the better third goes on with more rounds. The untuned kernel stays unless "
+      "and the GEMM baselines; the better third goes on with more rounds. The untuned kernel stays unless "
       "another is faster by more than the measured noise; of those within the noise of the fastest, the one that "
       "the cost model puts first is taken. forward is timed in a forward pass, dz and chunks in a backward pass of "
-      "recomputing. With --keep forward_keep is timed in a forward pass that keeps exponentials, products in that and "
+      "recomputing. With --keep forward_keep is timed in a forward pass that saves exponentials, products in that and "
       "backward together. With --loss both are timed in streamed steps, and so are the rows of its chunks. "
       "Ctrl-C keeps what was found.\n\n"
       "  flpgen tune --vocab 151936 --hidden 4096 --grad hidden,weight\n"

@@ -1,8 +1,8 @@
 /* tune.h: what `flpgen tune` is asked for.
  *
  * A target is one specialisation. Its kernels are searched one kind after the other (forward, dz, forward_keep where
- * modes S or P are asked for, products), each in the call that a user would make, with what was chosen before it; then
- * the layout of the backward pass, or of a step. */
+ * save or stream modes are asked for, products), each in the call that a user would make, with what was chosen before
+ * it; then the layout of the backward pass, or of a step. */
 #ifndef FLPGEN_CLI_TUNE_H
 #define FLPGEN_CLI_TUNE_H
 
@@ -15,7 +15,7 @@ enum { TUNE_STEPS = 5, TUNE_TEXT_BYTES = 320 }; /* forward, dz, forward_keep, pr
 
 typedef struct tune_args {
   cli_spec_args spec;
-  flp_options options; /* device, workspace budget, mode: 0, or P for steps that would run in mode R */
+  flp_options options; /* device, workspace budget, mode: 0, or stream for steps that would recompute */
   int64_t rows, seed;
   double budget_s; /* of one target; < 0: the effort's own */
   double burst_ms; /* <= 0 until the effort is known */
@@ -23,9 +23,9 @@ typedef struct tune_args {
   const char *preset, *preset_file, *shapes; /* or NULL */
   const char *record, *out;                  /* or NULL: in the cache */
   const char *list;                          /* or NULL */
-  const char *include;                       /* cuts that are timed to the end; or NULL */
+  const char *include;                       /* tilings that are timed to the end; or NULL */
   flp_tuning included;                       /* the same, parsed */
-  int resume, dry_run, no_bare, quiet, json;
+  int resume, dry_run, no_baseline, quiet, json;
 } tune_args;
 
 /* Set by Ctrl-C. */

@@ -10,7 +10,7 @@
 #include "gen/cli/tune/verify.h"
 #include "runtime/base/half.h"
 
-/* A ragged last band in every tiling, masked rows, two leaves of columns of which the last is not full. */
+/* A partial last row panel in every tiling, masked rows, two leaves of columns of which the last is not full. */
 enum { ROWS = 200, COLUMNS = 1531 };
 
 flp_status tune_check_create(const tune_target *target, const double *loss_parameters, const call_buffers *head,
@@ -91,7 +91,7 @@ static flp_status run(tune_check *check, flp_plan *plan, tune_call call, call_re
 /* ---- judging ---- */
 
 /* The first thing that the check found to be wrong, in words. */
-static void say_finding(const check_report *report, char reason[SEARCH_REASON_BYTES]) {
+static void report_finding(const check_report *report, char reason[SEARCH_REASON_BYTES]) {
   for (int64_t i = 0; i < report->count; i++) {
     const check_finding *f = &report->findings[i];
     if (f->metric.pass) continue;
@@ -107,7 +107,7 @@ static void say_finding(const check_report *report, char reason[SEARCH_REASON_BY
   }
 }
 
-/* Modes S and P, whose gradients may be somewhat worse than those of mode R. */
+/* Save and stream modes, whose gradients may be somewhat worse than those of recompute mode. */
 static int trains(tune_call call) {
   return call == TUNE_KEEPING || call == TUNE_SAVED || call == TUNE_STEP;
 }
@@ -123,7 +123,7 @@ static flp_status judge(const tune_check *check, const check_truth *truth, const
   for (int64_t i = 0; status == FLP_OK && i < report.count; i++)
     if (strncmp(report.findings[i].output, "grad_", 5) == 0 && report.findings[i].metric.rel_l2 > *error)
       *error = report.findings[i].metric.rel_l2;
-  if (status == FLP_OK && report.failed) say_finding(&report, reason);
+  if (status == FLP_OK && report.failed) report_finding(&report, reason);
   check_report_clear(&report);
   return status;
 }

@@ -6,21 +6,21 @@
 #include "gen/cli/check/compare.h"
 #include "gen/cli/tune/targets.h"
 
-/* What is run at a time: one flp_execute or flp_step, or what mode S makes of two. */
+/* What is run at a time: one flp_execute or flp_step, or what save mode makes of two. */
 typedef enum tune_call {
   TUNE_FORWARD,
   TUNE_BACKWARD,
-  TUNE_KEEPING, /* forward that keeps exponentials */
+  TUNE_KEEPING, /* forward that saves exponentials */
   TUNE_SAVED,   /* that, and backward from them, which may use them up */
-  TUNE_STEP     /* in mode P */
+  TUNE_STEP     /* in stream mode */
 } tune_call;
 
 /* A small problem on the very kernels that are to be timed: the plan's vocabulary with few valid columns. */
 typedef struct tune_check {
   check_problem problem;
   check_truth truth, sample; /* sample: of some rows and columns, for every candidate */
-  call_result reference;     /* of the untuned kernels in modes F and R, compared with the oracle */
-  call_result trained;       /* the same in mode S or P */
+  call_result reference;     /* of the untuned kernels in score and recompute modes, compared with the oracle */
+  call_result trained;       /* the same in save or stream mode */
   call_buffers operands;
   const call_buffers *head; /* where gradients of the head go, of V columns; borrowed */
 } tune_check;
@@ -29,15 +29,15 @@ typedef struct tune_check {
 flp_status tune_check_create(const tune_target *target, const double *loss_parameters, const call_buffers *head,
                              tune_check *out);
 void tune_check_clear(tune_check *check);
-/* Runs the untuned kernels and holds them to the oracle: TUNE_BACKWARD first, modes F and R; then a call of S or P, if
- * any.
+/* Runs the untuned kernels and holds them to the oracle: TUNE_BACKWARD first, score and recompute modes; then a save or
+ * stream call, if any.
  * error: INTERNAL with what is wrong; DRIVER */
 flp_status tune_check_reference(tune_check *check, flp_plan *plan, tune_call call);
 /* Relative L2, and how far gradients in a dtype may be from the untuned kernels': two roundings to it, and sums in
  * another order of chunks. */
 double tune_distance(const float *got, const float *wanted, size_t count);
 double tune_distance_allowed(flp_dtype dtype);
-/* Runs a plan some of whose kernels are cut otherwise: logprob, entropy and stats to the same bits in every mode,
+/* Runs a plan some of whose kernels have other tilings: logprob, entropy and stats to the same bits in every mode,
  * gradients, which TUNE_KEEPING makes too, within the check's bounds of the oracle.
  * *error: of the gradients, relative; reason: "" if all is right. error: DRIVER */
 flp_status tune_check_plan(tune_check *check, flp_plan *plan, tune_call call, double *error,

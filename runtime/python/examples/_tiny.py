@@ -103,7 +103,7 @@ def add_options(options):
 
 
 def writable(path):
-    """A path that a record can be written to, which is told before the work."""
+    """A path that a record can be written to, which is checked before the work."""
     try:
         record.probe(path)
     except OSError as error:
@@ -118,7 +118,7 @@ def command_line(json_file):
 
 
 def write_record(arguments, results):
-    """Where --json says, if it does: where and how it was measured, then the results."""
+    """Writes the record to --json, if it is given: where and how it was measured, then the results."""
     if arguments.json:
         whole = {**record.head(command_line(arguments.json), arguments.device), "results": results}
         with open(arguments.json, "w", encoding="utf-8") as file:

@@ -4,7 +4,8 @@
     python3 runtime/python/examples/gated_batch.py [--steps 100] [--fraction 0.1] [--json FILE]
 
 30 agents a step each sample a reply to a prompt, of unequal lengths. A reply is rewarded for each token that is greater
-than the one before it. All of them are scored in one pass; delight = advantage x surprisal says which few to learn from.
+than the one before it. All of them are scored in one pass; delight = advantage x surprisal selects the few to learn
+from.
 """
 import _tiny
 import torch

@@ -102,7 +102,7 @@ class Task:
 
 
 def requested(message):
-    """Bytes that an error of the allocator says were asked for, as exact as it says them; None if it does not."""
+    """Bytes requested according to an error of the allocator, as exact as the text; None if it names none."""
     found = re.search(r"Tried to allocate ([\d.]+) (bytes|[KMG]iB)", message)
     return int(float(found.group(1)) * UNITS[found.group(2)]) if found else None
 

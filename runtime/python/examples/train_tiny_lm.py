@@ -92,7 +92,7 @@ def train(name, sizes, say=_tiny.say):
 
 
 def results_of(sizes, runs, seconds):
-    """What the record says."""
+    """The results in the record."""
     results = {"tokens_a_step": sizes.batch * sizes.length, "vocab": sizes.vocab, "hidden": sizes.hidden,
                "layers": sizes.layers, "torch": torch.__version__, "libflp": flp.version(), "seconds": seconds}
     for name, (losses, peak) in runs.items():

@@ -100,7 +100,7 @@ class LossParameter(Structure):
 
 
 class LossDescription(Structure):
-    """flp_loss_description: what a loss program says of itself."""
+    """flp_loss_description: the description of a loss program."""
 
     __slots__ = ()
     _fields_ = [
@@ -297,7 +297,7 @@ def set_log(function=None):
 
 
 def log(level, message):
-    """Says one message of the Python side where the library's messages go."""
+    """Sends a message of the Python side where the library's messages go."""
     _log_message(level, message.encode(), None)
 
 

@@ -1,8 +1,8 @@
-"""The checks that stand before every tensor call, and the shapes, strides and alignments that libflp is told.
+"""The checks that stand before every tensor call, and the shapes, strides and alignments that libflp gets.
 
 Invariants: a failure names the field, its value and what is accepted; nothing here reads a value from a device, so
 nothing synchronises; what libflp itself checks (hidden and vocab sizes, temperatures, budgets) is left to it, so that
-every surface says it in the same words.
+every surface words it alike.
 """
 import math
 import numbers
@@ -20,7 +20,7 @@ INT32_MAX = 2**31 - 1
 
 class Settings:
     """The run-time values of one call, checked. offset, valid and total describe a vocab shard; zeros: the whole.
-    wide_grad_hidden: the gradient of hidden is float32 whatever hidden is. save: may the forward pass keep exponentials
+    wide_grad_hidden: the gradient of hidden is float32 whatever hidden is. save: may the forward pass save exponentials
     for the backward pass (None: within the budget); old_lse: (N) float32 that they refer to, or None."""
 
     __slots__ = ("temperature", "softcap", "scale", "ignore_index", "budget", "entropy", "chunk_rows", "accumulate",
@@ -263,7 +263,7 @@ def accumulator_of(buffer, weight):
 
 
 def save_of(value):
-    """Whether a call may keep exponentials: None, True or False."""
+    """Whether a call may save exponentials: None, True or False."""
     if value is not None and not isinstance(value, bool):
         refuse(TypeError, "save", "of type " + type(value).__name__, "None, True or False")
     return value

@@ -76,7 +76,7 @@ def _bytes_of(dtype):
 
 def _score(hidden, target, temperature, weight, bias, settings, dtype):
     """One chunk: hidden (r,D), target (r), temperature (r,1) or None -> (logprob,) or (logprob, entropy), (r) each."""
-    # The operands have followed autocast already; what is reduced is for reduce_fp32 to say.
+    # The operands have followed autocast already; reduce_fp32 decides what is reduced.
     with torch.autocast(hidden.device.type, enabled=False):
         scores = F.linear(hidden, weight, bias).to(dtype)
         if settings.scale != 1:

@@ -22,7 +22,7 @@ LOWEST = -2.0**100
 
 
 def _precision_setting():
-    """How cuBLAS is told not to round fp32 operands to TF32: attribute and value."""
+    """The setting that keeps cuBLAS from rounding fp32 operands to TF32: attribute and value."""
     try:
         torch.backends.cuda.matmul.fp32_precision  # since torch 2.9
     except (AttributeError, AssertionError):  # before 2.0 an unknown attribute is an AssertionError
@@ -225,7 +225,7 @@ def _finish(m, s, q, ty):
 
 
 def _write(active, bad, record, logprob, entropy, stats):
-    """Scatters the active rows' record; rows without work get 0, bad ones NaN."""
+    """Scatters the active rows' record; inactive rows get 0, bad ones NaN."""
     for out, values in ((logprob, record[:, 2]), (entropy, record[:, 3]), (stats, record)):
         if out is not None:
             out.zero_()

@@ -112,10 +112,10 @@ def rule_of(model):
     config = getattr(model, "config", None)
     if hasattr(config, "get_text_config"):
         config = config.get_text_config()
-    said = {name: _above_zero("config." + name, getattr(config, name)) for name in (*SOFTCAPS, *SCALES)
+    stated = {name: _above_zero("config." + name, getattr(config, name)) for name in (*SOFTCAPS, *SCALES)
             if getattr(config, name, None) is not None}
-    scale = math.prod(value ** SCALES[name] for name, value in said.items() if name in SCALES)
-    return scale, next((said[name] for name in SOFTCAPS if name in said), None)
+    scale = math.prod(value ** SCALES[name] for name, value in stated.items() if name in SCALES)
+    return scale, next((stated[name] for name in SOFTCAPS if name in stated), None)
 
 
 def _above_zero(field, value):

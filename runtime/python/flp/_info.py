@@ -39,7 +39,7 @@ def _layout(plan, which, n, budget):
 
 
 def _info_of(plan, n, budget, keep_budget=None):
-    """keep_budget: that of mode S, where it is taken."""
+    """keep_budget: that of save mode, where it is taken."""
     device = "cpu" if plan.key.device < 0 else "cuda:%d" % plan.key.device
     backward, step = {}, {}
     if keep_budget is not None:
@@ -57,7 +57,7 @@ def _info_of(plan, n, budget, keep_budget=None):
 @outside_graphs
 def plan_info(*, vocab, hidden, n=1024, dtype=torch.bfloat16, device="cpu", target_dtype=torch.int64, entropy=False,
               grads=(), bias=False, softcap=None, per_row_temperature=False, budget=None):
-    """Makes the plan of a specialisation and tells which rung runs, why, and what n rows take -> PlanInfo.
+    """Makes the plan of a specialisation and reports which rung runs, why, and what n rows take -> PlanInfo.
 
     vocab, hidden        V and D of the head
     n                    rows of a call, N
@@ -90,7 +90,7 @@ def plan_info(*, vocab, hidden, n=1024, dtype=torch.bfloat16, device="cpu", targ
 def explain(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False, softcap=None, scale=1.0,
             ignore_index=-100, budget=None, chunk_rows=None, rows=None, grad_weight_accumulate=None, save=None,
             loss=None):
-    """Tells which plan the same call of linear_logprob would run -> PlanInfo; computes nothing.
+    """Reports which plan the same call of linear_logprob would run -> PlanInfo; computes nothing.
 
     loss  a loss program, "grpo+k3+entropy" or the path of a Lua file: the plan of flp.policy_loss by it, its step too
 

@@ -1,8 +1,8 @@
 """linear_logprob: the public, differentiable function.
 
-Invariants: what is saved for the backward pass is the operands, the targets, stats (N,4) and, in mode S, exponentials
-that the first backward pass uses up; a later one recomputes (mode R), as does one that asks for other gradients. A call
-that needs no gradient runs the scoring plan, whose bits are the same.
+Invariants: what is saved for the backward pass is the operands, the targets, stats (N,4) and, in save mode,
+exponentials that the first backward pass uses up; a later one recomputes (recompute mode), as does one that asks for
+other gradients. A call that needs no gradient runs the scoring plan, whose bits are the same.
 """
 import functools
 
@@ -11,7 +11,7 @@ import torch
 from . import _c, _check, _ops, _run
 from ._compile import is_compiling, outside_graphs
 
-# Tells, inside a backward pass, whether a node of the graph will run; absent before torch 2.0.
+# Returns, inside a backward pass, whether a node of the graph will run; absent before torch 2.0.
 _will_run = getattr(torch._C, "_will_engine_execute_node", None)
 
 
@@ -62,7 +62,7 @@ class LastDerivative(torch.autograd.Function):
 
 def used_grads(ctx):
     """The needs-grad mask of a backward pass: inputs that require a gradient, less those that autograd.grad(inputs=...)
-    leaves out where torch can tell."""
+    leaves out where torch knows it."""
     mask = 0
     for bit, wanted, edge in zip(_run.GRAD_FIELDS, ctx.needs_input_grad, ctx.next_functions):
         if wanted and is_used(edge[0]):
@@ -127,15 +127,15 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     entropy      True: return (logprob, entropy); both are differentiable
     softcap      a number above 0, or None
     budget       workspace bytes of each pass; None: FLP_BUDGET, else 256 MiB forward, 1 GiB backward
-    chunk_rows   rows of one chunk of the backward pass, whatever the budget says; None: the planner chooses
+    chunk_rows   rows of one chunk of the backward pass, whatever the budget is; None: the planner chooses
     rows         ids, into the flattened leading dimensions, of the only rows to compute; the others give 0
     grad_weight_accumulate
                  (V, D) float32 buffer that the backward pass adds the weight's gradient to (Megatron's main_grad);
                  weight.grad then stays as it is
-    save         whether the forward pass keeps exponentials, 2·N·V bytes of bfloat16, so that the backward pass need
-                 not multiply hidden by weight again (mode S); the first backward pass uses them up, a later one
-                 recomputes (mode R). None: where a rung has kernels for it and they fit the budget, with the workspace
-                 of either pass; True: whatever the budget says; False: never
+    save         whether the forward pass saves exponentials, 2·N·V bytes of bfloat16, so that the backward pass need
+                 not multiply hidden by weight again (save mode); the first backward pass uses them up, a later one
+                 recomputes (recompute mode). None: where a rung has kernels for it and they fit the budget, with the
+                 workspace of either pass; True: whatever the budget is; False: never
     old_lse      (...) float32 in nats, log Σ exp t of a policy near this one, or None: what exponentials are stored
                  relative to; no result depends on it
 

@@ -28,8 +28,8 @@ class Phase:
         self.arenas = set()
 
 
-def tell(kind, value):
-    """Tells every observer."""
+def notify(kind, value):
+    """Notifies every observer."""
     for observer in observers:
         observer(kind, value)
 
@@ -50,7 +50,7 @@ def phase(name, workspace=None, *, empty_cache=None):
             old = flp.linear_logprob(hidden, weight, tokens)
 
     name         a str without "/"; flp.memory.Profiler reports peaks by it, "inference" and "training" say
-    workspace    "arena": the workspace of every call on a device is cut from one growing block, outside of torch's
+    workspace    "arena": the workspace of every call on a device is taken from one growing block, outside of torch's
                  allocator, that all heads share; at the end the block returns to the driver's memory pool in stream
                  order, and the host waits for nothing; other allocators can have it from the next synchronisation on.
                  "torch": from torch's caching allocator, as outside of every phase.
@@ -62,7 +62,7 @@ def phase(name, workspace=None, *, empty_cache=None):
     Phases nest; the innermost decides, and each releases what was used inside it, after an exception too. They hold for
     all threads of the process. Streams that made calls inside must exist until the end; if there were several on a
     device, its current stream waits for the others there (on the device). On the CPU the block is host memory. A call
-    inside that is captured in a CUDA graph takes its workspace from the graph's own pool, whatever the phase says, so
+    inside that is captured in a CUDA graph takes its workspace from the graph's own pool, whatever the phase is, so
     the graph may be replayed after the phase. The torch form of the eager rung allocates from torch always.
     error:  ValueError, TypeError naming the argument; UnsupportedError if the phase begins or ends while the current
             stream is captured; ArgumentError at the end if a call of another thread still runs; DriverError
@@ -83,7 +83,7 @@ def _entered(name, workspace, empty_cache):
         workspace = _stack[-1].workspace if _stack else "arena"
     entered = Phase(name, workspace, workspace == "torch" if empty_cache is None else empty_cache)
     _stack.append(entered)
-    tell("begin", name)
+    notify("begin", name)
     try:
         yield
     except BaseException:
@@ -105,7 +105,7 @@ def _end(ended):
         if ended.empty_cache and torch.cuda.is_initialized():
             torch.cuda.empty_cache()
     finally:
-        tell("end", ended.name)
+        notify("end", ended.name)
 
 
 def _refuse_capture(name, does):

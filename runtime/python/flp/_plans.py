@@ -51,7 +51,7 @@ class Plan:
         return layout
 
     def saved_bytes(self, n, budget):
-        """Bytes that a forward pass over n rows keeps for mode S within a budget; 0 where it keeps nothing."""
+        """Bytes that a forward pass over n rows keeps for save mode within a budget; 0 where it keeps nothing."""
         wanted = ("saved", n, budget)
         size = self._sizes.get(wanted)
         if size is None:
@@ -271,13 +271,13 @@ def _create(key):
     detail = library.flp_error_detail().decode(errors="replace")
     if status == errors.UNAVAILABLE and key.device >= 0:
         fallen = Plan(key, None, _c.RUNG_EAGER, detail)
-        if _may_fall(fallen.in_force):
-            _say_fall(fallen)
+        if _may_fall_back(fallen.in_force):
+            _log_fallback(fallen)
             return fallen
     errors.raise_status(status, detail)
 
 
-def _may_fall(asked):
+def _may_fall_back(asked):
     """Whether device tensors may run the torch form: never from another pinned rung, nor in strict mode unpinned."""
     return asked.rung == _c.RUNG_EAGER or (asked.rung == _c.RUNG_AUTO and not asked.strict)
 
@@ -285,7 +285,7 @@ def _may_fall(asked):
 _said = set()
 
 
-def _say_fall(plan):
+def _log_fallback(plan):
     """Warns once a reason."""
     if plan.reason not in _said:
         _said.add(plan.reason)

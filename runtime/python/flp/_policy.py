@@ -1,9 +1,9 @@
 """policy_loss: loss, metrics and gradients of a policy update from hidden states, in one call.
 
-Invariants: a rule of tokens is a loss program that libflp runs between the passes over the head (flp_step, mode P), so
-gradients exist when the call returns and the backward pass hands them out, once, times its upstream gradient; averages
-are weights a token, made on the device from the mask alone. What a program cannot be goes over linear_logprob: rules of
-whole sequences, and device tensors on the torch form of the eager rung. Nothing synchronises.
+Invariants: a rule of tokens is a loss program that libflp runs between the passes over the head (flp_step, stream
+mode), so gradients exist when the call returns and the backward pass hands them out, once, times its upstream gradient;
+averages are weights a token, made on the device from the mask alone. What a program cannot be goes over linear_logprob:
+rules of whole sequences, and device tensors on the torch form of the eager rung. Nothing synchronises.
 """
 import collections
 import functools
@@ -57,7 +57,8 @@ def policy_loss(rule, hidden, weight, target, advantage=None, bias=None, *, old_
     Returns (loss, metrics) as flp.losses.policy_loss: a float32 scalar, differentiable once in hidden, weight and bias, and
     a dict of detached scalars; entropy if it was asked for or weighed; a file's own metrics as means of its tokens. The
     gradients are computed here, in three matrix products (frozen head: two), row chunk by row chunk within the budget;
-    under torch.no_grad() there are none. A rule of whole sequences (gspo) costs what linear_logprob costs; the log says so.
+    under torch.no_grad() there are none. A rule of whole sequences (gspo) costs what linear_logprob costs; the log
+    mentions it.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes;
             RuntimeError in a second backward pass
     thread: safe
@@ -82,13 +83,13 @@ def policy_loss(rule, hidden, weight, target, advantage=None, bias=None, *, old_
 def _dispatch(tensors, settings, wishes, batch, grad_scale):
     grads, ops = _logprob.needed_grads(*tensors[:3]), _run.Operands(*tensors)
     if wishes.program is None:
-        _say_pooled(wishes.rule, ops, settings, grads)
+        _log_pooled(wishes.rule, ops, settings, grads)
         return _over_logprob(tensors, settings, wishes, batch)
     if _run.plan_for(ops, settings, grads, program=wishes.program).handle is not None:
         return _stepped(tensors, settings, wishes, batch, ops, grads, grad_scale)
     if wishes.rule not in NAMES:
         raise errors.UnsupportedError("rule is %r, a loss program, but no rung with kernels runs one here (accepted: one "
-                                      "of %s; the log of flp tells why)" % (wishes.rule, ", ".join(NAMES)))
+                                      "of %s; the log of flp has the reason)" % (wishes.rule, ", ".join(NAMES)))
     return _over_logprob(tensors, settings, wishes, batch)
 
 
@@ -117,7 +118,7 @@ def _stepped(tensors, settings, wishes, batch, ops, grads, grad_scale):
 
 
 def _metrics(made, value, weights, of_entropy, mask, wishes, settings, old_logprob):
-    """Detached scalars from what a step reported of each row; rows without work reported 0."""
+    """Detached scalars from what a step reported of each row; inactive rows reported 0."""
     share = mask / mask.sum().clamp(min=1)
     found = dict(zip(wishes.program.metrics, made.metrics))
     policy = value
@@ -181,16 +182,16 @@ def _over_logprob(tensors, settings, wishes, batch):
                               total=wishes.total)
 
 
-_said = set()
+_logged = set()
 
 
-def _say_pooled(rule, ops, settings, grads):
-    """Says once a rule and mode how it runs."""
+def _log_pooled(rule, ops, settings, grads):
+    """Logs once per rule and mode how it runs."""
     mode = "score"
     if grads:
         mode = "save" if _run.keeping_plan(ops, settings, grads)[1] else "recompute"
-    if (rule, mode) not in _said:
-        _said.add((rule, mode))
+    if (rule, mode) not in _logged:
+        _logged.add((rule, mode))
         _c.log(_c.LOG_INFO, "policy_loss: %s pools the log-probabilities of a sequence, so it is no loss program of rows; "
                             "it runs over linear_logprob, mode %s" % (rule, mode))
 

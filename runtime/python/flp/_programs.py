@@ -1,4 +1,4 @@
-"""Loss programs: the bytes that flp_spec.loss takes, by name or from a Lua file, and what they say of themselves.
+"""Loss programs: the bytes that flp_spec.loss takes, by name or from a Lua file, and their descriptions.
 
 Invariants: a program's bytes are the library's own, written by libflp (built-in ones) or libflpgen (files), read by
 libflp alone, and part of a plan's key; libflpgen is opened for files alone, at first use.
@@ -82,13 +82,13 @@ def _generator():
 
 
 def read(data):
-    """What a program's bytes say about it. error: CorruptError"""
-    library, said = _c.get(), _c.new_loss_description()
-    _c.check(library, library.flp_loss_describe(data, len(data), said))
+    """The description in a program's bytes. error: CorruptError"""
+    library, stated = _c.get(), _c.new_loss_description()
+    _c.check(library, library.flp_loss_describe(data, len(data), stated))
     parameters = {row.name.decode(): (row.fallback, row.low, row.high)
-                  for row in said.parameters[:said.parameter_count]}
-    return Program(said.name.decode(), data, parameters, _names(said.vectors, said.vector_count),
-                   _names(said.metrics, said.metric_count), frozenset(_names(said.inputs, said.input_count)))
+                  for row in stated.parameters[:stated.parameter_count]}
+    return Program(stated.name.decode(), data, parameters, _names(stated.vectors, stated.vector_count),
+                   _names(stated.metrics, stated.metric_count), frozenset(_names(stated.inputs, stated.input_count)))
 
 
 def _names(rows, count):

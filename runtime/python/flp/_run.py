@@ -49,7 +49,7 @@ def stream_of(device):
 
 
 def plan_for(ops, settings, grads, keep=False, program=None):
-    """The plan of these operands with this needs-grad mask; keep: one that may keep exponentials; program: one whose
+    """The plan of these operands with this needs-grad mask; keep: one that may save exponentials; program: one whose
     step trains with this loss (_programs.Program)."""
     return _plans.get(key_of(ops, settings, grads, keep, program))
 
@@ -85,7 +85,7 @@ def step_entropy(settings, grads, program):
     return _c.ENTROPY_FORWARD if settings.entropy or "entropy" in program.inputs else _c.ENTROPY_NONE
 
 
-# ---- mode S: exponentials from forward to backward ----
+# ---- save mode: exponentials from forward to backward ----
 
 UNBOUNDED = 2**64 - 1
 SAVED_PASSES = {_c.PASS_FORWARD: _c.PASS_FORWARD_SAVED, _c.PASS_BACKWARD: _c.PASS_BACKWARD_SAVED}
@@ -102,13 +102,13 @@ class Kept:
 
 
 def keep(ops, settings, grads):
-    """Memory for the exponentials of these operands -> Kept, or None for mode R. error: as keeping_plan"""
+    """Memory for the exponentials of these operands -> Kept, or None for recompute mode. error: as keeping_plan"""
     plan, size = keeping_plan(ops, settings, grads)
     return Kept(plan, size, ops.hidden.device) if size else None
 
 
 def keeping_plan(ops, settings, grads):
-    """The plan of a training call and the bytes that its forward pass keeps for mode S; 0: mode R.
+    """The plan of a training call and the bytes that its forward pass keeps for save mode; 0: recompute mode.
 
     error: UnsupportedError if settings.save is True and no rung keeps any
     """
@@ -120,14 +120,14 @@ def keeping_plan(ops, settings, grads):
         if size:
             return _plans.get(keeping), size
     if wanted and settings.save:
-        raise errors.UnsupportedError("save is True, but nothing here keeps exponentials of %s operands (accepted: "
+        raise errors.UnsupportedError("save is True, but nothing here saves exponentials of %s operands (accepted: "
                                       "torch.bfloat16 on a rung with kernels for it; save=None takes them where they "
-                                      "are; flp.plan_info tells the rung)" % ops.hidden.dtype)
+                                      "are; flp.plan_info names the rung)" % ops.hidden.dtype)
     return _plans.get(key), 0
 
 
 def keep_budget(settings):
-    """The budget of mode S, for what is kept and for the workspace of either pass."""
+    """The budget of save mode, for what is kept and for the workspace of either pass."""
     return UNBOUNDED if settings.save else settings.budget
 
 
@@ -161,7 +161,7 @@ def workspace(size, device, ordinal, stream):
     else:
         with arena.lend(size, stream) as start:
             yield start
-    _phase.tell("call", ordinal)
+    _phase.notify("call", ordinal)
 
 
 def enqueue(plan, which, n, target, temperature_rows, rows, settings, device, fields):

@@ -66,7 +66,7 @@ def score(hidden, weight, tokens, *, cu_seqlens=None, prompt_lengths=None, mask=
     lengths         (B) int32 or int64: tokens of each sequence, padded on the right
     attention_mask  (B, T) bool or numbers 0 and 1: the tokens that exist, padded on any side; what follows padding is
                     not scored
-    shifted         True: tokens are targets, hidden[i] predicts tokens[i]; masks, lengths and cu_seqlens speak of these
+    shifted         True: tokens are targets, hidden[i] predicts tokens[i]; masks, lengths and cu_seqlens are of these
     temperature     a number above 0, or a tensor as tokens: of the distribution that each token was drawn from
     entropy         True: entropies too
     ignore_index    tokens of this value are not scored

@@ -45,7 +45,7 @@ def matrices(tensors):
 
 
 def stride_of(matrix):
-    """Elements between rows; of a single row torch may say anything."""
+    """Elements between rows; of a single row torch may report anything."""
     return matrix.stride(0) if matrix.shape[0] > 1 else matrix.shape[1]
 
 
@@ -114,7 +114,7 @@ def backward(scores, target, logprob, stats, grad_logprob, grad_entropy, setting
                 "grad_entropy": _run.pointer(grads[1]), "grad_scores": into.data_ptr(),
                 "grad_scores_stride": stride_of(into)})
     if settings.in_place:
-        scores[..., :0].zero_()  # tells autograd that what it saved is no more
+        scores[..., :0].zero_()  # marks for autograd that what it saved is gone
     return out
 
 

@@ -179,7 +179,7 @@ class _Call:
         return targets.to(hidden.device)
 
     def cut(self, result):
-        """Without the last position, whose next token is not there, unless targets said which."""
+        """Without the last position, whose next token is not there, unless targets name it."""
         return result[:, :-1] if self.shifted and result is not None else result
 
 

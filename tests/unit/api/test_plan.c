@@ -1,4 +1,4 @@
-/* test_plan.c: what a plan says of itself, its queries, its arguments, and plans on many threads. */
+/* test_plan.c: a plan's description, its queries, its arguments, and plans on many threads. */
 #include <criterion/criterion.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -34,7 +34,7 @@ Test(plan, describes_itself) {
       expected, sizeof expected,
       "rung jit on Fake H200 (compute capability 8.0, 132 multiprocessors, driver 13000): kernels rows, forward, dz, "
       "grad_hidden, grad_weight for sm_80; spec V=1000 D=64 bf16 entropy=none grads=hidden+weight+bias bias "
-      "softcap=30; cut: own choice; plan id %s; not tuned: the cache %s has no sm_80 kernel rows tuned for %s; not "
+      "softcap=30; tiling: default; plan id %s; not tuned: the cache %s has no sm_80 kernel rows tuned for %s; not "
       "heuristic: the "
       "cache %s has no sm_80 kernel rows for this spec",
       id, s.cache, tuned_for, s.cache);

@@ -207,7 +207,7 @@ Test(validate, budgets_of_the_environment) {
 /* Where commas part fractions, points still do here. */
 Test(validate, bytes_do_not_depend_on_the_locale) {
   uint64_t bytes;
-  setlocale(LC_ALL, "de_DE.UTF-8"); /* where it is not installed, the test says little */
+  setlocale(LC_ALL, "de_DE.UTF-8"); /* where it is not installed, the test shows little */
   cr_expect_eq(flp_bytes_parse("x", "1.5K", 1, &bytes), FLP_OK);
   cr_expect_eq(bytes, 1536);
   cr_expect_eq(flp_bytes_parse("x", "1,5K", 1, &bytes), FLP_ERROR_ARGUMENT);

@@ -1,4 +1,4 @@
-/* test_gemm.c: shapes of bare products and their column-major view; products, choices and failures on a stand-in. */
+/* test_gemm.c: shapes of GEMM baselines and their column-major view; products, choices and failures on a stand-in. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +62,7 @@ static float value(int i) {
   return (float)((i * 37 + 11) % 29) - 14.0f;
 }
 
-/* What the row-major shape says, by its definition. */
+/* The product of the row-major shape, by its definition. */
 static float wanted(const gemm_shape *s, const float *a, const float *b, const float *before, int64_t i, int64_t j) {
   float sum = s->accumulate ? before[i * s->n + j] : 0;
   for (int64_t k = 0; k < s->k; k++)
@@ -98,7 +98,7 @@ static void expect_product(const cublaslt *library, gemm_product product, int ac
   gemm_destroy(&g);
 }
 
-Test(gemm, computes_the_product_that_its_shape_says) {
+Test(gemm, computes_the_product_of_its_shape) {
   cublaslt library = open_fake("");
   for (int product = 0; product < GEMM_PRODUCTS; product++)
     for (int accumulate = 0; accumulate < 2; accumulate++) expect_product(&library, (gemm_product)product, accumulate);
@@ -146,7 +146,7 @@ static CUresult elapsed(float *ms, CUevent from, CUevent to) {
   return 0;
 }
 
-/* Costs what the table says of the algorithm; a negative cost is a refusal. */
+/* Costs the algorithm's entry of the table; a negative cost is a refusal. */
 static cublasStatus_t timed_matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
                                    cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
                                    const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
@@ -209,14 +209,14 @@ static void expect_no_library(const char *path, const char *script, const char *
   setenv("FAKE_CUBLASLT", script, 1);
   cr_expect_eq(cublaslt_open(&library), FLP_ERROR_UNAVAILABLE);
   snprintf(expected, sizeof expected,
-           "cuBLASLt, for bare matrix products, cannot be opened: %s (tried: %s); set FLP_CUBLASLT_LIBRARY to the path "
+           "cuBLASLt, for GEMM baselines, cannot be opened: %s (tried: %s); set FLP_CUBLASLT_LIBRARY to the path "
            "of libcublasLt.so.13 or libcublasLt.so.12",
            why, path);
   cr_expect_str_eq(flp_error_detail(), expected);
   cr_expect(!library.handle && !library.library);
 }
 
-Test(gemm, a_library_that_is_not_there_or_not_it_is_told) {
+Test(gemm, a_library_that_is_not_there_or_not_it_is_reported) {
   char why[1024];
   expect_no_library("/nonexistent/lt.so", "",
                     "/nonexistent/lt.so: cannot open shared object file: No such file or directory");
@@ -226,7 +226,7 @@ Test(gemm, a_library_that_is_not_there_or_not_it_is_told) {
   expect_no_library(FLP_TEST_FAKE_CUBLASLT, "cublasLtCreate=1", why);
 }
 
-Test(gemm, a_shape_without_algorithm_is_told) {
+Test(gemm, a_shape_without_algorithm_is_reported) {
   cublaslt library = open_fake("cublasLtMatmulAlgoGetHeuristic=15");
   flp_spec spec = head();
   gemm_shape shape = gemm_shape_of(GEMM_GRAD_WEIGHT, &spec, 5, 11);

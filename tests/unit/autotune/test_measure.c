@@ -217,7 +217,7 @@ Test(measure_run, a_call_that_is_known_to_fill_a_burst_is_made_once_a_round) {
   measure_clock_destroy(&clock);
 }
 
-Test(measure_run, failures_and_bad_options_are_told) {
+Test(measure_run, failures_and_bad_options_are_reported) {
   measure_clock clock = open_clock();
   measure_options options = {75, 3, 1, 0};
   measure_summary out[PIECES];

@@ -30,9 +30,9 @@ static const flp_kernel_kind kinds[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_K
 static flp_tunables own_of(flp_kernel_kind kind, const flp_spec *spec) {
   tile_space *space;
   cr_assert_eq(space_open(kind, spec, "sm_90a", &space), FLP_OK, "%s", flp_error_detail());
-  flp_tunables own = space_own(space);
+  flp_tunables defaults = space_default(space);
   space_close(space);
-  return own;
+  return defaults;
 }
 
 static double forward_ms(const flp_spec *spec, int64_t n, const flp_tunables *tune) {
@@ -85,8 +85,8 @@ Test(model, ranks_what_was_measured) {
   cr_expect_lt(best, 1.015 * fastest, "the best of the first 16 is at %g", best / fastest);
 }
 
-/* So that kernels made ahead of time, for a GPU that is not here, are cut as the model would have them. */
-Test(model, the_templates_own_choice_is_its_first_or_nearly_so) {
+/* So kernels that are precompiled for a GPU that is not here have the model's tile configuration. */
+Test(model, the_templates_default_is_its_first_or_nearly_so) {
   static const int64_t shapes[][2] = {{151936, 1024}, {151936, 4096}, {128256, 8192}, {32000, 4096}, {262144, 1152}};
   static const int64_t rows[] = {256, 1024, 8192, 65536};
   for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
@@ -96,8 +96,8 @@ Test(model, the_templates_own_choice_is_its_first_or_nearly_so) {
       space_points points;
       cr_assert_eq(space_open(FLP_KERNEL_FORWARD, &spec, "sm_90a", &space), FLP_OK);
       cr_assert_eq(space_list(space, &points), FLP_OK);
-      flp_tunables own = space_own(space);
-      double own_ms = forward_ms(&spec, rows[r], &own), least = own_ms;
+      flp_tunables defaults = space_default(space);
+      double own_ms = forward_ms(&spec, rows[r], &defaults), least = own_ms;
       for (int i = 0; i < points.count; i++)
         if (points.items[i].legal) least = fmin(least, forward_ms(&spec, rows[r], &points.items[i].tune));
       space_clear(&points);
@@ -112,15 +112,15 @@ Test(model, times_grow_with_the_work) {
            frozen = spec_of(151936, 4096, FLP_GRAD_HIDDEN);
   for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
     flp_kernel_kind kind = kinds[k];
-    flp_tunables own = own_of(kind, &spec);
-    double once = model_ms(kind, &spec, 8192, 50688, &h200, &own),
-           twice = model_ms(kind, &spec, 16384, 50688, &h200, &own);
+    flp_tunables defaults = own_of(kind, &spec);
+    double once = model_ms(kind, &spec, 8192, 50688, &h200, &defaults),
+           twice = model_ms(kind, &spec, 16384, 50688, &h200, &defaults);
     cr_expect(once > 0 && twice > 1.7 * once && twice < 2.3 * once, "%s: %g, %g", flp_kernel_kind_name(kind), once,
               twice);
   }
-  flp_tunables own = own_of(FLP_KERNEL_PRODUCTS, &spec);
-  cr_expect_lt(model_ms(FLP_KERNEL_PRODUCTS, &frozen, 8192, 50688, &h200, &own),
-               0.6 * model_ms(FLP_KERNEL_PRODUCTS, &spec, 8192, 50688, &h200, &own));
+  flp_tunables defaults = own_of(FLP_KERNEL_PRODUCTS, &spec);
+  cr_expect_lt(model_ms(FLP_KERNEL_PRODUCTS, &frozen, 8192, 50688, &h200, &defaults),
+               0.6 * model_ms(FLP_KERNEL_PRODUCTS, &spec, 8192, 50688, &h200, &defaults));
 }
 
 /* 2 bytes a score, at the rate of the device where it is known: 2.5 GB at 4.8 TB/s here. */
@@ -129,12 +129,12 @@ Test(model, keeping_costs_what_it_stores_beside_forward) {
   flp_device slow = h200;
   slow.memory_clock_khz = 1000000; /* 2 TB/s */
   slow.memory_bus_bits = 8000;
-  const flp_tunables cuts[] = {own_of(FLP_KERNEL_KEEP, &spec), {FLP_SCHEDULE_COOPERATIVE, 128, 128, 4, 1, 16}};
+  const flp_tunables tilings[] = {own_of(FLP_KERNEL_KEEP, &spec), {FLP_SCHEDULE_COOPERATIVE, 128, 128, 4, 1, 16}};
   for (int i = 0; i < 2; i++) {
-    double own = forward_ms(&spec, 8192, &cuts[i]);
-    double keep = model_ms(FLP_KERNEL_KEEP, &spec, 8192, 0, &h200, &cuts[i]);
-    cr_expect_float_eq(keep - own, 1e3 * 2 * 8192 * 151936.0 / 4.8e12, 1e-6, "%g, %g", own, keep);
-    cr_expect_float_eq(model_ms(FLP_KERNEL_KEEP, &spec, 8192, 0, &slow, &cuts[i]) - own,
+    double defaults = forward_ms(&spec, 8192, &tilings[i]);
+    double keep = model_ms(FLP_KERNEL_KEEP, &spec, 8192, 0, &h200, &tilings[i]);
+    cr_expect_float_eq(keep - defaults, 1e3 * 2 * 8192 * 151936.0 / 4.8e12, 1e-6, "%g, %g", defaults, keep);
+    cr_expect_float_eq(model_ms(FLP_KERNEL_KEEP, &spec, 8192, 0, &slow, &tilings[i]) - defaults,
                        1e3 * 2 * 8192 * 151936.0 / 2e12, 1e-6);
   }
 }

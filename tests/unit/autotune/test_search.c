@@ -46,7 +46,7 @@ Test(search, a_list_of_the_default_alone_is_fine) {
   cr_expect_eq(sim.last_groups, 1, "where what is timed beside it is timed, too");
 }
 
-Test(search, what_is_wrong_or_broken_is_told_and_never_timed) {
+Test(search, what_is_wrong_or_broken_is_reported_and_never_timed) {
   for (uint64_t seed = 1; seed <= 6; seed++) {
     start(60, seed);
     for (int i = 1; i <= 10; i++) sim.list[i].predicted_ms = 0.9;
@@ -183,7 +183,7 @@ Test(search, what_came_rejected_is_left_alone) {
 
 /* ---- pure parts ---- */
 
-Test(search, prunes_by_factor_and_by_number_and_says_why) {
+Test(search, prunes_by_factor_and_by_number_and_gives_the_reason) {
   search_options options = {.prune_factor = 1.5, .most = 3};
   sim = (simulated){0};
   const double predicted[] = {9, 1, 1.6, 1.2, 1.1, 1.3, 0};
@@ -214,7 +214,7 @@ static const choice choices[] = {
     {{1, 0.5, 0.4, 0.3}, {1, 1, 1, 1}, 0.01, {7, 0, 0, 0}, 0},     /* never timed */
 };
 
-Test(search, chooses_as_the_rules_say) {
+Test(search, chooses_by_the_rules) {
   for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
     const choice *x = &choices[i];
     sim = (simulated){0};

@@ -66,7 +66,7 @@ Test(search_ends, a_quick_one_begins_with_a_small_group) {
   cr_expect_lt(end[0], 0.7 * end[1], "%g s of %g s", end[0], end[1]);
 }
 
-/* A device whose calls take 75 ms, beside a default that is timed twice, and a search that was told so. */
+/* A device whose calls take 75 ms, beside a default that is timed twice, and a search with that knowledge. */
 static int search_heavy(search_effort effort, double budget_s, int included) {
   search_options options = search_options_of(effort);
   start(100, 3);

@@ -7,7 +7,7 @@
 static const flp_kernel_kind kinds[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_PRODUCTS, FLP_KERNEL_KEEP};
 enum { KINDS = 4 };
 
-/* Exponentials are kept of bf16 operands alone. */
+/* Exponentials are saved of bf16 operands alone. */
 static int is_there(flp_kernel_kind kind, flp_dtype dtype) {
   return kind != FLP_KERNEL_KEEP || dtype == FLP_DTYPE_BF16;
 }
@@ -164,7 +164,7 @@ Test(space, without_a_depth_the_raster_is_that_of_4096_columns) {
   }
 }
 
-Test(space, has_nothing_to_say_of_kernels_without_a_choice) {
+Test(space, has_nothing_to_report_of_kernels_without_a_choice) {
   flp_spec spec = spec_of(FLP_DTYPE_BF16, 512, 0);
   tile_space *space;
   flpgen_space *templates;
@@ -249,7 +249,7 @@ static int is_listed(const space_points *points, const flp_tunables *tune) {
   return 0;
 }
 
-/* Holds a point to space_accepts, whatever its fields are that are not said. */
+/* Holds a point to space_accepts, whatever its other fields are. */
 static void compare_point(const tile_space *space, const space_point *point) {
   static const uint32_t clusters[] = {1, 2, 4}, rasters[] = {1, 5, 64};
   for (int i = 0; i < 9; i++) {
@@ -263,12 +263,12 @@ static void compare_point(const tile_space *space, const space_point *point) {
   cr_expect_eq(point->legal, point->reason[0] == 0);
 }
 
-Test(space, lists_each_way_once_in_order_as_it_is_accepted) {
+Test(space, lists_each_tiling_once_in_order_as_it_is_accepted) {
   for (int i = 0; i < KINDS * 2; i++) {
     flp_spec spec = spec_of(i % 2 ? FLP_DTYPE_FP32 : FLP_DTYPE_BF16, 4096, 0);
     if (!is_there(kinds[i / 2], spec.dtype)) continue;
     tile_space *space = open_space(kinds[i / 2], &spec);
-    flp_tunables own = space_own(space);
+    flp_tunables defaults = space_default(space);
     space_points points;
     int legal = 0;
     cr_assert_eq(space_list(space, &points), FLP_OK);
@@ -277,7 +277,7 @@ Test(space, lists_each_way_once_in_order_as_it_is_accepted) {
       compare_point(space, &points.items[p]);
       legal += points.items[p].legal;
     }
-    cr_expect(is_listed(&points, &own));
+    cr_expect(is_listed(&points, &defaults));
     cr_expect(legal >= 50 && legal < points.count, "%d of %d", legal, points.count);
     space_clear(&points);
     space_close(space);
@@ -309,7 +309,7 @@ Test(space, lists_the_tiles_that_a_search_should_see) {
   space_close(space);
 }
 
-/* However a forward kernel is cut, its partial results are those of the same leaves: the canonical split is no
+/* With any tile configuration, a forward kernel's partial results are of the same leaves: the canonical split is no
  * choice. */
 Test(space, leaves_the_canonical_split_alone) {
   static const flp_tunables some[] = {

@@ -16,7 +16,7 @@
 
 enum { HANG_SECONDS = 300 }; /* a child that waits for nobody is ended then */
 
-/* Runs what the child does; it must return NULL, or say what was wrong. */
+/* Runs what the child does; it must return NULL, or a description of what was wrong. */
 typedef const char *(*child_fn)(void *context);
 
 static void expect_child(child_fn run, void *context) {
@@ -137,7 +137,7 @@ static const char *use_host_plans(void *plan_of_parent) {
   return !wrong && plan_of_parent ? run_host_plan(plan_of_parent) : wrong;
 }
 
-/* The child has no GPU, and says so; all else works. */
+/* The child has no GPU, and reports it; all else works. */
 static const char *use_everything(void *plan_of_parent) {
   flp_spec spec = stage_spec(0);
   flp_plan *plan;

@@ -58,7 +58,7 @@ Test(bench, a_spec_has_the_cases_that_leave_their_data_as_they_were) {
   expect_cases(&spec, 0, 0, 0, 1);
 }
 
-Test(bench, masked_rows_are_as_many_as_said_and_spread) {
+Test(bench, masked_rows_are_as_many_as_given_and_spread) {
   static const double fractions[] = {0, 0.1, 1.0 / 3, 0.5, 0.999};
   for (size_t f = 0; f < sizeof fractions / sizeof fractions[0]; f++) {
     int64_t masked = 0;
@@ -148,7 +148,7 @@ Test(bench, batches_of_calls_leave_the_launch_queue_room) {
   cr_expect_eq(bench_host_calls(3, 256), 85);
   cr_expect_eq(bench_host_calls(255, 256), 1);
   cr_expect_eq(bench_host_calls(100, 256), 2);
-  cr_expect_eq(bench_host_calls(5000, 256), 1, "a call is never cut");
+  cr_expect_eq(bench_host_calls(5000, 256), 1, "a call is never split");
   cr_expect_eq(bench_host_calls(0, 256), 1);
 }
 
@@ -227,10 +227,10 @@ static void expect_row(json_t *rows, size_t i, const char *which, int n, int gem
   cr_expect_str_eq(text(row, "dtype"), "bf16");
   cr_expect_str_eq(text(row, "entropy"), "backward");
   cr_expect_str_eq(text(row, "rung"), "jit", "made for the test, as its cache is empty");
-  double ms = number(row, "ms"), bare = number(row, "bare_ms");
-  cr_expect(ms > 0 && number(row, "ms_low") <= ms && number(row, "ms_high") >= ms && bare > 0);
-  cr_expect_float_eq(number(row, "ratio"), ms / bare, 1e-4 * ms / bare);
-  cr_expect_float_eq(number(row, "first_ratio"), ms / number(row, "first_ms"), 1e-4 * ms / bare);
+  double ms = number(row, "ms"), baseline = number(row, "bare_ms");
+  cr_expect(ms > 0 && number(row, "ms_low") <= ms && number(row, "ms_high") >= ms && baseline > 0);
+  cr_expect_float_eq(number(row, "ratio"), ms / baseline, 1e-4 * ms / baseline);
+  cr_expect_float_eq(number(row, "first_ratio"), ms / number(row, "first_ms"), 1e-4 * ms / baseline);
   cr_expect_float_eq(number(row, "tflops"), gemms * 2.0 * n * 64 * 1000 / ms * 1e-9, 1e-4);
   cr_expect(number(row, "extra_bytes") > 0 && number(row, "extra_bytes") <= number(row, "budget_bytes"));
 }
@@ -277,17 +277,17 @@ Test(bench_verb, every_case_and_size_is_in_the_record) {
     expect_row(rows, 3 * i + 1, "backward", n, 3, "recompute-vocab");
     expect_row(rows, 3 * i + 2, "forward+backward", n, 4, "recompute-vocab");
   }
-  json_t *bare = json_object_get(record, "bare");
-  cr_assert_eq(json_array_size(bare), 6);
-  cr_expect_str_eq(text(json_array_get(bare, 2), "product"), "grad_weight");
-  cr_expect_eq(number(json_array_get(bare, 2), "measured_vocab"), 1000);
+  json_t *baseline = json_object_get(record, "bare");
+  cr_assert_eq(json_array_size(baseline), 6);
+  cr_expect_str_eq(text(json_array_get(baseline, 2), "product"), "grad_weight");
+  cr_expect_eq(number(json_array_get(baseline, 2), "measured_vocab"), 1000);
   for (size_t i = 0; i < 6; i++) {
-    json_t *product = json_array_get(bare, i);
+    json_t *product = json_array_get(baseline, i);
     double first_ms = number(product, "first_ms");
     cr_expect(number(product, "first") == 0 && first_ms > 0);
     if (number(product, "algorithm") == 0) cr_expect_eq(first_ms, number(product, "ms"));
   }
-  double first = number(json_array_get(bare, 3), "first_ms");
+  double first = number(json_array_get(baseline, 3), "first_ms");
   cr_expect_float_eq(number(json_array_get(rows, 3), "first_ms"), first, 1e-4 * first, "of 300 rows' scores");
   json_decref(record);
   cr_expect(launches_of(&s, "forward") > 12 && launches_of(&s, "dz") > 12 && launches_of(&s, "grad_weight") > 12);
@@ -295,7 +295,7 @@ Test(bench_verb, every_case_and_size_is_in_the_record) {
 }
 
 /* Scores are computed once; what is kept between the passes counts. */
-Test(bench_verb, mode_s_is_in_the_record) {
+Test(bench_verb, save_mode_is_in_the_record) {
   stage s;
   open_stage(&s, "");
   cr_assert_eq(run(&s, "--vocab 1000 --hidden 64 --grad hidden,weight --keep --rows 40"), 0, "%s", printed(&s, 2));
@@ -310,7 +310,7 @@ Test(bench_verb, mode_s_is_in_the_record) {
   json_decref(record);
 }
 
-Test(bench_verb, steps_of_mode_p_are_in_the_record) {
+Test(bench_verb, steps_of_stream_mode_are_in_the_record) {
   stage s;
   open_stage(&s, "");
   cr_assert_eq(run(&s, "--vocab 1000 --hidden 64 --grad hidden --mode P --loss grpo+k3 --rows 40"), 0, "%s",
@@ -344,12 +344,12 @@ Test(bench_verb, nothing_is_left_behind) {
   cr_expect_eq(system(command), 0, "the temporary caches are removed");
 }
 
-/* Scoring alone has one case and one product; without bare products their fields are null. */
-Test(bench_verb, scoring_without_bare_products) {
+/* Scoring alone has one case and one product; without GEMM baselines their fields are null. */
+Test(bench_verb, scoring_without_gemm_baseline) {
   stage s;
   open_stage(&s, "");
   setenv("FLP_CUBLASLT_LIBRARY", "/nonexistent/lt.so", 1);
-  cr_assert_eq(run(&s, "--vocab 1000 --hidden 64 --rows 8 --no-bare"), 0, "%s", printed(&s, 2));
+  cr_assert_eq(run(&s, "--vocab 1000 --hidden 64 --rows 8 --no-baseline"), 0, "%s", printed(&s, 2));
   json_t *record = read_record(), *rows = json_object_get(record, "rows"), *row = json_array_get(rows, 0);
   cr_expect_eq(json_array_size(rows), 1);
   static const char *const absent[] = {"bare_ms", "ratio", "first_ms", "first_ratio"};
@@ -366,7 +366,8 @@ Test(bench_verb, scoring_without_bare_products) {
 Test(bench_verb, host_time_counts_the_launches_of_the_kernels_that_run) {
   stage s;
   open_stage(&s, "capability=9.0");
-  cr_assert_eq(run(&s, "--vocab 1000 --hidden 64 --grad hidden,weight --rows 300 --no-bare"), 0, "%s", printed(&s, 2));
+  cr_assert_eq(run(&s, "--vocab 1000 --hidden 64 --grad hidden,weight --rows 300 --no-baseline"), 0, "%s",
+               printed(&s, 2));
   json_t *record = read_record();
   cr_expect(launches_of(&s, "forward_map") > 0 && launches_of(&s, "products_map") > 0);
   expect_host(record, 4, 6); /* prepare, gather, forward, combine; prepare, record, gather, dz, products, fill */
@@ -396,14 +397,14 @@ Test(bench_verb, budget_and_mode_reach_the_plan) {
   json_decref(record);
 }
 
-/* 64 MiB for the workspace of bare products, 128 MiB left alone: about 14 MB are free for 20 MB of scores. */
+/* 64 MiB for the workspace of GEMM baselines, 128 MiB left alone: about 14 MB are free for 20 MB of scores. */
 Test(bench_verb, scores_that_do_not_fit_are_measured_in_part_and_scaled) {
   stage s;
   open_stage(&s, "memory=241000000");
   int code = run(&s, "--vocab 20000 --hidden 64 --grad hidden,weight --rows 500");
   cr_assert_eq(code, 0, "%s", printed(&s, 2));
-  json_t *record = read_record(), *bare = json_array_get(json_object_get(record, "bare"), 0);
-  double vocab = number(bare, "measured_vocab"), ms = number(bare, "ms"), tflops = number(bare, "tflops");
+  json_t *record = read_record(), *baseline = json_array_get(json_object_get(record, "bare"), 0);
+  double vocab = number(baseline, "measured_vocab"), ms = number(baseline, "ms"), tflops = number(baseline, "tflops");
   cr_expect(vocab > 0 && vocab < 20000 && fmod(vocab, 1024) == 0, "%g", vocab);
   cr_expect_float_eq(tflops * ms * 1e9, 2.0 * 500 * 64 * 20000, 1e4, "the time is that of all columns");
   json_decref(record);
@@ -414,11 +415,11 @@ Test(bench_verb, scores_that_do_not_fit_are_measured_in_part_and_scaled) {
 
 static void expect_failure(const stage *s, const char *words, int code, const char *message) {
   cr_expect_eq(run(s, words), code);
-  const char *said = printed(s, 2);
-  cr_expect_not_null(strstr(said, message), "'%s' is not in '%s'", message, said);
+  const char *printed_text = printed(s, 2);
+  cr_expect_not_null(strstr(printed_text, message), "'%s' is not in '%s'", message, printed_text);
 }
 
-Test(bench_verb, failures_say_what_to_do) {
+Test(bench_verb, failures_report_what_to_do) {
   stage s;
   open_stage(&s, "");
   const char *small = "--vocab 1000 --hidden 64 --rows 8";
@@ -427,10 +428,10 @@ Test(bench_verb, failures_say_what_to_do) {
   setenv("FLP_CUDA_LIBRARY", FLP_TEST_FAKE_CUDA, 1);
   setenv("FLP_CUBLASLT_LIBRARY", "/nonexistent/lt.so", 1);
   expect_failure(&s, small, 3,
-                 "flpgen bench: cuBLASLt, for bare matrix products, cannot be opened: /nonexistent/lt.so: cannot open "
+                 "flpgen bench: cuBLASLt, for GEMM baselines, cannot be opened: /nonexistent/lt.so: cannot open "
                  "shared object file: No such file or directory (tried: /nonexistent/lt.so); set FLP_CUBLASLT_LIBRARY "
-                 "to the path of libcublasLt.so.13 or libcublasLt.so.12, or leave the bare products out with "
-                 "--no-bare\n");
+                 "to the path of libcublasLt.so.13 or libcublasLt.so.12, or leave the GEMM baselines out with "
+                 "--no-baseline\n");
   setenv("FLP_CUBLASLT_LIBRARY", FLP_TEST_FAKE_CUBLASLT, 1);
   setenv("FAKE_CUBLASLT", "cublasLtMatmul=15", 1);
   expect_failure(&s, small, 3, "m=8 n=1000 k=64: every one that its heuristics name was refused\n");

@@ -15,7 +15,7 @@ typedef struct scene {
   stage stage;
   check_report report;
   check_load load;
-  check_watch watch;
+  check_timeout timeout;
   cli_device device;
   check_how how;
 } scene;
@@ -25,8 +25,8 @@ static void open_scene(scene *s, const char *script) {
   stage_open(&s->stage, script);
   setenv("FLP_CUBLASLT_LIBRARY", "/nonexistent/lt.so", 1);
   cr_assert_eq(cli_device_open(0, &s->device), FLP_OK, "%s", flp_error_detail());
-  s->watch = (check_watch){.driver = s->device.driver, .limit_s = 20};
-  flp_status status = check_load_create(&s->how, &s->device, &s->watch, &s->load);
+  s->timeout = (check_timeout){.driver = s->device.driver, .limit_s = 20};
+  flp_status status = check_load_create(&s->how, &s->device, &s->timeout, &s->load);
   cr_assert_eq(status, FLP_OK, "%s", flp_error_detail());
 }
 
@@ -101,19 +101,20 @@ Test(check_concurrent, portable_kernels_are_checked_too) {
   close_scene(&s);
 }
 
-Test(check_concurrent, bare_products_are_among_the_other_work) {
+Test(check_concurrent, gemm_baselines_are_among_the_other_work) {
   scene s;
   open_scene(&s, plain);
   check_load_clear(&s.load);
   setenv("FLP_CUBLASLT_LIBRARY", FLP_TEST_FAKE_CUBLASLT, 1);
   setenv("FAKE_CUBLASLT", "", 1);
-  cr_assert_eq(check_load_create(&s.how, &s.device, &s.watch, &s.load), FLP_OK, "%s", flp_error_detail());
+  cr_assert_eq(check_load_create(&s.how, &s.device, &s.timeout, &s.load), FLP_OK, "%s", flp_error_detail());
   cr_expect_not_null(s.load.library.handle);
   cr_assert_eq(run(&s, 0), FLP_OK, "%s", flp_error_detail());
-  cr_expect_not_null(strstr(find(&s, "beside work: overlap")->note, "other work and bare products outlasted"));
+  cr_expect_not_null(strstr(find(&s, "beside work: overlap")->note, "other work and GEMM baselines outlasted"));
   setenv("FAKE_CUBLASLT", "cublasLtMatmulAlgoGetHeuristic=15", 1);
   check_load_clear(&s.load);
-  cr_assert_eq(check_load_create(&s.how, &s.device, &s.watch, &s.load), FLP_OK, "a shape that it lacks is no failure");
+  cr_assert_eq(check_load_create(&s.how, &s.device, &s.timeout, &s.load), FLP_OK,
+               "a shape that it lacks is no failure");
   cr_expect_null(s.load.library.handle);
   close_scene(&s);
 }
@@ -171,11 +172,11 @@ Test(check_concurrent, other_work_grows_until_it_overlaps_and_must) {
 Test(check_concurrent, a_deadlock_is_reported_and_nothing_is_waited_for) {
   scene s;
   open_scene(&s, plain);
-  s.watch.limit_s = 0.05;
+  s.timeout.limit_s = 0.05;
   s.stage.script("capability=9.0;fill=1;busy=1000000000");
   cr_expect_eq(run(&s, 3), FLP_ERROR_DRIVER);
   cr_expect_str_eq(flp_error_detail(), "deadlock: the checked calls on stream 1 of 1 still run after 0.05 seconds");
-  cr_expect_eq(s.watch.hung, 1);
+  cr_expect_eq(s.timeout.hung, 1);
   cr_expect_eq(s.stage.calls("cuMemFree_v2"), 0);
   cr_expect_eq(s.stage.calls("cuStreamDestroy_v2"), 0);
 }
@@ -188,7 +189,7 @@ static void expect_failure(const char *script, const char *message) {
   s.stage.script(both);
   cr_expect_eq(run(&s, 3), FLP_ERROR_DRIVER, "%s", script);
   cr_expect_not_null(strstr(flp_error_detail(), message), "'%s' is not in '%s'", message, flp_error_detail());
-  cr_expect_eq(s.watch.hung, 0);
+  cr_expect_eq(s.timeout.hung, 0);
   s.stage.script(plain);
   close_scene(&s);
 }
@@ -209,20 +210,20 @@ Test(check_concurrent, a_failure_while_capturing_ends_the_capture) {
   open_scene(&s, plain);
   check_case c = small_case(0);
   check_problem problem;
-  lanes all;
+  check_streams all;
   cr_assert_eq(check_problem_create(&c, &problem), FLP_OK);
-  cr_assert_eq(lanes_create(&problem, &s.how, &s.device, &s.watch, &all), FLP_OK, "%s", flp_error_detail());
+  cr_assert_eq(check_streams_create(&problem, &s.how, &s.device, &s.timeout, &all), FLP_OK, "%s", flp_error_detail());
   char script[80];
   snprintf(script, sizeof script, "%s;fail:cuLaunchKernelEx=900", plain);
   s.stage.script(script);
-  cr_expect_eq(lanes_capture(&all, 0), FLP_ERROR_DRIVER);
+  cr_expect_eq(check_streams_capture(&all, 0), FLP_ERROR_DRIVER);
   cr_expect_not_null(strstr(flp_error_detail(), "while a graph was captured: cuLaunchKernelEx(flp_forward_map)"));
   cr_expect_eq(s.stage.calls("cuStreamEndCapture"), 1);
-  cr_expect_null(all.lane[0].graph);
+  cr_expect_null(all.stream[0].graph);
   s.stage.script(plain);
-  cr_expect_eq(lanes_submit(&all, 0), FLP_OK, "%s", flp_error_detail());
-  cr_expect_eq(lanes_wait(&all, 1), FLP_OK);
-  lanes_clear(&all);
+  cr_expect_eq(check_streams_submit(&all, 0), FLP_OK, "%s", flp_error_detail());
+  cr_expect_eq(check_streams_wait(&all, 1), FLP_OK);
+  check_streams_clear(&all);
   check_problem_clear(&problem);
   close_scene(&s);
 }
@@ -239,9 +240,9 @@ Test(check_concurrent, streams_are_waited_for_until_they_are_done) {
   cr_expect_eq(s.stage.calls("cuStreamQuery") - before, 2 * 21 - 1, "twenty times busy each, less the one asked above");
   cr_expect_eq(check_load_busy(&s.load, &busy), FLP_OK);
   cr_expect_eq(busy, 0);
-  cr_expect(check_watch_is_offered(s.device.driver));
+  cr_expect(check_timeout_is_offered(s.device.driver));
   flp_driver old = *s.device.driver;
   old.cuGraphInstantiateWithFlags = NULL;
-  cr_expect_not(check_watch_is_offered(&old));
+  cr_expect_not(check_timeout_is_offered(&old));
   close_scene(&s);
 }

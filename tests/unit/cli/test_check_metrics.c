@@ -103,7 +103,7 @@ Test(check_metrics, bits_count_bytes_that_differ) {
 typedef struct check_fixture {
   check_problem problem;
   check_truth truth;
-  call_result result, plain; /* plain: of modes F and R, or nothing */
+  call_result result, plain; /* plain: of score and recompute modes, or nothing */
 } check_fixture;
 
 static check_case whole_case(flp_dtype dtype, int64_t n, int64_t vocab, int64_t hidden) {
@@ -137,7 +137,7 @@ static void create(check_fixture *f, flp_dtype dtype, check_rows rows) {
   create_step(f, dtype, rows, NULL);
 }
 
-/* Two columns, whose gradients are sums that cancel, and mode R's beside them. */
+/* Two columns, whose gradients are sums that cancel, and recompute mode's beside them. */
 static void create_narrow(check_fixture *f, uint64_t seed) {
   check_case c = whole_case(FLP_DTYPE_BF16, 67, 2, 72);
   c.seed = seed;
@@ -238,7 +238,7 @@ Test(check_compare, a_loss_a_little_off_fails) {
   f.result.loss[17] *= 1.00001f;
   expect_only(&f, "loss");
   f.result.loss[17] /= 1.00001f;
-  f.result.loss[1] = 1e-6f; /* a row without work */
+  f.result.loss[1] = 1e-6f; /* an inactive row */
   expect_only(&f, "loss");
   destroy(&f);
 }
@@ -310,8 +310,8 @@ Test(check_compare, a_bias_gradient_of_another_column_fails) {
   destroy(&f);
 }
 
-/* dz of the target and of the other column of two, as modes S and P form them: the other from p·2^k, an exponential
- * relative to some reference, in bf16. */
+/* dz of the target and of the other column of two, as save and stream modes form them: the other from p·2^k, an
+ * exponential relative to some reference, in bf16. */
 static void kept_dz(const check_fixture *f, int64_t row, double out[2]) {
   const oracle_problem *o = &f->problem.oracle;
   const oracle_row *truth = &f->truth.work_truth[row];
@@ -324,7 +324,7 @@ static void kept_dz(const check_fixture *f, int64_t row, double out[2]) {
 
 enum { NO_FAULT, MISSING_ROW, OTHER_TARGET, TWICE };
 
-/* The bias gradient that modes S and P would leave, with a fault in the row of the largest dz. */
+/* The bias gradient that save and stream modes would leave, with a fault in the row of the largest dz. */
 static void put_kept_bias(check_fixture *f, int fault) {
   double sums[2] = {0}, dz[2], largest = 0, worst[2] = {0};
   int64_t at = 0;
@@ -345,8 +345,8 @@ static void put_kept_bias(check_fixture *f, int fault) {
     ((uint16_t *)f->result.grad_bias)[v] = flp_half_to_bf16((float)(sums[v] * (fault == TWICE ? 2 : 1)));
 }
 
-/* Of some of these draws the yardstick and mode R are right by luck. */
-Test(check_compare, sums_that_cancel_may_err_as_kept_exponentials_round) {
+/* On some of these draws the yardstick and recompute mode are right by luck. */
+Test(check_compare, sums_that_cancel_may_err_as_saved_exponentials_round) {
   for (uint64_t seed = 1; seed <= 32; seed++) {
     check_fixture f;
     int found = 0;
@@ -407,7 +407,7 @@ Test(check_run, the_row_list_computes_its_rows_only) {
 }
 
 Test(check_run, no_rows_pass_with_every_pattern) {
-  for (int rows = CHECK_ROWS_ALL; rows <= CHECK_ROWS_NAN_IDLE; rows++) {
+  for (int rows = CHECK_ROWS_ALL; rows <= CHECK_ROWS_NAN_INACTIVE; rows++) {
     check_fixture f = {.truth = {0}};
     check_case c = check_case_default(FLP_DTYPE_FP32, 0, 20, 8);
     c.rows = (check_rows)rows;

@@ -14,7 +14,7 @@ typedef struct scene {
   stage stage;
   cli_device device;
   check_list list;
-  check_ahead *ahead;
+  check_precompile *precompile;
   flp_plan *plan;
 } scene;
 
@@ -32,22 +32,22 @@ static void open_scene(scene *s, const char *script, int cases) {
 }
 
 static void start(scene *s, int jobs) {
-  check_ahead_wish wish = {.device = &s->device, .jobs = jobs, .jit = 1, .generic = 1, .list = &s->list};
-  cr_assert_eq(check_ahead_start(&wish, &s->ahead), FLP_OK, "%s", flp_error_detail());
+  check_precompile_wish wish = {.device = &s->device, .jobs = jobs, .jit = 1, .generic = 1, .list = &s->list};
+  cr_assert_eq(check_precompile_start(&wish, &s->precompile), FLP_OK, "%s", flp_error_detail());
 }
 
 static flp_status plan_case(scene *s, int i, flp_rung rung) {
   flp_options options = FLP_OPTIONS_INIT;
   options.rung = rung;
   flp_plan_destroy(s->plan);
-  return check_ahead_plan(s->ahead, &s->list.cases[i].spec, &options, &s->plan);
+  return check_precompile_plan(s->precompile, &s->list.cases[i].spec, &options, &s->plan);
 }
 
 static void close_scene(scene *s) {
   size_t bytes;
   int modules, contexts;
   flp_plan_destroy(s->plan);
-  check_ahead_stop(s->ahead);
+  check_precompile_stop(s->precompile);
   check_list_clear(&s->list);
   cli_device_close(&s->device);
   s->stage.held(&bytes, &modules, &contexts);
@@ -55,11 +55,11 @@ static void close_scene(scene *s) {
             contexts);
 }
 
-Test(check_ahead, a_kernel_is_made_once_and_in_the_cache_when_a_plan_asks) {
+Test(check_precompile, a_kernel_is_made_once_and_in_the_cache_when_a_plan_asks) {
   scene s;
   open_scene(&s, "capability=9.0", 2);
   start(&s, 4);
-  check_ahead_finish(s.ahead);
+  check_precompile_finish(s.precompile);
   int made = s.stage.provider_calls();
   cr_expect_eq(made, 2 * KERNELS - 2, "%d", made); /* they share rows and products */
   cr_expect_eq(plan_case(&s, 0, FLP_RUNG_HEURISTIC), FLP_ERROR_UNAVAILABLE);
@@ -72,7 +72,7 @@ Test(check_ahead, a_kernel_is_made_once_and_in_the_cache_when_a_plan_asks) {
 }
 
 /* One load after the other would wait for the first until the time is up. */
-Test(check_ahead, kernels_are_compiled_side_by_side, .timeout = 300) {
+Test(check_precompile, kernels_are_compiled_side_by_side, .timeout = 300) {
   scene s;
   open_scene(&s, "capability=9.0;meet=4", 3);
   start(&s, 4);
@@ -82,7 +82,7 @@ Test(check_ahead, kernels_are_compiled_side_by_side, .timeout = 300) {
   cr_expect_eq(s.stage.calls("cuCtxDestroy_v2"), 4);
 }
 
-Test(check_ahead, what_cannot_be_made_is_told_by_the_plan_that_needs_it) {
+Test(check_precompile, what_cannot_be_made_is_reported_by_the_plan_that_needs_it) {
   scene s;
   open_scene(&s, "capability=9.0", 1);
   s.stage.provider_script("fail=10;error=no such kernel");
@@ -93,7 +93,7 @@ Test(check_ahead, what_cannot_be_made_is_told_by_the_plan_that_needs_it) {
   close_scene(&s);
 }
 
-Test(check_ahead, without_contexts_plans_make_their_kernels_themselves) {
+Test(check_precompile, without_contexts_plans_make_their_kernels_themselves) {
   scene s;
   open_scene(&s, "capability=9.0;fail:cuCtxCreate_v2=2", 1);
   start(&s, 4);
@@ -102,16 +102,16 @@ Test(check_ahead, without_contexts_plans_make_their_kernels_themselves) {
   close_scene(&s);
 }
 
-Test(check_ahead, one_job_makes_nothing_ahead) {
+Test(check_precompile, one_job_precompiles_nothing) {
   scene s;
   open_scene(&s, "capability=9.0", 1);
   start(&s, 1);
-  cr_expect_null(s.ahead);
+  cr_expect_null(s.precompile);
   cr_expect_eq(plan_case(&s, 0, FLP_RUNG_JIT), FLP_OK, "%s", flp_error_detail());
   close_scene(&s);
 }
 
-Test(check_ahead, stopped_early_it_leaves_nothing_behind) {
+Test(check_precompile, stopped_early_it_leaves_nothing_behind) {
   scene s;
   open_scene(&s, "capability=9.0", 200);
   start(&s, 2);
@@ -146,10 +146,10 @@ static int contexts_of_a_session(const char *script) {
   return contexts_made(stage.log());
 }
 
-Test(check_ahead, one_context_serves_all_cases) {
+Test(check_precompile, one_context_serves_all_cases) {
   cr_expect_eq(contexts_of_a_session("capability=9.0"), 1);
 }
 
-Test(check_ahead, after_a_fault_there_is_a_new_one) {
+Test(check_precompile, after_a_fault_there_is_a_new_one) {
   cr_expect_eq(contexts_of_a_session("capability=9.0;fail:cuStreamSynchronize=700@40"), 2);
 }

@@ -29,7 +29,7 @@ Test(cli_losses, a_derivative_of_a_smooth_function_is_one_number) {
     cr_expect(holds(smooth, x, right, 0), "x = %g", x);
     cr_expect_not(holds(smooth, x, right + 1e-3 * (1 + fabs(right)), 0), "x = %g", x);
     cr_expect_not(cli_loss_derivative_holds(smooth, NULL, x, -right - 1, &nearest));
-    cr_expect_lt(fabs(nearest - right), 1e-4 * (1 + fabs(right)), "%g is told for %g", nearest, right);
+    cr_expect_lt(fabs(nearest - right), 1e-4 * (1 + fabs(right)), "%g is returned for %g", nearest, right);
   }
 }
 

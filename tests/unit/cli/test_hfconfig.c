@@ -51,7 +51,7 @@ Test(hfconfig, nested_text_model_stands_before_the_whole) {
     cr_expect_eq(config.vocab, 262208);
     cr_expect_eq(config.hidden, 3840);
     cr_expect_eq(config.softcap, 30.0);
-    cr_expect_eq(config.dtype, FLP_DTYPE_FP16, "what the nested model does not say, the whole does");
+    cr_expect_eq(config.dtype, FLP_DTYPE_FP16, "what the nested model lacks, the whole has");
   }
 }
 
@@ -107,9 +107,9 @@ Test(hfconfig, malformed) {
 Test(hfconfig, every_truncation_is_refused) {
   const char *text = "{\"vocab_size\":151936,\"text_config\":{\"hidden_size\":4096,\"dtype\":\"bfloat16\"}}";
   cli_hfconfig config;
-  for (size_t cut = 0; cut < strlen(text); cut++) {
-    cr_expect_eq(read_text(text, cut, &config), FLP_ERROR_CORRUPT, "%zu bytes", cut);
-    cr_expect_eq(strncmp(reason(), "not JSON: ", 10), 0, "%zu bytes: %s", cut, reason());
+  for (size_t length_left = 0; length_left < strlen(text); length_left++) {
+    cr_expect_eq(read_text(text, length_left, &config), FLP_ERROR_CORRUPT, "%zu bytes", length_left);
+    cr_expect_eq(strncmp(reason(), "not JSON: ", 10), 0, "%zu bytes: %s", length_left, reason());
   }
 }
 

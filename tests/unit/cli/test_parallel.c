@@ -1,4 +1,4 @@
-/* test_parallel.c: every job is done once, and the first that fails is told, whichever thread comes to its failure
+/* test_parallel.c: every job is done once, and the first failure is reported, whichever thread comes to its failure
  * first. */
 #include <criterion/criterion.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ Test(parallel, every_job_is_done_once) {
   cr_assert_eq(cli_parallel(job, &t, 0, NULL), FLP_OK);
 }
 
-Test(parallel, the_first_failure_is_told_though_it_comes_late) {
+Test(parallel, the_first_failure_is_reported_though_it_comes_late) {
   tally t = {.slow = 7, .bad = 7};
   cr_assert_eq(cli_parallel(job, &t, JOBS, "working"), FLP_ERROR_IO);
   cr_assert_str_eq(flp_error_detail(), "job 7 of 400");

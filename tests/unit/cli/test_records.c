@@ -125,14 +125,14 @@ Test(records, a_candidate_has_one_row_with_all_that_is_known) {
                1);
 }
 
-Test(records, runs_and_specs_are_finished_and_bare_products_kept) {
+Test(records, runs_and_specs_are_finished_and_gemm_baselines_kept) {
   const char *path = new_path();
   records_run run = sample_run();
   records_spec spec = sample_spec();
   search_candidate c = sample_candidate(SEARCH_CHOSEN);
-  records_bare bare = {"scores", 128, {0.5, 0.4, 0.6}, 2};
+  records_baseline baseline = {"scores", 128, {0.5, 0.4, 0.6}, 2};
   records *file = with_candidate(path, &run, &spec, &c);
-  cr_assert_eq(records_put_bare(file, &spec, &bare), FLP_OK, "%s", flp_error_detail());
+  cr_assert_eq(records_put_baseline(file, &spec, &baseline), FLP_OK, "%s", flp_error_detail());
   cr_assert_eq(records_finish_spec(file, &spec, "0123456789abcdef"), FLP_OK);
   cr_assert_eq(records_finish_run(file, &run), FLP_OK);
   records_close(file);
@@ -207,7 +207,7 @@ Test(records, what_was_found_out_elsewhere_is_not_recalled) {
   OTHER("spec", spec.text, "bf16 V=1000 D=128");
   OTHER("rows", spec.rows, 256);
   OTHER("kind", c.kind, FLP_KERNEL_FORWARD);
-  OTHER("cut", c.tune.raster, 16);
+  OTHER("tiling", c.tune.raster, 16);
   OTHER("layout", c.kind, 0);
 #undef OTHER
 }
@@ -222,7 +222,7 @@ Test(records, the_default_is_never_recalled_for_it_is_timed_each_time) {
   cr_expect_eq(recalled(path, &run, &spec, &c), 0);
 }
 
-Test(records, layouts_are_told_apart_by_mode_and_chunks) {
+Test(records, layouts_are_distinguished_by_mode_and_chunks) {
   const char *path = new_path();
   records_run run = sample_run();
   records_spec spec = sample_spec();
@@ -369,7 +369,7 @@ Test(records, a_column_that_is_missing_is_named) {
   expect_refused(path, FLP_ERROR_CORRUPT, "no such column: ratio");
 }
 
-Test(records, a_place_that_cannot_be_written_is_told) {
+Test(records, a_place_that_cannot_be_written_is_reported) {
   expect_refused("/nonexistent/folder/tune.sqlite", FLP_ERROR_IO, "unable to open");
   expect_refused("/proc/tune.sqlite", FLP_ERROR_IO, "");
 }

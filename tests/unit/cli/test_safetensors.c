@@ -229,9 +229,9 @@ Test(safetensors, every_truncation_is_refused) {
   uint8_t bytes[FILE_BYTES];
   const char *header = "{" TENSOR("a", "F32", "[2,2]", "[0,16]") "," TENSOR("b", "I64", "[1]", "[16,24]") "}";
   size_t length = compose(bytes, header, 24);
-  for (size_t cut = 0; cut < length; cut++) {
+  for (size_t length_left = 0; length_left < length; length_left++) {
     cli_safetensors *file = NULL;
-    cr_expect_eq(open_bytes(bytes, cut, &file), FLP_ERROR_CORRUPT, "%zu bytes", cut);
+    cr_expect_eq(open_bytes(bytes, length_left, &file), FLP_ERROR_CORRUPT, "%zu bytes", length_left);
     cr_expect_null(file);
   }
   cli_safetensors *whole = NULL;

@@ -1,5 +1,5 @@
-/* test_tune_given.c: plans whose options say how kernels are cut: they get kernels that are cut so, or an error that
- * says why not, and never those of another rung or architecture. */
+/* test_tune_given.c: plans whose options give tile configurations: they get such kernels, or an error with
+ * the reason, and never those of another rung or architecture. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,9 +24,9 @@ static void expect_refused(const flp_spec *spec, const flp_options *options, flp
   cr_expect_str_eq(flp_error_detail(), detail, "%s", flp_error_detail());
 }
 
-/* How the kernel of that kind of a plan that must be had is cut; "" where there is none. */
-static void cut_of(const flp_spec *spec, const flp_options *options, flp_kernel_kind kind,
-                   char out[FLP_TUNABLES_TEXT_BYTES]) {
+/* The tile configuration of a plan's kernel of that kind; "" where there is none. */
+static void tiling_of(const flp_spec *spec, const flp_options *options, flp_kernel_kind kind,
+                      char out[FLP_TUNABLES_TEXT_BYTES]) {
   flp_plan *plan = stage_plan(spec, options);
   out[0] = 0;
   for (int i = 0; i < plan->modules.count; i++)
@@ -45,7 +45,7 @@ static void open_with_generator(stage *s) {
   "options.tune is \"forward:cooperative,256x256,stages=3\", which is refused: kernel forward: tune: 256x256 " \
   "cooperative needs 256 accumulators a thread; at most 192 fit"
 
-Test(tune_asked, what_a_template_refuses_is_told) {
+Test(tune_given, what_a_template_refuses_is_reported) {
   stage s;
   open_with_generator(&s);
   flp_spec spec = stage_spec(0);
@@ -63,7 +63,7 @@ Test(tune_asked, what_a_template_refuses_is_told) {
   cr_expect(bytes == 0 && modules == 0 && contexts == 0);
 }
 
-Test(tune_asked, the_kernel_that_is_refused_is_named_among_others) {
+Test(tune_given, the_kernel_that_is_refused_is_named_among_others) {
   stage s;
   open_with_generator(&s);
   flp_spec spec = stage_spec(3);
@@ -76,7 +76,7 @@ Test(tune_asked, the_kernel_that_is_refused_is_named_among_others) {
 
 /* ---- kernels that cannot be had for other reasons ---- */
 
-Test(tune_asked, kernels_that_do_not_load_give_way_to_no_others) {
+Test(tune_given, kernels_that_do_not_load_give_way_to_no_others) {
   stage s;
   stage_open(&s, HOPPER "compute=1;refuse=forward/raster=4 ");
   flp_spec spec = stage_spec(0);
@@ -96,15 +96,15 @@ Test(tune_asked, kernels_that_do_not_load_give_way_to_no_others) {
   flp_plan_destroy(plan);
 }
 
-Test(tune_asked, without_a_generator_only_a_cache_that_has_them_will_do) {
+Test(tune_given, without_a_generator_only_a_cache_that_has_them_will_do) {
   stage s;
-  char cut[FLP_TUNABLES_TEXT_BYTES];
+  char tiling[FLP_TUNABLES_TEXT_BYTES];
   stage_open(&s, HOPPER);
   flp_spec spec = stage_spec(0);
   stage_fill_generic(s.generic, &spec);
   flp_options options = asking("forward:raster=4"), pinned = asking("forward:raster=2");
-  cut_of(&spec, &options, FLP_KERNEL_FORWARD, cut);
-  cr_expect_str_eq(cut, "raster=4");
+  tiling_of(&spec, &options, FLP_KERNEL_FORWARD, tiling);
+  cr_expect_str_eq(tiling, "raster=4");
   setenv("FLP_JIT_LIBRARY", "/nowhere/libflpgen.so", 1);
   flp_plan *plan = stage_plan(&spec, &options);
   cr_expect_eq(flp_plan_get_rung(plan), FLP_RUNG_HEURISTIC);
@@ -125,7 +125,7 @@ Test(tune_asked, without_a_generator_only_a_cache_that_has_them_will_do) {
 
 #define NO_CHOICE "; those of sm_90a for operands aligned to 16 bytes leave a choice"
 
-Test(tune_asked, a_device_without_a_choice_refuses) {
+Test(tune_given, a_device_without_a_choice_refuses) {
   stage s;
   stage_open(&s, "capability=8.0;name=Fake A100");
   flp_spec spec = stage_spec(0);
@@ -133,12 +133,12 @@ Test(tune_asked, a_device_without_a_choice_refuses) {
   options.host_fallback = 1;
   expect_refused(&spec, &options, FLP_ERROR_ARGUMENT,
                  "options.tune is \"forward:raster=4\", but on Fake A100 kernels of V=1000 D=64 bf16 entropy=none "
-                 "grads=none are cut in one way only (accepted: NULL, \"\")" NO_CHOICE);
+                 "grads=none have one tile configuration (accepted: NULL, \"\")" NO_CHOICE);
   options.tune = "";
   flp_plan_destroy(stage_plan(&spec, &options));
 }
 
-Test(tune_asked, operands_without_a_choice_refuse) {
+Test(tune_given, operands_without_a_choice_refuse) {
   stage s;
   stage_open(&s, HOPPER);
   flp_spec spec = stage_spec(0);
@@ -149,29 +149,29 @@ Test(tune_asked, operands_without_a_choice_refuse) {
   cr_expect_not_null(strstr(flp_error_detail(), NO_CHOICE), "%s", flp_error_detail());
 }
 
-Test(tune_asked, kernels_that_the_plan_does_not_have_are_passed_over) {
+Test(tune_given, kernels_that_the_plan_does_not_have_are_passed_over) {
   stage s;
-  char cut[FLP_TUNABLES_TEXT_BYTES];
+  char tiling[FLP_TUNABLES_TEXT_BYTES];
   stage_open(&s, HOPPER);
   flp_spec scoring = stage_spec(0), training = stage_spec(3);
   flp_options options = asking("dz:raster=4;forward_keep:stages=13");
-  cut_of(&scoring, &options, FLP_KERNEL_FORWARD, cut);
-  cr_expect_str_eq(cut, "own");
-  cut_of(&scoring, &options, FLP_KERNEL_DZ, cut);
-  cr_expect_str_eq(cut, "");
-  cut_of(&training, &options, FLP_KERNEL_DZ, cut);
-  cr_expect_str_eq(cut, "raster=4");
+  tiling_of(&scoring, &options, FLP_KERNEL_FORWARD, tiling);
+  cr_expect_str_eq(tiling, "own");
+  tiling_of(&scoring, &options, FLP_KERNEL_DZ, tiling);
+  cr_expect_str_eq(tiling, "");
+  tiling_of(&training, &options, FLP_KERNEL_DZ, tiling);
+  cr_expect_str_eq(tiling, "raster=4");
 }
 
-Test(tune_asked, rungs_whose_kernels_are_cut_in_one_way_refuse) {
+Test(tune_given, rungs_whose_kernels_have_one_tiling_refuse) {
   stage s;
   stage_open(&s, HOPPER);
   flp_spec spec = stage_spec(0);
   stage_fill_generic(s.generic, &spec);
   flp_options options = asking("forward:raster=4");
   static const char refusal[] =
-      "options.tune is \"forward:raster=4\", but rung %s is pinned, whose kernels are cut in one "
-      "way only (accepted: NULL, \"\", or rung auto, tuned, heuristic, jit)";
+      "options.tune is \"forward:raster=4\", but rung %s is pinned, whose kernels have one "
+      "tile configuration (accepted: NULL, \"\", or rung auto, tuned, heuristic, jit)";
   char detail[300];
   snprintf(detail, sizeof detail, refusal, "generic");
   options.rung = FLP_RUNG_GENERIC;
@@ -189,7 +189,7 @@ Test(tune_asked, rungs_whose_kernels_are_cut_in_one_way_refuse) {
   flp_plan_destroy(stage_plan(&spec, &options));
 }
 
-Test(tune_asked, without_a_gpu_a_host_fallback_is_taken) {
+Test(tune_given, without_a_gpu_a_host_fallback_is_taken) {
   stage s;
   stage_open(&s, "fail:cuInit=100");
   flp_spec spec = stage_spec(0);

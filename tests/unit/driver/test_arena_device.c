@@ -146,7 +146,7 @@ Test(arena_device, full_device_is_an_error_that_leaves_the_arena_sound) {
   cr_expect_eq(held_bytes(), 0);
 }
 
-Test(arena_device, failure_to_free_is_told_and_counts_nothing_as_freed) {
+Test(arena_device, failure_to_free_is_reported_and_counts_nothing_as_freed) {
   flp_arena *arena = device_arena("fail:cuMemFreeAsync=700@1");
   give_back(arena, take(arena, 1000, one), one);
   cr_expect_eq(flp_arena_end_phase(arena, one), FLP_ERROR_DRIVER);
@@ -158,7 +158,7 @@ Test(arena_device, failure_to_free_is_told_and_counts_nothing_as_freed) {
   flp_arena_destroy(arena);
 }
 
-Test(arena_device, lost_context_is_told) {
+Test(arena_device, lost_context_is_reported) {
   flp_arena *arena = device_arena("fail:cuCtxPushCurrent_v2=201@1");
   void *out;
   cr_expect_eq(flp_arena_take(arena, 1000, one, &out), FLP_ERROR_DRIVER);

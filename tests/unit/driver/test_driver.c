@@ -55,7 +55,7 @@ static void expect_no_start(const char *script, const char *detail) {
   cr_expect_str_eq(flp_error_detail(), detail);
 }
 
-Test(driver, a_driver_that_does_not_start_says_why) {
+Test(driver, a_driver_that_does_not_start_gives_the_reason) {
   expect_no_start("fail:cuInit=100", "cuInit failed: CUDA_ERROR_NO_DEVICE (100): no CUDA-capable device is detected");
   expect_no_start("fail:cuInit=803",
                   "cuInit failed: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803): system has unsupported "

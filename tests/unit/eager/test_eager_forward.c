@@ -74,7 +74,7 @@ Test(eager_forward, per_row_temperature_from_a_thousandth_to_a_thousand) {
   eager_case_destroy(&c);
 }
 
-Test(eager_forward, scores_beyond_what_fp32_tells_apart_by_one) {
+Test(eager_forward, scores_beyond_what_fp32_distinguishes_by_one) {
   flp_spec spec = make_spec(FLP_DTYPE_BF16, 300, 16);
   spec.per_row_temperature = 1;
   eager_case c;

@@ -195,7 +195,7 @@ Test(eager_options, partials_of_a_temperature_next_to_zero_combine) {
   eager_case_destroy(&c);
 }
 
-Test(eager_options, a_shard_of_minus_infinities_says_so_and_combines) {
+Test(eager_options, a_shard_of_minus_infinities_reports_it_and_combines) {
   flp_spec spec = shard_spec();
   spec.softcap = 0;
   eager_case c;

@@ -186,8 +186,8 @@ static void expect_row(const problem *p, int i, const plain_row *r, const double
   for (int d = 0; d < D; d++) expect_close(p->grad_hidden[i * D + d], hidden[d], 0.1, "grad_hidden", i);
 }
 
-/* Rows without work: 0, but NaN in what a bad row has of its own. */
-static void expect_idle(const problem *p, int i) {
+/* Inactive rows: 0, but NaN in what a bad row has of its own. */
+static void expect_inactive(const problem *p, int i) {
   const float own[] = {p->logprob[i], p->entropy[i], p->loss[i], p->metrics[i], p->grad_hidden[i * D + 3]};
   for (size_t j = 0; j < sizeof own / sizeof own[0]; j++) {
     if (i == BAD_ROW) cr_expect(isnan(own[j]), "row %d, value %zu", i, j);
@@ -203,7 +203,7 @@ static void expect_step(const problem *p, const double parameters[4]) {
     plain_row r;
     double hidden[D] = {0};
     if (i == BAD_ROW || i == LEFT_OUT_ROW || i == UNLISTED_ROW) {
-      expect_idle(p, i);
+      expect_inactive(p, i);
       continue;
     }
     score(p, i, &r);
@@ -282,7 +282,7 @@ Test(step_eager, specs_that_do_not_fit_are_refused) {
   refuse_spec(&spec, "spec.entropy is 1, but loss grpo+entropy has a gradient by the entropy (accepted: BACKWARD 2)");
   spec = good;
   spec.loss_bytes--;
-  snprintf(detail, sizeof detail, "spec.loss is no loss program: loss: length says %zu, there are %zu bytes",
+  snprintf(detail, sizeof detail, "spec.loss is no loss program: loss: length is %zu, there are %zu bytes",
            good.loss_bytes, spec.loss_bytes);
   refuse_spec(&spec, detail);
   spec = good;
@@ -347,7 +347,7 @@ Test(step_eager, keeps_nothing) {
   close_step(&s);
 }
 
-Test(step_eager, ids_of_plans_tell_losses_apart) {
+Test(step_eager, ids_of_plans_distinguish_losses) {
   problem *p = create("nll"), *q = create("grpo");
   char ids[3][17];
   flp_spec specs[] = {spec_of(p), spec_of(q), spec_of(q)};

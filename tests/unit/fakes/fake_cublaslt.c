@@ -1,4 +1,4 @@
-/* fake_cublaslt.c: a stand-in for cuBLASLt: checks what it is told as the library would, and computes fp32 products on
+/* fake_cublaslt.c: a stand-in for cuBLASLt: checks its arguments as the library would, and computes fp32 products on
  * the host memory that the stand-in for libcuda hands out as device memory. 16-bit products are checked, not computed.
  *
  * FAKE_CUBLASLT in the environment makes calls fail: "cublasLtCreate=1;cublasLtMatmul=15". Its heuristics name three
@@ -34,7 +34,7 @@ static cublasStatus_t scripted(const char *name) {
   return at && at[strlen(name)] == '=' ? atoi(at + strlen(name) + 1) : 0;
 }
 
-/* Allocates what a create function makes, unless the script says that it fails. */
+/* Allocates what a create function makes, unless the script makes it fail. */
 static cublasStatus_t make(const char *name, size_t bytes, void *out) {
   cublasStatus_t status = scripted(name);
   void *made = status ? NULL : calloc(1, bytes);

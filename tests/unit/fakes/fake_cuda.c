@@ -1,6 +1,6 @@
-/* fake_cuda.c: a scripted stand-in for libcuda: answers like a driver, remembers every call, fails where told to.
- * See fake_cuda.h. It runs no kernel unless it is told to (run=). Here is what all calls share: what is held, the count
- * and the log of calls. The parts, fake_cuda_*.inc, in the order in which they build on each other:
+/* fake_cuda.c: a scripted stand-in for libcuda: answers like a driver, remembers every call, fails where its script
+ * asks for it. See fake_cuda.h. It runs no kernel without run= in its script. Here is what all calls share: what is
+ * held, the count and the log of calls. The parts, fake_cuda_*.inc, in the order in which they build on each other:
  *   script    what the settings are and how they are read
  *   device    the driver, its errors, devices, the context
  *   compute   results and times of launches (compute=)
@@ -130,8 +130,8 @@ void fake_cuda_held(size_t *bytes, int *modules, int *contexts) {
 
 /* ---- log ---- */
 
-static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static void say(const char *format, ...) {
+static void write_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void write_log(const char *format, ...) {
   if (log_capacity - log_used < 2048) {
     log_capacity = 2 * log_capacity + 65536;
     log_text = realloc(log_text, log_capacity);
@@ -154,13 +154,13 @@ static int count_call(const char *name) {
 
 static int is_forbidden_in_capture(const char *name);
 
-/* Opens a call: takes the lock, remembers the call, and says how it is to end. */
+/* Opens a call: takes the lock, remembers the call, and returns how it is to end. */
 static CUresult begin(const char *name, int needs_context) {
   pthread_mutex_lock(&lock);
   start();
   int call = count_call(name);
   if (now.compute) log_used = 0;
-  say("%s\n", name);
+  write_log("%s\n", name);
   for (int i = 0; i < now.fail_count; i++) {
     const failure *f = &now.fails[i];
     if (strcmp(f->name, name) == 0 && call >= f->from && call <= f->to) return f->code;
@@ -175,10 +175,10 @@ static CUresult end(CUresult result) {
 }
 
 /* Adds words to the line of the call that is open. */
-#define DETAIL(...)   \
-  do {                \
-    log_used--;       \
-    say(__VA_ARGS__); \
+#define DETAIL(...)         \
+  do {                      \
+    log_used--;             \
+    write_log(__VA_ARGS__); \
   } while (0)
 
 #include "tests/unit/fakes/fake_cuda_device.inc"

@@ -4,10 +4,10 @@
  * environment variable FAKE_CUDA, as text or as the path of a file:
  *   devices=1 capability=8.0 name=Fake sms=132 driver=13000 shared=232448 memory=<bytes> clock=<kHz>
  *   clusters=66          how many clusters of any kernel fit the device
- *   maxthreads=1024      what cuFuncGetAttribute says of every function
+ *   maxthreads=1024      what cuFuncGetAttribute returns for every function
  *   infolog=, errorlog=  text for the logs of cuModuleLoadDataEx ('|' starts a new line)
  *   badrows=3            what each launch of flp_prepare adds to the error word
- *   busy=3               cuStreamQuery says so many times that work launched on a stream is not done
+ *   busy=3               cuStreamQuery reports so many times that work launched on a stream is not done
  *   nocubin=209          cuModuleLoadDataEx fails so for machine code, not for PTX
  *   link=1               cuLinkCreate works (by default it fails with 801), but not with run=; with 2, what it makes is for
  *                        another machine; linklog=  is its info log

@@ -1,5 +1,5 @@
 /* fake_provider.c: a scripted stand-in for libflpgen: makes descriptors that are sound and PTX that only names its
- * entries, or fails as told. Tests build the images that they put into caches with it, too.
+ * entries, or fails as scripted. Tests build the images that they put into caches with it, too.
  *
  * fake_provider_script takes settings divided by ';': version=1 served provider version; fail=10 a flp_status for every
  * kernel, with error=text; shared=98304 of the tiled kernels; threads=256; missing=fill an entry left out;

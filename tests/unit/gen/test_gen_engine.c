@@ -53,7 +53,7 @@ Test(gen_engine, threads_do_not_meet) {
   }
 }
 
-Test(gen_engine, descriptor_says_what_the_kernel_is) {
+Test(gen_engine, descriptor_reports_what_the_kernel_is) {
   flp_kernel_key key = gen_case_key(FLP_KERNEL_FORWARD);
   flpgen_result result = generate(&key);
   const flp_kernel_desc *d = &result.desc;
@@ -252,7 +252,7 @@ Test(gen_engine, unknown_kind_is_an_argument_error) {
   cr_expect_eq(flpgen_generate(&key, NULL, &result, error, sizeof error), FLP_ERROR_ARGUMENT);
   cr_expect_str_eq(error, "key.kind: 11 is no kernel kind (1 to 10)");
   cr_expect_eq(flpgen_generate(&key, NULL, &result, small, sizeof small), FLP_ERROR_ARGUMENT);
-  cr_expect_str_eq(small, "key.kind:", "a message is cut to its capacity");
+  cr_expect_str_eq(small, "key.kind:", "a message is truncated to its capacity");
   cr_expect_eq(flpgen_generate(&key, NULL, &result, NULL, 0), FLP_ERROR_ARGUMENT);
 }
 

@@ -16,7 +16,7 @@ static void check_file(const char *name) {
   free(text);
 }
 
-Test(gen_fails, every_bad_template_says_what_and_where) {
+Test(gen_fails, every_bad_template_reports_what_and_where) {
   cr_assert_geq(gen_case_each_below(FLP_TEST_TREE "/tests/fails/templates", check_file), 137);
 }
 

@@ -19,7 +19,7 @@ static void check_file(const char *name) {
   free(text);
 }
 
-Test(gen_loss, every_bad_file_says_what_and_where) {
+Test(gen_loss, every_bad_file_reports_what_and_where) {
   cr_assert_geq(gen_case_each_below(FLP_TEST_TREE "/tests/fails/losses", check_file), 51);
 }
 

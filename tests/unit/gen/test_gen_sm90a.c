@@ -140,7 +140,7 @@ static void expect_refusal(const char *body, const char *message) {
   cr_expect_str_eq(error, message, "%s", error);
 }
 
-Test(gen_sm90a, refusals_say_what_is_accepted) {
+Test(gen_sm90a, refusals_report_what_is_accepted) {
   expect_refusal("k.registers_raise(100)", "portable/forward.lua:3: k.registers_raise: 100 is no multiple of 8");
   expect_refusal("k.wgmma{kind = 'tf32'}",
                  "portable/forward.lua:3: k.wgmma: kind: expected \"bf16\" or \"fp16\", got \"tf32\"");

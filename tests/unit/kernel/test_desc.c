@@ -77,7 +77,7 @@ Test(desc, every_truncation_is_corrupt) {
   }
 }
 
-Test(desc, every_flipped_byte_is_corrupt_or_says_what_it_is) {
+Test(desc, every_flipped_byte_is_corrupt_or_reports_what_it_is) {
   for (int kind = FLP_KERNEL_ROWS; kind < FLP_KERNEL_KINDS; kind++) {
     uint8_t bytes[FLP_DESC_BYTES_MAX], again[FLP_DESC_BYTES_MAX];
     size_t length = write_sample((flp_kernel_kind)kind, bytes);

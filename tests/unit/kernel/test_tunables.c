@@ -1,4 +1,4 @@
-/* test_tunables.c: how kernels are to be cut, as text, in keys, and in what the generator makes of it. */
+/* test_tunables.c: tile configurations as text, in keys, and in what the generator makes of them. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +27,7 @@ Test(tunables, every_item_is_read) {
   cr_expect_arr_eq(&t.of[FLP_KERNEL_DZ], &dz, sizeof dz);
 }
 
-Test(tunables, nothing_is_the_templates_own_choice) {
+Test(tunables, nothing_is_the_templates_default) {
   const char *const texts[] = {NULL, ""};
   for (int i = 0; i < 2; i++) {
     flp_tuning t = parse(texts[i]);

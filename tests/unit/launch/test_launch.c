@@ -42,7 +42,7 @@ Test(launch, forward) {
   cr_expect_eq(prepare.grad_logprob, 0);
   cr_expect_neq(prepare.error_word, 0);
   l = s.launch_at(1);
-  cr_expect_eq(l->grid, 3 * 4); /* ceil(300 / 128) bands x ceil(10000 / 3072) groups */
+  cr_expect_eq(l->grid, 3 * 4); /* ceil(300 / 128) row panels x ceil(10000 / 3072) groups */
   cr_expect_eq(l->block, 256);
   cr_expect_eq(l->shared, 98304);
   cr_expect_eq(l->stream, STAGE_STREAM);

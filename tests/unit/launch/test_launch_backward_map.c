@@ -9,15 +9,15 @@
 #include "tests/unit/support/stage.h"
 
 static const char hopper[] = "capability=9.0";
-enum { COUNT_MAX = 4096, BAND = 256 };
+enum { COUNT_MAX = 4096, PANEL_ROWS = 256 };
 
 /* What follows from the operand dtype. */
-typedef struct cut {
+typedef struct tiling {
   unsigned bytes, box; /* of an element; elements of a box along a row */
   unsigned dz_columns, unit_tiles, product_columns;
-} cut;
+} tiling;
 
-static const cut narrow = {2, 64, 192, 2, 256}, wide = {4, 32, 128, 1, 128};
+static const tiling narrow = {2, 64, 192, 2, 256}, wide = {4, 32, 128, 1, 128};
 
 /* What has reached one output so far, by rows or by columns of the head. */
 typedef struct ledger {
@@ -27,7 +27,7 @@ typedef struct ledger {
 
 typedef struct follower {
   const flp_spec *spec;
-  const cut *cut;
+  const tiling *tiling;
   const flp_args *args;
   const flp_layout *layout;
   flp_gather_params gather; /* the last one */
@@ -52,8 +52,8 @@ static void expect_map(const follower *f, const flp_abi_map *map, uint64_t start
   cr_expect_eq(got.start, start, "%lx, not %lx", (unsigned long)got.start, (unsigned long)start);
   cr_expect_eq(got.rows, (uint64_t)rows);
   cr_expect_eq(got.columns, (uint64_t)columns);
-  cr_expect_eq(got.stride_bytes, (uint64_t)stride * f->cut->bytes);
-  cr_expect_eq(got.box_columns, f->cut->box);
+  cr_expect_eq(got.stride_bytes, (uint64_t)stride * f->tiling->bytes);
+  cr_expect_eq(got.box_columns, f->tiling->box);
   cr_expect_eq(got.box_rows, box_rows);
 }
 
@@ -64,7 +64,7 @@ static void follow_gather(follower *f, const fake_launch *l) {
   cr_expect_eq(l->grid, ceil_div(rows, 8), "a warp a row");
   cr_expect_eq(f->gather.n, f->args->n);
   cr_expect_eq(f->gather.hidden_stride, f->args->hidden_stride);
-  expect_in_workspace(f, f->gather.out, (uint64_t)(rows * f->gather.out_stride) * f->cut->bytes);
+  expect_in_workspace(f, f->gather.out, (uint64_t)(rows * f->gather.out_stride) * f->tiling->bytes);
   expect_in_workspace(f, f->gather.turn, 4);
 }
 
@@ -79,7 +79,7 @@ static void expect_operands(const follower *f, const chunk *c, const flp_abi_map
   int64_t rows = c->row_end - c->row_begin, depth = f->spec->hidden;
   cr_assert_leq(f->gather.row_begin, c->row_begin);
   cr_assert_geq(f->gather.row_end, c->row_end);
-  uint64_t bytes = f->cut->bytes;
+  uint64_t bytes = f->tiling->bytes;
   expect_map(f, hidden, stage_address(a->hidden) + (uint64_t)(c->row_begin * a->hidden_stride) * bytes, rows, depth,
              a->hidden_stride, box_rows[0]);
   expect_map(f, gathered,
@@ -95,18 +95,19 @@ static void follow_dz(follower *f, const fake_launch *l) {
   const flp_dz_map_params *p = &f->dz;
   chunk c = {p->row_begin, p->row_end, p->column_begin, p->column_end};
   int64_t rows = c.row_end - c.row_begin, columns = c.column_end - c.column_begin;
-  unsigned units = ceil_div(rows, BAND) * ceil_div(ceil_div(columns, f->cut->dz_columns), f->cut->unit_tiles);
+  unsigned units =
+      ceil_div(rows, PANEL_ROWS) * ceil_div(ceil_div(columns, f->tiling->dz_columns), f->tiling->unit_tiles);
   cr_expect_eq(l->cluster, 2);
   cr_expect_eq(l->grid, 2 * (units < 66 ? units : 66));
   expect_operands(f, &c, &p->hidden_map, &p->gathered_map, &p->weight_map,
-                  (const uint64_t[]){128, f->cut->dz_columns / 2});
+                  (const uint64_t[]){128, f->tiling->dz_columns / 2});
   f->dz_map = stage_read_map(&p->dz_map);
   int64_t stride = (columns + 63) / 64 * 64;
   expect_map(f, &p->dz_map, f->dz_map.start, rows, columns, stride, FLP_DZ_BOX_ROWS);
-  expect_in_workspace(f, f->dz_map.start, (uint64_t)(rows * stride) * f->cut->bytes);
+  expect_in_workspace(f, f->dz_map.start, (uint64_t)(rows * stride) * f->tiling->bytes);
   if (p->bias_part) {
-    expect_in_workspace(f, p->bias_part, (uint64_t)ceil_div(rows, BAND) * 2 * (uint64_t)columns * 4);
-    cr_expect_geq(p->bias_part, f->dz_map.start + (uint64_t)(rows * stride) * f->cut->bytes);
+    expect_in_workspace(f, p->bias_part, (uint64_t)ceil_div(rows, PANEL_ROWS) * 2 * (uint64_t)columns * 4);
+    cr_expect_geq(p->bias_part, f->dz_map.start + (uint64_t)(rows * stride) * f->tiling->bytes);
   }
   cr_expect_eq(p->turn, f->gather.turn);
   cr_expect_eq(p->n, f->args->n);
@@ -148,12 +149,13 @@ static void follow_products(follower *f, const fake_launch *l) {
   cr_expect_eq(p.scale_pair, f->dz.scale_pair);
   cr_expect_eq(p.n, f->args->n);
   int64_t rows = c.row_end - c.row_begin, columns = c.column_end - c.column_begin;
-  expect_operands(f, &c, &p.hidden_map, &p.gathered_map, &p.weight_map, (const uint64_t[]){f->cut->box, f->cut->box});
-  expect_map(f, &p.dz_map, f->dz_map.start, rows, columns, (int64_t)(f->dz_map.stride_bytes / f->cut->bytes),
-             f->cut->box);
+  expect_operands(f, &c, &p.hidden_map, &p.gathered_map, &p.weight_map,
+                  (const uint64_t[]){f->tiling->box, f->tiling->box});
+  expect_map(f, &p.dz_map, f->dz_map.start, rows, columns, (int64_t)(f->dz_map.stride_bytes / f->tiling->bytes),
+             f->tiling->box);
   int hidden = p.hidden_flags & FLP_PRODUCT_WANTED, weight = p.weight_flags & FLP_PRODUCT_WANTED;
-  unsigned units = (hidden ? ceil_div(rows, BAND) : 0) + (weight ? ceil_div(columns, BAND) : 0);
-  units *= ceil_div(f->spec->hidden, f->cut->product_columns);
+  unsigned units = (hidden ? ceil_div(rows, PANEL_ROWS) : 0) + (weight ? ceil_div(columns, PANEL_ROWS) : 0);
+  units *= ceil_div(f->spec->hidden, f->tiling->product_columns);
   cr_expect_eq(l->grid, 2 * (units < 66 ? units : 66));
   if (hidden) {
     cr_expect_eq((p.hidden_flags & FLP_PRODUCT_OUT_F32) != 0, f->spec->grad_hidden_dtype == FLP_DTYPE_FP32);
@@ -235,7 +237,7 @@ static flp_mode run_backward(stage *s, flp_plan *plan, const flp_spec *spec, int
   stage_expect_capturable(s);
   memset(&f, 0, sizeof f);
   f.spec = spec;
-  f.cut = spec->dtype == FLP_DTYPE_FP32 ? &wide : &narrow;
+  f.tiling = spec->dtype == FLP_DTYPE_FP32 ? &wide : &narrow;
   f.args = &a;
   f.layout = &layout;
   follow(s, &f);
@@ -375,7 +377,7 @@ Test(launch_backward_map, misaligned_operands_use_the_portable_kernels) {
   expect_portable(&spec, "");
 }
 
-Test(launch_backward_map, kernels_that_read_rows_in_two_ways_are_refused) {
+Test(launch_backward_map, kernels_that_read_rows_differently_are_refused) {
   flp_spec spec = stage_spec(FLP_GRAD_HIDDEN);
   expect_portable(&spec, "portable=dz");
 }

@@ -1,5 +1,5 @@
-/* test_launch_keep.c: mode S on a device: what is launched in which order, and that what forward saves is what backward
- * reads. */
+/* test_launch_keep.c: save mode on a device: what is launched in which order, and that what forward saves is what
+ * backward reads. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ static flp_args saved_args(flp_pass pass, int64_t n) {
   return a;
 }
 
-/* ---- mode S ---- */
+/* ---- save mode ---- */
 
 Test(launch_keep, forward_keeps_references_and_then_exponentials) {
   open_plan("", keep_spec(3, FLP_ENTROPY_FORWARD), 0, (flp_mode)0);
@@ -192,7 +192,7 @@ Test(launch_keep, old_lse_takes_the_place_of_the_first_columns) {
 
 Test(launch_keep, nothing_is_kept_where_it_cannot_be) {
   open_plan("", keep_spec(3, FLP_ENTROPY_NONE), 0, FLP_MODE_RECOMPUTE_ROWS);
-  cr_expect_eq(saved_bytes(100), 0, "mode R was asked for");
+  cr_expect_eq(saved_bytes(100), 0, "recompute mode was asked for");
   flp_args a = stage_args(&spec, FLP_PASS_FORWARD, 100);
   a.saved = STAGE_AT(60);
   a.saved_bytes = 1 << 20;

@@ -39,7 +39,7 @@ Test(launch_map, forward) {
   cr_expect_eq(gather.row_end, 300);
   l = s.launch_at(2);
   cr_expect_eq(l->cluster, 2);
-  cr_expect_eq(l->grid, 2 * 2 * 12, "2 bands of 256 rows x 12 leaves, fewer than the clusters that fit");
+  cr_expect_eq(l->grid, 2 * 2 * 12, "2 panels of 256 rows x 12 leaves, fewer than the clusters that fit");
   flp_forward_map_params p;
   memcpy(&p, l->params, sizeof p);
   cr_expect_eq(p.turn, gather.turn);

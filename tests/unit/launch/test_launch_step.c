@@ -1,5 +1,5 @@
-/* test_launch_step.c: a training step on a device, in modes P and R: what is launched in which order, that chunks cover
- * every row once, which rows backward takes, and what the rungs say of a loss. */
+/* test_launch_step.c: a training step on a device, in stream and recompute modes: what is launched in which order, that
+ * chunks cover every row once, which rows backward takes, and the rungs' messages about a loss. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

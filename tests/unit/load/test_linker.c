@@ -18,7 +18,7 @@
 
 enum { TWO = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT, MODULES = 5 };
 
-/* In place of libc's: no thread starts where a test says so. */
+/* In place of libc's: no thread starts where a test forbids it. */
 static int no_threads;
 
 int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument) {
@@ -92,7 +92,7 @@ Test(linker, rows_are_linked_while_the_others_load) {
   cr_expect_eq(sample_count(s.cache, ".tmp-"), 0);
   run_plan(&s, "link=1");
   expect_way(&s, 2);
-  cr_expect_eq(stage_said("1 "), 0, "%s", stage_messages());
+  cr_expect_eq(stage_logged("1 "), 0, "%s", stage_messages());
 }
 
 Test(linker, kept_code_is_of_one_ptx_device_and_driver) {
@@ -141,7 +141,7 @@ Test(linker, what_cannot_be_linked_is_compiled_as_it_loads) {
   run_plan(&s, "link=1");
   expect_way(&s, 0);
   cr_expect_eq(sample_count(s.cache, ".flpc"), 0);
-  cr_expect_eq(stage_said("1 "), 0, "%s", stage_messages());
+  cr_expect_eq(stage_logged("1 "), 0, "%s", stage_messages());
 }
 
 Test(linker, without_a_cache_to_keep_it_nothing_is_linked) {
@@ -231,11 +231,11 @@ Test(linker, no_damage_goes_unnoticed) {
     cr_expect_not(is_taken(store, &image), "byte %zu", i);
     bytes[i] ^= 0x20;
   }
-  for (size_t cut = 0; cut < length; cut += 7) {
-    write_file(path, bytes, cut);
-    cr_expect_not(is_taken(store, &image), "%zu bytes", cut);
+  for (size_t length_left = 0; length_left < length; length_left += 7) {
+    write_file(path, bytes, length_left);
+    cr_expect_not(is_taken(store, &image), "%zu bytes", length_left);
   }
-  cr_expect_eq(stage_said("is compiled anew: "), 1, "said once: %s", stage_messages());
+  cr_expect_eq(stage_logged("is compiled anew: "), 1, "logged once: %s", stage_messages());
 
   run_plan(&s, "link=1");
   expect_way(&s, 1);
@@ -261,8 +261,8 @@ Test(linker, code_under_another_name_is_not_taken) {
   cr_assert_eq(system(command), 0);
   run_plan(&s, "link=1");
   expect_way(&s, 1);
-  cr_expect_eq(stage_said("is compiled anew: machine code: is of another key: flp-cubin/1 kind=rows arch=sm_80 "
-                          "capability=86 driver=13000"),
+  cr_expect_eq(stage_logged("is compiled anew: machine code: is of another key: flp-cubin/1 kind=rows arch=sm_80 "
+                            "capability=86 driver=13000"),
                1, "%s", stage_messages());
 }
 
@@ -278,7 +278,7 @@ Test(linker, code_that_cannot_be_kept_is_used_all_the_same) {
     run_plan(&s, "link=1");
     expect_way(&s, 1);
   }
-  cr_expect_eq(stage_said("machine code is not kept: "), 1, "%s", stage_messages());
+  cr_expect_eq(stage_logged("machine code is not kept: "), 1, "%s", stage_messages());
 }
 
 /* ---- levels ---- */

@@ -266,26 +266,26 @@ Test(tuned, a_thousand_entries_are_listed_by_their_heads) {
 
 Test(tuned, names_the_neighbours) {
   char text[FLP_TUNED_SHAPE_BYTES];
-  flp_tuned_cut cut = {0};
-  cut.from[FLP_KERNEL_FORWARD] = key_of(FLP_KERNEL_FORWARD, 128000, 4096);
-  cut.from[FLP_KERNEL_DZ] = key_of(FLP_KERNEL_DZ, 128000, 4096);
-  cut.from[FLP_KERNEL_PRODUCTS] = key_of(FLP_KERNEL_PRODUCTS, 0, 4096);
+  flp_tuned_tiling tiling = {0};
+  tiling.from[FLP_KERNEL_FORWARD] = key_of(FLP_KERNEL_FORWARD, 128000, 4096);
+  tiling.from[FLP_KERNEL_DZ] = key_of(FLP_KERNEL_DZ, 128000, 4096);
+  tiling.from[FLP_KERNEL_PRODUCTS] = key_of(FLP_KERNEL_PRODUCTS, 0, 4096);
   uint32_t all = 1u << FLP_KERNEL_FORWARD | 1u << FLP_KERNEL_DZ | 1u << FLP_KERNEL_PRODUCTS;
-  flp_tuned_shape(&cut, all, text);
+  flp_tuned_shape(&tiling, all, text);
   cr_expect_str_eq(text, "V=128000 D=4096");
-  flp_tuned_shape(&cut, 1u << FLP_KERNEL_PRODUCTS, text);
+  flp_tuned_shape(&tiling, 1u << FLP_KERNEL_PRODUCTS, text);
   cr_expect_str_eq(text, "D=4096");
-  cut.from[FLP_KERNEL_DZ].vocab = 32000;
-  flp_tuned_shape(&cut, all, text);
+  tiling.from[FLP_KERNEL_DZ].vocab = 32000;
+  flp_tuned_shape(&tiling, all, text);
   cr_expect_str_eq(text, "forward V=128000 D=4096, dz V=32000 D=4096, products D=4096");
-  cut.from[FLP_KERNEL_KEEP] = key_of(FLP_KERNEL_KEEP, 32000, 4096);
-  flp_tuned_shape(&cut, 1u << FLP_KERNEL_PRODUCTS | 1u << FLP_KERNEL_KEEP, text);
+  tiling.from[FLP_KERNEL_KEEP] = key_of(FLP_KERNEL_KEEP, 32000, 4096);
+  flp_tuned_shape(&tiling, 1u << FLP_KERNEL_PRODUCTS | 1u << FLP_KERNEL_KEEP, text);
   cr_expect_str_eq(text, "V=32000 D=4096", "products, of any vocabulary, are of the same shape");
-  flp_tuned_shape(&cut, 0, text);
+  flp_tuned_shape(&tiling, 0, text);
   cr_expect_str_eq(text, "");
-  cut.from[FLP_KERNEL_FORWARD].vocab = cut.from[FLP_KERNEL_FORWARD].hidden = INT64_MAX;
-  cut.from[FLP_KERNEL_DZ].vocab = cut.from[FLP_KERNEL_DZ].hidden = INT64_MAX - 1;
-  cut.from[FLP_KERNEL_PRODUCTS].hidden = INT64_MAX - 2;
-  flp_tuned_shape(&cut, all, text);
+  tiling.from[FLP_KERNEL_FORWARD].vocab = tiling.from[FLP_KERNEL_FORWARD].hidden = INT64_MAX;
+  tiling.from[FLP_KERNEL_DZ].vocab = tiling.from[FLP_KERNEL_DZ].hidden = INT64_MAX - 1;
+  tiling.from[FLP_KERNEL_PRODUCTS].hidden = INT64_MAX - 2;
+  flp_tuned_shape(&tiling, all, text);
   cr_expect_lt(strlen(text), sizeof text);
 }

@@ -50,31 +50,31 @@ Test(loss, a_program_describes_itself) {
   uint8_t bytes[FLP_LOSS_BYTES_MAX];
   for (int i = 0; flp_loss_builtin(i); i++) {
     flp_loss loss = find(flp_loss_builtin(i));
-    flp_loss_description said = FLP_LOSS_DESCRIPTION_INIT;
-    cr_assert_eq(flp_loss_describe(bytes, flp_loss_write(&loss, bytes, sizeof bytes), &said), FLP_OK);
-    cr_expect_str_eq(said.name, loss.name);
-    cr_expect_eq(said.parameter_count, (int32_t)loss.parameter_count);
-    cr_expect_eq(said.metric_count, (int32_t)loss.metric_count);
-    cr_expect_eq(said.input_count, __builtin_popcount(flp_loss_inputs(&loss)));
+    flp_loss_description description = FLP_LOSS_DESCRIPTION_INIT;
+    cr_assert_eq(flp_loss_describe(bytes, flp_loss_write(&loss, bytes, sizeof bytes), &description), FLP_OK);
+    cr_expect_str_eq(description.name, loss.name);
+    cr_expect_eq(description.parameter_count, (int32_t)loss.parameter_count);
+    cr_expect_eq(description.metric_count, (int32_t)loss.metric_count);
+    cr_expect_eq(description.input_count, __builtin_popcount(flp_loss_inputs(&loss)));
   }
   size_t length = write_sample(bytes);
-  flp_loss_description said = FLP_LOSS_DESCRIPTION_INIT;
-  cr_assert_eq(flp_loss_describe(bytes, length, &said), FLP_OK);
-  cr_expect_str_eq(said.name, "ppo+k3");
-  cr_assert_eq(said.parameter_count, 3);
-  cr_expect_str_eq(said.parameters[0].name, "clip_high");
-  cr_expect_eq(said.parameters[0].fallback, 0.2);
-  cr_expect_eq(said.vector_count, 0);
+  flp_loss_description description = FLP_LOSS_DESCRIPTION_INIT;
+  cr_assert_eq(flp_loss_describe(bytes, length, &description), FLP_OK);
+  cr_expect_str_eq(description.name, "ppo+k3");
+  cr_assert_eq(description.parameter_count, 3);
+  cr_expect_str_eq(description.parameters[0].name, "clip_high");
+  cr_expect_eq(description.parameters[0].fallback, 0.2);
+  cr_expect_eq(description.vector_count, 0);
   const char *const inputs[] = {"logprob", "old_logprob", "ref_logprob", "advantage", "weight"};
-  cr_assert_eq(said.input_count, 5);
-  for (int i = 0; i < 5; i++) cr_expect_str_eq(said.inputs[i], inputs[i]);
+  cr_assert_eq(description.input_count, 5);
+  for (int i = 0; i < 5; i++) cr_expect_str_eq(description.inputs[i], inputs[i]);
   bytes[0] = 'f';
-  cr_expect_eq(flp_loss_describe(bytes, length, &said), FLP_ERROR_CORRUPT);
+  cr_expect_eq(flp_loss_describe(bytes, length, &description), FLP_ERROR_CORRUPT);
   cr_expect_str_eq(flp_error_detail(), "loss: the bytes do not begin with FLPL");
-  cr_expect_eq(said.input_count, 0, "nothing is said of bytes that are no program");
-  cr_expect_eq(flp_loss_describe(NULL, 0, &said), FLP_ERROR_ARGUMENT);
-  said.struct_bytes = 4;
-  cr_expect_eq(flp_loss_describe(bytes, length, &said), FLP_ERROR_ARGUMENT);
+  cr_expect_eq(description.input_count, 0, "bytes that are no program have no description");
+  cr_expect_eq(flp_loss_describe(NULL, 0, &description), FLP_ERROR_ARGUMENT);
+  description.struct_bytes = 4;
+  cr_expect_eq(flp_loss_describe(bytes, length, &description), FLP_ERROR_ARGUMENT);
 }
 
 Test(loss, every_builtin_reads_back_equal_and_needs_its_capacity) {
@@ -187,7 +187,7 @@ Test(loss, sums_share_what_is_equal) {
   cr_expect_str_eq(flp_error_detail(), "parameter 'clip_high' has two defaults or bounds");
 }
 
-Test(loss, an_unknown_name_tells_the_accepted_ones) {
+Test(loss, an_unknown_name_reports_the_accepted_ones) {
   flp_loss loss;
   cr_expect_eq(flp_loss_find("grpo+k4", &loss), FLP_ERROR_ARGUMENT);
   cr_expect_str_eq(flp_error_detail(),
@@ -197,7 +197,7 @@ Test(loss, an_unknown_name_tells_the_accepted_ones) {
   cr_expect_eq(flp_loss_find("grpo+", &loss), FLP_ERROR_ARGUMENT);
 }
 
-Test(loss, activity_says_which_gradients_exist) {
+Test(loss, activity_reports_which_gradients_exist) {
   flp_loss nll = find("nll"), entropy = find("entropy"), both = find("nll+entropy");
   cr_expect_eq(flp_loss_is_active(&nll), FLP_LOSS_BY_LOGPROB);
   cr_expect_eq(flp_loss_is_active(&entropy), FLP_LOSS_BY_ENTROPY);
@@ -365,15 +365,15 @@ Test(loss, ppo_is_the_clipped_surrogate) {
     double d = -0.6 + 0.3 * (i % 5), a = i / 5 % 2 ? 1.5 : -0.7, w = 0.25, lp = -2, ref = -2.3 + 0.1 * (i / 10), h = 3;
     double inputs[FLP_LOSS_INPUTS_MAX] = {lp, h, lp - d, ref, a, w}, r = exp(d), u = lp - ref;
     double bounded = r < 0.8 ? 0.8 : r > 1.3 ? 1.3 : r;
-    int is_cut = r * a > bounded * a;
-    double want = -w * (is_cut ? bounded : r) * a + w * 0.5 * (exp(-u) - 1 + u) - w * 0.01 * h;
-    double slope = -w * (is_cut ? 0 : r) * a + w * 0.5 * (1 - exp(-u));
+    int is_clipped = r * a > bounded * a;
+    double want = -w * (is_clipped ? bounded : r) * a + w * 0.5 * (exp(-u) - 1 + u) - w * 0.01 * h;
+    double slope = -w * (is_clipped ? 0 : r) * a + w * 0.5 * (1 - exp(-u));
     flp_loss_row row;
     flp_loss_evaluate_row(&ppo, inputs, parameters, &row);
     cr_expect_lt(fabs(row.loss - want), 1e-14, "row %d: %g, want %g", i, row.loss, want);
     cr_expect_lt(fabs(row.grad_logprob - slope), 1e-14, "row %d: %g, want %g", i, row.grad_logprob, slope);
     cr_expect_eq(row.grad_entropy, -w * 0.01);
-    cr_expect_eq(row.metrics[0], is_cut, "clip_fraction");
+    cr_expect_eq(row.metrics[0], is_clipped, "clip_fraction");
     cr_expect_eq(row.metrics[4], h, "entropy");
   }
 }

@@ -87,7 +87,7 @@ Test(pack, one_kernel_of_two_codes_is_refused) {
   cli_pack_items_clear(&items);
 }
 
-Test(pack, a_tuned_kernel_stands_for_the_own_choice) {
+Test(pack, a_tuned_kernel_replaces_the_default) {
   cli_pack_items items = {.count = 0};
   flp_kernel_desc desc = pack_case_desc(FLP_KERNEL_FORWARD, "sm_90a", 1000), own = desc;
   flp_kernel_desc portable = pack_case_desc(FLP_KERNEL_FORWARD, "sm_80", 1000);
@@ -100,7 +100,7 @@ Test(pack, a_tuned_kernel_stands_for_the_own_choice) {
   pack_case p = pack_case_encode(&items, NULL);
   cr_expect_eq(pack_case_verify(p.bytes, p.length), FLP_OK, "%s", flp_error_detail());
   free(p.bytes);
-  /* without a device, a key must name its cut */
+  /* without a device, a key must name its tile configuration */
   cr_assert_eq(cli_pack_add(&items, pack_case_key(&own, "", key), &desc, ptx, bytes), FLP_OK);
   p = pack_case_encode(&items, NULL);
   cr_expect_eq(pack_case_verify(p.bytes, p.length), FLP_ERROR_CORRUPT);
@@ -312,10 +312,10 @@ static const struct {
     {"fewer entries", fewer_entries, "left over behind its index"},
     {"huge blobs", huge_blobs, "blobs is 4294967295"},
     {"odd signature", odd_signature, "signature bytes is 64"},
-    {"absent signature", absent_signature, "its head says"},
+    {"absent signature", absent_signature, "its head has"},
     {"huge data", huge_data, "data bytes is"},
     {"no stored", no_stored, "stored bytes of a blob is 0"},
-    {"more stored", more_stored, "its head says"},
+    {"more stored", more_stored, "its head has"},
     {"bomb", bomb, "unpacked bytes of a blob is 4294967295"},
     {"small bomb", small_bomb, "is not one zstd frame"},
     {"swapped blobs", swapped_blobs, "out of order, or there twice"},
@@ -338,7 +338,7 @@ static const struct {
     {"idle blob", idle_blob, "belongs to no entry"},
     {"bad desc", bad_desc, "entry threads is 33"},
     {"no manifest", no_manifest, "manifest is no JSON object"},
-    {"lying manifest", lying_manifest, "manifest's kernels is not what the entries say"},
+    {"lying manifest", lying_manifest, "manifest's kernels differs from that of the entries"},
 };
 
 Test(pack, hostile_packs_are_refused_with_a_reason) {
@@ -352,7 +352,7 @@ Test(pack, hostile_packs_are_refused_with_a_reason) {
   }
 }
 
-/* The table and the frame itself say that there is more, or less, than the frame holds; every hash is right. */
+/* The table and the frame itself state more, or less, than the frame holds; every hash is right. */
 Test(pack, a_lying_frame_is_refused) {
   for (int change = -1; change <= 1; change += 2) {
     cli_pack_items items = {.count = 0};

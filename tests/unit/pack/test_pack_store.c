@@ -1,4 +1,4 @@
-/* test_pack_store.c: packs where a cache path names directories: what look-ups find, refuse and say, and plans made of
+/* test_pack_store.c: packs where a cache path names directories: what look-ups find, refuse and log, and plans made of
  * nothing but a pack. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
@@ -236,7 +236,7 @@ Test(pack_store, a_plan_of_nothing_but_a_pack) {
   flp_plan *plan = stage_plan(&spec, NULL);
   cr_expect_eq(flp_plan_get_rung(plan), FLP_RUNG_HEURISTIC, "%s", stage_messages());
   cr_expect_eq(s.provider_calls(), 5, "those of filling the cache");
-  cr_expect_eq(stage_said("ignored"), 0, "%s", stage_messages());
+  cr_expect_eq(stage_logged("ignored"), 0, "%s", stage_messages());
   flp_plan_destroy(plan);
 }
 
@@ -273,7 +273,7 @@ Test(pack_store, a_cubin_that_does_not_load_gives_way_to_its_ptx) {
   flp_plan *plan = stage_plan(&spec, NULL);
   cr_expect_eq(flp_plan_get_rung(plan), FLP_RUNG_HEURISTIC, "%s", stage_messages());
   cr_expect_eq(cubins_loaded(&s), 4);
-  cr_expect_gt(stage_said("a cubin is not used, its PTX is compiled"), 0, "%s", stage_messages());
+  cr_expect_gt(stage_logged("a cubin is not used, its PTX is compiled"), 0, "%s", stage_messages());
   flp_plan_destroy(plan);
 }
 

@@ -136,12 +136,12 @@ Test(ladder, generic_when_there_is_no_generator) {
   flp_plan *plan = stage_plan(&spec, NULL);
   expect_rung(plan, FLP_RUNG_GENERIC);
   cr_expect_not_null(strstr(flp_plan_get_reason(plan, FLP_RUNG_JIT), "/nowhere/libflpgen.so cannot be opened: "));
-  cr_expect_eq(stage_said("1 rung jit is not taken: "), 1, "%s", stage_messages());
-  cr_expect_eq(stage_said("2 rung heuristic is not taken: "), 1, "%s", stage_messages());
+  cr_expect_eq(stage_logged("1 rung jit is not taken: "), 1, "%s", stage_messages());
+  cr_expect_eq(stage_logged("2 rung heuristic is not taken: "), 1, "%s", stage_messages());
   flp_plan_destroy(plan);
   plan = stage_plan(&spec, NULL);
   flp_plan_destroy(plan);
-  cr_expect_eq(stage_said("rung jit is not taken: "), 1, "each reason is logged once");
+  cr_expect_eq(stage_logged("rung jit is not taken: "), 1, "each reason is logged once");
 }
 
 Test(ladder, host_pointers_run_eagerly) {
@@ -154,7 +154,7 @@ Test(ladder, host_pointers_run_eagerly) {
   expect_rung(plan, FLP_RUNG_EAGER);
   cr_expect_str_eq(flp_plan_get_reason(plan, FLP_RUNG_JIT), "options.device is FLP_DEVICE_HOST");
   cr_expect_eq(s.calls(NULL), 0, "the driver is left alone");
-  cr_expect_eq(stage_said("not taken"), 0, "and nothing fell");
+  cr_expect_eq(stage_logged("not taken"), 0, "and nothing fell back");
   size_t bytes = 0;
   cr_expect_eq(flp_plan_workspace(plan, FLP_PASS_BACKWARD, 100, 0, &bytes), FLP_OK, "%s", flp_error_detail());
   cr_expect_gt(bytes, 0);
@@ -285,7 +285,7 @@ Test(ladder, no_rung_that_loads_is_unavailable_with_every_reason) {
   expect_nothing_held(&s);
 }
 
-Test(ladder, other_errors_of_the_driver_end_the_walk) {
+Test(ladder, other_errors_of_the_driver_end_the_descent) {
   static const struct {
     const char *script, *detail;
   } cases[] = {
@@ -348,9 +348,10 @@ Test(ladder, doubtful_code_is_a_warning) {
              "serialized|ptxas info : fine");
   flp_spec spec = stage_spec(0);
   flp_plan_destroy(stage_plan(&spec, NULL));
-  cr_expect_eq(stage_said("1 kernel forward: the PTX compiler says: ptxas info : (C7510) Potential Performance Loss"),
-               1, "%s", stage_messages());
-  cr_expect_eq(stage_said("fine"), 0);
+  cr_expect_eq(
+      stage_logged("1 kernel forward: the PTX compiler reports: ptxas info : (C7510) Potential Performance Loss"), 1,
+      "%s", stage_messages());
+  cr_expect_eq(stage_logged("fine"), 0);
 }
 
 /* ---- no device ---- */
@@ -372,11 +373,11 @@ static void expect_no_device(const char *script, const char *reason) {
   plan = stage_plan(&spec, &options);
   expect_rung(plan, FLP_RUNG_EAGER);
   cr_expect_str_eq(flp_plan_get_reason(plan, FLP_RUNG_GENERIC), reason);
-  cr_expect_eq(stage_said("1 no rung of the device can run: "), 1, "%s", stage_messages());
+  cr_expect_eq(stage_logged("1 no rung of the device can run: "), 1, "%s", stage_messages());
   flp_plan_destroy(plan);
   options.strict = 1;
   cr_expect_eq(try_plan(&spec, &options, &plan), FLP_ERROR_UNAVAILABLE);
-  cr_expect_not_null(strstr(flp_error_detail(), "eager: strict mode refuses the fall to host pointers"));
+  cr_expect_not_null(strstr(flp_error_detail(), "eager: strict mode refuses the fallback to host pointers"));
   expect_nothing_held(&s);
 }
 
@@ -460,7 +461,7 @@ Test(ladder, eager_can_be_pinned_where_host_pointers_are_allowed) {
   cr_expect_eq(s.calls(NULL), 0);
 }
 
-Test(ladder, strict_mode_takes_a_miss_but_no_fall) {
+Test(ladder, strict_mode_takes_a_miss_but_no_fallback) {
   stage s;
   stage_open(&s, "");
   flp_spec spec = stage_spec(0);

@@ -1,4 +1,5 @@
-/* test_tuned_store.c: what `flpgen tune` stores is what a plan finds: kernels, how they are cut, and the layout. */
+/* test_tuned_store.c: what `flpgen tune` stores is what a plan finds: kernels, their tile configurations, and the
+ * layout. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,30 +38,30 @@ static void open_scene(scene *s) {
 static flp_plan *stored_plan(scene *s, flp_layout *layout) {
   char made_in[400];
   snprintf(made_in, sizeof made_in, "%s/made", s->stage.root);
-  tune_workshop workshop = {.directory = made_in};
-  s->session.workshop = &workshop;
+  tune_compile_pool compile_pool = {.directory = made_in};
+  s->session.compile_pool = &compile_pool;
   cr_assert_eq(tune_store(&s->session, s->stage.cache), FLP_OK, "%s", flp_error_detail());
   flp_plan *plan = stage_plan(&s->target.spec, NULL);
   cr_expect_eq(flp_plan_get_rung(plan), FLP_RUNG_TUNED, "%s", stage_messages());
-  cr_expect_str_eq(plan->cut, "tuned here");
+  cr_expect_str_eq(plan->tiling, "tuned here");
   *layout = (flp_layout)FLP_LAYOUT_INIT;
   cr_assert_eq(flp_plan_layout(plan, FLP_PASS_BACKWARD, 8192, 0, layout), FLP_OK, "%s", flp_error_detail());
   return plan;
 }
 
-Test(tuned_store, kernels_are_cut_as_was_chosen) {
+Test(tuned_store, kernels_have_the_chosen_tiling) {
   scene s;
-  flp_layout own, layout;
+  flp_layout untuned, layout;
   open_scene(&s);
   flp_plan *plan = stage_plan(&s.target.spec, NULL);
-  own = (flp_layout)FLP_LAYOUT_INIT;
-  cr_assert_eq(flp_plan_layout(plan, FLP_PASS_BACKWARD, 8192, 0, &own), FLP_OK);
+  untuned = (flp_layout)FLP_LAYOUT_INIT;
+  cr_assert_eq(flp_plan_layout(plan, FLP_PASS_BACKWARD, 8192, 0, &untuned), FLP_OK);
   flp_plan_destroy(plan);
   s.session.chosen.of[FLP_KERNEL_FORWARD].raster = 32;
   plan = stored_plan(&s, &layout);
-  cr_expect_eq(layout.mode, own.mode);
-  cr_expect_eq(layout.chunk_rows, own.chunk_rows);
-  cr_expect_eq(layout.chunk_vocab, own.chunk_vocab);
+  cr_expect_eq(layout.mode, untuned.mode);
+  cr_expect_eq(layout.chunk_rows, untuned.chunk_rows);
+  cr_expect_eq(layout.chunk_vocab, untuned.chunk_vocab);
   for (int i = 0; i < plan->modules.count; i++)
     cr_expect_eq(plan->modules.desc[i].key.tune.raster, plan->modules.desc[i].key.kind == FLP_KERNEL_FORWARD ? 32 : 0);
   flp_plan_destroy(plan);
@@ -69,7 +70,7 @@ Test(tuned_store, kernels_are_cut_as_was_chosen) {
 Test(tuned_store, the_layout_that_was_chosen_is_taken) {
   static const struct {
     flp_mode mode;
-    int64_t rows, vocab; /* as the search leaves them: whole along an axis that is not cut */
+    int64_t rows, vocab; /* as the search leaves them: whole along an axis without chunks */
   } cases[] = {{FLP_MODE_RECOMPUTE_VOCAB, 8192, 20000}, {FLP_MODE_RECOMPUTE_SPLIT, 1024, 9000}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     scene s;
@@ -109,7 +110,7 @@ static const flp_kernel_desc *keep_of(const flp_plan *plan) {
   return NULL;
 }
 
-Test(tuned_store, forward_keep_is_cut_and_chunked_as_was_chosen) {
+Test(tuned_store, forward_keep_has_the_chosen_tiling_and_chunks) {
   scene s;
   flp_layout layout = FLP_LAYOUT_INIT, backward;
   uint8_t program[FLP_LOSS_BYTES_MAX];
@@ -125,14 +126,14 @@ Test(tuned_store, forward_keep_is_cut_and_chunked_as_was_chosen) {
   flp_plan *plan = stored_plan(&s, &backward);
   cr_expect_eq(keep_of(plan)->key.tune.raster, 32);
   cr_expect_eq(plan->planner.tuned_step_rows, 1792);
-  cr_expect_eq(plan->planner.tuned_mode, 0, "nothing is said of mode R");
+  cr_expect_eq(plan->planner.tuned_mode, 0, "nothing is known of recompute mode");
   cr_assert_eq(flp_plan_layout(plan, FLP_PASS_STEP, 8192, (uint64_t)1 << 30, &layout), FLP_OK);
   cr_expect_eq(layout.mode, FLP_MODE_STREAM);
   cr_expect_eq(layout.chunk_rows, 1792);
   flp_plan_destroy(plan);
 }
 
-/* Where steps run in mode R nothing is found out of it, and its plain entry is what is stored. */
+/* Where steps run in recompute mode nothing is found out of it, and its plain entry is what is stored. */
 Test(tuned_store, forward_keep_that_was_not_searched_is_stored_plain) {
   scene s;
   flp_layout layout;

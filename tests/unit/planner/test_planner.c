@@ -25,7 +25,7 @@ static flp_planner planner_of(int64_t vocab, int64_t hidden, flp_dtype dtype, ui
                        .unit_columns = 3072,
                        .dz_rows = 128,
                        .dz_columns = 256,
-                       .dz_band = 128,
+                       .dz_unit_rows = 128,
                        .dz_unit_tiles = 2,
                        .hidden_rows = 128,
                        .hidden_columns = 256,
@@ -39,7 +39,7 @@ static flp_planner planner_of(int64_t vocab, int64_t hidden, flp_dtype dtype, ui
 /* The same with kernels that read rows put together in the workspace. */
 static flp_planner mapped_of(int64_t vocab, int64_t hidden, flp_dtype dtype, uint32_t grads) {
   flp_planner p = planner_of(vocab, hidden, dtype, grads);
-  p.dz_band = p.hidden_rows = p.weight_rows = 256;
+  p.dz_unit_rows = p.hidden_rows = p.weight_rows = 256;
   p.dz_columns = 192;
   p.is_mapped = 1;
   p.dz_cluster = 2;
@@ -71,7 +71,7 @@ static void expect_sound(const flp_scheme *s) {
   }
 }
 
-Test(planner, forward_workspace_is_what_the_formula_says) {
+Test(planner, forward_workspace_is_that_of_the_formula) {
   flp_planner p = planner_of(151936, 4096, FLP_DTYPE_BF16, 0);
   flp_scheme s = pick(&p, FLP_PASS_FORWARD, 8192, GIB);
   uint64_t n = 8192, groups = 50; /* ceil(151936 / 3072) */
@@ -80,8 +80,8 @@ Test(planner, forward_workspace_is_what_the_formula_says) {
   cr_expect_eq(s.mode, FLP_MODE_SCORE);
   cr_expect_eq(s.launches, 3);
   cr_expect_eq(s.products, 1);
-  uint64_t band = 128 * 12 * groups; /* partials of the smallest chunk: one band of tile_rows */
-  cr_expect_eq(s.smallest_bytes, n + 4 * 4 * n + 256 + band);
+  uint64_t panel = 128 * 12 * groups; /* partials of the smallest chunk: one panel of tile_rows */
+  cr_expect_eq(s.smallest_bytes, n + 4 * 4 * n + 256 + panel);
   expect_sound(&s);
 }
 
@@ -135,7 +135,8 @@ Test(planner, mapped_kernels_gather_their_rows) {
   cr_expect_eq(s.chunks, 1);
   cr_expect_eq(s.size[FLP_REGION_gather], (uint64_t)300 * 1000 * 2);
   cr_expect_eq(s.size[FLP_REGION_turn], 4);
-  cr_expect_eq(s.size[FLP_REGION_bias_part], (uint64_t)4 * 4096 * 4, "whole bands: the last has a tile without rows");
+  cr_expect_eq(s.size[FLP_REGION_bias_part], (uint64_t)4 * 4096 * 4,
+               "whole row panels: the last has a tile without rows");
   cr_expect_eq(s.launches, 2 + 1 + 3 + 1, "prepare, record; gather; dz, products, bias_reduce; fill");
   p.chunk_rows = 256;
   s = pick(&p, FLP_PASS_BACKWARD, 600, GIB);
@@ -149,7 +150,7 @@ Test(planner, mapped_kernels_gather_their_rows) {
   cr_expect_eq(s.launches, 2 + 1 + 3 * 2 + 5 * 3 + 1);
 }
 
-Test(planner, chunks_of_rows_are_whole_bands_of_mapped_kernels) {
+Test(planner, chunks_of_rows_are_whole_row_panels_of_mapped_kernels) {
   flp_planner p = mapped_of(131072, 4096, FLP_DTYPE_BF16, 1);
   for (uint64_t budget = 128 * MIB; budget < 4 * GIB; budget += budget / 3) {
     flp_scheme s;

@@ -1,5 +1,5 @@
-/* test_planner_keep.c: layouts of modes S and P and of a step: exact, disjoint, monotonic in the budget, the same on
- * query and execute, and in chunks that a cost model would take. */
+/* test_planner_keep.c: layouts of save and stream modes and of a step: exact, disjoint, monotonic in the budget, the
+ * same on query and execute, and in chunks that a cost model would take. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -134,8 +134,8 @@ Test(planner_keep, backward_has_room_for_what_was_saved_where_the_budget_does) {
   }
 }
 
-/* Of the two workspaces beside what is saved the larger decides; forward takes smaller chunks where it must. */
-Test(planner_keep, mode_s_is_taken_where_either_pass_fits_beside_what_it_saves) {
+/* The larger of the two workspaces counts, beside the saved memory; forward takes smaller chunks where it must. */
+Test(planner_keep, save_mode_is_taken_where_either_pass_fits_beside_what_it_saves) {
   flp_planner p = planner_of(&(asked){50000, 64, 1, NULL, FLP_ENTROPY_NONE, FLP_DTYPE_BF16}, 0);
   for (int64_t n = 64; n <= 8192; n *= 8) {
     flp_scheme backward = pick(&p, FLP_PASS_BACKWARD_SAVED, n, 2 * GIB), forward;
@@ -221,7 +221,7 @@ Test(planner_keep, tuned_chunks_of_a_step_are_taken_where_they_fit) {
   cr_expect_eq(pick(&p, FLP_PASS_STEP, 8192, 1536 * MIB).chunk_rows, 1536, "options come first");
 }
 
-Test(planner_keep, tuned_chunks_of_a_step_leave_it_in_mode_r_where_that_is_faster) {
+Test(planner_keep, tuned_chunks_of_a_step_leave_it_in_recompute_mode_where_that_is_faster) {
   flp_planner own = planner_of(&(asked){1000, 8, 3, "grpo", FLP_ENTROPY_NONE, FLP_DTYPE_BF16}, 1), p = own;
   p.tuned_step_rows = 256;
   flp_scheme s = pick(&p, FLP_PASS_STEP, 2048, GIB), plain = pick(&own, FLP_PASS_STEP, 2048, GIB);

@@ -96,7 +96,7 @@ Test(store, read_only_directories_come_first_in_order) {
   store = fixture_open(c, NULL);
   cr_expect(fixture_finds(store, FIXTURE_KEY, 3));
   flp_store_close(store);
-  cr_expect_eq(fixture_warnings, 0, "an absent directory is no news: %s", fixture_warning);
+  cr_expect_eq(fixture_warnings, 0, "an absent directory gives no warning: %s", fixture_warning);
 }
 
 Test(store, relative_directory_survives_chdir) {

@@ -95,7 +95,7 @@ static inline const char *gen_case_ptxas(void) {
   return NULL;
 }
 
-/* Assembles; report gets what ptxas -v says. Returns its exit status. */
+/* Assembles; report gets the output of ptxas -v. Returns its exit status. */
 static inline int gen_case_assemble(const char *ptx, size_t bytes, const char *arch, char *report, size_t capacity) {
   char path[4096], command[9000];
   snprintf(path, sizeof path, "%s/gen-%ld.ptx", FLP_TEST_SCRATCH, (long)getpid());

@@ -105,7 +105,7 @@ const char *stage_messages(void) {
   return messages;
 }
 
-int stage_said(const char *text) {
+int stage_logged(const char *text) {
   int count = 0;
   for (const char *at = messages; (at = strstr(at, text)); at++) count++;
   return count;

@@ -29,7 +29,7 @@ void stage_fill_generic(const char *directory, const flp_spec *spec);
 /* Messages logged since stage_open, one a line: level digit, space, text. */
 const char *stage_messages(void);
 /* How often text occurs in them. */
-int stage_said(const char *text);
+int stage_logged(const char *text);
 
 /* A spec of V=1000, D=64 with that mask of gradients; bias if FLP_GRAD_BIAS is in it. */
 flp_spec stage_spec(uint32_t grads);

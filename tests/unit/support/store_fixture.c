@@ -66,7 +66,7 @@ int fixture_makes(flp_store *store) {
   require(flp_store_get_or_make(store, FIXTURE_KEY, FIXTURE_KEY_BYTES, 1000, make_one, &calls, &got, &made) == FLP_OK,
           "get_or_make");
   require(sample_image_equal(&got, &want), "get_or_make: wrong image");
-  require(calls == made, "get_or_make: `made` does not say how often make was called");
+  require(calls == made, "get_or_make: `made` is not the number of calls of make");
   require(flp_error_detail()[0] == 0, "get_or_make: success left a detail");
   flp_kernel_image_clear(&got);
   flp_kernel_image_clear(&want);

@@ -1,4 +1,4 @@
-/* best.c: the best of each tuned kernel beside the bare matrix products that it stands for. */
+/* best.c: the best of each tuned kernel beside the GEMM baselines that it stands for. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 enum { LINES_MAX = 120 };
 
-static const char title[] = "Best kernel of each kind against the bare matrix products";
+static const char title[] = "Best kernel of each kind against the GEMM baselines";
 
 static int count_best(const report_data *data) {
   int count = 0;
@@ -17,7 +17,7 @@ static int count_best(const report_data *data) {
 }
 
 static void fill_line(const report_data *data, int spec, int kind, const report_candidate *best, report_line *out) {
-  double bare = report_data_bare_ms(data, spec, REPORT_KINDS[kind]);
+  double baseline = report_data_baseline_ms(data, spec, REPORT_KINDS[kind]);
   char ms[REPORT_NUMBER_BYTES];
   memset(out, 0, sizeof *out);
   report_data_shape(&data->specs[spec], out->group);
@@ -28,15 +28,15 @@ static void fill_line(const report_data *data, int spec, int kind, const report_
            report_number(best->ms, 5, ms));
   out->series = kind;
   out->ms = best->ms;
-  out->ratio = best->ms / bare;
-  out->low = best->ms_low / bare;
-  out->high = best->ms_high / bare;
+  out->ratio = best->ms / baseline;
+  out->low = best->ms_low / baseline;
+  out->high = best->ms_high / baseline;
   out->reason = "";
 }
 
 static void write_table(FILE *out, const report_data *data, int count) {
-  static const char *const columns[] = {"shape",    "kernel", "cut",    "#ms",     "#least ms", "#most ms",
-                                        "#bare ms", "#ratio", "#error", "#SM MHz", "#W",        "#rounds"};
+  static const char *const columns[] = {"shape",    "kernel", "tiling", "#ms",     "#least ms", "#most ms",
+                                        "#GEMM ms", "#ratio", "#error", "#SM MHz", "#W",        "#rounds"};
   enum { COLUMNS = sizeof columns / sizeof columns[0] };
   report_table_start(out, "best candidates", count, columns, COLUMNS);
   for (int s = 0; s < data->spec_count; s++)
@@ -44,7 +44,7 @@ static void write_table(FILE *out, const report_data *data, int count) {
       int i = report_data_best(data, s, REPORT_KINDS[k]);
       if (i < 0) continue;
       const report_candidate *c = &data->candidates[i];
-      double bare = report_data_bare_ms(data, s, REPORT_KINDS[k]);
+      double baseline = report_data_baseline_ms(data, s, REPORT_KINDS[k]);
       char shape[REPORT_SHAPE_BYTES], n[9][REPORT_NUMBER_BYTES];
       const char *const cells[COLUMNS] = {report_data_shape(&data->specs[s], shape),
                                           REPORT_KINDS[k],
@@ -52,8 +52,8 @@ static void write_table(FILE *out, const report_data *data, int count) {
                                           report_places(c->ms, 3, n[0]),
                                           report_places(c->ms_low, 3, n[1]),
                                           report_places(c->ms_high, 3, n[2]),
-                                          report_places(bare, 3, n[3]),
-                                          report_places(c->ms / bare, 3, n[4]),
+                                          report_places(baseline, 3, n[3]),
+                                          report_places(c->ms / baseline, 3, n[4]),
                                           report_number(c->error, 3, n[5]),
                                           report_number(c->clock_mhz, 4, n[6]),
                                           report_number(c->power_w, 4, n[7]),
@@ -94,9 +94,9 @@ void report_chart_best(FILE *out, const report_data *data) {
     for (int i = 0; i < count; i++) used |= lines[i].series == k;
     if (used) report_legend_series(out, "stem", k, REPORT_KINDS[k]);
   }
-  report_legend_line(out, "base", "dashed line", "bare products (1\u00d7)");
+  report_legend_line(out, "base", "dashed line", "GEMM baselines (1\u00d7)");
   report_legend_finish(out);
-  report_lines_draw(out, lines, count, title, "time / bare time (\u00d7, less is faster)");
+  report_lines_draw(out, lines, count, title, "time / GEMM time (\u00d7, less is faster)");
   if (all > count) report_note(out, "Only the first 120 lines are drawn; the table has all.");
   write_table(out, data, all);
   report_figure_finish(out);

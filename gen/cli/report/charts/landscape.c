@@ -23,19 +23,19 @@ static const struct {
 /* ---- tunables ---- */
 
 static int64_t get_schedule(const report_candidate *c) {
-  return c->cut.schedule;
+  return c->tiling.schedule;
 }
 static int64_t get_tile(const report_candidate *c) {
-  return (int64_t)c->cut.rows << 32 | c->cut.columns;
+  return (int64_t)c->tiling.rows << 32 | c->tiling.columns;
 }
 static int64_t get_stages(const report_candidate *c) {
-  return c->cut.stages;
+  return c->tiling.stages;
 }
 static int64_t get_cluster(const report_candidate *c) {
-  return c->cut.cluster;
+  return c->tiling.cluster;
 }
 static int64_t get_raster(const report_candidate *c) {
-  return c->cut.raster;
+  return c->tiling.raster;
 }
 static int64_t get_chunk_rows(const report_candidate *c) {
   return c->chunk_rows;
@@ -63,7 +63,7 @@ static const struct tunable {
     {"tile (rows \u00d7 columns)", get_tile, put_tile},
     {"stages", get_stages, put_number},
     {"cluster (CTAs)", get_cluster, put_number},
-    {"raster (bands)", get_raster, put_number},
+    {"raster (row panels)", get_raster, put_number},
     {"chunk of rows", get_chunk_rows, put_number},
     {"chunk of vocab (columns)", get_chunk_vocab, put_number},
 };
@@ -79,7 +79,7 @@ typedef struct dot {
 typedef struct section {
   int64_t value[VALUES_MAX];   /* ascending */
   const dot *best[VALUES_MAX]; /* the fastest of those of the value that were timed longest */
-  int count, is_cut;           /* more values than these */
+  int count, is_truncated;     /* more values than these */
 } section;
 
 typedef struct landscape {
@@ -88,7 +88,7 @@ typedef struct landscape {
   const dot *best;
   int64_t most_rounds;
   int has_ratios;         /* to the default; else to the best */
-  double bare, low, high; /* ratios: of the bare products, ends of the plot */
+  double baseline, low, high; /* ratios: of the GEMM baselines, ends of the plot */
   section of[TUNABLES];
 } landscape;
 
@@ -107,7 +107,7 @@ static void add_value(section *s, int64_t value, const dot *d) {
     return;
   }
   if (s->count == VALUES_MAX) {
-    s->is_cut = 1;
+    s->is_truncated = 1;
     return;
   }
   memmove(s->value + at + 1, s->value + at, (size_t)(s->count - at) * sizeof *s->value);
@@ -143,12 +143,12 @@ static int take_dots(const report_data *data, int spec, const char *kind, landsc
   return 1;
 }
 
-static void set_ends(landscape *l, double bare_ms) {
+static void set_ends(landscape *l, double baseline_ms) {
   double fastest = l->dots[0].ratio, slowest = l->dots[l->count - 1].ratio, best = l->best->ratio;
-  l->bare = l->best->ratio * bare_ms / l->best->c->ms;
-  l->low = l->bare < fastest ? l->bare : fastest;
+  l->baseline = l->best->ratio * baseline_ms / l->best->c->ms;
+  l->low = l->baseline < fastest ? l->baseline : fastest;
   l->high = slowest > all_until * best ? far * best : slowest;
-  if (l->bare > l->high) l->high = l->bare;
+  if (l->baseline > l->high) l->high = l->baseline;
 }
 
 static int collect(const report_data *data, int spec, const char *kind, landscape *out) {
@@ -158,7 +158,7 @@ static int collect(const report_data *data, int spec, const char *kind, landscap
     if (d->c->rounds > out->most_rounds) out->most_rounds = d->c->rounds;
     for (int t = 0; t < TUNABLES; t++) add_value(&out->of[t], tunables[t].get(d->c), d);
   }
-  set_ends(out, report_data_bare_ms(data, spec, kind));
+  set_ends(out, report_data_baseline_ms(data, spec, kind));
   return 1;
 }
 
@@ -211,7 +211,7 @@ static void draw_best(FILE *out, int i, const dot *d, int is_chosen, const repor
 }
 
 static void draw_row(FILE *out, const landscape *in, int i, int t, int v, const report_scale *x, double y) {
-  char text[32] = "template's own", beyond[16];
+  char text[32] = "template's default", beyond[16];
   int64_t value = in->of[t].value[v];
   int slower = 0;
   if (value) tunables[t].put(value, text);
@@ -236,7 +236,7 @@ static void draw_row(FILE *out, const landscape *in, int i, int t, int v, const 
   if (is_chosen) draw_dot(out, in, in->best, x, y);
 }
 
-/* A band with the name of a tunable and what it costs to take its worst value, all others at their best. */
+/* A bar with the name of a tunable and the cost of its worst value, all others at their best. */
 static void draw_head(FILE *out, const landscape *in, int i, int t, double y) {
   const section *s = &in->of[t];
   double least = s->best[0]->ratio, most = least;
@@ -281,8 +281,8 @@ static void draw(FILE *out, const landscape *in, int i, const char *label) {
                     in->has_ratios ? "time / time of the default (\u00d7, less is faster)"
                                    : "time / time of the chosen (\u00d7, less is faster)",
                     columns[i].ticks, report_format_number);
-  if (in->bare > 0)
-    report_svg_line(out, report_scale_at(&x, in->bare), TOP, report_scale_at(&x, in->bare), bottom, "base");
+  if (in->baseline > 0)
+    report_svg_line(out, report_scale_at(&x, in->baseline), TOP, report_scale_at(&x, in->baseline), bottom, "base");
   for (int t = 0; t < TUNABLES; t++) {
     if (!is_shown(in, t)) continue;
     draw_head(out, in, i, t, y);
@@ -295,7 +295,7 @@ static void draw(FILE *out, const landscape *in, int i, const char *label) {
 /* ---- the figure ---- */
 
 static void write_table(FILE *out, const landscape *in) {
-  static const char *const names[] = {"cut",      "#chunk rows", "#chunk vocab", "#ratio",        "#ms",    "#least ms",
+  static const char *const names[] = {"tiling",   "#chunk rows", "#chunk vocab", "#ratio",        "#ms",    "#least ms",
                                       "#most ms", "#rounds",     "#SM MHz",      "#predicted ms", "#error", "status"};
   enum { COLUMNS = sizeof names / sizeof names[0] };
   int rows = in->count < TABLE_MAX ? in->count : TABLE_MAX;
@@ -335,7 +335,7 @@ static void write_legend(FILE *out, const landscape *in) {
     report_legend_line(out, "whisker", "thin line", "its bursts, least to most");
     report_legend_swatch(out, "noise", "orange ground", "bursts of the chosen, least to most");
   }
-  if (in->bare > 0) report_legend_line(out, "base", "dashed line", "bare products");
+  if (in->baseline > 0) report_legend_line(out, "base", "dashed line", "GEMM baselines");
   report_legend_finish(out);
 }
 
@@ -356,7 +356,7 @@ static void write_figure(FILE *out, const report_data *data, const landscape *in
   write_legend(out, in);
   for (int i = 0; i < REPORT_WIDTHS; i++) draw(out, in, i, title);
   for (int t = 0; t < TUNABLES; t++)
-    if (in->of[t].is_cut)
+    if (in->of[t].is_truncated)
       report_note(out, "A tunable has more than 24 values; those of slower candidates are not drawn.");
   if (in->count < in->all) report_note(out, "Only the 1500 fastest candidates are drawn.");
   write_table(out, in);

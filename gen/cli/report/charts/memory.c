@@ -1,4 +1,4 @@
-/* memory.c: workspace against the number of rows, of every mode and of the naive way, by the planner on
+/* memory.c: workspace against the number of rows, of every mode and of the naive form, by the planner on
  * an assumed H200. */
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +19,8 @@ static const double card_bytes = 141e9; /* of an H200 */
 typedef struct plot {
   flp_spec spec;
   int64_t rows[COUNTS];
-  explain_way way[COUNTS][EXPLAIN_WAYS_MAX];
-  int ways;
+  explain_alternative alternative[COUNTS][EXPLAIN_ALTERNATIVES_MAX];
+  int alternatives;
 } plot;
 
 /* ---- the shape ---- */
@@ -60,8 +60,8 @@ static flp_status compute(plot *p) {
   FLP_TRY(explain_assume(&args, &assumed, &planner));
   for (int i = 0; i < COUNTS; i++) {
     p->rows[i] = (int64_t)1 << (ROWS_LEAST + i);
-    p->ways = explain_ways(&planner, p->rows[i], flp_pass_budget(0, FLP_PASS_FORWARD),
-                           flp_pass_budget(0, FLP_PASS_BACKWARD), p->way[i]);
+    p->alternatives = explain_alternatives(&planner, p->rows[i], flp_pass_budget(0, FLP_PASS_FORWARD),
+                                           flp_pass_budget(0, FLP_PASS_BACKWARD), p->alternative[i]);
   }
   return FLP_OK;
 }
@@ -69,8 +69,8 @@ static flp_status compute(plot *p) {
 /* ---- drawing ---- */
 
 /* Scoring, which every head has, gets flp's own mark, and the naive way, which stands before it, the next. */
-static int series_of(int way) {
-  return way < 2 ? 1 - way : way;
+static int series_of(int alternative) {
+  return alternative < 2 ? 1 - alternative : alternative;
 }
 
 /* "256", "1k", "128k" rows: powers of two. */
@@ -94,29 +94,31 @@ static void draw_axis_rows(FILE *out, const plot *p, const report_scale *x, doub
                   "rows N (tokens, 1k = 1024)");
 }
 
-static void draw_way(FILE *out, const plot *p, int w, const report_scale *x, const report_scale *y) {
+static void draw_alternative(FILE *out, const plot *p, int w, const report_scale *x, const report_scale *y) {
   char class[REPORT_CLASS_BYTES];
   fprintf(out, "<polyline class=\"%s\" points=\"", report_series_class("curve", series_of(w), class));
   for (int i = 0; i < COUNTS; i++)
     fprintf(out, "%s%.1f,%.1f", i ? " " : "", report_scale_at(x, (double)p->rows[i]),
-            report_scale_at(y, p->way[i][w].workspace));
+            report_scale_at(y, p->alternative[i][w].workspace));
   fputs("\"/>\n", out);
   for (int i = 0; i < COUNTS; i++) {
-    const explain_way *way = &p->way[i][w];
+    const explain_alternative *alternative = &p->alternative[i][w];
     char tip[128], bytes[CLI_TEXT_BYTES];
-    snprintf(tip, sizeof tip, "%s, N %lld: %s%s", way->name, (long long)p->rows[i],
-             cli_format_bytes(way->workspace, bytes), way->fit == EXPLAIN_FITS ? "" : ", beyond the budget");
-    report_svg_mark(out, report_scale_at(x, (double)p->rows[i]), report_scale_at(y, way->workspace), 4, series_of(w),
-                    way->fit != EXPLAIN_FITS, tip);
+    snprintf(tip, sizeof tip, "%s, N %lld: %s%s", alternative->name, (long long)p->rows[i],
+             cli_format_bytes(alternative->workspace, bytes),
+             alternative->fit == EXPLAIN_FITS ? "" : ", beyond the budget");
+    report_svg_mark(out, report_scale_at(x, (double)p->rows[i]), report_scale_at(y, alternative->workspace), 4,
+                    series_of(w), alternative->fit != EXPLAIN_FITS, tip);
   }
 }
 
 static void draw(FILE *out, const plot *p, int i) {
   double height = i ? HEIGHT_NARROW : HEIGHT, left = 62, top = 34, bottom = height - 48, low = 1e30, high = card_bytes;
   for (int n = 0; n < COUNTS; n++)
-    for (int w = 0; w < p->ways; w++) {
-      if (p->way[n][w].workspace > high) high = p->way[n][w].workspace;
-      if (p->way[n][w].workspace > 0 && p->way[n][w].workspace < low) low = p->way[n][w].workspace;
+    for (int w = 0; w < p->alternatives; w++) {
+      if (p->alternative[n][w].workspace > high) high = p->alternative[n][w].workspace;
+      if (p->alternative[n][w].workspace > 0 && p->alternative[n][w].workspace < low)
+        low = p->alternative[n][w].workspace;
     }
   report_scale x = {(double)p->rows[0], (double)p->rows[COUNTS - 1], left, REPORT_WIDTH[i] - 16, 1};
   report_scale y = report_scale_make(low, high, 1, 8, bottom, top);
@@ -129,28 +131,28 @@ static void draw(FILE *out, const plot *p, int i) {
   report_svg_line(out, x.from, at, x.to, at, "budget");
   at = report_scale_at(&y, card_bytes);
   report_svg_line(out, x.from, at, x.to, at, "base");
-  for (int w = 0; w < p->ways; w++) draw_way(out, p, w, &x, &y);
+  for (int w = 0; w < p->alternatives; w++) draw_alternative(out, p, w, &x, &y);
   report_svg_finish(out);
 }
 
 static void write_table(FILE *out, const plot *p) {
-  const char *columns[1 + EXPLAIN_WAYS_MAX] = {"#N"}, *cells[1 + EXPLAIN_WAYS_MAX];
-  char names[EXPLAIN_WAYS_MAX][64], text[1 + EXPLAIN_WAYS_MAX][64];
-  for (int w = 0; w < p->ways; w++) {
-    snprintf(names[w], sizeof names[w], "#%s", p->way[0][w].name);
+  const char *columns[1 + EXPLAIN_ALTERNATIVES_MAX] = {"#N"}, *cells[1 + EXPLAIN_ALTERNATIVES_MAX];
+  char names[EXPLAIN_ALTERNATIVES_MAX][64], text[1 + EXPLAIN_ALTERNATIVES_MAX][64];
+  for (int w = 0; w < p->alternatives; w++) {
+    snprintf(names[w], sizeof names[w], "#%s", p->alternative[0][w].name);
     columns[1 + w] = names[w];
   }
-  report_table_start(out, "workspace", COUNTS, columns, 1 + p->ways);
+  report_table_start(out, "workspace", COUNTS, columns, 1 + p->alternatives);
   for (int i = 0; i < COUNTS; i++) {
     snprintf(text[0], sizeof text[0], "%lld", (long long)p->rows[i]);
     cells[0] = text[0];
-    for (int w = 0; w < p->ways; w++) {
+    for (int w = 0; w < p->alternatives; w++) {
       char bytes[CLI_TEXT_BYTES];
-      snprintf(text[1 + w], sizeof text[1 + w], "%s%s", cli_format_bytes(p->way[i][w].workspace, bytes),
-               p->way[i][w].fit == EXPLAIN_FITS ? "" : " (beyond)");
+      snprintf(text[1 + w], sizeof text[1 + w], "%s%s", cli_format_bytes(p->alternative[i][w].workspace, bytes),
+               p->alternative[i][w].fit == EXPLAIN_FITS ? "" : " (beyond)");
       cells[1 + w] = text[1 + w];
     }
-    report_table_row(out, columns, 1 + p->ways, cells);
+    report_table_row(out, columns, 1 + p->alternatives, cells);
   }
   report_table_finish(out);
 }
@@ -160,11 +162,11 @@ static void write_figure(FILE *out, const plot *p) {
   snprintf(
       about, sizeof about,
       "V %lld \u00b7 D %lld \u00b7 %s, by the planner on an assumed H200 within the default budgets. Modes of flp stay "
-      "level where they cut the work into chunks; the naive way keeps fp32 scores.",
+      "level where they split the work into chunks; the naive form holds fp32 scores.",
       (long long)p->spec.vocab, (long long)p->spec.hidden, flp_dtype_name(p->spec.dtype));
   report_figure_start(out, "memory", title, about);
   report_legend_start(out);
-  for (int w = 0; w < p->ways; w++) report_legend_series(out, "curve", series_of(w), p->way[0][w].name);
+  for (int w = 0; w < p->alternatives; w++) report_legend_series(out, "curve", series_of(w), p->alternative[0][w].name);
   report_legend_mark(out, REPORT_NEUTRAL, 1, "hollow: beyond the budget, the least that would do");
   report_legend_line(out, "budget", "dotted line", "default budgets: 256 MiB forward, 1 GiB training");
   report_legend_line(out, "base", "dashed line", "memory of the card: 141 GB");

@@ -1,4 +1,4 @@
-/* peers.c: whole passes beside bare matrix products and other implementations, from benchmark records.
+/* peers.c: whole passes beside GEMM baselines and other implementations, from benchmark records.
  *
  * Invariants: rows of one group differ in nothing but who ran, how and when, and no two of their labels are alike; a
  * name has a mark where it was timed at all, and is else named once, below the chart. */
@@ -11,7 +11,7 @@
 
 enum { LINES_MAX = 160, NAMES_MAX = REPORT_SERIES, REASONS_BYTES = 1024 };
 
-static const char title[] = "Whole passes against the bare matrix products and peers";
+static const char title[] = "Whole passes against the GEMM baselines and peers";
 
 /* ---- order: passes, then shapes, then files ---- */
 
@@ -180,9 +180,9 @@ static void fill_line(const report_data *data, report_bench *const *rows, int co
   snprintf(out->tip, sizeof out->tip, "%.60s: %s ms (%.80s)", name_of(row), report_number(row->ms, 5, ms),
            data->sources[row->source].file);
   out->ms = row->ms;
-  out->ratio = row->ms / row->bare_ms;
-  out->low = row->ms_low / row->bare_ms;
-  out->high = row->ms_high / row->bare_ms;
+  out->ratio = row->ms / row->baseline_ms;
+  out->low = row->ms_low / row->baseline_ms;
+  out->high = row->ms_high / row->baseline_ms;
   out->reason = is_timed(row) ? "" : row->reason;
 }
 
@@ -250,7 +250,7 @@ static void write_untimed(FILE *out, const report_data *data, const timed_names 
 static void write_table(FILE *out, const report_data *data, report_bench *const *rows, int count) {
   static const char *const columns[] = {
       "pass",   "who",   "#N",       "#D",     "#V",         "dtype", "entropy",          "grads", "loss", "#ms",
-      "#least", "#most", "#bare ms", "#ratio", "#workspace", "file",  "not timed because"};
+      "#least", "#most", "#GEMM ms", "#ratio", "#workspace", "file",  "not timed because"};
   enum { COLUMNS = sizeof columns / sizeof columns[0] };
   report_table_start(out, "every row of the benchmark records", count, columns, COLUMNS);
   for (int i = 0; i < count; i++) {
@@ -268,8 +268,8 @@ static void write_table(FILE *out, const report_data *data, report_bench *const 
                                         report_places(r->ms, 3, n[3]),
                                         report_places(r->ms_low, 3, n[4]),
                                         report_places(r->ms_high, 3, n[5]),
-                                        report_places(r->bare_ms, 3, n[6]),
-                                        report_places(r->ms / r->bare_ms, 3, n[7]),
+                                        report_places(r->baseline_ms, 3, n[6]),
+                                        report_places(r->ms / r->baseline_ms, 3, n[7]),
                                         isnan(r->extra_bytes) ? "\u2013" : cli_format_bytes(r->extra_bytes, bytes),
                                         data->sources[r->source].file,
                                         r->reason};
@@ -282,7 +282,7 @@ static void write_table(FILE *out, const report_data *data, report_bench *const 
 typedef struct drawing {
   report_line lines[LINES_MAX];
   const char *names[NAMES_MAX];
-  int count, name_count, is_cut;
+  int count, name_count, is_truncated;
   timed_names timed;
 } drawing;
 
@@ -312,7 +312,7 @@ static void add_line(const report_data *data, report_bench *const *rows, int cou
   group_text(rows[i], group);
   if (!is_timed(rows[i]) && join_line(d, group, rows[i])) return;
   if (d->count == LINES_MAX) {
-    d->is_cut = 1;
+    d->is_truncated = 1;
     return;
   }
   report_line *line = &d->lines[d->count++];
@@ -345,10 +345,10 @@ static void draw(FILE *out, const drawing *d, const char *name, const char *abou
   report_figure_start(out, "peers", name, about);
   report_legend_start(out);
   for (int i = 0; i < d->name_count; i++) report_legend_series(out, "stem", i, d->names[i]);
-  report_legend_line(out, "base", "dashed line", "bare products (1\u00d7)");
+  report_legend_line(out, "base", "dashed line", "GEMM baselines (1\u00d7)");
   report_legend_finish(out);
-  report_lines_draw(out, d->lines, d->count, name, "time / bare time (\u00d7, less is faster)");
-  if (d->is_cut) report_note(out, "Only the first 160 lines are drawn; the table has all.");
+  report_lines_draw(out, d->lines, d->count, name, "time / GEMM time (\u00d7, less is faster)");
+  if (d->is_truncated) report_note(out, "Only the first 160 lines are drawn; the table has all.");
 }
 
 /* Peers in sight; what flp alone was timed on folded away behind them, unless there is nothing else. */
@@ -368,7 +368,7 @@ static void write_figures(FILE *out, const report_data *data, report_bench *cons
   fill(data, rows, 0, d);
   if (!d->count) return;
   fprintf(out, "<details class=\"more\"><summary>Benchmarks of flp alone (%d)</summary>\n", d->count);
-  draw(out, d, "Whole passes of flp alone against the bare matrix products", about);
+  draw(out, d, "Whole passes of flp alone against the GEMM baselines", about);
   report_figure_finish(out);
   fputs("</details>\n", out);
 }

@@ -61,7 +61,7 @@ static int compare_groups(const void *left, const void *right) {
   return a->example->order < b->example->order ? -1 : 1;
 }
 
-/* A bar below its reason; the status tells by colour, and in words before the reason. */
+/* A bar below its reason; colour and a word before the reason show the status. */
 static void draw(FILE *out, const tally *t, int i) {
   int bars = t->groups < BARS_MAX ? t->groups : BARS_MAX;
   int lines = i + 1, row = ROW + REPORT_LINE * (lines - 1); /* phones break reasons in two */
@@ -84,15 +84,17 @@ static void draw(FILE *out, const tally *t, int i) {
 }
 
 static void write_table(FILE *out, const tally *t) {
-  static const char *const columns[] = {"rejected as", "reason, # for numbers", "#candidates", "an example", "its cut"};
+  static const char *const columns[] = {"rejected as", "reason, # for numbers", "#candidates", "an example",
+                                        "its tiling"};
   enum { COLUMNS = sizeof columns / sizeof columns[0] };
   report_table_start(out, "reasons", t->groups, columns, COLUMNS);
   for (int g = 0; g < t->groups; g++) {
-    char count[16], cut[160];
+    char count[16], tiling[160];
     const report_candidate *c = t->of[g].example;
     snprintf(count, sizeof count, "%d", t->of[g].count);
-    snprintf(cut, sizeof cut, "%.24s %.120s", c->kind, c->tune);
-    const char *const cells[COLUMNS] = {report_status_name(t->of[g].status), t->of[g].pattern, count, c->reason, cut};
+    snprintf(tiling, sizeof tiling, "%.24s %.120s", c->kind, c->tune);
+    const char *const cells[COLUMNS] = {report_status_name(t->of[g].status), t->of[g].pattern, count, c->reason,
+                                        tiling};
     report_table_row(out, columns, COLUMNS, cells);
   }
   report_table_finish(out);

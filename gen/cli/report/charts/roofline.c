@@ -37,7 +37,7 @@ typedef struct plot {
   int count, left_out;
   int64_t hidden[HIDDEN_MAX]; /* ascending; the last stands for all that find no room */
   int hidden_count;
-  double bare_tflops; /* the best of the bare products */
+  double baseline_tflops; /* the best of the GEMM baselines */
   const char *gpu;
   const struct card *card;
 } plot;
@@ -98,8 +98,8 @@ static void add(plot *p, const report_bench *row, const char *gpu, const char *w
   *q = (point){flops / bytes, tflops, row->hidden, strcmp(row->which, "forward") != 0, ""};
   snprintf(q->name, sizeof q->name, "%.40s \u00b7 N %lld \u00b7 V %lld \u00b7 %.80s", row->which, (long long)row->rows,
            (long long)row->vocab, who);
-  if (row->bare_ms > 0 && row->active == row->rows && 1e-9 * flops / row->bare_ms > p->bare_tflops)
-    p->bare_tflops = 1e-9 * flops / row->bare_ms;
+  if (row->baseline_ms > 0 && row->active == row->rows && 1e-9 * flops / row->baseline_ms > p->baseline_tflops)
+    p->baseline_tflops = 1e-9 * flops / row->baseline_ms;
 }
 
 /* The best forward kernels of the tuning records are passes too, but for a few microseconds. */
@@ -115,7 +115,7 @@ static void collect(const report_data *data, plot *p) {
     row.vocab = spec->vocab;
     row.gemms = 1;
     row.ms = data->candidates[best].ms;
-    row.bare_ms = report_data_bare_ms(data, s, "forward");
+    row.baseline_ms = report_data_baseline_ms(data, s, "forward");
     add(p, &row, data->runs[spec->run].gpu, "tuned");
   }
   for (int i = 0; i < data->bench_count; i++) {
@@ -140,8 +140,8 @@ static void draw_limits(FILE *out, const plot *p, const report_scale *x, const r
     report_svg_line(out, report_scale_at(x, ridge), report_scale_at(y, p->card->tflops), x->to,
                     report_scale_at(y, p->card->tflops), "limit");
   }
-  if (p->bare_tflops > 0)
-    report_svg_line(out, x->from, report_scale_at(y, p->bare_tflops), x->to, report_scale_at(y, p->bare_tflops),
+  if (p->baseline_tflops > 0)
+    report_svg_line(out, x->from, report_scale_at(y, p->baseline_tflops), x->to, report_scale_at(y, p->baseline_tflops),
                     "base");
 }
 
@@ -186,8 +186,8 @@ static void write_legend(FILE *out, const plot *p) {
              1e-12 * p->card->bytes_per_s);
     report_legend_line(out, "limit", "solid line", text);
   }
-  if (p->bare_tflops > 0) {
-    snprintf(text, sizeof text, "best bare products here: %.0f TFLOP/s", p->bare_tflops);
+  if (p->baseline_tflops > 0) {
+    snprintf(text, sizeof text, "best GEMM baselines here: %.0f TFLOP/s", p->baseline_tflops);
     report_legend_line(out, "base", "dashed line", text);
   }
   report_legend_finish(out);

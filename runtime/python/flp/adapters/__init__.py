@@ -1,6 +1,6 @@
 """Adapters: flp inside trainers that exist, each at one seam, put in by install() and taken out by uninstall().
 
-Invariants: a host is touched only where an adapter says so and only after all its seams were recognised; what an
+Invariants: a host is touched only where an adapter names it and only after all its seams were recognised; what an
 adapter replaced stands there again after uninstall(), object for object; what flp cannot take goes to the host's own
 function.
 """
@@ -17,12 +17,12 @@ _installed = {}
 def install(host, *, untested=False):
     """Lets a trainer compute its log-probabilities through flp.
 
-    host      "trl", "agilerl", "verl", "openrlhf", "slime" or "miles"; flp/adapters/<host>.py says which functions
+    host      "trl", "agilerl", "verl", "openrlhf", "slime" or "miles"; flp/adapters/<host>.py lists the functions
     untested  True: accept a version and a source text that the adapter was not tested with, as long as the seams'
-              parameters have the same names; said as a warning
+              parameters have the same names; logged as a warning
     Imports the host's modules at the seams. Call it once in each process, before training starts; again, it does
     nothing. Arguments that flp cannot take (a sharded or quantised head, an output that it does not compute, ...) go to
-    the host's own function, which is said once a reason through flp's log.
+    the host's own function, which flp's log reports once per reason.
     error:  ArgumentError for another name; HostError if the host is not there or is not what the adapter was written
             for: nothing has been replaced then
     thread: call it from one

@@ -5,21 +5,21 @@ from .. import _c, _check, _select
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
-_said = set()
+_logged = set()
 
 
 def to_host(host, reason, function, *arguments, **keywords):
-    """The host's own function, with the reason said once."""
-    if (host, reason) not in _said:
-        _said.add((host, reason))
+    """The host's own function, with the reason logged once."""
+    if (host, reason) not in _logged:
+        _logged.add((host, reason))
         _c.log(_c.LOG_WARNING, "%s: its own %s runs instead of flp's, because %s"
                % (host, getattr(function, "__qualname__", function), reason))
     return function(*arguments, **keywords)
 
 
 def forget(host):
-    """Lets every reason of a host be said again."""
-    _said.difference_update([said for said in _said if said[0] == host])
+    """Lets every reason of a host be logged again."""
+    _logged.difference_update([logged for logged in _logged if logged[0] == host])
 
 
 def refusal(hidden, weight, bias=None):

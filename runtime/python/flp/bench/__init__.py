@@ -1,4 +1,4 @@
-"""python -m flp.bench: flp.linear_logprob beside the bare matrix products and beside other libraries' ways.
+"""python -m flp.bench: flp.linear_logprob beside the GEMM baselines and beside other libraries' ways.
 
 Folders and files: options (the command line), cases and data (what is computed, on which tensors), ours and peers/ (who
 computes it, one file a library, all behind peers/seam.py), bare (the matrix products alone), reference (fp64), clock,

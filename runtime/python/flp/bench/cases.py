@@ -1,8 +1,8 @@
 """Cases: which passes over which shapes are compared. Pure; no tensors.
 
-Invariant: every subject of a case is compared with the same number of bare matrix products: one for forward; for a
-training step one for each gradient and the scores, twice where ours keeps nothing of them (mode R), once where it keeps
-exponentials (mode S) or trains by a loss whose gradients are made in one sweep (mode P).
+Invariant: every subject of a case is compared with the same number of GEMM baselines: one for forward; for a
+training step one for each gradient and the scores, twice where ours keeps nothing of them (recompute mode), once where
+it saves exponentials (save mode) or trains by a loss whose gradients are made in one sweep (stream mode).
 """
 import dataclasses
 from typing import Optional
@@ -29,7 +29,7 @@ class Case:
     softcap: Optional[float] = None
     budget: Optional[int] = None  # workspace bytes of ours; None: its default
     loss: Optional[str] = None  # trained by: a rule of LOSSES, alone or with +k1, +k2, +k3
-    save: Optional[bool] = None  # whether ours keeps exponentials; None: where the budget holds them
+    save: Optional[bool] = None  # whether ours saves exponentials; None: where the budget holds them
     accumulate: bool = False  # a loss: ours adds the weight's gradient to an fp32 buffer
 
     @property
@@ -47,7 +47,7 @@ class Case:
 
     @property
     def products(self):
-        """How many of each bare product stand for this case."""
+        """How many of each GEMM baseline stand for this case."""
         counts = {"scores": 2 if self.grads and not (self.loss or self.save) else 1}
         counts.update(("grad_" + grad, 1) for grad in self.grads)
         return counts

@@ -11,12 +11,12 @@ from .cases import DTYPES, ENTROPIES, GRADS, LOSSES
 
 PROGRAM = "python -m flp.bench"
 
-DESCRIPTION = """Times flp.linear_logprob beside the bare matrix products of the same shapes and beside other libraries.
+DESCRIPTION = """Times flp.linear_logprob beside the GEMM baselines of the same shapes and beside other libraries.
 
 Everything runs on the same random tensors, in one process, in bursts, interleaved in another random order each round.
-Figures are medians over the rounds with the least and the most. A ratio is to the bare products of the same work: 1 for
-forward; for forward+backward the scores again and one for each gradient, whoever computes it; with --save and --loss the
-scores once.
+Figures are medians over the rounds with the least and the most. A ratio is to the GEMM baselines of the same work: 1
+for forward; for forward+backward the scores again and one for each gradient, whoever computes it; with --save and
+--loss the scores once.
 Errors are the largest over a sample of rows, against fp64; those of gradients are relative to the largest element.
 Memory is torch's peak above what was there before the call, results included."""
 
@@ -28,7 +28,7 @@ EPILOG = """examples:
       --json peers.json
   # steps of GRPO with its divergence, gradients and loss in one call; the weight's gradient into an fp32 buffer
   {program} --vocab 151936 --hidden 4096 --grad hidden,weight --loss grpo+k3 --accumulate --budget 1.5G
-  # exponentials kept from forward to backward (mode S)
+  # exponentials saved from forward to backward (save mode)
   {program} --vocab 151936 --hidden 4096 --grad hidden,weight --save --budget 4G
   # only two peers; all but one
   {program} --vocab 32768 --hidden 2048 --peers cce,verl
@@ -68,7 +68,7 @@ class Options:
     seed: int
     peer_seconds: float
     seconds: float
-    bare: bool
+    baseline: bool
     json: Optional[str]
     quiet: bool
 
@@ -194,7 +194,7 @@ def add_case_options(parser):
     group.add_argument("--accumulate", action="store_true",
                        help="with --loss: ours adds the weight's gradient to an fp32 buffer")
     group.add_argument("--save", action="store_true", default=None,
-                       help="ours keeps exponentials from forward to backward, whatever the budget")
+                       help="ours saves exponentials from forward to backward, whatever the budget")
     group.add_argument("--device", type=device, default="cuda", metavar="WHERE",
                        help="cuda (default), a CUDA ordinal, or cpu")
 
@@ -205,7 +205,8 @@ def add_run_options(parser):
                        help="all (default), none, or names as below")
     group.add_argument("--skip", type=skipped, action="append", default=[], metavar="NAME=REASON",
                        help="leave a peer out and give this reason in the record")
-    group.add_argument("--no-bare", dest="bare", action="store_false", help="without the bare matrix products")
+    group.add_argument("--no-baseline", dest="baseline", action="store_false", help="without the GEMM baseline")
+    group.add_argument("--no-bare", dest="baseline", action="store_false", help=argparse.SUPPRESS)
     group.add_argument("--burst-ms", type=number(60000), default=75.0, metavar="MS",
                        help="least length of a burst of calls; default 75")
     group.add_argument("--rounds", type=integer(1, 1000), default=7, help="bursts of each subject; default 7")

@@ -40,7 +40,7 @@ class Flp(Peer):
         return self.held
 
     def details(self, hidden, weight, bias, target, case):
-        """What runs: the rung, and how the pass that counts most is cut up."""
+        """What runs: the rung, and the chunks of the pass that counts most."""
         plan = flp.explain(hidden, weight, target, bias, entropy=case.entropy != "none", softcap=case.softcap,
                            budget=case.budget, save=case.save, loss=case.loss,
                            grad_weight_accumulate=self.buffer(weight, case))

@@ -54,7 +54,7 @@ def text_of(record):
 
 
 def probe(path):
-    """Tells before the work whether a record can be written; leaves what is there as it is. error: OSError"""
+    """Checks before the work whether a record can be written; leaves what is there as it is. error: OSError"""
     if path is None or path == "-":
         return
     is_new = not os.path.lexists(path)

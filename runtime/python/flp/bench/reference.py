@@ -23,7 +23,7 @@ def sample_of(count, most, seed):
 
 
 class Reference:
-    """rows: ids of the sampled rows; logprob, entropy: of these; whole: whether dW can be told."""
+    """rows: ids of the sampled rows; logprob, entropy: of these; whole: whether dW is known."""
 
     def __init__(self, data, softcap, seed):
         self.data, self.softcap = data, softcap

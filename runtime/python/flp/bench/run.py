@@ -10,9 +10,9 @@ import time
 
 import torch
 
-from . import bare, cases, clock, data, limits, memory, ours, peers, record, reference, rounds
+from . import baseline, cases, clock, data, limits, memory, ours, peers, record, reference, rounds
 
-# Of the seconds of a run, for the rounds of one number of rows at least; preparing ends before.
+# Least share of a run's seconds for the rounds of one number of rows; preparation ends before.
 ROUNDS_SHARE = 0.3
 # Fields of a row that only a measured one fills.
 FIGURES = ("ms", "ms_low", "ms_high", "bare_ms", "ratio", "tflops", "extra_bytes", "result_bytes", "logprob_error",
@@ -170,7 +170,7 @@ class Run:
             torch.cuda.set_device(self.device)
         self.clock = clock.CudaClock() if self.device.type == "cuda" else clock.HostClock()
         self.begun = time.monotonic()
-        self.rows, self.bare = [], []
+        self.rows, self.baseline = [], []
 
     def say(self, text):
         if not self.options.quiet:
@@ -205,11 +205,11 @@ class Run:
         return entry
 
     def products(self, tensors, wanted):
-        """The bare products that the cases need, or None."""
-        if not self.options.bare:
+        """The GEMM baselines that the cases need, or None."""
+        if not self.options.baseline:
             return None
         names = [name for name in cases.PRODUCTS if any(name in case.products for case in wanted)]
-        return bare.Bare(tensors, names, self.device)
+        return baseline.Baselines(tensors, names, self.device)
 
     def measure_rows(self, head, n, loaded, deadline):
         """All cases of one number of rows."""
@@ -227,7 +227,7 @@ class Run:
         done = rounds.measure(subjects, self.clock, self.options.rounds, self.options.burst_ms, self.options.seed,
                               deadline)
         self.rows += [entry.row(products and products.case_ms(entry.case), done) for entry in entries]
-        self.bare += products.rows() if products else []
+        self.baseline += products.rows() if products else []
 
     def record(self):
         """Runs everything -> the record. error: ContextLost, Unavailable"""
@@ -244,6 +244,6 @@ class Run:
             raise limits.Unavailable("no memory for the data: " + limits.reason_of(error)) from error
         result = record.head(self.command, self.device)
         result.update(torch=torch.__version__, burst_ms=self.options.burst_ms, rounds=self.options.rounds,
-                      seed=self.options.seed, memory=record.MEMORY, bare=self.bare,
+                      seed=self.options.seed, memory=record.MEMORY, bare=self.baseline,
                       peers=[contender.state() for contender in loaded], rows=self.rows)
         return result

@@ -49,10 +49,11 @@ def grouped(pairs):
 
 
 def case_lines(rows, absent):
-    """One case: who was measured, fastest first, then who was not and why; the absent are told once, at the end."""
+    """One case: who was measured, fastest first, then who was not and why; the absent are listed once, at the end."""
     measured = sorted((row for row in rows if row["ms"] is not None), key=lambda row: row["ms"])
-    bare = rows[0]["bare_ms"]
-    out = ["", title_of(rows[0]) + ("" if bare is None else ": %d bare products, %.3f ms" % (rows[0]["gemms"], bare))]
+    baseline = rows[0]["bare_ms"]
+    out = ["", title_of(rows[0]) +
+           ("" if baseline is None else ": %d GEMM baselines, %.3f ms" % (rows[0]["gemms"], baseline))]
     if measured:
         out += lines_of([COLUMNS] + [cells(row) for row in measured])
     out += ["%s: rung %s, mode %s, plan %s" % (row["peer"], row["rung"], row["mode"], row["plan_id"])
@@ -65,7 +66,7 @@ def case_lines(rows, absent):
 def bare_lines(rows):
     if not rows:
         return []
-    listed = [("N", "bare product", "backend", "ms", "least .. most", "TFLOP/s", "")]
+    listed = [("N", "GEMM baseline", "backend", "ms", "least .. most", "TFLOP/s", "")]
     for row in rows:
         if row["ms"] is None:
             listed.append((str(row["N"]), row["product"], row["backend"], "-", row["reason"], "", ""))

@@ -57,7 +57,7 @@ class _Device:
     def __init__(self):
         self.levels, self.counts, self.used = [], {}, None
         self.idle = 0  # of torch's allocator at the last poll
-        self.held = {}  # what torch said at the beginning
+        self.held = {}  # what torch reported at the beginning
 
     def add(self, time_us, source, reserved, allocated, count, fragmentation):
         """A level of a source that grew if count, which never falls, rose above what it was at first: 0 unless set."""
@@ -75,12 +75,12 @@ class Profiler:
                     ...
 
     devices      CUDA devices to watch; None: all. Arenas are watched wherever they are
-    max_entries  how many events of torch's allocator are kept, the latest; a report says "truncated" if there were more
+    max_entries  how many events of torch's allocator are kept, the latest; a report has "truncated" if there were more
 
     With torch 2.1 or newer the recording is a "trace": torch records the history of its allocator without stacks (some
     hundred bytes of host memory and a microsecond an event), reserved and every growth are exact, and allocated is
     exact but for the padding of blocks, which a trace does not have. It is read backwards from what is held at the end:
-    "drift" says how far this comes out from torch's own totals at the beginning. Boundaries of phases and steps are
+    "drift" is the difference from torch's own totals at the beginning. Boundaries of phases and steps are
     placed by the clock, to some microseconds. A recording that is under way already is used and left on.
     With older torch it is a "poll": the totals at calls of flp, phases, steps and marks; a growth is noticed at the
     next poll, its fragmentation is that of the poll before, and peaks in between are missed.
@@ -255,7 +255,7 @@ def read_snapshot(path):
 
 
 def _of_trace(snapshot, ordinal, since_us=0, limit=None):
-    """-> the events of a device, its pool before them, what a report says of the two"""
+    """-> the events of a device, its pool before them, their part of a report"""
     events = snapshots.events_of(snapshot, ordinal, since_us)
     pool = snapshots.pool_of(snapshot, ordinal)
     timeline.rewind(pool, events)

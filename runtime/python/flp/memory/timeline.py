@@ -7,7 +7,7 @@ the driver was asked for, whoever uses it later.
 import bisect
 import collections
 
-# An entry of torch's device_traces. Of its actions, those of SEGMENTS and BLOCKS move bytes; all others are ignored.
+# An entry of torch's device_traces. The actions in SEGMENTS and BLOCKS move bytes; all others are ignored.
 Event = collections.namedtuple("Event", "time_us action address bytes")
 # The totals of a source that does not show its blocks; grown: whether it got more from the driver since its last level,
 # and its own fragmentation then.

@@ -14,7 +14,8 @@ def linear_logprob(hidden, weight_shard, target, bias_shard=None, *, group=None,
                    vocab_total=None, temperature=1.0, entropy=False, softcap=None, scale=1.0, ignore_index=-100,
                    budget=None, rows=None, merge="sum", reduce_grad_hidden=True, reduce_dtype=torch.float32,
                    sequence_parallel=False, gather=None, grad_weight_accumulate=None):
-    """flp.linear_logprob of a head whose vocabulary is cut over the ranks of a group; every rank makes the same call.
+    """flp.linear_logprob of a head whose vocabulary is sharded over the ranks of a group; every rank makes the same
+    call.
 
     hidden        (..., D) the same on every rank; with sequence_parallel this rank's rows, (N/R, D) or (S/R, B, D)
     weight_shard  (this rank's V, D), shards in rank order, of any sizes; or a DTensor of Shard(0) over the group.

@@ -12,7 +12,7 @@ from .. import _check
 
 # offset, valid and total as linear_logprob_partial has them. valid 0: the rank has nothing but padding.
 Place = collections.namedtuple("Place", "offset valid total")
-# A tensor of this rank, its Place where a DTensor told it, and whether every rank has the whole of it.
+# A tensor of this rank, its Place where a DTensor gave it, and whether every rank has the whole of it.
 Local = collections.namedtuple("Local", "tensor place replicated")
 
 FSDP_WINDOW = "a parameter of FSDP in its module's forward(), or between module.unshard() and module.reshard()"
@@ -62,7 +62,7 @@ def _of_dtensor(field, tensor, group):
 def place_of(weight, rows, given, group):
     """The Place of a shard of so many rows; weight is the caller's own object, which the sizes are remembered by.
 
-    given   Place of what the caller said, None for the rest
+    given   Place of what the caller gave, None for the rest
     """
     place = given
     if given.offset is None or given.total is None:
@@ -89,7 +89,7 @@ def _from_sizes(rows, given, group, device):
         if valid > own:
             _check.refuse(ValueError, "vocab_valid", "%d on rank %d of the group" % (valid, rank),
                           "at most the %d rows of its shard" % own)
-    # Ranks that say nothing of padding have none, or, where the total is given, all of it at the end.
+    # Ranks that give no padding have none, or, where the total is given, all of it at the end.
     real = [own if valid < 0 else valid for own, valid, _ in sizes]
     before = sum(real[:group.rank])
     counted = all(valid < 0 for _, valid, _ in sizes) and given.total is not None

@@ -1,4 +1,4 @@
-"""The seam: what a peer must be able to say and do.
+"""The seam: what a peer must provide.
 
 Invariants: importing an adapter imports nothing of the library behind it, load() does; run() computes on the caller's
 tensors and returns tensors of N elements that autograd can reach hidden and weight from; whatever a peer raises is a
@@ -79,7 +79,7 @@ class Peer:
 
 
 def version_of(distribution, module=None):
-    """The installed version by its metadata, else as the module tells it."""
+    """The installed version by its metadata, else by the module's attribute."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

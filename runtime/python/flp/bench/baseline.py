@@ -1,4 +1,4 @@
-"""The bare matrix products of a case: torch.matmul on the same operands, by each of torch's cuBLAS backends.
+"""The GEMM baselines of a case: torch.matmul on the same operands, by each of torch's cuBLAS backends.
 
 Invariants: the backend is set for one call and put back, so peers run torch as they would elsewhere; where the scores
 do not fit beside everything else, a product is timed on the first columns of the vocab and its time scaled to all.
@@ -8,7 +8,7 @@ import torch
 from .rounds import Subject
 
 BACKENDS = ("cublas", "cublaslt")
-# Of the free memory, for the scores: peers that keep scores of their own need the rest.
+# Share of the free memory for the scores: peers that hold scores themselves need the rest.
 SCORES_SHARE = 0.25
 COLUMN_STEP = 1024
 
@@ -47,7 +47,7 @@ def columns_that_fit(n, vocab, element_bytes, device):
     return vocab if columns >= vocab else min(vocab, max(COLUMN_STEP, columns // COLUMN_STEP * COLUMN_STEP))
 
 
-class Bare:
+class Baselines:
     """The products that some cases of one number of rows need, as subjects of the rounds."""
 
     def __init__(self, data, names, device):
