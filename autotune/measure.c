@@ -6,7 +6,7 @@
 
 #include "runtime/base/status.h"
 
-/* A burst that came out short, for clocks rose since it was sized, is made longer and taken again, so often at most. */
+/* Limit of repetitions of a burst that was too short because clocks rose since it was sized. */
 enum { BURST_TRIES = 4 };
 
 static flp_status check(const measure_clock *clock, CUresult result, const char *what) {
@@ -40,8 +40,8 @@ flp_status measure_burst(measure_clock *clock, const measure_item *item, int64_t
   return FLP_OK;
 }
 
-/* Sizes the bursts of an item. One that is known to fill them with a call needs none for it; others one to warm up, and
- * unless it takes two bursts already, one to guess from and a quarter of a burst to know. */
+/* Sizes the bursts of an item. An item whose single call fills a burst needs no trial. Others need one call to warm up
+ * and, unless that lasts two bursts, one call for an estimate and a quarter of a burst to refine it. */
 static flp_status calibrate(measure_clock *clock, const measure_item *item, double burst_ms, int64_t *repeats) {
   double ms = 0;
   *repeats = 1;

@@ -1,8 +1,8 @@
 /* measure.h: times pieces of device work against each other in one run.
  *
  * Each piece is repeated in bursts long enough for clocks and power to settle, one burst of every piece a round, in an
- * order that is random and new each round: a slow neighbour in a fixed order flatters whatever follows it. The median
- * over the rounds stands for a piece, least and greatest for the noise. */
+ * order that is random and new each round: in a fixed order a slow piece would favour the one that follows it. The
+ * median over the rounds stands for a piece, least and greatest for the noise. */
 #ifndef FLP_AUTOTUNE_MEASURE_H
 #define FLP_AUTOTUNE_MEASURE_H
 

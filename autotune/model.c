@@ -10,8 +10,8 @@ static const double wide_products = 6;
 /* Used where the driver names none: H200. */
 static const double default_sms = 132, default_clock = 1.98e9, default_l2 = 50 << 20, default_bandwidth = 4.8e12;
 
-/* What a multiplication takes, in those of a tensor core at its full clock. A card that multiplies without pause
- * stands at its power limit, so that whatever moves data slows the clock for all: costs add up and hide nowhere.
+/* Costs in multiplications of a tensor core at full clock. A card that multiplies without pause is at
+ * its power limit, so moving data slows the clock for everything: costs add up and none is hidden.
  * Fitted by autotune/tuning_records.py to autotune/bench/tune_forward_4096.json, which it misses by 3.6 percent
  * (standard deviation, up to 1.2 times the fastest); `memory` and `shared_products` are from the
  * tiles that were best at ten hidden sizes: there a multiplication takes the same time in all large tiles. */
@@ -53,7 +53,7 @@ typedef struct product {
   int sweeps;        /* row panels stay while all columns pass by */
 } product;
 
-/* Clocks of one CTA for one tile, but for what depends on other tiles. */
+/* Clocks of one CTA for one tile, without effects of other tiles. */
 static double tile_clocks(const product *x, const flp_tunables *t) {
   double rows = t->rows, columns = t->columns, per = rows * columns;
   int ping_pong = t->schedule == FLP_SCHEDULE_PING_PONG;
@@ -66,7 +66,7 @@ static double tile_clocks(const product *x, const flp_tunables *t) {
   return cost * per * x->k / tensor_rate * (x->element > 2 ? wide_products : 1);
 }
 
-/* A factor for operands that come from device memory more than once. */
+/* Cost factor of operands that are read from device memory more than once. */
 static double reread_factor(const machine *m, const product *x, const flp_tunables *t, double panels, double tile) {
   double panel_rows = (double)t->rows * t->cluster, clusters = floor(m->sms / t->cluster);
   double sweeps = ceil(panels / t->raster), sweep_panels = ceil(panels / sweeps);
@@ -80,15 +80,15 @@ static double reread_factor(const machine *m, const product *x, const flp_tunabl
   return 1 + share.memory * fmax(0, wave / tile - memory_free);
 }
 
-/* Rounds of units that clusters take in turn. The last, partial one takes single leaves where there are pairs of
- * them and all can run at once; behind a whole one it mostly hides in what the first have left over. */
+/* Rounds of units that clusters take in turn. The last, partial round takes single leaves if units are pairs
+ * and all can run at once; behind a whole round it mostly runs in the time that others leave over. */
 static double rounds_of(double waves, int pairs) {
   double whole = floor(waves), rest = waves - whole;
   double tail = rest <= 0 ? 0 : pairs && rest <= 0.5 ? 0.5 : 1;
   return whole > 0 ? whole + fmin(tail, rest + 0.5) : tail;
 }
 
-/* Units of a product, in rounds of all clusters, and what a cluster takes for one. */
+/* Units of a product, in rounds of all clusters, and the time of one unit. */
 typedef struct units {
   double waves, seconds;
 } units;

@@ -5,7 +5,7 @@
  * nothing hides. Then come how evenly units fill the clusters, operands that L2 does not keep, and what forward_keep
  * stores: 2 bytes a score at the rate of device memory, as costs add up where power is what binds. The shares are
  * fitted to a record of one H200 at its power limit; it ranks, and predicts times to some percent.
- * source: kernels.md section 6 of the design for the form */
+ * source: `autotune/tuning_records.py fit` for the shares */
 #ifndef FLP_AUTOTUNE_MODEL_H
 #define FLP_AUTOTUNE_MODEL_H
 

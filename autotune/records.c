@@ -100,7 +100,7 @@ static flp_status read_version(records *file, int64_t *version, int64_t *tables)
   return status;
 }
 
-/* A number of version proves little: every column must be there. */
+/* The version number proves little, so every column is checked. */
 static flp_status check_columns(const records *file) {
   static const char *const columns[] = {
       "SELECT id, started, finished, command, gpu, multiprocessors, driver, flp_version, sources, seed, budget_s, "
@@ -122,7 +122,7 @@ static flp_status check_columns(const records *file) {
   return FLP_OK;
 }
 
-/* Under the lock of a writer, for two may create the same file at once. */
+/* Under a writer's lock: two processes may create the same file at once. */
 static flp_status create_schema(records *file) {
   int64_t version = 0, tables = 0;
   FLP_TRY(records_begin(file));
@@ -225,7 +225,7 @@ const char *records_kind(const search_candidate *c) {
   return c->kind ? flp_kernel_kind_name(c->kind) : "layout";
 }
 
-/* A layout's mode stands where a kernel has its tunables. */
+/* For a layout, the mode's name is in the column of the tunables. */
 static void tune_text(const search_candidate *c, char out[FLP_TUNABLES_TEXT_BYTES]) {
   if (c->kind)
     flp_tunables_text(&c->tune, out);

@@ -11,8 +11,8 @@
  *              spec.rows rows: forward, backward, what save mode makes of both, or a step of stream mode;
  *              ratio: to that of the untuned default (is_default) in the same group of bursts
  *   bare       GEMM baselines of the same shapes, timed among them
- * Rows are written one at a time in transactions of their own, so that a process that is killed leaves what it had. Not
- * before the run ends is it forced onto the disk: at some 10 ms a row that would take a good part of the budget. */
+ * Rows are written one at a time in transactions of their own, so that a process that is killed leaves what it had. The
+ * file is synced at the end of the run only: 10 ms a row would cost much of the budget. */
 #ifndef FLP_AUTOTUNE_RECORDS_H
 #define FLP_AUTOTUNE_RECORDS_H
 
@@ -22,7 +22,7 @@ enum { RECORDS_VERSION = 1 };
 
 typedef struct records records;
 
-/* Opens or creates a file. error: IO, CORRUPT if it is none of these or of another version */
+/* Opens or creates a file. error: IO; CORRUPT if it is another kind of file or another version */
 flp_status records_open(const char *path, records **out);
 void records_close(records *file);
 

@@ -8,12 +8,12 @@
 
 #include "runtime/base/status.h"
 
-/* Candidates of one group: as many as are compiled side by side, and so few that stopping and the deadline come
+/* Candidates of one group: enough to compile side by side, few enough to stop
  * soon. */
 enum { GROUP = SEARCH_GROUP_MAX, KEEP_ONE_IN = 3, FINALISTS_MOST = SEARCH_GROUP_MAX, FINALISTS_LEAST = 2 };
-/* Samples of a round beside those of the candidates: the default's, which is taken twice. */
+/* Samples of a round beside the candidates': two of the default. */
 enum { BESIDE = 2 };
-/* Bounds of what counts as noise: what no clock resolves, and what would hide real differences. */
+/* Bounds of the noise: below, no clock resolves it; above, it would hide real differences. */
 static const double noise_least = 0.002, noise_most = 0.03, noise_unknown = 0.05, noise_between = 0.005;
 /* Fractions of the time budget: all middle passes together; upper limit of the last pass. */
 static const double middle_part = 0.15, last_part = 0.5;
@@ -73,7 +73,7 @@ static int compare_ratio(const void *a, const void *b) {
   return by_order(x, y);
 }
 
-/* Those that are tried or have been, the untuned default left out, in their order. Returns their number. */
+/* Lists the candidates that are or were tried, in their order, without the default. Returns their number. */
 static int list_order(search_candidate *candidates, int count, search_candidate **out) {
   int listed = 0;
   for (int i = 1; i < count; i++)
@@ -137,7 +137,7 @@ typedef struct search {
   search_result *out;
   double start;
   uint64_t seed;
-  double make_s, sample_s;  /* that making a candidate takes, and timing it a round; 0: not known yet */
+  double make_s, sample_s;  /* time to make a candidate, and to time it for a round; 0: not known yet */
   search_candidate **order; /* of those that are tried */
   int order_count;
   double done, work; /* rounds of a candidate, for the progress */
@@ -151,7 +151,7 @@ static double left(const search *s) {
   return s->options->budget_s - elapsed(s);
 }
 
-/* Seconds that the last pass will take, as far as is known: without it nothing but the default can be chosen. */
+/* Expected seconds of the last pass; without that pass only the default can be chosen. */
 static double last_seconds(const search *s) {
   double all = s->sample_s * (s->options->finalists + BESIDE) * s->options->final_rounds;
   return fmin(all, last_part * s->options->budget_s);
@@ -163,7 +163,7 @@ static int fitting(double seconds, double each, int least, int most) {
   return seconds < each * least ? least : (int)(seconds / each);
 }
 
-/* Candidates of the next group of the first pass, of which the first so many are made whatever the deadline. */
+/* Candidates of the next group of the first pass; `count` of them are made whatever the deadline. */
 static int group_size(const search *s, int least) {
   const search_options *options = s->options;
   int most = options->group > 0 && options->group < GROUP ? options->group : GROUP;
@@ -192,7 +192,7 @@ static int is_stopped(search *s) {
   return s->out->stopped;
 }
 
-/* 1 if the search goes on to the next group of a pass that has to leave so much of the budget, beside the last pass. */
+/* 1 if the search starts the next group of a pass that must leave this share of the budget, and the last pass. */
 static int goes_on(search *s, double part) {
   double budget = s->options->budget_s;
   int late = budget > 0 && left(s) < part * budget + last_seconds(s);
@@ -236,7 +236,7 @@ static flp_status make_group(search *s, search_candidate **list, int count) {
   return FLP_OK;
 }
 
-/* Makes and times one group; those that turn out wrong are out of it. */
+/* Makes and times one group; wrong candidates drop out. */
 static flp_status run_group(search *s, search_candidate **list, int count, int rounds, int is_last) {
   search_candidate *ready[FINALISTS_MOST];
   search_sample samples[FINALISTS_MOST];
@@ -257,8 +257,8 @@ static flp_status run_group(search *s, search_candidate **list, int count, int r
   return FLP_OK;
 }
 
-/* The default and what was included, whatever the deadline; then those that are predicted to be the fastest while there
- * is time. */
+/* Times the default and included candidates whatever the deadline; then, while there is time, those with the
+ * best predictions. */
 static flp_status first_pass(search *s) {
   search_candidate *untuned = &s->all[0];
   int done = 0;
@@ -274,7 +274,7 @@ static flp_status first_pass(search *s) {
     if (!untuned->ready)
       return flp_fail(FLP_ERROR_INTERNAL, "the untuned default is %s: %s", search_status_name(untuned->status),
                       untuned->reason);
-    /* A plan holds modules and memory: only the better part stays. */
+    /* Plans hold modules and memory, so only the better part stays. */
     for (int i = 0; i < count; i++) {
       s->out->tried += !group[i]->is_default;
       if (group[i]->ready && group[i]->ratio > 1.15) release(s, group[i]);

@@ -1,18 +1,18 @@
 /* search.h: finds the fastest of a list of candidates in bounded time: successive halving beside the untuned default.
  *
- * The list is ordered by the cost model; who is predicted to be far behind the best is pruned. The rest is made ready
- * and verified in small groups, and timed in the same group as the default, so that what counts is the ratio of the two
+ * The list is ordered by the cost model; candidates with a prediction far behind the best are pruned. The rest is
+ * prepared and verified in small groups and timed in the same group as the default, so the ratio of the two is taken
  * under the same load. Then the better part is timed again with more rounds, until a few finalists share one group.
  *
- * Under a budget groups are as large and finalists as many as fit, down to what was included and the default, which are
- * timed whatever the deadline, and two finalists: where costs are known it is passed by the last pass at most.
+ * A budget limits the size of groups and the number of finalists. Included candidates, the default and two finalists
+ * are timed in any case. If costs are known, only the last pass can exceed the deadline.
  *
  * Invariants: what was not verified is never timed, what was not timed is never chosen. The default is chosen unless
  * another is faster by more than the noise, which is half the spread that the median finalist has over its rounds. Of
  * those that are within the noise of the fastest, the default comes first, then the least predicted time, then the
  * place in the list: an order that is the same on every machine. With the same times, the same is chosen.
  *
- * Everything that touches a device goes through search_device, so that tests can stand in a simulated one. */
+ * Everything that touches a device goes through search_device, so tests can simulate one. */
 #ifndef FLP_AUTOTUNE_SEARCH_H
 #define FLP_AUTOTUNE_SEARCH_H
 
@@ -60,7 +60,7 @@ typedef struct search_sample {
   measure_summary ms, reference; /* reference: the default in the same group */
 } search_sample;
 
-/* What measures. All but `context` and the last three must be there. */
+/* The device's functions. All but `context` and the last three are required. */
 typedef struct search_device {
   void *context;
   /* Makes candidates, at most SEARCH_GROUP_MAX, which may take seconds, and verifies them: sets ready, or status WRONG
@@ -88,12 +88,12 @@ const char *search_effort_name(search_effort effort); /* "quick" */
 typedef struct search_options {
   double prune_factor; /* predicted more than so many times the least: pruned */
   int most;            /* candidates that are tried, 0: all */
-  int group;           /* that the first pass makes and times together at most; 0: as many as can be */
+  int group;           /* most candidates of a group of the first pass; 0: the maximum */
   int first_rounds;    /* of the first pass */
   int finalists, final_rounds;
   double budget_s;         /* 0: no limit */
   uint64_t seed;           /* of the order in which a group is timed */
-  double make_s, sample_s; /* what making a candidate, and timing it a round, are expected to take; 0: not known */
+  double make_s, sample_s; /* expected time to make a candidate, and to time it for a round; 0: not known */
 } search_options;
 
 /* Those of an effort. */

@@ -26,7 +26,7 @@ static int find(void *library, const char *name, void *out) {
   return address != NULL;
 }
 
-/* Stays open for ever, as other code of the process may use it. */
+/* The library stays open: other code of the process may use it. */
 static void open_library(void) {
   void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) return;

@@ -19,7 +19,7 @@ typedef struct tile_space tile_space;
 flp_status space_open(flp_kernel_kind kind, const flp_spec *spec, const char *arch, tile_space **out);
 void space_close(tile_space *space); /* NULL is fine */
 
-/* What the template chooses by itself, every field set. */
+/* The template's default, every field set. */
 flp_tunables space_default(const tile_space *space);
 
 /* The tunables that are given, and defaults for those that are 0. */

@@ -75,13 +75,13 @@ typedef struct cublaslt {
   char path[CUBLASLT_PATH_BYTES];
 } cublaslt;
 
-/* Opens cuBLASLt and makes a handle; a context must be current on this thread.
- * Tried in turn: the file that FLP_CUBLASLT_LIBRARY names, and nothing else if it is set; libcublasLt.so.13 and .12 by
+/* Opens cuBLASLt and makes a handle; a context must be current on this thread. It
+ * tries in turn the file that FLP_CUBLASLT_LIBRARY names, and nothing else if it is set; libcublasLt.so.13 and .12 by
  * the loader's path, in the CUDA toolkit's usual place and in the NVIDIA wheels of the Python environments at hand.
  * error: UNAVAILABLE naming what was tried and why it failed */
 flp_status cublaslt_open(cublaslt *out);
 
-/* Destroys the handle; the library stays loaded, for CUDA libraries do not survive unloading. Zeroed is fine. */
+/* Destroys the handle. The library stays loaded: CUDA libraries do not survive unloading. Zeroed is fine. */
 void cublaslt_close(cublaslt *library);
 
 /* UNSUPPORTED with "what failed: CUBLAS_STATUS_X (n)"; OK for 0. */

@@ -187,7 +187,7 @@ static flp_status enqueue_attempt(void *context, CUstream stream) {
   return enqueue_by(a->product, a->algorithm, stream);
 }
 
-/* Those that the library does not refuse; a first call loads the kernel, too. */
+/* Keeps the algorithms that the library does not refuse; the first call also loads the kernel. */
 static flp_status try_all(gemm *product, measure_clock *clock, attempt *out, int *count) {
   *count = 0;
   for (int i = 0; i < product->algorithm_count; i++) {

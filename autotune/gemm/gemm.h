@@ -66,7 +66,7 @@ typedef struct gemm {
   size_t workspace_bytes;
 } gemm;
 
-/* Asks for the first algorithms that the library's heuristics name for a workspace; the first one is chosen.
+/* Gets the first algorithms that the library's heuristics name for a workspace; chooses the first.
  * error: UNSUPPORTED if there is none for this shape */
 flp_status gemm_create(const cublaslt *library, const gemm_shape *shape, size_t workspace_bytes, gemm *out);
 /* A zeroed one is fine. */
@@ -76,11 +76,11 @@ void gemm_destroy(gemm *product);
 flp_status gemm_enqueue(gemm *product, CUstream stream);
 /* The same as a piece of work to measure, which borrows the product. */
 measure_item gemm_item(gemm *product);
-/* The product by its first algorithm, which is what callers that do not choose get, torch.matmul among them. */
+/* The product by its first algorithm, which callers that do not choose get, e.g. torch.matmul. */
 measure_item gemm_first_item(gemm *product);
 
-/* Chooses the fastest of the algorithms on the operands that are set: the least median of bursts in random order, since
- * one after the other the first would run on a card that is still cool.
+/* Chooses the fastest of the algorithms on the operands that are set: the least median of bursts in random order,
+ * because in a fixed order the first would run on a card that is still cool.
  * error: UNSUPPORTED if every one is refused; as measure_run */
 flp_status gemm_choose(gemm *product, measure_clock *clock, const measure_options *options);
 

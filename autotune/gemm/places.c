@@ -1,6 +1,6 @@
 /* places.c: where a copy of cuBLASLt may lie.
  *
- * PyTorch and its kin bring their own in wheels, <site-packages>/nvidia/<part>/lib, which no loader's path names. */
+ * PyTorch and others bring a copy in wheels, <site-packages>/nvidia/<part>/lib, which no loader path names. */
 #include <glob.h>
 #include <limits.h>
 #include <stdio.h>

@@ -1,9 +1,10 @@
-/* lint.c: finds the mistakes with kernel values that Lua hides: a value is always true, and never equal to a constant.
+/* lint.c: finds mistakes with kernel values that Lua does not report: a value is always true, and never equal to a
+ * constant.
  *
  * A "known value" is a call of a word that always gives one, k.lt(a, b), or a local whose declaration is exactly such
- * a call and which no statement of the file assigns anew. Only those are judged, so ordinary Lua is never flagged:
- * optional values (`x and k.load(...) or nil`, `if bias then`) stay idiomatic. Files of losses have words of their own,
- * lt(a, b), and fields of `row` are values. */
+ * a call and which no statement of the file assigns anew. Only those are checked, so ordinary Lua is never flagged:
+ * optional values (`x and k.load(...) or nil`, `if bias then`) stay idiomatic. Files of losses use other words, lt(a,
+ * b), and fields of `row` are values. */
 #include "gen/lint/lint.h"
 
 #include <stdio.h>
@@ -114,7 +115,7 @@ static size_t value_call(const lint *l, size_t i) {
   return 0;
 }
 
-/* Behind a call these make it something else than the value. */
+/* After a call, these tokens make it something other than the value. */
 static bool is_suffix(const lint *l, size_t i) {
   static const char *const suffixes[] = {".", ":", "[", "(", "{", NULL};
   return is_any(l, i, suffixes) || l->tokens[i].kind == GEN_TOKEN_STRING;

@@ -1,7 +1,7 @@
 /* tokens.c: Lua or C source as a list of tokens, without comments and layout; no parser.
  *
- * Invariant: two texts have the same tokens only if a compiler reads the same program in them. It accepts whatever it
- * is given: what is not source is left to the language's parser to refuse. */
+ * Invariant: two texts have the same tokens only if a compiler reads the same program in them. It accepts any
+ * text; the language's parser refuses what is no source. */
 #include "gen/sources/tokens.h"
 
 #include <ctype.h>

@@ -40,7 +40,7 @@ static void after_fork_in_parent(void) {
     if (waited_for[i]) pthread_mutex_unlock(&locks[i]);
 }
 
-/* Made anew, not unlocked: a recursive lock belongs to the thread that took it, and that one is the parent's. */
+/* The lock is initialised again, not unlocked: a recursive lock belongs to the parent's thread. */
 static void after_fork_in_child(void) {
   static const pthread_mutex_t unlocked = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
   for (int i = 0; i < FLP_LOCK_COUNT; i++) locks[i] = unlocked;

@@ -13,7 +13,7 @@ flp_status flp_process_check(const char *what, unsigned made_in) {
                   what, what);
 }
 
-/* A blocked fault kills the process without the host's handler, which may report it, or expect it. */
+/* Faults stay unblocked: a blocked one would kill the process without the host's handler. */
 static void block_signals(sigset_t *before) {
   static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
   sigset_t all;

@@ -1,9 +1,9 @@
-/* process.h: what belongs to the whole process: its locks, its threads, and what a fork does to both.
+/* process.h: locks and threads of the process, and how they survive a fork.
  *
  * A fork copies one thread and every lock as it is. So the thread that forks first takes the locks below, in their
- * order, and what they protect is whole in the child, which starts with all of them free. Two are not waited for, as
- * they are held while the host's log callback runs, which may wait for the thread that forks (Python's callback waits
- * for the interpreter's lock): LOG protects nothing else, and of PACKS the child starts anew.
+ * order, and what they protect is whole in the child, which starts with all of them free. A fork does not wait for
+ * two of them. They are held while the host's log callback runs, which may wait for the forking thread (Python's
+ * callback waits for the interpreter's lock): LOG protects nothing else, and of PACKS the child starts anew.
  * No thread holds one of the others while it takes a second; all are recursive, since libcuda may fork in cuInit. */
 #ifndef FLP_PROCESS_H
 #define FLP_PROCESS_H
@@ -37,12 +37,12 @@ typedef enum flp_lock_id {
 void flp_lock(flp_lock_id id);
 void flp_unlock(flp_lock_id id);
 
-/* Grows by one with every fork on the way to this process, so that what a parent made can be recognised. */
+/* The number of forks that led to this process; it identifies objects that a parent made. */
 unsigned flp_process(void);
 
 /* ---- process.c ---- */
 
-/* Refuses what a parent process made. what: "plan", "arena". error: UNAVAILABLE */
+/* Refuses an object of a parent process. what: "plan", "arena". error: UNAVAILABLE */
 flp_status flp_process_check(const char *what, unsigned made_in);
 
 /* pthread_create of a thread that the host's signal handlers never run on: it blocks every signal but those that its

@@ -18,7 +18,7 @@ enum { VALUE_BYTES = sizeof((flp_setting *)0)->value };
 
 typedef void (*default_fn)(flp_setting *out);
 
-/* Writes a value of parts; leaves it empty if it does not fit, for half a path is another path. */
+/* Joins parts to a value; leaves it empty if it does not fit, because half a path is another path. */
 static void set(char value[VALUE_BYTES], const char *first, const char *second) {
   int length = snprintf(value, VALUE_BYTES, "%s%s", first, second);
   if (length < 0 || length >= VALUE_BYTES) value[0] = 0;
@@ -33,7 +33,7 @@ static void own_directory(char out[VALUE_BYTES]) {
   Dl_info info;
   struct link_map *map = NULL;
   if (!dladdr1(&anchor, &info, (void **)&map, RTLD_DL_LINKMAP) || !map) return;
-  /* A program that holds this code itself has no name there, and its argv[0] may be any. */
+  /* A program that links this code statically has no name there, and its argv[0] may be anything. */
   char *real = realpath(map->l_name[0] ? map->l_name : "/proc/self/exe", NULL);
   if (!real) return;
   char *slash = strrchr(real, '/');

@@ -46,7 +46,7 @@ const char *flp_version(void) {
 
 flp_status flp_fail(flp_status status, const char *format, ...) {
   int saved_errno = errno;
-  /* By way of a copy, so that an argument may be flp_error_detail() itself. */
+  /* Uses a copy: an argument may be flp_error_detail() itself. */
   char text[FLP_DETAIL_BYTES];
   va_list arguments;
   va_start(arguments, format);

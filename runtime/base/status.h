@@ -7,7 +7,7 @@
 #include "runtime/base/quantity.h"
 #include "runtime/flp.h"
 
-/* Sets this thread's detail sentence and returns status, so that `return flp_fail(...)` reads as one thought. */
+/* Sets this thread's detail sentence and returns status, for `return flp_fail(...)`. */
 flp_status flp_fail(flp_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Clears this thread's detail sentence; called at the top of public functions. */
@@ -65,7 +65,7 @@ typedef struct flp_setting {
   const char *name;   /* "FLP_CACHE_DIR" */
   const char *help;   /* one line */
   char value[1024];   /* in force, as the variable may be set to; "" if no value expresses it */
-  char unset[64];     /* what holds while there is no value; "" where there is one */
+  char unset[64];     /* description of the default; "" if there is a value */
   const char *source; /* "environment" or "default" */
 } flp_setting;
 

@@ -1,4 +1,4 @@
-/* structs.c: the one place that knows the sizes of public structs. See structs.h. */
+/* structs.c: the sizes of public structs. See structs.h. */
 #include "runtime/base/structs.h"
 
 #include <inttypes.h>
@@ -6,7 +6,7 @@
 
 #include "runtime/base/status.h"
 
-/* Sizes count words of 8 bytes. A size above the limit is no size but memory that nobody initialised. */
+/* Sizes count words of 8 bytes. A size above the limit is uninitialised memory. */
 enum { WORD = 8, STRUCT_BYTES_MAX = 4096 };
 
 /* X(id, type, what messages call it, name of its INIT value, bytes in release 0.1.0, which never change) */
@@ -50,7 +50,7 @@ static flp_status refuse_size(flp_struct_id id, uint32_t bytes) {
                   structs[id].bytes);
 }
 
-/* Fields that this release lacks ask for nothing while they are 0. */
+/* Fields that this release lacks have no effect while they are 0. */
 static flp_status check_beyond(flp_struct_id id, const void *given, uint32_t bytes) {
   for (uint32_t i = structs[id].bytes; i < bytes; i++)
     if (((const unsigned char *)given)[i])

@@ -1,8 +1,8 @@
 /* arena.c: flp_arena: blocks from the driver (or malloc), split into segments that are taken and given back.
  *
  * Invariants: the segments of a block cover it from first to last byte in address order, each a multiple of GRAIN; two
- * free neighbours of one stream are always one segment; a free segment is handed out only to the stream on which it
- * was last given back, because nothing orders the old work before another stream's. So within one stream reuse needs
+ * free neighbours of one stream are always one segment; a free segment is reused only on the stream on which it
+ * was last freed, because nothing orders the old work before another stream's. So within one stream reuse needs
  * no event, and `reserved - allocated` is exactly the sum of the free segments. */
 #include <inttypes.h>
 #include <pthread.h>
@@ -17,7 +17,7 @@
 
 enum {
   GRAIN = 256,          /* alignment that the kernels' 16-byte and bulk copies want, and flp.h promises */
-  BLOCK_GRAIN = 2 << 20 /* the driver maps device memory in pages of 2 MiB: less would be reserved for nobody */
+  BLOCK_GRAIN = 2 << 20 /* the driver maps device memory in pages of 2 MiB, so less would waste memory */
 };
 
 typedef struct segment {
@@ -36,7 +36,7 @@ typedef struct block {
 
 struct flp_arena {
   pthread_mutex_t lock;     /* of a device arena; those of the host share FLP_LOCK_HOST_ARENAS, for which forks wait */
-  unsigned process;         /* that made it: a device arena is of no use in a forked child */
+  unsigned process;         /* of the creator: a device arena cannot be used in a forked child */
   const flp_driver *driver; /* NULL on the host */
   flp_device device;
   CUcontext context;
@@ -171,8 +171,8 @@ static flp_status drop_block(flp_arena *arena, block **link, CUstream stream) {
   return FLP_OK;
 }
 
-/* Blocks that lie wholly free on this stream and are too small make way for the one that is about to come, so that
- * the arena stays one growing block instead of a collection of outgrown ones. */
+/* Frees blocks that are wholly free on this stream and too small for the next allocation,
+ * so that the arena stays one growing block. */
 static flp_status drop_outgrown(flp_arena *arena, CUstream stream) {
   for (block **link = &arena->blocks; *link;) {
     const segment *s = (*link)->first;
@@ -204,7 +204,7 @@ static flp_status grow(flp_arena *arena, uint64_t bytes, CUstream stream) {
   b->next = arena->blocks;
   arena->blocks = b;
   flp_arena_stats *stats = &arena->stats;
-  /* What was reserved and free could not serve this request: that is the fragmentation at this allocation. */
+  /* Memory that is reserved and free but does not fit this request is the fragmentation at this allocation. */
   stats->fragmentation_bytes = stats->reserved_bytes - stats->allocated_bytes;
   stats->reserved_bytes += size;
   stats->driver_allocations++;
@@ -240,7 +240,7 @@ flp_status flp_arena_create(int device, flp_arena **out) {
   return FLP_OK;
 }
 
-/* In a forked child: frees what is of this process, unless a thread of the parent was at work on it. */
+/* In a forked child: frees host memory, unless a thread of the parent was using it. */
 static void forget(flp_arena *arena) {
   if (pthread_mutex_trylock(&arena->lock) != 0) return;
   for (block *b = arena->blocks, *next; b; b = next) {
@@ -261,7 +261,7 @@ void flp_arena_destroy(flp_arena *arena) {
   int inside = enter(arena) == FLP_OK;
   for (block *b = arena->blocks, *next; b; b = next) {
     next = b->next;
-    /* Not in stream order: no stream is named here and those of the callers may be gone. As before flp_plan_destroy,
+    /* Frees without stream order: no stream is given here and the callers' may be gone. As before flp_plan_destroy,
      * the caller has synchronised; cuMemFree does not wait for memory that came from cuMemAllocAsync. */
     b->ordered = 0;
     (void)return_memory(arena, b, NULL);

@@ -50,7 +50,7 @@ static flp_status symbols_find(void *library, const char *path, flp_driver *driv
   return FLP_OK;
 }
 
-/* Like flp_driver_status, but a driver that does not start is an absent GPU, not a failed call. */
+/* Like flp_driver_status, but a driver that does not start counts as an absent GPU. */
 static flp_status start_failed(const flp_driver *driver, CUresult result, const char *what) {
   flp_driver_status(driver, result, what);
   return flp_fail(FLP_ERROR_UNAVAILABLE, "%s", flp_error_detail());

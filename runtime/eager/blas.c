@@ -1,8 +1,8 @@
 /* blas.c: OpenBLAS, opened at run time, for the products of the eager reference; plain C without it.
  *
  * Invariants: a library is used only if it passes a probe: right, and the same bits for a row wherever it stands in a
- * tile. It runs one thread while any pass of ours is inside, because the team brings its own; what the host had set is
- * put back when the last one leaves. */
+ * tile. It runs one thread while a pass of this library uses it, because the team has threads; the
+ * last pass restores the host's setting. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -107,7 +107,7 @@ static void open_blas(void) {
   blas.set_threads(before);
 }
 
-/* Passes that were inside at a fork never leave in the child: there what the host had set is still to be put back. */
+/* Passes that were running at a fork do not end in the child, which restores the host's setting here. */
 static void forget_parent(void) {
   if (blas.process != flp_process() && blas.inside > 0) {
     blas.set_threads(blas.threads_before);

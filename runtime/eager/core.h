@@ -42,7 +42,7 @@ typedef struct eager_team {
   atomic_llong next;
 } eager_team;
 
-/* Starts at most `threads` workers; fewer if the system has no more to give. */
+/* Starts at most `threads` workers; fewer if the system has no more. */
 void eager_team_start(eager_team *team, int threads);
 /* Does units 0 .. units-1, in any order, and returns when all are done. */
 void eager_team_run(eager_team *team, int64_t units, eager_work_fn work, void *context);
@@ -210,7 +210,7 @@ typedef struct eager_backward_memory {
   float *bias;           /* (chunk) */
   float *dz;             /* (panel/64, chunk/128) tiles of (64,128) */
   eager_record *records; /* (panel) */
-  float *grad_hidden;    /* (rows, D) by active row; rows = panel, or all of them in mode R_VOCAB */
+  float *grad_hidden;    /* (rows, D) by active row; rows = panel, or all of them in recompute-vocab mode */
   float *grad_weight;    /* (chunk, D) */
   double *grad_bias;     /* (chunk) */
 } eager_backward_memory;

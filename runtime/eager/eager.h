@@ -1,6 +1,6 @@
 /* eager.h: the multi-threaded CPU reference: every pass, option and dtype of flp.h on host pointers.
  *
- * It is the lowest rung of the ladder and the plainest statement of the contract: scores of a bounded block of rows in
+ * It is the lowest rung of the ladder and the simplest form of the contract: scores of a bounded block of rows in
  * fp32 (products through OpenBLAS when it can be opened, plain C otherwise), reductions in double. Results do not
  * depend on the number of threads. */
 #ifndef FLP_EAGER_H

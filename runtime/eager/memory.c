@@ -1,6 +1,6 @@
 /* memory.c: the sizes of a pass: which plan fits a budget.
  *
- * Invariant: counting and carving are one code path, so a plan's bytes are exact. */
+ * Invariant: one code path counts and places the arrays, so a plan's bytes are exact. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/eager/core.h"

@@ -28,7 +28,7 @@ void eager_layout_of(const flp_spec *spec, flp_pass pass, int64_t n, const eager
   layout->flops = 2.0 * (double)n * (double)spec->vocab * (double)spec->hidden * plan->products;
 }
 
-/* Threads beyond one for each few million operations would only wait. */
+/* More threads than one per few million operations would only wait. */
 static int useful_threads(const flp_spec *spec, const flp_args *args, const eager_plan *plan) {
   double work = (double)args->n * (double)spec->vocab * (double)spec->hidden / 4e6;
   return work < (double)plan->threads ? 1 + (int)work : plan->threads;

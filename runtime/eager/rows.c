@@ -1,4 +1,4 @@
-/* rows.c: what is decided per row: which rows cost work, their scale and target, and their outputs. */
+/* rows.c: decisions per row: active rows, their scale and target, and their outputs. */
 #include <string.h>
 
 #include "runtime/eager/core.h"

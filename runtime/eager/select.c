@@ -235,7 +235,7 @@ static void backward_row(void *context, int64_t row, int worker) {
   correct_targets(j, row, &r, out);
 }
 
-/* Threads beyond one for each quarter of a million scores would only wait. */
+/* More threads than one per quarter of a million scores would only wait. */
 static int useful_threads(const flp_spec *spec, const flp_select_args *args, int threads) {
   int most = eager_thread_count(threads);
   double work = (double)args->n * (double)spec->vocab / 262144;

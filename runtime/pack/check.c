@@ -1,4 +1,4 @@
-/* check.c: everything that can be known of a pack without a GPU, before it is shipped or trusted with a cache. */
+/* check.c: all checks of a pack that need no GPU, before it is shipped or used. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,7 +59,7 @@ static flp_status check_code(const flp_pack *pack, int fd, const flp_pack_entry 
   return status;
 }
 
-/* ---- a kernel for one capability has company that runs everywhere ---- */
+/* ---- a portable kernel for each kernel of one capability ---- */
 
 static int has_key(const flp_pack *pack, const flp_kernel_key *key, const uint8_t *sources) {
   char text[FLP_KEY_BYTES_MAX];

@@ -1,4 +1,4 @@
-/* cubin.c: whether a cubin keeps to its own bytes: the driver is handed a pointer and no length. */
+/* cubin.c: checks that a cubin stays within its bytes: the driver gets a pointer and no length. */
 #include <elf.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* pack.c: the table of a pack (pack.h), read from the file and checked before anybody uses it.
+/* pack.c: the table of a pack (pack.h), read from the file and checked before use.
  *
  * Invariants: nothing behind the head is interpreted before the digest was compared; every pointer of a flp_pack leads
  * into its table and stays within it. The file is read with pread and never mapped: a mapped file that another process

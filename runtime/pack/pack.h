@@ -73,7 +73,7 @@ typedef struct flp_pack {
   flp_pack_entry *entries;
   flp_pack_image *images;
   uint32_t blob_count, entry_count;
-  int is_signed; /* and the signature is right; whose it is is for flp_pack_trusts to judge */
+  int is_signed; /* and the signature is right; flp_pack_trusts checks whose it is */
   uint8_t digest[FLP_PACK_DIGEST], signer[FLP_PACK_KEY];
   uint64_t file_bytes;
 } flp_pack;

@@ -1,4 +1,4 @@
-/* trust.c: whose signature a pack must bear, and what that signature signs. */
+/* trust.c: which signature a pack needs, and what it signs. */
 #include <sodium.h>
 #include <string.h>
 
@@ -28,7 +28,7 @@ flp_status flp_pack_trusts(const flp_pack *pack, const char *keys) {
   for (const char *at = keys; *at;) {
     size_t length = strcspn(at, ",");
     uint8_t key[FLP_PACK_KEY];
-    FLP_TRY(read_key(at, length, key)); /* one bad key spoils the list: half a list of trust is another list */
+    FLP_TRY(read_key(at, length, key)); /* one bad key makes the list invalid: half a list would trust others */
     any = 1;
     if (pack->is_signed && memcmp(key, pack->signer, sizeof key) == 0) trusted = 1;
     at += length + (at[length] == ',');

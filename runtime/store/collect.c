@@ -1,7 +1,7 @@
-/* collect.c: throws out of the writable directory what nobody will read again, then the oldest entries.
+/* collect.c: removes unused files from the writable directory, then the oldest entries.
  *
- * Invariants: nothing that a living writer may still need goes: temporary files and locks only after an hour, and a
- * lock only while holding it; removing an entry is always safe, since readers hold it open or compile it anew. */
+ * Invariants: files that a running writer may need stay: temporary files and locks are removed only after an hour, and
+ * a lock only while holding it; removing an entry is always safe, since readers hold it open or compile it anew. */
 #include <fcntl.h>
 #include <sodium.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static void remove_file(sweep *s, const char *name, const struct stat *stat) {
   s->bytes += (uint64_t)stat->st_size;
 }
 
-/* A lock is removed by its holder only: whoever waits for it then sees that its name is gone and starts again. */
+/* Only the holder removes a lock: a waiting process then sees that the name is gone and starts again. */
 static void remove_lock(sweep *s, const char *name, const struct stat *stat) {
   char hex[STORE_HEX + 1] = {0};
   memcpy(hex, name, STORE_HEX);

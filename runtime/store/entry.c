@@ -21,7 +21,7 @@ void store_entry_name(const char *key, size_t key_bytes, char hex[STORE_HEX + 1]
   sodium_bin2hex(hex, STORE_HEX + 1, digest, sizeof digest);
 }
 
-/* What decode would refuse must not be written, or every process would compile, store and quarantine it for ever. */
+/* An entry that decode would refuse must not be written: every process would compile, store and quarantine it again. */
 static flp_status check_image(const char *key, size_t key_bytes, const flp_kernel_image *image, const uint8_t *desc,
                               size_t desc_bytes) {
   if (!key || !store_is_key(key, key_bytes))

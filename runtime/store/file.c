@@ -1,4 +1,4 @@
-/* file.c: cache directories opened with suspicion, and files that are written whole or not at all.
+/* file.c: cache directories, checked when they are opened, and files that are written whole or not at all.
  *
  * Invariants: no link is followed in the last part of a path; a directory that another user could write is refused,
  * because a PTX file is code; a file under its final name is complete, whatever moment the writer was killed at. */
@@ -17,7 +17,8 @@
 
 /* ---- directories ---- */
 
-/* Makes path and its parents, mode 0700. What exists is left alone; the open that follows judges the result. */
+/* Makes path and its parents, mode 0700. Existing directories stay as they are; the open that follows checks the
+ * result. */
 static void make_directories(const char *path) {
   char part[4096];
   size_t length = strlen(path);
@@ -30,7 +31,7 @@ static void make_directories(const char *path) {
   }
 }
 
-/* A directory or a pack that another user could write is not read: what is in it runs. */
+/* A directory or a pack that another user could write is not read, because its content is run. */
 static flp_status check_owner(const char *path, int writable, int fd) {
   struct stat st;
   if (fstat(fd, &st) != 0) return flp_fail(FLP_ERROR_IO, "%s: %s", path, strerror(errno));

@@ -1,7 +1,7 @@
 /* lock.c: one advisory lock a key, so that processes on a cold cache compile it once.
  *
  * Invariants: the lock that was taken is the one that stands in the directory under its name now (`collect` removes old
- * ones); it dies with its holder, so a killed maker blocks nobody; not getting it is never a failure. */
+ * ones); it ends with its holder, so a killed process blocks nobody; not getting it is never a failure. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -28,7 +28,8 @@ static int still_named(int directory, const char *name, int fd) {
          held.st_dev == named.st_dev && held.st_ino == named.st_ino;
 }
 
-/* One try. Returns 1 with the lock in *lock, 0 if somebody holds it, -1 if this directory has no locks to give. */
+/* One try. Returns 1 with the lock in *lock, 0 if another process holds it, -1 if locks do not work in this
+ * directory. */
 static int try_lock(int directory, const char *name, int *lock) {
   int fd = openat(directory, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600);
   if (fd < 0) return errno == EINTR ? 0 : -1;

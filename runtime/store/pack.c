@@ -34,8 +34,8 @@ static int is_same_file(const struct stat *a, const struct stat *b) {
          a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
 }
 
-/* The caller takes this lock for all that has to do with tables. After a fork another thread of the parent may have
- * been at work on the list, so the child leaves it alone and starts a new one. */
+/* The caller takes this lock for all access to tables. After a fork the list may be half
+ * changed by another thread of the parent, so the child starts a new one. */
 static void lock_tables(void) {
   flp_lock(FLP_LOCK_PACKS);
   if (first_process != flp_process()) first = NULL;
@@ -82,7 +82,7 @@ static int is_trusted(const char *path, const flp_pack *pack) {
   flp_setting keys;
   flp_setting_get(FLP_SETTING_PACK_KEYS, &keys);
   const char *given = secure_getenv("FLP_PACK_KEYS");
-  /* Keys that could not be held must not count as none, which would trust everybody. */
+  /* If memory for the keys runs out, that must not count as no keys, which would trust every pack. */
   flp_status status = given && given[0] && !keys.value[0]
                           ? flp_fail(FLP_ERROR_ARGUMENT, "FLP_PACK_KEYS has %zu bytes, accepted: up to %zu",
                                      strlen(given), sizeof keys.value - 1)
@@ -92,7 +92,7 @@ static int is_trusted(const char *path, const flp_pack *pack) {
   return 0;
 }
 
-/* A cubin saves time and nothing else, so the loss of one is no loss of the entry. */
+/* A cubin only saves time, so an entry is usable without it. */
 static void add_cubin(const flp_store *store, const char *path, const flp_pack *pack, int fd,
                       const flp_pack_entry *entry, flp_kernel_image *image) {
   const flp_pack_image *cubin = store->capability ? flp_pack_cubin(entry, store->capability, store->driver) : NULL;
@@ -204,7 +204,7 @@ static int visit_entry(const char *path, const flp_pack *pack, int fd, const str
   return visit(context, &item);
 }
 
-/* A pack that does not open is one bad item, so that `cache verify` fails on it. */
+/* A pack that does not open is listed as one bad item, and `cache verify` fails. */
 static int visit_bad(const char *path, const struct stat *stat, flp_status status, flp_store_visit_fn visit,
                      void *context) {
   char reason[1024];

@@ -147,7 +147,7 @@ static flp_status find(flp_store *store, const query *q, int locked, flp_kernel_
   for (size_t i = 0; i < store->read_only_count && !*found; i++)
     FLP_TRY(find_read_only(store, store->read_only[i], q, out, found));
   if (store->writable && !*found) FLP_TRY(find_in(store->writable, 1, locked, q, out, found));
-  flp_detail_clear(); /* what was met on the way is in the log, it is no failure */
+  flp_detail_clear(); /* problems met here are in the log and no failure */
   return FLP_OK;
 }
 
@@ -181,7 +181,7 @@ flp_status flp_store_put(flp_store *store, const char *key, size_t key_bytes, co
   return flp_failure_restore(&held);
 }
 
-/* Makes and stores. A cache that cannot be written is worth one warning, not a failure. */
+/* Makes and stores. A cache that cannot be written causes one warning and no failure. */
 static flp_status make_and_put(flp_store *store, const query *q, flp_store_make_fn make, void *context,
                                flp_kernel_image *out, int *made) {
   flp_status status = make(context, out);

@@ -30,7 +30,8 @@ flp_status flp_store_get(flp_store *store, const char *key, size_t key_bytes, fl
 flp_status flp_store_put(flp_store *store, const char *key, size_t key_bytes, const flp_kernel_image *image);
 
 /* Looks up, else takes the key's lock, looks again, else makes and stores: 64 processes compile each key once.
- * make: fills *out or returns an error, which is passed on. A lock not had within timeout_ms means a private make. */
+ * make: fills *out or returns an error, which is passed on. If the lock is not free within timeout_ms, it makes without
+ * one. */
 typedef flp_status (*flp_store_make_fn)(void *context, flp_kernel_image *out);
 flp_status flp_store_get_or_make(flp_store *store, const char *key, size_t key_bytes, uint32_t timeout_ms,
                                  flp_store_make_fn make, void *context, flp_kernel_image *out, int *made);

@@ -1,4 +1,4 @@
-/* doctor.c: `flpgen doctor`, what this machine offers and where every setting comes from. */
+/* doctor.c: `flpgen doctor`, the machine's GPUs and rungs, and the source of every setting. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

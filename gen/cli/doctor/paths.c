@@ -1,4 +1,4 @@
-/* paths.c: every directory and pack that plans look into, with what is tuned for this machine's devices. */
+/* paths.c: directories and packs that plans search, with the kernels tuned for this machine's devices. */
 #include "gen/cli/doctor/paths.h"
 
 #include <sodium.h>

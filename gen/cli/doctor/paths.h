@@ -1,4 +1,4 @@
-/* paths.h: where plans look for kernels, and what was tuned for whom there: a part of `flpgen doctor`. */
+/* paths.h: where plans look for kernels, and which devices those are tuned for: a part of `flpgen doctor`. */
 #ifndef FLPGEN_CLI_DOCTOR_PATHS_H
 #define FLPGEN_CLI_DOCTOR_PATHS_H
 

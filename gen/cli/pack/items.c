@@ -1,4 +1,4 @@
-/* items.c: the kernels that are to be packed, each once, and where they come from when they exist already. */
+/* items.c: the kernels to pack, each once, and where existing ones come from. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

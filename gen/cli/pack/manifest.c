@@ -1,6 +1,6 @@
-/* manifest.c: the manifest of a pack: what it is for, in JSON, for people and for programs that pick among packs.
+/* manifest.c: the manifest of a pack, in JSON: its purpose, for people and for programs that choose a pack.
  *
- * Invariant: everything in it follows from the kernels, but for the name; verify holds it to them. */
+ * Invariant: everything but the name follows from the kernels; verify checks that. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* specs.c: kernels generated for a pack, each once, and the portable company of those for one GPU. */
+/* specs.c: kernels generated for a pack, each once, and portable ones beside those for one GPU. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,7 +92,7 @@ static flp_status wish_for_spec(wishes *w, const cli_pack_spec *spec) {
 
 /* ---- company for what is there ---- */
 
-/* Wishes for the portable kernels that do the work of this one, unless flp_pack_check would find some. */
+/* Adds the portable kernels that replace this one, unless flp_pack_check would find some. */
 static flp_status wish_for_company(wishes *w, const cli_pack_items *items, const flp_kernel_key *given) {
   static const flp_kernel_kind products[] = {FLP_KERNEL_GRAD_HIDDEN, FLP_KERNEL_GRAD_WEIGHT};
   flp_kernel_key key = *given, wanted[4];

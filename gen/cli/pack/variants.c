@@ -1,4 +1,4 @@
-/* variants.c: what else a model is asked for, beside the one specialisation that was tuned. */
+/* variants.c: other specialisations of a model, beside the tuned one. */
 #include "gen/cli/pack/pack.h"
 
 void cli_pack_variants(const cli_pack_spec *given, cli_pack_spec out[CLI_PACK_VARIANTS]) {

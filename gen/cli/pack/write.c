@@ -1,4 +1,4 @@
-/* write.c: the bytes of a pack, as runtime/pack/pack.h lays them out.
+/* write.c: writes a pack in the format of runtime/pack/pack.h.
  *
  * Invariant: the result depends on the kernels, the manifest and the seed alone (and on the version of libzstd):
  * entries and blobs are sorted, a frame is made by one thread at one level, Ed25519 is deterministic. */

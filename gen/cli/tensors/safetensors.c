@@ -1,4 +1,4 @@
-/* safetensors.c: reading of safetensors files, which are not trusted.
+/* safetensors.c: reads safetensors files, which are not trusted.
  *
  * Invariant: a file that opens has tensors whose data lies inside the mapping, in ascending order, without overlap. */
 #include "gen/cli/tensors/safetensors.h"

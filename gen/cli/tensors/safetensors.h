@@ -1,8 +1,8 @@
 /* safetensors.h: reading (mmap) and writing of safetensors files.
  *
  * A file is 8 bytes of header length (little-endian), that many bytes of JSON {name: {dtype, shape, data_offsets}},
- * then the tensors' bytes, which the offsets cover from first to last without gap or overlap. Everything in a file is
- * suspect: each rule is checked before a byte of data is touched, and a failure names the file and the reason.
+ * then the tensors' bytes, which the offsets cover from first to last without gap or overlap. Files are not trusted:
+ * each rule is checked before data is read, and a failure names the file and the reason.
  * source: https://github.com/huggingface/safetensors, README and tensor.rs */
 #ifndef FLPGEN_CLI_SAFETENSORS_H
 #define FLPGEN_CLI_SAFETENSORS_H
