@@ -103,7 +103,7 @@ return function(k, spec, options)
   -- one that splits, produce() runs there as well: the same units and tiles, of which it splits what the producer
   -- loads.
   local function roles(produce, dispatch, consume)
-    local function as_feeder()
+    local function as_producer()
       H.produce = ring.produce
       produce(ring.produce_units)
     end
@@ -112,27 +112,27 @@ return function(k, spec, options)
       produce(engine.split_units)
     end
     k.branch(k.eq(warpgroup, 2), function()
-      k.registers_lower(engine.feeder_registers)
-      k.when(k.eq(k.tid(), 256), as_feeder)
+      k.registers_lower(engine.producer_registers)
+      k.when(k.eq(k.tid(), 256), as_producer)
       k.when(k.eq(k.tid(), 288) & k.eq(H.rank(), 0), dispatch)
     end, function()
-      local function as_multiplier()
-        k.registers_raise(engine.multiplier_registers)
+      local function as_consumer()
+        k.registers_raise(engine.consumer_registers)
         whole_warps = not wide
         consume()
         whole_warps = false
       end
-      if not engine.split then return as_multiplier() end
+      if not engine.split then return as_consumer() end
       k.branch(k.eq(warpgroup, 3), function()
         k.registers_lower(engine.splitter_registers)
         as_splitter()
-      end, as_multiplier)
+      end, as_consumer)
     end)
   end
 
   H.rasterise, H.advance = units.rasterise, engine.advance
 
-  ------------------------------------------------------------------------------------------------ multiplying
+  ------------------------------------------------------------------------------------------------ consumers
   local TURN = 2                                  -- named barriers TURN and TURN + 1: which consumer multiplies next
   local GROUP = 4                                 -- GROUP and GROUP + 1: the threads that share a tile
 
@@ -182,9 +182,9 @@ return function(k, spec, options)
   -- Defines the kernel of an entry from its parts:
   --   problem(p) -> q            what all roles must agree on; q.units is how many units the grid has
   --   unit_at(p, q, unit) -> u   one of them. Both are worked out anew for each unit: no role has registers to keep them
-  --   feed(p, u, place, q) -> place            loads a unit's stages, by H.feed, from a place in the ring on
-  --   multiply(p) -> function(u, place, q, unit) -> place    takes them from there
-  --   finish()                   if given, behind the last unit, in the threads that multiply
+  --   produce(p, u, place, q) -> place         loads a unit's stages, by H.produce, from a place in the ring on
+  --   consume(p) -> function(u, place, q, unit) -> place     takes them from there
+  --   finish()                   if given, behind the last unit, in the consumer threads
   --   unit_columns               if given, for the descriptor
   function H.kernel(entry, parts)
     local function body(p)
@@ -193,7 +193,7 @@ return function(k, spec, options)
         over_units(problem, function(unit, place, q) return parts.produce(p, parts.unit_at(p, q, unit), place, q) end)
       end
       local function consume()
-        local run = parts.multiply(p)
+        local run = parts.consume(p)
         first_turn()
         units.over(problem, k.const(k.i32, 0), function(unit, place, q)
           return H.uniform(run(parts.unit_at(p, q, unit), place, q, unit))

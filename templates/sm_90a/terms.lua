@@ -17,7 +17,7 @@ return function(k, spec, H, ring, units, options)
   local PLANES_BYTES = 3 * TERM_BYTES
   local E = {
     warpgroups = 4, bytes = PLANES * PLANES_BYTES, barrier_bytes = PLANES * 16,
-    feeder_registers = 32, splitter_registers = 64, multiplier_registers = 208,
+    producer_registers = 32, splitter_registers = 64, consumer_registers = 208,
     arrivals = 8 + 4 * H.cluster, -- at the end of a stage: the warps that read A, and those that split B in each CTA
   }
   local planes, full, empty
