@@ -17,6 +17,7 @@ PTXAS = os.environ.get("FLP_PTXAS", "")
 pytestmark = needs_flpgen
 
 SPEC = ["--vocab", 1000, "--hidden", 64]
+HOPPER = [*SPEC, "--arch", "sm_90a"]  # and the portable kernels, as always
 SEED = bytes(range(32)).hex()
 PUBLIC = "03a107bff3ce10be1d70dd18e74bc09967e4d6309ba50d5f1ddc8664125531b8"  # of that seed, by RFC 8032
 
@@ -24,7 +25,7 @@ PUBLIC = "03a107bff3ce10be1d70dd18e74bc09967e4d6309ba50d5f1ddc8664125531b8"  # o
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A pack of scoring kernels."""
-    return build(tmp_path_factory.mktemp("made") / "a.flpp", *SPEC)
+    return build(tmp_path_factory.mktemp("made") / "a.flpp", *HOPPER)
 
 
 @pytest.fixture
@@ -45,11 +46,16 @@ def test_same_kernels_same_bytes(tmp_path, made):
     kernels, more = tmp_path / "kernels", tmp_path / "list.txt"
     assert flpgen("gen", *SPEC, "--arch", "sm_90a,sm_80", "--out", kernels).code == 0
     more.write_text("# two specialisations, one of them twice\n\n"
-                    "--vocab 1000 --hidden 64\n--hidden '64' --vocab 1000   # again\n")
-    ways = [[*SPEC], ["--from", kernels], ["--list", more], ["--from", made],
-            ["--from", made, "--from", kernels, *SPEC]]
+                    "--vocab 1000 --hidden 64 --arch sm_90a\n--arch sm_90a --hidden '64' --vocab 1000   # again\n")
+    ways = [[*HOPPER], ["--from", kernels], ["--list", more], ["--from", made],
+            ["--from", made, "--from", kernels, *HOPPER]]
     contents = {build(tmp_path / f"{i}.flpp", *way).read_bytes() for i, way in enumerate(ways)}
     assert contents == {made.read_bytes()}
+
+
+def test_every_architecture_that_plans_take_by_default(tmp_path):
+    arches = {entry["kernel"]["key"]["arch"] for entry in entries_of(build(tmp_path / "a.flpp", *SPEC))}
+    assert arches >= {"sm_80", "sm_90a"} and not arches & {"sm_90", "sm_100"}
 
 
 def test_order_of_lists_changes_nothing(tmp_path):
@@ -172,7 +178,7 @@ def test_help_teaches(action):
 
 def test_signing_and_trust(tmp_path, key_file, made):
     signed = build(tmp_path / "signed.flpp", "--from", made, "--sign", key_file)
-    assert build(tmp_path / "again.flpp", *SPEC, "--sign", key_file).read_bytes() == signed.read_bytes()
+    assert build(tmp_path / "again.flpp", *HOPPER, "--sign", key_file).read_bytes() == signed.read_bytes()
     assert pack("verify", signed, "--json").json()["signed_by"] == PUBLIC
     assert pack("verify", signed, "--trust", PUBLIC, "--json").json()["trusted"] is True
     assert pack("verify", signed, "--json").json()["sound"] is True
