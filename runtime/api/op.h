@@ -22,9 +22,11 @@ flp_status flp_op_check_pass(const flp_plan *plan, flp_pass pass);
 
 /* ---- one file an operation ---- */
 
-flp_status flp_head_check_spec(const flp_spec *spec);
-flp_status flp_head_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes, flp_layout *out);
-flp_status flp_select_check_spec(const flp_spec *spec);
-flp_status flp_select_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes, flp_layout *out);
+#define FLP_OP_DECLARE(value, word)                                                                     \
+  flp_status flp_##word##_check_spec(const flp_spec *spec);                                             \
+  flp_status flp_##word##_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes, \
+                                 flp_layout *out);
+FLP_OPS(FLP_OP_DECLARE)
+#undef FLP_OP_DECLARE
 
 #endif

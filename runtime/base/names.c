@@ -6,7 +6,7 @@
 
 #define ENTROPY(value, word) {word, FLP_ENTROPY_##value},
 #define GRAD(value, word) {word, FLP_GRAD_##value},
-#define OP(value, word) {word, FLP_OP_##value},
+#define OP(value, word) {#word, FLP_OP_##value},
 #define PASS(value, word) {word, FLP_PASS_##value},
 #define RUNG(value, word) {word, FLP_RUNG_##value},
 const flp_word FLP_ENTROPY_WORDS[] = {FLP_ENTROPIES(ENTROPY){NULL, 0}};

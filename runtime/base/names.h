@@ -11,7 +11,7 @@
 #define FLP_ENTROPY_VALUES(X) X(NONE, "none") X(FORWARD, "forward")
 #define FLP_ENTROPIES(X) FLP_ENTROPY_VALUES(X) X(BACKWARD, "backward")
 #define FLP_GRADS(X) X(HIDDEN, "hidden") X(WEIGHT, "weight") X(BIAS, "bias")
-#define FLP_OPS(X) X(HEAD, "head") X(SELECT, "select")
+#define FLP_OPS(X) X(HEAD, head) X(SELECT, select)
 #define FLP_PASSES(X)                                                                                \
   X(FORWARD, "forward")                                                                              \
   X(COMBINE, "combine") X(BACKWARD, "backward") X(STEP, "step") X(BACKWARD_SAVED, "backward, saved") \

@@ -9,21 +9,11 @@
 /* Sizes count words of 8 bytes. A size above the limit is uninitialised memory. */
 enum { WORD = 8, STRUCT_BYTES_MAX = 4096 };
 
-/* X(id, type, what messages call it, name of its INIT value, bytes in release 0.1.0, which never change) */
-#define STRUCTS(X)                                                                  \
-  X(SPEC, flp_spec, "spec", FLP_SPEC_INIT, 88)                                      \
-  X(OPTIONS, flp_options, "options", FLP_OPTIONS_INIT, 64)                          \
-  X(ARGS, flp_args, "args", FLP_ARGS_INIT, 392)                                     \
-  X(SELECT_ARGS, flp_select_args, "args", FLP_SELECT_ARGS_INIT, 128)                \
-  X(LAYOUT, flp_layout, "layout", FLP_LAYOUT_INIT, 72)                              \
-  X(LOSS_DESCRIPTION, flp_loss_description, "out", FLP_LOSS_DESCRIPTION_INIT, 1496) \
-  X(ARENA_STATS, flp_arena_stats, "stats", FLP_ARENA_STATS_INIT, 72)
-
 #define VALUE(id, type, name, INIT, first)                                                        \
   static const type init_##type = INIT;                                                           \
   _Static_assert(sizeof(type) >= (first) && sizeof(type) % WORD == 0, "a struct grows in words"); \
   _Static_assert(sizeof(type) <= STRUCT_BYTES_MAX && offsetof(type, struct_bytes) == 0, "see structs.h");
-STRUCTS(VALUE)
+FLP_STRUCTS(VALUE)
 #undef VALUE
 
 static const struct {
@@ -32,7 +22,7 @@ static const struct {
   uint32_t first, bytes;
 } structs[] = {
 #define ROW(id, type, name, INIT, first) [FLP_STRUCT_##id] = {name, #type, &init_##type, first, sizeof(type)},
-    STRUCTS(ROW)
+    FLP_STRUCTS(ROW)
 #undef ROW
 };
 

@@ -9,14 +9,20 @@
 
 #include "runtime/flp.h"
 
+/* X(id, type, what messages call it, name of its INIT value, bytes in release 0.1.0, which never change) */
+#define FLP_STRUCTS(X)                                                              \
+  X(SPEC, flp_spec, "spec", FLP_SPEC_INIT, 88)                                      \
+  X(OPTIONS, flp_options, "options", FLP_OPTIONS_INIT, 64)                          \
+  X(ARGS, flp_args, "args", FLP_ARGS_INIT, 392)                                     \
+  X(SELECT_ARGS, flp_select_args, "args", FLP_SELECT_ARGS_INIT, 128)                \
+  X(LAYOUT, flp_layout, "layout", FLP_LAYOUT_INIT, 72)                              \
+  X(LOSS_DESCRIPTION, flp_loss_description, "out", FLP_LOSS_DESCRIPTION_INIT, 1496) \
+  X(ARENA_STATS, flp_arena_stats, "stats", FLP_ARENA_STATS_INIT, 72)
+
 typedef enum flp_struct_id {
-  FLP_STRUCT_SPEC,
-  FLP_STRUCT_OPTIONS,
-  FLP_STRUCT_ARGS,
-  FLP_STRUCT_SELECT_ARGS,
-  FLP_STRUCT_LAYOUT,
-  FLP_STRUCT_LOSS_DESCRIPTION,
-  FLP_STRUCT_ARENA_STATS
+#define FLP_STRUCT_ID(id, type, name, INIT, first) FLP_STRUCT_##id,
+  FLP_STRUCTS(FLP_STRUCT_ID)
+#undef FLP_STRUCT_ID
 } flp_struct_id;
 
 /* Writes a caller's struct as this release has it, struct_bytes included. given: not NULL, and not out itself.

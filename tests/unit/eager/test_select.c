@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runtime/api/validate.h"
+#include "runtime/base/names.h"
 #include "runtime/kernel/abi.h"
 #include "tests/unit/support/stage.h"
 
@@ -39,7 +40,9 @@ Test(select, specs) {
     cr_assert_eq(flp_spec_resolve(&spec, &out), FLP_OK, "%s", flp_error_detail());
     cr_expect_eq(out.grad_hidden_dtype, 0);
   }
-  REFUSE_SPEC(spec.op = (flp_op)2, "spec.op is 2 (accepted: 0 to 1)");
+  char unknown[64];
+  snprintf(unknown, sizeof unknown, "spec.op is %d (accepted: 0 to %d)", FLP_OP_COUNT, FLP_OP_COUNT - 1);
+  REFUSE_SPEC(spec.op = (flp_op)FLP_OP_COUNT, unknown);
   REFUSE_SPEC(spec.dtype = FLP_DTYPE_INT32, "spec.dtype is 4 (accepted: BF16 1, FP16 2, FP32 3, FP64 6)");
   REFUSE_SPEC(spec.hidden = 64, "spec.hidden is not 0, but spec.op is FLP_OP_SELECT (accepted: 0)");
   REFUSE_SPEC(spec.grads = 1, "spec.grads is not 0, but spec.op is FLP_OP_SELECT (accepted: 0)");
