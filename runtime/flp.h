@@ -192,16 +192,18 @@ typedef struct flp_options {
                              good is none); flp_execute synchronises, so no graph capture; also FLP_STRICT=1 */
   int32_t host_fallback;  /* 1: with no usable GPU, plan for host pointers instead of failing UNAVAILABLE */
   uint64_t budget_bytes;  /* 0: FLP_BUDGET, or else 256 MiB forward, 1 GiB backward and step */
-  int64_t chunk_rows;     /* rows of one backward chunk, overriding the budget (R_ROWS, P); 0: the planner chooses */
-  int64_t chunk_vocab;    /* 0: the planner chooses; else vocab columns of one backward chunk (R_VOCAB); with both set,
-                             the cheapest of R_VOCAB, R_ROWS and R2 in these sizes */
+  int64_t chunk_rows;     /* rows of one backward chunk, overriding the budget (RECOMPUTE_ROWS, STREAM); 0: the planner
+                             chooses */
+  int64_t chunk_vocab;    /* 0: the planner chooses; else vocab columns of one backward chunk (RECOMPUTE_VOCAB); with
+                             both set, the cheapest mode that recomputes in chunks of these sizes */
   int32_t threads;        /* eager rung: CPU threads, 0 = all */
-  flp_mode mode;          /* 0: the planner chooses; else R_VOCAB, R_ROWS or R2 for the backward pass of a GPU plan (R2
-                             where both hidden and weight need gradients), or P for its step */
-  const char *tune;       /* how kernels are cut where an architecture leaves a choice, e.g.
-                             "forward:cooperative,256x192,stages=4;dz:raster=8": the plan's kernels have these, or it fails.
-                             "": defaults of the templates; NULL: these too where a rung is pinned, else as the
-                             nearest shape tuned on this device, if any was */
+  flp_mode mode;          /* 0: the planner chooses; else RECOMPUTE_VOCAB, RECOMPUTE_ROWS or RECOMPUTE_SPLIT for the
+                             backward pass of a GPU plan (SPLIT where both hidden and weight need gradients), or STREAM
+                             for its step */
+  const char *tune;       /* tile configurations where an architecture leaves a choice, e.g.
+                             "forward:cooperative,256x192,stages=4;dz:raster=8": the plan's kernels have these, or the
+                             plan fails. "": defaults of the templates; NULL: these too where a rung is pinned, else
+                             those of the nearest shape tuned on this device, if any was */
   const char *cache_dir;  /* of this plan, in place of FLP_CACHE_DIR; "": none is written; NULL: that setting */
   const char *cache_path; /* of this plan, in place of FLP_CACHE_PATH; "": none; NULL: that setting */
 } flp_options;
@@ -258,8 +260,8 @@ typedef enum flp_pass {
 typedef struct flp_layout {
   uint32_t struct_bytes;
   flp_mode mode;
-  int64_t chunk_rows;      /* rows of one chunk (F, R_ROWS, P, and dh in R2), else n */
-  int64_t chunk_vocab;     /* vocab columns of one chunk (R_VOCAB, and dW in R2), else V */
+  int64_t chunk_rows;      /* rows of one chunk (SCORE, RECOMPUTE_ROWS, STREAM, and dh in RECOMPUTE_SPLIT), else n */
+  int64_t chunk_vocab;     /* vocab columns of one chunk (RECOMPUTE_VOCAB, and dW in RECOMPUTE_SPLIT), else V */
   int64_t chunks;          /* chunks in all: of rows in F and P, of dz in backward */
   int32_t products;        /* matrix products of 2·N·D·V flop in this pass */
   int32_t launches;        /* kernel launches in this pass */

@@ -373,7 +373,7 @@ def test_labels_of_searches_of_one_file_are_unequal(tmp_path):
 def test_title_and_tiles_claim_what_the_records_know(tmp_path, records, files, title, tiles):
     given = {"peers": peers_record(tmp_path / "peers.json"), "records": records,
              "export": next(path for path in BENCH if path.name == "tune_forward_4096.json")}
-    text, tree = page(tmp_path, *[given[name] for name in files])
+    text, tree = page(tmp_path, *([given[name] for name in files] or ["--vocab", "1000", "--hidden", "64"]))
     assert [words(tree.find("head/title")), words(tree.find("body/header/h1"))] == [title, title]
     assert [words(item.find("span")) for item in tree.findall("body/main/ul[@class='tiles']/li")] == tiles
 

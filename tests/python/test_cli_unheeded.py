@@ -39,7 +39,7 @@ def test_a_tiling_that_is_accepted_is_what_runs(tmp_path):
     done = on_fake("bench", *HEAD, *BENCH, "--tune", "forward:cooperative,256x128,stages=3", cache=tmp_path,
                    script="capability=9.0;compute=1;jitter=5")
     assert done.code == 0, done.err
-    assert "forward for sm_90a" in done.out and "cut: as the options ask" in done.out
+    assert "forward for sm_90a" in done.out and "tiling: as the options ask" in done.out
 
 
 def test_a_tiling_of_kernels_that_do_not_load(tmp_path):
@@ -60,8 +60,8 @@ def test_a_tiling_where_there_is_no_choice(tmp_path, verb):
 @pytest.mark.parametrize("arguments, message", [
     (["bench", *HEAD, "--tune", "dz:raster=4"], "--tune: 'dz:raster=4' is not accepted; of this specialisation forward can"),
     (["bench", *TRAINED, "--tune", "forward:raster=4;forward_keep:raster=4"],
-     "--tune: 'forward_keep:raster=4' is not accepted; of this specialisation forward, dz, products can be cut otherwise"),
-    (["bench", *HEAD, "--alignment", 8, "--tune", "forward:raster=4"], "of this specialisation no kernel can be cut"),
+     "--tune: 'forward_keep:raster=4' is not accepted; of this specialisation forward, dz, products can be tuned"),
+    (["bench", *HEAD, "--alignment", 8, "--tune", "forward:raster=4"], "of this specialisation no kernel can be tuned"),
     (["bench", *HEAD, "--rung", "generic", "--tune", "forward:raster=4"], "--tune: not accepted with --rung generic"),
     (["bench", *HEAD, "--peers", "--tune", "forward:raster=4"], "--tune: not accepted with --peers"),
     (["bench", *HEAD, "--mode", "R_VOCAB"], "--mode: not accepted without --grad"),

@@ -16,10 +16,11 @@ pytestmark = needs_flpgen
 ALL = {" ".join(words): (words, settings) for words, settings in [case for verb in CASES.values() for case in verb] + OTHERS}
 HELPS = [[], *[[verb] for verb in CASES], *[["pack", action] for action in ("build", "verify", "inspect", "install")],
          *[["loss", action] for action in ("list", "show", "check")]]
+WIDTHS = [80, *[pytest.param(width, marks=pytest.mark.long) for width in (60, 100, 160)]]
 NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?:e[+-]\d+)?(?![\w.])")
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 160])
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("case", ALL)
 def test_no_line_is_wider(stage, case, width):
     done = run_case(stage, *ALL[case], width)
@@ -32,7 +33,7 @@ def test_no_line_is_wider(stage, case, width):
 STEADY = [case for case in ALL if case.split()[0] in ("explain", "loss", "pack")]
 
 
-@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("width", WIDTHS[:3])
 @pytest.mark.parametrize("case", STEADY)
 def test_every_number_stays_whole(stage, case, width):
     """Headers are repeated, words and columns move; the numbers are those of a line of any width."""

@@ -249,7 +249,7 @@ def test_a_row_with_a_bad_target_is_loud_and_counted():
 
 def test_rules_of_sequences_report_how_they_run(monkeypatch):
     logged = []
-    monkeypatch.setattr("flp._policy._said", set())
+    monkeypatch.setattr("flp._policy._logged", set())
     flp.set_log(lambda level, text: logged.append(text))
     try:
         batch = Batch()

@@ -190,7 +190,7 @@ static void print_plan(const explanation *in) {
   char reasons[CLI_REASONS_BYTES];
   cli_reasons_text(in->plan, reasons, sizeof reasons);
   printf("plan on this machine: rung %s\n", flp_rung_name(flp_plan_get_rung(in->plan)));
-  if (in->plan->tiling[0]) cli_print(4, "  kernels are cut: %s", in->plan->tiling);
+  if (in->plan->tiling[0]) cli_print(4, "  tile configuration: %s", in->plan->tiling);
   cli_reasons_print(13, "  not taken:", reasons);
 }
 

@@ -167,7 +167,7 @@ static flp_status inspect(const show_args *args) {
     cli_table_start(&table, "kernel", "arch", "dtype", "vocab x hidden", "tiling", "tuned for", "packed", "PTX",
                     "cubins", NULL);
     cli_table_may_move(&table, 5, "tuned for ");
-    cli_table_may_move(&table, 4, "cut ");
+    cli_table_may_move(&table, 4, "tiling ");
     for (uint32_t i = 0; i < file.pack->entry_count; i++) add_row(&table, file.pack, &file.pack->entries[i]);
     cli_table_finish(&table);
   }

@@ -60,7 +60,7 @@ static const struct argp_option options[] = {
     {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 1},
     {"model", KEY_MODEL, "FILE", 0, "read vocab, hidden, dtype, softcap and scale from a Hugging Face config.json", 1},
     {"tune", KEY_TUNE, "TEXT", 0,
-     "cut kernels otherwise than their templates choose, where an architecture leaves a choice, or fail; e.g. "
+     "take these tile configurations, where an architecture leaves a choice, or fail; e.g. "
      "'forward:cooperative,256x192;products:256x128', and stages=4, cluster=2, raster=8 beside a size; kernels: "
      "forward, dz, products, forward_keep; schedules: ping-pong, cooperative",
      1},

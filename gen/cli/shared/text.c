@@ -65,9 +65,13 @@ static size_t word_bytes(const char *text, const char *from) {
   return i;
 }
 
-/* Whether a long word may be divided behind this byte. */
-static int is_joint(const char *at) {
-  return at[0] && strchr(",;:=/+", at[0]) && at[1] && !strchr(",;:=/+", at[1]);
+/* Whether a line may end behind character i of a word: in lists, paths and sums, and between the parts of
+ * "recompute-rows", but not of "--rows" or "-1". */
+static int is_joint(const char *word, size_t i) {
+  static const char marks[] = ",;:=/+";
+  char mark = word[i], next = word[i + 1];
+  if (mark == '-') return i > 0 && isalpha((unsigned char)word[i - 1]) && isalpha((unsigned char)next);
+  return mark && strchr(marks, mark) && next && !strchr(marks, next);
 }
 
 size_t cli_text_least(const char *text, int in_words) {
@@ -75,7 +79,7 @@ size_t cli_text_least(const char *text, int in_words) {
   for (const char *at = text; *at;) {
     size_t bytes = word_bytes(text, at), from = 0;
     for (size_t i = 0; i < bytes; i++) {
-      if (i + 1 < bytes && !(in_words && is_joint(at + i))) continue;
+      if (i + 1 < bytes && !(in_words && is_joint(at, i))) continue;
       size_t columns = count_columns(at + from, i + 1 - from);
       if (columns > least) least = columns;
       from = i + 1;
@@ -93,7 +97,7 @@ static size_t divide(const char *word, size_t bytes, size_t width) {
   size_t columns = 0, joint = 0, i = 0;
   for (; i < bytes; i++) {
     if (is_start(word[i]) && columns++ == width) break;
-    if (columns <= width && is_joint(word + i)) joint = i + 1;
+    if (columns <= width && is_joint(word, i)) joint = i + 1;
   }
   return joint ? joint : i;
 }

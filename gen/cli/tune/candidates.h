@@ -1,4 +1,4 @@
-/* candidates.h: how a kernel, or a layout, may be cut. */
+/* candidates.h: the tile configurations of a kernel, and the layouts, that a search tries. */
 #ifndef FLPGEN_CLI_TUNE_CANDIDATES_H
 #define FLPGEN_CLI_TUNE_CANDIDATES_H
 
