@@ -1,9 +1,10 @@
 /* select.c: flp_select, one pass over scores that exist already: a single launch, or the eager rung. */
+#include "runtime/eager/select.h"
 #include "runtime/api/execute.h"
 #include "runtime/api/op.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/status.h"
-#include "runtime/eager/eager.h"
+#include "runtime/launch/select.h"
 
 flp_status flp_select_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes, flp_layout *out) {
   (void)pass, (void)budget_bytes;

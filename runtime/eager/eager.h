@@ -21,9 +21,6 @@ flp_status flp_eager_execute(const flp_spec *spec, const flp_args *args, int thr
 flp_status flp_eager_step(const flp_spec *spec, const flp_loss *loss, const flp_args *args, int threads,
                           uint64_t *bad_rows);
 
-/* One pass of flp_select. args have been validated and strides filled in. bad_targets: added to */
-void flp_eager_select(const flp_spec *spec, const flp_select_args *args, int threads, uint64_t *bad_targets);
-
 /* "OpenBLAS 0.3.21 (libopenblas.so.0), 16 threads" or "plain C, 16 threads". Borrowed. */
 const char *flp_eager_describe(void);
 

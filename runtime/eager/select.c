@@ -1,10 +1,11 @@
 /* select.c: the eager rung of flp_select: a row at a time, sums in double, rows shared among the threads. */
+#include "runtime/eager/select.h"
+
 #include <stdatomic.h>
 
 #include "runtime/base/half.h"
 #include "runtime/base/util.h"
 #include "runtime/eager/core.h"
-#include "runtime/eager/eager.h"
 
 enum { BLOCK = 1024 }; /* columns that are widened at a time */
 

@@ -103,7 +103,6 @@ flp_status flp_launch_forward(const flp_call *call);
 flp_status flp_launch_combine(const flp_call *call);
 flp_status flp_launch_backward(const flp_call *call);
 flp_status flp_launch_step(const flp_call *call);
-flp_status flp_launch_select(const flp_call *call, const flp_select_args *args);
 /* Gradients of rows and columns that no product reaches. */
 flp_status flp_launch_fill(const flp_call *call);
 /* Zeroes the rows of grad_weight and grad_bias from `first` on, where they are asked for and not accumulated. */

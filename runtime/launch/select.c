@@ -1,5 +1,5 @@
 /* select.c: the launch of a pass over scores that exist already. */
-#include "runtime/launch/launch.h"
+#include "runtime/launch/select.h"
 
 static flp_status launch_forward(const flp_call *call, const flp_select_args *a) {
   flp_select_given p = {.scores = flp_call_pointer(a->scores),

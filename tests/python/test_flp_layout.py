@@ -12,27 +12,20 @@ from flp import _c, _plans, errors
 
 TREE = Path(os.environ.get("FLP_TEST_TREE") or Path(__file__).resolve().parents[2])
 HEADER = TREE / "runtime" / "flp.h"
-STRUCTS = {"flp_spec": _c.Spec, "flp_options": _c.Options, "flp_layout": _c.Layout, "flp_args": _c.Args,
-           "flp_select_args": _c.SelectArgs, "flp_arena_stats": _c.ArenaStats, "flp_loss_parameter": _c.LossParameter,
-           "flp_loss_description": _c.LossDescription}
-INITIAL = {"flp_spec": (_c.new_spec, "FLP_SPEC_INIT"), "flp_options": (_c.new_options, "FLP_OPTIONS_INIT"),
-           "flp_layout": (_c.new_layout, "FLP_LAYOUT_INIT"), "flp_args": (_c.new_args, "FLP_ARGS_INIT"),
-           "flp_select_args": (_c.new_select_args, "FLP_SELECT_ARGS_INIT"),
-           "flp_arena_stats": (_c.new_arena_stats, "FLP_ARENA_STATS_INIT"),
-           "flp_loss_description": (_c.new_loss_description, "FLP_LOSS_DESCRIPTION_INIT")}
-CONSTANTS = {
-    "FLP_DTYPE_BF16": _c.DTYPE_BF16, "FLP_DTYPE_FP16": _c.DTYPE_FP16, "FLP_DTYPE_FP32": _c.DTYPE_FP32,
-    "FLP_DTYPE_INT32": _c.DTYPE_INT32, "FLP_DTYPE_INT64": _c.DTYPE_INT64, "FLP_ENTROPY_NONE": _c.ENTROPY_NONE,
-    "FLP_ENTROPY_FORWARD": _c.ENTROPY_FORWARD, "FLP_ENTROPY_BACKWARD": _c.ENTROPY_BACKWARD,
-    "FLP_GRAD_HIDDEN": _c.GRAD_HIDDEN, "FLP_GRAD_WEIGHT": _c.GRAD_WEIGHT, "FLP_GRAD_BIAS": _c.GRAD_BIAS,
-    "FLP_RUNG_AUTO": _c.RUNG_AUTO, "FLP_RUNG_TUNED": _c.RUNG_TUNED, "FLP_RUNG_HEURISTIC": _c.RUNG_HEURISTIC,
-    "FLP_RUNG_JIT": _c.RUNG_JIT, "FLP_RUNG_GENERIC": _c.RUNG_GENERIC, "FLP_RUNG_EAGER": _c.RUNG_EAGER,
-    "FLP_DEVICE_HOST": _c.DEVICE_HOST, "FLP_PASS_FORWARD": _c.PASS_FORWARD, "FLP_PASS_COMBINE": _c.PASS_COMBINE,
-    "FLP_PASS_BACKWARD": _c.PASS_BACKWARD, "FLP_PASS_STEP": _c.PASS_STEP,
-    "FLP_PASS_BACKWARD_SAVED": _c.PASS_BACKWARD_SAVED, "FLP_PASS_FORWARD_SAVED": _c.PASS_FORWARD_SAVED,
-    "FLP_LOG_ERROR": _c.LOG_ERROR, "FLP_LOG_WARNING": _c.LOG_WARNING, "FLP_LOG_INFO": _c.LOG_INFO,
-    "FLP_VERSION_MAJOR": _c.VERSION[0], "FLP_VERSION_MINOR": _c.VERSION[1],
-}
+# By what _c.py says of itself: "flp_spec: ..." above a class, FLP_SPEC_INIT in the function that makes one.
+STRUCTS = {cls.__doc__.split(":")[0]: cls for cls in vars(_c).values()
+           if isinstance(cls, type) and issubclass(cls, ctypes.Structure) and cls is not ctypes.Structure}
+INITIAL = {type(make()).__doc__.split(":")[0]: (make, make.__doc__.rstrip("."))
+           for name, make in vars(_c).items() if name.startswith("new_")}
+PREFIXES = ("DTYPE_", "OP_", "ENTROPY_", "GRAD_", "RUNG_", "DEVICE_", "PASS_", "LOG_")
+CONSTANTS = {**{"FLP_" + name: value for name, value in vars(_c).items() if name.startswith(PREFIXES)},
+             "FLP_VERSION_MAJOR": _c.VERSION[0], "FLP_VERSION_MINOR": _c.VERSION[1]}
+
+
+def test_the_mirror_is_found():
+    assert {"flp_spec", "flp_args", "flp_select_args", "flp_loss_parameter"} <= set(STRUCTS) and len(STRUCTS) >= 8
+    assert set(STRUCTS) - set(INITIAL) == {"flp_loss_parameter"}
+    assert {"FLP_DTYPE_FP64", "FLP_OP_SELECT", "FLP_PASS_STEP", "FLP_DEVICE_HOST"} <= set(CONSTANTS)
 
 
 def probe_source():

@@ -6,6 +6,7 @@
 
 #include "gen/cli/kernels/parallel.h"
 #include "gen/cli/shared/losses.h"
+#include "runtime/api/validate.h"
 #include "runtime/kernel/op.h"
 
 enum { ERROR_BYTES = 1024 };
@@ -87,8 +88,9 @@ static void add_op_keys(flp_op op, const char *arch, flp_kernel_key *out, int *c
     spec.dtype = (flp_dtype)CLI_SCORE_DTYPES[i % 4].value;
     spec.target_dtype = targets[i / 4 % TARGETS];
     if (i / 8) spec.alignment = (uint32_t)flp_dtype_bytes(spec.dtype);
+    flp_spec resolved; /* dtypes that the operation does not take are left out */
     flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
-    int needed = flp_kernel_keys_for(&spec, arch, keys);
+    int needed = flp_spec_resolve(&spec, &resolved) == FLP_OK ? flp_kernel_keys_for(&resolved, arch, keys) : 0;
     for (int j = 0; j < needed; j++) add_generic(out, count, &keys[j]);
   }
 }
