@@ -195,7 +195,7 @@ def test_places_of_one_round(monkeypatch):
     monkeypatch.setattr(fragmentation, "timed", lambda sizes, *key: timed.append(key) or [1.0])
     monkeypatch.setattr(fragmentation, "row_of", lambda sizes, method, place, times: {"times": times})
     monkeypatch.setattr(fragmentation, "errors_of", lambda *_: [])
-    monkeypatch.setattr(fragmentation, "say", lambda row: None)
+    monkeypatch.setattr(fragmentation, "show", lambda row: None)
     rows = fragmentation.measure(tiny(rounds=3))
     assert [len(row["times"]) for row in rows] == [3] * 3 + [1] * 9
     assert timed[12:15] == timed[15:18] == [(method, "never") for method in fragmentation.METHODS] and len(timed) == 18
