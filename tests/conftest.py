@@ -1,6 +1,6 @@
 """What every Python test knows of the build, so that one runs by hand as the runner runs it:
 
-    /usr/bin/python3 -m pytest tests/python/test_cli_pack.py -k signed
+    /usr/bin/python3 -m pytest tests/cli/test_cli_pack.py -k signed
 
 FLP_TEST_BUILD names the build folder, build/release if it is not set; all else is found from there. Tests marked `long`
 run with FLP_TEST_LONG=1, as `./setup.sh test --all` sets it, or when a test is named or chosen by -k.
@@ -41,7 +41,7 @@ find("FLP_PTXAS", tool("ptxas", "ptxas"))
 find("FLP_NVDISASM", tool("nvdisasm", "nvdisasm"))
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 sys.dont_write_bytecode = True
-for folder in (str(TREE / "tests" / "python"), PACKAGE):
+for folder in (str(TREE / "tests" / "support"), PACKAGE):
     if folder not in sys.path:
         sys.path.insert(0, folder)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGE, os.environ.get("PYTHONPATH")]))
@@ -61,3 +61,6 @@ def pytest_collection_modifyitems(config, items):
     out = [item for item in items if item.get_closest_marker("long")]
     items[:] = [item for item in items if not item.get_closest_marker("long")]
     config.hook.pytest_deselected(items=out)
+
+
+from binding_fixtures import engine, fresh_plans  # noqa: E402,F401

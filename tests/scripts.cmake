@@ -19,8 +19,8 @@ set(FLP_NVDISASM "" CACHE FILEPATH "nvdisasm 13.0 or newer; empty: searched besi
 # a test needs from the build folder. The limit is for what hangs: on an idle machine an entry takes two minutes at most.
 set(SCRIPT_ENVIRONMENT FLP_TEST_BUILD=${PROJECT_BINARY_DIR} FLP_PTXAS=${FLP_PTXAS} FLP_NVDISASM=${FLP_NVDISASM})
 set(taken "")
-foreach(entry "simt_check simt/test_check" "cli_tune python/test_cli_tune" "cli python/test_cli_" "flp python/test_flp_"
-        "simt_modes simt/" "ptx ptx/" "python python/" "gpu gpu/" "install install/")
+foreach(entry "simt_check simt/test_check" "cli_tune cli/test_cli_tune" "cli cli/" "python python/" "simt_modes simt/"
+        "trainers trainers/" "ptx ptx/" "scripts scripts/" "gpu gpu/" "install install/")
   string(REPLACE " " ";" entry ${entry})
   list(GET entry 0 name)
   list(GET entry 1 prefix)

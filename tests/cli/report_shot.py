@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes autotune/report.png: the page of `flpgen report` as Chromium shows it on a desktop in light colours.
 
-    python3 tests/python/report_shot.py --flpgen build/bin/flpgen exhaustive.sqlite training.sqlite \\
+    python3 tests/cli/report_shot.py --flpgen build/bin/flpgen exhaustive.sqlite training.sqlite \\
         autotune/bench/bench*.json autotune/bench/peers*.json
 
 The databases are what `flpgen tune --vocab 151936 --hidden 4096 --dtype bf16` recorded on an H200: once with --effort

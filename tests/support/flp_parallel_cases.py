@@ -1,4 +1,4 @@
-"""What each rank does in tests/python/test_flp_parallel.py; results are numbers and tensors that pickle."""
+"""What each rank does in tests/trainers/test_flp_parallel.py; results are numbers and tensors that pickle."""
 import sys
 from pathlib import Path
 
