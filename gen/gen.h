@@ -42,7 +42,7 @@ typedef struct flpgen_tile {
   uint32_t shared_bytes; /* of a CTA */
 } flpgen_tile;
 
-/* Values of each tunable that are worth a look, ascending; the kernel's own choice may be another. */
+/* Values of each tunable that are worth a look, ascending; the kernel's default may be another. */
 enum { FLPGEN_AXIS_MAX = 16 };
 typedef struct flpgen_axis {
   uint32_t values[FLPGEN_AXIS_MAX];
@@ -59,7 +59,7 @@ FLP_API flp_status flpgen_space_open(const flp_kernel_key *key, const flpgen_opt
                                      char *error, size_t error_capacity);
 FLP_API void flpgen_space_close(flpgen_space *space);                    /* NULL is fine */
 FLP_API const flpgen_axes *flpgen_space_axes(const flpgen_space *space); /* borrowed */
-/* The configuration that a key with these tunables gives; 0 in a field is the kernel's own choice. out: may be NULL
+/* The configuration that a key with these tunables gives; 0 in a field is the kernel's default. out: may be NULL
  * error: COMPILE with the template's refusal in error, the one that flpgen_generate would give */
 FLP_API flp_status flpgen_space_ask(flpgen_space *space, const flp_tunables *tune, flpgen_tile *out, char *error,
                                     size_t error_capacity);

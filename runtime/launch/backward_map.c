@@ -1,7 +1,7 @@
 /* backward_map.c: dz and the products of a chunk where operands come through tensor maps.
  *
  * Invariants: the maps hold the chunk's rows and columns and nothing beyond; the gathered rows are those of the chunk
- * where each chunk of rows gathers its own (R_ROWS, P), else all of them. Kernels leave the counter of units at 0, so
+ * where each chunk of rows gathers its own (recompute-rows, stream), else all of them. Kernels leave the counter of units at 0, so
  * that one gather serves all launches after it. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"

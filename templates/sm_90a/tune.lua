@@ -18,7 +18,7 @@ local RASTER_MOST = 64
 local PANEL_BYTES = 24 << 20
 
 ------------------------------------------------------------------------------------------------ what kernels choose
--- Bands of that many rows whose hidden rows stay in L2; where D is not known, as with 4096 columns.
+-- Row panels of that many rows whose hidden rows stay in L2; D = 4096 if it is unknown.
 local function default_raster(spec, panel_rows)
   local depth, bytes = spec.hidden > 0 and spec.hidden or 4096, spec.dtype == "fp32" and 4 or 2
   return math.max(1, math.min(RASTER_MOST, PANEL_BYTES // (panel_rows * depth * bytes)))
@@ -48,8 +48,9 @@ local function for_products(spec)
           raster = 8}
 end
 
--- By kind of kernel. own: its choice; staging: bytes of shared memory that a warp needs for its results; schedules:
--- those that it can run, if not all; boxed: its second operand is MN-major, which a CTA loads in whole boxes of columns
+-- By kind of kernel. defaults: its choice; staging: bytes of shared memory that a warp needs for its results;
+-- schedules: those that it can run, if not all; boxed: its second operand is MN-major, which a CTA loads in whole boxes
+-- of columns
 local KINDS = {
   forward = {defaults = for_scores, staging = function() return 0 end},
   forward_keep = {defaults = for_scores, staging = function() return staging.bytes end},
@@ -95,7 +96,7 @@ local function check_resources(T, kind, wide)
   end
 end
 
--- The configuration of the kernel: what the key asks for, else its own choice. Raises why it cannot be built.
+-- The configuration of the kernel: what the key asks for, else the default. Raises why it cannot be built.
 local function choose(spec)
   local kind, wide, T = KINDS[spec.kind], spec.dtype == "fp32", {}
   for name, defaults in pairs(kind.defaults(spec)) do T[name] = spec.tune[name] or defaults end
@@ -109,7 +110,7 @@ local function choose(spec)
 end
 
 -- What a search goes over, each ascending: values that are worth a look, not all that can be built. Beside them it takes
--- the kernel's own choice.
+-- the kernel's default.
 local axes = {
   schedule = {"ping-pong", "cooperative"}, rows = {64, 128, 192, 256}, columns = {64, 128, 192, 256},
   stages = {3, 4, 5, 6, 7, 8}, cluster = {1, 2, 4}, raster = {4, 8, 16, 32, 64},
