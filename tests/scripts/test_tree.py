@@ -49,8 +49,9 @@ BELOW = {
     "gen/cli/kernels": [*RUNTIME, "gen", "gen/cli/shared", "gen/cli/call"],
     **{f"gen/cli/{verb}": [*SHARED, "gen/cli", "gen/cli/tensors"]
        for verb in ("gen", "run", "cache", "loss", "pack", "bench", "check", "explain")},
-    "gen/cli/report": [*SHARED, "gen/cli", "gen/cli/explain"],
-    "gen/cli/report/charts": [*SHARED, "gen/cli/report", "gen/cli/explain"],
+    "gen/cli/report/parts": SHARED,
+    "gen/cli/report/charts": [*SHARED, "gen/cli/report/parts", "gen/cli/explain"],
+    "gen/cli/report": [*SHARED, "gen/cli", "gen/cli/report/charts", "gen/cli/report/parts"],
     "gen/cli/doctor": [*SHARED, "gen/cli", "gen/cli/pack"],
     "gen/cli/tune": [*SHARED, "gen/cli", "gen/cli/bench", "gen/cli/check"],
     "gen/cli": ["runtime", "runtime/base", "gen/cli/shared"],
@@ -135,9 +136,8 @@ def test_folders_call_what_is_below_them():
     """A function that is declared below and defined above would pass the test of includes."""
     edges = calls()
     assert len(edges) > 100
-    # a folder whose parts stand below it in folders of their own and share its header: the verbs, the charts of a page
-    edges = {edge: names for edge, names in edges.items()
-             if not (edge[0] in ("gen/cli", "gen/cli/report") and edge[1].startswith(edge[0]))}
+    # main.c calls the verbs, which share the header that lists them
+    edges = {edge: names for edge, names in edges.items() if edge[0] != "gen/cli" or not edge[1].startswith("gen/cli/")}
     assert {edge: names for edge, names in edges.items() if edge[1] not in BELOW[edge[0]]} == {}
 
 

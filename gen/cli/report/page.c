@@ -1,7 +1,8 @@
 /* page.c: the page: head, summary, charts in their order, and at the foot where every number came from. */
 #include <string.h>
 
-#include "gen/cli/report/report.h"
+#include "gen/cli/report/charts/charts.h"
+#include "gen/cli/report/page.h"
 
 enum { SOURCES_MAX = 200 };
 

@@ -1,5 +1,5 @@
 /* report.c: `flpgen report`, one HTML page from tuning and benchmark records. */
-#include "gen/cli/report/report.h"
+#include "gen/cli/report/page.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

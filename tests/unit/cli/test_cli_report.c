@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/report/report.h"
-#include "gen/cli/report/svg.h"
+#include "gen/cli/report/parts/parts.h"
+#include "gen/cli/report/parts/svg.h"
 
 static void expect_ticks(report_scale scale, int most, int count, const double *expected) {
   double ticks[REPORT_TICKS_MAX];

@@ -2,8 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/report/lines.h"
-#include "gen/cli/report/svg.h"
+#include "gen/cli/report/charts/charts.h"
+#include "gen/cli/report/parts/lines.h"
+#include "gen/cli/report/parts/svg.h"
 
 enum { LINES_MAX = 120 };
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/report/report.h"
-#include "gen/cli/report/svg.h"
+#include "gen/cli/report/charts/charts.h"
+#include "gen/cli/report/parts/svg.h"
 
 enum { DOTS_MAX = 1500, VALUES_MAX = 24, ROW = 24, HEAD = 28, TOP = 8, FOOT = 48, TABLE_MAX = 400 };
 enum { TIMED = 0, CHOSEN = 1 }; /* series */

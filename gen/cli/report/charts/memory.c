@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "gen/cli/explain/explain.h"
-#include "gen/cli/report/report.h"
-#include "gen/cli/report/svg.h"
+#include "gen/cli/report/charts/charts.h"
+#include "gen/cli/report/parts/svg.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/quantity.h"
 #include "runtime/base/status.h"

@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/report/lines.h"
-#include "gen/cli/report/svg.h"
+#include "gen/cli/report/charts/charts.h"
+#include "gen/cli/report/parts/lines.h"
+#include "gen/cli/report/parts/svg.h"
 
 enum { LINES_MAX = 160, NAMES_MAX = REPORT_SERIES, REASONS_BYTES = 1024 };
 

@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/report/report.h"
-#include "gen/cli/report/svg.h"
+#include "gen/cli/report/charts/charts.h"
+#include "gen/cli/report/parts/svg.h"
 
 enum { GROUPS_MAX = 200, BARS_MAX = 16, PATTERN_BYTES = 200, BAR = 18, ROW = 44, TOP = 8, FOOT = 48 };
 

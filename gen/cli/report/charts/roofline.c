@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/report/report.h"
-#include "gen/cli/report/svg.h"
+#include "gen/cli/report/charts/charts.h"
+#include "gen/cli/report/parts/svg.h"
 #include "gen/cli/shared/cost.h"
 #include "runtime/api/validate.h"
 

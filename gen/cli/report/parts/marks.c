@@ -4,8 +4,8 @@
  * up after 13, colours after 6 and dashes after 4, so that no two of 78 are alike in all, and neighbours in none. */
 #include <string.h>
 
-#include "gen/cli/report/report.h"
-#include "gen/cli/report/svg.h"
+#include "gen/cli/report/parts/parts.h"
+#include "gen/cli/report/parts/svg.h"
 
 /* Paths around 0,0 with radius 1; areas are about the same. What looks most alike stands far apart. */
 static const struct {

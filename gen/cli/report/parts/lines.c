@@ -1,9 +1,9 @@
 /* lines.c: draws times as multiples of a reference: a mark with its spread on a line, lines in groups. */
-#include "gen/cli/report/lines.h"
+#include "gen/cli/report/parts/lines.h"
 
 #include <string.h>
 
-#include "gen/cli/report/svg.h"
+#include "gen/cli/report/parts/svg.h"
 
 enum { HEAD = 14, TOP = 6, FOOT = 48, GROUP_LINES_MAX = 3, WHO_LINES_MAX = 3, REASON_LINES_MAX = 4 };
 

@@ -1,10 +1,10 @@
 /* svg.c: scales, text and axes in inline SVG. */
-#include "gen/cli/report/svg.h"
+#include "gen/cli/report/parts/svg.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "gen/cli/report/report.h"
+#include "gen/cli/report/parts/parts.h"
 
 /* Widths of the content: 960 less paddings on a desktop, 390 less paddings on a phone. */
 const double REPORT_WIDTH[REPORT_WIDTHS] = {880, 350};

@@ -1,7 +1,7 @@
 /* style.c: the style of the page: light and dark, desktop and phone, one colour and one shape a series.
  *
  * Colours are Okabe and Ito's, distinguishable by the colour-blind, lightened on dark ground. */
-#include "gen/cli/report/report.h"
+#include "gen/cli/report/parts/parts.h"
 
 const char *const REPORT_STYLE =
     ":root{color-scheme:light dark;--ground:#fff;--card:#f7f8fa;--ink:#1a1d21;--dim:#59616b;--rule:#c9ced6;"

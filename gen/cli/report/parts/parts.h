@@ -1,9 +1,9 @@
-/* report.h: the parts of `flpgen report`: records read into plain tables, charts drawn from them, and the page around.
+/* parts.h: what charts and the page are made of: records read into plain tables; text, tables, marks and lines.
  *
  * Invariants: what is drawn depends on the files alone, so the same files give the same bytes; every text of a file
  * passes report_escape on its way out. A number that a record lacks is NaN. */
-#ifndef FLPGEN_CLI_REPORT_H
-#define FLPGEN_CLI_REPORT_H
+#ifndef FLPGEN_CLI_REPORT_PARTS_H
+#define FLPGEN_CLI_REPORT_PARTS_H
 
 #include <math.h>
 #include <stdio.h>
@@ -153,28 +153,8 @@ void report_figure_finish(FILE *out);
 void report_figure_missing(FILE *out, const char *name, const char *title, const char *why);
 void report_note(FILE *out, const char *text);
 
-/* ---- charts: each writes its figures, with tables, or what is missing ---- */
-
-typedef struct report_options {
-  cli_spec_args spec; /* shape of the chart of memory; vocab 0: taken from the data */
-  const char *out, *note;
-  int64_t landscapes; /* drawn at most */
-  int json;
-} report_options;
-
-void report_chart_best(FILE *out, const report_data *data);
-void report_chart_peers(FILE *out, const report_data *data);
-void report_chart_landscape(FILE *out, const report_data *data, int64_t most);
-void report_chart_rejected(FILE *out, const report_data *data);
-void report_chart_roofline(FILE *out, const report_data *data);
-void report_chart_memory(FILE *out, const report_data *data, const report_options *options);
-
 /* ---- style.c ---- */
 
 extern const char *const REPORT_STYLE;
 
-/* ---- page.c ---- */
-
-/* The whole page. */
-void report_page(FILE *out, const report_data *data, const report_options *options);
 #endif

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/report/report.h"
+#include "gen/cli/report/parts/parts.h"
 
 enum { RECORD_BYTES_MAX = 64 << 20, ROWS_MAX = 100000 };
 

@@ -2,7 +2,7 @@
 #ifndef FLPGEN_CLI_REPORT_LINES_H
 #define FLPGEN_CLI_REPORT_LINES_H
 
-#include "gen/cli/report/report.h"
+#include "gen/cli/report/parts/parts.h"
 
 enum { REPORT_WHO_BYTES = 192 };
 

@@ -2,7 +2,7 @@
  *
  * Invariants: the file is opened for reading only and nothing in it is run: every name that is read is a plain table.
  * A link between tables (candidate to spec, spec to run) that leads nowhere makes the file corrupt. */
-#include "gen/cli/report/report.h"
+#include "gen/cli/report/parts/parts.h"
 
 #include <sqlite3.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "gen/cli/report/report.h"
+#include "gen/cli/report/parts/parts.h"
 
 /* Bytes of the UTF-8 sequence at text, 0 if it is none: overlong, a surrogate, beyond U+10FFFF or truncated. */
 static int sequence_bytes(const unsigned char *text) {

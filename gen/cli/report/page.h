@@ -1,0 +1,10 @@
+/* page.h: the page around the charts. */
+#ifndef FLPGEN_CLI_REPORT_PAGE_H
+#define FLPGEN_CLI_REPORT_PAGE_H
+
+#include "gen/cli/report/charts/charts.h"
+
+/* The whole page. */
+void report_page(FILE *out, const report_data *data, const report_options *options);
+
+#endif
