@@ -368,7 +368,7 @@ def test_labels_of_searches_of_one_file_are_unequal(tmp_path):
     (["export"], "flp: tuning", ["search", "candidates timed", "best tuned time / GEMM time (geometric mean)"]),
     (["export", "peers"], "flp: tuning and benchmarks", ["search", "candidates timed",
                                                          "best tuned time / GEMM time (geometric mean)", "benchmark rows"]),
-    ([], "flp: no records", []),
+    ([], "flp: memory against rows", []),
 ])
 def test_title_and_tiles_claim_what_the_records_know(tmp_path, records, files, title, tiles):
     given = {"peers": peers_record(tmp_path / "peers.json"), "records": records,

@@ -5,7 +5,7 @@ import torch
 import flp
 from flp import _c, _chunks, _plans
 
-from conftest import torch_form
+from binding_fixtures import torch_form
 
 VOCAB, HIDDEN = 331, 64
 NAMES = ("FLP_FORCE", "FLP_STRICT", "FLP_BUDGET")

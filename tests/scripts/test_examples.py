@@ -262,7 +262,7 @@ def stand_ins(tmp_path):
     """A folder with small modules in the place of transformers and peft."""
     (tmp_path / "transformers.py").write_text(textwrap.dedent(TRANSFORMERS))
     (tmp_path / "peft.py").write_text(textwrap.dedent(PEFT))
-    return os.pathsep.join([str(tmp_path), str(Path(__file__).parent), os.environ["PYTHONPATH"]])
+    return os.pathsep.join([str(tmp_path), str(Path(__file__).resolve().parents[1] / "support"), os.environ["PYTHONPATH"]])
 
 
 @pytest.mark.parametrize("name,options,steps", [("ten_lines", ["--tiny"], 20), ("hf_logprobs", [], 8)])

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 import flp
-from conftest import torch_form
+from binding_fixtures import torch_form
 from flp import _plans
 from flp_reference import problem
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import torch_form
+from binding_fixtures import torch_form
 from flp_reference import DEVICE
 
 import documents

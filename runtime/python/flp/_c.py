@@ -38,7 +38,7 @@ SPEC_FIELDS = (
 
 
 class Spec(Structure):
-    """flp_spec."""
+    """flp_spec: what kernels are specialised for."""
 
     __slots__ = ()
     _fields_ = [("struct_bytes", c_uint32), *((name, kind) for name, kind, _ in SPEC_FIELDS), ("loss", c_void_p),
