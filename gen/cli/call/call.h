@@ -121,7 +121,8 @@ void call_clear(call_buffers *buffers);
 
 /* ---- args.c: the arguments of a pass ---- */
 
-/* Of the whole head or, of FORWARD and BACKWARD, of one shard. The workspace is all that there is. */
+/* The arguments of a pass over the whole head or, for FORWARD and BACKWARD, over one shard. The workspace is all that
+ * there is. */
 flp_args call_args(const call_buffers *buffers, const call_problem *problem, flp_pass pass, int shard);
 /* Where a row of a slot's array begins; NULL without a buffer. */
 void *call_row(const call_buffers *buffers, const call_problem *problem, call_slot slot, int64_t row);

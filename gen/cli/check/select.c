@@ -2,11 +2,12 @@
  *
  * Scores, outputs and gradients lie in poisoned buffers whose rows have gaps behind them and guards at the end; what
  * stands in gaps and guards must stay. Every case runs with gradients apart and with gradients in the place of the
- * scores, whose bits must agree. Bounds: logprob: 4 ulp of the largest of 1, the value, and the distance of the target
- * to the largest score;
- * entropy: 4 ulp of the largest of
- *                   1, the value, and the log of the sum. fp64: 64 ulp, as the kernels' exp is good to 1e-14.
- * gradients:        relative L2 at most 1.5 times that of the right ones rounded to dtype, plus 1e-6 (fp64: 1e-13). */
+ * scores, whose bits must agree. Bounds:
+ *
+ * logprob:   4 ulp of the largest of 1, the value, and the distance of the target to the largest score
+ * entropy:   4 ulp of the largest of 1, the value, and the log of the sum
+ * both:      64 ulp for fp64, as the kernels' exp is good to 1e-14
+ * gradients: relative L2 at most 1.5 times that of the right ones rounded to dtype, plus 1e-6 (fp64: 1e-13) */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #include "gen/cli/explain/explain.h"
 #include "runtime/plan/plan.h"
 
-/* Of the assumed device, or of this machine's plan; NULL on the CPU rung, which keeps and streams nothing. */
+/* The planner of the assumed device, or of this machine's plan; NULL on the CPU rung, which neither saves nor streams. */
 static const flp_planner *planner_of(const explanation *in, int assumed) {
   if (assumed) return &in->planner;
   return in->plan->rung == FLP_RUNG_EAGER ? NULL : &in->plan->planner;
