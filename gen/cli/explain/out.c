@@ -167,6 +167,7 @@ static void print_layouts(const explanation *in, int assumed, int64_t n) {
   cli_table table;
   cli_table_start(&table, "pass", "mode", "chunk rows", "chunk vocab", "chunks", "products", "launches", "workspace",
                   "least", NULL);
+  cli_table_may_move(&table, 6, "launches: ");
   for (int pass = FLP_PASS_FORWARD; pass < EXPLAIN_PASSES; pass++)
     if (explain_has_pass(in, assumed, (flp_pass)pass)) add_layout(in, &table, assumed, (flp_pass)pass, n);
   cli_table_finish(&table);
