@@ -88,7 +88,7 @@ typedef enum flp_status {
   FLP_ERROR_IO = 8,          /* a file could not be read or written */
   FLP_ERROR_CORRUPT = 9,     /* a file is not what it claims to be */
   FLP_ERROR_COMPILE = 10,    /* a template or the code generator failed */
-  FLP_ERROR_DATA = 11,       /* the device met bad values: target ids, row ids or temperatures */
+  FLP_ERROR_DATA = 11,       /* the device met bad values: target ids, row ids, temperatures or scores */
   FLP_ERROR_INTERNAL = 12    /* a bug in flp */
 } flp_status;
 
@@ -359,10 +359,10 @@ typedef struct flp_args {
 
   /* step: what the loss reads; the rest may be NULL, and so may row_weight (1) and old_logprob (this policy's own) */
   const float *old_logprob, *ref_logprob, *advantage, *row_weight; /* (N) */
-  const float *vectors[8];       /* (N) each, in the program's order */
+  const float *vectors[8];                                         /* (N) each, in the program's order */
   const double *loss_parameters; /* host memory, in the program's order; NULL: its defaults */
   float *loss;                   /* (N) or NULL; inactive rows 0 */
-  float *metrics; /* (metrics of the program, N) or NULL */
+  float *metrics;                /* (metrics of the program, N) or NULL */
 } flp_args;
 
 #define FLP_ARGS_INIT                                                                               \
@@ -370,9 +370,13 @@ typedef struct flp_args {
             FLP_SET_(temperature) = 1.0f, FLP_SET_(scale) = 1.0f, FLP_SET_(ignore_index) = -100)
 
 /* Enqueues one pass on args->stream.
- * Rows with an id outside [0, vocab_total) (and not ignore_index) or a temperature that is not > 0 and finite get NaN
- * in every output of their own, contribute nothing to grad_weight and grad_bias, and are counted in the device error
- * word. A NaN or Inf in a hidden row stays in that row (and in grad_weight).
+ * Rows with an id outside [0, vocab_total) (and not ignore_index), or a temperature that is not > 0 and finite or by
+ * which float32 cannot divide scale (softcap), get NaN in every output of their own, contribute nothing to grad_weight
+ * and grad_bias, and are counted in the device error word. A NaN or Inf in a hidden row stays in that row (and in
+ * grad_weight).
+ * Scores over T are told apart up to 2^30 in units of ln 2, 7.4e8 nats, where one bit of float32 is 44 nats. A row whose
+ * largest score is above that, or not above -2^30 (so a row without a score above -inf), gives NaN, in its gradients
+ * and in grad_weight too, and is counted, on every rung. The other scores of a row may be as low as they like.
  * error:  ARGUMENT names the field; WORKSPACE if no layout fits workspace_bytes; DRIVER if a launch failed;
  *         DATA in strict mode only (strict synchronises)
  * thread: safe on one plan; asynchronous on stream; allocates and loads nothing, can be captured in a CUDA graph */
@@ -463,14 +467,15 @@ typedef struct flp_select_args {
 
 /* Enqueues one pass over scores; needs no workspace. Scores are read once, and in BACKWARD written once.
  * A target outside [0, V) that is not ignore_index gives NaN, in its row's gradient too where its upstream gradient is
- * not 0, and is counted in the device error word. A row with a NaN, or with no score above -inf, gives NaN; to the
- * kernels a score below -2^100 (FP64: -2^1000) is -inf where it would be the largest of its row.
+ * not 0, and is counted in the device error word. A row with a NaN gives NaN. One whose largest score is beyond 2^30, as
+ * for flp_execute, gives NaN and is counted; FP64 has no such limit, but a row with no score above -inf (to the kernels:
+ * -2^1000) gives NaN.
  * error:  ARGUMENT names the field; DRIVER if the launch failed; DATA in strict mode only (strict synchronises)
  * thread: as flp_execute
  * source: https://www.tylerromero.com/posts/2025-02-selective-log-softmax/ */
 FLP_API flp_status flp_select(flp_plan *plan, const flp_select_args *args);
 
-/* Synchronises the stream and reports the rows that held bad ids or temperatures since the last check.
+/* Synchronises the stream and reports the rows that held bad ids, temperatures or scores since the last check.
  * error: DATA with the count; DRIVER */
 FLP_API flp_status flp_plan_check(flp_plan *plan, void *stream);
 

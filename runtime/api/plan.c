@@ -272,9 +272,10 @@ flp_status flp_plan_check(flp_plan *plan, void *stream) {
   uint64_t bad = 0;
   FLP_TRY(take_bad_rows(plan, stream, &bad));
   if (!bad) return FLP_OK;
-  return flp_fail(FLP_ERROR_DATA,
-                  "%" PRIu64
-                  " rows or row ids were bad since the last check: targets outside [0, vocab_total), "
-                  "temperatures not finite and > 0, or row ids outside [0, n)",
-                  bad);
+  return flp_fail(
+      FLP_ERROR_DATA,
+      "%" PRIu64
+      " rows or row ids were bad since the last check: targets outside [0, vocab_total), "
+      "temperatures not finite and > 0, largest scores beyond 2^30 in units of ln 2, or row ids outside [0, n)",
+      bad);
 }

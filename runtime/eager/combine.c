@@ -1,9 +1,12 @@
 /* combine.c: partials of all shards of a vocabulary, merged in rank order into the outputs of each row. */
 #include "runtime/eager/core.h"
 
-/* A maximum of -2^100 stands for a shard without a score above -inf, whatever its sums are. */
+/* A maximum of -FLP_SCORE_LIMIT stands for a shard without a score above it; its sums matter if they are NaN. */
 static eager_partial read_partial(const float *in) {
-  if ((double)in[0] <= EAGER_NO_MAXIMUM) return (eager_partial){-INFINITY, 0, 0};
+  if ((double)in[0] <= -FLP_SCORE_LIMIT) {
+    double sum = isnan(in[1]) ? NAN : 0;
+    return (eager_partial){-INFINITY, sum, sum};
+  }
   return (eager_partial){(double)in[0], (double)in[1], (double)in[2]};
 }
 
@@ -22,7 +25,7 @@ static void combine_row(void *context, int64_t active, int worker) {
     if (in[3] != -INFINITY) target = (double)in[3];
   }
   eager_scale scale = eager_row_scale(call->spec, args, row);
-  eager_row_finish(args, row, &scale, whole, target);
+  eager_row_finish(call, row, &scale, whole, target);
 }
 
 void eager_combine(const eager_call *call) {

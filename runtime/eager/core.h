@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "runtime/flp.h"
+#include "runtime/kernel/abi.h"
 
 /* A tile of scores: 64 x 128 keeps packing under 2% of a product at D = 4096 and its fp32 weight tile within 2 MiB. */
 enum {
@@ -19,9 +20,6 @@ enum {
   EAGER_DEPTH_BLOCK = 512, /* columns of a gradient that one unit sums: 128 x 512 fp32 stay in the second cache */
   EAGER_THREADS_MAX = 256
 };
-
-/* Where a partial's maximum stands for "no score above -inf here"; see abi.h, prepare. */
-#define EAGER_NO_MAXIMUM (-0x1p100)
 
 /* ---- threads.c ---- */
 
@@ -81,9 +79,6 @@ void eager_multiply_plain(eager_product product, const eager_matrices *x);
 
 /* ---- rows.c ---- */
 
-/* Classes of rows, as in abi.h, prepare. */
-enum { EAGER_ROW_ACTIVE = 0, EAGER_ROW_LEFT_OUT = 1, EAGER_ROW_BAD = 2 };
-
 /* The scores of one row, t = outer·x, or outer·tanh(inner·x) with softcap, in log2 units; x is z + b. */
 typedef struct eager_scale {
   double outer, inner;
@@ -111,11 +106,15 @@ typedef struct eager_partial {
   double maximum, sum, weighted;
 } eager_partial;
 
+typedef struct eager_call eager_call; /* below */
+
 eager_partial eager_partial_merge(eager_partial left, eager_partial right);
 /* Moves the reference of a partial from its maximum to another number near it. */
 eager_partial eager_partial_move(eager_partial partial, double maximum);
-/* Writes logprob, entropy and stats of a row. target: raw score, x */
-void eager_row_finish(const flp_args *args, int64_t row, const eager_scale *scale, eager_partial whole, double target);
+/* Writes logprob, entropy and stats of a row: NaN, and counts it, if its largest score is beyond FLP_SCORE_LIMIT. target:
+ * raw score, x */
+void eager_row_finish(const eager_call *call, int64_t row, const eager_scale *scale, eager_partial whole,
+                      double target);
 
 /* ---- block.c ---- */
 
@@ -172,13 +171,14 @@ void eager_widen_weight(const flp_spec *spec, const flp_args *args, int64_t firs
 
 /* ---- forward.c, combine.c, backward.c ---- */
 
-typedef struct eager_call {
+struct eager_call {
   const flp_spec *spec;
   const flp_args *args;
   const eager_plan *plan;
   eager_team *team;
   eager_rows rows;
-} eager_call;
+  atomic_ullong *bad_rows; /* added to: rows whose scores are beyond the limit */
+};
 
 /* Takes the arrays of a pass from a block; used to count and to run. */
 typedef struct eager_forward_memory {

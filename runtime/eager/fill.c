@@ -8,9 +8,9 @@ static void fill_hidden(const flp_spec *spec, const flp_args *args, const uint8_
   int64_t bytes = flp_half_bytes(spec->grad_hidden_dtype);
   for (int64_t row = 0; row < args->n; row++) {
     char *out = (char *)args->grad_hidden + row * args->grad_hidden_stride * bytes;
-    if (row_class[row] == EAGER_ROW_LEFT_OUT) memset(out, 0, (size_t)(spec->hidden * bytes));
+    if (row_class[row] == FLP_ROW_LEFT_OUT) memset(out, 0, (size_t)(spec->hidden * bytes));
     float bad = NAN;
-    for (int64_t d = 0; row_class[row] == EAGER_ROW_BAD && d < spec->hidden; d++)
+    for (int64_t d = 0; row_class[row] == FLP_ROW_BAD && d < spec->hidden; d++)
       flp_half_narrow(spec->grad_hidden_dtype, &bad, 1, out + d * bytes);
   }
 }

@@ -101,13 +101,12 @@ static void widen_subtile(void *context, int64_t subtile, int worker) {
                      job->memory->hidden + begin * call->spec->hidden);
 }
 
-/* The sums are moved to the maximum as stored, unless fp32 rounds it by more than their own exponents hold. */
+/* The sums are moved to the maximum as stored. Beyond the limit they count for nothing, or make the row bad. */
 static void write_partial(const flp_args *args, int64_t row, eager_partial part, double target) {
-  enum { OCTAVES = 64 };
   float *out = args->partial + 4 * row;
-  int empty = part.sum == 0;
-  double maximum = empty ? EAGER_NO_MAXIMUM : (double)(float)part.maximum;
-  if (!empty && fabs(part.maximum - maximum) < OCTAVES) part = eager_partial_move(part, maximum);
+  int empty = part.maximum <= -FLP_SCORE_LIMIT && !isnan(part.sum);
+  double maximum = empty ? -FLP_SCORE_LIMIT : (double)(float)part.maximum;
+  if (fabs(maximum) <= FLP_SCORE_LIMIT) part = eager_partial_move(part, maximum);
   out[0] = (float)maximum;
   out[1] = empty ? 0 : (float)part.sum;
   out[2] = empty ? 0 : (float)part.weighted;
@@ -125,7 +124,7 @@ static void finish_row(void *context, int64_t in_panel, int worker) {
   eager_scale scale = eager_row_scale(call->spec, call->args, row);
   double target = job->memory->target[in_panel];
   if (call->args->partial) write_partial(call->args, row, whole, target);
-  eager_row_finish(call->args, row, &scale, whole, target);
+  eager_row_finish(call, row, &scale, whole, target);
 }
 
 void eager_forward(const eager_call *call, const eager_forward_memory *memory) {

@@ -60,7 +60,8 @@ flp_status flp_eager_execute(const flp_spec *spec, const flp_args *args, int thr
                     "workspace_bytes: %zu are too few for %lld rows on the eager rung; %llu or more are accepted",
                     args->workspace_bytes, (long long)args->n, (unsigned long long)plan.smallest_bytes);
   eager_block block = {.base = args->workspace};
-  eager_call call = {.spec = spec, .args = args, .plan = &plan};
+  atomic_ullong beyond_limit = 0;
+  eager_call call = {.spec = spec, .args = args, .plan = &plan, .bad_rows = &beyond_limit};
   eager_rows_carve(&block, args->n, &call.rows);
   call.rows.count = eager_rows_classify(spec, args, call.rows.row_class, call.rows.index, bad_rows);
   if (args->pass == FLP_PASS_BACKWARD)
@@ -74,5 +75,6 @@ flp_status flp_eager_execute(const flp_spec *spec, const flp_args *args, int thr
   run_pass(&call, &block);
   eager_team_stop(&team);
   eager_blas_leave();
+  *bad_rows += atomic_load(&beyond_limit);
   return FLP_OK;
 }

@@ -1,4 +1,5 @@
 /* rows.c: decisions per row: active rows, their scale and target, and their outputs. */
+#include <float.h>
 #include <string.h>
 
 #include "runtime/eager/core.h"
@@ -43,24 +44,25 @@ static int is_inactive(const flp_spec *spec, const flp_args *args, int64_t row) 
 static int is_bad(const flp_spec *spec, const flp_args *args, int64_t row) {
   int64_t id = target_id(spec, args, row);
   double temperature = temperature_of(spec, args, row);
-  return id < 0 || id >= args->vocab_total || !(temperature > 0) || !isfinite(temperature);
+  float held = (float)eager_row_scale(spec, args, row).outer; /* as kernels hold it */
+  return id < 0 || id >= args->vocab_total || !(temperature > 0) || !isfinite(temperature) || !isfinite(held);
 }
 
 static uint8_t class_of(const flp_spec *spec, const flp_args *args, int64_t row) {
-  if (target_id(spec, args, row) == args->ignore_index) return EAGER_ROW_LEFT_OUT;
-  if (args->pass == FLP_PASS_BACKWARD && is_inactive(spec, args, row)) return EAGER_ROW_LEFT_OUT;
-  return is_bad(spec, args, row) ? EAGER_ROW_BAD : EAGER_ROW_ACTIVE;
+  if (target_id(spec, args, row) == args->ignore_index) return FLP_ROW_LEFT_OUT;
+  if (args->pass == FLP_PASS_BACKWARD && is_inactive(spec, args, row)) return FLP_ROW_LEFT_OUT;
+  return is_bad(spec, args, row) ? FLP_ROW_BAD : FLP_ROW_ACTIVE;
 }
 
 /* Marks the rows of the list active and all others left out; ids that are no row are counted. */
 static void mark_listed(const flp_args *args, uint8_t *row_class, uint64_t *bad_rows) {
-  memset(row_class, EAGER_ROW_LEFT_OUT, (size_t)args->n);
+  memset(row_class, FLP_ROW_LEFT_OUT, (size_t)args->n);
   for (int64_t i = 0; i < args->row_count; i++) {
     int64_t row = args->rows[i];
     if (row < 0 || row >= args->n)
       ++*bad_rows;
     else
-      row_class[row] = EAGER_ROW_ACTIVE;
+      row_class[row] = FLP_ROW_ACTIVE;
   }
 }
 
@@ -69,26 +71,26 @@ int64_t eager_rows_classify(const flp_spec *spec, const flp_args *args, uint8_t 
   if (args->rows)
     mark_listed(args, row_class, bad_rows);
   else
-    memset(row_class, EAGER_ROW_ACTIVE, (size_t)args->n);
+    memset(row_class, FLP_ROW_ACTIVE, (size_t)args->n);
   int64_t count = 0;
   for (int64_t row = 0; row < args->n; row++) {
-    if (row_class[row] == EAGER_ROW_ACTIVE) row_class[row] = class_of(spec, args, row);
-    if (row_class[row] == EAGER_ROW_ACTIVE) index[count++] = (int32_t)row;
-    if (row_class[row] == EAGER_ROW_BAD) ++*bad_rows;
+    if (row_class[row] == FLP_ROW_ACTIVE) row_class[row] = class_of(spec, args, row);
+    if (row_class[row] == FLP_ROW_ACTIVE) index[count++] = (int32_t)row;
+    if (row_class[row] == FLP_ROW_BAD) ++*bad_rows;
   }
   return count;
 }
 
 void eager_rows_fill(const flp_args *args, const uint8_t *row_class) {
   for (int64_t row = 0; row < args->n; row++) {
-    if (row_class[row] == EAGER_ROW_ACTIVE) continue;
-    float value = row_class[row] == EAGER_ROW_BAD ? NAN : 0.0f;
+    if (row_class[row] == FLP_ROW_ACTIVE) continue;
+    float value = row_class[row] == FLP_ROW_BAD ? NAN : 0.0f;
     if (args->logprob) args->logprob[row] = value;
     if (args->entropy) args->entropy[row] = value;
     for (int i = 0; args->stats && i < 4; i++) args->stats[4 * row + i] = value;
     if (!args->partial || args->pass != FLP_PASS_FORWARD) continue;
     float *partial = args->partial + 4 * row;
-    partial[0] = row_class[row] == EAGER_ROW_BAD ? NAN : (float)EAGER_NO_MAXIMUM;
+    partial[0] = row_class[row] == FLP_ROW_BAD ? NAN : (float)-FLP_SCORE_LIMIT;
     partial[1] = partial[2] = 0;
     partial[3] = -INFINITY;
   }
@@ -111,11 +113,21 @@ eager_partial eager_partial_merge(eager_partial left, eager_partial right) {
   return (eager_partial){right.maximum, moved.sum + right.sum, moved.weighted + right.weighted};
 }
 
-/* The stored sum is about the maximum as stored, in fp32, so that stats are consistent to double precision. Its
- * logarithm is moved, not the sum: beyond 2^34 or so fp32 rounds a maximum by more than a double's exponent holds. */
-void eager_row_finish(const flp_args *args, int64_t row, const eager_scale *scale, eager_partial whole, double target) {
+/* Whether fp32 cannot tell a row's scores apart; a NaN or +inf among them is another matter. */
+static int is_beyond_limit(eager_partial whole) {
+  return (whole.maximum > FLP_SCORE_LIMIT && whole.maximum <= (double)FLT_MAX) ||
+         (whole.maximum <= -FLP_SCORE_LIMIT && !isnan(whole.sum));
+}
+
+/* The stored sum is about the maximum as stored, in fp32, so that stats are consistent to double precision. */
+void eager_row_finish(const eager_call *call, int64_t row, const eager_scale *scale, eager_partial whole,
+                      double target) {
+  const flp_args *args = call->args;
   double maximum = NAN, log_sum = NAN, logprob = NAN, entropy = NAN;
-  if (whole.sum != 0) {
+  int is_asked = args->logprob || args->entropy || args->stats;
+  if (is_beyond_limit(whole)) {
+    if (is_asked) atomic_fetch_add(call->bad_rows, 1);
+  } else if (whole.maximum <= FLP_SCORE_LIMIT) {
     double log_whole = log2(whole.sum);
     maximum = (double)(float)whole.maximum;
     log_sum = log_whole + (whole.maximum - maximum);

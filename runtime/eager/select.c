@@ -12,7 +12,7 @@ enum { BLOCK = 1024 }; /* columns that are widened at a time */
 typedef struct job {
   const flp_spec *spec;
   const flp_select_args *args;
-  atomic_ullong bad_targets;
+  atomic_ullong bad_rows;
 } job;
 
 static double number_at(const flp_spec *spec, const void *numbers, int64_t i) {
@@ -96,7 +96,7 @@ static double top_of(const job *j, const char *row) {
 static row_sum sum_of(const job *j, const char *row) {
   row_sum r = {.top = top_of(j, row)};
   double values[BLOCK];
-  if (!isfinite(r.top)) return r.top == -INFINITY ? r : (row_sum){NAN, NAN, NAN};
+  if (!isfinite(r.top)) return r.top == -INFINITY ? r : (row_sum){r.top, NAN, NAN};
   for (int64_t first = 0; first < j->spec->vocab; first += BLOCK) {
     int64_t count = flp_min(j->spec->vocab - first, BLOCK);
     widen(j->spec, row, first, count, values);
@@ -117,7 +117,7 @@ static void finish_targets(job *j, int64_t row, const char *scores, row_sum r) {
     if (id != a->ignore_index) {
       logprob = NAN;
       if (!is_inside(j, id))
-        atomic_fetch_add(&j->bad_targets, 1);
+        atomic_fetch_add(&j->bad_rows, 1);
       else if (r.sum > 0)
         logprob = (score_at(j->spec, scores, id) - r.top) / a->temperature - log(r.sum);
       if (logprob > 0) logprob = 0;
@@ -132,6 +132,13 @@ static double reference_of(const job *j, double top) {
   return (double)(float)(top * (double)(float)(M_LOG2E / j->args->temperature));
 }
 
+/* Where fp32 cannot tell a row's scores apart; fp64 can. */
+static int is_beyond_limit(const job *j, double top) {
+  double reference = reference_of(j, top);
+  return j->spec->dtype != FLP_DTYPE_FP64 && (reference > FLP_SCORE_LIMIT || reference <= -FLP_SCORE_LIMIT) &&
+         reference < INFINITY;
+}
+
 static void forward_row(void *context, int64_t row, int worker) {
   job *j = context;
   const flp_select_args *a = j->args;
@@ -141,6 +148,10 @@ static void forward_row(void *context, int64_t row, int worker) {
   double entropy = 0, log_sum = 0, reference = 0;
   if (is_wanted(j, row)) {
     r = sum_of(j, scores);
+    if (is_beyond_limit(j, r.top)) {
+      atomic_fetch_add(&j->bad_rows, 1);
+      r.sum = NAN;
+    }
     int alive = r.sum > 0;
     entropy = alive ? log(r.sum) - r.weighted / r.sum : NAN;
     if (entropy < 0) entropy = 0;
@@ -243,12 +254,12 @@ static int useful_threads(const flp_spec *spec, const flp_select_args *args, int
   return work < most ? 1 + (int)work : most;
 }
 
-void flp_eager_select(const flp_spec *spec, const flp_select_args *args, int threads, uint64_t *bad_targets) {
+void flp_eager_select(const flp_spec *spec, const flp_select_args *args, int threads, uint64_t *bad_rows) {
   if (args->n == 0) return;
   job j = {.spec = spec, .args = args};
   eager_team team;
   eager_team_start(&team, useful_threads(spec, args, threads));
   eager_team_run(&team, args->n, args->pass == FLP_PASS_FORWARD ? forward_row : backward_row, &j);
   eager_team_stop(&team);
-  *bad_targets += atomic_load(&j.bad_targets);
+  *bad_rows += atomic_load(&j.bad_rows);
 }

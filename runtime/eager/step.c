@@ -51,8 +51,8 @@ flp_status eager_step_layout(const flp_spec *spec, int64_t n, uint64_t budget_by
 /* A row without work has no loss and no gradient, a bad one NaN. */
 static void fill_rows(const flp_loss *loss, const flp_args *args, const step_memory *m) {
   for (int64_t row = 0; row < args->n; row++) {
-    if (m->rows.row_class[row] == EAGER_ROW_ACTIVE) continue;
-    float value = m->rows.row_class[row] == EAGER_ROW_BAD ? NAN : 0.0f;
+    if (m->rows.row_class[row] == FLP_ROW_ACTIVE) continue;
+    float value = m->rows.row_class[row] == FLP_ROW_BAD ? NAN : 0.0f;
     m->grad_logprob[row] = m->grad_entropy[row] = value;
     if (args->loss) args->loss[row] = value;
     for (int64_t i = 0; args->metrics && i < (int64_t)loss->metric_count; i++) args->metrics[i * args->n + row] = value;

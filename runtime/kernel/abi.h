@@ -52,6 +52,7 @@ typedef enum flp_region {
   C(ROW_ACTIVE, 0)         /* row_class, as prepare fills it */                                       \
   C(ROW_LEFT_OUT, 1)                                                                                  \
   C(ROW_BAD, 2)                                                                                       \
+  C(SCORE_LIMIT, 1 << 30)  /* of a row's largest score in log2 units, see flp_execute */                \
   C(GATHER_ROWS, 64)       /* gather, keep_gather: zeros follow up to a multiple */                   \
   C(COMBINE_LANES, 8)      /* combine: threads of an active row */                                    \
   C(DZ_BOX_ROWS, 16)       /* rows of the boxes in which dz and kept leave */                         \
@@ -67,10 +68,10 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 #undef FLP_ABI_CONSTANT
 
 /* module rows: entry prepare, one CTA. Classifies each row (row_class, FLP_ROW_*), compacts the active ones and
- * fills the outputs of the others: left out -> 0, bad -> NaN (partial: maximum -2^100 or NaN, sums 0, target -inf).
+ * fills the outputs of the others: left out -> 0, bad -> NaN (partial: maximum -SCORE_LIMIT or NaN, sums 0, target -inf).
  * A row is left out if its target is ignore_index, if `rows` is given and lacks it, or (backward) if both upstream
  * gradients that are given are zero. It is bad if its target is outside [0, vocab_total), or its temperature is not
- * finite and > 0. Row ids outside [0,n) count in the error word and are skipped. */
+ * finite and > 0, or unit/T not finite. Row ids outside [0,n) count in the error word and are skipped. */
 #define FLP_PREPARE_PARAMS(P)                                                                                 \
   P(ptr, target)      /* (n) target dtype */                                                                  \
   P(ptr, temperature) /* (n) f32 or null */                                                                   \
@@ -142,21 +143,24 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 
 /* module rows: entry combine, FLP_COMBINE_LANES threads an active row of [row_begin, row_end). Folds `parts`
  * partials of one shard in order, first the `fold` (1 or FLP_GROUP_LEAVES) of a group, then the groups; writes logprob,
- * entropy, stats, or partial; each may be null. Target score zy is read only where local_target >= 0. */
+ * entropy, stats, or partial; each may be null. Target score zy is read only where local_target >= 0. A row whose
+ * largest score is beyond FLP_SCORE_LIMIT gets NaN in the outputs and counts in the error word. */
 #define FLP_COMBINE_PARAMS(P)                                              \
   P(region, part) P(i64, capacity) P(i32, parts) P(i32, fold) P(region, zy) \
   P(region, index) P(region, local_target) P(region, scale) P(region, count) \
   P(i32, row_begin) P(i32, row_end)                                        \
   P(f32, cap_in) P(i32, capped) /* capped: 1 if softcap applies to zy */   \
-  P(ptr, logprob) P(ptr, entropy) P(ptr, stats) P(ptr, partial)
+  P(ptr, logprob) P(ptr, entropy) P(ptr, stats) P(ptr, partial)            \
+  P(ptr, error_word) /* (1) i32, added to: rows beyond FLP_SCORE_LIMIT */
 
-/* module rows: entry merge, one thread an active row. Folds the partials of all shards in rank order. */
+/* module rows: entry merge, one thread an active row. Folds the partials of all shards in rank order; else as combine. */
 #define FLP_MERGE_PARAMS(P)                                                \
   P(ptr, partial) /* (shard_count, n, 4) */                                \
   P(i64, shard_count) P(i64, n)                                            \
   P(region, index) P(region, scale) P(region, count)                       \
   P(f32, cap_in) P(i32, capped)                                            \
-  P(ptr, logprob) P(ptr, entropy) P(ptr, stats)
+  P(ptr, logprob) P(ptr, entropy) P(ptr, stats)                            \
+  P(ptr, error_word) /* as in combine */
 
 /* module rows: entry record, one thread an active row of [row_begin, row_end): the four numbers that the dz epilogue
  * needs, {m, A, B, dz_y} with dz = 2^u·(A + B·u), u = t - m; and bound, an upper bound of |dz| over the row. A row whose
@@ -272,7 +276,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(ptr, logprob)   /* (n,k) numbers out; this and the next two may be null */ \
   P(ptr, entropy)   /* (n) */                                             \
   P(ptr, stats)     /* (n,3) */                                           \
-  P(ptr, error_word) /* (1) i32, added to: bad targets */
+  P(ptr, error_word) /* (1) i32, added to: bad targets, rows beyond FLP_SCORE_LIMIT (not for f64) */
 
 /* module select: entry select_grad, one CTA a row: the gradient of the scores, which may take their place.
  * dz_v = [Σ_j g_j·(δ(v,y_j) - p_v) - e·p_v·(log p_v + H)]/T, g = grad_logprob, e = grad_entropy. */

@@ -94,7 +94,7 @@ static flp_status launch_scores_portable(const flp_call *call, flp_row_range row
 
 flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, int64_t columns, const flp_keep_sink *keep) {
   return call->plan->planner.is_mapped ? launch_scores_mapped(call, rows, columns, keep)
-                                             : launch_scores_portable(call, rows, columns, keep);
+                                       : launch_scores_portable(call, rows, columns, keep);
 }
 
 /* The kernel writes either a shard's partial or the outputs of a whole head. */
@@ -113,6 +113,7 @@ flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, int partial
       .entropy = partial ? 0 : flp_call_pointer(a->entropy),
       .stats = partial ? 0 : flp_call_pointer(a->stats),
       .partial = partial ? flp_call_pointer(a->partial) : 0,
+      .error_word = call->error_word,
   };
   return flp_launch_over(call, FLP_ENTRY_combine, &p, rows.end - rows.begin, FLP_COMBINE_LANES);
 }

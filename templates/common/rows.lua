@@ -11,7 +11,7 @@
 
 local WARPS = 32            -- of the one CTA of prepare and dz_scale
 local THREADS = WARPS * 32
-local LN2, LOWEST_REAL = 0.6931471805599453, -0x1p99
+local LN2 = 0.6931471805599453
 local ACTIVE, LEFT_OUT, BAD = k.abi.ROW_ACTIVE, k.abi.ROW_LEFT_OUT, k.abi.ROW_BAD
 local LISTED = 4 -- a row class on its way through prepare: to be looked at
 local GATHERED = k.abi.GATHER_ROWS
@@ -85,7 +85,7 @@ return function(k, spec)
       function() return each(function(j) return k.load(type, ptr, at[j]) end) end)
   end
 
-  -- row_scale of each row, and whether its temperature is one.
+  -- row_scale of each row, and whether its temperature is one: above 0, finite, and fp32 holds what is divided by it.
   local function scales_of(p, at)
     return k.branch(k.is_null(p.temperature),
       function()
@@ -96,7 +96,8 @@ return function(k, spec)
         for j = 1, EACH do
           local temperature = k.load(k.f32, p.temperature, at[j])
           out.scale[j] = p.unit / temperature
-          out.good[j] = k.gt(temperature, 0.0) & k.lt(temperature, infinity) -- ordered comparisons: NaN fails both
+          local held = k.lt(k.abs(out.scale[j]), infinity) -- ordered comparisons: NaN fails
+          out.good[j] = k.gt(temperature, 0.0) & k.lt(temperature, infinity) & held
         end
         return out
       end)
@@ -209,7 +210,8 @@ return function(k, spec)
   end
 
   -- logprob = ln2·(u_y - log2 s), H = ln2·(log2 s - q/s), in double from the fp32 sums: u_y = scale·y_y - m is formed
-  -- without rounding. Never above 0 (below 0 for H), and NaN if no score was above -inf.
+  -- without rounding. Never above 0 (below 0 for H), and NaN if the largest score is
+  -- beyond the limit, -inf included, which the error word counts.
   local function finish_row(p, a, row, sum, target_score)
     local shaped = k.branch(k.ne(p.capped, 0),
       function() return S.cap(target_score, p.cap_in) end, function() return target_score end)
@@ -219,8 +221,9 @@ return function(k, spec)
     local entropy = (log_s - f64(sum.q) / f64(sum.s)) * LN2
     logprob = k.select(k.gt(logprob, 0.0), 0.0, logprob)
     entropy = k.select(k.lt(entropy, 0.0), 0.0, entropy)
-    local alive = k.gt(sum.m, LOWEST_REAL) & k.gt(sum.s, 0.0)
+    local alive = S.is_alive(sum)
     local function guard(v) return k.select(alive, f32(v), nan) end
+    k.when(S.is_beyond(sum), function() k.atomic_add(p.error_word, 0, k.const(k.i32, 1)) end)
     logprob, entropy = guard(logprob), guard(entropy)
     store_if(p.logprob, row, logprob)
     store_if(p.entropy, row, entropy)

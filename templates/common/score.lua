@@ -11,8 +11,11 @@ return function(k)
   local S = {}
   local TOGETHER = 8
 
-  -- A masked column's score: finite after scaling and counting, unlike -inf (0·-inf) or -2^127 (q + d·s overflows).
-  S.lowest = -0x1p100
+  -- Beyond this a rounded maximum and the exact product part by more octaves than 2^u can hold: such a row is bad.
+  S.limit = k.abi.SCORE_LIMIT
+
+  -- The maximum of no columns, and a masked column's score: finite after scaling and counting, unlike -inf (0·-inf).
+  S.lowest = -S.limit
 
   local function bits(x) return k.bitcast(k.i32, x) end
 
@@ -127,6 +130,14 @@ return function(k)
   -- Whether a row has no upstream gradient, by its {m, A, B, dz_y}: its dz is 0 then, whatever its scores.
   function S.is_silent(record)
     return k.eq((bits(record[2]) | bits(record[3]) | bits(record[4])) << 1, 0) -- whatever their signs
+  end
+
+  -- Is a row's sum one of scores that were told apart: its largest within the limit, one above -inf, none NaN.
+  function S.is_alive(sum) return k.gt(sum.m, -S.limit) & k.le(sum.m, S.limit) & k.gt(sum.s, 0.0) end
+
+  -- Is it beyond the limit: neither NaN nor of a row with an infinity.
+  function S.is_beyond(sum)
+    return k.gt(sum.m, S.limit) & k.lt(sum.m, 1.0 / 0.0) | k.le(sum.m, -S.limit) & k.eq(sum.s, sum.s)
   end
 
   -- A running sum over no columns.

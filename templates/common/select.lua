@@ -27,7 +27,7 @@ return function(k, spec)
   local BLOCK = THREADS * VECTOR * UNROLL
   local aligned = spec.alignment >= 16
   local nan, infinity = 0.0 / 0.0, 1.0 / 0.0
-  local lowest = wide and -0x1p1000 or S.lowest -- of a score as it is summed: 0·lowest is 0 where 0·-inf is NaN
+  local lowest = wide and -0x1p1000 or S.lowest -- the reference of no scores: 0·lowest is 0 where 0·-inf is NaN
   local f64 = function(v) return v.type == k.f64 and v or k.convert(k.f64, v) end
   local narrow = function(v) return wide and v or k.convert(k.f32, v) end
   local long = function(v) return k.convert(k.i64, v) end
@@ -105,7 +105,7 @@ return function(k, spec)
   local function power(u) return wide and F.exp(u) or k.exp2(u) end
 
   -- m is scaled in f32 (log2 units), the largest score itself in f64.
-  local function reference(top, scale) return wide and top or top * scale end
+  local function reference(top, scale) return k.max(wide and top or top * scale, lowest) end
   local function clamp(u)
     return wide and k.select(k.lt(u, lowest), k.const(number, lowest), u) or k.max_nan(u, lowest)
   end
@@ -118,7 +118,7 @@ return function(k, spec)
   local function accumulate(sum, values, scale)
     local top = values[1]
     for i = 2, #values do top = k.max(top, values[i]) end
-    local m = k.max(sum.m, reference(k.max(top, lowest), scale))
+    local m = k.max(sum.m, reference(top, scale))
     local d = between(sum.m, m, scale)
     local shrink = power(d)
     local out = {m = m, s = sum.s * shrink}
@@ -212,9 +212,12 @@ return function(k, spec)
   end
 
   local function finish(p, row, scores, sum, scale)
-    local alive = k.gt(sum.s, 0.0)
+    local alive = wide and k.gt(sum.s, 0.0) or S.is_alive(sum)
     local log_s = log_of(sum.s)
     k.when(k.eq(k.tid(), 0), function()
+      if not wide then
+        k.when(S.is_beyond(sum), function() k.atomic_add(p.error_word, 0, k.const(k.i32, 1)) end)
+      end
       local entropy = k.const(k.f64, 0.0)
       if spec.entropy then
         entropy = (log_s - f64(sum.q) / f64(sum.s)) * UNIT

@@ -1,5 +1,6 @@
 """Values and gradients against float64 torch, over dtypes and options, on both engines."""
 import itertools
+import math
 
 import pytest
 import torch
@@ -233,7 +234,7 @@ def test_target_outside_is_nan_in_its_row_only(bad):
     flp.check()
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf"), 1e-40, 1e-12])
 def test_bad_temperature_of_a_row_is_nan_in_its_row_only(bad):
     hidden, weight, target, _ = problem()
     temperature = torch.ones(13, device=DEVICE)
@@ -242,6 +243,22 @@ def test_bad_temperature_of_a_row_is_nan_in_its_row_only(bad):
     assert logprob.isnan().nonzero().tolist() == [[2]]
     with pytest.raises(flp.DataError, match="1"):
         flp.check(DEVICE)
+
+
+@pytest.mark.parametrize("largest,alive", [(0.99, True), (1.01, False), (-0.99, True), (-1.01, False)])
+def test_the_largest_score_decides_on_a_row(largest, alive):
+    """Up to 2^30 in units of ln 2, and whatever stands below it."""
+    octave, top = math.log(2), largest * 2**30
+    weight = torch.tensor([top, top - 2**28, -2.0**100], device=DEVICE).mul(octave)[:, None].repeat(1, 8)
+    hidden, target = torch.eye(8, device=DEVICE)[:3], torch.tensor([0, 1, 2], device=DEVICE)
+    logprob, entropy = flp.linear_logprob(hidden, weight, target, entropy=True)
+    assert (logprob.isnan() | entropy.isnan()).tolist() == [not alive] * 3
+    if alive:
+        close(logprob, torch.tensor([0.0, -2.0**28 * octave, -2.0**100 * octave], dtype=torch.float64))
+        flp.check(DEVICE)
+    else:
+        with pytest.raises(flp.DataError, match="3"):
+            flp.check(DEVICE)
 
 
 def test_nan_in_a_row_stays_in_it():

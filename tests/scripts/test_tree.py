@@ -21,7 +21,7 @@ LIBFLP = {
     "pack": "base kernel",
     "store": "base kernel pack",
     "planner": "base kernel loss driver",
-    "eager": "base loss",
+    "eager": "base kernel loss",
     "load": "base kernel driver pack store",
     "plan": "base kernel loss driver planner eager load",
     "launch": "base kernel driver planner plan",

@@ -4,6 +4,7 @@
  * one routine gives the scores of rows against the vocabulary and of columns against the batch. */
 #include "gen/cli/call/oracle.h"
 
+#include <float.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -13,6 +14,7 @@
 #include "runtime/base/half.h"
 #include "runtime/base/process.h"
 #include "runtime/base/status.h"
+#include "runtime/kernel/abi.h"
 
 enum { BLOCK = 8, THREADS_MAX = 64 };
 
@@ -214,6 +216,7 @@ static point yardstick_point(const oracle_problem *problem, int64_t row, double 
 
 typedef struct softmax {
   double maximum, log_sum, entropy, spread, largest;
+  int is_beyond;
 } softmax;
 
 /* stride: between scores; point: the exact one or the yardstick's */
@@ -227,7 +230,9 @@ static softmax fold(const oracle_problem *problem, int64_t row, const double *sc
     if (t > s.maximum) s.maximum = t;
     if (isfinite(t) && fabs(t) > s.largest) s.largest = fabs(t);
   }
-  if (has_nan || !isfinite(s.maximum)) return (softmax){NAN, NAN, NAN, NAN, s.largest};
+  double octaves = s.maximum * M_LOG2E;
+  s.is_beyond = (octaves > FLP_SCORE_LIMIT && octaves <= (double)FLT_MAX) || (octaves <= -FLP_SCORE_LIMIT && !has_nan);
+  if (has_nan || s.is_beyond || !isfinite(octaves)) return (softmax){NAN, NAN, NAN, NAN, s.largest, s.is_beyond};
   double sum = 0, weighted = 0;
   for (int64_t v = 0; v < count; v++) {
     double u = at(problem, row, scores[v * BLOCK]).t - s.maximum, e = exp(u);
@@ -270,7 +275,8 @@ static void forward_block(const block_job *job, int64_t block, double *scratch) 
                         .largest = exact.largest,
                         .spread = exact.spread,
                         .yardstick_reference = yardstick.maximum + yardstick.log_sum,
-                        .yardstick_entropy = yardstick.entropy};
+                        .yardstick_entropy = yardstick.entropy,
+                        .is_beyond = exact.is_beyond};
     if (problem->softcap > 0) out->largest = problem->softcap / problem->temperature[row];
     out->product_error = product_error(problem, row, m.scores + r, m.scores32 + r, job->right_count);
   }

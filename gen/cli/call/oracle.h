@@ -38,6 +38,7 @@ typedef struct oracle_row {
   double spread;        /* Σ p·|log p + H|, how far a unit of error in each score can move the entropy */
   double product_error; /* max over columns of the yardstick's error in h·W (+ b), as it reaches t */
   double yardstick_reference, yardstick_entropy; /* log Σ e^t and H from the yardstick's scores */
+  int is_beyond; /* the largest score is beyond FLP_SCORE_LIMIT: a bad row, whose numbers are NaN */
 } oracle_row;
 
 /* Evaluates rows. out: (count). error: MEMORY */

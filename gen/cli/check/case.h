@@ -22,13 +22,14 @@ typedef enum check_fill {
 /* Patterns of rows. */
 typedef enum check_rows {
   CHECK_ROWS_ALL,
-  CHECK_ROWS_MASKED,      /* every third has the ignore index */
-  CHECK_ROWS_LIST,        /* a row list, unordered, with repeats and two ids that are no row */
-  CHECK_ROWS_BAD,         /* targets out of range and, if per row, temperatures <= 0, NaN and infinite */
-  CHECK_ROWS_NAN,         /* NaN and Inf in hidden rows */
-  CHECK_ROWS_INACTIVE,    /* every second row without upstream gradient */
-  CHECK_ROWS_LAST_TILE,   /* every target among the last columns */
-  CHECK_ROWS_NAN_INACTIVE /* NaN and Inf in hidden rows without upstream gradient */
+  CHECK_ROWS_MASKED,       /* every third has the ignore index */
+  CHECK_ROWS_LIST,         /* a row list, unordered, with repeats and two ids that are no row */
+  CHECK_ROWS_BAD,          /* targets out of range and, if per row, temperatures <= 0, NaN and infinite */
+  CHECK_ROWS_NAN,          /* NaN and Inf in hidden rows */
+  CHECK_ROWS_INACTIVE,     /* every second row without upstream gradient */
+  CHECK_ROWS_LAST_TILE,    /* every target among the last columns */
+  CHECK_ROWS_NAN_INACTIVE, /* NaN and Inf in hidden rows without upstream gradient */
+  CHECK_ROWS_BEYOND        /* temperatures next to 0, so scores beyond FLP_SCORE_LIMIT, without upstream gradient */
 } check_rows;
 
 /* What a forward pass gets of an old policy. */

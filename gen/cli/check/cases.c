@@ -76,7 +76,10 @@ static const oddity oddities[] = {
     {.name = "all-holes", .fill = CHECK_FILL_ALL_HOLES, .forward_only = 1},
     {.name = "T=1e-3", .temperature = 1e-3},
     {.name = "T=1e3", .temperature = 1e3},
+    {.name = "T=1e-7", .temperature = 1e-7, .forward_only = 1},
+    {.name = "T=1e-12", .temperature = 1e-12, .forward_only = 1},
     {.name = "T-per-row", .temperature = 1e3, .per_row = 1},
+    {.name = "T-beyond", .rows = CHECK_ROWS_BEYOND, .temperature = 2, .per_row = 1},
     {.name = "last-tile", .rows = CHECK_ROWS_LAST_TILE, .vocab = 1537},
     {.name = "bad-rows", .rows = CHECK_ROWS_BAD},
     {.name = "bad-T", .rows = CHECK_ROWS_BAD, .temperature = 2, .per_row = 1, .int32_targets = 1},
@@ -188,8 +191,9 @@ static void add_mode(check_list *list, check_case c, flp_mode mode, int plain, i
   }
   c.spec.keep = mode == FLP_MODE_SAVE;
   /* of a row that is not a number, a loss without ratios knows that it has no weight */
-  if (mode != FLP_MODE_SAVE && c.rows == CHECK_ROWS_NAN_INACTIVE) set_loss(list, &c, "nll");
-  if (mode != FLP_MODE_SAVE && c.rows != CHECK_ROWS_NAN_INACTIVE) set_builtin(list, &c, turn, !plain);
+  int is_nan = c.rows == CHECK_ROWS_NAN_INACTIVE || c.rows == CHECK_ROWS_BEYOND;
+  if (mode != FLP_MODE_SAVE && is_nan) set_loss(list, &c, "nll");
+  if (mode != FLP_MODE_SAVE && !is_nan) set_builtin(list, &c, turn, !plain);
   check_list_add(list, c);
 }
 
@@ -229,7 +233,8 @@ static void add_given(check_list *list, const check_case *given) {
       {"nan-rows", CHECK_FILL_RANDOM, CHECK_ROWS_NAN},       {"row-list", CHECK_FILL_RANDOM, CHECK_ROWS_LIST},
       {"idle-rows", CHECK_FILL_RANDOM, CHECK_ROWS_INACTIVE}, {"last-tile", CHECK_FILL_RANDOM, CHECK_ROWS_LAST_TILE},
       {"peaked", CHECK_FILL_PEAKED, CHECK_ROWS_ALL},         {"unlikely", CHECK_FILL_UNLIKELY, CHECK_ROWS_ALL},
-      {"steep", CHECK_FILL_STEEP, CHECK_ROWS_ALL},           {"holes", CHECK_FILL_HOLES, CHECK_ROWS_ALL}};
+      {"steep", CHECK_FILL_STEEP, CHECK_ROWS_ALL},           {"holes", CHECK_FILL_HOLES, CHECK_ROWS_ALL},
+      {"T-beyond", CHECK_FILL_RANDOM, CHECK_ROWS_BEYOND}};
   double size = (double)given->n * (double)given->spec.vocab * (double)given->spec.hidden;
   size_t count = size > 2e9 ? 2 : sizeof patterns / sizeof patterns[0];
   for (size_t i = 0; i < count; i++) {
@@ -237,7 +242,9 @@ static void add_given(check_list *list, const check_case *given) {
     c.name = patterns[i].name;
     c.fill = patterns[i].fill;
     c.rows = patterns[i].rows;
-    if (c.fill != CHECK_FILL_HOLES || c.spec.has_bias) check_list_add(list, c);
+    if (c.fill == CHECK_FILL_HOLES && !c.spec.has_bias) continue;
+    if (c.rows == CHECK_ROWS_BEYOND && (!c.spec.per_row_temperature || c.spec.loss)) continue;
+    check_list_add(list, c);
   }
 }
 

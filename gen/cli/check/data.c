@@ -132,11 +132,17 @@ static int64_t choose_target(const check_case *c, int64_t row, uint64_t *state) 
   return target;
 }
 
+/* A row whose logprob is NaN, and which has no upstream gradient. */
+static int is_idle_oddity(const check_case *c, int64_t row) {
+  return (c->rows == CHECK_ROWS_NAN_INACTIVE || c->rows == CHECK_ROWS_BEYOND) && row % 5 == 1;
+}
+
 static double choose_temperature(const check_case *c, int64_t row, uint64_t *state) {
   static const double bad[] = {0, -1, NAN, INFINITY};
   double value = uniform(state);
   if (!c->spec.per_row_temperature) return (double)(float)c->temperature;
   if (c->rows == CHECK_ROWS_BAD && row % 4 == 2) return bad[row / 4 % 4];
+  if (is_idle_oddity(c, row) && c->rows == CHECK_ROWS_BEYOND) return (double)1e-12f;
   return (double)(float)pow(c->temperature, value);
 }
 
@@ -146,7 +152,7 @@ static void fill_rows(check_problem *problem, uint64_t seed) {
   for (int64_t row = 0; row < c->n; row++) {
     problem->target_id[row] = choose_target(c, row, &state);
     problem->temperature[row] = choose_temperature(c, row, &state);
-    int inactive = (c->rows == CHECK_ROWS_INACTIVE && row % 2) || (c->rows == CHECK_ROWS_NAN_INACTIVE && row % 5 == 1);
+    int inactive = (c->rows == CHECK_ROWS_INACTIVE && row % 2) || is_idle_oddity(c, row);
     float g = (float)uniform(&state), e = (float)uniform(&state);
     problem->g[row] = inactive ? 0 : (double)g;
     problem->e[row] = inactive || c->spec.entropy != FLP_ENTROPY_BACKWARD ? 0 : (double)e;

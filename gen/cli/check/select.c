@@ -57,6 +57,8 @@ static const shape shapes[] = {
     {"nan", 5, 3001, 1, NOT_A_NUMBER, 1, 0, FLP_ENTROPY_NONE, 0},
     {"one-hot", 5, 3001, 1, ONE_HOT, 1, 0, FLP_ENTROPY_BACKWARD, 0},
     {"ignored", 13, 1531, 2, IGNORE, 1, 0, FLP_ENTROPY_BACKWARD, 0},
+    {"beyond", 5, 3001, 1, PLAIN, 1e-12, 0, FLP_ENTROPY_BACKWARD, 0},
+    {"T=1e-4", 5, 3001, 1, PLAIN, 1e-4, 0, FLP_ENTROPY_BACKWARD, 0},
     {"bad targets", 13, 1531, 2, BAD, 1, 0, FLP_ENTROPY_NONE, 0},
     {"repeated", 13, 1531, 5, REPEATED, 1, 0, FLP_ENTROPY_BACKWARD, 0},
     {"idle rows", 13, 1531, 1, INACTIVE, 1, 0, FLP_ENTROPY_BACKWARD, 0},
@@ -76,6 +78,7 @@ typedef struct problem {
   double *g, *e;                                       /* (n,k), (n) */
   double *logprob, *entropy, *grad, *rounded;          /* right: (n,k), (n), (n,V); rounded to dtype */
   double *unit, *entropy_unit;                         /* an ulp of each logprob, of each entropy */
+  int has_bad;                                         /* a bad target, or a row beyond FLP_SCORE_LIMIT */
 } problem;
 
 /* ---- data ---- */
@@ -184,11 +187,17 @@ static double ulp_of(const problem *p, double size) {
 }
 
 /* The softmax of a row: largest score, log of the sum of e^((z - top)/T), entropy; NaN where there is none. */
-static void softmax_of(const problem *p, int64_t row, long double out[3]) {
+static void softmax_of(problem *p, int64_t row, long double out[3]) {
   const double *z = p->z + row * p->s.vocab;
   long double top = -INFINITY, sum = 0, weighted = 0;
   for (int64_t v = 0; v < p->s.vocab; v++)
     if (!((long double)z[v] <= top)) top = (long double)z[v];
+  long double octaves = top * (long double)(M_LOG2E / p->s.temperature);
+  if (p->number == 4 && (octaves > FLP_SCORE_LIMIT || octaves <= -FLP_SCORE_LIMIT)) {
+    p->has_bad |= octaves < INFINITY;
+    out[0] = out[1] = out[2] = (long double)NAN;
+    return;
+  }
   for (int64_t v = 0; v < p->s.vocab; v++) {
     long double u = ((long double)z[v] - top) / (long double)p->s.temperature, e = expl(u);
     sum += e;
@@ -237,6 +246,7 @@ static void answer_gradient(problem *p, int64_t row, const long double softmax[3
 
 static void answer(problem *p) {
   const shape *s = &p->s;
+  p->has_bad = s->pattern == BAD;
   void *cell = malloc(8);
   for (int64_t row = 0; row < s->n; row++) {
     long double softmax[3] = {0, 0, 0};
@@ -443,7 +453,7 @@ static flp_status compare(const run *r, const run *in_place, flp_rung rung, chec
   check_metric metric;
   const char *note = NULL;
   FLP_TRY(compare_numbers(r, LOGPROB, p->logprob, p->unit, p->s.n * p->s.k, &metric));
-  if (r->data_error != (p->s.pattern == BAD)) note = "bad targets and flp_plan_check do not agree";
+  if (r->data_error != p->has_bad) note = "bad rows and flp_plan_check do not agree";
   if (r->overrun || in_place->overrun || !gaps_untouched(r) || !gaps_untouched(in_place))
     note = "wrote outside of rows";
   metric.pass &= note == NULL;

@@ -17,8 +17,9 @@ from . import _c, errors
 
 TILE_ROWS, TILE_COLUMNS = 256, 2048
 LOG2E, LN2 = math.log2(math.e), math.log(2)
-# Below any score that 16- or 32-bit operands give, far above -inf, whose product with 0 is NaN.
-LOWEST = -2.0**100
+# Beyond this largest score in log2 units float32 tells no scores apart (FLP_SCORE_LIMIT): the row is NaN, and counted.
+LIMIT = 2.0**30
+LOWEST = -LIMIT  # the maximum of no columns: far above -inf, whose product with 0 is NaN
 
 
 def _precision_setting():
@@ -48,6 +49,11 @@ def _plain_products(tensor):
             setattr(torch.backends.cuda.matmul, name, before)
 
 
+def _unit_of(settings):
+    """What a temperature divides, in log2 units."""
+    return (settings.softcap if settings.softcap else settings.scale) * LOG2E
+
+
 class _Scores:
     """Tiles of scores of one problem, and what turns products into log2 units."""
 
@@ -55,10 +61,10 @@ class _Scores:
         self.ops, self.settings, self.active = ops, settings, active
         self.depth = ops.hidden.shape[1]
         self.columns = settings.valid or ops.weight.shape[0]
-        unit = settings.softcap if settings.softcap else settings.scale
+        unit = _unit_of(settings)
         temperature = settings.temperature if ops.temperature_rows is None else ops.temperature_rows[active]
         self.inverse = torch.ones(active.numel(), dtype=torch.float64, device=active.device) / temperature
-        self.row_scale = self.inverse * (unit * LOG2E)
+        self.row_scale = self.inverse * unit
         self.cap_in = settings.scale / settings.softcap if settings.softcap else None
         self.local = ops.target.long()[active] - settings.offset
         self.block = torch.zeros((TILE_ROWS, self.depth), dtype=torch.float32, device=active.device)
@@ -116,14 +122,20 @@ def _classify(plan, n, target, temperature_rows, rows, settings, total, upstream
         left_out = left_out | torch.stack([grad == 0 for grad in given]).all(0)
     bad = (target < 0) | (target >= total)
     if temperature_rows is not None:
-        bad = bad | ~(temperature_rows > 0) | ~torch.isfinite(temperature_rows)
+        held = (_unit_of(settings) / temperature_rows.double()).float()  # as kernels hold it
+        bad = bad | ~(temperature_rows > 0) | ~torch.isfinite(temperature_rows) | ~torch.isfinite(held)
     bad = bad & ~left_out
+    count_bad(plan, bad.sum() + bad_ids)
+    return torch.nonzero(~left_out & ~bad).flatten(), bad
+
+
+def count_bad(plan, bad):
+    """Adds to the error word; strict: raises if it is not 0."""
     if plan.bad_rows is None:
-        plan.bad_rows = torch.zeros((), dtype=torch.int64, device=target.device)
-    plan.bad_rows += bad.sum() + bad_ids
+        plan.bad_rows = torch.zeros((), dtype=torch.int64, device=bad.device)
+    plan.bad_rows += bad
     if plan.in_force.strict:
         check(plan)
-    return torch.nonzero(~left_out & ~bad).flatten(), bad
 
 
 def check(plan):
@@ -139,7 +151,7 @@ def refuse_bad(count):
     """Raises DataError if a number of bad rows and row ids is not 0."""
     if count:
         raise errors.DataError("%d rows or row ids held bad values (accepted: target ids inside the vocabulary, row "
-                               "ids inside N, temperatures finite and > 0)" % count)
+                               "ids inside N, temperatures finite and > 0, largest scores within 7.4e8)" % count)
 
 
 def _total(ops, settings):
@@ -213,15 +225,16 @@ def _settle(m, s, q):
     return stored, s * factor, (q + shift * s) * factor
 
 
-def _finish(m, s, q, ty):
+def _finish(plan, m, s, q, ty):
     """m, s, q and the target's score in log2 units -> stats (active, 4) float32."""
     m, s, q = _settle(m, s, q)
-    nothing = m <= LOWEST
+    beyond = (m > LIMIT) | (m <= LOWEST) & ~s.isnan()
+    count_bad(plan, (beyond & (m < math.inf)).sum())
     log2_s = torch.log2(s)
     logprob = (LN2 * ((ty - m) - log2_s)).clamp_max(0)
     entropy = (LN2 * (log2_s - q / s)).clamp_min(0)
     stats = torch.stack([m, log2_s, logprob, entropy], 1)
-    return torch.where(nothing.unsqueeze(1), torch.full_like(stats, math.nan), stats).float()
+    return torch.where(beyond.unsqueeze(1), torch.full_like(stats, math.nan), stats).float()
 
 
 def _write(active, bad, record, logprob, entropy, stats):
@@ -241,7 +254,7 @@ def forward(plan, ops, settings, logprob, entropy, stats):
         active, bad = _classify(plan, n, ops.target, ops.temperature_rows, ops.rows, settings, _total(ops, settings))
         scores = _Scores(ops, settings, active)
         m, s, q, zy = _fold(scores)
-        _write(active, bad, _finish(m, s, q, scores.log2_units(zy, scores.row_scale)), logprob, entropy, stats)
+        _write(active, bad, _finish(plan, m, s, q, scores.log2_units(zy, scores.row_scale)), logprob, entropy, stats)
 
 
 def partial(plan, ops, settings, out):
@@ -273,7 +286,7 @@ def combine(plan, partials, target, temperature_rows, rows, settings, logprob, e
             ty = torch.tanh(zy * (settings.scale / settings.softcap)) * (settings.softcap * LOG2E / temperature)
         else:
             ty = zy * (settings.scale * LOG2E / temperature)
-        _write(active, bad, _finish(*folded, ty), logprob, entropy, stats)
+        _write(active, bad, _finish(plan, *folded, ty), logprob, entropy, stats)
 
 
 class _Upstream:

@@ -28,11 +28,7 @@ def forward(plan, scores, target, settings, logprob, entropy, stats):
     vocab = scores.shape[1]
     wanted = target != settings.ignore_index
     bad = wanted & ((target < 0) | (target >= vocab))
-    if plan.bad_rows is None:
-        plan.bad_rows = torch.zeros((), dtype=torch.int64, device=scores.device)
-    plan.bad_rows += bad.sum()
-    if plan.in_force.strict:
-        _eager_torch.check(plan)
+    count = bad.sum()
     ids = torch.where(bad | ~wanted, torch.zeros_like(target), target).long()
     for part in blocks(scores.shape[0], vocab, stats.element_size()):
         t = scores[part].to(stats.dtype) / settings.temperature
@@ -43,6 +39,12 @@ def forward(plan, scores, target, settings, logprob, entropy, stats):
         log_total = total.log()
         spread = (log_total.squeeze(-1) - _spread(u, e) / total.squeeze(-1)).clamp_min(0)
         idle = ~wanted[part].any(-1)
+        if stats.dtype is torch.float32:
+            beyond = (top * math.log2(math.e)).squeeze(-1)
+            beyond = (beyond > _eager_torch.LIMIT) | (beyond <= _eager_torch.LOWEST)
+            count = count + (beyond & ~idle & (top.squeeze(-1) < math.inf)).sum()
+            log_total = log_total.masked_fill(beyond.unsqueeze(-1), math.nan)
+            spread = spread.masked_fill(beyond, math.nan)
         values = (u.gather(-1, ids[part]) - log_total).clamp_max(0)
         values = torch.where(bad[part], torch.full_like(values, math.nan), values)
         logprob[part] = torch.where(wanted[part], values, torch.zeros_like(values))
@@ -50,6 +52,7 @@ def forward(plan, scores, target, settings, logprob, entropy, stats):
         stats[part] = torch.where(idle.unsqueeze(-1), torch.zeros_like(record), record)
         if entropy is not None:
             entropy[part] = stats[part, 2:]
+    _eager_torch.count_bad(plan, count)
 
 
 def backward(scores, target, settings, logprob, stats, grads, out):

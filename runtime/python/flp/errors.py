@@ -76,7 +76,7 @@ class CompileError(FlpError):
 
 
 class DataError(FlpError, ValueError):
-    """The device met bad values: target ids, row ids or temperatures."""
+    """The device met bad values: target ids, row ids, temperatures or scores."""
 
     status = 11
 

@@ -71,7 +71,7 @@ Test(eager_backward, a_temperature_next_to_zero) {
   spec.entropy = FLP_ENTROPY_NONE;
   eager_case c;
   eager_case_create(&c, &spec, 5, 22);
-  c.args.temperature = 1e-11f;
+  c.args.temperature = 1e-8f;
   eager_case_forward(&c);
   eager_case_backward(&c);
   for (int i = 0; i < 5; i++) {
@@ -81,7 +81,7 @@ Test(eager_backward, a_temperature_next_to_zero) {
     for (int d = 0; d < 8; d++) {
       long double difference = c.reference.weight[target * 8 + d] - c.reference.weight[top * 8 + d];
       double right = (double)(c.reference.grad_logprob[i] * difference) / (double)c.args.temperature;
-      cr_assert_float_eq(eager_case_grad_hidden(&c, i, d), right, 5e7); /* of gradients of 1e10 to 1e11 */
+      cr_assert_float_eq(eager_case_grad_hidden(&c, i, d), right, 5e4); /* of gradients of 1e7 to 1e8 */
     }
   }
   eager_case_destroy(&c);

@@ -79,7 +79,7 @@ Test(eager_forward, scores_beyond_what_fp32_distinguishes_by_one) {
   spec.per_row_temperature = 1;
   eager_case c;
   eager_case_create(&c, &spec, 7, 4);
-  const double temperatures[7] = {1e-9, 1e-10, 1e-11, 1e-12, 1e-13, 1e-15, 1e-20};
+  const double temperatures[7] = {1e-5, 1e-6, 1e-7, 1e-8, 2e-8, 5e-8, 2e-7};
   for (int i = 0; i < 7; i++) eager_case_set_temperature(&c, i, temperatures[i]);
   eager_case_forward(&c);
   for (int i = 0; i < 7; i++) {
@@ -89,6 +89,52 @@ Test(eager_forward, scores_beyond_what_fp32_distinguishes_by_one) {
     cr_assert_lt(c.logprob[i], 0.0f);
     cr_assert_float_eq(c.entropy[i], 0.0, 1e-6); /* the two largest scores are far apart */
   }
+  cr_assert_eq(c.bad_rows, 0);
+  eager_case_destroy(&c);
+}
+
+/* A head of one hidden number, 1, and two columns, whose scores thus are the weights over T. */
+static eager_case two_columns(const double *temperatures, int64_t n, double first, double second) {
+  flp_spec spec = make_spec(FLP_DTYPE_FP32, 2, 8);
+  spec.per_row_temperature = 1;
+  eager_case c;
+  eager_case_create(&c, &spec, n, 4);
+  for (int64_t i = 0; i < n; i++) {
+    for (int64_t d = 0; d < 8; d++) eager_case_set_hidden(&c, i, d, d == 0);
+    eager_case_set_temperature(&c, i, temperatures[i]);
+    eager_case_set_target(&c, i, 0);
+  }
+  eager_case_set_weight(&c, 0, 0, first);
+  eager_case_set_weight(&c, 1, 0, second);
+  return c;
+}
+
+Test(eager_forward, a_largest_score_beyond_the_limit_is_a_bad_row) {
+  /* T = log2(e) makes a weight its score in log2 units */
+  const double t = 1.4426950408889634, temperatures[4] = {t, t / 2, t, t / 4};
+  const double limit = 1 << 30;
+  eager_case c = two_columns(temperatures, 4, limit * 0.999, limit * 0.75);
+  eager_case_forward(&c);
+  for (int i = 0; i < 4; i++) cr_expect_eq(isnan(c.logprob[i]), temperatures[i] < 1, "row %d: %g", i, c.logprob[i]);
+  for (int i = 0; i < 4; i++) cr_expect_eq(isnan(c.stats[4 * i]), temperatures[i] < 1, "row %d", i);
+  cr_expect_eq(c.logprob[0], 0.0f);
+  cr_expect_eq(c.bad_rows, 2);
+  eager_case_destroy(&c);
+
+  c = two_columns(temperatures, 4, -limit * 0.75, -limit * 0.999);
+  eager_case_forward(&c);
+  cr_expect(c.logprob[0] == 0 && isnan(c.logprob[1]) && c.logprob[2] == 0 && isnan(c.logprob[3]));
+  cr_expect_eq(c.bad_rows, 2);
+  eager_case_destroy(&c);
+}
+
+Test(eager_forward, a_score_far_below_the_largest_may_be_as_low_as_it_likes) {
+  const double temperatures[2] = {1, 1e-9};
+  eager_case c = two_columns(temperatures, 2, -1e20, 0.5);
+  eager_case_forward(&c);
+  cr_expect_float_eq(c.logprob[0] / -1e20, 1.0, 1e-6, "%g", c.logprob[0]);
+  cr_expect_float_eq(c.logprob[1] / -1e29, 1.0, 1e-6, "%g", c.logprob[1]);
+  cr_expect(c.entropy[0] == 0 && c.entropy[1] == 0 && c.bad_rows == 0);
   eager_case_destroy(&c);
 }
 

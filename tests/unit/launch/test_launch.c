@@ -111,6 +111,7 @@ Test(launch, softcap_and_row_temperatures) {
   cr_expect_eq(prepare.unit, (float)(30 * M_LOG2E));
   cr_expect_eq(STAGE_PARAMS(flp_forward_params, s.launch_at(1)).cap_in, 0.1f);
   cr_expect_eq(STAGE_PARAMS(flp_combine_params, s.launch_at(2)).capped, 1);
+  cr_expect_eq(STAGE_PARAMS(flp_combine_params, s.launch_at(2)).error_word, prepare.error_word);
   flp_plan_destroy(plan);
 }
 
@@ -326,7 +327,7 @@ Test(launch, bad_rows_are_reported_once) {
   cr_expect_str_eq(
       flp_error_detail(),
       "6 rows or row ids were bad since the last check: targets outside [0, vocab_total), temperatures not "
-      "finite and > 0, or row ids outside [0, n)");
+      "finite and > 0, largest scores beyond 2^30 in units of ln 2, or row ids outside [0, n)");
   cr_expect_eq(flp_plan_check(plan, STAGE_STREAM), FLP_OK);
   s.script("fail:cuStreamSynchronize=700");
   cr_expect_eq(flp_plan_check(plan, STAGE_STREAM), FLP_ERROR_DRIVER);
