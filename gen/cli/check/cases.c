@@ -76,10 +76,7 @@ static const oddity oddities[] = {
     {.name = "all-holes", .fill = CHECK_FILL_ALL_HOLES, .forward_only = 1},
     {.name = "T=1e-3", .temperature = 1e-3},
     {.name = "T=1e3", .temperature = 1e3},
-    {.name = "T=1e-7", .temperature = 1e-7, .forward_only = 1},
-    {.name = "T=1e-12", .temperature = 1e-12, .forward_only = 1},
     {.name = "T-per-row", .temperature = 1e3, .per_row = 1},
-    {.name = "T-beyond", .rows = CHECK_ROWS_BEYOND, .temperature = 2, .per_row = 1},
     {.name = "last-tile", .rows = CHECK_ROWS_LAST_TILE, .vocab = 1537},
     {.name = "bad-rows", .rows = CHECK_ROWS_BAD},
     {.name = "bad-T", .rows = CHECK_ROWS_BAD, .temperature = 2, .per_row = 1, .int32_targets = 1},
@@ -123,6 +120,9 @@ static const oddity oddities[] = {
     {.name = "N=1", .n = 1},
     {.name = "V=2", .vocab = 2},
     {.name = "V=129", .vocab = 129, .n = 129},
+    {.name = "T=1e-7", .temperature = 1e-7, .forward_only = 1},
+    {.name = "T=1e-12", .temperature = 1e-12, .forward_only = 1},
+    {.name = "T-beyond", .rows = CHECK_ROWS_BEYOND, .temperature = 2, .per_row = 1},
 };
 
 static check_case make_odd(const oddity *o, flp_dtype dtype) {
