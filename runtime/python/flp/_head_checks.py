@@ -10,7 +10,7 @@ import weakref
 import torch
 from torch import nn
 
-from . import _check, errors
+from . import _check, _patch, errors
 from ._compile import outside_graphs
 
 # What configs call z = a·x and z = c·tanh(x/c); a model that divides its scores has the inverse.
@@ -62,20 +62,42 @@ def linears_of(model):
     return found
 
 
+def check_unchanged(model, heads, rule):
+    """What a call asks again, as the model can change after the installation: that the heads it has now are among those
+    that were installed, and that its config states the same rule. error: UnsupportedError"""
+    for head in linears_of(model):
+        if not is_among(head, heads):
+            refuse("head", "another one than when logprob_head was installed",
+                   "the same: uninstall, change the head (or its adapters), and install again")
+    if rule_of(model) != rule:
+        refuse("config", "changed after logprob_head was made, to scale %g and softcap %s" % rule_of(model),
+               "scale %g and softcap %s: make logprob_head anew after the change" % rule)
+
+
+def is_among(module, modules):
+    for known in modules:
+        if module is known:
+            return True
+    return False
+
+
 def _check_linear(head):
-    kind = "%s.%s" % (type(head).__module__, type(head).__qualname__)
     if hasattr(head, "base_layer"):
-        refuse("head", "of type %s, which an adapter changes" % kind,
+        refuse("head", "of type %s, which an adapter changes" % _kind_of(head),
                "a head outside of LoRA: not in target_modules; in modules_to_save, to be trained; or with the adapter "
                "merged")
-    if not isinstance(head, nn.Linear) or type(head).forward is not nn.Linear.forward:
-        refuse("head", "of type %s" % kind, UNQUANTISED)
-    replaced = head.__dict__.get("forward")
-    if replaced is not None and not hasattr(replaced, "flp_below"):
+    if not isinstance(head, nn.Linear) or _patch.own_forward(head) is not nn.Linear.forward:
+        refuse("head", "of type " + _kind_of(head), UNQUANTISED)
+    replaced = _patch.replaced_forward(head)
+    if replaced is not None:
         refuse("head.forward", "replaced by %s" % getattr(replaced, "__qualname__", type(replaced).__name__),
                "torch.nn.Linear's own: remove what replaced it, such as accelerate's hooks of a device_map")
     _no_hooks(head)
     _check_weight(head)
+
+
+def _kind_of(head):
+    return "%s.%s" % (type(head).__module__, type(head).__qualname__)
 
 
 def _no_hooks(head):
@@ -95,7 +117,7 @@ def _check_weight(head):
             refuse("head." + field, "computed from other parameters", "a torch.nn.Parameter of the head")
         if hasattr(tensor, "to_local") or hasattr(tensor, "ds_id") and tensor.numel() == 0:
             refuse("head." + field, "sharded (%s)" % type(tensor).__name__, SHARDED)
-        if type(tensor) is not nn.Parameter:
+        if type(tensor) not in (nn.Parameter, torch.Tensor):  # the latter under torch.func.functional_call
             refuse("head." + field, "of type " + type(tensor).__name__, "a torch.nn.Parameter; " + UNQUANTISED)
         if tensor.dtype not in _check.DTYPES:
             refuse("head." + field, "of dtype %s" % tensor.dtype, _check.ACCEPTED_DTYPES)
@@ -114,7 +136,7 @@ def rule_of(model):
         config = config.get_text_config()
     stated = {name: _above_zero("config." + name, getattr(config, name)) for name in (*SOFTCAPS, *SCALES)
             if getattr(config, name, None) is not None}
-    scale = math.prod(value ** SCALES[name] for name, value in stated.items() if name in SCALES)
+    scale = math.prod([value ** SCALES[name] for name, value in stated.items() if name in SCALES])
     return scale, next((stated[name] for name in SOFTCAPS if name in stated), None)
 
 

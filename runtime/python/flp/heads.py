@@ -4,18 +4,22 @@
         out = model(input_ids=ids, attention_mask=mask)          # out.logprobs, out.entropy (B, T-1); no scores
 
 Invariants: the log-probabilities are computed where the model calls its head, so under the same autocast and after the
-same hooks; the model finds an empty tensor where its scores would be; forward attributes of the model and of its head
-are all that changes, and they are put back as they were.
+same hooks; the model finds an empty tensor where its scores would be; what changes of the model and of its head is
+their class, to a subclass that _patch makes, and that is put back; each call asks again whether the head is the one
+that was installed, so that what changes in between is scored or refused, never overlooked.
 """
 import collections
+import contextlib
 import dataclasses
 import functools
 import inspect
+import threading
 
 import torch
 import torch.nn.functional as F
 
-from . import _check, _chunks, _head_checks, _logprob
+from . import _check, _chunks, _head_checks, _logprob, _patch
+from ._compile import is_compiling
 
 LogprobOutput = collections.namedtuple("LogprobOutput", "logprobs entropy output")
 LogprobOutput.__doc__ = """What a model's forward returns under logprob_head.
@@ -32,7 +36,8 @@ def logprob_head(model, *, entropy=False, temperature=1.0, budget=None, chunk_ro
 
     model         a causal language model of transformers, or one like it (get_output_embeddings, config); alone, inside
                   a PEFT model (LoRA on the trunk; a head in modules_to_save), or inside DistributedDataParallel. Until
-                  the block ends the attributes `forward` of model and head are changed, nothing else
+                  the block ends the classes of model and head are subclasses of their own, of the same names; nothing
+                  else is changed
     entropy       True: entropies too; both are differentiable
     temperature   a number above 0, or a tensor that expands to (B, T), such as (B, 1) one a sequence
     budget        bytes of workspace of a pass, as for flp.linear_logprob; eager: of one chunk, None: FLP_BUDGET, else
@@ -53,8 +58,15 @@ def logprob_head(model, *, entropy=False, temperature=1.0, budget=None, chunk_ro
     trunk and, if they require it, the head's weight and bias. Packed sequences need labels with ignore_index where one
     begins.
 
-    The same object has install() and uninstall() in place of the block. Blocks nest: the inner one's options hold. One
-    thread at a time.
+    A copy that is made inside the block is a plain model with weights of its own, inside and after it, whether by
+    copy.deepcopy, pickle, torch.save or DataParallel: ref = copy.deepcopy(policy) is a reference model that gives
+    scores, and logprobs under a logprob_head of its own. (copy.copy shares its modules with the model, so the head that
+    they share refuses it inside the block.) Weights are read at each call, so that they may be replaced, tied, cast and
+    moved inside the block; another head, an adapter in it, a hook, shards of it or another rule in config are refused
+    at the next call, by name.
+
+    The same object has install() and uninstall() in place of the block; a copy of it is not installed. Blocks nest: the
+    inner one's options hold. Threads may call the model; their forward passes take turns.
     error: flp.UnsupportedError if head or model cannot be stood in for, naming what is and what to do; ValueError,
            TypeError naming the field
     """
@@ -62,7 +74,7 @@ def logprob_head(model, *, entropy=False, temperature=1.0, budget=None, chunk_ro
 
 
 class LogprobHead:
-    """One installation; logprob_head makes it."""
+    """One installation; logprob_head makes it. A copy of it is not installed."""
 
     def __init__(self, model, entropy, temperature, budget, chunk_rows, reduce_fp32, eager, ignore_index, verify):
         _check.Settings(1.0, None, 1.0, ignore_index, budget, entropy, chunk_rows)
@@ -75,33 +87,32 @@ class LogprobHead:
         self._score = functools.partial(_chunks.linear_logprob, reduce_fp32=reduce_fp32, **options) if eager \
             else functools.partial(_logprob.linear_logprob, **options)
         self.entropy, self.ignore_index, self.temperature = bool(entropy), ignore_index, temperature
-        self._call = None
-        self._installed = []
+        self._reset()
 
     def install(self):
-        """Puts the pass-through in place. error: UnsupportedError; RuntimeError if it is in place already"""
-        if self._installed:
+        """Puts the pass-through in place, or leaves all as it was. error: UnsupportedError; RuntimeError if it is in
+        place already, or another's forward was put over it"""
+        if self._heads:
             raise RuntimeError("logprob_head is installed (accepted: once, until uninstall)")
         heads = _head_checks.linears_of(self.model)
-        for module, make in ((self.model, self._model_forward), *((head, self._head_forward) for head in heads)):
-            before = module.__dict__.get("forward")
-            after = make(module, getattr(before, "flp_below", module.forward))
-            self._installed.append((module, before, after))
-            module.forward = after
+        names = [name for name, parameter in inspect.signature(self.model.forward).parameters.items()
+                 if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+        with contextlib.ExitStack() as undo:
+            for module, handler in self._handlers(heads):
+                _patch.put(module, handler)
+                undo.callback(_patch.take, module, handler)
+            undo.pop_all()
+        self._heads, self._names = heads, names
         return self
 
     def uninstall(self):
         """Puts back what was there. error: RuntimeError if forward was replaced again since, and not put back"""
-        for module, _, after in self._installed:
-            if module.__dict__.get("forward") is not after:
-                raise RuntimeError("forward of %s was replaced after logprob_head was installed (accepted: the one it "
-                                   "installed, put back first)" % type(module).__name__)
-        for module, before, _ in self._installed:
-            if before is None:
-                del module.forward
-            else:
-                module.forward = before
-        self._installed = []
+        installed = list(self._handlers(self._heads)) if self._heads else []
+        for module, _ in installed:
+            _patch.check_in_force(module)
+        self._heads = []
+        for module, handler in installed:
+            _patch.take(module, handler)
 
     def __enter__(self):
         return self.install()
@@ -109,46 +120,59 @@ class LogprobHead:
     def __exit__(self, *_error):
         self.uninstall()
 
-    def _model_forward(self, model, below):
-        names = [name for name, parameter in inspect.signature(below).parameters.items()
-                 if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name not in ("_heads", "_call", "_turn")}
 
-        @functools.wraps(below)
-        def forward(*arguments, **keywords):
-            if len(arguments) > len(names):
-                _check.refuse(TypeError, "model's arguments", "%d without a name" % len(arguments), "keywords")
-            keywords.update(zip(names, arguments))
-            call = self._call = _Call(keywords, self.ignore_index)
-            try:
-                output = below(**keywords)
-            finally:
-                self._call = None
-            if call.results is None:
-                _head_checks.refuse("model", "one whose forward does not call its head", "one that calls it once")
-            if call.probed is not None:
-                _head_checks.verify(model, call.probed, self.rule, _scores_of(output))
-            return LogprobOutput(*(call.cut(result) for result in call.results), _without_scores(output))
+    def __setstate__(self, state):
+        vars(self).update(state)
+        self._reset()
 
-        forward.flp_below = below
-        return forward
+    def _reset(self):
+        """Not installed, in no call."""
+        self._heads, self._names, self._call, self._turn = [], [], None, threading.RLock()
 
-    def _head_forward(self, head, below):
-        def forward(hidden):
-            call = self._call
-            if call is None or call.results is not None:
-                _head_checks.refuse("head", "called twice in a forward pass" if call else "called outside of one",
-                                    "one call, by the model's forward")
-            targets = call.targets_for(hidden)
-            results = self._score(hidden, head.weight, targets, head.bias,
-                                  temperature=_expanded(self.temperature, targets.shape))
-            call.results = results if self.entropy else (results, None)
-            if self.verify and not _head_checks.is_verified(self.model, self.rule):
-                call.probed = head
-                return _head_checks.probe_of(head)
-            return hidden.detach()[..., :0]
+    def _handlers(self, heads):
+        yield self.model, self._model_forward
+        for head in heads:
+            yield head, self._head_forward
 
-        forward.flp_below = below
-        return forward
+    def _model_forward(self, model, below, *arguments, **keywords):
+        if is_compiling is not None and is_compiling():
+            return self._run(model, below, arguments, keywords)
+        with self._turn:
+            return self._run(model, below, arguments, keywords)
+
+    def _run(self, model, below, arguments, keywords):
+        if self._call is not None:  # below has kept model.forward of an earlier installation, and calls that
+            return _patch.own_forward(model)(model, *arguments, **keywords)
+        if len(arguments) > len(self._names):
+            _check.refuse(TypeError, "model's arguments", "%d without a name" % len(arguments), "keywords")
+        _head_checks.check_unchanged(model, self._heads, self.rule)
+        keywords.update(zip(self._names, arguments))
+        call = self._call = _Call(keywords, self.ignore_index)
+        try:
+            output = below(**keywords)
+        finally:
+            self._call = None
+        if call.results is None:
+            _head_checks.refuse("model", "one whose forward does not call its head", "one that calls it once")
+        if call.probed is not None:
+            _head_checks.verify(model, call.probed, self.rule, _scores_of(output))
+        return LogprobOutput(*(call.cut(result) for result in call.results), _without_scores(output))
+
+    def _head_forward(self, head, _below, hidden):
+        call = self._call
+        if call is None or call.results is not None:
+            _head_checks.refuse("head", "called twice in a forward pass" if call else "called outside of one",
+                                "one call, by the model's forward")
+        targets = call.targets_for(hidden)
+        results = self._score(hidden, head.weight, targets, head.bias,
+                              temperature=_expanded(self.temperature, targets.shape))
+        call.results = results if self.entropy else (results, None)
+        if self.verify and not _head_checks.is_verified(self.model, self.rule):
+            call.probed = head
+            return _head_checks.probe_of(head)
+        return hidden.detach()[..., :0]
 
 
 class _Call:
