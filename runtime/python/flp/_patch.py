@@ -19,8 +19,6 @@ SITE = "_flp_site"
 class Patched:
     """Stands before the module's own class; keeps what that does to subclasses (__init_subclass__) from this one."""
 
-    _flp_site = None
-
     def __init_subclass__(cls, **_keywords):
         pass
 
@@ -83,8 +81,8 @@ def check_in_force(module):
 def replaced_forward(module):
     """The forward that stands in a module's attributes, or None: none does, or its class's own."""
     found = vars(module).get("forward")
-    is_own = getattr(found, "__self__", None) is module and _below(getattr(found, "__func__", None)) is own_forward(module)
-    return None if is_own else found
+    function = _below(getattr(found, "__func__", None))
+    return None if function is own_forward(module) and found.__self__ is module else found
 
 
 def own_forward(module):
@@ -115,12 +113,11 @@ def _site_of(module):
 
 @functools.lru_cache(maxsize=None)
 def _class_over(base):
-    """A subclass that looks for handlers at each call. One for each class, so that torch.compile's graphs serve again."""
+    """A subclass that looks for handlers at each call. One a class, so that torch.compile's graphs serve again."""
 
     @functools.wraps(base.forward)
     def forward(self, *arguments, **keywords):
-        site = self._flp_site
-        below = super(patched, self).forward
+        site, below = getattr(self, SITE, None), functools.partial(base.forward, self)
         if site is None or site.module() is not self:
             return below(*arguments, **keywords)
         return site.handlers[-1](self, below if site.own is None else site.own, *arguments, **keywords)
