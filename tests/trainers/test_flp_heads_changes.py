@@ -1,0 +1,177 @@
+"""flp.logprob_head: a model and a head that change inside the block are scored as they then are, or refused by name."""
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+import flp
+from flp_standin_lm import IDS, SavedCopies, TinyLM, capped
+
+
+def wanted(model):
+    """Logprobs of a model of the same weights that flp has never seen."""
+    fresh = TinyLM(bias=model.lm_head.bias is not None).to(model.lm_head.weight.dtype)
+    fresh.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        logp = torch.log_softmax(fresh(input_ids=IDS).logits.double(), -1)
+    return logp[:, :-1].gather(-1, IDS[:, 1:, None])[..., 0]
+
+
+def error_of(model):
+    with torch.no_grad():
+        return (model(input_ids=IDS).logprobs - wanted(model)).abs().max()
+
+
+# ---- scored ----
+
+def another_weight(model):
+    model.lm_head.weight = nn.Parameter(torch.randn(257, 16))
+
+
+def another_bias(model):
+    model.lm_head.bias = nn.Parameter(torch.randn(257))
+
+
+def tied(model):
+    model.lm_head.weight = model.embed.weight
+
+
+def in_place(model):
+    with torch.no_grad():
+        model.lm_head.weight.mul_(-2)
+
+
+def loaded(model):
+    model.load_state_dict(TinyLM(seed=9).state_dict())
+
+
+def through_data(model):
+    model.lm_head.weight.data = torch.randn(257, 16)
+
+
+@pytest.mark.parametrize("change", [another_weight, another_bias, tied, in_place, loaded, through_data])
+@pytest.mark.parametrize("eager", [False, True], ids=["libflp", "eager"])
+def test_weights_that_change_are_the_ones_scored(change, eager):
+    model = TinyLM()
+    before = wanted(model)
+    with flp.logprob_head(model, eager=eager):
+        assert error_of(model) < 5e-6
+        change(model)
+        assert (wanted(model) - before).abs().max() > 0.05 and error_of(model) < 5e-6
+
+
+def test_a_model_that_is_cast_is_scored_in_its_new_dtype():
+    model = TinyLM()
+    with flp.logprob_head(model):
+        model.to(torch.bfloat16)
+        assert model(input_ids=IDS).output.aux_loss.dtype is torch.bfloat16 and error_of(model) < 0.05
+        model.double()
+        with pytest.raises(flp.UnsupportedError, match="head.weight is of dtype torch.float64"):
+            model(input_ids=IDS)
+        assert error_of(model.float()) < 5e-6
+
+
+def test_gradients_reach_the_weight_that_stands_there():
+    model = TinyLM()
+    before = model.lm_head.weight
+    with flp.logprob_head(model):
+        another_weight(model)
+        model(input_ids=IDS).logprobs.sum().backward()
+    assert before.grad is None and model.lm_head.weight.grad.abs().sum() > 0
+
+
+def test_a_head_that_is_merged_out_of_its_copies_is_scored():
+    """As merge_and_unload of PEFT leaves the trained copy of modules_to_save where the wrapper stood."""
+    model = TinyLM()
+    trained = nn.Linear(16, 257, bias=False)
+    model.lm_head = SavedCopies(model.lm_head, trained)
+    with flp.logprob_head(model):
+        model.lm_head = trained
+        assert error_of(model) < 5e-6
+
+
+# ---- refused ----
+
+class Other(nn.Linear):
+    def forward(self, hidden):
+        return 2 * super().forward(hidden)
+
+
+def new_head(model):
+    model.lm_head = nn.Linear(16, 257, bias=False)
+
+
+def larger_head(model):
+    model.embed, model.lm_head = nn.Embedding(300, 16), nn.Linear(16, 300, bias=False)
+
+
+def adapted_head(model):
+    model.lm_head.base_layer = nn.Identity()
+
+
+def head_of_another_kind(model):
+    model.lm_head = Other(16, 257, bias=False)
+
+
+def new_copy(model):
+    model.lm_head = SavedCopies(model.lm_head, nn.Linear(16, 257, bias=False))
+
+
+def other_forward(model):
+    model.lm_head.forward = lambda hidden: hidden
+
+
+def sharded(model):
+    kind = type("DTensor", (nn.Parameter,), {"to_local": lambda self: self})
+    model.lm_head.weight = kind(model.lm_head.weight.data)
+
+
+@pytest.mark.parametrize("change, words", [
+    (new_head, "head is another one than when logprob_head was installed .accepted: the same: uninstall, change the"),
+    (larger_head, "head is another one"),
+    (new_copy, "head is another one"),
+    (adapted_head, "head is of type torch.nn.modules.linear.Linear, which an adapter changes"),
+    (head_of_another_kind, "head is of type .*Other"),
+    (lambda model: setattr(model, "lm_head", None), "head is None"),
+    (other_forward, "head.forward is replaced by .*<lambda>"),
+    (lambda model: model.lm_head.register_forward_hook(lambda *given: None), "head is under 1 forward hooks"),
+    (lambda model: model.lm_head.register_full_backward_hook(lambda *given: None), "head is under 1 backward hooks"),
+    (lambda model: torch.nn.utils.weight_norm(model.lm_head), "head.weight is computed from other parameters"),
+    (lambda model: model.lm_head.to("meta"), "head.weight is on the device meta"),
+    (sharded, r"head.weight is sharded \(DTensor\)"),
+    (lambda model: setattr(model.config, "logit_scale", 0.5), "config is changed after .* was made, to scale 0.5"),
+])
+def test_what_changes_the_head_is_refused_at_the_next_call(change, words):
+    model = TinyLM()
+    flp.logprob_head(model).install()
+    assert error_of(model) < 5e-6
+    change(model)
+    with pytest.raises(flp.UnsupportedError, match=words):
+        model(input_ids=IDS)
+
+
+@pytest.mark.parametrize("change", [new_head, new_copy])
+def test_a_block_ends_well_after_the_head_was_replaced(change):
+    model = TinyLM()
+    old = model.lm_head
+    with flp.logprob_head(model):
+        change(model)
+    assert type(model) is TinyLM and set(vars(model)) == set(vars(TinyLM()))
+    assert type(old) is nn.Linear and set(vars(old)) == set(vars(nn.Linear(1, 1)))
+    assert model(input_ids=IDS).logits.shape == (3, 11, 257)
+    with flp.logprob_head(model), torch.no_grad():
+        assert model(input_ids=IDS).logprobs.shape == (3, 10)
+
+
+def test_a_rule_that_changes_with_the_model_is_that_of_the_next_installation():
+    model = TinyLM(final_logit_softcapping=1.5, after=functools.partial(capped, 1.5))
+    with flp.logprob_head(model):
+        model(input_ids=IDS)
+        model.config.final_logit_softcapping, model.after = 3.0, functools.partial(capped, 3.0)
+        with pytest.raises(flp.UnsupportedError, match="softcap 3.0 .accepted: scale 1 and softcap 1.5"):
+            model(input_ids=IDS)
+    logp = torch.log_softmax(model(input_ids=IDS).logits.double(), -1)
+    want = logp[:, :-1].gather(-1, IDS[:, 1:, None])[..., 0]
+    with flp.logprob_head(model):
+        assert (model(input_ids=IDS).logprobs - want).abs().max() < 5e-6
