@@ -335,3 +335,33 @@ def test_threads_take_turns():
     for name in ids:
         want = torch.log_softmax(model(input_ids=ids[name]).logits, -1)[:, :-1].gather(-1, ids[name][:, 1:, None])
         assert (results[name] - want[..., 0]).abs().max() < 5e-6
+
+
+@pytest.mark.skipif(not hasattr(torch, "compile"), reason="torch has no compile")
+@pytest.mark.parametrize("verify", [True, False])
+def test_compiled_models_follow_copies_and_changes(verify):
+    model = TinyLM()
+    compiled = torch.compile(model, backend="eager")
+    for _ in range(2):
+        with flp.logprob_head(compiled, verify=verify), torch.no_grad():
+            assert (compiled(input_ids=IDS).logprobs - logprobs(model)).abs().max() < 5e-6
+            reference = changed(copy.deepcopy(model))
+            assert torch.equal(torch.compile(reference, backend="eager")(input_ids=IDS).logits, scores(reference))
+            assert torch.equal(copy.deepcopy(compiled)(input_ids=IDS).logits, scores(model))
+            before, model.lm_head = model.lm_head, nn.Linear(16, 257, bias=False)
+            with pytest.raises(flp.UnsupportedError, match="head is another one"):
+                compiled(input_ids=IDS)
+            model.lm_head = changed(before)
+            assert (compiled(input_ids=IDS).logprobs - logprobs(model)).abs().max() < 5e-6
+        with torch.no_grad():
+            assert torch.equal(compiled(input_ids=IDS).logits, scores(model))
+
+
+@pytest.mark.skipif(not hasattr(torch, "compile"), reason="torch has no compile")
+def test_a_compiled_model_stays_one_graph():
+    model = TinyLM()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    for _ in range(2):
+        with flp.logprob_head(compiled, verify=False):
+            assert (compiled(input_ids=IDS).logprobs - logprobs(model)).abs().max() < 5e-6
+    check_plain(model)
