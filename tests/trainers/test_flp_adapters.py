@@ -1,7 +1,10 @@
 """Adapters on stand-in hosts: installing, recognising, removing, and the numbers at each seam against float64."""
+import copy
 import importlib
 import logging
+import pickle
 import sys
+import threading
 import types
 
 import flp_hosts
@@ -11,7 +14,7 @@ from flp_reference import DEVICE, doubles, problem, reference, relative
 
 import flp
 from flp import adapters
-from flp.adapters import _seam
+from flp.adapters import _seam, openrlhf
 
 CORE = '''
 class Scorer:
@@ -375,6 +378,42 @@ def test_openrlhf_leaves_to_the_host_what_it_cannot_take(hosts, logged):
     actor.model.head = torch.nn.Sequential(actor.model.head)
     assert actor(ids, attention_mask=mask, return_logprobs=True) == "host"
     assert any("Sequential" in text for _, text in logged)
+
+
+def test_openrlhf_heads_record_one_thread_and_no_copy():
+    head, hidden, others = torch.nn.Linear(16, 31), torch.randn(2, 16), {}
+
+    def score():
+        others["thread"] = head(hidden)
+
+    with openrlhf.passing(head) as seen:
+        thread = threading.Thread(target=score)
+        thread.start()
+        thread.join()
+        others["copy"] = copy.deepcopy(head)(hidden)
+        assert seen == [] and head(hidden).shape == (0,) and seen[0] is hidden and len(seen) == 1
+    assert type(head) is torch.nn.Linear and set(vars(head)) == set(vars(torch.nn.Linear(1, 1)))
+    assert all(torch.equal(others[name], head(hidden)) for name in ("thread", "copy"))
+
+
+FUNCTIONS = {"trl": ("trl.trainer.utils", "selective_log_softmax"),
+             "agilerl": ("agilerl.algorithms.core.llm_ops.fused_logprobs", "fused_linear_logprobs_chunked"),
+             "verl": ("verl.utils.kernel.linear_cross_entropy", "linear_cross_entropy"),
+             "slime": ("slime.utils.ppo_utils", "calculate_log_probs_and_entropy"),
+             "miles": ("miles.backends.training_utils.loss_hub.math_utils", "calculate_log_probs_and_entropy")}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_holds_a_seams_function_is_copied_and_pickled(hosts, name):
+    """As a trainer that keeps the function: it travels by name, so that an unpickled one is what stands there then."""
+    module = installed(hosts, name, FUNCTIONS[name][0])
+    function = getattr(module, FUNCTIONS[name][1])
+    trainer = types.SimpleNamespace(function=function)
+    sent = pickle.dumps(trainer)
+    assert copy.deepcopy(trainer).function is function and pickle.loads(sent).function is function
+    flp.uninstall(name)
+    own = getattr(module, FUNCTIONS[name][1])
+    assert own is not function and pickle.loads(sent).function is own
 
 
 class Quantised(torch.nn.Parameter):

@@ -2,10 +2,12 @@
 import contextlib
 import functools
 import sys
+import threading
 import weakref
 
 import torch
 
+from .. import _patch
 from .._logprob import linear_logprob
 from . import _call
 from ._seam import Host, Seam
@@ -32,28 +34,33 @@ class Unscored(torch.Tensor):
 
 @contextlib.contextmanager
 def passing(head):
-    """Makes the head record what it is given -> a list that will hold the hidden states."""
-    seen = []
+    """Makes the head record what this thread gives it -> a list that will hold the hidden states. Other threads, and
+    copies of the head, get scores."""
+    seen, thread = [], threading.get_ident()
 
-    def forward(hidden):
+    def record(module, below, hidden):
+        if threading.get_ident() != thread:
+            return below(hidden)
         seen.append(hidden)
         return torch.empty(0).as_subclass(Unscored)
 
-    head.forward = forward
+    _patch.put(head, record)
     try:
         yield seen
     finally:
-        del head.forward
+        _patch.take(head, record)
 
 
 def head_of(actor):
     """(head, None), or (None, the reason why its scores are needed)."""
     head = actor.model.get_output_embeddings() if hasattr(actor.model, "get_output_embeddings") else None
+    if isinstance(head, _patch.Patched):
+        return None, "the head is under flp.logprob_head, or another thread is in the actor"
     if type(head) is not torch.nn.Linear:
         return None, "the head is of type %s, not torch.nn.Linear" % type(head).__name__
     if head in needs_scores:
         return None, "the model does more with its head than hand on the scores (softcap, scale)"
-    if "forward" in vars(head):
+    if _patch.replaced_forward(head) is not None:
         return None, "the head's forward was replaced"
     return head, _call.refusal(head.weight, head.weight, head.bias)
 

@@ -7,6 +7,8 @@ from .._select import NEVER, selective_log_softmax
 from . import _call
 from ._seam import Host, Seam
 
+FUSED_HEAD = "verl.utils.kernel.linear_cross_entropy"
+
 
 def fused_head(host):
     """linear_cross_entropy: hidden (..., D), weight (V, D), labels (...) -> logprob (N), entropy (N), float32."""
@@ -23,6 +25,8 @@ def fused_head(host):
         return linear_logprob(hidden.reshape(-1, hidden.shape[-1]), weight, labels.reshape(-1), temperature=temperature,
                               entropy=True, ignore_index=NEVER)
 
+    # Its name is the attribute's, not that of host, which is a Function's apply: so that pickle finds it there.
+    linear_cross_entropy.__module__, linear_cross_entropy.__qualname__ = FUSED_HEAD, "linear_cross_entropy"
     return linear_cross_entropy
 
 
@@ -43,7 +47,7 @@ def from_logits(host):
 
 HOST = Host(
     "verl", ("0.9.1", "0.10"), (
-        Seam("verl.utils.kernel.linear_cross_entropy", "linear_cross_entropy",
+        Seam(FUSED_HEAD, "linear_cross_entropy",
              ("ctx", "hidden", "weight", "labels", "temperature", "reduction", "dist_process_group"),
              "3f0631b40a0fe8d9", fused_head, "LinearCrossEntropy.forward"),
         Seam("verl.utils.torch_functional", "logprobs_from_logits", ("logits", "labels", "inplace_backward"),
