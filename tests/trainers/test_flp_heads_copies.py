@@ -253,7 +253,7 @@ def test_a_forward_that_was_kept_is_the_models_own_after_the_block():
     model.forward = inspected
     with flp.logprob_head(model):
         check_scored(model)
-    assert vars(model)["forward"] is inspected
+    assert vars(model)["forward"] is inspected and vars(model.lm_head)["forward"] is head
 
 
 def test_a_class_made_over_the_model_stays_and_scores_on():

@@ -24,13 +24,14 @@ class Patched:
 
 
 class Site:
-    """Which module was meant, the forward that stood in its attributes, and what is called instead, the last of them.
+    """Which module was meant, what stood in its attributes as forward, and what is called instead, the last of them.
 
     Void in every other module that it got into.
     """
 
     def __init__(self, module):
-        self.module, self.own, self.handlers = weakref.ref(module), replaced_forward(module), []
+        self.module, self.handlers = weakref.ref(module), []
+        self.stood, self.other = vars(module).get("forward"), replaced_forward(module)
 
     def __deepcopy__(self, _memo):
         return None
@@ -64,8 +65,8 @@ def take(module, handler):
         return
     for name in (SITE, "forward"):
         vars(module).pop(name, None)
-    if site.own is not None:
-        vars(module)["forward"] = site.own
+    if site.stood is not None:
+        vars(module)["forward"] = site.stood
     below = vars(type(module)).get("_flp_over")
     if below is not None:
         module.__class__ = below
@@ -120,7 +121,7 @@ def _class_over(base):
         site, below = getattr(self, SITE, None), functools.partial(base.forward, self)
         if site is None or site.module() is not self:
             return below(*arguments, **keywords)
-        return site.handlers[-1](self, below if site.own is None else site.own, *arguments, **keywords)
+        return site.handlers[-1](self, below if site.other is None else site.other, *arguments, **keywords)
 
     def __reduce_ex__(self, protocol):
         made = super(patched, self).__reduce_ex__(protocol)
@@ -144,6 +145,6 @@ def _without_site(module, state):
     """What a copy of the module gets of its attributes."""
     state = {name: value for name, value in state.items() if name != SITE}
     site = _site_of(module)
-    if site is not None and site.own is not None:
-        state["forward"] = site.own
+    if site is not None and site.stood is not None:
+        state["forward"] = site.stood
     return state
