@@ -58,3 +58,31 @@ Test(gen_lint, faults_are_found_in_any_scope) {
     flpgen_result_clear(&result);
   }
 }
+
+/* A file may stop inside any construction. 1023 tokens and the end fill the list of tokens to its last place, so that
+ * the sanitized build sees a step beyond it. */
+Test(gen_lint, a_file_may_stop_anywhere) {
+  static const char *const ends[] = {
+      "function", "function f", "function f .", "function f (", "local", "local function", "local x =", "for",
+      "for x ,",  "x ,",        "not",          "if",           "while", "until",          "row .",     "row",
+      "k .",      "k . lt (",   "x ==",         "x == -",       "abs (", "x . y :",        "return",    "function x x"};
+  enum { TOKENS = 1023, MARGIN = 8 };
+  for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+    for (int n = TOKENS - MARGIN; n <= TOKENS; n++) {
+      char text[4 * TOKENS] = "", error[512];
+      for (int j = 0; j < n; j++) strcpy(text + 2 * j, "x ");
+      strcat(text, ends[i]);
+      flpgen_result result;
+      static flpgen_loss loss;
+      cr_expect_eq(gen_case_text(text, strlen(text), &result, error), FLP_ERROR_COMPILE, "%s", ends[i]);
+      cr_expect_eq(flpgen_loss_trace("x.lua", text, strlen(text), &loss, error, sizeof error), FLP_ERROR_COMPILE);
+      cr_expect_str_eq(error, "x.lua:1: syntax error near 'x'");
+    }
+  }
+  char text[4 * TOKENS] = "function ";
+  for (int j = 0; j < TOKENS - 1; j++) strcat(text, "x ");
+  static flpgen_loss loss;
+  char error[512];
+  cr_expect_eq(flpgen_loss_trace("x.lua", text, strlen(text), &loss, error, sizeof error), FLP_ERROR_COMPILE);
+  cr_expect_str_eq(error, "x.lua:1: '(' expected near 'x'");
+}
