@@ -7,7 +7,7 @@
 
 #include "gen/generate/generate.h"
 #include "gen/generate/template.h"
-#include "gen/lang/sandbox.h"
+#include "gen/lang/budget.h"
 #include "gen/sources/sources.h"
 #include "gen/target/emit.h"
 
@@ -19,7 +19,7 @@ static void state_close(gen_state *g) {
 }
 
 static flp_status run_template(gen_state *g, char *error, size_t capacity) {
-  g->lua = gen_sandbox_open(g);
+  g->lua = gen_budget_open(g);
   if (!g->lua) return FLP_ERROR_MEMORY;
   lua_pushcfunction(g->lua, gen_template_main);
   return gen_template_call(g, 0, error, capacity);

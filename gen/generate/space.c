@@ -11,7 +11,7 @@
 #include "gen/generate/generate.h"
 #include "gen/generate/spec.h"
 #include "gen/generate/template.h"
-#include "gen/lang/sandbox.h"
+#include "gen/lang/budget.h"
 #include "gen/lang/types.h"
 #include "runtime/base/status.h"
 
@@ -113,7 +113,7 @@ static flp_status open_space(flpgen_space *space, const flpgen_options *options,
     return FLP_ERROR_UNSUPPORTED;
   }
   space->key.tune = (flp_tunables){0};
-  g->lua = gen_sandbox_open(g);
+  g->lua = gen_budget_open(g);
   if (!g->lua) return FLP_ERROR_MEMORY;
   FLP_TRY(call(space, prepare, space, error, capacity));
   return call(space, choose, &tile, error, capacity);

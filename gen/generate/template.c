@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "gen/generate/spec.h"
+#include "gen/lang/budget.h"
 #include "gen/lang/chunk.h"
 #include "gen/lang/sandbox.h"
 #include "gen/lang/types.h"
@@ -147,12 +148,12 @@ int gen_template_main(lua_State *L) {
 }
 
 flp_status gen_template_call(gen_state *g, int arguments, char *error, size_t capacity) {
-  int result = lua_pcall(g->lua, arguments, 0, 0);
+  int result = gen_budget_call(g, arguments);
   if (result == LUA_OK) return FLP_OK;
   const char *file = g->file[0] ? g->file : flp_kernel_kind_name(g->key->kind);
   bool is_full = result == LUA_ERRMEM, is_text = lua_type(g->lua, -1) == LUA_TSTRING;
   if (is_full)
-    gen_sandbox_explain(g, file, "template", error, capacity);
+    gen_budget_explain(g, file, error, capacity);
   else if (is_text)
     snprintf(error, capacity, "%s", lua_tostring(g->lua, -1));
   else

@@ -10,7 +10,7 @@
 
 /* ---- stable merge sort of the array at stack index 1 by the function at 2, through the scratch table at 3 ---- */
 
-enum { STEPS_A_MERGE = 8 }; /* that an element of a merge takes as long as */
+enum { STEPS_A_MERGE = 8, STEPS_A_TABLE = 256 }; /* that an element of a merge, and a table's free places, take */
 
 static bool goes_before(lua_State *L, lua_Integer a, lua_Integer b) {
   lua_pushvalue(L, 2);
@@ -104,6 +104,7 @@ void gen_order_keys(lua_State *L, int index) {
   lua_newtable(L);
   int keys = lua_gettop(L);
   lua_Integer count = (lua_Integer)lua_rawlen(L, index), others = 0;
+  gen_state_pay(L, STEPS_A_TABLE + (uint64_t)count);
   for (lua_Integer i = 1; i <= count; i++) {
     lua_pushinteger(L, i);
     lua_rawseti(L, keys, i);

@@ -1,13 +1,12 @@
-/* sandbox.c: the Lua state of templates: bounded in memory and time, blind to the outside, the same on every run.
+/* sandbox.c: the environment of templates and losses: blind to the outside, the same on every run.
  *
  * Absent on purpose: load, dofile, loadfile, require, collectgarbage, print, pcall (a caught error would leave a half
- * built kernel), next (no fixed order), rawset (would thaw what is frozen), coroutines, os, io, debug, utf8,
- * math.random, string.dump, and what searches strings by pattern: those run outside the count of steps, for ever if a
- * pattern is made so. What else runs in C pays in steps for what it makes or visits. */
+ * built kernel), next (no fixed order), rawset (would thaw what is frozen), metatables (a key, a length or a text that
+ * is a function runs inside C functions, at each of their elements), arithmetic on strings, coroutines, os, io, debug,
+ * utf8, math.random, string.dump, and what searches strings by pattern: those run outside the count of steps, for ever
+ * if a pattern is made so. What else runs in C pays in steps for what it reads, makes or visits. */
 #include "gen/lang/sandbox.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <lualib.h>
@@ -15,52 +14,19 @@
 #include "gen/lang/order.h"
 #include "gen/lang/types.h"
 
-enum { HOOK_STEPS = 1 << 12, STEP_BYTES = 16 }; /* bytes that are made in the time of a step */
-enum { BLOCK_BYTES_MAX = 16 << 20, MESSAGE_BYTES_MAX = 4096, REPEATS_MAX = 1 << 20 };
-static const size_t bytes_max = (size_t)512 << 20;
+enum { TEXT_BYTES = 4 };      /* of a string that a C function reads in the time of a step */
+enum { STEPS_A_NUMBER = 64 }; /* that a long one takes to be written */
+enum { VALUES_MAX = 256 };    /* that a call may give: each call that passes them on copies them */
 
-/* ---- bounds ---- */
+/* ---- functions made safe ---- */
 
-void gen_sandbox_explain(const gen_state *g, const char *where, const char *what, char *error, size_t capacity) {
-  if (gen_state_is_spent(g))
-    snprintf(error, capacity, "%s: the template ran %llu steps without an end", where,
-             (unsigned long long)GEN_STEPS_MAX);
-  else
-    snprintf(error, capacity, "%s: the %s needs more memory than a template may have", where, what);
+/* Runs Lua's own function, the first upvalue, in its place; it pays for strings, as numbers too, and values. */
+static int call_own(lua_State *L) {
+  uint64_t bytes = 0;
+  for (int i = lua_gettop(L); i > 0; i--) bytes += lua_type(L, i) == LUA_TSTRING ? lua_rawlen(L, i) : 1;
+  gen_state_pay(L, bytes / TEXT_BYTES);
+  return lua_tocfunction(L, lua_upvalueindex(1))(L);
 }
-
-static void *allocate(void *user, void *block, size_t old_bytes, size_t new_bytes) {
-  gen_state *g = user;
-  size_t had = block ? old_bytes : 0;
-  if (new_bytes == 0) {
-    free(block);
-    g->lua_bytes -= had;
-    return NULL;
-  }
-  if (new_bytes > had) {
-    g->lua_steps += new_bytes / STEP_BYTES;
-    int is_too_large = new_bytes > BLOCK_BYTES_MAX || g->lua_bytes - had + new_bytes > bytes_max;
-    if (is_too_large || (new_bytes > MESSAGE_BYTES_MAX && gen_state_is_spent(g))) return NULL;
-  }
-  void *result = realloc(block, new_bytes);
-  if (result) g->lua_bytes = g->lua_bytes - had + new_bytes;
-  return result;
-}
-
-static void count_steps(lua_State *L, lua_Debug *activation) {
-  (void)activation;
-  gen_state_pay(L, HOOK_STEPS);
-}
-
-lua_State *gen_sandbox_open(gen_state *g) {
-  lua_State *L = lua_newstate(allocate, g);
-  if (!L) return NULL;
-  *(gen_state **)lua_getextraspace(L) = g;
-  lua_sethook(L, count_steps, LUA_MASKCOUNT, HOOK_STEPS);
-  return L;
-}
-
-/* ---- base functions made safe ---- */
 
 /* tostring without addresses, which change from run to run. */
 static int to_string(lua_State *L) {
@@ -88,6 +54,7 @@ static int format(lua_State *L) {
     if (*p == 'p') gen_fail(L, "string.format: %%p is not available: addresses change from run to run");
   }
   int n = lua_gettop(L);
+  gen_state_pay(L, STEPS_A_NUMBER * (uint64_t)n);
   for (int i = 2; i <= n; i++) {
     int type = lua_type(L, i);
     if (type != LUA_TTABLE && type != LUA_TFUNCTION && type != LUA_TUSERDATA) continue;
@@ -96,56 +63,47 @@ static int format(lua_State *L) {
     lua_call(L, 1, 1);
     lua_replace(L, i);
   }
-  lua_pushvalue(L, lua_upvalueindex(1));
-  lua_insert(L, 1);
-  lua_call(L, n, 1);
-  return 1;
-}
-
-/* Calls Lua's own function, the first upvalue, with all arguments. */
-static int call_own(lua_State *L) {
-  lua_pushvalue(L, lua_upvalueindex(1));
-  lua_insert(L, 1);
-  lua_call(L, lua_gettop(L) - 1, LUA_MULTRET);
-  return lua_gettop(L);
+  return call_own(L);
 }
 
 /* string.rep: of nothing too, which Lua repeats as often as asked. */
 static int repeat(lua_State *L) {
   lua_Integer count = luaL_checkinteger(L, 2);
-  if (count > REPEATS_MAX)
-    gen_fail(L, "string.rep: %lld times are not accepted, up to %d are", (long long)count, REPEATS_MAX);
+  if (count > 0) gen_state_pay(L, (uint64_t)count);
   return call_own(L);
 }
 
-/* Functions over the elements of a table or string pay for each. Upvalues: Lua's own; the argument that has the first
- * element, the next one the last; 0 where they take all. */
+/* Functions over a range of a table or string pay for each element. Second upvalue: the argument that has the first
+ * one; the next argument has the last. Of a string, negative places count from its end and others are inside it. */
+static uint64_t pay_range(lua_State *L) {
+  int first = (int)lua_tointeger(L, lua_upvalueindex(2)), is_text = lua_type(L, 1) == LUA_TSTRING;
+  lua_Integer length = (lua_Integer)lua_rawlen(L, 1), low = luaL_optinteger(L, first, 1);
+  lua_Integer high = luaL_optinteger(L, first + 1, is_text ? low : length);
+  if (is_text && high < 0) high += length + 1;
+  if (is_text && low < 0) low += length + 1;
+  if (is_text && low < 1) low = 1;
+  if (is_text && high > length) high = length;
+  uint64_t count = high >= low ? (uint64_t)high - (uint64_t)low + 1 : 0;
+  gen_state_pay(L, count);
+  return count;
+}
+
 static int visit(lua_State *L) {
-  int first = (int)lua_tointeger(L, lua_upvalueindex(2));
-  if (luaL_getmetafield(L, 1, "__len") != LUA_TNIL) gen_fail(L, "table: a length of its own (__len) is not accepted");
-  lua_Integer low = 1, high = (lua_Integer)lua_rawlen(L, 1);
-  if (first) {
-    low = luaL_optinteger(L, first, 1);
-    high = luaL_optinteger(L, first + 1, high);
-  }
-  gen_state_pay(L, high > low ? (uint64_t)high - (uint64_t)low : 0);
+  pay_range(L);
   return call_own(L);
 }
 
-/* setmetatable without finalisers and weak tables, whose moment the collector chooses. */
-static int set_metatable(lua_State *L) {
-  luaL_checktype(L, 1, LUA_TTABLE);
-  if (!lua_isnoneornil(L, 2)) luaL_checktype(L, 2, LUA_TTABLE);
-  lua_settop(L, 2);
-  if (luaL_getmetafield(L, 1, "__metatable") != LUA_TNIL) gen_fail(L, "setmetatable: this table is protected");
-  if (lua_istable(L, 2)) {
-    static const char *const refused[] = {"__gc", "__mode"};
-    for (int i = 0; i < 2; i++)
-      if (lua_getfield(L, 2, refused[i]) != LUA_TNIL) gen_fail(L, "setmetatable: %s is not available", refused[i]);
-  }
-  lua_settop(L, 2);
-  lua_setmetatable(L, 1);
-  return 1;
+static int give(lua_State *L) {
+  uint64_t count = pay_range(L);
+  if (count > VALUES_MAX)
+    gen_fail(L, "%llu values at once are not accepted, up to %d are", (unsigned long long)count, (int)VALUES_MAX);
+  return call_own(L);
+}
+
+/* table.insert and table.remove at a place move what is behind it. Second upvalue: arguments where a place is one. */
+static int shift(lua_State *L) {
+  if (lua_gettop(L) >= (int)lua_tointeger(L, lua_upvalueindex(2))) gen_state_pay(L, lua_rawlen(L, 1));
+  return call_own(L);
 }
 
 /* ---- frozen tables ---- */
@@ -209,66 +167,78 @@ static int open_library(lua_State *L, const char *name, lua_CFunction open) {
   return lua_gettop(L);
 }
 
-/* Replaces a function of the table on the top by one that has it, and a number, as upvalues. */
-static void replace(lua_State *L, const char *name, lua_CFunction by, int number) {
-  lua_getfield(L, -1, name);
-  lua_pushinteger(L, number);
-  lua_pushcclosure(L, by, 2);
-  lua_setfield(L, -2, name);
-}
+typedef struct safe {
+  const char *name;
+  lua_CFunction by;
+  int argument; /* its second upvalue */
+} safe;
 
-static void bound_table(lua_State *L) {
-  replace(L, "concat", visit, 3);
-  replace(L, "unpack", visit, 2);
-  replace(L, "move", visit, 2);
-  replace(L, "insert", visit, 0);
-  replace(L, "remove", visit, 0);
-  lua_pushcfunction(L, gen_order_sort);
-  lua_setfield(L, -2, "sort");
-}
+static const safe base_functions[] = {{"select", call_own, 0}, {"tonumber", call_own, 0}, {NULL, NULL, 0}};
+static const safe string_functions[] = {{"format", format, 0},  {"rep", repeat, 0},       {"byte", give, 2},
+                                        {"char", call_own, 0},  {"len", call_own, 0},     {"lower", call_own, 0},
+                                        {"upper", call_own, 0}, {"reverse", call_own, 0}, {"sub", call_own, 0},
+                                        {NULL, NULL, 0}};
+static const safe table_functions[] = {{"concat", visit, 3}, {"unpack", give, 2},  {"move", visit, 2},
+                                       {"insert", shift, 3}, {"remove", shift, 2}, {"pack", call_own, 0},
+                                       {NULL, NULL, 0}};
+static const safe math_functions[] = {
+    {"abs", call_own, 0},   {"acos", call_own, 0}, {"asin", call_own, 0},      {"atan", call_own, 0},
+    {"ceil", call_own, 0},  {"cos", call_own, 0},  {"deg", call_own, 0},       {"exp", call_own, 0},
+    {"floor", call_own, 0}, {"fmod", call_own, 0}, {"log", call_own, 0},       {"max", call_own, 0},
+    {"min", call_own, 0},   {"modf", call_own, 0}, {"rad", call_own, 0},       {"sin", call_own, 0},
+    {"sqrt", call_own, 0},  {"tan", call_own, 0},  {"tointeger", call_own, 0}, {"type", call_own, 0},
+    {"ult", call_own, 0},   {NULL, NULL, 0}};
 
-static void bound_string(lua_State *L) {
-  replace(L, "format", format, 0);
-  replace(L, "rep", repeat, 0);
-  replace(L, "byte", visit, 0);
-}
-
-static void add_library(lua_State *L, int environment, const char *name, lua_CFunction open,
-                        const char *const *dropped) {
-  int library = open_library(L, name, open);
-  for (int i = 0; dropped[i]; i++) {
-    lua_pushnil(L);
-    lua_setfield(L, library, dropped[i]);
+/* Sets safe forms of functions of the table at from in the one at to. */
+static void add_safe(lua_State *L, int from, int to, const safe *functions) {
+  for (const safe *f = functions; f->name; f++) {
+    lua_getfield(L, from, f->name);
+    lua_pushinteger(L, f->argument);
+    lua_pushcclosure(L, f->by, 2);
+    lua_setfield(L, to, f->name);
   }
-  if (open == luaopen_string) bound_string(L);
-  if (open == luaopen_table) bound_table(L);
+}
+
+/* Adds one of Lua's libraries to the environment: these functions of it, and these constants. */
+static void add_library(lua_State *L, int environment, const char *name, lua_CFunction open, const safe *functions,
+                        const char *const *constants) {
+  int library = open_library(L, name, open);
+  lua_newtable(L);
+  add_safe(L, library, library + 1, functions);
+  copy_fields(L, library, library + 1, constants);
+  if (open == luaopen_table) {
+    lua_pushcfunction(L, gen_order_sort);
+    lua_setfield(L, library + 1, "sort");
+  }
   gen_sandbox_freeze(L, name, "function");
   lua_setfield(L, environment, name);
+  lua_settop(L, environment);
+}
+
+/* Methods of strings, ("x"):rep(2), go through the metatable that all strings share. */
+static void add_methods(lua_State *L, int environment) {
+  lua_pushliteral(L, "");
+  lua_newtable(L);
+  lua_getfield(L, environment, LUA_STRLIBNAME);
+  lua_setfield(L, -2, "__index");
+  lua_setmetatable(L, -2);
+  lua_settop(L, environment);
 }
 
 void gen_sandbox_push(lua_State *L) {
-  static const char *const base[] = {"assert", "error",  "getmetatable", "ipairs", "rawequal", "rawget",
-                                     "rawlen", "select", "tonumber",     "type",   NULL};
-  static const char *const from_math[] = {"random", "randomseed", NULL};
-  static const char *const from_string[] = {"dump", "find",   "match",    "gmatch", "gsub",
-                                            "pack", "unpack", "packsize", NULL};
-  static const char *const from_table[] = {NULL};
-  static const luaL_Reg own[] = {
-      {"pairs", gen_order_pairs}, {"tostring", to_string}, {"setmetatable", set_metatable}, {NULL, NULL}};
+  static const char *const from_base[] = {"assert", "error", "ipairs", "type", NULL};
+  static const char *const from_math[] = {"huge", "maxinteger", "mininteger", "pi", NULL};
+  static const char *const none[] = {NULL};
+  static const luaL_Reg own[] = {{"pairs", gen_order_pairs}, {"tostring", to_string}, {NULL, NULL}};
   lua_newtable(L);
   int environment = lua_gettop(L);
-  copy_fields(L, open_library(L, LUA_GNAME, luaopen_base), environment, base);
+  int base = open_library(L, LUA_GNAME, luaopen_base);
+  copy_fields(L, base, environment, from_base);
+  add_safe(L, base, environment, base_functions);
   lua_settop(L, environment);
   luaL_setfuncs(L, own, 0);
-  add_library(L, environment, LUA_MATHLIBNAME, luaopen_math, from_math);
-  add_library(L, environment, LUA_STRLIBNAME, luaopen_string, from_string);
-  add_library(L, environment, LUA_TABLIBNAME, luaopen_table, from_table);
-  /* methods of strings, ("x"):rep(2), go through the metatable that all strings share */
-  lua_pushliteral(L, "");
-  lua_getmetatable(L, -1);
-  lua_getfield(L, environment, LUA_STRLIBNAME);
-  lua_setfield(L, -2, "__index");
-  lua_pushboolean(L, 0);
-  lua_setfield(L, -2, "__metatable");
-  lua_settop(L, environment);
+  add_library(L, environment, LUA_MATHLIBNAME, luaopen_math, math_functions, from_math);
+  add_library(L, environment, LUA_STRLIBNAME, luaopen_string, string_functions, none);
+  add_library(L, environment, LUA_TABLIBNAME, luaopen_table, table_functions, none);
+  add_methods(L, environment);
 }

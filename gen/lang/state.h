@@ -39,11 +39,13 @@ typedef struct gen_state {
   flp_loss *traced;     /* that is being traced (loss/loss.c), or NULL */
 
   lua_State *lua;
-  size_t lua_bytes;       /* in use, see sandbox.c */
-  uint64_t lua_steps;     /* VM instructions run, and what else took as long */
-  char *text;             /* template being loaded */
-  char file[96];          /* the module's own template, for messages; "" until it was found */
-  flp_status fail_status; /* what a Lua error means; 0: COMPILE */
+  size_t lua_bytes;                   /* in use, see budget.c */
+  uint64_t lua_steps;                 /* VM instructions run, and what else took as long */
+  double wall_start, processor_start; /* seconds, when Lua was called */
+  bool is_late;                       /* it took longer than it may */
+  char *text;                         /* template being loaded */
+  char file[96];                      /* the module's own template, for messages; "" until it was found */
+  flp_status fail_status;             /* what a Lua error means; 0: COMPILE */
 
   LLVMContextRef context;
   LLVMModuleRef module;
@@ -66,10 +68,20 @@ gen_state *gen_building(lua_State *L, const char *word);
 /* Raises "file.lua:LINE: message" at the innermost template line. */
 _Noreturn void gen_fail(lua_State *L, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Counts steps that a template's call took outside the VM. Raises an error once it has none left. */
+/* What a file may take. Steps end it on every machine at the same place; a step in the VM takes a few nanoseconds, so
+ * the seconds are for what takes far longer. They are of the thread, not on the wall: a busy machine does not matter.
+ * The largest template of the tree takes 100 thousand steps and 10 ms, the largest loss 6 thousand steps. */
+enum { GEN_TEMPLATE_STEPS_MAX = 20 * 1000 * 1000, GEN_LOSS_STEPS_MAX = 2 * 1000 * 1000, GEN_SECONDS_MAX = 10 };
+enum { GEN_FILE_BYTES_MAX = 64 << 10 };
+
+void gen_state_start_clock(gen_state *g);
+/* Counts steps that a file's call took outside the VM, and looks at the clock. Raises an error if too much is taken. */
 void gen_state_pay(lua_State *L, uint64_t steps);
-/* Whether it has none left, of GEN_STEPS_MAX. */
+/* Whether steps or seconds are spent; for good. */
 bool gen_state_is_spent(const gen_state *g);
-enum { GEN_STEPS_MAX = 200 * 1000 * 1000 }; /* the largest template runs well under a million */
+/* "the loss ran 20000000 steps without an end", or took so many seconds. */
+void gen_state_say_spent(const gen_state *g, char *out, size_t capacity);
+/* "loss" or "template". */
+const char *gen_state_noun(const gen_state *g);
 
 #endif

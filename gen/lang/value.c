@@ -12,10 +12,16 @@
 
 enum { VALUES_MAX = 1 << 20 }; /* a kernel of a million instructions is a template gone astray */
 
+static void count_value(lua_State *L) {
+  if (++gen_state_get(L)->values > VALUES_MAX)
+    gen_fail(L, "the module is larger than %d instructions", (int)VALUES_MAX);
+}
+
 /* ---- regions ---- */
 
 void gen_region_enter(lua_State *L) {
   gen_state *g = gen_state_get(L);
+  count_value(L);
   if (g->region_count == g->region_capacity) {
     uint32_t capacity = g->region_capacity ? 2 * g->region_capacity : 64;
     uint32_t *grown = realloc(g->region_parent, capacity * sizeof *grown);
@@ -42,7 +48,7 @@ static bool is_visible(const gen_state *g, uint32_t region) {
 
 void gen_value_push(lua_State *L, gen_type type, LLVMValueRef ref) {
   gen_state *g = gen_state_get(L);
-  if (++g->values > VALUES_MAX) gen_fail(L, "the module is larger than %d instructions", (int)VALUES_MAX);
+  count_value(L);
   gen_value *value = lua_newuserdatauv(L, sizeof *value, 0);
   *value = (gen_value){ref, type, LLVMIsConstant(ref) && type != GEN_PTR ? 0 : g->region};
   luaL_setmetatable(L, gen_value_metatable);

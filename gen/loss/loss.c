@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "gen/gen.h"
+#include "gen/lang/budget.h"
 #include "gen/lang/chunk.h"
 #include "gen/lang/order.h"
 #include "gen/lang/sandbox.h"
@@ -279,17 +280,17 @@ static flp_status start(flp_loss *loss, const char *file) {
 }
 
 static flp_status run(gen_state *g, const tracing *t, size_t length, char *error, size_t capacity) {
-  g->lua = gen_sandbox_open(g);
+  g->lua = gen_budget_open(g);
   if (!g->lua) return FLP_ERROR_MEMORY;
   lua_pushcfunction(g->lua, trace);
   lua_pushlightuserdata(g->lua, (void *)t);
   lua_pushinteger(g->lua, (lua_Integer)length);
-  int result = lua_pcall(g->lua, 2, 0, 0);
+  int result = gen_budget_call(g, 2);
   if (result == LUA_OK) return FLP_OK;
   char first_line[256];
   snprintf(first_line, sizeof first_line, "%.250s:1", t->file);
   if (result == LUA_ERRMEM)
-    gen_sandbox_explain(g, first_line, "file", error, capacity);
+    gen_budget_explain(g, first_line, error, capacity);
   else if (lua_type(g->lua, -1) == LUA_TSTRING)
     snprintf(error, capacity, "%s", lua_tostring(g->lua, -1));
   else

@@ -66,6 +66,9 @@ foreach(source IN LISTS tests)
   add_dependencies(unit_programs ${name})
   add_test(NAME ${name} COMMAND ${name} --xml=${PROJECT_BINARY_DIR}/tests/results/${name}.xml)
   set_tests_properties(${name} PROPERTIES TIMEOUT 1800 LABELS unit)
+  if(name STREQUAL "test_gen_seconds") # test_gen_endless has what ends sooner
+    set_tests_properties(${name} PROPERTIES LABELS "unit;long")
+  endif()
   # LLVM has no sanitizer in it: these take long there and find what they find without one.
   if(FLP_SANITIZE AND name MATCHES "^test_(gen_sm90a|gen_words|space)$")
     set_tests_properties(${name} PROPERTIES LABELS "unit;long")

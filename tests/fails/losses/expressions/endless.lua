@@ -1,2 +1,2 @@
--- expect: endless.lua:2: the template ran 200000000 steps without an end
+-- expect: endless.lua:2: the loss ran 2000000 steps without an end
 return function(row) while true do end end

@@ -1,5 +1,4 @@
--- expect: portable/forward.lua:4: the template ran 200000000 steps without an end
+-- expect: portable/forward.lua:3: the template ran 20000000 steps without an end
 return function(k, spec)
-  local t = setmetatable({}, {__index = tostring, __tostring = table.concat})
-  local s = table.concat(t, "", 1, 1 << 62)
+  local s = table.concat({}, "", 1, 1 << 62)
 end

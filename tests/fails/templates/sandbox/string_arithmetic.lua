@@ -1,4 +1,4 @@
--- expect: portable/forward.lua:3: setmetatable: this table is protected
+-- expect: portable/forward.lua:3: attempt to perform arithmetic on a string value (constant '10')
 return function(k, spec)
-  setmetatable(k, {})
+  local n = "10" + 1
 end
