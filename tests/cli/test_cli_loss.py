@@ -274,6 +274,56 @@ def test_a_derivative_that_is_not_finite_fails(tmp_path):
     assert any(faults) and None in faults
 
 
+# ---- rows at the limits of what training produces ----
+
+def boundary_of(tmp_path, text, *options):
+    """The exit status, the message and the document's part of a loss that is this expression of row."""
+    path = tmp_path / "edge.lua"
+    path.write_text(f"return {{vectors = {{'reward'}}, loss = function(row) return {text} end}}\n")
+    done = flpgen("loss", "check", path, "--json", *options)
+    return done.code, done.err, done.json()["boundary"]
+
+
+@pytest.mark.parametrize("text, message", [
+    ("-row.weight * log(1 - exp(row.logprob))", "boundary row (logprob 0, weight 1): the loss is inf"),
+    ("sqrt(-row.logprob)", "boundary row (logprob 0): d loss/d logprob is inf"),
+    ("log(-row.logprob)", "boundary row (logprob 0): the loss is -inf"),
+    ("-exp(-row.logprob)", "boundary row (logprob -100): the loss is -2.68812e+43"),  # finite in float64 alone
+    ("row.logprob * log(row.entropy)", "boundary row (logprob 0, entropy 0): the loss is nan"),
+    ("row.logprob / row.weight", "boundary row (logprob 0, weight 0): the loss is nan"),
+    ("row.logprob * exp(row.advantage)", "boundary row (logprob 0, advantage 10000): the loss is nan"),
+    ("row.logprob / row.reward", "boundary row (logprob 0, reward 0): the loss is nan"),
+    ("row.logprob * log(row.ref_logprob / (row.old_logprob - 1))",
+     "boundary row (logprob 0, old_logprob 0, ref_logprob 0): the loss is nan"),
+    ("exp(4 * (row.logprob - row.old_logprob)) * row.advantage", "old_logprob -20, advantage 10000): the loss is 5.5"),
+])
+def test_a_loss_that_is_not_finite_at_a_limit_fails(tmp_path, text, message):
+    code, error, found = boundary_of(tmp_path, text, "--rows", "5")
+    assert code == 1 and message in error
+    assert 0 < found["failed"] <= found["rows"] and len(found["faults"]) == min(found["failed"], 64)
+    assert found["faults"][0]["fault"] in error or "of 5 rows and" in error
+
+
+@pytest.mark.parametrize("text", [
+    "-row.weight * log(1 - exp(min(row.logprob, -0.01)))", "row.logprob * sqrt(row.entropy + 1e-6)",
+    "-row.weight * exp(clamp(row.logprob - row.old_logprob, -20, 20)) * row.advantage",
+    "-exp(detach(clamp(row.logprob - row.ref_logprob, -20, 20))) * row.logprob",
+    "row.logprob * exp(min(row.advantage, 20))"])
+def test_a_loss_that_minds_its_limits_passes(tmp_path, text):
+    code, error, found = boundary_of(tmp_path, text)
+    assert code == 0, error
+    assert found["rows"] >= 12 and found["failed"] == found["overflows"] == 0 and found["overflow_nats"] is None
+
+
+@pytest.mark.parametrize("text, nats", [("ppo", 80), ("cispo", 100), ("k3", 100), ("reinforce+k2+entropy", None)])
+def test_ratios_that_overflow_are_counted(text, nats):
+    found = checked(text, "--set", "beta=0.1")["boundary"] if "k" in text else checked(text)["boundary"]
+    assert found["failed"] == 0 and found["overflow_nats"] == (nats and pytest.approx(nats, abs=1e-6))
+    assert (found["overflows"] > 0) == (nats is not None)
+    if nats:
+        assert f"where logprobs differ by {nats} nats or more: boundary row (" in flpgen("loss", "check", text).out
+
+
 def test_show_prints_everything(tmp_path):
     done = flpgen("loss", "show", "grpo+k3")
     assert done.code == 0

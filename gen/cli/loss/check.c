@@ -1,7 +1,9 @@
-/* check.c: `flpgen loss check`: derivatives of a loss against finite differences on seeded rows. */
+/* check.c: `flpgen loss check`: derivatives of a loss against finite differences on seeded rows, and whether everything
+ * is finite on rows at the limits of what training produces. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "gen/cli/loss/loss.h"
 #include "gen/cli/shared/json_out.h"
@@ -26,9 +28,18 @@ typedef struct probe {
 
 typedef struct tally {
   int failed;
-  char first[256]; /* what is wrong with the first row that failed */
+  char first[512]; /* what is wrong with the first row that failed */
   json_t *rows;    /* NULL without --json */
 } tally;
+
+/* What the rows at the limits gave. */
+typedef struct boundary {
+  int rows;
+  tally faults;
+  int overflows;      /* rows that are not finite where logprobs differ by more than CLI_LOSS_NATS_MAX */
+  double from;        /* the least such difference */
+  char overflow[512]; /* such a row */
+} boundary;
 
 static double value_at(double x, const void *context) {
   const probe *p = context;
@@ -38,28 +49,36 @@ static double value_at(double x, const void *context) {
   return values[p->loss->loss];
 }
 
+/* A NaN without its sign, which differs between machines. */
+static double shown(double x) {
+  return isnan(x) ? fabs(x) : x;
+}
+
+/* Writes what of the row is not finite as float32, with the name of the row in front; 0 if nothing is. */
+static int find_infinite(const probe *p, const char *row, char *fault, size_t capacity) {
+  const double derivatives[] = {p->got.grad_logprob, p->got.grad_entropy};
+  if (!isfinite((float)p->got.loss)) return snprintf(fault, capacity, "%s: the loss is %g", row, shown(p->got.loss));
+  for (int j = 0; j < (int)p->loss->metric_count; j++)
+    if (!isfinite((float)p->got.metrics[j]))
+      return snprintf(fault, capacity, "%s: metric %s is %g", row, p->loss->metrics[j].name, shown(p->got.metrics[j]));
+  for (int j = FLP_LOSS_LOGPROB; j <= FLP_LOSS_ENTROPY; j++)
+    if (!isfinite((float)derivatives[j]))
+      return snprintf(fault, capacity, "%s: d loss/d %s is %g", row, flp_loss_input_name(p->loss, (uint32_t)j),
+                      shown(derivatives[j]));
+  return 0;
+}
+
 /* Whether row i is right; else `fault` names what is not. */
 static int check_row(probe *p, int i, char *fault, size_t capacity) {
   const double claimed[] = {p->got.grad_logprob, p->got.grad_entropy};
-  if (!isfinite(p->got.loss)) {
-    snprintf(fault, capacity, "row %d: the loss is %g", i, p->got.loss);
-    return 0;
-  }
-  for (int j = 0; j < (int)p->loss->metric_count; j++)
-    if (!isfinite(p->got.metrics[j])) {
-      snprintf(fault, capacity, "row %d: metric %s is %g", i, p->loss->metrics[j].name, p->got.metrics[j]);
-      return 0;
-    }
+  char row[32];
+  snprintf(row, sizeof row, "row %d", i);
+  if (find_infinite(p, row, fault, capacity)) return 0;
   for (p->varied = FLP_LOSS_LOGPROB; p->varied <= FLP_LOSS_ENTROPY; p->varied++) {
     double nearest, derivative = claimed[p->varied];
-    if (isfinite(derivative) && cli_loss_derivative_holds(value_at, p, p->inputs[p->varied], derivative, &nearest))
-      continue;
-    const char *name = flp_loss_input_name(p->loss, (uint32_t)p->varied);
-    if (isfinite(derivative))
-      snprintf(fault, capacity, "row %d: d loss/d %s is %.9g; finite differences give %.9g", i, name, derivative,
-               nearest);
-    else
-      snprintf(fault, capacity, "row %d: d loss/d %s is %g", i, name, derivative);
+    if (cli_loss_derivative_holds(value_at, p, p->inputs[p->varied], derivative, &nearest)) continue;
+    snprintf(fault, capacity, "%s: d loss/d %s is %.9g; finite differences give %.9g", row,
+             flp_loss_input_name(p->loss, (uint32_t)p->varied), derivative, nearest);
     return 0;
   }
   return 1;
@@ -93,7 +112,63 @@ static void run_rows(const check_args *args, const flp_loss *loss, const double 
   }
 }
 
-static void print_summary(const cli_loss *loss, const check_args *args, const tally *result) {
+/* "boundary row (logprob 0, weight 1)": values of what the loss reads. */
+static void name_row(const probe *p, char *out, size_t capacity) {
+  size_t used = (size_t)snprintf(out, capacity, "boundary row (");
+  const char *comma = "";
+  for (uint32_t i = 0, read = flp_loss_inputs(p->loss); i < FLP_LOSS_INPUTS_MAX; i++) {
+    if (!(read >> i & 1) || used >= capacity) continue;
+    used +=
+        (size_t)snprintf(out + used, capacity - used, "%s%s %g", comma, flp_loss_input_name(p->loss, i), p->inputs[i]);
+    comma = ", ";
+  }
+  if (used < capacity) snprintf(out + used, capacity - used, ")");
+}
+
+static void add_overflow(boundary *out, double difference, const char *fault) {
+  if (out->overflows++ == 0 || difference < out->from) {
+    out->from = difference;
+    snprintf(out->overflow, sizeof out->overflow, "%s", fault);
+  }
+}
+
+static void run_boundary(const flp_loss *loss, const double *given, boundary *out) {
+  enum { LISTED = 64 };
+  out->rows = cli_loss_boundary_rows(loss);
+  for (int i = 0; i < out->rows; i++) {
+    probe p = {.loss = loss};
+    char row[384], fault[512];
+    memcpy(p.parameters, given, sizeof p.parameters);
+    cli_loss_boundary_draw(loss, i, p.inputs);
+    flp_loss_evaluate_row(loss, p.inputs, p.parameters, &p.got);
+    name_row(&p, row, sizeof row);
+    if (!find_infinite(&p, row, fault, sizeof fault)) continue;
+    double difference = cli_loss_difference(loss, p.inputs);
+    if (difference > CLI_LOSS_NATS_MAX) {
+      add_overflow(out, difference, fault);
+    } else {
+      if (out->faults.failed++ == 0) snprintf(out->faults.first, sizeof out->faults.first, "%s", fault);
+      if (out->faults.rows && out->faults.failed <= LISTED)
+        json_array_append_new(out->faults.rows, row_json(&p, fault));
+    }
+  }
+}
+
+static json_t *boundary_json(const boundary *b) {
+  return json_pack("{s:i, s:i, s:o, s:i, s:o, s:o}", "rows", b->rows, "failed", b->faults.failed, "faults",
+                   b->faults.rows, "overflows", b->overflows, "overflow_nats",
+                   b->overflows ? json_real(b->from) : json_null(), "overflow",
+                   b->overflows ? cli_json_text(b->overflow) : json_null());
+}
+
+static void print_boundary(const boundary *b) {
+  cli_print_field(LOSS_INDENT, "boundary", "%d rows, %d failed", b->rows, b->faults.failed);
+  if (b->overflows)
+    cli_print_field(LOSS_INDENT, "overflow", "%d of them, where logprobs differ by %g nats or more: %s", b->overflows,
+                    b->from, b->overflow);
+}
+
+static void print_summary(const cli_loss *loss, const check_args *args, const tally *result, const boundary *limits) {
   char text[CLI_LOSS_TEXT_BYTES];
   const flp_loss *program = &loss->program;
   cli_print_field(LOSS_INDENT, "loss", "%s", program->name);
@@ -102,6 +177,16 @@ static void print_summary(const cli_loss *loss, const check_args *args, const ta
   cli_print_field(LOSS_INDENT, "metrics", "%s", cli_loss_metrics_text(program, text));
   cli_print_field(LOSS_INDENT, "gradients", "%s", cli_loss_gradients_text(program, text));
   cli_print_field(LOSS_INDENT, "rows", "%lld, %d failed", (long long)args->rows, result->failed);
+  print_boundary(limits);
+}
+
+static flp_status fail(const check_args *args, const tally *result, const boundary *limits) {
+  if (!limits->faults.failed)
+    return flp_fail(FLP_ERROR_DATA, "%s: %d of %lld rows failed; %s", args->text, result->failed, (long long)args->rows,
+                    result->first);
+  return flp_fail(FLP_ERROR_DATA, "%s: %d of %lld rows and %d of %d boundary rows failed; %s", args->text,
+                  result->failed, (long long)args->rows, limits->faults.failed, limits->rows,
+                  result->failed ? result->first : limits->faults.first);
 }
 
 static flp_status check(check_args *args) {
@@ -111,19 +196,21 @@ static flp_status check(check_args *args) {
   for (uint32_t i = 0; i < loss.program.parameter_count; i++) given[i] = loss.program.parameters[i].fallback;
   for (int i = 0; i < args->set_count; i++) FLP_TRY(cli_loss_set(&loss.program, "--set", args->sets[i], given));
   tally result = {.rows = args->json ? json_array() : NULL};
+  boundary limits = {.faults.rows = args->json ? json_array() : NULL};
   run_rows(args, &loss.program, given, &result);
+  run_boundary(&loss.program, given, &limits);
+  int failed = result.failed + limits.faults.failed;
   if (args->json) {
     json_t *document = cli_loss_json(&loss);
-    json_object_set_new(document, "failed", json_integer(result.failed));
+    json_object_set_new(document, "failed", json_integer(failed));
     json_object_set_new(document, "rows", result.rows);
+    json_object_set_new(document, "boundary", boundary_json(&limits));
     args->is_printed = 1;
     FLP_TRY(cli_json_print(document));
   } else {
-    print_summary(&loss, args, &result);
+    print_summary(&loss, args, &result, &limits);
   }
-  if (!result.failed) return FLP_OK;
-  return flp_fail(FLP_ERROR_DATA, "%s: %d of %lld rows failed; %s", args->text, result.failed, (long long)args->rows,
-                  result.first);
+  return failed ? fail(args, &result, &limits) : FLP_OK;
 }
 
 static error_t parse(int key, char *text, struct argp_state *state) {
@@ -169,8 +256,11 @@ int cli_loss_check(int argc, char **argv) {
       "Traces a loss and compares its derivatives by logprob and entropy with finite differences."
       "\vRows are ordinary, tied (logprob = old_logprob = ref_logprob), far from the old policy, without advantage or "
       "weight, or beside a kink of the loss, where the derivative of one side is accepted, or one between both; what "
-      "stands under detach is held. A loss, metric or derivative that is not finite fails. LOSS is a file that ends in "
-      ".lua, a name of `flpgen loss list`, or a sum of them.\n\n"
+      "stands under detach is held. A loss, metric or derivative that float32 cannot hold fails. So does one on a "
+      "boundary row, a limit of what training produces: logprobs of 0, -1e-7, down to -1e4, entropy 0 and log V, "
+      "advantages of 0 and up to 1e4, weight 0, vectors of 0 and up to 64. Where logprobs differ by more than 20 nats "
+      "ratios overflow in the published losses too: such rows are counted and do not fail; clamp the difference where "
+      "they can occur. LOSS is a file that ends in .lua, a name of `flpgen loss list`, or a sum of them.\n\n"
       "  flpgen loss check my.lua\n"
       "  flpgen loss check grpo+k3 --set beta=0.04\n\n" CLI_EXIT_HELP,
       NULL,

@@ -1,4 +1,4 @@
-/* loss.h: what the files of `flpgen loss` share: the rows of a check, and the actions. */
+/* loss.h: what the files of `flpgen loss` share: rows of a check, and the actions. */
 #ifndef FLPGEN_CLI_LOSS_H
 #define FLPGEN_CLI_LOSS_H
 
@@ -17,6 +17,17 @@ void cli_loss_draw(const flp_loss *loss, uint64_t seed, int i, const double *giv
  * error: *nearest is the quotient of both sides that comes nearest */
 typedef double (*cli_loss_fn)(double x, const void *context);
 int cli_loss_derivative_holds(cli_loss_fn f, const void *context, double x, double claimed, double *nearest);
+
+/* ---- boundary.c ---- */
+
+enum { CLI_LOSS_NATS_MAX = 20 }; /* beyond such a difference of logprobs a ratio may overflow: what trainers clamp to */
+/* How many rows at the limits of what training produces there are for this loss: logprob 0, -1e-7 and down to -1e4,
+ * old_logprob and ref_logprob likewise, entropy 0 and log V, advantages of 0 and up to 1e4 of either sign, weight 0,
+ * vectors of 0 and up to 64. */
+int cli_loss_boundary_rows(const flp_loss *loss);
+void cli_loss_boundary_draw(const flp_loss *loss, int i, double inputs[FLP_LOSS_INPUTS_MAX]);
+/* The greatest difference, in nats, of those of logprob, old_logprob and ref_logprob that the loss reads. */
+double cli_loss_difference(const flp_loss *loss, const double inputs[FLP_LOSS_INPUTS_MAX]);
 
 enum { LOSS_INDENT = 13 }; /* of what is said of a loss, beside labels */
 
