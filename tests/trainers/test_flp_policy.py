@@ -2,6 +2,9 @@
 linear_logprob; masks, micro-batches, the caller's buffer, frozen heads, losses from files, and what is refused."""
 import math
 import os
+import signal
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -331,6 +334,43 @@ def test_a_file_that_is_no_loss(mine, tmp_path):
         Batch().fused(str(tmp_path / "broken.lua"))
     with pytest.raises(flp.FileError, match="nowhere.lua cannot be read"):
         Batch().fused("nowhere.lua")
+
+
+ENDLESS = {
+    "while.lua": "while true do end",
+    "rep.lua": "while true do local s = string.rep('', 1 << 20) end",
+    "move.lua": "table.move({}, 1, 1 << 62, 2)",
+    "compare.lua": "local a, b = ('x'):rep(16000), ('x'):rep(15999) .. 'x' while true do local c = a == b end",
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_file_without_an_end_is_stopped(name, tmp_path):
+    (tmp_path / name).write_text(f"{ENDLESS[name]} return function(row) return row.logprob end")
+    with pytest.raises(flp.CompileError, match=f"{name}:1: the loss ran 2000000 steps without an end"):
+        Batch().fused(str(tmp_path / name))
+
+
+def test_an_interrupt_is_seen_between_files_without_an_end(tmp_path):
+    (tmp_path / "while.lua").write_text(ENDLESS["while.lua"])
+    script = """if True:
+        import sys, flp
+        from flp import _programs
+        print("ready", flush=True)
+        while True:
+            try:
+                _programs.of_file(sys.argv[1])
+            except flp.CompileError:
+                pass
+    """
+    with subprocess.Popen([sys.executable, "-c", script, tmp_path / "while.lua"], text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE) as child:
+        try:
+            assert child.stdout.readline() == "ready\n"
+            child.send_signal(signal.SIGINT)
+            assert "KeyboardInterrupt" in child.communicate(timeout=600)[1]
+        finally:
+            child.kill()
 
 
 def test_files_need_the_generator(tmp_path, monkeypatch):
