@@ -46,21 +46,23 @@ void eager_team_start(eager_team *team, int threads);
 void eager_team_run(eager_team *team, int64_t units, eager_work_fn work, void *context);
 void eager_team_stop(eager_team *team);
 
-/* ---- blas.c, sgemm.c ---- */
+/* ---- blas.c, sgemm.c; blas.h has what the files of OpenBLAS share ---- */
 
 /* Opens OpenBLAS on first use; brackets the products of one pass, during which the library runs one thread. */
 void eager_blas_enter(void);
 void eager_blas_leave(void);
 /* To be called on each thread that multiplies (an OpenMP build counts threads per thread). */
 void eager_blas_enter_thread(void);
-/* "OpenBLAS 0.3.21 (libopenblas.so.0)" or "plain C". Borrowed. */
+/* What multiplies: "OpenBLAS 0.3.21 for Zen (libopenblas.so.0)" or "plain C"; and why plain C does, or "". Borrowed. */
 const char *eager_blas_name(void);
+const char *eager_blas_reason(void);
 
 /* A product of row-major fp32 matrices; c <- a·b or c <- c + a·b. */
 typedef enum eager_product {
   EAGER_SCORES,      /* c (m,n) <-     a (m,k) · b (n,k)^T */
   EAGER_GRAD_HIDDEN, /* c (m,n) <- c + a (m,k) · b (k,n)   */
-  EAGER_GRAD_WEIGHT  /* c (m,n) <- c + a (k,m)^T · b (k,n) */
+  EAGER_GRAD_WEIGHT, /* c (m,n) <- c + a (k,m)^T · b (k,n) */
+  EAGER_PRODUCTS
 } eager_product;
 
 typedef struct eager_matrices {

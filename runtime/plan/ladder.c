@@ -102,9 +102,8 @@ static void id_of_images(flp_plan *plan, const flp_images *images) {
 
 /* The reference computes the same bits on any number of threads, so what counts is its version and its products. */
 static void id_of_eager(flp_plan *plan) {
-  const char *describe = flp_eager_describe(), *comma = strrchr(describe, ',');
   char text[512];
-  snprintf(text, sizeof text, "flp-eager/%s %.*s", flp_version(), (int)(comma ? comma - describe : 400), describe);
+  snprintf(text, sizeof text, "flp-eager/%s %s", flp_version(), flp_eager_products());
   crypto_hash_sha256_state state;
   crypto_hash_sha256_init(&state);
   crypto_hash_sha256_update(&state, (const unsigned char *)text, strlen(text));

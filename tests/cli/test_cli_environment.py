@@ -1,4 +1,5 @@
 """The environment is the caller's: one place changes it, before there are threads, for what the driver reads from it."""
+import os
 import re
 import shutil
 import subprocess
@@ -6,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flpgen_tool import flpgen, needs_flpgen
+from flpgen_tool import FLPGEN, flpgen, needs_flpgen
 
 TREE = Path(__file__).resolve().parents[2]
 
@@ -60,3 +61,34 @@ def test_the_driver_has_a_cache_of_its_own_that_is_removed(driver, tmp_path, ver
         name: value for name, value in given.items() if name != "CUDA_CACHE_PATH"}
     assert seen["FLP_CACHE_DIR"] == str(cache) and "FLP_CACHE_PATH" not in seen
     assert list(temporary.iterdir()) == []
+
+
+THREADS = os.environ.get("FLP_TEST_FAKE_THREADS", "")
+RUN = ("run", "--demo", "--vocab", 3000, "--hidden", 256, "--rows", 128, "--dtype", "fp32")
+
+
+def results(tmp_path, name, **environment):
+    done = flpgen(*RUN, "-o", tmp_path / name, **environment)
+    assert done.code == 0, done.err
+    assert "OpenBLAS blas_thread_init" not in done.err
+    return (tmp_path / name).read_bytes()
+
+
+@needs_flpgen
+@pytest.mark.skipif(not os.path.exists(THREADS), reason="libfake_threads.so was not built")
+@pytest.mark.parametrize("fault", ("at=1", "at=2", "at=3", "from=1", "from=2"))
+def test_a_run_does_with_the_threads_that_it_gets(tmp_path, fault):
+    """OpenBLAS raises SIGINT where it cannot start a thread of its own."""
+    assert results(tmp_path, "few", LD_PRELOAD=THREADS, FAKE_THREADS=fault) == results(tmp_path, "all")
+
+
+@needs_flpgen
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv")
+def test_a_run_without_another_process_of_the_user(tmp_path):
+    user = ["setpriv", "--reuid", "12345", "--clear-groups"]
+    if subprocess.run([*user, "test", "-x", FLPGEN]).returncode:
+        pytest.skip("the command lies where another user cannot reach it")
+    done = subprocess.run([*user, "bash", "-c", "ulimit -u 1; exec \"$@\"", "-", FLPGEN, *map(str, RUN)],
+                          capture_output=True, text=True, env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"})
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    assert "OpenBLAS" not in done.stderr

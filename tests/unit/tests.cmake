@@ -28,6 +28,7 @@ target_include_directories(flp_test_settings INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_definitions(flp_test_settings INTERFACE
   FLP_TEST_TREE="${PROJECT_SOURCE_DIR}" FLP_TEST_SCRATCH="${FLP_TEST_SCRATCH}"
   FLP_TEST_FAKE_CUDA="${PROJECT_BINARY_DIR}/tests/libfake_cuda.so"
+  FLP_TEST_FAKE_BLAS="${PROJECT_BINARY_DIR}/tests/libfake_blas.so"
   FLP_TEST_FAKE_CUBLASLT="${PROJECT_BINARY_DIR}/tests/libfake_cublaslt.so"
   FLP_TEST_FAKE_PROVIDER="${PROJECT_BINARY_DIR}/tests/libfake_provider.so"
   FLP_TEST_FLPGEN_LIBRARY="${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/libflpgen.so"

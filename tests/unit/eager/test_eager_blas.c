@@ -1,0 +1,193 @@
+/* test_eager_blas.c: how a BLAS is opened, which are refused and why, and that rows keep their bits in it. */
+#include <criterion/criterion.h>
+#include <dlfcn.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/eager/core.h"
+#include "runtime/eager/eager.h"
+#include "tests/unit/support/eager_case.h"
+
+#define FAKE FLP_TEST_FAKE_BLAS
+
+static void use_fake(const char *mode) {
+  setenv("FLP_BLAS_LIBRARY", FAKE, 1);
+  if (mode) setenv("FAKE_BLAS", mode, 1);
+}
+
+/* ---- bits ---- */
+
+enum { DEPTH_MAX = 1224, WIDTH_MAX = 512 };
+
+/* Operands of a tile whose rows are all equal. */
+static void fill(float *a, float *b, float *c, int rows, int k) {
+  uint32_t state = 11;
+  for (int i = 0; i < DEPTH_MAX * EAGER_TILE_COLUMNS; i++) b[i] = (float)eager_case_random(&state);
+  for (int d = 0; d < k; d++) {
+    a[d] = (float)eager_case_random(&state);
+    for (int i = 1; i < rows; i++) a[i * k + d] = a[d];
+  }
+  for (int i = 0; i < rows * WIDTH_MAX; i++) c[i] = 0.25f;
+}
+
+static void expect_equal_rows(eager_product product, int n, int k) {
+  static float a[EAGER_TILE_ROWS * DEPTH_MAX], b[EAGER_TILE_COLUMNS * DEPTH_MAX], c[EAGER_TILE_ROWS * WIDTH_MAX];
+  fill(a, b, c, EAGER_TILE_ROWS, k);
+  int b_stride = product == EAGER_SCORES ? k : n;
+  eager_matrices x = {EAGER_TILE_ROWS, n, k, a, k, b, b_stride, c, n};
+  eager_multiply(product, &x);
+  for (int i = 1; i < EAGER_TILE_ROWS; i++)
+    cr_assert_eq(memcmp(c, c + i * n, (size_t)n * sizeof *c), 0, "product %d, n %d, k %d: row %d", product, n, k, i);
+  for (int j = 0; j < n; j++) {
+    double sum = product == EAGER_SCORES ? 0 : 0.25;
+    for (int d = 0; d < k; d++) sum += (double)a[d] * (double)(product == EAGER_SCORES ? b[j * k + d] : b[d * n + j]);
+    cr_assert_float_eq(c[j], sum, 1e-3);
+  }
+}
+
+static void expect_rows_keep_their_bits(void) {
+  eager_blas_enter();
+  for (int k = 8; k <= DEPTH_MAX; k += k < 64 ? 8 : 232) expect_equal_rows(EAGER_SCORES, EAGER_TILE_COLUMNS, k);
+  for (int n = 8; n <= WIDTH_MAX; n += n < 64 ? 8 : 56) expect_equal_rows(EAGER_GRAD_HIDDEN, n, EAGER_TILE_COLUMNS);
+  eager_blas_leave();
+}
+
+static void expect_right(void) {
+  flp_spec spec = FLP_SPEC_INIT;
+  spec.dtype = FLP_DTYPE_FP32;
+  spec.vocab = 130;
+  spec.hidden = 16;
+  spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  eager_case c;
+  eager_case_create(&c, &spec, 9, 40);
+  eager_case_forward(&c);
+  eager_case_backward(&c);
+  eager_case_check_forward(&c, 4e-7);
+  eager_case_check_backward(&c, 3e-6);
+  eager_case_destroy(&c);
+}
+
+Test(eager_blas, a_library_with_one_order_of_sums_is_used) {
+  use_fake(NULL);
+  cr_expect_str_eq(eager_blas_name(), "FakeBLAS 1.2 (" FAKE ")");
+  cr_expect_str_eq(eager_blas_reason(), "");
+  expect_rows_keep_their_bits();
+  expect_right();
+}
+
+Test(eager_blas, a_library_whose_sums_depend_on_the_place_is_called_so_that_they_do_not) {
+  use_fake("haswell");
+  cr_expect_str_eq(eager_blas_name(), "FakeBLAS 1.2 (" FAKE ")");
+  expect_rows_keep_their_bits();
+  expect_right();
+}
+
+/* Whatever OpenBLAS takes this processor for; one that it lacks the instructions of is not tried. */
+static void try_core(const char *core) {
+  setenv("OPENBLAS_CORETYPE", core, 1);
+  if (strstr(eager_blas_reason(), "cannot open")) cr_skip_test("no libopenblas.so.0");
+  cr_expect(strncmp(eager_blas_name(), "OpenBLAS ", 9) == 0, "%s", flp_eager_describe());
+  expect_rows_keep_their_bits();
+  expect_right();
+}
+
+Test(eager_blas, openblas_of_this_processor) {
+  unsetenv("OPENBLAS_CORETYPE");
+  try_core("");
+}
+
+#if defined(__x86_64__)
+Test(eager_blas, openblas_of_haswell) {
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) cr_skip_test("no AVX2");
+  try_core("Haswell");
+}
+
+Test(eager_blas, openblas_of_zen) {
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) cr_skip_test("no AVX2");
+  try_core("Zen");
+}
+
+Test(eager_blas, openblas_of_sandybridge) {
+  if (!__builtin_cpu_supports("avx")) cr_skip_test("no AVX");
+  try_core("Sandybridge");
+}
+#endif
+
+/* ---- refusals ---- */
+
+static char logged[1024];
+static int messages;
+
+static void keep_log(flp_log_level level, const char *message, void *user) {
+  (void)user;
+  cr_expect_eq(level, FLP_LOG_INFO);
+  strncpy(logged, message, sizeof logged - 1);
+  messages++;
+}
+
+static void expect_refused(const char *reason) {
+  char text[1024];
+  flp_log_set(keep_log, NULL);
+  cr_expect_str_eq(eager_blas_name(), "plain C");
+  cr_expect_str_eq(eager_blas_reason(), reason);
+  snprintf(text, sizeof text, "plain C (%s), ", reason);
+  cr_expect(strncmp(flp_eager_describe(), text, strlen(text)) == 0, "%s", flp_eager_describe());
+  snprintf(text, sizeof text, "the CPU rung multiplies in plain C: %s", reason);
+  cr_expect_str_eq(logged, text);
+  cr_expect_eq(messages, 1);
+  expect_right();
+}
+
+Test(eager_blas, a_library_that_cannot_keep_bits_is_refused_by_name) {
+  use_fake("by-call");
+  expect_refused("FakeBLAS 1.2 (" FAKE ") is not used: the bits of a row would depend on its place in a tile");
+}
+
+Test(eager_blas, a_library_that_is_wrong_is_refused_by_name) {
+  use_fake("wrong");
+  expect_refused("FakeBLAS 1.2 (" FAKE ") is not used: its sums are wrong");
+}
+
+Test(eager_blas, a_library_that_is_no_blas_is_refused_by_name) {
+  setenv("FLP_BLAS_LIBRARY", "libm.so.6", 1);
+  expect_refused("libm.so.6 is not used: it has no cblas_sgemm");
+}
+
+Test(eager_blas, a_missing_library_is_named) {
+  setenv("FLP_BLAS_LIBRARY", "/nonexistent/libblas.so", 1);
+  expect_refused("/nonexistent/libblas.so: cannot open shared object file: No such file or directory");
+}
+
+/* ---- threads ---- */
+
+Test(eager_blas, no_thread_is_started_and_processors_stay) {
+  cpu_set_t before, after;
+  cr_assert_eq(sched_getaffinity(0, sizeof before, &before), 0);
+  use_fake(NULL);
+  cr_expect(strncmp(eager_blas_name(), "FakeBLAS", 8) == 0, "%s", eager_blas_reason());
+  cr_assert_eq(sched_getaffinity(0, sizeof after, &after), 0);
+  cr_expect(CPU_EQUAL(&before, &after));
+  void *library = dlopen(FAKE, RTLD_NOW | RTLD_NOLOAD);
+  cr_assert(library);
+  cr_expect_eq(*(int *)dlsym(library, "fake_blas_started"), 0);
+}
+
+Test(eager_blas, a_library_that_the_host_has_loaded_keeps_its_threads) {
+  use_fake(NULL);
+  void *library = dlopen(FAKE, RTLD_NOW);
+  cr_assert(library);
+  int (*get_threads)(void) = NULL;
+  void (*set_threads)(int) = NULL;
+  *(void **)&get_threads = dlsym(library, "openblas_get_num_threads");
+  *(void **)&set_threads = dlsym(library, "openblas_set_num_threads");
+  set_threads(5);
+  eager_blas_enter();
+  cr_expect_eq(get_threads(), 1);
+  eager_blas_enter();
+  eager_blas_leave();
+  cr_expect_eq(get_threads(), 1);
+  eager_blas_leave();
+  cr_expect_eq(get_threads(), 5);
+}
