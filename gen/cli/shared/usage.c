@@ -1,4 +1,5 @@
 /* usage.c: what every verb does alike with its arguments: help, and wrong usage, with --json as JSON too. */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,6 +70,7 @@ static void print_kept(void) {
   free(kept.text);
 }
 
+/* argp and getopt end the process at wrong usage; what they return is a failure of their own: no memory. */
 static void parse_words(const struct argp *argp, int argc, char **argv, unsigned flags, void *input) {
   FILE *memory = kept.is_wanted ? open_memstream(&kept.text, &kept.bytes) : NULL;
   if (memory) {
@@ -77,10 +79,15 @@ static void parse_words(const struct argp *argp, int argc, char **argv, unsigned
     kept.standard = stderr;
     kept.file = stderr = memory;
   }
-  argp_parse(argp, argc, argv, flags, NULL, input);
-  if (!memory) return;
-  stop_keeping();
-  free(kept.text);
+  error_t failed = argp_parse(argp, argc, argv, flags, NULL, input);
+  if (memory) {
+    stop_keeping();
+    free(kept.text);
+  }
+  if (failed)
+    exit(cli_finish(kept.name, kept.is_wanted,
+                    flp_fail(FLP_ERROR_MEMORY, "reading the arguments: %s",
+                             failed == ENOMEM ? "out of memory" : strerror(failed))));
 }
 
 /* ---- the options of every verb ---- */
