@@ -1,7 +1,7 @@
 /* collect.c: removes unused files from the writable directory, then the oldest entries.
  *
- * Invariants: files that a running writer may need stay: temporary files and locks are removed only after an hour, and
- * a lock only while holding it; removing an entry is always safe, since readers hold it open or compile it anew. */
+ * Invariants: files that a running writer may need stay: temporary files and locks are removed only if their time is
+ * over an hour from now, either way (a clock may have been set back), and a lock only while holding it; removing an entry is always safe, since readers hold it open or compile it anew. */
 #include <fcntl.h>
 #include <sodium.h>
 #include <stdlib.h>
@@ -75,7 +75,7 @@ static int is_current(int directory, const char *name, store_file_kind kind) {
 static int sweep_file(sweep *s, const char *name, time_t now, survivor *kept) {
   struct stat stat;
   if (fstatat(s->directory, name, &stat, AT_SYMLINK_NOFOLLOW) != 0) return 0;
-  int stale = now - stat.st_mtim.tv_sec > STALE_SECONDS;
+  int stale = llabs((long long)now - (long long)stat.st_mtim.tv_sec) > STALE_SECONDS;
   store_file_kind kind = store_file_classify(name);
   switch (kind) {
     case STORE_FILE_BAD:

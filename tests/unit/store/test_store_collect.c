@@ -110,6 +110,26 @@ Test(store_collect, collect_removes_rubbish_and_keeps_the_rest) {
   flp_store_close(store);
 }
 
+/* As a process leaves them that was killed before the clock was set back. */
+Test(store_collect, collect_removes_temporaries_of_the_future) {
+  const char *directory = sample_directory();
+  char path[FIXTURE_PATH_BYTES];
+  snprintf(path, sizeof path, "%s/.tmp-0123", directory);
+  fixture_write_file(path, "123", 3);
+  fixture_make_old(path, -3700);
+  snprintf(path, sizeof path, "%s/.tmp-4567", directory);
+  fixture_write_file(path, "123", 3);
+  fixture_make_old(path, -3000); /* another machine's clock */
+  fixture_write_file(fixture_path(directory, FIXTURE_KEY, ".lock", path), "", 0);
+  fixture_make_old(path, -3700);
+  flp_store *store = fixture_open(directory, NULL);
+  uint64_t files, bytes;
+  cr_assert_eq(flp_store_collect(store, UINT64_MAX, &files, &bytes), FLP_OK);
+  cr_expect_eq(files, 2, "%lu", (unsigned long)files);
+  cr_expect_eq(sample_count(directory, ".tmp-4567"), 1);
+  flp_store_close(store);
+}
+
 /* Keeps machine code of a kernel, which need not be any; returns the size of its file. */
 static size_t keep_code(flp_store *store, unsigned seed, int other_sources) {
   flp_kernel_image image = sample_image(FLP_KERNEL_ROWS, 100, seed);
