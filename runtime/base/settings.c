@@ -138,8 +138,14 @@ void flp_setting_get(flp_setting_id id, flp_setting *out) {
     set(out->value, given, "");
     out->source = "environment";
     if (out->value[0]) return;
-    flp_log(FLP_LOG_WARNING, "%s is ignored: its value has %zu bytes, accepted: up to %d", out->name, strlen(given),
-            VALUE_BYTES - 1);
+    /* Trusted keys have no default to fall back to: without them every pack would be trusted (store/pack.c). */
+    int is_keys = id == FLP_SETTING_PACK_KEYS;
+    flp_log(FLP_LOG_WARNING, "%s has %zu bytes, accepted: up to %d; %s", out->name, strlen(given), VALUE_BYTES - 1,
+            is_keys ? "no pack is used" : "its default holds");
+    if (is_keys) {
+      snprintf(out->unset, sizeof out->unset, "too long, so that no pack is used");
+      return;
+    }
   }
   settings[id].find_default(out);
   out->source = "default";

@@ -7,6 +7,7 @@
 
 #include <sys/stat.h>
 
+#include "runtime/pack/pack.h"
 #include "runtime/store/store.h"
 
 struct flp_store {
@@ -133,6 +134,9 @@ flp_status store_memory_get(const char hex[STORE_HEX + 1], flp_kernel_image *out
 
 /* 1 if the path is a regular file, which can only be a pack. Links are not followed. */
 int store_pack_is(const char *path);
+
+/* Whether FLP_PACK_KEYS lets plans use a pack. error: DATA, ARGUMENT if the setting itself is not accepted */
+flp_status store_pack_trusts(const flp_pack *pack);
 
 /* Looks a key up in a pack. A pack that cannot be used, or is not trusted, holds nothing, with one warning. */
 flp_status store_pack_get(const flp_store *store, const char *path, const char *key, size_t key_bytes,

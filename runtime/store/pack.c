@@ -78,16 +78,19 @@ static flp_status table_of(const char *path, int fd, const struct stat *stat, co
   return FLP_OK;
 }
 
-static int is_trusted(const char *path, const flp_pack *pack) {
+flp_status store_pack_trusts(const flp_pack *pack) {
   flp_setting keys;
   flp_setting_get(FLP_SETTING_PACK_KEYS, &keys);
   const char *given = secure_getenv("FLP_PACK_KEYS");
-  /* If memory for the keys runs out, that must not count as no keys, which would trust every pack. */
-  flp_status status = given && given[0] && !keys.value[0]
-                          ? flp_fail(FLP_ERROR_ARGUMENT, "FLP_PACK_KEYS has %zu bytes, accepted: up to %zu",
-                                     strlen(given), sizeof keys.value - 1)
-                          : flp_pack_trusts(pack, keys.value);
-  if (status == FLP_OK) return 1;
+  /* Keys that do not fit must not count as no keys, which would trust every pack. */
+  if (given && given[0] && !keys.value[0])
+    return flp_fail(FLP_ERROR_ARGUMENT, "FLP_PACK_KEYS has %zu bytes, accepted: up to %zu", strlen(given),
+                    sizeof keys.value - 1);
+  return flp_pack_trusts(pack, keys.value);
+}
+
+static int is_trusted(const char *path, const flp_pack *pack) {
+  if (store_pack_trusts(pack) == FLP_OK) return 1;
   ignore(path);
   return 0;
 }

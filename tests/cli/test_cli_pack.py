@@ -267,6 +267,10 @@ def test_doctor_trusts_nobody_of_itself(tmp_path, made, key_file):
     assert found["trusted"] is True and f"signed with {PUBLIC[:16]}..., a trusted key" in text
     found, text = doctor(FLP_PACK_KEYS="0" * 64)
     assert (found["trusted"], found["usable"]) == (False, False) and "not among the trusted ones" in text
+    found, text = doctor(FLP_PACK_KEYS=",".join([PUBLIC] * 16))  # 1039 bytes, which plans do not take for no keys
+    assert (found["trusted"], found["usable"]) == (False, False)
+    assert "FLP_PACK_KEYS has 1039 bytes, accepted: up to 1023" in text
+    assert "(unset: too long, so that no pack is used)" in text
 
 
 # ---- installing ----

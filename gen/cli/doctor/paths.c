@@ -72,7 +72,7 @@ static void examine_pack(counting *c) {
   if (file.pack->is_signed)
     sodium_bin2hex(out->signer, sizeof out->signer, file.pack->signer, sizeof file.pack->signer);
   out->has_keys = keys.value[0] != 0;
-  if (flp_pack_trusts(file.pack, keys.value) != FLP_OK) set_problem(out);
+  if (store_pack_trusts(file.pack) != FLP_OK) set_problem(out);
   cli_pack_file_close(&file);
 }
 

@@ -115,7 +115,20 @@ Test(settings, value_that_is_too_long_is_refused_aloud) {
   value[1024] = 0;
   setenv("FLP_CACHE_DIR", value, 1);
   cr_expect_str_eq(read_setting(FLP_SETTING_CACHE_DIR).source, "default");
-  cr_expect_str_eq(warning, "FLP_CACHE_DIR is ignored: its value has 1024 bytes, accepted: up to 1023");
+  cr_expect_str_eq(warning, "FLP_CACHE_DIR has 1024 bytes, accepted: up to 1023; its default holds");
+}
+
+Test(settings, trusted_keys_that_are_too_long_do_not_become_none) {
+  char value[1025];
+  memset(value, 'a', sizeof value - 1);
+  value[1024] = 0;
+  setenv("FLP_PACK_KEYS", value, 1);
+  flp_log_set(keep_warning, NULL);
+  flp_setting setting = read_setting(FLP_SETTING_PACK_KEYS);
+  cr_expect_str_eq(setting.value, "");
+  cr_expect_str_eq(setting.unset, "too long, so that no pack is used");
+  cr_expect_str_eq(setting.source, "environment");
+  cr_expect_str_eq(warning, "FLP_PACK_KEYS has 1024 bytes, accepted: up to 1023; no pack is used");
 }
 
 /* ---- status and detail ---- */
