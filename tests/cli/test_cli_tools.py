@@ -243,7 +243,12 @@ def test_doctor_as_a_health_check(tmp_path, arguments, settings, code, why):
     assert done.code == code and why in done.err.split("\n")[0]
     assert bool(done.err) == bool(code)
     document = flpgen("doctor", *arguments, "--json", cache=tmp_path, **NO_GPU, **settings)
-    assert document.code == code and document.json(), "one document, whatever the outcome"
+    assert document.code == code, "one document, whatever the outcome"
+    if code == 2:
+        return
+    health = document.json()["health"]
+    assert health["works"] is (code == 0)
+    assert document.err == (f"flpgen doctor: {health['text']}\n" if code else "") and why in health["text"]
 
 
 def test_doctor_names_a_missing_driver_once():
@@ -276,6 +281,13 @@ def test_a_store_whose_every_entry_is_bad_is_bad(tmp_path):
     assert state() == ("ok", "2 entries", "1 bad")
     entries[1].write_bytes(b"no entry")
     assert state() == ("bad", "2 entries", "2 bad")
+    done = flpgen("doctor", FLP_GENERIC_DIR=str(generic), **NO_GPU)
+    assert done.code == 4
+    assert done.err.startswith(f"flpgen doctor: {generic}: not one of 2 generic kernels can be used: ")
+    reason = done.err.strip().split("can be used: ")[1]
+    assert reason in done.out
+    document = flpgen("doctor", "--json", FLP_GENERIC_DIR=str(generic), **NO_GPU).json()
+    assert document["generic"]["bad_reason"] == reason and not document["health"]["works"]
 
 
 def test_doctor_takes_no_arguments():

@@ -32,6 +32,7 @@ typedef struct finding {
 typedef struct directory {
   char path[1024];
   uint64_t entries, bytes, bad;
+  char bad_reason[256];    /* of the first bad entry */
   int exists, is_writable; /* exists: can be used, as a plan would */
   int can_be_made;         /* is not there, and would be made when a kernel is stored */
   char problem[DETAIL_BYTES];
@@ -49,7 +50,8 @@ typedef struct examination {
   int path_count;
   finding rungs[FLP_RUNG_EAGER + 1]; /* by flp_rung; [0] unused */
   int any_rung;
-  finding plan; /* what FLP_FORCE and FLP_STRICT leave of them: the rung that is taken, or why none is */
+  finding plan;   /* what FLP_FORCE and FLP_STRICT leave of them: the rung that is taken, or why none is */
+  finding health; /* what doctor's exit status says */
 } examination;
 
 enum { REQUIRE_NOTHING, REQUIRE_GPU = FLP_RUNG_EAGER + 1 }; /* or a rung */
@@ -102,7 +104,9 @@ static int count_entry(void *context, const flp_store_item *item) {
   directory *out = context;
   out->entries++;
   out->bytes += item->bytes;
-  out->bad += item->status != FLP_OK;
+  if (item->status != FLP_OK && out->bad++ == 0)
+    snprintf(out->bad_reason, sizeof out->bad_reason, "%s",
+             item->reason ? item->reason : flp_status_name(item->status));
   return 1;
 }
 
@@ -175,10 +179,15 @@ static json_t *finding_json(const finding *in) {
   return json_pack("{s:b, s:o}", "works", in->works, "text", cli_json_text(in->text));
 }
 
+static json_t *text_or_null(const char *text) {
+  return text[0] ? cli_json_text(text) : json_null();
+}
+
 static json_t *directory_json(const directory *in) {
-  return json_pack("{s:o, s:b, s:b, s:o, s:o, s:o}", "path", cli_json_text(in->path), "exists", in->exists, "writable",
-                   in->is_writable, "entries", cli_json_count(in->entries), "bytes", cli_json_count(in->bytes), "bad",
-                   cli_json_count(in->bad));
+  return json_pack("{s:o, s:b, s:b, s:o, s:o, s:o, s:o}", "path", cli_json_text(in->path), "exists", in->exists,
+                   "writable", in->is_writable, "entries", cli_json_count(in->entries), "bytes",
+                   cli_json_count(in->bytes), "bad", cli_json_count(in->bad), "bad_reason",
+                   text_or_null(in->bad_reason));
 }
 
 static json_t *devices_json(const examination *in) {
@@ -192,10 +201,6 @@ static json_t *devices_json(const examination *in) {
                         "l2_bytes", device->l2_bytes, "memory_bytes", cli_json_count(device->memory_bytes)));
   }
   return list;
-}
-
-static json_t *text_or_null(const char *text) {
-  return text[0] ? cli_json_text(text) : json_null();
 }
 
 static json_t *settings_json(void) {
@@ -220,11 +225,12 @@ static flp_status print_json(const examination *in) {
   json_object_set_new(generator, "seconds", cli_json_number(in->generator_seconds));
   json_t *driver = finding_json(&in->driver);
   json_object_set_new(driver, "version", json_integer(in->driver_version));
-  return cli_json_print(json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version", flp_version(),
-                                  "driver", driver, "devices", devices_json(in), "generator", generator, "eager",
-                                  finding_json(&in->eager), "cache", directory_json(&in->cache), "generic",
+  return cli_json_print(json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version",
+                                  flp_version(), "driver", driver, "devices", devices_json(in), "generator", generator,
+                                  "eager", finding_json(&in->eager), "cache", directory_json(&in->cache), "generic",
                                   directory_json(&in->generic), "paths", doctor_paths_json(in->paths, in->path_count),
-                                  "rungs", rungs, "plan", finding_json(&in->plan), "settings", settings_json()));
+                                  "rungs", rungs, "plan", finding_json(&in->plan), "health", finding_json(&in->health),
+                                  "settings", settings_json()));
 }
 
 /* ---- for people ---- */
@@ -233,9 +239,13 @@ static const char *state_of(const finding *in) {
   return in->works ? "ok" : "no";
 }
 
+static int is_all_bad(const directory *in) {
+  return in->entries && in->bad == in->entries;
+}
+
 static const char *state_of_directory(const directory *in) {
   if (!in->exists) return in->can_be_made ? "ok" : "no";
-  return in->entries && in->bad == in->entries ? "bad" : "ok";
+  return is_all_bad(in) ? "bad" : "ok";
 }
 
 static void add_directory(cli_table *table, const char *name, const directory *in) {
@@ -245,6 +255,7 @@ static void add_directory(cli_table *table, const char *name, const directory *i
            in->is_writable ? "writable" : "read-only");
   const char *what = in->exists ? text : in->can_be_made ? "not there yet; it is made when needed" : in->problem;
   cli_table_add(table, name, state_of_directory(in), what, in->path, NULL);
+  if (in->bad) cli_table_note(table, "first bad one: %s", in->bad_reason);
 }
 
 static void print_parts(const examination *in) {
@@ -358,8 +369,10 @@ static flp_status judge(const examination *in, const doctor_args *args) {
   flp_setting_get(FLP_SETTING_FORCE, &force);
   if (force.value[0]) FLP_TRY(cli_parse_rung("FLP_FORCE", force.value, &forced));
   if (forced != FLP_RUNG_AUTO) return require(in, "FLP_FORCE", (int)forced);
-  if (in->plan.works) return FLP_OK;
-  return flp_fail(FLP_ERROR_UNAVAILABLE, "%s", cli_reason_text(in->plan.text, text));
+  if (!in->plan.works) return flp_fail(FLP_ERROR_UNAVAILABLE, "%s", cli_reason_text(in->plan.text, text));
+  if (!is_all_bad(&in->generic)) return FLP_OK; /* bad entries of the cache are made anew */
+  return flp_fail(FLP_ERROR_CORRUPT, "%s: not one of %llu generic kernels can be used: %s", in->generic.path,
+                  (unsigned long long)in->generic.entries, in->generic.bad_reason);
 }
 
 static const struct argp_option options[] = {
@@ -403,8 +416,9 @@ int cli_doctor(int argc, char **argv) {
       NULL,
       "Shows what this machine offers: driver, GPUs, generator, caches, rungs and where every setting comes from."
       "\vFails with exit status 3 if no rung works, if --require or FLP_FORCE names one that does not, or if "
-      "FLP_STRICT "
-      "lets no plan be made. For tuned and heuristic, kernels of any specialisation in a cache or pack count.\n\n"
+      "FLP_STRICT lets no plan be made, and with 4 if there are generic kernels and none of them can be used. For "
+      "tuned "
+      "and heuristic, kernels of any specialisation in a cache or pack count. In JSON, `health` is what fails.\n\n"
       "  flpgen doctor\n"
       "  flpgen doctor --require gpu --json\n\n" CLI_EXIT_HELP,
       NULL,
@@ -417,14 +431,16 @@ int cli_doctor(int argc, char **argv) {
   flp_log_set(NULL, NULL); /* the tables have it all */
   if (status == FLP_OK) {
     examine(found);
+    flp_status health = judge(found, &args);
+    set_finding(&found->health, health, "");
     if (args.json)
       status = print_json(found);
     else
       print_text(found);
-  }
-  if (status == FLP_OK) {
-    status = judge(found, &args);
-    args.json = 0; /* the document is out */
+    if (status == FLP_OK) {
+      if (health != FLP_OK) status = flp_fail(health, "%s", found->health.text);
+      args.json = 0; /* the document is out */
+    }
   }
   free(found);
   return cli_finish(argv[0], args.json, status);
