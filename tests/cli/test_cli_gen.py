@@ -1,5 +1,7 @@
 """flpgen: help, exit codes, exact messages, gen and the cache it fills."""
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -201,6 +203,20 @@ def test_broken_template_names_file_and_line(tmp_path):
     done = flpgen("gen", *SMALL, "--template-dir", tmp_path)
     assert done.code == 5
     assert done.err == "flpgen gen: common/rows.lua:2: broken on purpose\n"
+
+
+def test_kernels_of_other_templates_are_said_to_be_of_no_use_to_plans(tmp_path):
+    """A plan looks for kernels by the hash of the templates that its library was built with."""
+    shutil.copytree(Path(__file__).resolve().parents[2] / "templates", tmp_path / "mine")
+    own = flpgen("gen", *SMALL, "--template-dir", tmp_path / "mine", "--out", tmp_path / "same")
+    assert f"FLP_CACHE_PATH={tmp_path}/same finds them" in own.out and "no plan" not in own.out
+    template = tmp_path / "mine/portable/forward.lua"
+    template.write_text("local unused = 1\n" + template.read_text())
+    done = flpgen("gen", *SMALL, "--template-dir", tmp_path / "mine", "--out", tmp_path / "other")
+    assert done.code == 0 and "FLP_CACHE_PATH" not in done.out
+    assert f"written to {tmp_path}/other\nno plan takes these kernels" in done.out
+    both = [sorted(path.name for path in (tmp_path / name).glob("*.flpk")) for name in ("same", "other")]
+    assert not set(both[0]) & set(both[1])
 
 
 def test_out_that_cannot_be_written(tmp_path):

@@ -209,6 +209,27 @@ static void add_kernel_row(cli_table *table, const cli_kernel *kernel) {
                 tile, stages, NULL);
 }
 
+/* Whether plans of this libflp look for the kernels: their keys carry the hash of the sources they were made from. */
+static int are_found(const gen_work *work) {
+  for (int i = 0; i < work->kernels.count; i++)
+    if (memcmp(work->kernels.items[i].result.desc.sources, flp_sources_hash(),
+               sizeof work->kernels.items[i].result.desc.sources) != 0)
+      return 0;
+  return 1;
+}
+
+static void print_where(const gen_work *work, const gen_args *args) {
+  int found = are_found(work);
+  if (args->out && found) cli_print(2, "written to %s; FLP_CACHE_PATH=%s finds them", args->out, args->out);
+  if (args->out && !found) cli_print(2, "written to %s", args->out);
+  if (args->install) puts("stored in the cache of this user");
+  if (!args->out && !args->install) cli_print(2, "nothing was written; --out DIR or --install-cache keeps the kernels");
+  if ((args->out || args->install) && !found)
+    cli_print(2,
+              "no plan takes these kernels: a plan looks for those of the templates that its flpgen was built with; to "
+              "run them, build flpgen with these templates in its tree");
+}
+
 static void print_table(const gen_work *work, const gen_args *args) {
   char spec[256];
   if (args->generic)
@@ -224,9 +245,7 @@ static void print_table(const gen_work *work, const gen_args *args) {
   for (int i = 0; i < work->arches; i++)
     if (strcmp(work->asked[i], work->target[i]) != 0)
       cli_print(2, "%s: covered by the %s PTX, which runs on every newer GPU", work->asked[i], work->target[i]);
-  if (args->out) cli_print(2, "written to %s; FLP_CACHE_PATH=%s finds them", args->out, args->out);
-  if (args->install) puts("stored in the cache of this user");
-  if (!args->out && !args->install) cli_print(2, "nothing was written; --out DIR or --install-cache keeps the kernels");
+  print_where(work, args);
 }
 
 /* "-" is a folder's name to nobody; elsewhere it is standard output. */
