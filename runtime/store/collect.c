@@ -1,7 +1,8 @@
 /* collect.c: removes unused files from the writable directory, then the oldest entries.
  *
  * Invariants: files that a running writer may need stay: temporary files and locks are removed only if their time is
- * over an hour from now, either way (a clock may have been set back), and a lock only while holding it; removing an entry is always safe, since readers hold it open or compile it anew. */
+ * over an hour from now, before or after (a clock may have been set back), and a lock only while holding it; removing
+ * an entry is always safe, since readers hold it open or compile it anew. */
 #include <fcntl.h>
 #include <sodium.h>
 #include <stdlib.h>
