@@ -116,6 +116,8 @@ def tensor_of(field, value):
         refuse(TypeError, field, "of type " + type(value).__name__, "a torch.Tensor")
     if value.layout is not torch.strided:
         refuse(TypeError, field, "of layout %s" % value.layout, "torch.strided")
+    if value.is_nested:
+        refuse(TypeError, field, "a nested tensor", "one of rows of equal length; flp.score takes packed sequences")
     if hasattr(value, "to_local"):
         refuse(TypeError, field, "of type " + type(value).__name__,
                "a plain torch.Tensor, e.g. the result of to_local()")
@@ -215,7 +217,7 @@ def temperature_of(temperature, lead, device):
         refuse(ValueError, "temperature", "on device %s while hidden is on %s" % (temperature.device, device),
                "one device for all")
     # A scalar on the device stays there: reading it would synchronise.
-    return 1.0, temperature.detach().to(torch.float32).expand(lead).reshape(-1).contiguous()
+    return 1.0, temperature.detach().to(torch.float32).expand(lead).reshape(-1)
 
 
 def _ids_of(rows):
@@ -240,26 +242,7 @@ def rows_of(rows, device):
         refuse(ValueError, "rows", "of shape %s" % (tuple(rows.shape),), "(row count,)")
     if rows.dtype is torch.int64:
         rows = rows.clamp(-1, INT32_MAX).to(torch.int32)
-    return rows.to(device).contiguous()
-
-
-def accumulator_of(buffer, weight):
-    """The caller's fp32 buffer for the weight's gradient."""
-    if buffer is None:
-        return None
-    tensor_of("grad_weight_accumulate", buffer)
-    if buffer.dtype is not torch.float32:
-        refuse(TypeError, "grad_weight_accumulate", "of dtype %s" % buffer.dtype, "torch.float32")
-    if buffer.shape != weight.shape:
-        refuse(ValueError, "grad_weight_accumulate", "of shape %s" % (tuple(buffer.shape),), "%s, as weight"
-               % (tuple(weight.shape),))
-    if buffer.stride(1) != 1 or buffer.stride(0) < buffer.shape[1]:
-        refuse(ValueError, "grad_weight_accumulate", "of strides %s" % (tuple(buffer.stride()),),
-               "rows without overlap whose elements are adjacent")
-    if torch.is_grad_enabled() and not weight.requires_grad:
-        refuse(ValueError, "grad_weight_accumulate", "given while weight does not require a gradient",
-               "a weight that requires a gradient, or None")
-    return buffer
+    return rows.to(device)
 
 
 def save_of(value):
@@ -278,7 +261,7 @@ def row_values_of(field, value, lead, device):
         refuse(ValueError, field, "of shape %s" % (tuple(value.shape),), "%s, as target" % (tuple(lead),))
     if value.device != device:
         refuse(ValueError, field, "on device %s while hidden is on %s" % (value.device, device), "one device for all")
-    return value.detach().to(torch.float32).reshape(-1).contiguous()
+    return value.detach().to(torch.float32).reshape(-1)
 
 
 def dense_rows(matrix):

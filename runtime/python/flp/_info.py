@@ -3,7 +3,7 @@ import dataclasses
 
 import torch
 
-from . import _c, _check, _eager_torch, _logprob, _plans, _programs, _run, errors
+from . import _accumulate, _c, _check, _eager_torch, _logprob, _plans, _programs, _run, errors
 from ._compile import outside_graphs
 
 # Gradients that are matrix products.
@@ -96,10 +96,12 @@ def explain(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False
 
     error: that of linear_logprob, and of policy_loss for its loss
     """
+    given = {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "temperature": temperature,
+             "rows": rows}
     _, flat, weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(hidden, weight, target, bias,
                                                                                   temperature, rows)
     settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy, chunk_rows)
-    settings.accumulate = _check.accumulator_of(grad_weight_accumulate, weight)
+    settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
     ops = _run.Operands(flat, weight, bias, ids, temperature_rows, rows)
     grads, settings.save = _logprob.needed_grads(flat, weight, bias), _check.save_of(save)
     if loss is not None:

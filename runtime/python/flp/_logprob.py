@@ -8,7 +8,7 @@ import functools
 
 import torch
 
-from . import _c, _check, _ops, _run
+from . import _accumulate, _c, _check, _ops, _run
 from ._compile import is_compiling, outside_graphs
 
 # Returns, inside a backward pass, whether a node of the graph will run; absent before torch 2.0.
@@ -147,10 +147,12 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     thread: safe
     """
+    given = {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "temperature": temperature,
+             "rows": rows, "old_lse": old_lse}
     lead, flat, weight, bias, ids, scalar, temperature_rows, rows = prepare(hidden, weight, target, bias, temperature,
                                                                             rows)
     settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy, chunk_rows)
-    settings.accumulate = _check.accumulator_of(grad_weight_accumulate, weight)
+    settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
     if settings.accumulate is not None:
         _check.devices(flat, grad_weight_accumulate=settings.accumulate)
     settings.save = _check.save_of(save)

@@ -10,7 +10,7 @@ import functools
 
 import torch
 
-from . import _c, _check, _logprob, _programs, _run, errors, losses
+from . import _accumulate, _c, _check, _logprob, _programs, _run, errors, losses
 from ._compile import outside_graphs
 
 ONCE = "flp.policy_loss hands its gradients out once (accepted: one backward pass; call it again for another)"
@@ -63,12 +63,15 @@ def policy_loss(rule, hidden, weight, target, advantage=None, bias=None, *, old_
             RuntimeError in a second backward pass
     thread: safe
     """
+    given = {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "temperature": temperature,
+             "advantage": advantage, "old_logprob": old_logprob, "ref_logprob": ref_logprob, "mask": mask,
+             "old_lse": old_lse, **{"vectors[%r]" % name: value for name, value in (vectors or {}).items()}}
     lead, flat, weight, bias, ids, scalar, temperature_rows, _ = _logprob.prepare(hidden, weight, target, bias,
                                                                                   temperature, None)
     if len(lead) != 2 or 0 in lead:
         _check.refuse(ValueError, "hidden", "of shape %s" % (tuple(hidden.shape),), "(B, T, D) with at least one token")
     settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy or entropy_weight != 0)
-    settings.accumulate = _check.accumulator_of(grad_weight_accumulate, weight)
+    settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
     settings.save = _check.save_of(save)
     settings.old_lse = _check.row_values_of("old_lse", old_lse, lead, flat.device)
     losses.one_of("kl_kind", kl_kind, losses.KL)

@@ -10,6 +10,7 @@ import ctypes
 import torch
 
 from . import _c, _check, _eager_torch, _phase, _plans, errors
+from ._address import address, dense, settled
 from ._compile import outside_graphs
 
 TO_C = {**_check.DTYPES, **_check.TARGET_DTYPES}
@@ -21,17 +22,17 @@ _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 class Operands:
     """The tensors of one call: hidden (N,D), weight (V,D), bias (V) or None, target (N), temperature_rows (N) float32
-    or None, rows (row count) int32 or None; with row strides filled in by dense_rows."""
+    or None, rows (row count) int32 or None; settled in memory, with row strides filled in by dense_rows."""
 
     __slots__ = ("hidden", "hidden_stride", "weight", "weight_stride", "bias", "target", "temperature_rows", "rows")
 
     def __init__(self, hidden, weight, bias, target, temperature_rows=None, rows=None):
-        self.hidden, self.hidden_stride = _check.dense_rows(hidden)
-        self.weight, self.weight_stride = _check.dense_rows(weight)
-        self.bias = bias if bias is None else bias.contiguous()
-        self.target = target.contiguous()
-        self.temperature_rows = temperature_rows
-        self.rows = rows
+        self.hidden, self.hidden_stride = _check.dense_rows(settled("hidden", hidden))
+        self.weight, self.weight_stride = _check.dense_rows(settled("weight", weight))
+        self.bias = dense("bias", bias)
+        self.target = dense("target", target)
+        self.temperature_rows = dense("temperature", temperature_rows)
+        self.rows = dense("rows", rows)
 
 
 def device_of(tensor):
@@ -57,11 +58,11 @@ def plan_for(ops, settings, grads, keep=False, program=None):
 def key_of(ops, settings, grads, keep=False, program=None):
     """The _plans.Spec of plan_for."""
     element_bytes = ops.hidden.element_size()
-    places = [ops.hidden.data_ptr(), ops.hidden_stride * element_bytes, ops.weight.data_ptr(),
+    places = [address(ops.hidden), ops.hidden_stride * element_bytes, address(ops.weight),
               ops.weight_stride * element_bytes]
     accumulate = settings.accumulate if grads & _c.GRAD_WEIGHT else None
     if accumulate is not None:
-        places += [accumulate.data_ptr(), accumulate.stride(0) * 4]
+        places += [address(accumulate), accumulate.stride(0) * 4]
     entropy = _c.ENTROPY_NONE
     if settings.entropy:
         entropy = _c.ENTROPY_BACKWARD if grads else _c.ENTROPY_FORWARD
@@ -131,19 +132,15 @@ def keep_budget(settings):
     return UNBOUNDED if settings.save else settings.budget
 
 
-def pointer(tensor):
-    return None if tensor is None else tensor.data_ptr()
-
-
 def workspace_on(device, size):
     """A block of at least size bytes and its first address that is a multiple of 256."""
     if size == 0:
         return None, None
     block = torch.empty(size, dtype=torch.uint8, device=device)
-    start = block.data_ptr()
+    start = address(block)
     if start % _c.WORKSPACE_ALIGNMENT:
         block = torch.empty(size + _c.WORKSPACE_ALIGNMENT, dtype=torch.uint8, device=device)
-        start = -(-block.data_ptr() // _c.WORKSPACE_ALIGNMENT) * _c.WORKSPACE_ALIGNMENT
+        start = -(-address(block) // _c.WORKSPACE_ALIGNMENT) * _c.WORKSPACE_ALIGNMENT
     return block, start
 
 
@@ -173,13 +170,13 @@ def enqueue(plan, which, n, target, temperature_rows, rows, settings, device, fi
     args = _c.new_args()
     setattr(args, "pass", which)
     args.n = n
-    args.target = target.data_ptr()
-    args.temperature_rows = pointer(temperature_rows)
+    args.target = address(target)
+    args.temperature_rows = address(temperature_rows)
     args.temperature, args.scale = settings.temperature, settings.scale
     args.ignore_index = settings.ignore_index
     if rows is not None:
         # An empty list still selects: its pointer must not read as "all rows".
-        args.rows, args.row_count = rows.data_ptr() or args_placeholder(), rows.numel()
+        args.rows, args.row_count = address(rows) or args_placeholder(), rows.numel()
     args.vocab_offset, args.vocab_valid, args.vocab_total = settings.offset, settings.valid, settings.total
     for name, value in fields.items():
         setattr(args, name, value)
@@ -196,8 +193,8 @@ def args_placeholder():
 
 def operand_fields(ops):
     """flp_args fields of the operands of forward and backward."""
-    return {"hidden": ops.hidden.data_ptr(), "hidden_stride": ops.hidden_stride, "weight": ops.weight.data_ptr(),
-            "weight_stride": ops.weight_stride, "bias": pointer(ops.bias)}
+    return {"hidden": address(ops.hidden), "hidden_stride": ops.hidden_stride, "weight": address(ops.weight),
+            "weight_stride": ops.weight_stride, "bias": address(ops.bias)}
 
 
 @outside_graphs
@@ -212,9 +209,10 @@ def forward(ops, settings, grads, keep_stats, kept=None):
         _eager_torch.forward(plan, ops, settings, logprob, entropy, stats)
         return logprob, entropy, stats
     fields = operand_fields(ops)
-    fields.update(logprob=logprob.data_ptr(), entropy=pointer(entropy), stats=pointer(stats))
+    fields.update(logprob=address(logprob), entropy=address(entropy), stats=address(stats))
+    old_lse = dense("old_lse", settings.old_lse)
     if kept is not None:
-        fields.update(saved=kept.start, saved_bytes=kept.bytes, old_lse=pointer(settings.old_lse))
+        fields.update(saved=kept.start, saved_bytes=kept.bytes, old_lse=address(old_lse))
     enqueue(plan, _c.PASS_FORWARD, n, ops.target, ops.temperature_rows, ops.rows, settings, device, fields)
     return logprob, entropy, stats
 
@@ -229,7 +227,7 @@ def partial(ops, settings):
         _eager_torch.partial(plan, ops, settings, out)
         return out
     fields = operand_fields(ops)
-    fields["partial"] = out.data_ptr()
+    fields["partial"] = address(out)
     enqueue(plan, _c.PASS_FORWARD, n, ops.target, ops.temperature_rows, ops.rows, settings, device, fields)
     return out
 
@@ -238,14 +236,16 @@ def partial(ops, settings):
 def combine(plan, partials, target, temperature_rows, rows, settings):
     """Merges partials (R,N,4) of all shards -> logprob (N), entropy (N) or None, stats (N,4)."""
     n, device = target.shape[0], target.device
+    partials, target = dense("partials", partials), dense("target", target)
+    temperature_rows, rows = dense("temperature", temperature_rows), dense("rows", rows)
     logprob = torch.empty(n, dtype=torch.float32, device=device)
     entropy = torch.empty(n, dtype=torch.float32, device=device) if settings.entropy else None
     stats = torch.empty((n, 4), dtype=torch.float32, device=device)
     if plan.handle is None:
         _eager_torch.combine(plan, partials, target, temperature_rows, rows, settings, logprob, entropy, stats)
         return logprob, entropy, stats
-    fields = {"partial": partials.data_ptr(), "shard_count": partials.shape[0], "logprob": logprob.data_ptr(),
-              "entropy": pointer(entropy), "stats": stats.data_ptr()}
+    fields = {"partial": address(partials), "shard_count": partials.shape[0], "logprob": address(logprob),
+              "entropy": address(entropy), "stats": address(stats)}
     enqueue(plan, _c.PASS_COMBINE, n, target, temperature_rows, rows, settings, device, fields)
     return logprob, entropy, stats
 
@@ -255,14 +255,16 @@ def backward(ops, settings, grads, stats, grad_logprob, grad_entropy, kept=None)
     """Runs the backward pass -> grad_hidden, grad_weight, grad_bias; None for what grads does not ask for, and for the
     weight when settings.accumulate takes its gradient. kept is used up."""
     plan = plan_for(ops, settings, grads, keep=kept is not None)
-    upstream = [None if grad is None else grad.to(torch.float32).contiguous() for grad in (grad_logprob, grad_entropy)]
+    stats = dense("stats", stats)
+    upstream = [None if grad is None else dense(field, grad.to(torch.float32))
+                for field, grad in (("grad_logprob", grad_logprob), ("grad_entropy", grad_entropy))]
     made = _new_gradients(ops, settings, grads)
     if plan.handle is None:
         _eager_torch.backward(plan, ops, settings, stats, upstream, *made)
     else:
         fields = operand_fields(ops)
-        fields.update(_gradient_fields(made), stats=stats.data_ptr(), grad_logprob=pointer(upstream[0]),
-                      grad_entropy=pointer(upstream[1]))
+        fields.update(_gradient_fields(made), stats=address(stats), grad_logprob=address(upstream[0]),
+                      grad_entropy=address(upstream[1]))
         if kept is not None:
             fields.update(saved=kept.start, saved_bytes=kept.bytes)
         enqueue(plan, _c.PASS_BACKWARD, ops.hidden.shape[0], ops.target, ops.temperature_rows, ops.rows, settings,
@@ -284,7 +286,7 @@ def _new_gradients(ops, settings, grads):
 
 def _gradient_fields(made):
     grad_hidden, grad_weight, grad_bias = made
-    return {"grad_hidden": pointer(grad_hidden), "grad_weight": pointer(grad_weight), "grad_bias": pointer(grad_bias),
+    return {"grad_hidden": address(grad_hidden), "grad_weight": address(grad_weight), "grad_bias": address(grad_bias),
             "grad_weight_stride": 0 if grad_weight is None else grad_weight.stride(0)}
 
 
@@ -301,15 +303,16 @@ class Loss:
 
     def __init__(self, program, parameters, old_logprob, ref_logprob, advantage, weight, vectors):
         self.program, self.parameters = program, parameters
-        self.old_logprob, self.ref_logprob, self.advantage = old_logprob, ref_logprob, advantage
-        self.weight, self.vectors = weight, vectors
+        self.old_logprob, self.ref_logprob = dense("old_logprob", old_logprob), dense("ref_logprob", ref_logprob)
+        self.advantage, self.weight = dense("advantage", advantage), dense("weight of a row", weight)
+        self.vectors = {name: dense("vectors[%r]" % name, values) for name, values in vectors.items()}
 
     def fields(self):
         """flp_args fields of what the loss reads."""
         values = [self.parameters.get(name, row[0]) for name, row in self.program.parameters.items()]
-        vectors = [pointer(self.vectors[name]) for name in self.program.vectors]
-        return {"old_logprob": pointer(self.old_logprob), "ref_logprob": pointer(self.ref_logprob),
-                "advantage": pointer(self.advantage), "row_weight": pointer(self.weight),
+        vectors = [address(self.vectors[name]) for name in self.program.vectors]
+        return {"old_logprob": address(self.old_logprob), "ref_logprob": address(self.ref_logprob),
+                "advantage": address(self.advantage), "row_weight": address(self.weight),
                 "vectors": (ctypes.c_void_p * _c.VECTORS_MAX)(*vectors),
                 "loss_parameters": (ctypes.c_double * max(len(values), 1))(*values)}
 
@@ -331,8 +334,9 @@ def step(ops, settings, grads, loss):
     out.metrics = torch.empty((len(loss.program.metrics), n), dtype=torch.float32, device=device)
     fields = operand_fields(ops)
     fields.update(_gradient_fields(made), **loss.fields())
-    fields.update(loss=out.loss.data_ptr(), logprob=out.logprob.data_ptr(), entropy=pointer(out.entropy),
-                  metrics=out.metrics.data_ptr() or None, old_lse=pointer(settings.old_lse))
+    old_lse = dense("old_lse", settings.old_lse)
+    fields.update(loss=address(out.loss), logprob=address(out.logprob), entropy=address(out.entropy),
+                  metrics=address(out.metrics) or None, old_lse=address(old_lse))
     enqueue(plan, _c.PASS_STEP, n, ops.target, ops.temperature_rows, ops.rows, settings, device, fields)
     out.gradients = _handed_out(made, settings)
     return out

@@ -8,6 +8,7 @@ import math
 import torch
 
 from . import _c, _check, _plans, _run, _select_torch
+from ._address import address, check_writable, dense, settled
 from ._compile import outside_graphs
 
 DTYPES = {**_check.DTYPES, torch.float64: _c.DTYPE_FP64}
@@ -52,7 +53,7 @@ def stride_of(matrix):
 def plan_for(scores, target, entropy, *others):
     """The plan of scores (N, V); others: matrices that stand beside them, such as their gradient."""
     places = [place for matrix in (scores, *others)
-              for place in (matrix.data_ptr(), stride_of(matrix) * matrix.element_size())]
+              for place in (address(matrix), stride_of(matrix) * matrix.element_size())]
     return _plans.get(_plans.Spec(
         _run.device_of(scores), dtype=DTYPES[scores.dtype], target_dtype=_run.TO_C[target.dtype], vocab=scores.shape[1],
         entropy=entropy, alignment=_check.alignment_of(scores.element_size(), *places), op=_c.OP_SELECT))
@@ -62,8 +63,8 @@ def execute(plan, which, scores, target, settings, fields):
     args = _c.new_select_args()
     setattr(args, "pass", which)
     args.n, args.k = target.shape
-    args.scores, args.scores_stride = scores.data_ptr(), stride_of(scores)
-    args.target, args.temperature, args.ignore_index = target.data_ptr(), settings.temperature, settings.ignore_index
+    args.scores, args.scores_stride = address(scores), stride_of(scores)
+    args.target, args.temperature, args.ignore_index = address(target), settings.temperature, settings.ignore_index
     for name, value in fields.items():
         setattr(args, name, value)
     args.stream = _run.stream_of(plan.key.device)
@@ -74,6 +75,8 @@ def execute(plan, which, scores, target, settings, fields):
 def forward(scores, target, settings, entropy_kind):
     """scores (..., V), target (..., K) -> logprob (..., K), entropy (...) or None, stats (..., 3), all float32 or, of
     float64 scores, float64."""
+    scores, target = dense_scores(scores), dense("index", target)
+
     def numbers(*shape):
         return torch.empty(shape, dtype=number_type(scores), device=scores.device)
     lead = scores.shape[:-1]
@@ -89,13 +92,17 @@ def forward(scores, target, settings, entropy_kind):
             _select_torch.forward(plan, rows, ids, settings, out, where, kept)
         else:
             execute(plan, _c.PASS_FORWARD, rows, ids, settings, {
-                "logprob": out.data_ptr(), "entropy": _run.pointer(where), "stats": kept.data_ptr()})
+                "logprob": address(out), "entropy": address(where), "stats": address(kept)})
     return logprob, entropy if entropy is None else entropy.squeeze(-1), stats
 
 
 @outside_graphs
 def backward(scores, target, logprob, stats, grad_logprob, grad_entropy, settings):
     """-> the gradient of scores, in their own memory if settings.in_place."""
+    if settings.in_place:
+        check_writable("logits", scores)
+    scores, target = dense_scores(scores), dense("index", target)
+    grad_logprob, grad_entropy = dense("grad_logprob", grad_logprob), dense("grad_entropy", grad_entropy)
     out = scores if settings.in_place else torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
     kind = _c.ENTROPY_BACKWARD if settings.entropy else _c.ENTROPY_NONE
     given = [grad for grad in (grad_logprob, grad_entropy) if grad is not None]
@@ -110,8 +117,8 @@ def backward(scores, target, logprob, stats, grad_logprob, grad_entropy, setting
             _select_torch.backward(rows, ids, settings, logprobs, kept, grads, into)
         else:
             execute(plan, _c.PASS_BACKWARD, rows, ids, settings, {
-                "logprob": logprobs.data_ptr(), "stats": kept.data_ptr(), "grad_logprob": _run.pointer(grads[0]),
-                "grad_entropy": _run.pointer(grads[1]), "grad_scores": into.data_ptr(),
+                "logprob": address(logprobs), "stats": address(kept), "grad_logprob": address(grads[0]),
+                "grad_entropy": address(grads[1]), "grad_scores": address(into),
                 "grad_scores_stride": stride_of(into)})
     if settings.in_place:
         scores[..., :0].zero_()  # marks for autograd that what it saved is gone
@@ -144,7 +151,7 @@ class SelectiveLogSoftmax(torch.autograd.Function):
         scores, target, logprob, stats = ctx.saved_tensors
         if grad_entropy is not None:
             grad_entropy = grad_entropy.unsqueeze(-1)
-        grads = [grad if grad is None else grad.to(logprob.dtype).contiguous() for grad in (grad_logprob, grad_entropy)]
+        grads = [grad if grad is None else grad.to(logprob.dtype) for grad in (grad_logprob, grad_entropy)]
         return backward(scores.detach(), target, logprob, stats, *grads, ctx.settings), None, None
 
 
@@ -160,8 +167,14 @@ def has_dense_rows(logits):
     return logits.stride(-1) == 1 and apart
 
 
+def dense_scores(scores):
+    """The scores, each row's side by side; copied only if they are not."""
+    scores = settled("logits", scores)
+    return scores if has_dense_rows(scores) else scores.contiguous()
+
+
 def targets_of(logits, index):
-    """Checks both -> index (..., K), contiguous."""
+    """Checks both -> index (..., K)."""
     tensor_of("logits", logits, DTYPES)
     tensor_of("index", index, _check.TARGET_DTYPES)
     if logits.dim() < 1 or logits.shape[-1] < 2:
@@ -172,7 +185,7 @@ def targets_of(logits, index):
         _check.refuse(ValueError, "index", "of shape %s" % (tuple(index.shape),),
                       "%s, or that and K targets a row, for logits of shape %s" % (lead, tuple(logits.shape)))
     _check.devices(logits, "logits", index=index)
-    return (index.unsqueeze(-1) if index.dim() < logits.dim() else index).contiguous()
+    return index.unsqueeze(-1) if index.dim() < logits.dim() else index
 
 
 def selective_log_softmax(logits, index, *, temperature=1.0, entropy=False, ignore_index=None, inplace_backward=False,
@@ -206,6 +219,8 @@ def selective_log_softmax(logits, index, *, temperature=1.0, entropy=False, igno
         _check.refuse(ValueError, "out_dtype", out_dtype,
                       "None" + "".join(", %s" % dtype for dtype in dict.fromkeys((logits.dtype, number_type(logits)))))
     settings = Settings(temperature, ignore_index, entropy, inplace_backward, out_dtype)
+    if settings.in_place:
+        check_writable("logits", logits)
     scores = logits if has_dense_rows(logits) else logits.contiguous()
     if scores.dim() == 1:
         scores, target = scores.unsqueeze(0), target.unsqueeze(0)

@@ -5,7 +5,8 @@ them on every rank, and sum grad_hidden over the ranks after the backward pass.
 """
 import torch
 
-from . import _c, _check, _logprob, _plans, _run
+from . import _accumulate, _c, _check, _logprob, _plans, _run
+from ._address import address, dense
 from ._compile import outside_graphs
 
 
@@ -68,10 +69,10 @@ def combine_partials(partials, target, *, vocab_total, weight_shard=None, temper
     scalar, temperature_rows = _check.temperature_of(temperature, target.shape, partials.device)
     settings = _settings(scalar, softcap, scale, ignore_index, None, entropy, 0, None, vocab_total)
     plan = _combine_plan(partials, ids, weight_shard, temperature_rows, settings)
-    partials = partials.detach().contiguous()
-    if partials.data_ptr() % 16:
+    partials = dense("partials", partials.detach())
+    if address(partials) % 16:
         partials = partials.clone()
-    logprob, entropy_rows, stats = _run.combine(plan, partials, ids.contiguous(), temperature_rows,
+    logprob, entropy_rows, stats = _run.combine(plan, partials, ids, temperature_rows,
                                                 _check.rows_of(rows, partials.device), settings)
     entropies = None if entropy_rows is None else entropy_rows.reshape(target.shape)
     return logprob.reshape(target.shape), entropies, stats
@@ -104,11 +105,13 @@ def linear_logprob_backward(hidden, weight, target, stats, grad_logprob, grad_en
     they are of; grad_hidden of a shard is this rank's part: sum it over the ranks.
     error: ValueError or TypeError naming the field; flp.FlpError and its classes
     """
+    given = {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "temperature": temperature,
+             "rows": rows, "stats": stats, "grad_logprob": grad_logprob, "grad_entropy": grad_entropy}
     ops, scalar = _operands(hidden, weight, target, bias, temperature, rows)
     settings = _settings(scalar, softcap, scale, ignore_index, budget, grad_entropy is not None, vocab_offset,
                          vocab_valid, vocab_total)
     with torch.no_grad():
-        settings.accumulate = _check.accumulator_of(grad_weight_accumulate, weight)
+        settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
     n = ops.hidden.shape[0]
     if stats.dtype is not torch.float32 or stats.shape != (n, 4):
         _check.refuse(ValueError, "stats", "of dtype %s and shape %s" % (stats.dtype, tuple(stats.shape)),
@@ -116,7 +119,7 @@ def linear_logprob_backward(hidden, weight, target, stats, grad_logprob, grad_en
     _check.devices(ops.hidden, stats=stats, grad_logprob=grad_logprob, grad_entropy=grad_entropy)
     upstream = [_flat_upstream(field, grad, n)
                 for field, grad in (("grad_logprob", grad_logprob), ("grad_entropy", grad_entropy))]
-    grad_hidden, grad_weight, grad_bias = _run.backward(ops, settings, _mask_of(needs, ops.bias), stats.contiguous(),
+    grad_hidden, grad_weight, grad_bias = _run.backward(ops, settings, _mask_of(needs, ops.bias), stats,
                                                         *upstream)
     return None if grad_hidden is None else grad_hidden.reshape(hidden.shape), grad_weight, grad_bias
 

@@ -3,6 +3,8 @@ import gc
 
 import torch
 
+from .._address import address
+
 
 def tensors_of(value):
     """Every tensor in nested tuples, lists and dictionaries."""
@@ -17,7 +19,7 @@ def tensors_of(value):
 
 def bytes_of(value):
     """Bytes of the distinct tensors in a result."""
-    distinct = {tensor.data_ptr(): tensor for tensor in tensors_of(value)}
+    distinct = {address(tensor): tensor for tensor in tensors_of(value)}
     return sum(tensor.numel() * tensor.element_size() for tensor in distinct.values())
 
 

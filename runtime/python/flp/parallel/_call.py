@@ -112,7 +112,7 @@ class Call:
                 (ops.hidden, ops.weight, ops.bias), _run.GRAD_FIELDS)]
             grad_weight = None if settings.accumulate is not None else grad_weight
         else:
-            dh, grad_weight, grad_bias = _run.backward(ops, settings, grads, stats.contiguous(), *upstream)
+            dh, grad_weight, grad_bias = _run.backward(ops, settings, grads, stats, *upstream)
         return dh if dh is None else self._reduced(dh).to(ops.hidden.dtype), grad_weight, grad_bias
 
     def _reduced(self, grad_hidden):

@@ -4,7 +4,7 @@ import functools
 
 import torch
 
-from .. import _check, _logprob, _run
+from .. import _accumulate, _check, _logprob, _run
 from .._compile import outside_graphs
 from . import _call, _group, _merge, _weights
 
@@ -54,6 +54,7 @@ def linear_logprob(hidden, weight_shard, target, bias_shard=None, *, group=None,
         _check.refuse(TypeError, "gather", "of type " + type(gather).__name__, "None, or a callable")
     _check.tensor_of("hidden", hidden)
     _check.tensor_of("target", target)
+    tensors = {"hidden": hidden, "target": target, "temperature": temperature, "rows": rows}
     whole_group = _group.group_of(group)
     call = _call.Call()
     call.merge = merge
@@ -68,10 +69,11 @@ def linear_logprob(hidden, weight_shard, target, bias_shard=None, *, group=None,
         call.chunk = _chunk_of(sequence_parallel, call.group, weight.replicated)
         call.reduce_dtype = _reduction_of(hidden, reduce_grad_hidden, reduce_dtype, call)
         _check_rows(hidden, target, call)
+        tensors.update(weight_shard=weight.tensor, bias_shard=bias)
         _, flat, local_weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(
             hidden, weight.tensor, target, bias, temperature, rows, lead=target.shape if call.chunk else None)
         settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
-        settings.accumulate = _check.accumulator_of(grad_weight_accumulate, local_weight)
+        settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, local_weight, tensors)
         settings.wide_grad_hidden = call.reduce_dtype is torch.float32
         place = _weights.place_of(weight_shard, local_weight.shape[0], weight.place or given, call.group)
         settings.offset, settings.valid, settings.total = place

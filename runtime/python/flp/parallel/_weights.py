@@ -9,6 +9,7 @@ import weakref
 import torch.distributed as dist
 
 from .. import _check
+from .._address import is_freed
 
 # offset, valid and total as linear_logprob_partial has them. valid 0: the rank has nothing but padding.
 Place = collections.namedtuple("Place", "offset valid total")
@@ -35,8 +36,7 @@ def check_present(field, tensor):
     if hasattr(tensor, "ds_id") and getattr(status, "name", status) != "AVAILABLE":
         _check.refuse(ValueError, field, "a ZeRO-3 parameter that is partitioned",
                       "a gathered one: pass gather=deepspeed.zero.GatheredParameters, entered around both passes")
-    storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
-    if tensor.numel() and storage.data_ptr() == 0:
+    if is_freed(tensor):
         _check.refuse(ValueError, field, "a tensor whose storage was freed",
                       "one with its values: " + FSDP_WINDOW)
 
