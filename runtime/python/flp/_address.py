@@ -17,7 +17,7 @@ def address(tensor):
     """The address of a tensor's values, None of None. Its bits were settled before. error: InternalError"""
     if tensor is None:
         return None
-    if is_lazy(tensor):
+    if tensor.is_neg() or tensor.is_conj():
         raise errors.InternalError("a tensor with torch's negative or conjugate bit came to libflp unsettled")
     return tensor.data_ptr()
 
@@ -38,7 +38,7 @@ def is_lazy(tensor):
 def check_readable(field, tensor):
     """Refuses a tensor whose values are not in memory."""
     fault = _fault_of(tensor)
-    if fault:
+    if fault is not None:
         _check.refuse(TypeError, field, fault, ACCEPTED)
 
 
@@ -55,7 +55,7 @@ def settled(field, tensor):
     if tensor is None:
         return None
     check_readable(field, tensor)
-    return tensor.resolve_conj().resolve_neg() if is_lazy(tensor) else tensor
+    return tensor.resolve_conj().resolve_neg() if tensor.is_neg() or tensor.is_conj() else tensor
 
 
 def dense(field, tensor):
