@@ -20,7 +20,7 @@ def test_operator_is_well_formed(entropy):
     hidden, weight, target, bias = problem(bias=True)
     for tensor in (hidden, weight, bias):
         tensor.requires_grad_()
-    arguments = (hidden, weight, bias, target, None, None, 0.7, entropy, 0.0, 1.0, -100, 0)
+    arguments = (hidden, weight, bias, target, None, None, 0.7, None, 1.0, -100, None, entropy)
     torch.library.opcheck(torch.ops.flp.linear_logprob.default, arguments)
 
 
@@ -32,8 +32,8 @@ def test_operator_gives_the_functions_values_and_gradients(entropy):
     wide = doubles(hidden, weight, bias)
     exact = reference(wide[0], wide[1], target, wide[2])
     narrow = [tensor.requires_grad_() for tensor in (hidden, weight, bias)]
-    logprob, got_entropy, _ = torch.ops.flp.linear_logprob(hidden, weight, bias, target, None, None, 1.0, entropy, 0.0,
-                                                           1.0, -100, 0)
+    logprob, got_entropy, _ = torch.ops.flp.linear_logprob(hidden, weight, bias, target, None, None, 1.0, None, 1.0,
+                                                           -100, None, entropy)
     assert torch.equal(logprob, want[0])
     assert torch.equal(got_entropy, want[1]) if entropy else got_entropy.numel() == 0
     (logprob.sum() + got_entropy.sum()).backward()
@@ -46,7 +46,7 @@ def test_operator_gives_the_functions_values_and_gradients(entropy):
 def test_operator_refuses_a_second_derivative():
     hidden, weight, target, _ = problem()
     hidden.requires_grad_()
-    logprob = torch.ops.flp.linear_logprob(hidden, weight, None, target, None, None, 1.0, False, 0.0, 1.0, -100, 0)[0]
+    logprob = torch.ops.flp.linear_logprob(hidden, weight, None, target, None, None, 1.0, None, 1.0, -100, None, False)[0]
     (grad,) = torch.autograd.grad(logprob.sum(), [hidden], create_graph=True)
     with pytest.raises(RuntimeError, match=r"^flp\.linear_logprob has no second derivative"):
         grad.sum().backward()
@@ -115,7 +115,7 @@ def test_operator_called_from_a_broken_graph():
 
     def train(hidden):
         print(end="")  # breaks the graph
-        options = (1.0, False, 0.0, 1.0, -100, 0)
+        options = (1.0, None, 1.0, -100, None, False)
         results = torch.ops.flp.linear_logprob(hidden * 2, weight, None, target, None, None, *options)
         print(end="")
         results[0].sum().backward()

@@ -10,6 +10,7 @@ import numbers
 import torch
 
 from . import _c
+from ._compile import is_tracing
 
 DTYPES = {torch.bfloat16: _c.DTYPE_BF16, torch.float16: _c.DTYPE_FP16, torch.float32: _c.DTYPE_FP32}
 TARGET_DTYPES = {torch.int32: _c.DTYPE_INT32, torch.int64: _c.DTYPE_INT64}
@@ -202,14 +203,16 @@ def temperature_of(temperature, lead, device):
         if not isinstance(temperature, numbers.Real):
             refuse(TypeError, "temperature", "of type " + type(temperature).__name__,
                    "a number, or a tensor of one a row")
-        return _float_of(temperature), None
+        return temperature if is_tracing() else _float_of(temperature), None
     if temperature.requires_grad and torch.is_grad_enabled():
         refuse(ValueError, "temperature", "a tensor that requires a gradient",
                "a tensor without, as gradients reach hidden, weight and bias only")
     if temperature.dtype.is_complex or temperature.dtype is torch.bool:
         refuse(TypeError, "temperature", "of dtype %s" % temperature.dtype, "a real dtype")
     if temperature.dim() == 0 and temperature.device.type == "cpu":
-        return float(temperature), None
+        if not is_tracing():
+            return float(temperature), None
+        temperature = temperature.to(device)
     if temperature.dim() != 0 and temperature.shape != lead:
         refuse(ValueError, "temperature", "of shape %s" % (tuple(temperature.shape),), "(), or %s, as target"
                % (tuple(lead),))

@@ -12,6 +12,11 @@ import torch
 is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
 
 
+def is_tracing():
+    """Whether torch.compile traces the caller, so that numbers may be symbols: what runs in the graph checks them."""
+    return is_compiling is not None and is_compiling()
+
+
 def outside_graphs(function):
     """The function, left out of every graph; an eager call pays one test and does not import torch._dynamo."""
     if not hasattr(torch, "compile"):

@@ -9,7 +9,7 @@ import functools
 import torch
 
 from . import _accumulate, _c, _check, _ops, _run
-from ._compile import is_compiling, outside_graphs
+from ._compile import is_tracing, outside_graphs
 
 # Returns, inside a backward pass, whether a node of the graph will run; absent before torch 2.0.
 _will_run = getattr(torch._C, "_will_engine_execute_node", None)
@@ -151,20 +151,28 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
              "rows": rows, "old_lse": old_lse}
     lead, flat, weight, bias, ids, scalar, temperature_rows, rows = prepare(hidden, weight, target, bias, temperature,
                                                                             rows)
-    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy, chunk_rows)
-    settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
-    if settings.accumulate is not None:
-        _check.devices(flat, grad_weight_accumulate=settings.accumulate)
-    settings.save = _check.save_of(save)
-    settings.old_lse = _check.row_values_of("old_lse", old_lse, lead, flat.device)
-    if _ops.SUPPORTED and settings.accumulate is None and not (settings.chunk_rows or settings.save) and is_compiling():
-        results = _ops.call(flat, weight, bias, ids, temperature_rows, rows, settings)
+    tensors = flat, weight, bias, ids, temperature_rows, rows
+    options = scalar, softcap, scale, ignore_index, budget, entropy
+    if _ops.SUPPORTED and is_tracing() and grad_weight_accumulate is None and not (chunk_rows or save):
+        results = _ops.linear_logprob(*tensors, *options)
     else:
-        results = dispatch(flat, weight, bias, ids, temperature_rows, rows, settings)
+        results = _checked(tensors, options, chunk_rows, save, old_lse, grad_weight_accumulate, given)
     if len(lead) == 1:
-        return results if settings.entropy else results[0]
+        return results if entropy else results[0]
     shaped = tuple(result.reshape(lead) for result in results)
-    return shaped if settings.entropy else shaped[0]
+    return shaped if entropy else shaped[0]
+
+
+@outside_graphs
+def _checked(tensors, options, chunk_rows, save, old_lse, accumulate, given):
+    """Checks what is no operand and runs -> (logprob,) or (logprob, entropy). given: see accumulator_of"""
+    settings = _check.Settings(*options, chunk_rows)
+    settings.accumulate = _accumulate.accumulator_of(accumulate, tensors[1], given)
+    if settings.accumulate is not None:
+        _check.devices(tensors[0], grad_weight_accumulate=settings.accumulate)
+    settings.save = _check.save_of(save)
+    settings.old_lse = _check.row_values_of("old_lse", old_lse, given["target"].shape, tensors[0].device)
+    return dispatch(*tensors, settings)
 
 
 @outside_graphs

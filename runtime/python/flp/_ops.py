@@ -1,9 +1,11 @@
-"""The operator torch.ops.flp.linear_logprob, so that torch.compile and torch.export keep a call whole.
+"""The operators torch.ops.flp.linear_logprob and selective_log_softmax: torch.compile and torch.export keep calls whole.
 
 Invariants: registered where torch has torch.library.register_fake and register_autograd (2.4 and later), else this
-file defines nothing; arguments are those of a checked, two-dimensional call (softcap 0: none, budget 0: default); an
-output that was not asked for is an empty tensor, because an operator's outputs may not be None.
+file defines nothing; tensors are those of a checked call; numbers may be symbols while a graph is made, so they are
+checked when it runs; an output that was not asked for is an empty tensor, because an operator's outputs may not be None.
 """
+import numbers
+
 import torch
 
 from . import _c, _check, _run
@@ -12,16 +14,13 @@ from ._compile import is_compiling, outside_graphs
 SUPPORTED = is_compiling is not None and all(hasattr(torch.library, name)
                                              for name in ("register_fake", "register_autograd"))
 
-OPTIONS = "float temperature, bool entropy, float softcap, float scale, int ignore_index, int budget"
+# softcap None: none; budget None: the default.
+OPTIONS = "float temperature, float? softcap, float scale, SymInt ignore_index, SymInt? budget, bool entropy"
 FORWARD = ("(Tensor hidden, Tensor weight, Tensor? bias, Tensor target, Tensor? temperature_rows, Tensor? rows, "
            + OPTIONS + ") -> (Tensor, Tensor, Tensor)")
 BACKWARD = ("(Tensor hidden, Tensor weight, Tensor? bias, Tensor target, Tensor? temperature_rows, Tensor? rows, "
             "Tensor stats, Tensor? grad_logprob, Tensor? grad_entropy, int grads, " + OPTIONS
             + ") -> (Tensor, Tensor, Tensor)")
-
-
-def _settings(temperature, entropy, softcap, scale, ignore_index, budget):
-    return _check.Settings(temperature, softcap or None, scale, ignore_index, budget or None, entropy)
 
 
 def _empty(like):
@@ -30,13 +29,14 @@ def _empty(like):
 
 @outside_graphs
 def _forward(hidden, weight, bias, target, temperature_rows, rows, *options):
-    settings = _settings(*options)
+    settings = _check.Settings(*options)
     ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
     logprob, entropy, stats = _run.forward(ops, settings, 0, keep_stats=True)
     return logprob, _empty(hidden) if entropy is None else entropy, stats
 
 
-def _forward_fake(hidden, weight, bias, target, temperature_rows, rows, temperature, entropy, *options):
+def _forward_fake(hidden, weight, bias, target, temperature_rows, rows, *options):
+    entropy = options[-1]
     n = hidden.shape[0]
     row = hidden.new_empty(n, dtype=torch.float32)
     return row, torch.empty_like(row) if entropy else _empty(hidden), hidden.new_empty((n, 4), dtype=torch.float32)
@@ -45,7 +45,7 @@ def _forward_fake(hidden, weight, bias, target, temperature_rows, rows, temperat
 @outside_graphs
 def _backward(hidden, weight, bias, target, temperature_rows, rows, stats, grad_logprob, grad_entropy, grads, *options):
     ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
-    results = _run.backward(ops, _settings(*options), grads, stats, grad_logprob, grad_entropy)
+    results = _run.backward(ops, _check.Settings(*options), grads, stats, grad_logprob, grad_entropy)
     return tuple(_empty(hidden) if result is None else result for result in results)
 
 
@@ -62,8 +62,7 @@ def _setup_context(ctx, inputs, output):
 
 
 def _autograd(ctx, grad_logprob, grad_entropy, _grad_stats):
-    entropy = ctx.options[1]
-    grad_entropy = grad_entropy if entropy else None
+    grad_entropy = grad_entropy if ctx.options[-1] else None
     needed = [bit if wanted else 0 for bit, wanted in zip(_run.GRAD_FIELDS, ctx.needs_input_grad)]
     results = (None, None, None)
     if sum(needed) and not (grad_logprob is None and grad_entropy is None):
@@ -88,12 +87,21 @@ def register():
     torch.library.register_autograd("flp::linear_logprob_backward", _no_double_backward)
 
 
-def call(hidden, weight, bias, target, temperature_rows, rows, settings):
-    """What _logprob.dispatch does without the caller's buffer, as one operator -> (logprob,) or (logprob, entropy)."""
-    logprob, entropy, _ = torch.ops.flp.linear_logprob(
-        hidden, weight, bias, target, temperature_rows, rows, settings.temperature, settings.entropy, settings.softcap,
-        settings.scale, settings.ignore_index, settings.budget)
-    return (logprob, entropy) if settings.entropy else (logprob,)
+def linear_logprob(hidden, weight, bias, target, temperature_rows, rows, temperature, softcap, scale, ignore_index,
+                   budget, entropy):
+    """What flp.linear_logprob does after its checks of tensors, as one operator -> (logprob,) or (logprob, entropy)."""
+    for field, value in (("temperature", temperature), ("softcap", softcap), ("scale", scale)):
+        _typed(field, value, numbers.Real, "a finite number")
+    for field, value in (("ignore_index", ignore_index), ("budget", budget)):
+        _typed(field, value, numbers.Integral, "an integer")
+    logprob, entropies, _ = torch.ops.flp.linear_logprob(hidden, weight, bias, target, temperature_rows, rows,
+                                                         temperature, softcap, scale, ignore_index, budget, bool(entropy))
+    return (logprob, entropies) if entropy else (logprob,)
+
+
+def _typed(field, value, kind, accepted):
+    if value is not None and not isinstance(value, kind):
+        _check.refuse(TypeError, field, "of type " + type(value).__name__, accepted)
 
 
 if SUPPORTED:
