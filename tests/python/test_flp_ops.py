@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import flp
-from flp import _ops
+from flp import _compile
 from flp_reference import GRAD_TOLERANCE, doubles, problem, reference, relative
 
 VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
@@ -11,7 +11,7 @@ needs_registration = pytest.mark.skipif(VERSION < (2, 4), reason="torch before 2
 
 
 def test_support_follows_the_version_of_torch():
-    assert _ops.SUPPORTED == (VERSION >= (2, 4))
+    assert _compile.HAS_OPERATORS == (VERSION >= (2, 4))
 
 
 @needs_registration

@@ -38,7 +38,7 @@ _TENSOR_NAMES = ("linear_logprob", "linear_logprob_partial", "combine_partials",
                  "adapters", "install", "installed", "uninstall")
 
 try:
-    from . import _ops, adapters, losses, memory, parallel
+    from . import _select_op, adapters, losses, memory, parallel  # _select_op registers an operator
     from ._gate import delight, gate, sequence_logprob
     from ._info import PlanInfo, check, explain, plan_info
     from ._logprob import linear_logprob

@@ -10,6 +10,9 @@ import torch
 
 # Constant True while torch.compile traces; absent before torch 2.2.
 is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+# Whether torch keeps operators of ours in its graphs, with shapes and derivatives: 2.4 and later.
+HAS_OPERATORS = is_compiling is not None and all(hasattr(torch.library, name)
+                                                 for name in ("register_fake", "register_autograd"))
 
 
 def is_tracing():

@@ -9,7 +9,7 @@ import functools
 import torch
 
 from . import _accumulate, _c, _check, _ops, _run
-from ._compile import is_tracing, outside_graphs
+from ._compile import HAS_OPERATORS, is_tracing, outside_graphs
 
 # Returns, inside a backward pass, whether a node of the graph will run; absent before torch 2.0.
 _will_run = getattr(torch._C, "_will_engine_execute_node", None)
@@ -153,7 +153,7 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
                                                                             rows)
     tensors = flat, weight, bias, ids, temperature_rows, rows
     options = scalar, softcap, scale, ignore_index, budget, entropy
-    if _ops.SUPPORTED and is_tracing() and grad_weight_accumulate is None and not (chunk_rows or save):
+    if HAS_OPERATORS and is_tracing() and grad_weight_accumulate is None and not (chunk_rows or save):
         results = _ops.linear_logprob(*tensors, *options)
     else:
         results = _checked(tensors, options, chunk_rows, save, old_lse, grad_weight_accumulate, given)

@@ -1,18 +1,13 @@
-"""The operators torch.ops.flp.linear_logprob and selective_log_softmax: torch.compile and torch.export keep calls whole.
+"""The operator torch.ops.flp.linear_logprob, so that torch.compile and torch.export keep a call whole.
 
 Invariants: registered where torch has torch.library.register_fake and register_autograd (2.4 and later), else this
 file defines nothing; tensors are those of a checked call; numbers may be symbols while a graph is made, so they are
-checked when it runs; an output that was not asked for is an empty tensor, because an operator's outputs may not be None.
+checked when it runs; an output that was not asked for is an empty tensor, as an operator's outputs may not be None.
 """
-import numbers
-
 import torch
 
 from . import _c, _check, _run
-from ._compile import is_compiling, outside_graphs
-
-SUPPORTED = is_compiling is not None and all(hasattr(torch.library, name)
-                                             for name in ("register_fake", "register_autograd"))
+from ._compile import HAS_OPERATORS, outside_graphs
 
 # softcap None: none; budget None: the default.
 OPTIONS = "float temperature, float? softcap, float scale, SymInt ignore_index, SymInt? budget, bool entropy"
@@ -78,31 +73,31 @@ def _no_double_backward(ctx, *_grads):
 
 def register():
     """Defines both operators, their kernels, shapes and derivatives. Called once, at import."""
-    for name, schema, kernel, fake in (("flp::linear_logprob", FORWARD, _forward, _forward_fake),
-                                       ("flp::linear_logprob_backward", BACKWARD, _backward, _backward_fake)):
-        torch.library.define(name, schema)
-        torch.library.impl(name, ("CPU", "CUDA"))(kernel)
-        torch.library.register_fake(name)(fake)
+    define("flp::linear_logprob", FORWARD, _forward, _forward_fake)
+    define("flp::linear_logprob_backward", BACKWARD, _backward, _backward_fake)
     torch.library.register_autograd("flp::linear_logprob", _autograd, setup_context=_setup_context)
     torch.library.register_autograd("flp::linear_logprob_backward", _no_double_backward)
+
+
+def define(name, schema, kernel, fake):
+    """Registers an operator: what computes it, and what shapes and dtypes its results have."""
+    torch.library.define(name, schema)
+    torch.library.impl(name, ("CPU", "CUDA"))(kernel)
+    torch.library.register_fake(name)(fake)
 
 
 def linear_logprob(hidden, weight, bias, target, temperature_rows, rows, temperature, softcap, scale, ignore_index,
                    budget, entropy):
     """What flp.linear_logprob does after its checks of tensors, as one operator -> (logprob,) or (logprob, entropy)."""
     for field, value in (("temperature", temperature), ("softcap", softcap), ("scale", scale)):
-        _typed(field, value, numbers.Real, "a finite number")
+        _check.is_real(field, value)
     for field, value in (("ignore_index", ignore_index), ("budget", budget)):
-        _typed(field, value, numbers.Integral, "an integer")
-    logprob, entropies, _ = torch.ops.flp.linear_logprob(hidden, weight, bias, target, temperature_rows, rows,
-                                                         temperature, softcap, scale, ignore_index, budget, bool(entropy))
+        _check.is_integral(field, value)
+    logprob, entropies, _ = torch.ops.flp.linear_logprob(
+        hidden, weight, bias, target, temperature_rows, rows, temperature, softcap, scale, ignore_index, budget,
+        bool(entropy))
     return (logprob, entropies) if entropy else (logprob,)
 
 
-def _typed(field, value, kind, accepted):
-    if value is not None and not isinstance(value, kind):
-        _check.refuse(TypeError, field, "of type " + type(value).__name__, accepted)
-
-
-if SUPPORTED:
+if HAS_OPERATORS:
     register()

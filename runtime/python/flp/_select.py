@@ -9,7 +9,7 @@ import torch
 
 from . import _c, _check, _plans, _run, _select_torch
 from ._address import address, check_writable, dense, settled
-from ._compile import outside_graphs
+from ._compile import HAS_OPERATORS, is_tracing, outside_graphs
 
 DTYPES = {**_check.DTYPES, torch.float64: _c.DTYPE_FP64}
 NO_SECOND_DERIVATIVE = "flp.selective_log_softmax has no second derivative (accepted: one backward pass over it)"
@@ -201,7 +201,8 @@ def selective_log_softmax(logits, index, *, temperature=1.0, entropy=False, igno
     ignore_index a target that gives 0 and no gradient, or None; rows of nothing else are not read
     inplace_backward
                  True: the backward pass writes the gradient over the logits, so that nothing of their size is made.
-                 They must not be used after it; autograd refuses if something else saved them
+                 They must not be used after it; autograd refuses if something else saved them. In a graph of
+                 torch.compile the gradient has memory of its own
     out_dtype    dtype of the results: that of logits, which None is too, or that of the sums, float32 (float64 of
                  float64), which leaves 16-bit scores' results as they are
 
@@ -218,19 +219,30 @@ def selective_log_softmax(logits, index, *, temperature=1.0, entropy=False, igno
     if out_dtype not in (logits.dtype, number_type(logits)):
         _check.refuse(ValueError, "out_dtype", out_dtype,
                       "None" + "".join(", %s" % dtype for dtype in dict.fromkeys((logits.dtype, number_type(logits)))))
-    settings = Settings(temperature, ignore_index, entropy, inplace_backward, out_dtype)
-    if settings.in_place:
-        check_writable("logits", logits)
-    scores = logits if has_dense_rows(logits) else logits.contiguous()
+    scores = logits
     if scores.dim() == 1:
         scores, target = scores.unsqueeze(0), target.unsqueeze(0)
-    results = dispatch(scores, target, settings)
-    logprob = (results[0] if settings.entropy else results).reshape(index.shape)
-    return (logprob, results[1].reshape(logits.shape[:-1])) if settings.entropy else logprob
+    compute = traced if HAS_OPERATORS and is_tracing() else dispatch
+    results = compute(scores, target, temperature, ignore_index, entropy, inplace_backward, out_dtype)
+    logprob = (results[0] if entropy else results).reshape(index.shape)
+    return (logprob, results[1].reshape(logits.shape[:-1])) if entropy else logprob
+
+
+def traced(scores, target, temperature, ignore_index, entropy, _in_place, out_dtype):
+    """dispatch as an operator in a graph (_select_op.py): numbers may be symbols, which it checks when it runs."""
+    _check.is_real("temperature", temperature)
+    _check.is_integral("ignore_index", ignore_index)
+    logprob, entropies, _ = torch.ops.flp.selective_log_softmax(scores, target, temperature, ignore_index, bool(entropy))
+    return (logprob.to(out_dtype), entropies.to(out_dtype)) if entropy else logprob.to(out_dtype)
 
 
 @outside_graphs
-def dispatch(scores, target, settings):
+def dispatch(scores, target, *options):
+    """options: those of Settings -> what the call returns, of scores (N, V) or more dimensions"""
+    settings = Settings(*options)
+    if settings.in_place:
+        check_writable("logits", scores)
+    scores = scores if has_dense_rows(scores) else scores.contiguous()
     if torch.is_grad_enabled() and scores.requires_grad:
         return SelectiveLogSoftmax.apply(scores, target, settings)
     kind = _c.ENTROPY_FORWARD if settings.entropy else _c.ENTROPY_NONE

@@ -1,0 +1,74 @@
+"""The operator torch.ops.flp.selective_log_softmax, so that torch.compile and torch.export keep a call whole.
+
+Invariants: those of _ops.py; scores are (..., V) of at least two dimensions, targets (..., K), numbers of results those
+of the sums. A graph decides about memory itself, so the gradient never takes the place of the scores here.
+"""
+import torch
+
+from . import _c, _select
+from ._compile import HAS_OPERATORS, outside_graphs
+from ._ops import define
+
+OPTIONS = "float temperature, SymInt? ignore_index, bool entropy"
+FORWARD = "(Tensor logits, Tensor target, " + OPTIONS + ") -> (Tensor, Tensor, Tensor)"
+BACKWARD = ("(Tensor logits, Tensor target, Tensor logprob, Tensor stats, Tensor? grad_logprob, Tensor? grad_entropy, "
+            + OPTIONS + ") -> Tensor")
+
+
+def _settings(temperature, ignore_index, entropy):
+    return _select.Settings(temperature, ignore_index, entropy, False, None)
+
+
+@outside_graphs
+def _forward(logits, target, *options):
+    settings = _settings(*options)
+    kind = _c.ENTROPY_BACKWARD if settings.entropy else _c.ENTROPY_NONE
+    logprob, entropy, stats = _select.forward(logits, target, settings, kind)
+    return logprob, logprob.new_empty(0) if entropy is None else entropy, stats
+
+
+def _forward_fake(logits, target, _temperature, _ignore_index, entropy):
+    lead, numbers = logits.shape[:-1], {"dtype": _select.number_type(logits)}
+    return (logits.new_empty(target.shape, **numbers), logits.new_empty(lead if entropy else 0, **numbers),
+            logits.new_empty((*lead, 3), **numbers))
+
+
+@outside_graphs
+def _backward(logits, target, logprob, stats, grad_logprob, grad_entropy, *options):
+    if grad_entropy is not None:
+        grad_entropy = grad_entropy.unsqueeze(-1)
+    return _select.backward(logits, target, logprob, stats, grad_logprob, grad_entropy, _settings(*options))
+
+
+def _backward_fake(logits, *_others):
+    return logits.new_empty(logits.shape)
+
+
+def _setup_context(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[:2], output[0], output[2])
+    ctx.options = inputs[2:]
+    ctx.set_materialize_grads(False)
+
+
+def _autograd(ctx, grad_logprob, grad_entropy, _grad_stats):
+    grad_entropy = grad_entropy if ctx.options[-1] else None
+    grad = None
+    if not (grad_logprob is None and grad_entropy is None):
+        grad = torch.ops.flp.selective_log_softmax_backward(*ctx.saved_tensors, grad_logprob, grad_entropy, *ctx.options)
+    return (grad,) + (None,) * (1 + len(ctx.options))
+
+
+def _no_double_backward(ctx, *_grads):
+    raise RuntimeError(_select.NO_SECOND_DERIVATIVE)
+
+
+def register():
+    """Defines both operators, their kernels, shapes and derivatives. Called once, at import."""
+    define("flp::selective_log_softmax", FORWARD, _forward, _forward_fake)
+    define("flp::selective_log_softmax_backward", BACKWARD, _backward, _backward_fake)
+    torch.library.register_autograd("flp::selective_log_softmax", _autograd, setup_context=_setup_context)
+    torch.library.register_autograd("flp::selective_log_softmax_backward", _no_double_backward)
+
+
+if HAS_OPERATORS:
+    register()
