@@ -67,12 +67,20 @@ def _fault_of(tensor):
     kind = type(tensor)
     if kind not in PLAIN and kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return "of type %s, which has its values elsewhere" % kind.__name__
-    try:
-        if not is_freed(tensor):
-            return None
-    except RuntimeError:
+    if is_wrapper(tensor):
         return "a wrapper of torch.func, which has its values elsewhere"
+    if not is_freed(tensor):
+        return None
     return "a tensor of zeros without memory" if tensor._is_zerotensor() else "a tensor whose storage was freed"
+
+
+def is_wrapper(tensor):
+    """Whether torch has no address of a tensor, such as one of vmap."""
+    try:
+        tensor.data_ptr()
+    except RuntimeError:
+        return True
+    return False
 
 
 def is_freed(tensor):

@@ -15,6 +15,11 @@ HAS_OPERATORS = is_compiling is not None and all(hasattr(torch.library, name)
                                                  for name in ("register_fake", "register_autograd"))
 
 
+def in_graph():
+    """Whether a call is to be an operator of a graph. Under torch.func it is not: operators have no rules for that."""
+    return HAS_OPERATORS and is_compiling() and not torch._C._are_functorch_transforms_active()
+
+
 def is_tracing():
     """Whether torch.compile traces the caller, so that numbers may be symbols: what runs in the graph checks them."""
     return is_compiling is not None and is_compiling()

@@ -4,12 +4,13 @@ Invariants: what is saved for the backward pass is the operands, the targets, st
 exponentials that the first backward pass uses up; a later one recomputes (recompute mode), as does one that asks for
 other gradients. A call that needs no gradient runs the scoring plan, whose bits are the same.
 """
+import copy
 import functools
 
 import torch
 
-from . import _accumulate, _c, _check, _ops, _run
-from ._compile import HAS_OPERATORS, is_tracing, outside_graphs
+from . import _accumulate, _c, _check, _ops, _run, _transforms
+from ._compile import in_graph, outside_graphs
 
 # Returns, inside a backward pass, whether a node of the graph will run; absent before torch 2.0.
 _will_run = getattr(torch._C, "_will_engine_execute_node", None)
@@ -47,13 +48,8 @@ def _gradients(settings, grads, kept, *tensors):
     return _run.backward(_run.Operands(*operands), settings, grads, stats, grad_logprob, grad_entropy, kept)
 
 
-class LastDerivative(torch.autograd.Function):
-    """A backward pass, compute(*tensors), as a function of its own, so that differentiating it fails instead of
-    finding a constant."""
-
-    @staticmethod
-    def forward(ctx, compute, *tensors):
-        return compute(*tensors)
+class LastDerivative(_transforms.LastDerivative):
+    """The backward pass of a head."""
 
     @staticmethod
     def backward(ctx, *_grads):
@@ -153,7 +149,7 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
                                                                             rows)
     tensors = flat, weight, bias, ids, temperature_rows, rows
     options = scalar, softcap, scale, ignore_index, budget, entropy
-    if HAS_OPERATORS and is_tracing() and grad_weight_accumulate is None and not (chunk_rows or save):
+    if in_graph() and grad_weight_accumulate is None and not (chunk_rows or save):
         results = _ops.linear_logprob(*tensors, *options)
     else:
         results = _checked(tensors, options, chunk_rows, save, old_lse, grad_weight_accumulate, given)
@@ -178,6 +174,10 @@ def _checked(tensors, options, chunk_rows, save, old_lse, accumulate, given):
 @outside_graphs
 def dispatch(hidden, weight, bias, target, temperature_rows, rows, settings):
     """Runs the scoring plan, or the autograd function -> (logprob,) or (logprob, entropy)."""
+    if _transforms.in_force():
+        results = _transformed(hidden, weight, bias, target, temperature_rows, rows, settings)
+        if results is not None:
+            return results
     grads = needed_grads(hidden, weight, bias)
     if grads:
         results = LinearLogprob.apply(hidden, weight, bias, target, temperature_rows, rows, settings, grads)
@@ -185,3 +185,33 @@ def dispatch(hidden, weight, bias, target, temperature_rows, rows, settings):
     ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
     logprob, entropy, _ = _run.forward(ops, settings, 0, keep_stats=False)
     return (logprob, entropy) if settings.entropy else (logprob,)
+
+
+def _transformed(*arguments):
+    """dispatch under torch.func; None where none of its transforms is in force. error: UnsupportedError"""
+    *tensors, settings = arguments
+    name = "flp.linear_logprob"
+    settings = copy.copy(settings)
+    settings.old_lse = None
+    if _transforms.is_active():
+        for field, value in (("grad_weight_accumulate", settings.accumulate), ("save=True", settings.save or None)):
+            if value is not None:
+                _transforms.refuse(name, field + " under torch.func", "None there")
+
+    def forward(*tensors):
+        logprob, entropy, stats = _run.forward(_run.Operands(*tensors), settings, 0, keep_stats=True)
+        return logprob, logprob.new_empty(0) if entropy is None else entropy, stats
+
+    def backward(needed):
+        grads = sum(bit for bit, wanted in zip(_run.GRAD_FIELDS, needed) if wanted)
+
+        def gradients(*given):
+            *operands, _, _, stats, grad_logprob, grad_entropy = given
+            made = _run.backward(_run.Operands(*operands), settings, grads, stats, grad_logprob,
+                                 grad_entropy if settings.entropy else None)
+            return tuple(grad for grad in made if grad is not None)
+
+        return gradients
+
+    results = _transforms.run(_transforms.Rule(name, _run.NO_SECOND_DERIVATIVE, forward, backward), *tensors)
+    return results if results is None or settings.entropy else results[:1]

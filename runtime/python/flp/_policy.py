@@ -10,7 +10,7 @@ import functools
 
 import torch
 
-from . import _accumulate, _c, _check, _logprob, _programs, _run, errors, losses
+from . import _accumulate, _c, _check, _logprob, _programs, _run, _transforms, errors, losses
 from ._compile import outside_graphs
 
 ONCE = "flp.policy_loss hands its gradients out once (accepted: one backward pass; call it again for another)"
@@ -66,6 +66,8 @@ def policy_loss(rule, hidden, weight, target, advantage=None, bias=None, *, old_
     given = {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "temperature": temperature,
              "advantage": advantage, "old_logprob": old_logprob, "ref_logprob": ref_logprob, "mask": mask,
              "old_lse": old_lse, **{"vectors[%r]" % name: value for name, value in (vectors or {}).items()}}
+    _transforms.check_plain("flp.policy_loss", given.values(), "torch.autograd, or under torch.func.grad "
+                            "flp.losses.policy_loss of flp.linear_logprob")
     lead, flat, weight, bias, ids, scalar, temperature_rows, _ = _logprob.prepare(hidden, weight, target, bias,
                                                                                   temperature, None)
     if len(lead) != 2 or 0 in lead:

@@ -3,13 +3,14 @@
 Invariants: scores are read where they stand, through views of (rows, V), never copied as long as their last dimension is
 dense; what is saved for the backward pass is the scores themselves and a few numbers a row.
 """
+import functools
 import math
 
 import torch
 
-from . import _c, _check, _plans, _run, _select_torch
+from . import _c, _check, _plans, _run, _select_torch, _transforms
 from ._address import address, check_writable, dense, settled
-from ._compile import HAS_OPERATORS, is_tracing, outside_graphs
+from ._compile import in_graph, outside_graphs
 
 DTYPES = {**_check.DTYPES, torch.float64: _c.DTYPE_FP64}
 NO_SECOND_DERIVATIVE = "flp.selective_log_softmax has no second derivative (accepted: one backward pass over it)"
@@ -144,15 +145,27 @@ class SelectiveLogSoftmax(torch.autograd.Function):
         return rounded(logprob, entropy, settings)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @outside_graphs
     def backward(ctx, grad_logprob, grad_entropy=None):
         if grad_logprob is None and grad_entropy is None:
             return None, None, None
-        scores, target, logprob, stats = ctx.saved_tensors
-        if grad_entropy is not None:
-            grad_entropy = grad_entropy.unsqueeze(-1)
-        grads = [grad if grad is None else grad.to(logprob.dtype) for grad in (grad_logprob, grad_entropy)]
-        return backward(scores.detach(), target, logprob, stats, *grads, ctx.settings), None, None
+        return LastDerivative.apply(functools.partial(_gradient, ctx.settings), *ctx.saved_tensors, grad_logprob,
+                                    grad_entropy), None, None
+
+
+def _gradient(settings, scores, target, logprob, stats, grad_logprob, grad_entropy):
+    if grad_entropy is not None:
+        grad_entropy = grad_entropy.unsqueeze(-1)
+    grads = [grad if grad is None else grad.to(logprob.dtype) for grad in (grad_logprob, grad_entropy)]
+    return backward(scores.detach(), target, logprob, stats, *grads, settings)
+
+
+class LastDerivative(_transforms.LastDerivative):
+    """The backward pass of scores."""
+
+    @staticmethod
+    def backward(ctx, *_grads):
+        raise RuntimeError(NO_SECOND_DERIVATIVE)
 
 
 def tensor_of(field, value, dtypes):
@@ -222,7 +235,7 @@ def selective_log_softmax(logits, index, *, temperature=1.0, entropy=False, igno
     scores = logits
     if scores.dim() == 1:
         scores, target = scores.unsqueeze(0), target.unsqueeze(0)
-    compute = traced if HAS_OPERATORS and is_tracing() else dispatch
+    compute = traced if in_graph() else dispatch
     results = compute(scores, target, temperature, ignore_index, entropy, inplace_backward, out_dtype)
     logprob = (results[0] if entropy else results).reshape(index.shape)
     return (logprob, results[1].reshape(logits.shape[:-1])) if entropy else logprob
@@ -240,6 +253,10 @@ def traced(scores, target, temperature, ignore_index, entropy, _in_place, out_dt
 def dispatch(scores, target, *options):
     """options: those of Settings -> what the call returns, of scores (N, V) or more dimensions"""
     settings = Settings(*options)
+    if _transforms.in_force():
+        results = _transformed(scores, target, settings)
+        if results is not None:
+            return rounded(*results, settings)
     if settings.in_place:
         check_writable("logits", scores)
     scores = scores if has_dense_rows(scores) else scores.contiguous()
@@ -248,3 +265,21 @@ def dispatch(scores, target, *options):
     kind = _c.ENTROPY_FORWARD if settings.entropy else _c.ENTROPY_NONE
     logprob, entropy, _ = forward(scores.detach(), target, settings, kind)
     return rounded(logprob, entropy, settings)
+
+
+def _transformed(scores, target, settings):
+    """logprob and entropy under torch.func; None where none of its transforms is in force. error: UnsupportedError"""
+    name = "flp.selective_log_softmax"
+    if settings.in_place and _transforms.is_active():
+        _transforms.refuse(name, "inplace_backward under torch.func", "False there")
+    kind = _c.ENTROPY_BACKWARD if settings.entropy else _c.ENTROPY_NONE
+
+    def passed(scores, target):
+        logprob, entropy, stats = forward(scores, target, settings, kind)
+        return logprob, logprob.new_empty(0) if entropy is None else entropy, stats
+
+    def gradients(scores, target, logprob, _entropy, stats, grad_logprob, grad_entropy):
+        grad_entropy = grad_entropy.unsqueeze(-1) if settings.entropy and grad_entropy is not None else None
+        return (backward(scores, target, logprob, stats, grad_logprob, grad_entropy, settings),)
+
+    return _transforms.run(_transforms.Rule(name, NO_SECOND_DERIVATIVE, passed, lambda _needed: gradients), scores, target)
