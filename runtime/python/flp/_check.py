@@ -17,6 +17,7 @@ TARGET_DTYPES = {torch.int32: _c.DTYPE_INT32, torch.int64: _c.DTYPE_INT64}
 ACCEPTED_DTYPES = "torch.bfloat16, torch.float16, torch.float32"
 ACCEPTED_TARGETS = "torch.int32, torch.int64"
 INT32_MAX = 2**31 - 1
+VOCAB_MAX = 2**30  # as libflp has it
 
 
 class Settings:
@@ -78,6 +79,13 @@ def integer_of(field, value):
         refuse(TypeError, field, "of type " + type(value).__name__, "an integer")
     if not -2**63 <= value < 2**63:
         refuse(ValueError, field, value, "an integer of 64 bits")
+    return int(value)
+
+
+def within(field, value, least, most, accepted="%d to %d"):
+    """An integer of a range that accepted words."""
+    if not least <= integer_of(field, value) <= most:
+        refuse(ValueError, field, value, accepted % (least, most))
     return int(value)
 
 
@@ -155,26 +163,27 @@ def autocast_dtype(device_type):
     return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
 
 
-def operands(hidden, weight, bias):
-    """Checks types, dtypes and shapes of the floating operands."""
+def operands(hidden, weight, bias, names=("weight", "bias")):
+    """Checks types, dtypes and shapes of the floating operands; names: those of weight and bias in the call."""
+    head, offset = names
     if hidden.dtype not in DTYPES:
         refuse(TypeError, "hidden", "of dtype %s" % hidden.dtype, ACCEPTED_DTYPES)
     if weight.dtype is not hidden.dtype:
-        refuse(TypeError, "weight", "of dtype %s while hidden is of dtype %s" % (weight.dtype, hidden.dtype),
+        refuse(TypeError, head, "of dtype %s while hidden is of dtype %s" % (weight.dtype, hidden.dtype),
                "one dtype for both")
     if hidden.dim() < 1:
         refuse(ValueError, "hidden", "of shape ()", "(..., D)")
     if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
-        refuse(ValueError, "weight", "of shape %s" % (tuple(weight.shape),), "(V, %d), as hidden ends in %d"
+        refuse(ValueError, head, "of shape %s" % (tuple(weight.shape),), "(V, %d), as hidden ends in %d"
                % (hidden.shape[-1], hidden.shape[-1]))
     if bias is None:
         return
     if bias.dtype is not hidden.dtype:
-        refuse(TypeError, "bias", "of dtype %s while hidden is of dtype %s" % (bias.dtype, hidden.dtype),
+        refuse(TypeError, offset, "of dtype %s while hidden is of dtype %s" % (bias.dtype, hidden.dtype),
                "one dtype for both")
     if tuple(bias.shape) != (weight.shape[0],):
-        refuse(ValueError, "bias", "of shape %s" % (tuple(bias.shape),), "(%d,), as weight has %d rows"
-               % (weight.shape[0], weight.shape[0]))
+        refuse(ValueError, offset, "of shape %s" % (tuple(bias.shape),), "(%d,), as %s has %d rows"
+               % (weight.shape[0], head, weight.shape[0]))
 
 
 def target_of(target, lead):

@@ -88,20 +88,21 @@ def needed_grads(hidden, weight, bias):
     return mask
 
 
-def prepare(hidden, weight, target, bias, temperature, rows, lead=None):
+def prepare(hidden, weight, target, bias, temperature, rows, lead=None, names=("weight", "bias")):
     """Checks and flattens the tensors -> lead shape, hidden, weight, bias, target, T, temperature_rows, rows.
 
-    lead  shape of target and temperature; None: hidden's without its last dimension
+    lead   shape of target and temperature; None: hidden's without its last dimension
+    names  what the call names weight and bias
     """
     _check.tensor_of("hidden", hidden)
-    _check.tensor_of("weight", weight)
+    _check.tensor_of(names[0], weight)
     if bias is not None:
-        _check.tensor_of("bias", bias)
+        _check.tensor_of(names[1], bias)
     hidden, weight, bias = _check.follow_autocast(hidden, weight, bias)
-    _check.operands(hidden, weight, bias)
+    _check.operands(hidden, weight, bias, names)
     lead = hidden.shape[:-1] if lead is None else lead
     flat_target = _check.target_of(target, lead)
-    _check.devices(hidden, weight=weight, target=target, bias=bias)
+    _check.devices(hidden, **{names[0]: weight, "target": target, names[1]: bias})
     scalar, temperature_rows = _check.temperature_of(temperature, lead, hidden.device)
     flat_hidden = hidden if hidden.dim() == 2 else hidden.reshape(hidden.shape[:-1].numel(), hidden.shape[-1])
     return (lead, flat_hidden, weight, bias, flat_target, scalar, temperature_rows,

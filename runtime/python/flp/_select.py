@@ -245,7 +245,8 @@ def traced(scores, target, temperature, ignore_index, entropy, _in_place, out_dt
     """dispatch as an operator in a graph (_select_op.py): numbers may be symbols, which it checks when it runs."""
     _check.is_real("temperature", temperature)
     _check.is_integral("ignore_index", ignore_index)
-    logprob, entropies, _ = torch.ops.flp.selective_log_softmax(scores, target, temperature, ignore_index, bool(entropy))
+    logprob, entropies, _ = torch.ops.flp.selective_log_softmax(scores, target, temperature, ignore_index,
+                                                                bool(entropy))
     return (logprob.to(out_dtype), entropies.to(out_dtype)) if entropy else logprob.to(out_dtype)
 
 
@@ -282,4 +283,5 @@ def _transformed(scores, target, settings):
         grad_entropy = grad_entropy.unsqueeze(-1) if settings.entropy and grad_entropy is not None else None
         return (backward(scores, target, logprob, stats, grad_logprob, grad_entropy, settings),)
 
-    return _transforms.run(_transforms.Rule(name, NO_SECOND_DERIVATIVE, passed, lambda _needed: gradients), scores, target)
+    rule = _transforms.Rule(name, NO_SECOND_DERIVATIVE, passed, lambda _needed: gradients)
+    return _transforms.run(rule, scores, target)

@@ -54,7 +54,8 @@ def _autograd(ctx, grad_logprob, grad_entropy, _grad_stats):
     grad_entropy = grad_entropy if ctx.options[-1] else None
     grad = None
     if not (grad_logprob is None and grad_entropy is None):
-        grad = torch.ops.flp.selective_log_softmax_backward(*ctx.saved_tensors, grad_logprob, grad_entropy, *ctx.options)
+        grad = torch.ops.flp.selective_log_softmax_backward(*ctx.saved_tensors, grad_logprob, grad_entropy,
+                                                            *ctx.options)
     return (grad,) + (None,) * (1 + len(ctx.options))
 
 

@@ -3,25 +3,35 @@
 The library calls no collective: gather the partials of all ranks in rank order (torch.distributed.all_gather), merge
 them on every rank, and sum grad_hidden over the ranks after the backward pass.
 """
+import collections.abc
+
 import torch
 
-from . import _accumulate, _c, _check, _logprob, _plans, _run
+from . import _accumulate, _c, _check, _logprob, _plans, _run, _transforms
 from ._address import address, dense
 from ._compile import outside_graphs
 
 
-def _settings(scalar, softcap, scale, ignore_index, budget, entropy, offset, valid, total):
+REVERSE = "torch.autograd, with a loss of flp.parallel.linear_logprob"
+
+
+def _settings(scalar, softcap, scale, ignore_index, budget, entropy, offset, valid, total, rows):
+    """Settings of a shard of so many rows; None of valid: all of them, of total: none follow."""
     settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
-    settings.offset = _check.integer_of("vocab_offset", offset)
-    settings.valid = 0 if valid is None else _check.integer_of("vocab_valid", valid)
-    settings.total = 0 if total is None else _check.integer_of("vocab_total", total)
+    settings.offset = _check.within("vocab_offset", offset, 0, _check.VOCAB_MAX)
+    if valid is not None:
+        settings.valid = _check.within("vocab_valid", valid, 1, rows, "None, or %d to %d, the rows of the shard")
+    if total is not None:
+        settings.total = _check.within("vocab_total", total, settings.offset + (settings.valid or rows), _check.VOCAB_MAX,
+                                 "None, or at least vocab_offset and the real rows, %d, to %d")
     return settings
 
 
-def _operands(hidden, weight, target, bias, temperature, rows):
-    """Checked and flattened -> Operands, T."""
-    _, flat, weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(hidden, weight, target, bias,
-                                                                                  temperature, rows)
+def _operands(name, hidden, weight, target, bias, temperature, rows, names=("weight", "bias")):
+    """Checked and flattened -> Operands, T. name: of the public function"""
+    _transforms.check_plain(name, (hidden, weight, target, bias, temperature, rows), REVERSE)
+    _, flat, weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(
+        hidden, weight, target, bias, temperature, rows, names=names)
     return _run.Operands(flat.detach(), weight.detach(), bias if bias is None else bias.detach(), ids, temperature_rows,
                          rows), scalar
 
@@ -41,9 +51,10 @@ def linear_logprob_partial(hidden, weight_shard, target, bias=None, *, vocab_off
     score (−inf where the target is on another shard). Not differentiable.
     error: ValueError or TypeError naming the field; flp.FlpError and its classes
     """
-    ops, scalar = _operands(hidden, weight_shard, target, bias, temperature, rows)
+    ops, scalar = _operands("flp.linear_logprob_partial", hidden, weight_shard, target, bias, temperature, rows,
+                            ("weight_shard", "bias"))
     return _run.partial(ops, _settings(scalar, softcap, scale, ignore_index, budget, entropy, vocab_offset, vocab_valid,
-                                       vocab_total))
+                                       vocab_total, ops.weight.shape[0]))
 
 
 @outside_graphs
@@ -59,15 +70,12 @@ def combine_partials(partials, target, *, vocab_total, weight_shard=None, temper
     linear_logprob_backward reads. Not differentiable.
     error: ValueError or TypeError naming the field; flp.FlpError and its classes
     """
-    if not isinstance(partials, torch.Tensor):
-        partials = torch.stack(tuple(partials))
     ids = _check.target_of(target, target.shape if isinstance(target, torch.Tensor) else ())
-    if partials.dtype is not torch.float32 or partials.dim() != 3 or partials.shape[1:] != (ids.shape[0], 4):
-        _check.refuse(ValueError, "partials", "of dtype %s and shape %s" % (partials.dtype, tuple(partials.shape)),
-                      "torch.float32 (R, %d, 4)" % ids.shape[0])
+    partials = _partials_of(partials, ids)
     _check.devices(partials, "partials", target=target)
     scalar, temperature_rows = _check.temperature_of(temperature, target.shape, partials.device)
-    settings = _settings(scalar, softcap, scale, ignore_index, None, entropy, 0, None, vocab_total)
+    settings = _check.Settings(scalar, softcap, scale, ignore_index, None, entropy)
+    settings.total = _check.within("vocab_total", vocab_total, 2, _check.VOCAB_MAX)
     plan = _combine_plan(partials, ids, weight_shard, temperature_rows, settings)
     partials = dense("partials", partials.detach())
     if address(partials) % 16:
@@ -78,11 +86,39 @@ def combine_partials(partials, target, *, vocab_total, weight_shard=None, temper
     return logprob.reshape(target.shape), entropies, stats
 
 
+def _partials_of(partials, ids):
+    """The partials of all ranks as one tensor (R, N, 4)."""
+    if isinstance(partials, torch.Tensor):
+        fields = {"partials": partials}
+    else:
+        try:
+            fields = {"partials[%d]" % rank: partial for rank, partial in enumerate(partials)}
+        except TypeError:
+            _check.refuse(TypeError, "partials", "of type " + type(partials).__name__,
+                          "a sequence of torch.Tensor, or one")
+    rows = (ids.shape[0], 4)
+    for field, tensor in fields.items():
+        _check.tensor_of(field, tensor)
+        _transforms.check_plain("flp.combine_partials", (tensor,), REVERSE)
+        shape = tuple(tensor.shape)
+        if tensor.dtype is not torch.float32 or (shape[1:] if tensor is partials else shape) != rows:
+            _check.refuse(ValueError, field, "of dtype %s and shape %s" % (tensor.dtype, shape),
+                          "torch.float32 (%s%d, 4)" % ("R, " if tensor is partials else "", rows[0]))
+    if not fields or isinstance(partials, torch.Tensor) and not len(partials):
+        _check.refuse(ValueError, "partials", "of no rank", "those of at least one")
+    return partials if isinstance(partials, torch.Tensor) else torch.stack(tuple(fields.values()))
+
+
 def _combine_plan(partials, ids, weight_shard, temperature_rows, settings):
     """The plan of the shard's forward pass, whose specialisation the merge shares, or one of the smallest head."""
     vocab, depth, dtype = settings.total, 8, _c.DTYPE_BF16
     if weight_shard is not None:
         _check.tensor_of("weight_shard", weight_shard)
+        if weight_shard.dtype not in _check.DTYPES:
+            _check.refuse(TypeError, "weight_shard", "of dtype %s" % weight_shard.dtype, _check.ACCEPTED_DTYPES)
+        if weight_shard.dim() != 2:
+            _check.refuse(ValueError, "weight_shard", "of shape %s" % (tuple(weight_shard.shape),), "(V, D)")
+        _check.same_device("weight_shard", weight_shard, "partials", partials)
         vocab, depth, dtype = weight_shard.shape[0], weight_shard.shape[1], _run.TO_C[weight_shard.dtype]
     return _plans.get(_plans.Spec(
         _run.device_of(partials), dtype=dtype, target_dtype=_run.TO_C[ids.dtype], vocab=vocab, hidden=depth,
@@ -107,18 +143,21 @@ def linear_logprob_backward(hidden, weight, target, stats, grad_logprob, grad_en
     """
     given = {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "temperature": temperature,
              "rows": rows, "stats": stats, "grad_logprob": grad_logprob, "grad_entropy": grad_entropy}
-    ops, scalar = _operands(hidden, weight, target, bias, temperature, rows)
+    ops, scalar = _operands("flp.linear_logprob_backward", hidden, weight, target, bias, temperature, rows)
     settings = _settings(scalar, softcap, scale, ignore_index, budget, grad_entropy is not None, vocab_offset,
-                         vocab_valid, vocab_total)
+                         vocab_valid, vocab_total, ops.weight.shape[0])
     with torch.no_grad():
         settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
     n = ops.hidden.shape[0]
+    _check.tensor_of("stats", stats)
     if stats.dtype is not torch.float32 or stats.shape != (n, 4):
         _check.refuse(ValueError, "stats", "of dtype %s and shape %s" % (stats.dtype, tuple(stats.shape)),
                       "torch.float32 (%d, 4)" % n)
-    _check.devices(ops.hidden, stats=stats, grad_logprob=grad_logprob, grad_entropy=grad_entropy)
+    if grad_logprob is None and grad_entropy is None:
+        _check.refuse(ValueError, "grad_logprob", "None, as grad_entropy is", "one of the two")
     upstream = [_flat_upstream(field, grad, n)
                 for field, grad in (("grad_logprob", grad_logprob), ("grad_entropy", grad_entropy))]
+    _check.devices(ops.hidden, stats=stats, grad_logprob=grad_logprob, grad_entropy=grad_entropy)
     grad_hidden, grad_weight, grad_bias = _run.backward(ops, settings, _mask_of(needs, ops.bias), stats,
                                                         *upstream)
     return None if grad_hidden is None else grad_hidden.reshape(hidden.shape), grad_weight, grad_bias
@@ -127,6 +166,7 @@ def linear_logprob_backward(hidden, weight, target, stats, grad_logprob, grad_en
 def _flat_upstream(field, grad, n):
     if grad is None:
         return None
+    _check.float_tensor_of(field, grad)
     if grad.numel() != n:
         _check.refuse(ValueError, field, "of shape %s" % (tuple(grad.shape),), "%d elements, one a row" % n)
     return grad.detach().reshape(-1)
@@ -135,8 +175,10 @@ def _flat_upstream(field, grad, n):
 def _mask_of(needs, bias):
     names = {"hidden": _c.GRAD_HIDDEN, "weight": _c.GRAD_WEIGHT, "bias": _c.GRAD_BIAS}
     mask = 0
+    if isinstance(needs, str) or not isinstance(needs, collections.abc.Iterable):
+        _check.refuse(TypeError, "needs", repr(needs), "a sequence of names: " + ", ".join(names))
     for need in needs:
-        if need not in names:
+        if not isinstance(need, str) or need not in names:
             _check.refuse(ValueError, "needs", "%r" % (need,), ", ".join(names))
         mask |= names[need]
     mask = mask if bias is not None else mask & ~_c.GRAD_BIAS

@@ -142,8 +142,8 @@ class Rule:
 
     name       of the public function; no_second: the message of a second derivative
     forward    tensors -> a tuple of outputs, what the backward pass needs last
-    backward   which gradients are needed, in the tensors' order -> a function (*tensors, *outputs, *upstream) that gives
-               a tuple of those gradients
+    backward   which gradients are needed, in the tensors' order -> a function (*tensors, *outputs, *upstream) that
+               gives a tuple of those gradients
     """
 
     __slots__ = ("name", "no_second", "forward", "backward")

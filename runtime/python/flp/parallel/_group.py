@@ -78,7 +78,12 @@ def group_of(group):
                       "a process group, after torch.distributed.init_process_group; flp.linear_logprob needs none")
     if group is None:
         return Group(dist.group.WORLD)
+    if hasattr(group, "get_group") and getattr(group, "ndim", 1) != 1:
+        _check.refuse(ValueError, "group", "a DeviceMesh of %d dimensions" % group.ndim, "one of its dimensions")
     handle = group.get_group() if hasattr(group, "get_group") else group
+    if not isinstance(handle, dist.ProcessGroup) and handle is not dist.GroupMember.NON_GROUP_MEMBER:
+        _check.refuse(TypeError, "group", "of type " + type(group).__name__,
+                      "None, a ProcessGroup or a DeviceMesh of one dimension")
     if dist.get_rank(handle) < 0:
         _check.refuse(ValueError, "group", "one that this process is not in", "a group of this process")
     return Group(handle)

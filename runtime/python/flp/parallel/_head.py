@@ -4,7 +4,7 @@ import functools
 
 import torch
 
-from .. import _accumulate, _check, _logprob, _run
+from .. import _accumulate, _check, _logprob, _run, _transforms
 from .._compile import outside_graphs
 from . import _call, _group, _merge, _weights
 
@@ -55,13 +55,17 @@ def linear_logprob(hidden, weight_shard, target, bias_shard=None, *, group=None,
     _check.tensor_of("hidden", hidden)
     _check.tensor_of("target", target)
     tensors = {"hidden": hidden, "target": target, "temperature": temperature, "rows": rows}
+    _transforms.check_plain("flp.parallel.linear_logprob", (weight_shard, bias_shard, *tensors.values()),
+                            "torch.autograd")
     whole_group = _group.group_of(group)
     call = _call.Call()
     call.merge = merge
     parameters = [parameter for parameter in (weight_shard, bias_shard) if parameter is not None]
-    call.gather = None if gather is None else functools.partial(gather, parameters)
-    given = _weights.Place(*(value if value is None else _check.integer_of(field, value) for field, value in (
-        ("vocab_offset", vocab_offset), ("vocab_valid", vocab_valid), ("vocab_total", vocab_total))))
+    call.gather = None if gather is None else functools.partial(_entered, gather, parameters)
+    given = _weights.Place(*(value if value is None else _check.within(field, value, least, _check.VOCAB_MAX)
+                             for field, value, least in (("vocab_offset", vocab_offset, 0),
+                                                         ("vocab_valid", vocab_valid, 0),
+                                                         ("vocab_total", vocab_total, 2))))
     with contextlib.nullcontext() if gather is None else call.gather():
         weight = _weights.local_of("weight_shard", weight_shard, whole_group)
         bias = bias_shard if bias_shard is None else _weights.local_of("bias_shard", bias_shard, whole_group).tensor
@@ -71,7 +75,8 @@ def linear_logprob(hidden, weight_shard, target, bias_shard=None, *, group=None,
         _check_rows(hidden, target, call)
         tensors.update(weight_shard=weight.tensor, bias_shard=bias)
         _, flat, local_weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(
-            hidden, weight.tensor, target, bias, temperature, rows, lead=target.shape if call.chunk else None)
+            hidden, weight.tensor, target, bias, temperature, rows, lead=target.shape if call.chunk else None,
+            names=("weight_shard", "bias_shard"))
         settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
         settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, local_weight, tensors)
         settings.wide_grad_hidden = call.reduce_dtype is torch.float32
@@ -81,6 +86,15 @@ def linear_logprob(hidden, weight_shard, target, bias_shard=None, *, group=None,
         results = _dispatch(call, flat, local_weight, bias, ids, temperature_rows, rows)
     shaped = tuple(result.reshape(target.shape) for result in results)
     return shaped if settings.entropy else shaped[0]
+
+
+def _entered(gather, parameters):
+    """The context manager that the caller's function gives."""
+    given = gather(parameters)
+    if not hasattr(given, "__enter__"):
+        _check.refuse(TypeError, "gather", "a callable that gives " + type(given).__name__,
+                      "one that gives a context manager")
+    return given
 
 
 def _dispatch(call, hidden, weight, bias, target, temperature_rows, rows):
@@ -108,7 +122,9 @@ def _chunk_of(sequence_parallel, group, replicated):
 
 def _reduction_of(hidden, reduce_grad_hidden, reduce_dtype, call):
     """The dtype that gradients of hidden are summed in, or None where they are not."""
-    if reduce_dtype is not None and reduce_dtype not in _check.DTYPES:
+    if not isinstance(reduce_grad_hidden, bool):
+        _check.refuse(TypeError, "reduce_grad_hidden", "of type " + type(reduce_grad_hidden).__name__, "True or False")
+    if reduce_dtype is not None and not (isinstance(reduce_dtype, torch.dtype) and reduce_dtype in _check.DTYPES):
         _check.refuse(TypeError, "reduce_dtype", reduce_dtype, "None, " + _check.ACCEPTED_DTYPES)
     if call.chunk and not reduce_grad_hidden:
         _check.refuse(ValueError, "reduce_grad_hidden", "False with sequence_parallel",

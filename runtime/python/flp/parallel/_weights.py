@@ -69,6 +69,11 @@ def place_of(weight, rows, given, group):
         place = _gathered(weight, rows, given, group)
     if place.valid is None:
         place = place._replace(valid=max(0, min(rows, place.total - place.offset)))
+    if place.valid > rows:
+        _check.refuse(ValueError, "vocab_valid", place.valid, "at most %d, the rows of the shard" % rows)
+    if place.offset + place.valid > place.total:
+        _check.refuse(ValueError, "vocab_total", place.total,
+                      "at least vocab_offset and the real rows, %d" % (place.offset + place.valid))
     return place
 
 
