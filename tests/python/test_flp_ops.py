@@ -85,14 +85,6 @@ def test_compile_leaves_the_callers_buffer_to_the_eager_call():
     assert buffers[0].any() and torch.equal(*buffers) and weight.grad is None
 
 
-def test_functional_transforms_are_refused_clearly():
-    if not hasattr(torch, "func"):
-        pytest.skip("torch before 2.0 has no torch.func")
-    hidden, weight, target, _ = problem()
-    with pytest.raises(RuntimeError):
-        torch.func.grad(lambda h: flp.linear_logprob(h, weight, target).sum())(hidden)
-
-
 @needs_registration
 def test_compile_goes_around_the_calls_that_no_operator_expresses():
     hidden, weight, target, _ = problem()

@@ -1,0 +1,155 @@
+"""torch.compile(fullgraph=True, dynamic=True): whole graphs, numbers and shapes that are symbols, the bits of a call."""
+import pytest
+import torch
+
+import flp
+from flp import _compile
+from flp_reference import DEVICE, problem
+
+pytestmark = pytest.mark.skipif(not _compile.HAS_OPERATORS, reason="torch before 2.4 has no register_autograd")
+
+
+def compiled(function, fullgraph=True):
+    torch._dynamo.reset()
+    return torch.compile(function, backend="aot_eager", fullgraph=fullgraph, dynamic=True)
+
+
+def bits(results, leaves):
+    """Values and gradients of what a call returned."""
+    results = results if isinstance(results, tuple) else (results,)
+    loss = sum((values * torch.linspace(-1, 1, values.numel(), device=DEVICE).view(values.shape)).sum()
+               for values in results)
+    return [*results, *torch.autograd.grad(loss, leaves)]
+
+
+def same(function, graph, leaves, others, options):
+    got, want = (bits(call(*leaves, *others, options), leaves) for call in (graph, function))
+    assert len(got) == len(want)
+    for mine, other in zip(got, want):
+        assert torch.equal(mine, other) and mine.dtype is other.dtype
+
+
+def head(hidden, weight, bias, target, options):
+    return flp.linear_logprob(hidden * 1, weight, target, bias, **options)
+
+
+@pytest.mark.parametrize("options", [
+    [{}], [{"entropy": True}], [{"softcap": 5.0}, {"softcap": 4.5}], [{"scale": 1.3}, {"scale": 0.7}],
+    [{"temperature": 0.7}, {"temperature": 2}], [{"budget": 1 << 26}, {"budget": 1 << 27}],
+    [{"ignore_index": -5}, {"ignore_index": 7}], [{"temperature": torch.tensor(0.7)}, {"temperature": torch.tensor(2.0)}],
+    [{"temperature": torch.full((13,), 0.7, device=DEVICE)}], [{"rows": [1, 5, 3]}],
+    [{"old_lse": torch.ones(13, device=DEVICE)}]], ids=lambda options: ",".join(options[0]) or "none")
+def test_numbers_of_linear_logprob(options):
+    graph = compiled(head)
+    hidden, weight, target, bias = problem(bias=True)
+    for given in options:
+        leaves = [tensor.clone().requires_grad_() for tensor in (hidden, weight, bias)]
+        same(head, graph, leaves, (target,), given)
+
+
+def test_shapes_of_linear_logprob():
+    graph = compiled(head)
+    for n, vocab in ((13, 331), (7, 331), (20, 97)):
+        hidden, weight, target, bias = problem(n=n, vocab=vocab, bias=True)
+        leaves = [tensor.requires_grad_() for tensor in (hidden, weight, bias)]
+        same(head, graph, leaves, (target,), {"entropy": True})
+
+
+@pytest.mark.parametrize("options, kind, says", [
+    ({"softcap": 0.0}, ValueError, r"^softcap is 0\.0 \(accepted: None, or a finite number above 0\)$"),
+    ({"softcap": float("nan")}, ValueError, r"^softcap is nan \(accepted: "),
+    ({"scale": float("inf")}, ValueError, r"^scale is inf \(accepted: a finite number\)$"),
+    ({"temperature": 0.0}, flp.errors.ArgumentError, r"^args\.temperature is 0 \(accepted: finite numbers > 0\)$"),
+    ({"budget": 0}, ValueError, r"^budget is 0 \(accepted: None, or at least 1 byte\)$")],
+    ids=lambda value: str(value) if isinstance(value, dict) else "")
+def test_numbers_are_checked_when_the_graph_runs(options, kind, says):
+    hidden, weight, target, bias = problem(bias=True)
+    with pytest.raises(kind, match=says):
+        compiled(head)(hidden, weight, bias, target, options)
+
+
+def scores(logits, index, options):
+    return flp.selective_log_softmax(logits * 1, index, **options)
+
+
+def logits_of(*shape, dtype=torch.float32, targets=()):
+    generator = torch.Generator().manual_seed(4)
+    logits = torch.randn(*shape, 50, generator=generator).to(dtype).to(DEVICE)
+    return logits.requires_grad_(), torch.randint(0, 50, (*shape, *targets), generator=generator).to(DEVICE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("options", [
+    [{}], [{"entropy": True}], [{"temperature": 0.6}, {"temperature": 2}], [{"ignore_index": 3}, {"ignore_index": 4}],
+    [{"inplace_backward": True}], [{"out_dtype": "sums", "entropy": True}]],
+    ids=lambda options: ",".join(options[0]) or "none")
+def test_selective_log_softmax(dtype, options):
+    graph = compiled(scores)
+    for given in options:
+        if given.get("out_dtype"):
+            given = {**given, "out_dtype": torch.float64 if dtype is torch.float64 else torch.float32}
+        for shape, targets in (((13,), ()), ((3, 4), (2,)), ((5, 2), (2,)), ((), ())):
+            logits, index = logits_of(*shape, dtype=dtype, targets=targets)
+            same(scores, graph, [logits], (index,), given)
+
+
+def test_views_of_scores():
+    graph = compiled(scores)
+    logits, index = logits_of(4, 6)
+    for view, ids in ((lambda x: x[:, :-1], index[:, 1:]), (lambda x: x.transpose(0, 1), index.t()),
+                      (lambda x: x[..., :40], index % 40)):
+        same(lambda x, i, o: scores(view(x), i, o), lambda x, i, o: graph(view(x), i, o), [logits], (ids,), {})
+
+
+@pytest.mark.parametrize("entropy", [False, True])
+@pytest.mark.parametrize("ignore_index", [None, 3])
+def test_the_operator_of_scores_is_well_formed(entropy, ignore_index):
+    logits, index = logits_of(3, 4, targets=(2,))
+    torch.library.opcheck(torch.ops.flp.selective_log_softmax.default, (logits, index, 0.7, ignore_index, entropy))
+
+
+def test_the_operator_of_scores_refuses_a_second_derivative():
+    logits, index = logits_of(3)
+    logprob = torch.ops.flp.selective_log_softmax(logits, index.unsqueeze(-1), 1.0, None, False)[0]
+    (grad,) = torch.autograd.grad(logprob.sum(), [logits], create_graph=True)
+    with pytest.raises(RuntimeError, match=r"^flp\.selective_log_softmax has no second derivative"):
+        grad.sum().backward()
+
+
+@pytest.mark.parametrize("options, says", [
+    ({"temperature": 0.0}, r"^temperature is 0\.0 \(accepted: a finite number above 0\)$"),
+    ({"temperature": float("inf")}, r"^temperature is inf \(accepted: ")], ids=str)
+def test_numbers_of_scores_are_checked_when_the_graph_runs(options, says):
+    logits, index = logits_of(3)
+    with pytest.raises(ValueError, match=says):
+        compiled(scores)(logits, index, options)
+
+
+def test_lazy_bits_inside_a_graph():
+    hidden, weight, target, bias = problem(bias=True)
+    want = head(hidden, weight, bias, target, {})
+    assert torch.equal(compiled(head)(torch._neg_view(-hidden), weight, bias, target, {}), want)
+
+
+def test_transforms_are_left_to_the_eager_call():
+    """An operator has no rule for them: torch would give 0 for a derivative in forward mode."""
+    hidden, weight, target, _ = problem()
+
+    def loss(hidden):
+        return flp.linear_logprob(hidden, weight, target).sum()
+
+    want = torch.func.grad(loss)(hidden)
+    assert torch.equal(compiled(lambda x: torch.func.grad(loss)(x), fullgraph=False)(hidden), want) and want.any()
+    with pytest.raises(flp.errors.UnsupportedError, match="does not support forward-mode derivatives"):
+        compiled(lambda x: torch.func.jvp(loss, (x,), (x,)), fullgraph=False)(hidden)
+
+
+@pytest.mark.long
+def test_inductor():
+    """torch.compile's own code around the operators, which a compiler makes."""
+    hidden, weight, target, _ = problem()
+    torch._dynamo.reset()
+    graph = torch.compile(lambda h, t: flp.linear_logprob(h * 2, weight, target, temperature=t) * 3, fullgraph=True,
+                          dynamic=True)
+    want = flp.linear_logprob(hidden * 2, weight, target, temperature=0.7) * 3
+    assert torch.equal(graph(hidden, 0.7), want)
