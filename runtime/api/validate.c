@@ -38,8 +38,9 @@ flp_status flp_head_check_spec(const flp_spec *spec) {
     const char *name;
     flp_dtype value;
   } grads[] = {{"spec.grad_hidden_dtype", spec->grad_hidden_dtype},
-               {"spec.grad_weight_dtype", spec->grad_weight_dtype}};
-  for (size_t i = 0; i < 2; i++)
+               {"spec.grad_weight_dtype", spec->grad_weight_dtype},
+               {"spec.grad_bias_dtype", spec->grad_bias_dtype}};
+  for (size_t i = 0; i < sizeof grads / sizeof grads[0]; i++)
     if (grads[i].value && grads[i].value != spec->dtype && grads[i].value != FLP_DTYPE_FP32)
       return flp_fail(FLP_ERROR_ARGUMENT, "%s is %d (accepted: 0, spec.dtype %d, FP32 3)", grads[i].name,
                       (int)grads[i].value, (int)spec->dtype);
@@ -65,6 +66,7 @@ static flp_status check_wishes(const flp_spec *spec) {
   FLP_TRY(check_range("spec.has_bias", spec->has_bias, 0, 1));
   FLP_TRY(check_range("spec.per_row_temperature", spec->per_row_temperature, 0, 1));
   FLP_TRY(check_range("spec.accumulate_grad_weight", spec->accumulate_grad_weight, 0, 1));
+  FLP_TRY(check_range("spec.reserved", spec->reserved, 0, 0));
   if (!(spec->softcap >= 0) || !isfinite(spec->softcap))
     return flp_fail(FLP_ERROR_ARGUMENT, "spec.softcap is %g (accepted: a finite number > 0, or 0 for none)",
                     (double)spec->softcap);
@@ -123,6 +125,7 @@ flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
   if (!flp_op_of(spec->op)->has_head) return FLP_OK;
   if (!out->grad_hidden_dtype) out->grad_hidden_dtype = spec->dtype;
   if (!out->grad_weight_dtype) out->grad_weight_dtype = spec->dtype;
+  if (!out->grad_bias_dtype) out->grad_bias_dtype = spec->dtype;
   return FLP_OK;
 }
 

@@ -195,20 +195,21 @@ static flp_status check_gradients(const flp_spec *spec, flp_args *args) {
     const char *field, *asked, *refused;
     uint32_t bit;
     int over_rows;
+    flp_dtype dtype;
     const void *pointer;
   } grads[] = {
       {"grad_hidden", "spec.grads has FLP_GRAD_HIDDEN", "spec.grads lacks FLP_GRAD_HIDDEN", FLP_GRAD_HIDDEN, 1,
-       args->grad_hidden},
+       spec->dtype, args->grad_hidden},
       {"grad_weight", "spec.grads has FLP_GRAD_WEIGHT", "spec.grads lacks FLP_GRAD_WEIGHT", FLP_GRAD_WEIGHT, 0,
-       args->grad_weight},
+       spec->dtype, args->grad_weight},
       {"grad_bias", "spec.grads has FLP_GRAD_BIAS", "spec.grads lacks FLP_GRAD_BIAS", FLP_GRAD_BIAS, 0,
-       args->grad_bias},
+       spec->grad_bias_dtype, args->grad_bias},
   };
   for (size_t i = 0; i < sizeof grads / sizeof grads[0]; i++) {
     int asked = (spec->grads & grads[i].bit) != 0;
     presence wanted = !asked ? MUST_NOT : grads[i].over_rows && args->n == 0 ? MAY : MUST;
     FLP_TRY(check_pointer(grads[i].field, grads[i].pointer, wanted, asked ? grads[i].asked : grads[i].refused,
-                          flp_dtype_bytes(spec->dtype)));
+                          flp_dtype_bytes(grads[i].dtype)));
   }
   FLP_TRY(check_matrix(spec, "grad_hidden", args->grad_hidden, &args->grad_hidden_stride, args->n,
                        spec->grad_hidden_dtype));

@@ -24,6 +24,7 @@ flp_status flp_select_check_spec(const flp_spec *spec) {
                 {"per_row_temperature", spec->per_row_temperature},
                 {"grad_hidden_dtype", spec->grad_hidden_dtype},
                 {"grad_weight_dtype", spec->grad_weight_dtype},
+                {"grad_bias_dtype", spec->grad_bias_dtype},
                 {"accumulate_grad_weight", spec->accumulate_grad_weight},
                 {"keep", spec->keep},
                 {"loss", spec->loss != NULL}};

@@ -236,7 +236,7 @@ static void write_grad_weight(void *context, int64_t column, int worker) {
 }
 
 static void write_grad_bias(const backward_job *job) {
-  flp_dtype dtype = job->call->spec->dtype;
+  flp_dtype dtype = job->call->spec->grad_bias_dtype;
   char *out = (char *)job->call->args->grad_bias + job->column * flp_half_bytes(dtype);
   for (int64_t j = 0; j < job->columns; j++) {
     float sum = (float)job->memory->grad_bias[j];

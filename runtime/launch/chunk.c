@@ -147,11 +147,18 @@ flp_status backward_launch_products(const flp_call *call, const backward_chunk *
   return wants_weight ? launch_product(call, c, FLP_KERNEL_GRAD_WEIGHT, columns_of(c), &weight) : FLP_OK;
 }
 
+/* The kernel writes its accumulator in fp32 and the result in the operands' dtype. */
+static backward_sink bias_sink(const flp_call *call, const backward_chunk *c) {
+  CUdeviceptr out = flp_call_pointer(call->args->grad_bias);
+  if (call->plan->spec.grad_bias_dtype == FLP_DTYPE_FP32)
+    return (backward_sink){.acc = out, .acc_stride = 1, .read_acc = !c->first, .write_acc = 1};
+  return through(flp_call_region(call, FLP_REGION_bias_acc), 1, c, out, 1);
+}
+
 flp_status backward_launch_bias_reduce(const flp_call *call, const backward_chunk *c) {
   backward_chunk whole = *c;
   if (!is_by_rows(call)) whole.first = whole.last = 1;
-  backward_sink to =
-      through(flp_call_region(call, FLP_REGION_bias_acc), 1, &whole, flp_call_pointer(call->args->grad_bias), 1);
+  backward_sink to = bias_sink(call, &whole);
   flp_bias_reduce_given p = {
       .row_begin = (int32_t)c->row_begin,
       .row_end = (int32_t)c->row_end,

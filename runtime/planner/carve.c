@@ -53,10 +53,11 @@ uint64_t planner_bias_part_bytes(const flp_planner *p, int64_t rows, int64_t col
 
 void planner_put_head_accumulators(const flp_planner *p, flp_scheme *s) {
   uint32_t grads = p->spec.grads;
-  /* An fp32 grad_weight is its own accumulator. */
+  /* An fp32 gradient is its own accumulator. */
   if ((grads & FLP_GRAD_WEIGHT) && p->spec.grad_weight_dtype != FLP_DTYPE_FP32)
     planner_put_region(s, FLP_REGION_weight_acc, p->spec.vocab * p->spec.hidden, 4);
-  if (grads & FLP_GRAD_BIAS) planner_put_region(s, FLP_REGION_bias_acc, p->spec.vocab, 4);
+  if ((grads & FLP_GRAD_BIAS) && p->spec.grad_bias_dtype != FLP_DTYPE_FP32)
+    planner_put_region(s, FLP_REGION_bias_acc, p->spec.vocab, 4);
 }
 
 /* Rows put together, and the counter by which CTAs share out the work. */

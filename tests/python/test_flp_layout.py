@@ -118,11 +118,11 @@ def test_a_name_that_is_no_field_is_refused(name):
 
 
 def test_a_spec_has_the_fields_of_the_struct_and_its_initial_values():
-    names = [name for name, _ in _c.Spec._fields_ if name not in ("struct_bytes", "loss_bytes")]
-    assert list(_plans.Spec._fields) == ["device", "chunk_rows", *names]
+    names = [name for name, _ in _c.Spec._fields_ if name not in ("struct_bytes", "loss", "loss_bytes", "reserved")]
+    assert list(_plans.Spec._fields) == ["device", "chunk_rows", *names, "loss"]
     made = _plans.Spec(_c.DEVICE_HOST)
     assert bytes(_plans._flp_spec(made)) == bytes(_c.new_spec())
-    given = {name: place for place, name in enumerate(names[:-1], 1)}
+    given = {name: place for place, name in enumerate(names, 1)}
     loss = b"a program"
     struct = _plans._flp_spec(_plans.Spec(3, 4, **given, loss=loss))
     assert {name: getattr(struct, name) for name in given} == given

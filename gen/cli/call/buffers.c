@@ -62,22 +62,23 @@ call_array call_array_of(const call_problem *p, call_slot slot) {
   size_t stride = (size_t)p->stride, element = flp_dtype_bytes(spec->dtype),
          metrics = p->loss ? p->loss->metric_count : 0;
   const call_array rows = {1, n, 1, sizeof(float)}; /* as most arrays are */
-  const call_array arrays[CALL_SLOTS] = {[CALL_HIDDEN] = {1, n, stride, element},
-                                         [CALL_WEIGHT] = {1, vocab, stride, element},
-                                         [CALL_BIAS] = {1, vocab, 1, element},
-                                         [CALL_TARGET] = {1, n, 1, flp_dtype_bytes(spec->target_dtype)},
-                                         [CALL_ROWS] = {1, (size_t)p->row_count, 1, sizeof(int32_t)},
-                                         [CALL_LOGPROB] = rows,
-                                         [CALL_ENTROPY] = {spec->entropy != FLP_ENTROPY_NONE, n, 1, sizeof(float)},
-                                         [CALL_STATS] = {p->gives_stats, n, 4, sizeof(float)},
-                                         [CALL_GRAD_HIDDEN] = {(spec->grads & FLP_GRAD_HIDDEN) != 0, all_rows, stride,
-                                                               flp_dtype_bytes(spec->grad_hidden_dtype)},
-                                         [CALL_GRAD_WEIGHT] = {(spec->grads & FLP_GRAD_WEIGHT) != 0, vocab, stride,
-                                                               flp_dtype_bytes(spec->grad_weight_dtype)},
-                                         [CALL_GRAD_BIAS] = {(spec->grads & FLP_GRAD_BIAS) != 0, vocab, 1, element},
-                                         [CALL_LOSS] = {p->loss != NULL, n, 1, sizeof(float)},
-                                         [CALL_METRICS] = {p->gives_metrics && metrics, metrics * n, 1, sizeof(float)},
-                                         [CALL_PARTIAL] = {p->shards > 1, all_rows, 4, sizeof(float)}};
+  const call_array arrays[CALL_SLOTS] = {
+      [CALL_HIDDEN] = {1, n, stride, element},
+      [CALL_WEIGHT] = {1, vocab, stride, element},
+      [CALL_BIAS] = {1, vocab, 1, element},
+      [CALL_TARGET] = {1, n, 1, flp_dtype_bytes(spec->target_dtype)},
+      [CALL_ROWS] = {1, (size_t)p->row_count, 1, sizeof(int32_t)},
+      [CALL_LOGPROB] = rows,
+      [CALL_ENTROPY] = {spec->entropy != FLP_ENTROPY_NONE, n, 1, sizeof(float)},
+      [CALL_STATS] = {p->gives_stats, n, 4, sizeof(float)},
+      [CALL_GRAD_HIDDEN] = {(spec->grads & FLP_GRAD_HIDDEN) != 0, all_rows, stride,
+                            flp_dtype_bytes(spec->grad_hidden_dtype)},
+      [CALL_GRAD_WEIGHT] = {(spec->grads & FLP_GRAD_WEIGHT) != 0, vocab, stride,
+                            flp_dtype_bytes(spec->grad_weight_dtype)},
+      [CALL_GRAD_BIAS] = {(spec->grads & FLP_GRAD_BIAS) != 0, vocab, 1, flp_dtype_bytes(spec->grad_bias_dtype)},
+      [CALL_LOSS] = {p->loss != NULL, n, 1, sizeof(float)},
+      [CALL_METRICS] = {p->gives_metrics && metrics, metrics * n, 1, sizeof(float)},
+      [CALL_PARTIAL] = {p->shards > 1, all_rows, 4, sizeof(float)}};
   return slot < CALL_LOGPROB && !arrays[slot].wanted ? rows : arrays[slot];
 }
 

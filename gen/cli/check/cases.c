@@ -149,7 +149,7 @@ static check_case make_odd(const oddity *o, flp_dtype dtype) {
   c.spec.has_bias = 1;
   c.spec.accumulate_grad_weight = o->accumulate;
   if (o->grads_fp32 || o->accumulate) c.spec.grad_weight_dtype = FLP_DTYPE_FP32;
-  if (o->grads_fp32) c.spec.grad_hidden_dtype = FLP_DTYPE_FP32;
+  if (o->grads_fp32) c.spec.grad_hidden_dtype = c.spec.grad_bias_dtype = FLP_DTYPE_FP32;
   if (o->int32_targets) c.spec.target_dtype = FLP_DTYPE_INT32;
   if (o->alignment) c.spec.alignment = o->alignment;
   return c;

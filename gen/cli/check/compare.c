@@ -317,7 +317,7 @@ static flp_status compare_columns(const compare_state *s) {
   gradient weight, bias = {0};
   oracle_row *stats = NULL;
   FLP_TRY(gradient_create(count, spec->hidden, spec->grad_weight_dtype, &weight));
-  flp_status status = gradient_create(count, 1, spec->dtype, &bias);
+  flp_status status = gradient_create(count, 1, spec->grad_bias_dtype, &bias);
   if (status == FLP_OK) status = work_stats(s, &stats);
   if (status == FLP_OK) {
     oracle_columns out = {weight.exact, weight.yardstick, weight.squares, bias.exact, bias.yardstick, bias.squares};

@@ -33,7 +33,7 @@ static cli_tensor describe_output(const run_problem *problem, const run_result *
   if (which == RUN_OUT_GRAD_HIDDEN || which == RUN_OUT_GRAD_WEIGHT) tensor.shape[tensor.rank++] = spec->hidden;
   if (which == RUN_OUT_GRAD_HIDDEN) tensor.dtype = cli_tensor_dtype_of(spec->grad_hidden_dtype);
   if (which == RUN_OUT_GRAD_WEIGHT) tensor.dtype = cli_tensor_dtype_of(spec->grad_weight_dtype);
-  if (which == RUN_OUT_GRAD_BIAS) tensor.dtype = cli_tensor_dtype_of(spec->dtype);
+  if (which == RUN_OUT_GRAD_BIAS) tensor.dtype = cli_tensor_dtype_of(spec->grad_bias_dtype);
   return tensor;
 }
 

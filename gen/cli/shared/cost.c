@@ -31,6 +31,6 @@ double cli_output_bytes(const flp_spec *spec, int64_t n) {
     bytes += (double)flp_dtype_bytes(spec->grad_hidden_dtype) * rows * (double)spec->hidden;
   if (spec->grads & FLP_GRAD_WEIGHT)
     bytes += (double)flp_dtype_bytes(spec->grad_weight_dtype) * (double)spec->vocab * (double)spec->hidden;
-  if (spec->grads & FLP_GRAD_BIAS) bytes += (double)flp_dtype_bytes(spec->dtype) * (double)spec->vocab;
+  if (spec->grads & FLP_GRAD_BIAS) bytes += (double)flp_dtype_bytes(spec->grad_bias_dtype) * (double)spec->vocab;
   return bytes;
 }

@@ -188,7 +188,7 @@ static flp_status compare_gradients(const tune_check *check, const call_result *
                       reason));
   FLP_TRY(compare_one("grad_weight", spec->grad_weight_dtype, got->grad_weight, wanted->grad_weight,
                       spec->vocab * p->stride, reason));
-  return compare_one("grad_bias", spec->dtype, got->grad_bias, wanted->grad_bias, spec->vocab, reason);
+  return compare_one("grad_bias", spec->grad_bias_dtype, got->grad_bias, wanted->grad_bias, spec->vocab, reason);
 }
 
 flp_status tune_check_plan(tune_check *check, flp_plan *plan, tune_call call, double *error,

@@ -34,6 +34,7 @@ SPEC_FIELDS = (
     ("entropy", c_int, ENTROPY_NONE), ("grads", c_uint32, 0), ("has_bias", c_int32, 0), ("softcap", c_float, 0.0),
     ("per_row_temperature", c_int32, 0), ("grad_hidden_dtype", c_int, 0), ("grad_weight_dtype", c_int, 0),
     ("accumulate_grad_weight", c_int32, 0), ("alignment", c_uint32, 16), ("op", c_int, OP_HEAD), ("keep", c_int32, 0),
+    ("grad_bias_dtype", c_int, 0),
 )
 
 
@@ -41,8 +42,8 @@ class Spec(Structure):
     """flp_spec: what kernels are specialised for."""
 
     __slots__ = ()
-    _fields_ = [("struct_bytes", c_uint32), *((name, kind) for name, kind, _ in SPEC_FIELDS), ("loss", c_void_p),
-                ("loss_bytes", c_size_t)]
+    _fields_ = [("struct_bytes", c_uint32), *((name, kind) for name, kind, _ in SPEC_FIELDS[:-1]), ("loss", c_void_p),
+                ("loss_bytes", c_size_t), SPEC_FIELDS[-1][:2], ("reserved", c_int32)]
 
 
 class Options(Structure):
@@ -174,7 +175,7 @@ LOGGING_LEVELS = {LOG_ERROR: logging.ERROR, LOG_WARNING: logging.WARNING, LOG_IN
 
 def new_spec():
     """FLP_SPEC_INIT."""
-    return Spec(ctypes.sizeof(Spec), *(initial for _, _, initial in SPEC_FIELDS))
+    return Spec(ctypes.sizeof(Spec), **{name: initial for name, _, initial in SPEC_FIELDS})
 
 
 def new_options():

@@ -248,7 +248,7 @@ def in_force():
 
 def _flp_spec(key):
     """The flp_spec of a Spec. It points at the loss, so the Spec must outlive it."""
-    spec = _c.Spec(ctypes.sizeof(_c.Spec), *key[2:-1])
+    spec = _c.Spec(ctypes.sizeof(_c.Spec), **{name: getattr(key, name) for name, _, _ in _c.SPEC_FIELDS})
     if key.loss:
         spec.loss, spec.loss_bytes = ctypes.cast(key.loss, ctypes.c_void_p), len(key.loss)
     return spec

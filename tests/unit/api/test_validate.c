@@ -36,6 +36,7 @@ Test(validate, specs_resolve) {
   cr_assert_eq(flp_spec_resolve(&spec, &out), FLP_OK, "%s", flp_error_detail());
   cr_expect_eq(out.grad_hidden_dtype, FLP_DTYPE_BF16);
   cr_expect_eq(out.grad_weight_dtype, FLP_DTYPE_BF16);
+  cr_expect_eq(out.grad_bias_dtype, FLP_DTYPE_BF16);
   spec.dtype = FLP_DTYPE_FP32;
   spec.accumulate_grad_weight = 1;
   spec.alignment = 4;
@@ -61,6 +62,7 @@ Test(validate, spec_dtypes) {
               "spec.grad_hidden_dtype is 2 (accepted: 0, spec.dtype 1, FP32 3)");
   REFUSE_SPEC(spec.grad_weight_dtype = FLP_DTYPE_INT64,
               "spec.grad_weight_dtype is 5 (accepted: 0, spec.dtype 1, FP32 3)");
+  REFUSE_SPEC(spec.grad_bias_dtype = FLP_DTYPE_FP16, "spec.grad_bias_dtype is 2 (accepted: 0, spec.dtype 1, FP32 3)");
 }
 
 Test(validate, spec_shape) {
@@ -84,6 +86,7 @@ Test(validate, spec_wishes) {
   REFUSE_SPEC(spec.has_bias = 2, "spec.has_bias is 2 (accepted: 0 to 1)");
   REFUSE_SPEC(spec.per_row_temperature = -1, "spec.per_row_temperature is -1 (accepted: 0 to 1)");
   REFUSE_SPEC(spec.accumulate_grad_weight = 7, "spec.accumulate_grad_weight is 7 (accepted: 0 to 1)");
+  REFUSE_SPEC(spec.reserved = 1, "spec.reserved is 1 (accepted: 0 to 0)");
   REFUSE_SPEC(spec.accumulate_grad_weight = 1,
               "spec.accumulate_grad_weight is 1, but spec.grad_weight_dtype is 0 (accepted: FP32 3)");
   REFUSE_SPEC(spec.softcap = -1, "spec.softcap is -1 (accepted: a finite number > 0, or 0 for none)");
@@ -449,6 +452,9 @@ Test(validate, args_backward) {
   REFUSE(BACKWARD, spec.grads = FLP_GRAD_WEIGHT | FLP_GRAD_BIAS,
          "args.grad_hidden is given, but spec.grads lacks FLP_GRAD_HIDDEN");
   ACCEPT(BACKWARD, (args.grad_logprob = NULL, args.grad_entropy = AT(14)));
+  ACCEPT(BACKWARD, args.grad_bias = (char *)AT(10) + 2);
+  REFUSE(BACKWARD, (spec.grad_bias_dtype = FLP_DTYPE_FP32, args.grad_bias = (char *)AT(10) + 2),
+         "args.grad_bias is 0xa0002 (accepted: multiples of 4 bytes)");
 }
 
 Test(validate, args_workspace) {

@@ -17,7 +17,7 @@ static flp_spec spec_of(uint32_t grads, flp_entropy entropy) {
   spec.hidden = DEPTH;
   spec.grads = grads;
   spec.entropy = entropy;
-  spec.grad_hidden_dtype = spec.grad_weight_dtype = FLP_DTYPE_FP32;
+  spec.grad_hidden_dtype = spec.grad_weight_dtype = spec.grad_bias_dtype = FLP_DTYPE_FP32;
   return spec;
 }
 

@@ -107,6 +107,37 @@ Test(eager_backward, each_mask_computes_the_same_bits) {
   eager_case_destroy(&all);
 }
 
+/* Runs both passes with upstream gradients times 2^shift. */
+static void run_shifted(eager_case *c, const flp_spec *spec, int shift) {
+  eager_case_create(c, spec, 5, 24);
+  for (int row = 0; row < 5; row++) {
+    c->grad_logprob[row] = ldexpf(c->grad_logprob[row], shift);
+    c->grad_entropy[row] = ldexpf(c->grad_entropy[row], shift);
+  }
+  eager_case_forward(c);
+  eager_case_backward(c);
+}
+
+/* Far outside of fp16: a factor that comes later finds every bit. */
+Test(eager_backward, fp32_gradients_of_fp16_operands_have_the_range_of_fp32) {
+  flp_spec spec = make_spec(FLP_DTYPE_FP16, 130, 16);
+  spec.grad_hidden_dtype = spec.grad_weight_dtype = spec.grad_bias_dtype = FLP_DTYPE_FP32;
+  eager_case plain, moved;
+  run_shifted(&plain, &spec, 0);
+  eager_case_check_backward(&plain, tolerance_of(FLP_DTYPE_FP32));
+  for (int shift = -60; shift <= 60; shift += 40) {
+    run_shifted(&moved, &spec, shift);
+    for (int i = 0; i < 130 * 16; i++) {
+      int64_t v = i / 16, d = i % 16;
+      cr_assert_eq(eager_case_grad_weight(&moved, v, d), ldexp(eager_case_grad_weight(&plain, v, d), shift));
+      cr_assert_eq(eager_case_grad_bias(&moved, v), ldexp(eager_case_grad_bias(&plain, v), shift));
+      if (v < 5) cr_assert_eq(eager_case_grad_hidden(&moved, v, d), ldexp(eager_case_grad_hidden(&plain, v, d), shift));
+    }
+    eager_case_destroy(&moved);
+  }
+  eager_case_destroy(&plain);
+}
+
 Test(eager_backward, fp32_weight_gradient_is_added_to) {
   flp_spec spec = make_spec(FLP_DTYPE_BF16, 130, 16);
   spec.grads = FLP_GRAD_WEIGHT;

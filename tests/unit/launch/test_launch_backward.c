@@ -97,7 +97,10 @@ static void follow_bias(follower *f, const fake_launch *l) {
   cr_expect_eq(p.row_begin, f->dz.row_begin);
   cr_expect_eq(p.row_end, f->dz.row_end);
   cr_expect_eq(l->grid, (unsigned)(p.column_end - p.column_begin + 255) / 256);
-  if (p.read_acc || p.write_acc) expect_in_workspace(f, p.acc, (uint64_t)f->spec->vocab * 4);
+  int acc_is_output = p.acc == stage_address(f->args->grad_bias);
+  cr_expect_eq(acc_is_output, f->spec->grad_bias_dtype == FLP_DTYPE_FP32);
+  if (p.write_out) cr_expect_eq(p.out, stage_address(f->args->grad_bias));
+  if ((p.read_acc || p.write_acc) && !acc_is_output) expect_in_workspace(f, p.acc, (uint64_t)f->spec->vocab * 4);
   follow_sum(&f->bias, p.column_begin, p.column_end, p.row_end - p.row_begin, p.read_acc, p.write_acc, p.write_out, 0);
 }
 
@@ -134,7 +137,7 @@ static void follow(stage *s, follower *f) {
                  (f->layout->mode == FLP_MODE_RECOMPUTE_ROWS && f->spec->grad_weight_dtype == FLP_DTYPE_FP32);
   expect_ledger(&f->hidden, n, valid, (f->spec->grads & FLP_GRAD_HIDDEN) != 0, 0);
   expect_ledger(&f->weight, valid, n, (f->spec->grads & FLP_GRAD_WEIGHT) != 0, in_place);
-  expect_ledger(&f->bias, valid, n, (f->spec->grads & FLP_GRAD_BIAS) != 0, 0);
+  expect_ledger(&f->bias, valid, n, (f->spec->grads & FLP_GRAD_BIAS) != 0, f->spec->grad_bias_dtype == FLP_DTYPE_FP32);
 }
 
 static void run_backward(stage *s, flp_plan *plan, const flp_spec *spec, int64_t n, int64_t valid, uint64_t budget) {
@@ -164,7 +167,7 @@ static void run_masks(flp_dtype dtype, flp_dtype grad_weight_dtype, int accumula
       stage_open(&s, "");
       flp_spec spec = stage_spec(grads);
       spec.dtype = dtype;
-      spec.grad_weight_dtype = grad_weight_dtype ? grad_weight_dtype : dtype;
+      spec.grad_weight_dtype = spec.grad_bias_dtype = grad_weight_dtype ? grad_weight_dtype : dtype;
       spec.accumulate_grad_weight = accumulate;
       flp_options options = FLP_OPTIONS_INIT;
       options.chunk_rows = forced[i].rows;

@@ -182,6 +182,9 @@ static void follow_bias(follower *f, const fake_launch *l) {
   cr_expect_eq(p.row_end, f->dz.row_end);
   int flags = (p.read_acc ? FLP_PRODUCT_READ_ACC : 0) | (p.write_acc ? FLP_PRODUCT_WRITE_ACC : 0) |
               (p.write_out ? FLP_PRODUCT_WRITE_OUT : 0);
+  CUdeviceptr out = stage_address(f->args->grad_bias);
+  cr_expect_eq(p.acc == out, f->spec->grad_bias_dtype == FLP_DTYPE_FP32);
+  cr_expect(!p.write_out || p.out == out);
   follow_sum(&f->bias, p.column_begin, p.column_end, p.row_end - p.row_begin, flags, 0);
 }
 
@@ -200,7 +203,7 @@ static void expect_all_made(const follower *f) {
                  (f->layout->mode == FLP_MODE_RECOMPUTE_ROWS && f->spec->grad_weight_dtype == FLP_DTYPE_FP32);
   expect_ledger(&f->hidden, n, valid, (grads & FLP_GRAD_HIDDEN) != 0, 0);
   expect_ledger(&f->weight, valid, n, (grads & FLP_GRAD_WEIGHT) != 0, in_place);
-  expect_ledger(&f->bias, valid, n, (grads & FLP_GRAD_BIAS) != 0, 0);
+  expect_ledger(&f->bias, valid, n, (grads & FLP_GRAD_BIAS) != 0, f->spec->grad_bias_dtype == FLP_DTYPE_FP32);
   cr_expect_eq(f->products, grads & (FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT) ? f->chunks : 0,
                "one launch for both products");
   cr_expect_eq(f->gathers, f->layout->mode == FLP_MODE_RECOMPUTE_ROWS ? f->chunks : 1);
@@ -256,7 +259,7 @@ static void run_masks(flp_dtype dtype, flp_dtype grad_weight_dtype, int accumula
       stage_open(&s, hopper);
       flp_spec spec = stage_spec(grads);
       spec.dtype = spec.grad_hidden_dtype = dtype;
-      spec.grad_weight_dtype = grad_weight_dtype;
+      spec.grad_weight_dtype = spec.grad_bias_dtype = grad_weight_dtype;
       spec.accumulate_grad_weight = accumulate;
       flp_options options = FLP_OPTIONS_INIT;
       options.chunk_rows = forced[i].rows;

@@ -280,6 +280,10 @@ Test(planner, accumulators_appear_where_they_must) {
   p.spec.grad_weight_dtype = FLP_DTYPE_FP32;
   s = pick(&p, FLP_PASS_BACKWARD, 1000, 1);
   cr_expect_eq(s.size[FLP_REGION_weight_acc], 0, "grad_weight is its own accumulator");
+  cr_expect_eq(s.size[FLP_REGION_bias_acc], (uint64_t)10000 * 4);
+  p.spec.grad_bias_dtype = FLP_DTYPE_FP32;
+  s = pick(&p, FLP_PASS_BACKWARD, 1000, 1);
+  cr_expect_eq(s.size[FLP_REGION_bias_acc], 0, "so is grad_bias");
 }
 
 Test(planner, an_explicit_chunk_overrides_the_budget_of_a_query_only) {

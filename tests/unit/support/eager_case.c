@@ -186,7 +186,7 @@ double eager_case_grad_weight(const eager_case *c, int64_t column, int64_t d) {
 }
 
 double eager_case_grad_bias(const eager_case *c, int64_t column) {
-  return load(c->spec.dtype, c->grad_bias, column);
+  return load(c->spec.grad_bias_dtype, c->grad_bias, column);
 }
 
 static void expect_close(const char *what, int64_t i, double got, double wanted, double tolerance) {
