@@ -22,8 +22,8 @@ N = B * T
 class Batch:
     """bf16 operands of N rows, and what GRPO with a divergence and an entropy bonus reads."""
 
-    def __init__(self, scale=1.0):
-        hidden, weight, target, _ = problem(n=N, vocab=V, depth=D, dtype=torch.bfloat16)
+    def __init__(self, scale=1.0, dtype=torch.bfloat16):
+        hidden, weight, target, _ = problem(n=N, vocab=V, depth=D, dtype=dtype)
         self.hidden = (hidden * scale).view(B, T, D).requires_grad_()
         self.weight, self.target = weight.requires_grad_(), target.view(B, T)
         generator = torch.Generator(device=DEVICE).manual_seed(4)
@@ -68,6 +68,37 @@ def test_stream_mode_runs_and_is_right():
     apart, _ = flp.losses.policy_loss("grpo", over[0], batch.advantage, **batch.rows(entropy=over[1]))
     for got, expected, recomputed in zip(batch.grads(loss), wanted, batch.grads(apart)):
         assert relative(got, expected) < 1.5 * relative(recomputed, expected)
+
+
+def test_fp16_under_a_loss_scale():
+    """65536, where torch.amp.GradScaler begins, is infinite in fp16; a token's share without it is nearly 0."""
+    batch, scale = Batch(dtype=torch.float16), 65536.0
+    _, wanted = batch.exact()
+    for got, expected in zip(batch.grads(batch.step()[0] * scale), wanted):
+        assert got.dtype is torch.float16 and relative(got, scale * expected) < 1.5e-3
+
+
+def test_a_factor_is_not_rounded_to_bf16():
+    """CUDA rounds a factor without dimensions to the dtype of the tensor: 1/3 to 0.334."""
+    batch = Batch()
+    plain, third = (batch.grads(batch.step()[0] * factor) for factor in (1.0, torch.tensor(1 / 3, device=DEVICE)))
+    assert all(torch.equal(got, (whole.float() / 3).bfloat16()) for got, whole in zip(third, plain))
+
+
+def test_a_grad_scaler_trains_fp16():
+    """torch's own, over fp32 parameters of fp16 operands: no step of its usual scale is left out."""
+    batch, scaler = Batch(dtype=torch.float16), torch.cuda.amp.GradScaler()
+    parameters = [leaf.detach().float().requires_grad_() for leaf in (batch.hidden, batch.weight)]
+    optimizer, values = torch.optim.SGD(parameters, lr=2.0), []
+    for _ in range(4):
+        batch.hidden, batch.weight = (parameter.half() for parameter in parameters)
+        loss, _ = flp.policy_loss("nll", batch.hidden, batch.weight, batch.target)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        values.append(loss.item())
+    assert scaler.get_scale() == 65536 and sorted(values, reverse=True) == values and values[-1] < values[0]
 
 
 def test_the_callers_buffer_gathers():

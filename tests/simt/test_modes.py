@@ -76,8 +76,9 @@ def test_the_binding_runs_both_modes(folder, capability):
     """Tensors of torch, through autograd: torch_case.py."""
     pytest.importorskip("torch")
     found = run(folder, capability, "torch_case.py")
-    kept, streamed = found["S"], found["P"]
+    kept, streamed, scaled = found["S"], found["P"], found["scaled"]
     assert kept["mode"] == "save" and kept["same_bits"] and kept["second_is_R"]
     assert all(error <= 1.5 * of_r for error, of_r in zip(kept["error"], kept["of_R"])), kept
     assert streamed["mode"] == "stream" and streamed["loss"] < 1e-5
     assert max(streamed["error"] + streamed["buffer"] + streamed["frozen"]) < 5e-3, streamed
+    assert scaled["rung"] in (2, 3) and scaled["dtypes"] == [3, 3, 3] and max(scaled["error"]) < 1e-3, scaled

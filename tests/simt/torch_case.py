@@ -24,7 +24,7 @@ def pretend():
 
     def create_in_mode_p(key):
         options = new_options()
-        options.mode = MODE_P if key.loss and key.grads else 0
+        options.mode = MODE_P if key.loss and key.grads and key.dtype == _c.DTYPE_BF16 else 0
         _c.new_options = lambda: options
         return create(key)
 
@@ -36,10 +36,10 @@ def pretend():
 class Batch:
     """Operands, and what the loss reads of policies near the present one."""
 
-    def __init__(self):
+    def __init__(self, dtype=torch.bfloat16):
         generator = torch.Generator().manual_seed(3)
-        self.hidden = torch.randn(B, T, D, generator=generator).bfloat16().requires_grad_()
-        self.weight = (0.3 * torch.randn(V, D, generator=generator)).bfloat16().requires_grad_()
+        self.hidden = torch.randn(B, T, D, generator=generator).to(dtype).requires_grad_()
+        self.weight = (0.3 * torch.randn(V, D, generator=generator)).to(dtype).requires_grad_()
         self.target = torch.randint(V, (B, T), generator=generator)
         self.old, self.ref = (self.exact()[1].detach().float() + 0.2 * torch.randn(B, T, generator=generator)
                               for _ in range(2))
@@ -96,11 +96,29 @@ def streamed(batch):
             "buffer": relative([buffer], wanted[1:]), "frozen": relative(frozen, wanted[:1])}
 
 
+def scaled(batch):
+    """A step of fp16 operands and a bias whose upstream gradient comes later, with every token's share below fp16."""
+    leaves, logprob, _ = batch.exact()
+    bias, total = torch.zeros(V, dtype=torch.float16, requires_grad=True), 2e6
+    wanted = torch.autograd.grad(-65536 / total * (logprob * batch.advantage[:, None]).sum(), leaves)
+    loss, _ = flp.policy_loss("reinforce", batch.hidden, batch.weight, batch.target, batch.advantage, bias, total=total)
+    got = torch.autograd.grad(65536 * loss, [batch.hidden, batch.weight, bias])
+    shares = torch.zeros(V, dtype=torch.float64)
+    logp = torch.log_softmax(leaves[0].detach() @ leaves[1].detach().t(), -1)
+    upstream = -65536 / total * batch.advantage[:, None].expand(B, T).double()
+    shares -= (upstream[..., None] * logp.exp()).sum((0, 1))
+    shares.index_add_(0, batch.target.flatten(), upstream.flatten())
+    key, = [plan.key for plan in _plans.existing() if plan.key.loss and plan.key.dtype == _c.DTYPE_FP16]
+    return {"rung": [plan.rung for plan in _plans.existing() if plan.key == key][0],
+            "dtypes": [key.grad_hidden_dtype, key.grad_weight_dtype, key.grad_bias_dtype],
+            "error": relative(got, [*wanted, shares])}
+
+
 def main():
     pretend()
     with flp.phase("all"):
         batch = Batch()
-        print(json.dumps({"S": saved(batch), "P": streamed(batch)}))
+        print(json.dumps({"S": saved(batch), "P": streamed(batch), "scaled": scaled(Batch(torch.float16))}))
 
 
 if __name__ == "__main__":

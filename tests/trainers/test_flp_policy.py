@@ -75,7 +75,8 @@ def assert_near(got, want, tolerance):
     assert (got.double() - want.double()).abs().max() <= tolerance * want.double().abs().max()
 
 
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 8e-3)], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 8e-3),
+                                              (torch.float16, 1e-3)], ids=["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("rule", RULES)
 def test_rules(engine, rule, dtype, tolerance):
     batch = Batch(dtype, bias=True)

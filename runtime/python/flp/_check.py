@@ -22,11 +22,12 @@ VOCAB_MAX = 2**30  # as libflp has it
 
 class Settings:
     """The run-time values of one call, checked. offset, valid and total describe a vocab shard; zeros: the whole.
-    wide_grad_hidden: the gradient of hidden is float32 whatever hidden is. save: may the forward pass save exponentials
-    for the backward pass (None: within the budget); old_lse: (N) float32 that they refer to, or None."""
+    wide_grads: bits _c.GRAD_* of the gradients that are float32 whatever the operands are. save: may the forward pass
+    save exponentials for the backward pass (None: within the budget); old_lse: (N) float32 that they refer to, or
+    None."""
 
     __slots__ = ("temperature", "softcap", "scale", "ignore_index", "budget", "entropy", "chunk_rows", "accumulate",
-                 "offset", "valid", "total", "wide_grad_hidden", "save", "old_lse")
+                 "offset", "valid", "total", "wide_grads", "save", "old_lse")
 
     def __init__(self, temperature, softcap, scale, ignore_index, budget, entropy, chunk_rows=None):
         self.temperature = temperature
@@ -38,7 +39,7 @@ class Settings:
         self.chunk_rows = _count_of("chunk_rows", chunk_rows, "row")
         self.accumulate = None
         self.offset = self.valid = self.total = 0
-        self.wide_grad_hidden = False
+        self.wide_grads = 0
         self.save, self.old_lse = False, None
 
 

@@ -105,7 +105,7 @@ def explain(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False
     ops = _run.Operands(flat, weight, bias, ids, temperature_rows, rows)
     grads, settings.save = _logprob.needed_grads(flat, weight, bias), _check.save_of(save)
     if loss is not None:
-        plan = _run.plan_for(ops, settings, grads, program=_programs.named(loss))
+        plan = _run.plan_for(ops, _run.settings_of_step(ops, settings, grads), grads, program=_programs.named(loss))
         return _info_of(plan, flat.shape[0], settings.budget)
     plan, saved = _run.keeping_plan(ops, settings, grads)
     return _info_of(plan, flat.shape[0], settings.budget, _run.keep_budget(settings) if saved else None)

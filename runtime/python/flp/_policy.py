@@ -1,9 +1,10 @@
 """policy_loss: loss, metrics and gradients of a policy update from hidden states, in one call.
 
 Invariants: a rule of tokens is a loss program that libflp runs between the passes over the head (flp_step, stream
-mode), so gradients exist when the call returns and the backward pass hands them out, once, times its upstream gradient;
-averages are weights a token, made on the device from the mask alone. What a program cannot be goes over linear_logprob:
-rules of whole sequences, and device tensors on the torch form of the eager rung. Nothing synchronises.
+mode), so gradients exist when the call returns and the backward pass hands them out, once, times its upstream gradient.
+Until that is known they have the range of float32: those of bfloat16 operands are bfloat16, those of float16 operands
+float32. Averages are weights a token, made on the device from the mask alone. What a program cannot be goes over
+linear_logprob: rules of whole sequences, and device tensors on the torch form of the eager rung. Nothing synchronises.
 """
 import collections
 import functools
@@ -57,7 +58,8 @@ def policy_loss(rule, hidden, weight, target, advantage=None, bias=None, *, old_
     Returns (loss, metrics) as flp.losses.policy_loss: a float32 scalar, differentiable once in hidden, weight and bias, and
     a dict of detached scalars; entropy if it was asked for or weighed; a file's own metrics as means of its tokens. The
     gradients are computed here, in three matrix products (frozen head: two), row chunk by row chunk within the budget;
-    under torch.no_grad() there are none. A rule of whole sequences (gspo) costs what linear_logprob costs; the log
+    under torch.no_grad() there are none. The backward pass multiplies them by its upstream gradient, such as a loss scale,
+    in float32 and rounds once; of float16 operands they are float32 until then, unless grad_scale has said it. A rule of whole sequences (gspo) costs what linear_logprob costs; the log
     mentions it.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes;
             RuntimeError in a second backward pass
@@ -90,8 +92,9 @@ def _dispatch(tensors, settings, wishes, batch, grad_scale):
     if wishes.program is None:
         _log_pooled(wishes.rule, ops, settings, grads)
         return _over_logprob(tensors, settings, wishes, batch)
-    if _run.plan_for(ops, settings, grads, program=wishes.program).handle is not None:
-        return _stepped(tensors, settings, wishes, batch, ops, grads, grad_scale)
+    of_step = _run.settings_of_step(ops, settings, grads)
+    if _run.plan_for(ops, of_step, grads, program=wishes.program).handle is not None:
+        return _stepped(tensors, of_step, wishes, batch, ops, grads, grad_scale)
     if wishes.rule not in NAMES:
         raise errors.UnsupportedError("rule is %r, a loss program, but no rung with kernels runs one here (accepted: one "
                                       "of %s; the log of flp has the reason)" % (wishes.rule, ", ".join(NAMES)))
@@ -118,7 +121,8 @@ def _stepped(tensors, settings, wishes, batch, ops, grads, grad_scale):
         metrics = _metrics(made, value, rows(weights), rows(of_entropy), rows(batch.mask), wishes, settings,
                            loss.old_logprob)
     if grads:
-        value = HandOut.apply(*tensors[:3], value, made.gradients, grad_scale)
+        value = HandOut.apply(*tensors[:3], value, list(made.gradients), grad_scale)
+        made.gradients = None
     return value, metrics
 
 
@@ -145,7 +149,7 @@ def _metrics(made, value, weights, of_entropy, mask, wishes, settings, old_logpr
 
 
 class HandOut(torch.autograd.Function):
-    """A loss whose gradients exist: the backward pass hands them out, times its upstream gradient, in place."""
+    """A loss whose gradients exist: the backward pass hands them out, times its upstream gradient."""
 
     @staticmethod
     def forward(ctx, hidden, weight, bias, value, made, scale):
@@ -164,12 +168,30 @@ class HandOut(torch.autograd.Function):
         return results + (None,) * 3
 
 
-def _times(made, scale, upstream, *_operands):
-    """Gradients that were made for an upstream gradient of 1; or for scale, which then is the only one accepted."""
-    factor = upstream
+def _times(made, scale, upstream, *operands):
+    """Gradients that were made for an upstream gradient of 1; or for scale, which then is the only one accepted. Takes
+    them out of the list, smallest first, so that what it holds is freed."""
+    factor, results = upstream, [None] * 3
     if scale is not None:
         factor = torch.ones_like(upstream).masked_fill(~((upstream - scale).abs() <= 1e-6 * abs(scale)), float("nan"))
-    return tuple(None if gradient is None else gradient.mul_(factor) for gradient in made)
+    given = [place for place in range(3) if made[place] is not None]
+    for place in sorted(given, key=lambda place: made[place].numel()):
+        gradient, made[place] = made[place], None
+        results[place] = _product(gradient, factor.reshape(1), operands[place].dtype)
+        del gradient
+    return tuple(results)
+
+
+BLOCK_ELEMENTS = 16 << 20  # of a gradient that torch may widen at a time, as it does on a CPU
+
+
+def _product(gradient, factor, dtype):
+    """gradient · factor (1) float32, formed in float32 and rounded once to dtype; in place if that is gradient's."""
+    out = gradient if gradient.dtype is dtype else torch.empty_like(gradient, dtype=dtype)
+    rows = max(1, BLOCK_ELEMENTS // (gradient.numel() // gradient.shape[0]))
+    for part, into in zip(gradient.split(rows), out.split(rows)):
+        torch.mul(part, factor, out=into)  # a factor without dimensions CUDA would round to 16 bits first
+    return out
 
 
 # ---- over log-probabilities: rules of whole sequences, and where no step is ----

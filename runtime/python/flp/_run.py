@@ -5,6 +5,7 @@ Invariants: operands arrive checked (_check.py) and two-dimensional; every pass 
 stream-ordered allocators may reuse the workspace as soon as the call returns; nothing here synchronises.
 """
 import contextlib
+import copy
 import ctypes
 
 import torch
@@ -69,14 +70,15 @@ def key_of(ops, settings, grads, keep=False, program=None):
     if program is not None:
         entropy = step_entropy(settings, grads, program)
     vocab, hidden = ops.weight.shape
-    wide = settings.wide_grad_hidden and grads & _c.GRAD_HIDDEN and element_bytes < 4
+    wide = [_c.DTYPE_FP32 if grads & bit and settings.wide_grads & bit and element_bytes < 4 else 0
+            for bit in GRAD_FIELDS]
     return _plans.Spec(
         device_of(ops.hidden), settings.chunk_rows if grads else 0, TO_C[ops.hidden.dtype], vocab, hidden,
         TO_C[ops.target.dtype], entropy, grads, has_bias=int(ops.bias is not None), softcap=settings.softcap,
-        per_row_temperature=int(ops.temperature_rows is not None), grad_hidden_dtype=_c.DTYPE_FP32 if wide else 0,
-        grad_weight_dtype=0 if accumulate is None else _c.DTYPE_FP32,
+        per_row_temperature=int(ops.temperature_rows is not None), grad_hidden_dtype=wide[0],
+        grad_weight_dtype=wide[1] if accumulate is None else _c.DTYPE_FP32,
         accumulate_grad_weight=int(accumulate is not None), alignment=_check.alignment_of(element_bytes, *places),
-        keep=int(keep), loss=b"" if program is None else program.data)
+        keep=int(keep), grad_bias_dtype=wide[2], loss=b"" if program is None else program.data)
 
 
 def step_entropy(settings, grads, program):
@@ -274,14 +276,15 @@ def backward(ops, settings, grads, stats, grad_logprob, grad_entropy, kept=None)
 
 def _new_gradients(ops, settings, grads):
     """Memory of grad_hidden, grad_weight (settings.accumulate where that is given) and grad_bias, as grads asks."""
-    hidden_dtype = torch.float32 if settings.wide_grad_hidden else ops.hidden.dtype
-    grad_hidden = torch.empty(ops.hidden.shape, dtype=hidden_dtype, device=ops.hidden.device) \
-        if grads & _c.GRAD_HIDDEN else None
-    grad_weight = None
-    if grads & _c.GRAD_WEIGHT:
-        grad_weight = settings.accumulate if settings.accumulate is not None else torch.empty(
-            ops.weight.shape, dtype=ops.weight.dtype, device=ops.weight.device)
-    return grad_hidden, grad_weight, torch.empty_like(ops.bias) if grads & _c.GRAD_BIAS else None
+    def new(operand, bit):
+        if not grads & bit:
+            return None
+        dtype = torch.float32 if settings.wide_grads & bit else operand.dtype
+        return torch.empty(operand.shape, dtype=dtype, device=operand.device)
+
+    grad_weight = settings.accumulate if grads & _c.GRAD_WEIGHT else None
+    return (new(ops.hidden, _c.GRAD_HIDDEN), new(ops.weight, _c.GRAD_WEIGHT) if grad_weight is None else grad_weight,
+            new(ops.bias, _c.GRAD_BIAS))
 
 
 def _gradient_fields(made):
@@ -321,6 +324,15 @@ class Step:
     """What a step gave: loss (N), logprob (N), entropy (N) or None, metrics (metrics of the program, N), gradients."""
 
     __slots__ = ("loss", "logprob", "entropy", "metrics", "gradients")
+
+
+def settings_of_step(ops, settings, grads):
+    """The Settings of a step. Its gradients wait for an upstream factor, unless the caller's buffer had to know it: fp16,
+    which loses what is above 65504 or below 6e-8 before that factor comes, waits as float32."""
+    own = copy.copy(settings)
+    if ops.hidden.dtype is torch.float16 and settings.accumulate is None:
+        own.wide_grads = grads
+    return own
 
 
 @outside_graphs

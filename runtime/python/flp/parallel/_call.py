@@ -92,6 +92,7 @@ class Call:
     def _summed(self, ops, grads, pieces):
         """The gradients of several chunks; those of weight and bias are added up in float32."""
         settings = copy.copy(self.settings)
+        settings.wide_grads |= _c.GRAD_BIAS
         grad_hidden = torch.empty_like(ops.hidden) if grads & _c.GRAD_HIDDEN else None
         sum_weight = sum_bias = None
         if grads & _c.GRAD_WEIGHT and settings.accumulate is None:
@@ -101,7 +102,7 @@ class Call:
             if dh is not None:
                 grad_hidden[part] = dh
             if db is not None:
-                sum_bias = db.float() if sum_bias is None else sum_bias + db
+                sum_bias = db if sum_bias is None else sum_bias + db
             del piece, dh  # before the next but one is gathered
         return grad_hidden, *(None if total is None else total.to(ops.weight.dtype) for total in (sum_weight, sum_bias))
 

@@ -4,7 +4,7 @@ import functools
 
 import torch
 
-from .. import _accumulate, _check, _logprob, _run, _transforms
+from .. import _accumulate, _c, _check, _logprob, _run, _transforms
 from .._compile import outside_graphs
 from . import _call, _group, _merge, _weights
 
@@ -79,7 +79,7 @@ def linear_logprob(hidden, weight_shard, target, bias_shard=None, *, group=None,
             names=("weight_shard", "bias_shard"))
         settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
         settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, local_weight, tensors)
-        settings.wide_grad_hidden = call.reduce_dtype is torch.float32
+        settings.wide_grads = _c.GRAD_HIDDEN if call.reduce_dtype is torch.float32 else 0
         place = _weights.place_of(weight_shard, local_weight.shape[0], weight.place or given, call.group)
         settings.offset, settings.valid, settings.total = place
         call.settings, call.empty = settings, place.valid == 0
