@@ -140,7 +140,7 @@ typedef struct flp_spec {
   flp_entropy entropy;
   uint32_t grads;                 /* needs-grad mask: FLP_GRAD_*; 0 scores only */
   int32_t has_bias;               /* 0 or 1 */
-  float softcap;                  /* c > 0, or 0 for none */
+  float softcap;                  /* c > 0, a normal number, or 0 for none */
   int32_t per_row_temperature;    /* 0: flp_args.temperature; 1: flp_args.temperature_rows */
   flp_dtype grad_hidden_dtype;    /* 0 means dtype; else dtype or FP32 */
   flp_dtype grad_weight_dtype;    /* 0 means dtype; else dtype or FP32 */
@@ -316,8 +316,8 @@ typedef struct flp_args {
   const void *bias;              /* (V) dtype, iff spec.has_bias */
   const void *target;            /* (N) target_dtype; global vocabulary ids */
   const float *temperature_rows; /* (N), iff spec.per_row_temperature; values > 0 */
-  float temperature;             /* T > 0, finite */
-  float scale;                   /* a, finite */
+  float temperature;             /* T > 0, a normal number, as c/T or a/T is */
+  float scale;                   /* a: 0, or a normal number, as a/c is with softcap */
   int64_t ignore_index;          /* rows with this target: logprob 0, entropy 0, no gradient, no matrix work */
   const int32_t *rows;           /* (row_count) ids of the only rows to compute, as a set; NULL: all */
   int64_t row_count;
@@ -449,7 +449,7 @@ typedef struct flp_select_args {
   const void *scores; /* z (N,V) dtype */
   int64_t scores_stride;
   const void *target;   /* (N,K) target_dtype */
-  double temperature;   /* T > 0, log2(e)/T a normal number of fp32 */
+  double temperature;   /* T > 0, T and log2(e)/T normal numbers of fp32 */
   int64_t ignore_index; /* targets that give 0 and no gradient; rows of nothing else are not read */
 
   /* numbers: outputs of FORWARD, each may be NULL; BACKWARD reads logprob and stats */

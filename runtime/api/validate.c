@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "runtime/api/op.h"
+#include "runtime/base/number.h"
 #include "runtime/base/quantity.h"
 #include "runtime/base/status.h"
 #include "runtime/base/structs.h"
@@ -67,8 +68,8 @@ static flp_status check_wishes(const flp_spec *spec) {
   FLP_TRY(check_range("spec.per_row_temperature", spec->per_row_temperature, 0, 1));
   FLP_TRY(check_range("spec.accumulate_grad_weight", spec->accumulate_grad_weight, 0, 1));
   FLP_TRY(check_range("spec.reserved", spec->reserved, 0, 0));
-  if (!(spec->softcap >= 0) || !isfinite(spec->softcap))
-    return flp_fail(FLP_ERROR_ARGUMENT, "spec.softcap is %g (accepted: a finite number > 0, or 0 for none)",
+  if (!(spec->softcap >= 0) || !flp_number_fits((double)spec->softcap))
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.softcap is %g (accepted: " FLP_NUMBER_RANGE ", or 0 for none)",
                     (double)spec->softcap);
   if ((spec->grads & FLP_GRAD_BIAS) && !spec->has_bias)
     return flp_fail(FLP_ERROR_ARGUMENT, "spec.grads has FLP_GRAD_BIAS, but spec.has_bias is 0 (accepted: 1)");

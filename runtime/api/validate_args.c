@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "runtime/api/validate.h"
+#include "runtime/base/number.h"
 #include "runtime/base/status.h"
 #include "runtime/base/structs.h"
 #include "runtime/kernel/kernel.h"
@@ -78,22 +79,39 @@ static flp_status check_shard(const flp_spec *spec, flp_args *args) {
   return FLP_OK;
 }
 
+/* What kernels make of scale and softcap: the factor inside tanh, which they double, and with the temperature the one
+ * that gives log2 units. A scale of 0 makes all scores equal. */
+static flp_status check_products(const flp_spec *spec, const flp_args *args) {
+  double scale = fabs((double)args->scale), cap = (double)spec->softcap;
+  if (cap > 0 && !(flp_number_fits(scale / cap) && flp_number_fits(2 * scale / cap)))
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "args.scale is %g while spec.softcap is %g (accepted: 0, or scales for which 2·scale/softcap is a "
+                    "normal number of fp32)",
+                    (double)args->scale, cap);
+  double top = cap > 0 ? cap : scale;
+  const char *unit = cap > 0 ? "softcap" : "scale";
+  if (spec->per_row_temperature && !flp_number_fits(top * M_LOG2E))
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "%s.%s is %g (accepted: values for which %s·log2(e) is a normal number of fp32)",
+                    cap > 0 ? "spec" : "args", unit, cap > 0 ? cap : (double)args->scale, unit);
+  if (!spec->per_row_temperature && !flp_number_fits(top * M_LOG2E / (double)args->temperature))
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "args.temperature is %g (accepted: values for which %s/T·log2(e) is a normal number of fp32)",
+                    (double)args->temperature, unit);
+  return FLP_OK;
+}
+
 static flp_status check_scales(const flp_spec *spec, const flp_args *args) {
-  if (!isfinite(args->scale))
-    return flp_fail(FLP_ERROR_ARGUMENT, "args.scale is %g (accepted: finite numbers)", (double)args->scale);
+  if (!flp_number_fits((double)args->scale))
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.scale is %g (accepted: 0, or magnitudes from " FLP_NUMBER_RANGE ")",
+                    (double)args->scale);
   const char *because = spec->per_row_temperature ? "spec.per_row_temperature is 1" : "spec.per_row_temperature is 0";
   presence wanted = !spec->per_row_temperature ? MUST_NOT : args->n > 0 ? MUST : MAY;
   FLP_TRY(check_pointer("temperature_rows", args->temperature_rows, wanted, because, sizeof(float)));
-  if (spec->per_row_temperature) return FLP_OK;
-  if (!(args->temperature > 0) || !isfinite(args->temperature))
-    return flp_fail(FLP_ERROR_ARGUMENT, "args.temperature is %g (accepted: finite numbers > 0)",
+  if (!spec->per_row_temperature && !flp_number_is_positive((double)args->temperature))
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.temperature is %g (accepted: " FLP_NUMBER_RANGE ")",
                     (double)args->temperature);
-  double top = spec->softcap > 0 ? (double)spec->softcap : fabs((double)args->scale);
-  if (!isfinite((float)(top * M_LOG2E / (double)args->temperature)))
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "args.temperature is %g (accepted: values for which %s/T·log2(e) is finite in fp32)",
-                    (double)args->temperature, spec->softcap > 0 ? "softcap" : "scale");
-  return FLP_OK;
+  return check_products(spec, args);
 }
 
 static flp_status check_rows(const flp_spec *spec, const flp_args *args) {

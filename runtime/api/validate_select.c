@@ -7,6 +7,7 @@
 
 #include "runtime/api/op.h"
 #include "runtime/api/validate.h"
+#include "runtime/base/number.h"
 #include "runtime/base/status.h"
 #include "runtime/base/structs.h"
 #include "runtime/kernel/kernel.h"
@@ -49,9 +50,9 @@ static flp_status check_numbers(const flp_select_args *args) {
     return flp_fail(FLP_ERROR_ARGUMENT, "args.n is %" PRId64 " (accepted: 0 to %d)", args->n, FLP_COUNT_MAX);
   if (args->k < 1 || args->k > FLP_COUNT_MAX)
     return flp_fail(FLP_ERROR_ARGUMENT, "args.k is %" PRId64 " (accepted: 1 to %d)", args->k, FLP_COUNT_MAX);
-  if (!(args->temperature > 0) || !isnormal((float)(M_LOG2E / args->temperature)))
+  if (!flp_number_is_positive(args->temperature) || !flp_number_fits(M_LOG2E / args->temperature))
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "args.temperature is %g (accepted: numbers > 0 for which log2(e)/T is normal in fp32)",
+                    "args.temperature is %g (accepted: " FLP_NUMBER_RANGE ", log2(e)/T a normal number of fp32)",
                     args->temperature);
   return FLP_OK;
 }

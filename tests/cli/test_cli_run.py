@@ -1,4 +1,5 @@
 """flpgen run: values against numpy in fp64, files that do not fit, files that are hostile."""
+import itertools
 import json
 import os
 import pty
@@ -220,6 +221,12 @@ def test_arguments_that_do_not_fit(tmp_path):
     assert message("--demo") == f"--input: '{source}' is not accepted with --demo, which makes its own data"
     for number in ("inf", "-inf", "nan"):
         assert message(f"--temperature={number}") == f"--temperature: expected a finite number, got '{number}'"
+    for option, number in itertools.product(("--temperature", "--softcap"), ("0", "-1", "1e-50", "1e-40", "1e39")):
+        assert message(f"{option}={number}") == f"{option}: expected a number from 1.18e-38 to 3.4e38, got '{number}'"
+    for number in ("-1e-50", "1e39"):
+        assert message(f"--scale={number}") == f"--scale: expected 0 or a magnitude from 1.18e-38 to 3.4e38, got '{number}'"
+    assert message("--softcap=1e30", "--scale=1e-20").startswith("args.scale is 1e-20 while spec.softcap is 1e+30 (")
+    assert message("--temperature=1e30", "--scale=1e-20").startswith("args.temperature is 1e+30 (accepted: values for ")
     for option, value in (("--rows", 3), ("--vocab", 9), ("--dtype", "fp16"), ("--seed", 2)):
         assert message(option, value) == f"{option}: is accepted with --demo only; tensors have their own"
     done = flpgen("run")

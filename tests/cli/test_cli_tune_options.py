@@ -169,8 +169,10 @@ def test_presets_of_a_file(tmp_path):
     ("hidden", 513, "preset two: "),
     ("source", None, "preset 1: source is missing"),
     ("softcap", "30", "preset 1: softcap is no number"),
-    ("softcap", -1, "preset 1: softcap is not above 0"),
-    ("scale", 0, "preset 1: scale is not above 0"),
+    ("softcap", -1, "preset 1: softcap is not from 1.18e-38 to 3.4e38"),
+    ("softcap", 1e-46, "preset 1: softcap is not from 1.18e-38 to 3.4e38"),
+    ("scale", 0, "preset 1: scale is not from 1.18e-38 to 3.4e38"),
+    ("scale", 1e39, "preset 1: scale is not from 1.18e-38 to 3.4e38"),
     ("bias", 1, "preset 1: bias is neither true nor false"),
     ("soft_cap", 30, "preset 1: soft_cap is not known"),
 ])

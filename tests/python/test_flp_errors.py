@@ -87,11 +87,44 @@ def test_a_number_that_no_float_holds(good):
     refused(ValueError, "scale is %d (accepted: a finite number)" % 10**400, *good, scale=10**400)
 
 
-@pytest.mark.parametrize("value, word", [(0.0, "0"), (-2, "-2"), (math.nan, "-?nan"), (math.inf, "inf"), (1e-46, "0"),
+@pytest.mark.parametrize("value, word", [(0.0, "0.0"), (-2, "-2.0"), (math.nan, "nan"), (math.inf, "inf"),
+                                         (1e-46, "1e-46"), (1e-40, "1e-40"), (3.41e38, "3.41e+38"),
                                          pytest.param(10**400, "inf", id="no float")])
-def test_scalar_temperature(good, value, word):
-    with pytest.raises(flp.ArgumentError, match=r"^args\.temperature is %s \(accepted: finite numbers > 0\)$" % word):
-        flp.linear_logprob(*good, temperature=value)
+def test_scalar_temperature(good, engine, value, word):
+    refused(flp.ArgumentError, "temperature is %s (accepted: 1.18e-38 to 3.4e38)" % word, *good, temperature=value)
+
+
+@pytest.mark.parametrize("field", ["softcap", "scale"])
+@pytest.mark.parametrize("value", [1e-46, 1e-300, 1e-40, 3.41e38, 1e300])
+def test_a_number_that_float32_does_not_hold(good, engine, field, value):
+    """In a C struct it would be 0, which means no softcap, or infinite."""
+    refused(ValueError, "%s is %s (accepted: 0, or magnitudes from 1.18e-38 to 3.4e38)" % (field, value), *good,
+            **{field: value})
+
+
+@pytest.mark.parametrize("given, field, words", [
+    (dict(scale=1e30, temperature=1e-10), "temperature is 1e-10", "scale/T·log2(e) is a normal number of float32"),
+    (dict(scale=-1e-10, temperature=1e30), "temperature is 1e+30", "scale/T·log2(e) is a normal number of float32"),
+    (dict(softcap=1e30, temperature=1e-10), "temperature is 1e-10", "softcap/T·log2(e) is a normal number of float32"),
+    (dict(softcap=1e-20, temperature=1e20), "temperature is 1e+20", "softcap/T·log2(e) is a normal number of float32"),
+    (dict(softcap=1e-20, scale=1e20), "scale is 1e+20 while softcap is 1e-20", "2·scale/softcap is a normal number of"),
+    (dict(softcap=1e20, scale=-1e-20), "scale is -1e-20 while softcap is 1e+20", "2·scale/softcap is a normal number of")])
+def test_products_that_float32_does_not_hold(good, engine, given, field, words):
+    with pytest.raises(ValueError) as caught:
+        flp.linear_logprob(*good, **given)
+    assert str(caught.value).startswith(field + " (accepted: ") and words in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [dict(scale=0), dict(scale=0, softcap=1e-30, temperature=1e-4), dict(softcap=2e-37),
+                                   dict(scale=1e30, temperature=1e30), dict(scale=2.0**-120, temperature=2.0**-120)])
+def test_numbers_at_the_ends_of_float32(good, engine, given):
+    """As float64 has it; and every rung, libflp's own checks among them, takes what is accepted here."""
+    hidden, weight, target = good
+    softcap, temperature = given.get("softcap"), given.get("temperature", 1.0)
+    z = given.get("scale", 1.0) * (hidden.double() @ weight.double().t())
+    z = (z if softcap is None else softcap * torch.tanh(z / softcap)) / temperature
+    want = torch.log_softmax(z, -1).gather(-1, target[:, None].long())[:, 0]
+    assert torch.allclose(flp.linear_logprob(*good, **given).double(), want, rtol=1e-4, atol=1e-4)
 
 
 def test_temperature_tensor(good):

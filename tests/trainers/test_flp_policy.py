@@ -427,6 +427,13 @@ def test_a_step_is_explained():
     ({"grad_scale": 2.0}, "grad_scale is given without grad_weight_accumulate"),
     ({"grad_weight_accumulate": torch.zeros(V, D), "grad_scale": 0}, "grad_scale is 0 (accepted: a number above 0)"),
     ({"grad_weight_accumulate": torch.zeros(2, D)}, "grad_weight_accumulate is of shape (2, 16)"),
+    *(({**given, name: value}, "%s is %s (accepted: 0, or magnitudes from 1.18e-38 to 3.4e38)" % (name, value))
+      for value in (1e-46, 1e39) for name, given in (
+          ("softcap", {}), ("scale", {}), ("beta", {"ref_logprob": torch.zeros(B, T)}), ("entropy_weight", {}),
+          ("length", {"rule": "dr_grpo"}), ("total", {}), ("grad_scale", {"grad_weight_accumulate": torch.zeros(V, D)}))),
+    ({"clip": (0.2, 1e-46)}, "clip[1] is 1e-46 (accepted: 0, or"),
+    ({"temperature": 1e-46}, "temperature is 1e-46 (accepted: 1.18e-38 to 3.4e38)"),
+    ({"rule": "dr_grpo", "length": 1e38, "total": 30}, "length · total is 3e+39 (accepted: 0, or"),
 ])
 def test_bad_input_is_named(change, words):
     batch = Batch()

@@ -64,9 +64,9 @@ static flp_status parse_value(int key, const char *text, check_args *args) {
     case KEY_ROWS:
       return cli_parse_integer("--rows", text, 0, INT32_MAX / 2, &args->given.n);
     case KEY_TEMPERATURE:
-      return cli_parse_number("--temperature", text, &args->given.temperature);
+      return cli_parse_positive("--temperature", text, &args->given.temperature);
     case KEY_SCALE:
-      return cli_parse_number("--scale", text, &args->given.scale);
+      return cli_parse_fp32("--scale", text, &args->given.scale);
     case KEY_RUNG:
       return cli_parse_rung("--rung", text, &args->how.rung);
     case KEY_BUDGET:

@@ -76,7 +76,7 @@ static flp_status choose_sizes(const run_args *args, run_problem *problem) {
     FLP_TRY(cli_parse_integer("--hidden", args->source[RUN_HIDDEN], 8, FLP_HIDDEN_MAX, &spec->hidden));
   if (args->dtype || model.dtype) spec->dtype = args->dtype ? args->dtype : model.dtype;
   if (args->source[RUN_TEMPERATURE])
-    FLP_TRY(cli_parse_number("--temperature", args->source[RUN_TEMPERATURE], &problem->temperature));
+    FLP_TRY(cli_parse_positive("--temperature", args->source[RUN_TEMPERATURE], &problem->temperature));
   problem->n = args->rows;
   problem->rank = 1;
   problem->shape[0] = args->rows;

@@ -244,7 +244,7 @@ flp_status run_problem_load(run_args *args, run_problem *out) {
   if (args->demo_option)
     return flp_fail(FLP_ERROR_ARGUMENT, "%s: is accepted with --demo only; tensors have their own", args->demo_option);
   flp_status status = run_problem_loss(args, out);
-  if (status == FLP_OK && scalar) status = cli_parse_number("--temperature", temperature, &out->temperature);
+  if (status == FLP_OK && scalar) status = cli_parse_positive("--temperature", temperature, &out->temperature);
   for (int i = 0; status == FLP_OK && i < RUN_OPERANDS; i++)
     if (i != RUN_TEMPERATURE || !scalar) status = find_operand(out, args, (run_operand)i, &in[i]);
   if (status == FLP_OK) status = check_all(out, in);

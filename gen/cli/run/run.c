@@ -89,11 +89,9 @@ static const struct argp_option options[] = {
 
 static flp_status parse_softcap(const char *text, run_args *args) {
   double value = 0;
-  FLP_TRY(cli_parse_number("--softcap", text, &value));
+  FLP_TRY(cli_parse_positive("--softcap", text, &value));
   args->softcap = (float)value;
   args->has_softcap = 1;
-  if (!(args->softcap > 0) || value > 3e38)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--softcap: expected a finite number > 0, got '%s'", text);
   return FLP_OK;
 }
 
@@ -133,7 +131,7 @@ static flp_status parse_word(int key, const char *text, run_args *args) {
   switch (key) {
     case KEY_SCALE:
       args->has_scale = 1;
-      return cli_parse_number("--scale", text, &args->scale);
+      return cli_parse_fp32("--scale", text, &args->scale);
     case KEY_SOFTCAP:
       return parse_softcap(text, args);
     case KEY_GRAD:

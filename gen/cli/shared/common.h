@@ -83,8 +83,10 @@ enum { CLI_KEY_FIRST = 0x1000, CLI_KEY_SPEC = 0x2000 };
 
 /* Parse one value of a field; the whole text must be used. error: ARGUMENT */
 flp_status cli_parse_integer(const char *field, const char *text, int64_t least, int64_t most, int64_t *out);
-flp_status cli_parse_number(const char *field, const char *text, double *out);  /* finite */
-flp_status cli_parse_bytes(const char *field, const char *text, uint64_t *out); /* > 0; as flp_bytes_parse */
+flp_status cli_parse_number(const char *field, const char *text, double *out);   /* finite */
+flp_status cli_parse_fp32(const char *field, const char *text, double *out);     /* 0, or normal in fp32 */
+flp_status cli_parse_positive(const char *field, const char *text, double *out); /* above 0, normal in fp32 */
+flp_status cli_parse_bytes(const char *field, const char *text, uint64_t *out);  /* > 0; as flp_bytes_parse */
 /* Of --mode: auto, which is 0, or a name or letter of a backward pass or step. */
 flp_status cli_parse_mode(const char *text, flp_mode *out);
 /* One of the modes whose bits (1 << mode; 1 for auto) are in accepted. */

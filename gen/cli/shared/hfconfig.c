@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "gen/cli/shared/common.h"
+#include "runtime/base/number.h"
 #include "runtime/base/status.h"
 
 enum { CONFIG_BYTES_MAX = 16 << 20 };
@@ -103,7 +104,9 @@ static flp_status read_scale(const config *file, double *out) {
   FLP_TRY(read_number(file, "logits_scaling", 1, &divisor));
   FLP_TRY(read_number(file, "logit_scale", 1, out));
   *out /= divisor;
-  return FLP_OK;
+  if (flp_number_fits(*out)) return FLP_OK;
+  return flp_fail(FLP_ERROR_CORRUPT, "%s: logit_scale / logits_scaling is %g, not from " FLP_NUMBER_RANGE, file->path,
+                  *out);
 }
 
 flp_status cli_hfconfig_read(const char *path, cli_hfconfig *out) {

@@ -6,6 +6,7 @@
 
 #include "gen/cli/shared/common.h"
 #include "runtime/base/names.h"
+#include "runtime/base/number.h"
 
 #define DTYPE(value, word, bytes) {word, FLP_DTYPE_##value},
 #define ENTROPY(value, word) {word, FLP_ENTROPY_##value},
@@ -32,6 +33,18 @@ flp_status cli_parse_number(const char *field, const char *text, double *out) {
     return flp_fail(FLP_ERROR_ARGUMENT, "%s: expected a finite number, got '%s'", field, text);
   *out = value;
   return FLP_OK;
+}
+
+flp_status cli_parse_fp32(const char *field, const char *text, double *out) {
+  FLP_TRY(cli_parse_number(field, text, out));
+  if (flp_number_fits(*out)) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s: expected 0 or a magnitude from " FLP_NUMBER_RANGE ", got '%s'", field, text);
+}
+
+flp_status cli_parse_positive(const char *field, const char *text, double *out) {
+  FLP_TRY(cli_parse_number(field, text, out));
+  if (flp_number_is_positive(*out)) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s: expected a number from " FLP_NUMBER_RANGE ", got '%s'", field, text);
 }
 
 flp_status cli_parse_bytes(const char *field, const char *text, uint64_t *out) {

@@ -68,9 +68,7 @@ static const struct argp_option options[] = {
 
 static flp_status parse_softcap(const char *text, cli_spec_args *args) {
   double value = 0;
-  FLP_TRY(cli_parse_number("--softcap", text, &value));
-  if (!(value > 0) || !((float)value > 0) || (float)value > 3e38f)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--softcap: expected a finite number > 0, got '%s'", text);
+  FLP_TRY(cli_parse_positive("--softcap", text, &value));
   args->spec.softcap = (float)value;
   args->has_softcap = 1;
   return FLP_OK;

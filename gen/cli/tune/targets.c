@@ -7,12 +7,13 @@
 #include "gen/cli/kernels/kernels.h"
 #include "gen/cli/tune/targets.h"
 #include "runtime/api/validate.h"
+#include "runtime/base/number.h"
 
 enum { PRESETS_BYTES_MAX = 1 << 20, TARGETS_MOST = 1024 };
 
 /* ---- the preset file ---- */
 
-/* Fields of a preset. Numbers are at least `least`. */
+/* Fields of a preset. Whole numbers are at least `least`. */
 static const struct {
   const char *name;
   json_type type;
@@ -35,7 +36,7 @@ static const char *wrong_value(size_t f, const json_t *value) {
       return json_integer_value(value) < (json_int_t)fields[f].least ? "too small" : NULL;
     case JSON_REAL:
       if (!json_is_number(value)) return "no number";
-      return json_number_value(value) > fields[f].least ? NULL : "not above 0";
+      return flp_number_is_positive(json_number_value(value)) ? NULL : "not from " FLP_NUMBER_RANGE;
     default:
       return json_is_boolean(value) ? NULL : "neither true nor false";
   }

@@ -1,15 +1,16 @@
 """The checks that stand before every tensor call, and the shapes, strides and alignments that libflp gets.
 
 Invariants: a failure names the field, its value and what is accepted; nothing here reads a value from a device, so
-nothing synchronises; what libflp itself checks (hidden and vocab sizes, temperatures, budgets) is left to it, so that
-every surface words it alike.
+nothing synchronises; what libflp itself checks (hidden and vocab sizes, budgets) is left to it, so that every surface
+words it alike. Numbers are checked here as kernels get them, in float32, by the rule of libflp (runtime/base/number.h):
+what float32 does not hold must not reach a C struct, where it is 0 or infinite.
 """
 import math
 import numbers
 
 import torch
 
-from . import _c
+from . import _c, errors
 from ._compile import is_tracing
 
 DTYPES = {torch.bfloat16: _c.DTYPE_BF16, torch.float16: _c.DTYPE_FP16, torch.float32: _c.DTYPE_FP32}
@@ -18,6 +19,10 @@ ACCEPTED_DTYPES = "torch.bfloat16, torch.float16, torch.float32"
 ACCEPTED_TARGETS = "torch.int32, torch.int64"
 INT32_MAX = 2**31 - 1
 VOCAB_MAX = 2**30  # as libflp has it
+LOG2E = math.log2(math.e)
+# float32's least normal number, and the least that it rounds to infinity; both are named in messages by ACCEPTED_RANGE.
+FLOAT32_LEAST, FLOAT32_BEYOND = 2.0**-126, 2.0**128 - 2.0**103
+ACCEPTED_RANGE = "1.18e-38 to 3.4e38"
 
 
 class Settings:
@@ -37,6 +42,7 @@ class Settings:
         self.budget = budget_of(budget)
         self.entropy = bool(entropy)
         self.chunk_rows = _count_of("chunk_rows", chunk_rows, "row")
+        scales_of(self.temperature, self.softcap, self.scale)
         self.accumulate = None
         self.offset = self.valid = self.total = 0
         self.wide_grads = 0
@@ -48,11 +54,37 @@ def refuse(kind, field, value, accepted):
 
 
 def number_of(field, value):
+    """A number that float32 holds: 0 or a normal one."""
+    number = double_of(field, value)
+    if not fits(number):
+        refuse(ValueError, field, value, "0, or magnitudes from " + ACCEPTED_RANGE)
+    return number
+
+
+def double_of(field, value):
+    """A number for what takes float64."""
     if not isinstance(value, numbers.Real):
         refuse(TypeError, field, "of type " + type(value).__name__, "a finite number")
     if not math.isfinite(_float_of(value)):
         refuse(ValueError, field, value, "a finite number")
     return float(value)
+
+
+def fits(number):
+    """Whether float32 holds a number as 0 or as a normal one."""
+    return number == 0 or FLOAT32_LEAST <= abs(number) < FLOAT32_BEYOND
+
+
+def scales_of(temperature, softcap, scale):
+    """Checks a temperature, and what kernels make of it with softcap (0: none) and scale. As check_scales of libflp."""
+    if not (temperature > 0 and fits(temperature)):
+        refuse(errors.ArgumentError, "temperature", temperature, ACCEPTED_RANGE)
+    if softcap and not (fits(scale / softcap) and fits(2 * scale / softcap)):
+        refuse(ValueError, "scale", "%s while softcap is %s" % (scale, softcap),
+               "0, or scales for which 2·scale/softcap is a normal number of float32")
+    if not fits((softcap or scale) * LOG2E / temperature):
+        refuse(errors.ArgumentError, "temperature", temperature, "values for which %s/T·log2(e) is a normal number of "
+               "float32" % ("softcap" if softcap else "scale"))
 
 
 def _float_of(number):

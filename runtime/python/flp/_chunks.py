@@ -33,8 +33,6 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     lead, flat, weight, bias, ids, scalar, temperature_rows, _ = _logprob.prepare(hidden, weight, target, bias,
                                                                                   temperature, None)
     settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy, chunk_rows)
-    if not 0 < scalar < math.inf:
-        _check.refuse(ValueError, "temperature", scalar, "finite numbers > 0")
     if _plans.in_force().strict:
         _refuse_bad(ids, temperature_rows, settings.ignore_index, weight.shape[0])
     grads = _logprob.needed_grads(flat, weight, bias) != 0

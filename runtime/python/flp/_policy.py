@@ -263,7 +263,7 @@ def _only(rule, field, value, accepted):
 def _parameters_of(parameters, program):
     for name, value in parameters.items():
         losses.one_of("parameters", name, program.parameters)
-        _check.number_of("parameters[%r]" % name, value)
+        _check.double_of("parameters[%r]" % name, value)
     return dict(parameters)
 
 

@@ -24,9 +24,8 @@ class Settings:
     __slots__ = ("temperature", "ignore_index", "entropy", "in_place", "out_dtype")
 
     def __init__(self, temperature, ignore_index, entropy, in_place, out_dtype):
-        self.temperature = _check.number_of("temperature", temperature)
-        if not 0 < self.temperature < math.inf:
-            _check.refuse(ValueError, "temperature", temperature, "a finite number above 0")
+        self.temperature = _check.double_of("temperature", temperature)
+        _check.scales_of(self.temperature, 0, 1)
         self.ignore_index = NEVER if ignore_index is None else _check.integer_of("ignore_index", ignore_index)
         self.entropy, self.in_place, self.out_dtype = bool(entropy), bool(in_place), out_dtype
 

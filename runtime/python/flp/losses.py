@@ -59,7 +59,10 @@ def _of_sequences(mask, length, total):
 
 
 def _of_length(mask, length, total):
-    return mask / ((mask.shape[0] if total is None else total) * length)
+    divisor = (mask.shape[0] if total is None else total) * length
+    if not isinstance(divisor, torch.Tensor):
+        _check.number_of("length · " + ("sequences" if total is None else "total"), divisor)
+    return mask / divisor
 
 
 AVERAGES = {"tokens": _of_tokens, "sequences": _of_sequences, "length": _of_length}

@@ -89,9 +89,10 @@ Test(validate, spec_wishes) {
   REFUSE_SPEC(spec.reserved = 1, "spec.reserved is 1 (accepted: 0 to 0)");
   REFUSE_SPEC(spec.accumulate_grad_weight = 1,
               "spec.accumulate_grad_weight is 1, but spec.grad_weight_dtype is 0 (accepted: FP32 3)");
-  REFUSE_SPEC(spec.softcap = -1, "spec.softcap is -1 (accepted: a finite number > 0, or 0 for none)");
-  REFUSE_SPEC(spec.softcap = NAN, "spec.softcap is nan (accepted: a finite number > 0, or 0 for none)");
-  REFUSE_SPEC(spec.softcap = INFINITY, "spec.softcap is inf (accepted: a finite number > 0, or 0 for none)");
+  REFUSE_SPEC(spec.softcap = -1, "spec.softcap is -1 (accepted: 1.18e-38 to 3.4e38, or 0 for none)");
+  REFUSE_SPEC(spec.softcap = NAN, "spec.softcap is nan (accepted: 1.18e-38 to 3.4e38, or 0 for none)");
+  REFUSE_SPEC(spec.softcap = 1e-40f, "spec.softcap is 9.99995e-41 (accepted: 1.18e-38 to 3.4e38, or 0 for none)");
+  REFUSE_SPEC(spec.softcap = INFINITY, "spec.softcap is inf (accepted: 1.18e-38 to 3.4e38, or 0 for none)");
 }
 
 /* ---- options ---- */
@@ -381,18 +382,39 @@ Test(validate, args_alignment_and_strides) {
 }
 
 Test(validate, args_scales) {
-  REFUSE(FORWARD, args.scale = NAN, "args.scale is nan (accepted: finite numbers)");
-  REFUSE(FORWARD, args.scale = INFINITY, "args.scale is inf (accepted: finite numbers)");
-  REFUSE(FORWARD, args.temperature = 0, "args.temperature is 0 (accepted: finite numbers > 0)");
-  REFUSE(BACKWARD, args.temperature = -1, "args.temperature is -1 (accepted: finite numbers > 0)");
-  REFUSE(COMBINE, args.temperature = NAN, "args.temperature is nan (accepted: finite numbers > 0)");
-  REFUSE(FORWARD, args.temperature = INFINITY, "args.temperature is inf (accepted: finite numbers > 0)");
-  REFUSE(FORWARD, args.temperature = 1e-40f,
-         "args.temperature is 9.99995e-41 (accepted: values for which scale/T·log2(e) is finite in fp32)");
+  REFUSE(FORWARD, args.scale = NAN, "args.scale is nan (accepted: 0, or magnitudes from 1.18e-38 to 3.4e38)");
+  REFUSE(FORWARD, args.scale = INFINITY, "args.scale is inf (accepted: 0, or magnitudes from 1.18e-38 to 3.4e38)");
+  REFUSE(COMBINE, args.scale = -1e-40f,
+         "args.scale is -9.99995e-41 (accepted: 0, or magnitudes from 1.18e-38 to 3.4e38)");
+  REFUSE(FORWARD, args.temperature = 0, "args.temperature is 0 (accepted: 1.18e-38 to 3.4e38)");
+  REFUSE(BACKWARD, args.temperature = -1, "args.temperature is -1 (accepted: 1.18e-38 to 3.4e38)");
+  REFUSE(COMBINE, args.temperature = NAN, "args.temperature is nan (accepted: 1.18e-38 to 3.4e38)");
+  REFUSE(FORWARD, args.temperature = INFINITY, "args.temperature is inf (accepted: 1.18e-38 to 3.4e38)");
+  REFUSE(FORWARD, args.temperature = 1e-40f, "args.temperature is 9.99995e-41 (accepted: 1.18e-38 to 3.4e38)");
   REFUSE(FORWARD, args.temperature_rows = AT(20), "args.temperature_rows is given, but spec.per_row_temperature is 0");
   REFUSE(FORWARD, spec.per_row_temperature = 1, "args.temperature_rows is NULL, but spec.per_row_temperature is 1");
   ACCEPT(FORWARD, (spec.per_row_temperature = 1, args.temperature_rows = AT(20), args.temperature = 0));
   ACCEPT(FORWARD, (args.temperature = 1e-3f, args.scale = -2));
+}
+
+#define NORMAL(product) " (accepted: values for which " product "·log2(e) is a normal number of fp32)"
+#define INSIDE " (accepted: 0, or scales for which 2·scale/softcap is a normal number of fp32)"
+
+/* What kernels make of numbers that are fine alone is neither infinite nor flushed to 0. */
+Test(validate, args_products_of_scales) {
+  REFUSE(FORWARD, (args.temperature = 1e-10f, args.scale = 1e30f), "args.temperature is 1e-10" NORMAL("scale/T"));
+  REFUSE(BACKWARD, (args.temperature = 1e30f, args.scale = -1e-10f), "args.temperature is 1e+30" NORMAL("scale/T"));
+  REFUSE(COMBINE, (spec.softcap = 1e30f, args.temperature = 1e-10f), "args.temperature is 1e-10" NORMAL("softcap/T"));
+  REFUSE(FORWARD, (spec.softcap = 1e-20f, args.temperature = 1e20f), "args.temperature is 1e+20" NORMAL("softcap/T"));
+  REFUSE(FORWARD, (spec.per_row_temperature = 1, args.temperature_rows = AT(20), args.scale = 3e38f),
+         "args.scale is 3e+38" NORMAL("scale"));
+  REFUSE(FORWARD, (spec.per_row_temperature = 1, args.temperature_rows = AT(20), spec.softcap = 3e38f, args.scale = 30),
+         "spec.softcap is 3e+38" NORMAL("softcap"));
+  REFUSE(FORWARD, (spec.softcap = 1e-20f, args.scale = 1e20f), "args.scale is 1e+20 while spec.softcap is 1e-20" INSIDE);
+  REFUSE(FORWARD, (spec.softcap = 1e20f, args.scale = -1e-20f), "args.scale is -1e-20 while spec.softcap is 1e+20" INSIDE);
+  ACCEPT(FORWARD, args.scale = 0);
+  ACCEPT(FORWARD, (spec.softcap = 1e-30f, args.scale = 0, args.temperature = 1e-4f));
+  ACCEPT(FORWARD, (args.scale = 1e30f, args.temperature = 1e30f));
 }
 
 Test(validate, args_rows) {

@@ -96,10 +96,12 @@ Test(select, arguments_of_both_passes) {
   REFUSE_ARGS(FLP_PASS_COMBINE, (void)0, "args.pass is 2 (accepted: FORWARD 1, BACKWARD 3)");
   REFUSE_ARGS(forward, a.n = -1, "args.n is -1 (accepted: 0 to 1073741824)");
   REFUSE_ARGS(forward, a.k = 0, "args.k is 0 (accepted: 1 to 1073741824)");
-  REFUSE_ARGS(forward, a.temperature = 0, "args.temperature is 0 (accepted: numbers > 0");
+  REFUSE_ARGS(forward, a.temperature = 0, "args.temperature is 0 (accepted: 1.18e-38 to 3.4e38, log2(e)/T");
   REFUSE_ARGS(forward, a.temperature = NAN, "args.temperature is nan");
   REFUSE_ARGS(forward, a.temperature = 1e-300, "args.temperature is 1e-300");
   REFUSE_ARGS(forward, a.temperature = 1e39, "args.temperature is 1e+39");
+  REFUSE_ARGS(forward, a.temperature = 3e38, "args.temperature is 3e+38");
+  REFUSE_ARGS(forward, a.temperature = 5e-39, "args.temperature is 5e-39");
   REFUSE_ARGS(forward, a.temperature = INFINITY, "args.temperature is inf");
   REFUSE_ARGS(forward, a.scores = NULL, "args.scores is NULL, but n is 10");
   REFUSE_ARGS(forward, a.target = NULL, "args.target is NULL, but n is 10");
