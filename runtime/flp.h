@@ -315,7 +315,7 @@ typedef struct flp_args {
   int64_t weight_stride;
   const void *bias;              /* (V) dtype, iff spec.has_bias */
   const void *target;            /* (N) target_dtype; global vocabulary ids */
-  const float *temperature_rows; /* (N), iff spec.per_row_temperature; values > 0 */
+  const float *temperature_rows; /* (N), iff spec.per_row_temperature; each as temperature is */
   float temperature;             /* T > 0, a normal number, as c/T or a/T is */
   float scale;                   /* a: 0, or a normal number, as a/c is with softcap */
   int64_t ignore_index;          /* rows with this target: logprob 0, entropy 0, no gradient, no matrix work */
@@ -372,10 +372,9 @@ typedef struct flp_args {
             FLP_SET_(temperature) = 1.0f, FLP_SET_(scale) = 1.0f, FLP_SET_(ignore_index) = -100)
 
 /* Enqueues one pass on args->stream.
- * Rows with an id outside [0, vocab_total) (and not ignore_index), or a temperature that is not > 0 and finite or by
- * which float32 cannot divide scale (softcap), get NaN in every output of their own, contribute nothing to grad_weight
- * and grad_bias, and are counted in the device error word. A NaN or Inf in a hidden row stays in that row (and in
- * grad_weight).
+ * Rows with an id outside [0, vocab_total) (and not ignore_index) or a temperature that is no such number get NaN
+ * in every output of their own, contribute nothing to grad_weight and grad_bias, and are counted in the device error
+ * word. A NaN or Inf in a hidden row stays in that row (and in grad_weight).
  * Scores over T are told apart up to 2^30 in units of ln 2, 7.4e8 nats, where one bit of float32 is 44 nats. A row whose
  * largest score is above that, or not above -2^30 (so a row without a score above -inf), gives NaN, in its gradients
  * and in grad_weight too, and is counted, on every rung. The other scores of a row may be as low as they like.

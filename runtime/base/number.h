@@ -19,4 +19,10 @@ static inline int flp_number_is_positive(double value) {
   return value > 0 && flp_number_fits(value);
 }
 
+/* 1 if kernels can use the temperature of a row. factor: what is divided by it, the softcap or the scale */
+static inline int flp_number_is_temperature(float temperature, double factor) {
+  float unit = (float)(factor * M_LOG2E);
+  return flp_number_is_positive((double)temperature) && (fpclassify(unit) == FP_ZERO || isnormal(unit / temperature));
+}
+
 #endif

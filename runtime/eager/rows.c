@@ -2,6 +2,7 @@
 #include <float.h>
 #include <string.h>
 
+#include "runtime/base/number.h"
 #include "runtime/eager/core.h"
 
 static const double log2_e = 1.4426950408889634074;
@@ -41,11 +42,14 @@ static int is_inactive(const flp_spec *spec, const flp_args *args, int64_t row) 
   return !(args->grad_logprob && args->grad_logprob[row] != 0) && !(entropy && entropy[row] != 0);
 }
 
+static int is_usable(const flp_spec *spec, const flp_args *args, int64_t row) {
+  double factor = (double)(spec->softcap > 0 ? spec->softcap : args->scale);
+  return !spec->per_row_temperature || flp_number_is_temperature(args->temperature_rows[row], factor);
+}
+
 static int is_bad(const flp_spec *spec, const flp_args *args, int64_t row) {
   int64_t id = target_id(spec, args, row);
-  double temperature = temperature_of(spec, args, row);
-  float held = (float)eager_row_scale(spec, args, row).outer; /* as kernels hold it */
-  return id < 0 || id >= args->vocab_total || !(temperature > 0) || !isfinite(temperature) || !isfinite(held);
+  return id < 0 || id >= args->vocab_total || !is_usable(spec, args, row);
 }
 
 static uint8_t class_of(const flp_spec *spec, const flp_args *args, int64_t row) {

@@ -85,7 +85,7 @@ return function(k, spec)
       function() return each(function(j) return k.load(type, ptr, at[j]) end) end)
   end
 
-  -- row_scale of each row, and whether its temperature is one: above 0, finite, and fp32 holds what is divided by it.
+  -- row_scale of each row, and whether its temperature is one: see abi.h.
   local function scales_of(p, at)
     return k.branch(k.is_null(p.temperature),
       function()
@@ -93,11 +93,12 @@ return function(k, spec)
         return {scale = each(function() return p.row_scale end), good = each(function() return yes end)}
       end, function()
         local out = {scale = {}, good = {}}
+        -- Normal numbers alone, as libflp wants them of a scalar; a unit of 0 gives 0. Ordered comparisons: NaN fails.
+        local function is_normal(x) return k.ge(x, 0x1p-126) & k.lt(x, infinity) end
         for j = 1, EACH do
           local temperature = k.load(k.f32, p.temperature, at[j])
           out.scale[j] = p.unit / temperature
-          local held = k.lt(k.abs(out.scale[j]), infinity) -- ordered comparisons: NaN fails
-          out.good[j] = k.gt(temperature, 0.0) & k.lt(temperature, infinity) & held
+          out.good[j] = is_normal(temperature) & (is_normal(k.abs(out.scale[j])) | k.eq(p.unit, 0.0))
         end
         return out
       end)

@@ -81,4 +81,6 @@ def test_the_binding_runs_both_modes(folder, capability):
     assert all(error <= 1.5 * of_r for error, of_r in zip(kept["error"], kept["of_R"])), kept
     assert streamed["mode"] == "stream" and streamed["loss"] < 1e-5
     assert max(streamed["error"] + streamed["buffer"] + streamed["frozen"]) < 5e-3, streamed
+    for case, rows in found["temperatures"].items():
+        assert rows["kernel"] == rows["torch"] and rows["counted"] == sum(rows["kernel"]), (case, rows)
     assert scaled["rung"] in (2, 3) and scaled["dtypes"] == [3, 3, 3] and max(scaled["error"]) < 1e-3, scaled

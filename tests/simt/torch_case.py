@@ -12,7 +12,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "runtime" / "python"))
 import flp  # noqa: E402
-from flp import _c, _phase, _plans, _run  # noqa: E402
+from flp import _c, _check, _phase, _plans, _run  # noqa: E402
 
 B, T, D, V = 2, 24, 40, 1100
 MODE_P = 6
@@ -114,11 +114,34 @@ def scaled(batch):
             "error": relative(got, [*wanted, shares])}
 
 
+# One a row; float32 holds neither the reciprocal of the first four, nor the last, nor 1e-10/1e38, as a normal number.
+TEMPERATURES = [0.0, float("nan"), 1e-45, 1e-40, 1.2e-38, 1e-30, 0.5, 1.0, 1e20, 1e38, 3.4e38, float("inf")]
+
+
+def temperatures(batch):
+    """Rows whose temperature is bad, by scale: by the kernel, by the torch form, and as flp.check() counts them."""
+    n, found = len(TEMPERATURES), {}
+    hidden, target = torch.zeros_like(batch.hidden[0, :n]), batch.target.flatten()[:n]  # scores 0, whatever T is
+    for scale, softcap in ((1.0, None), (-1.0, None), (1e-10, None), (30.0, None), (0.0, None), (1.0, 30.0)):
+        logprob = flp.linear_logprob(hidden, batch.weight.detach(), target, temperature=torch.tensor(TEMPERATURES),
+                                     scale=scale, softcap=softcap)
+        try:
+            flp.check()
+            counted = 0
+        except flp.DataError as error:
+            counted = int(str(error).split(" row")[0].split()[-1])
+        usable = _check.usable(torch.tensor(TEMPERATURES), softcap or 0.0, scale)
+        found["%g %s" % (scale, softcap)] = {"kernel": logprob.isnan().tolist(), "torch": (~usable).tolist(),
+                                             "counted": counted}
+    return found
+
+
 def main():
     pretend()
     with flp.phase("all"):
         batch = Batch()
-        print(json.dumps({"S": saved(batch), "P": streamed(batch), "scaled": scaled(Batch(torch.float16))}))
+        print(json.dumps({"S": saved(batch), "P": streamed(batch), "scaled": scaled(Batch(torch.float16)),
+                          "temperatures": temperatures(batch)}))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
 #include "gen/cli/check/problem.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/half.h"
+#include "runtime/base/number.h"
 #include "runtime/base/process.h"
 #include "runtime/base/status.h"
 #include "runtime/eager/eager.h"
@@ -194,8 +195,9 @@ static uint8_t class_of(const check_problem *problem, int64_t row, int backward)
   if (problem->rows && (c->n - 1 - row) % 3 != 0) return CHECK_LEFT_OUT;
   if (problem->target_id[row] == IGNORE_INDEX) return CHECK_LEFT_OUT;
   if (backward && problem->g[row] == 0 && problem->e[row] == 0) return CHECK_LEFT_OUT;
-  int good = problem->target_id[row] >= 0 && problem->target_id[row] < c->spec.vocab && problem->temperature[row] > 0 &&
-             isfinite(problem->temperature[row]);
+  double factor = c->spec.softcap > 0 ? (double)c->spec.softcap : c->scale;
+  int good = problem->target_id[row] >= 0 && problem->target_id[row] < c->spec.vocab &&
+             flp_number_is_temperature((float)problem->temperature[row], factor);
   return good ? CHECK_ACTIVE : CHECK_BAD;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "gen/cli/call/oracle.h"
+#include "runtime/base/number.h"
 #include "runtime/kernel/kernel.h"
 
 static double temperature_of(const run_problem *problem, int64_t row) {
@@ -18,9 +19,9 @@ static double temperature_of(const run_problem *problem, int64_t row) {
 /* A row that has an answer: neither masked nor bad. */
 static int is_active(const run_problem *problem, int64_t row) {
   int64_t target = run_problem_target(problem, row);
-  double temperature = temperature_of(problem, row);
-  return target != problem->ignore_index && target >= 0 && target < problem->spec.vocab && temperature > 0 &&
-         isfinite(temperature);
+  double factor = problem->spec.softcap > 0 ? (double)problem->spec.softcap : problem->scale;
+  return target != problem->ignore_index && target >= 0 && target < problem->spec.vocab &&
+         flp_number_is_temperature((float)temperature_of(problem, row), factor);
 }
 
 /* The first active row of each eighth of them, and all if there are few. */

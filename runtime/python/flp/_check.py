@@ -107,6 +107,14 @@ def is_integral(field, value):
         refuse(TypeError, field, "of type " + type(value).__name__, "an integer")
 
 
+def usable(temperature_rows, softcap, scale):
+    """Which temperatures of rows, float32, libflp takes: those that scales_of takes of a scalar."""
+    unit = torch.full((), (softcap or scale) * LOG2E, dtype=torch.float32, device=temperature_rows.device)
+    sizes = (unit / temperature_rows).abs()
+    inside = (sizes >= FLOAT32_LEAST) & (sizes < math.inf) | (unit == 0)
+    return (temperature_rows >= FLOAT32_LEAST) & (temperature_rows < math.inf) & inside
+
+
 def integer_of(field, value):
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         refuse(TypeError, field, "of type " + type(value).__name__, "an integer")

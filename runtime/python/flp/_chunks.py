@@ -34,7 +34,7 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
                                                                                   temperature, None)
     settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy, chunk_rows)
     if _plans.in_force().strict:
-        _refuse_bad(ids, temperature_rows, settings.ignore_index, weight.shape[0])
+        _refuse_bad(ids, temperature_rows, settings, weight.shape[0])
     grads = _logprob.needed_grads(flat, weight, bias) != 0
     dtype = torch.float32 if reduce_fp32 else flat.dtype
     rows = settings.chunk_rows or rows_of(settings, weight.shape[0], dtype, flat.dtype, grads)
@@ -61,11 +61,11 @@ def rows_of(settings, vocab, dtype, operand_dtype, grads):
     return rows
 
 
-def _refuse_bad(ids, temperature_rows, ignore_index, vocab):
+def _refuse_bad(ids, temperature_rows, settings, vocab):
     bad = (ids < 0) | (ids >= vocab)
     if temperature_rows is not None:
-        bad |= ~((temperature_rows > 0) & (temperature_rows < math.inf))
-    _eager_torch.refuse_bad(int((bad & (ids != ignore_index)).sum()))
+        bad |= ~_check.usable(temperature_rows, settings.softcap, settings.scale)
+    _eager_torch.refuse_bad(int((bad & (ids != settings.ignore_index)).sum()))
 
 
 def _bytes_of(dtype):
@@ -83,7 +83,7 @@ def _score(hidden, target, temperature, weight, bias, settings, dtype):
             scores = settings.softcap * torch.tanh(scores / settings.softcap)
         known = (target >= 0) & (target < scores.shape[1])
         if temperature is not None:
-            usable = (temperature > 0) & (temperature < math.inf)
+            usable = _check.usable(temperature, settings.softcap, settings.scale)
             known &= usable.squeeze(1)
             scores = scores / torch.where(usable, temperature, torch.ones_like(temperature)).to(dtype)
         elif settings.temperature != 1:

@@ -13,7 +13,7 @@ import math
 
 import torch
 
-from . import _c, errors
+from . import _c, _check, errors
 
 TILE_ROWS, TILE_COLUMNS = 256, 2048
 LOG2E, LN2 = math.log2(math.e), math.log(2)
@@ -49,11 +49,6 @@ def _plain_products(tensor):
             setattr(torch.backends.cuda.matmul, name, before)
 
 
-def _unit_of(settings):
-    """What a temperature divides, in log2 units."""
-    return (settings.softcap if settings.softcap else settings.scale) * LOG2E
-
-
 class _Scores:
     """Tiles of scores of one problem, and what turns products into log2 units."""
 
@@ -61,7 +56,7 @@ class _Scores:
         self.ops, self.settings, self.active = ops, settings, active
         self.depth = ops.hidden.shape[1]
         self.columns = settings.valid or ops.weight.shape[0]
-        unit = _unit_of(settings)
+        unit = (settings.softcap if settings.softcap else settings.scale) * LOG2E
         temperature = settings.temperature if ops.temperature_rows is None else ops.temperature_rows[active]
         self.inverse = torch.ones(active.numel(), dtype=torch.float64, device=active.device) / temperature
         self.row_scale = self.inverse * unit
@@ -122,8 +117,7 @@ def _classify(plan, n, target, temperature_rows, rows, settings, total, upstream
         left_out = left_out | torch.stack([grad == 0 for grad in given]).all(0)
     bad = (target < 0) | (target >= total)
     if temperature_rows is not None:
-        held = (_unit_of(settings) / temperature_rows.double()).float()  # as kernels hold it
-        bad = bad | ~(temperature_rows > 0) | ~torch.isfinite(temperature_rows) | ~torch.isfinite(held)
+        bad = bad | ~_check.usable(temperature_rows, settings.softcap, settings.scale)
     bad = bad & ~left_out
     count_bad(plan, bad.sum() + bad_ids)
     return torch.nonzero(~left_out & ~bad).flatten(), bad

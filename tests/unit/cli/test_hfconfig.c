@@ -94,6 +94,8 @@ Test(hfconfig, malformed) {
        "final_logit_softcapping is not a finite number > 0"},
       {"{\"vocab_size\":8,\"hidden_size\":8,\"final_logit_softcapping\":\"x\"}",
        "final_logit_softcapping is not a finite number > 0"},
+      {"{\"vocab_size\":8,\"hidden_size\":8,\"logit_scale\":1e20,\"logits_scaling\":1e-20}",
+       "logit_scale / logits_scaling is 1e+40, not from 1.18e-38 to 3.4e38"},
       {"{\"vocab_size\":8,\"hidden_size\":8,\"logits_scaling\":0}",
        "logits_scaling is not a finite number other than 0"},
   };

@@ -79,6 +79,35 @@ Test(eager_options, bad_rows_are_nan_and_counted_and_touch_nothing_else) {
   eager_case_destroy(&c);
 }
 
+/* A row's temperature is held to what is accepted of a scalar: it and what kernels make of it are normal numbers. */
+Test(eager_options, temperatures_beyond_fp32_are_bad) {
+  static const float given[8] = {1e-45f, 1e-40f, 1.2e-38f, 4e-38f, 1e-30f, 1e38f, 2e38f, 3.4e38f};
+  static const struct {
+    float scale, softcap;
+    int bad[8];
+  } cases[] = {{1, 0, {1, 1, 0, 0, 0, 0, 1, 1}},      {-1, 0, {1, 1, 0, 0, 0, 0, 1, 1}},
+               {1e-10f, 0, {1, 1, 0, 0, 0, 1, 1, 1}}, {30, 0, {1, 1, 1, 1, 0, 0, 0, 0}},
+               {0, 0, {1, 1, 0, 0, 0, 0, 0, 0}},      {1, 30, {1, 1, 1, 1, 0, 0, 0, 0}},
+               {0, 1e-10f, {1, 1, 0, 0, 0, 1, 1, 1}}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    flp_spec spec = make_spec(FLP_DTYPE_FP32, 50, 8);
+    spec.per_row_temperature = 1;
+    spec.softcap = cases[i].softcap;
+    eager_case c;
+    eager_case_create(&c, &spec, 8, 35);
+    c.args.scale = cases[i].scale;
+    for (int row = 0; row < 8; row++) c.temperature[row] = given[row];
+    eager_case_forward(&c);
+    uint64_t bad = 0;
+    for (int row = 0; row < 8; row++) {
+      bad += (uint64_t)cases[i].bad[row];
+      cr_expect_eq(!!isnan(c.logprob[row]), cases[i].bad[row], "case %zu, T %g", i, (double)given[row]);
+    }
+    cr_expect_eq(c.bad_rows, bad);
+    eager_case_destroy(&c);
+  }
+}
+
 Test(eager_options, a_row_list_is_a_set) {
   flp_spec spec = make_spec(FLP_DTYPE_FP32, 50, 8);
   eager_case c;
