@@ -1,8 +1,7 @@
 /* fuzz_container.c: any bytes as a file of the cache, an entry and machine code, as they are and with the checksum made
  * right: refused with a reason, or read and written back as the same bytes.
  *
- * Build: clang -fsanitize=fuzzer,address,undefined; tests/unit/store/test_mutation.c runs the same function in every
- * test. */
+ * tests/unit/store/test_mutation.c runs the same function over mutations of samples. */
 #include <sodium.h>
 #include <stddef.h>
 #include <stdint.h>

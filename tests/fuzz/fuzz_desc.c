@@ -1,6 +1,6 @@
 /* fuzz_desc.c: any bytes as a descriptor: refused with a reason, or read and written back as the same bytes.
  *
- * Build: clang -fsanitize=fuzzer,address,undefined; tests/unit/store/test_mutation.c runs the same function in every test. */
+ * tests/unit/store/test_mutation.c runs the same function over mutations of samples. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

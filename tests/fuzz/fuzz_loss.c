@@ -1,7 +1,7 @@
 /* fuzz_loss.c: any bytes as a loss program: refused with a reason, or read, written back as the same bytes, evaluated,
  * and added to itself.
  *
- * Build: clang -fsanitize=fuzzer,address,undefined; tests/unit/store/test_mutation.c runs the same function in every test. */
+ * tests/unit/store/test_mutation.c runs the same function over mutations of samples. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

@@ -1,8 +1,7 @@
 /* fuzz_pack.c: any bytes as a pack, as they are and with the digest made right: refused with a reason, or every entry
  * of it is found, and verifying ends in one of the promised ways.
  *
- * Build: clang -fsanitize=fuzzer,address,undefined; tests/unit/pack/test_pack_mutation.c runs the same function in every
- * test. */
+ * tests/unit/pack/test_pack_mutation.c runs the same function over mutations of samples. */
 #include <sodium.h>
 #include <stddef.h>
 #include <stdint.h>
