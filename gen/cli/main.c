@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "gen/cli/shared/common.h"
+#include "gen/cli/shared/json_out.h"
 #include "gen/cli/verbs.h"
 
 static const struct {
@@ -79,6 +80,7 @@ int main(int argc, char **argv) {
   argp_err_exit_status = CLI_EXIT_USAGE;
   argp_program_version = "flpgen " FLP_VERSION_STRING;
   cli_log_start();
+  cli_json_start();
   if (argc < 2) {
     print_help(stderr);
     return CLI_EXIT_USAGE;

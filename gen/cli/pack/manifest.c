@@ -102,7 +102,10 @@ flp_status cli_pack_manifest(const cli_pack_items *items, const char *name, char
   json_t *document = finish(&s, items->count ? items->items[0].desc.sources : flp_sources_hash(), name);
   *out = document ? json_dumps(document, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
   json_decref(document);
-  return *out ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of memory for a manifest");
+  if (*out && cli_json_is_whole()) return FLP_OK;
+  free(*out);
+  *out = NULL;
+  return flp_fail(FLP_ERROR_MEMORY, "out of memory for a manifest");
 }
 
 /* ---- reading ---- */

@@ -2,14 +2,34 @@
 #include "gen/cli/shared/json_out.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/status.h"
 
+static atomic_int lacks_memory;
+
+static void *allocate(size_t bytes) {
+  void *memory = malloc(bytes);
+  if (!memory) lacks_memory = 1;
+  return memory;
+}
+
+void cli_json_start(void) {
+  json_set_alloc_funcs(allocate, free);
+}
+
+int cli_json_is_whole(void) {
+  return !lacks_memory;
+}
+
 flp_status cli_json_print(json_t *document) {
-  if (!document) return flp_fail(FLP_ERROR_MEMORY, "out of memory while building the JSON document");
+  if (!document || !cli_json_is_whole()) {
+    json_decref(document);
+    return flp_fail(FLP_ERROR_MEMORY, "out of memory while building the JSON document");
+  }
   int failed = json_dumpf(document, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) != 0;
   json_decref(document);
   failed |= fputc('\n', stdout) == EOF;

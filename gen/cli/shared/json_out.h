@@ -7,7 +7,13 @@
 
 #include "runtime/flp.h"
 
-/* Prints a document to stdout, indented, and releases it. NULL (out of memory while building) fails.
+/* jansson drops a part of a document for which there is no memory, and goes on. Called before all else of JSON, this
+ * has such a document noticed. */
+void cli_json_start(void);
+/* 1 if all parts of all documents so far have had their memory. thread: any */
+int cli_json_is_whole(void);
+
+/* Prints a document to stdout, indented, and releases it. NULL, or one that lacks a part, fails.
  * error: MEMORY; IO if stdout cannot be written */
 flp_status cli_json_print(json_t *document);
 

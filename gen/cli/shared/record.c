@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "gen/cli/shared/common.h"
 #include "gen/cli/shared/json_out.h"
 #include "runtime/base/status.h"
 
@@ -52,21 +53,34 @@ static int print(FILE *file, json_t *record) {
   json_t *rows = json_incref(json_object_get(record, "rows"));
   json_object_del(record, "rows");
   char *head = json_dumps(record, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-  if (!head) {
-    json_decref(rows);
-    return -1;
-  }
-  size_t length = strlen(head);
-  fprintf(file, "%.*s", (int)(length - 2), head); /* without "\n}" */
+  int failed = !head;
+  if (head) fprintf(file, "%.*s", (int)(strlen(head) - 2), head); /* without "\n}" */
   free(head);
   fprintf(file, ",\n \"rows\": [");
-  for (size_t i = 0; i < json_array_size(rows); i++) {
+  for (size_t i = 0; i < json_array_size(rows) && !failed; i++) {
     char *row = json_dumps(json_array_get(rows, i), JSON_COMPACT | JSON_REAL_PRECISION(6));
-    fprintf(file, "%s\n  %s", i ? "," : "", row ? row : "null");
+    failed = !row;
+    if (row) fprintf(file, "%s\n  %s", i ? "," : "", row);
     free(row);
   }
   json_decref(rows);
-  return fprintf(file, "\n ]\n}\n") < 0 || ferror(file) ? -1 : 0;
+  return fprintf(file, "\n ]\n}\n") < 0 || failed || ferror(file) ? -1 : 0;
+}
+
+/* The whole record in malloc'ed memory, or NULL if that ran out. */
+static char *text_of(json_t *record, size_t *bytes) {
+  char *text = NULL;
+  FILE *file = open_memstream(&text, bytes);
+  int failed = !file || print(file, record) != 0;
+  if (file && fclose(file) != 0) failed = 1;
+  if (!failed && cli_json_is_whole()) return text;
+  free(text);
+  return NULL;
+}
+
+static flp_status write_standard(const char *text, size_t bytes) {
+  if (fwrite(text, 1, bytes, stdout) == bytes && fflush(stdout) == 0) return FLP_OK;
+  return flp_fail(FLP_ERROR_IO, "standard output: the record cannot be written");
 }
 
 flp_status cli_record_probe(const char *path) {
@@ -82,11 +96,11 @@ flp_status cli_record_probe(const char *path) {
 }
 
 flp_status cli_record_write(json_t *record, const char *path) {
-  if (!record) return flp_fail(FLP_ERROR_MEMORY, "out of memory while building the record");
-  int is_standard = strcmp(path, "-") == 0;
-  FILE *file = is_standard ? stdout : fopen(path, "w");
-  int failed = !file || print(file, record) != 0;
-  if (file && (is_standard ? fflush(file) : fclose(file)) != 0) failed = 1;
+  size_t bytes = 0;
+  char *text = record ? text_of(record, &bytes) : NULL;
   json_decref(record);
-  return failed ? flp_fail(FLP_ERROR_IO, "%s: the record cannot be written", path) : FLP_OK;
+  if (!text) return flp_fail(FLP_ERROR_MEMORY, "out of memory while building the record");
+  flp_status status = strcmp(path, "-") == 0 ? write_standard(text, bytes) : cli_write_file(path, text, bytes);
+  free(text);
+  return status;
 }
