@@ -117,7 +117,10 @@ static int list_folder(const char *folder, const char *prefix, int depth, name_l
   DIR *dir = n > 0 && (size_t)n < sizeof path && depth <= FOLDERS_DEEP_MAX ? opendir(path) : NULL;
   if (!dir) return 0;
   int good = 1;
-  for (struct dirent *e = readdir(dir); e && good; e = readdir(dir)) {
+  for (struct dirent *e; good;) {
+    errno = 0; /* at its end readdir leaves it as it is */
+    e = readdir(dir);
+    if (!e) break;
     char name[NAME_MAX_BYTES];
     struct stat info;
     if (e->d_name[0] == '.') continue;
@@ -132,6 +135,7 @@ static int list_folder(const char *folder, const char *prefix, int depth, name_l
       if (good) memcpy(list->names[list->count++], name, sizeof name);
     }
   }
+  good = good && !errno;
   closedir(dir);
   return good;
 }

@@ -3,8 +3,10 @@
  * Invariants: files that a running writer may need stay: temporary files and locks are removed only if their time is
  * over an hour from now, before or after (a clock may have been set back), and a lock only while holding it; removing
  * an entry is always safe, since readers hold it open or compile it anew. */
+#include <errno.h>
 #include <fcntl.h>
 #include <sodium.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -18,6 +20,7 @@ enum { STALE_SECONDS = 3600 };
 typedef struct sweep {
   int directory;
   uint64_t files, bytes; /* removed */
+  char failure[256];     /* the first file that stays though it was to go, and why */
 } sweep;
 
 typedef struct survivor {
@@ -26,8 +29,17 @@ typedef struct survivor {
   struct timespec modified;
 } survivor;
 
+/* Another process may have been faster, which is no failure. */
+static void note_failure(sweep *s, const char *action, const char *name) {
+  if (errno == ENOENT || s->failure[0]) return;
+  snprintf(s->failure, sizeof s->failure, "%s: cannot %s: %s", name, action, strerror(errno));
+}
+
 static void remove_file(sweep *s, const char *name, const struct stat *stat) {
-  if (unlinkat(s->directory, name, 0) != 0) return;
+  if (unlinkat(s->directory, name, 0) != 0) {
+    note_failure(s, "remove", name);
+    return;
+  }
   s->files++;
   s->bytes += (uint64_t)stat->st_size;
 }
@@ -75,7 +87,10 @@ static int is_current(int directory, const char *name, store_file_kind kind) {
 /* Removes one file if it is rubbish; an entry or cubin that stays is written to *kept. Returns 1 for such a file. */
 static int sweep_file(sweep *s, const char *name, time_t now, survivor *kept) {
   struct stat stat;
-  if (fstatat(s->directory, name, &stat, AT_SYMLINK_NOFOLLOW) != 0) return 0;
+  if (fstatat(s->directory, name, &stat, AT_SYMLINK_NOFOLLOW) != 0) {
+    note_failure(s, "stat", name);
+    return 0;
+  }
   int stale = llabs((long long)now - (long long)stat.st_mtim.tv_sec) > STALE_SECONDS;
   store_file_kind kind = store_file_classify(name);
   switch (kind) {
@@ -138,7 +153,7 @@ static flp_status sweep_directory(sweep *s, uint64_t keep_bytes) {
 flp_status flp_store_collect(flp_store *store, uint64_t keep_bytes, uint64_t *removed_files, uint64_t *removed_bytes) {
   *removed_files = *removed_bytes = 0;
   if (!store->writable) return flp_fail(FLP_ERROR_IO, "no writable kernel cache is set");
-  sweep s = {-1, 0, 0};
+  sweep s = {.directory = -1};
   int absent;
   flp_status status = store_file_open_directory(store->writable, 1, 0, &s.directory, &absent);
   if (status != FLP_OK) {
@@ -150,6 +165,7 @@ flp_status flp_store_collect(flp_store *store, uint64_t keep_bytes, uint64_t *re
   close(s.directory);
   *removed_files = s.files;
   *removed_bytes = s.bytes;
+  if (status == FLP_OK && s.failure[0]) status = flp_fail(FLP_ERROR_IO, "%s: %s", store->writable, s.failure);
   if (status == FLP_OK) flp_detail_clear();
   return status;
 }

@@ -249,9 +249,11 @@ flp_status store_file_list(int directory, char ***names, size_t *count) {
     return status;
   }
   flp_status status = FLP_OK;
-  for (struct dirent *entry; status == FLP_OK && (entry = readdir(stream)) != NULL;)
+  errno = 0; /* at its end readdir leaves it as it is */
+  for (struct dirent *entry; status == FLP_OK && (entry = readdir(stream)) != NULL; errno = 0)
     if (store_file_classify(entry->d_name) != STORE_FILE_OTHER && append_name(names, count, entry->d_name) != 0)
       status = flp_fail(FLP_ERROR_MEMORY, "no memory for the names of %zu cache files", *count);
+  if (status == FLP_OK && errno) status = flp_fail(FLP_ERROR_IO, "cache directory: %s", strerror(errno));
   closedir(stream);
   if (status != FLP_OK) {
     store_file_free_names(*names, *count);

@@ -70,7 +70,7 @@ flp_status flp_store_each_key(flp_store *store, flp_store_key_fn visit, void *co
 
 /* Deletes, in the writable directory, quarantined files, temporary files and locks older than an hour, entries of
  * other source hashes, and then the oldest entries until at most keep_bytes are left (UINT64_MAX: keep all).
- * Reports the number and bytes of removed files. */
+ * Reports the number and bytes of removed files. error: IO naming the first file that stays against that */
 flp_status flp_store_collect(flp_store *store, uint64_t keep_bytes, uint64_t *removed_files, uint64_t *removed_bytes);
 
 #endif
