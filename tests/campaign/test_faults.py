@@ -1,0 +1,71 @@
+"""Calls that fail once under every verb: a sample of them here, all in the long form. faults.py has what must hold."""
+import random
+
+import pytest
+
+from faults import CASES, FLPGEN, SHIM, Bench, Tally, calls_of, try_calls
+
+pytestmark = pytest.mark.skipif(not (FLPGEN.exists() and SHIM.exists()),
+                                reason="flpgen or the failing calls were not built")
+
+# Those that make kernels or open all libraries take half a second a try.
+SLOW = {name for name in CASES if name.endswith("_cuda")} | {"gen", "gen_cache", "explain", "pack_build", "pack_sign",
+                                                             "report", "tune", "doctor"}
+LEFT_OUT = {"gen_cache", "run_cuda", "explain_cuda", "doctor_cuda", "pack_sign"}  # of the short form: a verb once
+SHORT, LONG, LONG_SLOW = 4, 200, 60  # calls of a kind
+SHORT_SLOW = 4  # tries in all
+
+
+def campaign(name, folder, most, tries=None):
+    bench = Bench(name, folder)
+    calls = calls_of(bench, most, random.Random(1))
+    calls = random.Random(1).sample(calls, tries) if tries else calls
+    tally = try_calls(bench, calls, Tally())
+    print(f"{name}: {tally.text()}")
+    assert sum(tally.tries.values()) == len(calls) > 0
+    assert tally.wrong == []
+
+
+@pytest.mark.parametrize("name", sorted(CASES.keys() - LEFT_OUT))
+def test_some_calls_fail(name, tmp_path):
+    campaign(name, tmp_path, SHORT, SHORT_SLOW if name in SLOW else None)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_every_call_fails(name, tmp_path):
+    campaign(name, tmp_path, LONG_SLOW if name in SLOW else LONG)
+
+
+# ---- what campaigns have found ----
+
+def failed(name, kind, call, folder):
+    ended, wrong = Bench(name, folder).fail(kind, call)
+    assert wrong == ""
+    return ended
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+@pytest.mark.parametrize("name", ["cache_verify", "cache_ls", "cache_gc"])
+def test_a_directory_that_cannot_be_read_is_not_an_empty_one(name, call, tmp_path):
+    """Calls 1 to 3 that read are those of the cache's names, its end among them."""
+    ended = failed(name, "read", call, tmp_path)
+    assert ended.code == 4 and "cache directory: Input/output error" in ended.err
+
+
+@pytest.mark.parametrize("kind, call, said", [("unlink", 1, "cannot remove: Permission denied"),
+                                              ("unlink", 2, "cannot remove: Permission denied"),
+                                              ("stat", 2, "cannot stat: Permission denied")])
+def test_gc_names_a_file_that_stays(kind, call, said, tmp_path):
+    ended = failed("cache_gc", kind, call, tmp_path)
+    assert ended.code == 4 and ".flpk: " + said in ended.err
+
+
+def test_a_record_is_whole_or_not_there(tmp_path):
+    """Whichever write or allocation fails: no JSON with a part of the rows, nor with a null in place of one."""
+    bench = Bench("check", tmp_path)
+    last = bench.counts["malloc"]
+    calls = [("fwrite", call) for call in range(1, bench.counts["fwrite"] + 1, 2)]
+    calls += [("malloc", call) for call in range(last - 400, last + 1, 13)]
+    tally = try_calls(bench, calls, Tally())
+    assert tally.wrong == [] and tally.tries["refused"] >= 8
