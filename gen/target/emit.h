@@ -5,6 +5,7 @@
 #include "gen/gen.h"
 #include "gen/lang/state.h"
 
+/* error: MEMORY if the process may not have what a generation takes */
 flp_status gen_emit_open(gen_state *g);
 void gen_emit_close(gen_state *g);
 /* Verifies, optimises and emits; fills ptx and, if asked for, the IR before and after the passes. */

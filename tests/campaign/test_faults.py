@@ -1,9 +1,11 @@
 """Calls that fail once under every verb: a sample of them here, all in the long form. faults.py has what must hold."""
 import random
+import resource
+import subprocess
 
 import pytest
 
-from faults import CASES, FLPGEN, SHIM, Bench, Tally, calls_of, try_calls
+from faults import CASES, FLPGEN, SHIM, SM80, Bench, Tally, calls_of, clean_environment, try_calls
 
 pytestmark = pytest.mark.skipif(not (FLPGEN.exists() and SHIM.exists()),
                                 reason="flpgen or the failing calls were not built")
@@ -69,3 +71,16 @@ def test_a_record_is_whole_or_not_there(tmp_path):
     calls += [("malloc", call) for call in range(last - 400, last + 1, 13)]
     tally = try_calls(bench, calls, Tally())
     assert tally.wrong == [] and tally.tries["refused"] >= 8
+
+
+def test_a_limit_of_memory_is_met_before_llvm_is(tmp_path):
+    """LLVM would end the process. Below the first limits the loader says that it cannot map the libraries."""
+    codes = {}
+    for megabytes in (40, 70, 90, 110, 400):
+        done = subprocess.run([FLPGEN, "gen", *SM80, "--out", tmp_path / "k"], capture_output=True, text=True,
+                              env=clean_environment(tmp_path), preexec_fn=lambda: resource.setrlimit(
+                                  resource.RLIMIT_AS, (megabytes << 20, megabytes << 20)))
+        codes[megabytes] = done.returncode
+        assert done.returncode in (0, 3, 127), (megabytes, done.returncode, done.stderr)
+        assert done.returncode == 0 or "out of memory" in done.stderr or "shared object" in done.stderr
+    assert codes[40] != 0 and codes[400] == 0 and 3 in codes.values(), codes

@@ -53,6 +53,7 @@ static long fails_at;
 static int fails_kind, fails_errno;
 static char counts_path[4096];
 static atomic_int is_on;
+static _Thread_local int is_resolving; /* what dlsym asks for is not the command's */
 
 __attribute__((constructor)) static void start(void) {
   const char *text = getenv("FAKE_FAILURES"), *counts = getenv("FAKE_FAILURES_COUNTS");
@@ -79,7 +80,7 @@ __attribute__((destructor)) static void report(void) {
 
 /* Counts a call. Returns 1 if it is to fail. */
 static int fails(int kind) {
-  if (!is_on) return 0;
+  if (!is_on || is_resolving) return 0;
   if (atomic_fetch_add(&calls[kind], 1) + 1 != fails_at || kind != fails_kind) return 0;
   errno = fails_errno;
   return 1;
@@ -92,7 +93,9 @@ static int stream_fails(int kind, FILE *file) {
 }
 
 static void *next(const char *name) {
+  is_resolving = 1;
   void *found = dlsym(RTLD_NEXT, name);
+  is_resolving = 0;
   if (!found) abort();
   return found;
 }
