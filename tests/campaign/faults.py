@@ -100,7 +100,7 @@ def clean_environment(folder):
 
 
 class Tensors:
-    """What a file of fp32 tensors says. Without memory or threads for OpenBLAS another product rounds in another way."""
+    """What a file of fp32 tensors says. Without memory for OpenBLAS another product rounds in another way."""
 
     def __init__(self, content):
         start = 8 + struct.unpack("<Q", content[:8])[0]
@@ -239,7 +239,7 @@ class Bench:
         return ended, wrong
 
     def is_of_others(self, ended):
-        """Whether LLVM, the loader or the stand-in for libcuda has ended the process, which the stand-in does mutely."""
+        """Whether LLVM, the loader or, mutely, the stand-in for libcuda has ended the process."""
         stand_in = "FAKE_CUDA" in self.case.environment and ended.code == -signal.SIGABRT and not ended.err
         return stand_in or OF_OTHERS.search(ended.err)
 

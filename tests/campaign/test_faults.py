@@ -73,6 +73,14 @@ def test_a_record_is_whole_or_not_there(tmp_path):
     assert tally.wrong == [] and tally.tries["refused"] >= 8
 
 
+def test_tensors_are_written_whole_or_not_at_all(tmp_path):
+    """Every allocation of the header's text among them: a name that is missing in it made a file that nobody reads."""
+    bench = Bench("run", tmp_path)
+    last = bench.counts["malloc"]
+    tally = try_calls(bench, [("malloc", call) for call in range(last - 50, last + 1)], Tally())
+    assert tally.wrong == [] and tally.tries["refused"] >= 8
+
+
 def test_a_limit_of_memory_is_met_before_llvm_is(tmp_path):
     """LLVM would end the process. Below the first limits the loader says that it cannot map the libraries."""
     codes = {}

@@ -101,12 +101,9 @@ static flp_status write_text(const cli_kernel *kernel, const char *directory, co
 
 static flp_status write_descriptor(const cli_kernel *kernel, const char *directory) {
   json_t *document = cli_desc_json(&kernel->result.desc);
-  char *text = document ? json_dumps(document, JSON_INDENT(2)) : NULL;
+  char *text = cli_json_dump(document, JSON_INDENT(2));
   json_decref(document);
-  if (!text || !cli_json_is_whole()) {
-    free(text);
-    return flp_fail(FLP_ERROR_MEMORY, "%s: out of memory", directory);
-  }
+  if (!text) return flp_fail(FLP_ERROR_MEMORY, "%s: out of memory", directory);
   size_t length = strlen(text);
   text[length] = '\n'; /* in place of the final 0; write_text takes a length */
   flp_status status = write_text(kernel, directory, "json", text, length + 1);

@@ -100,12 +100,9 @@ flp_status cli_pack_manifest(const cli_pack_items *items, const char *name, char
     for (uint32_t j = 0; j < item->cubin_count; j++) add_cubin(&s, item->cubins[j].capability, item->cubins[j].driver);
   }
   json_t *document = finish(&s, items->count ? items->items[0].desc.sources : flp_sources_hash(), name);
-  *out = document ? json_dumps(document, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+  *out = cli_json_dump(document, JSON_COMPACT | JSON_SORT_KEYS);
   json_decref(document);
-  if (*out && cli_json_is_whole()) return FLP_OK;
-  free(*out);
-  *out = NULL;
-  return flp_fail(FLP_ERROR_MEMORY, "out of memory for a manifest");
+  return *out ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of memory for a manifest");
 }
 
 /* ---- reading ---- */

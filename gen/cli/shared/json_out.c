@@ -21,17 +21,19 @@ void cli_json_start(void) {
   json_set_alloc_funcs(allocate, free);
 }
 
-int cli_json_is_whole(void) {
-  return !lacks_memory;
+char *cli_json_dump(const json_t *document, size_t flags) {
+  char *text = document ? json_dumps(document, flags) : NULL;
+  if (!lacks_memory) return text;
+  free(text);
+  return NULL;
 }
 
 flp_status cli_json_print(json_t *document) {
-  if (!document || !cli_json_is_whole()) {
-    json_decref(document);
-    return flp_fail(FLP_ERROR_MEMORY, "out of memory while building the JSON document");
-  }
-  int failed = json_dumpf(document, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) != 0;
+  char *text = cli_json_dump(document, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
   json_decref(document);
+  if (!text) return flp_fail(FLP_ERROR_MEMORY, "out of memory while building the JSON document");
+  int failed = fputs(text, stdout) == EOF;
+  free(text);
   failed |= fputc('\n', stdout) == EOF;
   failed |= fflush(stdout) != 0;
   return failed ? flp_fail(FLP_ERROR_IO, "stdout: cannot write the JSON document") : FLP_OK;

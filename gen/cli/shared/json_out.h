@@ -7,11 +7,11 @@
 
 #include "runtime/flp.h"
 
-/* jansson drops a part of a document for which there is no memory, and goes on. Called before all else of JSON, this
- * has such a document noticed. */
+/* jansson drops a part of a document for which there is no memory, and goes on: a member, the name of one. Called
+ * before all else of JSON, this has such a document noticed. */
 void cli_json_start(void);
-/* 1 if all parts of all documents so far have had their memory. thread: any */
-int cli_json_is_whole(void);
+/* json_dumps; NULL as well if any part of any document so far has not had its memory. thread: any */
+char *cli_json_dump(const json_t *document, size_t flags);
 
 /* Prints a document to stdout, indented, and releases it. NULL, or one that lacks a part, fails.
  * error: MEMORY; IO if stdout cannot be written */

@@ -52,13 +52,13 @@ json_t *cli_record_create(const char *gpu, int cuda_version, const char *command
 static int print(FILE *file, json_t *record) {
   json_t *rows = json_incref(json_object_get(record, "rows"));
   json_object_del(record, "rows");
-  char *head = json_dumps(record, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+  char *head = cli_json_dump(record, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
   int failed = !head;
   if (head) fprintf(file, "%.*s", (int)(strlen(head) - 2), head); /* without "\n}" */
   free(head);
   fprintf(file, ",\n \"rows\": [");
   for (size_t i = 0; i < json_array_size(rows) && !failed; i++) {
-    char *row = json_dumps(json_array_get(rows, i), JSON_COMPACT | JSON_REAL_PRECISION(6));
+    char *row = cli_json_dump(json_array_get(rows, i), JSON_COMPACT | JSON_REAL_PRECISION(6));
     failed = !row;
     if (row) fprintf(file, "%s\n  %s", i ? "," : "", row);
     free(row);
@@ -73,7 +73,7 @@ static char *text_of(json_t *record, size_t *bytes) {
   FILE *file = open_memstream(&text, bytes);
   int failed = !file || print(file, record) != 0;
   if (file && fclose(file) != 0) failed = 1;
-  if (!failed && cli_json_is_whole()) return text;
+  if (!failed) return text;
   free(text);
   return NULL;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "gen/cli/shared/common.h"
+#include "gen/cli/shared/json_out.h"
 #include "gen/cli/tensors/internal.h"
 #include "runtime/base/status.h"
 
@@ -45,7 +46,7 @@ static flp_status make_header(const char *path, const cli_tensor *tensors, size_
       status = fail_memory(path);
     offset += tensors[i].bytes;
   }
-  char *text = status == FLP_OK ? json_dumps(header, JSON_COMPACT) : NULL;
+  char *text = status == FLP_OK ? cli_json_dump(header, JSON_COMPACT) : NULL;
   if (status == FLP_OK && !text) status = fail_memory(path);
   json_decref(header);
   if (status != FLP_OK) return status;
