@@ -173,13 +173,15 @@ static void log_and_arena(draw *d, atomic_long *messages) {
 
 /* ---- on the stand-in for libcuda ---- */
 
-static flp_plan *make_device_plan(int64_t vocab) {
+/* cache_dir: NULL for the one that all share, "" for kernels that live in memory. */
+static flp_plan *make_device_plan(int64_t vocab, const char *cache_dir) {
   flp_spec spec = FLP_SPEC_INIT;
   flp_options options = FLP_OPTIONS_INIT;
   flp_plan *plan;
   spec.vocab = vocab;
   spec.hidden = D;
   options.rung = FLP_RUNG_JIT;
+  options.cache_dir = cache_dir;
   EXPECT(flp_plan_create(&spec, &options, &plan) == FLP_OK);
   return plan;
 }
@@ -208,7 +210,7 @@ static void own_device_plan(draw *d) {
   char id[17];
   flp_arena *arena;
   void *memory;
-  flp_plan *plan = make_device_plan(1000 + 8 * draw_below(d, 3));
+  flp_plan *plan = make_device_plan(1000 + 8 * draw_below(d, 3), draw_one_in(d, 2) ? "" : NULL);
   EXPECT(flp_plan_get_id(plan, id) == FLP_OK);
   launch(plan);
   EXPECT(flp_arena_create(0, &arena) == FLP_OK);
@@ -232,11 +234,21 @@ static void child(void) {
   _exit(0);
 }
 
+/* The sanitizers' allocators keep their locks over a fork: there a fork waits until no thread is in a round. */
+static pthread_rwlock_t round_lock = PTHREAD_RWLOCK_INITIALIZER;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+static const int forks_wait = 1;
+#else
+static const int forks_wait = 0;
+#endif
+
 static void fork_once(void) {
   int status;
+  if (forks_wait) pthread_rwlock_wrlock(&round_lock);
   pid_t pid = fork();
-  EXPECT(pid >= 0);
   if (pid == 0) child();
+  if (forks_wait) pthread_rwlock_unlock(&round_lock);
+  EXPECT(pid > 0);
   EXPECT(waitpid(pid, &status, 0) == pid && status == 0);
   atomic_fetch_add(&forks_done, 1);
 }
@@ -248,12 +260,14 @@ static void *thread(void *argument) {
   draw d = draw_start(seed, number);
   static atomic_long messages; /* what a callback has counted outlives the thread */
   for (unsigned long long round = 0; round < rounds; round++) {
+    if (forks_wait) pthread_rwlock_rdlock(&round_lock);
     expect_the_same(shared[draw_below(&d, SHARED)]);
     own_plan(&d);
     refused_spec(&d);
     log_and_arena(&d, &messages);
     launch(shared_device);
     own_device_plan(&d);
+    if (forks_wait) pthread_rwlock_unlock(&round_lock);
     if (number % 16 == 1 && round % 4 == 0) fork_once();
     atomic_fetch_add(&rounds_done, 1);
   }
@@ -325,7 +339,7 @@ int main(int argc, char **argv) {
   fill_operands();
   for (int i = 0; i < SHARED; i++) shared[i] = make_plan(1 + i, 0);
   run(shared[0], &expected);
-  shared_device = make_device_plan(1000);
+  shared_device = make_device_plan(1000, NULL);
   EXPECT(flp_arena_create(FLP_DEVICE_HOST, &shared_arena) == FLP_OK);
   run_all();
   for (int i = 0; i < SHARED; i++) flp_plan_destroy(shared[i]);
