@@ -50,7 +50,7 @@ static void draw_scores(scores *s) {
   s->z = api_block((size_t)(s->n * vocab + 1) * sizeof(double), 0, 0);
   for (int64_t i = 0; i < s->n * vocab; i++)
     s->z[i] = api_store(s->spec->dtype, base, i / vocab * step + i % vocab,
-                        draw_one_in(s->d, 60) ? -INFINITY : size * draw_real(s->d));
+                        i % vocab && draw_one_in(s->d, 60) ? -INFINITY : size * draw_real(s->d));
   s->args.scores = base;
 }
 
