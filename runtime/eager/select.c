@@ -86,9 +86,10 @@ static double top_of(const job *j, const char *row) {
   for (int64_t first = 0; first < j->spec->vocab; first += BLOCK) {
     int64_t count = flp_min(j->spec->vocab - first, BLOCK);
     widen(j->spec, row, first, count, values);
-    for (int64_t i = 0; i < count; i++)
-      if (!(values[i] <= top)) top = values[i]; /* a NaN stays */
-    if (isnan(top)) return top;
+    for (int64_t i = 0; i < count; i++) {
+      if (isnan(values[i])) return values[i];
+      if (values[i] > top) top = values[i];
+    }
   }
   return top;
 }

@@ -20,6 +20,7 @@ sys.path[:0] = [str(TREE / "tests" / "simt"), str(Path(__file__).parent)]
 
 import adversarial_case as cases  # noqa: E402
 import adversarial_truth as truths  # noqa: E402
+from adversarial_select import Select  # noqa: E402
 from adversarial_case import Shape, widened  # noqa: E402
 
 KERNELS = {"sm_80": "8.0", "sm_90a": "9.0"}
@@ -372,11 +373,15 @@ def run_try(library, rung, seed, number, shapes):
         raise Failed(f"{failure}\n  {shape}\n  n {case.n} scale {case.scale} shards {case.shards} valid {case.valid} "
                      f"ignore {case.ignore} {' '.join(case.words)}\n  kinds {this.truth.kind.tolist()}") from None
     library.forget()
+    chosen = Select(library, random, number, Failed)
+    chosen.run()
+    library.forget()
+    this.values += chosen.values
     return this
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Hostile operands beside float64: forward, combine, backward, step.")
+    parser = argparse.ArgumentParser(description="Hostile operands beside float64: forward, combine, backward, step, select.")
     parser.add_argument("--rung", choices=("eager", *KERNELS), default="eager", help="eager, or kernels on the CPU")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tries", type=int, default=200)
