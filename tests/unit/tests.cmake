@@ -5,6 +5,12 @@ file(GLOB tests CONFIGURE_DEPENDS ${unit}/*/test_*.c)
 file(GLOB helpers CONFIGURE_DEPENDS ${unit}/support/*.c)
 file(GLOB fakes CONFIGURE_DEPENDS ${unit}/fakes/*.c)
 
+# Programs of faults/ meet system functions that fail: the linker leads these calls to faults/faults.c.
+set(FLP_FAULTY malloc calloc realloc strdup asprintf aligned_alloc getcwd realpath open openat fdopendir read pread write
+    fsync close mkdir renameat unlinkat getrandom fstat fstatat lstat flock pthread_create sodium_init sched_getaffinity
+    dladdr1 getpwuid_r)
+list(TRANSFORM FLP_FAULTY PREPEND LINKER:--wrap=)
+
 # Tests that need the command's own parts, by name.
 set(CLI_TESTS "^test_(cli|safetensors|hfconfig|oracle|check|bench|measure|gemm|pack|parallel|space|model|search|records|tune)")
 set(FLP_TEST_SCRATCH ${PROJECT_BINARY_DIR}/tests/scratch)
@@ -53,6 +59,10 @@ foreach(source IN LISTS tests)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   if(TARGET flp_test_helpers)
     target_link_libraries(${name} PRIVATE flp_test_helpers)
+  endif()
+  if(source MATCHES "/unit/faults/")
+    target_sources(${name} PRIVATE ${unit}/faults/faults.c)
+    target_link_options(${name} PRIVATE ${FLP_FAULTY})
   endif()
   if(name MATCHES "^test_gen")
     target_link_libraries(${name} PRIVATE flpgen)
