@@ -11,11 +11,14 @@ readonly RUN_PACKAGES=(gcc libc6-dev libstdc++-12-dev cmake ninja-build pkg-conf
 readonly TEST_PACKAGES=(libcriterion-dev libboost-context1.74.0 libopenblas-dev python3 python3-pytest python3-numpy python3-torch python3-venv
   python3-pip python3-setuptools python3-wheel)
 
+readonly COVERAGE_PACKAGES=(clang-19 libclang-rt-19-dev llvm-19)
+
 usage() {
   cat <<'EOF'
 usage: ./setup.sh run    set up, build, then generate the kernels of a 151936 x 4096 bf16 head and score a batch on it
        ./setup.sh test   set up, build, then run the tests (some minutes); tests/README.md says what --all adds
        ./setup.sh test --all   the same with the long campaigns: every test there is
+       ./setup.sh coverage   set up, then measure what the tests run of libflp (tests/coverage)
        ./setup.sh hosts  set up, build, then compare the adapters with the trainers themselves (tests/hosts/README.md)
 
 From a bare Debian 12 machine (root, package registries reachable). What is there already is not installed again.
@@ -154,6 +157,7 @@ main() {
   case "$*" in
     run) packages=("${RUN_PACKAGES[@]}") ;;
     test | hosts) ;;
+    coverage) packages+=("${COVERAGE_PACKAGES[@]}") ;;
     'test --all') export FLP_TEST_LONG=1 ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
@@ -163,6 +167,7 @@ main() {
   case "$1" in
     run) run_job ;;
     test) run_tests ;;
+    coverage) tests/coverage ;;
     hosts) run_hosts ;;
   esac
 }

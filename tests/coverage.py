@@ -7,7 +7,8 @@
 A branch is one way out of one condition: `a && b` has four, as has `a ? b : c` with `d || e` for `a` six. clang reads
 them from the source; gcc's figures are those of the code that it made, where two comparisons may have become one.
 
-tests/coverage.txt has a reason, then the lines that it excuses: a file, then the text of a line. An entry whose text is
+tests/coverage.txt has a reason, then the lines that it excuses: a file, then the text of a line, which stands for all
+that follows it without having run. An entry whose text is
 no line of the file, or whose lines have all run, is an error. So is a line that has not run and has no entry."""
 import argparse
 import json
@@ -80,8 +81,7 @@ class File:
                 self.missed[line].append("never run")
         for (line, where), runs in branches.items():
             if runs == [0, 0]:
-                continue_text = "never asked"
-                self.missed[line].append(f"`{condition(self.text[line - 1], where)}` {continue_text}")
+                self.missed[line].append(f"`{condition(self.text[line - 1], where)}` never asked")
             elif 0 in runs:
                 never = "true" if not runs[0] else "false"
                 self.missed[line].append(f"`{condition(self.text[line - 1], where)}` never {never}")
@@ -108,7 +108,11 @@ def judge_table(files, entries):
         file = files.get(name)
         at = [line for line, row in enumerate(file.text, 1) if row.strip() == text] if file else []
         missed = [line for line in at if line in file.missed]
-        excused.update((name, line) for line in missed)
+        for line in missed:  # and what follows it in one piece, which did not run either
+            excused.add((name, line))
+            while file.lines.get(line + 1) == 0 and (line + 1) in file.missed:
+                line += 1
+                excused.add((name, line))
         if not reason:
             wrong.append(f"coverage.txt:{number}: no reason stands above it")
         elif not at:

@@ -17,6 +17,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* With sanitizers the linker lets shared libraries see wrappers, which must not be hidden then. */
+#pragma GCC visibility push(default)
+
 static atomic_uint armed; /* kinds that count */
 static atomic_int left;   /* calls up to the one that fails */
 static _Atomic(const char *) failed;
@@ -43,10 +46,10 @@ static int fails(faults_kind kind, const char *name, int error) {
 }
 
 /* A function of fixed parameters: gives `value` where it is to fail. */
-#define WRAP(kind, error, value, type, name, parameters, ...) \
-  type __real_##name parameters;                              \
-  type __wrap_##name parameters;                              \
-  type __wrap_##name parameters {                             \
+#define WRAP(kind, error, value, type, name, parameters, ...)                \
+  type __real_##name parameters;                                             \
+  type __wrap_##name parameters;                                             \
+  type __wrap_##name parameters {                                            \
     return fails(kind, #name, error) ? (value) : __real_##name(__VA_ARGS__); \
   }
 
@@ -66,11 +69,12 @@ WRAP(FAULTS_WRITE, EIO, -1, int, unlinkat, (int directory, const char *path, int
 WRAP(FAULTS_CREATE, EIO, -1, ssize_t, getrandom, (void *out, size_t n, unsigned flags), out, n, flags)
 WRAP(FAULTS_STAT, EIO, -1, int, fstat, (int fd, struct stat *out), fd, out)
 WRAP(FAULTS_STAT, EIO, -1, int, lstat, (const char *path, struct stat *out), path, out)
-WRAP(FAULTS_STAT, EIO, -1, int, fstatat, (int directory, const char *path, struct stat *out, int flags), directory, path,
-     out, flags)
+WRAP(FAULTS_STAT, EIO, -1, int, fstatat, (int directory, const char *path, struct stat *out, int flags), directory,
+     path, out, flags)
 WRAP(FAULTS_LOCK, EIO, -1, int, flock, (int fd, int operation), fd, operation)
 WRAP(FAULTS_THREAD, EAGAIN, EAGAIN, int, pthread_create,
-     (pthread_t *thread, const pthread_attr_t *how, void *(*work)(void *), void *argument), thread, how, work, argument)
+     (pthread_t * thread, const pthread_attr_t *how, void *(*work)(void *), void *argument), thread, how, work,
+     argument)
 WRAP(FAULTS_START, EIO, -1, int, sodium_init, (void))
 WRAP(FAULTS_START, EINVAL, -1, int, sched_getaffinity, (pid_t process, size_t n, cpu_set_t *out), process, n, out)
 WRAP(FAULTS_START, 0, 0, int, dladdr1, (const void *address, Dl_info *info, void **extra, int flags), address, info,
@@ -79,12 +83,12 @@ WRAP(FAULTS_START, EIO, EIO, int, getpwuid_r,
      (uid_t user, struct passwd *out, char *buffer, size_t n, struct passwd **found), user, out, buffer, n, found)
 
 /* The end of the file, or an error. */
-#define WRAP_READ(name, parameters, ...)                                                            \
-  ssize_t __real_##name parameters;                                                                 \
-  ssize_t __wrap_##name parameters;                                                                 \
-  ssize_t __wrap_##name parameters {                                                                \
-    if (!fails(FAULTS_READ, #name, EIO)) return __real_##name(__VA_ARGS__);                         \
-    return wanted_error == FAULTS_END ? 0 : -1;                                                     \
+#define WRAP_READ(name, parameters, ...)                                    \
+  ssize_t __real_##name parameters;                                         \
+  ssize_t __wrap_##name parameters;                                         \
+  ssize_t __wrap_##name parameters {                                        \
+    if (!fails(FAULTS_READ, #name, EIO)) return __real_##name(__VA_ARGS__); \
+    return wanted_error == FAULTS_END ? 0 : -1;                             \
   }
 WRAP_READ(read, (int fd, void *out, size_t n), fd, out, n)
 WRAP_READ(pread, (int fd, void *out, size_t n, off_t at), fd, out, n, at)

@@ -23,7 +23,7 @@ typedef enum faults_kind {
   FAULTS_STAT = 16,  /* fstat, fstatat, lstat */
   FAULTS_LOCK = 32,  /* flock */
   FAULTS_THREAD = 64,
-  FAULTS_START = 128, /* sodium_init, sched_getaffinity, dladdr1, getpwuid_r */
+  FAULTS_START = 128,  /* sodium_init, sched_getaffinity, dladdr1, getpwuid_r */
   FAULTS_CREATE = 256, /* mkdir, getrandom */
   FAULTS_FILES = FAULTS_CREATE | FAULTS_OPEN | FAULTS_READ | FAULTS_WRITE | FAULTS_STAT | FAULTS_LOCK
 } faults_kind;

@@ -87,7 +87,8 @@ static void start(uint32_t grads) {
   options = (flp_options)FLP_OPTIONS_INIT;
 }
 
-#define EITHER_PLAN(name_, prepare_) {name_, prepare_, create, check_plan, FAULTS_MAY(MEMORY)}
+#define EITHER_PLAN(name_, prepare_) \
+  { name_, prepare_, create, check_plan, FAULTS_MAY(MEMORY) }
 
 Test(plan_faults, generating) {
   static const faults_operation operation = EITHER_PLAN("a plan that is generated", another_shape);
@@ -233,8 +234,8 @@ static flp_status run_arena(void) {
 }
 
 typedef flp_status (*pass_fn)(void);
-static const pass_fn passes[] = {run_forward, run_backward, run_saved_forward, run_saved_backward, run_step, run_check,
-                                 run_arena};
+static const pass_fn passes[] = {run_forward, run_backward, run_saved_forward, run_saved_backward,
+                                 run_step,    run_check,    run_arena};
 
 Test(plan_faults, passes_allocate_nothing_on_the_host) {
   start(7);
@@ -264,8 +265,8 @@ Test(plan_faults, arenas) {
 
 /* Calls whose failure leaves what they should have given back. */
 static int gives_back(const char *name) {
-  static const char *const names[] = {"cuMemFree_v2", "cuMemFreeAsync", "cuModuleUnload", "cuDevicePrimaryCtxRelease_v2",
-                                      "cuCtxPushCurrent_v2"};
+  static const char *const names[] = {"cuMemFree_v2", "cuMemFreeAsync", "cuModuleUnload",
+                                      "cuDevicePrimaryCtxRelease_v2", "cuCtxPushCurrent_v2"};
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
     if (strcmp(name, names[i]) == 0) return 1;
   return 0;
