@@ -430,10 +430,10 @@ FLP_API flp_status flp_loss_describe(const void *bytes, size_t length, flp_loss_
  * operands, a budget that holds no chunk) or is no gain (few rows, few columns). args->pass is STEP; logprob, entropy,
  * loss and metrics may be NULL; grad_logprob, grad_entropy and stats stay NULL. Bits of logprob, entropy are those of
  * forward. A row whose loss has no gradient, such as one of weight 0, adds nothing to one, not even where its hidden is
- * NaN. The gradients exist before a factor that comes later is known, such as a loss scale. fp16 holds 6e-8 to 65504: put
- * that factor into row_weight (and vectors that stand for weights), or ask for gradients in FP32 (spec.grad_hidden_dtype,
- * grad_weight_dtype, grad_bias_dtype), multiply those in float and round once. error, thread: as flp_execute; ARGUMENT too
- * for an input that the program reads and is not there */
+ * NaN. The gradients exist before a factor that comes later is known, such as a loss scale. fp16 holds 6e-8 to 65504:
+ * put that factor into row_weight (and vectors that stand for weights), or ask for gradients in FP32
+ * (spec.grad_hidden_dtype, grad_weight_dtype, grad_bias_dtype), multiply those in float and round once. error, thread:
+ * as flp_execute; ARGUMENT too for an input that the program reads and is not there */
 FLP_API flp_status flp_step(flp_plan *plan, const flp_args *args);
 
 /* ---- scores that exist already: flp_select --------------------------------------------------------------------- */

@@ -71,8 +71,8 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * fills the outputs of the others: left out -> 0, bad -> NaN (partial: maximum -SCORE_LIMIT or NaN, sums 0, target -inf).
  * A row is left out if its target is ignore_index, if `rows` is given and lacks it, or (backward) if both upstream
  * gradients that are given are zero. It is bad if its target is outside [0, vocab_total), or its temperature is
- * not > 0, or it or unit/T is not a normal number; of unit 0, unit/T is 0. Row ids outside [0,n) count in the error word
- * and are skipped. */
+ * not > 0, or it or unit/T is not a normal number; of unit 0, unit/T is 0. Row ids outside [0,n) count in the error
+ * word and are skipped. */
 #define FLP_PREPARE_PARAMS(P)                                                                                 \
   P(ptr, target)      /* (n) target dtype */                                                                  \
   P(ptr, temperature) /* (n) f32 or null */                                                                   \

@@ -224,7 +224,8 @@ def test_arguments_that_do_not_fit(tmp_path):
     for option, number in itertools.product(("--temperature", "--softcap"), ("0", "-1", "1e-50", "1e-40", "1e39")):
         assert message(f"{option}={number}") == f"{option}: expected a number from 1.18e-38 to 3.4e38, got '{number}'"
     for number in ("-1e-50", "1e39"):
-        assert message(f"--scale={number}") == f"--scale: expected 0 or a magnitude from 1.18e-38 to 3.4e38, got '{number}'"
+        assert message(f"--scale={number}") == (
+            f"--scale: expected 0 or a magnitude from 1.18e-38 to 3.4e38, got '{number}'")
     assert message("--softcap=1e30", "--scale=1e-20").startswith("args.scale is 1e-20 while spec.softcap is 1e+30 (")
     assert message("--temperature=1e30", "--scale=1e-20").startswith("args.temperature is 1e+30 (accepted: values for ")
     for option, value in (("--rows", 3), ("--vocab", 9), ("--dtype", "fp16"), ("--seed", 2)):

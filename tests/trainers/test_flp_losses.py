@@ -212,7 +212,7 @@ ONE = torch.zeros(2, 3)
     (("ppo", ONE, torch.ones(2)), {"entropy_weight": 1}, "entropy is None"),
     (("dr_grpo", ONE, torch.ones(2)), {}, "length is None (accepted: a number above 0, for dr_grpo)"),
     (("ppo", ONE, torch.ones(2)), {"beta": float("nan")}, "beta is nan"),
-    (("ppo", ONE, torch.ones(2)), {"beta": 1e-46, "ref_logprob": ONE}, "beta is 1e-46 (accepted: 0, or magnitudes from"),
+    (("ppo", ONE, torch.ones(2)), {"beta": 1e-46, "ref_logprob": ONE}, "beta is 1e-46 (accepted: 0, or magnitudes"),
     (("dr_grpo", ONE, torch.ones(2)), {"length": 3e38}, "length · sequences is 6e+38 (accepted: 0, or magnitudes from"),
     (("ppo", ONE, torch.ones(2)), {"total": 0}, "total is 0 (accepted: a number above 0, or a 0-dim tensor)"),
     (("ppo", ONE, torch.ones(2)), {"total": torch.ones(2)}, "total is of shape (2,)"),

@@ -430,7 +430,8 @@ def test_a_step_is_explained():
     *(({**given, name: value}, "%s is %s (accepted: 0, or magnitudes from 1.18e-38 to 3.4e38)" % (name, value))
       for value in (1e-46, 1e39) for name, given in (
           ("softcap", {}), ("scale", {}), ("beta", {"ref_logprob": torch.zeros(B, T)}), ("entropy_weight", {}),
-          ("length", {"rule": "dr_grpo"}), ("total", {}), ("grad_scale", {"grad_weight_accumulate": torch.zeros(V, D)}))),
+          ("length", {"rule": "dr_grpo"}), ("total", {}),
+          ("grad_scale", {"grad_weight_accumulate": torch.zeros(V, D)}))),
     ({"clip": (0.2, 1e-46)}, "clip[1] is 1e-46 (accepted: 0, or"),
     ({"temperature": 1e-46}, "temperature is 1e-46 (accepted: 1.18e-38 to 3.4e38)"),
     ({"rule": "dr_grpo", "length": 1e38, "total": 30}, "length · total is 3e+39 (accepted: 0, or"),

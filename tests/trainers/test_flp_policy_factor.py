@@ -1,5 +1,5 @@
-"""flp.policy_loss under factors that come after its gradients exist: loss scales of fp16, long batches, factors that are
-no power of two, infinite ones."""
+"""flp.policy_loss under factors that come after its gradients exist: loss scales of fp16, long batches, factors that
+are no power of two, infinite ones."""
 import math
 
 import pytest
@@ -13,7 +13,7 @@ from flp._policy import _product
 V, D = 24, 8
 UNIT = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24}  # half of one in the last place
 LEAST = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-133, torch.float32: 2.0**-149}
-ROUNDINGS = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 2}  # the 16 bits of bf16 wait for the factor as they are
+ROUNDINGS = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 2}  # bf16 is rounded before the factor comes, too
 
 
 class Batch:
@@ -51,7 +51,8 @@ def excess(got, wanted):
 
 @pytest.mark.parametrize("dtype, factor", [
     *((torch.float16, factor) for factor in (65536.0, 1 / 3, 2.0**-10, 2.0**-20)),
-    *((dtype, factor) for dtype in (torch.bfloat16, torch.float32) for factor in (65536.0, 1 / 3, 2.0**-20, 1e30, 1e-30))],
+    *((dtype, factor) for dtype in (torch.bfloat16, torch.float32)
+      for factor in (65536.0, 1 / 3, 2.0**-20, 1e30, 1e-30))],
     ids=str)
 def test_a_factor_that_comes_later_costs_one_rounding(dtype, factor):
     batch = Batch(dtype)
@@ -124,7 +125,8 @@ class Training:
 
 
 def test_training_under_a_loss_scale():
-    exact, usual, high = Training(torch.float64, 1.0), Training(torch.float16, 65536.0), Training(torch.float16, 2.0**26)
+    exact, usual, high = (Training(dtype, scale) for dtype, scale in (
+        (torch.float64, 1.0), (torch.float16, 65536.0), (torch.float16, 2.0**26)))
     assert usual.left_out == 0 and exact.losses[-1] < exact.losses[0] - 0.05
     assert (usual.losses - exact.losses).abs().max() < 2e-3
     assert 0 < high.left_out < 10 and (high.losses - exact.losses[:len(high.losses)]).abs().max() < 2e-3
@@ -136,7 +138,8 @@ def test_factors_at_the_ends_do_what_torch_does(dtype, factor):
     batch = Batch(dtype)
     got = torch.autograd.grad(batch.loss(), batch.leaves, torch.tensor(factor, device=DEVICE))
     for gradient, finite in zip(got, torch.autograd.grad(batch.loss(), batch.leaves)):
-        torch.testing.assert_close(gradient, finite * torch.tensor(factor, device=DEVICE), rtol=0, atol=0, equal_nan=True)
+        wanted = finite * torch.tensor(factor, device=DEVICE)
+        torch.testing.assert_close(gradient, wanted, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype, known, wide", [(torch.float16, False, True), (torch.float16, True, False),

@@ -267,7 +267,8 @@ def test_no_second_derivative():
     (dict(index=torch.zeros(3, 5, dtype=torch.int64, device="meta")), ValueError,
      "index is on device meta while logits"),
     (dict(logits=torch.zeros(3, 5, 1)), ValueError, r"logits is of shape \(3, 5, 1\)"),
-    (dict(temperature=0.0), ValueError, "temperature is 0.0"), (dict(temperature=1e-46), ValueError, "temperature is 1e-46"),
+    (dict(temperature=0.0), ValueError, "temperature is 0.0"),
+    (dict(temperature=1e-46), ValueError, "temperature is 1e-46"),
     (dict(temperature=3e38), ValueError, "temperature is 3e\\+38"),
     (dict(temperature="warm"), TypeError, "temperature"),
     (dict(ignore_index=1.5), TypeError, "ignore_index")])

@@ -139,8 +139,8 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     Returns logprob (...) float32 in nats, never above 0; or (logprob, entropy).
     Gradients reach hidden, weight and bias as they require them, once (no double backward). Rows whose target is
     outside [0, V) or whose temperature float32 does not hold above 0 are NaN and counted: flp.check() reports them.
-    Asynchronous on the caller's current stream, with the caller's allocator. The first call of a specialisation makes its
-    plan (seconds when kernels must be compiled): make it before capturing a CUDA graph.
+    Asynchronous on the caller's current stream, with the caller's allocator. The first call of a specialisation makes
+    its plan (seconds when kernels must be compiled): make it before capturing a CUDA graph.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     thread: safe
     """

@@ -58,9 +58,9 @@ def policy_loss(rule, hidden, weight, target, advantage=None, bias=None, *, old_
     Returns (loss, metrics) as flp.losses.policy_loss: a float32 scalar, differentiable once in hidden, weight and bias, and
     a dict of detached scalars; entropy if it was asked for or weighed; a file's own metrics as means of its tokens. The
     gradients are computed here, in three matrix products (frozen head: two), row chunk by row chunk within the budget;
-    under torch.no_grad() there are none. The backward pass multiplies them by its upstream gradient, such as a loss scale,
-    in float32 and rounds once; of float16 operands they are float32 until then, unless grad_scale has said it. A rule of whole sequences (gspo) costs what linear_logprob costs; the log
-    mentions it.
+    under torch.no_grad() there are none. The backward pass multiplies them by its upstream gradient, such as a loss
+    scale, in float32 and rounds once; of float16 operands they are float32 until then, unless grad_scale has said it. A
+    rule of whole sequences (gspo) costs what linear_logprob costs; the log mentions it.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes;
             RuntimeError in a second backward pass
     thread: safe

@@ -398,7 +398,7 @@ Test(validate, args_scales) {
 }
 
 #define NORMAL(product) " (accepted: values for which " product "·log2(e) is a normal number of fp32)"
-#define INSIDE " (accepted: 0, or scales for which 2·scale/softcap is a normal number of fp32)"
+#define CAP " (accepted: 0, or scales for which 2·scale/softcap is a normal number of fp32)"
 
 /* What kernels make of numbers that are fine alone is neither infinite nor flushed to 0. */
 Test(validate, args_products_of_scales) {
@@ -410,8 +410,8 @@ Test(validate, args_products_of_scales) {
          "args.scale is 3e+38" NORMAL("scale"));
   REFUSE(FORWARD, (spec.per_row_temperature = 1, args.temperature_rows = AT(20), spec.softcap = 3e38f, args.scale = 30),
          "spec.softcap is 3e+38" NORMAL("softcap"));
-  REFUSE(FORWARD, (spec.softcap = 1e-20f, args.scale = 1e20f), "args.scale is 1e+20 while spec.softcap is 1e-20" INSIDE);
-  REFUSE(FORWARD, (spec.softcap = 1e20f, args.scale = -1e-20f), "args.scale is -1e-20 while spec.softcap is 1e+20" INSIDE);
+  REFUSE(FORWARD, (spec.softcap = 1e-20f, args.scale = 1e20f), "args.scale is 1e+20 while spec.softcap is 1e-20" CAP);
+  REFUSE(FORWARD, (spec.softcap = 9e20f, args.scale = 1e-20f), "args.scale is 1e-20 while spec.softcap is 9e+20" CAP);
   ACCEPT(FORWARD, args.scale = 0);
   ACCEPT(FORWARD, (spec.softcap = 1e-30f, args.scale = 0, args.temperature = 1e-4f));
   ACCEPT(FORWARD, (args.scale = 1e30f, args.temperature = 1e30f));
