@@ -4,7 +4,7 @@
 #
 # A line a list: harnesses of libflp's objects, and those that need the command's parts or the generator.
 set(FUZZ_OF_LIBRARY container desc loss pack settings)
-set(FUZZ_OF_COMMAND hfconfig keys manifest report_json report_sqlite safetensors)
+set(FUZZ_OF_COMMAND hfconfig keys lint losslua manifest report_json report_sqlite safetensors)
 
 set(fuzz ${CMAKE_CURRENT_SOURCE_DIR}/fuzz)
 set(FUZZ_SEEDS ${PROJECT_BINARY_DIR}/tests/fuzz/seeds)
@@ -49,3 +49,7 @@ foreach(name IN LISTS FUZZ_OF_LIBRARY FUZZ_OF_COMMAND)
            WORKING_DIRECTORY ${PROJECT_BINARY_DIR}/tests/fuzz)
   set_tests_properties(fuzz_${name} PROPERTIES FIXTURES_REQUIRED fuzz_seeds TIMEOUT 1800 LABELS unit)
 endforeach()
+
+if(TARGET fuzz_lint) # the command does not have it; libflpgen exports no such function
+  target_sources(fuzz_lint PRIVATE ${PROJECT_SOURCE_DIR}/gen/lint/lint.c ${PROJECT_SOURCE_DIR}/gen/sources/tokens.c)
+endif()

@@ -121,6 +121,15 @@ def make_descriptors(out):
         at += descriptor + 16 * images
 
 
+def make_lua(out):
+    """lint: templates and losses, also those that are refused; losslua: losses."""
+    losses = [*TREE.glob("templates/losses/*.lua"), *TREE.glob("tests/fails/losses/**/*.lua")]
+    for name, files in (("losslua", losses), ("lint", [*losses, *TREE.glob("templates/common/*.lua"),
+                                                       *TREE.glob("tests/fails/templates/**/*.lua")])):
+        for number, path in enumerate(sorted(files)):
+            shutil.copyfile(path, out / name / f"{number}.lua")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -138,6 +147,7 @@ def main():
     make_sqlite(out / "report_sqlite")
     make_json(out / "report_json")
     make_keys(out / "keys")
+    make_lua(out)
     if arguments.flpgen:
         make_kernels(out, arguments.flpgen)
 
