@@ -1,4 +1,4 @@
-"""grad_weight_accumulate in memory that something else of the call uses: refused by name, in every call that takes it."""
+"""grad_weight_accumulate in memory that the call uses otherwise: refused by name, in every call that takes it."""
 import pytest
 import torch
 
@@ -46,9 +46,9 @@ def test_memory_of_an_operand(call, field):
     given[field] = whole[:count].view(given[field].shape)
     for name in ("hidden", "weight", "bias"):
         given[name].requires_grad_()
-    with pytest.raises(ValueError, match=r"^grad_weight_accumulate is at addresses 0x\w+ to 0x\w+, which overlap those "
-                                         r"of %s, 0x\w+ to 0x\w+ \(accepted: memory that nothing else of the call uses\)$"
-                                         % field):
+    message = (r"^grad_weight_accumulate is at addresses 0x\w+ to 0x\w+, which overlap those of %s, 0x\w+ to 0x\w+ "
+               r"\(accepted: memory that nothing else of the call uses\)$" % field)
+    with pytest.raises(ValueError, match=message):
         call(given, whole.detach()[count - 1:].view(32, 8))
     call(given, torch.zeros(32, 8, device=DEVICE))
 

@@ -1,4 +1,4 @@
-"""torch.compile(fullgraph=True, dynamic=True): whole graphs, numbers and shapes that are symbols, the bits of a call."""
+"""torch.compile(fullgraph=True, dynamic=True): whole graphs, symbols for numbers and shapes, the bits of a call."""
 import pytest
 import torch
 
@@ -36,7 +36,8 @@ def head(hidden, weight, bias, target, options):
 @pytest.mark.parametrize("options", [
     [{}], [{"entropy": True}], [{"softcap": 5.0}, {"softcap": 4.5}], [{"scale": 1.3}, {"scale": 0.7}],
     [{"temperature": 0.7}, {"temperature": 2}], [{"budget": 1 << 26}, {"budget": 1 << 27}],
-    [{"ignore_index": -5}, {"ignore_index": 7}], [{"temperature": torch.tensor(0.7)}, {"temperature": torch.tensor(2.0)}],
+    [{"ignore_index": -5}, {"ignore_index": 7}],
+    [{"temperature": torch.tensor(0.7)}, {"temperature": torch.tensor(2.0)}],
     [{"temperature": torch.full((13,), 0.7, device=DEVICE)}], [{"rows": [1, 5, 3]}],
     [{"old_lse": torch.ones(13, device=DEVICE)}]], ids=lambda options: ",".join(options[0]) or "none")
 def test_numbers_of_linear_logprob(options):

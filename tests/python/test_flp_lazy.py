@@ -197,7 +197,7 @@ def test_a_fake_tensor_is_refused():
     fake = pytest.importorskip("torch._subclasses.fake_tensor")
     hidden, weight, target, _ = problem()
     hidden = fake.FakeTensorMode().from_tensor(hidden)
-    with pytest.raises(TypeError, match=r"^hidden is of type FakeTensor, which has its values elsewhere" + NEEDS_MEMORY):
+    with pytest.raises(TypeError, match="^hidden is of type FakeTensor, which has its values elsewhere" + NEEDS_MEMORY):
         flp.linear_logprob(hidden, weight, target)
 
 

@@ -46,7 +46,8 @@ def test_operator_gives_the_functions_values_and_gradients(entropy):
 def test_operator_refuses_a_second_derivative():
     hidden, weight, target, _ = problem()
     hidden.requires_grad_()
-    logprob = torch.ops.flp.linear_logprob(hidden, weight, None, target, None, None, 1.0, None, 1.0, -100, None, False)[0]
+    options = (1.0, None, 1.0, -100, None, False)
+    logprob = torch.ops.flp.linear_logprob(hidden, weight, None, target, None, None, *options)[0]
     (grad,) = torch.autograd.grad(logprob.sum(), [hidden], create_graph=True)
     with pytest.raises(RuntimeError, match=r"^flp\.linear_logprob has no second derivative"):
         grad.sum().backward()

@@ -112,7 +112,8 @@ def test_dual_tensors_are_refused(call):
 
 @needs_func
 def test_functionalize_is_refused(call):
-    refused(call.name + r" does not support torch\.func\.functionalize ", torch.func.functionalize(call.loss), call.first)
+    refused(call.name + r" does not support torch\.func\.functionalize ", torch.func.functionalize(call.loss),
+            call.first)
 
 
 def test_batches_of_upstream_gradients_are_refused(call):

@@ -245,11 +245,30 @@ def test_the_place_of_a_shard_is_found_once(ranks, cuts, place):
      "reduce_grad_hidden is False with sequence_parallel (accepted: True, as each rank gets the gradient of its own "
      "rows)"),
     ({"vocab_offset": 1.5}, "vocab_offset is of type float (accepted: an integer)"),
+    ({"vocab_offset": -1}, "vocab_offset is -1 (accepted: 0 to 1073741824)"),
+    ({"vocab_valid": -4}, "vocab_valid is -4 (accepted: 0 to 1073741824)"),
+    ({"vocab_total": 0}, "vocab_total is 0 (accepted: 2 to 1073741824)"),
+    ({"vocab_offset": 200, "vocab_valid": 160, "vocab_total": 331},
+     "vocab_total is 331 (accepted: at least vocab_offset and the real rows, 360)"),
+    ({"group": "x"}, "group is of type str (accepted: None, a ProcessGroup or a DeviceMesh of one dimension)"),
+    ({"reduce_grad_hidden": 3}, "reduce_grad_hidden is of type int (accepted: True or False)"),
+    ({"gather": list}, "gather is a callable that gives list (accepted: one that gives a context manager)"),
+    ({"reduce_dtype": [1]}, "reduce_dtype is [1] (accepted: None, torch.bfloat16, torch.float16, torch.float32)"),
     ({"gather": 3}, "gather is of type int (accepted: None, or a callable)"),
     ({"reduce_dtype": torch.int32}, "reduce_dtype is torch.int32 (accepted: None, torch.bfloat16, torch.float16, "
                                     "torch.float32)")], ids=str)
 def test_wrong_arguments_are_refused_on_every_rank(ranks, options, says):
     assert {answer[1] for answer in ranks.run(2, cases.refusal, cuts=EVEN, made={}, options=options)} == {says}
+
+
+@pytest.mark.parametrize("options, says", [
+    ({"vocab_offset": 0, "vocab_valid": 167, "vocab_total": 331},
+     "vocab_valid is 167 (accepted: at most {0}, the rows of the shard)"),
+    ({"bias_shard": torch.zeros(5)}, "bias_shard is of shape (5,) (accepted: ({0},), as weight_shard has {0} rows)")],
+    ids=["valid", "bias"])
+def test_each_rank_names_the_rows_of_its_shard(ranks, options, says):
+    answers = ranks.run(2, cases.refusal, cuts=EVEN, made={}, options=options)
+    assert [answer[1] for answer in answers] == [says.format(rows) for rows, _ in EVEN]
 
 
 def test_values_that_are_elsewhere(ranks):

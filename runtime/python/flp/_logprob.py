@@ -128,7 +128,7 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     rows         ids, into the flattened leading dimensions, of the only rows to compute; the others give 0
     grad_weight_accumulate
                  (V, D) float32 buffer that the backward pass adds the weight's gradient to (Megatron's main_grad);
-                 weight.grad then stays as it is
+                 weight.grad then stays as it is. Memory that no tensor of the call uses
     save         whether the forward pass saves exponentials, 2·N·V bytes of bfloat16, so that the backward pass need
                  not multiply hidden by weight again (save mode); the first backward pass uses them up, a later one
                  recomputes (recompute mode). None: where a rung has kernels for it and they fit the budget, with the
@@ -138,9 +138,12 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
 
     Returns logprob (...) float32 in nats, never above 0; or (logprob, entropy).
     Gradients reach hidden, weight and bias as they require them, once (no double backward). Rows whose target is
-    outside [0, V) or whose temperature float32 does not hold above 0 are NaN and counted: flp.check() reports them.
-    Asynchronous on the caller's current stream, with the caller's allocator. The first call of a specialisation makes
-    its plan (seconds when kernels must be compiled): make it before capturing a CUDA graph.
+    outside [0, V) or whose temperature float32 does not hold above 0 are NaN and counted, as are rows whose largest
+    score over T is beyond 7.4e8: flp.check() reports them. Asynchronous on the caller's current stream, with the
+    caller's allocator. The first call of a specialisation makes its plan (seconds when kernels must be compiled): make it
+    before capturing a CUDA graph. torch.compile keeps a call whole (each value of a number is a graph of its own), except
+    with chunk_rows, save=True or grad_weight_accumulate; torch.func.grad and vjp work, vmap and forward-mode derivatives
+    are refused.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     thread: safe
     """

@@ -22,8 +22,9 @@ def _settings(scalar, softcap, scale, ignore_index, budget, entropy, offset, val
     if valid is not None:
         settings.valid = _check.within("vocab_valid", valid, 1, rows, "None, or %d to %d, the rows of the shard")
     if total is not None:
-        settings.total = _check.within("vocab_total", total, settings.offset + (settings.valid or rows), _check.VOCAB_MAX,
-                                 "None, or at least vocab_offset and the real rows, %d, to %d")
+        least = settings.offset + (settings.valid or rows)
+        settings.total = _check.within("vocab_total", total, least, _check.VOCAB_MAX,
+                                       "None, or at least vocab_offset and the real rows, %d, to %d")
     return settings
 
 
