@@ -95,14 +95,14 @@ def _float_of(number):
         return math.inf
 
 
-def is_real(field, value):
+def check_real(field, value):
     """Refuses what is neither None, a number nor a symbol of one: the check of numbers while a graph is made."""
     if value is not None and not isinstance(value, numbers.Real):
         refuse(TypeError, field, "of type " + type(value).__name__, "a finite number")
 
 
-def is_integral(field, value):
-    """is_real, of integers."""
+def check_integral(field, value):
+    """check_real, of integers."""
     if value is not None and not isinstance(value, numbers.Integral):
         refuse(TypeError, field, "of type " + type(value).__name__, "an integer")
 

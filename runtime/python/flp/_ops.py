@@ -90,9 +90,9 @@ def linear_logprob(hidden, weight, bias, target, temperature_rows, rows, tempera
                    budget, entropy):
     """What flp.linear_logprob does after its checks of tensors, as one operator -> (logprob,) or (logprob, entropy)."""
     for field, value in (("temperature", temperature), ("softcap", softcap), ("scale", scale)):
-        _check.is_real(field, value)
+        _check.check_real(field, value)
     for field, value in (("ignore_index", ignore_index), ("budget", budget)):
-        _check.is_integral(field, value)
+        _check.check_integral(field, value)
     logprob, entropies, _ = torch.ops.flp.linear_logprob(
         hidden, weight, bias, target, temperature_rows, rows, temperature, softcap, scale, ignore_index, budget,
         bool(entropy))

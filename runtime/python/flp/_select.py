@@ -242,8 +242,8 @@ def selective_log_softmax(logits, index, *, temperature=1.0, entropy=False, igno
 
 def traced(scores, target, temperature, ignore_index, entropy, _in_place, out_dtype):
     """dispatch as an operator in a graph (_select_op.py): numbers may be symbols, which it checks when it runs."""
-    _check.is_real("temperature", temperature)
-    _check.is_integral("ignore_index", ignore_index)
+    _check.check_real("temperature", temperature)
+    _check.check_integral("ignore_index", ignore_index)
     logprob, entropies, _ = torch.ops.flp.selective_log_softmax(scores, target, temperature, ignore_index,
                                                                 bool(entropy))
     return (logprob.to(out_dtype), entropies.to(out_dtype)) if entropy else logprob.to(out_dtype)
