@@ -146,7 +146,7 @@ static void draw_targets(api_case *c, flp_args *args) {
 }
 
 static void draw_temperatures(api_case *c, flp_args *args) {
-  static const float tame[] = {1, 0.5f, 2.5f}, wild[] = {1e-30f, 1e30f, 1e-45f, 1e-3f}, bad[] = {0, -1, NAN, INFINITY};
+  static const float tame[] = {1, 0.5f, 2.5f}, wild[] = {1e-30f, 1e30f, 1e-3f}, bad[] = {0, -1, NAN, INFINITY};
   args->temperature = c->wild ? DRAW_OF(c->d, (float[]){1, 1e-3f, 1e4f}) : DRAW_OF(c->d, tame);
   float *rows = c->spec.per_row_temperature ? api_block((size_t)c->n * 4, 4 * (size_t)draw_below(c->d, 2), 0) : NULL;
   for (int64_t i = 0; i < c->n; i++) {
