@@ -52,7 +52,8 @@ def set_environment(rung, folder):
         return
     os.environ.update(
         FLP_CUDA_LIBRARY=str(BUILD / "tests" / "libfake_cuda.so"), FLP_CACHE_DIR=str(folder / "cache"),
-        FLP_JIT_LIBRARY=str(BUILD / "tests" / "libfake_ir_provider.so"), FAKE_IR_LIBRARY=str(BUILD / "lib" / "libflpgen.so"),
+        FLP_JIT_LIBRARY=str(BUILD / "tests" / "libfake_ir_provider.so"),
+        FAKE_IR_LIBRARY=str(BUILD / "lib" / "libflpgen.so"),
         FAKE_CUDA=f"capability={KERNELS[rung]};clusters=2;run={folder};"
                   f"compiler={sys.executable} {TREE / 'tests' / 'simt' / 'compile.py'}")
 
@@ -139,7 +140,8 @@ class Try:
         self.weights = [library.matrix(stored(part), case.pads["weight"])
                         for part in numpy.split(case.weight, case.shards)]
         self.biases = [library.copied(part, part.dtype) for part in numpy.split(stored(case.bias), case.shards)]
-        self.target, self.temperature = library.copied(case.target, ids), library.copied(case.temperature, numpy.float32)
+        self.target = library.copied(case.target, ids)
+        self.temperature = library.copied(case.temperature, numpy.float32)
         self.rows = None if case.rows is None else library.copied(case.rows, numpy.int32)
 
     def args(self, which, shard=0):
@@ -222,7 +224,8 @@ class Try:
         for name in wanted.keys() & out.keys():
             got, (value, error) = out[name].astype(float), wanted[name]
             self.expect(f"{name} of rows left out", got[kind == truths.LEFT_OUT], 0, 0)
-            for which, word in ((truths.BAD, "bad rows"), (truths.BEYOND, "rows beyond the limit"), (truths.NAN, "rows with NaN")):
+            for which, word in ((truths.BAD, "bad rows"), (truths.BEYOND, "rows beyond the limit"),
+                                (truths.NAN, "rows with NaN")):
                 self.expect(f"{name} of {word}", got[kind == which], numpy.nan, 0, numpy.nonzero(kind == which)[0])
             fine = kind == truths.VALUE
             self.expect(name, got[fine], value[fine], error[fine], numpy.nonzero(fine)[0])
@@ -233,7 +236,8 @@ class Try:
     def gradient_arrays(self, args):
         """{name: (array, columns, pad)}; the weight's starts from random numbers where it is added to."""
         shape, case, found = self.shape, self.case, {}
-        kind = numpy.float32 if shape.wide or shape.dtype == "fp32" else numpy.float16 if shape.dtype == "fp16" else numpy.uint16
+        stored = "fp32" if shape.wide else shape.dtype
+        kind = {"fp32": numpy.float32, "fp16": numpy.float16, "bf16": numpy.uint16}[stored]
         grads = shape.grads & (7 if shape.bias else 3)
         for bit, name, rows in ((1, "hidden", case.n), (2, "weight", shape.vocab)):
             if grads & bit:
@@ -246,7 +250,8 @@ class Try:
             args.grad_bias = found["bias"].ctypes.data
         self.start = 0
         if shape.accumulate and "weight" in found:
-            self.start = numpy.random.default_rng(case.n).standard_normal((shape.vocab, shape.depth)).astype(numpy.float32)
+            start = numpy.random.default_rng(case.n).standard_normal((shape.vocab, shape.depth))
+            self.start = start.astype(numpy.float32)
             found["weight"][:, :shape.depth] = self.start
         return found
 
@@ -257,7 +262,8 @@ class Try:
             if name != "bias" and not (array[:, shape.depth:].view(numpy.uint8) == POISON).all():
                 raise Failed(f"grad_{name}: what stands between rows was written")
         values = {name: widened(array[..., :shape.depth] if name != "bias" else array,
-                                "fp32" if name != "bias" and shape.wide else shape.dtype) for name, array in found.items()}
+                                "fp32" if name != "bias" and shape.wide else shape.dtype)
+                  for name, array in found.items()}
         clean = not numpy.isin(kind[live], (truths.NAN, truths.BEYOND, truths.UNKNOWN)).any() and not (
             numpy.isnan(g[live]) | numpy.isnan(e[live])).any()
         known = live & ~(numpy.isnan(g) | numpy.isnan(e))
@@ -279,8 +285,9 @@ class Try:
             elif not clean:
                 continue
             else:
-                self.expect(f"grad_{name} of padding", got[count:], self.start[count:] if name == "weight" and shape.accumulate else 0, 0)
-                got, start = got[:count], self.start[:count] if name == "weight" and shape.accumulate else 0
+                is_added = name == "weight" and shape.accumulate
+                self.expect(f"grad_{name} of padding", got[count:], self.start[count:] if is_added else 0, 0)
+                got, start = got[:count], self.start[:count] if is_added else 0
             size = numpy.abs(value) + bound
             if (size >= truths.ROOM[stored]).any():
                 continue
@@ -303,7 +310,8 @@ class Try:
     def step(self, logprob):
         """GRPO with k3 and an entropy bonus, of a policy near the one that was scored."""
         case, random = self.case, numpy.random.default_rng(case_seed(self.case))
-        near = [numpy.float32(numpy.where(numpy.isfinite(logprob), logprob, 0) + 0.1 * random.standard_normal(case.n)) for _ in range(2)]
+        known = numpy.where(numpy.isfinite(logprob), logprob, 0)
+        near = [numpy.float32(known + 0.1 * random.standard_normal(case.n)) for _ in range(2)]
         given = {"old_logprob": near[0], "ref_logprob": near[1], "advantage": random.standard_normal(case.n),
                  "row_weight": random.uniform(0.5, 1.5, case.n) * (random.random(case.n) < 0.8)}
         args = self.args(self.c.PASS_STEP)
@@ -321,7 +329,8 @@ class Try:
         kind = self.truth.kind
         loss[kind == truths.LEFT_OUT] = 0
         told = kind != truths.UNKNOWN
-        self.expect("loss", out["loss"][told].astype(float), loss[told], 1e-6 * (1 + numpy.abs(numpy.nan_to_num(loss[told]))))
+        room = 1e-6 * (1 + numpy.abs(numpy.nan_to_num(loss[told])))
+        self.expect("loss", out["loss"][told].astype(float), loss[told], room)
         live = ((g != 0) | (e != 0)) & (kind != truths.LEFT_OUT)
         self.compare_gradients(found, numpy.float32(g), numpy.float32(e), live | (kind == truths.BAD), 0,
                                kept=self.l.rung != "eager" and self.shape.dtype == "bf16")
@@ -355,8 +364,8 @@ def random_shape(random):
     dtype, bias, grads = pick(random, "bf16", "fp16", "fp32"), not one_in(random, 2), int(random.integers(0, 8))
     loss = bool(one_in(random, 3))
     wide = bool(one_in(random, 2))
-    return Shape(vocab=int(pick(random, 2, 3, 33, 257, 1000)), depth=int(8 * random.integers(1, 9)), dtype=dtype, bias=bias,
-                 entropy=2 if loss else int(random.integers(0, 3)), grads=grads if bias else grads & 3,
+    return Shape(vocab=int(pick(random, 2, 3, 33, 257, 1000)), depth=int(8 * random.integers(1, 9)), dtype=dtype,
+                 bias=bias, entropy=2 if loss else int(random.integers(0, 3)), grads=grads if bias else grads & 3,
                  softcap=float(pick(random, 0, 0, 1e-3, 1, 30, 1e6)), per_row=not one_in(random, 3), wide=wide,
                  accumulate=bool((wide or dtype == "fp32") and grads & 2 and one_in(random, 2)),
                  narrow_ids=bool(one_in(random, 2)), loss=loss, chunk_rows=int(pick(random, 0, 0, 1, 5)))
@@ -381,7 +390,7 @@ def run_try(library, rung, seed, number, shapes):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Hostile operands beside float64: forward, combine, backward, step, select.")
+    parser = argparse.ArgumentParser(description="Hostile operands beside float64, through every pass.")
     parser.add_argument("--rung", choices=("eager", *KERNELS), default="eager", help="eager, or kernels on the CPU")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tries", type=int, default=200)
@@ -398,13 +407,15 @@ def main():
         try:
             done = run_try(library, options.rung, options.seed, number, shapes)
         except Failed as failure:
-            print(f"adversarial.py: try {number}: {failure}\n  repeat: tests/drivers/adversarial.py --rung {options.rung} "
+            print(f"adversarial.py: try {number}: {failure}\n  repeat: tests/drivers/adversarial.py "
+                  f"--rung {options.rung} "
                   f"--seed {options.seed} --shapes {options.shapes} --first {number} --tries 1", file=sys.stderr)
             return 1
         count.update(tries=1, rows=done.case.n, values=done.values, steps=int(done.shape.loss))
         for kind, word in enumerate(("left out", "bad", "beyond", "NaN", "unknown", "compared")):
             count[word] += int((done.truth.kind == kind).sum())
-    print(f"adversarial.py: {options.rung}, seed {options.seed}: " + ", ".join(f"{count[word]} {word}" for word in count))
+    print(f"adversarial.py: {options.rung}, seed {options.seed}: "
+          + ", ".join(f"{count[word]} {word}" for word in count))
     return 0
 
 

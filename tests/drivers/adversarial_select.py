@@ -98,7 +98,8 @@ class Select:
         args.struct_bytes, args.n, args.k = ctypes.sizeof(args), self.n, self.k
         stored = self.z if self.dtype == "fp64" else narrowed(self.z, self.dtype)[0]
         scores, target = l.matrix(stored, self.pad), l.copied(self.target, numpy.int64)
-        out = {name: l.array(self.n * width, self.kind) for name, width in (("logprob", self.k), ("entropy", 1), ("stats", 3))}
+        widths = {"logprob": self.k, "entropy": 1, "stats": 3}
+        out = {name: l.array(self.n * width, self.kind) for name, width in widths.items()}
         args.scores, args.scores_stride, args.target = scores.ctypes.data, self.vocab + self.pad, target.ctypes.data
         args.temperature, args.ignore_index = self.temperature, self.ignore
         for name, array in out.items():
@@ -108,8 +109,9 @@ class Select:
         least = int(self.bad.sum() + (self.beyond & ~self.near).sum())
         self.count(least, least + int((self.loose & self.wanted).sum()))
         known = ~self.near
-        self.compare("logprob", out["logprob"].reshape(self.n, self.k)[known], self.logprob[known], self.error[known, None], 1)
-        self.compare("entropy", out["entropy"][known], self.entropy[known], self.error[known] * (3 + numpy.log(self.vocab)), 1)
+        logprob, room = out["logprob"].reshape(self.n, self.k), self.error * (3 + numpy.log(self.vocab))
+        self.compare("logprob", logprob[known], self.logprob[known], self.error[known, None], 1)
+        self.compare("entropy", out["entropy"][known], self.entropy[known], room[known], 1)
         self.backward(args, stored)
 
     def backward(self, args, stored):
@@ -127,7 +129,8 @@ class Select:
         got = grads[:, :self.vocab] if self.dtype == "fp64" else widened(grads[:, :self.vocab], self.dtype)
         with numpy.errstate(all="ignore"):
             want, bound = self.gradients()
-            known = ~self.near & (numpy.abs(numpy.nan_to_num(want)) + numpy.nan_to_num(bound) < ROOM.get(self.dtype, 1e300)).all(1)
+            size = numpy.abs(numpy.nan_to_num(want)) + numpy.nan_to_num(bound)
+            known = ~self.near & (size < ROOM.get(self.dtype, 1e300)).all(1)
         self.compare("grad_scores", got[known], want[known], bound[known], 0)
 
     def gradients(self):
@@ -145,8 +148,10 @@ class Select:
         error = numpy.minimum(self.error, 300)[:, None]
         swing = numpy.minimum(self.p * numpy.exp(2 * error), 1) - self.p * numpy.exp(-2 * error) + 1e-37
         high = numpy.minimum(self.p * numpy.exp(2 * error), 1)
-        bound = (size + numpy.abs(g).sum(1, keepdims=True)) * (swing + UNIT.get(self.dtype, 2.0**-20) * (self.p + (size > 0)))
-        bound += numpy.abs(e) * (swing * (numpy.abs(w) + h + 2 * error + 1) + high * error * (4 + numpy.log(self.vocab)))
+        unit = UNIT.get(self.dtype, 2.0**-20)
+        bound = (size + numpy.abs(g).sum(1, keepdims=True)) * (swing + unit * (self.p + (size > 0)))
+        reach = numpy.abs(w) + h + 2 * error + 1
+        bound += numpy.abs(e) * (swing * reach + high * error * (4 + numpy.log(self.vocab)))
         bound = bound / self.temperature
         bound += STEP.get(self.dtype, 2.0**-46) * (numpy.abs(want) + bound) + LEAST.get(self.dtype, 1e-300) * 2
         want = numpy.where(asked[:, None], want, 0)

@@ -54,7 +54,8 @@ class Truth:
         self.kind[numpy.isnan(self.t).any(1) | (top == numpy.inf)] = NAN
         within = (self.kind == VALUE)
         self.kind[within & ((top > LIMIT) | (top <= -LIMIT))] = BEYOND
-        near = numpy.abs(numpy.abs(top) / LIMIT - 1) < 1e-2 + numpy.where(numpy.isfinite(self.d), self.d, 0).max(1) / LIMIT
+        error = numpy.where(numpy.isfinite(self.d), self.d, 0).max(1)
+        near = numpy.abs(numpy.abs(top) / LIMIT - 1) < 1e-2 + error / LIMIT
         # a NaN beside scores beyond the limit is counted by none or all; what overflows in fp32 is not told
         loose = (numpy.abs(finite).max(1) > 1e36) | ((numpy.abs(top) > 0.5 * LIMIT) & (self.kind == NAN))
         self.kind[near | loose] = UNKNOWN
@@ -80,7 +81,8 @@ class Truth:
         """(least, most) that flp_plan_check reports. live: rows with upstream gradients, for the backward pass, which
         knows scores by forward's stats alone."""
         bad = (self.kind == BAD) & (True if live is None else live)
-        beyond = [0, 0] if live is not None else [(self.kind == BEYOND).sum(), numpy.isin(self.kind, (BEYOND, UNKNOWN)).sum()]
+        counts = (self.kind == BEYOND).sum(), numpy.isin(self.kind, (BEYOND, UNKNOWN)).sum()
+        beyond = counts if live is None else (0, 0)
         return tuple(int(bad.sum() + count + self.bad_ids()) for count in beyond)
 
     def reduce(self):
@@ -97,7 +99,8 @@ class Truth:
         # scores of no probability may err as they like, if that does not bring them up
         reach = self.w + 2 * numpy.where(numpy.isfinite(self.d), self.d, 0) > -110
         reach[numpy.arange(n), inside] = True
-        self.error = numpy.where(reach, finite, 0).max(1) * 2 + 2.0**-20 * (2 + numpy.where(numpy.isfinite(self.logprob), numpy.abs(self.logprob), 0))
+        size = numpy.where(numpy.isfinite(self.logprob), numpy.abs(self.logprob), 0)
+        self.error = numpy.where(reach, finite, 0).max(1) * 2 + 2.0**-20 * (2 + size)
         self.entropy_error = self.error * (3 + numpy.log(case.total)) + 2.0**-18
 
     def score_gradients(self, g, e, kept):
@@ -115,19 +118,21 @@ class Truth:
         high = numpy.minimum(numpy.minimum(self.p * numpy.exp(2 * error), 1) + 1e-37, 1)
         swing = high - self.p * numpy.exp(-2 * error)
         reach = numpy.abs(w) + h + 2 * error + self.entropy_error[:, None]
-        bound = numpy.abs(g) * (swing + one * 2.0**-22) + numpy.abs(e) * (swing * reach + high * 3 * self.entropy_error[:, None])
+        bound = numpy.abs(g) * (swing + one * 2.0**-22)
+        bound += numpy.abs(e) * (swing * reach + high * 3 * self.entropy_error[:, None])
         bound += numpy.abs(dt) * 2.0**-18
         dx = dt * self.slope
         return dx, bound * numpy.abs(self.slope) + (numpy.abs(dt) + bound) * bend
 
     def gradients(self, g, e, live, first, count, kept):
         """{name: (value, bound)} of the columns first to first + count; rows that are not live give nothing. None where
-        dz overflows the operands' dtype. kept: stream mode, which rounds exponentials, what is made of them, and rows."""
+        dz overflows the operands' dtype. kept: stream mode, which rounds exponentials, what is made of them and rows."""
         roundings = 3 if kept else 1
         case, dtype = self.case, self.case.shape.dtype
         with numpy.errstate(all="ignore"):
             live = live & (self.kind == VALUE)
-            dx, bound = self.score_gradients(numpy.where(live, g, 0).astype(float), numpy.where(live, e, 0).astype(float), kept)
+            g, e = (numpy.where(live, x, 0).astype(float) for x in (g, e))
+            dx, bound = self.score_gradients(g, e, kept)
             dx, bound = (numpy.where(live[:, None], x, 0)[:, first:first + count] for x in (dx, bound))
             bound = bound + roundings * STEP[dtype] * (numpy.abs(dx) + bound) + LEAST[dtype] * live[:, None]
             if not (numpy.abs(dx) + bound < ROOM[dtype]).all():

@@ -25,7 +25,8 @@ _Noreturn void api_failed(const char *format, ...) __attribute__((format(printf,
 
 /* ---- blocks.c: buffers of exact size ---- */
 
-/* bytes at `offset` bytes behind a multiple of 256, filled with the byte. NULL for 0 bytes. Freed by api_blocks_free. */
+/* bytes at `offset` bytes behind a multiple of 256, filled with the byte. NULL for 0 bytes.
+ * Freed by api_blocks_free. */
 void *api_block(size_t bytes, size_t offset, int fill);
 /* The same, and watched: an output, which a refused call leaves alone. */
 void *api_output(size_t bytes, size_t offset);

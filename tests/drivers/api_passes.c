@@ -50,7 +50,8 @@ static void refuse(const api_case *c, const flp_args *args) {
   api_count.refused_calls++;
 }
 
-/* Whether so many rows may be reported where `bad` are known to be: numbers of a wild case may be more than fp32 holds. */
+/* Whether so many rows may be reported where `bad` are known to be: numbers of a wild case may be more than
+ * fp32 holds. */
 static int is_count(const api_case *c, int64_t reported, int bad) {
   return reported == bad || (c->wild && reported > bad && reported <= bad + c->n);
 }

@@ -22,7 +22,8 @@ def run(folder, rung, tries, *options):
     done = subprocess.run([sys.executable, DRIVER, "--rung", rung, "--tries", str(tries), "--folder", folder, *options],
                           capture_output=True, text=True, timeout=3600)
     assert done.returncode == 0, done.stderr
-    counts = {name: int(count) for count, name in re.findall(r"(\d+) ([a-zA-Z ]+?)(?:,|\n)", done.stdout.split(": ", 2)[2])}
+    words = re.findall(r"(\d+) ([a-zA-Z ]+?)(?:,|\n)", done.stdout.split(": ", 2)[2])
+    counts = {name: int(count) for count, name in words}
     assert counts["tries"] == tries and counts["compared"] > tries and counts["values"] > 1000 * tries
     return counts
 

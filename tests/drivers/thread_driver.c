@@ -1,8 +1,8 @@
 /* thread_driver.c: many threads that share plans and make their own, for ThreadSanitizer: see --help.
  *
  * Every thread, each round: passes of a shared plan and of its own, whose bits are those of one thread alone; a refused
- * spec, whose detail is the thread's own; a log callback; memory of a shared arena and of its own; plans of the stand-in
- * for libcuda that compile, share a cache and launch; and now and then a fork, whose child runs the shared plan and
+ * spec, whose detail is the thread's own; a log callback; memory of a shared arena and of its own; plans of the
+ * stand-in for libcuda that compile, share a cache and launch; and now and then a fork, whose child runs the shared plan and
  * makes one. */
 #include <dlfcn.h>
 #include <pthread.h>
