@@ -1,0 +1,51 @@
+/* test_eager_faults.c: the eager rung where threads cannot be created: fewer of them compute the same bits, and a pass
+ * allocates nothing beside its workspace. */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/unit/faults/faults.h"
+#include "tests/unit/support/eager_case.h"
+
+enum { ROWS = 200, VOCAB = 2000, THREADS = 4 };
+
+static eager_case c;
+static float logprob[ROWS];
+
+static void start(void) {
+  flp_spec spec = FLP_SPEC_INIT;
+  spec.vocab = VOCAB; /* enough scores that every thread has work */
+  spec.hidden = 128;
+  spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  spec.dtype = FLP_DTYPE_FP32;
+  eager_case_create(&c, &spec, ROWS, 1);
+  c.threads = THREADS;
+  eager_case_forward(&c);
+  memcpy(logprob, c.logprob, sizeof logprob);
+  eager_case_backward(&c);
+}
+
+static flp_status forward_and_backward(void) {
+  eager_case_forward(&c);
+  eager_case_backward(&c);
+  return FLP_OK;
+}
+
+static float *grad_weight;
+static size_t grad_bytes;
+
+static void check(flp_status status, const char *failed) {
+  cr_assert_eq(status, FLP_OK);
+  cr_assert_arr_eq(c.logprob, logprob, sizeof logprob, "%s", failed);
+  cr_assert_arr_eq(c.grad_weight, grad_weight, grad_bytes, "%s", failed);
+}
+
+Test(eager_faults, threads) {
+  static const faults_operation operation = {"an eager pass", NULL, forward_and_backward, check, 0};
+  start();
+  grad_bytes = 4 * (size_t)c.spec.vocab * (size_t)(c.spec.hidden + c.padding);
+  grad_weight = memcpy(malloc(grad_bytes), c.grad_weight, grad_bytes);
+  cr_expect_geq(faults_each(&operation, FAULTS_THREAD, 0), 2);
+  free(grad_weight);
+  eager_case_destroy(&c);
+}
