@@ -9,7 +9,8 @@ them from the source; gcc's figures are those of the code that it made, where tw
 
 tests/coverage.txt has a reason, then the lines that it excuses: a file, then the text of a line, which stands for all
 that follows it without having run. An entry whose text is
-no line of the file, or whose lines have all run, is an error. So is a line that has not run and has no entry."""
+no line of the file, or whose lines have all run, is an error. So is a line that has not run and has no entry. What
+depends on the moment stands under a reason that begins with "Sometimes": it may have run."""
 import argparse
 import json
 import os
@@ -117,7 +118,7 @@ def judge_table(files, entries):
             wrong.append(f"coverage.txt:{number}: no reason stands above it")
         elif not at:
             wrong.append(f"coverage.txt:{number}: {name} has no such line: {text}")
-        elif not missed:
+        elif not missed and not reason.startswith("Sometimes"):
             wrong.append(f"coverage.txt:{number}: {name}:{at[0]} is covered now: {text}")
     for file in files.values():
         wrong += [f"{file.name}:{line}: {'; '.join(what)}: neither covered nor in tests/coverage.txt"
