@@ -4,14 +4,14 @@
     tests/coverage.py PROFILE LIBRARY     the report; exit 1 below a target or where the table does not fit
     tests/coverage.py --list ...          every line and branch that was not run, for who writes tests or the table
 
-A branch is one way out of one condition: `a && b` has four. clang reads them from the source; gcc's figures are those of
-the code that it made, where two comparisons may have become one. Counters of all programs and libraries are one file: they
-hold the same objects of runtime/ in the same order.
+A branch is one way out of one condition: `a && b` has four. clang reads them from the source; gcc's figures are those
+of the code that it made, where two comparisons may have become one. Counters of all programs and libraries are one
+file: they hold the same objects of runtime/ in the same order.
 
 tests/coverage.txt has a reason, then the lines that it excuses: a file, then the text of a line, which stands for all
-that follows it without having run. An entry whose text is no line of the file, or whose lines have all run, is an error.
-So is a line that has not run and has no entry. What depends on the moment stands under a reason that begins with
-"Sometimes": it may have run."""
+that follows it without having run. An entry whose text is no line of the file, or whose lines have all run, is an
+error. So is a line that has not run and has no entry. What depends on the moment stands under a reason that begins
+with "Sometimes": it may have run."""
 import argparse
 import json
 import os

@@ -26,7 +26,7 @@ def half(coverage, tmp_path, monkeypatch):
     return {"half.c": coverage.File("half.c", lines, {(1, (1, 5, 1, 6)): [0, 4]})}
 
 
-FITS = [("why", "half.c", "if (a) {", 3), ("why", "half.c", "first();", 4), ("why", "half.c", "third();", 5)]
+FITS = [("why", "half.c", "if (a) {", 3), ("why", "half.c", "third();", 5)]  # the first stands for 2 and 3 too
 
 
 def test_a_table_that_fits(coverage, half):
@@ -35,7 +35,7 @@ def test_a_table_that_fits(coverage, half):
     assert coverage.counts(half.values()) == (5, 2, 2, 1)
 
 
-@pytest.mark.parametrize("left_out, line", [(0, 1), (1, 2), (2, 5)])
+@pytest.mark.parametrize("left_out, line", [(0, 1), (1, 5)])
 def test_a_line_without_a_reason(coverage, half, left_out, line):
     wrong = coverage.judge_table(half, [entry for i, entry in enumerate(FITS) if i != left_out])
     assert wrong and all("neither covered nor in tests/coverage.txt" in sentence for sentence in wrong)
@@ -52,6 +52,7 @@ def test_an_entry_that_no_longer_fits(coverage, half):
     assert coverage.judge_table(half, [*FITS, ("Sometimes: a race", "half.c", "}", 9)]) == []
 
 
+@pytest.mark.long  # as the command: whoever edits a line of the table meets it there
 def test_the_table_of_the_tree_names_lines_that_stand(coverage):
     entries = coverage.read_table()
     assert len(entries) > 50 and all(reason for reason, _, _, _ in entries)
