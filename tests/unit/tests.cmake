@@ -6,8 +6,8 @@ file(GLOB helpers CONFIGURE_DEPENDS ${unit}/support/*.c)
 file(GLOB fakes CONFIGURE_DEPENDS ${unit}/fakes/*.c)
 
 # Programs of faults/ meet system functions that fail: the linker leads these calls to faults/faults.c.
-set(FLP_FAULTY malloc calloc realloc strdup asprintf aligned_alloc getcwd realpath open openat fdopendir read pread write
-    fsync close mkdir renameat unlinkat getrandom fstat fstatat lstat flock pthread_create sodium_init sched_getaffinity
+set(FLP_FAULTY malloc calloc realloc strdup asprintf aligned_alloc getcwd realpath open openat fdopendir read pread
+    write fsync close mkdir renameat unlinkat getrandom fstat fstatat lstat flock pthread_create sodium_init sched_getaffinity
     dladdr1 getpwuid_r)
 list(TRANSFORM FLP_FAULTY PREPEND LINKER:--wrap=)
 

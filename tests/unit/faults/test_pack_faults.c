@@ -1,5 +1,5 @@
-/* test_pack_faults.c: packs where memory runs out, reads fail and the file ends early: each call once. A pack that cannot
- * be read whole is refused with the reason, or passed by with a warning; it never gives other bytes. */
+/* test_pack_faults.c: packs where memory runs out, reads fail and the file ends early: each call once. A pack that
+ * cannot be read whole is refused with the reason, or passed by with a warning; it never gives other bytes. */
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>

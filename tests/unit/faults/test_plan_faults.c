@@ -1,5 +1,5 @@
-/* test_plan_faults.c: plans and passes where memory runs out, files and threads fail, and the driver refuses a call: each
- * call once. Either the plan is whole, or there is none, nothing is held and the reason is given. */
+/* test_plan_faults.c: plans and passes where memory runs out, files and threads fail, and the driver refuses a call:
+ * each call once. Either the plan is whole, or there is none, nothing is held and the reason is given. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
