@@ -37,6 +37,11 @@ typedef enum flp_lock_id {
 void flp_lock(flp_lock_id id);
 void flp_unlock(flp_lock_id id);
 
+/* Brackets code of a library that has locks of its own: a fork waits until no thread is inside, so that the child has
+ * them free. Threads run inside side by side, and may nest; they take none of the locks above there. */
+void flp_fork_hold(void);
+void flp_fork_release(void);
+
 /* The number of forks that led to this process; it identifies objects that a parent made. */
 unsigned flp_process(void);
 

@@ -28,8 +28,8 @@ static void set_threads(int threads) {
   if (blas.library.get_threads() != threads) blas.library.set_threads(threads);
 }
 
-static void open_blas(void) {
-  if (!eager_blas_open(&blas.library, blas.reason)) {
+static void find_blas(const char *file) {
+  if (!eager_blas_open(file, &blas.library, blas.reason)) {
     atomic_store(&blas.has_news, 1);
     return;
   }
@@ -41,6 +41,14 @@ static void open_blas(void) {
   if (!refusal) return;
   snprintf(blas.reason, sizeof blas.reason, "%.190s is not used: %s", blas.library.name, refusal);
   atomic_store(&blas.has_news, 1);
+}
+
+static void open_blas(void) {
+  flp_setting setting;
+  flp_setting_get(FLP_SETTING_BLAS_LIBRARY, &setting); /* may log, so before */
+  flp_fork_hold();
+  find_blas(setting.value);
+  flp_fork_release();
 }
 
 /* The log may be a host's that waits for other threads, so it is outside of the once. */
@@ -82,10 +90,13 @@ void eager_blas_enter_thread(void) {
 }
 
 void eager_multiply(eager_product product, const eager_matrices *x) {
-  if (blas.is_used)
-    eager_blas_tiles_multiply(&blas.tiles, product, x);
-  else
+  if (!blas.is_used) {
     eager_multiply_plain(product, x);
+    return;
+  }
+  flp_fork_hold(); /* OpenBLAS locks its buffers */
+  eager_blas_tiles_multiply(&blas.tiles, product, x);
+  flp_fork_release();
 }
 
 const char *eager_blas_name(void) {

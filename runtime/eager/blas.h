@@ -21,9 +21,8 @@ typedef struct eager_blas_library {
   char name[EAGER_BLAS_TEXT_BYTES]; /* "OpenBLAS 0.3.21 for Zen (libopenblas.so.0)" */
 } eager_blas_library;
 
-/* Opens the library that FLP_BLAS_LIBRARY names, so that it starts no thread. Returns 1 if it is there; else reason
- * says why not. */
-int eager_blas_open(eager_blas_library *out, char reason[EAGER_BLAS_TEXT_BYTES]);
+/* Opens a library so that it starts no thread. Returns 1 if it is there; else reason says why not. */
+int eager_blas_open(const char *file, eager_blas_library *out, char reason[EAGER_BLAS_TEXT_BYTES]);
 
 /* ---- blas_tiles.c ---- */
 

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/base/status.h"
 #include "runtime/eager/blas.h"
 
 enum { OPENMP_BUILD = 2, PROCESSOR_SETS = 8 }; /* of 1024 processors each */
@@ -64,10 +63,8 @@ static void describe(void *library, const char *file, char out[EAGER_BLAS_TEXT_B
            core[0] ? " for " : "", core, file);
 }
 
-int eager_blas_open(eager_blas_library *out, char reason[EAGER_BLAS_TEXT_BYTES]) {
-  flp_setting setting;
-  flp_setting_get(FLP_SETTING_BLAS_LIBRARY, &setting);
-  void *library = load_without_threads(setting.value, reason);
+int eager_blas_open(const char *file, eager_blas_library *out, char reason[EAGER_BLAS_TEXT_BYTES]) {
+  void *library = load_without_threads(file, reason);
   if (!library) return 0;
   find_symbol(library, "cblas_sgemm", &out->sgemm, sizeof out->sgemm);
   find_symbol(library, "openblas_set_num_threads", &out->set_threads, sizeof out->set_threads);
@@ -75,7 +72,7 @@ int eager_blas_open(eager_blas_library *out, char reason[EAGER_BLAS_TEXT_BYTES])
   int (*get_parallel)(void) = NULL;
   find_symbol(library, "openblas_get_parallel", &get_parallel, sizeof get_parallel);
   if (!out->sgemm || !out->set_threads || !out->get_threads) {
-    snprintf(reason, EAGER_BLAS_TEXT_BYTES, "%.128s is not used: it has no %s", setting.value,
+    snprintf(reason, EAGER_BLAS_TEXT_BYTES, "%.128s is not used: it has no %s", file,
              !out->sgemm         ? "cblas_sgemm"
              : !out->set_threads ? "openblas_set_num_threads"
                                  : "openblas_get_num_threads");
@@ -83,6 +80,6 @@ int eager_blas_open(eager_blas_library *out, char reason[EAGER_BLAS_TEXT_BYTES])
     return 0;
   }
   out->openmp = get_parallel && get_parallel() == OPENMP_BUILD;
-  describe(library, setting.value, out->name);
+  describe(library, file, out->name);
   return 1;
 }

@@ -1,10 +1,14 @@
 /* test_eager_blas.c: how a BLAS is opened, which are refused and why, and that rows keep their bits in it. */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
+#include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "runtime/eager/core.h"
 #include "runtime/eager/eager.h"
@@ -190,4 +194,40 @@ Test(eager_blas, a_library_that_the_host_has_loaded_keeps_its_threads) {
   cr_expect_eq(get_threads(), 1);
   eager_blas_leave();
   cr_expect_eq(get_threads(), 5);
+}
+
+/* ---- forks ---- */
+
+static atomic_int stop;
+
+static void multiply_a_tile(void) {
+  static _Thread_local float a[EAGER_TILE_ROWS * 8], b[EAGER_TILE_COLUMNS * 8], c[EAGER_TILE_ROWS * EAGER_TILE_COLUMNS];
+  eager_matrices x = {EAGER_TILE_ROWS, EAGER_TILE_COLUMNS, 8, a, 8, b, 8, c, EAGER_TILE_COLUMNS};
+  eager_blas_enter();
+  eager_multiply(EAGER_SCORES, &x);
+  eager_blas_leave();
+}
+
+static void *multiply_on(void *nothing) {
+  while (!atomic_load(&stop)) multiply_a_tile();
+  return nothing;
+}
+
+Test(eager_blas, a_child_has_the_locks_of_the_library_free) {
+  use_fake(NULL);
+  pthread_t threads[2];
+  for (int i = 0; i < 2; i++) cr_assert_eq(pthread_create(&threads[i], NULL, multiply_on, NULL), 0);
+  for (int i = 0; i < 50; i++) {
+    pid_t child = fork();
+    if (child == 0) {
+      alarm(60);
+      multiply_a_tile();
+      _exit(0);
+    }
+    int state;
+    cr_assert_eq(waitpid(child, &state, 0), child);
+    cr_assert_eq(state, 0, "child %d ended with %#x", i, state);
+  }
+  atomic_store(&stop, 1);
+  for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
 }

@@ -65,7 +65,9 @@ static int splits(int row, int n, int column, int m) {
 
 void cblas_sgemm(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float *a,
                  int a_stride, const float *b, int b_stride, float beta, float *c, int c_stride) {
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* as OpenBLAS has one for its buffers */
   (void)order;
+  pthread_mutex_lock(&lock);
   calls++;
   for (int i = 0; i < m; i++)
     for (int j = 0; j < n; j++) {
@@ -77,4 +79,5 @@ void cblas_sgemm(int order, int transpose_a, int transpose_b, int m, int n, int 
       float *out = &c[i * c_stride + j];
       *out = alpha * (sums[0] + sums[1]) + (beta == 0 ? 0 : beta * *out) + (mode == WRONG ? 1.0f : 0.0f);
     }
+  pthread_mutex_unlock(&lock);
 }
