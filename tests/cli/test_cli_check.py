@@ -141,7 +141,7 @@ def test_scores_that_exist_on_the_cpu():
     record = done.json()
     assert done.code == 0 and record["failed"] == 0, done.err
     cases = {(row["case"], row["dtype"]) for row in record["rows"]}
-    assert {dtype for _, dtype in cases} == {"bf16", "fp16", "fp32", "fp64"} and len(cases) == 4 * 17
+    assert {dtype for _, dtype in cases} == {"bf16", "fp16", "fp32", "fp64"} and len(cases) == 4 * 19
     refused = flpgen("check", "--op", "select", "--vocab", 100, **NO_GPU)
     assert refused.code == 2 and "--op select is not accepted beside a shape or a set" in refused.err
 

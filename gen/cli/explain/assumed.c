@@ -55,7 +55,8 @@ flp_status explain_assume(const explain_args *args, explain_assumed *out, flp_pl
   flp_status status =
       flp_fail(FLP_ERROR_ARGUMENT, "--capability: %d.%d is not accepted%s; %s is", args->major, args->minor,
                runs ? " with --tune, kernels have one tile configuration there" : ", no kernels run there", accepted);
-  for (int i = 0; i < count && (i == 0 || status != FLP_OK); i++) status = generate(spec, &tuning, arches[i], out);
+  for (int i = 0; i < count && (i == 0 || (status != FLP_OK && status != FLP_ERROR_MEMORY)); i++)
+    status = generate(spec, &tuning, arches[i], out); /* out of memory, another's kernels would be a wrong answer */
   FLP_TRY(status);
   flp_planner_init(planner, spec, &args->options, &device, out->desc, out->count);
   return FLP_OK;
