@@ -254,7 +254,7 @@ def test_the_largest_score_decides_on_a_row(largest, alive):
     logprob, entropy = flp.linear_logprob(hidden, weight, target, entropy=True)
     assert (logprob.isnan() | entropy.isnan()).tolist() == [not alive] * 3
     if alive:
-        close(logprob, torch.tensor([0.0, -2.0**28 * octave, -2.0**100 * octave], dtype=torch.float64))
+        close(logprob.cpu(), torch.tensor([0.0, -2.0**28 * octave, -2.0**100 * octave], dtype=torch.float64))
         flp.check(DEVICE)
     else:
         with pytest.raises(flp.DataError, match="3"):
