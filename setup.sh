@@ -11,6 +11,8 @@ readonly RUN_PACKAGES=(gcc libc6-dev libstdc++-12-dev cmake ninja-build pkg-conf
 readonly TEST_PACKAGES=(libcriterion-dev libboost-context1.74.0 libopenblas-dev python3 python3-pytest python3-numpy python3-torch python3-venv
   python3-pip python3-setuptools python3-wheel)
 
+# libFuzzer, for the long form of tests/fuzz.
+readonly LONG_PACKAGES=(clang libclang-rt-14-dev)
 readonly COVERAGE_PACKAGES=(clang-19 libclang-rt-19-dev llvm-19)
 
 usage() {
@@ -140,7 +142,13 @@ run_tests() {
   build asan unit_programs
   run_preset release 'unit|script'
   run_preset asan unit
-  /usr/bin/python3 tests/summary.py build/release/tests/results build/asan/tests/results
+  local more=()
+  if [[ ${FLP_TEST_LONG:-} == 1 ]]; then
+    build tsan thread_driver
+    run_preset tsan races
+    more=(build/tsan/tests/results)
+  fi
+  /usr/bin/python3 tests/summary.py build/release/tests/results build/asan/tests/results "${more[@]}"
 }
 
 run_hosts() {
@@ -158,7 +166,10 @@ main() {
     run) packages=("${RUN_PACKAGES[@]}") ;;
     test | hosts) ;;
     coverage) packages+=("${COVERAGE_PACKAGES[@]}") ;;
-    'test --all') export FLP_TEST_LONG=1 ;;
+    'test --all')
+      packages+=("${LONG_PACKAGES[@]}")
+      export FLP_TEST_LONG=1
+      ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
   esac

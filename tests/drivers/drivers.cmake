@@ -27,5 +27,5 @@ elseif(NOT FLP_SANITIZE) # here threads are at work during a fork
   set_target_properties(thread_driver PROPERTIES EXCLUDE_FROM_ALL OFF)
   add_dependencies(unit_programs thread_driver)
 elseif(FLP_SANITIZE MATCHES "thread")
-  add_driver(thread_driver_races "unit;long" thread_driver --threads 64 --rounds 12)
+  add_driver(thread_driver_races races thread_driver --threads 64 --rounds 12)
 endif()

@@ -177,8 +177,17 @@ def hold_package(words):
     assert "tests/gpu/package.sh BUILD PACKAGE.tgz" in usage and len(words) == 3
 
 
+def hold_attack(words):
+    """A script of the tree: its options are in its help, its other words are names there or of a harness."""
+    usage = subprocess.run([TREE / words[0], "--help"], capture_output=True, text=True).stdout
+    for word in words[1:]:
+        known = word in usage if word.startswith("--") else word.isdigit() or (TREE / f"tests/fuzz/fuzz_{word}.c").exists()
+        assert known, word
+
+
 HELD = {"cmake": hold_cmake, "./setup.sh": hold_setup, "tests/run": hold_tests_run, "pip": hold_pip,
-        "tests/gpu/package.sh": hold_package}
+        "tests/gpu/package.sh": hold_package,
+        "tests/campaign/run": hold_attack, "tests/fuzz/run": hold_attack}
 BY_PROGRAM = {"cc": "test_docs_code.py compiles the program", "git": "shows a difference",
               "python": "pytest of tests/hosts, which ./setup.sh hosts runs"}
 
