@@ -9,10 +9,15 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "runtime/eager/blas.h"
 
-enum { OPENMP_BUILD = 2, PROCESSOR_SETS = 8 }; /* of 1024 processors each */
+enum {
+  OPENMP_BUILD = 2,
+  PROCESSOR_SETS = 8,        /* of 1024 processors each */
+  STARTING_BYTES = 128 << 20 /* of buffers, and a stack */
+};
 
 /* Leaves of the processors in a set one alone. */
 static void keep_one(cpu_set_t sets[PROCESSOR_SETS], size_t bytes) {
@@ -27,6 +32,13 @@ static void *load_without_threads(const char *file, char reason[EAGER_BLAS_TEXT_
   cpu_set_t before[PROCESSOR_SETS], one[PROCESSOR_SETS];
   void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
   if (library) return library;
+  /* OpenBLAS and what it needs end the process, or fault, where memory runs out while they start. */
+  void *probe = mmap(NULL, STARTING_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (probe == MAP_FAILED) {
+    snprintf(reason, EAGER_BLAS_TEXT_BYTES, "%.128s is not loaded: out of memory", file);
+    return NULL;
+  }
+  munmap(probe, STARTING_BYTES);
   /* An OpenMP build brings this runtime, which would count one processor for the whole process. */
   (void)dlopen("libgomp.so.1", RTLD_LAZY | RTLD_LOCAL);
   memset(before, 0, sizeof before);

@@ -34,6 +34,7 @@ BUILD = Path(os.environ.get("FLP_TEST_BUILD") or TREE / "build" / "release").res
 FLPGEN = BUILD / "bin" / "flpgen"
 SHIM = BUILD / "tests" / "libfake_failures.so"
 FAKE_CUDA = BUILD / "tests" / "libfake_cuda.so"
+FAKE_BLAS = BUILD / "tests" / "libfake_blas.so"
 
 HANG = 300  # seconds after which a command hangs, some hundred times what any of these takes
 AT_ONCE = 2
@@ -94,9 +95,10 @@ CASES = {
 
 
 def clean_environment(folder):
-    """Of the caller's nothing but where programs are; all that is written lies in the folder."""
+    """Of the caller's nothing but where programs are; all that is written lies in the folder. OpenBLAS is a stand-in,
+    which starts threads as it does: the libraries it needs end the process where one of their allocations fails."""
     return {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "HOME": str(folder), "TMPDIR": str(folder / "tmp"),
-            "FLP_CACHE_DIR": str(folder / "cache"), "OPENBLAS_NUM_THREADS": "2"}
+            "FLP_CACHE_DIR": str(folder / "cache"), "OPENBLAS_NUM_THREADS": "2", "FLP_BLAS_LIBRARY": str(FAKE_BLAS)}
 
 
 class Tensors:
