@@ -106,8 +106,10 @@ class Truth:
     def score_gradients(self, g, e, kept):
         """dx of Σ g·logprob + e·entropy and its bound, of live rows; others 0."""
         bend = self.bend_error
-        if kept and self.case.shape.softcap:  # tanh from the logarithm of an exponential in bf16
-            bend = bend + abs(self.case.scale) * 2.0**-7 / self.case.shape.softcap
+        if kept and self.case.shape.softcap:
+            # tanh from the logarithm of an exponential in bf16, off by up to r = 2^-9·T/cap; within 2·r of 1 it counts
+            # as 1 (kept.lua), so a slope of up to 2·3·r is taken for 0
+            bend = bend + abs(self.case.scale) * 3 * 2.0**-8 / self.case.shape.softcap
         one = numpy.zeros_like(self.p)
         one[numpy.arange(len(one)), numpy.clip(self.case.target, 0, self.case.total - 1)] = 1
         g, e, h = g[:, None], e[:, None], self.entropy[:, None]
