@@ -48,7 +48,7 @@ def rewards_rise(written, _):
 def adapters_learn(written, printed):
     results = written["results"]
     hold(not results["head_has_gradient"], "the frozen head has a gradient")
-    hold((results["products"], results["products_of_a_trained_head"]) == (3, 4),
+    hold((results["products"], results["products_of_a_trained_head"]) in ((2, 3), (3, 4)),  # mode save, or recompute
          "%d products a step, with a trained head %d" % (results["products"], results["products_of_a_trained_head"]))
     return {**rewards_rise(written, printed), "products": results["products"]}
 

@@ -28,6 +28,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/flp
 cmake --install "$build" --prefix "$root" >/dev/null
+compgen -G "$root/share/flp/generic/*.flpk" >/dev/null ||
+  { printf 'package.sh: %s has no generic kernels; build its target flp_generic\n' "$build" >&2; exit 1; }
 rm -rf "$root/include" "$root"/lib*/cmake "$root"/lib*/pkgconfig
 find "$root" -type f \( -name flpgen -o -name '*.so*' \) -exec strip --strip-unneeded {} +
 
