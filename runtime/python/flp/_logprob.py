@@ -9,7 +9,7 @@ import functools
 
 import torch
 
-from . import _accumulate, _c, _check, _ops, _run, _transforms
+from . import _accumulate, _c, _check, _logprob_op, _run, _transforms
 from ._compile import in_graph, outside_graphs
 
 # Returns, inside a backward pass, whether a node of the graph will run; absent before torch 2.0.
@@ -154,7 +154,7 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     tensors = flat, weight, bias, ids, temperature_rows, rows
     options = scalar, softcap, scale, ignore_index, budget, entropy
     if in_graph() and grad_weight_accumulate is None and not (chunk_rows or save):
-        results = _ops.linear_logprob(*tensors, *options)
+        results = _logprob_op.linear_logprob(*tensors, *options)
     else:
         results = _checked(tensors, options, chunk_rows, save, old_lse, grad_weight_accumulate, given)
     if len(lead) == 1:

@@ -1,13 +1,13 @@
 """The operator torch.ops.flp.selective_log_softmax, so that torch.compile and torch.export keep a call whole.
 
-Invariants: those of _ops.py; scores are (..., V) of at least two dimensions, targets (..., K), numbers of results those
-of the sums. A graph decides about memory itself, so the gradient never takes the place of the scores here.
+Invariants: those of _logprob_op.py; scores are (..., V) of at least two dimensions, targets (..., K), numbers of
+results those of the sums. A graph decides about memory itself, so the gradient never takes the place of the scores here.
 """
 import torch
 
 from . import _c, _select
 from ._compile import HAS_OPERATORS, outside_graphs
-from ._ops import define
+from ._logprob_op import define
 
 OPTIONS = "float temperature, SymInt? ignore_index, bool entropy"
 FORWARD = "(Tensor logits, Tensor target, " + OPTIONS + ") -> (Tensor, Tensor, Tensor)"
