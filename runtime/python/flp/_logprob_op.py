@@ -8,6 +8,7 @@ import torch
 
 from . import _c, _check, _run
 from ._compile import HAS_OPERATORS, outside_graphs
+from ._ops import define, ops as operators
 
 # softcap None: none; budget None: the default.
 OPTIONS = "float temperature, float? softcap, float scale, SymInt ignore_index, SymInt? budget, bool entropy"
@@ -61,8 +62,8 @@ def _autograd(ctx, grad_logprob, grad_entropy, _grad_stats):
     needed = [bit if wanted else 0 for bit, wanted in zip(_run.GRAD_FIELDS, ctx.needs_input_grad)]
     results = (None, None, None)
     if sum(needed) and not (grad_logprob is None and grad_entropy is None):
-        results = torch.ops.flp.linear_logprob_backward(*ctx.saved_tensors, grad_logprob, grad_entropy, sum(needed),
-                                                        *ctx.options)
+        results = operators.linear_logprob_backward(*ctx.saved_tensors, grad_logprob, grad_entropy, sum(needed),
+                                                    *ctx.options)
         results = tuple(result if bit else None for result, bit in zip(results, needed))
     return tuple(results) + (None,) * (3 + len(ctx.options))
 
@@ -73,17 +74,8 @@ def _no_double_backward(ctx, *_grads):
 
 def register():
     """Defines both operators, their kernels, shapes and derivatives. Called once, at import."""
-    define("flp::linear_logprob", FORWARD, _forward, _forward_fake)
-    define("flp::linear_logprob_backward", BACKWARD, _backward, _backward_fake)
-    torch.library.register_autograd("flp::linear_logprob", _autograd, setup_context=_setup_context)
-    torch.library.register_autograd("flp::linear_logprob_backward", _no_double_backward)
-
-
-def define(name, schema, kernel, fake):
-    """Registers an operator: what computes it, and what shapes and dtypes its results have."""
-    torch.library.define(name, schema)
-    torch.library.impl(name, ("CPU", "CUDA"))(kernel)
-    torch.library.register_fake(name)(fake)
+    define("linear_logprob", FORWARD, _forward, _forward_fake, _autograd, setup_context=_setup_context)
+    define("linear_logprob_backward", BACKWARD, _backward, _backward_fake, _no_double_backward)
 
 
 def linear_logprob(hidden, weight, bias, target, temperature_rows, rows, temperature, softcap, scale, ignore_index,
@@ -93,7 +85,7 @@ def linear_logprob(hidden, weight, bias, target, temperature_rows, rows, tempera
         _check.check_real(field, value)
     for field, value in (("ignore_index", ignore_index), ("budget", budget)):
         _check.check_integral(field, value)
-    logprob, entropies, _ = torch.ops.flp.linear_logprob(
+    logprob, entropies, _ = operators.linear_logprob(
         hidden, weight, bias, target, temperature_rows, rows, temperature, softcap, scale, ignore_index, budget,
         bool(entropy))
     return (logprob, entropies) if entropy else (logprob,)

@@ -11,6 +11,7 @@ import torch
 from . import _c, _check, _plans, _run, _select_torch, _transforms
 from ._address import address, check_writable, dense, settled
 from ._compile import in_graph, outside_graphs
+from ._ops import ops
 
 DTYPES = {**_check.DTYPES, torch.float64: _c.DTYPE_FP64}
 NO_SECOND_DERIVATIVE = "flp.selective_log_softmax has no second derivative (accepted: one backward pass over it)"
@@ -244,8 +245,7 @@ def traced(scores, target, temperature, ignore_index, entropy, _in_place, out_dt
     """dispatch as an operator in a graph (_select_op.py): numbers may be symbols, which it checks when it runs."""
     _check.check_real("temperature", temperature)
     _check.check_integral("ignore_index", ignore_index)
-    logprob, entropies, _ = torch.ops.flp.selective_log_softmax(scores, target, temperature, ignore_index,
-                                                                bool(entropy))
+    logprob, entropies, _ = ops.selective_log_softmax(scores, target, temperature, ignore_index, bool(entropy))
     return (logprob.to(out_dtype), entropies.to(out_dtype)) if entropy else logprob.to(out_dtype)
 
 

@@ -3,11 +3,9 @@
 Invariants: those of _logprob_op.py; scores are (..., V) of at least two dimensions, targets (..., K), numbers of
 results those of the sums. A graph decides about memory itself, so the gradient never takes the place of the scores here.
 """
-import torch
-
 from . import _c, _select
 from ._compile import HAS_OPERATORS, outside_graphs
-from ._logprob_op import define
+from ._ops import define, ops
 
 OPTIONS = "float temperature, SymInt? ignore_index, bool entropy"
 FORWARD = "(Tensor logits, Tensor target, " + OPTIONS + ") -> (Tensor, Tensor, Tensor)"
@@ -54,8 +52,7 @@ def _autograd(ctx, grad_logprob, grad_entropy, _grad_stats):
     grad_entropy = grad_entropy if ctx.options[-1] else None
     grad = None
     if not (grad_logprob is None and grad_entropy is None):
-        grad = torch.ops.flp.selective_log_softmax_backward(*ctx.saved_tensors, grad_logprob, grad_entropy,
-                                                            *ctx.options)
+        grad = ops.selective_log_softmax_backward(*ctx.saved_tensors, grad_logprob, grad_entropy, *ctx.options)
     return (grad,) + (None,) * (1 + len(ctx.options))
 
 
@@ -65,10 +62,8 @@ def _no_double_backward(ctx, *_grads):
 
 def register():
     """Defines both operators, their kernels, shapes and derivatives. Called once, at import."""
-    define("flp::selective_log_softmax", FORWARD, _forward, _forward_fake)
-    define("flp::selective_log_softmax_backward", BACKWARD, _backward, _backward_fake)
-    torch.library.register_autograd("flp::selective_log_softmax", _autograd, setup_context=_setup_context)
-    torch.library.register_autograd("flp::selective_log_softmax_backward", _no_double_backward)
+    define("selective_log_softmax", FORWARD, _forward, _forward_fake, _autograd, setup_context=_setup_context)
+    define("selective_log_softmax_backward", BACKWARD, _backward, _backward_fake, _no_double_backward)
 
 
 if HAS_OPERATORS:
