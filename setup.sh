@@ -22,6 +22,8 @@ usage: ./setup.sh run    set up, build, then generate the kernels of a 151936 x 
        ./setup.sh test --all   the same with the long campaigns: every test there is
        ./setup.sh coverage   set up, then measure what the tests run of libflp (tests/coverage)
        ./setup.sh hosts  set up, build, then compare the adapters with the trainers themselves (tests/hosts/README.md)
+       ./setup.sh hub    export the wheel, else a build of this system, as a kernel of the Hugging Face kernels hub,
+                         to build/hub; more words are options of packaging/hub/export.py (README.md beside it)
 
 From a bare Debian 12 machine (root, package registries reachable). What is there already is not installed again.
 ptxas 13.0 or newer checks the generated PTX: taken from FLP_PTXAS, PATH or CUDA_HOME, else fetched from PyPI into the
@@ -159,6 +161,20 @@ run_hosts() {
   FLP_LIBRARY=$PWD/build/release/lib/libflp.so build/hosts/bin/python -m pytest -q tests/hosts
 }
 
+# Only a wheel's libraries run where the hub promises; what this system builds is for trying the export.
+run_hub() {
+  local wheels=(build/wheel/dist/flp-[0-9]*_"$(uname -m)".whl) options=(--local)
+  if [[ -e ${wheels[-1]} ]]; then
+    options=(--libraries "${wheels[-1]}")
+  else
+    say "no wheel in build/wheel/dist: the folder is for this system alone"
+    build release all -DBUILD_TESTING=OFF
+    cmake --install build/release --prefix build/hub-prefix >/dev/null
+    options+=(--libraries build/hub-prefix)
+  fi
+  /usr/bin/python3 packaging/hub/export.py --out build/hub "${options[@]}" "$@"
+}
+
 main() {
   unset FLP_TEST_LONG
   packages=("${RUN_PACKAGES[@]}" "${TEST_PACKAGES[@]}")
@@ -166,6 +182,7 @@ main() {
     run) packages=("${RUN_PACKAGES[@]}") ;;
     test | hosts) ;;
     coverage) packages+=("${COVERAGE_PACKAGES[@]}") ;;
+    hub | 'hub '*) packages=("${RUN_PACKAGES[@]}" python3) ;;
     'test --all')
       packages+=("${LONG_PACKAGES[@]}")
       export FLP_TEST_LONG=1
@@ -180,6 +197,7 @@ main() {
     test) run_tests ;;
     coverage) tests/coverage ;;
     hosts) run_hosts ;;
+    hub) run_hub "${@:2}" ;;
   esac
 }
 
