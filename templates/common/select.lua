@@ -6,13 +6,12 @@
 --                                               α = -Σ_j g_j - e·H, β = -e·ln2
 --
 -- Shapes: scores (n,V), target and logprob (n,k), entropy (n), stats (n,3) {m, log2 s, H}, grad_scores (n,V).
--- Each thread sums the columns of its vectors in order, over blocks of UNROLL vectors that are all under way at once,
+-- Each thread sums the columns of its vectors in order, over blocks of `unroll` vectors that are all under way at once,
 -- then the vectors of the last block that exist, then one of the columns behind the last whole vector; lanes and warps
 -- merge in a fixed tree. The order depends on V and dtype alone. fp64 keeps m as the score itself and works in nats:
 -- z - m is then exact where it matters.
 -- source: https://www.tylerromero.com/posts/2025-02-selective-log-softmax/
 
-local THREADS, WARPS, UNROLL = 256, 8, 4
 local LN2, LOG2E = 0.6931471805599453, 1.4426950408889634
 
 return function(k, spec)
@@ -24,7 +23,11 @@ return function(k, spec)
   local target_type = spec.target_dtype == "int64" and k.i64 or k.i32
   local bytes = ({bf16 = 2, fp16 = 2, fp32 = 4, fp64 = 8})[spec.dtype]
   local VECTOR = 16 // bytes
-  local BLOCK = THREADS * VECTOR * UNROLL
+  -- Vectors under way, of all CTAs of a multiprocessor: 64 KiB, twice what reading needs; ptxas would rather take the
+  -- registers. The gradient writes what it reads: memory copies 5 % faster where fewer, longer rows are under way.
+  local READ = {threads = 256, unroll = 4, min_ctas = wide and 2 or 4}
+  local COPY = wide and READ or {threads = 512, unroll = bytes == 4 and 4 or 2, min_ctas = bytes == 4 and 2 or 3}
+  local WARPS = READ.threads // 32
   local aligned = spec.alignment >= 16
   local nan, infinity = 0.0 / 0.0, 1.0 / 0.0
   local lowest = wide and -0x1p1000 or S.lowest -- the reference of no scores: 0·lowest is 0 where 0·-inf is NaN
@@ -75,21 +78,23 @@ return function(k, spec)
 
   -- Visits this thread's columns: visit(state, vectors) -> state, where a vector is {first = column, inside = nil or
   -- i1, values}; and at the end one({column, inside, value}) for what is behind the last whole vector.
-  local function sweep(columns, row, options, state, visit, one)
-    local whole = columns // BLOCK * BLOCK
+  local function sweep(pace, columns, row, options, state, visit, one)
+    local step = pace.threads * VECTOR
+    local block_columns = step * pace.unroll
+    local whole = columns // block_columns * block_columns
     local last = columns // VECTOR * VECTOR
     local function block(base, check)
       local vectors = {}
-      for i = 1, UNROLL do
-        local first = base + (i - 1) * (THREADS * VECTOR)
+      for i = 1, pace.unroll do
+        local first = base + (i - 1) * step
         local inside = check and k.lt(first, last) or nil
         vectors[i] = {first = first, inside = inside, at = inside and k.select(inside, first, 0) or first}
       end
-      for i = 1, UNROLL do vectors[i].values = load_vector(row, vectors[i].at, options) end
+      for i = 1, pace.unroll do vectors[i].values = load_vector(row, vectors[i].at, options) end
       return vectors
     end
     local mine = k.tid() * VECTOR
-    state = k.loop(k.const(k.i32, 0), whole, BLOCK, state, function(base, inner)
+    state = k.loop(k.const(k.i32, 0), whole, block_columns, state, function(base, inner)
       return visit(inner, block(base + mine, false))
     end)
     state = k.branch(k.lt(whole + mine, last), function() return visit(state, block(whole + mine, true)) end,
@@ -204,7 +209,7 @@ return function(k, spec)
   ---------------------------------------------------------------------------------------------------------- select
   local function fill(p, row)
     local zero = k.const(number, 0.0)
-    k.loop(k.tid(), p.k, THREADS, nil, function(j) store_if(p.logprob, row * long(p.k) + long(j), zero) end)
+    k.loop(k.tid(), p.k, READ.threads, nil, function(j) store_if(p.logprob, row * long(p.k) + long(j), zero) end)
     k.when(k.eq(k.tid(), 0), function()
       store_if(p.entropy, row, zero)
       for i = 0, 2 do store_if(p.stats, row * 3 + i, zero) end
@@ -229,7 +234,7 @@ return function(k, spec)
       store_if(p.stats, row * 3 + 1, k.select(alive, narrow(wide and log_s * LOG2E or log_s), nan))
       store_if(p.stats, row * 3 + 2, entropy)
     end)
-    k.loop(k.tid(), p.k, THREADS, nil, function(j)
+    k.loop(k.tid(), p.k, READ.threads, nil, function(j)
       local id = target_at(p, row, j)
       local good = k.ge(id, 0) & k.lt(id, long(columns_of(p)))
       local z = f64(widen(k.load(element, scores, k.select(good, id, 0))))
@@ -250,7 +255,7 @@ return function(k, spec)
       local scores = row_of(p.scores, row, p.scores_stride)
       local zero = k.const(number, 0.0)
       local empty = {m = k.const(number, lowest), s = zero, q = spec.entropy and zero or nil}
-      local sum = sweep(columns_of(p), scores, {const = true}, empty, function(state, vectors)
+      local sum = sweep(READ, columns_of(p), scores, {const = true}, empty, function(state, vectors)
         local values = {}
         for _, vector in ipairs(vectors) do
           for _, z in ipairs(vector.values) do
@@ -334,7 +339,7 @@ return function(k, spec)
     local e = entropy_grad(p, row)
     local entropy = f64(k.load(number, p.stats, row * 3 + 2))
     local zero = k.const(k.f64, 0.0)
-    k.loop(k.tid(), p.k, THREADS, nil, function(j)
+    k.loop(k.tid(), p.k, COPY.threads, nil, function(j)
       local id = target_at(p, row, j)
       local good = k.ge(id, 0) & k.lt(id, long(columns_of(p))) & k.ne(id, p.ignore_index)
       k.when(good & ~is_repeated(p, row, j), function()
@@ -358,7 +363,7 @@ return function(k, spec)
       local u = distance(z, r.m, scale)
       return power(u) * (spec.entropy and k.fma(r.b, u, r.a) or r.a)
     end
-    sweep(columns_of(p), row_of(p.scores, row, p.scores_stride), {}, nil, function(_, vectors)
+    sweep(COPY, columns_of(p), row_of(p.scores, row, p.scores_stride), {}, nil, function(_, vectors)
       for _, vector in ipairs(vectors) do
         local values = {}
         for i, z in ipairs(vector.values) do values[i] = slope(z) end
@@ -375,7 +380,7 @@ return function(k, spec)
     local columns = columns_of(p)
     local last, zeros = columns // VECTOR * VECTOR, {}
     for i = 1, VECTOR do zeros[i] = k.const(number, 0.0) end
-    k.loop(k.tid() * VECTOR, last, THREADS * VECTOR, nil, function(first) store_vector(out, first, zeros) end)
+    k.loop(k.tid() * VECTOR, last, COPY.threads * VECTOR, nil, function(first) store_vector(out, first, zeros) end)
     local column = last + k.tid()
     k.when(k.lt(column, columns), function() k.store(out, column, rounded(zeros[1])) end)
   end
@@ -393,11 +398,9 @@ return function(k, spec)
     end)
   end
 
-  -- Four CTAs of a multiprocessor have 64 KiB under way, twice what memory needs; ptxas would rather take the
-  -- registers.
-  local function entry(name, shared_bytes, body)
-    k.kernel {entry = name, threads = THREADS, min_ctas = wide and 2 or 4, shared_bytes = shared_bytes, body = body}
+  local function entry(name, pace, shared_bytes, body)
+    k.kernel {entry = name, threads = pace.threads, min_ctas = pace.min_ctas, shared_bytes = shared_bytes, body = body}
   end
-  entry("select", WARPS * 3 * SLOT, select)
-  entry("select_grad", 4 * SLOT, select_grad)
+  entry("select", READ, WARPS * 3 * SLOT, select)
+  entry("select_grad", COPY, 4 * SLOT, select_grad)
 end
