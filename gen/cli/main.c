@@ -35,7 +35,7 @@ static void print_help(FILE *out) {
   for (int i = 0; i < VERBS; i++) fprintf(out, "  %-8s %s\n", verbs[i].name, verbs[i].help);
   fputs(
       "\n  -h, --help     this text; `flpgen VERB --help` for the options of a verb\n"
-      "  -V, --version  version\n\n"
+      "  -V, --version  version, hash of templates and generator, and LLVM's version\n\n"
       "Every verb takes --json: one JSON document on standard output.\n\n" CLI_EXIT_HELP "\n",
       out);
 }
@@ -72,13 +72,21 @@ static int run_verb(int i, int argc, char **argv, int first) {
   return check_output(name, code);
 }
 
+/* What --version prints: GNU's first line, then what decides which kernels are the same. */
+static const char *version_text(void) {
+  static char text[160];
+  snprintf(text, sizeof text, "flpgen " FLP_VERSION_STRING "\nsources %s\nLLVM " FLPGEN_LLVM_VERSION,
+           flp_sources_id());
+  return text;
+}
+
 static int is_one_of(const char *text, const char *first, const char *second) {
   return strcmp(text, first) == 0 || strcmp(text, second) == 0;
 }
 
 int main(int argc, char **argv) {
   argp_err_exit_status = CLI_EXIT_USAGE;
-  argp_program_version = "flpgen " FLP_VERSION_STRING;
+  argp_program_version = version_text();
   cli_log_start();
   cli_json_start();
   if (argc < 2) {

@@ -17,6 +17,7 @@ function(carry path)
   file(COPY_FILE ${file} ${OUT}/flp/lib/${name})
 endfunction()
 
+file(COPY ${CMAKE_CURRENT_LIST_DIR}/../flp.h DESTINATION ${OUT}/flp/include)
 file(MAKE_DIRECTORY ${OUT}/flp/lib)
 file(GLOB_RECURSE libraries ${stage}/libflp.so ${stage}/libflpgen.so)
 file(GET_RUNTIME_DEPENDENCIES LIBRARIES ${libraries} RESOLVED_DEPENDENCIES_VAR needed

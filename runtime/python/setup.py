@@ -1,7 +1,9 @@
-"""The wheel's tag: any Python, but one platform once flp/lib/ carries libraries. All else stands in pyproject.toml."""
+"""What pyproject.toml cannot say: the wheel's tag, and flp.h, which every wheel carries for the version."""
 import os
+import shutil
 
 from setuptools import Distribution, setup
+from setuptools.command.build_py import build_py
 
 try:
     from setuptools.command.bdist_wheel import bdist_wheel
@@ -11,8 +13,22 @@ except ImportError:  # setuptools before 70.1
     except ImportError:
         bdist_wheel = None
 
-CARRIES_LIBRARIES = os.path.isdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), "flp", "lib"))
-commands = {}
+HERE = os.path.dirname(os.path.abspath(__file__))
+CARRIES_LIBRARIES = os.path.isdir(os.path.join(HERE, "flp", "lib"))
+
+
+class BuildWithHeader(build_py):
+    """Takes flp.h from beside the folder where a build has not put it into the package."""
+
+    def run(self):
+        super().run()
+        source, target = os.path.join(HERE, "..", "flp.h"), os.path.join(self.build_lib, "flp", "include", "flp.h")
+        if not os.path.exists(target) and not getattr(self, "editable_mode", False):
+            self.mkpath(os.path.dirname(target))
+            shutil.copyfile(source, target)
+
+
+commands = {"build_py": BuildWithHeader}
 
 
 class LibraryDistribution(Distribution):

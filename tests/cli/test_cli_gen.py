@@ -1,11 +1,13 @@
 """flpgen: help, exit codes, exact messages, gen and the cache it fills."""
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from flpgen_tool import flpgen, needs_flpgen
+from tree_version import VERSION
 
 pytestmark = needs_flpgen
 
@@ -36,8 +38,11 @@ def test_help_of_a_verb(verb):
 
 
 def test_version():
-    assert flpgen("--version").out == "flpgen 0.1.0\n"
-    assert flpgen("gen", "--version").out == "flpgen 0.1.0\n"
+    first, sources, llvm = flpgen("--version").out.splitlines()
+    assert first == f"flpgen {VERSION}" and re.fullmatch(r"LLVM \d+\.\d+\.\d+", llvm)
+    kernels = flpgen("gen", *SMALL, "--json").json()["kernels"]
+    assert sources == "sources " + kernels[0]["sources"]
+    assert flpgen("gen", "--version").out == flpgen("gen", "-V").out == flpgen("-V").out == flpgen("--version").out
 
 
 def test_no_arguments():

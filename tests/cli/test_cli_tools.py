@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from flpgen_tool import flpgen, needs_flpgen
+from tree_version import VERSION
 
 pytestmark = needs_flpgen
 
@@ -167,7 +168,7 @@ def test_doctor(tmp_path):
     done = flpgen("doctor", "--json", cache=tmp_path, FLP_BUDGET="64M", **NO_GPU)
     assert done.code == 0, done.err
     document = done.json()
-    assert document["version"] == "0.1.0"
+    assert document["version"] == VERSION
     assert document["driver"]["works"] is False and "/nonexistent/libcuda.so.1" in document["driver"]["text"]
     assert document["devices"] == []
     assert document["generator"]["works"] is True and len(document["generator"]["sources"]) == 16

@@ -40,7 +40,7 @@ ldd "$root/bin/flpgen" "$root"/lib*/*.so | awk '$2 == "=>" && $3 ~ /^\// { print
 
 mkdir -p "$root/tests" "$root/runtime" "$root/autotune/presets"
 cp -r "$tree/tests/gpu" "$tree/tests/tilings.json" "$root/tests/"
-cp -r "$tree/runtime/python" "$root/runtime/"
+cp -r "$tree/runtime/python" "$tree/runtime/flp.h" "$root/runtime/"
 cp "$tree"/autotune/*.py "$root/autotune/"
 cp "$tree/autotune/presets/presets.json" "$root/autotune/presets/"
 rm -rf "$root/tests/gpu/evidence" "$root/runtime/python/flp/lib"

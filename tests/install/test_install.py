@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tree_version import VERSION
+
 BUILD = Path(os.environ["FLP_TEST_BUILD"])
 TREE = Path(os.environ["FLP_TEST_TREE"])
 CONSUMER = Path(__file__).parent / "consumer"
@@ -36,13 +38,13 @@ def test_find_package(prefix, tmp_path):
     run("cmake", "-S", CONSUMER, "-B", tmp_path, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}",
         "-DCMAKE_C_STANDARD_LIBRARIES=-lm")
     run("cmake", "--build", tmp_path)
-    assert "flp 0.1.0" in run(tmp_path / "consumer")
+    assert f"flp {VERSION}" in run(tmp_path / "consumer")
 
 
 def test_pkg_config(prefix, tmp_path):
     flags = run("pkg-config", "--cflags", "--libs", "flp", env={"PKG_CONFIG_PATH": f"{prefix}/lib/pkgconfig"}).split()
     run("gcc", "-std=gnu11", CONSUMER / "consumer.c", *flags, "-lm", "-o", tmp_path / "consumer")
-    assert "flp 0.1.0" in run(tmp_path / "consumer", env={"LD_LIBRARY_PATH": f"{prefix}/lib"})
+    assert f"flp {VERSION}" in run(tmp_path / "consumer", env={"LD_LIBRARY_PATH": f"{prefix}/lib"})
 
 
 def test_header_is_plain_c_and_cpp(prefix, tmp_path):
@@ -98,7 +100,7 @@ def test_libflpgen_is_stripped_and_of_the_expected_size(prefix):
 
 @needs_generator
 def test_command_runs_from_the_moved_tree(prefix):
-    assert "0.1.0" in run(prefix / "bin" / "flpgen", "--version")
+    assert f"flpgen {VERSION}\n" in run(prefix / "bin" / "flpgen", "--version")
 
 
 @needs_generator
@@ -109,9 +111,9 @@ def test_generic_kernels_are_installed(prefix):
 def test_python_package_stands_alone(tmp_path):
     """The folder that pip installs carries its libraries and finds them: no FLP_LIBRARY, no build tree."""
     run("cmake", f"-DBUILD={BUILD}", f"-DOUT={tmp_path / 'python'}", "-P", TREE / "runtime" / "python" / "package.cmake")
-    code = "import flp; print(flp.library_path(), flp.version())"
+    code = "import flp; print(flp.library_path(), flp.version(), flp.__version__)"
     environment = {"FLP_LIBRARY": "", "LD_LIBRARY_PATH": "", "PYTHONPATH": str(tmp_path / "python")}
-    path, version = run(sys.executable, "-c", code, env=environment).split()
-    assert (Path(path), version) == (tmp_path / "python" / "flp" / "lib" / "libflp.so", "0.1.0")
+    path, *versions = run(sys.executable, "-c", code, env=environment).split()
+    assert (Path(path), versions) == (tmp_path / "python" / "flp" / "lib" / "libflp.so", [VERSION, VERSION])
     for library in (tmp_path / "python" / "flp" / "lib").iterdir():
         assert "not found" not in run("ldd", library)

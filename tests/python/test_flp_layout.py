@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import flp
 from flp import _c, _plans, errors
+from tree_version import VERSION
 
 TREE = Path(os.environ.get("FLP_TEST_TREE") or Path(__file__).resolve().parents[2])
 HEADER = TREE / "runtime" / "flp.h"
@@ -18,8 +20,7 @@ STRUCTS = {cls.__doc__.split(":")[0]: cls for cls in vars(_c).values()
 INITIAL = {type(make()).__doc__.split(":")[0]: (make, make.__doc__.rstrip("."))
            for name, make in vars(_c).items() if name.startswith("new_")}
 PREFIXES = ("DTYPE_", "OP_", "ENTROPY_", "GRAD_", "RUNG_", "DEVICE_", "PASS_", "LOG_")
-CONSTANTS = {**{"FLP_" + name: value for name, value in vars(_c).items() if name.startswith(PREFIXES)},
-             "FLP_VERSION_MAJOR": _c.VERSION[0], "FLP_VERSION_MINOR": _c.VERSION[1]}
+CONSTANTS = {**{"FLP_" + name: value for name, value in vars(_c).items() if name.startswith(PREFIXES)}}
 
 
 def test_the_mirror_is_found():
@@ -160,5 +161,5 @@ def test_statuses_are_those_of_the_header():
         assert errors.BY_STATUS[int(number)].__name__ == stem + "Error"
 
 
-def test_library_has_the_version_of_the_header():
-    assert _c.version() == re.search(r'FLP_VERSION_STRING "([\d.]+)"', HEADER.read_text()).group(1)
+def test_library_and_package_have_the_version_of_the_header():
+    assert _c.version() == flp.__version__ == VERSION

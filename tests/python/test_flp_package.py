@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tree_version import HEADER, VERSION
+
 TREE = Path(os.environ.get("FLP_TEST_TREE") or Path(__file__).resolve().parents[2])
 PACKAGE = TREE / "runtime" / "python"
 
@@ -20,8 +22,11 @@ def run(*command, **keywords):
 
 
 def build_wheel(folder):
+    """A build has no torch: the one that it would find here is not to be imported."""
+    (folder / "trap").mkdir()
+    (folder / "trap" / "torch.py").write_text("raise RuntimeError('the build imports torch')\n")
     run(sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index", "-w", folder / "out",
-        folder / "python")
+        folder / "python", env={**os.environ, "PYTHONPATH": str(folder / "trap")})
     (wheel,) = (folder / "out").iterdir()
     return wheel
 
@@ -31,13 +36,14 @@ def source(tmp_path):
     """A copy of the package, so that building leaves the tree as it is."""
     pytest.importorskip("wheel", reason="wheels need the package wheel")
     shutil.copytree(PACKAGE, tmp_path / "python", ignore=shutil.ignore_patterns("__pycache__", "lib", "share"))
+    shutil.copy(HEADER, tmp_path / "flp.h")
     return tmp_path
 
 
 @pytest.mark.long
 def test_wheel_without_libraries_is_for_any_platform(source):
     wheel = build_wheel(source)
-    assert wheel.name == "flp-0.1.0-py3-none-any.whl"
+    assert wheel.name == f"flp-{VERSION}-py3-none-any.whl"
     names = set(zipfile.ZipFile(wheel).namelist())
     modules = {str(path.relative_to(PACKAGE)) for path in (PACKAGE / "flp").rglob("*.py")}
     assert "flp/bench/peers/seam.py" in modules and modules <= names
@@ -51,15 +57,22 @@ def test_wheel_carries_the_libraries_and_finds_them(source):
     (package / "share" / "flp" / "generic").mkdir(parents=True)
     (package / "share" / "flp" / "generic" / "one.flpk").write_bytes(b"stands for a kernel")
     wheel = build_wheel(source)
-    assert wheel.name.startswith("flp-0.1.0-py3-none-linux_")
+    assert wheel.name.startswith(f"flp-{VERSION}-py3-none-linux_")
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert {"flp/lib/libflp.so", "flp/lib/libflpgen.so", "flp/share/flp/generic/one.flpk"} <= names
+    assert {"flp/lib/libflp.so", "flp/lib/libflpgen.so", "flp/share/flp/generic/one.flpk", "flp/include/flp.h"} <= names
     run(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", source / "site", wheel)
     environment = {name: value for name, value in os.environ.items() if name != "FLP_LIBRARY"}
     environment["PYTHONPATH"] = str(source / "site")
-    code = "import flp; print(flp.library_path(), flp.version())"
+    code = "import flp; print(flp.library_path(), flp.version(), flp.__version__)"
     assert run(sys.executable, "-c", code, env=environment, cwd=source).split() == [
-        str(source / "site" / "flp" / "lib" / "libflp.so"), "0.1.0"]
+        str(source / "site" / "flp" / "lib" / "libflp.so"), VERSION, VERSION]
+
+
+def test_a_package_without_its_header_says_so(tmp_path):
+    shutil.copytree(PACKAGE / "flp", tmp_path / "site" / "flp", ignore=shutil.ignore_patterns("__pycache__", "lib"))
+    done = subprocess.run([sys.executable, "-c", "import flp"], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(tmp_path / "site")})
+    assert done.returncode == 1 and "ImportError: flp.h, which has the version, is at neither" in done.stderr
 
 
 def test_training_example_learns_the_same(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from flpgen_tool import flpgen, needs_flpgen
 
 TREE = Path(__file__).resolve().parents[2]
-CARRIED = ("tests/gpu", "runtime/python", "autotune/tuning_records.py", "tests/tilings.json")
+CARRIED = ("tests/gpu", "runtime/python", "runtime/flp.h", "autotune/tuning_records.py", "tests/tilings.json")
 
 
 def test_scripts_import_what_is_carried_and_nothing_else(tmp_path):

@@ -21,11 +21,10 @@ set_log, version and errors work without torch; everything that takes tensors ne
 """
 from . import _plans, errors
 from ._c import library_path, set_log, sources_id, version
+from ._version import __version__
 from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, DataError, DriverError, FileError,
                      FlpError, HostError, HostMemoryError, InternalError, LibraryError, UnavailableError,
                      UnsupportedError, WorkspaceError)
-
-__version__ = "0.1.0"
 
 _TENSOR_NAMES = ("linear_logprob", "linear_logprob_partial", "combine_partials", "linear_logprob_backward", "explain",
                  "plan_info", "check", "PlanInfo",

@@ -11,8 +11,9 @@ from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c
                     c_size_t, c_uint32, c_uint64, c_void_p)
 
 from . import errors
+from ._version import __version__
 
-VERSION = (0, 1)  # major, minor of the flp.h that this file mirrors
+VERSION = tuple(int(part) for part in __version__.split(".")[:2])  # major, minor of the flp.h that this file mirrors
 
 DTYPE_BF16, DTYPE_FP16, DTYPE_FP32, DTYPE_INT32, DTYPE_INT64, DTYPE_FP64 = 1, 2, 3, 4, 5, 6
 OP_HEAD, OP_SELECT = 0, 1
