@@ -20,24 +20,24 @@ static void read_list(const char *text) {
 }
 
 static void read_public(const char *text) {
-  char key[CLI_PACK_KEY_TEXT], again[CLI_PACK_KEY_TEXT];
-  flp_status status = cli_pack_read_public(text, key);
+  char key[CLI_KEY_TEXT], again[CLI_KEY_TEXT];
+  flp_status status = cli_key_read_public(text, key);
   if (status != FLP_OK) {
     fuzz_expect_refusal(status, REFUSED);
     return;
   }
-  FUZZ_PROMISE(strlen(key) == CLI_PACK_KEY_TEXT - 1);
-  FUZZ_PROMISE(cli_pack_read_public(key, again) == FLP_OK && strcmp(key, again) == 0);
+  FUZZ_PROMISE(strlen(key) == CLI_KEY_TEXT - 1);
+  FUZZ_PROMISE(cli_key_read_public(key, again) == FLP_OK && strcmp(key, again) == 0);
 }
 
 static void read_seed(const char *path) {
   uint8_t seed[32];
-  char public[CLI_PACK_KEY_TEXT];
-  flp_status status = cli_pack_read_seed(path, seed);
+  char public[CLI_KEY_TEXT];
+  flp_status status = cli_key_read_seed(path, seed);
   if (status != FLP_OK)
     fuzz_expect_refusal(status, REFUSED);
   else
-    cli_pack_public_key(seed, public);
+    cli_key_public(seed, public);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {

@@ -45,10 +45,12 @@ BELOW = {
     "autotune/gemm": [*RUNTIME, "autotune"],
     "gen/cli/shared": [*RUNTIME, "gen", "autotune", "autotune/gemm"],
     "gen/cli/tensors": [*RUNTIME, "gen/cli/shared"],
+    "gen/cli/keys": [*RUNTIME, "gen/cli/shared"],
     "gen/cli/call": [*RUNTIME, "gen/cli/shared"],
     "gen/cli/kernels": [*RUNTIME, "gen", "gen/cli/shared", "gen/cli/call"],
     **{f"gen/cli/{verb}": [*SHARED, "gen/cli", "gen/cli/tensors"]
-       for verb in ("gen", "run", "cache", "loss", "pack", "bench", "check", "explain")},
+       for verb in ("gen", "run", "cache", "loss", "bench", "check", "explain")},
+    "gen/cli/pack": [*SHARED, "gen/cli", "gen/cli/keys"],
     "gen/cli/report/parts": SHARED,
     "gen/cli/report/charts": [*SHARED, "gen/cli/report/parts", "gen/cli/explain"],
     "gen/cli/report": [*SHARED, "gen/cli", "gen/cli/report/charts", "gen/cli/report/parts"],

@@ -291,7 +291,7 @@ static flp_status report(const build_args *args, uint64_t left_out) {
     if (document) json_object_set_new(document, "left_out", cli_json_count(left_out));
     status = cli_json_print(document);
   } else if (status == FLP_OK) {
-    char size[CLI_TEXT_BYTES], signer[CLI_PACK_KEY_TEXT];
+    char size[CLI_TEXT_BYTES], signer[CLI_KEY_TEXT];
     cli_print(2, "%s: %u kernels, %s", args->out, file.pack->entry_count,
               cli_format_bytes((double)file.pack->file_bytes, size));
     if (left_out) printf("%llu entries of other sources were left out\n", (unsigned long long)left_out);
@@ -311,7 +311,7 @@ static flp_status build(build_args *args) {
   cli_pack_items items = {.count = 0};
   if (!args->out) return flp_fail(FLP_ERROR_ARGUMENT, "--out: the file to write is not given; --out FILE gives it");
   if (sodium_init() < 0) return flp_fail(FLP_ERROR_INTERNAL, "libsodium could not be initialised");
-  if (args->sign) FLP_TRY(cli_pack_read_seed(args->sign, seed));
+  if (args->sign) FLP_TRY(cli_key_read_seed(args->sign, seed));
   flp_status status = collect(args, &items, &left_out);
   if (status == FLP_OK && args->cubin) status = cli_pack_make_cubins(&items, args->cubin);
   if (status == FLP_OK) status = write_pack(args, &items, args->sign ? seed : NULL);

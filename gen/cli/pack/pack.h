@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 
+#include "gen/cli/keys/keys.h"
 #include "gen/cli/shared/common.h"
 #include "runtime/pack/pack.h"
 #include "runtime/store/store.h"
@@ -98,17 +99,6 @@ flp_status cli_pack_manifest(const cli_pack_items *items, const char *name, char
 /* Reads a pack's manifest and compares it with the pack. *out is to be released. error: CORRUPT */
 flp_status cli_pack_read_manifest(const flp_pack *pack, json_t **out);
 
-/* ---- keys.c ---- */
-
-/* Reads a private key: a file that only its owner reads, with 64 hex digits or an Ed25519 key in PEM (PKCS #8).
- * error: IO, ARGUMENT */
-flp_status cli_pack_read_seed(const char *path, uint8_t seed[32]);
-/* The public key of a seed as 64 hex digits and a 0. */
-enum { CLI_PACK_KEY_TEXT = 65 };
-void cli_pack_public_key(const uint8_t seed[32], char out[CLI_PACK_KEY_TEXT]);
-/* Reads a public key: 64 hex digits, or a file that holds them or an Ed25519 key in PEM. error: IO, ARGUMENT */
-flp_status cli_pack_read_public(const char *text, char out[CLI_PACK_KEY_TEXT]);
-
 /* ---- open.c: an open pack, as verify, inspect and install use it ---- */
 
 typedef struct cli_pack_file {
@@ -125,6 +115,8 @@ void cli_pack_file_close(cli_pack_file *file);
 flp_status cli_pack_file_verify(const cli_pack_file *file, const char *keys);
 /* A pack as JSON: size, signer, counts, manifest, entries. */
 json_t *cli_pack_file_json(const cli_pack_file *file);
+
+/* ---- trust.c ---- */
 
 /* The trusted keys of a verb: those of --trust (comma-separated, grown by cli_pack_trust_add), else FLP_PACK_KEYS. */
 typedef struct cli_pack_trust {

@@ -50,14 +50,14 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 
 /* ---- verify ---- */
 
-static void signer_of(const flp_pack *pack, char out[CLI_PACK_KEY_TEXT]) {
-  sodium_bin2hex(out, CLI_PACK_KEY_TEXT, pack->signer, sizeof pack->signer);
+static void signer_of(const flp_pack *pack, char out[CLI_KEY_TEXT]) {
+  sodium_bin2hex(out, CLI_KEY_TEXT, pack->signer, sizeof pack->signer);
 }
 
 static flp_status print_verified(const cli_pack_file *file, const show_args *args) {
   const flp_pack *pack = file->pack;
   int is_trusted = args->trust.keys[0] != 0; /* or verifying would have failed */
-  char signer[CLI_PACK_KEY_TEXT], size[CLI_TEXT_BYTES];
+  char signer[CLI_KEY_TEXT], size[CLI_TEXT_BYTES];
   signer_of(pack, signer);
   if (args->json)
     return cli_json_print(json_pack("{s:o, s:b, s:o, s:i, s:i, s:o, s:b}", "file", cli_json_text(file->path), "sound",
@@ -127,7 +127,7 @@ static void print_head(const cli_pack_file *file) {
                                           {"tuned_for", "tuned for"},
                                           {"cubins", "machine code"}};
   const flp_pack *pack = file->pack;
-  char signer[CLI_PACK_KEY_TEXT], size[CLI_TEXT_BYTES], text[1024];
+  char signer[CLI_KEY_TEXT], size[CLI_TEXT_BYTES], text[1024];
   const char *name = json_string_value(json_object_get(file->manifest, "name"));
   signer_of(pack, signer);
   if (name && name[0]) cli_print_field(INDENT, "name", "%s", name);

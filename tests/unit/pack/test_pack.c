@@ -426,10 +426,10 @@ Test(pack, kernels_of_one_capability_need_portable_company) {
 /* ---- trust ---- */
 
 Test(pack, trusts_what_is_signed_by_a_key_of_the_list) {
-  char own[CLI_PACK_KEY_TEXT], other[CLI_PACK_KEY_TEXT], both[256];
+  char own[CLI_KEY_TEXT], other[CLI_KEY_TEXT], both[256];
   const uint8_t other_seed[32] = {9};
-  cli_pack_public_key(seed, own);
-  cli_pack_public_key(other_seed, other);
+  cli_key_public(seed, own);
+  cli_key_public(other_seed, other);
   flp_pack *pack[2];
   for (int i = 0; i < 2; i++) {
     pack_case p = pack_case_make(i ? seed : NULL);

@@ -1,13 +1,15 @@
 /* keys.c: Ed25519 keys of files and options: hex digits, or the PEM that openssl writes. */
+#include "gen/cli/keys/keys.h"
+
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include "gen/cli/pack/pack.h"
+#include "gen/cli/shared/common.h"
 
-enum { KEY_BYTES = 32, FILE_BYTES_MAX = 4096 };
+enum { FILE_BYTES_MAX = 4096 };
 
 /* What precedes the 32 bytes in DER: RFC 8410, sections 4 and 7. */
 static const uint8_t public_prefix[] = {0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00};
@@ -16,7 +18,7 @@ static const uint8_t private_prefix[] = {0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x0
 
 /* Returns 1 if the text between PEM's two lines is that prefix and a key. */
 static int read_pem(const char *text, const char *label, const uint8_t *prefix, size_t prefix_bytes,
-                    uint8_t out[KEY_BYTES]) {
+                    uint8_t out[CLI_KEY_BYTES]) {
   char begin[64], end[64];
   uint8_t der[128];
   size_t length = 0;
@@ -27,19 +29,20 @@ static int read_pem(const char *text, const char *label, const uint8_t *prefix, 
   from += strlen(begin);
   int is_key = sodium_base642bin(der, sizeof der, from, (size_t)(to - from), "\r\n", &length, NULL,
                                  sodium_base64_VARIANT_ORIGINAL) == 0 &&
-               length == prefix_bytes + KEY_BYTES && memcmp(der, prefix, prefix_bytes) == 0;
-  if (is_key) memcpy(out, der + prefix_bytes, KEY_BYTES);
+               length == prefix_bytes + CLI_KEY_BYTES && memcmp(der, prefix, prefix_bytes) == 0;
+  if (is_key) memcpy(out, der + prefix_bytes, CLI_KEY_BYTES);
   sodium_memzero(der, sizeof der);
   return is_key;
 }
 
 /* Returns 1 if the text is 64 hex digits and blank else. */
-static int read_hex(const char *text, uint8_t out[KEY_BYTES]) {
+static int read_hex(const char *text, uint8_t out[CLI_KEY_BYTES]) {
   size_t length = 0;
-  return sodium_hex2bin(out, KEY_BYTES, text, strlen(text), " \t\r\n", &length, NULL) == 0 && length == KEY_BYTES;
+  return sodium_hex2bin(out, CLI_KEY_BYTES, text, strlen(text), " \t\r\n", &length, NULL) == 0 &&
+         length == CLI_KEY_BYTES;
 }
 
-flp_status cli_pack_read_seed(const char *path, uint8_t seed[KEY_BYTES]) {
+flp_status cli_key_read_seed(const char *path, uint8_t seed[CLI_KEY_BYTES]) {
   struct stat st;
   char *text = NULL;
   size_t bytes = 0;
@@ -57,15 +60,15 @@ flp_status cli_pack_read_seed(const char *path, uint8_t seed[KEY_BYTES]) {
                   path);
 }
 
-void cli_pack_public_key(const uint8_t seed[KEY_BYTES], char out[CLI_PACK_KEY_TEXT]) {
+void cli_key_public(const uint8_t seed[CLI_KEY_BYTES], char out[CLI_KEY_TEXT]) {
   uint8_t public[crypto_sign_PUBLICKEYBYTES], secret[crypto_sign_SECRETKEYBYTES];
   crypto_sign_seed_keypair(public, secret, seed);
   sodium_memzero(secret, sizeof secret);
-  sodium_bin2hex(out, CLI_PACK_KEY_TEXT, public, sizeof public);
+  sodium_bin2hex(out, CLI_KEY_TEXT, public, sizeof public);
 }
 
-flp_status cli_pack_read_public(const char *text, char out[CLI_PACK_KEY_TEXT]) {
-  uint8_t key[KEY_BYTES];
+flp_status cli_key_read_public(const char *text, char out[CLI_KEY_TEXT]) {
+  uint8_t key[CLI_KEY_BYTES];
   char *file = NULL;
   size_t bytes = 0;
   int is_key = read_hex(text, key);
@@ -79,25 +82,6 @@ flp_status cli_pack_read_public(const char *text, char out[CLI_PACK_KEY_TEXT]) {
                     "trusted key %s is no Ed25519 public key; 64 hex digits are accepted, or a file with them or with "
                     "PEM (openssl pkey -pubout)",
                     text);
-  sodium_bin2hex(out, CLI_PACK_KEY_TEXT, key, sizeof key);
+  sodium_bin2hex(out, CLI_KEY_TEXT, key, sizeof key);
   return FLP_OK;
-}
-
-/* ---- --trust ---- */
-
-flp_status cli_pack_trust_add(cli_pack_trust *trust, const char *text) {
-  char key[CLI_PACK_KEY_TEXT], *grown = NULL;
-  FLP_TRY(cli_pack_read_public(text, key));
-  if (asprintf(&grown, "%s%s%s", trust->keys ? trust->keys : "", trust->keys ? "," : "", key) < 0)
-    return flp_fail(FLP_ERROR_MEMORY, "out of memory");
-  free(trust->keys);
-  trust->keys = grown;
-  return FLP_OK;
-}
-
-flp_status cli_pack_trust_finish(cli_pack_trust *trust) {
-  if (trust->keys) return FLP_OK;
-  const char *given = secure_getenv("FLP_PACK_KEYS"); /* of any length here */
-  trust->keys = strdup(given ? given : "");
-  return trust->keys ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of memory");
 }
