@@ -20,6 +20,8 @@ static const struct {
     {"explain", cli_explain, "cost of naive and of each mode, the plan that would run, and why"},
     {"doctor", cli_doctor, "driver, GPU, libraries, cache, rungs; where settings come from"},
     {"pack", cli_pack, "build, verify, inspect or install a pack: many kernels in one file"},
+    {"sign", cli_sign, "sign files with an Ed25519 key, as minisign does"},
+    {"verify", cli_verify, "verify minisign signatures of files"},
     {"loss", cli_losses, "list, show or check losses of a row: built in, or Lua files of yours"},
     {"report", cli_report, "one HTML page with charts of tuning and benchmark records"},
     {"cache", cli_cache, "ls, verify or gc the kernel cache"},

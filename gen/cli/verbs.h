@@ -13,5 +13,7 @@ int cli_tune(int argc, char **argv);
 int cli_cache(int argc, char **argv);
 int cli_pack(int argc, char **argv);
 int cli_losses(int argc, char **argv);
+int cli_sign(int argc, char **argv);
+int cli_verify(int argc, char **argv);
 
 #endif

@@ -85,6 +85,8 @@ CASES = {
     "pack_inspect": Case("pack", "inspect", "a.flpp", setup=["pack"]),
     "pack_verify": Case("pack", "verify", "a.flpp", setup=["pack"]),
     "pack_install": Case("pack", "install", "a.flpp", setup=["pack"], fills=True),
+    "sign": Case("sign", "--key", "key.hex", "--comment", "flp", "--public", "p.pub", "key.hex", setup=["key"]),
+    "verify": Case("verify", "--trust", "p.pub", "key.hex", "--json", setup=["signature"]),
     "loss_list": Case("loss", "list"),
     "loss_show": Case("loss", "show", "grpo+k3", "--bytes", "l.bin"),
     "loss_check": Case("loss", "check", "./loss.lua", setup=["loss"]),
@@ -180,6 +182,11 @@ def put_key(folder):
     (folder / "key.hex").chmod(0o600)
 
 
+def put_signature(folder):
+    put_key(folder)
+    assert run(["sign", "--key", "key.hex", "--public", "p.pub", "key.hex"], folder).code == 0
+
+
 def put_loss(folder):
     (folder / "loss.lua").write_text("return function(row, p)\n  return row.logprob * row.weight\nend\n")
 
@@ -197,8 +204,8 @@ def put_records(folder):
     db.close()
 
 
-PUT = {"input": put_input, "pack": put_pack, "cache": put_cache, "key": put_key, "loss": put_loss,
-       "records": put_records}
+PUT = {"input": put_input, "pack": put_pack, "cache": put_cache, "key": put_key, "signature": put_signature,
+       "loss": put_loss, "records": put_records}
 
 
 # ---- one case ----

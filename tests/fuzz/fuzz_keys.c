@@ -1,5 +1,7 @@
-/* fuzz_keys.c: any text as a list of trusted keys, a public key, or a file with a key: refused with a reason, or read
- * as 64 hex digits that are read back as the same key. A list that is no list of keys trusts nobody. */
+/* fuzz_keys.c: any text as a list of trusted keys, a public key, a file with a key, or a signature: refused with a
+ * reason, or read as a key that is read back as the same one, from hex digits and from minisign's line. A list that is
+ * no list of keys trusts nobody. */
+#include "gen/cli/keys/minisign.h"
 #include "gen/cli/pack/pack.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -20,24 +22,36 @@ static void read_list(const char *text) {
 }
 
 static void read_public(const char *text) {
-  char key[CLI_KEY_TEXT], again[CLI_KEY_TEXT];
-  flp_status status = cli_key_read_public(text, key);
+  char hex[CLI_KEY_TEXT], line[CLI_KEY_LINE];
+  cli_public_key key, again;
+  flp_status status = cli_key_read_public(text, &key);
   if (status != FLP_OK) {
     fuzz_expect_refusal(status, REFUSED);
     return;
   }
-  FUZZ_PROMISE(strlen(key) == CLI_KEY_TEXT - 1);
-  FUZZ_PROMISE(cli_key_read_public(key, again) == FLP_OK && strcmp(key, again) == 0);
+  FUZZ_PROMISE(cli_key_read_public(cli_key_hex(key.bytes, hex), &again) == FLP_OK);
+  FUZZ_PROMISE(!again.has_id && memcmp(key.bytes, again.bytes, sizeof key.bytes) == 0);
+  FUZZ_PROMISE(cli_key_read_public(cli_key_line(&key, line), &again) == FLP_OK && again.has_id);
+  FUZZ_PROMISE(memcmp(key.bytes, again.bytes, sizeof key.bytes) == 0 && memcmp(key.id, again.id, sizeof key.id) == 0);
 }
 
-static void read_seed(const char *path) {
-  uint8_t seed[32];
-  char public[CLI_KEY_TEXT];
-  flp_status status = cli_key_read_seed(path, seed);
+static void read_private(const char *path) {
+  cli_private_key key;
+  cli_public_key public;
+  flp_status status = cli_key_read_private("--key", path, &key);
   if (status != FLP_OK)
     fuzz_expect_refusal(status, REFUSED);
   else
-    cli_key_public(seed, public);
+    cli_key_public(&key, &public);
+}
+
+static void read_signature(const char *text) {
+  cli_minisign signature;
+  flp_status status = cli_minisign_read("a.minisig", text, &signature);
+  if (status != FLP_OK)
+    fuzz_expect_refusal(status, FUZZ_BIT(FLP_ERROR_CORRUPT));
+  else
+    FUZZ_PROMISE(strlen(signature.comment) < sizeof signature.comment);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
@@ -47,7 +61,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
   read_list(text);
   if (text[0] != '/' && text[0] != '.') read_public(text); /* as a path it would be a file of this machine */
   read_public(file.path);
-  read_seed(file.path);
+  read_private(file.path);
+  read_signature(text);
   fuzz_file_close(&file);
   free(text);
   return 0;

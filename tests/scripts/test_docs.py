@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -161,6 +162,7 @@ def test_every_verb_has_examples():
 
 
 JSON_KEYS = re.findall(r"^\| ([a-z ]+) \| (.*`.*) \|$", text_of(MANUAL).split("## What --json gives")[1], re.M)
+SEED, PUBLIC = bytes(range(32)).hex(), "03a107bff3ce10be1d70dd18e74bc09967e4d6309ba50d5f1ddc8664125531b8"  # by RFC 8032
 TRIED = {  # the verbs of the table: what is run for it
     "gen": ["gen", "--vocab", 64, "--hidden", 16],
     "run": ["run", "--demo", "--vocab", 64, "--hidden", 16, "--rows", 4],
@@ -170,6 +172,8 @@ TRIED = {  # the verbs of the table: what is run for it
     "loss show": ["loss", "show", "nll"],
     "loss check": ["loss", "check", "nll", "--rows", 16],
     "pack inspect": ["pack", "inspect", "one.flpp"],
+    "sign": ["sign", "--key", "key.hex", "key.hex"],
+    "verify": ["verify", "--trust", PUBLIC, "key.hex"],
     "report": ["report", TREE / "autotune/bench/bench_saved.json", "--out", "page.html"],
     "cache": ["cache", "ls"],
     "doctor": ["doctor"]}
@@ -179,6 +183,10 @@ TRIED = {  # the verbs of the table: what is run for it
 @pytest.mark.parametrize("verb,cell", [row for row in JSON_KEYS if row[0] != "bench"])
 def test_json_has_the_keys(tmp_path, monkeypatch, verb, cell):
     monkeypatch.chdir(tmp_path)
+    if verb in ("sign", "verify"):
+        Path("key.hex").write_text(SEED)
+        Path("key.hex").chmod(0o600)
+        assert flpgen("sign", "--key", "key.hex", "key.hex").code == 0
     if verb == "pack inspect":
         assert flpgen("pack", "build", "--vocab", 64, "--hidden", 16, "-o", "one.flpp").code == 0
     document = flpgen(*TRIED[verb], "--json", cache=tmp_path).json()

@@ -51,6 +51,7 @@ BELOW = {
     **{f"gen/cli/{verb}": [*SHARED, "gen/cli", "gen/cli/tensors"]
        for verb in ("gen", "run", "cache", "loss", "bench", "check", "explain")},
     "gen/cli/pack": [*SHARED, "gen/cli", "gen/cli/keys"],
+    "gen/cli/sign": [*RUNTIME, "gen/cli", "gen/cli/keys", "gen/cli/shared"],
     "gen/cli/report/parts": SHARED,
     "gen/cli/report/charts": [*SHARED, "gen/cli/report/parts", "gen/cli/explain"],
     "gen/cli/report": [*SHARED, "gen/cli", "gen/cli/report/charts", "gen/cli/report/parts"],

@@ -17,6 +17,8 @@ SMALL = ["--vocab", "1000", "--hidden", "64"]
 TRAINED = [*SMALL, "--grad", "hidden,weight"]
 TINY = ["--vocab", "200", "--hidden", "8"]
 SEED = "0123456789abcdef" * 4
+SIGNER = "RWTiA+fHaUZUpyB6BniSgh4l13Dx+6DEfBH/S4E+VBYuzp64OeB2Ixq2"  # its public key, as minisign has it
+OTHER = "29acbae141bccaf0b22e1a94d34d0bc7361e526d0bfe12c89794bc9322966dd7"
 MODULES = "capability=9.0;name=Fake H200;sms=132;driver=13000;fill=1"
 TIMES = ("capability=9.0;name=Fake H200;sms=132;driver=13000;compute=1;jitter=5;" +
          "".join(f"cost={kind}/:40;cost={kind}/tune=own :50;" for kind in ("forward", "dz", "forward_keep", "products")))
@@ -129,6 +131,9 @@ CASES = {
              (["pack", "verify", "signed.flpp"], none),
              (["pack", "verify", "plain.flpp"], none),
              (["pack", "install", "signed.flpp", "--dir", "installed"], none)],
+    "sign": [(["sign", "--key", "key.hex", "--public", "release.pub", "--comment", "flp", "plain.flpp", "signed.flpp"], none),
+             (["verify", "--trust", SIGNER, "plain.flpp", "signed.flpp"], none),
+             (["verify", "--trust", OTHER, "plain.flpp"], none)],
     "loss": [(["loss", "list"], none), (["loss", "show", "grpo+k3"], none), (["loss", "check", "grpo+k3", "--rows", "20"], none)],
     "report": [(["report", *TRAINED, "--out", "page.html"], none), (["report"], none)],
     "cache": [(["cache", "ls"], filled), (["cache", "verify"], filled), (["cache", "ls"], none)],

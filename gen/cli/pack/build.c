@@ -76,8 +76,8 @@ static const struct argp_option options[] = {
      "driver's compiler",
      3},
     {"sign", KEY_SIGN, "KEYFILE", 0,
-     "sign with an Ed25519 private key: 64 hex digits (openssl rand -hex 32) or PEM (openssl genpkey -algorithm "
-     "ed25519), in a file of mode 0600; the public key is printed",
+     "sign with an Ed25519 private key: 64 hex digits (openssl rand -hex 32), PEM (openssl genpkey -algorithm "
+     "ed25519) or minisign's without a password (minisign -G -W), in a file of mode 0600; the public key is printed",
      3},
     {"json", KEY_JSON, NULL, 0, "print one JSON document", 3},
     {0}};
@@ -306,17 +306,17 @@ static flp_status report(const build_args *args, uint64_t left_out) {
 }
 
 static flp_status build(build_args *args) {
-  uint8_t seed[32];
+  cli_private_key key;
   uint64_t left_out = 0;
   cli_pack_items items = {.count = 0};
   if (!args->out) return flp_fail(FLP_ERROR_ARGUMENT, "--out: the file to write is not given; --out FILE gives it");
   if (sodium_init() < 0) return flp_fail(FLP_ERROR_INTERNAL, "libsodium could not be initialised");
-  if (args->sign) FLP_TRY(cli_key_read_seed(args->sign, seed));
+  if (args->sign) FLP_TRY(cli_key_read_private("--sign", args->sign, &key));
   flp_status status = collect(args, &items, &left_out);
   if (status == FLP_OK && args->cubin) status = cli_pack_make_cubins(&items, args->cubin);
-  if (status == FLP_OK) status = write_pack(args, &items, args->sign ? seed : NULL);
+  if (status == FLP_OK) status = write_pack(args, &items, args->sign ? key.seed : NULL);
   if (status == FLP_OK) status = report(args, left_out);
-  sodium_memzero(seed, sizeof seed);
+  sodium_memzero(&key, sizeof key);
   cli_pack_items_clear(&items);
   return status;
 }

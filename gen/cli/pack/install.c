@@ -28,7 +28,8 @@ typedef struct outcome {
 static const struct argp_option options[] = {
     {"dir", KEY_DIR, "DIR", 0, "the cache to install into, default FLP_CACHE_DIR: that of this user", 0},
     {"trust", KEY_TRUST, "KEY", 0,
-     "install only what is signed with this public key: 64 hex digits, or a file with them or with PEM; may be "
+     "install only what is signed with this public key: 64 hex digits, minisign's line, or a file with one of them or "
+     "with PEM; may be "
      "repeated; default FLP_PACK_KEYS",
      0},
     {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},

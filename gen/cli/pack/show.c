@@ -20,7 +20,8 @@ typedef struct show_args {
 
 static const struct argp_option verify_options[] = {
     {"trust", KEY_TRUST, "KEY", 0,
-     "accept only packs signed with this public key: 64 hex digits, or a file with them or with PEM; may be repeated; "
+     "accept only packs signed with this public key: 64 hex digits, minisign's line, or a file with one of them or "
+     "with PEM; may be repeated; "
      "default FLP_PACK_KEYS, and without that any pack that is sound",
      0},
     {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},

@@ -6,9 +6,11 @@
 #include "gen/cli/pack/pack.h"
 
 flp_status cli_pack_trust_add(cli_pack_trust *trust, const char *text) {
-  char key[CLI_KEY_TEXT], *grown = NULL;
-  FLP_TRY(cli_key_read_public(text, key));
-  if (asprintf(&grown, "%s%s%s", trust->keys ? trust->keys : "", trust->keys ? "," : "", key) < 0)
+  cli_public_key key;
+  char hex[CLI_KEY_TEXT], *grown = NULL;
+  FLP_TRY(cli_key_read_public(text, &key));
+  cli_key_hex(key.bytes, hex);
+  if (asprintf(&grown, "%s%s%s", trust->keys ? trust->keys : "", trust->keys ? "," : "", hex) < 0)
     return flp_fail(FLP_ERROR_MEMORY, "out of memory");
   free(trust->keys);
   trust->keys = grown;

@@ -428,8 +428,8 @@ Test(pack, kernels_of_one_capability_need_portable_company) {
 Test(pack, trusts_what_is_signed_by_a_key_of_the_list) {
   char own[CLI_KEY_TEXT], other[CLI_KEY_TEXT], both[256];
   const uint8_t other_seed[32] = {9};
-  cli_key_public(seed, own);
-  cli_key_public(other_seed, other);
+  pack_case_public(seed, own);
+  pack_case_public(other_seed, other);
   flp_pack *pack[2];
   for (int i = 0; i < 2; i++) {
     pack_case p = pack_case_make(i ? seed : NULL);

@@ -163,8 +163,8 @@ Test(pack_store, trusts_the_keys_that_are_set) {
   const uint8_t seed[32] = {1}, other[32] = {2};
   char own_key[CLI_KEY_TEXT], other_key[CLI_KEY_TEXT], many[2000];
   free(place(seed).bytes);
-  cli_key_public(seed, own_key);
-  cli_key_public(other, other_key);
+  pack_case_public(seed, own_key);
+  pack_case_public(other, other_key);
   flp_store *store = fixture_open(NULL, path);
   cr_expect(finds(store, 0));
   setenv("FLP_PACK_KEYS", own_key, 1);

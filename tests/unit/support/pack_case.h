@@ -85,6 +85,15 @@ static inline void pack_case_add_cubin(cli_pack_item *item, uint32_t capability,
   pack_case_require(cli_pack_add_cubin(item, &cubin) == FLP_OK, "cubin");
 }
 
+/* The public key of a seed. */
+static inline void pack_case_public(const uint8_t seed[CLI_KEY_BYTES], char out[CLI_KEY_TEXT]) {
+  cli_private_key key = {.id = {0}};
+  cli_public_key public;
+  memcpy(key.seed, seed, sizeof key.seed);
+  cli_key_public(&key, &public);
+  cli_key_hex(public.bytes, out);
+}
+
 static inline pack_case pack_case_encode(cli_pack_items *items, const uint8_t *seed) {
   pack_case out;
   char *manifest;
