@@ -74,21 +74,13 @@ static int run_verb(int i, int argc, char **argv, int first) {
   return check_output(name, code);
 }
 
-/* What --version prints: GNU's first line, then what decides which kernels are the same. */
-static const char *version_text(void) {
-  static char text[160];
-  snprintf(text, sizeof text, "flpgen " FLP_VERSION_STRING "\nsources %s\nLLVM " FLPGEN_LLVM_VERSION,
-           flp_sources_id());
-  return text;
-}
-
 static int is_one_of(const char *text, const char *first, const char *second) {
   return strcmp(text, first) == 0 || strcmp(text, second) == 0;
 }
 
 int main(int argc, char **argv) {
   argp_err_exit_status = CLI_EXIT_USAGE;
-  argp_program_version = version_text();
+  argp_program_version = cli_version_text();
   cli_log_start();
   cli_json_start();
   if (argc < 2) {

@@ -57,7 +57,7 @@ BELOW = {
     "gen/cli/report": [*SHARED, "gen/cli", "gen/cli/report/charts", "gen/cli/report/parts"],
     "gen/cli/doctor": [*SHARED, "gen/cli", "gen/cli/pack"],
     "gen/cli/tune": [*SHARED, "gen/cli", "gen/cli/bench", "gen/cli/check"],
-    "gen/cli": ["runtime", "runtime/base", "runtime/kernel", "gen/cli/shared"],
+    "gen/cli": ["runtime", "runtime/base", "gen/cli/shared"],
 }
 
 

@@ -51,6 +51,9 @@ void cli_parse_line(const struct argp *argp, int argc, char **argv, void *input)
 /* Writes "NAME: message", NAME being argv[0], and with --json among the words the error as JSON. Returns 2. */
 int cli_usage_error(int argc, char **argv, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* What --version prints: GNU's first line, then what decides which kernels are the same. */
+const char *cli_version_text(void);
+
 /* 1 for -h, --help and -?. */
 int cli_is_help(const char *word);
 /* 1 if the word names the action; "ls" and "list" are the same. */

@@ -92,6 +92,13 @@ static void parse_words(const struct argp *argp, int argc, char **argv, unsigned
 
 /* ---- the options of every verb ---- */
 
+const char *cli_version_text(void) {
+  static char text[160];
+  snprintf(text, sizeof text, "flpgen " FLP_VERSION_STRING "\nsources %s\nLLVM " FLPGEN_LLVM_VERSION,
+           flp_sources_id());
+  return text;
+}
+
 enum { KEY_USAGE = CLI_KEY_FIRST - 1 };
 
 static const struct argp_option options[] = {{"help", 'h', NULL, 0, "print this help", -1},
