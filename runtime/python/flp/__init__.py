@@ -19,6 +19,10 @@ The (N, V) scores never exist in memory, forward or backward. What people look f
 help(flp.linear_logprob) and so on have shapes, arguments and errors. Exceptions may also be written flp.BudgetError.
 set_log, version and errors work without torch; everything that takes tensors needs it.
 """
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from . import _plans, errors
 from ._c import library_path, set_log, sources_id, version
 from ._version import __version__
@@ -26,15 +30,17 @@ from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, Dat
                      FlpError, HostError, HostMemoryError, InternalError, LibraryError, UnavailableError,
                      UnsupportedError, WorkspaceError)
 
-_TENSOR_NAMES = ("linear_logprob", "linear_logprob_partial", "combine_partials", "linear_logprob_backward", "explain",
-                 "plan_info", "check", "PlanInfo",
-                 "selective_log_softmax",
-                 "losses", "policy_loss",
-                 "score", "Scores", "sequence_logprob", "delight", "gate",
-                 "logprob_head",
-                 "memory", "phase",
-                 "parallel",
-                 "adapters", "install", "installed", "uninstall")
+# The exceptions are in errors; flp.BudgetError and the others stay, but help(flp) is about functions. Names are written
+# out for type checkers.
+__all__ = ["PlanInfo", "Scores", "adapters", "check", "clear_plans", "combine_partials", "delight", "errors", "explain",
+           "gate", "install", "installed", "library_path", "linear_logprob", "linear_logprob_backward",
+           "linear_logprob_partial", "logprob_head", "losses", "memory", "parallel", "phase", "plan_info", "policy_loss",
+           "score", "selective_log_softmax", "sequence_logprob", "set_log", "sources_id", "uninstall", "version"]
+if TYPE_CHECKING:
+    __all__ += ["ArgumentError", "BudgetError", "CompileError", "CorruptError", "DataError", "DriverError", "FileError",
+                "FlpError", "HostError", "HostMemoryError", "InternalError", "LibraryError", "UnavailableError",
+                "UnsupportedError", "WorkspaceError", "__version__"]
+_WITHOUT_TORCH = ("clear_plans", "errors", "library_path", "set_log", "sources_id", "version")
 
 try:
     from . import _select_op, adapters, losses, memory, parallel  # _select_op registers an operator
@@ -52,13 +58,15 @@ except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
 
-    def __getattr__(name):
-        if name in _TENSOR_NAMES:
+    def _missing(name: str) -> Any:
+        if name in __all__ and name not in _WITHOUT_TORCH:
             raise ImportError("flp.%s needs torch, which is not installed: pip install torch" % name)
         raise AttributeError("module 'flp' has no attribute %r" % name)
 
+    globals()["__getattr__"] = _missing  # by its name a type checker would take it that flp has every attribute
 
-def clear_plans():
+
+def clear_plans() -> None:
     """Forgets every plan, so that later calls read the environment (FLP_FORCE, FLP_STRICT, ...) again.
 
     Here, and when a new plan is made, kernels and memory of plans that nothing uses any more go back to driver and
@@ -67,7 +75,3 @@ def clear_plans():
     replayed.
     """
     _plans.clear()
-
-
-# The exceptions are in errors; flp.BudgetError and the others stay, but help(flp) is about functions.
-__all__ = sorted(_TENSOR_NAMES + ("set_log", "sources_id", "version", "library_path", "clear_plans", "errors"))

@@ -3,10 +3,13 @@
 Invariants: the structs mirror flp.h field by field (tests/python/test_flp_layout.py compares every offset with a
 compiled probe), and have __slots__, so that a name that is no field raises AttributeError; the library is opened once, at first use, never at import; ctypes.CDLL releases the GIL in each call.
 """
+from __future__ import annotations
+
 import ctypes
 import logging
 import os
 import threading
+from typing import Any, Callable
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
                     c_size_t, c_uint32, c_uint64, c_void_p)
 
@@ -218,7 +221,7 @@ def new_arena_stats():
     return ArenaStats(struct_bytes=ctypes.sizeof(ArenaStats))
 
 
-def library_path():
+def library_path() -> str:
     """The file that will be opened: FLP_LIBRARY, else the copy that the wheel carries.
 
     error: LibraryError if neither exists
@@ -287,7 +290,7 @@ def _install_log(library):
     library.flp_log_set(_log_callback, None)
 
 
-def set_log(function=None):
+def set_log(function: Callable[[int, str], Any] | None = None) -> None:
     """Sends the library's messages to function(level, message), or back to the logger "flp" for None.
 
     level is a number of the module logging (logging.WARNING, ...). thread: any. error: TypeError
@@ -309,12 +312,12 @@ def check(library, status):
         errors.raise_status(status, library.flp_error_detail().decode(errors="replace"))
 
 
-def version():
+def version() -> str:
     """Version of the loaded libflp, e.g. "0.1.0". error: LibraryError"""
     return get().flp_version().decode()
 
 
-def sources_id():
+def sources_id() -> str:
     """64 hexadecimal digits: hash of the templates and generator of the loaded libflp, for records of measurements.
 
     error: LibraryError

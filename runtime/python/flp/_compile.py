@@ -3,8 +3,11 @@
 A frame that torch.compile takes apart may lose a tensor between the reading of its address and the call that uses it.
 Invariant: every function that reads an address is reached through outside_graphs, or from one that is.
 """
+from __future__ import annotations
+
 import functools
 import importlib
+from typing import Any, Callable, TypeVar, cast
 
 import torch
 
@@ -25,15 +28,19 @@ def is_tracing():
     return is_compiling is not None and is_compiling()
 
 
-def outside_graphs(function):
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def outside_graphs(function: Function) -> Function:
     """The function, left out of every graph; an eager call pays one test and does not import torch._dynamo."""
     if not hasattr(torch, "compile"):
         return function
     if not hasattr(torch, "_disable_dynamo"):  # 2.0
-        return importlib.import_module("torch._dynamo").disable(function)
-    disabled = torch._disable_dynamo(function)
+        return cast(Function, importlib.import_module("torch._dynamo").disable(function))
+    anyone: Any = torch  # whose names differ between versions
+    disabled = anyone._disable_dynamo(function)
     if is_compiling is None:
-        return disabled
+        return cast(Function, disabled)
 
     @functools.wraps(function)
     def call(*arguments, **keywords):
@@ -41,4 +48,4 @@ def outside_graphs(function):
             return disabled(*arguments, **keywords)
         return function(*arguments, **keywords)
 
-    return call
+    return cast(Function, call)

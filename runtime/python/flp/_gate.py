@@ -3,12 +3,16 @@
 Invariant: nothing here reads a value from the device, so scoring, gate and backward can be captured in one CUDA graph; what
 is not kept gets a gradient of exactly 0, and flp's backward pass leaves such rows out, which it decides on the device too.
 """
+from __future__ import annotations
+
 import torch
+from torch import Tensor
 
 from . import _check
 
 
-def sequence_logprob(logprob, mask=None, cu_seqlens=None):
+def sequence_logprob(logprob: Tensor, mask: Tensor | None = None,
+                     cu_seqlens: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Sums and averages log-probabilities over the tokens of each sequence; a sequence without tokens gives 0.
 
     logprob     (B, T) with mask, or packed (N) with cu_seqlens; floating point, in nats
@@ -53,7 +57,7 @@ def bounds_of(cu_seqlens, values):
     return bounds, (bounds != given).any() | (given[0] != 0)
 
 
-def delight(logprob, advantage):
+def delight(logprob: Tensor, advantage: Tensor) -> Tensor:
     """advantage × surprisal, where surprisal = −logprob: how much there is to learn from a sequence or token.
 
     logprob, advantage  floating point, logprob in nats; of one shape, or broadcasting to one: (B) a sequence, (B, T)
@@ -65,7 +69,8 @@ def delight(logprob, advantage):
     return advantage.detach().float() * -logprob.detach().float()
 
 
-def gate(worth, *, fraction=None, price=None, temperature=None, seed=None, mask=None):
+def gate(worth: Tensor, *, fraction: float | None = None, price: float | None = None, temperature: float | None = None,
+         seed: int | Tensor | None = None, mask: Tensor | None = None) -> Tensor:
     """Chooses what is kept for the backward pass, by one of three rules, without asking the device for a value.
 
     worth        (...) floating point, e.g. flp.delight(...): the greater the better; NaN is never kept

@@ -6,6 +6,7 @@ found out instead of left out.
 """
 import math
 import weakref
+from typing import Any
 
 import torch
 from torch import nn
@@ -146,7 +147,7 @@ def _above_zero(field, value):
     return float(value)
 
 
-_verified = weakref.WeakKeyDictionary()  # model -> the rule that it was seen to follow
+_verified: Any = weakref.WeakKeyDictionary()  # model -> the rule that it was seen to follow
 
 
 def is_verified(model, rule):

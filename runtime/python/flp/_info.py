@@ -1,7 +1,11 @@
 """What runs and what it met: plan_info, explain and check."""
+from __future__ import annotations
+
 import dataclasses
+from typing import Any, Collection
 
 import torch
+from torch import Tensor
 
 from . import _accumulate, _c, _check, _eager_torch, _logprob, _plans, _programs, _run, errors
 from ._compile import outside_graphs
@@ -16,14 +20,14 @@ class PlanInfo:
 
     text: str
     rung: str
-    reasons: dict  # why each rung above was not taken
+    reasons: dict[str, str]  # why each rung above was not taken
     plan_id: str  # equal on two ranks if they run the same kernels
     device: str
-    forward: dict  # flp_layout of the forward pass for n rows, by field
-    backward: dict  # the same of the backward pass; empty without gradients
-    step: dict = dataclasses.field(default_factory=dict)  # the same of the step of a loss; empty without one
+    forward: dict[str, Any]  # flp_layout of the forward pass for n rows, by field
+    backward: dict[str, Any]  # the same of the backward pass; empty without gradients
+    step: dict[str, Any] = dataclasses.field(default_factory=dict)  # the same of the step of a loss; empty without one
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self.text
 
 
@@ -55,8 +59,10 @@ def _info_of(plan, n, budget, keep_budget=None):
 
 
 @outside_graphs
-def plan_info(*, vocab, hidden, n=1024, dtype=torch.bfloat16, device="cpu", target_dtype=torch.int64, entropy=False,
-              grads=(), bias=False, softcap=None, per_row_temperature=False, budget=None):
+def plan_info(*, vocab: int, hidden: int, n: int = 1024, dtype: torch.dtype = torch.bfloat16,
+              device: str | int | torch.device = "cpu", target_dtype: torch.dtype = torch.int64, entropy: bool = False,
+              grads: Collection[str] = (), bias: bool = False, softcap: float | None = None,
+              per_row_temperature: bool = False, budget: int | None = None) -> PlanInfo:
     """Makes the plan of a specialisation and reports which rung runs, why, and what n rows take -> PlanInfo.
 
     vocab, hidden        V and D of the head
@@ -79,17 +85,19 @@ def plan_info(*, vocab, hidden, n=1024, dtype=torch.bfloat16, device="cpu", targ
         _check.refuse(ValueError, "grads", "%r" % (unknown[0],), ", ".join(names))
     mask = sum(names[name] for name in set(grads))
     value = (_c.ENTROPY_BACKWARD if mask else _c.ENTROPY_FORWARD) if entropy else _c.ENTROPY_NONE
-    key = _plans.Spec(_check.ordinal_of(device), dtype=_run.TO_C[dtype], target_dtype=_run.TO_C[target_dtype],
-                      vocab=_check.integer_of("vocab", vocab), hidden=_check.integer_of("hidden", hidden),
-                      entropy=value, grads=mask, has_bias=int(bool(bias)), softcap=_check.softcap_of(softcap),
-                      per_row_temperature=int(bool(per_row_temperature)))
+    key = _plans.Spec(  # type: ignore[call-arg]
+        _check.ordinal_of(device), dtype=_run.TO_C[dtype], target_dtype=_run.TO_C[target_dtype],
+        vocab=_check.integer_of("vocab", vocab), hidden=_check.integer_of("hidden", hidden), entropy=value, grads=mask,
+        has_bias=int(bool(bias)), softcap=_check.softcap_of(softcap), per_row_temperature=int(bool(per_row_temperature)))
     return _info_of(_plans.get(key), _check.integer_of("n", n), _check.budget_of(budget))
 
 
 @outside_graphs
-def explain(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False, softcap=None, scale=1.0,
-            ignore_index=-100, budget=None, chunk_rows=None, rows=None, grad_weight_accumulate=None, save=None,
-            loss=None):
+def explain(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, *,
+            temperature: float | Tensor = 1.0, entropy: bool = False, softcap: float | None = None, scale: float = 1.0,
+            ignore_index: int = -100, budget: int | None = None, chunk_rows: int | None = None,
+            rows: Tensor | None = None, grad_weight_accumulate: Tensor | None = None, save: bool | None = None,
+            loss: str | None = None) -> PlanInfo:
     """Reports which plan the same call of linear_logprob would run -> PlanInfo; computes nothing.
 
     loss  a loss program, "grpo+k3+entropy" or the path of a Lua file: the plan of flp.policy_loss by it, its step too
@@ -112,7 +120,7 @@ def explain(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False
 
 
 @outside_graphs
-def check(device=None):
+def check(device: str | int | torch.device | None = None) -> None:
     """Synchronises and raises DataError if rows held bad values since the last check.
 
     device  a torch device; None: every device that has a plan

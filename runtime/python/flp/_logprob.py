@@ -4,10 +4,14 @@ Invariants: what is saved for the backward pass is the operands, the targets, st
 exponentials that the first backward pass uses up; a later one recomputes (recompute mode), as does one that asks for
 other gradients. A call that needs no gradient runs the scoring plan, whose bits are the same.
 """
+from __future__ import annotations
+
 import copy
 import functools
+from typing import Any, Literal, overload
 
 import torch
+from torch import Tensor
 
 from . import _accumulate, _c, _check, _logprob_op, _run, _transforms
 from ._compile import in_graph, outside_graphs
@@ -109,9 +113,36 @@ def prepare(hidden, weight, target, bias, temperature, rows, lead=None, names=("
             _check.rows_of(rows, hidden.device))
 
 
-def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False, softcap=None, scale=1.0,
-                   ignore_index=-100, budget=None, chunk_rows=None, rows=None, grad_weight_accumulate=None, save=None,
-                   old_lse=None):
+@overload
+def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = ..., *,
+                   temperature: float | Tensor = ..., entropy: Literal[False] = ..., softcap: float | None = ...,
+                   scale: float = ..., ignore_index: int = ..., budget: int | None = ..., chunk_rows: int | None = ...,
+                   rows: Tensor | None = ..., grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
+                   old_lse: Tensor | None = ...) -> Tensor: ...
+
+
+@overload
+def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = ..., *,
+                   temperature: float | Tensor = ..., entropy: Literal[True], softcap: float | None = ...,
+                   scale: float = ..., ignore_index: int = ..., budget: int | None = ..., chunk_rows: int | None = ...,
+                   rows: Tensor | None = ..., grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
+                   old_lse: Tensor | None = ...) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = ..., *,
+                   temperature: float | Tensor = ..., entropy: bool = ..., softcap: float | None = ...,
+                   scale: float = ..., ignore_index: int = ..., budget: int | None = ..., chunk_rows: int | None = ...,
+                   rows: Tensor | None = ..., grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
+                   old_lse: Tensor | None = ...) -> Tensor | tuple[Tensor, Tensor]: ...
+
+
+def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, *,
+                   temperature: float | Tensor = 1.0, entropy: bool = False, softcap: float | None = None,
+                   scale: float = 1.0, ignore_index: int = -100, budget: int | None = None,
+                   chunk_rows: int | None = None, rows: Tensor | None = None,
+                   grad_weight_accumulate: Tensor | None = None, save: bool | None = None,
+                   old_lse: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
     """Computes the log-probability of each target token under a language-model head, without the (N,V) scores.
 
     z = scale·(hidden weightᵀ + bias);  z ← softcap·tanh(z/softcap);  t = z / temperature
@@ -159,7 +190,7 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
         results = _checked(tensors, options, chunk_rows, save, old_lse, grad_weight_accumulate, given)
     if len(lead) == 1:
         return results if entropy else results[0]
-    shaped = tuple(result.reshape(lead) for result in results)
+    shaped: Any = tuple(result.reshape(lead) for result in results)
     return shaped if entropy else shaped[0]
 
 

@@ -4,7 +4,10 @@ Invariants: the phases in force belong to the process, not to a thread, since au
 of its own; the innermost decides; outputs come from torch's allocator always; while a CUDA graph is captured workspace
 does too, in the graph's own pool, because a graph keeps the addresses that a phase would release.
 """
+from __future__ import annotations
+
 import contextlib
+from typing import ContextManager
 
 import torch
 
@@ -43,7 +46,7 @@ def name_of(value):
     return value
 
 
-def phase(name, workspace=None, *, empty_cache=None):
+def phase(name: str, workspace: str | None = None, *, empty_cache: bool | None = None) -> ContextManager[None]:
     """A context manager: where flp's workspace comes from inside, and what is given back to the driver at its end.
 
         with flp.phase("inference"):

@@ -11,13 +11,15 @@ import ctypes
 import os
 import sys
 import threading
+from typing import Any
 
 from . import _c, errors
 
 # What a plan is made for, and its key: the fields of flp_spec, after the device, a CUDA ordinal or _c.DEVICE_HOST, and the
 # rows of a chunk, 0 for the planner's choice. loss: bytes of a program, or none.
-Spec = collections.namedtuple("Spec", ["device", "chunk_rows", *(name for name, _, _ in _c.SPEC_FIELDS), "loss"],
-                              defaults=[0, *(initial for _, _, initial in _c.SPEC_FIELDS), b""])
+Spec = collections.namedtuple(  # type: ignore[misc]
+    "Spec", ["device", "chunk_rows", *(name for name, _, _ in _c.SPEC_FIELDS), "loss"],
+    defaults=[0, *(initial for _, _, initial in _c.SPEC_FIELDS), b""])
 
 # Keeps the remembered workspace sizes of a plan bounded when every call has another number of rows.
 SIZES_MAX = 1024
@@ -114,7 +116,7 @@ class Plan:
             _unused.append((self.key.device, self.handle))
 
 
-_unused = collections.deque()  # (device, handle) of plans that nothing refers to; destroy_unused destroys them
+_unused: Any = collections.deque()  # (device, handle) of plans that nothing refers to; destroy_unused destroys them
 
 
 def destroy_unused():

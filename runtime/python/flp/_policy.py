@@ -6,10 +6,14 @@ Until that is known they have the range of float32: those of bfloat16 operands a
 float32. Averages are weights a token, made on the device from the mask alone. What a program cannot be goes over
 linear_logprob: rules of whole sequences, and device tensors on the torch form of the eager rung. Nothing synchronises.
 """
+from __future__ import annotations
+
 import collections
 import functools
+from typing import Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from . import _accumulate, _c, _check, _logprob, _programs, _run, _transforms, errors, losses
 from ._compile import outside_graphs
@@ -29,10 +33,17 @@ Batch = collections.namedtuple("Batch", "target mask advantage old_logprob ref_l
 
 
 @outside_graphs
-def policy_loss(rule, hidden, weight, target, advantage=None, bias=None, *, old_logprob=None, ref_logprob=None,
-                mask=None, clip=None, beta=0.0, kl_kind="k3", entropy_weight=0.0, entropy=False, length=None, total=None,
-                average=None, parameters=None, vectors=None, temperature=1.0, softcap=None, scale=1.0, ignore_index=-100,
-                budget=None, save=None, old_lse=None, grad_weight_accumulate=None, grad_scale=1.0):
+def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
+                advantage: Tensor | None = None, bias: Tensor | None = None, *, old_logprob: Tensor | None = None,
+                ref_logprob: Tensor | None = None, mask: Tensor | None = None,
+                clip: Sequence[float] | None = None, beta: float = 0.0, kl_kind: str = "k3",
+                entropy_weight: float = 0.0, entropy: bool = False, length: float | None = None,
+                total: float | Tensor | None = None, average: str | None = None,
+                parameters: Mapping[str, float] | None = None, vectors: Mapping[str, Tensor] | None = None,
+                temperature: float | Tensor = 1.0, softcap: float | None = None, scale: float = 1.0,
+                ignore_index: int = -100, budget: int | None = None, save: bool | None = None,
+                old_lse: Tensor | None = None, grad_weight_accumulate: Tensor | None = None,
+                grad_scale: float | Tensor = 1.0) -> tuple[Tensor, dict[str, Tensor]]:
     """Computes the loss of a policy update and its gradients from hidden states, without the (N,V) scores.
 
     rule             a name of flp.losses.RULES: reinforce, ppo, grpo, dapo, dr_grpo, cispo, gspo; nll (no advantage); or

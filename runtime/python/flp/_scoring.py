@@ -3,9 +3,12 @@
 Invariants: nothing here reads a value from the device, so scoring, gate, loss and backward can be captured in one CUDA
 graph; tokens that are not scored have logprob 0 and a gradient of exactly 0, and cost no matrix work either way.
 """
-from typing import NamedTuple, Optional
+from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from . import _check
 from ._gate import bounds_of, cu_seqlens_of, mask_of, totals
@@ -15,15 +18,15 @@ from ._logprob import linear_logprob
 class Scores(NamedTuple):
     """What flp.score returns: padded (B, T) tokens in B sequences, or packed (N) tokens in S sequences."""
 
-    logprob: torch.Tensor               # (B, T) or (N) float32 in nats: of each token; 0 where it is not scored
-    entropy: Optional[torch.Tensor]     # likewise: of the distribution it was drawn from; None: not asked for
-    mask: torch.Tensor                  # (B, T) or (N) bool: the tokens that are scored
-    sum: torch.Tensor                   # (B) or (S) float32: logprobs of a sequence; 0 where nothing is scored
-    mean: torch.Tensor                  # likewise, divided by counts
-    counts: torch.Tensor                # (B) or (S) int64: tokens of a sequence that are scored
-    cu_seqlens: Optional[torch.Tensor]  # as given to flp.score
+    logprob: Tensor               # (B, T) or (N) float32 in nats: of each token; 0 where it is not scored
+    entropy: Tensor | None     # likewise: of the distribution it was drawn from; None: not asked for
+    mask: Tensor                  # (B, T) or (N) bool: the tokens that are scored
+    sum: Tensor                   # (B) or (S) float32: logprobs of a sequence; 0 where nothing is scored
+    mean: Tensor                  # likewise, divided by counts
+    counts: Tensor                # (B) or (S) int64: tokens of a sequence that are scored
+    cu_seqlens: Tensor | None  # as given to flp.score
 
-    def per_token(self, values):
+    def per_token(self, values: Tensor) -> Tensor:
         """Gives each token the value of its sequence: values (B) -> (B, T), or packed (S) -> (N), where tokens of no
         sequence get 0; any dtype, which stays. error: ValueError, TypeError naming the field"""
         _check.like("values", values, "counts", self.counts)
@@ -31,7 +34,7 @@ class Scores(NamedTuple):
             return values[:, None].expand(self.mask.shape)
         return _appended(values)[_sequence_of(self.cu_seqlens, self.mask)]
 
-    def keep(self, *, sequences=None, tokens=None):
+    def keep(self, *, sequences: Tensor | None = None, tokens: Tensor | None = None) -> Scores:
         """Keeps what a gate chose -> Scores in which all else is not scored: logprob, entropy 0, mask False, and a
         gradient of exactly 0 whatever reaches it, NaN included. flp's backward pass leaves such rows out.
 
@@ -48,9 +51,11 @@ class Scores(NamedTuple):
                        None if self.entropy is None else self.entropy.masked_fill(~mask, 0.0), mask, self.cu_seqlens)
 
 
-def score(hidden, weight, tokens, *, cu_seqlens=None, prompt_lengths=None, mask=None, lengths=None, attention_mask=None,
-          shifted=False, bias=None, temperature=1.0, entropy=False, softcap=None, scale=1.0, ignore_index=-100,
-          budget=None, grad_weight_accumulate=None):
+def score(hidden: Tensor, weight: Tensor, tokens: Tensor, *, cu_seqlens: Tensor | None = None,
+          prompt_lengths: Tensor | None = None, mask: Tensor | None = None, lengths: Tensor | None = None,
+          attention_mask: Tensor | None = None, shifted: bool = False, bias: Tensor | None = None,
+          temperature: float | Tensor = 1.0, entropy: bool = False, softcap: float | None = None, scale: float = 1.0,
+          ignore_index: int = -100, budget: int | None = None, grad_weight_accumulate: Tensor | None = None) -> Scores:
     """Scores the tokens of many sequences of unequal length in one pass: each under the hidden state before it.
 
     hidden          padded (B, T, D), or packed (N, D) with cu_seqlens: of all tokens, the last of a sequence included
@@ -92,7 +97,7 @@ def score(hidden, weight, tokens, *, cu_seqlens=None, prompt_lengths=None, mask=
         scored &= place >= prompts
     if not shifted:
         scored &= (place >= 1) & torch.roll(exists, 1)
-    result = linear_logprob(hidden, weight, _moved(tokens.masked_fill(~scored, ignore_index), -1, shifted), bias,
+    result: Any = linear_logprob(hidden, weight, _moved(tokens.masked_fill(~scored, ignore_index), -1, shifted), bias,
                             temperature=_moved(temperature, -1, shifted), entropy=entropy, softcap=softcap, scale=scale,
                             ignore_index=ignore_index, budget=budget, grad_weight_accumulate=grad_weight_accumulate)
     logprob, entropies = (_moved(values, 1, shifted) for values in (result if entropy else (result, None)))

@@ -3,10 +3,14 @@
 Invariants: scores are read where they stand, through views of (rows, V), never copied as long as their last dimension is
 dense; what is saved for the backward pass is the scores themselves and a few numbers a row.
 """
+from __future__ import annotations
+
 import functools
 import math
+from typing import Any, Literal, overload
 
 import torch
+from torch import Tensor
 
 from . import _c, _check, _plans, _run, _select_torch, _transforms
 from ._address import address, check_writable, dense, settled
@@ -201,8 +205,27 @@ def targets_of(logits, index):
     return index.unsqueeze(-1) if index.dim() < logits.dim() else index
 
 
-def selective_log_softmax(logits, index, *, temperature=1.0, entropy=False, ignore_index=None, inplace_backward=False,
-                          out_dtype=None):
+@overload
+def selective_log_softmax(logits: Tensor, index: Tensor, *, temperature: float = ..., entropy: Literal[False] = ...,
+                          ignore_index: int | None = ..., inplace_backward: bool = ...,
+                          out_dtype: torch.dtype | None = ...) -> Tensor: ...
+
+
+@overload
+def selective_log_softmax(logits: Tensor, index: Tensor, *, temperature: float = ..., entropy: Literal[True],
+                          ignore_index: int | None = ..., inplace_backward: bool = ...,
+                          out_dtype: torch.dtype | None = ...) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def selective_log_softmax(logits: Tensor, index: Tensor, *, temperature: float = ..., entropy: bool = ...,
+                          ignore_index: int | None = ..., inplace_backward: bool = ...,
+                          out_dtype: torch.dtype | None = ...) -> Tensor | tuple[Tensor, Tensor]: ...
+
+
+def selective_log_softmax(logits: Tensor, index: Tensor, *, temperature: float = 1.0, entropy: bool = False,
+                          ignore_index: int | None = None, inplace_backward: bool = False,
+                          out_dtype: torch.dtype | None = None) -> Tensor | tuple[Tensor, Tensor]:
     """Computes log_softmax(logits / temperature) at a few targets of each row, reading the scores once.
 
     logprob_j = t_{index_j} − log Σ_v exp t_v,  t = logits / temperature;   entropy = −Σ_v p_v log p_v
@@ -235,7 +258,7 @@ def selective_log_softmax(logits, index, *, temperature=1.0, entropy=False, igno
     scores = logits
     if scores.dim() == 1:
         scores, target = scores.unsqueeze(0), target.unsqueeze(0)
-    compute = traced if in_graph() else dispatch
+    compute: Any = traced if in_graph() else dispatch
     results = compute(scores, target, temperature, ignore_index, entropy, inplace_backward, out_dtype)
     logprob = (results[0] if entropy else results).reshape(index.shape)
     return (logprob, results[1].reshape(logits.shape[:-1])) if entropy else logprob

@@ -3,9 +3,13 @@
 The library calls no collective: gather the partials of all ranks in rank order (torch.distributed.all_gather), merge
 them on every rank, and sum grad_hidden over the ranks after the backward pass.
 """
+from __future__ import annotations
+
 import collections.abc
+from typing import Sequence
 
 import torch
+from torch import Tensor
 
 from . import _accumulate, _c, _check, _logprob, _plans, _run, _transforms
 from ._address import address, dense
@@ -38,9 +42,11 @@ def _operands(name, hidden, weight, target, bias, temperature, rows, names=("wei
 
 
 @outside_graphs
-def linear_logprob_partial(hidden, weight_shard, target, bias=None, *, vocab_offset, vocab_valid=None, vocab_total,
-                           temperature=1.0, entropy=False, softcap=None, scale=1.0, ignore_index=-100, budget=None,
-                           rows=None):
+def linear_logprob_partial(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias: Tensor | None = None, *,
+                           vocab_offset: int, vocab_valid: int | None = None, vocab_total: int,
+                           temperature: float | Tensor = 1.0, entropy: bool = False, softcap: float | None = None,
+                           scale: float = 1.0, ignore_index: int = -100, budget: int | None = None,
+                           rows: Tensor | None = None) -> Tensor:
     """Computes one rank's statistics of each row -> (N, 4) float32, N the product of target's shape.
 
     weight_shard  (this rank's V, D) of hidden's dtype
@@ -59,8 +65,10 @@ def linear_logprob_partial(hidden, weight_shard, target, bias=None, *, vocab_off
 
 
 @outside_graphs
-def combine_partials(partials, target, *, vocab_total, weight_shard=None, temperature=1.0, entropy=False, softcap=None,
-                     scale=1.0, ignore_index=-100, rows=None):
+def combine_partials(partials: Tensor | Sequence[Tensor], target: Tensor, *, vocab_total: int,
+                     weight_shard: Tensor | None = None, temperature: float | Tensor = 1.0, entropy: bool = False,
+                     softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100,
+                     rows: Tensor | None = None) -> tuple[Tensor, Tensor | None, Tensor]:
     """Merges the partials of all ranks, in rank order -> logprob (...), entropy (...) or None, stats (N, 4).
 
     partials      sequence of (N, 4), or one (R, N, 4) float32
@@ -72,17 +80,17 @@ def combine_partials(partials, target, *, vocab_total, weight_shard=None, temper
     error: ValueError or TypeError naming the field; flp.FlpError and its classes
     """
     ids = _check.target_of(target, target.shape if isinstance(target, torch.Tensor) else ())
-    partials = _partials_of(partials, ids)
-    _check.devices(partials, "partials", target=target)
-    scalar, temperature_rows = _check.temperature_of(temperature, target.shape, partials.device)
+    parts: Tensor = _partials_of(partials, ids)
+    _check.devices(parts, "partials", target=target)
+    scalar, temperature_rows = _check.temperature_of(temperature, target.shape, parts.device)
     settings = _check.Settings(scalar, softcap, scale, ignore_index, None, entropy)
     settings.total = _check.within("vocab_total", vocab_total, 2, _check.VOCAB_MAX)
-    plan = _combine_plan(partials, ids, weight_shard, temperature_rows, settings)
-    partials = dense("partials", partials.detach())
-    if address(partials) % 16:
-        partials = partials.clone()
-    logprob, entropy_rows, stats = _run.combine(plan, partials, ids, temperature_rows,
-                                                _check.rows_of(rows, partials.device), settings)
+    plan = _combine_plan(parts, ids, weight_shard, temperature_rows, settings)
+    parts = dense("partials", parts.detach())
+    if address(parts) % 16:
+        parts = parts.clone()
+    logprob, entropy_rows, stats = _run.combine(plan, parts, ids, temperature_rows,
+                                                _check.rows_of(rows, parts.device), settings)
     entropies = None if entropy_rows is None else entropy_rows.reshape(target.shape)
     return logprob.reshape(target.shape), entropies, stats
 
@@ -128,10 +136,13 @@ def _combine_plan(partials, ids, weight_shard, temperature_rows, settings):
 
 
 @outside_graphs
-def linear_logprob_backward(hidden, weight, target, stats, grad_logprob, grad_entropy=None, bias=None, *,
-                            needs=("hidden", "weight", "bias"), vocab_offset=0, vocab_valid=None, vocab_total=None,
-                            temperature=1.0, softcap=None, scale=1.0, ignore_index=-100, budget=None, rows=None,
-                            grad_weight_accumulate=None):
+def linear_logprob_backward(hidden: Tensor, weight: Tensor, target: Tensor, stats: Tensor, grad_logprob: Tensor | None,
+                            grad_entropy: Tensor | None = None, bias: Tensor | None = None, *,
+                            needs: Sequence[str] = ("hidden", "weight", "bias"), vocab_offset: int = 0,
+                            vocab_valid: int | None = None, vocab_total: int | None = None,
+                            temperature: float | Tensor = 1.0, softcap: float | None = None, scale: float = 1.0,
+                            ignore_index: int = -100, budget: int | None = None, rows: Tensor | None = None,
+                            grad_weight_accumulate: Tensor | None = None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Computes the gradients of one head or one shard from stats -> (grad_hidden, grad_weight, grad_bias).
 
     stats         (N, 4) float32 of combine_partials, the same on every rank

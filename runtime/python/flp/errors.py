@@ -3,14 +3,17 @@
 Invariant: every class is a FlpError and also the built-in exception that Python users would expect, so that
 `except ValueError` catches a bad argument and `except ImportError` a missing library.
 """
+from __future__ import annotations
+
+from typing import NoReturn
 
 
 class FlpError(RuntimeError):
     """A call of libflp failed. `status` is the number of flp.h, `detail` the library's sentence."""
 
-    status = None
+    status: int | None = None
 
-    def __init__(self, detail=""):
+    def __init__(self, detail: str = "") -> None:
         super().__init__(detail)
         self.detail = detail
 
@@ -107,7 +110,7 @@ BY_STATUS = {
 }
 
 
-def raise_status(status, detail):
+def raise_status(status: int, detail: str) -> NoReturn:
     """Raises the exception of a status other than OK."""
     cls = BY_STATUS.get(status, InternalError)
     raise cls(detail or "libflp returned status %d without a detail" % status)

@@ -8,14 +8,18 @@ same hooks; the model finds an empty tensor where its scores would be; what chan
 their class, to a subclass that _patch makes, and that is put back; each call asks again whether the head is the one
 that was installed, so that what changes in between is scored or refused, never overlooked.
 """
+from __future__ import annotations
+
 import collections
 import contextlib
 import dataclasses
 import functools
 import inspect
 import threading
+from typing import Any
 
 import torch
+from torch import Tensor
 import torch.nn.functional as F
 
 from . import _check, _chunks, _head_checks, _logprob, _patch
@@ -30,8 +34,9 @@ output    the model's own output (past_key_values, aux_loss, ...), without score
 """
 
 
-def logprob_head(model, *, entropy=False, temperature=1.0, budget=None, chunk_rows=None, reduce_fp32=True, eager=False,
-                 ignore_index=-100, verify=True):
+def logprob_head(model: torch.nn.Module, *, entropy: bool = False, temperature: float | Tensor = 1.0,
+                 budget: int | None = None, chunk_rows: int | None = None, reduce_fp32: bool = True,
+                 eager: bool = False, ignore_index: int = -100, verify: bool = True) -> LogprobHead:
     """Makes a model's forward return log-probabilities (and entropies) instead of scores -> a context manager.
 
     model         a causal language model of transformers, or one like it (get_output_embeddings, config); alone, inside
@@ -76,6 +81,8 @@ def logprob_head(model, *, entropy=False, temperature=1.0, budget=None, chunk_ro
 class LogprobHead:
     """One installation; logprob_head makes it. A copy of it is not installed."""
 
+    _heads: list[Any]
+
     def __init__(self, model, entropy, temperature, budget, chunk_rows, reduce_fp32, eager, ignore_index, verify):
         _check.Settings(1.0, None, 1.0, ignore_index, budget, entropy, chunk_rows)
         self.model = _head_checks.causal_lm(model)
@@ -89,7 +96,7 @@ class LogprobHead:
         self.entropy, self.ignore_index, self.temperature = bool(entropy), ignore_index, temperature
         self._reset()
 
-    def install(self):
+    def install(self) -> LogprobHead:
         """Puts the pass-through in place, or leaves all as it was. error: UnsupportedError; RuntimeError if it is in
         place already, or another's forward was put over it"""
         if self._heads:
@@ -105,7 +112,7 @@ class LogprobHead:
         self._heads, self._names = heads, names
         return self
 
-    def uninstall(self):
+    def uninstall(self) -> None:
         """Puts back what was there. error: RuntimeError if forward was replaced again since, and not put back"""
         installed = list(self._handlers(self._heads)) if self._heads else []
         for module, _ in installed:
@@ -114,10 +121,10 @@ class LogprobHead:
         for module, handler in installed:
             _patch.take(module, handler)
 
-    def __enter__(self):
+    def __enter__(self) -> LogprobHead:
         return self.install()
 
-    def __exit__(self, *_error):
+    def __exit__(self, *_error: object) -> None:
         self.uninstall()
 
     def __getstate__(self):

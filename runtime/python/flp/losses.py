@@ -18,16 +18,23 @@ both stand in RULES, so that a rule reads like its paper:
 An average is a weight a token that depends on the mask alone (weights_of). flp.policy_loss is the same from hidden states
 in one call. Everything is computed in float32. Tokens outside the mask take no part, whatever they hold, NaN included.
 """
-import collections
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple, Sequence
 
 import torch
+from torch import Tensor
 
 from . import _check
 
 __all__ = ["KL", "RULES", "kl", "policy_loss"]
 
-Rule = collections.namedtuple("Rule", "term average clip")
-Rule.__doc__ = "A row of the table above: the term of a token, how terms are averaged, and the default of clip."
+class Rule(NamedTuple):
+    """A row of the table above: the term of a token, how terms are averaged, and the default of clip."""
+
+    term: Callable[..., Any]
+    average: str
+    clip: tuple[float, float] | None
 
 
 # ---- terms: (d, logprob, A, low, high) -> (loss, was it clipped) ----
@@ -95,7 +102,7 @@ def _per_sequence(values, mask):
     return (values * mask).sum(-1) / mask.sum(-1).clamp(min=1)
 
 
-RULES = {
+RULES: dict[str, Rule] = {
     "reinforce": Rule(_plain, "tokens", (0.0, 0.0)),
     "ppo": Rule(_clipped, "tokens", (0.2, 0.2)),
     "grpo": Rule(_clipped, "sequences", (0.2, 0.2)),
@@ -108,14 +115,14 @@ RULES = {
 
 # ---- Kullback-Leibler estimates of the policy against a reference, a token (Schulman, "Approximating KL divergence") ----
 
-KL = {
+KL: dict[str, Callable[[Tensor], Tensor]] = {
     "k1": lambda d: d,                          # unbiased, of either sign
     "k2": lambda d: 0.5 * d * d,                # biased, small variance
     "k3": lambda d: torch.expm1(-d) + d,        # unbiased, never negative
 }
 
 
-def kl(logprob, ref_logprob, kind="k3"):
+def kl(logprob: Tensor, ref_logprob: Tensor, kind: str = "k3") -> Tensor:
     """Estimates KL(policy ‖ reference) a token from the log-probabilities of tokens that the policy chose.
 
     logprob, ref_logprob  (...) floating point, in nats
@@ -129,8 +136,11 @@ def kl(logprob, ref_logprob, kind="k3"):
     return KL[kind](logprob.float() - ref_logprob.float())
 
 
-def policy_loss(rule, logprob, advantage, *, old_logprob=None, ref_logprob=None, entropy=None, mask=None, clip=None,
-                beta=0.0, kl_kind="k3", entropy_weight=0.0, length=None, total=None):
+def policy_loss(rule: str, logprob: Tensor, advantage: Tensor, *, old_logprob: Tensor | None = None,
+                ref_logprob: Tensor | None = None, entropy: Tensor | None = None, mask: Tensor | None = None,
+                clip: Sequence[float] | None = None, beta: float = 0.0, kl_kind: str = "k3",
+                entropy_weight: float = 0.0, length: float | None = None,
+                total: float | Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
     """Computes the loss of a policy update from the log-probabilities of the tokens that were chosen.
 
     rule            a name of RULES: reinforce, ppo, grpo, dapo, dr_grpo, cispo, gspo
@@ -162,15 +172,15 @@ def policy_loss(rule, logprob, advantage, *, old_logprob=None, ref_logprob=None,
     _needed(rule, length, total, beta, ref_logprob, entropy_weight, entropy)
     batch = _Batch(logprob, advantage, old_logprob, ref_logprob, entropy, mask)
     shares = weights_of(average, batch.mask, length, total)
-    log_ratio, values, mask, weights = batch.log_ratio, batch.logprob, batch.mask, shares
+    log_ratio, values, kept, weights = batch.log_ratio, batch.logprob, batch.mask, shares
     if rule == "gspo":
-        log_ratio, values = (_per_sequence(x, mask)[:, None] for x in (log_ratio, values))
-        mask = (mask.sum(-1, keepdim=True) > 0).float()   # a sequence without tokens has no ratio
-        weights = weights_of(average, mask, length, total)
+        log_ratio, values = (_per_sequence(x, kept)[:, None] for x in (log_ratio, values))
+        kept = (kept.sum(-1, keepdim=True) > 0).float()   # a sequence without tokens has no ratio
+        weights = weights_of(average, kept, length, total)
     terms, clipped = term(log_ratio, values, batch.advantage_of(rule), low, high)
     loss = policy = (terms * weights).sum()
-    metrics = {"policy_loss": policy, "clip_fraction": _mean(clipped.float(), mask),
-               "ratio": _mean(log_ratio.exp(), mask), "kl_old": _mean(KL["k3"](batch.log_ratio), batch.mask)}
+    metrics = {"policy_loss": policy, "clip_fraction": _mean(clipped.float(), kept),
+               "ratio": _mean(log_ratio.exp(), kept), "kl_old": _mean(KL["k3"](batch.log_ratio), batch.mask)}
     if batch.ref_logprob is not None:
         divergence = KL[one_of("kl_kind", kl_kind, KL)](batch.logprob - batch.ref_logprob)
         metrics["kl"] = (divergence * shares).sum()

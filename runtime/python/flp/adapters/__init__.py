@@ -4,17 +4,20 @@ Invariants: a host is touched only where an adapter names it and only after all 
 adapter replaced stands there again after uninstall(), object for object; what flp cannot take goes to the host's own
 function.
 """
+from __future__ import annotations
+
 import importlib
+from typing import Any
 
 from .. import _c, _check, errors
 from . import _call, _seam
 
 HOSTS = ("agilerl", "miles", "openrlhf", "slime", "trl", "verl")
 
-_installed = {}
+_installed: dict[str, Any] = {}
 
 
-def install(host, *, untested=False):
+def install(host: str, *, untested: bool = False) -> None:
     """Lets a trainer compute its log-probabilities through flp.
 
     host      "trl", "agilerl", "verl", "openrlhf", "slime" or "miles"; flp/adapters/<host>.py lists the functions
@@ -39,7 +42,7 @@ def install(host, *, untested=False):
     _installed[host] = (version, [_seam.Replacement(place, seam.make(place.value)) for seam, place in found])
 
 
-def uninstall(host):
+def uninstall(host: str) -> None:
     """Puts back every attribute that install(host) replaced, in every module that holds it; nothing without an install.
 
     error: ArgumentError for an unknown name; HostError if someone else replaced an attribute meanwhile: that one stays
@@ -55,7 +58,7 @@ def uninstall(host):
             % (host, ", ".join(foreign)))
 
 
-def installed():
+def installed() -> dict[str, str | None]:
     """{host: its version, or None where it has no package metadata} of what is installed now."""
     return {host: version for host, (version, _) in _installed.items()}
 

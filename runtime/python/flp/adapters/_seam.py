@@ -21,9 +21,9 @@ class Seam:
 
     module: str
     name: str
-    parameters: tuple  # the names, in order
+    parameters: typing.Tuple[str, ...]  # the names, in order
     source: str  # the first 16 digits of the SHA-256 of its source text
-    make: typing.Callable  # the host's value -> what stands there instead
+    make: typing.Callable[..., typing.Any]  # the host's value -> what stands there instead
     described: str = ""  # whose parameters and source these are, if not the attribute's own
 
     def __str__(self):
@@ -35,8 +35,8 @@ class Host:
     """A trainer: the distribution it comes as, the versions that were tested (first, first beyond), and its seams."""
 
     name: str
-    versions: tuple
-    seams: tuple
+    versions: typing.Tuple[str, str]
+    seams: typing.Tuple[Seam, ...]
     origin: str  # what to install to get what was tested
 
 

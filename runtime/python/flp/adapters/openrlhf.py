@@ -3,6 +3,7 @@ import contextlib
 import functools
 import sys
 import threading
+import typing
 import weakref
 
 import torch
@@ -15,7 +16,7 @@ from ._seam import Host, Seam
 IGNORED = -100
 
 # Heads whose models turned out to do more than hand on the scores.
-needs_scores = weakref.WeakSet()
+needs_scores: typing.Any = weakref.WeakSet()
 
 
 class ScoresNeeded(Exception):

@@ -1,6 +1,9 @@
 """plot: a report as a picture, as figure 1 of the RLHF memory study (arXiv:2410.15651) has it."""
+from __future__ import annotations
+
 import json
 import os
+from typing import Any
 
 from .. import _check
 from .timeline import idle_at
@@ -20,7 +23,8 @@ def _pyplot():
     return pyplot
 
 
-def plot(report, path, span=None):
+def plot(report: dict[str, Any] | str | os.PathLike[str], path: str | os.PathLike[str],
+         span: str | None = None) -> None:
     """Draws a report of Profiler or read_snapshot: the memory of each device over time.
 
     report  the dict, or the path of the JSON file that Profiler.save wrote
@@ -34,20 +38,21 @@ def plot(report, path, span=None):
     """
     if os.path.splitext(os.fspath(path))[1] not in FORMATS:
         _check.refuse(ValueError, "path", path, "*.png, *.svg")
+    recorded: Any = report
     if not isinstance(report, dict):
         with open(report, encoding="utf-8") as file:
-            report = json.load(file)
-    if not report.get("devices"):
+            recorded = json.load(file)
+    if not recorded.get("devices"):
         _check.refuse(ValueError, "report", "without a device", "one in which a device or an arena was used")
     pyplot = _pyplot()
-    figure, axes = pyplot.subplots(len(report["devices"]), 1, squeeze=False, sharex=True,
-                                   figsize=(11, 3.6 * len(report["devices"])))
-    for axis, (name, device) in zip(axes[:, 0], report["devices"].items()):
+    figure, axes = pyplot.subplots(len(recorded["devices"]), 1, squeeze=False, sharex=True,
+                                   figsize=(11, 3.6 * len(recorded["devices"])))
+    for axis, (name, device) in zip(axes[:, 0], recorded["devices"].items()):
         _draw(axis, device)
         if span is not None:
             _draw_part(axis, device["growths"], span)
-        _shade(axis, report["spans"], device["points"][-1][0])
-        for ms, mark in report["marks"]:
+        _shade(axis, recorded["spans"], device["points"][-1][0])
+        for ms, mark in recorded["marks"]:
             axis.axvline(ms, color="grey", linewidth=0.6)
             axis.annotate(mark, (ms, 1), xycoords=("data", "axes fraction"), fontsize=6, rotation=90, va="top")
         axis.set(title=name, ylabel="GB")

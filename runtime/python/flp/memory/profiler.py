@@ -3,9 +3,13 @@
 Three sources, by what there is: the trace of torch's allocator (2.1 and newer: every allocation), its totals when they
 are asked for (older torch: at calls of flp, phases, steps and marks), and flp's arenas at their every change.
 """
+from __future__ import annotations
+
 import contextlib
 import json
+import os
 import time
+from typing import Any, Iterable, Iterator
 
 import torch
 
@@ -36,7 +40,7 @@ def _device_name(ordinal):
     return "cpu" if ordinal == _c.DEVICE_HOST else "cuda:%d" % ordinal
 
 
-def arena_stats(device="cpu"):
+def arena_stats(device: str | int | torch.device = "cpu") -> dict[str, int]:
     """The statistics of flp's arena on a device -> dict of int.
 
     device  a torch device; "cpu" for the host's arena
@@ -88,7 +92,7 @@ class Profiler:
     thread: spans belong to the process, as phases do
     """
 
-    def __init__(self, devices=None, max_entries=1 << 20):
+    def __init__(self, devices: Iterable[str | int | torch.device] | None = None, max_entries: int = 1 << 20) -> None:
         if _check.integer_of("max_entries", max_entries) < 1:
             _check.refuse(ValueError, "max_entries", max_entries, "1 or more")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -96,12 +100,18 @@ class Profiler:
                             - {_c.DEVICE_HOST})
         self._max_entries = max_entries
         self._now = _Clock().now
-        self._report = None
-        self.timelines = {}  # device name -> timeline.Timeline, after the end
+        self._report: dict[str, Any] | None = None
+        self._seen: dict[int, Any] = {}
+        self._marks: list[Any] = []
+        self.timelines: dict[str, timeline.Timeline] = {}  # device name -> timeline.Timeline, after the end
 
     # ---- recording ----
 
-    def __enter__(self):
+    def __enter__(self) -> Profiler:
+        self._begin()
+        return self
+
+    def _begin(self):  # without annotations: what it asks of torch has other names and arguments in each version
         self._spans, self._seen, self._marks, self._report = timeline.Spans(), {}, [], None
         self._recording = "trace" if TRACES and self._cuda else "poll" if self._cuda else "arena"
         if self._cuda:
@@ -123,9 +133,11 @@ class Profiler:
         self._look()
         _arena.watchers.append(self._arena_changed)
         _phase.observers.append(self._observe)
-        return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def _end(self):
         _phase.observers.remove(self._observe)
         _arena.watchers.remove(self._arena_changed)
         self._look()
@@ -135,7 +147,7 @@ class Profiler:
         self._report = self._finish(snapshot)
 
     @contextlib.contextmanager
-    def step(self, name):
+    def step(self, name: str) -> Iterator[None]:
         """A span inside the phase in force, which the report has peaks of.
 
         name  a str without "/"
@@ -147,7 +159,7 @@ class Profiler:
         finally:
             self._leave(name)
 
-    def mark(self, name):
+    def mark(self, name: str) -> None:
         """Notes a moment, which plots show; a poll takes the totals.
 
         name  a str without "/"
@@ -218,7 +230,7 @@ class Profiler:
         return _report(self._recording, devices, self._spans, self._marks, self._start)
 
     @property
-    def report(self):
+    def report(self) -> dict[str, Any]:
         """What was recorded, as JSON has it; all sizes in bytes, times in ms since the beginning.
 
         devices: {"cuda:0": {"peaks": {path: {reserved, allocated, arena, fragmentation, without_fragmentation,
@@ -232,13 +244,13 @@ class Profiler:
             raise RuntimeError("flp.memory.Profiler has no report yet (accepted: after the end of its with block)")
         return self._report
 
-    def save(self, path):
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the report as JSON to the file at path. error: OSError; RuntimeError before the end of the with block"""
         with open(path, "w", encoding="utf-8") as file:
             json.dump(self.report, file)
 
 
-def read_snapshot(path):
+def read_snapshot(path: str | os.PathLike[str]) -> dict[str, Any]:
     """A report (see Profiler.report) of a file that torch.cuda.memory._dump_snapshot wrote; it has no phases.
 
     Reads numbers, strings and containers only, so that the file need not be trusted.

@@ -1,19 +1,57 @@
 """The public function: checks, the place of the shard in the vocabulary, and the call."""
+from __future__ import annotations
+
 import contextlib
 import functools
+from typing import Any, Literal, overload
 
 import torch
+from torch import Tensor
 
 from .. import _accumulate, _c, _check, _logprob, _run, _transforms
 from .._compile import outside_graphs
 from . import _call, _group, _merge, _weights
 
 
+@overload
+def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_shard: Tensor | None = ..., *,
+                   group: Any = ..., vocab_offset: int | None = ..., vocab_valid: int | None = ...,
+                   vocab_total: int | None = ..., temperature: float | Tensor = ..., entropy: Literal[False] = ...,
+                   softcap: float | None = ..., scale: float = ..., ignore_index: int = ..., budget: int | None = ...,
+                   rows: Tensor | None = ..., merge: str = ..., reduce_grad_hidden: bool = ...,
+                   reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ..., gather: Any = ...,
+                   grad_weight_accumulate: Tensor | None = ...) -> Tensor: ...
+
+
+@overload
+def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_shard: Tensor | None = ..., *,
+                   group: Any = ..., vocab_offset: int | None = ..., vocab_valid: int | None = ...,
+                   vocab_total: int | None = ..., temperature: float | Tensor = ..., entropy: Literal[True],
+                   softcap: float | None = ..., scale: float = ..., ignore_index: int = ..., budget: int | None = ...,
+                   rows: Tensor | None = ..., merge: str = ..., reduce_grad_hidden: bool = ...,
+                   reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ..., gather: Any = ...,
+                   grad_weight_accumulate: Tensor | None = ...) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_shard: Tensor | None = ..., *,
+                   group: Any = ..., vocab_offset: int | None = ..., vocab_valid: int | None = ...,
+                   vocab_total: int | None = ..., temperature: float | Tensor = ..., entropy: bool = ...,
+                   softcap: float | None = ..., scale: float = ..., ignore_index: int = ..., budget: int | None = ...,
+                   rows: Tensor | None = ..., merge: str = ..., reduce_grad_hidden: bool = ...,
+                   reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ..., gather: Any = ...,
+                   grad_weight_accumulate: Tensor | None = ...) -> Tensor | tuple[Tensor, Tensor]: ...
+
+
 @outside_graphs
-def linear_logprob(hidden, weight_shard, target, bias_shard=None, *, group=None, vocab_offset=None, vocab_valid=None,
-                   vocab_total=None, temperature=1.0, entropy=False, softcap=None, scale=1.0, ignore_index=-100,
-                   budget=None, rows=None, merge="sum", reduce_grad_hidden=True, reduce_dtype=torch.float32,
-                   sequence_parallel=False, gather=None, grad_weight_accumulate=None):
+def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_shard: Tensor | None = None, *,
+                   group: Any = None, vocab_offset: int | None = None, vocab_valid: int | None = None,
+                   vocab_total: int | None = None, temperature: float | Tensor = 1.0, entropy: bool = False,
+                   softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100,
+                   budget: int | None = None, rows: Tensor | None = None, merge: str = "sum",
+                   reduce_grad_hidden: bool = True, reduce_dtype: torch.dtype = torch.float32,
+                   sequence_parallel: bool = False, gather: Any = None,
+                   grad_weight_accumulate: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
     """flp.linear_logprob of a head whose vocabulary is sharded over the ranks of a group; every rank makes the same
     call.
 
@@ -58,7 +96,7 @@ def linear_logprob(hidden, weight_shard, target, bias_shard=None, *, group=None,
     _transforms.check_plain("flp.parallel.linear_logprob", (weight_shard, bias_shard, *tensors.values()),
                             "torch.autograd")
     whole_group = _group.group_of(group)
-    call = _call.Call()
+    call: Any = _call.Call()
     call.merge = merge
     parameters = [parameter for parameter in (weight_shard, bias_shard) if parameter is not None]
     call.gather = None if gather is None else functools.partial(_entered, gather, parameters)
@@ -66,7 +104,7 @@ def linear_logprob(hidden, weight_shard, target, bias_shard=None, *, group=None,
                              for field, value, least in (("vocab_offset", vocab_offset, 0),
                                                          ("vocab_valid", vocab_valid, 0),
                                                          ("vocab_total", vocab_total, 2))))
-    with contextlib.nullcontext() if gather is None else call.gather():
+    with contextlib.nullcontext() if call.gather is None else call.gather():
         weight = _weights.local_of("weight_shard", weight_shard, whole_group)
         bias = bias_shard if bias_shard is None else _weights.local_of("bias_shard", bias_shard, whole_group).tensor
         call.group = _group.Group(None) if weight.replicated else whole_group
@@ -84,7 +122,7 @@ def linear_logprob(hidden, weight_shard, target, bias_shard=None, *, group=None,
         settings.offset, settings.valid, settings.total = place
         call.settings, call.empty = settings, place.valid == 0
         results = _dispatch(call, flat, local_weight, bias, ids, temperature_rows, rows)
-    shaped = tuple(result.reshape(target.shape) for result in results)
+    shaped: Any = tuple(result.reshape(target.shape) for result in results)
     return shaped if settings.entropy else shaped[0]
 
 

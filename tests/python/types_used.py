@@ -1,0 +1,49 @@
+"""Uses of flp, right and wrong, for test_types.py: what a type checker must say stands beside each line."""
+import flp
+import flp.adapters
+import torch
+
+h: torch.Tensor = torch.zeros(4, 8)
+entropy: bool = bool(h.sum())
+
+reveal_type(flp.linear_logprob(h, h, h))  # says: torch.Tensor
+reveal_type(flp.linear_logprob(h, h, h, temperature=h, budget=1 << 20))  # says: torch.Tensor
+reveal_type(flp.linear_logprob(h, h, h, entropy=True))  # says: Tuple[torch.Tensor, torch.Tensor]
+reveal_type(flp.linear_logprob(h, h, h, entropy=entropy))  # says: Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
+reveal_type(flp.parallel.linear_logprob(h, h, h, entropy=True))  # says: Tuple[torch.Tensor, torch.Tensor]
+reveal_type(flp.selective_log_softmax(h, h))  # says: torch.Tensor
+reveal_type(flp.selective_log_softmax(h, h, entropy=True)[1])  # says: torch.Tensor
+loss, metrics = flp.policy_loss("grpo", h, h, h, h, clip=(0.2, 0.28), total=32)
+reveal_type(loss)  # says: torch.Tensor
+reveal_type(metrics["kl"])  # says: torch.Tensor
+reveal_type(flp.losses.policy_loss("ppo", h, h)[0])  # says: torch.Tensor
+reveal_type(flp.losses.kl(h, h))  # says: torch.Tensor
+scores = flp.score(h, h, h)
+reveal_type(scores.entropy)  # says: Union[torch.Tensor, None]
+reveal_type(scores.keep(sequences=flp.gate(flp.delight(scores.mean, h), fraction=0.1)).logprob)  # says: torch.Tensor
+reveal_type(flp.combine_partials([h, h], h, vocab_total=8)[1])  # says: Union[torch.Tensor, None]
+reveal_type(flp.plan_info(vocab=8, hidden=8, grads=("hidden",)).forward)  # says: builtins.dict[builtins.str, Any]
+reveal_type(flp.explain(h, h, h).rung)  # says: builtins.str
+reveal_type(flp.installed())  # says: builtins.dict[builtins.str, Union[builtins.str, None]]
+reveal_type(flp.__version__)  # says: builtins.str
+reveal_type(flp.BudgetError("x").detail)  # says: builtins.str
+with flp.phase("inference"), flp.memory.Profiler() as profiler, profiler.step("logprob"):
+    reveal_type(profiler.report)  # says: builtins.dict[builtins.str, Any]
+with flp.logprob_head(torch.nn.Linear(8, 8)) as head:
+    reveal_type(head)  # says: flp.heads.LogprobHead
+flp.adapters.install("trl", untested=True)
+flp.set_log(lambda level, message: print(level + 1, message.upper()))
+
+flp.linear_logprob(h, h)  # error: call-overload
+flp.linear_logprob(h, h, h, temperature="hot")  # error: call-overload
+flp.linear_logprob(h, h, h, temprature=1.0)  # error: call-overload
+flp.policy_loss("grpo", h, h, h, h, clip=0.2)  # error: arg-type
+flp.policy_loss("grpo", h, h, h, h, beta="much")  # error: arg-type
+flp.gate(h, fraction=h)  # error: arg-type
+flp.plan_info(vocab=8)  # error: call-arg
+flp.linear_logprob_partial(h, h, h, vocab_total=8)  # error: call-arg
+flp.install(7)  # error: arg-type
+flp.nothing  # error: attr-defined
+flp.explain(h, h, h).speed  # error: attr-defined
+with flp.phase("inference", workspace=1):  # error: arg-type
+    pass
