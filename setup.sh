@@ -14,6 +14,7 @@ readonly TEST_PACKAGES=(libcriterion-dev libboost-context1.74.0 libopenblas-dev 
 # libFuzzer, for the long form of tests/fuzz.
 readonly LONG_PACKAGES=(clang libclang-rt-14-dev)
 readonly COVERAGE_PACKAGES=(clang-19 libclang-rt-19-dev llvm-19)
+readonly WHEEL_PACKAGES=(cmake ninja-build pkg-config python3-venv dpkg-dev)
 
 usage() {
   cat <<'EOF'
@@ -21,6 +22,7 @@ usage: ./setup.sh run    set up, build, then generate the kernels of a 151936 x 
        ./setup.sh test   set up, build, then run the tests (some minutes); tests/README.md says what --all adds
        ./setup.sh test --all   the same with the long campaigns: every test there is
        ./setup.sh coverage   set up, then measure what the tests run of libflp (tests/coverage)
+       ./setup.sh wheel  set up, then build the Python wheel that needs nothing but glibc 2.28 (packaging/wheel)
        ./setup.sh hosts  set up, build, then compare the adapters with the trainers themselves (tests/hosts/README.md)
        ./setup.sh hub    export the wheel, else a build of this system, as a kernel of the Hugging Face kernels hub,
                          to build/hub; more words are options of packaging/hub/export.py (README.md beside it)
@@ -183,6 +185,7 @@ main() {
     test | hosts) ;;
     coverage) packages+=("${COVERAGE_PACKAGES[@]}") ;;
     hub | 'hub '*) packages=("${RUN_PACKAGES[@]}" python3) ;;
+    wheel) packages=("${WHEEL_PACKAGES[@]}") ;;
     'test --all')
       packages+=("${LONG_PACKAGES[@]}")
       export FLP_TEST_LONG=1
@@ -196,6 +199,7 @@ main() {
     run) run_job ;;
     test) run_tests ;;
     coverage) tests/coverage ;;
+    wheel) packaging/wheel/build.sh ;;
     hosts) run_hosts ;;
     hub) run_hub "${@:2}" ;;
   esac

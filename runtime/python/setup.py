@@ -1,7 +1,10 @@
-"""What pyproject.toml cannot say: the wheel's tag, and flp.h, which every wheel carries for the version."""
+"""What pyproject.toml cannot say: the wheel's tag (any Python, one platform), the licence in a word that setuptools of
+any age takes, flp.h, which every wheel carries for the version, and that a package without libraries is no package."""
 import os
 import shutil
+import sys
 
+import setuptools
 from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
 
@@ -14,7 +17,11 @@ except ImportError:  # setuptools before 70.1
         bdist_wheel = None
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-CARRIES_LIBRARIES = os.path.isdir(os.path.join(HERE, "flp", "lib"))
+CARRIES_LIBRARIES = os.path.exists(os.path.join(HERE, "flp", "lib", "libflp.so.0"))
+if not CARRIES_LIBRARIES and os.environ.get("FLP_WITHOUT_LIBRARY") != "1":
+    sys.exit("error: this folder has no libraries (flp/lib/libflp.so.0), so that what pip installs from it could not do "
+             "anything; accepted: the wheel of ./setup.sh wheel, or build/release/python of cmake --build build/release "
+             "--target python_package; or FLP_WITHOUT_LIBRARY=1, where FLP_LIBRARY will name libflp.so")
 
 
 class BuildWithHeader(build_py):
@@ -47,4 +54,13 @@ if bdist_wheel is not None:
 
     commands["bdist_wheel"] = PlatformWheel
 
-setup(cmdclass=commands, distclass=LibraryDistribution)
+
+def version():
+    """That of the package, for the pack that belongs to it."""
+    with open(os.path.join(HERE, "flp", "__init__.py"), encoding="utf-8") as file:
+        return next(line for line in file if line.startswith("__version__")).split('"')[1]
+
+
+licence = "license_expression" if int(setuptools.__version__.split(".")[0]) >= 77 else "license"
+setup(cmdclass=commands, distclass=LibraryDistribution, **{licence: "Apache-2.0"},
+      extras_require={"torch": ["torch>=1.13"], "plot": ["matplotlib"], "packs": ["flp-packs==" + version()]})

@@ -4,7 +4,6 @@
  * PTX and on the version of ptxas alone; PTX that several entries share is assembled once. */
 #include <errno.h>
 #include <fcntl.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,21 +22,44 @@ typedef struct assembler {
   char directory[64];
 } assembler;
 
+/* The child of run: becomes ptxas, or reports why not. Calls only what a forked process with threads may call; the
+ * function of posix_spawn that changes the directory is glibc 2.29's, and the wheel runs on 2.28. */
+static _Noreturn void become(const assembler *a, char *const *argv, int report) {
+  int in = open("/dev/null", O_RDONLY);
+  int out = chdir(a->directory) == 0 ? open("log", O_WRONLY | O_CREAT | O_TRUNC, 0600) : -1;
+  if (in >= 0 && out >= 0 && dup2(in, STDIN_FILENO) >= 0 && dup2(out, STDOUT_FILENO) >= 0 &&
+      dup2(out, STDERR_FILENO) >= 0)
+    execvp(a->program, argv);
+  int failed = errno;
+  while (write(report, &failed, sizeof failed) < 0 && errno == EINTR) continue;
+  _exit(127);
+}
+
+/* *failed: the errno of what kept the child from becoming ptxas, or 0 */
+static flp_status start_child(const assembler *a, char *const *argv, pid_t *child, int *failed) {
+  int report[2];
+  if (pipe2(report, O_CLOEXEC) != 0) return flp_fail(FLP_ERROR_IO, "--cubin: no pipe: %s", strerror(errno));
+  *child = fork();
+  if (*child == 0) become(a, argv, report[1]);
+  int why = errno;
+  (void)close(report[1]);
+  ssize_t got = -1;
+  do got = *child > 0 ? read(report[0], failed, sizeof *failed) : 0;
+  while (got < 0 && errno == EINTR);
+  (void)close(report[0]);
+  if (got != sizeof *failed) *failed = 0;
+  return *child > 0 ? FLP_OK
+                    : flp_fail(FLP_ERROR_UNAVAILABLE, "--cubin: %s cannot be run: %s", a->program, strerror(why));
+}
+
 /* Runs ptxas in its directory, its output in the file "log" there. *code is its exit code, or 128 and up. */
 static flp_status run(const assembler *a, char *const *argv, int *code) {
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addchdir_np(&actions, a->directory);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "log", O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
-  pid_t child;
-  int failed = posix_spawnp(&child, a->program, &actions, NULL, argv, environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (failed) return flp_fail(FLP_ERROR_UNAVAILABLE, "--cubin: %s cannot be run: %s", a->program, strerror(failed));
-  int state = 0;
+  pid_t child = 0;
+  int failed = 0, state = 0;
+  FLP_TRY(start_child(a, argv, &child, &failed));
   while (waitpid(child, &state, 0) < 0)
     if (errno != EINTR) return flp_fail(FLP_ERROR_INTERNAL, "--cubin: waiting for %s: %s", a->program, strerror(errno));
+  if (failed) return flp_fail(FLP_ERROR_UNAVAILABLE, "--cubin: %s cannot be run: %s", a->program, strerror(failed));
   *code = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
   return FLP_OK;
 }

@@ -17,14 +17,15 @@ The (N, V) scores never exist in memory, forward or backward. What people look f
     set_log, errors          the library's messages; the exceptions, all of them flp.errors.FlpError
 
 help(flp.linear_logprob) and so on have shapes, arguments and errors. Exceptions may also be written flp.BudgetError.
-set_log, version and errors work without torch; everything that takes tensors needs it.
+flpgen, the command, is also python -m flp; prefix() is the folder that C and CMake build against. These, set_log,
+version and errors work without torch; everything that takes tensors needs it.
 """
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from . import _plans, errors
-from ._c import library_path, set_log, sources_id, version
+from ._c import library_path, prefix, set_log, sources_id, version
 from ._version import __version__
 from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, DataError, DriverError, FileError,
                      FlpError, HostError, HostMemoryError, InternalError, LibraryError, UnavailableError,
@@ -35,12 +36,12 @@ from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, Dat
 __all__ = ["PlanInfo", "Scores", "adapters", "check", "clear_plans", "combine_partials", "delight", "errors", "explain",
            "gate", "install", "installed", "library_path", "linear_logprob", "linear_logprob_backward",
            "linear_logprob_partial", "logprob_head", "losses", "memory", "parallel", "phase", "plan_info", "policy_loss",
-           "score", "selective_log_softmax", "sequence_logprob", "set_log", "sources_id", "uninstall", "version"]
+           "prefix", "score", "selective_log_softmax", "sequence_logprob", "set_log", "sources_id", "uninstall", "version"]
 if TYPE_CHECKING:
     __all__ += ["ArgumentError", "BudgetError", "CompileError", "CorruptError", "DataError", "DriverError", "FileError",
                 "FlpError", "HostError", "HostMemoryError", "InternalError", "LibraryError", "UnavailableError",
                 "UnsupportedError", "WorkspaceError", "__version__"]
-_WITHOUT_TORCH = ("clear_plans", "errors", "library_path", "set_log", "sources_id", "version")
+_WITHOUT_TORCH = ("clear_plans", "errors", "library_path", "prefix", "set_log", "sources_id", "version")
 
 try:
     from . import _select_op, adapters, losses, memory, parallel  # _select_op registers an operator

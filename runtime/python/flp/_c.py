@@ -8,6 +8,8 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import platform
+import re
 import threading
 from typing import Any, Callable
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
@@ -221,6 +223,11 @@ def new_arena_stats():
     return ArenaStats(struct_bytes=ctypes.sizeof(ArenaStats))
 
 
+def _carried(*parts: str) -> str:
+    """A file below the installed tree that a wheel carries in the package's folder."""
+    return os.path.join(os.path.dirname(os.path.abspath(__file__)), *parts)
+
+
 def library_path() -> str:
     """The file that will be opened: FLP_LIBRARY, else the copy that the wheel carries.
 
@@ -229,11 +236,35 @@ def library_path() -> str:
     named = os.environ.get("FLP_LIBRARY")
     if named:
         return named
-    carried = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib", "libflp.so")
+    carried = _carried("lib", "libflp.so.0")
     if os.path.exists(carried):
         return carried
-    raise errors.LibraryError("libflp.so was not found: FLP_LIBRARY is not set and %s does not exist; "
-                              "set FLP_LIBRARY to the path of libflp.so" % carried)
+    raise errors.LibraryError("this package carries no library: %s does not exist and FLP_LIBRARY is not set; install "
+                              "the wheel of flp, or set FLP_LIBRARY to the path of libflp.so" % carried)
+
+
+def prefix() -> str:
+    """The folder of the installed tree: bin/flpgen, lib/libflp.so, lib/cmake, include/flp.h, share/flp.
+
+    Of a wheel that is the package's own folder; where FLP_LIBRARY names a library, the folder above the lib that holds
+    it. error: LibraryError if there is none
+    """
+    folder = os.path.dirname(os.path.realpath(library_path()))
+    while os.path.basename(folder) not in ("lib", "lib64", ""):
+        folder = os.path.dirname(folder)
+    if not os.path.basename(folder):
+        raise errors.LibraryError("FLP_LIBRARY is %s, which stands in no installed tree; accepted: PREFIX/lib/libflp.so"
+                                  % os.environ["FLP_LIBRARY"])
+    return os.path.dirname(folder)
+
+
+def _hint(error):
+    """What may help where the loader refused a library."""
+    wanted = re.search(r"version `(GLIBC_[0-9.]+)' not found", str(error))
+    if wanted:
+        return ("this system's C library is %s, and that libflp was built for a newer one; the wheel of flp runs on "
+                "glibc 2.28 and newer" % " ".join(platform.libc_ver()).strip())
+    return "set FLP_LIBRARY to the path of libflp.so"
 
 
 def open_library():
@@ -245,8 +276,8 @@ def open_library():
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
-        raise errors.LibraryError("libflp could not be loaded from %s (%s); set FLP_LIBRARY to the path of libflp.so"
-                                  % (path, error)) from error
+        raise errors.LibraryError("libflp could not be loaded from %s (%s); %s"
+                                  % (path, error, _hint(error))) from error
     version = library.flp_version().decode()
     if tuple(int(part) for part in version.split(".")[:2]) != VERSION:
         raise errors.LibraryError("libflp at %s is version %s; this package needs %d.%d; set FLP_LIBRARY to the path "
