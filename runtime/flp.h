@@ -521,7 +521,8 @@ FLP_API void flp_arena_reset_peaks(flp_arena *arena);
  *   FLP_STRICT       1                                   a fallback is an error
  *   FLP_BUDGET       bytes, as flp_bytes_parse has them  workspace budget of every pass
  *   FLP_CACHE_DIR    writable cache, default $XDG_CACHE_HOME/flp or ~/.cache/flp
- *   FLP_CACHE_PATH   read-only cache directories and packs, separated by ':', searched before the writable one
+ *   FLP_CACHE_PATH   read-only cache directories and packs, separated by ':', searched before the writable one;
+ *                    default: the packs in <prefix>/share/flp/packs beside the library, searched behind it
  *   FLP_PACK_KEYS    Ed25519 public keys in hex, separated by ',': packs signed by none of them are not used
  *   FLP_GENERIC_DIR  shape-generic kernels, default <prefix>/share/flp/generic beside the library
  *   FLP_JIT_LIBRARY  path of libflpgen.so, default beside libflp, then the loader's path

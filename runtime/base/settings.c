@@ -3,6 +3,7 @@
  * Invariants: a value is shown only if the variable may be set to it; an empty variable counts as unset; a value too
  * long to be held is refused with a warning rather than truncated; privileged programs (set-user-ID) ignore the
  * environment, since settings name code to load. */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <link.h>
@@ -82,25 +83,59 @@ static void default_cache_dir(flp_setting *out) {
   if (!out->value[0]) snprintf(out->unset, sizeof out->unset, "no cache is written");
 }
 
-static void default_cache_path(flp_setting *out) {
-  snprintf(out->unset, sizeof out->unset, "none");
-}
-
 static void default_pack_keys(flp_setting *out) {
   snprintf(out->unset, sizeof out->unset, "every sound pack is used");
 }
 
-/* The library lies in <prefix>/lib or <prefix>/lib/<triplet>, or in a wheel beside share/: the nearest one wins. */
-static void default_generic_dir(flp_setting *out) {
-  static const char *const candidates[] = {"/../share/flp/generic", "/share/flp/generic", "/../../share/flp/generic"};
-  char own[VALUE_BYTES];
+/* The folder of this name in share/flp. The library lies in <prefix>/lib or <prefix>/lib/<triplet>, or beside share/: the
+ * first that is there wins. 0 if none is there; *out is then where it would be first, or "". */
+static int find_shared(const char *name, char out[VALUE_BYTES]) {
+  static const char *const above[] = {"/../share/flp/", "/share/flp/", "/../../share/flp/"};
+  char own[VALUE_BYTES], base[VALUE_BYTES], first[VALUE_BYTES] = "";
   own_directory(own);
-  if (!own[0]) return;
-  for (size_t i = 0; i < sizeof candidates / sizeof candidates[0]; i++) {
-    set(out->value, own, candidates[i]);
-    if (access(out->value, F_OK) == 0) return;
+  for (size_t i = 0; own[0] && i < sizeof above / sizeof above[0]; i++) {
+    set(base, own, above[i]);
+    set(out, base, name);
+    if (out[0] && access(out, F_OK) == 0) return 1;
+    if (i == 0) set(first, out, "");
   }
-  set(out->value, own, candidates[0]);
+  set(out, first, "");
+  return 0;
+}
+
+static void default_generic_dir(flp_setting *out) {
+  (void)find_shared("generic", out->value);
+}
+
+static int is_pack(const struct dirent *entry) {
+  const char *dot = strrchr(entry->d_name, '.');
+  return entry->d_name[0] != '.' && dot && strcmp(dot, ".flpp") == 0 && !strchr(entry->d_name, ':');
+}
+
+/* Adds a pack to the list. One that does not fit is left out, with a warning, as a value that is too long is. */
+static void add_pack(char list[VALUE_BYTES], const char *folder, const char *name) {
+  size_t used = strlen(list);
+  int length = snprintf(list + used, VALUE_BYTES - used, "%s%s/%s", used ? ":" : "", folder, name);
+  if (length >= 0 && (size_t)length < VALUE_BYTES - used) return;
+  list[used] = 0;
+  flp_log(FLP_LOG_WARNING,
+          "%s/%s is not used: the names of the packs there take more than %d bytes; FLP_CACHE_PATH "
+          "may name it instead",
+          folder, name, VALUE_BYTES - 1);
+}
+
+/* The packs that were installed beside the library, by name. */
+static void default_cache_path(flp_setting *out) {
+  char folder[VALUE_BYTES];
+  struct dirent **names = NULL;
+  snprintf(out->unset, sizeof out->unset, "none");
+  int count = find_shared("packs", folder) && !strchr(folder, ':') ? scandir(folder, &names, is_pack, alphasort) : 0;
+  for (int i = 0; i < count; i++) {
+    add_pack(out->value, folder, names[i]->d_name);
+    free(names[i]);
+  }
+  free(names);
+  if (out->value[0]) out->unset[0] = 0;
 }
 
 static void default_jit_library(flp_setting *out) {

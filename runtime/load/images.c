@@ -237,8 +237,11 @@ static flp_status open_cache(collector *c) {
   flp_setting writable, read_only;
   flp_setting_get(FLP_SETTING_CACHE_DIR, &writable);
   flp_setting_get(FLP_SETTING_CACHE_PATH, &read_only);
-  return open_store(c, "the cache ", request->cache_dir ? request->cache_dir : writable.value,
-                    request->cache_path ? request->cache_path : read_only.value);
+  FLP_TRY(open_store(c, "the cache ", request->cache_dir ? request->cache_dir : writable.value,
+                     request->cache_path ? request->cache_path : read_only.value));
+  /* Packs that stand beside the library give way to what was tuned on this machine. */
+  if (!request->cache_path && strcmp(read_only.source, "default") == 0) flp_store_prefer_writable(c->store);
+  return FLP_OK;
 }
 
 static flp_status prepare(flp_rung rung, collector *c) {

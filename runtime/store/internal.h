@@ -14,6 +14,7 @@ struct flp_store {
   char *writable;   /* absolute, or NULL */
   char **read_only; /* absolute */
   size_t read_only_count;
+  int prefers_writable;
   uint32_t capability, driver; /* of the device whose cubins are wanted; 0 for none */
 };
 

@@ -77,6 +77,10 @@ void flp_store_set_device(flp_store *store, int capability, int driver) {
   store->driver = driver > 0 ? (uint32_t)driver : 0;
 }
 
+void flp_store_prefer_writable(flp_store *store) {
+  store->prefers_writable = 1;
+}
+
 /* ---- looking up ---- */
 
 typedef struct query {
@@ -144,9 +148,11 @@ static flp_status find_read_only(flp_store *store, const char *path, const query
 static flp_status find(flp_store *store, const query *q, int locked, flp_kernel_image *out, int *found) {
   memset(out, 0, sizeof *out);
   FLP_TRY(store_memory_get(q->hex, out, found));
+  int own_first = store->writable && store->prefers_writable;
+  if (own_first && !*found) FLP_TRY(find_in(store->writable, 1, locked, q, out, found));
   for (size_t i = 0; i < store->read_only_count && !*found; i++)
     FLP_TRY(find_read_only(store, store->read_only[i], q, out, found));
-  if (store->writable && !*found) FLP_TRY(find_in(store->writable, 1, locked, q, out, found));
+  if (store->writable && !own_first && !*found) FLP_TRY(find_in(store->writable, 1, locked, q, out, found));
   flp_detail_clear(); /* problems met here are in the log and no failure */
   return FLP_OK;
 }

@@ -23,6 +23,9 @@ void flp_store_close(flp_store *store);
 /* Sets the device that images are wanted for, so that packs give its cubins too. capability: as 90; driver: as 13000 */
 void flp_store_set_device(flp_store *store, int capability, int driver);
 
+/* Lets what the writable directory holds come before the read-only ones. For packs that nobody named. */
+void flp_store_prefer_writable(flp_store *store);
+
 /* Looks a key up. Returns OK with *found 0 or 1; corrupt entries are quarantined and count as not found. */
 flp_status flp_store_get(flp_store *store, const char *key, size_t key_bytes, flp_kernel_image *out, int *found);
 

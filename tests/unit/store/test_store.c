@@ -99,6 +99,25 @@ Test(store, read_only_directories_come_first_in_order) {
   cr_expect_eq(fixture_warnings, 0, "an absent directory gives no warning: %s", fixture_warning);
 }
 
+Test(store, own_entries_come_before_packs_that_nobody_named) {
+  char own[FIXTURE_PATH_BYTES], shared[FIXTURE_PATH_BYTES];
+  snprintf(own, sizeof own, "%s/own", sample_directory());
+  snprintf(shared, sizeof shared, "%s/shared", sample_directory());
+  fixture_put_in(own, FIXTURE_KEY, 1);
+  fixture_put_in(shared, FIXTURE_KEY, 2);
+  fixture_put_in(shared, FIXTURE_OTHER_KEY, 3);
+  flp_store *store = fixture_open(own, shared);
+  cr_expect(fixture_finds(store, FIXTURE_KEY, 2), "what FLP_CACHE_PATH names comes first");
+  flp_store_prefer_writable(store);
+  cr_expect(fixture_finds(store, FIXTURE_KEY, 1));
+  cr_expect(fixture_finds(store, FIXTURE_OTHER_KEY, 3));
+  flp_store_close(store);
+  store = fixture_open(NULL, shared);
+  flp_store_prefer_writable(store);
+  cr_expect(fixture_finds(store, FIXTURE_KEY, 2), "nothing is written, so nothing is preferred");
+  flp_store_close(store);
+}
+
 Test(store, relative_directory_survives_chdir) {
   cr_assert_eq(chdir(sample_directory()), 0);
   flp_store *store = fixture_open("cache", "./cache");
