@@ -22,7 +22,7 @@ usage: ./setup.sh run    set up, build, then generate the kernels of a 151936 x 
        ./setup.sh test   set up, build, then run the tests (some minutes); tests/README.md says what --all adds
        ./setup.sh test --all   the same with the long campaigns: every test there is
        ./setup.sh coverage   set up, then measure what the tests run of libflp (tests/coverage)
-       ./setup.sh wheel  set up, then build the Python wheel that needs nothing but glibc 2.28 (packaging/wheel)
+       ./setup.sh wheel  set up, then build the wheels of flp and flp-packs for any Linux with glibc 2.28 (packaging/wheel)
        ./setup.sh hosts  set up, build, then compare the adapters with the trainers themselves (tests/hosts/README.md)
        ./setup.sh hub    export the wheel, else a build of this system, as a kernel of the Hugging Face kernels hub,
                          to build/hub; more words are options of packaging/hub/export.py (README.md beside it)
@@ -177,6 +177,12 @@ run_hub() {
   /usr/bin/python3 packaging/hub/export.py --out build/hub "${options[@]}" "$@"
 }
 
+build_wheels() {
+  packaging/wheel/build.sh
+  FLP_REQUIRE_PTXAS=1 find_ptxas
+  packaging/wheel/packs.sh
+}
+
 main() {
   unset FLP_TEST_LONG
   packages=("${RUN_PACKAGES[@]}" "${TEST_PACKAGES[@]}")
@@ -199,7 +205,7 @@ main() {
     run) run_job ;;
     test) run_tests ;;
     coverage) tests/coverage ;;
-    wheel) packaging/wheel/build.sh ;;
+    wheel) build_wheels ;;
     hosts) run_hosts ;;
     hub) run_hub "${@:2}" ;;
   esac

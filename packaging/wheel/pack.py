@@ -28,12 +28,6 @@ def processor(sysroot):
     return text.split("CMAKE_SYSTEM_PROCESSOR ")[1].split(")")[0]
 
 
-def add_licences(package, parts):
-    """LICENSE.NAME of each part, for setuptools to find beside flp's own LICENSE."""
-    for part in parts:
-        (package / f"LICENSE.{part.name}").write_text(part.licence_text())
-
-
 def set_modes(folder):
     """0755 of folders and programs, 0644 of all else, whatever umask and package manager made of them."""
     for path in [folder, *folder.rglob("*")]:
@@ -41,40 +35,53 @@ def set_modes(folder):
         path.chmod(0o755 if is_program else 0o644)
 
 
-def build(package, platform, work):
+def build(package, platform, licence, work):
     """The wheel as setuptools makes it, unpacked: a folder."""
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir",
-        work / "built", package, f"--config-settings=--build-option=--plat-name={platform}")
+        work / "built", package, *([f"--config-settings=--build-option=--plat-name={platform}"] if platform else []),
+        env={**os.environ, "FLP_LICENSE_EXPRESSION": licence})
     (wheel,) = (work / "built").iterdir()
     run(sys.executable, "-m", "wheel", "unpack", "--dest", work / "unpacked", wheel, stdout=subprocess.DEVNULL)
     (folder,) = (work / "unpacked").iterdir()
     return folder
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--package", type=Path, required=True, help="what package.cmake made")
-    parser.add_argument("--sysroot", type=Path, required=True, help="what sysroot.sh made")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the wheel and of its SBOM")
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    parts = sbom.linked_parts(options.sysroot)
-    add_licences(options.package, parts)
+def pack(folder, out):
+    """The wheel of an unpacked one. Returns its path."""
+    set_modes(folder)
     with tempfile.TemporaryDirectory() as name:
-        work = Path(name)
-        set_modes(options.package)
-        folder = build(options.package, PLATFORMS[processor(options.sysroot)], work)
+        run(sys.executable, "-m", "wheel", "pack", "--dest-dir", name, folder, stdout=subprocess.DEVNULL)
+        (wheel,) = Path(name).iterdir()
+        shutil.copyfile(wheel, out / wheel.name)
+    return out / wheel.name
+
+
+def make(package, sysroot, out):
+    """The wheel, and its SBOM inside and beside it. sysroot: None where nothing is linked. Returns the wheel's path."""
+    parts = sbom.linked_parts(sysroot) if sysroot else []
+    for part in parts:  # for setuptools to find beside flp's own
+        (package / f"LICENSE.{part.name}").write_text(part.licence_text())
+    set_modes(package)
+    licence = " AND ".join(dict.fromkeys(["Apache-2.0", *(part.licence for part in parts)]))
+    with tempfile.TemporaryDirectory() as name:
+        folder = build(package, PLATFORMS[processor(sysroot)] if sysroot else None, licence, Path(name))
         (info,) = folder.glob("*.dist-info")
         (info / "sboms").mkdir()
         text = sbom.write(folder, parts)
-        (info / "sboms" / "flp.cdx.json").write_text(text)
-        set_modes(folder)
-        (work / "packed").mkdir()
-        run(sys.executable, "-m", "wheel", "pack", "--dest-dir", work / "packed", folder, stdout=subprocess.DEVNULL)
-        (wheel,) = (work / "packed").iterdir()
-        shutil.copyfile(wheel, options.out / wheel.name)
-        (options.out / (wheel.name[:-len(".whl")] + ".cdx.json")).write_text(text)
-    print(options.out / wheel.name)
+        (info / "sboms" / f"{info.name.split('-')[0]}.cdx.json").write_text(text)
+        wheel = pack(folder, out)
+    wheel.with_suffix(".cdx.json").write_text(text)
+    return wheel
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--package", type=Path, required=True, help="a folder that pip can build, as package.cmake makes it")
+    parser.add_argument("--sysroot", type=Path, help="what sysroot.sh made and the package's libraries were linked with")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the wheel and of its SBOM")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    print(make(options.package, options.sysroot, options.out))
 
 
 if __name__ == "__main__":

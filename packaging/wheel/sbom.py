@@ -82,7 +82,7 @@ def write(wheel, parts):
                         str(PackageURL.from_string(f"{part.purl}@{part.version}")),
                         description=f"linked statically, from Debian's {part.package}") for part in parts]
     for path in sorted(wheel.rglob("*")):
-        if path.name in ("libflp.so.0", "libflpgen.so", "flpgen") and path.parent.name in ("lib", "bin"):
+        if path.is_file() and path.parent.name in ("lib", "bin", "packs") and path.name != "libflp.so":
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
             own.components.add(Component(name=str(path.relative_to(wheel)), type=ComponentType.FILE, bom_ref=f"file:{path.name}",
                                          hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest)]))

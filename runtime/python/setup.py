@@ -1,6 +1,7 @@
 """What pyproject.toml cannot say: the wheel's tag (any Python, one platform), the licence in a word that setuptools of
 any age takes, flp.h, which every wheel carries for the version, and that a package without libraries is no package."""
 import os
+import runpy
 import shutil
 import sys
 
@@ -61,6 +62,8 @@ def version():
         return next(line for line in file if line.startswith("__version__")).split('"')[1]
 
 
-licence = "license_expression" if int(setuptools.__version__.split(".")[0]) >= 77 else "license"
-setup(cmdclass=commands, distclass=LibraryDistribution, **{licence: "Apache-2.0"},
-      extras_require={"torch": ["torch>=1.13"], "plot": ["matplotlib"], "packs": ["flp-packs==" + version()]})
+# A wheel whose libraries hold others' code says so (packaging/wheel/pack.py).
+licence = os.environ.get("FLP_LICENSE_EXPRESSION") or "Apache-2.0"
+keyword = "license_expression" if int(setuptools.__version__.split(".")[0]) >= 77 else "license"
+setup(cmdclass=commands, distclass=LibraryDistribution, **{keyword: licence},
+      extras_require={"torch": ["torch>=1.13"], "plot": ["matplotlib"], "packs": ["flp-packs==" + version]})

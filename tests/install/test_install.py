@@ -114,6 +114,6 @@ def test_python_package_stands_alone(tmp_path):
     code = "import flp; print(flp.library_path(), flp.version(), flp.__version__)"
     environment = {"FLP_LIBRARY": "", "LD_LIBRARY_PATH": "", "PYTHONPATH": str(tmp_path / "python")}
     path, *versions = run(sys.executable, "-c", code, env=environment).split()
-    assert (Path(path), versions) == (tmp_path / "python" / "flp" / "lib" / "libflp.so", [VERSION, VERSION])
-    for library in (tmp_path / "python" / "flp" / "lib").iterdir():
+    assert (Path(path), versions) == (tmp_path / "python" / "flp" / "lib" / "libflp.so.0", [VERSION, VERSION])
+    for library in (tmp_path / "python" / "flp" / "lib").glob("*.so.*"):
         assert "not found" not in run("ldd", library)

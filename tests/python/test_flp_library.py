@@ -26,11 +26,11 @@ def python(code, **environment):
 
 def test_library_is_not_named():
     done = python(SCORE, FLP_LIBRARY=None)
-    carried = os.path.join(os.path.dirname(flp.__file__), "lib", "libflp.so")
+    carried = os.path.join(os.path.dirname(flp.__file__), "lib", "libflp.so.0")
     assert not os.path.exists(carried)
     assert done.stderr.strip().splitlines()[-1] == (
-        "flp.errors.LibraryError: libflp.so was not found: FLP_LIBRARY is not set and %s does not exist; set "
-        "FLP_LIBRARY to the path of libflp.so" % carried)
+        "flp.errors.LibraryError: this package carries no library: %s does not exist and FLP_LIBRARY is not set; install "
+        "the wheel of flp, or set FLP_LIBRARY to the path of libflp.so" % carried)
 
 
 @pytest.mark.parametrize("content", [None, b"not a library"])
@@ -42,6 +42,42 @@ def test_library_cannot_be_opened(tmp_path, content):
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("flp.errors.LibraryError: libflp could not be loaded from %s (" % path)
     assert last.endswith("); set FLP_LIBRARY to the path of libflp.so")
+
+
+def test_library_for_a_newer_libc(tmp_path):
+    """A library whose table of versions asks for a glibc that does not exist yet."""
+    source, path = tmp_path / "new.c", tmp_path / "new.so"
+    source.write_text("#include <stdio.h>\nint flp_version(void) { return puts(\"\"); }\n")
+    subprocess.run([os.environ.get("CC", "gcc"), "-shared", "-fPIC", str(source), "-o", str(path)], check=True)
+    path.write_bytes(re.sub(rb"GLIBC_2\.[0-9.]+", lambda found: b"GLIBC_" + b"9" * (len(found[0]) - 6), path.read_bytes()))
+    last = python(SCORE, FLP_LIBRARY=str(path)).stderr.strip().splitlines()[-1]
+    assert "version `GLIBC_9" in last and "' not found" in last
+    assert "; this system's C library is glibc 2." in last
+    assert last.endswith(", and that libflp was built for a newer one; the wheel of flp runs on glibc 2.28 and newer")
+
+
+def test_prefix(tmp_path):
+    """The folder above lib, whatever stands below it and by whatever link it is named."""
+    folder = tmp_path / "opt" / "lib" / "x86_64-linux-gnu"
+    folder.mkdir(parents=True)
+    (folder / "libflp.so.0").touch()
+    (folder / "libflp.so").symlink_to("libflp.so.0")
+    (tmp_path / "libflp.so").touch()
+    code = "import flp; print(flp.prefix())"
+    assert python(code, FLP_LIBRARY=str(folder / "libflp.so")).stdout.strip() == str(tmp_path / "opt")
+    last = python(code, FLP_LIBRARY=str(tmp_path / "libflp.so")).stderr.strip().splitlines()[-1]
+    assert last == ("flp.errors.LibraryError: FLP_LIBRARY is %s/libflp.so, which stands in no installed tree; accepted: "
+                    "PREFIX/lib/libflp.so" % tmp_path)
+
+
+def test_the_command_of_a_package_without_one(tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libflp.so").touch()
+    done = subprocess.run([sys.executable, "-m", "flp", "--version"], capture_output=True, text=True,
+                          env={**os.environ, "FLP_LIBRARY": str(tmp_path / "lib" / "libflp.so")})
+    assert done.returncode == 1 and done.stderr == (
+        "flp: %s/bin/flpgen: No such file or directory; accepted: a package that carries the command, such as the wheel "
+        "of flp\n" % tmp_path)
 
 
 def test_library_of_another_kind_or_version(tmp_path):
