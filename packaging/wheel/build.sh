@@ -28,7 +28,8 @@ tools() {
 compile() {
   local log=$target/configure.log
   cmake -S . -B "$target/build" -G Ninja --toolchain "$PWD/$here/toolchain.cmake" -DFLP_SYSROOT="$target" \
-    -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_LIBDIR=lib -DBUILD_TESTING=OFF -DFLP_WERROR=OFF >"$log" 2>&1 || { cat "$log"; exit 1; }
+    -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_LIBDIR=lib -DBUILD_TESTING=OFF -DFLP_WERROR=OFF >"$log" 2>&1 ||
+    { cat "$log"; exit 1; }
   cmake --build "$target/build"
 }
 

@@ -1,4 +1,4 @@
-/* What Debian's static LLVM and libstdc++ take from glibc and glibc 2.28 has not. Linked into libflpgen and hidden there. */
+/* libc_compat.c: functions of newer glibc that Debian's static LLVM and libstdc++ call. Hidden in libflpgen. */
 #include <malloc.h>
 #include <stdint.h>
 #include <sys/random.h>

@@ -1,5 +1,5 @@
-"""Makes the wheel of a laid-out package (runtime/python/package.cmake): licences and SBOM of what is linked, the tag, and
-the same bytes for the same content.
+"""Makes the wheel of a laid-out package (runtime/python/package.cmake): licences and SBOM of what is linked, the tag,
+and the same bytes for the same content.
 
     build/wheel/venv/bin/python packaging/wheel/pack.py --package DIR --sysroot build/wheel/amd64 --out DIST
 
@@ -31,14 +31,14 @@ def processor(sysroot):
 def set_modes(folder):
     """0755 of folders and programs, 0644 of all else, whatever umask and package manager made of them."""
     for path in [folder, *folder.rglob("*")]:
-        is_program = path.is_dir() or path.parent.name in ("bin", "scripts") or path.name.startswith(("libflp.so.", "libflpgen"))
-        path.chmod(0o755 if is_program else 0o644)
+        is_program = path.parent.name in ("bin", "scripts") or path.name.startswith(("libflp.so.", "libflpgen.so"))
+        path.chmod(0o755 if path.is_dir() or is_program else 0o644)
 
 
 def build(package, platform, licence, work):
     """The wheel as setuptools makes it, unpacked: a folder."""
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir",
-        work / "built", package, *([f"--config-settings=--build-option=--plat-name={platform}"] if platform else []),
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation",
+        "--wheel-dir", work / "built", package, *([f"--config-settings=--build-option=--plat-name={platform}"] if platform else []),
         env={**os.environ, "FLP_LICENSE_EXPRESSION": licence})
     (wheel,) = (work / "built").iterdir()
     run(sys.executable, "-m", "wheel", "unpack", "--dest", work / "unpacked", wheel, stdout=subprocess.DEVNULL)
@@ -57,10 +57,10 @@ def pack(folder, out):
 
 
 def make(package, sysroot, out):
-    """The wheel, and its SBOM inside and beside it. sysroot: None where nothing is linked. Returns the wheel's path."""
+    """The wheel, its SBOM inside and beside it. sysroot: None where nothing is linked. Returns the wheel's path."""
     parts = sbom.linked_parts(sysroot) if sysroot else []
     for part in parts:  # for setuptools to find beside flp's own
-        (package / f"LICENSE.{part.name}").write_text(part.licence_text())
+        (package / f"LICENSE.{part.name}").write_text(part.text)
     set_modes(package)
     licence = " AND ".join(dict.fromkeys(["Apache-2.0", *(part.licence for part in parts)]))
     with tempfile.TemporaryDirectory() as name:
@@ -76,8 +76,8 @@ def make(package, sysroot, out):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--package", type=Path, required=True, help="a folder that pip can build, as package.cmake makes it")
-    parser.add_argument("--sysroot", type=Path, help="what sysroot.sh made and the package's libraries were linked with")
+    parser.add_argument("--package", type=Path, required=True, help="what package.cmake made, or another such folder")
+    parser.add_argument("--sysroot", type=Path, help="what sysroot.sh made, for a package with libraries")
     parser.add_argument("--out", type=Path, required=True, help="folder of the wheel and of its SBOM")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Makes build/wheel/ARCH: a compiler for glibc 2.28 (zig cc, of PyPI) and what it links from Debian's packages, as static
-# archives. Lua is compiled, because Debian's archive of it does not fit into a shared library. Nothing is installed.
+# Makes build/wheel/ARCH: a compiler for glibc 2.28 (zig cc, of PyPI) and what it links from Debian's packages, as
+# static archives. Lua is compiled, because Debian's archive does not fit into a shared library. Nothing is installed.
 # usage: packaging/wheel/sysroot.sh amd64|arm64
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 readonly GLIBC=2.28
 readonly SUITE=bookworm
-readonly PACKAGES=(llvm-19-dev libstdc++-12-dev libgcc-s1 gcc-12-base zlib1g-dev libzstd-dev libsodium-dev liblua5.4-dev libjansson-dev
-  libsqlite3-dev)
+readonly PACKAGES=(llvm-19-dev libstdc++-12-dev libgcc-s1 gcc-12-base zlib1g-dev libzstd-dev libsodium-dev
+  liblua5.4-dev libjansson-dev libsqlite3-dev)
 readonly KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 
 arch=$1
@@ -26,9 +26,10 @@ download() {
   local apt=$out/apt
   mkdir -p "$apt"/{state/lists/partial,cache/archives/partial,etc/apt.conf.d,etc/preferences.d} "$out/debs"
   : >"$apt/state/status"
-  local line="[signed-by=$KEYRING] http://deb.debian.org"
-  printf 'deb %s/debian %s main\ndeb-src %s/debian %s main\ndeb %s/debian-security %s-security main\ndeb-src %s/debian-security %s-security main\n' \
-    "$line" $SUITE "$line" $SUITE "$line" $SUITE "$line" $SUITE >"$apt/etc/sources.list"
+  local kind from="[signed-by=$KEYRING] http://deb.debian.org"
+  for kind in deb deb-src; do
+    printf '%s %s/debian %s main\n%s %s/debian-security %s-security main\n' "$kind" "$from" $SUITE "$kind" "$from" $SUITE
+  done >"$apt/etc/sources.list"
   cat >"$apt/apt.conf" <<EOF
 Dir::State "$apt/state";
 Dir::State::status "$apt/state/status";
@@ -65,8 +66,10 @@ compiler() {
   local tool
   mkdir -p "$out/bin"
   for tool in cc ar ranlib; do
+    words=$tool
+    [[ $tool != cc ]] || words="cc -target $triple.$GLIBC"
     printf '#!/bin/sh\nexport ZIG_GLOBAL_CACHE_DIR=%q ZIG_LOCAL_CACHE_DIR=%q\nexec %q %s "$@"\n' "$base/zig-cache" \
-      "$base/zig-cache" "$(zig_path)" "$tool$([[ $tool != cc ]] || printf ' -target %s.%s' "$triple" "$GLIBC")" >"$out/bin/$tool"
+      "$base/zig-cache" "$(zig_path)" "$words" >"$out/bin/$tool"
     chmod +x "$out/bin/$tool"
   done
   local emulator=/usr/bin/env # runs what it is given
@@ -78,7 +81,9 @@ set(CMAKE_CROSSCOMPILING_EMULATOR $emulator)
 EOF
 }
 
-zig_path() { "$base/venv/bin/python" -c 'import os, ziglang; print(os.path.join(os.path.dirname(ziglang.__file__), "zig"))'; }
+zig_path() {
+  "$base/venv/bin/python" -c 'import os, ziglang; print(os.path.join(os.path.dirname(ziglang.__file__), "zig"))'
+}
 
 # An archive of the C files that are given, compiled in the folder that is given: archive $1, folder $2, flags $3.
 archive() {
@@ -92,7 +97,7 @@ archive() {
 
 compile() {
   local lua=$out/lua sources
-  dpkg-source --no-check -x "$out"/debs/lua5.4_*.dsc "$lua" >/dev/null
+  (cd "$out/debs" && dpkg-source --no-check --no-copy -x lua5.4_*.dsc "$lua" >/dev/null)
   mapfile -t sources < <(cd "$lua/src" && ls ./*.c | grep -v -e '/lua\.c' -e '/luac\.c')
   archive "$root/usr/lib/$triple/liblua5.4.a" "$lua/src" \
     "-std=gnu99 -DLUA_COMPAT_5_3 -DLUA_USE_LINUX -I$root/usr/include/$triple" "${sources[@]}"

@@ -1,5 +1,5 @@
-"""The Python package of this build as a wheel, in clean virtual environments: its layout, the command, import without torch,
-a logprob, and what C programs find in it. The wheel for other systems: test_wheel_build.py."""
+"""The Python package of this build as a wheel, in clean virtual environments: its layout, the command, import without
+torch, a logprob, and what C programs find in it. The wheel for other systems: test_wheel_build.py."""
 import os
 import re
 import subprocess
@@ -44,9 +44,11 @@ def test_layout_is_that_of_an_installed_tree(wheel):
     archive = zipfile.ZipFile(wheel)
     names = set(archive.namelist())
     assert {"flp/bin/flpgen", "flp/lib/libflp.so.0", "flp/lib/libflp.so", "flp/lib/libflpgen.so", "flp/include/flp.h",
-            "flp/lib/pkgconfig/flp.pc", "flp/lib/cmake/flp/flpConfig.cmake", "flp/lib/cmake/flp/flpTargets.cmake"} <= names
+            "flp/lib/pkgconfig/flp.pc", "flp/lib/cmake/flp/flpConfig.cmake",
+            "flp/lib/cmake/flp/flpTargets.cmake"} <= names
     kernels = {f"flp/share/flp/generic/{path.name}" for path in (BUILD / "share" / "flp" / "generic").glob("*.flpk")}
-    modules = {str(path.relative_to(TREE / "runtime" / "python")) for path in (TREE / "runtime/python/flp").rglob("*.py")}
+    source = TREE / "runtime" / "python"
+    modules = {str(path.relative_to(source)) for path in (source / "flp").rglob("*.py")}
     assert kernels and kernels | modules <= names
     assert archive.read("flp/lib/libflp.so.0").startswith(b"\x7fELF")
     assert not [name for name in names if re.search(r"__pycache__|examples|package\.cmake|libflp\.so\.0\.", name)]

@@ -72,8 +72,8 @@ def check_command(programs, version, folder):
     found, prefix = first.split(" ", 1)
     assert found == version and Path(prefix).is_relative_to(folder)
     assert message == "flp.linear_logprob needs torch, which is not installed: pip install torch"
-    scored = run(programs / "flpgen", "run", "--demo", "--vocab", "1000", "--hidden", "64", "--rows", "8", "--rung", "eager",
-                 env=environment)
+    scored = run(programs / "flpgen", "run", "--demo", "--vocab", "1000", "--hidden", "64", "--rows", "8", "--rung",
+                 "eager", env=environment)
     assert "rung         eager on CPU" in scored and "against fp64 largest error" in scored
     run(programs / "flpgen", "gen", "--vocab", "1000", "--hidden", "64", "--out", folder / "kernels", env=environment)
     assert {path.suffix for path in (folder / "kernels").iterdir()} >= {".ptx", ".flpk"}

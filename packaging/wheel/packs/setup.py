@@ -1,5 +1,5 @@
-"""What pyproject.toml cannot say: the version, which is that of the flp whose kernels these are (FLP_PACKS_VERSION), and that
-the pack goes where flp's libraries go, though it fits every platform."""
+"""What pyproject.toml cannot say: the version, which is that of the flp whose kernels these are (FLP_PACKS_VERSION), and
+that the pack goes where flp's libraries go, though it fits every platform."""
 import os
 
 from setuptools import Distribution, setup
