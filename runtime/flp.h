@@ -27,9 +27,12 @@
  * count elements. `create` and `destroy` own, `get` borrows; destroying NULL is fine. The library never prints,
  * exits or aborts.
  *
- * Structs open with struct_bytes so that they can grow at their end; always start from the *_INIT value. A library
- * takes the structs of any release: fields that an older program lacks have their INIT value, or are not written. Of a
- * newer program it takes those whose fields beyond its own are 0; else the call fails with ARGUMENT.
+ * ABI. The soname is libflp.so.0 for every release 0.x: a program runs with the release that it was built with and
+ * with every later 0.x, so find_package(flp 0.1) takes these too. Functions, numbers of enums and places of fields stay.
+ * Structs open with struct_bytes and grow at their end, by fields whose INIT value is 0; always start from the *_INIT
+ * value. A library takes the structs of any release: fields that an older program lacks have their INIT value, or are
+ * not written. Of a newer program it takes those whose fields beyond its own are 0; else the call fails with ARGUMENT.
+ * Functions have versions, FLP_0 and later: the loader refuses a program that needs a newer one than its library has.
  *
  * Fork. A child may use all of the library, whatever other threads of its parent were doing: no lock stays taken and no
  * thread is waited for that does not exist. Plans and arenas of host memory that the parent made go on working. CUDA
@@ -226,7 +229,7 @@ FLP_API flp_status flp_plan_create(const flp_spec *spec, const flp_options *opti
 /* Unloads the kernels. The caller has synchronised with the plan's work. NULL is fine. */
 FLP_API void flp_plan_destroy(flp_plan *plan);
 
-/* What runs, and why the rungs above it do not: one paragraph of text, truncated to capacity.
+/* What runs, and why the rungs above it do not: one paragraph of text, truncated to capacity; 4096 bytes hold any.
  * error: ARGUMENT if buffer is NULL or capacity 0 */
 FLP_API flp_status flp_plan_describe(const flp_plan *plan, char *buffer, size_t capacity);
 
@@ -398,7 +401,7 @@ enum {
   FLP_LOSS_INPUTS_MAX = 14
 };
 
-/* A number that the caller may set for a step. */
+/* A number that the caller may set for a step. An array holds it, so it never grows. */
 typedef struct flp_loss_parameter {
   char name[FLP_LOSS_NAME_BYTES];
   double fallback, low, high; /* low <= fallback <= high; the bounds may be infinite */

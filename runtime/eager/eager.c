@@ -16,7 +16,7 @@ flp_status flp_eager_layout(const flp_spec *spec, flp_pass pass, int64_t n, uint
 }
 
 const char *flp_eager_describe(void) {
-  static _Thread_local char text[640];
+  static _Thread_local char text[FLP_EAGER_TEXT_BYTES];
   const char *reason = eager_blas_reason();
   int threads = eager_thread_count(0);
   snprintf(text, sizeof text, "%s%s%s%s, %d thread%s", eager_blas_name(), reason[0] ? " (" : "", reason,

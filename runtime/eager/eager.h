@@ -21,7 +21,10 @@ flp_status flp_eager_execute(const flp_spec *spec, const flp_args *args, int thr
 flp_status flp_eager_step(const flp_spec *spec, const flp_loss *loss, const flp_args *args, int threads,
                           uint64_t *bad_rows);
 
-/* "OpenBLAS 0.3.21 for Zen (libopenblas.so.0), 16 threads" or "plain C (<why not OpenBLAS>), 16 threads". Borrowed. */
+enum { FLP_EAGER_TEXT_BYTES = 640 };
+
+/* "OpenBLAS 0.3.21 for Zen (libopenblas.so.0), 16 threads" or "plain C (<why not OpenBLAS>), 16 threads", in at most
+ * FLP_EAGER_TEXT_BYTES. Borrowed. */
 const char *flp_eager_describe(void);
 /* What multiplies, which bits of results depend on: the first part of that. Borrowed. */
 const char *flp_eager_products(void);

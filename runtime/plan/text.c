@@ -87,6 +87,13 @@ static void add_device(text *t, const flp_plan *plan) {
   add(t, " for %s", plan->arch);
 }
 
+/* What flp.h says of the capacity: the reasons, the texts of spec and tiling, the CPU's (the device's are shorter) and
+ * the words between them. */
+_Static_assert((FLP_RUNG_EAGER - FLP_RUNG_TUNED) * FLP_REASON_BYTES + FLP_SPEC_TEXT_BYTES + FLP_TILING_BYTES +
+                       FLP_EAGER_TEXT_BYTES + 400 <=
+                   4096,
+               "a description is longer than flp.h says");
+
 flp_status flp_plan_describe(const flp_plan *plan, char *buffer, size_t capacity) {
   flp_detail_clear();
   if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");

@@ -101,6 +101,31 @@ Test(structs, an_older_struct_is_read_over_the_initial_value) {
   cr_expect_null(got.cache_path);
 }
 
+/* Else an older library, which takes nothing but 0 beyond its own fields, would refuse every newer program. */
+Test(structs, fields_that_were_added_start_at_0) {
+  static const room inits[KINDS] = {
+      {.spec = FLP_SPEC_INIT},         {.options = FLP_OPTIONS_INIT},
+      {.args = FLP_ARGS_INIT},         {.select_args = FLP_SELECT_ARGS_INIT},
+      {.layout = FLP_LAYOUT_INIT},     {.description = FLP_LOSS_DESCRIPTION_INIT},
+      {.stats = FLP_ARENA_STATS_INIT},
+  };
+  for (int i = 0; i < KINDS; i++) {
+    const unsigned char *init = (const unsigned char *)&inits[i];
+    for (uint32_t at = kinds[i].first; at < kinds[i].bytes; at++) cr_expect_eq(init[at], 0, "%s %u", kinds[i].type, at);
+  }
+}
+
+/* Programs carry these as numbers, and no function or struct of the library names them: packaging/abi is blind to them. */
+Test(structs, constants_of_0_1_0_stay) {
+  static const int grads[] = {FLP_GRAD_HIDDEN, FLP_GRAD_WEIGHT, FLP_GRAD_BIAS}, wanted[] = {1, 2, 4};
+  cr_expect_arr_eq(grads, wanted, sizeof wanted);
+  cr_expect_eq(FLP_DEVICE_HOST, -1);
+  static const int sizes[] = {FLP_LOSS_TITLE_BYTES, FLP_LOSS_NAME_BYTES,  FLP_LOSS_PARAMETERS_MAX,
+                              FLP_LOSS_VECTORS_MAX, FLP_LOSS_METRICS_MAX, FLP_LOSS_INPUTS_MAX};
+  static const int sizes_wanted[] = {64, 32, 8, 8, 8, 14};
+  cr_expect_arr_eq(sizes, sizes_wanted, sizeof sizes_wanted);
+}
+
 Test(structs, writing_keeps_to_the_bytes_that_both_have) {
   for (int i = 0; i < KINDS; i++) {
     uint32_t sizes[] = {kinds[i].first, kinds[i].bytes, kinds[i].bytes + 16};
