@@ -1,0 +1,19 @@
+"""The installed tree, for the tests of this folder."""
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from installed import run
+
+
+@pytest.fixture(scope="session")
+def prefix(tmp_path_factory):
+    """The installed tree, moved after installation: nothing in it may remember where it was put. FLP_TEST_PREFIX names
+    one to take in its place, such as the folder flp of an installed wheel."""
+    if os.environ.get("FLP_TEST_PREFIX"):
+        return Path(os.environ["FLP_TEST_PREFIX"])
+    folder = tmp_path_factory.mktemp("install")
+    run("cmake", "--install", os.environ["FLP_TEST_BUILD"], "--prefix", folder / "first")
+    shutil.move(folder / "first", folder / "moved")
+    return folder / "moved"
