@@ -8,7 +8,7 @@ readonly NVDISASM_PACKAGE=nvidia-cuda-nvdisasm==13.2.51
 readonly RUN_PACKAGES=(gcc libc6-dev libstdc++-12-dev cmake ninja-build pkg-config lld llvm-19-dev libzstd-dev zlib1g-dev
   libedit-dev libxml2-dev libcurl4-openssl-dev liblua5.4-dev libsodium-dev libjansson-dev libsqlite3-dev
   libopenblas0-pthread)
-readonly TEST_PACKAGES=(libcriterion-dev libboost-context1.74.0 libopenblas-dev minisign mypy python3 python3-pytest
+readonly TEST_PACKAGES=(libcriterion-dev libboost-context1.74.0 libopenblas-dev minisign mypy abigail-tools python3 python3-pytest
   python3-numpy python3-torch python3-venv python3-pip python3-setuptools python3-wheel)
 
 # libFuzzer, for the long form of tests/fuzz; the wheel and an older Debian, for that of tests/install.

@@ -187,7 +187,7 @@ def hold_attack(words):
 
 HELD = {"cmake": hold_cmake, "./setup.sh": hold_setup, "tests/run": hold_tests_run, "pip": hold_pip,
         "tests/gpu/package.sh": hold_package,
-        "tests/campaign/run": hold_attack, "tests/fuzz/run": hold_attack}
+        "tests/campaign/run": hold_attack, "tests/fuzz/run": hold_attack, "packaging/abi/check": hold_attack}
 BY_PROGRAM = {"cc": "test_docs_code.py compiles the program", "git": "shows a difference",
               "python": "pytest of tests/hosts, which ./setup.sh hosts runs"}
 
