@@ -1,4 +1,4 @@
-# What `cmake --install` puts beside libflp: the header, find_package(flp) and pkg-config files.
+# What `cmake --install` puts beside libflp: the header, find_package(flp) and pkg-config files, examples.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS flp EXPORT flpTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
@@ -7,7 +7,8 @@ install(EXPORT flpTargets NAMESPACE flp:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cm
 
 configure_package_config_file(${CMAKE_CURRENT_SOURCE_DIR}/flpConfig.cmake.in ${PROJECT_BINARY_DIR}/generated/flpConfig.cmake
                               INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flp)
-write_basic_package_version_file(${PROJECT_BINARY_DIR}/generated/flpConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+# The same rule as the soname's: programs of any 0.x run with a newer 0.x (flp.h, "ABI").
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/generated/flpConfigVersion.cmake COMPATIBILITY SameMajorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/generated/flpConfig.cmake ${PROJECT_BINARY_DIR}/generated/flpConfigVersion.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flp)
 
@@ -15,3 +16,5 @@ install(FILES ${PROJECT_BINARY_DIR}/generated/flpConfig.cmake ${PROJECT_BINARY_D
 file(RELATIVE_PATH FLP_PC_PREFIX /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 configure_file(${CMAKE_CURRENT_SOURCE_DIR}/flp.pc.in ${PROJECT_BINARY_DIR}/generated/flp.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/generated/flp.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)

@@ -1,65 +1,18 @@
-"""The installed tree works from any place: libraries, header, command, find_package and pkg-config."""
-
+"""The installed tree works from any place: libraries, command, kernels, examples, the Python package."""
+import filecmp
 import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from installed import exported_symbols, run
 
 from tree_version import VERSION
 
 BUILD = Path(os.environ["FLP_TEST_BUILD"])
 TREE = Path(os.environ["FLP_TEST_TREE"])
-CONSUMER = Path(__file__).parent / "consumer"
 HAS_GENERATOR = (BUILD / "bin" / "flpgen").exists()
 needs_generator = pytest.mark.skipif(not HAS_GENERATOR, reason="this build has no generator")
-
-
-def run(*command, env=None):
-    """Output of a command that must succeed; its whole output is the failure message otherwise."""
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                          env={**os.environ, **(env or {})})
-    assert done.returncode == 0, f"{command} exited {done.returncode}\n{done.stdout}{done.stderr}"
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def prefix(tmp_path_factory):
-    """The installed tree, moved after installation: nothing in it may remember where it was put."""
-    folder = tmp_path_factory.mktemp("install")
-    run("cmake", "--install", BUILD, "--prefix", folder / "first")
-    shutil.move(folder / "first", folder / "moved")
-    return folder / "moved"
-
-
-def test_find_package(prefix, tmp_path):
-    run("cmake", "-S", CONSUMER, "-B", tmp_path, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}",
-        "-DCMAKE_C_STANDARD_LIBRARIES=-lm")
-    run("cmake", "--build", tmp_path)
-    assert f"flp {VERSION}" in run(tmp_path / "consumer")
-
-
-def test_pkg_config(prefix, tmp_path):
-    flags = run("pkg-config", "--cflags", "--libs", "flp", env={"PKG_CONFIG_PATH": f"{prefix}/lib/pkgconfig"}).split()
-    run("gcc", "-std=gnu11", CONSUMER / "consumer.c", *flags, "-lm", "-o", tmp_path / "consumer")
-    assert f"flp {VERSION}" in run(tmp_path / "consumer", env={"LD_LIBRARY_PATH": f"{prefix}/lib"})
-
-
-def test_header_is_plain_c_and_cpp(prefix, tmp_path):
-    source = tmp_path / "use.c"
-    source.write_text("#include <flp.h>\nflp_status use(void) { return FLP_OK; }\n")
-    run("gcc", "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{prefix}/include", "-c", source, "-o",
-        tmp_path / "c.o")
-    if shutil.which("g++"):
-        run("g++", "-x", "c++", "-Wall", "-Wextra", "-Werror", f"-I{prefix}/include", "-c", source, "-o",
-            tmp_path / "cpp.o")
-
-
-def exported_symbols(library):
-    lines = run("nm", "-D", "--defined-only", library).splitlines()
-    return {line.split()[-1].split("@")[0] for line in lines if line.split()[-2] != "A"}
 
 
 def declared_functions(header):
@@ -70,7 +23,7 @@ def declared_functions(header):
 
 def test_libflp_exports_its_header_and_nothing_else(prefix):
     declared = {name for name in declared_functions(prefix / "include" / "flp.h") if name.startswith("flp_")}
-    assert exported_symbols(prefix / "lib" / "libflp.so") == declared
+    assert set(exported_symbols(prefix / "lib" / "libflp.so")) == declared
 
 
 @needs_generator
@@ -78,6 +31,12 @@ def test_libflpgen_hides_llvm(prefix):
     exported = exported_symbols(prefix / "lib" / "libflpgen.so")
     assert "flp_provider_get" in exported
     assert {name for name in exported if name != "flp_provider_get" and not name.startswith("flpgen_")} == set()
+
+
+def test_examples_are_installed(prefix):
+    """Those that test_consumers.py builds and runs."""
+    for name in ("c/score.c", "cmake/CMakeLists.txt", "cmake/train.cpp"):
+        assert filecmp.cmp(TREE / "examples" / name, prefix / "share/doc/flp/examples" / name, shallow=False)
 
 
 def needed_libraries(library):

@@ -104,7 +104,7 @@ def test_versions_agree():
     assert f'#define FLP_VERSION_STRING "{version}"' in header
     assert f"## {version}\n" in text_of("CHANGELOG.md")
     minor = ".".join(numbers[:2])
-    for place in ("README.md", "tests/install/consumer/CMakeLists.txt"):
+    for place in ("README.md", "examples/cmake/CMakeLists.txt"):
         assert f"find_package(flp {minor} REQUIRED)" in text_of(place)
 
 

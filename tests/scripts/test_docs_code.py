@@ -34,6 +34,11 @@ def test_there_is_c_to_compile():
     assert sum("int main" in block.text for block in C) == 1 and len(C) >= 3
 
 
+def test_the_program_is_the_example_that_is_installed():
+    program, = [block.text for block in C if "int main" in block.text]
+    assert program == (TREE / "examples/c/score.c").read_text()
+
+
 @pytest.mark.skipif(not LIBRARY.exists(), reason="libflp was not built")
 @pytest.mark.parametrize("block", [block for block in C if "int main" in block.text], ids=lambda block: block.name)
 def test_programs_run(block, tmp_path):
