@@ -1,6 +1,7 @@
 """Programs outside the tree: the examples through find_package and pkg-config, and which versions these take.
 
-They run against any prefix: the installed tree, or the one that FLP_TEST_PREFIX names (tests/install/conftest.py)."""
+They run against the installed tree and the folder of the Python package, which is a prefix too, or against the one that
+FLP_TEST_PREFIX names (tests/install/conftest.py)."""
 import math
 import os
 import re
@@ -12,7 +13,21 @@ from installed import refused, run
 
 TREE = Path(os.environ["FLP_TEST_TREE"])
 EXAMPLES = TREE / "examples"
+BUILD = Path(os.environ["FLP_TEST_BUILD"])
 STRICT = "-Wall -Wextra -Wpedantic -Werror -Wold-style-cast -Wzero-as-null-pointer-constant"
+
+
+@pytest.fixture(scope="module", params=["installed", "package"])
+def prefix(request, prefix, tmp_path_factory):
+    if request.param == "installed":
+        return prefix
+    if os.environ.get("FLP_TEST_PREFIX"):
+        pytest.skip("FLP_TEST_PREFIX names the only one")
+    folder = tmp_path_factory.mktemp("package") / "python"
+    run("cmake", f"-DBUILD={BUILD}", f"-DOUT={folder}", "-DCARRY=OFF", "-P", TREE / "runtime/python/package.cmake")
+    if not (folder / "flp/lib/cmake").exists():
+        pytest.skip("the package of this tree has no files for CMake")
+    return folder / "flp"
 
 
 def expected_scores():
@@ -113,7 +128,7 @@ def test_the_files_hold_no_place(prefix):
     files = [*(prefix / "lib/cmake/flp").iterdir(), prefix / "lib/pkgconfig/flp.pc"]
     assert len(files) >= 4
     for path in files:
-        for place in (str(TREE), os.environ["FLP_TEST_BUILD"], str(prefix), str(prefix.parent)):
+        for place in (str(TREE), str(BUILD), str(prefix), str(prefix.parent)):
             assert place not in path.read_text(), path
 
 

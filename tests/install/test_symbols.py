@@ -13,7 +13,7 @@ NEWER = "FLP_0 { global: flp_version; local: *; };\nFLP_0.99 { global: flp_new; 
 
 @pytest.fixture(scope="module")
 def library(prefix):
-    return (prefix / "lib" / "libflp.so").resolve()
+    return (prefix / "lib" / "libflp.so.0").resolve()  # in a wheel libflp.so is a script of the linker
 
 
 def test_every_function_has_the_version_of_its_release(library):
