@@ -207,8 +207,9 @@ typedef struct flp_options {
                              for its step */
   const char *tune;       /* tile configurations where an architecture leaves a choice, e.g.
                              "forward:cooperative,256x192,stages=4;dz:raster=8": the plan's kernels have these, or the
-                             plan fails. "": defaults of the templates; NULL: these too where a rung is pinned, else
-                             those of the nearest shape tuned on this device, if any was */
+                             plan fails; one that host_fallback makes for the host has none. "": defaults of the
+                             templates; NULL: these too where a rung is pinned, else those of the nearest shape tuned on
+                             this device, if any was */
   const char *cache_dir;  /* of this plan, in place of FLP_CACHE_DIR; "": none is written; NULL: that setting */
   const char *cache_path; /* of this plan, in place of FLP_CACHE_PATH; "": none; NULL: that setting */
 } flp_options;

@@ -275,7 +275,7 @@ flp_status flp_plan_check(flp_plan *plan, void *stream) {
   return flp_fail(
       FLP_ERROR_DATA,
       "%" PRIu64
-      " rows or row ids were bad since the last check: targets outside [0, vocab_total), "
+      " %s bad since the last check: targets outside [0, vocab_total), "
       "temperatures not finite and > 0, largest scores beyond 2^30 in units of ln 2, or row ids outside [0, n)",
-      bad);
+      bad, bad == 1 ? "row or row id was" : "rows or row ids were");
 }

@@ -140,7 +140,7 @@ def test_bad_rows_are_nan_and_exit_1(tmp_path):
     out = tmp_path / "out.safetensors"
     done = flpgen("run", "-i", source, "-o", out, "--json", "--rung", "eager")
     assert done.code == 1
-    assert done.err.startswith("flpgen run: 1 rows or row ids were bad")
+    assert done.err.startswith("flpgen run: 1 row or row id was bad")
     assert json.loads(done.out)["logprob"]["nan_rows"] == 1
     got, wanted = read_safetensors(out)["logprob"].reshape(-1), reference(dict(exact, target=numpy.where(
         exact["target"] == V, 0, exact["target"])))["logprob"]
@@ -153,7 +153,7 @@ def test_a_bad_row_counts_once_though_backward_meets_it_again(tmp_path):
     stored["target"][1][0, 1] = V
     source = write_safetensors(tmp_path / "in.safetensors", **stored, grad_logprob=("F32", numpy.ones(N)))
     done = flpgen("run", "-i", source, "--json", "--rung", "eager")
-    assert done.code == 1 and done.json()["bad_rows"].startswith("1 rows or row ids were bad")
+    assert done.code == 1 and done.json()["bad_rows"].startswith("1 row or row id was bad")
 
 
 def test_no_rows(tmp_path):

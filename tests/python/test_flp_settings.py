@@ -74,7 +74,7 @@ def test_strict_refuses_bad_rows_on_every_rung(monkeypatch, rung, strict, bad):
     target[1], target[3] = VOCAB, -100
     monkeypatch.setenv("FLP_STRICT", strict)
     if bad:
-        with pytest.raises(flp.DataError, match="^1 rows "):
+        with pytest.raises(flp.DataError, match="^1 row "):
             call(hidden, weight, target)
         target[1] = 0
     assert call(hidden, weight, target).isfinite().tolist() == [True, bad, True, True, True]
@@ -93,7 +93,7 @@ def test_strict_refuses_bad_targets_of_scores(monkeypatch):
     for create in (_plans._create, torch_form):
         monkeypatch.setattr(_plans, "_create", create)
         flp.clear_plans()
-        with pytest.raises(flp.DataError, match="^1 rows "):
+        with pytest.raises(flp.DataError, match="^1 row "):
             flp.selective_log_softmax(torch.zeros(3, 7), torch.tensor([0, 7, 1]))
 
 

@@ -144,8 +144,9 @@ def check(plan):
 def refuse_bad(count):
     """Raises DataError if a number of bad rows and row ids is not 0."""
     if count:
-        raise errors.DataError("%d rows or row ids held bad values (accepted: target ids inside the vocabulary, row "
-                               "ids inside N, temperatures finite and > 0, largest scores within 7.4e8)" % count)
+        raise errors.DataError("%d %s bad values (accepted: target ids inside the vocabulary, row ids inside N, "
+                               "temperatures finite and > 0, largest scores within 7.4e8)" %
+                               (count, "row or row id held" if count == 1 else "rows or row ids held"))
 
 
 def _total(ops, settings):

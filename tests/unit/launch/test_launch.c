@@ -402,7 +402,7 @@ Test(launch, eager_counts_bad_rows_too) {
   cr_expect(isnan(logprob[1]));
   cr_expect_eq(logprob[2], 0);
   cr_expect_eq(flp_plan_check(plan, NULL), FLP_ERROR_DATA);
-  cr_expect_eq(strncmp(flp_error_detail(), "1 rows or row ids were bad", 26), 0, "%s", flp_error_detail());
+  cr_expect_eq(strncmp(flp_error_detail(), "1 row or row id was bad", 23), 0, "%s", flp_error_detail());
   cr_expect_eq(flp_plan_check(plan, NULL), FLP_OK);
   free(a.workspace);
   flp_plan_destroy(plan);
