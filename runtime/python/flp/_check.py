@@ -2,27 +2,23 @@
 
 Invariants: a failure names the field, its value and what is accepted; nothing here reads a value from a device, so
 nothing synchronises; what libflp itself checks (hidden and vocab sizes, budgets) is left to it, so that every surface
-words it alike. Numbers are checked here as kernels get them, in float32, by the rule of libflp (runtime/base/number.h):
-what float32 does not hold must not reach a C struct, where it is 0 or infinite.
+words it alike. Checks of numbers, which need no torch, stand in _numbers.py; callers find them here too.
 """
 import math
 import numbers
 
 import torch
 
-from . import _c, errors
+from . import _c
 from ._compile import is_tracing
+from ._numbers import (FLOAT32_LEAST, LOG2E, VOCAB_MAX, budget_of, count_of, double_of, fits,  # noqa: F401
+                       float_of, integer_of, number_of, refuse, scales_of, softcap_of, within)
 
 DTYPES = {torch.bfloat16: _c.DTYPE_BF16, torch.float16: _c.DTYPE_FP16, torch.float32: _c.DTYPE_FP32}
 TARGET_DTYPES = {torch.int32: _c.DTYPE_INT32, torch.int64: _c.DTYPE_INT64}
 ACCEPTED_DTYPES = "torch.bfloat16, torch.float16, torch.float32"
 ACCEPTED_TARGETS = "torch.int32, torch.int64"
 INT32_MAX = 2**31 - 1
-VOCAB_MAX = 2**30  # as libflp has it
-LOG2E = math.log2(math.e)
-# float32's least normal number, and the least that it rounds to infinity; both are named in messages by ACCEPTED_RANGE.
-FLOAT32_LEAST, FLOAT32_BEYOND = 2.0**-126, 2.0**128 - 2.0**103
-ACCEPTED_RANGE = "1.18e-38 to 3.4e38"
 
 
 class Settings:
@@ -41,58 +37,12 @@ class Settings:
         self.ignore_index = integer_of("ignore_index", ignore_index)
         self.budget = budget_of(budget)
         self.entropy = bool(entropy)
-        self.chunk_rows = _count_of("chunk_rows", chunk_rows, "row")
+        self.chunk_rows = count_of("chunk_rows", chunk_rows, "row")
         scales_of(self.temperature, self.softcap, self.scale)
         self.accumulate = None
         self.offset = self.valid = self.total = 0
         self.wide_grads = 0
         self.save, self.old_lse = False, None
-
-
-def refuse(kind, field, value, accepted):
-    raise kind("%s is %s (accepted: %s)" % (field, value, accepted))
-
-
-def number_of(field, value):
-    """A number that float32 holds: 0 or a normal one."""
-    number = double_of(field, value)
-    if not fits(number):
-        refuse(ValueError, field, value, "0, or magnitudes from " + ACCEPTED_RANGE)
-    return number
-
-
-def double_of(field, value):
-    """A number for what takes float64."""
-    if not isinstance(value, numbers.Real):
-        refuse(TypeError, field, "of type " + type(value).__name__, "a finite number")
-    if not math.isfinite(_float_of(value)):
-        refuse(ValueError, field, value, "a finite number")
-    return float(value)
-
-
-def fits(number):
-    """Whether float32 holds a number as 0 or as a normal one."""
-    return number == 0 or FLOAT32_LEAST <= abs(number) < FLOAT32_BEYOND
-
-
-def scales_of(temperature, softcap, scale):
-    """Checks a temperature, and what kernels make of it with softcap (0: none) and scale. As check_scales of libflp."""
-    if not (temperature > 0 and fits(temperature)):
-        refuse(errors.ArgumentError, "temperature", temperature, ACCEPTED_RANGE)
-    if softcap and not (fits(scale / softcap) and fits(2 * scale / softcap)):
-        refuse(ValueError, "scale", "%s while softcap is %s" % (scale, softcap),
-               "0, or scales for which 2·scale/softcap is a normal number of float32")
-    if not fits((softcap or scale) * LOG2E / temperature):
-        refuse(errors.ArgumentError, "temperature", temperature, "values for which %s/T·log2(e) is a normal number of "
-               "float32" % ("softcap" if softcap else "scale"))
-
-
-def _float_of(number):
-    """Infinity for what no float holds, such as 10**400."""
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf
 
 
 def check_real(field, value):
@@ -113,44 +63,6 @@ def usable(temperature_rows, softcap, scale):
     sizes = (unit / temperature_rows).abs()
     inside = (sizes >= FLOAT32_LEAST) & (sizes < math.inf) | (unit == 0)
     return (temperature_rows >= FLOAT32_LEAST) & (temperature_rows < math.inf) & inside
-
-
-def integer_of(field, value):
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        refuse(TypeError, field, "of type " + type(value).__name__, "an integer")
-    if not -2**63 <= value < 2**63:
-        refuse(ValueError, field, value, "an integer of 64 bits")
-    return int(value)
-
-
-def within(field, value, least, most, accepted="%d to %d"):
-    """An integer of a range that accepted words."""
-    if not least <= integer_of(field, value) <= most:
-        refuse(ValueError, field, value, accepted % (least, most))
-    return int(value)
-
-
-def softcap_of(softcap):
-    """0.0 stands for none from here on; a given softcap must be above 0."""
-    if softcap is None:
-        return 0.0
-    if number_of("softcap", softcap) <= 0:
-        refuse(ValueError, "softcap", softcap, "None, or a finite number above 0")
-    return float(softcap)
-
-
-def budget_of(budget):
-    """0 stands for the library's default."""
-    return _count_of("budget", budget, "byte")
-
-
-def _count_of(field, value, unit):
-    """0 stands for None."""
-    if value is None:
-        return 0
-    if integer_of(field, value) < 1:
-        refuse(ValueError, field, value, "None, or at least 1 " + unit)
-    return int(value)
 
 
 def float_tensor_of(field, value):
@@ -265,7 +177,7 @@ def temperature_of(temperature, lead, device):
         if not isinstance(temperature, numbers.Real):
             refuse(TypeError, "temperature", "of type " + type(temperature).__name__,
                    "a number, or a tensor of one a row")
-        return temperature if is_tracing() else _float_of(temperature), None
+        return temperature if is_tracing() else float_of(temperature), None
     if temperature.requires_grad and torch.is_grad_enabled():
         refuse(ValueError, "temperature", "a tensor that requires a gradient",
                "a tensor without, as gradients reach hidden, weight and bias only")
