@@ -28,12 +28,14 @@ LIBFLP = {
     "api": "base kernel loss driver planner eager plan launch",
 }
 RUNTIME = ["runtime", *(f"runtime/{part}" for part in LIBFLP)]
+USERS = ("runtime/jax",)  # of libflp, as a program of somebody else is: flp.h alone
 SHARED = [*RUNTIME, "gen", "autotune", "autotune/gemm", "gen/cli/shared", "gen/cli/call", "gen/cli/kernels"]
 
 # Folder: the folders that its files may include, or call, beside itself and the system.
 BELOW = {
     "runtime": [],
     **{f"runtime/{part}": ["runtime", *(f"runtime/{other}" for other in below.split())] for part, below in LIBFLP.items()},
+    **{folder: ["runtime"] for folder in USERS},
     "gen": RUNTIME,  # gen.h alone
     "gen/sources": RUNTIME,
     "gen/lint": ["gen/sources"],
@@ -130,6 +132,8 @@ def calls():
         for name in sorted(names & defines.keys()):
             above = folder_of(path).startswith(("autotune", "gen/cli"))  # of libflpgen these see gen.h, which declares it
             defined = "gen" if above and name.startswith("flpgen_") else folder_of(defines[name])
+            if folder_of(path) in USERS and defined in RUNTIME:  # what libflp.so exports is declared by flp.h
+                defined = "runtime"
             if folder_of(path) != defined:
                 edges[folder_of(path), defined].append(f"{path.name} calls {name}")
     return edges
