@@ -24,7 +24,7 @@ function(carry path)
 endfunction()
 
 file(MAKE_DIRECTORY ${prefix}/lib)
-file(GLOB_RECURSE libraries ${stage}/libflp.so.0 ${stage}/libflpgen.so)
+file(GLOB_RECURSE libraries ${stage}/libflp.so.0 ${stage}/libflp_jax.so ${stage}/libflpgen.so)
 set(needed "")
 if(NOT DEFINED CARRY OR CARRY)
   file(GLOB programs ${stage}/bin/flpgen)

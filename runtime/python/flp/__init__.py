@@ -18,10 +18,12 @@ The (N, V) scores never exist in memory, forward or backward. What people look f
 
 help(flp.linear_logprob) and so on have shapes, arguments and errors. Exceptions may also be written flp.BudgetError.
 flpgen, the command, is also python -m flp; prefix() is the folder that C and CMake build against. These, set_log,
-version and errors work without torch; everything that takes tensors needs it.
+version and errors work without torch; everything that takes tensors needs it. flp.jax.linear_logprob takes arrays of
+JAX, and needs jax alone.
 """
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import _plans, errors
@@ -59,12 +61,16 @@ except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
 
-    def _missing(name: str) -> Any:
-        if name in __all__ and name not in _WITHOUT_TORCH:
-            raise ImportError("flp.%s needs torch, which is not installed: pip install torch" % name)
-        raise AttributeError("module 'flp' has no attribute %r" % name)
 
-    globals()["__getattr__"] = _missing  # by its name a type checker would take it that flp has every attribute
+def _missing(name: str) -> Any:
+    if name == "jax":  # not before it is asked for: the package must not need jax
+        return importlib.import_module(".jax", __name__)
+    if name in __all__ and name not in _WITHOUT_TORCH:
+        raise ImportError("flp.%s needs torch, which is not installed: pip install torch" % name)
+    raise AttributeError("module 'flp' has no attribute %r" % name)
+
+
+globals()["__getattr__"] = _missing  # by its name a type checker would take it that flp has every attribute
 
 
 def clear_plans() -> None:
