@@ -5,6 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 
 readonly PTXAS_PACKAGE=nvidia-cuda-nvcc==13.0.88 # the first release that knows every target that is tested
 readonly NVDISASM_PACKAGE=nvidia-cuda-nvdisasm==13.2.51
+readonly JAX_PACKAGES=('jax[cpu]==0.10.2' flatbuffers==25.12.19) # the last jax for Debian 12's Python
 readonly RUN_PACKAGES=(gcc libc6-dev libstdc++-12-dev cmake ninja-build pkg-config lld llvm-19-dev libzstd-dev zlib1g-dev
   libedit-dev libxml2-dev libcurl4-openssl-dev liblua5.4-dev libsodium-dev libjansson-dev libsqlite3-dev
   libopenblas0-pthread)
@@ -113,6 +114,16 @@ find_nvdisasm() {
   fi
 }
 
+# A Python with jax in build/jax, for tests/install/test_jax.py; over 100 MB, so what is there already stays.
+find_jax() {
+  [[ ! -x build/jax/bin/python ]] || build/jax/bin/python -c 'import jax' 2>/dev/null || rm -rf build/jax
+  [[ ! -x build/jax/bin/python ]] || return 0
+  say "fetching jax (${JAX_PACKAGES[*]})"
+  if ! /usr/bin/python3 -m venv build/jax || ! build/jax/bin/pip install --quiet "${JAX_PACKAGES[@]}"; then
+    say "no jax: tests of flp.jax are skipped and counted"
+  fi
+}
+
 # Configures preset $1 and builds its target $2; the rest are options for CMake.
 build() {
   local preset=$1 target=$2 log=build/configure-$1.log
@@ -142,6 +153,7 @@ run_preset() {
 run_tests() {
   find_ptxas
   find_nvdisasm
+  find_jax
   build release all -DBUILD_TESTING=ON -DFLP_PTXAS="$FLP_PTXAS" -DFLP_NVDISASM="$FLP_NVDISASM"
   build asan unit_programs
   run_preset release 'unit|script'

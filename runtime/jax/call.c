@@ -192,12 +192,12 @@ static void fill_spec(flp_spec *spec, const known_sizes *known, uint32_t seen, f
 }
 
 /* XLA aligns buffers to less than flp_args wants of the workspace: flp_jax_workspace has asked for that much more. */
-static void align_workspace(flp_args *args, int64_t bytes) {
+static void align_workspace(flp_args *args, size_t bytes) {
   size_t beyond = (uintptr_t)args->workspace % WORKSPACE_ALIGNMENT;
   size_t skip = beyond ? WORKSPACE_ALIGNMENT - beyond : 0;
-  if (bytes < (int64_t)skip) skip = 0;
-  if (bytes > 0) args->workspace = (char *)args->workspace + skip;
-  args->workspace_bytes = bytes > 0 ? (size_t)bytes - skip : 0;
+  int some = bytes > skip;
+  args->workspace = some ? (char *)args->workspace + skip : NULL;
+  args->workspace_bytes = some ? bytes - skip : 0;
 }
 
 flp_status jax_call_read(const xla_call_frame *frame, jax_call *call) {
@@ -222,6 +222,6 @@ flp_status jax_call_read(const xla_call_frame *frame, jax_call *call) {
   call->args.temperature = given.temperature;
   call->args.scale = given.scale;
   call->args.ignore_index = given.ignore_index;
-  align_workspace(&call->args, known.sizes[SIZE_WORKSPACE]);
+  align_workspace(&call->args, (size_t)known.sizes[SIZE_WORKSPACE]);
   return FLP_OK;
 }

@@ -103,12 +103,6 @@ typedef struct xla_error_create_args {
   int code;
 } xla_error_create_args;
 
-typedef struct xla_error_destroy_args {
-  size_t struct_bytes;
-  xla_extension *extension;
-  xla_error *error;
-} xla_error_destroy_args;
-
 typedef struct xla_stream_args {
   size_t struct_bytes;
   xla_extension *extension;
@@ -131,9 +125,7 @@ typedef struct xla_api {
   xla_version version;
   const void *internal;
   xla_error *(*error_create)(xla_error_create_args *);
-  xla_unused error_message;
-  void (*error_destroy)(xla_error_destroy_args *);
-  xla_unused handler_register;
+  xla_unused error_message, error_destroy, handler_register;
   xla_error *(*stream_get)(xla_stream_args *);
   xla_unused others[12];
   xla_error *(*ordinal_get)(xla_ordinal_args *);

@@ -32,8 +32,8 @@ def library_path():
     """The libflp_jax.so of the libflp in use. error: LibraryError"""
     path = os.path.join(os.path.dirname(os.path.realpath(_c.library_path())), "libflp_jax.so")
     if not os.path.exists(path):
-        raise errors.LibraryError("%s does not exist; flp.jax needs it beside libflp, where a build and an installation "
-                                  "put it (FLP_LIBRARY names libflp)" % path)
+        raise errors.LibraryError("%s does not exist; flp.jax needs it beside libflp, where builds and installations "
+                                  "have it (FLP_LIBRARY names libflp)" % path)
     return path
 
 

@@ -37,10 +37,11 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     Returns logprob (...) float32 in nats, never above 0; or (logprob, entropy).
     Numbers are constants of the compiled program: one that changes from step to step belongs in an array, as
     temperature. Gradients reach hidden, weight and bias where they are differentiated, once; a frozen head costs no
-    gradient. jit, grad, vjp, checkpoint, scan, shard_map and pmap take it; vmap does for rows, with a gradient of hidden
+    gradient. jit, grad, vjp, checkpoint, scan and shard_map take it; vmap does for rows, with a gradient of hidden
     alone. Arrays that jit divides over devices are gathered on each one first: use shard_map. Rows whose target is
-    outside [0, V), or whose temperature or scores float32 does not hold, are NaN. Kernels are picked and compiled when
-    a program is, for all its devices; a call allocates nothing, and may be part of XLA's command buffers.
+    outside [0, V), or whose temperature or scores float32 does not hold, are NaN. Kernels are picked and compiled
+    when a program is, for all devices of the process; a call allocates nothing, and may be part of XLA's command
+    buffers.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes; of a
             running program jax.errors.JaxRuntimeError with libflp's sentence
     thread: safe

@@ -1,0 +1,589 @@
+#!/usr/bin/env python3
+"""What flp.jax does, case by case, on the device that jax picks; for a Python with jax and numpy and nothing else.
+
+    FLP_LIBRARY=build/release/lib/libflp.so PYTHONPATH=runtime/python python3 tests/install/jax_cases.py [CASE ...]
+
+A case is a function case_NAME here. --json FILE writes {name: null, or why it failed, or "skipped: ..."}.
+test_jax.py runs them all on the CPU. The oracle is numpy in float64. Exit status 1 if a case failed.
+"""
+import argparse
+import inspect
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from pathlib import Path
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2 " + os.environ.get("XLA_FLAGS", "")
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy  # noqa: E402
+
+import flp  # noqa: E402
+import flp.jax  # noqa: E402
+from flp.jax import _library  # noqa: E402
+
+TREE = Path(__file__).resolve().parents[2]
+# Relative L2 of gradients, and nats of values for scores of order 1: as tests/support/flp_reference.py has them.
+GRAD_TOLERANCE = {"bfloat16": 6e-3, "float16": 1e-3, "float32": 5e-6}
+VALUE_TOLERANCE = 2e-5
+N, D, V = 13, 64, 331
+
+
+class Skipped(Exception):
+    pass
+
+
+# ---- problems and the oracle
+
+def problem(n=N, dtype="float32", bias=False, seed=0):
+    """hidden (n,D), weight (V,D), target (n), bias (V) or None."""
+    draw = numpy.random.default_rng(seed)
+    hidden, weight = draw.standard_normal((n, D)), draw.standard_normal((V, D)) * (2 / D**0.5)
+    offset = jnp.asarray(draw.standard_normal(V), dtype) if bias else None
+    return jnp.asarray(hidden, dtype), jnp.asarray(weight, dtype), jnp.asarray(draw.integers(0, V, n), "int32"), offset
+
+
+def oracle(hidden, weight, target, bias=None, *, upstream=None, temperature=1.0, softcap=None, scale=1.0,
+           ignore_index=-100):
+    """(logprob, entropy), or with upstream (grad_logprob, grad_entropy) the gradients of hidden, weight and bias."""
+    h, w, y = (numpy.asarray(array).astype("float64") for array in (hidden, weight, target))
+    y = y.astype("int64")
+    b = 0.0 if bias is None else numpy.asarray(bias).astype("float64")
+    T = numpy.broadcast_to(numpy.asarray(temperature, "float64"), y.shape)[:, None]
+    z = scale * (h @ w.T + b)
+    bend = numpy.tanh(z / softcap) if softcap else None
+    t = (softcap * bend if softcap else z) / T
+    t = t - t.max(1, keepdims=True)
+    logp = t - numpy.log(numpy.exp(t).sum(1, keepdims=True))
+    p, active = numpy.exp(logp), y != ignore_index
+    entropy = -(p * logp).sum(1)
+    chosen = numpy.eye(w.shape[0])[numpy.where(active, y, 0)]
+    if upstream is None:
+        return (logp * chosen).sum(1) * active, entropy * active
+    grad_logprob, grad_entropy = (numpy.asarray(grad, "float64")[:, None] * active[:, None] for grad in upstream)
+    dz = (grad_logprob * (chosen - p) - grad_entropy * p * (logp + entropy[:, None])) / T * scale
+    dz = dz * (1 - bend**2) if softcap else dz
+    return dz @ w, dz.T @ h, dz.sum(0)
+
+
+def near(got, want, bound=VALUE_TOLERANCE):
+    error = numpy.abs(numpy.asarray(got, "float64") - want).max()
+    assert error <= bound, "%g from the oracle, %g is accepted" % (error, bound)
+
+
+def near_gradient(got, want):
+    bound = GRAD_TOLERANCE[str(got.dtype)]
+    error = numpy.linalg.norm(numpy.asarray(got).astype("float64") - want) / numpy.linalg.norm(want)
+    assert error <= bound, "relative error %g, %g is accepted" % (error, bound)
+
+
+def equal(got, want):
+    for mine, other in zip(jax.tree.leaves(got), jax.tree.leaves(want)):
+        assert numpy.array_equal(numpy.asarray(mine), numpy.asarray(other), equal_nan=True)
+
+
+def refused(kind, words, call):
+    try:
+        call()
+    except kind as error:
+        assert words in str(error), str(error)
+    else:
+        raise AssertionError("was not refused; expected: " + words)
+
+
+def passes(call, *arguments):
+    """The passes that a traced function makes: [(operands, results)], as the handler gets them."""
+    found = []
+
+    def look(jaxpr):
+        for equation in jaxpr.eqns:
+            if equation.primitive.name == "flp_linear_logprob":
+                made = equation.params["call"]
+                found.append((made.operands, made.results))
+            for value in equation.params.values():
+                inner = getattr(value, "jaxpr", value)
+                if hasattr(inner, "eqns"):
+                    look(inner)
+
+    look(jax.make_jaxpr(call)(*arguments).jaxpr)
+    return found
+
+
+def run_python(program, *arguments, **environment):
+    done = subprocess.run([sys.executable, "-c", program, *map(str, arguments)], capture_output=True, text=True,
+                          env={**os.environ, **environment})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+UPSTREAM = numpy.linspace(-1, 1, N), numpy.linspace(0, 1, N)
+
+
+def gradients(operands, target, **options):
+    """Of hidden, weight and, where there is one, bias, by jit, against the oracle's."""
+    def loss(*operands):
+        logprob, entropy = flp.jax.linear_logprob(*operands[:2], target, *operands[2:], entropy=True, **options)
+        return (logprob * UPSTREAM[0]).sum() + (entropy * UPSTREAM[1]).sum()
+
+    got = jax.jit(jax.grad(loss, tuple(range(len(operands)))))(*operands)
+    want = oracle(*operands[:2], target, *operands[2:], upstream=UPSTREAM, **options)
+    for mine, other in zip(got, want):
+        near_gradient(mine, other)
+
+
+# ---- numbers
+
+def values_and_gradients(dtype, bias=False, **options):
+    hidden, weight, target, offset = problem(dtype=dtype, bias=bias)
+    got = flp.jax.linear_logprob(hidden, weight, target, offset, entropy=True, **options)
+    assert all(array.dtype == jnp.float32 and array.shape == (N,) for array in got)
+    for mine, other in zip(got, oracle(hidden, weight, target, offset, **options)):
+        near(mine, other)
+    gradients([hidden, weight, *([offset] if bias else [])], target, **options)
+
+
+def case_float32():
+    values_and_gradients("float32")
+
+
+def case_bfloat16_with_bias():
+    values_and_gradients("bfloat16", bias=True)
+
+
+def case_float16_with_softcap_and_scale():
+    values_and_gradients("float16", softcap=3.0, scale=0.5)
+
+
+def case_a_temperature():
+    values_and_gradients("float32", temperature=0.7)
+
+
+def case_a_temperature_for_each_row():
+    values_and_gradients("float32", bias=True, temperature=jnp.linspace(0.5, 2, N))
+
+
+def case_a_temperature_in_an_array_changes_without_compiling():
+    hidden, weight, target, _ = problem()
+    call = jax.jit(lambda temperature: flp.jax.linear_logprob(hidden, weight, target, temperature=temperature))
+    for temperature in (0.5, 2.0):
+        near(call(jnp.float32(temperature)), oracle(hidden, weight, target, temperature=temperature)[0])
+    assert call._cache_size() == 1
+
+
+def case_ignored_tokens():
+    hidden, weight, target, _ = problem()
+    target = target.at[::3].set(-7)
+    got = flp.jax.linear_logprob(hidden, weight, target, ignore_index=-7)
+    near(got, oracle(hidden, weight, target, ignore_index=-7)[0])
+    assert not numpy.asarray(got)[::3].any()
+    gradients([hidden, weight], target, ignore_index=-7)
+
+
+def case_agrees_with_the_formula_in_jax():
+    hidden, weight, target, _ = problem()
+
+    def naive(hidden, weight):
+        scores = jax.nn.log_softmax(hidden @ weight.T)
+        return jnp.take_along_axis(scores, target[:, None], 1).sum()
+
+    with jax.default_matmul_precision("highest"):
+        want = jax.grad(naive, (0, 1))(hidden, weight)
+    got = jax.grad(lambda *operands: flp.jax.linear_logprob(*operands, target).sum(), (0, 1))(hidden, weight)
+    for mine, other in zip(got, want):
+        near_gradient(mine, numpy.asarray(other, "float64"))
+
+
+def case_shapes():
+    hidden, weight, target, _ = problem(n=12)
+    want = flp.jax.linear_logprob(hidden, weight, target)
+    got = flp.jax.linear_logprob(hidden.reshape(2, 6, D), weight, target.reshape(2, 6))
+    assert got.shape == (2, 6)
+    equal(got.reshape(12), want)
+    one = flp.jax.linear_logprob(hidden[0], weight, target[0])
+    assert one.shape == ()
+    near(one, want[0])
+
+
+def case_no_rows():
+    hidden, weight, target, _ = problem(n=0)
+    assert flp.jax.linear_logprob(hidden, weight, target).shape == (0,)
+    grads = jax.grad(lambda *operands: flp.jax.linear_logprob(*operands, target).sum(), (0, 1))(hidden, weight)
+    assert grads[0].shape == (0, D) and grads[1].shape == (V, D) and not grads[1].any()
+
+
+def case_numpy_arrays_and_int64_targets():
+    hidden, weight, target, _ = problem()
+    want = flp.jax.linear_logprob(hidden, weight, target)
+    jax.config.update("jax_enable_x64", True)
+    try:
+        wide = numpy.asarray(target).astype("int64")
+        assert jnp.asarray(wide).dtype == jnp.int64
+        equal(flp.jax.linear_logprob(numpy.asarray(hidden), numpy.asarray(weight), wide), want)
+        gradients([hidden, weight], jnp.asarray(wide))
+    finally:
+        jax.config.update("jax_enable_x64", False)
+
+
+def case_bad_rows_are_nan():
+    hidden, weight, target, _ = problem()
+    want = flp.jax.linear_logprob(hidden, weight, target)
+    got = flp.jax.linear_logprob(hidden, weight, target.at[2].set(V))
+    cold = flp.jax.linear_logprob(hidden, weight, target, temperature=jnp.ones(N).at[2].set(0))
+    for result in (got, cold):
+        assert numpy.isnan(result[2])
+        equal(jnp.delete(result, 2), jnp.delete(want, 2))
+
+
+# ---- what is computed
+
+def case_gradients_only_of_what_is_differentiated():
+    hidden, weight, target, bias = problem(bias=True)
+
+    def loss(hidden, weight, bias):
+        return flp.jax.linear_logprob(hidden, weight, target, bias).sum()
+
+    every = ("grad_hidden", "grad_weight", "grad_bias")
+    for wanted in ((0,), (1,), (0, 2), (0, 1, 2)):
+        names = tuple(every[place] for place in wanted)
+        for function in (loss, jax.jit(loss), jax.checkpoint(loss)):
+            *_, (_, results) = passes(jax.grad(function, wanted), hidden, weight, bias)
+            assert results == names, results
+    frozen = jax.grad(lambda *operands: loss(operands[0], jax.lax.stop_gradient(operands[1]), operands[2]), (0, 1))
+    assert passes(frozen, hidden, weight, bias)[-1][1] == ("grad_hidden",)
+    assert not frozen(hidden, weight, bias)[1].any()
+
+
+def case_stats_and_entropy_only_where_they_are_used():
+    hidden, weight, target, _ = problem()
+    assert passes(lambda h: flp.jax.linear_logprob(h, weight, target), hidden)[0][1] == ("logprob",)
+    unused = jax.grad(lambda h: flp.jax.linear_logprob(h, weight, target, entropy=True)[0].sum())
+    (_, forward), (operands, _) = passes(unused, hidden)
+    assert forward == ("logprob", "entropy", "stats") and "grad_entropy" not in operands
+    alone = jax.grad(lambda h: flp.jax.linear_logprob(h, weight, target, entropy=True)[1].sum())
+    assert "grad_logprob" not in passes(alone, hidden)[1][0]
+    near_gradient(alone(hidden), oracle(hidden, weight, target, upstream=(0 * UPSTREAM[0], 1 + 0 * UPSTREAM[0]))[0])
+    assert passes(jax.grad(lambda scale: scale * flp.jax.linear_logprob(hidden, weight, target).sum()), 1.0)[0][1] == (
+        "logprob",)
+
+
+def case_calls_share_programs_and_plans():
+    hidden, weight, target, _ = problem(seed=3)
+    step = jax.jit(jax.value_and_grad(lambda h: flp.jax.linear_logprob(h, weight, target, softcap=7.5).sum()))
+    before = _library.plan_count()
+    first = step(hidden)
+    made = _library.plan_count() - before
+    devices = 1 if jax.default_backend() == "cpu" else len(jax.local_devices())
+    assert made == 2 * devices, made  # forward and backward: what tracing asked for is what runs
+    for _ in range(3):
+        equal(step(hidden), first)
+    equal(flp.jax.linear_logprob(hidden, weight, target, softcap=7.5).sum(), first[0])
+    assert _library.plan_count() == before + made
+
+
+def case_a_budget_is_kept():
+    hidden, weight, target, _ = problem(n=512)
+
+    def workspace(budget):
+        call = jax.jit(lambda h: flp.jax.linear_logprob(h, weight, target, budget=budget))
+        text = call.lower(hidden).as_text()
+        return call, int(text.split("xui8>")[0].rsplit("tensor<", 1)[1])
+
+    (roomy, most), (tight, least) = workspace(None), workspace(192 << 10)
+    assert 0 < least <= (192 << 10) + 256 < most
+    near(tight(hidden), numpy.asarray(roomy(hidden), "float64"), 1e-5)
+    refused(flp.BudgetError, "budget: 1 bytes are too few", lambda: workspace(1))
+
+
+# ---- transforms
+
+def case_vmap_of_rows():
+    hidden, weight, target, bias = problem(n=12, bias=True)
+    want = flp.jax.linear_logprob(hidden, weight, target, bias)
+    heads = hidden.reshape(3, 4, D), target.reshape(3, 4)
+    got = jax.vmap(lambda h, y: flp.jax.linear_logprob(h, weight, y, bias))(*heads)
+    equal(got.reshape(12), want)
+    equal(jax.vmap(lambda h, y: flp.jax.linear_logprob(h, weight, y, bias))(hidden, target), want)
+    several = jax.vmap(lambda y: flp.jax.linear_logprob(hidden, weight, y))(jnp.stack([target, target[::-1]]))
+    near(several[1], oracle(hidden, weight, target[::-1])[0])
+    grad = jax.vmap(jax.grad(lambda h, y: flp.jax.linear_logprob(h, weight, y, bias).sum()))(*heads)
+    equal(grad.reshape(12, D), jax.grad(lambda h: flp.jax.linear_logprob(h, weight, target, bias).sum())(hidden))
+
+
+def case_vmap_that_would_cost_a_head_each_is_refused():
+    hidden, weight, target, _ = problem(n=12)
+    heads = hidden.reshape(3, 4, D), target.reshape(3, 4)
+    words = "the gradient of weight for each of a batch (accepted: leading dimensions"
+    refused(flp.UnsupportedError, words, lambda: jax.grad(
+        lambda w: jax.vmap(lambda h, y: flp.jax.linear_logprob(h, w, y))(*heads).sum())(weight))
+    refused(flp.UnsupportedError, "a batch of weight", lambda: jax.vmap(
+        lambda w: flp.jax.linear_logprob(hidden, w, target))(jnp.stack([weight, weight])))
+
+
+def case_scan_and_checkpoint():
+    hidden, weight, target, _ = problem(n=12)
+
+    def loss(weight):
+        def body(total, rows):
+            return total + flp.jax.linear_logprob(rows[0], weight, rows[1]).sum(), None
+        return jax.lax.scan(body, 0.0, (hidden.reshape(3, 4, D), target.reshape(3, 4)))[0]
+
+    want = oracle(hidden, weight, target, upstream=(numpy.ones(12), numpy.zeros(12)))[1]
+    for function in (loss, jax.checkpoint(loss)):
+        near_gradient(jax.jit(jax.grad(function))(weight), want)
+
+
+def case_derivatives_that_do_not_exist_are_refused():
+    hidden, weight, target, _ = problem()
+
+    def loss(hidden):
+        return flp.jax.linear_logprob(hidden, weight, target).sum()
+
+    refused(flp.UnsupportedError, "no second derivative", lambda: jax.grad(lambda h: jax.grad(loss)(h).sum())(hidden))
+    refused(TypeError, "forward-mode", lambda: jax.jvp(loss, (hidden,), (hidden,)))
+    refused(ValueError, "temperature is an array that is differentiated", lambda: jax.grad(
+        lambda t: flp.jax.linear_logprob(hidden, weight, target, temperature=t).sum())(jnp.ones(N)))
+
+
+def case_without_jit():
+    hidden, weight, target, _ = problem()
+    want = flp.jax.linear_logprob(hidden, weight, target)
+    with jax.disable_jit():
+        equal(flp.jax.linear_logprob(hidden, weight, target), want)
+
+
+def case_shard_map():
+    if len(jax.devices()) < 2:
+        raise Skipped("one device")
+    shards = jax.sharding.PartitionSpec("data")
+    whole = jax.sharding.PartitionSpec()
+    mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[:2], axis_types=(jax.sharding.AxisType.Auto,))
+    hidden, weight, target, bias = problem(n=12, bias=True)
+    call = jax.shard_map(lambda *operands: flp.jax.linear_logprob(*operands), mesh=mesh, out_specs=shards,
+                         in_specs=(shards, whole, shards, whole))
+    near(jax.jit(call)(hidden, weight, target, bias), oracle(hidden, weight, target, bias)[0])
+    upstream = numpy.linspace(-1, 1, 12)
+    grads = jax.jit(jax.grad(lambda h, w, b: (call(h, w, target, b) * upstream).sum(), (0, 1, 2)))(hidden, weight, bias)
+    want = oracle(hidden, weight, target, bias, upstream=(upstream, 0 * upstream))
+    for mine, other in zip(grads, want):  # the head's is the sum over both devices
+        near_gradient(mine, other)
+    unchecked = jax.shard_map(lambda *operands: flp.jax.linear_logprob(*operands), mesh=mesh, out_specs=shards,
+                              in_specs=(shards, whole, shards, whole), check_vma=False)
+    near(jax.jit(unchecked)(hidden, weight, target, bias), oracle(hidden, weight, target, bias)[0])
+
+
+def case_threads():
+    hidden, weight, target, _ = problem()
+    wanted = [numpy.asarray(flp.jax.linear_logprob(hidden, weight, target, scale=scale)) for scale in (1.0, 0.5)]
+    wrong = []
+
+    def work(scale, want):
+        call = jax.jit(lambda h: flp.jax.linear_logprob(h, weight, target, scale=scale))
+        for _ in range(20):
+            if not numpy.array_equal(numpy.asarray(call(hidden)), want):
+                wrong.append(scale)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in zip((1.0, 0.5), wanted)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+EXPORTED = """
+import sys
+import jax, numpy
+from jax import export
+import flp.jax
+operands = numpy.load(sys.argv[2])
+program = export.deserialize(bytearray(open(sys.argv[1], "rb").read()))
+results = program.call(*(operands[name] for name in ("hidden", "weight", "target")))
+numpy.savez(sys.argv[3], *map(numpy.asarray, jax.tree.leaves(results)))
+"""
+
+
+def case_an_exported_program_runs_in_another_process():
+    try:
+        import flatbuffers  # noqa: F401
+    except ImportError:
+        raise Skipped("jax.export needs flatbuffers") from None
+    from jax import export
+    hidden, weight, target, _ = problem()
+    step = jax.jit(jax.value_and_grad(lambda h, w, y: flp.jax.linear_logprob(h, w, y).sum(), (0, 1)))
+    known = [export.DisabledSafetyCheck.custom_call(flp.jax.TARGET)]
+    program = export.export(step, disabled_checks=known)(hidden, weight, target).serialize()
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        (folder / "program").write_bytes(program)
+        numpy.savez(folder / "operands.npz", hidden=hidden, weight=weight, target=target)
+        run_python(EXPORTED, folder / "program", folder / "operands.npz", folder / "results.npz",
+                   XLA_PYTHON_CLIENT_PREALLOCATE="false")
+        equal(list(numpy.load(folder / "results.npz").values()), step(hidden, weight, target))
+
+
+def case_a_program_for_a_device_that_is_absent_is_refused():
+    if jax.default_backend() != "cpu":
+        raise Skipped("a GPU is here")
+    from jax import export
+    hidden, weight, target, _ = problem()
+    refused(flp.UnavailableError, "compiled for CUDA, but there is no such device here", lambda: export.export(
+        jax.jit(flp.jax.linear_logprob), platforms=["cuda"])(hidden, weight, target))
+
+
+def case_unknown_sizes_are_refused():
+    from jax import export
+    _, weight, _, _ = problem()
+    rows, = export.symbolic_shape("n")
+    hidden, target = jax.ShapeDtypeStruct((rows, D), "float32"), jax.ShapeDtypeStruct((rows,), "int32")
+    refused(flp.UnsupportedError, "hidden has n rows under jax.export", lambda: export.export(
+        jax.jit(flp.jax.linear_logprob))(hidden, weight, target))
+
+
+# ---- refusals
+
+def case_bad_arguments_name_the_field():
+    hidden, weight, target, bias = problem(bias=True)
+
+    def with_changes(**changes):
+        given = {"hidden": hidden, "weight": weight, "target": target, **changes}
+        return lambda: flp.jax.linear_logprob(**given)
+
+    for kind, words, changes in (
+            (TypeError, "hidden is of type list (accepted: a jax.Array or numpy.ndarray)", {"hidden": [1.0]}),
+            (TypeError, "hidden is of dtype int32 (accepted: bfloat16, float16, float32)",
+             {"hidden": hidden.astype("int32"), "weight": weight.astype("int32")}),
+            (TypeError, "weight is of dtype float16 while hidden is of dtype float32",
+             {"weight": weight.astype("float16")}),
+            (ValueError, "weight is of shape (331, 32) (accepted: (V, 64)", {"weight": weight[:, :32]}),
+            (TypeError, "target is of dtype float32 (accepted: int32, int64)", {"target": target.astype("float32")}),
+            (ValueError, "target is of shape (12,) (accepted: (13,)", {"target": target[1:]}),
+            (TypeError, "bias is of dtype bfloat16", {"bias": bias.astype("bfloat16")}),
+            (ValueError, "bias is of shape (330,)", {"bias": bias[1:]}),
+            (ValueError, "temperature is 0.0 (accepted: 1.18e-38 to 3.4e38)", {"temperature": 0}),
+            (TypeError, "temperature is of type str", {"temperature": "hot"}),
+            (ValueError, "temperature is of shape (2,) (accepted: (), or (13,)", {"temperature": jnp.ones(2)}),
+            (TypeError, "temperature is of dtype bool", {"temperature": jnp.ones(N, bool)}),
+            (ValueError, "softcap is -1.0", {"softcap": -1.0}),
+            (ValueError, "scale is 1e-40", {"scale": 1e-40}),
+            (TypeError, "ignore_index is of type float", {"ignore_index": 1.5}),
+            (ValueError, "budget is 0 (accepted: None, or at least 1 byte)", {"budget": 0}),
+            (flp.ArgumentError, "spec.hidden is 7 (accepted: multiples of 8",
+             {"hidden": hidden[:, :7], "weight": weight[:, :7]})):
+        refused(kind, words, with_changes(**changes))
+        numbers = {name: value for name, value in changes.items() if not isinstance(value, (jax.Array, list))}
+        if numbers:
+            call = jax.jit(lambda h: flp.jax.linear_logprob(h, weight, target, **numbers))
+            refused(kind, words, lambda: call(hidden))
+
+
+ATTRIBUTES = {"operands": "hidden weight target", "results": "logprob workspace", "ignore_index": numpy.int64(-100),
+              "scale": numpy.float32(1), "softcap": numpy.float32(0), "temperature": numpy.float32(1),
+              "pass": numpy.int64(1)}
+
+
+def case_the_handler_refuses_what_it_cannot_read():
+    """Programs of another release of flp, or made by hand: never a read beyond a buffer."""
+    hidden, weight, target, _ = problem()
+    sizes = {"logprob": jax.ShapeDtypeStruct((N,), "float32"), "workspace": jax.ShapeDtypeStruct((1 << 20,), "uint8")}
+
+    def call(inputs=(hidden, weight, target), outputs=tuple(sizes.values()), drop=(), **changes):
+        given = {name: value for name, value in {**ATTRIBUTES, **changes}.items() if name not in drop}
+        program = jax.jit(lambda *inputs: jax.ffi.ffi_call(flp.jax.TARGET, outputs)(*inputs, **given))
+        return lambda: jax.block_until_ready(program(*inputs))
+
+    near(call()()[0], oracle(hidden, weight, target)[0])
+    other = jax.ShapeDtypeStruct((N, 1), "float32"), sizes["workspace"]
+    for words, wrong in (
+            ("the call has 6 attributes", call(drop=["scale"])),
+            ('attribute 4 is named "shift" (accepted: "scale")', call(drop=["scale"], shift=numpy.float32(1))),
+            ("attribute pass has another type", call(**{"pass": numpy.int32(1)})),
+            ("attribute scale has another type", call(scale="1")),
+            ('buffer 1 is named "weights", which is no buffer', call(operands="hidden weights target")),
+            ('buffer 2 is named "", which is no buffer', call(operands="hidden weight")),
+            ('"bias" has no buffer', call(operands="hidden weight target bias")),
+            ("weight has size 63 in dimension 1 (accepted: 64)", call((hidden, weight[:, :63], target))),
+            ("target has size 12 in dimension 0 (accepted: 13)", call((hidden, weight, target[1:]))),
+            ("logprob has 2 dimensions (accepted: 1)", call(outputs=other)),
+            ("weight has XLA's type 10", call((hidden, weight.astype("float16"), target))),
+            ("target has XLA's type 11", call((hidden, weight, target.astype("float32")))),
+            ("are needed, and not all are there", call(outputs=(sizes["logprob"],), results="logprob")),
+            ("FLP_ERROR_ARGUMENT", call(**{"pass": numpy.int64(9)})),
+            ("FLP_ERROR_WORKSPACE", call(outputs=(sizes["logprob"], jax.ShapeDtypeStruct((300,), "uint8"))))):
+        refused(jax.errors.JaxRuntimeError, words, wrong)
+
+
+STRICT = """
+import jax, jax.numpy as jnp, flp.jax
+try:
+    print(jax.block_until_ready(flp.jax.linear_logprob(jnp.ones((2, 8)), jnp.ones((4, 8)), jnp.array([1, 4]))))
+except jax.errors.JaxRuntimeError as error:
+    print(error)
+"""
+
+
+def case_strict_mode_refuses_bad_rows():
+    said = run_python(STRICT, FLP_STRICT="1", XLA_PYTHON_CLIENT_PREALLOCATE="false")
+    assert "flp: FLP_ERROR_DATA: " in said or "FLP_ERROR_UNAVAILABLE" in said, said
+
+
+# ---- the package
+
+def case_import_leaves_other_frameworks_alone():
+    said = run_python("import sys, flp; print('jax' in sys.modules); import flp.jax; print(flp.jax.TARGET)")
+    assert said.split() == ["False", "flp_linear_logprob"]
+    blocked = "import sys; sys.modules['torch'] = None\nimport flp.jax\nprint(sys.modules['torch'])"
+    assert run_python(blocked).split() == ["None"]
+
+
+def case_the_document_runs():
+    document = TREE / "runtime/python/README.md"
+    if not document.exists():
+        raise Skipped("no documents here")
+    texts = [part.split("```")[0] for part in document.read_text().split("```python\n")[1:]]
+    text, = (text for text in texts if "flp.jax" in text)
+    names = {}
+    exec(text, names)
+    assert names["loss"].shape == () and names["grads"][1].shape == names["head"].shape and names["grads"][1].any()
+
+
+# ---- running them
+
+CASES = {name[5:]: value for name, value in sorted(globals().items()) if name.startswith("case_")}
+
+
+def outcome(case):
+    """None, or why it failed, or "skipped: ..."."""
+    try:
+        case()
+    except Skipped as reason:
+        return "skipped: %s" % reason
+    except Exception:
+        return traceback.format_exc()
+    return None
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(description=inspect.getdoc(sys.modules[__name__]),
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", help="file for the outcomes")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="all of them unless given")
+    options = parser.parse_args(arguments)
+    outcomes = {}
+    for name in options.cases or CASES:
+        outcomes[name] = outcome(CASES[name])
+        print("%s: %s" % (name, outcomes[name] or "passed"), flush=True)
+    if options.json:
+        Path(options.json).write_text(json.dumps(outcomes))
+    failed = [name for name, why in outcomes.items() if why and not why.startswith("skipped")]
+    where = jax.__version__, jax.devices()[0].device_kind
+    print("jax %s on %s: %d cases, %d failed" % (*where, len(outcomes), len(failed)))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,132 @@
+"""flp.jax: what jax_cases.py says in a Python with jax, and what happens without one.
+
+That Python is FLP_TEST_JAX_PYTHON, or this one, or build/jax, where `./setup.sh test` puts jax.
+"""
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+TREE = Path(os.environ["FLP_TEST_TREE"])
+LIBRARY = Path(os.environ["FLP_LIBRARY"])
+CASES = re.findall(r"^def case_(\w+)", (HERE / "jax_cases.py").read_text(), re.M)
+SLOW = {"agrees_with_the_formula_in_jax", "an_exported_program_runs_in_another_process",
+        "import_leaves_other_frameworks_alone", "scan_and_checkpoint", "strict_mode_refuses_bad_rows", "vmap_of_rows"}
+
+
+@functools.cache
+def python():
+    """A Python that has jax."""
+    for candidate in (os.environ.get("FLP_TEST_JAX_PYTHON"), sys.executable, TREE / "build/jax/bin/python"):
+        if candidate and Path(candidate).exists():
+            program = "import importlib.util as u; print(u.find_spec('jax') is not None)"
+            found = subprocess.run([candidate, "-c", program], capture_output=True, text=True)
+            if found.stdout.strip() == "True":
+                return str(candidate)
+    pytest.skip("no Python has jax: ./setup.sh test fetches it into build/jax")
+
+
+@pytest.fixture(scope="module")
+def outcomes(request, tmp_path_factory):
+    """{case: what jax_cases.py says of it}, of the cases that this run has chosen."""
+    chosen = [item.callspec.params["case"] for item in request.session.items
+              if item.originalname == "test_case" and item.path == request.path]
+    out = tmp_path_factory.mktemp("jax") / "outcomes.json"
+    done = subprocess.run([python(), HERE / "jax_cases.py", "--json", out, *chosen], capture_output=True, text=True,
+                          env={**os.environ, "JAX_PLATFORMS": "cpu"})
+    assert out.exists(), done.stdout + done.stderr
+    return json.loads(out.read_text())
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.long) if case in SLOW else case
+                                  for case in CASES])
+def test_case(outcomes, case):
+    if outcomes[case] and outcomes[case].startswith("skipped: "):
+        pytest.skip(outcomes[case])
+    assert outcomes[case] is None, outcomes[case]
+
+
+def test_there_are_cases():
+    assert len(CASES) > 25 and SLOW < set(CASES)
+
+
+def test_layout_is_that_of_jaxlibs_header():
+    include = subprocess.run([python(), "-c", "import jax.ffi; print(jax.ffi.include_dir())"], capture_output=True,
+                             text=True, check=True).stdout.strip()
+    done = subprocess.run(["cc", "-std=c11", "-fsyntax-only", "-I", include, "-I", TREE, HERE / "jax_layout.c"],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_library_exports_what_python_calls():
+    said = subprocess.run(["nm", "-DP", "--defined-only", LIBRARY.parent / "libflp_jax.so"], capture_output=True,
+                          text=True, check=True).stdout
+    assert {line.split()[0] for line in said.splitlines()} == {
+        "flp_jax_cuda", "flp_jax_host", "flp_jax_plan_count", "flp_jax_workspace"}
+
+
+# ---- without jax, or without the library
+
+def import_error(folder, library=LIBRARY):
+    """What `import flp.jax` says where folder is found first."""
+    program = ("import sys; sys.modules['torch'] = None\n"
+               "try:\n    import flp.jax\nexcept ImportError as error:\n    print(error)")
+    path = os.pathsep.join([str(folder), os.environ["PYTHONPATH"]])
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
+                          env={**os.environ, "PYTHONPATH": path, "FLP_LIBRARY": str(library)}).stdout.strip()
+
+
+def stand_in(folder, version):
+    """A package jax that has a version."""
+    (folder / "jax").mkdir()
+    numbers = tuple(int(part) for part in version.split("."))
+    (folder / "jax/__init__.py").write_text(f"__version__, __version_info__ = {version!r}, {numbers}\n")
+    (folder / "jax/ffi.py").write_text("")
+    return folder
+
+
+def test_without_jax(tmp_path):
+    (tmp_path / "jax.py").write_text("raise ModuleNotFoundError('no', name='jax')")
+    assert import_error(tmp_path) == "flp.jax needs jax, which is not installed: pip install jax"
+
+
+def test_an_older_jax(tmp_path):
+    said = import_error(stand_in(tmp_path, "0.6.2"))
+    assert said == "jax is version 0.6.2; flp.jax needs 0.7.0 or newer: pip install --upgrade jax"
+
+
+def test_a_libflp_without_its_handlers(tmp_path):
+    library = tmp_path / "libflp.so"
+    shutil.copy(LIBRARY, library)
+    said = import_error(stand_in(tmp_path, "0.10.0"), library)
+    assert said.startswith(f"{tmp_path}/libflp_jax.so does not exist; flp.jax needs it beside libflp")
+
+
+def test_a_library_that_is_none(tmp_path):
+    shutil.copy(LIBRARY, tmp_path / "libflp.so")
+    (tmp_path / "libflp_jax.so").write_bytes(b"no library")
+    said = import_error(stand_in(tmp_path, "0.10.0"), tmp_path / "libflp.so")
+    assert said.startswith(f"libflp_jax could not be loaded from {tmp_path}/libflp_jax.so (")
+
+
+def test_without_torch_only_the_functions_of_torch_are_missing():
+    program = """import sys
+sys.modules["torch"] = None
+import flp
+for name in ("linear_logprob", "nothing"):
+    try:
+        getattr(flp, name)
+    except (ImportError, AttributeError) as error:
+        print(type(error).__name__, error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "ImportError flp.linear_logprob needs torch, which is not installed: pip install torch",
+        "AttributeError module 'flp' has no attribute 'nothing'"]
