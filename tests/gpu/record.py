@@ -27,12 +27,13 @@
   train      runtime/python/examples/train_tiny_lm.py --compare (needs torch and transformers; set FLP_LIBRARY)
   examples   tests/gpu/examples.py: what every example shows (the same)
   selective  tests/gpu/selective.py: selective log-softmax beside other ways (needs torch; set FLP_LIBRARY)
+  jax        tests/gpu/jax_check.py: flp.jax beside the formula in JAX (needs jax; set FLP_LIBRARY)
   fragmentation
              tests/gpu/fragmentation.py, pictures in plots/ where there is matplotlib (needs torch; set FLP_LIBRARY)
 
 --only takes any of these, and of bench, bench_modes, peers and peers_modes single records by name, where time is short.
-Copy check*.json, sanitize*.json, gated_step.json, train_tiny_lm.json, examples.json and fragmentation.json to
-tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as fragmentation_naive.png and
+Copy check*.json, sanitize*.json, gated_step.json, train_tiny_lm.json, examples.json, jax.json and fragmentation.json
+to tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as fragmentation_naive.png and
 fragmentation_flp_arena.png; bench*.json, peers*.json, tune*.json, cold_start.json, head_memory.json and
 selective.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
 """
@@ -58,6 +59,7 @@ SCRIPTS = {
     "train": ("train_tiny_lm", "runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40"),
     "examples": ("examples", "tests/gpu/examples.py"),
     "selective": ("selective", "tests/gpu/selective.py"),
+    "jax": ("jax", "tests/gpu/jax_check.py"),
     "fragmentation": ("fragmentation", "tests/gpu/fragmentation.py",
                       *(("--plots", "{out}/plots") if importlib.util.find_spec("matplotlib") else ())),
 }

@@ -1,11 +1,12 @@
-"""The record: the head that `flpgen bench --json` writes too, then what is particular to this comparison, then rows."""
+"""The record: the head that `flpgen bench --json` writes too, then what is particular to this comparison, then rows.
+
+Only head needs torch.
+"""
 import ctypes
 import datetime
 import json
 import os
 import sys
-
-import torch
 
 import flp
 
@@ -13,9 +14,7 @@ MEMORY = "extra_bytes: peak of torch's allocator above what was there before the
 
 
 def driver_text():
-    """ "580.159.04 (CUDA 13.0)": the kernel module's version where the system shows it."""
-    if not torch.cuda.is_available():
-        return "none"
+    """ "580.159.04 (CUDA 13.0)": the kernel module's version where the system shows it. There is a GPU."""
     number = ctypes.c_int()
     ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
     number = number.value
@@ -28,11 +27,16 @@ def driver_text():
 
 
 def head(command, device):
-    """{"gpu", "driver", "sources_hash", "command", "date"}."""
-    on_gpu = device.type == "cuda"
-    return {"gpu": torch.cuda.get_device_name(device) if on_gpu else "none",
-            "driver": driver_text() if on_gpu else "none", "sources_hash": flp.sources_id(), "command": command,
-            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
+    """head_on of a torch device."""
+    import torch
+
+    return head_on(torch.cuda.get_device_name(device) if device.type == "cuda" else None, command)
+
+
+def head_on(gpu, command):
+    """{"gpu", "driver", "sources_hash", "command", "date"}. gpu: its name, or None"""
+    return {"gpu": gpu or "none", "driver": driver_text() if gpu else "none", "sources_hash": flp.sources_id(),
+            "command": command, "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
 
 
 def rounded(value):
