@@ -66,7 +66,7 @@ FLP_API xla_error *flp_jax_cuda(xla_call_frame *frame) {
   if (is_question(frame)) return describe(frame);
   const xla_api *api = frame->api;
   if (api->struct_bytes < sizeof *api)
-    return error_of(api, FLP_ERROR_UNSUPPORTED, "this XLA does not name the device of a call; jax 0.7.0 does");
+    return error_of(api, FLP_ERROR_UNSUPPORTED, "this XLA does not name the device of a call; jax 0.8.3 does");
   xla_ordinal_args ordinal = {sizeof ordinal, NULL, frame->context, -1};
   xla_stream_args stream = {sizeof stream, NULL, frame->context, NULL};
   xla_error *error = api->ordinal_get(&ordinal);

@@ -378,6 +378,22 @@ def case_shard_map():
     near(jax.jit(unchecked)(hidden, weight, target, bias), oracle(hidden, weight, target, bias)[0])
 
 
+def case_operands_divided_by_jit_are_gathered():
+    if len(jax.devices()) < 2:
+        raise Skipped("one device")
+    mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[:2], axis_types=(jax.sharding.AxisType.Auto,))
+    rows, whole = (jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes)) for axes in (("data",), ()))
+    hidden, weight, target, _ = problem(n=12)
+    call = jax.jit(flp.jax.linear_logprob, in_shardings=(rows, whole, rows))
+    near(call(hidden, weight, target), oracle(hidden, weight, target)[0])
+
+
+def case_a_library_found_by_the_loader():
+    program = "import flp.jax._library as it; print(it.library_path())"
+    path = os.path.dirname(_library.library_path())
+    assert run_python(program, FLP_LIBRARY="libflp.so.0", LD_LIBRARY_PATH=path).split() == ["libflp_jax.so"]
+
+
 def case_threads():
     hidden, weight, target, _ = problem()
     wanted = [numpy.asarray(flp.jax.linear_logprob(hidden, weight, target, scale=scale)) for scale in (1.0, 0.5)]

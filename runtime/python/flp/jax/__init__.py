@@ -3,7 +3,7 @@
     import flp.jax
     logprob = flp.jax.linear_logprob(hidden, head, tokens)      # (..., D), (V, D), (...) -> (...)
 
-Needs jax 0.7.0 or newer, with CUDA or without, and no torch. Importing registers the handlers of libflp_jax.so with
+Needs jax 0.8.3 or newer, with CUDA or without, and no torch. Importing registers the handlers of libflp_jax.so with
 XLA, so a process that only runs exported programs needs no more than the import.
 """
 from ._library import registered

@@ -38,7 +38,7 @@ primitive = jax.extend.core.Primitive("flp_linear_logprob")
 primitive.multiple_results = True
 
 
-@functools.lru_cache(maxsize=None)
+@functools.lru_cache(maxsize=1024)
 def _compiled(call):
     return jax.jit(functools.partial(primitive.bind, call=call))
 

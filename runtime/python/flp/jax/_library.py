@@ -10,7 +10,7 @@ from ctypes import POINTER, c_int, c_int32, c_int64, c_size_t, c_uint64
 from .. import _c, errors
 
 TARGET = "flp_linear_logprob"  # what programs of XLA call the handler
-OLDEST = (0, 7, 0)  # the first with what the handler and shard_map need here
+OLDEST = (0, 8, 3)  # before it, a jitted function could not be differentiated by one argument, then by another
 
 try:
     import jax
@@ -29,8 +29,11 @@ _library = None
 
 
 def library_path():
-    """The libflp_jax.so of the libflp in use. error: LibraryError"""
-    path = os.path.join(os.path.dirname(os.path.realpath(_c.library_path())), "libflp_jax.so")
+    """The libflp_jax.so of the libflp in use; by its name alone, where libflp is. error: LibraryError"""
+    libflp = _c.library_path()
+    if os.sep not in libflp:
+        return "libflp_jax.so"
+    path = os.path.join(os.path.dirname(os.path.realpath(libflp)), "libflp_jax.so")
     if not os.path.exists(path):
         raise errors.LibraryError("%s does not exist; flp.jax needs it beside libflp, where builds and installations "
                                   "have it (FLP_LIBRARY names libflp)" % path)

@@ -128,7 +128,7 @@ def _varying_alike(*arrays):
     devices, such as a head, gets the sum of the devices' gradients that way."""
     axes = [None if array is None else _varying(jax.typeof(array)) for array in arrays]
     union = frozenset().union(*(found for found in axes if found))
-    return [array if array is None or found == union else _cast(array, tuple(union - found))
+    return [array if array is None or found == union else jax.lax.pcast(array, tuple(union - found), to="varying")
             for array, found in zip(arrays, axes)]
 
 
@@ -136,12 +136,6 @@ def _varying(aval):
     if hasattr(aval, "mat"):  # jax 0.10 and newer
         return frozenset(aval.mat.varying)
     return frozenset(getattr(aval, "vma", ()))
-
-
-def _cast(array, axes):
-    if hasattr(jax.lax, "pcast"):
-        return jax.lax.pcast(array, axes, to="varying")
-    return jax.lax.pvary(array, axes)
 
 
 # ---- gradients
