@@ -70,9 +70,11 @@ def test_generic_kernels_are_installed(prefix):
 def test_python_package_stands_alone(tmp_path):
     """The folder that pip installs carries its libraries and finds them: no FLP_LIBRARY, no build tree."""
     run("cmake", f"-DBUILD={BUILD}", f"-DOUT={tmp_path / 'python'}", "-P", TREE / "runtime" / "python" / "package.cmake")
-    code = "import flp; print(flp.library_path(), flp.version(), flp.__version__)"
+    code = ("import ctypes, flp, os; path, version = flp.library_path(), flp.version()\n"
+            "ctypes.CDLL(os.path.join(os.path.dirname(path), 'libflp_jax.so')).flp_jax_plan_count()\n"
+            "print(path, version, flp.__version__)")
     environment = {"FLP_LIBRARY": "", "LD_LIBRARY_PATH": "", "PYTHONPATH": str(tmp_path / "python")}
     path, *versions = run(sys.executable, "-c", code, env=environment).split()
     assert (Path(path), versions) == (tmp_path / "python" / "flp" / "lib" / "libflp.so.0", [VERSION, VERSION])
-    for library in (tmp_path / "python" / "flp" / "lib").glob("*.so.*"):
-        assert "not found" not in run("ldd", library)
+    for library in (tmp_path / "python" / "flp" / "lib").glob("*.so*"):
+        assert library.name == "libflp.so" or "not found" not in run("ldd", library)  # a linker script

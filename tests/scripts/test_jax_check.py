@@ -38,7 +38,8 @@ def test_its_record_is_evidence(tmp_path):
 
 @pytest.mark.long
 def test_without_a_gpu():
-    done = subprocess.run([python(), SCRIPT], capture_output=True, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
+    done = subprocess.run([python(), SCRIPT], capture_output=True, text=True,
+                          env={**os.environ, "JAX_PLATFORMS": "cpu"})
     assert done.returncode == 2 and "jax sees no GPU; --cpu tries the script without" in done.stderr
 
 
