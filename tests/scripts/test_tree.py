@@ -59,6 +59,7 @@ BELOW = {
     "gen/cli/report": [*SHARED, "gen/cli", "gen/cli/report/charts", "gen/cli/report/parts"],
     "gen/cli/doctor": [*SHARED, "gen/cli", "gen/cli/pack"],
     "gen/cli/tune": [*SHARED, "gen/cli", "gen/cli/bench", "gen/cli/check"],
+    "gen/cli/generator": ["gen"],
     "gen/cli": ["runtime", "runtime/base", "gen/cli/shared"],
 }
 
@@ -110,6 +111,10 @@ def objects():
     return found
 
 
+# Opens libflpgen for the command: each function is defined once more than gen/ does it.
+FORWARDS = TREE / "gen/cli/generator/open.c"
+
+
 @functools.cache
 def symbols():
     """{name: the file that defines it}, {file: the names that it needs}"""
@@ -119,7 +124,7 @@ def symbols():
             name, kind = line.split()[:2]
             if kind == "U":
                 needs[path].add(name)
-            elif kind.isupper():
+            elif kind.isupper() and path != FORWARDS:
                 defines[name] = path
     return defines, needs
 

@@ -79,17 +79,25 @@ static void examine_driver(examination *out) {
   set_finding(&out->driver, status, text);
 }
 
+/* The file of the library that the command has opened. */
+static void find_generator(examination *out) {
+  Dl_info info;
+  void *library = dlopen("libflpgen.so", RTLD_NOW | RTLD_NOLOAD);
+  void *function = library ? dlsym(library, "flpgen_generate") : NULL;
+  if (function && dladdr(function, &info) && info.dli_fname)
+    snprintf(out->generator_path, sizeof out->generator_path, "%s", info.dli_fname);
+  if (library) dlclose(library);
+}
+
 /* Generates the smallest module, which takes all of the generator. */
 static void examine_generator(examination *out) {
-  Dl_info info;
-  if (dladdr((const void *)(uintptr_t)flpgen_generate, &info) && info.dli_fname)
-    snprintf(out->generator_path, sizeof out->generator_path, "%s", info.dli_fname);
   flp_kernel_key key = {
       .kind = FLP_KERNEL_ROWS, .arch = FLP_PORTABLE_ARCH, .dtype = FLP_DTYPE_BF16, .target_dtype = FLP_DTYPE_INT64};
   flp_kernel_key_canonicalise(&key);
   cli_kernel kernel;
   flp_status status = cli_kernel_generate(&key, NULL, &kernel);
   set_finding(&out->generator, status, "LLVM " FLPGEN_LLVM_VERSION);
+  find_generator(out);
   if (status != FLP_OK) return;
   if (memcmp(kernel.result.desc.sources, flp_sources_hash(), sizeof kernel.result.desc.sources) != 0)
     snprintf(out->generator.text, sizeof out->generator.text,

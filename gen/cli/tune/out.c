@@ -126,30 +126,32 @@ static int by_prediction(const void *a, const void *b) {
   return (x->predicted_ms > y->predicted_ms) - (x->predicted_ms < y->predicted_ms);
 }
 
-static json_t *dry_kind(const tune_args *args, const tune_target *target, const flp_device *device,
-                        flp_kernel_kind kind, int *tried) {
+/* Adds what would be tried of a kernel; nothing for one that leaves no choice. */
+static flp_status dry_kind(const tune_args *args, const tune_target *target, const flp_device *device,
+                           flp_kernel_kind kind, json_t *searches) {
   tune_list list;
   char tiling[FLP_TUNABLES_TEXT_BYTES];
   search_options options = search_options_of(args->effort);
   tune_work work = {.rows = args->rows};
-  if (tune_list_kernels(kind, target, &work, device, &args->included.of[kind], &list) != FLP_OK) return NULL;
-  int illegal = 0;
-  *tried = 0;
+  flp_status status = tune_list_kernels(kind, target, &work, device, &args->included.of[kind], &list);
+  if (status != FLP_OK) return status == FLP_ERROR_UNSUPPORTED ? FLP_OK : status;
+  int illegal = 0, tried = 0;
   for (int i = 0; i < list.count; i++) illegal += list.items[i].status == SEARCH_ILLEGAL;
-  flp_status status = search_prune(list.items, list.count, &options);
+  status = search_prune(list.items, list.count, &options);
   json_t *items = json_array();
   qsort(list.items, (size_t)list.count, sizeof *list.items, by_prediction);
   for (int i = 0; status == FLP_OK && i < list.count; i++) {
     const search_candidate *c = &list.items[i];
     if (c->status != SEARCH_WAITING) continue;
-    ++*tried;
+    tried++;
     json_array_append_new(items, json_pack("{s:s, s:o, s:b}", "cut", tiling_text(c, tiling), "predicted_ms",
                                            cli_json_number(c->predicted_ms), "is_default", c->is_default));
   }
   json_t *object = json_pack("{s:s, s:i, s:i, s:i, s:o}", "kind", flp_kernel_kind_name(kind), "candidates", list.count,
-                             "illegal", illegal, "pruned", list.count - illegal - *tried, "tried", items);
+                             "illegal", illegal, "pruned", list.count - illegal - tried, "tried", items);
   tune_list_clear(&list);
-  return object;
+  json_array_append_new(searches, object);
+  return status;
 }
 
 static void dry_print(const tune_target *target, const json_t *kinds) {
@@ -175,19 +177,17 @@ static void dry_print(const tune_target *target, const json_t *kinds) {
 flp_status tune_dry_run(const tune_args *args, const tune_targets *targets, const flp_device *device) {
   static const flp_kernel_kind kinds[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_KEEP, FLP_KERNEL_PRODUCTS};
   json_t *all = json_array();
-  for (int i = 0; i < targets->count; i++) {
+  flp_status status = FLP_OK;
+  for (int i = 0; i < targets->count && status == FLP_OK; i++) {
     const tune_target *target = &targets->items[i];
     json_t *searches = json_array();
-    for (int k = 0; k < 4; k++) {
-      int tried = 0;
-      if (!tune_has_kind(&target->spec, kinds[k])) continue;
-      json_array_append_new(searches, dry_kind(args, target, device, kinds[k], &tried));
-    }
-    if (!args->json) dry_print(target, searches);
+    for (int k = 0; k < 4 && status == FLP_OK; k++)
+      if (tune_has_kind(&target->spec, kinds[k])) status = dry_kind(args, target, device, kinds[k], searches);
+    if (!args->json && status == FLP_OK) dry_print(target, searches);
     json_array_append_new(all, json_pack("{s:s, s:o, s:o}", "spec", target->text, "model", cli_json_text(target->model),
                                          "kinds", searches));
   }
-  if (args->json) return cli_json_print(json_pack("{s:b, s:o}", "dry_run", 1, "targets", all));
+  if (args->json && status == FLP_OK) return cli_json_print(json_pack("{s:b, s:o}", "dry_run", 1, "targets", all));
   json_decref(all);
-  return FLP_OK;
+  return status;
 }
