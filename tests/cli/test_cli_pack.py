@@ -53,6 +53,35 @@ def test_same_kernels_same_bytes(tmp_path, made):
     assert contents == {made.read_bytes()}
 
 
+def test_presets_are_the_heads_that_they_name(tmp_path):
+    own = tmp_path / "own.json"
+    own.write_text('{"presets": [{"name": "tiny", "vocab": 1000, "hidden": 64, "source": "here"},'
+                   ' {"name": "capped", "vocab": 2000, "hidden": 64, "softcap": 30.0, "bias": true, "source": "here"}]}')
+    heads = tmp_path / "heads.list"
+    capped = ["--vocab", 2000, "--hidden", 64, "--softcap", 30, "--bias"]
+    heads.write_text("--vocab 1000 --hidden 64 --grad hidden\n" + " ".join(map(str, capped)) + " --grad hidden\n")
+    portable = ["--grad", "hidden", "--arch", "sm_80"]
+    both = build(tmp_path / "both.flpp", "--preset-file", own, *portable)
+    assert both.read_bytes() == build(tmp_path / "list.flpp", "--list", heads, "--arch", "sm_80").read_bytes()
+    one = build(tmp_path / "one.flpp", "--preset-file", own, "--preset", "capped", *portable)
+    assert one.read_bytes() == build(tmp_path / "capped.flpp", *capped, *portable).read_bytes() != both.read_bytes()
+    named = tmp_path / "named.list"
+    named.write_text(f"--preset-file {own} --preset capped --grad hidden\n")
+    assert one.read_bytes() == build(tmp_path / "named.flpp", "--list", named, "--arch", "sm_80").read_bytes()
+
+
+@pytest.mark.parametrize("given, message", [
+    (["--preset", "gpt-5"], "--preset: expected all, or any of qwen2.5-0.5b, "),
+    (["--preset", "qwen3-8b", "--model", "config.json"], "--model beside presets: heads are named by one of these"),
+    (["--preset", "qwen3-8b", "--vocab", 1000], "--vocab and --hidden beside presets: "),
+    (["--preset-file", "/nonexistent/presets.json"], "/nonexistent/presets.json: "),
+    (["--preset", "qwen3-8b", "--grad", "hidden,bias"], "preset qwen3-8b: "),
+    (["--preset", "qwen3-8b,gemma-2-9b", "--chunks", "8x0"], "preset qwen3-8b: --chunks: 8x0 is not accepted without")])
+def test_presets_that_name_no_head(tmp_path, given, message):
+    done = pack("build", "-o", tmp_path / "a.flpp", *given)
+    assert (done.code in (2, 4), message in done.err, names(tmp_path)) == (True, True, []), done.err
+
+
 def test_every_architecture_that_plans_take_by_default(tmp_path):
     arches = {entry["kernel"]["key"]["arch"] for entry in entries_of(build(tmp_path / "a.flpp", *SPEC))}
     assert arches >= {"sm_80", "sm_90a"} and not arches & {"sm_90", "sm_100"}

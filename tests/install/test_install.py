@@ -67,6 +67,15 @@ def test_generic_kernels_are_installed(prefix):
     assert any((prefix / "share" / "flp" / "generic").iterdir())
 
 
+@needs_generator
+def test_presets_are_installed(prefix, tmp_path):
+    presets = prefix / "share" / "flp" / "presets"
+    assert sorted(path.name for path in presets.iterdir()) == ["h200.list", "presets.json"]
+    done = run(prefix / "bin" / "flpgen", "tune", "--preset-file", presets / "presets.json", "--preset", "qwen3-8b",
+               "--dry-run")
+    assert "V=151936 D=4096" in done
+
+
 def test_python_package_stands_alone(tmp_path):
     """The folder that pip installs carries its libraries and finds them: no FLP_LIBRARY, no build tree."""
     run("cmake", f"-DBUILD={BUILD}", f"-DOUT={tmp_path / 'python'}", "-P", TREE / "runtime" / "python" / "package.cmake")

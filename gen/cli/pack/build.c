@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "gen/cli/pack/pack.h"
+#include "gen/cli/presets/presets.h"
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/spec_args.h"
 #include "gen/cli/shared/text.h"
@@ -21,13 +22,15 @@ enum {
   KEY_NAME,
   KEY_STEP_ROWS,
   KEY_VARIANTS,
+  KEY_PRESET,
+  KEY_PRESET_FILE,
   KEY_JSON
 };
 enum { SOURCES_MAX = 64, SPECS_MAX = 4096, LIST_BYTES_MAX = 1 << 20, WORDS_MAX = 64 };
 
 typedef struct build_args {
   cli_spec_args spec;
-  const char *arches, *tuned_for, *cubin, *sign, *name, *out;
+  const char *arches, *tuned_for, *cubin, *sign, *name, *out, *preset, *preset_file;
   uint32_t chunk_rows, chunk_vocab;
   int64_t step_rows;
   const char *from[SOURCES_MAX], *list[SOURCES_MAX];
@@ -44,6 +47,9 @@ typedef struct spec_list {
 
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "What is packed:", 2},
+    {"preset", KEY_PRESET, "LIST", 0, "heads of popular models by name, or all, each with the other options given", 2},
+    {"preset-file", KEY_PRESET_FILE, "FILE", 0,
+     "take presets from here, not those built in; all of them without --preset", 2},
     {"list", KEY_LIST, "FILE", 0,
      "a specialisation a line: its options, and --arch, --tuned-for, --chunks, --step-rows; # begins a comment (flpgen "
      "tune --list writes such lines)",
@@ -125,6 +131,10 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_STEP_ROWS:
       cli_argp_check(state, cli_parse_integer("--step-rows", text, 1, INT32_MAX, &args->step_rows));
       return 0;
+    case KEY_PRESET:
+    case KEY_PRESET_FILE:
+      *(key == KEY_PRESET ? &args->preset : &args->preset_file) = text;
+      return 0;
     case 'o':
       args->out = text;
       return 0;
@@ -150,6 +160,7 @@ static const struct argp argp = {
     "stand the sm_80 kernels of the same specialisation, so that a pack runs everywhere. The same kernels give the "
     "same bytes, in whatever order they were named.\n\n"
     "  flpgen pack build --vocab 151936 --hidden 4096 --grad hidden -o qwen.flpp\n"
+    "  flpgen pack build --preset qwen3-8b,llama-3.1-8b --grad hidden,weight -o two.flpp\n"
     "  flpgen pack build --list presets.txt --variants --sign key.hex -o h200.flpp\n"
     "  flpgen pack build --from h200.flpp --model config.json --loss grpo -o x.flpp\n"
     "  flpgen pack build --from ~/.cache/flp --cubin sm_90 -o mine.flpp\n"
@@ -183,6 +194,28 @@ static flp_status add_spec(spec_list *specs, build_args *args) {
   if (variants) cli_pack_variants(added, added + 1);
   specs->count += (size_t)variants;
   return FLP_OK;
+}
+
+typedef struct adding {
+  spec_list *specs;
+  const build_args *args;
+} adding;
+
+static flp_status add_preset(void *context, const cli_preset *preset) {
+  const adding *a = context;
+  build_args own = *a->args;
+  cli_preset_apply(preset, &own.spec, &own.spec.spec);
+  return add_spec(a->specs, &own);
+}
+
+/* The head of the options, or the presets that they name. */
+static flp_status add_heads(spec_list *specs, build_args *args) {
+  if (!args->preset && !args->preset_file) return add_spec(specs, args);
+  const char *other = args->spec.model ? "--model" : "--vocab and --hidden";
+  if (args->spec.model || args->spec.spec.vocab || args->spec.spec.hidden)
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s beside presets: heads are named by one of these", other);
+  adding a = {specs, args};
+  return cli_presets_each(args->preset_file, args->preset, add_preset, &a);
 }
 
 /* Splits a line into words, in place; quotes ' and " hold words together. Returns their number, or -1. */
@@ -223,7 +256,7 @@ static flp_status add_line(spec_list *specs, const build_args *args, const char 
   cli_parse_line(&argp, count + 1, words, &own);
   flp_status status = own.from_count || own.list_count || own.cubin || own.sign || own.name || own.out || own.json
                           ? flp_fail(FLP_ERROR_ARGUMENT, "options of the pack are not accepted in a list")
-                          : add_spec(specs, &own);
+                          : add_heads(specs, &own);
   return status == FLP_OK ? FLP_OK : flp_fail(status, "%s:%d: %s", file, number, flp_error_detail());
 }
 
@@ -242,13 +275,15 @@ static flp_status add_list(spec_list *specs, const build_args *args, size_t i) {
 static flp_status collect_specs(spec_list *specs, build_args *args) {
   specs->specs = calloc(SPECS_MAX, sizeof *specs->specs);
   if (!specs->specs) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
-  int is_given = args->spec.spec.vocab || args->spec.spec.hidden || args->spec.model;
+  int is_given =
+      args->spec.spec.vocab || args->spec.spec.hidden || args->spec.model || args->preset || args->preset_file;
   if (is_given || (!args->from_count && !args->list_count))
-    FLP_TRY(add_spec(specs, args));
+    FLP_TRY(add_heads(specs, args));
   else if (args->spec.loss.name)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "--loss: '%s' is not accepted without --vocab and --hidden, any head's; or in a line of a list",
-                    args->spec.loss.name);
+    return flp_fail(
+        FLP_ERROR_ARGUMENT,
+        "--loss: '%s' is not accepted without --vocab and --hidden, any head's, or --preset; or in a line of a list",
+        args->spec.loss.name);
   for (size_t i = 0; i < args->list_count; i++) FLP_TRY(add_list(specs, args, i));
   return FLP_OK;
 }

@@ -2,8 +2,6 @@
 #ifndef FLPGEN_CLI_TUNE_TARGETS_H
 #define FLPGEN_CLI_TUNE_TARGETS_H
 
-#include <jansson.h>
-
 #include "gen/cli/tune/tune.h"
 
 typedef struct tune_target {
@@ -21,11 +19,5 @@ typedef struct tune_targets {
 /* The specialisations that the arguments name. error: ARGUMENT, IO, CORRUPT */
 flp_status tune_targets_create(const tune_args *args, tune_targets *out);
 void tune_targets_clear(tune_targets *targets);
-
-/* The presets as their file has them. path: NULL for the ones built in. error: IO, CORRUPT naming entry and field */
-flp_status tune_presets_read(const char *path, json_t **out);
-
-/* The file autotune/presets/presets.json, NUL-terminated. */
-extern const unsigned char tune_presets_text[];
 
 #endif
