@@ -27,6 +27,7 @@ usage: ./setup.sh run    set up, build, then generate the kernels of a 151936 x 
        ./setup.sh hosts  set up, build, then compare the adapters with the trainers themselves (tests/hosts/README.md)
        ./setup.sh hub    export the wheel, else a build of this system, as a kernel of the Hugging Face kernels hub,
                          to build/hub; more words are options of packaging/hub/export.py (README.md beside it)
+       ./setup.sh packages run   the Debian packages that run installs; or those of test, coverage or hosts
 
 From a bare Debian 12 machine (root, package registries reachable). What is there already is not installed again.
 ptxas 13.0 or newer checks the generated PTX: taken from FLP_PTXAS, PATH or CUDA_HOME, else fetched from PyPI into the
@@ -208,6 +209,7 @@ main() {
       packages+=("${LONG_PACKAGES[@]}")
       export FLP_TEST_LONG=1
       ;;
+    'packages '*) print_packages "$2"; exit 0 ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
   esac

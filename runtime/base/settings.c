@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include "runtime/base/status.h"
@@ -36,6 +37,8 @@ static void own_directory(char out[VALUE_BYTES]) {
   if (!dladdr1(&anchor, &info, (void **)&map, RTLD_DL_LINKMAP) || !map) return;
   /* A program that links this code statically has no name there, and its argv[0] may be anything. */
   char *real = realpath(map->l_name[0] ? map->l_name : "/proc/self/exe", NULL);
+  if (!real && !map->l_name[0] && !getauxval(AT_SECURE)) /* no /proc: what the kernel was asked to run */
+    real = realpath((const char *)getauxval(AT_EXECFN), NULL);
   if (!real) return;
   char *slash = strrchr(real, '/');
   if (slash) {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from documents import TREE, blocks, documents
-from flpgen_tool import FLPGEN, flpgen, needs_flpgen
+from flpgen_tool import flpgen, needs_flpgen
 
 DOCUMENTS = [str(path.relative_to(TREE)) for path in documents()]
 
@@ -215,15 +215,3 @@ def test_the_table_of_changes_names_tests():
     for name in names:
         places = TREE / name, *(TREE / "tests").glob(f"*/{name}"), *(TREE / "tests/unit").rglob(f"{name}.c")
         assert any(place.exists() for place in places), name
-
-
-@needs_flpgen
-def test_an_image_gets_the_libraries_that_the_command_is_linked_to():
-    """Debian's packages in the Dockerfile, beside what ldd names; the C library is in every image."""
-    packages = {"libsodium.so.23": "libsodium23", "libzstd.so.1": "libzstd1", "liblua5.4.so.0": "liblua5.4-0",
-                "libjansson.so.4": "libjansson4", "libsqlite3.so.0": "libsqlite3-0", "libgcc_s.so.1": "libgcc-s1",
-                "libz.so.1": "zlib1g"}
-    listed = subprocess.run(["ldd", FLPGEN], capture_output=True, text=True).stdout
-    needed = set(re.findall(r"^\s*(\S+) =>", listed, re.M)) - {"libc.so.6", "libm.so.6", "libflpgen.so"}
-    block, = blocks("dockerfile")
-    assert needed == set(packages) and set(packages.values()) <= set(block.text.split())

@@ -188,7 +188,8 @@ def hold_attack(words):
 HELD = {"cmake": hold_cmake, "./setup.sh": hold_setup, "tests/run": hold_tests_run, "pip": hold_pip,
         "tests/gpu/package.sh": hold_package,
         "tests/campaign/run": hold_attack, "tests/fuzz/run": hold_attack, "packaging/abi/check": hold_attack}
-BY_PROGRAM = {"cc": "test_docs_code.py compiles the program", "git": "shows a difference",
+BY_PROGRAM = {"docker": "tests/install/test_container.py holds it against the recipe",
+              "cc": "test_docs_code.py compiles the program", "git": "shows a difference",
               "python": "pytest of tests/hosts, which ./setup.sh hosts runs"}
 
 
@@ -201,6 +202,8 @@ def test_other_commands_are_those_of_the_tree(block):
                 HELD[head](words)
             elif head.startswith("build/"):
                 hold_program(words)
+            elif head == "cp" and block.needs:
+                assert (TREE / words[-1]).is_dir()
             elif head == "flpgen" or head == "python3" and (words[1].endswith(".py") or words[1] == "-m"):
                 assert block.needs or head == "python3", "a block of flpgen alone is run"
             else:

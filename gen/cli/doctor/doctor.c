@@ -377,7 +377,8 @@ static flp_status judge(const examination *in, const doctor_args *args) {
   flp_setting_get(FLP_SETTING_FORCE, &force);
   if (force.value[0]) FLP_TRY(cli_parse_rung("FLP_FORCE", force.value, &forced));
   if (forced != FLP_RUNG_AUTO) return require(in, "FLP_FORCE", (int)forced);
-  if (!in->plan.works) return flp_fail(FLP_ERROR_UNAVAILABLE, "%s", cli_reason_text(in->plan.text, text));
+  if (!in->plan.works && !(in->device_count && has_kernels(in, 0))) /* else they may be those that a program needs */
+    return flp_fail(FLP_ERROR_UNAVAILABLE, "%s", cli_reason_text(in->plan.text, text));
   if (!is_all_bad(&in->generic)) return FLP_OK; /* bad entries of the cache are made anew */
   return flp_fail(FLP_ERROR_CORRUPT, "%s: not one of %llu generic kernels can be used: %s", in->generic.path,
                   (unsigned long long)in->generic.entries, in->generic.bad_reason);
@@ -426,7 +427,8 @@ int cli_doctor(int argc, char **argv) {
       "\vFails with exit status 3 if no rung works, if --require or FLP_FORCE names one that does not, or if "
       "FLP_STRICT lets no plan be made, and with 4 if there are generic kernels and none of them can be used. For "
       "tuned "
-      "and heuristic, kernels of any specialisation in a cache or pack count. In JSON, `health` is what fails.\n\n"
+      "and heuristic, and under FLP_STRICT, kernels of any specialisation in a cache or pack count. In JSON, `health` "
+      "is what fails.\n\n"
       "  flpgen doctor\n"
       "  flpgen doctor --require gpu --json\n\n" CLI_EXIT_HELP,
       NULL,
