@@ -12,8 +12,8 @@ readonly RUN_PACKAGES=(gcc libc6-dev libstdc++-12-dev cmake ninja-build pkg-conf
 readonly TEST_PACKAGES=(libcriterion-dev libboost-context1.74.0 libopenblas-dev minisign mypy abigail-tools python3 python3-pytest
   python3-numpy python3-torch python3-venv python3-pip python3-setuptools python3-wheel)
 
-# libFuzzer, for the long form of tests/fuzz; the wheel and an older Debian, for that of tests/install.
-readonly LONG_PACKAGES=(clang libclang-rt-14-dev dpkg-dev debootstrap)
+# For the long forms of tests/fuzz (libFuzzer) and of tests/install (the wheel, an older Debian, images).
+readonly LONG_PACKAGES=(clang libclang-rt-14-dev buildah debootstrap dpkg-dev)
 readonly COVERAGE_PACKAGES=(clang-19 libclang-rt-19-dev llvm-19)
 readonly WHEEL_PACKAGES=(cmake ninja-build pkg-config python3-venv dpkg-dev)
 
