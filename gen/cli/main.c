@@ -7,36 +7,17 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/verbs.h"
 
-static const struct {
-  const char *name;
-  int (*run)(int argc, char **argv);
-  const char *help;
-} verbs[] = {
-    {"gen", cli_gen, "generate the kernels of one specialisation; the default verb"},
-    {"run", cli_run, "log-probabilities and gradients of tensors in files, or of a demo"},
-    {"check", cli_check, "compare every rung that this machine offers with fp64"},
-    {"bench", cli_bench, "time forward and backward beside matrix products of the same shapes"},
-    {"tune", cli_tune, "find, verify and store the fastest kernels for this machine's GPU"},
-    {"explain", cli_explain, "cost of naive and of each mode, the plan that would run, and why"},
-    {"doctor", cli_doctor, "driver, GPU, libraries, cache, rungs; where settings come from"},
-    {"pack", cli_pack, "build, verify, inspect or install a pack: many kernels in one file"},
-    {"sign", cli_sign, "sign files with an Ed25519 key, as minisign does"},
-    {"verify", cli_verify, "verify minisign signatures of files"},
-    {"loss", cli_losses, "list, show or check losses of a row: built in, or Lua files of yours"},
-    {"report", cli_report, "one HTML page with charts of tuning and benchmark records"},
-    {"cache", cli_cache, "ls, verify or gc the kernel cache"},
-};
-enum { VERBS = sizeof verbs / sizeof verbs[0] };
-
 static void print_help(FILE *out) {
   fputs(
       "Usage: flpgen VERB [OPTION...]\n"
-      "       flpgen --vocab V --hidden D --dtype T [OPTION...]\n"
-      "Fused log-probabilities of a language-model head: kernels, runs, checks.\n\n",
+      "  or:  flpgen --vocab V --hidden D --dtype T [OPTION...]\n"
+      "Fused log-probabilities of a language-model head: kernels, runs, checks.\n\n"
+      "Verbs:\n",
       out);
-  for (int i = 0; i < VERBS; i++) fprintf(out, "  %-8s %s\n", verbs[i].name, verbs[i].help);
+  for (const cli_action *verb = CLI_VERBS; verb->name; verb++) fprintf(out, "  %-10s  %s\n", verb->name, verb->help);
   fputs(
-      "\n  -h, --help     this text; `flpgen VERB --help` for the options of a verb\n"
+      "\nOptions:\n"
+      "  -h, --help     this text; `flpgen VERB --help` for the options of a verb\n"
       "  -V, --version  version, hash of templates and generator, and LLVM's version\n\n"
       "Every verb takes --json: one JSON document on standard output.\n\n" CLI_EXIT_HELP "\n",
       out);
@@ -45,8 +26,8 @@ static void print_help(FILE *out) {
 static int unknown_verb(int argc, char **argv) {
   char names[256] = "";
   size_t used = 0;
-  for (int i = 0; i < VERBS; i++)
-    used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", verbs[i].name);
+  for (const cli_action *verb = CLI_VERBS; verb->name; verb++)
+    used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", verb->name);
   argv[0] = (char[]){"flpgen"};
   return cli_usage_error(argc, argv, "expected a verb, one of %s, got '%s'", names, argv[1]);
 }
@@ -58,10 +39,10 @@ static int check_output(const char *name, int code) {
   return CLI_EXIT_IO;
 }
 
-/* Runs verb i with argv[first..] as its arguments and "flpgen VERB" as its name. */
-static int run_verb(int i, int argc, char **argv, int first) {
+/* Runs a verb with argv[first..] as its arguments and "flpgen VERB" as its name. */
+static int run_verb(const cli_action *verb, int argc, char **argv, int first) {
   char name[32];
-  snprintf(name, sizeof name, "flpgen %s", verbs[i].name);
+  snprintf(name, sizeof name, "flpgen %s", verb->name);
   char **shifted = calloc((size_t)(argc - first) + 2, sizeof *shifted);
   if (!shifted) {
     fputs("flpgen: out of memory\n", stderr);
@@ -69,7 +50,7 @@ static int run_verb(int i, int argc, char **argv, int first) {
   }
   shifted[0] = name;
   memcpy(shifted + 1, argv + first, (size_t)(argc - first) * sizeof *shifted);
-  int code = verbs[i].run(argc - first + 1, shifted);
+  int code = verb->run(argc - first + 1, shifted);
   free(shifted);
   return check_output(name, code);
 }
@@ -96,8 +77,8 @@ int main(int argc, char **argv) {
     puts(argp_program_version);
     return check_output("flpgen", CLI_EXIT_OK);
   }
-  if (word[0] == '-') return run_verb(0, argc, argv, 1);
-  for (int i = 0; i < VERBS; i++)
-    if (strcmp(verbs[i].name, word) == 0) return run_verb(i, argc, argv, 2);
+  if (word[0] == '-') return run_verb(CLI_VERBS, argc, argv, 1);
+  for (const cli_action *verb = CLI_VERBS; verb->name; verb++)
+    if (strcmp(verb->name, word) == 0) return run_verb(verb, argc, argv, 2);
   return unknown_verb(argc, argv);
 }

@@ -11,7 +11,8 @@ from tree_version import VERSION
 
 pytestmark = needs_flpgen
 
-VERBS = ["gen", "run", "check", "bench", "tune", "explain", "doctor", "pack", "sign", "verify", "loss", "report", "cache"]
+VERBS = ["gen", "run", "check", "bench", "tune", "explain", "doctor", "pack", "sign", "verify", "loss", "report", "cache",
+         "completion"]
 SMALL = ["--vocab", "1000", "--hidden", "64", "--dtype", "bf16"]
 
 
@@ -53,7 +54,7 @@ def test_no_arguments():
 def test_unknown_verb():
     done = flpgen("frobnicate")
     assert done.code == 2
-    assert done.err == "flpgen: expected a verb, one of gen, run, check, bench, tune, explain, doctor, pack, sign, verify, loss, report, cache, got 'frobnicate'\n"
+    assert done.err == "flpgen: expected a verb, one of gen, run, check, bench, tune, explain, doctor, pack, sign, verify, loss, report, cache, completion, got 'frobnicate'\n"
 
 
 USAGE = [

@@ -52,7 +52,7 @@ BELOW = {
     "gen/cli/call": [*RUNTIME, "gen/cli/shared"],
     "gen/cli/kernels": [*RUNTIME, "gen", "gen/cli/shared", "gen/cli/call"],
     **{f"gen/cli/{verb}": [*SHARED, "gen/cli", "gen/cli/tensors"]
-       for verb in ("gen", "run", "cache", "loss", "bench", "check", "explain")},
+       for verb in ("gen", "run", "cache", "loss", "bench", "check", "explain", "completion")},
     "gen/cli/pack": [*SHARED, "gen/cli", "gen/cli/keys", "gen/cli/presets"],
     "gen/cli/sign": [*RUNTIME, "gen/cli", "gen/cli/keys", "gen/cli/shared"],
     "gen/cli/report/parts": SHARED,

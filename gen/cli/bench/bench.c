@@ -141,31 +141,33 @@ static flp_status bench(bench_args *args, const char *command) {
   return args->json ? bench_write(args, &result, command, args->json) : FLP_OK;
 }
 
+static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
+const struct argp cli_bench_argp = {
+    options,
+    parse,
+    NULL,
+    "Times forward, backward and both, or steps of a loss, on this machine's GPU, beside GEMM baselines of the "
+    "same shapes."
+    "\vData is random. Every case and product runs in bursts, interleaved in random order; figures are medians over "
+    "the rounds, with the least and the most. GEMM baselines are the fastest of the first eight algorithms that "
+    "cuBLASLt's heuristics name: one (the scores) for forward; for backward the scores again, but in save and stream "
+    "modes, "
+    "and one for the gradient of hidden and of weight each. They compute every row, masked or not. Host times are "
+    "those of "
+    "flp_execute until it returns, with the fewest of the rows. cuBLASLt is looked for where the "
+    "loader looks, beside the CUDA toolkit and in the Python environments at hand; FLP_CUBLASLT_LIBRARY names "
+    "another.\n\n"
+    "Examples:\n"
+    "  flpgen bench --vocab 151936 --hidden 4096 --grad hidden,weight\n"
+    "  flpgen bench --model config.json --rows 4096,16384 --json=bench.json\n\n" CLI_EXIT_HELP,
+    children,
+    NULL,
+    NULL};
+
 int cli_bench(int argc, char **argv) {
-  static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
-  static const struct argp argp = {
-      options,
-      parse,
-      NULL,
-      "Times forward, backward and both, or steps of a loss, on this machine's GPU, beside GEMM baselines of the "
-      "same shapes."
-      "\vData is random. Every case and product runs in bursts, interleaved in random order; figures are medians over "
-      "the rounds, with the least and the most. GEMM baselines are the fastest of the first eight algorithms that "
-      "cuBLASLt's heuristics name: one (the scores) for forward; for backward the scores again, but in save and stream "
-      "modes, "
-      "and one for the gradient of hidden and of weight each. They compute every row, masked or not. Host times are "
-      "those of "
-      "flp_execute until it returns, with the fewest of the rows. cuBLASLt is looked for where the "
-      "loader looks, beside the CUDA toolkit and in the Python environments at hand; FLP_CUBLASLT_LIBRARY names "
-      "another.\n\n"
-      "  flpgen bench --vocab 151936 --hidden 4096 --grad hidden,weight\n"
-      "  flpgen bench --model config.json --rows 4096,16384 --json=bench.json\n\n" CLI_EXIT_HELP,
-      children,
-      NULL,
-      NULL};
   bench_args args = {.spec = CLI_SPEC_ARGS_INIT, .options = FLP_OPTIONS_INIT, .burst_ms = 75, .rounds = 7, .seed = 1};
   char command[1024];
   cli_record_join_command(argc, argv, command, sizeof command);
-  cli_parse(&argp, argc, argv, &args);
+  cli_parse(&cli_bench_argp, argc, argv, &args);
   return cli_finish("flpgen bench", args.json && strcmp(args.json, "-") == 0, bench(&args, command));
 }

@@ -169,22 +169,24 @@ static flp_status collect(const cache_args *args) {
   return FLP_OK;
 }
 
+const struct argp cli_cache_argp = {
+    options,
+    parse,
+    "ls|verify|gc",
+    "Lists, verifies or cleans the kernel cache."
+    "\vEntries are kernels and, as `cubin`, machine code that was made of them here. "
+    "verify reads every entry and fails if one is bad; gc removes quarantined and stale files, "
+    "then the oldest entries of the writable directory. list is ls.\n\n"
+    "Examples:\n"
+    "  flpgen cache ls\n"
+    "  flpgen cache gc --keep 1G\n\n" CLI_EXIT_HELP,
+    NULL,
+    NULL,
+    NULL};
+
 int cli_cache(int argc, char **argv) {
-  static const struct argp argp = {
-      options,
-      parse,
-      "ls|verify|gc",
-      "Lists, verifies or cleans the kernel cache."
-      "\vEntries are kernels and, as `cubin`, machine code that was made of them here. "
-      "verify reads every entry and fails if one is bad; gc removes quarantined and stale files, "
-      "then the oldest entries of the writable directory. list is ls.\n\n"
-      "  flpgen cache ls\n"
-      "  flpgen cache gc --keep 1G\n\n" CLI_EXIT_HELP,
-      NULL,
-      NULL,
-      NULL};
   cache_args args = {.action = NULL};
-  cli_parse(&argp, argc, argv, &args);
+  cli_parse(&cli_cache_argp, argc, argv, &args);
   flp_status status;
   int listed = 0; /* the JSON document has been printed */
   if (cli_is_action(args.action, "ls")) {

@@ -241,29 +241,31 @@ static void leave_hung(int code) {
   _exit(code);
 }
 
+static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
+const struct argp cli_check_argp = {
+    options,
+    parse,
+    NULL,
+    "Checks every rung that this machine offers against an fp64 reference.\v"
+    "With --vocab and --hidden that one specialisation is checked over random and adversarial data. logprob and "
+    "entropy are judged in ulps, gradients by their relative L2 error beside that of an ordinary matrix pipeline; "
+    "outputs and workspace are poisoned first. Beside --quick, --all, --large and --concurrent, --dtype leaves the "
+    "cases of the other dtypes out.\n\n"
+    "Examples:\n"
+    "  flpgen check --quick\n"
+    "  flpgen check --vocab 50257 --hidden 768 --grad hidden,weight --rung jit\n\n" CLI_EXIT_HELP,
+    children,
+    NULL,
+    NULL};
+
 int cli_check(int argc, char **argv) {
-  static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
-  static const struct argp argp = {
-      options,
-      parse,
-      NULL,
-      "Checks every rung that this machine offers against an fp64 reference.\v"
-      "With --vocab and --hidden that one specialisation is checked over random and adversarial data. logprob and "
-      "entropy are judged in ulps, gradients by their relative L2 error beside that of an ordinary matrix pipeline; "
-      "outputs and workspace are poisoned first. Beside --quick, --all, --large and --concurrent, --dtype leaves the "
-      "cases of the other dtypes out.\n\n"
-      "  flpgen check --quick\n"
-      "  flpgen check --vocab 50257 --hidden 768 --grad hidden,weight --rung jit\n\n" CLI_EXIT_HELP,
-      children,
-      NULL,
-      NULL};
   check_args args = {.spec = CLI_SPEC_ARGS_INIT, .given = {.name = "random", .n = 67, .temperature = 1, .scale = 1}};
   args.jobs = flp_processors();
   args.given.shards = 1;
   args.given.seed = 1;
   char command[1024];
   cli_record_join_command(argc, argv, command, sizeof command);
-  cli_parse(&argp, argc, argv, &args);
+  cli_parse(&cli_check_argp, argc, argv, &args);
   check_report report = {0};
   flp_status status = run_check(&args, command, &report);
   int code = report.failed > 0 ? CLI_EXIT_FAILED : CLI_EXIT_OK;

@@ -390,15 +390,16 @@ static const struct argp_option options[] = {
     {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
     {0}};
 
+const cli_choice CLI_DOCTOR_REQUIRED[] = {{"gpu", REQUIRE_GPU},
+                                          {"tuned", FLP_RUNG_TUNED},
+                                          {"heuristic", FLP_RUNG_HEURISTIC},
+                                          {"jit", FLP_RUNG_JIT},
+                                          {"generic", FLP_RUNG_GENERIC},
+                                          {"eager", FLP_RUNG_EAGER},
+                                          {NULL, 0}};
+
 static flp_status parse_require(const char *text, int *out) {
-  static const cli_choice choices[] = {{"gpu", REQUIRE_GPU},
-                                       {"tuned", FLP_RUNG_TUNED},
-                                       {"heuristic", FLP_RUNG_HEURISTIC},
-                                       {"jit", FLP_RUNG_JIT},
-                                       {"generic", FLP_RUNG_GENERIC},
-                                       {"eager", FLP_RUNG_EAGER},
-                                       {NULL, 0}};
-  return cli_parse_choice("--require", text, choices, out);
+  return cli_parse_choice("--require", text, CLI_DOCTOR_REQUIRED, out);
 }
 
 static error_t parse(int key, char *text, struct argp_state *state) {
@@ -418,24 +419,26 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   }
 }
 
+const struct argp cli_doctor_argp = {
+    options,
+    parse,
+    NULL,
+    "Shows what this machine offers: driver, GPUs, generator, caches, rungs and where every setting comes from."
+    "\vFails with exit status 3 if no rung works, if --require or FLP_FORCE names one that does not, or if "
+    "FLP_STRICT lets no plan be made, and with 4 if there are generic kernels and none of them can be used. For "
+    "tuned "
+    "and heuristic, and under FLP_STRICT, kernels of any specialisation in a cache or pack count. In JSON, `health` "
+    "is what fails.\n\n"
+    "Examples:\n"
+    "  flpgen doctor\n"
+    "  flpgen doctor --require gpu --json\n\n" CLI_EXIT_HELP,
+    NULL,
+    NULL,
+    NULL};
+
 int cli_doctor(int argc, char **argv) {
-  static const struct argp argp = {
-      options,
-      parse,
-      NULL,
-      "Shows what this machine offers: driver, GPUs, generator, caches, rungs and where every setting comes from."
-      "\vFails with exit status 3 if no rung works, if --require or FLP_FORCE names one that does not, or if "
-      "FLP_STRICT lets no plan be made, and with 4 if there are generic kernels and none of them can be used. For "
-      "tuned "
-      "and heuristic, and under FLP_STRICT, kernels of any specialisation in a cache or pack count. In JSON, `health` "
-      "is what fails.\n\n"
-      "  flpgen doctor\n"
-      "  flpgen doctor --require gpu --json\n\n" CLI_EXIT_HELP,
-      NULL,
-      NULL,
-      NULL};
   doctor_args args = {.json = 0};
-  cli_parse(&argp, argc, argv, &args);
+  cli_parse(&cli_doctor_argp, argc, argv, &args);
   examination *found = calloc(1, sizeof *found);
   flp_status status = found ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of memory");
   flp_log_set(NULL, NULL); /* the tables have it all */

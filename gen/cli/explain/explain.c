@@ -129,29 +129,31 @@ static flp_status explain(explain_args *args) {
   return status;
 }
 
+static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
+const struct argp cli_explain_argp = {
+    options,
+    parse,
+    NULL,
+    "Shows flop, memory and memory traffic of the naive form and of each mode, and the plan that would run here and "
+    "on an assumed GPU; none is needed."
+    "\vThe assumed GPU gets the kernels that a plan would take there. Workspace is memory beyond inputs and outputs. "
+    "Traffic is a lower bound: every operand once a product, plus "
+    "chunks and accumulators.\n\n"
+    "Examples:\n"
+    "  flpgen explain --vocab 151936 --hidden 4096 --grad hidden,weight\n"
+    "  flpgen explain --model config.json --rows 1024,65536 --capability 8.0\n\n" CLI_EXIT_HELP,
+    children,
+    NULL,
+    NULL};
+
 int cli_explain(int argc, char **argv) {
-  static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
-  static const struct argp argp = {
-      options,
-      parse,
-      NULL,
-      "Shows flop, memory and memory traffic of the naive form and of each mode, and the plan that would run here and "
-      "on an assumed GPU; none is needed."
-      "\vThe assumed GPU gets the kernels that a plan would take there. Workspace is memory beyond inputs and outputs. "
-      "Traffic is a lower bound: every operand once a product, plus "
-      "chunks and accumulators.\n\n"
-      "  flpgen explain --vocab 151936 --hidden 4096 --grad hidden,weight\n"
-      "  flpgen explain --model config.json --rows 1024,65536 --capability 8.0\n\n" CLI_EXIT_HELP,
-      children,
-      NULL,
-      NULL};
   explain_args args = {.spec = CLI_SPEC_ARGS_INIT,
                        .options = FLP_OPTIONS_INIT,
                        .multiprocessors = ASSUMED_MULTIPROCESSORS,
                        .major = ASSUMED_MAJOR,
                        .minor = ASSUMED_MINOR};
   args.options.host_fallback = 1;
-  cli_parse(&argp, argc, argv, &args);
+  cli_parse(&cli_explain_argp, argc, argv, &args);
   flp_log_set(NULL, NULL); /* the reasons are shown */
   return cli_finish(argv[0], args.json, explain(&args));
 }

@@ -10,7 +10,7 @@
 #include "gen/cli/shared/text.h"
 #include "gen/cli/verbs.h"
 
-enum { EMIT_IR = 1, EMIT_OPT = 2, EMIT_PTX = 4, ARCHES_MAX = 16 };
+enum { ARCHES_MAX = 16 };
 enum { KEY_ARCH = CLI_KEY_FIRST, KEY_EMIT, KEY_GENERIC, KEY_TEMPLATES, KEY_JSON, KEY_INSTALL };
 
 typedef struct gen_args {
@@ -42,8 +42,6 @@ static const struct argp_option options[] = {
     {"json", KEY_JSON, NULL, 0, "print one JSON document", 2},
     {0}};
 
-static const cli_choice emits[] = {{"ir", EMIT_IR}, {"opt", EMIT_OPT}, {"ptx", EMIT_PTX}, {NULL, 0}};
-
 static error_t parse(int key, char *text, struct argp_state *state) {
   gen_args *args = state->input;
   switch (key) {
@@ -57,7 +55,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       args->out = text;
       return 0;
     case KEY_EMIT:
-      cli_argp_check(state, cli_parse_flags("--emit", text, emits, &args->emit));
+      cli_argp_check(state, cli_parse_flags("--emit", text, CLI_EMITS, &args->emit));
       return 0;
     case KEY_GENERIC:
       args->generic = 1;
@@ -162,9 +160,9 @@ static json_t *kernel_json(const cli_kernel *kernel, const gen_args *args) {
   json_object_set_new(object, "ptx_bytes", cli_json_count(result->ptx_bytes));
   json_object_set_new(object, "seconds", cli_json_number(kernel->seconds));
   if (args->out) return object;
-  if (args->emit & EMIT_IR) json_object_set_new(object, "ir", cli_json_text(result->ir));
-  if (args->emit & EMIT_OPT) json_object_set_new(object, "opt", cli_json_text(result->opt_ir));
-  if (args->emit & EMIT_PTX) json_object_set_new(object, "ptx", cli_json_text(result->ptx));
+  if (args->emit & CLI_EMIT_IR) json_object_set_new(object, "ir", cli_json_text(result->ir));
+  if (args->emit & CLI_EMIT_OPT) json_object_set_new(object, "opt", cli_json_text(result->opt_ir));
+  if (args->emit & CLI_EMIT_PTX) json_object_set_new(object, "ptx", cli_json_text(result->ptx));
   return object;
 }
 
@@ -181,9 +179,9 @@ static flp_status print_json(const gen_work *work, const gen_args *args) {
 static void print_text(const gen_work *work, uint32_t emit) {
   for (int i = 0; i < work->kernels.count; i++) {
     const flpgen_result *result = &work->kernels.items[i].result;
-    if (emit & EMIT_IR) printf("%s\n", result->ir);
-    if (emit & EMIT_OPT) printf("%s\n", result->opt_ir);
-    if (emit & EMIT_PTX) printf("%s\n", result->ptx);
+    if (emit & CLI_EMIT_IR) printf("%s\n", result->ir);
+    if (emit & CLI_EMIT_OPT) printf("%s\n", result->opt_ir);
+    if (emit & CLI_EMIT_PTX) printf("%s\n", result->ptx);
   }
 }
 
@@ -265,26 +263,28 @@ static flp_status generate(gen_work *work, gen_args *args) {
   return cli_kernels_generate(work->keys, work->key_count, &args->options, "generating", &work->kernels);
 }
 
+static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
+const struct argp cli_gen_argp = {
+    options,
+    parse,
+    NULL,
+    "Generates the kernels of one specialisation of a language-model head. Without --out or "
+    "--install-cache nothing is written: the table shows what would be."
+    "\vThe output is the same byte for byte whenever the input is.\n\n"
+    "Examples:\n"
+    "  flpgen gen --vocab 151936 --hidden 4096 --grad hidden,weight --install-cache\n"
+    "  flpgen gen --model config.json --arch sm_80,sm_90a --emit ir,ptx -o kernels\n\n" CLI_EXIT_HELP,
+    children,
+    NULL,
+    NULL};
+
 int cli_gen(int argc, char **argv) {
-  static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
-  static const struct argp argp = {
-      options,
-      parse,
-      NULL,
-      "Generates the kernels of one specialisation of a language-model head. Without --out or "
-      "--install-cache nothing is written: the table shows what would be."
-      "\vThe output is the same byte for byte whenever the input is.\n\n"
-      "  flpgen gen --vocab 151936 --hidden 4096 --grad hidden,weight --install-cache\n"
-      "  flpgen gen --model config.json --arch sm_80,sm_90a --emit ir,ptx -o kernels\n\n" CLI_EXIT_HELP,
-      children,
-      NULL,
-      NULL};
   gen_args args = {.spec = CLI_SPEC_ARGS_INIT};
   gen_work work = {.arches = 0};
   args.spec.takes_op = 1;
-  cli_parse(&argp, argc, argv, &args);
-  args.options.want_ir = (args.emit & EMIT_IR) != 0;
-  args.options.want_opt_ir = (args.emit & EMIT_OPT) != 0;
+  cli_parse(&cli_gen_argp, argc, argv, &args);
+  args.options.want_ir = (args.emit & CLI_EMIT_IR) != 0;
+  args.options.want_opt_ir = (args.emit & CLI_EMIT_OPT) != 0;
   flp_status status = generate(&work, &args);
   if (status == FLP_OK) status = write_files(&work, &args);
   if (status == FLP_OK && args.json) status = print_json(&work, &args);

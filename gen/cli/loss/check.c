@@ -242,32 +242,34 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   }
 }
 
+static const struct argp_option check_options[] = {
+    {"rows", KEY_ROWS, "N", 0, "seeded rows to try (default 1024)", 0},
+    {"seed", KEY_SEED, "N", 0, "other rows (default 0)", 0},
+    {"set", KEY_SET, "NAME=NUMBER", 0, "a parameter of half of the rows; may be repeated; the others draw theirs", 0},
+    {"json", KEY_JSON, NULL, 0, "print one JSON document, with every row: values in, loss, derivatives, metrics", 0},
+    {0}};
+const struct argp cli_loss_check_argp = {
+    check_options,
+    parse,
+    "LOSS",
+    "Traces a loss and compares its derivatives by logprob and entropy with finite differences."
+    "\vRows are ordinary, tied (logprob = old_logprob = ref_logprob), far from the old policy, without advantage or "
+    "weight, or beside a kink of the loss, where the derivative of one side is accepted, or one between both; what "
+    "stands under detach is held. A loss, metric or derivative that float32 cannot hold fails. So does one on a "
+    "boundary row, a limit of what training produces: logprobs of 0, -1e-7, down to -1e4, entropy 0 and log V, "
+    "advantages of 0 and up to 1e4, weight 0, vectors of 0 and up to 64. Where logprobs differ by more than 20 nats "
+    "ratios overflow in the published losses too: such rows are counted and do not fail; clamp the difference where "
+    "they can occur. LOSS is a file that ends in .lua, a name of `flpgen loss list`, or a sum of them.\n\n"
+    "Examples:\n"
+    "  flpgen loss check my.lua\n"
+    "  flpgen loss check grpo+k3 --set beta=0.04\n\n" CLI_EXIT_HELP,
+    NULL,
+    NULL,
+    NULL};
+
 int cli_loss_check(int argc, char **argv) {
-  static const struct argp_option options[] = {
-      {"rows", KEY_ROWS, "N", 0, "seeded rows to try (default 1024)", 0},
-      {"seed", KEY_SEED, "N", 0, "other rows (default 0)", 0},
-      {"set", KEY_SET, "NAME=NUMBER", 0, "a parameter of half of the rows; may be repeated; the others draw theirs", 0},
-      {"json", KEY_JSON, NULL, 0, "print one JSON document, with every row: values in, loss, derivatives, metrics", 0},
-      {0}};
-  static const struct argp argp = {
-      options,
-      parse,
-      "LOSS",
-      "Traces a loss and compares its derivatives by logprob and entropy with finite differences."
-      "\vRows are ordinary, tied (logprob = old_logprob = ref_logprob), far from the old policy, without advantage or "
-      "weight, or beside a kink of the loss, where the derivative of one side is accepted, or one between both; what "
-      "stands under detach is held. A loss, metric or derivative that float32 cannot hold fails. So does one on a "
-      "boundary row, a limit of what training produces: logprobs of 0, -1e-7, down to -1e4, entropy 0 and log V, "
-      "advantages of 0 and up to 1e4, weight 0, vectors of 0 and up to 64. Where logprobs differ by more than 20 nats "
-      "ratios overflow in the published losses too: such rows are counted and do not fail; clamp the difference where "
-      "they can occur. LOSS is a file that ends in .lua, a name of `flpgen loss list`, or a sum of them.\n\n"
-      "  flpgen loss check my.lua\n"
-      "  flpgen loss check grpo+k3 --set beta=0.04\n\n" CLI_EXIT_HELP,
-      NULL,
-      NULL,
-      NULL};
   check_args args = {.rows = 1024};
-  cli_parse(&argp, argc, argv, &args);
+  cli_parse(&cli_loss_check_argp, argc, argv, &args);
   flp_status status = check(&args);
   return cli_finish(argv[0], args.json && !args.is_printed, status);
 }

@@ -2,19 +2,23 @@
 #include "gen/cli/loss/loss.h"
 #include "gen/cli/verbs.h"
 
+const cli_action CLI_LOSS_ACTIONS[] = {
+    {"list", cli_loss_list, "the losses that are built in: formulas, parameters, sources", &cli_loss_list_argp, NULL},
+    {"show", cli_loss_show, "what a loss reads, its parameters, metrics, operations and kernel", &cli_loss_show_argp,
+     NULL},
+    {"check", cli_loss_check, "compare the derivatives of a loss with finite differences", &cli_loss_check_argp, NULL},
+    {NULL, NULL, NULL, NULL, NULL}};
+
 int cli_losses(int argc, char **argv) {
-  static const cli_action actions[] = {
-      {"list", cli_loss_list, "the losses that are built in: formulas, parameters, sources"},
-      {"show", cli_loss_show, "what a loss reads, its parameters, metrics, operations and kernel"},
-      {"check", cli_loss_check, "compare the derivatives of a loss with finite differences"},
-      {NULL, NULL, NULL}};
   return cli_action_run(
-      argc, argv, actions,
+      argc, argv, CLI_LOSS_ACTIONS,
       "Usage: flpgen loss ACTION [OPTION...]\n"
       "Losses of a row: Lua functions of its logprob, entropy, old and reference\n"
       "logprob, advantage, weight and vectors of yours, with derivatives by dual\n"
-      "numbers.\n\n",
-      "\n  flpgen loss show grpo+k3+entropy        terms are added\n"
+      "numbers.\n\n"
+      "Actions:\n",
+      "\nExamples:\n"
+      "  flpgen loss show grpo+k3+entropy        terms are added\n"
       "  flpgen loss check my.lua\n\n"
       "  -- my.lua\n"
       "  return {\n"

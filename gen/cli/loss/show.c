@@ -9,7 +9,6 @@
 #include "gen/cli/shared/table.h"
 #include "gen/cli/shared/text.h"
 
-enum { EMIT_IR = 1, EMIT_OPT = 2, EMIT_PTX = 4 };
 enum { KEY_JSON = CLI_KEY_FIRST, KEY_EMIT, KEY_ARCH, KEY_BYTES };
 
 typedef struct show_args {
@@ -17,8 +16,6 @@ typedef struct show_args {
   uint32_t emit;
   int json;
 } show_args;
-
-static const cli_choice emits[] = {{"ir", EMIT_IR}, {"opt", EMIT_OPT}, {"ptx", EMIT_PTX}, {NULL, 0}};
 
 /* ---- list ---- */
 
@@ -56,20 +53,22 @@ static error_t parse_list(int key, char *text, struct argp_state *state) {
   return key == KEY_JSON ? 0 : ARGP_ERR_UNKNOWN;
 }
 
+static const struct argp_option list_options[] = {{"json", KEY_JSON, NULL, 0, "print one JSON document", 0}, {0}};
+const struct argp cli_loss_list_argp = {list_options,
+                                        parse_list,
+                                        NULL,
+                                        "Lists the losses that are built in. w: weight, A: advantage, H: entropy."
+                                        "\vLosses of this list and files are added by '+': grpo+k3+entropy.\n\n"
+                                        "Examples:\n"
+                                        "  flpgen loss list\n"
+                                        "  flpgen loss list --json\n\n" CLI_EXIT_HELP,
+                                        NULL,
+                                        NULL,
+                                        NULL};
+
 int cli_loss_list(int argc, char **argv) {
-  static const struct argp_option options[] = {{"json", KEY_JSON, NULL, 0, "print one JSON document", 0}, {0}};
-  static const struct argp argp = {options,
-                                   parse_list,
-                                   NULL,
-                                   "Lists the losses that are built in. w: weight, A: advantage, H: entropy."
-                                   "\vLosses of this list and files are added by '+': grpo+k3+entropy.\n\n"
-                                   "  flpgen loss list\n"
-                                   "  flpgen loss list --json\n\n" CLI_EXIT_HELP,
-                                   NULL,
-                                   NULL,
-                                   NULL};
   int json = 0;
-  cli_parse(&argp, argc, argv, &json);
+  cli_parse(&cli_loss_list_argp, argc, argv, &json);
   return cli_finish(argv[0], json, list(json));
 }
 
@@ -130,8 +129,9 @@ static flp_status show(const show_args *args) {
   const struct {
     uint32_t flag;
     const char *name, *text;
-  } parts[] = {
-      {EMIT_IR, "ir", kernel.result.ir}, {EMIT_OPT, "opt", kernel.result.opt_ir}, {EMIT_PTX, "ptx", kernel.result.ptx}};
+  } parts[] = {{CLI_EMIT_IR, "ir", kernel.result.ir},
+               {CLI_EMIT_OPT, "opt", kernel.result.opt_ir},
+               {CLI_EMIT_PTX, "ptx", kernel.result.ptx}};
   json_t *document = args->json ? cli_loss_json(&loss) : NULL;
   if (args->json && args->emit) json_object_set_new(document, "kernel", cli_desc_json(&kernel.result.desc));
   if (!args->json && !args->emit) print_loss(&loss);
@@ -153,7 +153,7 @@ static error_t parse_show(int key, char *text, struct argp_state *state) {
       args->json = 1;
       return 0;
     case KEY_EMIT:
-      cli_argp_check(state, cli_parse_flags("--emit", text, emits, &args->emit));
+      cli_argp_check(state, cli_parse_flags("--emit", text, CLI_EMITS, &args->emit));
       return 0;
     case KEY_ARCH:
       args->arch = text;
@@ -174,26 +174,28 @@ static error_t parse_show(int key, char *text, struct argp_state *state) {
   }
 }
 
+static const struct argp_option show_options[] = {
+    {"emit", KEY_EMIT, "LIST", 0, "any of ir,opt,ptx: print the kernel of this loss over arrays of rows", 0},
+    {"arch", KEY_ARCH, "NAME", 0, "its architecture, e.g. sm_90; sm_80 (default) runs on every newer GPU", 0},
+    {"bytes", KEY_BYTES, "FILE", 0, "write the program here, as flp_spec.loss takes it", 0},
+    {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
+    {0}};
+const struct argp cli_loss_show_argp = {
+    show_options,
+    parse_show,
+    "LOSS",
+    "Shows what a loss reads, its parameters, metrics and operations."
+    "\vLOSS is a name of `flpgen loss list`, a file that ends in .lua, or a sum of them.\n\n"
+    "Examples:\n"
+    "  flpgen loss show grpo+k3\n"
+    "  flpgen loss show my.lua --emit ptx --arch sm_90\n"
+    "  flpgen loss show my.lua --bytes my.loss\n\n" CLI_EXIT_HELP,
+    NULL,
+    NULL,
+    NULL};
+
 int cli_loss_show(int argc, char **argv) {
-  static const struct argp_option options[] = {
-      {"emit", KEY_EMIT, "LIST", 0, "any of ir,opt,ptx: print the kernel of this loss over arrays of rows", 0},
-      {"arch", KEY_ARCH, "NAME", 0, "its architecture, e.g. sm_90; sm_80 (default) runs on every newer GPU", 0},
-      {"bytes", KEY_BYTES, "FILE", 0, "write the program here, as flp_spec.loss takes it", 0},
-      {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
-      {0}};
-  static const struct argp argp = {
-      options,
-      parse_show,
-      "LOSS",
-      "Shows what a loss reads, its parameters, metrics and operations."
-      "\vLOSS is a name of `flpgen loss list`, a file that ends in .lua, or a sum of them.\n\n"
-      "  flpgen loss show grpo+k3\n"
-      "  flpgen loss show my.lua --emit ptx --arch sm_90\n"
-      "  flpgen loss show my.lua --bytes my.loss\n\n" CLI_EXIT_HELP,
-      NULL,
-      NULL,
-      NULL};
   show_args args = {.text = NULL};
-  cli_parse(&argp, argc, argv, &args);
+  cli_parse(&cli_loss_show_argp, argc, argv, &args);
   return cli_finish(argv[0], args.json, show(&args));
 }

@@ -151,7 +151,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 }
 
 static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
-static const struct argp argp = {
+const struct argp cli_pack_build_argp = {
     options,
     parse,
     NULL,
@@ -159,6 +159,7 @@ static const struct argp argp = {
     "\vThe kernels of a specialisation, of lists of them, of caches and of packs, each once; beside those for one GPU "
     "stand the sm_80 kernels of the same specialisation, so that a pack runs everywhere. The same kernels give the "
     "same bytes, in whatever order they were named.\n\n"
+    "Examples:\n"
     "  flpgen pack build --vocab 151936 --hidden 4096 --grad hidden -o qwen.flpp\n"
     "  flpgen pack build --preset qwen3-8b,llama-3.1-8b --grad hidden,weight -o two.flpp\n"
     "  flpgen pack build --list presets.txt --variants --sign key.hex -o h200.flpp\n"
@@ -253,7 +254,7 @@ static flp_status add_line(spec_list *specs, const build_args *args, const char 
   words[0] = name;
   build_args own = {.spec = CLI_SPEC_ARGS_INIT, .arches = args->arches, .variants = args->variants};
   own.spec.takes_op = 1;
-  cli_parse_line(&argp, count + 1, words, &own);
+  cli_parse_line(&cli_pack_build_argp, count + 1, words, &own);
   flp_status status = own.from_count || own.list_count || own.cubin || own.sign || own.name || own.out || own.json
                           ? flp_fail(FLP_ERROR_ARGUMENT, "options of the pack are not accepted in a list")
                           : add_heads(specs, &own);
@@ -359,6 +360,6 @@ static flp_status build(build_args *args) {
 int cli_pack_build(int argc, char **argv) {
   build_args args = {.spec = CLI_SPEC_ARGS_INIT};
   args.spec.takes_op = 1;
-  cli_parse(&argp, argc, argv, &args);
+  cli_parse(&cli_pack_build_argp, argc, argv, &args);
   return cli_finish(argv[0], args.json, build(&args));
 }

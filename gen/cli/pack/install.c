@@ -139,23 +139,25 @@ static flp_status install(install_args *args) {
   return status;
 }
 
+const struct argp cli_pack_install_argp = {
+    options,
+    parse,
+    "FILE",
+    "Installs the kernels of a pack into a cache."
+    "\vThe whole pack is verified first, and one that is refused leaves the cache as it was. Each kernel is put in "
+    "place in one step: an installation that is interrupted or meets a full disk leaves a valid cache, and running "
+    "it "
+    "again completes it. Without installing, FLP_CACHE_PATH=FILE reads a pack in place.\n\n"
+    "Examples:\n"
+    "  flpgen pack install h200.flpp\n"
+    "  flpgen pack install h200.flpp --trust release.pub --dir /srv/flp\n\n" CLI_EXIT_HELP,
+    NULL,
+    NULL,
+    NULL};
+
 int cli_pack_install(int argc, char **argv) {
-  static const struct argp argp = {
-      options,
-      parse,
-      "FILE",
-      "Installs the kernels of a pack into a cache."
-      "\vThe whole pack is verified first, and one that is refused leaves the cache as it was. Each kernel is put in "
-      "place in one step: an installation that is interrupted or meets a full disk leaves a valid cache, and running "
-      "it "
-      "again completes it. Without installing, FLP_CACHE_PATH=FILE reads a pack in place.\n\n"
-      "  flpgen pack install h200.flpp\n"
-      "  flpgen pack install h200.flpp --trust release.pub --dir /srv/flp\n\n" CLI_EXIT_HELP,
-      NULL,
-      NULL,
-      NULL};
   install_args args = {.path = NULL};
-  cli_parse(&argp, argc, argv, &args);
+  cli_parse(&cli_pack_install_argp, argc, argv, &args);
   int code = cli_finish(argv[0], args.json, install(&args));
   free(args.trust.keys);
   return code;

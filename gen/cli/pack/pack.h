@@ -131,5 +131,6 @@ int cli_pack_build(int argc, char **argv);
 int cli_pack_verify(int argc, char **argv);
 int cli_pack_inspect(int argc, char **argv);
 int cli_pack_install(int argc, char **argv);
+extern const struct argp cli_pack_build_argp, cli_pack_verify_argp, cli_pack_inspect_argp, cli_pack_install_argp;
 
 #endif

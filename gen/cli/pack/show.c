@@ -85,22 +85,24 @@ static flp_status verify(show_args *args) {
   return status;
 }
 
+const struct argp cli_pack_verify_argp = {
+    verify_options,
+    parse,
+    "FILE",
+    "Verifies a pack: every hash, descriptor, kernel symbol and size, the manifest and the signature."
+    "\vNo GPU is needed and nothing is written. A signature that is there must be right whoever made it; --trust "
+    "asks whose it is.\n\n"
+    "Examples:\n"
+    "  flpgen pack verify h200.flpp\n"
+    "  flpgen pack verify h200.flpp --trust release.pub\n\n"
+    "A pack that is sound but not signed by a trusted key is exit status 1, one that is corrupt 4.\n\n" CLI_EXIT_HELP,
+    NULL,
+    NULL,
+    NULL};
+
 int cli_pack_verify(int argc, char **argv) {
-  static const struct argp argp = {
-      verify_options,
-      parse,
-      "FILE",
-      "Verifies a pack: every hash, descriptor, kernel symbol and size, the manifest and the signature."
-      "\vNo GPU is needed and nothing is written. A signature that is there must be right whoever made it; --trust "
-      "asks whose it is.\n\n"
-      "  flpgen pack verify h200.flpp\n"
-      "  flpgen pack verify h200.flpp --trust release.pub\n\n"
-      "A pack that is sound but not signed by a trusted key is exit status 1, one that is corrupt 4.\n\n" CLI_EXIT_HELP,
-      NULL,
-      NULL,
-      NULL};
   show_args args = {.path = NULL};
-  cli_parse(&argp, argc, argv, &args);
+  cli_parse(&cli_pack_verify_argp, argc, argv, &args);
   int code = cli_finish(argv[0], args.json, verify(&args));
   free(args.trust.keys);
   return code;
@@ -176,19 +178,22 @@ static flp_status inspect(const show_args *args) {
   return status;
 }
 
+const struct argp cli_pack_inspect_argp = {
+    inspect_options,
+    parse,
+    "FILE",
+    "Shows what a pack holds: its manifest, its signer and its kernels."
+    "\vThe table of the pack is checked on the way; `flpgen pack verify` reads the code "
+    "as well.\n\n"
+    "Examples:\n"
+    "  flpgen pack inspect h200.flpp\n"
+    "  flpgen pack inspect h200.flpp --json\n\n" CLI_EXIT_HELP,
+    NULL,
+    NULL,
+    NULL};
+
 int cli_pack_inspect(int argc, char **argv) {
-  static const struct argp argp = {inspect_options,
-                                   parse,
-                                   "FILE",
-                                   "Shows what a pack holds: its manifest, its signer and its kernels."
-                                   "\vThe table of the pack is checked on the way; `flpgen pack verify` reads the code "
-                                   "as well.\n\n"
-                                   "  flpgen pack inspect h200.flpp\n"
-                                   "  flpgen pack inspect h200.flpp --json\n\n" CLI_EXIT_HELP,
-                                   NULL,
-                                   NULL,
-                                   NULL};
   show_args args = {.path = NULL};
-  cli_parse(&argp, argc, argv, &args);
+  cli_parse(&cli_pack_inspect_argp, argc, argv, &args);
   return cli_finish(argv[0], args.json, inspect(&args));
 }

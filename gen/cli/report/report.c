@@ -115,24 +115,26 @@ static flp_status draw(arguments *args, report_data *data) {
   return status == FLP_OK ? print_summary(data, given, bytes) : status;
 }
 
+static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
+const struct argp cli_report_argp = {
+    options,
+    parse,
+    "[FILE...]",
+    "Draws one HTML page, complete in itself, from the records of flpgen tune (SQLite) and of flpgen bench or "
+    "python -m flp.bench (JSON): best against GEMM baselines and peers, landscape per tunable, rejected candidates, "
+    "roofline, memory against rows. No GPU is needed."
+    "\vThe specialisation is the one of the chart of memory; by default the first of the records. The same files "
+    "give the same bytes.\n\n"
+    "Examples:\n"
+    "  flpgen report ~/.cache/flp/tune.sqlite bench.json\n"
+    "  flpgen report --vocab 151936 --hidden 4096 --grad hidden,weight --out plan.html\n\n" CLI_EXIT_HELP,
+    children,
+    NULL,
+    NULL};
+
 int cli_report(int argc, char **argv) {
-  static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
-  static const struct argp argp = {
-      options,
-      parse,
-      "[FILE...]",
-      "Draws one HTML page, complete in itself, from the records of flpgen tune (SQLite) and of flpgen bench or "
-      "python -m flp.bench (JSON): best against GEMM baselines and peers, landscape per tunable, rejected candidates, "
-      "roofline, memory against rows. No GPU is needed."
-      "\vThe specialisation is the one of the chart of memory; by default the first of the records. The same files "
-      "give the same bytes.\n\n"
-      "  flpgen report ~/.cache/flp/tune.sqlite bench.json\n"
-      "  flpgen report --vocab 151936 --hidden 4096 --grad hidden,weight --out plan.html\n\n" CLI_EXIT_HELP,
-      children,
-      NULL,
-      NULL};
   arguments args = {.options = {.spec = CLI_SPEC_ARGS_INIT, .out = "report.html", .landscapes = 40}};
-  cli_parse(&argp, argc, argv, &args);
+  cli_parse(&cli_report_argp, argc, argv, &args);
   report_data data;
   memset(&data, 0, sizeof data);
   int to_standard = strcmp(args.options.out, "-") == 0;

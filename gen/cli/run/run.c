@@ -230,7 +230,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   }
 }
 
-static const struct argp argp = {
+const struct argp cli_run_argp = {
     options,
     parse,
     NULL,
@@ -239,6 +239,7 @@ static const struct argp argp = {
     "model.embed_tokens.weight), bias (or lm_head.bias), target (or targets, labels), grad_logprob, grad_entropy and "
     "temperature; what a loss reads as old_logprob, ref_logprob, advantage, row_weight and the names of its "
     "vectors.\n\n"
+    "Examples:\n"
     "  flpgen run --demo --rows 512\n"
     "  flpgen run -i model.safetensors -i batch.safetensors -o out.safetensors\n\n" CLI_EXIT_HELP,
     NULL,
@@ -253,7 +254,7 @@ int cli_run(int argc, char **argv) {
                    .rows = 256,
                    .seed = 1};
   args.options.host_fallback = 1;
-  cli_parse(&argp, argc, argv, &args);
+  cli_parse(&cli_run_argp, argc, argv, &args);
   run_problem problem = {.n = 0};
   run_result result = {.data = FLP_OK};
   flp_status status = args.demo ? run_problem_demo(&args, &problem) : run_problem_load(&args, &problem);

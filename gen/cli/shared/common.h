@@ -45,6 +45,8 @@ void cli_error_print_json(flp_status status, const char *detail);
 /* Parses the arguments of a verb, beside the options that every verb has: -h, --help, --usage, -V. Ends the process
  * after help, and after wrong usage with exit status 2; with --json the error is on stdout too, as by cli_finish. */
 void cli_parse(const struct argp *argp, int argc, char **argv, void *input);
+/* -h, --help, --usage, -V. */
+extern const struct argp_option CLI_COMMON_OPTIONS[];
 /* Parses further words of the verb that cli_parse was called for, such as a line of a file. */
 void cli_parse_line(const struct argp *argp, int argc, char **argv, void *input);
 
@@ -59,11 +61,13 @@ int cli_is_help(const char *word);
 /* 1 if the word names the action; "ls" and "list" are the same. */
 int cli_is_action(const char *word, const char *name);
 
-/* The actions of a verb such as `flpgen pack ACTION`; the list ends with a NULL name. */
+/* A verb, or an action of one such as `flpgen pack ACTION`; a list of them ends with a NULL name. */
 typedef struct cli_action {
   const char *name;
   int (*run)(int argc, char **argv);
   const char *help;
+  const struct argp *argp;          /* its own options; NULL of a verb that has actions */
+  const struct cli_action *actions; /* NULL of one that has none */
 } cli_action;
 /* Runs the action that argv[1] names, with "VERB ACTION" as its argv[0], or prints the help: head, a line an action,
  * tail. Returns the exit code. */
@@ -94,6 +98,10 @@ flp_status cli_parse_bytes(const char *field, const char *text, uint64_t *out); 
 flp_status cli_parse_mode(const char *text, flp_mode *out);
 /* One of the modes whose bits (1 << mode; 1 for auto) are in accepted. */
 flp_status cli_parse_mode_of(const char *text, unsigned accepted, flp_mode *out);
+enum {
+  CLI_BACKWARD_MODES = ((1u << (FLP_MODE_STREAM + 1)) - 1) & ~(1u << FLP_MODE_SCORE), /* score has no backward pass */
+  CLI_TUNE_MODES = 1u << FLP_MODE_SAVE | 1u << FLP_MODE_STREAM
+};
 #define CLI_MODES_HELP \
   "auto (default), recompute-vocab (R_VOCAB), recompute-rows (R_ROWS), recompute-split (R2), save (S) or stream (P)"
 flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out);
@@ -113,6 +121,10 @@ extern const cli_choice CLI_DTYPES[];         /* of operands */
 extern const cli_choice CLI_SCORE_DTYPES[];   /* of scores that exist already */
 extern const cli_choice CLI_TARGETS[];        /* of targets */
 extern const cli_choice CLI_ENTROPY_VALUES[]; /* without a gradient */
+
+/* Of --emit: what a kernel is shown as. */
+enum { CLI_EMIT_IR = 1, CLI_EMIT_OPT = 2, CLI_EMIT_PTX = 4 };
+extern const cli_choice CLI_EMITS[];
 
 /* "1.24 GB", "256 B": decimal units. "94 TFLOP". Returns buffer. */
 enum { CLI_TEXT_BYTES = 32 };

@@ -14,6 +14,7 @@ const cli_choice CLI_DTYPES[] = {FLP_OPERAND_DTYPES(DTYPE){NULL, 0}};
 const cli_choice CLI_SCORE_DTYPES[] = {FLP_SCORE_DTYPES(DTYPE){NULL, 0}};
 const cli_choice CLI_TARGETS[] = {FLP_TARGET_DTYPES(DTYPE){NULL, 0}};
 const cli_choice CLI_ENTROPY_VALUES[] = {FLP_ENTROPY_VALUES(ENTROPY){NULL, 0}};
+const cli_choice CLI_EMITS[] = {{"ir", CLI_EMIT_IR}, {"opt", CLI_EMIT_OPT}, {"ptx", CLI_EMIT_PTX}, {NULL, 0}};
 
 flp_status cli_parse_integer(const char *field, const char *text, int64_t least, int64_t most, int64_t *out) {
   char *end;
@@ -130,8 +131,7 @@ flp_status cli_parse_mode_of(const char *text, unsigned accepted, flp_mode *out)
 }
 
 flp_status cli_parse_mode(const char *text, flp_mode *out) {
-  unsigned all = (1u << (FLP_MODE_STREAM + 1)) - 1;
-  return cli_parse_mode_of(text, all & ~(1u << FLP_MODE_SCORE), out); /* score has no backward pass */
+  return cli_parse_mode_of(text, CLI_BACKWARD_MODES, out);
 }
 
 flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out) {

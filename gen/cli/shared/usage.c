@@ -101,11 +101,11 @@ const char *cli_version_text(void) {
 
 enum { KEY_USAGE = CLI_KEY_FIRST - 1 };
 
-static const struct argp_option options[] = {{"help", 'h', NULL, 0, "print this help", -1},
-                                             {NULL, '?', NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
-                                             {"usage", KEY_USAGE, NULL, 0, "print a short form of it", -1},
-                                             {"version", 'V', NULL, 0, "print the version", -1},
-                                             {0}};
+const struct argp_option CLI_COMMON_OPTIONS[] = {{"help", 'h', NULL, 0, "print this help", -1},
+                                                 {NULL, '?', NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
+                                                 {"usage", KEY_USAGE, NULL, 0, "print a short form of it", -1},
+                                                 {"version", 'V', NULL, 0, "print the version", -1},
+                                                 {0}};
 
 static error_t parse(int key, char *text, struct argp_state *state) {
   (void)text;
@@ -130,7 +130,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 
 void cli_parse(const struct argp *argp, int argc, char **argv, void *input) {
   const struct argp_child children[] = {{argp, 0, NULL, 0}, {0}};
-  const struct argp whole = {options, parse, NULL, NULL, children, NULL, NULL};
+  const struct argp whole = {CLI_COMMON_OPTIONS, parse, NULL, NULL, children, NULL, NULL};
   kept.is_wanted = wants_json(argc, argv, takes_file(argp));
   kept.name = argv[0];
   parse_words(&whole, argc, argv, ARGP_NO_HELP, input);

@@ -91,11 +91,12 @@ static flp_status parse_time(const char *text, double *out) {
   return flp_fail(FLP_ERROR_ARGUMENT, "--budget: expected seconds, or a time such as 90s, 2m, got '%s'", text);
 }
 
+const cli_choice CLI_TUNE_EFFORTS[] = {
+    {"quick", SEARCH_QUICK}, {"normal", SEARCH_NORMAL}, {"exhaustive", SEARCH_EXHAUSTIVE}, {NULL, 0}};
+
 static flp_status parse_effort(const char *text, search_effort *out) {
-  static const cli_choice efforts[] = {
-      {"quick", SEARCH_QUICK}, {"normal", SEARCH_NORMAL}, {"exhaustive", SEARCH_EXHAUSTIVE}, {NULL, 0}};
   int value = 0;
-  FLP_TRY(cli_parse_choice("--effort", text, efforts, &value));
+  FLP_TRY(cli_parse_choice("--effort", text, CLI_TUNE_EFFORTS, &value));
   *out = (search_effort)value;
   return FLP_OK;
 }
@@ -113,7 +114,7 @@ static flp_status parse_value(int key, const char *text, tune_args *args) {
     case KEY_WORKSPACE:
       return cli_parse_bytes("--workspace", text, &args->options.budget_bytes);
     case KEY_MODE:
-      return cli_parse_mode_of(text, 1u << FLP_MODE_SAVE | 1u << FLP_MODE_STREAM, &args->options.mode);
+      return cli_parse_mode_of(text, CLI_TUNE_MODES, &args->options.mode);
     case KEY_BURST:
       return cli_parse_burst(text, &args->burst_ms);
     default:
@@ -389,27 +390,29 @@ static flp_status tune(tune_args *args, const char *command) {
   return status;
 }
 
+static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
+const struct argp cli_tune_argp = {
+    options,
+    parse,
+    NULL,
+    "Finds the fastest kernels of specialisations on this machine's GPU and stores them in the cache, where plans of "
+    "the same specialisation find them first."
+    "\vEvery candidate is verified before it is timed: forward bits are those of the untuned kernel, gradients "
+    "are within the bounds of flpgen check. Survivors are timed in bursts, interleaved with the untuned kernel "
+    "and the GEMM baselines; the better third goes on with more rounds. The untuned kernel stays unless "
+    "another is faster by more than the measured noise; of those within the noise of the fastest, the one that "
+    "the cost model puts first is taken. forward is timed in a forward pass, dz and chunks in a backward pass of "
+    "recomputing. With --keep forward_keep is timed in a forward pass that saves exponentials, products in that and "
+    "backward together. With --loss both are timed in streamed steps, and so are the rows of its chunks. "
+    "Ctrl-C keeps what was found.\n\n"
+    "Examples:\n"
+    "  flpgen tune --vocab 151936 --hidden 4096 --grad hidden,weight\n"
+    "  flpgen tune --preset all --effort quick --list found.txt\n\n" CLI_EXIT_HELP,
+    children,
+    NULL,
+    NULL};
+
 int cli_tune(int argc, char **argv) {
-  static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
-  static const struct argp argp = {
-      options,
-      parse,
-      NULL,
-      "Finds the fastest kernels of specialisations on this machine's GPU and stores them in the cache, where plans of "
-      "the same specialisation find them first."
-      "\vEvery candidate is verified before it is timed: forward bits are those of the untuned kernel, gradients "
-      "are within the bounds of flpgen check. Survivors are timed in bursts, interleaved with the untuned kernel "
-      "and the GEMM baselines; the better third goes on with more rounds. The untuned kernel stays unless "
-      "another is faster by more than the measured noise; of those within the noise of the fastest, the one that "
-      "the cost model puts first is taken. forward is timed in a forward pass, dz and chunks in a backward pass of "
-      "recomputing. With --keep forward_keep is timed in a forward pass that saves exponentials, products in that and "
-      "backward together. With --loss both are timed in streamed steps, and so are the rows of its chunks. "
-      "Ctrl-C keeps what was found.\n\n"
-      "  flpgen tune --vocab 151936 --hidden 4096 --grad hidden,weight\n"
-      "  flpgen tune --preset all --effort quick --list found.txt\n\n" CLI_EXIT_HELP,
-      children,
-      NULL,
-      NULL};
   tune_args args = {.spec = CLI_SPEC_ARGS_INIT,
                     .options = FLP_OPTIONS_INIT,
                     .rows = 8192,
@@ -418,7 +421,7 @@ int cli_tune(int argc, char **argv) {
                     .effort = SEARCH_NORMAL};
   char command[1024];
   cli_record_join_command(argc, argv, command, sizeof command);
-  cli_parse(&argp, argc, argv, &args);
+  cli_parse(&cli_tune_argp, argc, argv, &args);
   if (args.burst_ms <= 0) args.burst_ms = args.effort == SEARCH_QUICK ? 40 : 75;
   flp_status status = tune(&args, command);
   return cli_finish("flpgen tune", args.json, status);

@@ -1,0 +1,96 @@
+/* completion.c: `flpgen completion SHELL`: what a shell needs to complete the words of this command. */
+#include "gen/cli/completion/completion.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/shared/json_out.h"
+
+enum { KEY_JSON = CLI_KEY_FIRST };
+
+typedef struct completion_args {
+  const char *shell;
+  int json;
+} completion_args;
+
+/* A line a command, for what is made of all of them, such as manual pages: "pack build", a tab, the help. */
+static void write_commands(FILE *out) {
+  for (const cli_action *verb = CLI_VERBS; verb->name; verb++) {
+    fprintf(out, "%s\t%s\n", verb->name, verb->help);
+    for (const cli_action *action = verb->actions; action && action->name; action++)
+      fprintf(out, "%s %s\t%s\n", verb->name, action->name, action->help);
+  }
+}
+
+static const struct {
+  const char *name;
+  void (*write)(FILE *out);
+} shells[] = {{"bash", completion_write_bash},
+              {"zsh", completion_write_zsh},
+              {"fish", completion_write_fish},
+              {"commands", write_commands}};
+enum { SHELLS = sizeof shells / sizeof shells[0] };
+
+static const struct argp_option options[] = {{"json", KEY_JSON, NULL, 0, "print one JSON document", 0}, {0}};
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  completion_args *args = state->input;
+  switch (key) {
+    case KEY_JSON:
+      args->json = 1;
+      return 0;
+    case ARGP_KEY_ARG:
+      if (args->shell) argp_error(state, "argument '%s' is not accepted after '%s'", text, args->shell);
+      args->shell = text;
+      return 0;
+    case ARGP_KEY_END:
+      if (!args->shell) argp_error(state, "expected one of bash, zsh, fish, commands, got none");
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+const struct argp cli_completion_argp = {
+    options,
+    parse,
+    "bash|zsh|fish|commands",
+    "Prints what a shell needs to complete verbs, options, their values and files."
+    "\vcommands prints every verb and action with its help, a line each. cmake --install and the Debian packages put "
+    "the files of all three shells where these look for them.\n\n"
+    "Examples:\n"
+    "  source <(flpgen completion bash)\n"
+    "  flpgen completion zsh > ~/.zfunc/_flpgen\n"
+    "  flpgen completion fish > ~/.config/fish/completions/flpgen.fish\n\n" CLI_EXIT_HELP,
+    NULL,
+    NULL,
+    NULL};
+
+static flp_status print_json(const char *shell, void (*write)(FILE *out)) {
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *memory = open_memstream(&text, &bytes);
+  if (!memory) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
+  write(memory);
+  int failed = fclose(memory);
+  flp_status status = failed ? flp_fail(FLP_ERROR_MEMORY, "out of memory")
+                             : cli_json_print(json_pack("{s:s, s:s}", "shell", shell, "script", text));
+  free(text);
+  return status;
+}
+
+static flp_status print(const completion_args *args) {
+  for (int i = 0; i < SHELLS; i++) {
+    if (strcmp(args->shell, shells[i].name) != 0) continue;
+    if (args->json) return print_json(args->shell, shells[i].write);
+    shells[i].write(stdout);
+    return FLP_OK;
+  }
+  return flp_fail(FLP_ERROR_ARGUMENT, "expected one of bash, zsh, fish, commands, got '%s'", args->shell);
+}
+
+int cli_completion(int argc, char **argv) {
+  completion_args args = {.shell = NULL};
+  cli_parse(&cli_completion_argp, argc, argv, &args);
+  return cli_finish(argv[0], args.json, print(&args));
+}

@@ -1,0 +1,106 @@
+/* values.c: what options and arguments take, with the words that their parsers accept. */
+#include <string.h>
+
+#include "gen/cli/completion/completion.h"
+#include "runtime/kernel/arch.h"
+#include "runtime/loss/loss.h"
+
+/* ---- lists of words that are no cli_choice ---- */
+
+static void add_word(completion_value *out, const char *word) {
+  size_t used = strlen(out->words);
+  snprintf(out->words + used, sizeof out->words - used, "%s%s", used ? " " : "", word);
+}
+
+static void add_choices(completion_value *out, const cli_choice *choices) {
+  for (; choices->name; choices++) add_word(out, choices->name);
+}
+
+static void add_modes(completion_value *out, unsigned accepted) {
+  if (accepted & 1) add_word(out, "auto");
+  for (int mode = 1; mode <= FLP_MODE_STREAM; mode++)
+    if (accepted >> mode & 1) add_word(out, flp_mode_name((flp_mode)mode));
+}
+
+static void backward_modes(completion_value *out) {
+  add_modes(out, CLI_BACKWARD_MODES);
+}
+
+static void tune_modes(completion_value *out) {
+  add_modes(out, CLI_TUNE_MODES);
+}
+
+static void arches(completion_value *out) {
+  flp_arch_list(0, " ", out->words, sizeof out->words);
+}
+
+static void losses(completion_value *out) {
+  for (int i = 0; flp_loss_builtin(i); i++) add_word(out, flp_loss_builtin(i));
+}
+
+/* ---- options by name, the first row that fits; then by what their argument is called ---- */
+
+static const struct {
+  const char *verb, *option; /* verb: NULL for all */
+  completion_kind kind;
+  const cli_choice *choices;
+  void (*write)(completion_value *out);
+} by_name[] = {{NULL, "op", COMPLETION_WORD, FLP_OP_WORDS, NULL},
+               {"run", "dtype", COMPLETION_WORD, CLI_DTYPES, NULL},
+               {NULL, "dtype", COMPLETION_WORD, CLI_SCORE_DTYPES, NULL},
+               {NULL, "target-dtype", COMPLETION_WORD, CLI_TARGETS, NULL},
+               {NULL, "grad-hidden-dtype", COMPLETION_WORD, CLI_DTYPES, NULL},
+               {NULL, "grad-weight-dtype", COMPLETION_WORD, CLI_DTYPES, NULL},
+               {"run", "entropy", COMPLETION_WORD, CLI_ENTROPY_VALUES, NULL},
+               {NULL, "entropy", COMPLETION_WORD, FLP_ENTROPY_WORDS, NULL},
+               {NULL, "grad", COMPLETION_LIST, FLP_GRAD_WORDS, NULL},
+               {NULL, "emit", COMPLETION_LIST, CLI_EMITS, NULL},
+               {NULL, "rung", COMPLETION_WORD, FLP_RUNG_WORDS, NULL},
+               {NULL, "require", COMPLETION_WORD, CLI_DOCTOR_REQUIRED, NULL},
+               {NULL, "effort", COMPLETION_WORD, CLI_TUNE_EFFORTS, NULL},
+               {"tune", "mode", COMPLETION_WORD, NULL, tune_modes},
+               {NULL, "mode", COMPLETION_WORD, NULL, backward_modes},
+               {"loss", "arch", COMPLETION_WORD, NULL, arches},
+               {NULL, "arch", COMPLETION_LIST, NULL, arches},
+               {NULL, "loss", COMPLETION_LOSS, NULL, losses}};
+
+static const struct {
+  const char *argument;
+  completion_kind kind;
+} by_argument[] = {{"FILE", COMPLETION_FILE},        {"[FILE...]", COMPLETION_FILE}, {"FILE...", COMPLETION_FILE},
+                   {"FILE:TENSOR", COMPLETION_FILE}, {"KEYFILE", COMPLETION_FILE},   {"KEY", COMPLETION_FILE},
+                   {"PATH", COMPLETION_FILE},        {"DIR", COMPLETION_DIRECTORY}};
+
+static completion_kind kind_of(const char *argument) {
+  for (size_t i = 0; i < sizeof by_argument / sizeof by_argument[0]; i++)
+    if (strcmp(by_argument[i].argument, argument) == 0) return by_argument[i].kind;
+  return COMPLETION_ANY;
+}
+
+void completion_of_option(const completion_command *command, const struct argp_option *option, completion_value *out) {
+  *out = (completion_value){.kind = option->arg ? kind_of(option->arg) : COMPLETION_NOTHING};
+  for (size_t i = 0; option->arg && i < sizeof by_name / sizeof by_name[0]; i++) {
+    if (strcmp(by_name[i].option, option->name) != 0) continue;
+    if (by_name[i].verb && strcmp(by_name[i].verb, command->verb) != 0) continue;
+    out->kind = by_name[i].kind;
+    if (by_name[i].choices) add_choices(out, by_name[i].choices);
+    if (by_name[i].write) by_name[i].write(out);
+    return;
+  }
+}
+
+/* ---- arguments, from the text that argp shows for them ---- */
+
+void completion_of_arguments(const completion_command *command, completion_value *out) {
+  const char *text = command->argp->args_doc;
+  *out = (completion_value){.kind = text ? kind_of(text) : COMPLETION_NOTHING};
+  if (!text) return;
+  if (strcmp(text, "LOSS") == 0) {
+    out->kind = COMPLETION_LOSS;
+    losses(out);
+  } else if (strchr(text, '|')) { /* "ls|verify|gc" */
+    out->kind = COMPLETION_WORD;
+    snprintf(out->words, sizeof out->words, "%s", text);
+    for (char *at = out->words; (at = strchr(at, '|')); at++) *at = ' ';
+  }
+}
