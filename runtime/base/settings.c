@@ -141,11 +141,16 @@ static void default_cache_path(flp_setting *out) {
   if (out->value[0]) out->unset[0] = 0;
 }
 
+/* Beside this library, or in a folder of its own, as Debian has it; else on the loader's path. */
 static void default_jit_library(flp_setting *out) {
+  static const char *const candidates[] = {"/libflpgen.so", "/flp/libflpgen.so"};
   char own[VALUE_BYTES];
   own_directory(own);
-  set(out->value, own, "/libflpgen.so");
-  if (!own[0] || access(out->value, F_OK) != 0) set(out->value, "libflpgen.so", ""); /* the loader's path */
+  for (size_t i = 0; own[0] && i < sizeof candidates / sizeof candidates[0]; i++) {
+    set(out->value, own, candidates[i]);
+    if (access(out->value, F_OK) == 0) return;
+  }
+  set(out->value, "libflpgen.so", "");
 }
 
 static void default_cuda_library(flp_setting *out) {

@@ -228,10 +228,21 @@ def _carried(*parts: str) -> str:
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), *parts)
 
 
-def library_path() -> str:
-    """The file that will be opened: FLP_LIBRARY, else the copy that the wheel carries.
+SYSTEM_LIBRARY = "libflp.so.%d" % VERSION[0]  # where the loader looks, as Debian's libflp0 has it
 
-    error: LibraryError if neither exists
+
+def _is_loadable(name: str) -> bool:
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
+
+
+def library_path() -> str:
+    """What will be opened: FLP_LIBRARY, else the copy that the wheel carries, else the library of the system, by its name.
+
+    error: LibraryError if there is none of them
     """
     named = os.environ.get("FLP_LIBRARY")
     if named:
@@ -239,22 +250,36 @@ def library_path() -> str:
     carried = _carried("lib", "libflp.so.0")
     if os.path.exists(carried):
         return carried
-    raise errors.LibraryError("this package carries no library: %s does not exist and FLP_LIBRARY is not set; install "
-                              "the wheel of flp, or set FLP_LIBRARY to the path of libflp.so" % carried)
+    if _is_loadable(SYSTEM_LIBRARY):
+        return SYSTEM_LIBRARY
+    raise errors.LibraryError("this package carries no library: %s does not exist, FLP_LIBRARY is not set and the loader "
+                              "finds no %s; install the wheel of flp, or set FLP_LIBRARY to the path of libflp.so"
+                              % (carried, SYSTEM_LIBRARY))
+
+
+def library_file() -> str:
+    """The path of the library that library_path() names, which may be a name for the loader. error: as library_path"""
+    path = library_path()
+    if os.sep not in path and _is_loadable(path):
+        with open("/proc/self/maps", encoding="utf-8") as lines:
+            files = [line.split(None, 5)[5].strip() for line in lines if os.sep in line]
+        path = next((file for file in files if os.path.basename(file).startswith(path)), path)
+    return os.path.realpath(path)
 
 
 def prefix() -> str:
     """The folder of the installed tree: bin/flpgen, lib/libflp.so, lib/cmake, include/flp.h, share/flp.
 
-    Of a wheel that is the package's own folder; where FLP_LIBRARY names a library, the folder above the lib that holds
-    it. error: LibraryError if there is none
+    Of a wheel that is the package's own folder; else the folder above the lib that holds the library of FLP_LIBRARY or of
+    the system. error: LibraryError if there is none
     """
-    folder = os.path.dirname(os.path.realpath(library_path()))
+    library = library_file()
+    folder = os.path.dirname(library)
     while os.path.basename(folder) not in ("lib", "lib64", ""):
         folder = os.path.dirname(folder)
     if not os.path.basename(folder):
         raise errors.LibraryError("FLP_LIBRARY is %s, which stands in no installed tree; accepted: PREFIX/lib/libflp.so"
-                                  % os.environ["FLP_LIBRARY"])
+                                  % os.environ.get("FLP_LIBRARY", library))
     return os.path.dirname(folder)
 
 
