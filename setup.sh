@@ -9,13 +9,16 @@ readonly JAX_PACKAGES=('jax[cpu]==0.10.2' flatbuffers==25.12.19) # the last jax 
 readonly RUN_PACKAGES=(gcc libc6-dev libstdc++-12-dev cmake ninja-build pkg-config lld llvm-19-dev libzstd-dev zlib1g-dev
   libedit-dev libxml2-dev libcurl4-openssl-dev liblua5.4-dev libsodium-dev libjansson-dev libsqlite3-dev
   libopenblas0-pthread)
-readonly TEST_PACKAGES=(libcriterion-dev libboost-context1.74.0 libopenblas-dev minisign mypy abigail-tools python3 python3-pytest
-  python3-numpy python3-torch python3-venv python3-pip python3-setuptools python3-wheel)
+readonly TEST_PACKAGES=(libcriterion-dev libboost-context1.74.0 libopenblas-dev minisign mypy abigail-tools python3
+  python3-pytest python3-numpy python3-torch python3-venv python3-pip python3-setuptools python3-wheel)
 
-# For the long forms of tests/fuzz (libFuzzer) and of tests/install (the wheel, an older Debian, images).
-readonly LONG_PACKAGES=(clang libclang-rt-14-dev buildah debootstrap dpkg-dev)
-readonly COVERAGE_PACKAGES=(clang-19 libclang-rt-19-dev llvm-19)
+readonly DEB_PACKAGES=(dpkg-dev file help2man man-db lintian)
 readonly WHEEL_PACKAGES=(cmake ninja-build pkg-config python3-venv dpkg-dev)
+
+# For the long forms of tests/fuzz (libFuzzer), of the completions (shells) and of tests/install (the wheel, Debian's
+# packages, images, a Debian to install them in).
+readonly LONG_PACKAGES=(clang libclang-rt-14-dev zsh fish buildah debootstrap "${DEB_PACKAGES[@]}")
+readonly COVERAGE_PACKAGES=(clang-19 libclang-rt-19-dev llvm-19)
 
 usage() {
   cat <<'EOF'
@@ -23,11 +26,12 @@ usage: ./setup.sh run    set up, build, then generate the kernels of a 151936 x 
        ./setup.sh test   set up, build, then run the tests (some minutes); tests/README.md says what --all adds
        ./setup.sh test --all   the same with the long campaigns: every test there is
        ./setup.sh coverage   set up, then measure what the tests run of libflp (tests/coverage)
-       ./setup.sh wheel  set up, then build the wheels of flp and flp-packs for any Linux with glibc 2.28 (packaging/wheel)
+       ./setup.sh wheel  set up, then build the wheels of flp and flp-packs for any Linux with glibc 2.28
+       ./setup.sh deb    set up, build the Debian packages into build/deb/packages, check them with lintian
        ./setup.sh hosts  set up, build, then compare the adapters with the trainers themselves (tests/hosts/README.md)
        ./setup.sh hub    export the wheel, else a build of this system, as a kernel of the Hugging Face kernels hub,
                          to build/hub; more words are options of packaging/hub/export.py (README.md beside it)
-       ./setup.sh packages run   the Debian packages that run installs; or those of test, coverage or hosts
+       ./setup.sh packages run   the Debian packages that run installs; or those of another command
 
 From a bare Debian 12 machine (root, package registries reachable). What is there already is not installed again.
 ptxas 13.0 or newer checks the generated PTX: taken from FLP_PTXAS, PATH or CUDA_HOME, else fetched from PyPI into the
@@ -196,23 +200,33 @@ build_wheels() {
   packaging/wheel/packs.sh
 }
 
-main() {
-  unset FLP_TEST_LONG
+# Sets `packages` to what the command $* needs.
+packages_of() {
   packages=("${RUN_PACKAGES[@]}" "${TEST_PACKAGES[@]}")
   case "$*" in
     run) packages=("${RUN_PACKAGES[@]}") ;;
     test | hosts) ;;
+    'test --all') packages+=("${LONG_PACKAGES[@]}") ;;
     coverage) packages+=("${COVERAGE_PACKAGES[@]}") ;;
-    hub | 'hub '*) packages=("${RUN_PACKAGES[@]}" python3) ;;
     wheel) packages=("${WHEEL_PACKAGES[@]}") ;;
-    'test --all')
-      packages+=("${LONG_PACKAGES[@]}")
-      export FLP_TEST_LONG=1
-      ;;
-    'packages '*) print_packages "$2"; exit 0 ;;
-    -h | --help) usage; exit 0 ;;
+    deb) packages=("${RUN_PACKAGES[@]}" "${DEB_PACKAGES[@]}") ;;
+    hub | 'hub '*) packages=("${RUN_PACKAGES[@]}" python3) ;;
     *) usage >&2; exit 2 ;;
   esac
+}
+
+main() {
+  unset FLP_TEST_LONG
+  case "${1:-}" in
+    -h | --help) usage; exit 0 ;;
+    packages)
+      packages_of "${@:2}"
+      printf '%s\n' "${packages[@]}"
+      exit 0
+      ;;
+  esac
+  packages_of "$@"
+  [[ $* != 'test --all' ]] || export FLP_TEST_LONG=1
   check_system
   install_packages
   case "$1" in
@@ -220,6 +234,7 @@ main() {
     test) run_tests ;;
     coverage) tests/coverage ;;
     wheel) build_wheels ;;
+    deb) packaging/debian/build ;;
     hosts) run_hosts ;;
     hub) run_hub "${@:2}" ;;
   esac

@@ -1,5 +1,8 @@
 # Writes the completions of bash, zsh and fish, and with help2man a manual page a command, below a folder share.
 # cmake -DRUN=COMMAND -DSHARE=FOLDER -DHELP2MAN=PROGRAM|"" -DVERSION=X.Y.Z -P write_documents.cmake
+cmake_minimum_required(VERSION 3.25)
+list(REMOVE_ITEM RUN "") # where no emulator runs the command
+
 function(write_completion shell file)
   get_filename_component(folder ${file} DIRECTORY)
   file(MAKE_DIRECTORY ${folder})
