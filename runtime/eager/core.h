@@ -113,6 +113,10 @@ typedef struct eager_call eager_call; /* below */
 eager_partial eager_partial_merge(eager_partial left, eager_partial right);
 /* Moves the reference of a partial from its maximum to another number near it. */
 eager_partial eager_partial_move(eager_partial partial, double maximum);
+/* Whether fp32 cannot tell a row's scores apart, by its largest one, NaN left out, and its sum. A row with +inf is another
+ * matter, and so is one with a NaN whose other scores are low: kernels count neither (S.is_beyond in score.lua).
+ * unit: maximum in log2 units */
+int eager_is_beyond_limit(double maximum, double sum);
 /* Writes logprob, entropy and stats of a row: NaN, and counts it, if its largest score is beyond FLP_SCORE_LIMIT. target:
  * raw score, x */
 void eager_row_finish(const eager_call *call, int64_t row, const eager_scale *scale, eager_partial whole,

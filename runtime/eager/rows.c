@@ -117,10 +117,8 @@ eager_partial eager_partial_merge(eager_partial left, eager_partial right) {
   return (eager_partial){right.maximum, moved.sum + right.sum, moved.weighted + right.weighted};
 }
 
-/* Whether fp32 cannot tell a row's scores apart; a NaN or +inf among them is another matter. */
-static int is_beyond_limit(eager_partial whole) {
-  return (whole.maximum > FLP_SCORE_LIMIT && whole.maximum <= (double)FLT_MAX) ||
-         (whole.maximum <= -FLP_SCORE_LIMIT && !isnan(whole.sum));
+int eager_is_beyond_limit(double maximum, double sum) {
+  return (maximum > FLP_SCORE_LIMIT && maximum <= (double)FLT_MAX) || (maximum <= -FLP_SCORE_LIMIT && !isnan(sum));
 }
 
 /* The stored sum is about the maximum as stored, in fp32, so that stats are consistent to double precision. */
@@ -129,7 +127,7 @@ void eager_row_finish(const eager_call *call, int64_t row, const eager_scale *sc
   const flp_args *args = call->args;
   double maximum = NAN, log_sum = NAN, logprob = NAN, entropy = NAN;
   int is_asked = args->logprob || args->entropy || args->stats;
-  if (is_beyond_limit(whole)) {
+  if (eager_is_beyond_limit(whole.maximum, whole.sum)) {
     if (is_asked) atomic_fetch_add(call->bad_rows, 1);
   } else if (whole.maximum <= FLP_SCORE_LIMIT) {
     double log_whole = log2(whole.sum);

@@ -75,19 +75,20 @@ static int is_wanted(const job *j, int64_t row) {
 
 /* ---- forward ---- */
 
-/* Partial sums of a row, in nats: its largest score, Σ e^u and Σ u·e^u with u = (z - top)/T. sum: 0 with no score above
- * -inf */
+/* Partial sums of a row, in nats: its largest score, NaN left out, Σ e^u and Σ u·e^u with u = (z - top)/T. sum: 0 with
+ * no score above -inf, NaN with a NaN or +inf */
 typedef struct row_sum {
   double top, sum, weighted;
 } row_sum;
 
-static double top_of(const job *j, const char *row) {
+static double top_of(const job *j, const char *row, int *has_nan) {
   double values[BLOCK], top = -INFINITY;
+  *has_nan = 0;
   for (int64_t first = 0; first < j->spec->vocab; first += BLOCK) {
     int64_t count = flp_min(j->spec->vocab - first, BLOCK);
     widen(j->spec, row, first, count, values);
     for (int64_t i = 0; i < count; i++) {
-      if (isnan(values[i])) return values[i];
+      *has_nan |= isnan(values[i]) != 0;
       if (values[i] > top) top = values[i];
     }
   }
@@ -95,9 +96,11 @@ static double top_of(const job *j, const char *row) {
 }
 
 static row_sum sum_of(const job *j, const char *row) {
-  row_sum r = {.top = top_of(j, row)};
+  int has_nan;
+  row_sum r = {.top = top_of(j, row, &has_nan)};
   double values[BLOCK];
-  if (!isfinite(r.top)) return r.top == -INFINITY ? r : (row_sum){r.top, NAN, NAN};
+  if (has_nan || r.top == INFINITY) return (row_sum){r.top, NAN, NAN};
+  if (r.top == -INFINITY) return r;
   for (int64_t first = 0; first < j->spec->vocab; first += BLOCK) {
     int64_t count = flp_min(j->spec->vocab - first, BLOCK);
     widen(j->spec, row, first, count, values);
@@ -133,13 +136,6 @@ static double reference_of(const job *j, double top) {
   return (double)(float)(top * (double)(float)(M_LOG2E / j->args->temperature));
 }
 
-/* Where fp32 cannot tell a row's scores apart; fp64 can. */
-static int is_beyond_limit(const job *j, double top) {
-  double reference = reference_of(j, top);
-  return j->spec->dtype != FLP_DTYPE_FP64 && (reference > FLP_SCORE_LIMIT || reference <= -FLP_SCORE_LIMIT) &&
-         reference < INFINITY;
-}
-
 static void forward_row(void *context, int64_t row, int worker) {
   job *j = context;
   const flp_select_args *a = j->args;
@@ -149,7 +145,7 @@ static void forward_row(void *context, int64_t row, int worker) {
   double entropy = 0, log_sum = 0, reference = 0;
   if (is_wanted(j, row)) {
     r = sum_of(j, scores);
-    if (is_beyond_limit(j, r.top)) {
+    if (j->spec->dtype != FLP_DTYPE_FP64 && eager_is_beyond_limit(reference_of(j, r.top), r.sum)) {
       atomic_fetch_add(&j->bad_rows, 1);
       r.sum = NAN;
     }

@@ -173,6 +173,24 @@ def test_ignored_targets(targets, entropy_weight):
     assert (got[0] == 0).all() and (got.double() - right).norm() < 2e-6 * right.norm()
 
 
+def test_rows_beyond_the_limit_are_counted_as_kernels_count_them():
+    """2^30 in units of ln 2; a NaN among the scores changes it for low rows alone."""
+    logits, index = problem((7,))
+    flp.check()
+    logits[0, 5] = logits[1, 5] = 1e10      # counted,
+    logits[1, 900] = math.nan               # NaN behind it or before
+    logits[2, 3], logits[2, 5] = math.nan, 1e10
+    logits[3, 4] = math.nan                 # a NaN alone is not
+    logits[4] = -1e10                       # counted
+    logits[5], logits[5, 8] = -1e10, math.nan
+    logits[6, 5], logits[6, 6] = 1e10, math.inf
+    assert flp.selective_log_softmax(logits, index).isnan().all()
+    with pytest.raises(flp.DataError, match=r"\b4 "):
+        flp.check()
+    assert flp.selective_log_softmax(logits.double(), index)[[0, 4]].isfinite().all()
+    flp.check()
+
+
 def test_bad_targets_are_nan_and_counted():
     logits, index = problem(shape=(4,), vocab=50, targets=2)
     index[1, 0], index[2, 1] = 50, -1

@@ -40,9 +40,11 @@ def forward(plan, scores, target, settings, logprob, entropy, stats):
         spread = (log_total.squeeze(-1) - _spread(u, e) / total.squeeze(-1)).clamp_min(0)
         idle = ~wanted[part].any(-1)
         if stats.dtype is torch.float32:
-            beyond = (top * math.log2(math.e)).squeeze(-1)
-            beyond = (beyond > _eager_torch.LIMIT) | (beyond <= _eager_torch.LOWEST)
-            count = count + (beyond & ~idle & (top.squeeze(-1) < math.inf)).sum()
+            is_nan = t.isnan()
+            largest = t.masked_fill(is_nan, -math.inf).amax(-1)  # as kernels have it: NaN left out
+            reference = largest * math.log2(math.e)
+            beyond = (reference > _eager_torch.LIMIT) | (reference <= _eager_torch.LOWEST) & ~is_nan.any(-1)
+            count = count + (beyond & ~idle & (largest < math.inf)).sum()
             log_total = log_total.masked_fill(beyond.unsqueeze(-1), math.nan)
             spread = spread.masked_fill(beyond, math.nan)
         values = (u.gather(-1, ids[part]) - log_total).clamp_max(0)
