@@ -157,7 +157,7 @@ static void write_section(FILE *out, const char *name) {
   fputs("</h2>\n", out);
 }
 
-void report_page(FILE *out, const report_data *data, const report_options *options) {
+flp_status report_page(FILE *out, const report_data *data, const report_options *options) {
   write_head(out, data, options);
   write_section(out, "Best against GEMM baselines and peers");
   report_chart_best(out, data);
@@ -169,6 +169,7 @@ void report_page(FILE *out, const report_data *data, const report_options *optio
   write_section(out, "Roofline");
   report_chart_roofline(out, data);
   write_section(out, "Memory");
-  report_chart_memory(out, data, options);
+  FLP_TRY(report_chart_memory(out, data, options));
   write_foot(out, data);
+  return FLP_OK;
 }

@@ -4,7 +4,7 @@
 
 #include "gen/cli/report/charts/charts.h"
 
-/* The whole page. */
-void report_page(FILE *out, const report_data *data, const report_options *options);
+/* The whole page. error: MEMORY; then the page is not whole */
+flp_status report_page(FILE *out, const report_data *data, const report_options *options);
 
 #endif

@@ -106,11 +106,11 @@ static flp_status draw(arguments *args, report_data *data) {
   size_t bytes = 0;
   FILE *out = open_memstream(&page, &bytes);
   if (!out) return flp_fail(FLP_ERROR_MEMORY, "out of memory for the page");
-  report_page(out, data, given);
+  flp_status status = report_page(out, data, given);
   int failed = ferror(out);
   failed |= fclose(out) != 0;
-  flp_status status =
-      failed ? flp_fail(FLP_ERROR_MEMORY, "out of memory for the page") : write_page(page, bytes, given);
+  if (status == FLP_OK && failed) status = flp_fail(FLP_ERROR_MEMORY, "out of memory for the page");
+  if (status == FLP_OK) status = write_page(page, bytes, given);
   free(page);
   return status == FLP_OK ? print_summary(data, given, bytes) : status;
 }

@@ -16,6 +16,7 @@ void report_chart_peers(FILE *out, const report_data *data);
 void report_chart_landscape(FILE *out, const report_data *data, int64_t most);
 void report_chart_rejected(FILE *out, const report_data *data);
 void report_chart_roofline(FILE *out, const report_data *data);
-void report_chart_memory(FILE *out, const report_data *data, const report_options *options);
+/* error: MEMORY */
+flp_status report_chart_memory(FILE *out, const report_data *data, const report_options *options);
 
 #endif

@@ -176,15 +176,20 @@ static void write_figure(FILE *out, const plot *p) {
   report_figure_finish(out);
 }
 
-void report_chart_memory(FILE *out, const report_data *data, const report_options *options) {
+flp_status report_chart_memory(FILE *out, const report_data *data, const report_options *options) {
   plot *p = calloc(1, sizeof *p);
-  if (!p || !pick_shape(data, options, &p->spec)) {
+  if (!p) return flp_fail(FLP_ERROR_MEMORY, "out of memory for the page");
+  flp_status status = FLP_OK;
+  if (!pick_shape(data, options, &p->spec)) {
     report_figure_missing(out, "memory", title,
                           "No shape was given: name one with --vocab and --hidden, or give records.");
-  } else if (compute(p) != FLP_OK) {
-    report_figure_missing(out, "memory", title, flp_error_detail());
   } else {
-    write_figure(out, p);
+    status = compute(p);
+    if (status == FLP_OK)
+      write_figure(out, p);
+    else if (status != FLP_ERROR_MEMORY)
+      report_figure_missing(out, "memory", title, flp_error_detail());
   }
   free(p);
+  return status == FLP_ERROR_MEMORY ? status : FLP_OK;
 }
