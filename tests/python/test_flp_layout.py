@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import flp
-from flp import _c, _plans, errors
+from flp import _c, _eager_torch, _plans, errors
 from tree_version import VERSION
 
 TREE = Path(os.environ.get("FLP_TEST_TREE") or Path(__file__).resolve().parents[2])
@@ -159,6 +159,12 @@ def test_statuses_are_those_of_the_header():
         assert library.flp_status_name(int(number)).decode() == "FLP_ERROR_" + word
         stem = {"MEMORY": "HostMemory", "IO": "File"}.get(word, word.capitalize())
         assert errors.BY_STATUS[int(number)].__name__ == stem + "Error"
+
+
+def test_the_limit_of_scores_is_the_kernels():
+    """torch.compile traces the torch form, so it is a number in Python."""
+    power = re.search(r"C\(SCORE_LIMIT, 1 << (\d+)\)", (TREE / "runtime" / "kernel" / "abi.h").read_text()).group(1)
+    assert _eager_torch.LIMIT == 2.0 ** int(power)
 
 
 def test_library_and_package_have_the_version_of_the_header():
