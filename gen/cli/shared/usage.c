@@ -94,8 +94,7 @@ static void parse_words(const struct argp *argp, int argc, char **argv, unsigned
 
 const char *cli_version_text(void) {
   static char text[160];
-  snprintf(text, sizeof text, "flpgen " FLP_VERSION_STRING "\nsources %s\nLLVM " FLPGEN_LLVM_VERSION,
-           flp_sources_id());
+  snprintf(text, sizeof text, "flpgen " FLP_VERSION_STRING "\nsources %s\nLLVM " FLPGEN_LLVM_VERSION, flp_sources_id());
   return text;
 }
 
