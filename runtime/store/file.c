@@ -40,8 +40,8 @@ static flp_status check_owner(const char *path, int writable, int fd) {
     return flp_fail(FLP_ERROR_IO, "%s: owned by user %u, accepted: user %u%s", path, (unsigned)st.st_uid,
                     (unsigned)user, writable ? "" : " or root");
   if (st.st_mode & (S_IWGRP | S_IWOTH))
-    return flp_fail(FLP_ERROR_IO, "%s: mode %04o lets other users write, accepted: 0700 or 0755", path,
-                    (unsigned)(st.st_mode & 07777));
+    return flp_fail(FLP_ERROR_IO, "%s: mode %04o lets other users write, accepted: %s", path,
+                    (unsigned)(st.st_mode & 07777), S_ISDIR(st.st_mode) ? "0700 or 0755" : "0600 or 0644");
   return FLP_OK;
 }
 
