@@ -28,11 +28,13 @@ def test_a_package_runs_where_it_is_unpacked(tmp_path):
     place = tmp_path / "elsewhere"
     place.mkdir()
     done = bash("tar xzf ../p.tgz && . flp/env.sh && ls flp && flpgen gen --vocab 1000 --hidden 64 --out k >/dev/null && "
-                "ldd $FLPGEN && python3 -c 'import flp; print(flp.library_path())' && "
+                "ldd $FLPGEN flp/lib/libflpgen.so && flpgen doctor | grep ^generator && python3 -c 'import flp; print(flp.library_path())' && "
                 "python3 flp/tests/gpu/record.py --help >/dev/null && echo done", place)
     assert done.returncode == 0 and done.stdout.endswith("done\n"), done.stderr
     assert "some.flpp" in done.stdout and str(place / "flp" / "lib" / "libflp.so") in done.stdout
-    for library in ("libflpgen", "liblua5.4", "libsodium", "libzstd", "libjansson", "libsqlite3"):
+    generator = next(line for line in done.stdout.splitlines() if line.startswith("generator"))
+    assert os.path.realpath(generator.split()[-1]) == str(place / "flp" / "lib" / "libflpgen.so")
+    for library in ("liblua5.4", "libsodium", "libzstd", "libjansson", "libsqlite3"):
         assert any(line.split()[0].startswith(library) and str(place) in os.path.realpath(line.split()[2])
                    for line in done.stdout.splitlines() if " => " in line), f"{library}\n{done.stdout}"
     assert (place / "k" / "forward.sm_80.ptx").exists()
