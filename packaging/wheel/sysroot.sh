@@ -63,7 +63,7 @@ unpack() {
 }
 
 compiler() {
-  local tool
+  local tool words
   mkdir -p "$out/bin"
   for tool in cc ar ranlib; do
     words=$tool

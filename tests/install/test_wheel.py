@@ -1,5 +1,6 @@
 """The Python package of this build as a wheel, in clean virtual environments: its layout, the command, import without
 torch, a logprob, and what C programs find in it. The wheel for other systems: test_wheel_build.py."""
+import json
 import os
 import re
 import subprocess
@@ -98,3 +99,26 @@ def test_c_programs_build_against_the_package(installed, tmp_path):
         "-DCMAKE_C_STANDARD_LIBRARIES=-lm")
     run("cmake", "--build", tmp_path / "build")
     assert f"flp {VERSION}" in run(tmp_path / "build" / "consumer")
+
+
+@pytest.mark.skipif(not Path(os.environ["FLP_TEST_FAKE_CUDA"]).exists(), reason="the stand-in for libcuda is missing")
+def test_packs_beside_the_library_need_no_setting(installed, tmp_path):
+    """A kernel that was tuned elsewhere is used; but not where a path is named, or a key that did not sign it."""
+    (prefix,) = installed.glob("lib/python3.*/site-packages/flp")
+    folder = prefix / "share" / "flp" / "packs"
+    folder.mkdir()
+    environment = {**clean_environment(tmp_path), "FLP_CUDA_LIBRARY": os.environ["FLP_TEST_FAKE_CUDA"],
+                   "FAKE_CUDA": "capability=9.0;name=A GPU;sms=7;driver=13000"}
+    flpgen = installed / "bin" / "flpgen"
+
+    def rung(**more):
+        done = run(flpgen, "explain", "--vocab", "1000", "--hidden", "64", "--json", env={**environment, **more})
+        return json.loads(done)["plan"]["rung"]
+
+    run(flpgen, "pack", "build", "--vocab", "1000", "--hidden", "64", "--tune", "forward:stages=4", "--tuned-for",
+        "A GPU/7/13000", "--out", folder / "a.flpp", env=environment)
+    (folder / "notes.txt").write_text("no pack")
+    assert rung() == "tuned"
+    assert "share/flp/packs/a.flpp" in run(flpgen, "doctor", env=environment)
+    assert rung(FLP_CACHE_PATH=str(tmp_path)) == "jit"
+    assert rung(FLP_PACK_KEYS="0" * 63 + "1", FLP_CACHE_DIR="/nonexistent/flp") == "jit"
