@@ -27,7 +27,4 @@ extern const struct argp cli_gen_argp, cli_run_argp, cli_check_argp, cli_bench_a
     cli_report_argp, cli_tune_argp, cli_cache_argp, cli_sign_argp, cli_verify_argp, cli_completion_argp;
 extern const cli_action CLI_PACK_ACTIONS[], CLI_LOSS_ACTIONS[];
 
-/* Words that options of one verb take. */
-extern const cli_choice CLI_TUNE_EFFORTS[], CLI_DOCTOR_REQUIRED[];
-
 #endif

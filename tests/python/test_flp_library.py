@@ -29,8 +29,16 @@ def test_library_is_not_named():
     carried = os.path.join(os.path.dirname(flp.__file__), "lib", "libflp.so.0")
     assert not os.path.exists(carried)
     assert done.stderr.strip().splitlines()[-1] == (
-        "flp.errors.LibraryError: this package carries no library: %s does not exist and FLP_LIBRARY is not set; install "
-        "the wheel of flp, or set FLP_LIBRARY to the path of libflp.so" % carried)
+        "flp.errors.LibraryError: this package carries no library: %s does not exist, FLP_LIBRARY is not set and the "
+        "loader finds no libflp.so.0; install the wheel of flp, or set FLP_LIBRARY to the path of libflp.so" % carried)
+
+
+def test_library_of_the_system(tmp_path):
+    """Without a path the loader's search decides, as where Debian's libflp0 is installed."""
+    built = os.path.realpath(os.environ["FLP_LIBRARY"])
+    os.symlink(built, tmp_path / "libflp.so.0")
+    done = python("import flp; print(flp.library_path(), flp.version())", FLP_LIBRARY=None, LD_LIBRARY_PATH=str(tmp_path))
+    assert done.stdout.split()[0] == "libflp.so.0", done.stderr
 
 
 @pytest.mark.parametrize("content", [None, b"not a library"])

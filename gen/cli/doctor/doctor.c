@@ -54,7 +54,7 @@ typedef struct examination {
   finding health; /* what doctor's exit status says */
 } examination;
 
-enum { REQUIRE_NOTHING, REQUIRE_GPU = FLP_RUNG_EAGER + 1 }; /* or a rung */
+enum { REQUIRE_NOTHING }; /* or a rung, or CLI_REQUIRE_GPU */
 
 typedef struct doctor_args {
   int json, require;
@@ -358,7 +358,7 @@ static int any_gpu_rung(const examination *in) {
 static flp_status require(const examination *in, const char *who, int rung) {
   char text[CLI_REASON_BYTES];
   if (rung == REQUIRE_NOTHING) return FLP_OK;
-  if (rung == REQUIRE_GPU)
+  if (rung == CLI_REQUIRE_GPU)
     return any_gpu_rung(in) ? FLP_OK
                             : flp_fail(FLP_ERROR_UNAVAILABLE, "%s: no GPU rung works: %s", who,
                                        cli_reason_text(in->rungs[FLP_RUNG_GENERIC].text, text));
@@ -390,16 +390,8 @@ static const struct argp_option options[] = {
     {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
     {0}};
 
-const cli_choice CLI_DOCTOR_REQUIRED[] = {{"gpu", REQUIRE_GPU},
-                                          {"tuned", FLP_RUNG_TUNED},
-                                          {"heuristic", FLP_RUNG_HEURISTIC},
-                                          {"jit", FLP_RUNG_JIT},
-                                          {"generic", FLP_RUNG_GENERIC},
-                                          {"eager", FLP_RUNG_EAGER},
-                                          {NULL, 0}};
-
 static flp_status parse_require(const char *text, int *out) {
-  return cli_parse_choice("--require", text, CLI_DOCTOR_REQUIRED, out);
+  return cli_parse_choice("--require", text, CLI_REQUIRED, out);
 }
 
 static error_t parse(int key, char *text, struct argp_state *state) {

@@ -125,6 +125,11 @@ extern const cli_choice CLI_ENTROPY_VALUES[]; /* without a gradient */
 /* Of --emit: what a kernel is shown as. */
 enum { CLI_EMIT_IR = 1, CLI_EMIT_OPT = 2, CLI_EMIT_PTX = 4 };
 extern const cli_choice CLI_EMITS[];
+extern const cli_choice CLI_EFFORTS[]; /* of tune */
+
+/* Of doctor's --require: a rung, or any but eager. */
+enum { CLI_REQUIRE_GPU = FLP_RUNG_EAGER + 1 };
+extern const cli_choice CLI_REQUIRED[];
 
 /* "1.24 GB", "256 B": decimal units. "94 TFLOP". Returns buffer. */
 enum { CLI_TEXT_BYTES = 32 };

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autotune/search.h"
 #include "gen/cli/shared/common.h"
 #include "runtime/base/names.h"
 #include "runtime/base/number.h"
@@ -15,6 +16,15 @@ const cli_choice CLI_SCORE_DTYPES[] = {FLP_SCORE_DTYPES(DTYPE){NULL, 0}};
 const cli_choice CLI_TARGETS[] = {FLP_TARGET_DTYPES(DTYPE){NULL, 0}};
 const cli_choice CLI_ENTROPY_VALUES[] = {FLP_ENTROPY_VALUES(ENTROPY){NULL, 0}};
 const cli_choice CLI_EMITS[] = {{"ir", CLI_EMIT_IR}, {"opt", CLI_EMIT_OPT}, {"ptx", CLI_EMIT_PTX}, {NULL, 0}};
+const cli_choice CLI_EFFORTS[] = {
+    {"quick", SEARCH_QUICK}, {"normal", SEARCH_NORMAL}, {"exhaustive", SEARCH_EXHAUSTIVE}, {NULL, 0}};
+const cli_choice CLI_REQUIRED[] = {{"gpu", CLI_REQUIRE_GPU},
+                                   {"tuned", FLP_RUNG_TUNED},
+                                   {"heuristic", FLP_RUNG_HEURISTIC},
+                                   {"jit", FLP_RUNG_JIT},
+                                   {"generic", FLP_RUNG_GENERIC},
+                                   {"eager", FLP_RUNG_EAGER},
+                                   {NULL, 0}};
 
 flp_status cli_parse_integer(const char *field, const char *text, int64_t least, int64_t most, int64_t *out) {
   char *end;

@@ -91,12 +91,9 @@ static flp_status parse_time(const char *text, double *out) {
   return flp_fail(FLP_ERROR_ARGUMENT, "--budget: expected seconds, or a time such as 90s, 2m, got '%s'", text);
 }
 
-const cli_choice CLI_TUNE_EFFORTS[] = {
-    {"quick", SEARCH_QUICK}, {"normal", SEARCH_NORMAL}, {"exhaustive", SEARCH_EXHAUSTIVE}, {NULL, 0}};
-
 static flp_status parse_effort(const char *text, search_effort *out) {
   int value = 0;
-  FLP_TRY(cli_parse_choice("--effort", text, CLI_TUNE_EFFORTS, &value));
+  FLP_TRY(cli_parse_choice("--effort", text, CLI_EFFORTS, &value));
   *out = (search_effort)value;
   return FLP_OK;
 }
