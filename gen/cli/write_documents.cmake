@@ -65,7 +65,8 @@ endfunction()
 function(correct page name help)
   file(READ ${page} text)
   string(TOUPPER ${name} title)
-  string(REGEX REPLACE "\n\\.TH [^ ]+ (\"1\" \"[^\"]*\") \"[^\"]*\"" "\n.TH \"${title}\" \\1 \"flpgen ${VERSION}\"" text "${text}")
+  string(REGEX REPLACE "\n\\.TH [^ ]+ (\"1\" \"[^\"]*\") \"[^\"]*\""
+         "\n.TH \"${title}\" \\1 \"flpgen ${VERSION}\"" text "${text}")
   string(REPLACE ".SS \"Exit status:\"" ".SH \"EXIT STATUS\"" text "${text}")
   string(REGEX REPLACE "\\.SS \"(Verb|Action)s:\"" ".SH COMMANDS" text "${text}")
   if(NOT text MATCHES "\n\\.SH (OPTIONS|COMMANDS)\n" AND text MATCHES "\n(\\.SS|\\.TP)")
@@ -89,8 +90,8 @@ function(write_page command help see)
   list(JOIN RUN " " run)
   string(STRIP "${run} ${command}" run)
   # Headings of options begin in the first column, where help2man takes them for some.
-  execute_process(COMMAND ${CMAKE_COMMAND} -E env ARGP_HELP_FMT=header-col=0,rmargin=100 ${HELP2MAN} --no-info --section=1
-                          --version-string=${VERSION} --include=${page}.in --output=${page} ${run}
+  execute_process(COMMAND ${CMAKE_COMMAND} -E env ARGP_HELP_FMT=header-col=0,rmargin=100 ${HELP2MAN} --no-info
+                          --section=1 --version-string=${VERSION} --include=${page}.in --output=${page} ${run}
                   COMMAND_ERROR_IS_FATAL ANY)
   file(REMOVE ${page}.in)
   correct(${page} ${name} "${text}")

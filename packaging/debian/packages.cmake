@@ -14,7 +14,8 @@ set(library_package libflp${PROJECT_VERSION_MAJOR})
 
 # ---- what is installed beside the files of the plain install, by component alone ----
 
-execute_process(COMMAND ${CMAKE_COMMAND} -DCHANGES=${PROJECT_SOURCE_DIR}/CHANGELOG.md -DOUT=${deb_work}/changelog.Debian.gz
+execute_process(COMMAND ${CMAKE_COMMAND} -DCHANGES=${PROJECT_SOURCE_DIR}/CHANGELOG.md
+                        -DOUT=${deb_work}/changelog.Debian.gz
                         -DVERSION=${deb_version} "-DMAINTAINER=${FLP_DEB_MAINTAINER}"
                         -P ${CMAKE_CURRENT_LIST_DIR}/changelog.cmake
                 COMMAND_ERROR_IS_FATAL ANY)
@@ -31,8 +32,8 @@ flp_deb_component(python python3-flp)
 
 # flp.h travels with the Python package, which mirrors it.
 set(python_folder lib/python3/dist-packages)
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/runtime/python/flp DESTINATION ${python_folder} COMPONENT python EXCLUDE_FROM_ALL
-        PATTERN __pycache__ EXCLUDE)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/runtime/python/flp DESTINATION ${python_folder} COMPONENT python
+        EXCLUDE_FROM_ALL PATTERN __pycache__ EXCLUDE)
 install(FILES ${PROJECT_SOURCE_DIR}/runtime/flp.h DESTINATION ${python_folder}/flp/include COMPONENT python
         EXCLUDE_FROM_ALL)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/METADATA.in ${deb_work}/METADATA @ONLY)
@@ -64,7 +65,8 @@ set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_RECOMMENDS libopenblas0)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SUGGESTS "flpgen (= ${deb_version}), libcuda1")
-# CPack writes scripts that call ldconfig where it is given none; the trigger does their work, so it is given names of none.
+# CPack writes scripts that call ldconfig where it is given none; the trigger does their work, so it is given names of
+# files that there are not.
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_CONTROL_EXTRA
     "${deb_work}/shlibs;${deb_work}/symbols;${deb_work}/triggers;${deb_work}/none/postinst;${deb_work}/none/postrm")
 set(CPACK_DEBIAN_LIBRARY_DESCRIPTION "fused log-probabilities of a language-model head

@@ -14,7 +14,8 @@ from flpgen_tool import FLPGEN, flpgen, needs_flpgen
 
 pytestmark = needs_flpgen
 
-COMMANDS = [line.split("\t")[0] for line in flpgen("completion", "commands").out.splitlines()] if os.path.exists(FLPGEN) else []
+LISTED = flpgen("completion", "commands").out if os.path.exists(FLPGEN) else ""
+COMMANDS = [line.split("\t")[0] for line in LISTED.splitlines()]
 LEAVES = [command for command in COMMANDS if not any(other.startswith(command + " ") for other in COMMANDS)]
 
 # Bash divides words at '=', so that a test gives "--dtype", "=", "bf" for what a user types as --dtype=bf.
@@ -100,7 +101,8 @@ def test_words_are_what_the_parser_names(script, command):
     """Where a parser refuses '?' with a list of words, the shell offers that list."""
     checked = 0
     for option in bash(script, *command.split(), "--"):
-        names = re.search(r"expected one of ([\w, -]+), got '\?'", flpgen(*command.split(), f"{option}=?", "--bogus").err)
+        refused = flpgen(*command.split(), f"{option}=?", "--bogus").err
+        names = re.search(r"expected one of ([\w, -]+), got '\?'", refused)
         if names:
             assert bash(script, *command.split(), option, "") == names[1].split(", "), option
             checked += 1

@@ -131,7 +131,8 @@ def library_path(root):
 
 def test_what_was_unpacked_runs(root):
     """The command, its kernels beside it, and the Python module, with no path to the build."""
-    environment = {"LD_LIBRARY_PATH": library_path(root), "FLP_LIBRARY": "", "PYTHONPATH": str(root / "usr/lib/python3/dist-packages")}
+    environment = {"LD_LIBRARY_PATH": library_path(root), "FLP_LIBRARY": "",
+                   "PYTHONPATH": str(root / "usr/lib/python3/dist-packages")}
     assert run(root / "usr/bin/flpgen", "--version", LD_LIBRARY_PATH="").startswith("flpgen ")
     settings = run(root / "usr/bin/flpgen", "doctor", "--json", LD_LIBRARY_PATH="")
     assert f'"{root}/usr/share/flp/generic"' in settings.replace("/bin/..", "").replace("usr/../", "")
@@ -143,7 +144,8 @@ def test_what_was_unpacked_runs(root):
     assert done.returncode != 0 and "the loader finds no libflp.so.0" in done.stderr
 
 
-@pytest.mark.skipif(not shutil.which("man") or not list(BUILD.glob("share/man/man1/*.1")), reason="no man, or no help2man")
+@pytest.mark.skipif(not shutil.which("man") or not list(BUILD.glob("share/man/man1/*.1")),
+                    reason="no man, or no help2man")
 def test_manual_pages(root):
     pages = sorted(root.glob("usr/share/man/man1/*.1.gz"))
     commands = run(root / "usr/bin/flpgen", "completion", "commands").splitlines()
@@ -162,7 +164,8 @@ def test_manual_pages(root):
 
 
 # What a build for Debian does otherwise than this one: hardening, and libflpgen in a folder of its own.
-OF_THE_BUILD = ("hardening-no-bindnow,hardening-no-fortify-functions,custom-library-search-path,shared-library-lacks-version,"
+OF_THE_BUILD = ("hardening-no-bindnow,hardening-no-fortify-functions,custom-library-search-path,"
+                "shared-library-lacks-version,"
                 "sharedobject-in-library-directory-missing-soname,package-name-doesnt-match-sonames,"
                 "no-shlibs,lacks-ldconfig-trigger,no-symbols-control-file,uses-no-compression-for-data-tarball")
 needs_lintian = pytest.mark.skipif(not shutil.which("lintian"), reason="lintian is not installed")
@@ -198,7 +201,8 @@ def test_lintian(built):
 def test_packing_twice_gives_the_same_bytes(built, tmp_path):
     epoch = run("git", "-C", TREE, "log", "-1", "--format=%ct").strip()
     again = pack(TREE / "build/deb", tmp_path, SOURCE_DATE_EPOCH=epoch)
-    assert {name: path.read_bytes() == built[name].read_bytes() for name, path in again.items()} == dict.fromkeys(PACKAGES, True)
+    assert {name: path.read_bytes() == built[name].read_bytes() for name, path in again.items()} == {
+        name: True for name in PACKAGES}
 
 
 PROGRAM = r"""
@@ -216,8 +220,10 @@ def test_installed_in_a_chroot(built, tmp_path):
     run("debootstrap", "--variant=minbase", "--include=ca-certificates", "bookworm", chroot)
 
     def inside(*command):
-        return run("chroot", chroot, "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "DEBIAN_FRONTEND=noninteractive",
-                   *(f"{name}={os.environ[name]}" for name in ("http_proxy", "https_proxy") if name in os.environ), *command)
+        return run("chroot", chroot, "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root",
+                   "DEBIAN_FRONTEND=noninteractive",
+                   *(f"{name}={os.environ[name]}" for name in ("http_proxy", "https_proxy") if name in os.environ),
+                   *command)
 
     for path in built.values():
         shutil.copy(path, chroot / "tmp")

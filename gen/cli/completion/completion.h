@@ -35,7 +35,7 @@ typedef struct completion_command {
 enum { COMPLETION_COMMANDS_MAX = 64, COMPLETION_OPTIONS_MAX = 128 };
 /* Writes every command to out, in the order of the help. Returns their number. */
 int completion_commands(completion_command out[COMPLETION_COMMANDS_MAX]);
-/* Writes the options of a command that help shows, those of its children and of every verb too. Returns their number. */
+/* Writes the options of a command that help shows, of its children and of every verb too. Returns their number. */
 int completion_options(const completion_command *command, const struct argp_option *out[COMPLETION_OPTIONS_MAX]);
 /* The help of an option up to the first ';' or ':', for one line. Returns buffer. */
 enum { COMPLETION_HELP_BYTES = 96 };

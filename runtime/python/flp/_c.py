@@ -240,7 +240,7 @@ def _is_loadable(name: str) -> bool:
 
 
 def library_path() -> str:
-    """What will be opened: FLP_LIBRARY, else the copy that the wheel carries, else the library of the system, by its name.
+    """What will be opened: FLP_LIBRARY, else the copy that the wheel carries, else the name of the system's library.
 
     error: LibraryError if there is none of them
     """
