@@ -30,7 +30,7 @@ SHORT_RECORDS = 16 << 10  # bytes; of longer JSON records a few rows are kept
 def run(command, *arguments):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FLP_")}
     subprocess.run([command, *map(str, arguments)], check=True, stdout=subprocess.DEVNULL,
-                   env={**environment, "FLP_CACHE_DIR": "/nonexistent/flp"})
+                   env={**environment, "FLP_CACHE_DIR": "/dev/null/flp"})
 
 
 def safetensors(path, tensors):

@@ -29,7 +29,7 @@ class Outcome:
 def flpgen(*arguments, cache=None, timeout=HANG, program=FLPGEN, cwd=None, **environment):
     """Runs the command with a cache of its own and no settings but those given; output of any width, unless COLUMNS is."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("FLP_") and name != "COLUMNS"}
-    env.update({"LC_ALL": "C.UTF-8", "FLP_CACHE_DIR": str(cache) if cache else "/nonexistent/flp"}, **environment)
+    env.update({"LC_ALL": "C.UTF-8", "FLP_CACHE_DIR": str(cache) if cache else "/dev/null/flp"}, **environment)
     done = subprocess.run([program, *map(str, arguments)], env=env, capture_output=True, text=True, timeout=timeout,
                           cwd=cwd)
     assert done.returncode >= 0, f"killed by signal {-done.returncode}: {arguments}\n{done.stderr}"
