@@ -163,9 +163,10 @@ def test_manual_pages(root):
     assert "\n         flpgen gen --vocab 151936 --hidden 4096 --grad hidden,weight --install-cache\n" in gen
 
 
-# What a build for Debian does otherwise than this one: hardening, and libflpgen in a folder of its own.
+# What a build for Debian does otherwise than this one: hardening, folders of the architecture, one for libflpgen.
 OF_THE_BUILD = ("hardening-no-bindnow,hardening-no-fortify-functions,custom-library-search-path,"
-                "shared-library-lacks-version,"
+                "shared-library-lacks-version,maintscript-calls-ldconfig,"
+                "pkg-config-unavailable-for-cross-compilation,"
                 "sharedobject-in-library-directory-missing-soname,package-name-doesnt-match-sonames,"
                 "no-shlibs,lacks-ldconfig-trigger,no-symbols-control-file,uses-no-compression-for-data-tarball")
 needs_lintian = pytest.mark.skipif(not shutil.which("lintian"), reason="lintian is not installed")
