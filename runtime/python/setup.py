@@ -56,11 +56,7 @@ if bdist_wheel is not None:
     commands["bdist_wheel"] = PlatformWheel
 
 
-def version():
-    """That of the package, for the pack that belongs to it."""
-    with open(os.path.join(HERE, "flp", "__init__.py"), encoding="utf-8") as file:
-        return next(line for line in file if line.startswith("__version__")).split('"')[1]
-
+version = runpy.run_path(os.path.join(HERE, "flp", "_version.py"))["__version__"]
 
 # A wheel whose libraries hold others' code says so (packaging/wheel/pack.py).
 licence = os.environ.get("FLP_LICENSE_EXPRESSION") or "Apache-2.0"

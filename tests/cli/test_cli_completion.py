@@ -106,7 +106,8 @@ def test_words_are_what_the_parser_names(script, command):
         if names:
             assert bash(script, *command.split(), option, "") == names[1].split(", "), option
             checked += 1
-    assert checked or command in ("loss list", "loss check", "pack verify", "pack inspect", "pack install")
+    assert checked or command in ("loss list", "loss check", "pack verify", "pack inspect", "pack install", "sign",
+                                  "verify")
 
 
 def test_json_has_the_script(script):

@@ -28,16 +28,14 @@ import jax.ffi  # noqa: E402
 _library = None
 
 
-def library_path():
-    """The libflp_jax.so of the libflp in use; by its name alone, where libflp is. error: LibraryError"""
-    libflp = _c.library_path()
-    if os.sep not in libflp:
-        return "libflp_jax.so"
-    path = os.path.join(os.path.dirname(os.path.realpath(libflp)), "libflp_jax.so")
-    if not os.path.exists(path):
-        raise errors.LibraryError("%s does not exist; flp.jax needs it beside libflp, where builds and installations "
-                                  "have it (FLP_LIBRARY names libflp)" % path)
-    return path
+def library_path() -> str:
+    """The libflp_jax.so of the libflp in use: beside it, or in the folder flp there, as Debian has it. error: LibraryError"""
+    folder = os.path.dirname(_c.library_file())
+    for path in (os.path.join(folder, "libflp_jax.so"), os.path.join(folder, "flp", "libflp_jax.so")):
+        if os.path.exists(path):
+            return path
+    raise errors.LibraryError("%s does not exist; flp.jax needs it beside libflp, where builds and installations "
+                              "have it (FLP_LIBRARY names libflp)" % os.path.join(folder, "libflp_jax.so"))
 
 
 def registered():
