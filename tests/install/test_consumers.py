@@ -25,8 +25,6 @@ def prefix(request, prefix, tmp_path_factory):
         pytest.skip("FLP_TEST_PREFIX names the only one")
     folder = tmp_path_factory.mktemp("package") / "python"
     run("cmake", f"-DBUILD={BUILD}", f"-DOUT={folder}", "-DCARRY=OFF", "-P", TREE / "runtime/python/package.cmake")
-    if not (folder / "flp/lib/cmake").exists():
-        pytest.skip("the package of this tree has no files for CMake")
     return folder / "flp"
 
 

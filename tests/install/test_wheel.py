@@ -14,7 +14,6 @@ from flp_wheels import LOGPROB, check_command, clean_environment, make_environme
 
 BUILD = Path(os.environ["FLP_TEST_BUILD"])
 TREE = Path(os.environ["FLP_TEST_TREE"])
-CONSUMER = Path(__file__).parent / "consumer"
 FOUND = pythons()
 VERSION = re.search(r'FLP_VERSION_STRING "([0-9.]+)"', (TREE / "runtime" / "flp.h").read_text())[1]
 
@@ -93,12 +92,9 @@ def test_c_programs_build_against_the_package(installed, tmp_path):
     (prefix,) = installed.glob("lib/python3.*/site-packages/flp")
     environment = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib" / "pkgconfig")}
     flags = run("pkg-config", "--cflags", "--libs", "flp", env=environment).split()
-    run("gcc", "-std=gnu11", CONSUMER / "consumer.c", *flags, "-lm", "-o", tmp_path / "consumer")
-    assert f"flp {VERSION}" in run(tmp_path / "consumer", env={"LD_LIBRARY_PATH": str(prefix / "lib")})
-    run("cmake", "-S", CONSUMER, "-B", tmp_path / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}",
-        "-DCMAKE_C_STANDARD_LIBRARIES=-lm")
-    run("cmake", "--build", tmp_path / "build")
-    assert f"flp {VERSION}" in run(tmp_path / "build" / "consumer")
+    run("gcc", TREE / "examples" / "c" / "score.c", *flags, "-o", tmp_path / "score")
+    logprobs = run(tmp_path / "score", env={"LD_LIBRARY_PATH": str(prefix / "lib")}).split()
+    assert len(logprobs) == 4 and all(float(value) < 0 for value in logprobs)
 
 
 @pytest.mark.skipif(not Path(os.environ["FLP_TEST_FAKE_CUDA"]).exists(), reason="the stand-in for libcuda is missing")
