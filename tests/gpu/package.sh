@@ -31,7 +31,7 @@ cmake --install "$build" --prefix "$root" >/dev/null
 compgen -G "$root/share/flp/generic/*.flpk" >/dev/null ||
   { printf 'package.sh: %s has no generic kernels; build its target flp_generic\n' "$build" >&2; exit 1; }
 rm -rf "$root/include" "$root"/lib*/cmake "$root"/lib*/pkgconfig
-find "$root" -type f \( -name flpgen -o -name '*.so*' \) -exec strip --strip-unneeded {} +
+find "$root/bin" "$root"/lib* -type f \( -name flpgen -o -name '*.so*' \) -exec strip --strip-unneeded {} +
 
 # What the programs are linked to and a GPU machine may lack. The C library and the compiler's must be the machine's own.
 ldd "$root/bin/flpgen" "$root"/lib*/*.so | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
