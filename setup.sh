@@ -14,10 +14,12 @@ readonly TEST_PACKAGES=(libcriterion-dev libboost-context1.74.0 libopenblas-dev 
 
 readonly DEB_PACKAGES=(dpkg-dev file help2man man-db lintian)
 readonly WHEEL_PACKAGES=(cmake ninja-build pkg-config python3-venv dpkg-dev)
+readonly EMULATOR_PACKAGES=(qemu-user-static)
 
 # For the long forms of tests/fuzz (libFuzzer), of the completions (shells) and of tests/install (the wheel, Debian's
 # packages, images, a Debian to install them in).
-readonly LONG_PACKAGES=(clang libclang-rt-14-dev zsh fish buildah debootstrap "${DEB_PACKAGES[@]}")
+readonly LONG_PACKAGES=(clang libclang-rt-14-dev zsh fish buildah debootstrap "${DEB_PACKAGES[@]}"
+  "${EMULATOR_PACKAGES[@]}")
 readonly COVERAGE_PACKAGES=(clang-19 libclang-rt-19-dev llvm-19)
 
 usage() {
@@ -27,6 +29,7 @@ usage: ./setup.sh run    set up, build, then generate the kernels of a 151936 x 
        ./setup.sh test --all   the same with the long campaigns: every test there is
        ./setup.sh coverage   set up, then measure what the tests run of libflp (tests/coverage)
        ./setup.sh wheel  set up, then build the wheels of flp and flp-packs for any Linux with glibc 2.28
+       ./setup.sh wheel arm64   the wheel of flp for aarch64, by cross build and emulator, into build/wheel/dist-arm64
        ./setup.sh deb    set up, build the Debian packages into build/deb/packages, check them with lintian
        ./setup.sh hosts  set up, build, then compare the adapters with the trainers themselves (tests/hosts/README.md)
        ./setup.sh hub    export the wheel, else a build of this system, as a kernel of the Hugging Face kernels hub,
@@ -195,6 +198,10 @@ run_hub() {
 }
 
 build_wheels() {
+  if [[ ${1:-} ]]; then
+    packaging/wheel/build.sh "$1"
+    return
+  fi
   packaging/wheel/build.sh
   FLP_REQUIRE_PTXAS=1 find_ptxas
   packaging/wheel/packs.sh
@@ -209,6 +216,7 @@ packages_of() {
     'test --all') packages+=("${LONG_PACKAGES[@]}") ;;
     coverage) packages+=("${COVERAGE_PACKAGES[@]}") ;;
     wheel) packages=("${WHEEL_PACKAGES[@]}") ;;
+    'wheel arm64') packages=("${WHEEL_PACKAGES[@]}" "${EMULATOR_PACKAGES[@]}") ;;
     deb) packages=("${RUN_PACKAGES[@]}" "${DEB_PACKAGES[@]}") ;;
     hub | 'hub '*) packages=("${RUN_PACKAGES[@]}" python3) ;;
     *) usage >&2; exit 2 ;;
@@ -233,7 +241,7 @@ main() {
     run) run_job ;;
     test) run_tests ;;
     coverage) tests/coverage ;;
-    wheel) build_wheels ;;
+    wheel) build_wheels "${@:2}" ;;
     deb) packaging/debian/build ;;
     hosts) run_hosts ;;
     hub) run_hub "${@:2}" ;;

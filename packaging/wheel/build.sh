@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the wheel of flp into build/wheel/dist. See README.md beside this file.
+# Builds the wheel of flp into build/wheel/dist, that of another architecture into build/wheel/dist-ARCH, with programs
+# of that architecture run by an emulator. See README.md beside this file.
 # usage: packaging/wheel/build.sh [amd64|arm64]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -9,6 +10,9 @@ readonly base=$PWD/build/wheel
 readonly here=packaging/wheel
 readonly target=$base/$arch
 readonly venv=$base/venv
+dist=$base/dist
+[[ $(dpkg --print-architecture) == "$arch" ]] || dist=$base/dist-$arch
+readonly dist
 
 # Times in the wheel: of the last commit, or of the release that is unpacked.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y runtime/flp.h)}
@@ -39,5 +43,5 @@ $here/sysroot.sh "$arch"
 say "building"
 compile
 cmake -DBUILD="$target/build" -DOUT="$target/package" -DCARRY=OFF -P runtime/python/package.cmake
-"$venv/bin/python" $here/pack.py --package "$target/package" --sysroot "$target" --out "$base/dist"
-"$venv/bin/auditwheel" show "$base"/dist/flp-*_"$(sed -n 's/.*PROCESSOR \(.*\))/\1/p' "$target/target.cmake")".whl
+"$venv/bin/python" $here/pack.py --package "$target/package" --sysroot "$target" --out "$dist"
+"$venv/bin/auditwheel" show "$dist"/flp-*_"$(sed -n 's/.*PROCESSOR \(.*\))/\1/p' "$target/target.cmake")".whl

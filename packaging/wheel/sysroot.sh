@@ -9,6 +9,7 @@ readonly GLIBC=2.28
 readonly SUITE=bookworm
 readonly PACKAGES=(llvm-19-dev libstdc++-12-dev libgcc-s1 gcc-12-base zlib1g-dev libzstd-dev libsodium-dev
   liblua5.4-dev libjansson-dev libsqlite3-dev)
+readonly EMULATED=(libc6 libgcc-s1) # what the build's programs of another architecture need to run here
 readonly KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 
 arch=$1
@@ -17,6 +18,12 @@ case "$arch" in
   arm64) triple=aarch64-linux-gnu processor=aarch64 ;;
   *) printf 'sysroot.sh: architecture %s; accepted: amd64, arm64\n' "$arch" >&2; exit 2 ;;
 esac
+is_foreign=$([[ $(dpkg --print-architecture) == "$arch" ]] || echo yes)
+if [[ $is_foreign ]] && ! command -v "qemu-$processor-static" >/dev/null; then
+  printf 'sysroot.sh: %s is built with programs of it, and qemu-%s-static is not in PATH: apt-get install %s\n' \
+    "$arch" "$processor" qemu-user-static >&2
+  exit 1
+fi
 base=$PWD/build/wheel
 out=$base/$arch
 root=$out/root
@@ -45,6 +52,7 @@ EOF
     apt-get update -qq
     apt-get download -qq "${PACKAGES[@]}"
     apt-get source -qq --download-only lua5.4 >/dev/null
+    [[ ! $is_foreign ]] || (mkdir -p emulated && cd emulated && apt-get download -qq "${EMULATED[@]}")
   )
 }
 
@@ -73,11 +81,11 @@ compiler() {
     chmod +x "$out/bin/$tool"
   done
   local emulator=/usr/bin/env # runs what it is given
-  [[ $(dpkg --print-architecture) == "$arch" ]] || emulator=qemu-$processor
+  [[ ! $is_foreign ]] || emulator="qemu-$processor-static;-L;$out/system"
   cat >"$out/target.cmake" <<EOF
 set(FLP_TRIPLE $triple)
 set(CMAKE_SYSTEM_PROCESSOR $processor)
-set(CMAKE_CROSSCOMPILING_EMULATOR $emulator)
+set(CMAKE_CROSSCOMPILING_EMULATOR "$emulator")
 EOF
 }
 
@@ -93,6 +101,12 @@ archive() {
     "'$out/bin/cc' -O2 -g0 -fPIC -DNDEBUG -ffile-prefix-map='$2'= $3 -c {} -o '$objects'/\$(basename {} .c).o")
   (cd "$objects" && "$out/bin/ar" rcsD "$1" $(ls | LC_ALL=C sort))
   rm -r "$objects"
+}
+
+# The system that the emulator shows to a program: glibc and libgcc_s alone.
+emulated_system() {
+  local deb
+  for deb in "$out"/debs/emulated/*.deb; do dpkg-deb -x "$deb" "$out/system"; done
 }
 
 compile() {
@@ -111,6 +125,7 @@ stamp=$(cat packaging/wheel/sysroot.sh packaging/wheel/libc_compat.c packaging/w
 rm -rf "$out" && mkdir -p "$root"
 download
 unpack
+[[ ! $is_foreign ]] || emulated_system
 compiler
 compile
 printf '%s\n' "$stamp" >"$out/stamp"
