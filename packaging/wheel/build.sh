@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-readonly arch=${1:-amd64}
+readonly arch=${1:-$(dpkg --print-architecture)}
 readonly base=$PWD/build/wheel
 readonly here=packaging/wheel
 readonly target=$base/$arch

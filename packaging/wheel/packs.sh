@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 readonly base=$PWD/build/wheel
-readonly target=$base/${1:-amd64}
+readonly target=$base/${1:-$(dpkg --print-architecture)}
 readonly flpgen=$target/build/bin/flpgen
 readonly list=autotune/presets/h200.list
 readonly package=$base/packs

@@ -1,11 +1,17 @@
-"""Clean virtual environments of every Python that is found, and what a wheel of flp has to do in one."""
+"""Clean virtual environments of every Python that is found, and what a wheel of flp has to hold and to do in one."""
+import json
 import os
 import re
 import shutil
 import subprocess
+import tempfile
+import zipfile
 from pathlib import Path
 
+TREE = Path(os.environ["FLP_TEST_TREE"])
 MINORS = range(9, 15)  # Python 3.9 to 3.14
+BINARIES = ("flp/lib/libflp.so.0", "flp/lib/libflp_jax.so", "flp/lib/libflpgen.so", "flp/bin/flpgen")
+SYSTEM = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libgcc_s.so.1", "libflp.so.0", "libflpgen.so"}
 
 WITHOUT_TORCH = """
 import flp
@@ -14,6 +20,17 @@ try:
     flp.linear_logprob
 except ImportError as error:
     print(error)
+"""
+
+# On an older system, with the wheel in /tmp.
+OLD_SYSTEM = r"""
+rm -rf /tmp/venv && python3 -m venv /tmp/venv
+/tmp/venv/bin/pip install --quiet --no-index /tmp/*.whl
+ldd --version | head -n 1
+/tmp/venv/bin/flpgen --version
+/tmp/venv/bin/python -c 'import flp; print("library", flp.version())'
+/tmp/venv/bin/flpgen run --demo --vocab 1000 --hidden 64 --rows 16 --rung eager
+rm -rf /tmp/kernels && /tmp/venv/bin/flpgen gen --vocab 1000 --hidden 64 --out /tmp/kernels && ls /tmp/kernels
 """
 
 LOGPROB = """
@@ -78,3 +95,34 @@ def check_command(programs, version, folder):
     run(programs / "flpgen", "gen", "--vocab", "1000", "--hidden", "64", "--out", folder / "kernels", env=environment)
     assert {path.suffix for path in (folder / "kernels").iterdir()} >= {".ptx", ".flpk"}
     return Path(prefix)
+
+
+def check_binary(path, loader):
+    """A library or command of the wheel: of glibc 2.28 at most, and of nothing else that this machine has. loader is
+    the name of glibc's for the architecture."""
+    needed = set(re.findall(r"NEEDED.*\[(.*)\]", run("readelf", "-d", "-W", path)))
+    assert needed <= SYSTEM | {loader}
+    symbols = run("readelf", "-V", "-W", path)
+    versions = {tuple(map(int, found.split("."))) for found in re.findall(r"GLIBC_([0-9.]+)", symbols)}
+    assert versions and max(versions) <= (2, 28)
+    assert ".symtab" not in run("readelf", "-S", "-W", path)
+    folders = [str(TREE), str(Path.home()), tempfile.gettempdir() + "/tmp", "ziglang"]
+    text = path.read_bytes()
+    assert [folder for folder in folders if len(folder) > 1 and folder.encode() in text] == []
+
+
+def build_elsewhere(wheel, folder, *words):
+    """The bytes of the wheel as build.sh makes it again, in another folder and from nothing but the tools."""
+    names = run("git", "-C", TREE, "ls-files", "--cached", "--others", "--exclude-standard").splitlines()
+    for name in names:
+        if (TREE / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(TREE / name, folder / name)
+    (folder / "build/wheel").mkdir(parents=True)
+    (folder / "build/wheel/venv").symlink_to(TREE / "build/wheel/venv")
+    with zipfile.ZipFile(wheel) as archive:
+        (document,) = [name for name in archive.namelist() if name.endswith("/sboms/flp.cdx.json")]
+        time = json.loads(archive.read(document))["metadata"]["timestamp"]
+    epoch = run("date", "--date", time, "+%s").strip()
+    run(folder / "packaging/wheel/build.sh", *words, env={**os.environ, "SOURCE_DATE_EPOCH": epoch})
+    return (folder / wheel.relative_to(TREE)).read_bytes()
