@@ -36,6 +36,7 @@ def run(text, **names):
 
 def test_every_snippet_has_a_test():
     words = ["flp.policy_loss(\"grpo\", hidden, head.weight",  # of README.md
+             "(-logprob - 0.01 * entropy)",                    # of runtime/python/PYPI.md
              "flp.linear_logprob(hidden, lm_head.weight, tokens, temperature", "flp.explain", "flp.losses.policy_loss(",
              "grad_weight_accumulate=", "selective_log_softmax", "flp.score(", "logprob_head", "from transformers",
              "flp.install", "flp.parallel", "flp.jax.linear_logprob(", "memory.Profiler",
@@ -43,6 +44,11 @@ def test_every_snippet_has_a_test():
     # test_flp_policy.py runs grad_weight_accumulate, test_flp_scoring.py flp.score, test_flp_phase.py the Profiler,
     # test_docs_code.py the kernel, tests/install/jax_cases.py flp.jax
     assert [[word for word in words if word in snippet] for snippet in SNIPPETS] == [[word] for word in words]
+
+
+def test_the_page_of_package_registries():
+    names = run("(-logprob - 0.01 * entropy)")
+    assert torch.isfinite(names["hidden"].grad).all() and names["head"].weight.grad.shape == (1000, 64)
 
 
 def test_the_first_document():

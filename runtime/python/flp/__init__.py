@@ -57,15 +57,17 @@ try:
     from ._shards import combine_partials, linear_logprob_backward, linear_logprob_partial
     from .adapters import install, installed, uninstall
     from .heads import logprob_head
+    _HAS_TORCH = True
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
+    _HAS_TORCH = False
 
 
 def _missing(name: str) -> Any:
     if name == "jax":  # not before it is asked for: the package must not need jax
         return importlib.import_module(".jax", __name__)
-    if name in __all__ and name not in _WITHOUT_TORCH:
+    if not _HAS_TORCH and name in __all__ and name not in _WITHOUT_TORCH:
         raise ImportError("flp.%s needs torch, which is not installed: pip install torch" % name)
     raise AttributeError("module 'flp' has no attribute %r" % name)
 
