@@ -28,14 +28,21 @@ base=$PWD/build/wheel
 out=$base/$arch
 root=$out/root
 
+# Where this machine's apt has suite $1 from.
+archive_of() {
+  apt-get indextargets --format '$(RELEASE) $(REPO_URI)' | awk -v suite="$1" '$1 == suite { print $2; exit }'
+}
+
 # Packages and sources of this suite, of any architecture, without touching the machine's own apt.
 download() {
   local apt=$out/apt
   mkdir -p "$apt"/{state/lists/partial,cache/archives/partial,etc/apt.conf.d,etc/preferences.d} "$out/debs"
   : >"$apt/state/status"
-  local kind from="[signed-by=$KEYRING] http://deb.debian.org"
-  for kind in deb deb-src; do
-    printf '%s %s/debian %s main\n%s %s/debian-security %s-security main\n' "$kind" "$from" $SUITE "$kind" "$from" $SUITE
+  local kind suite archive
+  for suite in $SUITE $SUITE-security; do
+    archive=$(archive_of "$suite")
+    [[ $archive ]] || { printf 'sysroot.sh: apt has no source of %s; /etc/apt must name one\n' "$suite" >&2; exit 1; }
+    for kind in deb deb-src; do printf '%s [signed-by=%s] %s %s main\n' "$kind" "$KEYRING" "$archive" "$suite"; done
   done >"$apt/etc/sources.list"
   cat >"$apt/apt.conf" <<EOF
 Dir::State "$apt/state";

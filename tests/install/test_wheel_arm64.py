@@ -96,7 +96,7 @@ def bullseye():
     if not (root / "unpacked").exists():
         shutil.rmtree(root, ignore_errors=True)
         run("debootstrap", "--foreign", "--arch=arm64", "--variant=minbase", "--include=python3,python3-venv", "bullseye",
-            root, "http://deb.debian.org/debian")
+            root)
         for package in sorted((root / "var/cache/apt/archives").glob("*.deb")):
             run("dpkg-deb", "-x", package, root)
         (root / "unpacked").touch()

@@ -115,8 +115,7 @@ def bullseye():
     root = TREE / "build" / "wheel" / "bullseye"
     if not (root / "usr/bin/python3").exists():
         shutil.rmtree(root, ignore_errors=True)
-        run("debootstrap", "--variant=minbase", "--include=python3,python3-venv,python3-pip", "bullseye", root,
-            "http://deb.debian.org/debian")
+        run("debootstrap", "--variant=minbase", "--include=python3,python3-venv,python3-pip", "bullseye", root)
     return root
 
 
