@@ -50,7 +50,21 @@ def test_what_it_copies_is_in_the_tree():
                for source in line.arguments()[:-1]]
     packs = STAGES["packs"].last("ARG").pairs() | STAGES["packs"].all("ARG")[0].pairs()
     assert [source for source in sources if not (TREE / source.replace("${PACKS}", packs["PACKS"])).exists()] == []
-    assert {"runtime", "gen", "templates", "autotune"} <= set(sources)
+    assert folders_of_the_build() <= set(sources)
+
+
+def folders_of_the_build():
+    """Top folders, or packaging/NAME, that the build reads without its tests."""
+    found, root = set(), (TREE / "CMakeLists.txt").read_text()
+    files = [path for folder in ("runtime", "gen", "autotune") for path in (TREE / folder).rglob("*")
+             if path.name == "CMakeLists.txt" or path.suffix == ".cmake"]
+    named = [re.findall(r"PROJECT_SOURCE_DIR}/([\w/.]+)", path.read_text()) for path in files]
+    for path in [*re.findall(r"(?:add_subdirectory|include)\(([\w]+[/\w.]*)\)", root), *sum(named, [])]:
+        parts = path.split("/")
+        if (TREE / parts[0]).is_dir() and parts[0] != "tests":
+            found.add("/".join(parts[:2]) if parts[0] == "packaging" else parts[0])
+    assert {"runtime", "gen", "templates", "autotune"} <= found
+    return found
 
 
 def test_packages_stand_in_setup_sh_alone():
