@@ -50,7 +50,6 @@ def test_tag_and_size(wheel):
 @pytest.mark.long
 @pytest.mark.parametrize("name", BINARIES)
 def test_binaries_need_an_old_system_and_nothing_of_this_one(unpacked, name):
-    path = unpacked / name
     check_binary(unpacked / name, "ld-linux-x86-64.so.2")
 
 
