@@ -152,8 +152,8 @@ typedef struct flp_spec {
                          of two down to the element size; below 16 kernels without 16-byte copies are used */
   flp_op op;          /* SELECT: dtype is that of the scores, FP64 too; hidden, grads, has_bias, softcap,
                          per_row_temperature, accumulate_grad_weight and the gradients' dtypes stay 0 */
-  int32_t keep;       /* 1: a forward pass may save exponentials for the backward pass (FLP_MODE_SAVE, flp_args.saved);
-                         needs grads and dtype BF16 */
+  int32_t keep;       /* 1: a forward pass may keep something for the backward pass (FLP_MODE_SAVE, FLP_MODE_DIRECTION,
+                         flp_args.saved); needs grads and dtype BF16 */
   const void *loss;   /* of flp_step: a program (flp_loss_builtin_bytes, flpgen loss show --bytes), which is copied */
   size_t loss_bytes;
   flp_dtype grad_bias_dtype; /* 0 means dtype; else dtype or FP32 */
@@ -179,14 +179,17 @@ typedef enum flp_rung {
 enum { FLP_DEVICE_HOST = -1 };
 
 /* How the matrix products are ordered. Commands and records name a mode "score", "recompute-vocab", "recompute-rows",
- * "recompute-split", "save" or "stream". They still accept the names of release 0.1.0: F, R_VOCAB, R_ROWS, R2, S, P. */
+ * "recompute-split", "save", "stream" or "direction". They accept the aliases F, R_VOCAB, R_ROWS, R2, S, P and D too, in
+ * the same order. */
 typedef enum flp_mode {
   FLP_MODE_SCORE = 1,           /* scoring: one product */
   FLP_MODE_RECOMPUTE_VOCAB = 2, /* recompute by vocab chunks: 1 + 3 products */
   FLP_MODE_RECOMPUTE_ROWS = 3,  /* recompute by row chunks: 1 + 3, frozen head 1 + 2 */
   FLP_MODE_RECOMPUTE_SPLIT = 4, /* dh by row chunks, dW by vocab chunks: 1 + 4, no accumulator */
-  FLP_MODE_SAVE = 5,  /* saved exponentials: 1 + 2, frozen head 1 + 1; 2·N·V bytes from forward to backward */
-  FLP_MODE_STREAM = 6 /* streamed: forward, loss and both products of a chunk of rows at a time: 3, frozen head 2 */
+  FLP_MODE_SAVE = 5,   /* saved exponentials: 1 + 2, frozen head 1 + 1; 2·N·V bytes from forward to backward */
+  FLP_MODE_STREAM = 6, /* streamed: forward, loss and both products of a chunk of rows at a time: 3, frozen head 2 */
+  FLP_MODE_DIRECTION = 7 /* frozen head, any upstream gradient: 2, as forward makes the direction of dh of each row, a sum
+                            of the weight's rows; 4·N·D bytes from forward to backward */
 } flp_mode;
 
 typedef struct flp_options {
@@ -197,14 +200,15 @@ typedef struct flp_options {
                              good is none); flp_execute synchronises, so no graph capture; also FLP_STRICT=1 */
   int32_t host_fallback;  /* 1: with no usable GPU, plan for host pointers instead of failing UNAVAILABLE */
   uint64_t budget_bytes;  /* 0: FLP_BUDGET, or else 256 MiB forward, 1 GiB backward and step */
-  int64_t chunk_rows;     /* rows of one backward chunk, overriding the budget (RECOMPUTE_ROWS, STREAM); 0: the planner
-                             chooses */
-  int64_t chunk_vocab;    /* 0: the planner chooses; else vocab columns of one backward chunk (RECOMPUTE_VOCAB); with
-                             both set, the cheapest mode that recomputes in chunks of these sizes */
+  int64_t chunk_rows;     /* rows of one backward chunk, overriding the budget (RECOMPUTE_ROWS, STREAM, DIRECTION); 0: the
+                             planner chooses */
+  int64_t chunk_vocab;    /* 0: the planner chooses; else vocab columns of one backward chunk (RECOMPUTE_VOCAB,
+                             DIRECTION); with both set and no mode, the cheapest mode that recomputes in chunks of these
+                             sizes */
   int32_t threads;        /* eager rung: CPU threads, 0 = all */
   flp_mode mode;          /* 0: the planner chooses; else RECOMPUTE_VOCAB, RECOMPUTE_ROWS or RECOMPUTE_SPLIT for the
-                             backward pass of a GPU plan (SPLIT where both hidden and weight need gradients), or STREAM
-                             for its step */
+                             backward pass of a GPU plan (SPLIT where both hidden and weight need gradients), SAVE or
+                             DIRECTION (a frozen head's) for what its forward pass keeps, or STREAM for its step */
   const char *tune;       /* tile configurations where an architecture leaves a choice, e.g.
                              "forward:cooperative,256x192,stages=4;dz:raster=8": the plan's kernels have these, or the
                              plan fails; one that host_fallback makes for the host has none. "": defaults of the
@@ -243,8 +247,8 @@ FLP_API const char *flp_plan_get_reason(const flp_plan *plan, flp_rung rung);
 /* Name of a rung: "tuned", "heuristic", "jit", "generic", "eager". */
 FLP_API const char *flp_rung_name(flp_rung rung);
 
-/* Name of a mode: "score", "recompute-vocab", "recompute-rows", "recompute-split", "save", "stream"; "-" for 0.
- * thread: any */
+/* Name of a mode: "score", "recompute-vocab", "recompute-rows", "recompute-split", "save", "stream", "direction"; "-" for
+ * 0. thread: any */
 FLP_API const char *flp_mode_name(flp_mode mode);
 
 /* 16 hexadecimal digits that are equal on two ranks if and only if they run the same kernels. */
@@ -255,9 +259,9 @@ typedef enum flp_pass {
   FLP_PASS_COMBINE = 2,  /* partials of all shards -> logprob, entropy, stats */
   FLP_PASS_BACKWARD = 3, /* gradients, from stats or from what forward saved */
   FLP_PASS_STEP = 4,     /* loss and gradients in one: flp_step */
-  /* For flp_plan_layout and flp_plan_workspace: of save mode, in a budget that counts what forward saves too;
-   * flp_execute
-     takes args.saved instead. The workspace of BACKWARD holds save mode as well, where the budget does */
+  /* For flp_plan_layout and flp_plan_workspace: of save or direction mode, in a budget that counts what forward keeps
+     too; flp_execute takes args.saved instead. The workspace of BACKWARD holds these modes as well, where the budget
+     does */
   FLP_PASS_BACKWARD_SAVED = 5,
   FLP_PASS_FORWARD_SAVED = 6
 } flp_pass;
@@ -266,15 +270,15 @@ typedef enum flp_pass {
 typedef struct flp_layout {
   uint32_t struct_bytes;
   flp_mode mode;
-  int64_t chunk_rows;      /* rows of one chunk (SCORE, RECOMPUTE_ROWS, STREAM, and dh in RECOMPUTE_SPLIT), else n */
-  int64_t chunk_vocab;     /* vocab columns of one chunk (RECOMPUTE_VOCAB, and dW in RECOMPUTE_SPLIT), else V */
-  int64_t chunks;          /* chunks in all: of rows in F and P, of dz in backward */
+  int64_t chunk_rows;  /* rows of one chunk (SCORE, RECOMPUTE_ROWS, STREAM, DIRECTION, and dh in RECOMPUTE_SPLIT), else n */
+  int64_t chunk_vocab; /* vocab columns of one chunk (RECOMPUTE_VOCAB, DIRECTION, and dW in RECOMPUTE_SPLIT), else V */
+  int64_t chunks;      /* chunks in all: of rows in SCORE and STREAM, of exponentials in DIRECTION, of dz in backward */
   int32_t products;        /* matrix products of 2·N·D·V flop in this pass */
   int32_t launches;        /* kernel launches in this pass */
   uint64_t bytes;          /* workspace, exact */
   uint64_t smallest_bytes; /* workspace of the smallest layout of any mode */
   double flops;
-  uint64_t saved_bytes; /* save mode: what forward saves beside the workspace; else 0 */
+  uint64_t saved_bytes; /* save and direction mode: what forward keeps beside the workspace; else 0 */
 } flp_layout;
 
 #define FLP_LAYOUT_INIT FLP_INIT_(flp_layout, FLP_SET_(struct_bytes) = sizeof(flp_layout))
@@ -290,16 +294,18 @@ FLP_API flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t 
 FLP_API flp_status flp_plan_workspace(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes,
                                       size_t *out_bytes);
 
-/* Whether to take save mode: the bytes that a forward pass over n rows saves, a reference a row and the exponentials,
- * 2·n·V, where they and the workspace of either pass fit the budget; else 0, for recompute mode. With the same budget,
- * FORWARD_SAVED and BACKWARD_SAVED give the workspaces. 0 too where spec.keep is 0, options ask for recompute mode, or
- * the rung has no kernels for it (flp_plan_describe has the reason).
- * unit:  budget in bytes, 0 for the plan's backward budget; UINT64_MAX for save mode whatever it takes
+/* Whether to take save or direction mode: the bytes that a forward pass over n rows keeps, where they and the workspace
+ * of either pass fit the budget; else 0, for recompute mode. A frozen head (spec.grads is HIDDEN) whose entropy needs no
+ * gradient keeps a reference and a direction a row, 4·n·D bytes (DIRECTION), any other a reference a row and the
+ * exponentials, 2·n·V (SAVE); options.mode SAVE has the latter of a frozen head too. With the same budget, FORWARD_SAVED and
+ * BACKWARD_SAVED give the workspaces. 0 too where spec.keep is 0, options ask for another mode, or the rung has no kernels
+ * for it (flp_plan_describe has the reason).
+ * unit:  budget in bytes, 0 for the plan's backward budget; UINT64_MAX for these modes whatever they take
  * error: ARGUMENT if n < 0 */
 FLP_API flp_status flp_plan_saved(const flp_plan *plan, int64_t n, uint64_t budget_bytes, size_t *out_bytes);
 
 /* The most that flp_plan_saved of any plan of this spec can give: where it is 0, a plan without keep serves, and
- * kernels of save mode need not be made.
+ * kernels of these modes need not be made.
  * unit:  as flp_plan_saved; the default is FLP_BUDGET or 1 GiB
  * error: ARGUMENT if n < 0, or names a bad field of the spec or a setting */
 FLP_API flp_status flp_spec_saved(const flp_spec *spec, int64_t n, uint64_t budget_bytes, size_t *out_bytes);
@@ -355,9 +361,9 @@ typedef struct flp_args {
   size_t workspace_bytes;
   void *stream; /* CUstream; NULL is the legacy default stream; ignored on the eager rung */
 
-  /* save mode: forward writes, backward of the same rows, targets and temperatures reads, and may overwrite it: once.
-     NULL: recomputes, as does backward in a workspace too small for it. Whole heads alone, no shards. 256-byte
-     aligned, as many bytes as flp_plan_saved returns */
+  /* save and direction mode: forward writes, backward of the same rows, targets and temperatures reads: once in save mode,
+     where it may overwrite it, any number of times in direction mode. NULL: recomputes, as does backward in a workspace too
+     small for it. A vocab shard in direction mode alone. 256-byte aligned, as many bytes as flp_plan_saved returns */
   void *saved;
   size_t saved_bytes;
   const float *old_lse; /* forward and step: (N) nats, log Σ exp t of a policy near this one; NULL: a reference from the

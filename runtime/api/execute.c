@@ -26,10 +26,12 @@ static flp_status too_small(const flp_args *args, uint64_t smallest) {
                   args->workspace_bytes, args->n, smallest);
 }
 
-/* Save mode where there is what forward saved, and the workspace for it. */
+/* A backward pass uses what forward kept where the workspace holds that; forward keeps exponentials in any layout. */
 static flp_status pick_scheme(flp_call *call) {
   flp_pass pass = call->args->pass;
-  if (pass != FLP_PASS_BACKWARD || !call->args->saved) return flp_call_pick(call, pass);
+  if (!call->args->saved) return flp_call_pick(call, pass);
+  if (pass == FLP_PASS_FORWARD)
+    return flp_call_pick(call, flp_plan_keeps(call->plan) == FLP_MODE_DIRECTION ? FLP_PASS_FORWARD_SAVED : pass);
   flp_status status = flp_call_pick(call, FLP_PASS_BACKWARD_SAVED);
   if (status != FLP_ERROR_BUDGET && status != FLP_ERROR_UNSUPPORTED) return status;
   flp_detail_clear();
@@ -77,14 +79,29 @@ static flp_status run_host(flp_plan *plan, const flp_args *args) {
   return status;
 }
 
+static flp_status check_saved(const flp_plan *plan, const flp_args *args) {
+  flp_mode mode = flp_plan_keeps(plan);
+  if (!args->saved) return FLP_OK;
+  if (!mode)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "args.saved is given, but this plan keeps nothing (accepted: NULL where flp_plan_saved gives 0)");
+  if (mode == FLP_MODE_SAVE && (args->vocab_offset || args->vocab_valid != args->vocab_total))
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "args.saved is given, but the call covers a vocab shard (accepted: NULL in mode save)");
+  uint64_t bytes = flp_planner_saved_bytes(&plan->spec, mode, args->n);
+  if (args->saved_bytes >= bytes) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "args.saved_bytes is %zu, but mode %s keeps %" PRIu64 " bytes of %" PRId64
+                  " rows (accepted: what flp_plan_saved gives)",
+                  args->saved_bytes, flp_mode_name(mode), bytes, args->n);
+}
+
 flp_status flp_execute(flp_plan *plan, const flp_args *args) {
   flp_detail_clear();
   FLP_TRY(flp_op_check_plan(plan, FLP_OP_HEAD));
   flp_args resolved;
   FLP_TRY(flp_args_resolve(&plan->spec, args, &resolved));
-  if (resolved.saved && !flp_plan_keeps(plan))
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "args.saved is given, but this plan keeps nothing (accepted: NULL where flp_plan_saved gives 0)");
+  FLP_TRY(check_saved(plan, &resolved));
   return plan->rung == FLP_RUNG_EAGER ? run_host(plan, &resolved) : run_device(plan, &resolved);
 }
 

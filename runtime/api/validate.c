@@ -173,12 +173,10 @@ static flp_status check_options(const flp_options *options) {
   FLP_TRY(check_range("options.host_fallback", options->host_fallback, 0, 1));
   FLP_TRY(check_range("options.chunk_rows", options->chunk_rows, 0, FLP_COUNT_MAX));
   FLP_TRY(check_range("options.chunk_vocab", options->chunk_vocab, 0, FLP_COUNT_MAX));
-  int is_backward = options->mode >= FLP_MODE_RECOMPUTE_VOCAB && options->mode <= FLP_MODE_RECOMPUTE_SPLIT;
-  if (options->mode && !is_backward && options->mode != FLP_MODE_STREAM)
-    return flp_fail(
-        FLP_ERROR_ARGUMENT,
-        "options.mode is %d (accepted: 0, FLP_MODE_RECOMPUTE_VOCAB 2 to FLP_MODE_RECOMPUTE_SPLIT 4, FLP_MODE_STREAM 6)",
-        (int)options->mode);
+  if (options->mode && (options->mode < FLP_MODE_RECOMPUTE_VOCAB || options->mode > FLP_MODE_DIRECTION))
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "options.mode is %d (accepted: 0, FLP_MODE_RECOMPUTE_VOCAB 2 to FLP_MODE_DIRECTION 7)",
+                    (int)options->mode);
   FLP_TRY(check_range("options.threads", options->threads, 0, 4096));
   if (options->device == FLP_DEVICE_HOST && options->rung != FLP_RUNG_AUTO && options->rung != FLP_RUNG_EAGER)
     return flp_fail(FLP_ERROR_ARGUMENT,

@@ -25,11 +25,12 @@
 #define FLP_SCORE_DTYPES(X) FLP_OPERAND_DTYPES(X) X(FP64, "fp64", 8) /* scores that exist already */
 #define FLP_DTYPES(X) FLP_SCORE_DTYPES(X) FLP_TARGET_DTYPES(X)
 
-/* With the name that the mode had in release 0.1.0, in whose records it stands: an alias wherever a mode is read. */
+/* With the alias by which the first records name the mode, accepted wherever a mode is read. */
 #define FLP_MODES(X)                                                                       \
   X(SCORE, "score", "F")                                                                   \
   X(RECOMPUTE_VOCAB, "recompute-vocab", "R_VOCAB") X(RECOMPUTE_ROWS, "recompute-rows", "R_ROWS") \
-  X(RECOMPUTE_SPLIT, "recompute-split", "R2") X(SAVE, "save", "S") X(STREAM, "stream", "P")
+  X(RECOMPUTE_SPLIT, "recompute-split", "R2") X(SAVE, "save", "S") X(STREAM, "stream", "P") \
+  X(DIRECTION, "direction", "D")
 
 #define FLP_COUNT_ONE(value, word) +1
 enum { FLP_OP_COUNT = 0 FLP_OPS(FLP_COUNT_ONE) };
@@ -52,6 +53,11 @@ const char *flp_dtype_name(flp_dtype dtype);
 const char *flp_mode_alias(flp_mode mode);
 /* The mode of that name or alias, in letters of either case; 0 if there is none. */
 flp_mode flp_mode_find(const char *text);
+
+/* 1 if forward keeps something for backward in that mode, so that spec.keep is 1. */
+static inline int flp_mode_keeps(flp_mode mode) {
+  return mode == FLP_MODE_SAVE || mode == FLP_MODE_DIRECTION;
+}
 
 size_t flp_dtype_bytes(flp_dtype dtype); /* of an element; 0 if unknown */
 

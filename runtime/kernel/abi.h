@@ -28,8 +28,8 @@
       R(record) R(bound)                          /* backward from here on */                          \
       R(scale_pair)                               /* fp16 */                                           \
       R(dz) R(bias_part) R(hidden_acc) R(weight_acc) R(bias_acc) R(factor)                             \
-          R(redo)  /* save and stream modes; exponentials of a streamed step are in the place of dz */ \
-      R(reference) /* P; S has them in what forward saved */                                           \
+          R(redo)  /* saved exponentials; those of stream and direction modes are in the place of dz */ \
+      R(reference) /* stream mode; else in what forward saved */                                           \
       R(stats) R(logprob) R(entropy) R(grad_logprob) R(grad_entropy) /* step, by row */
 
 /* The arrays as numbers, FLP_REGION_index and so on. */
@@ -291,7 +291,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(ptr, grad_entropy) /* (n) or null */                                  \
   P(ptr, grad_scores) P(i64, grad_scores_stride) /* (n,V) operand dtype out */
 
-/* ---- saved exponentials: save and stream modes ----
+/* ---- saved exponentials: save, stream and direction modes ----
  *
  * kept[a - row_begin][v] = 2^(t - k_a), in the operand dtype (bf16), with one reference k_a a row, reference[a]: while
  * -66 <= lse - k_a <= 100 in log2 units, every probability above 2^-60 is a normal number of bf16 and products of kept
@@ -313,14 +313,18 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * behind the last active one are stored as zeros up to the end of their row panel where they exist in kept; columns
  * from vocab_valid on as zeros up to kept_stride, vocab_valid rounded up to 64 (forward_keep_map: left out, as outside
  * the map). kept leaves forward_keep_map in boxes of 128 bytes x FLP_DZ_BOX_ROWS rows. part, zy: the bits that forward
- * gives. */
+ * gives.
+ * A launch may cover some columns alone, from column_begin on, a multiple of GROUP_COLUMNS: weight, bias and kept start
+ * there, and vocab_valid counts from there; local_target and part are of the whole. */
 #define FLP_FORWARD_KEEP_PARAMS(P)                                         \
   FLP_FORWARD_PARAMS(P)                                                    \
+  P(i32, column_begin)                                                     \
   P(ptr, reference) /* (n) f32 by active row */                            \
   P(f32, slope)     /* with softcap, 1: kept is times 1 - tanh²; else 0 */ \
   P(ptr, kept) P(i64, kept_stride) /* row 0: active row row_begin */
 #define FLP_FORWARD_KEEP_MAP_PARAMS(P)                                     \
   FLP_FORWARD_MAP_PARAMS(P)                                                \
+  P(i32, column_begin)                                                     \
   P(ptr, reference) /* (n) f32 by active row */                            \
   P(f32, slope)     /* as above */                                         \
   P(map, kept_map)  /* (row_end - row_begin, vocab_valid) */
@@ -366,6 +370,39 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(i32, row_begin) P(i32, row_end) P(i32, depth)                          \
   P(ptr, out) P(i64, out_stride)
 
+/* module kept, direction mode (direction.lua): kept without the target's element times weight is the sum S_a that forward
+ * makes of a row, from chunks of columns, before any upstream gradient is known.
+ *
+ * entry direction_strike, one thread an active row of [row_begin, row_end): zeroes the target's element of kept where it is
+ * among the columns [column_begin, column_end). */
+#define FLP_DIRECTION_STRIKE_PARAMS(P)                                     \
+  P(region, local_target) P(region, count)                                 \
+  P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
+  P(ptr, kept) P(i64, kept_stride) /* row 0: active row row_begin, column 0: column_begin */
+
+/* module kept: entry direction_finish, one CTA a block of FLP_KEPT_BLOCK_ROWS active rows of [row_begin, row_end): fills
+ * redo[block] as keep_finish does, from the sums of this shard alone. Rows of a block to be redone get their maximum as
+ * reference, and the record with which dz makes 2^(t - m) in the place of kept, 0 at the target. */
+#define FLP_DIRECTION_FINISH_PARAMS(P)                                     \
+  P(ptr, partial) /* (n,4) f32 by row: maximum and sum of this shard */    \
+  P(ptr, reference) /* (n) f32 by active row, in and out */                \
+  P(region, record) P(region, index) P(region, scale) P(region, count)     \
+  P(i32, capped) P(i32, row_begin) P(i32, row_end)                         \
+  P(region, redo)
+
+/* module kept: entry direction_rows, one warp an active row: grad_hidden[index[a]] = A·2^(k_a - m)·sums[a] + dz_y·weight[y],
+ * the latter with the slope of a softcap, and 0 where the target is on another shard. {m, A, 0, dz_y} from record; a row
+ * without upstream gradient gets zeros. */
+#define FLP_DIRECTION_ROWS_PARAMS(P)                                       \
+  P(ptr, sums)      /* (n,D) f32 by active row */                          \
+  P(ptr, reference) /* (n) f32 by active row */                            \
+  P(ptr, stats)     /* (n,4) f32 by row */                                 \
+  P(region, record) P(region, index) P(region, local_target) P(region, scale) P(region, count) \
+  P(ptr, weight) P(i64, weight_stride)                                     \
+  P(i32, capped) P(i32, depth)                                             \
+  P(ptr, out) P(i64, out_stride)                                           \
+  P(i32, out_is_f32) /* 1: out is f32, 0: operand dtype */
+
 /* module loss_rows: entry loss_rows: a loss program (loss.h) compiled, with its derivatives by logprob and entropy, one
  * thread a row. index null: rows [0, n); else rows index[a] of the active rows a of [row_begin, row_end), a < *count; all
  * arrays are by row. row_class not null: nothing is computed; rows that are left out get 0 in loss and metrics, bad ones
@@ -395,7 +432,9 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   E(select, FLP_SELECT_PARAMS) E(select_grad, FLP_SELECT_GRAD_PARAMS) E(loss_rows, FLP_LOSS_ROWS_PARAMS) \
   E(forward_keep, FLP_FORWARD_KEEP_PARAMS) E(forward_keep_map, FLP_FORWARD_KEEP_MAP_PARAMS)    \
   E(keep_reference, FLP_KEEP_REFERENCE_PARAMS) E(keep_finish, FLP_KEEP_FINISH_PARAMS)          \
-  E(keep_expand, FLP_KEEP_EXPAND_PARAMS) E(keep_gather, FLP_KEEP_GATHER_PARAMS)
+  E(keep_expand, FLP_KEEP_EXPAND_PARAMS) E(keep_gather, FLP_KEEP_GATHER_PARAMS)                \
+  E(direction_strike, FLP_DIRECTION_STRIKE_PARAMS) E(direction_finish, FLP_DIRECTION_FINISH_PARAMS) \
+  E(direction_rows, FLP_DIRECTION_ROWS_PARAMS)
 
 typedef uint64_t flp_abi_ptr;
 typedef uint64_t flp_abi_region;

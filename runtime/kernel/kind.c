@@ -30,7 +30,8 @@ static const flp_kind_entry products_entries[] = {{MAPPED(products), 0, 0}};
 static const flp_kind_entry select_entries[] = {{PLAIN(select), 0, 0}, {PLAIN(select_grad), 0, 0}};
 static const flp_kind_entry forward_keep_entries[] = {{EITHER(forward_keep), 0, 0}};
 static const flp_kind_entry kept_entries[] = {
-    {PLAIN(keep_reference), 0, 0}, {PLAIN(keep_finish), 0, 0}, {PLAIN(keep_expand), 0, 0}, {PLAIN(keep_gather), 0, 0}};
+    {PLAIN(keep_reference), 0, 0}, {PLAIN(keep_finish), 0, 0}, {PLAIN(keep_expand), 0, 0}, {PLAIN(keep_gather), 0, 0},
+    {PLAIN(direction_strike), 0, 0}, {PLAIN(direction_finish), 0, 0}, {PLAIN(direction_rows), 0, 0}};
 static const flp_kind_entry loss_rows_entries[] = {{PLAIN(loss_rows), 0, 0}};
 
 /* ---- kinds ---- */

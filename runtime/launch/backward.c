@@ -1,6 +1,6 @@
 /* backward.c: the backward pass: prepare, record, then chunk after chunk (chunk.c), then fill.
  * Where operands come through tensor maps, active rows are gathered before: all of them, or those of a chunk of rows.
- * In save mode dz is made of what forward saved (keep.c).
+ * In save mode dz is made of what forward saved (keep.c), in direction mode grad_hidden itself (direction.c).
  *
  * Invariant: chunks of one call reuse one dz buffer, in stream order. */
 #include "runtime/launch/backward.h"
@@ -118,6 +118,9 @@ static flp_status recompute(const flp_call *call) {
 
 flp_status flp_launch_backward(const flp_call *call) {
   FLP_TRY(flp_launch_prepare(call, 0));
-  FLP_TRY(call->scheme.mode == FLP_MODE_SAVE ? from_saved(call) : recompute(call));
+  if (call->scheme.mode == FLP_MODE_DIRECTION)
+    FLP_TRY(flp_launch_direction_rows(call));
+  else
+    FLP_TRY(call->scheme.mode == FLP_MODE_SAVE ? from_saved(call) : recompute(call));
   return flp_launch_fill(call);
 }

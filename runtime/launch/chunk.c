@@ -111,6 +111,11 @@ static backward_sink through(CUdeviceptr acc, int64_t acc_stride, const backward
 
 static backward_sink hidden_sink(const flp_call *call, const backward_chunk *c) {
   const flp_args *a = call->args;
+  if (call->scheme.mode == FLP_MODE_DIRECTION)
+    return (backward_sink){.acc = backward_direction_sums(call),
+                           .acc_stride = call->plan->spec.hidden,
+                           .read_acc = !c->first,
+                           .write_acc = 1};
   backward_chunk whole = *c; /* every chunk of rows holds all that its rows add */
   if (call->scheme.mode != FLP_MODE_RECOMPUTE_VOCAB) whole.first = whole.last = 1;
   return through(flp_call_region(call, FLP_REGION_hidden_acc), call->plan->spec.hidden, &whole,

@@ -22,9 +22,9 @@ flp_keep_sink flp_keep_saved(const flp_call *call, int64_t first) {
 }
 
 /* The maximum over the first columns, or the LSE of a policy near this one. */
-static flp_status launch_reference(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep) {
+flp_status flp_launch_reference(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep) {
   const flp_args *a = call->args;
-  int64_t columns = flp_min(a->vocab_valid, FLP_LEAF_COLUMNS);
+  flp_column_range columns = {0, flp_min(a->vocab_valid, FLP_LEAF_COLUMNS)};
   if (!a->old_lse) FLP_TRY(flp_launch_scores(call, rows, columns, NULL));
   flp_keep_reference_given p = {
       .part = a->old_lse ? 0 : flp_call_region(call, FLP_REGION_part),
@@ -37,8 +37,9 @@ static flp_status launch_reference(const flp_call *call, flp_row_range rows, con
 }
 
 flp_status flp_launch_keep(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep) {
-  FLP_TRY(launch_reference(call, rows, keep));
-  return flp_launch_scores(call, rows, call->args->vocab_valid, keep);
+  flp_column_range all = {0, call->args->vocab_valid};
+  FLP_TRY(flp_launch_reference(call, rows, keep));
+  return flp_launch_scores(call, rows, all, keep);
 }
 
 /* ---- gradients ---- */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/base/names.h"
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 
@@ -103,8 +104,8 @@ flp_status flp_launch_set(const flp_call *call, flp_byte_matrix m, unsigned char
 
 flp_status flp_launch_prepare(const flp_call *call, int outputs) {
   const flp_args *a = call->args;
-  /* What forward saved is of forward's active rows, whatever the upstream gradients. */
-  int backward = a->pass == FLP_PASS_BACKWARD && call->scheme.mode != FLP_MODE_SAVE;
+  /* What forward kept is of forward's active rows, whatever the upstream gradients. */
+  int backward = a->pass == FLP_PASS_BACKWARD && !flp_mode_keeps(call->scheme.mode);
   flp_prepare_given p = {
       .target = flp_call_pointer(a->target),
       .temperature = flp_call_pointer(a->temperature_rows),

@@ -83,23 +83,32 @@ typedef struct flp_row_range {
   int64_t begin, end;
 } flp_row_range;
 
-/* Where forward_keep puts exponentials: of the chunk's first row, stride elements apart. expands: 1 if they become dz
- * in place before the products; else they have the slope of a softcap from the start. */
+/* Columns [begin, end): rows of weight. */
+typedef struct flp_column_range {
+  int64_t begin, end;
+} flp_column_range;
+
+/* Where forward_keep puts exponentials: of the chunk's first row and column, rows stride elements apart. expands: 1 if they
+ * become dz in place before the products; else they have the slope of a softcap from the start. */
 typedef struct flp_keep_sink {
   CUdeviceptr reference, kept;
   int64_t stride;
   int expands;
 } flp_keep_sink;
 
-/* Partials of the scores of a chunk's rows with the first `columns` of the vocabulary; rows have been gathered where
- * kernels want that. keep: where exponentials go, or NULL */
-flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, int64_t columns, const flp_keep_sink *keep);
+/* Partials of the scores of a chunk's rows with these columns; rows have been gathered where kernels want that. keep: where
+ * exponentials go; NULL: nowhere, and columns begin at 0. They begin at a multiple of FLP_GROUP_COLUMNS. */
+flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_column_range columns,
+                             const flp_keep_sink *keep);
 /* logprob, entropy and stats from those; partial: 1 for a shard's partial in their place */
 flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, int partial);
 
 /* ---- one file a pass ---- */
 
 flp_status flp_launch_forward(const flp_call *call);
+/* Forward and backward of direction mode, after prepare. */
+flp_status flp_launch_direction(const flp_call *call);
+flp_status flp_launch_direction_rows(const flp_call *call);
 flp_status flp_launch_combine(const flp_call *call);
 flp_status flp_launch_backward(const flp_call *call);
 flp_status flp_launch_step(const flp_call *call);

@@ -15,11 +15,11 @@ FLP_FORWARD_PARAMS(SAME_PLACE)
 FLP_FORWARD_MAP_PARAMS(SAME_PLACE)
 #undef SAME_PLACE
 
-static flp_status encode_maps(const flp_call *call, flp_row_range rows, int64_t columns, const flp_kernel_desc *desc,
-                              flp_forward_keep_map_given *p) {
+static flp_status encode_maps(const flp_call *call, flp_row_range rows, flp_column_range columns,
+                              const flp_kernel_desc *desc, flp_forward_keep_map_given *p) {
   flp_matrix hidden = flp_matrix_hidden(call, 0, call->args->n);
   flp_matrix gathered = flp_matrix_gathered(call, 0, rows.end - rows.begin);
-  flp_matrix weight = flp_matrix_weight(call, 0, columns);
+  flp_matrix weight = flp_matrix_weight(call, columns.begin, columns.end);
   hidden.box_columns = gathered.box_columns = weight.box_columns = desc->tile_depth;
   hidden.box_rows = gathered.box_rows = desc->tile_rows;
   weight.box_rows = desc->tile_columns / (uint32_t)flp_max(desc->cluster, 1);
@@ -28,25 +28,32 @@ static flp_status encode_maps(const flp_call *call, flp_row_range rows, int64_t 
   return flp_map_encode(call, &weight, &p->weight_map);
 }
 
-static flp_status encode_kept(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep, flp_abi_map *out) {
+static flp_status encode_kept(const flp_call *call, flp_row_range rows, flp_column_range columns,
+                              const flp_keep_sink *keep, flp_abi_map *out) {
   flp_matrix kept = {.name = "saved exponentials",
                      .start = keep->kept,
                      .rows = rows.end - rows.begin,
-                     .columns = call->args->vocab_valid,
+                     .columns = columns.end - columns.begin,
                      .stride = keep->stride,
                      .box_columns = flp_box_columns(call),
                      .box_rows = FLP_DZ_BOX_ROWS};
   return flp_map_encode(call, &kept, out);
 }
 
-static flp_status launch_scores_mapped(const flp_call *call, flp_row_range rows, int64_t columns,
+/* The bias of the first of these columns. */
+static CUdeviceptr bias_of(const flp_call *call, flp_column_range columns) {
+  CUdeviceptr bias = flp_call_pointer(call->args->bias);
+  return bias ? bias + (uint64_t)columns.begin * flp_dtype_bytes(call->plan->spec.dtype) : 0;
+}
+
+static flp_status launch_scores_mapped(const flp_call *call, flp_row_range rows, flp_column_range columns,
                                        const flp_keep_sink *keep) {
   const flp_args *a = call->args;
   flp_forward_keep_map_given p = {
-      .bias = flp_call_pointer(a->bias),
+      .bias = bias_of(call, columns),
       .cap_in = call->cap_in,
       .depth = (int32_t)call->plan->spec.hidden,
-      .vocab_valid = (int32_t)columns,
+      .vocab_valid = (int32_t)(columns.end - columns.begin),
       .n = (int32_t)a->n,
       .row_begin = (int32_t)rows.begin,
       .row_end = (int32_t)rows.end,
@@ -55,29 +62,31 @@ static flp_status launch_scores_mapped(const flp_call *call, flp_row_range rows,
   const flp_planner *planner = &call->plan->planner;
   FLP_TRY(encode_maps(call, rows, columns, flp_call_desc(call, keep ? FLP_KERNEL_KEEP : FLP_KERNEL_FORWARD), &p));
   int64_t panel_rows = keep ? planner->keep_rows : planner->forward_rows;
-  int64_t leaves = flp_ceil_div(rows.end - rows.begin, panel_rows) * flp_ceil_div(columns, FLP_LEAF_COLUMNS);
+  int64_t leaves = flp_ceil_div(rows.end - rows.begin, panel_rows) * flp_ceil_div(columns.end - columns.begin, FLP_LEAF_COLUMNS);
   if (!keep) return flp_launch_clusters(call, FLP_ENTRY_forward_map, &p, leaves);
+  p.column_begin = (int32_t)columns.begin;
   p.reference = keep->reference;
   p.slope = keep->expands ? 0 : 1;
-  FLP_TRY(encode_kept(call, rows, keep, &p.kept_map));
+  FLP_TRY(encode_kept(call, rows, columns, keep, &p.kept_map));
   return flp_launch_clusters(call, FLP_ENTRY_forward_keep_map, &p, leaves);
 }
 
-static flp_status launch_scores_portable(const flp_call *call, flp_row_range rows, int64_t columns,
+static flp_status launch_scores_portable(const flp_call *call, flp_row_range rows, flp_column_range columns,
                                          const flp_keep_sink *keep) {
   const flp_args *a = call->args;
   const flp_kernel_desc *desc = flp_call_desc(call, keep ? FLP_KERNEL_KEEP : FLP_KERNEL_FORWARD);
   int64_t panels = flp_ceil_div(rows.end - rows.begin, desc->tile_rows);
-  int64_t groups = flp_ceil_div(columns, desc->unit_columns);
+  int64_t groups = flp_ceil_div(columns.end - columns.begin, desc->unit_columns);
   flp_forward_keep_given p = {
       .hidden = flp_call_pointer(a->hidden),
       .hidden_stride = a->hidden_stride,
-      .weight = flp_call_pointer(a->weight),
+      .weight = flp_call_pointer(a->weight) +
+                (uint64_t)(columns.begin * a->weight_stride) * flp_dtype_bytes(call->plan->spec.dtype),
       .weight_stride = a->weight_stride,
-      .bias = flp_call_pointer(a->bias),
+      .bias = bias_of(call, columns),
       .cap_in = call->cap_in,
       .depth = (int32_t)call->plan->spec.hidden,
-      .vocab_valid = (int32_t)columns,
+      .vocab_valid = (int32_t)(columns.end - columns.begin),
       .row_begin = (int32_t)rows.begin,
       .row_end = (int32_t)rows.end,
       .bands = (int32_t)panels,
@@ -85,6 +94,7 @@ static flp_status launch_scores_portable(const flp_call *call, flp_row_range row
       .capacity = call->scheme.chunk_rows,
   };
   if (!keep) return flp_launch(call, FLP_ENTRY_forward, &p, panels * groups);
+  p.column_begin = (int32_t)columns.begin;
   p.reference = keep->reference;
   p.slope = keep->expands ? 0 : 1;
   p.kept = keep->kept;
@@ -92,7 +102,8 @@ static flp_status launch_scores_portable(const flp_call *call, flp_row_range row
   return flp_launch(call, FLP_ENTRY_forward_keep, &p, panels * groups);
 }
 
-flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, int64_t columns, const flp_keep_sink *keep) {
+flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_column_range columns,
+                             const flp_keep_sink *keep) {
   return call->plan->planner.is_mapped ? launch_scores_mapped(call, rows, columns, keep)
                                        : launch_scores_portable(call, rows, columns, keep);
 }

@@ -59,7 +59,7 @@ struct flp_plan {
     int64_t n; /* 0: none yet */
     uint64_t workspace_bytes;
     flp_scheme scheme;
-  } last[FLP_PASS_BACKWARD_SAVED + 1]; /* by pass: what the last call took, as the next one often asks for the same */
+  } last[FLP_PASS_FORWARD_SAVED + 1]; /* by pass: what the last call took, as the next one often asks for the same */
   uint32_t errors_seen;                /* device counter at the last check, wraps */
 
   _Atomic uint64_t bad_rows; /* eager rung: since the last check; without the lock, which a fork may leave taken */
@@ -92,9 +92,9 @@ enum { FLP_LADDER_ARCHES_MAX = FLP_ARCHES_MAX };
 int flp_ladder_arches(const flp_device *device, const flp_spec *spec, int clusters, const flp_tuning *tuning,
                       const char *out[FLP_LADDER_ARCHES_MAX]);
 
-/* 1 if the plan saves exponentials from forward to backward, where the caller has the memory. */
-static inline int flp_plan_keeps(const flp_plan *plan) {
-  return plan->rung != FLP_RUNG_EAGER && flp_planner_saves(&plan->planner);
+/* How the plan keeps something from forward to backward, where the caller has the memory: SAVE, DIRECTION or 0. */
+static inline flp_mode flp_plan_keeps(const flp_plan *plan) {
+  return plan->rung != FLP_RUNG_EAGER ? flp_planner_keeps(&plan->planner) : (flp_mode)0;
 }
 
 /* ---- text.c ---- */

@@ -21,7 +21,9 @@ uint64_t flp_planner_references_bytes(int64_t n) {
   return planner_round_up((uint64_t)n * 4);
 }
 
-uint64_t flp_planner_saved_bytes(const flp_spec *spec, int64_t n) {
+uint64_t flp_planner_saved_bytes(const flp_spec *spec, flp_mode mode, int64_t n) {
+  if (mode == FLP_MODE_DIRECTION) return planner_direction_bytes(spec, n);
+  if (mode != FLP_MODE_SAVE) return 0;
   uint64_t row = (uint64_t)flp_planner_dz_stride(spec->vocab) * flp_dtype_bytes(spec->dtype);
   return flp_planner_references_bytes(n) + (uint64_t)n * row;
 }

@@ -149,6 +149,39 @@ double flp_planner_stream_cost(const flp_planner *p, int64_t n, int64_t chunk_ro
          stream_chunk_cost(p, n % chunk_rows, accumulates) + launch_seconds;
 }
 
+/* One chunk of exponentials, and what it adds to the sums of its rows: read but for the first chunk, and written. */
+static double direction_chunk_cost(const flp_planner *p, int64_t rows, int64_t columns, int is_first) {
+  if (rows == 0 || columns == 0) return 0;
+  product scores = {rows, columns, p->spec.hidden, p->keep_rows, p->unit_columns, 1};
+  product made = grad_hidden_of(p, rows, columns);
+  double sums = (is_first ? 4.0 : 8.0) * (double)rows * (double)p->spec.hidden / p->bandwidth;
+  return waves_cost(p, &scores) + waves_cost(p, &made) + sums + launch_seconds; /* direction_strike */
+}
+
+/* Chunks of the same rows, with what is done once for them. */
+static double direction_rows_of_chunks_cost(const flp_planner *p, int64_t rows, int64_t chunk_vocab) {
+  if (rows == 0) return 0;
+  int64_t pieces = flp_ceil_div(p->spec.vocab, chunk_vocab), last = p->spec.vocab - (pieces - 1) * chunk_vocab;
+  product first = {rows, flp_min(p->unit_columns, p->spec.vocab), p->spec.hidden, p->keep_rows, p->unit_columns, 1};
+  double seconds = waves_cost(p, &first) + direction_chunk_cost(p, rows, pieces > 1 ? chunk_vocab : last, 1);
+  if (pieces > 1)
+    seconds +=
+        (double)(pieces - 2) * direction_chunk_cost(p, rows, chunk_vocab, 0) + direction_chunk_cost(p, rows, last, 0);
+  if (p->is_mapped) seconds += flp_planner_gather_cost(p, rows, 1);
+  /* keep_reference, combine twice, direction_finish; dz and product of blocks that need not be redone */
+  return seconds + (4.0 + 2.0 * (double)flp_ceil_div(rows, FLP_KEPT_BLOCK_ROWS)) * launch_seconds;
+}
+
+double flp_planner_direction_cost(const flp_planner *p, int64_t n, int64_t chunk_rows, int64_t chunk_vocab) {
+  return (double)(n / chunk_rows) * direction_rows_of_chunks_cost(p, chunk_rows, chunk_vocab) +
+         direction_rows_of_chunks_cost(p, n % chunk_rows, chunk_vocab) + launch_seconds;
+}
+
+double flp_planner_direction_rows_cost(const flp_planner *p, int64_t n) {
+  double elements = (double)n * (double)p->spec.hidden;
+  return elements * (4.0 + 2.0 * element_bytes(p)) / p->bandwidth + 4 * launch_seconds;
+}
+
 static int grid_fits(const product *x) {
   int64_t tiles = 0;
   return !__builtin_mul_overflow(flp_ceil_div(x->m, x->tile_m), flp_ceil_div(x->n, x->tile_n), &tiles) &&

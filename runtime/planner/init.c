@@ -1,6 +1,6 @@
 /* init.c: what the planner must know of kernels and device: tiles from descriptors, rates from clocks. */
 #include "runtime/loss/loss.h"
-#include "runtime/planner/planner.h"
+#include "runtime/planner/internal.h"
 
 /* fp32 operands take six bf16 products. */
 static const double fp32_products = 6;
@@ -22,7 +22,7 @@ static void set_preference(flp_planner *p, const flp_kernel_desc *desc) {
                   : desc->chunk_vocab                   ? FLP_MODE_RECOMPUTE_VOCAB
                   : desc->chunk_rows                    ? FLP_MODE_RECOMPUTE_ROWS
                                                         : (flp_mode)0;
-  if ((p->mode && p->mode != FLP_MODE_STREAM && p->mode != mode) ||
+  if ((!planner_is_free(p) && p->mode != mode) ||
       (mode == FLP_MODE_RECOMPUTE_SPLIT && (p->spec.grads & two) != two))
     return;
   p->tuned_mode = mode;

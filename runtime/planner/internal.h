@@ -9,6 +9,11 @@ static inline int planner_wants(uint32_t grads, uint32_t which) {
   return (grads & which) != 0;
 }
 
+/* 1 if nothing asks for one mode of recomputing. */
+static inline int planner_is_free(const flp_planner *p) {
+  return !p->mode || p->mode >= FLP_MODE_SAVE;
+}
+
 /* ---- carve.c: the arrays of a workspace ---- */
 
 /* Up to a multiple of the alignment of arrays. */
@@ -45,9 +50,16 @@ void planner_offer(planner_search *s, const flp_scheme *candidate);
 void planner_search_forward(planner_search *s);
 void planner_search_backward(planner_search *s);
 
+/* ---- direction.c ---- */
+
+uint64_t planner_direction_bytes(const flp_spec *spec, int64_t n);
+/* Layouts of its forward pass; and the one of its backward pass. */
+void planner_search_direction(planner_search *s);
+void planner_build_direction(const flp_planner *p, int64_t n, flp_scheme *out);
+
 /* ---- keep.c ---- */
 
-/* The backward pass of what save mode saved: one layout. 0: no grid can hold it. */
+/* The backward pass of what forward kept: one layout. 0: no grid can hold it, or nothing is kept. */
 int planner_build_saved(const flp_planner *p, int64_t n, flp_scheme *out);
 /* Layouts of a step: stream mode in chunks of rows, and forward, loss and backward one after the other. */
 void planner_search_step(planner_search *s);

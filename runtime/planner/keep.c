@@ -5,6 +5,7 @@
  * them. */
 #include <string.h>
 
+#include "runtime/base/names.h"
 #include "runtime/base/util.h"
 #include "runtime/planner/internal.h"
 
@@ -21,8 +22,15 @@ static int keeps(const flp_planner *p) {
   return p->keep_rows > 0 && FLP_KEPT_BLOCK_ROWS % p->dz_rows == 0;
 }
 
-int flp_planner_saves(const flp_planner *p) {
-  return keeps(p) && p->spec.keep && (!p->mode || p->mode == FLP_MODE_STREAM);
+int flp_planner_has_direction(const flp_spec *spec) {
+  return spec->keep && spec->grads == FLP_GRAD_HIDDEN && spec->entropy != FLP_ENTROPY_BACKWARD;
+}
+
+/* A frozen head costs two products either way, and its directions are smaller than exponentials. */
+flp_mode flp_planner_keeps(const flp_planner *p) {
+  if (!keeps(p) || !p->spec.keep || !planner_is_free(p)) return (flp_mode)0;
+  if (flp_mode_keeps(p->mode)) return p->mode;
+  return flp_planner_has_direction(&p->spec) ? FLP_MODE_DIRECTION : FLP_MODE_SAVE;
 }
 
 int flp_planner_streams(const flp_planner *p) {
@@ -58,7 +66,9 @@ static int64_t chunk_launches(const flp_planner *p, int expands) {
 
 int planner_build_saved(const flp_planner *p, int64_t n, flp_scheme *s) {
   memset(s, 0, sizeof *s);
-  if (!keeps(p) || !flp_planner_grids_fit(p, n, p->spec.vocab)) return 0;
+  flp_mode mode = flp_planner_keeps(p);
+  if (mode == FLP_MODE_DIRECTION) planner_build_direction(p, n, s);
+  if (mode != FLP_MODE_SAVE || !flp_planner_grids_fit(p, n, p->spec.vocab)) return mode == FLP_MODE_DIRECTION;
   s->mode = FLP_MODE_SAVE;
   s->chunk_rows = n;
   s->chunk_vocab = p->spec.vocab;

@@ -21,7 +21,7 @@ static flp_status grid_too_large(flp_pass pass, int64_t n) {
 
 static flp_status over_budget(flp_pass pass, int64_t n, uint64_t budget, uint64_t smallest, uint64_t saved) {
   char with[64] = "";
-  if (saved) snprintf(with, sizeof with, ", %" PRIu64 " of them for what mode save keeps", saved);
+  if (saved) snprintf(with, sizeof with, ", %" PRIu64 " of them for what forward keeps", saved);
   return flp_fail(FLP_ERROR_BUDGET,
                   "budget: %" PRIu64 " bytes are too few for the %s pass over %" PRId64 " rows; %" PRIu64
                   " bytes or more are accepted%s",
@@ -45,8 +45,10 @@ static planner_search search_pass(const flp_planner *p, flp_pass pass, int64_t n
   planner_search s = {.planner = p, .n = n, .budget = budget};
   switch (pass) {
     case FLP_PASS_FORWARD:
-    case FLP_PASS_FORWARD_SAVED:
       planner_search_forward(&s);
+      break;
+    case FLP_PASS_FORWARD_SAVED:
+      flp_planner_keeps(p) == FLP_MODE_DIRECTION ? planner_search_direction(&s) : planner_search_forward(&s);
       break;
     case FLP_PASS_COMBINE:
       search_combine(&s);
@@ -64,30 +66,49 @@ static planner_search search_pass(const flp_planner *p, flp_pass pass, int64_t n
   return s;
 }
 
-/* Where forward may have saved so many bytes, the workspace of recompute mode holds save mode too, if the budget
- * does. */
+/* Where forward may have kept so many bytes, the workspace of recompute mode holds the mode that uses them too, if the
+ * budget does. */
 static void make_room_for_saved(const planner_search *s, uint64_t bytes, flp_scheme *out) {
   flp_scheme saved;
-  if (!flp_planner_saves(s->planner) || !planner_build_saved(s->planner, s->n, &saved)) return;
+  if (!planner_build_saved(s->planner, s->n, &saved)) return;
   if (saved.bytes > out->bytes && saved.bytes + bytes <= s->budget) out->bytes = saved.bytes;
+}
+
+/* Of a pass over no rows. */
+static flp_mode mode_of_nothing(const flp_planner *p, flp_pass pass) {
+  flp_mode kept = flp_planner_keeps(p);
+  switch (pass) {
+    case FLP_PASS_BACKWARD:
+      return FLP_MODE_RECOMPUTE_VOCAB;
+    case FLP_PASS_STEP:
+      return flp_planner_streams(p) ? FLP_MODE_STREAM : FLP_MODE_RECOMPUTE_VOCAB;
+    case FLP_PASS_BACKWARD_SAVED:
+      return kept;
+    case FLP_PASS_FORWARD_SAVED:
+      return kept == FLP_MODE_DIRECTION ? kept : FLP_MODE_SCORE;
+    default:
+      return FLP_MODE_SCORE;
+  }
+}
+
+/* The budget, which explicit chunk sizes override. */
+static uint64_t unless_explicit(const flp_planner *p, flp_pass pass, uint64_t budget) {
+  int has_chunks = pass == FLP_PASS_BACKWARD || pass == FLP_PASS_STEP ||
+                   (pass == FLP_PASS_FORWARD_SAVED && flp_planner_keeps(p) == FLP_MODE_DIRECTION);
+  return has_chunks && (p->chunk_rows || p->chunk_vocab) ? UINT64_MAX : budget;
 }
 
 flp_status flp_planner_pick(const flp_planner *p, flp_pass pass, int64_t n, uint64_t budget, int query,
                             flp_scheme *out) {
   memset(out, 0, sizeof *out);
-  out->mode = pass == FLP_PASS_BACKWARD         ? FLP_MODE_RECOMPUTE_VOCAB
-              : pass == FLP_PASS_BACKWARD_SAVED ? FLP_MODE_SAVE
-              : pass != FLP_PASS_STEP           ? FLP_MODE_SCORE
-              : flp_planner_streams(p)          ? FLP_MODE_STREAM
-                                                : FLP_MODE_RECOMPUTE_VOCAB;
+  out->mode = mode_of_nothing(p, pass);
   out->chunk_rows = n;
   out->chunk_vocab = p->spec.vocab;
   if (n == 0) return FLP_OK;
-  int has_chunks = pass == FLP_PASS_BACKWARD || pass == FLP_PASS_STEP;
-  int is_explicit = has_chunks && (p->chunk_rows || p->chunk_vocab);
-  uint64_t saved = query ? flp_planner_saved_bytes(&p->spec, n) : 0, beside = pass > FLP_PASS_STEP ? saved : 0;
+  flp_mode kept = flp_planner_keeps(p);
+  uint64_t saved = query ? flp_planner_saved_bytes(&p->spec, kept, n) : 0, beside = pass > FLP_PASS_STEP ? saved : 0;
   uint64_t left = budget > beside ? budget - beside : 0;
-  planner_search s = search_pass(p, pass, n, query && is_explicit ? UINT64_MAX : left);
+  planner_search s = search_pass(p, pass, n, query ? unless_explicit(p, pass, left) : left);
   if (!s.any) return grid_too_large(pass, n);
   if (s.found) *out = s.best;
   if (s.found && pass == FLP_PASS_BACKWARD) make_room_for_saved(&s, saved, out);
@@ -97,10 +118,11 @@ flp_status flp_planner_pick(const flp_planner *p, flp_pass pass, int64_t n, uint
 }
 
 uint64_t flp_planner_saved(const flp_planner *p, int64_t n, uint64_t budget) {
-  uint64_t saved = flp_planner_saved_bytes(&p->spec, n);
-  if (!flp_planner_saves(p) || n == 0 || saved > budget) return 0;
-  int fits = search_pass(p, FLP_PASS_FORWARD_SAVED, n, budget - saved).found &&
-             search_pass(p, FLP_PASS_BACKWARD_SAVED, n, budget - saved).found;
+  uint64_t saved = flp_planner_saved_bytes(&p->spec, flp_planner_keeps(p), n);
+  if (saved == 0 || n == 0 || saved > budget) return 0;
+  uint64_t left = budget - saved;
+  int fits = search_pass(p, FLP_PASS_FORWARD_SAVED, n, unless_explicit(p, FLP_PASS_FORWARD_SAVED, left)).found &&
+             search_pass(p, FLP_PASS_BACKWARD_SAVED, n, left).found;
   return fits ? saved : 0;
 }
 

@@ -62,9 +62,9 @@ typedef struct flp_scheme {
 flp_status flp_planner_pick(const flp_planner *planner, flp_pass pass, int64_t n, uint64_t budget, int query,
                             flp_scheme *out);
 
-/* 1 if there are kernels to save exponentials, and nothing asks for recompute mode; and if a step may run in stream
- * mode, whatever the budget. */
-int flp_planner_saves(const flp_planner *planner);
+/* How forward keeps something for backward, whatever the budget: SAVE, DIRECTION, or 0 where there are no kernels for it,
+ * or something asks for another mode; and 1 if a step may run in stream mode. */
+flp_mode flp_planner_keeps(const flp_planner *planner);
 int flp_planner_streams(const flp_planner *planner);
 
 /* The public view of a scheme. */
@@ -76,13 +76,20 @@ int64_t flp_planner_dz_stride(int64_t columns);
 /* Elements between two gathered rows. */
 int64_t flp_planner_gather_stride(int64_t depth);
 
-/* What save mode passes from forward to backward: a reference a row, up to a multiple of 256 bytes, then the
- * exponentials, their rows flp_planner_dz_stride(V) elements apart. */
+/* What save and direction modes pass from forward to backward: a reference a row, up to a multiple of 256 bytes, then the
+ * exponentials, their rows flp_planner_dz_stride(V) elements apart, or the sums, (n,D) fp32; 0 for other modes. */
 uint64_t flp_planner_references_bytes(int64_t n);
-uint64_t flp_planner_saved_bytes(const flp_spec *spec, int64_t n);
+uint64_t flp_planner_saved_bytes(const flp_spec *spec, flp_mode mode, int64_t n);
 
-/* That, where the planner saves and the workspace of both passes fits the budget beside it; else 0. */
+/* 1 if direction mode can have the gradients of a spec that keeps something: those of a frozen head, where the entropy has
+ * none. */
+int flp_planner_has_direction(const flp_spec *spec);
+
+/* The bytes that the planner keeps, where the workspace of both passes fits the budget beside them; else 0. */
 uint64_t flp_planner_saved(const flp_planner *planner, int64_t n, uint64_t budget);
+
+/* Columns of dz that a block of rows of direction mode is redone in: what such a chunk's exponentials leave room for. */
+int64_t flp_planner_redo_columns(const flp_planner *planner, int64_t chunk_rows, int64_t chunk_vocab);
 
 /* ---- cost.c: the cost model ---- */
 
@@ -97,6 +104,10 @@ double flp_planner_gather_cost(const flp_planner *planner, int64_t n, int64_t la
 /* Seconds of stream mode in chunks of that many rows, and of the backward pass of save mode, in one. */
 double flp_planner_stream_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows);
 double flp_planner_saved_cost(const flp_planner *planner, int64_t n);
+
+/* Seconds of direction mode in such chunks, and of its backward pass. */
+double flp_planner_direction_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows, int64_t chunk_vocab);
+double flp_planner_direction_rows_cost(const flp_planner *planner, int64_t n);
 
 /* Seconds of one forward pass in chunks of that many rows. */
 double flp_planner_forward_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows);

@@ -235,7 +235,7 @@ static void search_r2(planner_search *s) {
 static void search_modes(planner_search *s) {
   const flp_planner *p = s->planner;
   int free = !p->chunk_rows && !p->chunk_vocab, both = p->chunk_rows && p->chunk_vocab;
-  int any = !p->mode || p->mode == FLP_MODE_STREAM;
+  int any = planner_is_free(p);
   uint32_t two = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
   if (any ? free || p->chunk_vocab : p->mode == FLP_MODE_RECOMPUTE_VOCAB) search_r_vocab(s);
   if (any ? free || p->chunk_rows : p->mode == FLP_MODE_RECOMPUTE_ROWS) search_r_rows(s);

@@ -9,6 +9,7 @@
 --   keep_finish      factor of each row, the target's element, and which blocks of rows are to be redone
 --   keep_expand      kept -> dz in place, with the column sums that the bias wants
 --   keep_gather      factor_a·h_a of the active rows side by side
+--   direction_*      direction.lua
 
 local LOG2E = 1.4426950408889634
 -- What the reference stands above: the maximum of the first columns, which lse exceeds by up to 160 octaves then, or
@@ -235,4 +236,8 @@ return function(k, spec)
   entry("keep_finish", ROWS, ROWS // 32 * 4, keep_finish)
   entry("keep_expand", THREADS, 0, keep_expand)
   entry("keep_gather", THREADS, 0, keep_gather)
+  k.import "direction" (k, spec, {
+    entry = entry, any_thread = any_thread, target_slope = target_slope,
+    LOWEST = LOWEST, HIGHEST = HIGHEST, LEAST_SCALE = LEAST_SCALE,
+  })
 end

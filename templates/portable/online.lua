@@ -25,6 +25,9 @@ return function(k, spec, entry, keep)
   local S = k.import "score" (k)
   local RASTER = 16
 
+  -- In the vocabulary, of the columns of the launch.
+  local function vocab_begin(p) return keep and p.column_begin or k.const(k.i32, 0) end
+
   local function body(p)
     M.begin(k.tid())
     local panel, group = M.raster(k.ctaid(), p.bands, p.groups, RASTER)
@@ -67,7 +70,7 @@ return function(k, spec, entry, keep)
     local function store_targets(acc, block_column)
       local relative, hit = {}, nil
       for i, row in ipairs(rows) do
-        relative[i] = read_row(k.i32, p.local_target, row, -1) - block_column
+        relative[i] = read_row(k.i32, p.local_target, row, -1) - (block_column + vocab_begin(p))
         local here = k.ult(relative[i], BLOCK)
         hit = hit and (hit | here) or here
       end
@@ -166,7 +169,8 @@ return function(k, spec, entry, keep)
           function() return S.merge(sum, leaf_sum(leaf)) end,
           function() return sum end)
       end
-      local base = k.convert(k.i64, group) * 3 * p.capacity + k.convert(k.i64, first_row + row - p.row_begin)
+      local place = k.convert(k.i64, group + k.udiv(vocab_begin(p), GROUP))
+      local base = place * 3 * p.capacity + k.convert(k.i64, first_row + row - p.row_begin)
       k.store(p.part, base, sum.m)
       k.store(p.part, base + p.capacity, sum.s)
       k.store(p.part, base + p.capacity * 2, sum.q or k.const(k.f32, 0.0))

@@ -30,6 +30,9 @@ return function(k, spec, entry, keep)
   local TILES = LEAF // H.columns                     -- of a leaf
   local PANEL = H.rows * H.cluster
 
+  -- In the vocabulary, of the columns of the launch.
+  local function first_column(p) return keep and p.column_begin or k.const(k.i32, 0) end
+
   -- Everything both roles must agree on.
   local function problem(p)
     local q = {active = H.active(p)}
@@ -105,7 +108,7 @@ return function(k, spec, entry, keep)
     local function store_targets(acc, u, tile_column)
       local relative, any = {}, k.const(k.i1, false)
       for i, row in ipairs(rows) do
-        relative[i] = read_row(k.i32, p.local_target, u, row, -1) - tile_column
+        relative[i] = read_row(k.i32, p.local_target, u, row, -1) - (tile_column + first_column(p))
         any = any | k.ult(relative[i], H.columns)
       end
       k.when(k.any(any), function()
@@ -224,7 +227,7 @@ return function(k, spec, entry, keep)
       for _, part in ipairs(held) do
         local sum, row = part.sum, u.row + part.row
         k.when(k.lt(H.lane & 3, #rows) & k.lt(p.row_begin + row, row_end()), function()
-          local at = k.convert(k.i64, leaf) * 3 * p.capacity + k.convert(k.i64, row)
+          local at = k.convert(k.i64, leaf + k.udiv(first_column(p), LEAF)) * 3 * p.capacity + k.convert(k.i64, row)
           k.store(p.part, at, sum.m)
           k.store(p.part, at + p.capacity, sum.s)
           k.store(p.part, at + p.capacity * 2, sum.q or k.const(k.f32, 0.0))

@@ -132,8 +132,7 @@ static flp_status bench(bench_args *args, const char *command) {
   if (args->row_count == 0) args->rows[args->row_count++] = 8192;
   if (args->peers) return bench_peers(args);
   FLP_TRY(cli_spec_args_tune(&args->spec, &args->options));
-  flp_mode mode = args->spec.spec.keep ? FLP_MODE_SAVE : args->options.mode;
-  FLP_TRY(cli_spec_args_backward(&args->spec, mode, args->options.chunk_rows, args->options.chunk_vocab));
+  FLP_TRY(cli_spec_args_backward(&args->spec, args->options.mode, args->options.chunk_rows, args->options.chunk_vocab));
   bench_result result;
   if (args->json) FLP_TRY(cli_record_probe(args->json));
   FLP_TRY(bench_run(args, &result));

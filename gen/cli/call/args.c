@@ -62,9 +62,11 @@ static void set_rows(const call_buffers *b, flp_args *args) {
   if (args->pass != FLP_PASS_COMBINE) args->old_lse = at(b, CALL_OLD_LSE);
 }
 
-static void set_saved(const call_buffers *b, flp_args *args) {
-  args->saved = at(b, CALL_SAVED);
-  args->saved_bytes = b->at[CALL_SAVED].bytes;
+static void set_saved(const call_buffers *b, const call_problem *p, int shard, flp_args *args) {
+  size_t own = b->at[CALL_SAVED].bytes / (size_t)p->shards;
+  char *start = at(b, CALL_SAVED);
+  args->saved = start ? start + (size_t)shard * own : NULL;
+  args->saved_bytes = own;
 }
 
 static void set_gradients(const call_buffers *b, const call_problem *p, int shard, flp_args *args) {
@@ -93,7 +95,7 @@ flp_args call_args(const call_buffers *b, const call_problem *p, flp_pass pass, 
     args.partial = pass == FLP_PASS_COMBINE ? at(b, CALL_PARTIAL) : call_row(b, p, CALL_PARTIAL, shard * p->n);
   if (pass == FLP_PASS_COMBINE) args.shard_count = p->shards;
   if (pass != FLP_PASS_BACKWARD && !(is_sharded && pass == FLP_PASS_FORWARD)) set_rows(b, &args);
-  if (pass == FLP_PASS_FORWARD || pass == FLP_PASS_BACKWARD) set_saved(b, &args);
+  if (pass == FLP_PASS_FORWARD || pass == FLP_PASS_BACKWARD) set_saved(b, p, shard, &args);
   if (pass == FLP_PASS_STEP) set_loss(b, p, &args);
   if (pass == FLP_PASS_STEP || pass == FLP_PASS_BACKWARD) set_gradients(b, p, shard, &args);
   if (pass != FLP_PASS_BACKWARD) return args;

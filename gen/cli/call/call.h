@@ -42,7 +42,7 @@ typedef enum call_slot {
   CALL_METRICS,
   CALL_PARTIAL, /* from the shards' forward passes to combine */
   CALL_OUTPUTS_END,
-  CALL_SAVED = CALL_OUTPUTS_END, /* from forward to backward in save mode */
+  CALL_SAVED = CALL_OUTPUTS_END, /* from forward to backward in save and direction modes, a block a shard */
   CALL_WORKSPACE,
   CALL_SLOTS
 } call_slot;
@@ -133,7 +133,8 @@ flp_status call_execute(flp_plan *plan, const flp_args *args);
 
 /* Makes CALL_SAVED if the plan keeps anything of these rows, whatever it takes. error: as flp_plan_saved */
 flp_status call_make_saved(call_buffers *buffers, const call_problem *problem, const flp_plan *plan);
-/* The layout of a pass under the plan's budget; of a backward pass that reads CALL_SAVED, whatever it takes. */
+/* The layout of a pass under the plan's budget, in direction mode too; of a backward pass in save mode, whatever it
+ * takes. */
 flp_status call_layout(const call_buffers *buffers, const flp_plan *plan, flp_pass pass, int64_t n, flp_layout *out);
 /* Forward passes of all shards and combine, or a step; then backward passes, of a step none. Each has a workspace made
  * for it, and is waited for. error: any of flp_plan_layout, flp_execute, flp_step */

@@ -11,13 +11,19 @@
 flp_status call_make_saved(call_buffers *b, const call_problem *p, const flp_plan *plan) {
   size_t bytes = 0;
   FLP_TRY(flp_plan_saved(plan, p->n, UINT64_MAX, &bytes));
+  enum { ALIGNMENT = 256 }; /* of flp_args.saved */
+  bytes = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT * (size_t)p->shards;
   return bytes ? call_make(b, CALL_SAVED, bytes) : FLP_OK;
 }
 
 flp_status call_layout(const call_buffers *b, const flp_plan *plan, flp_pass pass, int64_t n, flp_layout *out) {
-  int is_saved = pass == FLP_PASS_BACKWARD && b->at[CALL_SAVED].buffer.data;
+  int forward = pass == FLP_PASS_FORWARD, backward = pass == FLP_PASS_BACKWARD;
   *out = (flp_layout)FLP_LAYOUT_INIT;
-  return flp_plan_layout(plan, is_saved ? FLP_PASS_BACKWARD_SAVED : pass, n, is_saved ? UINT64_MAX : 0, out);
+  if (!b->at[CALL_SAVED].buffer.data || !(forward || backward)) return flp_plan_layout(plan, pass, n, 0, out);
+  flp_pass saved = forward ? FLP_PASS_FORWARD_SAVED : FLP_PASS_BACKWARD_SAVED;
+  FLP_TRY(flp_plan_layout(plan, saved, n, UINT64_MAX, out));
+  if (out->mode == FLP_MODE_DIRECTION) return flp_plan_layout(plan, saved, n, 0, out);
+  return forward ? flp_plan_layout(plan, pass, n, 0, out) : FLP_OK;
 }
 
 static flp_status run_pass(call_buffers *b, const call_problem *p, flp_plan *plan, flp_pass pass, int shard) {

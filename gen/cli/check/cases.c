@@ -6,6 +6,7 @@
 #include "gen/cli/check/case.h"
 #include "gen/cli/shared/losses.h"
 #include "runtime/base/half.h"
+#include "runtime/base/names.h"
 
 enum { ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
 
@@ -134,7 +135,20 @@ typedef struct oddity_table {
   size_t count;
 } oddity_table;
 
+/* Chunks of columns, and rows that are redone in them; direction mode alone. */
+static const oddity columns[] = {
+    {.name = "columns", .chunk_vocab = 3072, .n = 150, .vocab = 7001},
+    {.name = "columns-rows", .chunk_vocab = 3072, .chunk_rows = 128, .n = 300, .vocab = 7001, .grads_fp32 = 1},
+    {.name = "columns-masked", .chunk_vocab = 3072, .chunk_rows = 256, .n = 700, .vocab = 6145, .rows = CHECK_ROWS_MASKED},
+    {.name = "columns-steep", .fill = CHECK_FILL_STEEP, .chunk_vocab = 3072, .n = 1100, .vocab = 7001, .hidden = 16},
+    {.name = "columns-peaked", .fill = CHECK_FILL_PEAKED, .chunk_vocab = 3072, .chunk_rows = 64, .n = 130, .vocab = 6500},
+    {.name = "columns-softcap", .softcap = 3, .chunk_vocab = 6144, .n = 130, .vocab = 7001},
+    {.name = "columns-shards", .shards = 2, .chunk_vocab = 3072, .n = 130, .vocab = 9000, .grads_fp32 = 1},
+    {.name = "flat-softcap", .softcap = 2, .temperature = 1e9},
+};
+
 static const oddity_table first_table = {oddities, sizeof oddities / sizeof oddities[0]};
+static const oddity_table columns_table = {columns, sizeof columns / sizeof columns[0]};
 static const oddity_table later_table = {later, sizeof later / sizeof later[0]};
 
 static check_case make_odd(const oddity *o, flp_dtype dtype) {
@@ -174,7 +188,7 @@ static void add_oddities(check_list *list, const oddity_table *table, flp_dtype 
   }
 }
 
-/* ---- save and stream modes ---- */
+/* ---- save, stream and direction modes ---- */
 
 static void set_loss(check_list *list, check_case *c, const char *name) {
   if (list->status == FLP_OK) list->status = cli_loss_keep(name, &c->spec);
@@ -202,11 +216,16 @@ static void add_mode(check_list *list, check_case c, flp_mode mode, int plain, i
     c.spec.entropy = FLP_ENTROPY_FORWARD;
     c.spec.grads &= ~(uint32_t)FLP_GRAD_BIAS;
   }
-  c.spec.keep = mode == FLP_MODE_SAVE;
+  if (mode == FLP_MODE_DIRECTION) {
+    c.spec.grads = FLP_GRAD_HIDDEN;
+    c.spec.grad_weight_dtype = c.spec.grad_bias_dtype = (flp_dtype)0;
+    c.spec.accumulate_grad_weight = 0;
+  }
+  c.spec.keep = flp_mode_keeps(mode);
   /* of a row that is not a number, a loss without ratios knows that it has no weight */
   int is_nan = c.rows == CHECK_ROWS_NAN_INACTIVE || c.rows == CHECK_ROWS_BEYOND;
-  if (mode != FLP_MODE_SAVE && is_nan) set_loss(list, &c, "nll");
-  if (mode != FLP_MODE_SAVE && !is_nan) set_builtin(list, &c, turn, !plain);
+  if (!c.spec.keep && is_nan) set_loss(list, &c, "nll");
+  if (!c.spec.keep && !is_nan) set_builtin(list, &c, turn, !plain);
   check_list_add(list, c);
 }
 
@@ -230,6 +249,15 @@ static void add_modes(check_list *list, const oddity_table *table, flp_dtype dty
                dtype == FLP_DTYPE_BF16 ? !plain : plain, turn);
     }
     turn++;
+  }
+}
+
+/* Shards and all chunks too. */
+static void add_directions(check_list *list, const oddity_table *table) {
+  for (size_t i = 0; i < table->count; i++) {
+    const oddity *o = &table->rows[i];
+    if (o->forward_only || o->mode || o->accumulate) continue;
+    add_mode(list, make_odd(o, FLP_DTYPE_BF16), FLP_MODE_DIRECTION, 1, 0);
   }
 }
 
@@ -272,6 +300,7 @@ static void add_large(check_list *list, const check_case *given) {
   c.sampled = 1;
   add_mode(list, c, FLP_MODE_SAVE, 0, 0);
   add_mode(list, c, FLP_MODE_SAVE, 1, 0);
+  add_mode(list, c, FLP_MODE_DIRECTION, 1, 0);
   c.mode =
       FLP_MODE_STREAM; /* losses whose derivatives need no reference of every row; grad_weight's sum is the caller's */
   c.spec.accumulate_grad_weight = 1;
@@ -294,6 +323,9 @@ static void add_all(check_list *list) {
     add_oddities(list, &later_table, dtypes[d]);
     add_modes(list, &later_table, dtypes[d], dtypes[d] == FLP_DTYPE_BF16);
   }
+  add_directions(list, &first_table);
+  add_directions(list, &later_table);
+  add_directions(list, &columns_table);
 }
 
 static void add_quick(check_list *list) {
@@ -308,6 +340,7 @@ static void add_quick(check_list *list) {
   add_modes(list, &first_table, FLP_DTYPE_BF16, 0);
   add_oddities(list, &later_table, FLP_DTYPE_BF16);
   add_modes(list, &later_table, FLP_DTYPE_BF16, 0);
+  add_directions(list, &columns_table);
 }
 
 flp_status check_list_create(check_set set, const check_case *given, check_list *out) {

@@ -9,6 +9,7 @@
 #include "gen/cli/verbs.h"
 #include "runtime/base/process.h"
 #include "runtime/eager/eager.h"
+#include "runtime/planner/planner.h"
 
 enum {
   KEY_ROWS = CLI_KEY_FIRST, /* from here to KEY_SEED: parse_value */
@@ -148,8 +149,9 @@ static flp_status resolve_mode(check_args *args) {
   FLP_TRY(cli_spec_args_mode(&args->spec, &args->given.mode));
   if (loss && args->spec.spec.keep)
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "--loss: '%s' is not accepted in mode save, whose backward pass takes any gradient", loss);
-  if (args->spec.spec.keep) args->given.mode = FLP_MODE_SAVE;
+                    "--loss: '%s' is not accepted with --keep, whose backward pass takes any gradient", loss);
+  if (args->spec.spec.keep && !args->given.mode)
+    args->given.mode = flp_planner_has_direction(&args->spec.spec) ? FLP_MODE_DIRECTION : FLP_MODE_SAVE;
   FLP_TRY(cli_spec_args_backward(&args->spec, args->given.mode, 0, 0));
   if (loss) args->given.loss_parameters = args->spec.loss.set_count ? args->spec.loss.parameters : NULL;
   return FLP_OK;

@@ -8,6 +8,7 @@
 #include "gen/cli/check/concurrent.h"
 #include "gen/cli/check/parts.h"
 #include "gen/cli/shared/losses.h"
+#include "runtime/base/names.h"
 
 enum { ROUNDS = 4, POISON_ALONE = 0x5a, POISON = 0xff };
 static const double LIMIT_S = 30;
@@ -196,7 +197,7 @@ static check_case case_at(int i, flp_dtype dtype) {
   c.spec.alignment = dtype == FLP_DTYPE_FP32 && cases[i].alignment < 16 ? 4 : cases[i].alignment;
   c.rows = cases[i].rows;
   c.mode = cases[i].mode;
-  c.spec.keep = cases[i].mode == FLP_MODE_SAVE;
+  c.spec.keep = flp_mode_keeps(cases[i].mode);
   c.chunk_rows = cases[i].chunk_rows;
   c.chunk_vocab = cases[i].chunk_vocab;
   c.sampled = cases[i].vocab > 10000; /* only bits are compared */
@@ -205,7 +206,7 @@ static check_case case_at(int i, flp_dtype dtype) {
 }
 
 static int is_of_bf16(int i) {
-  return cases[i].mode == FLP_MODE_SAVE || cases[i].mode == FLP_MODE_STREAM;
+  return flp_mode_keeps(cases[i].mode) || cases[i].mode == FLP_MODE_STREAM;
 }
 
 static int is_wanted(int i, const check_part *of) {

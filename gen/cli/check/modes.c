@@ -1,8 +1,9 @@
-/* modes.c: save and stream modes over repeats and budgets: the same bits from run to run; under every budget the bits
+/* modes.c: save, stream and direction modes over repeats and budgets: the same bits from run to run; under every budget the bits
  * of logprob and entropy that score mode gives, and gradients as near to the oracle. */
 #include "gen/cli/check/compare.h"
 #include "gen/cli/check/parts.h"
 #include "gen/cli/shared/losses.h"
+#include "runtime/base/names.h"
 
 typedef struct mode_state {
   check_how how;
@@ -15,11 +16,11 @@ typedef struct mode_state {
 static flp_status make_case(flp_mode mode, check_case *out) {
   check_case c = check_case_default(FLP_DTYPE_BF16, 300, 1700, 72);
   c.name = "budgets";
-  c.spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  c.spec.grads = mode == FLP_MODE_DIRECTION ? FLP_GRAD_HIDDEN : FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
   c.spec.entropy = FLP_ENTROPY_FORWARD;
   c.spec.grad_weight_dtype = FLP_DTYPE_FP32;
   c.mode = mode;
-  c.spec.keep = mode == FLP_MODE_SAVE;
+  c.spec.keep = flp_mode_keeps(mode);
   c.rows = CHECK_ROWS_MASKED;
   c.seed = 8; /* every input is given */
   if (mode == FLP_MODE_STREAM) FLP_TRY(cli_loss_keep("grpo+k3", &c.spec));

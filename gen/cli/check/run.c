@@ -38,7 +38,7 @@ flp_status check_how_plan(const check_how *how, const check_problem *problem, fl
   options.budget_bytes = how->budget_bytes;
   options.chunk_rows = c->chunk_rows;
   options.chunk_vocab = c->chunk_vocab;
-  options.mode = c->mode == FLP_MODE_SAVE ? (flp_mode)0 : c->mode;
+  options.mode = c->mode;
   options.threads = how->threads;
   options.tune = check_how_tune(how, &spec);
   return check_precompile_plan(how->precompile, &spec, &options, out);
@@ -46,10 +46,10 @@ flp_status check_how_plan(const check_how *how, const check_problem *problem, fl
 
 /* error: UNAVAILABLE if the rung keeps nothing */
 static flp_status make_saved(run_state *run) {
-  if (run->problem->c.mode != FLP_MODE_SAVE) return FLP_OK;
+  if (!flp_mode_keeps(run->problem->c.mode)) return FLP_OK;
   FLP_TRY(call_make_saved(&run->buffers, &run->call, run->plan));
   if (run->buffers.at[CALL_SAVED].bytes || run->call.n == 0) return FLP_OK;
-  return flp_fail(FLP_ERROR_UNAVAILABLE, "rung %s saves no exponentials", flp_rung_name(run->how->rung));
+  return flp_fail(FLP_ERROR_UNAVAILABLE, "rung %s keeps nothing for backward", flp_rung_name(run->how->rung));
 }
 
 /* What was named is what runs, but for the eager rung, which has one mode. */

@@ -12,6 +12,7 @@
 #include "gen/cli/kernels/compile_pool.h"
 #include "gen/cli/shared/progress.h"
 #include "gen/cli/shared/reasons.h"
+#include "runtime/base/names.h"
 
 enum { RUNGS = FLP_RUNG_EAGER + 1 };
 
@@ -88,9 +89,9 @@ static void probe_rungs(check_session *session) {
   cli_reasons_join(reasons, "; ", session->report->offered, sizeof session->report->offered);
 }
 
-/* Save mode exists on some rungs. */
+/* What forward keeps exists on some rungs. */
 static int is_lacking(const check_case *c, flp_rung rung, flp_status status) {
-  return status == FLP_ERROR_UNAVAILABLE && (may_lack_kernels(rung) || c->mode == FLP_MODE_SAVE);
+  return status == FLP_ERROR_UNAVAILABLE && (may_lack_kernels(rung) || flp_mode_keeps(c->mode));
 }
 
 /* ---- cases ---- */
@@ -101,7 +102,7 @@ static flp_status check_case_on(check_session *session, check_problem *problem, 
   check_how how = session->how;
   how.rung = rung;
   call_result result = {0}, plain = {0};
-  int has_plain = c->mode == FLP_MODE_SAVE || problem->loss;
+  int has_plain = flp_mode_keeps(c->mode) || problem->loss;
   flp_status status = check_run(problem, &how, &result);
   if (is_lacking(c, rung, status)) return FLP_OK;
   if (status == FLP_OK) check_problem_follow(problem, &result);
@@ -173,14 +174,14 @@ typedef struct part {
 } part;
 
 static const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32, FLP_DTYPE_FP64};
-static const flp_mode modes[] = {FLP_MODE_SAVE, FLP_MODE_STREAM};
+static const flp_mode modes[] = {FLP_MODE_SAVE, FLP_MODE_STREAM, FLP_MODE_DIRECTION};
 
 static int list_parts(const check_args *args, part out[PARTS_MAX]) {
   int count = 0, all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK, any = args->given.mode == 0;
   int bits = all || args->spec.has_dtype ? 3 : 1; /* of dtypes */
   for (int d = 0; (all || quick) && any && d < bits; d++)
     if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_BITS, {.dtype = dtypes[d]}};
-  for (int m = 0; (all || quick) && m < 2; m++)
+  for (int m = 0; (all || quick) && m < 3; m++)
     if (is_wanted(args, FLP_DTYPE_BF16) && is_wanted_mode(args, modes[m]))
       out[count++] = (part){PART_BUDGETS, {FLP_DTYPE_BF16, modes[m]}};
   for (int d = 0; ((all && any) || args->set == CHECK_SET_SELECT) && d < 4; d++)

@@ -13,7 +13,7 @@ static const flp_planner *planner_of(const explanation *in, int assumed) {
 /* 1 if the kernels that run can save exponentials, and no other mode is asked for. */
 static int can_keep(const explanation *in, int assumed) {
   const flp_planner *planner = planner_of(in, assumed);
-  return in->planner.spec.keep && planner && flp_planner_saves(planner);
+  return in->planner.spec.keep && planner && flp_planner_keeps(planner);
 }
 
 int explain_has_pass(const explanation *in, int assumed, flp_pass pass) {
@@ -43,14 +43,15 @@ flp_status explain_layout(const explanation *in, int assumed, flp_pass pass, int
 }
 
 uint64_t explain_saved_bytes(const explanation *in, int assumed, int64_t n) {
-  return can_keep(in, assumed) ? flp_planner_saved_bytes(&in->planner.spec, n) : 0;
+  const flp_planner *planner = planner_of(in, assumed);
+  return can_keep(in, assumed) ? flp_planner_saved_bytes(&planner->spec, flp_planner_keeps(planner), n) : 0;
 }
 
 /* 1 if kernels and gradients allow the mode, whatever else is asked for. */
 static int is_possible(const flp_planner *planner, flp_mode mode) {
   flp_planner own = *planner;
   own.mode = mode == FLP_MODE_STREAM ? FLP_MODE_STREAM : (flp_mode)0;
-  return mode == FLP_MODE_STREAM ? flp_planner_streams(&own) : flp_planner_saves(&own);
+  return mode == FLP_MODE_STREAM ? flp_planner_streams(&own) : flp_planner_keeps(&own) != 0;
 }
 
 /* Says why kernels or options rule the mode out; 0 if they do not. */

@@ -128,9 +128,9 @@ flp_status cli_parse_integers(const char *field, const char *text, int64_t least
 }
 
 flp_status cli_parse_mode_of(const char *text, unsigned accepted, flp_mode *out) {
-  cli_choice choices[FLP_MODE_STREAM + 2] = {{NULL, 0}};
+  cli_choice choices[FLP_MODE_DIRECTION + 2] = {{NULL, 0}};
   int count = 0;
-  for (int mode = 0; mode <= FLP_MODE_STREAM; mode++)
+  for (int mode = 0; mode <= FLP_MODE_DIRECTION; mode++)
     if (accepted >> mode & 1) choices[count++] = (cli_choice){mode ? flp_mode_name((flp_mode)mode) : "auto", mode};
   flp_mode named = flp_mode_find(text);
   if (named && accepted >> named & 1) text = flp_mode_name(named);

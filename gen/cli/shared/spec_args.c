@@ -228,9 +228,7 @@ flp_status cli_spec_check_tiling(const char *field, const char *text, const flp_
 flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode *mode) {
   if (*mode == FLP_MODE_STREAM && !args->loss.name)
     return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'stream' is not accepted without --loss, what its steps minimise");
-  if (*mode != FLP_MODE_SAVE) return FLP_OK;
-  *mode = (flp_mode)0;
-  args->spec.keep = 1;
+  if (flp_mode_keeps(*mode)) args->spec.keep = 1;
   return FLP_OK;
 }
 
@@ -242,7 +240,8 @@ flp_status cli_spec_args_backward(const cli_spec_args *args, flp_mode mode, int6
                 [FLP_MODE_RECOMPUTE_ROWS] = {1, 0},
                 [FLP_MODE_RECOMPUTE_SPLIT] = {1, 1},
                 [FLP_MODE_SAVE] = {0, 0},
-                [FLP_MODE_STREAM] = {1, 0}};
+                [FLP_MODE_STREAM] = {1, 0},
+                [FLP_MODE_DIRECTION] = {1, 1}};
   const char *field = mode >= FLP_MODE_RECOMPUTE_VOCAB && mode <= FLP_MODE_RECOMPUTE_SPLIT ? "--mode"
                       : chunk_rows                                                         ? "--chunk-rows"
                       : chunk_vocab                                                        ? "--chunk-vocab"

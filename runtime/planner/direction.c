@@ -1,0 +1,106 @@
+/* direction.c: layouts of direction mode, a frozen head whose forward pass makes the sums from which grad_hidden follows.
+ *
+ * Exponentials pass in chunks of rows and columns, as they do not depend on what the other columns hold: one chunk at a
+ * time is in the workspace, and each adds to the sums of its rows, which are kept for the backward pass. Short chunks of
+ * rows read the weight more often and leave multiprocessors idle, short chunks of columns read and write the sums more
+ * often; the cost model weighs them. */
+#include <string.h>
+
+#include "runtime/base/util.h"
+#include "runtime/planner/internal.h"
+
+uint64_t planner_direction_bytes(const flp_spec *spec, int64_t n) {
+  return flp_planner_references_bytes(n) + (uint64_t)n * (uint64_t)spec->hidden * sizeof(float);
+}
+
+static int64_t blocks_of(int64_t rows) {
+  return flp_ceil_div(rows, FLP_KEPT_BLOCK_ROWS);
+}
+
+int64_t flp_planner_redo_columns(const flp_planner *p, int64_t chunk_rows, int64_t chunk_vocab) {
+  int64_t rows = flp_min(chunk_rows, FLP_KEPT_BLOCK_ROWS), room = chunk_rows / rows;
+  return flp_min(room * flp_planner_dz_stride(chunk_vocab), p->spec.vocab);
+}
+
+/* Blocks of rows that may be redone are launched for nothing else. */
+static int64_t count_launches(const flp_planner *p, int64_t n, const flp_scheme *s) {
+  int64_t row_chunks = flp_ceil_div(n, s->chunk_rows), pieces = flp_ceil_div(p->spec.vocab, s->chunk_vocab);
+  int64_t blocks = n / s->chunk_rows * blocks_of(s->chunk_rows) + blocks_of(n % s->chunk_rows);
+  int64_t redone = flp_ceil_div(p->spec.vocab, flp_planner_redo_columns(p, s->chunk_rows, s->chunk_vocab));
+  /* prepare; gather, forward over the first columns, keep_reference, combine twice, direction_finish; forward_keep,
+   * direction_strike, product; dz, product */
+  return 1 + row_chunks * (5 + p->is_mapped + 3 * pieces) + blocks * redone * 2;
+}
+
+static void build(const flp_planner *p, int64_t n, int64_t rows, int64_t columns, flp_scheme *s) {
+  memset(s, 0, sizeof *s);
+  s->mode = FLP_MODE_DIRECTION;
+  s->chunk_rows = rows;
+  s->chunk_vocab = columns;
+  s->chunks = flp_ceil_div(n, rows) * flp_ceil_div(p->spec.vocab, columns);
+  s->products = 2;
+  planner_put_rows(s, n);
+  planner_put_region(s, FLP_REGION_zy, n, 4);
+  planner_put_region(s, FLP_REGION_part, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
+  planner_put_region(s, FLP_REGION_stats, n, 16);
+  planner_put_region(s, FLP_REGION_record, n, 16);
+  planner_put_region(s, FLP_REGION_redo, blocks_of(rows), 4);
+  planner_put_region(s, FLP_REGION_dz, 1, planner_dz_bytes(p, rows, columns));
+  if (p->is_mapped) planner_put_gather(p, s, rows);
+  s->launches = (int32_t)flp_min(count_launches(p, n, s), INT32_MAX);
+  s->seconds = flp_planner_direction_cost(p, n, rows, columns);
+}
+
+/* ---- search ---- */
+
+/* The next smaller size of an axis that divides it evenly in whole units; 0 when those are done. */
+static int64_t smaller(int64_t extent, int64_t unit, int64_t size) {
+  int64_t units = flp_ceil_div(extent, unit), now = flp_ceil_div(size, unit);
+  if (now <= 1) return 0;
+  return flp_ceil_div(units, flp_ceil_div(units, now - 1)) * unit;
+}
+
+static void offer(planner_search *s, int64_t rows, int64_t columns) {
+  const flp_planner *p = s->planner;
+  flp_scheme candidate;
+  int64_t groups = flp_ceil_div(p->spec.vocab, p->unit_columns);
+  if (flp_ceil_div(rows, p->keep_rows) > INT32_MAX / groups || !flp_planner_grids_fit(p, rows, p->spec.vocab)) return;
+  build(p, s->n, rows, columns, &candidate);
+  planner_offer(s, &candidate);
+}
+
+static void search_columns(planner_search *s, int64_t rows) {
+  const flp_planner *p = s->planner;
+  int64_t vocab = p->spec.vocab;
+  if (p->chunk_vocab) {
+    offer(s, rows, flp_min(flp_round_up(p->chunk_vocab, FLP_GROUP_COLUMNS), vocab));
+    return;
+  }
+  for (int64_t columns = vocab; columns; columns = smaller(vocab, FLP_GROUP_COLUMNS, columns))
+    offer(s, rows, flp_min(columns, vocab));
+}
+
+void planner_search_direction(planner_search *s) {
+  const flp_planner *p = s->planner;
+  int64_t panel_rows = flp_max(p->keep_rows, p->dz_unit_rows);
+  if (p->chunk_rows) {
+    search_columns(s, flp_min(p->chunk_rows, s->n));
+    return;
+  }
+  for (int64_t rows = s->n; rows; rows = smaller(s->n, panel_rows, rows)) search_columns(s, flp_min(rows, s->n));
+}
+
+/* ---- the backward pass ---- */
+
+void planner_build_direction(const flp_planner *p, int64_t n, flp_scheme *s) {
+  memset(s, 0, sizeof *s);
+  s->mode = FLP_MODE_DIRECTION;
+  s->chunk_rows = n;
+  s->chunk_vocab = p->spec.vocab;
+  s->chunks = 1;
+  planner_put_rows(s, n);
+  planner_put_region(s, FLP_REGION_record, n, 16);
+  planner_put_region(s, FLP_REGION_bound, n, 4);
+  s->launches = 4; /* prepare, record, direction_rows, fill */
+  s->seconds = flp_planner_direction_rows_cost(p, n);
+}
