@@ -296,7 +296,7 @@ FLP_API flp_status flp_plan_workspace(const flp_plan *plan, flp_pass pass, int64
 
 /* Whether to take save or direction mode: the bytes that a forward pass over n rows keeps, where they and the workspace
  * of either pass fit the budget; else 0, for recompute mode. A frozen head (spec.grads is HIDDEN) whose entropy needs no
- * gradient keeps a reference and a direction a row, 4·n·D bytes (DIRECTION), any other a reference a row and the
+ * gradient keeps two numbers and a direction a row, 4·n·D bytes (DIRECTION), any other a reference a row and the
  * exponentials, 2·n·V (SAVE); options.mode SAVE has the latter of a frozen head too. With the same budget, FORWARD_SAVED and
  * BACKWARD_SAVED give the workspaces. 0 too where spec.keep is 0, options ask for another mode, or the rung has no kernels
  * for it (flp_plan_describe has the reason).

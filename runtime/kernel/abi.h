@@ -307,7 +307,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * Rows whose lse is out of that range are redone, decided on the device, in blocks of FLP_KEPT_BLOCK_ROWS active rows: dz
  * recomputes the block from hidden and weight, in the place of kept, and its rows have factor 1. So are rows of the expanded
  * form whose target, with a gradient of its own, has vanished from kept: its score is needed for the slope of a softcap; and
- * rows of a softcap with a row_scale below 4, whose slopes the rounding of kept would move, or in the plain form 2^-25. */
+ * rows of a softcap with a row_scale below 4, whose slopes the rounding of kept would move, or in the plain form 2^-9. */
 
 /* module forward_keep: entries forward_keep and forward_keep_map: forward and forward_map, which also store kept. Rows
  * behind the last active one are stored as zeros up to the end of their row panel where they exist in kept; columns
@@ -381,25 +381,26 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(ptr, kept) P(i64, kept_stride) /* row 0: active row row_begin, column 0: column_begin */
 
 /* module kept: entry direction_finish, one CTA a block of FLP_KEPT_BLOCK_ROWS active rows of [row_begin, row_end): fills
- * redo[block] as keep_finish does, from the sums of this shard alone. Rows of a block to be redone get their maximum as
+ * slope, and redo[block] as keep_finish does, from the sums of this shard alone. Rows of a block to be redone get their maximum as
  * reference, and the record with which dz makes 2^(t - m) in the place of kept, 0 at the target. */
 #define FLP_DIRECTION_FINISH_PARAMS(P)                                     \
-  P(ptr, partial) /* (n,4) f32 by row: maximum and sum of this shard */    \
+  P(ptr, partial) /* (n,4) f32 by row, of this shard */                    \
   P(ptr, reference) /* (n) f32 by active row, in and out */                \
+  P(ptr, slope)   /* (n) f32 by active row, out: 1 - tanh² at the target, 1 without softcap */ \
+  P(f32, cap_in)                                                           \
   P(region, record) P(region, index) P(region, scale) P(region, count)     \
   P(i32, capped) P(i32, row_begin) P(i32, row_end)                         \
   P(region, redo)
 
-/* module kept: entry direction_rows, one warp an active row: grad_hidden[index[a]] = A·2^(k_a - m)·sums[a] + dz_y·weight[y],
- * the latter with the slope of a softcap, and 0 where the target is on another shard. {m, A, 0, dz_y} from record; a row
- * without upstream gradient gets zeros. */
+/* module kept: entry direction_rows, one warp an active row: grad_hidden[index[a]] = A·2^(k_a - m)·sums[a] +
+ * dz_y·slope[a]·weight[y], the latter 0 where the target is on another shard. {m, A, 0, dz_y} from record; a row without
+ * upstream gradient gets zeros. */
 #define FLP_DIRECTION_ROWS_PARAMS(P)                                       \
   P(ptr, sums)      /* (n,D) f32 by active row */                          \
-  P(ptr, reference) /* (n) f32 by active row */                            \
-  P(ptr, stats)     /* (n,4) f32 by row */                                 \
-  P(region, record) P(region, index) P(region, local_target) P(region, scale) P(region, count) \
+  P(ptr, reference) P(ptr, slope) /* (n) f32 by active row */              \
+  P(region, record) P(region, index) P(region, local_target) P(region, count) \
   P(ptr, weight) P(i64, weight_stride)                                     \
-  P(i32, capped) P(i32, depth)                                             \
+  P(i32, depth)                                                            \
   P(ptr, out) P(i64, out_stride)                                           \
   P(i32, out_is_f32) /* 1: out is f32, 0: operand dtype */
 

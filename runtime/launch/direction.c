@@ -4,7 +4,7 @@
  * By chunk of rows: gather, keep_reference; by chunk of columns forward_keep, direction_strike and the product, which adds
  * to the sums; then combine for the outputs and for this shard's own partial, from which direction_finish decides which
  * blocks of rows are to be redone; these go through dz and the product once more.
- * Invariants: references and sums are indexed by active row and are the caller's (args.saved); one chunk of exponentials is
+ * Invariants: references, slopes and sums are indexed by active row and are the caller's (args.saved); one chunk of exponentials is
  * there at a time, in the place of dz. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
@@ -15,8 +15,12 @@ static CUdeviceptr references(const flp_call *call) {
   return flp_call_pointer(call->args->saved);
 }
 
-CUdeviceptr backward_direction_sums(const flp_call *call) {
+static CUdeviceptr slopes(const flp_call *call) {
   return references(call) + flp_planner_references_bytes(call->args->n);
+}
+
+CUdeviceptr backward_direction_sums(const flp_call *call) {
+  return slopes(call) + flp_planner_references_bytes(call->args->n);
 }
 
 /* The exponentials of a chunk, or the dz of a block that is redone. */
@@ -76,6 +80,8 @@ static flp_status launch_outputs(const flp_call *call, flp_row_range rows) {
   flp_direction_finish_given p = {
       .partial = flp_call_pointer(args.partial),
       .reference = references(call),
+      .slope = slopes(call),
+      .cap_in = call->cap_in,
       .capped = call->capped,
       .row_begin = (int32_t)rows.begin,
       .row_end = (int32_t)rows.end,
@@ -122,10 +128,9 @@ flp_status flp_launch_direction_rows(const flp_call *call) {
   flp_direction_rows_given p = {
       .sums = backward_direction_sums(call),
       .reference = references(call),
-      .stats = flp_call_pointer(a->stats),
+      .slope = slopes(call),
       .weight = flp_call_pointer(a->weight),
       .weight_stride = a->weight_stride,
-      .capped = call->capped,
       .depth = (int32_t)call->plan->spec.hidden,
       .out = flp_call_pointer(a->grad_hidden),
       .out_stride = a->grad_hidden_stride,

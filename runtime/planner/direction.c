@@ -9,8 +9,9 @@
 #include "runtime/base/util.h"
 #include "runtime/planner/internal.h"
 
+/* References, slopes, sums. */
 uint64_t planner_direction_bytes(const flp_spec *spec, int64_t n) {
-  return flp_planner_references_bytes(n) + (uint64_t)n * (uint64_t)spec->hidden * sizeof(float);
+  return 2 * flp_planner_references_bytes(n) + (uint64_t)n * (uint64_t)spec->hidden * sizeof(float);
 }
 
 static int64_t blocks_of(int64_t rows) {

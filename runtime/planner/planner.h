@@ -77,7 +77,8 @@ int64_t flp_planner_dz_stride(int64_t columns);
 int64_t flp_planner_gather_stride(int64_t depth);
 
 /* What save and direction modes pass from forward to backward: a reference a row, up to a multiple of 256 bytes, then the
- * exponentials, their rows flp_planner_dz_stride(V) elements apart, or the sums, (n,D) fp32; 0 for other modes. */
+ * exponentials, their rows flp_planner_dz_stride(V) elements apart; or as many bytes of slopes and the sums, (n,D) fp32. 0
+ * for other modes. */
 uint64_t flp_planner_references_bytes(int64_t n);
 uint64_t flp_planner_saved_bytes(const flp_spec *spec, flp_mode mode, int64_t n);
 

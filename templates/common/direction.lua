@@ -1,10 +1,11 @@
 -- direction.lua: the small kernels of direction mode, a frozen head: see runtime/kernel/abi.h for each entry.
 --
 --   S_a = Σ_v kept[a][v]·weight[v]      v ≠ y, made by forward; no upstream gradient is in it
---   dh_a = factor_a·S_a + dz_y·weight[y]        factor_a = A·2^(k_a - m), {m, A, 0, dz_y} from record
+--   dh_a = factor_a·S_a + dz_y·slope_a·weight[y]
+--                                       factor_a = A·2^(k_a - m), {m, A, 0, dz_y} from record, slope_a = 1 - tanh² at y
 --
 --   direction_strike   kept[a][y] = 0: the target's part is made by direction_rows, exact where p_y is near 1
---   direction_finish   which blocks of rows are to be redone, and from which references and records
+--   direction_finish   slope_a; which blocks of rows are to be redone, and from which references and records
 --   direction_rows     dh of each active row
 --
 -- Both parts are of one shard: where y is on another one, the second is 0, and the sum over the shards is dh.
@@ -12,7 +13,7 @@
 local infinity = 1.0 / 0.0
 local THREADS, EACH = 256, 8                         -- of a CTA; elements of a thread at a time
 
--- K: what kept.lua shares: LOWEST, HIGHEST, LEAST_SCALE, any_thread, target_slope
+-- K: what kept.lua shares: LOWEST, HIGHEST, LEAST_SCALE, any_thread, entry
 return function(k, spec, K)
   local S = k.import "score" (k)
   local ROWS = k.abi.KEPT_BLOCK_ROWS
@@ -34,6 +35,12 @@ return function(k, spec, K)
     k.store_vector(p.record, a, {m, k.const(k.f32, 1.0), zero, zero})
   end
 
+  -- 1 - tanh² of a raw score
+  local function slope_at(p, score)
+    local y = S.cap(score, p.cap_in)
+    return (1.0 - y) * (1.0 + y)
+  end
+
   local function direction_finish(p)
     local count = k.load(k.i32, p.count, 0)
     local first, last = p.row_begin + k.ctaid() * ROWS, k.min(count, p.row_end)
@@ -45,9 +52,12 @@ return function(k, spec, K)
     local sums = k.load_vector(k.f32, 4, p.partial, k.load(k.i32, p.index, at))
     local m, s = sums[1], sums[2]
     local spread = (m - k.load(k.f32, p.reference, at)) + k.log2(s)
+    local capped = k.ne(p.capped, 0)
+    k.when(exists, function() k.store(p.slope, a, k.branch(capped, function() return slope_at(p, sums[4]) end,
+      function() return k.const(k.f32, 1.0) end)) end)
     local finite = k.lt(k.abs(m), infinity) & k.lt(s, infinity)
     local inside = k.ge(spread, K.LOWEST) & k.le(spread, K.HIGHEST)
-    local flat = k.ne(p.capped, 0) & k.lt(k.abs(k.load(k.f32, p.scale, at)), K.LEAST_SCALE)
+    local flat = capped & k.lt(k.abs(k.load(k.f32, p.scale, at)), K.LEAST_SCALE)
     local redo = K.any_thread(exists & finite & (~inside | flat))
     k.when(k.eq(k.tid(), 0) & redo, function() k.store(p.redo, k.ctaid(), count) end)
     k.when(exists & redo, function() restart(p, a, m) end)
@@ -55,13 +65,10 @@ return function(k, spec, K)
 
   ----------------------------------------------------------------------------------------------- direction_rows
   -- What active row a takes of its sums and of its target's row of weight.
-  local function load_factors(p, a, row)
+  local function load_factors(p, a)
     local record = k.load_vector(k.f32, 4, p.record, a)
-    local stats = k.load_vector(k.f32, 4, p.stats, row)
     local target = k.load(k.i32, p.local_target, a)
-    local slope = K.target_slope(p, {m = stats[1], log_s = stats[2], logprob = stats[3],
-                                     scale = k.load(k.f32, p.scale, a)})
-    local pull = record[4] * k.convert(k.f32, slope)
+    local pull = record[4] * k.load(k.f32, p.slope, a)
     return {
       silent = S.is_silent(record), of_sums = record[2] * k.exp2(k.load(k.f32, p.reference, a) - record[1]),
       of_target = k.select(k.ge(target, 0), pull, 0.0), target = k.max(target, 0),
@@ -74,7 +81,7 @@ return function(k, spec, K)
     local a = k.ctaid() * (THREADS // 32) + k.warp()
     k.exit_if(k.ge(a, k.load(k.i32, p.count, 0)))
     local row = k.load(k.i32, p.index, a)
-    local f = load_factors(p, a, row)
+    local f = load_factors(p, a)
     local is_f32 = k.ne(p.out_is_f32, 0)
     local sums = k.offset(p.sums, i64(a) * i64(p.depth) * 4)
     local weight = k.offset(p.weight, i64(f.target) * p.weight_stride * 2)

@@ -18,9 +18,10 @@ local ABOVE_FIRST, ABOVE_OLD = 60.0, 20.0
 -- lse - k_a where kept serves: of bf16's normal numbers, 2^-126 on, 60 octaves lie below the LSE, and no sum overflows.
 local LOWEST, HIGHEST = -66.0, 100.0
 local LEAST = 0x1p-126                              -- the smallest normal number
--- |row_scale| of capped rows from which on kept determines slopes: in the plain form where Hopper's online.lua leaves
--- scores as they are, in the expanded form where log2 of what was kept, rounded, moves them by less than that rounding
-local LEAST_SCALE, LEAST_SCALE_EXPANDED = 0x1p-25, 4.0
+-- |row_scale| of capped rows from which on kept and stats determine slopes: in the plain form where lse + logprob, two
+-- roundings near 10, gives the target's t/row_scale to 2^-10 (and above 2^-25, below which Hopper's online.lua moves
+-- scores), in the expanded form where log2 of what was kept, rounded, moves them by less than that rounding
+local LEAST_SCALE, LEAST_SCALE_EXPANDED = 0x1p-9, 4.0
 local ROUNDING = 0x1p-8 * LOG2E                     -- twice what bf16's rounding moves log2 of kept by
 local ROWS, COLUMNS, GATHERED = k.abi.KEPT_BLOCK_ROWS, k.abi.EXPAND_COLUMNS, k.abi.GATHER_ROWS
 local THREADS, EACH = 256, 8                        -- of a CTA; columns of a thread of keep_expand, 16 bytes
@@ -237,7 +238,7 @@ return function(k, spec)
   entry("keep_expand", THREADS, 0, keep_expand)
   entry("keep_gather", THREADS, 0, keep_gather)
   k.import "direction" (k, spec, {
-    entry = entry, any_thread = any_thread, target_slope = target_slope,
+    entry = entry, any_thread = any_thread,
     LOWEST = LOWEST, HIGHEST = HIGHEST, LEAST_SCALE = LEAST_SCALE,
   })
 end

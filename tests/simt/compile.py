@@ -87,6 +87,18 @@ def declarations(ir):
     return [text for name, text in found.items() if name not in declared]
 
 
+def declared_once(ir):
+    """Two intrinsics may have one function."""
+    seen = set()
+
+    def first(match):
+        again = match.group(1) in seen
+        seen.add(match.group(1))
+        return "" if again else match.group(0)
+
+    return re.sub(r"declare [^\n]*?(@simt_\w+)\([^\n]*\n", first, ir)
+
+
 def split(arguments):
     """At commas outside of parentheses."""
     parts, depth = [""], 0
@@ -182,6 +194,7 @@ def for_the_cpu(ir):
                     rf"call void {function}\3\n  \1 = load \2, ptr @simt_result\n", ir)
     for pattern, function in WORDS:
         ir = re.sub(pattern, function, ir)
+    ir = declared_once(ir)
     left = [line for line in ir.splitlines()
             if ("nvvm." in line or " asm " in line) and not line.startswith(("!", "declare", "attributes"))]
     if left:

@@ -128,6 +128,8 @@ static const oddity later[] = {
     {.name = "T=1e-7", .temperature = 1e-7, .forward_only = 1},
     {.name = "T=1e-12", .temperature = 1e-12, .forward_only = 1},
     {.name = "T-beyond", .rows = CHECK_ROWS_BEYOND, .temperature = 2, .per_row = 1},
+    {.name = "softcap-flat", .softcap = 2, .temperature = 1e4},
+    {.name = "softcap-flatter", .softcap = 2, .temperature = 1e9},
 };
 
 typedef struct oddity_table {
@@ -144,7 +146,6 @@ static const oddity columns[] = {
     {.name = "columns-peaked", .fill = CHECK_FILL_PEAKED, .chunk_vocab = 3072, .chunk_rows = 64, .n = 130, .vocab = 6500},
     {.name = "columns-softcap", .softcap = 3, .chunk_vocab = 6144, .n = 130, .vocab = 7001},
     {.name = "columns-shards", .shards = 2, .chunk_vocab = 3072, .n = 130, .vocab = 9000, .grads_fp32 = 1},
-    {.name = "flat-softcap", .softcap = 2, .temperature = 1e9},
 };
 
 static const oddity_table first_table = {oddities, sizeof oddities / sizeof oddities[0]};
