@@ -22,6 +22,15 @@ static inline int64_t flp_ceil_div(int64_t a, int64_t b) {
 }
 
 /* The smallest multiple of unit > 0 that is not below value >= 0. */
+static inline int64_t flp_gcd(int64_t a, int64_t b) {
+  while (b) {
+    int64_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
 static inline int64_t flp_round_up(int64_t value, int64_t unit) {
   return flp_ceil_div(value, unit) * unit;
 }

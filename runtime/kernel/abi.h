@@ -314,7 +314,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * from vocab_valid on as zeros up to kept_stride, vocab_valid rounded up to 64 (forward_keep_map: left out, as outside
  * the map). kept leaves forward_keep_map in boxes of 128 bytes x FLP_DZ_BOX_ROWS rows. part, zy: the bits that forward
  * gives.
- * A launch may cover some columns alone, from column_begin on, a multiple of GROUP_COLUMNS: weight, bias and kept start
+ * A launch may cover some columns alone, from column_begin on, a multiple of unit_columns: weight, bias and kept start
  * there, and vocab_valid counts from there; local_target and part are of the whole. */
 #define FLP_FORWARD_KEEP_PARAMS(P)                                         \
   FLP_FORWARD_PARAMS(P)                                                    \

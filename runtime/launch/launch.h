@@ -97,7 +97,8 @@ typedef struct flp_keep_sink {
 } flp_keep_sink;
 
 /* Partials of the scores of a chunk's rows with these columns; rows have been gathered where kernels want that. keep: where
- * exponentials go; NULL: nowhere, and columns begin at 0. They begin at a multiple of FLP_GROUP_COLUMNS. */
+ * exponentials go; NULL: nowhere, and columns begin at 0. They begin at a multiple of the planner's
+ * unit_columns. */
 flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_column_range columns,
                              const flp_keep_sink *keep);
 /* logprob, entropy and stats from those; partial: 1 for a shard's partial in their place */

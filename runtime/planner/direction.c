@@ -70,15 +70,23 @@ static void offer(planner_search *s, int64_t rows, int64_t columns) {
   planner_offer(s, &candidate);
 }
 
+/* Columns whose scores fill whole waves of clusters. */
+static int64_t wave_columns(const flp_planner *p, int64_t rows) {
+  int64_t at_once = flp_max(p->multiprocessors / p->dz_cluster, 1);
+  return at_once / flp_gcd(at_once, flp_ceil_div(rows, p->keep_rows)) * p->unit_columns;
+}
+
+/* Even chunks, then those of whole waves. */
 static void search_columns(planner_search *s, int64_t rows) {
   const flp_planner *p = s->planner;
-  int64_t vocab = p->spec.vocab;
+  int64_t vocab = p->spec.vocab, wave = wave_columns(p, rows);
   if (p->chunk_vocab) {
-    offer(s, rows, flp_min(flp_round_up(p->chunk_vocab, FLP_GROUP_COLUMNS), vocab));
+    offer(s, rows, flp_min(flp_round_up(p->chunk_vocab, p->unit_columns), vocab));
     return;
   }
-  for (int64_t columns = vocab; columns; columns = smaller(vocab, FLP_GROUP_COLUMNS, columns))
+  for (int64_t columns = vocab; columns; columns = smaller(vocab, p->unit_columns, columns))
     offer(s, rows, flp_min(columns, vocab));
+  for (int64_t columns = wave; columns < vocab; columns += wave) offer(s, rows, columns);
 }
 
 void planner_search_direction(planner_search *s) {

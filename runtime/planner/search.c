@@ -113,19 +113,10 @@ typedef struct sizes {
   int started;
 } sizes;
 
-static int64_t gcd(int64_t a, int64_t b) {
-  while (b) {
-    int64_t rest = a % b;
-    a = b;
-    b = rest;
-  }
-  return a;
-}
-
 /* across: tiles of a chunk along the other axis */
 static sizes sizes_along(const flp_planner *p, int64_t extent, int64_t tile, int64_t across, int64_t explicit_size) {
   sizes s = {.extent = extent, .tile = tile, .tiles = flp_ceil_div(extent, tile), .explicit_size = explicit_size};
-  s.quantum = p->multiprocessors / gcd(p->multiprocessors, across);
+  s.quantum = p->multiprocessors / flp_gcd(p->multiprocessors, across);
   return s;
 }
 
