@@ -5,16 +5,16 @@
 
   check      flpgen check --all: every rung, dtype, entropy, gradient mask, ragged shapes, adversarial inputs
   check_modes
-             flpgen check --quick of save and stream modes: the same of them alone
+             flpgen check --quick of save, stream and direction modes: the same of them alone
   large      flpgen check --large: N=8192, V=151936, D=4096 with gradients
   tilings    the same with other tile configurations of the kernels for sm_90a (tests/tilings.json)
   concurrent flpgen check --concurrent: bits on several streams at once, beside other work and in CUDA graphs
   sanitize   compute-sanitizer memcheck, racecheck and initcheck over small problems of every kernel
   sanitize_modes
-             the same over the kernels of save and stream modes
+             the same over the kernels of save, stream and direction modes
   bench      flpgen bench: forward and training beside the GEMM baselines
   bench_modes
-             the same for save and stream modes
+             the same for save, stream and direction modes
   peers      python -m flp.bench: other libraries on the same tensors (needs torch; set FLP_LIBRARY)
   peers_modes
              the same for save and stream modes
@@ -76,6 +76,8 @@ PLAIN = [  # saved exponentials that are multiplied as they are: no gradient of 
     ["--dtype", "bf16", "--entropy", "forward", "--grad", "hidden,weight", *options]
     for options in (["--keep"], ["--keep", "--alignment", "2"], ["--loss", "grpo+k3", "--mode", "stream"],
                     ["--loss", "grpo+k3", "--mode", "stream", "--rung", "generic"])]
+DIRECTION = [["--dtype", "bf16", "--entropy", "forward", "--grad", "hidden", "--mode", "direction", *options]
+             for options in (["--bias"], ["--alignment", "2"], ["--softcap", "20", "--rung", "generic"])]
 HEAD = ["--vocab", "151936", "--hidden", "4096"]
 FLAGSHIP = [*HEAD, "--dtype", "bf16"]
 FORWARD = ["--dtype", "bf16", "--entropy", "forward"]
@@ -105,6 +107,11 @@ BENCHES = {  # by part; flpgen bench
                            "--rows", "8192"],
         "bench_streamed_frozen": [*FLAGSHIP, *STEP, "--grad", "hidden", "--budget", "768M", "--rows", "8192"],
         "bench_streamed_long": [*WIDE, *STEP, "--grad", "hidden", "--budget", "1G", "--rows", "65536"],
+        "bench_streamed_returned": [*FLAGSHIP, *STEP, "--grad", "hidden,weight", "--budget", "1.5G", "--rows", "8192"],
+        "bench_streamed_nll": [*FLAGSHIP, "--mode", "stream", "--loss", "nll", "--grad", "hidden,weight", "--budget",
+                               "1.5G", "--rows", "8192"],
+        "bench_direction": [*FLAGSHIP, "--mode", "direction", "--grad", "hidden", "--budget", "512M", "--rows", "8192"],
+        "bench_direction_long": [*WIDE, "--mode", "direction", "--grad", "hidden", "--budget", "1G", "--rows", "65536"],
     },
 }
 LOSSES = ["--loss", "grpo+k3,nll", "--peers", "torch-fp32,torch-16bit,liger,liger-mean,liger-grpo,cce"]
@@ -167,7 +174,7 @@ class Campaign:
         self.run("check", ["flpgen", "check", "--all", "--json=check_all.json", "-q"])
 
     def check_modes(self):
-        for mode, name in (("save", "check_saved"), ("stream", "check_streamed")):
+        for mode, name in (("save", "check_saved"), ("stream", "check_streamed"), ("direction", "check_direction")):
             done = self.run(name, ["flpgen", "check", "--quick", "--mode", mode, f"--json={name}.json", "-q"])
             print(done.stdout, flush=True)
 
@@ -197,7 +204,8 @@ class Campaign:
         self.sanitize_problems("sanitize", [[*GRADS, *options] for options in SANITIZED])
 
     def sanitize_modes(self):
-        self.sanitize_problems("sanitize_modes", [*([*GRADS, *options] for options in SANITIZED_MODES), *PLAIN])
+        self.sanitize_problems("sanitize_modes", [*([*GRADS, *options] for options in SANITIZED_MODES), *PLAIN,
+                                                   *DIRECTION])
 
     def sanitize_problems(self, part, problems):
         """Each problem once with every tool; the record's header is that of a check."""

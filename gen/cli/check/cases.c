@@ -262,6 +262,12 @@ static void add_directions(check_list *list, const oddity_table *table) {
   }
 }
 
+static void add_all_directions(check_list *list) {
+  add_directions(list, &first_table);
+  add_directions(list, &later_table);
+  add_directions(list, &columns_table);
+}
+
 /* Patterns that any specification can carry, for a shape small enough that the oracle sees all of it. */
 static void add_given(check_list *list, const check_case *given) {
   static const struct {
@@ -324,9 +330,7 @@ static void add_all(check_list *list) {
     add_oddities(list, &later_table, dtypes[d]);
     add_modes(list, &later_table, dtypes[d], dtypes[d] == FLP_DTYPE_BF16);
   }
-  add_directions(list, &first_table);
-  add_directions(list, &later_table);
-  add_directions(list, &columns_table);
+  add_all_directions(list);
 }
 
 static void add_quick(check_list *list) {
@@ -341,7 +345,7 @@ static void add_quick(check_list *list) {
   add_modes(list, &first_table, FLP_DTYPE_BF16, 0);
   add_oddities(list, &later_table, FLP_DTYPE_BF16);
   add_modes(list, &later_table, FLP_DTYPE_BF16, 0);
-  add_directions(list, &columns_table);
+  add_all_directions(list);
 }
 
 flp_status check_list_create(check_set set, const check_case *given, check_list *out) {
