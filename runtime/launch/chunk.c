@@ -127,6 +127,13 @@ static int is_by_rows(const flp_call *call) {
   return call->scheme.mode == FLP_MODE_RECOMPUTE_ROWS || call->scheme.mode == FLP_MODE_STREAM;
 }
 
+/* The accumulator of a weight's gradient that is none itself, and the elements between its rows. */
+static CUdeviceptr weight_sums(const flp_call *call, int64_t *stride) {
+  int is_split = call->plan->spec.grad_weight_dtype == FLP_DTYPE_BF16;
+  *stride = is_split ? 0 : call->plan->spec.hidden;
+  return flp_call_region(call, is_split ? FLP_REGION_weight_low : FLP_REGION_weight_acc);
+}
+
 static backward_sink weight_sink(const flp_call *call, const backward_chunk *c) {
   const flp_args *a = call->args;
   const flp_spec *spec = &call->plan->spec;
@@ -139,7 +146,9 @@ static backward_sink weight_sink(const flp_call *call, const backward_chunk *c) 
                            .acc_stride = a->grad_weight_stride,
                            .write_acc = 1,
                            .read_acc = spec->accumulate_grad_weight || !whole.first};
-  return through(flp_call_region(call, FLP_REGION_weight_acc), spec->hidden, &whole, out, a->grad_weight_stride);
+  int64_t stride = 0;
+  CUdeviceptr sums = weight_sums(call, &stride);
+  return through(sums, stride, &whole, out, a->grad_weight_stride);
 }
 
 flp_status backward_launch_products(const flp_call *call, const backward_chunk *c) {

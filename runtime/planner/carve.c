@@ -53,11 +53,26 @@ uint64_t planner_bias_part_bytes(const flp_planner *p, int64_t rows, int64_t col
   return (uint64_t)(flp_ceil_div(rows, p->dz_unit_rows) * (p->dz_unit_rows / p->dz_rows)) * (uint64_t)columns * 4;
 }
 
+int flp_planner_weight_sum_bytes(const flp_planner *p) {
+  return p->spec.grad_weight_dtype == FLP_DTYPE_BF16 ? 3 : 4;
+}
+
+/* One of each element of whole tiles. */
+static int64_t weight_low_bytes(const flp_planner *p) {
+  return flp_round_up(p->spec.vocab, p->weight_rows) * flp_round_up(p->spec.hidden, p->weight_columns);
+}
+
+/* An fp32 gradient is its own accumulator; one in bf16 holds the upper half of its own (abi.h). */
+static void put_weight_accumulator(const flp_planner *p, flp_scheme *s) {
+  if (p->spec.grad_weight_dtype == FLP_DTYPE_BF16)
+    planner_put_region(s, FLP_REGION_weight_low, weight_low_bytes(p), 1);
+  else if (p->spec.grad_weight_dtype != FLP_DTYPE_FP32)
+    planner_put_region(s, FLP_REGION_weight_acc, p->spec.vocab * p->spec.hidden, 4);
+}
+
 void planner_put_head_accumulators(const flp_planner *p, flp_scheme *s) {
   uint32_t grads = p->spec.grads;
-  /* An fp32 gradient is its own accumulator. */
-  if ((grads & FLP_GRAD_WEIGHT) && p->spec.grad_weight_dtype != FLP_DTYPE_FP32)
-    planner_put_region(s, FLP_REGION_weight_acc, p->spec.vocab * p->spec.hidden, 4);
+  if (grads & FLP_GRAD_WEIGHT) put_weight_accumulator(p, s);
   if ((grads & FLP_GRAD_BIAS) && p->spec.grad_bias_dtype != FLP_DTYPE_FP32)
     planner_put_region(s, FLP_REGION_bias_acc, p->spec.vocab, 4);
 }

@@ -139,7 +139,7 @@ static double stream_chunk_cost(const flp_planner *p, int64_t rows, int accumula
   double seconds = waves_cost(p, &scores) + waves_cost(p, &first) + saved_products_cost(p, rows, p->step_expands);
   if (p->is_mapped) seconds += flp_planner_gather_cost(p, rows, 1);
   if (accumulates && (p->spec.grads & FLP_GRAD_WEIGHT))
-    seconds += 8.0 * (double)p->spec.vocab * (double)p->spec.hidden / p->bandwidth;
+    seconds += 2.0 * flp_planner_weight_sum_bytes(p) * (double)p->spec.vocab * (double)p->spec.hidden / p->bandwidth;
   return seconds + 3 * launch_seconds; /* keep_reference, combine, loss_rows */
 }
 

@@ -5,10 +5,12 @@
 --
 -- Without factor it is 1; without index, in grad_weight, hidden holds the active rows of the chunk one after the other.
 -- No operand is transposed in memory: dz is read K-major for grad_hidden and MN-major for grad_weight, the other
--- operand MN-major in both. The epilogue adds to and stores fp32 accumulators and the final gradient as its flags ask.
+-- operand MN-major in both. The epilogue adds to and stores accumulators and the final gradient as its flags ask.
+-- Accumulators are fp32; those of a weight's gradient in bf16 have 24 bits (sums.lua).
 
 return function(k, spec, entry)
   local M = k.import "engine" (k, spec)
+  local S = k.import "sums" (k)
   local RASTER = 8
   local for_hidden = entry == "grad_hidden"
   local out_type = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.out_dtype]
@@ -102,7 +104,63 @@ return function(k, spec, entry)
       end
     end
 
-    M.stream(a, b, 1, steps, nil, finish)
+    -- The same for a weight's gradient in bf16: 16 accumulators of 24 bits at a time, of four neighbours along N.
+    local function finish_split(_, acc)
+      local read_acc, write_acc = k.ne(p.read_acc, 0), k.ne(p.write_acc, 0)
+      local low = S.place(p.acc, {sums = M.mi * M.ni * 4, threads = M.threads}, tile_m * p.tiles_n + tile_n, M.tid)
+
+      local function high_of(at, real)
+        return k.branch(real, function()
+          if paired then return k.load(k.i32, p.out, at >> 1) end
+          return k.zext(k.i32, k.load(k.i16, p.out, at)) | (k.zext(k.i32, k.load(k.i16, p.out, at + 1)) << 16)
+        end, function() return k.const(k.i32, 0) end)
+      end
+      local function store_high(at, word)
+        if paired then return k.store(p.out, at >> 1, word) end
+        k.store(p.out, at, k.convert(k.i16, word)); k.store(p.out, at + 1, k.convert(k.i16, k.lshr(word, 16)))
+      end
+
+      local function finish_group(mi, group)
+        local sums, places = {}, {}
+        for ni = group * 4, group * 4 + 3 do
+          local n = first_n + M.warp_n * M.warp_columns + M.column(ni, 0)
+          for h = 0, 1 do
+            local m = first_m + M.row(mi, h)
+            local quad = acc[mi + 1][ni + 1]
+            sums[#sums + 1], sums[#sums + 2] = quad[h * 2 + 1], quad[h * 2 + 2]
+            places[#places + 1] = {real = k.lt(m, size_m) & k.lt(n, depth),
+                                   at = k.convert(k.i64, m + p.column_begin) * p.out_stride + k.convert(k.i64, n)}
+          end
+        end
+        local vector = mi * (M.ni // 4) + group
+        sums = k.branch(read_acc, function()
+          local more, words = {}, low.load(vector)
+          for i, place in ipairs(places) do
+            local before = S.join(high_of(place.at, place.real), words, 2 * i - 2)
+            more[2 * i - 1], more[2 * i] = sums[2 * i - 1] + before[1], sums[2 * i] + before[2]
+          end
+          return more
+        end, function() return sums end)
+        local function each_real(visit)
+          for i, place in ipairs(places) do k.when(place.real, function() visit(2 * i - 1, place.at) end) end
+        end
+        k.branch(write_acc, function()
+          local bits = {}
+          for i = 1, S.group do bits[i] = S.round(sums[i]) end
+          low.store(vector, bits, 0)
+          each_real(function(i, at) store_high(at, S.high(bits[i], bits[i + 1])) end)
+        end, function()
+          each_real(function(i, at) M.store_pair(out_type, p.out, at, sums[i], sums[i + 1], paired) end)
+        end)
+      end
+
+      for mi = 0, M.mi - 1 do
+        for group = 0, M.ni // 4 - 1 do finish_group(mi, group) end
+      end
+    end
+
+    local splits = not for_hidden and spec.out_dtype == "bf16"
+    M.stream(a, b, 1, steps, nil, splits and finish_split or finish)
   end
 
   k.kernel {

@@ -5,7 +5,8 @@
 --
 -- Without factor it is 1. No operand is transposed in memory: dz is read K-major for grad_hidden and MN-major for
 -- grad_weight, the other operand MN-major in both, all in boxes of 64 x 64, fp32 of 32 x 32. The epilogue adds to and
--- stores fp32 accumulators and the final gradient as the flags ask.
+-- stores accumulators and the final gradient as the flags ask. Accumulators are fp32; those of a weight's gradient in
+-- bf16 have 24 bits (sums.lua).
 --
 -- A unit is a row panel of a result against one tile of D. Those of grad_hidden, long ones, come first; the short
 -- ones of grad_weight fill the last wave.
@@ -14,6 +15,7 @@ return function(k, spec)
   local fp32 = spec.dtype == "fp32"
   local T = k.import "tune".choose(spec)
   local H = k.import "engine" (k, spec, T)
+  local S = k.import "sums" (k)
   local element = ({bf16 = k.bf16, fp16 = k.f16})[spec.dtype]
   local PANEL = H.rows * H.cluster
 
@@ -57,8 +59,7 @@ return function(k, spec)
 
   ------------------------------------------------------------------------------------------------ the epilogue
   -- Adds the accumulators of a tile to those in memory and stores them, row by row. of: "hidden" or "weight"
-  local function finish(p, acc, u, of)
-    H.reread()
+  local function finish_f32(p, acc, u, of)
     local to, for_hidden = {}, of == "hidden"
     for _, name in ipairs {"acc", "acc_stride", "out", "out_stride", "flags"} do to[name] = p[of .. "_" .. name] end
     local begin = for_hidden and p.row_begin or p.column_begin
@@ -119,6 +120,74 @@ return function(k, spec)
         k.when(k.lt(m, u.size), function() finish_row(w, h, m) end)
       end
     end
+  end
+
+  -- The same for a weight's gradient in bf16: accumulators of 24 bits, a batch of sums at a time.
+  local function finish_split(p, acc, u)
+    local depth, flags, per_row = depth_of(p), p.weight_flags, H.columns // 4
+    local fits = spec.hidden > 0 and spec.hidden % H.columns == 0
+    local across = (depth + (H.columns - 1)) // H.columns
+    local low = S.place(p.weight_acc, {sums = H.accumulators, threads = 256}, u.m // H.rows * across + u.n // H.columns,
+      H.warp * 32 + H.lane)
+    local function flag(which) return k.ne(flags & which, 0) end
+
+    -- Sums first to first + size - 1 of row h of block w, row m of the tile. Loads of a batch are in flight together.
+    local function finish_batch(w, h, m, first, size)
+      local at = k.convert(k.i64, m + p.column_begin) * p.weight_out_stride
+      local function column(i) return u.n + H.column((first + i) // 2 - 1, 0) end
+      local function vector(i) return ((2 * w + h) * per_row + first - 1 + i) // S.group end
+      local function pair_at(n) return (at + k.convert(k.i64, n)) >> 1 end
+      local function store_pairs(pair)
+        for i = 1, size, 2 do
+          local n = column(i)
+          local function store() k.store(p.weight_out, pair_at(n), pair(i)) end
+          if fits then store() else k.when(k.lt(n, depth), store) end
+        end
+      end
+
+      local sums = {}
+      for i = 1, size do -- without active rows dz holds anything
+        local j, e = (first + i - 2) // 2, (i - 1) % 2
+        sums[i] = k.select(k.gt(u.depth, 0), acc[H.at(w, h, j, e)], 0.0)
+      end
+      sums = k.branch(flag(k.abi.PRODUCT_READ_ACC), function()
+        local more, words = {}, nil
+        for i = 1, size, 2 do
+          if (i - 1) % S.group == 0 then words = low.load(vector(i - 1)) end
+          local high = k.load(k.i32, p.weight_out, pair_at(fits and column(i) or k.min(column(i), depth - 2)))
+          local before = S.join(high, words, (i - 1) % S.group)
+          more[i], more[i + 1] = sums[i] + before[1], sums[i + 1] + before[2]
+        end
+        return more
+      end, function() return sums end)
+      k.branch(flag(k.abi.PRODUCT_WRITE_ACC), function()
+        local bits = {}
+        for i = 1, size do bits[i] = S.round(sums[i]) end
+        for i = 0, size - 1, S.group do low.store(vector(i), bits, i) end
+        store_pairs(function(i) return S.high(bits[i], bits[i + 1]) end)
+      end, function()
+        store_pairs(function(i) return k.pack(k.bf16, sums[i], sums[i + 1]) end)
+      end)
+    end
+
+    for w = 0, H.blocks - 1 do
+      for h = 0, 1 do
+        local m = u.m + H.row(w, h)
+        -- while the first row is not finished, large tiles leave no registers for the loads of a whole one
+        local size = per_row
+        if w == 0 and h == 0 and H.accumulators >= 128 then size = H.accumulators > 128 and S.group or per_row // 2 end
+        k.when(k.lt(m, u.size), function()
+          for first = 1, per_row, size do finish_batch(w, h, m, first, size) end
+        end)
+      end
+    end
+  end
+
+  local function finish(p, acc, u, of)
+    H.reread()
+    if of == "hidden" or spec.dtype ~= "bf16" then return finish_f32(p, acc, u, of) end
+    k.branch(k.ne(p.weight_flags & k.abi.PRODUCT_OUT_F32, 0), function() finish_f32(p, acc, u, of) end,
+      function() finish_split(p, acc, u) end)
   end
 
   local function consume(p)

@@ -1,0 +1,150 @@
+"""Sums of 24 bits for a weight's gradient in bf16, over chunks of rows (templates/common/sums.lua), by sm_80's kernel and
+Hopper's on the CPU: the bits that the rule gives, and what stands in memory between two chunks."""
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
+
+from cpu_kernel import kernels, matrix_map, needs_emit, needs_llc  # noqa: E402
+from flpgen_tool import from_bf16, to_bf16  # noqa: E402
+
+pytestmark = [needs_llc, needs_emit]
+
+VOCAB, DEPTH, OUT_STRIDE, DZ_STRIDE = 331, 320, 328, 384
+CHUNKS, COUNT = [(0, 64), (64, 128), (128, 192), (192, 230)], 141      # of active rows; the last chunk has none
+FIRST, SECOND, LAST = 1 | 4, 1 | 2 | 4, 1 | 2 | 8                         # FLP_PRODUCT_WANTED, READ_ACC, WRITE_ACC, WRITE_OUT
+OUT_F32, GUARD = 16, 4096
+
+
+def rounded24(x):
+    """float32 with the upper 24 bits of a float32, to nearest, halves away from zero."""
+    bits = x.view(numpy.uint32)
+    return numpy.where(numpy.isnan(x), x, ((bits + numpy.uint32(0x80)) & numpy.uint32(0xFFFFFF00)).view(numpy.float32))
+
+
+class Operands:
+    """dz of active rows and the rows of hidden, with columns of hidden that ask something special."""
+
+    def __init__(self):
+        random = numpy.random.default_rng(17)
+        rows = CHUNKS[-1][1]
+        dz = random.standard_normal((rows, DZ_STRIDE)) * 1e-2
+        hidden = random.standard_normal((rows, DEPTH))
+        hidden[70, 5] = numpy.nan
+        hidden[3, 6] = numpy.inf
+        hidden[80, 9] = -numpy.inf
+        hidden[:, 7] = 0                       # dz of 2^127·(2 - 2^-7): the sum is 2^128 - 2^104, which rounds to 2^128
+        hidden[:3, 7], dz[:3, 21] = [1, 2**-8, 2**-16], from_bf16(numpy.array([0x7F7F], numpy.uint16))[0]
+        hidden[:, 8] *= 2.0**-40               # dz of 2^-100: subnormal numbers
+        dz[:, 22] = 2.0**-97
+        dz[:3, 22] = 2.0**-100
+        self.dz, self.hidden = to_bf16(dz), to_bf16(hidden)
+        self.dz[COUNT:], self.hidden[COUNT:] = 0, 0
+        self.dz[CHUNKS[-1][0]:] = 0x7FC0       # NaN: no active row is there, so dz holds anything
+
+
+def padded(size):
+    return numpy.full(size + GUARD, 0xA5, numpy.uint8)
+
+
+class Portable:
+    def __init__(self, folder, **fields):
+        (made, tile), (wide, _) = kernels(folder, kind="grad_weight", out_dtype="bf16", **fields), kernels(
+            folder, kind="grad_weight", out_dtype="fp32", **fields)
+        self.kernel, self.wide = made["grad_weight"], wide["grad_weight"]
+        self.panel = (tile["rows"], tile["columns"])
+
+    def run(self, given, chunk, flags, out, low=None):
+        begin, end = chunk
+        tiles = [-(-size // tile) for size, tile in zip((VOCAB, DEPTH), self.panel)]
+        (self.kernel if out.dtype == numpy.uint16 else self.wide).named(
+            tiles[0] * tiles[1], dz=given.dz[begin:], dz_stride=DZ_STRIDE, operand=given.hidden[begin:],
+            operand_stride=DEPTH, count=numpy.array([COUNT], numpy.int32), depth=DEPTH, row_begin=begin, row_end=end,
+            column_end=VOCAB, tiles_m=tiles[0], tiles_n=tiles[1], acc=low, out=out, out_stride=OUT_STRIDE,
+            read_acc=flags & 2, write_acc=flags & 4, write_out=flags & 8)
+
+
+class Hopper:
+    def __init__(self, folder, **fields):
+        made, self.tile = kernels(folder, kind="products", arch="sm_90a", **fields)
+        self.kernel = made["products_map"]
+        self.panel = (self.tile["rows"] * self.tile["cluster"], self.tile["columns"])
+
+    def run(self, given, chunk, flags, out, low=None):
+        begin, end = chunk
+        rows = matrix_map(given.hidden[begin:end], 64)
+        self.kernel.named(
+            2 * self.tile["cluster"], count=numpy.array([COUNT], numpy.int32), depth=DEPTH, n=1000, row_begin=begin,
+            row_end=end, column_end=VOCAB, dz_map=matrix_map(given.dz[begin:end, :VOCAB], 64), weight_map=rows,
+            hidden_map=rows, gathered_map=rows, weight_acc=low, weight_out=out, weight_out_stride=OUT_STRIDE,
+            weight_flags=flags | (OUT_F32 if out.dtype == numpy.float32 else 0), turn=numpy.zeros(1, numpy.int32))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("sums")
+
+
+def chunk_sums(made, given):
+    """What each chunk adds, in float32."""
+    sums = []
+    for chunk in CHUNKS:
+        out = numpy.full((VOCAB, OUT_STRIDE), 7.5, numpy.float32)
+        made.run(given, chunk, 1 | 8, out)
+        sums.append(out[:, :DEPTH])
+    return sums
+
+
+def same(got, want):
+    """Equal bits, but for which NaN."""
+    nan = numpy.isnan(want)
+    return (numpy.isnan(got) == nan).all() and (got[~nan].view(numpy.uint32) == want[~nan].view(numpy.uint32)).all()
+
+
+WAYS = [(Portable, {}), (Portable, {"alignment": 2}), (Hopper, {}), (Hopper, {"hidden": DEPTH, "tune": "128x64"}),
+        (Hopper, {"tune": "cooperative,256x192,cluster=1"}), (Hopper, {"tune": "128x64,cluster=1"})]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way[0].__name__}-{'-'.join(map(str, way[1].values()))}")
+def test_sums_over_chunks(folder, way):
+    made, given = way[0](folder, **way[1]), Operands()
+    sums = chunk_sums(made, given)
+    assert (sums[-1] == 0).all(), "no active rows"
+    size = numpy.prod([-(-extent // tile) * tile for extent, tile in zip((VOCAB, DEPTH), made.panel)])
+    low, out = padded(int(size)), numpy.full((VOCAB, OUT_STRIDE), 0x1234, numpy.uint16)
+    want = None
+    with numpy.errstate(all="ignore"):
+        for i, chunk in enumerate(CHUNKS):
+            made.run(given, chunk, FIRST if i == 0 else LAST if i + 1 == len(CHUNKS) else SECOND, out, low)
+            want = sums[0] if i == 0 else want + sums[i]
+            if i + 1 < len(CHUNKS):
+                want = rounded24(want)
+                nan = numpy.isnan(want)
+                assert (out[:, :DEPTH][~nan] == (want.view(numpy.uint32) >> 16)[~nan]).all(), "the upper bits"
+                assert numpy.isnan(from_bf16(out[:, :DEPTH])[nan]).all()
+    assert same(from_bf16(out[:, :DEPTH]), from_bf16(to_bf16(want)))
+    assert (out[:, DEPTH:] == 0x1234).all() and (low[int(size):] == 0xA5).all()
+    assert numpy.isnan(want[:, [5, 6, 9]]).any() and numpy.isposinf(want[21, 7]) and numpy.isfinite(want[:21, 7]).all()
+    assert 0 < abs(rounded24(sums[0])[22, 8]) < 2.0**-126, "a subnormal number"
+
+
+@pytest.mark.parametrize("way", [(Portable, {}), (Hopper, {})], ids=["portable", "hopper"])
+def test_errors_are_those_of_sums_in_float32(folder, way):
+    made, given = way[0](folder, **way[1]), Operands()
+    given.hidden[:, 5:10] = to_bf16(numpy.random.default_rng(3).standard_normal((len(given.hidden), 5)))
+    given.dz[:3, 21:23] = 0
+    low, out = padded(1 << 20), numpy.zeros((VOCAB, OUT_STRIDE), numpy.uint16)
+    for i, chunk in enumerate(CHUNKS):
+        made.run(given, chunk, FIRST if i == 0 else LAST if i + 1 == len(CHUNKS) else SECOND, out, low)
+    exact = from_bf16(given.dz[:COUNT, :VOCAB]).astype(float).T @ from_bf16(given.hidden[:COUNT]).astype(float)
+    wide = numpy.zeros((VOCAB, DEPTH), numpy.float32)
+    for part in chunk_sums(made, given):
+        wide += part
+
+    def error(got):
+        return numpy.linalg.norm(from_bf16(got) - exact) / numpy.linalg.norm(exact)
+
+    assert error(out[:, :DEPTH]) <= 1.05 * error(to_bf16(wide))
