@@ -1,5 +1,6 @@
 """Sums of 24 bits for a weight's gradient in bf16, over chunks of rows (templates/common/sums.lua), by sm_80's kernel and
 Hopper's on the CPU: the bits that the rule gives, and what stands in memory between two chunks."""
+import shutil
 import sys
 from pathlib import Path
 
@@ -8,8 +9,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 
-from cpu_kernel import kernels, matrix_map, needs_emit, needs_llc  # noqa: E402
-from flpgen_tool import from_bf16, to_bf16  # noqa: E402
+from cpu_kernel import TREE, Kernel, kernels, matrix_map, needs_emit, needs_llc  # noqa: E402
+from flpgen_tool import flpgen, from_bf16, needs_flpgen, to_bf16  # noqa: E402
 
 pytestmark = [needs_llc, needs_emit]
 
@@ -102,6 +103,50 @@ def same(got, want):
     """Equal bits, but for which NaN."""
     nan = numpy.isnan(want)
     return (numpy.isnan(got) == nan).all() and (got[~nan].view(numpy.uint32) == want[~nan].view(numpy.uint32)).all()
+
+
+# A thread's 16 sums of each tile to memory and back: as bits that count in logprob, bytes in entropy, halves in stats.
+ROUND_TRIP = """return function(k, spec)
+  local S = k.import "sums" (k)
+  k.kernel {entry = "select", threads = 32, body = function(p)
+    local low = S.place(p.entropy, {sums = 32, threads = 32}, k.ctaid(), k.tid())
+    local bits, highs = {}, {}
+    local first = (k.ctaid() * 32 + k.tid()) * 32
+    for i = 1, 32 do bits[i] = S.round(k.load(k.f32, p.scores, first + (i - 1))) end
+    for i = 1, 32, 2 do highs[i] = S.high(bits[i], bits[i + 1]); k.store(p.stats, (first + i) >> 1, highs[i]) end
+    low.store(0, bits, 0); low.store(1, bits, 16)
+    for i = 1, 32, 2 do
+      local sums = S.join(highs[i], low.load((i - 1) // 16), (i - 1) % 16)
+      for e = 1, 2 do k.store(p.logprob, first + (i - 2 + e), sums[e]) end
+    end
+  end}
+  k.kernel {entry = "select_grad", threads = 32, body = function() end}
+end
+"""
+
+
+@needs_flpgen
+def test_every_kind_of_number_goes_to_memory_and_back(tmp_path):
+    shutil.copytree(TREE / "templates", tmp_path / "templates")
+    (tmp_path / "templates" / "common" / "select.lua").write_text(ROUND_TRIP)
+    ir = flpgen("gen", "--op", "select", "--vocab", "64", "--dtype", "fp32", "--template-dir", tmp_path / "templates",
+                "--emit", "ir").out
+    kernel, tiles = Kernel(ir, "select", 32, tmp_path), 3
+    bits = numpy.random.default_rng(23).integers(0, 1 << 32, tiles * 1024, numpy.uint32)    # NaN of every kind, too
+    bits[:12] = [0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFF800001, 0x7F800000, 0xFF800000, 0x7F7FFFFF, 0xFF7FFF80, 0x7F7FFF7F,
+                 0x7F, 0x80, 0x80000080]
+    x, back, halves = bits.view(numpy.float32), numpy.zeros(len(bits), numpy.float32), numpy.zeros(len(bits), numpy.uint16)
+    low = padded(len(bits))
+    kernel.named(tiles, scores=x, logprob=back, entropy=low, stats=halves)
+    want = rounded24(x)
+    assert same(back, want) and numpy.isnan(back[:4]).all() and numpy.isinf(back[4:8]).all() and numpy.isfinite(back[8])
+    assert (from_bf16(halves)[~numpy.isnan(x)] == from_bf16((want.view(numpy.uint32) >> 16).astype(numpy.uint16))[
+        ~numpy.isnan(x)]).all()
+    assert (low[len(bits):] == 0xA5).all()
+    # vector, thread, sum -> the order of sums
+    bytes_of = low[:len(bits)].reshape(tiles, 2, 32, 16).transpose(0, 2, 1, 3).reshape(-1)
+    number = ~numpy.isnan(x)
+    assert (bytes_of[number] == (want.view(numpy.uint32)[number] >> 8 & 0xFF)).all()
 
 
 WAYS = [(Portable, {}), (Portable, {"alignment": 2}), (Hopper, {}), (Hopper, {"hidden": DEPTH, "tune": "128x64"}),

@@ -62,6 +62,13 @@ static void follow_sum(ledger *to, int64_t begin, int64_t end, int64_t terms, in
   }
 }
 
+/* Bytes of sums in the workspace: fp32, or one for each element of whole tiles where the gradient has the others. */
+static uint64_t sums_bytes(const follower *f, int of_hidden) {
+  int64_t rows = of_hidden ? f->args->n : f->spec->vocab, depth = f->spec->hidden;
+  int is_split = !of_hidden && f->spec->grad_weight_dtype == FLP_DTYPE_BF16;
+  return is_split ? (uint64_t)((rows + 127) / 128 * 128 * ((depth + 255) / 256 * 256)) : (uint64_t)(rows * depth) * 4;
+}
+
 static void follow_product(follower *f, const fake_launch *l, int of_hidden) {
   flp_grad_hidden_params p = STAGE_PARAMS(flp_grad_hidden_params, l);
   cr_expect_eq(p.dz, f->dz.dz);
@@ -79,14 +86,14 @@ static void follow_product(follower *f, const fake_launch *l, int of_hidden) {
   uint64_t out = stage_address(of_hidden ? f->args->grad_hidden : f->args->grad_weight);
   int acc_is_output = p.acc == out;
   if (p.write_out) cr_expect_eq(p.out, out);
-  if ((p.read_acc || p.write_acc) && !acc_is_output)
-    expect_in_workspace(f, p.acc, (uint64_t)((of_hidden ? f->args->n : f->spec->vocab) * f->spec->hidden) * 4);
+  if ((p.read_acc || p.write_acc) && !acc_is_output) expect_in_workspace(f, p.acc, sums_bytes(f, of_hidden));
   if (of_hidden)
     follow_sum(&f->hidden, p.row_begin, p.row_end, columns, p.read_acc, p.write_acc, p.write_out, 0);
   else
     follow_sum(&f->weight, p.column_begin, p.column_end, rows, p.read_acc, p.write_acc, p.write_out,
                f->spec->accumulate_grad_weight);
   if (!of_hidden && acc_is_output) cr_expect_eq(f->spec->grad_weight_dtype, FLP_DTYPE_FP32);
+  if (!of_hidden && f->spec->grad_weight_dtype == FLP_DTYPE_BF16) cr_expect_eq(p.out, out, "it holds upper halves");
 }
 
 static void follow_bias(follower *f, const fake_launch *l) {

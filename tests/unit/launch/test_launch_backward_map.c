@@ -129,11 +129,18 @@ static void follow_sum(ledger *to, int64_t begin, int64_t end, int64_t terms, in
   }
 }
 
-static void expect_sink(const follower *f, int flags, uint64_t acc, uint64_t out, uint64_t given, int64_t rows) {
+static void expect_sink(const follower *f, int flags, uint64_t acc, uint64_t out, uint64_t given, uint64_t bytes) {
   if (flags & FLP_PRODUCT_WRITE_OUT) cr_expect_eq(out, given);
-  if ((flags & (FLP_PRODUCT_READ_ACC | FLP_PRODUCT_WRITE_ACC)) && acc != given)
-    expect_in_workspace(f, acc, (uint64_t)(rows * f->spec->hidden) * 4);
+  if ((flags & (FLP_PRODUCT_READ_ACC | FLP_PRODUCT_WRITE_ACC)) && acc != given) expect_in_workspace(f, acc, bytes);
   if (acc == given) cr_expect_eq(f->spec->grad_weight_dtype, FLP_DTYPE_FP32);
+}
+
+/* Bytes of sums in the workspace: fp32, or one for each element of whole tiles where the gradient has the others. */
+static uint64_t weight_sums(const follower *f) {
+  int64_t vocab = f->spec->vocab, depth = f->spec->hidden;
+  if (f->spec->grad_weight_dtype != FLP_DTYPE_BF16) return (uint64_t)(vocab * depth) * 4;
+  return (uint64_t)ceil_div(vocab, PANEL_ROWS) * PANEL_ROWS * ceil_div(depth, f->tiling->product_columns) *
+         f->tiling->product_columns;
 }
 
 static void follow_products(follower *f, const fake_launch *l) {
@@ -159,14 +166,17 @@ static void follow_products(follower *f, const fake_launch *l) {
   cr_expect_eq(l->grid, 2 * (units < 66 ? units : 66));
   if (hidden) {
     cr_expect_eq((p.hidden_flags & FLP_PRODUCT_OUT_F32) != 0, f->spec->grad_hidden_dtype == FLP_DTYPE_FP32);
-    expect_sink(f, p.hidden_flags, p.hidden_acc, p.hidden_out, stage_address(f->args->grad_hidden), f->args->n);
+    expect_sink(f, p.hidden_flags, p.hidden_acc, p.hidden_out, stage_address(f->args->grad_hidden),
+                (uint64_t)(f->args->n * f->spec->hidden) * 4);
     follow_sum(&f->hidden, c.row_begin, c.row_end, columns, p.hidden_flags, 0);
   } else {
     cr_expect_eq(p.hidden_flags, 0);
   }
   if (weight) {
     cr_expect_eq((p.weight_flags & FLP_PRODUCT_OUT_F32) != 0, f->spec->grad_weight_dtype == FLP_DTYPE_FP32);
-    expect_sink(f, p.weight_flags, p.weight_acc, p.weight_out, stage_address(f->args->grad_weight), f->spec->vocab);
+    expect_sink(f, p.weight_flags, p.weight_acc, p.weight_out, stage_address(f->args->grad_weight), weight_sums(f));
+    if (f->spec->grad_weight_dtype == FLP_DTYPE_BF16)
+      cr_expect_eq(p.weight_out, stage_address(f->args->grad_weight), "it holds upper halves between chunks");
     follow_sum(&f->weight, c.column_begin, c.column_end, rows, p.weight_flags, f->spec->accumulate_grad_weight);
   } else {
     cr_expect_eq(p.weight_flags, 0);

@@ -273,17 +273,40 @@ Test(planner, accumulators_appear_where_they_must) {
   cr_expect_eq(s.mode, FLP_MODE_RECOMPUTE_ROWS);
   cr_expect_eq(s.chunks, 10);
   cr_expect_eq(s.size[FLP_REGION_dz], (uint64_t)100 * 10048 * 2, "columns rounded up to 64");
-  cr_expect_eq(s.size[FLP_REGION_weight_acc], (uint64_t)10000 * 512 * 4);
+  cr_expect_eq(s.size[FLP_REGION_weight_low], (uint64_t)10112 * 512, "a byte of each element of whole tiles");
+  cr_expect_eq(s.size[FLP_REGION_weight_acc], 0);
   cr_expect_eq(s.size[FLP_REGION_bias_acc], (uint64_t)10000 * 4);
   cr_expect_eq(s.size[FLP_REGION_bias_part], (uint64_t)10000 * 4, "one tile of rows");
   expect_sound(&s);
   p.spec.grad_weight_dtype = FLP_DTYPE_FP32;
   s = pick(&p, FLP_PASS_BACKWARD, 1000, 1);
   cr_expect_eq(s.size[FLP_REGION_weight_acc], 0, "grad_weight is its own accumulator");
+  cr_expect_eq(s.size[FLP_REGION_weight_low], 0);
   cr_expect_eq(s.size[FLP_REGION_bias_acc], (uint64_t)10000 * 4);
   p.spec.grad_bias_dtype = FLP_DTYPE_FP32;
   s = pick(&p, FLP_PASS_BACKWARD, 1000, 1);
   cr_expect_eq(s.size[FLP_REGION_bias_acc], 0, "so is grad_bias");
+  p.spec.grad_weight_dtype = FLP_DTYPE_FP16;
+  s = pick(&p, FLP_PASS_BACKWARD, 1000, 1);
+  cr_expect_eq(s.size[FLP_REGION_weight_acc], (uint64_t)10000 * 512 * 4, "fp16 has not the range of the sums");
+  cr_expect_eq(s.size[FLP_REGION_weight_low], 0);
+  expect_sound(&s);
+}
+
+/* Sums of 24 bits are in whole tiles of the kernel, and read and written in 3 bytes by each chunk but the ends. */
+Test(planner, sums_for_a_weight_gradient_in_bf16_take_a_byte) {
+  flp_planner narrow = mapped_of(331, 72, FLP_DTYPE_BF16, 3), wide = narrow;
+  narrow.chunk_rows = wide.chunk_rows = 256;
+  wide.spec.grad_weight_dtype = FLP_DTYPE_FP32;
+  flp_scheme s = pick(&narrow, FLP_PASS_BACKWARD, 1000, GIB), w = pick(&wide, FLP_PASS_BACKWARD, 1000, GIB);
+  cr_assert_eq(s.mode, FLP_MODE_RECOMPUTE_ROWS);
+  cr_expect_eq(s.size[FLP_REGION_weight_low], 512 * 256);
+  cr_expect_eq(s.bytes, w.bytes + (uint64_t)512 * 256);
+  cr_expect_float_eq(w.seconds - s.seconds, 2 * 3 * (4 - 3) * 331 * 72 / narrow.bandwidth, 1e-15);
+  cr_expect_eq(s.launches, w.launches);
+  narrow.chunk_rows = 1000;
+  s = pick(&narrow, FLP_PASS_BACKWARD, 1000, GIB);
+  cr_expect_eq(s.size[FLP_REGION_weight_low], 0, "one chunk has no sums");
 }
 
 Test(planner, an_explicit_chunk_overrides_the_budget_of_a_query_only) {

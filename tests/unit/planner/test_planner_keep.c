@@ -47,6 +47,7 @@ static flp_planner planner_of(const asked *a, int mapped) {
   int count = mapped ? 4 : 5;
   for (int i = 0; i < count; i++) {
     descs[i].key.kind = kinds[i];
+    descs[i].entry_count = 1;
     descs[i].tile_rows = 128;
     descs[i].tile_columns = mapped && i < 3 ? 192 : 256;
     descs[i].unit_columns = mapped ? 768 : 3072;
@@ -172,6 +173,22 @@ Test(planner_keep, a_step_streams_in_the_issues_budgets) {
   s = pick(&p, FLP_PASS_STEP, 65536, GIB);
   cr_expect_eq(s.mode, FLP_MODE_STREAM);
   cr_expect_leq(s.bytes, GIB);
+}
+
+/* What stays of the sums beside a gradient in bf16 leaves room for chunks of exponentials. */
+Test(planner_keep, a_step_that_returns_its_weight_gradient_in_bf16_streams_too) {
+  flp_planner p = planner_of(&(asked){151936, 4096, 3, "grpo", FLP_ENTROPY_NONE, FLP_DTYPE_BF16}, 1);
+  flp_scheme s = pick(&p, FLP_PASS_STEP, 8192, 1536 * MIB);
+  cr_expect_eq(s.mode, FLP_MODE_STREAM);
+  cr_expect_eq(s.products, 3);
+  cr_expect_eq(s.chunks, 3);
+  cr_expect_eq(s.chunk_rows, 3072);
+  cr_expect_eq(s.size[FLP_REGION_weight_low], (uint64_t)152064 * 4096);
+  cr_expect_eq(s.size[FLP_REGION_weight_acc], 0);
+  expect_sound(&s);
+  p.spec.grad_weight_dtype = FLP_DTYPE_FP32;
+  flp_scheme wide = pick(&p, FLP_PASS_STEP, 8192, 1536 * MIB);
+  cr_expect_gt(wide.chunk_rows, s.chunk_rows);
 }
 
 Test(planner_keep, a_step_without_room_for_a_chunk_recomputes) {
