@@ -10,7 +10,7 @@ import importlib
 import json
 import sys
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy
@@ -52,6 +52,7 @@ class Case:
     chunk_rows: int = 64     # of the step
     step_mode: int = 6
     peaked: bool = False     # scores as of a trained model, shifted by a constant through the bias
+    sums: bool = False       # the weight's gradient in bf16 over chunks of rows, beside fp32 sums that are rounded here
 
 
 def bf16(x):
@@ -339,10 +340,40 @@ def run_step(problem, plain, base, out):
                 "loss": float(numpy.abs(rows["loss"] - loss).max()), "mode": layout.mode, "chunks": layout.chunks}
 
 
+def weight_gradient(problem, base, fp32, step):
+    """The weight's gradient of a step in stream mode or of a backward pass by rows, in several chunks, and float64's."""
+    case = replace(problem.case, grad_weight_fp32=fp32)
+    problem = Problem(case)
+    runner = Runner(problem, loss=case.loss if step else "", mode=6 if step else 3, chunk_rows=case.chunk_rows)
+    if step:
+        _, g, e, parameters = judge(problem, base["logprob"].astype(float))
+        _, got, layout = runner.step(parameters)
+    else:
+        g, e, layout = problem.g.astype(float), problem.e.astype(float), runner.layout(c.PASS_BACKWARD)
+        got = runner.backward(base["stats"], problem.g, problem.e)
+    assert layout.chunks > 2 and layout.mode == (6 if step else 3)
+    return got["weight"], problem.gradients(g, e)["weight"]
+
+
+def run_sums(problem, base, out):
+    """Errors of the weight's gradient in bf16, and of one summed in fp32 that is rounded to bf16 here."""
+    for name, step in (("P", True), ("R_ROWS", False)):
+        split, want = weight_gradient(problem, base, False, step)
+        wide_sums, _ = weight_gradient(problem, base, True, step)
+        rounded = bf16(wide_sums)[1]
+        out[name] = {kind: error({"weight": got}, {"weight": want})["weight"]
+                     for kind, got in (("split", split), ("rounded", rounded), ("fp32", wide_sums))}
+        out[name]["apart"] = float((split != rounded).mean())
+
+
 def main():
     problem = Problem(Case(**json.loads(sys.argv[1])))
     plain, out = Runner(problem), {}
     base = plain.forward()
+    if problem.case.sums:
+        run_sums(problem, base, out)
+        json.dump(out, sys.stdout)
+        return
     run_saved(problem, plain, base, out)
     if problem.case.loss:
         run_step(problem, plain, base, out)

@@ -71,6 +71,22 @@ def test_saved_and_streamed_gradients_are_as_good_as_recomputed_ones(folder, cap
         assert found["S"]["error"] == found["S"]["of_R"]
 
 
+SUMS = {"two tiles of D": {"hidden": 264, "vocab": 331}, "masked": {"masked": True, "vocab_valid": 1050},
+        "chunks without work": {"masked": True, "rows": 400}}
+
+
+@pytest.mark.parametrize("name", ["two tiles of D", *(pytest.param(name, marks=pytest.mark.long) for name in list(SUMS)[1:])])
+@pytest.mark.parametrize("capability", ["8.0", "9.0"])
+def test_sums_over_chunks_in_24_bits_are_as_good_as_in_32(folder, capability, name):
+    case = {"loss": "grpo+k3", "sums": True, "rows": 300, **SUMS[name]}
+    found = run(folder, capability, "modes_case.py", json.dumps(case))
+    assert set(found) == {"P", "R_ROWS"}
+    for mode, errors in found.items():
+        assert errors["split"] <= 1.05 * errors["rounded"], (mode, errors)
+        assert 0 < errors["apart"] < 0.05, (mode, errors)
+        assert errors["fp32"] < errors["rounded"] < 1e-2, (mode, errors)
+
+
 @pytest.mark.parametrize("capability", ["8.0", "9.0"])
 def test_the_binding_runs_both_modes(folder, capability):
     """Tensors of torch, through autograd: torch_case.py."""
