@@ -353,7 +353,7 @@ typedef struct flp_args {
   const float *grad_entropy;
   void *grad_hidden; /* (N,D) grad_hidden_dtype; inactive rows are zeroed */
   int64_t grad_hidden_stride;
-  void *grad_weight; /* (V,D) grad_weight_dtype */
+  void *grad_weight; /* (V,D) grad_weight_dtype; before the last chunk of rows is done it holds parts of sums */
   int64_t grad_weight_stride;
   void *grad_bias; /* (V) grad_bias_dtype */
 

@@ -73,8 +73,8 @@ void flp_planner_describe(const flp_planner *planner, const flp_scheme *scheme, 
 /* Elements between two rows of a dz chunk of that many columns. */
 int64_t flp_planner_dz_stride(int64_t columns);
 
-/* Bytes that a chunk of rows leaves of an element of the weight's gradient for the next chunk: 3 where it is bf16, two of
- * them in the gradient itself; else 4. */
+/* Bytes that a chunk of rows leaves of an element of the weight's gradient for the next chunk: 3 where it is bf16, two
+ * of them in the gradient itself; else 4. */
 int flp_planner_weight_sum_bytes(const flp_planner *planner);
 
 /* Elements between two gathered rows. */

@@ -41,8 +41,8 @@ return function(k)
     return {k.bitcast(k.f32, (high << 16) | byte(i % 4)), k.bitcast(k.f32, (high & 0xffff0000) | byte(i % 4 + 1))}
   end
 
-  -- Where a thread's bytes stand. shape: sums of a thread in a tile, threads; tile: which tile of the result; tid: which
-  -- thread. load(i), store(i, bits): its i-th vector, from 0
+  -- Where a thread's bytes stand. shape: sums of a thread in a tile, threads; tile: which tile of the result; tid:
+  -- which thread. load(i), store(i, bits, from): its i-th vector, from 0
   function S.place(ptr, shape, tile, tid)
     local first = k.convert(k.i64, tile) * (shape.sums // S.group * shape.threads) + k.convert(k.i64, tid)
     local P = {}

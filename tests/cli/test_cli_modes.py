@@ -111,7 +111,11 @@ SHORT = ["--vocab", 1000, "--hidden", 2048, "--grad", "hidden,weight", "--rows",
 
 
 @pytest.mark.parametrize("arguments, mode, why", [
-    ([*FULL, "--loss", "grpo"], "stream", r"not taken: no chunk fits the budget of 1\.07 GB; the least is 2\.57 GB"),
+    ([*FULL, "--loss", "grpo", "--budget", "600M"], "stream",
+     r"not taken: no chunk fits the budget of 629 MB; the least is 704 MB"),
+    ([*FULL, "--loss", "grpo", "--budget", "1536M"], "stream", r"taken: 3 chunks of at most 3072 rows within .* 1\.61 GB"),
+    ([*FULL, "--loss", "grpo", "--dtype", "bf16", "--grad-weight-dtype", "fp32", "--budget", "1536M"], "stream",
+     r"taken: 2 chunks of at most [45]\d\d\d rows within .* 1\.61 GB"),
     ([*FULL, "--loss", "grpo", "--mode", "R2"], "stream", "not taken: mode recompute-split is asked for"),
     ([*FULL, "--loss", "grpo", "--chunk-vocab", 4096], "stream", "not taken: chunks of the vocabulary are asked for, .*"),
     ([*FULL, "--loss", "grpo", "--chunk-rows", 4096], "stream", r"taken: 2 chunks .* 4096 rows as asked for, beyond .* 1\.07 GB"),
@@ -132,7 +136,7 @@ def test_explain_names_the_one_reason(arguments, mode, why):
 
 
 def test_the_least_that_explain_names_is_enough():
-    said = explained(*FULL, "--loss", "grpo")
+    said = explained(*FULL, "--loss", "grpo", "--budget", "600M")
     least = {way["name"]: way for way in said["ways"]}["stream"]["least_bytes"]
     assert "are cheaper: " in explained(*FULL, "--loss", "grpo", "--budget", int(least))["assumed_modes"][0]["why"]
     assert "no chunk fits" in explained(*FULL, "--loss", "grpo", "--budget", int(least) - 256)["assumed_modes"][0]["why"]

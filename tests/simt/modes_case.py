@@ -341,7 +341,7 @@ def run_step(problem, plain, base, out):
 
 
 def weight_gradient(problem, base, fp32, step):
-    """The weight's gradient of a step in stream mode or of a backward pass by rows, in several chunks, and float64's."""
+    """The weight's gradient of a step in stream mode or of a backward pass by rows, in chunks, and float64's."""
     case = replace(problem.case, grad_weight_fp32=fp32)
     problem = Problem(case)
     runner = Runner(problem, loss=case.loss if step else "", mode=6 if step else 3, chunk_rows=case.chunk_rows)

@@ -1,5 +1,5 @@
-"""Sums of 24 bits for a weight's gradient in bf16, over chunks of rows (templates/common/sums.lua), by sm_80's kernel and
-Hopper's on the CPU: the bits that the rule gives, and what stands in memory between two chunks."""
+"""Sums of 24 bits for a weight's gradient in bf16, over chunks of rows (templates/common/sums.lua), by sm_80's kernel
+and Hopper's on the CPU: the bits that the rule gives, and what stands in memory between two chunks."""
 import shutil
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ pytestmark = [needs_llc, needs_emit]
 
 VOCAB, DEPTH, OUT_STRIDE, DZ_STRIDE = 331, 320, 328, 384
 CHUNKS, COUNT = [(0, 64), (64, 128), (128, 192), (192, 230)], 141      # of active rows; the last chunk has none
-FIRST, SECOND, LAST = 1 | 4, 1 | 2 | 4, 1 | 2 | 8                         # FLP_PRODUCT_WANTED, READ_ACC, WRITE_ACC, WRITE_OUT
+FIRST, SECOND, LAST = 1 | 4, 1 | 2 | 4, 1 | 2 | 8    # FLP_PRODUCT_: WANTED is 1, READ_ACC 2, WRITE_ACC 4, WRITE_OUT 8
 OUT_F32, GUARD = 16, 4096
 
 
@@ -105,7 +105,7 @@ def same(got, want):
     return (numpy.isnan(got) == nan).all() and (got[~nan].view(numpy.uint32) == want[~nan].view(numpy.uint32)).all()
 
 
-# A thread's 16 sums of each tile to memory and back: as bits that count in logprob, bytes in entropy, halves in stats.
+# A thread's 32 sums of each tile to memory and back: what comes back in logprob, bytes in entropy, halves in stats.
 ROUND_TRIP = """return function(k, spec)
   local S = k.import "sums" (k)
   k.kernel {entry = "select", threads = 32, body = function(p)
@@ -133,10 +133,10 @@ def test_every_kind_of_number_goes_to_memory_and_back(tmp_path):
                 "--emit", "ir").out
     kernel, tiles = Kernel(ir, "select", 32, tmp_path), 3
     bits = numpy.random.default_rng(23).integers(0, 1 << 32, tiles * 1024, numpy.uint32)    # NaN of every kind, too
-    bits[:12] = [0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFF800001, 0x7F800000, 0xFF800000, 0x7F7FFFFF, 0xFF7FFF80, 0x7F7FFF7F,
-                 0x7F, 0x80, 0x80000080]
-    x, back, halves = bits.view(numpy.float32), numpy.zeros(len(bits), numpy.float32), numpy.zeros(len(bits), numpy.uint16)
-    low = padded(len(bits))
+    bits[:12] = [0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFF800001, 0x7F800000, 0xFF800000, 0x7F7FFFFF, 0xFF7FFF80,
+                 0x7F7FFF7F, 0x7F, 0x80, 0x80000080]
+    x, back, halves = (numpy.zeros(len(bits), kind) for kind in (numpy.float32, numpy.float32, numpy.uint16))
+    x.view(numpy.uint32)[:], low = bits, padded(len(bits))
     kernel.named(tiles, scores=x, logprob=back, entropy=low, stats=halves)
     want = rounded24(x)
     assert same(back, want) and numpy.isnan(back[:4]).all() and numpy.isinf(back[4:8]).all() and numpy.isfinite(back[8])
