@@ -143,7 +143,7 @@ def test_explain_tables():
     assert "does not fit" not in done.out
     tight = flpgen("explain", *FULL, "--grad", "hidden,weight", "--budget", "100M", COLUMNS="200", **NO_GPU).out.splitlines()
     row = next(line for line in tight if line.startswith("recompute-rows"))
-    assert "does not fit" in row and row.split("does not fit")[1].split()[1] == "GB", "the least stands in its own column"
+    assert "does not fit" in row and row.split("does not fit")[1].split()[1] == "MB", "the least stands in its own column"
     refused = next(line for line in tight if line.startswith("backward: budget: 104857600 bytes are too few"))
     assert refused.endswith(" bytes or more are accepted"), "the sentence stands below the table"
     assert "compute capability 9.0; a plan would take kernels of sm_90a there" in done.out
