@@ -70,7 +70,7 @@ return function(k, spec, K)
     local target = k.load(k.i32, p.local_target, a)
     local pull = record[4] * k.load(k.f32, p.slope, a)
     return {
-      silent = S.is_silent(record), of_sums = record[2] * k.exp2(k.load(k.f32, p.reference, a) - record[1]),
+      silent = S.is_silent(record), power = k.exp2(k.load(k.f32, p.reference, a) - record[1]), of_sums = record[2],
       of_target = k.select(k.ge(target, 0), pull, 0.0), target = k.max(target, 0),
     }
   end
@@ -87,13 +87,15 @@ return function(k, spec, K)
     local weight = k.offset(p.weight, i64(f.target) * p.weight_stride * 2)
     local out = k.offset(p.out, i64(row) * p.out_stride * i64(k.select(is_f32, k.const(k.i32, 4), 2)))
     local pulls = ~f.silent & k.ne(f.of_target, 0.0)
-    -- A row without an upstream gradient has none, whatever its sums.
+    -- A row without an upstream gradient has none, whatever its sums. These come to the size of probabilities first:
+    -- A times the power alone may leave fp32's range.
     local function value(sum, w)
-      local all = k.fma(f.of_sums, sum, k.select(pulls, f.of_target * w, 0.0))
+      local all = k.fma(f.of_sums, sum * f.power, k.select(pulls, f.of_target * w, 0.0))
       return k.select(f.silent, 0.0, all)
     end
 
-    local vectors = spec.alignment >= 16 and p.depth // EACH or k.const(k.i32, 0)
+    -- Rows of sums lie side by side: all of them start at 16 bytes where depth is a multiple of 4.
+    local vectors = spec.alignment >= 16 and k.select(k.eq(p.depth & 3, 0), p.depth // EACH, 0) or k.const(k.i32, 0)
     k.loop(k.lane(), vectors, 32, nil, function(i)
       local low, high = k.load_vector(k.f32, 4, sums, i * 2), k.load_vector(k.f32, 4, sums, i * 2 + 1)
       local words, made = k.load_vector(k.i32, 4, weight, i, {const = true}), {}
