@@ -162,8 +162,8 @@ static double direction_chunk_cost(const flp_planner *p, int64_t rows, int64_t c
   return waves_cost(p, &scores) + waves_cost(p, &made) + sums + launch_seconds; /* direction_strike */
 }
 
-/* Chunks of the same rows, with what is done once for them. */
-static double direction_rows_of_chunks_cost(const flp_planner *p, int64_t rows, int64_t chunk_vocab) {
+/* Chunks of the same rows, with what is done once for them. redone: pieces of a block of rows that dz would redo */
+static double direction_rows_of_chunks_cost(const flp_planner *p, int64_t rows, int64_t chunk_vocab, int64_t redone) {
   if (rows == 0) return 0;
   int64_t pieces = flp_ceil_div(p->spec.vocab, chunk_vocab), last = p->spec.vocab - (pieces - 1) * chunk_vocab;
   product first = {rows, flp_min(p->unit_columns, p->spec.vocab), p->spec.hidden, p->keep_rows, p->unit_columns, 1};
@@ -175,12 +175,13 @@ static double direction_rows_of_chunks_cost(const flp_planner *p, int64_t rows, 
         (double)(pieces - 2) * direction_chunk_cost(p, rows, chunk_vocab, 0) + direction_chunk_cost(p, rows, last, 0);
   if (p->is_mapped) seconds += flp_planner_gather_cost(p, rows, 1);
   /* keep_reference, combine twice, direction_finish; dz and product of blocks that need not be redone */
-  return seconds + (4.0 + 2.0 * (double)flp_ceil_div(rows, FLP_KEPT_BLOCK_ROWS)) * launch_seconds;
+  return seconds + (4.0 + 2.0 * (double)(flp_ceil_div(rows, FLP_KEPT_BLOCK_ROWS) * redone)) * launch_seconds;
 }
 
 double flp_planner_direction_cost(const flp_planner *p, int64_t n, int64_t chunk_rows, int64_t chunk_vocab) {
-  return (double)(n / chunk_rows) * direction_rows_of_chunks_cost(p, chunk_rows, chunk_vocab) +
-         direction_rows_of_chunks_cost(p, n % chunk_rows, chunk_vocab) + launch_seconds;
+  int64_t redone = flp_ceil_div(p->spec.vocab, flp_planner_redo_columns(p, chunk_rows, chunk_vocab));
+  return (double)(n / chunk_rows) * direction_rows_of_chunks_cost(p, chunk_rows, chunk_vocab, redone) +
+         direction_rows_of_chunks_cost(p, n % chunk_rows, chunk_vocab, redone) + launch_seconds;
 }
 
 double flp_planner_direction_rows_cost(const flp_planner *p, int64_t n) {

@@ -9,18 +9,8 @@
 #include "runtime/base/util.h"
 #include "runtime/planner/internal.h"
 
-/* References, slopes, sums. */
-uint64_t planner_direction_bytes(const flp_spec *spec, int64_t n) {
-  return 2 * flp_planner_references_bytes(n) + (uint64_t)n * (uint64_t)spec->hidden * sizeof(float);
-}
-
 static int64_t blocks_of(int64_t rows) {
   return flp_ceil_div(rows, FLP_KEPT_BLOCK_ROWS);
-}
-
-int64_t flp_planner_redo_columns(const flp_planner *p, int64_t chunk_rows, int64_t chunk_vocab) {
-  int64_t rows = flp_min(chunk_rows, FLP_KEPT_BLOCK_ROWS), room = chunk_rows / rows;
-  return flp_min(room * flp_planner_dz_stride(chunk_vocab), p->spec.vocab);
 }
 
 /* Blocks of rows that may be redone are launched for nothing else. */

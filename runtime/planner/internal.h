@@ -52,8 +52,7 @@ void planner_search_backward(planner_search *s);
 
 /* ---- direction.c ---- */
 
-uint64_t planner_direction_bytes(const flp_spec *spec, int64_t n);
-/* Layouts of its forward pass; and the one of its backward pass. */
+/* Layouts of direction mode's forward pass; and the one of its backward pass. */
 void planner_search_direction(planner_search *s);
 void planner_build_direction(const flp_planner *p, int64_t n, flp_scheme *out);
 
