@@ -112,6 +112,9 @@ static void fill_desc(const flp_kernel_key *key, flp_kernel_desc *desc) {
     add_entry(desc, "keep_finish", 0);
     add_entry(desc, "keep_expand", 0);
     add_entry(desc, "keep_gather", 0);
+    add_entry(desc, "direction_strike", 0);
+    add_entry(desc, "direction_finish", 0);
+    add_entry(desc, "direction_rows", 0);
     return;
   }
   if (desc->key.kind == FLP_KERNEL_SELECT) {

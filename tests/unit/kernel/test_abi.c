@@ -29,12 +29,15 @@ static const struct {
     {"select", "plpiildpppp", sizeof(flp_select_params)},
     {"select_grad", "plpiildpppppl", sizeof(flp_select_grad_params)},
     {"loss_rows", "ppppppppppppppddddddddlppiipppppp", sizeof(flp_loss_rows_params)},
-    {"forward_keep", "plplpppppfiiiiiiplppfpl", sizeof(flp_forward_keep_params)},
-    {"forward_keep_map", "mmmppppfiiiiiplpppfm", sizeof(flp_forward_keep_map_params)},
+    {"forward_keep", "plplpppppfiiiiiiplpipfpl", sizeof(flp_forward_keep_params)},
+    {"forward_keep_map", "mmmppppfiiiiiplppipfm", sizeof(flp_forward_keep_map_params)},
     {"keep_reference", "ppppiip", sizeof(flp_keep_reference_params)},
     {"keep_finish", "pppppppiiiiiplpp", sizeof(flp_keep_finish_params)},
     {"keep_expand", "plppppppiiiiip", sizeof(flp_keep_expand_params)},
     {"keep_gather", "plpppiiipl", sizeof(flp_keep_gather_params)},
+    {"direction_strike", "ppiiiipl", sizeof(flp_direction_strike_params)},
+    {"direction_finish", "pppfppppiiip", sizeof(flp_direction_finish_params)},
+    {"direction_rows", "pppppppplipli", sizeof(flp_direction_rows_params)},
 };
 enum { EXPECTED_COUNT = sizeof expected / sizeof expected[0] };
 

@@ -85,9 +85,9 @@ static const asked grpo = {151936, 4096, 3, "grpo+k3", FLP_ENTROPY_NONE, FLP_DTY
 Test(planner_keep, what_is_saved_is_references_and_rows) {
   flp_planner p = planner_of(&grpo, 1);
   cr_expect_eq(flp_planner_references_bytes(100), 512);
-  cr_expect_eq(flp_planner_saved_bytes(&p.spec, 100), 512 + 100 * 151936 * 2);
+  cr_expect_eq(flp_planner_saved_bytes(&p.spec, FLP_MODE_SAVE, 100), 512 + 100 * 151936 * 2);
   p.spec.vocab = 1001;
-  cr_expect_eq(flp_planner_saved_bytes(&p.spec, 100), 512 + 100 * 1024 * 2, "rows in whole lines of 128 bytes");
+  cr_expect_eq(flp_planner_saved_bytes(&p.spec, FLP_MODE_SAVE, 100), 512 + 100 * 1024 * 2, "rows in whole lines of 128 bytes");
 }
 
 Test(planner_keep, saved_backward_holds_rows_and_no_exponentials) {
@@ -108,7 +108,7 @@ Test(planner_keep, saved_backward_holds_rows_and_no_exponentials) {
   snprintf(
       sentence, sizeof sentence,
       "budget: %llu bytes are too few for the backward pass over 8192 rows; %llu bytes or more are accepted, %llu of "
-      "them for what mode save keeps",
+      "them for what forward keeps",
       (unsigned long long)(saved + s.bytes - 1), (unsigned long long)(saved + s.bytes), (unsigned long long)saved);
   cr_expect_str_eq(flp_error_detail(), sentence);
   cr_expect_eq(flp_planner_pick(&p, FLP_PASS_BACKWARD_SAVED, 8192, s.bytes, 0, &less), FLP_OK, "of workspace alone");
@@ -137,12 +137,12 @@ Test(planner_keep, backward_has_room_for_what_was_saved_where_the_budget_does) {
 
 /* The larger of the two workspaces counts, beside the saved memory; forward takes smaller chunks where it must. */
 Test(planner_keep, save_mode_is_taken_where_either_pass_fits_beside_what_it_saves) {
-  flp_planner p = planner_of(&(asked){50000, 64, 1, NULL, FLP_ENTROPY_NONE, FLP_DTYPE_BF16}, 0);
+  flp_planner p = planner_of(&(asked){50000, 64, 1, NULL, FLP_ENTROPY_BACKWARD, FLP_DTYPE_BF16}, 0);
   for (int64_t n = 64; n <= 8192; n *= 8) {
     flp_scheme backward = pick(&p, FLP_PASS_BACKWARD_SAVED, n, 2 * GIB), forward;
     cr_assert_eq(flp_planner_pick(&p, FLP_PASS_FORWARD, n, 1, 1, &forward), FLP_ERROR_BUDGET);
     uint64_t least = forward.smallest_bytes > backward.bytes ? forward.smallest_bytes : backward.bytes;
-    uint64_t saved = flp_planner_saved_bytes(&p.spec, n);
+    uint64_t saved = flp_planner_saved_bytes(&p.spec, FLP_MODE_SAVE, n);
     cr_expect_eq(flp_planner_saved(&p, n, saved + least), saved);
     cr_expect_eq(flp_planner_saved(&p, n, saved + least - 1), 0);
     flp_scheme chosen = pick(&p, FLP_PASS_FORWARD_SAVED, n, saved + least);
