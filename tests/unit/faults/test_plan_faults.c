@@ -237,8 +237,8 @@ typedef flp_status (*pass_fn)(void);
 static const pass_fn passes[] = {run_forward, run_backward, run_saved_forward, run_saved_backward,
                                  run_step,    run_check,    run_arena};
 
-Test(plan_faults, passes_allocate_nothing_on_the_host) {
-  start(7);
+static void expect_nothing_taken(uint32_t grads) {
+  start(grads);
   spec.keep = 1;
   plan = stage_plan(&spec, NULL);
   for (size_t i = 0; i < sizeof passes / sizeof passes[0] - 1; i++) {
@@ -248,6 +248,14 @@ Test(plan_faults, passes_allocate_nothing_on_the_host) {
     cr_expect_eq(status, FLP_OK, "%s", flp_error_detail());
   }
   flp_plan_destroy(plan);
+}
+
+Test(plan_faults, passes_allocate_nothing_on_the_host) {
+  expect_nothing_taken(7);
+}
+
+Test(plan_faults, passes_of_a_frozen_head_allocate_nothing_on_the_host) {
+  expect_nothing_taken(1);
 }
 
 static void check_arena(flp_status status, const char *failed) {
@@ -325,6 +333,11 @@ Test(plan_faults, driver_of_a_portable_head) {
 
 Test(plan_faults, driver_of_a_mapped_head) {
   start_life(3, 1, NULL);
+  fail_each("capability=9.0", 999);
+}
+
+Test(plan_faults, driver_of_a_frozen_mapped_head) {
+  start_life(1, 1, NULL);
   fail_each("capability=9.0", 999);
 }
 
