@@ -179,6 +179,10 @@ def vector_store(match):
     return text_of(lines)
 
 
+# What a GPU reads or writes at once has to start at a multiple of its size; the CPU takes it element by element.
+VECTOR = re.compile(r"^(  (?:%[\w.]+ = load <[^>\n]*>, |store <[^>\n]*> [^\n]*, )ptr (%[\w.]+), align (\d+)[^\n]*)$", re.M)
+
+
 def for_the_cpu(ir):
     """NVPTX's IR as the CPU's: no target, one address space, shared memory from address 0 of its own."""
     ir = re.sub(r"^target .*\n|^@flp_shared = .*\n", "", ir, flags=re.M).replace(" addrspace(1)", "")
@@ -194,6 +198,7 @@ def for_the_cpu(ir):
                     rf"call void {function}\3\n  \1 = load \2, ptr @simt_result\n", ir)
     for pattern, function in WORDS:
         ir = re.sub(pattern, function, ir)
+    ir = VECTOR.sub(r"  call void @simt_expect_aligned(ptr \2, i32 \3)\n\1", ir)
     ir = declared_once(ir)
     left = [line for line in ir.splitlines()
             if ("nvvm." in line or " asm " in line) and not line.startswith(("!", "declare", "attributes"))]

@@ -140,6 +140,13 @@ void simt_warpgroup_barrier(void) {
 }
 void simt_nothing(void) {}
 
+/* A vector in global memory that a GPU would refuse. */
+void simt_expect_aligned(const void *where, int32_t bytes) {
+  if ((uintptr_t)where % (uint32_t)bytes == 0) return;
+  fprintf(stderr, "simt: a vector at %p, which is no multiple of %d bytes\n", where, bytes);
+  abort();
+}
+
 /* Barriers by number, for as many threads as each caller passes. */
 void simt_bar_arrive(uint32_t id, uint32_t threads) {
   simt_group *g = &simt.named[simt_rank()][id];
