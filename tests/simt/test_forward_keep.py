@@ -137,6 +137,62 @@ def test_hopper_other_tilings(folder, tune):
     hold(case, *keep(case, "sm_90a", folder, tune=tune), True)
 
 
+class Wide(Case):
+    """A head of three groups of columns, the last one not whole."""
+
+    VOCAB = 6961
+
+    def __init__(self, head, active):
+        super().__init__(head, active)
+        random = numpy.random.default_rng(17)
+        self.weight = to_bf16(random.standard_normal((self.VOCAB, DEPTH)) * 0.8)
+        self.bias = to_bf16(random.standard_normal(self.VOCAB)) if head.get("bias") else None
+        self.target = random.integers(-1, self.VOCAB, active).astype(numpy.int32)
+        self.target[:4] = 3071, 3072, 6143, 6144     # on both sides of a chunk's edge
+
+    def launch(self, keeping, tile, begin, end, reference, part, zy):
+        """Columns [begin, end) -> kept of them."""
+        columns, rows = end - begin, tile["rows"] * max(tile["cluster"], 1)
+        kept = numpy.full((ROWS, -(-columns // 64) * 64), SENTINEL, numpy.uint16)
+        arguments = self.arguments(tile, columns, part, zy)
+        bias = None if self.bias is None else self.bias[begin:]
+        arguments.update(bias=bias, column_begin=begin, reference=reference, slope=1 if self.head.get("softcap") else 0)
+        if tile["cluster"]:
+            arguments.update(weight_map=matrix_map(self.weight[begin:end], tile["columns"] // tile["cluster"]),
+                             kept_map=matrix_map(kept[:, :columns], 16))
+        else:
+            arguments.update(weight=self.weight[begin:], kept=kept, kept_stride=kept.shape[1])
+        grid = 2 * tile["cluster"] if tile["cluster"] else -(-ROWS // rows) * -(-columns // tile["unit_columns"])
+        keeping["forward_keep" + ("_map" if tile["cluster"] else "")].named(grid, **arguments)
+        return kept[:, :columns]
+
+
+@pytest.mark.parametrize("arch,tune", [("sm_80", {}), ("sm_90a", {}),
+                                       ("sm_90a", {"tune": "cooperative,256x192,stages=3"})], ids=["sm_80", "sm_90a", "tuned"])
+@pytest.mark.parametrize("head", ["entropy", "all"])
+def test_chunks_of_columns_have_the_bits_of_one_launch(folder, arch, tune, head):
+    """Partials, target scores and exponentials alike, whatever the chunks and their order."""
+    case = Wide(HEADS[head], 61)
+    keeping, tile = kernels(folder, kind="forward_keep", arch=arch, **case.head, **tune)
+    reference = numpy.random.default_rng(3).uniform(40, 80, ROWS).astype(numpy.float32)
+    groups = -(-case.VOCAB // tile["unit_columns"])
+
+    def run_chunks(edges):
+        part, zy = numpy.full((groups, 3, ROWS), 7.5, numpy.float32), numpy.full(ROWS, 7.5, numpy.float32)
+        kept = numpy.full((ROWS, case.VOCAB), SENTINEL, numpy.uint16)
+        for begin, end in edges:
+            kept[:, begin:end] = case.launch(keeping, tile, begin, end, reference, part, zy)
+        return part, zy, kept
+
+    whole = run_chunks([(0, case.VOCAB)])
+    assert (whole[0][:, :, :61] != 7.5).all() and (whole[2] != SENTINEL).all() and (whole[1][:4] != 7.5).all()
+    assert (whole[1][:61][case.target < 0] == 7.5).all()
+    for edges in ([(3072, 6144), (0, 3072), (6144, case.VOCAB)], [(0, 6144), (6144, case.VOCAB)],
+                  [(0, 3072), (3072, case.VOCAB)]):
+        for one, other in zip(whole, run_chunks(edges)):
+            assert one.tobytes() == other.tobytes(), edges
+
+
 def test_other_dtypes_are_refused(folder):
     for arch in ("sm_80", "sm_90a"):
         with pytest.raises(AssertionError, match="dtype: fp16 lacks the range of exponentials; bf16 is accepted"):
