@@ -45,6 +45,8 @@ class Case:
     accumulate: bool = False
     masked: bool = False     # some targets are the ignore index, some rows have no upstream gradient
     spread: bool = False     # one row whose largest scores are 288 octaves above those of the first columns
+    spread_row: int = 7      # which
+    spread_size: float = 100
     nan_row: bool = False    # a row of NaN and one with an infinity, both without upstream gradient
     old_lse: bool = False
     vocab_valid: int = 0
@@ -105,7 +107,7 @@ class Problem:
         if case.spread:
             weight[:768, 0], weight[768:, 0] = -1, 1
             hidden[:, 0] = 0
-            hidden[7, 0] = 100
+            hidden[case.spread_row, 0] = case.spread_size
         if case.nan_row:
             hidden[11], hidden[12, 3] = numpy.nan, numpy.inf
         self.hidden_bits, self.hidden = bf16(hidden)
@@ -168,7 +170,7 @@ class Problem:
 class Runner:
     """A plan of a problem, and calls of it."""
 
-    def __init__(self, problem, keep=0, loss="", mode=0, chunk_rows=0):
+    def __init__(self, problem, keep=0, loss="", mode=0, chunk_rows=0, chunk_vocab=0):
         self.problem, case = problem, problem.case
         spec, options = c.new_spec(), c.new_options()
         spec.vocab, spec.hidden, spec.entropy, spec.grads = case.vocab, case.hidden, case.entropy, case.grads
@@ -181,7 +183,7 @@ class Runner:
             size = ctypes.c_size_t()
             self.check(c.get().flp_loss_builtin_bytes(loss.encode(), self.program, c.LOSS_BYTES_MAX, size))
             spec.loss, spec.loss_bytes = ctypes.addressof(self.program), size.value
-        options.rung, options.mode, options.chunk_rows = c.RUNG_JIT, mode, chunk_rows
+        options.rung, options.mode, options.chunk_rows, options.chunk_vocab = c.RUNG_JIT, mode, chunk_rows, chunk_vocab
         self.plan = ctypes.c_void_p()
         self.check(c.get().flp_plan_create(spec, options, self.plan))
 
@@ -249,7 +251,7 @@ class Runner:
         out = self.give(args, {"logprob": (), "stats": (4,), **({"entropy": ()} if self.problem.case.entropy else {})})
         if saved is not None and self.problem.case.old_lse:
             self.lend(args, {"old_lse": numpy.nan_to_num(self.problem.rows()[5]) + 0.3})
-        self.run(args, c.PASS_FORWARD, saved)
+        self.run(args, c.PASS_FORWARD if saved is None else c.PASS_FORWARD_SAVED, saved)
         return out
 
     def backward(self, stats, g, e, saved=None):

@@ -85,6 +85,32 @@ def test_saved_exponentials(tmp_path, capability, entry, mode):
     assert entry in entries_in(tmp_path)
 
 
+DIRECTIONS = [("8.0", "forward_keep"), ("9.0", "forward_keep_map")]
+
+
+def directions(libraries, entry, record, least):
+    passed(record, least)
+    assert "grad_hidden" in {row["output"] for row in record["rows"]}
+    assert all("mode=direction" in row["options"] for row in record["rows"])
+    assert {entry, "direction_strike", "direction_finish", "direction_rows"} <= entries_in(libraries)
+    return {row["case"] for row in record["rows"]}
+
+
+@pytest.mark.parametrize("capability,entry", DIRECTIONS)
+def test_directions_of_a_frozen_head(tmp_path, capability, entry):
+    record = check(tmp_path, capability, "--vocab", 820, "--hidden", 24, "--rows", 17, "--dtype", "bf16", "--mode", "D", "--grad",
+                   "hidden")
+    assert "steep" in directions(tmp_path, entry, record, least=20), "what is redone"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("capability,entry", DIRECTIONS)
+def test_directions_in_chunks_of_columns(tmp_path, capability, entry):
+    record = check(tmp_path, capability, "--quick", "--dtype", "bf16", "--mode", "direction")
+    cases = directions(tmp_path, entry, record, least=50)
+    assert {"columns-rows", "columns-steep", "columns-shards", "columns-softcap"} <= cases, cases
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp64"])
 def test_scores_that_exist(libraries, dtype):
     passed(check(libraries, "8.0", "--op", "select", "--dtype", dtype), least=64)
