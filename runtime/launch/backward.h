@@ -34,9 +34,7 @@ flp_status backward_launch_dz(const flp_call *call, const backward_chunk *chunk)
 flp_status backward_launch_products(const flp_call *call, const backward_chunk *chunk);
 flp_status backward_launch_bias_reduce(const flp_call *call, const backward_chunk *chunk);
 
-/* ---- direction.c ---- */
-
-/* Where direction mode sums up what grad_hidden follows from: (n,D) fp32 by active row. */
+/* Where direction mode sums up what grad_hidden follows from: (n,D) fp32 by active row, behind references and slopes. */
 CUdeviceptr backward_direction_sums(const flp_call *call);
 
 /* ---- backward_map.c: where operands come through tensor maps and rows have been gathered ---- */

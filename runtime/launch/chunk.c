@@ -109,6 +109,11 @@ static backward_sink through(CUdeviceptr acc, int64_t acc_stride, const backward
   return to;
 }
 
+CUdeviceptr backward_direction_sums(const flp_call *call) {
+  const flp_args *a = call->args;
+  return flp_call_pointer(a->saved) + 2 * flp_planner_references_bytes(a->n);
+}
+
 static backward_sink hidden_sink(const flp_call *call, const backward_chunk *c) {
   const flp_args *a = call->args;
   if (call->scheme.mode == FLP_MODE_DIRECTION)

@@ -19,10 +19,6 @@ static CUdeviceptr slopes(const flp_call *call) {
   return references(call) + flp_planner_references_bytes(call->args->n);
 }
 
-CUdeviceptr backward_direction_sums(const flp_call *call) {
-  return slopes(call) + flp_planner_references_bytes(call->args->n);
-}
-
 /* The exponentials of a chunk, or the dz of a block that is redone. */
 static backward_chunk chunk_of(const flp_call *call, flp_row_range rows, flp_column_range columns, int64_t stride,
                                int64_t gathered_from) {
