@@ -128,7 +128,7 @@ static const oddity later[] = {
     {.name = "T=1e-7", .temperature = 1e-7, .forward_only = 1},
     {.name = "T=1e-12", .temperature = 1e-12, .forward_only = 1},
     {.name = "T-beyond", .rows = CHECK_ROWS_BEYOND, .temperature = 2, .per_row = 1},
-    {.name = "softcap-flat", .softcap = 2, .temperature = 1e4},
+    {.name = "softcap-flat", .softcap = 2, .temperature = 1e6},
     {.name = "softcap-flatter", .softcap = 2, .temperature = 1e9},
 };
 
