@@ -105,10 +105,11 @@ static flp_status check_mode(const flp_spec *spec, const flp_options *options) {
                     "hidden and weight)",
                     (unsigned)spec->grads);
   if (options->mode == FLP_MODE_DIRECTION && !flp_planner_has_direction(spec))
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "options.mode is FLP_MODE_DIRECTION, but spec.keep is %d, spec.grads %u and spec.entropy %s (accepted: "
-                    "keep 1, the gradient of hidden alone, and an entropy without a gradient)",
-                    spec->keep, (unsigned)spec->grads, flp_entropy_name(spec->entropy));
+    return flp_fail(
+        FLP_ERROR_ARGUMENT,
+        "options.mode is FLP_MODE_DIRECTION, but spec.keep is %d, spec.grads %u and spec.entropy %s (accepted: "
+        "keep 1, the gradient of hidden alone, and an entropy without a gradient)",
+        spec->keep, (unsigned)spec->grads, flp_entropy_name(spec->entropy));
   if (options->mode == FLP_MODE_SAVE && !spec->keep)
     return flp_fail(FLP_ERROR_ARGUMENT, "options.mode is FLP_MODE_SAVE, but spec.keep is 0 (accepted: 1)");
   if (options->mode != FLP_MODE_STREAM || (spec->loss && flp_kernel_spec_keeps(spec))) return FLP_OK;

@@ -32,7 +32,8 @@ flp_status flp_spec_saved(const flp_spec *spec, int64_t n, uint64_t budget_bytes
   uint64_t budget = flp_pass_budget(budget_bytes ? budget_bytes : defaults.budget_bytes, FLP_PASS_BACKWARD);
   if (!resolved.keep) return FLP_OK;
   uint64_t saved = flp_planner_saved_bytes(&resolved, FLP_MODE_SAVE, n);
-  uint64_t directions = flp_planner_has_direction(&resolved) ? flp_planner_saved_bytes(&resolved, FLP_MODE_DIRECTION, n) : 0;
+  uint64_t directions =
+      flp_planner_has_direction(&resolved) ? flp_planner_saved_bytes(&resolved, FLP_MODE_DIRECTION, n) : 0;
   if (saved <= budget) *out_bytes = saved;
   if (directions <= budget && directions > *out_bytes) *out_bytes = directions;
   return FLP_OK;

@@ -62,7 +62,8 @@ static flp_status launch_scores_mapped(const flp_call *call, flp_row_range rows,
   const flp_planner *planner = &call->plan->planner;
   FLP_TRY(encode_maps(call, rows, columns, flp_call_desc(call, keep ? FLP_KERNEL_KEEP : FLP_KERNEL_FORWARD), &p));
   int64_t panel_rows = keep ? planner->keep_rows : planner->forward_rows;
-  int64_t leaves = flp_ceil_div(rows.end - rows.begin, panel_rows) * flp_ceil_div(columns.end - columns.begin, FLP_LEAF_COLUMNS);
+  int64_t leaves =
+      flp_ceil_div(rows.end - rows.begin, panel_rows) * flp_ceil_div(columns.end - columns.begin, FLP_LEAF_COLUMNS);
   if (!keep) return flp_launch_clusters(call, FLP_ENTRY_forward_map, &p, leaves);
   p.column_begin = (int32_t)columns.begin;
   p.reference = keep->reference;

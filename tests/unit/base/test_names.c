@@ -47,9 +47,9 @@ Test(names, modes_names_and_letters_are_found_in_either_case) {
   static const struct {
     const char *text;
     int mode;
-  } cases[] = {{"F", 1},   {"r_vocab", 2}, {"R_ROWS", 3},          {"R2", 4}, {"r2", 4},
-               {"S", 5},   {"p", 6},       {"RECOMPUTE-SPLIT", 4}, {"d", 7},  {"Direction", 7},
-               {"-", 0},   {"", 0},        {"directions", 0},      {"sav", 0}, {"save ", 0},
+  } cases[] = {{"F", 1},         {"r_vocab", 2}, {"R_ROWS", 3},          {"R2", 4},  {"r2", 4},
+               {"S", 5},         {"p", 6},       {"RECOMPUTE-SPLIT", 4}, {"d", 7},   {"Direction", 7},
+               {"-", 0},         {"", 0},        {"directions", 0},      {"sav", 0}, {"save ", 0},
                {"recompute", 0}, {"R", 0}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
     cr_expect_eq((int)flp_mode_find(cases[i].text), cases[i].mode, "'%s'", cases[i].text);

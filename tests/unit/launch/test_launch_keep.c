@@ -210,7 +210,8 @@ Test(launch_keep, nothing_is_kept_where_it_cannot_be) {
   a.logprob = a.stats = NULL;
   a.partial = STAGE_AT(11);
   cr_expect_eq(flp_execute(plan, &a), FLP_ERROR_ARGUMENT);
-  cr_expect_str_eq(flp_error_detail(), "args.saved is given, but the call covers a vocab shard (accepted: NULL in mode save)");
+  cr_expect_str_eq(flp_error_detail(),
+                   "args.saved is given, but the call covers a vocab shard (accepted: NULL in mode save)");
 }
 
 /* What a caller asks, in this order, and one budget for all of it. */

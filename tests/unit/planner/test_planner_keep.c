@@ -87,7 +87,8 @@ Test(planner_keep, what_is_saved_is_references_and_rows) {
   cr_expect_eq(flp_planner_references_bytes(100), 512);
   cr_expect_eq(flp_planner_saved_bytes(&p.spec, FLP_MODE_SAVE, 100), 512 + 100 * 151936 * 2);
   p.spec.vocab = 1001;
-  cr_expect_eq(flp_planner_saved_bytes(&p.spec, FLP_MODE_SAVE, 100), 512 + 100 * 1024 * 2, "rows in whole lines of 128 bytes");
+  cr_expect_eq(flp_planner_saved_bytes(&p.spec, FLP_MODE_SAVE, 100), 512 + 100 * 1024 * 2,
+               "rows in whole lines of 128 bytes");
 }
 
 Test(planner_keep, saved_backward_holds_rows_and_no_exponentials) {
