@@ -21,7 +21,7 @@ static inline int64_t flp_ceil_div(int64_t a, int64_t b) {
   return a / b + (a % b != 0);
 }
 
-/* The smallest multiple of unit > 0 that is not below value >= 0. */
+/* The greatest common divisor of two numbers >= 0 that are not both 0. */
 static inline int64_t flp_gcd(int64_t a, int64_t b) {
   while (b) {
     int64_t rest = a % b;
@@ -31,6 +31,7 @@ static inline int64_t flp_gcd(int64_t a, int64_t b) {
   return a;
 }
 
+/* The smallest multiple of unit > 0 that is not below value >= 0. */
 static inline int64_t flp_round_up(int64_t value, int64_t unit) {
   return flp_ceil_div(value, unit) * unit;
 }

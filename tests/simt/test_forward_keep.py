@@ -187,8 +187,10 @@ def test_chunks_of_columns_have_the_bits_of_one_launch(folder, arch, tune, head)
     whole = run_chunks([(0, case.VOCAB)])
     assert (whole[0][:, :, :61] != 7.5).all() and (whole[2] != SENTINEL).all() and (whole[1][:4] != 7.5).all()
     assert (whole[1][:61][case.target < 0] == 7.5).all()
+    unit = tile["unit_columns"]
+    assert 3072 % unit == 0
     for edges in ([(3072, 6144), (0, 3072), (6144, case.VOCAB)], [(0, 6144), (6144, case.VOCAB)],
-                  [(0, 3072), (3072, case.VOCAB)]):
+                  [(0, unit), (unit, 6144 - unit), (6144 - unit, 6144), (6144, case.VOCAB)]):
         for one, other in zip(whole, run_chunks(edges)):
             assert one.tobytes() == other.tobytes(), edges
 
