@@ -19,16 +19,17 @@ TARGET_DTYPES = {torch.int32: _c.DTYPE_INT32, torch.int64: _c.DTYPE_INT64}
 ACCEPTED_DTYPES = "torch.bfloat16, torch.float16, torch.float32"
 ACCEPTED_TARGETS = "torch.int32, torch.int64"
 INT32_MAX = 2**31 - 1
+DETACHED = "detached"  # the entropy as a value without a gradient
 
 
 class Settings:
     """The run-time values of one call, checked. offset, valid and total describe a vocab shard; zeros: the whole.
-    wide_grads: bits _c.GRAD_* of the gradients that are float32 whatever the operands are. save: may the forward pass
-    save exponentials for the backward pass (None: within the budget); old_lse: (N) float32 that they refer to, or
-    None."""
+    wide_grads: bits _c.GRAD_* of the gradients that are float32 whatever the operands are. detached: the entropy has no
+    gradient. save: may the forward pass keep something for the backward pass (None: within the budget); old_lse: (N)
+    float32 that exponentials refer to, or None."""
 
-    __slots__ = ("temperature", "softcap", "scale", "ignore_index", "budget", "entropy", "chunk_rows", "accumulate",
-                 "offset", "valid", "total", "wide_grads", "save", "old_lse")
+    __slots__ = ("temperature", "softcap", "scale", "ignore_index", "budget", "entropy", "detached", "chunk_rows",
+                 "accumulate", "offset", "valid", "total", "wide_grads", "save", "old_lse")
 
     def __init__(self, temperature, softcap, scale, ignore_index, budget, entropy, chunk_rows=None):
         self.temperature = temperature
@@ -36,7 +37,7 @@ class Settings:
         self.scale = number_of("scale", scale)
         self.ignore_index = integer_of("ignore_index", ignore_index)
         self.budget = budget_of(budget)
-        self.entropy = bool(entropy)
+        self.entropy, self.detached = entropy_of(entropy)
         self.chunk_rows = count_of("chunk_rows", chunk_rows, "row")
         scales_of(self.temperature, self.softcap, self.scale)
         self.accumulate = None
@@ -222,8 +223,15 @@ def rows_of(rows, device):
     return rows.to(device)
 
 
+def entropy_of(value):
+    """Whether a call gives the entropy, and whether that is a value without a gradient."""
+    if isinstance(value, str) and value != DETACHED:
+        refuse(ValueError, "entropy", repr(value), 'False, True or "%s"' % DETACHED)
+    return bool(value), isinstance(value, str)
+
+
 def save_of(value):
-    """Whether a call may save exponentials: None, True or False."""
+    """Whether a forward pass may keep something for the backward pass: None, True or False."""
     if value is not None and not isinstance(value, bool):
         refuse(TypeError, "save", "of type " + type(value).__name__, "None, True or False")
     return value

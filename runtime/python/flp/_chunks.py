@@ -46,7 +46,9 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
         parts.append(checkpoint(_score, *chunk, use_reentrant=False, preserve_rng_state=False) if grads
                      else _score(*chunk))
     results = tuple(torch.cat(column).reshape(lead) for column in zip(*parts))
-    return results if settings.entropy else results[0]
+    if not settings.entropy:
+        return results[0]
+    return (results[0], results[1].detach()) if settings.detached else results
 
 
 def rows_of(settings, vocab, dtype, operand_dtype, grads):

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Collection
+from typing import Any, Collection, Literal
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ class PlanInfo:
     reasons: dict[str, str]  # why each rung above was not taken
     plan_id: str  # equal on two ranks if they run the same kernels
     device: str
-    forward: dict[str, Any]  # flp_layout of the forward pass for n rows, by field
+    forward: dict[str, Any]  # flp_layout of the forward pass for n rows, by field; its mode is a word, as "direction"
     backward: dict[str, Any]  # the same of the backward pass; empty without gradients
     step: dict[str, Any] = dataclasses.field(default_factory=dict)  # the same of the step of a loss; empty without one
 
@@ -43,7 +43,7 @@ def _layout(plan, which, n, budget):
 
 
 def _info_of(plan, n, budget, keep_budget=None):
-    """keep_budget: that of save mode, where it is taken."""
+    """keep_budget: that of save or direction mode, where one is taken."""
     device = "cpu" if plan.key.device < 0 else "cuda:%d" % plan.key.device
     backward, step = {}, {}
     if keep_budget is not None:
@@ -60,18 +60,20 @@ def _info_of(plan, n, budget, keep_budget=None):
 
 @outside_graphs
 def plan_info(*, vocab: int, hidden: int, n: int = 1024, dtype: torch.dtype = torch.bfloat16,
-              device: str | int | torch.device = "cpu", target_dtype: torch.dtype = torch.int64, entropy: bool = False,
-              grads: Collection[str] = (), bias: bool = False, softcap: float | None = None,
-              per_row_temperature: bool = False, budget: int | None = None) -> PlanInfo:
+              device: str | int | torch.device = "cpu", target_dtype: torch.dtype = torch.int64,
+              entropy: bool | Literal["detached"] = False, grads: Collection[str] = (), bias: bool = False,
+              softcap: float | None = None, per_row_temperature: bool = False, budget: int | None = None,
+              save: bool | None = False) -> PlanInfo:
     """Makes the plan of a specialisation and reports which rung runs, why, and what n rows take -> PlanInfo.
 
     vocab, hidden        V and D of the head
     n                    rows of a call, N
     dtype, target_dtype  of the operands: torch.bfloat16, float16 or float32; of targets: torch.int32 or int64
     device               a torch device, cpu or cuda
-    entropy, bias        whether there are any
+    bias                 whether there is one
     grads                any of "hidden", "weight", "bias"
-    softcap, budget      as for linear_logprob
+    entropy, softcap, budget, save
+                         as for linear_logprob; save=False shows recompute mode
     per_row_temperature  whether there is one temperature a row
     error: ValueError or TypeError naming the field; flp.FlpError and its classes
     """
@@ -84,20 +86,24 @@ def plan_info(*, vocab: int, hidden: int, n: int = 1024, dtype: torch.dtype = to
     if unknown:
         _check.refuse(ValueError, "grads", "%r" % (unknown[0],), ", ".join(names))
     mask = sum(names[name] for name in set(grads))
-    value = (_c.ENTROPY_BACKWARD if mask else _c.ENTROPY_FORWARD) if entropy else _c.ENTROPY_NONE
+    settings = _check.Settings(1.0, softcap, 1.0, 0, budget, entropy)
+    settings.save = _check.save_of(save)
     key = _plans.Spec(  # type: ignore[call-arg]
         _check.ordinal_of(device), dtype=_run.TO_C[dtype], target_dtype=_run.TO_C[target_dtype],
-        vocab=_check.integer_of("vocab", vocab), hidden=_check.integer_of("hidden", hidden), entropy=value, grads=mask,
-        has_bias=int(bool(bias)), softcap=_check.softcap_of(softcap), per_row_temperature=int(bool(per_row_temperature)))
-    return _info_of(_plans.get(key), _check.integer_of("n", n), _check.budget_of(budget))
+        vocab=_check.integer_of("vocab", vocab), hidden=_check.integer_of("hidden", hidden),
+        entropy=_run.entropy_of(settings, mask), grads=mask, has_bias=int(bool(bias)), softcap=settings.softcap,
+        per_row_temperature=int(bool(per_row_temperature)))
+    n = _check.integer_of("n", n)
+    plan, kept = _run.plan_that_keeps(key, settings, n)
+    return _info_of(plan, n, settings.budget, _run.keep_budget(settings) if kept else None)
 
 
 @outside_graphs
 def explain(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, *,
-            temperature: float | Tensor = 1.0, entropy: bool = False, softcap: float | None = None, scale: float = 1.0,
-            ignore_index: int = -100, budget: int | None = None, chunk_rows: int | None = None,
-            rows: Tensor | None = None, grad_weight_accumulate: Tensor | None = None, save: bool | None = None,
-            loss: str | None = None) -> PlanInfo:
+            temperature: float | Tensor = 1.0, entropy: bool | Literal["detached"] = False,
+            softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100, budget: int | None = None,
+            chunk_rows: int | None = None, rows: Tensor | None = None, grad_weight_accumulate: Tensor | None = None,
+            save: bool | None = None, loss: str | None = None) -> PlanInfo:
     """Reports which plan the same call of linear_logprob would run -> PlanInfo; computes nothing.
 
     loss  a loss program, "grpo+k3+entropy" or the path of a Lua file: the plan of flp.policy_loss by it, its step too

@@ -1,8 +1,9 @@
 """linear_logprob: the public, differentiable function.
 
-Invariants: what is saved for the backward pass is the operands, the targets, stats (N,4) and, in save mode,
-exponentials that the first backward pass uses up; a later one recomputes (recompute mode), as does one that asks for
-other gradients. A call that needs no gradient runs the scoring plan, whose bits are the same.
+Invariants: what is saved for the backward pass is the operands, the targets, stats (N,4) and what the forward pass
+keeps: in save mode exponentials that the first backward pass uses up; a later one recomputes (recompute mode), as does
+one that asks for other gradients; in direction mode directions, which are a saved tensor like the others and serve
+every backward pass. A call that needs no gradient runs the scoring plan, whose bits are the same.
 """
 from __future__ import annotations
 
@@ -26,11 +27,14 @@ class LinearLogprob(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, bias, target, temperature_rows, rows, settings, grads):
         ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
-        ctx.kept = _run.keep(ops, settings, grads)
-        logprob, entropy, stats = _run.forward(ops, settings, grads, keep_stats=True, kept=ctx.kept)
-        ctx.save_for_backward(hidden, weight, bias, target, temperature_rows, rows, stats)
+        kept = _run.keep(ops, settings, grads)
+        logprob, entropy, stats = _run.forward(ops, settings, grads, keep_stats=True, kept=kept)
+        ctx.kept, directions = (None, kept.memory) if kept is not None and kept.lasts else (kept, None)
+        ctx.save_for_backward(hidden, weight, bias, target, temperature_rows, rows, stats, directions)
         ctx.settings, ctx.grads = settings, grads
         ctx.set_materialize_grads(False)
+        if settings.entropy and settings.detached:
+            ctx.mark_non_differentiable(entropy)
         return (logprob, entropy) if settings.entropy else logprob
 
     @staticmethod
@@ -39,11 +43,14 @@ class LinearLogprob(torch.autograd.Function):
         grads = used_grads(ctx)
         results = (None, None, None)
         if grads and not (grad_logprob is None and grad_entropy is None):
+            *saved, directions = ctx.saved_tensors
             kept, ctx.kept = ctx.kept, None
+            if directions is not None:
+                kept = _run.Kept.again(directions, ctx.settings)
             if grads != ctx.grads:
                 kept = None
-            results = LastDerivative.apply(functools.partial(_gradients, ctx.settings, grads, kept),
-                                           *ctx.saved_tensors, grad_logprob, grad_entropy)
+            results = LastDerivative.apply(functools.partial(_gradients, ctx.settings, grads, kept), *saved,
+                                           grad_logprob, grad_entropy)
         return results + (None,) * 5
 
 
@@ -123,7 +130,7 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
 
 @overload
 def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = ..., *,
-                   temperature: float | Tensor = ..., entropy: Literal[True], softcap: float | None = ...,
+                   temperature: float | Tensor = ..., entropy: Literal[True, "detached"], softcap: float | None = ...,
                    scale: float = ..., ignore_index: int = ..., budget: int | None = ..., chunk_rows: int | None = ...,
                    rows: Tensor | None = ..., grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
                    old_lse: Tensor | None = ...) -> tuple[Tensor, Tensor]: ...
@@ -131,16 +138,17 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
 
 @overload
 def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = ..., *,
-                   temperature: float | Tensor = ..., entropy: bool = ..., softcap: float | None = ...,
+                   temperature: float | Tensor = ..., entropy: bool | Literal["detached"] = ...,
+                   softcap: float | None = ...,
                    scale: float = ..., ignore_index: int = ..., budget: int | None = ..., chunk_rows: int | None = ...,
                    rows: Tensor | None = ..., grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
                    old_lse: Tensor | None = ...) -> Tensor | tuple[Tensor, Tensor]: ...
 
 
 def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, *,
-                   temperature: float | Tensor = 1.0, entropy: bool = False, softcap: float | None = None,
-                   scale: float = 1.0, ignore_index: int = -100, budget: int | None = None,
-                   chunk_rows: int | None = None, rows: Tensor | None = None,
+                   temperature: float | Tensor = 1.0, entropy: bool | Literal["detached"] = False,
+                   softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100,
+                   budget: int | None = None, chunk_rows: int | None = None, rows: Tensor | None = None,
                    grad_weight_accumulate: Tensor | None = None, save: bool | None = None,
                    old_lse: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
     """Computes the log-probability of each target token under a language-model head, without the (N,V) scores.
@@ -152,18 +160,24 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
     weight       (V, D) of the same dtype; bias (V) of the same dtype, or None
     target       (...) int32 or int64 ids; ignore_index marks tokens without work: logprob 0, entropy 0, no gradient
     temperature  a number above 0, or a tensor of one a row (...); not differentiable
-    entropy      True: return (logprob, entropy); both are differentiable
+    entropy      True: return (logprob, entropy); both are differentiable. "detached": the entropy is a value without a
+                 gradient, so that a frozen head may keep directions (save)
     softcap      a number above 0, or None
-    budget       workspace bytes of each pass; None: FLP_BUDGET, else 256 MiB forward, 1 GiB backward
+    budget       workspace bytes of each pass, with what is kept between them (save); None: FLP_BUDGET, else 256 MiB
+                 forward, 1 GiB backward and where something is kept
     chunk_rows   rows of one chunk of the backward pass, whatever the budget is; None: the planner chooses
     rows         ids, into the flattened leading dimensions, of the only rows to compute; the others give 0
     grad_weight_accumulate
                  (V, D) float32 buffer that the backward pass adds the weight's gradient to (Megatron's main_grad);
                  weight.grad then stays as it is. Memory that no tensor of the call uses
-    save         whether the forward pass saves exponentials, 2·N·V bytes of bfloat16, so that the backward pass need
-                 not multiply hidden by weight again (save mode); the first backward pass uses them up, a later one
-                 recomputes (recompute mode). None: where a rung has kernels for it and they fit the budget, with the
-                 workspace of either pass; True: whatever the budget is; False: never
+    save         whether the forward pass keeps something, so that the backward pass need not multiply hidden by weight
+                 again. None: where a rung has kernels for it and what is kept fits the budget, with the workspace of
+                 either pass; True: whatever the budget is; False: never (recompute mode)
+                 save mode: exponentials, 2·N·V bytes; the first backward pass uses them up, a later one recomputes
+                 direction mode: of a frozen head (hidden alone needs a gradient, and the entropy has none) the
+                 directions that the backward pass scales, 4·N·D bytes, for any number of backward passes. The forward
+                 pass then makes the backward pass's product, so one whose backward pass never comes, or is of a few
+                 rows only, costs twice what it must: torch.no_grad() and save=False spare that
     old_lse      (...) float32 in nats, log Σ exp t of a policy near this one, or None: what exponentials are stored
                  relative to; no result depends on it
 
@@ -184,6 +198,7 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                                                                             rows)
     tensors = flat, weight, bias, ids, temperature_rows, rows
     options = scalar, softcap, scale, ignore_index, budget, entropy
+    _check.entropy_of(entropy)
     if in_graph() and grad_weight_accumulate is None and not (chunk_rows or save):
         results = _logprob_op.linear_logprob(*tensors, *options)
     else:
@@ -243,10 +258,12 @@ def _transformed(*arguments):
         def gradients(*given):
             *operands, _, _, stats, grad_logprob, grad_entropy = given
             made = _run.backward(_run.Operands(*operands), settings, grads, stats, grad_logprob,
-                                 grad_entropy if settings.entropy else None)
+                                 grad_entropy if settings.entropy and not settings.detached else None)
             return tuple(grad for grad in made if grad is not None)
 
         return gradients
 
     results = _transforms.run(_transforms.Rule(name, _run.NO_SECOND_DERIVATIVE, forward, backward), *tensors)
-    return results if results is None or settings.entropy else results[:1]
+    if results is None or not settings.entropy:
+        return results if results is None else results[:1]
+    return (results[0], results[1].detach()) if settings.detached else results

@@ -88,7 +88,9 @@ def linear_logprob(hidden, weight, bias, target, temperature_rows, rows, tempera
     logprob, entropies, _ = operators.linear_logprob(
         hidden, weight, bias, target, temperature_rows, rows, temperature, softcap, scale, ignore_index, budget,
         bool(entropy))
-    return (logprob, entropies) if entropy else (logprob,)
+    if not entropy:
+        return (logprob,)
+    return logprob, entropies.detach() if entropy == _check.DETACHED else entropies
 
 
 if HAS_OPERATORS:

@@ -39,11 +39,20 @@ class Plan:
 
     def workspace_bytes(self, which, n, budget):
         """Exact workspace of one pass. error: BudgetError naming the smallest budget that would do"""
+        return self._laid_out(which, n, budget)[0]
+
+    def keeps_directions(self, n, budget):
+        """Whether what a forward pass over n rows keeps is directions, which backward passes only read."""
+        return self._laid_out(_c.PASS_FORWARD_SAVED, n, budget)[1] == _c.MODE_DIRECTION
+
+    def _laid_out(self, which, n, budget):
+        """Workspace and mode of one pass."""
         wanted = (which, n, budget)
-        size = self._sizes.get(wanted)
-        if size is None:
-            size = _remember(self._sizes, wanted, self.layout(which, n, budget).bytes)
-        return size
+        found = self._sizes.get(wanted)
+        if found is None:
+            layout = self.layout(which, n, budget)
+            found = _remember(self._sizes, wanted, (layout.bytes, layout.mode))
+        return found
 
     def layout(self, which, n, budget):
         """The flp_layout of one pass."""
@@ -53,7 +62,7 @@ class Plan:
         return layout
 
     def saved_bytes(self, n, budget):
-        """Bytes that a forward pass over n rows keeps for save mode within a budget; 0 where it keeps nothing."""
+        """Bytes that a forward pass over n rows keeps within a budget, in save or direction mode; 0: nothing."""
         wanted = ("saved", n, budget)
         size = self._sizes.get(wanted)
         if size is None:
@@ -172,7 +181,7 @@ def _saved(function, of, n, budget):
 
 
 class _Slot:
-    """Where the plan of one key is or will be; sizes: what could be saved at most, before there is a plan."""
+    """Where the plan of one key is or will be; sizes: what could be kept at most, before there is a plan."""
 
     __slots__ = ("lock", "plan", "sizes")
 
@@ -191,7 +200,7 @@ def _slot_of(key):
 
 
 def saved_bytes(key, n, budget):
-    """Plan.saved_bytes of this key; where nothing could be saved, no plan is made, nor its kernels."""
+    """Plan.saved_bytes of this key; where nothing could be kept, no plan is made, nor its kernels."""
     slot = _slot_of(key)
     if slot.plan is None:
         most = slot.sizes.get((n, budget))

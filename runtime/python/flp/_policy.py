@@ -85,9 +85,9 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
                                                                                   temperature, None)
     if len(lead) != 2 or 0 in lead:
         _check.refuse(ValueError, "hidden", "of shape %s" % (tuple(hidden.shape),), "(B, T, D) with at least one token")
-    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy or entropy_weight != 0)
+    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, bool(entropy) or entropy_weight != 0)
     settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
-    settings.save = _check.save_of(save)
+    settings.save, settings.detached = _check.save_of(save), entropy_weight == 0
     settings.old_lse = _check.row_values_of("old_lse", old_lse, lead, flat.device)
     losses.one_of("kl_kind", kl_kind, losses.KL)
     compared = beta != 0 or ref_logprob is not None and not _is_file(rule)
@@ -225,9 +225,7 @@ _logged = set()
 
 def _log_pooled(rule, ops, settings, grads):
     """Logs once per rule and mode how it runs."""
-    mode = "score"
-    if grads:
-        mode = "save" if _run.keeping_plan(ops, settings, grads)[1] else "recompute"
+    mode = _run.mode_of(ops, settings, grads)
     if (rule, mode) not in _logged:
         _logged.add((rule, mode))
         _c.log(_c.LOG_INFO, "policy_loss: %s pools the log-probabilities of a sequence, so it is no loss program of rows; "

@@ -15,6 +15,7 @@ from ._address import address, dense, settled
 from ._compile import outside_graphs
 
 TO_C = {**_check.DTYPES, **_check.TARGET_DTYPES}
+FROM_C = {value: dtype for dtype, value in _check.DTYPES.items()}
 GRAD_FIELDS = (_c.GRAD_HIDDEN, _c.GRAD_WEIGHT, _c.GRAD_BIAS)
 NO_SECOND_DERIVATIVE = "flp.linear_logprob has no second derivative (accepted: one backward pass over it)"
 # The private accessor spares a Stream object per call; torch without it takes the public one.
@@ -51,8 +52,8 @@ def stream_of(device):
 
 
 def plan_for(ops, settings, grads, keep=False, program=None):
-    """The plan of these operands with this needs-grad mask; keep: one that may save exponentials; program: one whose
-    step trains with this loss (_programs.Program)."""
+    """The plan of these operands with this needs-grad mask; keep: one whose forward pass may keep something for the
+    backward pass; program: one whose step trains with this loss (_programs.Program)."""
     return _plans.get(key_of(ops, settings, grads, keep, program))
 
 
@@ -64,9 +65,7 @@ def key_of(ops, settings, grads, keep=False, program=None):
     accumulate = settings.accumulate if grads & _c.GRAD_WEIGHT else None
     if accumulate is not None:
         places += [address(accumulate), accumulate.stride(0) * 4]
-    entropy = _c.ENTROPY_NONE
-    if settings.entropy:
-        entropy = _c.ENTROPY_BACKWARD if grads else _c.ENTROPY_FORWARD
+    entropy = entropy_of(settings, grads)
     if program is not None:
         entropy = step_entropy(settings, grads, program)
     vocab, hidden = ops.weight.shape
@@ -81,6 +80,13 @@ def key_of(ops, settings, grads, keep=False, program=None):
         keep=int(keep), grad_bias_dtype=wide[2], loss=b"" if program is None else program.data)
 
 
+def entropy_of(settings, grads):
+    """What a call with this needs-grad mask needs of the entropy."""
+    if not settings.entropy:
+        return _c.ENTROPY_NONE
+    return _c.ENTROPY_BACKWARD if grads and not settings.detached else _c.ENTROPY_FORWARD
+
+
 def step_entropy(settings, grads, program):
     """What a step needs of the entropy: its gradient if the loss reads it, its value if that is asked for."""
     if grads and "entropy" in program.inputs:
@@ -88,49 +94,116 @@ def step_entropy(settings, grads, program):
     return _c.ENTROPY_FORWARD if settings.entropy or "entropy" in program.inputs else _c.ENTROPY_NONE
 
 
-# ---- save mode: exponentials from forward to backward ----
+# ---- save and direction modes: what goes from forward to backward ----
 
 UNBOUNDED = 2**64 - 1
 SAVED_PASSES = {_c.PASS_FORWARD: _c.PASS_FORWARD_SAVED, _c.PASS_BACKWARD: _c.PASS_BACKWARD_SAVED}
 
 
 class Kept:
-    """What a forward pass keeps for its backward pass: memory of the caller's allocator, the plan that fills it."""
+    """What a forward pass keeps for its backward pass.
 
-    __slots__ = ("plan", "bytes", "block", "start")
+    memory    (bytes) uint8 of the caller's allocator, aligned for libflp
+    settings  Settings of both passes: their budget is what the workspace is taken within
+    plan      that fills it; None in backward
+    lasts     whether backward passes only read it (directions), so that any number of them may; else the first one
+              uses it up (exponentials)
+    """
 
-    def __init__(self, plan, size, device):
-        self.plan, self.bytes = plan, size
-        self.block, self.start = workspace_on(device, size)
+    __slots__ = ("memory", "settings", "plan", "lasts")
+
+    def __init__(self, memory, settings, plan=None, lasts=True):
+        self.memory, self.settings, self.plan, self.lasts = memory, settings, plan, lasts
+
+    @classmethod
+    def again(cls, memory, settings):
+        """Directions as autograd gives them back, whose hooks may have moved them."""
+        if address(memory) % _c.WORKSPACE_ALIGNMENT:
+            memory = memory_on(memory.device, memory.numel()).copy_(memory)
+        return cls(memory, settings)
+
+    def fields(self):
+        """flp_args fields of either pass."""
+        return {"saved": address(self.memory), "saved_bytes": self.memory.numel()}
 
 
 def keep(ops, settings, grads):
-    """Memory for the exponentials of these operands -> Kept, or None for recompute mode. error: as keeping_plan"""
+    """Memory for what the forward pass of these operands keeps -> Kept, or None for recompute mode. error: as
+    keeping_plan"""
     plan, size = keeping_plan(ops, settings, grads)
-    return Kept(plan, size, ops.hidden.device) if size else None
+    if not size:
+        return None
+    lasts = plan.keeps_directions(ops.hidden.shape[0], keep_budget(settings))
+    return Kept(memory_on(ops.hidden.device, size), settings, plan, lasts)
 
 
 def keeping_plan(ops, settings, grads):
-    """The plan of a training call and the bytes that its forward pass keeps for save mode; 0: recompute mode.
+    """The plan of a training call and the bytes that its forward pass keeps for save or direction mode; 0: recompute
+    mode.
 
     error: UnsupportedError if settings.save is True and no rung keeps any
     """
-    n, key = ops.hidden.shape[0], key_of(ops, settings, grads)
-    wanted = grads and n and (settings.save or settings.save is None and not settings.chunk_rows)
-    if wanted and ops.hidden.dtype is torch.bfloat16:
+    return plan_that_keeps(key_of(ops, settings, grads), settings, ops.hidden.shape[0])
+
+
+def mode_of(ops, settings, grads):
+    """The mode of a call in a word: score, recompute, save or direction."""
+    plan, size = keeping_plan(ops, settings, grads)
+    if not size:
+        return "recompute" if grads else "score"
+    return "direction" if plan.keeps_directions(ops.hidden.shape[0], keep_budget(settings)) else "save"
+
+
+def plan_that_keeps(key, settings, n):
+    """keeping_plan of a key and n rows."""
+    wanted = key.grads and n and (settings.save or settings.save is None and not settings.chunk_rows)
+    if wanted and key.dtype == _c.DTYPE_BF16:
         keeping = key._replace(keep=1)
         size = _plans.saved_bytes(keeping, n, keep_budget(settings))
         if size:
             return _plans.get(keeping), size
     if wanted and settings.save:
-        raise errors.UnsupportedError("save is True, but nothing here saves exponentials of %s operands (accepted: "
-                                      "torch.bfloat16 on a rung with kernels for it; save=None takes them where they "
-                                      "are; flp.plan_info names the rung)" % ops.hidden.dtype)
+        raise errors.UnsupportedError("save is True, but nothing here keeps exponentials or directions of %s operands "
+                                      "(accepted: torch.bfloat16 on a rung with kernels for it; save=None takes them "
+                                      "where they are; flp.plan_info names the rung)" % FROM_C[key.dtype])
     return _plans.get(key), 0
 
 
+def settings_that_keep(ops, settings, pieces):
+    """Settings under which forward passes over pieces of a frozen head's rows, {rows: how many such}, keep directions,
+    all together within the budget -> {rows: Settings}; {} where they do not fit, or nothing keeps any.
+
+    ops  Operands of one piece
+    """
+    if settings.save is False or ops.hidden.dtype is not torch.bfloat16:
+        return {}
+    key = key_of(ops, settings, _c.GRAD_HIDDEN, keep=True)
+    budget = keep_budget(settings) or _plans.in_force().budgets[_c.PASS_BACKWARD]
+    n = sum(rows * count for rows, count in pieces.items())
+    if key.entropy == _c.ENTROPY_BACKWARD or not _plans.saved_bytes(key, n, budget):
+        return {}
+    plan, found = _plans.get(key), {}
+    sizes = {rows: plan.saved_bytes(rows, budget) for rows in pieces}
+    total = sum(sizes[rows] * count for rows, count in pieces.items())
+    for rows, size in sizes.items():
+        own = found[rows] = copy.copy(settings)
+        own.budget = budget - (total - size)
+        if own.budget < size or not plan.saved_bytes(rows, keep_budget(own)):
+            return {}
+        if not plan.keeps_directions(rows, keep_budget(own)):
+            return {}
+    return found
+
+
+def keep_directions(ops, settings):
+    """Memory for the directions of a piece, with its Settings of settings_that_keep -> Kept"""
+    plan = plan_for(ops, settings, _c.GRAD_HIDDEN, keep=True)
+    size = plan.saved_bytes(ops.hidden.shape[0], keep_budget(settings))
+    return Kept(memory_on(ops.hidden.device, size), settings, plan)
+
+
 def keep_budget(settings):
-    """The budget of save mode, for what is kept and for the workspace of either pass."""
+    """The budget of save and direction modes, for what is kept and for the workspace of either pass."""
     return UNBOUNDED if settings.save else settings.budget
 
 
@@ -144,6 +217,13 @@ def workspace_on(device, size):
         block = torch.empty(size + _c.WORKSPACE_ALIGNMENT, dtype=torch.uint8, device=device)
         start = -(-address(block) // _c.WORKSPACE_ALIGNMENT) * _c.WORKSPACE_ALIGNMENT
     return block, start
+
+
+def memory_on(device, size):
+    """size > 0 bytes whose first address is a multiple of 256."""
+    block, start = workspace_on(device, size)
+    offset = start - address(block)
+    return block[offset:offset + size]
 
 
 @contextlib.contextmanager
@@ -214,15 +294,15 @@ def forward(ops, settings, grads, keep_stats, kept=None):
     fields.update(logprob=address(logprob), entropy=address(entropy), stats=address(stats))
     old_lse = dense("old_lse", settings.old_lse)
     if kept is not None:
-        fields.update(saved=kept.start, saved_bytes=kept.bytes, old_lse=address(old_lse))
+        fields.update(kept.fields(), old_lse=address(old_lse))
     enqueue(plan, _c.PASS_FORWARD, n, ops.target, ops.temperature_rows, ops.rows, settings, device, fields)
     return logprob, entropy, stats
 
 
 @outside_graphs
-def partial(ops, settings):
-    """Runs the forward pass of one vocab shard -> partial (N,4)."""
-    plan = plan_for(ops, settings, 0)
+def partial(ops, settings, kept=None):
+    """Runs the forward pass of one vocab shard -> partial (N,4); fills kept, which is of directions."""
+    plan = plan_for(ops, settings, 0) if kept is None else kept.plan
     n, device = ops.hidden.shape[0], ops.hidden.device
     out = torch.empty((n, 4), dtype=torch.float32, device=device)
     if plan.handle is None:
@@ -230,6 +310,8 @@ def partial(ops, settings):
         return out
     fields = operand_fields(ops)
     fields["partial"] = address(out)
+    if kept is not None:
+        fields.update(kept.fields())
     enqueue(plan, _c.PASS_FORWARD, n, ops.target, ops.temperature_rows, ops.rows, settings, device, fields)
     return out
 
@@ -255,7 +337,7 @@ def combine(plan, partials, target, temperature_rows, rows, settings):
 @outside_graphs
 def backward(ops, settings, grads, stats, grad_logprob, grad_entropy, kept=None):
     """Runs the backward pass -> grad_hidden, grad_weight, grad_bias; None for what grads does not ask for, and for the
-    weight when settings.accumulate takes its gradient. kept is used up."""
+    weight when settings.accumulate takes its gradient. kept is used up, unless it lasts."""
     plan = plan_for(ops, settings, grads, keep=kept is not None)
     stats = dense("stats", stats)
     upstream = [None if grad is None else dense(field, grad.to(torch.float32))
@@ -268,7 +350,7 @@ def backward(ops, settings, grads, stats, grad_logprob, grad_entropy, kept=None)
         fields.update(_gradient_fields(made), stats=address(stats), grad_logprob=address(upstream[0]),
                       grad_entropy=address(upstream[1]))
         if kept is not None:
-            fields.update(saved=kept.start, saved_bytes=kept.bytes)
+            fields.update(kept.fields())
         enqueue(plan, _c.PASS_BACKWARD, ops.hidden.shape[0], ops.target, ops.temperature_rows, ops.rows, settings,
                 ops.hidden.device, fields)
     return _handed_out(made, settings)

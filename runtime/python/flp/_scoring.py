@@ -5,7 +5,7 @@ graph; tokens that are not scored have logprob 0 and a gradient of exactly 0, an
 """
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,13 +54,14 @@ class Scores(NamedTuple):
 def score(hidden: Tensor, weight: Tensor, tokens: Tensor, *, cu_seqlens: Tensor | None = None,
           prompt_lengths: Tensor | None = None, mask: Tensor | None = None, lengths: Tensor | None = None,
           attention_mask: Tensor | None = None, shifted: bool = False, bias: Tensor | None = None,
-          temperature: float | Tensor = 1.0, entropy: bool = False, softcap: float | None = None, scale: float = 1.0,
-          ignore_index: int = -100, budget: int | None = None, grad_weight_accumulate: Tensor | None = None) -> Scores:
+          temperature: float | Tensor = 1.0, entropy: bool | Literal["detached"] = False,
+          softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100, budget: int | None = None,
+          grad_weight_accumulate: Tensor | None = None, save: bool | None = None) -> Scores:
     """Scores the tokens of many sequences of unequal length in one pass: each under the hidden state before it.
 
     hidden          padded (B, T, D), or packed (N, D) with cu_seqlens: of all tokens, the last of a sequence included
-    weight, bias    (V, D) and (V) or None; these, softcap, scale, budget and grad_weight_accumulate as for
-                    flp.linear_logprob
+    weight, bias    (V, D) and (V) or None; these, softcap, scale, budget, grad_weight_accumulate and save as for
+                    flp.linear_logprob. Where a gate keeps few rows of a frozen head, save=False is faster
     tokens          (B, T) or (N) int32 or int64: those that hidden is of; the shift by one happens here. The first
                     token of a sequence has nothing before it and is not scored
     cu_seqlens      (S+1) int32 or int64: where each sequence begins in packed tokens, 0 first; padding from the last
@@ -73,7 +74,7 @@ def score(hidden: Tensor, weight: Tensor, tokens: Tensor, *, cu_seqlens: Tensor 
                     not scored
     shifted         True: tokens are targets, hidden[i] predicts tokens[i]; masks, lengths and cu_seqlens are of these
     temperature     a number above 0, or a tensor as tokens: of the distribution that each token was drawn from
-    entropy         True: entropies too
+    entropy         True: entropies too; "detached": without a gradient
     ignore_index    tokens of this value are not scored
 
     Returns Scores: logprob (and entropy) of each token, at the token's own place, with mask, and sum, mean and counts a
@@ -99,7 +100,8 @@ def score(hidden: Tensor, weight: Tensor, tokens: Tensor, *, cu_seqlens: Tensor 
         scored &= (place >= 1) & torch.roll(exists, 1)
     result: Any = linear_logprob(hidden, weight, _moved(tokens.masked_fill(~scored, ignore_index), -1, shifted), bias,
                             temperature=_moved(temperature, -1, shifted), entropy=entropy, softcap=softcap, scale=scale,
-                            ignore_index=ignore_index, budget=budget, grad_weight_accumulate=grad_weight_accumulate)
+                            ignore_index=ignore_index, budget=budget, grad_weight_accumulate=grad_weight_accumulate,
+                            save=save)
     logprob, entropies = (_moved(values, 1, shifted) for values in (result if entropy else (result, None)))
     if cu_seqlens is not None:
         wrong = scored & bounds_of(cu_seqlens, tokens)[1]

@@ -16,7 +16,7 @@ import dataclasses
 import functools
 import inspect
 import threading
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -34,16 +34,18 @@ output    the model's own output (past_key_values, aux_loss, ...), without score
 """
 
 
-def logprob_head(model: torch.nn.Module, *, entropy: bool = False, temperature: float | Tensor = 1.0,
-                 budget: int | None = None, chunk_rows: int | None = None, reduce_fp32: bool = True,
-                 eager: bool = False, ignore_index: int = -100, verify: bool = True) -> LogprobHead:
+def logprob_head(model: torch.nn.Module, *, entropy: bool | Literal["detached"] = False,
+                 temperature: float | Tensor = 1.0, budget: int | None = None, chunk_rows: int | None = None,
+                 reduce_fp32: bool = True, eager: bool = False, ignore_index: int = -100,
+                 verify: bool = True) -> LogprobHead:
     """Makes a model's forward return log-probabilities (and entropies) instead of scores -> a context manager.
 
     model         a causal language model of transformers, or one like it (get_output_embeddings, config); alone, inside
                   a PEFT model (LoRA on the trunk; a head in modules_to_save), or inside DistributedDataParallel. Until
                   the block ends the classes of model and head are subclasses of their own, of the same names; nothing
                   else is changed
-    entropy       True: entropies too; both are differentiable
+    entropy       True: entropies too; both are differentiable. "detached": entropies without a gradient, with which a
+                  frozen head takes two matrix products (save of flp.linear_logprob)
     temperature   a number above 0, or a tensor that expands to (B, T), such as (B, 1) one a sequence
     budget        bytes of workspace of a pass, as for flp.linear_logprob; eager: of one chunk, None: FLP_BUDGET, else
                   256 MiB

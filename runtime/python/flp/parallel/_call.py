@@ -1,7 +1,8 @@
 """Both passes of one call: the rows of each chunk, what the ranks exchange, and the autograd function around them.
 
 Invariants: a row's forward costs one merge, whatever the chunks; hidden states of other ranks are there for at most two
-chunks at a time, and are never saved; nothing waits for a device on the host.
+chunks at a time, and are never saved; nothing waits for a device on the host. A frozen head's forward pass may keep the
+directions of each chunk (direction mode), this rank's part of them; ranks need not agree on that.
 """
 import contextlib
 import copy
@@ -15,6 +16,7 @@ from . import _merge, _weights
 
 # Rows of a gathered chunk, of all ranks together: enough for the kernels' full rate.
 CHUNK_ROWS = 4096
+SAVED = 7  # tensors that a call saves for its backward pass, before the directions of its chunks
 
 
 class Call:
@@ -28,21 +30,38 @@ class Call:
 
     __slots__ = ("settings", "group", "merge", "chunk", "reduce_dtype", "gather", "empty")
 
-    def partial(self, ops):
-        """The statistics of all rows on this rank's shard -> (N,4)"""
+    def partial(self, ops, grads):
+        """The statistics of all rows on this rank's shard -> (N,4), and what each chunk keeps, [_run.Kept], or []"""
         n = ops.target.shape[0]
         if not self.chunk:
-            return self._partial(ops)
+            partial, kept = self._partial(ops, self._settings_that_keep(ops, n, grads))
+            return partial, [kept] if kept else []
         out = torch.empty((self.group.size, n // self.group.size, 4), dtype=torch.float32, device=ops.hidden.device)
+        of_chunks, settings = [], None
         for part, piece in self.pieces(ops):
-            out[:, part] = self._partial(piece).view(self.group.size, -1, 4)
+            if settings is None:
+                settings = self._settings_that_keep(piece, n, grads)
+            partial, kept = self._partial(piece, settings)
+            out[:, part] = partial.view(self.group.size, -1, 4)
+            of_chunks += [kept] if kept else []
             del piece  # before the next but one is gathered
-        return out.view(n, 4)
+        return out.view(n, 4), of_chunks
 
-    def _partial(self, ops):
+    def _settings_that_keep(self, first, n, grads):
+        """first: the first of the chunks of n rows -> {rows: Settings} of those that keep; {}: all recompute"""
+        rows = first.target.shape[0]
+        if self.empty or not rows or grads != _c.GRAD_HIDDEN:
+            return {}
+        counts = {rows: n // rows, n % rows: 1}
+        return _run.settings_that_keep(first, self.settings, {rows: count for rows, count in counts.items() if rows})
+
+    def _partial(self, ops, settings):
+        """The statistics of one chunk, and its Kept or None."""
+        rows = ops.target.shape[0]
         if self.empty:
-            return _merge.nothing(ops.target.shape[0], ops.target.device)
-        return _run.partial(ops, self.settings)
+            return _merge.nothing(rows, ops.target.device), None
+        kept = _run.keep_directions(ops, settings[rows]) if settings else None
+        return _run.partial(ops, settings.get(rows, self.settings), kept), kept
 
     def combine(self, partial, target, ops):
         """Merges over the ranks -> logprob (N), entropy (N) or None, stats (N,4)"""
@@ -81,15 +100,15 @@ class Call:
             return None
         return rows.reshape(self.group.size, -1, *rows.shape[1:])[:, part].flatten(0, 1)
 
-    def backward(self, ops, grads, stats, upstream):
-        """-> grad_hidden, grad_weight, grad_bias; None for what grads does not ask for"""
+    def backward(self, ops, grads, stats, upstream, kept):
+        """-> grad_hidden, grad_weight, grad_bias; None for what grads does not ask for. kept: of each chunk, or []"""
         pieces = self.pieces(ops, stats, *upstream)
         if 0 < self.chunk < ops.hidden.shape[0]:
-            return self._summed(ops, grads, pieces)
+            return self._summed(ops, grads, pieces, iter(kept))
         ((_, piece, *cut),) = pieces
-        return self._backward(piece, self.settings, grads, *cut)
+        return self._backward(piece, self.settings, grads, next(iter(kept), None), *cut)
 
-    def _summed(self, ops, grads, pieces):
+    def _summed(self, ops, grads, pieces, kept):
         """The gradients of several chunks; those of weight and bias are added up in float32."""
         settings = copy.copy(self.settings)
         settings.wide_grads |= _c.GRAD_BIAS
@@ -98,7 +117,7 @@ class Call:
         if grads & _c.GRAD_WEIGHT and settings.accumulate is None:
             sum_weight = settings.accumulate = ops.weight.new_zeros(ops.weight.shape, dtype=torch.float32)
         for part, piece, *cut in pieces:
-            dh, _, db = self._backward(piece, settings, grads, *cut)
+            dh, _, db = self._backward(piece, settings, grads, next(kept, None), *cut)
             if dh is not None:
                 grad_hidden[part] = dh
             if db is not None:
@@ -106,14 +125,15 @@ class Call:
             del piece, dh  # before the next but one is gathered
         return grad_hidden, *(None if total is None else total.to(ops.weight.dtype) for total in (sum_weight, sum_bias))
 
-    def _backward(self, ops, settings, grads, stats, *upstream):
+    def _backward(self, ops, settings, grads, kept, stats, *upstream):
         """The gradients of one chunk, that of hidden summed over the ranks."""
         if self.empty:
             dh, grad_weight, grad_bias = [like.new_zeros(like.shape) if grads & bit else None for like, bit in zip(
                 (ops.hidden, ops.weight, ops.bias), _run.GRAD_FIELDS)]
             grad_weight = None if settings.accumulate is not None else grad_weight
         else:
-            dh, grad_weight, grad_bias = _run.backward(ops, settings, grads, stats, *upstream)
+            settings = settings if kept is None else kept.settings
+            dh, grad_weight, grad_bias = _run.backward(ops, settings, grads, stats, *upstream, kept)
         return dh if dh is None else self._reduced(dh).to(ops.hidden.dtype), grad_weight, grad_bias
 
     def _reduced(self, grad_hidden):
@@ -132,10 +152,14 @@ class ParallelLogprob(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, bias, target, temperature_rows, rows, call):
         ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
-        logprob, entropy, stats, work = scored(call, ops)
-        ctx.save_for_backward(hidden, weight, bias, work.target, temperature_rows, work.rows, stats)
-        ctx.call, ctx.grads = call, _c.GRAD_HIDDEN | _c.GRAD_WEIGHT | _c.GRAD_BIAS
+        ctx.grads = sum(bit for bit, wanted in zip(_run.GRAD_FIELDS, ctx.needs_input_grad) if wanted)
+        logprob, entropy, stats, work, kept = scored(call, ops, ctx.grads)
+        ctx.save_for_backward(hidden, weight, bias, work.target, temperature_rows, work.rows, stats,
+                              *(each.memory for each in kept))
+        ctx.call, ctx.kept_settings = call, [each.settings for each in kept]
         ctx.set_materialize_grads(False)
+        if call.settings.entropy and call.settings.detached:
+            ctx.mark_non_differentiable(entropy)
         return (logprob, entropy) if call.settings.entropy else logprob
 
     @staticmethod
@@ -146,9 +170,10 @@ class ParallelLogprob(torch.autograd.Function):
             with contextlib.ExitStack() as stack:
                 if ctx.call.gather is not None:
                     stack.enter_context(ctx.call.gather())
-                saved = ctx.saved_tensors
+                saved, directions = ctx.saved_tensors[:SAVED], ctx.saved_tensors[SAVED:]
                 _weights.check_present("weight_shard", saved[1])
-                results = _logprob.LastDerivative.apply(functools.partial(gradients, ctx.call, grads), *saved,
+                kept = [_run.Kept.again(*each) for each in zip(directions, ctx.kept_settings)]
+                results = _logprob.LastDerivative.apply(functools.partial(gradients, ctx.call, grads, kept), *saved,
                                                         grad_logprob, grad_entropy)
                 if grads & ~_c.GRAD_HIDDEN:
                     # Autograd adds a gradient to a parameter of the same shape: closed when the whole pass has ended.
@@ -156,19 +181,21 @@ class ParallelLogprob(torch.autograd.Function):
         return results + (None,) * 4
 
 
-def gradients(call, grads, *tensors):
+def gradients(call, grads, kept, *tensors):
     """call.backward of the tensors that were saved, with their upstream gradients."""
     *operands, stats, grad_logprob, grad_entropy = tensors
-    return call.backward(_run.Operands(*operands), grads, stats, (grad_logprob, grad_entropy))
+    return call.backward(_run.Operands(*operands), grads, stats, (grad_logprob, grad_entropy), kept)
 
 
-def scored(call, ops):
-    """-> logprob (N), entropy (N) or None, stats (N,4), and the Operands that the backward pass shall have"""
+def scored(call, ops, grads):
+    """-> logprob (N), entropy (N) or None, stats (N,4), the Operands that the backward pass shall have, and what it
+    finds kept"""
     work = ops
     if call.chunk and ops.rows is not None:
         target = listed_only(ops.target, ops.rows, call.settings.ignore_index)
         work = _run.Operands(ops.hidden, ops.weight, ops.bias, target, ops.temperature_rows)
-    return (*call.combine(call.partial(work), ops.target, ops), work)
+    partial, kept = call.partial(work, grads)
+    return (*call.combine(partial, ops.target, ops), work, kept)
 
 
 def listed_only(target, rows, ignore_index):

@@ -20,38 +20,41 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    softcap: float | None = ..., scale: float = ..., ignore_index: int = ..., budget: int | None = ...,
                    rows: Tensor | None = ..., merge: str = ..., reduce_grad_hidden: bool = ...,
                    reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ..., gather: Any = ...,
-                   grad_weight_accumulate: Tensor | None = ...) -> Tensor: ...
+                   grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...) -> Tensor: ...
 
 
 @overload
 def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_shard: Tensor | None = ..., *,
                    group: Any = ..., vocab_offset: int | None = ..., vocab_valid: int | None = ...,
-                   vocab_total: int | None = ..., temperature: float | Tensor = ..., entropy: Literal[True],
-                   softcap: float | None = ..., scale: float = ..., ignore_index: int = ..., budget: int | None = ...,
-                   rows: Tensor | None = ..., merge: str = ..., reduce_grad_hidden: bool = ...,
-                   reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ..., gather: Any = ...,
-                   grad_weight_accumulate: Tensor | None = ...) -> tuple[Tensor, Tensor]: ...
+                   vocab_total: int | None = ..., temperature: float | Tensor = ...,
+                   entropy: Literal[True, "detached"], softcap: float | None = ..., scale: float = ...,
+                   ignore_index: int = ..., budget: int | None = ..., rows: Tensor | None = ..., merge: str = ...,
+                   reduce_grad_hidden: bool = ..., reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ...,
+                   gather: Any = ..., grad_weight_accumulate: Tensor | None = ...,
+                   save: bool | None = ...) -> tuple[Tensor, Tensor]: ...
 
 
 @overload
 def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_shard: Tensor | None = ..., *,
                    group: Any = ..., vocab_offset: int | None = ..., vocab_valid: int | None = ...,
-                   vocab_total: int | None = ..., temperature: float | Tensor = ..., entropy: bool = ...,
-                   softcap: float | None = ..., scale: float = ..., ignore_index: int = ..., budget: int | None = ...,
-                   rows: Tensor | None = ..., merge: str = ..., reduce_grad_hidden: bool = ...,
-                   reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ..., gather: Any = ...,
-                   grad_weight_accumulate: Tensor | None = ...) -> Tensor | tuple[Tensor, Tensor]: ...
+                   vocab_total: int | None = ..., temperature: float | Tensor = ...,
+                   entropy: bool | Literal["detached"] = ..., softcap: float | None = ..., scale: float = ...,
+                   ignore_index: int = ..., budget: int | None = ..., rows: Tensor | None = ..., merge: str = ...,
+                   reduce_grad_hidden: bool = ..., reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ...,
+                   gather: Any = ..., grad_weight_accumulate: Tensor | None = ...,
+                   save: bool | None = ...) -> Tensor | tuple[Tensor, Tensor]: ...
 
 
 @outside_graphs
 def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_shard: Tensor | None = None, *,
                    group: Any = None, vocab_offset: int | None = None, vocab_valid: int | None = None,
-                   vocab_total: int | None = None, temperature: float | Tensor = 1.0, entropy: bool = False,
-                   softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100,
-                   budget: int | None = None, rows: Tensor | None = None, merge: str = "sum",
-                   reduce_grad_hidden: bool = True, reduce_dtype: torch.dtype = torch.float32,
+                   vocab_total: int | None = None, temperature: float | Tensor = 1.0,
+                   entropy: bool | Literal["detached"] = False, softcap: float | None = None, scale: float = 1.0,
+                   ignore_index: int = -100, budget: int | None = None, rows: Tensor | None = None,
+                   merge: str = "sum", reduce_grad_hidden: bool = True, reduce_dtype: torch.dtype = torch.float32,
                    sequence_parallel: bool = False, gather: Any = None,
-                   grad_weight_accumulate: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+                   grad_weight_accumulate: Tensor | None = None,
+                   save: bool | None = None) -> Tensor | tuple[Tensor, Tensor]:
     """flp.linear_logprob of a head whose vocabulary is sharded over the ranks of a group; every rank makes the same
     call.
 
@@ -79,6 +82,9 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                   pass, in backward until the gradients have been added (deepspeed.zero.GatheredParameters)
     grad_weight_accumulate
                   (this rank's V, D) float32 buffer that the weight's gradient is added to
+    save          whether a frozen head's forward pass keeps this rank's directions, 4·N·D bytes, so that the backward
+                  pass makes no product (direction mode). None: where a rung has kernels for it and those of all chunks
+                  fit the budget, with the workspace of either pass; True: where a rung has them; False: never
     The other arguments are those of flp.linear_logprob; rows and temperature are of all N rows.
 
     Returns logprob (...) float32 in nats, in target's shape and the same on every rank; or (logprob, entropy). Every
@@ -116,6 +122,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
             hidden, weight.tensor, target, bias, temperature, rows, lead=target.shape if call.chunk else None,
             names=("weight_shard", "bias_shard"))
         settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
+        settings.save = _check.save_of(save)
         settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, local_weight, tensors)
         settings.wide_grads = _c.GRAD_HIDDEN if call.reduce_dtype is torch.float32 else 0
         place = _weights.place_of(weight_shard, local_weight.shape[0], weight.place or given, call.group)
@@ -140,7 +147,8 @@ def _dispatch(call, hidden, weight, bias, target, temperature_rows, rows):
     if _logprob.needed_grads(hidden, weight, bias):
         results = _call.ParallelLogprob.apply(hidden, weight, bias, target, temperature_rows, rows, call)
         return results if call.settings.entropy else (results,)
-    logprob, entropy, _, _ = _call.scored(call, _run.Operands(hidden, weight, bias, target, temperature_rows, rows))
+    ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
+    logprob, entropy, *_ = _call.scored(call, ops, 0)
     return (logprob, entropy) if call.settings.entropy else (logprob,)
 
 
