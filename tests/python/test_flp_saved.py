@@ -1,60 +1,18 @@
-"""Save mode in linear_logprob: when exponentials are saved, that they reach both passes, are used once and then freed.
-The eager rung keeps none, so a stand-in grants the memory, notes what a pass gets of it, and lets the pass
-recompute."""
+"""Save and direction modes in linear_logprob: when something is kept, that it reaches both passes, is used once or
+by every backward pass, and is then freed. On the stand-in of flp_keeping.py."""
 import gc
+import math
 import weakref
 
 import pytest
 import torch
 
 import flp
+from binding_fixtures import torch_form
 from flp import _c, _plans, _run
+from flp_keeping import BYTES, passes  # noqa: F401
 
 N, D, V = 6, 16, 40
-BYTES = 1 << 20  # what the stand-in reports that it keeps
-
-
-class Passes:
-    """What each executed pass got: (pass, keeps, saved, saved_bytes, old_lse); and what of save mode was asked with
-    which budget."""
-
-    def __init__(self):
-        self.seen, self.asked = [], []
-
-    def forward(self):
-        return [seen for seen in self.seen if seen[0] == _c.PASS_FORWARD]
-
-    def backward(self):
-        return [seen for seen in self.seen if seen[0] == _c.PASS_BACKWARD]
-
-
-@pytest.fixture
-def passes(monkeypatch):
-    """A rung that keeps what fits the budget."""
-    found, execute = Passes(), _plans.Plan.execute
-
-    def saved_bytes(plan, n, budget):
-        found.asked.append(("saved", budget))
-        return BYTES if plan.key.keep and BYTES + 1000 <= (budget or 1 << 30) else 0
-
-    def note(plan, args):
-        found.seen.append((getattr(args, "pass"), plan.key.keep, args.saved, args.saved_bytes, args.old_lse))
-        args.saved = args.old_lse = None
-        execute(plan, args)
-
-    layout = _plans.Plan.layout
-
-    def layout_of(plan, which, n, budget):
-        """What the pass recomputes in is taken beside the budget."""
-        if which not in _run.SAVED_PASSES.values():
-            return layout(plan, which, n, budget)
-        found.asked.append((which, budget))
-        return _c.Layout(bytes=1 << 21, mode=5, saved_bytes=BYTES)
-
-    monkeypatch.setattr(_plans.Plan, "layout", layout_of)
-    monkeypatch.setattr(_plans.Plan, "saved_bytes", saved_bytes)
-    monkeypatch.setattr(_plans.Plan, "execute", note)
-    return found
 
 
 def operands(dtype=torch.bfloat16):
@@ -117,13 +75,14 @@ def test_one_budget_is_passed_on_to_all_that_is_asked(passes, options, budget):
 
 def test_true_needs_a_rung_that_keeps():
     hidden, weight, target = operands()
-    with pytest.raises(flp.UnsupportedError, match="save is True, but nothing here saves exponentials of torch.bfloat16"):
+    with pytest.raises(flp.UnsupportedError, match="save is True, but nothing here keeps exponentials or "
+                                                  "directions of torch.bfloat16"):
         flp.linear_logprob(hidden, weight, target, save=True)
     with torch.no_grad():
         flp.linear_logprob(hidden, weight, target, save=True)   # scoring keeps nothing
 
 
-@pytest.mark.parametrize("environment, keeps", [("", True), ("2M", True), ("1000", False), ("many", None)])
+@pytest.mark.parametrize("environment, keeps", [("", True), ("2M", True), ("800", False), ("many", None)])
 def test_the_budget_of_the_environment_counts(passes, monkeypatch, environment, keeps):
     monkeypatch.setenv("FLP_BUDGET", environment)
     hidden, weight, target = operands()
@@ -133,7 +92,7 @@ def test_the_budget_of_the_environment_counts(passes, monkeypatch, environment, 
         return
     assert _run.keeping_plan(_run.Operands(hidden, weight, None, target), settings_of(), _c.GRAD_HIDDEN)[1] == \
         (BYTES if keeps else 0)
-    # 6 rows of 64 columns, and 256 bytes of references: no plan that keeps is made for a budget below that.
+    # 6 rows of 16 float32, and 512 bytes of references and slopes: no plan that keeps is made for a budget below that.
     assert [plan.key.keep for plan in _plans.existing()] == [int(keeps)]
 
 
@@ -181,3 +140,183 @@ def test_it_is_explained(passes):
     info = flp.explain(hidden, weight, target)
     assert info.backward["mode"] == "save" and info.backward["saved_bytes"] == BYTES
     assert flp.explain(hidden, weight, target, save=False).backward["mode"] != "save"
+
+
+# ---- direction mode: a frozen head ----
+
+def frozen():
+    hidden, weight, target = operands()
+    return hidden, weight.detach(), target
+
+
+def used(passes):
+    """What each backward pass got: (keeps, saved, saved_bytes)"""
+    return [seen[1:4] for seen in passes.backward()]
+
+
+def noted_blocks(monkeypatch):
+    """Weak references to what is kept, as it is allocated."""
+    blocks, place = [], _run.workspace_on
+
+    def noting(device, size):
+        block, start = place(device, size)
+        if size == BYTES:
+            blocks.append(weakref.ref(block.untyped_storage() if hasattr(block, "untyped_storage") else block))
+        return block, start
+
+    monkeypatch.setattr(_run, "workspace_on", noting)
+    return blocks
+
+
+def test_every_backward_pass_uses_directions(passes):
+    hidden, weight, target = frozen()
+    logprob = flp.linear_logprob(hidden, weight, target)
+    (_, keeps, saved, size, _), = passes.forward()
+    assert keeps == 1 and saved and saved % 256 == 0 and size == BYTES
+    for factor in (1, 2):
+        logprob.sum().backward(retain_graph=True)
+    (2 * logprob).sum().backward()
+    assert used(passes) == [(1, saved, BYTES)] * 3
+    alone, = torch.autograd.grad(flp.linear_logprob(hidden, weight, target, save=False).sum(), hidden)
+    assert torch.equal(hidden.grad, 4 * alone)
+    assert passes.backward()[3][1:3] == (0, None)
+
+
+def test_directions_go_with_the_graph_and_its_saved_tensors(passes, monkeypatch):
+    blocks = noted_blocks(monkeypatch)
+    hidden, weight, target = frozen()
+    logprob = flp.linear_logprob(hidden, weight, target)
+    logprob.sum().backward(retain_graph=True)
+    gc.collect()
+    assert len(blocks) == 1 and blocks[0]() is not None
+    logprob.sum().backward()
+    gc.collect()
+    assert blocks[0]() is None and logprob.grad_fn is not None
+    with pytest.raises(RuntimeError, match="second time"):
+        logprob.sum().backward()
+
+
+def test_hooks_of_saved_tensors_may_move_directions(passes):
+    """As torch.autograd.graph.save_on_cpu does; here to an address that libflp does not take."""
+    def pack(tensor):
+        if tensor.dtype is not torch.uint8:
+            return tensor
+        moved = torch.empty(tensor.numel() + 257, dtype=torch.uint8)
+        start = -moved.data_ptr() % 256 + 1
+        return moved[start:start + tensor.numel()].copy_(tensor)
+
+    hidden, weight, target = frozen()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        logprob = flp.linear_logprob(hidden, weight, target)
+    logprob.sum().backward()
+    (keeps, saved, size), = used(passes)
+    assert (keeps, size) == (1, BYTES) and saved % 256 == 0 and saved != passes.forward()[0][2]
+
+
+def test_a_checkpoint_makes_directions_again(passes, monkeypatch):
+    """The first forward pass lets go of them; the one inside the backward pass makes those that are used."""
+    blocks = noted_blocks(monkeypatch)
+    hidden, weight, target = frozen()
+    logprob = torch.utils.checkpoint.checkpoint(flp.linear_logprob, hidden, weight, target, use_reentrant=False)
+    gc.collect()
+    assert len(blocks) == 1 and blocks[0]() is None
+    logprob.sum().backward()
+    first, second = passes.forward()
+    assert second[1] == 1 and used(passes) == [(1, second[2], BYTES)]
+
+
+@pytest.mark.parametrize("trained, entropy, twice", [
+    (False, False, True), (False, "detached", True), (False, True, False), (True, "detached", False)], ids=str)
+def test_which_calls_keep_directions(passes, trained, entropy, twice):
+    hidden, weight, target = operands() if trained else frozen()
+    results = flp.linear_logprob(hidden, weight, target, entropy=entropy)
+    logprob = results[0] if entropy else results
+    for _ in range(2):
+        torch.autograd.grad(logprob.sum(), hidden, retain_graph=True)
+    assert [bool(saved) for _, saved, _ in used(passes)] == ([True, twice] if not trained else [False, False])
+    assert (flp.explain(hidden, weight, target, entropy=entropy).forward["mode"] == "direction") is twice
+
+
+def test_a_detached_entropy_is_a_value():
+    hidden, weight, target = operands()
+    results, gradients = {}, {}
+    for entropy in (True, "detached"):
+        results[entropy] = flp.linear_logprob(hidden, weight, target, entropy=entropy)
+        gradients[entropy] = torch.autograd.grad(results[entropy][0].sum(), (hidden, weight), retain_graph=True)
+    assert all(map(torch.equal, results[True], results["detached"]))
+    assert all(map(torch.equal, gradients[True], gradients["detached"]))
+    assert results[True][1].requires_grad and not results["detached"][1].requires_grad
+    logprob, entropy = results["detached"]
+    together, = torch.autograd.grad((logprob + entropy).sum(), hidden)
+    assert torch.equal(together, gradients[True][0])
+    for save in (None, False):
+        with torch.no_grad():
+            assert len(flp.linear_logprob(hidden, weight, target, entropy="detached", save=save)) == 2
+    with pytest.raises(ValueError, match=r'entropy is \'value\' \(accepted: False, True or "detached"\)'):
+        flp.linear_logprob(hidden, weight, target, entropy="value")
+
+
+def test_functions_over_it_pass_it_on(passes):
+    hidden, weight, target = frozen()
+    scores = flp.score(hidden, weight, target, cu_seqlens=torch.tensor([0, 2, N]), entropy="detached")
+    assert scores.logprob.requires_grad and not scores.entropy.requires_grad and passes.forward()[-1][2]
+    flp.score(hidden, weight, target, cu_seqlens=torch.tensor([0, 2, N]), save=False)
+    assert not passes.forward()[-1][2]
+    chunks = flp._chunks.linear_logprob(hidden, weight, target, entropy="detached")
+    assert chunks[0].requires_grad and not chunks[1].requires_grad
+
+
+def test_a_rule_of_sequences_keeps_directions(passes):
+    """gspo runs over linear_logprob; an entropy that is only reported has no gradient."""
+    hidden, weight, target = frozen()
+    batch = hidden.detach().view(2, 3, D).requires_grad_(), weight, target.view(2, 3), torch.tensor([1.0, -1.0])
+    logged = []
+    flp.set_log(lambda level, text: logged.append(text))
+    try:
+        for weighed in (0.0, 0.1):
+            loss, metrics = flp.policy_loss("gspo", *batch, entropy=True, entropy_weight=weighed)
+            loss.backward()
+            assert metrics["entropy"] > 0
+    finally:
+        flp.set_log(None)
+    assert [text.rsplit(" ", 1)[1] for text in logged if "gspo" in text] == ["direction", "save"]
+    assert [bool(seen[2]) for seen in passes.forward()] == [True, True]
+
+
+def test_directions_under_autocast(passes):
+    hidden, weight, target = frozen()
+    wide = hidden.detach().float().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        logprob = flp.linear_logprob(wide, weight.float(), target)
+    for _ in range(2):
+        logprob.sum().backward(retain_graph=True)
+    assert used(passes) == [(1, passes.forward()[0][2], BYTES)] * 2 and wide.grad.dtype is torch.float32
+
+
+def test_directions_are_explained(passes):
+    hidden, weight, target = frozen()
+    info = flp.explain(hidden, weight, target)
+    assert (info.forward["mode"], info.backward["mode"], info.backward["saved_bytes"]) == ("direction", "direction", BYTES)
+    assert flp.explain(hidden, weight, target, entropy=True).backward["mode"] == "save"
+    asked = {"vocab": V, "hidden": D, "n": N, "grads": ["hidden"], "entropy": "detached"}
+    assert flp.plan_info(**asked, save=None).backward["mode"] == "direction"
+    assert flp.plan_info(**asked).backward["mode"] != "direction"
+    assert flp.plan_info(**dict(asked, entropy=True), save=None).backward["mode"] == "save"
+    assert flp.plan_info(**dict(asked, budget=BYTES), save=None).backward["mode"] != "direction"
+
+
+@pytest.mark.parametrize("engine", ["libflp", "torch form"])
+def test_the_eager_rung_keeps_nothing_and_is_right(monkeypatch, engine):
+    if engine == "torch form":
+        monkeypatch.setattr(_plans, "_create", torch_form)
+    hidden, weight, target = frozen()
+    logprob, entropy = flp.linear_logprob(hidden, weight, target, entropy="detached")
+    assert logprob.grad_fn.saved_tensors[-1] is None and logprob.grad_fn.kept is None
+    logprob.sum().backward()
+    exact = hidden.detach().double().requires_grad_()
+    logp = torch.log_softmax(exact @ weight.double().t(), -1)
+    logp.gather(1, target[:, None]).sum().backward()
+    assert (hidden.grad.double() - exact.grad).norm() <= 6e-3 * exact.grad.norm()
+    assert math.isclose(entropy.sum().item(), -(logp.exp() * logp).sum().item(), rel_tol=1e-5)
+    with pytest.raises(flp.UnsupportedError, match="keeps exponentials or directions"):
+        flp.linear_logprob(hidden, weight, target, save=True)
