@@ -34,7 +34,8 @@ def head(hidden, weight, bias, target, options):
 
 
 @pytest.mark.parametrize("options", [
-    [{}], [{"entropy": True}], [{"softcap": 5.0}, {"softcap": 4.5}], [{"scale": 1.3}, {"scale": 0.7}],
+    [{}], [{"entropy": True}], [{"entropy": "detached"}], [{"softcap": 5.0}, {"softcap": 4.5}],
+    [{"scale": 1.3}, {"scale": 0.7}],
     [{"temperature": 0.7}, {"temperature": 2}], [{"budget": 1 << 26}, {"budget": 1 << 27}],
     [{"ignore_index": -5}, {"ignore_index": 7}],
     [{"temperature": torch.tensor(0.7)}, {"temperature": torch.tensor(2.0)}],

@@ -88,6 +88,19 @@ def test_functional_call():
 
 
 @needs_func
+def test_a_detached_entropy_is_a_constant():
+    head = Head()
+
+    def loss(hidden):
+        logprob, entropy = flp.linear_logprob(hidden, head.weight, head.target, entropy="detached")
+        return logprob.sum() + entropy.sum()
+
+    leaf = head.first.clone().requires_grad_()
+    want, = torch.autograd.grad(flp.linear_logprob(leaf, head.weight, head.target).sum(), leaf)
+    assert torch.equal(torch.func.grad(loss)(head.first), want)
+
+
+@needs_func
 def test_vmap_is_refused(call):
     refused(call.name + VMAP, torch.vmap(call.loss), torch.stack([call.first] * 2))
     refused(call.name + VMAP, torch.vmap(torch.func.grad(call.loss)), torch.stack([call.first] * 2))

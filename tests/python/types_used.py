@@ -10,6 +10,8 @@ reveal_type(flp.linear_logprob(h, h, h))  # says: torch.Tensor
 reveal_type(flp.linear_logprob(h, h, h, temperature=h, budget=1 << 20))  # says: torch.Tensor
 reveal_type(flp.linear_logprob(h, h, h, entropy=True))  # says: Tuple[torch.Tensor, torch.Tensor]
 reveal_type(flp.linear_logprob(h, h, h, entropy=entropy))  # says: Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
+reveal_type(flp.linear_logprob(h, h, h, entropy="detached"))  # says: Tuple[torch.Tensor, torch.Tensor]
+reveal_type(flp.parallel.linear_logprob(h, h, h, entropy="detached"))  # says: Tuple[torch.Tensor, torch.Tensor]
 reveal_type(flp.parallel.linear_logprob(h, h, h, entropy=True))  # says: Tuple[torch.Tensor, torch.Tensor]
 reveal_type(flp.selective_log_softmax(h, h))  # says: torch.Tensor
 reveal_type(flp.selective_log_softmax(h, h, entropy=True)[1])  # says: torch.Tensor
@@ -37,6 +39,8 @@ flp.set_log(lambda level, message: print(level + 1, message.upper()))
 flp.linear_logprob(h, h)  # error: call-overload
 flp.linear_logprob(h, h, h, temperature="hot")  # error: call-overload
 flp.linear_logprob(h, h, h, temprature=1.0)  # error: call-overload
+flp.linear_logprob(h, h, h, entropy="value")  # error: call-overload
+flp.score(h, h, h, entropy="value")  # error: arg-type
 flp.policy_loss("grpo", h, h, h, h, clip=0.2)  # error: arg-type
 flp.policy_loss("grpo", h, h, h, h, beta="much")  # error: arg-type
 flp.gate(h, fraction=h)  # error: arg-type

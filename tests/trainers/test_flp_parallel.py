@@ -223,6 +223,15 @@ def test_the_weights_gradient_is_added_to_a_buffer(ranks, sequence):
     assert all(result["grads"][1] is None for result in results)
 
 
+@pytest.mark.parametrize("sequence", [False, 4])
+def test_a_frozen_head_with_an_entropy_of_no_gradient(ranks, sequence):
+    made = {"n": 12, "dtype": torch.float16}
+    results = ranks.run(3, cases.head, cuts=UNEVEN, made=made, options={}, sequence=sequence, needs=("hidden",),
+                        entropy="detached")
+    check(results, UNEVEN, wanted(made, {}, entropy=False), torch.float16, sequence=bool(sequence))
+    assert all(result["grads"][1] is None for result in results)
+
+
 @pytest.mark.parametrize("cuts, place", [
     (UNEVEN[:1] + [(128, 128), (83, 83)], {}), ([(120, 120), (120, 120), (120, 91)], {"vocab_total": 331}),
     ([(200, 200), (200, 131), (200, 0)], {"vocab_total": 331})], ids=["sizes", "padded", "padding"])
@@ -239,6 +248,8 @@ def test_the_place_of_a_shard_is_found_once(ranks, cuts, place):
     ({"vocab_valid": 150, "vocab_total": 299}, "vocab_total is 299 (accepted: exactly 300, the rows of all ranks)"),
     ({"vocab_valid": 166}, "vocab_valid is 166 on rank 1 of the group (accepted: at most the 165 rows of its shard)"),
     ({"merge": "mean"}, "merge is 'mean' (accepted: sum, gather)"),
+    ({"save": 1}, "save is of type int (accepted: None, True or False)"),
+    ({"entropy": "value"}, "entropy is 'value' (accepted: False, True or \"detached\")"),
     ({"sequence_parallel": 0}, "sequence_parallel is 0 (accepted: False, True, or at least 1 row)"),
     ({"sequence_parallel": 1}, "target is of 13 ids (accepted: 26, one for each of hidden's 13 rows on 2 ranks)"),
     ({"sequence_parallel": 1, "reduce_grad_hidden": False},
