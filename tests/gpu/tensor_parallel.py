@@ -7,7 +7,8 @@
 Every rank makes the whole head and batch of one seed, keeps its shard, and runs each case with flp.parallel; before
 that, alone, the whole head with flp.linear_logprob, and the float64 reference of flp.bench for a sample of rows and
 columns. Cases: shards of equal size, of sizes R+1 : R : ... : 2, and padded ones; both merges; hidden whole, and
-sequence-parallel.
+sequence-parallel; some of them with a frozen head too, whose entropy has no gradient (kept_bytes: what a rank's forward
+pass keeps, directions where their mode is taken).
 
 The bounds are those of gen/cli/check/compare.c. logprob: 4 ulp of max(|t_y - m|, |logprob|, 1), ulp(max |t|) and twice
 the worst error of a score in a product that accumulates in fp32, be it in fp32 units or tensor cores; entropy: likewise, with the errors of scores times
@@ -39,6 +40,7 @@ FLOOR = {"bf16": 2**-12, "fp16": 2**-15, "fp32": 2**-20}
 FACTOR = {"bf16": 1.5, "fp16": 1.5, "fp32": 2}
 BURSTS = 5
 OUTPUTS = ("logprob", "entropy", "grad_hidden", "grad_weight")
+FROZEN_OUTPUTS = OUTPUTS[:3]
 
 
 def shards_of(kind, vocab, ranks):
@@ -73,6 +75,13 @@ class Rounded(reference.Reference):
         return super().gradient(*arguments).to(self.data.hidden.dtype).double()
 
 
+def kept_by(node):
+    """Bytes that a call's forward pass keeps for its backward pass; node: of the graph, the call's or a view of it"""
+    while not hasattr(node, "saved_tensors"):
+        ((node, _),) = node.next_functions
+    return sum(tensor.nelement() for tensor in node.saved_tensors if tensor is not None and tensor.dtype is torch.uint8)
+
+
 class Truth:
     """What results of the sampled rows and columns are held against."""
 
@@ -80,9 +89,10 @@ class Truth:
         self.batch, self.dtype = batch, dtype
         self.exact = reference.Reference(batch, None, seed=0)
         rounded = Rounded(batch, None, seed=0)
-        upstream = batch.grad_logprob, batch.grad_entropy
-        self.grads = {name: (self.exact.gradient(name, "g", upstream), rounded.gradient(name, "g", upstream))
-                      for name in ("hidden", "weight")}
+        both, of_logprob = (batch.grad_logprob, batch.grad_entropy), (batch.grad_logprob, None)
+        self.grads = {name: (self.exact.gradient(of, name, upstream), rounded.gradient(of, name, upstream))
+                      for name, of, upstream in (("hidden", "hidden", both), ("weight", "weight", both),
+                                                 ("frozen", "hidden", of_logprob))}
         self.bounds = self._row_bounds()
 
     def _row_bounds(self):
@@ -126,23 +136,36 @@ class Bench:
         self.batch = data.Data(options, data.Head(options, self.device), options.rows, self.device)
         self.clock = clock.CudaClock() if options.device == "cuda" else clock.HostClock()
         self.truth = Truth(self.batch, options.dtype)
-        self.alone = self.results(lambda hidden, weight: flp.linear_logprob(
-            hidden, weight, self.batch.target, entropy=True), self.batch.hidden, self.batch.weight)
-        self.alone_ms = self.times(lambda hidden, weight: flp.linear_logprob(
-            hidden, weight, self.batch.target, entropy=True), self.batch.hidden, self.batch.weight)
+        self.alone, self.alone_ms = {}, {}
+        for frozen in (False, True):
+            given = self.whole_head(frozen), self.batch.hidden, self.batch.weight, frozen
+            self.alone[frozen], self.alone_ms[frozen] = self.results(*given), self.times(*given)
 
-    def results(self, call, hidden, weight):
-        """One forward and backward pass -> logprob, entropy, dh, dW, and what each pass sent"""
-        hidden, weight = (tensor.detach().clone().requires_grad_() for tensor in (hidden, weight))
+    def whole_head(self, frozen):
+        return lambda hidden, weight: flp.linear_logprob(hidden, weight, self.batch.target,
+                                                         entropy="detached" if frozen else True)
+
+    def leaves(self, hidden, weight, frozen):
+        return hidden.detach().clone().requires_grad_(), weight.detach().clone().requires_grad_(not frozen)
+
+    def differentiate(self, results, frozen):
+        """The backward pass, of the log-probabilities and, unless the head is frozen, the entropies."""
+        upstream = [self.batch.grad_logprob, self.batch.grad_entropy]
+        torch.autograd.backward(list(results)[:2 - frozen], upstream[:2 - frozen])
+
+    def results(self, call, hidden, weight, frozen):
+        """One forward and backward pass -> logprob, entropy, dh, dW or None, what each pass sent, bytes kept"""
+        hidden, weight = self.leaves(hidden, weight, frozen)
         with traffic() as forward:
             logprob, entropy = call(hidden, weight)
+        kept = kept_by(logprob.grad_fn)
         with traffic() as backward:
-            torch.autograd.backward([logprob, entropy], [self.batch.grad_logprob, self.batch.grad_entropy])
-        return logprob.detach(), entropy.detach(), hidden.grad, weight.grad, forward, backward
+            self.differentiate((logprob, entropy), frozen)
+        return logprob.detach(), entropy.detach(), hidden.grad, weight.grad, forward, backward, kept
 
-    def times(self, call, hidden, weight):
+    def times(self, call, hidden, weight, frozen):
         """ms of scoring, of both passes, and the peak of both in bytes above what was there."""
-        hidden, weight = (tensor.detach().clone().requires_grad_() for tensor in (hidden, weight))
+        hidden, weight = self.leaves(hidden, weight, frozen)
 
         def score():
             with torch.no_grad():
@@ -150,7 +173,7 @@ class Bench:
 
         def train():
             hidden.grad = weight.grad = None
-            torch.autograd.backward(call(hidden, weight), [self.batch.grad_logprob, self.batch.grad_entropy])
+            self.differentiate(call(hidden, weight), frozen)
 
         return [self.median(score), self.median(train), self.peak(train)]
 
@@ -180,7 +203,7 @@ class Bench:
         dist.all_gather_object(values, value)
         return values
 
-    def case(self, kind, merge, sequence):
+    def case(self, kind, merge, sequence, frozen):
         """Runs one case -> its row of the record, the same on every rank"""
         shards, n = shards_of(kind, self.options.vocab, self.options.ranks), self.options.rows
         rows, real = shards[self.rank]
@@ -192,42 +215,47 @@ class Bench:
         place = {"vocab_offset": first, "vocab_valid": real, "vocab_total": self.options.vocab}
 
         def call(hidden, weight):
-            return flp.parallel.linear_logprob(hidden, weight, self.batch.target, entropy=True, merge=merge, **place,
-                                               sequence_parallel=self.options.chunk if sequence else False)
+            return flp.parallel.linear_logprob(
+                hidden, weight, self.batch.target, entropy="detached" if frozen else True, merge=merge, **place,
+                sequence_parallel=self.options.chunk if sequence else False)
 
-        results = self.results(call, hidden, weight)
-        again = self.results(call, hidden, weight)
-        shares = self.shares(results, own if sequence else slice(0, n), slice(first, first + real))
-        same_bits = all(torch.equal(left, right) for left, right in zip(results[:4], again[:4]))
+        results = self.results(call, hidden, weight, frozen)
+        again = self.results(call, hidden, weight, frozen)
+        shares = self.shares(results, own if sequence else slice(0, n), slice(first, first + real), frozen)
+        same_bits = all(torch.equal(left, right) for left, right in zip(results[:4 - frozen], again[:4 - frozen]))
         sums = results[0].double().sum().item(), results[1].double().sum().item()
-        reports = self.gathered([shares, same_bits, sums, self.times(call, hidden, weight)])
-        return self.row(kind, merge, sequence, results, reports)
+        reports = self.gathered([shares, same_bits, sums, self.times(call, hidden, weight, frozen)])
+        return self.row((kind, merge, sequence, frozen), results, reports)
 
-    def shares(self, results, own_rows, own_columns):
+    def shares(self, results, own_rows, own_columns, frozen):
         """Errors as shares of their bounds: of this rank's results, and of one GPU's at the same places."""
         logprob, entropy, dh, dw = results[:4]
         rows, columns = self.truth.exact.rows, self.truth.exact.columns
         at_rows = (rows >= own_rows.start) & (rows < own_rows.stop)
         at_columns = (columns >= own_columns.start) & (columns < own_columns.stop)
         row, column = rows[at_rows] - own_rows.start, columns[at_columns] - own_columns.start
-        alone = self.alone
+        alone, which = self.alone[frozen], "frozen" if frozen else "hidden"
         out = {}
         for name, values, single in (("logprob", logprob, alone[0]), ("entropy", entropy, alone[1])):
             out[name] = [self.truth.rows_of_bound(name, values), self.truth.rows_of_bound(name, single)]
-        out["grad_hidden"] = [self.truth.gradient_of_bound("hidden", dh[row], at_rows),
-                              self.truth.gradient_of_bound("hidden", alone[2][rows[at_rows]], at_rows)]
-        out["grad_weight"] = [self.truth.gradient_of_bound("weight", dw[column], at_columns),
-                              self.truth.gradient_of_bound("weight", alone[3][columns[at_columns]], at_columns)]
+        out["grad_hidden"] = [self.truth.gradient_of_bound(which, dh[row], at_rows),
+                              self.truth.gradient_of_bound(which, alone[2][rows[at_rows]], at_rows)]
+        if not frozen:
+            out["grad_weight"] = [self.truth.gradient_of_bound("weight", dw[column], at_columns),
+                                  self.truth.gradient_of_bound("weight", alone[3][columns[at_columns]], at_columns)]
         out["logprob_beside_one_gpu"] = (logprob - alone[0]).abs().max().item()
         return out
 
-    def row(self, kind, merge, sequence, results, reports):
+    def row(self, case, results, reports):
         shares, same_bits, sums, times = zip(*reports)
+        kind, merge, sequence, frozen = case
+        outputs = FROZEN_OUTPUTS if frozen else OUTPUTS
         # The maximum of a tensor keeps a NaN.
-        worst = {name: torch.tensor([share[name] for share in shares]).amax(0).tolist() for name in OUTPUTS}
-        out = {"case": kind, "merge": merge, "sequence_parallel": sequence, "ranks": self.options.ranks}
-        out.update({name + "_error_of_bound": worst[name][0] for name in OUTPUTS})
-        out.update({name + "_error_of_bound_one_gpu": worst[name][1] for name in OUTPUTS})
+        worst = {name: torch.tensor([share[name] for share in shares]).amax(0).tolist() for name in outputs}
+        out = {"case": kind, "merge": merge, "sequence_parallel": sequence, "ranks": self.options.ranks,
+               "frozen": frozen, "kept_bytes": results[6], "kept_bytes_one_gpu": self.alone[frozen][6]}
+        out.update({name + "_error_of_bound": worst[name][0] for name in outputs})
+        out.update({name + "_error_of_bound_one_gpu": worst[name][1] for name in outputs})
         out["logprob_largest_difference_from_one_gpu"] = max(share["logprob_beside_one_gpu"] for share in shares)
         out["same_bits_again"], out["same_on_every_rank"] = all(same_bits), len(set(sums)) == 1
         for name, sent in (("forward", results[4]), ("backward", results[5])):
@@ -237,8 +265,8 @@ class Bench:
                                           for what, op, shape, _ in sent[:4]]
         for index, name in enumerate(("forward_ms", "training_ms", "peak_bytes")):
             out[name] = None if times[0][index] is None else max(time[index] for time in times)
-            out[name + "_one_gpu"] = self.alone_ms[index]
-        out["failed"] = not (all(worst[name][0] <= 1 for name in OUTPUTS) and all(same_bits) and len(set(sums)) == 1)
+            out[name + "_one_gpu"] = self.alone_ms[frozen][index]
+        out["failed"] = not (all(worst[name][0] <= 1 for name in outputs) and all(same_bits) and len(set(sums)) == 1)
         return out
 
 
@@ -251,9 +279,9 @@ def work(rank, options, store, out):
     dist.init_process_group(options.backend, init_method="file://" + store, rank=rank, world_size=options.ranks,
                             timeout=datetime.timedelta(minutes=5))
     bench, rows = Bench(rank, options), []
-    for kind, merge, sequence in options.cases:
+    for case in options.cases:
         start = time.time()
-        rows.append(bench.case(kind, merge, sequence))
+        rows.append(bench.case(*case))
         if rank == 0:
             show(rows[-1], time.time() - start)
     if rank == 0:
@@ -262,10 +290,12 @@ def work(rank, options, store, out):
 
 
 def show(row, seconds):
-    print("%-7s %-6s %s  %s  logprob %.2f  entropy %.2f  dh %.2f  dW %.2f of the bound; %.3f, %.3f ms (%.0f s)" % (
+    errors = ["%s %.2f" % (short, row[name + "_error_of_bound"])
+              for name, short in zip(OUTPUTS, ("logprob", "entropy", "dh", "dW")) if name + "_error_of_bound" in row]
+    print("%-7s %-6s %s%s  %s  %s of the bound; %.3f, %.3f ms, %d bytes kept (%.0f s)" % (
         row["case"], row["merge"], "sequence" if row["sequence_parallel"] else "whole   ",
-        "FAILED" if row["failed"] else "ok", *(row[name + "_error_of_bound"] for name in OUTPUTS),
-        row["forward_ms"], row["training_ms"], seconds), flush=True)
+        " frozen" if row["frozen"] else "       ", "FAILED" if row["failed"] else "ok", "  ".join(errors),
+        row["forward_ms"], row["training_ms"], row["kept_bytes"], seconds), flush=True)
 
 
 def parse(arguments):
@@ -290,8 +320,9 @@ def parse(arguments):
         parser.error("--ranks: %d: at least 2, and a divisor of the %d rows" % (options.ranks, options.rows))
     if 2.0 * options.rows * options.vocab * options.hidden > reference.AFFORDABLE_FLOPS:
         parser.error("--rows, --vocab, --hidden: too large for a float64 reference of the weight's gradient")
-    options.cases = [(kind, merge, sequence) for kind in ("equal", "uneven", "padded")
+    options.cases = [(kind, merge, sequence, False) for kind in ("equal", "uneven", "padded")
                      for merge, sequence in (("sum", False), ("gather", False), ("sum", True))]
+    options.cases += [("equal", "sum", False, True), ("uneven", "gather", False, True), ("padded", "sum", True, True)]
     return options
 
 

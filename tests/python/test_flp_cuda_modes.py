@@ -1,5 +1,5 @@
-"""What only a GPU shows of save and stream modes: that they run, their errors beside recompute mode's, graphs, memory,
-no waiting."""
+"""What only a GPU shows of save, stream and direction modes: that they run, their errors beside recompute mode's, graphs,
+memory, no waiting."""
 import sys
 from pathlib import Path
 
@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import flp
+from flp import _c, _check, _run
 from flp_reference import DEVICE, doubles, problem, relative
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
@@ -52,6 +53,12 @@ class Batch:
 
     def saved(self, save, **options):
         logprob, entropy = flp.linear_logprob(self.hidden, self.weight, self.target, entropy=True, save=save, **options)
+        return (logprob * self.old).sum() + 0.1 * entropy.sum()
+
+    def frozen(self, save=None, **options):
+        """Of a frozen head; the entropy adds to the value alone."""
+        logprob, entropy = flp.linear_logprob(self.hidden, self.weight.detach(), self.target, entropy="detached",
+                                              save=save, **options)
         return (logprob * self.old).sum() + 0.1 * entropy.sum()
 
 
@@ -128,13 +135,57 @@ def test_save_mode_is_as_right_as_recompute_mode(scale):
             assert relative(got, expected) < 1.5 * relative(other, expected) and torch.equal(again, other)
 
 
-@pytest.mark.parametrize("way", ["step", "saved"])
+@pytest.mark.parametrize("options", [{}, {"softcap": 20.0}, {"temperature": 0.7}], ids=str)
+def test_directions_are_as_right_as_recomputing(options):
+    batch = Batch()
+    info = flp.explain(batch.hidden, batch.weight.detach(), batch.target, entropy="detached", **options)
+    assert (info.forward["mode"], info.forward["products"], info.backward["products"]) == ("direction", 2, 0)
+    assert info.backward["saved_bytes"] < N * D * 4 + (1 << 20)
+    hidden, weight = doubles(batch.hidden, batch.weight)
+    scores = hidden @ weight.detach().t()
+    if "softcap" in options:
+        scores = options["softcap"] * torch.tanh(scores / options["softcap"])
+    logp = torch.log_softmax(scores / options.get("temperature", 1.0), -1)
+    wanted, = torch.autograd.grad((logp.gather(-1, batch.target[..., None])[..., 0] * batch.old).sum(), hidden)
+    kept, recomputed = batch.frozen(**options), batch.frozen(save=False, **options)
+    assert torch.equal(kept, recomputed)
+    first, second = (torch.autograd.grad(kept, batch.hidden, retain_graph=True)[0] for _ in range(2))
+    other, = torch.autograd.grad(recomputed, batch.hidden)
+    assert torch.equal(first, second) and relative(first, wanted) < 1.5 * relative(other, wanted)
+
+
+def test_directions_over_vocab_shards():
+    """The parts of both shards, of partials and directions from one forward pass of each."""
+    batch, half = Batch(), V // 2
+    logprob = flp.linear_logprob(batch.hidden, batch.weight.detach(), batch.target)
+    whole, = torch.autograd.grad((logprob * batch.old).sum(), batch.hidden)
+    hidden, target = batch.hidden.detach().view(N, D), batch.target.view(N)
+    calls, partials, parts = [], [], 0
+    for first in (0, half):
+        settings = _check.Settings(1.0, None, 1.0, -100, None, False)
+        settings.save, settings.wide_grads = None, _c.GRAD_HIDDEN
+        settings.offset, settings.valid, settings.total = first, half, V
+        ops = _run.Operands(hidden, batch.weight.detach()[first:first + half], None, target)
+        kept = _run.keep_directions(ops, _run.settings_that_keep(ops, settings, {N: 1})[N])
+        partials.append(_run.partial(ops, kept.settings, kept))
+        calls.append((ops, kept))
+    combine = calls[0][1].plan, torch.stack(partials), target, None, None, calls[0][1].settings
+    merged, _, stats = _run.combine(*combine)
+    for ops, kept in calls:
+        parts = parts + _run.backward(ops, kept.settings, _c.GRAD_HIDDEN, stats, batch.old.view(N), None, kept)[0]
+    assert (merged - logprob.view(N)).abs().max() < 2e-5
+    assert parts.dtype is torch.float32 and relative(parts.view(B, T, D), whole) < 6e-3
+
+
+@pytest.mark.parametrize("way", ["step", "saved", "frozen"])
 def test_they_are_captured_and_wait_for_nothing(way):
     batch = Batch()
+    call = {"step": lambda: batch.step()[0], "saved": lambda: batch.saved(True), "frozen": batch.frozen}[way]
+    leaves = [batch.hidden] if way == "frozen" else [batch.hidden, batch.weight]
 
     def step():
         batch.hidden.grad = batch.weight.grad = None
-        loss = batch.step()[0] if way == "step" else batch.saved(True)
+        loss = call()
         loss.backward()
         return loss.detach()
 
@@ -144,13 +195,30 @@ def test_they_are_captured_and_wait_for_nothing(way):
     step()
     assert not torch.cuda.current_stream().query()
     replay, captured = capture(step)
-    grads = batch.hidden.grad, batch.weight.grad
+    grads = [leaf.grad for leaf in leaves]
     with torch.no_grad():
         batch.hidden.copy_(batch.hidden.roll(1, 0))
     replay()
     replayed = [captured.clone()] + [grad.clone() for grad in grads]
-    eager = [step(), batch.hidden.grad, batch.weight.grad]
+    eager = [step()] + [leaf.grad for leaf in leaves]
     assert all(torch.equal(a, b) for a, b in zip(replayed, eager))
+
+
+def test_a_graph_of_each_pass_shares_directions():
+    """Forward once, backward as often as one likes, with another upstream gradient each time."""
+    batch = Batch()
+    warm_up(lambda: batch.frozen().backward())
+    logprob = flp.linear_logprob(batch.hidden, batch.weight.detach(), batch.target)
+    upstream = batch.old.clone()
+
+    def backward():
+        return torch.autograd.grad(logprob, batch.hidden, upstream, retain_graph=True)[0]
+
+    replay, captured = capture(backward)
+    upstream.copy_(batch.ref)
+    replay()
+    replayed = captured.clone()
+    assert torch.equal(replayed, backward())
 
 
 def peak_of(call):
@@ -181,3 +249,16 @@ def test_exponentials_go_with_the_backward_pass():
     loss.backward(retain_graph=True)
     grads = batch.hidden.grad.nbytes + batch.weight.grad.nbytes
     assert torch.cuda.memory_allocated() <= held - 2 * N * V + grads + (1 << 20)
+
+
+def test_a_frozen_head_stays_within_its_budget():
+    """A forward pass that keeps directions, and its backward pass, beyond the gradient."""
+    batch, budget = Batch(), 128 << 20
+
+    def step():
+        batch.frozen(budget=budget).backward()
+        batch.hidden.grad = None
+
+    info = flp.explain(batch.hidden, batch.weight.detach(), batch.target, entropy="detached", budget=budget)
+    assert info.forward["mode"] == "direction" and info.forward["bytes"] + info.forward["saved_bytes"] <= budget
+    assert peak_of(step) <= budget + batch.hidden.nbytes + 64 * N * 4 + (1 << 20)

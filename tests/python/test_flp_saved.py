@@ -296,7 +296,7 @@ def test_directions_under_autocast(passes):
 def test_directions_are_explained(passes):
     hidden, weight, target = frozen()
     info = flp.explain(hidden, weight, target)
-    assert (info.forward["mode"], info.backward["mode"], info.backward["saved_bytes"]) == ("direction", "direction", BYTES)
+    assert info.forward["mode"] == info.backward["mode"] == "direction" and info.backward["saved_bytes"] == BYTES
     assert flp.explain(hidden, weight, target, entropy=True).backward["mode"] == "save"
     asked = {"vocab": V, "hidden": D, "n": N, "grads": ["hidden"], "entropy": "detached"}
     assert flp.plan_info(**asked, save=None).backward["mode"] == "direction"

@@ -1,5 +1,5 @@
-"""Direction mode through flp.linear_logprob and flp.parallel's calls, on the stand-in for libcuda that runs kernels on the
-CPU: prints errors against float64 as JSON. As torch_case.py, run by test_torch_direction.py."""
+"""Direction mode through flp.linear_logprob and flp.parallel's calls, on the stand-in for libcuda that runs kernels on
+the CPU: prints errors against float64 as JSON. As torch_case.py, run by test_torch_direction.py."""
 import json
 
 import torch

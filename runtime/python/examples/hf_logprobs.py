@@ -32,7 +32,7 @@ def train(arguments, say=_tiny.say):
     answered = torch.zeros(8, 63, device=device)                # logprobs[:, t] is of token t + 1
     answered[:, 31:] = 1
     advantage = torch.randn(8, device=device)
-    with flp.logprob_head(model, entropy=True):
+    with flp.logprob_head(model, entropy="detached"):           # only reported, so it needs no gradient
         with torch.no_grad():
             old = model(input_ids=ids, attention_mask=attention).logprobs
             with model.disable_adapter():
