@@ -207,18 +207,16 @@ def test_they_are_captured_and_wait_for_nothing(way):
 def test_a_graph_of_each_pass_shares_directions():
     """Forward once, backward as often as one likes, with another upstream gradient each time."""
     batch = Batch()
-    warm_up(lambda: batch.frozen().backward())
-    logprob = flp.linear_logprob(batch.hidden, batch.weight.detach(), batch.target)
-    upstream = batch.old.clone()
+    weight = batch.weight.detach()
 
-    def backward():
-        return torch.autograd.grad(logprob, batch.hidden, upstream, retain_graph=True)[0]
+    def logprob_of(hidden):
+        return flp.linear_logprob(hidden, weight, batch.target)
 
-    replay, captured = capture(backward)
-    upstream.copy_(batch.ref)
-    replay()
-    replayed = captured.clone()
-    assert torch.equal(replayed, backward())
+    graphed = torch.cuda.make_graphed_callables(logprob_of, (torch.zeros_like(batch.hidden).requires_grad_(),))
+    logprob = graphed(batch.hidden)
+    for upstream in (batch.old, batch.ref):
+        replayed = torch.autograd.grad(logprob, batch.hidden, upstream, retain_graph=True)[0].clone()
+        assert torch.equal(replayed, torch.autograd.grad(logprob_of(batch.hidden), batch.hidden, upstream)[0])
 
 
 def peak_of(call):

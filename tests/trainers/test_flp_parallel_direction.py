@@ -7,7 +7,7 @@ import weakref
 import pytest
 import torch
 
-from flp import _c, _check, _run
+from flp import _c, _check, _plans, _run
 from flp.parallel import _call, _group
 from flp_keeping import BYTES, WORKSPACE, passes  # noqa: F401
 from flp_reference import problem
@@ -78,6 +78,7 @@ def test_what_keeps_nothing(passes, options):  # noqa: F811
     logprob = results[0] if "entropy" in options else results
     logprob.sum().backward()
     assert not any(saved for _, saved in places(passes.seen)) and hidden.grad is not None
+    assert not any(plan.key.keep for plan in _plans.existing())  # nor kernels of it made
     assert len(passes.backward()) == (0 if "empty" in options else 3)
 
 
