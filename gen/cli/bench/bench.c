@@ -30,9 +30,7 @@ static const struct argp_option options[] = {
     {"masked", KEY_MASKED, "FRACTION", 0, "of the rows whose target is the ignore index; default 0", 2},
     {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 2},
     {"mode", KEY_MODE, "NAME", 0,
-     CLI_MODES_HELP
-     "; save, which --keep is, saves exponentials for backward; stream runs the steps of --loss in chunks",
-     2},
+     CLI_MODES_HELP "; save and direction are of --keep, stream runs the steps of --loss in chunks", 2},
     {"chunk-rows", KEY_CHUNK_ROWS, "N", 0, "rows of one backward chunk", 2},
     {"chunk-vocab", KEY_CHUNK_VOCAB, "N", 0, "vocab columns of one backward chunk", 2},
     {"rung", KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit or generic", 2},
@@ -125,14 +123,15 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 }
 
 static flp_status bench(bench_args *args, const char *command) {
-  FLP_TRY(cli_spec_args_mode(&args->spec, &args->options.mode));
+  FLP_TRY(cli_spec_args_mode(&args->spec, args->options.mode));
   FLP_TRY(cli_spec_args_one_mode(&args->spec));
   FLP_TRY(cli_spec_args_resolve(&args->spec));
   FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec));
   if (args->row_count == 0) args->rows[args->row_count++] = 8192;
   if (args->peers) return bench_peers(args);
   FLP_TRY(cli_spec_args_tune(&args->spec, &args->options));
-  FLP_TRY(cli_spec_args_backward(&args->spec, args->options.mode, args->options.chunk_rows, args->options.chunk_vocab));
+  flp_mode mode = cli_spec_args_kept(&args->spec, args->options.mode);
+  FLP_TRY(cli_spec_args_backward(&args->spec, mode, args->options.chunk_rows, args->options.chunk_vocab));
   bench_result result;
   if (args->json) FLP_TRY(cli_record_probe(args->json));
   FLP_TRY(bench_run(args, &result));
@@ -149,11 +148,10 @@ const struct argp cli_bench_argp = {
     "same shapes."
     "\vData is random. Every case and product runs in bursts, interleaved in random order; figures are medians over "
     "the rounds, with the least and the most. GEMM baselines are the fastest of the first eight algorithms that "
-    "cuBLASLt's heuristics name: one (the scores) for forward; for backward the scores again, but in save and stream "
-    "modes, "
-    "and one for the gradient of hidden and of weight each. They compute every row, masked or not. Host times are "
-    "those of "
-    "flp_execute until it returns, with the fewest of the rows. cuBLASLt is looked for where the "
+    "cuBLASLt's heuristics name: one (the scores) for forward; for backward the scores again, but in save, stream and "
+    "direction modes, and one for the gradient of hidden and of weight each. In mode direction forward has both of its "
+    "products. They compute every row, masked or not. Host times are "
+    "those of flp_execute until it returns, with the fewest of the rows. cuBLASLt is looked for where the "
     "loader looks, beside the CUDA toolkit and in the Python environments at hand; FLP_CUBLASLT_LIBRARY names "
     "another.\n\n"
     "Examples:\n"

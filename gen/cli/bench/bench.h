@@ -47,7 +47,7 @@ int bench_case_exists(bench_case which, const flp_spec *spec);
 
 /* How many of each GEMM a case is compared with, by gemm_product: the scores once for each pass, where backward
  * computes them again, and a product for each gradient. Returns their sum.
- * mode: S and P compute scores once */
+ * mode: save, stream and direction compute scores once; direction makes both products in forward */
 int bench_case_products(bench_case which, flp_mode mode, const flp_spec *spec, int count[GEMM_PRODUCTS]);
 
 /* Rows left of n when a fraction is masked, and whether a row is: spread evenly. */
@@ -66,13 +66,13 @@ int64_t bench_scores_vocab(const flp_spec *spec, int64_t n, uint64_t free_bytes)
 typedef struct bench_row {
   bench_case which;
   int64_t n, active;
-  flp_layout layout;        /* of the pass that counts most: backward where there is one */
-  uint64_t workspace_bytes; /* the larger of the passes; with what save mode saves from one to the other */
+  flp_layout layout;        /* of the pass that counts most: backward where it has products, else forward */
+  uint64_t workspace_bytes; /* the larger of the passes; with what is kept from one to the other */
   uint64_t budget_bytes;    /* of that pass */
   int gemms;
   measure_summary ms;
   double baseline_ms; /* sum of the medians of `gemms` GEMM baselines; < 0 if not measured */
-  double first_ms; /* the same, each by the first algorithm that the library names */
+  double first_ms;    /* the same, each by the first algorithm that the library names */
 } bench_row;
 
 typedef struct bench_baseline {
@@ -162,8 +162,9 @@ void bench_plan_time(const cli_scratch *caches, const bench_args *args, bench_re
 
 /* ---- run.c: the measurement ---- */
 
-/* That of flp_plan_saved: without a budget of the user save mode is measured whatever it takes. */
-uint64_t bench_keep_budget(const flp_options *options);
+/* That of flp_plan_saved, for a plan of these options: without a budget of the user save mode is measured whatever it
+ * takes, direction mode, which has chunks, in the plan's own. */
+uint64_t bench_keep_budget(const flp_plan *plan, const flp_options *options);
 /* error: UNAVAILABLE without a GPU or cuBLASLt; any of flp_plan_create, flp_execute and measure_run */
 flp_status bench_run(const bench_args *args, bench_result *out);
 

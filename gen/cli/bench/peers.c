@@ -67,7 +67,7 @@ static flp_status check_fields(const bench_args *args) {
     int given;
     const char *field;
   } fields[] = {{args->masked > 0, "--masked"},
-                {options->mode != 0, "--mode"},
+                {options->mode && options->mode != cli_spec_args_kept(&args->spec, (flp_mode)0), "--mode"},
                 {options->chunk_rows != 0, "--chunk-rows"},
                 {options->chunk_vocab != 0, "--chunk-vocab"},
                 {options->rung != FLP_RUNG_AUTO, "--rung"},

@@ -4,9 +4,10 @@
 
 #include "gen/cli/bench/bench.h"
 #include "gen/cli/shared/progress.h"
+#include "gen/cli/shared/text.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/quantity.h"
-#include "runtime/planner/planner.h"
+#include "runtime/plan/plan.h"
 
 /* Rounds of bursts that choose the algorithm of a GEMM baseline. */
 enum { CHOOSE_ROUNDS = 3 };
@@ -25,7 +26,7 @@ typedef struct session {
   /* of the current number of rows */
   int64_t n;
   flp_layout layout[FLP_PASS_STEP + 1]; /* by pass */
-  size_t saved_bytes;                   /* what save mode saves; 0: nothing */
+  size_t saved_bytes;                   /* what forward keeps; 0: nothing */
   bench_products baseline;
 } session;
 
@@ -113,26 +114,34 @@ static measure_item case_item(session *s, bench_case which) {
   return (measure_item){.enqueue = functions[which], .context = s};
 }
 
-uint64_t bench_keep_budget(const flp_options *options) {
-  return options->budget_bytes ? 0 : UINT64_MAX;
+uint64_t bench_keep_budget(const flp_plan *plan, const flp_options *options) {
+  return options->budget_bytes || flp_plan_keeps(plan) == FLP_MODE_DIRECTION ? 0 : UINT64_MAX;
 }
 
-/* What save mode saves. error: UNAVAILABLE where nothing is, for then recompute mode would be measured in its name */
+static uint64_t budget_of(const session *s, flp_pass pass) {
+  flp_options resolved;
+  if (flp_options_resolve(&s->args->options, &resolved) != FLP_OK) resolved.budget_bytes = 0;
+  return flp_pass_budget(resolved.budget_bytes, pass);
+}
+
+/* What forward keeps. error: UNAVAILABLE where that is nothing: recompute mode would be measured in its name */
 static flp_status make_saved(session *s) {
   s->saved_bytes = 0;
   if (!spec_of(s)->keep || spec_of(s)->loss) return FLP_OK;
-  FLP_TRY(flp_plan_saved(s->plan, s->n, bench_keep_budget(&s->args->options), &s->saved_bytes));
-  if (s->saved_bytes == 0)
-    return flp_fail(FLP_ERROR_UNAVAILABLE,
-                    "--keep: nothing is kept of %lld rows: rung %s has no kernels for it, or --budget is too small",
-                    (long long)s->n, flp_rung_name(s->result->rung));
-  return call_make(&s->data.buffers, CALL_SAVED, s->saved_bytes);
+  FLP_TRY(flp_plan_saved(s->plan, s->n, bench_keep_budget(s->plan, &s->args->options), &s->saved_bytes));
+  if (s->saved_bytes) return call_make(&s->data.buffers, CALL_SAVED, s->saved_bytes);
+  char budget[CLI_TEXT_BYTES];
+  return flp_fail(FLP_ERROR_UNAVAILABLE,
+                  "--keep: nothing is kept of %lld rows: rung %s has no kernels for it, or the budget of %s, which "
+                  "--budget sets, is too small",
+                  (long long)s->n, flp_rung_name(s->result->rung),
+                  cli_format_bytes((double)budget_of(s, FLP_PASS_BACKWARD), budget));
 }
 
 static flp_status find_layout(session *s, flp_pass pass) {
   if (!s->saved_bytes) return flp_plan_layout(s->plan, pass, s->n, 0, &s->layout[pass]);
   flp_pass query = pass == FLP_PASS_FORWARD ? FLP_PASS_FORWARD_SAVED : FLP_PASS_BACKWARD_SAVED;
-  return flp_plan_layout(s->plan, query, s->n, bench_keep_budget(&s->args->options), &s->layout[pass]);
+  return flp_plan_layout(s->plan, query, s->n, bench_keep_budget(s->plan, &s->args->options), &s->layout[pass]);
 }
 
 static flp_status make_workspace(session *s) {
@@ -170,10 +179,15 @@ static const bench_baseline *add_baseline(session *s, gemm_product which, measur
   return baseline;
 }
 
-static uint64_t budget_of(const session *s, flp_pass pass) {
-  flp_options resolved;
-  if (flp_options_resolve(&s->args->options, &resolved) != FLP_OK) resolved.budget_bytes = 0;
-  return flp_pass_budget(resolved.budget_bytes, pass);
+/* In direction mode forward makes all products, in the budget of both passes. */
+static int forward_is_all(const session *s) {
+  return s->layout[FLP_PASS_FORWARD].mode == FLP_MODE_DIRECTION;
+}
+
+/* Whose layout a case is told by. */
+static flp_pass pass_of(const session *s, bench_case which) {
+  if (which == BENCH_STEP) return FLP_PASS_STEP;
+  return which == BENCH_FORWARD || forward_is_all(s) ? FLP_PASS_FORWARD : FLP_PASS_BACKWARD;
 }
 
 static void add_row(session *s, bench_case which, measure_summary ms,
@@ -181,17 +195,17 @@ static void add_row(session *s, bench_case which, measure_summary ms,
   bench_row *row = &s->result->row[s->result->row_count++];
   const flp_layout *forward = &s->layout[FLP_PASS_FORWARD], *backward = &s->layout[FLP_PASS_BACKWARD];
   int count[GEMM_PRODUCTS];
-  flp_pass pass = which == BENCH_FORWARD ? FLP_PASS_FORWARD : which == BENCH_STEP ? FLP_PASS_STEP : FLP_PASS_BACKWARD;
+  flp_pass pass = pass_of(s, which);
   *row = (bench_row){.which = which,
                      .n = s->n,
                      .active = bench_active_rows(s->n, s->args->masked),
                      .layout = s->layout[pass],
                      .workspace_bytes = s->layout[pass].bytes,
-                     .budget_bytes = budget_of(s, pass),
+                     .budget_bytes = budget_of(s, forward_is_all(s) ? FLP_PASS_FORWARD_SAVED : pass),
                      .ms = ms,
                      .baseline_ms = s->library.handle ? 0 : -1,
                      .first_ms = s->library.handle ? 0 : -1};
-  if (which == BENCH_BOTH && forward->bytes > backward->bytes) row->workspace_bytes = forward->bytes;
+  if (which == BENCH_BOTH) row->workspace_bytes = forward->bytes > backward->bytes ? forward->bytes : backward->bytes;
   if (s->saved_bytes) row->workspace_bytes += s->saved_bytes;
   row->gemms = bench_case_products(which, row->layout.mode, spec_of(s), count);
   for (int i = 0; i < GEMM_PRODUCTS; i++) {

@@ -49,7 +49,7 @@ typedef struct check_case {
   int shards;                /* 1: the whole head in one call */
   int64_t padding;           /* elements between rows of every matrix */
   int64_t chunk_rows, chunk_vocab;
-  flp_mode mode; /* 0: the planner's; S saves exponentials, P streams steps */
+  flp_mode mode; /* 0: the planner's; of save and direction spec.keep is 1, stream is of steps */
   check_old old;
   const double *loss_parameters; /* of spec.loss; NULL: such that every term counts */
   int sampled;                   /* compare some rows and columns alone, as of a large problem */

@@ -63,7 +63,7 @@ typedef struct oddity {
   int per_row, shards, forward_only, accumulate, grads_fp32, int32_targets;
   int64_t padding, chunk_rows, chunk_vocab, n, vocab, hidden;
   flp_mode mode;
-  check_old old;      /* of save and stream modes alone */
+  check_old old;      /* of save, stream and direction modes alone */
   uint32_t alignment; /* also the padding, in bytes, so that rows are no better aligned */
 } oddity;
 
@@ -141,9 +141,11 @@ typedef struct oddity_table {
 static const oddity columns[] = {
     {.name = "columns", .chunk_vocab = 3072, .n = 150, .vocab = 7001},
     {.name = "columns-rows", .chunk_vocab = 3072, .chunk_rows = 128, .n = 300, .vocab = 7001, .grads_fp32 = 1},
-    {.name = "columns-masked", .chunk_vocab = 3072, .chunk_rows = 256, .n = 700, .vocab = 6145, .rows = CHECK_ROWS_MASKED},
+    {.name = "columns-masked", .chunk_vocab = 3072, .chunk_rows = 256, .n = 700, .vocab = 6145,
+     .rows = CHECK_ROWS_MASKED},
     {.name = "columns-steep", .fill = CHECK_FILL_STEEP, .chunk_vocab = 3072, .n = 1100, .vocab = 7001, .hidden = 16},
-    {.name = "columns-peaked", .fill = CHECK_FILL_PEAKED, .chunk_vocab = 3072, .chunk_rows = 64, .n = 130, .vocab = 6500},
+    {.name = "columns-peaked", .fill = CHECK_FILL_PEAKED, .chunk_vocab = 3072, .chunk_rows = 64, .n = 130,
+     .vocab = 6500},
     {.name = "columns-softcap", .softcap = 3, .chunk_vocab = 6144, .n = 130, .vocab = 7001},
     {.name = "columns-shards", .shards = 2, .chunk_vocab = 3072, .n = 130, .vocab = 9000, .grads_fp32 = 1},
 };

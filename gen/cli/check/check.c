@@ -9,7 +9,6 @@
 #include "gen/cli/verbs.h"
 #include "runtime/base/process.h"
 #include "runtime/eager/eager.h"
-#include "runtime/planner/planner.h"
 
 enum {
   KEY_ROWS = CLI_KEY_FIRST, /* from here to KEY_SEED: parse_value */
@@ -40,7 +39,7 @@ static const struct argp_option options[] = {
     {"large", KEY_LARGE, NULL, 0, "N=8192, V=151936, D=4096 with gradients, on sampled rows and columns", 2},
     {"mode", KEY_MODE, "NAME", 0,
      CLI_MODES_HELP
-     "; beside a set only its cases of this mode; save saves exponentials, stream needs --loss with a shape",
+     "; beside a set only its cases of this mode; save and direction are of --keep, stream needs --loss with a shape",
      2},
     {"rows", KEY_ROWS, "N", 0, "rows, with --vocab and --hidden; default 67", 2},
     {"temperature", KEY_TEMPERATURE, "T", 0, "with --vocab; per row, from 1/T to T", 2},
@@ -143,15 +142,14 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   }
 }
 
-/* A spec that saves exponentials is checked in save mode, one with a loss as a step. error: ARGUMENT */
+/* A spec that keeps something is checked in the mode that does, one with a loss as a step. error: ARGUMENT */
 static flp_status resolve_mode(check_args *args) {
   const char *loss = args->spec.loss.name;
-  FLP_TRY(cli_spec_args_mode(&args->spec, &args->given.mode));
+  FLP_TRY(cli_spec_args_mode(&args->spec, args->given.mode));
   if (loss && args->spec.spec.keep)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--loss: '%s' is not accepted with --keep, whose backward pass takes any gradient", loss);
-  if (args->spec.spec.keep && !args->given.mode)
-    args->given.mode = flp_planner_has_direction(&args->spec.spec) ? FLP_MODE_DIRECTION : FLP_MODE_SAVE;
+  args->given.mode = cli_spec_args_kept(&args->spec, args->given.mode);
   FLP_TRY(cli_spec_args_backward(&args->spec, args->given.mode, 0, 0));
   if (loss) args->given.loss_parameters = args->spec.loss.set_count ? args->spec.loss.parameters : NULL;
   return FLP_OK;

@@ -5,13 +5,12 @@
  *           apart. (Such a product's own logprobs are off by up to 1.8 times its worst score at D = 7168, whether it
  *           truncates, where errors are towards zero and scores of both signs, or rounds.)
  * entropy:  the same, where an error of the scores counts spread times if that is more than 1.
- * gradients: relative L2 at most 1.5 times (fp32: twice) that of the yardstick, plus a floor. In save and stream modes
- * what is
- *           larger: that of the yardstick or of recompute mode on the same inputs, whichever is more, and 3/sqrt(rows)
- *           of it; or what their own roundings to bf16 add up to, as independent errors of the terms of the exact sum:
- *           of each exponential, of what is made of it, of the result. Where terms cancel that is many times the
- *           relative error of one, and another draw, such as the yardstick's, may be lucky: of V = 2 its dz of both
- *           columns are opposite to the bit.
+ * gradients: relative L2 at most 1.5 times (fp32: twice) that of the yardstick, plus a floor. In save, stream and
+ *           direction modes what is larger: that of the yardstick or of recompute mode on the same inputs, whichever is
+ *           more, and 3/sqrt(rows) of it; or what their own roundings to bf16 add up to, as independent errors of the
+ *           terms of the exact sum: of each exponential, of what is made of it, of the result. Where terms cancel that
+ *           is many times the relative error of one, and another draw, such as the yardstick's, may be lucky: of V = 2
+ *           its dz of both columns are opposite to the bit.
  *           A gradient that is zero is relative to nothing: its error is held against the yardstick's and the least
  *           normal fp32 number.
  * Exact products still meet rounding when t = z·log2(e)/T is formed; below |t| = 4 that is inside the 4 ulp. */
@@ -144,8 +143,7 @@ static double floor_of(const compare_state *s) {
 
 /* A row's part of a gradient of weight hangs on the rounding of one number, its dz at the target: of few rows one draw
  * may be lucky, and that of save and stream modes, which round twice, not. Half as much again at 36 rows, a thirtieth
- * at
- * 8192. */
+ * at 8192. */
 static double luck_of(const compare_state *s) {
   return 1 + 3 / sqrt(fmax((double)s->truth->work_count, 1));
 }
@@ -170,10 +168,11 @@ static flp_status gradient_create(int64_t parts, int64_t width, flp_dtype dtype,
   return FLP_OK;
 }
 
-/* What the roundings of save and stream modes make of a gradient's error, relative to its size: the root of its mean
- * square and ten standard deviations of that square. The latter as if all errors of a part were one, so that few parts,
- * which are few draws, get more: two of a size may err by 3.3 times the root mean square, a thousand by 1.2 times. A
- * number whose mantissa is log-uniform errs by 2^-9/sqrt(8 ln 2), root mean square, where it is rounded to bf16. */
+/* What the roundings of save, stream and direction modes make of a gradient's error, relative to its size: the root of
+ * its mean square and ten standard deviations of that square. The latter as if all errors of a part were one, so that
+ * few parts, which are few draws, get more: two of a size may err by 3.3 times the root mean square, a thousand by 1.2
+ * times. A number whose mantissa is log-uniform errs by 2^-9/sqrt(8 ln 2), root mean square, where it is rounded to
+ * bf16. */
 static double kept_rounding(const gradient *x) {
   double mean = 0, variance = 0, size = 0;
   for (int64_t part = 0; part < x->parts; part++) {
@@ -347,7 +346,7 @@ static void compare_errors(const compare_state *s) {
   add(s, "error word", failed, has_bad ? "bad rows were not reported" : "bad rows were reported where there are none");
 }
 
-/* ---- save and stream modes ---- */
+/* ---- save, stream and direction modes ---- */
 
 check_metric check_result_bits(const check_problem *problem, call_slot slot, const call_result *a,
                                const call_result *b) {

@@ -186,6 +186,8 @@ static const struct {
     {"concurrent saved", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_SAVE, 0, 0, 16, BACKWARD, NULL},
     {"concurrent step", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_STREAM, 0, 0, 16, BACKWARD, "grpo+k3+entropy"},
     {"concurrent step", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_STREAM, 0, 0, 16, FORWARD, "reinforce"},
+    {"concurrent direction", 700, 5000, 512, 1, CHECK_ROWS_MASKED, FLP_MODE_DIRECTION, 256, 3072, 16, FORWARD, NULL},
+    {"concurrent direction", 2048, 32768, 1024, 1, CHECK_ROWS_ALL, FLP_MODE_DIRECTION, 0, 0, 16, FORWARD, NULL},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -226,7 +228,7 @@ void check_concurrent_cases(const check_part *of, check_list *list) {
   }
 }
 
-/* Save and stream modes exist on some rungs. error: as check_concurrent_case, but for those that lack them */
+/* Save, stream and direction modes exist on some rungs. error: as check_concurrent_case, but for those without */
 static flp_status run_one(int i, flp_dtype dtype, const check_how *how, check_load *load, check_report *report) {
   check_case c = case_at(i, dtype);
   if (cases[i].loss) FLP_TRY(cli_loss_keep(cases[i].loss, &c.spec));

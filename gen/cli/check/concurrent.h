@@ -50,7 +50,7 @@ typedef struct check_streams {
 } check_streams;
 
 /* Makes the plan, the operands and every stream. *out is to be cleared, also on failure.
- * error: UNAVAILABLE if the rung, or its save mode, is not offered here; any of flp_plan_create; DRIVER */
+ * error: UNAVAILABLE if the rung, or what forward keeps on it, is not offered here; any of flp_plan_create; DRIVER */
 flp_status check_streams_create(const check_problem *problem, const check_how *how, cli_device *device,
                                 check_timeout *timeout, check_streams *out);
 void check_streams_clear(check_streams *all);

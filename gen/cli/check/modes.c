@@ -1,5 +1,5 @@
-/* modes.c: save, stream and direction modes over repeats and budgets: the same bits from run to run; under every budget the bits
- * of logprob and entropy that score mode gives, and gradients as near to the oracle. */
+/* modes.c: save, stream and direction modes over repeats and budgets: the same bits from run to run; under every budget
+ * the bits of logprob and entropy that score mode gives, and gradients as near to the oracle. */
 #include "gen/cli/check/compare.h"
 #include "gen/cli/check/parts.h"
 #include "gen/cli/shared/losses.h"

@@ -17,7 +17,8 @@ flp_status check_bits(const check_part *of, const check_how *how, check_report *
 /* Adds the cases that it makes plans for; so do the other check_*_cases. */
 void check_bits_cases(const check_part *of, check_list *list);
 
-/* modes.c: bits of save and stream modes over repeats, and their results over budgets. error: as check_run */
+/* modes.c: bits of save, stream and direction modes over repeats, and their results over budgets.
+ * error: as check_run */
 flp_status check_mode_bits(const check_part *of, const check_how *how, check_report *report);
 void check_mode_cases(const check_part *of, check_list *list);
 

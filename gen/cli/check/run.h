@@ -24,8 +24,8 @@ flp_status check_how_plan(const check_how *how, const check_problem *problem, fl
 /* 1 for a failure that every case would meet: of memory, or of a --tune that is refused. */
 int check_how_ends(const check_how *how, flp_status status);
 /* Uploads, poisons outputs and workspace, runs forward (or shards and combine) and backward, or a step, downloads.
- * error: UNAVAILABLE if this rung, or its save mode, is not offered here; any of flp_plan_create, flp_execute,
- * flp_step */
+ * error: UNAVAILABLE if this rung, or what forward keeps on it, is not offered here; any of flp_plan_create,
+ * flp_execute, flp_step */
 flp_status check_run(const check_problem *problem, const check_how *how, call_result *out);
 /* The same for check_problem_plain. */
 flp_status check_run_plain(const check_problem *problem, const check_how *how, call_result *out);

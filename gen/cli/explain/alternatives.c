@@ -2,6 +2,7 @@
  *
  * Invariant: workspace of a mode is the planner's answer to the query that a plan asks, for that mode alone; where the
  * plan takes the mode it is the plan's own. */
+#include <math.h>
 #include <string.h>
 
 #include "gen/cli/explain/explain.h"
@@ -18,8 +19,12 @@ static int backward_products(const flp_spec *spec) {
   return spec->grads ? 1 + count_bits(spec->grads, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT) : 0;
 }
 
+static double element_bytes(const flp_spec *spec) {
+  return (double)flp_dtype_bytes(spec->dtype);
+}
+
 static double dz_traffic(const flp_spec *spec, int64_t n) {
-  return (double)flp_dtype_bytes(spec->dtype) * (double)n * (double)spec->vocab;
+  return element_bytes(spec) * (double)n * (double)spec->vocab;
 }
 
 /* Materialised fp32 scores: written, read for the log-softmax, which is written; in backward it is read, dz written
@@ -66,11 +71,13 @@ explain_fit explain_query(const flp_planner *planner, flp_pass pass, flp_mode mo
   return query(&unpinned, pass, n, budget, out);
 }
 
-explain_fit explain_query_saved(const flp_planner *planner, int64_t n, uint64_t budget, explain_saved *out) {
-  flp_planner unpinned = restricted(planner, (flp_mode)0);
+explain_fit explain_query_saved(const flp_planner *planner, flp_mode mode, int64_t n, uint64_t budget,
+                                explain_saved *out) {
+  flp_planner unpinned = restricted(planner, mode);
   flp_scheme forward, backward;
   explain_fit first = query(&unpinned, FLP_PASS_FORWARD_SAVED, n, budget, &forward);
   explain_fit second = query(&unpinned, FLP_PASS_BACKWARD_SAVED, n, budget, &backward);
+  out->forward = forward;
   out->kept = backward.saved_bytes;
   out->workspace = forward.bytes > backward.bytes ? forward.bytes : backward.bytes;
   out->least = backward.saved_bytes +
@@ -84,6 +91,12 @@ static void set_scheme(explain_alternative *alternative, const flp_scheme *schem
   alternative->chunk_rows = scheme->chunk_rows;
   alternative->chunk_vocab = scheme->chunk_vocab;
   alternative->chunks = scheme->chunks;
+}
+
+static void set_saved(explain_alternative *alternative, explain_fit fit, const explain_saved *bytes) {
+  alternative->fit = fit;
+  alternative->workspace = (double)(bytes->kept + bytes->workspace);
+  alternative->least = (double)bytes->least;
 }
 
 /* ---- ways ---- */
@@ -138,13 +151,30 @@ static explain_alternative saved(const flp_planner *planner, int64_t n, uint64_t
   int products = count_bits(spec->grads, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT), passes = planner->saved_expands ? 3 : 1;
   explain_saved bytes;
   explain_alternative alternative = {.name = flp_mode_name(FLP_MODE_SAVE), .products = 1 + products, .chunks = 1};
-  alternative.fit = explain_query_saved(planner, n, budget, &bytes);
-  alternative.workspace = (double)(bytes.kept + bytes.workspace);
-  alternative.least = (double)bytes.least;
+  set_saved(&alternative, explain_query_saved(planner, FLP_MODE_SAVE, n, budget, &bytes), &bytes);
   alternative.chunk_rows = n;
   alternative.chunk_vocab = spec->vocab;
   alternative.traffic =
       2.0 * cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + (passes + products) * dz_traffic(spec, n);
+  return alternative;
+}
+
+/* Exponentials of each chunk are written and read once. Sums are written once a chunk of columns, read by the next and
+ * by backward. The weight is read again by each chunk of rows, and for the targets. */
+static explain_alternative directed(const flp_planner *planner, int64_t n, uint64_t budget) {
+  const flp_spec *spec = &planner->spec;
+  explain_saved bytes;
+  explain_alternative alternative = {.name = flp_mode_name(FLP_MODE_DIRECTION), .products = 2};
+  set_saved(&alternative, explain_query_saved(planner, FLP_MODE_DIRECTION, n, budget, &bytes), &bytes);
+  alternative.chunk_rows = bytes.forward.chunk_rows;
+  alternative.chunk_vocab = bytes.forward.chunk_vocab;
+  alternative.chunks = bytes.forward.chunks;
+  double row_chunks = ceil((double)n / fmax((double)alternative.chunk_rows, 1)), element = element_bytes(spec);
+  double pieces = row_chunks > 0 ? (double)alternative.chunks / row_chunks : 0,
+         elements = (double)n * (double)spec->hidden;
+  double weight = element * (double)spec->vocab * (double)spec->hidden;
+  alternative.traffic = 2.0 * cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + 2.0 * dz_traffic(spec, n) +
+                        2.0 * pieces * 4.0 * elements + 2.0 * fmax(row_chunks - 1, 0) * weight + element * elements;
   return alternative;
 }
 
@@ -176,6 +206,7 @@ int explain_alternatives(const flp_planner *planner, int64_t n, uint64_t forward
     if ((spec->grads & both) == both) out[count++] = twice(planner, n, backward_budget);
   }
   if (planner->keep_rows && spec->keep) out[count++] = saved(planner, n, backward_budget);
+  if (planner->keep_rows && flp_planner_has_direction(spec)) out[count++] = directed(planner, n, backward_budget);
   flp_planner streaming = restricted(planner, FLP_MODE_STREAM);
   if (flp_planner_streams(&streaming)) out[count++] = streamed(planner, n, backward_budget);
   for (int i = 0; i < count; i++) out[i].flops = out[i].products * cli_product_flops(spec, n);

@@ -27,8 +27,7 @@ static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Plan:", 2},
     {"rows", KEY_ROWS, "LIST", 0, "numbers of rows N, default 8192", 2},
     {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 2},
-    {"mode", KEY_MODE, "NAME", 0,
-     CLI_MODES_HELP "; save, which --keep is, saves exponentials; stream is of steps of --loss", 2},
+    {"mode", KEY_MODE, "NAME", 0, CLI_MODES_HELP "; save and direction are of --keep, stream is of steps of --loss", 2},
     {"rung", KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit, generic or eager", 2},
     {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 2},
     {"chunk-rows", KEY_CHUNK_ROWS, "N", 0, "rows of one backward chunk", 2},
@@ -102,12 +101,13 @@ static flp_status check_mode(const explain_args *args) {
 }
 
 static flp_status explain(explain_args *args) {
-  FLP_TRY(cli_spec_args_mode(&args->spec, &args->options.mode));
+  FLP_TRY(cli_spec_args_mode(&args->spec, args->options.mode));
   FLP_TRY(cli_spec_args_resolve(&args->spec));
   FLP_TRY(check_mode(args));
   FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec));
   FLP_TRY(cli_spec_args_tune(&args->spec, &args->options));
-  flp_mode mode = args->options.mode <= FLP_MODE_RECOMPUTE_SPLIT ? args->options.mode : (flp_mode)0;
+  flp_mode mode = args->options.mode; /* of save and stream modes the others are shown, which have the chunks */
+  if (mode == FLP_MODE_SAVE || mode == FLP_MODE_STREAM) mode = (flp_mode)0;
   FLP_TRY(cli_spec_args_backward(&args->spec, mode, args->options.chunk_rows, args->options.chunk_vocab));
   flp_options resolved;
   FLP_TRY(flp_options_resolve(&args->options, &resolved));

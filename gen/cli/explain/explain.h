@@ -50,7 +50,7 @@ typedef struct explain_alternative {
   const char *name;
   int products; /* of 2·N·D·V flop, forward and backward */
   double flops;
-  double workspace; /* bytes beyond inputs and outputs, and of S what it keeps: what the planner takes in the budget */
+  double workspace; /* bytes beyond inputs and outputs, with what is kept: what the planner takes in the budget */
   double least;     /* the least that would do */
   int64_t chunk_rows, chunk_vocab, chunks; /* as in flp_layout; 0 for the naive way */
   double traffic; /* bytes that device memory moves at least: operands once a product, chunks and accumulators */
@@ -66,11 +66,14 @@ int explain_alternatives(const flp_planner *planner, int64_t n, uint64_t forward
 explain_fit explain_query(const flp_planner *planner, flp_pass pass, flp_mode mode, int64_t n, uint64_t budget,
                           flp_scheme *out);
 
-/* The same of save mode: what it keeps, the larger workspace of its two passes, and the least of all that. */
+/* The same of save or direction mode: what it keeps, the larger workspace of its two passes, and the least of all that;
+ * the layout of its forward pass. */
 typedef struct explain_saved {
   uint64_t kept, workspace, least;
+  flp_scheme forward;
 } explain_saved;
-explain_fit explain_query_saved(const flp_planner *planner, int64_t n, uint64_t budget, explain_saved *out);
+explain_fit explain_query_saved(const flp_planner *planner, flp_mode mode, int64_t n, uint64_t budget,
+                                explain_saved *out);
 
 /* What is shown; borrowed from cli_explain. */
 typedef struct explanation {
@@ -82,15 +85,18 @@ typedef struct explanation {
   uint64_t budget[EXPLAIN_PASSES]; /* by flp_pass */
 } explanation;
 
-/* ---- modes.c: the layouts, and why save or stream mode is taken or not ---- */
+/* ---- modes.c: the layouts, and why save, direction or stream mode is taken or not ---- */
 
 /* 1 if the spec has this pass. */
 int explain_has_pass(const explanation *in, int assumed, flp_pass pass);
 /* The layout of a pass: of this machine's plan, or of the assumed device. error: BUDGET, UNSUPPORTED, as the planner */
 flp_status explain_layout(const explanation *in, int assumed, flp_pass pass, int64_t n, flp_layout *out);
-/* Bytes that save mode saves of n rows; 0 where it keeps none. */
-uint64_t explain_saved_bytes(const explanation *in, int assumed, int64_t n);
-/* One sentence on save or stream mode over n rows. 0 if the spec does not ask for the mode. */
+/* The modes that a sentence is on, in order; ends in 0. */
+extern const flp_mode explain_modes[];
+/* Bytes that save or direction mode keeps of n rows, whether or not the budget holds them; 0 where kernels, gradients
+ * or options rule the mode out. */
+uint64_t explain_saved_bytes(const explanation *in, int assumed, flp_mode mode, int64_t n);
+/* One sentence on such a mode over n rows. 0 if the spec does not ask for the mode. */
 int explain_mode_reason(const explanation *in, int assumed, flp_mode mode, int64_t n, char out[EXPLAIN_REASON_BYTES]);
 
 /* ---- out.c ---- */

@@ -1,16 +1,17 @@
-/* modes.c: the passes of a spec and their layouts, and why mode save or stream is taken or not. */
+/* modes.c: the passes of a spec and their layouts, and why mode save, direction or stream is taken or not. */
 #include <stdio.h>
 
 #include "gen/cli/explain/explain.h"
+#include "runtime/base/names.h"
 #include "runtime/plan/plan.h"
 
-/* The planner of the assumed device, or of this machine's plan; NULL on the CPU rung, which neither saves nor streams. */
+/* The planner of the assumed device, or of this machine's plan; NULL on the CPU rung, which has none of these modes. */
 static const flp_planner *planner_of(const explanation *in, int assumed) {
   if (assumed) return &in->planner;
   return in->plan->rung == FLP_RUNG_EAGER ? NULL : &in->plan->planner;
 }
 
-/* 1 if the kernels that run can save exponentials, and no other mode is asked for. */
+/* 1 if the kernels that run can keep something for backward, and no other mode is asked for. */
 static int can_keep(const explanation *in, int assumed) {
   const flp_planner *planner = planner_of(in, assumed);
   return in->planner.spec.keep && planner && flp_planner_keeps(planner);
@@ -42,29 +43,47 @@ flp_status explain_layout(const explanation *in, int assumed, flp_pass pass, int
   return FLP_OK;
 }
 
-uint64_t explain_saved_bytes(const explanation *in, int assumed, int64_t n) {
-  const flp_planner *planner = planner_of(in, assumed);
-  return can_keep(in, assumed) ? flp_planner_saved_bytes(&planner->spec, flp_planner_keeps(planner), n) : 0;
+const flp_mode explain_modes[] = {FLP_MODE_SAVE, FLP_MODE_DIRECTION, FLP_MODE_STREAM, (flp_mode)0};
+
+static const char *task_of(flp_mode mode) {
+  return mode == FLP_MODE_STREAM ? "stream steps" : mode == FLP_MODE_SAVE ? "save exponentials" : "keep directions";
 }
 
 /* 1 if kernels and gradients allow the mode, whatever else is asked for. */
 static int is_possible(const flp_planner *planner, flp_mode mode) {
   flp_planner own = *planner;
-  own.mode = mode == FLP_MODE_STREAM ? FLP_MODE_STREAM : (flp_mode)0;
-  return mode == FLP_MODE_STREAM ? flp_planner_streams(&own) : flp_planner_keeps(&own) != 0;
+  own.mode = mode;
+  return mode == FLP_MODE_STREAM ? flp_planner_streams(&own) : flp_planner_keeps(&own) == mode;
+}
+
+/* The mode that is asked for in place of this one; 0 if there is none. Steps and what forward keeps do not meet. */
+static flp_mode other_mode(const flp_planner *planner, flp_mode mode) {
+  if (planner->mode == mode || (mode != FLP_MODE_STREAM && planner->mode == FLP_MODE_STREAM)) return (flp_mode)0;
+  return planner->mode;
+}
+
+/* What takes direction mode from a spec that keeps something; NULL if nothing does. */
+static const char *no_direction(const flp_spec *spec) {
+  if (flp_planner_has_direction(spec)) return NULL;
+  return spec->grads == FLP_GRAD_HIDDEN
+             ? "the gradient of the entropy needs a second direction, which costs the product "
+               "that recomputing does"
+             : "it makes the gradient of hidden alone";
 }
 
 /* Says why kernels or options rule the mode out; 0 if they do not. */
 static int is_ruled_out(const explanation *in, int assumed, flp_mode mode, char out[EXPLAIN_REASON_BYTES]) {
   const flp_planner *planner = planner_of(in, assumed);
-  const char *what = mode == FLP_MODE_STREAM ? "stream steps" : "save exponentials";
-  const char *arch = assumed ? in->assumed.arch : in->plan->arch;
+  const char *what = task_of(mode), *arch = assumed ? in->assumed.arch : in->plan->arch;
+  const char *gradients = mode == FLP_MODE_DIRECTION ? no_direction(&in->planner.spec) : NULL;
   if (!planner)
     snprintf(out, EXPLAIN_REASON_BYTES, "not taken: the CPU rung does not %s", what);
-  else if (planner->mode && planner->mode != FLP_MODE_STREAM)
+  else if (other_mode(planner, mode))
     snprintf(out, EXPLAIN_REASON_BYTES, "not taken: mode %s is asked for", flp_mode_name(planner->mode));
   else if (!planner->spec.grads)
     snprintf(out, EXPLAIN_REASON_BYTES, "not taken: without gradients there is no reason to %s", what);
+  else if (gradients)
+    snprintf(out, EXPLAIN_REASON_BYTES, "not taken: %s", gradients);
   else if (!is_possible(planner, mode))
     snprintf(out, EXPLAIN_REASON_BYTES, "not taken: kernels of %s do not %s", arch, what);
   else
@@ -72,19 +91,41 @@ static int is_ruled_out(const explanation *in, int assumed, flp_mode mode, char 
   return 1;
 }
 
-static void reason_of_saved(const explanation *in, int assumed, int64_t n, char out[EXPLAIN_REASON_BYTES]) {
+uint64_t explain_saved_bytes(const explanation *in, int assumed, flp_mode mode, int64_t n) {
+  char reason[EXPLAIN_REASON_BYTES];
+  return is_ruled_out(in, assumed, mode, reason) ? 0 : flp_planner_saved_bytes(&in->planner.spec, mode, n);
+}
+
+/* Of a frozen head the planner takes directions, unless exponentials are asked for. */
+static void compare_kept(const explanation *in, flp_mode taken, flp_mode mode, int64_t n,
+                         char out[EXPLAIN_REASON_BYTES]) {
+  char ours[CLI_TEXT_BYTES], others[CLI_TEXT_BYTES];
+  cli_format_bytes((double)flp_planner_saved_bytes(&in->planner.spec, mode, n), ours);
+  cli_format_bytes((double)flp_planner_saved_bytes(&in->planner.spec, taken, n), others);
+  snprintf(out, EXPLAIN_REASON_BYTES,
+           "not taken: it would keep %s; mode %s, which goes before it where hidden alone has a gradient, keeps %s",
+           ours, flp_mode_name(taken), others);
+}
+
+static void reason_of_kept(const explanation *in, int assumed, flp_mode mode, int64_t n,
+                           char out[EXPLAIN_REASON_BYTES]) {
   char kept[CLI_TEXT_BYTES], least[CLI_TEXT_BYTES], most[CLI_TEXT_BYTES];
   uint64_t budget = in->budget[FLP_PASS_BACKWARD_SAVED];
+  const flp_planner *planner = planner_of(in, assumed);
   explain_saved bytes;
-  if (is_ruled_out(in, assumed, FLP_MODE_SAVE, out)) return;
-  int fits = explain_query_saved(planner_of(in, assumed), n, budget, &bytes) == EXPLAIN_FITS;
+  if (is_ruled_out(in, assumed, mode, out)) return;
+  if (flp_planner_keeps(planner) != mode) {
+    compare_kept(in, flp_planner_keeps(planner), mode, n, out);
+    return;
+  }
+  explain_fit fit = explain_query_saved(planner, mode, n, budget, &bytes);
   cli_format_bytes((double)bytes.kept, kept);
   cli_format_bytes((double)bytes.least, least);
   cli_format_bytes((double)budget, most);
-  if (fits)
+  if (n == 0 || flp_planner_saved(planner, n, budget))
     snprintf(out, EXPLAIN_REASON_BYTES,
-             "taken: %s from forward to backward, with the workspace of either, are within the budget of %s", kept,
-             most);
+             "taken: %s from forward to backward, with the workspace of either, are %s the budget of %s", kept,
+             fit == EXPLAIN_BEYOND ? "in the chunks that are asked for, beyond" : "within", most);
   else
     snprintf(out, EXPLAIN_REASON_BYTES,
              "not taken: it would keep %s, and with workspace needs %s at least; the budget is %s", kept, least, most);
@@ -121,9 +162,9 @@ static void reason_of_stream(const explanation *in, int assumed, int64_t n, char
 
 int explain_mode_reason(const explanation *in, int assumed, flp_mode mode, int64_t n, char out[EXPLAIN_REASON_BYTES]) {
   const flp_spec *spec = &in->planner.spec;
-  if (mode == FLP_MODE_SAVE ? !spec->keep : !spec->loss) return 0;
-  if (mode == FLP_MODE_SAVE)
-    reason_of_saved(in, assumed, n, out);
+  if (flp_mode_keeps(mode) ? !spec->keep : !spec->loss) return 0;
+  if (flp_mode_keeps(mode))
+    reason_of_kept(in, assumed, mode, n, out);
   else
     reason_of_stream(in, assumed, n, out);
   return 1;

@@ -39,17 +39,16 @@ static json_t *layouts_json(const explanation *in, int assumed, int64_t n) {
   return list;
 }
 
-/* Save and stream modes, where the spec asks for them: what they keep, and why they are taken or not. */
+/* Save, direction and stream modes, where the spec asks for them: what they keep, and why they are taken or not. */
 static json_t *modes_json(const explanation *in, int assumed, int64_t n) {
-  static const flp_mode modes[] = {FLP_MODE_SAVE, FLP_MODE_STREAM};
   json_t *list = json_array();
   char reason[EXPLAIN_REASON_BYTES];
-  for (int i = 0; i < 2; i++)
-    if (explain_mode_reason(in, assumed, modes[i], n, reason))
-      json_array_append_new(
-          list, json_pack("{s:s, s:o, s:o}", "mode", flp_mode_name(modes[i]), "saved_bytes",
-                          modes[i] == FLP_MODE_SAVE ? cli_json_count(explain_saved_bytes(in, assumed, n)) : json_null(),
-                          "why", cli_json_text(reason)));
+  for (const flp_mode *mode = explain_modes; *mode; mode++) {
+    if (!explain_mode_reason(in, assumed, *mode, n, reason)) continue;
+    json_t *saved = flp_mode_keeps(*mode) ? cli_json_count(explain_saved_bytes(in, assumed, *mode, n)) : json_null();
+    json_array_append_new(list, json_pack("{s:s, s:o, s:o}", "mode", flp_mode_name(*mode), "saved_bytes", saved, "why",
+                                          cli_json_text(reason)));
+  }
   return list;
 }
 
@@ -175,12 +174,11 @@ static void print_layouts(const explanation *in, int assumed, int64_t n) {
 }
 
 static void print_modes(const explanation *in, int64_t n) {
-  static const flp_mode modes[] = {FLP_MODE_SAVE, FLP_MODE_STREAM};
   char reason[EXPLAIN_REASON_BYTES];
   for (int on_assumed = in->plan ? 0 : 1; on_assumed < 2; on_assumed++)
-    for (int i = 0; i < 2; i++)
-      if (explain_mode_reason(in, on_assumed, modes[i], n, reason))
-        cli_print(2, "%s: mode %s: %s", on_assumed ? "assumed GPU" : "this machine", flp_mode_name(modes[i]), reason);
+    for (const flp_mode *mode = explain_modes; *mode; mode++)
+      if (explain_mode_reason(in, on_assumed, *mode, n, reason))
+        cli_print(2, "%s: mode %s: %s", on_assumed ? "assumed GPU" : "this machine", flp_mode_name(*mode), reason);
 }
 
 static void print_plan(const explanation *in) {

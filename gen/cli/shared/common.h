@@ -99,7 +99,8 @@ flp_status cli_parse_mode(const char *text, flp_mode *out);
 /* One of the modes whose bits (1 << mode; 1 for auto) are in accepted. */
 flp_status cli_parse_mode_of(const char *text, unsigned accepted, flp_mode *out);
 enum {
-  CLI_BACKWARD_MODES = ((1u << (FLP_MODE_DIRECTION + 1)) - 1) & ~(1u << FLP_MODE_SCORE), /* score has no backward pass */
+  /* score has no backward pass */
+  CLI_BACKWARD_MODES = ((1u << (FLP_MODE_DIRECTION + 1)) - 1) & ~(1u << FLP_MODE_SCORE),
   CLI_TUNE_MODES = 1u << FLP_MODE_SAVE | 1u << FLP_MODE_STREAM | 1u << FLP_MODE_DIRECTION
 };
 #define CLI_MODES_HELP \

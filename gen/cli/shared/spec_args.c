@@ -53,8 +53,9 @@ static const struct argp_option options[] = {
     {"accumulate-grad-weight", KEY_ACCUMULATE, NULL, 0, "add to an fp32 weight gradient of the caller", 1},
     {"alignment", KEY_ALIGNMENT, "BYTES", 0, "of every operand's base and row stride: 16 (default), 8, 4 or 2", 1},
     {"keep", KEY_KEEP, NULL, 0,
-     "mode save (S): a forward pass may save exponentials for the backward pass, 2 bytes a score; needs --grad and "
-     "bf16",
+     "a forward pass may keep something for the backward pass: where hidden alone has a gradient and the entropy none, "
+     "sums of the weight's rows, 4 bytes an element of hidden (mode direction, D), else exponentials, 2 bytes a score "
+     "(mode save, S); needs --grad and bf16",
      1},
     {"loss", KEY_LOSS, "LOSS", 0, CLI_LOSS_HELP "; mode stream (P) streams its steps", 1},
     {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 1},
@@ -225,11 +226,28 @@ flp_status cli_spec_check_tiling(const char *field, const char *text, const flp_
                   accepted[0] ? accepted : "no kernel");
 }
 
-flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode *mode) {
-  if (*mode == FLP_MODE_STREAM && !args->loss.name)
+flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode mode) {
+  if (mode == FLP_MODE_STREAM && !args->loss.name)
     return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'stream' is not accepted without --loss, what its steps minimise");
-  if (flp_mode_keeps(*mode)) args->spec.keep = 1;
+  if (flp_mode_keeps(mode)) args->spec.keep = 1;
   return FLP_OK;
+}
+
+flp_mode cli_spec_args_kept(const cli_spec_args *args, flp_mode mode) {
+  if (mode || !args->spec.keep) return mode;
+  return flp_planner_has_direction(&args->spec) ? FLP_MODE_DIRECTION : FLP_MODE_SAVE;
+}
+
+flp_status cli_spec_check_direction(const flp_spec *spec) {
+  if (flp_planner_has_direction(spec)) return FLP_OK;
+  if (spec->grads == FLP_GRAD_HIDDEN)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--mode: 'direction' is not accepted with --entropy backward, whose gradient it "
+                    "does not make; save and auto are accepted");
+  char grads[FLP_GRADS_TEXT_BYTES];
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "--mode: 'direction' is not accepted with --grad %s; it makes the gradient of hidden alone",
+                  flp_grads_text(spec->grads, ",", grads));
 }
 
 flp_status cli_spec_args_backward(const cli_spec_args *args, flp_mode mode, int64_t chunk_rows, int64_t chunk_vocab) {
@@ -248,6 +266,7 @@ flp_status cli_spec_args_backward(const cli_spec_args *args, flp_mode mode, int6
                                                                                            : NULL;
   if (field && !args->spec.grads)
     return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted without --grad, as it is of the backward pass", field);
+  if (mode == FLP_MODE_DIRECTION) FLP_TRY(cli_spec_check_direction(&args->spec));
   field = chunk_rows && !chunks[mode].has_rows     ? "--chunk-rows"
           : chunk_vocab && !chunks[mode].has_vocab ? "--chunk-vocab"
                                                    : NULL;

@@ -35,15 +35,21 @@ flp_status cli_spec_args_tune(const cli_spec_args *args, flp_options *out);
  * field: the option that text is of. error: ARGUMENT naming the kernel */
 flp_status cli_spec_check_tiling(const char *field, const char *text, const flp_spec *spec);
 
-/* Save mode is the caller's choice: *mode is 0 then, and spec.keep 1. Stream mode needs a loss.
- * error: ARGUMENT */
-flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode *mode);
+/* Save and direction modes set spec.keep. Stream mode needs a loss. error: ARGUMENT */
+flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode mode);
 
-/* Whether mode and chunks are of a backward pass that there is, and the chunks of that mode.
+/* The mode that was given; where --keep was without one, the mode in which forward then keeps something. */
+flp_mode cli_spec_args_kept(const cli_spec_args *args, flp_mode mode);
+
+/* Whether direction mode can have the gradients of a resolved spec. error: ARGUMENT naming the option */
+flp_status cli_spec_check_direction(const flp_spec *spec);
+
+/* Whether mode and chunks are of a backward pass that there is, and the chunks of that mode; whether the gradients of a
+ * resolved spec are direction mode's.
  * mode: 0 for any; chunk sizes: 0 where none was given. error: ARGUMENT naming the option that would do nothing */
 flp_status cli_spec_args_backward(const cli_spec_args *args, flp_mode mode, int64_t chunk_rows, int64_t chunk_vocab);
 
-/* For verbs that time one of the save and stream modes. error: ARGUMENT if both --keep and --loss are given */
+/* For verbs that time what is kept or steps, not both. error: ARGUMENT if both --keep and --loss are given */
 flp_status cli_spec_args_one_mode(const cli_spec_args *args);
 
 /* Fills what follows from other options in a spec whose loss, if any, is loaded: the dtype of a gradient that is added

@@ -33,11 +33,12 @@ static void prune_same_raster(const tune_list *list, search_candidate *c, int64_
            other == list->items ? "by the untuned kernel" : "with a smaller raster");
 }
 
-/* Leaves out what would take save and stream modes from every plan that finds it. */
+/* Leaves out what would take save, stream and direction modes from every plan that finds it. */
 static void prune_indivisible(search_candidate *c, const flp_spec *spec) {
   if (c->kind != FLP_KERNEL_DZ || spec->dtype != FLP_DTYPE_BF16 || FLP_KEPT_BLOCK_ROWS % c->tune.rows == 0) return;
   c->status = SEARCH_ILLEGAL;
-  snprintf(c->reason, sizeof c->reason, "save and stream modes redo blocks of %d rows, which tiles of %u do not divide",
+  snprintf(c->reason, sizeof c->reason,
+           "save, stream and direction modes redo blocks of %d rows, which tiles of %u do not divide",
            FLP_KEPT_BLOCK_ROWS, (unsigned)c->tune.rows);
 }
 

@@ -232,12 +232,13 @@ static flp_status make_baseline(tune_session *s) {
   return bench_products_create(&s->baseline, BASELINE_SHARE, &s->clock, &choose);
 }
 
-/* What save mode saves. error: UNAVAILABLE where nothing is: recompute mode would be tuned in its name */
+/* What forward keeps. error: UNAVAILABLE where that is nothing: recompute mode would be tuned in its name */
 static flp_status make_saved(tune_session *s, const flp_plan *plan) {
-  FLP_TRY(flp_plan_saved(plan, s->args->rows, bench_keep_budget(&s->args->options), &s->saved_bytes));
+  s->keeps = flp_plan_keeps(plan);
+  FLP_TRY(flp_plan_saved(plan, s->args->rows, bench_keep_budget(plan, &s->args->options), &s->saved_bytes));
   if (s->saved_bytes) return call_make(&s->data.buffers, CALL_SAVED, s->saved_bytes);
-  return flp_fail(FLP_ERROR_UNAVAILABLE, "--keep: nothing is kept of %lld rows, as --workspace is too small for it",
-                  (long long)s->args->rows);
+  return flp_fail(FLP_ERROR_UNAVAILABLE, "--keep: nothing is kept of %lld rows, as %s is too small for it",
+                  (long long)s->args->rows, s->args->options.budget_bytes ? "--workspace" : "the budget of plans");
 }
 
 static flp_status find_streams(tune_session *s, const flp_plan *plan) {
@@ -247,7 +248,7 @@ static flp_status find_streams(tune_session *s, const flp_plan *plan) {
   return FLP_OK;
 }
 
-/* Whether the spec's own pass is of save or stream mode. */
+/* Whether the spec's own pass keeps something or is of stream mode. */
 static flp_status find_modes(tune_session *s) {
   flp_plan *plan = NULL;
   flp_options options = s->args->options;

@@ -19,7 +19,7 @@ typedef struct tune_outcome {
   const tune_target *target;
   tune_step step[TUNE_STEPS];
   int steps;
-  flp_mode mode;   /* S or P that forward_keep was timed in, or 0 */
+  flp_mode mode;   /* save, direction or stream, that forward_keep was timed in; or 0 */
   int done_before; /* found in the record, nothing was done */
   int stopped;
   char plan_id[17];

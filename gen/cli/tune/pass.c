@@ -12,7 +12,7 @@
 static const struct {
   int passes;
   flp_pass pass[TUNE_CALL_PASSES], query[TUNE_CALL_PASSES]; /* query: for its layout */
-  int trains;          /* saves exponentials: of the whole spec, else of the head alone */
+  int trains;          /* keeps exponentials or directions: of the whole spec, else of the head alone */
   int rows, gradients; /* how many of row_slots; gradients */
 } calls[] = {
     [TUNE_FORWARD] = {1, {FLP_PASS_FORWARD}, {FLP_PASS_FORWARD}, 0, 3, 0},
@@ -34,15 +34,19 @@ int tune_call_has_gradients(tune_call call) {
 }
 
 flp_mode tune_session_mode(const tune_session *s) {
-  return s->streams ? FLP_MODE_STREAM : s->saved_bytes ? FLP_MODE_SAVE : (flp_mode)0;
+  return s->streams ? FLP_MODE_STREAM : s->saved_bytes ? s->keeps : (flp_mode)0;
 }
 
 tune_call tune_session_call(const tune_session *s, flp_kernel_kind kind) {
   if (kind == FLP_KERNEL_FORWARD) return TUNE_FORWARD;
-  if (kind == FLP_KERNEL_DZ) return TUNE_BACKWARD; /* S and P have it for rows that are redone */
+  if (kind == FLP_KERNEL_DZ) return TUNE_BACKWARD; /* the other modes have it for rows that are redone */
   if (s->streams) return TUNE_STEP;
   if (kind == FLP_KERNEL_KEEP) return TUNE_KEEPING;
-  return kind && s->saved_bytes ? TUNE_SAVED : TUNE_BACKWARD; /* what was saved leaves no choice of a layout */
+  return kind && s->saved_bytes ? TUNE_SAVED : TUNE_BACKWARD; /* no descriptor holds a layout of what is kept */
+}
+
+int tune_session_gradients_second(const tune_session *s) {
+  return s->call == TUNE_SAVED && s->keeps == FLP_MODE_SAVE;
 }
 
 /* ---- plans ---- */
@@ -84,15 +88,15 @@ flp_status tune_pass_plan(const tune_session *s, const search_candidate *c, flp_
   flp_tuning_text(&tuning, text);
   options.rung = FLP_RUNG_JIT;
   options.tune = text[0] ? text : NULL;
-  options.mode = s->call == TUNE_STEP ? FLP_MODE_STREAM : (flp_mode)0;
+  options.mode = calls[s->call].trains ? tune_session_mode(s) : (flp_mode)0;
   if (c && !c->kind && !c->is_default) set_layout(&options, c);
   FLP_TRY(flp_plan_create(&spec, &options, out));
   return refuse_others(out);
 }
 
 flp_status tune_pass_layouts(const tune_session *s, const flp_plan *plan, flp_layout out[TUNE_CALL_PASSES]) {
-  int saves = s->call == TUNE_KEEPING || s->call == TUNE_SAVED;
-  uint64_t budget = saves ? bench_keep_budget(&s->args->options) : 0;
+  int keeps = s->call == TUNE_KEEPING || s->call == TUNE_SAVED;
+  uint64_t budget = keeps ? bench_keep_budget(plan, &s->args->options) : 0;
   for (int i = 0; i < calls[s->call].passes; i++) {
     out[i] = (flp_layout)FLP_LAYOUT_INIT;
     FLP_TRY(flp_plan_layout(plan, calls[s->call].query[i], s->args->rows, budget, &out[i]));

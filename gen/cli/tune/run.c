@@ -73,9 +73,9 @@ static flp_status workspace_budget(const tuner *t, uint64_t *bytes) {
 
 static flp_status list_candidates(tuner *t, flp_kernel_kind kind, tune_list *out) {
   tune_session *s = &t->session;
-  const flp_layout *layout = &s->layout[s->call == TUNE_SAVED]; /* of the pass that has gradients, if any */
+  const flp_layout *layout = &s->layout[tune_session_gradients_second(s)];
   tune_work work = {.rows = t->args->rows, .chunk_vocab = layout->chunk_vocab};
-  if (s->call == TUNE_STEP) work.chunk_rows = layout->chunk_rows;
+  if (s->call == TUNE_STEP || layout->mode == FLP_MODE_DIRECTION) work.chunk_rows = layout->chunk_rows;
   if (kind) return tune_list_kernels(kind, s->target, &work, &s->device->info, &t->args->included.of[kind], out);
   uint64_t budget;
   FLP_TRY(workspace_budget(t, &budget));

@@ -21,7 +21,7 @@ typedef struct tune_session {
   const tune_target *target;
   records *file; /* or NULL */
   records_spec *record;
-  cli_device *device;      /* borrowed */
+  cli_device *device;              /* borrowed */
   tune_compile_pool *compile_pool; /* borrowed */
   const cublaslt *library;         /* borrowed; NULL without GEMM baselines */
   measure_clock clock;
@@ -30,7 +30,8 @@ typedef struct tune_session {
   tune_check check;
   bench_products baseline;
   measure_summary baseline_ms[GEMM_PRODUCTS]; /* of the last group; median 0: none */
-  size_t saved_bytes;                         /* that save mode saves; 0: it is not asked for */
+  size_t saved_bytes;                         /* that forward keeps; 0: it is not asked for */
+  flp_mode keeps;                             /* the mode that it does so in */
   int streams;                                /* steps run in stream mode */
   /* of the search that runs */
   flp_kernel_kind kind; /* 0: layouts */

@@ -8,6 +8,7 @@
 #include "gen/cli/presets/presets.h"
 #include "gen/cli/tune/targets.h"
 #include "runtime/api/validate.h"
+#include "runtime/planner/planner.h"
 
 enum { TARGETS_MOST = CLI_PRESETS_MAX };
 
@@ -20,8 +21,8 @@ static void set_model(tune_target *target, const char *model) {
     snprintf(target->model, sizeof target->model, "...%s", model + length - (most - 3));
 }
 
-/* What was timed in recompute mode, or over other chunks, is another thing: --resume identifies targets by their
- * text. */
+/* What was timed in another mode, or over other chunks, is another thing: --resume identifies targets by their text.
+ * "keep" alone says save. */
 static flp_status set_text(const tune_args *args, tune_target *target) {
   flp_options resolved;
   char workspace[40] = "";
@@ -30,8 +31,12 @@ static flp_status set_text(const tune_args *args, tune_target *target) {
     snprintf(workspace, sizeof workspace, " workspace=%llu", (unsigned long long)resolved.budget_bytes);
   cli_spec_text(&target->spec, target->text, sizeof target->text);
   size_t used = strlen(target->text);
+  int is_directed = args->options.mode != FLP_MODE_SAVE && flp_planner_has_direction(&target->spec);
   snprintf(target->text + used, sizeof target->text - used, "%s%s",
-           args->options.mode == FLP_MODE_STREAM ? " mode=stream" : "", workspace);
+           args->options.mode == FLP_MODE_STREAM ? " mode=stream"
+           : is_directed                         ? " mode=direction"
+                                                 : "",
+           workspace);
   return FLP_OK;
 }
 
@@ -48,6 +53,7 @@ static flp_status add(const tune_args *args, tune_targets *out, const flp_spec *
     return flp_fail(FLP_ERROR_ARGUMENT, "--alignment: expected 16, got %u; other kernels leave nothing to tune",
                     (unsigned)target->spec.alignment);
   FLP_TRY(cli_spec_check_tiling("--include", args->include, &target->spec));
+  if (args->options.mode == FLP_MODE_DIRECTION) FLP_TRY(cli_spec_check_direction(&target->spec));
   set_model(target, model ? model : "");
   FLP_TRY(set_text(args, target));
   for (int i = 0; i < out->count; i++)

@@ -56,7 +56,8 @@ static const struct argp_option options[] = {
     {"rows", KEY_ROWS, "N", 0, "rows that are timed; default 8192", 3},
     {"workspace", KEY_WORKSPACE, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 3},
     {"mode", KEY_MODE, "NAME", 0,
-     "stream (P): time streamed steps of --loss even where recomputing is predicted to be faster; save (S), as --keep",
+     "stream (P): time streamed steps of --loss even where recomputing is predicted to be faster; save (S) or "
+     "direction (D): what --keep keeps",
      3},
     {"burst-ms", KEY_BURST, "MS", 0, "least length of a burst of calls; default 75, 40 where the effort is quick", 3},
     {"seed", KEY_SEED, "S", 0, "of the data and of the order; default 1", 3},
@@ -370,7 +371,7 @@ static flp_status tune(tune_args *args, const char *command) {
   if (args->spec.tune)
     return flp_fail(FLP_ERROR_ARGUMENT, "--tune: this verb finds it out; bench times a given tiling");
   FLP_TRY(flp_tuning_parse("--include", args->include, &args->included));
-  FLP_TRY(cli_spec_args_mode(&args->spec, &args->options.mode));
+  FLP_TRY(cli_spec_args_mode(&args->spec, args->options.mode));
   FLP_TRY(cli_spec_args_one_mode(&args->spec));
   FLP_TRY(cli_loss_args_resolve(&args->spec.loss, &args->spec.spec));
   FLP_TRY(tune_targets_create(args, &targets));
@@ -399,8 +400,8 @@ const struct argp cli_tune_argp = {
     "and the GEMM baselines; the better third goes on with more rounds. The untuned kernel stays unless "
     "another is faster by more than the measured noise; of those within the noise of the fastest, the one that "
     "the cost model puts first is taken. forward is timed in a forward pass, dz and chunks in a backward pass of "
-    "recomputing. With --keep forward_keep is timed in a forward pass that saves exponentials, products in that and "
-    "backward together. With --loss both are timed in streamed steps, and so are the rows of its chunks. "
+    "recomputing. With --keep forward_keep is timed in a forward pass that keeps something for backward, products in "
+    "that and backward together. With --loss both are timed in streamed steps, and so are the rows of its chunks. "
     "Ctrl-C keeps what was found.\n\n"
     "Examples:\n"
     "  flpgen tune --vocab 151936 --hidden 4096 --grad hidden,weight\n"

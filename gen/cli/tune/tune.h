@@ -1,8 +1,8 @@
 /* tune.h: what `flpgen tune` is asked for.
  *
  * A target is one specialisation. Its kernels are searched one kind after the other (forward, dz, forward_keep where
- * save or stream modes are asked for, products), each in the call that a user would make, with what was chosen before
- * it; then the layout of the backward pass, or of a step. */
+ * save, direction or stream mode is asked for, products), each in the call that a user would make, with what was chosen
+ * before it; then the layout of the backward pass, or of a step. */
 #ifndef FLPGEN_CLI_TUNE_H
 #define FLPGEN_CLI_TUNE_H
 

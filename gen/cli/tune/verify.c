@@ -107,7 +107,7 @@ static void report_finding(const check_report *report, char reason[SEARCH_REASON
   }
 }
 
-/* Save and stream modes, whose gradients may be somewhat worse than those of recompute mode. */
+/* Save, direction and stream modes, whose gradients may be somewhat worse than those of recompute mode. */
 static int trains(tune_call call) {
   return call == TUNE_KEEPING || call == TUNE_SAVED || call == TUNE_STEP;
 }

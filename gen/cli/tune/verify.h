@@ -6,11 +6,11 @@
 #include "gen/cli/check/compare.h"
 #include "gen/cli/tune/targets.h"
 
-/* What is run at a time: one flp_execute or flp_step, or what save mode makes of two. */
+/* What is run at a time: one flp_execute or flp_step, or two where forward keeps something for backward. */
 typedef enum tune_call {
   TUNE_FORWARD,
   TUNE_BACKWARD,
-  TUNE_KEEPING, /* forward that saves exponentials */
+  TUNE_KEEPING, /* forward that keeps exponentials or directions */
   TUNE_SAVED,   /* that, and backward from them, which may use them up */
   TUNE_STEP     /* in stream mode */
 } tune_call;
@@ -20,7 +20,7 @@ typedef struct tune_check {
   check_problem problem;
   check_truth truth, sample; /* sample: of some rows and columns, for every candidate */
   call_result reference;     /* of the untuned kernels in score and recompute modes, compared with the oracle */
-  call_result trained;       /* the same in save or stream mode */
+  call_result trained;       /* the same in save, direction or stream mode */
   call_buffers operands;
   const call_buffers *head; /* where gradients of the head go, of V columns; borrowed */
 } tune_check;
@@ -29,8 +29,8 @@ typedef struct tune_check {
 flp_status tune_check_create(const tune_target *target, const double *loss_parameters, const call_buffers *head,
                              tune_check *out);
 void tune_check_clear(tune_check *check);
-/* Runs the untuned kernels and holds them to the oracle: TUNE_BACKWARD first, score and recompute modes; then a save or
- * stream call, if any.
+/* Runs the untuned kernels and holds them to the oracle: TUNE_BACKWARD first, score and recompute modes; then a save,
+ * direction or stream call, if any.
  * error: INTERNAL with what is wrong; DRIVER */
 flp_status tune_check_reference(tune_check *check, flp_plan *plan, tune_call call);
 /* Relative L2, and how far gradients in a dtype may be from the untuned kernels': two roundings to it, and sums in
