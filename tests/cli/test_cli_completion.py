@@ -60,7 +60,7 @@ CASES = [  # words, the last one unfinished; what is offered
     (["--dtype", "b"], ["bf16"]),  # the default verb
     (["gen", "--grad", "hidden,w"], ["hidden,weight"]),
     (["gen", "--arch", "sm_80,sm_90"], ["sm_80,sm_90", "sm_80,sm_90a"]),
-    (["tune", "--mode", ""], ["save", "stream"]),
+    (["tune", "--mode", ""], ["save", "stream", "direction"]),
     (["run", "--entropy", ""], ["none", "forward"]),
     (["doctor", "--require", "e"], ["eager"]),
     (["gen", "--vocab", ""], []),

@@ -225,10 +225,10 @@ def test_a_set_checks_every_built_in_loss(tmp_path):
     (["gen", "--vocab", 1000, "--hidden", 64, "--keep"], "spec.keep is 1, but spec.grads is 0"),
     (["explain", *SHAPE, "--mode", "P"], "--mode: 'stream' is not accepted without --loss"),
     (["explain", *SHAPE, "--mode", "Q"], "--mode: expected one of auto, recompute-vocab, recompute-rows, "
-     "recompute-split, save, stream, got 'Q'"),
+     "recompute-split, save, stream, direction, got 'Q'"),
     (["bench", *SHAPE, "--keep", "--loss", "nll"], "--loss: 'nll' is not accepted beside --keep"),
     (["gen", *SHAPE, "--keep", "--arch", "sm_90a", "--tune", "kept:cooperative"], "dz:, products: or forward_keep:"),
-    (["check", *SHAPE, "--loss", "nll", "--mode", "S"], "--loss: 'nll' is not accepted in mode save"),
+    (["check", *SHAPE, "--loss", "nll", "--mode", "S"], "--loss: 'nll' is not accepted with --keep, whose backward pass"),
     (["run", "--demo", "--advantage", "a:b"], "--advantage: 'a:b' is not accepted with --demo"),
     (["run", "--advantage", "a:b"], "--advantage: 'a:b' is not accepted without --loss"),
     (["run", "--loss", "nll", "--grad-logprob", "a:b"], "--grad-logprob: 'a:b' is not accepted beside --loss"),

@@ -1,5 +1,5 @@
-"""flpgen tune --keep and --loss on the stand-in for a GPU: forward_keep is searched in the passes of save and stream
-modes, and what was found is what plans, packs and nearby shapes take."""
+"""flpgen tune --keep and --loss on the stand-in for a GPU: forward_keep is searched in the passes of save, direction
+and stream modes, and what was found is what plans, packs and nearby shapes take."""
 import re
 
 import pytest
@@ -13,7 +13,9 @@ GRADS = ["--grad", "hidden,weight"]
 KEEP = [*GRADS, "--keep"]
 # The stand-in knows the loss -weight * advantage * logprob; so few rows would run in recompute mode.
 STEP = [*GRADS, "--loss", "reinforce", "--mode", "stream"]
-MODES = pytest.mark.parametrize("options, mode", [(KEEP, "save"), (STEP, "stream")], ids=["save", "stream"])
+FROZEN = ["--grad", "hidden", "--keep"]
+MODES = pytest.mark.parametrize("options, mode", [(KEEP, "save"), (FROZEN, "direction"), (STEP, "stream")],
+                                ids=["save", "direction", "stream"])
 
 
 def without_mode(options):
@@ -25,8 +27,10 @@ def without_mode(options):
 
 @pytest.mark.parametrize("options, mode, more", [
     (KEEP, "save", []), (STEP, "stream", ["--entropy", "forward"]),
+    (FROZEN, "direction", ["--entropy", "forward", "--bias"]), (FROZEN, "save", ["--entropy", "backward"]),
     (KEEP, "save", ["--bias", "--grad", "hidden,weight,bias", "--per-row-temperature"]),  # exponentials are expanded
     pytest.param(KEEP, "save", ["--accumulate-grad-weight", "--softcap", 3], marks=pytest.mark.long),
+    pytest.param(FROZEN, "direction", ["--softcap", 3, "--grad-hidden-dtype", "fp32"], marks=pytest.mark.long),
     pytest.param(STEP, "stream", ["--accumulate-grad-weight"], marks=pytest.mark.long),
     pytest.param(STEP, "stream", ["--grad", "hidden", "--target-dtype", "int32"], marks=pytest.mark.long)])
 def test_every_kernel_of_the_mode_is_tuned(cache, options, mode, more):
@@ -45,6 +49,23 @@ def test_kinds_are_timed_in_the_passes_of_save_mode(cache):
     assert found["products"]["ms"] == pytest.approx(160, rel=0.01)
     assert found["dz"]["ms"] == pytest.approx(80, rel=0.01), "dz and products, in recompute mode"
     assert all(step["is_default"] for step in found.values())
+
+
+def test_kinds_are_timed_in_the_passes_of_direction_mode(cache):
+    found = steps(result(*FROZEN, cache=cache, script=""))
+    # launches of 40 ms: forward over the first columns, forward_keep, products; dz and products in case rows are redone
+    assert found["forward_keep"]["ms"] == pytest.approx(200, rel=0.01)
+    assert found["products"]["ms"] == pytest.approx(200, rel=0.01), "backward has no product"
+    assert found["dz"]["ms"] == pytest.approx(80, rel=0.01), "dz and products, in recompute mode"
+    target = result(*FROZEN, "--mode", "save", cache=cache, script="")
+    assert target["mode"] == "save" and steps(target)["forward_keep"]["ms"] == pytest.approx(80, rel=0.01)
+
+
+def test_save_and_direction_of_a_frozen_head_are_two_things_to_resume(cache):
+    first = result(*FROZEN, "--mode", "save", cache=cache)
+    second = result(*FROZEN, "--resume", cache=cache)
+    assert "mode=" not in first["spec"] and second["spec"].endswith(" mode=direction") and not second["done_before"]
+    assert result(*FROZEN, "--mode", "direction", "--resume", cache=cache)["done_before"]
 
 
 def test_kinds_are_timed_in_steps_of_stream_mode(cache):
@@ -121,7 +142,7 @@ def test_tiles_that_would_take_the_modes_away_are_not_tried(cache):
     result(*GRADS, cache=cache)
     reasons = rows(cache, "SELECT DISTINCT reason FROM candidate WHERE kind = 'dz' AND status = 'illegal' AND "
                           "tune LIKE '%,192x64,stages=3,%raster=%'")
-    assert reasons == [("save and stream modes redo blocks of 1024 rows, which tiles of 192 do not divide",)]
+    assert reasons == [("save, stream and direction modes redo blocks of 1024 rows, which tiles of 192 do not divide",)]
     included = tune(*GRADS, "--include", "dz:192x64", "--json", cache=cache).json()["targets"][0]["steps"][1]["included"]
     assert included["status"] == "illegal" and "tiles of 192 do not divide" in included["reason"]
 
@@ -132,7 +153,9 @@ def test_tiles_that_would_take_the_modes_away_are_not_tried(cache):
     ([*GRADS, "--loss-parameter", "beta=1"], "--loss-parameter: 'beta=1' is not accepted without --loss"),
     ([*GRADS, "--loss", "grpo", "--loss-parameter", "beta=1"], "--loss-parameter: expected NAME=NUMBER of clip_high 0.2"),
     ([*GRADS, "--mode", "P"], "--mode: 'stream' is not accepted without --loss"),
-    ([*GRADS, "--mode", "R2"], "--mode: expected one of save, stream, got 'R2'"),
+    ([*GRADS, "--mode", "R2"], "--mode: expected one of save, stream, direction, got 'R2'"),
+    ([*KEEP, "--mode", "direction"], "--mode: 'direction' is not accepted with --grad hidden,weight; it makes the gradient"),
+    ([*FROZEN, "--entropy", "backward", "--mode", "D"], "--mode: 'direction' is not accepted with --entropy backward"),
     ([*KEEP, "--dtype", "fp16"], "spec.keep is 1, but spec.dtype is fp16"),
     (["--keep"], "spec.keep is 1, but spec.grads is 0"),
 ])
@@ -165,8 +188,8 @@ def test_it_is_recorded_gone_on_with_and_drawn(cache, tmp_path, options, mode):
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert done.code == 0, done.err
     assert "Time of every candidate by tunable: forward_keep" in page
-    assert {"save": "the whole training step is timed", "stream": "the whole step is timed"}[mode] in page
-    assert {"save": "· keep", "stream": "· loss=reinforce"}[mode] in page
+    assert {"stream": "the whole step is timed"}.get(mode, "the whole training step is timed") in page
+    assert {"save": "· keep", "direction": "· mode=direction", "stream": "· loss=reinforce"}[mode] in page
 
 
 @pytest.mark.parametrize("options", [KEEP, [*GRADS, "--loss", "grpo+k3+entropy", "--loss-parameter", "beta=0.1"]],
@@ -188,7 +211,7 @@ def test_presets_and_shapes_take_them(options, heads):
 # ---- who takes what was found
 
 
-@pytest.fixture(scope="module", params=[KEEP, STEP], ids=["save", "stream"])
+@pytest.fixture(scope="module", params=[KEEP, FROZEN, STEP], ids=["save", "direction", "stream"])
 def listed(request, tmp_path_factory):
     """-> (options, list, cache, target) of a search."""
     folder = tmp_path_factory.mktemp("listed")

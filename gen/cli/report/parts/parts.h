@@ -107,8 +107,8 @@ void report_data_sort(report_data *data);
 /* The candidates of a spec: first..end-1. */
 void report_data_range(const report_data *data, int spec, int *first, int *end);
 const char *report_status_name(report_status status);
-/* What a kind of kernel is timed in: "forward pass", "backward pass"; in save and stream modes also "training step",
- * "step". */
+/* What a kind of kernel is timed in: "forward pass", "backward pass"; in save, direction and stream modes also
+ * "training step", "step". */
 const char *report_data_pass(const report_data *data, int spec, const char *kind);
 /* Milliseconds of the GEMM baselines of that pass, NaN if one was not timed. */
 double report_data_baseline_ms(const report_data *data, int spec, const char *kind);
