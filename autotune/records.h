@@ -8,7 +8,8 @@
  *              runs
  *   candidate  one tile configuration of a kernel (kind forward, dz, forward_keep, products), or one layout of the
  *              backward pass or of a step (layout). ms, ms_low, ms_high: the pass that the kernel is timed in, over
- *              spec.rows rows: forward, backward, what save mode makes of both, or a step of stream mode;
+ *              spec.rows rows: forward, backward, what save or direction mode makes of both, or a step of stream
+ *              mode;
  *              ratio: to that of the untuned default (is_default) in the same group of bursts
  *   bare       GEMM baselines of the same shapes, timed among them
  * Rows are written one at a time in transactions of their own, so that a process that is killed leaves what it had. The

@@ -1,4 +1,4 @@
-"""Save and stream modes on the command line: what is generated, packed and explained, steps of a loss against float64
+"""Save, direction and stream modes on the command line: what is generated, packed and explained, steps of a loss against float64
 torch, and what is refused."""
 import json
 import re
@@ -15,6 +15,7 @@ NO_GPU = {"FLP_CUDA_LIBRARY": "/nonexistent/libcuda.so.1"}
 SHAPE = ["--vocab", 1000, "--hidden", 64, "--grad", "hidden,weight"]
 LOSS = ["--loss", "grpo+k3", "--loss-parameter", "beta=0.5"]
 FULL = ["--vocab", 151936, "--hidden", 4096, "--grad", "hidden,weight", "--rows", 8192]
+FROZEN = [*FULL[:4], "--grad", "hidden", "--rows", 8192]
 
 
 def kinds(document):
@@ -85,8 +86,43 @@ def test_explain_reports_what_is_kept_and_why():
     assert layouts["backward, saved"]["mode"] == "save" and layouts["backward, saved"]["products"] == 2
     tight = explained(*FULL, "--keep", "--budget", "1G")
     assert tight["assumed_modes"][0]["why"].startswith("not taken: it would keep 2.49 GB")
+    assert {mode["mode"]: mode["saved_bytes"] for mode in row["assumed_modes"]}["direction"] == 0
+    assert "direction" not in {way["name"] for way in row["ways"]}, "hidden and weight"
     assert row["modes"][0]["why"] == "not taken: the CPU rung does not save exponentials"
     assert explained(*FULL)["assumed_modes"] == []
+
+
+def test_explain_reports_the_directions_of_a_frozen_head():
+    kept = 4 * 8192 * 4096 + 2 * 4 * 8192
+    row = explained(*FROZEN, "--keep", "--budget", "512M")
+    way = {way["name"]: way for way in row["ways"]}["direction"]
+    modes = {mode["mode"]: mode for mode in row["assumed_modes"]}
+    layouts = {layout["pass"]: layout for layout in row["assumed_layouts"]}
+    forward, backward = layouts["forward, saved"], layouts["backward, saved"]
+    assert modes["direction"]["saved_bytes"] == kept and modes["direction"]["why"].startswith("taken: 134 MB from forward")
+    assert modes["save"]["saved_bytes"] > 2 * 8192 * 151936
+    assert (forward["mode"], forward["products"], backward["mode"], backward["products"]) == ("direction", 2, "direction", 0)
+    assert way["products"] == 2 and way["fits"] and way["workspace_bytes"] == kept + forward["workspace_bytes"] <= 512 << 20
+    assert {name: way[name] for name in ("chunks", "chunk_rows", "chunk_vocab")} == \
+        {name: forward[name] for name in ("chunks", "chunk_rows", "chunk_vocab")}
+    exponentials, sums, weight = 2 * 2 * 8192 * 151936, 4 * 8192 * 4096, 2 * 151936 * 4096
+    row_chunks = -(-8192 // way["chunk_rows"])
+    pieces, again = way["chunks"] // row_chunks, 2 * (row_chunks - 1) * weight
+    assert way["traffic_bytes"] == 2 * row["input_bytes"] + row["output_bytes"] + exponentials + 2 * pieces * sums + again + 2 * 8192 * 4096
+    pinned = explained(*FROZEN, "--mode", "D", "--budget", "512M")
+    assert pinned["assumed_layouts"] == row["assumed_layouts"]
+    saved = explained(*FROZEN, "--mode", "save", "--budget", "4G")
+    assert {layout["pass"]: layout["mode"] for layout in saved["assumed_layouts"]}["backward, saved"] == "save"
+
+
+def test_explain_heeds_chunks_of_direction_mode():
+    row = explained(*FROZEN, "--mode", "direction", "--chunk-rows", 1024, "--chunk-vocab", 30720, "--budget", "150M")
+    forward = {layout["pass"]: layout for layout in row["assumed_layouts"]}["forward, saved"]
+    assert (forward["chunk_rows"], forward["chunk_vocab"], forward["chunks"]) == (1024, 30720, 40)
+    way = {way["name"]: way for way in row["ways"]}["direction"]
+    assert not way["fits"] and way["workspace_bytes"] > 150 << 20
+    why = {mode["mode"]: mode["why"] for mode in row["assumed_modes"]}["direction"]
+    assert why == "taken: 134 MB from forward to backward, with the workspace of either, are in the chunks that are asked for, beyond the budget of 157 MB"
 
 
 def test_explain_reports_how_steps_are_streamed():
@@ -124,6 +160,18 @@ SHORT = ["--vocab", 1000, "--hidden", 2048, "--grad", "hidden,weight", "--rows",
      r"not taken: modes score and recompute-vocab are cheaper: ([0-9.]+) ms against ([0-9.]+) ms by the cost model"),
     ([*FULL, "--keep", "--mode", "R_VOCAB", "--budget", "4G"], "save", "not taken: mode recompute-vocab is asked for"),
     ([*FULL, "--keep"], "save", r"not taken: it would keep 2\.49 GB, and with workspace needs 2\.\d\d GB at least; .* 1\.07 GB"),
+    ([*FULL, "--keep"], "direction", "not taken: it makes the gradient of hidden alone"),
+    ([*FROZEN, "--keep"], "save", "not taken: it would keep 2\\.49 GB; mode direction, which goes before it where hidden "
+     "alone has a gradient, keeps 134 MB"),
+    ([*FROZEN, "--keep", "--entropy", "backward"], "direction", "not taken: the gradient of the entropy needs a second "
+     "direction, which costs the product that recomputing does"),
+    ([*FROZEN, "--keep", "--entropy", "backward", "--budget", "4G"], "save", "taken: 2\\.49 GB from forward .*"),
+    ([*FROZEN, "--keep", "--budget", "128M"], "direction",
+     r"not taken: it would keep 134 MB, and with workspace needs 1\d\d MB at least; the budget is 134 MB"),
+    ([*FROZEN, "--mode", "save"], "direction", "not taken: mode save is asked for"),
+    ([*FROZEN, "--mode", "direction"], "save", "not taken: mode direction is asked for"),
+    ([*FROZEN, "--keep", "--mode", "R_ROWS"], "direction", "not taken: mode recompute-rows is asked for"),
+    ([*FROZEN, "--keep", "--loss", "nll", "--mode", "stream"], "direction", "taken: 134 MB from forward .*"),
 ])
 def test_explain_names_the_one_reason(arguments, mode, why):
     row = explained(*arguments)
@@ -226,6 +274,12 @@ def test_a_set_checks_every_built_in_loss(tmp_path):
     (["explain", *SHAPE, "--mode", "P"], "--mode: 'stream' is not accepted without --loss"),
     (["explain", *SHAPE, "--mode", "Q"], "--mode: expected one of auto, recompute-vocab, recompute-rows, "
      "recompute-split, save, stream, direction, got 'Q'"),
+    (["explain", *SHAPE, "--mode", "D"], "--mode: 'direction' is not accepted with --grad hidden,weight; it makes the "
+     "gradient of hidden alone"),
+    (["check", *SHAPE, "--mode", "D"], "--mode: 'direction' is not accepted with --grad hidden,weight"),
+    (["bench", *SHAPE[:4], "--grad", "hidden", "--entropy", "backward", "--mode", "direction"],
+     "--mode: 'direction' is not accepted with --entropy backward"),
+    (["explain", *SHAPE[:4], "--mode", "D"], "spec.keep is 1, but spec.grads is 0"),
     (["bench", *SHAPE, "--keep", "--loss", "nll"], "--loss: 'nll' is not accepted beside --keep"),
     (["gen", *SHAPE, "--keep", "--arch", "sm_90a", "--tune", "kept:cooperative"], "dz:, products: or forward_keep:"),
     (["check", *SHAPE, "--loss", "nll", "--mode", "S"], "--loss: 'nll' is not accepted with --keep, whose backward pass"),

@@ -73,6 +73,7 @@ def test_a_tiling_where_there_is_no_choice(tmp_path, verb):
     (["bench", *TRAINED, "--loss", "nll", "--mode", "P", "--chunk-vocab", 64],
      "--chunk-vocab: not accepted in mode stream"),
     (["bench", *TRAINED, "--keep", "--chunk-rows", 64], "--chunk-rows: not accepted in mode save"),
+    (["bench", *HEAD, "--grad", "hidden", "--mode", "save", "--chunk-rows", 64], "--chunk-rows: not accepted in mode save"),
     (["check", *HEAD, "--rung", "eager", "--tune", "forward:raster=4"], "--tune: not accepted with --rung eager"),
     (["check", *HEAD, "--mode", "R_ROWS"], "--mode: not accepted without --grad"),
     (["check", *HEAD, "--limit", 5], "--limit: not accepted with a shape"),

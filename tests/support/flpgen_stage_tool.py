@@ -108,6 +108,7 @@ def filled(stage):
 
 
 HEAD = ["--vocab", "151936", "--hidden", "4096", "--grad", "hidden,weight"]
+FROZEN = [*HEAD[:4], "--grad", "hidden"]
 CASES = {
     "gen": [(["gen", *TRAINED, "--arch", "sm_80,sm_90a"], none),
             (["gen", *SMALL, "--out", "kernels"], none),
@@ -124,6 +125,7 @@ CASES = {
                "--out", "tuned"], timed)],
     "explain": [(["explain", *HEAD, "--rows", "8192"], none),
                 (["explain", *HEAD, "--keep", "--rows", "8192", "--budget", "1G"], modules),
+                (["explain", *FROZEN, "--mode", "direction", "--rows", "8192", "--budget", "512M"], none),
                 (["explain", *HEAD, "--loss", "grpo", "--rows", "65536", "--capability", "8.0"], none)],
     "doctor": [(["doctor"], none), (["doctor"], packs), (["doctor", "--require", "gpu"], filled)],
     "pack": [(["pack", "build", *SMALL, "--name", "another", "-o", "another.flpp"], none),

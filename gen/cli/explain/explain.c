@@ -137,7 +137,7 @@ const struct argp cli_explain_argp = {
     "Shows flop, memory and memory traffic of the naive form and of each mode, and the plan that would run here and "
     "on an assumed GPU; none is needed."
     "\vThe assumed GPU gets the kernels that a plan would take there. Workspace is memory beyond inputs and outputs. "
-    "Traffic is a lower bound: every operand once a product, plus "
+    "Traffic is a lower bound: every operand once a product, of mode direction the weight once a chunk of rows, plus "
     "chunks and accumulators.\n\n"
     "Examples:\n"
     "  flpgen explain --vocab 151936 --hidden 4096 --grad hidden,weight\n"

@@ -53,7 +53,8 @@ typedef struct explain_alternative {
   double workspace; /* bytes beyond inputs and outputs, with what is kept: what the planner takes in the budget */
   double least;     /* the least that would do */
   int64_t chunk_rows, chunk_vocab, chunks; /* as in flp_layout; 0 for the naive way */
-  double traffic; /* bytes that device memory moves at least: operands once a product, chunks and accumulators */
+  double traffic; /* bytes that device memory moves at least: operands once a product, chunks and accumulators; of
+                     direction mode the weight once a chunk of rows */
   explain_fit fit;
 } explain_alternative;
 

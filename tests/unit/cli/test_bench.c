@@ -34,6 +34,8 @@ Test(bench, cases_are_compared_with_the_products_that_they_need) {
   expect_products(BENCH_BOTH, FLP_MODE_RECOMPUTE_VOCAB, FLP_GRAD_WEIGHT | FLP_GRAD_BIAS, 2, 0, 1);
   expect_products(BENCH_BOTH, FLP_MODE_SAVE, 3, 1, 1, 1);
   expect_products(BENCH_BOTH, FLP_MODE_SAVE, FLP_GRAD_HIDDEN, 1, 1, 0);
+  expect_products(BENCH_FORWARD, FLP_MODE_DIRECTION, FLP_GRAD_HIDDEN, 1, 1, 0);
+  expect_products(BENCH_BOTH, FLP_MODE_DIRECTION, FLP_GRAD_HIDDEN, 1, 1, 0);
   expect_products(BENCH_STEP, FLP_MODE_STREAM, 3, 1, 1, 1);
   expect_products(BENCH_STEP, FLP_MODE_STREAM, FLP_GRAD_HIDDEN, 1, 1, 0);
   expect_products(BENCH_STEP, FLP_MODE_RECOMPUTE_ROWS, 3, 2, 1, 1);
@@ -308,6 +310,55 @@ Test(bench_verb, save_mode_is_in_the_record) {
   cr_expect_float_eq(number(both, "ratio"), number(both, "ms") / number(both, "bare_ms"), 1e-3);
   cr_expect(launches_of(&s, "forward_keep") > 0 && launches_of(&s, "keep_finish") > 0);
   json_decref(record);
+}
+
+static void expect_products_of(json_t *row, const char *which, int gemms, const char *mode) {
+  cr_expect_str_eq(text(row, "case"), which);
+  cr_expect_str_eq(text(row, "mode"), mode);
+  cr_expect_eq(number(row, "gemms"), gemms, "%s", which);
+  cr_expect_float_eq(number(row, "ratio"), number(row, "ms") / number(row, "bare_ms"), 1e-3);
+}
+
+/* Forward has both products and its chunks; what is kept counts, within the budget. */
+Test(bench_verb, direction_mode_is_in_the_record) {
+  stage s;
+  open_stage(&s, "");
+  cr_assert_eq(run(&s, "--vocab 7000 --hidden 64 --grad hidden --keep --rows 300 --chunk-vocab 3072"), 0, "%s",
+               printed(&s, 2));
+  json_t *record = read_record(), *rows = json_object_get(record, "rows");
+  cr_assert_eq(json_array_size(rows), 2);
+  for (size_t i = 0; i < 2; i++) {
+    json_t *row = json_array_get(rows, i);
+    expect_products_of(row, i ? "forward+backward" : "forward", 2, "direction");
+    cr_expect_eq(number(row, "chunks"), 3);
+    cr_expect_geq(number(row, "extra_bytes"), 4 * 300 * 64 + 2 * 300 * 3072);
+    cr_expect_eq(number(row, "budget_bytes"), 1 << 30);
+  }
+  cr_expect_gt(number(json_object_get(record, "host"), "forward_launches"), 10);
+  cr_expect_eq(number(json_object_get(record, "host"), "backward_launches"), 4);
+  cr_expect(launches_of(&s, "direction_strike") > 0 && launches_of(&s, "direction_rows") > 0);
+  cr_expect_eq(launches_of(&s, "keep_finish"), 0);
+  json_decref(record);
+}
+
+Test(bench_verb, save_mode_of_a_frozen_head_is_measured_where_it_is_asked_for) {
+  stage s;
+  open_stage(&s, "");
+  cr_assert_eq(run(&s, "--vocab 1000 --hidden 64 --grad hidden --mode save --rows 40"), 0, "%s", printed(&s, 2));
+  json_t *record = read_record(), *rows = json_object_get(record, "rows");
+  expect_products_of(json_array_get(rows, 0), "forward", 1, "score");
+  expect_products_of(json_array_get(rows, 1), "forward+backward", 2, "save");
+  cr_expect(launches_of(&s, "keep_finish") > 0 && launches_of(&s, "direction_rows") == 0);
+  json_decref(record);
+}
+
+Test(bench_verb, a_budget_that_holds_no_directions_is_told) {
+  stage s;
+  open_stage(&s, "");
+  cr_expect_eq(run(&s, "--vocab 1000 --hidden 64 --grad hidden --mode direction --rows 300 --budget 70000"), 3);
+  cr_expect_not_null(strstr(printed(&s, 2), "--keep: nothing is kept of 300 rows: rung jit has no kernels for it, or the "
+                                            "budget of 70.0 kB, which --budget sets, is too small"),
+                     "%s", printed(&s, 2));
 }
 
 Test(bench_verb, steps_of_stream_mode_are_in_the_record) {
