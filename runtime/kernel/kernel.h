@@ -53,7 +53,8 @@ typedef struct flp_tuning {
 /* Zeroes the fields that the kind does not use. */
 void flp_kernel_key_canonicalise(flp_kernel_key *key);
 
-/* 1 if a resolved spec wants kernels that save exponentials: for save or stream modes, with gradients, in bf16. */
+/* 1 if a resolved spec wants kernels that save exponentials: for save, direction or stream mode, with gradients, in
+ * bf16. */
 int flp_kernel_spec_keeps(const flp_spec *spec);
 
 /* The kernels that a resolved spec needs on an architecture, in the order of op.c, each for that architecture or, where it

@@ -15,7 +15,7 @@ typedef enum flp_kernel_kind {
   FLP_KERNEL_GRAD_WEIGHT = 5, /* the gradient of weight */
   FLP_KERNEL_PRODUCTS = 6,    /* both of these in one, where an architecture has it */
   FLP_KERNEL_SELECT = 7,      /* scores that exist already */
-  FLP_KERNEL_KEEP = 8,        /* forward that also stores exponentials (save and stream modes) */
+  FLP_KERNEL_KEEP = 8,        /* forward that also stores exponentials (save, stream and direction modes) */
   FLP_KERNEL_KEPT = 9,        /* what turns those into gradients */
   FLP_KERNEL_LOSS = 10        /* a loss program */
 } flp_kernel_kind;

@@ -55,7 +55,7 @@ typedef struct flp_scheme {
 } flp_scheme;
 
 /* Picks the cheapest layout of at most budget bytes.
- * query: 1 where the budget is the pass's: explicit chunk sizes override it, and what save mode saves counts to it;
+ * query: 1 where the budget is the pass's: explicit chunk sizes override it, and what forward keeps counts to it;
  *        0 where it is the workspace that there is
  * error: BUDGET naming the smallest budget that would do, which is in out->smallest_bytes too; UNSUPPORTED if no grid
  * can hold the launch */

@@ -1,4 +1,4 @@
--- forward_keep.lua (sm_90a): forward that also stores what it sums, for the backward pass of save and stream modes.
+-- forward_keep.lua (sm_90a): forward that also stores what it sums, for save, stream and direction modes.
 --
 --   kept[a][v] = 2^(t - k_a) in bf16,  k_a = reference[a], chosen before by keep_reference (kept.lua)
 --   kept ← kept·(1 - tanh²)            with softcap, where p.slope is 1: the gradient but for a factor a row

@@ -109,7 +109,7 @@ def test_every_case_and_situation_is_in_the_record(tmp_path):
 
 @needs_fake
 @pytest.mark.parametrize("mode, cases", [
-    ("save", {"concurrent saved"}), ("recompute-rows", {"concurrent rows"})])
+    ("save", {"concurrent saved"}), ("direction", {"concurrent direction"}), ("recompute-rows", {"concurrent rows"})])
 def test_only_the_cases_of_a_mode(tmp_path, mode, cases):
     path = tmp_path / "record.json"
     done = on_fake("--rung", "jit", "--mode", mode, f"--json={path}", cache=tmp_path / "cache",

@@ -17,7 +17,7 @@ static flp_status make_saved(check_streams *all, call_buffers *b) {
   if (!spec->keep || !spec->grads || all->call.loss) return FLP_OK;
   FLP_TRY(call_make_saved(b, &all->call, all->plan));
   if (b->at[CALL_SAVED].bytes) return FLP_OK;
-  return flp_fail(FLP_ERROR_UNAVAILABLE, "this rung saves no exponentials");
+  return flp_fail(FLP_ERROR_UNAVAILABLE, "this rung keeps nothing for backward");
 }
 
 static flp_status make_workspace(check_streams *all, call_buffers *b) {

@@ -70,9 +70,8 @@ static const struct argp_option options[] = {
      "with --tuned-for and --loss: chunks of so many rows, that streamed steps prefer", 2},
     {"variants", KEY_VARIANTS, NULL, 0,
      "beside every specialisation those that share its model: scores, the gradient of hidden alone and all that --grad "
-     "names, each without and with entropy and, in bf16, able to save exponentials; with the same tilings and tuning. "
-     "A loss comes "
-     "with its own line, and serves every head",
+     "names, each without and with entropy and, in bf16, with the kernels of modes save and direction; with the same "
+     "tilings and tuning. A loss comes with its own line, and serves every head",
      2},
     {NULL, 0, NULL, 0, "The pack:", 3},
     {"out", 'o', "FILE", 0, "where to write it (required)", 3},

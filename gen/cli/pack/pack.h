@@ -60,8 +60,8 @@ typedef struct cli_pack_spec {
 /* ---- variants.c ---- */
 
 /* What callers ask of a head: scores, the gradient of the hidden states alone and all gradients that the spec has, each
- * without entropy and with (its gradient too where there is any), in bf16 able to save exponentials; of no loss. They
- * have the spec's tilings. The spec itself need not be among them. */
+ * without entropy and with (its gradient too where there is any), in bf16 with the kernels of save and direction modes;
+ * of no loss. They have the spec's tilings. The spec itself need not be among them. */
 enum { CLI_PACK_VARIANTS = 6 };
 void cli_pack_variants(const cli_pack_spec *given, cli_pack_spec out[CLI_PACK_VARIANTS]);
 
