@@ -12,8 +12,11 @@ def nll_of(hidden, weight, target, bias=None, softcap=None):
     return torch.nn.functional.cross_entropy(scores, target, reduction="none")
 
 
-def entropy_of(hidden, weight):
-    logp = torch.log_softmax((hidden @ weight.t()).float(), -1)
+def entropy_of(hidden, weight, bias=None, softcap=None):
+    scores = torch.nn.functional.linear(hidden, weight, bias).float()
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    logp = torch.log_softmax(scores, -1)
     return -(logp.exp() * logp).sum(-1)
 
 
@@ -88,8 +91,79 @@ def quack_none(x, weight, bias, target, ignore_index=-100, reduction="mean", inp
 
 def quack_mean(x, weight, target, chunk_size=4096, ignore_index=-100, reduction="mean", tuned=True,
                use_scaled_exp=None):
-    assert reduction == "mean" and tuned
+    assert reduction == "mean" and use_scaled_exp in (True, False) and not tuned
     return nll_of(x, weight, target).mean()
+
+
+def liger_cute(_input, weight, target, ignore_index=-100, reduction="mean"):
+    assert reduction == "mean"
+    return nll_of(_input, weight, target).mean()
+
+
+class LckConfig:
+    """FusedLinearCrossEntropyConfig of liger-cute-kernels 0.8.5."""
+
+    def __init__(self, max_tokens, hidden_size, local_vocab_size, group=None, tiles_per_reduce=1):
+        assert group is None and tiles_per_reduce == 1 and max_tokens >= hidden_size
+        self.capacity = (max_tokens, hidden_size, local_vocab_size)
+
+
+LCK_CALLS = []
+
+
+def lck_configure(*, process_groups=None, bootstrap_group=None, device=None, flsce=None, moe=None):
+    LCK_CALLS.append(flsce and flsce.capacity)
+
+
+class LckFunction:
+    @staticmethod
+    def apply(_input, weight, target, tp_group, temperature=1.0, ignore_index=-100, tiles_per_reduce=1,
+              return_entropy=False):
+        assert LCK_CALLS and LCK_CALLS[-1] is not None, "the capacity is set before the first call"
+        return LigerScaled.apply(_input, weight, target, temperature, ignore_index, tiles_per_reduce, return_entropy)
+
+
+def unsloth_logprobs(hidden, weight, targets, *, bias=None, mask=None, temperature=1.0, logit_scale_multiply=0.0,
+                     logit_scale_divide=0.0, logit_softcapping=0.0, return_entropy=False, return_mean_logits=False,
+                     return_log_sum_sq_probs=False, return_is_top1=False, rows_per_chunk=None,
+                     entropy_requires_grad=True, max_rows_per_chunk=None):
+    assert mask is None and isinstance(entropy_requires_grad, bool) and isinstance(logit_softcapping, float)
+    logprob = -nll_of(hidden, weight, targets, bias, logit_softcapping or None)
+    if not return_entropy:
+        return logprob
+    entropy = entropy_of(hidden, weight, bias, logit_softcapping or None)
+    return logprob, entropy if entropy_requires_grad else entropy.detach()
+
+
+def unsloth_mean(hidden, weight, bias, targets, *, divisor, scaling=None, ignore_index=-100, logit_scale_multiply=0.0,
+                 logit_scale_divide=0.0, logit_softcapping=0.0, label_smoothing=0.0, logits_bias=None,
+                 fp32_head_grad=False, rows_per_chunk=None):
+    return nll_of(hidden, weight, targets, bias, logit_softcapping or None).sum() / divisor
+
+
+class TrlFunction:
+    @staticmethod
+    def apply(hidden, weight, bias, targets, temperature, chunk_size, final_logit_softcapping=None, logit_scale=1.0,
+              outputs=("entropy", "log_sum_sq_probs", "mean_logits", "is_top1")):
+        assert (temperature, chunk_size, logit_scale) == (1.0, 32768, 1.0) and outputs in ((), ("entropy",))
+        entropy = entropy_of(hidden, weight, bias, final_logit_softcapping) if outputs else None
+        return -nll_of(hidden, weight, targets, bias, final_logit_softcapping), entropy, None, None, None
+
+
+def megatron_function(hidden, weight, labels, tp_group=None, reduction="mean", ignore_index=-100,
+                      sequence_parallel=False):
+    assert tp_group is None and reduction == "none"
+    return nll_of(hidden, weight, labels)
+
+
+class TorchOptions:
+    """torch.nn.LinearCrossEntropyOptions of torch 2.13."""
+
+
+def torch_mean(input, linear_weight, target, *, linear_bias=None, weight=None, reduction="mean", ignore_index=None,
+               label_smoothing=0.0, options=None):
+    assert isinstance(options, TorchOptions) and reduction == "mean"
+    return nll_of(input, linear_weight, target, linear_bias).mean()
 
 
 def agile_scoring(hidden, head_w, head_b, target_ids, temperature=1.0, cast_to_fp32=True, *, chunk_rows):
@@ -116,7 +190,14 @@ def modules():
     return (
         module("cut_cross_entropy", linear_cross_entropy=cce_release, __version__="25.1.1"),
         module(ops + "fused_linear_cross_entropy", LigerFusedLinearCrossEntropyFunction=LigerFlce),
-        module(ops + "fused_linear_scaled_cross_entropy", LigerFusedLinearScaledCrossEntropyFunction=LigerScaled),
+        module(ops + "fused_linear_scaled_cross_entropy", LigerFusedLinearScaledCrossEntropyFunction=LigerScaled,
+               LigerFusedLinearScaledCrossEntropyTPFunction=LckFunction),
+        module(ops + "cutedsl.ops.fused_linear_cross_entropy_sm90", liger_fused_linear_cross_entropy_sm90=liger_cute),
+        module("liger_cute_kernels", configure=lck_configure, FusedLinearCrossEntropyConfig=LckConfig),
+        module("unsloth_zoo.fused_losses.fused_linear", fused_linear_logprobs=unsloth_logprobs,
+               fused_linear_cross_entropy=unsloth_mean),
+        module("trl.kernels.chunked_logprob", ChunkedLogProbFunction=TrlFunction),
+        module("megatron.core.fusions.fused_linear_cross_entropy", linear_cross_entropy=megatron_function),
         module("liger_kernel.chunked_loss.grpo_loss", LigerFusedLinearGRPOLoss=LigerGrpo),
         module("verl.utils.kernel.linear_cross_entropy", linear_cross_entropy=verl_function),
         module("quack.linear_cross_entropy", linear_cross_entropy_func=quack_none,

@@ -9,7 +9,8 @@ from flp_bench_tool import parsed, tensors_of
 from flp.bench import cases, clock, data, ours, peers, reference, run
 from flp.bench.peers import agilerl, seam, skeleton
 
-STAND_INS = ("cut_cross_entropy", "liger_kernel", "verl", "quack", "agilerl")
+STAND_INS = ("cut_cross_entropy", "liger_kernel", "liger_cute_kernels", "verl", "quack", "agilerl", "unsloth_zoo", "trl",
+             "megatron")
 
 
 @pytest.fixture
@@ -23,9 +24,15 @@ def stand_ins(monkeypatch):
             parent = ".".join(parts[:count])
             monkeypatch.setitem(sys.modules, parent, sys.modules.get(parent) or fake.module(parent, __path__=[]))
         monkeypatch.setitem(sys.modules, made.__name__, made)
+    monkeypatch.setattr(torch.nn, "LinearCrossEntropyOptions", fake.TorchOptions, raising=False)
+    monkeypatch.setattr(torch.nn.functional, "linear_cross_entropy", fake.torch_mean, raising=False)
+    monkeypatch.setattr(fake, "LCK_CALLS", [])
+    for name, value in peers.lck.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
     for peer in peers.PEERS:
         monkeypatch.setattr(peer, "needs_cuda", False)
-        monkeypatch.setattr(peer, "depth_multiple", 1)
+        for multiple in ("depth_multiple", "rows_multiple", "vocab_multiple"):
+            monkeypatch.setattr(peer, multiple, 1)
 
 
 OTHERS = [peer for peer in peers.PEERS if peer.name not in ("torch-fp32", "torch-16bit", "torch-compile", "liger-grpo")]
@@ -74,6 +81,8 @@ def entry_of(peer, chosen):
     (ours.Flp, "grpo+k3"), (ours.Flp, "dr_grpo+k1"), (ours.Flp, "nll"), (ours.Flp, "cispo"),
     (peers.naive.NaiveFp32, "grpo+k3"), (peers.liger.LigerGrpo, "grpo+k3"), (peers.liger.LigerGrpo, "dr_grpo"),
     (peers.liger.LigerNone, "ppo+k2"), (peers.liger.LigerMean, "nll"), (peers.quack.QuackMean, "nll"),
+    (peers.quack.QuackScaled, "nll"), (peers.unsloth.UnslothMean, "nll"), (peers.unsloth.Unsloth, "grpo+k3"),
+    (peers.lck.Lck, "ppo"),
     (peers.verl.Verl, "dapo")], ids=lambda value: value if isinstance(value, str) else value.name)
 @pytest.mark.parametrize("accumulate", [[], ["--accumulate"]], ids=["own", "buffer"])
 def test_steps_by_a_loss(stand_ins, monkeypatch, peer, loss, accumulate):
@@ -148,11 +157,12 @@ def test_liger_release_without_a_parameter_is_reported():
 @pytest.mark.parametrize("change, reason", [
     ({}, "needs a CUDA device"), ({"dtype": "fp32"}, "takes bf16 and fp16 only, not fp32"),
     ({"entropy": "forward"}, "gives no entropy"), ({"bias": True}, "takes no bias"),
-    ({"softcap": 2.0}, "takes no softcap"), ({"hidden": 24}, "multiple of 16")])
+    ({"softcap": 2.0}, "takes no softcap"), ({"hidden": 24}, "needs a hidden size that is a multiple of 16"),
+    ({"vocab": 100}, "needs a vocab that is a multiple of 32"), ({"n": 7}, "needs a number of rows that is a multiple of 2")])
 def test_a_case_that_a_peer_cannot_run_has_its_reason(change, reason):
     class Narrow(seam.Peer):
         dtypes = ("bf16", "fp16")
-        depth_multiple = 16
+        depth_multiple, vocab_multiple, rows_multiple = 16, 32, 2
 
     Narrow.needs_cuda = not change
     assert reason in Narrow().supports(cases.Case(**{**dict(n=6, hidden=16, vocab=96), **change}), torch.device("cpu"))

@@ -59,7 +59,6 @@ class Agile16(Peer):
     name = "agilerl"
     title = "agilerl fused_linear_logprobs_chunked / FusedLinearLogProbsFunction, cast_to_fp32=False"
     distribution = "agilerl"
-    install = "pip install --no-deps agilerl"
     needs_cuda = False
     bias = True
     dtypes = ("bf16", "fp16")

@@ -13,7 +13,6 @@ class Cce(Peer):
     name = "cce"
     title = "cut_cross_entropy.linear_cross_entropy(reduction='none'), exact gradients"
     distribution = "cut-cross-entropy"
-    install = "pip install cut-cross-entropy"
     dtypes = ("bf16", "fp16")
     softcap = True
 

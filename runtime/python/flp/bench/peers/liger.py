@@ -3,7 +3,7 @@ fused linear GRPO loss.
 
 The mean computes the gradients in the forward pass and takes no other upstream gradient than a scalar; per row they are
 recomputed in the backward pass. The scaled cross entropy runs CuTe kernels on Hopper, which need nvidia-cutlass-dsl,
-and chunked torch operations on other devices.
+and chunked torch operations on other devices; a mean by CuTe kernels is for Hopper alone.
 """
 import functools
 import importlib
@@ -12,6 +12,7 @@ import inspect
 import torch
 
 from ..cases import BETA
+from .pins import CUTE
 from .seam import Peer, Result, version_of
 
 
@@ -35,7 +36,6 @@ class LigerNone(Peer):
     name = "liger"
     title = "LigerFusedLinearCrossEntropyFunction(reduction='none')"
     distribution = "liger-kernel"
-    install = "pip install liger-kernel"
     bias = softcap = True
     reduction = "none"
 
@@ -65,16 +65,38 @@ class LigerMean(LigerNone):
         return Result(loss=loss)
 
 
+class LigerCute(Peer):
+    name = "liger-cute"
+    title = "liger_fused_linear_cross_entropy_sm90(reduction='mean')"
+    distribution = "liger-kernel"
+    needs = CUTE
+    note = "takes the gradient of the mean loss only; keeps the (N,V) scores in memory"
+    any_upstream = False
+    dtypes = ("bf16",)
+    rows_multiple, vocab_multiple = 128, 256
+
+    def load(self):
+        module = importlib.import_module("liger_kernel.ops.cutedsl.ops.fused_linear_cross_entropy_sm90")
+        self.function = module.liger_fused_linear_cross_entropy_sm90
+        return version_of(self.distribution)
+
+    def run(self, hidden, weight, bias, target, case):
+        return Result(loss=self.function(hidden, weight, target, reduction="mean"))
+
+
 class LigerScaled(Peer):
     name = "liger-scaled"
     title = "LigerFusedLinearScaledCrossEntropyFunction"
     distribution = "liger-kernel"
-    install = "pip install 'liger-kernel[cutedsl]>=0.8.5'"
+    needs = CUTE
+    note = "makes the weight's gradient for a frozen head, too"
     entropy = True
     dtypes = ("bf16",)
 
     def load(self):
         module = importlib.import_module("liger_kernel.ops.fused_linear_scaled_cross_entropy")
+        if torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0):
+            importlib.import_module("liger_kernel.ops.cutedsl.ops.fused_scaled_cross_entropy_sm90")
         self.function = module.LigerFusedLinearScaledCrossEntropyFunction
         return version_of(self.distribution)
 
@@ -88,7 +110,6 @@ class LigerGrpo(Peer):
     name = "liger-grpo"
     title = "LigerFusedLinearGRPOLoss, sequence by sequence as trl calls it"
     distribution = "liger-kernel"
-    install = "pip install liger-kernel"
     note = "makes its gradients in the forward pass"
     bias = True
     losses = ("grpo", "grpo+k3", "dr_grpo", "dr_grpo+k3")

@@ -9,6 +9,8 @@ from typing import NamedTuple, Optional
 
 import torch
 
+from .pins import install_of
+
 
 class Result(NamedTuple):
     """What one forward pass gave. A peer without logprobs of its own gives their negative mean as loss."""
@@ -24,14 +26,19 @@ class Peer:
     name = ""  # as --peers takes it
     title = ""  # the call that is timed
     distribution = ""  # what pip knows it as
-    install = ""  # the command that brings it
+    needs = ()  # other distributions that its kernels need, beside torch, Triton and transformers
     note = ""  # what a reader of its figures should know
     needs_cuda = True
     any_upstream = True  # takes any gradient per row; else only that of the mean loss
     dtypes = ("bf16", "fp16", "fp32")
     entropy = bias = softcap = False  # whether it can
-    depth_multiple = 1
+    depth_multiple = rows_multiple = vocab_multiple = 1
     losses = None  # the losses that it can, of those that are no function of logprobs to it; None: all
+
+    @property
+    def install(self):
+        """The command that brings the release that it is tried with."""
+        return install_of((self.distribution, *self.needs))
 
     def load(self):
         """Imports the library and returns its version; raises whatever importing raises."""
@@ -73,8 +80,11 @@ class Peer:
             return "does not train by %s" % case.loss
         if not case.loss and self.losses is not None:
             return "is a loss, which --loss asks for"
-        if case.hidden % self.depth_multiple:
-            return "needs a hidden size that is a multiple of %d" % self.depth_multiple
+        for what, size, multiple in (("a hidden size", case.hidden, self.depth_multiple),
+                                     ("a vocab", case.vocab, self.vocab_multiple),
+                                     ("a number of rows", case.n, self.rows_multiple)):
+            if size % multiple:
+                return "needs %s that is a multiple of %d" % (what, multiple)
         return None
 
 

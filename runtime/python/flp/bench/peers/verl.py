@@ -13,7 +13,6 @@ class Verl(Peer):
     name = "verl"
     title = "verl.utils.kernel.linear_cross_entropy.linear_cross_entropy"
     distribution = "verl"
-    install = "pip install --no-deps verl"
     note = "computes the entropy in every case"
     entropy = True
     dtypes = ("bf16", "fp16")

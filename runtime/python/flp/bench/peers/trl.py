@@ -1,0 +1,41 @@
+"""trl (Hugging Face): ChunkedLogProbFunction, cuBLAS products over tiles and Triton kernels between them.
+
+trl itself needs datasets and accelerate to be imported; this module needs torch, transformers and, in its backward pass,
+one function of trl.trainer.utils, which gathers a sharded head and passes a whole one through. So only the module is
+loaded, with that function's plain case in its place.
+"""
+import contextlib
+import sys
+import types
+
+from .seam import Peer, Result, version_of
+from .skeleton import import_kernel
+
+MODULE = "trl.kernels.chunked_logprob"
+CHUNK = 32768  # columns of a tile, as its trainers have it
+
+
+def stand_in():
+    """trl.trainer.utils for heads that are not sharded."""
+    module = types.ModuleType("trl.trainer.utils")
+    module.maybe_gather_lm_head_ctx = lambda *_: contextlib.nullcontext()
+    return module
+
+
+class Trl(Peer):
+    name = "trl"
+    title = "trl.kernels.ChunkedLogProbFunction"
+    distribution = "trl"
+    entropy = bias = softcap = True
+
+    def load(self):
+        module = import_kernel(MODULE, ("trl", "trl.kernels", "trl.trainer"))
+        sys.modules.setdefault("trl.trainer.utils", stand_in())
+        self.function = module.ChunkedLogProbFunction
+        return version_of(self.distribution)
+
+    def run(self, hidden, weight, bias, target, case):
+        wanted = ("entropy",) if case.entropy != "none" else ()
+        # temperature, chunk_size, final_logit_softcapping, logit_scale, outputs
+        results = self.function.apply(hidden, weight, bias, target, 1.0, CHUNK, case.softcap, 1.0, wanted)
+        return Result(results[0], results[1] if wanted else None)

@@ -1,0 +1,41 @@
+"""unsloth_zoo: fused linear log-probabilities and cross entropy.
+
+With a frozen head the log-probabilities' forward pass makes d logprob / d hidden of each row beside them, so that any
+upstream gradient costs two products; else its backward pass computes the scores anew. unsloth_zoo itself patches half of
+the training stack when it is imported, so only its module of losses is loaded.
+"""
+import torch
+
+from .seam import Peer, Result, version_of
+from .skeleton import import_kernel
+
+MODULE = "unsloth_zoo.fused_losses.fused_linear"
+
+
+class Unsloth(Peer):
+    name = "unsloth"
+    title = "unsloth_zoo fused_linear_logprobs"
+    distribution = "unsloth-zoo"
+    entropy = bias = softcap = True
+
+    def load(self):
+        self.module = import_kernel(MODULE, ("unsloth_zoo", "unsloth_zoo.fused_losses"))
+        return version_of(self.distribution)
+
+    def run(self, hidden, weight, bias, target, case):
+        results = self.module.fused_linear_logprobs(
+            hidden, weight, target, bias=bias, logit_softcapping=case.softcap or 0.0,
+            return_entropy=case.entropy != "none", entropy_requires_grad=case.entropy == "backward")
+        return Result(*results) if case.entropy != "none" else Result(results)
+
+
+class UnslothMean(Unsloth):
+    name = "unsloth-mean"
+    title = "unsloth_zoo fused_linear_cross_entropy"
+    note = "takes the gradient of the mean loss only"
+    any_upstream = entropy = False
+
+    def run(self, hidden, weight, bias, target, case):
+        return Result(loss=self.module.fused_linear_cross_entropy(
+            hidden, weight, bias, target, divisor=torch.tensor(float(case.n), device=hidden.device),
+            logit_softcapping=case.softcap or 0.0))
