@@ -47,11 +47,13 @@ def test_record_has_the_head_of_flpgen_bench_and_every_row_its_figures(tmp_path,
             continue
         assert 0 < row["ms_low"] <= row["ms"] <= row["ms_high"]
         assert row["ratio"] == pytest.approx(row["ms"] / row["bare_ms"], rel=1e-4)
+        assert row["first_ratio"] == pytest.approx(row["ms"] / row["first_ms"], rel=1e-4)
+        assert row["bare_ms"] <= row["first_ms"]
     printed = capsys.readouterr().out
     assert "flp: rung eager, mode recompute-" in printed
     assert {row["rung"] for row in rows_of(result, peer="flp")} == {"eager"}
     assert "absent: cce (ModuleNotFoundError: No module named 'no_such_library'); to have it: pip install " \
-           "cut-cross-entropy" in printed
+           "--no-deps cut-cross-entropy==25.1.1" in printed
     assert "present: flp %s" % result["peers"][0]["version"] in printed
 
 
@@ -132,12 +134,14 @@ def test_without_libflp_the_reason_is_reported(capsys, monkeypatch):
     (["--device", "tpu"], "argument --device: 'tpu' is not accepted"),
     (["--burst-ms", "0"], "argument --burst-ms: '0' is not accepted; a number above 0 and at most 60000 is"),
     (["--rounds", "1001"], "argument --rounds: '1001' is not accepted; an integer from 1 to 1000 is"),
-    (["--peers", "megatron"], "argument --peers: 'megatron' is not accepted; all, none"),
+    (["--peers", "nobody"], "argument --peers: 'nobody' is not accepted; all, none"),
     (["--skip", "cce"], "argument --skip: 'cce' is not accepted; NAME=REASON is"),
     (["--loss", "gspo"], "argument --loss: 'gspo' is not accepted; any of nll, reinforce"),
     (["--loss", "grpo"], "argument --loss: needs --grad hidden, or hidden,weight"),
     (["--loss", "grpo", "--grad", "hidden", "--softcap", "3"], "argument --loss: not accepted with --entropy, --softcap"),
     (["--accumulate"], "argument --accumulate: only with --loss"),
+    (["--frozen", "--save"], "argument --frozen: not accepted with --grad, --loss, --save or --entropy backward"),
+    (["--frozen", "--entropy", "backward"], "argument --frozen: not accepted with --grad"),
 ])
 def test_bad_arguments_name_field_value_and_accepted(capsys, arguments, sentence):
     with pytest.raises(SystemExit) as end:
@@ -172,6 +176,9 @@ def test_steps_and_saved_exponentials_are_of_three_products():
     steps = cases.cases_of(parsed("--grad", "hidden,weight", "--grad", "hidden", "--loss", "grpo+k3,nll", "--accumulate"), 6)
     assert [(case.loss, case.gemms, case.accumulate) for case in steps] == [
         ("grpo+k3", 3, True), ("nll", 3, True), ("grpo+k3", 2, False), ("nll", 2, False)]
+    frozen = cases.cases_of(parsed("--frozen", "--entropy", "none,forward"), 6)
+    assert [(case.entropy, case.grads, case.gemms) for case in frozen] == [
+        ("none", (), 1), ("forward", (), 1), ("none", ("hidden",), 2), ("forward", ("hidden",), 2)]
     kept = cases.cases_of(parsed("--grad", "hidden,weight", "--grad", "hidden", "--save"), 6)
     assert [(case.save, case.gemms) for case in kept] == [(None, 1), (True, 3), (True, 2)]
 

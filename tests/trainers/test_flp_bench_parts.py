@@ -2,12 +2,13 @@
 import json
 import math
 import time
+import types
 
 import pytest
 import torch
 from flp_bench_tool import parsed, tensors_of
 
-from flp.bench import baseline, cases, clock, memory, record, reference, rounds
+from flp.bench import baseline, cases, clock, cublaslt, memory, record, reference, rounds
 from flp.bench.peers import seam
 
 
@@ -71,6 +72,80 @@ def test_the_gemm_baselines_are_the_best_backends():
     assert [row["best"] for row in products.rows()] == [False] * 3 + [True] * 3
     products.subjects = {("scores", "default"): rounds.Subject("none", None)}
     assert products.case_ms(cases.Case(6, 16, 96)) is None
+
+
+def test_the_first_is_torch_by_cublaslt():
+    products = baseline.Baselines(tensors_of(parsed()), ["scores"], torch.device("cpu"))
+    assert products.first_ms("scores") is None
+    products.subjects["scores", "default"].samples = [3.0]
+    case = cases.Case(6, 16, 96)
+    assert products.both_ms(case) == (3.0, 3.0)
+    for backend, ms in (("cublas", 2.5), ("cublaslt", 2.8), ("cublaslt, best of 8", 2.0)):
+        products.subjects["scores", backend] = rounds.Subject(backend, None)
+        products.subjects["scores", backend].samples = [ms]
+    assert products.both_ms(case) == (2.0, 2.8)
+
+
+def test_the_fastest_algorithm_is_chosen_by_the_medians():
+    def call(times):
+        return lambda: next(times)
+
+    steady, lucky = call(iter([30.0] * 99)), call(iter([1.0] + [40.0] * 99))
+    for made in (steady, lucky):
+        made.__name__ = "algorithm"
+    assert baseline.fastest([lucky, steady], FakeClock(), 1) is steady
+
+
+class FakeCublasLt:
+    """Computes nothing: keeps what it is called with, names three algorithms, refuses the last two in two ways."""
+
+    def __init__(self):
+        self.called = []
+
+    def __getattr__(self, name):
+        def function(*arguments):
+            self.called.append((name, arguments))
+            if name == "cublasLtMatmulAlgoGetHeuristic":
+                results, count = arguments[-2], arguments[-1]._obj
+                count.value = 3
+                for i in range(3):
+                    results[i].algo[0] = 10 + i
+                results[1].state = 15
+            return 13 if name == "cublasLtMatmul" and arguments[12]._obj[0] == 12 else 0
+        return function
+
+
+def made_by(fake, a, b, out, monkeypatch):
+    monkeypatch.setattr(cublaslt, "WORKSPACE_BYTES", 64)
+    monkeypatch.setattr(cublaslt.ctypes, "CDLL", lambda path: fake)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: types.SimpleNamespace(cuda_stream=7))
+    return cublaslt.Product(cublaslt.Library(), a, b, out)
+
+
+def test_a_product_by_cublaslt_sees_its_matrices_column_by_column(monkeypatch):
+    hidden, weight, scores = torch.zeros(6, 16), torch.zeros(96, 16), torch.zeros(6, 96)
+    fake = FakeCublasLt()
+    product = made_by(fake, scores.t(), hidden, torch.zeros(96, 16), monkeypatch)
+    layouts = [tuple(int(getattr(value, "value", value)) for value in arguments[1:])
+               for name, arguments in fake.called if name == "cublasLtMatrixLayoutCreate"]
+    assert layouts == [(0, 16, 6, 16), (0, 96, 6, 96), (0, 16, 96, 16)]
+    turned = [arguments[2]._obj.value for name, arguments in fake.called if name == "cublasLtMatmulDescSetAttribute"]
+    assert turned == [0, 1]
+    assert len(product.algorithms) == 2 and len(product.calls()) == 1, "one is marked, one is refused"
+    assert cublaslt.view_of(weight.t()) == (16, 96, 16, True)
+    with pytest.raises(ValueError, match="row-major"):
+        cublaslt.view_of(hidden[:, :8])
+
+
+def test_without_cublaslt_its_row_has_the_reason(monkeypatch):
+    products = baseline.Baselines(tensors_of(parsed()), ["scores"], torch.device("cpu"))
+    products.choose(None, 1)
+    assert list(products.subjects) == [("scores", "default")], "nothing to choose from on the CPU"
+    products.device = torch.device("cuda")
+    monkeypatch.setattr(cublaslt, "path_of_loaded", lambda: "/no/such/libcublasLt.so.13")
+    products.choose(None, 1)
+    row = products.rows()[1]
+    assert row["ms"] is None and row["reason"].startswith("OSError: /no/such/libcublasLt.so.13")
 
 
 def test_the_backend_is_set_for_the_call_alone(monkeypatch):

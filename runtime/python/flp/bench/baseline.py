@@ -1,13 +1,26 @@
-"""The GEMM baselines of a case: torch.matmul on the same operands, by each of torch's cuBLAS backends.
+"""The GEMM baselines of a case: torch.matmul on the same operands, by each of torch's cuBLAS backends, and the fastest of
+the algorithms that cuBLASLt's heuristics name first.
+
+A case's yardstick is the fastest of all these, and beside it the first: torch.matmul, by cuBLASLt where there is a choice,
+which takes the very first algorithm.
 
 Invariants: the backend is set for one call and put back, so peers run torch as they would elsewhere; where the scores
 do not fit beside everything else, a product is timed on the first columns of the vocab and its time scaled to all.
 """
+import random
+import statistics
+
 import torch
 
+from . import clock as clocks
+from . import cublaslt, limits
 from .rounds import Subject
 
 BACKENDS = ("cublas", "cublaslt")
+FIRST = BACKENDS[1]
+BEST_OF = "cublaslt, best of %d"
+# Choosing an algorithm: bursts of each, and their least length.
+CHOICE_ROUNDS, CHOICE_MS = 3, 20.0
 # Share of the free memory for the scores: peers that hold scores themselves need the rest.
 SCORES_SHARE = 0.25
 COLUMN_STEP = 1024
@@ -47,6 +60,19 @@ def columns_that_fit(n, vocab, element_bytes, device):
     return vocab if columns >= vocab else min(vocab, max(COLUMN_STEP, columns // COLUMN_STEP * COLUMN_STEP))
 
 
+def fastest(calls, clock, seed):
+    """The call whose bursts, in another random order each round, have the least median."""
+    repeats = [clocks.calibrate(clock, call, CHOICE_MS) for call in calls]
+    times = [[] for _ in calls]
+    order, shuffled = list(range(len(calls))), random.Random(seed)
+    for _ in range(CHOICE_ROUNDS):
+        shuffled.shuffle(order)
+        for i in order:
+            ms, repeats[i] = clocks.sample(clock, calls[i], repeats[i], CHOICE_MS)
+            times[i].append(ms)
+    return calls[min(order, key=lambda i: statistics.median(times[i]))]
+
+
 class Baselines:
     """The products that some cases of one number of rows need, as subjects of the rounds."""
 
@@ -62,18 +88,44 @@ class Baselines:
                     "grad_hidden": lambda: torch.matmul(scores, weight, out=made["grad_hidden"]),
                     "grad_weight": lambda: torch.matmul(scores.t(), data.hidden, out=made["grad_weight"])}
         products["scores"]()  # the gradients' operand must not be what the memory held
+        self.operands = {"scores": (data.hidden, weight.t(), scores),
+                         "grad_hidden": (scores, weight, made.get("grad_hidden")),
+                         "grad_weight": (scores.t(), data.hidden, made.get("grad_weight"))}
+        self.names, self.device = names, device
         self.subjects = {(name, backend): Subject("bare %s, %s" % (name, backend), under(backend, products[name]))
                          for name in names for backend in backends_of(device)}
 
+    def choose(self, clock, seed):
+        """Adds the fastest of cuBLASLt's first algorithms; without the library, a subject that has its reason."""
+        for name in self.names if self.device.type == "cuda" else ():
+            key, call, reason = (name, BEST_OF % cublaslt.ALGORITHMS_MOST), None, None
+            try:
+                calls = cublaslt.Product(cublaslt.Library(), *self.operands[name]).calls()
+                key = (name, BEST_OF % len(calls))
+                call = fastest(calls, clock, seed)
+            except (OSError, ValueError, AttributeError, cublaslt.Failed) as error:
+                reason = limits.reason_of(error)
+            self.subjects[key] = Subject("bare %s, %s" % key, call)
+            self.subjects[key].reason = reason
+
     def best_ms(self, name):
-        """Median of the fastest backend over all columns, or None."""
+        """Median of the fastest way over all columns, or None."""
         rows = [row for row in self.rows() if row["product"] == name and row["best"]]
         return rows[0]["ms"] if rows else None
 
-    def case_ms(self, case):
-        """The products of a case together, or None if one of them has no figure."""
-        times = [(self.best_ms(name), count) for name, count in case.products.items()]
+    def first_ms(self, name):
+        """Median of torch.matmul, by cuBLASLt where there is a choice, or None."""
+        rows = {row["backend"]: row["ms"] for row in self.rows() if row["product"] == name}
+        return rows.get(FIRST, rows.get("default"))
+
+    def case_ms(self, case, of_product=None):
+        """The products of a case together, or None if one of them has no figure; the fastest, or what is asked for."""
+        times = [((of_product or self.best_ms)(name), count) for name, count in case.products.items()]
         return None if any(ms is None for ms, _ in times) else sum(ms * count for ms, count in times)
+
+    def both_ms(self, case):
+        """(the fastest, the first) of a case."""
+        return self.case_ms(case), self.case_ms(case, self.first_ms)
 
     def rows(self):
         """One record a product and backend."""

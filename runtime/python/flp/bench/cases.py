@@ -2,7 +2,8 @@
 
 Invariant: every subject of a case is compared with the same number of GEMM baselines: one for forward; for a
 training step one for each gradient and the scores, twice where ours keeps nothing of them (recompute mode), once where
-it saves exponentials (save mode) or trains by a loss whose gradients are made in one sweep (stream mode).
+it saves exponentials (save mode) or trains by a loss whose gradients are made in one sweep (stream mode), and with a
+frozen head, where the gradient of each row's logprob can be made in the forward pass.
 """
 import dataclasses
 from typing import Optional
@@ -30,6 +31,7 @@ class Case:
     budget: Optional[int] = None  # workspace bytes of ours; None: its default
     loss: Optional[str] = None  # trained by: a rule of LOSSES, alone or with +k1, +k2, +k3
     save: Optional[bool] = None  # whether ours saves exponentials; None: where the budget holds them
+    frozen: bool = False  # a frozen head, compared with the scores once
     accumulate: bool = False  # a loss: ours adds the weight's gradient to an fp32 buffer
 
     @property
@@ -48,7 +50,7 @@ class Case:
     @property
     def products(self):
         """How many of each GEMM baseline stand for this case."""
-        counts = {"scores": 2 if self.grads and not (self.loss or self.save) else 1}
+        counts = {"scores": 2 if self.grads and not (self.loss or self.save or self.frozen) else 1}
         counts.update(("grad_" + grad, 1) for grad in self.grads)
         return counts
 
@@ -71,6 +73,6 @@ def cases_of(options, n):
         return [Case(grads=grads, loss=loss, accumulate=options.accumulate and "weight" in grads, **shape)
                 for grads in options.grad if grads for loss in options.loss]
     cases = [Case(entropy="none" if entropy == "none" else "forward", **shape) for entropy in options.entropy]
-    cases += [Case(entropy=entropy, grads=grads, save=options.save, **shape) for grads in options.grad if grads
+    cases += [Case(entropy=entropy, grads=grads, save=options.save, frozen=options.frozen, **shape) for grads in options.grad if grads
               for entropy in options.entropy]
     return list(dict.fromkeys(cases))

@@ -15,8 +15,9 @@ DESCRIPTION = """Times flp.linear_logprob beside the GEMM baselines of the same 
 
 Everything runs on the same random tensors, in one process, in bursts, interleaved in another random order each round.
 Figures are medians over the rounds with the least and the most. A ratio is to the GEMM baselines of the same work: 1
-for forward; for forward+backward the scores again and one for each gradient, whoever computes it; with --save and
---loss the scores once.
+for forward; for forward+backward the scores again and one for each gradient, whoever computes it; with --save, --loss
+and --frozen the scores once. "ratio" is to the fastest of torch.matmul's backends and of the eight algorithms that
+cuBLASLt's heuristics name first, "of first" to torch.matmul by the very first.
 Errors are the largest over a sample of rows, against fp64; those of gradients are relative to the largest element.
 Memory is torch's peak above what was there before the call, results included."""
 
@@ -30,6 +31,8 @@ EPILOG = """examples:
   {program} --vocab 151936 --hidden 4096 --grad hidden,weight --loss grpo+k3 --accumulate --budget 1.5G
   # exponentials saved from forward to backward (save mode)
   {program} --vocab 151936 --hidden 4096 --grad hidden,weight --save --budget 4G
+  # a frozen head and any upstream gradient, in little memory
+  {program} --vocab 151936 --hidden 4096 --frozen --budget 512M
   # only two peers; all but one
   {program} --vocab 32768 --hidden 2048 --peers cce,verl
   {program} --vocab 32768 --hidden 2048 --peers=all,-quack
@@ -60,6 +63,7 @@ class Options:
     loss: list
     accumulate: bool
     save: Optional[bool]
+    frozen: bool
     device: str
     peers: list
     skip: dict  # name: reason
@@ -195,6 +199,8 @@ def add_case_options(parser):
                        help="with --loss: ours adds the weight's gradient to an fp32 buffer")
     group.add_argument("--save", action="store_true", default=None,
                        help="ours saves exponentials from forward to backward, whatever the budget")
+    group.add_argument("--frozen", action="store_true",
+                       help="--grad hidden for any upstream gradient, compared with two products: the scores once")
     group.add_argument("--device", type=device, default="cuda", metavar="WHERE",
                        help="cuda (default), a CUDA ordinal, or cpu")
 
@@ -229,7 +235,9 @@ def parse(arguments):
     add_case_options(parser)
     add_run_options(parser)
     values = vars(parser.parse_args(arguments))
-    values["grad"] = list(dict.fromkeys(values["grad"] or [()]))
+    if values["frozen"] and (values["grad"] or values["loss"] or values["save"] or "backward" in values["entropy"]):
+        parser.error("argument --frozen: not accepted with --grad, --loss, --save or --entropy backward")
+    values["grad"] = [("hidden",)] if values["frozen"] else list(dict.fromkeys(values["grad"] or [()]))
     values["skip"] = dict(values["skip"])
     if values["loss"] and not any(values["grad"]):
         parser.error("argument --loss: needs --grad hidden, or hidden,weight")

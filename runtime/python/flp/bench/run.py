@@ -15,7 +15,7 @@ from . import baseline, cases, clock, data, limits, memory, ours, peers, record,
 # Least share of a run's seconds for the rounds of one number of rows; preparation ends before.
 ROUNDS_SHARE = 0.3
 # Fields of a row that only a measured one fills.
-FIGURES = ("ms", "ms_low", "ms_high", "bare_ms", "ratio", "tflops", "extra_bytes", "result_bytes", "logprob_error",
+FIGURES = ("ms", "ms_low", "ms_high", "bare_ms", "ratio", "first_ms", "first_ratio", "tflops", "extra_bytes", "result_bytes", "logprob_error",
            "entropy_error", "loss_error", "grad_hidden_error", "grad_weight_error")
 
 
@@ -122,14 +122,14 @@ class Entry:
             found["grad_%s_error" % leaf] = None if expected is None else reference.relative_error(grad[at], expected)
         return found
 
-    def row(self, bare_ms, done):
-        """The record of this entry."""
+    def row(self, baselines, done):
+        """The record of this entry. baselines: (the fastest, the first), each milliseconds or None"""
         case, peer = self.case, self.contender.peer
         row = {"case": case.name, "peer": peer.name, "N": case.n, "D": case.hidden, "V": case.vocab,
                "dtype": case.dtype, "entropy": case.entropy, "grads": list(case.grads), "gemms": case.gemms}
         if case.loss:
             row.update(loss=case.loss, accumulate=case.accumulate)
-        row.update(dict.fromkeys(FIGURES), bare_ms=bare_ms)
+        row.update(dict.fromkeys(FIGURES), bare_ms=baselines[0], first_ms=baselines[1])
         summary = self.subject.summary()
         if summary is None:
             row["reason"] = self.subject.reason or "not measured"
@@ -137,7 +137,7 @@ class Entry:
         row.update(self.found)
         row.update(zip(("ms", "ms_low", "ms_high"), summary), rounds=done, tflops=1e-9 * case.flops / summary[0],
                    upstream=None if not case.grads else "loss" if case.loss else "rows" if peer.any_upstream else "mean")
-        row["ratio"] = None if bare_ms is None else row["ms"] / bare_ms
+        row["ratio"], row["first_ratio"] = (None if ms is None else row["ms"] / ms for ms in baselines)
         return row
 
 
@@ -209,7 +209,9 @@ class Run:
         if not self.options.baseline:
             return None
         names = [name for name in cases.PRODUCTS if any(name in case.products for case in wanted)]
-        return baseline.Baselines(tensors, names, self.device)
+        products = baseline.Baselines(tensors, names, self.device)
+        products.choose(self.clock, self.options.seed)
+        return products
 
     def measure_rows(self, head, n, loaded, deadline):
         """All cases of one number of rows."""
@@ -226,7 +228,7 @@ class Run:
                                                     sum(subject.reason is None for subject in subjects)))
         done = rounds.measure(subjects, self.clock, self.options.rounds, self.options.burst_ms, self.options.seed,
                               deadline)
-        self.rows += [entry.row(products and products.case_ms(entry.case), done) for entry in entries]
+        self.rows += [entry.row(products.both_ms(entry.case) if products else (None, None), done) for entry in entries]
         self.baseline += products.rows() if products else []
 
     def record(self):

@@ -1,6 +1,6 @@
 """What a run found, for people."""
 
-COLUMNS = ("who", "ms", "least .. most", "ratio", "TFLOP/s", "memory", "logprob", "entropy", "dh", "dW")
+COLUMNS = ("who", "ms", "least .. most", "ratio", "of first", "TFLOP/s", "memory", "logprob", "entropy", "dh", "dW")
 
 
 def width_of(rows):
@@ -29,7 +29,7 @@ def number_text(pattern, value):
 
 def cells(row):
     return (row["peer"], "%.3f" % row["ms"], "%.3f .. %.3f" % (row["ms_low"], row["ms_high"]),
-            number_text("%.3f", row["ratio"]), "%.3g" % row["tflops"], bytes_text(row["extra_bytes"]),
+            number_text("%.3f", row["ratio"]), number_text("%.3f", row["first_ratio"]), "%.3g" % row["tflops"], bytes_text(row["extra_bytes"]),
             number_text("%.1e", row["logprob_error"]), number_text("%.1e", row["entropy_error"]),
             number_text("%.1e", row["grad_hidden_error"]), number_text("%.1e", row["grad_weight_error"]))
 
@@ -51,9 +51,10 @@ def grouped(pairs):
 def case_lines(rows, absent):
     """One case: who was measured, fastest first, then who was not and why; the absent are listed once, at the end."""
     measured = sorted((row for row in rows if row["ms"] is not None), key=lambda row: row["ms"])
-    baseline = rows[0]["bare_ms"]
+    baseline, first = rows[0]["bare_ms"], rows[0]["first_ms"]
     out = ["", title_of(rows[0]) +
-           ("" if baseline is None else ": %d GEMM baselines, %.3f ms" % (rows[0]["gemms"], baseline))]
+           ("" if baseline is None else ": %d GEMM baselines, %.3f ms" % (rows[0]["gemms"], baseline)) +
+           ("" if first is None else "; by the first algorithms, %.3f ms" % first)]
     if measured:
         out += lines_of([COLUMNS] + [cells(row) for row in measured])
     out += ["%s: rung %s, mode %s, plan %s" % (row["peer"], row["rung"], row["mode"], row["plan_id"])

@@ -26,6 +26,7 @@ class Trl(Peer):
     name = "trl"
     title = "trl.kernels.ChunkedLogProbFunction"
     distribution = "trl"
+    needs_cuda = False
     entropy = bias = softcap = True
 
     def load(self):

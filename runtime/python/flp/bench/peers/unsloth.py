@@ -16,6 +16,7 @@ class Unsloth(Peer):
     name = "unsloth"
     title = "unsloth_zoo fused_linear_logprobs"
     distribution = "unsloth-zoo"
+    needs_cuda = False
     entropy = bias = softcap = True
 
     def load(self):
