@@ -15,7 +15,8 @@
   bench      flpgen bench: forward and training beside the GEMM baselines
   bench_modes
              the same for save, stream and direction modes
-  peers      python -m flp.bench: other libraries on the same tensors (needs torch; set FLP_LIBRARY)
+  peers      tests/gpu/peers.py: other libraries on the same tensors (needs torch and those of
+             runtime/python/flp/bench/peers/requirements.txt; set FLP_LIBRARY)
   peers_modes
              the same for save and stream modes
   tune       flpgen tune: one kernel exhaustively, then twice with the default budget and other seeds
@@ -114,7 +115,7 @@ BENCHES = {  # by part; flpgen bench
         "bench_direction_long": [*WIDE, "--mode", "direction", "--grad", "hidden", "--budget", "1G", "--rows", "65536"],
     },
 }
-LOSSES = ["--loss", "grpo+k3,nll", "--peers", "torch-fp32,torch-16bit,liger,liger-mean,liger-grpo,cce"]
+LOSSES = ["--loss", "grpo+k3,nll", "--peers", "all,-torch-compile,-verl,-quack,-agilerl,-agilerl-fp32"]
 PEERS = {  # by part; python -m flp.bench: other libraries on the same tensors
     "peers": {
         "peers_training": ["--rows", "8192", "--budget", "1G", "--grad", "hidden,weight", "--entropy", "none,backward"],
@@ -123,7 +124,8 @@ PEERS = {  # by part; python -m flp.bench: other libraries on the same tensors
         "peers_steps": [*LOSSES, "--grad", "hidden,weight", "--accumulate", "--budget", "1.5G"],
         "peers_steps_frozen": [*LOSSES, "--grad", "hidden", "--budget", "768M"],
         "peers_saved": ["--save", "--grad", "hidden,weight", "--entropy", "none,backward", "--budget", "4G", "--peers",
-                        "torch-fp32,torch-16bit,torch-compile,liger,cce"],
+                        "torch-fp32,torch-16bit,liger-scaled,quack,quack-scaled"],
+        "peers_frozen": ["--frozen", "--budget", "512M", "--peers", "all,-agilerl-fp32"],
     },
 }
 RECORDS = {**BENCHES, **PEERS}  # parts whose records --only takes by their names too
@@ -165,8 +167,10 @@ class Campaign:
         if part in SCRIPTS:
             self.script(part)
         elif part in RECORDS:
-            for name in names:
-                (self.bench if part in BENCHES else self.peers)(name, RECORDS[part][name])
+            if part in PEERS:
+                self.peers(part, names)
+            for name in names if part in BENCHES else ():
+                self.bench(name, RECORDS[part][name])
         else:
             getattr(self, part)()
 
@@ -233,8 +237,8 @@ class Campaign:
         done = self.run(name, ["flpgen", "bench", *options, f"--json={name}.json"])
         print(done.stdout, flush=True)
 
-    def peers(self, name, options):
-        done = self.run(name, [sys.executable, "-m", "flp.bench", *HEAD, *options, "-q", "--json", f"{name}.json"])
+    def peers(self, part, names):
+        done = self.run(part, [sys.executable, str(TREE / "tests/gpu/peers.py"), "--out", ".", "--only", ",".join(names)])
         print(done.stdout, flush=True)
 
     def tune(self):

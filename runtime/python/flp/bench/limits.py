@@ -9,6 +9,16 @@ import time
 CALL_MS_MOST = 3000
 
 
+# Called with the name of whoever is about to run, for a program that watches over this process (tests/gpu/peers.py).
+watcher = None
+
+
+def announce(name):
+    """Before everything that a peer could hang or crash in."""
+    if watcher is not None:
+        watcher(name)
+
+
 class OutOfTime(BaseException):
     """A peer took longer than it may. Not an Exception, so that no peer's own handler swallows it."""
 

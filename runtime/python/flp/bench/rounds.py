@@ -44,6 +44,7 @@ def measure(subjects, clock, rounds, burst_ms, seed, deadline=None):
         return [subject for subject in subjects if subject.reason is None]
 
     def attempt(subject, step):
+        limits.announce(subject.name)
         try:
             step(subject)
         except Exception as error:

@@ -29,6 +29,7 @@ class Contender:
 
     def attempt(self, step, clock_used=None):
         """Runs a step within the allowance -> its result, or None with the reason set. error: ContextLost"""
+        limits.announce(self.peer.name)
         try:
             with self.allowance.spend():
                 return step(), None
@@ -160,10 +161,10 @@ def errors_of(result, exact):
 
 
 class Run:
-    """One run of the command."""
+    """One run of the command. known: contenders by name that earlier runs of this process have loaded and compiled"""
 
-    def __init__(self, options, command):
-        self.options, self.command = options, command
+    def __init__(self, options, command, known=None):
+        self.options, self.command, self.known = options, command, {} if known is None else known
         self.device = torch.device(options.device)
         if self.device.type == "cuda":
             self.device = torch.device("cuda", self.device.index or 0)
@@ -179,10 +180,13 @@ class Run:
     def contenders(self):
         """Ours first, then the peers asked for."""
         chosen = [ours.Flp] + [peer for peer in peers.PEERS if peer.name in self.options.peers]
-        loaded = [Contender(peer(), self.options.peer_seconds) for peer in chosen]
-        for contender in loaded:
-            contender.load(self.options.skip)
-            self.say("%s: %s" % (contender.peer.name, contender.version or contender.reason))
+        for peer in chosen:
+            if peer.name not in self.known:
+                contender = self.known[peer.name] = Contender(peer(), self.options.peer_seconds)
+                contender.load(self.options.skip)
+                self.say("%s: %s" % (peer.name, contender.version or contender.reason))
+            self.known[peer.name].allowance = limits.Allowance(self.options.peer_seconds)
+        loaded = [self.known[peer.name] for peer in chosen]
         if loaded[0].reason:
             raise limits.Unavailable("flp cannot run: " + loaded[0].reason)
         return loaded
