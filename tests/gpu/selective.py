@@ -11,6 +11,7 @@ The benchmark of the blog post on it: B=16, T=1024, V=32768 in float32 and in bf
   naive           log_softmax, then gather
   looped          a sequence at a time: logsumexp in float32, log_softmax in 16 bits
   torch.compile   of the naive form, with dynamic shapes as the post has it, and with static ones
+  quack           quack.cross_entropy, negated; `in place` likewise: CuTe kernels, where they can be imported
   read, copy      plain reductions and a copy of the same scores: the best is what this card reads at, `read_gbps`
 
 Times are medians of bursts, interleaved in another random order each round; a `training` call is forward and the
@@ -25,6 +26,7 @@ read_gbps over its own rate. Exit status 0 if no claim fails, 1 if one does, 3 i
 flp.selective_log_softmax.
 """
 import argparse
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -41,8 +43,10 @@ INDICES = 4  # K of the case of several a row
 LEAST_OF_READ_RATE, LEAST_FORWARD_GAIN, LEAST_TRAINING_GAIN = 0.85, 1.6, 1.8
 MOST_EXTRA_BYTES = 10**6
 MOST_ERROR = 2e-6  # nats, float32
-IN_PLACE = "flp, in place"
+IN_PLACE, QUACK, QUACK_IN_PLACE = "flp, in place", "quack", "quack, in place"
 POSTS_FORM, STATIC_FORM = COMPILED = ("torch.compile, dynamic", "torch.compile, static")
+# What is compared with quack: pass, our way, its way.
+QUACK_FIGURES = (("forward", "flp", QUACK), ("training", "flp", QUACK), ("training", IN_PLACE, QUACK_IN_PLACE))
 COLUMNS = ("dtype", "pass", "way", "ms", "least .. most", "GB/s", "extra", "error")
 
 
@@ -74,9 +78,26 @@ def ours_with_entropy(logits, index):
     return flp.selective_log_softmax(logits, index, entropy=True)
 
 
+def quack_way(in_place):
+    """A way of quack's; where it cannot be imported, one that raises why."""
+    function = reason = None
+    try:
+        function = importlib.import_module("quack.cross_entropy").cross_entropy
+    except Exception as error:
+        reason = "cannot be imported: " + limits.reason_of(error)
+
+    def way(logits, index):
+        if function is None:
+            raise ImportError(reason)
+        rows = logits.view(-1, logits.shape[-1])
+        return -function(rows, index.view(-1), reduction="none", inplace_backward=in_place).view(index.shape)
+
+    return way
+
+
 def ways():
     """-> {name: way}; torch.compile where torch has it"""
-    found = {"flp": ours, "naive": naive, "looped": looped}
+    found = {"flp": ours, "naive": naive, "looped": looped, QUACK: quack_way(False)}
     if hasattr(torch, "compile"):
         torch._dynamo.reset()
         found.update(zip(COMPILED, (torch.compile(naive, dynamic=True), torch.compile(naive, dynamic=False))))
@@ -200,6 +221,7 @@ def calls_of(case):
     calls["forward", "flp, with entropy"] = forward_call(ours_with_entropy, case), case.bytes
     calls.update({("training", name): (training_call(way, case, case.logits), None) for name, way in found.items()})
     calls["training", IN_PLACE] = training_call(ours_in_place, case, case.scratch), None
+    calls["training", QUACK_IN_PLACE] = training_call(quack_way(True), case, case.scratch), None
     calls.update({("read", name): what for name, what in readers(case).items()})
     return calls
 
@@ -268,7 +290,13 @@ def speed_verdicts(dtype, rows, read_gbps):
             found.append(figure(dtype, "forward, the most that the read rate allows over %s" % STATIC_FORM,
                                 rival["ms"] and read_gbps / rival["gbps"]))
         found.append(verdict(dtype, "%s, extra bytes" % name, extra, MOST_EXTRA_BYTES, False))
-    return found
+    return found + [quack_figure(dtype, by_key, *key) for key in QUACK_FIGURES if (key[0], key[2]) in by_key]
+
+
+def quack_figure(dtype, by_key, kind, way, rival):
+    """How much longer quack takes for the same; nothing where one of them has no time."""
+    ours_ms, its_ms = (by_key.get((kind, name), {"ms": None})["ms"] for name in (way, rival))
+    return figure(dtype, "%s of %s, times faster than %s" % (kind, way, rival), ours_ms and its_ms and its_ms / ours_ms)
 
 
 def error_verdicts(dtype, rows, more):

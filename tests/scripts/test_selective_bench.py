@@ -1,6 +1,8 @@
 """tests/gpu/selective.py on the CPU: the ways agree with float64, and what is claimed is judged as it should be."""
 import importlib.util
 import json
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -155,6 +157,31 @@ def test_the_static_form_is_reported_without_a_limit():
     gain, most, nothing = (one for one in found.values() if one["met"] is None)
     assert gain["value"] == pytest.approx(1.2) and most["value"] == pytest.approx(4400 / 3300)
     assert nothing["value"] is None
+
+
+def test_quack_is_called_as_it_wants_and_compared(monkeypatch):
+    def cross_entropy(x, target, lse_partial=None, weight=None, ignore_index=-100, reduction="mean", inplace_backward=False):
+        assert x.dim() == 2 and target.dim() == 1 and reduction == "none"
+        return torch.nn.functional.cross_entropy(x.float(), target, reduction=reduction)
+
+    module = types.ModuleType("quack.cross_entropy")
+    module.cross_entropy = cross_entropy
+    monkeypatch.setitem(sys.modules, "quack.cross_entropy", module)
+    monkeypatch.setitem(sys.modules, "quack", types.ModuleType("quack"))
+    case = selective.Case(selective.TINY, torch.float32, torch.device("cpu"), seed=1)
+    logprob, gradient = selective.trained(selective.quack_way(True), case.logits, case.first, case.first_upstream)
+    expected = selective.trained(selective.naive, case.logits, case.first, case.first_upstream)
+    assert torch.allclose(logprob, expected[0], atol=1e-6) and torch.allclose(gradient, expected[1], atol=1e-6)
+    rows = [*made_up_rows(), {"pass": "training", "way": selective.QUACK_IN_PLACE, "ms": 0.97}]
+    found = {one["what"]: one for one in selective.speed_verdicts("float32", rows, read_gbps=4400)}
+    assert found["training of flp, in place, times faster than quack, in place"]["value"] == pytest.approx(0.97)
+    assert len(found) == 9
+
+
+def test_without_quack_its_rows_have_the_reason(monkeypatch):
+    monkeypatch.setitem(sys.modules, "quack.cross_entropy", None)
+    extra, reason = selective.prepared(lambda: selective.quack_way(False)(None, None), torch.device("cpu"))
+    assert extra is None and reason.startswith("ImportError: cannot be imported: ModuleNotFoundError: ")
 
 
 def test_what_fails_meets_nothing_and_without_a_rival_there_is_no_gain():
