@@ -152,6 +152,18 @@ def test_output_is_as_shown(block):
         assert done.code == 0 and is_output(shown, done.out), done.out + done.err
 
 
+def test_peers_without_a_figure_are_named_beside_the_tables():
+    """What no row of a record has a time of is told, not left out: a paragraph that begins "Not measured"."""
+    text = text_of("autotune/bench/README.md").split("\n## Beside other libraries\n")[1].split("\n## ")[0]
+    told = " ".join(part for part in text.split("\n\n") if part.startswith("Not measured"))
+    for record in (TREE / "autotune/bench").glob("peers_*.json"):
+        rows = json.loads(record.read_text())["rows"]
+        silent = {row["peer"] for row in rows} - {row["peer"] for row in rows if row["ms"] is not None}
+        reasons = {row["peer"]: row["reason"] for row in rows if row["peer"] in silent}
+        absent = [peer for peer, reason in reasons.items() if "Error" in reason]
+        assert [peer for peer in absent if "`%s`" % peer not in told] == [], record.name
+
+
 MANUAL = "gen/cli/README.md"
 
 

@@ -249,14 +249,14 @@ static void write_untimed(FILE *out, const report_data *data, const timed_names 
 /* ---- the figure ---- */
 
 static void write_table(FILE *out, const report_data *data, report_bench *const *rows, int count) {
-  static const char *const columns[] = {
-      "pass",   "who",   "#N",       "#D",     "#V",         "dtype", "entropy",          "grads", "loss", "#ms",
-      "#least", "#most", "#GEMM ms", "#ratio", "#workspace", "file",  "not timed because"};
+  static const char *const columns[] = {"pass",     "who",    "#N",        "#D",         "#V",     "dtype",
+                                        "entropy",  "grads",  "loss",      "#ms",        "#least", "#most",
+                                        "#GEMM ms", "#ratio", "#of first", "#workspace", "file",   "not timed because"};
   enum { COLUMNS = sizeof columns / sizeof columns[0] };
   report_table_start(out, "every row of the benchmark records", count, columns, COLUMNS);
   for (int i = 0; i < count; i++) {
     const report_bench *r = rows[i];
-    char n[8][REPORT_NUMBER_BYTES], bytes[CLI_TEXT_BYTES];
+    char n[9][REPORT_NUMBER_BYTES], bytes[CLI_TEXT_BYTES];
     const char *const cells[COLUMNS] = {r->which,
                                         name_of(r),
                                         report_number((double)r->rows, 9, n[0]),
@@ -271,6 +271,7 @@ static void write_table(FILE *out, const report_data *data, report_bench *const 
                                         report_places(r->ms_high, 3, n[5]),
                                         report_places(r->baseline_ms, 3, n[6]),
                                         report_places(r->ms / r->baseline_ms, 3, n[7]),
+                                        report_places(r->ms / r->first_ms, 3, n[8]),
                                         isnan(r->extra_bytes) ? "\u2013" : cli_format_bytes(r->extra_bytes, bytes),
                                         data->sources[r->source].file,
                                         r->reason};

@@ -60,6 +60,7 @@ static void take_row(report_data *data, int source, const json_t *row) {
                         .ms_low = number_of(row, "ms_low"),
                         .ms_high = number_of(row, "ms_high"),
                         .baseline_ms = number_of(row, "bare_ms"),
+                        .first_ms = number_of(row, "first_ms"),
                         .extra_bytes = number_of(row, "extra_bytes")};
   if (bench.active <= 0) bench.active = bench.rows;
   if (!is_usable(&bench)) {

@@ -64,7 +64,7 @@ typedef struct report_bench {
   const char *variant; /* of the kernels, in studies of them */
   int64_t run;         /* of a study, 0 without */
   int64_t rows, hidden, vocab, active, gemms;
-  double ms, ms_low, ms_high, baseline_ms, extra_bytes;
+  double ms, ms_low, ms_high, baseline_ms, first_ms, extra_bytes;
 } report_bench;
 
 /* One file, or one run of a file, and where it came from. */
