@@ -13,6 +13,7 @@ After --minutes no record is begun, and one that is not done is given up. Exit s
 are not, 2 wrong usage.
 """
 import argparse
+import gc
 import os
 import select
 import shlex
@@ -29,6 +30,7 @@ import record as campaign  # noqa: E402
 # Of most use first, should the time not suffice.
 ORDER = ("peers_frozen", "peers_steps_frozen", "peers_steps", "peers_training", "peers_saved")
 RECORDS = {name: words for part in campaign.PEERS.values() for name, words in part.items()}
+RESERVE = 60.0  # seconds of each later record; the first one has the rest, as everything is compiled in it
 LOST = 9  # the exit status of a process whose CUDA context is lost
 NOBODY = "flp"  # what a failure is ours, or no peer's
 
@@ -50,7 +52,7 @@ def measure(options):
     known, end = {}, time.monotonic() + options.seconds
     skips = [word for text in options.skip for word in ("--skip", text)]
     for i, name in enumerate(options.only):
-        seconds = max(1.0, (end - time.monotonic()) / (len(options.only) - i))
+        seconds = max(RESERVE / 2, end - time.monotonic() - RESERVE * (len(options.only) - i - 1))
         words = [*campaign.HEAD, *RECORDS[name], *options.rest, "--json", name + ".json"]
         chosen = parser.parse([*words, *skips, "--seconds", "%.0f" % seconds])
         chosen.peer_seconds = options.peer_seconds
@@ -64,7 +66,17 @@ def measure(options):
         record.write(made, str(options.out / (name + ".json")))
         print("== %s\n%s" % (name, table.text_of(made)), flush=True)
         tell("done", name)
+        give_back()
     return 0
+
+
+def give_back():
+    """The memory of a record, before the next one's."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 # ---- the process that watches ----
