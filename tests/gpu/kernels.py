@@ -35,7 +35,8 @@ GENERIC = "--generic"
 # Options of check and bench that do not change a kernel, with the number of their values.
 RUN_TIME = {"--rows": 1, "--budget": 1, "--masked": 1, "--mode": 1, "--rung": 1, "--loss-parameter": 1, "--json": 1,
             "--rounds": 1, "-q": 0, "--quiet": 0, "--all": 0, "--quick": 0, "--large": 0, "--concurrent": 0, "--jobs": 1,
-            "--seed": 1, "--burst-ms": 1, "--effort": 1, "--out": 1, "--record": 1, "--save": 0, "--peers": 1, "--workspace": 1}
+            "--seed": 1, "--burst-ms": 1, "--effort": 1, "--out": 1, "--record": 1, "--save": 0, "--peers": 1,
+            "--workspace": 1}
 RENAMED = {"--accumulate": ["--accumulate-grad-weight"], "--frozen": ["--grad", "hidden"]}  # of flp.bench
 GRADS = {"h": "hidden", "w": "weight", "b": "bias"}
 LARGE = 64  # specifications: more take minutes to generate
