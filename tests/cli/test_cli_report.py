@@ -95,7 +95,8 @@ def mark_of(path):
 def peers_record(path):
     rows = [{"case": "forward", "peer": peer, "N": 8192, "D": 4096, "V": 151936, "dtype": "bf16", "entropy": "forward",
              "grads": [], "gemms": 1, "ms": ms, "ms_low": ms and ms * 0.98, "ms_high": ms and ms * 1.03, "bare_ms": 15.0,
-             "first_ms": 16.0 if peer == "flp" else None, "extra_bytes": 1e9, "reason": None if ms else "needs a newer torch, which this machine does not have"}
+             "first_ms": 16.0 if peer == "flp" else None, "extra_bytes": 1e9,
+             "reason": None if ms else "needs a newer torch, which this machine does not have"}
             for peer, ms in (("flp", 14.7), ("naive", 61.0), ("compile", 44.0), ("one", 30.0), ("two", None))]
     path.write_text(json.dumps({"gpu": "NVIDIA H200", "driver": "d", "sources_hash": "0", "command": "c", "date": "now",
                                 "rows": rows}))

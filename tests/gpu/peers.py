@@ -3,11 +3,11 @@
 
     FLP_LIBRARY=... python3 tests/gpu/peers.py --out records [--only peers_frozen,...] [--minutes 8] [-- OPTIONS]
 
-The records are those of record.py's parts peers and peers_modes; OPTIONS of flp.bench come after each one's own. All are
-made by one process, so that a peer is imported and compiled once; GEMM baselines, ours and all peers of a record take
-turns in its rounds. That process says on a pipe who is about to run. One that dies or is silent for --silence seconds
-is ended and started anew for the records that are missing, without the peer that it named: the reason stands in the
-record, as for a peer that raises or takes longer than --peer-seconds. Compilation is no part of any time.
+The records are those of record.py's parts peers and peers_modes; OPTIONS of flp.bench come after each one's own. All
+are made by one process, so that a peer is imported and compiled once; GEMM baselines, ours and all peers of a record
+take turns in its rounds. That process says on a pipe who is about to run. One that dies or is silent for --silence
+seconds is ended and started anew for the records that are missing, without the peer that it named: the reason stands
+in the record, as for a peer that raises or takes longer than --peer-seconds. Compilation is no part of any time.
 
 After --minutes no record is begun, and one that is not done is given up. Exit status: 0 all records are written, 1 some
 are not, 2 wrong usage.

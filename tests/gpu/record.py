@@ -238,7 +238,8 @@ class Campaign:
         print(done.stdout, flush=True)
 
     def peers(self, part, names):
-        done = self.run(part, [sys.executable, str(TREE / "tests/gpu/peers.py"), "--out", ".", "--only", ",".join(names)])
+        done = self.run(part, [sys.executable, str(TREE / "tests/gpu/peers.py"), "--out", ".",
+                               "--only", ",".join(names)])
         print(done.stdout, flush=True)
 
     def tune(self):

@@ -7,11 +7,11 @@
 
 pack    installs the pinned releases (runtime/python/flp/bench/peers/requirements.txt) for the other machine's Python
         into a folder, without what they depend on (torch, Triton, transformers and the like are there) and without
-        what --have names; leaves out what no peer runs (NEEDLESS); and writes it as parts PARTS/part-N.txz of at most so
-        many MiB, each a tar archive of its own, and PARTS/parts.json: their sizes, checksums and contents. Needs pip and
-        its registry. A file that is too large for a part is cut into pieces.
-unpack  checks the parts that are there against the list, unpacks them, puts cut files together once all their pieces are
-        there, and writes FOLDER/env.sh, which puts FOLDER/site-packages and the folders of its .pth files on PYTHONPATH
+        what --have names; leaves out what no peer runs (NEEDLESS); and writes it as parts PARTS/part-N.txz of at most
+        so many MiB, each a tar archive of its own, and PARTS/parts.json: their sizes, checksums and contents. Needs pip
+        and its registry. A file that is too large for a part is cut into pieces.
+unpack  checks the parts that are there against the list, unpacks them, puts cut files together once all their pieces
+        are there, and writes FOLDER/env.sh, which puts FOLDER/site-packages and its .pth files' folders on PYTHONPATH
         (quack takes kernels' helpers for installed ones by that name). It may run once for each part, whenever one
         arrives; it names the parts that are missing. Needs Python alone.
 
@@ -38,12 +38,13 @@ LIST = "parts.json"
 # only a compiler or linker reads, and tests. Half of the bytes.
 NEEDLESS = ("liger_cute_kernels/*moe*.cubin", "liger_cute_kernels/*sm100f.so", "liger_cute_kernels/*.cpp",
             "nvidia/nvshmem/lib/*device*", "nvidia/nvshmem/lib/*transport*", "nvidia/nvshmem/lib/*bootstrap_*mp*",
-            "nvidia/nvshmem/lib/*bootstrap_*pmi*", "nvidia/nvshmem/lib/*bootstrap_shmem*", "*/include/*", "*.a", "bin/*",
-            "*/tests/*", "*/test/*", "*/__pycache__/*", "cuda/*/*.pxd", "*.pyx")
+            "nvidia/nvshmem/lib/*bootstrap_*pmi*", "nvidia/nvshmem/lib/*bootstrap_shmem*", "*/include/*", "*.a",
+            "bin/*", "*/tests/*", "*/test/*", "*/__pycache__/*", "cuda/*/*.pxd", "*.pyx")
 # Larger files are compressed alone, so that parts can be filled.
 LARGE = 4 << 20
 # Machine code packs better with its jumps made absolute.
-FILTERS = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 192 << 20}]
+FILTERS = [{"id": lzma.FILTER_X86},
+           {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 192 << 20}]
 PIECE = ".piece-%02d-of-%02d"
 PIECE_NAME = re.compile(r"(.+)\.piece-(\d\d)-of-(\d\d)$")
 
@@ -118,7 +119,7 @@ def units_of(folder, most):
 
 
 def filled(units, most):
-    """Parts of at most so many bytes: the largest unit first, into the first part with room; the smallest part first."""
+    """Parts of at most so many bytes: the largest unit first, into the first part with room; the least part first."""
     parts = []
     for unit in sorted(units, key=lambda unit: -len(unit[1])):
         room = [part for part in parts if sum(len(data) for _, data in part) + len(unit[1]) <= most]
@@ -177,7 +178,8 @@ def write_environment(folder):
     code = "import site, sys; site.addsitedir(sys.argv[1]); print('\\n'.join(sys.path))"
     shown = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True)
     inside = [line for line in shown.stdout.splitlines() if Path(line) == folder or folder in Path(line).parents]
-    text = "# Sourced: the peers of flp.bench come before what is installed.\nexport PYTHONPATH=%s${PYTHONPATH:+:$PYTHONPATH}\n"
+    text = "# Sourced: the peers of flp.bench come before what is installed.\n" \
+           "export PYTHONPATH=%s${PYTHONPATH:+:$PYTHONPATH}\n"
     paths = ":".join(shlex.quote(path) for path in dict.fromkeys([str(folder), *inside]))
     (folder.parent / "env.sh").write_text(text % paths)
 

@@ -1,4 +1,4 @@
-"""tests/gpu/peers.py without a GPU: records of one process, and peers that raise, crash or hang leave the rest alone."""
+"""tests/gpu/peers.py without a GPU: records of one process; peers that raise, crash or hang leave the rest alone."""
 import importlib.util
 import json
 import subprocess
@@ -35,12 +35,14 @@ def run_with(tmp_path, fault, *arguments):
         sys.argv[0] = {script!r}
         runpy.run_path({script!r}, run_name="__main__")
     """).format(python=str(TREE / "runtime/python"), script=str(SCRIPT), fault=fault))
-    (tmp_path / "python").write_text('#!/bin/sh\nshift\nexec "%s" "%s" "$@"\n' % (sys.executable, tmp_path / "faulty.py"))
+    words = (sys.executable, tmp_path / "faulty.py")
+    (tmp_path / "python").write_text('#!/bin/sh\nshift\nexec "%s" "%s" "$@"\n' % words)
     (tmp_path / "python").chmod(0o755)
     code = "import sys; sys.executable, sys.argv[0] = sys.argv[1], sys.argv[2]; del sys.argv[1:3]; " \
            "import runpy; runpy.run_path(sys.argv[0], run_name='__main__')"
-    return subprocess.run([sys.executable, "-c", code, str(tmp_path / "python"), str(SCRIPT), "--out", str(tmp_path / "out"),
-                           *arguments, *TINY, "--peers", "torch-fp32,torch-16bit"], capture_output=True, text=True, timeout=100)
+    return subprocess.run([sys.executable, "-c", code, str(tmp_path / "python"), str(SCRIPT), "--out",
+                           str(tmp_path / "out"), *arguments, *TINY, "--peers", "torch-fp32,torch-16bit"],
+                          capture_output=True, text=True, timeout=100)
 
 
 def rows_of(tmp_path, name):
@@ -86,5 +88,7 @@ def test_what_is_not_written_in_time_is_told(tmp_path, minutes):
 
 
 def test_an_unknown_record_is_refused(tmp_path):
-    done = subprocess.run([sys.executable, SCRIPT, "--out", tmp_path, "--only", "peers_best"], capture_output=True, text=True, timeout=100)
-    assert done.returncode == 2 and "argument --only: 'peers_best' is not accepted; any of peers_training" in done.stderr
+    done = subprocess.run([sys.executable, SCRIPT, "--out", tmp_path, "--only", "peers_best"], capture_output=True,
+                          text=True, timeout=100)
+    assert done.returncode == 2
+    assert "argument --only: 'peers_best' is not accepted; any of peers_training" in done.stderr

@@ -25,9 +25,11 @@ def wheels(monkeypatch, tmp_path):
     def install(command):
         folder = Path(command[command.index("--target") + 1])
         files = {"fast/__init__.py": b"NAME = 'fast'", "fast/lib.so": os.urandom(3 << 20), "fast/include/x.h": b"1",
-                 "fast/mid.so": os.urandom(1 << 19), "fast/tests/test_x.py": b"1", "slow/inner/slow_module.py": b"N = 3",
-                 "slow.pth": b"import sys, os, fast; sys.path.insert(0, os.path.join(os.path.dirname(fast.__path__[0]), "
-                             b"'slow', 'inner'))", "fast-1.2.dist-info/METADATA": b"Name: fast\nVersion: 1.2\n"}
+                 "fast/mid.so": os.urandom(1 << 19), "fast/tests/test_x.py": b"1",
+                 "slow/inner/slow_module.py": b"N = 3",
+                 "slow.pth": b"import sys, os, fast; "
+                             b"sys.path.insert(0, os.path.join(os.path.dirname(fast.__path__[0]), 'slow', 'inner'))",
+                 "fast-1.2.dist-info/METADATA": b"Name: fast\nVersion: 1.2\n"}
         for name, data in files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,8 +72,9 @@ def test_parts_are_small_and_give_the_files_back(wheels, tmp_path):
     site = tmp_path / "site" / "site-packages"
     assert (site / "fast/lib.so").read_bytes() == wheels.library and not list(site.rglob("*piece*"))
     assert not (site / "fast/include").exists()
-    shown = subprocess.run(["bash", "-c", ". %s && exec %s -c 'import fast, slow_module; print(fast.NAME, slow_module.N)'"
-                            % (tmp_path / "site" / "env.sh", sys.executable)], capture_output=True, text=True)
+    code = "import fast, slow_module; print(fast.NAME, slow_module.N)"
+    words = ". %s && exec %s -c '%s'" % (tmp_path / "site" / "env.sh", sys.executable, code)
+    shown = subprocess.run(["bash", "-c", words], capture_output=True, text=True)
     assert shown.stdout == "fast 3\n", shown.stderr
 
 

@@ -160,7 +160,8 @@ def test_the_static_form_is_reported_without_a_limit():
 
 
 def test_quack_is_called_as_it_wants_and_compared(monkeypatch):
-    def cross_entropy(x, target, lse_partial=None, weight=None, ignore_index=-100, reduction="mean", inplace_backward=False):
+    def cross_entropy(x, target, lse_partial=None, weight=None, ignore_index=-100, reduction="mean",
+                      inplace_backward=False):
         assert x.dim() == 2 and target.dim() == 1 and reduction == "none"
         return torch.nn.functional.cross_entropy(x.float(), target, reduction=reduction)
 

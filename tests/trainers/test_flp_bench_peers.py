@@ -9,8 +9,8 @@ from flp_bench_tool import parsed, tensors_of
 from flp.bench import cases, clock, data, ours, peers, reference, run
 from flp.bench.peers import agilerl, seam, skeleton
 
-STAND_INS = ("cut_cross_entropy", "liger_kernel", "liger_cute_kernels", "verl", "quack", "agilerl", "unsloth_zoo", "trl",
-             "megatron")
+STAND_INS = ("cut_cross_entropy", "liger_kernel", "liger_cute_kernels", "verl", "quack", "agilerl", "unsloth_zoo",
+             "trl", "megatron")
 
 
 @pytest.fixture
@@ -158,7 +158,8 @@ def test_liger_release_without_a_parameter_is_reported():
     ({}, "needs a CUDA device"), ({"dtype": "fp32"}, "takes bf16 and fp16 only, not fp32"),
     ({"entropy": "forward"}, "gives no entropy"), ({"bias": True}, "takes no bias"),
     ({"softcap": 2.0}, "takes no softcap"), ({"hidden": 24}, "needs a hidden size that is a multiple of 16"),
-    ({"vocab": 100}, "needs a vocab that is a multiple of 32"), ({"n": 7}, "needs a number of rows that is a multiple of 2")])
+    ({"vocab": 100}, "needs a vocab that is a multiple of 32"),
+    ({"n": 7}, "needs a number of rows that is a multiple of 2")])
 def test_a_case_that_a_peer_cannot_run_has_its_reason(change, reason):
     class Narrow(seam.Peer):
         dtypes = ("bf16", "fp16")

@@ -1,8 +1,8 @@
-"""The GEMM baselines of a case: torch.matmul on the same operands, by each of torch's cuBLAS backends, and the fastest of
-the algorithms that cuBLASLt's heuristics name first.
+"""The GEMM baselines of a case: torch.matmul on the same operands, by each of torch's cuBLAS backends, and the fastest
+of the algorithms that cuBLASLt's heuristics name first.
 
-A case's yardstick is the fastest of all these, and beside it the first: torch.matmul, by cuBLASLt where there is a choice,
-which takes the very first algorithm.
+A case's yardstick is the fastest of all these, and beside it the first: torch.matmul, by cuBLASLt where there is a
+choice, which takes the very first algorithm.
 
 Invariants: the backend is set for one call and put back, so peers run torch as they would elsewhere; where the scores
 do not fit beside everything else, a product is timed on the first columns of the vocab and its time scaled to all.

@@ -73,6 +73,6 @@ def cases_of(options, n):
         return [Case(grads=grads, loss=loss, accumulate=options.accumulate and "weight" in grads, **shape)
                 for grads in options.grad if grads for loss in options.loss]
     cases = [Case(entropy="none" if entropy == "none" else "forward", **shape) for entropy in options.entropy]
-    cases += [Case(entropy=entropy, grads=grads, save=options.save, frozen=options.frozen, **shape) for grads in options.grad if grads
-              for entropy in options.entropy]
+    cases += [Case(entropy=entropy, grads=grads, save=options.save, frozen=options.frozen, **shape)
+              for grads in options.grad if grads for entropy in options.entropy]
     return list(dict.fromkeys(cases))

@@ -1,10 +1,10 @@
 """Matrix products by cuBLASLt itself, each by any of the algorithms that its heuristics name first.
 
-torch.matmul takes the first one; the fastest of eight is the yardstick that `flpgen bench` has, too. The library is the one
-that torch has loaded; numbers and structs are those of CUDA 12 and 13.
+torch.matmul takes the first one; the fastest of eight is the yardstick that `flpgen bench` has, too. The library is
+the one that torch has loaded; numbers and structs are those of CUDA 12 and 13.
 
-Invariant: a product is of row-major matrices, or of their transposed views; cuBLASLt sees them column by column, so that
-out = a b becomes outᵀ = bᵀ aᵀ and nothing is copied.
+Invariant: a product is of row-major matrices, or of their transposed views; cuBLASLt sees them column by column, so
+that out = a b becomes outᵀ = bᵀ aᵀ and nothing is copied.
 """
 import ctypes
 import re
@@ -64,7 +64,8 @@ def view_of(matrix):
         return columns, rows, columns, False
     if matrix.stride() == (1, rows):
         return rows, columns, rows, True
-    raise ValueError("a product takes row-major matrices and their transposed views, not strides %s" % (matrix.stride(),))
+    raise ValueError("a product takes row-major matrices and their transposed views, not strides %s"
+                     % (matrix.stride(),))
 
 
 class Product:

@@ -15,8 +15,8 @@ from . import baseline, cases, clock, data, limits, memory, ours, peers, record,
 # Least share of a run's seconds for the rounds of one number of rows; preparation ends before.
 ROUNDS_SHARE = 0.3
 # Fields of a row that only a measured one fills.
-FIGURES = ("ms", "ms_low", "ms_high", "bare_ms", "ratio", "first_ms", "first_ratio", "tflops", "extra_bytes", "result_bytes", "logprob_error",
-           "entropy_error", "loss_error", "grad_hidden_error", "grad_weight_error")
+FIGURES = ("ms", "ms_low", "ms_high", "bare_ms", "ratio", "first_ms", "first_ratio", "tflops", "extra_bytes",
+           "result_bytes", "logprob_error","entropy_error", "loss_error", "grad_hidden_error", "grad_weight_error")
 
 
 class Contender:

@@ -29,7 +29,8 @@ def number_text(pattern, value):
 
 def cells(row):
     return (row["peer"], "%.3f" % row["ms"], "%.3f .. %.3f" % (row["ms_low"], row["ms_high"]),
-            number_text("%.3f", row["ratio"]), number_text("%.3f", row["first_ratio"]), "%.3g" % row["tflops"], bytes_text(row["extra_bytes"]),
+            number_text("%.3f", row["ratio"]), number_text("%.3f", row["first_ratio"]), "%.3g" % row["tflops"],
+            bytes_text(row["extra_bytes"]),
             number_text("%.1e", row["logprob_error"]), number_text("%.1e", row["entropy_error"]),
             number_text("%.1e", row["grad_hidden_error"]), number_text("%.1e", row["grad_weight_error"]))
 

@@ -1,5 +1,5 @@
-"""liger-cute-kernels (LinkedIn): liger-kernel's scaled cross entropy by kernels that are compiled ahead of time, CUTLASS
-with NVSHMEM; here for a vocab that is on one GPU.
+"""liger-cute-kernels (LinkedIn): liger-kernel's scaled cross entropy by kernels that are compiled ahead of time,
+CUTLASS with NVSHMEM; here for a vocab that is on one GPU.
 
 It is meant for several: so a process group and an NVSHMEM job of this process alone are made. Where its library cannot
 be used liger-kernel takes another way in silence; load() is here to fail instead.
@@ -41,7 +41,7 @@ class Lck(Peer):
     title = "LigerFusedLinearScaledCrossEntropyTPFunction, native, of one GPU"
     distribution = "liger-cute-kernels"
     needs = ("liger-kernel", "apache-tvm-ffi", "nvidia-nvshmem-cu13", "nvidia-cuda-runtime-cu12")
-    note = "its workspace is NVSHMEM's, which the memory column leaves out; makes the weight's gradient for a frozen head, too"
+    note = "its workspace, NVSHMEM's, is not in the memory column; makes the weight's gradient for a frozen head, too"
     entropy = True
     dtypes = ("bf16",)
     group = configured = None

@@ -1,8 +1,8 @@
 """quack (Tri Dao), CuTe kernels: a cross entropy over materialised scores, and two chunked ones of the mean loss.
 
 The chunked ones compute the gradients in the forward pass, so they take no other upstream gradient than a scalar. One
-keeps scaled exponentials of a chunk, on Hopper alone; it is what the library chooses where it can. The other keeps 16-bit
-scores and their gradients; its products are not tuned here, which alone would take minutes.
+keeps scaled exponentials of a chunk, on Hopper alone; it is what the library chooses where it can. The other keeps
+16-bit scores and their gradients; its products are not tuned here, which alone would take minutes.
 """
 import importlib
 

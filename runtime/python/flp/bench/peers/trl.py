@@ -1,8 +1,8 @@
 """trl (Hugging Face): ChunkedLogProbFunction, cuBLAS products over tiles and Triton kernels between them.
 
-trl itself needs datasets and accelerate to be imported; this module needs torch, transformers and, in its backward pass,
-one function of trl.trainer.utils, which gathers a sharded head and passes a whole one through. So only the module is
-loaded, with that function's plain case in its place.
+trl itself needs datasets and accelerate to be imported; this module needs torch, transformers and, in its backward
+pass, one function of trl.trainer.utils, which gathers a sharded head and passes a whole one through. So only the
+module is loaded, with that function's plain case in its place.
 """
 import contextlib
 import sys

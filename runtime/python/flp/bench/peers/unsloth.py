@@ -1,8 +1,8 @@
 """unsloth_zoo: fused linear log-probabilities and cross entropy.
 
 With a frozen head the log-probabilities' forward pass makes d logprob / d hidden of each row beside them, so that any
-upstream gradient costs two products; else its backward pass computes the scores anew. unsloth_zoo itself patches half of
-the training stack when it is imported, so only its module of losses is loaded.
+upstream gradient costs two products; else its backward pass computes the scores anew. unsloth_zoo itself patches half
+of the training stack when it is imported, so only its module of losses is loaded.
 """
 import torch
 
