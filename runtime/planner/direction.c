@@ -63,7 +63,7 @@ static void offer(planner_search *s, int64_t rows, int64_t columns) {
 /* Columns whose scores fill whole waves of clusters. */
 static int64_t wave_columns(const flp_planner *p, int64_t rows) {
   int64_t at_once = flp_max(p->multiprocessors / p->dz_cluster, 1);
-  return at_once / flp_gcd(at_once, flp_ceil_div(rows, p->keep_rows)) * p->unit_columns;
+  return at_once / flp_gcd(at_once, flp_ceil_div(rows, p->keep_rows)) * p->keep_columns;
 }
 
 /* Even chunks, then those of whole waves. */
@@ -74,7 +74,7 @@ static void search_columns(planner_search *s, int64_t rows) {
     offer(s, rows, flp_min(flp_round_up(p->chunk_vocab, p->unit_columns), vocab));
     return;
   }
-  for (int64_t columns = vocab; columns; columns = smaller(vocab, p->unit_columns, columns))
+  for (int64_t columns = vocab; columns; columns = smaller(vocab, p->keep_columns, columns))
     offer(s, rows, flp_min(columns, vocab));
   for (int64_t columns = wave; columns < vocab; columns += wave) offer(s, rows, columns);
 }

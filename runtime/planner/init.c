@@ -5,7 +5,7 @@
 /* fp32 operands take six bf16 products. */
 static const double fp32_products = 6;
 
-/* Whether both warpgroups of a mapped dz share a tile, rather than having one each: asked for, or the template's
+/* Whether both warpgroups of a mapped kernel of scores share a tile, rather than having one each: asked for, or the template's
  * choice. */
 static int is_cooperative(const flp_kernel_key *key) {
   return key->tune.schedule ? key->tune.schedule == FLP_SCHEDULE_COOPERATIVE : key->dtype == FLP_DTYPE_FP32;
@@ -36,6 +36,7 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
   switch (desc->key.kind) {
     case FLP_KERNEL_KEEP:
       p->keep_rows = panel_rows;
+      p->keep_columns = desc->unit_columns * (flp_kernel_is_mapped(desc) && !is_cooperative(&desc->key) ? 2 : 1);
       break;
     case FLP_KERNEL_FORWARD:
       p->forward_rows = panel_rows;

@@ -22,7 +22,8 @@ typedef struct flp_planner {
   int dz_cluster;                     /* CTAs of a unit of dz, 1 where kernels are launched without clusters */
   int64_t hidden_rows, hidden_columns; /* tile of grad_hidden, over active rows x D */
   int64_t weight_rows, weight_columns; /* tile of grad_weight, over vocab columns x D */
-  int64_t keep_rows; /* rows of a panel of forward_keep, 0: no such kernel; the rest of it is as forward's */
+  int64_t keep_rows;    /* rows of a panel of forward_keep, 0: no such kernel; the rest of it is as forward's */
+  int64_t keep_columns; /* of a unit of forward_keep: as many leaves as it takes at a time */
   int saved_expands,
       step_expands; /* 1 if exponentials become dz in place before the products, in save mode and in a step */
   int step_entropy; /* 1 if the loss has a gradient by the entropy */
