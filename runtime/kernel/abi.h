@@ -216,7 +216,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * both products of a chunk in one launch, or one of them. A grid of any size whose clusters take the units in order,
  * first those of grad_hidden: tile_rows·cluster rows of a result x tile_columns of D. All boxes are 64 x 64, those of
  * fp32 32 x 32, 128-byte swizzle. acc and out point at row 0 of the whole tensor; flags: FLP_PRODUCT_*. Accumulators
- * are f32, but those of a weight_out in bf16: see sums of 24 bits below. */
+ * are f32, but those of a weight_out in bf16: see sums of 20 and 24 bits below. */
 #define FLP_PRODUCTS_MAP_PARAMS(P)                                          \
   P(map, dz_map)       /* (row_end - row_begin, column_end - column_begin) */ \
   P(map, weight_map)   /* (column_end - column_begin, D): rows of the chunk */ \
@@ -235,13 +235,13 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * grad_hidden: out[index[a]][d] = Σ_v dz[a][v]·weight[v][d]  (M = active rows, K = columns, N = D);
  *              acc is (n,D) f32 by active row.
  * grad_weight: out[v][d] = Σ_a dz[a][v]·hidden[index[a]][d]  (M = columns, K = active rows, N = D); acc is (V,D) f32,
- *              but where out is bf16: see sums of 24 bits below.
+ *              but where out is bf16: see sums of 20 and 24 bits below.
  * operand, out and acc point at row 0 / column 0 of the whole tensor; dz at the chunk's own origin.
  * result = Σ·scale_pair[1]·factor[a] + (read_acc ? acc : 0); stored to acc if write_acc, to out if write_out.
  *
- * Sums of 24 bits, of grad_weight where out is bf16 (templates/common/sums.lua): between two chunks out itself holds
- * the upper 16 bits of a sum, an f32 rounded to 24 bits, and acc (region weight_low) the next 8: one byte for each
- * element of the whole tiles that cover (V,D), in the kernel's own order; acc_stride is not read. A chunk has all
+ * Sums of 20 or 24 bits, of grad_weight where out is bf16 (templates/common/sums.lua): between two chunks out itself
+ * holds the upper 16 bits of a sum, an f32 rounded to so many bits, and acc (region weight_low) the next 4 or 8, as
+ * acc_stride says, for each element of the whole tiles that cover (V,D), in the kernel's own order. A chunk has all
  * columns, and column_begin is 0: it writes either acc with the upper bits, or out. */
 #define FLP_PRODUCT_PARAMS(P)                                              \
   P(ptr, dz) P(i64, dz_stride)                                             \

@@ -132,10 +132,10 @@ static int is_by_rows(const flp_call *call) {
   return call->scheme.mode == FLP_MODE_RECOMPUTE_ROWS || call->scheme.mode == FLP_MODE_STREAM;
 }
 
-/* The accumulator of a weight's gradient that is none itself, and the elements between its rows. */
+/* The accumulator of a weight's gradient that is none itself, and the elements between its rows, or its lower bits. */
 static CUdeviceptr weight_sums(const flp_call *call, int64_t *stride) {
   int is_split = call->plan->spec.grad_weight_dtype == FLP_DTYPE_BF16;
-  *stride = is_split ? 0 : call->plan->spec.hidden;
+  *stride = is_split ? flp_planner_weight_low_bits(call->scheme.chunks) : call->plan->spec.hidden;
   return flp_call_region(call, is_split ? FLP_REGION_weight_low : FLP_REGION_weight_acc);
 }
 

@@ -63,19 +63,26 @@ uint64_t planner_bias_part_bytes(const flp_planner *p, int64_t rows, int64_t col
   return (uint64_t)(flp_ceil_div(rows, p->dz_unit_rows) * (p->dz_unit_rows / p->dz_rows)) * (uint64_t)columns * 4;
 }
 
-int flp_planner_weight_sum_bytes(const flp_planner *p) {
-  return p->spec.grad_weight_dtype == FLP_DTYPE_BF16 ? 3 : 4;
+/* Three roundings at 2^-12 of a sum add up to a tenth of bf16's own at 2^-8. */
+int flp_planner_weight_low_bits(int64_t chunks) {
+  enum { FEW_CHUNKS = 4 };
+  return chunks <= FEW_CHUNKS ? 4 : 8;
 }
 
-/* One of each element of whole tiles. */
-static int64_t weight_low_bytes(const flp_planner *p) {
-  return flp_round_up(p->spec.vocab, p->weight_rows) * flp_round_up(p->spec.hidden, p->weight_columns);
+double flp_planner_weight_sum_bytes(const flp_planner *p, int64_t chunks) {
+  return p->spec.grad_weight_dtype == FLP_DTYPE_BF16 ? 2 + flp_planner_weight_low_bits(chunks) / 8.0 : 4;
+}
+
+/* Of each element of whole tiles. */
+static int64_t weight_low_bytes(const flp_planner *p, int64_t chunks) {
+  int64_t elements = flp_round_up(p->spec.vocab, p->weight_rows) * flp_round_up(p->spec.hidden, p->weight_columns);
+  return elements / 8 * flp_planner_weight_low_bits(chunks);
 }
 
 /* An fp32 gradient is its own accumulator; one in bf16 holds the upper half of its own (abi.h). */
 static void put_weight_accumulator(const flp_planner *p, flp_scheme *s) {
   if (p->spec.grad_weight_dtype == FLP_DTYPE_BF16)
-    planner_put_region(s, FLP_REGION_weight_low, weight_low_bytes(p), 1);
+    planner_put_region(s, FLP_REGION_weight_low, weight_low_bytes(p, s->chunks), 1);
   else if (p->spec.grad_weight_dtype != FLP_DTYPE_FP32)
     planner_put_region(s, FLP_REGION_weight_acc, p->spec.vocab * p->spec.hidden, 4);
 }

@@ -132,21 +132,21 @@ double flp_planner_saved_cost(const flp_planner *p, int64_t n) {
   return saved_products_cost(p, n, p->saved_expands);
 }
 
-static double stream_chunk_cost(const flp_planner *p, int64_t rows, int accumulates) {
+static double stream_chunk_cost(const flp_planner *p, int64_t rows, int64_t chunks) {
   if (rows == 0) return 0;
   product scores = {rows, p->spec.vocab, p->spec.hidden, p->keep_rows, p->unit_columns, 1}, first = scores;
   first.n = flp_min(p->unit_columns, p->spec.vocab);
   double seconds = waves_cost(p, &scores) + waves_cost(p, &first) + saved_products_cost(p, rows, p->step_expands);
   if (p->is_mapped) seconds += flp_planner_gather_cost(p, rows, 1);
-  if (accumulates && (p->spec.grads & FLP_GRAD_WEIGHT))
-    seconds += 2.0 * flp_planner_weight_sum_bytes(p) * (double)p->spec.vocab * (double)p->spec.hidden / p->bandwidth;
+  if (chunks > 1 && (p->spec.grads & FLP_GRAD_WEIGHT))
+    seconds += 2 * flp_planner_weight_sum_bytes(p, chunks) * (double)p->spec.vocab * (double)p->spec.hidden / p->bandwidth;
   return seconds + 3 * launch_seconds; /* keep_reference, combine, loss_rows */
 }
 
 double flp_planner_stream_cost(const flp_planner *p, int64_t n, int64_t chunk_rows) {
-  int accumulates = chunk_rows < n;
-  return (double)(n / chunk_rows) * stream_chunk_cost(p, chunk_rows, accumulates) +
-         stream_chunk_cost(p, n % chunk_rows, accumulates) + launch_seconds;
+  int64_t chunks = flp_ceil_div(n, chunk_rows);
+  return (double)(n / chunk_rows) * stream_chunk_cost(p, chunk_rows, chunks) +
+         stream_chunk_cost(p, n % chunk_rows, chunks) + launch_seconds;
 }
 
 /* Scores in whole units, as chunks of columns are; those of the last, partial wave are halved where a half each can run at

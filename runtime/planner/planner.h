@@ -74,9 +74,12 @@ void flp_planner_describe(const flp_planner *planner, const flp_scheme *scheme, 
 /* Elements between two rows of a dz chunk of that many columns. */
 int64_t flp_planner_dz_stride(int64_t columns);
 
-/* Bytes that a chunk of rows leaves of an element of the weight's gradient for the next chunk: 3 where it is bf16, two
- * of them in the gradient itself; else 4. */
-int flp_planner_weight_sum_bytes(const flp_planner *planner);
+/* Lower bits that the workspace has of a sum of the weight's gradient, where that is bf16 and holds the upper ones (abi.h): 4
+ * of few chunks, which a sum's roundings leave far below bf16's own, 8 of more. */
+int flp_planner_weight_low_bits(int64_t chunks);
+/* Bytes that one of so many chunks of rows leaves of an element of the weight's gradient for the next chunk, those in the
+ * gradient itself too: fewer than 4 where it is bf16. */
+double flp_planner_weight_sum_bytes(const flp_planner *planner, int64_t chunks);
 
 /* Elements between two gathered rows. */
 int64_t flp_planner_gather_stride(int64_t depth);

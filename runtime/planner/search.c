@@ -53,7 +53,7 @@ static void put_backward_rows(const flp_planner *p, flp_scheme *s, int64_t n, in
 
 static double accumulator_cost(const flp_planner *p, const flp_scheme *s, int64_t n) {
   double hidden = 4.0 * (double)n * (double)p->spec.hidden;
-  double weight = flp_planner_weight_sum_bytes(p) * (double)p->spec.vocab * (double)p->spec.hidden;
+  double weight = flp_planner_weight_sum_bytes(p, s->chunks) * (double)p->spec.vocab * (double)p->spec.hidden;
   double passes = 2.0 * (double)(s->chunks - 1); /* every chunk but the last writes, every one but the first reads */
   double bytes = 0;
   if (s->mode == FLP_MODE_RECOMPUTE_VOCAB && (p->spec.grads & FLP_GRAD_HIDDEN)) bytes += passes * hidden;

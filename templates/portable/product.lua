@@ -6,11 +6,11 @@
 -- Without factor it is 1; without index, in grad_weight, hidden holds the active rows of the chunk one after the other.
 -- No operand is transposed in memory: dz is read K-major for grad_hidden and MN-major for grad_weight, the other
 -- operand MN-major in both. The epilogue adds to and stores accumulators and the final gradient as its flags ask.
--- Accumulators are fp32; those of a weight's gradient in bf16 have 24 bits (sums.lua).
+-- Accumulators are fp32; those of a weight's gradient in bf16 have 20 or 24 bits (sums.lua).
 
 return function(k, spec, entry)
   local M = k.import "engine" (k, spec)
-  local S = k.import "sums" (k)
+  local sums = {[4] = k.import "sums" (k, 4), [8] = k.import "sums" (k, 8)}
   local RASTER = 8
   local for_hidden = entry == "grad_hidden"
   local out_type = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.out_dtype]
@@ -104,8 +104,8 @@ return function(k, spec, entry)
       end
     end
 
-    -- The same for a weight's gradient in bf16: 16 accumulators of 24 bits at a time, of four neighbours along N.
-    local function finish_split(_, acc)
+    -- The same for a weight's gradient in bf16: 16 accumulators of 20 or 24 bits at a time, of four neighbours along N.
+    local function finish_sums(S, acc)
       local read_acc, write_acc = k.ne(p.read_acc, 0), k.ne(p.write_acc, 0)
       local low = S.place(p.acc, {sums = M.mi * M.ni * 4, threads = M.threads}, tile_m * p.tiles_n + tile_n, M.tid)
 
@@ -157,6 +157,10 @@ return function(k, spec, entry)
       for mi = 0, M.mi - 1 do
         for group = 0, M.ni // 4 - 1 do finish_group(mi, group) end
       end
+    end
+
+    local function finish_split(_, acc)
+      k.branch(k.eq(p.acc_stride, 4), function() finish_sums(sums[4], acc) end, function() finish_sums(sums[8], acc) end)
     end
 
     local splits = not for_hidden and spec.out_dtype == "bf16"

@@ -6,7 +6,7 @@
 -- Without factor it is 1. No operand is transposed in memory: dz is read K-major for grad_hidden and MN-major for
 -- grad_weight, the other operand MN-major in both, all in boxes of 64 x 64, fp32 of 32 x 32. The epilogue adds to and
 -- stores accumulators and the final gradient as the flags ask. Accumulators are fp32; those of a weight's gradient in
--- bf16 have 24 bits (sums.lua).
+-- bf16 have 20 or 24 bits (sums.lua).
 --
 -- A unit is a row panel of a result against one tile of D. Those of grad_hidden, long ones, come first; the short
 -- ones of grad_weight fill the last wave.
@@ -15,7 +15,7 @@ return function(k, spec)
   local fp32 = spec.dtype == "fp32"
   local T = k.import "tune".choose(spec)
   local H = k.import "engine" (k, spec, T)
-  local S = k.import "sums" (k)
+  local sums_of = {[4] = k.import "sums" (k, 4), [8] = k.import "sums" (k, 8)}
   local element = ({bf16 = k.bf16, fp16 = k.f16})[spec.dtype]
   local PANEL = H.rows * H.cluster
 
@@ -122,8 +122,8 @@ return function(k, spec)
     end
   end
 
-  -- The same for a weight's gradient in bf16: accumulators of 24 bits, a batch of sums at a time.
-  local function finish_split(p, acc, u)
+  -- The same for a weight's gradient in bf16: accumulators of 20 or 24 bits, a batch of sums at a time.
+  local function finish_split(p, acc, u, S)
     local depth, flags, per_row = depth_of(p), p.weight_flags, H.columns // 4
     local fits = spec.hidden > 0 and spec.hidden % H.columns == 0
     local across = (depth + (H.columns - 1)) // H.columns
@@ -186,8 +186,10 @@ return function(k, spec)
   local function finish(p, acc, u, of)
     H.reread()
     if of == "hidden" or spec.dtype ~= "bf16" then return finish_f32(p, acc, u, of) end
-    k.branch(k.ne(p.weight_flags & k.abi.PRODUCT_OUT_F32, 0), function() finish_f32(p, acc, u, of) end,
-      function() finish_split(p, acc, u) end)
+    k.branch(k.ne(p.weight_flags & k.abi.PRODUCT_OUT_F32, 0), function() finish_f32(p, acc, u, of) end, function()
+      k.branch(k.eq(p.weight_acc_stride, 4), function() finish_split(p, acc, u, sums_of[4]) end,
+        function() finish_split(p, acc, u, sums_of[8]) end)
+    end)
   end
 
   local function consume(p)

@@ -1,4 +1,4 @@
-"""Sums of 24 bits for a weight's gradient in bf16, over chunks of rows (templates/common/sums.lua), by sm_80's kernel
+"""Sums of 20 and 24 bits for a weight's gradient in bf16, over chunks of rows (templates/common/sums.lua), by sm_80's kernel
 and Hopper's on the CPU: the bits that the rule gives, and what stands in memory between two chunks."""
 import shutil
 import sys
@@ -20,10 +20,14 @@ FIRST, SECOND, LAST = 1 | 4, 1 | 2 | 4, 1 | 2 | 8    # FLP_PRODUCT_: WANTED is 1
 OUT_F32, GUARD = 16, 4096
 
 
-def rounded24(x):
-    """float32 with the upper 24 bits of a float32, to nearest, halves away from zero."""
-    bits = x.view(numpy.uint32)
-    return numpy.where(numpy.isnan(x), x, ((bits + numpy.uint32(0x80)) & numpy.uint32(0xFFFFFF00)).view(numpy.float32))
+LOW = pytest.mark.parametrize("low_bits", [4, 8])    # beside the upper 16
+
+
+def rounded(x, low_bits):
+    """float32 with the upper 16 + low_bits bits of a float32, to nearest, halves away from zero."""
+    half = numpy.uint32(1 << (15 - low_bits))
+    upper = numpy.uint32(0xFFFFFFFF << (16 - low_bits) & 0xFFFFFFFF)
+    return numpy.where(numpy.isnan(x), x, ((x.view(numpy.uint32) + half) & upper).view(numpy.float32))
 
 
 class Operands:
@@ -58,13 +62,13 @@ class Portable:
         self.kernel, self.wide = made["grad_weight"], wide["grad_weight"]
         self.panel = (tile["rows"], tile["columns"])
 
-    def run(self, given, chunk, flags, out, low=None):
+    def run(self, given, chunk, flags, out, low=None, low_bits=8):
         begin, end = chunk
         tiles = [-(-size // tile) for size, tile in zip((VOCAB, DEPTH), self.panel)]
         (self.kernel if out.dtype == numpy.uint16 else self.wide).named(
             tiles[0] * tiles[1], dz=given.dz[begin:], dz_stride=DZ_STRIDE, operand=given.hidden[begin:],
             operand_stride=DEPTH, count=numpy.array([COUNT], numpy.int32), depth=DEPTH, row_begin=begin, row_end=end,
-            column_end=VOCAB, tiles_m=tiles[0], tiles_n=tiles[1], acc=low, out=out, out_stride=OUT_STRIDE,
+            column_end=VOCAB, tiles_m=tiles[0], tiles_n=tiles[1], acc=low, acc_stride=low_bits, out=out, out_stride=OUT_STRIDE,
             read_acc=flags & 2, write_acc=flags & 4, write_out=flags & 8)
 
 
@@ -74,13 +78,14 @@ class Hopper:
         self.kernel = made["products_map"]
         self.panel = (self.tile["rows"] * self.tile["cluster"], self.tile["columns"])
 
-    def run(self, given, chunk, flags, out, low=None):
+    def run(self, given, chunk, flags, out, low=None, low_bits=8):
         begin, end = chunk
         rows = matrix_map(given.hidden[begin:end], 64)
         self.kernel.named(
             2 * self.tile["cluster"], count=numpy.array([COUNT], numpy.int32), depth=DEPTH, n=1000, row_begin=begin,
             row_end=end, column_end=VOCAB, dz_map=matrix_map(given.dz[begin:end, :VOCAB], 64), weight_map=rows,
-            hidden_map=rows, gathered_map=rows, weight_acc=low, weight_out=out, weight_out_stride=OUT_STRIDE,
+            hidden_map=rows, gathered_map=rows, weight_acc=low, weight_acc_stride=low_bits, weight_out=out,
+            weight_out_stride=OUT_STRIDE,
             weight_flags=flags | (OUT_F32 if out.dtype == numpy.float32 else 0), turn=numpy.zeros(1, numpy.int32))
 
 
@@ -105,9 +110,9 @@ def same(got, want):
     return (numpy.isnan(got) == nan).all() and (got[~nan].view(numpy.uint32) == want[~nan].view(numpy.uint32)).all()
 
 
-# A thread's 32 sums of each tile to memory and back: what comes back in logprob, bytes in entropy, halves in stats.
+# A thread's 32 sums of each tile to memory and back: what comes back in logprob, lower bits in entropy, halves in stats.
 ROUND_TRIP = """return function(k, spec)
-  local S = k.import "sums" (k)
+  local S = k.import "sums" (k, LOW_BITS)
   k.kernel {entry = "select", threads = 32, body = function(p)
     local low = S.place(p.entropy, {sums = 32, threads = 32}, k.ctaid(), k.tid())
     local bits, highs = {}, {}
@@ -126,27 +131,31 @@ end
 
 
 @needs_flpgen
-def test_every_kind_of_number_goes_to_memory_and_back(tmp_path):
+@LOW
+def test_every_kind_of_number_goes_to_memory_and_back(tmp_path, low_bits):
     shutil.copytree(TREE / "templates", tmp_path / "templates")
-    (tmp_path / "templates" / "common" / "select.lua").write_text(ROUND_TRIP)
+    (tmp_path / "templates" / "common" / "select.lua").write_text(ROUND_TRIP.replace("LOW_BITS", str(low_bits)))
     ir = flpgen("gen", "--op", "select", "--vocab", "64", "--dtype", "fp32", "--template-dir", tmp_path / "templates",
                 "--emit", "ir").out
     kernel, tiles = Kernel(ir, "select", 32, tmp_path), 3
     bits = numpy.random.default_rng(23).integers(0, 1 << 32, tiles * 1024, numpy.uint32)    # NaN of every kind, too
-    bits[:12] = [0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFF800001, 0x7F800000, 0xFF800000, 0x7F7FFFFF, 0xFF7FFF80,
-                 0x7F7FFF7F, 0x7F, 0x80, 0x80000080]
+    half = 1 << (15 - low_bits)
+    bits[:12] = [0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFF800001, 0x7F800000, 0xFF800000, 0x7F7FFFFF, 0xFF800000 - half,
+                 0x7F800000 - half - 1, half - 1, half, 0x80000000 + half]
     x, back, halves = (numpy.zeros(len(bits), kind) for kind in (numpy.float32, numpy.float32, numpy.uint16))
-    x.view(numpy.uint32)[:], low = bits, padded(len(bits))
+    x.view(numpy.uint32)[:], size = bits, len(bits) * low_bits // 8
+    low = padded(size)
     kernel.named(tiles, scores=x, logprob=back, entropy=low, stats=halves)
-    want = rounded24(x)
+    want = rounded(x, low_bits)
     assert same(back, want) and numpy.isnan(back[:4]).all() and numpy.isinf(back[4:8]).all() and numpy.isfinite(back[8])
     assert (from_bf16(halves)[~numpy.isnan(x)] == from_bf16((want.view(numpy.uint32) >> 16).astype(numpy.uint16))[
         ~numpy.isnan(x)]).all()
-    assert (low[len(bits):] == 0xA5).all()
+    assert (low[size:] == 0xA5).all()
+    each = low[:size] if low_bits == 8 else numpy.stack([low[:size] & 15, low[:size] >> 4], 1).reshape(-1)
     # vector, thread, sum -> the order of sums
-    bytes_of = low[:len(bits)].reshape(tiles, 2, 32, 16).transpose(0, 2, 1, 3).reshape(-1)
+    lower = each.reshape(tiles, 2, 32, 16).transpose(0, 2, 1, 3).reshape(-1)
     number = ~numpy.isnan(x)
-    assert (bytes_of[number] == (want.view(numpy.uint32)[number] >> 8 & 0xFF)).all()
+    assert (lower[number] == (want.view(numpy.uint32)[number] >> (16 - low_bits) & ((1 << low_bits) - 1))).all()
 
 
 WAYS = [(Portable, {}), (Portable, {"alignment": 2}), (Hopper, {}), (Hopper, {"hidden": DEPTH, "tune": "128x64"}),
@@ -154,36 +163,39 @@ WAYS = [(Portable, {}), (Portable, {"alignment": 2}), (Hopper, {}), (Hopper, {"h
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way[0].__name__}-{'-'.join(map(str, way[1].values()))}")
-def test_sums_over_chunks(folder, way):
+@LOW
+def test_sums_over_chunks(folder, way, low_bits):
     made, given = way[0](folder, **way[1]), Operands()
     sums = chunk_sums(made, given)
     assert (sums[-1] == 0).all(), "no active rows"
     size = numpy.prod([-(-extent // tile) * tile for extent, tile in zip((VOCAB, DEPTH), made.panel)])
-    low, out = padded(int(size)), numpy.full((VOCAB, OUT_STRIDE), 0x1234, numpy.uint16)
+    size = int(size) * low_bits // 8
+    low, out = padded(size), numpy.full((VOCAB, OUT_STRIDE), 0x1234, numpy.uint16)
     want = None
     with numpy.errstate(all="ignore"):
         for i, chunk in enumerate(CHUNKS):
-            made.run(given, chunk, FIRST if i == 0 else LAST if i + 1 == len(CHUNKS) else SECOND, out, low)
+            made.run(given, chunk, FIRST if i == 0 else LAST if i + 1 == len(CHUNKS) else SECOND, out, low, low_bits)
             want = sums[0] if i == 0 else want + sums[i]
             if i + 1 < len(CHUNKS):
-                want = rounded24(want)
+                want = rounded(want, low_bits)
                 nan = numpy.isnan(want)
                 assert (out[:, :DEPTH][~nan] == (want.view(numpy.uint32) >> 16)[~nan]).all(), "the upper bits"
                 assert numpy.isnan(from_bf16(out[:, :DEPTH])[nan]).all()
     assert same(from_bf16(out[:, :DEPTH]), from_bf16(to_bf16(want)))
-    assert (out[:, DEPTH:] == 0x1234).all() and (low[int(size):] == 0xA5).all()
+    assert (out[:, DEPTH:] == 0x1234).all() and (low[size:] == 0xA5).all()
     assert numpy.isnan(want[:, [5, 6, 9]]).any() and numpy.isposinf(want[21, 7]) and numpy.isfinite(want[:21, 7]).all()
-    assert 0 < abs(rounded24(sums[0])[22, 8]) < 2.0**-126, "a subnormal number"
+    assert 0 < abs(rounded(sums[0], low_bits)[22, 8]) < 2.0**-126, "a subnormal number"
 
 
 @pytest.mark.parametrize("way", [(Portable, {}), (Hopper, {})], ids=["portable", "hopper"])
-def test_errors_are_those_of_sums_in_float32(folder, way):
+@LOW
+def test_errors_are_those_of_sums_in_float32(folder, way, low_bits):
     made, given = way[0](folder, **way[1]), Operands()
     given.hidden[:, 5:10] = to_bf16(numpy.random.default_rng(3).standard_normal((len(given.hidden), 5)))
     given.dz[:3, 21:23] = 0
     low, out = padded(1 << 20), numpy.zeros((VOCAB, OUT_STRIDE), numpy.uint16)
     for i, chunk in enumerate(CHUNKS):
-        made.run(given, chunk, FIRST if i == 0 else LAST if i + 1 == len(CHUNKS) else SECOND, out, low)
+        made.run(given, chunk, FIRST if i == 0 else LAST if i + 1 == len(CHUNKS) else SECOND, out, low, low_bits)
     exact = from_bf16(given.dz[:COUNT, :VOCAB]).astype(float).T @ from_bf16(given.hidden[:COUNT]).astype(float)
     wide = numpy.zeros((VOCAB, DEPTH), numpy.float32)
     for part in chunk_sums(made, given):

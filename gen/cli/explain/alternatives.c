@@ -114,8 +114,8 @@ static explain_alternative forward(const flp_planner *planner, int64_t n, uint64
 }
 
 /* Bytes of the weight's gradient as chunks of rows leave it for the next. */
-static double weight_sums(const flp_planner *planner) {
-  return flp_planner_weight_sum_bytes(planner) * (double)planner->spec.hidden * (double)planner->spec.vocab;
+static double weight_sums(const flp_planner *planner, int64_t chunks) {
+  return flp_planner_weight_sum_bytes(planner, chunks) * (double)planner->spec.hidden * (double)planner->spec.vocab;
 }
 
 static explain_alternative chunked(const flp_planner *planner, int64_t n, uint64_t budget, int by_rows) {
@@ -128,7 +128,7 @@ static explain_alternative chunked(const flp_planner *planner, int64_t n, uint64
   alternative.products = 1 + backward_products(spec);
   set_scheme(&alternative, &scheme);
   double passes = scheme.chunks > 0 ? 2.0 * (double)(scheme.chunks - 1) : 0.0;
-  double accumulator = by_rows ? weight_sums(planner) : 4.0 * (double)spec->hidden * (double)n;
+  double accumulator = by_rows ? weight_sums(planner, scheme.chunks) : 4.0 * (double)spec->hidden * (double)n;
   if (!(spec->grads & (by_rows ? FLP_GRAD_WEIGHT : FLP_GRAD_HIDDEN))) accumulator = 0.0;
   alternative.traffic = 2.0 * cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + passes * accumulator +
                         (1.0 + count_bits(spec->grads, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT)) * dz_traffic(spec, n);
@@ -185,7 +185,7 @@ static explain_alternative streamed(const flp_planner *planner, int64_t n, uint6
   explain_alternative alternative = {.name = flp_mode_name(FLP_MODE_STREAM), .products = 1 + products};
   alternative.fit = explain_query(planner, FLP_PASS_STEP, FLP_MODE_STREAM, n, budget, &scheme);
   set_scheme(&alternative, &scheme);
-  double accumulator = spec->grads & FLP_GRAD_WEIGHT ? weight_sums(planner) : 0.0;
+  double accumulator = spec->grads & FLP_GRAD_WEIGHT ? weight_sums(planner, scheme.chunks) : 0.0;
   double rest = scheme.chunks > 0 ? (double)(scheme.chunks - 1) : 0.0;
   alternative.traffic = 2.0 * cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + 2.0 * rest * accumulator +
                         (passes + products) * dz_traffic(spec, n);

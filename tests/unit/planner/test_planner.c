@@ -293,17 +293,22 @@ Test(planner, accumulators_appear_where_they_must) {
   expect_sound(&s);
 }
 
-/* Sums of 24 bits are in whole tiles of the kernel, and read and written in 3 bytes by each chunk but the ends. */
-Test(planner, sums_for_a_weight_gradient_in_bf16_take_a_byte) {
+/* Sums of 20 and 24 bits are in whole tiles of the kernel, and read and written in 2.5 and 3 bytes by each chunk but the
+ * ends. */
+Test(planner, sums_for_a_weight_gradient_in_bf16_take_a_nibble_or_a_byte) {
   flp_planner narrow = mapped_of(331, 72, FLP_DTYPE_BF16, 3), wide = narrow;
   narrow.chunk_rows = wide.chunk_rows = 256;
   wide.spec.grad_weight_dtype = FLP_DTYPE_FP32;
   flp_scheme s = pick(&narrow, FLP_PASS_BACKWARD, 1000, GIB), w = pick(&wide, FLP_PASS_BACKWARD, 1000, GIB);
   cr_assert_eq(s.mode, FLP_MODE_RECOMPUTE_ROWS);
-  cr_expect_eq(s.size[FLP_REGION_weight_low], 512 * 256);
-  cr_expect_eq(s.bytes, w.bytes + (uint64_t)512 * 256);
-  cr_expect_float_eq(w.seconds - s.seconds, 2 * 3 * (4 - 3) * 331 * 72 / narrow.bandwidth, 1e-15);
+  cr_expect_eq(s.size[FLP_REGION_weight_low], 512 * 256 / 2, "four chunks");
+  cr_expect_eq(s.bytes, w.bytes + (uint64_t)512 * 256 / 2);
+  cr_expect_float_eq(w.seconds - s.seconds, 2 * 3 * (4 - 2.5) * 331 * 72 / narrow.bandwidth, 1e-15);
   cr_expect_eq(s.launches, w.launches);
+  s = pick(&narrow, FLP_PASS_BACKWARD, 1025, GIB);
+  w = pick(&wide, FLP_PASS_BACKWARD, 1025, GIB);
+  cr_expect_eq(s.size[FLP_REGION_weight_low], 512 * 256, "five");
+  cr_expect_float_eq(w.seconds - s.seconds, 2 * 4 * (4 - 3) * 331 * 72 / narrow.bandwidth, 1e-15);
   narrow.chunk_rows = 1000;
   s = pick(&narrow, FLP_PASS_BACKWARD, 1000, GIB);
   cr_expect_eq(s.size[FLP_REGION_weight_low], 0, "one chunk has no sums");
