@@ -149,27 +149,18 @@ double flp_planner_stream_cost(const flp_planner *p, int64_t n, int64_t chunk_ro
          stream_chunk_cost(p, n % chunk_rows, chunks) + launch_seconds;
 }
 
-/* Scores in whole units, as chunks of columns are; those of the last, partial wave are halved where a half each can run at
- * once. */
-static double keep_cost(const flp_planner *p, int64_t rows, int64_t columns) {
-  product units = {rows, columns, p->spec.hidden, p->keep_rows, p->keep_columns, 1};
-  int64_t at_once = flp_max(p->multiprocessors / p->dz_cluster, 1), rest = tiles_of(&units) % at_once;
-  double unit = tile_flops(&units) / (p->flop_rate * p->dz_cluster), seconds = waves_cost(p, &units);
-  int is_halved = p->keep_columns > p->unit_columns && rest && 2 * rest <= at_once;
-  return is_halved ? fmax(seconds - unit / 2, memory_seconds(p, &units)) : seconds;
-}
-
-/* Of its time in memory, what an operand costs that each chunk of rows reads anew while products run: 0.11 ms a gigabyte
- * on an H200 (N = 8192, D = 4096, V = 151936, chunks of 1024 rows beside 2048), as power that products lack. */
-static const double read_again = 0.5;
+/* Of its time in memory, what an operand costs that each chunk of rows reads anew while products run, as power that these
+ * lack: between nothing and 0.11 ms a gigabyte on H200s (N = 8192, D = 4096, V = 151936). */
+static const double read_again = 0.25;
 
 /* One chunk of exponentials, and what it adds to the sums of its rows: read but for the first chunk, at the end of a tile,
  * where nothing hides the time, which an H200 shows to be about twice that in memory; and written. */
 static double direction_chunk_cost(const flp_planner *p, int64_t rows, int64_t columns, int is_first) {
   if (rows == 0 || columns == 0) return 0;
+  product scores = {rows, columns, p->spec.hidden, p->keep_rows, p->keep_columns, 1};
   product made = grad_hidden_of(p, rows, columns);
   double sums = (is_first ? 4.0 : 16.0) * (double)rows * (double)p->spec.hidden / p->bandwidth;
-  return keep_cost(p, rows, columns) + waves_cost(p, &made) + sums + launch_seconds; /* direction_strike */
+  return waves_cost(p, &scores) + waves_cost(p, &made) + sums + launch_seconds; /* direction_strike */
 }
 
 /* Chunks of the same rows, with what is done once for them. redone: pieces of a block of rows that dz would redo */
