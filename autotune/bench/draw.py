@@ -17,7 +17,8 @@ FOLDER = Path(__file__).resolve().parent
 PICTURE = FOLDER / "peers.svg"
 NAMES = {"torch-16bit": "torch, scores in bf16", "torch-fp32": "torch, scores in fp32", "cce": "CCE, exact",
          "liger-mean": "Liger, of the mean alone", "liger": "Liger", "torch-compile": "torch.compile, chunked",
-         "agilerl": "AgileRL", "verl": "verl"}
+         "agilerl": "AgileRL", "verl": "verl", "liger-scaled": "Liger, CuTe", "lck": "liger-cute-kernels",
+         "unsloth": "unsloth", "trl": "TRL"}
 WIDTH, ROW, TOP, LEFT, GAP, BAR = 880, 28, 116, 196, 30, 16
 PANEL = (WIDTH - LEFT - 2 * GAP) // 2
 STYLE = """

@@ -37,6 +37,7 @@ RUN_TIME = {"--rows": 1, "--budget": 1, "--masked": 1, "--mode": 1, "--rung": 1,
             "--rounds": 1, "-q": 0, "--quiet": 0, "--all": 0, "--quick": 0, "--large": 0, "--concurrent": 0, "--jobs": 1,
             "--seed": 1, "--burst-ms": 1, "--effort": 1, "--out": 1, "--record": 1, "--save": 0, "--peers": 1,
             "--workspace": 1}
+KEEPING_MODES = ("save", "S", "direction", "D")  # that make kernels of saved exponentials
 RENAMED = {"--accumulate": ["--accumulate-grad-weight"], "--frozen": ["--grad", "hidden"]}  # of flp.bench
 GRADS = {"h": "hidden", "w": "weight", "b": "bias"}
 LARGE = 64  # specifications: more take minutes to generate
@@ -53,8 +54,9 @@ def of_command(command):
     while words:
         word = words.pop(0)
         if word in RUN_TIME:
+            keeps = word == "--save" or word == "--mode" and words[0] in KEEPING_MODES
             del words[:RUN_TIME[word]]
-            kept += ["--keep"] if word == "--save" else []
+            kept += ["--keep"] if keeps else []
         else:
             kept += RENAMED.get(word, [word])
     return kept
@@ -84,7 +86,7 @@ def of_check(row):
         options += ["--entropy", "backward" if hidden and "entropy+backward" in words else "forward"]
     if "grads" in words and hidden:
         options += ["--grad", ",".join(GRADS[letter] for letter in words["grads"])]
-    options += ["--bias"] * ("bias" in words) + ["--keep"] * (words.get("mode") in ("save", "S"))
+    options += ["--bias"] * ("bias" in words) + ["--keep"] * (words.get("mode") in KEEPING_MODES)
     for word, option in (("softcap", "--softcap"), ("align", "--alignment"), ("loss", "--loss")):
         options += [option, words[word]] if word in words else []
     if "accumulate" in words:

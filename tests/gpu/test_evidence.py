@@ -209,6 +209,8 @@ def test_a_record_of_a_third_generator_is_left_alone(tmp_path, generator):
         {"case": "rows-fp32-grads", "rung": "generic", "shape": "3x9x8", "dtype": "bf16", "options": "mode=P loss=nll"}],
      ["--generic", "--vocab 9 --dtype bf16 --hidden 8 --entropy backward --grad hidden,bias --bias --target-dtype int32",
       "--vocab 9 --dtype fp64 --op select --entropy forward --alignment 8"]),
+    ("flpgen bench --vocab 9 --hidden 8 --mode direction --grad hidden --budget 1G", [],
+     ["--vocab 9 --hidden 8 --keep --grad hidden"]),
     ("tests/gpu/examples.py", [{"ms": 1}], [])])
 def test_what_a_record_ran(command, rows, specs):
     assert kernels.specs_of({"command": command, "rows": rows}) == specs

@@ -62,11 +62,14 @@ static void follow_sum(ledger *to, int64_t begin, int64_t end, int64_t terms, in
   }
 }
 
-/* Bytes of sums in the workspace: fp32, or one for each element of whole tiles where the gradient has the others. */
+/* Bytes of sums in the workspace: fp32, or half a byte or one for each element of whole tiles where the gradient has the
+ * others. */
 static uint64_t sums_bytes(const follower *f, int of_hidden) {
   int64_t rows = of_hidden ? f->args->n : f->spec->vocab, depth = f->spec->hidden;
-  int is_split = !of_hidden && f->spec->grad_weight_dtype == FLP_DTYPE_BF16;
-  return is_split ? (uint64_t)((rows + 127) / 128 * 128 * ((depth + 255) / 256 * 256)) : (uint64_t)(rows * depth) * 4;
+  flp_dtype dtype = f->spec->grad_weight_dtype ? f->spec->grad_weight_dtype : f->spec->dtype;
+  int is_split = !of_hidden && dtype == FLP_DTYPE_BF16;
+  int64_t tiles = (rows + 127) / 128 * 128 * ((depth + 255) / 256 * 256);
+  return is_split ? (uint64_t)(f->layout->chunks <= 4 ? tiles / 2 : tiles) : (uint64_t)(rows * depth) * 4;
 }
 
 static void follow_product(follower *f, const fake_launch *l, int of_hidden) {
@@ -93,7 +96,10 @@ static void follow_product(follower *f, const fake_launch *l, int of_hidden) {
     follow_sum(&f->weight, p.column_begin, p.column_end, rows, p.read_acc, p.write_acc, p.write_out,
                f->spec->accumulate_grad_weight);
   if (!of_hidden && acc_is_output) cr_expect_eq(f->spec->grad_weight_dtype, FLP_DTYPE_FP32);
-  if (!of_hidden && f->spec->grad_weight_dtype == FLP_DTYPE_BF16) cr_expect_eq(p.out, out, "it holds upper halves");
+  if (!of_hidden && f->spec->grad_weight_dtype == FLP_DTYPE_BF16) {
+    cr_expect_eq(p.out, out, "it holds upper halves");
+    if (p.acc) cr_expect_eq(p.acc_stride, f->layout->chunks <= 4 ? 4 : 8, "lower bits");
+  }
 }
 
 static void follow_bias(follower *f, const fake_launch *l) {

@@ -135,12 +135,14 @@ static void expect_sink(const follower *f, int flags, uint64_t acc, uint64_t out
   if (acc == given) cr_expect_eq(f->spec->grad_weight_dtype, FLP_DTYPE_FP32);
 }
 
-/* Bytes of sums in the workspace: fp32, or one for each element of whole tiles where the gradient has the others. */
+/* Bytes of sums in the workspace: fp32, or half a byte or one for each element of whole tiles where the gradient has the
+ * others. */
 static uint64_t weight_sums(const follower *f) {
   int64_t vocab = f->spec->vocab, depth = f->spec->hidden;
   if (f->spec->grad_weight_dtype != FLP_DTYPE_BF16) return (uint64_t)(vocab * depth) * 4;
-  return (uint64_t)ceil_div(vocab, PANEL_ROWS) * PANEL_ROWS * ceil_div(depth, f->tiling->product_columns) *
-         f->tiling->product_columns;
+  uint64_t elements = (uint64_t)ceil_div(vocab, PANEL_ROWS) * PANEL_ROWS *
+                      ceil_div(depth, f->tiling->product_columns) * f->tiling->product_columns;
+  return f->layout->chunks <= 4 ? elements / 2 : elements;
 }
 
 static void follow_products(follower *f, const fake_launch *l) {

@@ -11,6 +11,8 @@ import re
 
 import torch
 
+from .._address import address
+
 ALGORITHMS_MOST = 8
 WORKSPACE_BYTES = 32 << 20
 COMPUTE_32F, R_32F = 68, 0
@@ -101,11 +103,11 @@ class Product:
         a, b, out = self.tensors
         one, zero = ctypes.c_float(1), ctypes.c_float(0)
         first, second, result = self.layouts
-        pointer = ctypes.c_void_p(out.data_ptr())
+        pointer = ctypes.c_void_p(address(out))
         self.library.call("cublasLtMatmul", self.library.handle, self.desc, ctypes.byref(one),
-                          ctypes.c_void_p(b.data_ptr()), first, ctypes.c_void_p(a.data_ptr()), second,
+                          ctypes.c_void_p(address(b)), first, ctypes.c_void_p(address(a)), second,
                           ctypes.byref(zero), pointer, result, pointer, result, ctypes.byref(algorithm.algo),
-                          ctypes.c_void_p(self.workspace.data_ptr()), ctypes.c_size_t(WORKSPACE_BYTES),
+                          ctypes.c_void_p(address(self.workspace)), ctypes.c_size_t(WORKSPACE_BYTES),
                           ctypes.c_void_p(torch.cuda.current_stream(out.device).cuda_stream))
 
     def calls(self):
