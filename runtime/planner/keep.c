@@ -26,7 +26,7 @@ int flp_planner_has_direction(const flp_spec *spec) {
   return spec->keep && spec->grads == FLP_GRAD_HIDDEN && spec->entropy != FLP_ENTROPY_BACKWARD;
 }
 
-/* A frozen head costs two products either way, and its directions are smaller than exponentials. */
+/* A frozen head costs two products either way, and its directions take less than exponentials where V is above 2·D. */
 flp_mode flp_planner_keeps(const flp_planner *p) {
   if (!keeps(p) || !p->spec.keep || !planner_is_free(p)) return (flp_mode)0;
   if (flp_mode_keeps(p->mode)) return p->mode;

@@ -10,7 +10,7 @@
 #include "gen/cli/report/parts/lines.h"
 #include "gen/cli/report/parts/svg.h"
 
-enum { LINES_MAX = 160, NAMES_MAX = REPORT_SERIES, REASONS_BYTES = 1024 };
+enum { LINES_MAX = 400, NAMES_MAX = REPORT_SERIES, REASONS_BYTES = 1024 };
 
 static const char title[] = "Whole passes against the GEMM baselines and peers";
 
