@@ -70,7 +70,7 @@ static const fault options_faults[] = {
     INTEGERS(options, chunk_rows, I64, -1, COUNT_ABOVE, INT64_MAX, INT64_MIN),
     INTEGERS(options, chunk_vocab, I64, -1, COUNT_ABOVE, INT64_MAX, INT64_MIN),
     INTEGERS(options, threads, I32, -1, 4097, INT32_MIN, INT32_MAX),
-    INTEGERS(options, mode, I32, 1, 5, 7, -1, INT32_MAX)};
+    INTEGERS(options, mode, I32, 1, 8, 12, -1, INT32_MAX)};
 
 static void put(const fault *f, void *base, draw *d) {
   int which = draw_below(d, f->count);
