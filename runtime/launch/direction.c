@@ -4,8 +4,8 @@
  * By chunk of rows: gather, keep_reference; by chunk of columns forward_keep, direction_strike and the product, which adds
  * to the sums; then combine for the outputs and for this shard's own partial, from which direction_finish decides which
  * blocks of rows are to be redone; these go through dz and the product once more.
- * Invariants: references, slopes and sums are indexed by active row and are the caller's (args.saved); one chunk of exponentials is
- * there at a time, in the place of dz. */
+ * Invariants: references, slopes and sums are indexed by active row and are the caller's (args.saved); one chunk of
+ * exponentials is there at a time, in the place of dz. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/launch/backward.h"

@@ -9,14 +9,10 @@
 #include "runtime/base/util.h"
 #include "runtime/planner/internal.h"
 
-static int64_t blocks_of(int64_t rows) {
-  return flp_ceil_div(rows, FLP_KEPT_BLOCK_ROWS);
-}
-
 /* Blocks of rows that may be redone are launched for nothing else. */
 static int64_t count_launches(const flp_planner *p, int64_t n, const flp_scheme *s) {
   int64_t row_chunks = flp_ceil_div(n, s->chunk_rows), pieces = flp_ceil_div(p->spec.vocab, s->chunk_vocab);
-  int64_t blocks = n / s->chunk_rows * blocks_of(s->chunk_rows) + blocks_of(n % s->chunk_rows);
+  int64_t blocks = n / s->chunk_rows * planner_redo_blocks(s->chunk_rows) + planner_redo_blocks(n % s->chunk_rows);
   int64_t redone = flp_ceil_div(p->spec.vocab, flp_planner_redo_columns(p, s->chunk_rows, s->chunk_vocab));
   /* prepare; gather, forward over the first columns, keep_reference, combine twice, direction_finish; forward_keep,
    * direction_strike, product; dz, product */
@@ -35,7 +31,7 @@ static void build(const flp_planner *p, int64_t n, int64_t rows, int64_t columns
   planner_put_region(s, FLP_REGION_part, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
   planner_put_region(s, FLP_REGION_stats, n, 16);
   planner_put_region(s, FLP_REGION_record, n, 16);
-  planner_put_region(s, FLP_REGION_redo, blocks_of(rows), 4);
+  planner_put_region(s, FLP_REGION_redo, planner_redo_blocks(rows), 4);
   planner_put_region(s, FLP_REGION_dz, 1, planner_dz_bytes(p, rows, columns));
   if (p->is_mapped) planner_put_gather(p, s, rows);
   s->launches = (int32_t)flp_min(count_launches(p, n, s), INT32_MAX);

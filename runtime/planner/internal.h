@@ -2,6 +2,8 @@
 #ifndef FLP_PLANNER_INTERNAL_H
 #define FLP_PLANNER_INTERNAL_H
 
+#include "runtime/base/util.h"
+#include "runtime/kernel/abi.h"
 #include "runtime/planner/planner.h"
 
 /* 1 if the mask holds the gradient. */
@@ -12,6 +14,11 @@ static inline int planner_wants(uint32_t grads, uint32_t which) {
 /* 1 if nothing asks for one mode of recomputing. */
 static inline int planner_is_free(const flp_planner *p) {
   return !p->mode || p->mode >= FLP_MODE_SAVE;
+}
+
+/* Blocks of that many active rows, each of which is redone as a whole (abi.h, saved exponentials). */
+static inline int64_t planner_redo_blocks(int64_t rows) {
+  return flp_ceil_div(rows, FLP_KEPT_BLOCK_ROWS);
 }
 
 /* ---- carve.c: the arrays of a workspace ---- */

@@ -13,10 +13,6 @@ static int32_t clamp_launches(int64_t launches) {
   return (int32_t)flp_min(launches, INT32_MAX);
 }
 
-static int64_t blocks_of(int64_t rows) {
-  return flp_ceil_div(rows, FLP_KEPT_BLOCK_ROWS);
-}
-
 /* Blocks start with a tile of column sums. */
 static int keeps(const flp_planner *p) {
   return p->keep_rows > 0 && FLP_KEPT_BLOCK_ROWS % p->dz_rows == 0;
@@ -48,7 +44,7 @@ static void put_kept(const flp_planner *p, flp_scheme *s, int64_t n, int64_t row
   planner_put_region(s, FLP_REGION_record, n, 16);
   planner_put_region(s, FLP_REGION_bound, n, 4);
   planner_put_region(s, FLP_REGION_factor, n, 4);
-  planner_put_region(s, FLP_REGION_redo, blocks_of(rows), 4);
+  planner_put_region(s, FLP_REGION_redo, planner_redo_blocks(rows), 4);
   put_rows_together(p, s, rows);
   s->offset[FLP_REGION_bias_part] = s->bytes;
   s->size[FLP_REGION_bias_part] = planner_bias_part_bytes(p, rows, p->spec.vocab);
@@ -78,7 +74,7 @@ int planner_build_saved(const flp_planner *p, int64_t n, flp_scheme *s) {
   put_kept(p, s, n, n);
   /* prepare, gather, fill */
   int64_t others = 1 + p->is_mapped + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN);
-  s->launches = clamp_launches(others + chunk_launches(p, p->saved_expands) + blocks_of(n));
+  s->launches = clamp_launches(others + chunk_launches(p, p->saved_expands) + planner_redo_blocks(n));
   s->seconds = flp_planner_saved_cost(p, n);
   return 1;
 }
@@ -96,7 +92,7 @@ static void put_step_rows(const flp_planner *p, flp_scheme *s, int64_t n) {
 
 static int64_t stream_launches(const flp_planner *p, int64_t n, int64_t rows) {
   int64_t chunks = flp_ceil_div(n, rows);
-  int64_t blocks = n / rows * blocks_of(rows) + blocks_of(n % rows);
+  int64_t blocks = n / rows * planner_redo_blocks(rows) + planner_redo_blocks(n % rows);
   /* gather, forward over the first columns, keep_reference, forward_keep, combine, loss_rows */
   int64_t each = 5 + p->is_mapped + chunk_launches(p, p->step_expands);
   return 2 + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + chunks * each +
