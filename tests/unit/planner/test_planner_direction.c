@@ -6,6 +6,7 @@
 
 #include "runtime/api/validate.h"
 #include "runtime/planner/planner.h"
+#include "tests/unit/support/planner_case.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define GIB ((uint64_t)1 << 30)
@@ -51,30 +52,12 @@ static flp_planner planner_of(flp_spec spec, int mapped) {
   return p;
 }
 
-static flp_scheme pick(const flp_planner *p, flp_pass pass, int64_t n, uint64_t budget) {
-  flp_scheme s;
-  cr_assert_eq(flp_planner_pick(p, pass, n, budget, 1, &s), FLP_OK, "%s", flp_error_detail());
-  return s;
-}
-
 /* Executing in a workspace of the layout's own bytes gives the layout; but for what only a query tells. */
 static void expect_again(const flp_planner *p, int64_t n, flp_scheme s) {
   flp_scheme again;
   cr_assert_eq(flp_planner_pick(p, FLP_PASS_FORWARD_SAVED, n, s.bytes, 0, &again), FLP_OK, "%s", flp_error_detail());
   s.saved_bytes = 0;
   cr_expect_eq(memcmp(&again, &s, sizeof s), 0);
-}
-
-static void expect_disjoint(const flp_scheme *s) {
-  for (int a = 0; a < FLP_REGION_ID_COUNT; a++) {
-    if (!s->size[a]) continue;
-    cr_expect_eq(s->offset[a] % 256, 0);
-    cr_expect_leq(s->offset[a] + s->size[a], s->bytes);
-    for (int b = 0; b < a; b++)
-      if (s->size[b])
-        cr_expect(s->offset[a] >= s->offset[b] + s->size[b] || s->offset[b] >= s->offset[a] + s->size[a],
-                  "regions %d and %d overlap", a, b);
-  }
 }
 
 /* Chunks of columns begin with a unit of forward_keep; what is redone fits the buffer of exponentials, and so does a chunk. */

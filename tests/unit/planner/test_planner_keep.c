@@ -7,6 +7,7 @@
 #include "runtime/api/validate.h"
 #include "runtime/loss/loss.h"
 #include "runtime/planner/planner.h"
+#include "tests/unit/support/planner_case.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define GIB ((uint64_t)1 << 30)
@@ -62,24 +63,6 @@ static flp_planner planner_of(const asked *a, int mapped) {
   return p;
 }
 
-static flp_scheme pick(const flp_planner *p, flp_pass pass, int64_t n, uint64_t budget) {
-  flp_scheme s;
-  cr_assert_eq(flp_planner_pick(p, pass, n, budget, 1, &s), FLP_OK, "%s", flp_error_detail());
-  return s;
-}
-
-static void expect_sound(const flp_scheme *s) {
-  for (int a = 0; a < FLP_REGION_ID_COUNT; a++) {
-    if (!s->size[a]) continue;
-    cr_expect_eq(s->offset[a] % 256, 0);
-    cr_expect_leq(s->offset[a] + s->size[a], s->bytes);
-    for (int b = 0; b < a; b++)
-      if (s->size[b])
-        cr_expect(s->offset[a] >= s->offset[b] + s->size[b] || s->offset[b] >= s->offset[a] + s->size[a],
-                  "regions %d and %d overlap", a, b);
-  }
-}
-
 static const asked grpo = {151936, 4096, 3, "grpo+k3", FLP_ENTROPY_NONE, FLP_DTYPE_FP32};
 
 Test(planner_keep, what_is_saved_is_references_and_rows) {
@@ -99,7 +82,7 @@ Test(planner_keep, saved_backward_holds_rows_and_no_exponentials) {
   cr_expect_eq(s.products, 2);
   cr_expect_eq(s.bytes, n + 3 * 4 * n + 256 + 16 * n + 4 * n + 4 * n + 256 + n * 4096 * 2 + 256);
   cr_expect_eq(s.launches, 3 + 4 + 8, "prepare, gather, fill; record, finish, keep_gather, products; 8 blocks");
-  expect_sound(&s);
+  expect_disjoint(&s);
   cr_expect_eq(s.saved_bytes, saved);
   flp_scheme less;
   cr_expect_eq(flp_planner_pick(&p, FLP_PASS_BACKWARD_SAVED, 8192, saved + s.bytes, 1, &less), FLP_OK);
@@ -118,7 +101,7 @@ Test(planner_keep, saved_backward_holds_rows_and_no_exponentials) {
   s = pick(&p, FLP_PASS_BACKWARD_SAVED, 300, GIB);
   cr_expect_eq(s.size[FLP_REGION_gather], 300 * 64 * 2, "rows times 1, or 0 without a gradient");
   cr_expect_eq(s.size[FLP_REGION_bias_part], 3 * 1000 * 4);
-  expect_sound(&s);
+  expect_disjoint(&s);
 }
 
 Test(planner_keep, backward_has_room_for_what_was_saved_where_the_budget_does) {
@@ -164,7 +147,7 @@ Test(planner_keep, a_step_streams_in_the_issues_budgets) {
   cr_expect_eq(s.chunks, 2);
   cr_expect_eq(s.size[FLP_REGION_weight_acc], 0, "the caller's buffer is its own accumulator");
   cr_expect_eq(s.size[FLP_REGION_dz], (uint64_t)s.chunk_rows * 151936 * 2);
-  expect_sound(&s);
+  expect_disjoint(&s);
   p = planner_of(&(asked){151936, 4096, 1, "grpo+k3", FLP_ENTROPY_NONE, FLP_DTYPE_BF16}, 1);
   s = pick(&p, FLP_PASS_STEP, 8192, 768 * MIB);
   cr_expect_eq(s.mode, FLP_MODE_STREAM);
@@ -186,7 +169,7 @@ Test(planner_keep, a_step_that_returns_its_weight_gradient_in_bf16_streams_too) 
   cr_expect_eq(s.chunk_rows, 4096);
   cr_expect_eq(s.size[FLP_REGION_weight_low], (uint64_t)152064 * 4096 / 2);
   cr_expect_eq(s.size[FLP_REGION_weight_acc], 0);
-  expect_sound(&s);
+  expect_disjoint(&s);
   p.spec.grad_weight_dtype = FLP_DTYPE_FP32;
   flp_scheme wide = pick(&p, FLP_PASS_STEP, 8192, 1536 * MIB);
   cr_expect_eq(wide.chunk_rows, s.chunk_rows, "what fp32 sums of its own leave room for");
@@ -227,7 +210,7 @@ Test(planner_keep, tuned_chunks_of_a_step_are_taken_where_they_fit) {
   cr_assert_neq(free.chunk_rows, 3328);
   cr_expect_eq(s.chunk_rows, 3328);
   cr_expect_eq(s.smallest_bytes, free.smallest_bytes);
-  expect_sound(&s);
+  expect_disjoint(&s);
   flp_scheme again = pick(&p, FLP_PASS_STEP, 8192, s.bytes), less = pick(&p, FLP_PASS_STEP, 8192, s.bytes - 1);
   cr_expect_eq(memcmp(&again, &s, sizeof s), 0);
   flp_scheme wanted = pick(&own, FLP_PASS_STEP, 8192, s.bytes - 1);
@@ -292,7 +275,7 @@ Test(planner_keep, properties_hold_for_random_shapes) {
       cr_expect_gt(s.smallest_bytes, small);
       continue;
     }
-    expect_sound(&s);
+    expect_disjoint(&s);
     cr_expect_leq(s.bytes, small);
     cr_assert_eq(flp_planner_pick(&p, FLP_PASS_STEP, n, s.bytes, 0, &again), FLP_OK);
     cr_expect_eq(memcmp(&again, &s, sizeof s), 0, "round %d", round);
