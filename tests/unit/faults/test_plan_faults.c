@@ -179,12 +179,8 @@ static flp_status run_backward(void) {
 }
 
 static flp_status run_saved(flp_pass pass) {
-  size_t bytes;
-  cr_assert_eq(flp_plan_saved(plan, ROWS, 0, &bytes), FLP_OK, "%s", flp_error_detail());
-  if (!bytes) return FLP_OK;
-  flp_args a = stage_args(&spec, pass, ROWS);
-  a.saved = STAGE_AT(60);
-  a.saved_bytes = bytes;
+  flp_args a = stage_saved_args(plan, &spec, pass, ROWS);
+  if (!a.saved_bytes) return FLP_OK;
   flp_pass query = pass == FLP_PASS_BACKWARD ? FLP_PASS_BACKWARD_SAVED : FLP_PASS_FORWARD_SAVED;
   a.workspace_bytes = stage_workspace(plan, query, ROWS, 0);
   return flp_execute(plan, &a);

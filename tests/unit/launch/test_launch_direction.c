@@ -26,12 +26,6 @@ static void open_chunks(const char *script, flp_spec wanted, int64_t rows, int64
 
 TestSuite(launch_direction, .fini = close_plan);
 
-static size_t saved_bytes(int64_t n) {
-  size_t bytes;
-  cr_assert_eq(flp_plan_saved(plan, n, 0, &bytes), FLP_OK, "%s", flp_error_detail());
-  return bytes;
-}
-
 static flp_layout layout_of(flp_pass pass, int64_t n) {
   flp_layout layout = FLP_LAYOUT_INIT;
   cr_assert_eq(flp_plan_layout(plan, pass, n, 0, &layout), FLP_OK, "%s", flp_error_detail());
@@ -40,9 +34,7 @@ static flp_layout layout_of(flp_pass pass, int64_t n) {
 }
 
 static flp_args saved_args(flp_pass pass, int64_t n) {
-  flp_args a = stage_args(&spec, pass, n);
-  a.saved = STAGE_AT(60);
-  a.saved_bytes = saved_bytes(n);
+  flp_args a = stage_saved_args(plan, &spec, pass, n);
   a.workspace_bytes = layout_of(pass == FLP_PASS_BACKWARD ? FLP_PASS_BACKWARD_SAVED : FLP_PASS_FORWARD_SAVED, n).bytes;
   return a;
 }
@@ -433,9 +425,7 @@ Test(launch_direction, a_pinned_mode_decides_about_shards) {
   for (int mode = FLP_MODE_SAVE; mode <= FLP_MODE_DIRECTION; mode += FLP_MODE_DIRECTION - FLP_MODE_SAVE) {
     flp_options options = stage_options(0, (flp_mode)mode);
     use_plan(frozen(), &options);
-    flp_args a = stage_args(&spec, FLP_PASS_BACKWARD, 100);
-    a.saved = STAGE_AT(60);
-    a.saved_bytes = saved_bytes(100);
+    flp_args a = stage_saved_args(plan, &spec, FLP_PASS_BACKWARD, 100);
     a.workspace_bytes = stage_workspace(plan, FLP_PASS_BACKWARD_SAVED, 100, 0);
     a.vocab_total = VOCAB + 1;
     if (mode == FLP_MODE_SAVE)

@@ -20,16 +20,8 @@ static flp_spec keep_spec(uint32_t grads, flp_entropy entropy) {
 
 TestSuite(launch_keep, .fini = close_plan);
 
-static size_t saved_bytes(int64_t n) {
-  size_t bytes;
-  cr_assert_eq(flp_plan_saved(plan, n, 0, &bytes), FLP_OK, "%s", flp_error_detail());
-  return bytes;
-}
-
 static flp_args saved_args(flp_pass pass, int64_t n) {
-  flp_args a = stage_args(&spec, pass, n);
-  a.saved = STAGE_AT(60);
-  a.saved_bytes = saved_bytes(n);
+  flp_args a = stage_saved_args(plan, &spec, pass, n);
   a.workspace_bytes = stage_workspace(plan, pass == FLP_PASS_BACKWARD ? FLP_PASS_BACKWARD_SAVED : pass, n, 0);
   return a;
 }

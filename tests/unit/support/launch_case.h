@@ -25,4 +25,8 @@ static inline void close_plan(void) {
   flp_plan_destroy(plan);
 }
 
+static inline size_t saved_bytes(int64_t n) {
+  return stage_saved(plan, n);
+}
+
 #endif

@@ -169,6 +169,19 @@ size_t stage_workspace(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t 
   return bytes;
 }
 
+size_t stage_saved(const flp_plan *plan, int64_t n) {
+  size_t bytes;
+  cr_assert_eq(flp_plan_saved(plan, n, 0, &bytes), FLP_OK, "%s", flp_error_detail());
+  return bytes;
+}
+
+flp_args stage_saved_args(const flp_plan *plan, const flp_spec *spec, flp_pass pass, int64_t n) {
+  flp_args a = stage_args(spec, pass, n);
+  a.saved = STAGE_AT(60);
+  a.saved_bytes = stage_saved(plan, n);
+  return a;
+}
+
 void stage_execute(stage *s, flp_plan *plan, const flp_args *args) {
   s->reset();
   cr_assert_eq(flp_execute(plan, args), FLP_OK, "%s", flp_error_detail());
