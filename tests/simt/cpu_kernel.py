@@ -1,4 +1,4 @@
-"""Runs single entries of generated modules on the CPU."""
+"""Runs single entries of generated modules on the CPU; and what tests of them share."""
 import ctypes
 import hashlib
 import json
@@ -86,3 +86,28 @@ def kernels(folder, **fields):
     found = {entry["name"]: Kernel(module["ir"], entry["name"], entry["threads"], folder,
                                    cluster if entry["name"].endswith("_map") else 1) for entry in module["entries"]}
     return found, module["tile"]
+
+
+# ---- what tests share ----
+
+BLOCK = 1024  # FLP_KEPT_BLOCK_ROWS
+
+
+def f32(values):
+    return numpy.ascontiguousarray(values, numpy.float32)
+
+
+def i32(values):
+    return numpy.ascontiguousarray(values, numpy.int32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """For compiled code."""
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture(scope="module")
+def made(folder):
+    """The kernels behind forward_keep, of save and of direction mode."""
+    return kernels(folder, kind="kept")[0]

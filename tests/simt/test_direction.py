@@ -1,30 +1,15 @@
 """The small kernels of direction mode on the CPU, against NumPy in double."""
-import sys
-from pathlib import Path
-
 import numpy
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
-
-from cpu_kernel import kernels, needs_emit, needs_llc  # noqa: E402
-from flpgen_tool import from_bf16, to_bf16  # noqa: E402
+from cpu_kernel import BLOCK, f32, folder, i32, kernels, made, needs_emit, needs_llc  # noqa: F401
+from flpgen_tool import from_bf16, to_bf16
 
 pytestmark = [needs_llc, needs_emit]
 
-BLOCK = 1024              # FLP_KEPT_BLOCK_ROWS
 LIMIT = 2.0**30           # FLP_SCORE_LIMIT
 LEAST_SCALE = 2.0**-9     # of capped rows, as kept.lua has it
 NAN, INFINITY = numpy.nan, numpy.inf
 SENTINEL = 0x4000
-
-
-def f32(values):
-    return numpy.ascontiguousarray(values, numpy.float32)
-
-
-def i32(values):
-    return numpy.ascontiguousarray(values, numpy.int32)
 
 
 def aligned(shape, kind, fill):
@@ -35,16 +20,6 @@ def aligned(shape, kind, fill):
     array = raw[start:start + count].view(kind).reshape(shape)
     array[...] = fill
     return array
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("direction")
-
-
-@pytest.fixture(scope="module")
-def made(folder):
-    return kernels(folder, kind="kept")[0]
 
 
 # ---- strike ----

@@ -1,14 +1,8 @@
 """forward_keep, sm_80's and Hopper's, on the CPU: partials have forward's bits, and what is kept is 2^(t - reference)."""
-import sys
-from pathlib import Path
-
 import numpy
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
-
-from cpu_kernel import kernels, matrix_map, needs_emit, needs_llc  # noqa: E402
-from flpgen_tool import from_bf16, to_bf16  # noqa: E402
+from cpu_kernel import folder, kernels, matrix_map, needs_emit, needs_llc  # noqa: F401
+from flpgen_tool import from_bf16, to_bf16
 
 pytestmark = [needs_llc, needs_emit]
 
@@ -111,11 +105,6 @@ def hold(case, forward, with_kept, reference, kept, is_map, slope=0):
     assert numpy.abs(error).max() < 2**-8 and abs(error.mean()) < 1e-4 and found[~normal].max(initial=0) < 2.0**-124
     assert (kept[active:, :VOCAB] == 0).all()
     assert (kept[:, VOCAB:] == (SENTINEL if is_map else 0)).all()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("keep")
 
 
 @pytest.mark.parametrize("head,active", [("plain", ROWS), ("entropy", 61), ("all", ROWS), ("all", 61)])

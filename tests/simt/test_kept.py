@@ -1,42 +1,17 @@
 """The kernels behind forward_keep on the CPU, against NumPy in double."""
-import sys
-from pathlib import Path
-
 import numpy
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
-
-from cpu_kernel import kernels, needs_emit, needs_llc  # noqa: E402
-from flpgen_tool import from_bf16, to_bf16  # noqa: E402
+from cpu_kernel import BLOCK, f32, folder, i32, kernels, made, needs_emit, needs_llc  # noqa: F401
+from flpgen_tool import from_bf16, to_bf16
 
 pytestmark = [needs_llc, needs_emit]
 
 LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
-BLOCK = 1024              # FLP_KEPT_BLOCK_ROWS
 NAN, INFINITY = numpy.nan, numpy.inf
-
-
-def f32(values):
-    return numpy.ascontiguousarray(values, numpy.float32)
-
-
-def i32(values):
-    return numpy.ascontiguousarray(values, numpy.int32)
 
 
 def wide(words):
     return from_bf16(words).astype(float)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("kept")
-
-
-@pytest.fixture(scope="module")
-def made(folder):
-    return kernels(folder, kind="kept")[0]
 
 
 def test_reference(made):

@@ -1,15 +1,9 @@
 """The products of saved exponentials with a factor a row, sm_80's and Hopper's, and losses by active row, on the CPU
 against NumPy in double."""
-import sys
-from pathlib import Path
-
 import numpy
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
-
-from cpu_kernel import Kernel, kernels, matrix_map, needs_emit, needs_llc  # noqa: E402
-from flpgen_tool import flpgen, from_bf16, needs_flpgen, to_bf16  # noqa: E402
+from cpu_kernel import Kernel, folder, kernels, matrix_map, needs_emit, needs_llc  # noqa: F401
+from flpgen_tool import flpgen, from_bf16, needs_flpgen, to_bf16
 
 pytestmark = [needs_llc, needs_emit]
 
@@ -45,11 +39,6 @@ class Case:
         assert (grad_hidden[others] == 7.5).all() and (not factor or (grad_hidden[self.index[BEGIN + 2]] == 0).all())
         expected = kept.T @ from_bf16(self.scaled[:COUNT - BEGIN]).astype(float)
         assert numpy.abs(grad_weight - expected).max() < 1e-5 * numpy.abs(expected).max()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("products")
 
 
 def outputs():

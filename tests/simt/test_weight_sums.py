@@ -1,16 +1,11 @@
 """Sums of 20 and 24 bits for a weight's gradient in bf16, over chunks of rows (templates/common/sums.lua), by sm_80's kernel
 and Hopper's on the CPU: the bits that the rule gives, and what stands in memory between two chunks."""
 import shutil
-import sys
-from pathlib import Path
 
 import numpy
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
-
-from cpu_kernel import TREE, Kernel, kernels, matrix_map, needs_emit, needs_llc  # noqa: E402
-from flpgen_tool import flpgen, from_bf16, needs_flpgen, to_bf16  # noqa: E402
+from cpu_kernel import TREE, Kernel, folder, kernels, matrix_map, needs_emit, needs_llc  # noqa: F401
+from flpgen_tool import flpgen, from_bf16, needs_flpgen, to_bf16
 
 pytestmark = [needs_llc, needs_emit]
 
@@ -87,11 +82,6 @@ class Hopper:
             hidden_map=rows, gathered_map=rows, weight_acc=low, weight_acc_stride=low_bits, weight_out=out,
             weight_out_stride=OUT_STRIDE,
             weight_flags=flags | (OUT_F32 if out.dtype == numpy.float32 else 0), turn=numpy.zeros(1, numpy.int32))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("sums")
 
 
 def chunk_sums(made, given):
