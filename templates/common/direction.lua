@@ -13,7 +13,7 @@
 local infinity = 1.0 / 0.0
 local THREADS, EACH = 256, 8                         -- of a CTA; elements of a thread at a time
 
--- K: what kept.lua shares: LOWEST, HIGHEST, LEAST_SCALE, any_thread, entry
+-- K: what kept.lua shares: LOWEST, HIGHEST, LEAST_SCALE, open_block, redo_block, entry
 return function(k, spec, K)
   local S = k.import "score" (k)
   local ROWS = k.abi.KEPT_BLOCK_ROWS
@@ -42,13 +42,8 @@ return function(k, spec, K)
   end
 
   local function direction_finish(p)
-    local count = k.load(k.i32, p.count, 0)
-    local first, last = p.row_begin + k.ctaid() * ROWS, k.min(count, p.row_end)
-    k.when(k.eq(k.tid(), 0), function() k.store(p.redo, k.ctaid(), k.const(k.i32, 0)) end)
-    k.exit_if(k.ge(first, last))
-    local a = first + k.tid()
-    local exists = k.lt(a, last)
-    local at = k.select(exists, a, first)
+    local block = K.open_block(p)
+    local a, exists, at = block.a, block.exists, block.at
     local sums = k.load_vector(k.f32, 4, p.partial, k.load(k.i32, p.index, at))
     local m, s = sums[1], sums[2]
     local spread = (m - k.load(k.f32, p.reference, at)) + k.log2(s)
@@ -58,8 +53,7 @@ return function(k, spec, K)
     local finite = k.lt(k.abs(m), infinity) & k.lt(s, infinity)
     local inside = k.ge(spread, K.LOWEST) & k.le(spread, K.HIGHEST)
     local flat = capped & k.lt(k.abs(k.load(k.f32, p.scale, at)), K.LEAST_SCALE)
-    local redo = K.any_thread(exists & finite & (~inside | flat))
-    k.when(k.eq(k.tid(), 0) & redo, function() k.store(p.redo, k.ctaid(), count) end)
+    local redo = K.redo_block(p, block, exists & finite & (~inside | flat))
     k.when(exists & redo, function() restart(p, a, m) end)
   end
 

@@ -46,7 +46,19 @@ return function(k, spec)
       function() return k.fma(k.load(k.f32, p.old_lse, k.load(k.i32, p.index, a)), LOG2E, ABOVE_OLD) end))
   end
 
-  ----------------------------------------------------------------------------------------------- keep_finish
+  ----------------------------------------------------------------------------------------------- blocks
+  -- The active rows of this CTA, one a thread; none is to be redone yet. a: the thread's row, where it exists; at: one
+  -- that does. A CTA without rows ends here.
+  local function open_block(p)
+    local count = k.load(k.i32, p.count, 0)
+    local first, last = p.row_begin + k.ctaid() * ROWS, k.min(count, p.row_end)
+    k.when(k.eq(k.tid(), 0), function() k.store(p.redo, k.ctaid(), k.const(k.i32, 0)) end)
+    k.exit_if(k.ge(first, last))
+    local a = first + k.tid()
+    local exists = k.lt(a, last)
+    return {count = count, first = first, a = a, exists = exists, at = k.select(exists, a, first)}
+  end
+
   -- Whether a condition holds in any thread of the CTA. Uses a word of shared memory a warp.
   local function any_thread(condition)
     local words, in_warp = k.shared(), k.any(condition)
@@ -55,6 +67,14 @@ return function(k, spec)
     return k.any(k.ne(k.shared_load(k.i32, words + k.lane() * 4), 0))
   end
 
+  -- Has the block redone, and returns whether it is, where a row of it is out of range: false in threads without a row.
+  local function redo_block(p, block, is_out_of_range)
+    local redo = any_thread(is_out_of_range)
+    k.when(k.eq(k.tid(), 0) & redo, function() k.store(p.redo, k.ctaid(), block.count) end)
+    return redo
+  end
+
+  ----------------------------------------------------------------------------------------------- keep_finish
   -- What is known of active row a. spread: lse - k_a; silent: it has no upstream gradient
   local function load_row(p, a)
     local stats = k.load_vector(k.f32, 4, p.stats, k.load(k.i32, p.index, a))
@@ -102,15 +122,10 @@ return function(k, spec)
   end
 
   local function keep_finish(p)
-    local count = k.load(k.i32, p.count, 0)
-    local first, last = p.row_begin + k.ctaid() * ROWS, k.min(count, p.row_end)
-    k.when(k.eq(k.tid(), 0), function() k.store(p.redo, k.ctaid(), k.const(k.i32, 0)) end)
-    k.exit_if(k.ge(first, last))
-    local a = first + k.tid()
-    local exists = k.lt(a, last)
-    local row = load_row(p, k.select(exists, a, first))
-    local redo = any_thread(exists & is_out_of_range(p, row))
-    k.when(k.eq(k.tid(), 0) & redo, function() k.store(p.redo, k.ctaid(), count) end)
+    local block = open_block(p)
+    local first, a, exists = block.first, block.a, block.exists
+    local row = load_row(p, block.at)
+    local redo = redo_block(p, block, exists & is_out_of_range(p, row))
 
     local plain = k.ne(p.plain, 0) & ~redo
     k.when(exists, function()
@@ -238,7 +253,7 @@ return function(k, spec)
   entry("keep_expand", THREADS, 0, keep_expand)
   entry("keep_gather", THREADS, 0, keep_gather)
   k.import "direction" (k, spec, {
-    entry = entry, any_thread = any_thread,
+    entry = entry, open_block = open_block, redo_block = redo_block,
     LOWEST = LOWEST, HIGHEST = HIGHEST, LEAST_SCALE = LEAST_SCALE,
   })
 end
