@@ -40,13 +40,6 @@ static void build(const flp_planner *p, int64_t n, int64_t rows, int64_t columns
 
 /* ---- search ---- */
 
-/* The next smaller size of an axis that divides it evenly in whole units; 0 when those are done. */
-static int64_t smaller(int64_t extent, int64_t unit, int64_t size) {
-  int64_t units = flp_ceil_div(extent, unit), now = flp_ceil_div(size, unit);
-  if (now <= 1) return 0;
-  return flp_ceil_div(units, flp_ceil_div(units, now - 1)) * unit;
-}
-
 static void offer(planner_search *s, int64_t rows, int64_t columns) {
   const flp_planner *p = s->planner;
   flp_scheme candidate;
@@ -70,19 +63,19 @@ static void search_columns(planner_search *s, int64_t rows) {
     offer(s, rows, flp_min(flp_round_up(p->chunk_vocab, p->unit_columns), vocab));
     return;
   }
-  for (int64_t columns = vocab; columns; columns = smaller(vocab, p->keep_columns, columns))
-    offer(s, rows, flp_min(columns, vocab));
+  int64_t units = flp_ceil_div(vocab, p->keep_columns);
+  for (int64_t now = units; now; now = planner_fewer(units, now)) offer(s, rows, flp_min(now * p->keep_columns, vocab));
   for (int64_t columns = wave; columns < vocab; columns += wave) offer(s, rows, columns);
 }
 
 void planner_search_direction(planner_search *s) {
   const flp_planner *p = s->planner;
-  int64_t panel_rows = flp_max(p->keep_rows, p->dz_unit_rows);
+  int64_t panel_rows = flp_max(p->keep_rows, p->dz_unit_rows), panels = flp_ceil_div(s->n, panel_rows);
   if (p->chunk_rows) {
     search_columns(s, flp_min(p->chunk_rows, s->n));
     return;
   }
-  for (int64_t rows = s->n; rows; rows = smaller(s->n, panel_rows, rows)) search_columns(s, flp_min(rows, s->n));
+  for (int64_t now = panels; now; now = planner_fewer(panels, now)) search_columns(s, flp_min(now * panel_rows, s->n));
 }
 
 /* ---- the backward pass ---- */

@@ -50,6 +50,9 @@ typedef struct planner_search {
   flp_scheme best;
 } planner_search;
 
+/* The next smaller number of tiles, or of other units, that divides an axis of so many evenly; 0 after one. */
+int64_t planner_fewer(int64_t tiles, int64_t now);
+
 /* Keeps the candidate if it fits and is cheaper. */
 void planner_offer(planner_search *s, const flp_scheme *candidate);
 

@@ -139,8 +139,7 @@ static void search_stream(planner_search *s) {
     return;
   }
   int64_t count = panels;
-  for (; count > PANELS_TRIED; count = flp_ceil_div(panels, flp_ceil_div(panels, count - 1)))
-    offer_stream(s, count * panel_rows);
+  for (; count > PANELS_TRIED; count = planner_fewer(panels, count)) offer_stream(s, count * panel_rows);
   for (count = flp_min(panels, PANELS_TRIED); count > 0; count--) offer_stream(s, count * panel_rows);
 }
 

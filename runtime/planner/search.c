@@ -104,6 +104,11 @@ static void build(const flp_planner *p, flp_mode mode, int64_t n, int64_t rows, 
 
 /* ---- candidates: chunk sizes along one axis ---- */
 
+/* The next smaller value of ceil(tiles / k) over k. */
+int64_t planner_fewer(int64_t tiles, int64_t now) {
+  return now > 1 ? flp_ceil_div(tiles, flp_ceil_div(tiles, now - 1)) : 0;
+}
+
 /* Sizes that divide the axis evenly in whole tiles, largest first, then sizes that fill whole waves. */
 typedef struct sizes {
   int64_t extent, tile, tiles;
@@ -128,14 +133,8 @@ static int64_t sizes_next(sizes *s) {
   int first = !s->started;
   s->started = 1;
   if (s->explicit_size) return first ? flp_min(s->explicit_size, s->extent) : 0;
-  if (first) {
-    s->step = s->tiles;
-    return in_extent(s, s->step);
-  }
-  if (s->step > 1) { /* the next smaller value of ceil(tiles / k) over k */
-    s->step = flp_ceil_div(s->tiles, flp_ceil_div(s->tiles, s->step - 1));
-    return in_extent(s, s->step);
-  }
+  s->step = first ? s->tiles : planner_fewer(s->tiles, s->step);
+  if (s->step) return in_extent(s, s->step);
   if (s->quantum >= s->tiles) return 0;
   int64_t tiles = s->quantum;
   s->quantum *= 2;
