@@ -283,9 +283,9 @@ typedef struct flp_layout {
 
 #define FLP_LAYOUT_INIT FLP_INIT_(flp_layout, FLP_SET_(struct_bytes) = sizeof(flp_layout))
 
-/* Picks the fastest layout of a pass whose workspace fits, in save mode with what forward saves.
- * unit:  budget in bytes, 0 for the plan's (of save mode that of backward); layout->bytes is what flp_execute needs for
- *        the same layout
+/* Picks the fastest layout of a pass whose workspace fits, in save and direction modes with what forward keeps.
+ * unit:  budget in bytes, 0 for the plan's (of these modes that of backward); layout->bytes is what flp_execute needs
+ *        for the same layout
  * error: BUDGET naming the smallest budget that would do; ARGUMENT if n < 0 */
 FLP_API flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes,
                                    flp_layout *layout);
