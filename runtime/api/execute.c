@@ -26,12 +26,11 @@ static flp_status too_small(const flp_args *args, uint64_t smallest) {
                   args->workspace_bytes, args->n, smallest);
 }
 
-/* A backward pass uses what forward kept where the workspace holds that; forward keeps exponentials in any layout. */
+/* A backward pass uses what forward kept where the workspace holds that; forward keeps it in any layout. */
 static flp_status pick_scheme(flp_call *call) {
   flp_pass pass = call->args->pass;
   if (!call->args->saved) return flp_call_pick(call, pass);
-  if (pass == FLP_PASS_FORWARD)
-    return flp_call_pick(call, flp_plan_keeps(call->plan) == FLP_MODE_DIRECTION ? FLP_PASS_FORWARD_SAVED : pass);
+  if (pass == FLP_PASS_FORWARD) return flp_call_pick(call, FLP_PASS_FORWARD_SAVED);
   flp_status status = flp_call_pick(call, FLP_PASS_BACKWARD_SAVED);
   if (status != FLP_ERROR_BUDGET && status != FLP_ERROR_UNSUPPORTED) return status;
   flp_detail_clear();

@@ -21,16 +21,13 @@ uint64_t flp_planner_references_bytes(int64_t n) {
   return planner_round_up((uint64_t)n * 4);
 }
 
-/* References, slopes, sums. */
-static uint64_t direction_bytes(const flp_spec *spec, int64_t n) {
-  return 2 * flp_planner_references_bytes(n) + (uint64_t)n * (uint64_t)spec->hidden * sizeof(float);
-}
-
-uint64_t flp_planner_saved_bytes(const flp_spec *spec, flp_mode mode, int64_t n) {
-  if (mode == FLP_MODE_DIRECTION) return direction_bytes(spec, n);
-  if (mode != FLP_MODE_SAVE) return 0;
+uint64_t planner_exponentials_bytes(const flp_spec *spec, int64_t n) {
   uint64_t row = (uint64_t)flp_planner_dz_stride(spec->vocab) * flp_dtype_bytes(spec->dtype);
   return flp_planner_references_bytes(n) + (uint64_t)n * row;
+}
+
+uint64_t planner_directions_bytes(const flp_spec *spec, int64_t n) {
+  return 2 * flp_planner_references_bytes(n) + (uint64_t)n * (uint64_t)spec->hidden * sizeof(float);
 }
 
 int64_t flp_planner_redo_columns(const flp_planner *p, int64_t chunk_rows, int64_t chunk_vocab) {

@@ -80,7 +80,7 @@ void planner_search_direction(planner_search *s) {
 
 /* ---- the backward pass ---- */
 
-void planner_build_direction(const flp_planner *p, int64_t n, flp_scheme *s) {
+int planner_build_direction(const flp_planner *p, int64_t n, flp_scheme *s) {
   memset(s, 0, sizeof *s);
   s->mode = FLP_MODE_DIRECTION;
   s->chunk_rows = n;
@@ -91,4 +91,5 @@ void planner_build_direction(const flp_planner *p, int64_t n, flp_scheme *s) {
   planner_put_region(s, FLP_REGION_bound, n, 4);
   s->launches = 4; /* prepare, record, direction_rows, fill */
   s->seconds = flp_planner_direction_rows_cost(p, n);
+  return 1;
 }

@@ -26,6 +26,10 @@ static inline int64_t planner_redo_blocks(int64_t rows) {
 /* Up to a multiple of the alignment of arrays. */
 uint64_t planner_round_up(uint64_t bytes);
 
+/* What is passed on from forward to backward: references and exponentials; references, slopes and sums. */
+uint64_t planner_exponentials_bytes(const flp_spec *spec, int64_t n);
+uint64_t planner_directions_bytes(const flp_spec *spec, int64_t n);
+
 /* Each adds arrays at the end of a scheme. */
 void planner_put_region(flp_scheme *s, flp_region region, int64_t count, uint64_t element_bytes);
 /* What prepare writes; every pass starts with it. */
@@ -62,13 +66,13 @@ void planner_search_backward(planner_search *s);
 
 /* ---- direction.c ---- */
 
-/* Layouts of direction mode's forward pass; and the one of its backward pass. */
+/* Layouts of direction mode's forward pass; and the one of its backward pass, which there always is: 1. */
 void planner_search_direction(planner_search *s);
-void planner_build_direction(const flp_planner *p, int64_t n, flp_scheme *out);
+int planner_build_direction(const flp_planner *p, int64_t n, flp_scheme *out);
 
 /* ---- keep.c ---- */
 
-/* The backward pass of what forward kept: one layout. 0: no grid can hold it, or nothing is kept. */
+/* The backward pass of save mode: one layout. 0: no grid can hold it. */
 int planner_build_saved(const flp_planner *p, int64_t n, flp_scheme *out);
 /* Layouts of a step: stream mode in chunks of rows, and forward, loss and backward one after the other. */
 void planner_search_step(planner_search *s);

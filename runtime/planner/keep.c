@@ -61,10 +61,8 @@ static int64_t chunk_launches(const flp_planner *p, int expands) {
 }
 
 int planner_build_saved(const flp_planner *p, int64_t n, flp_scheme *s) {
+  if (!flp_planner_grids_fit(p, n, p->spec.vocab)) return 0;
   memset(s, 0, sizeof *s);
-  flp_mode mode = flp_planner_keeps(p);
-  if (mode == FLP_MODE_DIRECTION) planner_build_direction(p, n, s);
-  if (mode != FLP_MODE_SAVE || !flp_planner_grids_fit(p, n, p->spec.vocab)) return mode == FLP_MODE_DIRECTION;
   s->mode = FLP_MODE_SAVE;
   s->chunk_rows = n;
   s->chunk_vocab = p->spec.vocab;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/base/names.h"
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/kernel/kernel.h"
@@ -28,6 +29,37 @@ static flp_status over_budget(flp_pass pass, int64_t n, uint64_t budget, uint64_
                   budget, pass_names[pass], n, smallest + saved, with);
 }
 
+/* ---- modes in which forward keeps something for backward ---- */
+
+typedef struct kept_mode {
+  flp_mode forward; /* of the layouts of the forward pass that keeps it */
+  int has_chunks;   /* 1 if explicit chunk sizes are that pass's, so that they override its budget */
+  void (*search_forward)(planner_search *s);
+  int (*build_backward)(const flp_planner *p, int64_t n, flp_scheme *out); /* its one layout; 0: no grid can hold it */
+  uint64_t (*bytes)(const flp_spec *spec, int64_t n);                      /* what is kept */
+} kept_mode;
+
+static const kept_mode kept_modes[] = {
+    [0] = {.forward = FLP_MODE_SCORE, .search_forward = planner_search_forward}, /* nothing is kept */
+    [FLP_MODE_SAVE] = {FLP_MODE_SCORE, 0, planner_search_forward, planner_build_saved, planner_exponentials_bytes},
+    [FLP_MODE_DIRECTION] = {FLP_MODE_DIRECTION, 1, planner_search_direction, planner_build_direction,
+                            planner_directions_bytes}};
+
+static const kept_mode *kept_mode_of(const flp_planner *p) {
+  return &kept_modes[flp_planner_keeps(p)];
+}
+
+static int build_backward(const flp_planner *p, int64_t n, flp_scheme *out) {
+  const kept_mode *kept = kept_mode_of(p);
+  return kept->build_backward && kept->build_backward(p, n, out);
+}
+
+uint64_t flp_planner_saved_bytes(const flp_spec *spec, flp_mode mode, int64_t n) {
+  return flp_mode_keeps(mode) ? kept_modes[mode].bytes(spec, n) : 0;
+}
+
+/* ---- search ---- */
+
 static void search_combine(planner_search *s) {
   flp_scheme only = {.mode = FLP_MODE_SCORE, .chunk_rows = s->n, .chunk_vocab = s->planner->spec.vocab, .chunks = 1};
   planner_put_rows(&only, s->n);
@@ -37,7 +69,7 @@ static void search_combine(planner_search *s) {
 
 static void search_saved(planner_search *s) {
   flp_scheme only;
-  if (planner_build_saved(s->planner, s->n, &only)) planner_offer(s, &only);
+  if (build_backward(s->planner, s->n, &only)) planner_offer(s, &only);
 }
 
 /* Offers every layout of a pass over n > 0 rows. */
@@ -48,7 +80,7 @@ static planner_search search_pass(const flp_planner *p, flp_pass pass, int64_t n
       planner_search_forward(&s);
       break;
     case FLP_PASS_FORWARD_SAVED:
-      flp_planner_keeps(p) == FLP_MODE_DIRECTION ? planner_search_direction(&s) : planner_search_forward(&s);
+      kept_mode_of(p)->search_forward(&s);
       break;
     case FLP_PASS_COMBINE:
       search_combine(&s);
@@ -70,22 +102,21 @@ static planner_search search_pass(const flp_planner *p, flp_pass pass, int64_t n
  * budget does. */
 static void make_room_for_saved(const planner_search *s, uint64_t bytes, flp_scheme *out) {
   flp_scheme saved;
-  if (!planner_build_saved(s->planner, s->n, &saved)) return;
+  if (!build_backward(s->planner, s->n, &saved)) return;
   if (saved.bytes > out->bytes && saved.bytes + bytes <= s->budget) out->bytes = saved.bytes;
 }
 
 /* Of a pass over no rows. */
 static flp_mode mode_of_nothing(const flp_planner *p, flp_pass pass) {
-  flp_mode kept = flp_planner_keeps(p);
   switch (pass) {
     case FLP_PASS_BACKWARD:
       return FLP_MODE_RECOMPUTE_VOCAB;
     case FLP_PASS_STEP:
       return flp_planner_streams(p) ? FLP_MODE_STREAM : FLP_MODE_RECOMPUTE_VOCAB;
     case FLP_PASS_BACKWARD_SAVED:
-      return kept;
+      return flp_planner_keeps(p);
     case FLP_PASS_FORWARD_SAVED:
-      return kept == FLP_MODE_DIRECTION ? kept : FLP_MODE_SCORE;
+      return kept_mode_of(p)->forward;
     default:
       return FLP_MODE_SCORE;
   }
@@ -94,7 +125,7 @@ static flp_mode mode_of_nothing(const flp_planner *p, flp_pass pass) {
 /* The budget, which explicit chunk sizes override. */
 static uint64_t unless_explicit(const flp_planner *p, flp_pass pass, uint64_t budget) {
   int has_chunks = pass == FLP_PASS_BACKWARD || pass == FLP_PASS_STEP ||
-                   (pass == FLP_PASS_FORWARD_SAVED && flp_planner_keeps(p) == FLP_MODE_DIRECTION);
+                   (pass == FLP_PASS_FORWARD_SAVED && kept_mode_of(p)->has_chunks);
   return has_chunks && (p->chunk_rows || p->chunk_vocab) ? UINT64_MAX : budget;
 }
 
