@@ -2,7 +2,6 @@
 by every backward pass, and is then freed. On the stand-in of flp_keeping.py."""
 import gc
 import math
-import weakref
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ import torch
 import flp
 from binding_fixtures import torch_form
 from flp import _c, _plans, _run
-from flp_keeping import BYTES, passes  # noqa: F401
+from flp_keeping import BYTES, noted_blocks, passes  # noqa: F401
 
 N, D, V = 6, 16, 40
 
@@ -35,15 +34,7 @@ def test_forward_keeps_and_the_first_backward_uses_it_up(passes):
 
 
 def test_the_memory_goes_with_the_backward_pass(passes, monkeypatch):
-    blocks, place = [], _run.workspace_on
-
-    def noting(device, size):
-        block, start = place(device, size)
-        if size == BYTES:
-            blocks.append(weakref.ref(block))
-        return block, start
-
-    monkeypatch.setattr(_run, "workspace_on", noting)
+    blocks = noted_blocks(monkeypatch)
     hidden, weight, target = operands()
     logprob = flp.linear_logprob(hidden, weight, target)
     gc.collect()
@@ -152,20 +143,6 @@ def frozen():
 def used(passes):
     """What each backward pass got: (keeps, saved, saved_bytes)"""
     return [seen[1:4] for seen in passes.backward()]
-
-
-def noted_blocks(monkeypatch):
-    """Weak references to what is kept, as it is allocated."""
-    blocks, place = [], _run.workspace_on
-
-    def noting(device, size):
-        block, start = place(device, size)
-        if size == BYTES:
-            blocks.append(weakref.ref(block.untyped_storage() if hasattr(block, "untyped_storage") else block))
-        return block, start
-
-    monkeypatch.setattr(_run, "workspace_on", noting)
-    return blocks
 
 
 def test_every_backward_pass_uses_directions(passes):

@@ -1,5 +1,8 @@
 """A stand-in for a rung that keeps something from forward to backward, which the eager rung does not: it grants the
-memory, notes what a pass gets of it, and lets the pass recompute."""
+memory, notes what a pass gets of it, and lets the pass recompute. noted_blocks tells whether the memory is
+still there."""
+import weakref
+
 import pytest
 
 from flp import _c, _plans, _run
@@ -52,3 +55,17 @@ def passes(monkeypatch):
     monkeypatch.setattr(_plans.Plan, "saved_bytes", saved_bytes)
     monkeypatch.setattr(_plans.Plan, "execute", note)
     return found
+
+
+def noted_blocks(monkeypatch):
+    """Weak references to what is kept, as it is allocated."""
+    blocks, place = [], _run.workspace_on
+
+    def noting(device, size):
+        block, start = place(device, size)
+        if size == BYTES:
+            blocks.append(weakref.ref(block.untyped_storage() if hasattr(block, "untyped_storage") else block))
+        return block, start
+
+    monkeypatch.setattr(_run, "workspace_on", noting)
+    return blocks

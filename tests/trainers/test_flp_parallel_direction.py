@@ -2,14 +2,13 @@
 On the stand-in of flp_keeping.py; tests/simt/test_torch_direction.py runs the kernels."""
 import contextlib
 import gc
-import weakref
 
 import pytest
 import torch
 
 from flp import _c, _check, _plans, _run
 from flp.parallel import _call, _group
-from flp_keeping import BYTES, WORKSPACE, passes  # noqa: F401
+from flp_keeping import BYTES, WORKSPACE, noted_blocks, passes  # noqa: F401
 from flp_reference import problem
 
 N, V = 12, 331
@@ -91,15 +90,7 @@ def test_a_detached_entropy_has_no_gradient(passes):  # noqa: F811
 
 
 def test_directions_go_with_the_graph(passes, monkeypatch):  # noqa: F811
-    blocks, place = [], _run.workspace_on
-
-    def noting(device, size):
-        block, start = place(device, size)
-        if size == BYTES:
-            blocks.append(weakref.ref(block))
-        return block, start
-
-    monkeypatch.setattr(_run, "workspace_on", noting)
+    blocks = noted_blocks(monkeypatch)
     logprob, _ = scored(call_of(4))
     logprob.sum().backward(retain_graph=True)
     gc.collect()
