@@ -67,7 +67,7 @@ static flp_status check_wishes(const flp_spec *spec) {
   FLP_TRY(check_range("spec.has_bias", spec->has_bias, 0, 1));
   FLP_TRY(check_range("spec.per_row_temperature", spec->per_row_temperature, 0, 1));
   FLP_TRY(check_range("spec.accumulate_grad_weight", spec->accumulate_grad_weight, 0, 1));
-  FLP_TRY(check_range("spec.reserved", spec->reserved, 0, 0));
+  FLP_TRY(check_range("spec.listed", spec->listed, 0, 1));
   if (!(spec->softcap >= 0) || !flp_number_fits((double)spec->softcap))
     return flp_fail(FLP_ERROR_ARGUMENT, "spec.softcap is %g (accepted: " FLP_NUMBER_RANGE ", or 0 for none)",
                     (double)spec->softcap);

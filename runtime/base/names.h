@@ -30,7 +30,7 @@
   X(SCORE, "score", "F")                                                                   \
   X(RECOMPUTE_VOCAB, "recompute-vocab", "R_VOCAB") X(RECOMPUTE_ROWS, "recompute-rows", "R_ROWS") \
   X(RECOMPUTE_SPLIT, "recompute-split", "R2") X(SAVE, "save", "S") X(STREAM, "stream", "P") \
-  X(DIRECTION, "direction", "D")
+  X(DIRECTION, "direction", "D") X(LISTED, "listed", "L")
 
 #define FLP_COUNT_ONE(value, word) +1
 enum { FLP_OP_COUNT = 0 FLP_OPS(FLP_COUNT_ONE) };

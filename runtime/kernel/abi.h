@@ -30,7 +30,9 @@
       R(dz) R(bias_part) R(hidden_acc) R(weight_acc) R(weight_low) R(bias_acc) R(factor)               \
           R(redo)  /* saved exponentials; those of stream and direction modes are in the place of dz */ \
       R(reference) /* stream mode; else in what forward saved */                                       \
-      R(stats) R(logprob) R(entropy) R(grad_logprob) R(grad_entropy) /* step, by row */
+      R(stats) R(logprob) R(entropy) R(grad_logprob) R(grad_entropy) /* step, by row */                \
+      R(list_state) R(list_column) R(list_length) R(list_target) R(list_score) /* listed columns */    \
+      R(list_row) R(list_dz) R(list_order) R(list_other) R(list_digit) R(list_start) /* backward */
 
 /* The arrays as numbers, FLP_REGION_index and so on. */
 typedef enum flp_region {
@@ -62,7 +64,12 @@ typedef enum flp_region {
   C(PRODUCT_WRITE_OUT, 8)                                                                             \
   C(PRODUCT_OUT_F32, 16)   /* out is f32, else of the operand dtype */                                \
   C(KEPT_BLOCK_ROWS, 1024) /* active rows that are redone together */                                 \
-  C(EXPAND_COLUMNS, 2048)  /* keep_expand: columns of a CTA */
+  C(EXPAND_COLUMNS, 2048)  /* keep_expand: columns of a CTA */                                        \
+  C(LIST_DIGIT_BITS, 9)    /* list_digits, list_place: of a column, at a time */                      \
+  C(LIST_DIGITS, 1 << FLP_LIST_DIGIT_BITS)                                                            \
+  C(LIST_BLOCK, 4096)      /* list_digits, list_place: entries of a CTA */                            \
+  C(LIST_WIDE, 64)         /* list_weight leaves columns of so many entries or more to list_weight_wide */ \
+  C(LIST_SLICE, 256)       /* list_weight_wide: columns of D of a CTA */
 #define FLP_ABI_CONSTANT(name, value) FLP_##name = (value),
 enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 #undef FLP_ABI_CONSTANT
@@ -430,6 +437,126 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(ptr, metrics) /* (metric_count, n) f32 */                              \
   P(ptr, program) /* flp_loss_code, where key.loss is 0 and the kernel for any program; else unused */
 
+/* ---- listed columns (spec.listed; FLP_MODE_LISTED) ----
+ *
+ * An entry e, 0 <= e < list_count, is a place in the caller's list_ids; those of row r are [offsets[r], offsets[r + 1]).
+ * list_sort gives the columns of each active row, ascending, each once: list_length[a] of them from e = offsets[row] on;
+ * list_column of every other entry is -1, as the launch filled it. Whatever is summed over a list is summed in that order by
+ * a fixed tree, so that bits depend on nothing but the row's own columns. A row is bad (list_length -1, no entries) if
+ * list_state is not 0, an id of its list is outside [0, vocab_total), or this shard has its target and the list lacks it:
+ * NaN in its outputs, 0 in the gradients of the head.
+ *
+ * x = h·w + b is the bits that forward of sm_80 computes. list_score = x, or with softcap tanh(cap_in·x): t is row_scale
+ * times that. */
+
+/* module listed: entry list_check, one thread a row: counts in list_state, 0 before, the rows whose offsets are not
+ * 0 <= offsets[r] <= offsets[r + 1] <= list_count. */
+#define FLP_LIST_CHECK_PARAMS(P)                                           \
+  P(ptr, offsets) P(i64, n) P(i64, list_count)                             \
+  P(region, list_state) /* (1) i32 */
+
+/* module listed: entry list_sort, one CTA an active row: fills list_column, and where they are not null list_row, of the
+ * row's entries, and list_length and list_target: the entry of the target, -1 where it is on another shard or the row is bad.
+ * Sorted by setting bits of shared memory, a window of columns at a time. */
+#define FLP_LIST_SORT_PARAMS(P)                                            \
+  P(ptr, offsets) P(ptr, ids) /* (list_count) target dtype */              \
+  P(i64, vocab_offset) P(i64, vocab_valid) P(i64, vocab_total)             \
+  P(region, index) P(region, local_target) P(region, count)                \
+  P(region, list_state)                                                    \
+  P(region, list_column) /* (list_count) i32: this shard's rows of weight */ \
+  P(region_or_null, list_row) /* (list_count) i32: the entry's active row; the backward pass needs it */ \
+  P(region, list_length) /* (n) i32 by active row */                       \
+  P(region, list_target) /* (n) i32 by active row */                       \
+  P(ptr, error_word)     /* (1) i32, added to: bad rows; null where they have been counted */
+
+/* module listed: entry list_scores, one CTA an active row: list_score of its entries. hidden, weight allow accesses of
+ * key.alignment bytes. */
+#define FLP_LIST_SCORES_PARAMS(P)                                          \
+  P(ptr, hidden) P(i64, hidden_stride)                                     \
+  P(ptr, weight) P(i64, weight_stride)                                     \
+  P(ptr, bias) /* (V) operand dtype or null */                             \
+  P(ptr, offsets)                                                          \
+  P(region, index) P(region, count)                                        \
+  P(region, list_column) P(region, list_length)                            \
+  P(f32, cap_in) P(i32, capped) P(i32, depth)                              \
+  P(region, list_score) /* (list_count) f32 out */
+
+/* module listed: entry list_reduce, one warp an active row: its maximum, sum and weighted sum as one partial, part
+ * [3][capacity] by a; a bad row gets NaN, no entries an empty one (abi of forward); and zy, the target's raw score before the
+ * cap. combine takes both. */
+#define FLP_LIST_REDUCE_PARAMS(P)                                          \
+  P(ptr, offsets)                                                          \
+  P(region, index) P(region, scale) P(region, count)                       \
+  P(region, list_length) P(region, list_target) P(region, list_score)      \
+  P(f32, cap_in) P(i32, capped)                                            \
+  P(region, part) P(i64, capacity) P(region, zy)
+
+/* module listed: entry list_dz, one warp an active row: list_dz[e] = 2^u·(A + B·u), u = t - m, times 1 - tanh² with softcap,
+ * at the target dz_y, {m, A, B, dz_y} from record; 0 in a row whose stats hold NaN. */
+#define FLP_LIST_DZ_PARAMS(P)                                              \
+  P(ptr, offsets) P(ptr, stats)                                            \
+  P(region, record) P(region, index) P(region, scale) P(region, count)     \
+  P(region, list_length) P(region, list_target) P(region, list_score)      \
+  P(i32, capped)                                                           \
+  P(region, list_dz) /* (list_count) f32 out */
+
+/* module listed: entry list_hidden, one CTA an active row: grad_hidden[index[a]] = Σ list_dz[e]·weight[list_column[e]], NaN
+ * where the row's stats hold NaN. add: to what stands in out. */
+#define FLP_LIST_HIDDEN_PARAMS(P)                                          \
+  P(ptr, offsets) P(ptr, stats)                                            \
+  P(region, index) P(region, count)                                        \
+  P(region, list_column) P(region, list_length) P(region, list_dz)         \
+  P(ptr, weight) P(i64, weight_stride) P(i32, depth)                       \
+  P(ptr, out) P(i64, out_stride)                                           \
+  P(i32, out_is_f32) /* 1: out is f32, 0: operand dtype */                 \
+  P(i32, add)
+
+/* module listed_weight: entries by column, in a stable order: a radix sort by FLP_LIST_DIGIT_BITS bits of list_column at a
+ * time from the lowest on, entries without a column (-1) last. A pass: list_digits, list_scan, list_place, from order `from`
+ * to order `to`; from null: entries 0, 1, 2 ... Two passes have 18 bits; the launch makes as many as V needs.
+ *
+ * entry list_digits, one CTA a block of FLP_LIST_BLOCK places: list_digit[digit][block] = how many entries of the block have
+ * that digit, bits [shift, shift + FLP_LIST_DIGIT_BITS) of the column. */
+#define FLP_LIST_DIGITS_PARAMS(P)                                          \
+  P(ptr, from) /* (list_count) i32 or null */                              \
+  P(region, list_column) P(i32, list_count) P(i32, shift)                  \
+  P(region, list_digit) /* (FLP_LIST_DIGITS, blocks) i32 out */
+
+/* entry list_scan, one CTA: list_digit becomes the sum of what stands before. items: FLP_LIST_DIGITS·blocks */
+#define FLP_LIST_SCAN_PARAMS(P) P(region, list_digit) P(i64, items)
+
+/* entry list_place, one CTA a block: to[list_digit[digit][block] + those of the same digit before in the block] = entry. */
+#define FLP_LIST_PLACE_PARAMS(P)                                           \
+  P(ptr, from) /* (list_count) i32 or null */                              \
+  P(region, list_column) P(i32, list_count) P(i32, shift)                  \
+  P(region, list_digit)                                                    \
+  P(ptr, to) /* (list_count) i32 out */
+
+/* module listed_weight: entry list_starts, one thread a column 0 <= v <= vocab_valid: list_start[v], the first place of order
+ * whose column is v or more (or -1, which is last). */
+#define FLP_LIST_STARTS_PARAMS(P)                                          \
+  P(ptr, order) P(region, list_column) P(i32, list_count) P(i32, vocab_valid) \
+  P(region, list_start) /* (V + 1) i32 out */
+
+/* module listed_weight: entry list_weight, one warp a column of weight with fewer than FLP_LIST_WIDE entries:
+ * grad_weight[v] = Σ list_dz[e]·hidden[index[list_row[e]]], in ascending rows, and grad_bias[v] = Σ list_dz[e]. Columns
+ * without entries become zeros; add: are left alone, and others are added to. weight_out, bias_out may be null. */
+#define FLP_LIST_WEIGHT_PARAMS(P)                                          \
+  P(ptr, order) P(region, list_start) P(region, list_row) P(region, list_dz) \
+  P(region, index) P(i32, vocab_valid) P(i32, list_count)                  \
+  P(ptr, hidden) P(i64, hidden_stride) P(i32, depth)                       \
+  P(ptr, weight_out) P(i64, weight_out_stride) P(i32, weight_out_is_f32)   \
+  P(ptr, bias_out) P(i32, bias_out_is_f32)                                 \
+  P(i32, add) /* to weight_out; bias_out is written */
+
+/* module listed_weight: entry list_weight_wide, columns of FLP_LIST_WIDE entries or more: one CTA a place j·FLP_LIST_WIDE of
+ * order (j < ceil(list_count / FLP_LIST_WIDE)) and slice of FLP_LIST_SLICE columns of D, place by place. It takes the column
+ * of that place if the place is the first such one of the column, and the column is wide. Warps take every so many entries, and their sums are added in
+ * order. */
+#define FLP_LIST_WEIGHT_WIDE_PARAMS(P)                                     \
+  FLP_LIST_WEIGHT_PARAMS(P)                                                \
+  P(region, list_column)
+
 #define FLP_ENTRY_LIST(E)                                                                      \
   E(prepare, FLP_PREPARE_PARAMS) E(forward, FLP_FORWARD_PARAMS) E(combine, FLP_COMBINE_PARAMS) \
   E(forward_map, FLP_FORWARD_MAP_PARAMS) E(gather, FLP_GATHER_PARAMS)                          \
@@ -442,7 +569,13 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   E(keep_reference, FLP_KEEP_REFERENCE_PARAMS) E(keep_finish, FLP_KEEP_FINISH_PARAMS)          \
   E(keep_expand, FLP_KEEP_EXPAND_PARAMS) E(keep_gather, FLP_KEEP_GATHER_PARAMS)                \
   E(direction_strike, FLP_DIRECTION_STRIKE_PARAMS) E(direction_finish, FLP_DIRECTION_FINISH_PARAMS) \
-  E(direction_rows, FLP_DIRECTION_ROWS_PARAMS)
+  E(direction_rows, FLP_DIRECTION_ROWS_PARAMS)                                                 \
+  E(list_check, FLP_LIST_CHECK_PARAMS) E(list_sort, FLP_LIST_SORT_PARAMS)                      \
+  E(list_scores, FLP_LIST_SCORES_PARAMS) E(list_reduce, FLP_LIST_REDUCE_PARAMS)                \
+  E(list_dz, FLP_LIST_DZ_PARAMS) E(list_hidden, FLP_LIST_HIDDEN_PARAMS)                        \
+  E(list_digits, FLP_LIST_DIGITS_PARAMS) E(list_scan, FLP_LIST_SCAN_PARAMS)                    \
+  E(list_place, FLP_LIST_PLACE_PARAMS) E(list_starts, FLP_LIST_STARTS_PARAMS)                  \
+  E(list_weight, FLP_LIST_WEIGHT_PARAMS) E(list_weight_wide, FLP_LIST_WEIGHT_WIDE_PARAMS)
 
 typedef uint64_t flp_abi_ptr;
 typedef uint64_t flp_abi_region;

@@ -32,14 +32,14 @@ typedef struct flp_kernel_key {
   flp_kernel_kind kind;
   char arch[16];          /* "sm_80", ... (arch.h) */
   flp_dtype dtype;        /* of operands; LOSS: FP32 */
-  flp_dtype target_dtype; /* ROWS, SELECT */
+  flp_dtype target_dtype; /* ROWS, SELECT, LISTED */
   flp_dtype out_dtype;    /* GRAD_HIDDEN, GRAD_WEIGHT */
   uint32_t entropy;       /* FORWARD, KEEP: accumulate the weighted sum; DZ: upstream entropy gradients; SELECT: both */
   uint32_t bias;          /* FORWARD, KEEP, DZ: add the bias if its pointer is not null */
   uint32_t bias_grad;     /* DZ: column sums if bias_part is not null */
   uint32_t softcap;       /* FORWARD, KEEP, DZ */
   uint32_t alignment;     /* all but ROWS and LOSS: 16, or one element for element-wise copies */
-  int64_t hidden;         /* all but ROWS, SELECT, KEPT and LOSS: D, 0 for any */
+  int64_t hidden;         /* FORWARD, KEEP, DZ and the products: D, 0 for any */
   int64_t vocab;          /* FORWARD, KEEP, DZ, SELECT: V, 0 for any */
   flp_tunables tune;      /* FORWARD, DZ, PRODUCTS, KEEP */
   uint8_t loss[32];       /* LOSS: SHA-256 of the program's bytes (flp_loss_write); 0: any program, as data */

@@ -32,6 +32,12 @@ static const flp_kind_entry forward_keep_entries[] = {{EITHER(forward_keep), 0, 
 static const flp_kind_entry kept_entries[] = {
     {PLAIN(keep_reference), 0, 0}, {PLAIN(keep_finish), 0, 0}, {PLAIN(keep_expand), 0, 0}, {PLAIN(keep_gather), 0, 0},
     {PLAIN(direction_strike), 0, 0}, {PLAIN(direction_finish), 0, 0}, {PLAIN(direction_rows), 0, 0}};
+static const flp_kind_entry listed_entries[] = {
+    {PLAIN(list_check), 0, 0},      {PLAIN(list_sort), 0, 0},      {PLAIN(list_scores), 0, 0},
+    {PLAIN(list_reduce), 0, 0},     {PLAIN(list_dz), ANY_GRAD, 0}, {PLAIN(list_hidden), FLP_GRAD_HIDDEN, 0}};
+static const flp_kind_entry listed_weight_entries[] = {
+    {PLAIN(list_digits), 0, 0}, {PLAIN(list_scan), 0, 0},   {PLAIN(list_place), 0, 0},
+    {PLAIN(list_starts), 0, 0}, {PLAIN(list_weight), 0, 0}, {PLAIN(list_weight_wide), 0, 0}};
 static const flp_kind_entry loss_rows_entries[] = {{PLAIN(loss_rows), 0, 0}};
 
 /* ---- kinds ---- */
@@ -52,7 +58,9 @@ static const flp_kind_entry loss_rows_entries[] = {{PLAIN(loss_rows), 0, 0}};
   X(SELECT, select, FLP_KIND_TARGET | FLP_KIND_ENTROPY | FLP_KIND_ALIGNMENT | FLP_KIND_VOCAB | FLP_KIND_FP64) \
   X(KEEP, forward_keep, SCORES | FLP_KIND_UNITS | FLP_KIND_CHUNK_ROWS)                                        \
   X(KEPT, kept, FLP_KIND_ALIGNMENT)                                                                           \
-  X(LOSS, loss_rows, FLP_KIND_LOSS | FLP_KIND_LINKED)
+  X(LOSS, loss_rows, FLP_KIND_LOSS | FLP_KIND_LINKED)                                                         \
+  X(LISTED, listed, FLP_KIND_TARGET | FLP_KIND_ALIGNMENT)                                                     \
+  X(LISTED_WEIGHT, listed_weight, FLP_KIND_ALIGNMENT)
 
 static const flp_kind kinds[FLP_KERNEL_KINDS] = {{"?", 0, 0, NULL},
 #define KIND_ROW(kind, name, facts) \

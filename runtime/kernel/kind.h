@@ -17,9 +17,11 @@ typedef enum flp_kernel_kind {
   FLP_KERNEL_SELECT = 7,      /* scores that exist already */
   FLP_KERNEL_KEEP = 8,        /* forward that also stores exponentials (save, stream and direction modes) */
   FLP_KERNEL_KEPT = 9,        /* what turns those into gradients */
-  FLP_KERNEL_LOSS = 10        /* a loss program */
+  FLP_KERNEL_LOSS = 10,       /* a loss program */
+  FLP_KERNEL_LISTED = 11,     /* listed columns: scores, their gradient, and that of hidden */
+  FLP_KERNEL_LISTED_WEIGHT = 12 /* and those of weight and bias */
 } flp_kernel_kind;
-enum { FLP_KERNEL_KINDS = FLP_KERNEL_LOSS + 1 };
+enum { FLP_KERNEL_KINDS = FLP_KERNEL_LISTED_WEIGHT + 1 };
 
 /* Facts of a kind. The first ones say which fields of flp_kernel_key it uses. */
 enum {

@@ -11,21 +11,34 @@ static int makes_both(const flp_spec *spec, const char *arch) {
   return maker && (maker->kinds >> FLP_KERNEL_PRODUCTS & 1);
 }
 
+static int wants_dense(const flp_spec *spec, const char *arch) {
+  (void)arch;
+  return !spec->listed;
+}
+
 static int wants_products(const flp_spec *spec, const char *arch) {
-  return (spec->grads & (FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT)) && makes_both(spec, arch);
+  return wants_dense(spec, arch) && (spec->grads & (FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT)) && makes_both(spec, arch);
 }
 
 static int wants_grad_hidden(const flp_spec *spec, const char *arch) {
-  return (spec->grads & FLP_GRAD_HIDDEN) && !makes_both(spec, arch);
+  return wants_dense(spec, arch) && (spec->grads & FLP_GRAD_HIDDEN) && !makes_both(spec, arch);
 }
 
 static int wants_grad_weight(const flp_spec *spec, const char *arch) {
-  return (spec->grads & FLP_GRAD_WEIGHT) && !makes_both(spec, arch);
+  return wants_dense(spec, arch) && (spec->grads & FLP_GRAD_WEIGHT) && !makes_both(spec, arch);
 }
 
 static int wants_dz(const flp_spec *spec, const char *arch) {
+  return spec->grads != 0 && wants_dense(spec, arch);
+}
+
+static int wants_listed(const flp_spec *spec, const char *arch) {
   (void)arch;
-  return spec->grads != 0;
+  return spec->listed;
+}
+
+static int wants_listed_weight(const flp_spec *spec, const char *arch) {
+  return wants_listed(spec, arch) && (spec->grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS));
 }
 
 static int wants_keep(const flp_spec *spec, const char *arch) {
@@ -40,7 +53,7 @@ static int wants_loss(const flp_spec *spec, const char *arch) {
 
 static const flp_op_kernel head_kernels[] = {
     {FLP_KERNEL_ROWS, NULL},
-    {FLP_KERNEL_FORWARD, NULL},
+    {FLP_KERNEL_FORWARD, wants_dense},
     {FLP_KERNEL_DZ, wants_dz},
     {FLP_KERNEL_PRODUCTS, wants_products},
     {FLP_KERNEL_GRAD_HIDDEN, wants_grad_hidden},
@@ -48,6 +61,8 @@ static const flp_op_kernel head_kernels[] = {
     {FLP_KERNEL_KEEP, wants_keep},
     {FLP_KERNEL_KEPT, wants_keep},
     {FLP_KERNEL_LOSS, wants_loss},
+    {FLP_KERNEL_LISTED, wants_listed},
+    {FLP_KERNEL_LISTED_WEIGHT, wants_listed_weight},
 };
 
 /* ---- select ---- */

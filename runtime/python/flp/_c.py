@@ -50,7 +50,7 @@ class Spec(Structure):
 
     __slots__ = ()
     _fields_ = [("struct_bytes", c_uint32), *((name, kind) for name, kind, _ in SPEC_FIELDS[:-1]), ("loss", c_void_p),
-                ("loss_bytes", c_size_t), SPEC_FIELDS[-1][:2], ("reserved", c_int32)]
+                ("loss_bytes", c_size_t), SPEC_FIELDS[-1][:2], ("listed", c_int32)]
 
 
 class Options(Structure):
