@@ -42,7 +42,7 @@ void eager_backward_carve(const flp_spec *spec, const eager_plan *plan, int64_t 
   if (spec->grads & FLP_GRAD_BIAS) out->grad_bias = eager_block_take(block, chunk, sizeof(double));
 }
 
-static eager_record make_record(const flp_spec *spec, const flp_args *args, int64_t row) {
+eager_record eager_record_make(const flp_spec *spec, const flp_args *args, int64_t row) {
   const float *stats = args->stats + 4 * row;
   double g = args->grad_logprob ? (double)args->grad_logprob[row] : 0;
   double e = args->grad_entropy && spec->entropy == FLP_ENTROPY_BACKWARD ? (double)args->grad_entropy[row] : 0;
@@ -58,8 +58,8 @@ static eager_record make_record(const flp_spec *spec, const flp_args *args, int6
                         .target = eager_row_target(spec, args, row)};
 }
 
-/* Gradient of one score. Where p is 0, so is p·w, and slope·0 even where the slope is unbounded. */
-static double grad_score(const eager_record *record, double x, int is_target) {
+/* Where p is 0, so is p·w, and slope·0 even where the slope is unbounded. */
+double eager_grad_score(const eager_record *record, double x, int is_target) {
   double w = (eager_score(&record->scale, x) - record->maximum) - record->log_sum;
   double p = exp2(w), dt;
   if (is_target) {
@@ -80,7 +80,7 @@ static void widen_rows(void *context, int64_t tile, int worker) {
   eager_widen_hidden(call->spec, call->args, &call->rows, job->first + begin, count,
                      job->memory->hidden + begin * call->spec->hidden);
   for (int64_t i = begin; i < begin + count; i++)
-    job->memory->records[i] = make_record(call->spec, call->args, call->rows.index[job->first + i]);
+    job->memory->records[i] = eager_record_make(call->spec, call->args, call->rows.index[job->first + i]);
 }
 
 static void widen_columns(void *context, int64_t tile, int worker) {
@@ -123,7 +123,7 @@ static void grad_tile(void *context, int64_t unit, int worker) {
         continue;
       }
       const eager_record *record = &memory->records[row_tile * EAGER_TILE_ROWS + i];
-      *out = (float)grad_score(record, (double)*out + (double)bias[j], record->target == first_column + j);
+      *out = (float)eager_grad_score(record, (double)*out + (double)bias[j], record->target == first_column + j);
     }
 }
 

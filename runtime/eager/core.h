@@ -95,6 +95,8 @@ static inline double eager_score(const eager_scale *scale, double x) {
 double eager_score_slope(const eager_scale *scale, double x);
 
 eager_scale eager_row_scale(const flp_spec *spec, const flp_args *args, int64_t row);
+/* One of ids of the target dtype: targets, list_ids. */
+int64_t eager_id_at(const flp_spec *spec, const void *ids, int64_t at);
 /* Row of weight that holds the target, or -1 if it lies on another shard. */
 int64_t eager_row_target(const flp_spec *spec, const flp_args *args, int64_t row);
 /* Fills row_class (n) and index (n); adds bad rows and row ids to *bad_rows. Returns the number of active rows. */
@@ -110,6 +112,8 @@ typedef struct eager_partial {
 
 typedef struct eager_call eager_call; /* below */
 
+/* The partial of scores in log2 units. A NaN is no maximum, but it reaches the sums. */
+eager_partial eager_partial_of(const double *t, int64_t count);
 eager_partial eager_partial_merge(eager_partial left, eager_partial right);
 /* Moves the reference of a partial from its maximum to another number near it. */
 eager_partial eager_partial_move(eager_partial partial, double maximum);
@@ -117,6 +121,9 @@ eager_partial eager_partial_move(eager_partial partial, double maximum);
  * matter, and so is one with a NaN whose other scores are low: kernels count neither (S.is_beyond in score.lua).
  * unit: maximum in log2 units */
 int eager_is_beyond_limit(double maximum, double sum);
+/* Writes a row of args->partial. The sums are moved to the maximum as stored; beyond the limit they count for nothing, or
+ * make the row bad. */
+void eager_partial_write(const flp_args *args, int64_t row, eager_partial part, double target);
 /* Writes logprob, entropy and stats of a row: NaN, and counts it, if its largest score is beyond FLP_SCORE_LIMIT. target:
  * raw score, x */
 void eager_row_finish(const eager_call *call, int64_t row, const eager_scale *scale, eager_partial whole,
@@ -209,6 +216,10 @@ typedef struct eager_record {
   double grad_logprob, grad_entropy;
   int64_t target;
 } eager_record;
+
+eager_record eager_record_make(const flp_spec *spec, const flp_args *args, int64_t row);
+/* The gradient of the row's loss by one raw score x, which is the target's or not. */
+double eager_grad_score(const eager_record *record, double x, int is_target);
 
 typedef struct eager_backward_memory {
   float *hidden;         /* (panel, D) */

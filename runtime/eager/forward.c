@@ -25,24 +25,11 @@ void eager_forward_carve(const flp_spec *spec, const eager_plan *plan, eager_blo
   out->bias = eager_block_take(block, threads * EAGER_TILE_COLUMNS, sizeof(float));
 }
 
-/* Softmax statistics of one row's scores in one tile. A NaN is no maximum, but it reaches the sums. */
+/* Softmax statistics of one row's scores in one tile. */
 static eager_partial fold_tile(const eager_scale *scale, const float *scores, const float *bias, int64_t columns) {
-  double t[EAGER_TILE_COLUMNS], maximum = -INFINITY;
-  int has_nan = 0;
-  for (int64_t j = 0; j < columns; j++) {
-    t[j] = eager_score(scale, (double)scores[j] + (double)bias[j]);
-    if (t[j] > maximum) maximum = t[j];
-    has_nan |= isnan(t[j]);
-  }
-  if (has_nan) return (eager_partial){maximum, NAN, NAN};
-  eager_partial partial = {maximum, 0, 0};
-  for (int64_t j = 0; j < columns; j++) {
-    if (t[j] == -INFINITY) continue; /* probability 0, and nothing to the entropy */
-    double u = t[j] - maximum, e = exp2(u);
-    partial.sum += e;
-    partial.weighted += e * u;
-  }
-  return partial;
+  double t[EAGER_TILE_COLUMNS];
+  for (int64_t j = 0; j < columns; j++) t[j] = eager_score(scale, (double)scores[j] + (double)bias[j]);
+  return eager_partial_of(t, columns);
 }
 
 static void fold_tile_rows(const forward_job *job, int64_t group, int64_t column, int64_t subtile, const float *scores,
@@ -101,18 +88,6 @@ static void widen_subtile(void *context, int64_t subtile, int worker) {
                      job->memory->hidden + begin * call->spec->hidden);
 }
 
-/* The sums are moved to the maximum as stored. Beyond the limit they count for nothing, or make the row bad. */
-static void write_partial(const flp_args *args, int64_t row, eager_partial part, double target) {
-  float *out = args->partial + 4 * row;
-  int empty = part.maximum <= -FLP_SCORE_LIMIT && !isnan(part.sum);
-  double maximum = empty ? -FLP_SCORE_LIMIT : (double)(float)part.maximum;
-  if (fabs(maximum) <= FLP_SCORE_LIMIT) part = eager_partial_move(part, maximum);
-  out[0] = (float)maximum;
-  out[1] = empty ? 0 : (float)part.sum;
-  out[2] = empty ? 0 : (float)part.weighted;
-  out[3] = (float)target;
-}
-
 static void finish_row(void *context, int64_t in_panel, int worker) {
   (void)worker;
   const forward_job *job = context;
@@ -123,7 +98,7 @@ static void finish_row(void *context, int64_t in_panel, int worker) {
   for (int64_t group = 1; group < job->groups; group++) whole = eager_partial_merge(whole, parts[group]);
   eager_scale scale = eager_row_scale(call->spec, call->args, row);
   double target = job->memory->target[in_panel];
-  if (call->args->partial) write_partial(call->args, row, whole, target);
+  if (call->args->partial) eager_partial_write(call->args, row, whole, target);
   eager_row_finish(call, row, &scale, whole, target);
 }
 

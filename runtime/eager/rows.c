@@ -8,9 +8,13 @@
 static const double log2_e = 1.4426950408889634074;
 static const double ln_2 = 0.69314718055994530942;
 
+int64_t eager_id_at(const flp_spec *spec, const void *ids, int64_t at) {
+  if (spec->target_dtype == FLP_DTYPE_INT32) return ((const int32_t *)ids)[at];
+  return ((const int64_t *)ids)[at];
+}
+
 static int64_t target_id(const flp_spec *spec, const flp_args *args, int64_t row) {
-  if (spec->target_dtype == FLP_DTYPE_INT32) return ((const int32_t *)args->target)[row];
-  return ((const int64_t *)args->target)[row];
+  return eager_id_at(spec, args->target, row);
 }
 
 static double temperature_of(const flp_spec *spec, const flp_args *args, int64_t row) {
@@ -100,6 +104,24 @@ void eager_rows_fill(const flp_args *args, const uint8_t *row_class) {
   }
 }
 
+eager_partial eager_partial_of(const double *t, int64_t count) {
+  double maximum = -INFINITY;
+  int has_nan = 0;
+  for (int64_t j = 0; j < count; j++) {
+    if (t[j] > maximum) maximum = t[j];
+    has_nan |= isnan(t[j]);
+  }
+  if (has_nan) return (eager_partial){maximum, NAN, NAN};
+  eager_partial partial = {maximum, 0, 0};
+  for (int64_t j = 0; j < count; j++) {
+    if (t[j] == -INFINITY) continue; /* probability 0, and nothing to the entropy */
+    double u = t[j] - maximum, e = exp2(u);
+    partial.sum += e;
+    partial.weighted += e * u;
+  }
+  return partial;
+}
+
 eager_partial eager_partial_move(eager_partial partial, double maximum) {
   double shift = partial.maximum - maximum, factor = exp2(shift);
   return (eager_partial){maximum, partial.sum * factor, (partial.weighted + shift * partial.sum) * factor};
@@ -119,6 +141,17 @@ eager_partial eager_partial_merge(eager_partial left, eager_partial right) {
 
 int eager_is_beyond_limit(double maximum, double sum) {
   return (maximum > FLP_SCORE_LIMIT && maximum <= (double)FLT_MAX) || (maximum <= -FLP_SCORE_LIMIT && !isnan(sum));
+}
+
+void eager_partial_write(const flp_args *args, int64_t row, eager_partial part, double target) {
+  float *out = args->partial + 4 * row;
+  int empty = part.maximum <= -FLP_SCORE_LIMIT && !isnan(part.sum);
+  double maximum = empty ? -FLP_SCORE_LIMIT : (double)(float)part.maximum;
+  if (fabs(maximum) <= FLP_SCORE_LIMIT) part = eager_partial_move(part, maximum);
+  out[0] = (float)maximum;
+  out[1] = empty ? 0 : (float)part.sum;
+  out[2] = empty ? 0 : (float)part.weighted;
+  out[3] = (float)target;
 }
 
 /* The stored sum is about the maximum as stored, in fp32, so that stats are consistent to double precision. */
