@@ -121,8 +121,8 @@ eager_partial eager_partial_move(eager_partial partial, double maximum);
  * matter, and so is one with a NaN whose other scores are low: kernels count neither (S.is_beyond in score.lua).
  * unit: maximum in log2 units */
 int eager_is_beyond_limit(double maximum, double sum);
-/* Writes a row of args->partial. The sums are moved to the maximum as stored; beyond the limit they count for nothing, or
- * make the row bad. */
+/* Writes a row of args->partial. The sums are moved to the maximum as stored; beyond the limit they count for nothing,
+ * or make the row bad. */
 void eager_partial_write(const flp_args *args, int64_t row, eager_partial part, double target);
 /* Writes logprob, entropy and stats of a row: NaN, and counts it, if its largest score is beyond FLP_SCORE_LIMIT. target:
  * raw score, x */
@@ -178,6 +178,8 @@ void eager_rows_carve(eager_block *block, int64_t n, eager_rows *out);
 /* Widens `rows` active rows from `first` on to fp32 (EAGER_TILE_ROWS, D), the rest zeros. */
 void eager_widen_hidden(const flp_spec *spec, const flp_args *args, const eager_rows *rows, int64_t first,
                         int64_t count, float *out);
+/* Widens `count` elements of an operand (hidden, weight, bias) from element `at` on. */
+void eager_widen_part(const flp_spec *spec, const void *operand, int64_t at, int64_t count, float *out);
 /* Widens columns [first, min(first + 128, vocab_valid)) to fp32 (EAGER_TILE_COLUMNS, D), the rest zeros, and their
  * biases (zeros without). */
 void eager_widen_weight(const flp_spec *spec, const flp_args *args, int64_t first, float *out, float *bias);
@@ -235,7 +237,46 @@ typedef struct eager_backward_memory {
 void eager_backward_carve(const flp_spec *spec, const eager_plan *plan, int64_t n, eager_block *block,
                           eager_backward_memory *out);
 void eager_backward(const eager_call *call, const eager_backward_memory *memory);
-/* Gradients of rows and columns that no product reaches: zeros, and NaN for bad rows. */
+/* Gradients of rows and columns that no sum reaches: zeros, and NaN for bad rows. */
 void eager_backward_fill(const flp_spec *spec, const flp_args *args, const uint8_t *row_class);
+
+/* ---- listed.c, listed_backward.c ---- */
+
+/* The lists of a pass. Those of row r lie from list_offsets[r] on, so rows share nothing. */
+typedef struct eager_lists {
+  int32_t *column; /* (list_count) a row's columns on this shard, ascending, each once */
+  double *value;   /* (list_count) their raw scores x, then t, or the gradients of x */
+  int ascending;   /* list_offsets are what they must be; else every row is bad */
+} eager_lists;
+
+/* One row's list, within those. */
+typedef struct eager_list {
+  const int32_t *column;
+  double *value;
+  int64_t count;
+  int64_t target; /* place of the target in the list, -1 where it lies on another shard */
+} eager_list;
+
+/* What a backward pass has beside them. A place is one entry of a column: columns ascending, and rows in each. */
+typedef struct eager_listed_memory {
+  eager_lists lists;
+  int32_t *length;     /* (n) entries of each active row, -1: its gradient is NaN */
+  int32_t *start;      /* (V + 2) first place of each column; the last element is scratch */
+  int32_t *place_row;  /* (list_count) */
+  double *place_value; /* (list_count) gradient of x */
+} eager_listed_memory;
+
+/* The plan of forward or backward, which has one size whatever the budget. error: BUDGET naming it */
+flp_status eager_listed_pick(const flp_spec *spec, flp_pass pass, int64_t n, int64_t list_count, uint64_t budget_bytes,
+                             int threads, eager_plan *out);
+void eager_listed_carve(const flp_spec *spec, flp_pass pass, int64_t n, int64_t list_count, eager_block *block,
+                        eager_listed_memory *out);
+/* Whether 0 <= list_offsets[r] <= list_offsets[r + 1] <= list_count for every row. */
+int eager_lists_ascend(const flp_args *args);
+/* Sorts a row's list and computes its raw scores. Returns 0, and counts the row, if it is bad. */
+int eager_list_read(const eager_call *call, const eager_lists *lists, int64_t row, eager_list *out);
+
+void eager_listed_forward(const eager_call *call, const eager_listed_memory *memory);
+void eager_listed_backward(const eager_call *call, const eager_listed_memory *memory);
 
 #endif

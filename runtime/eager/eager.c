@@ -15,6 +15,18 @@ flp_status flp_eager_layout(const flp_spec *spec, flp_pass pass, int64_t n, uint
   return FLP_OK;
 }
 
+flp_status flp_eager_layout_listed(const flp_spec *spec, flp_pass pass, int64_t n, int64_t list_count,
+                                   uint64_t budget_bytes, int threads, flp_layout *layout) {
+  eager_plan plan;
+  uint32_t grads = pass == FLP_PASS_BACKWARD ? spec->grads : 0;
+  int sums = 1 + ((grads & FLP_GRAD_HIDDEN) != 0) + ((grads & FLP_GRAD_WEIGHT) != 0); /* scores, gradients */
+  FLP_TRY(eager_listed_pick(spec, pass, n, list_count, budget_bytes, eager_thread_count(threads), &plan));
+  eager_layout_of(spec, pass, n, &plan, layout);
+  layout->chunks = 1;
+  layout->flops = 2.0 * (double)list_count * (double)spec->hidden * sums;
+  return FLP_OK;
+}
+
 const char *flp_eager_describe(void) {
   static _Thread_local char text[FLP_EAGER_TEXT_BYTES];
   const char *reason = eager_blas_reason();

@@ -13,6 +13,11 @@
 flp_status flp_eager_layout(const flp_spec *spec, flp_pass pass, int64_t n, uint64_t budget_bytes, int threads,
                             flp_layout *layout);
 
+/* The same of a forward or backward pass over lists of list_count ids in all (spec.listed): one layout for all budgets,
+ * 12 bytes an id, 24 in a backward pass with gradients of weight or bias. */
+flp_status flp_eager_layout_listed(const flp_spec *spec, flp_pass pass, int64_t n, int64_t list_count,
+                                   uint64_t budget_bytes, int threads, flp_layout *layout);
+
 /* Runs one pass to completion. spec and args have been validated (validate.h); strides are filled in (never 0).
  * bad_rows: added to, the rows and row ids that the contract makes NaN or skips */
 flp_status flp_eager_execute(const flp_spec *spec, const flp_args *args, int threads, uint64_t *bad_rows);

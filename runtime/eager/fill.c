@@ -1,4 +1,4 @@
-/* fill.c: gradients that no product reaches: inactive rows, columns of padding. */
+/* fill.c: gradients that no sum reaches: inactive rows, columns of padding. */
 #include <string.h>
 
 #include "runtime/base/half.h"

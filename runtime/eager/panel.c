@@ -28,6 +28,10 @@ void eager_widen_hidden(const flp_spec *spec, const flp_args *args, const eager_
   zero_rows(out + count * spec->hidden, EAGER_TILE_ROWS - count, spec->hidden);
 }
 
+void eager_widen_part(const flp_spec *spec, const void *operand, int64_t at, int64_t count, float *out) {
+  flp_half_widen(spec->dtype, row_at(operand, at, 1, spec->dtype), count, out);
+}
+
 void eager_widen_weight(const flp_spec *spec, const flp_args *args, int64_t first, float *out, float *bias) {
   int64_t count = flp_min(args->vocab_valid - first, EAGER_TILE_COLUMNS);
   for (int64_t i = 0; i < count; i++) {

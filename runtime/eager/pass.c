@@ -28,15 +28,33 @@ void eager_layout_of(const flp_spec *spec, flp_pass pass, int64_t n, const eager
   layout->flops = 2.0 * (double)n * (double)spec->vocab * (double)spec->hidden * plan->products;
 }
 
-/* More threads than one per few million operations would only wait. */
+static int is_listed(const flp_spec *spec, const flp_args *args) {
+  return spec->listed && args->pass != FLP_PASS_COMBINE;
+}
+
+/* More threads than one per few million operations of a product, half a million of lists, would only wait. */
 static int useful_threads(const flp_spec *spec, const flp_args *args, const eager_plan *plan) {
-  double work = (double)args->n * (double)spec->vocab * (double)spec->hidden / 4e6;
+  double work = (double)spec->hidden;
+  work *= is_listed(spec, args) ? (double)args->list_count / 5e5 : (double)args->n * (double)spec->vocab / 4e6;
   return work < (double)plan->threads ? 1 + (int)work : plan->threads;
+}
+
+static void run_listed(eager_call *call, eager_block *block) {
+  const flp_args *args = call->args;
+  eager_listed_memory memory;
+  eager_listed_carve(call->spec, args->pass, args->n, args->list_count, block, &memory);
+  memory.lists.ascending = eager_lists_ascend(args);
+  if (args->pass == FLP_PASS_FORWARD)
+    eager_listed_forward(call, &memory);
+  else
+    eager_listed_backward(call, &memory);
 }
 
 static void run_pass(eager_call *call, eager_block *block) {
   const flp_spec *spec = call->spec;
-  if (call->args->pass == FLP_PASS_COMBINE) {
+  if (is_listed(spec, call->args)) {
+    run_listed(call, block);
+  } else if (call->args->pass == FLP_PASS_COMBINE) {
     eager_combine(call);
   } else if (call->args->pass == FLP_PASS_FORWARD) {
     eager_forward_memory memory;
@@ -49,13 +67,20 @@ static void run_pass(eager_call *call, eager_block *block) {
   }
 }
 
+static flp_status pick(const flp_spec *spec, const flp_args *args, int threads, eager_plan *out) {
+  int count = eager_thread_count(threads);
+  if (is_listed(spec, args))
+    return eager_listed_pick(spec, args->pass, args->n, args->list_count, args->workspace_bytes, count, out);
+  return eager_plan_pick(spec, args->pass, args->n, args->workspace_bytes, count, out);
+}
+
 flp_status flp_eager_execute(const flp_spec *spec, const flp_args *args, int threads, uint64_t *bad_rows) {
   if (args->n == 0) {
     if (args->pass == FLP_PASS_BACKWARD) eager_backward_fill(spec, args, NULL);
     return FLP_OK;
   }
   eager_plan plan;
-  if (eager_plan_pick(spec, args->pass, args->n, args->workspace_bytes, eager_thread_count(threads), &plan) != FLP_OK)
+  if (pick(spec, args, threads, &plan) != FLP_OK)
     return flp_fail(FLP_ERROR_WORKSPACE,
                     "workspace_bytes: %zu are too few for %lld rows on the eager rung; %llu or more are accepted",
                     args->workspace_bytes, (long long)args->n, (unsigned long long)plan.smallest_bytes);

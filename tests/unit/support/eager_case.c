@@ -62,6 +62,50 @@ int64_t eager_case_get_target(const eager_case *c, int64_t row) {
   return c->spec.target_dtype == FLP_DTYPE_INT32 ? ((int32_t *)c->target)[row] : ((int64_t *)c->target)[row];
 }
 
+void eager_case_set_lists(eager_case *c, const int64_t *ids, const int64_t *count) {
+  int64_t n = c->args.n, vocab = c->spec.vocab, total = 0;
+  for (int64_t row = 0; row < n; row++) total += count[row];
+  free(c->list_offsets);
+  free(c->list_ids);
+  free(c->reference.listed);
+  c->list_offsets = calloc((size_t)n + 1, sizeof *c->list_offsets);
+  c->list_ids = calloc((size_t)total + 1, 8);
+  c->reference.listed = calloc((size_t)(n * vocab) + 1, 1);
+  for (int64_t row = 0, e = 0; row < n; row++) {
+    for (int64_t end = e + count[row]; e < end; e++) {
+      if (c->spec.target_dtype == FLP_DTYPE_INT32)
+        ((int32_t *)c->list_ids)[e] = (int32_t)ids[e];
+      else
+        ((int64_t *)c->list_ids)[e] = ids[e];
+      if (ids[e] >= 0 && ids[e] < vocab) c->reference.listed[row * vocab + ids[e]] = 1;
+    }
+    c->list_offsets[row + 1] = e;
+  }
+  c->args.list_offsets = c->list_offsets;
+  c->args.list_ids = c->list_ids;
+  c->args.list_count = total;
+}
+
+/* A number from 0 to below - 1. */
+static int64_t random_below(uint32_t *state, int64_t below) {
+  return (int64_t)((double)below * (0.5 + 0.4999 * eager_case_random(state)));
+}
+
+void eager_case_random_lists(eager_case *c, int64_t longest, uint32_t seed) {
+  int64_t n = c->args.n, at = 0, *ids = calloc((size_t)(n * longest) + 1, 8), *count = calloc((size_t)n + 1, 8);
+  uint32_t state = seed * 2654435761u + 12345u;
+  for (int64_t row = 0; row < n; row++) {
+    count[row] = 1 + random_below(&state, longest);
+    for (int64_t i = 0; i < count[row]; i++) ids[at + i] = random_below(&state, c->spec.vocab);
+    if (count[row] > 2) ids[at] = ids[at + count[row] - 1];
+    if (c->reference.target[row] >= 0) ids[at + random_below(&state, count[row])] = eager_case_get_target(c, row);
+    at += count[row];
+  }
+  eager_case_set_lists(c, ids, count);
+  free(ids);
+  free(count);
+}
+
 void eager_case_set_temperature(eager_case *c, int64_t row, double value) {
   c->temperature[row] = (float)value;
   c->reference.temperature[row] = (long double)(float)value;
@@ -126,16 +170,23 @@ void eager_case_create(eager_case *c, const flp_spec *spec, int64_t n, uint32_t 
 }
 
 void eager_case_destroy(eager_case *c) {
-  void *const blocks[] = {c->hidden,       c->weight,      c->bias,        c->target,   c->temperature,
-                          c->logprob,      c->entropy,     c->stats,       c->partial,  c->grad_logprob,
-                          c->grad_entropy, c->grad_hidden, c->grad_weight, c->grad_bias};
+  void *const blocks[] = {c->hidden,      c->weight,       c->bias,         c->target,
+                          c->temperature, c->logprob,      c->entropy,      c->stats,
+                          c->partial,     c->grad_logprob, c->grad_entropy, c->grad_hidden,
+                          c->grad_weight, c->grad_bias,    c->list_offsets, c->list_ids};
   for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) free(blocks[i]);
   long_problem_destroy(&c->reference);
 }
 
+static flp_status layout_of(const eager_case *c, const flp_args *args, flp_layout *out) {
+  if (!c->spec.listed || args->pass == FLP_PASS_COMBINE)
+    return flp_eager_layout(&c->spec, args->pass, args->n, c->budget, c->threads, out);
+  return flp_eager_layout_listed(&c->spec, args->pass, args->n, args->list_count, c->budget, c->threads, out);
+}
+
 flp_status eager_case_run(eager_case *c, const flp_args *args) {
   flp_layout layout = FLP_LAYOUT_INIT;
-  flp_status status = flp_eager_layout(&c->spec, args->pass, args->n, c->budget, c->threads, &layout);
+  flp_status status = layout_of(c, args, &layout);
   if (status != FLP_OK) return status;
   flp_args resolved, given = *args;
   given.workspace = allocate((int64_t)layout.bytes);

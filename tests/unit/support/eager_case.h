@@ -21,6 +21,8 @@ typedef struct eager_case {
   void *hidden, *weight, *bias, *target;
   float *temperature;
   void *grad_hidden, *grad_weight, *grad_bias;
+  int64_t *list_offsets; /* (n + 1) of spec.listed; else NULL */
+  void *list_ids;
   long_problem reference;
 } eager_case;
 
@@ -38,6 +40,11 @@ void eager_case_set_bias(eager_case *c, int64_t column, double value);
 /* target: also outside the vocabulary or the ignore index; those rows leave the oracle's loss */
 void eager_case_set_target(eager_case *c, int64_t row, int64_t target);
 void eager_case_set_temperature(eager_case *c, int64_t row, double value);
+/* Sets the lists of spec.listed: count[i] ids of row i, row after row. The oracle restricts itself to those that are
+ * columns. */
+void eager_case_set_lists(eager_case *c, const int64_t *ids, const int64_t *count);
+/* Sets lists of 1 to `longest` random ids, in no order, some twice, the row's target among them if it is a column. */
+void eager_case_random_lists(eager_case *c, int64_t longest, uint32_t seed);
 int64_t eager_case_get_target(const eager_case *c, int64_t row);
 
 /* Poisons, validates, lays out and runs; fails the test if any of it fails. */

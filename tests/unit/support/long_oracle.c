@@ -28,6 +28,7 @@ void long_problem_destroy(long_problem *problem) {
   free(problem->temperature);
   free(problem->grad_logprob);
   free(problem->grad_entropy);
+  free(problem->listed);
 }
 
 long double long_raw_score(const long_problem *problem, int row, int column) {
@@ -43,10 +44,16 @@ long double long_score(const long_problem *problem, int row, int column) {
   return z / problem->temperature[row];
 }
 
+static int counts(const long_problem *problem, int row, int column) {
+  return !problem->listed || problem->listed[row * problem->vocab + column];
+}
+
 void long_forward(const long_problem *problem, int row, long double *logprob, long double *entropy) {
   long double maximum = -INFINITY, sum = 0, weighted = 0;
-  for (int v = 0; v < problem->vocab; v++) maximum = fmaxl(maximum, long_score(problem, row, v));
+  for (int v = 0; v < problem->vocab; v++)
+    if (counts(problem, row, v)) maximum = fmaxl(maximum, long_score(problem, row, v));
   for (int v = 0; v < problem->vocab; v++) {
+    if (!counts(problem, row, v)) continue;
     long double u = long_score(problem, row, v) - maximum;
     if (u == -INFINITY) continue;
     sum += expl(u);

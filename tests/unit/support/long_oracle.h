@@ -15,6 +15,7 @@ typedef struct long_problem {
   long double *temperature;                 /* (n) */
   long double scale, softcap;               /* softcap 0: none */
   long double *grad_logprob, *grad_entropy; /* (n) weights of the loss */
+  uint8_t *listed; /* (n, vocab) 1: the column counts in the row; NULL: all do. Freed with the rest */
 } long_problem;
 
 /* All arrays in one allocation each, zeroed; temperature and scale 1. */

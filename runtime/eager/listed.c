@@ -1,0 +1,189 @@
+/* listed.c: listed columns: the sizes of a pass, each row's list and its scores, and a forward pass over them.
+ *
+ * Invariants: a list is sorted before anything is summed over it, and a score sums its D products in one order, in
+ * double; so no result depends on the order of a list, on threads or on other rows. */
+#include "runtime/base/status.h"
+#include "runtime/base/util.h"
+#include "runtime/eager/core.h"
+
+/* ---- sizes ---- */
+
+void eager_listed_carve(const flp_spec *spec, flp_pass pass, int64_t n, int64_t list_count, eager_block *block,
+                        eager_listed_memory *out) {
+  uint64_t entries = (uint64_t)list_count;
+  *out = (eager_listed_memory){0};
+  out->lists.column = eager_block_take(block, entries, sizeof(int32_t));
+  out->lists.value = eager_block_take(block, entries, sizeof(double));
+  if (pass != FLP_PASS_BACKWARD) return;
+  out->length = eager_block_take(block, (uint64_t)n, sizeof(int32_t));
+  if (!(spec->grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS))) return;
+  out->start = eager_block_take(block, (uint64_t)spec->vocab + 2, sizeof(int32_t));
+  out->place_row = eager_block_take(block, entries, sizeof(int32_t));
+  out->place_value = eager_block_take(block, entries, sizeof(double));
+}
+
+flp_status eager_listed_pick(const flp_spec *spec, flp_pass pass, int64_t n, int64_t list_count, uint64_t budget_bytes,
+                             int threads, eager_plan *out) {
+  eager_block block = {0};
+  eager_rows rows;
+  eager_listed_memory memory;
+  if (n > 0) {
+    eager_rows_carve(&block, n, &rows);
+    eager_listed_carve(spec, pass, n, list_count, &block, &memory);
+  }
+  *out = (eager_plan){.mode = FLP_MODE_LISTED,
+                      .threads = threads,
+                      .panel_rows = n,
+                      .chunk_columns = spec->vocab,
+                      .bytes = block.used,
+                      .smallest_bytes = block.used};
+  if (block.used <= budget_bytes && block.used != UINT64_MAX) return FLP_OK;
+  return flp_fail(FLP_ERROR_BUDGET,
+                  "budget: %llu bytes are too few for %lld rows with lists of %lld ids in all on the eager rung; %llu "
+                  "bytes or more are accepted",
+                  (unsigned long long)budget_bytes, (long long)n, (long long)list_count,
+                  (unsigned long long)block.used);
+}
+
+/* ---- lists ---- */
+
+int eager_lists_ascend(const flp_args *args) {
+  const int64_t *offsets = args->list_offsets;
+  if (offsets[0] < 0 || offsets[args->n] > args->list_count) return 0;
+  for (int64_t row = 0; row < args->n; row++)
+    if (offsets[row] > offsets[row + 1]) return 0;
+  return 1;
+}
+
+/* Restores the heap whose root `at` may be too small. */
+static void sift_down(int32_t *heap, int64_t at, int64_t count) {
+  int32_t value = heap[at];
+  for (int64_t child; (child = 2 * at + 1) < count; at = child) {
+    if (child + 1 < count && heap[child + 1] > heap[child]) child++;
+    if (heap[child] <= value) break;
+    heap[at] = heap[child];
+  }
+  heap[at] = value;
+}
+
+/* A heap sort: in place, as a pass allocates nothing. Samplers give most lists in order. */
+static void sort(int32_t *column, int64_t count) {
+  int64_t ordered = 1;
+  while (ordered < count && column[ordered - 1] <= column[ordered]) ordered++;
+  if (ordered >= count) return;
+  for (int64_t at = count / 2; at-- > 0;) sift_down(column, at, count);
+  for (int64_t last = count - 1; last > 0; last--) {
+    int32_t largest = column[0];
+    column[0] = column[last];
+    column[last] = largest;
+    sift_down(column, 0, last);
+  }
+}
+
+/* Puts this shard's columns of the row's list into column, ascending, each once. Returns their number, or -1 if an id
+ * is outside the vocabulary. */
+static int64_t take_columns(const flp_spec *spec, const flp_args *args, int64_t row, int32_t *column) {
+  int64_t count = 0, unique = 0;
+  for (int64_t e = args->list_offsets[row]; e < args->list_offsets[row + 1]; e++) {
+    int64_t id = eager_id_at(spec, args->list_ids, e);
+    if (id < 0 || id >= args->vocab_total) return -1;
+    int64_t local = id - args->vocab_offset;
+    if (local >= 0 && local < args->vocab_valid) column[count++] = (int32_t)local;
+  }
+  sort(column, count);
+  for (int64_t i = 0; i < count; i++)
+    if (i == 0 || column[i] != column[i - 1]) column[unique++] = column[i];
+  return unique;
+}
+
+/* Place of a column in an ascending list, or -1. */
+static int64_t find_column(const int32_t *column, int64_t count, int64_t wanted) {
+  int64_t first = 0, last = count;
+  while (first < last) {
+    int64_t middle = first + (last - first) / 2;
+    if (column[middle] < wanted)
+      first = middle + 1;
+    else
+      last = middle;
+  }
+  return first < count && column[first] == wanted ? first : -1;
+}
+
+/* ---- scores ---- */
+
+enum { LANES = 8 }; /* D is a multiple of it */
+
+/* Products of two fp32 numbers are exact in double. */
+static double dot(const float *a, const float *b, int64_t count) {
+  double sums[LANES] = {0};
+  for (int64_t d = 0; d < count; d += LANES)
+    for (int j = 0; j < LANES; j++) sums[j] += (double)a[d + j] * (double)b[d + j];
+  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+}
+
+/* value = h·w + b of each entry, block by block of D, so that nothing larger than a block is widened. */
+static void score(const eager_call *call, int64_t row, const eager_list *list) {
+  const flp_spec *spec = call->spec;
+  const flp_args *args = call->args;
+  float hidden[EAGER_DEPTH_BLOCK], weight[EAGER_DEPTH_BLOCK], bias = 0;
+  for (int64_t i = 0; i < list->count; i++) {
+    if (spec->has_bias) eager_widen_part(spec, args->bias, list->column[i], 1, &bias);
+    list->value[i] = (double)bias;
+  }
+  for (int64_t begin = 0; begin < spec->hidden; begin += EAGER_DEPTH_BLOCK) {
+    int64_t width = flp_min(spec->hidden - begin, EAGER_DEPTH_BLOCK);
+    eager_widen_part(spec, args->hidden, row * args->hidden_stride + begin, width, hidden);
+    for (int64_t i = 0; i < list->count; i++) {
+      eager_widen_part(spec, args->weight, list->column[i] * args->weight_stride + begin, width, weight);
+      list->value[i] += dot(hidden, weight, width);
+    }
+  }
+}
+
+int eager_list_read(const eager_call *call, const eager_lists *lists, int64_t row, eager_list *out) {
+  int64_t target = eager_row_target(call->spec, call->args, row);
+  *out = (eager_list){.count = -1, .target = -1};
+  if (lists->ascending) {
+    int64_t begin = call->args->list_offsets[row];
+    out->column = lists->column + begin;
+    out->value = lists->value + begin;
+    out->count = take_columns(call->spec, call->args, row, lists->column + begin);
+  }
+  if (target >= 0) out->target = find_column(out->column, out->count, target);
+  if (out->count < 0 || (target >= 0 && out->target < 0)) {
+    atomic_fetch_add(call->bad_rows, 1);
+    return 0;
+  }
+  score(call, row, out);
+  return 1;
+}
+
+/* ---- forward ---- */
+
+typedef struct forward_job {
+  const eager_call *call;
+  const eager_lists *lists;
+} forward_job;
+
+static void forward_row(void *context, int64_t active, int worker) {
+  (void)worker;
+  const forward_job *job = context;
+  const eager_call *call = job->call;
+  int64_t row = call->rows.index[active];
+  eager_scale scale = eager_row_scale(call->spec, call->args, row);
+  eager_partial whole = {NAN, NAN, NAN};
+  double target = -INFINITY;
+  eager_list list;
+  if (eager_list_read(call, job->lists, row, &list)) {
+    if (list.target >= 0) target = list.value[list.target];
+    for (int64_t i = 0; i < list.count; i++) list.value[i] = eager_score(&scale, list.value[i]);
+    whole = eager_partial_of(list.value, list.count);
+  }
+  if (call->args->partial) eager_partial_write(call->args, row, whole, target);
+  eager_row_finish(call, row, &scale, whole, target);
+}
+
+void eager_listed_forward(const eager_call *call, const eager_listed_memory *memory) {
+  forward_job job = {.call = call, .lists = &memory->lists};
+  eager_team_run(call->team, call->rows.count, forward_row, &job);
+}

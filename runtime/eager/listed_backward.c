@@ -1,0 +1,167 @@
+/* listed_backward.c: gradients of listed columns: those of the scores row by row, then sums of them.
+ *
+ * Invariants: dh of a row sums its columns in ascending order, dW and db of a column its rows in ascending order, in
+ * double; each sum has one writer. A row that is bad, or whose stats hold NaN, is in no sum. */
+#include <string.h>
+
+#include "runtime/base/half.h"
+#include "runtime/base/util.h"
+#include "runtime/eager/core.h"
+
+enum { COLUMN_BLOCK = 16 }; /* columns of the weight's gradient that one unit sums */
+
+typedef struct listed_job {
+  const eager_call *call;
+  const eager_listed_memory *memory;
+  int64_t depth_blocks;  /* blocks of EAGER_DEPTH_BLOCK columns of a gradient */
+  int64_t column_blocks; /* blocks of COLUMN_BLOCK columns of the vocabulary */
+} listed_job;
+
+static int holds_nan(const float *stats) {
+  return isnan(stats[0]) || isnan(stats[1]) || isnan(stats[2]) || isnan(stats[3]);
+}
+
+/* Scores of one row, turned into their gradients. */
+static void grad_row(void *context, int64_t active, int worker) {
+  (void)worker;
+  const listed_job *job = context;
+  const eager_call *call = job->call;
+  int64_t row = call->rows.index[active];
+  eager_list list;
+  job->memory->length[active] = -1;
+  if (!eager_list_read(call, &job->memory->lists, row, &list) || holds_nan(call->args->stats + 4 * row)) return;
+  eager_record record = eager_record_make(call->spec, call->args, row);
+  for (int64_t i = 0; i < list.count; i++) list.value[i] = eager_grad_score(&record, list.value[i], i == list.target);
+  job->memory->length[active] = (int32_t)list.count;
+}
+
+/* Counting sort of all entries by column: start[c + 2] counts the entries of c; once these are summed up, start[c + 1]
+ * is the next place of c, and in the end where c + 1 starts. */
+static void order_by_column(const listed_job *job) {
+  const eager_listed_memory *memory = job->memory;
+  const eager_call *call = job->call;
+  int32_t *start = memory->start;
+  int64_t columns = call->args->vocab_valid;
+  memset(start, 0, (size_t)(columns + 2) * sizeof *start);
+  for (int64_t a = 0; a < call->rows.count; a++) {
+    int64_t begin = call->args->list_offsets[call->rows.index[a]];
+    for (int64_t i = 0; i < memory->length[a]; i++) start[memory->lists.column[begin + i] + 2]++;
+  }
+  for (int64_t c = 2; c < columns + 2; c++) start[c] += start[c - 1];
+  for (int64_t a = 0; a < call->rows.count; a++) {
+    int32_t row = call->rows.index[a];
+    int64_t begin = call->args->list_offsets[row];
+    for (int64_t i = 0; i < memory->length[a]; i++) {
+      int32_t place = start[memory->lists.column[begin + i] + 1]++;
+      memory->place_row[place] = row;
+      memory->place_value[place] = memory->lists.value[begin + i];
+    }
+  }
+}
+
+/* ---- sums ---- */
+
+/* One block of D of a gradient's row: a sum in double and what it is rounded to. */
+typedef struct block {
+  int64_t begin, width;
+  double sums[EAGER_DEPTH_BLOCK];
+  float values[EAGER_DEPTH_BLOCK];
+} block;
+
+static void block_start(block *b, int64_t index, int64_t depth) {
+  b->begin = index * EAGER_DEPTH_BLOCK;
+  b->width = flp_min(depth - b->begin, EAGER_DEPTH_BLOCK);
+  memset(b->sums, 0, (size_t)b->width * sizeof *b->sums);
+}
+
+/* sums += factor · row of an operand */
+static void block_add(block *b, const flp_spec *spec, const void *operand, int64_t row, int64_t stride, double factor) {
+  eager_widen_part(spec, operand, row * stride + b->begin, b->width, b->values);
+  for (int64_t d = 0; d < b->width; d++) b->sums[d] += factor * (double)b->values[d];
+}
+
+static void block_round(block *b) {
+  for (int64_t d = 0; d < b->width; d++) b->values[d] = (float)b->sums[d];
+}
+
+static char *element_of(void *base, flp_dtype dtype, int64_t at) {
+  return (char *)base + at * flp_half_bytes(dtype);
+}
+
+static void sum_hidden(const listed_job *job, int64_t active, int64_t index) {
+  const flp_spec *spec = job->call->spec;
+  const flp_args *args = job->call->args;
+  const eager_lists *lists = &job->memory->lists;
+  int64_t row = job->call->rows.index[active], begin = args->list_offsets[row];
+  int32_t count = job->memory->length[active];
+  block b;
+  block_start(&b, index, spec->hidden);
+  for (int64_t d = 0; count < 0 && d < b.width; d++) b.sums[d] = NAN;
+  for (int32_t i = 0; i < count; i++)
+    block_add(&b, spec, args->weight, lists->column[begin + i], args->weight_stride, lists->value[begin + i]);
+  block_round(&b);
+  char *out = element_of(args->grad_hidden, spec->grad_hidden_dtype, row * args->grad_hidden_stride + b.begin);
+  flp_half_narrow(spec->grad_hidden_dtype, b.values, b.width, out);
+}
+
+/* A column without entries becomes zeros; accumulated to, it stays as it is. */
+static void sum_weight(const listed_job *job, int64_t column, int64_t index) {
+  const flp_spec *spec = job->call->spec;
+  const flp_args *args = job->call->args;
+  const eager_listed_memory *memory = job->memory;
+  int64_t first = memory->start[column], last = memory->start[column + 1];
+  block b;
+  block_start(&b, index, spec->hidden);
+  char *out = element_of(args->grad_weight, spec->grad_weight_dtype, column * args->grad_weight_stride + b.begin);
+  if (first == last) {
+    if (!spec->accumulate_grad_weight) memset(out, 0, (size_t)(b.width * flp_half_bytes(spec->grad_weight_dtype)));
+    return;
+  }
+  for (int64_t place = first; place < last; place++)
+    block_add(&b, spec, args->hidden, memory->place_row[place], args->hidden_stride, memory->place_value[place]);
+  block_round(&b);
+  if (!spec->accumulate_grad_weight)
+    flp_half_narrow(spec->grad_weight_dtype, b.values, b.width, out);
+  else
+    for (int64_t d = 0; d < b.width; d++) ((float *)out)[d] += b.values[d];
+}
+
+static void sum_bias(const listed_job *job, int64_t column) {
+  flp_dtype dtype = job->call->spec->grad_bias_dtype;
+  double sum = 0;
+  for (int64_t place = job->memory->start[column]; place < job->memory->start[column + 1]; place++)
+    sum += job->memory->place_value[place];
+  float value = (float)sum;
+  flp_half_narrow(dtype, &value, 1, element_of(job->call->args->grad_bias, dtype, column));
+}
+
+static void sum_hidden_unit(void *context, int64_t unit, int worker) {
+  (void)worker;
+  const listed_job *job = context;
+  sum_hidden(job, unit / job->depth_blocks, unit % job->depth_blocks);
+}
+
+static void sum_columns_unit(void *context, int64_t unit, int worker) {
+  (void)worker;
+  const listed_job *job = context;
+  uint32_t grads = job->call->spec->grads;
+  int64_t first = unit / job->depth_blocks * COLUMN_BLOCK, index = unit % job->depth_blocks;
+  int64_t last = flp_min(first + COLUMN_BLOCK, job->call->args->vocab_valid);
+  for (int64_t column = first; column < last; column++) {
+    if (grads & FLP_GRAD_WEIGHT) sum_weight(job, column, index);
+    if ((grads & FLP_GRAD_BIAS) && index == 0) sum_bias(job, column);
+  }
+}
+
+void eager_listed_backward(const eager_call *call, const eager_listed_memory *memory) {
+  listed_job job = {.call = call,
+                    .memory = memory,
+                    .depth_blocks = flp_ceil_div(call->spec->hidden, EAGER_DEPTH_BLOCK),
+                    .column_blocks = flp_ceil_div(call->args->vocab_valid, COLUMN_BLOCK)};
+  uint32_t grads = call->spec->grads;
+  eager_team_run(call->team, call->rows.count, grad_row, &job);
+  if (grads & FLP_GRAD_HIDDEN) eager_team_run(call->team, call->rows.count * job.depth_blocks, sum_hidden_unit, &job);
+  if (!(grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS))) return;
+  order_by_column(&job);
+  eager_team_run(call->team, job.column_blocks * job.depth_blocks, sum_columns_unit, &job);
+}
