@@ -12,13 +12,15 @@ enum { ROWS = 200, VOCAB = 2000, THREADS = 4 };
 static eager_case c;
 static float logprob[ROWS];
 
-static void start(void) {
+static void start(int listed) {
   flp_spec spec = FLP_SPEC_INIT;
   spec.vocab = VOCAB; /* enough scores that every thread has work */
   spec.hidden = 128;
   spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
   spec.dtype = FLP_DTYPE_FP32;
+  spec.listed = listed;
   eager_case_create(&c, &spec, ROWS, 1);
+  if (listed) eager_case_random_lists(&c, 200, 2);
   c.threads = THREADS;
   eager_case_forward(&c);
   memcpy(logprob, c.logprob, sizeof logprob);
@@ -40,12 +42,20 @@ static void check(flp_status status, const char *failed) {
   cr_assert_arr_eq(c.grad_weight, grad_weight, grad_bytes, "%s", failed);
 }
 
-Test(eager_faults, threads) {
+static void run(int listed) {
   static const faults_operation operation = {"an eager pass", NULL, forward_and_backward, check, 0};
-  start();
+  start(listed);
   grad_bytes = 4 * (size_t)c.spec.vocab * (size_t)(c.spec.hidden + c.padding);
   grad_weight = memcpy(malloc(grad_bytes), c.grad_weight, grad_bytes);
   cr_expect_geq(faults_each(&operation, FAULTS_THREAD, 0), 2);
   free(grad_weight);
   eager_case_destroy(&c);
+}
+
+Test(eager_faults, threads) {
+  run(0);
+}
+
+Test(eager_faults, threads_of_listed_columns) {
+  run(1);
 }
