@@ -125,6 +125,15 @@ static int shared_store(lua_State *L) {
   return 0;
 }
 
+static int shared_atomic_or(lua_State *L) {
+  static const gen_asm text = {"red.relaxed.cta.shared.or.b32 [$0], $1;", "r,r,~{memory}", GEN_ASM_SIDE_EFFECT};
+  gen_state *g = gen_building(L, "k.shared_atomic_or");
+  LLVMValueRef args[2] = {gen_value_of(L, 1, GEN_I32, "k.shared_atomic_or: address"),
+                          gen_value_of(L, 2, GEN_I32, "k.shared_atomic_or: value")};
+  gen_call_asm(g, &text, NULL, args, 2);
+  return 0;
+}
+
 static void check_shared_vector(lua_State *L, gen_type type, lua_Integer n, const char *what) {
   if (type != GEN_I32 && type != GEN_F32) gen_fail(L, "%s: expected i32 or f32, got %s", what, gen_types[type].name);
   if (n != 2 && n != 4) gen_fail(L, "%s: %d elements; 2 or 4 are accepted", what, (int)n);
@@ -161,6 +170,7 @@ void gen_shared_open(lua_State *L, int words) {
       {"shared", shared},
       {"shared_load", shared_load},
       {"shared_store", shared_store},
+      {"shared_atomic_or", shared_atomic_or},
       {"shared_load_vector", shared_load_vector},
       {"shared_store_vector", shared_store_vector},
       {NULL, NULL},

@@ -33,6 +33,7 @@ FOUR = r"(\{ (?:float|i32)(?:, (?:float|i32)){3} \})"
 WORDS = (
     (r'asm sideeffect "ld\.shared\.(\w+) \$0, \[\$1\];", "[^"]*"', r"@simt_ld_\1"),
     (r'asm sideeffect "st\.shared\.(\w+) \[\$0\], \$1;", "[^"]*"', r"@simt_st_\1"),
+    (r'asm sideeffect "red\.relaxed\.cta\.shared\.or\.b32 \[\$0\], \$1;", "[^"]*"', "@simt_shared_or"),
     (r'asm "cvt\.rn\.(\w+)x2\.f32 \$0, \$1, \$2;", "[^"]*"', r"@simt_pack_\1"),
     (r'asm sideeffect "mov\.u32 \$0, %(\w+)\.x;", "=r"', r"@simt_\1"),
     (r'asm sideeffect "cp\.async\.cg\.shared\.global \[\$0\], \[\$1\], 16, \$2;", "[^"]*"', "@simt_copy16"),

@@ -225,6 +225,11 @@ SHARED_WORD(b64, int64_t)
 SHARED_WORD(f32, float)
 SHARED_WORD(f64, double)
 
+/* Fibres change at barriers alone: nothing comes between the load and the store. */
+void simt_shared_or(uint32_t where, int32_t bits) {
+  simt_st_b32(where, simt_ld_b32(where) | bits);
+}
+
 /* The first bytes of 16, zeros behind them. */
 void simt_copy16(uint32_t where, const void *source, int32_t bytes) {
   memset(simt_at(where), 0, 16);

@@ -121,6 +121,7 @@ static const word_case cases[] = {
      "for _, t in ipairs {k.i8, k.i16, k.i32, k.i64, k.f16, k.bf16, k.f32, k.f64} do\n"
      "k.shared_store(k.shared() + 64, k.shared_load(t, k.shared()))\nend",
      {"ld.shared.b8", "st.shared.b16", "st.shared.b64", "st.shared.f64"}},
+    {"shared_atomic_or", "k.shared_atomic_or(k.shared() + 8, p.depth)", {"red.relaxed.cta.shared.or.b32 [%r"}},
     {"barrier", "k.barrier()", {"bar.sync"}},
     {"shuffle_xor", FLOAT "local x = k.shuffle_xor(g, 2)" KEEP, {"shfl.sync.bfly.b32", ", 2, 31, -1;"}},
     {"shuffle_up", INTEGER "local x = k.shuffle_up(i, 1)" KEEP, {"shfl.sync.up.b32", ", 1, 0, -1;"}},
