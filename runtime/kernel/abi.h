@@ -469,27 +469,26 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(region, list_target) /* (n) i32 by active row */                       \
   P(ptr, error_word)     /* (1) i32, added to: bad rows; null where they have been counted */
 
-/* module listed: entry list_scores, one CTA an active row: list_score of its entries. hidden, weight allow accesses of
- * key.alignment bytes. */
+/* module listed: entry list_scores, one CTA an active row: list_score of its entries, and x of entry list_target[a] as zy, NaN
+ * in a bad row. hidden, weight allow accesses of key.alignment bytes. */
 #define FLP_LIST_SCORES_PARAMS(P)                                          \
   P(ptr, hidden) P(i64, hidden_stride)                                     \
   P(ptr, weight) P(i64, weight_stride)                                     \
   P(ptr, bias) /* (V) operand dtype or null */                             \
   P(ptr, offsets)                                                          \
   P(region, index) P(region, count)                                        \
-  P(region, list_column) P(region, list_length)                            \
+  P(region, list_column) P(region, list_length) P(region, list_target)     \
   P(f32, cap_in) P(i32, capped) P(i32, depth)                              \
-  P(region, list_score) /* (list_count) f32 out */
+  P(region, list_score) /* (list_count) f32 out */                         \
+  P(region, zy) /* (n) f32 out by active row, where this shard has the target */
 
 /* module listed: entry list_reduce, one warp an active row: its maximum, sum and weighted sum as one partial, part
- * [3][capacity] by a; a bad row gets NaN, no entries an empty one (abi of forward); and zy, the target's raw score before the
- * cap. combine takes both. */
+ * [3][capacity] by a; a bad row gets NaN, no entries an empty one (abi of forward). combine takes it with zy. */
 #define FLP_LIST_REDUCE_PARAMS(P)                                          \
   P(ptr, offsets)                                                          \
   P(region, index) P(region, scale) P(region, count)                       \
-  P(region, list_length) P(region, list_target) P(region, list_score)      \
-  P(f32, cap_in) P(i32, capped)                                            \
-  P(region, part) P(i64, capacity) P(region, zy)
+  P(region, list_length) P(region, list_score)                             \
+  P(region, part) P(i64, capacity)
 
 /* module listed: entry list_dz, one warp an active row: list_dz[e] = 2^u·(A + B·u), u = t - m, times 1 - tanh² with softcap,
  * at the target dz_y, {m, A, B, dz_y} from record; 0 in a row whose stats hold NaN. */

@@ -19,6 +19,7 @@ local GATHERED = k.abi.GATHER_ROWS
 return function(k, spec)
   local S = k.import "score" (k)
   local F = k.import "math64" (k)
+  local scan = k.import "scan" (k)
   local element = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.dtype]
   local target_type = spec.target_dtype == "int64" and k.i64 or k.i32
   local nan, infinity = 0.0 / 0.0, 1.0 / 0.0
@@ -35,27 +36,6 @@ return function(k, spec)
   end
 
   ---------------------------------------------------------------------------------------------------- prepare
-  -- Sum of the numbers of all threads before this one, and of all threads. Uses shared words 0..31.
-  local function scan(number)
-    local shared = k.shared()
-    local function inclusive(v) -- over the lanes of the warp
-      for _, delta in ipairs {1, 2, 4, 8, 16} do
-        local other = k.shuffle_up(v, delta)
-        v = k.select(k.ge(k.lane(), delta), v + other, v)
-      end
-      return v
-    end
-    local inside = inclusive(number)
-    k.when(k.eq(k.lane(), 31), function() k.shared_store(shared + k.warp() * 4, inside) end)
-    k.barrier()
-    local total = k.shared_load(k.i32, shared + k.lane() * 4)
-    local sum = inclusive(total)
-    local before = k.shuffle_idx(sum - total, k.warp()) + (inside - number)
-    local all = k.shuffle_idx(sum, 31)
-    k.barrier()
-    return before, all
-  end
-
   local function mark_listed(p)
     k.loop(k.convert(k.i64, k.tid()), p.n, THREADS, nil, function(i)
       k.store(p.row_class, i, k.const(k.i8, LEFT_OUT))
@@ -157,7 +137,7 @@ return function(k, spec)
         number = number + k.zext(k.i32, active[j])
         classes = classes | class[j] << 8 * (j - 1)
       end
-      local before, found = scan(number)
+      local before, found = scan(number, k.shared(), WARPS)
       local a = count + before
       for j = 1, EACH do
         k.when(active[j], function()

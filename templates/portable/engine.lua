@@ -237,12 +237,7 @@ return function(k, spec)
   end
 
   local function multiply(a, b, c)
-    if not wide then return k.mma(spec.dtype, a, b, c) end
-    local sum = {0.0, 0.0, 0.0, 0.0}
-    for _, pair in ipairs(six.products) do sum = k.mma("bf16", a[pair[1]], b[pair[2]], sum) end
-    local out = {}
-    for i = 1, 4 do out[i] = c[i] + sum[i] end
-    return out
+    return wide and six.multiply(a, b, c) or k.mma(spec.dtype, a, b, c)
   end
 
   ------------------------------------------------------------------------------------------------ main loop

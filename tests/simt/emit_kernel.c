@@ -1,6 +1,6 @@
 /* emit_kernel.c: one kernel by its key, for tests of what no specification asks for alone: emit_kernel FIELD=VALUE...
  *
- * Fields: kind, arch, dtype and out_dtype by name, entropy, bias, bias_grad, softcap, alignment, hidden,
+ * Fields: kind, arch, dtype, target_dtype and out_dtype by name, entropy, bias, bias_grad, softcap, alignment, hidden,
  * vocab, tune (as in flpgen's --tune behind the name of a kernel), program (hexadecimal bytes of a loss). Prints the
  * descriptor as JSON, with "ir", "ptx" and, of a program, "code" as the kernel for any loss reads it; a refusal goes to
  * standard error. */
@@ -38,7 +38,7 @@ static flp_kernel_key key_of(char **fields) {
   flp_kernel_key key = {
       .kind = kind_named(find(fields, "kind", "")),
       .dtype = dtype_named(find(fields, "dtype", "bf16")),
-      .target_dtype = FLP_DTYPE_INT64,
+      .target_dtype = dtype_named(find(fields, "target_dtype", "int64")),
       .out_dtype = dtype_named(find(fields, "out_dtype", "bf16")),
       .entropy = number(fields, "entropy", "0"),
       .bias = number(fields, "bias", "0"),
