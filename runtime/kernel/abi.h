@@ -469,8 +469,8 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(region, list_target) /* (n) i32 by active row */                       \
   P(ptr, error_word)     /* (1) i32, added to: bad rows; null where they have been counted */
 
-/* module listed: entry list_scores, one CTA an active row: list_score of its entries, and x of entry list_target[a] as zy, NaN
- * in a bad row. hidden, weight allow accesses of key.alignment bytes. */
+/* module listed: entry list_scores, one CTA an active row: list_score of its entries, and x of entry list_target[a] as
+ * zy, NaN in a bad row. hidden, weight allow accesses of key.alignment bytes. */
 #define FLP_LIST_SCORES_PARAMS(P)                                          \
   P(ptr, hidden) P(i64, hidden_stride)                                     \
   P(ptr, weight) P(i64, weight_stride)                                     \

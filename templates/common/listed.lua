@@ -7,9 +7,9 @@
 --   list_dz        dz = 2^u·(A + B·u), at the target dz_y, times 1 - tanh² with softcap
 --   list_hidden    dh = Σ dz·w
 --
--- list_sort sets a bit of shared memory for each id, WINDOW columns at a time, and reads them back in order: any length, order
--- and number of duplicates takes the same way. Each thread reads neighbouring words, an odd number of them, so that threads do
--- not meet in a bank.
+-- list_sort sets a bit of shared memory for each id, WINDOW columns at a time, and reads them back in order: any length,
+-- order and number of duplicates takes the same way. Each thread reads neighbouring words, an odd number of them, so that
+-- threads do not meet in a bank.
 
 local THREADS, HIDDEN_THREADS = 256, 128
 local HIDDEN_MIN_CTAS = 8                           -- for more ptxas gives up that loads are under way together
@@ -42,8 +42,8 @@ return function(k, spec)
   ------------------------------------------------------------------------------------------------ list_sort
   local function id_at(p, e) return i64(k.load(id_type, p.ids, e, {const = true})) end
 
-  -- What holds of any of a row's ids. Uses shared memory at FAULTS_AT. An id outside may pass for the target, as the difference
-  -- wraps; then the row is bad anyhow.
+  -- What holds of any of a row's ids. Uses shared memory at FAULTS_AT. An id outside may pass for the target, as the
+  -- difference wraps; then the row is bad anyhow.
   local function inspect(p, row)
     local bits = k.loop(row.first + k.tid(), row.last, THREADS, zero(k.i32), function(e, bits)
       local id = id_at(p, e)
@@ -196,7 +196,8 @@ return function(k, spec)
   ---------------------------------------------------------------------------------------------- list_hidden
   local EACH = spec.alignment >= 16 and 16 // bytes or 1 -- columns of D of a thread
 
-  -- Adds TOGETHER entries from place `i` of the list on, or those before `stop` alone. weight: at this thread's columns of D
+  -- Adds TOGETHER entries from place `i` of the list on, or those before `stop` alone. weight: at this thread's columns
+  -- of D
   local function add_entries(p, row, weight, i, sums, stop)
     local vectors, dz, real, out = {}, {}, {}, {}
     for j = 1, TOGETHER do

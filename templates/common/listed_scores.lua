@@ -1,14 +1,16 @@
 -- listed_scores.lua: scores of the columns that each row lists: entry list_scores of runtime/kernel/abi.h.
 --
---   x[e] = h·w[list_column[e]] + b      a warp takes 16 entries of its row at a time: 16 rows of weight times the row's hidden,
---                                       which stands in all 8 columns of the second operand of mma
+--   x[e] = h·w[list_column[e]] + b
 --
--- Bits. The K order is that of portable/engine.lua: steps of 16 in ascending order, each element at the same place of its step,
--- and of fp32 the same split into terms. So x has the bits that forward of sm_80 computes.
+-- A warp takes 16 entries of its row at a time: 16 rows of weight times the row's hidden, which stands in all 8 columns of
+-- the second operand of mma.
 --
--- Both operands go from global memory to registers, in stages of 64 bytes along K, some of them at a time. A lane needs word
--- `lane % 4` of each of a stage's four 16-byte chunks. Where memory is aligned it loads a chunk of each of its two rows, and the
--- four lanes of a row exchange words; else it loads word by word.
+-- Bits. The K order is that of portable/engine.lua: steps of 16 in ascending order, each element at the same place of its
+-- step, and of fp32 the same split into terms. So x has the bits that forward of sm_80 computes.
+--
+-- Both operands go from global memory to registers, in stages of 64 bytes along K, some of them at a time. A lane needs
+-- word `lane % 4` of each of a stage's four 16-byte chunks. Where memory is aligned it loads a chunk of each of its two
+-- rows, and the four lanes of a row exchange words; else it loads word by word.
 
 local WARPS, GROUP = 2, 16          -- of a CTA, as lists of 20 entries fill; entries of a group, which one warp takes
 local MIN_CTAS = 8                  -- for more ptxas gives up that loads are under way together
@@ -33,8 +35,8 @@ return function(k, spec)
     return k.zext(k.i32, low) | (k.zext(k.i32, high) << 16)
   end
 
-  -- Word `lane % 4` of each chunk of a stage. real(chunk): whether a chunk, 0 to 3, is one of D; nil: all are. A chunk that is
-  -- not real is zero, and chunk 0, which is, is read in its place.
+  -- Word `lane % 4` of each chunk of a stage. real(chunk): whether a chunk, 0 to 3, is one of D; nil: all are. A chunk
+  -- that is not real is zero, and chunk 0, which is, is read in its place.
   local function load_words(pointer, real)
     local words = {}
     for chunk = 0, 3 do
@@ -142,7 +144,8 @@ return function(k, spec)
       return acc + k.convert(k.f32, k.load(element, p.bias, k.load(k.i32, p.list_column, e, {const = true})))
     end)
     k.when(k.eq(e, k.load(k.i32, p.list_target, a)), function() k.store(p.zy, a, x) end)
-    k.store(p.list_score, e, k.branch(k.ne(p.capped, 0), function() return S.cap(x, p.cap_in) end, function() return x end))
+    local score = k.branch(k.ne(p.capped, 0), function() return S.cap(x, p.cap_in) end, function() return x end)
+    k.store(p.list_score, e, score)
   end
 
   k.kernel {entry = "list_scores", threads = WARPS * 32, min_ctas = MIN_CTAS, body = function(p)
@@ -154,7 +157,7 @@ return function(k, spec)
     k.loop(k.warp() * GROUP, length, WARPS * GROUP, nil, function(begin)
       local group = {begin = begin, last = length - 1}
       local acc = product(p, rows_from(p, row, first, group))
-      local half = k.lane() & 3                      -- all columns are alike: lanes 0 and 1 of a quad take one result each
+      local half = k.lane() & 3                      -- columns are alike: lanes 0 and 1 of a quad take one result each
       local i = begin + k.lshr(k.lane(), 2) + half * 8
       k.when(k.lt(half, 2) & k.lt(i, length), function()
         store_score(p, a, first + i, k.select(k.eq(half, 0), acc[1], acc[3]))

@@ -9,7 +9,8 @@ return function(k)
     return v
   end
 
-  -- Sum of the numbers (i32) of all threads before this one, and of all threads. shared: address of 32 words; warps: of the CTA
+  -- Sum of the numbers (i32) of all threads before this one, and of all threads. shared: address of 32 words; warps: of
+  -- the CTA
   return function(number, shared, warps)
     local inside = inclusive(number)
     k.when(k.eq(k.lane(), 31), function() k.shared_store(shared + k.warp() * 4, inside) end)

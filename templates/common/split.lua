@@ -18,8 +18,8 @@ return function(k)
   -- Six of the nine products of two such sums, those above 2^-25, {term of a, term of b}: smallest first.
   local products = {{3, 1}, {1, 3}, {2, 2}, {2, 1}, {1, 2}, {1, 1}}
 
-  -- c + a·b of one step. a, b: the words of each term, as k.mma takes them. The products start from zero, since the tensor core
-  -- truncates where it aligns. is_turned: a and b change places in the order of the products, as in bᵀ·aᵀ
+  -- c + a·b of one step. a, b: the words of each term, as k.mma takes them. The products start from zero, since the tensor
+  -- core truncates where it aligns. is_turned: a and b change places in the order of the products, as in bᵀ·aᵀ
   local function multiply(a, b, c, is_turned)
     local of_a, of_b = is_turned and 2 or 1, is_turned and 1 or 2
     local sum = {0.0, 0.0, 0.0, 0.0}
