@@ -190,8 +190,9 @@ SHUFFLE(shfl_bfly, simt_laneid() ^ by)
 SHUFFLE(shfl_up, up(by))
 SHUFFLE(shfl_idx, by)
 
-uint32_t simt_ballot(int32_t all, _Bool condition) {
-  uint64_t word = condition, (*lanes)[WORDS] = simt_exchange(&word, 1);
+/* Of a condition that llc passes only the lowest bit counts. */
+uint32_t simt_ballot(int32_t all, int32_t condition) {
+  uint64_t word = condition & 1, (*lanes)[WORDS] = simt_exchange(&word, 1);
   uint32_t result = 0;
   (void)all;
   for (int lane = 0; lane < WARP; lane++) result |= (uint32_t)lanes[lane][0] << lane;
@@ -203,7 +204,7 @@ uint32_t simt_or(uint32_t v) {
   for (int lane = 0; lane < WARP; lane++) result |= (uint32_t)lanes[lane][0];
   return result;
 }
-_Bool simt_any(int32_t all, _Bool condition) {
+_Bool simt_any(int32_t all, int32_t condition) {
   return simt_ballot(all, condition) != 0;
 }
 
