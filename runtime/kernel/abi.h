@@ -512,7 +512,8 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 
 /* module listed_weight: entries by column, in a stable order: a radix sort by FLP_LIST_DIGIT_BITS bits of list_column at a
  * time from the lowest on, entries without a column (-1) last. A pass: list_digits, list_scan, list_place, from order `from`
- * to order `to`; from null: entries 0, 1, 2 ... Two passes have 18 bits; the launch makes as many as V needs.
+ * to order `to`; from null: entries 0, 1, 2 ... Two passes have 18 bits; the launch makes as many as V needs, V < 2^bits, so
+ * that no column has all bits set, as -1 has.
  *
  * entry list_digits, one CTA a block of FLP_LIST_BLOCK places: list_digit[digit][block] = how many entries of the block have
  * that digit, bits [shift, shift + FLP_LIST_DIGIT_BITS) of the column. */

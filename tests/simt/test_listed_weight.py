@@ -201,7 +201,7 @@ DTYPES = [("bf16", "fp32", 16), ("bf16", "bf16", 16), ("bf16", "bf16", 2), ("bf1
 
 
 @pytest.mark.parametrize("add", [False, True])
-@pytest.mark.parametrize("depth", [72, pytest.param(1024, marks=pytest.mark.long)])
+@pytest.mark.parametrize("depth", [72, 1024])
 @pytest.mark.parametrize("dtype, out, alignment", DTYPES)
 def test_sums(folder, dtype, out, alignment, depth, add):  # noqa: F811
     made, lists = kernels(folder, kind="listed_weight", dtype=dtype, alignment=alignment)[0], Lists(COUNTS, 200, depth, dtype)
@@ -219,7 +219,7 @@ def test_sums(folder, dtype, out, alignment, depth, add):  # noqa: F811
     assert (numpy.abs(wide(db) - bias) <= count[:, 0] * 2.0**-24 * of_dz + ROUNDING[out] * 1.01 * numpy.abs(bias)).all()
 
 
-@pytest.mark.parametrize("depth", [8, 264, pytest.param(1024, marks=pytest.mark.long)])
+@pytest.mark.parametrize("depth", [8, 264, 1024])
 def test_order_of_sums(made, depth):
     """To the bit, and whatever stands between the entries: how many blocks there are moves nothing."""
     found = []
