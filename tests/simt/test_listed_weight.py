@@ -1,4 +1,8 @@
 """The kernels of listed columns that make the gradients of weight and bias, on the CPU, against NumPy."""
+import ctypes
+import mmap
+import os
+
 import numpy
 import pytest
 from cpu_kernel import f32, folder, i32, kernels, needs_emit, needs_llc  # noqa: F401
@@ -7,14 +11,14 @@ from flpgen_tool import from_bf16, to_bf16
 pytestmark = [needs_llc, needs_emit]
 
 DIGITS, BITS, BLOCK, WIDE, SLICE = 512, 9, 4096, 64, 256  # FLP_LIST_*
-THREADS, COLUMNS, WARPS = 256, 4, 8                       # of a CTA; columns of a CTA of list_weight; warps of a wide one
+THREADS, COLUMNS, WARPS = 256, 4, 8  # of a CTA: threads of list_starts, columns of list_weight, warps of a wide one
 NAN, INFINITY = numpy.nan, numpy.inf
 MARK = 0x4000                                             # 2.0 in bf16, where nothing is to be written
 ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp32": 0.0}
 
 
 @pytest.fixture(scope="module")
-def made(folder):  # noqa: F811
+def made(folder):
     return kernels(folder, kind="listed_weight")[0]
 
 
@@ -170,17 +174,19 @@ def wide(values):
     return (from_bf16(values) if values.dtype == numpy.uint16 else values).astype(float)
 
 
-def sums(made, lists, out="fp32", aligned=True, add=False, weight=True, bias=True, before=None, beyond=3):
-    """Words of grad_weight and grad_bias, for which before is what stood there, and their values in double."""
+def sums(made, lists, out="fp32", aligned=True, add=False, weight=True, bias=True, before=None, beyond=3,
+         hidden=None):
+    """grad_weight, grad_bias, and what stood in the first. before: its values; hidden: where else than anywhere"""
     vocab, depth = lists.vocab, lists.depth
-    hidden = placed(lists.hidden, lists.dtype, aligned)
+    hidden = placed(lists.hidden, lists.dtype, aligned) if hidden is None else hidden
     if before is None:
         before = numpy.random.default_rng(8).standard_normal((vocab + beyond, depth)) if add else numpy.full(
             (vocab + beyond, depth), NAN)
     dw, db = placed(before, out, aligned), placed(numpy.full((1, vocab + beyond), NAN), out, aligned)[0]
     kept, bias_kept = dw.copy(), db.copy()
     given = dict(order=lists.order, list_start=lists.start, list_row=lists.row, list_dz=lists.dz, index=lists.index,
-                 vocab_valid=vocab, list_count=len(lists.order), hidden=hidden, hidden_stride=hidden.shape[1], depth=depth,
+                 vocab_valid=vocab, list_count=len(lists.order), depth=depth,
+                 hidden=hidden, hidden_stride=hidden.shape[1],
                  weight_out=dw if weight else None, weight_out_stride=dw.shape[1], weight_out_is_f32=out == "fp32",
                  bias_out=db if bias else None, bias_out_is_f32=out == "fp32", add=add)
     made["list_weight"].named(-(-vocab // COLUMNS), **given)
@@ -203,8 +209,9 @@ DTYPES = [("bf16", "fp32", 16), ("bf16", "bf16", 16), ("bf16", "bf16", 2), ("bf1
 @pytest.mark.parametrize("add", [False, True])
 @pytest.mark.parametrize("depth", [72, 1024])
 @pytest.mark.parametrize("dtype, out, alignment", DTYPES)
-def test_sums(folder, dtype, out, alignment, depth, add):  # noqa: F811
-    made, lists = kernels(folder, kind="listed_weight", dtype=dtype, alignment=alignment)[0], Lists(COUNTS, 200, depth, dtype)
+def test_sums(folder, dtype, out, alignment, depth, add):
+    made = kernels(folder, kind="listed_weight", dtype=dtype, alignment=alignment)[0]
+    lists = Lists(COUNTS, 200, depth, dtype)
     dw, db, before = sums(made, lists, out, alignment == 16, add)
     exact, size, bias, count = lists.exact()
     count = count[:, None]
@@ -270,7 +277,7 @@ def test_sorted_by_its_own_kernels(made):
 
 
 @pytest.mark.parametrize("alignment", [16, 2])
-def test_rows_without_a_gradient(folder, alignment):  # noqa: F811
+def test_rows_without_a_gradient(folder, alignment):
     """Entries of dz 0, of either sign, add nothing, whatever their rows hold; NaN stays NaN in its column alone."""
     made = kernels(folder, kind="listed_weight", alignment=alignment)[0]
     lists = Lists({1: 3, 2: 63, 3: 64, 4: 200, 5: 90, 6: 7, 9: 1}, 12, 40)
@@ -314,11 +321,41 @@ def test_one_gradient_alone(made, out):
 
 
 def test_nothing_listed(made):
-    """Zeros, or what stood there, NaN too; entries may all be without a column."""
+    """Zeros, or what stood there to the bit; entries may all be without a column."""
     lists = Lists({}, 9, 24)
     lists.column, lists.row, lists.dz = i32([-1] * 70), i32([0] * 70), f32([NAN] * 70)
     lists.order, lists.start = i32(range(70)), i32([0] * 10)
     dw, db, _ = sums(made, lists)
     assert (dw == 0).all() and (db == 0).all()
-    dw, db, _ = sums(made, lists, add=True, before=numpy.full((12, 24), NAN))
-    assert numpy.isnan(dw).all() and (db == 0).all()
+    before = numpy.resize([NAN, -0.0, 1e-40, INFINITY], (12, 24))
+    dw, db, kept = sums(made, lists, add=True, before=before)
+    assert (dw.view(numpy.uint32) == kept.view(numpy.uint32)).all() and (db == 0).all()
+
+
+def before_a_hole(words):
+    """A copy that ends where memory does."""
+    size = -(-words.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, size + mmap.PAGESIZE)
+    first = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    assert protect(ctypes.c_void_p(first + size), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    out = numpy.frombuffer(memory, words.dtype, words.size, size - words.nbytes).reshape(words.shape)
+    out[:] = words
+    return out
+
+
+@pytest.mark.parametrize("alignment", [16, 2])
+def test_nothing_behind_hidden_is_read(folder, alignment):
+    """D is no multiple of a slice, and the last row ends where memory does. Another process tries."""
+    made = kernels(folder, kind="listed_weight", alignment=alignment)[0]
+    lists = Lists({1: 70, 3: 5}, 4, 72)
+    last = lists.index[lists.row[lists.column >= 0]].max()
+    hidden = before_a_hole(to_bf16(lists.hidden[:last + 1]))
+    child = os.fork()
+    if child == 0:
+        try:
+            sums(made, lists, aligned=alignment == 16, hidden=hidden)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
