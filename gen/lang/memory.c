@@ -80,9 +80,10 @@ static int atomic_add(lua_State *L) {
   LLVMValueRef pointer = gen_value_of(L, 1, GEN_PTR, "k.atomic_add: pointer");
   LLVMValueRef index = gen_value_index(L, 2, "k.atomic_add: index");
   LLVMValueRef value = gen_value_of(L, 3, GEN_I32, "k.atomic_add: value");
-  LLVMBuildAtomicRMW(g->builder, LLVMAtomicRMWBinOpAdd, element(g, GEN_I32, pointer, index), value,
-                     LLVMAtomicOrderingMonotonic, 0);
-  return 0;
+  gen_value_push(L, GEN_I32,
+                 LLVMBuildAtomicRMW(g->builder, LLVMAtomicRMWBinOpAdd, element(g, GEN_I32, pointer, index), value,
+                                    LLVMAtomicOrderingMonotonic, 0));
+  return 1;
 }
 
 /* ---- vectors: n elements travel as words, so that 16-bit elements need no 16-bit registers ---- */

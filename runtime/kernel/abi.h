@@ -69,7 +69,8 @@ typedef enum flp_region {
   C(LIST_DIGITS, 1 << FLP_LIST_DIGIT_BITS)                                                            \
   C(LIST_BLOCK, 4096)      /* list_digits, list_place: entries of a CTA */                            \
   C(LIST_WIDE, 64)         /* list_weight leaves columns of so many entries or more to list_weight_wide */ \
-  C(LIST_SLICE, 256)       /* list_weight_wide: columns of D of a CTA */
+  C(LIST_SLICE, 256)       /* list_weight_wide: columns of D of a CTA */                              \
+  C(EMIT_MOST, 1024)       /* emit_sort: columns of a row's list */
 #define FLP_ABI_CONSTANT(name, value) FLP_##name = (value),
 enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 #undef FLP_ABI_CONSTANT
@@ -343,6 +344,45 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(f32, slope)     /* as above */                                         \
   P(map, kept_map)  /* (row_end - row_begin, vocab_valid) */
 
+/* module forward_emit: entries forward_emit and forward_emit_map: forward and forward_map, which also list the columns of a
+ * row above a floor: v with t - floor[a] > 0, exact but for the one rounding of a fused multiply-add. The row's
+ * emit_count[a] goes up by how many there are, also beyond emit_capacity; of those, emit_capacity at most are stored, in any
+ * order. So which ones they are and their count depend on nothing but the row, unless there are more than emit_capacity.
+ * floor: at least -FLP_SCORE_LIMIT, or NaN: nothing is listed. part, zy: the bits that forward gives. */
+#define FLP_EMIT_PARAMS(P)                                                 \
+  P(ptr, floor)       /* (n) f32 by active row, log2 units */              \
+  P(ptr, emit_count)  /* (n) i32 by active row, 0 before */                \
+  P(ptr, emit_column) /* (n,emit_capacity) i32 by active row, out */       \
+  P(ptr, emit_score)  /* (n,emit_capacity) f32, out: t - floor[a] */       \
+  P(i32, emit_capacity)
+#define FLP_FORWARD_EMIT_PARAMS(P)                                         \
+  FLP_FORWARD_PARAMS(P)                                                    \
+  FLP_EMIT_PARAMS(P)
+#define FLP_FORWARD_EMIT_MAP_PARAMS(P)                                     \
+  FLP_FORWARD_MAP_PARAMS(P)                                                \
+  FLP_EMIT_PARAMS(P)
+
+/* module emitted: entry emit_floor, one thread an active row of [row_begin, row_end): floor[a] = log2_threshold above the
+ * largest of what is given: the maximum of the first partial of a forward over the first columns; the LSE of a policy near
+ * this one; the target's score, where this shard has the target. At least -FLP_SCORE_LIMIT; NaN where one of them is, or
+ * scores of the first columns are. Sets emit_count[a] to 0. */
+#define FLP_EMIT_FLOOR_PARAMS(P)                                           \
+  P(ptr, part) P(i64, capacity) /* [3][capacity] f32 by a - row_begin, or null */ \
+  P(ptr, old_lse) /* (n) f32 by row, nats, or null */                      \
+  P(ptr, zy)      /* (n) f32 by active row, raw score of the target, or null */ \
+  P(region, index) P(region, local_target) P(region, scale) P(region, count) \
+  P(f32, cap_in) P(i32, capped) /* capped: 1 if softcap applies to zy */   \
+  P(i32, row_begin) P(i32, row_end)                                        \
+  P(f32, log2_threshold)                                                   \
+  P(ptr, floor)      /* (n) f32 by active row, out */                      \
+  P(ptr, emit_count) /* (n) i32 by active row, out */
+
+/* module emitted: entry emit_sort, one CTA an active row of [row_begin, row_end): sorts what is stored of its list,
+ * min(emit_count[a], emit_capacity) columns with their scores, by column, in place. emit_capacity: FLP_EMIT_MOST at most. */
+#define FLP_EMIT_SORT_PARAMS(P)                                            \
+  P(region, count) P(i32, row_begin) P(i32, row_end)                       \
+  P(ptr, emit_count) P(ptr, emit_column) P(ptr, emit_score) P(i32, emit_capacity)
+
 /* module kept: entry keep_reference, one thread an active row of [row_begin, row_end): chooses k_a before scores are kept:
  * from part, the first partial of a forward over the first columns (its maximum never exceeds lse), or, where old_lse is
  * not null, from the LSE of a policy near this one. */
@@ -575,7 +615,9 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   E(list_dz, FLP_LIST_DZ_PARAMS) E(list_hidden, FLP_LIST_HIDDEN_PARAMS)                        \
   E(list_digits, FLP_LIST_DIGITS_PARAMS) E(list_scan, FLP_LIST_SCAN_PARAMS)                    \
   E(list_place, FLP_LIST_PLACE_PARAMS) E(list_starts, FLP_LIST_STARTS_PARAMS)                  \
-  E(list_weight, FLP_LIST_WEIGHT_PARAMS) E(list_weight_wide, FLP_LIST_WEIGHT_WIDE_PARAMS)
+  E(list_weight, FLP_LIST_WEIGHT_PARAMS) E(list_weight_wide, FLP_LIST_WEIGHT_WIDE_PARAMS) \
+  E(forward_emit, FLP_FORWARD_EMIT_PARAMS) E(forward_emit_map, FLP_FORWARD_EMIT_MAP_PARAMS)    \
+  E(emit_floor, FLP_EMIT_FLOOR_PARAMS) E(emit_sort, FLP_EMIT_SORT_PARAMS)
 
 typedef uint64_t flp_abi_ptr;
 typedef uint64_t flp_abi_region;

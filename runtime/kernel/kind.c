@@ -38,6 +38,8 @@ static const flp_kind_entry listed_entries[] = {
 static const flp_kind_entry listed_weight_entries[] = {
     {PLAIN(list_digits), 0, 0}, {PLAIN(list_scan), 0, 0},   {PLAIN(list_place), 0, 0},
     {PLAIN(list_starts), 0, 0}, {PLAIN(list_weight), 0, 0}, {PLAIN(list_weight_wide), 0, 0}};
+static const flp_kind_entry forward_emit_entries[] = {{EITHER(forward_emit), 0, 0}};
+static const flp_kind_entry emitted_entries[] = {{PLAIN(emit_floor), 0, 0}, {PLAIN(emit_sort), 0, 0}};
 static const flp_kind_entry loss_rows_entries[] = {{PLAIN(loss_rows), 0, 0}};
 
 /* ---- kinds ---- */
@@ -60,7 +62,9 @@ static const flp_kind_entry loss_rows_entries[] = {{PLAIN(loss_rows), 0, 0}};
   X(KEPT, kept, FLP_KIND_ALIGNMENT)                                                                           \
   X(LOSS, loss_rows, FLP_KIND_LOSS | FLP_KIND_LINKED)                                                         \
   X(LISTED, listed, FLP_KIND_TARGET | FLP_KIND_ALIGNMENT)                                                     \
-  X(LISTED_WEIGHT, listed_weight, FLP_KIND_ALIGNMENT)
+  X(LISTED_WEIGHT, listed_weight, FLP_KIND_ALIGNMENT)                                                         \
+  X(EMIT, forward_emit, SCORES | FLP_KIND_UNITS)                                                              \
+  X(EMITTED, emitted, FLP_KIND_LINKED)
 
 static const flp_kind kinds[FLP_KERNEL_KINDS] = {{"?", 0, 0, NULL},
 #define KIND_ROW(kind, name, facts) \

@@ -97,6 +97,30 @@ return function(k)
     return sum
   end
 
+  -- The largest y[i]·row_scale of the columns that are real.
+  function S.top(y, row_scale, valid)
+    local top
+    for i = 1, #y do
+      local t = y[i] * row_scale
+      if valid then t = k.select(valid(i), t, S.lowest) end
+      top = top and k.max(top, t) or t
+    end
+    return top
+  end
+
+  -- list[index + 1], by the bits of the index: a fifth of the code that a comparison for each would be.
+  function S.pick(list, index)
+    local bit = 1
+    while #list > 1 do
+      local odd, halves = k.ne(index & bit, 0), {}
+      for i = 1, #list, 2 do
+        halves[#halves + 1] = list[i + 1] and k.select(odd, list[i + 1], list[i]) or list[i]
+      end
+      list, bit = halves, bit * 2
+    end
+    return list[1]
+  end
+
   -- Adds one block of scores to the running sum of one row; the maximum moves once a block.
   -- y: factors of row_scale; clamp: a bias may be -inf; valid(i): is column i real (nil: all are). A column that is
   -- masked or -inf adds exactly nothing, so a row with s = 0 at the end had no score above -inf.

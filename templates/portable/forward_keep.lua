@@ -15,7 +15,7 @@ return function(k, spec)
 
   local S = k.import "score" (k)
 
-  local function keep(M, p, active, count, block_column, exponentials, m, valid, y)
+  local function see(M, p, active, count, block_column, exponentials, m, valid, y)
     local function store(value) -- of the j-th column of this thread
       local row = k.convert(k.i64, active - p.row_begin) * p.kept_stride
       local at = row + k.convert(k.i64, block_column + M.column(0, 0))
@@ -39,5 +39,7 @@ return function(k, spec)
     k.when(k.lt(k.convert(k.i64, block_column), p.kept_stride), store_row) -- a multiple of the block
   end
 
-  k.import "online" (k, spec, "forward_keep", keep)
+  k.import "online" (k, spec, "forward_keep", function(M)
+    return {see = function(...) see(M, ...) end}
+  end)
 end

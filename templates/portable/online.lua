@@ -1,5 +1,5 @@
--- online.lua (portable): scores of a row panel against a group of columns, reduced as they appear: forward and
--- forward_keep.
+-- online.lua (portable): scores of a row panel against a group of columns, reduced as they appear: forward,
+-- forward_keep and forward_emit.
 --
 --   hidden (n,D), weight (V,D) -> part[group][m|s|q][row], zy[row]
 --   m = max t,  s = Σ 2^(t-m),  q = Σ (t-m)·2^(t-m)        over the columns of the group, in log2 units
@@ -12,21 +12,25 @@
 -- row's bits do not depend on them. The 4 warps along N work on the 4 leaves of the group side by side: tile t of the
 -- CTA is block t of every leaf.
 --
--- keep(M, p, active, count, block_column, exponentials, m, valid, y), if given, sees each block of each row as it is
--- summed: 2^(t-m) of its columns, m the maximum so far; of active row `active`, which exists below `count`; valid(j):
--- is column j real, false where all are; y: with a softcap their tanh.
+-- hooks, if given: function(M) -> K, of which each may be absent:
+--   K.see(p, active, count, block_column, exponentials, m, valid, y)   behind each block of each row as it is summed:
+--     2^(t-m) of its columns, m the maximum so far; of active row `active`, which exists below `count`; valid(j): is
+--     column j real, false where all are; y: with a softcap their tanh. The columns of a launch begin at p.column_begin.
+--   K.meet(p, active, count, scale, blocks)   before that: t = scale·y, and of each block, here one, {column, y, valid,
+--     top}: column of y[1], the others of which stand as in an accumulator of engine.lua; the largest t
 
 local LEAF, LEAVES, GROUP = k.abi.LEAF_COLUMNS, k.abi.GROUP_LEAVES, k.abi.GROUP_COLUMNS
 local BLOCK = 64
 
-return function(k, spec, entry, keep)
+return function(k, spec, entry, hooks)
   local M = k.import "engine" (k, spec)
+  local K = hooks and hooks(M) or {}
   local H = k.import "head" (k, spec, M)
   local S = k.import "score" (k)
   local RASTER = 16
 
   -- In the vocabulary, of the columns of the launch.
-  local function vocab_begin(p) return keep and p.column_begin or k.const(k.i32, 0) end
+  local function vocab_begin(p) return K.see and p.column_begin or k.const(k.i32, 0) end
 
   local function body(p)
     M.begin(k.tid())
@@ -116,9 +120,15 @@ return function(k, spec, entry, keep)
         local valid = not whole and function(j)
           return k.lt(block_column + M.column((j - 1) // 2, (j - 1) % 2), p.vocab_valid)
         end
+        local scale = read_row(k.f32, p.scale, row, 0.0)
+        local top = K.meet and S.top(y, scale, valid)
+        if K.meet then
+          local block = {column = block_column + M.column(0, 0), y = y, valid = valid, top = top}
+          K.meet(p, row.active, count, scale, {block})
+        end
         local exponentials
-        out[i], exponentials = S.accumulate(sums[i], y, read_row(k.f32, p.scale, row, 0.0), spec.bias, valid)
-        if keep then keep(M, p, row.active, count, block_column, exponentials, out[i].m, valid, y) end
+        out[i], exponentials = S.accumulate(sums[i], y, scale, spec.bias, valid, top)
+        if K.see then K.see(p, row.active, count, block_column, exponentials, out[i].m, valid, y) end
       end
       return out
     end

@@ -1,5 +1,5 @@
--- online.lua (sm_90a): scores of all active rows against the whole vocabulary, reduced as they appear: forward and
--- forward_keep.
+-- online.lua (sm_90a): scores of all active rows against the whole vocabulary, reduced as they appear: forward,
+-- forward_keep and forward_emit.
 --
 --   hidden (n,D), weight (V,D) -> part[leaf][m|s|q][row], zy[row]
 --   m = max t,  s = Σ 2^(t-m),  q = Σ (t-m)·2^(t-m)        over the columns of the leaf, in log2 units
@@ -14,24 +14,29 @@
 -- ring, and the warpgroups take turns. What does not fill a wave goes leaf by leaf. Cooperative, a unit is a panel of
 -- rows against one leaf, and each warpgroup has half of the rows.
 --
--- keep, if given: function(H) -> K. K.row(p, u, row) ->
--- see(block_column, exponentials, m, y): before each row of a tile, and for each of its blocks as it is summed: 2^(t-m)
--- of the columns of this thread, m the maximum so far, y: with a softcap their tanh. A block of a row with h = 0 comes
--- before that of its neighbour with h = 1. K.finish(): behind the last tile.
+-- hooks, if given: function(H) -> K, of which each may be absent:
+--   K.row(p, u, row) -> see(block_column, exponentials, m, y)   before each row of a tile, and for each of its blocks as
+--     it is summed: 2^(t-m) of the columns of this thread, m the maximum so far, y: with a softcap their tanh. A block of
+--     a row with h = 0 comes before that of its neighbour with h = 1. The columns of a launch begin at p.column_begin.
+--   K.meet(p, active, row_end, scale, blocks)   before each row of a tile is summed: active row `active`, which exists
+--     below row_end; t = scale·y, and of each block {column, y, top}: column of y[1], the others of which stand as in
+--     an accumulator of wgmma; the largest t. All columns count, and scale is not negative; beyond the vocabulary t is
+--     below any floor.
+--   K.finish()   behind the last tile
 
 local LEAF, BLOCK = k.abi.LEAF_COLUMNS, 64
 
-return function(k, spec, entry, keep)
+return function(k, spec, entry, hooks)
   local T = k.import "tune".choose(spec)
   local H = k.import "engine" (k, spec, T)
-  local K = keep and keep(H)
+  local K = hooks and hooks(H) or {}
   local S = k.import "score" (k)
   local LEAVES = T.schedule == "ping-pong" and 2 or 1 -- of a unit
   local TILES = LEAF // H.columns                     -- of a leaf
   local PANEL = H.rows * H.cluster
 
   -- In the vocabulary, of the columns of the launch.
-  local function first_column(p) return keep and p.column_begin or k.const(k.i32, 0) end
+  local function first_column(p) return K.row and p.column_begin or k.const(k.i32, 0) end
 
   -- Everything both roles must agree on.
   local function problem(p)
@@ -91,19 +96,6 @@ return function(k, spec, entry, keep)
       return k.select(valid, k.load(type, ptr, k.select(valid, active, p.row_begin)), default)
     end
 
-    -- list[index + 1], by the bits of the index: a fifth of the code that a comparison for each would be.
-    local function pick(list, index)
-      local bit = 1
-      while #list > 1 do
-        local odd, halves = k.ne(index & bit, 0), {}
-        for i = 1, #list, 2 do
-          halves[#halves + 1] = list[i + 1] and k.select(odd, list[i + 1], list[i]) or list[i]
-        end
-        list, bit = halves, bit * 2
-      end
-      return list[1]
-    end
-
     -- One thread of the grid holds a row's target, in column 8j + 2(lane mod 4) + e: it stores the raw score.
     local function store_targets(acc, u, tile_column)
       local relative, any = {}, k.const(k.i1, false)
@@ -117,7 +109,7 @@ return function(k, spec, entry, keep)
           for j = 0, H.columns // 8 - 1 do
             for e = 0, 1 do list[#list + 1] = acc[H.at(row.w, row.h, j, e)] end
           end
-          local score = pick(list, k.lshr(column, 3) * 2 + (column & 1))
+          local score = S.pick(list, k.lshr(column, 3) * 2 + (column & 1))
           k.when(k.ult(column, H.columns) & k.eq(k.lshr(column, 1) & 3, H.lane & 3), function()
             k.store(p.zy, p.row_begin + u.row + H.row(row.w, row.h), score)
           end)
@@ -167,7 +159,14 @@ return function(k, spec, entry, keep)
         for i = 2, #y do top = k.max(top, y[i]) end
         blocks[block], tops[block] = y, top * scale
       end
-      local see = K and K.row(p, u, row)
+      if K.meet then
+        local met = {}
+        for i, y in ipairs(blocks) do
+          met[i] = {column = tile_column + (i - 1) * BLOCK + H.column(0, 0), y = y, top = tops[i]}
+        end
+        K.meet(p, p.row_begin + u.row + H.row(row.w, row.h), u.row_end, scale, met)
+      end
+      local see = K.row and K.row(p, u, row)
       return {sum = sum, add = function(self, block)
         local exponentials
         self.sum, exponentials = S.accumulate(self.sum, blocks[block], scale, spec.bias, nil, tops[block])
@@ -179,7 +178,7 @@ return function(k, spec, entry, keep)
     local function reduce_rows(acc, u, tile_column, scales, sums)
       -- Rows that take turns, so that no block of one waits for the other. ptxas spills less so, but more with a
       -- softcap.
-      local out, together = {}, K and not spec.softcap and 2 or 1
+      local out, together = {}, K.row and not spec.softcap and 2 or 1
       for first = 1, #rows, together do
         local turns = {}
         for i = first, first + together - 1 do
@@ -266,5 +265,5 @@ return function(k, spec, entry, keep)
   end
 
   H.kernel(entry .. "_map", {problem = problem, unit_at = unit_at, produce = produce, consume = consume,
-                             finish = K and K.finish, unit_columns = LEAF})
+                             finish = K.finish, unit_columns = LEAF})
 end

@@ -1,0 +1,96 @@
+-- emitted.lua: what stands before and behind forward_emit.lua: see runtime/kernel/abi.h for each entry.
+--
+--   emit_floor   floor[a] = log2_threshold + max(maximum of the first columns, LSE of a near policy, target's score)
+--   emit_sort    the columns that a row has listed, in ascending order
+--
+-- Each of the three is a lower bound of the row's LSE, or the caller's guess of it, and depends on nothing but the row: so
+-- does what is listed. The slots of a list are in the order in which threads came; once sorted, bits follow from the row.
+
+local LOG2E = 1.4426950408889634
+local THREADS, SORT_THREADS = 256, 128
+local LAST = 0x7fffffff                              -- stands behind every column
+
+return function(k, spec)
+  local S = k.import "score" (k)
+  local MOST = k.abi.EMIT_MOST
+
+  ----------------------------------------------------------------------------------------------- emit_floor
+  local function first_maximum(p, a)
+    local at = k.convert(k.i64, a - p.row_begin)
+    local s = k.load(k.f32, p.part, at + p.capacity)
+    return k.select(k.is_nan(s), s, k.load(k.f32, p.part, at)) -- the maximum itself drops NaN
+  end
+
+  local function target_score(p, a)
+    local x = k.load(k.f32, p.zy, a)
+    local y = k.branch(k.ne(p.capped, 0), function() return S.cap(x, p.cap_in) end, function() return x end)
+    return y * k.load(k.f32, p.scale, a)
+  end
+
+  local function emit_floor(p)
+    local a = p.row_begin + k.ctaid() * THREADS + k.tid()
+    k.exit_if(k.ge(a, k.min(k.load(k.i32, p.count, 0), p.row_end)))
+    local lowest = function() return k.const(k.f32, -1.0 / 0.0) end
+    local has_target = ~k.is_null(p.zy) & k.ge(k.load(k.i32, p.local_target, a), 0)
+    local known = k.branch(k.is_null(p.part), lowest, function() return first_maximum(p, a) end)
+    known = k.max_nan(known, k.branch(k.is_null(p.old_lse), lowest,
+      function() return k.load(k.f32, p.old_lse, k.load(k.i32, p.index, a)) * LOG2E end))
+    known = k.max_nan(known, k.branch(has_target, function() return target_score(p, a) end, lowest))
+    k.store(p.floor, a, k.max_nan(known + p.log2_threshold, S.lowest))
+    k.store(p.emit_count, a, k.const(k.i32, 0))
+  end
+
+  ----------------------------------------------------------------------------------------------- emit_sort
+  local function emit_sort(p)
+    local a = p.row_begin + k.ctaid()
+    k.exit_if(k.ge(a, k.min(k.load(k.i32, p.count, 0), p.row_end)))
+    local length = k.min(k.load(k.i32, p.emit_count, a), p.emit_capacity)
+    k.exit_if(k.lt(length, 2))
+    local shared, row = k.shared(), k.convert(k.i64, a) * k.convert(k.i64, p.emit_capacity)
+    local function column_at(i) return shared + i * 4 end
+    local function score_at(i) return shared + (MOST * 4 + i * 4) end
+    local function each(count, body) k.loop(k.tid(), count, SORT_THREADS, nil, body) end
+
+    -- size: the power of two that holds them; places behind them sort last
+    local size = k.while_(k.const(k.i32, 2), function(size) return k.lt(size, length) end,
+      function(size) return size << 1 end)
+    each(size, function(i)
+      local exists = k.lt(i, length)
+      local at = row + k.convert(k.i64, k.select(exists, i, 0))
+      k.shared_store(column_at(i), k.select(exists, k.load(k.i32, p.emit_column, at), LAST))
+      k.shared_store(score_at(i), k.load(k.f32, p.emit_score, at))
+    end)
+    k.barrier()
+
+    -- Exchanges places i and i + stride, where they stand the wrong way for the bitonic run of `run` that they are in.
+    local function exchange(pair, stride, run)
+      local low = (pair << 1) - (pair & (stride - 1))
+      local high = low + stride
+      local x, y = k.shared_load(k.i32, column_at(low)), k.shared_load(k.i32, column_at(high))
+      k.when(k.eq(k.zext(k.i32, k.gt(x, y)), k.zext(k.i32, k.eq(low & run, 0))), function()
+        local u, v = k.shared_load(k.f32, score_at(low)), k.shared_load(k.f32, score_at(high))
+        k.shared_store(column_at(low), y)
+        k.shared_store(column_at(high), x)
+        k.shared_store(score_at(low), v)
+        k.shared_store(score_at(high), u)
+      end)
+    end
+    k.while_(k.const(k.i32, 2), function(run) return k.le(run, size) end, function(run)
+      k.while_(run >> 1, function(stride) return k.gt(stride, 0) end, function(stride)
+        each(size >> 1, function(pair) exchange(pair, stride, run) end)
+        k.barrier()
+        return stride >> 1
+      end)
+      return run << 1
+    end)
+
+    each(length, function(i)
+      local at = row + k.convert(k.i64, i)
+      k.store(p.emit_column, at, k.shared_load(k.i32, column_at(i)))
+      k.store(p.emit_score, at, k.shared_load(k.f32, score_at(i)))
+    end)
+  end
+
+  k.kernel {entry = "emit_floor", threads = THREADS, shared_bytes = 0, body = emit_floor}
+  k.kernel {entry = "emit_sort", threads = SORT_THREADS, shared_bytes = MOST * 8, body = emit_sort}
+end

@@ -1,0 +1,11 @@
+-- forward_emit.lua: forward that also lists the columns of a row above a floor, for mode T.
+--
+--   (v, t - floor[a]) for each t > floor[a] -> emit_column, emit_score; how many -> emit_count
+--
+-- online.lua has the largest t of each block of a row anyway: a row's floor costs a comparison with that, and what is
+-- listed (emission.lua) costs only where a thread of the warp has such a column.
+
+return function(k, spec)
+  local emit = k.import "emission" (k)
+  k.import "online" (k, spec, "forward_emit", function() return {meet = emit} end)
+end
