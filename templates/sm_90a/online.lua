@@ -197,7 +197,13 @@ return function(k, spec, entry, hooks)
       local u = {row = unit.row, row_end = row_end()}
       acc = H.add_bias(acc, p.bias, tile_column, p.vocab_valid - 1)
       store_targets(acc, u, tile_column)
-      if spec.softcap then acc = S.cap_all(acc, p.cap_in) end
+      if spec.softcap then
+        acc = S.cap_all(acc, p.cap_in)
+        if K.meet then                                -- anew: cap_all has no register to keep them in
+          H.reread()
+          u.row_end = row_end()
+        end
+      end
       local scales, unusual = {}, k.gt(tile_column + H.columns, p.vocab_valid)
       for i, row in ipairs(rows) do
         scales[i] = read_row(k.f32, p.scale, u, row, 0.0)
