@@ -3,73 +3,17 @@ import numpy
 import pytest
 from cpu_kernel import folder, kernels, matrix_map, needs_emit, needs_llc  # noqa: F401
 from flpgen_tool import from_bf16, to_bf16
+from forward_case import DEPTH, ROWS, SENTINEL, VOCAB, Case, bits, run
 
 pytestmark = [needs_llc, needs_emit]
 
-ROWS, VOCAB, DEPTH, FIRST = 70, 1531, 72, 768
+FIRST = 768
 STRIDE = 1536             # of kept
-SENTINEL = 0x7FC1         # a NaN that no kernel writes
-LOG2E = 1.4426950408889634
 HEADS = {
     "plain": {},
     "entropy": {"entropy": 1},
     "all": {"entropy": 1, "bias": 1, "softcap": 1},
 }
-CAP_IN = 0.11
-
-
-class Case:
-    """A head with random operands, of whose rows `active` have work, and what its kernels are called with."""
-
-    def __init__(self, head, active):
-        random = numpy.random.default_rng(7)
-        self.head, self.active = head, active
-        self.hidden = to_bf16(random.standard_normal((ROWS, DEPTH)))
-        self.weight = to_bf16(random.standard_normal((VOCAB, DEPTH)) * 0.8)
-        self.bias = to_bf16(random.standard_normal(VOCAB)) if head.get("bias") else None
-        self.index = numpy.sort(random.permutation(ROWS)[:active]).astype(numpy.int32)
-        self.target = random.integers(0, VOCAB, active).astype(numpy.int32)
-        self.scale = (LOG2E * random.uniform(0.5, 2, active)).astype(numpy.float32)
-        if head.get("softcap"):
-            self.scale /= CAP_IN
-        self.count = numpy.array([active], numpy.int32)
-        self.gathered = numpy.full((ROWS, DEPTH), SENTINEL, numpy.uint16)
-        padded = min(-(-active // 64) * 64, ROWS)
-        self.gathered[:padded] = 0
-        self.gathered[:active] = self.hidden[self.index]
-
-    def scores(self):
-        """t and 1 - tanh² (active, VOCAB) in double; without softcap 1."""
-        x = from_bf16(self.hidden[self.index]).astype(float) @ from_bf16(self.weight).astype(float).T
-        if self.bias is not None:
-            x += from_bf16(self.bias)
-        if not self.head.get("softcap"):
-            return self.scale[:, None] * x, numpy.ones_like(x)
-        return self.scale[:, None] * numpy.tanh(CAP_IN * x), numpy.cosh(CAP_IN * x)**-2
-
-    def arguments(self, tile, vocab, part, zy):
-        """Parameters of forward and forward_map alike, without those that the entry lacks."""
-        rows = tile["rows"] * max(tile["cluster"], 1)
-        own = {"hidden": self.hidden, "hidden_stride": DEPTH, "weight": self.weight, "weight_stride": DEPTH,
-               "index": self.index, "bands": -(-ROWS // rows), "groups": -(-vocab // tile["unit_columns"])}
-        if tile["cluster"]:
-            boxes = tile["rows"], tile["columns"] // tile["cluster"]
-            own = {"hidden_map": matrix_map(self.hidden, boxes[0]), "gathered_map": matrix_map(self.gathered, boxes[0]),
-                   "weight_map": matrix_map(self.weight[:vocab], boxes[1]), "turn": numpy.zeros(1, numpy.int32), "n": ROWS}
-        return {**own, "bias": self.bias, "local_target": self.target, "scale": self.scale, "count": self.count,
-                "cap_in": CAP_IN, "depth": DEPTH, "vocab_valid": vocab, "row_end": ROWS, "part": part, "capacity": ROWS,
-                "zy": zy}
-
-
-def run(made, tile, case, name, vocab, **more):
-    """Partials (groups, 3, active) and target scores of one launch."""
-    groups = -(-vocab // tile["unit_columns"])
-    part, zy = numpy.full((groups, 3, ROWS), 7.5, numpy.float32), numpy.full(ROWS, 7.5, numpy.float32)
-    arguments = case.arguments(tile, vocab, part, zy)
-    entry = name + ("_map" if tile["cluster"] else "")
-    grid = 2 * tile["cluster"] if tile["cluster"] else arguments["bands"] * groups
-    made[entry].named(grid, **arguments, **more)
-    return part, zy
 
 
 def keep(case, arch, folder, slope=0, **tune):
@@ -85,10 +29,6 @@ def keep(case, arch, folder, slope=0, **tune):
     to = {"kept_map": matrix_map(kept[:, :VOCAB], 16)} if tile["cluster"] else {"kept": kept, "kept_stride": STRIDE}
     with_kept = run(keeping, keep_tile, case, "forward_keep", VOCAB, reference=reference, slope=slope, **to)
     return run(plain, tile, case, "forward", VOCAB), with_kept, reference, kept
-
-
-def bits(array):
-    return array.view(numpy.uint32)
 
 
 def hold(case, forward, with_kept, reference, kept, is_map, slope=0):
