@@ -59,7 +59,7 @@ def run(made, tile, case, name, vocab, **more):
     arguments = case.arguments(tile, vocab, part, zy)
     entry = name + ("_map" if tile["cluster"] else "")
     grid = 2 * tile["cluster"] if tile["cluster"] else arguments["bands"] * groups
-    made[entry].named(grid, **arguments, **more)
+    made[entry].named(grid, **{**arguments, **more})
     return part, zy
 
 
