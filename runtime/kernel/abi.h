@@ -344,10 +344,10 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(f32, slope)     /* as above */                                         \
   P(map, kept_map)  /* (row_end - row_begin, vocab_valid) */
 
-/* module forward_emit: entries forward_emit and forward_emit_map: forward and forward_map, which also list the columns of a
- * row above a floor: v with t - floor[a] > 0, exact but for the one rounding of a fused multiply-add. The row's
- * emit_count[a] goes up by how many there are, also beyond emit_capacity; of those, emit_capacity at most are stored, in any
- * order. So which ones they are and their count depend on nothing but the row, unless there are more than emit_capacity.
+/* module forward_emit: entries forward_emit and forward_emit_map: forward and forward_map, which also list the columns
+ * of a row above a floor: v with t - floor[a] > 0, exact but for the one rounding of a fused multiply-add. The row's
+ * emit_count[a] goes up by how many there are; the first emit_capacity that come are stored, in any order. So the count
+ * depends on nothing but the row, and so does the list unless the count is beyond emit_capacity.
  * floor: at least -FLP_SCORE_LIMIT, or NaN: nothing is listed. part, zy: the bits that forward gives. */
 #define FLP_EMIT_PARAMS(P)                                                 \
   P(ptr, floor)       /* (n) f32 by active row, log2 units */              \
@@ -362,10 +362,10 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   FLP_FORWARD_MAP_PARAMS(P)                                                \
   FLP_EMIT_PARAMS(P)
 
-/* module emitted: entry emit_floor, one thread an active row of [row_begin, row_end): floor[a] = log2_threshold above the
- * largest of what is given: the maximum of the first partial of a forward over the first columns; the LSE of a policy near
- * this one; the target's score, where this shard has the target. At least -FLP_SCORE_LIMIT; NaN where one of them is, or
- * scores of the first columns are. Sets emit_count[a] to 0. */
+/* module emitted: entry emit_floor, one thread an active row of [row_begin, row_end): floor[a] = log2_threshold above
+ * the largest of what is given: the maximum of the first partial of a forward over the first columns; the LSE of a policy
+ * near this one; the target's score, where this shard has the target. At least -FLP_SCORE_LIMIT; NaN where one of them
+ * is, or a score of the first columns is. Sets emit_count[a] to 0. */
 #define FLP_EMIT_FLOOR_PARAMS(P)                                           \
   P(ptr, part) P(i64, capacity) /* [3][capacity] f32 by a - row_begin, or null */ \
   P(ptr, old_lse) /* (n) f32 by row, nats, or null */                      \
@@ -378,7 +378,8 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(ptr, emit_count) /* (n) i32 by active row, out */
 
 /* module emitted: entry emit_sort, one CTA an active row of [row_begin, row_end): sorts what is stored of its list,
- * min(emit_count[a], emit_capacity) columns with their scores, by column, in place. emit_capacity: FLP_EMIT_MOST at most. */
+ * min(emit_count[a], emit_capacity) columns with their scores, by column, in place. emit_capacity: at most
+ * FLP_EMIT_MOST. */
 #define FLP_EMIT_SORT_PARAMS(P)                                            \
   P(region, count) P(i32, row_begin) P(i32, row_end)                       \
   P(ptr, emit_count) P(ptr, emit_column) P(ptr, emit_score) P(i32, emit_capacity)

@@ -1,4 +1,4 @@
--- emission.lua: lists the columns of a row whose score is above the row's floor: what forward_emit.lua gives online.lua.
+-- emission.lua: lists the columns of a row whose score is above its floor: what forward_emit.lua gives online.lua.
 --
 --   t - floor[a] > 0, one fused multiply-add: (v, t - floor[a]) -> slot count[a]++ of the row's list
 --

@@ -3,8 +3,9 @@
 --   emit_floor   floor[a] = log2_threshold + max(maximum of the first columns, LSE of a near policy, target's score)
 --   emit_sort    the columns that a row has listed, in ascending order
 --
--- Each of the three is a lower bound of the row's LSE, or the caller's guess of it, and depends on nothing but the row: so
--- does what is listed. The slots of a list are in the order in which threads came; once sorted, bits follow from the row.
+-- Each of the three is a lower bound of the row's LSE, or the caller's guess of it, and depends on nothing but the row:
+-- so does what is listed. The slots of a list are in the order in which threads came; once sorted, bits follow from the
+-- row.
 
 local LOG2E = 1.4426950408889634
 local THREADS, SORT_THREADS = 256, 128

@@ -15,7 +15,7 @@
 -- hooks, if given: function(M) -> K, of which each may be absent:
 --   K.see(p, active, count, block_column, exponentials, m, valid, y)   behind each block of each row as it is summed:
 --     2^(t-m) of its columns, m the maximum so far; of active row `active`, which exists below `count`; valid(j): is
---     column j real, false where all are; y: with a softcap their tanh. The columns of a launch begin at p.column_begin.
+--     column j real, false where all are; y: with a softcap their tanh. Columns of a launch begin at p.column_begin.
 --   K.meet(p, active, count, scale, blocks)   before that: t = scale·y, and of each block, here one, {column, y, valid,
 --     top}: column of y[1], the others of which stand as in an accumulator of engine.lua; the largest t
 

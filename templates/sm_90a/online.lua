@@ -15,9 +15,10 @@
 -- rows against one leaf, and each warpgroup has half of the rows.
 --
 -- hooks, if given: function(H) -> K, of which each may be absent:
---   K.row(p, u, row) -> see(block_column, exponentials, m, y)   before each row of a tile, and for each of its blocks as
---     it is summed: 2^(t-m) of the columns of this thread, m the maximum so far, y: with a softcap their tanh. A block of
---     a row with h = 0 comes before that of its neighbour with h = 1. The columns of a launch begin at p.column_begin.
+--   K.row(p, u, row) -> see(block_column, exponentials, m, y)   before each row of a tile, and for each of its blocks
+--     as it is summed: 2^(t-m) of the columns of this thread, m the maximum so far, y: with a softcap their tanh. A
+--     block of a row with h = 0 comes before that of its neighbour with h = 1. Columns of a launch begin at
+--     p.column_begin.
 --   K.meet(p, active, row_end, scale, blocks)   before each row of a tile is summed: active row `active`, which exists
 --     below row_end; t = scale·y, and of each block {column, y, top}: column of y[1], the others of which stand as in
 --     an accumulator of wgmma; the largest t. All columns count, and scale is not negative; beyond the vocabulary t is

@@ -34,8 +34,8 @@ class Known:
         """floor and emit_count of a launch that is given some of part, old_lse and zy."""
         floor, count = f32([7.5] * ROWS), i32([77] * ROWS)
         emitted["emit_floor"].named(
-            2, **{name: getattr(self, name) for name in given}, capacity=ROWS, index=self.index, local_target=self.target,
-            scale=self.scale, count=i32([COUNT]), cap_in=0.05, capped=capped, row_begin=BEGIN, row_end=ROWS,
+            2, **{name: getattr(self, name) for name in given}, capacity=ROWS, index=self.index,
+            local_target=self.target, scale=self.scale, count=i32([COUNT]), cap_in=0.05, capped=capped, row_begin=BEGIN, row_end=ROWS,
             log2_threshold=THRESHOLD, floor=floor, emit_count=count)
         for array, before in ((floor, 7.5), (count, 77)):
             assert (array[:BEGIN] == before).all() and (array[COUNT:] == before).all()
@@ -67,7 +67,7 @@ def test_floor(emitted, given, capped):
 
 
 def test_floor_of_what_is_no_number(emitted):
-    """NaN in any of them, or in the first columns' sum: no floor. -inf counts for nothing, and all three of it are LOWEST."""
+    """NaN in any of them, or in the first columns' sum: no floor. -inf counts for nothing; where all are, LOWEST."""
     known, given = Known(), ("part", "old_lse", "zy")
     at = numpy.arange(BEGIN, BEGIN + 7)
     known.target[at] = 1

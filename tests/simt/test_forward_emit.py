@@ -1,5 +1,5 @@
-"""forward_emit, sm_80's and Hopper's, on the CPU: partials have forward's bits, and what is listed is exactly what is above
-the floors. Operands are small integers, so that raw scores are exact, and one fused multiply-add rounds once."""
+"""forward_emit, sm_80's and Hopper's, on the CPU: partials have forward's bits, and what is listed is exactly what is
+above the floors. Operands are small integers, so that raw scores are exact, and one fused multiply-add rounds once."""
 import numpy
 import pytest
 from cpu_kernel import f32, folder, kernels, matrix_map, needs_emit, needs_llc  # noqa: F401
@@ -16,7 +16,7 @@ HEADS = {"plain": {}, "entropy": {"entropy": 1}, "bias": {"entropy": 1, "bias": 
 
 
 class Whole(Case):
-    """Integers from -3 to 3; scales of either sign, some tiny; biases of -inf; a row of NaN. of: what scales are times"""
+    """Integers from -3 to 3; scales of either sign, times `of`, two tiny; biases of -inf; a row of NaN."""
 
     def __init__(self, head, active, of=1.0):
         super().__init__(head, active)
@@ -42,7 +42,7 @@ class Whole(Case):
 
 
 def floors_of(case):
-    """By active row, ever again: none, all, the tenth, fewer, all but none by rounding, its very largest score, half."""
+    """By active row, again and again: above none, all, a tenth, three, none at all, the largest as rounded, half."""
     with numpy.errstate(invalid="ignore"):
         t = case.above(numpy.zeros(ROWS)).astype(float)
     t = numpy.where(numpy.isnan(t), 0, t)
@@ -56,7 +56,8 @@ def floors_of(case):
 
 
 def emit(case, arch, folder, floor, capacity, chunks=((0, ROWS),), **tune):
-    """(part, zy) of forward, of forward_emit, and counts, columns and scores of the lists. chunks: of rows, a launch each"""
+    """(part, zy) of forward, of forward_emit, and counts, columns and scores of the lists. chunks: of rows, a launch
+    each"""
     plain, plain_tile = kernels(folder, kind="forward", arch=arch, **case.head)
     emitting, tile = kernels(folder, kind="forward_emit", arch=arch, **case.head, **tune)
     count, column = numpy.zeros(ROWS, numpy.int32), numpy.full((ROWS, capacity), UNTOUCHED, numpy.int32)
@@ -156,7 +157,8 @@ def test_sorted_lists_are_the_same_everywhere(folder):
     floor, lists = floors_of(case), []
     sort = kernels(folder, kind="emitted")[0]["emit_sort"]
     for arch, tune in (("sm_80", {}), ("sm_90a", {}), ("sm_90a", {"tune": "cooperative,128x64"})):
-        _, count, column, score = emit(case, arch, folder, floor, 300, ((0, ROWS),) if tune else ((0, 9), (9, ROWS)), **tune)
+        chunks = ((0, ROWS),) if tune else ((0, 9), (9, ROWS))
+        _, count, column, score = emit(case, arch, folder, floor, 300, chunks, **tune)
         sort.named(ROWS, count=case.count, row_end=ROWS, emit_count=count, emit_column=column, emit_score=score,
                    emit_capacity=300)
         whole = count <= 300

@@ -38,6 +38,10 @@ static const struct {
     {"direction_strike", "ppiiiipl", sizeof(flp_direction_strike_params)},
     {"direction_finish", "pppfppppiiip", sizeof(flp_direction_finish_params)},
     {"direction_rows", "pppppppplipli", sizeof(flp_direction_rows_params)},
+    {"forward_emit", "plplpppppfiiiiiiplpppppi", sizeof(flp_forward_emit_params)},
+    {"forward_emit_map", "mmmppppfiiiiiplppppppi", sizeof(flp_forward_emit_map_params)},
+    {"emit_floor", "plppppppfiiifpp", sizeof(flp_emit_floor_params)},
+    {"emit_sort", "piipppi", sizeof(flp_emit_sort_params)},
 };
 enum { EXPECTED_COUNT = sizeof expected / sizeof expected[0] };
 

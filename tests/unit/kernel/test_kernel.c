@@ -146,6 +146,10 @@ Test(kernel, each_used_field_changes_the_bytes_and_no_other) {
       [FLP_KERNEL_KEEP] = " arch dtype entropy bias softcap alignment hidden vocab ",
       [FLP_KERNEL_KEPT] = " arch dtype alignment ",
       [FLP_KERNEL_LOSS] = " arch dtype loss ",
+      [FLP_KERNEL_LISTED] = " arch dtype target_dtype alignment ",
+      [FLP_KERNEL_LISTED_WEIGHT] = " arch dtype alignment ",
+      [FLP_KERNEL_EMIT] = " arch dtype entropy bias softcap alignment hidden vocab ",
+      [FLP_KERNEL_EMITTED] = " arch dtype ",
   };
   for (int kind = FLP_KERNEL_ROWS; kind < FLP_KERNEL_KINDS; kind++) {
     flp_kernel_key key = sample_key((flp_kernel_kind)kind);

@@ -48,9 +48,9 @@ flp_kernel_desc sample_desc(flp_kernel_kind kind) {
     add_entry(&desc, "merge");
     return desc;
   }
-  if (kind == FLP_KERNEL_KEPT) {
-    add_entry(&desc, "keep_reference");
-    add_entry(&desc, "keep_finish");
+  const flp_kind *row = flp_kind_of(kind);
+  if (row->entries[0].plain != FLP_NO_ENTRY && strcmp(flp_entry_name(row->entries[0].plain), row->name) != 0) {
+    for (int i = 0; i < 2; i++) add_entry(&desc, flp_entry_name(row->entries[i].plain));
     return desc;
   }
   add_entry(&desc, kind == FLP_KERNEL_PRODUCTS ? "products_map" : flp_kernel_kind_name(kind));
@@ -58,7 +58,7 @@ flp_kernel_desc sample_desc(flp_kernel_kind kind) {
   desc.tile_columns = 256;
   desc.tile_depth = 32;
   desc.stages = 4;
-  desc.unit_columns = kind == FLP_KERNEL_FORWARD || kind == FLP_KERNEL_KEEP ? 3072 : 0;
+  desc.unit_columns = flp_kind_has(kind, FLP_KIND_UNITS) ? 3072 : 0;
   desc.raster = 16;
   desc.cluster = kind == FLP_KERNEL_PRODUCTS ? 2 : 0;
   return desc;
