@@ -9,6 +9,7 @@
 
 enum {
   KEY_ROWS = CLI_KEY_FIRST, /* from here to KEY_SEED: parse_value */
+  KEY_DATA,
   KEY_BUDGET,
   KEY_MODE,
   KEY_CHUNK_ROWS,
@@ -27,6 +28,10 @@ enum {
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "What is measured:", 2},
     {"rows", KEY_ROWS, "LIST", 0, "numbers of rows N, default 8192", 2},
+    {"data", KEY_DATA, "NAME", 0,
+     "random (default), or rows as sharp as a trained model's: policy (a reasoning model on its own samples), text (a "
+     "small model at temperature 0.6), base (at 1)",
+     2},
     {"masked", KEY_MASKED, "FRACTION", 0, "of the rows whose target is the ignore index; default 0", 2},
     {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 2},
     {"mode", KEY_MODE, "NAME", 0,
@@ -64,10 +69,19 @@ static flp_status parse_rung(const char *text, flp_rung *out) {
   return FLP_OK;
 }
 
+static flp_status parse_data(const char *text, cli_data *out) {
+  int value = 0;
+  FLP_TRY(cli_parse_choice("--data", text, CLI_DATA, &value));
+  *out = (cli_data)value;
+  return FLP_OK;
+}
+
 static flp_status parse_value(int key, const char *text, bench_args *args) {
   switch (key) {
     case KEY_ROWS:
       return cli_parse_integers("--rows", text, 1, FLP_COUNT_MAX, BENCH_SIZES_MAX, args->rows, &args->row_count);
+    case KEY_DATA:
+      return parse_data(text, &args->data);
     case KEY_BUDGET:
       return cli_parse_bytes("--budget", text, &args->options.budget_bytes);
     case KEY_MODE:
@@ -146,7 +160,8 @@ const struct argp cli_bench_argp = {
     NULL,
     "Times forward, backward and both, or steps of a loss, on this machine's GPU, beside GEMM baselines of the "
     "same shapes."
-    "\vData is random. Every case and product runs in bursts, interleaved in random order; figures are medians over "
+    "\vData is random, or as --data says: then a forward plan with entropy is made too, and the entropies of the rows "
+    "are printed. Every case and product runs in bursts, interleaved in random order; figures are medians over "
     "the rounds, with the least and the most. GEMM baselines are the fastest of the first eight algorithms that "
     "cuBLASLt's heuristics name: one (the scores) for forward; for backward the scores again, but in save, stream and "
     "direction modes, and one for the gradient of hidden and of weight each. In mode direction forward has both of its "

@@ -5,6 +5,7 @@
 #define FLPGEN_CLI_BENCH_H
 
 #include "autotune/gemm/gemm.h"
+#include "gen/cli/bench/rows.h"
 #include "gen/cli/call/call.h"
 #include "gen/cli/shared/reasons.h"
 #include "gen/cli/shared/scratch.h"
@@ -22,6 +23,7 @@ typedef struct bench_args {
   double masked; /* fraction of rows whose target is the ignore index, 0 <= masked < 1 */
   double burst_ms;
   int64_t rounds, seed;
+  cli_data data;
   int no_baseline, quiet;
   const char *json;  /* file, or "-" */
   const char *peers; /* as flp.bench takes them, or NULL: no hand-over */
@@ -85,6 +87,12 @@ typedef struct bench_baseline {
   double first_ms;           /* median by that one */
 } bench_baseline;
 
+/* Entropies of the rows that were made, nats, by ROWS_FRACTIONS. */
+typedef struct bench_entropies {
+  int64_t n; /* 0: not known, as those of random rows are not */
+  double quantile[ROWS_QUANTILES];
+} bench_entropies;
+
 /* What a pass costs the host. */
 typedef struct bench_host {
   int launches;       /* of kernels, in one flp_execute; 0: the pass was not measured */
@@ -96,6 +104,7 @@ typedef struct bench_result {
   int row_count;
   bench_baseline baseline[BENCH_SIZES_MAX * GEMM_PRODUCTS];
   int baseline_count;
+  bench_entropies entropies[BENCH_SIZES_MAX]; /* by number of rows, in their order */
   char device[128], description[CLI_REASONS_BYTES], plan_id[17], cublaslt[CUBLASLT_PATH_BYTES + 64];
   int driver_version;
   flp_rung rung;
@@ -116,11 +125,12 @@ typedef struct bench_data {
   const bench_args *args;
   call_buffers buffers;         /* its device is set */
   call_problem call;            /* of the current number of rows */
+  bench_entropies entropies;    /* of the current rows */
   cli_buffer scores, workspace; /* of the GEMM baselines */
 } bench_data;
 
 /* Makes what belongs to the head; then, after clearing those before, what belongs to n rows.
- * error: DRIVER, MEMORY */
+ * error: DRIVER, MEMORY; as rows_make */
 flp_status bench_data_head(bench_data *data);
 flp_status bench_data_rows(bench_data *data, int64_t n);
 void bench_data_clear_rows(bench_data *data);

@@ -1,4 +1,4 @@
-/* data.c: the data that is measured on: random, never zero (a product of zeros runs faster, and lies). */
+/* data.c: the data that is measured on: random, never zero (a product of zeros runs faster, and lies), or rows.h's. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,14 +80,17 @@ static void set_problem(bench_data *data, int64_t n) {
 flp_status bench_data_head(bench_data *data) {
   static const call_slot outputs[] = {CALL_GRAD_WEIGHT, CALL_GRAD_BIAS};
   set_problem(data, 0);
-  /* Scores of standard deviation 1.5: neither flat nor saturated. */
-  FLP_TRY(make_normal(data, CALL_WEIGHT, 1.5 / sqrt((double)data->call.spec.hidden)));
+  if (data->args->data != CLI_DATA_RANDOM)
+    FLP_TRY(rows_make_weight(&data->call, seed_of(data, CALL_WEIGHT), &data->buffers));
+  else /* scores of standard deviation 1.5: neither flat nor saturated */
+    FLP_TRY(make_normal(data, CALL_WEIGHT, 1.5 / sqrt((double)data->call.spec.hidden)));
   if (data->call.spec.has_bias) FLP_TRY(make_normal(data, CALL_BIAS, 0.5));
   FLP_TRY(make_outputs(data, outputs, 2));
   return cli_buffer_fill(&data->buffers.at[CALL_GRAD_WEIGHT].buffer, 0); /* it may be added to */
 }
 
-static flp_status make_targets(bench_data *data) {
+/* ids: (n) of the vocabulary; NULL for random ones */
+static flp_status make_targets(bench_data *data, const int64_t *ids) {
   const call_problem *call = &data->call;
   size_t element = call_array_of(call, CALL_TARGET).element, bytes = call_bytes(call, CALL_TARGET);
   uint64_t seed = seed_of(data, CALL_TARGET);
@@ -95,7 +98,7 @@ static flp_status make_targets(bench_data *data) {
   char *targets = malloc(bytes);
   if (!targets) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the targets");
   for (int64_t row = 0; row < call->n; row++) {
-    int64_t id = (int64_t)(cli_hash(seed + (uint64_t)row) % (uint64_t)call->spec.vocab);
+    int64_t id = ids ? ids[row] : (int64_t)(cli_hash(seed + (uint64_t)row) % (uint64_t)call->spec.vocab);
     if (bench_row_is_masked(row, data->args->masked)) id = call->ignore_index;
     memcpy(targets + (size_t)row * element, &id, element); /* little-endian: the low half of it, or all */
   }
@@ -144,14 +147,35 @@ flp_status bench_data_follow(bench_data *data) {
   return status;
 }
 
+/* Hidden states and targets of rows as sharp as a trained model's. */
+static flp_status make_sharp(bench_data *data) {
+  int64_t n = data->call.n, *target = malloc((size_t)n * sizeof *target);
+  float *entropy = malloc((size_t)n * sizeof *entropy);
+  rows_request request = {data->args->data, seed_of(data, CALL_HIDDEN), &data->call, &data->args->options};
+  flp_status status = target && entropy ? rows_make(&request, &data->buffers, target, entropy)
+                                        : flp_fail(FLP_ERROR_MEMORY, "out of host memory for the targets");
+  if (status == FLP_OK) {
+    data->entropies.n = n;
+    rows_quantiles(entropy, n, data->entropies.quantile);
+    status = make_targets(data, target);
+  }
+  free(target);
+  free(entropy);
+  return status;
+}
+
+static flp_status make_random(bench_data *data) {
+  FLP_TRY(make_normal(data, CALL_HIDDEN, 1.0));
+  return make_targets(data, NULL);
+}
+
 flp_status bench_data_rows(bench_data *data, int64_t n) {
   static const call_slot outputs[] = {CALL_LOGPROB, CALL_ENTROPY, CALL_STATS, CALL_GRAD_HIDDEN, CALL_LOSS};
   bench_data_clear_rows(data);
   set_problem(data, n);
   const flp_spec *spec = &data->call.spec;
-  FLP_TRY(make_normal(data, CALL_HIDDEN, 1.0));
-  FLP_TRY(make_targets(data));
   if (spec->per_row_temperature) FLP_TRY(make_temperatures(data));
+  FLP_TRY(data->args->data == CLI_DATA_RANDOM ? make_random(data) : make_sharp(data));
   FLP_TRY(make_loss_inputs(data));
   if (spec->grads) FLP_TRY(make_normal(data, CALL_GRAD_LOGPROB, 1.0));
   if (spec->grads && spec->entropy == FLP_ENTROPY_BACKWARD) FLP_TRY(make_normal(data, CALL_GRAD_ENTROPY, 1.0));
@@ -166,6 +190,7 @@ void bench_data_clear_rows(bench_data *data) {
   for (int slot = 0; slot < CALL_SLOTS; slot++)
     if (!is_of_head(slot)) call_buffer_clear(&data->buffers.at[slot]);
   cli_buffer_destroy(&data->scores);
+  data->entropies = (bench_entropies){0};
 }
 
 void bench_data_clear(bench_data *data) {

@@ -66,7 +66,8 @@ static flp_status check_fields(const bench_args *args) {
   const struct {
     int given;
     const char *field;
-  } fields[] = {{args->masked > 0, "--masked"},
+  } fields[] = {{args->data != CLI_DATA_RANDOM, "--data"},
+                {args->masked > 0, "--masked"},
                 {options->mode && options->mode != cli_spec_args_kept(&args->spec, (flp_mode)0), "--mode"},
                 {options->chunk_rows != 0, "--chunk-rows"},
                 {options->chunk_vocab != 0, "--chunk-vocab"},

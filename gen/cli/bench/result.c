@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "gen/cli/bench/bench.h"
 #include "gen/cli/shared/cost.h"
@@ -94,10 +95,27 @@ static void print_host(const bench_result *result) {
   cli_table_finish(&table);
 }
 
+/* "data: policy; entropies of 8192 rows: 0.0002 .1, 0.0100 .5, ..." */
+static void print_entropies(const bench_args *args, const bench_entropies *rows) {
+  char text[256] = "";
+  for (int i = 0; i < ROWS_QUANTILES; i++) {
+    size_t used = strlen(text);
+    snprintf(text + used, sizeof text - used, "%s%.3g (%g)", i ? ", " : "", rows->quantile[i], ROWS_FRACTIONS[i]);
+  }
+  cli_print(2, "data: %s; entropies of %" PRId64 " rows in nats (quantiles): %s", rows_kind_name(args->data), rows->n,
+            text);
+}
+
+static void print_data(const bench_args *args, const bench_result *result) {
+  for (int i = 0; i < args->row_count && args->data != CLI_DATA_RANDOM; i++)
+    print_entropies(args, &result->entropies[i]);
+}
+
 void bench_print(const bench_args *args, const bench_result *result) {
   cli_print(2, "device: %s", result->device);
   cli_print(2, "plan: %s", result->description);
   if (args->masked > 0) cli_print(2, "masked: %g of the rows; GEMM baselines compute all rows", args->masked);
+  print_data(args, result);
   putchar('\n');
   print_rows(args, result);
   if (result->baseline_count) {
@@ -137,6 +155,21 @@ static json_t *grads_json(uint32_t grads) {
   return list;
 }
 
+/* By fraction; null where they are not known. */
+static json_t *entropies_json(const bench_args *args, const bench_result *result, int64_t n) {
+  const bench_entropies *rows = NULL;
+  for (int i = 0; i < args->row_count; i++)
+    if (result->entropies[i].n == n) rows = &result->entropies[i];
+  if (!rows) return json_null();
+  json_t *object = json_object();
+  for (int i = 0; i < ROWS_QUANTILES; i++) {
+    char key[16];
+    snprintf(key, sizeof key, "%g", ROWS_FRACTIONS[i]);
+    json_object_set_new(object, key, cli_json_number(rows->quantile[i]));
+  }
+  return object;
+}
+
 static json_t *row_json(const bench_args *args, const bench_result *result, const bench_row *row) {
   const flp_spec *spec = &args->spec.spec;
   const flp_loss *loss = cli_loss_of(spec);
@@ -149,6 +182,8 @@ static json_t *row_json(const bench_args *args, const bench_result *result, cons
                           {"entropy", json_string(flp_entropy_name(spec->entropy))},
                           {"grads", grads_json(row->which == BENCH_FORWARD ? 0 : spec->grads)},
                           {"loss", loss ? json_string(loss->name) : json_null()},
+                          {"data", json_string(rows_kind_name(args->data))},
+                          {"entropies", entropies_json(args, result, row->n)},
                           {"active_rows", json_integer(row->active)},
                           {"gemms", json_integer(row->gemms)},
                           {"ms", cli_json_number(row->ms.median)},

@@ -270,9 +270,12 @@ static flp_status follow(session *s) {
   return bench_data_follow(&s->data);
 }
 
-static flp_status run_rows(session *s, int64_t n) {
+/* size: which of the numbers of rows */
+static flp_status run_rows(session *s, int size) {
+  int64_t n = s->args->rows[size];
   s->n = n;
   flp_status status = bench_data_rows(&s->data, n);
+  s->result->entropies[size] = s->data.entropies;
   if (status == FLP_OK) status = make_workspace(s);
   if (status == FLP_OK && spec_of(s)->loss) status = follow(s);
   if (status == FLP_OK) status = make_products(s);
@@ -291,7 +294,7 @@ static flp_status run_all(session *s, const cli_scratch *caches) {
   flp_status status = FLP_OK;
   for (int i = 0; i < s->args->row_count && status == FLP_OK; i++) {
     cli_progress_update(&progress, i, s->args->row_count);
-    status = run_rows(s, s->args->rows[i]);
+    status = run_rows(s, i);
   }
   cli_progress_end(&progress);
   return status;

@@ -56,6 +56,7 @@ static const struct {
                {NULL, "grad", COMPLETION_LIST, FLP_GRAD_WORDS, NULL},
                {NULL, "emit", COMPLETION_LIST, CLI_EMITS, NULL},
                {NULL, "rung", COMPLETION_WORD, FLP_RUNG_WORDS, NULL},
+               {"bench", "data", COMPLETION_WORD, CLI_DATA, NULL},
                {NULL, "require", COMPLETION_WORD, CLI_REQUIRED, NULL},
                {NULL, "effort", COMPLETION_WORD, CLI_EFFORTS, NULL},
                {"tune", "mode", COMPLETION_WORD, NULL, tune_modes},

@@ -103,7 +103,7 @@ enum {
   CLI_BACKWARD_MODES = ((1u << (FLP_MODE_DIRECTION + 1)) - 1) & ~(1u << FLP_MODE_SCORE),
   CLI_TUNE_MODES = 1u << FLP_MODE_SAVE | 1u << FLP_MODE_STREAM | 1u << FLP_MODE_DIRECTION
 };
-#define CLI_MODES_HELP \
+#define CLI_MODES_HELP                                                                                                 \
   "auto (default), recompute-vocab (R_VOCAB), recompute-rows (R_ROWS), recompute-split (R2), save (S), stream (P) or " \
   "direction (D)"
 flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out);
@@ -128,6 +128,10 @@ extern const cli_choice CLI_ENTROPY_VALUES[]; /* without a gradient */
 enum { CLI_EMIT_IR = 1, CLI_EMIT_OPT = 2, CLI_EMIT_PTX = 4 };
 extern const cli_choice CLI_EMITS[];
 extern const cli_choice CLI_EFFORTS[]; /* of tune */
+
+/* Operands of bench: random, or with rows as sharp as those of a trained model. */
+typedef enum cli_data { CLI_DATA_RANDOM, CLI_DATA_POLICY, CLI_DATA_TEXT, CLI_DATA_BASE } cli_data;
+extern const cli_choice CLI_DATA[];
 
 /* Of doctor's --require: a rung, or any but eager. */
 enum { CLI_REQUIRE_GPU = FLP_RUNG_EAGER + 1 };

@@ -18,6 +18,11 @@ const cli_choice CLI_ENTROPY_VALUES[] = {FLP_ENTROPY_VALUES(ENTROPY){NULL, 0}};
 const cli_choice CLI_EMITS[] = {{"ir", CLI_EMIT_IR}, {"opt", CLI_EMIT_OPT}, {"ptx", CLI_EMIT_PTX}, {NULL, 0}};
 const cli_choice CLI_EFFORTS[] = {
     {"quick", SEARCH_QUICK}, {"normal", SEARCH_NORMAL}, {"exhaustive", SEARCH_EXHAUSTIVE}, {NULL, 0}};
+const cli_choice CLI_DATA[] = {{"random", CLI_DATA_RANDOM},
+                               {"policy", CLI_DATA_POLICY},
+                               {"text", CLI_DATA_TEXT},
+                               {"base", CLI_DATA_BASE},
+                               {NULL, 0}};
 const cli_choice CLI_REQUIRED[] = {{"gpu", CLI_REQUIRE_GPU},
                                    {"tuned", FLP_RUNG_TUNED},
                                    {"heuristic", FLP_RUNG_HEURISTIC},
