@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gen/cli/bench/eight.h"
 #include "gen/cli/bench/rows.h"
 #include "runtime/base/status.h"
 
@@ -16,14 +17,17 @@
  * at which steps end. 64 steps are for such columns; 160 of 4096 elements take 6. */
 #define RIDGE 1e-3
 #define TOLERANCE 1e-4
-enum { STEPS = 64, GROUPS = ROWS_BLOCK / ROWS_LANES };
-
-typedef float lanes __attribute__((vector_size(4 * ROWS_LANES), aligned(4), may_alias));
+enum { STEPS = 64 };
 
 /* By column and part: coefficients, or scores. */
 typedef struct vectors {
   double at[ROWS_FAVOURED][ROWS_PARTS];
 } vectors;
+
+/* Coefficients as elements are multiplied by them. */
+typedef struct factors {
+  float at[ROWS_FAVOURED][ROWS_PARTS];
+} factors;
 
 /* Elements of one block, by part. */
 typedef struct mixture {
@@ -32,7 +36,7 @@ typedef struct mixture {
 
 /* Partial sums of scores. */
 typedef struct products {
-  lanes at[ROWS_FAVOURED][ROWS_PARTS];
+  eight at[ROWS_FAVOURED][ROWS_PARTS];
 } products;
 
 static int64_t blocks_of(int64_t depth) {
@@ -64,48 +68,56 @@ void rows_columns_set(rows_columns *columns, int k, const float *values) {
     memcpy(block_of(columns, block, k), values + block * ROWS_BLOCK, (size_t)width_of(columns, block) * sizeof *values);
 }
 
-/* Two groups of lanes of every part at a time, which registers hold. */
-static void combine(const rows_columns *columns, int64_t block, const vectors *c, mixture *out) {
-  for (int group = 0; group < GROUPS; group += 2) {
-    lanes sum[ROWS_PARTS][2] = {{{0}}};
+/* A sum for each part: written out, as compilers do not unroll a loop over them. */
+static void combine(const rows_columns *columns, int64_t block, const factors *c, mixture *out) {
+  for (int group = 0; group < ROWS_BLOCK; group += 8) {
+    eight level = {{0}, {0}}, slope = level, first = level;
     for (int k = 0; k < columns->count; k++) {
-      const float *a = block_of(columns, block, k) + group * ROWS_LANES;
-      for (int m = 0; m < ROWS_PARTS; m++) {
-        float factor = (float)c->at[k][m];
-        sum[m][0] += factor * *(const lanes *)a;
-        sum[m][1] += factor * *(const lanes *)(a + ROWS_LANES);
-      }
+      eight a = eight_load(block_of(columns, block, k) + group);
+      level = eight_add_scaled(level, c->at[k][0], a);
+      slope = eight_add_scaled(slope, c->at[k][1], a);
+      first = eight_add_scaled(first, c->at[k][2], a);
     }
-    for (int m = 0; m < ROWS_PARTS; m++)
-      for (int i = 0; i < 2; i++) *(lanes *)(out->at[m] + (group + i) * ROWS_LANES) = sum[m][i];
+    eight_store(out->at[0] + group, level);
+    eight_store(out->at[1] + group, slope);
+    eight_store(out->at[2] + group, first);
   }
 }
 
 static void project(const rows_columns *columns, int64_t block, const mixture *of, products *sums) {
   for (int k = 0; k < columns->count; k++) {
-    const float *a = block_of(columns, block, k);
-    for (int group = 0; group < GROUPS; group++)
-      for (int m = 0; m < ROWS_PARTS; m++)
-        sums->at[k][m] += *(const lanes *)(a + group * ROWS_LANES) * *(const lanes *)(of->at[m] + group * ROWS_LANES);
+    eight level = sums->at[k][0], slope = sums->at[k][1], first = sums->at[k][2];
+    for (int group = 0; group < ROWS_BLOCK; group += 8) {
+      eight a = eight_load(block_of(columns, block, k) + group);
+      level = eight_add(level, a, eight_load(of->at[0] + group));
+      slope = eight_add(slope, a, eight_load(of->at[1] + group));
+      first = eight_add(first, a, eight_load(of->at[2] + group));
+    }
+    sums->at[k][0] = level;
+    sums->at[k][1] = slope;
+    sums->at[k][2] = first;
   }
 }
 
-static double sum_of(const lanes *v) {
-  double sum = 0;
-  for (int i = 0; i < ROWS_LANES; i++) sum += (double)(*v)[i];
-  return sum;
+static factors factors_of(const rows_columns *columns, const vectors *c) {
+  factors out = {0};
+  for (int k = 0; k < columns->count; k++)
+    for (int m = 0; m < ROWS_PARTS; m++) out.at[k][m] = (float)c->at[k][m];
+  return out;
 }
 
 /* out = (G + RIDGE) c */
 static void apply(const rows_columns *columns, const vectors *c, vectors *out) {
-  products sums = {0};
+  products sums;
+  memset(&sums, 0, sizeof sums);
+  factors coefficients = factors_of(columns, c);
   mixture mixed;
   for (int64_t block = 0; block < blocks_of(columns->depth); block++) {
-    combine(columns, block, c, &mixed);
+    combine(columns, block, &coefficients, &mixed);
     project(columns, block, &mixed, &sums);
   }
   for (int k = 0; k < columns->count; k++)
-    for (int m = 0; m < ROWS_PARTS; m++) out->at[k][m] = sum_of(&sums.at[k][m]) + RIDGE * c->at[k][m];
+    for (int m = 0; m < ROWS_PARTS; m++) out->at[k][m] = eight_sum(sums.at[k][m]) + RIDGE * c->at[k][m];
 }
 
 static void dot(const vectors *a, const vectors *b, int count, double out[ROWS_PARTS]) {
@@ -154,13 +166,14 @@ static void solve(const rows_columns *columns, vectors *rest, vectors *out) {
 
 /* Scores of chance at the columns, in the first part. */
 static void score_chance(const rows_columns *columns, const float *chance, vectors *out) {
-  products sums = {0};
+  products sums;
+  memset(&sums, 0, sizeof sums);
   for (int64_t block = 0; block < blocks_of(columns->depth); block++) {
     mixture one = {0};
     memcpy(one.at[0], chance + block * ROWS_BLOCK, (size_t)width_of(columns, block) * sizeof *chance);
     project(columns, block, &one, &sums);
   }
-  for (int k = 0; k < columns->count; k++) out->at[k][0] = sum_of(&sums.at[k][0]);
+  for (int k = 0; k < columns->count; k++) out->at[k][0] = eight_sum(sums.at[k][0]);
 }
 
 void rows_parts(const rows_columns *columns, const float *chance, float *out) {
@@ -172,9 +185,10 @@ void rows_parts(const rows_columns *columns, const float *chance, float *out) {
     wanted.at[k][2] = k == 0;
   }
   solve(columns, &wanted, &found);
+  factors coefficients = factors_of(columns, &found);
   for (int64_t block = 0; block < blocks_of(columns->depth); block++) {
     mixture mixed;
-    combine(columns, block, &found, &mixed);
+    combine(columns, block, &coefficients, &mixed);
     for (int m = 0; m < ROWS_PARTS; m++)
       memcpy(out + m * columns->depth + block * ROWS_BLOCK, mixed.at[m],
              (size_t)width_of(columns, block) * sizeof *out);

@@ -70,7 +70,7 @@ void rows_favour(uint64_t stream, int64_t row, const int64_t *shuffled, int64_t 
 
 /* ---- mixture.c: hidden states with given scores ---- */
 
-enum { ROWS_LANES = 8, ROWS_BLOCK = 64, ROWS_PARTS = 3 };
+enum { ROWS_BLOCK = 64, ROWS_PARTS = 3 };
 
 /* The columns of one row, side by side in blocks of ROWS_BLOCK elements, the last one filled up with zeros. */
 typedef struct rows_columns {

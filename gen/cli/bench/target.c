@@ -5,13 +5,12 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "gen/cli/bench/eight.h"
 #include "gen/cli/bench/rows.h"
 #include "gen/cli/kernels/parallel.h"
 #include "runtime/base/half.h"
 
 enum { ROWS_OF_JOB = 16 };
-
-typedef float lanes __attribute__((vector_size(4 * ROWS_LANES), aligned(4), may_alias));
 
 typedef struct drawing {
   const rows_scores *scores;
@@ -47,15 +46,6 @@ static int64_t draw_slice(const rows_scores *s, int64_t row, double uniform, dou
   return pick(share, call->shards, uniform);
 }
 
-/* D is a multiple of the lanes. */
-static double dot(const float *a, const float *b, int64_t depth) {
-  lanes sum = {0};
-  double out = 0;
-  for (int64_t i = 0; i < depth; i += ROWS_LANES) sum += *(const lanes *)(a + i) * *(const lanes *)(b + i);
-  for (int i = 0; i < ROWS_LANES; i++) out += (double)sum[i];
-  return out;
-}
-
 static double score_of(const rows_scores *s, int64_t row, int64_t column, const scratch *own) {
   const flp_spec *spec = &s->call->spec;
   int64_t bytes = flp_half_bytes(spec->dtype);
@@ -63,7 +53,7 @@ static double score_of(const rows_scores *s, int64_t row, int64_t column, const 
   float bias = 0;
   flp_half_widen(spec->dtype, (const char *)s->weight + column * spec->hidden * bytes, spec->hidden, own->weight);
   if (s->bias) flp_half_widen(spec->dtype, (const char *)s->bias + column * bytes, 1, &bias);
-  double z = s->call->scale * (dot(own->hidden, own->weight, spec->hidden) + (double)bias);
+  double z = s->call->scale * (eight_dot(own->hidden, own->weight, spec->hidden) + (double)bias);
   return (cap > 0 ? cap * tanh(z / cap) : z) / temperature;
 }
 
