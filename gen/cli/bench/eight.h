@@ -1,5 +1,5 @@
-/* eight.h: sums of products of fp32 numbers, eight at a time: two vectors of four, which every machine has registers for
- * (compilers without AVX keep wider ones in memory).
+/* eight.h: sums of products of fp32 numbers, eight at a time: two vectors of four, which every machine has registers
+ * for (without AVX, compilers keep wider ones in memory).
  *
  * Invariant: element i of a sum is added to number i % 8 of eight partial sums, in rising order, on every machine. */
 #ifndef FLPGEN_CLI_BENCH_EIGHT_H

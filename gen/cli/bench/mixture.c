@@ -1,8 +1,9 @@
 /* mixture.c: hidden states whose scores at a row's columns are as asked for, whatever the columns have in common.
  *
- * They are mixtures of the columns a_k: h = Σ c_k a_k has the scores G c, where G is the columns' Gram matrix. c is found
- * by conjugate gradients, for all parts of a row at once; G is never formed. Columns of many elements are nearly
+ * They are mixtures of the columns a_k: h = Σ c_k a_k has the scores G c, where G is the columns' Gram matrix. c is
+ * found by conjugate gradients, for all parts of a row at once; G is never formed. Columns of many elements are nearly
  * orthogonal, and a few steps do.
+ * source: Hestenes and Stiefel, J. Res. NBS 49 (1952)
  *
  * Invariant: sums have one order, which depends on the number of columns and elements alone. */
 #include <math.h>
@@ -13,8 +14,8 @@
 #include "gen/cli/bench/rows.h"
 #include "runtime/base/status.h"
 
-/* Added to G, which is singular where there are more columns than elements; the residual, relative to what is asked for,
- * at which steps end. 64 steps are for such columns; 160 of 4096 elements take 6. */
+/* Added to G, which is singular where there are more columns than elements; the residual, relative to what is asked
+ * for, at which steps end. 64 steps are for such columns; 160 of 4096 elements take 6. */
 #define RIDGE 1e-3
 #define TOLERANCE 1e-4
 enum { STEPS = 64 };

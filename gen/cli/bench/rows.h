@@ -1,10 +1,10 @@
 /* rows.h: operands whose softmax rows are as sharp as a trained model's, from a seed, in the parts that make them.
  *
- * Random operands give nearly uniform rows, which no trained model has. Here a row favours ROWS_FAVOURED columns, drawn by
- * Zipf's law over a shuffled vocabulary: they score ROWS_TOP - fall * log(rank) nats, all others what chance gives. It
- * gets the entropy that was drawn for it by one of three means, in this order: its first column is raised, by at most
- * ROWS_RAISE (one column far above an ordinary tail); fall goes from ROWS_FALL down to 0; all scores shrink. One number
- * of a row, from ROWS_LEAST to ROWS_MOST, stands for the three, and the entropy falls with it.
+ * Random operands give nearly uniform rows, which no trained model has. Here a row favours ROWS_FAVOURED columns, drawn
+ * by Zipf's law over a shuffled vocabulary: they score ROWS_TOP - fall * log(rank) nats, all others what chance gives.
+ * The row gets the entropy that was drawn for it by one of three means, in this order: its first column is raised, by at
+ * most ROWS_RAISE (one column far above an ordinary tail); fall goes from ROWS_FALL down to 0; all scores shrink. One
+ * number of a row, from ROWS_LEAST to ROWS_MOST, stands for the three: the larger, the lower the entropy.
  *
  *   kind     entropies of the rows in nats
  *   policy   of a reasoning policy on its own samples: half of the tokens below 0.01, a fifth above 0.672
@@ -85,8 +85,8 @@ void rows_columns_destroy(rows_columns *columns);
 /* Column k. values: (D) */
 void rows_columns_set(rows_columns *columns, int k, const float *values);
 
-/* The parts of hidden states: level, whose scores at the columns are ROWS_TOP and elsewhere those of chance; slope, log(rank);
- * first, 1 at the first column and 0 at the others. chance: (D). out: (ROWS_PARTS, D) */
+/* The parts of hidden states: level, whose scores at the columns are ROWS_TOP and elsewhere those of chance; slope,
+ * log(rank); first, 1 at the first column and 0 at the others. chance: (D). out: (ROWS_PARTS, D) */
 void rows_parts(const rows_columns *columns, const float *chance, float *out);
 /* The hidden states of a number from ROWS_LEAST to ROWS_MOST. parts: as rows_parts has them. out: (D) */
 void rows_mix(const float *parts, int64_t depth, double number, double scale, float *out);
@@ -101,8 +101,8 @@ typedef struct rows_scores {
   const float *partial;               /* (shards, n, 4) as forward gives them; NULL for one slice */
 } rows_scores;
 
-/* Draws the target of each row from its softmax: first a slice, by the sums of forward, then a column of it, by scores that
- * are computed here. stream: of two numbers a row. error: MEMORY */
+/* Draws the target of each row from its softmax: first a slice, by the sums of forward, then a column of it, by scores
+ * that are computed here. stream: of two numbers a row. error: MEMORY */
 flp_status rows_draw_targets(const rows_scores *scores, uint64_t stream, int64_t *target);
 
 /* ---- entropies.c: a forward plan of the head ---- */

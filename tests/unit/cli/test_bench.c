@@ -413,6 +413,29 @@ Test(bench_verb, scoring_without_gemm_baseline) {
   cr_expect_null(strstr(printed(&s, 1), "backward"));
 }
 
+/* The stand-in computes nothing: what entropies it leaves is not looked at, only that there are six of each size. */
+Test(bench_verb, the_kind_of_data_is_in_the_record) {
+  stage s;
+  open_stage(&s, "");
+  cr_assert_eq(run(&s, "--vocab 2000 --hidden 64 --rows 40,8 --no-baseline --data policy"), 0, "%s", printed(&s, 2));
+  json_t *record = read_record(), *rows = json_object_get(record, "rows");
+  for (size_t i = 0; i < 2; i++) {
+    json_t *row = json_array_get(rows, i), *entropies = json_object_get(row, "entropies");
+    cr_expect_str_eq(text(row, "data"), "policy");
+    cr_expect_eq(json_object_size(entropies), 6);
+    cr_expect_not_null(json_object_get(entropies, "0.95"));
+  }
+  json_decref(record);
+  cr_expect_not_null(strstr(printed(&s, 1), "data: policy; entropies of 40 rows in nats (quantiles): "));
+  cr_expect_not_null(strstr(printed(&s, 1), "data: policy; entropies of 8 rows in nats (quantiles): "));
+  cr_assert_eq(run(&s, "--vocab 2000 --hidden 64 --rows 8 --no-baseline --data random"), 0, "%s", printed(&s, 2));
+  record = read_record();
+  cr_expect_str_eq(text(json_array_get(json_object_get(record, "rows"), 0), "data"), "random");
+  cr_expect(json_is_null(json_object_get(json_array_get(json_object_get(record, "rows"), 0), "entropies")));
+  json_decref(record);
+  cr_expect_null(strstr(printed(&s, 1), "data:"));
+}
+
 /* Where operands come through tensor maps there is a gather, and one launch for both products. */
 Test(bench_verb, host_time_counts_the_launches_of_the_kernels_that_run) {
   stage s;
