@@ -56,6 +56,7 @@ CASES = [  # words, the last one unfinished; what is offered
     (["pack", "build", "--tuned"], ["--tuned-for"]),
     (["gen", "--dtype", ""], ["bf16", "fp16", "fp32", "fp64"]),
     (["gen", "--dtype", "=", "b"], ["bf16"]),
+    (["bench", "--data", ""], ["random", "policy", "text", "base"]),
     (["gen", "--dtype", "="], ["bf16", "fp16", "fp32", "fp64"]),
     (["--dtype", "b"], ["bf16"]),  # the default verb
     (["gen", "--grad", "hidden,w"], ["hidden,weight"]),

@@ -64,6 +64,8 @@ def test_a_tiling_where_there_is_no_choice(tmp_path, verb):
     (["bench", *HEAD, "--alignment", 8, "--tune", "forward:raster=4"], "of this specialisation no kernel can be tuned"),
     (["bench", *HEAD, "--rung", "generic", "--tune", "forward:raster=4"], "--tune: not accepted with --rung generic"),
     (["bench", *HEAD, "--peers", "--tune", "forward:raster=4"], "--tune: not accepted with --peers"),
+    (["bench", *HEAD, "--peers", "--data", "policy"], "--data: not accepted with --peers"),
+    (["bench", *HEAD, "--data", "polcy"], "--data: expected one of random, policy, text, base, got 'polcy'"),
     (["bench", *HEAD, "--mode", "R_VOCAB"], "--mode: not accepted without --grad"),
     (["bench", *HEAD, "--chunk-rows", 64], "--chunk-rows: not accepted without --grad"),
     (["bench", *TRAINED, "--mode", "R_VOCAB", "--chunk-rows", 64],

@@ -83,8 +83,8 @@ static void make_different(int64_t *ids, int count, int64_t vocab) {
   for (int k = count - 1; k >= 0 && ids[k] > vocab - (count - k); k--) ids[k] = vocab - (count - k);
 }
 
-/* Id i of the shuffled vocabulary is as frequent as 1 / (i + 1): exp(u log V) has that distribution. Ranks are dealt out
- * at random, so that a row's first column is no more frequent than its last. */
+/* Id i of the shuffled vocabulary is as frequent as 1 / (i + 1): exp(u log V) has that distribution. Ranks are dealt
+ * out at random, so that a row's first column is no more frequent than its last. */
 void rows_favour(uint64_t stream, int64_t row, const int64_t *shuffled, int64_t vocab, int64_t *out) {
   int count = rows_favoured(vocab);
   uint64_t own = cli_hash(stream + (uint64_t)row);

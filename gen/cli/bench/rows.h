@@ -2,8 +2,8 @@
  *
  * Random operands give nearly uniform rows, which no trained model has. Here a row favours ROWS_FAVOURED columns, drawn
  * by Zipf's law over a shuffled vocabulary: they score ROWS_TOP - fall * log(rank) nats, all others what chance gives.
- * The row gets the entropy that was drawn for it by one of three means, in this order: its first column is raised, by at
- * most ROWS_RAISE (one column far above an ordinary tail); fall goes from ROWS_FALL down to 0; all scores shrink. One
+ * The row gets the entropy that was drawn for it by one of three means, in this order: its first column is raised, by
+ * at most ROWS_RAISE (one column far above an ordinary tail); fall goes from ROWS_FALL down to 0; all scores shrink. One
  * number of a row, from ROWS_LEAST to ROWS_MOST, stands for the three: the larger, the lower the entropy.
  *
  *   kind     entropies of the rows in nats

@@ -274,44 +274,78 @@ Test(bench_rows, the_weight_has_unit_rows) {
   clear(&m);
 }
 
-/* ids of a softmax that is known, each as often as it should be: 20 sorts of columns, chi-square with 19 degrees of
+enum { SAME_VOCAB = 2000, SAME_DEPTH = 8, SORTS = 20 };
+
+static double same_p[SAME_VOCAB]; /* of every row */
+
+static int compare_by_p(const void *a, const void *b) {
+  double x = same_p[*(const int *)a], y = same_p[*(const int *)b];
+  return (x < y) - (x > y);
+}
+
+/* Makes every row the first one, and the probabilities of its columns. */
+static void make_same(made *m, int64_t rows) {
+  uint16_t *hidden = (uint16_t *)(uintptr_t)m->hidden;
+  float *temperature = (float *)(uintptr_t)m->temperature, a[SAME_DEPTH], b[SAME_DEPTH], bias;
+  double sum = 0, cap = (double)m->data.call.spec.softcap;
+  for (int64_t row = 1; row < rows; row++) {
+    memcpy(hidden + row * SAME_DEPTH, hidden, SAME_DEPTH * sizeof *hidden);
+    temperature[row] = temperature[0];
+  }
+  flp_half_widen(FLP_DTYPE_BF16, hidden, SAME_DEPTH, a);
+  for (int64_t v = 0; v < SAME_VOCAB; v++) {
+    flp_half_widen(FLP_DTYPE_BF16, (const uint16_t *)m->weight + v * SAME_DEPTH, SAME_DEPTH, b);
+    flp_half_widen(FLP_DTYPE_BF16, (const uint16_t *)m->bias + v, 1, &bias);
+    double z = product(a, b, SAME_DEPTH) + (double)bias;
+    sum += same_p[v] = exp(cap * tanh(z / cap) / (double)temperature[0]);
+  }
+  for (int64_t v = 0; v < SAME_VOCAB; v++) same_p[v] /= sum;
+}
+
+/* Targets against a softmax that is known, its columns sorted by probability into 20 sorts: chi-square of 19 degrees of
  * freedom is above 44 once in a thousand times. */
+static void expect_frequencies(const int64_t *target, int64_t rows) {
+  static int order[SAME_VOCAB], sort[SAME_VOCAB];
+  double share[SORTS] = {0}, count[SORTS] = {0}, chi = 0, hits = 0;
+  for (int v = 0; v < SAME_VOCAB; v++) order[v] = v;
+  qsort(order, SAME_VOCAB, sizeof *order, compare_by_p);
+  for (int i = 0; i < SAME_VOCAB; i++) {
+    sort[order[i]] = i * SORTS / SAME_VOCAB;
+    share[sort[order[i]]] += same_p[order[i]];
+  }
+  for (int64_t row = 0; row < rows; row++) {
+    count[sort[target[row]]]++;
+    hits += target[row] == order[0];
+  }
+  for (int i = 0; i < SORTS; i++) chi += pow(count[i] - rows * share[i], 2) / (rows * share[i]);
+  cr_expect_lt(chi, 44, "chi-square %g", chi);
+  double most = rows * same_p[order[0]];
+  cr_expect_float_eq(hits, most, 4 * sqrt(most) + 1, "%g of %g", hits, most);
+}
+
 Test(bench_rows, targets_are_as_frequent_as_their_probabilities) {
-  enum { ROWS = 4000, VOCAB = 2000, DEPTH = 8, SORTS = 20 };
-  flp_spec spec = FLP_SPEC_INIT;
-  made m;
-  rows_plan plan;
-  float *partial = NULL, entropy[ROWS];
+  enum { ROWS = 4000 };
   static int64_t target[ROWS];
-  double share[SORTS] = {0}, count[SORTS] = {0}, chi = 0;
-  static double p[VOCAB];
-  make(&m, CLI_DATA_RANDOM, spec, ROWS, DEPTH, VOCAB, 1);
-  uint16_t *hidden = (uint16_t *)(uintptr_t)m.hidden;
-  for (int64_t row = 1; row < ROWS; row++) memcpy(hidden + row * DEPTH, hidden, DEPTH * sizeof *hidden);
+  static float entropy[ROWS];
+  flp_spec spec = FLP_SPEC_INIT;
+  float *partial = NULL;
+  rows_plan plan;
+  made m;
+  spec.has_bias = spec.per_row_temperature = 1;
+  spec.softcap = 4;
+  make(&m, CLI_DATA_RANDOM, spec, ROWS, SAME_DEPTH, SAME_VOCAB, 1);
+  make_same(&m, ROWS);
   rows_request request = {CLI_DATA_POLICY, 1, &m.data.call, &m.args.options};
   cr_assert_eq(rows_plan_create(&request, &m.data.buffers, &plan), FLP_OK, "%s", flp_error_detail());
   cr_assert_eq(plan.sliced.shards, 3);
   cr_assert_eq(rows_plan_entropies(&plan, entropy), FLP_OK);
+  double wanted = 0;
+  for (int v = 0; v < SAME_VOCAB; v++) wanted -= same_p[v] * log(same_p[v]);
+  cr_expect_float_eq(entropy[ROWS - 1], wanted, 1e-4);
   cr_assert_eq(rows_plan_partials(&plan, &partial), FLP_OK);
-  rows_scores scores = {&plan.sliced, m.hidden, m.weight, NULL, NULL, partial};
+  rows_scores scores = {&plan.sliced, m.hidden, m.weight, m.bias, m.temperature, partial};
   cr_assert_eq(rows_draw_targets(&scores, 11, target), FLP_OK);
-  float a[DEPTH], b[DEPTH];
-  double sum = 0;
-  flp_half_widen(FLP_DTYPE_BF16, m.hidden, DEPTH, a);
-  for (int64_t v = 0; v < VOCAB; v++) {
-    flp_half_widen(FLP_DTYPE_BF16, (const uint16_t *)m.weight + v * DEPTH, DEPTH, b);
-    sum += p[v] = exp(product(a, b, DEPTH));
-  }
-  for (int64_t v = 0; v < VOCAB; v++) share[v * SORTS / VOCAB] += p[v] / sum;
-  for (int64_t row = 0; row < ROWS; row++) count[target[row] * SORTS / VOCAB]++;
-  for (int i = 0; i < SORTS; i++) chi += pow(count[i] - ROWS * share[i], 2) / (ROWS * share[i]);
-  cr_expect_lt(chi, 44, "chi-square %g", chi);
-  double hits = 0, most = 0;
-  int64_t top = 0;
-  for (int64_t v = 0; v < VOCAB; v++)
-    if (p[v] / sum > most) most = p[top = v] / sum;
-  for (int64_t row = 0; row < ROWS; row++) hits += target[row] == top;
-  cr_expect_float_eq(hits, ROWS * most, 4 * sqrt(ROWS * most) + 1, "%g of %g", hits, ROWS * most);
+  expect_frequencies(target, ROWS);
   free(partial);
   rows_plan_destroy(&plan);
   clear(&m);
