@@ -54,6 +54,7 @@ class Case:
     chunk_rows: int = 64     # of the step
     step_mode: int = 6
     peaked: bool = False     # scores as of a trained model, shifted by a constant through the bias
+    near_cap: bool = False   # all scores near five times the softcap, where 1 - tanh² is 2e-4
     sums: bool = False       # the weight's gradient in bf16 over chunks of rows, beside fp32 sums that are rounded here
 
 
@@ -110,9 +111,12 @@ class Problem:
             hidden[case.spread_row, 0] = case.spread_size
         if case.nan_row:
             hidden[11], hidden[12, 3] = numpy.nan, numpy.inf
+        if case.near_cap:
+            hidden *= 0.05
         self.hidden_bits, self.hidden = bf16(hidden)
         self.weight_bits, self.weight = bf16(weight)
-        self.bias_bits, self.bias = bf16(random.standard_normal(case.vocab))
+        bias = random.standard_normal(case.vocab)
+        self.bias_bits, self.bias = bf16(numpy.full(case.vocab, 5 * case.softcap) if case.near_cap else bias)
         self.temperature = numpy.float32(random.uniform(0.6, 1.5, case.rows))
         self.g = numpy.float32(random.standard_normal(case.rows))
         self.e = numpy.float32(random.standard_normal(case.rows) * (case.entropy == c.ENTROPY_BACKWARD))

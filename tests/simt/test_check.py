@@ -85,6 +85,17 @@ def test_saved_exponentials(tmp_path, capability, entry, mode):
     assert entry in entries_in(tmp_path)
 
 
+@pytest.mark.parametrize("capability,mode", [
+    ("8.0", ["--mode", "S", "--grad", "hidden"]), ("9.0", ["--mode", "P", "--loss", "nll", "--grad", "hidden,weight"])],
+    ids=["S", "P"])
+def test_exponentials_of_scores_at_the_softcap(tmp_path, capability, mode):
+    """Scores near 1e4, whose gradients are 0."""
+    record = check(tmp_path, capability, "--vocab", 820, "--hidden", 24, "--rows", 17, "--dtype", "bf16", "--softcap", 30,
+                   *mode)
+    passed(record, least=35)
+    assert "shifted" in {row["case"] for row in record["rows"]}
+
+
 DIRECTIONS = [("8.0", "forward_keep"), ("9.0", "forward_keep_map")]
 
 

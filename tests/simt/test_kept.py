@@ -85,25 +85,54 @@ def test_finish_of_plain_rows(made):
     assert (rows.finish(made, plain=1)[0] == factor).all() and (again == rows.kept).all()
 
 
-def test_finish_of_capped_plain_rows(made):
-    """The target's element has the slope of the cap, which kept has already elsewhere; t there is lse + logprob."""
-    rows = Rows(70, 150, 0.0, entropy=False)
+def capped_rows(below):
+    """Plain rows whose target, where they have one, is `below` short of the cap; its slope, of 0 where below is less
+    than 2^-25, is in kept as forward_keep stores it. -> rows, those with a target, their slopes"""
+    rows = Rows(len(below), 150, 0.0, entropy=False)
     t = rows.stats[rows.index, :2].astype(float).sum(1) + rows.logprob * LOG2E
     random = numpy.random.default_rng(4)
-    sign = numpy.where(random.random(70) < 0.3, -1, 1)
-    rows.scale[:] = sign * numpy.abs(t) * numpy.concatenate([numpy.full(9, 1 + 1e-6), random.uniform(1.001, 3, 61)])
+    rows.scale[:] = numpy.where(random.random(rows.count) < 0.3, -1, 1) * t / (1 - below)
     rows.scale[rows.target < 0] = 9
+    mine = numpy.flatnonzero(rows.target >= 0)
+    slope = (1 - (t / rows.scale.astype(float))**2 if below[0] > 2**-25 else numpy.zeros(rows.count))[mine]
+    rows.kept[mine, rows.target[mine]] = to_bf16(numpy.exp2(rows.t[mine, rows.target[mine]]) * slope)
+    return rows, mine, slope
+
+
+def test_finish_of_capped_plain_rows(made):
+    """The target's element keeps the slope of the cap, which kept has already elsewhere: from lse + logprob, or, near the
+    cap, from kept."""
+    rows, mine, slope = capped_rows(numpy.concatenate([numpy.full(9, 1e-6), numpy.geomspace(1e-6, 0.7, 61)]))
     before = rows.kept.copy()
     _, redo = rows.finish(made, plain=1, capped=1)
     assert list(redo) == [0]
-    mine = numpy.flatnonzero(rows.target >= 0)
     spread = rows.stats[rows.index, 0].astype(float) + rows.stats[rows.index, 1] - rows.reference
-    slope = 1 - (t / rows.scale.astype(float))**2
-    exchanged = (numpy.expm1(rows.logprob) * numpy.exp2(spread) * slope)[mine]
-    error = numpy.abs(wide(rows.kept[mine, rows.target[mine]]) - exchanged)
-    assert (error <= numpy.abs(exchanged) * (2**-8 + 5e-7 / slope[mine])).all()
+    exchanged = (numpy.expm1(rows.logprob) * numpy.exp2(spread))[mine] * slope
+    error = numpy.abs(wide(rows.kept[mine, rows.target[mine]]) / exchanged - 1)
+    assert error.max() <= 2**-8 + 2**-9
     before[mine, rows.target[mine]] = rows.kept[mine, rows.target[mine]]
     assert (before == rows.kept).all()
+
+
+def test_finish_of_plain_rows_at_the_cap(made):
+    """Where tanh is 1 to fp32 there is no gradient, and what lse + logprob are rounded to makes none."""
+    rows, mine, _ = capped_rows(numpy.linspace(-1e-7, 1e-8, 70))
+    rows.finish(made, plain=1, capped=1)
+    assert (wide(rows.kept[mine, rows.target[mine]]) == 0).all()
+
+
+def test_finish_redoes_plain_rows_whose_slope_is_lost(made):
+    """Near the cap, of a target whose exponential has vanished; if it has an upstream gradient."""
+    rows = Rows(64, 150, 0.0, entropy=False)
+    rows.target[:], rows.scale[:] = 7, 1e4
+    stats = rows.stats[rows.index[9]]             # a view
+    for logprob_log2, below, expected in ((-101, 1e-7, 0), (-104, 0.1, 0), (-104, 1e-7, 64)):
+        stats[2] = logprob_log2 * LN2
+        rows.scale[9] = (stats[:2].astype(float).sum() + stats[2].astype(float) * LOG2E) / (1 - below)
+        assert list(rows.finish(made, plain=1, capped=1)[1]) == [expected], (logprob_log2, below)
+        assert list(rows.finish(made, plain=1, capped=0)[1]) == [0]
+    rows.record[9, 1:] = 0
+    assert list(rows.finish(made, plain=1, capped=1)[1]) == [0]
 
 
 @pytest.mark.parametrize("plain,least", [(1, 2.0**-9), (0, 4.0)])

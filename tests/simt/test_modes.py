@@ -18,6 +18,7 @@ HEADS = {
     "frozen": {"loss": "grpo+k3", "grads": 1, "vocab_valid": 1050},
     "capped": {"loss": "grpo+k3", "softcap": 20, "vocab_valid": 1050},
     "saturated": {"loss": "grpo+k3", "softcap": 0.6, "peaked": True, "per_row_temperature": True},
+    "near_cap": {"loss": "grpo+k3", "softcap": 0.6, "bias": True, "near_cap": True},
     "flat_cap_redone": {"softcap": 0.6, "entropy": 2, "grads": 7, "bias": True},
     "capped_redone": {"loss": "grpo+k3", "softcap": 200, "spread": True},
     "peaked": {"loss": "grpo+k3", "grad_weight_fp32": False, "peaked": True, "bias": True, "vocab_valid": 1050},
