@@ -18,13 +18,13 @@ local ABOVE_FIRST, ABOVE_OLD = 60.0, 20.0
 -- lse - k_a where kept serves: of bf16's normal numbers, 2^-126 on, 60 octaves lie below the LSE, and no sum overflows.
 local LOWEST, HIGHEST = -66.0, 100.0
 local LEAST = 0x1p-126                              -- the smallest normal number
--- |row_scale| of capped rows from which on kept and stats determine slopes: in the plain form where Hopper's online.lua
--- is far from moving scores (2^-25) and tanh from stats is known to 2^-10, in the expanded form where log2 of what was
+-- |row_scale| of capped rows from which on kept and stats determine slopes: in the plain form where stats give tanh to
+-- 2^-10 (and above 2^-25, below which Hopper's online.lua moves scores), in the expanded form where log2 of what was
 -- kept, rounded, moves them by less than that rounding
 local LEAST_SCALE, LEAST_SCALE_EXPANDED = 0x1p-9, 4.0
--- Stats give the target's slope where slope·|row_scale| is no less: of t, which they know to 2^-19, that is 2^-9, bf16's
--- rounding. Else kept gives it, where its exponential is so large that no slope, fp32's least is 2^-24, vanishes.
-local LEAST_BEND, LEAST_EXPONENT = 0x1p-9, -102.0
+-- Stats give the target's slope where its t is no less short of the cap: they know t to 2^-19, and so the slope to 2^-9,
+-- bf16's rounding. Else kept gives it, where its exponential is so large that no slope, 2^-24 the least, vanishes.
+local LEAST_DISTANCE, LEAST_EXPONENT = 0x1p-10, -102.0
 local ROUNDING = 0x1p-8 * LOG2E                     -- twice what bf16's rounding moves log2 of kept by
 local ROWS, COLUMNS, GATHERED = k.abi.KEPT_BLOCK_ROWS, k.abi.EXPAND_COLUMNS, k.abi.GATHER_ROWS
 local THREADS, EACH = 256, 8                        -- of a CTA; columns of a thread of keep_expand, 16 bytes
@@ -93,30 +93,33 @@ return function(k, spec)
     }
   end
 
-  -- 1 - tanh² at the target, whose t = row_scale·tanh is lse less what logprob is short of 0; and whether the roundings
-  -- of these are all that is left of it, as they are near the cap.
-  local function slope_by_stats(p, row)
-    local slope = k.branch(k.ne(p.capped, 0), function()
-      local t = f64(row.m) + (f64(row.log_s) + f64(row.logprob) * LOG2E)
-      local tanh = t / f64(row.scale)
-      return k.max((1.0 - tanh) * (1.0 + tanh), k.const(k.f64, 0.0))
-    end, function() return k.const(k.f64, 1.0) end)
-    return slope, k.ne(p.capped, 0) & k.lt(slope * f64(k.abs(row.scale)), LEAST_BEND)
+  -- t = row_scale·tanh of the target: lse less what logprob is short of 0.
+  local function target_score(row) return f64(row.m) + (f64(row.log_s) + f64(row.logprob) * LOG2E) end
+
+  local function is_near_cap(p, row)
+    return k.ne(p.capped, 0) & k.lt(f64(k.abs(row.scale)) - k.abs(target_score(row)), LEAST_DISTANCE)
   end
 
-  -- The same by what is kept of the target, slope·2^exponent.
-  local function slope_by_kept(kept, row)
-    return f64(k.convert(k.f32, kept)) * f64(k.exp2(-row.exponent))
+  -- 1 - tanh² at the target, of which kept is slope·2^exponent.
+  local function target_slope(p, row, kept)
+    return k.branch(is_near_cap(p, row), function()
+      return f64(k.convert(k.f32, kept()) * k.exp2(-row.exponent))
+    end, function()
+      local tanh = k.branch(k.ne(p.capped, 0), function() return target_score(row) / f64(row.scale) end,
+        function() return k.const(k.f64, 0.0) end)
+      return (1.0 - tanh) * (1.0 + tanh)
+    end)
   end
 
-  -- The target's slope must be known: the expanded form takes it from kept, the plain one where stats do not tell.
-  local function is_out_of_range(p, row, is_near_cap)
+  -- The target's slope must be known: the expanded form takes it from kept, the plain one near the cap.
+  local function is_out_of_range(p, row)
     local inside = k.ge(row.spread, LOWEST) & k.le(row.spread, HIGHEST)
     local plain = k.ne(p.plain, 0)
-    local lost = k.select(plain, is_near_cap & k.lt(row.exponent, LEAST_EXPONENT), k.lt(row.exponent, -125.0))
+    local least_exponent = k.select(plain, k.const(k.f32, LEAST_EXPONENT), -125.0)
+    local lost = k.lt(row.exponent, least_exponent) & (~plain | is_near_cap(p, row))
     local vanished = lost & ~row.silent & k.ge(row.target, 0)
-    local least = k.select(plain, k.const(k.f32, LEAST_SCALE), LEAST_SCALE_EXPANDED)
-    local flat = k.ne(p.capped, 0) & k.lt(k.abs(row.scale), least)
+    local least_scale = k.select(plain, k.const(k.f32, LEAST_SCALE), LEAST_SCALE_EXPANDED)
+    local flat = k.ne(p.capped, 0) & k.lt(k.abs(row.scale), least_scale)
     return row.finite & (~inside | vanished | flat)
   end
 
@@ -137,8 +140,7 @@ return function(k, spec)
     local block = open_block(p)
     local first, a, exists = block.first, block.a, block.exists
     local row = load_row(p, block.at)
-    local slope, is_near_cap = slope_by_stats(p, row)
-    local redo = redo_block(p, block, exists & is_out_of_range(p, row, is_near_cap))
+    local redo = redo_block(p, block, exists & is_out_of_range(p, row))
 
     local plain = k.ne(p.plain, 0) & ~redo
     k.when(exists, function()
@@ -147,9 +149,8 @@ return function(k, spec)
     local lost = row.silent & ~row.finite
     k.when(exists & plain & ~lost & k.ge(row.target, 0), function()
       local at = i64(a - p.row_begin) * p.kept_stride + i64(row.target)
-      local bend = k.branch(is_near_cap, function() return slope_by_kept(k.load(k.bf16, p.kept, at), row) end,
-        function() return slope end)
-      local value = F.expm1(f64(row.logprob)) * f64(k.exp2(row.spread)) * bend
+      local slope = target_slope(p, row, function() return k.load(k.bf16, p.kept, at) end)
+      local value = F.expm1(f64(row.logprob)) * f64(k.exp2(row.spread)) * slope
       k.store(p.kept, at, k.convert(k.bf16, k.convert(k.f32, value)))
     end)
     store_zeros(p, first - p.row_begin + k.warp() * 32, k.ballot(exists & ~redo & lost))
