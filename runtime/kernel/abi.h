@@ -322,8 +322,9 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * Rows whose lse is out of that range are redone, decided on the device, in blocks of FLP_KEPT_BLOCK_ROWS active rows: dz
  * recomputes the block from hidden and weight, in the place of kept, and its rows have factor 1. So are rows of the expanded
  * form whose target, with a gradient of its own, has vanished from kept: its score is needed for the slope of a softcap; rows
- * of the plain form with such a target so near the cap that stats do not give its slope; and rows of a softcap with a
- * row_scale below 4, whose slopes the rounding of kept would move, or in the plain form 2^-9. */
+ * of the plain form with such a target so near the cap that stats do not give its slope; rows of a softcap with a
+ * row_scale below 4, whose slopes the rounding of kept would move, or in the plain form 2^-9; and for the same reason rows of
+ * the expanded form whose mean score is near the cap. */
 
 /* module forward_keep: entries forward_keep and forward_keep_map: forward and forward_map, which also store kept. Rows
  * behind the last active one are stored as zeros up to the end of their row panel where they exist in kept; columns

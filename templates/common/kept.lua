@@ -25,6 +25,9 @@ local LEAST_SCALE, LEAST_SCALE_EXPANDED = 0x1p-9, 4.0
 -- Stats give the target's slope where its t is no less short of the cap: they know t to 2^-19, and so the slope to 2^-9,
 -- bf16's rounding. Else kept gives it, where its exponential is so large that no slope, 2^-24 the least, vanishes.
 local LEAST_DISTANCE, LEAST_EXPONENT = 0x1p-10, -102.0
+-- In the expanded form rounding moves log2 of kept by 2^-9·LOG2E: slopes by less than their 2^-9 where t is no less short
+-- of the cap. Rows whose mean t is nearer have hardly a gradient but what such slopes make.
+local LEAST_DISTANCE_EXPANDED = LOG2E
 local ROUNDING = 0x1p-8 * LOG2E                     -- twice what bf16's rounding moves log2 of kept by
 local ROWS, COLUMNS, GATHERED = k.abi.KEPT_BLOCK_ROWS, k.abi.EXPAND_COLUMNS, k.abi.GATHER_ROWS
 local THREADS, EACH = 256, 8                        -- of a CTA; columns of a thread of keep_expand, 16 bytes
@@ -86,6 +89,7 @@ return function(k, spec)
     local spread, logprob = (m - reference) + log_s, stats[3]
     return {
       m = m, log_s = log_s, spread = spread, logprob = logprob, exponent = k.fma(logprob, LOG2E, spread),
+      mean = k.fma(stats[4], -LOG2E, m + log_s),          -- of t; where there is an entropy
       scale = k.load(k.f32, p.scale, a), target = k.load(k.i32, p.local_target, a),
       finite = k.lt(k.abs(m), infinity) & k.lt(k.abs(log_s), infinity),
       silent = S.is_silent(record),
@@ -119,7 +123,8 @@ return function(k, spec)
     local lost = k.lt(row.exponent, least_exponent) & (~plain | is_near_cap(p, row))
     local vanished = lost & ~row.silent & k.ge(row.target, 0)
     local least_scale = k.select(plain, k.const(k.f32, LEAST_SCALE), LEAST_SCALE_EXPANDED)
-    local flat = k.ne(p.capped, 0) & k.lt(k.abs(row.scale), least_scale)
+    local near = ~plain & k.lt(k.abs(row.scale) - k.abs(row.mean), LEAST_DISTANCE_EXPANDED)
+    local flat = k.ne(p.capped, 0) & (k.lt(k.abs(row.scale), least_scale) | near)
     return row.finite & (~inside | vanished | flat)
   end
 

@@ -54,7 +54,7 @@ class Case:
     chunk_rows: int = 64     # of the step
     step_mode: int = 6
     peaked: bool = False     # scores as of a trained model, shifted by a constant through the bias
-    near_cap: bool = False   # all scores near five times the softcap, where 1 - tanh² is 2e-4
+    near_cap: float = 0      # all scores near this many times the softcap; at 5 times 1 - tanh² is 2e-4
     sums: bool = False       # the weight's gradient in bf16 over chunks of rows, beside fp32 sums that are rounded here
 
 
@@ -116,7 +116,7 @@ class Problem:
         self.hidden_bits, self.hidden = bf16(hidden)
         self.weight_bits, self.weight = bf16(weight)
         bias = random.standard_normal(case.vocab)
-        self.bias_bits, self.bias = bf16(numpy.full(case.vocab, 5 * case.softcap) if case.near_cap else bias)
+        self.bias_bits, self.bias = bf16(numpy.full(case.vocab, case.near_cap * case.softcap) if case.near_cap else bias)
         self.temperature = numpy.float32(random.uniform(0.6, 1.5, case.rows))
         self.g = numpy.float32(random.standard_normal(case.rows))
         self.e = numpy.float32(random.standard_normal(case.rows) * (case.entropy == c.ENTROPY_BACKWARD))

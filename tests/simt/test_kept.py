@@ -139,9 +139,26 @@ def test_finish_redoes_plain_rows_whose_slope_is_lost(made):
 def test_finish_redoes_flat_caps(made, plain, least):
     rows = Rows(64, 150, 0.0, entropy=False)
     rows.target[:], rows.scale[:] = -1, -least
+    rows.stats[:, 3] = rows.stats[:, :2].sum(1) * LN2  # so that t is 0 on average
     assert list(rows.finish(made, plain, capped=1)[1]) == [0]
     rows.scale[9] = least * 0.999
     assert list(rows.finish(made, plain, capped=1)[1]) == [64] and list(rows.finish(made, plain)[1]) == [0]
+
+
+def test_finish_redoes_expanded_rows_near_the_cap(made):
+    """Those whose mean t is less than log2(e) short of the cap; not so in the plain form, nor without a cap."""
+    rows = Rows(64, 150, 0.0, entropy=True)
+    rows.target[:] = -1
+    mean = (rows.stats[:, :2].sum(1) - rows.stats[:, 3] * LOG2E)[rows.index]
+    sign = numpy.where(numpy.arange(64) % 2, -1, 1)
+    rows.scale[:] = sign * (numpy.abs(mean) + 4.5)
+    assert list(rows.finish(made, plain=0, capped=1)[1]) == [0]
+    for row in numpy.argsort(numpy.abs(mean))[-2:]:
+        for distance, expected in ((LOG2E + 0.01, 0), (LOG2E - 0.01, 64), (0, 64)):
+            rows.scale[row] = sign[row] * (numpy.abs(mean[row]) + distance)
+            assert list(rows.finish(made, plain=0, capped=1)[1]) == [expected], (row, distance)
+            assert list(rows.finish(made, plain=0)[1]) == list(rows.finish(made, plain=1, capped=1)[1]) == [0]
+        rows.scale[row] = sign[row] * (numpy.abs(mean[row]) + 4.5)
 
 
 @pytest.mark.parametrize("plain", [1, 0])
