@@ -41,7 +41,7 @@ SPEC_FIELDS = (
     ("entropy", c_int, ENTROPY_NONE), ("grads", c_uint32, 0), ("has_bias", c_int32, 0), ("softcap", c_float, 0.0),
     ("per_row_temperature", c_int32, 0), ("grad_hidden_dtype", c_int, 0), ("grad_weight_dtype", c_int, 0),
     ("accumulate_grad_weight", c_int32, 0), ("alignment", c_uint32, 16), ("op", c_int, OP_HEAD), ("keep", c_int32, 0),
-    ("grad_bias_dtype", c_int, 0),
+    ("grad_bias_dtype", c_int, 0), ("listed", c_int32, 0),
 )
 
 
@@ -49,8 +49,8 @@ class Spec(Structure):
     """flp_spec: what kernels are specialised for."""
 
     __slots__ = ()
-    _fields_ = [("struct_bytes", c_uint32), *((name, kind) for name, kind, _ in SPEC_FIELDS[:-1]), ("loss", c_void_p),
-                ("loss_bytes", c_size_t), SPEC_FIELDS[-1][:2], ("listed", c_int32)]
+    _fields_ = [("struct_bytes", c_uint32), *((name, kind) for name, kind, _ in SPEC_FIELDS[:-2]), ("loss", c_void_p),
+                ("loss_bytes", c_size_t), *((name, kind) for name, kind, _ in SPEC_FIELDS[-2:])]
 
 
 class Options(Structure):
@@ -93,7 +93,7 @@ class Args(Structure):
         ("saved", c_void_p), ("saved_bytes", c_size_t), ("old_lse", c_void_p),
         ("old_logprob", c_void_p), ("ref_logprob", c_void_p), ("advantage", c_void_p), ("row_weight", c_void_p),
         ("vectors", c_void_p * VECTORS_MAX), ("loss_parameters", POINTER(c_double)), ("loss", c_void_p),
-        ("metrics", c_void_p),
+        ("metrics", c_void_p), ("list_offsets", c_void_p), ("list_ids", c_void_p), ("list_count", c_int64),
     ]
 
 
@@ -159,6 +159,7 @@ PROTOTYPES = {
     "flp_mode_name": (c_char_p, [c_int]),
     "flp_plan_get_id": (c_int, [c_void_p, POINTER(c_char)]),
     "flp_plan_layout": (c_int, [c_void_p, c_int, c_int64, c_uint64, POINTER(Layout)]),
+    "flp_plan_layout_listed": (c_int, [c_void_p, c_int, c_int64, c_int64, c_uint64, POINTER(Layout)]),
     "flp_plan_saved": (c_int, [c_void_p, c_int64, c_uint64, POINTER(c_size_t)]),
     "flp_spec_saved": (c_int, [POINTER(Spec), c_int64, c_uint64, POINTER(c_size_t)]),
     "flp_execute": (c_int, [c_void_p, POINTER(Args)]),

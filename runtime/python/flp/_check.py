@@ -223,6 +223,43 @@ def rows_of(rows, device):
     return rows.to(device)
 
 
+def lists_of(keep, target):
+    """The columns that count in each row, as offsets (N+1) int64 and ids (count), and the targets (N) of the ids' dtype.
+
+    keep    (offsets, token_ids) as a sampler gives them, or None
+    target  (N) flattened
+    """
+    if keep is None:
+        return None, None, target
+    if not isinstance(keep, (tuple, list)) or len(keep) != 2:
+        refuse(TypeError, "keep", "of type " + type(keep).__name__, "a pair of tensors, (offsets, token_ids)")
+    for field, tensor in zip(("keep[0] (offsets)", "keep[1] (token_ids)"), keep):
+        tensor_of(field, tensor)
+        if tensor.dtype not in TARGET_DTYPES:
+            refuse(TypeError, field, "of dtype %s" % tensor.dtype, ACCEPTED_TARGETS)
+        if tensor.dim() != 1:
+            refuse(ValueError, field, "of shape %s" % (tuple(tensor.shape),), "one dimension")
+        devices(target, "target", **{field: tensor})
+    offsets, ids = keep
+    if offsets.numel() != target.numel() + 1:
+        refuse(ValueError, "keep[0] (offsets)", "of shape %s" % (tuple(offsets.shape),),
+               "(%d,), one more than there are targets" % (target.numel() + 1))
+    if ids.numel() > INT32_MAX:
+        refuse(ValueError, "keep[1] (token_ids)", "of shape %s" % (tuple(ids.shape),), "at most 2^31 - 1 ids in all")
+    if ids.dtype is not target.dtype:
+        # the wider of the two: an id that int32 cannot hold must not become another
+        ids, target = ids.long(), target.long()
+    return offsets.long(), ids, target
+
+
+def without_lists(**options):
+    """Refuses options of linear_logprob that keep leaves nothing to do for: those that are neither None nor False."""
+    for field, value in options.items():
+        if value is not None and value is not False:
+            refuse(ValueError, field, "a tensor" if isinstance(value, torch.Tensor) else repr(value),
+                   "None with keep, whose columns are few: no chunks, and nothing to save")
+
+
 def entropy_of(value):
     """Whether a call gives the entropy, and whether that is a value without a gradient."""
     if isinstance(value, str) and value != DETACHED:

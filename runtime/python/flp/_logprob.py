@@ -17,6 +17,8 @@ from torch import Tensor
 from . import _accumulate, _c, _check, _logprob_op, _run, _transforms
 from ._compile import in_graph, outside_graphs
 
+REVERSE = "plain reverse mode, torch.autograd"
+
 # Returns, inside a backward pass, whether a node of the graph will run; absent before torch 2.0.
 _will_run = getattr(torch._C, "_will_engine_execute_node", None)
 
@@ -25,12 +27,13 @@ class LinearLogprob(torch.autograd.Function):
     """Forward and backward of checked, two-dimensional operands."""
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, target, temperature_rows, rows, settings, grads):
-        ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
+    def forward(ctx, hidden, weight, bias, target, temperature_rows, rows, list_offsets, list_ids, settings, grads):
+        operands = hidden, weight, bias, target, temperature_rows, rows, list_offsets, list_ids
+        ops = _run.Operands(*operands)
         kept = _run.keep(ops, settings, grads)
         logprob, entropy, stats = _run.forward(ops, settings, grads, keep_stats=True, kept=kept)
         ctx.kept, directions = (None, kept.memory) if kept is not None and kept.lasts else (kept, None)
-        ctx.save_for_backward(hidden, weight, bias, target, temperature_rows, rows, stats, directions)
+        ctx.save_for_backward(*operands, stats, directions)
         ctx.settings, ctx.grads = settings, grads
         ctx.set_materialize_grads(False)
         if settings.entropy and settings.detached:
@@ -51,7 +54,7 @@ class LinearLogprob(torch.autograd.Function):
                 kept = None
             results = LastDerivative.apply(functools.partial(_gradients, ctx.settings, grads, kept), *saved,
                                            grad_logprob, grad_entropy)
-        return results + (None,) * 5
+        return results + (None,) * 7
 
 
 def _gradients(settings, grads, kept, *tensors):
@@ -125,7 +128,8 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    temperature: float | Tensor = ..., entropy: Literal[False] = ..., softcap: float | None = ...,
                    scale: float = ..., ignore_index: int = ..., budget: int | None = ..., chunk_rows: int | None = ...,
                    rows: Tensor | None = ..., grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
-                   old_lse: Tensor | None = ...) -> Tensor: ...
+                   old_lse: Tensor | None = ..., keep: tuple[Tensor, Tensor] | None = ...,
+                   kept_mass: Literal[False] = ...) -> Tensor: ...
 
 
 @overload
@@ -133,7 +137,8 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    temperature: float | Tensor = ..., entropy: Literal[True, "detached"], softcap: float | None = ...,
                    scale: float = ..., ignore_index: int = ..., budget: int | None = ..., chunk_rows: int | None = ...,
                    rows: Tensor | None = ..., grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
-                   old_lse: Tensor | None = ...) -> tuple[Tensor, Tensor]: ...
+                   old_lse: Tensor | None = ..., keep: tuple[Tensor, Tensor] | None = ...,
+                   kept_mass: Literal[False] = ...) -> tuple[Tensor, Tensor]: ...
 
 
 @overload
@@ -142,7 +147,8 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    softcap: float | None = ...,
                    scale: float = ..., ignore_index: int = ..., budget: int | None = ..., chunk_rows: int | None = ...,
                    rows: Tensor | None = ..., grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
-                   old_lse: Tensor | None = ...) -> Tensor | tuple[Tensor, Tensor]: ...
+                   old_lse: Tensor | None = ..., keep: tuple[Tensor, Tensor] | None = ...,
+                   kept_mass: bool = ...) -> Tensor | tuple[Tensor, ...]: ...
 
 
 def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, *,
@@ -150,7 +156,8 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100,
                    budget: int | None = None, chunk_rows: int | None = None, rows: Tensor | None = None,
                    grad_weight_accumulate: Tensor | None = None, save: bool | None = None,
-                   old_lse: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+                   old_lse: Tensor | None = None, keep: tuple[Tensor, Tensor] | None = None,
+                   kept_mass: bool = False) -> Tensor | tuple[Tensor, ...]:
     """Computes the log-probability of each target token under a language-model head, without the (N,V) scores.
 
     z = scale·(hidden weightᵀ + bias);  z ← softcap·tanh(z/softcap);  t = z / temperature
@@ -180,8 +187,17 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                  rows only, costs twice what it must: torch.no_grad() and save=False spare that
     old_lse      (...) float32 in nats, log Σ exp t of a policy near this one, or None: what exponentials are stored
                  relative to; no result depends on it
+    keep         (offsets, token_ids), or None: the only columns that count in each row, as the mask of a sampler's top-p or
+                 top-k. Σ_v above, and the entropy, go over token_ids[offsets[i]:offsets[i + 1]] of row i alone, and
+                 gradients reach no other row of weight. offsets (N + 1) int32 or int64, N the rows of target; token_ids
+                 int32 or int64 in any order, an id that stands twice counts once. The weight's other rows are not read, so
+                 20 ids a row cost a few per cent of a full pass. A row whose list lacks its target or holds an id outside
+                 [0, V) is NaN and counted, as is every row where offsets do not ascend. No chunk_rows, save or old_lse
+    kept_mass    True: return last the log of the mass that the kept tokens have in the softmax over all of V, (...) float32
+                 in nats, <= 0, a value without a gradient: logprob + kept_mass is the log-probability without keep. Costs
+                 a full pass; with keep alone
 
-    Returns logprob (...) float32 in nats, never above 0; or (logprob, entropy).
+    Returns logprob (...) float32 in nats, never above 0; or a tuple of logprob, the entropy and the kept mass as asked for.
     Gradients reach hidden, weight and bias as they require them, once (no double backward). Rows whose target is
     outside [0, V) or whose temperature float32 does not hold above 0 are NaN and counted, as are rows whose largest
     score over T is beyond 7.4e8: flp.check() reports them. Asynchronous on the caller's current stream, with the
@@ -194,11 +210,17 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
     """
     given = {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "temperature": temperature,
              "rows": rows, "old_lse": old_lse}
+    _check.entropy_of(entropy)
+    if keep is not None:
+        _check.without_lists(chunk_rows=chunk_rows, save=save, old_lse=old_lse)
+        return _over_lists(hidden, weight, target, bias, temperature, rows, keep, kept_mass, grad_weight_accumulate,
+                           (softcap, scale, ignore_index, budget, entropy), given)
+    if kept_mass:
+        _check.refuse(ValueError, "kept_mass", repr(kept_mass), "False without keep: all of V is kept")
     lead, flat, weight, bias, ids, scalar, temperature_rows, rows = prepare(hidden, weight, target, bias, temperature,
                                                                             rows)
     tensors = flat, weight, bias, ids, temperature_rows, rows
     options = scalar, softcap, scale, ignore_index, budget, entropy
-    _check.entropy_of(entropy)
     if in_graph() and grad_weight_accumulate is None and not (chunk_rows or save):
         results = _logprob_op.linear_logprob(*tensors, *options)
     else:
@@ -207,6 +229,29 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
         return results if entropy else results[0]
     shaped: Any = tuple(result.reshape(lead) for result in results)
     return shaped if entropy else shaped[0]
+
+
+@outside_graphs
+def _over_lists(hidden, weight, target, bias, temperature, rows, keep, kept_mass, accumulate, options, given):
+    """linear_logprob over the listed columns alone."""
+    _transforms.check_plain("flp.linear_logprob with keep", (hidden, weight, target, bias, temperature, rows), REVERSE)
+    lead, flat, weight, bias, ids, scalar, temperature_rows, rows = prepare(hidden, weight, target, bias, temperature,
+                                                                            rows)
+    offsets, list_ids, ids = _check.lists_of(keep, ids)
+    settings = _check.Settings(scalar, *options)
+    settings.accumulate = _accumulate.accumulator_of(accumulate, weight, given)
+    if settings.accumulate is not None:
+        _check.devices(flat, grad_weight_accumulate=settings.accumulate)
+    tensors = flat, weight, bias, ids, temperature_rows, rows
+    results = dispatch(*tensors, settings, (offsets, list_ids))
+    if kept_mass:
+        whole = copy.copy(settings)
+        whole.entropy = whole.detached = False
+        full, _, _ = _run.forward(_run.Operands(*(None if t is None else t.detach() for t in tensors)), whole, 0,
+                                  keep_stats=False)
+        results += ((full - results[0].detach()).clamp(max=0),)
+    shaped = tuple(result.reshape(lead) for result in results)
+    return shaped if len(shaped) > 1 else shaped[0]
 
 
 @outside_graphs
@@ -222,17 +267,18 @@ def _checked(tensors, options, chunk_rows, save, old_lse, accumulate, given):
 
 
 @outside_graphs
-def dispatch(hidden, weight, bias, target, temperature_rows, rows, settings):
-    """Runs the scoring plan, or the autograd function -> (logprob,) or (logprob, entropy)."""
-    if _transforms.in_force():
+def dispatch(hidden, weight, bias, target, temperature_rows, rows, settings, lists=(None, None)):
+    """Runs the scoring plan, or the autograd function -> (logprob,) or (logprob, entropy). lists: offsets and ids, where
+    those columns alone count, and no transform is in force"""
+    if lists[0] is None and _transforms.in_force():
         results = _transformed(hidden, weight, bias, target, temperature_rows, rows, settings)
         if results is not None:
             return results
     grads = needed_grads(hidden, weight, bias)
     if grads:
-        results = LinearLogprob.apply(hidden, weight, bias, target, temperature_rows, rows, settings, grads)
+        results = LinearLogprob.apply(hidden, weight, bias, target, temperature_rows, rows, *lists, settings, grads)
         return results if settings.entropy else (results,)
-    ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
+    ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows, *lists)
     logprob, entropy, _ = _run.forward(ops, settings, 0, keep_stats=False)
     return (logprob, entropy) if settings.entropy else (logprob,)
 

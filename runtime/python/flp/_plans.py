@@ -45,6 +45,19 @@ class Plan:
         """Whether what a forward pass over n rows keeps is directions, which backward passes only read."""
         return self._laid_out(_c.PASS_FORWARD_SAVED, n, budget)[1] == _c.MODE_DIRECTION
 
+    def listed_bytes(self, which, n, count, budget):
+        """Exact workspace of one pass over rows whose lists have count ids in all. error: as workspace_bytes"""
+        wanted = (which, n, budget, count)
+        size = self._sizes.get(wanted)
+        return _remember(self._sizes, wanted, self.listed_layout(which, n, count, budget).bytes) if size is None else size
+
+    def listed_layout(self, which, n, count, budget):
+        """The flp_layout of such a pass."""
+        library = _c.get()
+        layout = _c.new_layout()
+        _c.check(library, library.flp_plan_layout_listed(self.handle, which, n, count, budget, layout))
+        return layout
+
     def _laid_out(self, which, n, budget):
         """Workspace and mode of one pass."""
         wanted = (which, n, budget)

@@ -10,7 +10,7 @@ import ctypes
 
 import torch
 
-from . import _c, _check, _eager_torch, _phase, _plans, errors
+from . import _c, _check, _eager_lists, _eager_torch, _phase, _plans, errors
 from ._address import address, dense, settled
 from ._compile import outside_graphs
 
@@ -24,17 +24,24 @@ _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 class Operands:
     """The tensors of one call: hidden (N,D), weight (V,D), bias (V) or None, target (N), temperature_rows (N) float32
-    or None, rows (row count) int32 or None; settled in memory, with row strides filled in by dense_rows."""
+    or None, rows (row count) int32 or None, list_offsets (N+1) int64 and list_ids (count) of target's dtype or both None;
+    settled in memory, with row strides filled in by dense_rows."""
 
-    __slots__ = ("hidden", "hidden_stride", "weight", "weight_stride", "bias", "target", "temperature_rows", "rows")
+    __slots__ = ("hidden", "hidden_stride", "weight", "weight_stride", "bias", "target", "temperature_rows", "rows",
+                 "list_offsets", "list_ids")
 
-    def __init__(self, hidden, weight, bias, target, temperature_rows=None, rows=None):
+    def __init__(self, hidden, weight, bias, target, temperature_rows=None, rows=None, list_offsets=None, list_ids=None):
         self.hidden, self.hidden_stride = _check.dense_rows(settled("hidden", hidden))
         self.weight, self.weight_stride = _check.dense_rows(settled("weight", weight))
         self.bias = dense("bias", bias)
         self.target = dense("target", target)
         self.temperature_rows = dense("temperature", temperature_rows)
         self.rows = dense("rows", rows)
+        self.list_offsets, self.list_ids = dense("keep[0]", list_offsets), dense("keep[1]", list_ids)
+
+    @property
+    def is_listed(self):
+        return self.list_offsets is not None
 
 
 def device_of(tensor):
@@ -77,7 +84,7 @@ def key_of(ops, settings, grads, keep=False, program=None):
         per_row_temperature=int(ops.temperature_rows is not None), grad_hidden_dtype=wide[0],
         grad_weight_dtype=wide[1] if accumulate is None else _c.DTYPE_FP32,
         accumulate_grad_weight=int(accumulate is not None), alignment=_check.alignment_of(element_bytes, *places),
-        keep=int(keep), grad_bias_dtype=wide[2], loss=b"" if program is None else program.data)
+        keep=int(keep), grad_bias_dtype=wide[2], listed=int(ops.is_listed), loss=b"" if program is None else program.data)
 
 
 def entropy_of(settings, grads):
@@ -130,6 +137,8 @@ class Kept:
 def keep(ops, settings, grads):
     """Memory for what the forward pass of these operands keeps -> Kept, or None for recompute mode. error: as
     keeping_plan"""
+    if ops.is_listed:
+        return None
     plan, size = keeping_plan(ops, settings, grads)
     if not size:
         return None
@@ -247,6 +256,8 @@ def enqueue(plan, which, n, target, temperature_rows, rows, settings, device, fi
     """Fills flp_args with what every pass has and the pass's own fields, and executes it."""
     if fields.get("saved"):
         size = plan.workspace_bytes(SAVED_PASSES[which], n, keep_budget(settings))
+    elif "list_count" in fields:
+        size = plan.listed_bytes(which, n, fields["list_count"], settings.budget)
     else:
         size = plan.workspace_bytes(which, n, settings.budget)
     args = _c.new_args()
@@ -275,8 +286,17 @@ def args_placeholder():
 
 def operand_fields(ops):
     """flp_args fields of the operands of forward and backward."""
-    return {"hidden": address(ops.hidden), "hidden_stride": ops.hidden_stride, "weight": address(ops.weight),
-            "weight_stride": ops.weight_stride, "bias": address(ops.bias)}
+    fields = {"hidden": address(ops.hidden), "hidden_stride": ops.hidden_stride, "weight": address(ops.weight),
+              "weight_stride": ops.weight_stride, "bias": address(ops.bias)}
+    if ops.is_listed:
+        fields.update(list_offsets=address(ops.list_offsets), list_ids=address(ops.list_ids),
+                      list_count=ops.list_ids.numel())
+    return fields
+
+
+def torch_form(ops):
+    """The module of torch operations that stands in for libflp."""
+    return _eager_lists if ops.is_listed else _eager_torch
 
 
 @outside_graphs
@@ -288,7 +308,7 @@ def forward(ops, settings, grads, keep_stats, kept=None):
     entropy = torch.empty(n, dtype=torch.float32, device=device) if settings.entropy else None
     stats = torch.empty((n, 4), dtype=torch.float32, device=device) if keep_stats else None
     if plan.handle is None:
-        _eager_torch.forward(plan, ops, settings, logprob, entropy, stats)
+        torch_form(ops).forward(plan, ops, settings, logprob, entropy, stats)
         return logprob, entropy, stats
     fields = operand_fields(ops)
     fields.update(logprob=address(logprob), entropy=address(entropy), stats=address(stats))
@@ -306,7 +326,7 @@ def partial(ops, settings, kept=None):
     n, device = ops.hidden.shape[0], ops.hidden.device
     out = torch.empty((n, 4), dtype=torch.float32, device=device)
     if plan.handle is None:
-        _eager_torch.partial(plan, ops, settings, out)
+        torch_form(ops).partial(plan, ops, settings, out)
         return out
     fields = operand_fields(ops)
     fields["partial"] = address(out)
@@ -344,7 +364,7 @@ def backward(ops, settings, grads, stats, grad_logprob, grad_entropy, kept=None)
                 for field, grad in (("grad_logprob", grad_logprob), ("grad_entropy", grad_entropy))]
     made = _new_gradients(ops, settings, grads)
     if plan.handle is None:
-        _eager_torch.backward(plan, ops, settings, stats, upstream, *made)
+        torch_form(ops).backward(plan, ops, settings, stats, upstream, *made)
     else:
         fields = operand_fields(ops)
         fields.update(_gradient_fields(made), stats=address(stats), grad_logprob=address(upstream[0]),

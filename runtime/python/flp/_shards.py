@@ -32,13 +32,14 @@ def _settings(scalar, softcap, scale, ignore_index, budget, entropy, offset, val
     return settings
 
 
-def _operands(name, hidden, weight, target, bias, temperature, rows, names=("weight", "bias")):
+def _operands(name, hidden, weight, target, bias, temperature, rows, keep, names=("weight", "bias")):
     """Checked and flattened -> Operands, T. name: of the public function"""
     _transforms.check_plain(name, (hidden, weight, target, bias, temperature, rows), REVERSE)
     _, flat, weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(
         hidden, weight, target, bias, temperature, rows, names=names)
+    offsets, list_ids, ids = _check.lists_of(keep, ids)
     return _run.Operands(flat.detach(), weight.detach(), bias if bias is None else bias.detach(), ids, temperature_rows,
-                         rows), scalar
+                         rows, offsets, list_ids), scalar
 
 
 @outside_graphs
@@ -46,7 +47,7 @@ def linear_logprob_partial(hidden: Tensor, weight_shard: Tensor, target: Tensor,
                            vocab_offset: int, vocab_valid: int | None = None, vocab_total: int,
                            temperature: float | Tensor = 1.0, entropy: bool = False, softcap: float | None = None,
                            scale: float = 1.0, ignore_index: int = -100, budget: int | None = None,
-                           rows: Tensor | None = None) -> Tensor:
+                           rows: Tensor | None = None, keep: tuple[Tensor, Tensor] | None = None) -> Tensor:
     """Computes one rank's statistics of each row -> (N, 4) float32, N the product of target's shape.
 
     weight_shard  (this rank's V, D) of hidden's dtype
@@ -54,11 +55,12 @@ def linear_logprob_partial(hidden: Tensor, weight_shard: Tensor, target: Tensor,
     vocab_offset  global id of the shard's row 0
     vocab_valid   rows of the shard that are real, the rest is padding; None: all
     vocab_total   ids of the whole vocabulary
+    keep          (offsets, token_ids) of the whole lists, the same on every rank
     The other arguments are those of linear_logprob. Columns: maximum, sum and weighted sum in log2 units, raw target
     score (−inf where the target is on another shard). Not differentiable.
     error: ValueError or TypeError naming the field; flp.FlpError and its classes
     """
-    ops, scalar = _operands("flp.linear_logprob_partial", hidden, weight_shard, target, bias, temperature, rows,
+    ops, scalar = _operands("flp.linear_logprob_partial", hidden, weight_shard, target, bias, temperature, rows, keep,
                             ("weight_shard", "bias"))
     return _run.partial(ops, _settings(scalar, softcap, scale, ignore_index, budget, entropy, vocab_offset, vocab_valid,
                                        vocab_total, ops.weight.shape[0]))
@@ -142,7 +144,8 @@ def linear_logprob_backward(hidden: Tensor, weight: Tensor, target: Tensor, stat
                             vocab_valid: int | None = None, vocab_total: int | None = None,
                             temperature: float | Tensor = 1.0, softcap: float | None = None, scale: float = 1.0,
                             ignore_index: int = -100, budget: int | None = None, rows: Tensor | None = None,
-                            grad_weight_accumulate: Tensor | None = None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+                            grad_weight_accumulate: Tensor | None = None, keep: tuple[Tensor, Tensor] | None = None
+                            ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Computes the gradients of one head or one shard from stats -> (grad_hidden, grad_weight, grad_bias).
 
     stats         (N, 4) float32 of combine_partials, the same on every rank
@@ -155,7 +158,7 @@ def linear_logprob_backward(hidden: Tensor, weight: Tensor, target: Tensor, stat
     """
     given = {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "temperature": temperature,
              "rows": rows, "stats": stats, "grad_logprob": grad_logprob, "grad_entropy": grad_entropy}
-    ops, scalar = _operands("flp.linear_logprob_backward", hidden, weight, target, bias, temperature, rows)
+    ops, scalar = _operands("flp.linear_logprob_backward", hidden, weight, target, bias, temperature, rows, keep)
     settings = _settings(scalar, softcap, scale, ignore_index, budget, grad_entropy is not None, vocab_offset,
                          vocab_valid, vocab_total, ops.weight.shape[0])
     with torch.no_grad():
