@@ -11,6 +11,7 @@ import flp_parallel_dtensor_cases as dtensor_cases
 from flp import _check, _run
 from flp_ranks import Ranks
 from flp.parallel import _call, _group
+from flp_kept_sets import kept_reference, lists
 from flp_reference import GRAD_TOLERANCE, VALUE_TOLERANCE, doubles, problem, reference, relative
 
 EVEN, UNEVEN = [(166, 166), (165, 165)], [(120, 120), (130, 128), (90, 83)]
@@ -55,6 +56,20 @@ def check(results, cuts, want, dtype=torch.float32, sequence=False):
             if got is not None and real:
                 assert relative(got[:real], whole[places[rank]:places[rank] + real]) < GRAD_TOLERANCE[dtype]
             assert got is None or (got.shape[0] == rows and not got[real:].any())
+
+
+@pytest.mark.parametrize("engine", ["libflp", "torch form"])
+@pytest.mark.parametrize("sequence, chunk", [(False, 0), (True, 0), (True, 2)], ids=str)
+def test_kept_sets(ranks, engine, sequence, chunk):
+    hidden, weight, target, bias = problem(**MADE)
+    offsets, ids, mask = lists(target)
+    want = doubles(hidden, weight, bias)
+    logprob, entropies = kept_reference(mask, want[0], want[1], target, want[2], temperature=0.8)
+    g, e = cases.upstream(target.shape[0])
+    ((logprob * g).sum() + (entropies * e).sum()).backward()
+    options = {"temperature": 0.8, "keep": (offsets, ids)}
+    results = ranks.run(2, cases.head, cuts=EVEN, made=MADE, options=options, sequence=chunk or sequence, engine=engine)
+    check(results, EVEN, (logprob.detach(), entropies.detach(), [tensor.grad for tensor in want]), sequence=sequence)
 
 
 @pytest.mark.parametrize("engine", ["libflp", "torch form"])

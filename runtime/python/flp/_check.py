@@ -252,6 +252,24 @@ def lists_of(keep, target):
     return offsets.long(), ids, target
 
 
+def lists_of_rows(offsets, ids, rows):
+    """The lists of some rows (their ids, ascending or not) as lists of their own; nothing is read on the host."""
+    count, n = ids.numel(), offsets.numel() - 1
+    lengths = (offsets[1:] - offsets[:-1])[rows]
+    begins = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    place = torch.full((n,), -1, dtype=torch.int64, device=ids.device)
+    place[rows] = torch.arange(rows.numel(), device=ids.device)
+    entry = torch.arange(count, device=ids.device)
+    row = torch.searchsorted(offsets, entry, right=True) - 1
+    inside = (row >= 0) & (row < n)
+    row = row.clamp(0, max(n - 1, 0))
+    chosen = inside & (place[row] >= 0)
+    to = torch.where(chosen, begins[place[row].clamp(min=0)] + entry - offsets[row], count)
+    own = ids.new_zeros(count + 1)
+    own[to.clamp(0, count)] = ids  # offsets that do not ascend are the kernels' to find
+    return begins, own[:count]
+
+
 def without_lists(**options):
     """Refuses options of linear_logprob that keep leaves nothing to do for: those that are neither None nor False."""
     for field, value in options.items():

@@ -53,13 +53,20 @@ class _Entries:
             else torch.zeros(self.lengths.numel(), dtype=values.dtype, device=values.device)
 
 
-def _check_budget(plan, which, ops, settings):
-    """error: BudgetError naming the smallest budget that would do"""
-    budget = settings.budget or plan.in_force.budgets[which]
-    smallest = 4 * PIECE_BYTES + 64 * (ops.hidden.shape[0] + ops.list_ids.numel())
+def workspace_bytes(plan, which, n, count, budget):
+    """Bytes that a pass takes over n rows that list count ids; budget: 0 for that of the plan.
+
+    error: BudgetError naming the smallest that would do
+    """
+    smallest, budget = 4 * PIECE_BYTES + 64 * (n + count), budget or plan.in_force.budgets[which]
     if smallest > budget:
         raise errors.BudgetError("budget is %d bytes (accepted: at least %d for %d rows that list %d ids)"
-                                 % (budget, smallest, ops.hidden.shape[0], ops.list_ids.numel()))
+                                 % (budget, smallest, n, count))
+    return smallest
+
+
+def _check_budget(plan, which, ops, settings):
+    workspace_bytes(plan, which, ops.hidden.shape[0], ops.list_ids.numel(), settings.budget)
 
 
 def _scores_of(scores, entries):

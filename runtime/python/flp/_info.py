@@ -7,7 +7,7 @@ from typing import Any, Collection, Literal
 import torch
 from torch import Tensor
 
-from . import _accumulate, _c, _check, _eager_torch, _logprob, _plans, _programs, _run, errors
+from . import _accumulate, _c, _check, _eager_lists, _eager_torch, _logprob, _plans, _programs, _run, errors
 from ._compile import outside_graphs
 
 # Gradients that are matrix products.
@@ -36,17 +36,30 @@ def _layout(plan, which, n, budget):
         products = 1 if which == _c.PASS_FORWARD else 1 + bin(plan.key.grads & PRODUCTS_OF).count("1")
         return {"mode": "torch", "products": products,
                 "bytes": _eager_torch.workspace_bytes(plan, which, n, plan.key.hidden, budget)}
-    layout = plan.layout(which, n, budget)
+    return _fields_of(plan.layout(which, n, budget))
+
+
+def _fields_of(layout):
     values = {name: getattr(layout, name) for name, _ in _c.Layout._fields_ if name != "struct_bytes"}
     values["mode"] = _plans.mode_name(layout.mode)
     return values
 
 
-def _info_of(plan, n, budget, keep_budget=None):
-    """keep_budget: that of save or direction mode, where one is taken."""
+def _listed_layout(plan, which, n, count, budget):
+    if plan.handle is None:
+        return {"mode": "torch", "products": 0, "bytes": _eager_lists.workspace_bytes(plan, which, n, count, budget)}
+    return _fields_of(plan.listed_layout(which, n, count, budget))
+
+
+def _info_of(plan, n, budget, keep_budget=None, list_count=None):
+    """keep_budget: that of save or direction mode, where one is taken; list_count: ids of a call whose columns are
+    listed."""
     device = "cpu" if plan.key.device < 0 else "cuda:%d" % plan.key.device
     backward, step = {}, {}
-    if keep_budget is not None:
+    if list_count is not None:
+        forward = _listed_layout(plan, _c.PASS_FORWARD, n, list_count, budget)
+        backward = _listed_layout(plan, _c.PASS_BACKWARD, n, list_count, budget) if plan.key.grads else {}
+    elif keep_budget is not None:
         forward, backward = (_layout(plan, _run.SAVED_PASSES[which], n, keep_budget)
                              for which in (_c.PASS_FORWARD, _c.PASS_BACKWARD))
     else:
@@ -103,7 +116,7 @@ def explain(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None 
             temperature: float | Tensor = 1.0, entropy: bool | Literal["detached"] = False,
             softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100, budget: int | None = None,
             chunk_rows: int | None = None, rows: Tensor | None = None, grad_weight_accumulate: Tensor | None = None,
-            save: bool | None = None, loss: str | None = None) -> PlanInfo:
+            save: bool | None = None, keep: tuple[Tensor, Tensor] | None = None, loss: str | None = None) -> PlanInfo:
     """Reports which plan the same call of linear_logprob would run -> PlanInfo; computes nothing.
 
     loss  a loss program, "grpo+k3+entropy" or the path of a Lua file: the plan of flp.policy_loss by it, its step too
@@ -116,7 +129,13 @@ def explain(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None 
                                                                                   temperature, rows)
     settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy, chunk_rows)
     settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
-    ops = _run.Operands(flat, weight, bias, ids, temperature_rows, rows)
+    if keep is not None:
+        _check.without_lists(chunk_rows=chunk_rows, save=save, loss=loss)
+    offsets, list_ids, ids = _check.lists_of(keep, ids)
+    ops = _run.Operands(flat, weight, bias, ids, temperature_rows, rows, offsets, list_ids)
+    if ops.is_listed:
+        plan = _run.plan_for(ops, settings, _logprob.needed_grads(flat, weight, bias))
+        return _info_of(plan, flat.shape[0], settings.budget, list_count=list_ids.numel())
     grads, settings.save = _logprob.needed_grads(flat, weight, bias), _check.save_of(save)
     if loss is not None:
         plan = _run.plan_for(ops, _run.settings_of_step(ops, settings, grads), grads, program=_programs.named(loss))

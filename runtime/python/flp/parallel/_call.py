@@ -16,7 +16,7 @@ from . import _merge, _weights
 
 # Rows of a gathered chunk, of all ranks together: enough for the kernels' full rate.
 CHUNK_ROWS = 4096
-SAVED = 7  # tensors that a call saves for its backward pass, before the directions of its chunks
+SAVED = 9  # tensors that a call saves for its backward pass, before the directions of its chunks
 
 
 class Call:
@@ -50,7 +50,7 @@ class Call:
     def _settings_that_keep(self, first, n, grads):
         """first: the first of the chunks of n rows -> {rows: Settings} of those that keep; {}: all recompute"""
         rows = first.target.shape[0]
-        if self.empty or not rows or grads != _c.GRAD_HIDDEN:
+        if self.empty or not rows or first.is_listed or grads != _c.GRAD_HIDDEN:
             return {}
         counts = {rows: n // rows, n % rows: 1}
         return _run.settings_that_keep(first, self.settings, {rows: count for rows, count in counts.items() if rows})
@@ -92,7 +92,15 @@ class Call:
                 waiting = self.group.gather_later(ops.hidden[following])
             target, temperature_rows, *cut = [self._cut(rows, part)
                                               for rows in (ops.target, ops.temperature_rows, *others)]
-            yield (part, _run.Operands(hidden, ops.weight, ops.bias, target, temperature_rows), *cut)
+            lists = self._lists_of(ops, part)
+            yield (part, _run.Operands(hidden, ops.weight, ops.bias, target, temperature_rows, None, *lists), *cut)
+
+    def _lists_of(self, ops, part):
+        """The lists of the part of every rank's rows."""
+        if not ops.is_listed:
+            return None, None
+        rows = torch.arange(ops.target.shape[0], device=ops.target.device)
+        return _check.lists_of_rows(ops.list_offsets, ops.list_ids, self._cut(rows, part))
 
     def _cut(self, rows, part):
         """The part of every rank's rows: (R·n, ...) -> (R·c, ...)"""
@@ -150,11 +158,12 @@ class ParallelLogprob(torch.autograd.Function):
     """Forward and backward of checked, two-dimensional operands; the three that may need gradients come first."""
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, target, temperature_rows, rows, call):
-        ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
+    def forward(ctx, hidden, weight, bias, target, temperature_rows, rows, list_offsets, list_ids, call):
+        ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows, list_offsets, list_ids)
         ctx.grads = sum(bit for bit, wanted in zip(_run.GRAD_FIELDS, ctx.needs_input_grad) if wanted)
         logprob, entropy, stats, work, kept = scored(call, ops, ctx.grads)
-        ctx.save_for_backward(hidden, weight, bias, work.target, temperature_rows, work.rows, stats,
+        ctx.save_for_backward(hidden, weight, bias, work.target, temperature_rows, work.rows,
+                              work.list_offsets, work.list_ids, stats,
                               *(each.memory for each in kept))
         ctx.call, ctx.kept_settings = call, [each.settings for each in kept]
         ctx.set_materialize_grads(False)
@@ -178,7 +187,7 @@ class ParallelLogprob(torch.autograd.Function):
                 if grads & ~_c.GRAD_HIDDEN:
                     # Autograd adds a gradient to a parameter of the same shape: closed when the whole pass has ended.
                     torch.autograd.Variable._execution_engine.queue_callback(stack.pop_all().close)
-        return results + (None,) * 4
+        return results + (None,) * 6
 
 
 def gradients(call, grads, kept, *tensors):
@@ -193,7 +202,8 @@ def scored(call, ops, grads):
     work = ops
     if call.chunk and ops.rows is not None:
         target = listed_only(ops.target, ops.rows, call.settings.ignore_index)
-        work = _run.Operands(ops.hidden, ops.weight, ops.bias, target, ops.temperature_rows)
+        work = _run.Operands(ops.hidden, ops.weight, ops.bias, target, ops.temperature_rows, None, ops.list_offsets,
+                             ops.list_ids)
     partial, kept = call.partial(work, grads)
     return (*call.combine(partial, ops.target, ops), work, kept)
 

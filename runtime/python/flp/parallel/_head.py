@@ -20,7 +20,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    softcap: float | None = ..., scale: float = ..., ignore_index: int = ..., budget: int | None = ...,
                    rows: Tensor | None = ..., merge: str = ..., reduce_grad_hidden: bool = ...,
                    reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ..., gather: Any = ...,
-                   grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...) -> Tensor: ...
+                   grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
+                   keep: tuple[Tensor, Tensor] | None = ...) -> Tensor: ...
 
 
 @overload
@@ -31,7 +32,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    ignore_index: int = ..., budget: int | None = ..., rows: Tensor | None = ..., merge: str = ...,
                    reduce_grad_hidden: bool = ..., reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ...,
                    gather: Any = ..., grad_weight_accumulate: Tensor | None = ...,
-                   save: bool | None = ...) -> tuple[Tensor, Tensor]: ...
+                   save: bool | None = ..., keep: tuple[Tensor, Tensor] | None = ...) -> tuple[Tensor, Tensor]: ...
 
 
 @overload
@@ -42,7 +43,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    ignore_index: int = ..., budget: int | None = ..., rows: Tensor | None = ..., merge: str = ...,
                    reduce_grad_hidden: bool = ..., reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ...,
                    gather: Any = ..., grad_weight_accumulate: Tensor | None = ...,
-                   save: bool | None = ...) -> Tensor | tuple[Tensor, Tensor]: ...
+                   save: bool | None = ..., keep: tuple[Tensor, Tensor] | None = ...
+                   ) -> Tensor | tuple[Tensor, Tensor]: ...
 
 
 @outside_graphs
@@ -54,7 +56,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    merge: str = "sum", reduce_grad_hidden: bool = True, reduce_dtype: torch.dtype = torch.float32,
                    sequence_parallel: bool = False, gather: Any = None,
                    grad_weight_accumulate: Tensor | None = None,
-                   save: bool | None = None) -> Tensor | tuple[Tensor, Tensor]:
+                   save: bool | None = None, keep: tuple[Tensor, Tensor] | None = None
+                   ) -> Tensor | tuple[Tensor, Tensor]:
     """flp.linear_logprob of a head whose vocabulary is sharded over the ranks of a group; every rank makes the same
     call.
 
@@ -85,6 +88,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
     save          whether a frozen head's forward pass keeps this rank's directions, 4·N·D bytes, so that the backward
                   pass makes no product (direction mode). None: where a rung has kernels for it and those of all chunks
                   fit the budget, with the workspace of either pass; True: where a rung has them; False: never
+    keep          (offsets, token_ids) of all N rows, global ids, the same on every rank; no save
     The other arguments are those of flp.linear_logprob; rows and temperature are of all N rows.
 
     Returns logprob (...) float32 in nats, in target's shape and the same on every rank; or (logprob, entropy). Every
@@ -121,6 +125,9 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
         _, flat, local_weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(
             hidden, weight.tensor, target, bias, temperature, rows, lead=target.shape if call.chunk else None,
             names=("weight_shard", "bias_shard"))
+        if keep is not None:
+            _check.without_lists(save=save)
+        *lists, ids = _check.lists_of(keep, ids)
         settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
         settings.save = _check.save_of(save)
         settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, local_weight, tensors)
@@ -128,7 +135,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
         place = _weights.place_of(weight_shard, local_weight.shape[0], weight.place or given, call.group)
         settings.offset, settings.valid, settings.total = place
         call.settings, call.empty = settings, place.valid == 0
-        results = _dispatch(call, flat, local_weight, bias, ids, temperature_rows, rows)
+        results = _dispatch(call, flat, local_weight, bias, ids, temperature_rows, rows, lists)
     shaped: Any = tuple(result.reshape(target.shape) for result in results)
     return shaped if settings.entropy else shaped[0]
 
@@ -142,12 +149,12 @@ def _entered(gather, parameters):
     return given
 
 
-def _dispatch(call, hidden, weight, bias, target, temperature_rows, rows):
+def _dispatch(call, hidden, weight, bias, target, temperature_rows, rows, lists):
     """Scores, or runs the autograd function -> (logprob,) or (logprob, entropy)"""
     if _logprob.needed_grads(hidden, weight, bias):
-        results = _call.ParallelLogprob.apply(hidden, weight, bias, target, temperature_rows, rows, call)
+        results = _call.ParallelLogprob.apply(hidden, weight, bias, target, temperature_rows, rows, *lists, call)
         return results if call.settings.entropy else (results,)
-    ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
+    ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows, *lists)
     logprob, entropy, *_ = _call.scored(call, ops, 0)
     return (logprob, entropy) if call.settings.entropy else (logprob,)
 
