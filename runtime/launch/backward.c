@@ -1,4 +1,4 @@
-/* backward.c: the backward pass: prepare, record, then chunk after chunk (chunk.c), then fill.
+/* backward.c: the backward pass: prepare, record, then chunk after chunk (chunk.c), then fill (fill.c).
  * Where operands come through tensor maps, active rows are gathered before: all of them, or those of a chunk of rows.
  * In save mode dz is made of what forward saved (keep.c), in direction mode grad_hidden itself (direction.c).
  *
@@ -7,7 +7,6 @@
 
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
-#include "runtime/kernel/kernel.h"
 #include "runtime/launch/keep.h"
 
 static flp_status launch_dz_scale(const flp_call *call) {
@@ -55,39 +54,6 @@ static flp_status by_rows(const flp_call *call, uint32_t grads) {
     FLP_TRY(launch_chunk(call, rows, columns, grads, begin == 0, begin + step >= end));
   }
   return FLP_OK;
-}
-
-static flp_status launch_fill(const flp_call *call) {
-  const flp_args *a = call->args;
-  flp_fill_given p = {
-      .out = flp_call_pointer(a->grad_hidden),
-      .out_stride = a->grad_hidden_stride,
-      .depth = (int32_t)call->plan->spec.hidden,
-      .n = a->n,
-      .out_is_f32 = call->plan->spec.grad_hidden_dtype == FLP_DTYPE_FP32,
-  };
-  return flp_launch_over(call, FLP_ENTRY_fill, &p, a->n, 32);
-}
-
-flp_status flp_launch_zero_head(const flp_call *call, int64_t first) {
-  const flp_spec *spec = &call->plan->spec;
-  const flp_args *a = call->args;
-  int64_t rows = spec->vocab - first;
-  if ((spec->grads & FLP_GRAD_WEIGHT) && !spec->accumulate_grad_weight) {
-    uint64_t element = flp_dtype_bytes(spec->grad_weight_dtype), pitch = (uint64_t)a->grad_weight_stride * element;
-    flp_byte_matrix weight = {flp_call_pointer(a->grad_weight) + (uint64_t)first * pitch, pitch,
-                              (uint64_t)spec->hidden * element, rows};
-    FLP_TRY(flp_launch_set(call, weight, 0));
-  }
-  if (!(spec->grads & FLP_GRAD_BIAS)) return FLP_OK;
-  uint64_t element = flp_dtype_bytes(spec->grad_bias_dtype);
-  flp_byte_matrix bias = {flp_call_pointer(a->grad_bias) + (uint64_t)first * element, element, element, rows};
-  return flp_launch_set(call, bias, 0);
-}
-
-flp_status flp_launch_fill(const flp_call *call) {
-  if (call->plan->spec.grads & FLP_GRAD_HIDDEN) FLP_TRY(launch_fill(call));
-  return flp_launch_zero_head(call, call->args->vocab_valid);
 }
 
 /* What forward saved, in one chunk. */

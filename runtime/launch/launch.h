@@ -104,6 +104,13 @@ flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_colum
 /* logprob, entropy and stats from those; partial: 1 for a shard's partial in their place */
 flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, int partial);
 
+/* ---- fill.c ---- */
+
+/* Gradients of rows and columns that no product reaches. */
+flp_status flp_launch_fill(const flp_call *call);
+/* Zeroes the rows of grad_weight and grad_bias from `first` on, where they are asked for and not accumulated. */
+flp_status flp_launch_zero_head(const flp_call *call, int64_t first);
+
 /* ---- one file a pass ---- */
 
 flp_status flp_launch_forward(const flp_call *call);
@@ -113,9 +120,5 @@ flp_status flp_launch_direction_rows(const flp_call *call);
 flp_status flp_launch_combine(const flp_call *call);
 flp_status flp_launch_backward(const flp_call *call);
 flp_status flp_launch_step(const flp_call *call);
-/* Gradients of rows and columns that no product reaches. */
-flp_status flp_launch_fill(const flp_call *call);
-/* Zeroes the rows of grad_weight and grad_bias from `first` on, where they are asked for and not accumulated. */
-flp_status flp_launch_zero_head(const flp_call *call, int64_t first);
 
 #endif
