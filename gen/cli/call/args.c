@@ -30,6 +30,12 @@ void *call_row(const call_buffers *b, const call_problem *p, call_slot slot, int
   return call_buffer_at(&b->at[slot], (size_t)row * array.stride * array.element);
 }
 
+static void set_lists(const call_buffers *b, const call_problem *p, flp_args *args) {
+  args->list_offsets = at(b, CALL_LIST_OFFSETS);
+  args->list_ids = at(b, CALL_LIST_IDS);
+  args->list_count = p->list_count;
+}
+
 static flp_args base_args(const call_buffers *b, const call_problem *p, flp_pass pass, int shard) {
   int64_t first = shard * p->shard_vocab, left = p->spec.vocab - first;
   flp_args args = FLP_ARGS_INIT;
@@ -46,6 +52,7 @@ static flp_args base_args(const call_buffers *b, const call_problem *p, flp_pass
   args.ignore_index = p->ignore_index;
   args.rows = at(b, CALL_ROWS);
   args.row_count = p->row_count;
+  if (pass != FLP_PASS_COMBINE) set_lists(b, p, &args);
   args.vocab_offset = first;
   args.vocab_valid = left < p->shard_vocab ? left : p->shard_vocab;
   args.vocab_total = p->spec.vocab;

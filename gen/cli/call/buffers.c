@@ -68,6 +68,8 @@ call_array call_array_of(const call_problem *p, call_slot slot) {
       [CALL_BIAS] = {1, vocab, 1, element},
       [CALL_TARGET] = {1, n, 1, flp_dtype_bytes(spec->target_dtype)},
       [CALL_ROWS] = {1, (size_t)p->row_count, 1, sizeof(int32_t)},
+      [CALL_LIST_OFFSETS] = {1, n + 1, 1, sizeof(int64_t)},
+      [CALL_LIST_IDS] = {1, (size_t)p->list_count, 1, flp_dtype_bytes(spec->target_dtype)},
       [CALL_LOGPROB] = rows,
       [CALL_ENTROPY] = {spec->entropy != FLP_ENTROPY_NONE, n, 1, sizeof(float)},
       [CALL_STATS] = {p->gives_stats, n, 4, sizeof(float)},

@@ -30,6 +30,8 @@ typedef enum call_slot {
   CALL_GRAD_ENTROPY,
   CALL_ROWS,
   CALL_OLD_LSE,
+  CALL_LIST_OFFSETS, /* of spec.listed */
+  CALL_LIST_IDS,
   CALL_LOSS_INPUT,                                       /* by flp_loss_input */
   CALL_OPERANDS = CALL_LOSS_INPUT + FLP_LOSS_INPUTS_MAX, /* the slots above are read */
   CALL_LOGPROB = CALL_OPERANDS,
@@ -56,6 +58,7 @@ typedef struct call_problem {
   int64_t shard_vocab;       /* rows of one shard's weight; of the last one some may be padding */
   double temperature, scale; /* temperature: unless it is given by row */
   int64_t ignore_index, row_count;
+  int64_t list_count; /* of spec.listed: ids of all rows' lists */
   const double *loss_parameters;
   int gives_stats, gives_metrics;     /* whether forward, or a step, writes them */
   const void *operand[CALL_OPERANDS]; /* host; NULL if absent */
@@ -133,9 +136,10 @@ flp_status call_execute(flp_plan *plan, const flp_args *args);
 
 /* Makes CALL_SAVED if the plan keeps anything of these rows, whatever it takes. error: as flp_plan_saved */
 flp_status call_make_saved(call_buffers *buffers, const call_problem *problem, const flp_plan *plan);
-/* The layout of a pass under the plan's budget, in direction mode too; of a backward pass in save mode, whatever it
- * takes. */
-flp_status call_layout(const call_buffers *buffers, const flp_plan *plan, flp_pass pass, int64_t n, flp_layout *out);
+/* The layout of a pass over n rows of the problem under the plan's budget, in direction mode too; of a backward pass in
+ * save mode, whatever it takes. Of listed columns n rows may have all ids. */
+flp_status call_layout(const call_buffers *buffers, const call_problem *problem, const flp_plan *plan, flp_pass pass,
+                       int64_t n, flp_layout *out);
 /* Forward passes of all shards and combine, or a step; then backward passes, of a step none. Each has a workspace made
  * for it, and is waited for. error: any of flp_plan_layout, flp_execute, flp_step */
 flp_status call_forward(call_buffers *buffers, const call_problem *problem, flp_plan *plan);

@@ -192,6 +192,42 @@ static void block_scores(const block_job *job, int64_t block, const block_memory
   }
 }
 
+/* ---- lists ---- */
+
+/* Columns that count for a row: NULL for all. */
+static const int64_t *list_of(const oracle_problem *problem, int64_t row, int64_t *count) {
+  *count = problem->vocab;
+  if (!problem->list_offsets) return NULL;
+  *count = problem->list_offsets[row + 1] - problem->list_offsets[row];
+  return problem->list_columns + problem->list_offsets[row];
+}
+
+static int is_listed(const oracle_problem *problem, int64_t row, int64_t column) {
+  int64_t count, low = 0;
+  const int64_t *columns = list_of(problem, row, &count);
+  if (!columns) return 1;
+  while (low < count) {
+    int64_t middle = low + (count - low) / 2;
+    if (columns[middle] == column) return 1;
+    if (columns[middle] < column)
+      low = middle + 1;
+    else
+      count = middle;
+  }
+  return 0;
+}
+
+/* Moves the scores of listed columns, of left row r of a block, to the front, in order. Returns their number. */
+static int64_t keep_listed(const oracle_problem *problem, int64_t row, const block_memory *m, int64_t r) {
+  int64_t count;
+  const int64_t *columns = list_of(problem, row, &count);
+  for (int64_t i = 0; columns && i < count; i++) {
+    m->scores[i * BLOCK + r] = m->scores[columns[i] * BLOCK + r];
+    m->scores32[i * BLOCK + r] = m->scores32[columns[i] * BLOCK + r];
+  }
+  return count;
+}
+
 /* t and dt/dx of one score. */
 typedef struct point {
   double t, slope;
@@ -264,9 +300,10 @@ static void forward_block(const block_job *job, int64_t block, double *scratch) 
   block_scores(job, block, &m);
   for (int64_t r = 0; r < BLOCK && block * BLOCK + r < job->left_count; r++) {
     int64_t row = job->left[block * BLOCK + r];
-    softmax exact = fold(problem, row, m.scores + r, job->right_count, exact_point);
-    softmax yardstick = fold(problem, row, m.scores32 + r, job->right_count, yardstick_point);
     double target = exact_point(problem, row, m.scores[problem->target[row] * BLOCK + r]).t;
+    int64_t count = keep_listed(problem, row, &m, r);
+    softmax exact = fold(problem, row, m.scores + r, count, exact_point);
+    softmax yardstick = fold(problem, row, m.scores32 + r, count, yardstick_point);
     oracle_row *out = &job->out[block * BLOCK + r];
     *out = (oracle_row){.maximum = exact.maximum,
                         .log_sum = exact.log_sum,
@@ -278,7 +315,7 @@ static void forward_block(const block_job *job, int64_t block, double *scratch) 
                         .yardstick_entropy = yardstick.entropy,
                         .is_beyond = exact.is_beyond};
     if (problem->softcap > 0) out->largest = problem->softcap / problem->temperature[row];
-    out->product_error = product_error(problem, row, m.scores + r, m.scores32 + r, job->right_count);
+    out->product_error = product_error(problem, row, m.scores + r, m.scores32 + r, count);
   }
 }
 
@@ -327,6 +364,13 @@ static double square_of(const float *row, int64_t depth) {
   return sum;
 }
 
+/* Whether a row's score of a column has a part in the gradients. A row with lists whose numbers are NaN adds nothing to
+ * those of columns. */
+static int adds(const block_job *job, int64_t row, int64_t column, const oracle_row *stats) {
+  if (!job->problem->list_offsets) return 1;
+  return is_listed(job->problem, row, column) && !(job->left_is_weight && isnan(stats->log_sum));
+}
+
 /* Turns scores into gradients in place, and sums up squares. */
 static void block_dz(const block_job *job, int64_t block, const block_memory *m) {
   const oracle_problem *problem = job->problem;
@@ -341,6 +385,10 @@ static void block_dz(const block_job *job, int64_t block, const block_memory *m)
       int64_t column = job->left_is_weight ? job->left[left] : right_id(job, i);
       int is_target = problem->target[row] == column;
       double *exact = &m->scores[i * BLOCK + r], *rounded = &m->scores32[i * BLOCK + r];
+      if (!adds(job, row, column, &job->stats[listed])) {
+        *exact = *rounded = 0;
+        continue;
+      }
       score_gradient gradient = exact_dz(problem, row, &job->stats[listed], *exact, is_target);
       double square = gradient.dz * gradient.dz + gradient.by_log_p * gradient.by_log_p;
       m->squares[2 * r] += square * operand;
@@ -362,6 +410,7 @@ static void block_product(const block_job *job, const block_memory *m, int64_t r
   for (int64_t i = 0; i < job->right_count; i++) {
     widen_row(problem, !job->left_is_weight, right_id(job, i), m->row);
     double dz = m->scores[i * BLOCK + r], dz_rounded = m->scores32[i * BLOCK + r];
+    if (dz == 0 && dz_rounded == 0) continue; /* the row may be no number where it adds nothing */
     for (int64_t d = 0; d < depth; d++) exact[d] += dz * (double)m->row[d];
     if (single)
       for (int64_t d = 0; d < depth; d++) m->sums32[d] += (float)dz_rounded * m->row[d];

@@ -10,6 +10,9 @@
  * off by a relative error of its own, of mean square 1 and so small that its effect is linear: the squared error of a
  * row or column of a gradient then has this mean. The entropy and log Σ e^t of a row are taken as exact.
  *
+ * Lists restrict a row to columns of its own, as if the others were not there: they have no score, and no gradient of
+ * or from that row.
+ *
  * Rows and columns are asked for by id, so that a large problem can be sampled. Not for rows that are masked or bad. */
 #ifndef FLPGEN_CLI_ORACLE_H
 #define FLPGEN_CLI_ORACLE_H
@@ -27,6 +30,8 @@ typedef struct oracle_problem {
   const double *temperature;                 /* (n) */
   double scale, softcap;                     /* softcap 0 for none */
   const double *grad_logprob, *grad_entropy; /* (n) zeros where absent */
+  /* (n + 1) where the lists of rows begin, NULL for none; columns, of each row ascending and each once, with its target */
+  const int64_t *list_offsets, *list_columns;
   int threads;
 } oracle_problem;
 

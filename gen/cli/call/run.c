@@ -16,9 +16,12 @@ flp_status call_make_saved(call_buffers *b, const call_problem *p, const flp_pla
   return bytes ? call_make(b, CALL_SAVED, bytes) : FLP_OK;
 }
 
-flp_status call_layout(const call_buffers *b, const flp_plan *plan, flp_pass pass, int64_t n, flp_layout *out) {
+flp_status call_layout(const call_buffers *b, const call_problem *p, const flp_plan *plan, flp_pass pass, int64_t n,
+                       flp_layout *out) {
   int forward = pass == FLP_PASS_FORWARD, backward = pass == FLP_PASS_BACKWARD;
   *out = (flp_layout)FLP_LAYOUT_INIT;
+  if (p->spec.listed && pass != FLP_PASS_COMBINE)
+    return flp_plan_layout_listed(plan, pass, n, p->list_count, 0, out);
   if (!b->at[CALL_SAVED].buffer.data || !(forward || backward)) return flp_plan_layout(plan, pass, n, 0, out);
   flp_pass saved = forward ? FLP_PASS_FORWARD_SAVED : FLP_PASS_BACKWARD_SAVED;
   FLP_TRY(flp_plan_layout(plan, saved, n, UINT64_MAX, out));
@@ -28,7 +31,7 @@ flp_status call_layout(const call_buffers *b, const flp_plan *plan, flp_pass pas
 
 static flp_status run_pass(call_buffers *b, const call_problem *p, flp_plan *plan, flp_pass pass, int shard) {
   flp_layout layout;
-  FLP_TRY(call_layout(b, plan, pass, p->n, &layout));
+  FLP_TRY(call_layout(b, p, plan, pass, p->n, &layout));
   FLP_TRY(call_make(b, CALL_WORKSPACE, (size_t)layout.bytes));
   flp_args args = call_args(b, p, pass, shard);
   FLP_TRY(call_execute(plan, &args));

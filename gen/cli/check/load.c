@@ -49,7 +49,7 @@ static flp_status make_buffers(load_piece *piece) {
     FLP_TRY(cli_buffer_fill(&b->at[arrays[i].slot].buffer, arrays[i].value));
   }
   flp_layout layout;
-  FLP_TRY(call_layout(b, piece->plan, FLP_PASS_FORWARD, piece->call.n, &layout));
+  FLP_TRY(call_layout(b, &piece->call, piece->plan, FLP_PASS_FORWARD, piece->call.n, &layout));
   return call_make(b, CALL_WORKSPACE, (size_t)layout.bytes);
 }
 

@@ -56,7 +56,7 @@ static flp_status make_saved(run_state *run) {
 static flp_status check_streams(const run_state *run) {
   flp_layout layout;
   if (run->how->rung == FLP_RUNG_EAGER || run->problem->c.mode != FLP_MODE_STREAM || !run->call.loss) return FLP_OK;
-  FLP_TRY(call_layout(&run->buffers, run->plan, FLP_PASS_STEP, run->call.n, &layout));
+  FLP_TRY(call_layout(&run->buffers, &run->call, run->plan, FLP_PASS_STEP, run->call.n, &layout));
   if (layout.mode == FLP_MODE_STREAM) return FLP_OK;
   return flp_fail(FLP_ERROR_INTERNAL, "mode stream was asked for, and %s was taken", flp_mode_name(layout.mode));
 }

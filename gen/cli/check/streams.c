@@ -25,7 +25,7 @@ static flp_status make_workspace(check_streams *all, call_buffers *b) {
   for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_STEP; pass++) {
     flp_layout layout;
     if (!call_has_pass(&all->call, (flp_pass)pass)) continue;
-    FLP_TRY(call_layout(b, all->plan, (flp_pass)pass, all->call.n, &layout));
+    FLP_TRY(call_layout(b, &all->call, all->plan, (flp_pass)pass, all->call.n, &layout));
     all->workspace_bytes[pass] = (size_t)layout.bytes;
     if (layout.bytes > most) most = (size_t)layout.bytes;
   }

@@ -93,7 +93,7 @@ static flp_args args_of_rows(const run_state *state, int64_t begin, int64_t n) {
 
 /* Makes the workspace of a pass over n rows; an explicit budget was merged into the plan. */
 static flp_status open_workspace(run_state *state, flp_pass pass, int64_t n, flp_layout *layout) {
-  FLP_TRY(call_layout(&state->buffers, state->plan, pass, n, layout));
+  FLP_TRY(call_layout(&state->buffers, &state->call, state->plan, pass, n, layout));
   if (layout->bytes > state->result->workspace_bytes) state->result->workspace_bytes = layout->bytes;
   return call_make(&state->buffers, CALL_WORKSPACE, (size_t)layout->bytes);
 }

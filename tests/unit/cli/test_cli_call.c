@@ -139,6 +139,24 @@ Test(call, a_shard_gets_its_rows_of_the_head_and_no_more) {
   call_clear(&buffers);
 }
 
+Test(call, lists_go_to_every_pass_but_combine) {
+  call_problem problem = problem_of(FLP_GRAD_HIDDEN, FLP_ENTROPY_FORWARD);
+  problem.spec.listed = 1;
+  problem.spec.target_dtype = FLP_DTYPE_INT32;
+  problem.list_count = 17;
+  cr_expect_eq(call_bytes(&problem, CALL_LIST_OFFSETS), (ROWS + 1) * sizeof(int64_t));
+  cr_expect_eq(call_bytes(&problem, CALL_LIST_IDS), 17 * sizeof(int32_t));
+  call_buffers buffers = all_slots(&problem);
+  for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_BACKWARD; pass++) {
+    flp_args args = call_args(&buffers, &problem, (flp_pass)pass, 0);
+    int is_combine = pass == FLP_PASS_COMBINE;
+    cr_expect_eq((const void *)args.list_offsets, is_combine ? NULL : at(&buffers, CALL_LIST_OFFSETS));
+    cr_expect_eq(args.list_ids, is_combine ? NULL : at(&buffers, CALL_LIST_IDS));
+    cr_expect_eq(args.list_count, is_combine ? 0 : 17);
+  }
+  call_clear(&buffers);
+}
+
 /* ---- a whole call, on the eager rung ---- */
 
 typedef struct scene {

@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "runtime/base/half.h"
 #include "tests/unit/support/long_oracle.h"
@@ -221,5 +222,127 @@ Test(oracle, columns_of_minus_infinity_and_rows_of_nothing_else) {
   for (int v = 0; v < VOCAB; v++) put(&f->bias[v], -INFINITY);
   oracle_forward(&f->problem, f->rows, 1, &row);
   cr_assert(isnan(row.logprob) && isnan(row.entropy));
+  destroy(f);
+}
+
+/* ---- lists ---- */
+
+typedef struct listed {
+  int64_t offsets[N + 1], columns[N * VOCAB];
+} listed;
+
+/* Lists of 1, 4, 7 ... columns with the target; the last has all. */
+static void make_lists(const oracle_fixture *f, listed *lists) {
+  int64_t count = 0;
+  for (int i = 0; i < N; i++) {
+    lists->offsets[i] = count;
+    for (int64_t v = 0; v < VOCAB; v++)
+      if (v == f->target[i] || (v * 11 + i * 5) % VOCAB < 3 * i || i == N - 1) lists->columns[count++] = v;
+  }
+  lists->offsets[N] = count;
+}
+
+/* The one row i over a head of the columns of its list alone. */
+static oracle_problem restricted(const oracle_fixture *f, const listed *lists, int i, uint16_t *weight, uint16_t *bias,
+                                 int64_t *target) {
+  oracle_problem problem = f->problem;
+  int64_t begin = lists->offsets[i], count = lists->offsets[i + 1] - begin;
+  for (int64_t j = 0; j < count; j++) {
+    int64_t column = lists->columns[begin + j];
+    memcpy(weight + j * STRIDE, f->weight + column * STRIDE, STRIDE * sizeof *weight);
+    bias[j] = f->bias[column];
+    if (column == f->target[i]) *target = j;
+  }
+  problem.n = 1;
+  problem.vocab = count;
+  problem.hidden = f->hidden + i * STRIDE;
+  problem.weight = weight;
+  problem.bias = bias;
+  problem.target = target;
+  problem.temperature = f->temperature + i;
+  problem.grad_logprob = f->g + i;
+  problem.grad_entropy = f->e + i;
+  return problem;
+}
+
+typedef struct both_gradients {
+  double hidden[2][N * DEPTH], weight[2][VOCAB * DEPTH], bias[2][VOCAB], squares[3][VOCAB];
+} both_gradients;
+
+static void add_row(const oracle_fixture *f, const listed *lists, int i, oracle_row *stats, both_gradients *sum) {
+  static both_gradients own;
+  uint16_t weight[VOCAB * STRIDE], bias[VOCAB];
+  int64_t target, first = 0, columns[VOCAB];
+  oracle_problem problem = restricted(f, lists, i, weight, bias, &target);
+  const oracle_columns out = {own.weight[0], own.weight[1], own.squares[1], own.bias[0], own.bias[1], own.squares[2]};
+  for (int v = 0; v < VOCAB; v++) columns[v] = v;
+  cr_assert_eq(oracle_forward(&problem, &first, 1, stats), FLP_OK);
+  cr_assert_eq(oracle_grad_hidden(&problem, &first, stats, 1, sum->hidden[0] + i * DEPTH, sum->hidden[1] + i * DEPTH,
+                                  sum->squares[0] + i), FLP_OK);
+  cr_assert_eq(oracle_grad_columns(&problem, &first, stats, 1, columns, problem.vocab, &out), FLP_OK);
+  for (int64_t j = 0; j < problem.vocab; j++) {
+    int64_t column = lists->columns[lists->offsets[i] + j];
+    for (int d = 0; d < DEPTH; d++) sum->weight[0][column * DEPTH + d] += own.weight[0][j * DEPTH + d];
+    sum->bias[0][column] += own.bias[0][j];
+    sum->squares[1][column] += own.squares[1][j];
+    sum->squares[2][column] += own.squares[2][j];
+  }
+}
+
+static void check_lists(double softcap, double scale) {
+  oracle_fixture *f = create(softcap, scale);
+  static listed lists;
+  static both_gradients got, sum;
+  oracle_row stats[N], own[N];
+  memset(&sum, 0, sizeof sum);
+  make_lists(f, &lists);
+  cr_assert_eq(lists.offsets[1], 1);
+  for (int i = 0; i < N; i++) add_row(f, &lists, i, &own[i], &sum);
+  f->problem.list_offsets = lists.offsets;
+  f->problem.list_columns = lists.columns;
+  const oracle_columns out = {got.weight[0], got.weight[1], got.squares[1], got.bias[0], got.bias[1], got.squares[2]};
+  cr_assert_eq(oracle_forward(&f->problem, f->rows, N, stats), FLP_OK);
+  cr_assert_eq(oracle_grad_hidden(&f->problem, f->rows, stats, N, got.hidden[0], got.hidden[1], got.squares[0]), FLP_OK);
+  cr_assert_eq(oracle_grad_columns(&f->problem, f->rows, stats, N, f->columns, VOCAB, &out), FLP_OK);
+  for (int i = 0; i < N; i++) cr_assert_eq(memcmp(&stats[i], &own[i], sizeof own[i]), 0, "row %d", i);
+  cr_assert_eq(stats[0].logprob, 0);
+  cr_assert_eq(stats[0].entropy, 0);
+  for (int i = 0; i < N * DEPTH; i++) {
+    cr_assert_float_eq(got.hidden[0][i], sum.hidden[0][i], 1e-14);
+    cr_assert_float_eq(got.hidden[1][i], sum.hidden[1][i], 1e-14);
+  }
+  for (int i = 0; i < VOCAB * DEPTH; i++) cr_assert_float_eq(got.weight[0][i], sum.weight[0][i], 1e-14);
+  for (int v = 0; v < VOCAB; v++) {
+    cr_assert_float_eq(got.bias[0][v], sum.bias[0][v], 1e-14);
+    cr_assert_float_eq(got.squares[1][v], sum.squares[1][v], 1e-12);
+    cr_assert_float_eq(got.squares[2][v], sum.squares[2][v], 1e-12);
+  }
+  destroy(f);
+}
+
+Test(oracle, a_list_gives_what_a_head_of_its_columns_alone_gives) {
+  check_lists(0, 1);
+  check_lists(0, -0.75);
+  check_lists(3, 1.5);
+}
+
+Test(oracle, a_row_that_is_not_a_number_adds_nothing_to_columns_where_it_has_a_list) {
+  oracle_fixture *f = create(0, 1);
+  static listed lists;
+  static double weight[2][2][VOCAB * DEPTH], bias[4][VOCAB], squares[4][VOCAB];
+  oracle_row stats[N];
+  make_lists(f, &lists);
+  f->problem.list_offsets = lists.offsets;
+  f->problem.list_columns = lists.columns;
+  put(&f->hidden[(N - 1) * STRIDE + 3], NAN);
+  oracle_forward(&f->problem, f->rows, N, stats);
+  cr_assert(isnan(stats[N - 1].logprob));
+  for (int all = 0; all < 2; all++) {
+    const oracle_columns out = {weight[all][0], weight[all][1], squares[2 * all],
+                                bias[2 * all],  bias[2 * all + 1], squares[2 * all + 1]};
+    oracle_grad_columns(&f->problem, f->rows, stats, N - 1 + all, f->columns, VOCAB, &out);
+  }
+  for (int i = 0; i < VOCAB * DEPTH; i++) cr_assert_eq(weight[0][0][i], weight[1][0][i]);
+  for (int v = 0; v < VOCAB; v++) cr_assert_eq(bias[0][v], bias[2][v]);
   destroy(f);
 }
