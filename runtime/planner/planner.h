@@ -63,13 +63,20 @@ typedef struct flp_scheme {
 flp_status flp_planner_pick(const flp_planner *planner, flp_pass pass, int64_t n, uint64_t budget, int query,
                             flp_scheme *out);
 
+/* The layout of a forward or backward pass over listed columns (spec.listed), the only one there is, for a workspace or a
+ * budget of that size. list_count: ids of all lists. error: as flp_planner_pick. listed.c */
+flp_status flp_planner_pick_listed(const flp_planner *planner, flp_pass pass, int64_t n, int64_t list_count,
+                                   uint64_t budget, flp_scheme *out);
+
 /* How forward keeps something for backward, whatever the budget: SAVE, DIRECTION, or 0 where there are no kernels for it,
  * or something asks for another mode; and 1 if a step may run in stream mode. */
 flp_mode flp_planner_keeps(const flp_planner *planner);
 int flp_planner_streams(const flp_planner *planner);
 
-/* The public view of a scheme. */
+/* The public view of a scheme, and of one over listed columns. */
 void flp_planner_describe(const flp_planner *planner, const flp_scheme *scheme, int64_t n, flp_layout *out);
+void flp_planner_describe_listed(const flp_planner *planner, flp_pass pass, const flp_scheme *scheme, int64_t n,
+                                 int64_t list_count, flp_layout *out);
 
 /* Elements between two rows of a dz chunk of that many columns. */
 int64_t flp_planner_dz_stride(int64_t columns);
@@ -99,6 +106,16 @@ uint64_t flp_planner_saved(const flp_planner *planner, int64_t n, uint64_t budge
 
 /* Columns of dz that a block of rows of direction mode is redone in: what such a chunk's exponentials leave room for. */
 int64_t flp_planner_redo_columns(const flp_planner *planner, int64_t chunk_rows, int64_t chunk_vocab);
+
+/* ---- listed.c: entries of lists brought into the order of columns (abi.h, listed columns) ---- */
+
+/* 1 if the backward pass brings them into that order, as gradients of the head ask. */
+int flp_planner_orders_lists(const flp_spec *spec, int64_t list_count);
+/* Digits of a column, so that all ones, those of -1, are above every column. */
+int flp_planner_list_passes(int64_t vocab);
+/* Blocks of entries whose digits a CTA counts; and CTAs of list_weight_wide. */
+int64_t flp_planner_list_blocks(int64_t list_count);
+int64_t flp_planner_list_wide(int64_t list_count, int64_t hidden);
 
 /* ---- cost.c: the cost model ---- */
 

@@ -72,6 +72,12 @@ static void add_entry(flp_kernel_desc *desc, const char *name, int shared) {
   entry->shared_bytes = (uint32_t)shared;
 }
 
+/* All that a kind of several entries has. */
+static void add_entries(flp_kernel_desc *desc) {
+  const flp_kind *kind = flp_kind_of(desc->key.kind);
+  for (int i = 0; i < kind->entry_count; i++) add_entry(desc, flp_entry_name(kind->entries[i].plain), 0);
+}
+
 /* A kernel whose operands come through tensor maps. */
 static void fill_mapped(flp_kernel_desc *desc) {
   char entry[32];
@@ -95,31 +101,14 @@ static void fill_mapped(flp_kernel_desc *desc) {
 }
 
 static void fill_desc(const flp_kernel_key *key, flp_kernel_desc *desc) {
-  static const char *const rows[] = {"prepare", "gather",   "combine",     "merge",
-                                     "record",  "dz_scale", "bias_reduce", "fill"};
   memset(desc, 0, sizeof *desc);
   desc->key = *key;
   if (now.kind) desc->key.kind = (flp_kernel_kind)now.kind;
   flp_kernel_key_canonicalise(&desc->key);
   memcpy(desc->sources, sources_now, sizeof sources_now);
   desc->ptx_major = 7;
-  if (desc->key.kind == FLP_KERNEL_ROWS) {
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) add_entry(desc, rows[i], 0);
-    return;
-  }
-  if (desc->key.kind == FLP_KERNEL_KEPT) {
-    add_entry(desc, "keep_reference", 0);
-    add_entry(desc, "keep_finish", 0);
-    add_entry(desc, "keep_expand", 0);
-    add_entry(desc, "keep_gather", 0);
-    add_entry(desc, "direction_strike", 0);
-    add_entry(desc, "direction_finish", 0);
-    add_entry(desc, "direction_rows", 0);
-    return;
-  }
-  if (desc->key.kind == FLP_KERNEL_SELECT) {
-    add_entry(desc, "select", 0);
-    add_entry(desc, "select_grad", 0);
+  if (flp_kind_of(desc->key.kind)->entry_count > 1) {
+    add_entries(desc);
     return;
   }
   int is_portable = strcmp(now.portable, flp_kernel_kind_name(desc->key.kind)) == 0;

@@ -53,6 +53,11 @@ flp_kernel_desc sample_desc(flp_kernel_kind kind) {
     for (int i = 0; i < 2; i++) add_entry(&desc, flp_entry_name(row->entries[i].plain));
     return desc;
   }
+  if (kind == FLP_KERNEL_LISTED || kind == FLP_KERNEL_LISTED_WEIGHT) {
+    const flp_kind *row = flp_kind_of(kind);
+    for (int i = 0; i < row->entry_count; i++) add_entry(&desc, flp_entry_name(row->entries[i].plain));
+    return desc;
+  }
   add_entry(&desc, kind == FLP_KERNEL_PRODUCTS ? "products_map" : flp_kernel_kind_name(kind));
   desc.tile_rows = 128;
   desc.tile_columns = 256;

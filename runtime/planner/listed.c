@@ -1,0 +1,117 @@
+/* listed.c: layouts of listed columns: one of the forward pass and one of the backward pass, as nothing is cut into
+ * chunks.
+ *
+ * An array over entries holds one at least, so that a layout of empty lists has every array that its launches name. The
+ * backward pass of a frozen head brings no entries into the order of columns, nor does one whose lists are all empty:
+ * the gradients of the head are zeros then. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "runtime/base/names.h"
+#include "runtime/base/status.h"
+#include "runtime/base/util.h"
+#include "runtime/planner/internal.h"
+
+/* ---- the order by columns ---- */
+
+int flp_planner_list_passes(int64_t vocab) {
+  int passes = 1;
+  while (vocab >> (passes * FLP_LIST_DIGIT_BITS)) passes++;
+  return passes;
+}
+
+int64_t flp_planner_list_blocks(int64_t list_count) {
+  return flp_ceil_div(list_count, FLP_LIST_BLOCK);
+}
+
+int64_t flp_planner_list_wide(int64_t list_count, int64_t hidden) {
+  return flp_ceil_div(list_count, FLP_LIST_WIDE) * flp_ceil_div(hidden, FLP_LIST_SLICE);
+}
+
+int flp_planner_orders_lists(const flp_spec *spec, int64_t list_count) {
+  return planner_wants(spec->grads, FLP_GRAD_WEIGHT | FLP_GRAD_BIAS) && list_count > 0;
+}
+
+/* ---- layouts ---- */
+
+static void put_entries(flp_scheme *s, flp_region region, int64_t list_count) {
+  planner_put_region(s, region, flp_max(list_count, 1), 4);
+}
+
+/* The lists sorted, and their scores. */
+static void put_lists(flp_scheme *s, int64_t n, int64_t list_count) {
+  planner_put_rows(s, n);
+  planner_put_region(s, FLP_REGION_list_state, 1, 4);
+  planner_put_region(s, FLP_REGION_list_length, n, 4);
+  planner_put_region(s, FLP_REGION_list_target, n, 4);
+  put_entries(s, FLP_REGION_list_column, list_count);
+  put_entries(s, FLP_REGION_list_score, list_count);
+}
+
+static void build_forward(const flp_planner *p, int64_t n, int64_t list_count, flp_scheme *s) {
+  (void)p;
+  put_lists(s, n, list_count);
+  planner_put_region(s, FLP_REGION_zy, n, 4);
+  planner_put_region(s, FLP_REGION_part, n, 12);
+  s->launches = 6; /* prepare, list_check, list_sort, list_scores, list_reduce, combine */
+}
+
+/* Entries by column: one order, and where there are several digits the one before. */
+static void put_orders(const flp_planner *p, flp_scheme *s, int64_t list_count) {
+  int passes = flp_planner_list_passes(p->spec.vocab);
+  put_entries(s, FLP_REGION_list_row, list_count);
+  put_entries(s, FLP_REGION_list_order, list_count);
+  if (passes > 1) put_entries(s, FLP_REGION_list_other, list_count);
+  planner_put_region(s, FLP_REGION_list_digit, FLP_LIST_DIGITS * flp_planner_list_blocks(list_count), 4);
+  planner_put_region(s, FLP_REGION_list_start, p->spec.vocab + 1, 4);
+  s->launches += 3 * passes + 3; /* list_digits, list_scan, list_place; list_starts, list_weight, list_weight_wide */
+}
+
+static void build_backward(const flp_planner *p, int64_t n, int64_t list_count, flp_scheme *s) {
+  put_lists(s, n, list_count);
+  planner_put_region(s, FLP_REGION_record, n, 16);
+  planner_put_region(s, FLP_REGION_bound, n, 4);
+  put_entries(s, FLP_REGION_list_dz, list_count);
+  /* prepare, record, list_check, list_sort, list_scores, list_dz; list_hidden, fill */
+  s->launches = 6 + 2 * planner_wants(p->spec.grads, FLP_GRAD_HIDDEN);
+  if (flp_planner_orders_lists(&p->spec, list_count)) put_orders(p, s, list_count);
+}
+
+void flp_planner_describe_listed(const flp_planner *p, flp_pass pass, const flp_scheme *s, int64_t n,
+                                 int64_t list_count, flp_layout *out) {
+  int gradients = planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + planner_wants(p->spec.grads, FLP_GRAD_WEIGHT);
+  flp_planner_describe(p, s, n, out);
+  out->flops = 2.0 * (double)list_count * (double)p->spec.hidden * (1 + (pass == FLP_PASS_BACKWARD ? gradients : 0));
+}
+
+/* ---- the pick ---- */
+
+static flp_status grid_too_large(flp_pass pass, int64_t n, int64_t list_count) {
+  return flp_fail(FLP_ERROR_UNSUPPORTED,
+                  "n is %" PRId64 ", list_count %" PRId64 ": the %s pass would need a grid of more than 2^31 - 1 CTAs",
+                  n, list_count, flp_pass_name(pass));
+}
+
+static flp_status over_budget(flp_pass pass, int64_t n, int64_t list_count, uint64_t budget, uint64_t smallest) {
+  return flp_fail(FLP_ERROR_BUDGET,
+                  "budget: %" PRIu64 " bytes are too few for the %s pass over %" PRId64 " rows that list %" PRId64
+                  " ids; %" PRIu64 " bytes or more are accepted",
+                  budget, flp_pass_name(pass), n, list_count, smallest);
+}
+
+flp_status flp_planner_pick_listed(const flp_planner *p, flp_pass pass, int64_t n, int64_t list_count, uint64_t budget,
+                                   flp_scheme *out) {
+  memset(out, 0, sizeof *out);
+  out->mode = FLP_MODE_LISTED;
+  out->chunk_rows = n;
+  out->chunk_vocab = p->spec.vocab;
+  if (n == 0) return FLP_OK;
+  int is_backward = pass == FLP_PASS_BACKWARD;
+  if (is_backward && flp_planner_orders_lists(&p->spec, list_count) &&
+      flp_planner_list_wide(list_count, p->spec.hidden) > INT32_MAX)
+    return grid_too_large(pass, n, list_count);
+  out->chunks = 1;
+  (is_backward ? build_backward : build_forward)(p, n, list_count, out);
+  out->smallest_bytes = out->bytes;
+  return out->bytes <= budget ? FLP_OK : over_budget(pass, n, list_count, budget, out->bytes);
+}
