@@ -1,6 +1,7 @@
 /* backward.c: the backward pass: prepare, record, then chunk after chunk (chunk.c), then fill (fill.c).
  * Where operands come through tensor maps, active rows are gathered before: all of them, or those of a chunk of rows.
- * In save mode dz is made of what forward saved (keep.c), in direction mode grad_hidden itself (direction.c).
+ * In save mode dz is made of what forward saved (keep.c), in direction mode grad_hidden itself (direction.c). Where
+ * columns are listed all of listed.c takes the place of chunks.
  *
  * Invariant: chunks of one call reuse one dz buffer, in stream order. */
 #include "runtime/launch/backward.h"
@@ -83,10 +84,11 @@ static flp_status recompute(const flp_call *call) {
 }
 
 flp_status flp_launch_backward(const flp_call *call) {
+  static flp_status (*const modes[])(const flp_call *) = {
+      [FLP_MODE_RECOMPUTE_VOCAB] = recompute,           [FLP_MODE_RECOMPUTE_ROWS] = recompute,
+      [FLP_MODE_RECOMPUTE_SPLIT] = recompute,           [FLP_MODE_SAVE] = from_saved,
+      [FLP_MODE_DIRECTION] = flp_launch_direction_rows, [FLP_MODE_LISTED] = flp_launch_listed_gradients};
   FLP_TRY(flp_launch_prepare(call, 0));
-  if (call->scheme.mode == FLP_MODE_DIRECTION)
-    FLP_TRY(flp_launch_direction_rows(call));
-  else
-    FLP_TRY(call->scheme.mode == FLP_MODE_SAVE ? from_saved(call) : recompute(call));
+  FLP_TRY(modes[call->scheme.mode](call));
   return flp_launch_fill(call);
 }

@@ -1,7 +1,7 @@
 /* forward.c: the forward pass: prepare, then for each chunk of rows gather (where operands come through tensor
  * maps), forward and combine (twice where both partial and outputs are wanted). Chunks share one block of partials;
- * their sizes do not enter a row's bits. In save mode forward_keep takes forward's place (keep.c), in direction mode all of
- * direction.c. */
+ * their sizes do not enter a row's bits. In save mode forward_keep takes forward's place (keep.c), in direction mode all
+ * of direction.c, and where columns are listed all of listed.c. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/launch/keep.h"
@@ -11,6 +11,7 @@ flp_status flp_launch_forward(const flp_call *call) {
   const flp_args *a = call->args;
   FLP_TRY(flp_launch_prepare(call, 1));
   if (call->scheme.mode == FLP_MODE_DIRECTION) return flp_launch_direction(call);
+  if (call->scheme.mode == FLP_MODE_LISTED) return flp_launch_listed(call);
   int outputs = a->logprob || a->entropy || a->stats;
   int64_t chunk = call->scheme.chunk_rows;
   for (int64_t begin = 0; begin < a->n; begin += chunk) {

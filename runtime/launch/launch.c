@@ -129,17 +129,25 @@ flp_status flp_launch_prepare(const flp_call *call, int outputs) {
   return flp_launch(call, FLP_ENTRY_prepare, &p, 1);
 }
 
+static flp_status pick(const flp_planner *planner, flp_pass pass, const flp_args *args, flp_scheme *out) {
+  if (planner->spec.listed && pass != FLP_PASS_COMBINE)
+    return flp_planner_pick_listed(planner, pass, args->n, args->list_count, args->workspace_bytes, out);
+  return flp_planner_pick(planner, pass, args->n, args->workspace_bytes, 0, out);
+}
+
 flp_status flp_call_pick(flp_call *call, flp_pass pass) {
   flp_plan *plan = call->plan;
   const flp_args *args = call->args;
   pthread_mutex_lock(&plan->lock);
-  int is_known = plan->last[pass].n == args->n && plan->last[pass].workspace_bytes == args->workspace_bytes;
+  int is_known = plan->last[pass].n == args->n && plan->last[pass].list_count == args->list_count &&
+                 plan->last[pass].workspace_bytes == args->workspace_bytes;
   if (is_known) call->scheme = plan->last[pass].scheme;
   pthread_mutex_unlock(&plan->lock);
   if (is_known) return FLP_OK;
-  FLP_TRY(flp_planner_pick(&plan->planner, pass, args->n, args->workspace_bytes, 0, &call->scheme));
+  FLP_TRY(pick(&plan->planner, pass, args, &call->scheme));
   pthread_mutex_lock(&plan->lock);
   plan->last[pass].n = args->n;
+  plan->last[pass].list_count = args->list_count;
   plan->last[pass].workspace_bytes = args->workspace_bytes;
   plan->last[pass].scheme = call->scheme;
   pthread_mutex_unlock(&plan->lock);

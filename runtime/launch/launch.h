@@ -28,8 +28,8 @@ flp_status flp_launch(const flp_call *call, flp_entry_id entry, const void *give
 flp_status flp_launch_clusters(const flp_call *call, flp_entry_id entry, const void *given, int64_t clusters);
 /* Launches an entry that gives each item that many threads. */
 flp_status flp_launch_over(const flp_call *call, flp_entry_id entry, const void *given, int64_t items, int lanes);
-/* The layout of a pass over the call's rows in its workspace. Searching for one takes longer than a launch, so the plan
- * remembers the last of each pass. error: BUDGET, with scheme.smallest_bytes */
+/* The layout of a pass over the call's rows and lists in its workspace. Searching for one takes longer than a launch, so
+ * the plan remembers the last of each pass. error: BUDGET, with scheme.smallest_bytes */
 flp_status flp_call_pick(flp_call *call, flp_pass pass);
 
 /* Launches prepare. outputs: 1 to fill logprob, entropy, stats and, in a forward pass, partial of inactive rows. */
@@ -117,6 +117,9 @@ flp_status flp_launch_forward(const flp_call *call);
 /* Forward and backward of direction mode, after prepare. */
 flp_status flp_launch_direction(const flp_call *call);
 flp_status flp_launch_direction_rows(const flp_call *call);
+/* Forward over listed columns, and the gradients of these, after prepare. */
+flp_status flp_launch_listed(const flp_call *call);
+flp_status flp_launch_listed_gradients(const flp_call *call);
 flp_status flp_launch_combine(const flp_call *call);
 flp_status flp_launch_backward(const flp_call *call);
 flp_status flp_launch_step(const flp_call *call);

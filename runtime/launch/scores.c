@@ -112,11 +112,12 @@ flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_colum
 /* The kernel writes either a shard's partial or the outputs of a whole head. */
 flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, int partial) {
   const flp_args *a = call->args;
-  const flp_planner *planner = &call->plan->planner;
+  int64_t unit = call->plan->planner.unit_columns;
+  int is_listed = call->scheme.mode == FLP_MODE_LISTED; /* one partial a row */
   flp_combine_given p = {
       .capacity = call->scheme.chunk_rows,
-      .parts = (int32_t)flp_ceil_div(a->vocab_valid, planner->unit_columns),
-      .fold = planner->unit_columns == FLP_LEAF_COLUMNS ? FLP_GROUP_LEAVES : 1,
+      .parts = is_listed ? 1 : (int32_t)flp_ceil_div(a->vocab_valid, unit),
+      .fold = !is_listed && unit == FLP_LEAF_COLUMNS ? FLP_GROUP_LEAVES : 1,
       .row_begin = (int32_t)rows.begin,
       .row_end = (int32_t)rows.end,
       .cap_in = call->cap_in,

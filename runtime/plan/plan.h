@@ -57,6 +57,7 @@ struct flp_plan {
   pthread_mutex_t lock; /* of last and errors_seen */
   struct {
     int64_t n; /* 0: none yet */
+    int64_t list_count;
     uint64_t workspace_bytes;
     flp_scheme scheme;
   } last[FLP_PASS_FORWARD_SAVED + 1]; /* by pass: what the last call took, as the next one often asks for the same */

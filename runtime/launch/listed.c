@@ -1,0 +1,173 @@
+/* listed.c: listed columns (abi.h): each row reads the rows of weight that its list names, and nothing else of it.
+ *
+ * Forward: list_check, list_sort, list_scores, and list_reduce makes one partial a row, which combine takes. Backward
+ * makes the same lists and scores again, then dz of each entry and the gradient of hidden; for those of the head entries
+ * go into the order of columns, a digit at a time. Bad lists count in forward alone.
+ * Invariant: every grid follows from n, list_count and the spec; how long a list is only the device knows. */
+#include "runtime/base/status.h"
+#include "runtime/base/util.h"
+#include "runtime/launch/backward.h"
+
+/* ---- lists and their scores ---- */
+
+static flp_byte_matrix words_of(const flp_call *call, flp_region region, int64_t count) {
+  return (flp_byte_matrix){flp_call_region(call, region), sizeof(int32_t), sizeof(int32_t), count};
+}
+
+static flp_status launch_check(const flp_call *call) {
+  const flp_args *a = call->args;
+  flp_list_check_given p = {.offsets = flp_call_pointer(a->list_offsets), .n = a->n, .list_count = a->list_count};
+  FLP_TRY(flp_launch_set(call, words_of(call, FLP_REGION_list_state, 1), 0));
+  FLP_TRY(flp_launch_set(call, words_of(call, FLP_REGION_list_column, a->list_count), 0xff));
+  return flp_launch_over(call, FLP_ENTRY_list_check, &p, a->n, 1);
+}
+
+/* error_word: where rows with bad lists count, 0: nowhere */
+static flp_status launch_sort(const flp_call *call, CUdeviceptr error_word) {
+  const flp_args *a = call->args;
+  flp_list_sort_given p = {
+      .offsets = flp_call_pointer(a->list_offsets),
+      .ids = flp_call_pointer(a->list_ids),
+      .vocab_offset = a->vocab_offset,
+      .vocab_valid = a->vocab_valid,
+      .vocab_total = a->vocab_total,
+      .error_word = error_word,
+  };
+  return flp_launch(call, FLP_ENTRY_list_sort, &p, a->n);
+}
+
+static flp_status launch_scores(const flp_call *call) {
+  const flp_args *a = call->args;
+  flp_list_scores_given p = {
+      .hidden = flp_call_pointer(a->hidden),
+      .hidden_stride = a->hidden_stride,
+      .weight = flp_call_pointer(a->weight),
+      .weight_stride = a->weight_stride,
+      .bias = flp_call_pointer(a->bias),
+      .offsets = flp_call_pointer(a->list_offsets),
+      .cap_in = call->cap_in,
+      .capped = call->capped,
+      .depth = (int32_t)call->plan->spec.hidden,
+  };
+  return flp_launch(call, FLP_ENTRY_list_scores, &p, a->n);
+}
+
+static flp_status launch_lists(const flp_call *call, CUdeviceptr error_word) {
+  FLP_TRY(launch_check(call));
+  FLP_TRY(launch_sort(call, error_word));
+  return launch_scores(call);
+}
+
+/* ---- forward ---- */
+
+flp_status flp_launch_listed(const flp_call *call) {
+  const flp_args *a = call->args;
+  flp_row_range rows = {0, a->n};
+  flp_list_reduce_given p = {
+      .offsets = flp_call_pointer(a->list_offsets),
+      .cap_in = call->cap_in,
+      .capped = call->capped,
+      .capacity = call->scheme.chunk_rows,
+  };
+  FLP_TRY(launch_lists(call, call->error_word));
+  FLP_TRY(flp_launch_over(call, FLP_ENTRY_list_reduce, &p, a->n, 32));
+  if (a->partial) FLP_TRY(flp_launch_fold(call, rows, 1));
+  return a->logprob || a->entropy || a->stats ? flp_launch_fold(call, rows, 0) : FLP_OK;
+}
+
+/* ---- backward: dz and hidden ---- */
+
+static flp_status launch_dz(const flp_call *call) {
+  const flp_args *a = call->args;
+  flp_list_dz_given p = {
+      .offsets = flp_call_pointer(a->list_offsets),
+      .stats = flp_call_pointer(a->stats),
+      .capped = call->capped,
+  };
+  return flp_launch_over(call, FLP_ENTRY_list_dz, &p, a->n, 32);
+}
+
+static flp_status launch_hidden(const flp_call *call) {
+  const flp_spec *spec = &call->plan->spec;
+  const flp_args *a = call->args;
+  flp_list_hidden_given p = {
+      .offsets = flp_call_pointer(a->list_offsets),
+      .stats = flp_call_pointer(a->stats),
+      .weight = flp_call_pointer(a->weight),
+      .weight_stride = a->weight_stride,
+      .depth = (int32_t)spec->hidden,
+      .out = flp_call_pointer(a->grad_hidden),
+      .out_stride = a->grad_hidden_stride,
+      .out_is_f32 = spec->grad_hidden_dtype == FLP_DTYPE_FP32,
+  };
+  return flp_launch(call, FLP_ENTRY_list_hidden, &p, a->n);
+}
+
+/* ---- backward: the head ---- */
+
+/* One pass over a digit. from: 0 for entries as they stand */
+static flp_status launch_digit(const flp_call *call, CUdeviceptr from, CUdeviceptr to, int shift) {
+  int64_t count = call->args->list_count, blocks = flp_planner_list_blocks(count);
+  flp_list_digits_given digits = {.from = from, .list_count = (int32_t)count, .shift = shift};
+  flp_list_scan_given scan = {.items = FLP_LIST_DIGITS * blocks};
+  flp_list_place_given place = {.from = from, .list_count = (int32_t)count, .shift = shift, .to = to};
+  FLP_TRY(flp_launch(call, FLP_ENTRY_list_digits, &digits, blocks));
+  FLP_TRY(flp_launch(call, FLP_ENTRY_list_scan, &scan, 1));
+  return flp_launch(call, FLP_ENTRY_list_place, &place, blocks);
+}
+
+/* From one order to the other and back, so that the last pass ends in list_order. */
+static flp_status launch_order(const flp_call *call) {
+  const flp_args *a = call->args;
+  int passes = flp_planner_list_passes(call->plan->spec.vocab);
+  CUdeviceptr order = flp_call_region(call, FLP_REGION_list_order), from = 0;
+  CUdeviceptr other = flp_call_region(call, FLP_REGION_list_other);
+  for (int pass = 0; pass < passes; pass++) {
+    CUdeviceptr to = (passes - pass) % 2 ? order : other;
+    FLP_TRY(launch_digit(call, from, to, pass * FLP_LIST_DIGIT_BITS));
+    from = to;
+  }
+  flp_list_starts_given starts = {
+      .order = order, .list_count = (int32_t)a->list_count, .vocab_valid = (int32_t)a->vocab_valid};
+  return flp_launch_over(call, FLP_ENTRY_list_starts, &starts, a->vocab_valid + 1, 1);
+}
+
+/* list_weight_wide is given the same. */
+#define SAME_PLACE(kind, name) \
+  FLP_GIVEN_##kind(            \
+      _Static_assert(offsetof(flp_list_weight_given, name) == offsetof(flp_list_weight_wide_given, name), #name);)
+FLP_LIST_WEIGHT_PARAMS(SAME_PLACE)
+#undef SAME_PLACE
+
+static flp_status launch_weight(const flp_call *call) {
+  const flp_spec *spec = &call->plan->spec;
+  const flp_args *a = call->args;
+  flp_list_weight_wide_given p = {
+      .order = flp_call_region(call, FLP_REGION_list_order),
+      .vocab_valid = (int32_t)a->vocab_valid,
+      .list_count = (int32_t)a->list_count,
+      .hidden = flp_call_pointer(a->hidden),
+      .hidden_stride = a->hidden_stride,
+      .depth = (int32_t)spec->hidden,
+      .weight_out = flp_call_pointer(a->grad_weight),
+      .weight_out_stride = a->grad_weight_stride,
+      .weight_out_is_f32 = spec->grad_weight_dtype == FLP_DTYPE_FP32,
+      .bias_out = flp_call_pointer(a->grad_bias),
+      .bias_out_is_f32 = spec->grad_bias_dtype == FLP_DTYPE_FP32,
+      .add = spec->accumulate_grad_weight,
+  };
+  FLP_TRY(flp_launch_over(call, FLP_ENTRY_list_weight, &p, a->vocab_valid, 32));
+  return flp_launch(call, FLP_ENTRY_list_weight_wide, &p, flp_planner_list_wide(a->list_count, spec->hidden));
+}
+
+flp_status flp_launch_listed_gradients(const flp_call *call) {
+  const flp_args *a = call->args;
+  const flp_spec *spec = &call->plan->spec;
+  FLP_TRY(backward_launch_record(call, (flp_row_range){0, a->n}));
+  FLP_TRY(launch_lists(call, 0));
+  FLP_TRY(launch_dz(call));
+  if (spec->grads & FLP_GRAD_HIDDEN) FLP_TRY(launch_hidden(call));
+  if (!flp_planner_orders_lists(spec, a->list_count)) return flp_launch_zero_head(call, 0);
+  FLP_TRY(launch_order(call));
+  return launch_weight(call);
+}
