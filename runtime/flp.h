@@ -297,8 +297,8 @@ FLP_API flp_status flp_plan_workspace(const flp_plan *plan, flp_pass pass, int64
                                       size_t *out_bytes);
 
 /* flp_plan_layout of a pass over n rows whose lists have list_count ids in all, for a plan whose spec.listed is 1; combine
- * has flp_plan_layout and flp_plan_workspace. Memory grows with list_count, by 12 bytes an id forward, 24 backward; chunks
- * is 1 and products 0.
+ * has flp_plan_layout and flp_plan_workspace. On a GPU memory grows with list_count, by 8 bytes an id forward, 12 backward,
+ * 25 where weight or bias needs a gradient; chunks is 1 and products 0.
  * error: ARGUMENT if the plan has no lists or a count is out of range; BUDGET naming the smallest budget that would do */
 FLP_API flp_status flp_plan_layout_listed(const flp_plan *plan, flp_pass pass, int64_t n, int64_t list_count,
                                           uint64_t budget_bytes, flp_layout *layout);

@@ -99,6 +99,10 @@ static flp_status fill_plan(flp_plan *plan) {
 
 static flp_status check_mode(const flp_spec *spec, const flp_options *options) {
   uint32_t two = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  if (options->mode && spec->listed)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "options.mode is %d, %s, but spec.listed is 1 (accepted: 0; plans of listed columns have one mode)",
+                    (int)options->mode, flp_mode_name(options->mode));
   if (options->mode == FLP_MODE_RECOMPUTE_SPLIT && (spec->grads & two) != two)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "options.mode is FLP_MODE_RECOMPUTE_SPLIT, but spec.grads is %u (accepted: gradients of both "
@@ -206,6 +210,15 @@ static flp_status check_query(const flp_plan *plan, flp_pass pass, int64_t n) {
   return FLP_OK;
 }
 
+/* Layouts of passes over lists grow with these. */
+static flp_status check_lists(const flp_plan *plan, flp_pass pass) {
+  if (!plan->spec.listed || pass == FLP_PASS_COMBINE) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "pass is %s, but spec.listed is 1 (accepted: COMBINE 2; flp_plan_layout_listed takes FORWARD 1 and "
+                  "BACKWARD 3)",
+                  pass == FLP_PASS_FORWARD ? "FORWARD" : "BACKWARD");
+}
+
 flp_status flp_head_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes, flp_layout *layout) {
   uint64_t budget = budget_of(plan, pass, budget_bytes);
   if (plan->rung == FLP_RUNG_EAGER)
@@ -220,9 +233,46 @@ flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint6
   flp_layout found;
   flp_detail_clear();
   FLP_TRY(check_query(plan, pass, n));
+  FLP_TRY(check_lists(plan, pass));
   if (!layout) return flp_fail(FLP_ERROR_ARGUMENT, "layout is NULL (accepted: a flp_layout)");
   FLP_TRY(flp_struct_check(FLP_STRUCT_LAYOUT, layout));
   FLP_TRY(flp_op_calls_of(plan->spec.op)->layout(plan, pass, n, budget_bytes, &found));
+  flp_struct_write(FLP_STRUCT_LAYOUT, &found, layout);
+  return FLP_OK;
+}
+
+static flp_status check_listed_query(const flp_plan *plan, flp_pass pass, int64_t n, int64_t list_count) {
+  FLP_TRY(check_query(plan, pass, n));
+  if (!plan->spec.listed)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "the plan's spec.listed is 0 (accepted: 1; flp_plan_layout serves other plans)");
+  if (pass != FLP_PASS_FORWARD && pass != FLP_PASS_BACKWARD)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "pass is COMBINE (accepted: FORWARD 1, BACKWARD 3; flp_plan_layout takes COMBINE)");
+  if (list_count < 0 || list_count > INT32_MAX)
+    return flp_fail(FLP_ERROR_ARGUMENT, "list_count is %" PRId64 " (accepted: 0 to %d)", list_count, INT32_MAX);
+  return FLP_OK;
+}
+
+static flp_status listed_layout(const flp_plan *plan, flp_pass pass, int64_t n, int64_t list_count,
+                                uint64_t budget_bytes, flp_layout *layout) {
+  uint64_t budget = budget_of(plan, pass, budget_bytes);
+  if (plan->rung == FLP_RUNG_EAGER)
+    return flp_eager_layout_listed(&plan->spec, pass, n, list_count, budget, plan->options.threads, layout);
+  flp_scheme scheme;
+  FLP_TRY(flp_planner_pick_listed(&plan->planner, pass, n, list_count, budget, &scheme));
+  flp_planner_describe_listed(&plan->planner, pass, &scheme, n, list_count, layout);
+  return FLP_OK;
+}
+
+flp_status flp_plan_layout_listed(const flp_plan *plan, flp_pass pass, int64_t n, int64_t list_count,
+                                  uint64_t budget_bytes, flp_layout *layout) {
+  flp_layout found;
+  flp_detail_clear();
+  FLP_TRY(check_listed_query(plan, pass, n, list_count));
+  if (!layout) return flp_fail(FLP_ERROR_ARGUMENT, "layout is NULL (accepted: a flp_layout)");
+  FLP_TRY(flp_struct_check(FLP_STRUCT_LAYOUT, layout));
+  FLP_TRY(listed_layout(plan, pass, n, list_count, budget_bytes, &found));
   flp_struct_write(FLP_STRUCT_LAYOUT, &found, layout);
   return FLP_OK;
 }
@@ -275,8 +325,12 @@ static flp_status take_bad_rows(flp_plan *plan, CUstream stream, uint64_t *bad) 
 }
 
 flp_status flp_plan_check(flp_plan *plan, void *stream) {
+  static const char bad_lists[] =
+      ", lists without their target or with ids outside [0, vocab_total), or list_offsets that do not ascend within "
+      "[0, list_count]";
   flp_detail_clear();
   if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
+  int listed = plan->spec.listed;
   uint64_t bad = 0;
   FLP_TRY(take_bad_rows(plan, stream, &bad));
   if (!bad) return FLP_OK;
@@ -284,6 +338,6 @@ flp_status flp_plan_check(flp_plan *plan, void *stream) {
       FLP_ERROR_DATA,
       "%" PRIu64
       " %s bad since the last check: targets outside [0, vocab_total), "
-      "temperatures not finite and > 0, largest scores beyond 2^30 in units of ln 2, or row ids outside [0, n)",
-      bad, bad == 1 ? "row or row id was" : "rows or row ids were");
+      "temperatures not finite and > 0, largest scores beyond 2^30 in units of ln 2, %srow ids outside [0, n)%s",
+      bad, bad == 1 ? "row or row id was" : "rows or row ids were", listed ? "" : "or ", listed ? bad_lists : "");
 }

@@ -109,6 +109,14 @@ static flp_status check_loss(const flp_spec *spec) {
   return FLP_OK;
 }
 
+static flp_status check_listed(const flp_spec *spec) {
+  if (!spec->listed) return FLP_OK;
+  if (spec->keep)
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.listed is 1, but spec.keep is %d (accepted: 0)", spec->keep);
+  if (spec->loss) return flp_fail(FLP_ERROR_ARGUMENT, "spec.listed is 1, but spec.loss is given (accepted: NULL)");
+  return FLP_OK;
+}
+
 flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
   flp_spec read;
   memset(out, 0, sizeof *out);
@@ -122,6 +130,7 @@ flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
   FLP_TRY(check_wishes(spec));
   FLP_TRY(check_keep(spec));
   FLP_TRY(check_loss(spec));
+  FLP_TRY(check_listed(spec));
   *out = *spec;
   if (!flp_op_of(spec->op)->has_head) return FLP_OK;
   if (!out->grad_hidden_dtype) out->grad_hidden_dtype = spec->dtype;

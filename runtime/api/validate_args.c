@@ -166,11 +166,30 @@ static flp_status check_forward(const flp_spec *spec, flp_args *args) {
   return FLP_OK;
 }
 
+/* Lists of columns. A combine of them leaves the lists alone. */
+static flp_status check_lists(const flp_spec *spec, const flp_args *args) {
+  if (!spec->listed) {
+    FLP_TRY(check_pointer("list_offsets", args->list_offsets, MUST_NOT, "spec.listed is 0", 1));
+    FLP_TRY(check_pointer("list_ids", args->list_ids, MUST_NOT, "spec.listed is 0", 1));
+    if (args->list_count == 0) return FLP_OK;
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.list_count is %" PRId64 ", but spec.listed is 0 (accepted: 0)",
+                    args->list_count);
+  }
+  if (args->pass == FLP_PASS_COMBINE) return FLP_OK;
+  if (args->list_count < 0 || args->list_count > INT32_MAX)
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.list_count is %" PRId64 " (accepted: 0 to %d)", args->list_count,
+                    INT32_MAX);
+  FLP_TRY(
+      check_pointer("list_offsets", args->list_offsets, args->n > 0 ? MUST : MAY, "spec.listed is 1", sizeof(int64_t)));
+  return check_pointer("list_ids", args->list_ids, args->list_count > 0 ? MUST : MAY, "args.list_count is not 0",
+                       flp_dtype_bytes(spec->target_dtype));
+}
+
 /* What forward keeps; how many bytes that are, and whether of a shard, depends on the plan's mode. */
 static flp_status check_saved(const flp_spec *spec, const flp_args *args) {
   if (args->pass != FLP_PASS_FORWARD && args->pass != FLP_PASS_STEP)
     FLP_TRY(check_pointer("old_lse", args->old_lse, MUST_NOT, "only forward and step choose references", 1));
-  FLP_TRY(check_pointer("old_lse", args->old_lse, MAY, "", sizeof(float)));
+  FLP_TRY(check_pointer("old_lse", args->old_lse, spec->listed ? MUST_NOT : MAY, "spec.listed is 1", sizeof(float)));
   if (!args->saved) return FLP_OK;
   if (args->pass != FLP_PASS_FORWARD && args->pass != FLP_PASS_BACKWARD)
     return check_pointer("saved", args->saved, MUST_NOT, "only forward and backward pass it on", 1);
@@ -303,6 +322,7 @@ static flp_status resolve(const flp_spec *spec, const flp_args *args, int for_st
   FLP_TRY(check_scales(spec, &resolved));
   FLP_TRY(check_rows(spec, &resolved));
   FLP_TRY(check_workspace(&resolved));
+  FLP_TRY(check_lists(spec, &resolved));
   static flp_status (*const passes[])(const flp_spec *, flp_args *) = {[FLP_PASS_FORWARD] = check_forward,
                                                                        [FLP_PASS_COMBINE] = check_combine,
                                                                        [FLP_PASS_BACKWARD] = check_backward,

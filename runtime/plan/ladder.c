@@ -103,7 +103,8 @@ static void id_of_images(flp_plan *plan, const flp_images *images) {
 /* The reference computes the same bits on any number of threads, so what counts is its version and its products. */
 static void id_of_eager(flp_plan *plan) {
   char text[512];
-  snprintf(text, sizeof text, "flp-eager/%s %s", flp_version(), flp_eager_products());
+  snprintf(text, sizeof text, "flp-eager/%s %s%s", flp_version(), flp_eager_products(),
+           plan->spec.listed ? " listed" : "");
   crypto_hash_sha256_state state;
   crypto_hash_sha256_init(&state);
   crypto_hash_sha256_update(&state, (const unsigned char *)text, strlen(text));
@@ -278,13 +279,17 @@ static flp_status end_here(const flp_plan *plan, flp_rung rung, flp_status statu
 }
 
 static flp_status no_choice(const flp_plan *plan) {
-  char tune[FLP_TUNING_TEXT_BYTES], arches[128];
+  char tune[FLP_TUNING_TEXT_BYTES], arches[128], elsewhere[224] = "";
+  flp_spec aligned = plan->spec;
   flp_tuning_text(&plan->tuning, tune);
-  return flp_fail(FLP_ERROR_ARGUMENT,
-                  "options.tune is \"%s\", but on %s kernels of %s have one tile configuration (accepted: NULL, \"\"); "
-                  "those of %s for operands aligned to 16 bytes leave a choice",
-                  tune, plan->device.name, plan->spec_text,
-                  flp_arch_list(FLP_ARCH_TUNABLE, " or ", arches, sizeof arches));
+  aligned.alignment = 16;
+  if (flp_kernel_tunable_kinds(&aligned))
+    snprintf(elsewhere, sizeof elsewhere, "; those of %s for operands aligned to 16 bytes leave a choice",
+             flp_arch_list(FLP_ARCH_TUNABLE, " or ", arches, sizeof arches));
+  return flp_fail(
+      FLP_ERROR_ARGUMENT,
+      "options.tune is \"%s\", but on %s kernels of %s have one tile configuration (accepted: NULL, \"\")%s", tune,
+      plan->device.name, plan->spec_text, elsewhere);
 }
 
 static flp_status descend(descent *w) {

@@ -38,6 +38,7 @@ void flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
   if (spec->has_bias) add(&t, " bias");
   if (spec->softcap > 0) add(&t, " softcap=%g", (double)spec->softcap);
   if (spec->keep) add(&t, " keep");
+  if (spec->listed) add(&t, " listed");
   flp_loss loss;
   if (spec->loss && flp_loss_read(spec->loss, spec->loss_bytes, &loss) == FLP_OK) add(&t, " loss=%s", loss.name);
 }
@@ -63,6 +64,7 @@ void flp_plan_spec_options(const flp_spec *spec, char out[FLP_SPEC_OPTIONS_BYTES
   if (spec->accumulate_grad_weight) add(&t, " --accumulate-grad-weight");
   if (spec->alignment && spec->alignment < 16) add(&t, " --alignment %" PRIu32, spec->alignment);
   if (spec->keep) add(&t, " --keep");
+  if (spec->listed) add(&t, " --listed");
 }
 
 void flp_plan_tune_command(const flp_spec *spec, char out[FLP_TUNE_COMMAND_BYTES]) {

@@ -86,7 +86,7 @@ Test(validate, spec_wishes) {
   REFUSE_SPEC(spec.has_bias = 2, "spec.has_bias is 2 (accepted: 0 to 1)");
   REFUSE_SPEC(spec.per_row_temperature = -1, "spec.per_row_temperature is -1 (accepted: 0 to 1)");
   REFUSE_SPEC(spec.accumulate_grad_weight = 7, "spec.accumulate_grad_weight is 7 (accepted: 0 to 1)");
-  REFUSE_SPEC(spec.reserved = 1, "spec.reserved is 1 (accepted: 0 to 0)");
+  REFUSE_SPEC(spec.listed = 2, "spec.listed is 2 (accepted: 0 to 1)");
   REFUSE_SPEC(spec.accumulate_grad_weight = 1,
               "spec.accumulate_grad_weight is 1, but spec.grad_weight_dtype is 0 (accepted: FP32 3)");
   REFUSE_SPEC(spec.softcap = -1, "spec.softcap is -1 (accepted: 1.18e-38 to 3.4e38, or 0 for none)");
