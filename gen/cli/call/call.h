@@ -153,10 +153,12 @@ typedef struct call_result {
   void *grad_bias;                  /* (padded vocab) */
   float *loss, *metrics;            /* (n), (metrics of the loss, n) */
   int data_error;                   /* flp_plan_check reported bad rows */
+  int64_t bad_rows;                 /* of listed columns: so many in forward passes */
   const char *overrun;              /* a buffer that was written outside its rows, or NULL */
 } call_result;
 
-/* Whether rows were bad since the last time. error: DRIVER */
+/* How many rows were bad since the last time, and whether any was. error: DRIVER */
+flp_status call_count_bad(flp_plan *plan, CUstream stream, int64_t *bad_rows);
 flp_status call_check_data(flp_plan *plan, CUstream stream, int *data_error);
 /* The array of an output. */
 const void *call_result_at(const call_result *result, call_slot slot);

@@ -20,8 +20,7 @@ flp_status call_layout(const call_buffers *b, const call_problem *p, const flp_p
                        flp_layout *out) {
   int forward = pass == FLP_PASS_FORWARD, backward = pass == FLP_PASS_BACKWARD;
   *out = (flp_layout)FLP_LAYOUT_INIT;
-  if (p->spec.listed && pass != FLP_PASS_COMBINE)
-    return flp_plan_layout_listed(plan, pass, n, p->list_count, 0, out);
+  if (p->spec.listed && pass != FLP_PASS_COMBINE) return flp_plan_layout_listed(plan, pass, n, p->list_count, 0, out);
   if (!b->at[CALL_SAVED].buffer.data || !(forward || backward)) return flp_plan_layout(plan, pass, n, 0, out);
   flp_pass saved = forward ? FLP_PASS_FORWARD_SAVED : FLP_PASS_BACKWARD_SAVED;
   FLP_TRY(flp_plan_layout(plan, saved, n, UINT64_MAX, out));
@@ -52,10 +51,17 @@ flp_status call_backward(call_buffers *b, const call_problem *p, flp_plan *plan)
 
 /* ---- results ---- */
 
-flp_status call_check_data(flp_plan *plan, CUstream stream, int *data_error) {
+flp_status call_count_bad(flp_plan *plan, CUstream stream, int64_t *bad_rows) {
   flp_status status = flp_plan_check(plan, stream);
-  *data_error = status == FLP_ERROR_DATA;
-  return *data_error ? FLP_OK : status;
+  *bad_rows = status == FLP_ERROR_DATA ? strtoll(flp_error_detail(), NULL, 10) : 0; /* its message begins with it */
+  return status == FLP_ERROR_DATA ? FLP_OK : status;
+}
+
+flp_status call_check_data(flp_plan *plan, CUstream stream, int *data_error) {
+  int64_t bad_rows = 0;
+  FLP_TRY(call_count_bad(plan, stream, &bad_rows));
+  *data_error = bad_rows > 0;
+  return FLP_OK;
 }
 
 /* What is written: its name, and the field of a result that holds it, up to CALL_PARTIAL. */

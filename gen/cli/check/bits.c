@@ -1,8 +1,9 @@
 /* bits.c: bit identity: what the contract promises not to change a row's numbers.
  *
  * Forward: repeats, the order and number of rows, the budget, gradients asked for or not, the tile configuration.
- * Gradients: repeats. */
+ * Gradients: repeats. Of listed columns both: the order of ids. */
 #include "gen/cli/check/compare.h"
+#include "gen/cli/check/lists.h"
 #include "gen/cli/check/parts.h"
 #include "runtime/base/status.h"
 
@@ -15,13 +16,16 @@ typedef struct bits_state {
   call_result reference;
 } bits_state;
 
-static check_case make_case(flp_dtype dtype, uint32_t grads) {
-  check_case c = check_case_default(dtype, ROWS, 2311, 136);
+static check_case make_case(const check_part *of, uint32_t grads) {
+  check_case c = check_case_default(of->dtype, ROWS, 2311, 136);
   c.name = "bits";
   c.spec.entropy = FLP_ENTROPY_BACKWARD;
   c.spec.grads = grads;
   c.spec.has_bias = 1;
   c.seed = 7;
+  c.mode = of->mode;
+  c.spec.listed = of->mode == FLP_MODE_LISTED;
+  c.kept = 30;
   return c;
 }
 
@@ -42,17 +46,33 @@ static check_metric compare_rows(const bits_state *s, const call_result *result,
   return total;
 }
 
-static flp_status check_repeat(const bits_state *s) {
-  const check_problem *p = &s->problem;
+/* All outputs of a problem that should give the reference's. what: four outputs, in reports */
+static flp_status check_again(const bits_state *s, const check_problem *p, const char *const what[4],
+                              const char *note) {
   call_result again;
   FLP_TRY(check_run(p, &s->how, &again));
-  const char *note = "differs from run to run";
-  add(s, "repeat: rows", compare_rows(s, &again, NULL, ROWS), note);
-  add(s, "repeat: grad_hidden", check_result_bits(p, CALL_GRAD_HIDDEN, &again, &s->reference), note);
-  add(s, "repeat: grad_weight", check_result_bits(p, CALL_GRAD_WEIGHT, &again, &s->reference), note);
-  add(s, "repeat: grad_bias", check_result_bits(p, CALL_GRAD_BIAS, &again, &s->reference), note);
+  add(s, what[0], compare_rows(s, &again, NULL, ROWS), note);
+  add(s, what[1], check_result_bits(p, CALL_GRAD_HIDDEN, &again, &s->reference), note);
+  add(s, what[2], check_result_bits(p, CALL_GRAD_WEIGHT, &again, &s->reference), note);
+  add(s, what[3], check_result_bits(p, CALL_GRAD_BIAS, &again, &s->reference), note);
   call_result_clear(&again);
   return FLP_OK;
+}
+
+static flp_status check_repeat(const bits_state *s) {
+  static const char *const what[] = {"repeat: rows", "repeat: grad_hidden", "repeat: grad_weight", "repeat: grad_bias"};
+  return check_again(s, &s->problem, what, "differs from run to run");
+}
+
+static flp_status check_list_order(const bits_state *s) {
+  static const char *const what[] = {"lists reversed: rows", "lists reversed: grad_hidden",
+                                     "lists reversed: grad_weight", "lists reversed: grad_bias"};
+  check_problem reversed;
+  FLP_TRY(check_problem_create(&s->problem.c, &reversed));
+  check_lists_reverse(&reversed);
+  flp_status status = check_again(s, &reversed, what, "depends on the order of ids in lists");
+  check_problem_clear(&reversed);
+  return status;
 }
 
 static flp_status check_order(const bits_state *s, const char *output, const int64_t *order, int64_t n,
@@ -84,7 +104,8 @@ static flp_status check_orders(const bits_state *s) {
 static flp_status check_forward_only(const bits_state *s) {
   check_problem problem;
   call_result result = {0};
-  check_case c = make_case(s->problem.c.spec.dtype, 0);
+  const check_part of = {s->problem.c.spec.dtype, s->problem.c.mode};
+  check_case c = make_case(&of, 0);
   FLP_TRY(check_problem_create(&c, &problem));
   check_how how = s->how;
   flp_status status = check_run(&problem, &how, &result);
@@ -115,19 +136,20 @@ static flp_status check_tunables(const bits_state *s) {
 }
 
 void check_bits_cases(const check_part *of, check_list *list) {
-  check_list_add(list, make_case(of->dtype, ALL_GRADS));
-  check_list_add(list, make_case(of->dtype, 0));
+  check_list_add(list, make_case(of, ALL_GRADS));
+  check_list_add(list, make_case(of, 0));
 }
 
 flp_status check_bits(const check_part *of, const check_how *how, check_report *report) {
   bits_state s = {.how = *how, .report = report};
-  check_case c = make_case(of->dtype, ALL_GRADS);
+  check_case c = make_case(of, ALL_GRADS);
   FLP_TRY(check_problem_create(&c, &s.problem));
   flp_status status = check_run(&s.problem, &s.how, &s.reference);
   if (status == FLP_OK) status = check_repeat(&s);
   if (status == FLP_OK) status = check_orders(&s);
   if (status == FLP_OK) status = check_forward_only(&s);
   if (status == FLP_OK) status = check_tunables(&s);
+  if (status == FLP_OK && of->mode == FLP_MODE_LISTED) status = check_list_order(&s);
   call_result_clear(&s.reference);
   check_problem_clear(&s.problem);
   return status;

@@ -32,6 +32,18 @@ typedef enum check_rows {
   CHECK_ROWS_BEYOND        /* temperatures next to 0, so scores beyond FLP_SCORE_LIMIT, without upstream gradient */
 } check_rows;
 
+/* Patterns of lists, of a spec whose listed is 1. */
+typedef enum check_lists {
+  CHECK_LISTS_DRAWN,   /* as a sampler's kept sets, in no order; in every second row an id stands twice */
+  CHECK_LISTS_BAD,     /* some rows with ids of no column, without the target, or empty */
+  CHECK_LISTS_ONE,     /* the target alone: logprob and entropy are 0, to the bit */
+  CHECK_LISTS_ALL,     /* all columns, the last first */
+  CHECK_LISTS_REPEATS, /* ids up to three times */
+  CHECK_LISTS_DESCEND, /* from here on offsets that are no lists, so that every row is bad: one is below that before it */
+  CHECK_LISTS_BEFORE, /* the first is -1 */
+  CHECK_LISTS_BEHIND  /* the last is beyond the ids */
+} check_lists;
+
 /* What a forward pass gets of an old policy. */
 typedef enum check_old {
   CHECK_OLD_NONE,
@@ -49,7 +61,9 @@ typedef struct check_case {
   int shards;                /* 1: the whole head in one call */
   int64_t padding;           /* elements between rows of every matrix */
   int64_t chunk_rows, chunk_vocab;
-  flp_mode mode; /* 0: the planner's; of save and direction spec.keep is 1, stream is of steps */
+  flp_mode mode; /* 0: the planner's; of save and direction spec.keep is 1, of listed spec.listed; stream is of steps */
+  check_lists lists;
+  double kept; /* of mode listed: ids of a row's list, on average */
   check_old old;
   const double *loss_parameters; /* of spec.loss; NULL: such that every term counts */
   int sampled;                   /* compare some rows and columns alone, as of a large problem */

@@ -65,6 +65,9 @@ typedef struct oddity {
   flp_mode mode;
   check_old old;      /* of save, stream and direction modes alone */
   uint32_t alignment; /* also the padding, in bytes, so that rows are no better aligned */
+  check_lists lists;  /* of mode listed alone, as is the next one */
+  double kept;        /* 0: 20 */
+  uint32_t grads;     /* 0: all */
 } oddity;
 
 static const oddity oddities[] = {
@@ -141,14 +144,74 @@ typedef struct oddity_table {
 static const oddity columns[] = {
     {.name = "columns", .chunk_vocab = 3072, .n = 150, .vocab = 7001},
     {.name = "columns-rows", .chunk_vocab = 3072, .chunk_rows = 128, .n = 300, .vocab = 7001, .grads_fp32 = 1},
-    {.name = "columns-masked", .chunk_vocab = 3072, .chunk_rows = 256, .n = 700, .vocab = 6145,
+    {.name = "columns-masked",
+     .chunk_vocab = 3072,
+     .chunk_rows = 256,
+     .n = 700,
+     .vocab = 6145,
      .rows = CHECK_ROWS_MASKED},
     {.name = "columns-steep", .fill = CHECK_FILL_STEEP, .chunk_vocab = 3072, .n = 1100, .vocab = 7001, .hidden = 16},
-    {.name = "columns-peaked", .fill = CHECK_FILL_PEAKED, .chunk_vocab = 3072, .chunk_rows = 64, .n = 130,
+    {.name = "columns-peaked",
+     .fill = CHECK_FILL_PEAKED,
+     .chunk_vocab = 3072,
+     .chunk_rows = 64,
+     .n = 130,
      .vocab = 6500},
     {.name = "columns-softcap", .softcap = 3, .chunk_vocab = 6144, .n = 130, .vocab = 7001},
     {.name = "columns-shards", .shards = 2, .chunk_vocab = 3072, .n = 130, .vocab = 9000, .grads_fp32 = 1},
 };
+
+/* Mode listed: lists of every pattern, and what else there is beside lists that are drawn. */
+static const oddity listed[] = {
+    {.name = "lists"},
+    {.name = "lists-wide", .n = 300, .kept = 40}, /* columns that most rows list, and several blocks of entries */
+    {.name = "lists-long", .n = 33, .kept = 700, .vocab = 2900},
+    {.name = "lists-bad", .lists = CHECK_LISTS_BAD},
+    {.name = "lists-one", .lists = CHECK_LISTS_ONE},
+    {.name = "lists-all", .lists = CHECK_LISTS_ALL},
+    {.name = "lists-repeat", .lists = CHECK_LISTS_REPEATS},
+    {.name = "lists-descend", .lists = CHECK_LISTS_DESCEND},
+    {.name = "lists-before", .lists = CHECK_LISTS_BEFORE},
+    {.name = "lists-behind", .lists = CHECK_LISTS_BEHIND},
+    {.name = "lists-masked-bad", .lists = CHECK_LISTS_BAD, .rows = CHECK_ROWS_MASKED, .n = 200, .int32_targets = 1},
+    {.name = "lists-V=300001", .n = 5, .vocab = 300001, .hidden = 8},
+    {.name = "shifted", .fill = CHECK_FILL_SHIFTED},
+    {.name = "exact", .fill = CHECK_FILL_EXACT, .temperature = 8},
+    {.name = "equal", .fill = CHECK_FILL_EQUAL, .temperature = 8},
+    {.name = "one-hot", .fill = CHECK_FILL_ONE_HOT},
+    {.name = "holes", .fill = CHECK_FILL_HOLES},
+    {.name = "all-holes", .fill = CHECK_FILL_ALL_HOLES, .forward_only = 1},
+    {.name = "T=1e-3", .temperature = 1e-3},
+    {.name = "T=1e3", .temperature = 1e3},
+    {.name = "T-per-row", .temperature = 1e3, .per_row = 1, .softcap = 20},
+    {.name = "T-beyond", .rows = CHECK_ROWS_BEYOND, .temperature = 2, .per_row = 1},
+    {.name = "bad-rows", .rows = CHECK_ROWS_BAD},
+    {.name = "bad-T", .rows = CHECK_ROWS_BAD, .temperature = 2, .per_row = 1, .int32_targets = 1},
+    {.name = "nan-rows", .rows = CHECK_ROWS_NAN},
+    {.name = "nan-idle", .rows = CHECK_ROWS_NAN_INACTIVE},
+    {.name = "masked", .rows = CHECK_ROWS_MASKED, .n = 200, .grads_fp32 = 1},
+    {.name = "row-list", .rows = CHECK_ROWS_LIST, .n = 200},
+    {.name = "idle-rows", .rows = CHECK_ROWS_INACTIVE, .n = 200},
+    {.name = "peaked", .fill = CHECK_FILL_PEAKED},
+    {.name = "shards", .shards = 3, .grads_fp32 = 1, .int32_targets = 1},
+    {.name = "shards-bad", .shards = 2, .lists = CHECK_LISTS_BAD, .grads_fp32 = 1, .softcap = 20},
+    {.name = "shards-one", .shards = 3, .lists = CHECK_LISTS_ONE, .grads_fp32 = 1},
+    {.name = "accumulate", .accumulate = 1},
+    {.name = "strides", .padding = 24},
+    {.name = "align-8", .alignment = 8},
+    {.name = "align-4", .alignment = 4},
+    {.name = "align-2", .alignment = 2},
+    {.name = "softcap", .softcap = 30},
+    {.name = "scale", .scale = -0.625, .temperature = 1.5},
+    {.name = "weight", .grads = FLP_GRAD_WEIGHT},
+    {.name = "bias", .grads = FLP_GRAD_BIAS},
+    {.name = "N=0", .n = -1},
+    {.name = "N=1", .n = 1},
+    {.name = "V=2", .vocab = 2, .kept = 1.5},
+};
+
+/* Those before it are of every dtype. */
+static const char LISTED_OF_BF16[] = "lists-descend";
 
 static const oddity_table first_table = {oddities, sizeof oddities / sizeof oddities[0]};
 static const oddity_table columns_table = {columns, sizeof columns / sizeof columns[0]};
@@ -174,7 +237,7 @@ static check_case make_odd(const oddity *o, flp_dtype dtype) {
   c.spec.softcap = o->softcap;
   c.spec.per_row_temperature = o->per_row;
   c.spec.entropy = FLP_ENTROPY_BACKWARD;
-  c.spec.grads = o->forward_only ? 0 : ALL_GRADS;
+  c.spec.grads = o->forward_only ? 0 : o->grads ? o->grads : (uint32_t)ALL_GRADS;
   c.spec.has_bias = 1;
   c.spec.accumulate_grad_weight = o->accumulate;
   if (o->grads_fp32 || o->accumulate) c.spec.grad_weight_dtype = FLP_DTYPE_FP32;
@@ -270,6 +333,54 @@ static void add_all_directions(check_list *list) {
   add_directions(list, &columns_table);
 }
 
+/* ---- mode listed ---- */
+
+static void set_listed(check_case *c, double kept, check_lists lists) {
+  c->mode = FLP_MODE_LISTED;
+  c->spec.listed = 1;
+  c->kept = kept > (double)c->spec.vocab ? (double)c->spec.vocab : kept;
+  c->lists = lists;
+}
+
+/* Every entropy mode with no gradient, that of hidden, and all: of bf16 each with each, else one with each. */
+static void add_listed_matrix(check_list *list, flp_dtype dtype) {
+  check_list matrix = {0};
+  add_matrix(&matrix, dtype, 67, 1531, 72);
+  for (int i = 0; i < matrix.count; i++) {
+    if (dtype != FLP_DTYPE_BF16 && i % 4) continue; /* on the diagonal */
+    set_listed(&matrix.cases[i], 20, CHECK_LISTS_DRAWN);
+    check_list_add(list, matrix.cases[i]);
+  }
+  if (matrix.status != FLP_OK && list->status == FLP_OK) list->status = matrix.status;
+  check_list_clear(&matrix);
+}
+
+static void add_listed(check_list *list, flp_dtype dtype) {
+  for (size_t i = 0; i < sizeof listed / sizeof listed[0]; i++) {
+    const oddity *o = &listed[i];
+    if (dtype != FLP_DTYPE_BF16 && strcmp(o->name, LISTED_OF_BF16) == 0) return;
+    check_case c = make_odd(o, dtype);
+    set_listed(&c, o->kept > 0 ? o->kept : 20, o->lists);
+    check_list_add(list, c);
+  }
+}
+
+static void add_listed_large(check_list *list, const check_case *given) {
+  check_case c = check_case_default(given->spec.dtype, 8192, 151936, 4096);
+  c.name = "large";
+  c.rows = CHECK_ROWS_MASKED;
+  c.spec.entropy = FLP_ENTROPY_BACKWARD;
+  c.spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  c.sampled = 1;
+  set_listed(&c, 20, CHECK_LISTS_DRAWN);
+  check_list_add(list, c);
+}
+
+/* A shape of which the oracle sees samples. */
+static int is_big(const check_case *given) {
+  return (double)given->n * (double)given->spec.vocab * (double)given->spec.hidden > 2e9;
+}
+
 /* Patterns that any specification can carry, for a shape small enough that the oracle sees all of it. */
 static void add_given(check_list *list, const check_case *given) {
   static const struct {
@@ -285,8 +396,7 @@ static void add_given(check_list *list, const check_case *given) {
       {"peaked", CHECK_FILL_PEAKED, CHECK_ROWS_ALL},         {"unlikely", CHECK_FILL_UNLIKELY, CHECK_ROWS_ALL},
       {"steep", CHECK_FILL_STEEP, CHECK_ROWS_ALL},           {"holes", CHECK_FILL_HOLES, CHECK_ROWS_ALL},
       {"T-beyond", CHECK_FILL_RANDOM, CHECK_ROWS_BEYOND}};
-  double size = (double)given->n * (double)given->spec.vocab * (double)given->spec.hidden;
-  size_t count = size > 2e9 ? 2 : sizeof patterns / sizeof patterns[0];
+  size_t count = is_big(given) ? 2 : sizeof patterns / sizeof patterns[0];
   for (size_t i = 0; i < count; i++) {
     check_case c = *given;
     c.name = patterns[i].name;
@@ -294,6 +404,24 @@ static void add_given(check_list *list, const check_case *given) {
     c.rows = patterns[i].rows;
     if (c.fill == CHECK_FILL_HOLES && !c.spec.has_bias) continue;
     if (c.rows == CHECK_ROWS_BEYOND && (!c.spec.per_row_temperature || c.spec.loss)) continue;
+    check_list_add(list, c);
+  }
+}
+
+/* Those of a specification with lists. */
+static void add_given_lists(check_list *list, const check_case *given) {
+  static const struct {
+    const char *name;
+    check_lists lists;
+  } patterns[] = {{"lists-bad", CHECK_LISTS_BAD},         {"lists-one", CHECK_LISTS_ONE},
+                  {"lists-all", CHECK_LISTS_ALL},         {"lists-repeat", CHECK_LISTS_REPEATS},
+                  {"lists-descend", CHECK_LISTS_DESCEND}, {"lists-before", CHECK_LISTS_BEFORE},
+                  {"lists-behind", CHECK_LISTS_BEHIND}};
+  size_t count = !given->spec.listed || is_big(given) ? 0 : sizeof patterns / sizeof patterns[0];
+  for (size_t i = 0; i < count; i++) {
+    check_case c = *given;
+    c.name = patterns[i].name;
+    c.lists = patterns[i].lists;
     check_list_add(list, c);
   }
 }
@@ -333,6 +461,10 @@ static void add_all(check_list *list) {
     add_modes(list, &later_table, dtypes[d], dtypes[d] == FLP_DTYPE_BF16);
   }
   add_all_directions(list);
+  for (int d = 0; d < 3; d++) {
+    add_listed_matrix(list, dtypes[d]);
+    add_listed(list, dtypes[d]);
+  }
 }
 
 static void add_quick(check_list *list) {
@@ -348,14 +480,21 @@ static void add_quick(check_list *list) {
   add_oddities(list, &later_table, FLP_DTYPE_BF16);
   add_modes(list, &later_table, FLP_DTYPE_BF16, 0);
   add_all_directions(list);
+  add_listed(list, FLP_DTYPE_BF16);
 }
 
 flp_status check_list_create(check_set set, const check_case *given, check_list *out) {
   *out = (check_list){0};
   if (set == CHECK_SET_QUICK) add_quick(out);
   if (set == CHECK_SET_ALL) add_all(out);
-  if (set == CHECK_SET_LARGE) add_large(out, given);
-  if (set == CHECK_SET_GIVEN) add_given(out, given);
+  if (set == CHECK_SET_LARGE) {
+    add_large(out, given);
+    add_listed_large(out, given);
+  }
+  if (set == CHECK_SET_GIVEN) {
+    add_given(out, given);
+    add_given_lists(out, given);
+  }
   for (int i = 0; i < out->count; i++) out->cases[i].seed = given->seed + (uint64_t)i;
   flp_status status = out->status;
   if (status != FLP_OK) check_list_clear(out);

@@ -38,8 +38,9 @@ static const struct argp_option options[] = {
      "bits on several streams at once, beside other work and in CUDA graphs; a part of --all where there is a GPU", 2},
     {"large", KEY_LARGE, NULL, 0, "N=8192, V=151936, D=4096 with gradients, on sampled rows and columns", 2},
     {"mode", KEY_MODE, "NAME", 0,
-     CLI_MODES_HELP
-     "; beside a set only its cases of this mode; save and direction are of --keep, stream needs --loss with a shape",
+     CLI_MODES_HELP "; beside a set only its cases of this mode, listed (L) too; save and direction are of --keep, "
+                    "stream needs --loss "
+                    "with a shape",
      2},
     {"rows", KEY_ROWS, "N", 0, "rows, with --vocab and --hidden; default 67", 2},
     {"temperature", KEY_TEMPERATURE, "T", 0, "with --vocab; per row, from 1/T to T", 2},
@@ -82,7 +83,7 @@ static flp_status parse_value(int key, const char *text, check_args *args) {
       args->jobs = (int)value;
       return FLP_OK;
     case KEY_MODE:
-      return cli_parse_mode(text, &args->given.mode);
+      return cli_parse_mode_of(text, CLI_CHECK_MODES, &args->given.mode);
     case KEY_LIMIT:
       FLP_TRY(cli_parse_number("--limit", text, &args->how.limit_s));
       if (args->how.limit_s > 0) return FLP_OK;
@@ -151,6 +152,8 @@ static flp_status resolve_mode(check_args *args) {
                     "--loss: '%s' is not accepted with --keep, whose backward pass takes any gradient", loss);
   args->given.mode = cli_spec_args_kept(&args->spec, args->given.mode);
   FLP_TRY(cli_spec_args_backward(&args->spec, args->given.mode, 0, 0));
+  if (args->spec.spec.listed) args->given.mode = FLP_MODE_LISTED;
+  args->given.kept = args->spec.kept;
   if (loss) args->given.loss_parameters = args->spec.loss.set_count ? args->spec.loss.parameters : NULL;
   return FLP_OK;
 }
@@ -260,6 +263,7 @@ const struct argp cli_check_argp = {
 
 int cli_check(int argc, char **argv) {
   check_args args = {.spec = CLI_SPEC_ARGS_INIT, .given = {.name = "random", .n = 67, .temperature = 1, .scale = 1}};
+  args.spec.takes_lists = 1;
   args.jobs = flp_processors();
   args.given.shards = 1;
   args.given.seed = 1;

@@ -4,6 +4,7 @@
  *           error of a score in an ordinary product that accumulates in fp32: the target's score and the sum may err
  *           apart. (Such a product's own logprobs are off by up to 1.8 times its worst score at D = 7168, whether it
  *           truncates, where errors are towards zero and scores of both signs, or rounds.)
+ *           Where a list holds the target alone both are 0, to the bit.
  * entropy:  the same, where an error of the scores counts spread times if that is more than 1.
  * gradients: relative L2 at most 1.5 times (fp32: twice) that of the yardstick, plus a floor. In save, stream and
  *           direction modes what is larger: that of the yardstick or of recompute mode on the same inputs, whichever is
@@ -14,6 +15,7 @@
  *           A gradient that is zero is relative to nothing: its error is held against the yardstick's and the least
  *           normal fp32 number.
  * Exact products still meet rounding when t = z·log2(e)/T is formed; below |t| = 4 that is inside the 4 ulp. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,6 +74,11 @@ static void rows_add(row_arrays *a, float got, double wanted, double unit, doubl
   a->allowed[a->count++] = allowed;
 }
 
+/* Of a list of the target alone nothing is to be rounded. */
+static int is_certain(const check_problem *problem) {
+  return problem->list_offsets && problem->c.lists == CHECK_LISTS_ONE;
+}
+
 /* Sampled active rows, and every row that is left out or bad. */
 static void collect_rows(const compare_state *s, const float *values, int entropy, row_arrays *a) {
   for (int64_t i = 0; i < s->truth->row_count; i++) {
@@ -80,8 +87,8 @@ static void collect_rows(const compare_state *s, const float *values, int entrop
     double size = entropy ? fmax(row->entropy, row->log_sum) : fmax(fabs(target_distance), fabs(row->logprob));
     double unit = check_ulp(fmax(isfinite(size) ? size : 1, 1));
     double factor = entropy ? fmax(row->spread, 1) : 1;
-    rows_add(a, values[s->truth->rows[i]], entropy ? row->entropy : row->logprob, unit,
-             4 * unit + factor * score_allowance(row));
+    double allowed = is_certain(s->problem) ? 0 : 4 * unit + factor * score_allowance(row);
+    rows_add(a, values[s->truth->rows[i]], entropy ? row->entropy : row->logprob, unit, allowed);
   }
   for (int64_t row = 0; row < s->problem->c.n; row++)
     if (s->problem->forward_class[row] != CHECK_ACTIVE)
@@ -333,6 +340,24 @@ static flp_status compare_columns(const compare_state *s) {
 
 /* ---- what is not a number ---- */
 
+/* Bad rows of a forward pass over the whole head, each once, with the two ids of a row list that are no row. */
+static int64_t bad_rows(const compare_state *s) {
+  int64_t count = s->problem->rows ? 2 : 0;
+  for (int64_t row = 0; row < s->problem->c.n; row++) count += s->problem->forward_class[row] == CHECK_BAD;
+  for (int64_t i = 0; i < s->truth->row_count; i++) count += s->truth->row_truth[i].is_beyond;
+  return count;
+}
+
+static void compare_count(const compare_state *s) {
+  const check_case *c = &s->problem->c;
+  char note[160];
+  if (!c->spec.listed || c->shards > 1 || c->sampled || c->n == 0) return;
+  int64_t wanted = bad_rows(s), got = s->result->bad_rows;
+  if (got == wanted) return;
+  snprintf(note, sizeof note, "%" PRId64 " bad rows were counted where there are %" PRId64, got, wanted);
+  add(s, "error word", (check_metric){.max_ulp = -1}, note);
+}
+
 static void compare_errors(const compare_state *s) {
   char note[160];
   check_metric failed = {.max_ulp = -1, .pass = 0};
@@ -340,6 +365,7 @@ static void compare_errors(const compare_state *s) {
     snprintf(note, sizeof note, "%s was written outside its rows", s->result->overrun);
     add(s, "buffers", failed, note);
   }
+  compare_count(s);
   int has_bad = s->problem->has_bad;
   for (int64_t i = 0; i < s->truth->row_count; i++) has_bad |= s->truth->row_truth[i].is_beyond;
   if (s->result->data_error == has_bad) return;

@@ -188,6 +188,7 @@ static const struct {
     {"concurrent step", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_STREAM, 0, 0, 16, FORWARD, "reinforce"},
     {"concurrent direction", 700, 5000, 512, 1, CHECK_ROWS_MASKED, FLP_MODE_DIRECTION, 256, 3072, 16, FORWARD, NULL},
     {"concurrent direction", 2048, 32768, 1024, 1, CHECK_ROWS_ALL, FLP_MODE_DIRECTION, 0, 0, 16, FORWARD, NULL},
+    {"concurrent lists", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_LISTED, 0, 0, 16, BACKWARD, NULL},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -200,6 +201,8 @@ static check_case case_at(int i, flp_dtype dtype) {
   c.rows = cases[i].rows;
   c.mode = cases[i].mode;
   c.spec.keep = flp_mode_keeps(cases[i].mode);
+  c.spec.listed = cases[i].mode == FLP_MODE_LISTED;
+  c.kept = 20;
   c.chunk_rows = cases[i].chunk_rows;
   c.chunk_vocab = cases[i].chunk_vocab;
   c.sampled = cases[i].vocab > 10000; /* only bits are compared */

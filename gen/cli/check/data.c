@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/check/problem.h"
+#include "gen/cli/check/lists.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/half.h"
 #include "runtime/base/number.h"
@@ -197,7 +197,8 @@ static uint8_t class_of(const check_problem *problem, int64_t row, int backward)
   if (backward && problem->g[row] == 0 && problem->e[row] == 0) return CHECK_LEFT_OUT;
   double factor = c->spec.softcap > 0 ? (double)c->spec.softcap : c->scale;
   int good = problem->target_id[row] >= 0 && problem->target_id[row] < c->spec.vocab &&
-             flp_number_is_temperature((float)problem->temperature[row], factor);
+             flp_number_is_temperature((float)problem->temperature[row], factor) &&
+             !(problem->list_bad && problem->list_bad[row]);
   return good ? CHECK_ACTIVE : CHECK_BAD;
 }
 
@@ -254,6 +255,8 @@ static void set_oracle(check_problem *problem) {
                                      .softcap = (double)spec->softcap,
                                      .grad_logprob = problem->g,
                                      .grad_entropy = problem->e,
+                                     .list_offsets = problem->column_offsets,
+                                     .list_columns = problem->list_columns,
                                      .threads = flp_processors()};
 }
 
@@ -281,9 +284,12 @@ flp_status check_problem_create(const check_case *c, check_problem *out) {
   if (out->rows) fill_row_list(out);
   fill_rows(out, seed + 5);
   if (c->fill == CHECK_FILL_PEAKED || c->fill == CHECK_FILL_UNLIKELY) turn_to_targets(out, seed + 6);
-  export_rows(out);
-  set_oracle(out);
-  flp_status status = check_problem_train(out);
+  flp_status status = spec->listed ? check_lists_create(out, seed + 7) : FLP_OK;
+  if (status == FLP_OK) {
+    export_rows(out);
+    set_oracle(out);
+    status = check_problem_train(out);
+  }
   if (status != FLP_OK) check_problem_clear(out);
   return status;
 }
@@ -300,6 +306,7 @@ call_problem check_problem_call(const check_problem *p) {
                        .scale = p->c.scale,
                        .ignore_index = IGNORE_INDEX,
                        .row_count = p->row_count,
+                       .list_count = p->list_count,
                        .loss_parameters = p->loss_parameters,
                        .gives_stats = !p->loss,
                        .gives_metrics = 1,
@@ -309,7 +316,9 @@ call_problem check_problem_call(const check_problem *p) {
                                    [CALL_BIAS] = p->bias,
                                    [CALL_TARGET] = p->target,
                                    [CALL_ROWS] = p->rows,
-                                   [CALL_OLD_LSE] = p->old_lse}};
+                                   [CALL_OLD_LSE] = p->old_lse,
+                                   [CALL_LIST_OFFSETS] = p->list_offsets,
+                                   [CALL_LIST_IDS] = p->list_ids}};
   if (spec->per_row_temperature) call.operand[CALL_TEMPERATURE] = p->temperature_rows;
   if (spec->grads) call.operand[CALL_GRAD_LOGPROB] = p->grad_logprob;
   if (spec->grads && spec->entropy == FLP_ENTROPY_BACKWARD) call.operand[CALL_GRAD_ENTROPY] = p->grad_entropy;
@@ -337,6 +346,7 @@ void check_problem_clear(check_problem *problem) {
   for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) free(blocks[i]);
   for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) free(problem->loss_input[i]);
   free(problem->old_lse);
+  check_lists_clear(problem);
   *problem = (check_problem){0};
 }
 
@@ -356,7 +366,9 @@ flp_status check_problem_permute(check_problem *problem, const int64_t *order, i
   permute(problem->g, 8, order, n, scratch);
   permute(problem->e, 8, order, n, scratch);
   free(scratch);
-  problem->c.n = problem->oracle.n = n;
+  if (problem->list_offsets) FLP_TRY(check_lists_permute(problem, order, n));
+  problem->c.n = n;
+  set_oracle(problem);
   export_rows(problem);
   return FLP_OK;
 }

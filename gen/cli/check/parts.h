@@ -8,10 +8,11 @@
 /* What a check is asked for that brings its own cases. */
 typedef struct check_part {
   flp_dtype dtype;
-  flp_mode mode; /* of check_mode_bits: S or P; of check_concurrent: 0 for all */
+  flp_mode mode; /* of check_bits: 0 or listed; of check_mode_bits: S, P or D; of check_concurrent: 0 for all */
 } check_part;
 
-/* Bit identity of logprob and entropy over repeats, row order, N, budget and gradients, and of gradients over repeats.
+/* Bit identity of logprob and entropy over repeats, row order, N, budget and gradients, and of gradients over repeats; of
+ * all over the order of ids in lists.
  * error: as check_run */
 flp_status check_bits(const check_part *of, const check_how *how, check_report *report);
 /* Adds the cases that it makes plans for; so do the other check_*_cases. */

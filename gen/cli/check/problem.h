@@ -19,6 +19,9 @@ typedef struct check_problem {
   float *weight_base; /* (padded vocab, stride) what grad_weight starts from, or NULL */
   int32_t *rows;
   int64_t row_count;
+  int64_t *list_offsets; /* (n + 1), or NULL: no lists; as are the next two */
+  void *list_ids;        /* (list_count) target dtype */
+  int64_t list_count;
   int has_bad;                            /* a bad row or row id */
   float *old_lse;                         /* (n), or NULL */
   const flp_loss *loss;                   /* of spec.loss, or NULL */
@@ -28,7 +31,9 @@ typedef struct check_problem {
   /* the oracle's view */
   uint8_t *forward_class, *backward_class; /* (n) CHECK_* */
   int64_t *target_id;
-  double *temperature, *g, *e; /* (n) */
+  double *temperature, *g, *e;            /* (n) */
+  int64_t *column_offsets, *list_columns; /* its lists, or NULL */
+  uint8_t *list_bad;                      /* (n) 1 where a row's list makes it bad; or NULL */
   oracle_problem oracle;
 } check_problem;
 

@@ -48,6 +48,7 @@ static void describe_options(const check_case *c, char *out, size_t capacity) {
   if (spec->accumulate_grad_weight) append(out, capacity, " accumulate");
   const flp_loss *loss = cli_loss_of(spec);
   if (c->mode) append(out, capacity, " mode=%s", flp_mode_name(c->mode));
+  if (spec->listed) append(out, capacity, " kept=%g", c->kept);
   if (loss) append(out, capacity, " loss=%s", loss->name);
   memmove(out, out + (out[0] == ' '), strlen(out + (out[0] == ' ')) + 1);
 }

@@ -3,8 +3,8 @@
  * Invariants: every output and workspace holds 0xff bytes before it is written, and so do a guard behind each buffer
  * and the elements between rows; after the run the latter still do. */
 #include "gen/cli/check/run.h"
-#include "runtime/base/status.h"
 #include "runtime/base/names.h"
+#include "runtime/base/status.h"
 #include "runtime/planner/planner.h"
 
 typedef struct run_state {
@@ -38,7 +38,7 @@ flp_status check_how_plan(const check_how *how, const check_problem *problem, fl
   options.budget_bytes = how->budget_bytes;
   options.chunk_rows = c->chunk_rows;
   options.chunk_vocab = c->chunk_vocab;
-  options.mode = c->mode;
+  options.mode = c->mode == FLP_MODE_LISTED ? (flp_mode)0 : c->mode; /* spec.listed says it */
   options.threads = how->threads;
   options.tune = check_how_tune(how, &spec);
   return check_precompile_plan(how->precompile, &spec, &options, out);
@@ -70,8 +70,10 @@ static flp_status run_all(run_state *run, call_result *out) {
   FLP_TRY(cli_device_synchronise(&run->device));
   FLP_TRY(check_streams(run));
   FLP_TRY(call_forward(&run->buffers, &run->call, run->plan));
+  if (run->call.spec.listed) FLP_TRY(call_count_bad(run->plan, run->device.stream, &out->bad_rows));
   FLP_TRY(call_backward(&run->buffers, &run->call, run->plan));
   FLP_TRY(call_check_data(run->plan, run->device.stream, &out->data_error));
+  out->data_error |= out->bad_rows > 0;
   return call_download(&run->buffers, &run->call, out);
 }
 

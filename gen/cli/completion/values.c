@@ -18,12 +18,16 @@ static void add_choices(completion_value *out, const cli_choice *choices) {
 
 static void add_modes(completion_value *out, unsigned accepted) {
   if (accepted & 1) add_word(out, "auto");
-  for (int mode = 1; mode <= FLP_MODE_DIRECTION; mode++)
+  for (int mode = 1; mode <= FLP_MODE_LISTED; mode++)
     if (accepted >> mode & 1) add_word(out, flp_mode_name((flp_mode)mode));
 }
 
 static void backward_modes(completion_value *out) {
   add_modes(out, CLI_BACKWARD_MODES);
+}
+
+static void check_modes(completion_value *out) {
+  add_modes(out, CLI_CHECK_MODES);
 }
 
 static void tune_modes(completion_value *out) {
@@ -60,6 +64,7 @@ static const struct {
                {NULL, "require", COMPLETION_WORD, CLI_REQUIRED, NULL},
                {NULL, "effort", COMPLETION_WORD, CLI_EFFORTS, NULL},
                {"tune", "mode", COMPLETION_WORD, NULL, tune_modes},
+               {"check", "mode", COMPLETION_WORD, NULL, check_modes},
                {NULL, "mode", COMPLETION_WORD, NULL, backward_modes},
                {"loss", "arch", COMPLETION_WORD, NULL, arches},
                {NULL, "arch", COMPLETION_LIST, NULL, arches},

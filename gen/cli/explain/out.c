@@ -95,7 +95,7 @@ flp_status explain_print_json(const explanation *in) {
   json_t *rows = json_array();
   for (int i = 0; i < in->args->row_count; i++) json_array_append_new(rows, rows_json(in, in->args->rows[i]));
   return cli_json_print(json_pack(
-      "{s:o, s:{s:o, s:o}, s:i, s:o, s:o, s:o, s:o}", "spec", cli_spec_json(&in->planner.spec, in->args->spec.scale),
+      "{s:o, s:{s:o, s:o}, s:i, s:o, s:o, s:o, s:o}", "spec", cli_spec_json(&in->planner.spec, in->args->spec.scale, in->args->spec.kept),
       "budget_bytes", "forward", cli_json_count(in->budget[FLP_PASS_FORWARD]), "backward",
       cli_json_count(in->budget[FLP_PASS_BACKWARD]), "assumed_multiprocessors", in->planner.multiprocessors, "assumed",
       explain_assumed_json(in->args, &in->assumed), "plan", in->plan ? plan_json(in->plan) : json_null(), "plan_error",

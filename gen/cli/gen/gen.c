@@ -171,7 +171,7 @@ static flp_status print_json(const gen_work *work, const gen_args *args) {
   for (int i = 0; i < work->kernels.count; i++)
     json_array_append_new(kernels, kernel_json(&work->kernels.items[i], args));
   for (int i = 0; i < work->arches; i++) json_object_set_new(arches, work->asked[i], json_string(work->target[i]));
-  json_t *spec = args->generic ? json_null() : cli_spec_json(&args->spec.spec, args->spec.scale);
+  json_t *spec = args->generic ? json_null() : cli_spec_json(&args->spec.spec, args->spec.scale, args->spec.kept);
   return cli_json_print(json_pack("{s:o, s:o, s:o, s:o}", "spec", spec, "arches", arches, "out",
                                   args->out ? cli_json_text(args->out) : json_null(), "kernels", kernels));
 }
@@ -281,7 +281,7 @@ const struct argp cli_gen_argp = {
 int cli_gen(int argc, char **argv) {
   gen_args args = {.spec = CLI_SPEC_ARGS_INIT};
   gen_work work = {.arches = 0};
-  args.spec.takes_op = 1;
+  args.spec.takes_op = args.spec.takes_lists = 1;
   cli_parse(&cli_gen_argp, argc, argv, &args);
   args.options.want_ir = (args.emit & CLI_EMIT_IR) != 0;
   args.options.want_opt_ir = (args.emit & CLI_EMIT_OPT) != 0;

@@ -3,15 +3,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gen/cli/call/lists.h"
 #include "gen/cli/call/normal.h"
 #include "gen/cli/run/run.h"
 #include "gen/cli/shared/hfconfig.h"
 #include "gen/cli/shared/progress.h"
+#include "gen/cli/shared/spec_args.h"
 #include "runtime/api/validate.h"
 #include "runtime/kernel/kernel.h"
 
 /* Elements made between two looks of the progress bar. */
 enum { BLOCK = 1 << 22, MASK_EVERY = 3 };
+
+/* Memory that is the operand. */
+static void keep(run_problem *problem, run_operand operand, void *data) {
+  problem->memory[operand] = data;
+  problem->operand[operand] = data;
+}
 
 /* Allocates an operand of `count` elements and fills it with normal numbers. */
 static flp_status make_normal(run_problem *problem, run_operand operand, flp_dtype dtype, int64_t count, uint64_t seed,
@@ -19,8 +27,7 @@ static flp_status make_normal(run_problem *problem, run_operand operand, flp_dty
   size_t element = flp_dtype_bytes(dtype), bytes = (size_t)count * element;
   char *data = aligned_alloc(256, (bytes + 256) / 256 * 256);
   cli_normal normal;
-  problem->memory[operand] = data;
-  problem->operand[operand] = data;
+  keep(problem, operand, data);
   if (!data) return flp_fail(FLP_ERROR_MEMORY, "out of host memory: %zu bytes were asked for", bytes);
   FLP_TRY(cli_normal_create(dtype, sigma, seed, &normal));
   for (int64_t begin = 0; begin < count; begin += BLOCK) {
@@ -32,29 +39,46 @@ static flp_status make_normal(run_problem *problem, run_operand operand, flp_dty
   return FLP_OK;
 }
 
-/* Random targets; rows 0, 3, 6, ... are masked. */
-static flp_status make_targets(run_problem *problem, uint64_t seed) {
+/* Random targets, with lists by Zipf's law; rows 0, 3, 6, ... are masked. */
+static flp_status make_targets(run_problem *problem, const cli_zipf *zipf, uint64_t seed) {
   int64_t *target = malloc((size_t)problem->n * sizeof *target + 1);
   if (!target) return flp_fail(FLP_ERROR_MEMORY, "out of host memory");
   for (int64_t i = 0; i < problem->n; i++)
     target[i] = i % MASK_EVERY == 0 ? problem->ignore_index
+                : zipf->order       ? cli_zipf_draw(zipf, cli_hash(seed + (uint64_t)i))
                                     : (int64_t)(cli_hash(seed + (uint64_t)i) % (uint64_t)problem->spec.vocab);
-  problem->memory[RUN_TARGET] = target;
-  problem->operand[RUN_TARGET] = target;
+  keep(problem, RUN_TARGET, target);
   return FLP_OK;
 }
 
+/* Targets and, of --keep-set, their lists. */
+static flp_status make_ids(const run_args *args, run_problem *problem, uint64_t seed) {
+  cli_zipf zipf = {0};
+  cli_lists lists = {0};
+  if (!problem->spec.listed) return make_targets(problem, &zipf, seed);
+  FLP_TRY(cli_zipf_create(problem->spec.vocab, cli_hash(seed), &zipf));
+  flp_status status = make_targets(problem, &zipf, seed);
+  if (status == FLP_OK)
+    status = cli_lists_draw(&zipf, problem->operand[RUN_TARGET], problem->n, args->kept, seed + 1, &lists);
+  cli_zipf_destroy(&zipf);
+  FLP_TRY(status);
+  problem->list_count = lists.offsets[problem->n];
+  keep(problem, RUN_LIST_OFFSETS, lists.offsets);
+  keep(problem, RUN_LIST_IDS, lists.ids);
+  return FLP_OK;
+}
+
+static flp_status choose_lists(const run_args *args, run_problem *problem) {
+  problem->spec.listed = args->kept > 0;
+  if (args->kept > 0 && problem->loss)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--keep-set: not accepted beside --loss; steps take the whole vocabulary");
+  return cli_spec_check_kept(args->kept, problem->spec.vocab);
+}
+
 static flp_status check_args(const run_args *args) {
-  static const char *const names[RUN_VECTOR] = {NULL,
-                                                "--weight",
-                                                "--bias",
-                                                "--target",
-                                                NULL,
-                                                "--grad-logprob",
-                                                "--grad-entropy",
-                                                "--old-logprob",
-                                                "--ref-logprob",
-                                                "--advantage",
+  static const char *const names[RUN_VECTOR] = {NULL,          "--weight",       "--bias",         "--target",
+                                                NULL,          "--grad-logprob", "--grad-entropy", "--list-offsets",
+                                                "--list-ids",  "--old-logprob",  "--ref-logprob",  "--advantage",
                                                 "--row-weight"};
   for (int i = 0; i < RUN_VECTOR; i++)
     if (names[i] && args->source[i])
@@ -102,6 +126,7 @@ flp_status run_problem_demo(run_args *args, run_problem *out) {
   FLP_TRY(check_args(args));
   FLP_TRY(run_problem_loss(args, out));
   FLP_TRY(choose_sizes(args, out));
+  FLP_TRY(choose_lists(args, out));
   flp_spec *spec = &out->spec, resolved;
   spec->entropy = cli_loss_entropy(spec);
   FLP_TRY(flp_spec_resolve(spec, &resolved)); /* before anything of that size is allocated */
@@ -114,7 +139,7 @@ flp_status run_problem_demo(run_args *args, run_problem *out) {
   cli_progress_end(&progress);
   if (status == FLP_OK)
     status = make_normal(out, RUN_HIDDEN, spec->dtype, out->n * spec->hidden, cli_hash(seed + 1), 1.0, &progress);
-  if (status == FLP_OK) status = make_targets(out, cli_hash(seed + 2));
+  if (status == FLP_OK) status = make_ids(args, out, cli_hash(seed + 2));
   if (status == FLP_OK) status = make_loss_inputs(out, seed + 4, &progress);
   if (status == FLP_OK && args->has_grads && !out->loss)
     status = make_normal(out, RUN_GRAD_LOGPROB, FLP_DTYPE_FP32, out->n, cli_hash(seed + 3), 1.0, &progress);

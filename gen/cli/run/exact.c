@@ -63,6 +63,28 @@ static oracle_problem gather(const run_problem *problem, const run_exact *rows, 
                           .threads = 1};
 }
 
+static int by_value(const void *a, const void *b) {
+  int64_t left = *(const int64_t *)a, right = *(const int64_t *)b;
+  return (left > right) - (left < right);
+}
+
+/* The lists of the chosen rows, sorted; those of a demonstration hold an id once. columns: malloc'ed, or NULL for none */
+static flp_status gather_lists(const run_problem *problem, const run_exact *rows, int64_t *offsets, int64_t **columns) {
+  const int64_t *from = problem->operand[RUN_LIST_OFFSETS], *ids = problem->operand[RUN_LIST_IDS];
+  *columns = NULL;
+  if (!from) return FLP_OK;
+  for (int i = 0; i <= rows->count; i++)
+    offsets[i] = i ? offsets[i - 1] + from[rows->row[i - 1] + 1] - from[rows->row[i - 1]] : 0;
+  *columns = malloc((size_t)offsets[rows->count] * sizeof **columns);
+  if (!*columns) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the fp64 comparison");
+  for (int i = 0; i < rows->count; i++) {
+    size_t count = (size_t)(offsets[i + 1] - offsets[i]);
+    memcpy(*columns + offsets[i], ids + from[rows->row[i]], count * sizeof **columns);
+    qsort(*columns + offsets[i], count, sizeof **columns, by_value);
+  }
+  return FLP_OK;
+}
+
 flp_status run_exact_sample(const run_problem *problem, run_exact *out) {
   *out = (run_exact){0};
   choose_rows(problem, out);
@@ -70,17 +92,21 @@ flp_status run_exact_sample(const run_problem *problem, run_exact *out) {
   char *hidden = malloc(RUN_SAMPLES_MAX * (size_t)problem->spec.hidden * flp_dtype_bytes(problem->spec.dtype));
   if (!hidden) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the fp64 comparison");
   static const double zeros[RUN_SAMPLES_MAX];
-  int64_t target[RUN_SAMPLES_MAX], ids[RUN_SAMPLES_MAX];
+  int64_t target[RUN_SAMPLES_MAX], ids[RUN_SAMPLES_MAX], offsets[RUN_SAMPLES_MAX + 1], *columns;
   double temperature[RUN_SAMPLES_MAX];
   oracle_row rows[RUN_SAMPLES_MAX];
   oracle_problem exact = gather(problem, out, hidden, target, temperature, zeros);
   for (int i = 0; i < out->count; i++) ids[i] = i;
-  flp_status status = oracle_forward(&exact, ids, out->count, rows);
+  flp_status status = gather_lists(problem, out, offsets, &columns);
+  exact.list_offsets = columns ? offsets : NULL;
+  exact.list_columns = columns;
+  if (status == FLP_OK) status = oracle_forward(&exact, ids, out->count, rows);
   for (int i = 0; status == FLP_OK && i < out->count; i++) {
     out->logprob[i] = rows[i].logprob;
     out->entropy[i] = rows[i].entropy;
     out->score_error = fmax(out->score_error, rows[i].product_error);
   }
   free(hidden);
+  free(columns);
   return status;
 }

@@ -52,6 +52,13 @@ static flp_status open_device(run_state *state) {
 
 _Static_assert((int)RUN_GRAD_ENTROPY == (int)CALL_GRAD_ENTROPY, "operands that no loss reads are slots of a call");
 
+static call_slot slot_of(run_operand operand) {
+  int input = run_loss_input(operand);
+  if (operand == RUN_LIST_OFFSETS) return CALL_LIST_OFFSETS;
+  if (operand == RUN_LIST_IDS) return CALL_LIST_IDS;
+  return (call_slot)(input < 0 ? (int)operand : (int)CALL_LOSS_INPUT + input);
+}
+
 static void set_problem(run_state *state) {
   const run_problem *problem = state->problem;
   call_problem *call = &state->call;
@@ -63,10 +70,8 @@ static void set_problem(run_state *state) {
   call->ignore_index = problem->ignore_index;
   call->gives_stats = problem->spec.grads && !problem->loss;
   call->gives_metrics = 1;
-  for (int i = 0; i < RUN_OPERANDS; i++) {
-    int input = run_loss_input((run_operand)i);
-    call->operand[input < 0 ? i : CALL_LOSS_INPUT + input] = problem->operand[i];
-  }
+  call->list_count = problem->list_count;
+  for (int i = 0; i < RUN_OPERANDS; i++) call->operand[slot_of((run_operand)i)] = problem->operand[i];
 }
 
 static flp_status open_buffers(run_state *state) {
@@ -120,7 +125,8 @@ static flp_status run_blocks(run_state *state, int64_t block) {
 
 static flp_status run_forward(run_state *state) {
   int64_t n = state->problem->n;
-  int64_t block = state->result->rung == FLP_RUNG_EAGER && n > EAGER_ROWS ? EAGER_ROWS : n;
+  int in_blocks = state->result->rung == FLP_RUNG_EAGER && n > EAGER_ROWS && !state->problem->spec.listed;
+  int64_t block = in_blocks ? EAGER_ROWS : n; /* lists that are none make every row of a call bad */
   FLP_TRY(open_workspace(state, FLP_PASS_FORWARD, block, &state->result->forward));
   FLP_TRY(cli_device_timer_start(&state->device));
   FLP_TRY(run_blocks(state, block));

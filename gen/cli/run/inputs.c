@@ -24,6 +24,8 @@ static const struct {
     [RUN_TEMPERATURE] = {"temperature", {"temperature"}, 0},
     [RUN_GRAD_LOGPROB] = {"grad-logprob", {"grad_logprob"}, 0},
     [RUN_GRAD_ENTROPY] = {"grad-entropy", {"grad_entropy"}, 0},
+    [RUN_LIST_OFFSETS] = {"list-offsets", {"list_offsets"}, 0},
+    [RUN_LIST_IDS] = {"list-ids", {"list_ids"}, 0},
     [RUN_OLD_LOGPROB] = {"old-logprob", {"old_logprob"}, 0},
     [RUN_REF_LOGPROB] = {"ref-logprob", {"ref_logprob"}, 0},
     [RUN_ADVANTAGE] = {"advantage", {"advantage", "advantages"}, 0},
@@ -200,12 +202,41 @@ static flp_status check_vector(run_operand operand, const found *in, cli_tensor_
   return FLP_OK;
 }
 
+/* Both or neither, and not beside a loss: without them it would be that of the whole vocabulary. */
+static flp_status check_lists(run_problem *problem, const found *offsets, const found *ids) {
+  const cli_tensor *o = offsets->tensor, *i = ids->tensor;
+  if (!o && !i) return FLP_OK;
+  if (problem->loss)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "%s: tensor '%s' of %s is not accepted beside --loss; steps take the whole vocabulary",
+                    operands[o ? RUN_LIST_OFFSETS : RUN_LIST_IDS].option, (o ? o : i)->name, (o ? offsets : ids)->path);
+  if (!o || !i)
+    return flp_fail(
+        FLP_ERROR_ARGUMENT,
+        "--%s is missing beside %s; a tensor '%s' in an --input file, or --%s FILE:TENSOR, "
+        "is needed",
+        operands[o ? RUN_LIST_IDS : RUN_LIST_OFFSETS].option, operands[o ? RUN_LIST_OFFSETS : RUN_LIST_IDS].option,
+        operands[o ? RUN_LIST_IDS : RUN_LIST_OFFSETS].names[0], operands[o ? RUN_LIST_IDS : RUN_LIST_OFFSETS].option);
+  char accepted[96];
+  if (o->dtype != CLI_TENSOR_I64) return fail_dtype(RUN_LIST_OFFSETS, offsets, "I64");
+  snprintf(accepted, sizeof accepted, "one of %lld elements, one more than rows of hidden,", (long long)problem->n + 1);
+  if (o->elements != (uint64_t)problem->n + 1) return fail_shape(RUN_LIST_OFFSETS, offsets, accepted);
+  snprintf(accepted, sizeof accepted, "%s, as target has,",
+           problem->spec.target_dtype == FLP_DTYPE_INT32 ? "I32" : "I64");
+  if (cli_tensor_dtype_flp(i->dtype) != problem->spec.target_dtype) return fail_dtype(RUN_LIST_IDS, ids, accepted);
+  problem->list_count = (int64_t)i->elements;
+  problem->spec.listed = 1;
+  return FLP_OK;
+}
+
 static flp_status check_all(run_problem *problem, const found in[RUN_OPERANDS]) {
   FLP_TRY(check_matrices(problem, &in[RUN_HIDDEN], &in[RUN_WEIGHT]));
   FLP_TRY(check_target(problem, &in[RUN_TARGET]));
   FLP_TRY(check_vector(RUN_BIAS, &in[RUN_BIAS], in[RUN_HIDDEN].tensor->dtype, problem->spec.vocab, "row of weight"));
+  FLP_TRY(check_lists(problem, &in[RUN_LIST_OFFSETS], &in[RUN_LIST_IDS]));
   for (int i = RUN_TEMPERATURE; i < RUN_OPERANDS; i++)
-    FLP_TRY(check_vector((run_operand)i, &in[i], CLI_TENSOR_F32, problem->n, "row of hidden"));
+    if (i != RUN_LIST_OFFSETS && i != RUN_LIST_IDS)
+      FLP_TRY(check_vector((run_operand)i, &in[i], CLI_TENSOR_F32, problem->n, "row of hidden"));
   for (int i = 0; i < RUN_OPERANDS; i++)
     if (in[i].tensor) problem->operand[i] = in[i].tensor->data;
   return FLP_OK;
@@ -223,6 +254,7 @@ static flp_status check_loss_sources(const run_args *args) {
   for (int i = RUN_GRAD_LOGPROB; i < RUN_VECTOR; i++) {
     int of_loss = i >= RUN_OLD_LOGPROB;
     if (!args->source[i] || of_loss == (args->loss.name != NULL)) continue;
+    if (i == RUN_LIST_OFFSETS || i == RUN_LIST_IDS) continue; /* check_lists names the file */
     return flp_fail(FLP_ERROR_ARGUMENT, "--%s: '%s' is not accepted %s --loss%s", operands[i].option, args->source[i],
                     of_loss ? "without" : "beside", of_loss ? "" : ", which makes its own");
   }

@@ -179,13 +179,19 @@ static json_t *exact_json(const report *in) {
                    in->result->output[RUN_OUT_ENTROPY] ? cli_json_number(in->entropy_error) : json_null());
 }
 
+/* Ids of a row's list, on average. */
+static double mean_length(const run_problem *problem) {
+  return problem->n > 0 ? (double)problem->list_count / (double)problem->n : 0;
+}
+
 static flp_status print_json(const report *in) {
   const run_problem *problem = in->problem;
   const run_result *result = in->result;
-  json_t *document = json_pack(
-      "{s:o, s:I, s:I, s:s, s:o, s:o, s:s}", "spec", cli_spec_json(&problem->spec, problem->scale), "rows",
-      (json_int_t)problem->n, "active_rows", (json_int_t)in->logprob.rows, "rung", flp_rung_name(result->rung),
-      "device", cli_json_text(result->device), "plan", cli_json_text(result->description), "plan_id", result->plan_id);
+  json_t *document =
+      json_pack("{s:o, s:I, s:I, s:s, s:o, s:o, s:s}", "spec",
+                cli_spec_json(&problem->spec, problem->scale, mean_length(problem)), "rows", (json_int_t)problem->n,
+                "active_rows", (json_int_t)in->logprob.rows, "rung", flp_rung_name(result->rung), "device",
+                cli_json_text(result->device), "plan", cli_json_text(result->description), "plan_id", result->plan_id);
   json_object_set_new(
       document, "seconds",
       json_pack("{s:f, s:f, s:f, s:f}", "plan", result->plan_seconds, "forward", result->forward_seconds, "backward",
@@ -230,6 +236,7 @@ static void print_time(const report *in) {
   const run_result *result = in->result;
   char flops[CLI_TEXT_BYTES], rate[CLI_TEXT_BYTES];
   double work = cli_product_flops(&in->problem->spec, in->logprob.rows);
+  if (in->problem->spec.listed) work = 2.0 * (double)in->problem->list_count * (double)in->problem->spec.hidden;
   if (in->problem->loss) {
     cli_print_field(INDENT, "time", "step %.4g s in mode %s, plan %.3g s", result->step_seconds,
                     flp_mode_name(result->step.mode), result->plan_seconds);

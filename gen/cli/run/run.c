@@ -11,6 +11,8 @@ enum {
   KEY_TEMPERATURE,
   KEY_GRAD_LOGPROB,
   KEY_GRAD_ENTROPY,
+  KEY_LIST_OFFSETS,
+  KEY_LIST_IDS,
   KEY_OLD_LOGPROB,
   KEY_REF_LOGPROB,
   KEY_ADVANTAGE,
@@ -23,7 +25,7 @@ enum {
   KEY_SEED,
   KEY_DEVICE,
   KEY_THREADS,
-  KEY_SCALE, /* from here to KEY_ENTROPY: parse_word */
+  KEY_SCALE, /* from here to KEY_KEEP_SET: parse_word */
   KEY_SOFTCAP,
   KEY_GRAD,
   KEY_BUDGET,
@@ -34,6 +36,7 @@ enum {
   KEY_LOSS,
   KEY_LOSS_PARAMETER,
   KEY_ENTROPY,
+  KEY_KEEP_SET,
   KEY_MODEL,
   KEY_STRICT,
   KEY_DEMO,
@@ -49,6 +52,11 @@ static const struct argp_option options[] = {
     {"target", KEY_TARGET, "FILE:TENSOR", 0, "token ids (...) in I32 or I64", 1},
     {"grad-logprob", KEY_GRAD_LOGPROB, "FILE:TENSOR", 0, "upstream gradient of logprob (...) in F32", 1},
     {"grad-entropy", KEY_GRAD_ENTROPY, "FILE:TENSOR", 0, "upstream gradient of entropy (...) in F32", 1},
+    {"list-offsets", KEY_LIST_OFFSETS, "FILE:TENSOR", 0,
+     "where the lists of columns begin, a list a row, and the last ends (N+1) in I64: of a row only the columns of its "
+     "list count, as a sampler's top-p or top-k mask leaves them",
+     1},
+    {"list-ids", KEY_LIST_IDS, "FILE:TENSOR", 0, "the lists' token ids, one list behind the other, as target is", 1},
     {"old-logprob", KEY_OLD_LOGPROB, "FILE:TENSOR", 0, "of a loss: logprob of the policy that sampled (...) in F32", 1},
     {"ref-logprob", KEY_REF_LOGPROB, "FILE:TENSOR", 0, "of a loss: logprob of the reference policy (...) in F32", 1},
     {"advantage", KEY_ADVANTAGE, "FILE:TENSOR", 0, "of a loss: (...) in F32", 1},
@@ -85,6 +93,7 @@ static const struct argp_option options[] = {
     {"vocab", KEY_VOCAB, "V", 0, "default 151936", 4},
     {"dtype", KEY_DTYPE, "T", 0, "bf16 (default), fp16 or fp32", 4},
     {"seed", KEY_SEED, "N", 0, "default 1", 4},
+    {"keep-set", KEY_KEEP_SET, "MEAN", 0, "draw lists of columns too, of MEAN ids a row on average, from 1 to V", 4},
     {0}};
 
 static flp_status parse_softcap(const char *text, run_args *args) {
@@ -152,6 +161,8 @@ static flp_status parse_word(int key, const char *text, run_args *args) {
       return FLP_OK;
     case KEY_LOSS_PARAMETER:
       return cli_loss_args_add(&args->loss, text);
+    case KEY_KEEP_SET:
+      return cli_parse_kept(text, &args->kept);
     default:
       args->has_entropy = 1;
       FLP_TRY(cli_parse_choice("--entropy", text, CLI_ENTROPY_VALUES, &value));
@@ -179,6 +190,8 @@ static const char *name_demo_option(int key) {
       return "--dtype";
     case KEY_SEED:
       return "--seed";
+    case KEY_KEEP_SET:
+      return "--keep-set";
     default:
       return NULL;
   }
@@ -195,7 +208,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     cli_argp_check(state, parse_size(key, text, args));
     return 0;
   }
-  if (key >= KEY_SCALE && key <= KEY_ENTROPY) {
+  if (key >= KEY_SCALE && key <= KEY_KEEP_SET) {
     cli_argp_check(state, parse_word(key, text, args));
     return 0;
   }
@@ -236,8 +249,9 @@ const struct argp cli_run_argp = {
     NULL,
     "Computes log-probabilities, entropies and gradients of a language-model head."
     "\vTensors that no option names are looked up in the --input files as hidden, weight (or lm_head.weight, "
-    "model.embed_tokens.weight), bias (or lm_head.bias), target (or targets, labels), grad_logprob, grad_entropy and "
-    "temperature; what a loss reads as old_logprob, ref_logprob, advantage, row_weight and the names of its "
+    "model.embed_tokens.weight), bias (or lm_head.bias), target (or targets, labels), grad_logprob, grad_entropy, "
+    "temperature, list_offsets and list_ids; what a loss reads as old_logprob, ref_logprob, advantage, row_weight and "
+    "the names of its "
     "vectors.\n\n"
     "Examples:\n"
     "  flpgen run --demo --rows 512\n"

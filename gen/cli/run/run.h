@@ -20,6 +20,8 @@ typedef enum run_operand {
   RUN_TEMPERATURE,
   RUN_GRAD_LOGPROB,
   RUN_GRAD_ENTROPY,
+  RUN_LIST_OFFSETS,
+  RUN_LIST_IDS,
   RUN_OLD_LOGPROB, /* of a loss, from here on */
   RUN_REF_LOGPROB,
   RUN_ADVANTAGE,
@@ -50,6 +52,7 @@ typedef struct run_args {
   int64_t rows, vocab;
   flp_dtype dtype; /* 0 if not given */
   int64_t seed;
+  double kept; /* 0 if not given */
 } run_args;
 
 /* ---- inputs.c, demo.c: problems ---- */
@@ -60,7 +63,7 @@ typedef struct run_problem {
   const void *operand[RUN_OPERANDS]; /* host; NULL if absent. RUN_TEMPERATURE: float rows */
   const flp_loss *loss;              /* of spec.loss, or NULL */
   double temperature, scale;
-  int64_t ignore_index;
+  int64_t ignore_index, list_count;
   int rank; /* of the target, whose shape the outputs share */
   int64_t shape[CLI_TENSOR_RANK_MAX];
 

@@ -101,11 +101,13 @@ flp_status cli_parse_mode_of(const char *text, unsigned accepted, flp_mode *out)
 enum {
   /* score has no backward pass */
   CLI_BACKWARD_MODES = ((1u << (FLP_MODE_DIRECTION + 1)) - 1) & ~(1u << FLP_MODE_SCORE),
+  CLI_CHECK_MODES = CLI_BACKWARD_MODES | 1u << FLP_MODE_LISTED, /* whose cases are chosen by it */
   CLI_TUNE_MODES = 1u << FLP_MODE_SAVE | 1u << FLP_MODE_STREAM | 1u << FLP_MODE_DIRECTION
 };
 #define CLI_MODES_HELP                                                                                                 \
   "auto (default), recompute-vocab (R_VOCAB), recompute-rows (R_ROWS), recompute-split (R2), save (S), stream (P) or " \
   "direction (D)"
+flp_status cli_parse_kept(const char *text, double *out); /* of --keep-set: a number >= 1 */
 flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out);
 flp_status cli_parse_device(const char *text, int32_t *out); /* of --device: a CUDA ordinal */
 flp_status cli_parse_burst(const char *text, double *out);   /* of --burst-ms */

@@ -133,9 +133,9 @@ flp_status cli_parse_integers(const char *field, const char *text, int64_t least
 }
 
 flp_status cli_parse_mode_of(const char *text, unsigned accepted, flp_mode *out) {
-  cli_choice choices[FLP_MODE_DIRECTION + 2] = {{NULL, 0}};
+  cli_choice choices[FLP_MODE_LISTED + 2] = {{NULL, 0}};
   int count = 0;
-  for (int mode = 0; mode <= FLP_MODE_DIRECTION; mode++)
+  for (int mode = 0; mode <= FLP_MODE_LISTED; mode++)
     if (accepted >> mode & 1) choices[count++] = (cli_choice){mode ? flp_mode_name((flp_mode)mode) : "auto", mode};
   flp_mode named = flp_mode_find(text);
   if (named && accepted >> named & 1) text = flp_mode_name(named);
@@ -147,6 +147,13 @@ flp_status cli_parse_mode_of(const char *text, unsigned accepted, flp_mode *out)
 
 flp_status cli_parse_mode(const char *text, flp_mode *out) {
   return cli_parse_mode_of(text, CLI_BACKWARD_MODES, out);
+}
+
+flp_status cli_parse_kept(const char *text, double *out) {
+  FLP_TRY(cli_parse_number("--keep-set", text, out));
+  if (*out >= 1) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--keep-set: expected a number from 1 to the ids of the vocabulary, got '%s'",
+                  text);
 }
 
 flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out) {

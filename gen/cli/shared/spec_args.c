@@ -29,7 +29,8 @@ enum {
   KEY_OP,
   KEY_KEEP,
   KEY_LOSS,
-  KEY_LOSS_PARAMETER
+  KEY_LOSS_PARAMETER,
+  KEY_KEEP_SET
 };
 
 static const struct argp_option options[] = {
@@ -56,6 +57,11 @@ static const struct argp_option options[] = {
      "a forward pass may keep something for the backward pass: where hidden alone has a gradient and the entropy none, "
      "sums of the weight's rows, 4 bytes an element of hidden (mode direction, D), else exponentials, 2 bytes a score "
      "(mode save, S); needs --grad and bf16",
+     1},
+    {"keep-set", KEY_KEEP_SET, "MEAN", 0,
+     "of each row only the columns of a list count, as a sampler's top-p or top-k mask leaves them (mode listed, L); "
+     "where "
+     "lists are drawn they have MEAN ids a row on average, a number from 1 to V; kernels are the same for any",
      1},
     {"loss", KEY_LOSS, "LOSS", 0, CLI_LOSS_HELP "; mode stream (P) streams its steps", 1},
     {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 1},
@@ -131,6 +137,12 @@ static flp_status parse_training(int key, const char *text, cli_spec_args *args)
   return FLP_OK;
 }
 
+static flp_status parse_keep_set(const char *text, cli_spec_args *args) {
+  FLP_TRY(cli_parse_kept(text, &args->kept));
+  args->spec.listed = 1;
+  return FLP_OK;
+}
+
 static error_t parse(int key, char *text, struct argp_state *state) {
   cli_spec_args *args = state->input;
   flp_spec *spec = &args->spec;
@@ -161,6 +173,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_LOSS:
     case KEY_LOSS_PARAMETER:
       status = parse_training(key, text, args);
+      break;
+    case KEY_KEEP_SET:
+      status = parse_keep_set(text, args);
       break;
     case KEY_MODEL:
       args->model = text;
@@ -227,6 +242,11 @@ flp_status cli_spec_check_tiling(const char *field, const char *text, const flp_
 }
 
 flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode mode) {
+  if (args->spec.listed && mode)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--mode: '%s' is not accepted beside --keep-set, whose mode is listed",
+                    flp_mode_name(mode));
+  if (mode == FLP_MODE_LISTED)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'listed' is not accepted with a shape; --keep-set says it");
   if (mode == FLP_MODE_STREAM && !args->loss.name)
     return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'stream' is not accepted without --loss, what its steps minimise");
   if (flp_mode_keeps(mode)) args->spec.keep = 1;
@@ -260,6 +280,9 @@ flp_status cli_spec_args_backward(const cli_spec_args *args, flp_mode mode, int6
                 [FLP_MODE_SAVE] = {0, 0},
                 [FLP_MODE_STREAM] = {1, 0},
                 [FLP_MODE_DIRECTION] = {1, 1}};
+  if (args->spec.listed && (chunk_rows || chunk_vocab))
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted beside --keep-set, whose passes have no chunks",
+                    chunk_rows ? "--chunk-rows" : "--chunk-vocab");
   const char *field = mode >= FLP_MODE_RECOMPUTE_VOCAB && mode <= FLP_MODE_RECOMPUTE_SPLIT ? "--mode"
                       : chunk_rows                                                         ? "--chunk-rows"
                       : chunk_vocab                                                        ? "--chunk-vocab"
@@ -298,6 +321,29 @@ void cli_spec_args_complete(const cli_spec_args *args, flp_spec *spec) {
   if (!args->has_entropy && spec->entropy < cli_loss_entropy(spec)) spec->entropy = cli_loss_entropy(spec);
 }
 
+flp_status cli_spec_check_kept(double kept, int64_t vocab) {
+  if (kept <= (double)vocab) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--keep-set: expected a number from 1 to the %lld ids of the vocabulary, got %g",
+                  (long long)vocab, kept);
+}
+
+flp_status cli_spec_args_lists(const cli_spec_args *args) {
+  const flp_spec *spec = &args->spec;
+  if (!spec->listed) return FLP_OK;
+  if (!args->takes_lists)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--keep-set: not accepted here; check, bench, explain, gen, pack build and run --demo accept it");
+  if (spec->op != FLP_OP_HEAD)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--keep-set: not accepted with --op %s, whose scores exist already",
+                    flp_op_name(spec->op));
+  if (spec->keep)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--keep: not accepted beside --keep-set, whose passes keep nothing");
+  if (args->loss.name)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--loss: '%s' is not accepted beside --keep-set; steps take the whole vocabulary", args->loss.name);
+  return cli_spec_check_kept(args->kept, spec->vocab);
+}
+
 flp_status cli_spec_args_resolve(cli_spec_args *args) {
   if (args->model) FLP_TRY(apply_model(args));
   const flp_spec *spec = &args->spec;
@@ -309,6 +355,7 @@ flp_status cli_spec_args_resolve(cli_spec_args *args) {
   if (flp_op_of(spec->op)->has_head && spec->hidden == 0)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--hidden is missing; the number of columns of the weight, or --model, is needed");
+  FLP_TRY(cli_spec_args_lists(args));
   FLP_TRY(cli_loss_args_resolve(&args->loss, &args->spec));
   cli_spec_args_complete(args, &args->spec);
   flp_spec resolved;

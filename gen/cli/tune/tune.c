@@ -371,6 +371,7 @@ static flp_status tune(tune_args *args, const char *command) {
   if (args->spec.tune)
     return flp_fail(FLP_ERROR_ARGUMENT, "--tune: this verb finds it out; bench times a given tiling");
   FLP_TRY(flp_tuning_parse("--include", args->include, &args->included));
+  FLP_TRY(cli_spec_args_lists(&args->spec));
   FLP_TRY(cli_spec_args_mode(&args->spec, args->options.mode));
   FLP_TRY(cli_spec_args_one_mode(&args->spec));
   FLP_TRY(cli_loss_args_resolve(&args->spec.loss, &args->spec.spec));

@@ -1,0 +1,235 @@
+/* lists.c: lists of columns, of a case's pattern: as the rung takes them, and sorted without repeats for the oracle.
+ *
+ * Invariant: the oracle's list of a row that is bad, or has no target, is empty; no such row is asked of it. */
+#include "gen/cli/check/lists.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/cli/call/lists.h"
+#include "runtime/base/status.h"
+#include "runtime/kernel/kernel.h"
+
+/* ---- patterns ---- */
+
+/* Ids of a row as they are drawn, and where those of its pattern go. */
+typedef struct pattern_row {
+  const check_problem *problem;
+  int64_t row, target;
+  const int64_t *drawn;
+  int64_t drawn_count;
+} pattern_row;
+
+/* Writes the ids and returns their number; out NULL: the number alone. */
+typedef int64_t (*pattern_fn)(const pattern_row *in, int64_t *out);
+
+static int has_target(const pattern_row *in) {
+  return in->target >= 0 && in->target < in->problem->c.spec.vocab;
+}
+
+/* Every second row has its first id again at the end. */
+static int64_t as_drawn(const pattern_row *in, int64_t *out) {
+  int64_t again = in->row % 2;
+  for (int64_t i = 0; out && i < in->drawn_count + again; i++) out[i] = in->drawn[i % in->drawn_count];
+  return in->drawn_count + again;
+}
+
+static int64_t target_alone(const pattern_row *in, int64_t *out) {
+  if (out && has_target(in)) *out = in->target;
+  return has_target(in);
+}
+
+static int64_t all_columns(const pattern_row *in, int64_t *out) {
+  int64_t vocab = in->problem->c.spec.vocab;
+  for (int64_t i = 0; out && i < vocab; i++) out[i] = vocab - 1 - i;
+  return vocab;
+}
+
+/* An id once, twice or three times, apart. */
+static int64_t with_repeats(const pattern_row *in, int64_t *out) {
+  int64_t count = 0;
+  for (int64_t pass = 0; pass < 3; pass++)
+    for (int64_t i = 0; i < in->drawn_count; i++) {
+      if (in->drawn[i] % 3 < pass) continue;
+      if (out) out[count] = in->drawn[i];
+      count++;
+    }
+  return count;
+}
+
+/* The id, of no column, that a bad row has; -2 for none. */
+static int64_t foreign_id(const pattern_row *in) {
+  int wide = in->problem->c.spec.target_dtype == FLP_DTYPE_INT64, low = in->row % 16 >= 8;
+  if (in->row % 8 == 1) return in->problem->c.spec.vocab;
+  if (in->row % 8 == 3) return -1;
+  if (in->row % 8 != 7) return -2;
+  return wide ? (low ? INT64_MIN : INT64_C(1) << 40) : low ? INT32_MIN : INT32_MAX;
+}
+
+/* By eights: an id beyond the vocabulary, -1, a list without the target, none, an id far out; the others are good. */
+static int64_t some_bad(const pattern_row *in, int64_t *out) {
+  int64_t count = 0, foreign = foreign_id(in);
+  if (in->row % 8 == 5) return 0;
+  for (int64_t i = 0; i < in->drawn_count; i++) {
+    if (in->row % 8 == 4 && in->drawn[i] == in->target) continue;
+    if (out) out[count] = in->drawn[i];
+    count++;
+  }
+  if (foreign == -2) return count;
+  if (out) out[count] = foreign;
+  return count + 1;
+}
+
+static const pattern_fn patterns[] = {
+    [CHECK_LISTS_DRAWN] = as_drawn,       [CHECK_LISTS_ONE] = target_alone, [CHECK_LISTS_ALL] = all_columns,
+    [CHECK_LISTS_REPEATS] = with_repeats, [CHECK_LISTS_BAD] = some_bad,     [CHECK_LISTS_DESCEND] = as_drawn,
+    [CHECK_LISTS_BEFORE] = as_drawn,      [CHECK_LISTS_BEHIND] = as_drawn};
+
+static pattern_row row_of(const check_problem *problem, const cli_lists *drawn, int64_t row) {
+  int64_t begin = drawn->offsets[row];
+  return (pattern_row){problem, row, problem->target_id[row], drawn->ids + begin, drawn->offsets[row + 1] - begin};
+}
+
+/* ---- arrays ---- */
+
+static int64_t id_at(const check_problem *problem, int64_t entry) {
+  if (problem->c.spec.target_dtype == FLP_DTYPE_INT64) return ((const int64_t *)problem->list_ids)[entry];
+  return ((const int32_t *)problem->list_ids)[entry];
+}
+
+static int by_value(const void *a, const void *b) {
+  int64_t left = *(const int64_t *)a, right = *(const int64_t *)b;
+  return (left > right) - (left < right);
+}
+
+/* Sorts the ids of a row and drops repeats; 0 ids, and 1 returned, where they make the row bad. */
+static int sort_row(const check_problem *problem, int64_t row, int64_t *columns, int64_t *count) {
+  int64_t begin = problem->list_offsets[row], end = problem->list_offsets[row + 1], unique = 0, has = 0;
+  for (int64_t e = begin; e < end; e++) columns[e - begin] = id_at(problem, e);
+  qsort(columns, (size_t)(end - begin), sizeof *columns, by_value);
+  int bad = end > begin && (columns[0] < 0 || columns[end - begin - 1] >= problem->c.spec.vocab);
+  for (int64_t i = 0; i < end - begin; i++) {
+    has |= columns[i] == problem->target_id[row];
+    if (i == 0 || columns[i] != columns[unique - 1]) columns[unique++] = columns[i];
+  }
+  *count = bad || !has ? 0 : unique;
+  return bad || !has;
+}
+
+/* What the oracle reads; list_offsets are still as they should be. */
+static void sort_lists(check_problem *problem) {
+  int64_t count = 0;
+  for (int64_t row = 0; row < problem->c.n; row++) {
+    int64_t own = 0;
+    problem->column_offsets[row] = count;
+    problem->list_bad[row] = (uint8_t)sort_row(problem, row, problem->list_columns + count, &own);
+    count += own;
+  }
+  problem->column_offsets[problem->c.n] = count;
+}
+
+/* Offsets that are no lists: every row is bad then. */
+static void break_offsets(check_problem *problem) {
+  int64_t n = problem->c.n, *offsets = problem->list_offsets, middle = offsets[n / 2];
+  if (problem->c.lists < CHECK_LISTS_DESCEND || n < 2) return;
+  if (problem->c.lists == CHECK_LISTS_DESCEND) {
+    offsets[n / 2] = offsets[n / 2 + 1];
+    offsets[n / 2 + 1] = middle;
+  }
+  if (problem->c.lists == CHECK_LISTS_BEFORE) offsets[0] = -1;
+  if (problem->c.lists == CHECK_LISTS_BEHIND) offsets[n]++;
+  memset(problem->list_bad, 1, (size_t)n);
+}
+
+static flp_status allocate(check_problem *problem, int64_t count) {
+  size_t n = (size_t)problem->c.n;
+  problem->list_count = count;
+  problem->list_ids = malloc((size_t)count * sizeof(int64_t) + 8);
+  problem->list_columns = malloc((size_t)count * sizeof(int64_t) + 8);
+  problem->column_offsets = malloc((n + 1) * sizeof(int64_t));
+  problem->list_bad = malloc(n + 1);
+  if (problem->list_ids && problem->list_columns && problem->column_offsets && problem->list_bad) return FLP_OK;
+  return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the lists of case %s", problem->c.name);
+}
+
+static flp_status fill(check_problem *problem, const cli_lists *drawn) {
+  pattern_fn write = patterns[problem->c.lists];
+  int64_t count = 0, n = problem->c.n;
+  problem->list_offsets = malloc(((size_t)n + 1) * sizeof(int64_t));
+  if (!problem->list_offsets) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for lists");
+  for (int64_t row = 0; row < n; row++) {
+    pattern_row in = row_of(problem, drawn, row);
+    problem->list_offsets[row] = count;
+    count += write(&in, NULL);
+  }
+  problem->list_offsets[n] = count;
+  FLP_TRY(allocate(problem, count));
+  for (int64_t row = 0; row < n; row++) {
+    pattern_row in = row_of(problem, drawn, row);
+    write(&in, problem->list_columns + problem->list_offsets[row]);
+  }
+  cli_ids_narrow(problem->c.spec.target_dtype, problem->list_columns, count, problem->list_ids);
+  sort_lists(problem);
+  break_offsets(problem);
+  return FLP_OK;
+}
+
+flp_status check_lists_create(check_problem *problem, uint64_t seed) {
+  const check_case *c = &problem->c;
+  cli_zipf zipf = {0};
+  cli_lists drawn = {0};
+  flp_status status = cli_zipf_create(c->spec.vocab, seed, &zipf);
+  if (status == FLP_OK) status = cli_lists_draw(&zipf, problem->target_id, c->n, c->kept, seed + 1, &drawn);
+  if (status == FLP_OK) status = fill(problem, &drawn);
+  cli_zipf_destroy(&zipf);
+  cli_lists_destroy(&drawn);
+  return status;
+}
+
+flp_status check_lists_permute(check_problem *problem, const int64_t *order, int64_t n) {
+  size_t element = flp_dtype_bytes(problem->c.spec.target_dtype);
+  check_problem old = *problem;
+  int64_t count = 0, at = 0;
+  for (int64_t i = 0; i < n; i++) count += old.list_offsets[order[i] + 1] - old.list_offsets[order[i]];
+  problem->c.n = n;
+  problem->list_offsets = malloc(((size_t)n + 1) * sizeof(int64_t));
+  flp_status status = allocate(problem, count);
+  if (!problem->list_offsets) status = flp_fail(FLP_ERROR_MEMORY, "out of host memory for lists");
+  for (int64_t i = 0; i < n && status == FLP_OK; i++) {
+    int64_t begin = old.list_offsets[order[i]], own = old.list_offsets[order[i] + 1] - begin;
+    memcpy((char *)problem->list_ids + (size_t)at * element, (char *)old.list_ids + (size_t)begin * element,
+           (size_t)own * element);
+    problem->list_offsets[i] = at;
+    at += own;
+  }
+  if (status == FLP_OK) {
+    problem->list_offsets[n] = at;
+    sort_lists(problem);
+  }
+  check_lists_clear(&old);
+  return status;
+}
+
+void check_lists_reverse(check_problem *problem) {
+  size_t element = flp_dtype_bytes(problem->c.spec.target_dtype);
+  char *ids = problem->list_ids, held[sizeof(int64_t)];
+  for (int64_t row = 0; row < problem->c.n; row++) {
+    int64_t low = problem->list_offsets[row], high = problem->list_offsets[row + 1] - 1;
+    for (; low < high; low++, high--) {
+      memcpy(held, ids + (size_t)low * element, element);
+      memcpy(ids + (size_t)low * element, ids + (size_t)high * element, element);
+      memcpy(ids + (size_t)high * element, held, element);
+    }
+  }
+}
+
+void check_lists_clear(check_problem *problem) {
+  free(problem->list_offsets);
+  free(problem->list_ids);
+  free(problem->column_offsets);
+  free(problem->list_columns);
+  free(problem->list_bad);
+  problem->list_offsets = problem->column_offsets = problem->list_columns = NULL;
+  problem->list_ids = NULL;
+  problem->list_bad = NULL;
+}
