@@ -278,7 +278,8 @@ static void add_row(const oracle_fixture *f, const listed *lists, int i, oracle_
   for (int v = 0; v < VOCAB; v++) columns[v] = v;
   cr_assert_eq(oracle_forward(&problem, &first, 1, stats), FLP_OK);
   cr_assert_eq(oracle_grad_hidden(&problem, &first, stats, 1, sum->hidden[0] + i * DEPTH, sum->hidden[1] + i * DEPTH,
-                                  sum->squares[0] + i), FLP_OK);
+                                  sum->squares[0] + i),
+               FLP_OK);
   cr_assert_eq(oracle_grad_columns(&problem, &first, stats, 1, columns, problem.vocab, &out), FLP_OK);
   for (int64_t j = 0; j < problem.vocab; j++) {
     int64_t column = lists->columns[lists->offsets[i] + j];
@@ -302,7 +303,8 @@ static void check_lists(double softcap, double scale) {
   f->problem.list_columns = lists.columns;
   const oracle_columns out = {got.weight[0], got.weight[1], got.squares[1], got.bias[0], got.bias[1], got.squares[2]};
   cr_assert_eq(oracle_forward(&f->problem, f->rows, N, stats), FLP_OK);
-  cr_assert_eq(oracle_grad_hidden(&f->problem, f->rows, stats, N, got.hidden[0], got.hidden[1], got.squares[0]), FLP_OK);
+  cr_assert_eq(oracle_grad_hidden(&f->problem, f->rows, stats, N, got.hidden[0], got.hidden[1], got.squares[0]),
+               FLP_OK);
   cr_assert_eq(oracle_grad_columns(&f->problem, f->rows, stats, N, f->columns, VOCAB, &out), FLP_OK);
   for (int i = 0; i < N; i++) cr_assert_eq(memcmp(&stats[i], &own[i], sizeof own[i]), 0, "row %d", i);
   cr_assert_eq(stats[0].logprob, 0);
@@ -338,7 +340,7 @@ Test(oracle, a_row_that_is_not_a_number_adds_nothing_to_columns_where_it_has_a_l
   oracle_forward(&f->problem, f->rows, N, stats);
   cr_assert(isnan(stats[N - 1].logprob));
   for (int all = 0; all < 2; all++) {
-    const oracle_columns out = {weight[all][0], weight[all][1], squares[2 * all],
+    const oracle_columns out = {weight[all][0], weight[all][1],    squares[2 * all],
                                 bias[2 * all],  bias[2 * all + 1], squares[2 * all + 1]};
     oracle_grad_columns(&f->problem, f->rows, stats, N - 1 + all, f->columns, VOCAB, &out);
   }
