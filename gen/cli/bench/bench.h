@@ -49,7 +49,8 @@ int bench_case_exists(bench_case which, const flp_spec *spec);
 
 /* How many of each GEMM a case is compared with, by gemm_product: the scores once for each pass, where backward
  * computes them again, and a product for each gradient. Returns their sum.
- * mode: save, stream and direction compute scores once; direction makes both products in forward */
+ * mode: save, stream and direction compute scores once; direction makes both products in forward; listed has none, and
+ * is compared with the scores once, whatever the passes */
 int bench_case_products(bench_case which, flp_mode mode, const flp_spec *spec, int count[GEMM_PRODUCTS]);
 
 /* Rows left of n when a fraction is masked, and whether a row is: spread evenly. */
@@ -67,7 +68,7 @@ int64_t bench_scores_vocab(const flp_spec *spec, int64_t n, uint64_t free_bytes)
 
 typedef struct bench_row {
   bench_case which;
-  int64_t n, active;
+  int64_t n, active, list_count; /* list_count: ids of all lists, 0 without */
   flp_layout layout;        /* of the pass that counts most: backward where it has products, else forward */
   uint64_t workspace_bytes; /* the larger of the passes; with what is kept from one to the other */
   uint64_t budget_bytes;    /* of that pass */
@@ -140,6 +141,11 @@ void bench_data_clear(bench_data *data);
 flp_status bench_data_follow(bench_data *data);
 /* The arguments of a pass; workspace_bytes is the layout's. */
 flp_args bench_data_args(const bench_data *data, flp_pass pass, const flp_layout *layout);
+
+/* ---- lists.c ---- */
+
+/* Makes targets and lists of the rows, by Zipf's law. error: DRIVER, MEMORY */
+flp_status bench_data_lists(bench_data *data);
 
 /* ---- baseline.c: GEMM baselines over that data ---- */
 

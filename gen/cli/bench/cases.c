@@ -16,9 +16,10 @@ int bench_case_exists(bench_case which, const flp_spec *spec) {
 }
 
 int bench_case_products(bench_case which, flp_mode mode, const flp_spec *spec, int count[GEMM_PRODUCTS]) {
+  memset(count, 0, GEMM_PRODUCTS * sizeof *count);
+  if (spec->listed) return count[GEMM_SCORES] = 1;
   int has_backward = which != BENCH_FORWARD || mode == FLP_MODE_DIRECTION, /* whose forward makes the other product */
       scores_once = mode >= FLP_MODE_SAVE || !spec->grads;
-  memset(count, 0, GEMM_PRODUCTS * sizeof *count);
   count[GEMM_SCORES] = which >= BENCH_BOTH && !scores_once ? 2 : 1;
   count[GEMM_GRAD_HIDDEN] = has_backward && (spec->grads & FLP_GRAD_HIDDEN) != 0;
   count[GEMM_GRAD_WEIGHT] = has_backward && (spec->grads & FLP_GRAD_WEIGHT) != 0;

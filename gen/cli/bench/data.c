@@ -166,7 +166,7 @@ static flp_status make_sharp(bench_data *data) {
 
 static flp_status make_random(bench_data *data) {
   FLP_TRY(make_normal(data, CALL_HIDDEN, 1.0));
-  return make_targets(data, NULL);
+  return data->call.spec.listed ? bench_data_lists(data) : make_targets(data, NULL);
 }
 
 flp_status bench_data_rows(bench_data *data, int64_t n) {

@@ -14,8 +14,18 @@
 #include "runtime/kernel/kernel.h"
 #include "runtime/planner/planner.h"
 
+/* The flop of a case with lists: scores of what is listed in each pass, and a product of that for each gradient. */
+static double listed_flops(const bench_args *args, const bench_row *row) {
+  const flp_spec *spec = &args->spec.spec;
+  int backward = 1 + __builtin_popcount(spec->grads & (FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT));
+  int products = (row->which != BENCH_BACKWARD) + (row->which == BENCH_FORWARD ? 0 : backward);
+  double active = (double)row->list_count * (double)row->active / (double)row->n;
+  return 2.0 * products * active * (double)spec->hidden;
+}
+
 /* TFLOP/s of the case's products over the rows that are not masked. */
 static double tflops_of(const bench_args *args, const bench_row *row) {
+  if (row->list_count) return 1e-9 * listed_flops(args, row) / row->ms.median;
   return 1e-9 * row->gemms * cli_product_flops(&args->spec.spec, row->active) / row->ms.median;
 }
 
@@ -114,6 +124,9 @@ static void print_data(const bench_args *args, const bench_result *result) {
 void bench_print(const bench_args *args, const bench_result *result) {
   cli_print(2, "device: %s", result->device);
   cli_print(2, "plan: %s", result->description);
+  if (args->spec.kept > 0)
+    cli_print(2, "lists: %g ids a row on average; every case beside one product of hidden and the whole weight",
+              args->spec.kept);
   if (args->masked > 0) cli_print(2, "masked: %g of the rows; GEMM baselines compute all rows", args->masked);
   print_data(args, result);
   putchar('\n');
@@ -170,6 +183,19 @@ static json_t *entropies_json(const bench_args *args, const bench_result *result
   return object;
 }
 
+static void set_fields(json_t *record, const field *fields, size_t count) {
+  for (size_t i = 0; i < count; i++) json_object_set_new(record, fields[i].key, fields[i].value);
+}
+
+/* bare: what bare_ms and the ratios are of, also where the case has passes of more products */
+static void add_lists(json_t *object, const bench_args *args, const bench_row *row) {
+  const field fields[] = {{"listed", json_integer(1)},
+                          {"kept", cli_json_number(args->spec.kept)},
+                          {"list_ids", json_integer(row->list_count)},
+                          {"bare", json_string(gemm_product_name(GEMM_SCORES))}};
+  set_fields(object, fields, sizeof fields / sizeof fields[0]);
+}
+
 static json_t *row_json(const bench_args *args, const bench_result *result, const bench_row *row) {
   const flp_spec *spec = &args->spec.spec;
   const flp_loss *loss = cli_loss_of(spec);
@@ -199,7 +225,9 @@ static json_t *row_json(const bench_args *args, const bench_result *result, cons
                           {"mode", json_string(flp_mode_name(row->layout.mode))},
                           {"chunks", json_integer(row->layout.chunks)},
                           {"rung", json_string(flp_rung_name(result->rung))}};
-  return make_object(fields, sizeof fields / sizeof fields[0]);
+  json_t *object = make_object(fields, sizeof fields / sizeof fields[0]);
+  if (spec->listed) add_lists(object, args, row);
+  return object;
 }
 
 static json_t *baseline_json(const bench_baseline *baseline) {
@@ -241,10 +269,6 @@ static json_t *host_json(const bench_result *result) {
       {"backward_launches", has_backward ? json_integer(backward->launches) : json_null()},
       {"backward_us_per_launch", has_backward ? cli_json_number(us_per_launch(backward)) : json_null()}};
   return make_object(fields, sizeof fields / sizeof fields[0]);
-}
-
-static void set_fields(json_t *record, const field *fields, size_t count) {
-  for (size_t i = 0; i < count; i++) json_object_set_new(record, fields[i].key, fields[i].value);
 }
 
 static void fill_record(json_t *record, const bench_args *args, const bench_result *result) {

@@ -139,6 +139,8 @@ static flp_status make_saved(session *s) {
 }
 
 static flp_status find_layout(session *s, flp_pass pass) {
+  if (spec_of(s)->listed)
+    return flp_plan_layout_listed(s->plan, pass, s->n, s->data.call.list_count, 0, &s->layout[pass]);
   if (!s->saved_bytes) return flp_plan_layout(s->plan, pass, s->n, 0, &s->layout[pass]);
   flp_pass query = pass == FLP_PASS_FORWARD ? FLP_PASS_FORWARD_SAVED : FLP_PASS_BACKWARD_SAVED;
   return flp_plan_layout(s->plan, query, s->n, bench_keep_budget(s->plan, &s->args->options), &s->layout[pass]);
@@ -199,6 +201,7 @@ static void add_row(session *s, bench_case which, measure_summary ms,
   *row = (bench_row){.which = which,
                      .n = s->n,
                      .active = bench_active_rows(s->n, s->args->masked),
+                     .list_count = s->data.call.list_count,
                      .layout = s->layout[pass],
                      .workspace_bytes = s->layout[pass].bytes,
                      .budget_bytes = budget_of(s, forward_is_all(s) ? FLP_PASS_FORWARD_SAVED : pass),
