@@ -194,8 +194,32 @@ static double kept_rounding(const gradient *x) {
   return size > 0 ? 0x1p-9 * sqrt((mean + 10 * sqrt(variance)) / (8 * LN_2 * size)) : 0;
 }
 
-/* A gradient beside the yardstick's error and, if there is one, recompute mode's own. */
-static check_metric judge(const compare_state *s, const gradient *x) {
+static double square_of_row(const check_problem *p, const void *base, int64_t row) {
+  double sum = 0;
+  for (int64_t d = 0; d < p->c.spec.hidden; d++) {
+    double value = element(p->c.spec.dtype, base, row * p->stride + d);
+    sum += value * value;
+  }
+  return sum;
+}
+
+/* Where every probability is 1 all gradients are 0, of terms that are not: what is left is to be one rounding in fp32 of
+ * these. slot: the operand that a score's gradient is multiplied by, or CALL_BIAS */
+static double certain_rounding(const compare_state *s, call_slot slot) {
+  const check_problem *p = s->problem;
+  double sum = 0;
+  for (int64_t i = 0; is_certain(p) && i < s->truth->work_count; i++) {
+    int64_t row = s->truth->work[i];
+    double dz = (fabs(p->g[row]) + fabs(p->e[row])) * p->c.scale / p->temperature[row], square = 1;
+    if (slot == CALL_WEIGHT) square = square_of_row(p, p->weight, p->target_id[row]);
+    if (slot == CALL_HIDDEN) square = square_of_row(p, p->hidden, row);
+    sum += dz * dz * square;
+  }
+  return 0x1p-23 * sqrt(sum);
+}
+
+/* A gradient beside the yardstick's error and, if there is one, recompute mode's own. slot: as above */
+static check_metric judge(const compare_state *s, const gradient *x, call_slot slot) {
   flp_dtype dtype = s->problem->c.spec.dtype;
   int64_t count = x->parts * x->width;
   double factor = factor_of(dtype), norm = check_metric_norm(x->exact, count);
@@ -204,7 +228,7 @@ static check_metric judge(const compare_state *s, const gradient *x) {
     allowed = luck_of(s) * fmax(allowed, factor * check_metric_error(x->plain, x->exact, count));
     if (dtype == FLP_DTYPE_BF16) allowed = fmax(allowed, kept_rounding(x) * norm);
   }
-  return check_metric_tensor(x->got, x->exact, count, allowed + floor_of(s) * norm);
+  return check_metric_tensor(x->got, x->exact, count, allowed + floor_of(s) * norm + certain_rounding(s, slot));
 }
 
 /* dh of a row: the shards' own sum. */
@@ -250,7 +274,7 @@ static flp_status compare_hidden_rows(const compare_state *s, const int64_t *row
     if (s->plain) x.plain[i] = hidden_element(s, s->plain, rows[i / depth], i % depth);
     x.yardstick[i] = oracle_round(x.dtype, x.yardstick[i]);
   }
-  check_metric metric = judge(s, &x);
+  check_metric metric = judge(s, &x, CALL_WEIGHT);
   const char *note = check_inactive_rows(s);
   if (note) metric.pass = 0;
   if (status == FLP_OK) add(s, "grad_hidden", metric, note);
@@ -304,7 +328,7 @@ static void compare_weight(const compare_state *s, const gradient *x) {
     if (s->plain) x->plain[i] = element(x->dtype, s->plain->grad_weight, index) - base;
     x->yardstick[i] = oracle_round(x->dtype, base + x->yardstick[i]) - base;
   }
-  add(s, "grad_weight", judge(s, x), NULL);
+  add(s, "grad_weight", judge(s, x, CALL_HIDDEN), NULL);
 }
 
 static void compare_bias(const compare_state *s, const gradient *x) {
@@ -313,7 +337,7 @@ static void compare_bias(const compare_state *s, const gradient *x) {
     if (s->plain) x->plain[i] = element(x->dtype, s->plain->grad_bias, s->truth->columns[i]);
     x->yardstick[i] = oracle_round(x->dtype, x->yardstick[i]);
   }
-  add(s, "grad_bias", judge(s, x), NULL);
+  add(s, "grad_bias", judge(s, x, CALL_BIAS), NULL);
 }
 
 static flp_status compare_columns(const compare_state *s) {
