@@ -36,7 +36,7 @@ typedef enum check_rows {
 typedef enum check_lists {
   CHECK_LISTS_DRAWN,   /* as a sampler's kept sets, in no order; in every second row an id stands twice */
   CHECK_LISTS_BAD,     /* some rows with ids of no column, without the target, or empty */
-  CHECK_LISTS_ONE,     /* the target alone: logprob and entropy are 0, to the bit */
+  CHECK_LISTS_ONE,     /* the target alone: logprob, entropy and gradients are 0 */
   CHECK_LISTS_ALL,     /* all columns, the last first */
   CHECK_LISTS_REPEATS, /* ids up to three times */
   CHECK_LISTS_DESCEND, /* from here on offsets that are no lists, so that every row is bad: one is below that before it */

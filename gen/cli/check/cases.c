@@ -206,7 +206,7 @@ static const oddity listed[] = {
     {.name = "weight", .grads = FLP_GRAD_WEIGHT},
     {.name = "bias", .grads = FLP_GRAD_BIAS},
     {.name = "N=0", .n = -1},
-    {.name = "N=1", .n = 1},
+    {.name = "N=1", .n = 1, .kept = 300},
     {.name = "V=2", .vocab = 2, .kept = 1.5},
 };
 

@@ -4,7 +4,7 @@
  *           error of a score in an ordinary product that accumulates in fp32: the target's score and the sum may err
  *           apart. (Such a product's own logprobs are off by up to 1.8 times its worst score at D = 7168, whether it
  *           truncates, where errors are towards zero and scores of both signs, or rounds.)
- *           Where a list holds the target alone both are 0, to the bit.
+ *           Of a list of the target alone both are 0, to the bit, unless they come from shards.
  * entropy:  the same, where an error of the scores counts spread times if that is more than 1.
  * gradients: relative L2 at most 1.5 times (fp32: twice) that of the yardstick, plus a floor. In save, stream and
  *           direction modes what is larger: that of the yardstick or of recompute mode on the same inputs, whichever is
@@ -74,9 +74,9 @@ static void rows_add(row_arrays *a, float got, double wanted, double unit, doubl
   a->allowed[a->count++] = allowed;
 }
 
-/* Of a list of the target alone nothing is to be rounded. */
-static int is_certain(const check_problem *problem) {
-  return problem->list_offsets && problem->c.lists == CHECK_LISTS_ONE;
+/* A row whose list is its target alone. */
+static int is_certain(const check_problem *problem, int64_t row) {
+  return problem->column_offsets && problem->column_offsets[row + 1] - problem->column_offsets[row] == 1;
 }
 
 /* Sampled active rows, and every row that is left out or bad. */
@@ -87,7 +87,8 @@ static void collect_rows(const compare_state *s, const float *values, int entrop
     double size = entropy ? fmax(row->entropy, row->log_sum) : fmax(fabs(target_distance), fabs(row->logprob));
     double unit = check_ulp(fmax(isfinite(size) ? size : 1, 1));
     double factor = entropy ? fmax(row->spread, 1) : 1;
-    double allowed = is_certain(s->problem) ? 0 : 4 * unit + factor * score_allowance(row);
+    double allowed = 4 * unit + factor * score_allowance(row);
+    if (is_certain(s->problem, s->truth->rows[i]) && s->problem->c.shards == 1) allowed = 0;
     rows_add(a, values[s->truth->rows[i]], entropy ? row->entropy : row->logprob, unit, allowed);
   }
   for (int64_t row = 0; row < s->problem->c.n; row++)
@@ -203,13 +204,14 @@ static double square_of_row(const check_problem *p, const void *base, int64_t ro
   return sum;
 }
 
-/* Where every probability is 1 all gradients are 0, of terms that are not: what is left is to be one rounding in fp32 of
+/* Where a probability is 1 the row's gradients are 0, of terms that are not: what is left is to be one rounding in fp32 of
  * these. slot: the operand that a score's gradient is multiplied by, or CALL_BIAS */
 static double certain_rounding(const compare_state *s, call_slot slot) {
   const check_problem *p = s->problem;
   double sum = 0;
-  for (int64_t i = 0; is_certain(p) && i < s->truth->work_count; i++) {
+  for (int64_t i = 0; i < s->truth->work_count; i++) {
     int64_t row = s->truth->work[i];
+    if (!is_certain(p, row)) continue;
     double dz = (fabs(p->g[row]) + fabs(p->e[row])) * p->c.scale / p->temperature[row], square = 1;
     if (slot == CALL_WEIGHT) square = square_of_row(p, p->weight, p->target_id[row]);
     if (slot == CALL_HIDDEN) square = square_of_row(p, p->hidden, row);
