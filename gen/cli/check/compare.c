@@ -215,7 +215,7 @@ static double certain_rounding(const compare_state *s, call_slot slot) {
     double dz = (fabs(p->g[row]) + fabs(p->e[row])) * p->c.scale / p->temperature[row], square = 1;
     if (slot == CALL_WEIGHT) square = square_of_row(p, p->weight, p->target_id[row]);
     if (slot == CALL_HIDDEN) square = square_of_row(p, p->hidden, row);
-    sum += dz * dz * square;
+    if (isfinite(square)) sum += dz * dz * square;
   }
   return 0x1p-23 * sqrt(sum);
 }
