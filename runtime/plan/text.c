@@ -64,7 +64,7 @@ void flp_plan_spec_options(const flp_spec *spec, char out[FLP_SPEC_OPTIONS_BYTES
   if (spec->accumulate_grad_weight) add(&t, " --accumulate-grad-weight");
   if (spec->alignment && spec->alignment < 16) add(&t, " --alignment %" PRIu32, spec->alignment);
   if (spec->keep) add(&t, " --keep");
-  if (spec->listed) add(&t, " --listed");
+  if (spec->listed) add(&t, " --keep-set 1"); /* kernels are the same for lists of any length */
 }
 
 void flp_plan_tune_command(const flp_spec *spec, char out[FLP_TUNE_COMMAND_BYTES]) {

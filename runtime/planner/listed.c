@@ -46,12 +46,12 @@ static void put_lists(flp_scheme *s, int64_t n, int64_t list_count) {
   planner_put_region(s, FLP_REGION_list_target, n, 4);
   put_entries(s, FLP_REGION_list_column, list_count);
   put_entries(s, FLP_REGION_list_score, list_count);
+  planner_put_region(s, FLP_REGION_zy, n, 4); /* written with the scores */
 }
 
 static void build_forward(const flp_planner *p, int64_t n, int64_t list_count, flp_scheme *s) {
   (void)p;
   put_lists(s, n, list_count);
-  planner_put_region(s, FLP_REGION_zy, n, 4);
   planner_put_region(s, FLP_REGION_part, n, 12);
   s->launches = 6; /* prepare, list_check, list_sort, list_scores, list_reduce, combine */
 }

@@ -293,5 +293,5 @@ Test(listed, the_command_that_names_the_spec) {
   char text[FLP_SPEC_OPTIONS_BYTES];
   flp_spec spec = listed_spec(FLP_GRAD_HIDDEN);
   flp_plan_spec_options(&spec, text);
-  cr_expect_str_eq(text, "--vocab 1000 --hidden 64 --dtype bf16 --grad hidden --listed");
+  cr_expect_str_eq(text, "--vocab 1000 --hidden 64 --dtype bf16 --grad hidden --keep-set 1");
 }
