@@ -192,12 +192,55 @@ static explain_alternative streamed(const flp_planner *planner, int64_t n, uint6
   return alternative;
 }
 
-int explain_alternatives(const flp_planner *planner, int64_t n, uint64_t forward_budget, uint64_t backward_budget,
-                         explain_alternative out[EXPLAIN_ALTERNATIVES_MAX]) {
+int64_t explain_list_count(double kept, int64_t n) {
+  return (int64_t)llround(kept * (double)n);
+}
+
+/* One pass over lists; its flop and workspace are the planner's. Returns whether it fits. */
+static explain_fit list_pass(const flp_planner *planner, flp_pass pass, int64_t n, int64_t ids, uint64_t budget,
+                             explain_alternative *sum) {
+  flp_scheme scheme;
+  flp_layout layout = FLP_LAYOUT_INIT;
+  flp_status status = flp_planner_pick_listed(planner, pass, n, ids, budget, &scheme);
+  flp_planner_describe_listed(planner, pass, &scheme, n, ids, &layout);
+  sum->flops += layout.flops;
+  sum->workspace = fmax(sum->workspace, (double)scheme.bytes);
+  sum->least = fmax(sum->least, (double)scheme.smallest_bytes);
+  sum->chunks = scheme.chunks;
+  return status == FLP_OK ? EXPLAIN_FITS : EXPLAIN_LEAST;
+}
+
+/* Hidden once a pass, and of the weight what is listed, which may be less than all of it; the ids, and the workspace
+ * written and read. */
+static explain_alternative listed(const flp_planner *planner, double kept, int64_t n, uint64_t forward_budget,
+                                  uint64_t backward_budget) {
+  const flp_spec *spec = &planner->spec;
+  int64_t ids = explain_list_count(kept, n);
+  int passes = spec->grads ? 2 : 1;
+  explain_alternative alternative = {
+      .name = flp_mode_name(FLP_MODE_LISTED), .chunk_rows = n, .chunk_vocab = spec->vocab};
+  alternative.fit = list_pass(planner, FLP_PASS_FORWARD, n, ids, forward_budget, &alternative);
+  if (spec->grads && list_pass(planner, FLP_PASS_BACKWARD, n, ids, backward_budget, &alternative) == EXPLAIN_LEAST)
+    alternative.fit = EXPLAIN_LEAST;
+  double rows = (double)n + fmin((double)ids, (double)spec->vocab);
+  double list_bytes = 8.0 * (double)n + (double)flp_dtype_bytes(spec->target_dtype) * (double)ids;
+  alternative.traffic = passes * (element_bytes(spec) * rows * (double)spec->hidden + list_bytes) +
+                        2.0 * alternative.workspace + cli_output_bytes(spec, n);
+  return alternative;
+}
+
+int explain_alternatives(const flp_planner *planner, double kept, int64_t n, uint64_t forward_budget,
+                         uint64_t backward_budget, explain_alternative out[EXPLAIN_ALTERNATIVES_MAX]) {
   const flp_spec *spec = &planner->spec;
   uint32_t both = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
   int count = 0;
   out[count++] = naive(spec, n, 0);
+  if (spec->listed) {
+    if (spec->grads) out[count++] = naive(spec, n, 1);
+    for (int i = 0; i < count; i++) out[i].flops = out[i].products * cli_product_flops(spec, n);
+    out[count++] = listed(planner, kept, n, forward_budget, backward_budget);
+    return count;
+  }
   out[count++] = forward(planner, n, forward_budget);
   if (spec->grads) {
     out[count++] = naive(spec, n, 1);

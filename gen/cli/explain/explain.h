@@ -54,13 +54,15 @@ typedef struct explain_alternative {
   double least;     /* the least that would do */
   int64_t chunk_rows, chunk_vocab, chunks; /* as in flp_layout; 0 for the naive way */
   double traffic; /* bytes that device memory moves at least: operands once a product, chunks and accumulators; of
-                     direction mode the weight once a chunk of rows */
+                     direction mode the weight once a chunk of rows, of listed mode its rows as often as they are listed */
   explain_fit fit;
 } explain_alternative;
 
-/* Fills the alternatives for n rows, naive ones first; returns their number. */
-int explain_alternatives(const flp_planner *planner, int64_t n, uint64_t forward_budget, uint64_t backward_budget,
-                         explain_alternative out[EXPLAIN_ALTERNATIVES_MAX]);
+/* Ids of the lists of n rows that have so many on average. */
+int64_t explain_list_count(double kept, int64_t n);
+/* Fills the alternatives for n rows, naive ones first; returns their number. kept: of --keep-set; 0 without */
+int explain_alternatives(const flp_planner *planner, double kept, int64_t n, uint64_t forward_budget,
+                         uint64_t backward_budget, explain_alternative out[EXPLAIN_ALTERNATIVES_MAX]);
 
 /* Asks the planner for a pass as a plan does: what the plan takes where that is in this mode, else what it would take
  * if it were asked for the mode. */

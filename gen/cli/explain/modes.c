@@ -34,8 +34,18 @@ int explain_has_pass(const explanation *in, int assumed, flp_pass pass) {
   }
 }
 
+static flp_status list_layout(const explanation *in, int assumed, flp_pass pass, int64_t n, flp_layout *out) {
+  int64_t ids = explain_list_count(in->args->spec.kept, n);
+  flp_scheme scheme;
+  if (!assumed) return flp_plan_layout_listed(in->plan, pass, n, ids, in->budget[pass], out);
+  FLP_TRY(flp_planner_pick_listed(&in->planner, pass, n, ids, in->budget[pass], &scheme));
+  flp_planner_describe_listed(&in->planner, pass, &scheme, n, ids, out);
+  return FLP_OK;
+}
+
 flp_status explain_layout(const explanation *in, int assumed, flp_pass pass, int64_t n, flp_layout *out) {
   *out = (flp_layout)FLP_LAYOUT_INIT;
+  if (in->planner.spec.listed) return list_layout(in, assumed, pass, n, out);
   if (!assumed) return flp_plan_layout(in->plan, pass, n, in->budget[pass], out);
   flp_scheme scheme;
   FLP_TRY(flp_planner_pick(&in->planner, pass, n, in->budget[pass], 1, &scheme));

@@ -54,8 +54,8 @@ static json_t *modes_json(const explanation *in, int assumed, int64_t n) {
 
 static json_t *rows_json(const explanation *in, int64_t n) {
   explain_alternative alternatives[EXPLAIN_ALTERNATIVES_MAX];
-  int count =
-      explain_alternatives(&in->planner, n, in->budget[FLP_PASS_FORWARD], in->budget[FLP_PASS_BACKWARD], alternatives);
+  int count = explain_alternatives(&in->planner, in->args->spec.kept, n, in->budget[FLP_PASS_FORWARD],
+                                   in->budget[FLP_PASS_BACKWARD], alternatives);
   json_t *list = json_array();
   for (int i = 0; i < count; i++) json_array_append_new(list, alternative_json(&alternatives[i]));
   const flp_spec *spec = &in->planner.spec;
@@ -94,12 +94,13 @@ static json_t *plan_json(const flp_plan *plan) {
 flp_status explain_print_json(const explanation *in) {
   json_t *rows = json_array();
   for (int i = 0; i < in->args->row_count; i++) json_array_append_new(rows, rows_json(in, in->args->rows[i]));
-  return cli_json_print(json_pack(
-      "{s:o, s:{s:o, s:o}, s:i, s:o, s:o, s:o, s:o}", "spec", cli_spec_json(&in->planner.spec, in->args->spec.scale, in->args->spec.kept),
-      "budget_bytes", "forward", cli_json_count(in->budget[FLP_PASS_FORWARD]), "backward",
-      cli_json_count(in->budget[FLP_PASS_BACKWARD]), "assumed_multiprocessors", in->planner.multiprocessors, "assumed",
-      explain_assumed_json(in->args, &in->assumed), "plan", in->plan ? plan_json(in->plan) : json_null(), "plan_error",
-      in->plan ? json_null() : cli_json_text(in->plan_error), "rows", rows));
+  return cli_json_print(json_pack("{s:o, s:{s:o, s:o}, s:i, s:o, s:o, s:o, s:o}", "spec",
+                                  cli_spec_json(&in->planner.spec, in->args->spec.scale, in->args->spec.kept),
+                                  "budget_bytes", "forward", cli_json_count(in->budget[FLP_PASS_FORWARD]), "backward",
+                                  cli_json_count(in->budget[FLP_PASS_BACKWARD]), "assumed_multiprocessors",
+                                  in->planner.multiprocessors, "assumed", explain_assumed_json(in->args, &in->assumed),
+                                  "plan", in->plan ? plan_json(in->plan) : json_null(), "plan_error",
+                                  in->plan ? json_null() : cli_json_text(in->plan_error), "rows", rows));
 }
 
 /* ---- for people ---- */
@@ -115,8 +116,8 @@ static const char *format_workspace(const explain_alternative *alternative, char
 
 static void print_alternatives(const explanation *in, int64_t n) {
   explain_alternative alternatives[EXPLAIN_ALTERNATIVES_MAX];
-  int count =
-      explain_alternatives(&in->planner, n, in->budget[FLP_PASS_FORWARD], in->budget[FLP_PASS_BACKWARD], alternatives);
+  int count = explain_alternatives(&in->planner, in->args->spec.kept, n, in->budget[FLP_PASS_FORWARD],
+                                   in->budget[FLP_PASS_BACKWARD], alternatives);
   cli_table table;
   cli_table_start(&table, "way, on the assumed GPU", "products", "work", "chunks", "workspace", "least", "traffic",
                   NULL);
@@ -193,6 +194,15 @@ static void print_plan(const explanation *in) {
   cli_reasons_print(13, "  not taken:", reasons);
 }
 
+static void print_lists(const explanation *in, int64_t n) {
+  const flp_spec *spec = &in->planner.spec;
+  int64_t ids = explain_list_count(in->args->spec.kept, n);
+  char bytes[CLI_TEXT_BYTES];
+  double size = 8.0 * (double)(n + 1) + (double)flp_dtype_bytes(spec->target_dtype) * (double)ids;
+  cli_print(2, "lists: %g ids a row on average, %lld in all: %s", in->args->spec.kept, (long long)ids,
+            cli_format_bytes(size, bytes));
+}
+
 void explain_print_text(const explanation *in) {
   const flp_spec *spec = &in->planner.spec;
   char text[256], forward[CLI_TEXT_BYTES], backward[CLI_TEXT_BYTES];
@@ -209,6 +219,7 @@ void explain_print_text(const explanation *in) {
     cli_print(2, "N = %lld: one product 2*N*D*V = %s; inputs %s, outputs %s", (long long)n,
               cli_format_flops(cli_product_flops(spec, n), flops), cli_format_bytes(cli_input_bytes(spec, n), inputs),
               cli_format_bytes(cli_output_bytes(spec, n), outputs));
+    if (spec->listed) print_lists(in, n);
     print_alternatives(in, n);
     if (in->plan) puts("\nplan on this machine");
     if (in->plan) print_layouts(in, 0, n);

@@ -60,7 +60,7 @@ static flp_status compute(plot *p) {
   FLP_TRY(explain_assume(&args, &assumed, &planner));
   for (int i = 0; i < COUNTS; i++) {
     p->rows[i] = (int64_t)1 << (ROWS_LEAST + i);
-    p->alternatives = explain_alternatives(&planner, p->rows[i], flp_pass_budget(0, FLP_PASS_FORWARD),
+    p->alternatives = explain_alternatives(&planner, 0, p->rows[i], flp_pass_budget(0, FLP_PASS_FORWARD),
                                            flp_pass_budget(0, FLP_PASS_BACKWARD), p->alternative[i]);
   }
   return FLP_OK;
