@@ -63,12 +63,7 @@ static flp_status launch_lists(const flp_call *call, CUdeviceptr error_word) {
 flp_status flp_launch_listed(const flp_call *call) {
   const flp_args *a = call->args;
   flp_row_range rows = {0, a->n};
-  flp_list_reduce_given p = {
-      .offsets = flp_call_pointer(a->list_offsets),
-      .cap_in = call->cap_in,
-      .capped = call->capped,
-      .capacity = call->scheme.chunk_rows,
-  };
+  flp_list_reduce_given p = {.offsets = flp_call_pointer(a->list_offsets), .capacity = call->scheme.chunk_rows};
   FLP_TRY(launch_lists(call, call->error_word));
   FLP_TRY(flp_launch_over(call, FLP_ENTRY_list_reduce, &p, a->n, 32));
   if (a->partial) FLP_TRY(flp_launch_fold(call, rows, 1));

@@ -42,6 +42,18 @@ static const struct {
     {"forward_emit_map", "mmmppppfiiiiiplppppppi", sizeof(flp_forward_emit_map_params)},
     {"emit_floor", "plppppppfiiifpp", sizeof(flp_emit_floor_params)},
     {"emit_sort", "piipppi", sizeof(flp_emit_sort_params)},
+    {"list_check", "pllp", sizeof(flp_list_check_params)},
+    {"list_sort", "pplllppppppppp", sizeof(flp_list_sort_params)},
+    {"list_scores", "plplpppppppfiipp", sizeof(flp_list_scores_params)},
+    {"list_reduce", "pppppppl", sizeof(flp_list_reduce_params)},
+    {"list_dz", "pppppppppip", sizeof(flp_list_dz_params)},
+    {"list_hidden", "ppppppppliplii", sizeof(flp_list_hidden_params)},
+    {"list_digits", "ppiip", sizeof(flp_list_digits_params)},
+    {"list_scan", "pl", sizeof(flp_list_scan_params)},
+    {"list_place", "ppiipp", sizeof(flp_list_place_params)},
+    {"list_starts", "ppiip", sizeof(flp_list_starts_params)},
+    {"list_weight", "pppppiipliplipii", sizeof(flp_list_weight_params)},
+    {"list_weight_wide", "pppppiipliplipiip", sizeof(flp_list_weight_wide_params)},
 };
 enum { EXPECTED_COUNT = sizeof expected / sizeof expected[0] };
 

@@ -89,8 +89,6 @@ Test(launch_listed, forward) {
   flp_list_reduce_params reduce = PARAMS(list_reduce);
   cr_expect_eq(grid_of(&s, "list_reduce"), 38); /* 8 warps a CTA */
   cr_expect_eq(reduce.capacity, 300);
-  cr_expect_eq(reduce.capped, 1);
-  cr_expect_eq(reduce.cap_in, 0.1f);
   cr_expect_eq(reduce.list_score, scores.list_score);
   flp_combine_params combine = PARAMS(combine);
   cr_expect_eq(combine.parts, 1);
@@ -99,7 +97,7 @@ Test(launch_listed, forward) {
   cr_expect_eq(combine.row_begin, 0);
   cr_expect_eq(combine.row_end, 300);
   cr_expect_eq(combine.part, reduce.part);
-  cr_expect_eq(combine.zy, reduce.zy);
+  cr_expect_eq(combine.zy, scores.zy);
   cr_expect_eq(combine.logprob, stage_address(STAGE_AT(6)));
   cr_expect_eq(combine.partial, 0);
   flp_plan_destroy(plan);
