@@ -66,7 +66,8 @@ enum {
   CAPS = 2,
   OUTS = 2,
   ALIGNMENTS = 4,
-  POINTS = DTYPES * TARGETS * CAPS * OUTS * ALIGNMENTS,
+  LISTS = 2, /* all columns, or listed ones */
+  POINTS = DTYPES * TARGETS * CAPS * OUTS * ALIGNMENTS * LISTS,
   OP_POINTS = 4 * TARGETS * 2 /* dtypes of scores, targets, 16-byte loads or not */
 };
 
@@ -110,8 +111,10 @@ static int spec_at(int i, flp_spec *spec) {
   spec->entropy = FLP_ENTROPY_BACKWARD;
   spec->has_bias = 1;
   spec->grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS;
+  spec->listed = i % LISTS;
+  i /= LISTS;
   spec->dtype = dtypes[i % DTYPES];
-  spec->keep = spec->dtype == FLP_DTYPE_BF16;
+  spec->keep = spec->dtype == FLP_DTYPE_BF16 && !spec->listed;
   i /= DTYPES;
   spec->target_dtype = targets[i % TARGETS];
   i /= TARGETS;
