@@ -4,7 +4,7 @@
  *           error of a score in an ordinary product that accumulates in fp32: the target's score and the sum may err
  *           apart. (Such a product's own logprobs are off by up to 1.8 times its worst score at D = 7168, whether it
  *           truncates, where errors are towards zero and scores of both signs, or rounds.)
- *           Of a list of the target alone both are 0, to the bit, unless they come from shards.
+ *           Of a list of the target alone both are 0 but for 1 ulp of 1, unless they come from shards: scores cancel.
  * entropy:  the same, where an error of the scores counts spread times if that is more than 1.
  * gradients: relative L2 at most 1.5 times (fp32: twice) that of the yardstick, plus a floor. In save, stream and
  *           direction modes what is larger: that of the yardstick or of recompute mode on the same inputs, whichever is
@@ -88,7 +88,7 @@ static void collect_rows(const compare_state *s, const float *values, int entrop
     double unit = check_ulp(fmax(isfinite(size) ? size : 1, 1));
     double factor = entropy ? fmax(row->spread, 1) : 1;
     double allowed = 4 * unit + factor * score_allowance(row);
-    if (is_certain(s->problem, s->truth->rows[i]) && s->problem->c.shards == 1) allowed = 0;
+    if (is_certain(s->problem, s->truth->rows[i]) && s->problem->c.shards == 1) allowed = unit;
     rows_add(a, values[s->truth->rows[i]], entropy ? row->entropy : row->logprob, unit, allowed);
   }
   for (int64_t row = 0; row < s->problem->c.n; row++)
