@@ -261,6 +261,9 @@ static void print_text(const report *in) {
   char spec[256];
   cli_print_field(INDENT, "spec", "%s, N=%lld (%lld masked)", cli_spec_text(&problem->spec, spec, sizeof spec),
                   (long long)problem->n, (long long)(problem->n - in->logprob.rows));
+  if (problem->spec.listed)
+    cli_print_field(INDENT, "lists", "%lld ids, %.3g a row on average", (long long)problem->list_count,
+                    mean_length(problem));
   cli_print_field(INDENT, "rung", "%s on %s", flp_rung_name(result->rung), result->device);
   cli_reasons_print(INDENT, "not taken", result->reasons);
   if (in->logprob.rows) print_summary("logprob", &in->logprob);

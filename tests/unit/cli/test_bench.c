@@ -42,6 +42,16 @@ Test(bench, cases_are_compared_with_the_products_that_they_need) {
   expect_products(BENCH_STEP, FLP_MODE_SCORE, 0, 1, 0, 0);
 }
 
+Test(bench, lists_are_compared_with_the_scores_once) {
+  for (int which = BENCH_FORWARD; which <= BENCH_BOTH; which++) {
+    flp_spec spec = stage_spec(FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT);
+    int count[GEMM_PRODUCTS] = {7, 7, 7};
+    spec.listed = 1;
+    cr_expect_eq(bench_case_products((bench_case)which, FLP_MODE_LISTED, &spec, count), 1);
+    cr_expect(count[GEMM_SCORES] == 1 && count[GEMM_GRAD_HIDDEN] == 0 && count[GEMM_GRAD_WEIGHT] == 0);
+  }
+}
+
 static void expect_cases(const flp_spec *spec, int forward, int backward, int both, int step) {
   cr_expect_eq(bench_case_exists(BENCH_FORWARD, spec), forward);
   cr_expect_eq(bench_case_exists(BENCH_BACKWARD, spec), backward);
@@ -144,6 +154,47 @@ Test(bench, targets_are_random_ids_or_masked) {
   stage_open(&s, "");
   expect_targets(FLP_DTYPE_INT64);
   expect_targets(FLP_DTYPE_INT32);
+}
+
+/* Lists as the kernels get them; targets by the same law. */
+Test(bench, lists_hold_their_targets_and_frequent_ids) {
+  enum { ROWS = 500, IDS = 40 * ROWS };
+  stage s;
+  stage_open(&s, "capability=9.0");
+  bench_args args = {.spec = CLI_SPEC_ARGS_INIT, .seed = 1, .masked = 0.25};
+  cli_device device;
+  args.spec.spec = stage_spec(0);
+  args.spec.spec.listed = 1;
+  args.spec.spec.target_dtype = FLP_DTYPE_INT32;
+  args.spec.kept = 8;
+  bench_data data = {.args = &args, .buffers = {.device = &device}};
+  static int64_t offsets[ROWS + 1];
+  static int32_t target[ROWS], ids[IDS], rows_of[1000];
+  cr_assert_eq(cli_device_open(0, &device), FLP_OK, "%s", flp_error_detail());
+  cr_assert_eq(bench_data_rows(&data, ROWS), FLP_OK, "%s", flp_error_detail());
+  flp_args call = bench_data_args(&data, FLP_PASS_FORWARD, &(flp_layout){.bytes = 0});
+  cr_assert(call.list_count > 7 * ROWS && call.list_count < 9 * ROWS, "%ld", (long)call.list_count);
+  const call_buffer *at = data.buffers.at;
+  cr_assert_eq(cli_buffer_download(&at[CALL_LIST_OFFSETS].buffer, 0, offsets, sizeof offsets), FLP_OK);
+  cr_assert_eq(cli_buffer_download(&at[CALL_LIST_IDS].buffer, 0, ids, (size_t)call.list_count * 4), FLP_OK);
+  cr_assert_eq(cli_buffer_download(&at[CALL_TARGET].buffer, 0, target, sizeof target), FLP_OK);
+  cr_assert(offsets[0] == 0 && offsets[ROWS] == call.list_count);
+  int masked = 0, most = 0;
+  for (int row = 0; row < ROWS; row++) {
+    int found = 0;
+    for (int64_t e = offsets[row]; e < offsets[row + 1]; e++) {
+      cr_assert(ids[e] >= 0 && ids[e] < 1000);
+      found += ids[e] == target[row];
+      if (++rows_of[ids[e]] > most) most = rows_of[ids[e]];
+    }
+    masked += target[row] == call.ignore_index;
+    cr_assert_eq(found, target[row] != call.ignore_index);
+  }
+  cr_expect_eq(masked, ROWS / 4);
+  cr_expect_gt(most, ROWS / 4, "the most frequent id: 8 of 1000 would be in %d rows", 8 * ROWS / 1000);
+  bench_data_clear(&data);
+  cli_device_close(&device);
+  stage_close(&s);
 }
 
 Test(bench, batches_of_calls_leave_the_launch_queue_room) {
@@ -319,6 +370,33 @@ static void expect_products_of(json_t *row, const char *which, int gemms, const 
   cr_expect_float_eq(number(row, "ratio"), number(row, "ms") / number(row, "bare_ms"), 1e-3);
 }
 
+/* Every case is beside one product, which the record names; the workspace is that of the lists. */
+Test(bench_verb, listed_columns_are_in_the_record) {
+  stage s;
+  open_stage(&s, "");
+  cr_assert_eq(run(&s, "--vocab 1000 --hidden 64 --grad hidden,weight --keep-set 6.5 --rows 40"), 0, "%s",
+               printed(&s, 2));
+  json_t *record = read_record(), *rows = json_object_get(record, "rows");
+  static const char *const cases[] = {"forward", "backward", "forward+backward"};
+  cr_assert_eq(json_array_size(rows), 3);
+  cr_assert_eq(json_array_size(json_object_get(record, "bare")), 1);
+  cr_expect_not_null(strstr(text(record, "command"), "--keep-set 6.5"));
+  for (size_t i = 0; i < 3; i++) {
+    json_t *row = json_array_get(rows, i);
+    double ids = number(row, "list_ids"), products[] = {1, 3, 4};
+    expect_products_of(row, cases[i], 1, "listed");
+    cr_expect(number(row, "listed") == 1 && number(row, "kept") == 6.5);
+    cr_expect(ids >= 4 * 40 && ids <= 10 * 40, "%g", ids);
+    cr_expect_str_eq(text(row, "bare"), "scores");
+    cr_expect_float_eq(number(row, "tflops"), 2 * products[i] * ids * 64 / number(row, "ms") * 1e-9, 1e-6);
+    cr_expect_geq(number(row, "extra_bytes"), (i ? 24 : 8) * ids);
+  }
+  cr_expect(launches_of(&s, "list_scores") > 0 && launches_of(&s, "list_weight") > 0 &&
+            launches_of(&s, "forward") == 0);
+  cr_expect_not_null(strstr(printed(&s, 1), "lists: 6.5 ids a row on average"));
+  json_decref(record);
+}
+
 /* Forward has both products and its chunks; what is kept counts, within the budget. */
 Test(bench_verb, direction_mode_is_in_the_record) {
   stage s;
@@ -356,8 +434,9 @@ Test(bench_verb, a_budget_that_holds_no_directions_is_told) {
   stage s;
   open_stage(&s, "");
   cr_expect_eq(run(&s, "--vocab 1000 --hidden 64 --grad hidden --mode direction --rows 300 --budget 70000"), 3);
-  cr_expect_not_null(strstr(printed(&s, 2), "--keep: nothing is kept of 300 rows: rung jit has no kernels for it, or the "
-                                            "budget of 70.0 kB, which --budget sets, is too small"),
+  cr_expect_not_null(strstr(printed(&s, 2),
+                            "--keep: nothing is kept of 300 rows: rung jit has no kernels for it, or the "
+                            "budget of 70.0 kB, which --budget sets, is too small"),
                      "%s", printed(&s, 2));
 }
 

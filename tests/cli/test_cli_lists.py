@@ -1,0 +1,266 @@
+"""Listed columns on the command line: kernels, packs, explain, values against numpy, check on the CPU, and what is refused."""
+import numpy
+import pytest
+
+from flpgen_tool import flpgen, from_bf16, needs_flpgen, read_safetensors, to_bf16, write_safetensors
+
+pytestmark = needs_flpgen
+
+NO_GPU = {"FLP_CUDA_LIBRARY": "/nonexistent/libcuda.so.1"}
+SHAPE = ["--vocab", 1000, "--hidden", 64, "--grad", "hidden,weight"]
+FULL = ["--vocab", 151936, "--hidden", 4096, "--grad", "hidden,weight", "--rows", 8192]
+LISTS = ["--keep-set", 20]
+N, V, D = 150, 53, 16  # more rows than a block of the CPU rung
+
+
+# ---- kernels ----
+
+def test_gen_makes_what_lists_launch_and_nothing_dense():
+    document = flpgen("gen", *SHAPE, *LISTS, "--json").json()
+    assert document["spec"]["listed"] == 1 and document["spec"]["kept"] == 20
+    assert sorted(kernel["key"]["kind"] for kernel in document["kernels"]) == ["listed", "listed_weight", "rows"]
+    frozen = flpgen("gen", *SHAPE[:4], "--grad", "hidden", *LISTS, "--json").json()
+    assert sorted(kernel["key"]["kind"] for kernel in frozen["kernels"]) == ["listed", "rows"]
+    dense = flpgen("gen", *SHAPE, "--json").json()
+    assert dense["spec"]["listed"] == 0 and dense["spec"]["kept"] is None
+    assert not {"listed", "listed_weight"} & {kernel["key"]["kind"] for kernel in dense["kernels"]}
+
+
+def test_kernels_are_the_same_for_lists_of_any_length():
+    keys = [[kernel["key"] for kernel in flpgen("gen", *SHAPE, "--keep-set", mean, "--json").json()["kernels"]]
+            for mean in (1, 512)]
+    assert keys[0] == keys[1]
+
+
+def test_packs_hold_them(tmp_path):
+    lines, out = tmp_path / "list.txt", tmp_path / "a.flpp"
+    lines.write_text("--vocab 1000 --hidden 64 --grad weight --keep-set 20\n")
+    done = flpgen("pack", "build", "--list", lines, "--arch", "sm_80", "--out", out)
+    assert done.code == 0, done.err
+    keys = [entry["key"] for entry in flpgen("pack", "inspect", out, "--json").json()["entries"]]
+    assert sum("kind=listed " in key for key in keys) == 1 and sum("kind=listed_weight" in key for key in keys) == 1
+    assert flpgen("pack", "build", *SHAPE, *LISTS, "--variants", "--arch", "sm_80", "--out", out).code == 0
+
+
+# ---- explain ----
+
+def explained(*arguments):
+    done = flpgen("explain", *arguments, "--json", **NO_GPU)
+    assert done.code == 0, done.err
+    return done.json()
+
+
+def test_explain_has_one_line_of_the_listed_pass():
+    document = explained(*FULL, *LISTS)
+    row = document["rows"][0]
+    assert document["spec"]["kept"] == 20
+    assert [way["name"] for way in row["ways"]] == ["naive, forward", "naive, forward + backward", "listed"]
+    way, layouts = row["ways"][2], {layout["pass"]: layout for layout in row["assumed_layouts"]}
+    assert set(layouts) == {"forward", "backward"} and all(layout["mode"] == "listed" for layout in layouts.values())
+    assert way["products"] == 0 and way["chunks"] == 1 and way["fits"]
+    assert way["workspace_bytes"] == layouts["backward"]["workspace_bytes"] == way["least_bytes"]
+    ids = 20 * 8192
+    assert way["flops"] == 4 * 2 * ids * 4096 == sum(layout["flops"] for layout in layouts.values())
+    assert 8 * ids <= layouts["forward"]["workspace_bytes"] <= 12 * ids + 64 * 8192
+    assert 24 * ids <= layouts["backward"]["workspace_bytes"] <= 24 * ids + 64 * 8192 + 8 * 151936
+    assert 2 * 2 * 151936 * 4096 < way["traffic_bytes"] < row["ways"][0]["traffic_bytes"]
+    assert [layout["mode"] for layout in row["layouts"]] == ["listed", "listed"], "the CPU rung"
+
+
+def test_bytes_grow_with_rows_and_mean():
+    def of(mean, rows):
+        return explained(*FULL[:-1], rows, "--keep-set", mean)["rows"][0]["ways"][-1]
+
+    assert of(20, 8192)["workspace_bytes"] < of(40, 8192)["workspace_bytes"] < of(40, 16384)["workspace_bytes"]
+    assert of(2.5, 1000)["flops"] == 4 * 2 * 2500 * 4096
+    tight = explained(*FULL, *LISTS, "--budget", "1M")["rows"][0]
+    assert not tight["ways"][-1]["fits"] and "bytes are too few" in tight["assumed_layouts"][1]["error"]
+
+
+def test_explain_for_people():
+    text = flpgen("explain", *FULL, *LISTS, **NO_GPU).out
+    assert "lists: 20 ids a row on average, 163840 in all: 1.38 MB" in text
+    assert sum(line.startswith("listed ") and " 0 " in line for line in text.splitlines()) == 1
+
+
+# ---- run ----
+
+def problem(seed=7):
+    """Tensors as write_safetensors takes them, and the same in fp64; lists without an order, with repeats."""
+    random = numpy.random.default_rng(seed)
+    hidden, weight = (to_bf16(random.standard_normal(shape)).reshape(shape) for shape in ((N, D), (V, D)))
+    target = random.integers(0, V, N)
+    target[::3] = -100
+    lists = []
+    for row in range(N):
+        own = random.choice(V, random.integers(1, 20), replace=True)
+        lists.append(random.permutation(numpy.append(own, target[row])) if target[row] >= 0 else own[:row % 2])
+    offsets = numpy.concatenate([[0], numpy.cumsum([len(own) for own in lists])])
+    stored = {"hidden": ("BF16", hidden), "weight": ("BF16", weight), "target": ("I64", target),
+              "list_offsets": ("I64", offsets), "list_ids": ("I64", numpy.concatenate(lists)),
+              "grad_logprob": ("F32", random.standard_normal(N).astype("<f4"))}
+    return stored, from_bf16(hidden).astype("f8"), from_bf16(weight).astype("f8"), lists
+
+
+def reference(stored, hidden, weight, lists):
+    """logprob, entropy and gradients in fp64: an ordinary softmax over the columns of each row's list."""
+    target, g = stored["target"][1], stored["grad_logprob"][1].astype("f8")
+    out = {"logprob": numpy.zeros(N), "entropy": numpy.zeros(N), "grad_hidden": numpy.zeros((N, D)),
+           "grad_weight": numpy.zeros((V, D))}
+    for row in numpy.flatnonzero(target != -100):
+        columns = numpy.unique(lists[row])
+        t = weight[columns] @ hidden[row]
+        log_p = t - t.max() - numpy.log(numpy.exp(t - t.max()).sum())
+        p, at = numpy.exp(log_p), numpy.flatnonzero(columns == target[row])[0]
+        out["logprob"][row], out["entropy"][row] = log_p[at], -(p * log_p).sum()
+        dt = -g[row] * p
+        dt[at] += g[row]
+        out["grad_hidden"][row] = dt @ weight[columns]
+        out["grad_weight"][columns] += numpy.outer(dt, hidden[row])
+    return out
+
+
+def test_tensors_of_lists_against_numpy(tmp_path):
+    stored, *exact = problem()
+    source, out = write_safetensors(tmp_path / "in.safetensors", **stored), tmp_path / "out.safetensors"
+    done = flpgen("run", "-i", source, "-o", out, "--rung", "eager", "--json")
+    assert done.code == 0, done.err
+    assert done.json()["spec"]["listed"] == 1
+    assert done.json()["spec"]["kept"] == pytest.approx(len(stored["list_ids"][1]) / N)
+    got, wanted = read_safetensors(out), reference(stored, *exact)
+    for name, tolerance in (("logprob", 1e-5), ("entropy", 1e-5), ("grad_hidden", 1e-2), ("grad_weight", 1e-2)):
+        error = numpy.linalg.norm(got[name].astype("f8") - wanted[name]) / numpy.linalg.norm(wanted[name])
+        assert error < tolerance, f"{name}: {error}"
+    unlisted = numpy.setdiff1d(numpy.arange(V), stored["list_ids"][1])
+    assert (got["grad_weight"][unlisted] == 0).all()
+
+
+def test_lists_by_option_and_as_int32(tmp_path):
+    stored, *exact = problem()
+    lists = write_safetensors(tmp_path / "lists.safetensors", begin=stored["list_offsets"],
+                              ids=("I32", stored["list_ids"][1].astype("<i4")))
+    rest = {name: value for name, value in stored.items() if not name.startswith("list_")}
+    rest["target"] = ("I32", rest["target"][1].astype("<i4"))
+    source, out = write_safetensors(tmp_path / "in.safetensors", **rest), tmp_path / "out.safetensors"
+    done = flpgen("run", "-i", source, "--list-offsets", f"{lists}:begin", "--list-ids", f"{lists}:ids", "-o", out,
+                  "--rung", "eager")
+    assert done.code == 0, done.err
+    numpy.testing.assert_allclose(read_safetensors(out)["logprob"], reference(stored, *exact)["logprob"], atol=1e-5)
+
+
+def test_rows_with_bad_lists_are_nan_and_counted(tmp_path):
+    stored, *exact = problem()
+    offsets, ids = stored["list_offsets"][1], stored["list_ids"][1]
+    ids[offsets[4]] = V  # beyond the vocabulary
+    ids[offsets[7]:offsets[8]] = (stored["target"][1][7] + 1) % V  # without the target
+    ids[offsets[9]:offsets[10]] = -5  # of a masked row, whose list is not looked at
+    source, out = write_safetensors(tmp_path / "in.safetensors", **stored), tmp_path / "out.safetensors"
+    done = flpgen("run", "-i", source, "-o", out, "--rung", "eager", "--json")
+    assert done.code == 1 and done.json()["bad_rows"].startswith("2 rows or row ids were bad")
+    got, wanted = read_safetensors(out), reference(stored, *exact)["logprob"]
+    assert numpy.flatnonzero(numpy.isnan(got["logprob"])).tolist() == [4, 7]
+    assert numpy.isnan(got["grad_hidden"]).all(1).nonzero()[0].tolist() == [4, 7]
+    assert not numpy.isnan(got["grad_weight"]).any()
+    good = numpy.delete(numpy.arange(N), [4, 7])
+    numpy.testing.assert_allclose(got["logprob"][good], wanted[good], atol=1e-5)
+
+
+def test_offsets_that_descend_make_every_row_bad(tmp_path):
+    stored, *_ = problem()
+    stored["list_offsets"][1][140] = 0  # in another block of rows than the first
+    out = tmp_path / "out.safetensors"
+    done = flpgen("run", "-i", write_safetensors(tmp_path / "in.safetensors", **stored), "-o", out, "--rung", "eager")
+    active = stored["target"][1] != -100
+    assert done.code == 1 and done.err.startswith(f"flpgen run: {active.sum()} rows or row ids were bad")
+    assert (numpy.isnan(read_safetensors(out)["logprob"]) == active).all()
+
+
+def test_demo_draws_lists():
+    done = flpgen("run", "--demo", "--vocab", 500, "--hidden", 64, "--rows", 90, "--keep-set", 12, "--grad", "hidden", "--rung",
+                  "eager", "--json")
+    assert done.code == 0, done.err
+    document = done.json()
+    assert document["spec"]["listed"] == 1 and 8 < document["spec"]["kept"] < 16
+    assert document["fp64"]["logprob_error"] < 1e-5 and document["logprob"]["nan_rows"] == 0
+    assert document["logprob"]["mean"] > -4, "of about 12 columns, not of 500"
+    assert "lists" in flpgen("run", "--demo", "--vocab", 500, "--hidden", 64, "--rows", 9, *LISTS, "--rung", "eager").out
+
+
+MISFITS = [
+    ({"list_ids": None}, "--list-ids is missing beside list-offsets; a tensor 'list_ids' in an --input file, or --list-ids "
+     "FILE:TENSOR, is needed"),
+    ({"list_offsets": None}, "--list-offsets is missing beside list-ids; a tensor 'list_offsets' in an --input file, or "
+     "--list-offsets FILE:TENSOR, is needed"),
+    ({"list_offsets": ("I64", numpy.zeros(N, "<i8"))}, "list-offsets: tensor 'list_offsets' of {} has shape (150); one of 151 "
+     "elements, one more than rows of hidden, is accepted"),
+    ({"list_offsets": ("I32", numpy.zeros(N + 1, "<i4"))}, "list-offsets: tensor 'list_offsets' of {} has dtype I32; I64 is "
+     "accepted"),
+    ({"list_ids": ("I32", numpy.zeros(9, "<i4"))}, "list-ids: tensor 'list_ids' of {} has dtype I32; I64, as target has, is "
+     "accepted"),
+]
+
+
+@pytest.mark.parametrize("change, message", MISFITS)
+def test_lists_that_do_not_fit(tmp_path, change, message):
+    stored = {name: value for name, value in {**problem()[0], **change}.items() if value is not None}
+    source = write_safetensors(tmp_path / "in.safetensors", **stored)
+    done = flpgen("run", "-i", source, "--rung", "eager")
+    assert done.code == 2 and done.err == f"flpgen run: {message.format(source)}\n"
+
+
+def test_a_step_does_not_pass_over_lists(tmp_path):
+    source = write_safetensors(tmp_path / "in.safetensors", **problem()[0])
+    done = flpgen("run", "-i", source, "--loss", "nll", "--rung", "eager")
+    assert done.code == 2 and done.err == (f"flpgen run: list-offsets: tensor 'list_offsets' of {source} is not accepted beside "
+                                           "--loss; steps take the whole vocabulary\n")
+
+
+# ---- check ----
+
+def test_check_of_one_specialisation_has_every_pattern_of_lists():
+    done = flpgen("check", "--vocab", 300, "--hidden", 32, "--rows", 30, "--grad", "hidden,weight,bias", "--bias", "--entropy",
+                  "backward", "--keep-set", 9, "--rung", "eager", "--json")
+    assert done.code == 0, done.out
+    record = done.json()
+    assert record["failed"] == 0 and "--keep-set 9" in record["command"]
+    assert {row["case"] for row in record["rows"]} >= {"random", "masked", "row-list", "nan-rows", "lists-bad", "lists-one",
+                                                       "lists-all", "lists-repeat", "lists-descend", "lists-behind"}
+    assert all("mode=listed kept=9" in row["options"] for row in record["rows"])
+
+
+def test_a_set_has_lists_beside_the_other_modes():
+    rows = flpgen("check", "--quick", "--mode", "listed", "--rung", "eager", "--json").json()["rows"]
+    outputs = {row["output"] for row in rows}
+    assert all("mode=listed" in row["options"] for row in rows) and all(row["pass"] for row in rows)
+    assert {"logprob", "entropy", "grad_hidden", "grad_weight", "grad_bias", "lists reversed: grad_weight"} <= outputs
+    assert {"shards", "shards-bad", "T=1e-3", "T=1e3", "shifted", "N=1", "lists-V=300001"} <= {row["case"] for row in rows}
+    assert "mode=listed" not in flpgen("check", "--quick", "--mode", "S", "--rung", "eager", "--json").out
+
+
+# ---- refusals ----
+
+@pytest.mark.parametrize("arguments, message", [
+    (["check", *SHAPE, "--keep-set", "0.5"], "--keep-set: expected a number from 1 to the ids of the vocabulary, got '0.5'"),
+    (["check", *SHAPE, "--keep-set", "some"], "--keep-set: expected a number, got 'some'"),
+    (["gen", *SHAPE, "--keep-set", 1001], "--keep-set: expected a number from 1 to the 1000 ids of the vocabulary, got 1001"),
+    (["explain", *SHAPE, *LISTS, "--keep"], "--keep: not accepted beside --keep-set, whose passes keep nothing"),
+    (["bench", *SHAPE, *LISTS, "--mode", "save"], "--mode: 'save' is not accepted beside --keep-set, whose mode is listed"),
+    (["check", *SHAPE, "--mode", "listed"], "--mode: 'listed' is not accepted with a shape; --keep-set says it"),
+    (["check", *SHAPE, *LISTS, "--loss", "nll"], "--loss: 'nll' is not accepted beside --keep-set; steps take the whole"),
+    (["check", *LISTS], "--keep-set: not accepted with --quick, the default without a shape"),
+    (["check", *SHAPE, *LISTS, "--all"], "not accepted beside --quick, --all, --large, --concurrent"),
+    (["bench", *SHAPE, *LISTS, "--chunk-vocab", 512], "--chunk-vocab: not accepted beside --keep-set, whose passes have no chunks"),
+    (["bench", *SHAPE, *LISTS, "--peers"], "--keep-set: not accepted with --peers, whose calls have no such choice"),
+    (["gen", *SHAPE, *LISTS, "--arch", "sm_90a", "--tune", "dz:256x128"], "of this specialisation no kernel can be tuned"),
+    (["gen", "--op", "select", "--vocab", 1000, *LISTS], "--keep-set: not accepted with --op select, whose scores exist already"),
+    (["gen", "--generic", "--out", "/nonexistent", *LISTS], "--keep-set: not accepted with --generic"),
+    (["tune", *SHAPE, *LISTS, "--dry-run"], "--keep-set: not accepted here; check, bench, explain, gen, pack build and run --demo"),
+    (["report", *SHAPE, *LISTS, "--out", "/nonexistent/a"], "--keep-set: not accepted here; check, bench, explain"),
+    (["run", *LISTS], "--keep-set: is accepted with --demo only; tensors have their own"),
+    (["run", "--demo", *LISTS, "--loss", "nll"], "--keep-set: not accepted beside --loss; steps take the whole vocabulary"),
+    (["run", "--demo", "--vocab", 19, *LISTS], "--keep-set: expected a number from 1 to the 19 ids of the vocabulary, got 20"),
+    (["run", "--demo", "--list-ids", "a:b"], "--list-ids: 'a:b' is not accepted with --demo, which makes its own data"),
+], ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else None)
+def test_bad_usage_is_reported(arguments, message):
+    done = flpgen(*arguments, **NO_GPU)
+    assert done.code == 2 and message in done.err
