@@ -194,7 +194,6 @@ Test(bench, lists_hold_their_targets_and_frequent_ids) {
   cr_expect_gt(most, ROWS / 4, "the most frequent id: 8 of 1000 would be in %d rows", 8 * ROWS / 1000);
   bench_data_clear(&data);
   cli_device_close(&device);
-  stage_close(&s);
 }
 
 Test(bench, batches_of_calls_leave_the_launch_queue_room) {
