@@ -510,7 +510,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(region_or_null, list_row) /* (list_count) i32: the entry's active row; the backward pass needs it */ \
   P(region, list_length) /* (n) i32 by active row */                       \
   P(region, list_target) /* (n) i32 by active row */                       \
-  P(ptr, error_word)     /* (1) i32, added to: bad rows; null where they have been counted */
+  P(ptr, error_word)     /* (1) i32, added to: bad rows */
 
 /* module listed: entry list_scores, one CTA an active row: list_score of its entries, and x of entry list_target[a] as
  * zy, NaN in a bad row. hidden, weight allow accesses of key.alignment bytes. */

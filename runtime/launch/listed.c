@@ -22,8 +22,7 @@ static flp_status launch_check(const flp_call *call) {
   return flp_launch_over(call, FLP_ENTRY_list_check, &p, a->n, 1);
 }
 
-/* error_word: where rows with bad lists count, 0: nowhere */
-static flp_status launch_sort(const flp_call *call, CUdeviceptr error_word) {
+static flp_status launch_sort(const flp_call *call) {
   const flp_args *a = call->args;
   flp_list_sort_given p = {
       .offsets = flp_call_pointer(a->list_offsets),
@@ -31,7 +30,7 @@ static flp_status launch_sort(const flp_call *call, CUdeviceptr error_word) {
       .vocab_offset = a->vocab_offset,
       .vocab_valid = a->vocab_valid,
       .vocab_total = a->vocab_total,
-      .error_word = error_word,
+      .error_word = call->error_word,
   };
   return flp_launch(call, FLP_ENTRY_list_sort, &p, a->n);
 }
@@ -52,9 +51,9 @@ static flp_status launch_scores(const flp_call *call) {
   return flp_launch(call, FLP_ENTRY_list_scores, &p, a->n);
 }
 
-static flp_status launch_lists(const flp_call *call, CUdeviceptr error_word) {
+static flp_status launch_lists(const flp_call *call) {
   FLP_TRY(launch_check(call));
-  FLP_TRY(launch_sort(call, error_word));
+  FLP_TRY(launch_sort(call));
   return launch_scores(call);
 }
 
@@ -64,7 +63,7 @@ flp_status flp_launch_listed(const flp_call *call) {
   const flp_args *a = call->args;
   flp_row_range rows = {0, a->n};
   flp_list_reduce_given p = {.offsets = flp_call_pointer(a->list_offsets), .capacity = call->scheme.chunk_rows};
-  FLP_TRY(launch_lists(call, call->error_word));
+  FLP_TRY(launch_lists(call));
   FLP_TRY(flp_launch_over(call, FLP_ENTRY_list_reduce, &p, a->n, 32));
   if (a->partial) FLP_TRY(flp_launch_fold(call, rows, 1));
   return a->logprob || a->entropy || a->stats ? flp_launch_fold(call, rows, 0) : FLP_OK;
@@ -159,7 +158,7 @@ flp_status flp_launch_listed_gradients(const flp_call *call) {
   const flp_args *a = call->args;
   const flp_spec *spec = &call->plan->spec;
   FLP_TRY(backward_launch_record(call, (flp_row_range){0, a->n}));
-  FLP_TRY(launch_lists(call, 0));
+  FLP_TRY(launch_lists(call));
   FLP_TRY(launch_dz(call));
   if (spec->grads & FLP_GRAD_HIDDEN) FLP_TRY(launch_hidden(call));
   if (!flp_planner_orders_lists(spec, a->list_count)) return flp_launch_zero_head(call, 0);

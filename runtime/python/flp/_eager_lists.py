@@ -158,6 +158,7 @@ def backward(plan, ops, settings, stats, upstream_grads, grad_hidden, grad_weigh
     _check_budget(plan, _c.PASS_BACKWARD, ops, settings)
     with _eager_torch._plain_products(ops.hidden):
         call = _Call(plan, ops, settings, upstream_grads)
+        _eager_torch.count_bad(plan, call.entries.bad.sum())
         entries, active = call.entries, call.active
         dz, lost = _dz_of(call, _eager_torch._Upstream(call.scores, stats, *upstream_grads))
         pieces = entries.pieces(ops.hidden.shape[1])

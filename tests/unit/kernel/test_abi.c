@@ -38,10 +38,6 @@ static const struct {
     {"direction_strike", "ppiiiipl", sizeof(flp_direction_strike_params)},
     {"direction_finish", "pppfppppiiip", sizeof(flp_direction_finish_params)},
     {"direction_rows", "pppppppplipli", sizeof(flp_direction_rows_params)},
-    {"forward_emit", "plplpppppfiiiiiiplpppppi", sizeof(flp_forward_emit_params)},
-    {"forward_emit_map", "mmmppppfiiiiiplppppppi", sizeof(flp_forward_emit_map_params)},
-    {"emit_floor", "plppppppfiiifpp", sizeof(flp_emit_floor_params)},
-    {"emit_sort", "piipppi", sizeof(flp_emit_sort_params)},
     {"list_check", "pllp", sizeof(flp_list_check_params)},
     {"list_sort", "pplllppppppppp", sizeof(flp_list_sort_params)},
     {"list_scores", "plplpppppppfiipp", sizeof(flp_list_scores_params)},
@@ -54,6 +50,10 @@ static const struct {
     {"list_starts", "ppiip", sizeof(flp_list_starts_params)},
     {"list_weight", "pppppiipliplipii", sizeof(flp_list_weight_params)},
     {"list_weight_wide", "pppppiipliplipiip", sizeof(flp_list_weight_wide_params)},
+    {"forward_emit", "plplpppppfiiiiiiplpppppi", sizeof(flp_forward_emit_params)},
+    {"forward_emit_map", "mmmppppfiiiiiplppppppi", sizeof(flp_forward_emit_map_params)},
+    {"emit_floor", "plppppppfiiifpp", sizeof(flp_emit_floor_params)},
+    {"emit_sort", "piipppi", sizeof(flp_emit_sort_params)},
 };
 enum { EXPECTED_COUNT = sizeof expected / sizeof expected[0] };
 
