@@ -223,7 +223,7 @@ def test_two_chunks_of_hidden_states_are_alive_at_a_time():
     call.gather, call.empty, call.settings = None, False, _check.Settings(1.0, None, 1.0, -100, None, False)
     call.settings.offset, call.settings.valid, call.settings.total = 0, weight.shape[0], weight.shape[0]
     logprob = _call.ParallelLogprob.apply(hidden.requires_grad_(), weight.requires_grad_(), None, target.repeat(2),
-                                          None, None, call)
+                                          None, None, None, None, call)
     assert call.group.most == 2 and not call.group.alive
     call.group.most = 0
     logprob.sum().backward()
