@@ -9,7 +9,7 @@
 --
 -- The order of entries is stable, and every sum goes over it in a way that depends on the number of a column's entries
 -- alone. Columns count unsigned, so that -1, no column, is the largest. Its digits are all ones: the passes must leave
--- it above vocab_valid - 1, which then has a digit that is not.
+-- it above vocab_valid - 1, which has another digit then.
 
 local BITS, DIGITS, BLOCK = k.abi.LIST_DIGIT_BITS, k.abi.LIST_DIGITS, k.abi.LIST_BLOCK
 local WIDE, SLICE = k.abi.LIST_WIDE, k.abi.LIST_SLICE
@@ -65,9 +65,9 @@ return function(k, spec)
     return peers
   end
 
-  -- Counts the digits of each warp, and returns how many entries of the warp with the same digit stand before each.
+  -- Counts the digits of each warp, and returns digit·BLOCK + how many entries of the warp with that digit stand before.
   local function count_digits(digits)
-    local below, ranks = (k.const(k.i32, 1) << k.lane()) - 1, {}
+    local below, ranked = (k.const(k.i32, 1) << k.lane()) - 1, {}
     for i = 0, WARPS * DIGITS // THREADS - 1 do
       k.shared_store(k.shared() + (i * THREADS + k.tid()) * 4, k.const(k.i32, 0))
     end
@@ -80,10 +80,10 @@ return function(k, spec)
         k.shared_store(at, count + k.popcount(peers))
         return count
       end, function() return k.const(k.i32, 0) end)
-      ranks[s] = k.shuffle_idx(before, leader) + k.popcount(peers & below)
+      ranked[s] = digits[s] * BLOCK + k.shuffle_idx(before, leader) + k.popcount(peers & below)
     end
     k.barrier()
-    return ranks
+    return ranked
   end
 
   -- Calls f with each digit of a thread, and with its place in list_digit.
@@ -105,7 +105,7 @@ return function(k, spec)
 
   local function list_place(p)
     local found = load_digits(p)
-    local ranks = count_digits(found.digit)
+    local ranked = count_digits(found.digit)
     each_digit(function(digit, at)                  -- counts become the places of each warp's first
       local place = k.load(k.i32, p.list_digit, at, constant)
       for warp = 0, WARPS - 1 do
@@ -116,9 +116,9 @@ return function(k, spec)
     end)
     k.barrier()
     for s = 1, STEPS do
-      local digit = found.digit[s]
+      local digit, rank = k.udiv(ranked[s], BLOCK), ranked[s] & (BLOCK - 1)
       k.when(k.lt(digit, DIGITS), function()
-        k.store(p.to, k.shared_load(k.i32, counter(k.warp(), digit)) + ranks[s], found.entry[s])
+        k.store(p.to, k.shared_load(k.i32, counter(k.warp(), digit)) + rank, found.entry[s])
       end)
     end
   end
@@ -392,6 +392,16 @@ return function(k, spec)
     end)
   end
 
+  local function share_sums(made)
+    local of_warp = k.shared() + k.warp() * SLICE * 4
+    for i = 1, LANE do
+      local piece, j = (i - 1) // EACH, (i - 1) % EACH
+      k.shared_store(of_warp + (piece * 32 * EACH + k.lane() * EACH + j) * 4, made.sums[i])
+    end
+    k.when(k.eq(k.lane(), 0), function() k.shared_store(k.shared() + (WARPS * SLICE + k.warp()) * 4, made.bias) end)
+    k.barrier()
+  end
+
   local function shared_sum(from, stride)           -- over the warps, in order
     local sum = k.shared_load(k.f32, from)
     for warp = 1, WARPS - 1 do sum = sum + k.shared_load(k.f32, from + warp * stride) end
@@ -409,21 +419,11 @@ return function(k, spec)
     k.exit_if(k.lt(count, WIDE) | k.ne((first + (WIDE - 1)) & -WIDE, place))
 
     local pieces = pieces_of(p, slice)
-    local made = k.branch(k.is_null(p.weight_out), function() return sum_warp(p, first, count, pieces, false) end,
-      function() return sum_warp(p, first, count, pieces, true) end)
-    local shared = k.shared()
-    local of_bias = shared + WARPS * SLICE * 4
-    for i = 1, LANE do
-      local piece, j = (i - 1) // EACH, (i - 1) % EACH
-      local column = piece * 32 * EACH + j + k.lane() * EACH
-      k.shared_store(shared + (k.warp() * SLICE + column) * 4, made.sums[i])
-    end
-    k.when(k.eq(k.lane(), 0), function() k.shared_store(of_bias + k.warp() * 4, made.bias) end)
-    k.barrier()
-
+    share_sums(k.branch(k.is_null(p.weight_out), function() return sum_warp(p, first, count, pieces, false) end,
+      function() return sum_warp(p, first, count, pieces, true) end))
     local column = slice + k.tid()
     k.when(~k.is_null(p.weight_out) & k.lt(column, p.depth), function()
-      local sum = shared_sum(shared + k.tid() * 4, SLICE * 4)
+      local sum = shared_sum(k.shared() + k.tid() * 4, SLICE * 4)
       with_out(p, v, function(of, row)
         local old = k.branch(k.ne(p.add, 0), function()
           local value = k.load(of.type, row, column)
@@ -433,17 +433,18 @@ return function(k, spec)
       end)
     end)
     k.when(~k.is_null(p.bias_out) & k.eq(slice, 0) & k.eq(k.tid(), 0), function()
-      store_bias(p, v, shared_sum(of_bias, 4))
+      store_bias(p, v, shared_sum(k.shared() + WARPS * SLICE * 4, 4))
     end)
   end
 
-  local function entry(name, threads, shared_bytes, body)
-    k.kernel {entry = name, threads = threads, shared_bytes = shared_bytes, body = body}
+  -- min_ctas: where ptxas would save registers, and load rows one after the other, or would take more than it needs
+  local function entry(name, threads, min_ctas, shared_bytes, body)
+    k.kernel {entry = name, threads = threads, min_ctas = min_ctas, shared_bytes = shared_bytes, body = body}
   end
-  entry("list_digits", THREADS, WARPS * DIGITS * 4, list_digits)
-  entry("list_scan", SCAN_THREADS, 2 * 32 * 4, list_scan)
-  entry("list_place", THREADS, WARPS * DIGITS * 4, list_place)
-  entry("list_starts", THREADS, 0, list_starts)
-  entry("list_weight", NARROW_THREADS, 0, list_weight)
-  entry("list_weight_wide", THREADS, WARPS * (SLICE + 1) * 4, list_weight_wide)
+  entry("list_digits", THREADS, nil, WARPS * DIGITS * 4, list_digits)
+  entry("list_scan", SCAN_THREADS, nil, 2 * 32 * 4, list_scan)
+  entry("list_place", THREADS, nil, WARPS * DIGITS * 4, list_place)
+  entry("list_starts", THREADS, nil, 0, list_starts)
+  entry("list_weight", NARROW_THREADS, aligned and 10 or 8, 0, list_weight)
+  entry("list_weight_wide", THREADS, aligned and 3 or 2, WARPS * (SLICE + 1) * 4, list_weight_wide)
 end

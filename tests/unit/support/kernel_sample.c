@@ -49,13 +49,10 @@ flp_kernel_desc sample_desc(flp_kernel_kind kind) {
     return desc;
   }
   const flp_kind *row = flp_kind_of(kind);
+  int is_listed = kind == FLP_KERNEL_LISTED || kind == FLP_KERNEL_LISTED_WEIGHT;
   if (row->entries[0].plain != FLP_NO_ENTRY && strcmp(flp_entry_name(row->entries[0].plain), row->name) != 0) {
-    for (int i = 0; i < 2; i++) add_entry(&desc, flp_entry_name(row->entries[i].plain));
-    return desc;
-  }
-  if (kind == FLP_KERNEL_LISTED || kind == FLP_KERNEL_LISTED_WEIGHT) {
-    const flp_kind *row = flp_kind_of(kind);
-    for (int i = 0; i < row->entry_count; i++) add_entry(&desc, flp_entry_name(row->entries[i].plain));
+    for (int i = 0; i < (is_listed ? row->entry_count : 2); i++)
+      add_entry(&desc, flp_entry_name(row->entries[i].plain));
     return desc;
   }
   add_entry(&desc, kind == FLP_KERNEL_PRODUCTS ? "products_map" : flp_kernel_kind_name(kind));
