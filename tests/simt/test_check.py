@@ -122,6 +122,32 @@ def test_directions_in_chunks_of_columns(tmp_path, capability, entry):
     assert {"columns-rows", "columns-steep", "columns-shards", "columns-softcap"} <= cases, cases
 
 
+LISTS = {
+    "columns of many entries": ["--vocab", 331, "--rows", 80, "--keep-set", 160, "--dtype", "bf16", "--grad", "hidden,weight,bias",
+                                "--bias", "--entropy", "backward"],
+    "a frozen head": ["--vocab", 1100, "--rows", 41, "--keep-set", 30, "--dtype", "bf16", "--grad", "hidden", "--alignment", 2],
+    "softcap": ["--vocab", 331, "--rows", 41, "--keep-set", 60, "--dtype", "fp16", "--grad", "hidden,weight", "--softcap", 20,
+                "--entropy", "forward", "--per-row-temperature"],
+    "added to": ["--vocab", 600, "--rows", 41, "--keep-set", 60, "--dtype", "fp32", "--grad", "weight", "--accumulate-grad-weight",
+                 "--target-dtype", "int32"]}
+
+
+@pytest.mark.parametrize("head", [*list(LISTS)[:2], *[pytest.param(one, marks=pytest.mark.long) for one in list(LISTS)[2:]]])
+def test_listed_columns(tmp_path, head):
+    record = check(tmp_path, "9.0", "--hidden", 40, *LISTS[head])
+    passed(record, least=30)
+    assert all("mode=listed" in row["options"] for row in record["rows"])
+    made = entries_in(tmp_path)
+    assert {"list_check", "list_sort", "list_scores", "list_reduce", "list_dz"} <= made
+    assert ("list_weight_wide" in made) == (head != "a frozen head")
+
+
+@pytest.mark.long
+def test_columns_of_three_digits(tmp_path):
+    passed(check(tmp_path, "8.0", "--vocab", 262200, "--hidden", 8, "--rows", 5, "--keep-set", 40, "--dtype", "bf16", "--grad",
+                 "weight"), least=30)
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp64"])
 def test_scores_that_exist(libraries, dtype):
     passed(check(libraries, "8.0", "--op", "select", "--dtype", dtype), least=64)
