@@ -241,7 +241,7 @@ def test_a_set_has_lists_beside_the_other_modes():
 
 @pytest.mark.parametrize("arguments, message", [
     (["check", *SHAPE, "--keep-set", "0.5"], "--keep-set: expected a number from 1 to the ids of the vocabulary, got '0.5'"),
-    (["check", *SHAPE, "--keep-set", "some"], "--keep-set: expected a number, got 'some'"),
+    (["check", *SHAPE, "--keep-set", "some"], "--keep-set: expected a finite number, got 'some'"),
     (["gen", *SHAPE, "--keep-set", 1001], "--keep-set: expected a number from 1 to the 1000 ids of the vocabulary, got 1001"),
     (["explain", *SHAPE, *LISTS, "--keep"], "--keep: not accepted beside --keep-set, whose passes keep nothing"),
     (["bench", *SHAPE, *LISTS, "--mode", "save"], "--mode: 'save' is not accepted beside --keep-set, whose mode is listed"),
