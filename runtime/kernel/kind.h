@@ -8,17 +8,17 @@
 #include "runtime/kernel/abi.h"
 
 typedef enum flp_kernel_kind {
-  FLP_KERNEL_ROWS = 1,        /* what is done a row at a time around the products */
-  FLP_KERNEL_FORWARD = 2,     /* scores, reduced to partials of each row */
-  FLP_KERNEL_DZ = 3,          /* the gradient of scores, in chunks */
-  FLP_KERNEL_GRAD_HIDDEN = 4, /* the gradient of hidden from that */
-  FLP_KERNEL_GRAD_WEIGHT = 5, /* the gradient of weight */
-  FLP_KERNEL_PRODUCTS = 6,    /* both of these in one, where an architecture has it */
-  FLP_KERNEL_SELECT = 7,      /* scores that exist already */
-  FLP_KERNEL_KEEP = 8,        /* forward that also stores exponentials (save, stream and direction modes) */
-  FLP_KERNEL_KEPT = 9,        /* what turns those into gradients */
-  FLP_KERNEL_LOSS = 10,       /* a loss program */
-  FLP_KERNEL_LISTED = 11,     /* listed columns: scores, their gradient, and that of hidden */
+  FLP_KERNEL_ROWS = 1,           /* what is done a row at a time around the products */
+  FLP_KERNEL_FORWARD = 2,        /* scores, reduced to partials of each row */
+  FLP_KERNEL_DZ = 3,             /* the gradient of scores, in chunks */
+  FLP_KERNEL_GRAD_HIDDEN = 4,    /* the gradient of hidden from that */
+  FLP_KERNEL_GRAD_WEIGHT = 5,    /* the gradient of weight */
+  FLP_KERNEL_PRODUCTS = 6,       /* both of these in one, where an architecture has it */
+  FLP_KERNEL_SELECT = 7,         /* scores that exist already */
+  FLP_KERNEL_KEEP = 8,           /* forward that also stores exponentials (save, stream and direction modes) */
+  FLP_KERNEL_KEPT = 9,           /* what turns those into gradients */
+  FLP_KERNEL_LOSS = 10,          /* a loss program */
+  FLP_KERNEL_LISTED = 11,        /* listed columns: scores, their gradient, and that of hidden */
   FLP_KERNEL_LISTED_WEIGHT = 12, /* and those of weight and bias */
   FLP_KERNEL_EMIT = 13,          /* forward that also lists the columns of a row above a floor (mode T) */
   FLP_KERNEL_EMITTED = 14        /* what stands before and behind it: the floors, and lists in order */
