@@ -123,18 +123,19 @@ def test_directions_in_chunks_of_columns(tmp_path, capability, entry):
 
 
 LISTS = {
-    "columns of many entries": ["--vocab", 331, "--rows", 80, "--keep-set", 160, "--dtype", "bf16", "--grad", "hidden,weight,bias",
-                                "--bias", "--entropy", "backward"],
-    "a frozen head": ["--vocab", 1100, "--rows", 41, "--keep-set", 30, "--dtype", "bf16", "--grad", "hidden", "--alignment", 2],
-    "softcap": ["--vocab", 331, "--rows", 41, "--keep-set", 60, "--dtype", "fp16", "--grad", "hidden,weight", "--softcap", 20,
-                "--entropy", "forward", "--per-row-temperature"],
-    "added to": ["--vocab", 600, "--rows", 41, "--keep-set", 60, "--dtype", "fp32", "--grad", "weight", "--accumulate-grad-weight",
-                 "--target-dtype", "int32"]}
+    "columns of many entries": ["--vocab", 331, "--hidden", 40, "--rows", 80, "--keep-set", 160, "--dtype", "bf16", "--grad",
+                                "hidden,weight,bias", "--bias", "--entropy", "backward"],
+    "a frozen head": ["--vocab", 1100, "--hidden", 40, "--rows", 41, "--keep-set", 30, "--dtype", "bf16", "--grad", "hidden",
+                      "--alignment", 2],
+    "softcap": ["--vocab", 331, "--hidden", 40, "--rows", 41, "--keep-set", 60, "--dtype", "fp16", "--grad", "hidden,weight",
+                "--softcap", 20, "--entropy", "forward", "--per-row-temperature"],
+    "added to": ["--vocab", 600, "--hidden", 72, "--rows", 41, "--keep-set", 200, "--dtype", "fp32", "--grad", "weight",
+                 "--accumulate-grad-weight", "--target-dtype", "int32"]}
 
 
 @pytest.mark.parametrize("head", [*list(LISTS)[:2], *[pytest.param(one, marks=pytest.mark.long) for one in list(LISTS)[2:]]])
 def test_listed_columns(tmp_path, head):
-    record = check(tmp_path, "9.0", "--hidden", 40, *LISTS[head])
+    record = check(tmp_path, "9.0", *LISTS[head])
     passed(record, least=30)
     assert all("mode=listed" in row["options"] for row in record["rows"])
     made = entries_in(tmp_path)
