@@ -178,7 +178,7 @@ static const oddity listed[] = {
     {.name = "shifted", .fill = CHECK_FILL_SHIFTED},
     {.name = "exact", .fill = CHECK_FILL_EXACT, .temperature = 8},
     {.name = "equal", .fill = CHECK_FILL_EQUAL, .temperature = 8},
-    {.name = "one-hot", .fill = CHECK_FILL_ONE_HOT},
+    {.name = "one-hot", .fill = CHECK_FILL_ONE_HOT, .lists = CHECK_LISTS_ALL}, /* or all columns of a row were equal */
     {.name = "holes", .fill = CHECK_FILL_HOLES},
     {.name = "all-holes", .fill = CHECK_FILL_ALL_HOLES, .forward_only = 1},
     {.name = "T=1e-3", .temperature = 1e-3},
@@ -402,6 +402,7 @@ static void add_given(check_list *list, const check_case *given) {
     c.name = patterns[i].name;
     c.fill = patterns[i].fill;
     c.rows = patterns[i].rows;
+    if (c.spec.listed && c.fill == CHECK_FILL_ONE_HOT) c.lists = CHECK_LISTS_ALL; /* or a row's columns were equal */
     if (c.fill == CHECK_FILL_HOLES && !c.spec.has_bias) continue;
     if (c.rows == CHECK_ROWS_BEYOND && (!c.spec.per_row_temperature || c.spec.loss)) continue;
     check_list_add(list, c);
