@@ -30,10 +30,10 @@ typedef enum call_slot {
   CALL_GRAD_ENTROPY,
   CALL_ROWS,
   CALL_OLD_LSE,
-  CALL_LIST_OFFSETS, /* of spec.listed */
+  CALL_LOSS_INPUT,                                           /* by flp_loss_input */
+  CALL_LIST_OFFSETS = CALL_LOSS_INPUT + FLP_LOSS_INPUTS_MAX, /* of spec.listed */
   CALL_LIST_IDS,
-  CALL_LOSS_INPUT,                                       /* by flp_loss_input */
-  CALL_OPERANDS = CALL_LOSS_INPUT + FLP_LOSS_INPUTS_MAX, /* the slots above are read */
+  CALL_OPERANDS, /* the slots above are read */
   CALL_LOGPROB = CALL_OPERANDS,
   CALL_ENTROPY,
   CALL_STATS,
