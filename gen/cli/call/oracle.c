@@ -301,6 +301,7 @@ static void forward_block(const block_job *job, int64_t block, double *scratch) 
   for (int64_t r = 0; r < BLOCK && block * BLOCK + r < job->left_count; r++) {
     int64_t row = job->left[block * BLOCK + r];
     double target = exact_point(problem, row, m.scores[problem->target[row] * BLOCK + r]).t;
+    double error = product_error(problem, row, m.scores + r, m.scores32 + r, job->right_count);
     int64_t count = keep_listed(problem, row, &m, r);
     softmax exact = fold(problem, row, m.scores + r, count, exact_point);
     softmax yardstick = fold(problem, row, m.scores32 + r, count, yardstick_point);
@@ -315,7 +316,7 @@ static void forward_block(const block_job *job, int64_t block, double *scratch) 
                         .yardstick_entropy = yardstick.entropy,
                         .is_beyond = exact.is_beyond};
     if (problem->softcap > 0) out->largest = problem->softcap / problem->temperature[row];
-    out->product_error = product_error(problem, row, m.scores + r, m.scores32 + r, count);
+    out->product_error = error;
   }
 }
 
