@@ -26,7 +26,8 @@ local LEAST_SCALE, LEAST_SCALE_EXPANDED = 0x1p-9, 4.0
 -- bf16's rounding. Else kept gives it, where its exponential is so large that no slope, 2^-24 the least, vanishes.
 local LEAST_DISTANCE, LEAST_EXPONENT = 0x1p-10, -102.0
 -- In the expanded form rounding moves log2 of kept by 2^-9·LOG2E: slopes by less than their 2^-9 where t is no less short
--- of the cap. Rows whose mean t is nearer have hardly a gradient but what such slopes make.
+-- of the cap. Rows whose mean t is nearer have hardly a gradient but what such slopes make, nor have those with such a
+-- target that is unlikely.
 local LEAST_DISTANCE_EXPANDED = LOG2E
 local ROUNDING = 0x1p-8 * LOG2E                     -- twice what bf16's rounding moves log2 of kept by
 local ROWS, COLUMNS, GATHERED = k.abi.KEPT_BLOCK_ROWS, k.abi.EXPAND_COLUMNS, k.abi.GATHER_ROWS
@@ -101,7 +102,8 @@ return function(k, spec)
   local function target_score(row) return f64(row.m) + (f64(row.log_s) + f64(row.logprob) * LOG2E) end
 
   local function is_near_cap(p, row)
-    return k.ne(p.capped, 0) & k.lt(f64(k.abs(row.scale)) - k.abs(target_score(row)), LEAST_DISTANCE)
+    local least = k.select(k.ne(p.plain, 0), k.const(k.f64, LEAST_DISTANCE), LEAST_DISTANCE_EXPANDED)
+    return k.ne(p.capped, 0) & k.lt(f64(k.abs(row.scale)) - k.abs(target_score(row)), least)
   end
 
   -- 1 - tanh² at the target, of which kept is slope·2^exponent.
@@ -120,7 +122,8 @@ return function(k, spec)
     local inside = k.ge(row.spread, LOWEST) & k.le(row.spread, HIGHEST)
     local plain = k.ne(p.plain, 0)
     local least_exponent = k.select(plain, k.const(k.f32, LEAST_EXPONENT), -125.0)
-    local lost = k.lt(row.exponent, least_exponent) & (~plain | is_near_cap(p, row))
+    local gone, near_target = k.lt(row.exponent, least_exponent), is_near_cap(p, row)
+    local lost = gone & near_target | ~plain & (gone | near_target)
     local vanished = lost & ~row.silent & k.ge(row.target, 0)
     local least_scale = k.select(plain, k.const(k.f32, LEAST_SCALE), LEAST_SCALE_EXPANDED)
     local near = ~plain & k.lt(k.abs(row.scale) - k.abs(row.mean), LEAST_DISTANCE_EXPANDED)

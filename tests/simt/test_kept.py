@@ -161,6 +161,19 @@ def test_finish_redoes_expanded_rows_near_the_cap(made):
         rows.scale[row] = sign[row] * (numpy.abs(mean[row]) + 4.5)
 
 
+def test_finish_redoes_expanded_rows_whose_target_is_near_the_cap(made):
+    """Where it has a gradient of its own: an unlikely target near -cap, the row's mean far from it."""
+    rows = Rows(64, 150, 0.0, entropy=True)
+    rows.target[:], rows.scale[:] = 7, 1e4
+    rows.stats[rows.index[9]] = 3, 2, -40 * LN2, 4 * LN2     # lse 5, the target's t -35, the mean 1
+    rows.reference[9] = 3
+    for distance, expected in ((LOG2E + 0.01, 0), (LOG2E - 0.01, 64)):
+        rows.scale[9] = 35 + distance
+        assert list(rows.finish(made, plain=0, capped=1)[1]) == [expected], distance
+    rows.target[9] = -1
+    assert list(rows.finish(made, plain=0, capped=1)[1]) == [0]
+
+
 @pytest.mark.parametrize("plain", [1, 0])
 def test_finish_redoes_blocks(made, plain):
     """Blocks 0 and 2 of 4 have a row out of range; the last has one row."""
