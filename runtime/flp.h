@@ -157,8 +157,8 @@ typedef struct flp_spec {
   const void *loss;   /* of flp_step: a program (flp_loss_builtin_bytes, flpgen loss show --bytes), which is copied */
   size_t loss_bytes;
   flp_dtype grad_bias_dtype; /* 0 means dtype; else dtype or FP32 */
-  int32_t listed;            /* 1: of each row only the columns count that flp_args.list_ids names, as a sampler's kept set
-                                does (FLP_MODE_LISTED); keep and loss stay 0 */
+  int32_t listed;            /* 1: of each row only the columns count that flp_args.list_ids names, as a sampler's kept
+                                set does (FLP_MODE_LISTED); keep and loss stay 0 */
 } flp_spec;
 
 #define FLP_SPEC_INIT                                                                              \
@@ -180,8 +180,8 @@ typedef enum flp_rung {
 enum { FLP_DEVICE_HOST = -1 };
 
 /* How the matrix products are ordered. Commands and records name a mode "score", "recompute-vocab", "recompute-rows",
- * "recompute-split", "save", "stream", "direction" or "listed". They accept the aliases F, R_VOCAB, R_ROWS, R2, S, P, D and
- * L too, in the same order. */
+ * "recompute-split", "save", "stream", "direction" or "listed". They accept the aliases F, R_VOCAB, R_ROWS, R2, S, P, D
+ * and L too, in the same order. */
 typedef enum flp_mode {
   FLP_MODE_SCORE = 1,           /* scoring: one product */
   FLP_MODE_RECOMPUTE_VOCAB = 2, /* recompute by vocab chunks: 1 + 3 products */
@@ -189,8 +189,8 @@ typedef enum flp_mode {
   FLP_MODE_RECOMPUTE_SPLIT = 4, /* dh by row chunks, dW by vocab chunks: 1 + 4, no accumulator */
   FLP_MODE_SAVE = 5,   /* saved exponentials: 1 + 2, frozen head 1 + 1; 2·N·V bytes from forward to backward */
   FLP_MODE_STREAM = 6, /* streamed: forward, loss and both products of a chunk of rows at a time: 3, frozen head 2 */
-  FLP_MODE_DIRECTION = 7, /* frozen head, any upstream gradient: 2, as forward makes the direction of dh of each row, a sum
-                             of the weight's rows; 4·N·D bytes from forward to backward */
+  FLP_MODE_DIRECTION = 7, /* frozen head, any upstream gradient: 2, as forward makes the direction of dh of each row, a
+                             sum of the weight's rows; 4·N·D bytes from forward to backward */
   FLP_MODE_LISTED = 8 /* listed columns (spec.listed): no product, each row reads the weight's rows that it lists */
 } flp_mode;
 
@@ -249,8 +249,8 @@ FLP_API const char *flp_plan_get_reason(const flp_plan *plan, flp_rung rung);
 /* Name of a rung: "tuned", "heuristic", "jit", "generic", "eager". */
 FLP_API const char *flp_rung_name(flp_rung rung);
 
-/* Name of a mode: "score", "recompute-vocab", "recompute-rows", "recompute-split", "save", "stream", "direction", "listed";
- * "-" for 0. thread: any */
+/* Name of a mode: "score", "recompute-vocab", "recompute-rows", "recompute-split", "save", "stream", "direction",
+ * "listed"; "-" for 0. thread: any */
 FLP_API const char *flp_mode_name(flp_mode mode);
 
 /* 16 hexadecimal digits that are equal on two ranks if and only if they run the same kernels. */
@@ -296,10 +296,10 @@ FLP_API flp_status flp_plan_layout(const flp_plan *plan, flp_pass pass, int64_t 
 FLP_API flp_status flp_plan_workspace(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes,
                                       size_t *out_bytes);
 
-/* flp_plan_layout of a pass over n rows whose lists have list_count ids in all, for a plan whose spec.listed is 1; combine
- * has flp_plan_layout and flp_plan_workspace. On a GPU memory grows with list_count, by 8 bytes an id forward, 12 backward,
- * 25 where weight or bias needs a gradient; chunks is 1 and products 0.
- * error: ARGUMENT if the plan has no lists or a count is out of range; BUDGET naming the smallest budget that would do */
+/* flp_plan_layout of a pass over n rows whose lists have list_count ids in all, for a plan whose spec.listed is 1;
+ * combine has flp_plan_layout and flp_plan_workspace. On a GPU memory grows with list_count, by 8 bytes an id forward,
+ * 12 backward, 25 where weight or bias needs a gradient; chunks is 1 and products 0.
+ * error: ARGUMENT if the plan has no lists or a count is out of range; BUDGET naming the smallest that would do */
 FLP_API flp_status flp_plan_layout_listed(const flp_plan *plan, flp_pass pass, int64_t n, int64_t list_count,
                                           uint64_t budget_bytes, flp_layout *layout);
 
@@ -386,8 +386,8 @@ typedef struct flp_args {
   float *metrics;                /* (metrics of the program, N) or NULL */
 
   /* spec.listed, every pass but combine: the only columns of the vocabulary that count. Row i has the global ids
-     list_ids[list_offsets[i]] to list_ids[list_offsets[i + 1] - 1], in any order; an id that stands twice counts once. The
-     target must be among them. A vocab shard takes the ids that are its own from the whole lists. */
+     list_ids[list_offsets[i]] to list_ids[list_offsets[i + 1] - 1], in any order; an id that stands twice counts once.
+     The target must be among them. A vocab shard takes the ids that are its own from the whole lists. */
   const int64_t *list_offsets; /* (N + 1), ascending, 0 <= list_offsets[i] <= list_count */
   const void *list_ids;        /* (list_count) target_dtype */
   int64_t list_count;          /* 0 to 2^31 - 1 */
@@ -404,9 +404,9 @@ typedef struct flp_args {
  * Scores over T are told apart up to 2^30 in units of ln 2, 7.4e8 nats, where one bit of float32 is 44 nats. A row whose
  * largest score is above that, or not above -2^30 (so a row without a score above -inf), gives NaN, in its gradients
  * and in grad_weight too, and is counted, on every rung. The other scores of a row may be as low as they like.
- * Listed columns: a row whose list lacks its target or holds an id outside [0, vocab_total) gives NaN in every output of
- * its own, adds nothing to grad_weight and grad_bias, and is counted; so does every row where list_offsets are not ascending
- * within [0, list_count]. A row with NaN in stats gives NaN in its grad_hidden and adds nothing elsewhere.
+ * Listed columns: a row whose list lacks its target or holds an id outside [0, vocab_total) gives NaN in every output
+ * of its own, adds nothing to grad_weight and grad_bias, and is counted; so does every row where list_offsets are not
+ * ascending within [0, list_count]. A row with NaN in stats gives NaN in its grad_hidden and adds nothing elsewhere.
  * error:  ARGUMENT names the field; WORKSPACE if no layout fits workspace_bytes; DRIVER if a launch failed;
  *         DATA in strict mode only (strict synchronises)
  * thread: safe on one plan; asynchronous on stream; allocates and loads nothing, can be captured in a CUDA graph */

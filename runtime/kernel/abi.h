@@ -319,12 +319,12 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * grad_weight is kept^T·(factor_a·h_a). With softcap kept is times 1 - tanh² then. Expanded form: one pass turns kept into
  * dz, in place.
  *
- * Rows whose lse is out of that range are redone, decided on the device, in blocks of FLP_KEPT_BLOCK_ROWS active rows: dz
- * recomputes the block from hidden and weight, in the place of kept, and its rows have factor 1. So are rows of the expanded
- * form whose target, with a gradient of its own, has vanished from kept: its score is needed for the slope of a softcap; rows
- * of the plain form with such a target so near the cap that stats do not give its slope; rows of a softcap with a
- * row_scale below 4, whose slopes the rounding of kept would move, or in the plain form 2^-9; and for the same reason rows of
- * the expanded form whose mean score is near the cap. */
+ * Rows whose lse is out of that range are redone, decided on the device, in blocks of FLP_KEPT_BLOCK_ROWS active rows:
+ * dz recomputes the block from hidden and weight, in the place of kept, and its rows have factor 1. So are rows of the
+ * expanded form whose target, with a gradient of its own, has vanished from kept: its score is needed for the slope of
+ * a softcap; rows of the plain form with such a target so near the cap that stats do not give its slope; rows of a
+ * softcap with a row_scale below 4, whose slopes the rounding of kept would move, or in the plain form 2^-9; and for
+ * the same reason rows of the expanded form whose mean score is near the cap. */
 
 /* module forward_keep: entries forward_keep and forward_keep_map: forward and forward_map, which also store kept. Rows
  * behind the last active one are stored as zeros up to the end of their row panel where they exist in kept; columns
@@ -365,9 +365,9 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   FLP_EMIT_PARAMS(P)
 
 /* module emitted: entry emit_floor, one thread an active row of [row_begin, row_end): floor[a] = log2_threshold above
- * the largest of what is given: the maximum of the first partial of a forward over the first columns; the LSE of a policy
- * near this one; the target's score, where this shard has the target. At least -FLP_SCORE_LIMIT; NaN where one of them
- * is, or a score of the first columns is. Sets emit_count[a] to 0. */
+ * the largest of what is given: the maximum of the first partial of a forward over the first columns; the LSE of a
+ * policy near this one; the target's score, where this shard has the target. At least -FLP_SCORE_LIMIT; NaN where one
+ * of them is, or a score of the first columns is. Sets emit_count[a] to 0. */
 #define FLP_EMIT_FLOOR_PARAMS(P)                                           \
   P(ptr, part) P(i64, capacity) /* [3][capacity] f32 by a - row_begin, or null */ \
   P(ptr, old_lse) /* (n) f32 by row, nats, or null */                      \
@@ -482,15 +482,15 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 
 /* ---- listed columns (spec.listed; FLP_MODE_LISTED) ----
  *
- * An entry e, 0 <= e < list_count, is a place in the caller's list_ids; those of row r are [offsets[r], offsets[r + 1]).
- * list_sort gives the columns of each active row, ascending, each once: list_length[a] of them from e = offsets[row] on;
- * list_column of every other entry is -1, as the launch filled it. Whatever is summed over a list is summed in that order by
- * a fixed tree, so that bits depend on nothing but the row's own columns. A row is bad (list_length -1, no entries) if
- * list_state is not 0, an id of its list is outside [0, vocab_total), or this shard has its target and the list lacks it:
- * NaN in its outputs, 0 in the gradients of the head.
+ * An entry e, 0 <= e < list_count, is a place in the caller's list_ids; those of row r are [offsets[r], offsets[r +
+ * 1]). list_sort gives the columns of each active row, ascending, each once: list_length[a] of them from e =
+ * offsets[row] on; list_column of every other entry is -1, as the launch filled it. Whatever is summed over a list is
+ * summed in that order by a fixed tree, so that bits depend on nothing but the row's own columns. A row is bad
+ * (list_length -1, no entries) if list_state is not 0, an id of its list is outside [0, vocab_total), or this shard has
+ * its target and the list lacks it: NaN in its outputs, 0 in the gradients of the head.
  *
- * x = h·w + b is the bits that forward of sm_80 computes. list_score = x, or with softcap tanh(cap_in·x): t is row_scale
- * times that. */
+ * x = h·w + b is the bits that forward of sm_80 computes. list_score = x, or with softcap tanh(cap_in·x): t is
+ * row_scale times that. */
 
 /* module listed: entry list_check, one thread a row: counts in list_state, 0 before, the rows whose offsets are not
  * 0 <= offsets[r] <= offsets[r + 1] <= list_count. */
@@ -498,9 +498,9 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(ptr, offsets) P(i64, n) P(i64, list_count)                             \
   P(region, list_state) /* (1) i32 */
 
-/* module listed: entry list_sort, one CTA an active row: fills list_column, and where they are not null list_row, of the
- * row's entries, and list_length and list_target: the entry of the target, -1 where it is on another shard or the row is bad.
- * Sorted by setting bits of shared memory, a window of columns at a time. */
+/* module listed: entry list_sort, one CTA an active row: fills list_column, and where they are not null list_row, of
+ * the row's entries, and list_length and list_target: the entry of the target, -1 where it is on another shard or the
+ * row is bad. Sorted by setting bits of shared memory, a window of columns at a time. */
 #define FLP_LIST_SORT_PARAMS(P)                                            \
   P(ptr, offsets) P(ptr, ids) /* (list_count) target dtype */              \
   P(i64, vocab_offset) P(i64, vocab_valid) P(i64, vocab_total)             \
@@ -533,8 +533,8 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(region, list_length) P(region, list_score)                             \
   P(region, part) P(i64, capacity)
 
-/* module listed: entry list_dz, one warp an active row: list_dz[e] = 2^u·(A + B·u), u = t - m, times 1 - tanh² with softcap,
- * at the target dz_y, {m, A, B, dz_y} from record; 0 in a row whose stats hold NaN. */
+/* module listed: entry list_dz, one warp an active row: list_dz[e] = 2^u·(A + B·u), u = t - m, times 1 - tanh² with
+ * softcap, at the target dz_y, {m, A, B, dz_y} from record; 0 in a row whose stats hold NaN. */
 #define FLP_LIST_DZ_PARAMS(P)                                              \
   P(ptr, offsets) P(ptr, stats)                                            \
   P(region, record) P(region, index) P(region, scale) P(region, count)     \
@@ -542,8 +542,8 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(i32, capped)                                                           \
   P(region, list_dz) /* (list_count) f32 out */
 
-/* module listed: entry list_hidden, one CTA an active row: grad_hidden[index[a]] = Σ list_dz[e]·weight[list_column[e]], NaN
- * where the row's stats hold NaN. add: to what stands in out. */
+/* module listed: entry list_hidden, one CTA an active row: grad_hidden[index[a]] = Σ list_dz[e]·weight[list_column[e]],
+ * NaN where the row's stats hold NaN. add: to what stands in out. */
 #define FLP_LIST_HIDDEN_PARAMS(P)                                          \
   P(ptr, offsets) P(ptr, stats)                                            \
   P(region, index) P(region, count)                                        \
@@ -553,13 +553,13 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(i32, out_is_f32) /* 1: out is f32, 0: operand dtype */                 \
   P(i32, add)
 
-/* module listed_weight: entries by column, in a stable order: a radix sort by FLP_LIST_DIGIT_BITS bits of list_column at a
- * time from the lowest on, entries without a column (-1) last. A pass: list_digits, list_scan, list_place, from order `from`
- * to order `to`; from null: entries 0, 1, 2 ... Two passes have 18 bits; the launch makes as many as V needs, V < 2^bits, so
- * that no column has all bits set, as -1 has.
+/* module listed_weight: entries by column, in a stable order: a radix sort by FLP_LIST_DIGIT_BITS bits of list_column
+ * at a time from the lowest on, entries without a column (-1) last. A pass: list_digits, list_scan, list_place, from
+ * order `from` to order `to`; from null: entries 0, 1, 2 ... Two passes have 18 bits; the launch makes as many as V
+ * needs, V < 2^bits, so that no column has all bits set, as -1 has.
  *
- * entry list_digits, one CTA a block of FLP_LIST_BLOCK places: list_digit[digit][block] = how many entries of the block have
- * that digit, bits [shift, shift + FLP_LIST_DIGIT_BITS) of the column. */
+ * entry list_digits, one CTA a block of FLP_LIST_BLOCK places: list_digit[digit][block] = how many entries of the block
+ * have that digit, bits [shift, shift + FLP_LIST_DIGIT_BITS) of the column. */
 #define FLP_LIST_DIGITS_PARAMS(P)                                          \
   P(ptr, from) /* (list_count) i32 or null */                              \
   P(region, list_column) P(i32, list_count) P(i32, shift)                  \
@@ -568,15 +568,16 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 /* entry list_scan, one CTA: list_digit becomes the sum of what stands before. items: FLP_LIST_DIGITS·blocks */
 #define FLP_LIST_SCAN_PARAMS(P) P(region, list_digit) P(i64, items)
 
-/* entry list_place, one CTA a block: to[list_digit[digit][block] + those of the same digit before in the block] = entry. */
+/* entry list_place, one CTA a block: to[list_digit[digit][block] + those of the same digit before in the block] =
+ * entry. */
 #define FLP_LIST_PLACE_PARAMS(P)                                           \
   P(ptr, from) /* (list_count) i32 or null */                              \
   P(region, list_column) P(i32, list_count) P(i32, shift)                  \
   P(region, list_digit)                                                    \
   P(ptr, to) /* (list_count) i32 out */
 
-/* module listed_weight: entry list_starts, one thread a column 0 <= v <= vocab_valid: list_start[v], the first place of order
- * whose column is v or more (or -1, which is last). */
+/* module listed_weight: entry list_starts, one thread a column 0 <= v <= vocab_valid: list_start[v], the first place of
+ * order whose column is v or more (or -1, which is last). */
 #define FLP_LIST_STARTS_PARAMS(P)                                          \
   P(ptr, order) P(region, list_column) P(i32, list_count) P(i32, vocab_valid) \
   P(region, list_start) /* (V + 1) i32 out */
@@ -592,10 +593,10 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(ptr, bias_out) P(i32, bias_out_is_f32)                                 \
   P(i32, add) /* to weight_out; bias_out is written */
 
-/* module listed_weight: entry list_weight_wide, columns of FLP_LIST_WIDE entries or more: one CTA a place j·FLP_LIST_WIDE of
- * order (j < ceil(list_count / FLP_LIST_WIDE)) and slice of FLP_LIST_SLICE columns of D, place by place. It takes the column
- * of that place if the place is the first such one of the column, and the column is wide. Warps take every so many entries, and their sums are added in
- * order. */
+/* module listed_weight: entry list_weight_wide, columns of FLP_LIST_WIDE entries or more: one CTA a place
+ * j·FLP_LIST_WIDE of order (j < ceil(list_count / FLP_LIST_WIDE)) and slice of FLP_LIST_SLICE columns of D, place by
+ * place. It takes the column of that place if the place is the first such one of the column, and the column is wide.
+ * Warps take every so many entries, and their sums are added in order. */
 #define FLP_LIST_WEIGHT_WIDE_PARAMS(P)                                     \
   FLP_LIST_WEIGHT_PARAMS(P)                                                \
   P(region, list_column)

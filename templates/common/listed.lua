@@ -7,9 +7,9 @@
 --   list_dz        dz = 2^u·(A + B·u), at the target dz_y, times 1 - tanh² with softcap
 --   list_hidden    dh = Σ dz·w
 --
--- list_sort sets a bit of shared memory for each id, WINDOW columns at a time, and reads them back in order: any length,
--- order and number of duplicates takes the same way. Each thread reads neighbouring words, an odd number of them, so that
--- threads do not meet in a bank.
+-- list_sort sets a bit of shared memory for each id, WINDOW columns at a time, and reads them back in order: any
+-- length, order and number of duplicates takes the same way. Each thread reads neighbouring words, an odd number of
+-- them, so that threads do not meet in a bank.
 
 local THREADS, HIDDEN_THREADS = 256, 128
 local HIDDEN_MIN_CTAS = 8                           -- for more ptxas gives up that loads are under way together

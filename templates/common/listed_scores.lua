@@ -2,11 +2,11 @@
 --
 --   x[e] = h·w[list_column[e]] + b
 --
--- A warp takes 16 entries of its row at a time: 16 rows of weight times the row's hidden, which stands in all 8 columns of
--- the second operand of mma.
+-- A warp takes 16 entries of its row at a time: 16 rows of weight times the row's hidden, which stands in all 8 columns
+-- of the second operand of mma.
 --
--- Bits. The K order is that of portable/engine.lua: steps of 16 in ascending order, each element at the same place of its
--- step, and of fp32 the same split into terms. So x has the bits that forward of sm_80 computes.
+-- Bits. The K order is that of portable/engine.lua: steps of 16 in ascending order, each element at the same place of
+-- its step, and of fp32 the same split into terms. So x has the bits that forward of sm_80 computes.
 --
 -- Both operands go from global memory to registers, in stages of 64 bytes along K, some of them at a time. A lane needs
 -- word `lane % 4` of each of a stage's four 16-byte chunks. Where memory is aligned it loads a chunk of each of its two

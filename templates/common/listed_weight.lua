@@ -65,7 +65,8 @@ return function(k, spec)
     return peers
   end
 
-  -- Counts the digits of each warp, and returns digit·BLOCK + how many entries of the warp with that digit stand before.
+  -- Counts the digits of each warp, and returns digit·BLOCK + how many entries of the warp with that digit stand
+  -- before.
   local function count_digits(digits)
     local below, ranked = (k.const(k.i32, 1) << k.lane()) - 1, {}
     for i = 0, WARPS * DIGITS // THREADS - 1 do

@@ -1,8 +1,8 @@
-"""The eager rung for device tensors of listed columns: linear_logprob(keep=...), as torch operations over the entries of all
-lists, sorted by row and column. Formulas and units are those of _eager_torch.py; sums go over a row's own columns alone.
+"""The eager rung for device tensors of listed columns: linear_logprob(keep=...), as torch operations over the entries of
+all lists, sorted by row and column. Formulas and units are those of _eager_torch.py; sums go over a row's own columns.
 
-Entries pass in pieces of PIECE_BYTES of gathered rows; sums over an entry's row or column are segment sums of torch, which
-are deterministic. Counts are read on the host, so this rung synchronises and cannot be captured in a CUDA graph.
+Entries pass in pieces of PIECE_BYTES of gathered rows; sums over an entry's row or column are segment sums of torch,
+which are deterministic. Counts are read on the host, so this rung synchronises and cannot be captured in a CUDA graph.
 """
 import math
 
@@ -15,8 +15,8 @@ LN2 = _eager_torch.LN2
 
 
 class _Entries:
-    """The columns of this shard that active rows list, each once: row (entries) among the active ones, column (entries),
-    in ascending order; bad (active): rows whose list is."""
+    """The columns of this shard that active rows list, each once: row (entries) among the active ones, column
+    (entries), in ascending order; bad (active): rows whose list is."""
 
     def __init__(self, ops, settings, active, total):
         n, valid = ops.hidden.shape[0], settings.valid or ops.weight.shape[0]
@@ -191,6 +191,6 @@ def _weight_gradients(call, dz, pieces, settings, grad_weight, grad_bias):
     sums = torch.zeros((found.numel(), ops.hidden.shape[1]), dtype=torch.float32, device=dz.device)
     used = dz != 0  # a row without a gradient may hold anything
     for piece in pieces:
-        hidden = torch.where(used[piece].unsqueeze(1), ops.hidden[row[piece]].float(), torch.zeros((), device=dz.device))
+        hidden = ops.hidden[row[piece]].float().masked_fill(~used[piece].unsqueeze(1), 0)
         _add_sums(sums, places[piece], dz[piece], hidden)
     grad_weight[found] += sums.to(grad_weight.dtype)

@@ -187,17 +187,17 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                  rows only, costs twice what it must: torch.no_grad() and save=False spare that
     old_lse      (...) float32 in nats, log Σ exp t of a policy near this one, or None: what exponentials are stored
                  relative to; no result depends on it
-    keep         (offsets, token_ids), or None: the only columns that count in each row, as the mask of a sampler's top-p or
-                 top-k. Σ_v above, and the entropy, go over token_ids[offsets[i]:offsets[i + 1]] of row i alone, and
-                 gradients reach no other row of weight. offsets (N + 1) int32 or int64, N the rows of target; token_ids
-                 int32 or int64 in any order, an id that stands twice counts once. The weight's other rows are not read, so
-                 20 ids a row cost a few per cent of a full pass. A row whose list lacks its target or holds an id outside
-                 [0, V) is NaN and counted, as is every row where offsets do not ascend. No chunk_rows, save or old_lse
-    kept_mass    True: return last the log of the mass that the kept tokens have in the softmax over all of V, (...) float32
-                 in nats, <= 0, a value without a gradient: logprob + kept_mass is the log-probability without keep. Costs
-                 a full pass; with keep alone
+    keep         (offsets, token_ids), or None: the only columns that count in each row, as the mask of a sampler's top-p
+                 or top-k. Σ_v above, and the entropy, go over token_ids[offsets[i]:offsets[i + 1]] of row i alone;
+                 other rows of weight are not read, and gradients do not reach them. offsets (N + 1) int32 or int64, N
+                 the rows of target; token_ids int32 or int64 in any order, an id that stands twice counts once. A row
+                 whose list lacks its target or holds an id outside [0, V) is NaN and counted, as is every row where
+                 offsets do not ascend. No chunk_rows, save or old_lse
+    kept_mass    True: return last the log of the mass that the kept tokens have in the softmax over all of V, (...)
+                 float32 in nats, <= 0, a value without a gradient: logprob + kept_mass is the log-probability without
+                 keep. Costs a full pass; with keep alone
 
-    Returns logprob (...) float32 in nats, never above 0; or a tuple of logprob, the entropy and the kept mass as asked for.
+    Returns logprob (...) float32 in nats, never above 0; or a tuple of it, the entropy and the kept mass as asked for.
     Gradients reach hidden, weight and bias as they require them, once (no double backward). Rows whose target is
     outside [0, V) or whose temperature float32 does not hold above 0 are NaN and counted, as are rows whose largest
     score over T is beyond 7.4e8: flp.check() reports them. Asynchronous on the caller's current stream, with the
@@ -268,8 +268,10 @@ def _checked(tensors, options, chunk_rows, save, old_lse, accumulate, given):
 
 @outside_graphs
 def dispatch(hidden, weight, bias, target, temperature_rows, rows, settings, lists=(None, None)):
-    """Runs the scoring plan, or the autograd function -> (logprob,) or (logprob, entropy). lists: offsets and ids, where
-    those columns alone count, and no transform is in force"""
+    """Runs the scoring plan, or the autograd function -> (logprob,) or (logprob, entropy).
+
+    lists  offsets and ids, where those columns alone count, and no transform is in force
+    """
     if lists[0] is None and _transforms.in_force():
         results = _transformed(hidden, weight, bias, target, temperature_rows, rows, settings)
         if results is not None:
