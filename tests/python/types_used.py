@@ -11,6 +11,8 @@ reveal_type(flp.linear_logprob(h, h, h, temperature=h, budget=1 << 20))  # says:
 reveal_type(flp.linear_logprob(h, h, h, entropy=True))  # says: Tuple[torch.Tensor, torch.Tensor]
 reveal_type(flp.linear_logprob(h, h, h, entropy=entropy))  # says: Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
 reveal_type(flp.linear_logprob(h, h, h, entropy="detached"))  # says: Tuple[torch.Tensor, torch.Tensor]
+reveal_type(flp.linear_logprob(h, h, h, entropy=True, keep=(h, h)))  # says: Tuple[torch.Tensor, torch.Tensor]
+reveal_type(flp.linear_logprob(h, h, h, keep=(h, h), kept_mass=True))  # says: builtins.tuple[torch.Tensor, ...]
 reveal_type(flp.parallel.linear_logprob(h, h, h, entropy="detached"))  # says: Tuple[torch.Tensor, torch.Tensor]
 reveal_type(flp.parallel.linear_logprob(h, h, h, entropy=True))  # says: Tuple[torch.Tensor, torch.Tensor]
 reveal_type(flp.selective_log_softmax(h, h))  # says: torch.Tensor

@@ -148,7 +148,17 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    scale: float = ..., ignore_index: int = ..., budget: int | None = ..., chunk_rows: int | None = ...,
                    rows: Tensor | None = ..., grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
                    old_lse: Tensor | None = ..., keep: tuple[Tensor, Tensor] | None = ...,
-                   kept_mass: bool = ...) -> Tensor | tuple[Tensor, ...]: ...
+                   kept_mass: Literal[False] = ...) -> Tensor | tuple[Tensor, Tensor]: ...
+
+
+@overload
+def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = ..., *,
+                   temperature: float | Tensor = ..., entropy: bool | Literal["detached"] = ...,
+                   softcap: float | None = ...,
+                   scale: float = ..., ignore_index: int = ..., budget: int | None = ..., chunk_rows: int | None = ...,
+                   rows: Tensor | None = ..., grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
+                   old_lse: Tensor | None = ..., keep: tuple[Tensor, Tensor],
+                   kept_mass: Literal[True]) -> tuple[Tensor, ...]: ...
 
 
 def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, *,
