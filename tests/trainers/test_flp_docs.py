@@ -102,9 +102,10 @@ def test_ten_lines(monkeypatch, capsys):
             self.model, self.lm_head = Trunk(config["vocab_size"], 64), torch.nn.Linear(64, config["vocab_size"], bias=False)
 
     monkeypatch.setitem(sys.modules, "transformers", types.SimpleNamespace(LlamaConfig=dict, LlamaForCausalLM=LM))
+    torch.manual_seed(0)
     run("from transformers")
     losses = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
-    assert len(losses) == 20 and losses[-1] < losses[0]
+    assert len(losses) == 20 and sum(losses[-5:]) < sum(losses[:5])  # one batch is above the next by chance
 
 
 def test_explain():

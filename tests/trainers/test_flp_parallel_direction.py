@@ -28,7 +28,7 @@ def scored(call, dtype=torch.bfloat16, trained=False):
     """-> logprob or (logprob, entropy), hidden"""
     hidden, weight, target, _ = (None if tensor is None else tensor.cpu() for tensor in problem(n=N, dtype=dtype))
     hidden.requires_grad_(), weight.requires_grad_(trained)
-    return _call.ParallelLogprob.apply(hidden, weight, None, target, None, None, call), hidden
+    return _call.ParallelLogprob.apply(hidden, weight, None, target, None, None, None, None, call), hidden
 
 
 def places(seen):
