@@ -36,7 +36,7 @@ GENERIC = "--generic"
 RUN_TIME = {"--rows": 1, "--budget": 1, "--masked": 1, "--mode": 1, "--rung": 1, "--loss-parameter": 1, "--json": 1,
             "--rounds": 1, "-q": 0, "--quiet": 0, "--all": 0, "--quick": 0, "--large": 0, "--concurrent": 0, "--jobs": 1,
             "--seed": 1, "--burst-ms": 1, "--effort": 1, "--out": 1, "--record": 1, "--save": 0, "--peers": 1,
-            "--workspace": 1}
+            "--workspace": 1, "--data": 1}
 KEEPING_MODES = ("save", "S", "direction", "D")  # that make kernels of saved exponentials
 RENAMED = {"--accumulate": ["--accumulate-grad-weight"], "--frozen": ["--grad", "hidden"]}  # of flp.bench
 GRADS = {"h": "hidden", "w": "weight", "b": "bias"}
@@ -87,7 +87,7 @@ def of_check(row):
     if "grads" in words and hidden:
         options += ["--grad", ",".join(GRADS[letter] for letter in words["grads"])]
     options += ["--bias"] * ("bias" in words) + ["--keep"] * (words.get("mode") in KEEPING_MODES)
-    for word, option in (("softcap", "--softcap"), ("align", "--alignment"), ("loss", "--loss")):
+    for word, option in (("softcap", "--softcap"), ("align", "--alignment"), ("loss", "--loss"), ("kept", "--keep-set")):
         options += [option, words[word]] if word in words else []
     if "accumulate" in words:
         options.append("--accumulate-grad-weight")

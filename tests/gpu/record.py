@@ -6,15 +6,21 @@
   check      flpgen check --all: every rung, dtype, entropy, gradient mask, ragged shapes, adversarial inputs
   check_modes
              flpgen check --quick of save, stream and direction modes: the same of them alone
+  check_lists
+             flpgen check --quick of listed columns
   large      flpgen check --large: N=8192, V=151936, D=4096 with gradients
   tilings    the same with other tile configurations of the kernels for sm_90a (tests/tilings.json)
   concurrent flpgen check --concurrent: bits on several streams at once, beside other work and in CUDA graphs
   sanitize   compute-sanitizer memcheck, racecheck and initcheck over small problems of every kernel
   sanitize_modes
              the same over the kernels of save, stream and direction modes
+  sanitize_lists
+             the same over those of listed columns
   bench      flpgen bench: forward and training beside the GEMM baselines
   bench_modes
              the same for save, stream and direction modes
+  bench_lists
+             the same for kept sets, beside one product
   peers      tests/gpu/peers.py: other libraries on the same tensors (needs torch and those of
              runtime/python/flp/bench/peers/requirements.txt; set FLP_LIBRARY)
   peers_modes
@@ -32,7 +38,8 @@
   fragmentation
              tests/gpu/fragmentation.py, pictures in plots/ where there is matplotlib (needs torch; set FLP_LIBRARY)
 
---only takes any of these, and of bench, bench_modes, peers and peers_modes single records by name, where time is short.
+--only takes any of these, and of bench, bench_modes, bench_lists, peers and peers_modes single records by name, where
+time is short.
 Copy check*.json, sanitize*.json, gated_step.json, train_tiny_lm.json, examples.json, jax.json and fragmentation.json
 to tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as fragmentation_naive.png and
 fragmentation_flp_arena.png; bench*.json, peers*.json, tune*.json, cold_start.json, head_memory.json and
@@ -79,6 +86,9 @@ PLAIN = [  # saved exponentials that are multiplied as they are: no gradient of 
                     ["--loss", "grpo+k3", "--mode", "stream", "--rung", "generic"])]
 DIRECTION = [["--dtype", "bf16", "--entropy", "forward", "--grad", "hidden", "--mode", "direction", *options]
              for options in (["--bias"], ["--alignment", "2"], ["--softcap", "20", "--rung", "generic"])]
+LISTED = [["--keep-set", "20", *options] for options in (
+    ["--dtype", "bf16"], ["--dtype", "fp16", "--softcap", "20"], ["--dtype", "fp32", "--target-dtype", "int32"],
+    ["--dtype", "bf16", "--alignment", "2"], ["--dtype", "bf16", "--accumulate-grad-weight"])]
 HEAD = ["--vocab", "151936", "--hidden", "4096"]
 FLAGSHIP = [*HEAD, "--dtype", "bf16"]
 FORWARD = ["--dtype", "bf16", "--entropy", "forward"]
@@ -114,6 +124,10 @@ BENCHES = {  # by part; flpgen bench
         "bench_direction": [*FLAGSHIP, "--mode", "direction", "--grad", "hidden", "--budget", "512M", "--rows", "8192"],
         "bench_direction_long": [*WIDE, "--mode", "direction", "--grad", "hidden", "--budget", "1G", "--rows", "65536"],
     },
+    "bench_lists": {
+        "bench_kept_20": [*FLAGSHIP, "--keep-set", "20", "--grad", "hidden,weight", "--rows", "8192"],
+        "bench_kept_512": [*FLAGSHIP, "--keep-set", "512", "--grad", "hidden,weight", "--rows", "8192"],
+    },
 }
 LOSSES = ["--loss", "grpo+k3,nll", "--peers", "all,-torch-compile,-verl,-quack,-agilerl,-agilerl-fp32"]
 PEERS = {  # by part; python -m flp.bench: other libraries on the same tensors
@@ -129,8 +143,8 @@ PEERS = {  # by part; python -m flp.bench: other libraries on the same tensors
     },
 }
 RECORDS = {**BENCHES, **PEERS}  # parts whose records --only takes by their names too
-PARTS = ("check", "check_modes", "large", "tilings", "concurrent", "sanitize", "sanitize_modes", *BENCHES, *PEERS,
-         "tune", "cold", *SCRIPTS)
+PARTS = ("check", "check_modes", "check_lists", "large", "tilings", "concurrent", "sanitize", "sanitize_modes",
+         "sanitize_lists", *BENCHES, *PEERS, "tune", "cold", *SCRIPTS)
 
 
 def select(only):
@@ -182,6 +196,9 @@ class Campaign:
             done = self.run(name, ["flpgen", "check", "--quick", "--mode", mode, f"--json={name}.json", "-q"])
             print(done.stdout, flush=True)
 
+    def check_lists(self):
+        self.run("check_listed", ["flpgen", "check", "--quick", "--mode", "listed", "--json=check_listed.json", "-q"])
+
     def large(self):
         self.run("large", ["flpgen", "check", "--large", "--rung", "jit", "--json=check_large.json", "-q"])
 
@@ -210,6 +227,9 @@ class Campaign:
     def sanitize_modes(self):
         self.sanitize_problems("sanitize_modes", [*([*GRADS, *options] for options in SANITIZED_MODES), *PLAIN,
                                                    *DIRECTION])
+
+    def sanitize_lists(self):
+        self.sanitize_problems("sanitize_lists", [[*GRADS, *options] for options in LISTED])
 
     def sanitize_problems(self, part, problems):
         """Each problem once with every tool; the record's header is that of a check."""
