@@ -75,7 +75,7 @@ def test_kernels_and_documents_are_those_of_the_build(unpacked):
     def files(folder):
         return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     shipped = files(unpacked / "flp/share/flp/generic")
-    assert len(shipped) >= 90 and shipped == files(BUILD / "share/flp/generic")
+    assert len(shipped) >= 108 and shipped == files(BUILD / "share/flp/generic")
     completions = files(unpacked / "flp/share/bash-completion")
     assert completions and completions == files(BUILD / "share/bash-completion")
 
