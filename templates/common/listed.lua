@@ -22,7 +22,7 @@ local TOGETHER = 8                                  -- rows of weight that a thr
 
 return function(k, spec)
   local S = k.import "score" (k)
-  local scan = k.import "scan" (k)
+  local scan = k.import "scan" (k).over_cta
   local element = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.dtype]
   local bytes = spec.dtype == "fp32" and 4 or 2
   local id_type = spec.target_dtype == "int64" and k.i64 or k.i32

@@ -125,13 +125,7 @@ return function(k, spec)
   end
 
   ----------------------------------------------------------------------------------------------- list_scan
-  local function inclusive(v)                       -- sums over the lanes of the warp
-    for _, delta in ipairs {1, 2, 4, 8, 16} do
-      local other = k.shuffle_up(v, delta)
-      v = k.select(k.ge(k.lane(), delta), v + other, v)
-    end
-    return v
-  end
+  local inclusive = k.import "scan" (k).inclusive
 
   -- The numbers of this thread, from item `first` on, 0 behind the last; items are a multiple of SCAN_EACH.
   local function load_items(p, first)

@@ -19,7 +19,7 @@ local GATHERED = k.abi.GATHER_ROWS
 return function(k, spec)
   local S = k.import "score" (k)
   local F = k.import "math64" (k)
-  local scan = k.import "scan" (k)
+  local scan = k.import "scan" (k).over_cta
   local element = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.dtype]
   local target_type = spec.target_dtype == "int64" and k.i64 or k.i32
   local nan, infinity = 0.0 / 0.0, 1.0 / 0.0

@@ -5,18 +5,13 @@ import torch
 
 import flp
 from flp_kept_sets import kept_reference, lists
-from flp_reference import DEVICE, DTYPES, GRAD_TOLERANCE, VALUE_TOLERANCE, doubles, problem, relative
+from flp_reference import DEVICE, DTYPES, GRAD_TOLERANCE, VALUE_TOLERANCE, close, doubles, problem, relative
 
 pytestmark = pytest.mark.usefixtures("engine")
 
 N, V = 13, 331
 OPTIONS = [{}, {"entropy": True}, {"temperature": 0.7, "scale": -1.5}, {"softcap": 5.0, "bias": True, "entropy": True},
            {"temperature": "rows", "entropy": True, "bias": True}, {"rows": [0, 4, 5, 12], "entropy": True}]
-
-
-def close(got, want):
-    assert got.dtype is torch.float32
-    assert torch.allclose(got.double(), want.double(), atol=VALUE_TOLERANCE, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import flp
-from flp_reference import (DEVICE, DTYPES, GRAD_TOLERANCE, VALUE_TOLERANCE, doubles, problem, reference, relative)
+from flp_reference import (DEVICE, DTYPES, GRAD_TOLERANCE, close, doubles, problem, reference, relative)
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -24,12 +24,6 @@ def options_of(options, n):
     if options.get("temperature") == "rows":
         options["temperature"] = torch.linspace(0.5, 2.0, n, device=DEVICE)
     return options, bias, entropy
-
-
-def close(got, want):
-    assert got.dtype is torch.float32
-    off = (got.double() - want).abs().max() if got.numel() else 0
-    assert torch.allclose(got.double(), want.double(), atol=VALUE_TOLERANCE, rtol=1e-5), off
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -50,3 +50,10 @@ def relative(got, want):
     """Relative L2 distance, against the norm of what is wanted."""
     want = want.double()
     return float((got.double() - want).norm() / want.norm().clamp_min(1e-30))
+
+
+def close(got, want):
+    """Values in nats are float32 and near those wanted, in float64."""
+    assert got.dtype is torch.float32
+    off = (got.double() - want).abs().max() if got.numel() else 0
+    assert torch.allclose(got.double(), want.double(), atol=VALUE_TOLERANCE, rtol=1e-5), off
