@@ -159,6 +159,8 @@ typedef struct flp_spec {
   flp_dtype grad_bias_dtype; /* 0 means dtype; else dtype or FP32 */
   int32_t listed;            /* 1: of each row only the columns count that flp_args.list_ids names, as a sampler's kept
                                 set does (FLP_MODE_LISTED); keep and loss stay 0 */
+  float tail; /* 0: exact gradients. 2^-20 to 2^-2: what backward and step may leave out (FLP_MODE_TAIL): of all elements
+                 of the scores' gradient dz, Σ|dz left out| <= tail·Σ|dz|, always; needs grads; keep and listed stay 0 */
 } flp_spec;
 
 #define FLP_SPEC_INIT                                                                              \
@@ -180,8 +182,8 @@ typedef enum flp_rung {
 enum { FLP_DEVICE_HOST = -1 };
 
 /* How the matrix products are ordered. Commands and records name a mode "score", "recompute-vocab", "recompute-rows",
- * "recompute-split", "save", "stream", "direction" or "listed". They accept the aliases F, R_VOCAB, R_ROWS, R2, S, P, D
- * and L too, in the same order. */
+ * "recompute-split", "save", "stream", "direction", "listed" or "tail". They accept the aliases F, R_VOCAB, R_ROWS, R2,
+ * S, P, D, L and T too, in the same order. */
 typedef enum flp_mode {
   FLP_MODE_SCORE = 1,           /* scoring: one product */
   FLP_MODE_RECOMPUTE_VOCAB = 2, /* recompute by vocab chunks: 1 + 3 products */
@@ -191,7 +193,9 @@ typedef enum flp_mode {
   FLP_MODE_STREAM = 6, /* streamed: forward, loss and both products of a chunk of rows at a time: 3, frozen head 2 */
   FLP_MODE_DIRECTION = 7, /* frozen head, any upstream gradient: 2, as forward makes the direction of dh of each row, a
                              sum of the weight's rows; 4·N·D bytes from forward to backward */
-  FLP_MODE_LISTED = 8 /* listed columns (spec.listed): no product, each row reads the weight's rows that it lists */
+  FLP_MODE_LISTED = 8, /* listed columns (spec.listed): no product, each row reads the weight's rows that it lists */
+  FLP_MODE_TAIL = 9    /* tail-bounded (spec.tail): 1, and little more where rows are sharp: forward lists the columns of
+                          each row that carry its mass, backward reads those; rows whose tail counts are recomputed */
 } flp_mode;
 
 typedef struct flp_options {
@@ -250,7 +254,7 @@ FLP_API const char *flp_plan_get_reason(const flp_plan *plan, flp_rung rung);
 FLP_API const char *flp_rung_name(flp_rung rung);
 
 /* Name of a mode: "score", "recompute-vocab", "recompute-rows", "recompute-split", "save", "stream", "direction",
- * "listed"; "-" for 0. thread: any */
+ * "listed", "tail"; "-" for 0. thread: any */
 FLP_API const char *flp_mode_name(flp_mode mode);
 
 /* 16 hexadecimal digits that are equal on two ranks if and only if they run the same kernels. */
@@ -391,6 +395,10 @@ typedef struct flp_args {
   const int64_t *list_offsets; /* (N + 1), ascending, 0 <= list_offsets[i] <= list_count */
   const void *list_ids;        /* (list_count) target_dtype */
   int64_t list_count;          /* 0 to 2^31 - 1 */
+
+  /* backward and step of spec.tail: (4) out or NULL: Σ|dz| that was left out, from above; Σ|dz| in all, from below; rows
+     that were recomputed; columns that the others read. Zeros where the pass left nothing out because it is exact */
+  float *tail_report;
 } flp_args;
 
 #define FLP_ARGS_INIT                                                                               \

@@ -30,7 +30,7 @@
   X(SCORE, "score", "F")                                                                   \
   X(RECOMPUTE_VOCAB, "recompute-vocab", "R_VOCAB") X(RECOMPUTE_ROWS, "recompute-rows", "R_ROWS") \
   X(RECOMPUTE_SPLIT, "recompute-split", "R2") X(SAVE, "save", "S") X(STREAM, "stream", "P") \
-  X(DIRECTION, "direction", "D") X(LISTED, "listed", "L")
+  X(DIRECTION, "direction", "D") X(LISTED, "listed", "L") X(TAIL, "tail", "T")
 
 #define FLP_COUNT_ONE(value, word) +1
 enum { FLP_OP_COUNT = 0 FLP_OPS(FLP_COUNT_ONE) };
@@ -54,9 +54,9 @@ const char *flp_mode_alias(flp_mode mode);
 /* The mode of that name or alias, in letters of either case; 0 if there is none. */
 flp_mode flp_mode_find(const char *text);
 
-/* 1 if forward keeps something for backward in that mode, so that spec.keep is 1. */
+/* 1 if forward keeps something for backward in that mode (flp_args.saved). */
 static inline int flp_mode_keeps(flp_mode mode) {
-  return mode == FLP_MODE_SAVE || mode == FLP_MODE_DIRECTION;
+  return mode == FLP_MODE_SAVE || mode == FLP_MODE_DIRECTION || mode == FLP_MODE_TAIL;
 }
 
 size_t flp_dtype_bytes(flp_dtype dtype); /* of an element; 0 if unknown */

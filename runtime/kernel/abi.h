@@ -32,7 +32,9 @@
       R(reference) /* stream mode; else in what forward saved */                                       \
       R(stats) R(logprob) R(entropy) R(grad_logprob) R(grad_entropy) /* step, by row */                \
       R(list_state) R(list_column) R(list_length) R(list_target) R(list_score) /* listed columns */    \
-      R(list_row) R(list_dz) R(list_order) R(list_other) R(list_digit) R(list_start) /* backward */
+      R(list_row) R(list_dz) R(list_order) R(list_other) R(list_digit) R(list_start) /* backward */ \
+      R(tail_left) R(tail_sum) R(tail_offsets) R(tail_total) R(tail_logprob) R(tail_entropy) /* tail mode */ \
+      R(tail_saved) /* of a step: what forward lists */
 
 /* The arrays as numbers, FLP_REGION_index and so on. */
 typedef enum flp_region {
@@ -70,7 +72,8 @@ typedef enum flp_region {
   C(LIST_BLOCK, 4096)      /* list_digits, list_place: entries of a CTA */                            \
   C(LIST_WIDE, 64)         /* list_weight leaves columns of so many entries or more to list_weight_wide */ \
   C(LIST_SLICE, 256)       /* list_weight_wide: columns of D of a CTA */                              \
-  C(EMIT_MOST, 1024)       /* emit_sort: columns of a row's list */
+  C(EMIT_MOST, 1024)       /* emit_sort: columns of a row's list */                                   \
+  C(LIST_ELSEWHERE, -2)    /* list_length of a row whose gradients other kernels make */
 #define FLP_ABI_CONSTANT(name, value) FLP_##name = (value),
 enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 #undef FLP_ABI_CONSTANT
@@ -348,8 +351,9 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 
 /* module forward_emit: entries forward_emit and forward_emit_map: forward and forward_map, which also list the columns
  * of a row above a floor: v with t - floor[a] > 0, exact but for the one rounding of a fused multiply-add. The row's
- * emit_count[a] goes up by how many there are; the first emit_capacity that come are stored, in any order. So the count
- * depends on nothing but the row, and so does the list unless the count is beyond emit_capacity.
+ * emit_count[a] goes up by how many there are, until it is beyond emit_capacity; the first emit_capacity that come are
+ * stored, in any order. So whether the count is beyond emit_capacity depends on nothing but the row, and unless it is, so
+ * do the count and the list.
  * floor: at least -FLP_SCORE_LIMIT, or NaN: nothing is listed. part, zy: the bits that forward gives. */
 #define FLP_EMIT_PARAMS(P)                                                 \
   P(ptr, floor)       /* (n) f32 by active row, log2 units */              \
@@ -366,12 +370,14 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 
 /* module emitted: entry emit_floor, one thread an active row of [row_begin, row_end): floor[a] = log2_threshold above
  * the largest of what is given: the maximum of the first partial of a forward over the first columns; the LSE of a
- * policy near this one; the target's score, where this shard has the target. At least -FLP_SCORE_LIMIT; NaN where one
+ * policy near this one; the target's score, where this shard has the target, and that less the logprob which such a
+ * policy gave it. At least -FLP_SCORE_LIMIT; NaN where one
  * of them is, or a score of the first columns is. Sets emit_count[a] to 0. */
 #define FLP_EMIT_FLOOR_PARAMS(P)                                           \
   P(ptr, part) P(i64, capacity) /* [3][capacity] f32 by a - row_begin, or null */ \
   P(ptr, old_lse) /* (n) f32 by row, nats, or null */                      \
   P(ptr, zy)      /* (n) f32 by active row, raw score of the target, or null */ \
+  P(ptr, old_logprob) /* (n) f32 by row, nats, or null */                  \
   P(region, index) P(region, local_target) P(region, scale) P(region, count) \
   P(f32, cap_in) P(i32, capped) /* capped: 1 if softcap applies to zy */   \
   P(i32, row_begin) P(i32, row_end)                                        \
@@ -385,6 +391,75 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 #define FLP_EMIT_SORT_PARAMS(P)                                            \
   P(region, count) P(i32, row_begin) P(i32, row_end)                       \
   P(ptr, emit_count) P(ptr, emit_column) P(ptr, emit_score) P(i32, emit_capacity)
+
+/* ---- tail mode (spec.tail; FLP_MODE_TAIL) ----
+ *
+ * forward_emit lists the columns of a row whose score is within log2_threshold of a bound of its LSE. Backward keeps of
+ * these the ones with t - lse > log2_threshold, and the target, and bounds what that leaves out. Rows are then served by
+ * their lists, or dense: left to the kernels of recompute mode, for which the upstream gradients of all other rows are
+ * 0. Which is which follows from the call's own rows; over all of them Σ|dz left out| <= tail·Σ|dz|. The kernels of
+ * listed columns take the lists from there (list_hidden, listed_weight). A vocab shard does this for its own columns,
+ * with sums of its own: what holds for every shard holds for the whole.
+ *
+ * module tail: entry tail_target, one warp an active row of [row_begin, row_end): zy[a] = h·w_y + b, where this shard has
+ * the target, for emit_floor; in any fixed order of sums, as forward writes its own later. hidden, weight allow accesses
+ * of key.alignment bytes. */
+#define FLP_TAIL_TARGET_PARAMS(P)                                          \
+  P(ptr, hidden) P(i64, hidden_stride)                                     \
+  P(ptr, weight) P(i64, weight_stride)                                     \
+  P(ptr, bias) /* (V) operand dtype or null */                             \
+  P(region, index) P(region, local_target) P(region, count)                \
+  P(i32, depth) P(i32, row_begin) P(i32, row_end)                          \
+  P(region, zy)
+
+/* What tail_rows and tail_entries read of a row, and of its list, sorted (emit_sort). With softcap dz is times
+ * 1 - (t/scale)². */
+#define FLP_TAIL_LIST_PARAMS(P)                                            \
+  P(ptr, floor)       /* (n) f32 by active row */                          \
+  P(ptr, emit_count)  /* (n) i32 by active row */                          \
+  P(ptr, emit_column) /* (n,emit_capacity) i32 by active row */            \
+  P(ptr, emit_score)  /* (n,emit_capacity) f32: t - floor[a] */            \
+  P(i32, emit_capacity)                                                    \
+  P(ptr, stats) /* (n,4) f32 by row */                                     \
+  P(region, record) P(region, index) P(region, local_target) P(region, scale) P(region, count) \
+  P(i32, capped)                                                           \
+  P(f32, log2_threshold)
+
+/* module tail: entry tail_rows, one warp an active row: what its list keeps and lacks.
+ * tail_left: an upper bound of Σ|dz| over the columns of this shard that the list does not keep; +inf where the list does
+ * not serve: more columns than emit_capacity, a floor above lse + log2_threshold, or NaN. tail_sum: Σ|dz| over those that
+ * it keeps, from below; 0 where that is NaN. list_length: how many they are, the target among them where this shard has
+ * it. A row without upstream gradient keeps nothing and lacks nothing, unless its stats hold NaN. */
+#define FLP_TAIL_ROWS_PARAMS(P)                                            \
+  FLP_TAIL_LIST_PARAMS(P)                                                  \
+  P(ptr, partial) /* (n,4) f32 by row, of this shard */                    \
+  P(region, tail_left)   /* (n) f32 out by active row */                   \
+  P(region, tail_sum)    /* (n) f32 out by active row */                   \
+  P(region, list_length) /* (n) i32 out by active row */
+
+/* module tail: entry tail_choose, one CTA: rows become dense in falling order of tail_left, those with equal upper 12
+ * bits together, until the others' sum is at most tail·Σ tail_sum; then those with the longest lists, until the others
+ * have at most list_capacity entries. list_length of a dense row becomes FLP_LIST_ELSEWHERE. Sums are in a fixed
+ * order. */
+#define FLP_TAIL_CHOOSE_PARAMS(P)                                          \
+  P(region, tail_left) P(region, tail_sum) P(region, index) P(region, count) \
+  P(f32, tail) P(i32, list_capacity)                                       \
+  P(ptr, grad_logprob) P(ptr, grad_entropy) /* (n) f32 by row, or null */  \
+  P(region, list_length)  /* in and out */                                 \
+  P(region, tail_offsets) /* (n) i64 out by row: the first entry of an active row */ \
+  P(region, tail_total)   /* (1) i32 out: entries */                       \
+  P(region_or_null, tail_logprob) /* (n) f32 out by row, of active rows: grad_logprob of dense ones, 0 of others */ \
+  P(region_or_null, tail_entropy) /* (n) f32 out by row: the same of grad_entropy */ \
+  P(ptr, report) /* flp_args.tail_report or null */
+
+/* module tail: entry tail_entries, one warp an active row: list_column, list_row and list_dz of its entries, in ascending
+ * columns; none of a dense row. */
+#define FLP_TAIL_ENTRIES_PARAMS(P)                                         \
+  FLP_TAIL_LIST_PARAMS(P)                                                  \
+  P(region, tail_offsets) P(region, list_length)                           \
+  P(region, list_column) /* (list_capacity) i32 out */                     \
+  P(region, list_row)    /* (list_capacity) i32 out: active row */         \
+  P(region, list_dz)     /* (list_capacity) f32 out */
 
 /* module kept: entry keep_reference, one thread an active row of [row_begin, row_end): chooses k_a before scores are kept:
  * from part, the first partial of a forward over the first columns (its maximum never exceeds lse), or, where old_lse is
@@ -543,7 +618,8 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(region, list_dz) /* (list_count) f32 out */
 
 /* module listed: entry list_hidden, one CTA an active row: grad_hidden[index[a]] = Σ list_dz[e]·weight[list_column[e]],
- * NaN where the row's stats hold NaN. add: to what stands in out. */
+ * NaN where the row's stats hold NaN. add: to what stands in out. A row of list_length FLP_LIST_ELSEWHERE is left
+ * alone. */
 #define FLP_LIST_HIDDEN_PARAMS(P)                                          \
   P(ptr, offsets) P(ptr, stats)                                            \
   P(region, index) P(region, count)                                        \
@@ -557,29 +633,31 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * at a time from the lowest on, entries without a column (-1) last. A pass: list_digits, list_scan, list_place, from
  * order `from` to order `to`; from null: entries 0, 1, 2 ... Two passes have 18 bits; the launch makes as many as V
  * needs, V < 2^bits, so that no column has all bits set, as -1 has.
+ * list_total, in every entry of the module: null, or how many entries there are on the device; list_count is then the
+ * most there can be, which grids and arrays are for. Blocks below are those of the entries there are.
  *
  * entry list_digits, one CTA a block of FLP_LIST_BLOCK places: list_digit[digit][block] = how many entries of the block
  * have that digit, bits [shift, shift + FLP_LIST_DIGIT_BITS) of the column. */
 #define FLP_LIST_DIGITS_PARAMS(P)                                          \
   P(ptr, from) /* (list_count) i32 or null */                              \
-  P(region, list_column) P(i32, list_count) P(i32, shift)                  \
+  P(region, list_column) P(i32, list_count) P(ptr, list_total) P(i32, shift) \
   P(region, list_digit) /* (FLP_LIST_DIGITS, blocks) i32 out */
 
-/* entry list_scan, one CTA: list_digit becomes the sum of what stands before. items: FLP_LIST_DIGITS·blocks */
-#define FLP_LIST_SCAN_PARAMS(P) P(region, list_digit) P(i64, items)
+/* entry list_scan, one CTA: list_digit becomes the sum of what stands before. */
+#define FLP_LIST_SCAN_PARAMS(P) P(region, list_digit) P(i32, list_count) P(ptr, list_total)
 
 /* entry list_place, one CTA a block: to[list_digit[digit][block] + those of the same digit before in the block] =
  * entry. */
 #define FLP_LIST_PLACE_PARAMS(P)                                           \
   P(ptr, from) /* (list_count) i32 or null */                              \
-  P(region, list_column) P(i32, list_count) P(i32, shift)                  \
+  P(region, list_column) P(i32, list_count) P(ptr, list_total) P(i32, shift) \
   P(region, list_digit)                                                    \
   P(ptr, to) /* (list_count) i32 out */
 
 /* module listed_weight: entry list_starts, one thread a column 0 <= v <= vocab_valid: list_start[v], the first place of
  * order whose column is v or more (or -1, which is last). */
 #define FLP_LIST_STARTS_PARAMS(P)                                          \
-  P(ptr, order) P(region, list_column) P(i32, list_count) P(i32, vocab_valid) \
+  P(ptr, order) P(region, list_column) P(i32, list_count) P(ptr, list_total) P(i32, vocab_valid) \
   P(region, list_start) /* (V + 1) i32 out */
 
 /* module listed_weight: entry list_weight, one warp a column of weight with fewer than FLP_LIST_WIDE entries:
@@ -587,15 +665,16 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * without entries become zeros; add: are left alone, and others are added to. weight_out, bias_out may be null. */
 #define FLP_LIST_WEIGHT_PARAMS(P)                                          \
   P(ptr, order) P(region, list_start) P(region, list_row) P(region, list_dz) \
-  P(region, index) P(i32, vocab_valid) P(i32, list_count)                  \
+  P(region, index) P(i32, vocab_valid) P(i32, list_count) P(ptr, list_total) \
   P(ptr, hidden) P(i64, hidden_stride) P(i32, depth)                       \
   P(ptr, weight_out) P(i64, weight_out_stride) P(i32, weight_out_is_f32)   \
   P(ptr, bias_out) P(i32, bias_out_is_f32)                                 \
   P(i32, add) /* to weight_out; bias_out is written */
 
-/* module listed_weight: entry list_weight_wide, columns of FLP_LIST_WIDE entries or more: one CTA a place
- * j·FLP_LIST_WIDE of order (j < ceil(list_count / FLP_LIST_WIDE)) and slice of FLP_LIST_SLICE columns of D, place by
- * place. It takes the column of that place if the place is the first such one of the column, and the column is wide.
+/* module listed_weight: entry list_weight_wide, columns of FLP_LIST_WIDE entries or more: a grid of any
+ * size, whose CTAs go over the places j·FLP_LIST_WIDE of order (j < ceil(entries / FLP_LIST_WIDE)) and slices of
+ * FLP_LIST_SLICE columns of D, place by place. They take the column of a place if the place is the first such one of the
+ * column, and the column is wide.
  * Warps take every so many entries, and their sums are added in order. */
 #define FLP_LIST_WEIGHT_WIDE_PARAMS(P)                                     \
   FLP_LIST_WEIGHT_PARAMS(P)                                                \
@@ -621,7 +700,9 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   E(list_place, FLP_LIST_PLACE_PARAMS) E(list_starts, FLP_LIST_STARTS_PARAMS)                  \
   E(list_weight, FLP_LIST_WEIGHT_PARAMS) E(list_weight_wide, FLP_LIST_WEIGHT_WIDE_PARAMS) \
   E(forward_emit, FLP_FORWARD_EMIT_PARAMS) E(forward_emit_map, FLP_FORWARD_EMIT_MAP_PARAMS)    \
-  E(emit_floor, FLP_EMIT_FLOOR_PARAMS) E(emit_sort, FLP_EMIT_SORT_PARAMS)
+  E(emit_floor, FLP_EMIT_FLOOR_PARAMS) E(emit_sort, FLP_EMIT_SORT_PARAMS)                      \
+  E(tail_target, FLP_TAIL_TARGET_PARAMS) E(tail_rows, FLP_TAIL_ROWS_PARAMS)                    \
+  E(tail_choose, FLP_TAIL_CHOOSE_PARAMS) E(tail_entries, FLP_TAIL_ENTRIES_PARAMS)
 
 typedef uint64_t flp_abi_ptr;
 typedef uint64_t flp_abi_region;

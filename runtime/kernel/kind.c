@@ -40,6 +40,8 @@ static const flp_kind_entry listed_weight_entries[] = {
     {PLAIN(list_starts), 0, 0}, {PLAIN(list_weight), 0, 0}, {PLAIN(list_weight_wide), 0, 0}};
 static const flp_kind_entry forward_emit_entries[] = {{EITHER(forward_emit), 0, 0}};
 static const flp_kind_entry emitted_entries[] = {{PLAIN(emit_floor), 0, 0}, {PLAIN(emit_sort), 0, 0}};
+static const flp_kind_entry tail_entries[] = {
+    {PLAIN(tail_target), 0, 0}, {PLAIN(tail_rows), 0, 0}, {PLAIN(tail_choose), 0, 0}, {PLAIN(tail_entries), 0, 0}};
 static const flp_kind_entry loss_rows_entries[] = {{PLAIN(loss_rows), 0, 0}};
 
 /* ---- kinds ---- */
@@ -64,7 +66,8 @@ static const flp_kind_entry loss_rows_entries[] = {{PLAIN(loss_rows), 0, 0}};
   X(LISTED, listed, FLP_KIND_TARGET | FLP_KIND_ALIGNMENT)                                                     \
   X(LISTED_WEIGHT, listed_weight, FLP_KIND_ALIGNMENT)                                                         \
   X(EMIT, forward_emit, SCORES | FLP_KIND_UNITS)                                                              \
-  X(EMITTED, emitted, FLP_KIND_LINKED)
+  X(EMITTED, emitted, FLP_KIND_LINKED)                                                                        \
+  X(TAIL, tail, FLP_KIND_ALIGNMENT)
 
 static const flp_kind kinds[FLP_KERNEL_KINDS] = {{"?", 0, 0, NULL},
 #define KIND_ROW(kind, name, facts) \

@@ -103,7 +103,7 @@ static flp_status launch_hidden(const flp_call *call) {
 static flp_status launch_digit(const flp_call *call, CUdeviceptr from, CUdeviceptr to, int shift) {
   int64_t count = call->args->list_count, blocks = flp_planner_list_blocks(count);
   flp_list_digits_given digits = {.from = from, .list_count = (int32_t)count, .shift = shift};
-  flp_list_scan_given scan = {.items = FLP_LIST_DIGITS * blocks};
+  flp_list_scan_given scan = {.list_count = (int32_t)count};
   flp_list_place_given place = {.from = from, .list_count = (int32_t)count, .shift = shift, .to = to};
   FLP_TRY(flp_launch(call, FLP_ENTRY_list_digits, &digits, blocks));
   FLP_TRY(flp_launch(call, FLP_ENTRY_list_scan, &scan, 1));
