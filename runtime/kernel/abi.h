@@ -72,7 +72,9 @@ typedef enum flp_region {
   C(LIST_BLOCK, 4096)      /* list_digits, list_place: entries of a CTA */                            \
   C(LIST_WIDE, 64)         /* list_weight leaves columns of so many entries or more to list_weight_wide */ \
   C(LIST_SLICE, 256)       /* list_weight_wide: columns of D of a CTA */                              \
-  C(EMIT_MOST, 1024)       /* emit_sort: columns of a row's list */                                   \
+  C(EMIT_BINS, 8)          /* of the columns that forward_emit lists of a row */                      \
+  C(EMIT_BIN_WIDTH, 3)     /* log2 units */                                                           \
+  C(EMIT_MOST, 1024)       /* columns of a row's list */                                              \
   C(LIST_ELSEWHERE, -2)    /* list_length of a row whose gradients other kernels make */
 #define FLP_ABI_CONSTANT(name, value) FLP_##name = (value),
 enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
@@ -350,17 +352,18 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(map, kept_map)  /* (row_end - row_begin, vocab_valid) */
 
 /* module forward_emit: entries forward_emit and forward_emit_map: forward and forward_map, which also list the columns
- * of a row above a floor: v with t - floor[a] > 0, exact but for the one rounding of a fused multiply-add. The row's
- * emit_count[a] goes up by how many there are, until it is beyond emit_capacity; the first emit_capacity that come are
- * stored, in any order. So whether the count is beyond emit_capacity depends on nothing but the row, and unless it is, so
- * do the count and the list.
+ * of a row above a floor: v with t - floor[a] > 0, exact but for the one rounding of a fused multiply-add. They go to one
+ * of FLP_EMIT_BINS bins, by how far above they are, FLP_EMIT_BIN_WIDTH a bin and all the rest in the last. A bin has its
+ * share of the row's emit_capacity places (templates/common/bins.lua); emit_count has how many came to it, and goes on
+ * until that is beyond its places, or those of a bin above it are. So the highest bin that overflows depends on nothing
+ * but the row, and so does what the bins above it hold, but for its order.
  * floor: at least -FLP_SCORE_LIMIT, or NaN: nothing is listed. part, zy: the bits that forward gives. */
 #define FLP_EMIT_PARAMS(P)                                                 \
   P(ptr, floor)       /* (n) f32 by active row, log2 units */              \
-  P(ptr, emit_count)  /* (n) i32 by active row, 0 before */                \
+  P(ptr, emit_count)  /* (n,FLP_EMIT_BINS) i32 by active row, 0 before */  \
   P(ptr, emit_column) /* (n,emit_capacity) i32 by active row, out */       \
   P(ptr, emit_score)  /* (n,emit_capacity) f32, out: t - floor[a] */       \
-  P(i32, emit_capacity)
+  P(i32, emit_capacity) /* a multiple of 32, at most FLP_EMIT_MOST */
 #define FLP_FORWARD_EMIT_PARAMS(P)                                         \
   FLP_FORWARD_PARAMS(P)                                                    \
   FLP_EMIT_PARAMS(P)
@@ -372,7 +375,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * the largest of what is given: the maximum of the first partial of a forward over the first columns; the LSE of a
  * policy near this one; the target's score, where this shard has the target, and that less the logprob which such a
  * policy gave it. At least -FLP_SCORE_LIMIT; NaN where one
- * of them is, or a score of the first columns is. Sets emit_count[a] to 0. */
+ * of them is, or a score of the first columns is. Sets the row's emit_count to 0. */
 #define FLP_EMIT_FLOOR_PARAMS(P)                                           \
   P(ptr, part) P(i64, capacity) /* [3][capacity] f32 by a - row_begin, or null */ \
   P(ptr, old_lse) /* (n) f32 by row, nats, or null */                      \
@@ -383,14 +386,15 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(i32, row_begin) P(i32, row_end)                                        \
   P(f32, log2_threshold)                                                   \
   P(ptr, floor)      /* (n) f32 by active row, out */                      \
-  P(ptr, emit_count) /* (n) i32 by active row, out */
+  P(ptr, emit_count) /* (n,FLP_EMIT_BINS) i32 by active row, out */
 
-/* module emitted: entry emit_sort, one CTA an active row of [row_begin, row_end): sorts what is stored of its list,
- * min(emit_count[a], emit_capacity) columns with their scores, by column, in place. emit_capacity: at most
- * FLP_EMIT_MOST. */
+/* module emitted: entry emit_sort, one CTA an active row of [row_begin, row_end): makes one list of the row's bins above
+ * the highest that has overflowed: sorted by column, from the row's first place on. floor[a] becomes the floor of the
+ * lowest of them, which scores are above from then on; emit_count[a][0] how many columns there are, or emit_capacity + 1
+ * where the highest bin has overflowed. */
 #define FLP_EMIT_SORT_PARAMS(P)                                            \
   P(region, count) P(i32, row_begin) P(i32, row_end)                       \
-  P(ptr, emit_count) P(ptr, emit_column) P(ptr, emit_score) P(i32, emit_capacity)
+  P(ptr, floor) P(ptr, emit_count) P(ptr, emit_column) P(ptr, emit_score) P(i32, emit_capacity)
 
 /* ---- tail mode (spec.tail; FLP_MODE_TAIL) ----
  *
@@ -416,7 +420,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * 1 - (t/scale)². */
 #define FLP_TAIL_LIST_PARAMS(P)                                            \
   P(ptr, floor)       /* (n) f32 by active row */                          \
-  P(ptr, emit_count)  /* (n) i32 by active row */                          \
+  P(ptr, emit_count)  /* (n,FLP_EMIT_BINS) i32 by active row: [0] counts */ \
   P(ptr, emit_column) /* (n,emit_capacity) i32 by active row */            \
   P(ptr, emit_score)  /* (n,emit_capacity) f32: t - floor[a] */            \
   P(i32, emit_capacity)                                                    \
@@ -427,7 +431,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 
 /* module tail: entry tail_rows, one warp an active row: what its list keeps and lacks.
  * tail_left: an upper bound of Σ|dz| over the columns of this shard that the list does not keep; +inf where the list does
- * not serve: more columns than emit_capacity, a floor above lse + log2_threshold, or NaN. tail_sum: Σ|dz| over those that
+ * not serve: more columns than emit_capacity, or NaN. tail_sum: Σ|dz| over those that
  * it keeps, from below; 0 where that is NaN. list_length: how many they are, the target among them where this shard has
  * it. A row without upstream gradient keeps nothing and lacks nothing, unless its stats hold NaN. */
 #define FLP_TAIL_ROWS_PARAMS(P)                                            \

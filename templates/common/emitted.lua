@@ -1,19 +1,19 @@
 -- emitted.lua: what stands before and behind forward_emit.lua: see runtime/kernel/abi.h for each entry.
 --
 --   emit_floor   floor[a] = log2_threshold + max(maximum of the first columns, LSE of a near policy, target's score)
---   emit_sort    the columns that a row has listed, in ascending order
+--   emit_sort    the columns that a row has listed, of all bins that serve, in ascending order
 --
 -- Each of the three is a lower bound of the row's LSE, or the caller's guess of it, and depends on nothing but the row:
--- so does what is listed. The slots of a list are in the order in which threads came; once sorted, bits follow from the
--- row.
+-- so does what is listed. Places of a bin are in the order in which threads came; once sorted, bits follow from the row.
 
 local LOG2E = 1.4426950408889634
 local THREADS, SORT_THREADS = 256, 128
 local LAST = 0x7fffffff                              -- stands behind every column
 
 return function(k, spec)
-  local S = k.import "score" (k)
+  local S, B = k.import "score" (k), k.import "bins" (k)
   local MOST = k.abi.EMIT_MOST
+  local i64 = function(v) return k.convert(k.i64, v) end
 
   ----------------------------------------------------------------------------------------------- emit_floor
   local function first_maximum(p, a)
@@ -38,16 +38,32 @@ return function(k, spec)
       function() return k.load(k.f32, p.old_lse, k.load(k.i32, p.index, a)) * LOG2E end))
     known = k.max_nan(known, k.branch(has_target, function() return target_score(p, a) end, lowest))
     k.store(p.floor, a, k.max_nan(known + p.log2_threshold, S.lowest))
-    k.store(p.emit_count, a, k.const(k.i32, 0))
+    local none = {}
+    for i = 1, 4 do none[i] = k.const(k.i32, 0) end
+    for part = 0, k.abi.EMIT_BINS // 4 - 1 do
+      k.store_vector(p.emit_count, a * (k.abi.EMIT_BINS // 4) + part, none)
+    end
   end
 
   ----------------------------------------------------------------------------------------------- emit_sort
+  -- Where the bins that a row has not lost stand in its list, one behind the other: the first of each, and the length.
+  local function starts_of(counts, lost)
+    local starts, length = {}, k.const(k.i32, 0)
+    for i, count in ipairs(counts) do
+      starts[i] = length
+      length = length + k.select(k.ge(lost, i), 0, count)
+    end
+    return starts, length
+  end
+
   local function emit_sort(p)
     local a = p.row_begin + k.ctaid()
     k.exit_if(k.ge(a, k.min(k.load(k.i32, p.count, 0), p.row_end)))
-    local length = k.min(k.load(k.i32, p.emit_count, a), p.emit_capacity)
-    k.exit_if(k.lt(length, 2))
-    local shared, row = k.shared(), k.convert(k.i64, a) * k.convert(k.i64, p.emit_capacity)
+    local counts = B.counts(p.emit_count, a)
+    local lost = B.lost(counts, p.emit_capacity)
+    local starts, length = starts_of(counts, lost)
+    local shared, row = k.shared(), i64(a) * i64(p.emit_capacity)
+    local lift = k.convert(k.f32, lost * k.abi.EMIT_BIN_WIDTH)
     local function column_at(i) return shared + i * 4 end
     local function score_at(i) return shared + (MOST * 4 + i * 4) end
     local function each(count, body) k.loop(k.tid(), count, SORT_THREADS, nil, body) end
@@ -55,13 +71,16 @@ return function(k, spec)
     -- size: the power of two that holds them; places behind them sort last
     local size = k.while_(k.const(k.i32, 2), function(size) return k.lt(size, length) end,
       function(size) return size << 1 end)
-    each(size, function(i)
-      local exists = k.lt(i, length)
-      local at = row + k.convert(k.i64, k.select(exists, i, 0))
-      k.shared_store(column_at(i), k.select(exists, k.load(k.i32, p.emit_column, at), LAST))
-      k.shared_store(score_at(i), k.load(k.f32, p.emit_score, at))
-    end)
-    k.barrier()
+    for i, start in ipairs(starts) do
+      local _, first = B.places(i - 1, p.emit_capacity)
+      each(k.select(k.ge(lost, i), 0, counts[i]), function(j)
+        local at = row + i64(first + j)
+        k.shared_store(column_at(start + j), k.load(k.i32, p.emit_column, at))
+        k.shared_store(score_at(start + j), k.load(k.f32, p.emit_score, at) - lift)
+      end)
+    end
+    each(size - length, function(j) k.shared_store(column_at(length + j), k.const(k.i32, LAST)) end)
+    k.barrier()                                        -- counts and floor, too, have been read
 
     -- Exchanges places i and i + stride, where they stand the wrong way for the bitonic run of `run` that they are in.
     local function exchange(pair, stride, run)
@@ -86,9 +105,13 @@ return function(k, spec)
     end)
 
     each(length, function(i)
-      local at = row + k.convert(k.i64, i)
+      local at = row + i64(i)
       k.store(p.emit_column, at, k.shared_load(k.i32, column_at(i)))
       k.store(p.emit_score, at, k.shared_load(k.f32, score_at(i)))
+    end)
+    k.when(k.eq(k.tid(), 0), function()
+      k.store(p.floor, a, k.load(k.f32, p.floor, a) + lift)
+      k.store(p.emit_count, a * k.abi.EMIT_BINS, k.select(k.ge(lost, k.abi.EMIT_BINS), p.emit_capacity + 1, length))
     end)
   end
 

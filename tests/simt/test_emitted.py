@@ -32,7 +32,7 @@ class Known:
 
     def floors(self, emitted, given, capped=0):
         """floor and emit_count of a launch that is given some of part, old_lse and zy."""
-        floor, count = f32([7.5] * ROWS), i32([77] * ROWS)
+        floor, count = f32([7.5] * ROWS), i32([[77] * 8] * ROWS)
         emitted["emit_floor"].named(
             2, **{name: getattr(self, name) for name in given}, capacity=ROWS, index=self.index,
             local_target=self.target, scale=self.scale, count=i32([COUNT]), cap_in=0.05, capped=capped, row_begin=BEGIN, row_end=ROWS,
@@ -82,20 +82,37 @@ def test_floor_of_what_is_no_number(emitted):
     assert abs(found[4] - known.expected(given)[4]) < 2e-5 and (found[5:7] == LOWEST).all()
 
 
-@pytest.mark.parametrize("capacity", [1024, 100, 1])
+SHARES = numpy.array([8, 5, 5, 4, 4, 2, 2, 2])        # places of each bin, of 32
+
+
+@pytest.mark.parametrize("capacity", [1024, 96, 32])
 def test_sort(emitted, capacity):
-    lengths = [length for length in (*range(6), 31, 32, 33, 63, 64, 65, 99, 100, 127, 511, 512, 1000, 1023, 1024)
-               if length <= capacity]
-    counts = i32([*lengths, capacity + 1, 5000, 3])
-    random = numpy.random.default_rng(capacity)
+    """Lists of every length, of bins that are empty, full or lost."""
+    places, random = SHARES * capacity // 32, numpy.random.default_rng(capacity)
+    firsts = numpy.cumsum(places) - places
+    counts = [places, 0 * places, *(places * (numpy.arange(8) == b) for b in range(8))]
+    counts += [random.integers(0, places + 1) for _ in range(20)]
+    for lost in range(8):                              # the highest bin that has overflowed; others below it may have
+        over = random.integers(0, places + 1)
+        over[lost] = places[lost] + 1 + 1000 * (lost % 2)
+        over[lost // 2] += places[lost // 2] + 1 if lost else 0
+        counts.append(over)
+    counts = i32([*counts, places])
+    last = len(counts) - 1                             # this and the first are no rows of the launch
     column = i32([random.permutation(152000)[:capacity] for _ in counts])
-    column[:, capacity // 2] = 0x7ffffffe
-    score = f32(random.standard_normal(column.shape))
-    before, kept = (column.copy(), score.copy()), counts.copy()
-    emitted["emit_sort"].named(len(counts) - 1, count=i32([len(counts) - 1]), row_begin=1, row_end=len(counts),
+    column[:, 0] = 0x7ffffffe
+    score = f32(random.uniform(0, 3, column.shape)) + f32(numpy.repeat(numpy.arange(8) * 3, places))
+    floor = f32(random.integers(-99, 99, len(counts)))
+    before = column.copy(), score.copy(), counts.copy(), floor.copy()
+    emitted["emit_sort"].named(last - 1, count=i32([last]), row_begin=1, row_end=len(counts), floor=floor,
                                emit_count=counts, emit_column=column, emit_score=score, emit_capacity=capacity)
-    assert (counts == kept).all()
-    for a in range(len(counts)):
-        length = min(counts[a], capacity) if 0 < a < len(counts) - 1 else 0     # the others are no rows of the launch
-        order = [*numpy.argsort(before[0][a, :length]), *range(length, capacity)]
-        assert (column[a] == before[0][a, order]).all() and (score[a] == before[1][a, order]).all()
+    for a in (0, last):
+        assert all((now[a] == was[a]).all() for now, was in zip((column, score, counts, floor), before))
+    for a in range(1, last):
+        over = numpy.flatnonzero(before[2][a] > places)
+        lost = over[-1] + 1 if over.size else 0
+        mine = [first + j for b, first in enumerate(firsts) if b >= lost for j in range(before[2][a, b])]
+        order = sorted(mine, key=lambda place: before[0][a, place])
+        assert counts[a, 0] == (capacity + 1 if lost == 8 else len(mine)) and floor[a] == before[3][a] + 3 * lost
+        assert (column[a, :len(mine)] == before[0][a, order]).all()
+        assert (score[a, :len(mine)] == before[1][a, order] - f32([3 * lost])).all()

@@ -10,6 +10,8 @@ pytestmark = [needs_llc, needs_emit]
 
 NAN, INFINITY = numpy.nan, numpy.inf
 UNTOUCHED = -7            # in lists
+SHARES = numpy.array([8, 5, 5, 4, 4, 2, 2, 2])        # places of each bin, of 32
+WIDTH, BINS = 3, len(SHARES)
 LOWEST = -2.0**30         # the lowest floor
 ARCHES = ["sm_80", "sm_90a"]
 HEADS = {"plain": {}, "entropy": {"entropy": 1}, "bias": {"entropy": 1, "bias": 1}}
@@ -56,11 +58,11 @@ def floors_of(case):
 
 
 def emit(case, arch, folder, floor, capacity, chunks=((0, ROWS),), **tune):
-    """(part, zy) of forward, of forward_emit, and counts, columns and scores of the lists. chunks: of rows, a launch
-    each"""
+    """(part, zy) of forward, of forward_emit, and counts by bin, columns and scores of the lists. chunks: of rows, a
+    launch each"""
     plain, plain_tile = kernels(folder, kind="forward", arch=arch, **case.head)
     emitting, tile = kernels(folder, kind="forward_emit", arch=arch, **case.head, **tune)
-    count, column = numpy.zeros(ROWS, numpy.int32), numpy.full((ROWS, capacity), UNTOUCHED, numpy.int32)
+    count, column = numpy.zeros((ROWS, BINS), numpy.int32), numpy.full((ROWS, capacity), UNTOUCHED, numpy.int32)
     score = numpy.full((ROWS, capacity), 7.5, numpy.float32)
     lists = {"floor": floor, "emit_count": count, "emit_column": column, "emit_score": score, "emit_capacity": capacity}
     found = []
@@ -73,31 +75,47 @@ def emit(case, arch, folder, floor, capacity, chunks=((0, ROWS),), **tune):
     return found, count, column, score
 
 
+def bins_of(score):
+    """Which bin a score above the floor goes to."""
+    return numpy.minimum(f32(score) * numpy.float32(1 / WIDTH), BINS - 1).astype(int)
+
+
 def listed(count, column, score, a):
-    """What stands in the list of a row, as a dictionary."""
-    length = min(count[a], column.shape[1])
-    assert (column[a, length:] == UNTOUCHED).all() and (score[a, length:] == 7.5).all()
-    pairs = dict(zip(column[a, :length].tolist(), score[a, :length].tolist()))
-    assert len(pairs) == length, "a column stands twice"
-    return pairs
+    """What stands in each bin of a row, as dictionaries, and whether the bin overflowed."""
+    capacity = column.shape[1]
+    places, bins = SHARES * capacity // 32, []
+    for b, first in enumerate(numpy.cumsum(places) - places):
+        mine, length = slice(first, first + places[b]), min(count[a, b], places[b])
+        assert (column[a, mine][length:] == UNTOUCHED).all() and (score[a, mine][length:] == 7.5).all()
+        bins.append(dict(zip(column[a, mine][:length].tolist(), score[a, mine][:length].tolist())))
+        assert len(bins[b]) == length, "a column stands twice"
+    return bins, count[a] > places
 
 
 def hold(case, floor, capacity, found, count, column, score, error=0.0, margin=0.0):
-    """error: of scores that a softcap rounds; margin: columns nearer to the floor may be listed or not"""
+    """Counts of the rows, by bin. error: of scores that a softcap rounds; margin: columns nearer to the floor may be
+    listed or not, and those nearer to the edge of a bin be in either"""
     for plain, emitting in found:
         for one, other in zip(plain, emitting):
             assert (bits(one) == bits(other)).all()
     with numpy.errstate(invalid="ignore"):
         above = case.above(floor)
-    expected = (above > 0).sum(1)
     assert (column[case.active:] == UNTOUCHED).all() and (count[case.active:] == 0).all()
     for a in range(case.active):
-        pairs = listed(count, column, score, a)
-        sure, maybe = (numpy.flatnonzero(above[a] > limit) for limit in (margin, -margin))
-        assert count[a] == expected[a] if margin == 0 else len(sure) <= count[a] <= len(maybe)
-        assert set(pairs) <= set(maybe) and (count[a] > capacity or set(sure) <= set(pairs))
-        for v, value in pairs.items():
-            assert value == above[a, v] or abs(value - above[a, v]) <= error
+        bins, over = listed(count, column, score, a)
+        lost = BINS - numpy.argmax(over[::-1]) if over.any() else 0      # bins up to the highest that overflowed
+        for b in range(lost, BINS):
+            sure = [v for v in numpy.flatnonzero(above[a] > margin)
+                    if bins_of(above[a, v] - margin) == bins_of(above[a, v] + margin) == b]
+            maybe = [v for v in numpy.flatnonzero(above[a] > -margin)
+                     if bins_of(max(above[a, v] - margin, 0)) <= b <= bins_of(above[a, v] + margin)]
+            assert set(sure) <= set(bins[b]) <= set(maybe) and len(sure) <= count[a, b] <= len(maybe)
+        if lost:
+            most = numpy.flatnonzero(above[a] > -margin)
+            assert (bins_of(above[a, most] + margin) >= lost - 1).sum() > SHARES[lost - 1] * capacity // 32
+        for pairs in bins:
+            for v, value in pairs.items():
+                assert above[a, v] > -margin and (value == above[a, v] or abs(value - above[a, v]) <= error)
     return count
 
 
@@ -106,9 +124,10 @@ def hold(case, floor, capacity, found, count, column, score, error=0.0, margin=0
 def test_lists_what_is_above_the_floors(folder, arch, head, active):
     case = Whole(HEADS[head], active)
     floor = floors_of(case)
-    count = hold(case, floor, 300, *emit(case, arch, folder, floor, 300))
-    assert count[0] == 0 and count[3] == 0 and count[9] == 0, "none; a row of NaN; a floor of NaN"
-    assert count[8] > VOCAB * 0.9 and 100 < count[2] < 200 and count[5] <= 1
+    count = hold(case, floor, 1024, *emit(case, arch, folder, floor, 1024))
+    total = count.sum(1)
+    assert total[0] == 0 and total[3] == 0 and total[9] == 0, "none; a row of NaN; a floor of NaN"
+    assert count[8, -1] > 20 and 100 < total[2] < 200 and total[5] <= 1
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -121,19 +140,33 @@ def test_scores_near_10000_keep_their_digits(folder, arch):
         t = case.scale[:, None].astype(float) * x
         floor = f32(numpy.full(ROWS, NAN))
         floor[:61] = f32(numpy.nanmax(numpy.where(numpy.isnan(t), -1, t), 1))
-    count = hold(case, floor, 8, *emit(case, arch, folder, floor, 8))
-    assert numpy.nanmax(exact) > 5000 and 5 < (count > 0).sum() < 56
+    count = hold(case, floor, 32, *emit(case, arch, folder, floor, 32))
+    assert numpy.nanmax(exact) > 5000 and 5 < (count > 0).any(1).sum() < 56
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_counts_go_on_beyond_the_capacity(folder, arch):
-    """Row 2's list just fits, and then lacks a place."""
+def test_bins_above_one_that_overflows_are_whole(folder, arch):
+    """Fewer places: what is above a bin that overflows still stands."""
     case = Whole(HEADS["plain"], ROWS)
-    floor = floors_of(case)
     with numpy.errstate(invalid="ignore"):
-        fits = int((case.above(floor)[2] > 0).sum())
-    for capacity in (fits, fits - 1):
-        assert hold(case, floor, capacity, *emit(case, arch, folder, floor, capacity))[2] == fits
+        t = case.above(numpy.zeros(ROWS)).astype(float)
+    floor, whole = f32(t.max(1) - 24), []
+    for capacity in (1024, 32):
+        count = hold(case, floor, capacity, *emit(case, arch, folder, floor, capacity))
+        over = count > SHARES * capacity // 32
+        above = numpy.cumsum(over[:, ::-1], 1)[:, ::-1] == 0
+        whole.append((count * (above & over.any(1)[:, None])).sum())
+    assert whole[0] < whole[1] and whole[1] > 10
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_flat_rows_stop_counting(folder, arch):
+    """Every column of a row with the lowest floor is above it, in its last bin: few are counted."""
+    case = Whole(HEADS["plain"], ROWS)
+    floor = f32(numpy.full(ROWS, LOWEST))
+    count = hold(case, floor, 32, *emit(case, arch, folder, floor, 32))
+    kept = numpy.arange(ROWS) != 3                     # the row of NaN
+    assert (count[kept, -1] > 2).all() and count[kept].sum(1).mean() < VOCAB / 2
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -141,14 +174,14 @@ def test_counts_go_on_beyond_the_capacity(folder, arch):
 def test_chunks_of_rows(folder, arch, active):
     case = Whole(HEADS["entropy"], active)
     floor = floors_of(case)
-    hold(case, floor, 300, *emit(case, arch, folder, floor, 300, chunks=((0, 33), (33, 64), (64, ROWS))))
+    hold(case, floor, 320, *emit(case, arch, folder, floor, 320, chunks=((0, 33), (33, 64), (64, ROWS))))
 
 
 @pytest.mark.parametrize("tune", ["cooperative,256x192,stages=3", "ping-pong,128x128,cluster=1"])
 def test_hopper_other_tilings(folder, tune):
     case = Whole(HEADS["entropy"], ROWS - 3)
     floor = floors_of(case)
-    hold(case, floor, 300, *emit(case, "sm_90a", folder, floor, 300, tune=tune))
+    hold(case, floor, 320, *emit(case, "sm_90a", folder, floor, 320, tune=tune))
 
 
 def test_sorted_lists_are_the_same_everywhere(folder):
@@ -158,15 +191,18 @@ def test_sorted_lists_are_the_same_everywhere(folder):
     sort = kernels(folder, kind="emitted")[0]["emit_sort"]
     for arch, tune in (("sm_80", {}), ("sm_90a", {}), ("sm_90a", {"tune": "cooperative,128x64"})):
         chunks = ((0, ROWS),) if tune else ((0, 9), (9, ROWS))
-        _, count, column, score = emit(case, arch, folder, floor, 300, chunks, **tune)
-        sort.named(ROWS, count=case.count, row_end=ROWS, emit_count=count, emit_column=column, emit_score=score,
-                   emit_capacity=300)
-        whole = count <= 300
-        lists.append((count, column[whole], score[whole]))
-    assert 40 < whole.sum() and 100 < lists[0][0][2] <= 300
-    assert all((numpy.diff(column[:length]) > 0).all() for length, column in zip(count[whole], column[whole]))
-    for other in lists[1:]:
-        assert all(mine.tobytes() == its.tobytes() for mine, its in zip(lists[0], other))
+        _, count, column, score = emit(case, arch, folder, floor, 1024, chunks, **tune)
+        floors = floor.copy()
+        sort.named(ROWS, count=case.count, row_end=ROWS, floor=floors, emit_count=count, emit_column=column,
+                   emit_score=score, emit_capacity=1024)
+        lengths = numpy.where(count[:61, 0] > 1024, 0, count[:61, 0])
+        lists.append([(floors[a].tobytes(), column[a, :length].tobytes(), score[a, :length].tobytes())
+                      for a, length in enumerate(lengths)])
+        for a, length in enumerate(lengths):
+            assert (numpy.diff(column[a, :length]) > 0).all() and (score[a, :length] >= 0).all()
+            assert floors[a] == floor[a] or length < 1024
+    assert 10 < (lengths > 0).sum() < 61 and 100 < lengths.max() <= 200
+    assert lists[0] == lists[1] == lists[2]
 
 
 class Capped(Case):
@@ -186,5 +222,5 @@ def test_softcap(folder, arch):
     floor = floors_of(case)
     floor[1::7] = -100
     size = LOG2E * 2 / CAP_IN                        # of the largest |t|
-    count = hold(case, floor, 300, *emit(case, arch, folder, floor, 300), error=2**-21 * size, margin=2**-20 * size)
-    assert count[8] == VOCAB and count[0] == 0 and 100 < count[2] < 200 and (case.scale < 0).any()
+    count = hold(case, floor, 1024, *emit(case, arch, folder, floor, 1024), error=2**-21 * size, margin=2**-20 * size)
+    assert count[8, -1] > 20 and count[0].sum() == 0 and 100 < count[2].sum() < 200 and (case.scale < 0).any()
