@@ -1,9 +1,10 @@
 -- emitted.lua: what stands before and behind forward_emit.lua: see runtime/kernel/abi.h for each entry.
 --
---   emit_floor   floor[a] = log2_threshold + max(maximum of the first columns, LSE of a near policy, target's score)
+--   emit_floor   floor[a] = log2_threshold + max(maximum of the first columns, LSE of a near policy, target's score,
+--                target's score less its logprob under a near policy)
 --   emit_sort    the columns that a row has listed, of all bins that serve, in ascending order
 --
--- Each of the three is a lower bound of the row's LSE, or the caller's guess of it, and depends on nothing but the row:
+-- Each of them is a lower bound of the row's LSE, or the caller's guess of it, and depends on nothing but the row:
 -- so does what is listed. Places of a bin are in the order in which threads came; once sorted, bits follow from the row.
 
 local LOG2E = 1.4426950408889634
@@ -28,6 +29,17 @@ return function(k, spec)
     return y * k.load(k.f32, p.scale, a)
   end
 
+  -- The target's score, or the LSE that follows from it and the logprob of a near policy, if that is more. A logprob that
+  -- is infinite says nothing.
+  local function target_floor(p, a)
+    local t = target_score(p, a)
+    return k.branch(k.is_null(p.old_logprob), function() return t end, function()
+      local logprob = k.load(k.f32, p.old_logprob, k.load(k.i32, p.index, a))
+      local is_infinite = k.eq(k.abs(logprob), 1.0 / 0.0)
+      return k.max_nan(t, k.select(is_infinite, t, k.fma(logprob, -LOG2E, t)))
+    end)
+  end
+
   local function emit_floor(p)
     local a = p.row_begin + k.ctaid() * THREADS + k.tid()
     k.exit_if(k.ge(a, k.min(k.load(k.i32, p.count, 0), p.row_end)))
@@ -36,7 +48,7 @@ return function(k, spec)
     local known = k.branch(k.is_null(p.part), lowest, function() return first_maximum(p, a) end)
     known = k.max_nan(known, k.branch(k.is_null(p.old_lse), lowest,
       function() return k.load(k.f32, p.old_lse, k.load(k.i32, p.index, a)) * LOG2E end))
-    known = k.max_nan(known, k.branch(has_target, function() return target_score(p, a) end, lowest))
+    known = k.max_nan(known, k.branch(has_target, function() return target_floor(p, a) end, lowest))
     k.store(p.floor, a, k.max_nan(known + p.log2_threshold, S.lowest))
     local none = {}
     for i = 1, 4 do none[i] = k.const(k.i32, 0) end
