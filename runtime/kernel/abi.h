@@ -666,14 +666,16 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 
 /* module listed_weight: entry list_weight, one warp a column of weight with fewer than FLP_LIST_WIDE entries:
  * grad_weight[v] = Σ list_dz[e]·hidden[index[list_row[e]]], in ascending rows, and grad_bias[v] = Σ list_dz[e]. Columns
- * without entries become zeros; add: are left alone, and others are added to. weight_out, bias_out may be null. */
+ * without entries become zeros; add, add_bias: are left alone, and others are added to. weight_out, bias_out may be
+ * null. */
 #define FLP_LIST_WEIGHT_PARAMS(P)                                          \
   P(ptr, order) P(region, list_start) P(region, list_row) P(region, list_dz) \
   P(region, index) P(i32, vocab_valid) P(i32, list_count) P(ptr, list_total) \
   P(ptr, hidden) P(i64, hidden_stride) P(i32, depth)                       \
   P(ptr, weight_out) P(i64, weight_out_stride) P(i32, weight_out_is_f32)   \
   P(ptr, bias_out) P(i32, bias_out_is_f32)                                 \
-  P(i32, add) /* to weight_out; bias_out is written */
+  P(i32, add)      /* to weight_out */                                     \
+  P(i32, add_bias) /* to bias_out */
 
 /* module listed_weight: entry list_weight_wide, columns of FLP_LIST_WIDE entries or more: a grid of any
  * size, whose CTAs go over the places j·FLP_LIST_WIDE of order (j < ceil(entries / FLP_LIST_WIDE)) and slices of

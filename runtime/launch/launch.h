@@ -111,6 +111,16 @@ flp_status flp_launch_fill(const flp_call *call);
 /* Zeroes the rows of grad_weight and grad_bias from `first` on, where they are asked for and not accumulated. */
 flp_status flp_launch_zero_head(const flp_call *call, int64_t first);
 
+/* ---- listed.c: gradients over entries in the layout's arrays ---- */
+
+/* grad_hidden of the active rows, but for those of list_length FLP_LIST_ELSEWHERE, from list_column and list_dz.
+ * offsets: (n) i64 by row, where its entries start */
+flp_status flp_launch_listed_hidden(const flp_call *call, CUdeviceptr offsets);
+/* grad_weight and grad_bias, those that the call has, from list_column, list_row and list_dz, which it brings into the
+ * order of columns. list_count: 1 or more; entries there may be; list_total: where the device has how many there are,
+ * 0: as many. add: 1 to add to both; else to grad_weight where the spec accumulates it */
+flp_status flp_launch_listed_head(const flp_call *call, int64_t list_count, CUdeviceptr list_total, int add);
+
 /* ---- one file a pass ---- */
 
 flp_status flp_launch_forward(const flp_call *call);

@@ -81,11 +81,11 @@ static flp_status launch_dz(const flp_call *call) {
   return flp_launch_over(call, FLP_ENTRY_list_dz, &p, a->n, 32);
 }
 
-static flp_status launch_hidden(const flp_call *call) {
+flp_status flp_launch_listed_hidden(const flp_call *call, CUdeviceptr offsets) {
   const flp_spec *spec = &call->plan->spec;
   const flp_args *a = call->args;
   flp_list_hidden_given p = {
-      .offsets = flp_call_pointer(a->list_offsets),
+      .offsets = offsets,
       .stats = flp_call_pointer(a->stats),
       .weight = flp_call_pointer(a->weight),
       .weight_stride = a->weight_stride,
@@ -99,30 +99,37 @@ static flp_status launch_hidden(const flp_call *call) {
 
 /* ---- backward: the head ---- */
 
+/* Entries: how many there may be, and where the device has how many there are; 0: as many */
+typedef struct listed_entries {
+  int32_t count;
+  CUdeviceptr total;
+} listed_entries;
+
 /* One pass over a digit. from: 0 for entries as they stand */
-static flp_status launch_digit(const flp_call *call, CUdeviceptr from, CUdeviceptr to, int shift) {
-  int64_t count = call->args->list_count, blocks = flp_planner_list_blocks(count);
-  flp_list_digits_given digits = {.from = from, .list_count = (int32_t)count, .shift = shift};
-  flp_list_scan_given scan = {.list_count = (int32_t)count};
-  flp_list_place_given place = {.from = from, .list_count = (int32_t)count, .shift = shift, .to = to};
+static flp_status launch_digit(const flp_call *call, listed_entries e, CUdeviceptr from, CUdeviceptr to, int shift) {
+  int64_t blocks = flp_planner_list_blocks(e.count);
+  flp_list_digits_given digits = {.from = from, .list_count = e.count, .list_total = e.total, .shift = shift};
+  flp_list_scan_given scan = {.list_count = e.count, .list_total = e.total};
+  flp_list_place_given place = {
+      .from = from, .list_count = e.count, .list_total = e.total, .shift = shift, .to = to};
   FLP_TRY(flp_launch(call, FLP_ENTRY_list_digits, &digits, blocks));
   FLP_TRY(flp_launch(call, FLP_ENTRY_list_scan, &scan, 1));
   return flp_launch(call, FLP_ENTRY_list_place, &place, blocks);
 }
 
 /* From one order to the other and back, so that the last pass ends in list_order. */
-static flp_status launch_order(const flp_call *call) {
+static flp_status launch_order(const flp_call *call, listed_entries e) {
   const flp_args *a = call->args;
   int passes = flp_planner_list_passes(call->plan->spec.vocab);
   CUdeviceptr order = flp_call_region(call, FLP_REGION_list_order), from = 0;
   CUdeviceptr other = flp_call_region(call, FLP_REGION_list_other);
   for (int pass = 0; pass < passes; pass++) {
     CUdeviceptr to = (passes - pass) % 2 ? order : other;
-    FLP_TRY(launch_digit(call, from, to, pass * FLP_LIST_DIGIT_BITS));
+    FLP_TRY(launch_digit(call, e, from, to, pass * FLP_LIST_DIGIT_BITS));
     from = to;
   }
   flp_list_starts_given starts = {
-      .order = order, .list_count = (int32_t)a->list_count, .vocab_valid = (int32_t)a->vocab_valid};
+      .order = order, .list_count = e.count, .list_total = e.total, .vocab_valid = (int32_t)a->vocab_valid};
   return flp_launch_over(call, FLP_ENTRY_list_starts, &starts, a->vocab_valid + 1, 1);
 }
 
@@ -133,13 +140,14 @@ static flp_status launch_order(const flp_call *call) {
 FLP_LIST_WEIGHT_PARAMS(SAME_PLACE)
 #undef SAME_PLACE
 
-static flp_status launch_weight(const flp_call *call) {
+static flp_status launch_weight(const flp_call *call, listed_entries e, int add) {
   const flp_spec *spec = &call->plan->spec;
   const flp_args *a = call->args;
   flp_list_weight_wide_given p = {
       .order = flp_call_region(call, FLP_REGION_list_order),
       .vocab_valid = (int32_t)a->vocab_valid,
-      .list_count = (int32_t)a->list_count,
+      .list_count = e.count,
+      .list_total = e.total,
       .hidden = flp_call_pointer(a->hidden),
       .hidden_stride = a->hidden_stride,
       .depth = (int32_t)spec->hidden,
@@ -148,10 +156,17 @@ static flp_status launch_weight(const flp_call *call) {
       .weight_out_is_f32 = spec->grad_weight_dtype == FLP_DTYPE_FP32,
       .bias_out = flp_call_pointer(a->grad_bias),
       .bias_out_is_f32 = spec->grad_bias_dtype == FLP_DTYPE_FP32,
-      .add = spec->accumulate_grad_weight,
+      .add = add || spec->accumulate_grad_weight,
+      .add_bias = add,
   };
   FLP_TRY(flp_launch_over(call, FLP_ENTRY_list_weight, &p, a->vocab_valid, 32));
-  return flp_launch(call, FLP_ENTRY_list_weight_wide, &p, flp_planner_list_wide(a->list_count, spec->hidden));
+  return flp_launch(call, FLP_ENTRY_list_weight_wide, &p, flp_planner_list_wide(&call->plan->planner, e.count));
+}
+
+flp_status flp_launch_listed_head(const flp_call *call, int64_t list_count, CUdeviceptr list_total, int add) {
+  listed_entries entries = {(int32_t)list_count, list_total};
+  FLP_TRY(launch_order(call, entries));
+  return launch_weight(call, entries, add);
 }
 
 flp_status flp_launch_listed_gradients(const flp_call *call) {
@@ -160,8 +175,7 @@ flp_status flp_launch_listed_gradients(const flp_call *call) {
   FLP_TRY(backward_launch_record(call, (flp_row_range){0, a->n}));
   FLP_TRY(launch_lists(call));
   FLP_TRY(launch_dz(call));
-  if (spec->grads & FLP_GRAD_HIDDEN) FLP_TRY(launch_hidden(call));
+  if (spec->grads & FLP_GRAD_HIDDEN) FLP_TRY(flp_launch_listed_hidden(call, flp_call_pointer(a->list_offsets)));
   if (!flp_planner_orders_lists(spec, a->list_count)) return flp_launch_zero_head(call, 0);
-  FLP_TRY(launch_order(call));
-  return launch_weight(call);
+  return flp_launch_listed_head(call, a->list_count, 0, 0);
 }

@@ -12,6 +12,10 @@
 #include "runtime/base/util.h"
 #include "runtime/planner/internal.h"
 
+/* CTAs of list_weight_wide a multiprocessor, which holds 2 or 3 at once: the others come where one is done, as columns
+ * differ in length. */
+#define WIDE_CTAS 16
+
 /* ---- the order by columns ---- */
 
 int flp_planner_list_passes(int64_t vocab) {
@@ -24,8 +28,9 @@ int64_t flp_planner_list_blocks(int64_t list_count) {
   return flp_ceil_div(list_count, FLP_LIST_BLOCK);
 }
 
-int64_t flp_planner_list_wide(int64_t list_count, int64_t hidden) {
-  return flp_ceil_div(list_count, FLP_LIST_WIDE) * flp_ceil_div(hidden, FLP_LIST_SLICE);
+int64_t flp_planner_list_wide(const flp_planner *p, int64_t list_count) {
+  int64_t pairs = flp_ceil_div(list_count, FLP_LIST_WIDE) * flp_ceil_div(p->spec.hidden, FLP_LIST_SLICE);
+  return flp_min(pairs, (int64_t)p->multiprocessors * WIDE_CTAS);
 }
 
 int flp_planner_orders_lists(const flp_spec *spec, int64_t list_count) {
@@ -86,12 +91,6 @@ void flp_planner_describe_listed(const flp_planner *p, flp_pass pass, const flp_
 
 /* ---- the pick ---- */
 
-static flp_status grid_too_large(flp_pass pass, int64_t n, int64_t list_count) {
-  return flp_fail(FLP_ERROR_UNSUPPORTED,
-                  "n is %" PRId64 ", list_count %" PRId64 ": the %s pass would need a grid of more than 2^31 - 1 CTAs",
-                  n, list_count, flp_pass_name(pass));
-}
-
 static flp_status over_budget(flp_pass pass, int64_t n, int64_t list_count, uint64_t budget, uint64_t smallest) {
   return flp_fail(FLP_ERROR_BUDGET,
                   "budget: %" PRIu64 " bytes are too few for the %s pass over %" PRId64 " rows that list %" PRId64
@@ -107,9 +106,6 @@ flp_status flp_planner_pick_listed(const flp_planner *p, flp_pass pass, int64_t 
   out->chunk_vocab = p->spec.vocab;
   if (n == 0) return FLP_OK;
   int is_backward = pass == FLP_PASS_BACKWARD;
-  if (is_backward && flp_planner_orders_lists(&p->spec, list_count) &&
-      flp_planner_list_wide(list_count, p->spec.hidden) > INT32_MAX)
-    return grid_too_large(pass, n, list_count);
   out->chunks = 1;
   (is_backward ? build_backward : build_forward)(p, n, list_count, out);
   out->smallest_bytes = out->bytes;

@@ -115,7 +115,7 @@ int flp_planner_orders_lists(const flp_spec *spec, int64_t list_count);
 int flp_planner_list_passes(int64_t vocab);
 /* Blocks of entries whose digits a CTA counts; and CTAs of list_weight_wide. */
 int64_t flp_planner_list_blocks(int64_t list_count);
-int64_t flp_planner_list_wide(int64_t list_count, int64_t hidden);
+int64_t flp_planner_list_wide(const flp_planner *planner, int64_t list_count);
 
 /* ---- cost.c: the cost model ---- */
 

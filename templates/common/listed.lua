@@ -246,6 +246,7 @@ return function(k, spec)
     local a = k.ctaid()
     k.exit_if(k.ge(a, k.load(k.i32, p.count, 0)))
     local index, length = k.load(k.i32, p.index, a), k.load(k.i32, p.list_length, a)
+    k.exit_if(k.eq(length, k.abi.LIST_ELSEWHERE))
     local first = k.load(k.i64, p.offsets, index) * 4
     local lost = is_lost(p, index) | k.lt(length, 0)
     local row = {row = index, length = k.select(lost, 0, length), columns = k.offset(p.list_column, first),

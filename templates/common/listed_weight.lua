@@ -5,7 +5,7 @@
 --   list_digits, list_scan, list_place  one pass of a radix sort: entries by column
 --   list_starts                         where the entries of each column start
 --   list_weight                         columns with few entries: a warp each
---   list_weight_wide                    the others: a CTA for a column and a slice of D
+--   list_weight_wide                    the others: a CTA for a column and a slice of D at a time
 --
 -- The order of entries is stable, and every sum goes over it in a way that depends on the number of a column's entries
 -- alone. Columns count unsigned, so that -1, no column, is the largest. Its digits are all ones: the passes must leave
@@ -31,17 +31,28 @@ return function(k, spec)
   local constant = {const = true}
   local function i64(v) return k.convert(k.i64, v) end
   local function zero() return k.const(k.f32, 0.0) end
+  local scan = k.import "scan" (k)
+  local inclusive, over_cta = scan.inclusive, scan.over_cta
+
+  -- How many entries there are.
+  local function entries_of(p)
+    return k.branch(k.is_null(p.list_total), function() return p.list_count end,
+      function() return k.load(k.i32, p.list_total, 0, constant) end)
+  end
+
+  -- Of that many.
+  local function pieces_in(entries, size) return k.udiv(entries + (size - 1), size) end
 
   ----------------------------------------------------------------------------------------------- the order of entries
   -- The entries of a thread's places, a warp's 32 after the other, and their digits, DIGITS where there is no entry.
-  local function load_digits(p)
+  local function load_digits(p, entries)
     local first = k.ctaid() * BLOCK + k.warp() * (BLOCK // WARPS) + k.lane()
     local function each(f)
       local out = {}
       for s = 1, STEPS do out[s] = f(s) end
       return out
     end
-    local function exists(s) return k.lt(first + (s - 1) * 32, p.list_count) end
+    local function exists(s) return k.lt(first + (s - 1) * 32, entries) end
     local place = each(function(s) return k.select(exists(s), first + (s - 1) * 32, 0) end)
     local entry = k.branch(k.is_null(p.from), function() return place end,
       function() return each(function(s) return k.load(k.i32, p.from, place[s], constant) end) end)
@@ -88,16 +99,25 @@ return function(k, spec)
   end
 
   -- Calls f with each digit of a thread, and with its place in list_digit.
-  local function each_digit(f)
+  local function each_digit(blocks, f)
     for i = 0, DIGITS // THREADS - 1 do
       local digit = i * THREADS + k.tid()
-      f(digit, digit * k.nctaid() + k.ctaid())
+      f(digit, digit * blocks + k.ctaid())
     end
   end
 
+  -- The entries there are and their blocks, where this CTA has one; grids are for as many as there may be.
+  local function enter_block(p)
+    local entries = entries_of(p)
+    local blocks = pieces_in(entries, BLOCK)
+    k.exit_if(k.ge(k.ctaid(), blocks))
+    return entries, blocks
+  end
+
   local function list_digits(p)
-    count_digits(load_digits(p).digit)
-    each_digit(function(digit, at)
+    local entries, blocks = enter_block(p)
+    count_digits(load_digits(p, entries).digit)
+    each_digit(blocks, function(digit, at)
       local sum = k.const(k.i32, 0)
       for warp = 0, WARPS - 1 do sum = sum + k.shared_load(k.i32, counter(warp, digit)) end
       k.store(p.list_digit, at, sum)
@@ -105,9 +125,10 @@ return function(k, spec)
   end
 
   local function list_place(p)
-    local found = load_digits(p)
+    local entries, blocks = enter_block(p)
+    local found = load_digits(p, entries)
     local ranked = count_digits(found.digit)
-    each_digit(function(digit, at)                  -- counts become the places of each warp's first
+    each_digit(blocks, function(digit, at)                  -- counts become the places of each warp's first
       local place = k.load(k.i32, p.list_digit, at, constant)
       for warp = 0, WARPS - 1 do
         local count = k.shared_load(k.i32, counter(warp, digit))
@@ -125,11 +146,10 @@ return function(k, spec)
   end
 
   ----------------------------------------------------------------------------------------------- list_scan
-  local inclusive = k.import "scan" (k).inclusive
 
   -- The numbers of this thread, from item `first` on, 0 behind the last; items are a multiple of SCAN_EACH.
-  local function load_items(p, first)
-    return k.branch(k.lt(first, p.items), function()
+  local function load_items(p, items, first)
+    return k.branch(k.lt(first, items), function()
       local values = {}
       for i = 0, SCAN_EACH // 4 - 1 do
         local vector = k.load_vector(k.i32, 4, p.list_digit, k.lshr(first, 2) + i)
@@ -143,8 +163,8 @@ return function(k, spec)
     end)
   end
 
-  local function store_items(p, first, values, before)
-    k.when(k.lt(first, p.items), function()
+  local function store_items(p, items, first, values, before)
+    k.when(k.lt(first, items), function()
       for i = 0, SCAN_EACH // 4 - 1 do
         local vector = {}
         for j = 1, 4 do vector[j], before = before, before + values[4 * i + j] end
@@ -155,10 +175,10 @@ return function(k, spec)
 
   -- The sums of warps stand in one of two places by turns: a warp may be ahead of another by less than two barriers.
   local function list_scan(p)
-    local mine = i64(k.tid() * SCAN_EACH)
-    local start = {values = load_items(p, mine), before = k.const(k.i32, 0), turn = k.const(k.i32, 0)}
-    k.loop(k.const(k.i64, 0), p.items, SCAN_THREADS * SCAN_EACH, start, function(first, now)
-      local next = load_items(p, first + mine + SCAN_THREADS * SCAN_EACH)
+    local items, mine = pieces_in(entries_of(p), BLOCK) * DIGITS, k.tid() * SCAN_EACH
+    local start = {values = load_items(p, items, mine), before = k.const(k.i32, 0), turn = k.const(k.i32, 0)}
+    k.loop(k.const(k.i32, 0), items, SCAN_THREADS * SCAN_EACH, start, function(first, now)
+      local next = load_items(p, items, first + mine + SCAN_THREADS * SCAN_EACH)
       local sum = now.values[1]
       for i = 2, SCAN_EACH do sum = sum + now.values[i] end
       local inside, slots = inclusive(sum), k.shared() + now.turn
@@ -167,7 +187,7 @@ return function(k, spec)
       local of_warp = k.shared_load(k.i32, slots + k.lane() * 4)
       local warps = inclusive(of_warp)
       local before = now.before + k.shuffle_idx(warps - of_warp, k.warp())
-      store_items(p, first + mine, now.values, before + (inside - sum))
+      store_items(p, items, first + mine, now.values, before + (inside - sum))
       return {values = next, before = now.before + k.shuffle_idx(warps, 31), turn = 128 - now.turn}
     end)
   end
@@ -176,7 +196,7 @@ return function(k, spec)
   local function list_starts(p)
     local v = k.ctaid() * THREADS + k.tid()
     k.exit_if(k.gt(v, p.vocab_valid))
-    local found = k.while_({low = k.const(k.i32, 0), high = p.list_count},
+    local found = k.while_({low = k.const(k.i32, 0), high = entries_of(p)},
       function(range) return k.lt(range.low, range.high) end,
       function(range)
         local middle = k.lshr(range.low + range.high, 1)
@@ -249,7 +269,10 @@ return function(k, spec)
   end
 
   local function store_bias(p, v, sum)
-    local function at(of) k.store(p.bias_out, v, narrowed(of, sum)) end
+    local function at(of)
+      k.store(p.bias_out, v, narrowed(of, k.branch(k.ne(p.add_bias, 0),
+        function() return k.convert(k.f32, k.load(of.type, p.bias_out, v)) + sum end, function() return sum end)))
+    end
     if operand == single then return at(single) end
     k.branch(k.ne(p.bias_out_is_f32, 0), function() at(single) end, function() at(operand) end)
   end
@@ -328,7 +351,8 @@ return function(k, spec)
       for i = 2, WIDE // 32 do from = k.select(k.ge(j, (i - 1) * 32), lanes[i][name], from) end
       return k.shuffle_idx(from, j & 31)
     end
-    k.when(~k.is_null(p.bias_out), function()
+    local function left_alone(add) return k.ne(add, 0) & k.eq(count, 0) end
+    k.when(~(k.is_null(p.bias_out) | left_alone(p.add_bias)), function()
       local sum = k.loop(k.const(k.i32, 0), count, 1, zero(), function(j, sum) return sum + pick("dz", j) end)
       k.when(k.eq(k.lane(), 0), function() store_bias(p, v, sum) end)
     end)
@@ -339,8 +363,7 @@ return function(k, spec)
         return add_entries(p, entries, pieces, sums)
       end
     end
-    local untouched = k.ne(p.add, 0) & k.eq(count, 0)
-    k.exit_if(k.is_null(p.weight_out) | untouched)
+    k.exit_if(k.is_null(p.weight_out) | left_alone(p.add))
     local whole = count // NARROW_FLIGHT * NARROW_FLIGHT
     k.loop(k.const(k.i32, 0), p.depth, SLICE, nil, function(slice)
       local pieces = pieces_of(p, slice)
@@ -403,16 +426,35 @@ return function(k, spec)
     return sum
   end
 
-  local function list_weight_wide(p)
-    local slices = (p.depth + (SLICE - 1)) // SLICE
-    local at = k.ctaid() // slices
-    local slice, place = (k.ctaid() - at * slices) * SLICE, at * WIDE
-    k.exit_if(k.ge(place, p.list_count) | (k.is_null(p.weight_out) & k.ne(slice, 0)))
-    local v = k.load(k.i32, p.list_column, k.load(k.i32, p.order, place, constant), constant)
-    k.exit_if(k.lt(v, 0))
-    local first, count = column_of(p, v)
-    k.exit_if(k.lt(count, WIDE) | k.ne((first + (WIDE - 1)) & -WIDE, place))
+  -- A column and a slice of D that a CTA has found: v, slice, first, count.
+  local FOUND_AT = WARPS * (SLICE + 1) * 4
+  local FOUND_BYTES, SCAN_BYTES = THREADS * 16, 32 * 4
 
+  -- Finds what there is to do among the next THREADS pairs of this CTA, from pair `from` (i64) on, a thread each.
+  -- Returns how many in shared memory; a barrier is to come.
+  local function find_wide(p, from, stride, slices, pairs)
+    local pair = from + i64(k.tid()) * stride
+    local nothing = {v = k.const(k.i32, 0), slice = k.const(k.i32, 0), first = k.const(k.i32, 0),
+                     count = k.const(k.i32, 0)}
+    local mine = k.branch(k.lt(pair, pairs), function()
+      local at = k.udiv(pair, slices)
+      local place, slice = k.convert(k.i32, at) * WIDE, k.convert(k.i32, pair - at * slices) * SLICE
+      local v = k.load(k.i32, p.list_column, k.load(k.i32, p.order, place, constant), constant)
+      return k.branch(k.ge(v, 0), function()
+        local first, count = column_of(p, v)
+        local is_taken = k.ge(count, WIDE) & k.eq((first + (WIDE - 1)) & -WIDE, place)
+        return {v = v, slice = slice, first = first, count = k.select(is_taken, count, 0)}
+      end, function() return nothing end)
+    end, function() return nothing end)
+    local is_taken = k.ne(mine.count, 0)
+    local before, found = over_cta(k.zext(k.i32, is_taken), k.shared() + (FOUND_AT + FOUND_BYTES), WARPS)
+    k.when(is_taken, function()
+      k.shared_store_vector(k.shared() + (before * 16 + FOUND_AT), {mine.v, mine.slice, mine.first, mine.count})
+    end)
+    return found
+  end
+
+  local function sum_wide(p, v, slice, first, count)
     local pieces = pieces_of(p, slice)
     share_sums(k.branch(k.is_null(p.weight_out), function() return sum_warp(p, first, count, pieces, false) end,
       function() return sum_warp(p, first, count, pieces, true) end))
@@ -432,6 +474,21 @@ return function(k, spec)
     end)
   end
 
+  -- Pairs of a place and a slice of D, of which the bias alone needs the first.
+  local function list_weight_wide(p)
+    local slices = i64(k.select(k.is_null(p.weight_out), 1, (p.depth + (SLICE - 1)) // SLICE))
+    local pairs, stride = i64(pieces_in(entries_of(p), WIDE)) * slices, i64(k.nctaid())
+    k.while_(i64(k.ctaid()), function(from) return k.lt(from, pairs) end, function(from)
+      local found = find_wide(p, from, stride, slices, pairs)
+      k.loop(k.const(k.i32, 0), found, 1, nil, function(i)
+        k.barrier()                                 -- what was found is there, the sums of the one before are read
+        local one = k.shared_load_vector(k.i32, 4, k.shared() + (i * 16 + FOUND_AT))
+        sum_wide(p, one[1], one[2], one[3], one[4])
+      end)
+      return from + stride * THREADS
+    end)
+  end
+
   -- min_ctas: where ptxas would save registers, and load rows one after the other, or would take more than it needs
   local function entry(name, threads, min_ctas, shared_bytes, body)
     k.kernel {entry = name, threads = threads, min_ctas = min_ctas, shared_bytes = shared_bytes, body = body}
@@ -441,5 +498,5 @@ return function(k, spec)
   entry("list_place", THREADS, nil, WARPS * DIGITS * 4, list_place)
   entry("list_starts", THREADS, nil, 0, list_starts)
   entry("list_weight", NARROW_THREADS, aligned and 10 or 8, 0, list_weight)
-  entry("list_weight_wide", THREADS, aligned and 3 or 2, WARPS * (SLICE + 1) * 4, list_weight_wide)
+  entry("list_weight_wide", THREADS, aligned and 3 or 2, FOUND_AT + FOUND_BYTES + SCAN_BYTES, list_weight_wide)
 end

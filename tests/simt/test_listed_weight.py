@@ -35,7 +35,7 @@ def sort_pass(made, columns, shift, order):
     counted = numpy.stack([numpy.bincount(digit[first:first + BLOCK], minlength=DIGITS)
                            for first in range(0, count, BLOCK)], 1)
     assert (digits[:-8].reshape(DIGITS, blocks) == counted).all()
-    made["list_scan"].named(1, list_digit=digits, items=DIGITS * blocks)
+    made["list_scan"].named(1, list_digit=digits, list_count=count)
     assert (digits[:-8] == numpy.cumsum(counted.ravel()) - counted.ravel()).all() and (digits[-8:] == -7).all()
     to = i32(numpy.full(count + 8, -7))
     made["list_place"].named(blocks, **given, to=to)
@@ -74,7 +74,7 @@ def test_scan_of_many_blocks(made):
         numbers = i32(numpy.random.default_rng(blocks).integers(0, 9, DIGITS * blocks + 8))
         expected = numpy.cumsum(numbers[:-8]) - numbers[:-8]
         behind = numbers[-8:].copy()
-        made["list_scan"].named(1, list_digit=numbers, items=DIGITS * blocks)
+        made["list_scan"].named(1, list_digit=numbers, list_count=BLOCK * blocks - blocks)
         assert (numbers[:-8] == expected).all() and (numbers[-8:] == behind).all()
 
 
