@@ -6,6 +6,7 @@
 
 #include "runtime/driver/driver.h"
 #include "runtime/kernel/abi.h"
+#include "runtime/launch/launch.h"
 #include "tests/unit/support/stage.h"
 
 static flp_spec listed_spec(uint32_t grads) {
@@ -231,11 +232,13 @@ Test(launch_listed, gradients_of_the_head) {
   cr_expect_eq(grid_of(&s, "list_starts"), 3); /* 701 threads */
   cr_expect_eq(starts.vocab_valid, 700);
   cr_expect_eq(starts.list_count, 5000);
+  cr_expect_eq(starts.list_total, 0);
   flp_list_weight_params weight = PARAMS(list_weight);
   cr_expect_eq(grid_of(&s, "list_weight"), 88); /* 8 warps a CTA */
   cr_expect_eq(weight.order, starts.order);
   cr_expect_eq(weight.vocab_valid, 700);
   cr_expect_eq(weight.list_count, 5000);
+  cr_expect_eq(weight.list_total, 0);
   cr_expect_eq(weight.hidden, stage_address(STAGE_AT(1)));
   cr_expect_eq(weight.hidden_stride, 520);
   cr_expect_eq(weight.depth, 520);
@@ -245,6 +248,7 @@ Test(launch_listed, gradients_of_the_head) {
   cr_expect_eq(weight.bias_out, stage_address(STAGE_AT(10)));
   cr_expect_eq(weight.bias_out_is_f32, 0);
   cr_expect_eq(weight.add, 1);
+  cr_expect_eq(weight.add_bias, 0);
   flp_list_weight_wide_params wide = PARAMS(list_weight_wide);
   cr_expect_eq(memcmp(&wide, &weight, offsetof(flp_list_weight_wide_params, list_column)), 0);
   cr_expect_eq(grid_of(&s, "list_weight_wide"), 79 * 3); /* places of 64 entries, slices of 256 columns of D */
@@ -291,7 +295,8 @@ static void follow_digits(int64_t vocab, int passes) {
     cr_expect_eq(place.shift, 9 * pass);
     cr_expect_eq(digits.list_count, 9000);
     cr_expect_eq(place.list_count, 9000);
-    cr_expect_eq(scan.items, 3 * 512);
+    cr_expect_eq(scan.list_count, 9000);
+    cr_expect(digits.list_total == 0 && scan.list_total == 0 && place.list_total == 0, "as many as there may be");
     cr_expect_eq(scan.list_digit, digits.list_digit);
     cr_expect(place.to != 0 && place.to != from);
     from = place.to;
@@ -306,6 +311,88 @@ Test(launch_listed, digits_pass_from_order_to_order) {
   follow_digits(151936, 2);
   follow_digits(262144, 3);
   follow_digits(1 << 27, 4);
+}
+
+/* ---- entries that another mode has made ---- */
+
+/* A call in the layout of a backward pass over lists, whose arrays hold other entries; its context is current. */
+static flp_call call_of(flp_plan *plan, flp_args *a) {
+  a->vocab_valid = 700;
+  a->hidden_stride = a->grad_hidden_stride = a->weight_stride = a->grad_weight_stride = 64;
+  flp_call call = {.plan = plan, .args = a};
+  cr_assert_eq(flp_call_pick(&call, FLP_PASS_BACKWARD), FLP_OK, "%s", flp_error_detail());
+  cr_assert_eq(plan->driver->cuCtxPushCurrent_v2(plan->context), 0);
+  return call;
+}
+
+Test(launch_listed, as_many_entries_as_the_device_says) {
+  stage s;
+  stage_open(&s, "");
+  flp_spec spec = listed_spec(6);
+  flp_plan *plan = stage_plan(&spec, NULL);
+  flp_args a = args_of(plan, &spec, FLP_PASS_BACKWARD, 300, 90000);
+  flp_call call = call_of(plan, &a);
+  const uint64_t total = stage_address(STAGE_AT(30));
+  for (int add = 0; add <= 1; add++) {
+    s.reset();
+    cr_assert_eq(flp_launch_listed_head(&call, 9000, total, add), FLP_OK, "%s", flp_error_detail());
+    stage_expect_sequence(&s, &HEAD[1]);
+    cr_expect_eq(s.calls("cuMemsetD8Async"), 0, "padding is left alone");
+    for (int pass = 0; pass < 2; pass++) {
+      const fake_launch *l = stage_launch(&s, "list_digits", pass);
+      flp_list_digits_params digits = STAGE_PARAMS(flp_list_digits_params, l);
+      flp_list_scan_params scan = STAGE_PARAMS(flp_list_scan_params, stage_launch(&s, "list_scan", pass));
+      flp_list_place_params place = STAGE_PARAMS(flp_list_place_params, stage_launch(&s, "list_place", pass));
+      cr_expect_eq(l->grid, 3, "blocks of 4096 entries");
+      cr_expect_eq(stage_launch(&s, "list_place", pass)->grid, 3);
+      cr_expect(digits.list_count == 9000 && scan.list_count == 9000 && place.list_count == 9000);
+      cr_expect(digits.list_total == total && scan.list_total == total && place.list_total == total);
+    }
+    flp_list_starts_params starts = PARAMS(list_starts);
+    flp_list_weight_params weight = PARAMS(list_weight);
+    flp_list_weight_wide_params wide = PARAMS(list_weight_wide);
+    cr_expect(starts.list_count == 9000 && starts.list_total == total);
+    cr_expect(weight.list_count == 9000 && weight.list_total == total);
+    cr_expect(weight.add == add && weight.add_bias == add);
+    cr_expect_eq(memcmp(&wide, &weight, offsetof(flp_list_weight_wide_params, list_column)), 0);
+    cr_expect_eq(grid_of(&s, "list_weight_wide"), 141);
+  }
+  flp_plan_destroy(plan);
+}
+
+Test(launch_listed, an_accumulated_weight_is_added_to_whatever_the_bias) {
+  stage s;
+  stage_open(&s, "");
+  flp_spec spec = listed_spec(6);
+  spec.grad_weight_dtype = FLP_DTYPE_FP32;
+  spec.accumulate_grad_weight = 1;
+  flp_plan *plan = stage_plan(&spec, NULL);
+  flp_args a = args_of(plan, &spec, FLP_PASS_BACKWARD, 300, 5000);
+  flp_call call = call_of(plan, &a);
+  for (int add = 0; add <= 1; add++) {
+    s.reset();
+    cr_assert_eq(flp_launch_listed_head(&call, 5000, 0, add), FLP_OK);
+    cr_expect_eq(PARAMS(list_weight).list_total, 0);
+    cr_expect_eq(PARAMS(list_weight).add, 1);
+    cr_expect_eq(PARAMS(list_weight).add_bias, add);
+  }
+  flp_plan_destroy(plan);
+}
+
+Test(launch_listed, hidden_of_entries_that_stand_elsewhere) {
+  stage s;
+  stage_open(&s, "");
+  flp_spec spec = listed_spec(FLP_GRAD_HIDDEN);
+  flp_plan *plan = stage_plan(&spec, NULL);
+  flp_args a = args_of(plan, &spec, FLP_PASS_BACKWARD, 300, 5000);
+  flp_call call = call_of(plan, &a);
+  s.reset();
+  cr_assert_eq(flp_launch_listed_hidden(&call, stage_address(STAGE_AT(31))), FLP_OK);
+  stage_expect_sequence(&s, "list_hidden");
+  cr_expect_eq(PARAMS(list_hidden).offsets, stage_address(STAGE_AT(31)));
+  cr_expect_eq(PARAMS(list_hidden).list_dz, flp_call_region(&call, FLP_REGION_list_dz));
+  cr_expect_eq(grid_of(&s, "list_hidden"), 300);
+  flp_plan_destroy(plan);
 }
 
 /* ---- nothing to do ---- */

@@ -166,18 +166,19 @@ Test(planner_listed, the_least_budget_is_named_and_does) {
   cr_expect_eq(memcmp(&again, &s, sizeof s), 0, "whatever the budget");
 }
 
-Test(planner_listed, grids_that_are_too_large) {
-  flp_planner p = planner_of(1000, 1 << 20, FLP_GRAD_WEIGHT);
-  flp_scheme s;
-  int64_t most = (int64_t)INT32_MAX / 4096 * 64; /* 4096 slices of D for each 64 entries */
-  cr_expect_eq(flp_planner_list_wide(most, 1 << 20), (int64_t)INT32_MAX / 4096 * 4096);
-  cr_expect_eq(flp_planner_pick_listed(&p, FLP_PASS_BACKWARD, 1, most, UINT64_MAX, &s), FLP_OK);
-  cr_expect_eq(flp_planner_pick_listed(&p, FLP_PASS_BACKWARD, 1, most + 1, UINT64_MAX, &s), FLP_ERROR_UNSUPPORTED);
-  cr_expect_str_eq(flp_error_detail(),
-                   "n is 1, list_count 33554369: the backward pass would need a grid of more than 2^31 - 1 CTAs");
-  cr_expect_eq(flp_planner_pick_listed(&p, FLP_PASS_FORWARD, 1, most + 1, UINT64_MAX, &s), FLP_OK);
-  p = planner_of(1000, 1 << 20, FLP_GRAD_HIDDEN);
-  cr_expect_eq(flp_planner_pick_listed(&p, FLP_PASS_BACKWARD, 1, most + 1, UINT64_MAX, &s), FLP_OK);
+/* As many as there are places and slices of D, and no more than a few for each of the 132 multiprocessors. */
+Test(planner_listed, grid_of_wide_columns) {
+  flp_planner p = planner_of(1000, 520, FLP_GRAD_WEIGHT);
+  cr_expect_eq(flp_planner_list_wide(&p, 1), 3);
+  cr_expect_eq(flp_planner_list_wide(&p, 64), 3);
+  cr_expect_eq(flp_planner_list_wide(&p, 65), 6);
+  cr_expect_eq(flp_planner_list_wide(&p, 64 * 704), 2112);
+  cr_expect_eq(flp_planner_list_wide(&p, 64 * 705), 2112);
+  p = planner_of(1000, 1 << 20, FLP_GRAD_WEIGHT);
+  cr_expect_eq(flp_planner_list_wide(&p, INT32_MAX), 2112);
+  cr_expect_eq(listed(&p, FLP_PASS_BACKWARD, 1, INT32_MAX).mode, FLP_MODE_LISTED, "no grid is too large");
+  p.multiprocessors = 1;
+  cr_expect_eq(flp_planner_list_wide(&p, INT32_MAX), 16);
 }
 
 Test(planner_listed, operations_are_those_of_the_entries) {
