@@ -448,6 +448,25 @@ def test_lost_rows(folder):
         assert numpy.isnan(out[:2]).all() and not numpy.isnan(out[2]).any() and (out[3] == UNTOUCHED * add).all()
 
 
+def test_rows_whose_gradients_other_kernels_make(folder):
+    """list_length FLP_LIST_ELSEWHERE: not an element is written, whatever the row's stats and offset; other rows have
+    the bits that they had."""
+    head = Pass(folder)
+    head.forward()
+    head.backward()
+    out = [f32(numpy.full((6, 80), UNTOUCHED)) for _ in range(2)]
+    head.make_hidden(out[0])
+    head.lists.length[[1, 3]] = -2
+    head.lists.offsets[3] = 2**50
+    head.stats[3] = NAN
+    for add in (0, 1):
+        out[1][:] = UNTOUCHED
+        head.make_hidden(out[1], add)
+        assert (out[1][[1, 3]] == UNTOUCHED).all() and not (out[1][[0, 2, 4], :72] == UNTOUCHED).all(1).any()
+        if not add:
+            assert (out[1][[0, 2, 4]] == out[0][[0, 2, 4]]).all()
+
+
 def test_dz_of_masked_columns(folder):
     """A bias of -inf: no gradient there, and none is NaN, with or without one for the entropy."""
     for entropy in (0.0, 0.7):

@@ -24,21 +24,24 @@ def made(folder):
 
 # ---- the order of entries ----
 
-def sort_pass(made, columns, shift, order):
-    """One pass, each of its kernels looked at. order: None for entries as they are"""
+def sort_pass(made, columns, shift, order, most=None):
+    """One pass, each of its kernels looked at. order: None for entries as they are; most: list_count, where the number
+    of columns is on the device"""
     count, blocks = len(columns), -(-len(columns) // BLOCK)
     digits = i32(numpy.full(DIGITS * blocks + 8, -7))
-    given = {"list_column": columns, "list_count": count, "shift": shift, "list_digit": digits, "from": order}
-    made["list_digits"].named(blocks, **given)
+    counted_there = {"list_count": count} if most is None else {"list_count": most, "list_total": i32([count])}
+    given = {"list_column": columns, "shift": shift, "list_digit": digits, "from": order, **counted_there}
+    grid = -(-(most or count) // BLOCK)
+    made["list_digits"].named(grid, **given)
     mine = columns if order is None else columns[order]
     digit = (mine.view(numpy.uint32) >> shift) % DIGITS
-    counted = numpy.stack([numpy.bincount(digit[first:first + BLOCK], minlength=DIGITS)
-                           for first in range(0, count, BLOCK)], 1)
+    counted = numpy.zeros((DIGITS, blocks), int)
+    numpy.add.at(counted, (digit, numpy.arange(count) // BLOCK), 1)
     assert (digits[:-8].reshape(DIGITS, blocks) == counted).all()
-    made["list_scan"].named(1, list_digit=digits, list_count=count)
+    made["list_scan"].named(1, list_digit=digits, **counted_there)
     assert (digits[:-8] == numpy.cumsum(counted.ravel()) - counted.ravel()).all() and (digits[-8:] == -7).all()
     to = i32(numpy.full(count + 8, -7))
-    made["list_place"].named(blocks, **given, to=to)
+    made["list_place"].named(grid, **given, to=to)
     assert (to[count:] == -7).all()
     return to[:count].copy()
 
@@ -78,9 +81,10 @@ def test_scan_of_many_blocks(made):
         assert (numbers[:-8] == expected).all() and (numbers[-8:] == behind).all()
 
 
-def starts_of(made, columns, order, vocab):
+def starts_of(made, columns, order, vocab, most=None):
     start = i32(numpy.full(vocab + 9, -7))
-    made["list_starts"].named(-(-(vocab + 1) // THREADS), order=order, list_column=columns, list_count=len(columns),
+    made["list_starts"].named(-(-(vocab + 1) // THREADS), order=order, list_column=columns,
+                              list_count=most or len(columns), list_total=most and i32([len(columns)]),
                               vocab_valid=vocab, list_start=start)
     assert (start[vocab + 1:] == -7).all()
     return start[:vocab + 1]
@@ -175,22 +179,28 @@ def wide(values):
 
 
 def sums(made, lists, out="fp32", aligned=True, add=False, weight=True, bias=True, before=None, beyond=3,
-         hidden=None):
-    """grad_weight, grad_bias, and what stood in the first. before: its values; hidden: where else than anywhere"""
+         hidden=None, bias_before=None, most=None, grid=None):
+    """grad_weight, grad_bias, and what stood in the first. before: its values; bias_before: those of the second, which
+    is added to then; hidden: where else than anywhere; most: list_count, where the number of entries is on the device;
+    grid: CTAs of list_weight_wide"""
     vocab, depth = lists.vocab, lists.depth
     hidden = placed(lists.hidden, lists.dtype, aligned) if hidden is None else hidden
     if before is None:
         before = numpy.random.default_rng(8).standard_normal((vocab + beyond, depth)) if add else numpy.full(
             (vocab + beyond, depth), NAN)
-    dw, db = placed(before, out, aligned), placed(numpy.full((1, vocab + beyond), NAN), out, aligned)[0]
+    dw = placed(before, out, aligned)
+    db = placed(numpy.full((1, vocab + beyond), NAN) if bias_before is None else bias_before[None], out, aligned)[0]
     kept, bias_kept = dw.copy(), db.copy()
     given = dict(order=lists.order, list_start=lists.start, list_row=lists.row, list_dz=lists.dz, index=lists.index,
-                 vocab_valid=vocab, list_count=len(lists.order), depth=depth,
+                 vocab_valid=vocab, list_count=most or len(lists.order), depth=depth,
+                 list_total=most and i32([len(lists.order)]),
                  hidden=hidden, hidden_stride=hidden.shape[1],
                  weight_out=dw if weight else None, weight_out_stride=dw.shape[1], weight_out_is_f32=out == "fp32",
-                 bias_out=db if bias else None, bias_out_is_f32=out == "fp32", add=add)
+                 bias_out=db if bias else None, bias_out_is_f32=out == "fp32", add=add,
+                 add_bias=bias_before is not None)
     made["list_weight"].named(-(-vocab // COLUMNS), **given)
-    made["list_weight_wide"].named(-(-len(lists.order) // WIDE) * -(-depth // SLICE), **given, list_column=lists.column)
+    grid = grid or max(-(-len(lists.order) // WIDE) * -(-depth // SLICE), 1)
+    made["list_weight_wide"].named(grid, **given, list_column=lists.column)
 
     def words(array):
         return array.view(f"u{array.itemsize}")
@@ -206,13 +216,14 @@ DTYPES = [("bf16", "fp32", 16), ("bf16", "bf16", 16), ("bf16", "bf16", 2), ("bf1
           ("fp16", "fp32", 16), ("fp16", "fp16", 2), ("fp32", "fp32", 16), ("fp32", "fp32", 4)]
 
 
-@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize("add, add_bias", [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("depth", [72, 1024])
 @pytest.mark.parametrize("dtype, out, alignment", DTYPES)
-def test_sums(folder, dtype, out, alignment, depth, add):
+def test_sums(folder, dtype, out, alignment, depth, add, add_bias):
     made = kernels(folder, kind="listed_weight", dtype=dtype, alignment=alignment)[0]
     lists = Lists(COUNTS, 200, depth, dtype)
-    dw, db, before = sums(made, lists, out, alignment == 16, add)
+    bias_before = numpy.random.default_rng(9).standard_normal(203) if add_bias else None
+    dw, db, before = sums(made, lists, out, alignment == 16, add, bias_before=bias_before)
     exact, size, bias, count = lists.exact()
     count = count[:, None]
     if add:
@@ -223,7 +234,12 @@ def test_sums(folder, dtype, out, alignment, depth, add):
     assert len(untouched) > 150
     assert (dw[untouched] == before[untouched]).all() if add else (wide(dw[untouched]) == 0).all()
     of_dz = numpy.bincount(numpy.maximum(lists.column, 0), numpy.where(lists.column < 0, 0, numpy.abs(lists.dz)), 200)
-    assert (numpy.abs(wide(db) - bias) <= count[:, 0] * 2.0**-24 * of_dz + ROUNDING[out] * 1.01 * numpy.abs(bias)).all()
+    if add_bias:
+        kept = placed(bias_before[None], out, alignment == 16)[0, :200]
+        assert (db[untouched] == kept[untouched]).all()
+        bias, of_dz = bias + wide(kept), of_dz + numpy.abs(wide(kept))
+    bound = (count[:, 0] + 1) * 2.0**-24 * of_dz + ROUNDING[out] * (1.01 * numpy.abs(bias) + 2.0**-14)
+    assert (numpy.abs(wide(db) - bias) <= bound).all()
 
 
 @pytest.mark.parametrize("depth", [8, 264, 1024])
@@ -262,6 +278,67 @@ def test_wide_columns_that_begin_anywhere(made, count):
         for v in range(7):
             total, bias = lists.in_order(v)
             assert (dw[v] == total).all() and db[v] == bias, (first, v)
+
+
+def many_wide(depth):
+    """320 wide columns among others: more than 256 pairs of a place and a slice, of which CTAs look at 256 at a time."""
+    return Lists({v: (1, 63, 64, 65, 130)[v % 5] for v in range(500)}, 500, depth, gaps=0.1)
+
+
+@pytest.mark.parametrize("depth", [8, 520])
+def test_wide_columns_of_any_grid(made, depth):
+    """The same bits of one CTA that does everything, of a few with several rounds, and of more than there is to do."""
+    lists = many_wide(depth)
+    expected = sums(made, lists)
+    for v in range(0, 500, 7):
+        total, bias = lists.in_order(v)
+        assert (expected[0][v] == total).all() and expected[1][v] == bias
+    for grid in (1, 3, 64, 5000):
+        found = sums(made, lists, grid=grid)
+        assert (found[0] == expected[0]).all() and (found[1] == expected[1]).all(), grid
+    before = numpy.random.default_rng(3).standard_normal((503, depth))
+    added = sums(made, lists, "bf16", True, True, before=before, bias_before=before[:, 0])
+    few = sums(made, lists, "bf16", True, True, before=before, bias_before=before[:, 0], grid=3)
+    assert (few[0] == added[0]).all() and (few[1] == added[1]).all()
+    only_bias = sums(made, lists, weight=False, grid=3)
+    assert (only_bias[1] == expected[1]).all()
+
+
+def survives(work):
+    """1 if another process does it without a fault."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("count", [0, 1, BLOCK - 1, BLOCK, 2 * BLOCK + 77])
+def test_entries_counted_on_the_device(made, count):
+    """From columns to sums, with room for five blocks: the same orders and bits as without, and nothing is read behind
+    the entries there are, where memory ends. Another process tries."""
+    counts = {3: 90, 70: 1, 600: 40, 1999: 64, 0: 2}
+    lists = Lists(counts, 2000, 16, gaps=41)
+    lists.column, lists.row, lists.dz = lists.column[:count], lists.row[:count], lists.dz[:count]
+    lists.order = i32(stable(lists.column))
+    lists.start = i32(numpy.searchsorted(lists.column[lists.order].view(numpy.uint32), numpy.arange(2001)))
+    assert len(lists.column) == count and (lists.start[-1] > WIDE) == (count > 1)
+    expected, most = sums(made, lists), 5 * BLOCK
+
+    def everything():
+        lists.column, lists.row, lists.dz = (before_a_hole(a) for a in (lists.column, lists.row, lists.dz))
+        first = before_a_hole(sort_pass(made, lists.column, 0, None, most))
+        order = before_a_hole(sort_pass(made, lists.column, BITS, first, most))
+        assert (order == lists.order).all()
+        lists.start, lists.order = starts_of(made, lists.column, order, 2000, most), order
+        for grid in (2, 80):
+            found = sums(made, lists, most=most, grid=grid)
+            assert (found[0] == expected[0]).all() and (found[1] == expected[1]).all()
+
+    assert survives(everything)
 
 
 def test_sorted_by_its_own_kernels(made):
@@ -330,6 +407,8 @@ def test_nothing_listed(made):
     before = numpy.resize([NAN, -0.0, 1e-40, INFINITY], (12, 24))
     dw, db, kept = sums(made, lists, add=True, before=before)
     assert (dw.view(numpy.uint32) == kept.view(numpy.uint32)).all() and (db == 0).all()
+    db = sums(made, lists, add=True, before=before, bias_before=before[:, 0])[1]
+    assert (db.view(numpy.uint32) == f32(before[:9, 0]).view(numpy.uint32)).all()
 
 
 def before_a_hole(words):
@@ -351,11 +430,4 @@ def test_nothing_behind_hidden_is_read(folder, alignment):
     lists = Lists({1: 70, 3: 5}, 4, 72)
     last = lists.index[lists.row[lists.column >= 0]].max()
     hidden = before_a_hole(to_bf16(lists.hidden[:last + 1]))
-    child = os.fork()
-    if child == 0:
-        try:
-            sums(made, lists, aligned=alignment == 16, hidden=hidden)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
+    assert survives(lambda: sums(made, lists, aligned=alignment == 16, hidden=hidden))
