@@ -110,8 +110,7 @@ static flp_status launch_digit(const flp_call *call, listed_entries e, CUdevicep
   int64_t blocks = flp_planner_list_blocks(e.count);
   flp_list_digits_given digits = {.from = from, .list_count = e.count, .list_total = e.total, .shift = shift};
   flp_list_scan_given scan = {.list_count = e.count, .list_total = e.total};
-  flp_list_place_given place = {
-      .from = from, .list_count = e.count, .list_total = e.total, .shift = shift, .to = to};
+  flp_list_place_given place = {.from = from, .list_count = e.count, .list_total = e.total, .shift = shift, .to = to};
   FLP_TRY(flp_launch(call, FLP_ENTRY_list_digits, &digits, blocks));
   FLP_TRY(flp_launch(call, FLP_ENTRY_list_scan, &scan, 1));
   return flp_launch(call, FLP_ENTRY_list_place, &place, blocks);

@@ -281,7 +281,7 @@ def test_wide_columns_that_begin_anywhere(made, count):
 
 
 def many_wide(depth):
-    """320 wide columns among others: more than 256 pairs of a place and a slice, of which CTAs look at 256 at a time."""
+    """300 wide columns among others: more pairs of a place and a slice than the 256 that a CTA looks at together."""
     return Lists({v: (1, 63, 64, 65, 130)[v % 5] for v in range(500)}, 500, depth, gaps=0.1)
 
 
