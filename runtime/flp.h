@@ -161,6 +161,7 @@ typedef struct flp_spec {
                                 set does (FLP_MODE_LISTED); keep and loss stay 0 */
   float tail; /* 0: exact gradients. 2^-20 to 2^-2: what backward and step may leave out (FLP_MODE_TAIL): of all elements
                  of the scores' gradient dz, Σ|dz left out| <= tail·Σ|dz|, always; needs grads; keep and listed stay 0 */
+  int32_t reserved; /* 0: structs grow in words of 8 bytes */
 } flp_spec;
 
 #define FLP_SPEC_INIT                                                                              \
@@ -214,7 +215,8 @@ typedef struct flp_options {
   int32_t threads;        /* eager rung: CPU threads, 0 = all */
   flp_mode mode;          /* 0: the planner chooses; else RECOMPUTE_VOCAB, RECOMPUTE_ROWS or RECOMPUTE_SPLIT for the
                              backward pass of a GPU plan (SPLIT where both hidden and weight need gradients), SAVE or
-                             DIRECTION (a frozen head's) for what its forward pass keeps, or STREAM for its step */
+                             DIRECTION (a frozen head's) for what its forward pass keeps, STREAM for its step, or TAIL
+                             of spec.tail, which is what the planner chooses there */
   const char *tune;       /* tile configurations where an architecture leaves a choice, e.g.
                              "forward:cooperative,256x192,stages=4;dz:raster=8": the plan's kernels have these, or the
                              plan fails; one that host_fallback makes for the host has none. "": defaults of the
@@ -265,9 +267,9 @@ typedef enum flp_pass {
   FLP_PASS_COMBINE = 2,  /* partials of all shards -> logprob, entropy, stats */
   FLP_PASS_BACKWARD = 3, /* gradients, from stats or from what forward saved */
   FLP_PASS_STEP = 4,     /* loss and gradients in one: flp_step */
-  /* For flp_plan_layout and flp_plan_workspace: of save or direction mode, in a budget that counts what forward keeps
-     too; flp_execute takes args.saved instead. The workspace of BACKWARD holds these modes as well, where the budget
-     does */
+  /* For flp_plan_layout and flp_plan_workspace: of save, direction or tail mode, in a budget that counts what forward
+     keeps too; flp_execute takes args.saved instead. The workspace of BACKWARD holds these modes as well, where the
+     budget does */
   FLP_PASS_BACKWARD_SAVED = 5,
   FLP_PASS_FORWARD_SAVED = 6
 } flp_pass;
@@ -279,17 +281,17 @@ typedef struct flp_layout {
   int64_t chunk_rows;  /* rows of one chunk (SCORE, RECOMPUTE_ROWS, STREAM, DIRECTION, and dh in RECOMPUTE_SPLIT), else n */
   int64_t chunk_vocab; /* vocab columns of one chunk (RECOMPUTE_VOCAB, DIRECTION, and dW in RECOMPUTE_SPLIT), else V */
   int64_t chunks;      /* chunks in all: of rows in SCORE and STREAM, of exponentials in DIRECTION, of dz in backward */
-  int32_t products;        /* matrix products of 2·N·D·V flop in this pass */
+  int32_t products;        /* matrix products of 2·N·D·V flop in this pass; of TAIL those that every row takes */
   int32_t launches;        /* kernel launches in this pass */
   uint64_t bytes;          /* workspace, exact */
   uint64_t smallest_bytes; /* workspace of the smallest layout of any mode */
   double flops;
-  uint64_t saved_bytes; /* save and direction mode: what forward keeps beside the workspace; else 0 */
+  uint64_t saved_bytes; /* save, direction and tail mode: what forward keeps beside the workspace; else 0 */
 } flp_layout;
 
 #define FLP_LAYOUT_INIT FLP_INIT_(flp_layout, FLP_SET_(struct_bytes) = sizeof(flp_layout))
 
-/* Picks the fastest layout of a pass whose workspace fits, in save and direction modes with what forward keeps.
+/* Picks the fastest layout of a pass whose workspace fits, in modes that keep something with what forward keeps.
  * unit:  budget in bytes, 0 for the plan's (of these modes that of backward); layout->bytes is what flp_execute needs
  *        for the same layout
  * error: BUDGET naming the smallest budget that would do; ARGUMENT if n < 0 */
@@ -307,18 +309,19 @@ FLP_API flp_status flp_plan_workspace(const flp_plan *plan, flp_pass pass, int64
 FLP_API flp_status flp_plan_layout_listed(const flp_plan *plan, flp_pass pass, int64_t n, int64_t list_count,
                                           uint64_t budget_bytes, flp_layout *layout);
 
-/* Whether to take save or direction mode: the bytes that a forward pass over n rows keeps, where they and the workspace
- * of either pass fit the budget; else 0, for recompute mode. A frozen head (spec.grads is HIDDEN) whose entropy needs no
- * gradient keeps two numbers and a direction a row, 4·n·D bytes (DIRECTION), any other a reference a row and the
- * exponentials, 2·n·V (SAVE); options.mode SAVE has the latter of a frozen head too. With the same budget, FORWARD_SAVED and
- * BACKWARD_SAVED give the workspaces. 0 too where spec.keep is 0, options ask for another mode, or the rung has no kernels
- * for it (flp_plan_describe has the reason).
+/* Whether to take save, direction or tail mode: the bytes that a forward pass over n rows keeps, where they and the
+ * workspace of either pass fit the budget; else 0, for recompute mode. A frozen head (spec.grads is HIDDEN) whose entropy
+ * needs no gradient keeps two numbers and a direction a row, 4·n·D bytes (DIRECTION), any other a reference a row and the
+ * exponentials, 2·n·V (SAVE); options.mode SAVE has the latter of a frozen head too. With spec.tail a row keeps its
+ * partial and a list of at most 1024 columns, 8 KiB (TAIL). With the same budget, FORWARD_SAVED and BACKWARD_SAVED give the
+ * workspaces. 0 too where spec.keep and spec.tail are 0, options ask for another mode, or the rung has no kernels for it
+ * (flp_plan_describe has the reason).
  * unit:  budget in bytes, 0 for the plan's backward budget; UINT64_MAX for these modes whatever they take
  * error: ARGUMENT if n < 0 */
 FLP_API flp_status flp_plan_saved(const flp_plan *plan, int64_t n, uint64_t budget_bytes, size_t *out_bytes);
 
-/* The most that flp_plan_saved of any plan of this spec can give: where it is 0, a plan without keep serves, and
- * kernels of these modes need not be made.
+/* The most that flp_plan_saved of any plan of this spec can give: where it is 0, a plan without keep and tail serves,
+ * and kernels of these modes need not be made.
  * unit:  as flp_plan_saved; the default is FLP_BUDGET or 1 GiB
  * error: ARGUMENT if n < 0, or names a bad field of the spec or a setting */
 FLP_API flp_status flp_spec_saved(const flp_spec *spec, int64_t n, uint64_t budget_bytes, size_t *out_bytes);
@@ -374,13 +377,15 @@ typedef struct flp_args {
   size_t workspace_bytes;
   void *stream; /* CUstream; NULL is the legacy default stream; ignored on the eager rung */
 
-  /* save and direction mode: forward writes, backward of the same rows, targets and temperatures reads: once in save mode,
-     where it may overwrite it, any number of times in direction mode. NULL: recomputes, as does backward in a workspace too
-     small for it. A vocab shard in direction mode alone. 256-byte aligned, as many bytes as flp_plan_saved returns */
+  /* save, direction and tail mode: forward writes, backward of the same rows, targets and temperatures reads: once in save
+     mode, where it may overwrite it, any number of times in the others. NULL: recomputes, as does backward in a workspace
+     too small for it. A vocab shard in direction and tail mode alone. 256-byte aligned, as many bytes as flp_plan_saved
+     returns */
   void *saved;
   size_t saved_bytes;
   const float *old_lse; /* forward and step: (N) nats, log Σ exp t of a policy near this one; NULL: a reference from the
-                           first columns of the vocabulary. Decides what is redone, not a bit of a result elsewhere */
+                           first columns of the vocabulary. Decides what is redone, not a bit of a result elsewhere; in tail
+                           mode what is listed, where every value keeps the bound */
 
   /* step: what the loss reads; the rest may be NULL, and so may row_weight (1) and old_logprob (this policy's own) */
   const float *old_logprob, *ref_logprob, *advantage, *row_weight; /* (N) */
@@ -464,7 +469,8 @@ FLP_API flp_status flp_loss_describe(const void *bytes, size_t length, flp_loss_
 /* Enqueues one training step of the plan's spec.loss: logprob and entropy of every row, its loss, and the gradients of
  * the sum of losses that spec.grads asks for. Stream mode: rows pass in chunks through forward, loss and both products,
  * so that nothing of size N·V and no second product h·Wᵀ exist; recompute mode where that cannot be (fp16 and fp32
- * operands, a budget that holds no chunk) or is no gain (few rows, few columns). args->pass is STEP; logprob, entropy,
+ * operands, a budget that holds no chunk) or is no gain (few rows, few columns); with spec.tail tail mode, where the budget
+ * holds it, else recompute mode. args->pass is STEP; logprob, entropy,
  * loss and metrics may be NULL; grad_logprob, grad_entropy and stats stay NULL. Bits of logprob, entropy are those of
  * forward. A row whose loss has no gradient, such as one of weight 0, adds nothing to one, not even where its hidden is
  * NaN. The gradients exist before a factor that comes later is known, such as a loss scale. fp16 holds 6e-8 to 65504:

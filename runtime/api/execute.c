@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 #include "runtime/api/op.h"
 #include "runtime/api/validate.h"
@@ -39,7 +40,11 @@ static flp_status pick_scheme(flp_call *call) {
 
 static flp_status enqueue(flp_call *call, const void *context) {
   const flp_args *args = context;
-  if (args->n == 0) return args->pass >= FLP_PASS_BACKWARD ? flp_launch_zero_head(call, 0) : FLP_OK;
+  if (args->n == 0 && args->pass < FLP_PASS_BACKWARD) return FLP_OK;
+  if (args->n == 0) {
+    FLP_TRY(flp_launch_exact_report(call));
+    return flp_launch_zero_head(call, 0);
+  }
   flp_status status = pick_scheme(call);
   if (status == FLP_ERROR_BUDGET) return too_small(args, call->scheme.smallest_bytes);
   FLP_TRY(status);
@@ -74,6 +79,7 @@ static flp_status run_host(flp_plan *plan, const flp_args *args) {
   flp_status status = args->pass == FLP_PASS_STEP ? flp_eager_step(&plan->spec, &plan->loss, args, threads, &bad_rows)
                                                   : flp_eager_execute(&plan->spec, args, threads, &bad_rows);
   atomic_fetch_add(&plan->bad_rows, bad_rows);
+  if (args->tail_report) memset(args->tail_report, 0, FLP_TAIL_REPORT_BYTES); /* exact */
   if (status == FLP_OK && plan->options.strict) status = flp_plan_check(plan, args->stream);
   return status;
 }

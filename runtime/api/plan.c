@@ -103,6 +103,8 @@ static flp_status check_mode(const flp_spec *spec, const flp_options *options) {
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "options.mode is %d, %s, but spec.listed is 1 (accepted: 0; plans of listed columns have one mode)",
                     (int)options->mode, flp_mode_name(options->mode));
+  if (options->mode == FLP_MODE_TAIL && !(spec->tail > 0))
+    return flp_fail(FLP_ERROR_ARGUMENT, "options.mode is FLP_MODE_TAIL, but spec.tail is 0 (accepted: 2^-20 to 2^-2)");
   if (options->mode == FLP_MODE_RECOMPUTE_SPLIT && (spec->grads & two) != two)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "options.mode is FLP_MODE_RECOMPUTE_SPLIT, but spec.grads is %u (accepted: gradients of both "
@@ -117,6 +119,10 @@ static flp_status check_mode(const flp_spec *spec, const flp_options *options) {
   if (options->mode == FLP_MODE_SAVE && !spec->keep)
     return flp_fail(FLP_ERROR_ARGUMENT, "options.mode is FLP_MODE_SAVE, but spec.keep is 0 (accepted: 1)");
   if (options->mode != FLP_MODE_STREAM || (spec->loss && flp_kernel_spec_keeps(spec))) return FLP_OK;
+  if (spec->tail > 0)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "options.mode is FLP_MODE_STREAM, but spec.tail is %g (accepted: 0, or mode 0 or FLP_MODE_TAIL)",
+                    (double)spec->tail);
   return flp_fail(
       FLP_ERROR_ARGUMENT,
       "options.mode is FLP_MODE_STREAM, but spec.loss is %s, spec.grads %u and spec.dtype %s (accepted: a loss, "

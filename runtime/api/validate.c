@@ -117,6 +117,23 @@ static flp_status check_listed(const flp_spec *spec) {
   return FLP_OK;
 }
 
+static flp_status check_tail(const flp_spec *spec) {
+  FLP_TRY(check_range("spec.reserved", spec->reserved, 0, 0));
+  if (spec->tail == 0) return FLP_OK;
+  if (!(spec->tail >= 0x1p-20f && spec->tail <= 0x1p-2f))
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.tail is %g (accepted: 2^-20 to 2^-2, or 0 for exact gradients)",
+                    (double)spec->tail);
+  if (!spec->grads)
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.tail is %g, but spec.grads is 0 (accepted: FLP_GRAD_* bits)",
+                    (double)spec->tail);
+  if (spec->keep)
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.tail is %g, but spec.keep is %d (accepted: 0)", (double)spec->tail,
+                    spec->keep);
+  if (spec->listed)
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.tail is %g, but spec.listed is 1 (accepted: 0)", (double)spec->tail);
+  return FLP_OK;
+}
+
 flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
   flp_spec read;
   memset(out, 0, sizeof *out);
@@ -131,6 +148,7 @@ flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
   FLP_TRY(check_keep(spec));
   FLP_TRY(check_loss(spec));
   FLP_TRY(check_listed(spec));
+  FLP_TRY(check_tail(spec));
   *out = *spec;
   if (!flp_op_of(spec->op)->has_head) return FLP_OK;
   if (!out->grad_hidden_dtype) out->grad_hidden_dtype = spec->dtype;
@@ -182,10 +200,13 @@ static flp_status check_options(const flp_options *options) {
   FLP_TRY(check_range("options.host_fallback", options->host_fallback, 0, 1));
   FLP_TRY(check_range("options.chunk_rows", options->chunk_rows, 0, FLP_COUNT_MAX));
   FLP_TRY(check_range("options.chunk_vocab", options->chunk_vocab, 0, FLP_COUNT_MAX));
-  if (options->mode && (options->mode < FLP_MODE_RECOMPUTE_VOCAB || options->mode > FLP_MODE_DIRECTION))
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "options.mode is %d (accepted: 0, FLP_MODE_RECOMPUTE_VOCAB 2 to FLP_MODE_DIRECTION 7)",
-                    (int)options->mode);
+  int has_layouts = (options->mode >= FLP_MODE_RECOMPUTE_VOCAB && options->mode <= FLP_MODE_DIRECTION) ||
+                    options->mode == FLP_MODE_TAIL;
+  if (options->mode && !has_layouts)
+    return flp_fail(
+        FLP_ERROR_ARGUMENT,
+        "options.mode is %d (accepted: 0, FLP_MODE_RECOMPUTE_VOCAB 2 to FLP_MODE_DIRECTION 7, FLP_MODE_TAIL 9)",
+        (int)options->mode);
   FLP_TRY(check_range("options.threads", options->threads, 0, 4096));
   if (options->device == FLP_DEVICE_HOST && options->rung != FLP_RUNG_AUTO && options->rung != FLP_RUNG_EAGER)
     return flp_fail(FLP_ERROR_ARGUMENT,

@@ -193,7 +193,17 @@ static flp_status check_saved(const flp_spec *spec, const flp_args *args) {
   if (!args->saved) return FLP_OK;
   if (args->pass != FLP_PASS_FORWARD && args->pass != FLP_PASS_BACKWARD)
     return check_pointer("saved", args->saved, MUST_NOT, "only forward and backward pass it on", 1);
-  return check_pointer("saved", args->saved, spec->keep ? MAY : MUST_NOT, "spec.keep is 0", 256);
+  int keeps = spec->keep || spec->tail > 0;
+  return check_pointer("saved", args->saved, keeps ? MAY : MUST_NOT, "spec.keep is 0", 256);
+}
+
+/* What the pass left out. */
+static flp_status check_report(const flp_spec *spec, const flp_args *args) {
+  if (!(spec->tail > 0))
+    return check_pointer("tail_report", args->tail_report, MUST_NOT, "spec.tail is 0", sizeof(float));
+  int has_gradients = args->pass == FLP_PASS_BACKWARD || args->pass == FLP_PASS_STEP;
+  return check_pointer("tail_report", args->tail_report, has_gradients ? MAY : MUST_NOT,
+                       "only backward and step leave anything out", sizeof(float));
 }
 
 static flp_status check_combine(const flp_spec *spec, flp_args *args) {
@@ -329,6 +339,7 @@ static flp_status resolve(const flp_spec *spec, const flp_args *args, int for_st
                                                                        [FLP_PASS_STEP] = check_step};
   FLP_TRY(passes[resolved.pass](spec, &resolved));
   FLP_TRY(check_saved(spec, &resolved));
+  FLP_TRY(check_report(spec, &resolved));
   *out = resolved;
   return FLP_OK;
 }

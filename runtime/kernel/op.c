@@ -32,13 +32,17 @@ static int wants_dz(const flp_spec *spec, const char *arch) {
   return spec->grads != 0 && wants_dense(spec, arch);
 }
 
-static int wants_listed(const flp_spec *spec, const char *arch) {
+static int wants_tail(const flp_spec *spec, const char *arch) {
   (void)arch;
-  return spec->listed;
+  return spec->tail > 0;
+}
+
+static int wants_listed(const flp_spec *spec, const char *arch) {
+  return spec->listed || (wants_tail(spec, arch) && (spec->grads & FLP_GRAD_HIDDEN));
 }
 
 static int wants_listed_weight(const flp_spec *spec, const char *arch) {
-  return wants_listed(spec, arch) && (spec->grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS));
+  return (spec->listed || wants_tail(spec, arch)) && (spec->grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS));
 }
 
 static int wants_keep(const flp_spec *spec, const char *arch) {
@@ -63,6 +67,9 @@ static const flp_op_kernel head_kernels[] = {
     {FLP_KERNEL_LOSS, wants_loss},
     {FLP_KERNEL_LISTED, wants_listed},
     {FLP_KERNEL_LISTED_WEIGHT, wants_listed_weight},
+    {FLP_KERNEL_EMIT, wants_tail},
+    {FLP_KERNEL_EMITTED, wants_tail},
+    {FLP_KERNEL_TAIL, wants_tail},
 };
 
 /* ---- select ---- */

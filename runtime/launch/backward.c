@@ -1,7 +1,8 @@
 /* backward.c: the backward pass: prepare, record, then chunk after chunk (chunk.c), then fill (fill.c).
  * Where operands come through tensor maps, active rows are gathered before: all of them, or those of a chunk of rows.
  * In save mode dz is made of what forward saved (keep.c), in direction mode grad_hidden itself (direction.c). Where
- * columns are listed all of listed.c takes the place of chunks.
+ * columns are listed all of listed.c takes the place of chunks; in tail mode tail.c makes all gradients, by its lists and by a
+ * backward pass in recompute mode of its own.
  *
  * Invariant: chunks of one call reuse one dz buffer, in stream order. */
 #include "runtime/launch/backward.h"
@@ -89,6 +90,8 @@ flp_status flp_launch_backward(const flp_call *call) {
       [FLP_MODE_RECOMPUTE_SPLIT] = recompute,           [FLP_MODE_SAVE] = from_saved,
       [FLP_MODE_DIRECTION] = flp_launch_direction_rows, [FLP_MODE_LISTED] = flp_launch_listed_gradients};
   FLP_TRY(flp_launch_prepare(call, 0));
+  if (call->scheme.mode == FLP_MODE_TAIL) return flp_launch_tail_gradients(call);
+  FLP_TRY(flp_launch_exact_report(call));
   FLP_TRY(modes[call->scheme.mode](call));
   return flp_launch_fill(call);
 }

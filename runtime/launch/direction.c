@@ -67,12 +67,10 @@ static flp_status launch_sums(const flp_call *call, flp_row_range rows) {
 
 /* What the caller asked for, and this shard's own partial, which is all that decides what is redone. */
 static flp_status launch_outputs(const flp_call *call, flp_row_range rows) {
-  flp_args args = *call->args;
-  flp_call own = *call;
-  own.args = &args;
-  if (!args.partial) args.partial = (float *)(uintptr_t)flp_call_region(call, FLP_REGION_stats);
-  FLP_TRY(flp_launch_fold(&own, rows, 1));
-  if (args.logprob || args.entropy || args.stats) FLP_TRY(flp_launch_fold(&own, rows, 0));
+  const flp_args *a = call->args;
+  CUdeviceptr partial = a->partial ? flp_call_pointer(a->partial) : flp_call_region(call, FLP_REGION_stats);
+  FLP_TRY(flp_launch_fold(call, rows, partial));
+  if (a->logprob || a->entropy || a->stats) FLP_TRY(flp_launch_fold(call, rows, 0));
   flp_direction_finish_given p = {
       .partial = flp_call_pointer(args.partial),
       .reference = references(call),

@@ -1,7 +1,7 @@
 /* forward.c: the forward pass: prepare, then for each chunk of rows gather (where operands come through tensor
  * maps), forward and combine (twice where both partial and outputs are wanted). Chunks share one block of partials;
- * their sizes do not enter a row's bits. In save mode forward_keep takes forward's place (keep.c), in direction mode all
- * of direction.c, and where columns are listed all of listed.c. */
+ * their sizes do not enter a row's bits. In save mode forward_keep takes forward's place (keep.c), in tail mode forward_emit
+ * (tail.c), in direction mode all of direction.c, and where columns are listed all of listed.c. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/launch/keep.h"
@@ -13,18 +13,22 @@ flp_status flp_launch_forward(const flp_call *call) {
   if (call->scheme.mode == FLP_MODE_DIRECTION) return flp_launch_direction(call);
   if (call->scheme.mode == FLP_MODE_LISTED) return flp_launch_listed(call);
   int outputs = a->logprob || a->entropy || a->stats;
+  int is_tail = call->scheme.mode == FLP_MODE_TAIL;
   int64_t chunk = call->scheme.chunk_rows;
   for (int64_t begin = 0; begin < a->n; begin += chunk) {
     flp_row_range rows = {begin, flp_min(begin + chunk, a->n)};
     if (call->plan->planner.is_mapped) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
-    if (a->saved) {
+    if (is_tail) {
+      FLP_TRY(flp_launch_tail(call, rows));
+    } else if (a->saved) {
       flp_keep_sink keep = flp_keep_saved(call, begin);
       FLP_TRY(flp_launch_keep(call, rows, &keep));
     } else {
       FLP_TRY(flp_launch_scores(call, rows, (flp_column_range){0, a->vocab_valid}, NULL));
     }
-    if (a->partial) FLP_TRY(flp_launch_fold(call, rows, 1));
+    if (a->partial) FLP_TRY(flp_launch_fold(call, rows, flp_call_pointer(a->partial)));
     if (outputs) FLP_TRY(flp_launch_fold(call, rows, 0));
+    if (is_tail) FLP_TRY(flp_launch_tail_kept(call, rows));
   }
   return FLP_OK;
 }

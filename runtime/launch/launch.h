@@ -96,13 +96,21 @@ typedef struct flp_keep_sink {
   int expands;
 } flp_keep_sink;
 
+/* Where forward_emit lists the columns above the floors, by active row from 0 on. */
+typedef struct flp_emit_sink {
+  CUdeviceptr floor, count, column, score;
+  int32_t capacity;
+} flp_emit_sink;
+
 /* Partials of the scores of a chunk's rows with these columns; rows have been gathered where kernels want that. keep: where
  * exponentials go; NULL: nowhere, and columns begin at 0. They begin at a multiple of the planner's
  * unit_columns. */
 flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_column_range columns,
                              const flp_keep_sink *keep);
-/* logprob, entropy and stats from those; partial: 1 for a shard's partial in their place */
-flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, int partial);
+/* The same of all columns, and lists of them. */
+flp_status flp_launch_emit(const flp_call *call, flp_row_range rows, const flp_emit_sink *emit);
+/* logprob, entropy and stats from those; partial: where a shard's partial goes in their place, 0: nowhere */
+flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr partial);
 
 /* ---- fill.c ---- */
 
@@ -127,6 +135,13 @@ flp_status flp_launch_forward(const flp_call *call);
 /* Forward and backward of direction mode, after prepare. */
 flp_status flp_launch_direction(const flp_call *call);
 flp_status flp_launch_direction_rows(const flp_call *call);
+/* Forward of tail mode, of a chunk: its scores and lists; and when its outputs are folded, what else backward reads. */
+flp_status flp_launch_tail(const flp_call *call, flp_row_range rows);
+flp_status flp_launch_tail_kept(const flp_call *call, flp_row_range rows);
+/* Backward of tail mode, after prepare: all gradients. */
+flp_status flp_launch_tail_gradients(const flp_call *call);
+/* args.tail_report of a pass that leaves nothing out, if there is one. */
+flp_status flp_launch_exact_report(const flp_call *call);
 /* Forward over listed columns, and the gradients of these, after prepare. */
 flp_status flp_launch_listed(const flp_call *call);
 flp_status flp_launch_listed_gradients(const flp_call *call);

@@ -1,22 +1,47 @@
-/* scores.c: scores of a chunk of rows, folded where they are made: forward or forward_keep, portable or through tensor
- * maps, then combine. */
+/* scores.c: scores of a chunk of rows, folded where they are made: forward, forward_keep or forward_emit, portable or
+ * through tensor maps, then combine. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/launch/launch.h"
 
-/* What forward is given are the first fields of what forward_keep is. */
-#define SAME_PLACE(kind, name) \
-  FLP_GIVEN_##kind(_Static_assert(offsetof(flp_forward_given, name) == offsetof(flp_forward_keep_given, name), #name);)
+/* What forward is given are the first fields of what forward_keep and forward_emit are. */
+typedef union given {
+  flp_forward_given forward;
+  flp_forward_keep_given keep;
+  flp_forward_emit_given emit;
+} given;
+typedef union given_map {
+  flp_forward_map_given forward;
+  flp_forward_keep_map_given keep;
+  flp_forward_emit_map_given emit;
+} given_map;
+#define SAME_PLACE(kind, name)                                                                                    \
+  FLP_GIVEN_##kind(                                                                                               \
+      _Static_assert(offsetof(flp_forward_given, name) == offsetof(flp_forward_keep_given, name) &&               \
+                         offsetof(flp_forward_given, name) == offsetof(flp_forward_emit_given, name),             \
+                     #name);)
 FLP_FORWARD_PARAMS(SAME_PLACE)
 #undef SAME_PLACE
-#define SAME_PLACE(kind, name) \
-  FLP_GIVEN_##kind(            \
-      _Static_assert(offsetof(flp_forward_map_given, name) == offsetof(flp_forward_keep_map_given, name), #name);)
+#define SAME_PLACE(kind, name)                                                                                    \
+  FLP_GIVEN_##kind(                                                                                               \
+      _Static_assert(offsetof(flp_forward_map_given, name) == offsetof(flp_forward_keep_map_given, name) &&       \
+                         offsetof(flp_forward_map_given, name) == offsetof(flp_forward_emit_map_given, name),     \
+                     #name);)
 FLP_FORWARD_MAP_PARAMS(SAME_PLACE)
 #undef SAME_PLACE
 
+/* What a launch makes beside partials; NULL: nothing. */
+typedef struct sinks {
+  const flp_keep_sink *keep;
+  const flp_emit_sink *emit;
+} sinks;
+
+static flp_kernel_kind kind_for(const sinks *to) {
+  return to->keep ? FLP_KERNEL_KEEP : to->emit ? FLP_KERNEL_EMIT : FLP_KERNEL_FORWARD;
+}
+
 static flp_status encode_maps(const flp_call *call, flp_row_range rows, flp_column_range columns,
-                              const flp_kernel_desc *desc, flp_forward_keep_map_given *p) {
+                              const flp_kernel_desc *desc, flp_forward_map_given *p) {
   flp_matrix hidden = flp_matrix_hidden(call, 0, call->args->n);
   flp_matrix gathered = flp_matrix_gathered(call, 0, rows.end - rows.begin);
   flp_matrix weight = flp_matrix_weight(call, columns.begin, columns.end);
@@ -46,71 +71,94 @@ static CUdeviceptr bias_of(const flp_call *call, flp_column_range columns) {
   return bias ? bias + (uint64_t)columns.begin * flp_dtype_bytes(call->plan->spec.dtype) : 0;
 }
 
-static flp_status launch_scores_mapped(const flp_call *call, flp_row_range rows, flp_column_range columns,
-                                       const flp_keep_sink *keep) {
+static flp_status launch_mapped(const flp_call *call, flp_row_range rows, flp_column_range columns, const sinks *to) {
   const flp_args *a = call->args;
-  flp_forward_keep_map_given p = {
-      .bias = bias_of(call, columns),
-      .cap_in = call->cap_in,
-      .depth = (int32_t)call->plan->spec.hidden,
-      .vocab_valid = (int32_t)(columns.end - columns.begin),
-      .n = (int32_t)a->n,
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
-      .capacity = call->scheme.chunk_rows,
-  };
-  const flp_planner *planner = &call->plan->planner;
-  FLP_TRY(encode_maps(call, rows, columns, flp_call_desc(call, keep ? FLP_KERNEL_KEEP : FLP_KERNEL_FORWARD), &p));
-  int64_t panel_rows = keep ? planner->keep_rows : planner->forward_rows;
+  const flp_kernel_desc *desc = flp_call_desc(call, kind_for(to));
+  given_map p = {.forward = {
+                     .bias = bias_of(call, columns),
+                     .cap_in = call->cap_in,
+                     .depth = (int32_t)call->plan->spec.hidden,
+                     .vocab_valid = (int32_t)(columns.end - columns.begin),
+                     .n = (int32_t)a->n,
+                     .row_begin = (int32_t)rows.begin,
+                     .row_end = (int32_t)rows.end,
+                     .capacity = call->scheme.chunk_rows,
+                 }};
+  FLP_TRY(encode_maps(call, rows, columns, desc, &p.forward));
+  int64_t panel_rows = (int64_t)desc->tile_rows * flp_max(desc->cluster, 1);
   int64_t leaves =
       flp_ceil_div(rows.end - rows.begin, panel_rows) * flp_ceil_div(columns.end - columns.begin, FLP_LEAF_COLUMNS);
-  if (!keep) return flp_launch_clusters(call, FLP_ENTRY_forward_map, &p, leaves);
-  p.column_begin = (int32_t)columns.begin;
-  p.reference = keep->reference;
-  p.slope = keep->expands ? 0 : 1;
-  FLP_TRY(encode_kept(call, rows, columns, keep, &p.kept_map));
-  return flp_launch_clusters(call, FLP_ENTRY_forward_keep_map, &p, leaves);
+  if (to->emit) {
+    p.emit.floor = to->emit->floor;
+    p.emit.emit_count = to->emit->count;
+    p.emit.emit_column = to->emit->column;
+    p.emit.emit_score = to->emit->score;
+    p.emit.emit_capacity = to->emit->capacity;
+    return flp_launch_clusters(call, FLP_ENTRY_forward_emit_map, &p.emit, leaves);
+  }
+  if (!to->keep) return flp_launch_clusters(call, FLP_ENTRY_forward_map, &p.forward, leaves);
+  p.keep.column_begin = (int32_t)columns.begin;
+  p.keep.reference = to->keep->reference;
+  p.keep.slope = to->keep->expands ? 0 : 1;
+  FLP_TRY(encode_kept(call, rows, columns, to->keep, &p.keep.kept_map));
+  return flp_launch_clusters(call, FLP_ENTRY_forward_keep_map, &p.keep, leaves);
 }
 
-static flp_status launch_scores_portable(const flp_call *call, flp_row_range rows, flp_column_range columns,
-                                         const flp_keep_sink *keep) {
+static flp_status launch_portable(const flp_call *call, flp_row_range rows, flp_column_range columns,
+                                  const sinks *to) {
   const flp_args *a = call->args;
-  const flp_kernel_desc *desc = flp_call_desc(call, keep ? FLP_KERNEL_KEEP : FLP_KERNEL_FORWARD);
+  const flp_kernel_desc *desc = flp_call_desc(call, kind_for(to));
   int64_t panels = flp_ceil_div(rows.end - rows.begin, desc->tile_rows);
   int64_t groups = flp_ceil_div(columns.end - columns.begin, desc->unit_columns);
-  flp_forward_keep_given p = {
-      .hidden = flp_call_pointer(a->hidden),
-      .hidden_stride = a->hidden_stride,
-      .weight = flp_call_pointer(a->weight) +
-                (uint64_t)(columns.begin * a->weight_stride) * flp_dtype_bytes(call->plan->spec.dtype),
-      .weight_stride = a->weight_stride,
-      .bias = bias_of(call, columns),
-      .cap_in = call->cap_in,
-      .depth = (int32_t)call->plan->spec.hidden,
-      .vocab_valid = (int32_t)(columns.end - columns.begin),
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
-      .bands = (int32_t)panels,
-      .groups = (int32_t)groups,
-      .capacity = call->scheme.chunk_rows,
-  };
-  if (!keep) return flp_launch(call, FLP_ENTRY_forward, &p, panels * groups);
-  p.column_begin = (int32_t)columns.begin;
-  p.reference = keep->reference;
-  p.slope = keep->expands ? 0 : 1;
-  p.kept = keep->kept;
-  p.kept_stride = keep->stride;
-  return flp_launch(call, FLP_ENTRY_forward_keep, &p, panels * groups);
+  given p = {.forward = {
+                 .hidden = flp_call_pointer(a->hidden),
+                 .hidden_stride = a->hidden_stride,
+                 .weight = flp_call_pointer(a->weight) +
+                           (uint64_t)(columns.begin * a->weight_stride) * flp_dtype_bytes(call->plan->spec.dtype),
+                 .weight_stride = a->weight_stride,
+                 .bias = bias_of(call, columns),
+                 .cap_in = call->cap_in,
+                 .depth = (int32_t)call->plan->spec.hidden,
+                 .vocab_valid = (int32_t)(columns.end - columns.begin),
+                 .row_begin = (int32_t)rows.begin,
+                 .row_end = (int32_t)rows.end,
+                 .bands = (int32_t)panels,
+                 .groups = (int32_t)groups,
+                 .capacity = call->scheme.chunk_rows,
+             }};
+  if (to->emit) {
+    p.emit.floor = to->emit->floor;
+    p.emit.emit_count = to->emit->count;
+    p.emit.emit_column = to->emit->column;
+    p.emit.emit_score = to->emit->score;
+    p.emit.emit_capacity = to->emit->capacity;
+    return flp_launch(call, FLP_ENTRY_forward_emit, &p.emit, panels * groups);
+  }
+  if (!to->keep) return flp_launch(call, FLP_ENTRY_forward, &p.forward, panels * groups);
+  p.keep.column_begin = (int32_t)columns.begin;
+  p.keep.reference = to->keep->reference;
+  p.keep.slope = to->keep->expands ? 0 : 1;
+  p.keep.kept = to->keep->kept;
+  p.keep.kept_stride = to->keep->stride;
+  return flp_launch(call, FLP_ENTRY_forward_keep, &p.keep, panels * groups);
+}
+
+static flp_status launch_to(const flp_call *call, flp_row_range rows, flp_column_range columns, sinks to) {
+  return call->plan->planner.is_mapped ? launch_mapped(call, rows, columns, &to)
+                                       : launch_portable(call, rows, columns, &to);
 }
 
 flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_column_range columns,
                              const flp_keep_sink *keep) {
-  return call->plan->planner.is_mapped ? launch_scores_mapped(call, rows, columns, keep)
-                                       : launch_scores_portable(call, rows, columns, keep);
+  return launch_to(call, rows, columns, (sinks){.keep = keep});
+}
+
+flp_status flp_launch_emit(const flp_call *call, flp_row_range rows, const flp_emit_sink *emit) {
+  return launch_to(call, rows, (flp_column_range){0, call->args->vocab_valid}, (sinks){.emit = emit});
 }
 
 /* The kernel writes either a shard's partial or the outputs of a whole head. */
-flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, int partial) {
+flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr partial) {
   const flp_args *a = call->args;
   int64_t unit = call->plan->planner.unit_columns;
   int is_listed = call->scheme.mode == FLP_MODE_LISTED; /* one partial a row */
@@ -125,7 +173,7 @@ flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, int partial
       .logprob = partial ? 0 : flp_call_pointer(a->logprob),
       .entropy = partial ? 0 : flp_call_pointer(a->entropy),
       .stats = partial ? 0 : flp_call_pointer(a->stats),
-      .partial = partial ? flp_call_pointer(a->partial) : 0,
+      .partial = partial,
       .error_word = call->error_word,
   };
   return flp_launch_over(call, FLP_ENTRY_combine, &p, rows.end - rows.begin, FLP_COMBINE_LANES);

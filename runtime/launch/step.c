@@ -1,9 +1,10 @@
 /* step.c: one training step: stream mode, where each chunk of rows passes through forward, loss and both products
- * before the next begins; or forward, the losses of all rows and backward in recompute mode.
+ * before the next begins; or forward, the losses of all rows and backward in recompute or tail mode.
  *
  * Invariants: in stream mode rows are prepared once, so one numbering of active rows holds from scores to gradients;
  * rows without an upstream gradient have factor 0. In recompute mode backward prepares them again and leaves those out;
- * what passes from one pass to the other is by row. Either way a bad row counts once. */
+ * what passes from one pass to the other is by row, but lists of tail mode, whose backward pass has forward's active rows.
+ * Either way a bad row counts once. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/launch/keep.h"
@@ -111,7 +112,7 @@ static flp_status stream(const flp_call *call) {
   return flp_launch_fill(call);
 }
 
-/* ---- recompute mode ---- */
+/* ---- recompute and tail modes ---- */
 
 /* NaN wherever the loss will not write: bad rows then have an upstream gradient, and are bad in backward too. */
 static flp_status unset_upstream(const flp_call *call) {
@@ -130,7 +131,12 @@ static flp_status pass_by_pass(const flp_call *step, flp_args *args) {
   args->workspace = (void *)(uintptr_t)after(step, step->scheme.passes);
   args->workspace_bytes -= step->scheme.passes;
   call.args = args;
-  FLP_TRY(flp_call_pick(&call, FLP_PASS_FORWARD));
+  int is_tail = step->scheme.mode == FLP_MODE_TAIL;
+  if (is_tail) {
+    args->saved = (void *)(uintptr_t)flp_call_region(step, FLP_REGION_tail_saved);
+    args->saved_bytes = step->scheme.size[FLP_REGION_tail_saved];
+  }
+  FLP_TRY(flp_call_pick(&call, is_tail ? FLP_PASS_FORWARD_SAVED : FLP_PASS_FORWARD));
   FLP_TRY(flp_launch_forward(&call));
   FLP_TRY(unset_upstream(&call));
   FLP_TRY(launch_loss(&call, rows));
@@ -138,7 +144,7 @@ static flp_status pass_by_pass(const flp_call *step, flp_args *args) {
   if (!call.plan->spec.grads) return FLP_OK;
   args->pass = FLP_PASS_BACKWARD;
   call.error_word += sizeof(int32_t); /* forward has counted them */
-  FLP_TRY(flp_call_pick(&call, FLP_PASS_BACKWARD));
+  FLP_TRY(flp_call_pick(&call, is_tail ? FLP_PASS_BACKWARD_SAVED : FLP_PASS_BACKWARD));
   return flp_launch_backward(&call);
 }
 

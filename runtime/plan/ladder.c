@@ -97,6 +97,8 @@ static void id_of_images(flp_plan *plan, const flp_images *images) {
     crypto_hash_sha256_update(&state, digest, sizeof digest);
   }
   if (plan->loss_bytes) crypto_hash_sha256_update(&state, plan->loss_bytes, plan->spec.loss_bytes);
+  if (plan->spec.tail > 0)
+    crypto_hash_sha256_update(&state, (const unsigned char *)&plan->spec.tail, sizeof plan->spec.tail);
   finish_id(plan, &state);
 }
 

@@ -1,5 +1,6 @@
 /* text.c: the description of a plan. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,6 +27,15 @@ static void add(text *t, const char *format, ...) {
   t->left -= used;
 }
 
+/* A power of two by its exponent, which is how people choose one. */
+static void add_tail(text *t, const char *before, float tail) {
+  int exponent = 0;
+  if (frexpf(tail, &exponent) == 0.5f)
+    add(t, "%s2^%d", before, exponent - 1);
+  else
+    add(t, "%s%.9g", before, (double)tail);
+}
+
 void flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
   char grads[FLP_GRADS_TEXT_BYTES];
   text t = {out, FLP_SPEC_TEXT_BYTES};
@@ -39,6 +49,7 @@ void flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
   if (spec->softcap > 0) add(&t, " softcap=%g", (double)spec->softcap);
   if (spec->keep) add(&t, " keep");
   if (spec->listed) add(&t, " listed");
+  if (spec->tail > 0) add_tail(&t, " tail=", spec->tail);
   flp_loss loss;
   if (spec->loss && flp_loss_read(spec->loss, spec->loss_bytes, &loss) == FLP_OK) add(&t, " loss=%s", loss.name);
 }
@@ -65,6 +76,7 @@ void flp_plan_spec_options(const flp_spec *spec, char out[FLP_SPEC_OPTIONS_BYTES
   if (spec->alignment && spec->alignment < 16) add(&t, " --alignment %" PRIu32, spec->alignment);
   if (spec->keep) add(&t, " --keep");
   if (spec->listed) add(&t, " --keep-set 1"); /* kernels are the same for lists of any length */
+  if (spec->tail > 0) add_tail(&t, " --tail ", spec->tail);
 }
 
 void flp_plan_tune_command(const flp_spec *spec, char out[FLP_TUNE_COMMAND_BYTES]) {
@@ -109,7 +121,7 @@ flp_status flp_plan_describe(const flp_plan *plan, char *buffer, size_t capacity
     add_device(&t, plan);
   add(&t, "; spec %s", plan->spec_text);
   if (plan->tiling[0]) add(&t, "; tiling: %s", plan->tiling);
-  if (plan->spec.keep && !flp_plan_keeps(plan))
+  if ((plan->spec.keep || plan->spec.tail > 0) && !flp_plan_keeps(plan))
     add(&t, "; keeps nothing for backward: %s",
         plan->rung == FLP_RUNG_EAGER ? "the eager rung recomputes" : "options.mode asks for recomputing");
   add(&t, "; plan id %s", plan->id);

@@ -190,6 +190,16 @@ double flp_planner_direction_rows_cost(const flp_planner *p, int64_t n) {
   return elements * (4.0 + 2.0 * element_bytes(p)) / p->bandwidth + 4 * launch_seconds;
 }
 
+/* Columns that a row's list keeps, by the mean of text; each is a row of weight to read, and for the head's gradient one of
+ * hidden. */
+static const double tail_columns = 64;
+
+double flp_planner_tail_cost(const flp_planner *p, int64_t n, int64_t launches) {
+  int products = ((p->spec.grads & FLP_GRAD_HIDDEN) != 0) + ((p->spec.grads & FLP_GRAD_WEIGHT) != 0);
+  double bytes = tail_columns * (double)n * (double)p->spec.hidden * element_bytes(p) * products;
+  return bytes / p->bandwidth + (double)launches * launch_seconds;
+}
+
 static int grid_fits(const product *x) {
   int64_t tiles = 0;
   return !__builtin_mul_overflow(flp_ceil_div(x->m, x->tile_m), flp_ceil_div(x->n, x->tile_n), &tiles) &&

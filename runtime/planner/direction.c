@@ -80,16 +80,13 @@ void planner_search_direction(planner_search *s) {
 
 /* ---- the backward pass ---- */
 
-int planner_build_direction(const flp_planner *p, int64_t n, flp_scheme *s) {
-  memset(s, 0, sizeof *s);
-  s->mode = FLP_MODE_DIRECTION;
-  s->chunk_rows = n;
-  s->chunk_vocab = p->spec.vocab;
-  s->chunks = 1;
-  planner_put_rows(s, n);
-  planner_put_region(s, FLP_REGION_record, n, 16);
-  planner_put_region(s, FLP_REGION_bound, n, 4);
-  s->launches = 4; /* prepare, record, direction_rows, fill */
-  s->seconds = flp_planner_direction_rows_cost(p, n);
-  return 1;
+void planner_search_direction_rows(planner_search *s) {
+  flp_scheme only = {
+      .mode = FLP_MODE_DIRECTION, .chunk_rows = s->n, .chunk_vocab = s->planner->spec.vocab, .chunks = 1};
+  planner_put_rows(&only, s->n);
+  planner_put_region(&only, FLP_REGION_record, s->n, 16);
+  planner_put_region(&only, FLP_REGION_bound, s->n, 4);
+  only.launches = 4; /* prepare, record, direction_rows, fill */
+  only.seconds = flp_planner_direction_rows_cost(s->planner, s->n);
+  planner_offer(s, &only);
 }

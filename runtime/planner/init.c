@@ -38,6 +38,9 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
       p->keep_rows = panel_rows;
       p->keep_columns = desc->unit_columns * (flp_kernel_is_mapped(desc) && !is_cooperative(&desc->key) ? 2 : 1);
       break;
+    case FLP_KERNEL_EMIT:
+      p->emit_rows = panel_rows;
+      break;
     case FLP_KERNEL_FORWARD:
       p->forward_rows = panel_rows;
       p->unit_columns = desc->unit_columns;

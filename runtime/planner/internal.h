@@ -26,9 +26,10 @@ static inline int64_t planner_redo_blocks(int64_t rows) {
 /* Up to a multiple of the alignment of arrays. */
 uint64_t planner_round_up(uint64_t bytes);
 
-/* What is passed on from forward to backward: references and exponentials; references, slopes and sums. */
+/* What is passed on from forward to backward: references and exponentials; references, slopes and sums; lists. */
 uint64_t planner_exponentials_bytes(const flp_spec *spec, int64_t n);
 uint64_t planner_directions_bytes(const flp_spec *spec, int64_t n);
+uint64_t planner_tail_bytes(const flp_spec *spec, int64_t n); /* tail.c */
 
 /* Each adds arrays at the end of a scheme. */
 void planner_put_region(flp_scheme *s, flp_region region, int64_t count, uint64_t element_bytes);
@@ -42,6 +43,10 @@ void planner_put_head_accumulators(const flp_planner *p, flp_scheme *s);
 uint64_t planner_dz_bytes(const flp_planner *p, int64_t rows, int64_t columns);
 /* One line a tile of rows, whole row panels; 0 without a gradient of the bias. */
 uint64_t planner_bias_part_bytes(const flp_planner *p, int64_t rows, int64_t columns);
+
+/* listed.c: entries by column: their rows, one order, and where there are several digits the one before; and the launches
+ * that make the order and sum the head's gradients. */
+void planner_put_orders(const flp_planner *p, flp_scheme *s, int64_t list_count);
 
 /* ---- search.c: layouts of forward, and of backward in recompute mode ---- */
 
@@ -66,15 +71,22 @@ void planner_search_backward(planner_search *s);
 
 /* ---- direction.c ---- */
 
-/* Layouts of direction mode's forward pass; and the one of its backward pass, which there always is: 1. */
+/* Layouts of direction mode's forward pass; and the one of its backward pass. */
 void planner_search_direction(planner_search *s);
-int planner_build_direction(const flp_planner *p, int64_t n, flp_scheme *out);
+void planner_search_direction_rows(planner_search *s);
+
+/* ---- tail.c ---- */
+
+/* Layouts of tail mode's forward pass; and of its backward pass, with one of recompute mode in each. */
+void planner_search_tail(planner_search *s);
+void planner_search_tail_rows(planner_search *s);
 
 /* ---- keep.c ---- */
 
-/* The backward pass of save mode: one layout. 0: no grid can hold it. */
-int planner_build_saved(const flp_planner *p, int64_t n, flp_scheme *out);
-/* Layouts of a step: stream mode in chunks of rows, and forward, loss and backward one after the other. */
+/* The backward pass of save mode: one layout, unless no grid can hold it. */
+void planner_search_saved(planner_search *s);
+/* Layouts of a step: stream mode in chunks of rows, and forward, loss and backward one after the other, in tail mode where
+ * that fits. */
 void planner_search_step(planner_search *s);
 
 #endif

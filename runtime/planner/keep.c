@@ -1,6 +1,6 @@
-/* keep.c: layouts of save and stream modes, and of a step in recompute mode.
+/* keep.c: layouts of save and stream modes, and of a step in recompute or tail mode.
  *
- * A step in recompute mode is a forward and a backward pass over one block of rows' arrays and of workspace, each the
+ * A step in these is a forward and a backward pass over one block of rows' arrays and of workspace, each the
  * cheapest in what those arrays leave: so both are what they would be alone, and the block is as large as the larger of
  * them. */
 #include <string.h>
@@ -24,6 +24,7 @@ int flp_planner_has_direction(const flp_spec *spec) {
 
 /* A frozen head costs two products either way, and its directions take less than exponentials where V is above 2·D. */
 flp_mode flp_planner_keeps(const flp_planner *p) {
+  if (p->spec.tail > 0) return p->emit_rows > 0 && planner_is_free(p) ? FLP_MODE_TAIL : (flp_mode)0;
   if (!keeps(p) || !p->spec.keep || !planner_is_free(p)) return (flp_mode)0;
   if (flp_mode_keeps(p->mode)) return p->mode;
   return flp_planner_has_direction(&p->spec) ? FLP_MODE_DIRECTION : FLP_MODE_SAVE;
@@ -60,21 +61,19 @@ static int64_t chunk_launches(const flp_planner *p, int expands) {
          planner_wants(grads, FLP_GRAD_BIAS);
 }
 
-int planner_build_saved(const flp_planner *p, int64_t n, flp_scheme *s) {
-  if (!flp_planner_grids_fit(p, n, p->spec.vocab)) return 0;
-  memset(s, 0, sizeof *s);
-  s->mode = FLP_MODE_SAVE;
-  s->chunk_rows = n;
-  s->chunk_vocab = p->spec.vocab;
-  s->chunks = 1;
-  s->products = planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + planner_wants(p->spec.grads, FLP_GRAD_WEIGHT);
-  planner_put_rows(s, n);
-  put_kept(p, s, n, n);
+void planner_search_saved(planner_search *s) {
+  const flp_planner *p = s->planner;
+  int64_t n = s->n;
+  flp_scheme only = {.mode = FLP_MODE_SAVE, .chunk_rows = n, .chunk_vocab = p->spec.vocab, .chunks = 1};
+  if (!flp_planner_grids_fit(p, n, p->spec.vocab)) return;
+  only.products = planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + planner_wants(p->spec.grads, FLP_GRAD_WEIGHT);
+  planner_put_rows(&only, n);
+  put_kept(p, &only, n, n);
   /* prepare, gather, fill */
   int64_t others = 1 + p->is_mapped + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN);
-  s->launches = clamp_launches(others + chunk_launches(p, p->saved_expands) + planner_redo_blocks(n));
-  s->seconds = flp_planner_saved_cost(p, n);
-  return 1;
+  only.launches = clamp_launches(others + chunk_launches(p, p->saved_expands) + planner_redo_blocks(n));
+  only.seconds = flp_planner_saved_cost(p, n);
+  planner_offer(s, &only);
 }
 
 /* ---- a step ---- */
@@ -141,16 +140,17 @@ static void search_stream(planner_search *s) {
   for (count = flp_min(panels, PANELS_TRIED); count > 0; count--) offer_stream(s, count * panel_rows);
 }
 
-/* Forward, the loss of all rows, backward. */
-static void offer_passes(planner_search *s) {
+/* Forward, the loss of all rows, backward: exact, or in tail mode, where the step holds what passes between them. */
+static void offer_passes(planner_search *s, int is_tail) {
   const flp_planner *p = s->planner;
   flp_scheme own = {.mode = FLP_MODE_SCORE};
   put_step_rows(p, &own, s->n);
+  if (is_tail) planner_put_region(&own, FLP_REGION_tail_saved, 1, planner_tail_bytes(&p->spec, s->n));
   uint64_t left = s->budget > own.bytes ? s->budget - own.bytes : 0;
   planner_search forward = {.planner = p, .n = s->n, .budget = left}, backward = forward;
-  planner_search_forward(&forward);
+  (is_tail ? planner_search_tail : planner_search_forward)(&forward);
   if (p->spec.grads)
-    planner_search_backward(&backward);
+    (is_tail ? planner_search_tail_rows : planner_search_backward)(&backward);
   else
     backward.any = backward.found = 1;
   if (!forward.any || !backward.any) return;
@@ -181,11 +181,25 @@ static int offer_tuned(planner_search *s) {
   return s->found && s->best.mode == FLP_MODE_STREAM;
 }
 
-void planner_search_step(planner_search *s) {
-  if (s->planner->mode != FLP_MODE_STREAM) offer_passes(s);
+static void search_exact(planner_search *s) {
+  if (s->planner->mode != FLP_MODE_STREAM) offer_passes(s, 0);
   if (!flp_planner_streams(s->planner)) return;
   int is_tuned = offer_tuned(s);
   flp_scheme tuned = s->best;
   search_stream(s); /* for what is the smallest, too */
   if (is_tuned) s->best = tuned;
+}
+
+/* Tail mode is asked for, so it is taken where it fits, whatever the cost model says of a few rows. */
+void planner_search_step(planner_search *s) {
+  planner_search exact = *s;
+  search_exact(&exact);
+  int keeps_lists = flp_planner_keeps(s->planner) == FLP_MODE_TAIL;
+  if (keeps_lists) offer_passes(s, 1);
+  if (!s->found) {
+    s->found = exact.found;
+    s->best = exact.best;
+  }
+  if (exact.any && (!s->any || exact.smallest < s->smallest)) s->smallest = exact.smallest;
+  s->any |= exact.any;
 }

@@ -61,8 +61,7 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t list_count, f
   s->launches = 6; /* prepare, list_check, list_sort, list_scores, list_reduce, combine */
 }
 
-/* Entries by column: one order, and where there are several digits the one before. */
-static void put_orders(const flp_planner *p, flp_scheme *s, int64_t list_count) {
+void planner_put_orders(const flp_planner *p, flp_scheme *s, int64_t list_count) {
   int passes = flp_planner_list_passes(p->spec.vocab);
   put_entries(s, FLP_REGION_list_row, list_count);
   put_entries(s, FLP_REGION_list_order, list_count);
@@ -79,7 +78,7 @@ static void build_backward(const flp_planner *p, int64_t n, int64_t list_count, 
   put_entries(s, FLP_REGION_list_dz, list_count);
   /* prepare, record, list_check, list_sort, list_scores, list_dz; list_hidden, fill */
   s->launches = 6 + 2 * planner_wants(p->spec.grads, FLP_GRAD_HIDDEN);
-  if (flp_planner_orders_lists(&p->spec, list_count)) put_orders(p, s, list_count);
+  if (flp_planner_orders_lists(&p->spec, list_count)) planner_put_orders(p, s, list_count);
 }
 
 void flp_planner_describe_listed(const flp_planner *p, flp_pass pass, const flp_scheme *s, int64_t n,

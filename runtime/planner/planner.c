@@ -33,25 +33,26 @@ static flp_status over_budget(flp_pass pass, int64_t n, uint64_t budget, uint64_
 
 typedef struct kept_mode {
   flp_mode forward; /* of the layouts of the forward pass that keeps it */
-  int has_chunks;   /* 1 if explicit chunk sizes are that pass's, so that they override its budget */
+  flp_pass chunked; /* the one of the two passes that explicit chunk sizes are of, so that they override its budget; 0: none */
   void (*search_forward)(planner_search *s);
-  int (*build_backward)(const flp_planner *p, int64_t n, flp_scheme *out); /* its one layout; 0: no grid can hold it */
-  uint64_t (*bytes)(const flp_spec *spec, int64_t n);                      /* what is kept */
+  void (*search_backward)(planner_search *s);
+  uint64_t (*bytes)(const flp_spec *spec, int64_t n); /* what is kept */
 } kept_mode;
 
+static void search_nothing(planner_search *s) {
+  (void)s;
+}
+
 static const kept_mode kept_modes[] = {
-    [0] = {.forward = FLP_MODE_SCORE, .search_forward = planner_search_forward}, /* nothing is kept */
-    [FLP_MODE_SAVE] = {FLP_MODE_SCORE, 0, planner_search_forward, planner_build_saved, planner_exponentials_bytes},
-    [FLP_MODE_DIRECTION] = {FLP_MODE_DIRECTION, 1, planner_search_direction, planner_build_direction,
-                            planner_directions_bytes}};
+    [0] = {FLP_MODE_SCORE, 0, planner_search_forward, search_nothing, NULL}, /* nothing is kept */
+    [FLP_MODE_SAVE] = {FLP_MODE_SCORE, 0, planner_search_forward, planner_search_saved, planner_exponentials_bytes},
+    [FLP_MODE_DIRECTION] = {FLP_MODE_DIRECTION, FLP_PASS_FORWARD_SAVED, planner_search_direction,
+                            planner_search_direction_rows, planner_directions_bytes},
+    [FLP_MODE_TAIL] = {FLP_MODE_TAIL, FLP_PASS_BACKWARD_SAVED, planner_search_tail, planner_search_tail_rows,
+                       planner_tail_bytes}};
 
 static const kept_mode *kept_mode_of(const flp_planner *p) {
   return &kept_modes[flp_planner_keeps(p)];
-}
-
-static int build_backward(const flp_planner *p, int64_t n, flp_scheme *out) {
-  const kept_mode *kept = kept_mode_of(p);
-  return kept->build_backward && kept->build_backward(p, n, out);
 }
 
 uint64_t flp_planner_saved_bytes(const flp_spec *spec, flp_mode mode, int64_t n) {
@@ -65,11 +66,6 @@ static void search_combine(planner_search *s) {
   planner_put_rows(&only, s->n);
   only.launches = 2; /* prepare, merge */
   planner_offer(s, &only);
-}
-
-static void search_saved(planner_search *s) {
-  flp_scheme only;
-  if (build_backward(s->planner, s->n, &only)) planner_offer(s, &only);
 }
 
 /* Offers every layout of a pass over n > 0 rows. */
@@ -92,7 +88,7 @@ static planner_search search_pass(const flp_planner *p, flp_pass pass, int64_t n
       planner_search_step(&s);
       break;
     case FLP_PASS_BACKWARD_SAVED:
-      search_saved(&s);
+      kept_mode_of(p)->search_backward(&s);
       break;
   }
   return s;
@@ -101,9 +97,10 @@ static planner_search search_pass(const flp_planner *p, flp_pass pass, int64_t n
 /* Where forward may have kept so many bytes, the workspace of recompute mode holds the mode that uses them too, if the
  * budget does. */
 static void make_room_for_saved(const planner_search *s, uint64_t bytes, flp_scheme *out) {
-  flp_scheme saved;
-  if (!build_backward(s->planner, s->n, &saved)) return;
-  if (saved.bytes > out->bytes && saved.bytes + bytes <= s->budget) out->bytes = saved.bytes;
+  if (bytes > s->budget) return;
+  planner_search saved = {.planner = s->planner, .n = s->n, .budget = s->budget - bytes};
+  kept_mode_of(s->planner)->search_backward(&saved);
+  if (saved.found) out->bytes = flp_max_u64(out->bytes, saved.best.bytes);
 }
 
 /* Of a pass over no rows. */
@@ -112,6 +109,7 @@ static flp_mode mode_of_nothing(const flp_planner *p, flp_pass pass) {
     case FLP_PASS_BACKWARD:
       return FLP_MODE_RECOMPUTE_VOCAB;
     case FLP_PASS_STEP:
+      if (flp_planner_keeps(p) == FLP_MODE_TAIL) return FLP_MODE_TAIL;
       return flp_planner_streams(p) ? FLP_MODE_STREAM : FLP_MODE_RECOMPUTE_VOCAB;
     case FLP_PASS_BACKWARD_SAVED:
       return flp_planner_keeps(p);
@@ -124,8 +122,7 @@ static flp_mode mode_of_nothing(const flp_planner *p, flp_pass pass) {
 
 /* The budget, which explicit chunk sizes override. */
 static uint64_t unless_explicit(const flp_planner *p, flp_pass pass, uint64_t budget) {
-  int has_chunks = pass == FLP_PASS_BACKWARD || pass == FLP_PASS_STEP ||
-                   (pass == FLP_PASS_FORWARD_SAVED && kept_mode_of(p)->has_chunks);
+  int has_chunks = pass == FLP_PASS_BACKWARD || pass == FLP_PASS_STEP || pass == kept_mode_of(p)->chunked;
   return has_chunks && (p->chunk_rows || p->chunk_vocab) ? UINT64_MAX : budget;
 }
 
@@ -153,7 +150,7 @@ uint64_t flp_planner_saved(const flp_planner *p, int64_t n, uint64_t budget) {
   if (saved == 0 || n == 0 || saved > budget) return 0;
   uint64_t left = budget - saved;
   int fits = search_pass(p, FLP_PASS_FORWARD_SAVED, n, unless_explicit(p, FLP_PASS_FORWARD_SAVED, left)).found &&
-             search_pass(p, FLP_PASS_BACKWARD_SAVED, n, left).found;
+             search_pass(p, FLP_PASS_BACKWARD_SAVED, n, unless_explicit(p, FLP_PASS_BACKWARD_SAVED, left)).found;
   return fits ? saved : 0;
 }
 

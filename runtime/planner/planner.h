@@ -24,6 +24,7 @@ typedef struct flp_planner {
   int64_t weight_rows, weight_columns; /* tile of grad_weight, over vocab columns x D */
   int64_t keep_rows;    /* rows of a panel of forward_keep, 0: no such kernel; the rest of it is as forward's */
   int64_t keep_columns; /* of a unit of forward_keep: as many leaves as it takes at a time */
+  int64_t emit_rows;    /* of a panel of forward_emit, 0: no such kernel; the rest of it is as forward's */
   int saved_expands,
       step_expands; /* 1 if exponentials become dz in place before the products, in save mode and in a step */
   int step_entropy; /* 1 if the loss has a gradient by the entropy */
@@ -50,7 +51,8 @@ typedef struct flp_scheme {
   uint64_t bytes;
   uint64_t smallest_bytes;
   uint64_t saved_bytes; /* as in flp_layout */
-  uint64_t passes;      /* step in recompute mode: where the workspace of its forward and of its backward pass begins */
+  uint64_t passes;      /* where the workspace of other passes begins: of a step but in stream mode, of its forward and
+                           backward pass; of tail mode's backward pass, of the rows that are recomputed */
   double seconds;       /* of the cost model; compares layouts, predicts nothing */
   uint64_t offset[FLP_REGION_ID_COUNT], size[FLP_REGION_ID_COUNT]; /* size 0: the layout has no such array */
 } flp_scheme;
@@ -68,8 +70,8 @@ flp_status flp_planner_pick(const flp_planner *planner, flp_pass pass, int64_t n
 flp_status flp_planner_pick_listed(const flp_planner *planner, flp_pass pass, int64_t n, int64_t list_count,
                                    uint64_t budget, flp_scheme *out);
 
-/* How forward keeps something for backward, whatever the budget: SAVE, DIRECTION, or 0 where there are no kernels for it,
- * or something asks for another mode; and 1 if a step may run in stream mode. */
+/* How forward keeps something for backward, whatever the budget: SAVE, DIRECTION, TAIL, or 0 where there are no kernels for
+ * it, or something asks for another mode; and 1 if a step may run in stream mode. */
 flp_mode flp_planner_keeps(const flp_planner *planner);
 int flp_planner_streams(const flp_planner *planner);
 
@@ -91,11 +93,27 @@ double flp_planner_weight_sum_bytes(const flp_planner *planner, int64_t chunks);
 /* Elements between two gathered rows. */
 int64_t flp_planner_gather_stride(int64_t depth);
 
-/* What save and direction modes pass from forward to backward: a reference a row, up to a multiple of 256 bytes, then the
- * exponentials, their rows flp_planner_dz_stride(V) elements apart; or as many bytes of slopes and the sums, (n,D) fp32. 0
- * for other modes. */
+/* What save, direction and tail modes pass from forward to backward: a reference a row, up to a multiple of 256 bytes, then
+ * the exponentials, their rows flp_planner_dz_stride(V) elements apart; or as many bytes of slopes and the sums, (n,D) fp32;
+ * or flp_tail_saved. 0 for other modes. */
 uint64_t flp_planner_references_bytes(int64_t n);
 uint64_t flp_planner_saved_bytes(const flp_spec *spec, flp_mode mode, int64_t n);
+
+/* ---- tail.c: lists from forward to backward (abi.h, tail mode) ---- */
+
+/* Where they stand in what is passed on: partial (n,4) f32 by row; floor f32 and count i32, (n) by active row; column i32
+ * and score f32, (n, flp_planner_tail_columns). */
+typedef struct flp_tail_saved {
+  uint64_t partial, floor, count, column, score, bytes;
+} flp_tail_saved;
+flp_tail_saved flp_planner_tail_saved(const flp_spec *spec, int64_t n);
+/* Columns that a row's list has room for. */
+int32_t flp_planner_tail_columns(const flp_spec *spec);
+/* Entries of all lists that the backward pass has room for. */
+int32_t flp_planner_tail_entries(int64_t n);
+
+/* Bytes of flp_args.tail_report. */
+enum { FLP_TAIL_REPORT_BYTES = 4 * sizeof(float) };
 
 /* 1 if direction mode can have the gradients of a spec that keeps something: those of a frozen head, where the entropy has
  * none. */
@@ -134,6 +152,9 @@ double flp_planner_saved_cost(const flp_planner *planner, int64_t n);
 /* Seconds of direction mode in such chunks, and of its backward pass. */
 double flp_planner_direction_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows, int64_t chunk_vocab);
 double flp_planner_direction_rows_cost(const flp_planner *planner, int64_t n);
+
+/* Seconds of tail mode's backward pass in so many launches, without the rows that are recomputed. */
+double flp_planner_tail_cost(const flp_planner *planner, int64_t n, int64_t launches);
 
 /* Seconds of one forward pass in chunks of that many rows. */
 double flp_planner_forward_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows);

@@ -298,9 +298,10 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t rows, flp_sch
 void planner_search_forward(planner_search *s) {
   const flp_planner *p = s->planner;
   int64_t groups = flp_ceil_div(p->spec.vocab, p->unit_columns);
+  int64_t least_rows = p->emit_rows ? flp_min(p->emit_rows, p->forward_rows) : p->forward_rows; /* of either kernel */
   sizes axis = sizes_along(p, s->n, p->forward_rows, groups, 0);
   for (int64_t rows; (rows = sizes_next(&axis));) {
-    if (flp_ceil_div(rows, p->forward_rows) > INT32_MAX / groups) continue;
+    if (flp_ceil_div(rows, least_rows) > INT32_MAX / groups) continue;
     flp_scheme candidate;
     build_forward(p, s->n, rows, &candidate);
     planner_offer(s, &candidate);

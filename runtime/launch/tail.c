@@ -1,0 +1,200 @@
+/* tail.c: tail mode (abi.h): forward lists the columns of each row that carry its mass, backward reads those and leaves the
+ * others out, and recomputes rows whose tail counts.
+ *
+ * Forward, by chunk of rows: tail_target, emit_floor, forward_emit in the place of forward; behind the caller's outputs
+ * combine for the partial that backward reads, and emit_sort. Backward: record, tail_rows, tail_choose, tail_entries; then
+ * a whole backward pass in recompute mode, for which only rows that lists do not serve have an upstream gradient, writes
+ * every gradient; then the lists' rows of grad_hidden are written, and what lists add to grad_weight and grad_bias is added.
+ * Invariants: what is kept is the caller's (args.saved) or the step's, by forward's active rows; which rows are recomputed
+ * only the device knows; a bad row counts once. */
+#include <math.h>
+
+#include "runtime/base/status.h"
+#include "runtime/base/util.h"
+#include "runtime/launch/backward.h"
+
+/* Columns whose probability is tail·2^-11 or less are not listed: of sharp rows these have little more than that mass
+ * together, and rows of which they have more are recomputed. */
+static const float threshold_below_tail = 11;
+
+static float log2_threshold(const flp_call *call) {
+  return log2f(call->plan->spec.tail) - threshold_below_tail;
+}
+
+/* ---- what passes from forward to backward ---- */
+
+static flp_emit_sink lists_of(const flp_call *call) {
+  const flp_args *a = call->args;
+  const flp_spec *spec = &call->plan->spec;
+  flp_tail_saved at = flp_planner_tail_saved(spec, a->n);
+  CUdeviceptr start = flp_call_pointer(a->saved);
+  return (flp_emit_sink){.floor = start + at.floor,
+                         .count = start + at.count,
+                         .column = start + at.column,
+                         .score = start + at.score,
+                         .capacity = flp_planner_tail_columns(spec)};
+}
+
+static CUdeviceptr partials_of(const flp_call *call) {
+  const flp_args *a = call->args;
+  return flp_call_pointer(a->saved) + flp_planner_tail_saved(&call->plan->spec, a->n).partial;
+}
+
+/* ---- forward ---- */
+
+static flp_status launch_target(const flp_call *call, flp_row_range rows) {
+  const flp_args *a = call->args;
+  flp_tail_target_given p = {
+      .hidden = flp_call_pointer(a->hidden),
+      .hidden_stride = a->hidden_stride,
+      .weight = flp_call_pointer(a->weight),
+      .weight_stride = a->weight_stride,
+      .bias = flp_call_pointer(a->bias),
+      .depth = (int32_t)call->plan->spec.hidden,
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
+  };
+  return flp_launch_over(call, FLP_ENTRY_tail_target, &p, rows.end - rows.begin, 32);
+}
+
+/* A shard may lack the target: then nothing bounds its rows from below but a policy near this one, or scores of its own. */
+static flp_status launch_floor(const flp_call *call, flp_row_range rows, const flp_emit_sink *lists) {
+  const flp_args *a = call->args;
+  int is_shard = a->vocab_offset || a->vocab_valid != a->vocab_total;
+  int needs_scores = is_shard && !a->old_lse;
+  flp_column_range columns = {0, flp_min(a->vocab_valid, FLP_LEAF_COLUMNS)};
+  if (needs_scores) FLP_TRY(flp_launch_scores(call, rows, columns, NULL));
+  FLP_TRY(launch_target(call, rows)); /* behind those scores, which write the target's place too */
+  flp_emit_floor_given p = {
+      .part = needs_scores ? flp_call_region(call, FLP_REGION_part) : 0,
+      .capacity = call->scheme.chunk_rows,
+      .old_lse = flp_call_pointer(a->old_lse),
+      .zy = flp_call_region(call, FLP_REGION_zy),
+      .old_logprob = a->pass == FLP_PASS_STEP ? flp_call_pointer(a->old_logprob) : 0,
+      .cap_in = call->cap_in,
+      .capped = call->capped,
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
+      .log2_threshold = log2_threshold(call),
+      .floor = lists->floor,
+      .emit_count = lists->count,
+  };
+  return flp_launch_over(call, FLP_ENTRY_emit_floor, &p, rows.end - rows.begin, 1);
+}
+
+flp_status flp_launch_tail(const flp_call *call, flp_row_range rows) {
+  flp_emit_sink lists = lists_of(call);
+  FLP_TRY(launch_floor(call, rows, &lists));
+  return flp_launch_emit(call, rows, &lists);
+}
+
+flp_status flp_launch_tail_kept(const flp_call *call, flp_row_range rows) {
+  flp_emit_sink lists = lists_of(call);
+  flp_emit_sort_given p = {
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
+      .emit_count = lists.count,
+      .emit_column = lists.column,
+      .emit_score = lists.score,
+      .emit_capacity = lists.capacity,
+  };
+  FLP_TRY(flp_launch_fold(call, rows, partials_of(call)));
+  return flp_launch(call, FLP_ENTRY_emit_sort, &p, rows.end - rows.begin);
+}
+
+/* ---- backward: which rows lists serve, and their entries ---- */
+
+/* tail_entries is given the same. */
+#define SAME_PLACE(kind, name) \
+  FLP_GIVEN_##kind(            \
+      _Static_assert(offsetof(flp_tail_entries_given, name) == offsetof(flp_tail_rows_given, name), #name);)
+FLP_TAIL_LIST_PARAMS(SAME_PLACE)
+#undef SAME_PLACE
+
+static flp_tail_rows_given list_params(const flp_call *call) {
+  flp_emit_sink lists = lists_of(call);
+  return (flp_tail_rows_given){
+      .floor = lists.floor,
+      .emit_count = lists.count,
+      .emit_column = lists.column,
+      .emit_score = lists.score,
+      .emit_capacity = lists.capacity,
+      .stats = flp_call_pointer(call->args->stats),
+      .capped = call->capped,
+      .log2_threshold = log2_threshold(call),
+      .partial = partials_of(call),
+  };
+}
+
+/* NaN in rows that tail_choose leaves alone: bad ones have an upstream gradient then, and are bad when rows are recomputed,
+ * too. */
+static flp_status unset_upstream(const flp_call *call) {
+  static const flp_region regions[] = {FLP_REGION_tail_logprob, FLP_REGION_tail_entropy};
+  for (size_t i = 0; i < sizeof regions / sizeof regions[0]; i++) {
+    flp_byte_matrix rows = {flp_call_region(call, regions[i]), sizeof(float), sizeof(float), call->args->n};
+    if (rows.start) FLP_TRY(flp_launch_set(call, rows, 0xff));
+  }
+  return FLP_OK;
+}
+
+static flp_status launch_choose(const flp_call *call) {
+  const flp_args *a = call->args;
+  flp_tail_choose_given p = {
+      .tail = call->plan->spec.tail,
+      .list_capacity = flp_planner_tail_entries(a->n),
+      .grad_logprob = flp_call_pointer(a->grad_logprob),
+      .grad_entropy = flp_call_pointer(a->grad_entropy),
+      .report = flp_call_pointer(a->tail_report),
+  };
+  FLP_TRY(unset_upstream(call));
+  return flp_launch(call, FLP_ENTRY_tail_choose, &p, 1);
+}
+
+static flp_status launch_lists(const flp_call *call) {
+  int64_t n = call->args->n;
+  flp_tail_rows_given p = list_params(call);
+  FLP_TRY(backward_launch_record(call, (flp_row_range){0, n}));
+  FLP_TRY(flp_launch_over(call, FLP_ENTRY_tail_rows, &p, n, 32));
+  FLP_TRY(launch_choose(call));
+  return flp_launch_over(call, FLP_ENTRY_tail_entries, &p, n, 32);
+}
+
+/* ---- backward: rows that are recomputed ---- */
+
+static const float *upstream(const flp_call *call, const float *given, flp_region region) {
+  return given ? (const float *)(uintptr_t)flp_call_region(call, region) : NULL;
+}
+
+/* A backward pass of its own in the workspace behind, of the gradients that tail_choose left. */
+static flp_status launch_dense(const flp_call *call) {
+  flp_args args = *call->args;
+  flp_call dense = *call;
+  args.workspace = (void *)(uintptr_t)(flp_call_pointer(args.workspace) + call->scheme.passes);
+  args.workspace_bytes -= call->scheme.passes;
+  args.grad_logprob = upstream(call, args.grad_logprob, FLP_REGION_tail_logprob);
+  args.grad_entropy = upstream(call, args.grad_entropy, FLP_REGION_tail_entropy);
+  args.saved = NULL;
+  args.saved_bytes = 0;
+  args.tail_report = NULL;
+  dense.args = &args;
+  dense.error_word = call->plan->error_word + sizeof(int32_t); /* bad rows have been counted */
+  FLP_TRY(flp_call_pick(&dense, FLP_PASS_BACKWARD));
+  return flp_launch_backward(&dense);
+}
+
+flp_status flp_launch_tail_gradients(const flp_call *call) {
+  uint32_t grads = call->plan->spec.grads;
+  FLP_TRY(launch_lists(call));
+  FLP_TRY(launch_dense(call));
+  if (grads & FLP_GRAD_HIDDEN)
+    FLP_TRY(flp_launch_listed_hidden(call, flp_call_region(call, FLP_REGION_tail_offsets)));
+  if (!(grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS))) return FLP_OK;
+  return flp_launch_listed_head(call, flp_planner_tail_entries(call->args->n),
+                                flp_call_region(call, FLP_REGION_tail_total), 1);
+}
+
+flp_status flp_launch_exact_report(const flp_call *call) {
+  CUdeviceptr report = flp_call_pointer(call->args->tail_report);
+  flp_byte_matrix whole = {report, FLP_TAIL_REPORT_BYTES, FLP_TAIL_REPORT_BYTES, 1};
+  return report ? flp_launch_set(call, whole, 0) : FLP_OK;
+}

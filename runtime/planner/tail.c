@@ -1,0 +1,99 @@
+/* tail.c: layouts of tail mode (spec.tail): what forward lists of each row, and a backward pass that reads the lists and
+ * has a recompute layout behind its own arrays, for the rows whose tail counts.
+ *
+ * How many rows those are only the device knows, so the recompute layout is for all of them: the cheapest in what the
+ * lists leave of the budget. Lists have room for so many entries a row on average; where rows list more, the longest are
+ * recomputed. */
+#include <string.h>
+
+#include "runtime/base/util.h"
+#include "runtime/planner/internal.h"
+
+/* Entries that the backward pass has room for: what rows of text list by their mean, twice over, and one longest list. */
+enum { ENTRIES_PER_ROW = 320, LIST_ALIGNMENT = 4 };
+
+/* ---- what forward keeps ---- */
+
+int32_t flp_planner_tail_columns(const flp_spec *spec) {
+  return (int32_t)flp_min(FLP_EMIT_MOST, flp_round_up(spec->vocab, LIST_ALIGNMENT));
+}
+
+static uint64_t take(uint64_t *used, int64_t count, uint64_t element_bytes) {
+  uint64_t at = *used;
+  *used += planner_round_up((uint64_t)count * element_bytes);
+  return at;
+}
+
+flp_tail_saved flp_planner_tail_saved(const flp_spec *spec, int64_t n) {
+  int64_t columns = flp_planner_tail_columns(spec);
+  flp_tail_saved s = {.bytes = 0};
+  s.partial = take(&s.bytes, n, 16);
+  s.floor = take(&s.bytes, n, 4);
+  s.count = take(&s.bytes, n, 4);
+  s.column = take(&s.bytes, n * columns, 4);
+  s.score = take(&s.bytes, n * columns, 4);
+  return s;
+}
+
+uint64_t planner_tail_bytes(const flp_spec *spec, int64_t n) {
+  return flp_planner_tail_saved(spec, n).bytes;
+}
+
+void planner_search_tail(planner_search *s) {
+  planner_search_forward(s);
+  if (!s->found) return;
+  s->best.mode = FLP_MODE_TAIL;
+  /* tail_target, emit_floor, combine, emit_sort; a vocab shard's forward over the first columns */
+  s->best.launches = (int32_t)flp_min(s->best.launches + 4 * s->best.chunks, INT32_MAX);
+}
+
+/* ---- the backward pass ---- */
+
+/* Every entry has a number of 31 bits, in whatever arrays and grids it counts. */
+int32_t flp_planner_tail_entries(int64_t n) {
+  return (int32_t)flp_min(ENTRIES_PER_ROW * n + FLP_EMIT_MOST, INT32_MAX - FLP_LIST_BLOCK);
+}
+
+/* All but the workspace of the rows that are recomputed. */
+static void build_own(const flp_planner *p, int64_t n, flp_scheme *s) {
+  int64_t entries = flp_planner_tail_entries(n);
+  memset(s, 0, sizeof *s);
+  s->mode = FLP_MODE_TAIL;
+  planner_put_rows(s, n);
+  planner_put_region(s, FLP_REGION_record, n, 16);
+  planner_put_region(s, FLP_REGION_bound, n, 4);
+  planner_put_region(s, FLP_REGION_tail_left, n, 4);
+  planner_put_region(s, FLP_REGION_tail_sum, n, 4);
+  planner_put_region(s, FLP_REGION_tail_offsets, n, 8);
+  planner_put_region(s, FLP_REGION_tail_total, 1, 4);
+  planner_put_region(s, FLP_REGION_tail_logprob, n, 4);
+  if (p->spec.entropy == FLP_ENTROPY_BACKWARD) planner_put_region(s, FLP_REGION_tail_entropy, n, 4);
+  planner_put_region(s, FLP_REGION_list_length, n, 4);
+  planner_put_region(s, FLP_REGION_list_column, entries, 4);
+  planner_put_region(s, FLP_REGION_list_dz, entries, 4);
+  s->launches = 5 + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN); /* prepare, record, three of tail; list_hidden */
+  if (flp_planner_orders_lists(&p->spec, entries))
+    planner_put_orders(p, s, entries);
+  else
+    planner_put_region(s, FLP_REGION_list_row, entries, 4);
+  s->passes = s->bytes;
+  s->seconds = flp_planner_tail_cost(p, n, s->launches);
+}
+
+void planner_search_tail_rows(planner_search *s) {
+  flp_scheme both;
+  build_own(s->planner, s->n, &both);
+  uint64_t own = both.bytes;
+  planner_search dense = {.planner = s->planner, .n = s->n, .budget = s->budget > own ? s->budget - own : 0};
+  planner_search_backward(&dense);
+  if (!dense.any) return;
+  s->any = 1;
+  s->smallest = own + dense.smallest;
+  if (!dense.found || own > s->budget) return;
+  both.chunk_rows = dense.best.chunk_rows;
+  both.chunk_vocab = dense.best.chunk_vocab;
+  both.chunks = dense.best.chunks;
+  both.launches = (int32_t)flp_min((int64_t)both.launches + dense.best.launches, INT32_MAX);
+  both.bytes += dense.best.bytes;
+  planner_offer(s, &both);
+}
