@@ -72,7 +72,7 @@ static flp_status launch_outputs(const flp_call *call, flp_row_range rows) {
   FLP_TRY(flp_launch_fold(call, rows, partial));
   if (a->logprob || a->entropy || a->stats) FLP_TRY(flp_launch_fold(call, rows, 0));
   flp_direction_finish_given p = {
-      .partial = flp_call_pointer(args.partial),
+      .partial = partial,
       .reference = references(call),
       .slope = slopes(call),
       .cap_in = call->cap_in,
