@@ -13,12 +13,13 @@
 #include "runtime/base/util.h"
 #include "runtime/launch/backward.h"
 
-/* Columns whose probability is tail·2^-11 or less are not listed: of sharp rows these have little more than that mass
- * together, and rows of which they have more are recomputed. */
-static const float threshold_below_tail = 11;
+/* Columns are listed from tail·2^-11 of the bound of the row's LSE on, and kept from a probability of tail·2^-9.5 on. A
+ * lower one costs lists more entries than it saves rows from being recomputed (one such row costs what some 1700 entries
+ * do); where the bound is below the LSE, bins give away what is listed too low. */
+static const float listed_below_tail = 11, kept_below_tail = 9.5f;
 
-static float log2_threshold(const flp_call *call) {
-  return log2f(call->plan->spec.tail) - threshold_below_tail;
+static float log2_below_tail(const flp_call *call, float below) {
+  return log2f(call->plan->spec.tail) - below;
 }
 
 /* ---- what passes from forward to backward ---- */
@@ -75,7 +76,7 @@ static flp_status launch_floor(const flp_call *call, flp_row_range rows, const f
       .capped = call->capped,
       .row_begin = (int32_t)rows.begin,
       .row_end = (int32_t)rows.end,
-      .log2_threshold = log2_threshold(call),
+      .log2_threshold = log2_below_tail(call, listed_below_tail),
       .floor = lists->floor,
       .emit_count = lists->count,
   };
@@ -93,6 +94,7 @@ flp_status flp_launch_tail_kept(const flp_call *call, flp_row_range rows) {
   flp_emit_sort_given p = {
       .row_begin = (int32_t)rows.begin,
       .row_end = (int32_t)rows.end,
+      .floor = lists.floor,
       .emit_count = lists.count,
       .emit_column = lists.column,
       .emit_score = lists.score,
@@ -121,7 +123,7 @@ static flp_tail_rows_given list_params(const flp_call *call) {
       .emit_capacity = lists.capacity,
       .stats = flp_call_pointer(call->args->stats),
       .capped = call->capped,
-      .log2_threshold = log2_threshold(call),
+      .log2_threshold = log2_below_tail(call, kept_below_tail),
       .partial = partials_of(call),
   };
 }

@@ -10,12 +10,12 @@
 #include "runtime/planner/internal.h"
 
 /* Entries that the backward pass has room for: what rows of text list by their mean, twice over, and one longest list. */
-enum { ENTRIES_PER_ROW = 320, LIST_ALIGNMENT = 4 };
+enum { ENTRIES_PER_ROW = 320, PLACES_UNIT = 32 };
 
 /* ---- what forward keeps ---- */
 
 int32_t flp_planner_tail_columns(const flp_spec *spec) {
-  return (int32_t)flp_min(FLP_EMIT_MOST, flp_round_up(spec->vocab, LIST_ALIGNMENT));
+  return (int32_t)flp_min(FLP_EMIT_MOST, flp_round_up(spec->vocab, PLACES_UNIT));
 }
 
 static uint64_t take(uint64_t *used, int64_t count, uint64_t element_bytes) {
@@ -29,7 +29,7 @@ flp_tail_saved flp_planner_tail_saved(const flp_spec *spec, int64_t n) {
   flp_tail_saved s = {.bytes = 0};
   s.partial = take(&s.bytes, n, 16);
   s.floor = take(&s.bytes, n, 4);
-  s.count = take(&s.bytes, n, 4);
+  s.count = take(&s.bytes, n * FLP_EMIT_BINS, 4);
   s.column = take(&s.bytes, n * columns, 4);
   s.score = take(&s.bytes, n * columns, 4);
   return s;

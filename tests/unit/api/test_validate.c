@@ -145,9 +145,11 @@ Test(validate, options_fields) {
   REFUSE_OPTIONS(options.host_fallback = 3, "options.host_fallback is 3 (accepted: 0 to 1)");
   REFUSE_OPTIONS(options.chunk_rows = -1, "options.chunk_rows is -1 (accepted: 0 to 1073741824)");
   REFUSE_OPTIONS(options.mode = FLP_MODE_SCORE,
-                 "options.mode is 1 (accepted: 0, FLP_MODE_RECOMPUTE_VOCAB 2 to FLP_MODE_DIRECTION 7)");
+                 "options.mode is 1 (accepted: 0, FLP_MODE_RECOMPUTE_VOCAB 2 to FLP_MODE_DIRECTION 7, "
+                 "FLP_MODE_TAIL 9)");
   REFUSE_OPTIONS(options.mode = (flp_mode)8,
-                 "options.mode is 8 (accepted: 0, FLP_MODE_RECOMPUTE_VOCAB 2 to FLP_MODE_DIRECTION 7)");
+                 "options.mode is 8 (accepted: 0, FLP_MODE_RECOMPUTE_VOCAB 2 to FLP_MODE_DIRECTION 7, "
+                 "FLP_MODE_TAIL 9)");
   REFUSE_OPTIONS(options.chunk_vocab = -1, "options.chunk_vocab is -1 (accepted: 0 to 1073741824)");
   REFUSE_OPTIONS(options.threads = -1, "options.threads is -1 (accepted: 0 to 4096)");
   REFUSE_OPTIONS((options.device = FLP_DEVICE_HOST, options.rung = FLP_RUNG_JIT),

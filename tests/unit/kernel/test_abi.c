@@ -52,8 +52,12 @@ static const struct {
     {"list_weight_wide", "pppppiippliplipiiip", sizeof(flp_list_weight_wide_params)},
     {"forward_emit", "plplpppppfiiiiiiplpppppi", sizeof(flp_forward_emit_params)},
     {"forward_emit_map", "mmmppppfiiiiiplppppppi", sizeof(flp_forward_emit_map_params)},
-    {"emit_floor", "plppppppfiiifpp", sizeof(flp_emit_floor_params)},
+    {"emit_floor", "plpppppppfiiifpp", sizeof(flp_emit_floor_params)},
     {"emit_sort", "piipppi", sizeof(flp_emit_sort_params)},
+    {"tail_target", "plplppppiiip", sizeof(flp_tail_target_params)},
+    {"tail_rows", "ppppippppppifpppp", sizeof(flp_tail_rows_params)},
+    {"tail_choose", "ppppfipppppppp", sizeof(flp_tail_choose_params)},
+    {"tail_entries", "ppppippppppifppppp", sizeof(flp_tail_entries_params)},
 };
 enum { EXPECTED_COUNT = sizeof expected / sizeof expected[0] };
 

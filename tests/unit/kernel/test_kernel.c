@@ -150,6 +150,7 @@ Test(kernel, each_used_field_changes_the_bytes_and_no_other) {
       [FLP_KERNEL_LISTED_WEIGHT] = " arch dtype alignment ",
       [FLP_KERNEL_EMIT] = " arch dtype entropy bias softcap alignment hidden vocab ",
       [FLP_KERNEL_EMITTED] = " arch dtype ",
+      [FLP_KERNEL_TAIL] = " arch dtype alignment ",
   };
   for (int kind = FLP_KERNEL_ROWS; kind < FLP_KERNEL_KINDS; kind++) {
     flp_kernel_key key = sample_key((flp_kernel_kind)kind);
@@ -274,7 +275,7 @@ Test(kernel, what_is_kept_and_losses_have_kernels_of_their_own) {
   cr_expect_str_eq(hopper_kernels(&spec, got), HOPPER " forward_keep@sm_90a kept@sm_80 loss_rows@sm_80");
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
   uint8_t digest[crypto_hash_sha256_BYTES];
-  cr_assert_eq(flp_kernel_keys_for(&spec, "sm_80", keys), FLP_SPEC_KERNELS_MAX);
+  cr_assert_eq(flp_kernel_keys_for(&spec, "sm_80", keys), 8);
   crypto_hash_sha256(digest, program, sizeof program);
   cr_expect_arr_eq(keys[7].loss, digest, sizeof digest);
   cr_expect_eq(keys[7].dtype, FLP_DTYPE_FP32, "whatever the operands are");
@@ -282,6 +283,30 @@ Test(kernel, what_is_kept_and_losses_have_kernels_of_their_own) {
   cr_expect_str_eq(hopper_kernels(&spec, got), HOPPER " loss_rows@sm_80");
   spec.grads = 0;
   cr_expect_str_eq(hopper_kernels(&spec, got), "rows@sm_80 forward@sm_90a loss_rows@sm_80");
+}
+
+/* Lists take the place of exponentials, of a loss too. */
+Test(kernel, a_tail_has_kernels_of_its_own_whatever_it_is) {
+  static const uint8_t program[] = "any bytes";
+  char got[256];
+  flp_kernel_key keys[FLP_SPEC_KERNELS_MAX], others[FLP_SPEC_KERNELS_MAX];
+  flp_spec spec = spec_of(FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT, FLP_ENTROPY_NONE);
+  spec.tail = 0x1p-9f;
+#define TAIL "forward_emit@sm_90a emitted@sm_80 tail@sm_80"
+  cr_expect_str_eq(hopper_kernels(&spec, got), HOPPER " listed@sm_80 listed_weight@sm_80 " TAIL);
+  spec.grads = FLP_GRAD_HIDDEN;
+  cr_expect_str_eq(hopper_kernels(&spec, got), HOPPER " listed@sm_80 " TAIL);
+  spec.grads = FLP_GRAD_BIAS;
+  cr_expect_str_eq(hopper_kernels(&spec, got), "rows@sm_80 forward@sm_90a dz@sm_90a listed_weight@sm_80 " TAIL);
+  spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  spec.loss = program;
+  spec.loss_bytes = sizeof program;
+  cr_expect_str_eq(hopper_kernels(&spec, got),
+                   HOPPER " loss_rows@sm_80 listed@sm_80 listed_weight@sm_80 " TAIL);
+  cr_assert_eq(flp_kernel_keys_for(&spec, "sm_80", keys), FLP_SPEC_KERNELS_MAX);
+  spec.tail = 0x1p-20f;
+  cr_assert_eq(flp_kernel_keys_for(&spec, "sm_80", others), FLP_SPEC_KERNELS_MAX);
+  cr_expect_eq(memcmp(keys, others, sizeof keys), 0);
 }
 
 Test(kernel, entropy_is_folded_where_it_is_used) {
