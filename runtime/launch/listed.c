@@ -3,7 +3,8 @@
  * Forward: list_check, list_sort, list_scores, and list_reduce makes one partial a row, which combine takes. Backward
  * makes the same lists and scores again, then dz of each entry and the gradient of hidden; for those of the head
  * entries go into the order of columns, a digit at a time. Each pass counts bad lists.
- * Invariant: every grid follows from n, list_count and the spec; how long a list is only the device knows. */
+ * Invariant: every grid follows from n, list_count, the spec and the device; how long a list is, and how many entries
+ * another mode has made, only the device knows. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/launch/backward.h"

@@ -40,7 +40,7 @@ return function(k, spec)
       function() return k.load(k.i32, p.list_total, 0, constant) end)
   end
 
-  -- Of that many.
+  -- How many pieces of that size hold them.
   local function pieces_in(entries, size) return k.udiv(entries + (size - 1), size) end
 
   ----------------------------------------------------------------------------------------------- the order of entries
