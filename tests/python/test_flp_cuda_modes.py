@@ -166,7 +166,7 @@ def test_directions_over_vocab_shards():
         settings.save, settings.wide_grads = None, _c.GRAD_HIDDEN
         settings.offset, settings.valid, settings.total = first, half, V
         ops = _run.Operands(hidden, batch.weight.detach()[first:first + half], None, target)
-        kept = _run.keep_directions(ops, _run.settings_that_keep(ops, settings, {N: 1})[N])
+        kept = _run.keep_piece(ops, _run.settings_that_keep(ops, settings, {N: 1}, _c.GRAD_HIDDEN)[N], _c.GRAD_HIDDEN)
         partials.append(_run.partial(ops, kept.settings, kept))
         calls.append((ops, kept))
     combine = calls[0][1].plan, torch.stack(partials), target, None, None, calls[0][1].settings

@@ -13,6 +13,10 @@ reveal_type(flp.linear_logprob(h, h, h, entropy=entropy))  # says: Union[torch.T
 reveal_type(flp.linear_logprob(h, h, h, entropy="detached"))  # says: Tuple[torch.Tensor, torch.Tensor]
 reveal_type(flp.linear_logprob(h, h, h, entropy=True, keep=(h, h)))  # says: Tuple[torch.Tensor, torch.Tensor]
 reveal_type(flp.linear_logprob(h, h, h, keep=(h, h), kept_mass=True))  # says: builtins.tuple[torch.Tensor, ...]
+reveal_type(flp.linear_logprob(h, h, h, tail=2**-9, tail_report=h))  # says: torch.Tensor
+reveal_type(flp.linear_logprob_partial(h, h, h, vocab_offset=0, vocab_total=8))  # says: torch.Tensor
+reveal_type(flp.linear_logprob_partial(h, h, h, vocab_offset=0, vocab_total=8, tail=2**-9)[1])  # says: Union[torch.Tensor, None]
+reveal_type(flp.parallel.linear_logprob(h, h, h, entropy=True, tail=0.0))  # says: Tuple[torch.Tensor, torch.Tensor]
 reveal_type(flp.parallel.linear_logprob(h, h, h, entropy="detached"))  # says: Tuple[torch.Tensor, torch.Tensor]
 reveal_type(flp.parallel.linear_logprob(h, h, h, entropy=True))  # says: Tuple[torch.Tensor, torch.Tensor]
 reveal_type(flp.selective_log_softmax(h, h))  # says: torch.Tensor
@@ -47,7 +51,9 @@ flp.policy_loss("grpo", h, h, h, h, clip=0.2)  # error: arg-type
 flp.policy_loss("grpo", h, h, h, h, beta="much")  # error: arg-type
 flp.gate(h, fraction=h)  # error: arg-type
 flp.plan_info(vocab=8)  # error: call-arg
-flp.linear_logprob_partial(h, h, h, vocab_total=8)  # error: call-arg
+flp.linear_logprob_partial(h, h, h, vocab_total=8)  # error: call-overload
+flp.linear_logprob(h, h, h, tail="2^-9")  # error: call-overload
+flp.policy_loss("grpo", h, h, h, h, tail_report=4)  # error: arg-type
 flp.install(7)  # error: arg-type
 flp.nothing  # error: attr-defined
 flp.explain(h, h, h).speed  # error: attr-defined

@@ -29,30 +29,30 @@ def accumulator_of(buffer, weight, others):
     if torch.is_grad_enabled() and not weight.requires_grad:
         _check.refuse(ValueError, FIELD, "given while weight does not require a gradient",
                       "a weight that requires a gradient, or None")
-    check_memory(buffer, others)
+    check_memory(FIELD, buffer, others)
     return buffer
 
 
 @outside_graphs
-def check_memory(buffer, others):
-    """Refuses a buffer that shares memory with a tensor of the call, or with a gradient that autograd adds to there.
+def check_memory(name, buffer, others):
+    """Refuses a buffer, by its name, that shares memory with a tensor of the call, or with a gradient that autograd adds to there.
     weight.grad as a whole is accepted: this call adds to it nowhere else."""
-    check_writable(FIELD, buffer)
+    check_writable(name, buffer)
     for field, tensor in others.items():
         if not isinstance(tensor, torch.Tensor):
             continue
-        _check_apart(buffer, field, tensor)
+        _check_apart(name, buffer, field, tensor)
         grad = tensor.grad if tensor.is_leaf else None
         if grad is not None and not (field.startswith("weight") and _is_same_view(buffer, grad)):
-            _check_apart(buffer, field + ".grad", grad)
+            _check_apart(name, buffer, field + ".grad", grad)
 
 
-def _check_apart(buffer, field, tensor):
+def _check_apart(name, buffer, field, tensor):
     mine, other = range_of(buffer), range_of(tensor)
     if buffer.device != tensor.device or None in (mine, other):
         return
     if mine[0] < other[1] and other[0] < mine[1]:
-        _check.refuse(ValueError, FIELD, "at addresses 0x%x to 0x%x, which overlap those of %s, 0x%x to 0x%x"
+        _check.refuse(ValueError, name, "at addresses 0x%x to 0x%x, which overlap those of %s, 0x%x to 0x%x"
                       % (*mine, field, *other), "memory that nothing else of the call uses")
 
 

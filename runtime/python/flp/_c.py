@@ -41,16 +41,18 @@ SPEC_FIELDS = (
     ("entropy", c_int, ENTROPY_NONE), ("grads", c_uint32, 0), ("has_bias", c_int32, 0), ("softcap", c_float, 0.0),
     ("per_row_temperature", c_int32, 0), ("grad_hidden_dtype", c_int, 0), ("grad_weight_dtype", c_int, 0),
     ("accumulate_grad_weight", c_int32, 0), ("alignment", c_uint32, 16), ("op", c_int, OP_HEAD), ("keep", c_int32, 0),
-    ("grad_bias_dtype", c_int, 0), ("listed", c_int32, 0),
+    ("grad_bias_dtype", c_int, 0), ("listed", c_int32, 0), ("tail", c_float, 0.0),
 )
+BEHIND_LOSS = 3  # of these, how many stand behind the loss
 
 
 class Spec(Structure):
     """flp_spec: what kernels are specialised for."""
 
     __slots__ = ()
-    _fields_ = [("struct_bytes", c_uint32), *((name, kind) for name, kind, _ in SPEC_FIELDS[:-2]), ("loss", c_void_p),
-                ("loss_bytes", c_size_t), *((name, kind) for name, kind, _ in SPEC_FIELDS[-2:])]
+    _fields_ = [("struct_bytes", c_uint32), *((name, kind) for name, kind, _ in SPEC_FIELDS[:-BEHIND_LOSS]),
+                ("loss", c_void_p), ("loss_bytes", c_size_t),
+                *((name, kind) for name, kind, _ in SPEC_FIELDS[-BEHIND_LOSS:])]
 
 
 class Options(Structure):
@@ -94,6 +96,7 @@ class Args(Structure):
         ("old_logprob", c_void_p), ("ref_logprob", c_void_p), ("advantage", c_void_p), ("row_weight", c_void_p),
         ("vectors", c_void_p * VECTORS_MAX), ("loss_parameters", POINTER(c_double)), ("loss", c_void_p),
         ("metrics", c_void_p), ("list_offsets", c_void_p), ("list_ids", c_void_p), ("list_count", c_int64),
+        ("tail_report", c_void_p),
     ]
 
 

@@ -26,10 +26,11 @@ class Settings:
     """The run-time values of one call, checked. offset, valid and total describe a vocab shard; zeros: the whole.
     wide_grads: bits _c.GRAD_* of the gradients that are float32 whatever the operands are. detached: the entropy has no
     gradient. save: may the forward pass keep something for the backward pass (None: within the budget); old_lse: (N)
-    float32 that exponentials refer to, or None."""
+    float32 that exponentials refer to, or None. tail: what a backward pass may leave out, 0.0: nothing; tail_report: (4)
+    float32 that says what it left out, or None."""
 
     __slots__ = ("temperature", "softcap", "scale", "ignore_index", "budget", "entropy", "detached", "chunk_rows",
-                 "accumulate", "offset", "valid", "total", "wide_grads", "save", "old_lse")
+                 "accumulate", "offset", "valid", "total", "wide_grads", "save", "old_lse", "tail", "tail_report")
 
     def __init__(self, temperature, softcap, scale, ignore_index, budget, entropy, chunk_rows=None):
         self.temperature = temperature
@@ -44,6 +45,7 @@ class Settings:
         self.offset = self.valid = self.total = 0
         self.wide_grads = 0
         self.save, self.old_lse = False, None
+        self.tail, self.tail_report = 0.0, None
 
 
 def check_real(field, value):

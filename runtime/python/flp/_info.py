@@ -7,7 +7,8 @@ from typing import Any, Collection, Literal
 import torch
 from torch import Tensor
 
-from . import _accumulate, _c, _check, _eager_lists, _eager_torch, _logprob, _plans, _programs, _run, errors
+from . import (_accumulate, _c, _check, _eager_lists, _eager_torch, _logprob, _plans, _programs, _run, _tail,
+               errors)
 from ._compile import outside_graphs
 
 # Gradients that are matrix products.
@@ -52,7 +53,7 @@ def _listed_layout(plan, which, n, count, budget):
 
 
 def _info_of(plan, n, budget, keep_budget=None, list_count=None):
-    """keep_budget: that of save or direction mode, where one is taken; list_count: ids of a call whose columns are
+    """keep_budget: that of save, direction or tail mode, where one is taken; list_count: ids of a call whose columns are
     listed."""
     device = "cpu" if plan.key.device < 0 else "cuda:%d" % plan.key.device
     backward, step = {}, {}
@@ -76,7 +77,7 @@ def plan_info(*, vocab: int, hidden: int, n: int = 1024, dtype: torch.dtype = to
               device: str | int | torch.device = "cpu", target_dtype: torch.dtype = torch.int64,
               entropy: bool | Literal["detached"] = False, grads: Collection[str] = (), bias: bool = False,
               softcap: float | None = None, per_row_temperature: bool = False, budget: int | None = None,
-              save: bool | None = False) -> PlanInfo:
+              save: bool | None = False, tail: float | None = None) -> PlanInfo:
     """Makes the plan of a specialisation and reports which rung runs, why, and what n rows take -> PlanInfo.
 
     vocab, hidden        V and D of the head
@@ -85,8 +86,8 @@ def plan_info(*, vocab: int, hidden: int, n: int = 1024, dtype: torch.dtype = to
     device               a torch device, cpu or cuda
     bias                 whether there is one
     grads                any of "hidden", "weight", "bias"
-    entropy, softcap, budget, save
-                         as for linear_logprob; save=False shows recompute mode
+    entropy, softcap, budget, save, tail
+                         as for linear_logprob; save=False shows recompute mode, or tail mode with tail
     per_row_temperature  whether there is one temperature a row
     error: ValueError or TypeError naming the field; flp.FlpError and its classes
     """
@@ -100,7 +101,7 @@ def plan_info(*, vocab: int, hidden: int, n: int = 1024, dtype: torch.dtype = to
         _check.refuse(ValueError, "grads", "%r" % (unknown[0],), ", ".join(names))
     mask = sum(names[name] for name in set(grads))
     settings = _check.Settings(1.0, softcap, 1.0, 0, budget, entropy)
-    settings.save = _check.save_of(save)
+    settings.save, settings.tail = _check.save_of(save), _tail.tail_of(tail, save or None)
     key = _plans.Spec(  # type: ignore[call-arg]
         _check.ordinal_of(device), dtype=_run.TO_C[dtype], target_dtype=_run.TO_C[target_dtype],
         vocab=_check.integer_of("vocab", vocab), hidden=_check.integer_of("hidden", hidden),
@@ -116,7 +117,8 @@ def explain(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None 
             temperature: float | Tensor = 1.0, entropy: bool | Literal["detached"] = False,
             softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100, budget: int | None = None,
             chunk_rows: int | None = None, rows: Tensor | None = None, grad_weight_accumulate: Tensor | None = None,
-            save: bool | None = None, keep: tuple[Tensor, Tensor] | None = None, loss: str | None = None) -> PlanInfo:
+            save: bool | None = None, keep: tuple[Tensor, Tensor] | None = None, loss: str | None = None,
+            tail: float | None = None) -> PlanInfo:
     """Reports which plan the same call of linear_logprob would run -> PlanInfo; computes nothing.
 
     loss  a loss program, "grpo+k3+entropy" or the path of a Lua file: the plan of flp.policy_loss by it, its step too
@@ -131,12 +133,14 @@ def explain(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None 
     settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
     if keep is not None:
         _check.without_lists(chunk_rows=chunk_rows, save=save, loss=loss)
+        _tail.refuse_with(_tail.KEEP, tail)
     offsets, list_ids, ids = _check.lists_of(keep, ids)
     ops = _run.Operands(flat, weight, bias, ids, temperature_rows, rows, offsets, list_ids)
     if ops.is_listed:
         plan = _run.plan_for(ops, settings, _logprob.needed_grads(flat, weight, bias))
         return _info_of(plan, flat.shape[0], settings.budget, list_count=list_ids.numel())
     grads, settings.save = _logprob.needed_grads(flat, weight, bias), _check.save_of(save)
+    settings.tail = _tail.tail_of(tail, save)
     if loss is not None:
         plan = _run.plan_for(ops, _run.settings_of_step(ops, settings, grads), grads, program=_programs.named(loss))
         return _info_of(plan, flat.shape[0], settings.budget)

@@ -2,8 +2,8 @@
 
 Invariants: what is saved for the backward pass is the operands, the targets, stats (N,4) and what the forward pass
 keeps: in save mode exponentials that the first backward pass uses up; a later one recomputes (recompute mode), as does
-one that asks for other gradients; in direction mode directions, which are a saved tensor like the others and serve
-every backward pass. A call that needs no gradient runs the scoring plan, whose bits are the same.
+one that asks for other gradients; in direction mode directions and in tail mode lists of columns, which are a saved
+tensor like the others and serve every backward pass. A call that needs no gradient runs the scoring plan, whose bits are the same.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from . import _accumulate, _c, _check, _logprob_op, _run, _transforms
+from . import _accumulate, _c, _check, _logprob_op, _run, _tail, _transforms
 from ._compile import in_graph, outside_graphs
 
 REVERSE = "plain reverse mode, torch.autograd"
@@ -32,8 +32,8 @@ class LinearLogprob(torch.autograd.Function):
         ops = _run.Operands(*operands)
         kept = _run.keep(ops, settings, grads)
         logprob, entropy, stats = _run.forward(ops, settings, grads, keep_stats=True, kept=kept)
-        ctx.kept, directions = (None, kept.memory) if kept is not None and kept.lasts else (kept, None)
-        ctx.save_for_backward(*operands, stats, directions)
+        ctx.kept, lasting = (None, kept.memory) if kept is not None and kept.lasts else (kept, None)
+        ctx.save_for_backward(*operands, stats, lasting)
         ctx.settings, ctx.grads = settings, grads
         ctx.set_materialize_grads(False)
         if settings.entropy and settings.detached:
@@ -46,10 +46,10 @@ class LinearLogprob(torch.autograd.Function):
         grads = used_grads(ctx)
         results = (None, None, None)
         if grads and not (grad_logprob is None and grad_entropy is None):
-            *saved, directions = ctx.saved_tensors
+            *saved, lasting = ctx.saved_tensors
             kept, ctx.kept = ctx.kept, None
-            if directions is not None:
-                kept = _run.Kept.again(directions, ctx.settings)
+            if lasting is not None:
+                kept = _run.Kept.again(lasting, ctx.settings)
             if grads != ctx.grads:
                 kept = None
             results = LastDerivative.apply(functools.partial(_gradients, ctx.settings, grads, kept), *saved,
@@ -129,7 +129,8 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    scale: float = ..., ignore_index: int = ..., budget: int | None = ..., chunk_rows: int | None = ...,
                    rows: Tensor | None = ..., grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
                    old_lse: Tensor | None = ..., keep: tuple[Tensor, Tensor] | None = ...,
-                   kept_mass: Literal[False] = ...) -> Tensor: ...
+                   kept_mass: Literal[False] = ..., tail: float | None = ...,
+                   tail_report: Tensor | None = ...) -> Tensor: ...
 
 
 @overload
@@ -138,7 +139,8 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    scale: float = ..., ignore_index: int = ..., budget: int | None = ..., chunk_rows: int | None = ...,
                    rows: Tensor | None = ..., grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
                    old_lse: Tensor | None = ..., keep: tuple[Tensor, Tensor] | None = ...,
-                   kept_mass: Literal[False] = ...) -> tuple[Tensor, Tensor]: ...
+                   kept_mass: Literal[False] = ..., tail: float | None = ...,
+                   tail_report: Tensor | None = ...) -> tuple[Tensor, Tensor]: ...
 
 
 @overload
@@ -148,7 +150,8 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    scale: float = ..., ignore_index: int = ..., budget: int | None = ..., chunk_rows: int | None = ...,
                    rows: Tensor | None = ..., grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
                    old_lse: Tensor | None = ..., keep: tuple[Tensor, Tensor] | None = ...,
-                   kept_mass: Literal[False] = ...) -> Tensor | tuple[Tensor, Tensor]: ...
+                   kept_mass: Literal[False] = ..., tail: float | None = ...,
+                   tail_report: Tensor | None = ...) -> Tensor | tuple[Tensor, Tensor]: ...
 
 
 @overload
@@ -167,7 +170,8 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    budget: int | None = None, chunk_rows: int | None = None, rows: Tensor | None = None,
                    grad_weight_accumulate: Tensor | None = None, save: bool | None = None,
                    old_lse: Tensor | None = None, keep: tuple[Tensor, Tensor] | None = None,
-                   kept_mass: bool = False) -> Tensor | tuple[Tensor, ...]:
+                   kept_mass: bool = False, tail: float | None = None,
+                   tail_report: Tensor | None = None) -> Tensor | tuple[Tensor, ...]:
     """Computes the log-probability of each target token under a language-model head, without the (N,V) scores.
 
     z = scale·(hidden weightᵀ + bias);  z ← softcap·tanh(z/softcap);  t = z / temperature
@@ -202,10 +206,19 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                  other rows of weight are not read, and gradients do not reach them. offsets (N + 1) int32 or int64, N
                  the rows of target; token_ids int32 or int64 in any order, an id that stands twice counts once. A row
                  whose list lacks its target or holds an id outside [0, V) is NaN and counted, as is every row where
-                 offsets do not ascend. No chunk_rows, save or old_lse
+                 offsets do not ascend. No chunk_rows, save, old_lse or tail
     kept_mass    True: return last the log of the mass that the kept tokens have in the softmax over all of V, (...)
                  float32 in nats, <= 0, a value without a gradient: logprob + kept_mass is the log-probability without
                  keep. Costs a full pass; with keep alone
+    tail         None or 0: exact gradients. 2**-20 to 2**-2: what a backward pass may leave out of dz, the gradient of
+                 the scores (N, V): Σ|dz left out| <= tail·Σ|dz| over all of its elements, always; 2**-9 is what rounding
+                 to bfloat16 may do to each. Tail mode: the forward pass lists the columns of each row that carry its mass,
+                 and the backward pass reads those; rows whose tail counts are recomputed. Any number of backward passes.
+                 Values keep their bits. Exact where no rung has kernels for it, where the lists and the workspace of
+                 either pass do not fit the budget, and for other gradients than the call's. No save
+    tail_report  (4,) float32 on hidden's device, which each backward pass fills: Σ|dz| that was left out, from above, and
+                 Σ|dz| in all, from below, in units of the upstream gradient over a score; rows that were recomputed;
+                 columns that the other rows read. Zeros where it was exact. Memory that no tensor of the call uses
 
     Returns logprob (...) float32 in nats, never above 0; or a tuple of it, the entropy and the kept mass as asked for.
     Gradients reach hidden, weight and bias as they require them, once (no double backward). Rows whose target is
@@ -213,7 +226,7 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
     score over T is beyond 7.4e8: flp.check() reports them. Asynchronous on the caller's current stream, with the
     caller's allocator. The first call of a specialisation makes its plan (seconds when kernels must be compiled): make it
     before capturing a CUDA graph. torch.compile keeps a call whole (each value of a number is a graph of its own), except
-    with chunk_rows, save=True or grad_weight_accumulate; torch.func.grad and vjp work, vmap and forward-mode derivatives
+    with chunk_rows, save=True, grad_weight_accumulate or tail; torch.func.grad and vjp work, vmap and forward-mode derivatives
     are refused.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     thread: safe
@@ -223,6 +236,7 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
     _check.entropy_of(entropy)
     if keep is not None:
         _check.without_lists(chunk_rows=chunk_rows, save=save, old_lse=old_lse)
+        _tail.refuse_with(_tail.KEEP, tail, tail_report)
         return _over_lists(hidden, weight, target, bias, temperature, rows, keep, kept_mass, grad_weight_accumulate,
                            (softcap, scale, ignore_index, budget, entropy), given)
     if kept_mass:
@@ -231,10 +245,10 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                                                                             rows)
     tensors = flat, weight, bias, ids, temperature_rows, rows
     options = scalar, softcap, scale, ignore_index, budget, entropy
-    if in_graph() and grad_weight_accumulate is None and not (chunk_rows or save):
+    if in_graph() and grad_weight_accumulate is None and tail_report is None and not (chunk_rows or save or tail):
         results = _logprob_op.linear_logprob(*tensors, *options)
     else:
-        results = _checked(tensors, options, chunk_rows, save, old_lse, grad_weight_accumulate, given)
+        results = _checked(tensors, options, chunk_rows, save, old_lse, grad_weight_accumulate, tail, tail_report, given)
     if len(lead) == 1:
         return results if entropy else results[0]
     shaped: Any = tuple(result.reshape(lead) for result in results)
@@ -265,7 +279,7 @@ def _over_lists(hidden, weight, target, bias, temperature, rows, keep, kept_mass
 
 
 @outside_graphs
-def _checked(tensors, options, chunk_rows, save, old_lse, accumulate, given):
+def _checked(tensors, options, chunk_rows, save, old_lse, accumulate, tail, tail_report, given):
     """Checks what is no operand and runs -> (logprob,) or (logprob, entropy). given: see accumulator_of"""
     settings = _check.Settings(*options, chunk_rows)
     settings.accumulate = _accumulate.accumulator_of(accumulate, tensors[1], given)
@@ -273,6 +287,7 @@ def _checked(tensors, options, chunk_rows, save, old_lse, accumulate, given):
         _check.devices(tensors[0], grad_weight_accumulate=settings.accumulate)
     settings.save = _check.save_of(save)
     settings.old_lse = _check.row_values_of("old_lse", old_lse, given["target"].shape, tensors[0].device)
+    _tail.settle(settings, tail, tail_report, tensors[0].device, given, save)
     return dispatch(*tensors, settings)
 
 
@@ -302,7 +317,8 @@ def _transformed(*arguments):
     settings = copy.copy(settings)
     settings.old_lse = None
     if _transforms.is_active():
-        for field, value in (("grad_weight_accumulate", settings.accumulate), ("save=True", settings.save or None)):
+        for field, value in (("grad_weight_accumulate", settings.accumulate), ("save=True", settings.save or None),
+                             ("tail", settings.tail or None), ("tail_report", settings.tail_report)):
             if value is not None:
                 _transforms.refuse(name, field + " under torch.func", "None there")
 

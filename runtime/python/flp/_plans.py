@@ -42,8 +42,12 @@ class Plan:
         return self._laid_out(which, n, budget)[0]
 
     def keeps_directions(self, n, budget):
-        """Whether what a forward pass over n rows keeps is directions, which backward passes only read."""
+        """Whether what a forward pass over n rows keeps is directions."""
         return self._laid_out(_c.PASS_FORWARD_SAVED, n, budget)[1] == _c.MODE_DIRECTION
+
+    def keeps_for_good(self, n, budget):
+        """Whether backward passes only read what a forward pass over n rows keeps: lists of columns, or directions."""
+        return bool(self.key.tail) or self.keeps_directions(n, budget)
 
     def listed_bytes(self, which, n, count, budget):
         """Exact workspace of one pass over rows whose lists have count ids in all. error: as workspace_bytes"""
@@ -75,7 +79,7 @@ class Plan:
         return layout
 
     def saved_bytes(self, n, budget):
-        """Bytes that a forward pass over n rows keeps within a budget, in save or direction mode; 0: nothing."""
+        """Bytes that a forward pass over n rows keeps within a budget, in save, direction or tail mode; 0: nothing."""
         wanted = ("saved", n, budget)
         size = self._sizes.get(wanted)
         if size is None:

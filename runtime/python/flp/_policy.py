@@ -15,7 +15,7 @@ from typing import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from . import _accumulate, _c, _check, _logprob, _programs, _run, _transforms, errors, losses
+from . import _accumulate, _c, _check, _logprob, _programs, _run, _tail, _transforms, errors, losses
 from ._compile import outside_graphs
 
 ONCE = "flp.policy_loss hands its gradients out once (accepted: one backward pass; call it again for another)"
@@ -43,7 +43,8 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
                 temperature: float | Tensor = 1.0, softcap: float | None = None, scale: float = 1.0,
                 ignore_index: int = -100, budget: int | None = None, save: bool | None = None,
                 old_lse: Tensor | None = None, grad_weight_accumulate: Tensor | None = None,
-                grad_scale: float | Tensor = 1.0) -> tuple[Tensor, dict[str, Tensor]]:
+                grad_scale: float | Tensor = 1.0, tail: float | None = None,
+                tail_report: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
     """Computes the loss of a policy update and its gradients from hidden states, without the (N,V) scores.
 
     rule             a name of flp.losses.RULES: reinforce, ppo, grpo, dapo, dr_grpo, cispo, gspo; nll (no advantage); or
@@ -65,6 +66,9 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
     grad_scale       the upstream gradient that loss.backward() will bring, a number or 0-dim tensor (loss scale over
                      micro-batches): what is added to grad_weight_accumulate has it; with that buffer another upstream
                      gradient makes the other gradients NaN
+    tail, tail_report
+                     as in flp.linear_logprob; the report is of the loss's own gradient, and is filled when this function is
+                     called (gspo: when its loss is back-propagated)
 
     Returns (loss, metrics) as flp.losses.policy_loss: a float32 scalar, differentiable once in hidden, weight and bias, and
     a dict of detached scalars; entropy if it was asked for or weighed; a file's own metrics as means of its tokens. The
@@ -89,6 +93,7 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
     settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
     settings.save, settings.detached = _check.save_of(save), entropy_weight == 0
     settings.old_lse = _check.row_values_of("old_lse", old_lse, lead, flat.device)
+    _tail.settle(settings, tail, tail_report, flat.device, given, save)
     losses.one_of("kl_kind", kl_kind, losses.KL)
     compared = beta != 0 or ref_logprob is not None and not _is_file(rule)
     wishes = _wishes_of(rule, average, clip, beta, kl_kind if compared else "", entropy_weight, length, total, parameters)

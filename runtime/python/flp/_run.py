@@ -75,6 +75,9 @@ def key_of(ops, settings, grads, keep=False, program=None):
     entropy = entropy_of(settings, grads)
     if program is not None:
         entropy = step_entropy(settings, grads, program)
+    keeps = {}
+    if grads and (keep or program is not None and settings.tail):
+        keeps = _how_it_keeps(settings)
     vocab, hidden = ops.weight.shape
     wide = [_c.DTYPE_FP32 if grads & bit and settings.wide_grads & bit and element_bytes < 4 else 0
             for bit in GRAD_FIELDS]
@@ -84,7 +87,7 @@ def key_of(ops, settings, grads, keep=False, program=None):
         per_row_temperature=int(ops.temperature_rows is not None), grad_hidden_dtype=wide[0],
         grad_weight_dtype=wide[1] if accumulate is None else _c.DTYPE_FP32,
         accumulate_grad_weight=int(accumulate is not None), alignment=_check.alignment_of(element_bytes, *places),
-        keep=int(keep), grad_bias_dtype=wide[2], listed=int(ops.is_listed), loss=b"" if program is None else program.data)
+        grad_bias_dtype=wide[2], listed=int(ops.is_listed), loss=b"" if program is None else program.data, **keeps)
 
 
 def entropy_of(settings, grads):
@@ -101,7 +104,7 @@ def step_entropy(settings, grads, program):
     return _c.ENTROPY_FORWARD if settings.entropy or "entropy" in program.inputs else _c.ENTROPY_NONE
 
 
-# ---- save and direction modes: what goes from forward to backward ----
+# ---- save, direction and tail modes: what goes from forward to backward ----
 
 UNBOUNDED = 2**64 - 1
 SAVED_PASSES = {_c.PASS_FORWARD: _c.PASS_FORWARD_SAVED, _c.PASS_BACKWARD: _c.PASS_BACKWARD_SAVED}
@@ -113,8 +116,8 @@ class Kept:
     memory    (bytes) uint8 of the caller's allocator, aligned for libflp
     settings  Settings of both passes: their budget is what the workspace is taken within
     plan      that fills it; None in backward
-    lasts     whether backward passes only read it (directions), so that any number of them may; else the first one
-              uses it up (exponentials)
+    lasts     whether backward passes only read it (directions, lists of columns), so that any number of them may; else
+              the first one uses it up (exponentials)
     """
 
     __slots__ = ("memory", "settings", "plan", "lasts")
@@ -124,7 +127,7 @@ class Kept:
 
     @classmethod
     def again(cls, memory, settings):
-        """Directions as autograd gives them back, whose hooks may have moved them."""
+        """What lasts, as autograd gives it back, whose hooks may have moved it."""
         if address(memory) % _c.WORKSPACE_ALIGNMENT:
             memory = memory_on(memory.device, memory.numel()).copy_(memory)
         return cls(memory, settings)
@@ -142,13 +145,13 @@ def keep(ops, settings, grads):
     plan, size = keeping_plan(ops, settings, grads)
     if not size:
         return None
-    lasts = plan.keeps_directions(ops.hidden.shape[0], keep_budget(settings))
+    lasts = plan.keeps_for_good(ops.hidden.shape[0], keep_budget(settings))
     return Kept(memory_on(ops.hidden.device, size), settings, plan, lasts)
 
 
 def keeping_plan(ops, settings, grads):
-    """The plan of a training call and the bytes that its forward pass keeps for save or direction mode; 0: recompute
-    mode.
+    """The plan of a training call and the bytes that its forward pass keeps for save, direction or tail mode; 0:
+    recompute mode.
 
     error: UnsupportedError if settings.save is True and no rung keeps any
     """
@@ -156,18 +159,20 @@ def keeping_plan(ops, settings, grads):
 
 
 def mode_of(ops, settings, grads):
-    """The mode of a call in a word: score, recompute, save or direction."""
+    """The mode of a call in a word: score, recompute, save, direction or tail."""
     plan, size = keeping_plan(ops, settings, grads)
     if not size:
         return "recompute" if grads else "score"
+    if plan.key.tail:
+        return "tail"
     return "direction" if plan.keeps_directions(ops.hidden.shape[0], keep_budget(settings)) else "save"
 
 
 def plan_that_keeps(key, settings, n):
     """keeping_plan of a key and n rows."""
-    wanted = key.grads and n and (settings.save or settings.save is None and not settings.chunk_rows)
-    if wanted and key.dtype == _c.DTYPE_BF16:
-        keeping = key._replace(keep=1)
+    wanted = key.grads and n and (settings.tail or settings.save or settings.save is None and not settings.chunk_rows)
+    if wanted and (settings.tail or key.dtype == _c.DTYPE_BF16):
+        keeping = key._replace(**_how_it_keeps(settings))
         size = _plans.saved_bytes(keeping, n, keep_budget(settings))
         if size:
             return _plans.get(keeping), size
@@ -178,18 +183,25 @@ def plan_that_keeps(key, settings, n):
     return _plans.get(key), 0
 
 
-def settings_that_keep(ops, settings, pieces):
-    """Settings under which forward passes over pieces of a frozen head's rows, {rows: how many such}, keep directions,
-    all together within the budget -> {rows: Settings}; {} where they do not fit, or nothing keeps any.
+def _how_it_keeps(settings):
+    """Fields of a Spec whose forward pass may keep something: lists of columns, or exponentials and directions."""
+    return {"tail": settings.tail} if settings.tail else {"keep": 1}
+
+
+def settings_that_keep(ops, settings, pieces, grads):
+    """Settings under which forward passes over pieces of a call's rows, {rows: how many such}, keep what lasts, all
+    together within the budget -> {rows: Settings}; {} where that does not fit, or nothing keeps any.
 
     ops  Operands of one piece
     """
-    if settings.save is False or ops.hidden.dtype is not torch.bfloat16:
+    if not settings.tail and (settings.save is False or ops.hidden.dtype is not torch.bfloat16):
         return {}
-    key = key_of(ops, settings, _c.GRAD_HIDDEN, keep=True)
+    key = key_of(ops, settings, grads, keep=True)
     budget = keep_budget(settings) or _plans.in_force().budgets[_c.PASS_BACKWARD]
     n = sum(rows * count for rows, count in pieces.items())
-    if key.entropy == _c.ENTROPY_BACKWARD or not _plans.saved_bytes(key, n, budget):
+    if not key.tail and (grads != _c.GRAD_HIDDEN or key.entropy == _c.ENTROPY_BACKWARD):
+        return {}  # exponentials
+    if not _plans.saved_bytes(key, n, budget):
         return {}
     plan, found = _plans.get(key), {}
     sizes = {rows: plan.saved_bytes(rows, budget) for rows in pieces}
@@ -199,20 +211,20 @@ def settings_that_keep(ops, settings, pieces):
         own.budget = budget - (total - size)
         if own.budget < size or not plan.saved_bytes(rows, keep_budget(own)):
             return {}
-        if not plan.keeps_directions(rows, keep_budget(own)):
+        if not plan.keeps_for_good(rows, keep_budget(own)):
             return {}
     return found
 
 
-def keep_directions(ops, settings):
-    """Memory for the directions of a piece, with its Settings of settings_that_keep -> Kept"""
-    plan = plan_for(ops, settings, _c.GRAD_HIDDEN, keep=True)
+def keep_piece(ops, settings, grads):
+    """Memory for what a piece keeps, with its Settings of settings_that_keep -> Kept"""
+    plan = plan_for(ops, settings, grads, keep=True)
     size = plan.saved_bytes(ops.hidden.shape[0], keep_budget(settings))
     return Kept(memory_on(ops.hidden.device, size), settings, plan)
 
 
 def keep_budget(settings):
-    """The budget of save and direction modes, for what is kept and for the workspace of either pass."""
+    """The budget of what is kept and of the workspace of either pass."""
     return UNBOUNDED if settings.save else settings.budget
 
 
@@ -321,7 +333,7 @@ def forward(ops, settings, grads, keep_stats, kept=None):
 
 @outside_graphs
 def partial(ops, settings, kept=None):
-    """Runs the forward pass of one vocab shard -> partial (N,4); fills kept, which is of directions."""
+    """Runs the forward pass of one vocab shard -> partial (N,4); fills kept, which lasts."""
     plan = plan_for(ops, settings, 0) if kept is None else kept.plan
     n, device = ops.hidden.shape[0], ops.hidden.device
     out = torch.empty((n, 4), dtype=torch.float32, device=device)
@@ -365,10 +377,11 @@ def backward(ops, settings, grads, stats, grad_logprob, grad_entropy, kept=None)
     made = _new_gradients(ops, settings, grads)
     if plan.handle is None:
         torch_form(ops).backward(plan, ops, settings, stats, upstream, *made)
+        _report_fields(plan, settings)
     else:
         fields = operand_fields(ops)
         fields.update(_gradient_fields(made), stats=address(stats), grad_logprob=address(upstream[0]),
-                      grad_entropy=address(upstream[1]))
+                      grad_entropy=address(upstream[1]), **_report_fields(plan, settings))
         if kept is not None:
             fields.update(kept.fields())
         enqueue(plan, _c.PASS_BACKWARD, ops.hidden.shape[0], ops.target, ops.temperature_rows, ops.rows, settings,
@@ -393,6 +406,17 @@ def _gradient_fields(made):
     grad_hidden, grad_weight, grad_bias = made
     return {"grad_hidden": address(grad_hidden), "grad_weight": address(grad_weight), "grad_bias": address(grad_bias),
             "grad_weight_stride": 0 if grad_weight is None else grad_weight.stride(0)}
+
+
+def _report_fields(plan, settings):
+    """flp_args field of the report of a pass; that of an exact one is zeros, which are written here."""
+    report = settings.tail_report
+    if report is None:
+        return {}
+    if plan.handle is not None and plan.key.tail:
+        return {"tail_report": address(report)}
+    report.zero_()
+    return {}
 
 
 def _handed_out(made, settings):
@@ -447,7 +471,7 @@ def step(ops, settings, grads, loss):
     out.entropy = torch.empty_like(out.loss) if plan.key.entropy else None
     out.metrics = torch.empty((len(loss.program.metrics), n), dtype=torch.float32, device=device)
     fields = operand_fields(ops)
-    fields.update(_gradient_fields(made), **loss.fields())
+    fields.update(_gradient_fields(made), **loss.fields(), **(_report_fields(plan, settings) if grads else {}))
     old_lse = dense("old_lse", settings.old_lse)
     fields.update(loss=address(out.loss), logprob=address(out.logprob), entropy=address(out.entropy),
                   metrics=address(out.metrics) or None, old_lse=address(old_lse))

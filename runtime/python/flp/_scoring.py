@@ -56,12 +56,14 @@ def score(hidden: Tensor, weight: Tensor, tokens: Tensor, *, cu_seqlens: Tensor 
           attention_mask: Tensor | None = None, shifted: bool = False, bias: Tensor | None = None,
           temperature: float | Tensor = 1.0, entropy: bool | Literal["detached"] = False,
           softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100, budget: int | None = None,
-          grad_weight_accumulate: Tensor | None = None, save: bool | None = None) -> Scores:
+          grad_weight_accumulate: Tensor | None = None, save: bool | None = None, tail: float | None = None,
+          tail_report: Tensor | None = None) -> Scores:
     """Scores the tokens of many sequences of unequal length in one pass: each under the hidden state before it.
 
     hidden          padded (B, T, D), or packed (N, D) with cu_seqlens: of all tokens, the last of a sequence included
-    weight, bias    (V, D) and (V) or None; these, softcap, scale, budget, grad_weight_accumulate and save as for
-                    flp.linear_logprob. Where a gate keeps few rows of a frozen head, save=False is faster
+    weight, bias    (V, D) and (V) or None; these, softcap, scale, budget, grad_weight_accumulate, save, tail and
+                    tail_report as for flp.linear_logprob. Where a gate keeps few rows of a frozen head, save=False is
+                    faster
     tokens          (B, T) or (N) int32 or int64: those that hidden is of; the shift by one happens here. The first
                     token of a sequence has nothing before it and is not scored
     cu_seqlens      (S+1) int32 or int64: where each sequence begins in packed tokens, 0 first; padding from the last
@@ -101,7 +103,7 @@ def score(hidden: Tensor, weight: Tensor, tokens: Tensor, *, cu_seqlens: Tensor 
     result: Any = linear_logprob(hidden, weight, _moved(tokens.masked_fill(~scored, ignore_index), -1, shifted), bias,
                             temperature=_moved(temperature, -1, shifted), entropy=entropy, softcap=softcap, scale=scale,
                             ignore_index=ignore_index, budget=budget, grad_weight_accumulate=grad_weight_accumulate,
-                            save=save)
+                            save=save, tail=tail, tail_report=tail_report)
     logprob, entropies = (_moved(values, 1, shifted) for values in (result if entropy else (result, None)))
     if cu_seqlens is not None:
         wrong = scored & bounds_of(cu_seqlens, tokens)[1]

@@ -6,12 +6,12 @@ them on every rank, and sum grad_hidden over the ranks after the backward pass.
 from __future__ import annotations
 
 import collections.abc
-from typing import Sequence
+from typing import Any, Sequence, overload
 
 import torch
 from torch import Tensor
 
-from . import _accumulate, _c, _check, _logprob, _plans, _run, _transforms
+from . import _accumulate, _c, _check, _logprob, _plans, _run, _tail, _transforms
 from ._address import address, dense
 from ._compile import outside_graphs
 
@@ -42,13 +42,33 @@ def _operands(name, hidden, weight, target, bias, temperature, rows, keep, names
                          rows, offsets, list_ids), scalar
 
 
+@overload
+def linear_logprob_partial(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias: Tensor | None = ..., *,
+                           vocab_offset: int, vocab_valid: int | None = ..., vocab_total: int,
+                           temperature: float | Tensor = ..., entropy: bool = ..., softcap: float | None = ...,
+                           scale: float = ..., ignore_index: int = ..., budget: int | None = ...,
+                           rows: Tensor | None = ..., keep: tuple[Tensor, Tensor] | None = ...,
+                           tail: None = ..., needs: Sequence[str] = ...) -> Tensor: ...
+
+
+@overload
+def linear_logprob_partial(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias: Tensor | None = ..., *,
+                           vocab_offset: int, vocab_valid: int | None = ..., vocab_total: int,
+                           temperature: float | Tensor = ..., entropy: bool = ..., softcap: float | None = ...,
+                           scale: float = ..., ignore_index: int = ..., budget: int | None = ...,
+                           rows: Tensor | None = ..., keep: tuple[Tensor, Tensor] | None = ...,
+                           tail: float, needs: Sequence[str] = ...) -> tuple[Tensor, Tensor | None]: ...
+
+
 @outside_graphs
 def linear_logprob_partial(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias: Tensor | None = None, *,
                            vocab_offset: int, vocab_valid: int | None = None, vocab_total: int,
                            temperature: float | Tensor = 1.0, entropy: bool = False, softcap: float | None = None,
                            scale: float = 1.0, ignore_index: int = -100, budget: int | None = None,
-                           rows: Tensor | None = None, keep: tuple[Tensor, Tensor] | None = None) -> Tensor:
-    """Computes one rank's statistics of each row -> (N, 4) float32, N the product of target's shape.
+                           rows: Tensor | None = None, keep: tuple[Tensor, Tensor] | None = None,
+                           tail: float | None = None, needs: Sequence[str] = ("hidden", "weight", "bias")) -> Any:
+    """Computes one rank's statistics of each row -> (N, 4) float32, N the product of target's shape; with tail a pair of
+    these and what linear_logprob_backward takes as saved.
 
     weight_shard  (this rank's V, D) of hidden's dtype
     target        (...) int32 or int64 global ids
@@ -56,14 +76,23 @@ def linear_logprob_partial(hidden: Tensor, weight_shard: Tensor, target: Tensor,
     vocab_valid   rows of the shard that are real, the rest is padding; None: all
     vocab_total   ids of the whole vocabulary
     keep          (offsets, token_ids) of the whole lists, the same on every rank
+    tail          as for linear_logprob. The second result is (bytes) uint8, lists of columns, or None: exact gradients
+    needs         with tail: the gradients that linear_logprob_backward will be asked for
     The other arguments are those of linear_logprob. Columns: maximum, sum and weighted sum in log2 units, raw target
     score (−inf where the target is on another shard). Not differentiable.
     error: ValueError or TypeError naming the field; flp.FlpError and its classes
     """
     ops, scalar = _operands("flp.linear_logprob_partial", hidden, weight_shard, target, bias, temperature, rows, keep,
                             ("weight_shard", "bias"))
-    return _run.partial(ops, _settings(scalar, softcap, scale, ignore_index, budget, entropy, vocab_offset, vocab_valid,
-                                       vocab_total, ops.weight.shape[0]))
+    settings = _settings(scalar, softcap, scale, ignore_index, budget, entropy, vocab_offset, vocab_valid, vocab_total,
+                         ops.weight.shape[0])
+    if keep is not None:
+        _tail.refuse_with(_tail.KEEP, tail)
+    if tail is None:
+        return _run.partial(ops, settings)
+    settings.tail = _tail.tail_of(tail)
+    kept = _run.keep(ops, settings, _mask_of(needs, ops.bias)) if settings.tail else None
+    return _run.partial(ops, settings, kept), None if kept is None else kept.memory
 
 
 @outside_graphs
@@ -144,7 +173,8 @@ def linear_logprob_backward(hidden: Tensor, weight: Tensor, target: Tensor, stat
                             vocab_valid: int | None = None, vocab_total: int | None = None,
                             temperature: float | Tensor = 1.0, softcap: float | None = None, scale: float = 1.0,
                             ignore_index: int = -100, budget: int | None = None, rows: Tensor | None = None,
-                            grad_weight_accumulate: Tensor | None = None, keep: tuple[Tensor, Tensor] | None = None
+                            grad_weight_accumulate: Tensor | None = None, keep: tuple[Tensor, Tensor] | None = None,
+                            tail: float | None = None, saved: Tensor | None = None, tail_report: Tensor | None = None
                             ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Computes the gradients of one head or one shard from stats -> (grad_hidden, grad_weight, grad_bias).
 
@@ -152,6 +182,9 @@ def linear_logprob_backward(hidden: Tensor, weight: Tensor, target: Tensor, stat
     grad_logprob, grad_entropy
                   (...) upstream gradients; either may be None
     needs         which gradients to compute; the others are None, as is the bias's without a bias
+    tail, saved   as linear_logprob_partial had and gave them, with the same needs and budget, and entropy where
+                  grad_entropy is given; saved may be read any number of times. None: exact
+    tail_report   as for linear_logprob, of this shard
     The other arguments are those of linear_logprob and linear_logprob_partial. Gradients have shape and dtype of what
     they are of; grad_hidden of a shard is this rank's part: sum it over the ranks.
     error: ValueError or TypeError naming the field; flp.FlpError and its classes
@@ -163,6 +196,10 @@ def linear_logprob_backward(hidden: Tensor, weight: Tensor, target: Tensor, stat
                          vocab_valid, vocab_total, ops.weight.shape[0])
     with torch.no_grad():
         settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
+    if keep is not None:
+        _tail.refuse_with(_tail.KEEP, tail, tail_report)
+    _tail.settle(settings, tail, tail_report, ops.hidden.device, given)
+    kept = _tail.kept_of(saved, settings, ops.hidden.device)
     n = ops.hidden.shape[0]
     _check.tensor_of("stats", stats)
     if stats.dtype is not torch.float32 or stats.shape != (n, 4):
@@ -173,8 +210,8 @@ def linear_logprob_backward(hidden: Tensor, weight: Tensor, target: Tensor, stat
     upstream = [_flat_upstream(field, grad, n)
                 for field, grad in (("grad_logprob", grad_logprob), ("grad_entropy", grad_entropy))]
     _check.devices(ops.hidden, stats=stats, grad_logprob=grad_logprob, grad_entropy=grad_entropy)
-    grad_hidden, grad_weight, grad_bias = _run.backward(ops, settings, _mask_of(needs, ops.bias), stats,
-                                                        *upstream)
+    grad_hidden, grad_weight, grad_bias = _run.backward(ops, settings, _mask_of(needs, ops.bias), stats, upstream[0],
+                                                        upstream[1], kept)
     return None if grad_hidden is None else grad_hidden.reshape(hidden.shape), grad_weight, grad_bias
 
 

@@ -1,8 +1,8 @@
 """Both passes of one call: the rows of each chunk, what the ranks exchange, and the autograd function around them.
 
 Invariants: a row's forward costs one merge, whatever the chunks; hidden states of other ranks are there for at most two
-chunks at a time, and are never saved; nothing waits for a device on the host. A frozen head's forward pass may keep the
-directions of each chunk (direction mode), this rank's part of them; ranks need not agree on that.
+chunks at a time, and are never saved; nothing waits for a device on the host. The forward pass may keep what lasts of
+each chunk, this rank's part of it: directions of a frozen head, or lists of columns (tail); ranks need not agree on that.
 """
 import contextlib
 import copy
@@ -16,7 +16,7 @@ from . import _merge, _weights
 
 # Rows of a gathered chunk, of all ranks together: enough for the kernels' full rate.
 CHUNK_ROWS = 4096
-SAVED = 9  # tensors that a call saves for its backward pass, before the directions of its chunks
+SAVED = 9  # tensors that a call saves for its backward pass, before what its chunks keep
 
 
 class Call:
@@ -34,14 +34,14 @@ class Call:
         """The statistics of all rows on this rank's shard -> (N,4), and what each chunk keeps, [_run.Kept], or []"""
         n = ops.target.shape[0]
         if not self.chunk:
-            partial, kept = self._partial(ops, self._settings_that_keep(ops, n, grads))
+            partial, kept = self._partial(ops, self._settings_that_keep(ops, n, grads), grads)
             return partial, [kept] if kept else []
         out = torch.empty((self.group.size, n // self.group.size, 4), dtype=torch.float32, device=ops.hidden.device)
         of_chunks, settings = [], None
         for part, piece in self.pieces(ops):
             if settings is None:
                 settings = self._settings_that_keep(piece, n, grads)
-            partial, kept = self._partial(piece, settings)
+            partial, kept = self._partial(piece, settings, grads)
             out[:, part] = partial.view(self.group.size, -1, 4)
             of_chunks += [kept] if kept else []
             del piece  # before the next but one is gathered
@@ -50,17 +50,18 @@ class Call:
     def _settings_that_keep(self, first, n, grads):
         """first: the first of the chunks of n rows -> {rows: Settings} of those that keep; {}: all recompute"""
         rows = first.target.shape[0]
-        if self.empty or not rows or first.is_listed or grads != _c.GRAD_HIDDEN:
+        if self.empty or not rows or first.is_listed or not grads:
             return {}
         counts = {rows: n // rows, n % rows: 1}
-        return _run.settings_that_keep(first, self.settings, {rows: count for rows, count in counts.items() if rows})
+        return _run.settings_that_keep(first, self.settings, {rows: count for rows, count in counts.items() if rows},
+                                       grads)
 
-    def _partial(self, ops, settings):
+    def _partial(self, ops, settings, grads):
         """The statistics of one chunk, and its Kept or None."""
         rows = ops.target.shape[0]
         if self.empty:
             return _merge.nothing(rows, ops.target.device), None
-        kept = _run.keep_directions(ops, settings[rows]) if settings else None
+        kept = _run.keep_piece(ops, settings[rows], grads) if settings else None
         return _run.partial(ops, settings.get(rows, self.settings), kept), kept
 
     def combine(self, partial, target, ops):
@@ -121,6 +122,9 @@ class Call:
         settings = copy.copy(self.settings)
         settings.wide_grads |= _c.GRAD_BIAS
         grad_hidden = torch.empty_like(ops.hidden) if grads & _c.GRAD_HIDDEN else None
+        report = settings.tail_report
+        if report is not None:
+            settings.tail_report = torch.empty_like(report.zero_())
         sum_weight = sum_bias = None
         if grads & _c.GRAD_WEIGHT and settings.accumulate is None:
             sum_weight = settings.accumulate = ops.weight.new_zeros(ops.weight.shape, dtype=torch.float32)
@@ -130,6 +134,8 @@ class Call:
                 grad_hidden[part] = dh
             if db is not None:
                 sum_bias = db if sum_bias is None else sum_bias + db
+            if report is not None:
+                report += settings.tail_report
             del piece, dh  # before the next but one is gathered
         return grad_hidden, *(None if total is None else total.to(ops.weight.dtype) for total in (sum_weight, sum_bias))
 
@@ -139,8 +145,10 @@ class Call:
             dh, grad_weight, grad_bias = [like.new_zeros(like.shape) if grads & bit else None for like, bit in zip(
                 (ops.hidden, ops.weight, ops.bias), _run.GRAD_FIELDS)]
             grad_weight = None if settings.accumulate is not None else grad_weight
+            if settings.tail_report is not None:
+                settings.tail_report.zero_()
         else:
-            settings = settings if kept is None else kept.settings
+            settings = settings if kept is None else _within(kept, settings)
             dh, grad_weight, grad_bias = _run.backward(ops, settings, grads, stats, *upstream, kept)
         return dh if dh is None else self._reduced(dh).to(ops.hidden.dtype), grad_weight, grad_bias
 
@@ -152,6 +160,13 @@ class Call:
             return self.group.scatter_total(grad_hidden)
         self.group.total(grad_hidden)
         return grad_hidden
+
+
+def _within(kept, settings):
+    """The Settings of a chunk's backward pass, in the budget of its forward pass."""
+    own = copy.copy(settings)
+    own.budget = kept.settings.budget
+    return own
 
 
 class ParallelLogprob(torch.autograd.Function):
@@ -179,9 +194,10 @@ class ParallelLogprob(torch.autograd.Function):
             with contextlib.ExitStack() as stack:
                 if ctx.call.gather is not None:
                     stack.enter_context(ctx.call.gather())
-                saved, directions = ctx.saved_tensors[:SAVED], ctx.saved_tensors[SAVED:]
+                saved, memories = ctx.saved_tensors[:SAVED], ctx.saved_tensors[SAVED:]
                 _weights.check_present("weight_shard", saved[1])
-                kept = [_run.Kept.again(*each) for each in zip(directions, ctx.kept_settings)]
+                kept = [] if grads != ctx.grads else \
+                    [_run.Kept.again(*each) for each in zip(memories, ctx.kept_settings)]
                 results = _logprob.LastDerivative.apply(functools.partial(gradients, ctx.call, grads, kept), *saved,
                                                         grad_logprob, grad_entropy)
                 if grads & ~_c.GRAD_HIDDEN:

@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from .. import _accumulate, _c, _check, _logprob, _run, _transforms
+from .. import _accumulate, _c, _check, _logprob, _run, _tail, _transforms
 from .._compile import outside_graphs
 from . import _call, _group, _merge, _weights
 
@@ -21,7 +21,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    rows: Tensor | None = ..., merge: str = ..., reduce_grad_hidden: bool = ...,
                    reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ..., gather: Any = ...,
                    grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
-                   keep: tuple[Tensor, Tensor] | None = ...) -> Tensor: ...
+                   keep: tuple[Tensor, Tensor] | None = ..., tail: float | None = ...,
+                   tail_report: Tensor | None = ...) -> Tensor: ...
 
 
 @overload
@@ -32,7 +33,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    ignore_index: int = ..., budget: int | None = ..., rows: Tensor | None = ..., merge: str = ...,
                    reduce_grad_hidden: bool = ..., reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ...,
                    gather: Any = ..., grad_weight_accumulate: Tensor | None = ...,
-                   save: bool | None = ..., keep: tuple[Tensor, Tensor] | None = ...) -> tuple[Tensor, Tensor]: ...
+                   save: bool | None = ..., keep: tuple[Tensor, Tensor] | None = ..., tail: float | None = ...,
+                   tail_report: Tensor | None = ...) -> tuple[Tensor, Tensor]: ...
 
 
 @overload
@@ -43,8 +45,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    ignore_index: int = ..., budget: int | None = ..., rows: Tensor | None = ..., merge: str = ...,
                    reduce_grad_hidden: bool = ..., reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ...,
                    gather: Any = ..., grad_weight_accumulate: Tensor | None = ...,
-                   save: bool | None = ..., keep: tuple[Tensor, Tensor] | None = ...
-                   ) -> Tensor | tuple[Tensor, Tensor]: ...
+                   save: bool | None = ..., keep: tuple[Tensor, Tensor] | None = ..., tail: float | None = ...,
+                   tail_report: Tensor | None = ...) -> Tensor | tuple[Tensor, Tensor]: ...
 
 
 @outside_graphs
@@ -56,8 +58,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    merge: str = "sum", reduce_grad_hidden: bool = True, reduce_dtype: torch.dtype = torch.float32,
                    sequence_parallel: bool = False, gather: Any = None,
                    grad_weight_accumulate: Tensor | None = None,
-                   save: bool | None = None, keep: tuple[Tensor, Tensor] | None = None
-                   ) -> Tensor | tuple[Tensor, Tensor]:
+                   save: bool | None = None, keep: tuple[Tensor, Tensor] | None = None,
+                   tail: float | None = None, tail_report: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
     """flp.linear_logprob of a head whose vocabulary is sharded over the ranks of a group; every rank makes the same
     call.
 
@@ -88,7 +90,10 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
     save          whether a frozen head's forward pass keeps this rank's directions, 4·N·D bytes, so that the backward
                   pass makes no product (direction mode). None: where a rung has kernels for it and those of all chunks
                   fit the budget, with the workspace of either pass; True: where a rung has them; False: never
-    keep          (offsets, token_ids) of all N rows, global ids, the same on every rank; no save
+    keep          (offsets, token_ids) of all N rows, global ids, the same on every rank; no save or tail
+    tail, tail_report
+                  as for flp.linear_logprob, the bound the same on every rank; a rank's report is of its own shard, whose
+                  part of dz obeys the bound, and so does their sum. Ranks may leave out more or less of a row
     The other arguments are those of flp.linear_logprob; rows and temperature are of all N rows.
 
     Returns logprob (...) float32 in nats, in target's shape and the same on every rank; or (logprob, entropy). Every
@@ -127,10 +132,12 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
             names=("weight_shard", "bias_shard"))
         if keep is not None:
             _check.without_lists(save=save)
+            _tail.refuse_with(_tail.KEEP, tail, tail_report)
         *lists, ids = _check.lists_of(keep, ids)
         settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
         settings.save = _check.save_of(save)
         settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, local_weight, tensors)
+        _tail.settle(settings, tail, tail_report, flat.device, tensors, save)
         settings.wide_grads = _c.GRAD_HIDDEN if call.reduce_dtype is torch.float32 else 0
         place = _weights.place_of(weight_shard, local_weight.shape[0], weight.place or given, call.group)
         settings.offset, settings.valid, settings.total = place
