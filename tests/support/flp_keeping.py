@@ -1,6 +1,7 @@
 """A stand-in for a rung that keeps something from forward to backward, which the eager rung does not: it grants the
-memory, notes what a pass gets of it, and lets the pass recompute. noted_blocks tells whether the memory is
-still there."""
+memory, notes what a pass gets of it, and lets the pass recompute; where that is tail mode it writes REPORT. noted_blocks
+tells whether the memory is still there."""
+import ctypes
 import weakref
 
 import pytest
@@ -9,13 +10,16 @@ from flp import _c, _plans, _run
 
 BYTES = 1 << 20  # what the stand-in reports that it keeps
 WORKSPACE = 1000  # what it wants beside
+REPORT = [0.5, 1000.0, 3.0, 40.0]  # of each backward pass
+MODES = {"save": 5, "direction": 7, "tail": 9}
 
 
 class Passes:
-    """What each executed pass got: (pass, keeps, saved, saved_bytes, old_lse); and what was asked with which budget."""
+    """What each executed pass got: (pass, keeps, saved, saved_bytes, old_lse); the bound and the address for a report of
+    each; and what was asked with which budget."""
 
     def __init__(self):
-        self.seen, self.asked = [], []
+        self.seen, self.tails, self.asked = [], [], []
 
     def forward(self):
         return [seen for seen in self.seen if seen[0] == _c.PASS_FORWARD]
@@ -32,15 +36,21 @@ def has_directions(key):
 @pytest.fixture
 def passes(monkeypatch):
     """A rung that keeps what fits the budget."""
-    found, execute, layout = Passes(), _plans.Plan.execute, _plans.Plan.layout
+    found, execute, layout, saved = Passes(), _plans.Plan.execute, _plans.Plan.layout, _plans._saved
+
+    def most(function, of, n, budget):
+        return BYTES if function == "flp_spec_saved" and of.tail else saved(function, of, n, budget)
 
     def saved_bytes(plan, n, budget):
         found.asked.append(("saved", budget))
-        return BYTES if plan.key.keep and BYTES + WORKSPACE <= (budget or 1 << 30) else 0
+        return BYTES if (plan.key.keep or plan.key.tail) and BYTES + WORKSPACE <= (budget or 1 << 30) else 0
 
     def note(plan, args):
         found.seen.append((getattr(args, "pass"), plan.key.keep, args.saved, args.saved_bytes, args.old_lse))
-        args.saved = args.old_lse = None
+        found.tails.append((plan.key.tail, args.tail_report))
+        if args.saved and args.tail_report:
+            ctypes.memmove(args.tail_report, (ctypes.c_float * 4)(*REPORT), 16)
+        args.saved = args.old_lse = args.tail_report = None
         execute(plan, args)
 
     def layout_of(plan, which, n, budget):
@@ -48,9 +58,11 @@ def passes(monkeypatch):
         if which not in _run.SAVED_PASSES.values():
             return layout(plan, which, n, budget)
         found.asked.append((which, budget))
-        mode = 7 if has_directions(plan.key) else 5 if which == _c.PASS_BACKWARD_SAVED else 1
-        return _c.Layout(bytes=1 << 21, mode=mode, saved_bytes=BYTES)
+        mode = "tail" if plan.key.tail else "direction" if has_directions(plan.key) else "save"
+        forward_of_save = mode == "save" and which == _c.PASS_FORWARD_SAVED
+        return _c.Layout(bytes=1 << 21, mode=1 if forward_of_save else MODES[mode], saved_bytes=BYTES)
 
+    monkeypatch.setattr(_plans, "_saved", most)
     monkeypatch.setattr(_plans.Plan, "layout", layout_of)
     monkeypatch.setattr(_plans.Plan, "saved_bytes", saved_bytes)
     monkeypatch.setattr(_plans.Plan, "execute", note)

@@ -1,0 +1,456 @@
+"""linear_logprob(tail=...) and what takes it: exact and reported as such where no kernels leave anything out, on both
+engines; what is kept and passed on, on the stand-in of flp_keeping.py; what is refused. tests/simt/test_torch_tail.py runs
+the kernels."""
+import gc
+
+import pytest
+import torch
+
+import flp
+from flp import _c, _check, _compile, _plans, _run, _tail
+from flp_keeping import BYTES, REPORT, noted_blocks, passes  # noqa: F401
+from flp_reference import DEVICE, DTYPES, GRAD_TOLERANCE, doubles, problem, reference, relative
+from flp_standin_lm import IDS, TinyLM
+
+N, D, V = 13, 64, 331
+TAIL = 2.0**-9
+OPTIONS = [{}, {"entropy": True}, {"entropy": "detached", "temperature": 0.7, "scale": -1.5},
+           {"softcap": 5.0, "bias": True, "entropy": True}, {"temperature": "rows", "bias": True},
+           {"rows": [0, 4, 5, 12], "entropy": True}, {"chunk_rows": 4}, {"old_lse": "rows"}]
+
+
+def marked():
+    """A report that nobody has written."""
+    return torch.full((4,), 7.0, device=DEVICE)
+
+
+def operands(dtype=torch.bfloat16, frozen=False, **sizes):
+    hidden, weight, target, _ = problem(**{"n": N, "depth": D, "vocab": V, **sizes}, dtype=dtype)
+    return hidden.requires_grad_(), weight.requires_grad_(not frozen), target
+
+
+# ---- where nothing is left out ----
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_without_kernels_it_is_exact_and_says_so(dtype, options):
+    options = dict(options)
+    with_bias = options.pop("bias", False)
+    for name in ("temperature", "old_lse"):
+        if options.get(name) == "rows":
+            options[name] = torch.linspace(0.5, 2.0, N, device=DEVICE)
+    made = problem(n=N, vocab=V, dtype=dtype, bias=with_bias)
+    target, leaves = made[2], [tensor.requires_grad_() for tensor in (made[0], made[1], made[3]) if tensor is not None]
+    upstream, found, report = torch.linspace(-1, 2, N, device=DEVICE), [], marked()
+    for tail, into in ((None, None), (0, None), (TAIL, report)):
+        results = flp.linear_logprob(*made[:2], target, made[3], tail=tail, tail_report=into, **options)
+        results = results if isinstance(results, tuple) else (results,)
+        loss = (results[0] * upstream).sum()
+        if options.get("entropy") is True:
+            loss = loss + 0.3 * results[1].sum()
+        found.append([*results, *torch.autograd.grad(loss, leaves)])
+    for other in found[1:]:
+        assert len(other) == len(found[0]) and all(map(torch.equal, found[0], other))
+    assert report.tolist() == [0, 0, 0, 0]
+    if not {"chunk_rows", "old_lse"} & set(options):
+        wide = doubles(made[0], made[1], made[3])
+        known = {name: value for name, value in options.items() if name != "entropy"}
+        logprob, entropies = reference(wide[0], wide[1], target, wide[2], **known)
+        ((logprob * upstream).sum() + (0.3 * entropies.sum() if options.get("entropy") is True else 0)).backward()
+        exact = [tensor.grad for tensor in wide if tensor is not None]
+        for mine, wanted in zip(found[2][-len(leaves):], exact):
+            assert relative(mine, wanted) < GRAD_TOLERANCE[dtype]
+    flp.check()
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("bound", [0, None, 2**-20, 2**-2, 1e-3], ids=str)
+def test_bounds_that_are_accepted(bound):
+    hidden, weight, target = operands()
+    report = marked()
+    flp.linear_logprob(hidden, weight, target, tail=bound, tail_report=report).sum().backward()
+    assert not report.any() and hidden.grad.any()
+
+
+def test_a_call_without_gradients_has_nothing_to_leave_out():
+    hidden, weight, target = operands()
+    report = marked()
+    with torch.no_grad():
+        plain = flp.linear_logprob(hidden, weight, target, tail=TAIL, tail_report=report)
+    assert torch.equal(plain, flp.linear_logprob(hidden.detach(), weight.detach(), target, tail=TAIL))
+    assert report.eq(7).all() and not any(plan.key.tail for plan in _plans.existing())
+
+
+@pytest.mark.usefixtures("engine")
+def test_shards_by_hand():
+    hidden, weight, target = (tensor.detach() for tensor in operands(torch.float32))
+    upstream, cut = torch.linspace(-1, 1, N, device=DEVICE), 130
+    whole = doubles(hidden, weight)
+    (reference(*whole, target)[0] * upstream).sum().backward()
+    places = [(slice(0, cut), 0), (slice(cut, V), cut)]
+    parts = [flp.linear_logprob_partial(hidden, weight[own], target, vocab_offset=offset, vocab_total=V, tail=TAIL,
+                                        needs=("hidden", "weight")) for own, offset in places]
+    for (part, _), (own, offset) in zip(parts, places):
+        alone = flp.linear_logprob_partial(hidden, weight[own], target, vocab_offset=offset, vocab_total=V)
+        assert torch.equal(part, alone)
+    _, _, stats = flp.combine_partials([part for part, _ in parts], target, vocab_total=V)
+    reports, made = [marked(), marked()], []
+    for report, (own, offset), (_, saved) in zip(reports, places, parts):
+        made.append(flp.linear_logprob_backward(hidden, weight[own], target, stats, upstream, needs=("hidden", "weight"),
+                                                vocab_offset=offset, vocab_total=V, tail=TAIL, saved=saved,
+                                                tail_report=report))
+    assert relative(made[0][0] + made[1][0], whole[0].grad) < 1e-5
+    assert relative(torch.cat([made[0][1], made[1][1]]), whole[1].grad) < 1e-5
+    assert not any(report.any() for report in reports)
+    pair = flp.linear_logprob_partial(hidden, weight, target, vocab_offset=0, vocab_total=V, tail=0)
+    assert len(pair) == 2 and pair[1] is None
+
+
+# ---- what is kept, and who reads it ----
+
+def saved_of(seen):
+    return [saved for _, _, saved, _, _ in seen]
+
+
+def test_every_backward_pass_reads_what_forward_listed(passes):  # noqa: F811
+    hidden, weight, target = operands()
+    report = marked()
+    logprob = flp.linear_logprob(hidden, weight, target, tail=TAIL, tail_report=report)
+    (which, keeps, saved, size, _), = passes.forward()
+    assert (which, keeps, size) == (_c.PASS_FORWARD, 0, BYTES) and saved and saved % 256 == 0
+    assert passes.tails == [(TAIL, None)] and report.eq(7).all()
+    logprob.sum().backward(retain_graph=True)
+    assert report.tolist() == REPORT
+    first = hidden.grad.clone()
+    report.fill_(7)
+    logprob.sum().backward()
+    assert report.tolist() == REPORT and torch.equal(hidden.grad, 2 * first)
+    assert saved_of(passes.backward()) == [saved] * 2
+    assert passes.tails[1:] == [(TAIL, report.data_ptr())] * 2
+
+
+def test_it_is_a_saved_tensor_that_goes_with_the_graph(passes, monkeypatch):  # noqa: F811
+    blocks = noted_blocks(monkeypatch)
+    hidden, weight, target = operands()
+    logprob = flp.linear_logprob(hidden, weight, target, tail=TAIL)
+    assert logprob.grad_fn.saved_tensors[-1].dtype is torch.uint8
+    logprob.sum().backward()
+    gc.collect()
+    assert len(blocks) == 1 and blocks[0]() is None
+    with pytest.raises(RuntimeError, match="second time"):
+        logprob.sum().backward()
+
+
+def test_hooks_of_saved_tensors_may_move_it(passes):  # noqa: F811
+    def pack(tensor):
+        if tensor.dtype is not torch.uint8:
+            return tensor
+        moved = torch.empty(tensor.numel() + 257, dtype=torch.uint8)
+        start = -moved.data_ptr() % 256 + 1
+        return moved[start:start + tensor.numel()].copy_(tensor)
+
+    hidden, weight, target = operands()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        logprob = flp.linear_logprob(hidden, weight, target, tail=TAIL)
+    logprob.sum().backward()
+    saved, = saved_of(passes.backward())
+    assert saved and saved % 256 == 0
+
+
+def test_a_checkpoint_makes_it_again(passes):  # noqa: F811
+    hidden, weight, target = operands()
+    logprob = torch.utils.checkpoint.checkpoint(flp.linear_logprob, hidden, weight, target, tail=TAIL, use_reentrant=False)
+    logprob.sum().backward()
+    assert len(passes.forward()) == 2 and saved_of(passes.backward()) == saved_of(passes.forward())[1:]
+
+
+@pytest.mark.parametrize("options, keeps", [
+    ({}, True), ({"budget": BYTES + 1000}, True), ({"budget": BYTES + 999}, False), ({"tail": 0}, None)], ids=str)
+def test_the_budget_decides(passes, options, keeps):  # noqa: F811
+    hidden, weight, target = operands()
+    report = marked()
+    options = {"tail": TAIL, "tail_report": report, **options}
+    flp.linear_logprob(hidden, weight, target, **options).sum().backward()
+    assert [tail for tail, _ in passes.tails] == [TAIL if keeps else 0.0] * 2
+    assert report.tolist() == (REPORT if keeps else [0, 0, 0, 0])
+    asked = {budget for _, budget in passes.asked}
+    assert asked == {options.get("budget", 0)}
+
+
+def test_other_gradients_than_were_planned_are_exact(passes):  # noqa: F811
+    from flp import _logprob
+    if _logprob._will_run is None:
+        pytest.skip("this torch does not report which gradients a backward pass is for")
+    hidden, weight, target = operands()
+    report = marked()
+    logprob = flp.linear_logprob(hidden * 1, weight, target, tail=TAIL, tail_report=report)
+    torch.autograd.grad(logprob.sum(), weight)
+    assert saved_of(passes.backward()) == [None] and passes.tails[-1] == (0.0, None) and not report.any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_dtype_asks(passes, dtype):  # noqa: F811
+    hidden, weight, target = operands(dtype)
+    flp.linear_logprob(hidden, weight, target, tail=TAIL).sum().backward()
+    assert [tail for tail, _ in passes.tails] == [TAIL, TAIL]
+
+
+def test_a_second_derivative_is_refused(passes):  # noqa: F811
+    hidden, weight, target = operands()
+    logprob = flp.linear_logprob(hidden, weight, target, tail=TAIL)
+    grad, = torch.autograd.grad((logprob * logprob).sum(), hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match="has no second derivative"):
+        grad.sum().backward()
+
+
+def test_it_is_explained(passes):  # noqa: F811
+    hidden, weight, target = operands()
+    info = flp.explain(hidden, weight, target, tail=TAIL)
+    assert info.forward["mode"] == info.backward["mode"] == "tail" and info.backward["saved_bytes"] == BYTES
+    assert flp.explain(hidden, weight, target, tail=0).backward["mode"] != "tail"
+    asked = {"vocab": V, "hidden": D, "n": N, "grads": ["hidden", "weight"]}
+    assert flp.plan_info(**asked, tail=TAIL).backward["mode"] == "tail"
+    assert flp.plan_info(**asked, tail=TAIL, budget=BYTES).backward["mode"] != "tail"
+
+
+def test_what_passes_it_on(passes):  # noqa: F811
+    hidden, weight, target = operands()
+    report = marked()
+    flp.score(hidden, weight, target, cu_seqlens=torch.tensor([0, 2, N]), tail=TAIL,
+              tail_report=report).logprob.sum().backward()
+    assert passes.tails == [(TAIL, None), (TAIL, report.data_ptr())]
+    del passes.tails[:]
+    model = TinyLM()
+    with flp.logprob_head(model, verify=False, tail=TAIL, tail_report=report):
+        model(input_ids=IDS).logprobs.sum().backward()
+    assert passes.tails == [(TAIL, None), (TAIL, report.data_ptr())]
+
+
+def test_shards_by_hand_keep_lists(passes):  # noqa: F811
+    hidden, weight, target = (tensor.detach() for tensor in operands())
+    partial, saved = flp.linear_logprob_partial(hidden, weight, target, vocab_offset=0, vocab_total=V, tail=TAIL,
+                                                needs=["weight"])
+    assert saved.dtype is torch.uint8 and saved_of(passes.forward()) == [saved.data_ptr()]
+    _, _, stats = flp.combine_partials([partial], target, vocab_total=V)
+    report = marked()
+    flp.linear_logprob_backward(hidden, weight, target, stats, torch.ones(N, device=DEVICE), needs=["weight"], tail=TAIL,
+                                saved=saved, tail_report=report)
+    assert saved_of(passes.backward()) == [saved.data_ptr()] and report.tolist() == REPORT
+
+
+# ---- policy_loss ----
+
+def batch_of(dtype=torch.bfloat16):
+    hidden, weight, target, _ = problem(n=12, vocab=V, depth=D, dtype=dtype)
+    hidden = hidden.view(3, 4, D).requires_grad_()
+    return hidden, weight.requires_grad_(), target.view(3, 4), torch.tensor([1.0, -1.0, 0.5], device=DEVICE)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("rule", ["grpo", "gspo", "nll"])
+def test_policy_losses_are_exact_without_kernels(rule):
+    found, report = [], marked()
+    for options in ({}, {"tail": TAIL, "tail_report": report}):
+        batch = batch_of()
+        loss, _ = flp.policy_loss(rule, *batch, entropy_weight=0.01, **options)
+        loss.backward()
+        found.append([loss, batch[0].grad, batch[1].grad])
+    assert all(map(torch.equal, *found)) and not report.any()
+
+
+def test_a_step_is_made_for_the_bound():
+    batch = batch_of()
+    flp.policy_loss("grpo", *batch, tail=TAIL)
+    assert [plan.key.tail for plan in _plans.existing() if plan.key.loss] == [TAIL]
+    with torch.no_grad():
+        flp.policy_loss("grpo", *batch, tail=TAIL)
+    assert {(plan.key.grads, plan.key.tail) for plan in _plans.existing() if plan.key.loss} == {(3, TAIL), (0, 0.0)}
+    assert flp.explain(batch[0], batch[1], batch[2], loss="grpo", tail=TAIL).step["mode"]
+
+
+def test_a_rule_of_sequences_takes_tail_mode(passes):  # noqa: F811
+    report, logged = marked(), []
+    flp.set_log(lambda level, text: logged.append(text))
+    try:
+        loss, _ = flp.policy_loss("gspo", *batch_of(), tail=TAIL, tail_report=report)
+        assert report.eq(7).all()
+        loss.backward()
+    finally:
+        flp.set_log(None)
+    assert report.tolist() == REPORT and [text.rsplit(" ", 1)[1] for text in logged if "gspo" in text] == ["tail"]
+
+
+# ---- transforms and graphs ----
+
+@pytest.mark.skipif(not hasattr(torch, "func"), reason="torch before 2.0 has no torch.func")
+@pytest.mark.parametrize("options", [{"tail": TAIL}, {"tail_report": torch.zeros(4)}], ids=["tail", "tail_report"])
+def test_torch_func_is_refused(options):
+    hidden, weight, target = (tensor.detach() for tensor in operands())
+    options = {name: value.to(DEVICE) if name == "tail_report" else value for name, value in options.items()}
+    with pytest.raises(flp.UnsupportedError, match=r"does not support %s under torch\.func \(accepted: None there\)"
+                       % next(iter(options))):
+        torch.func.grad(lambda x: flp.linear_logprob(x, weight, target, **options).sum())(hidden)
+    assert torch.func.grad(lambda x: flp.linear_logprob(x, weight, target, tail=0).sum())(hidden).any()
+
+
+@pytest.mark.skipif(not _compile.HAS_OPERATORS, reason="torch before 2.4 has no register_autograd")
+def test_a_compiled_call_leaves_the_graph(passes):  # noqa: F811
+    def loss(hidden, weight, target, report):
+        return flp.linear_logprob(hidden * 1, weight, target, tail=TAIL, tail_report=report).sum() * 2
+
+    torch._dynamo.reset()
+    made, report = operands(), marked()
+    torch.compile(loss, backend="aot_eager")(*made, report).backward()
+    assert report.tolist() == REPORT and saved_of(passes.backward()) == saved_of(passes.forward()) != [None]
+    got = made[0].grad.clone()
+    made[0].grad = None
+    loss(*made, report).backward()
+    assert torch.equal(got, made[0].grad)
+
+
+# ---- parallel ----
+
+class TestParallel:
+    """The call of a group of one rank, in chunks."""
+
+    @staticmethod
+    def scored(chunk, report, tail=TAIL, budget=None, empty=False):
+        from flp.parallel import _call, _group
+
+        call = _call.Call()
+        call.group, call.merge, call.chunk, call.reduce_dtype = _group.Group(None), "sum", chunk, None
+        call.gather, call.empty, call.settings = None, empty, _check.Settings(1.0, None, 1.0, -100, budget, False)
+        call.settings.offset, call.settings.valid, call.settings.total = 0, 0 if empty else V, V
+        call.settings.save, call.settings.tail, call.settings.tail_report = None, tail, report
+        hidden, weight, target = operands(n=12)
+        return _call.ParallelLogprob.apply(hidden, weight, None, target, None, None, None, None, call), hidden, weight
+
+    @pytest.mark.parametrize("chunk, chunks", [(0, 1), (12, 1), (5, 3)])
+    def test_each_chunk_keeps_lists_and_reports_are_summed(self, passes, chunk, chunks):  # noqa: F811
+        report = marked()
+        logprob, *leaves = self.scored(chunk, report)
+        kept = saved_of(passes.forward())
+        assert len(set(kept)) == chunks and all(kept)
+        for _ in range(2):
+            got = torch.autograd.grad(logprob.sum(), leaves, retain_graph=True)
+            assert report.tolist() == [chunks * value for value in REPORT]
+        assert saved_of(passes.backward()) == 2 * kept
+        exact, *others = self.scored(chunk, None, tail=0.0)
+        assert torch.equal(exact, logprob)
+        assert all(map(torch.equal, got, torch.autograd.grad(exact.sum(), others)))
+
+    def test_what_does_not_fit_is_exact(self, passes):  # noqa: F811
+        report = marked()
+        logprob, *leaves = self.scored(4, report, budget=3 * BYTES + 999)
+        torch.autograd.grad(logprob.sum(), leaves)
+        assert not any(saved_of(passes.seen)) and not report.any()
+
+    @pytest.mark.parametrize("chunk", [0, 5])
+    def test_a_shard_of_padding_reports_zeros(self, passes, chunk):  # noqa: F811
+        report = marked()
+        logprob, *leaves = self.scored(chunk, report, empty=True)
+        torch.autograd.grad(logprob.sum(), leaves)
+        assert not report.any() and not passes.forward()
+
+
+# ---- what is refused ----
+
+LISTS = torch.arange(N + 1), torch.zeros(N, dtype=torch.int64)
+ACCEPTED = r"\(accepted: None or 0, which are exact, or 2\*\*-20 to 2\*\*-2\)"
+WRONG = [
+    ({"tail": 0.26}, ValueError, r"^tail is 0\.26 " + ACCEPTED), ({"tail": 2**-21}, ValueError, "^tail is 4.76"),
+    ({"tail": -0.1}, ValueError, r"^tail is -0\.1 " + ACCEPTED), ({"tail": float("nan")}, ValueError, "^tail is nan"),
+    ({"tail": True}, ValueError, "^tail is True"), ({"tail": "2^-9"}, TypeError, "^tail is of type str " + ACCEPTED),
+    ({"tail": torch.tensor(0.1)}, TypeError, "^tail is of type Tensor"), ({"tail": 10**400}, ValueError, "^tail is 1000"),
+    ({"save": True}, ValueError, r"^save is True \(accepted: None with tail, whose forward pass keeps lists"),
+    ({"save": False}, ValueError, r"^save is False \(accepted: None with tail"),
+    ({"tail_report": [0, 0, 0, 0]}, TypeError, "^tail_report is of type list"),
+    ({"tail_report": torch.zeros(4, dtype=torch.float64)}, TypeError, r"^tail_report is of dtype torch\.float64 "),
+    ({"tail_report": torch.zeros(5)}, ValueError, r"^tail_report is of shape \(5,\) and stride \(1,\) \(accepted: \(4,\)"),
+    ({"tail_report": torch.zeros(8)[::2]}, ValueError, r"^tail_report is of shape \(4,\) and stride \(2,\)"),
+    ({"tail_report": torch.zeros(4).requires_grad_()}, ValueError, "^tail_report is a tensor that requires a gradient"),
+    ({"tail_report": torch.zeros(4, device="meta")}, ValueError, "^tail_report is on device meta"),
+]
+
+
+def placed(given):
+    return {name: value.detach().to(DEVICE).requires_grad_(value.requires_grad)
+            if isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.is_contiguous() else value
+            for name, value in given.items()}
+
+
+@pytest.mark.parametrize("given, error, words", WRONG, ids=[words for _, _, words in WRONG])
+def test_what_is_refused(given, error, words):
+    given = {"tail": TAIL, **placed(given)}
+    hidden, weight, target = operands()
+    with pytest.raises(error, match=words):
+        flp.linear_logprob(hidden, weight, target, **given)
+    with pytest.raises(error, match=words):
+        flp.policy_loss("grpo", *batch_of(), **given)
+    if "save" not in given and given["tail"] != TAIL:
+        for function in (flp.explain, flp.score):
+            with pytest.raises(error, match=words):
+                function(*(operands() if function is flp.explain else (hidden[None], weight, target[None])), **given)
+        with pytest.raises(error, match=words):
+            flp.logprob_head(TinyLM(), **given)
+        with pytest.raises(error, match=words):
+            flp.plan_info(vocab=V, hidden=D, **given)
+
+
+KEPT = r"^%s \(accepted: None( or 0)? with keep, whose columns are few already\)"
+
+
+@pytest.mark.parametrize("given, words", [({"tail": TAIL}, r"tail is 0\.00195\d+"), ({"tail_report": torch.zeros(4)},
+                                                                                   "tail_report is a tensor")])
+def test_kept_sets_have_no_tail(given, words):
+    hidden, weight, target = operands()
+    keep = tuple(tensor.to(DEVICE) for tensor in LISTS)
+    with pytest.raises(ValueError, match=KEPT % words):
+        flp.linear_logprob(hidden, weight, target, keep=keep, **placed(given))
+    if "tail" in given:
+        with pytest.raises(ValueError, match=KEPT % words):
+            flp.explain(hidden, weight, target, keep=keep, **given)
+        with pytest.raises(ValueError, match=KEPT % words):
+            flp.linear_logprob_partial(hidden, weight, target, vocab_offset=0, vocab_total=V, keep=keep, **given)
+    flp.linear_logprob(hidden, weight, target % 1, keep=keep, tail=0)
+
+
+def test_a_report_has_memory_of_its_own():
+    hidden, weight, target = operands(torch.float32)
+    for field, tensor in (("hidden", hidden), ("weight", weight)):
+        with pytest.raises(ValueError, match="^tail_report is at addresses .* which overlap those of " + field):
+            flp.linear_logprob(hidden, weight, target, tail=TAIL, tail_report=tensor.detach()[0, :4])
+    buffer = torch.zeros(V, D, device=DEVICE)
+    with pytest.raises(ValueError, match="^tail_report is at .* overlap those of grad_weight_accumulate"):
+        flp.linear_logprob(hidden, weight, target, tail=TAIL, tail_report=buffer[1, :4], grad_weight_accumulate=buffer)
+
+
+@pytest.mark.parametrize("given, words", [({"tail": TAIL}, "tail is 0.00195"),
+                                          ({"tail_report": torch.zeros(4)}, "tail_report is a tensor")])
+def test_torch_s_own_operations_have_no_tail(given, words):
+    with pytest.raises(ValueError, match=words + r".* with eager, whose gradients are torch's own\)"):
+        flp.logprob_head(TinyLM(), eager=True, **given)
+
+
+@pytest.mark.parametrize("saved, words", [
+    (torch.zeros(4), r"saved is torch\.float32 of shape \(4,\) on "), ("none", "saved is of type str"),
+    (torch.zeros(2, 2, dtype=torch.uint8), r"saved is torch\.uint8 of shape \(2, 2\)")])
+def test_what_is_saved_comes_from_a_partial(saved, words):
+    hidden, weight, target = (tensor.detach() for tensor in operands())
+    given = (hidden, weight, target, torch.zeros(N, 4, device=DEVICE), torch.ones(N, device=DEVICE))
+    saved = saved.to(DEVICE) if isinstance(saved, torch.Tensor) else saved
+    with pytest.raises((ValueError, TypeError), match=words):
+        flp.linear_logprob_backward(*given, tail=TAIL, saved=saved)
+    with pytest.raises(ValueError, match="saved is a tensor .accepted: None without tail"):
+        flp.linear_logprob_backward(*given, saved=torch.zeros(256, dtype=torch.uint8, device=DEVICE))
+
+
+def test_the_range_is_that_of_libflp():
+    """Bounds that are accepted here make a plan, and what is just outside does not."""
+    spec = {"vocab": V, "hidden": D, "grads": _c.GRAD_HIDDEN}
+    for bound in (_tail.LEAST, _tail.MOST, 1e-3):
+        _plans.get(_plans.Spec(_c.DEVICE_HOST, **spec, tail=bound))
+    for bound in (_tail.LEAST * 0.99, _tail.MOST * 1.01, -1.0):
+        with pytest.raises(flp.ArgumentError, match="tail"):
+            _plans.get(_plans.Spec(_c.DEVICE_HOST, **spec, tail=bound))
