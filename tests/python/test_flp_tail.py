@@ -1,6 +1,6 @@
 """linear_logprob(tail=...) and what takes it: exact and reported as such where no kernels leave anything out, on both
-engines; what is kept and passed on, on the stand-in of flp_keeping.py; what is refused. tests/simt/test_torch_tail.py runs
-the kernels."""
+engines; what is kept and passed on, on the stand-in of flp_keeping.py; what is refused. tests/simt/test_torch_tail.py
+runs the kernels."""
 import gc
 
 import pytest
@@ -97,9 +97,9 @@ def test_shards_by_hand():
     _, _, stats = flp.combine_partials([part for part, _ in parts], target, vocab_total=V)
     reports, made = [marked(), marked()], []
     for report, (own, offset), (_, saved) in zip(reports, places, parts):
-        made.append(flp.linear_logprob_backward(hidden, weight[own], target, stats, upstream, needs=("hidden", "weight"),
-                                                vocab_offset=offset, vocab_total=V, tail=TAIL, saved=saved,
-                                                tail_report=report))
+        made.append(flp.linear_logprob_backward(
+            hidden, weight[own], target, stats, upstream, needs=("hidden", "weight"), vocab_offset=offset, vocab_total=V,
+            tail=TAIL, saved=saved, tail_report=report))
     assert relative(made[0][0] + made[1][0], whole[0].grad) < 1e-5
     assert relative(torch.cat([made[0][1], made[1][1]]), whole[1].grad) < 1e-5
     assert not any(report.any() for report in reports)
@@ -160,7 +160,8 @@ def test_hooks_of_saved_tensors_may_move_it(passes):  # noqa: F811
 
 def test_a_checkpoint_makes_it_again(passes):  # noqa: F811
     hidden, weight, target = operands()
-    logprob = torch.utils.checkpoint.checkpoint(flp.linear_logprob, hidden, weight, target, tail=TAIL, use_reentrant=False)
+    logprob = torch.utils.checkpoint.checkpoint(flp.linear_logprob, hidden, weight, target, tail=TAIL,
+                                                use_reentrant=False)
     logprob.sum().backward()
     assert len(passes.forward()) == 2 and saved_of(passes.backward()) == saved_of(passes.forward())[1:]
 
@@ -234,8 +235,8 @@ def test_shards_by_hand_keep_lists(passes):  # noqa: F811
     assert saved.dtype is torch.uint8 and saved_of(passes.forward()) == [saved.data_ptr()]
     _, _, stats = flp.combine_partials([partial], target, vocab_total=V)
     report = marked()
-    flp.linear_logprob_backward(hidden, weight, target, stats, torch.ones(N, device=DEVICE), needs=["weight"], tail=TAIL,
-                                saved=saved, tail_report=report)
+    flp.linear_logprob_backward(hidden, weight, target, stats, torch.ones(N, device=DEVICE), needs=["weight"],
+                                tail=TAIL, saved=saved, tail_report=report)
     assert saved_of(passes.backward()) == [saved.data_ptr()] and report.tolist() == REPORT
 
 
@@ -362,12 +363,13 @@ WRONG = [
     ({"tail": 0.26}, ValueError, r"^tail is 0\.26 " + ACCEPTED), ({"tail": 2**-21}, ValueError, "^tail is 4.76"),
     ({"tail": -0.1}, ValueError, r"^tail is -0\.1 " + ACCEPTED), ({"tail": float("nan")}, ValueError, "^tail is nan"),
     ({"tail": True}, ValueError, "^tail is True"), ({"tail": "2^-9"}, TypeError, "^tail is of type str " + ACCEPTED),
-    ({"tail": torch.tensor(0.1)}, TypeError, "^tail is of type Tensor"), ({"tail": 10**400}, ValueError, "^tail is 1000"),
+    ({"tail": torch.tensor(0.1)}, TypeError, "^tail is of type Tensor"),
+    ({"tail": 10**400}, ValueError, "^tail is 1000"),
     ({"save": True}, ValueError, r"^save is True \(accepted: None with tail, whose forward pass keeps lists"),
     ({"save": False}, ValueError, r"^save is False \(accepted: None with tail"),
     ({"tail_report": [0, 0, 0, 0]}, TypeError, "^tail_report is of type list"),
     ({"tail_report": torch.zeros(4, dtype=torch.float64)}, TypeError, r"^tail_report is of dtype torch\.float64 "),
-    ({"tail_report": torch.zeros(5)}, ValueError, r"^tail_report is of shape \(5,\) and stride \(1,\) \(accepted: \(4,\)"),
+    ({"tail_report": torch.zeros(5)}, ValueError, r"^tail_report is of shape \(5,\) and stride \(1,\) \(accepted: "),
     ({"tail_report": torch.zeros(8)[::2]}, ValueError, r"^tail_report is of shape \(4,\) and stride \(2,\)"),
     ({"tail_report": torch.zeros(4).requires_grad_()}, ValueError, "^tail_report is a tensor that requires a gradient"),
     ({"tail_report": torch.zeros(4, device="meta")}, ValueError, "^tail_report is on device meta"),

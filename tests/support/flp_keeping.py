@@ -1,6 +1,6 @@
 """A stand-in for a rung that keeps something from forward to backward, which the eager rung does not: it grants the
-memory, notes what a pass gets of it, and lets the pass recompute; where that is tail mode it writes REPORT. noted_blocks
-tells whether the memory is still there."""
+memory, notes what a pass gets of it, and lets the pass recompute; where that is tail mode it writes REPORT.
+noted_blocks tells whether the memory is still there."""
 import ctypes
 import weakref
 
@@ -15,8 +15,8 @@ MODES = {"save": 5, "direction": 7, "tail": 9}
 
 
 class Passes:
-    """What each executed pass got: (pass, keeps, saved, saved_bytes, old_lse); the bound and the address for a report of
-    each; and what was asked with which budget."""
+    """What each executed pass got: (pass, keeps, saved, saved_bytes, old_lse); the bound and the address for a report
+    of each; and what was asked with which budget."""
 
     def __init__(self):
         self.seen, self.tails, self.asked = [], [], []

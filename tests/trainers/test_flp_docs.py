@@ -37,7 +37,8 @@ def run(text, **names):
 def test_every_snippet_has_a_test():
     words = ["flp.policy_loss(\"grpo\", hidden, head.weight",  # of README.md
              "(-logprob - 0.01 * entropy)",                    # of runtime/python/PYPI.md
-             "flp.linear_logprob(hidden, lm_head.weight, tokens, temperature", "flp.explain", "kept_mass=", "flp.losses.policy_loss(",
+             "flp.linear_logprob(hidden, lm_head.weight, tokens, temperature", "flp.explain", "tail_report=",
+             "kept_mass=", "flp.losses.policy_loss(",
              "grad_weight_accumulate=", "selective_log_softmax", "flp.score(", "logprob_head", "from transformers",
              "flp.install", "flp.parallel", "flp.jax.linear_logprob(", "memory.Profiler",
              "cpu_kernel import Kernel"]                            # of templates/README.md
@@ -54,6 +55,12 @@ def test_the_page_of_package_registries():
 def test_the_first_document():
     names = run("hidden, head.weight, tokens, advantage")
     assert names["hidden"].grad.abs().sum() > 0 and "clip_fraction" in names["metrics"]
+
+
+def test_a_tail_is_reported():
+    names = run("tail_report=")
+    assert 0 <= names["left_out"] <= 2**-9 * names["whole"] and names["hidden"].grad.any()
+    assert names["recomputed_rows"] >= 0 and names["listed_columns"] >= 0
 
 
 def test_a_kept_set_has_its_mass():

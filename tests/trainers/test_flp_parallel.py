@@ -73,6 +73,18 @@ def test_kept_sets(ranks, engine, sequence, chunk):
 
 
 @pytest.mark.parametrize("engine", ["libflp", "torch form"])
+@pytest.mark.parametrize("sequence", [False, True, 2])
+def test_a_tail_is_exact_without_kernels(ranks, engine, sequence):
+    options = {"temperature": 0.8, "tail": 2**-9}
+    results = ranks.run(2, cases.head, cuts=EVEN, made=MADE, options=options, sequence=sequence, engine=engine,
+                        report=True)
+    check(results, EVEN, wanted(MADE, options), sequence=sequence)
+    assert [result["report"].tolist() for result in results] == [[0, 0, 0, 0]] * 2
+    refused, = {str(said) for said in ranks.run(2, cases.refusal, cuts=EVEN, made=MADE, options={"tail": 0.5})}
+    assert "tail is 0.5 (accepted: None or 0" in refused
+
+
+@pytest.mark.parametrize("engine", ["libflp", "torch form"])
 @pytest.mark.parametrize("merge", ["sum", "gather"])
 @pytest.mark.parametrize("cuts, dtype, options", [
     (EVEN, torch.float32, {"softcap": 3.0, "scale": 1.2}), (UNEVEN, torch.bfloat16, {"temperature": 0.6}),

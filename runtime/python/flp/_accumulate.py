@@ -35,8 +35,8 @@ def accumulator_of(buffer, weight, others):
 
 @outside_graphs
 def check_memory(name, buffer, others):
-    """Refuses a buffer, by its name, that shares memory with a tensor of the call, or with a gradient that autograd adds to there.
-    weight.grad as a whole is accepted: this call adds to it nowhere else."""
+    """Refuses a buffer, by its name, that shares memory with a tensor of the call, or with a gradient that autograd
+    adds to there. weight.grad as a whole is accepted: this call adds to it nowhere else."""
     check_writable(name, buffer)
     for field, tensor in others.items():
         if not isinstance(tensor, torch.Tensor):

@@ -26,8 +26,8 @@ class Settings:
     """The run-time values of one call, checked. offset, valid and total describe a vocab shard; zeros: the whole.
     wide_grads: bits _c.GRAD_* of the gradients that are float32 whatever the operands are. detached: the entropy has no
     gradient. save: may the forward pass keep something for the backward pass (None: within the budget); old_lse: (N)
-    float32 that exponentials refer to, or None. tail: what a backward pass may leave out, 0.0: nothing; tail_report: (4)
-    float32 that says what it left out, or None."""
+    float32 that exponentials refer to, or None. tail: what a backward pass may leave out, 0.0: nothing; tail_report:
+    (4) float32 that says what it left out, or None."""
 
     __slots__ = ("temperature", "softcap", "scale", "ignore_index", "budget", "entropy", "detached", "chunk_rows",
                  "accumulate", "offset", "valid", "total", "wide_grads", "save", "old_lse", "tail", "tail_report")

@@ -53,8 +53,8 @@ def _listed_layout(plan, which, n, count, budget):
 
 
 def _info_of(plan, n, budget, keep_budget=None, list_count=None):
-    """keep_budget: that of save, direction or tail mode, where one is taken; list_count: ids of a call whose columns are
-    listed."""
+    """keep_budget: that of save, direction or tail mode, where one is taken; list_count: ids of a call whose columns
+    are listed."""
     device = "cpu" if plan.key.device < 0 else "cuda:%d" % plan.key.device
     backward, step = {}, {}
     if list_count is not None:

@@ -3,7 +3,8 @@
 Invariants: what is saved for the backward pass is the operands, the targets, stats (N,4) and what the forward pass
 keeps: in save mode exponentials that the first backward pass uses up; a later one recomputes (recompute mode), as does
 one that asks for other gradients; in direction mode directions and in tail mode lists of columns, which are a saved
-tensor like the others and serve every backward pass. A call that needs no gradient runs the scoring plan, whose bits are the same.
+tensor like the others and serve every backward pass. A call that needs no gradient runs the scoring plan, whose bits
+are the same.
 """
 from __future__ import annotations
 
@@ -211,14 +212,15 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                  float32 in nats, <= 0, a value without a gradient: logprob + kept_mass is the log-probability without
                  keep. Costs a full pass; with keep alone
     tail         None or 0: exact gradients. 2**-20 to 2**-2: what a backward pass may leave out of dz, the gradient of
-                 the scores (N, V): Σ|dz left out| <= tail·Σ|dz| over all of its elements, always; 2**-9 is what rounding
-                 to bfloat16 may do to each. Tail mode: the forward pass lists the columns of each row that carry its mass,
-                 and the backward pass reads those; rows whose tail counts are recomputed. Any number of backward passes.
-                 Values keep their bits. Exact where no rung has kernels for it, where the lists and the workspace of
-                 either pass do not fit the budget, and for other gradients than the call's. No save
-    tail_report  (4,) float32 on hidden's device, which each backward pass fills: Σ|dz| that was left out, from above, and
-                 Σ|dz| in all, from below, in units of the upstream gradient over a score; rows that were recomputed;
-                 columns that the other rows read. Zeros where it was exact. Memory that no tensor of the call uses
+                 the scores (N, V): Σ|dz left out| <= tail·Σ|dz| over all of its elements, always; 2**-9 is what
+                 rounding to bfloat16 may do to each. Tail mode: the forward pass lists the columns of each row that
+                 carry its mass, and the backward pass reads those; rows whose tail counts are recomputed. Any number of
+                 backward passes. Values keep their bits. Exact where no rung has kernels for it, where the lists and
+                 the workspace of either pass do not fit the budget, and for other gradients than the call's. No save
+    tail_report  (4,) float32 on hidden's device, which each backward pass fills: Σ|dz| that was left out, from above;
+                 Σ|dz| in all, from below, dz being the loss's derivative by hidden weightᵀ + bias; rows that were
+                 recomputed; columns that the other rows read, row by row. Zeros where it was exact. Memory that no
+                 tensor of the call uses
 
     Returns logprob (...) float32 in nats, never above 0; or a tuple of it, the entropy and the kept mass as asked for.
     Gradients reach hidden, weight and bias as they require them, once (no double backward). Rows whose target is
@@ -226,8 +228,8 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
     score over T is beyond 7.4e8: flp.check() reports them. Asynchronous on the caller's current stream, with the
     caller's allocator. The first call of a specialisation makes its plan (seconds when kernels must be compiled): make it
     before capturing a CUDA graph. torch.compile keeps a call whole (each value of a number is a graph of its own), except
-    with chunk_rows, save=True, grad_weight_accumulate or tail; torch.func.grad and vjp work, vmap and forward-mode derivatives
-    are refused.
+    with chunk_rows, save=True, grad_weight_accumulate or tail; torch.func.grad and vjp work, vmap and forward-mode
+    derivatives are refused.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     thread: safe
     """
@@ -248,7 +250,8 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
     if in_graph() and grad_weight_accumulate is None and tail_report is None and not (chunk_rows or save or tail):
         results = _logprob_op.linear_logprob(*tensors, *options)
     else:
-        results = _checked(tensors, options, chunk_rows, save, old_lse, grad_weight_accumulate, tail, tail_report, given)
+        results = _checked(tensors, options, chunk_rows, save, old_lse, grad_weight_accumulate, tail, tail_report,
+                           given)
     if len(lead) == 1:
         return results if entropy else results[0]
     shaped: Any = tuple(result.reshape(lead) for result in results)

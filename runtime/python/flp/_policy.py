@@ -67,8 +67,8 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
                      micro-batches): what is added to grad_weight_accumulate has it; with that buffer another upstream
                      gradient makes the other gradients NaN
     tail, tail_report
-                     as in flp.linear_logprob; the report is of the loss's own gradient, and is filled when this function is
-                     called (gspo: when its loss is back-propagated)
+                     as in flp.linear_logprob; the report is of the gradients of this loss, and is filled when this
+                     function is called (gspo: when its loss is back-propagated)
 
     Returns (loss, metrics) as flp.losses.policy_loss: a float32 scalar, differentiable once in hidden, weight and bias, and
     a dict of detached scalars; entropy if it was asked for or weighed; a file's own metrics as means of its tokens. The

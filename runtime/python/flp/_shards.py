@@ -67,8 +67,8 @@ def linear_logprob_partial(hidden: Tensor, weight_shard: Tensor, target: Tensor,
                            scale: float = 1.0, ignore_index: int = -100, budget: int | None = None,
                            rows: Tensor | None = None, keep: tuple[Tensor, Tensor] | None = None,
                            tail: float | None = None, needs: Sequence[str] = ("hidden", "weight", "bias")) -> Any:
-    """Computes one rank's statistics of each row -> (N, 4) float32, N the product of target's shape; with tail a pair of
-    these and what linear_logprob_backward takes as saved.
+    """Computes one rank's statistics of each row -> (N, 4) float32, N the product of target's shape; with tail a pair
+    of these and what linear_logprob_backward takes as saved.
 
     weight_shard  (this rank's V, D) of hidden's dtype
     target        (...) int32 or int64 global ids

@@ -2,7 +2,8 @@
 
 Invariants: a row's forward costs one merge, whatever the chunks; hidden states of other ranks are there for at most two
 chunks at a time, and are never saved; nothing waits for a device on the host. The forward pass may keep what lasts of
-each chunk, this rank's part of it: directions of a frozen head, or lists of columns (tail); ranks need not agree on that.
+each chunk, this rank's part of it: directions of a frozen head, or lists of columns (tail); ranks need not agree on
+that.
 """
 import contextlib
 import copy

@@ -92,8 +92,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                   fit the budget, with the workspace of either pass; True: where a rung has them; False: never
     keep          (offsets, token_ids) of all N rows, global ids, the same on every rank; no save or tail
     tail, tail_report
-                  as for flp.linear_logprob, the bound the same on every rank; a rank's report is of its own shard, whose
-                  part of dz obeys the bound, and so does their sum. Ranks may leave out more or less of a row
+                  as for flp.linear_logprob, the bound the same on every rank; a rank's report is of its own shard,
+                  whose part of dz obeys the bound, and so does their sum. Ranks may leave out more or less of a row
     The other arguments are those of flp.linear_logprob; rows and temperature are of all N rows.
 
     Returns logprob (...) float32 in nats, in target's shape and the same on every rank; or (logprob, entropy). Every
