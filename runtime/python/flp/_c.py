@@ -42,9 +42,8 @@ SPEC_FIELDS = (
     ("per_row_temperature", c_int32, 0), ("grad_hidden_dtype", c_int, 0), ("grad_weight_dtype", c_int, 0),
     ("accumulate_grad_weight", c_int32, 0), ("alignment", c_uint32, 16), ("op", c_int, OP_HEAD), ("keep", c_int32, 0),
     ("grad_bias_dtype", c_int, 0), ("listed", c_int32, 0), ("tail", c_float, 0.0),
-    ("reserved", c_int32, 0),
 )
-BEHIND_LOSS = 4  # of these, how many stand behind the loss
+BEHIND_LOSS = 3  # of these, how many stand behind the loss
 
 
 class Spec(Structure):
@@ -53,7 +52,7 @@ class Spec(Structure):
     __slots__ = ()
     _fields_ = [("struct_bytes", c_uint32), *((name, kind) for name, kind, _ in SPEC_FIELDS[:-BEHIND_LOSS]),
                 ("loss", c_void_p), ("loss_bytes", c_size_t),
-                *((name, kind) for name, kind, _ in SPEC_FIELDS[-BEHIND_LOSS:])]
+                *((name, kind) for name, kind, _ in SPEC_FIELDS[-BEHIND_LOSS:]), ("reserved", c_int32)]
 
 
 class Options(Structure):
