@@ -80,6 +80,7 @@ static void set_gradients(const call_buffers *b, const call_problem *p, int shar
   args->grad_hidden = call_row(b, p, CALL_GRAD_HIDDEN, shard * p->n);
   args->grad_weight = call_row(b, p, CALL_GRAD_WEIGHT, shard * p->shard_vocab);
   args->grad_bias = call_row(b, p, CALL_GRAD_BIAS, shard * p->shard_vocab);
+  args->tail_report = call_row(b, p, CALL_TAIL_REPORT, shard);
 }
 
 static void set_loss(const call_buffers *b, const call_problem *p, flp_args *args) {

@@ -80,6 +80,7 @@ call_array call_array_of(const call_problem *p, call_slot slot) {
       [CALL_GRAD_BIAS] = {(spec->grads & FLP_GRAD_BIAS) != 0, vocab, 1, flp_dtype_bytes(spec->grad_bias_dtype)},
       [CALL_LOSS] = {p->loss != NULL, n, 1, sizeof(float)},
       [CALL_METRICS] = {p->gives_metrics && metrics, metrics * n, 1, sizeof(float)},
+      [CALL_TAIL_REPORT] = {spec->tail > 0 && spec->grads, (size_t)p->shards, 4, sizeof(float)},
       [CALL_PARTIAL] = {p->shards > 1, all_rows, 4, sizeof(float)}};
   return slot < CALL_LOGPROB && !arrays[slot].wanted ? rows : arrays[slot];
 }

@@ -42,9 +42,10 @@ typedef enum call_slot {
   CALL_GRAD_BIAS,
   CALL_LOSS,
   CALL_METRICS,
+  CALL_TAIL_REPORT, /* of each shard, four numbers */
   CALL_PARTIAL, /* from the shards' forward passes to combine */
   CALL_OUTPUTS_END,
-  CALL_SAVED = CALL_OUTPUTS_END, /* from forward to backward in save and direction modes, a block a shard */
+  CALL_SAVED = CALL_OUTPUTS_END, /* from forward to backward in save, direction and tail modes, a block a shard */
   CALL_WORKSPACE,
   CALL_SLOTS
 } call_slot;
@@ -134,10 +135,12 @@ flp_status call_execute(flp_plan *plan, const flp_args *args);
 
 /* ---- run.c: the passes, one after the other, and their results ---- */
 
+/* Whether forward passes of the problem may keep something for backward. */
+int call_keeps(const call_problem *problem);
 /* Makes CALL_SAVED if the plan keeps anything of these rows, whatever it takes. error: as flp_plan_saved */
 flp_status call_make_saved(call_buffers *buffers, const call_problem *problem, const flp_plan *plan);
-/* The layout of a pass over n rows of the problem under the plan's budget, in direction mode too; of a backward pass in
- * save mode, whatever it takes. Of listed columns n rows may have all ids. */
+/* The layout of a pass over n rows of the problem under the plan's budget, in direction and tail modes too; of a backward
+ * pass in save mode, whatever it takes. Of listed columns n rows may have all ids. */
 flp_status call_layout(const call_buffers *buffers, const call_problem *problem, const flp_plan *plan, flp_pass pass,
                        int64_t n, flp_layout *out);
 /* Forward passes of all shards and combine, or a step; then backward passes, of a step none. Each has a workspace made
@@ -152,6 +155,7 @@ typedef struct call_result {
   void *grad_weight;                /* (padded vocab, stride) */
   void *grad_bias;                  /* (padded vocab) */
   float *loss, *metrics;            /* (n), (metrics of the loss, n) */
+  float *tail_report;               /* (shards, 4) as flp_args has it */
   int data_error;                   /* flp_plan_check reported bad rows */
   int64_t bad_rows;                 /* of listed columns: so many in forward passes */
   const char *overrun;              /* a buffer that was written outside its rows, or NULL */

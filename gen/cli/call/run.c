@@ -8,6 +8,10 @@
 
 /* ---- passes ---- */
 
+int call_keeps(const call_problem *p) {
+  return (p->spec.keep || p->spec.tail > 0) && p->spec.grads && !p->loss;
+}
+
 flp_status call_make_saved(call_buffers *b, const call_problem *p, const flp_plan *plan) {
   size_t bytes = 0;
   FLP_TRY(flp_plan_saved(plan, p->n, UINT64_MAX, &bytes));
@@ -24,7 +28,7 @@ flp_status call_layout(const call_buffers *b, const call_problem *p, const flp_p
   if (!b->at[CALL_SAVED].buffer.data || !(forward || backward)) return flp_plan_layout(plan, pass, n, 0, out);
   flp_pass saved = forward ? FLP_PASS_FORWARD_SAVED : FLP_PASS_BACKWARD_SAVED;
   FLP_TRY(flp_plan_layout(plan, saved, n, UINT64_MAX, out));
-  if (out->mode == FLP_MODE_DIRECTION) return flp_plan_layout(plan, saved, n, 0, out);
+  if (out->mode == FLP_MODE_DIRECTION || p->spec.tail > 0) return flp_plan_layout(plan, saved, n, 0, out);
   return forward ? flp_plan_layout(plan, pass, n, 0, out) : FLP_OK;
 }
 
@@ -76,6 +80,7 @@ static const struct {
                          [CALL_GRAD_BIAS] = {"grad_bias", offsetof(call_result, grad_bias)},
                          [CALL_LOSS] = {"loss", offsetof(call_result, loss)},
                          [CALL_METRICS] = {"metrics", offsetof(call_result, metrics)},
+                         [CALL_TAIL_REPORT] = {"tail_report", offsetof(call_result, tail_report)},
                          [CALL_PARTIAL] = {"partial", 0},
                          [CALL_SAVED] = {"saved", 0},
                          [CALL_WORKSPACE] = {"workspace", 0}};
@@ -120,7 +125,8 @@ flp_status call_download(call_buffers *b, const call_problem *p, call_result *re
 
 void call_result_clear(call_result *result) {
   void *const arrays[] = {result->logprob,     result->entropy,   result->stats, result->grad_hidden,
-                          result->grad_weight, result->grad_bias, result->loss,  result->metrics};
+                          result->grad_weight, result->grad_bias, result->loss,  result->metrics,
+                          result->tail_report};
   for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) free(arrays[i]);
   *result = (call_result){0};
 }

@@ -5,6 +5,7 @@
 #include "gen/cli/check/compare.h"
 #include "gen/cli/check/lists.h"
 #include "gen/cli/check/parts.h"
+#include "gen/cli/shared/spec_args.h"
 #include "runtime/base/status.h"
 
 enum { ROWS = 150, ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
@@ -24,7 +25,7 @@ static check_case make_case(const check_part *of, uint32_t grads) {
   c.spec.has_bias = 1;
   c.seed = 7;
   c.mode = of->mode;
-  c.spec.listed = of->mode == FLP_MODE_LISTED;
+  cli_spec_set_mode(&c.spec, of->mode);
   c.kept = 30;
   return c;
 }
@@ -104,7 +105,7 @@ static flp_status check_orders(const bits_state *s) {
 static flp_status check_forward_only(const bits_state *s) {
   check_problem problem;
   call_result result = {0};
-  const check_part of = {s->problem.c.spec.dtype, s->problem.c.mode};
+  const check_part of = {s->problem.c.spec.dtype, s->problem.c.mode, 0};
   check_case c = make_case(&of, 0);
   FLP_TRY(check_problem_create(&c, &problem));
   check_how how = s->how;

@@ -16,6 +16,7 @@ typedef enum check_fill {
   CHECK_FILL_ALL_HOLES, /* bias -inf everywhere */
   CHECK_FILL_PEAKED,    /* as a trained model's: most targets are likely, up to 1 - 10^-4 */
   CHECK_FILL_UNLIKELY,  /* every target has a probability of about 10^-12 */
+  CHECK_FILL_SHARP,    /* a dozen columns of falling scores carry a row's mass, more of it in later rows */
   CHECK_FILL_STEEP /* random, but in the last rows a column near the end of the vocabulary is 150 above all others */
 } check_fill;
 
@@ -23,6 +24,7 @@ typedef enum check_fill {
 typedef enum check_rows {
   CHECK_ROWS_ALL,
   CHECK_ROWS_MASKED,       /* every third has the ignore index */
+  CHECK_ROWS_NONE,         /* all have */
   CHECK_ROWS_LIST,         /* a row list, unordered, with repeats and two ids that are no row */
   CHECK_ROWS_BAD,          /* targets out of range and, if per row, temperatures <= 0, NaN and infinite */
   CHECK_ROWS_NAN,          /* NaN and Inf in hidden rows */
@@ -61,7 +63,7 @@ typedef struct check_case {
   int shards;                /* 1: the whole head in one call */
   int64_t padding;           /* elements between rows of every matrix */
   int64_t chunk_rows, chunk_vocab;
-  flp_mode mode; /* 0: the planner's; of save and direction spec.keep is 1, of listed spec.listed; stream is of steps */
+  flp_mode mode; /* 0: the planner's; cli_spec_set_mode has set what asks for it; stream is of steps */
   check_lists lists;
   double kept; /* of mode listed: ids of a row's list, on average */
   check_old old;

@@ -5,6 +5,7 @@
 
 #include "gen/cli/check/case.h"
 #include "gen/cli/shared/losses.h"
+#include "gen/cli/shared/spec_args.h"
 #include "runtime/base/half.h"
 #include "runtime/base/names.h"
 
@@ -210,11 +211,44 @@ static const oddity listed[] = {
     {.name = "V=2", .vocab = 2, .kept = 1.5},
 };
 
+/* Tail mode: rows with lists, and what else there is beside them; the cases above have flat rows. */
+static const oddity tailed[] = {
+    {.name = "sharp", .n = 130},
+    {.name = "sharp-hidden", .grads = FLP_GRAD_HIDDEN},
+    {.name = "sharp-weight", .grads = FLP_GRAD_WEIGHT},
+    {.name = "sharp-bias", .grads = FLP_GRAD_BIAS},
+    {.name = "sharp-wide", .n = 300, .vocab = 4099},
+    {.name = "sharp-cold", .temperature = 0.25},
+    {.name = "sharp-warm", .temperature = 4},
+    {.name = "sharp-T-rows", .temperature = 3, .per_row = 1},
+    {.name = "sharp-softcap", .softcap = 20},
+    {.name = "sharp-scale", .scale = -0.625, .temperature = 0.5},
+    {.name = "sharp-masked", .rows = CHECK_ROWS_MASKED, .n = 200},
+    {.name = "sharp-list", .rows = CHECK_ROWS_LIST, .n = 200},
+    {.name = "sharp-idle", .rows = CHECK_ROWS_INACTIVE, .n = 200},
+    {.name = "sharp-bad", .rows = CHECK_ROWS_BAD, .int32_targets = 1},
+    {.name = "sharp-nan", .rows = CHECK_ROWS_NAN},
+    {.name = "sharp-nan-idle", .rows = CHECK_ROWS_NAN_INACTIVE},
+    {.name = "sharp-shards", .shards = 3, .grads_fp32 = 1, .n = 130},
+    {.name = "sharp-accumulate", .accumulate = 1},
+    {.name = "sharp-fp32-grads", .grads_fp32 = 1, .n = 130},
+    {.name = "sharp-strides", .padding = 24},
+    {.name = "sharp-align-8", .alignment = 8},
+    {.name = "sharp-align-4", .alignment = 4},
+    {.name = "sharp-align-2", .alignment = 2},
+    {.name = "sharp-old-lse", .old = CHECK_OLD_NEAR},
+    {.name = "sharp-old-far", .old = CHECK_OLD_FAR},
+    {.name = "sharp-N=1", .n = 1},
+    {.name = "masked-all", .rows = CHECK_ROWS_NONE},
+    {.name = "flat", .temperature = 1e3, .vocab = 9001, .n = 130}, /* no list holds a row */
+};
+
 /* Those before it are of every dtype. */
 static const char LISTED_OF_BF16[] = "lists-descend";
 
 static const oddity_table first_table = {oddities, sizeof oddities / sizeof oddities[0]};
 static const oddity_table columns_table = {columns, sizeof columns / sizeof columns[0]};
+static const oddity_table tailed_table = {tailed, sizeof tailed / sizeof tailed[0]};
 static const oddity_table later_table = {later, sizeof later / sizeof later[0]};
 
 static check_case make_odd(const oddity *o, flp_dtype dtype) {
@@ -287,7 +321,7 @@ static void add_mode(check_list *list, check_case c, flp_mode mode, int plain, i
     c.spec.grad_weight_dtype = c.spec.grad_bias_dtype = (flp_dtype)0;
     c.spec.accumulate_grad_weight = 0;
   }
-  c.spec.keep = flp_mode_keeps(mode);
+  cli_spec_set_mode(&c.spec, mode);
   /* of a row that is not a number, a loss without ratios knows that it has no weight */
   int is_nan = c.rows == CHECK_ROWS_NAN_INACTIVE || c.rows == CHECK_ROWS_BEYOND;
   if (!c.spec.keep && is_nan) set_loss(list, &c, "nll");
@@ -333,11 +367,55 @@ static void add_all_directions(check_list *list) {
   add_directions(list, &columns_table);
 }
 
+/* ---- mode tail ---- */
+
+/* In three forms: with a gradient of the entropy and all others, without, and as a step of a loss. */
+enum { TAIL_FORMS = 3, TAIL_STEP = 2 };
+
+static void add_tail(check_list *list, const oddity *o, flp_dtype dtype, int form, int turn) {
+  check_case c = make_odd(o, dtype);
+  if (o >= tailed && o < tailed + sizeof tailed / sizeof tailed[0] && !(o->temperature > 100)) {
+    c.fill = CHECK_FILL_SHARP;
+    c.spec.hidden = 264; /* so that a score by chance is no rival */
+  }
+  c.mode = FLP_MODE_TAIL;
+  cli_spec_set_mode(&c.spec, c.mode);
+  if (form == 1) {
+    c.spec.entropy = FLP_ENTROPY_FORWARD;
+    if (c.spec.grads != FLP_GRAD_BIAS) c.spec.grads &= ~(uint32_t)FLP_GRAD_BIAS;
+  }
+  /* of a row that is not a number, a loss without ratios knows that it has no weight */
+  int is_nan = c.rows == CHECK_ROWS_NAN_INACTIVE || c.rows == CHECK_ROWS_BEYOND;
+  if (form == TAIL_STEP && is_nan) set_loss(list, &c, "nll");
+  if (form == TAIL_STEP && !is_nan) set_builtin(list, &c, turn, turn % 2);
+  check_list_add(list, c);
+}
+
+/* all: each oddity in all forms, else in turn. Shards have no steps. */
+static void add_tails(check_list *list, const oddity_table *table, flp_dtype dtype, int all) {
+  int turn = 0;
+  for (size_t i = 0; i < table->count; i++) {
+    const oddity *o = &table->rows[i];
+    if (o->forward_only || o->mode || (o->alignment && o->alignment < flp_half_bytes(dtype))) continue;
+    for (int form = 0; form < TAIL_FORMS; form++) {
+      int wanted = all || form == (o->shards ? turn % TAIL_STEP : turn % TAIL_FORMS);
+      if (wanted && !(form == TAIL_STEP && o->shards)) add_tail(list, o, dtype, form, turn);
+    }
+    turn++;
+  }
+}
+
+static void add_all_tails(check_list *list, flp_dtype dtype, int all) {
+  add_tails(list, &first_table, dtype, 0);
+  add_tails(list, &later_table, dtype, 0);
+  add_tails(list, &tailed_table, dtype, all);
+}
+
 /* ---- mode listed ---- */
 
 static void set_listed(check_case *c, double kept, check_lists lists) {
   c->mode = FLP_MODE_LISTED;
-  c->spec.listed = 1;
+  cli_spec_set_mode(&c->spec, c->mode);
   c->kept = kept > (double)c->spec.vocab ? (double)c->spec.vocab : kept;
   c->lists = lists;
 }
@@ -363,6 +441,19 @@ static void add_listed(check_list *list, flp_dtype dtype) {
     set_listed(&c, o->kept > 0 ? o->kept : 20, o->lists);
     check_list_add(list, c);
   }
+}
+
+/* Rows of which no list holds enough, at a size where that is many. */
+static void add_tail_large(check_list *list, const check_case *given) {
+  check_case c = check_case_default(given->spec.dtype, 8192, 151936, 4096);
+  c.name = "large";
+  c.rows = CHECK_ROWS_MASKED;
+  c.spec.entropy = FLP_ENTROPY_BACKWARD;
+  c.spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  c.sampled = 1;
+  c.mode = FLP_MODE_TAIL;
+  cli_spec_set_mode(&c.spec, c.mode);
+  check_list_add(list, c);
 }
 
 static void add_listed_large(check_list *list, const check_case *given) {
@@ -427,6 +518,28 @@ static void add_given_lists(check_list *list, const check_case *given) {
   }
 }
 
+/* Those of a specification with a tail: rows with lists, rows that no list holds, no row. */
+static void add_given_tails(check_list *list, const check_case *given) {
+  static const struct {
+    const char *name;
+    check_fill fill;
+    check_rows rows;
+  } patterns[] = {{"sharp", CHECK_FILL_SHARP, CHECK_ROWS_ALL},
+                  {"sharp-masked", CHECK_FILL_SHARP, CHECK_ROWS_MASKED},
+                  {"sharp-bad", CHECK_FILL_SHARP, CHECK_ROWS_BAD},
+                  {"sharp-nan", CHECK_FILL_SHARP, CHECK_ROWS_NAN},
+                  {"equal", CHECK_FILL_EQUAL, CHECK_ROWS_ALL},
+                  {"masked-all", CHECK_FILL_RANDOM, CHECK_ROWS_NONE}};
+  size_t count = !(given->spec.tail > 0) || is_big(given) ? 0 : sizeof patterns / sizeof patterns[0];
+  for (size_t i = 0; i < count; i++) {
+    check_case c = *given;
+    c.name = patterns[i].name;
+    c.fill = patterns[i].fill;
+    c.rows = patterns[i].rows;
+    check_list_add(list, c);
+  }
+}
+
 static void add_large(check_list *list, const check_case *given) {
   check_case c = check_case_default(given->spec.dtype, 8192, 151936, 4096);
   c.name = "large";
@@ -466,6 +579,7 @@ static void add_all(check_list *list) {
     add_listed_matrix(list, dtypes[d]);
     add_listed(list, dtypes[d]);
   }
+  for (int d = 0; d < 3; d++) add_all_tails(list, dtypes[d], dtypes[d] == FLP_DTYPE_BF16);
 }
 
 static void add_quick(check_list *list) {
@@ -482,6 +596,7 @@ static void add_quick(check_list *list) {
   add_modes(list, &later_table, FLP_DTYPE_BF16, 0);
   add_all_directions(list);
   add_listed(list, FLP_DTYPE_BF16);
+  add_all_tails(list, FLP_DTYPE_BF16, 0);
 }
 
 flp_status check_list_create(check_set set, const check_case *given, check_list *out) {
@@ -491,11 +606,15 @@ flp_status check_list_create(check_set set, const check_case *given, check_list 
   if (set == CHECK_SET_LARGE) {
     add_large(out, given);
     add_listed_large(out, given);
+    add_tail_large(out, given);
   }
   if (set == CHECK_SET_GIVEN) {
     add_given(out, given);
     add_given_lists(out, given);
+    add_given_tails(out, given);
   }
+  for (int i = 0; i < out->count; i++)
+    if (out->cases[i].spec.tail > 0 && given->spec.tail > 0) out->cases[i].spec.tail = given->spec.tail;
   for (int i = 0; i < out->count; i++) out->cases[i].seed = given->seed + (uint64_t)i;
   flp_status status = out->status;
   if (status != FLP_OK) check_list_clear(out);

@@ -38,9 +38,8 @@ static const struct argp_option options[] = {
      "bits on several streams at once, beside other work and in CUDA graphs; a part of --all where there is a GPU", 2},
     {"large", KEY_LARGE, NULL, 0, "N=8192, V=151936, D=4096 with gradients, on sampled rows and columns", 2},
     {"mode", KEY_MODE, "NAME", 0,
-     CLI_MODES_HELP "; beside a set only its cases of this mode, listed (L) too; save and direction are of --keep, "
-                    "stream needs --loss "
-                    "with a shape",
+     CLI_MODES_HELP "; beside a set only its cases of this mode, listed (L) and tail (T) too; save and direction are of "
+                    "--keep, stream needs --loss with a shape, tail is --tail 2^-9",
      2},
     {"rows", KEY_ROWS, "N", 0, "rows, with --vocab and --hidden; default 67", 2},
     {"temperature", KEY_TEMPERATURE, "T", 0, "with --vocab; per row, from 1/T to T", 2},
@@ -152,7 +151,6 @@ static flp_status resolve_mode(check_args *args) {
                     "--loss: '%s' is not accepted with --keep, whose backward pass takes any gradient", loss);
   args->given.mode = cli_spec_args_kept(&args->spec, args->given.mode);
   FLP_TRY(cli_spec_args_backward(&args->spec, args->given.mode, 0, 0));
-  if (args->spec.spec.listed) args->given.mode = FLP_MODE_LISTED;
   args->given.kept = args->spec.kept;
   if (loss) args->given.loss_parameters = args->spec.loss.set_count ? args->spec.loss.parameters : NULL;
   return FLP_OK;
@@ -179,7 +177,7 @@ static flp_status check_unused(const check_args *args) {
                                       [CHECK_SET_CONCURRENT] = "--concurrent",
                                       [CHECK_SET_SELECT] = "--op select",
                                       [CHECK_SET_GIVEN] = "a shape"};
-  static const char *const of_sets[] = {"op", "dtype", "tune", NULL}, *const of_select[] = {"op", "dtype", NULL};
+  static const char *const of_sets[] = {"op", "dtype", "tune", "tail", NULL}, *const of_select[] = {"op", "dtype", NULL};
   const char *unused = NULL;
   if (args->set != CHECK_SET_GIVEN)
     unused = cli_spec_args_other(&args->spec, args->set == CHECK_SET_SELECT ? of_select : of_sets);
@@ -187,6 +185,15 @@ static flp_status check_unused(const check_args *args) {
     if (args->values >> (uses[i].key - KEY_ROWS) & 1 && !(uses[i].sets >> args->set & 1)) unused = uses[i].name;
   if (!unused) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT, "--%s: not accepted with %s", unused, names[args->set]);
+}
+
+/* Of a set with --tail its cases of that mode are checked, with that tail. error: ARGUMENT */
+static flp_status resolve_set(check_args *args) {
+  flp_mode mode = args->given.mode;
+  if (!(args->spec.spec.tail > 0)) return FLP_OK;
+  args->given.mode = FLP_MODE_TAIL;
+  if (!mode || mode == FLP_MODE_TAIL) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--mode: '%s' is not accepted beside --tail, whose mode is tail", flp_mode_name(mode));
 }
 
 /* Takes the shape that was given, if any. error: ARGUMENT */
@@ -211,7 +218,7 @@ static flp_status resolve(check_args *args) {
   if (has_shape) args->set = CHECK_SET_GIVEN;
   FLP_TRY(check_unused(args));
   args->given.spec = *spec;
-  if (!has_shape) return FLP_OK;
+  if (!has_shape) return resolve_set(args);
   FLP_TRY(resolve_mode(args));
   FLP_TRY(cli_spec_args_resolve(&args->spec));
   FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec));
@@ -263,7 +270,7 @@ const struct argp cli_check_argp = {
 
 int cli_check(int argc, char **argv) {
   check_args args = {.spec = CLI_SPEC_ARGS_INIT, .given = {.name = "random", .n = 67, .temperature = 1, .scale = 1}};
-  args.spec.takes_lists = 1;
+  args.spec.takes_lists = args.spec.takes_tail = 1;
   args.jobs = flp_processors();
   args.given.shards = 1;
   args.given.seed = 1;

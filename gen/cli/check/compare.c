@@ -12,6 +12,8 @@
  *           terms of the exact sum: of each exponential, of what is made of it, of the result. Where terms cancel that
  *           is many times the relative error of one, and another draw, such as the yardstick's, may be lucky: of V = 2
  *           its dz of both columns are opposite to the bit.
+ *           In tail mode, of the tensor as a whole: half as much again as the exact modes may have, and spec.tail of its
+ *           norm. What a call says that it left out is at most spec.tail of what there is.
  *           A gradient that is zero is relative to nothing: its error is held against the yardstick's and the least
  *           normal fp32 number.
  * Exact products still meet rounding when t = z·log2(e)/T is formed; below |t| = 4 that is inside the 4 ulp. */
@@ -144,6 +146,9 @@ static double factor_of(flp_dtype dtype) {
   return dtype == FLP_DTYPE_FP32 ? 2 : 1.5;
 }
 
+/* What a sum of other terms, in another order, may be off more than exact modes may. */
+static const double TAIL_FACTOR = 1.5;
+
 static double floor_of(const compare_state *s) {
   flp_dtype dtype = s->problem->c.spec.dtype;
   return dtype == FLP_DTYPE_BF16 ? 0x1p-12 : dtype == FLP_DTYPE_FP16 ? 0x1p-15 : 0x1p-20 + sum_rounding(s);
@@ -225,7 +230,11 @@ static check_metric judge(const compare_state *s, const gradient *x, call_slot s
   flp_dtype dtype = s->problem->c.spec.dtype;
   int64_t count = x->parts * x->width;
   double factor = factor_of(dtype), norm = check_metric_norm(x->exact, count);
-  double allowed = factor * check_metric_error(x->yardstick, x->exact, count);
+  double allowed = factor * check_metric_error(x->yardstick, x->exact, count), tail = (double)s->problem->c.spec.tail;
+  if (tail > 0) {
+    allowed += floor_of(s) * norm + certain_rounding(s, slot);
+    return check_metric_tensor(x->got, x->exact, count, TAIL_FACTOR * allowed + tail * norm);
+  }
   if (s->plain) {
     allowed = luck_of(s) * fmax(allowed, factor * check_metric_error(x->plain, x->exact, count));
     if (dtype == FLP_DTYPE_BF16) allowed = fmax(allowed, kept_rounding(x) * norm);
@@ -398,7 +407,37 @@ static void compare_errors(const compare_state *s) {
   add(s, "error word", failed, has_bad ? "bad rows were not reported" : "bad rows were reported where there are none");
 }
 
-/* ---- save, stream and direction modes ---- */
+/* ---- tail mode ---- */
+
+/* What is wrong with the report of a shard; NULL if nothing is. A kernel that serves the rows of a whole head serves each
+ * by its list or anew. */
+static const char *check_tail(const compare_state *s, const float report[4]) {
+  double left = (double)report[0], sum = (double)report[1], dense = (double)report[2], columns = (double)report[3];
+  int has_work = s->truth->work_count > 0 && s->problem->c.shards == 1 && s->rung != FLP_RUNG_EAGER;
+  if (!isfinite(left) || !isfinite(sum) || left < 0 || sum < 0) return "what was left out is no sum of magnitudes";
+  if (left > (double)s->problem->c.spec.tail * sum) return "more was left out than the tail allows";
+  if (!(dense >= 0 && dense <= (double)s->problem->c.n) || dense != floor(dense)) return "recomputed rows are no count";
+  if (!(columns >= 0) || columns != floor(columns)) return "listed columns are no count";
+  return has_work && !(dense + columns > 0) ? "no row was listed or recomputed" : NULL;
+}
+
+static void compare_tail(const compare_state *s) {
+  const check_case *c = &s->problem->c;
+  check_metric metric = {.max_ulp = -1, .cosine = 1, .bound = (double)c->spec.tail};
+  const char *note = NULL;
+  if (!s->result->tail_report) return;
+  for (int shard = 0; shard < c->shards && !note; shard++) {
+    const float *report = s->result->tail_report + 4 * shard;
+    double left = report[1] > 0 ? (double)report[0] / (double)report[1] : 0;
+    note = check_tail(s, report);
+    metric.rel_l2 = fmax(metric.rel_l2, left);
+  }
+  metric.share = note ? INFINITY : metric.rel_l2 / metric.bound;
+  metric.pass = !note;
+  add(s, "tail_report", metric, note);
+}
+
+/* ---- save, stream, direction and tail modes ---- */
 
 check_metric check_result_bits(const check_problem *problem, call_slot slot, const call_result *a,
                                const call_result *b) {
@@ -447,6 +486,7 @@ flp_status check_compare(const check_problem *problem, const check_truth *truth,
   compare_state s = {problem, truth, result, plain, rung, report};
   compare_errors(&s);
   compare_bits(&s);
+  compare_tail(&s);
   FLP_TRY(compare_losses(&s));
   FLP_TRY(compare_rows(&s, "logprob", result->logprob, 0));
   FLP_TRY(compare_rows(&s, "entropy", result->entropy, 1));

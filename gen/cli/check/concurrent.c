@@ -8,6 +8,7 @@
 #include "gen/cli/check/concurrent.h"
 #include "gen/cli/check/parts.h"
 #include "gen/cli/shared/losses.h"
+#include "gen/cli/shared/spec_args.h"
 #include "runtime/base/names.h"
 
 enum { ROUNDS = 4, POISON_ALONE = 0x5a, POISON = 0xff };
@@ -188,11 +189,15 @@ static const struct {
     {"concurrent step", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_STREAM, 0, 0, 16, FORWARD, "reinforce"},
     {"concurrent direction", 700, 5000, 512, 1, CHECK_ROWS_MASKED, FLP_MODE_DIRECTION, 256, 3072, 16, FORWARD, NULL},
     {"concurrent direction", 2048, 32768, 1024, 1, CHECK_ROWS_ALL, FLP_MODE_DIRECTION, 0, 0, 16, FORWARD, NULL},
+    {"concurrent tail", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_TAIL, 0, 0, 16, BACKWARD, NULL},
+    {"concurrent tail", 2048, 32768, 1024, 1, CHECK_ROWS_ALL, FLP_MODE_TAIL, 0, 0, 16, FORWARD, NULL},
+    {"concurrent tail", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_TAIL, 0, 0, 16, FORWARD, "grpo+k3"},
     {"concurrent lists", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_LISTED, 0, 0, 16, BACKWARD, NULL},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
-static check_case case_at(int i, flp_dtype dtype) {
+static check_case case_at(int i, const check_part *of) {
+  flp_dtype dtype = of->dtype;
   check_case c = check_case_default(dtype, cases[i].n, cases[i].vocab, cases[i].hidden);
   c.name = cases[i].name;
   c.spec.entropy = cases[i].grads ? (flp_entropy)cases[i].entropy : FLP_ENTROPY_FORWARD;
@@ -200,8 +205,9 @@ static check_case case_at(int i, flp_dtype dtype) {
   c.spec.alignment = dtype == FLP_DTYPE_FP32 && cases[i].alignment < 16 ? 4 : cases[i].alignment;
   c.rows = cases[i].rows;
   c.mode = cases[i].mode;
-  c.spec.keep = flp_mode_keeps(cases[i].mode);
-  c.spec.listed = cases[i].mode == FLP_MODE_LISTED;
+  c.spec.tail = of->tail;
+  cli_spec_set_mode(&c.spec, cases[i].mode);
+  if (c.spec.tail > 0) c.fill = CHECK_FILL_SHARP; /* some rows by their lists, others recomputed */
   c.kept = 20;
   c.chunk_rows = cases[i].chunk_rows;
   c.chunk_vocab = cases[i].chunk_vocab;
@@ -225,15 +231,15 @@ static void add_failure(check_report *report, const check_case *c, flp_rung rung
 void check_concurrent_cases(const check_part *of, check_list *list) {
   check_load_cases(list);
   for (int i = 0; i < CASES; i++) {
-    check_case c = case_at(i, of->dtype);
+    check_case c = case_at(i, of);
     if (!is_wanted(i, of)) continue;
     if (!cases[i].loss || cli_loss_keep(cases[i].loss, &c.spec) == FLP_OK) check_list_add(list, c);
   }
 }
 
-/* Save, stream and direction modes exist on some rungs. error: as check_concurrent_case, but for those without */
-static flp_status run_one(int i, flp_dtype dtype, const check_how *how, check_load *load, check_report *report) {
-  check_case c = case_at(i, dtype);
+/* Save, stream, direction and tail modes exist on some rungs. error: as check_concurrent_case, but for those without */
+static flp_status run_one(int i, const check_part *of, const check_how *how, check_load *load, check_report *report) {
+  check_case c = case_at(i, of);
   if (cases[i].loss) FLP_TRY(cli_loss_keep(cases[i].loss, &c.spec));
   flp_status status = check_concurrent_case(&c, how, load, report);
   if (is_of_bf16(i) && status == FLP_ERROR_UNAVAILABLE) return FLP_OK;
@@ -245,7 +251,7 @@ static flp_status run_one(int i, flp_dtype dtype, const check_how *how, check_lo
 static flp_status run_cases(const check_part *of, const check_how *how, check_load *load, check_report *report) {
   FLP_TRY(check_load_create(how, load->device, load->timeout, load));
   for (int i = 0; i < CASES && !load->timeout->hung; i++)
-    if (is_wanted(i, of)) FLP_TRY(run_one(i, of->dtype, how, load, report));
+    if (is_wanted(i, of)) FLP_TRY(run_one(i, of, how, load, report));
   return FLP_OK;
 }
 

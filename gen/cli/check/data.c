@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "gen/cli/check/lists.h"
+#include "gen/cli/shared/spec_args.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/half.h"
 #include "runtime/base/number.h"
@@ -129,7 +130,7 @@ static int64_t good_target(const check_case *c, uint64_t *state) {
 
 static int64_t choose_target(const check_case *c, int64_t row, uint64_t *state) {
   int64_t target = good_target(c, state);
-  if (c->rows == CHECK_ROWS_MASKED && row % 3 == 1) return IGNORE_INDEX;
+  if (c->rows == CHECK_ROWS_NONE || (c->rows == CHECK_ROWS_MASKED && row % 3 == 1)) return IGNORE_INDEX;
   if (c->rows == CHECK_ROWS_BAD && row % 4 == 1) return c->spec.vocab + (row % 8 == 1 ? 0 : 2000000000 - c->spec.vocab);
   if (c->rows == CHECK_ROWS_BAD && row % 4 == 3) return row % 8 == 3 ? -1 : INT32_MIN;
   return target;
@@ -176,6 +177,41 @@ static void turn_to_targets(check_problem *problem, uint64_t seed) {
     flp_half_narrow(spec->dtype, row, spec->hidden, (char *)problem->hidden + i * row_bytes);
   }
   free(row);
+}
+
+/* Hidden states along a dozen rows of weight, whose scores fall by a twentieth from one to the next: the target's among
+ * the first, every second one of those that all rows favour. The largest is some 9 in the first row, and three times
+ * that in the last. */
+static void sharpen(check_problem *problem, uint64_t seed) {
+  enum { FAVOURED = 12, COMMON = 24 };
+  const flp_spec *spec = &problem->c.spec;
+  int64_t depth = spec->hidden, row_bytes = problem->stride * flp_half_bytes(spec->dtype);
+  float *sum = malloc(2 * (size_t)depth * sizeof *sum), *row = sum ? sum + depth : NULL;
+  for (int64_t i = 0; sum && i < problem->c.n; i++) {
+    int64_t target = problem->target_id[i], place = (int64_t)(next_random(&seed) % 4);
+    memset(sum, 0, (size_t)depth * sizeof *sum);
+    for (int64_t k = 0; k < FAVOURED; k++) {
+      uint64_t drawn = next_random(&seed);
+      int64_t column = (int64_t)(drawn % (uint64_t)(k % 2 && spec->vocab > COMMON ? COMMON : spec->vocab));
+      if (k == place && target >= 0 && target < spec->vocab) column = target;
+      double factor = (1 + 2 * (double)i / (double)problem->c.n) * (1 - 0.05 * (double)k);
+      flp_half_widen(spec->dtype, (const char *)problem->weight + column * row_bytes, depth, row);
+      for (int64_t d = 0; d < depth; d++) sum[d] += (float)(factor * (double)row[d]);
+    }
+    flp_half_narrow(spec->dtype, sum, depth, (char *)problem->hidden + i * row_bytes);
+  }
+  free(sum);
+}
+
+/* Those of fill_hidden_row, which rows that were made anew have lost. */
+static void set_nan_rows(check_problem *problem) {
+  const check_case *c = &problem->c;
+  int64_t element = flp_half_bytes(c->spec.dtype);
+  for (int64_t row = 1; row < c->n; row += 5) {
+    float value = row % 2 ? NAN : INFINITY;
+    flp_half_narrow(c->spec.dtype, &value, 1,
+                    (char *)problem->hidden + (row * problem->stride + c->spec.hidden / 2) * element);
+  }
 }
 
 /* Every third row from the end, each twice, between two ids that are no row. */
@@ -286,6 +322,10 @@ flp_status check_problem_create(const check_case *c, check_problem *out) {
   if (out->rows) fill_row_list(out);
   fill_rows(out, seed + 5);
   if (c->fill == CHECK_FILL_PEAKED || c->fill == CHECK_FILL_UNLIKELY) turn_to_targets(out, seed + 6);
+  if (c->fill == CHECK_FILL_SHARP) {
+    sharpen(out, seed + 6);
+    if (c->rows == CHECK_ROWS_NAN || c->rows == CHECK_ROWS_NAN_INACTIVE) set_nan_rows(out);
+  }
   flp_status status = spec->listed ? check_lists_create(out, seed + 7) : FLP_OK;
   if (status == FLP_OK) {
     export_rows(out);
@@ -331,7 +371,7 @@ call_problem check_problem_call(const check_problem *p) {
 check_problem check_problem_plain(const check_problem *problem) {
   check_problem plain = *problem;
   plain.c.mode = (flp_mode)0;
-  plain.c.spec.keep = 0;
+  cli_spec_set_mode(&plain.c.spec, (flp_mode)0);
   plain.c.spec.loss = NULL;
   plain.c.spec.loss_bytes = 0;
   plain.loss = NULL;

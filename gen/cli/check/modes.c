@@ -1,8 +1,9 @@
-/* modes.c: save, stream and direction modes over repeats and budgets: the same bits from run to run; under every budget
+/* modes.c: save, stream, direction and tail modes over repeats and budgets: the same bits from run to run; under every budget
  * the bits of logprob and entropy that score mode gives, and gradients as near to the oracle. */
 #include "gen/cli/check/compare.h"
 #include "gen/cli/check/parts.h"
 #include "gen/cli/shared/losses.h"
+#include "gen/cli/shared/spec_args.h"
 #include "runtime/base/names.h"
 
 typedef struct mode_state {
@@ -13,14 +14,17 @@ typedef struct mode_state {
   call_result first, plain; /* under the default budget; of score and recompute modes */
 } mode_state;
 
-static flp_status make_case(flp_mode mode, check_case *out) {
-  check_case c = check_case_default(FLP_DTYPE_BF16, 300, 1700, 72);
+static flp_status make_case(const check_part *of, check_case *out) {
+  flp_mode mode = of->mode;
+  check_case c = check_case_default(of->dtype, 300, 1700, mode == FLP_MODE_TAIL ? 264 : 72);
   c.name = "budgets";
   c.spec.grads = mode == FLP_MODE_DIRECTION ? FLP_GRAD_HIDDEN : FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
   c.spec.entropy = FLP_ENTROPY_FORWARD;
   c.spec.grad_weight_dtype = FLP_DTYPE_FP32;
   c.mode = mode;
-  c.spec.keep = flp_mode_keeps(mode);
+  c.spec.tail = of->tail;
+  cli_spec_set_mode(&c.spec, mode);
+  if (mode == FLP_MODE_TAIL) c.fill = CHECK_FILL_SHARP;
   c.rows = CHECK_ROWS_MASKED;
   c.seed = 8; /* every input is given */
   if (mode == FLP_MODE_STREAM) FLP_TRY(cli_loss_keep("grpo+k3", &c.spec));
@@ -36,7 +40,8 @@ static flp_status check_repeat(const mode_state *s) {
                  {"repeat: entropy", CALL_ENTROPY},
                  {"repeat: loss", CALL_LOSS},
                  {"repeat: grad_hidden", CALL_GRAD_HIDDEN},
-                 {"repeat: grad_weight", CALL_GRAD_WEIGHT}};
+                 {"repeat: grad_weight", CALL_GRAD_WEIGHT},
+                 {"repeat: tail_report", CALL_TAIL_REPORT}};
   const check_problem *p = &s->problem;
   call_result again;
   FLP_TRY(check_run(p, &s->how, &again));
@@ -77,13 +82,13 @@ static flp_status check_state(mode_state *s) {
 
 void check_mode_cases(const check_part *of, check_list *list) {
   check_case c;
-  if (make_case(of->mode, &c) == FLP_OK) check_list_add(list, c);
+  if (make_case(of, &c) == FLP_OK) check_list_add(list, c);
 }
 
 flp_status check_mode_bits(const check_part *of, const check_how *how, check_report *report) {
   mode_state s = {.how = *how, .report = report};
   check_case c;
-  FLP_TRY(make_case(of->mode, &c));
+  FLP_TRY(make_case(of, &c));
   FLP_TRY(check_problem_create(&c, &s.problem));
   flp_status status = check_state(&s);
   call_result_clear(&s.first);

@@ -8,7 +8,8 @@
 /* What a check is asked for that brings its own cases. */
 typedef struct check_part {
   flp_dtype dtype;
-  flp_mode mode; /* of check_bits: 0 or listed; of check_mode_bits: S, P or D; of check_concurrent: 0 for all */
+  flp_mode mode; /* of check_bits: 0 or listed; of check_mode_bits: S, P, D or T; of check_concurrent: 0 for all */
+  float tail;    /* of tail mode; 0: the usual one */
 } check_part;
 
 /* Bit identity of logprob and entropy over repeats, row order, N, budget and gradients, and of gradients over repeats; of
@@ -18,7 +19,7 @@ flp_status check_bits(const check_part *of, const check_how *how, check_report *
 /* Adds the cases that it makes plans for; so do the other check_*_cases. */
 void check_bits_cases(const check_part *of, check_list *list);
 
-/* modes.c: bits of save, stream and direction modes over repeats, and their results over budgets.
+/* modes.c: bits of save, stream, direction and tail modes over repeats, and their results over budgets.
  * error: as check_run */
 flp_status check_mode_bits(const check_part *of, const check_how *how, check_report *report);
 void check_mode_cases(const check_part *of, check_list *list);

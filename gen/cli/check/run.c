@@ -3,6 +3,7 @@
  * Invariants: every output and workspace holds 0xff bytes before it is written, and so do a guard behind each buffer
  * and the elements between rows; after the run the latter still do. */
 #include "gen/cli/check/run.h"
+#include "gen/cli/shared/spec_args.h"
 #include "runtime/base/names.h"
 #include "runtime/base/status.h"
 #include "runtime/planner/planner.h"
@@ -38,27 +39,32 @@ flp_status check_how_plan(const check_how *how, const check_problem *problem, fl
   options.budget_bytes = how->budget_bytes;
   options.chunk_rows = c->chunk_rows;
   options.chunk_vocab = c->chunk_vocab;
-  options.mode = c->mode == FLP_MODE_LISTED ? (flp_mode)0 : c->mode; /* spec.listed says it */
+  options.mode = cli_spec_mode(&spec) ? (flp_mode)0 : c->mode; /* the spec says it */
   options.threads = how->threads;
   options.tune = check_how_tune(how, &spec);
   return check_precompile_plan(how->precompile, &spec, &options, out);
 }
 
-/* error: UNAVAILABLE if the rung keeps nothing */
+/* The eager rung serves tail mode with exact gradients. error: UNAVAILABLE if the rung keeps nothing */
 static flp_status make_saved(run_state *run) {
-  if (!flp_mode_keeps(run->problem->c.mode)) return FLP_OK;
+  if (!call_keeps(&run->call)) return FLP_OK;
   FLP_TRY(call_make_saved(&run->buffers, &run->call, run->plan));
   if (run->buffers.at[CALL_SAVED].bytes || run->call.n == 0) return FLP_OK;
+  if (run->call.spec.tail > 0 && run->how->rung == FLP_RUNG_EAGER) return FLP_OK;
   return flp_fail(FLP_ERROR_UNAVAILABLE, "rung %s keeps nothing for backward", flp_rung_name(run->how->rung));
 }
 
 /* What was named is what runs, but for the eager rung, which has one mode. */
-static flp_status check_streams(const run_state *run) {
+static flp_status check_mode(const run_state *run) {
   flp_layout layout;
-  if (run->how->rung == FLP_RUNG_EAGER || run->problem->c.mode != FLP_MODE_STREAM || !run->call.loss) return FLP_OK;
-  FLP_TRY(call_layout(&run->buffers, &run->call, run->plan, FLP_PASS_STEP, run->call.n, &layout));
-  if (layout.mode == FLP_MODE_STREAM) return FLP_OK;
-  return flp_fail(FLP_ERROR_INTERNAL, "mode stream was asked for, and %s was taken", flp_mode_name(layout.mode));
+  flp_mode mode = run->problem->c.mode;
+  flp_pass pass = run->call.loss ? FLP_PASS_STEP : FLP_PASS_BACKWARD;
+  int is_named = mode == FLP_MODE_STREAM ? run->call.loss != NULL : mode == FLP_MODE_TAIL && run->call.n > 0;
+  if (run->how->rung == FLP_RUNG_EAGER || !is_named) return FLP_OK;
+  FLP_TRY(call_layout(&run->buffers, &run->call, run->plan, pass, run->call.n, &layout));
+  if (layout.mode == mode) return FLP_OK;
+  return flp_fail(FLP_ERROR_INTERNAL, "mode %s was asked for, and %s was taken", flp_mode_name(mode),
+                  flp_mode_name(layout.mode));
 }
 
 static flp_status run_all(run_state *run, call_result *out) {
@@ -68,7 +74,7 @@ static flp_status run_all(run_state *run, call_result *out) {
   FLP_TRY(call_make_outputs(&run->buffers, &run->call));
   FLP_TRY(make_saved(run));
   FLP_TRY(cli_device_synchronise(&run->device));
-  FLP_TRY(check_streams(run));
+  FLP_TRY(check_mode(run));
   FLP_TRY(call_forward(&run->buffers, &run->call, run->plan));
   if (run->call.spec.listed) FLP_TRY(call_count_bad(run->plan, run->device.stream, &out->bad_rows));
   FLP_TRY(call_backward(&run->buffers, &run->call, run->plan));

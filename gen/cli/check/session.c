@@ -157,7 +157,7 @@ static void keep_wanted(const check_args *args, check_list *list) {
 /* In the order in which they run: after a deadlock nothing else can. */
 typedef enum part_kind { PART_BITS, PART_BUDGETS, PART_SELECT, PART_CONCURRENT, PART_KINDS } part_kind;
 
-enum { PARTS_MAX = 16 };
+enum { PARTS_MAX = 20 };
 
 static const struct {
   const char *name; /* in reports */
@@ -174,7 +174,7 @@ typedef struct part {
 } part;
 
 static const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32, FLP_DTYPE_FP64};
-static const flp_mode modes[] = {FLP_MODE_SAVE, FLP_MODE_STREAM, FLP_MODE_DIRECTION};
+static const flp_mode modes[] = {FLP_MODE_SAVE, FLP_MODE_STREAM, FLP_MODE_DIRECTION}; /* of bf16 */
 
 static int list_parts(const check_args *args, part out[PARTS_MAX]) {
   int count = 0, all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK, any = args->given.mode == 0;
@@ -182,14 +182,17 @@ static int list_parts(const check_args *args, part out[PARTS_MAX]) {
   for (int d = 0; (all || quick) && any && d < bits; d++)
     if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_BITS, {.dtype = dtypes[d]}};
   for (int d = 0; (all || quick) && is_wanted_mode(args, FLP_MODE_LISTED) && d < 3; d++)
-    if (is_wanted(args, dtypes[d]) && (d == 0 || all)) out[count++] = (part){PART_BITS, {dtypes[d], FLP_MODE_LISTED}};
+    if (is_wanted(args, dtypes[d]) && (d == 0 || all)) out[count++] = (part){PART_BITS, {dtypes[d], FLP_MODE_LISTED, 0}};
   for (int m = 0; (all || quick) && m < 3; m++)
     if (is_wanted(args, FLP_DTYPE_BF16) && is_wanted_mode(args, modes[m]))
-      out[count++] = (part){PART_BUDGETS, {FLP_DTYPE_BF16, modes[m]}};
+      out[count++] = (part){PART_BUDGETS, {FLP_DTYPE_BF16, modes[m], 0}};
+  for (int d = 0; (all || quick) && is_wanted_mode(args, FLP_MODE_TAIL) && d < 3; d++)
+    if (is_wanted(args, dtypes[d]) && (d == 0 || all))
+      out[count++] = (part){PART_BUDGETS, {dtypes[d], FLP_MODE_TAIL, args->given.spec.tail}};
   for (int d = 0; ((all && any) || args->set == CHECK_SET_SELECT) && d < 4; d++)
     if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_SELECT, {.dtype = dtypes[d]}};
   if (all || args->set == CHECK_SET_CONCURRENT)
-    out[count++] = (part){PART_CONCURRENT, {args->given.spec.dtype, args->given.mode}};
+    out[count++] = (part){PART_CONCURRENT, {args->given.spec.dtype, args->given.mode, args->given.spec.tail}};
   return count;
 }
 

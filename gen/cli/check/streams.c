@@ -13,8 +13,7 @@ static flp_status check(const check_streams *all, CUresult result, const char *w
 
 /* error: UNAVAILABLE if the rung keeps nothing */
 static flp_status make_saved(check_streams *all, call_buffers *b) {
-  const flp_spec *spec = &all->call.spec;
-  if (!spec->keep || !spec->grads || all->call.loss) return FLP_OK;
+  if (!call_keeps(&all->call)) return FLP_OK;
   FLP_TRY(call_make_saved(b, &all->call, all->plan));
   if (b->at[CALL_SAVED].bytes) return FLP_OK;
   return flp_fail(FLP_ERROR_UNAVAILABLE, "this rung keeps nothing for backward");

@@ -18,7 +18,7 @@ static void add_choices(completion_value *out, const cli_choice *choices) {
 
 static void add_modes(completion_value *out, unsigned accepted) {
   if (accepted & 1) add_word(out, "auto");
-  for (int mode = 1; mode <= FLP_MODE_LISTED; mode++)
+  for (int mode = 1; mode <= FLP_MODE_TAIL; mode++)
     if (accepted >> mode & 1) add_word(out, flp_mode_name((flp_mode)mode));
 }
 

@@ -66,7 +66,7 @@ enum {
   CAPS = 2,
   OUTS = 2,
   ALIGNMENTS = 4,
-  LISTS = 2, /* all columns, or listed ones */
+  LISTS = 3, /* all columns, or listed ones, or all with a tail that is left out */
   POINTS = DTYPES * TARGETS * CAPS * OUTS * ALIGNMENTS * LISTS,
   OP_POINTS = 4 * TARGETS * 2 /* dtypes of scores, targets, 16-byte loads or not */
 };
@@ -111,10 +111,11 @@ static int spec_at(int i, flp_spec *spec) {
   spec->entropy = FLP_ENTROPY_BACKWARD;
   spec->has_bias = 1;
   spec->grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS;
-  spec->listed = i % LISTS;
+  spec->listed = i % LISTS == 1;
+  spec->tail = i % LISTS == 2 ? CLI_TAIL_USUAL : 0;
   i /= LISTS;
   spec->dtype = dtypes[i % DTYPES];
-  spec->keep = spec->dtype == FLP_DTYPE_BF16 && !spec->listed;
+  spec->keep = spec->dtype == FLP_DTYPE_BF16 && !spec->listed && !(spec->tail > 0);
   i /= DTYPES;
   spec->target_dtype = targets[i % TARGETS];
   i /= TARGETS;

@@ -101,13 +101,18 @@ flp_status cli_parse_mode_of(const char *text, unsigned accepted, flp_mode *out)
 enum {
   /* score has no backward pass */
   CLI_BACKWARD_MODES = ((1u << (FLP_MODE_DIRECTION + 1)) - 1) & ~(1u << FLP_MODE_SCORE),
-  CLI_CHECK_MODES = CLI_BACKWARD_MODES | 1u << FLP_MODE_LISTED, /* whose cases are chosen by it */
+  CLI_CHECK_MODES = CLI_BACKWARD_MODES | 1u << FLP_MODE_LISTED | 1u << FLP_MODE_TAIL, /* whose cases are chosen by it */
   CLI_TUNE_MODES = 1u << FLP_MODE_SAVE | 1u << FLP_MODE_STREAM | 1u << FLP_MODE_DIRECTION
 };
 #define CLI_MODES_HELP                                                                                                 \
   "auto (default), recompute-vocab (R_VOCAB), recompute-rows (R_ROWS), recompute-split (R2), save (S), stream (P) or " \
   "direction (D)"
 flp_status cli_parse_kept(const char *text, double *out); /* of --keep-set: a number >= 1 */
+/* Of --tail, as flp_spec.tail has it: a number, a quotient or a power. */
+#define CLI_TAIL_LEAST 0x1p-20
+#define CLI_TAIL_MOST 0x1p-2
+#define CLI_TAIL_USUAL 0x1p-9f /* half a unit of bf16; what mode tail stands for */
+flp_status cli_parse_tail(const char *text, float *out);
 flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out);
 flp_status cli_parse_device(const char *text, int32_t *out); /* of --device: a CUDA ordinal */
 flp_status cli_parse_burst(const char *text, double *out);   /* of --burst-ms */
@@ -143,6 +148,8 @@ extern const cli_choice CLI_REQUIRED[];
 enum { CLI_TEXT_BYTES = 32 };
 const char *cli_format_bytes(double bytes, char buffer[CLI_TEXT_BYTES]);
 const char *cli_format_flops(double flops, char buffer[CLI_TEXT_BYTES]);
+/* A spec's tail as --tail takes it: "2^-9", "0.002". Returns buffer. */
+const char *cli_format_tail(float tail, char buffer[CLI_TEXT_BYTES]);
 
 /* Reads a whole regular file, at most limit bytes; *out is malloc'ed and NUL-terminated. error: IO, CORRUPT */
 flp_status cli_read_file(const char *path, size_t limit, char **out, size_t *bytes);

@@ -133,9 +133,9 @@ flp_status cli_parse_integers(const char *field, const char *text, int64_t least
 }
 
 flp_status cli_parse_mode_of(const char *text, unsigned accepted, flp_mode *out) {
-  cli_choice choices[FLP_MODE_LISTED + 2] = {{NULL, 0}};
+  cli_choice choices[FLP_MODE_TAIL + 2] = {{NULL, 0}};
   int count = 0;
-  for (int mode = 0; mode <= FLP_MODE_LISTED; mode++)
+  for (int mode = 0; mode <= FLP_MODE_TAIL; mode++)
     if (accepted >> mode & 1) choices[count++] = (cli_choice){mode ? flp_mode_name((flp_mode)mode) : "auto", mode};
   flp_mode named = flp_mode_find(text);
   if (named && accepted >> named & 1) text = flp_mode_name(named);
@@ -154,6 +154,39 @@ flp_status cli_parse_kept(const char *text, double *out) {
   if (*out >= 1) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT, "--keep-set: expected a number from 1 to the ids of the vocabulary, got '%s'",
                   text);
+}
+
+/* "0.002", "1/512" or "2^-9"; 0 for what is none of these. */
+static double read_fraction(const char *text) {
+  char *end;
+  double value = strtod(text, &end), other = 1;
+  char sign = end == text ? 0 : *end;
+  if (sign == '/' || sign == '^') {
+    const char *second = end + 1;
+    other = strtod(second, &end);
+    if (end == second) return 0;
+  }
+  if (end == text || *end) return 0;
+  return sign == '^' ? pow(value, other) : value / other;
+}
+
+flp_status cli_parse_tail(const char *text, float *out) {
+  double value = read_fraction(text);
+  if (value >= CLI_TAIL_LEAST && value <= CLI_TAIL_MOST) {
+    *out = (float)value;
+    return FLP_OK;
+  }
+  return flp_fail(FLP_ERROR_ARGUMENT, "--tail: expected a number from 2^-20 to 2^-2, such as 2^-9, 1/512 or 0.002, got '%s'",
+                  text);
+}
+
+const char *cli_format_tail(float tail, char buffer[CLI_TEXT_BYTES]) {
+  int exponent;
+  if (frexpf(tail, &exponent) == 0.5f)
+    snprintf(buffer, CLI_TEXT_BYTES, "2^%d", exponent - 1);
+  else
+    snprintf(buffer, CLI_TEXT_BYTES, "%.9g", (double)tail);
+  return buffer;
 }
 
 flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out) {

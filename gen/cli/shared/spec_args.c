@@ -30,7 +30,8 @@ enum {
   KEY_KEEP,
   KEY_LOSS,
   KEY_LOSS_PARAMETER,
-  KEY_KEEP_SET
+  KEY_KEEP_SET,
+  KEY_TAIL
 };
 
 static const struct argp_option options[] = {
@@ -62,6 +63,10 @@ static const struct argp_option options[] = {
      "of each row only the columns of a list count, as a sampler's top-p or top-k mask leaves them (mode listed, L); "
      "where "
      "lists are drawn they have MEAN ids a row on average, a number from 1 to V; kernels are the same for any",
+     1},
+    {"tail", KEY_TAIL, "VALUE", 0,
+     "of all elements of the scores' gradient, the backward pass or step may leave out so much of the sum of magnitudes: "
+     "2^-20 to 2^-2, as 2^-9, 1/512 or 0.002 (mode tail, T); rows whose tail counts are recomputed; needs --grad",
      1},
     {"loss", KEY_LOSS, "LOSS", 0, CLI_LOSS_HELP "; mode stream (P) streams its steps", 1},
     {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 1},
@@ -177,6 +182,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_KEEP_SET:
       status = parse_keep_set(text, args);
       break;
+    case KEY_TAIL:
+      status = cli_parse_tail(text, &spec->tail);
+      break;
     case KEY_MODEL:
       args->model = text;
       break;
@@ -241,19 +249,36 @@ flp_status cli_spec_check_tiling(const char *field, const char *text, const flp_
                   accepted[0] ? accepted : "no kernel");
 }
 
+void cli_spec_set_mode(flp_spec *spec, flp_mode mode) {
+  float tail = spec->tail > 0 ? spec->tail : CLI_TAIL_USUAL;
+  spec->keep = mode == FLP_MODE_SAVE || mode == FLP_MODE_DIRECTION;
+  spec->listed = mode == FLP_MODE_LISTED;
+  spec->tail = mode == FLP_MODE_TAIL ? tail : 0;
+}
+
+flp_mode cli_spec_mode(const flp_spec *spec) {
+  return spec->listed ? FLP_MODE_LISTED : spec->tail > 0 ? FLP_MODE_TAIL : (flp_mode)0;
+}
+
 flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode mode) {
   if (args->spec.listed && mode)
     return flp_fail(FLP_ERROR_ARGUMENT, "--mode: '%s' is not accepted beside --keep-set, whose mode is listed",
                     flp_mode_name(mode));
   if (mode == FLP_MODE_LISTED)
     return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'listed' is not accepted with a shape; --keep-set says it");
+  if (args->spec.tail > 0 && mode && mode != FLP_MODE_TAIL)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--mode: '%s' is not accepted beside --tail, whose mode is tail",
+                    flp_mode_name(mode));
+  if (mode == FLP_MODE_TAIL && args->spec.keep)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--keep: not accepted beside --mode tail, whose forward pass keeps lists of columns");
   if (mode == FLP_MODE_STREAM && !args->loss.name)
     return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'stream' is not accepted without --loss, what its steps minimise");
-  if (flp_mode_keeps(mode)) args->spec.keep = 1;
+  if (flp_mode_keeps(mode)) cli_spec_set_mode(&args->spec, mode);
   return FLP_OK;
 }
 
 flp_mode cli_spec_args_kept(const cli_spec_args *args, flp_mode mode) {
+  if (!mode) mode = cli_spec_mode(&args->spec);
   if (mode || !args->spec.keep) return mode;
   return flp_planner_has_direction(&args->spec) ? FLP_MODE_DIRECTION : FLP_MODE_SAVE;
 }
@@ -279,7 +304,9 @@ flp_status cli_spec_args_backward(const cli_spec_args *args, flp_mode mode, int6
                 [FLP_MODE_RECOMPUTE_SPLIT] = {1, 1},
                 [FLP_MODE_SAVE] = {0, 0},
                 [FLP_MODE_STREAM] = {1, 0},
-                [FLP_MODE_DIRECTION] = {1, 1}};
+                [FLP_MODE_DIRECTION] = {1, 1},
+                [FLP_MODE_LISTED] = {0, 0},
+                [FLP_MODE_TAIL] = {1, 1}}; /* of the rows that are recomputed */
   if (args->spec.listed && (chunk_rows || chunk_vocab))
     return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted beside --keep-set, whose passes have no chunks",
                     chunk_rows ? "--chunk-rows" : "--chunk-vocab");
@@ -344,6 +371,24 @@ flp_status cli_spec_args_lists(const cli_spec_args *args) {
   return cli_spec_check_kept(args->kept, spec->vocab);
 }
 
+flp_status cli_spec_args_tail(const cli_spec_args *args) {
+  const flp_spec *spec = &args->spec;
+  if (!(spec->tail > 0)) return FLP_OK;
+  if (!args->takes_tail)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--tail: not accepted here; bench, check, explain, gen, pack build, run and tune "
+                                        "accept it");
+  if (spec->op != FLP_OP_HEAD)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--tail: not accepted with --op %s, whose gradients are exact",
+                    flp_op_name(spec->op));
+  if (spec->listed)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--tail: not accepted beside --keep-set, whose lists name the columns");
+  if (spec->keep)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--keep: not accepted beside --tail, whose forward pass keeps lists of columns");
+  if (!spec->grads)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--tail: not accepted without --grad, as it is of the backward pass");
+  return FLP_OK;
+}
+
 flp_status cli_spec_args_resolve(cli_spec_args *args) {
   if (args->model) FLP_TRY(apply_model(args));
   const flp_spec *spec = &args->spec;
@@ -356,6 +401,7 @@ flp_status cli_spec_args_resolve(cli_spec_args *args) {
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--hidden is missing; the number of columns of the weight, or --model, is needed");
   FLP_TRY(cli_spec_args_lists(args));
+  FLP_TRY(cli_spec_args_tail(args));
   FLP_TRY(cli_loss_args_resolve(&args->loss, &args->spec));
   cli_spec_args_complete(args, &args->spec);
   flp_spec resolved;

@@ -15,6 +15,7 @@ typedef struct cli_spec_args {
   const char *tune; /* for flp_options.tune, parsed once; or NULL */
   int takes_op;     /* the verb accepts other operations than head */
   int takes_lists;  /* and --keep-set */
+  int takes_tail;   /* and --tail */
   double kept;      /* of --keep-set: ids of a row's list, on average; 0 without */
   cli_loss_args loss;
 } cli_spec_args;
@@ -37,16 +38,27 @@ flp_status cli_spec_args_tune(const cli_spec_args *args, flp_options *out);
  * field: the option that text is of. error: ARGUMENT naming the kernel */
 flp_status cli_spec_check_tiling(const char *field, const char *text, const flp_spec *spec);
 
-/* Save and direction modes set spec.keep. Stream mode needs a loss. Lists have a mode of their own.
+/* Sets the field that asks for a mode, of keep, listed and tail, and clears the others; save, direction and tail modes,
+ * and listed, are asked for by it. A tail that is set stays. */
+void cli_spec_set_mode(flp_spec *spec, flp_mode mode);
+/* The mode that these fields ask for, in options and layouts; 0 where it is the planner's. Of keep it is one of two:
+ * cli_spec_args_kept */
+flp_mode cli_spec_mode(const flp_spec *spec);
+
+/* Save, direction and tail modes set the field of the spec that asks for them. Stream mode needs a loss. Lists have a
+ * mode of their own.
  * error: ARGUMENT */
 flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode mode);
 
-/* The mode that was given; where --keep was without one, the mode in which forward then keeps something. */
+/* The mode that was given; where --keep or --tail was without one, the mode in which forward then keeps something. */
 flp_mode cli_spec_args_kept(const cli_spec_args *args, flp_mode mode);
 
 /* Whether the verb takes lists, they go with the other options, and fit the vocabulary: a head's, for forward and backward
  * passes that keep nothing. error: ARGUMENT naming the option */
 flp_status cli_spec_args_lists(const cli_spec_args *args);
+/* Whether the verb takes --tail, and it goes with the other options: of a head's gradients, where nothing else decides what
+ * forward keeps. error: ARGUMENT naming the option */
+flp_status cli_spec_args_tail(const cli_spec_args *args);
 /* Whether lists of that mean length fit a vocabulary. error: ARGUMENT naming --keep-set */
 flp_status cli_spec_check_kept(double kept, int64_t vocab);
 
@@ -65,7 +77,7 @@ flp_status cli_spec_args_one_mode(const cli_spec_args *args);
  * to, the entropy that the loss needs. */
 void cli_spec_args_complete(const cli_spec_args *args, flp_spec *spec);
 
-/* Fills what was not given from the model and checks the whole, --keep-set beside the others too.
+/* Fills what was not given from the model and checks the whole, --keep-set and --tail beside the others too.
  * error: ARGUMENT naming the field; IO, CORRUPT for the model's file */
 flp_status cli_spec_args_resolve(cli_spec_args *args);
 
