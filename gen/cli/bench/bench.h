@@ -50,7 +50,7 @@ int bench_case_exists(bench_case which, const flp_spec *spec);
 /* How many of each GEMM a case is compared with, by gemm_product: the scores once for each pass, where backward
  * computes them again, and a product for each gradient. Returns their sum.
  * mode: save, stream and direction compute scores once; direction makes both products in forward; listed has none, and
- * is compared with the scores once, whatever the passes */
+ * tail that of the scores: they are compared with the scores once, whatever the passes */
 int bench_case_products(bench_case which, flp_mode mode, const flp_spec *spec, int count[GEMM_PRODUCTS]);
 
 /* Rows left of n when a fraction is masked, and whether a row is: spread evenly. */
@@ -68,7 +68,9 @@ int64_t bench_scores_vocab(const flp_spec *spec, int64_t n, uint64_t free_bytes)
 
 typedef struct bench_row {
   bench_case which;
+  int is_exact; /* of a spec with a tail: the same without it */
   int64_t n, active, list_count; /* list_count: ids of all lists, 0 without */
+  float tail_report[4];          /* as flp_args has it, of the last call; zeros of what has none */
   flp_layout layout;        /* of the pass that counts most: backward where it has products, else forward */
   uint64_t workspace_bytes; /* the larger of the passes; with what is kept from one to the other */
   uint64_t budget_bytes;    /* of that pass */
@@ -179,7 +181,7 @@ void bench_plan_time(const cli_scratch *caches, const bench_args *args, bench_re
 /* ---- run.c: the measurement ---- */
 
 /* That of flp_plan_saved, for a plan of these options: without a budget of the user save mode is measured whatever it
- * takes, direction mode, which has chunks, in the plan's own. */
+ * takes, direction and tail modes, which have chunks, in the plan's own. */
 uint64_t bench_keep_budget(const flp_plan *plan, const flp_options *options);
 /* error: UNAVAILABLE without a GPU or cuBLASLt; any of flp_plan_create, flp_execute and measure_run */
 flp_status bench_run(const bench_args *args, bench_result *out);

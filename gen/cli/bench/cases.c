@@ -12,12 +12,12 @@ const char *bench_case_name(bench_case which) {
 
 int bench_case_exists(bench_case which, const flp_spec *spec) {
   if (spec->loss || which == BENCH_STEP) return spec->loss && which == BENCH_STEP;
-  return which == BENCH_FORWARD || (spec->grads != 0 && (which == BENCH_BOTH || !spec->keep));
+  return which == BENCH_FORWARD || (spec->grads != 0 && (which == BENCH_BOTH || !(spec->keep || spec->tail > 0)));
 }
 
 int bench_case_products(bench_case which, flp_mode mode, const flp_spec *spec, int count[GEMM_PRODUCTS]) {
   memset(count, 0, GEMM_PRODUCTS * sizeof *count);
-  if (spec->listed) return count[GEMM_SCORES] = 1;
+  if (spec->listed || mode == FLP_MODE_TAIL) return count[GEMM_SCORES] = 1;
   int has_backward = which != BENCH_FORWARD || mode == FLP_MODE_DIRECTION, /* whose forward makes the other product */
       scores_once = mode >= FLP_MODE_SAVE || !spec->grads;
   count[GEMM_SCORES] = which >= BENCH_BOTH && !scores_once ? 2 : 1;

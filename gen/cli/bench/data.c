@@ -171,7 +171,8 @@ static flp_status make_random(bench_data *data) {
 }
 
 flp_status bench_data_rows(bench_data *data, int64_t n) {
-  static const call_slot outputs[] = {CALL_LOGPROB, CALL_ENTROPY, CALL_STATS, CALL_GRAD_HIDDEN, CALL_LOSS};
+  static const call_slot outputs[] = {CALL_LOGPROB,     CALL_ENTROPY, CALL_STATS,
+                                      CALL_GRAD_HIDDEN, CALL_LOSS,    CALL_TAIL_REPORT};
   bench_data_clear_rows(data);
   set_problem(data, n);
   const flp_spec *spec = &data->call.spec;

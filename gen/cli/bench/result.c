@@ -67,6 +67,34 @@ static void print_rows(const bench_args *args, const bench_result *result) {
   cli_table_finish(&table);
 }
 
+/* Columns that a row reads which is not recomputed; 0 where all are. */
+static double columns_a_row(const bench_row *row) {
+  double listed = (double)row->active - (double)row->tail_report[2];
+  return listed > 0 ? (double)row->tail_report[3] / listed : 0;
+}
+
+/* What calls of tail mode left out, and how. */
+static void print_tails(const bench_args *args, const bench_result *result) {
+  char tail[CLI_TEXT_BYTES];
+  putchar('\n');
+  cli_print(2, "tail: at most %s of the gradient of the scores may be left out; cases of mode %s are beside one product",
+            cli_format_tail(args->spec.spec.tail, tail), flp_mode_name(FLP_MODE_TAIL));
+  cli_table table;
+  cli_table_start(&table, "N", "case", "left out", "dense rows", "of all", "columns a row", NULL);
+  for (int i = 0; i < result->row_count; i++) {
+    const bench_row *row = &result->row[i];
+    char n[CELL], cell[4][CELL];
+    if (row->which == BENCH_FORWARD || row->is_exact) continue;
+    snprintf(n, sizeof n, "%" PRId64, row->n);
+    cli_table_add(&table, n, bench_case_name(row->which),
+                  format(cell[0], "%.3g", row->tail_report[1] > 0 ? (double)row->tail_report[0] / (double)row->tail_report[1] : 0),
+                  format(cell[1], "%.0f", (double)row->tail_report[2]),
+                  format(cell[2], "%.3f", row->active > 0 ? (double)row->tail_report[2] / (double)row->active : 0),
+                  format(cell[3], "%.1f", columns_a_row(row)), NULL);
+  }
+  cli_table_finish(&table);
+}
+
 static void print_baselines(const bench_args *args, const bench_result *result) {
   cli_table table;
   cli_table_start(&table, "N", "GEMM baseline", "ms", "least .. most", "TFLOP/s", "algorithm", "first ms", "", NULL);
@@ -131,6 +159,7 @@ void bench_print(const bench_args *args, const bench_result *result) {
   print_data(args, result);
   putchar('\n');
   print_rows(args, result);
+  if (args->spec.spec.tail > 0) print_tails(args, result);
   if (result->baseline_count) {
     putchar('\n');
     cli_print(2, "cuBLASLt: %s", result->cublaslt);
@@ -196,6 +225,23 @@ static void add_lists(json_t *object, const bench_args *args, const bench_row *r
   set_fields(object, fields, sizeof fields / sizeof fields[0]);
 }
 
+/* The same of a row of tail mode; of one that is exact, that it has none. left: at most tail * sum */
+static void add_tail(json_t *object, const bench_args *args, const bench_row *row) {
+  double tail = row->is_exact ? 0 : (double)args->spec.spec.tail;
+  json_object_set_new(object, "tail", cli_json_number(tail));
+  if (row->is_exact) return;
+  json_object_set_new(object, "bare", json_string(gemm_product_name(GEMM_SCORES)));
+  if (row->which == BENCH_FORWARD) return;
+  double left = (double)row->tail_report[0], sum = (double)row->tail_report[1];
+  const field fields[] = {{"left", cli_json_number(left)},
+                          {"sum", cli_json_number(sum)},
+                          {"bound", cli_json_number(tail * sum)},
+                          {"dense_rows", cli_json_number((double)row->tail_report[2])},
+                          {"columns", cli_json_number((double)row->tail_report[3])},
+                          {"columns_a_row", cli_json_number(columns_a_row(row))}};
+  json_object_set_new(object, "tail_report", make_object(fields, sizeof fields / sizeof fields[0]));
+}
+
 static json_t *row_json(const bench_args *args, const bench_result *result, const bench_row *row) {
   const flp_spec *spec = &args->spec.spec;
   const flp_loss *loss = cli_loss_of(spec);
@@ -227,6 +273,7 @@ static json_t *row_json(const bench_args *args, const bench_result *result, cons
                           {"rung", json_string(flp_rung_name(result->rung))}};
   json_t *object = make_object(fields, sizeof fields / sizeof fields[0]);
   if (spec->listed) add_lists(object, args, row);
+  if (spec->tail > 0) add_tail(object, args, row);
   return object;
 }
 

@@ -21,11 +21,13 @@ typedef struct session {
   cli_device device;
   measure_clock clock;
   flp_plan *plan;
+  flp_plan *exact; /* of the same without its tail; NULL where there is none */
   cublaslt library; /* zeroed without GEMM baselines */
   bench_data data;
   /* of the current number of rows */
   int64_t n;
   flp_layout layout[FLP_PASS_STEP + 1]; /* by pass */
+  flp_layout exact_layout[FLP_PASS_STEP + 1];
   size_t saved_bytes;                   /* what forward keeps; 0: nothing */
   bench_products baseline;
 } session;
@@ -35,6 +37,14 @@ static const flp_spec *spec_of(const session *s) {
 }
 
 /* ---- opening ---- */
+
+/* What leaves a tail out is measured beside what does not. */
+static flp_status open_exact(session *s) {
+  flp_spec spec = *spec_of(s);
+  if (!(spec.tail > 0)) return FLP_OK;
+  cli_spec_set_mode(&spec, (flp_mode)0);
+  return flp_plan_create(&spec, &s->args->options, &s->exact);
+}
 
 static flp_status open_plan(session *s) {
   bench_result *result = s->result;
@@ -62,6 +72,7 @@ static flp_status open_session(session *s, const cli_scratch *caches) {
   s->result->driver_version = s->device.driver->version;
   bench_plan_time(caches, s->args, s->result);
   FLP_TRY(open_plan(s));
+  FLP_TRY(open_exact(s));
   FLP_TRY(measure_clock_create(s->device.driver, s->device.stream, &s->clock));
   FLP_TRY(open_library(s));
   return bench_data_head(&s->data);
@@ -77,6 +88,7 @@ static void close_session(session *s) {
   bench_data_clear(&s->data);
   cublaslt_close(&s->library);
   measure_clock_destroy(&s->clock);
+  flp_plan_destroy(s->exact);
   flp_plan_destroy(s->plan);
   cli_device_close(&s->device);
 }
@@ -108,6 +120,22 @@ static flp_status enqueue_step(void *context, CUstream stream) {
   return enqueue_pass(context, FLP_PASS_STEP);
 }
 
+static flp_status enqueue_exact_pass(session *s, flp_pass pass) {
+  flp_args args = bench_data_args(&s->data, pass, &s->exact_layout[pass]);
+  args.saved = NULL;
+  args.saved_bytes = 0;
+  args.tail_report = NULL;
+  return call_execute(s->exact, &args);
+}
+
+static flp_status enqueue_exact(void *context, CUstream stream) {
+  session *s = context;
+  (void)stream;
+  if (spec_of(s)->loss) return enqueue_exact_pass(s, FLP_PASS_STEP);
+  FLP_TRY(enqueue_exact_pass(s, FLP_PASS_FORWARD));
+  return enqueue_exact_pass(s, FLP_PASS_BACKWARD);
+}
+
 static measure_item case_item(session *s, bench_case which) {
   static flp_status (*const functions[BENCH_CASES])(void *, CUstream) = {enqueue_forward, enqueue_backward,
                                                                          enqueue_both, enqueue_step};
@@ -115,7 +143,7 @@ static measure_item case_item(session *s, bench_case which) {
 }
 
 uint64_t bench_keep_budget(const flp_plan *plan, const flp_options *options) {
-  return options->budget_bytes || flp_plan_keeps(plan) == FLP_MODE_DIRECTION ? 0 : UINT64_MAX;
+  return options->budget_bytes || flp_plan_keeps(plan) != FLP_MODE_SAVE ? 0 : UINT64_MAX;
 }
 
 static uint64_t budget_of(const session *s, flp_pass pass) {
@@ -127,14 +155,14 @@ static uint64_t budget_of(const session *s, flp_pass pass) {
 /* What forward keeps. error: UNAVAILABLE where that is nothing: recompute mode would be measured in its name */
 static flp_status make_saved(session *s) {
   s->saved_bytes = 0;
-  if (!spec_of(s)->keep || spec_of(s)->loss) return FLP_OK;
+  if (!call_keeps(&s->data.call)) return FLP_OK;
   FLP_TRY(flp_plan_saved(s->plan, s->n, bench_keep_budget(s->plan, &s->args->options), &s->saved_bytes));
   if (s->saved_bytes) return call_make(&s->data.buffers, CALL_SAVED, s->saved_bytes);
   char budget[CLI_TEXT_BYTES];
   return flp_fail(FLP_ERROR_UNAVAILABLE,
-                  "--keep: nothing is kept of %lld rows: rung %s has no kernels for it, or the budget of %s, which "
+                  "--%s: nothing is kept of %lld rows: rung %s has no kernels for it, or the budget of %s, which "
                   "--budget sets, is too small",
-                  (long long)s->n, flp_rung_name(s->result->rung),
+                  spec_of(s)->keep ? "keep" : "tail", (long long)s->n, flp_rung_name(s->result->rung),
                   cli_format_bytes((double)budget_of(s, FLP_PASS_BACKWARD), budget));
 }
 
@@ -150,10 +178,13 @@ static flp_status make_workspace(session *s) {
   uint64_t most = 0;
   FLP_TRY(make_saved(s));
   for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_STEP; pass++) {
-    s->layout[pass] = (flp_layout)FLP_LAYOUT_INIT;
+    flp_layout *exact = &s->exact_layout[pass];
+    s->layout[pass] = *exact = (flp_layout)FLP_LAYOUT_INIT;
     if (!call_has_pass(&s->data.call, (flp_pass)pass)) continue;
     FLP_TRY(find_layout(s, (flp_pass)pass));
+    if (s->exact) FLP_TRY(flp_plan_layout(s->exact, (flp_pass)pass, s->n, 0, exact));
     if (s->layout[pass].bytes > most) most = s->layout[pass].bytes;
+    if (exact->bytes > most) most = exact->bytes;
   }
   return call_make(&s->data.buffers, CALL_WORKSPACE, (size_t)most);
 }
@@ -182,34 +213,37 @@ static const bench_baseline *add_baseline(session *s, gemm_product which, measur
 }
 
 /* In direction mode forward makes all products, in the budget of both passes. */
-static int forward_is_all(const session *s) {
-  return s->layout[FLP_PASS_FORWARD].mode == FLP_MODE_DIRECTION;
+static int forward_is_all(const flp_layout *layouts) {
+  return layouts[FLP_PASS_FORWARD].mode == FLP_MODE_DIRECTION;
 }
 
 /* Whose layout a case is told by. */
-static flp_pass pass_of(const session *s, bench_case which) {
+static flp_pass pass_of(const flp_layout *layouts, bench_case which) {
   if (which == BENCH_STEP) return FLP_PASS_STEP;
-  return which == BENCH_FORWARD || forward_is_all(s) ? FLP_PASS_FORWARD : FLP_PASS_BACKWARD;
+  return which == BENCH_FORWARD || forward_is_all(layouts) ? FLP_PASS_FORWARD : FLP_PASS_BACKWARD;
 }
 
-static void add_row(session *s, bench_case which, measure_summary ms,
+/* exact: of the plan without the tail */
+static void add_row(session *s, bench_case which, int exact, measure_summary ms,
                     const bench_baseline *const baseline[GEMM_PRODUCTS]) {
   bench_row *row = &s->result->row[s->result->row_count++];
-  const flp_layout *forward = &s->layout[FLP_PASS_FORWARD], *backward = &s->layout[FLP_PASS_BACKWARD];
+  const flp_layout *layouts = exact ? s->exact_layout : s->layout;
+  const flp_layout *forward = &layouts[FLP_PASS_FORWARD], *backward = &layouts[FLP_PASS_BACKWARD];
   int count[GEMM_PRODUCTS];
-  flp_pass pass = pass_of(s, which);
+  flp_pass pass = pass_of(layouts, which);
   *row = (bench_row){.which = which,
+                     .is_exact = exact,
                      .n = s->n,
                      .active = bench_active_rows(s->n, s->args->masked),
                      .list_count = s->data.call.list_count,
-                     .layout = s->layout[pass],
-                     .workspace_bytes = s->layout[pass].bytes,
-                     .budget_bytes = budget_of(s, forward_is_all(s) ? FLP_PASS_FORWARD_SAVED : pass),
+                     .layout = layouts[pass],
+                     .workspace_bytes = layouts[pass].bytes,
+                     .budget_bytes = budget_of(s, forward_is_all(layouts) ? FLP_PASS_FORWARD_SAVED : pass),
                      .ms = ms,
                      .baseline_ms = s->library.handle ? 0 : -1,
                      .first_ms = s->library.handle ? 0 : -1};
   if (which == BENCH_BOTH) row->workspace_bytes = forward->bytes > backward->bytes ? forward->bytes : backward->bytes;
-  if (s->saved_bytes) row->workspace_bytes += s->saved_bytes;
+  if (s->saved_bytes && !exact) row->workspace_bytes += s->saved_bytes;
   row->gemms = bench_case_products(which, row->layout.mode, spec_of(s), count);
   for (int i = 0; i < GEMM_PRODUCTS; i++) {
     if (!baseline[i]) continue;
@@ -227,28 +261,45 @@ static int add_product_items(session *s, gemm_product which, measure_item *items
   return 2;
 }
 
+/* What the last call of tail mode left out, for the rows that have gradients. */
+static flp_status take_tail_report(session *s, int first) {
+  float report[4];
+  if (!s->exact) return FLP_OK;
+  FLP_TRY(cli_buffer_download(&s->data.buffers.at[CALL_TAIL_REPORT].buffer, 0, report, sizeof report));
+  for (int i = first; i < s->result->row_count; i++) {
+    bench_row *row = &s->result->row[i];
+    if (row->which != BENCH_FORWARD && !row->is_exact) memcpy(row->tail_report, report, sizeof report);
+  }
+  return FLP_OK;
+}
+
 /* Forward is the first item: it leaves the statistics that backward reads. */
 static flp_status measure_rows(session *s) {
-  measure_item items[BENCH_CASES + 2 * GEMM_PRODUCTS];
-  measure_summary ms[BENCH_CASES + 2 * GEMM_PRODUCTS];
+  enum { MOST = BENCH_CASES + 1 + 2 * GEMM_PRODUCTS };
+  measure_item items[MOST];
+  measure_summary ms[MOST];
   measure_options options = {s->args->burst_ms, (int)s->args->rounds, (uint64_t)s->args->seed, 0};
   const bench_baseline *baseline[GEMM_PRODUCTS] = {NULL};
   bench_case which[BENCH_CASES];
-  int cases = 0, count = 0, items_of[GEMM_PRODUCTS] = {0};
+  int cases = 0, count = 0, items_of[GEMM_PRODUCTS] = {0}, first_row = s->result->row_count, exact;
   for (int i = 0; i < BENCH_CASES; i++)
     if (bench_case_exists((bench_case)i, spec_of(s))) which[cases++] = (bench_case)i;
   for (; count < cases; count++) items[count] = case_item(s, which[count]);
+  exact = count;
+  if (s->exact) items[count++] = (measure_item){.enqueue = enqueue_exact, .context = s};
+  int first_product = count;
   for (int i = 0; i < GEMM_PRODUCTS; i++) {
     if (bench_products_has(&s->baseline, (gemm_product)i))
       items_of[i] = add_product_items(s, (gemm_product)i, &items[count]);
     count += items_of[i];
   }
   FLP_TRY(measure_run(&s->clock, items, count, &options, ms));
-  const measure_summary *at = &ms[cases];
+  const measure_summary *at = &ms[first_product];
   for (int i = 0; i < GEMM_PRODUCTS; at += items_of[i++])
     if (items_of[i]) baseline[i] = add_baseline(s, (gemm_product)i, at[0], at[items_of[i] - 1]);
-  for (int i = 0; i < cases; i++) add_row(s, which[i], ms[i], baseline);
-  return FLP_OK;
+  for (int i = 0; i < cases; i++) add_row(s, which[i], 0, ms[i], baseline);
+  if (s->exact) add_row(s, spec_of(s)->loss ? BENCH_STEP : BENCH_BOTH, 1, ms[exact], baseline);
+  return take_tail_report(s, first_row);
 }
 
 /* The launches of a layout are those that flp_execute makes: bench has no shard, whose padding would be zeroed too. */

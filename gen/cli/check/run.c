@@ -3,7 +3,6 @@
  * Invariants: every output and workspace holds 0xff bytes before it is written, and so do a guard behind each buffer
  * and the elements between rows; after the run the latter still do. */
 #include "gen/cli/check/run.h"
-#include "gen/cli/shared/spec_args.h"
 #include "runtime/base/names.h"
 #include "runtime/base/status.h"
 #include "runtime/planner/planner.h"
@@ -39,7 +38,7 @@ flp_status check_how_plan(const check_how *how, const check_problem *problem, fl
   options.budget_bytes = how->budget_bytes;
   options.chunk_rows = c->chunk_rows;
   options.chunk_vocab = c->chunk_vocab;
-  options.mode = cli_spec_mode(&spec) ? (flp_mode)0 : c->mode; /* the spec says it */
+  options.mode = c->mode == FLP_MODE_LISTED ? (flp_mode)0 : c->mode; /* spec.listed says it */
   options.threads = how->threads;
   options.tune = check_how_tune(how, &spec);
   return check_precompile_plan(how->precompile, &spec, &options, out);

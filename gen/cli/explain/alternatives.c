@@ -56,7 +56,9 @@ static explain_fit query(const flp_planner *planner, flp_pass pass, int64_t n, u
 /* A planner that is asked for one mode; chunk sizes and tuned layouts of other modes are let go. */
 static flp_planner restricted(const flp_planner *planner, flp_mode mode) {
   flp_planner unpinned = *planner;
+  if (mode == FLP_MODE_TAIL) return unpinned; /* the spec asks for it */
   unpinned.mode = mode;
+  unpinned.spec.tail = 0;
   if (mode == FLP_MODE_RECOMPUTE_VOCAB) unpinned.chunk_rows = 0;
   if (mode == FLP_MODE_RECOMPUTE_ROWS || mode == FLP_MODE_STREAM) unpinned.chunk_vocab = 0;
   if (unpinned.tuned_mode != mode) unpinned.tuned_mode = (flp_mode)0;
@@ -229,6 +231,19 @@ static explain_alternative listed(const flp_planner *planner, double kept, int64
   return alternative;
 }
 
+/* If no row were recomputed: forward, and what it lists written and read again; gradients are written once. */
+static explain_alternative tailed(const flp_planner *planner, int64_t n, uint64_t budget) {
+  const flp_spec *spec = &planner->spec;
+  explain_saved bytes;
+  explain_alternative alternative = {.name = flp_mode_name(FLP_MODE_TAIL), .products = 1};
+  set_saved(&alternative, explain_query_saved(planner, FLP_MODE_TAIL, n, budget, &bytes), &bytes);
+  alternative.chunk_rows = bytes.forward.chunk_rows;
+  alternative.chunk_vocab = bytes.forward.chunk_vocab;
+  alternative.chunks = bytes.forward.chunks;
+  alternative.traffic = cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + 2.0 * (double)bytes.kept;
+  return alternative;
+}
+
 int explain_alternatives(const flp_planner *planner, double kept, int64_t n, uint64_t forward_budget,
                          uint64_t backward_budget, explain_alternative out[EXPLAIN_ALTERNATIVES_MAX]) {
   const flp_spec *spec = &planner->spec;
@@ -248,6 +263,7 @@ int explain_alternatives(const flp_planner *planner, double kept, int64_t n, uin
     out[count++] = chunked(planner, n, backward_budget, 1);
     if ((spec->grads & both) == both) out[count++] = twice(planner, n, backward_budget);
   }
+  if (spec->tail > 0) out[count++] = tailed(planner, n, backward_budget);
   if (planner->keep_rows && spec->keep) out[count++] = saved(planner, n, backward_budget);
   if (planner->keep_rows && flp_planner_has_direction(spec)) out[count++] = directed(planner, n, backward_budget);
   flp_planner streaming = restricted(planner, FLP_MODE_STREAM);

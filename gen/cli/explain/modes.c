@@ -1,4 +1,4 @@
-/* modes.c: the passes of a spec and their layouts, and why mode save, direction or stream is taken or not. */
+/* modes.c: the passes of a spec and their layouts, and why mode save, direction, tail or stream is taken or not. */
 #include <stdio.h>
 
 #include "gen/cli/explain/explain.h"
@@ -14,7 +14,8 @@ static const flp_planner *planner_of(const explanation *in, int assumed) {
 /* 1 if the kernels that run can keep something for backward, and no other mode is asked for. */
 static int can_keep(const explanation *in, int assumed) {
   const flp_planner *planner = planner_of(in, assumed);
-  return in->planner.spec.keep && planner && flp_planner_keeps(planner);
+  const flp_spec *spec = &in->planner.spec;
+  return (spec->keep || spec->tail > 0) && planner && flp_planner_keeps(planner);
 }
 
 int explain_has_pass(const explanation *in, int assumed, flp_pass pass) {
@@ -53,21 +54,26 @@ flp_status explain_layout(const explanation *in, int assumed, flp_pass pass, int
   return FLP_OK;
 }
 
-const flp_mode explain_modes[] = {FLP_MODE_SAVE, FLP_MODE_DIRECTION, FLP_MODE_STREAM, (flp_mode)0};
+const flp_mode explain_modes[] = {FLP_MODE_SAVE, FLP_MODE_DIRECTION, FLP_MODE_TAIL, FLP_MODE_STREAM, (flp_mode)0};
 
 static const char *task_of(flp_mode mode) {
-  return mode == FLP_MODE_STREAM ? "stream steps" : mode == FLP_MODE_SAVE ? "save exponentials" : "keep directions";
+  static const char *const tasks[] = {[FLP_MODE_SAVE] = "save exponentials",
+                                      [FLP_MODE_STREAM] = "stream steps",
+                                      [FLP_MODE_DIRECTION] = "keep directions",
+                                      [FLP_MODE_TAIL] = "list columns"};
+  return tasks[mode];
 }
 
 /* 1 if kernels and gradients allow the mode, whatever else is asked for. */
 static int is_possible(const flp_planner *planner, flp_mode mode) {
   flp_planner own = *planner;
-  own.mode = mode;
+  if (mode != FLP_MODE_TAIL) own.mode = mode;
   return mode == FLP_MODE_STREAM ? flp_planner_streams(&own) : flp_planner_keeps(&own) == mode;
 }
 
 /* The mode that is asked for in place of this one; 0 if there is none. Steps and what forward keeps do not meet. */
 static flp_mode other_mode(const flp_planner *planner, flp_mode mode) {
+  if (planner->spec.tail > 0 && mode != FLP_MODE_TAIL) return FLP_MODE_TAIL;
   if (planner->mode == mode || (mode != FLP_MODE_STREAM && planner->mode == FLP_MODE_STREAM)) return (flp_mode)0;
   return planner->mode;
 }
@@ -89,7 +95,7 @@ static int is_ruled_out(const explanation *in, int assumed, flp_mode mode, char 
   if (!planner)
     snprintf(out, EXPLAIN_REASON_BYTES, "not taken: the CPU rung does not %s", what);
   else if (other_mode(planner, mode))
-    snprintf(out, EXPLAIN_REASON_BYTES, "not taken: mode %s is asked for", flp_mode_name(planner->mode));
+    snprintf(out, EXPLAIN_REASON_BYTES, "not taken: mode %s is asked for", flp_mode_name(other_mode(planner, mode)));
   else if (!planner->spec.grads)
     snprintf(out, EXPLAIN_REASON_BYTES, "not taken: without gradients there is no reason to %s", what);
   else if (gradients)
@@ -170,9 +176,14 @@ static void reason_of_stream(const explanation *in, int assumed, int64_t n, char
     compare_costs(&taken, &stream, out);
 }
 
+static int is_asked_for(const flp_spec *spec, flp_mode mode) {
+  if (mode == FLP_MODE_TAIL) return spec->tail > 0;
+  return flp_mode_keeps(mode) ? spec->keep : spec->loss != NULL;
+}
+
 int explain_mode_reason(const explanation *in, int assumed, flp_mode mode, int64_t n, char out[EXPLAIN_REASON_BYTES]) {
   const flp_spec *spec = &in->planner.spec;
-  if (flp_mode_keeps(mode) ? !spec->keep : !spec->loss) return 0;
+  if (!is_asked_for(spec, mode)) return 0;
   if (flp_mode_keeps(mode))
     reason_of_kept(in, assumed, mode, n, out);
   else

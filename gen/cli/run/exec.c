@@ -159,6 +159,7 @@ static flp_status check_data(run_state *state) {
 
 static flp_status run_passes(run_state *state) {
   run_result *result = state->result;
+  if (call_keeps(&state->call)) FLP_TRY(call_make_saved(&state->buffers, &state->call, state->plan));
   if (state->problem->loss) return run_whole(state, FLP_PASS_STEP, &result->step, &result->step_seconds);
   FLP_TRY(run_forward(state));
   if (!state->problem->spec.grads) return FLP_OK;
@@ -178,6 +179,8 @@ static flp_status take_outputs(run_state *state) {
                                       [RUN_OUT_LOSS] = got.loss,
                                       [RUN_OUT_METRICS] = got.metrics};
   memcpy(state->result->output, outputs, sizeof outputs);
+  if (got.tail_report) memcpy(state->result->tail_report, got.tail_report, sizeof state->result->tail_report);
+  free(got.tail_report);
   return status;
 }
 

@@ -308,6 +308,12 @@ static flp_status resolve_gradients(const run_args *args, run_problem *problem) 
     spec->entropy = FLP_ENTROPY_BACKWARD;
   }
   if (spec->entropy < cli_loss_entropy(spec)) spec->entropy = cli_loss_entropy(spec);
+  spec->tail = args->tail;
+  if (args->tail > 0 && !upstream)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--tail: there is no upstream gradient; --grad-logprob, --grad-entropy or both, or --loss, are needed");
+  if (args->tail > 0 && spec->listed)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--tail: not accepted beside lists of columns, which name the columns");
   spec->grad_hidden_dtype = args->grad_hidden_dtype;
   spec->grad_weight_dtype = args->grad_weight_dtype;
   return FLP_OK;

@@ -184,6 +184,13 @@ static double mean_length(const run_problem *problem) {
   return problem->n > 0 ? (double)problem->list_count / (double)problem->n : 0;
 }
 
+static json_t *tail_json(const run_result *result) {
+  const float *numbers = result->tail_report;
+  return json_pack("{s:o, s:o, s:o, s:o}", "left", cli_json_number((double)numbers[0]), "sum",
+                   cli_json_number((double)numbers[1]), "dense_rows", cli_json_number((double)numbers[2]), "columns",
+                   cli_json_number((double)numbers[3]));
+}
+
 static flp_status print_json(const report *in) {
   const run_problem *problem = in->problem;
   const run_result *result = in->result;
@@ -204,6 +211,7 @@ static flp_status print_json(const report *in) {
   json_object_set_new(document, "logprob", summary_json(&in->logprob));
   json_object_set_new(document, "entropy", result->output[RUN_OUT_ENTROPY] ? summary_json(&in->entropy) : json_null());
   json_object_set_new(document, "loss", loss_json(in));
+  json_object_set_new(document, "tail_report", in->problem->spec.tail > 0 ? tail_json(result) : json_null());
   json_object_set_new(document, "fp64", in->has_exact ? exact_json(in) : json_null());
   json_object_set_new(document, "bad_rows", result->data ? cli_json_text(result->data_detail) : json_null());
   json_object_set_new(document, "output", in->args->output ? cli_json_text(in->args->output) : json_null());
@@ -255,6 +263,15 @@ static void print_loss(const report *in) {
   for (uint32_t i = 0; i < loss->metric_count; i++) print_summary(loss->metrics[i].name, &in->metrics[i]);
 }
 
+static void print_tail(const report *in) {
+  const float *numbers = in->result->tail_report;
+  char tail[CLI_TEXT_BYTES];
+  cli_print_field(INDENT, "tail", "left out %.3g of the scores' gradient, at most %s; %.0f rows recomputed, %.0f columns of "
+                  "the others read",
+                  numbers[1] > 0 ? (double)numbers[0] / (double)numbers[1] : 0,
+                  cli_format_tail(in->problem->spec.tail, tail), (double)numbers[2], (double)numbers[3]);
+}
+
 static void print_text(const report *in) {
   const run_problem *problem = in->problem;
   const run_result *result = in->result;
@@ -276,6 +293,7 @@ static void print_text(const report *in) {
                     "largest error over %d rows: logprob %.2e%s (worst score of an ordinary product in fp32: %.2e)",
                     in->exact.count, in->logprob_error, entropy, in->exact.score_error);
   }
+  if (problem->spec.tail > 0) print_tail(in);
   print_time(in);
   print_memory(in);
   if (in->args->output) cli_print_field(INDENT, "written to", "%s", in->args->output);

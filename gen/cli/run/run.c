@@ -36,6 +36,7 @@ enum {
   KEY_LOSS,
   KEY_LOSS_PARAMETER,
   KEY_ENTROPY,
+  KEY_TAIL,
   KEY_KEEP_SET,
   KEY_MODEL,
   KEY_STRICT,
@@ -74,6 +75,10 @@ static const struct argp_option options[] = {
      2},
     {"grad-hidden-dtype", KEY_GRAD_HIDDEN_DTYPE, "T", 0, "that of hidden (default) or fp32", 2},
     {"grad-weight-dtype", KEY_GRAD_WEIGHT_DTYPE, "T", 0, "that of weight (default) or fp32", 2},
+    {"tail", KEY_TAIL, "VALUE", 0,
+     "of all elements of the scores' gradient, leave out up to so much of the sum of magnitudes: 2^-20 to 2^-2, as 2^-9, "
+     "1/512 or 0.002",
+     2},
     {"loss", KEY_LOSS, "LOSS", 0, CLI_LOSS_HELP "; one step gives it and its gradients", 2},
     {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 2},
     {"model", KEY_MODEL, "FILE", 0, "take softcap and scale (with --demo sizes too) from a config.json", 2},
@@ -161,6 +166,8 @@ static flp_status parse_word(int key, const char *text, run_args *args) {
       return FLP_OK;
     case KEY_LOSS_PARAMETER:
       return cli_loss_args_add(&args->loss, text);
+    case KEY_TAIL:
+      return cli_parse_tail(text, &args->tail);
     case KEY_KEEP_SET:
       return cli_parse_kept(text, &args->kept);
     default:

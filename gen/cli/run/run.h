@@ -46,6 +46,7 @@ typedef struct run_args {
   int64_t ignore_index;
   cli_loss_args loss;
   flp_dtype grad_hidden_dtype, grad_weight_dtype;
+  float tail; /* 0 if not given */
   int json, quiet, demo;
   /* demo */
   const char *demo_option; /* one of its options that was given, or NULL */
@@ -106,6 +107,7 @@ typedef struct run_result {
   char description[CLI_REASONS_BYTES], reasons[CLI_REASONS_BYTES], device[128], plan_id[17];
   flp_layout forward, backward, step;
   double forward_seconds, backward_seconds, step_seconds, plan_seconds;
+  float tail_report[4];                 /* as flp_args has it; of spec.tail */
   uint64_t peak_bytes, workspace_bytes; /* buffers of this run; the larger workspace */
   flp_status data;                      /* FLP_OK, or DATA if rows held bad values */
   char data_detail[256];

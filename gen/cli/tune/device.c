@@ -264,6 +264,7 @@ static flp_status find_modes(tune_session *s) {
 static void open_data(tune_session *s) {
   s->bench = (bench_args){.spec = CLI_SPEC_ARGS_INIT, .seed = s->args->seed};
   s->bench.spec.spec = *spec_of(s);
+  s->bench.spec.spec.tail = 0; /* what is timed is exact */
   s->bench.spec.scale = s->target->scale;
   s->bench.spec.loss = s->args->spec.loss;
   s->data = (bench_data){.args = &s->bench, .buffers = {.device = s->device}};

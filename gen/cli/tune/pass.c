@@ -79,7 +79,7 @@ flp_status tune_pass_plan(const tune_session *s, const search_candidate *c, flp_
   char text[FLP_TUNING_TEXT_BYTES];
   int has_tiling = c && c->kind && !c->is_default;
   if (!calls[s->call].trains) {
-    spec.keep = 0;
+    cli_spec_set_mode(&spec, (flp_mode)0);
     spec.loss = NULL;
     spec.loss_bytes = 0;
   }

@@ -19,6 +19,7 @@ flp_status tune_check_create(const tune_target *target, const double *loss_param
   check_case c = check_case_default(target->spec.dtype, ROWS, COLUMNS, target->spec.hidden);
   c.name = "tune";
   c.spec = target->spec;
+  c.spec.tail = 0; /* what is timed is exact */
   c.spec.vocab = target->spec.vocab < COLUMNS ? target->spec.vocab : COLUMNS;
   c.scale = target->scale;
   c.temperature = c.spec.per_row_temperature ? 1.5 : 1;
