@@ -71,6 +71,14 @@ def variants(words):
     return [" ".join(words)]
 
 
+def exact_too(words):
+    """A benchmark with a tail runs the same without one, too."""
+    if "--tail" not in words:
+        return [words]
+    at = words.index("--tail")
+    return [words, words[:at] + words[at + 2:]]
+
+
 def of_check(row):
     """The specification of one row of `flpgen check`."""
     if row["rung"] == "eager":
@@ -87,7 +95,8 @@ def of_check(row):
     if "grads" in words and hidden:
         options += ["--grad", ",".join(GRADS[letter] for letter in words["grads"])]
     options += ["--bias"] * ("bias" in words) + ["--keep"] * (words.get("mode") in KEEPING_MODES)
-    for word, option in (("softcap", "--softcap"), ("align", "--alignment"), ("loss", "--loss"), ("kept", "--keep-set")):
+    for word, option in (("softcap", "--softcap"), ("align", "--alignment"), ("loss", "--loss"), ("kept", "--keep-set"),
+                         ("tail", "--tail")):
         options += [option, words[word]] if word in words else []
     if "accumulate" in words:
         options.append("--accumulate-grad-weight")
@@ -119,7 +128,7 @@ def specs_of(record):
     if rows and "variant" in rows[0]:
         return []  # a study of templates that are not in the tree
     if command.startswith(("flpgen bench", "python -m flp.bench")):
-        specs = variants(of_command(command))
+        specs = [text for words in exact_too(of_command(command)) for text in variants(words)]
     elif command.startswith("flpgen check"):
         specs = [text for row in rows for text in of_check(row)]
     elif "--only sanitize" in command:

@@ -8,6 +8,7 @@
              flpgen check --quick of save, stream and direction modes: the same of them alone
   check_lists
              flpgen check --quick of listed columns
+  check_tail flpgen check --all of tail mode
   large      flpgen check --large: N=8192, V=151936, D=4096 with gradients
   tilings    the same with other tile configurations of the kernels for sm_90a (tests/tilings.json)
   concurrent flpgen check --concurrent: bits on several streams at once, beside other work and in CUDA graphs
@@ -16,11 +17,15 @@
              the same over the kernels of save, stream and direction modes
   sanitize_lists
              the same over those of listed columns
+  sanitize_tail
+             the same over those of tail mode
   bench      flpgen bench: forward and training beside the GEMM baselines
   bench_modes
              the same for save, stream and direction modes
   bench_lists
              the same for kept sets, beside one product
+  bench_tail the same for tail mode, over rows as sharp as a trained model's and over random ones, beside one product and
+             beside the exact mode
   peers      tests/gpu/peers.py: other libraries on the same tensors (needs torch and those of
              runtime/python/flp/bench/peers/requirements.txt; set FLP_LIBRARY)
   peers_modes
@@ -38,7 +43,7 @@
   fragmentation
              tests/gpu/fragmentation.py, pictures in plots/ where there is matplotlib (needs torch; set FLP_LIBRARY)
 
---only takes any of these, and of bench, bench_modes, bench_lists, peers and peers_modes single records by name, where
+--only takes any of these, and of bench, bench_modes, bench_lists, bench_tail, peers and peers_modes single records by name, where
 time is short.
 Copy check*.json, sanitize*.json, gated_step.json, train_tiny_lm.json, examples.json, jax.json and fragmentation.json
 to tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as fragmentation_naive.png and
@@ -89,12 +94,17 @@ DIRECTION = [["--dtype", "bf16", "--entropy", "forward", "--grad", "hidden", "--
 LISTED = [["--keep-set", "20", *options] for options in (
     ["--dtype", "bf16"], ["--dtype", "fp16", "--softcap", "20"], ["--dtype", "fp32", "--target-dtype", "int32"],
     ["--dtype", "bf16", "--alignment", "2"], ["--dtype", "bf16", "--accumulate-grad-weight"])]
+TAILED = [["--tail", "2^-9", *options] for options in (
+    ["--dtype", "bf16"], ["--dtype", "fp16", "--softcap", "20"], ["--dtype", "fp32", "--per-row-temperature"],
+    ["--dtype", "bf16", "--alignment", "2"], ["--dtype", "bf16", "--accumulate-grad-weight"],
+    ["--dtype", "bf16", "--loss", "grpo+k3+entropy"], ["--dtype", "bf16", "--rung", "generic"])]
 HEAD = ["--vocab", "151936", "--hidden", "4096"]
 FLAGSHIP = [*HEAD, "--dtype", "bf16"]
 FORWARD = ["--dtype", "bf16", "--entropy", "forward"]
 WIDE = ["--vocab", "248320", "--hidden", "2048", "--dtype", "bf16"]
 STEP = ["--mode", "stream", "--loss", "grpo+k3", "--loss-parameter", "beta=0.04"]
 TRAINING = ["--entropy", "backward", "--grad", "hidden,weight", "--budget", "1G"]
+TAIL = [*FLAGSHIP, "--tail", "2^-9", "--budget", "1.5G", "--rows", "8192"]
 BENCHES = {  # by part; flpgen bench
     "bench": {
         "bench_training": [*FLAGSHIP, *TRAINING, "--rows", "1024,8192"],
@@ -128,6 +138,13 @@ BENCHES = {  # by part; flpgen bench
         "bench_kept_20": [*FLAGSHIP, "--keep-set", "20", "--grad", "hidden,weight", "--rows", "8192"],
         "bench_kept_512": [*FLAGSHIP, "--keep-set", "512", "--grad", "hidden,weight", "--rows", "8192"],
     },
+    "bench_tail": {
+        **{f"bench_tail_{data}": [*TAIL, "--data", data, "--grad", "hidden,weight"]
+           for data in ("policy", "text", "base", "random")},
+        "bench_tail_policy_frozen": [*TAIL, "--data", "policy", "--grad", "hidden"],
+        "bench_tail_policy_step": [*TAIL, "--data", "policy", "--grad", "hidden,weight", "--loss", "grpo+k3",
+                                   "--loss-parameter", "beta=0.04"],
+    },
 }
 LOSSES = ["--loss", "grpo+k3,nll", "--peers", "all,-torch-compile,-verl,-quack,-agilerl,-agilerl-fp32"]
 PEERS = {  # by part; python -m flp.bench: other libraries on the same tensors
@@ -143,8 +160,8 @@ PEERS = {  # by part; python -m flp.bench: other libraries on the same tensors
     },
 }
 RECORDS = {**BENCHES, **PEERS}  # parts whose records --only takes by their names too
-PARTS = ("check", "check_modes", "check_lists", "large", "tilings", "concurrent", "sanitize", "sanitize_modes",
-         "sanitize_lists", *BENCHES, *PEERS, "tune", "cold", *SCRIPTS)
+PARTS = ("check", "check_modes", "check_lists", "check_tail", "large", "tilings", "concurrent", "sanitize", "sanitize_modes",
+         "sanitize_lists", "sanitize_tail", *BENCHES, *PEERS, "tune", "cold", *SCRIPTS)
 
 
 def select(only):
@@ -199,6 +216,9 @@ class Campaign:
     def check_lists(self):
         self.run("check_listed", ["flpgen", "check", "--quick", "--mode", "listed", "--json=check_listed.json", "-q"])
 
+    def check_tail(self):
+        self.run("check_tail", ["flpgen", "check", "--all", "--mode", "tail", "--json=check_tail.json", "-q"])
+
     def large(self):
         self.run("large", ["flpgen", "check", "--large", "--rung", "jit", "--json=check_large.json", "-q"])
 
@@ -230,6 +250,9 @@ class Campaign:
 
     def sanitize_lists(self):
         self.sanitize_problems("sanitize_lists", [[*GRADS, *options] for options in LISTED])
+
+    def sanitize_tail(self):
+        self.sanitize_problems("sanitize_tail", [[*GRADS, *options] for options in TAILED])
 
     def sanitize_problems(self, part, problems):
         """Each problem once with every tool; the record's header is that of a check."""
