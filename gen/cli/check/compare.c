@@ -425,16 +425,21 @@ static void compare_tail(const compare_state *s) {
   const check_case *c = &s->problem->c;
   check_metric metric = {.max_ulp = -1, .cosine = 1, .bound = (double)c->spec.tail};
   const char *note = NULL;
+  double dense = 0, columns = 0;
+  char counts[96];
   if (!s->result->tail_report) return;
   for (int shard = 0; shard < c->shards && !note; shard++) {
     const float *report = s->result->tail_report + 4 * shard;
     double left = report[1] > 0 ? (double)report[0] / (double)report[1] : 0;
     note = check_tail(s, report);
     metric.rel_l2 = fmax(metric.rel_l2, left);
+    dense += (double)report[2];
+    columns += (double)report[3];
   }
+  snprintf(counts, sizeof counts, "%.0f rows recomputed, %.0f columns of the others read", dense, columns);
   metric.share = note ? INFINITY : metric.rel_l2 / metric.bound;
   metric.pass = !note;
-  add(s, "tail_report", metric, note);
+  add(s, "tail_report", metric, note ? note : counts);
 }
 
 /* ---- save, stream, direction and tail modes ---- */

@@ -1,0 +1,161 @@
+"""Tail mode on the command line: --tail and its forms, kernels, packs, explain, run, check on the CPU, and what is refused."""
+import pytest
+
+from flpgen_tool import flpgen, needs_flpgen
+
+pytestmark = needs_flpgen
+
+NO_GPU = {"FLP_CUDA_LIBRARY": "/nonexistent/libcuda.so.1"}
+HEAD = ["--vocab", 1000, "--hidden", 64]
+SHAPE = [*HEAD, "--grad", "hidden,weight"]
+TAIL = ["--tail", "2^-9"]
+FULL = ["--vocab", 151936, "--hidden", 4096, "--grad", "hidden,weight", "--rows", 8192]
+RANGE = "--tail: expected a number from 2^-20 to 2^-2, such as 2^-9, 1/512 or 0.002, got"
+
+
+def kinds(document):
+    return {kernel["key"]["kind"] for kernel in document["kernels"]}
+
+
+# ---- the value ----
+
+@pytest.mark.parametrize("text, value", [("2^-9", 2**-9), ("1/512", 2**-9), ("0.001953125", 2**-9), ("0.002", 0.002),
+                                         ("2^-20", 2**-20), ("2^-2", 0.25), ("1e-3", 1e-3)])
+def test_forms_of_a_tail(text, value):
+    spec = flpgen("gen", *SHAPE, "--tail", text, "--json").json()["spec"]
+    assert spec["tail"] == pytest.approx(value, rel=1e-7)
+
+
+@pytest.mark.parametrize("text", ["0", "2^-21", "0.26", "2^", "1/0", "nan", "-2^-9", "2^-9x", "", "inf", "1/512/2"])
+def test_other_values_are_refused(text):
+    done = flpgen("gen", *SHAPE, f"--tail={text}")
+    assert done.code == 2 and f"{RANGE} '{text}'" in done.err
+
+
+# ---- kernels ----
+
+def test_kernels_of_a_tail_and_no_others_depend_on_it():
+    tailed, exact = (flpgen("gen", *SHAPE, *more, "--json").json() for more in (TAIL, []))
+    assert exact["spec"]["tail"] is None and tailed["spec"]["keep"] == 0
+    assert {"forward_emit", "emitted", "tail", "listed_weight"} <= kinds(tailed)
+    assert not {"forward_emit", "emitted", "tail", "listed_weight"} & kinds(exact)
+    assert kinds(exact) - {"forward"} <= kinds(tailed), "rows may be recomputed"
+    other = flpgen("gen", *SHAPE, "--tail", "2^-4", "--json").json()
+    assert [kernel["key"] for kernel in other["kernels"]] == [kernel["key"] for kernel in tailed["kernels"]]
+
+
+def test_packs_hold_them(tmp_path):
+    lines, out = tmp_path / "list.txt", tmp_path / "a.flpp"
+    lines.write_text("--vocab 1000 --hidden 64 --grad hidden --tail 2^-9\n")
+    done = flpgen("pack", "build", "--list", lines, "--arch", "sm_80", "--out", out)
+    assert done.code == 0, done.err
+    keys = [entry["key"] for entry in flpgen("pack", "inspect", out, "--json").json()["entries"]]
+    assert any("kind=tail " in key for key in keys) and any("kind=forward_emit" in key for key in keys)
+    assert flpgen("pack", "build", *SHAPE, *TAIL, "--variants", "--arch", "sm_80", "--out", out).code == 0
+
+
+def test_tune_finds_the_kernels_of_the_rows_that_are_recomputed():
+    targets = [flpgen("tune", *SHAPE, *more, "--dry-run", "--json", **NO_GPU).json()["targets"] for more in (TAIL, [])]
+    assert "tail=2^-9" in targets[0][0]["spec"] and "tail" not in targets[1][0]["spec"]
+
+
+# ---- explain ----
+
+def test_explain_has_what_is_kept_and_the_exact_ways_beside_it():
+    done = flpgen("explain", *FULL, *TAIL, "--json", **NO_GPU)
+    assert done.code == 0, done.err
+    document = done.json()
+    row = document["rows"][0]
+    ways = {way["name"]: way for way in row["ways"]}
+    assert document["spec"]["tail"] == 2**-9
+    assert {"naive, forward", "score", "recompute-vocab", "recompute-rows", "recompute-split", "tail"} <= set(ways)
+    assert ways["tail"]["products"] == 1 and ways["recompute-rows"]["products"] == 4
+    modes = {mode["mode"]: mode for mode in row["assumed_modes"]}
+    kept = modes["tail"]["saved_bytes"]
+    assert 16 * 8192 <= kept <= 10 * 1024 * 8192 and kept < ways["tail"]["workspace_bytes"]
+    assert modes["tail"]["why"].startswith("taken: ")
+    layouts = {layout["pass"]: layout for layout in row["assumed_layouts"]}
+    assert layouts["forward, saved"]["mode"] == layouts["backward, saved"]["mode"] == "tail"
+    exact = {way["name"]: way for way in flpgen("explain", *FULL, "--json", **NO_GPU).json()["rows"][0]["ways"]}
+    assert exact["recompute-vocab"] == ways["recompute-vocab"] and "tail" not in exact
+
+
+def test_explain_for_people():
+    text = flpgen("explain", *FULL, *TAIL, **NO_GPU).out
+    assert "tail=2^-9" in text and "assumed GPU: mode tail: taken: " in text
+    assert "this machine: mode tail: not taken: the CPU rung does not list columns" in text
+
+
+# ---- run ----
+
+def test_the_cpu_rung_leaves_nothing_out():
+    words = ["run", "--demo", "--vocab", 500, "--hidden", 64, "--rows", 90, "--grad", "hidden", "--rung", "eager"]
+    document = flpgen(*words, *TAIL, "--json").json()
+    assert document["spec"]["tail"] == 2**-9
+    assert document["tail_report"] == {"left": 0, "sum": 0, "dense_rows": 0, "columns": 0}
+    assert flpgen(*words, "--json").json()["tail_report"] is None
+    assert "left out 0 of the scores' gradient, at most 2^-9" in flpgen(*words, *TAIL).out.replace("\n             ", " ")
+
+
+# ---- check ----
+
+def test_check_of_one_specialisation_has_sharp_and_flat_rows():
+    done = flpgen("check", "--vocab", 300, "--hidden", 32, "--rows", 30, "--grad", "hidden,weight,bias", "--bias", "--entropy",
+                  "backward", *TAIL, "--rung", "eager", "--json")
+    assert done.code == 0, done.out
+    record = done.json()
+    assert record["failed"] == 0 and "--tail 2^-9" in record["command"]
+    assert {row["case"] for row in record["rows"]} >= {"random", "masked", "one-hot", "bad-rows", "nan-rows", "sharp", "equal",
+                                                       "sharp-masked", "sharp-bad", "sharp-nan", "masked-all"}
+    assert all("mode=tail tail=2^-9" in row["options"] for row in record["rows"])
+    assert {"tail_report", "logprob bits", "entropy bits", "grad_bias"} <= {row["output"] for row in record["rows"]}
+
+
+def test_a_mode_says_the_usual_tail():
+    rows = flpgen("check", *SHAPE, "--rows", 9, "--mode", "T", "--rung", "eager", "--json").json()["rows"]
+    assert rows and all("mode=tail tail=2^-9" in row["options"] for row in rows)
+
+
+def test_a_loss_is_checked_as_a_step():
+    rows = flpgen("check", *SHAPE, "--rows", 9, *TAIL, "--loss", "grpo+k3", "--rung", "eager", "--json").json()["rows"]
+    assert all("mode=tail tail=2^-9 loss=grpo+k3" in row["options"] and row["pass"] for row in rows)
+    assert {"loss", "tail_report", "grad_hidden"} <= {row["output"] for row in rows}
+
+
+@pytest.mark.parametrize("words, tail", [(["--mode", "tail"], "2^-9"), (["--tail", "0.01"], "0.00999999978")])
+def test_a_set_has_the_cases_of_tail_mode_alone(words, tail):
+    rows = flpgen("check", "--quick", *words, "--rung", "eager", "--json").json()["rows"]
+    assert all(f"mode=tail tail={tail}" in row["options"] for row in rows) and all(row["pass"] for row in rows)
+    assert {"shards", "accumulate", "strides", "align-2", "softcap", "T=1e-3", "T=1e3", "shifted", "N=1", "N=0", "flat", "equal",
+            "one-hot", "bad-rows", "masked-all", "sharp", "sharp-shards"} <= {row["case"] for row in rows}
+    assert {"tail_report", "repeat: grad_hidden", "repeat: tail_report", "loss"} <= {row["output"] for row in rows}
+
+
+def test_other_modes_have_no_tail():
+    assert "tail=" not in flpgen("check", "--quick", "--mode", "S", "--rung", "eager", "--json").out
+
+
+# ---- refusals ----
+
+@pytest.mark.parametrize("arguments, message", [
+    (["gen", *HEAD, *TAIL], "--tail: not accepted without --grad, as it is of the backward pass"),
+    (["gen", "--op", "select", "--vocab", 1000, *TAIL], "--tail: not accepted with --op select, whose gradients are exact"),
+    (["gen", *SHAPE, *TAIL, "--keep"], "--keep: not accepted beside --tail, whose forward pass keeps lists of columns"),
+    (["gen", *SHAPE, *TAIL, "--keep-set", 20], "--tail: not accepted beside --keep-set, whose lists name the columns"),
+    (["gen", "--generic", "--out", "/nonexistent", *TAIL], "--tail: not accepted with --generic"),
+    (["bench", *SHAPE, *TAIL, "--mode", "save"], "--mode: 'save' is not accepted beside --tail, whose mode is tail"),
+    (["bench", *SHAPE, "--mode", "tail"], "--mode: expected one of auto, recompute-vocab"),
+    (["bench", *SHAPE, *TAIL, "--peers"], "--tail: not accepted with --peers, whose calls have no such choice"),
+    (["check", *HEAD, "--mode", "tail"], "--tail: not accepted without --grad"),
+    (["check", *SHAPE, *TAIL, "--mode", "S"], "--mode: 'save' is not accepted beside --tail, whose mode is tail"),
+    (["check", *SHAPE, "--keep", "--mode", "tail"], "--keep: not accepted beside --mode tail"),
+    (["check", "--quick", *TAIL, "--mode", "S"], "--mode: 'save' is not accepted beside --tail, whose mode is tail"),
+    (["check", "--op", "select", *TAIL], "--tail: not accepted with --op select"),
+    (["report", *SHAPE, *TAIL, "--out", "/nonexistent/a"], "--tail: not accepted here; bench, check, explain, gen, pack build"),
+    (["run", "--demo", *TAIL], "--tail: there is no upstream gradient; --grad-logprob, --grad-entropy or both, or --loss"),
+    (["run", "--demo", "--grad", "hidden", "--rows", 9, "--vocab", 99, "--hidden", 16, "--keep-set", 9, *TAIL],
+     "--tail: not accepted beside lists of columns, which name the columns"),
+], ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else None)
+def test_bad_usage_is_reported(arguments, message):
+    done = flpgen(*arguments, **NO_GPU)
+    assert done.code == 2 and message in done.err
