@@ -170,9 +170,12 @@ return function(k, spec)
 
   local function tail_rows(p)
     local row = list_row(p)
-    local fits = k.le(row.found, p.emit_capacity)
-    -- What a longer list has of its columns depends on the order in which threads came: it is not read.
-    local kept = sum_kept(p, row, k.select(fits, row.found, 0))
+    -- Of a list that is too long what it has depends on the order in which threads came.
+    local is_whole = k.le(row.found, p.emit_capacity)
+    local is_near = k.le(row.above_lse, -FLOOR_NEAR) & k.ge(row.above_lse, -FLOOR_FAR)
+    local is_clear = k.eq(p.capped, 0) | k.ge(k.abs(row.scale), SCALE_LEAST)
+    local is_good = is_whole & is_near & is_clear
+    local kept = sum_kept(p, row, k.select(is_good, row.found, 0))
     local others = sum_others(p, row)
     local A, B = k.abs(row.A), k.abs(row.B)
     -- Of what is kept; and of what is not, which is the difference. B·log2 of the sum is in A.
@@ -188,9 +191,7 @@ return function(k, spec)
     sum = (sum + k.max_nan(k.abs(target_gradient(p, row)) - target_error(row, A, B), 0.0)) * FROM_BELOW
 
     local is_lost, is_silent = is_any_nan(row.stats), S.is_silent(row.record)
-    local is_near = k.le(row.above_lse, -FLOOR_NEAR) & k.ge(row.above_lse, -FLOOR_FAR)
-    local is_clear = k.eq(p.capped, 0) | k.ge(k.abs(row.scale), SCALE_LEAST)
-    local serves = fits & is_near & is_clear & ~k.is_nan(left)
+    local serves = is_good & ~k.is_nan(left)
     left = k.select(is_silent, 0.0, k.select(serves, left, infinity))
     local keeps = serves & ~is_silent & ~is_lost
     k.when(k.eq(k.lane(), 0), function()

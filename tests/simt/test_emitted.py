@@ -26,12 +26,13 @@ class Known:
         self.part = f32(random.standard_normal((3, ROWS)) * 40)
         self.old_lse = f32(random.standard_normal(CALLERS) * 30)
         self.zy = f32(random.standard_normal(ROWS) * 25)
+        self.old_logprob = f32(-numpy.exp(random.standard_normal(CALLERS) * 2))
         self.scale = f32(LOG2E * random.uniform(-1, 2, ROWS))
         self.target = i32(random.integers(-1, 3, ROWS))
         self.index = i32(numpy.sort(random.permutation(CALLERS)[:ROWS]))
 
     def floors(self, emitted, given, capped=0):
-        """floor and emit_count of a launch that is given some of part, old_lse and zy."""
+        """floor and emit_count of a launch that is given some of part, old_lse, zy and old_logprob."""
         floor, count = f32([7.5] * ROWS), i32([[77] * 8] * ROWS)
         emitted["emit_floor"].named(
             2, **{name: getattr(self, name) for name in given}, capacity=ROWS, index=self.index,
@@ -52,18 +53,34 @@ class Known:
         if "zy" in given:
             x = self.zy[mine].astype(float)
             t = self.scale[mine].astype(float) * (numpy.tanh(0.05 * x) if capped else x)
+            if "old_logprob" in given:
+                t -= self.old_logprob[self.index[mine]].astype(float) * LOG2E
             known = numpy.maximum(known, numpy.where(self.target[mine] >= 0, t, -INFINITY))
         return numpy.maximum(known + THRESHOLD, LOWEST)
 
 
 @pytest.mark.parametrize("capped", [0, 1])
-@pytest.mark.parametrize("given", [(), ("part",), ("old_lse",), ("zy",), ("part", "old_lse", "zy")],
-                         ids=["nothing", "part", "old_lse", "zy", "all"])
+@pytest.mark.parametrize("given", [(), ("part",), ("old_lse",), ("zy",), ("old_logprob",), ("zy", "old_logprob"),
+                                   ("part", "old_lse", "zy", "old_logprob")],
+                         ids=["nothing", "part", "old_lse", "zy", "no zy", "old_logprob", "all"])
 def test_floor(emitted, given, capped):
+    """A logprob says something beside the score that it belongs to, where this shard has that."""
     known = Known()
     found, expected = known.floors(emitted, given, capped), known.expected(given, capped)
     assert numpy.abs(found - expected).max() < 2e-5
-    assert given not in ((), ("zy",)) or (found[known.target[BEGIN:COUNT] < 0] == LOWEST).all()
+    assert "part" in given or "old_lse" in given or (found[known.target[BEGIN:COUNT] < 0] == LOWEST).all()
+
+
+def test_old_logprobs_that_are_no_estimate(emitted):
+    """An infinite one counts for nothing, a positive one for no more than the score; NaN leaves no floor."""
+    known, given = Known(), ("zy", "old_logprob")
+    at = numpy.arange(BEGIN, BEGIN + 6)
+    known.target[at] = [1, 1, 1, 1, -1, 1]
+    known.old_logprob[known.index[at]] = [-INFINITY, INFINITY, 3, NAN, NAN, -INFINITY]
+    known.zy[at[5]] = -INFINITY * numpy.sign(known.scale[at[5]])
+    found, score = known.floors(emitted, given), known.expected(("zy",))
+    assert numpy.abs(found[:3] - score[:3]).max() < 2e-5
+    assert numpy.isnan(found[3]) and (found[4:6] == LOWEST).all()
 
 
 def test_floor_of_what_is_no_number(emitted):

@@ -350,6 +350,162 @@ def hold_choice(rows):
     return len(found)
 
 
+# ---- one kernel at a time ----
+
+@pytest.mark.parametrize("capped", [0, 1])
+@pytest.mark.parametrize("entropy", [0, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows(tail, kind, entropy, capped):
+    served = 0
+    for seed in range(3):
+        rows = problem(tail, seed, 9000, [kind], capped, entropy).rows()
+        served += hold_rows(rows)
+    assert served > 5 or kind in ("flat", "heavy") or capped
+
+
+def test_tails_of_150000_equal_columns(tail):
+    """Each too light to be seen beside the top: of these a sum loses more than a few half ulps."""
+    weights = -numpy.arange(18, 42, 0.5)
+    t = numpy.repeat(weights[:, None], 150000, 1)
+    t[:, 5000] = 0
+    n, ones = len(t), numpy.ones(len(weights))
+    rows = Rows(tail, t, ones, [5000] * n, ones, 0 * ones, -20.0).rows()
+    sums = numpy.exp2(rows.t).sum(1)
+    lost = (sums - rows.partial[rows.index, 1]) / sums
+    assert lost.max() > 2.0**-18
+    assert hold_rows(rows) > 40 and (rows.left[:n][weights < -30] < 1e-3).all()
+
+
+def test_shards(tail):
+    """Columns of each shard, sums of its own; the target is in one."""
+    random = numpy.random.default_rng(3)
+    kinds = ["sharp", "peaks", "zipf", "equal"]
+    for seed in range(6):
+        cut = int(random.integers(1000, 8000))
+        whole = problem(tail, seed, 9000, kinds, entropy=seed % 2)
+        both = [problem(tail, seed, 9000, kinds, entropy=seed % 2, shard=shard) for shard in ((0, cut), (cut, 9000))]
+        for rows in both:
+            assert (rows.stats == whole.stats)[rows.index].all()
+            hold_rows(rows.rows())
+        assert ((both[0].target < 0) != (both[1].target < 0)).all()
+        assert (both[0].target >= 0).any() or (both[1].target >= 0).any()
+
+
+def plain(tail, **more):
+    """Rows of which each lists a few columns."""
+    random = numpy.random.default_rng(4)
+    t = random.standard_normal((9, 2000)) - 30
+    t[:, 100:120] = random.uniform(-8, 0, (9, 20))
+    arguments = {"target": numpy.arange(96, 105), "g": random.standard_normal(9), "e": random.standard_normal(9)}
+    return Rows(tail, t, f32(numpy.full(9, 1.5)), threshold=-20.0, **{**arguments, **more})
+
+
+def test_targets_stand_at_their_places(tail):
+    """Below the list's columns, among them, listed or not, behind them all."""
+    for targets in (numpy.arange(96, 105), numpy.arange(115, 124), numpy.full(9, 1999), numpy.zeros(9, int)):
+        rows = plain(tail, target=targets).rows()
+        rows.choose(0.25)
+        rows.bound = 0.25
+        assert hold_rows(rows) == 9 == hold_choice(rows)
+
+
+def test_rows_that_lists_do_not_serve(tail):
+    """They lack everything, keep nothing, and their sum does not depend on what is in the list."""
+    rows = plain(tail)
+    whole = rows.rows().kept.copy()
+    assert numpy.isfinite(rows.left[:9]).all()
+    rows.found[0] = rows.capacity + 1
+    rows.score[0] = NAN
+    m, log_s = rows.stats[rows.index].astype(float)[:, :2].T
+    rows.floor[1:6] = (m + log_s)[1:6] + [0, -0.9, -65, NAN, INFINITY]
+    rows.stats[rows.index[6], 3] = NAN
+    rows.partial[rows.index[7], 1] = NAN
+    rows.record[8, 1] = INFINITY
+    rows.rows()
+    assert (rows.left[:9] == INFINITY).all() and (rows.length[:9] == 0).all()
+    assert (rows.kept[6:9] == [0, 0, 0]).all() and (rows.kept[:6] > 0.4 * whole[:6]).all()
+    assert all(rows.kept[a] <= numpy.abs(rows.dz(a)).sum() for a in range(6))
+
+
+def test_small_scales_of_a_softcap(tail):
+    rows = problem(tail, 1, 300, ["sharp"], capped=1)
+    before = numpy.isfinite(rows.rows().left[:rows.n]).sum()
+    rows.scale[:] = 0.06
+    assert before > 3 and (rows.rows().left[:rows.n][rows.record[:, 1] != 0] == INFINITY).all()
+
+
+def test_silent_rows(tail):
+    """No upstream gradient: nothing, whatever the scores, unless stats hold NaN."""
+    rows = plain(tail, g=numpy.zeros(9), e=numpy.zeros(9))
+    rows.found[0], rows.floor[1], rows.partial[rows.index[2]] = rows.capacity + 1, NAN, NAN
+    rows.stats[rows.index[3], 1] = NAN
+    rows.make_record()
+    rows.rows()
+    expected = [INFINITY if a == 3 else 0 for a in range(9)]
+    assert (rows.left[:9] == expected).all() and (rows.kept[:9] == 0).all() and (rows.length[:9] == 0).all()
+    rows.choose(0.1)
+    assert list(numpy.flatnonzero(rows.chosen.dense)) == [3] and rows.chosen.total == 0
+    assert all(len(column) == 0 for column, _ in rows.entries().values())
+
+
+def numbers(random, n):
+    """tail_left, tail_sum, list_length: powers of two, so that sums are exact."""
+    left = f32(numpy.exp2(random.integers(-12, 1, n)))
+    left[random.random(n) < 0.1] = INFINITY
+    left[random.random(n) < 0.1] = 0
+    length = i32(numpy.where(numpy.isinf(left), 0, random.integers(0, 300, n)))
+    return left, f32(numpy.exp2(random.integers(-3, 3, n))), length
+
+
+@pytest.mark.parametrize("n", [0, 1, 4095, 4096, 4097, 70000])
+def test_choose(tail, n):
+    random = numpy.random.default_rng(n)
+    left, kept, length = numbers(random, n)
+    index = i32(numpy.sort(random.permutation(n + 5)[:n]))
+    g, e = f32(random.standard_normal(n + 5)), f32(random.standard_normal(n + 5))
+    dense = []
+    for bound, room in ((2.0**-2, 10**9), (2.0**-4, 10**9), (2.0**-4, int(length.sum()) // 3), (2.0**-6, 40), (1e-9, 0)):
+        dense.append(Chosen(tail, left, kept, length, bound, room, index, n + 5, g, e).hold(room).sum())
+        Chosen(tail, left, kept, length, bound, room, index, n + 5, outs=False).hold(room)
+    assert n < 4000 or (numpy.diff(dense) > 0).all()
+
+
+def test_choose_without_gradients(tail):
+    """Nothing to leave out of, and nothing to leave out: no row is dense, but one whose list does not serve."""
+    zeros = f32([0] * 50)
+    chosen = Chosen(tail, zeros, zeros, i32([3] * 50), 0.01, 1000, i32(range(50)), 50)
+    assert not chosen.hold(1000).any() and chosen.total == 150 and list(chosen.report) == [0, 0, 0, 150]
+    left = f32([1e-30] + [0] * 48 + [INFINITY])
+    assert list(numpy.flatnonzero(Chosen(tail, left, zeros, i32([3] * 50), 0.01, 1000, i32(range(50)), 50).dense)) == [0, 49]
+
+
+def test_many_entries_do_not_wrap(tail):
+    """More of them than 32 bits count."""
+    n = 2100
+    length = i32([1025] * n)
+    length[0] = 2**31 - 1
+    length[1:4] = 2**30
+    chosen = Chosen(tail, f32([0] * n), f32([1] * n), length, 0.1, 2**31 - 1, i32(range(n)), n)
+    assert list(numpy.flatnonzero(chosen.dense)) == [0, 1, 2, 3] and chosen.total == 1025 * (n - 4)
+
+
+def test_the_same_bits(tail):
+    """Of two runs; and of a row alone, among others, and on another place of a longer list's memory."""
+    runs = []
+    for _ in range(2):
+        rows = problem(tail, 5, 9000, entropy=1).rows()
+        rows.choose(rows.bound)
+        runs.append((rows.left.tobytes(), rows.kept.tobytes(), rows.chosen.report.tobytes(),
+                     [(a, c.tobytes(), d.tobytes()) for a, (c, d) in rows.entries().items()]))
+    assert runs[0] == runs[1] and runs[0][3]
+    first, again = plain(tail).rows(), plain(tail, capacity=900)
+    again.column[:, 100:], again.score[:, 100:] = 55, 3.0
+    again.rows()
+    assert first.left.tobytes() == again.left.tobytes() and first.kept.tobytes() == again.kept.tobytes()
+
+
+# ---- all of it ----
+
 def campaign(tail, seeds, **more):
     served = dense = 0
     for seed in seeds:
