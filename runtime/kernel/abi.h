@@ -430,12 +430,12 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(f32, log2_threshold)
 
 /* module tail: entry tail_rows, one warp an active row: what its list keeps and lacks.
- * tail_left: an upper bound of Σ|dz| over the columns of this shard that the list does not keep, with allowances for the
- * roundings of forward's sums (templates/common/tail.lua); +inf where the list does not serve: more columns than
- * emit_capacity, a floor that is not 1 to 64 below lse, a softcap with a row_scale so small that t/scale lacks digits, or
- * NaN. tail_sum: Σ|dz|, from below: of those that it keeps, or of what is known without a list; 0 where that is not
- * finite. list_length: how many it keeps, the target among them where this shard has it; 0 where it does not serve. A row
- * without upstream gradient keeps nothing and lacks nothing, unless its stats hold NaN. */
+ * tail_left: an upper bound of Σ|dz| over the columns of this shard that the list does not keep, with allowances for
+ * the roundings of forward's sums (templates/common/tail.lua); +inf where the list does not serve: more columns than
+ * emit_capacity, a floor that is not 1 to 64 below lse, a softcap with a row_scale so small that t/scale lacks digits,
+ * or NaN. tail_sum: Σ|dz|, from below: of those that it keeps, or of what is known without a list; 0 where that is not
+ * finite. list_length: how many it keeps, the target among them where this shard has it; 0 where it does not serve. A
+ * row without upstream gradient keeps nothing and lacks nothing, unless its stats hold NaN. */
 #define FLP_TAIL_ROWS_PARAMS(P)                                            \
   FLP_TAIL_LIST_PARAMS(P)                                                  \
   P(ptr, partial) /* (n,4) f32 by row, of this shard */                    \
@@ -446,8 +446,8 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 /* module tail: entry tail_choose, one CTA: rows become dense in falling order of tail_left, those with equal upper 12
  * bits together and never those of 0, until the others' sum is at most tail·Σ tail_sum; then those with the longest
  * lists, until the others have at most list_capacity entries. list_length, at most FLP_EMIT_MOST + 1, becomes
- * FLP_LIST_ELSEWHERE in dense rows. Sums are in a fixed order. report: Σ tail_left of rows that are not dense, Σ tail_sum,
- * dense rows, entries. */
+ * FLP_LIST_ELSEWHERE in dense rows. Sums are in a fixed order. report: Σ tail_left of rows that are not dense, Σ
+ * tail_sum, dense rows, entries. */
 #define FLP_TAIL_CHOOSE_PARAMS(P)                                          \
   P(region, tail_left) P(region, tail_sum) P(region, index) P(region, count) \
   P(f32, tail) P(i32, list_capacity)                                       \

@@ -29,8 +29,8 @@ return function(k, spec)
     return y * k.load(k.f32, p.scale, a)
   end
 
-  -- The target's score, or the LSE that follows from it and the logprob of a near policy, if that is more. A logprob that
-  -- is infinite says nothing.
+  -- The target's score, or the LSE that follows from it and the logprob of a near policy, if that is more. An infinite
+  -- logprob says nothing.
   local function target_floor(p, a)
     local t = target_score(p, a)
     return k.branch(k.is_null(p.old_logprob), function() return t end, function()

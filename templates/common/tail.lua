@@ -1,5 +1,5 @@
--- tail.lua: which rows are served by their lists, and the gradients of what they list: see runtime/kernel/abi.h for each
--- entry.
+-- tail.lua: which rows are served by their lists, and the gradients of what they list: see runtime/kernel/abi.h for
+-- each entry.
 --
 --   tail_target    zy = h·w_y + b, a bound of the row's LSE before its first tile
 --   tail_rows      of each row: what its list lacks, from above; Σ|dz|, from below; how many columns it keeps
@@ -20,14 +20,15 @@ local CHOOSE_THREADS, CHOOSE_EACH = 1024, 4         -- tail_choose: rows of a th
 local CHOOSE_WARPS = CHOOSE_THREADS // 32
 local LOG2E = 1.4426950408889634
 
--- Forward's sums, relative to themselves. Each sum may lose half an ulp, 2^-24, and where columns are alike all lose the
--- same way: a thread adds 192 columns of a leaf, then come its quad and the groups, 86 of 262144 columns; what exp2
--- rounds is the rest.
+-- Forward's sums, relative to themselves. Each addition may lose half an ulp, 2^-24, and where columns are alike all
+-- lose the same way: a thread adds 192 columns of a leaf, then come its quad and the groups, 86 of 262144 columns; what
+-- exp2 rounds is the rest.
 local SUMMED = 320 * 0x1p-24
 -- u of a listed column, absolute: t - floor, floor - m and their sum are below 64 in magnitude where it matters, and
 -- each is rounded to half of 2^-18.
 local LISTED = 0x1p-17
--- A list serves with a floor so far below the LSE, in log2 units: nearer it has nothing, further its scores lack digits.
+-- A list serves with a floor so far below the LSE, in log2 units: nearer it has nothing, further its scores lack
+-- digits.
 local FLOOR_NEAR, FLOOR_FAR = 1.0, 64.0
 -- tanh of a softcap is t/scale: below this scale it would lack digits too.
 local SCALE_LEAST = 0x1p-4
@@ -144,8 +145,8 @@ return function(k, spec)
     return sums
   end
 
-  -- Of all columns of this shard but the target: Σ 2^u, Σ u·2^u, and what roundings may have made of either. Of u of the
-  -- target they make as much as of log2 of the sum.
+  -- Of all columns of this shard but the target: Σ 2^u, Σ u·2^u, and what roundings may have made of either. Of u of
+  -- the target they make as much as of log2 of the sum.
   local function sum_others(p, row)
     local partial = k.load_vector(k.f32, 4, p.partial, row.row)
     local d = partial[1] - row.m
@@ -162,7 +163,8 @@ return function(k, spec)
     return any
   end
 
-  -- What roundings of forward's sums have made of the target's dz: g·(1 - p) and e·p·(log p + H) with the row's g and e.
+  -- What roundings of forward's sums may have made of the target's dz: of g·(1 - p) and e·p·(log p + H), where
+  -- |g| <= |A|·s + |B|·s·(H + log2 s) and |e| = |B|·s, but for the row's factor.
   local function target_error(row, A, B)
     local log_s, entropy = row.stats[2], row.stats[4] * LOG2E
     return k.fma((entropy + k.abs(log_s) + 1.0) * 2.0, B, A) * k.exp2(log_s) * SUMMED
@@ -229,8 +231,8 @@ return function(k, spec)
   end
 
   ----------------------------------------------------------------------------------------------- tail_choose
-  -- Calls f(rows, state) with the next rows of this thread, {a, exists} each, and returns the state. Every pass takes rows
-  -- in this order, so that a sum over fewer rows is never larger.
+  -- Calls f(rows, state) with the next rows of this thread, {a, exists} each, and returns the state. Every pass takes
+  -- rows in this order, so that a sum over fewer rows is never larger.
   local function each_rows(count, state, f)
     return k.loop(k.const(k.i32, 0), count, CHOOSE_THREADS * CHOOSE_EACH, state, function(base, state)
       local rows = {}
@@ -265,7 +267,7 @@ return function(k, spec)
     end))
   end
 
-  -- The largest of [low, high) for which holds(it), holds(low) being given; it holds for all below one that it holds for.
+  -- The largest of [low, high) for which holds(it); it holds for low, and for all below one that it holds for.
   local function search(low, high, holds)
     local range = {low = k.const(k.i32, low), high = high}
     return k.while_(range, function(now) return k.gt(now.high - now.low, 1) end, function(now)

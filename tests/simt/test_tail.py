@@ -1,4 +1,4 @@
-"""The kernels of tail mode on the CPU, against NumPy in double: what lists keep, what they lack, which rows are dense."""
+"""The kernels of tail mode on the CPU, against NumPy in double: what lists keep and lack, which rows are dense."""
 import numpy
 import pytest
 from cpu_kernel import f32, folder, i32, kernels, needs_emit, needs_llc  # noqa: F401
@@ -103,7 +103,8 @@ class Rows:
         self.count = i32([self.n])
         self.whole_target = numpy.asarray(target)
         low, high = self.shard
-        self.target = i32(numpy.where((self.whole_target >= low) & (self.whole_target < high), self.whole_target - low, -1))
+        is_mine = (self.whole_target >= low) & (self.whole_target < high)
+        self.target = i32(numpy.where(is_mine, self.whole_target - low, -1))
         self.g, self.e = f32(numpy.full(self.callers, NAN)), f32(numpy.full(self.callers, NAN))
         self.g[self.index], self.e[self.index] = g, e
         self.t = self.scale[:, None].astype(float) * self.y
@@ -464,7 +465,8 @@ def test_choose(tail, n):
     index = i32(numpy.sort(random.permutation(n + 5)[:n]))
     g, e = f32(random.standard_normal(n + 5)), f32(random.standard_normal(n + 5))
     dense = []
-    for bound, room in ((2.0**-2, 10**9), (2.0**-4, 10**9), (2.0**-4, int(length.sum()) // 3), (2.0**-6, 40), (1e-9, 0)):
+    third = int(length.sum()) // 3
+    for bound, room in ((2.0**-2, 10**9), (2.0**-4, 10**9), (2.0**-4, third), (2.0**-6, 40), (1e-9, 0)):
         dense.append(Chosen(tail, left, kept, length, bound, room, index, n + 5, g, e).hold(room).sum())
         Chosen(tail, left, kept, length, bound, room, index, n + 5, outs=False).hold(room)
     assert n < 4000 or (numpy.diff(dense) > 0).all()
@@ -472,21 +474,21 @@ def test_choose(tail, n):
 
 def test_choose_without_gradients(tail):
     """Nothing to leave out of, and nothing to leave out: no row is dense, but one whose list does not serve."""
-    zeros = f32([0] * 50)
-    chosen = Chosen(tail, zeros, zeros, i32([3] * 50), 0.01, 1000, i32(range(50)), 50)
+    zeros, length, index = f32([0] * 50), i32([3] * 50), i32(range(50))
+    chosen = Chosen(tail, zeros, zeros, length, 0.01, 1000, index, 50)
     assert not chosen.hold(1000).any() and chosen.total == 150 and list(chosen.report) == [0, 0, 0, 150]
     left = f32([1e-30] + [0] * 48 + [INFINITY])
-    assert list(numpy.flatnonzero(Chosen(tail, left, zeros, i32([3] * 50), 0.01, 1000, i32(range(50)), 50).dense)) == [0, 49]
+    assert list(numpy.flatnonzero(Chosen(tail, left, zeros, length, 0.01, 1000, index, 50).dense)) == [0, 49]
 
 
 def test_many_entries_do_not_wrap(tail):
     """More of them than 32 bits count."""
-    n = 2100
-    length = i32([1025] * n)
-    length[0] = 2**31 - 1
-    length[1:4] = 2**30
-    chosen = Chosen(tail, f32([0] * n), f32([1] * n), length, 0.1, 2**31 - 1, i32(range(n)), n)
-    assert list(numpy.flatnonzero(chosen.dense)) == [0, 1, 2, 3] and chosen.total == 1025 * (n - 4)
+    n = 2120000
+    length = i32(numpy.where(numpy.arange(n) % 2, 1025, 1013))
+    assert length.sum(dtype=numpy.int64) > 2**31
+    zeros = numpy.zeros(n, numpy.float32)
+    chosen = Chosen(tail, zeros, zeros, length, 0.1, 2**31 - 1, numpy.arange(n, dtype=numpy.int32), n)
+    assert (chosen.dense == (length == 1025)).all() and chosen.total == 1013 * n // 2
 
 
 def test_the_same_bits(tail):
