@@ -432,8 +432,8 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 /* module tail: entry tail_rows, one warp an active row: what its list keeps and lacks.
  * tail_left: an upper bound of Σ|dz| over the columns of this shard that the list does not keep, with allowances for
  * the roundings of forward's sums (templates/common/tail.lua); +inf where the list does not serve: more columns than
- * emit_capacity, a floor that is not 1 to 64 below lse, a softcap with a row_scale so small that t/scale lacks digits,
- * or NaN. tail_sum: Σ|dz|, from below: of those that it keeps, or of what is known without a list; 0 where that is not
+ * emit_capacity, a floor that is not 1 to 64 below lse, a softcap with a row_scale below 1 or a kept score so near the
+ * cap that t/scale does not give its slope, or NaN. tail_sum: Σ|dz|, from below: of those that it keeps, or of what is known without a list; 0 where that is not
  * finite. list_length: how many it keeps, the target among them where this shard has it; 0 where it does not serve. A
  * row without upstream gradient keeps nothing and lacks nothing, unless its stats hold NaN. */
 #define FLP_TAIL_ROWS_PARAMS(P)                                            \

@@ -30,8 +30,8 @@ local LISTED = 0x1p-17
 -- A list serves with a floor so far below the LSE, in log2 units: nearer it has nothing, further its scores lack
 -- digits.
 local FLOOR_NEAR, FLOOR_FAR = 1.0, 64.0
--- tanh of a softcap is t/scale: below this scale it would lack digits too.
-local SCALE_LEAST = 0x1p-4
+-- tanh of a softcap is t/scale: it would lack digits below this scale, and its slope beyond this part of the cap.
+local SCALE_LEAST, NEAR_CAP = 1.0, 1.0 - 0x1p-10
 -- Of what a row keeps; the roundings of tail_choose's sums are in it.
 local FROM_BELOW = 1.0 - 0x1p-12
 
@@ -117,6 +117,8 @@ return function(k, spec)
     end, function() return k.const(k.f32, 1.0) end)
   end
 
+  local function is_near_cap(p, row, t) return k.ne(p.capped, 0) & k.gt(k.abs(t), k.abs(row.scale) * NEAR_CAP) end
+
   -- dz of a column but the target.
   local function gradient(p, row, place)
     return k.exp2(place.u) * k.fma(row.B, place.u, row.A) * slope(p, row, place.t)
@@ -130,16 +132,17 @@ return function(k, spec)
   end
 
   ------------------------------------------------------------------------------------------------ tail_rows
-  -- Of the columns that a list keeps, but the target: Σ 2^u, Σ u·2^u, Σ|dz|, how many.
+  -- Of the columns that a list keeps, but the target: Σ 2^u, Σ u·2^u, Σ|dz|, how many, how many near a cap.
   local function sum_kept(p, row, length)
-    local none = {s = zero(), q = zero(), dz = zero(), kept = k.const(k.i32, 0)}
+    local none = {s = zero(), q = zero(), dz = zero(), kept = k.const(k.i32, 0), capped = k.const(k.i32, 0)}
     local sums = k.loop(k.lane(), length, 32, none, function(i, sums)
       local place = place_of(p, row, i, length)
       local u = k.select(place.is_kept, place.u, S.lowest)
       local e = k.exp2(u)
       local dz = k.select(place.is_kept, k.abs(gradient(p, row, place)), 0.0)
       return {s = sums.s + e, q = k.fma(e, u, sums.q), dz = sums.dz + dz,
-              kept = sums.kept + k.zext(k.i32, place.is_kept)}
+              kept = sums.kept + k.zext(k.i32, place.is_kept),
+              capped = sums.capped + k.zext(k.i32, place.is_kept & is_near_cap(p, row, place.t))}
     end)
     for name, sum in pairs(sums) do sums[name] = over_lanes(sum) end
     return sums
@@ -193,7 +196,8 @@ return function(k, spec)
     sum = (sum + k.max_nan(k.abs(target_gradient(p, row)) - target_error(row, A, B), 0.0)) * FROM_BELOW
 
     local is_lost, is_silent = is_any_nan(row.stats), S.is_silent(row.record)
-    local serves = is_good & ~k.is_nan(left)
+    local steep = k.ge(row.target, 0) & is_near_cap(p, row, target_u(row) + row.m)
+    local serves = is_good & k.eq(kept.capped, 0) & ~steep & ~k.is_nan(left)
     left = k.select(is_silent, 0.0, k.select(serves, left, infinity))
     local keeps = serves & ~is_silent & ~is_lost
     k.when(k.eq(k.lane(), 0), function()

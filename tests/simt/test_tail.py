@@ -431,8 +431,19 @@ def test_rows_that_lists_do_not_serve(tail):
 def test_small_scales_of_a_softcap(tail):
     rows = problem(tail, 1, 300, ["sharp"], capped=1)
     before = numpy.isfinite(rows.rows().left[:rows.n]).sum()
-    rows.scale[:] = 0.06
+    rows.scale[:] = 0.9
     assert before > 3 and (rows.rows().left[:rows.n][rows.record[:, 1] != 0] == INFINITY).all()
+
+
+def test_scores_near_the_cap(tail):
+    """Of the target, or of a column that is kept, at either end: t/scale does not know their slopes."""
+    y = numpy.full((6, 400), -0.5)
+    y[:, 7:10] = 0.5
+    y[1, 7], y[2, 8], y[3, 50], y[4, 60] = 0.9995, 0.9995, -0.9995, 0.998
+    scale = f32([9, 9, 9, 9, 9, -9])
+    rows = Rows(tail, y, scale, [7, 7, 7, 50, 7, 7], numpy.ones(6), numpy.zeros(6), -12.0, capacity=400, capped=1)
+    rows.rows()
+    assert list(numpy.isinf(rows.left[:6])) == [False, True, True, True, False, False]
 
 
 def test_silent_rows(tail):
