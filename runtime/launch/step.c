@@ -128,14 +128,14 @@ static flp_status unset_upstream(const flp_call *call) {
 static flp_status pass_by_pass(const flp_call *step, flp_args *args) {
   flp_call call = *step;
   flp_row_range rows = {0, args->n};
-  args->workspace = (void *)(uintptr_t)after(step, step->scheme.passes);
-  args->workspace_bytes -= step->scheme.passes;
-  call.args = args;
   int is_tail = step->scheme.mode == FLP_MODE_TAIL;
   if (is_tail) {
     args->saved = (void *)(uintptr_t)flp_call_region(step, FLP_REGION_tail_saved);
     args->saved_bytes = step->scheme.size[FLP_REGION_tail_saved];
   }
+  args->workspace = (void *)(uintptr_t)after(step, step->scheme.passes);
+  args->workspace_bytes -= step->scheme.passes;
+  call.args = args;
   FLP_TRY(flp_call_pick(&call, is_tail ? FLP_PASS_FORWARD_SAVED : FLP_PASS_FORWARD));
   FLP_TRY(flp_launch_forward(&call));
   FLP_TRY(unset_upstream(&call));
