@@ -113,7 +113,7 @@ Test(tail, arguments) {
   cr_expect_eq(resolve(spec, &backward), FLP_OK, "%s", flp_error_detail());
   backward.saved = NULL;
   expect_refused(resolve(exact, &backward), "args.tail_report is given, but spec.tail is 0");
-  backward.tail_report = (char *)AT(7) + 2;
+  backward.tail_report = (float *)(uintptr_t)0x70002;
   expect_refused(resolve(spec, &backward), "args.tail_report is 0x70002 (accepted: multiples of 4 bytes)");
   forward.tail_report = AT(7);
   expect_refused(resolve(spec, &forward), "args.tail_report is given, but only backward and step leave anything out");

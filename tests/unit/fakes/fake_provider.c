@@ -88,8 +88,7 @@ static void fill_mapped(flp_kernel_desc *desc) {
   desc->tile_columns = wide ? 128 : desc->key.kind == FLP_KERNEL_PRODUCTS ? 256 : 192;
   desc->tile_depth = wide ? 32 : 64;
   desc->stages = 5;
-  int is_forward = desc->key.kind == FLP_KERNEL_FORWARD || desc->key.kind == FLP_KERNEL_KEEP;
-  desc->unit_columns = is_forward ? FLP_LEAF_COLUMNS : 0;
+  desc->unit_columns = flp_kind_has(desc->key.kind, FLP_KIND_UNITS) ? FLP_LEAF_COLUMNS : 0;
   desc->raster = 8;
   desc->cluster = 2;
   const flp_tunables *tune = &desc->key.tune;
@@ -121,7 +120,7 @@ static void fill_desc(const flp_kernel_key *key, flp_kernel_desc *desc) {
   desc->tile_columns = 256;
   desc->tile_depth = 32;
   desc->stages = 4;
-  desc->unit_columns = desc->key.kind == FLP_KERNEL_FORWARD || desc->key.kind == FLP_KERNEL_KEEP ? 3072 : 0;
+  desc->unit_columns = flp_kind_has(desc->key.kind, FLP_KIND_UNITS) ? 3072 : 0;
   desc->raster = 16;
 }
 
