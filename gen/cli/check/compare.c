@@ -409,12 +409,32 @@ static void compare_errors(const compare_state *s) {
 
 /* ---- tail mode ---- */
 
+/* The most that the sum of magnitudes of dz may be said to be, which is that a little rounded; infinite where the oracle
+ * does not have it: with a softcap, a gradient of the entropy, of shards and of samples. Of a row it is twice that at the
+ * target, which is the sum of all others. */
+static double most_of(const compare_state *s) {
+  const check_problem *p = s->problem;
+  const flp_spec *spec = &p->c.spec;
+  double sum = 0, whole = 0;
+  if (spec->softcap > 0 || spec->entropy == FLP_ENTROPY_BACKWARD || p->c.shards > 1) return INFINITY;
+  if (s->truth->column_count < spec->vocab) return INFINITY;
+  for (int64_t i = 0; i < s->truth->row_count; i++) {
+    int64_t row = s->truth->rows[i];
+    double factor = fabs(p->g[row] * p->oracle.scale / p->temperature[row]), rest = -expm1(s->truth->row_truth[i].logprob);
+    if (p->backward_class[row] != CHECK_ACTIVE || !isfinite(rest)) continue;
+    sum += 2 * factor * rest;
+    whole += factor;
+  }
+  return (1 + 0x1p-10) * sum + 0x1p-20 * whole;
+}
+
 /* What is wrong with the report of a shard; NULL if nothing is. A kernel that serves the rows of a whole head serves each
  * by its list or anew. */
 static const char *check_tail(const compare_state *s, const float report[4]) {
   double left = (double)report[0], sum = (double)report[1], dense = (double)report[2], columns = (double)report[3];
   int has_work = s->truth->work_count > 0 && s->problem->c.shards == 1 && s->rung != FLP_RUNG_EAGER;
   if (!isfinite(left) || !isfinite(sum) || left < 0 || sum < 0) return "what was left out is no sum of magnitudes";
+  if (sum > most_of(s)) return "there is less than the sum that is said to be";
   if (left > (double)s->problem->c.spec.tail * sum) return "more was left out than the tail allows";
   if (!(dense >= 0 && dense <= (double)s->problem->c.n) || dense != floor(dense)) return "recomputed rows are no count";
   if (!(columns >= 0) || columns != floor(columns)) return "listed columns are no count";

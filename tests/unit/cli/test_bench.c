@@ -52,6 +52,17 @@ Test(bench, lists_are_compared_with_the_scores_once) {
   }
 }
 
+Test(bench, a_tail_is_compared_with_the_scores_once_and_without_it_with_all) {
+  for (int which = BENCH_FORWARD; which < BENCH_CASES; which++) {
+    flp_spec spec = stage_spec(FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT);
+    int count[GEMM_PRODUCTS] = {7, 7, 7};
+    spec.tail = 0x1p-9f;
+    cr_expect_eq(bench_case_products((bench_case)which, FLP_MODE_TAIL, &spec, count), 1);
+    cr_expect(count[GEMM_SCORES] == 1 && count[GEMM_GRAD_HIDDEN] == 0 && count[GEMM_GRAD_WEIGHT] == 0);
+    cr_expect_eq(bench_case_products(BENCH_BOTH, FLP_MODE_RECOMPUTE_ROWS, &spec, count), 4);
+  }
+}
+
 static void expect_cases(const flp_spec *spec, int forward, int backward, int both, int step) {
   cr_expect_eq(bench_case_exists(BENCH_FORWARD, spec), forward);
   cr_expect_eq(bench_case_exists(BENCH_BACKWARD, spec), backward);
@@ -393,6 +404,49 @@ Test(bench_verb, listed_columns_are_in_the_record) {
   cr_expect(launches_of(&s, "list_scores") > 0 && launches_of(&s, "list_weight") > 0 &&
             launches_of(&s, "forward") == 0);
   cr_expect_not_null(strstr(printed(&s, 1), "lists: 6.5 ids a row on average"));
+  json_decref(record);
+}
+
+/* Beside one product, and the same without a tail beside all of its own; what was left out stands where something was. */
+Test(bench_verb, tail_mode_is_in_the_record_and_the_exact_mode_beside_it) {
+  stage s;
+  open_stage(&s, "");
+  cr_assert_eq(run(&s, "--vocab 1000 --hidden 64 --grad hidden,weight --tail 1/512 --rows 40"), 0, "%s", printed(&s, 2));
+  json_t *record = read_record(), *rows = json_object_get(record, "rows");
+  cr_assert_eq(json_array_size(rows), 3);
+  cr_assert_eq(json_array_size(json_object_get(record, "bare")), 3, "those of the exact mode");
+  json_t *forward = json_array_get(rows, 0), *both = json_array_get(rows, 1), *exact = json_array_get(rows, 2);
+  expect_products_of(forward, "forward", 1, "tail");
+  expect_products_of(both, "forward+backward", 1, "tail");
+  expect_products_of(exact, "forward+backward", 4, "recompute-vocab");
+  cr_expect(number(both, "tail") == 0x1p-9 && number(forward, "tail") == 0x1p-9 && number(exact, "tail") == 0);
+  cr_expect_str_eq(text(both, "bare"), "scores");
+  cr_expect_eq(number(both, "bare_ms"), number(forward, "bare_ms"));
+  cr_expect_gt(number(exact, "bare_ms"), number(both, "bare_ms"));
+  cr_expect(!json_object_get(forward, "tail_report") && !json_object_get(exact, "tail_report"));
+  json_t *report = json_object_get(both, "tail_report");
+  cr_expect_eq(number(report, "bound"), 0x1p-9 * number(report, "sum"));
+  cr_expect_leq(number(report, "left"), number(report, "bound"));
+  cr_expect(number(report, "dense_rows") >= 0 && number(report, "columns") >= 0);
+  cr_expect_geq(number(both, "extra_bytes"), 40 * 8 * 16, "what forward keeps, too");
+  cr_expect(launches_of(&s, "forward_emit") > 0 && launches_of(&s, "tail_choose") > 0 && launches_of(&s, "list_weight") > 0);
+  cr_expect(launches_of(&s, "forward") > 0 && launches_of(&s, "dz") > 0);
+  cr_expect_not_null(strstr(printed(&s, 1), "tail: at most 2^-9 of the gradient"));
+  cr_expect_not_null(strstr(printed(&s, 1), "dense rows"));
+  json_decref(record);
+}
+
+Test(bench_verb, steps_with_a_tail_stand_beside_exact_ones) {
+  stage s;
+  open_stage(&s, "");
+  cr_assert_eq(run(&s, "--vocab 1000 --hidden 64 --grad hidden,weight --tail 2^-9 --loss grpo+k3 --rows 40"), 0, "%s",
+               printed(&s, 2));
+  json_t *record = read_record(), *rows = json_object_get(record, "rows");
+  cr_assert_eq(json_array_size(rows), 2);
+  expect_products_of(json_array_get(rows, 0), "step", 1, "tail");
+  cr_expect_str_eq(text(json_array_get(rows, 1), "case"), "step");
+  cr_expect_neq(number(json_array_get(rows, 1), "gemms"), 1);
+  cr_expect(json_object_get(json_array_get(rows, 0), "tail_report") && !json_object_get(json_array_get(rows, 1), "tail_report"));
   json_decref(record);
 }
 

@@ -139,6 +139,27 @@ Test(call, a_shard_gets_its_rows_of_the_head_and_no_more) {
   call_clear(&buffers);
 }
 
+Test(call, what_a_tail_leaves_out_is_told_by_each_shard_that_makes_gradients) {
+  call_problem problem = problem_of(FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT, FLP_ENTROPY_FORWARD);
+  cr_expect_eq(call_array_of(&problem, CALL_TAIL_REPORT).wanted, 0);
+  cr_expect_eq(call_keeps(&problem), 0);
+  problem.spec.tail = 0x1p-9f;
+  problem.shards = 3;
+  problem.shard_vocab = 4;
+  cr_expect_eq(call_keeps(&problem), 1);
+  cr_expect_eq(call_array_of(&problem, CALL_TAIL_REPORT).wanted, 1);
+  cr_expect_eq(call_bytes(&problem, CALL_TAIL_REPORT), 3 * 4 * sizeof(float));
+  call_buffers buffers = all_slots(&problem);
+  cr_expect_null(call_args(&buffers, &problem, FLP_PASS_FORWARD, 1).tail_report);
+  cr_expect_null(call_args(&buffers, &problem, FLP_PASS_COMBINE, 0).tail_report);
+  for (int shard = 0; shard < 3; shard++)
+    cr_expect_eq(call_args(&buffers, &problem, FLP_PASS_BACKWARD, shard).tail_report,
+                 (float *)at(&buffers, CALL_TAIL_REPORT) + 4 * shard);
+  problem.shards = 1;
+  cr_expect_eq(call_args(&buffers, &problem, FLP_PASS_STEP, 0).tail_report, at(&buffers, CALL_TAIL_REPORT));
+  call_clear(&buffers);
+}
+
 Test(call, lists_go_to_every_pass_but_combine) {
   call_problem problem = problem_of(FLP_GRAD_HIDDEN, FLP_ENTROPY_FORWARD);
   problem.spec.listed = 1;
