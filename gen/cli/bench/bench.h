@@ -68,12 +68,12 @@ int64_t bench_scores_vocab(const flp_spec *spec, int64_t n, uint64_t free_bytes)
 
 typedef struct bench_row {
   bench_case which;
-  int is_exact; /* of a spec with a tail: the same without it */
+  int is_exact;                  /* of a spec with a tail: the same without it */
   int64_t n, active, list_count; /* list_count: ids of all lists, 0 without */
   float tail_report[4];          /* as flp_args has it, of the last call; zeros of what has none */
-  flp_layout layout;        /* of the pass that counts most: backward where it has products, else forward */
-  uint64_t workspace_bytes; /* the larger of the passes; with what is kept from one to the other */
-  uint64_t budget_bytes;    /* of that pass */
+  flp_layout layout;             /* of the pass that counts most: backward where it has products, else forward */
+  uint64_t workspace_bytes;      /* the larger of the passes; with what is kept from one to the other */
+  uint64_t budget_bytes;         /* of that pass */
   int gemms;
   measure_summary ms;
   double baseline_ms; /* sum of the medians of `gemms` GEMM baselines; < 0 if not measured */

@@ -77,7 +77,8 @@ static double columns_a_row(const bench_row *row) {
 static void print_tails(const bench_args *args, const bench_result *result) {
   char tail[CLI_TEXT_BYTES];
   putchar('\n');
-  cli_print(2, "tail: at most %s of the gradient of the scores may be left out; cases of mode %s are beside one product",
+  cli_print(2,
+            "tail: at most %s of the gradient of the scores may be left out; cases of mode %s are beside one product",
             cli_format_tail(args->spec.spec.tail, tail), flp_mode_name(FLP_MODE_TAIL));
   cli_table table;
   cli_table_start(&table, "N", "case", "left out", "dense rows", "of all", "columns a row", NULL);
@@ -87,7 +88,8 @@ static void print_tails(const bench_args *args, const bench_result *result) {
     if (row->which == BENCH_FORWARD || row->is_exact) continue;
     snprintf(n, sizeof n, "%" PRId64, row->n);
     cli_table_add(&table, n, bench_case_name(row->which),
-                  format(cell[0], "%.3g", row->tail_report[1] > 0 ? (double)row->tail_report[0] / (double)row->tail_report[1] : 0),
+                  format(cell[0], "%.3g",
+                         row->tail_report[1] > 0 ? (double)row->tail_report[0] / (double)row->tail_report[1] : 0),
                   format(cell[1], "%.0f", (double)row->tail_report[2]),
                   format(cell[2], "%.3f", row->active > 0 ? (double)row->tail_report[2] / (double)row->active : 0),
                   format(cell[3], "%.1f", columns_a_row(row)), NULL);

@@ -21,14 +21,14 @@ typedef struct session {
   cli_device device;
   measure_clock clock;
   flp_plan *plan;
-  flp_plan *exact; /* of the same without its tail; NULL where there is none */
+  flp_plan *exact;  /* of the same without its tail; NULL where there is none */
   cublaslt library; /* zeroed without GEMM baselines */
   bench_data data;
   /* of the current number of rows */
   int64_t n;
   flp_layout layout[FLP_PASS_STEP + 1]; /* by pass */
   flp_layout exact_layout[FLP_PASS_STEP + 1];
-  size_t saved_bytes;                   /* what forward keeps; 0: nothing */
+  size_t saved_bytes; /* what forward keeps; 0: nothing */
   bench_products baseline;
 } session;
 

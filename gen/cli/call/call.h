@@ -43,7 +43,7 @@ typedef enum call_slot {
   CALL_LOSS,
   CALL_METRICS,
   CALL_TAIL_REPORT, /* of each shard, four numbers */
-  CALL_PARTIAL, /* from the shards' forward passes to combine */
+  CALL_PARTIAL,     /* from the shards' forward passes to combine */
   CALL_OUTPUTS_END,
   CALL_SAVED = CALL_OUTPUTS_END, /* from forward to backward in save, direction and tail modes, a block a shard */
   CALL_WORKSPACE,

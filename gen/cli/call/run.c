@@ -124,9 +124,8 @@ flp_status call_download(call_buffers *b, const call_problem *p, call_result *re
 }
 
 void call_result_clear(call_result *result) {
-  void *const arrays[] = {result->logprob,     result->entropy,   result->stats, result->grad_hidden,
-                          result->grad_weight, result->grad_bias, result->loss,  result->metrics,
-                          result->tail_report};
+  void *const arrays[] = {result->logprob,   result->entropy, result->stats,   result->grad_hidden, result->grad_weight,
+                          result->grad_bias, result->loss,    result->metrics, result->tail_report};
   for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) free(arrays[i]);
   *result = (call_result){0};
 }

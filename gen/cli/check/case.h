@@ -16,7 +16,7 @@ typedef enum check_fill {
   CHECK_FILL_ALL_HOLES, /* bias -inf everywhere */
   CHECK_FILL_PEAKED,    /* as a trained model's: most targets are likely, up to 1 - 10^-4 */
   CHECK_FILL_UNLIKELY,  /* every target has a probability of about 10^-12 */
-  CHECK_FILL_SHARP,    /* a dozen columns of falling scores carry a row's mass, more of it in later rows */
+  CHECK_FILL_SHARP,     /* a dozen columns of falling scores carry a row's mass, more of it in later rows */
   CHECK_FILL_STEEP /* random, but in the last rows a column near the end of the vocabulary is 150 above all others */
 } check_fill;
 

@@ -524,12 +524,10 @@ static void add_given_tails(check_list *list, const check_case *given) {
     const char *name;
     check_fill fill;
     check_rows rows;
-  } patterns[] = {{"sharp", CHECK_FILL_SHARP, CHECK_ROWS_ALL},
-                  {"sharp-masked", CHECK_FILL_SHARP, CHECK_ROWS_MASKED},
-                  {"sharp-bad", CHECK_FILL_SHARP, CHECK_ROWS_BAD},
-                  {"sharp-nan", CHECK_FILL_SHARP, CHECK_ROWS_NAN},
-                  {"equal", CHECK_FILL_EQUAL, CHECK_ROWS_ALL},
-                  {"masked-all", CHECK_FILL_RANDOM, CHECK_ROWS_NONE}};
+  } patterns[] = {
+      {"sharp", CHECK_FILL_SHARP, CHECK_ROWS_ALL},     {"sharp-masked", CHECK_FILL_SHARP, CHECK_ROWS_MASKED},
+      {"sharp-bad", CHECK_FILL_SHARP, CHECK_ROWS_BAD}, {"sharp-nan", CHECK_FILL_SHARP, CHECK_ROWS_NAN},
+      {"equal", CHECK_FILL_EQUAL, CHECK_ROWS_ALL},     {"masked-all", CHECK_FILL_RANDOM, CHECK_ROWS_NONE}};
   size_t count = !(given->spec.tail > 0) || is_big(given) ? 0 : sizeof patterns / sizeof patterns[0];
   for (size_t i = 0; i < count; i++) {
     check_case c = *given;

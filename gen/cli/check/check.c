@@ -38,8 +38,9 @@ static const struct argp_option options[] = {
      "bits on several streams at once, beside other work and in CUDA graphs; a part of --all where there is a GPU", 2},
     {"large", KEY_LARGE, NULL, 0, "N=8192, V=151936, D=4096 with gradients, on sampled rows and columns", 2},
     {"mode", KEY_MODE, "NAME", 0,
-     CLI_MODES_HELP "; beside a set only its cases of this mode, listed (L) and tail (T) too; save and direction are of "
-                    "--keep, stream needs --loss with a shape, tail is --tail 2^-9",
+     CLI_MODES_HELP
+     "; beside a set only its cases of this mode, listed (L) and tail (T) too; save and direction are of "
+     "--keep, stream needs --loss with a shape, tail is --tail 2^-9",
      2},
     {"rows", KEY_ROWS, "N", 0, "rows, with --vocab and --hidden; default 67", 2},
     {"temperature", KEY_TEMPERATURE, "T", 0, "with --vocab; per row, from 1/T to T", 2},
@@ -177,7 +178,8 @@ static flp_status check_unused(const check_args *args) {
                                       [CHECK_SET_CONCURRENT] = "--concurrent",
                                       [CHECK_SET_SELECT] = "--op select",
                                       [CHECK_SET_GIVEN] = "a shape"};
-  static const char *const of_sets[] = {"op", "dtype", "tune", "tail", NULL}, *const of_select[] = {"op", "dtype", NULL};
+  static const char *const of_sets[] = {"op", "dtype", "tune", "tail", NULL}, *const of_select[] = {"op", "dtype",
+                                                                                                    NULL};
   const char *unused = NULL;
   if (args->set != CHECK_SET_GIVEN)
     unused = cli_spec_args_other(&args->spec, args->set == CHECK_SET_SELECT ? of_select : of_sets);
@@ -193,7 +195,8 @@ static flp_status resolve_set(check_args *args) {
   if (!(args->spec.spec.tail > 0)) return FLP_OK;
   args->given.mode = FLP_MODE_TAIL;
   if (!mode || mode == FLP_MODE_TAIL) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT, "--mode: '%s' is not accepted beside --tail, whose mode is tail", flp_mode_name(mode));
+  return flp_fail(FLP_ERROR_ARGUMENT, "--mode: '%s' is not accepted beside --tail, whose mode is tail",
+                  flp_mode_name(mode));
 }
 
 /* Takes the shape that was given, if any. error: ARGUMENT */

@@ -420,7 +420,8 @@ static double most_of(const compare_state *s) {
   if (s->truth->column_count < spec->vocab) return INFINITY;
   for (int64_t i = 0; i < s->truth->row_count; i++) {
     int64_t row = s->truth->rows[i];
-    double factor = fabs(p->g[row] * p->oracle.scale / p->temperature[row]), rest = -expm1(s->truth->row_truth[i].logprob);
+    double factor = fabs(p->g[row] * p->oracle.scale / p->temperature[row]),
+           rest = -expm1(s->truth->row_truth[i].logprob);
     if (p->backward_class[row] != CHECK_ACTIVE || !isfinite(rest)) continue;
     sum += 2 * factor * rest;
     whole += factor;

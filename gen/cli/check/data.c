@@ -180,8 +180,8 @@ static void turn_to_targets(check_problem *problem, uint64_t seed) {
 }
 
 /* Hidden states along a dozen rows of weight, whose scores fall by a twentieth from one to the next: the target's among
- * the first, every second one of those that all rows favour. The largest is some 9 in the first row, and three times
- * that in the last. */
+ * the first, every second one of those that all rows favour. The largest score is some 5 in the first row, no rival to
+ * the sum of all others, and six times that in the last. */
 static void sharpen(check_problem *problem, uint64_t seed) {
   enum { FAVOURED = 12, COMMON = 24 };
   const flp_spec *spec = &problem->c.spec;
@@ -194,7 +194,7 @@ static void sharpen(check_problem *problem, uint64_t seed) {
       uint64_t drawn = next_random(&seed);
       int64_t column = (int64_t)(drawn % (uint64_t)(k % 2 && spec->vocab > COMMON ? COMMON : spec->vocab));
       if (k == place && target >= 0 && target < spec->vocab) column = target;
-      double factor = (1 + 2 * (double)i / (double)problem->c.n) * (1 - 0.05 * (double)k);
+      double factor = (0.5 + 2.5 * (double)i / (double)problem->c.n) * (1 - 0.05 * (double)k);
       flp_half_widen(spec->dtype, (const char *)problem->weight + column * row_bytes, depth, row);
       for (int64_t d = 0; d < depth; d++) sum[d] += (float)(factor * (double)row[d]);
     }

@@ -182,7 +182,8 @@ static int list_parts(const check_args *args, part out[PARTS_MAX]) {
   for (int d = 0; (all || quick) && any && d < bits; d++)
     if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_BITS, {.dtype = dtypes[d]}};
   for (int d = 0; (all || quick) && is_wanted_mode(args, FLP_MODE_LISTED) && d < 3; d++)
-    if (is_wanted(args, dtypes[d]) && (d == 0 || all)) out[count++] = (part){PART_BITS, {dtypes[d], FLP_MODE_LISTED, 0}};
+    if (is_wanted(args, dtypes[d]) && (d == 0 || all))
+      out[count++] = (part){PART_BITS, {dtypes[d], FLP_MODE_LISTED, 0}};
   for (int m = 0; (all || quick) && m < 3; m++)
     if (is_wanted(args, FLP_DTYPE_BF16) && is_wanted_mode(args, modes[m]))
       out[count++] = (part){PART_BUDGETS, {FLP_DTYPE_BF16, modes[m], 0}};

@@ -155,10 +155,9 @@ flp_status cli_kernels_generic_keys(const char *arch, flp_kernel_key **out, int 
 flp_status cli_kernels_target(const char *arch, char target[16]) {
   const flp_arch *serving = flp_arch_serving(arch);
   if (!serving)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "--arch: expected " FLP_PORTABLE_ARCH " or newer, e.g. " FLP_PORTABLE_ARCH
-                    ", sm_90, sm_100, got '%s'",
-                    arch);
+    return flp_fail(
+        FLP_ERROR_ARGUMENT,
+        "--arch: expected " FLP_PORTABLE_ARCH " or newer, e.g. " FLP_PORTABLE_ARCH ", sm_90, sm_100, got '%s'", arch);
   memset(target, 0, 16);
   strncpy(target, flpgen_arch_supported(serving->name) ? serving->name : FLP_PORTABLE_ARCH, 15);
   return FLP_OK;

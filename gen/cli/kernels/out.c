@@ -58,17 +58,17 @@ static json_t *grads_json(uint32_t grads) {
 
 json_t *cli_spec_json(const flp_spec *spec, double scale, double kept) {
   const flp_loss *loss = cli_loss_of(spec);
-  return json_pack("{s:s, s:I, s:I, s:s, s:s, s:s, s:o, s:b, s:o, s:b, s:s, s:s, s:b, s:i, s:b, s:o, s:o, s:i, s:o, s:o}",
-                   "op", flp_op_name(spec->op), "vocab", (json_int_t)spec->vocab, "hidden", (json_int_t)spec->hidden,
-                   "dtype", flp_dtype_name(spec->dtype), "target_dtype", flp_dtype_name(spec->target_dtype), "entropy",
-                   flp_entropy_name(spec->entropy), "grads", grads_json(spec->grads), "bias", spec->has_bias, "softcap",
-                   spec->softcap > 0 ? cli_json_number((double)spec->softcap) : json_null(), "per_row_temperature",
-                   spec->per_row_temperature, "grad_hidden_dtype", flp_dtype_name(spec->grad_hidden_dtype),
-                   "grad_weight_dtype", flp_dtype_name(spec->grad_weight_dtype), "accumulate_grad_weight",
-                   spec->accumulate_grad_weight, "alignment", (int)spec->alignment, "keep", spec->keep, "loss",
-                   loss ? json_string(loss->name) : json_null(), "scale", cli_json_number(scale), "listed",
-                   spec->listed, "kept", spec->listed ? cli_json_number(kept) : json_null(), "tail",
-                   spec->tail > 0 ? cli_json_number((double)spec->tail) : json_null());
+  return json_pack(
+      "{s:s, s:I, s:I, s:s, s:s, s:s, s:o, s:b, s:o, s:b, s:s, s:s, s:b, s:i, s:b, s:o, s:o, s:i, s:o, s:o}", "op",
+      flp_op_name(spec->op), "vocab", (json_int_t)spec->vocab, "hidden", (json_int_t)spec->hidden, "dtype",
+      flp_dtype_name(spec->dtype), "target_dtype", flp_dtype_name(spec->target_dtype), "entropy",
+      flp_entropy_name(spec->entropy), "grads", grads_json(spec->grads), "bias", spec->has_bias, "softcap",
+      spec->softcap > 0 ? cli_json_number((double)spec->softcap) : json_null(), "per_row_temperature",
+      spec->per_row_temperature, "grad_hidden_dtype", flp_dtype_name(spec->grad_hidden_dtype), "grad_weight_dtype",
+      flp_dtype_name(spec->grad_weight_dtype), "accumulate_grad_weight", spec->accumulate_grad_weight, "alignment",
+      (int)spec->alignment, "keep", spec->keep, "loss", loss ? json_string(loss->name) : json_null(), "scale",
+      cli_json_number(scale), "listed", spec->listed, "kept", spec->listed ? cli_json_number(kept) : json_null(),
+      "tail", spec->tail > 0 ? cli_json_number((double)spec->tail) : json_null());
 }
 
 const char *cli_spec_text(const flp_spec *spec, char *buffer, size_t capacity) {

@@ -310,8 +310,9 @@ static flp_status resolve_gradients(const run_args *args, run_problem *problem) 
   if (spec->entropy < cli_loss_entropy(spec)) spec->entropy = cli_loss_entropy(spec);
   spec->tail = args->tail;
   if (args->tail > 0 && !upstream)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "--tail: there is no upstream gradient; --grad-logprob, --grad-entropy or both, or --loss, are needed");
+    return flp_fail(
+        FLP_ERROR_ARGUMENT,
+        "--tail: there is no upstream gradient; --grad-logprob, --grad-entropy or both, or --loss, are needed");
   if (args->tail > 0 && spec->listed)
     return flp_fail(FLP_ERROR_ARGUMENT, "--tail: not accepted beside lists of columns, which name the columns");
   spec->grad_hidden_dtype = args->grad_hidden_dtype;

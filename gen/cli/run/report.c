@@ -266,7 +266,8 @@ static void print_loss(const report *in) {
 static void print_tail(const report *in) {
   const float *numbers = in->result->tail_report;
   char tail[CLI_TEXT_BYTES];
-  cli_print_field(INDENT, "tail", "left out %.3g of the scores' gradient, at most %s; %.0f rows recomputed, %.0f columns of "
+  cli_print_field(INDENT, "tail",
+                  "left out %.3g of the scores' gradient, at most %s; %.0f rows recomputed, %.0f columns of "
                   "the others read",
                   numbers[1] > 0 ? (double)numbers[0] / (double)numbers[1] : 0,
                   cli_format_tail(in->problem->spec.tail, tail), (double)numbers[2], (double)numbers[3]);

@@ -76,7 +76,8 @@ static const struct argp_option options[] = {
     {"grad-hidden-dtype", KEY_GRAD_HIDDEN_DTYPE, "T", 0, "that of hidden (default) or fp32", 2},
     {"grad-weight-dtype", KEY_GRAD_WEIGHT_DTYPE, "T", 0, "that of weight (default) or fp32", 2},
     {"tail", KEY_TAIL, "VALUE", 0,
-     "of all elements of the scores' gradient, leave out up to so much of the sum of magnitudes: 2^-20 to 2^-2, as 2^-9, "
+     "of all elements of the scores' gradient, leave out up to so much of the sum of magnitudes: 2^-20 to 2^-2, as "
+     "2^-9, "
      "1/512 or 0.002",
      2},
     {"loss", KEY_LOSS, "LOSS", 0, CLI_LOSS_HELP "; one step gives it and its gradients", 2},

@@ -176,8 +176,8 @@ flp_status cli_parse_tail(const char *text, float *out) {
     *out = (float)value;
     return FLP_OK;
   }
-  return flp_fail(FLP_ERROR_ARGUMENT, "--tail: expected a number from 2^-20 to 2^-2, such as 2^-9, 1/512 or 0.002, got '%s'",
-                  text);
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "--tail: expected a number from 2^-20 to 2^-2, such as 2^-9, 1/512 or 0.002, got '%s'", text);
 }
 
 const char *cli_format_tail(float tail, char buffer[CLI_TEXT_BYTES]) {

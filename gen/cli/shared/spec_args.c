@@ -65,7 +65,8 @@ static const struct argp_option options[] = {
      "lists are drawn they have MEAN ids a row on average, a number from 1 to V; kernels are the same for any",
      1},
     {"tail", KEY_TAIL, "VALUE", 0,
-     "of all elements of the scores' gradient, the backward pass or step may leave out so much of the sum of magnitudes: "
+     "of all elements of the scores' gradient, the backward pass or step may leave out so much of the sum of "
+     "magnitudes: "
      "2^-20 to 2^-2, as 2^-9, 1/512 or 0.002 (mode tail, T); rows whose tail counts are recomputed; needs --grad",
      1},
     {"loss", KEY_LOSS, "LOSS", 0, CLI_LOSS_HELP "; mode stream (P) streams its steps", 1},
@@ -270,7 +271,8 @@ flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode mode) {
     return flp_fail(FLP_ERROR_ARGUMENT, "--mode: '%s' is not accepted beside --tail, whose mode is tail",
                     flp_mode_name(mode));
   if (mode == FLP_MODE_TAIL && args->spec.keep)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--keep: not accepted beside --mode tail, whose forward pass keeps lists of columns");
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--keep: not accepted beside --mode tail, whose forward pass keeps lists of columns");
   if (mode == FLP_MODE_STREAM && !args->loss.name)
     return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'stream' is not accepted without --loss, what its steps minimise");
   if (flp_mode_keeps(mode)) cli_spec_set_mode(&args->spec, mode);
@@ -375,15 +377,17 @@ flp_status cli_spec_args_tail(const cli_spec_args *args) {
   const flp_spec *spec = &args->spec;
   if (!(spec->tail > 0)) return FLP_OK;
   if (!args->takes_tail)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--tail: not accepted here; bench, check, explain, gen, pack build, run and tune "
-                                        "accept it");
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--tail: not accepted here; bench, check, explain, gen, pack build, run and tune "
+                    "accept it");
   if (spec->op != FLP_OP_HEAD)
     return flp_fail(FLP_ERROR_ARGUMENT, "--tail: not accepted with --op %s, whose gradients are exact",
                     flp_op_name(spec->op));
   if (spec->listed)
     return flp_fail(FLP_ERROR_ARGUMENT, "--tail: not accepted beside --keep-set, whose lists name the columns");
   if (spec->keep)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--keep: not accepted beside --tail, whose forward pass keeps lists of columns");
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--keep: not accepted beside --tail, whose forward pass keeps lists of columns");
   if (!spec->grads)
     return flp_fail(FLP_ERROR_ARGUMENT, "--tail: not accepted without --grad, as it is of the backward pass");
   return FLP_OK;

@@ -423,3 +423,109 @@ Test(check_run, no_rows_pass_with_every_pattern) {
     destroy(&f);
   }
 }
+
+/* ---- tail mode ---- */
+
+enum { LEFT, SUM, DENSE, COLUMNS };
+
+/* What the eager rung gives, and the report of a pass that lists: a thousandth left out of a sum that is as it was. */
+static void create_tail(check_fixture *f, float tail) {
+  check_case c = whole_case(FLP_DTYPE_BF16, 40, 300, 32);
+  c.spec.entropy = FLP_ENTROPY_FORWARD;
+  c.mode = FLP_MODE_TAIL;
+  c.spec.tail = tail;
+  c.fill = CHECK_FILL_SHARP;
+  run_case(f, &c, 1);
+  float *report = f->result.tail_report;
+  cr_assert(report[LEFT] == 0 && report[SUM] == 0 && report[DENSE] == 0 && report[COLUMNS] == 0,
+            "the CPU rung is exact");
+  double sum = 0;
+  for (int64_t i = 0; i < f->truth.row_count; i++)
+    sum -= 2 * fabs(f->problem.g[f->truth.rows[i]]) * expm1(f->truth.row_truth[i].logprob);
+  report[SUM] = (float)sum;
+  report[LEFT] = 0.001f * report[SUM];
+  report[DENSE] = 12;
+  report[COLUMNS] = 340;
+}
+
+Test(check_tail, a_report_within_the_bound_passes) {
+  check_fixture f;
+  int found = 0;
+  create_tail(&f, 0x1p-9f);
+  cr_assert_eq(failures(&f, "tail_report", &found), 0);
+  destroy(&f);
+}
+
+Test(check_tail, each_fault_of_a_report_is_found) {
+  static const struct {
+    int field;
+    float value;
+  } faults[] = {{LEFT, -1},   {LEFT, NAN}, {LEFT, INFINITY}, {LEFT, 1e3f}, {SUM, NAN},    {SUM, 1e3f},
+                {SUM, 1e-6f}, {DENSE, 41}, {DENSE, 1.5f},    {DENSE, NAN}, {COLUMNS, -1}, {COLUMNS, 0.25f}};
+  check_fixture f;
+  create_tail(&f, 0x1p-9f);
+  for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
+    float *field = &f.result.tail_report[faults[i].field], good = *field;
+    *field = faults[i].value;
+    expect_only(&f, "tail_report");
+    *field = good;
+  }
+  destroy(&f);
+}
+
+/* Of the whole tensor, whose largest row is as far off as is allowed, and then farther. */
+Test(check_tail, gradients_may_be_off_by_the_tail_of_their_norm) {
+  static const float tails[] = {0x1p-9f, 0x1p-4f};
+  for (int t = 0; t < 2; t++) {
+    check_fixture f;
+    int found = 0;
+    create_tail(&f, tails[t]);
+    int64_t count = f.problem.c.n * f.problem.stride;
+    uint16_t *dh = f.result.grad_hidden;
+    for (int64_t i = 0; i < count; i++) {
+      float value;
+      flp_half_widen(FLP_DTYPE_BF16, &dh[i], 1, &value);
+      value *= 1 + 0.875f * tails[t];
+      flp_half_narrow(FLP_DTYPE_BF16, &value, 1, &dh[i]);
+    }
+    cr_expect_eq(failures(&f, "grad_hidden", &found), 0, "%g", (double)tails[t]);
+    for (int64_t i = 0; i < count; i++) {
+      float value;
+      flp_half_widen(FLP_DTYPE_BF16, &dh[i], 1, &value);
+      value *= 1 + 2 * tails[t] + 0.015f;
+      flp_half_narrow(FLP_DTYPE_BF16, &value, 1, &dh[i]);
+    }
+    expect_only(&f, "grad_hidden");
+    destroy(&f);
+  }
+}
+
+/* A dozen columns carry the mass of the last rows; the first are less sharp, so that lists and recomputing both occur. */
+Test(check_tail, sharp_rows_are_sharp_and_less_so_at_first) {
+  check_case c = check_case_default(FLP_DTYPE_FP32, 60, 1531, 264);
+  check_problem p;
+  check_truth truth;
+  c.spec.entropy = FLP_ENTROPY_FORWARD;
+  c.fill = CHECK_FILL_SHARP;
+  c.sampled = 0;
+  cr_assert_eq(check_problem_create(&c, &p), FLP_OK, "%s", flp_error_detail());
+  cr_assert_eq(check_truth_create(&p, NULL, &truth), FLP_OK, "%s", flp_error_detail());
+  double first = 0, last = 0;
+  for (int64_t i = 0; i < 20; i++) {
+    first += truth.row_truth[i].entropy / 20;
+    last += truth.row_truth[truth.row_count - 1 - i].entropy / 20;
+  }
+  cr_expect(first > 2 * last && first < 6, "%g nats", first);
+  cr_expect(last < 1, "%g nats", last);
+  check_truth_clear(&truth);
+  check_problem_clear(&p);
+}
+
+Test(check_tail, no_row_is_active_where_all_are_masked) {
+  check_case c = check_case_default(FLP_DTYPE_BF16, 9, 40, 16);
+  check_problem p;
+  c.rows = CHECK_ROWS_NONE;
+  cr_assert_eq(check_problem_create(&c, &p), FLP_OK, "%s", flp_error_detail());
+  for (int64_t row = 0; row < 9; row++) cr_expect_eq(p.forward_class[row], CHECK_LEFT_OUT);
+  check_problem_clear(&p);
+}
