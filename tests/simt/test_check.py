@@ -2,6 +2,7 @@
 launches and kernels together meet the fp64 oracle, on random and adversarial data; sm_80's kernels and Hopper's."""
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -141,6 +142,26 @@ def test_listed_columns(tmp_path, head):
     made = entries_in(tmp_path)
     assert {"list_check", "list_sort", "list_scores", "list_reduce", "list_dz"} <= made
     assert ("list_weight_wide" in made) == (head != "a frozen head")
+
+
+TAILS = {
+    "all gradients": ["--dtype", "bf16", "--grad", "hidden,weight,bias", "--bias", "--entropy", "backward"],
+    "a step": ["--dtype", "bf16", "--grad", "hidden,weight", "--loss", "grpo+k3"],
+    "softcap": ["--dtype", "fp16", "--grad", "hidden,weight", "--softcap", "20", "--per-row-temperature", "--tail", "2^-6"],
+    "added to": ["--dtype", "fp32", "--grad", "weight", "--accumulate-grad-weight", "--alignment", 4, "--target-dtype", "int32"]}
+
+
+@pytest.mark.parametrize("capability,head", [
+    ("8.0", "all gradients"), ("9.0", "a step"),
+    *[pytest.param(*one, marks=pytest.mark.long) for one in (("9.0", "all gradients"), ("8.0", "softcap"), ("8.0", "added to"))]])
+def test_tails(tmp_path, capability, head):
+    record = check(tmp_path, capability, "--vocab", 1100, "--hidden", 136, "--rows", 41, "--tail", "2^-9", *TAILS[head])
+    passed(record, least=60)
+    assert all("mode=tail" in row["options"] for row in record["rows"])
+    served = [re.match(r"(\d+) rows recomputed, (\d+) columns", row["note"]).groups() for row in record["rows"]
+              if row["output"] == "tail_report"]
+    assert any(dense != "0" and columns != "0" for dense, columns in served), served
+    assert {"forward_emit_map" if capability == "9.0" else "forward_emit", "tail_choose", "tail_entries"} <= entries_in(tmp_path)
 
 
 @pytest.mark.long
