@@ -98,8 +98,8 @@ def test_shards_by_hand():
     reports, made = [marked(), marked()], []
     for report, (own, offset), (_, saved) in zip(reports, places, parts):
         made.append(flp.linear_logprob_backward(
-            hidden, weight[own], target, stats, upstream, needs=("hidden", "weight"), vocab_offset=offset, vocab_total=V,
-            tail=TAIL, saved=saved, tail_report=report))
+            hidden, weight[own], target, stats, upstream, needs=("hidden", "weight"), vocab_offset=offset,
+            vocab_total=V, tail=TAIL, saved=saved, tail_report=report))
     assert relative(made[0][0] + made[1][0], whole[0].grad) < 1e-5
     assert relative(torch.cat([made[0][1], made[1][1]]), whole[1].grad) < 1e-5
     assert not any(report.any() for report in reports)

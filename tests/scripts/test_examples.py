@@ -38,6 +38,47 @@ def test_every_rule_learns(rule):
     assert results["peak_bytes_above_held"] is None and results["seconds"] > 0
 
 
+def test_a_tail_is_compared_over_seeds(tmp_path):
+    """The CPU leaves nothing out, so the curves are the same; their form and verdict are those of a GPU."""
+    out = tmp_path / "record.json"
+    grpo_tiny.main([*SMALL, "--steps", "3", "--seeds", "2", "--compare-tail", "--tail", "2^-6", "--json", str(out)])
+    results = json.loads(out.read_text())["results"]
+    assert results["tail"] == 2**-6 and [len(curve) for curve in results["rewards_tail"]] == [3, 3]
+    assert results["rewards_exact"] == results["rewards_tail"] and results["rewards_tail"][0] != results["rewards_tail"][1]
+    assert results["agree"] is True and results["apart"] == 0 < results["spread_of_seeds"]
+    for name in grpo_tiny.LEFT_OUT:
+        assert results[name] == [0, 0]
+    with pytest.raises(SystemExit, match="--seeds is 1"):
+        grpo_tiny.main([*SMALL, "--seeds", "1", "--compare-tail"])
+
+
+def test_curves_agree_within_the_spread_of_seeds():
+    seeds = [[0.5, 0.6], [0.5, 0.8]]
+    spread = ((0.1 * 2**0.5) ** 2 / 2) ** 0.5
+    for off, agree in ((0.0, True), (0.09, True), (-0.2, False)):
+        found = grpo_tiny.agreement({"exact": seeds, "tail": [[value + off for value in seed] for seed in seeds]})
+        assert abs(found["apart"] - abs(off)) < 1e-12 and abs(found["spread_of_seeds"] - spread) < 1e-12
+        assert found["agree"] is agree and found["mean_rewards_exact"] == pytest.approx([0.5, 0.7])
+    assert grpo_tiny.agreement({"exact": seeds[:1], "tail": seeds[:1]})["agree"] is None
+
+
+def test_what_was_left_out_is_the_worst_share_and_means():
+    arguments = grpo_tiny.parser().parse_args(["--prompts", "2", "--group", "5", "--length", "10"])
+    reports = [torch.tensor([1.0, 1000.0, 20.0, 300.0]), torch.tensor([3.0, 1000.0, 0.0, 500.0]), torch.zeros(4)]
+    found = grpo_tiny.left_out(reports, arguments)
+    assert [found[name] for name in grpo_tiny.LEFT_OUT] == pytest.approx([0.003, 20 / 300, 800 / 300])
+
+
+@pytest.mark.parametrize("text, value", [("2^-9", 2**-9), ("0.01", 0.01), ("2^", None), ("two", None), ("2^9999", None),
+                                         ("0^-1", None)])
+def test_bounds_are_written_as_powers(text, value):
+    if value is not None:
+        assert grpo_tiny.bound(text) == value
+        return
+    with pytest.raises(grpo_tiny.argparse.ArgumentTypeError, match="accepted: such as 2.-9 or 0.002"):
+        grpo_tiny.bound(text)
+
+
 def test_one_call_is_loss_and_logprobs():
     """What grpo_tiny does in one call is what grpo_lora does in two."""
     arguments = grpo_tiny.parser().parse_args([*SMALL, "--beta", "0.1"])

@@ -19,8 +19,8 @@ MODE_P = 6
 
 
 def pretend():
-    """CPU tensors go to device 0; plans that train by a loss pin stream mode, which is not worth it at these sizes, unless
-    they have a tail."""
+    """CPU tensors go to device 0; plans that train by a loss pin stream mode, which is not worth it at these sizes, but
+    for those with a tail."""
     create, new_options = _plans._create, _c.new_options
 
     def create_in_mode_p(key):

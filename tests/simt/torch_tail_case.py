@@ -1,13 +1,14 @@
-"""tail= of flp.linear_logprob, flp.policy_loss, shards by hand and flp.parallel's calls, on the stand-in for libcuda that
-runs kernels on the CPU: prints errors against float64, and reports beside what they are of, as JSON. As torch_case.py, run
-by test_torch_tail.py."""
+"""tail= of flp.linear_logprob, flp.policy_loss, shards by hand and flp.parallel's calls, on the stand-in for libcuda
+that runs kernels on the CPU: prints errors against float64, and reports beside what they are of, as JSON. As
+torch_case.py, run by test_torch_tail.py; with an argument its second half."""
 import json
 import sys
 
 import torch
 
 from torch_case import flp, pretend, relative
-from flp import _c, _run
+from flp import _run
+from flp.parallel import _call
 from torch_direction_case import Others, call_of
 
 B, T, D, V = 2, 24, 40, 1100
@@ -18,15 +19,16 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 class Batch:
-    """Rows of a trained model: most of the mass is on a few columns, but for FLAT rows; and an upstream gradient a row."""
+    """Rows of a trained model: most of the mass is on a few columns, but for FLAT rows; and an upstream gradient a row.
+    sure: the share of rows whose target has most of the mass; of others another column has as much"""
 
-    def __init__(self, dtype=torch.bfloat16, rows=B * T, seed=3, bias=False):
+    def __init__(self, dtype=torch.bfloat16, rows=B * T, seed=3, bias=False, sharp=18, sure=0.5):
         generator = torch.Generator().manual_seed(seed)
         weight = 0.3 * torch.randn(V, D, generator=generator)
         self.target = torch.randint(V, (rows,), generator=generator)
-        likely = torch.where(torch.rand(rows, generator=generator) < 0.5, self.target,
+        likely = torch.where(torch.rand(rows, generator=generator) < sure, self.target,
                              torch.randint(V, (rows,), generator=generator))
-        sharp = torch.linspace(18, 28, rows)[:, None] / (0.09 * D)
+        sharp = torch.linspace(sharp, 28, rows)[:, None] / (0.09 * D)
         hidden = sharp * (weight[likely] + 0.9 * weight[self.target]) / 1.9
         hidden[rows // 2:rows // 2 + min(FLAT, rows - 1)] *= 0.1
         hidden += 0.05 * torch.randn(rows, D, generator=generator)
@@ -52,8 +54,8 @@ class Batch:
 
     def run(self, report=None, entropy=True, **options):
         """-> results, and the gradients of two backward passes"""
-        results = flp.linear_logprob(self.hidden, self.weight, self.target, self.bias, entropy=entropy, tail_report=report,
-                                     **options)
+        results = flp.linear_logprob(self.hidden, self.weight, self.target, self.bias, entropy=entropy,
+                                     tail_report=report, **options)
         results = results if entropy else (results,)
         loss = (results[0] * self.upstream).sum()
         if entropy:
@@ -65,12 +67,12 @@ def marked():
     return torch.full((4,), 7.0)
 
 
-def whole(dtype, entropy, bias, **options):
+def whole(dtype, entropy, bias):
     """One head, exact and with a tail: bits of values, errors, the report beside Σ|dz| in float64."""
     batch, report, small = Batch(dtype, bias=bias), marked(), marked()
     gradients, dz = batch.exact(entropy)
     plain, (of_exact, _) = batch.run(entropy=entropy, save=False)
-    values, (first, second) = batch.run(report, entropy, tail=TAIL, **options)
+    values, (first, second) = batch.run(report, entropy, tail=TAIL)
     _, (within, _) = batch.run(small, entropy, tail=TAIL, budget=1 << 18)
     info = flp.explain(*batch.leaves[:2], batch.target, batch.bias, entropy=entropy, tail=TAIL)
     return {"modes": [info.forward["mode"], info.backward["mode"]], "products": info.forward["products"],
@@ -80,7 +82,7 @@ def whole(dtype, entropy, bias, **options):
 
 
 def frozen():
-    """grad_hidden alone; then hooks of autograd leave what is kept on another address."""
+    """grad_hidden alone."""
     batch, report = Batch(), marked()
     (wanted, _), _ = batch.exact(entropy=False)
     batch.weight = batch.weight.detach()
@@ -93,7 +95,7 @@ def frozen():
 
 def one_row(seed):
     """The gradient of a bias is dz itself: what is 0 there was left out."""
-    batch, report = Batch(torch.float32, rows=1, seed=seed, bias=True), marked()
+    batch, report = Batch(torch.float32, rows=1, seed=seed, bias=True, sharp=60, sure=0), marked()
     _, dz = batch.exact()
     _, ((_, _, grad_bias), _) = batch.run(report, tail=TAIL)
     left = dz[0].abs()[grad_bias == 0].sum().item()
@@ -124,7 +126,8 @@ def stepped(dtype):
     want, _ = flp.losses.policy_loss("grpo", logprob, batch.advantage, entropy=entropies, **options)
     wanted = torch.autograd.grad(want, wide)
     for name, given in (("of_exact", {}), ("error", {"tail": TAIL, "tail_report": report})):
-        loss, _ = flp.policy_loss("grpo", batch.hidden.view(B, T, D), batch.weight, lead, batch.advantage, **options, **given)
+        loss, _ = flp.policy_loss("grpo", batch.hidden.view(B, T, D), batch.weight, lead, batch.advantage, **options,
+                                  **given)
         found[name] = relative(torch.autograd.grad(loss, batch.leaves), wanted)
         found["loss " + name] = loss.item()
     info = flp.explain(batch.hidden, batch.weight, batch.target, entropy=True, loss="grpo+entropy", tail=TAIL)
@@ -166,26 +169,33 @@ def parallel(chunk, tail):
                 for call, weight in zip(calls, weights)]
     total, of_weights, reports, kept = 0, [], [], []
     for rank, (call, weight) in enumerate(zip(calls, weights)):
-        call.group, call.settings.tail, call.settings.tail_report = Others(rank, partials), tail, marked()
-        call.settings.save = False
-        logprob = flp.parallel._call.ParallelLogprob.apply(hidden, weight, None, batch.target, None, None, None, None, call)
-        kept.append(len(logprob.grad_fn.saved_tensors) - flp.parallel._call.SAVED)
+        call.group, call.settings.save = Others(rank, partials), False
+        call.settings.tail, call.settings.tail_report = tail, marked()
+        logprob = _call.ParallelLogprob.apply(hidden, weight, None, batch.target, None, None, None, None, call)
+        kept.append(len(logprob.grad_fn.saved_tensors) - _call.SAVED)
         dh, dw = torch.autograd.grad(logprob, [hidden, weight], batch.upstream)
-        total, of_weights, reports = total + dh.double(), [*of_weights, dw], [*reports, call.settings.tail_report.tolist()]
+        total, of_weights = total + dh.double(), [*of_weights, dw]
+        reports.append(call.settings.tail_report.tolist())
     return {"error": relative([total, torch.cat(of_weights)], gradients), "reports": reports, "kept": kept}
+
+
+def heads():
+    return {"whole": {"%s %s %s" % (name, entropy, bias): whole(DTYPES[name], entropy, bias)
+                      for name, entropy, bias in (("bf16", True, False), ("bf16", False, True), ("fp16", False, False),
+                                                  ("fp32", True, True))},
+            "frozen": frozen(), "rows": [one_row(seed) for seed in range(6)], "accumulated": accumulated()}
+
+
+def steps_and_shards():
+    return {"step": {name: stepped(DTYPES[name]) for name in ("bf16", "fp32")}, "by_hand": by_hand(),
+            "parallel": {"%d %g" % (chunk, tail): parallel(chunk, tail) for chunk in (0, 20) for tail in (0.0, TAIL)}}
 
 
 def main():
     pretend()
     with flp.phase("all"):
-        record = {"whole": {"%s %s %s" % (name, entropy, bias): whole(DTYPES[name], entropy, bias)
-                            for name, entropy, bias in (("bf16", True, False), ("bf16", False, True),
-                                                        ("fp16", False, False), ("fp32", True, True))},
-                  "frozen": frozen(), "rows": [one_row(seed) for seed in range(4)], "accumulated": accumulated(),
-                  "step": {name: stepped(DTYPES[name]) for name in ("bf16", "fp32")}, "by_hand": by_hand(),
-                  "parallel": {"%d %g" % (chunk, tail): parallel(chunk, tail) for chunk in (0, 20) for tail in (0.0, TAIL)}}
-        print(json.dumps(record))
+        print(json.dumps(steps_and_shards() if sys.argv[1:] else heads()))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

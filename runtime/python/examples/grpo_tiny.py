@@ -2,14 +2,14 @@
 """Trains a small language model from scratch with GRPO: rollout, scoring and training through flp.
 
     python3 runtime/python/examples/grpo_tiny.py [--steps 40] [--device cuda] [--rule grpo] [--tail 2^-9]
-    python3 runtime/python/examples/grpo_tiny.py --compare-tail --json f.json     exact gradients and such, three seeds each
+    python3 runtime/python/examples/grpo_tiny.py --compare-tail --json f.json    exact gradients beside such, three seeds
 
 Each step samples groups of sequences from a first token, scores them with the policy that sampled and with the
 reference (the untrained model), and makes a few updates on the clipped ratio: flp.policy_loss gives loss, metrics and
 gradients in one call, from hidden states. _grpo.py has the task and the loop.
 
-Rollouts of two runs part ways at the first token that a rounding tips, whatever the gradients are, so runs are compared by
-the means over their seeds: they agree where these are no further apart, over all steps, than seeds are among themselves.
+Rollouts of two runs part ways at the first token that a rounding tips, whatever the gradients are, so runs are compared
+by the means over their seeds: they agree where these are no further apart, over all steps, than seeds are.
 """
 import argparse
 import copy
@@ -25,13 +25,14 @@ import flp
 
 TAIL = 2.0**-9
 WAYS = ("exact", "tail")
+LEFT_OUT = ("largest_share_left_out", "share_of_rows_recomputed", "listed_columns_a_row")
 
 
 def bound(text):
     """A number, also as a power: "2^-9"."""
     try:
-        base, _, power = text.partition("^")
-        number = float(base) ** float(power) if power else float(base)
+        base, caret, power = text.partition("^")
+        number = float(base) ** float(power) if caret else float(base)
     except (ValueError, OverflowError, ZeroDivisionError):
         raise argparse.ArgumentTypeError("%r is no number (accepted: such as 2^-9 or 0.002)" % text)
     return number
@@ -73,9 +74,8 @@ def left_out(reports, arguments):
     """What the backward passes of a run left out: the largest share of Σ|dz| in one, and means a row of their rows."""
     left, whole, recomputed, listed = torch.stack(reports).double().cpu().unbind(1)
     rows = len(reports) * arguments.prompts * arguments.group * arguments.length
-    return {"largest_share_left_out": (left / whole.clamp(min=torch.finfo(torch.float32).tiny)).max().item(),
-            "share_of_rows_recomputed": recomputed.sum().item() / rows,
-            "listed_columns_a_row": listed.sum().item() / rows}
+    shares = left / whole.clamp(min=torch.finfo(torch.float32).tiny)
+    return dict(zip(LEFT_OUT, (shares.max().item(), recomputed.sum().item() / rows, listed.sum().item() / rows)))
 
 
 # ---- exact gradients beside those within a bound ----
@@ -93,7 +93,7 @@ def compare(arguments, say=_tiny.say):
     say("rewards of the last step %s; the means are %.4f apart, seeds %.4f: they %s" % (
         ", ".join("%.3f %s" % (results["mean_rewards_" + way][-1], way) for way in WAYS), results["apart"],
         results["spread_of_seeds"], "agree" if results["agree"] else "do not agree"))
-    shares = {name: [run[name] for run in runs["tail"]] for name in runs["tail"][0] if "share" in name or "listed" in name}
+    shares = {name: [run[name] for run in runs["tail"]] for name in LEFT_OUT}
     return {"rule": arguments.rule, "torch": torch.__version__, "tail": tail, "first_seed": arguments.seed,
             "seconds": time.perf_counter() - start, **shares, **results}
 
