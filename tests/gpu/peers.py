@@ -3,8 +3,8 @@
 
     FLP_LIBRARY=... python3 tests/gpu/peers.py --out records [--only peers_frozen,...] [--minutes 8] [-- OPTIONS]
 
-The records are those of record.py's parts peers and peers_modes; OPTIONS of flp.bench come after each one's own. All
-are made by one process, so that a peer is imported and compiled once; GEMM baselines, ours and all peers of a record
+The records are those of record.py's parts peers, peers_modes and peers_data; OPTIONS of flp.bench come after each one's
+own. All are made by one process, so that a peer is imported and compiled once; GEMM baselines, ours and all peers of a record
 take turns in its rounds. That process says on a pipe who is about to run. One that dies or is silent for --silence
 seconds is ended and started anew for the records that are missing, without the peer that it named: the reason stands
 in the record, as for a peer that raises or takes longer than --peer-seconds. Compilation is no part of any time.
@@ -28,7 +28,8 @@ sys.path[:0] = [str(TREE / "runtime" / "python"), str(Path(__file__).parent)]
 import record as campaign  # noqa: E402
 
 # Of most use first, should the time not suffice.
-ORDER = ("peers_frozen", "peers_steps_frozen", "peers_steps", "peers_training", "peers_saved")
+ORDER = ("peers_frozen", "peers_steps_frozen", "peers_steps", "peers_training", "peers_saved", "peers_policy",
+         "peers_text", "peers_base", "peers_random")
 RECORDS = {name: words for part in campaign.PEERS.values() for name, words in part.items()}
 RESERVE = 60.0  # seconds of each later record; the first one has the rest, as everything is compiled in it
 LOST = 9  # the exit status of a process whose CUDA context is lost
@@ -59,7 +60,7 @@ def measure(options):
         try:
             made = run.Run(chosen, " ".join([parser.PROGRAM, *map(shlex.quote, words)]), known).record()
         except limits.ContextLost as lost:
-            tell("lost", "%s broke the CUDA context: %s" % (lost.name, lost.reason))
+            tell("lost", "%s=broke the CUDA context: %s" % (lost.name, lost.reason))
             return LOST
         except limits.Unavailable as error:
             return bench.fail(1, "%s: %s" % (name, error))
@@ -119,7 +120,7 @@ class Watch:
         if kind == "done":
             self.done.append(text)
         elif kind == "lost":
-            self.named, _, self.reason = text.partition(" ")
+            self.named, _, self.reason = text.partition("=")
         elif not text.startswith("bare "):
             self.named = text
 

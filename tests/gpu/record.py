@@ -30,6 +30,7 @@
              runtime/python/flp/bench/peers/requirements.txt; set FLP_LIBRARY)
   peers_modes
              the same for save and stream modes
+  peers_data the same on rows as sharp as a trained model's and on random ones, with a tail of flp and CCE's filter
   tune       flpgen tune: one kernel exhaustively, then twice with the default budget and other seeds
   cold       tests/gpu/cold_start.py: the first logprob of fresh processes with a pack and no generator (needs two
              packs, see there; its part on other libraries needs torch)
@@ -43,8 +44,8 @@
   fragmentation
              tests/gpu/fragmentation.py, pictures in plots/ where there is matplotlib (needs torch; set FLP_LIBRARY)
 
---only takes any of these, and of bench, bench_modes, bench_lists, bench_tail, peers and peers_modes single records by name, where
-time is short.
+--only takes any of these, and of bench, bench_modes, bench_lists, bench_tail, peers, peers_modes and peers_data single
+records by name, where time is short.
 Copy check*.json, sanitize*.json, gated_step.json, train_tiny_lm.json, examples.json, jax.json and fragmentation.json
 to tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as fragmentation_naive.png and
 fragmentation_flp_arena.png; bench*.json, peers*.json, tune*.json, cold_start.json, head_memory.json and
@@ -147,9 +148,14 @@ BENCHES = {  # by part; flpgen bench
     },
 }
 LOSSES = ["--loss", "grpo+k3,nll", "--peers", "all,-torch-compile,-verl,-quack,-agilerl,-agilerl-fp32"]
+ANY_UPSTREAM = "all,-torch-linear,-liger-mean,-liger-cute,-liger-grpo,-quack-mean,-quack-scaled,-unsloth-mean"
 PEERS = {  # by part; python -m flp.bench: other libraries on the same tensors
     "peers": {
         "peers_training": ["--rows", "8192", "--budget", "1G", "--grad", "hidden,weight", "--entropy", "none,backward"],
+    },
+    "peers_data": {
+        f"peers_{data}": ["--rows", "8192", "--budget", "1G", "--grad", "hidden,weight", "--data", data, "--tail",
+                          "2**-9", "--peers", ANY_UPSTREAM] for data in ("policy", "text", "base", "random")
     },
     "peers_modes": {
         "peers_steps": [*LOSSES, "--grad", "hidden,weight", "--accumulate", "--budget", "1.5G"],

@@ -104,13 +104,18 @@ def test_losses_that_a_peer_lacks(stand_ins):
     assert reason(peers.liger.LigerNone, loss="ppo") is None and reason(peers.liger.LigerMean, loss="nll") is None
 
 
-def test_cce_with_presets_takes_the_exact_one(stand_ins, monkeypatch):
-    monkeypatch.setattr(sys.modules["cut_cross_entropy"], "linear_cross_entropy", fake.cce_presets)
-    peer = peers.cce.Cce()
+@pytest.mark.parametrize("peer, release, called", [
+    (peers.cce.Cce, fake.cce_release, ("cce", None)), (peers.cce.Cce, fake.cce_presets, ("cce_exact", "auto")),
+    (peers.cce.CceFilter, fake.cce_release, ("cce", "high")), (peers.cce.CceFilter, fake.cce_presets, ("cce", "auto"))])
+def test_cce_is_exact_or_as_it_comes_in_every_release(stand_ins, monkeypatch, peer, release, called):
+    monkeypatch.setattr(sys.modules["cut_cross_entropy"], "linear_cross_entropy", release)
+    monkeypatch.setattr(fake, "CCE_CALLS", [])
+    peer = peer()
     peer.load()
     tensors = tensors_of(parsed())
     result = peer.run(tensors.hidden, tensors.weight, None, tensors.target, cases.Case(6, 16, 96))
     assert torch.allclose(result.logprob, -fake.nll_of(tensors.hidden, tensors.weight, tensors.target))
+    assert fake.CCE_CALLS == [called]
 
 
 @pytest.mark.parametrize("entropy", ["none", "backward"])

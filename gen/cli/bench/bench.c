@@ -22,6 +22,7 @@ enum {
   KEY_SEED,
   KEY_NO_BASELINE,
   KEY_PEERS,
+  KEY_WRITE_ROWS,
   KEY_JSON
 };
 
@@ -31,6 +32,10 @@ static const struct argp_option options[] = {
     {"data", KEY_DATA, "NAME", 0,
      "random (default), or rows as sharp as a trained model's: policy (a reasoning model on its own samples), text (a "
      "small model at temperature 0.6), base (at 1)",
+     2},
+    {"write-rows", KEY_WRITE_ROWS, "FILE", 0,
+     "write hidden, weight and target, and bias and temperature if there are any, to a safetensors file instead of "
+     "measuring, for other programs to measure on; works without a GPU too",
      2},
     {"masked", KEY_MASKED, "FRACTION", 0, "of the rows whose target is the ignore index; default 0", 2},
     {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 2},
@@ -125,6 +130,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_PEERS:
       args->peers = text ? text : "all";
       return 0;
+    case KEY_WRITE_ROWS:
+      args->write_rows = text;
+      return 0;
     case KEY_JSON:
       args->json = text ? text : "-";
       return 0;
@@ -149,6 +157,7 @@ static flp_status bench(bench_args *args, const char *command) {
   FLP_TRY(check_data(args));
   FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec));
   if (args->row_count == 0) args->rows[args->row_count++] = 8192;
+  if (args->write_rows) return bench_write_rows(args);
   if (args->peers) return bench_peers(args);
   FLP_TRY(cli_spec_args_tune(&args->spec, &args->options));
   flp_mode mode = cli_spec_args_kept(&args->spec, args->options.mode);
@@ -182,7 +191,9 @@ const struct argp cli_bench_argp = {
     "another.\n\n"
     "Examples:\n"
     "  flpgen bench --vocab 151936 --hidden 4096 --grad hidden,weight\n"
-    "  flpgen bench --model config.json --rows 4096,16384 --json=bench.json\n\n" CLI_EXIT_HELP,
+    "  flpgen bench --model config.json --rows 4096,16384 --json=bench.json\n"
+    "  flpgen bench --vocab 32000 --hidden 2048 --rows 512 --data policy --write-rows rows.safetensors\n\n"
+    CLI_EXIT_HELP,
     children,
     NULL,
     NULL};

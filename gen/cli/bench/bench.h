@@ -27,6 +27,7 @@ typedef struct bench_args {
   int no_baseline, quiet;
   const char *json;  /* file, or "-" */
   const char *peers; /* as flp.bench takes them, or NULL: no hand-over */
+  const char *write_rows; /* file for the operands, or NULL: they are measured on */
 } bench_args;
 
 /* ---- peers.c ---- */
@@ -35,6 +36,12 @@ typedef struct bench_args {
  * resolved. Returns on failure only. error: ARGUMENT naming what cannot be handed over, or the command to run by
  * hand */
 flp_status bench_peers(const bench_args *args);
+
+/* ---- write.c ---- */
+
+/* Writes the operands of the only number of rows to args->write_rows, without a GPU by the CPU; prints what they are.
+ * args are resolved. error: ARGUMENT naming what it has no use for; IO; as bench_data_rows */
+flp_status bench_write_rows(const bench_args *args);
 
 /* ---- cases.c: pure ---- */
 
@@ -117,6 +124,8 @@ typedef struct bench_result {
   char plan_error[256];
 } bench_result;
 
+/* Prints the quantiles of the rows' entropies. */
+void bench_print_entropies(const bench_args *args, const bench_entropies *rows);
 /* Prints tables for people. */
 void bench_print(const bench_args *args, const bench_result *result);
 /* Writes the record. path: "-" for stdout. error: IO, MEMORY */

@@ -66,8 +66,7 @@ static flp_status check_fields(const bench_args *args) {
   const struct {
     int given;
     const char *field;
-  } fields[] = {{args->data != CLI_DATA_RANDOM, "--data"},
-                {args->masked > 0, "--masked"},
+  } fields[] = {{args->masked > 0, "--masked"},
                 {options->mode && options->mode != cli_spec_args_kept(&args->spec, (flp_mode)0), "--mode"},
                 {options->chunk_rows != 0, "--chunk-rows"},
                 {options->chunk_vocab != 0, "--chunk-vocab"},
@@ -104,6 +103,8 @@ static void add_shape(command *c, const bench_args *args) {
   if (spec->grads) add(c, "--grad=hidden%s", spec->grads & FLP_GRAD_WEIGHT ? ",weight" : "");
   if (spec->has_bias) add(c, "--bias");
   if (spec->softcap > 0) add(c, "--softcap=%.9g", (double)spec->softcap);
+  if (args->data != CLI_DATA_RANDOM) add(c, "--data=%s", rows_kind_name(args->data));
+  if (spec->tail > 0) add(c, "--tail=%.9g", (double)spec->tail);
   if (spec->keep) add(c, "--save");
   if (spec->loss) add(c, "--loss=%s", args->spec.loss.name);
   if (spec->accumulate_grad_weight) add(c, "--accumulate");

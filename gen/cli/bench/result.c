@@ -136,7 +136,7 @@ static void print_host(const bench_result *result) {
 }
 
 /* "data: policy; entropies of 8192 rows: 0.0002 .1, 0.0100 .5, ..." */
-static void print_entropies(const bench_args *args, const bench_entropies *rows) {
+void bench_print_entropies(const bench_args *args, const bench_entropies *rows) {
   char text[256] = "";
   for (int i = 0; i < ROWS_QUANTILES; i++) {
     size_t used = strlen(text);
@@ -148,7 +148,7 @@ static void print_entropies(const bench_args *args, const bench_entropies *rows)
 
 static void print_data(const bench_args *args, const bench_result *result) {
   for (int i = 0; i < args->row_count && args->data != CLI_DATA_RANDOM; i++)
-    print_entropies(args, &result->entropies[i]);
+    bench_print_entropies(args, &result->entropies[i]);
 }
 
 void bench_print(const bench_args *args, const bench_result *result) {

@@ -10,6 +10,7 @@
 
 #include "gen/cli/bench/bench.h"
 #include "gen/cli/call/normal.h"
+#include "gen/cli/tensors/safetensors.h"
 #include "gen/cli/verbs.h"
 #include "runtime/base/half.h"
 #include "tests/unit/support/stage.h"
@@ -232,7 +233,7 @@ static int run(const stage *s, const char *words) {
   char line[1024], json[450], *argv[64] = {"flpgen bench", "--burst-ms=1", "--rounds=3", "-q"};
   int argc = 4;
   snprintf(json, sizeof json, "--json=%s", record_path);
-  argv[argc++] = json;
+  if (!strstr(words, "--write-rows")) argv[argc++] = json; /* which leaves no record */
   snprintf(line, sizeof line, "%s", words);
   for (char *rest = line; (argv[argc] = strtok_r(rest, " ", &rest));) argc++;
   char path[400];
@@ -570,6 +571,26 @@ Test(bench_verb, the_kind_of_data_is_in_the_record) {
   cr_expect(json_is_null(json_object_get(json_array_get(json_object_get(record, "rows"), 0), "entropies")));
   json_decref(record);
   cr_expect_null(strstr(printed(&s, 1), "data:"));
+}
+
+/* The stand-in leaves memory as it is: what is written is what was uploaded. */
+Test(bench_verb, rows_are_written_instead_of_measured) {
+  stage s;
+  open_stage(&s, "");
+  char options[600], path[400];
+  snprintf(path, sizeof path, "%s/rows.safetensors", s.root);
+  snprintf(options, sizeof options, "--vocab 2000 --hidden 64 --rows 40 --data text --bias --write-rows %s", path);
+  cr_assert_eq(run(&s, options), 0, "%s", printed(&s, 2));
+  cli_safetensors *file = NULL;
+  cr_assert_eq(cli_safetensors_open(path, &file), FLP_OK);
+  const cli_tensor *hidden = cli_safetensors_find(file, "hidden"), *weight = cli_safetensors_find(file, "weight");
+  cr_assert(hidden && weight && cli_safetensors_find(file, "bias") && cli_safetensors_find(file, "target"));
+  cr_expect_eq(cli_safetensors_count(file), 4);
+  cr_expect(hidden->shape[0] == 40 && hidden->shape[1] == 64 && weight->shape[0] == 2000 && weight->shape[1] == 64);
+  cr_expect(weight->dtype == CLI_TENSOR_BF16 && cli_safetensors_find(file, "target")->dtype == CLI_TENSOR_I64);
+  cli_safetensors_close(file);
+  cr_expect_not_null(strstr(printed(&s, 1), "data: text; entropies of 40 rows in nats (quantiles): "));
+  cr_expect_eq(launches_of(&s, "dz"), 0);
 }
 
 /* Where operands come through tensor maps there is a gather, and one launch for both products. */

@@ -3,7 +3,8 @@
 Invariant: every subject of a case is compared with the same number of GEMM baselines: one for forward; for a
 training step one for each gradient and the scores, twice where ours keeps nothing of them (recompute mode), once where
 it saves exponentials (save mode) or trains by a loss whose gradients are made in one sweep (stream mode), and with a
-frozen head, where the gradient of each row's logprob can be made in the forward pass.
+frozen head, where the gradient of each row's logprob can be made in the forward pass. A tail changes nothing of that:
+who leaves elements out, ours or a peer, stands beside the products of who computes them all.
 """
 import dataclasses
 from typing import Optional
@@ -13,6 +14,7 @@ GRADS = ("hidden", "weight")
 DTYPES = ("bf16", "fp16", "fp32")
 PRODUCTS = ("scores", "grad_hidden", "grad_weight")
 LOSSES = ("nll", "reinforce", "ppo", "grpo", "dapo", "dr_grpo", "cispo")
+TAIL = "flp, tail"  # ours with --tail, beside ours without
 BETA = 0.04  # of the Kullback-Leibler term that a loss has with +k1, +k2 or +k3
 
 
@@ -33,6 +35,7 @@ class Case:
     save: Optional[bool] = None  # whether ours saves exponentials; None: where the budget holds them
     frozen: bool = False  # a frozen head, compared with the scores once
     accumulate: bool = False  # a loss: ours adds the weight's gradient to an fp32 buffer
+    tail: Optional[float] = None  # what ours may leave out where it is asked to; None: there is no such contender
 
     @property
     def name(self):
@@ -73,6 +76,7 @@ def cases_of(options, n):
         return [Case(grads=grads, loss=loss, accumulate=options.accumulate and "weight" in grads, **shape)
                 for grads in options.grad if grads for loss in options.loss]
     cases = [Case(entropy="none" if entropy == "none" else "forward", **shape) for entropy in options.entropy]
-    cases += [Case(entropy=entropy, grads=grads, save=options.save, frozen=options.frozen, **shape)
+    cases += [Case(entropy=entropy, grads=grads, save=options.save, frozen=options.frozen, tail=options.tail,
+                   **shape)
               for grads in options.grad if grads for entropy in options.entropy]
     return list(dict.fromkeys(cases))

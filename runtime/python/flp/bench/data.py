@@ -1,4 +1,4 @@
-"""The tensors that every subject computes on: random, of a seed, with scores of a spread that a trained head has."""
+"""The tensors that every subject computes on, of a seed: random, or rows as sharp as a trained model's."""
 import math
 from typing import NamedTuple, Optional
 
@@ -6,11 +6,12 @@ import torch
 
 import flp
 
-from . import cases
+from . import cases, limits, sharp
 
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 # Tokens of a sequence at most, of those that losses are averaged over.
 SEQUENCE = 1024
+OURS = "flp"  # what a watcher is told while rows are made
 # Normal draws at once: bounds the fp32 copy that is rounded to the dtype.
 DRAW_ELEMENTS = 1 << 26
 
@@ -26,9 +27,20 @@ def normal(shape, sigma, dtype, device, generator):
 
 
 class Head:
-    """weight (V,D) and bias (V) or None."""
+    """weight (V,D) and bias (V) or None; of sharp rows also hidden states (N,D) and targets (N), by N."""
 
     def __init__(self, options, device):
+        self.made = {}
+        if options.data == sharp.RANDOM:
+            self.draw(options, device)
+            return
+        for n in options.rows:
+            limits.announce(OURS)
+            self.made[n] = sharp.make(options, n, device)
+            self.weight, self.bias = self.made[n].pop("weight"), self.made[n].pop("bias", None)  # the same for every n
+
+    def draw(self, options, device):
+        """Scores of standard deviation 1.5: neither flat nor saturated."""
         generator = torch.Generator(device=device).manual_seed(options.seed)
         dtype = TORCH_DTYPES[options.dtype]
         self.weight = normal((options.vocab, options.hidden), 1.5 / math.sqrt(options.hidden), dtype, device, generator)
@@ -41,8 +53,11 @@ class Data:
     def __init__(self, options, head, n, device):
         generator = torch.Generator(device=device).manual_seed(options.seed + 1 + n)
         self.weight, self.bias = head.weight, head.bias
-        self.hidden = normal((n, options.hidden), 1.0, head.weight.dtype, device, generator)
-        self.target = torch.randint(options.vocab, (n,), device=device, generator=generator)
+        if head.made:
+            self.hidden, self.target = head.made[n]["hidden"], head.made[n]["target"]
+        else:
+            self.hidden = normal((n, options.hidden), 1.0, head.weight.dtype, device, generator)
+            self.target = torch.randint(options.vocab, (n,), device=device, generator=generator)
         self.grad_logprob = torch.randn(n, device=device, generator=generator)
         self.grad_entropy = torch.randn(n, device=device, generator=generator)
         self.generator = generator

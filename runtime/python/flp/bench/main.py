@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-from . import limits, options, record, run, table
+from . import cases, limits, options, record, run, table
 
 EXIT_OK, EXIT_UNAVAILABLE, EXIT_IO = 0, 3, 4
 
@@ -38,7 +38,7 @@ def main(arguments=None):
     try:
         result = run.Run(chosen, command).record()
     except limits.ContextLost as lost:
-        if lost.name in chosen.peers:
+        if lost.name in (*chosen.peers, cases.TAIL):
             again_without(lost, arguments)
         return fail(EXIT_UNAVAILABLE, str(lost))
     except limits.Unavailable as error:

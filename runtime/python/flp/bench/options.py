@@ -6,14 +6,17 @@ import math
 from typing import Optional
 
 from .. import _c
-from . import peers
-from .cases import DTYPES, ENTROPIES, GRADS, LOSSES
+from . import peers, sharp
+from .cases import DTYPES, ENTROPIES, GRADS, LOSSES, TAIL
 
 PROGRAM = "python -m flp.bench"
 
+TAIL_LEAST, TAIL_MOST = 2.0 ** -20, 2.0 ** -2  # as flp_spec.tail has them
+
 DESCRIPTION = """Times flp.linear_logprob beside the GEMM baselines of the same shapes and beside other libraries.
 
-Everything runs on the same random tensors, in one process, in bursts, interleaved in another random order each round.
+Everything runs on the same tensors, in one process, in bursts, interleaved in another random order each round. They
+are random, or as --data says: rows as sharp as a trained model's, which the command flpgen makes.
 Figures are medians over the rounds with the least and the most. A ratio is to the GEMM baselines of the same work: 1
 for forward; for forward+backward the scores again and one for each gradient, whoever computes it; with --save, --loss
 and --frozen the scores once. "ratio" is to the fastest of torch.matmul's backends and of the eight algorithms that
@@ -33,6 +36,8 @@ EPILOG = """examples:
   {program} --vocab 151936 --hidden 4096 --grad hidden,weight --save --budget 4G
   # a frozen head and any upstream gradient, in little memory
   {program} --vocab 151936 --hidden 4096 --frozen --budget 512M
+  # rows of a reasoning model's own samples; beside flp also flp with gradients that may leave out 2^-9 of their sum
+  {program} --vocab 151936 --hidden 4096 --grad hidden,weight --data policy --tail 2**-9 --peers cce,cce-filter,liger
   # only two peers; all but one
   {program} --vocab 32768 --hidden 2048 --peers cce,verl
   {program} --vocab 32768 --hidden 2048 --peers=all,-quack
@@ -64,6 +69,8 @@ class Options:
     accumulate: bool
     save: Optional[bool]
     frozen: bool
+    data: str
+    tail: Optional[float]
     device: str
     peers: list
     skip: dict  # name: reason
@@ -140,6 +147,19 @@ def losses(text):
         if wrong else list(dict.fromkeys(chosen))
 
 
+def tail(text):
+    """A number, a quotient or a power: 0.002, 1/512, 2**-9 or 2^-9."""
+    base, is_power, power = text.replace("**", "^").partition("^")
+    over, is_quotient, under = base.partition("/")
+    try:
+        value = (float(over) / (float(under) if is_quotient else 1)) ** (float(power) if is_power else 1)
+        if TAIL_LEAST <= value <= TAIL_MOST:
+            return value
+    except (ValueError, ArithmeticError, TypeError):  # TypeError: a power of a negative number is complex
+        pass
+    return refuse(text, "a number from 2^-20 to 2^-2 is, such as 2**-9, 1/512 or 0.002")
+
+
 def integers(text):
     return list(dict.fromkeys(integer(1)(word) for word in text.split(",")))
 
@@ -167,8 +187,9 @@ def peer_list(text):
 
 def skipped(text):
     name, _, reason = text.partition("=")
-    if name not in peers.NAMES or not reason:
-        refuse(text, "NAME=REASON is, with one of " + ", ".join(peers.NAMES))
+    names = (TAIL, *peers.NAMES)
+    if name not in names or not reason:
+        refuse(text, "NAME=REASON is, with one of " + ", ".join(names))
     return name, reason
 
 
@@ -201,6 +222,12 @@ def add_case_options(parser):
                        help="ours saves exponentials from forward to backward, whatever the budget")
     group.add_argument("--frozen", action="store_true",
                        help="--grad hidden for any upstream gradient, compared with two products: the scores once")
+    group.add_argument("--data", choices=sharp.KINDS, default=sharp.RANDOM,
+                       help="random (default), or rows as sharp as a trained model's: policy (a reasoning model on its "
+                            "own samples), text (a small model at temperature 0.6), base (at 1); needs flpgen")
+    group.add_argument("--tail", type=tail, metavar="VALUE",
+                       help="with --grad: beside flp also 'flp, tail', whose gradients may leave out so much of the "
+                            "sum of magnitudes of the scores' gradient: 2^-20 to 2^-2, as 2**-9, 1/512 or 0.002")
     group.add_argument("--device", type=device, default="cuda", metavar="WHERE",
                        help="cuda (default), a CUDA ordinal, or cpu")
 
@@ -243,6 +270,8 @@ def parse(arguments):
         parser.error("argument --loss: needs --grad hidden, or hidden,weight")
     if values["loss"] and (values["entropy"] != ["none"] or values["softcap"] or values["save"]):
         parser.error("argument --loss: not accepted with --entropy, --softcap or --save")
+    if values["tail"] and (values["loss"] or values["save"] or values["frozen"] or not any(values["grad"])):
+        parser.error("argument --tail: needs --grad; not accepted with --loss, --save or --frozen")
     if values["accumulate"] and not values["loss"]:
         parser.error("argument --accumulate: only with --loss")
     return Options(**values)

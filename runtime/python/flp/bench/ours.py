@@ -3,6 +3,7 @@ import torch
 
 import flp
 
+from .cases import TAIL
 from .peers.seam import Peer, Result
 
 
@@ -20,9 +21,12 @@ class Flp(Peer):
         """The version of libflp."""
         return flp.version()
 
+    def keywords(self, case):
+        """Of linear_logprob, and of explain about it."""
+        return {"entropy": case.entropy != "none", "softcap": case.softcap, "budget": case.budget, "save": case.save}
+
     def run(self, hidden, weight, bias, target, case):
-        results = flp.linear_logprob(hidden, weight, target, bias, entropy=case.entropy != "none",
-                                     softcap=case.softcap, budget=case.budget, save=case.save)
+        results = flp.linear_logprob(hidden, weight, target, bias, **self.keywords(case))
         return Result(*results) if case.entropy != "none" else Result(results)
 
     def step(self, hidden, weight, bias, target, batch, case):
@@ -41,9 +45,25 @@ class Flp(Peer):
 
     def details(self, hidden, weight, bias, target, case):
         """What runs: the rung, and the chunks of the pass that counts most."""
-        plan = flp.explain(hidden, weight, target, bias, entropy=case.entropy != "none", softcap=case.softcap,
-                           budget=case.budget, save=case.save, loss=case.loss,
-                           grad_weight_accumulate=self.buffer(weight, case))
+        plan = flp.explain(hidden, weight, target, bias, loss=case.loss,
+                           grad_weight_accumulate=self.buffer(weight, case), **self.keywords(case))
         return {"rung": plan.rung, "plan_id": plan.plan_id,
                 "mode": (plan.step or plan.backward or plan.forward)["mode"], "budget_bytes": case.budget,
                 "saved_bytes": plan.backward.get("saved_bytes")}
+
+
+class FlpTail(Flp):
+    """The same with gradients that may leave out the part of the scores' gradient that --tail names."""
+
+    name = TAIL
+    title = "flp.linear_logprob(tail=...)"
+    note = "leaves out as much of the scores' gradient as --tail says, never more"
+
+    def keywords(self, case):
+        return {**super().keywords(case), "tail": case.tail}
+
+    def supports(self, case, device):
+        return super().supports(case, device) if case.grads else "is flp without gradients, which alone have a tail"
+
+    def details(self, hidden, weight, bias, target, case):
+        return {**super().details(hidden, weight, bias, target, case), "tail": case.tail}

@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from . import baseline, cases, clock, data, limits, memory, ours, peers, record, reference, rounds
+from . import baseline, cases, clock, data, limits, memory, ours, peers, record, reference, rounds, sharp
 
 # Least share of a run's seconds for the rounds of one number of rows; preparation ends before.
 ROUNDS_SHARE = 0.3
@@ -123,11 +123,12 @@ class Entry:
             found["grad_%s_error" % leaf] = None if expected is None else reference.relative_error(grad[at], expected)
         return found
 
-    def row(self, baselines, done):
-        """The record of this entry. baselines: (the fastest, the first), each milliseconds or None"""
+    def row(self, baselines, done, rows):
+        """The record of this entry. baselines: (the fastest, the first), each milliseconds or None; rows: what they are
+        of"""
         case, peer = self.case, self.contender.peer
         row = {"case": case.name, "peer": peer.name, "N": case.n, "D": case.hidden, "V": case.vocab,
-               "dtype": case.dtype, "entropy": case.entropy, "grads": list(case.grads), "gemms": case.gemms}
+               "dtype": case.dtype, "entropy": case.entropy, "grads": list(case.grads), "gemms": case.gemms, **rows}
         if case.loss:
             row.update(loss=case.loss, accumulate=case.accumulate)
         row.update(dict.fromkeys(FIGURES), bare_ms=baselines[0], first_ms=baselines[1])
@@ -179,7 +180,8 @@ class Run:
 
     def contenders(self):
         """Ours first, then the peers asked for."""
-        chosen = [ours.Flp] + [peer for peer in peers.PEERS if peer.name in self.options.peers]
+        own = (ours.Flp,) if self.options.tail is None else (ours.Flp, ours.FlpTail)
+        chosen = [*own, *(peer for peer in peers.PEERS if peer.name in self.options.peers)]
         for peer in chosen:
             if peer.name not in self.known:
                 contender = self.known[peer.name] = Contender(peer(), self.options.peer_seconds)
@@ -232,7 +234,10 @@ class Run:
                                                     sum(subject.reason is None for subject in subjects)))
         done = rounds.measure(subjects, self.clock, self.options.rounds, self.options.burst_ms, self.options.seed,
                               deadline)
-        self.rows += [entry.row(products.both_ms(entry.case) if products else (None, None), done) for entry in entries]
+        entropy = exact.entropy if exact.entropy_all is None else exact.entropy_all
+        rows = {"data": self.options.data, "entropies": sharp.quantiles(entropy)}
+        self.rows += [entry.row(products.both_ms(entry.case) if products else (None, None), done, rows)
+                      for entry in entries]
         self.baseline += products.rows() if products else []
 
     def record(self):

@@ -1,4 +1,5 @@
 """What a run found, for people."""
+from . import sharp
 
 COLUMNS = ("who", "ms", "least .. most", "ratio", "of first", "TFLOP/s", "memory", "logprob", "entropy", "dh", "dW")
 
@@ -38,7 +39,9 @@ def cells(row):
 def title_of(row):
     grads = ", gradients of %s" % " and ".join(row["grads"]) if row["grads"] else ""
     what = row.get("loss") or "entropy " + row["entropy"]
-    return "N=%d D=%d V=%d %s, %s, %s%s" % (row["N"], row["D"], row["V"], row["dtype"], row["case"], what, grads)
+    rows = "" if row["data"] == sharp.RANDOM else ", %s rows" % row["data"]
+    return "N=%d D=%d V=%d %s%s, %s, %s%s" % (row["N"], row["D"], row["V"], row["dtype"], rows, row["case"], what,
+                                              grads)
 
 
 def grouped(pairs):
@@ -79,6 +82,14 @@ def bare_lines(rows):
     return [""] + lines_of(listed)
 
 
+def entropy_lines(rows):
+    """Of sharp rows, a line a number of rows."""
+    known = {row["N"]: row["entropies"] for row in rows if row["data"] != sharp.RANDOM}
+    return ["data: %s; entropies of %d rows in nats (quantiles): %s"
+            % (rows[0]["data"], n, ", ".join("%.3g (%s)" % (value, fraction) for fraction, value in found.items()))
+            for n, found in known.items()]
+
+
 def peer_lines(states):
     """Versions of who is here, and how to get who is not."""
     here = ["%s %s" % (state["peer"], state["version"]) for state in states if state["version"]]
@@ -94,6 +105,7 @@ def text_of(record):
                     for row in record["rows"])
     absent = [state["peer"] for state in record["peers"] if not state["version"]]
     lines = ["device: %s, driver %s, torch %s" % (record["gpu"], record["driver"], record["torch"])]
+    lines += entropy_lines(record["rows"])
     lines += bare_lines(record["bare"])
     for rows in cases.values():
         lines += case_lines(rows, absent)

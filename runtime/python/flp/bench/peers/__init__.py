@@ -2,7 +2,7 @@
 from . import agilerl, cce, lck, liger, megatron, naive, quack, torch_compile, torch_linear, trl, unsloth, verl
 
 PEERS = (naive.NaiveFp32, naive.Naive16, torch_compile.TorchCompile, torch_linear.TorchLinear, cce.Cce,
-         liger.LigerNone, liger.LigerMean, liger.LigerCute, liger.LigerScaled, liger.LigerGrpo, lck.Lck,
+         cce.CceFilter, liger.LigerNone, liger.LigerMean, liger.LigerCute, liger.LigerScaled, liger.LigerGrpo, lck.Lck,
          quack.QuackNone, quack.QuackMean, quack.QuackScaled, unsloth.Unsloth, unsloth.UnslothMean, trl.Trl, verl.Verl,
          megatron.Megatron, agilerl.Agile16, agilerl.AgileFp32)
 NAMES = tuple(peer.name for peer in PEERS)

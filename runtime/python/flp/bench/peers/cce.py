@@ -1,4 +1,5 @@
-"""cut-cross-entropy (Apple): cut_cross_entropy.linear_cross_entropy, with gradients that leave nothing out.
+"""cut-cross-entropy (Apple): cut_cross_entropy.linear_cross_entropy, with gradients that leave nothing out, and as it
+comes.
 
 Its default drops gradient blocks below a threshold; filter_eps=None, or impl="cce_exact" where a release has presets,
 computes them all, as every other subject does.
@@ -16,14 +17,27 @@ class Cce(Peer):
     dtypes = ("bf16", "fp16")
     softcap = True
 
+    def choice(self, presets):
+        """Keywords. presets: whether the release has presets"""
+        return {"impl": "cce_exact"} if presets else {"impl": "cce", "filter_eps": None}
+
     def load(self):
         module = importlib.import_module("cut_cross_entropy")
         self.function = module.linear_cross_entropy
         parameters = inspect.signature(self.function).parameters
         presets = "accum_c_fp32" in parameters
-        self.exact = {"impl": "cce_exact"} if presets else {"impl": "cce", "filter_eps": None}
+        self.chosen = self.choice(presets)
         return version_of(self.distribution, module)
 
     def run(self, hidden, weight, bias, target, case):
-        loss = self.function(hidden, weight, target, softcap=case.softcap, reduction="none", **self.exact)
+        loss = self.function(hidden, weight, target, softcap=case.softcap, reduction="none", **self.chosen)
         return Result(-loss)
+
+
+class CceFilter(Cce):
+    name = "cce-filter"
+    title = "cut_cross_entropy.linear_cross_entropy(reduction='none'), its default filter of gradients"
+    note = "drops blocks of gradients below a threshold, which sharp rows have many of"
+
+    def choice(self, presets):
+        return {}

@@ -1,0 +1,195 @@
+"""python -m flp.bench on rows as sharp as a trained model's, and with a tail: what is read, recorded and refused."""
+import json
+import os
+
+import flpgen_tool
+import pytest
+import torch
+from flp_bench_tool import SHAPE, parsed
+
+import flp
+from flp.bench import cases, data, limits, main, options, ours, reference, run, sharp
+
+KINDS = [kind for kind in sharp.KINDS if kind != sharp.RANDOM]
+SHARP = ["--vocab", "600", "--hidden", "64", "--rows", "40"]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def command(monkeypatch):
+    if flpgen_tool.FLPGEN:
+        monkeypatch.setattr(sharp, "command_path", lambda: flpgen_tool.FLPGEN)
+
+
+def record_of(path, *arguments):
+    assert main.main([*SHAPE, "--quiet", "--json", str(path), *arguments]) == 0
+    return json.loads(path.read_text())
+
+
+def sharp_data(kind, *arguments):
+    chosen = parsed(*SHARP, "--data", kind, *arguments)
+    return data.Data(chosen, data.Head(chosen, CPU), chosen.rows[0], CPU)
+
+
+# ---- the rows ----
+
+@flpgen_tool.needs_flpgen
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_the_commands_own(tmp_path, kind, dtype):
+    """What is measured on is what `flpgen bench --data` measures on, to the byte; sharper kinds have less entropy."""
+    tensors = sharp_data(kind, "--dtype", dtype)
+    written = flpgen_tool.flpgen("bench", *SHARP, "--dtype", dtype, "--data", kind, "--seed", 1, "--write-rows",
+                                 tmp_path / "rows.safetensors")
+    assert written.code == 0, written.err
+    expected = sharp.read(tmp_path / "rows.safetensors")
+    assert set(expected) == {"hidden", "weight", "target"} and expected["hidden"].dtype == data.TORCH_DTYPES[dtype]
+    for name in expected:
+        assert torch.equal(getattr(tensors, name), expected[name]), name
+    scores = tensors.hidden.double() @ tensors.weight.double().t()
+    logp = torch.log_softmax(scores, -1)
+    found = sharp.quantiles(-(logp.exp() * logp).sum(-1))
+    told = dict(reversed(pair.rstrip(")").split(" (")) for pair in written.out.split("s): ")[1].strip().split(", "))
+    assert {name: float(value) for name, value in told.items()} == pytest.approx(found, rel=0.01, abs=1e-4)
+    assert tensors.weight.double().norm(dim=1).sub(1).abs().max() < 0.01
+
+
+@flpgen_tool.needs_flpgen
+def test_kinds_differ_in_their_entropies():
+    medians = [reference.Reference(sharp_data(kind), None, 1).entropy.median().item() for kind in KINDS]
+    random = reference.Reference(sharp_data("random"), None, 1).entropy.median().item()
+    assert medians == sorted(medians) and 2 * medians[0] < medians[-1] < random
+
+
+@flpgen_tool.needs_flpgen
+def test_a_head_with_bias_softcap_and_several_numbers_of_rows():
+    chosen = parsed(*SHARP[:4], "--rows", "8,12", "--data", "text", "--bias", "--softcap", "20", "--seed", "3")
+    head = data.Head(chosen, CPU)
+    assert head.bias.shape == (600,) and {n: made["hidden"].shape[0] for n, made in head.made.items()} == {8: 8, 12: 12}
+    for n in chosen.rows:
+        tensors = data.Data(chosen, head, n, CPU)
+        assert tensors.weight is head.weight and tensors.target.shape == (n,)
+        assert reference.Reference(tensors, chosen.softcap, 1).entropy.median() < 3
+    assert not torch.equal(head.weight, data.Head(parsed(*SHARP, "--data", "text"), CPU).weight), "another seed"
+
+
+@flpgen_tool.needs_flpgen
+def test_the_command_names_what_is_computed(tmp_path):
+    chosen = options.parse(["--vocab", "96", "--hidden", "16", "--device", "cuda:3", "--data", "base", "--softcap",
+                            "2.5", "--bias", "--seed", "7", "--dtype", "fp16"])
+    words = sharp.command_of(chosen, 8, "x")
+    assert " ".join(words[1:]) == "bench --vocab 96 --hidden 16 --rows 8 --dtype fp16 --data base --seed 7 " \
+                                  "--write-rows x --quiet --bias --softcap 2.5 --device 3"
+
+
+def test_the_command_is_the_one_beside_the_library(tmp_path, monkeypatch):
+    monkeypatch.undo()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "path").mkdir()
+    monkeypatch.setattr(sharp._c, "library_path", lambda: str(tmp_path / "lib" / "libflp.so"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    with pytest.raises(limits.Unavailable, match="needs the command flpgen, .* neither .*/bin/flpgen nor on PATH"):
+        sharp.command_path()
+    for folder in ("path", "bin"):
+        (tmp_path / folder / "flpgen").write_text("#!/bin/sh\n")
+        os.chmod(tmp_path / folder / "flpgen", 0o755)
+        assert sharp.command_path() == str(tmp_path / folder / "flpgen")
+
+
+def test_a_command_that_fails_says_why(tmp_path, monkeypatch, capsys):
+    script = tmp_path / "flpgen"
+    script.write_text("#!/bin/sh\necho 'warning' >&2\necho 'flpgen bench: no memory' >&2\nexit 3\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sharp, "command_path", lambda: str(script))
+    assert main.main([*SHAPE, "--quiet", "--data", "policy"]) == 3
+    assert "flp.bench: --data policy: the rows could not be made: flpgen bench: no memory" in capsys.readouterr().err
+
+
+# ---- records ----
+
+@flpgen_tool.needs_flpgen
+def test_a_record_names_its_data(tmp_path, capsys):
+    words = ["--peers", "torch-fp32", "--grad", "hidden,weight", "--dtype", "fp32"]
+    result = record_of(tmp_path / "a.json", *SHARP, "--data", "policy", *words)
+    assert {row["data"] for row in result["rows"]} == {"policy"}
+    fractions = ["%g" % fraction for fraction in sharp.FRACTIONS]
+    assert all(list(row["entropies"]) == fractions for row in result["rows"])
+    printed = capsys.readouterr().out
+    assert "data: policy; entropies of 40 rows in nats (quantiles): " in printed
+    assert "fp32, policy rows, forward" in printed
+    assert all(row[name] < 1e-4 for row in result["rows"] for name in ("logprob_error", "grad_hidden_error")
+               if row.get(name) is not None)
+    random = record_of(tmp_path / "b.json", *words, "--no-bare")
+    assert {row["data"] for row in random["rows"]} == {"random"}
+    assert random["rows"][0]["entropies"]["0.5"] > 2 and "data:" not in capsys.readouterr().out
+
+
+# ---- the tail ----
+
+def test_a_tail_is_a_number_a_quotient_or_a_power():
+    for text in ("2**-9", "2^-9", "1/512", "0.001953125"):
+        assert parsed("--grad", "hidden", "--tail", text).tail == 2.0 ** -9
+    assert parsed().tail is None
+
+
+@pytest.mark.parametrize("text", ["2**-1", "2**-21", "0", "-1/512", "x", "1/0", "0.002**", "0.002/", "nan", "-2**0.5",
+                                  "9**999999", ""])
+def test_a_tail_out_of_range_is_refused(text, capsys):
+    with pytest.raises(SystemExit):
+        parsed("--grad", "hidden", "--tail=" + text)
+    assert "argument --tail: '%s' is not accepted; a number from 2^-20 to 2^-2 is, such as 2**-9" % text \
+        in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["--grad", "hidden", "--loss", "nll"], ["--grad", "hidden", "--save"],
+                                   ["--frozen"]])
+def test_a_tail_goes_with_gradients_alone(words, capsys):
+    with pytest.raises(SystemExit):
+        parsed("--tail", "2**-9", *words)
+    assert "argument --tail: needs --grad; not accepted with --loss, --save or --frozen" in capsys.readouterr().err
+
+
+def test_the_tail_is_a_row_beside_flp(tmp_path, monkeypatch, capsys):
+    """With a binding that takes the keyword and leaves nothing out."""
+    given = []
+
+    def keywords(self, case):
+        given.append(ours_keywords(self, case))
+        return {name: value for name, value in given[-1].items() if name != "tail"}
+
+    ours_keywords = ours.FlpTail.keywords
+    monkeypatch.setattr(ours.FlpTail, "keywords", keywords)
+    result = record_of(tmp_path / "a.json", "--peers", "none", "--grad", "hidden,weight", "--tail", "2**-9")
+    assert [(row["peer"], row["case"], row["ms"] is not None) for row in result["rows"]] == [
+        ("flp", "forward", True), ("flp", "forward+backward", True),
+        ("flp, tail", "forward", False), ("flp, tail", "forward+backward", True)]
+    exact, tail = result["rows"][1], result["rows"][3]
+    assert tail["tail"] == pytest.approx(2.0 ** -9, rel=1e-5) and "tail" not in exact
+    assert tail["gemms"] == exact["gemms"] == 4
+    assert result["rows"][2]["reason"] == "is flp without gradients, which alone have a tail"
+    assert {keywords["tail"] for keywords in given} == {2.0 ** -9}
+    assert "note: flp, tail: leaves out as much" in capsys.readouterr().out
+
+
+@pytest.mark.skipif("tail" not in flp.linear_logprob.__code__.co_varnames, reason="this binding has no tail mode")
+def test_the_binding_takes_the_tail(tmp_path):
+    words = ["--grad", "hidden,weight", "--tail", "2**-9", "--no-bare"]
+    result = record_of(tmp_path / "a.json", "--peers", "none", *words)
+    row = result["rows"][3]
+    assert row["ms"] > 0 and row["grad_hidden_error"] < 0.02
+
+
+def test_a_tail_that_breaks_the_context_is_left_out(monkeypatch):
+    started = []
+
+    class Lost(run.Run):
+        def record(self):
+            raise limits.ContextLost(cases.TAIL, "AcceleratorError: illegal address")
+
+    monkeypatch.setattr(main.run, "Run", Lost)
+    monkeypatch.setattr(main.os, "execv", lambda path, words: started.append(words[-1]))
+    words = [*SHAPE, "--peers", "none", "--grad", "hidden", "--tail", "2**-9"]
+    assert main.main(words) == 3
+    assert started == ["flp, tail=broke the CUDA context: AcceleratorError: illegal address"]
+    assert parsed(*words[len(SHAPE):], "--skip", started[0]).skip == {
+        "flp, tail": "broke the CUDA context: AcceleratorError: illegal address"}
