@@ -103,11 +103,40 @@ def peers_record(path):
     return path
 
 
+SHARP = {"policy": 0.01, "text": 0.79, "base": 2.5, "random": 11.4}  # medians of the entropies, from sharp to flat
+PRODUCT_MS = 14.0
+
+
+def sharp_row(kind, ms, **fields):
+    return {"case": "forward+backward", "N": 8192, "D": 4096, "V": 151936, "dtype": "bf16", "entropy": "none",
+            "grads": ["hidden", "weight"], "gemms": 4, "data": kind, "entropies": {"0.1": 0.0, "0.5": SHARP[kind]},
+            "ms": ms, "ms_low": ms and ms * 0.98, "ms_high": ms and ms * 1.03, "bare_ms": 4 * PRODUCT_MS,
+            "extra_bytes": 1e9, **fields}
+
+
+def sharp_record(path, rows, products=(15.0, PRODUCT_MS)):
+    bare = [{"product": "scores", "N": 8192, "ms": ms} for ms in products]
+    bare += [{"product": "scores", "N": 1024, "ms": 1.0}, {"product": "grad_hidden", "N": 8192, "ms": 13.0}]
+    path.write_text(json.dumps({"gpu": "NVIDIA H200", "driver": "d", "sources_hash": "0", "command": "c", "date": "now",
+                                "bare": bare, "rows": rows}))
+    return path
+
+
+def sharp_records(folder):
+    """Records of flp.bench of each kind, and of flpgen bench --tail of one."""
+    paths = [sharp_record(folder / f"peers_{kind}.json", [
+        sharp_row(kind, 58.0, peer="flp", mode="recompute-rows"),
+        sharp_row(kind, 20.0 + 12 * i, peer="flp, tail", mode="tail"), sharp_row(kind, 190.0, peer="cce"),
+        sharp_row(kind, None, peer="verl", reason="is not here")]) for i, kind in enumerate(SHARP)]
+    return [*paths, sharp_record(folder / "bench_tail_text.json", [sharp_row("text", 28.0, mode="tail", loss=None)])]
+
+
 # ---- charts ----
 
 AXES = {
     "best": ["time / GEMM time (×, less is faster)"],
     "peers": ["time / GEMM time (×, less is faster)"],
+    "sharpness": ["time / one product's (×, less is faster)", "rows, from sharp to flat (entropy, median)"],
     "landscape": ["time / time of the default (×, less is faster)"],
     "rejected": ["candidates (count)"],
     "roofline": ["arithmetic intensity (flop / byte)", "throughput (TFLOP/s)"],
@@ -117,7 +146,7 @@ AXES = {
 
 @pytest.mark.parametrize("name", AXES)
 def test_chart_has_title_axes_units_legend_and_table(tmp_path, records, name):
-    _, tree = page(tmp_path, records, *BENCH)
+    _, tree = page(tmp_path, records, *BENCH, *(sharp_records(tmp_path) if name == "sharpness" else ()))
     drawn = figures(tree, name)
     assert len(drawn) == {"landscape": 13, "peers": 2}.get(name, 1)  # 12 of the sample and an exported search
     for figure in drawn:
@@ -403,6 +432,81 @@ def test_times_beyond_the_axis_are_arrows_and_flp_alone_is_folded(tmp_path):
     assert [words(item) for item in alone.findall("ul/li")] == ["flp", "GEMM baselines (1×)"]
 
 
+# ---- sharpness ----
+
+def test_sharpness_is_told_in_products_of_the_same_record(tmp_path):
+    _, tree = page(tmp_path, *sharp_records(tmp_path))
+    figure, = figures(tree, "sharpness")
+    assert words(figure.find("figcaption/p")).startswith(
+        "forward+backward · N 8192 · D 4096 · V 151936 · bf16 · entropy none · grads hidden,weight.")
+    legend = [words(item) for item in figure.findall("ul/li")]
+    assert legend == ["flp", "flp, tail", "cce", "one product of hidden and weight (1×)"], "verl has no time"
+    rows = table(figure)
+    assert [row["rows"] for row in rows] == ["policy"] * 3 + ["text"] * 4 + ["base"] * 3 + ["random"] * 3
+    expected = {"flp": 58, "cce": 190}
+    for row in rows:
+        assert float(row["products"]) == pytest.approx(float(row["ms"]) / PRODUCT_MS, rel=1e-3)
+        assert float(row["product ms"]) == PRODUCT_MS and float(row["median entropy"]) == pytest.approx(SHARP[row["rows"]])
+        assert float(row["ms"]) == expected.get(row["who"], float(row["ms"]))
+    assert [row["ms"] for row in rows if row["who"] == "flp, tail"] == ["20.000", "28.000", "32.000", "44.000", "56.000"]
+    assert {row["file"] for row in rows if row["ms"] == "28.000"} == {"bench_tail_text.json"}
+
+
+def test_sharpness_draws_every_time_and_joins_each_name(tmp_path):
+    _, tree = page(tmp_path, *sharp_records(tmp_path))
+    figure, = figures(tree, "sharpness")
+    for svg in figure.findall("svg"):
+        marks = [path for path in svg.iter("path") if path.get("class").startswith("mark")]
+        assert len(marks) == 13
+        assert len([line for line in svg.iter("line") if line.get("class").startswith("curve")]) == 3 * 3
+        ticks = texts(svg, "tick")
+        assert ["policy", "0.01 nats", "text", "0.79 nats", "base", "2.5 nats", "random", "11 nats"] == ticks[-8:]
+        left, right = 0, float(svg.get("viewBox").split()[2])
+        places = [tuple(map(float, re.match(r"translate\(([\d.]+) ([\d.]+)\)", mark.get("transform")).groups()))
+                  for mark in marks]
+        assert all(left < x < right for x, _ in places) and len(set(places)) == 13, "none covers another"
+        told = [mark.find("title").text for mark in marks]
+        assert told[0] == "flp, tail, policy rows: 1.43 products, 20 ms (peers_policy.json)"
+        height = {text: y for text, (_, y) in zip(told, places)}
+        assert [height[text] for text in sorted(told, key=lambda text: -float(text.split(": ")[1].split()[0]))] == \
+            sorted(height[text] for text in told), "less is lower"
+
+
+def test_who_was_timed_on_random_rows_alone_is_not_in_the_chart_of_sharpness(tmp_path):
+    records = sharp_records(tmp_path)
+    records.append(sharp_record(tmp_path / "saved.json", [sharp_row("random", 40.0, mode="save"),
+                                                          sharp_row("random", 41.0, peer="liger")]))
+    older = sharp_row("random", 57.0)
+    del older["data"], older["entropies"]
+    records.append(sharp_record(tmp_path / "older.json", [older]))
+    figure, = figures(page(tmp_path, *records)[1], "sharpness")
+    assert {row["who"] for row in table(figure)} == {"flp", "flp, tail", "cce"}
+    assert [row["file"] for row in table(figure) if row["ms"] == "57.000"] == ["older.json"], "those had random rows"
+
+
+def test_without_sharp_rows_there_is_no_section_of_them(tmp_path):
+    text, tree = page(tmp_path, *[path for path in sharp_records(tmp_path) if path.name == "peers_random.json"], *BENCH)
+    assert not figures(tree, "sharpness") and "Sharpness" not in text
+
+
+@pytest.mark.parametrize("change", [dict(data="bytes"), dict(N=77), dict(case="forward"), dict(grads=[]), dict(ms=0)],
+                         ids=str)
+def test_rows_that_say_nothing_of_sharpness_are_left_out_of_it(tmp_path, change):
+    """An unknown kind, no product of as many rows, no gradients, no time."""
+    odd = sharp_record(tmp_path / "odd.json", [{**sharp_row("policy", 58.0, peer="flp"), **change}])
+    assert not figures(page(tmp_path, odd)[1], "sharpness")
+    figure, = figures(page(tmp_path, odd, *sharp_records(tmp_path))[1], "sharpness")
+    assert "odd.json" not in {row["file"] for row in table(figure)}
+
+
+def test_peers_of_other_rows_are_another_group(tmp_path):
+    _, tree = page(tmp_path, *sharp_records(tmp_path))
+    groups = labels(figures(tree, "peers")[0].find("svg"))
+    assert [group.split(" · ")[-1] for group in groups] == ["grads hidden,weight", "base rows", "policy rows", "text rows"]
+    assert sorted(next(names for group, names in groups.items() if group.endswith("text rows"))) == [
+        "cce", "flp", "flp, tail · bench_tail_text", "flp, tail · peers_text"]
+
+
 def test_roofline_has_a_series_for_each_hidden_size_and_the_limits_of_the_card(tmp_path):
     _, tree = page(tmp_path, *BENCH)
     figure = figures(tree, "roofline")[0]
@@ -458,7 +562,7 @@ def test_empty_records_report_what_is_missing(tmp_path):
     report_sample.create(tmp_path / "empty.db").close()
     (tmp_path / "empty.json").write_text('{"rows": []}')
     _, tree = page(tmp_path, tmp_path / "empty.db", tmp_path / "empty.json")
-    for name in AXES:
+    for name in AXES.keys() - {"sharpness"}:
         figure, = figures(tree, name)
         assert "missing" in figure.get("class") and "Not drawn." in words(figure) and figure.find("svg") is None
 
@@ -619,7 +723,8 @@ addEventListener("load", () => {
 @pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed")
 @pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_overlaps_or_is_clipped_in_chromium(tmp_path, records, width):
-    text, _ = page(tmp_path, records, *BENCH, peers_record(tmp_path / "peers.json"), "--note", report_sample.NOTE)
+    text, _ = page(tmp_path, records, *BENCH, peers_record(tmp_path / "peers.json"), *sharp_records(tmp_path), "--note",
+                   report_sample.NOTE)
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*/>', "", text)
     text = text.replace('<details class="more"', '<details open="" class="more"').replace("</body>", PROBE)
     # A headless window has a least width of its own; a frame has none.

@@ -25,8 +25,8 @@ typedef struct bench_args {
   int64_t rounds, seed;
   cli_data data;
   int no_baseline, quiet;
-  const char *json;  /* file, or "-" */
-  const char *peers; /* as flp.bench takes them, or NULL: no hand-over */
+  const char *json;       /* file, or "-" */
+  const char *peers;      /* as flp.bench takes them, or NULL: no hand-over */
   const char *write_rows; /* file for the operands, or NULL: they are measured on */
 } bench_args;
 

@@ -162,6 +162,7 @@ flp_status report_page(FILE *out, const report_data *data, const report_options 
   write_section(out, "Best against GEMM baselines and peers");
   report_chart_best(out, data);
   report_chart_peers(out, data);
+  FLP_TRY(report_chart_sharpness(out, data));
   write_section(out, "Landscape of the tunables");
   report_chart_landscape(out, data, options->landscapes);
   write_section(out, "Rejected candidates");

@@ -121,8 +121,9 @@ const struct argp cli_report_argp = {
     parse,
     "[FILE...]",
     "Draws one HTML page, complete in itself, from the records of flpgen tune (SQLite) and of flpgen bench or "
-    "python -m flp.bench (JSON): best against GEMM baselines and peers, landscape per tunable, rejected candidates, "
-    "roofline, memory against rows. No GPU is needed."
+    "python -m flp.bench (JSON): best against GEMM baselines and peers, time against sharpness of the rows where some "
+    "were made with --data, landscape per tunable, rejected candidates, roofline, memory against rows. No GPU is "
+    "needed."
     "\vThe specialisation is the one of the chart of memory; by default the first of the records. The same files "
     "give the same bytes.\n\n"
     "Examples:\n"

@@ -13,6 +13,8 @@ typedef struct report_options {
 
 void report_chart_best(FILE *out, const report_data *data);
 void report_chart_peers(FILE *out, const report_data *data);
+/* With its heading; nothing where no record has rows as sharp as a trained model's. error: MEMORY */
+flp_status report_chart_sharpness(FILE *out, const report_data *data);
 void report_chart_landscape(FILE *out, const report_data *data, int64_t most);
 void report_chart_rejected(FILE *out, const report_data *data);
 void report_chart_roofline(FILE *out, const report_data *data);

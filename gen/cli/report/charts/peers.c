@@ -2,7 +2,6 @@
  *
  * Invariants: rows of one group differ in nothing but who ran, how and when, and no two of their labels are alike; a
  * name has a mark where it was timed at all, and is else named once, below the chart. */
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,34 +13,17 @@ enum { LINES_MAX = 400, NAMES_MAX = REPORT_SERIES, REASONS_BYTES = 1024 };
 
 static const char title[] = "Whole passes against the GEMM baselines and peers";
 
-/* ---- order: passes, then shapes, then files ---- */
+/* ---- order: passes, then shapes, then kinds of rows, then files ---- */
 
-static int rank_of(const char *which) {
-  static const char *const order[] = {"forward", "forward+backward", "backward"};
-  int i = 0;
-  while (i < 3 && strcmp(order[i], which) != 0) i++;
-  return i;
-}
-
-static int compare_numbers(int64_t a, int64_t b) {
-  return a < b ? -1 : a > b;
+/* Random rows, as older records have them without saying so. */
+static const char *kind_of(const report_bench *row) {
+  return strcmp(row->data, CLI_DATA[CLI_DATA_RANDOM].name) == 0 ? "" : row->data;
 }
 
 /* 0 for rows of one group. */
 static int compare_groups(const report_bench *a, const report_bench *b) {
-  const int64_t numbers[][2] = {{rank_of(a->which), rank_of(b->which)},
-                                {a->hidden, b->hidden},
-                                {a->vocab, b->vocab},
-                                {a->rows, b->rows},
-                                {b->active, a->active}};
-  int order = 0;
-  for (size_t i = 0; order == 0 && i < sizeof numbers / sizeof numbers[0]; i++)
-    order = compare_numbers(numbers[i][0], numbers[i][1]);
-  if (order == 0) order = strcmp(a->which, b->which);
-  if (order == 0) order = strcmp(a->dtype, b->dtype);
-  if (order == 0) order = strcmp(a->grads, b->grads);
-  if (order == 0) order = strcmp(a->loss, b->loss);
-  return order ? order : strcmp(a->entropy, b->entropy);
+  int order = report_bench_compare(a, b);
+  return order ? order : strcmp(kind_of(a), kind_of(b));
 }
 
 static int compare_rows(const void *left, const void *right) {
@@ -126,21 +108,10 @@ static int ordinal_of(const place *p) {
   return all > 1 ? before + 1 : 0;
 }
 
-/* Adds words behind a dot. */
-static void append(char *out, size_t capacity, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void append(char *out, size_t capacity, const char *format, ...) {
-  size_t used = strlen(out);
-  va_list list;
-  va_start(list, format);
-  if (used && used + 5 < capacity) used += (size_t)snprintf(out + used, capacity - used, " \u00b7 ");
-  vsnprintf(out + used, capacity - used, format, list);
-  va_end(list);
-}
-
 /* Tunables, with blanks where a line may break. */
 static void append_variant(char *out, size_t capacity, const char *variant) {
   if (!variant[0]) return;
-  append(out, capacity, "%.1s", variant);
+  report_append(out, capacity, "%.1s", variant);
   for (size_t used = strlen(out); *++variant && used + 2 < capacity; out[used] = 0) {
     out[used++] = *variant;
     if (*variant == ',') out[used++] = ' ';
@@ -154,22 +125,16 @@ static void label_of(const report_data *data, report_bench *const *rows, int cou
   while (p.end < count && compare_groups(rows[p.end], row) == 0) p.end++;
   char stem[STEM_BYTES];
   snprintf(out, REPORT_WHO_BYTES, "%.40s", name_of(row));
-  if (needs_part(&p, PART_FILE)) append(out, REPORT_WHO_BYTES, "%s", stem_of(data, row, stem));
+  if (needs_part(&p, PART_FILE)) report_append(out, REPORT_WHO_BYTES, "%s", stem_of(data, row, stem));
   if (needs_part(&p, PART_VARIANT)) append_variant(out, REPORT_WHO_BYTES - 32, row->variant);
-  if (row->run && needs_part(&p, PART_RUN)) append(out, REPORT_WHO_BYTES, "run %lld", (long long)row->run);
+  if (row->run && needs_part(&p, PART_RUN)) report_append(out, REPORT_WHO_BYTES, "run %lld", (long long)row->run);
   int ordinal = ordinal_of(&p);
-  if (ordinal) append(out, REPORT_WHO_BYTES, "row %d", ordinal);
+  if (ordinal) report_append(out, REPORT_WHO_BYTES, "row %d", ordinal);
 }
 
 static void group_text(const report_bench *row, char out[REPORT_SHAPE_BYTES]) {
-  char masked[48] = "";
-  if (row->active < row->rows)
-    snprintf(masked, sizeof masked, " \u00b7 %.0f%% masked", 100.0 * (1 - (double)row->active / (double)row->rows));
-  snprintf(out, REPORT_SHAPE_BYTES, "%.40s%s%s%.40s \u00b7 N %lld \u00b7 D %lld \u00b7 V %lld \u00b7 %.12s", row->which,
-           masked, row->loss[0] ? " \u00b7 loss " : "", row->loss, (long long)row->rows, (long long)row->hidden,
-           (long long)row->vocab, row->dtype);
-  if (row->entropy[0]) append(out, REPORT_SHAPE_BYTES, "entropy %.20s", row->entropy);
-  if (row->grads[0]) append(out, REPORT_SHAPE_BYTES, "grads %.40s", row->grads);
+  report_bench_text(row, out);
+  if (kind_of(row)[0]) report_append(out, REPORT_SHAPE_BYTES, "%.20s rows", row->data);
 }
 
 static void fill_line(const report_data *data, report_bench *const *rows, int count, int i, report_line *out) {

@@ -1,6 +1,7 @@
 /* bench.c: reads JSON records: of `flpgen bench` and `python -m flp.bench`, and searches of `flpgen tune` as
  * autotune/tuning_records.py exports them. */
 #include <jansson.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,21 +36,42 @@ static const char *list_of(report_data *data, const json_t *object, const char *
   return report_data_keep(data, text);
 }
 
+/* Of the record's GEMM baselines that of the scores of n rows, the fastest way; NaN without. */
+static double product_of(const json_t *record, int64_t n) {
+  const json_t *baselines = json_object_get(record, "bare");
+  double best = NAN;
+  for (size_t i = 0; i < json_array_size(baselines); i++) {
+    const json_t *one = json_array_get(baselines, i), *name = json_object_get(one, "product");
+    if (count_of(one, "N") != n || !json_is_string(name) || strcmp(json_string_value(name), "scores") != 0) continue;
+    double ms = number_of(one, "ms");
+    if (ms > 0 && !(best <= ms)) best = ms;
+  }
+  return best;
+}
+
+/* Who computed a row. A tail is a contender of its own: it leaves out what others compute. */
+static const char *peer_of(report_data *data, const json_t *row) {
+  const char *peer = text_of(data, row, json_object_get(row, "peer") ? "peer" : "who");
+  return !peer[0] && strcmp(text_of(data, row, "mode"), "tail") == 0 ? "flp, tail" : peer;
+}
+
 /* A row that names no case, shape or time, nor a reason for having none, belongs to a record of another kind. */
 static int is_usable(const report_bench *row) {
   return row->which[0] && row->rows > 0 && row->hidden > 0 && row->vocab > 0 && (row->ms > 0 || row->reason[0]);
 }
 
-static void take_row(report_data *data, int source, const json_t *row) {
+static void take_row(report_data *data, int source, const json_t *record, const json_t *row) {
   report_bench bench = {.source = source,
                         .which = text_of(data, row, "case"),
-                        .peer = text_of(data, row, json_object_get(row, "peer") ? "peer" : "who"),
+                        .peer = peer_of(data, row),
                         .dtype = text_of(data, row, "dtype"),
                         .entropy = text_of(data, row, "entropy"),
                         .grads = list_of(data, row, "grads"),
                         .loss = text_of(data, row, "loss"),
                         .reason = text_of(data, row, "reason"),
                         .variant = text_of(data, row, "variant"),
+                        .data = text_of(data, row, "data"),
+                        .mode = text_of(data, row, "mode"),
                         .run = count_of(row, "run"),
                         .rows = count_of(row, "N"),
                         .hidden = count_of(row, "D"),
@@ -61,7 +83,9 @@ static void take_row(report_data *data, int source, const json_t *row) {
                         .ms_high = number_of(row, "ms_high"),
                         .baseline_ms = number_of(row, "bare_ms"),
                         .first_ms = number_of(row, "first_ms"),
-                        .extra_bytes = number_of(row, "extra_bytes")};
+                        .extra_bytes = number_of(row, "extra_bytes"),
+                        .product_ms = product_of(record, count_of(row, "N")),
+                        .median_entropy = number_of(json_object_get(row, "entropies"), "0.5")};
   if (bench.active <= 0) bench.active = bench.rows;
   if (!is_usable(&bench)) {
     data->left_out++;
@@ -158,7 +182,7 @@ static flp_status take_record(const char *path, const json_t *record, report_dat
   if (search) data->sources[data->source_count - 1].what = "tuning";
   if (search) take_search(data, record, search);
   for (size_t i = 0; !search && i < json_array_size(rows); i++)
-    take_row(data, data->source_count - 1, json_array_get(rows, i));
+    take_row(data, data->source_count - 1, record, json_array_get(rows, i));
   return report_data_check_memory(data, path);
 }
 
@@ -175,4 +199,53 @@ flp_status report_bench_read(const char *path, report_data *data) {
   flp_status status = take_record(path, record, data);
   json_decref(record);
   return status;
+}
+
+/* ---- order and names: passes, then shapes ---- */
+
+static int rank_of(const char *which) {
+  static const char *const order[] = {"forward", "forward+backward", "backward"};
+  int i = 0;
+  while (i < 3 && strcmp(order[i], which) != 0) i++;
+  return i;
+}
+
+static int compare_numbers(int64_t a, int64_t b) {
+  return a < b ? -1 : a > b;
+}
+
+int report_bench_compare(const report_bench *a, const report_bench *b) {
+  const int64_t numbers[][2] = {{rank_of(a->which), rank_of(b->which)},
+                                {a->hidden, b->hidden},
+                                {a->vocab, b->vocab},
+                                {a->rows, b->rows},
+                                {b->active, a->active}};
+  int order = 0;
+  for (size_t i = 0; order == 0 && i < sizeof numbers / sizeof numbers[0]; i++)
+    order = compare_numbers(numbers[i][0], numbers[i][1]);
+  if (order == 0) order = strcmp(a->which, b->which);
+  if (order == 0) order = strcmp(a->dtype, b->dtype);
+  if (order == 0) order = strcmp(a->grads, b->grads);
+  if (order == 0) order = strcmp(a->loss, b->loss);
+  return order ? order : strcmp(a->entropy, b->entropy);
+}
+
+void report_append(char *out, size_t capacity, const char *format, ...) {
+  size_t used = strlen(out);
+  va_list list;
+  va_start(list, format);
+  if (used && used + 5 < capacity) used += (size_t)snprintf(out + used, capacity - used, " \u00b7 ");
+  vsnprintf(out + used, capacity - used, format, list);
+  va_end(list);
+}
+
+void report_bench_text(const report_bench *row, char out[REPORT_SHAPE_BYTES]) {
+  char masked[48] = "";
+  if (row->active < row->rows)
+    snprintf(masked, sizeof masked, " \u00b7 %.0f%% masked", 100.0 * (1 - (double)row->active / (double)row->rows));
+  snprintf(out, REPORT_SHAPE_BYTES, "%.40s%s%s%.40s \u00b7 N %lld \u00b7 D %lld \u00b7 V %lld \u00b7 %.12s", row->which,
+           masked, row->loss[0] ? " \u00b7 loss " : "", row->loss, (long long)row->rows, (long long)row->hidden,
+           (long long)row->vocab, row->dtype);
+  if (row->entropy[0]) report_append(out, REPORT_SHAPE_BYTES, "entropy %.20s", row->entropy);
+  if (row->grads[0]) report_append(out, REPORT_SHAPE_BYTES, "grads %.40s", row->grads);
 }

@@ -61,10 +61,13 @@ typedef struct report_bench {
   int source;               /* index of its file */
   const char *which, *peer; /* case; "" for flpgen's own record */
   const char *dtype, *entropy, *grads, *loss, *reason;
-  const char *variant; /* of the kernels, in studies of them */
-  int64_t run;         /* of a study, 0 without */
+  const char *variant;     /* of the kernels, in studies of them */
+  const char *data, *mode; /* kind of the rows, "" in records before there were kinds; mode of flp's passes */
+  int64_t run;             /* of a study, 0 without */
   int64_t rows, hidden, vocab, active, gemms;
   double ms, ms_low, ms_high, baseline_ms, first_ms, extra_bytes;
+  double product_ms;     /* of one product of hidden and the whole weight in the same record */
+  double median_entropy; /* of the rows, nats */
 } report_bench;
 
 /* One file, or one run of a file, and where it came from. */
@@ -129,6 +132,12 @@ const char *report_data_record(const report_data *data, int spec, char buffer[RE
 
 /* Adds the rows of a JSON record. error: IO, CORRUPT */
 flp_status report_bench_read(const char *path, report_data *data);
+/* Orders passes, then shapes; 0 for those that differ in nothing but who ran, how, when and on which rows. */
+int report_bench_compare(const report_bench *a, const report_bench *b);
+/* Adds words behind a dot. */
+void report_append(char *out, size_t capacity, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* "forward · N 8192 · D 4096 · V 151936 · bf16 · entropy forward", what report_bench_compare compares. */
+void report_bench_text(const report_bench *row, char out[REPORT_SHAPE_BYTES]);
 
 /* ---- html.c: text, tables and legends ---- */
 
