@@ -76,7 +76,7 @@ def with_and_without_tail(words):
     if "--tail" not in words:
         return [words]
     at = words.index("--tail")
-    return [words[:at] + words[at + 2:], [*words[:at + 1], words[at + 1].replace("**", "^"), *words[at + 2:]]]
+    return [words, words[:at] + words[at + 2:]]
 
 
 def of_check(row):

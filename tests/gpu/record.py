@@ -154,8 +154,8 @@ PEERS = {  # by part; python -m flp.bench: other libraries on the same tensors
         "peers_training": ["--rows", "8192", "--budget", "1G", "--grad", "hidden,weight", "--entropy", "none,backward"],
     },
     "peers_data": {
-        f"peers_{data}": ["--rows", "8192", "--budget", "1G", "--grad", "hidden,weight", "--data", data, "--tail",
-                          "2**-9", "--peers", ANY_UPSTREAM] for data in ("policy", "text", "base", "random")
+        f"peers_{data}": ["--rows", "8192", "--budget", "1.5G", "--grad", "hidden,weight", "--data", data,
+                          "--tail", "2^-9", "--peers", ANY_UPSTREAM] for data in ("policy", "text", "base", "random")
     },
     "peers_modes": {
         "peers_steps": [*LOSSES, "--grad", "hidden,weight", "--accumulate", "--budget", "1.5G"],

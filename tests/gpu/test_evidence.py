@@ -201,7 +201,7 @@ def test_a_record_of_a_third_generator_is_left_alone(tmp_path, generator):
     ("flpgen bench --vocab 9 --mode P --loss grpo --loss-parameter beta=0.04 --budget 1G --json=x", [], ["--vocab 9 --loss grpo"]),
     ("python -m flp.bench --vocab 9 --save --entropy none,backward --peers cce", [],
      ["--vocab 9 --keep --entropy backward", "--vocab 9 --keep --entropy none"]),
-    ("python -m flp.bench --vocab 9 --grad hidden --data policy --tail '2**-9' --peers cce", [],
+    ("python -m flp.bench --vocab 9 --grad hidden --data policy --tail '2^-9' --peers cce", [],
      ["--vocab 9 --grad hidden", "--vocab 9 --grad hidden --tail 2^-9"]),
     ("python -m flp.bench --vocab 9 --frozen --budget 512M --burst-ms 60", [], ["--vocab 9 --grad hidden"]),
     ("flpgen check --all", [

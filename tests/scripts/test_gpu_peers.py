@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from flpgen_tool import needs_flpgen
 
 pytest.importorskip("torch")
 TREE = Path(__file__).resolve().parents[2]
@@ -65,6 +66,24 @@ def test_records_of_one_process(tmp_path):
         assert [row["loss"] for row in rows_of(tmp_path, "peers_steps_frozen")[peer]] == ["grpo+k3", "nll"]
     command = json.loads((tmp_path / "out" / "peers_frozen.json").read_text())["command"]
     assert command.startswith("python -m flp.bench --vocab 151936 --hidden 4096 --frozen ") and "--skip" not in command
+
+
+@needs_flpgen
+def test_records_of_sharp_rows_have_both_of_ours_and_the_entropies(tmp_path):
+    done = run_with(tmp_path, "pass", "--only", "peers_policy,peers_random")
+    assert done.returncode == 0, done.stderr
+    for kind in ("policy", "random"):
+        record = json.loads((tmp_path / "out" / ("peers_%s.json" % kind)).read_text())
+        assert {row["data"] for row in record["rows"]} == {kind}
+        assert [state["peer"] for state in record["peers"]] == ["flp", "flp, tail", "torch-fp32", "torch-16bit"]
+        rows = rows_of(tmp_path, "peers_" + kind)
+        assert all(row["ms"] > 0 and len(row["entropies"]) == 6 for peer in rows for row in rows[peer])
+
+
+def test_a_contender_whose_name_has_a_blank_can_break_the_context():
+    watch = object.__new__(script().Watch)
+    watch.read("lost", "flp, tail=broke the CUDA context: AcceleratorError: x=1")
+    assert (watch.named, watch.reason) == ("flp, tail", "broke the CUDA context: AcceleratorError: x=1")
 
 
 @pytest.mark.parametrize("fault, reason", [

@@ -13,6 +13,7 @@ from flp.bench import cases, data, limits, main, options, ours, reference, run, 
 KINDS = [kind for kind in sharp.KINDS if kind != sharp.RANDOM]
 SHARP = ["--vocab", "600", "--hidden", "64", "--rows", "40"]
 CPU = torch.device("cpu")
+REPORT = torch.tensor([1.0, 512.0, 2, 8])  # of six rows
 
 
 @pytest.fixture(autouse=True)
@@ -159,6 +160,7 @@ def test_the_tail_is_a_row_beside_flp(tmp_path, monkeypatch, capsys):
 
     ours_keywords = ours.FlpTail.keywords
     monkeypatch.setattr(ours.FlpTail, "keywords", keywords)
+    monkeypatch.setattr(ours.FlpTail, "outputs", lambda self: self.report.copy_(REPORT) is None or {})
     result = record_of(tmp_path / "a.json", "--peers", "none", "--grad", "hidden,weight", "--tail", "2**-9")
     assert [(row["peer"], row["case"], row["ms"] is not None) for row in result["rows"]] == [
         ("flp", "forward", True), ("flp", "forward+backward", True),
@@ -166,6 +168,7 @@ def test_the_tail_is_a_row_beside_flp(tmp_path, monkeypatch, capsys):
     exact, tail = result["rows"][1], result["rows"][3]
     assert tail["tail"] == pytest.approx(2.0 ** -9, rel=1e-5) and "tail" not in exact
     assert tail["gemms"] == exact["gemms"] == 4
+    assert tail["tail_report"] == {"left": 1, "sum": 512, "bound": 1, "dense_rows": 2, "columns": 8, "columns_a_row": 2}
     assert result["rows"][2]["reason"] == "is flp without gradients, which alone have a tail"
     assert {keywords["tail"] for keywords in given} == {2.0 ** -9}
     assert "note: flp, tail: leaves out as much" in capsys.readouterr().out
@@ -177,6 +180,7 @@ def test_the_binding_takes_the_tail(tmp_path):
     result = record_of(tmp_path / "a.json", "--peers", "none", *words)
     row = result["rows"][3]
     assert row["ms"] > 0 and row["grad_hidden_error"] < 0.02
+    assert row["tail_report"]["left"] <= row["tail_report"]["bound"]
 
 
 def test_a_tail_that_breaks_the_context_is_left_out(monkeypatch):

@@ -25,8 +25,12 @@ class Flp(Peer):
         """Of linear_logprob, and of explain about it."""
         return {"entropy": case.entropy != "none", "softcap": case.softcap, "budget": case.budget, "save": case.save}
 
+    def outputs(self):
+        """What a call fills beside its results."""
+        return {}
+
     def run(self, hidden, weight, bias, target, case):
-        results = flp.linear_logprob(hidden, weight, target, bias, **self.keywords(case))
+        results = flp.linear_logprob(hidden, weight, target, bias, **self.keywords(case), **self.outputs())
         return Result(*results) if case.entropy != "none" else Result(results)
 
     def step(self, hidden, weight, bias, target, batch, case):
@@ -59,11 +63,29 @@ class FlpTail(Flp):
     title = "flp.linear_logprob(tail=...)"
     note = "leaves out as much of the scores' gradient as --tail says, never more"
 
+    report = None  # (4) float32: what the last backward pass left out
+
     def keywords(self, case):
         return {**super().keywords(case), "tail": case.tail}
+
+    def run(self, hidden, weight, bias, target, case):
+        if self.report is None or self.report.device != hidden.device:
+            self.report = torch.zeros(4, dtype=torch.float32, device=hidden.device)
+        return super().run(hidden, weight, bias, target, case)
+
+    def outputs(self):
+        return {"tail_report": self.report}
+
+    def report_of(self, case):
+        """The report by the names that `flpgen bench` gives it."""
+        left, whole, dense_rows, columns = self.report.tolist()
+        listed = case.n - dense_rows
+        return {"left": left, "sum": whole, "bound": case.tail * whole, "dense_rows": dense_rows, "columns": columns,
+                "columns_a_row": columns / listed if listed > 0 else 0.0}
 
     def supports(self, case, device):
         return super().supports(case, device) if case.grads else "is flp without gradients, which alone have a tail"
 
     def details(self, hidden, weight, bias, target, case):
-        return {**super().details(hidden, weight, bias, target, case), "tail": case.tail}
+        return {**super().details(hidden, weight, bias, target, case), "tail": case.tail,
+                "tail_report": self.report_of(case)}
