@@ -72,7 +72,7 @@ def variants(words):
 
 
 def with_and_without_tail(words):
-    """A benchmark with a tail runs the same without one, too. flp.bench may write it as Python does."""
+    """A benchmark with a tail runs the same without one, too."""
     if "--tail" not in words:
         return [words]
     at = words.index("--tail")
