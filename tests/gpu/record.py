@@ -30,7 +30,8 @@
              runtime/python/flp/bench/peers/requirements.txt; set FLP_LIBRARY)
   peers_modes
              the same for save and stream modes
-  peers_data the same on rows as sharp as a trained model's and on random ones, with a tail of flp and CCE's filter
+  peers_data the same on rows as sharp as a trained model's and on random ones, with a tail of flp and CCE's filter;
+             --only takes its records by name, too
   tune       flpgen tune: one kernel exhaustively, then twice with the default budget and other seeds
   cold       tests/gpu/cold_start.py: the first logprob of fresh processes with a pack and no generator (needs two
              packs, see there; its part on other libraries needs torch)
