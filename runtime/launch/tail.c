@@ -180,7 +180,7 @@ static flp_status launch_dense(const flp_call *call) {
   args.tail_report = NULL;
   dense.args = &args;
   dense.error_word = call->plan->error_word + sizeof(int32_t); /* bad rows have been counted */
-  FLP_TRY(flp_call_pick(&dense, FLP_PASS_BACKWARD));
+  FLP_TRY(flp_call_pick(&dense, FLP_PASS_DENSE));
   return flp_launch_backward(&dense);
 }
 

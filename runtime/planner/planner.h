@@ -112,6 +112,11 @@ int32_t flp_planner_tail_columns(const flp_spec *spec);
 /* Entries of all lists that the backward pass has room for. */
 int32_t flp_planner_tail_entries(int64_t n);
 
+/* The pass over rows that are recomputed, among the others of a plan; and its layout, of recompute mode, in the workspace
+ * that there is. error: as flp_planner_pick */
+#define FLP_PASS_DENSE ((flp_pass)0)
+flp_status flp_planner_pick_dense(const flp_planner *planner, int64_t n, uint64_t budget, flp_scheme *out);
+
 /* Bytes of flp_args.tail_report. */
 enum { FLP_TAIL_REPORT_BYTES = 4 * sizeof(float) };
 

@@ -1,8 +1,9 @@
 /* tail.c: layouts of tail mode (spec.tail): what forward lists of each row, and a backward pass that reads the lists and
  * has a recompute layout behind its own arrays, for the rows whose tail counts.
  *
- * How many rows those are only the device knows, so the recompute layout is for all of them: the cheapest in what the
- * lists leave of the budget. Lists have room for so many entries a row on average; where rows list more, the longest are
+ * How many rows those are only the device knows, so the recompute layout has room for all of them, in what the lists leave
+ * of the budget; it is the cheapest where few are: sums that pass through memory between chunks then weigh more than
+ * products do. Lists have room for so many entries a row on average; where rows list more, the longest are
  * recomputed. */
 #include <string.h>
 
@@ -80,11 +81,29 @@ static void build_own(const flp_planner *p, int64_t n, flp_scheme *s) {
   s->seconds = flp_planner_tail_cost(p, n, s->launches);
 }
 
+/* One row in so many is recomputed, where most are as sharp as those of a trained model. */
+static const double rows_per_dense_row = 16;
+
+/* A planner of their pass. What tuning preferred was timed with all rows. */
+static flp_planner dense_planner(const flp_planner *p) {
+  flp_planner dense = *p;
+  dense.flop_rate *= rows_per_dense_row;
+  dense.tuned_mode = (flp_mode)0;
+  dense.spec.tail = 0;
+  return dense;
+}
+
+flp_status flp_planner_pick_dense(const flp_planner *p, int64_t n, uint64_t budget, flp_scheme *out) {
+  flp_planner dense = dense_planner(p);
+  return flp_planner_pick(&dense, FLP_PASS_BACKWARD, n, budget, 0, out);
+}
+
 void planner_search_tail_rows(planner_search *s) {
   flp_scheme both;
   build_own(s->planner, s->n, &both);
   uint64_t own = both.bytes;
-  planner_search dense = {.planner = s->planner, .n = s->n, .budget = s->budget > own ? s->budget - own : 0};
+  flp_planner planner = dense_planner(s->planner);
+  planner_search dense = {.planner = &planner, .n = s->n, .budget = s->budget > own ? s->budget - own : 0};
   planner_search_backward(&dense);
   if (!dense.any) return;
   s->any = 1;

@@ -92,7 +92,7 @@ static void expect_backward(const flp_planner *p, int64_t n, const flp_scheme *s
   }
   cr_expect_eq(s->size[FLP_REGION_list_order] > 0, (p->spec.grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS)) != 0);
   cr_expect_eq(s->size[FLP_REGION_tail_entropy] > 0, p->spec.entropy == FLP_ENTROPY_BACKWARD);
-  cr_assert_eq(flp_planner_pick(p, FLP_PASS_BACKWARD, n, s->bytes - s->passes, 0, &dense), FLP_OK);
+  cr_assert_eq(flp_planner_pick_dense(p, n, s->bytes - s->passes, &dense), FLP_OK);
   cr_expect_eq(dense.bytes, s->bytes - s->passes, "what is behind is a layout of recompute mode");
   cr_expect_eq(dense.chunk_rows, s->chunk_rows);
   cr_expect_eq(dense.chunk_vocab, s->chunk_vocab);
@@ -112,6 +112,18 @@ Test(planner_tail, backward_has_a_recompute_layout_behind_its_own_arrays) {
           expect_backward(&p, n, &s);
         }
     }
+}
+
+/* Chunks of rows would pass all of the weight's gradient through memory, each for a few rows. */
+Test(planner_tail, few_rows_are_recomputed_by_chunks_of_the_vocabulary) {
+  flp_planner p = planner_of(151936, 4096, 3, NULL, 1);
+  flp_scheme s = pick(&p, FLP_PASS_BACKWARD_SAVED, 8192, GIB);
+  cr_expect_eq(s.chunk_rows, 8192);
+  cr_expect_gt(s.chunks, 1);
+  p.tuned_mode = FLP_MODE_RECOMPUTE_ROWS;
+  p.tuned_rows = 1024;
+  cr_expect_eq(pick(&p, FLP_PASS_BACKWARD_SAVED, 8192, GIB).chunk_rows, 8192, "whatever suits all rows");
+  cr_expect_eq(pick(&p, FLP_PASS_BACKWARD, 8192, GIB).chunk_rows, 1024);
 }
 
 Test(planner_tail, execute_finds_the_layout_of_the_query) {
