@@ -213,6 +213,11 @@ def test_a_record_of_a_third_generator_is_left_alone(tmp_path, generator):
       "--vocab 9 --dtype fp64 --op select --entropy forward --alignment 8"]),
     ("flpgen bench --vocab 9 --hidden 8 --mode direction --grad hidden --budget 1G", [],
      ["--vocab 9 --hidden 8 --keep --grad hidden"]),
+    ("flpgen bench --vocab 9 --hidden 8 --tail 2^-9 --data policy --grad hidden --budget 1G", [],
+     ["--vocab 9 --hidden 8 --grad hidden", "--vocab 9 --hidden 8 --tail 2^-9 --grad hidden"]),
+    ("flpgen check --all --mode tail", [{"case": "sharp", "rung": "jit", "shape": "3x9x8", "dtype": "bf16",
+                                         "options": "grads=h mode=tail tail=2^-9"}],
+     ["--vocab 9 --dtype bf16 --hidden 8 --grad hidden --tail 2^-9"]),
     ("tests/gpu/examples.py", [{"ms": 1}], [])])
 def test_what_a_record_ran(command, rows, specs):
     assert kernels.specs_of({"command": command, "rows": rows}) == specs
