@@ -110,7 +110,7 @@ typedef struct bench_host {
 } bench_host;
 
 typedef struct bench_result {
-  bench_row row[BENCH_SIZES_MAX * BENCH_CASES];
+  bench_row row[BENCH_SIZES_MAX * 2 * BENCH_CASES]; /* those of tail mode, and the exact ones */
   int row_count;
   bench_baseline baseline[BENCH_SIZES_MAX * GEMM_PRODUCTS];
   int baseline_count;

@@ -128,12 +128,31 @@ static flp_status enqueue_exact_pass(session *s, flp_pass pass) {
   return call_execute(s->exact, &args);
 }
 
-static flp_status enqueue_exact(void *context, CUstream stream) {
-  session *s = context;
+static flp_status enqueue_exact_forward(void *context, CUstream stream) {
   (void)stream;
-  if (spec_of(s)->loss) return enqueue_exact_pass(s, FLP_PASS_STEP);
-  FLP_TRY(enqueue_exact_pass(s, FLP_PASS_FORWARD));
-  return enqueue_exact_pass(s, FLP_PASS_BACKWARD);
+  return enqueue_exact_pass(context, FLP_PASS_FORWARD);
+}
+
+static flp_status enqueue_exact_both(void *context, CUstream stream) {
+  FLP_TRY(enqueue_exact_forward(context, stream));
+  return enqueue_exact_pass(context, FLP_PASS_BACKWARD);
+}
+
+static flp_status enqueue_exact_step(void *context, CUstream stream) {
+  (void)stream;
+  return enqueue_exact_pass(context, FLP_PASS_STEP);
+}
+
+/* What is timed of the same without a tail, 1 where it is: forward and both, or steps. */
+static int has_exact(const session *s, bench_case which) {
+  int is_step = spec_of(s)->loss != NULL;
+  return s->exact && (is_step ? which == BENCH_STEP : which == BENCH_FORWARD || which == BENCH_BOTH);
+}
+
+static measure_item exact_item(session *s, bench_case which) {
+  static flp_status (*const functions[BENCH_CASES])(void *, CUstream) = {
+      [BENCH_FORWARD] = enqueue_exact_forward, [BENCH_BOTH] = enqueue_exact_both, [BENCH_STEP] = enqueue_exact_step};
+  return (measure_item){.enqueue = functions[which], .context = s};
 }
 
 static measure_item case_item(session *s, bench_case which) {
@@ -261,11 +280,15 @@ static int add_product_items(session *s, gemm_product which, measure_item *items
   return 2;
 }
 
+static cli_buffer *tail_report_of(session *s) {
+  return &s->data.buffers.at[CALL_TAIL_REPORT].buffer;
+}
+
 /* What the last call of tail mode left out, for the rows that have gradients. */
 static flp_status take_tail_report(session *s, int first) {
   float report[4];
   if (!s->exact) return FLP_OK;
-  FLP_TRY(cli_buffer_download(&s->data.buffers.at[CALL_TAIL_REPORT].buffer, 0, report, sizeof report));
+  FLP_TRY(cli_buffer_download(tail_report_of(s), 0, report, sizeof report));
   for (int i = first; i < s->result->row_count; i++) {
     bench_row *row = &s->result->row[i];
     if (row->which != BENCH_FORWARD && !row->is_exact) memcpy(row->tail_report, report, sizeof report);
@@ -275,18 +298,22 @@ static flp_status take_tail_report(session *s, int first) {
 
 /* Forward is the first item: it leaves the statistics that backward reads. */
 static flp_status measure_rows(session *s) {
-  enum { MOST = BENCH_CASES + 1 + 2 * GEMM_PRODUCTS };
+  enum { MOST = 2 * BENCH_CASES + 2 * GEMM_PRODUCTS };
   measure_item items[MOST];
   measure_summary ms[MOST];
   measure_options options = {s->args->burst_ms, (int)s->args->rounds, (uint64_t)s->args->seed, 0};
   const bench_baseline *baseline[GEMM_PRODUCTS] = {NULL};
-  bench_case which[BENCH_CASES];
-  int cases = 0, count = 0, items_of[GEMM_PRODUCTS] = {0}, first_row = s->result->row_count, exact;
+  bench_case which[2 * BENCH_CASES];
+  int cases = 0, count = 0, items_of[GEMM_PRODUCTS] = {0}, first_row = s->result->row_count;
   for (int i = 0; i < BENCH_CASES; i++)
     if (bench_case_exists((bench_case)i, spec_of(s))) which[cases++] = (bench_case)i;
   for (; count < cases; count++) items[count] = case_item(s, which[count]);
-  exact = count;
-  if (s->exact) items[count++] = (measure_item){.enqueue = enqueue_exact, .context = s};
+  for (int i = 0; i < BENCH_CASES; i++) {
+    if (!has_exact(s, (bench_case)i)) continue;
+    which[count] = (bench_case)i;
+    items[count++] = exact_item(s, (bench_case)i);
+  }
+  if (s->exact) FLP_TRY(cli_buffer_fill(tail_report_of(s), 0));
   int first_product = count;
   for (int i = 0; i < GEMM_PRODUCTS; i++) {
     if (bench_products_has(&s->baseline, (gemm_product)i))
@@ -297,8 +324,7 @@ static flp_status measure_rows(session *s) {
   const measure_summary *at = &ms[first_product];
   for (int i = 0; i < GEMM_PRODUCTS; at += items_of[i++])
     if (items_of[i]) baseline[i] = add_baseline(s, (gemm_product)i, at[0], at[items_of[i] - 1]);
-  for (int i = 0; i < cases; i++) add_row(s, which[i], 0, ms[i], baseline);
-  if (s->exact) add_row(s, spec_of(s)->loss ? BENCH_STEP : BENCH_BOTH, 1, ms[exact], baseline);
+  for (int i = 0; i < first_product; i++) add_row(s, which[i], i >= cases, ms[i], baseline);
   return take_tail_report(s, first_row);
 }
 

@@ -415,10 +415,11 @@ Test(bench_verb, tail_mode_is_in_the_record_and_the_exact_mode_beside_it) {
   cr_assert_eq(run(&s, "--vocab 1000 --hidden 64 --grad hidden,weight --tail 1/512 --rows 40"), 0, "%s",
                printed(&s, 2));
   json_t *record = read_record(), *rows = json_object_get(record, "rows");
-  cr_assert_eq(json_array_size(rows), 3);
+  cr_assert_eq(json_array_size(rows), 4);
   cr_assert_eq(json_array_size(json_object_get(record, "bare")), 3, "those of the exact mode");
-  json_t *forward = json_array_get(rows, 0), *both = json_array_get(rows, 1), *exact = json_array_get(rows, 2);
+  json_t *forward = json_array_get(rows, 0), *both = json_array_get(rows, 1), *exact = json_array_get(rows, 3);
   expect_products_of(forward, "forward", 1, "tail");
+  expect_products_of(json_array_get(rows, 2), "forward", 1, "score");
   expect_products_of(both, "forward+backward", 1, "tail");
   expect_products_of(exact, "forward+backward", 4, "recompute-vocab");
   cr_expect_float_eq(number(both, "tail"), 0x1p-9, 1e-8);

@@ -86,7 +86,7 @@ Test(launch_tail, forward_lists_what_is_above_a_floor_from_the_target) {
   flp_forward_emit_params emit = PARAMS(forward_emit);
   cr_expect_eq(emit.floor, floor.floor);
   cr_expect_eq(emit.emit_count, floor.emit_count);
-  cr_expect_eq(emit.emit_column, floor.emit_count + up(4 * N));
+  cr_expect_eq(emit.emit_column, floor.emit_count + up(4 * N * FLP_EMIT_BINS));
   cr_expect_eq(emit.emit_score, emit.emit_column + up(4 * N * CAPACITY));
   cr_expect_eq(emit.emit_capacity, CAPACITY);
   cr_expect_eq(emit.vocab_valid, V);
@@ -105,12 +105,12 @@ Test(launch_tail, forward_lists_what_is_above_a_floor_from_the_target) {
 Test(launch_tail, lists_have_room_for_so_many_columns) {
   static const struct {
     int64_t vocab, columns;
-  } cases[] = {{6, 8}, {1001, 1004}, {151936, 1024}};
+  } cases[] = {{6, 32}, {961, 992}, {151936, 1024}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     flp_spec wanted = tail_spec(3);
     wanted.vocab = cases[i].vocab;
     open_plan("", wanted, 0, (flp_mode)0);
-    cr_expect_eq(saved_bytes(64), 1024 + 2 * 256 + 2 * up(256 * (uint64_t)cases[i].columns));
+    cr_expect_eq(saved_bytes(64), 1024 + 256 + up(256 * FLP_EMIT_BINS) + 2 * up(256 * (uint64_t)cases[i].columns));
     close_plan();
     plan = NULL;
   }
